@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Praxis: the layer library of Pax. Import its modules by their full path."""

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bases of what is configured: parameter classes and their owners.
+
+Fields may stand on the owner, or in a class nested in its body:
+
+    class Cosine(FiddleBaseParameterizable):    class Cosine(...):
+      total_steps: int = 0                        class HParams(BaseHParams):
+                                                    total_steps: int = 0
+
+Both give `Cosine.HParams(total_steps=9)`, a `Config(Cosine, total_steps=9)`.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+from collections.abc import Sequence
+from typing import Any, ClassVar, dataclass_transform
+
+import fiddle as fdl
+
+from praxis import pax_fiddle
+from praxis.struct_text import StrOverride as StrOverride
+from praxis.struct_text import nested_struct_to_text as nested_struct_to_text
+
+sub_config_field = pax_fiddle.sub_config_field
+instantiate = pax_fiddle.instantiate
+
+
+class _HParamsType(type):
+  """Makes `Linear.HParams(...)` spell `Config(Linear, ...)`."""
+
+  owner: Any = None
+
+  def __init__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]):
+    super().__init__(name, bases, body)
+    cls.owner = None
+    if name != 'HParams':  # Stands alone: it is itself what gets configured.
+      if bases:
+        _refuse_silent_overrides(cls)
+      dataclasses.dataclass(kw_only=True)(cls)
+
+  def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    if cls.owner:
+      return pax_fiddle.Config(cls.owner, *args, **kwargs)
+    return super().__call__(*args, **kwargs)
+
+  def __instancecheck__(cls, value: Any) -> bool:
+    if not cls.owner:
+      return super().__instancecheck__(value)
+    if not isinstance(value, fdl.Config):
+      return False
+    made = fdl.get_callable(value)
+    return isinstance(made, type) and issubclass(made, cls.owner)
+
+  def config(cls, **kwargs: Any) -> pax_fiddle.Config:
+    return pax_fiddle.Config(cls, **kwargs)
+
+  def partial(cls, **kwargs: Any) -> pax_fiddle.Partial:
+    return pax_fiddle.Partial(cls, **kwargs)
+
+
+class BaseHyperParams(metaclass=_HParamsType):
+  """A mutable record of parameters; also the base of a nested `HParams`.
+
+  Subclasses become keyword-only dataclasses. To change an inherited field's
+  default, list it in `_attribute_overrides`.
+  """
+
+  _attribute_overrides: ClassVar[tuple[str, ...]] = ()
+  _frozen: ClassVar[bool] = False
+
+  def __post_init__(self) -> None:
+    for name, value in self._items():
+      if isinstance(value, BaseHyperParams):
+        object.__setattr__(self, name, value.clone())
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    kind = type(self).__name__
+    if self._frozen:
+      raise AttributeError(f'{kind} is frozen; clone() it to change {name!r}')
+    names = [f.name for f in dataclasses.fields(self)]
+    if name not in names:
+      raise AttributeError(
+        f'Attribute {name!r} does not exist on {kind}; it has {names}'
+      )
+    object.__setattr__(self, name, value)
+
+  def freeze(self) -> None:
+    """Refuses later assignments, here and in nested parameters."""
+    self._set_frozen(True)
+
+  def unfreeze(self) -> None:
+    """Allows assignments again, here and in nested parameters."""
+    self._set_frozen(False)
+
+  def clone(self) -> Any:
+    """Returns a deep, unfrozen copy."""
+    made = copy.deepcopy(self)
+    made.unfreeze()
+    return made
+
+  def set(self, **kwargs: Any) -> Any:
+    """Assigns fields by keyword; returns self."""
+    for name, value in kwargs.items():
+      setattr(self, name, value)
+    return self
+
+  Set = set
+
+  def copy_fields_from(
+    self, source: Any, missing_fields_in_self: Sequence[str] = ()
+  ) -> Any:
+    """Copies the fields of `source` but `cls`; returns self.
+
+    Raises:
+      TypeError: `source` is no BaseHyperParams.
+      ValueError: a field is on one side only.
+    """
+    if not isinstance(source, BaseHyperParams):
+      raise TypeError(f'wants BaseHyperParams, got {type(source)}')
+    theirs = {f.name for f in dataclasses.fields(source)} - {'cls'}
+    mine = {f.name for f in dataclasses.fields(self)} - {'cls'}
+    if odd := (theirs ^ mine) - set(missing_fields_in_self):
+      raise ValueError(
+        f'Copying incompatible HParams from {type(source).__name__} to '
+        f'{type(self).__name__}: {sorted(odd)} exist on one side only'
+      )
+    for name in theirs & mine:
+      setattr(self, name, copy.deepcopy(getattr(source, name)))
+    return self
+
+  def to_text(self, include_types: bool = False, separator: str = ':') -> str:
+    """Returns one sorted line `path : value` per leaf."""
+    return nested_struct_to_text(self, include_types, separator)
+
+  def _items(self) -> list[tuple[str, Any]]:
+    return [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self)]
+
+  def _set_frozen(self, frozen: bool) -> None:
+    object.__setattr__(self, '_frozen', frozen)
+    for _, value in self._items():
+      if isinstance(value, BaseHyperParams):
+        value._set_frozen(frozen)
+
+
+def lift_hparams(cls: type) -> None:
+  """Moves the fields declared in `cls.HParams`, if any, onto `cls`.
+
+  Raises:
+    TypeError: `cls` gives a field of its bases another default without an
+      annotation, which a dataclass would overlook.
+    ValueError: a default is a Config; it would be shared by all objects.
+  """
+  above = (b.HParams for b in cls.__mro__[1:] if hasattr(b, 'HParams'))
+  base = next(above, BaseHyperParams)
+  nested = cls.__dict__.get('HParams')
+  if nested is None:
+    nested = _HParamsType('HParams', (base,), {'__module__': cls.__module__})
+  declared = inspect.get_annotations(nested)
+  cls.__annotations__ = {**inspect.get_annotations(cls), **declared}
+  for name in declared:
+    if name in nested.__dict__:
+      setattr(cls, name, nested.__dict__[name])
+      delattr(nested, name)
+  _check_defaults(cls)
+  nested.owner, cls.HParams = cls, nested
+
+
+@dataclass_transform(
+  kw_only_default=True,
+  field_specifiers=(
+    dataclasses.field,
+    pax_fiddle.field,
+    pax_fiddle.template_field,
+    pax_fiddle.instance_field,
+  ),
+)
+class FiddleBaseParameterizable:
+  """Base of what is configured and is no layer: inputs, optimizers, tasks."""
+
+  # How the object is called in logs, directories and summaries.
+  name: str = ''
+
+  def __init_subclass__(cls, **kwargs: Any) -> None:
+    lift_hparams(cls)
+    super().__init_subclass__(**kwargs)
+    dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
+
+  def __post_init__(self) -> None:
+    pass
+
+  @property
+  def hparams(self) -> pax_fiddle.Config:
+    """A Config that would build this object again."""
+    return config_of(self)
+
+  @classmethod
+  def config(cls, **kwargs: Any) -> pax_fiddle.Config:
+    return pax_fiddle.Config(cls, **kwargs)
+
+  @classmethod
+  def partial(cls, **kwargs: Any) -> pax_fiddle.Partial:
+    return pax_fiddle.Partial(cls, **kwargs)
+
+
+def config_of(owner: Any) -> pax_fiddle.Config:
+  """Returns the Config of a built object, from the values of its fields."""
+  values = {
+    f.name: _unbuilt(getattr(owner, f.name))
+    for f in dataclasses.fields(owner)
+    if f.init and f.name != 'parent'
+  }
+  return pax_fiddle.Config(type(owner), **values)
+
+
+def _unbuilt(value: Any) -> Any:
+  if isinstance(value, fdl.Buildable):
+    return copy.deepcopy(value)
+  if isinstance(value, list | tuple) and not hasattr(value, '_fields'):
+    return type(value)(_unbuilt(v) for v in value)
+  if dataclasses.is_dataclass(value) and hasattr(type(value), 'HParams'):
+    return config_of(value)
+  return value
+
+
+def _check_defaults(cls: type) -> None:
+  known = {f.name for f in pax_fiddle.fields_of(cls)}
+  annotated = inspect.get_annotations(cls)
+  for name, value in cls.__dict__.items():
+    if name in known - {'name', 'parent'} and name not in annotated:
+      raise TypeError(
+        f'{cls.__name__}.{name} is a field of a base class; annotate it, '
+        f'`{name}: <type> = ...`, to give it another default'
+      )
+    if isinstance(value, fdl.Buildable):
+      raise ValueError(
+        f'the default of {cls.__name__}.{name} is a Config; use '
+        'template_field(cls) or instance_field(cls)'
+      )
+
+
+def _refuse_silent_overrides(cls: type) -> None:
+  inherited = {f.name for b in cls.__bases__ for f in pax_fiddle.fields_of(b)}
+  own = set(inspect.get_annotations(cls))
+  if hidden := (inherited & own) - set(cls._attribute_overrides):
+    raise AttributeError(
+      f'{sorted(hidden)} of {cls.__name__} was overridden from its base; '
+      'list it in _attribute_overrides if that is meant'
+    )
+
+
+dataclasses.dataclass(kw_only=True, eq=False, repr=False)(
+  FiddleBaseParameterizable
+)
+lift_hparams(FiddleBaseParameterizable)
+BaseParameterizable = FiddleBaseParameterizable

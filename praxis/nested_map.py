@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A dict whose keys are also attributes, and which JAX sees as a tree."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+_KEY = re.compile(r'[A-Za-z_][A-Za-z0-9_]*')
+_STEP = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)|\[(\d+)\]')
+
+
+class NestedMap(dict):
+  """A dict with attribute access, nested at will with lists and tuples.
+
+  As a JAX tree its children are visited in sorted key order, so two maps with
+  equal keys have equal structures whatever the order of insertion.
+  """
+
+  def __init__(self, *args: Any, **kwargs: Any):
+    super().__init__(*args, **kwargs)
+    for key in self:
+      self.CheckKey(key)
+
+  @staticmethod
+  def CheckKey(key: Any) -> None:
+    """Raises ValueError unless `key` can also be an attribute name."""
+    if not (isinstance(key, str) and _KEY.fullmatch(key)):
+      raise ValueError(
+        f'NestedMap key must be an identifier, got {key!r}; '
+        'use letters, digits and underscores'
+      )
+    if hasattr(dict, key):
+      raise ValueError(f'NestedMap key {key!r} hides a method of dict; rename')
+
+  def __setitem__(self, key: str, value: Any) -> None:
+    self.CheckKey(key)
+    super().__setitem__(key, value)
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    self[name] = value
+
+  def __getattr__(self, name: str) -> Any:
+    try:
+      return self[name]
+    except KeyError:
+      raise AttributeError(
+        f'NestedMap has no key {name!r}; it has {sorted(self)}'
+      ) from None
+
+  def __delattr__(self, name: str) -> None:
+    try:
+      del self[name]
+    except KeyError:
+      raise AttributeError(f'NestedMap has no key {name!r}') from None
+
+  def copy(self) -> NestedMap:
+    return NestedMap(self)
+
+  def DeepCopy(self) -> NestedMap:
+    """Returns a copy whose containers are new and whose leaves are shared."""
+    return _map_containers(self, lambda leaf: leaf)
+
+  @staticmethod
+  def FromNestedDict(x: Any) -> Any:
+    """Returns `x` with every dict in it, at any depth, as a NestedMap."""
+    if isinstance(x, Mapping):
+      return NestedMap({k: NestedMap.FromNestedDict(v) for k, v in x.items()})
+    if isinstance(x, list | tuple) and not hasattr(x, '_fields'):
+      return type(x)(NestedMap.FromNestedDict(v) for v in x)
+    return x
+
+  def ToNestedDict(self) -> dict[str, Any]:
+    """Returns this map with every NestedMap in it as a plain dict."""
+
+    def convert(x: Any) -> Any:
+      if isinstance(x, NestedMap):
+        return {k: convert(v) for k, v in x.items()}
+      if isinstance(x, list | tuple) and not hasattr(x, '_fields'):
+        return type(x)(convert(v) for v in x)
+      return x
+
+    return convert(self)
+
+  def GetItem(self, path: str) -> Any:
+    """Returns what lies at a path such as `a.b[2].c`; KeyError if nothing."""
+    value: Any = self
+    for step in _steps(path):
+      value = value[step]
+    return value
+
+  def Get(self, path: str, default: Any = None) -> Any:
+    """Returns what lies at `path`, or `default`."""
+    try:
+      return self.GetItem(path)
+    except (KeyError, IndexError, TypeError):
+      return default
+
+  def Set(self, path: str, value: Any) -> None:
+    """Stores `value` at `path`, adding maps and extending lists on the way."""
+    *parents, last = _steps(path)
+    following = [*parents[1:], last]
+    node: Any = self
+    for step, after in zip(parents, following, strict=True):
+      empty = [] if isinstance(after, int) else NestedMap()
+      if isinstance(step, int) and step == len(node):
+        node.append(empty)
+      elif not isinstance(step, int) and step not in node:
+        node[step] = empty
+      node = node[step]
+    if isinstance(last, int) and last == len(node):
+      node.append(value)
+    else:
+      node[last] = value
+
+  def FlattenItems(self) -> list[tuple[str, Any]]:
+    """Returns (path, leaf) pairs in sorted key order; None is a leaf."""
+    items: list[tuple[str, Any]] = []
+    _visit(self, '', lambda path, leaf: items.append((path, leaf)))
+    return items
+
+  def Flatten(self) -> list[Any]:
+    return [leaf for _, leaf in self.FlattenItems()]
+
+  def Pack(self, leaves: Iterable[Any]) -> NestedMap:
+    """Returns a map of this structure with `leaves` for its leaves."""
+    leaves = list(leaves)
+    if len(leaves) != (want := len(self.Flatten())):
+      raise ValueError(f'Pack wants {want} leaves, got {len(leaves)}')
+    following = iter(leaves)
+    return _map_containers(self, lambda _: next(following))
+
+  def Transform(self, fn: Callable[[Any], Any]) -> NestedMap:
+    return _map_containers(self, fn)
+
+  def TransformWithKey(self, fn: Callable[[str, Any], Any]) -> NestedMap:
+    return self.Pack(fn(path, leaf) for path, leaf in self.FlattenItems())
+
+  def IsCompatible(self, other: NestedMap) -> bool:
+    """Whether both have the same paths to leaves."""
+    mine, others = self.FlattenItems(), other.FlattenItems()
+    return [path for path, _ in mine] == [path for path, _ in others]
+
+  def Filter(self, keep: Callable[[Any], bool]) -> NestedMap:
+    """Returns the leaves for which `keep(leaf)`; emptied parts are dropped."""
+    return self.FilterKeyVal(lambda _, leaf: keep(leaf))
+
+  def FilterKeyVal(self, keep: Callable[[str, Any], bool]) -> NestedMap:
+    """Returns the leaves for which `keep(path, leaf)`, without empty parts."""
+    return _filter(self, '', keep) or NestedMap()
+
+  def DebugString(self) -> str:
+    """Returns one line `path  shape dtype`, or the value, per leaf."""
+    lines = []
+    for path, leaf in self.FlattenItems():
+      is_array = hasattr(leaf, 'shape') and hasattr(leaf, 'dtype')
+      text = f'{tuple(leaf.shape)} {leaf.dtype}' if is_array else repr(leaf)
+      lines.append(f'{path}  {text}')
+    return '\n'.join(lines)
+
+  def __deepcopy__(self, memo: dict[int, Any]) -> NestedMap:
+    return NestedMap({k: copy.deepcopy(v, memo) for k, v in self.items()})
+
+
+def _steps(path: str) -> list[str | int]:
+  found = _STEP.findall(path)
+  if not found:
+    raise ValueError(f'empty or malformed path {path!r}; write a.b[0].c')
+  return [name if name else int(index) for name, index in found]
+
+
+def _children(x: Any, path: str) -> Sequence[tuple[str, Any, Any]] | None:
+  """Returns (path, key, child) triples, or None for a leaf."""
+  if isinstance(x, dict):
+    dot = path + '.' if path else ''
+    return [(f'{dot}{key}', key, x[key]) for key in sorted(x)]
+  if isinstance(x, list | tuple) and not hasattr(x, '_fields'):
+    return [(f'{path}[{i}]', i, v) for i, v in enumerate(x)]
+  return None
+
+
+def _visit(x: Any, path: str, fn: Callable[[str, Any], None]) -> None:
+  children = _children(x, path)
+  if children is None:
+    fn(path, x)
+    return
+  for child_path, _, child in children:
+    _visit(child, child_path, fn)
+
+
+def _map_containers(x: Any, fn: Callable[[Any], Any]) -> Any:
+  children = _children(x, '')
+  if children is None:
+    return fn(x)
+  if isinstance(x, dict):
+    return type(x)({key: _map_containers(v, fn) for _, key, v in children})
+  return type(x)(_map_containers(v, fn) for _, _, v in children)
+
+
+def _filter(x: Any, path: str, keep: Callable[[str, Any], bool]) -> Any:
+  kept = {}
+  for child_path, key, child in _children(x, path) or ():
+    if _children(child, child_path) is None:
+      if keep(child_path, child):
+        kept[key] = child
+    elif (part := _filter(child, child_path, keep)) is not None:
+      kept[key] = part
+  if not kept:
+    return None
+  return type(x)(kept if isinstance(x, dict) else kept.values())
+
+
+def _flatten_with_keys(x: NestedMap):
+  keys = tuple(sorted(x))
+  return [(jax.tree_util.DictKey(k), x[k]) for k in keys], keys
+
+
+def _flatten(x: NestedMap):
+  keys = tuple(sorted(x))
+  return [x[k] for k in keys], keys
+
+
+def _unflatten(keys: tuple[str, ...], children: Iterable[Any]) -> NestedMap:
+  made = NestedMap()
+  dict.update(made, zip(keys, children, strict=True))
+  return made
+
+
+jax.tree_util.register_pytree_with_keys(
+  NestedMap, _flatten_with_keys, _unflatten, _flatten
+)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Renders nested values as sorted `path : value` lines, for people to diff."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import fiddle as fdl
+import jax
+import numpy as np
+
+# Fields of flax modules that name an object's place, not its configuration.
+_SKIPPED = ('parent',)
+
+
+class StrOverride:
+  """An object that prints itself by `str` in a text dump."""
+
+
+def nested_struct_to_text(
+  value: Any, include_types: bool = False, separator: str = ':'
+) -> str:
+  """Returns one sorted line per leaf of `value`, such as `a.b[3].c : 1`.
+
+  Raises:
+    ValueError: a container holds itself.
+  """
+  lines = []
+  for path, leaf in _leaves(value, '', ()):
+    kind = f' {separator} {type(leaf).__name__}' if include_types else ''
+    lines.append(f'{path}{kind} {separator} {_leaf_text(leaf)}')
+  return '\n'.join(sorted(lines)) + '\n'
+
+
+def _leaves(
+  value: Any, path: str, parents: tuple[int, ...]
+) -> Iterator[tuple[str, Any]]:
+  children = _children(value)
+  if children is None:
+    yield path, value
+    return
+  if id(value) in parents:
+    raise ValueError(f'A circular reference chain is detected at {path!r}')
+  parents = (*parents, id(value))
+  for step, child in children:
+    joined = step if not path or step.startswith('[') else f'.{step}'
+    yield from _leaves(child, path + joined, parents)
+
+
+def _children(value: Any) -> list[tuple[str, Any]] | None:
+  """Returns (step, child) pairs of a container, None for a leaf."""
+  if isinstance(value, fdl.Buildable):
+    return _buildable_children(value)
+  if isinstance(value, StrOverride) or isinstance(value, type):
+    return None
+  if dataclasses.is_dataclass(value):
+    names = [f.name for f in dataclasses.fields(value) if f.init]
+    return [(n, getattr(value, n)) for n in names if n not in _SKIPPED]
+  if isinstance(value, Mapping) and value:
+    return [(str(k), v) for k, v in value.items()]
+  if isinstance(value, list | tuple) and any(map(_has_parts, value)):
+    return [(f'[{i}]', v) for i, v in enumerate(value)]
+  return None
+
+
+def _buildable_children(value: fdl.Buildable) -> list[tuple[str, Any]]:
+  arguments = fdl.ordered_arguments(value, include_defaults=True)
+  children = [('cls', fdl.get_callable(value))]
+  children += [(str(n), v) for n, v in arguments.items() if n not in _SKIPPED]
+  return children
+
+
+def _has_parts(value: Any) -> bool:
+  """Whether a list entry needs lines of its own."""
+  return _children(value) is not None or isinstance(value, type)
+
+
+def _leaf_text(leaf: Any) -> str:
+  if isinstance(leaf, str) and not isinstance(leaf, enum.Enum):
+    return repr(leaf)
+  if isinstance(leaf, enum.Enum):
+    return f'{type(leaf).__name__}.{leaf.name}'
+  if isinstance(leaf, np.dtype):
+    return leaf.name
+  if isinstance(leaf, type) or inspect.isroutine(leaf):
+    return _callable_text(leaf)
+  if isinstance(leaf, np.ndarray | jax.Array):
+    return f'array({np.asarray(leaf).tolist()}, dtype={leaf.dtype})'
+  if hasattr(leaf, 'dtype') and callable(leaf):  # jnp.float32 and the like.
+    return np.dtype(leaf.dtype).name
+  return str(leaf) if isinstance(leaf, StrOverride) else repr(leaf)
+
+
+def _callable_text(leaf: Any) -> str:
+  if isinstance(leaf, type) and issubclass(leaf, np.generic):
+    return np.dtype(leaf).name
+  kind = 'type' if isinstance(leaf, type) else 'callable'
+  module = getattr(leaf, '__module__', '')
+  return f'{kind}/{module}/{getattr(leaf, "__qualname__", repr(leaf))}'
