@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs in a repository rule: fetches the locked wheels, writes BUILD files.
+
+Each wheel is unpacked to a directory of its own, compiled to hash-based .pyc
+files (actions see the tree read-only, so Python could never write them), and
+given a py_library whose deps are the wheel's own Requires-Dist. Unpacked wheels
+are kept in a store by lock entry, so that a changed lock costs only what
+changed; a repository's files are hard links into it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import concurrent.futures
+import dataclasses
+import email
+import email.message
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+from pip._vendor.packaging.requirements import Requirement
+from pip._vendor.packaging.utils import canonicalize_name
+
+# Of the store; change it when `unpack` or `compile_tree` change.
+STORE_FORMAT = '2'
+
+REQUIREMENTS_BZL = '''"""requirement("flax") is the label of its py_library."""
+
+_ALL = {names}
+
+def requirement(name):
+    name = name.lower().replace("-", "_").replace(".", "_")
+    if name not in _ALL:
+        fail("%s is not in the lock file" % name)
+    return "@{repo}//" + name
+'''
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+  """What the repository rule asks for."""
+
+  # The lock, and locks whose packages other repositories provide.
+  lock: str
+  base_lock: str
+  base_repo: str
+  # Name of this repository.
+  repo: str
+  # All wheels in one directory: for wheels that find each other's shared
+  # libraries by relative paths.
+  merged: bool
+  # Distribution name -> file of BUILD text to append to its package.
+  annotations: dict[str, str]
+
+
+def rule_name(name: str) -> str:
+  return canonicalize_name(name).replace('-', '_')
+
+
+def lock_entries(path: str) -> dict[str, str]:
+  """{rule name: the lock's own text for it} of what applies to this Python."""
+  text = pathlib.Path(path).read_text(encoding='utf-8')
+  text = re.sub(r'(?m)^\s*#.*\n?', '', text).replace('\\\n', ' ')
+  entries = {}
+  for line in filter(str.strip, text.splitlines()):
+    line = ' '.join(line.split())
+    if '--hash=' not in line:
+      raise SystemExit(f'{path}: no hash in: {line}; rerun tools/lock.sh')
+    req = Requirement(line.split(' --hash', 1)[0])
+    if req.marker is None or req.marker.evaluate():
+      entries[rule_name(req.name)] = line
+  return entries
+
+
+def unpack(wheel: str, dest: str) -> None:
+  """Puts a wheel's files under `dest`; its scripts go to dest/_scripts."""
+  with zipfile.ZipFile(wheel) as z:
+    z.extractall(dest)
+    for info in z.infolist():
+      if (info.external_attr >> 16) & 0o111 and not info.is_dir():
+        os.chmod(os.path.join(dest, info.filename), 0o755)
+  for data in pathlib.Path(dest).glob('*.data'):
+    for scheme in data.iterdir():
+      lib = scheme.name in ('purelib', 'platlib')
+      target = dest if lib else os.path.join(dest, '_' + scheme.name)
+      shutil.copytree(scheme, target, dirs_exist_ok=True)
+    shutil.rmtree(data)
+
+
+def compile_tree(dest: str) -> None:
+  compileall.compile_dir(
+    dest,
+    quiet=2,
+    workers=1,
+    stripdir=dest,
+    invalidation_mode=compileall.py_compile.PycInvalidationMode.UNCHECKED_HASH,
+  )
+
+
+def fill(store: str, key: str, wheel: str) -> None:
+  """Adds one wheel to the store under `key`, atomically."""
+  tmp = tempfile.mkdtemp(dir=store)
+  unpack(wheel, f'{tmp}/site')
+  compile_tree(f'{tmp}/site')
+  os.chmod(tmp, 0o755)
+  try:
+    os.rename(tmp, os.path.join(store, key))
+  except OSError:  # Another fetch was first.
+    shutil.rmtree(tmp)
+
+
+def download(entries: dict[str, str], dest: str) -> None:
+  """Downloads and hash-checks the wheels of `entries` into `dest`."""
+  listing = os.path.join(dest, 'wheels.txt')
+  pathlib.Path(listing).write_text('\n'.join(entries.values()) + '\n')
+  command = [sys.executable, '-m', 'pip', 'download', '--quiet', '--no-deps']
+  command += ['--require-hashes', '--only-binary', ':all:', '--dest', dest]
+  env = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK='1')
+  subprocess.run([*command, '--requirement', listing], check=True, env=env)
+  os.remove(listing)
+
+
+def store_all(entries: dict[str, str]) -> dict[str, str]:
+  """{rule name: directory of the store that holds it}, fetched if missing."""
+  tag = f'{STORE_FORMAT} {sys.version} {sys.platform}'
+  keys = {
+    name: f'{name}-{hashlib.sha256((tag + entry).encode()).hexdigest()}'
+    for name, entry in entries.items()
+  }
+  cache = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
+  store = os.environ.get('PIP_REPOSITORY_STORE') or f'{cache}/pip_repository'
+  os.makedirs(store, exist_ok=True)
+  missing = {
+    name: entry
+    for name, entry in entries.items()
+    if not os.path.isdir(os.path.join(store, keys[name]))
+  }
+  if missing:
+    with tempfile.TemporaryDirectory(dir='.') as wheels:
+      download(missing, wheels)
+      with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
+        jobs = [
+          pool.submit(
+            fill, store, keys[rule_name(w.split('-')[0])], f'{wheels}/{w}'
+          )
+          for w in os.listdir(wheels)
+        ]
+        for job in jobs:
+          job.result()
+  return {name: os.path.join(store, key) for name, key in keys.items()}
+
+
+def link_tree(source: str, dest: str) -> None:
+  """Hard-links a tree, or copies it where links are impossible."""
+
+  def put(src: str, dst: str) -> None:
+    try:
+      os.link(src, dst)
+    except FileExistsError:  # Namespace packages meet in a merged directory.
+      pass
+    except OSError:
+      shutil.copy2(src, dst)
+
+  shutil.copytree(source, dest, copy_function=put, dirs_exist_ok=True)
+
+
+def metadata(site: str) -> email.message.Message:
+  for info in pathlib.Path(site).glob('*.dist-info'):
+    text = (info / 'METADATA').read_text(encoding='utf-8')
+    return email.message_from_string(text)
+  raise SystemExit(f'no METADATA under {site}')
+
+
+def requires(name: str, site: str) -> list[str]:
+  """Rule names of what a wheel requires, extras apart."""
+  deps = set()
+  for line in metadata(site).get_all('Requires-Dist') or []:
+    req = Requirement(line)
+    if req.marker is None or req.marker.evaluate({'extra': ''}):
+      deps.add(rule_name(req.name))
+  return sorted(deps - {name})
+
+
+def build_text(name: str, deps: list[str]) -> str:
+  """A BUILD file: the directory is one input, so runfiles trees stay small.
+
+  Bazel does not notice a change inside a directory that is one input: the KEY
+  file beside it is what makes dependents run again.
+  """
+  rows = ''.join(f'        "{d}",\n' for d in deps)
+  return (
+    'package(default_visibility = ["//visibility:public"])\n\n'
+    'exports_files(["site"])\n\n'
+    f'py_library(\n    name = "{name}",\n'
+    '    data = [\n        "KEY",\n        "site",\n    ],\n'
+    f'    imports = ["site"],\n    deps = [\n{rows}    ],\n)\n'
+  )
+
+
+def write_package(name: str, keys: list[str], deps: list[str]) -> None:
+  pathlib.Path(name, 'KEY').write_text('\n'.join(keys) + '\n')
+  pathlib.Path(name, 'BUILD').write_text(build_text(name, deps))
+
+
+def write_packages(opts: Options, stored: dict[str, str]) -> list[str]:
+  """Lays out the repository; returns the names it offers."""
+  base = lock_entries(opts.base_lock) if opts.base_lock else {}
+  labels = {n: f'@{opts.base_repo}//{n}' for n in base}
+  labels |= {n: f'//{n}' for n in stored}
+  deps = {n: requires(n, f'{path}/site') for n, path in stored.items()}
+  for name, needs in deps.items():
+    for dep in needs:
+      if dep not in labels:
+        raise SystemExit(f'{name} needs {dep}, which {opts.lock} does not lock')
+  if opts.merged:
+    for path in stored.values():
+      link_tree(f'{path}/site', 'all/site')
+    outside = {d for needs in deps.values() for d in needs if d not in stored}
+    keys = sorted(os.path.basename(path) for path in stored.values())
+    write_package('all', keys, sorted(labels[d] for d in outside))
+    return ['all']
+  for name, path in stored.items():
+    link_tree(path, name)
+    rows = [labels[d] for d in deps[name]]
+    write_package(name, [os.path.basename(path)], rows)
+  return sorted(stored)
+
+
+def parse() -> Options:
+  parser = argparse.ArgumentParser()
+  parser.add_argument('--lock', required=True)
+  parser.add_argument('--base_lock', default='')
+  parser.add_argument('--base_repo', default='')
+  parser.add_argument('--repo', required=True)
+  parser.add_argument('--merged', action='store_true')
+  parser.add_argument('--annotate', action='append', default=[])
+  args = vars(parser.parse_args())
+  annotations = dict(a.split('=', 1) for a in args.pop('annotate'))
+  return Options(annotations=annotations, **args)
+
+
+def main() -> None:
+  opts = parse()
+  names = write_packages(opts, store_all(lock_entries(opts.lock)))
+  for name, path in opts.annotations.items():
+    with open(os.path.join(name, 'BUILD'), 'a', encoding='utf-8') as f:
+      f.write('\n' + pathlib.Path(path).read_text(encoding='utf-8'))
+  pathlib.Path('BUILD').write_text('')
+  rows = ''.join(f'    "{n}",\n' for n in names)
+  text = REQUIREMENTS_BZL.format(names=f'[\n{rows}]', repo=opts.repo)
+  pathlib.Path('requirements.bzl').write_text(text)
+
+
+if __name__ == '__main__':
+  main()

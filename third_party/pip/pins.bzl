@@ -1,0 +1,11 @@
+"""What @pypi, @pypi_cuda and @pypi_tpu are made from."""
+
+LOCK = "//third_party/pip:requirements_lock.txt"
+CUDA_LOCK = "//third_party/pip:requirements_cuda_lock.txt"
+TPU_LOCK = "//third_party/pip:requirements_tpu_lock.txt"
+
+# BUILD text to add to a wheel's package, e.g. for the headers it ships.
+ANNOTATIONS = {
+    "//third_party/pip/annotations:jaxlib.BUILD": "jaxlib",
+    "//third_party/pip/annotations:nanobind.BUILD": "nanobind",
+}

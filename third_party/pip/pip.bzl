@@ -1,0 +1,50 @@
+"""pip_repository: the wheels of a hash-locked requirements file as one external repository."""
+
+load("//third_party/python:python.bzl", "find_python")
+
+def _impl(rctx):
+    rctx.report_progress("fetching the wheels of %s" % rctx.attr.lock)
+    args = [
+        find_python(rctx),
+        "-B",
+        str(rctx.path(rctx.attr._fetch)),
+        "--lock=%s" % rctx.path(rctx.attr.lock),
+        "--repo=%s" % rctx.attr.apparent_name,
+    ]
+    if rctx.attr.base_lock:
+        args.append("--base_lock=%s" % rctx.path(rctx.attr.base_lock))
+        args.append("--base_repo=%s" % rctx.attr.base_repo)
+    if rctx.attr.merged:
+        args.append("--merged")
+    for target, name in rctx.attr.annotations.items():
+        args.append("--annotate=%s=%s" % (name, rctx.path(target)))
+    res = rctx.execute(args, timeout = 1800)
+    if res.return_code:
+        fail("pip_repository: " + res.stderr)
+
+pip_repository = repository_rule(
+    implementation = _impl,
+    environ = [
+        "PATH",
+        "PAX_PYTHON",
+        "PIP_REPOSITORY_STORE",
+    ],
+    attrs = {
+        "annotations": attr.label_keyed_string_dict(allow_files = True),
+        "apparent_name": attr.string(default = "pypi"),
+        "base_lock": attr.label(
+            allow_single_file = True,
+            doc = "The lock of `base_repo`, whose packages the wheels here may need.",
+        ),
+        "base_repo": attr.string(default = "pypi"),
+        "lock": attr.label(
+            mandatory = True,
+            allow_single_file = True,
+        ),
+        "merged": attr.bool(doc = "One directory and one target, `all`."),
+        "_fetch": attr.label(
+            default = "//third_party/pip:fetch.py",
+            allow_single_file = True,
+        ),
+    },
+)

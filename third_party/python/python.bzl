@@ -1,0 +1,72 @@
+"""@local_python: the interpreter that builds the tree, its headers, a toolchain."""
+
+_ASK = """
+import os, sys, sysconfig
+print(os.path.realpath(sys.executable))
+print(sysconfig.get_path('include'))
+print('%d.%d' % sys.version_info[:2])
+print(sysconfig.get_config_var('EXT_SUFFIX'))
+"""
+
+_DEFS = """PYTHON = %r
+VERSION = %r
+EXT_SUFFIX = %r
+"""
+
+_BUILD = """
+load("@bazel_tools//tools/python:toolchain.bzl", "py_runtime_pair")
+
+package(default_visibility = ["//visibility:public"])
+
+cc_library(
+    name = "headers",
+    hdrs = glob(["include/**/*.h"]),
+    includes = ["include"],
+)
+
+py_runtime(
+    name = "py3",
+    interpreter_path = %r,
+    python_version = "PY3",
+)
+
+py_runtime_pair(
+    name = "pair",
+    py2_runtime = None,
+    py3_runtime = ":py3",
+)
+
+toolchain(
+    name = "toolchain",
+    toolchain = ":pair",
+    toolchain_type = "@bazel_tools//tools/python:toolchain_type",
+)
+"""
+
+def find_python(rctx):
+    """The program to run: $PAX_PYTHON, else the python3 of the PATH."""
+    python = rctx.os.environ.get("PAX_PYTHON") or rctx.which("python3")
+    if not python:
+        fail("no python3 on the PATH; install Python 3.11-3.13 or set PAX_PYTHON")
+    return str(python)
+
+def _impl(rctx):
+    python = find_python(rctx)
+    res = rctx.execute([python, "-c", _ASK])
+    if res.return_code:
+        fail("cannot ask %s about itself: %s" % (python, res.stderr))
+    exe, include, version, suffix = res.stdout.strip().split("\n")
+    if not rctx.path(include + "/Python.h").exists:
+        fail("%s has no headers in %s; install them (Debian: python3-dev)" % (exe, include))
+    rctx.symlink(include, "include")
+    rctx.file("defs.bzl", _DEFS % (exe, version, suffix))
+    rctx.file("BUILD", _BUILD % exe)
+
+local_python = repository_rule(
+    implementation = _impl,
+    local = True,
+    environ = [
+        "PATH",
+        "PAX_PYTHON",
+    ],
+)

@@ -1,0 +1,45 @@
+#!/bin/bash
+# Rewrites third_party/pip/*_lock.txt from *.in: the newest versions allowed,
+# valid for Python 3.11-3.13, hashes of every file, no registry names.
+# usage: tools/lock.sh            (an argument is passed on to `uv pip compile`)
+set -euo pipefail
+cd "$(dirname "$0")/../third_party/pip"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install -q 'uv==0.13.8'
+
+lock() { # in out [options]: resolves one file
+  "$work/venv/bin/uv" pip compile --universal --python-version 3.11 \
+    --generate-hashes --no-header --no-annotate --no-config --quiet \
+    --no-emit-index-url --no-emit-find-links -o "$2" "$1" "${@:3}"
+}
+
+lock requirements.in "$work/base.txt" "$@"
+cp "$work/base.txt" requirements_lock.txt
+for kind in cuda tpu; do
+  lock requirements_$kind.in "$work/$kind.txt" -c "$work/base.txt" "$@"
+  # What the first lock has comes from there.
+  python3 - "$work/base.txt" "$work/$kind.txt" > requirements_${kind}_lock.txt <<'PY'
+import re
+import sys
+
+
+def entries(path):
+  text = open(path, encoding='utf-8').read()
+  return [e for e in re.split(r'(?m)^(?=\S)', text) if e.strip()]
+
+
+def name(entry):
+  return entry.split('==')[0]
+
+
+have = {name(e) for e in entries(sys.argv[1])}
+print(''.join(e for e in entries(sys.argv[2]) if name(e) not in have), end='')
+PY
+done
+if grep -nE '://|^tensorflow' ./*_lock.txt; then
+  echo "lock.sh: a lock names a registry or TensorFlow" >&2
+  exit 1
+fi
+wc -l ./*_lock.txt
