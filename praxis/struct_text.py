@@ -86,12 +86,12 @@ def _leaf_text(leaf: Any) -> str:
     return f'{type(leaf).__name__}.{leaf.name}'
   if isinstance(leaf, np.dtype):
     return leaf.name
+  if isinstance(leaf, type) and isinstance(leaf.__dict__.get('dtype'), np.dtype):
+    return leaf.dtype.name  # jnp.float32 and the like.
   if isinstance(leaf, type) or inspect.isroutine(leaf):
     return _callable_text(leaf)
   if isinstance(leaf, np.ndarray | jax.Array):
     return f'array({np.asarray(leaf).tolist()}, dtype={leaf.dtype})'
-  if hasattr(leaf, 'dtype') and callable(leaf):  # jnp.float32 and the like.
-    return np.dtype(leaf.dtype).name
   return str(leaf) if isinstance(leaf, StrOverride) else repr(leaf)
 
 

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract between layers: fields, weights, children, context."""
+
+from praxis.base_layer.context import (
+  JaxContext,
+  add_global_summary,
+  all_global_summaries,
+  clear_global_summary,
+  cur_jax_context,
+)
+from praxis.base_layer.initializers import (
+  WeightInit,
+  default_param_init,
+  get_fan_in_fan_out,
+)
+from praxis.base_layer.layer import (
+  AUX_LOSS,
+  DECODE_CACHE,
+  DEFAULT_INIT_MUTABLE_LIST,
+  HYPER_PARAMS,
+  INTERMEDIATES,
+  NON_PAX_RNG_KEY,
+  NON_PAX_VAR_COLLECTION,
+  NON_TRAINABLE,
+  PARAMS,
+  PMAP_PARALLEL_AXIS_NAME,
+  PREFIX_DECODE_CACHE,
+  RANDOM,
+  SUMMARIES,
+  AuxLossStruct,
+  BaseHParams,
+  BaseLayer,
+  Theta,
+  WrappedHParams,
+  is_running_under_pmap,
+)
+from praxis.base_layer.sharding import (
+  ActivationSharding,
+  WeightSharding,
+  maybe_shard,
+  to_partition_spec,
+  var_partition_specs,
+)
+from praxis.base_layer.summaries import (
+  SummaryType,
+  get_summary_base_type,
+  get_summary_type_from_key,
+  get_summary_type_suffix,
+  trim_summary_type_from_key,
+)
+from praxis.base_layer.weights import (
+  BoxedParam,
+  WeightHParams,
+  WeightHParamsCollection,
+  init_weight,
+  maybe_unbox_value,
+  unbox_meta,
+  var_disallow_bfloat16_conversion,
+  var_is_trainable,
+  var_not_trainable,
+  var_overwrite_with_gradient,
+  var_requires_mean_sync,
+  var_requires_sum_sync,
+  var_skip_lp_regularization,
+)
+from praxis.pytypes import SplitDimsMapping
+
+__all__ = [name for name in dir() if not name.startswith('_')]

@@ -1,0 +1,566 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The base of all layers: a configured flax module with declared weights."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, dataclass_transform
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from praxis import base_hyperparams, pax_fiddle, py_utils
+from praxis.base_layer import sharding, weights
+from praxis.base_layer.context import JaxContext, cur_jax_context
+from praxis.base_layer.initializers import WeightInit, default_param_init
+from praxis.base_layer.summaries import SummaryType, get_summary_type_suffix
+from praxis.base_layer.weights import (
+  BoxedParam,
+  WeightHParams,
+  WeightHParamsCollection,
+)
+from praxis.pytypes import JTensor, Nested, PRNGKey, SplitDimsMapping
+
+# Variable collections.
+PARAMS = 'params'
+NON_TRAINABLE = 'non_trainable'
+AUX_LOSS = 'aux_loss'
+SUMMARIES = 'summaries'
+INTERMEDIATES = 'intermediates'
+DECODE_CACHE = 'decoder_cache'
+PREFIX_DECODE_CACHE = 'prefix_decoder_cache'
+HYPER_PARAMS = 'hyper_params'
+NON_PAX_VAR_COLLECTION = ['batch_stats', 'params_axes']
+# Streams of random numbers.
+RANDOM = 'random'
+NON_PAX_RNG_KEY = 'dropout'
+DEFAULT_INIT_MUTABLE_LIST = [PARAMS, NON_TRAINABLE, *NON_PAX_VAR_COLLECTION]
+# The axis that pmap-style training maps over.
+PMAP_PARALLEL_AXIS_NAME = 'batch'
+
+
+class AuxLossStruct(NamedTuple):
+  """A loss that a layer adds to the model's own, and its weight."""
+
+  value: JTensor
+  weight: JTensor
+
+
+class WrappedHParams(struct.PyTreeNode):
+  """The Config of a layer, as a variable without arrays."""
+
+  meta: Any = struct.field(pytree_node=False)
+
+
+class Theta:
+  """The weights of a layer by name, cast to the dtype it computes in."""
+
+  def __init__(self, layer: BaseLayer):
+    self._layer = layer
+
+  def __getattr__(self, name: str) -> JTensor:
+    return self._layer._theta_value(name)
+
+
+def is_running_under_pmap() -> bool:
+  """Whether the axis of pmap-style training is mapped here."""
+  try:
+    jax.lax.axis_index(PMAP_PARALLEL_AXIS_NAME)
+  except NameError:
+    return False
+  return True
+
+
+@dataclass_transform(
+  kw_only_default=True,
+  field_specifiers=(
+    pax_fiddle.field,
+    pax_fiddle.template_field,
+    pax_fiddle.instance_field,
+  ),
+)
+class BaseLayer(nn.Module):
+  """A layer: fields configure it, `setup` declares weights and children.
+
+  `__call__` (also written `fprop`) computes. Fields that a child leaves unset
+  take the owner's values where `INHERITED` lists them.
+  """
+
+  WeightSharding = sharding.WeightSharding
+  ActivationSharding = sharding.ActivationSharding
+
+  # What weights are stored in.
+  dtype: Any = jnp.float32
+  # What the layer computes in; None: `dtype`.
+  fprop_dtype: Any = None
+  # What weights start from unless they say otherwise.
+  params_init: WeightInit = default_param_init()
+  # Whether L1/L2 and weight decay pass over this layer's weights.
+  skip_lp_regularization: bool | None = None
+  # The device mesh within a slice, and over slices; None: no mesh (pmap).
+  ici_mesh_shape: Sequence[int] | None = None
+  dcn_mesh_shape: Sequence[int] | None = None
+  contiguous_submeshes: bool | None = None
+  # The names of the mesh's axes.
+  mesh_axis_names: Sequence[str] | None = None
+  # Layers of one id share their weights.
+  shared_weight_layer_id: str | None = None
+  weight_split_dims_mapping: pax_fiddle.Config[sharding.WeightSharding] = (
+    pax_fiddle.template_field(sharding.WeightSharding)
+  )
+  activation_split_dims_mapping: pax_fiddle.Config[
+    sharding.ActivationSharding
+  ] = pax_fiddle.template_field(sharding.ActivationSharding)
+
+  def __init_subclass__(cls, **kwargs: Any) -> None:
+    base_hyperparams.lift_hparams(cls)
+    _lift_shardings(cls)
+    body = cls.__dict__
+    if 'fprop' in body and '__call__' not in body:
+      cls.__call__ = body['fprop']
+    if 'setup' in body:
+      cls.setup = _reflecting(body['setup'])
+    super().__init_subclass__(kw_only=True, **kwargs)
+
+  def __post_init__(self) -> None:
+    if self.shared_weight_layer_id is not None:
+      raise ValueError(
+        f'shared_weight_layer_id={self.shared_weight_layer_id!r} of '
+        f'{type(self).__name__} is not supported yet; share one '
+        'instance_field instance instead'
+      )
+    if self.fprop_dtype is None:
+      object.__setattr__(self, 'fprop_dtype', self.dtype)
+    object.__setattr__(self, '_weights', {})
+    object.__setattr__(self, '_children', set())
+    super().__post_init__()
+
+  @nn.nowrap
+  def fprop(self, *args: Any, **kwargs: Any) -> Any:
+    """The other name of `__call__`."""
+    return self(*args, **kwargs)
+
+  # Configuration.
+
+  @classmethod
+  def config(cls, **kwargs: Any) -> pax_fiddle.Config:
+    return pax_fiddle.Config(cls, **kwargs)
+
+  @classmethod
+  def partial(cls, **kwargs: Any) -> pax_fiddle.Partial:
+    return pax_fiddle.Partial(cls, **kwargs)
+
+  @property
+  def hparams(self) -> pax_fiddle.Config:
+    """A Config that would build this layer again."""
+    return base_hyperparams.config_of(self)
+
+  @property
+  def mesh_shape(self) -> list[int] | None:
+    """The mesh over all slices: ICI times DCN, or None without a mesh."""
+    return pax_fiddle.mesh_shape(self.ici_mesh_shape, self.dcn_mesh_shape)
+
+  @staticmethod
+  def copy_base_hparams(source: Any, target: Any) -> Any:
+    """Gives Config `target` what layers inherit, from a layer or Config."""
+    pax_fiddle.inherit(target, source)
+    return target
+
+  @property
+  def jax_context(self) -> JaxContext:
+    return cur_jax_context()
+
+  @property
+  def do_eval(self) -> bool:
+    """Whether the model is evaluated or decoded, not trained."""
+    return self.jax_context.do_eval
+
+  # Running from outside.
+
+  @nn.nowrap
+  def init(
+    self,
+    rngs: PRNGKey | dict[str, PRNGKey],
+    *args: Any,
+    method: Callable[..., Any] | str | None = None,
+    mutable: Sequence[str] | None = None,
+    **kwargs: Any,
+  ) -> dict[str, Nested[JTensor]]:
+    """Returns the initial variables, by collection, as plain arrays."""
+    variables = self._init_boxed(
+      _as_rngs(rngs), *args, method=method, mutable=mutable, **kwargs
+    )
+    return weights.maybe_unbox_value(variables)
+
+  @nn.nowrap
+  def apply(
+    self,
+    variables: dict[str, Any],
+    *args: Any,
+    rngs: PRNGKey | dict[str, PRNGKey] | None = None,
+    method: Callable[..., Any] | str | None = None,
+    mutable: bool | str | Sequence[str] = False,
+    **kwargs: Any,
+  ) -> Any:
+    """Returns the outputs, with the updated collections if any is mutable."""
+    outputs = super().apply(
+      variables,
+      *args,
+      rngs=None if rngs is None else _as_rngs(rngs),
+      method=method,
+      mutable=mutable,
+      **kwargs,
+    )
+    if mutable is False or not isinstance(outputs, tuple):
+      return outputs
+    return outputs[0], weights.maybe_unbox_value(outputs[1])
+
+  @nn.nowrap
+  def abstract_init_with_metadata(
+    self,
+    *args: Any,
+    do_eval: bool = False,
+    method: Callable[..., Any] | str | None = None,
+    extra_mutable_list: Sequence[str] = (),
+    **kwargs: Any,
+  ) -> dict[str, Nested[WeightHParams]]:
+    """Returns the declarations of all variables; nothing is computed.
+
+    `args` are arrays or jax.ShapeDtypeStructs.
+    """
+    variables = self._abstract_init(
+      JaxContext.HParams(do_eval=do_eval, summary_verbosity=0),
+      [*DEFAULT_INIT_MUTABLE_LIST, *extra_mutable_list],
+      args,
+      kwargs | {'method': method},
+    )
+    return weights.unbox_meta(variables)
+
+  @nn.nowrap
+  def abstract_init_with_mdl_config(
+    self,
+    *args: Any,
+    do_eval: bool = False,
+    method: Callable[..., Any] | str | None = None,
+    extra_mutable_list: Sequence[str] = (),
+    **kwargs: Any,
+  ) -> Nested[Any]:
+    """Returns a tree of the layers' Configs, each under key `_hparams`."""
+    variables = self._abstract_init(
+      JaxContext.HParams(
+        do_eval=do_eval, summary_verbosity=0, self_reflect_configs=True
+      ),
+      [*DEFAULT_INIT_MUTABLE_LIST, *extra_mutable_list, HYPER_PARAMS],
+      args,
+      kwargs | {'method': method},
+    )
+    is_leaf = lambda x: isinstance(x, WrappedHParams)
+    return jax.tree.map(
+      lambda x: x.meta, variables[HYPER_PARAMS], is_leaf=is_leaf
+    )
+
+  # Weights and other variables.
+
+  @nn.nowrap
+  def create_variable(
+    self, name: str, var_hparams: WeightHParams, trainable: bool = True
+  ) -> None:
+    """Declares a weight, to be read as `self.theta.name` (or `get_var`).
+
+    Raises:
+      AttributeError: the layer has an attribute of that name.
+    """
+    if hasattr(type(self), name) or name in self._children | set(self._weights):
+      raise AttributeError(
+        f'{type(self).__name__} has an attribute {name!r}; name the variable '
+        'otherwise'
+      )
+    if not all(size > 0 for size in var_hparams.shape):
+      raise ValueError(
+        f'weight {name!r} of {type(self).__name__} wants positive dimensions, '
+        f'got shape {var_hparams.shape}; set the sizes in its Config'
+      )
+    hparams = self._complete(var_hparams, trainable)
+    self._weights[name] = hparams
+    collection = PARAMS if trainable else NON_TRAINABLE
+    if self.has_variable(collection, name):
+      return
+    make = lambda key: BoxedParam(weights.init_weight(hparams, key), hparams)
+    if trainable:
+      self.param(name, make)
+    else:
+      self.variable(collection, name, lambda: make(self.make_rng(PARAMS)))
+
+  @property
+  def theta(self) -> Theta:
+    """The trainable weights; floats are in fprop_dtype unless they refuse."""
+    return Theta(self)
+
+  @nn.nowrap
+  def get_var(self, name: str) -> JTensor:
+    """Returns a variable as stored, trainable or not."""
+    hparams = self._declared(name)
+    trainable = weights.var_is_trainable(hparams)
+    value = self.get_variable(PARAMS if trainable else NON_TRAINABLE, name)
+    return weights.maybe_unbox_value(value)
+
+  @nn.nowrap
+  def update_var(self, name: str, new_val: JTensor) -> None:
+    """Replaces a non-trainable variable, where the collection may change."""
+    if weights.var_is_trainable(self._declared(name)):
+      raise ValueError(f'{name!r} is trainable: the learner updates it')
+    if self.is_initializing() or not self.is_mutable_collection(NON_TRAINABLE):
+      return
+    self.put_variable(NON_TRAINABLE, name, new_val)
+
+  @nn.nowrap
+  def get_decode_state(self, name: str) -> JTensor:
+    """Returns what `update_decode_state` stored; KeyError if nothing."""
+    if not self.has_variable(DECODE_CACHE, name):
+      raise KeyError(
+        f'{"/".join(self.path)} has no decode state {name!r}; run the prefix '
+        'with mutable=[DECODE_CACHE] first'
+      )
+    return self.get_variable(DECODE_CACHE, name)
+
+  @nn.nowrap
+  def update_decode_state(self, name: str, new_state: JTensor) -> None:
+    """Stores state between decode steps, where the collection may change."""
+    if self.is_mutable_collection(DECODE_CACHE):
+      self.put_variable(DECODE_CACHE, name, new_state)
+
+  # Children.
+
+  @nn.nowrap
+  def create_child(
+    self, name: str, params: pax_fiddle.Config, *, skip_clone: bool = False
+  ) -> None:
+    """Builds a child layer from its Config, to be used as `self.name`."""
+    child = self._build_child(name, params, skip_clone)
+    self._bind(name, child)
+
+  @nn.nowrap
+  def create_children(
+    self,
+    name: str,
+    params: Sequence[pax_fiddle.Config],
+    *,
+    skip_clone: bool = False,
+  ) -> None:
+    """Builds a list of layers, `self.name[i]`, called `name_i` in trees."""
+    self._bind(name, [self._build_child(name, p, skip_clone) for p in params])
+
+  # What layers report.
+
+  @nn.nowrap
+  def add_summary(
+    self,
+    name: str,
+    tensor: JTensor | Callable[[], JTensor],
+    summary_type: SummaryType = SummaryType.SCALAR,
+    verbosity: int = 2,
+  ) -> None:
+    """Records a value; a callable is called only if it is recorded."""
+    if verbosity > self.jax_context.summary_verbosity:
+      return
+    if not self.is_mutable_collection(SUMMARIES) or self.is_initializing():
+      return
+    suffix = get_summary_type_suffix(summary_type)
+    key = self._unused_key(SUMMARIES, name, suffix)
+    value = jnp.asarray(tensor() if callable(tensor) else tensor)
+    if summary_type.name.endswith('IMAGE') and value.ndim == 3:
+      value = value[jnp.newaxis]
+    self.put_variable(SUMMARIES, key, value)
+
+  @nn.nowrap
+  def add_aux_loss(
+    self, name: str, value: JTensor, weight: JTensor | float = 1.0
+  ) -> None:
+    """Adds a loss to the model's own."""
+    if self.is_mutable_collection(AUX_LOSS) and not self.is_initializing():
+      key = self._unused_key(AUX_LOSS, name, '')
+      loss = AuxLossStruct(
+        jnp.asarray(value, jnp.float32), jnp.asarray(weight, jnp.float32)
+      )
+      self.put_variable(AUX_LOSS, key, loss)
+
+  @nn.nowrap
+  def next_prng_key(self, name: str = RANDOM) -> PRNGKey:
+    """Returns a new key, fixed by the step's key, the layer and the call."""
+    return self.make_rng(name)
+
+  @nn.nowrap
+  def shard(self, x: JTensor, mapping: SplitDimsMapping) -> JTensor:
+    """Returns `x` split over the mesh as `mapping` says, if there is one."""
+    return sharding.maybe_shard(x, mapping, self.mesh_axis_names)
+
+  # Inside.
+
+  @nn.nowrap
+  def _init_boxed(
+    self,
+    rngs: dict[str, PRNGKey],
+    *args: Any,
+    method: Callable[..., Any] | str | None,
+    mutable: Sequence[str] | None,
+    **kwargs: Any,
+  ) -> dict[str, Any]:
+    mutable = DEFAULT_INIT_MUTABLE_LIST if mutable is None else mutable
+    return super().init(rngs, *args, method=method, mutable=mutable, **kwargs)
+
+  @nn.nowrap
+  def _abstract_init(
+    self,
+    context: JaxContext.HParams,
+    mutable: Sequence[str],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+  ) -> dict[str, Any]:
+    rngs = jax.eval_shape(lambda: _as_rngs(jax.random.key(0)))
+    method = kwargs.pop('method')
+
+    def init(rngs: Any, args: Any, kwargs: Any) -> Any:
+      with JaxContext.new_context(hparams=context):
+        return self._init_boxed(
+          rngs, *args, method=method, mutable=mutable, **kwargs
+        )
+
+    return jax.eval_shape(init, rngs, args, kwargs)
+
+  @nn.nowrap
+  def _theta_value(self, name: str) -> JTensor:
+    hparams = self._weights.get(name)
+    if hparams is None or weights.var_not_trainable(hparams):
+      raise AttributeError(
+        f'{type(self).__name__} has no weight {name!r}; create_variable made '
+        f'{sorted(self._weights)} (weights exist once setup has run)'
+      )
+    value = weights.maybe_unbox_value(self.get_variable(PARAMS, name))
+    if weights.var_disallow_bfloat16_conversion(hparams):
+      return value
+    return self._cast_to_fprop_dtype(value)
+
+  @nn.nowrap
+  def _cast_to_fprop_dtype(self, value: Nested[JTensor]) -> Nested[JTensor]:
+    return py_utils.maybe_cast_float(value, self.fprop_dtype)
+
+  @nn.nowrap
+  def _declared(self, name: str) -> WeightHParams:
+    if name not in self._weights:
+      raise AttributeError(
+        f'{type(self).__name__} has no variable {name!r}; it has '
+        f'{sorted(self._weights)}'
+      )
+    return self._weights[name]
+
+  @nn.nowrap
+  def _complete(self, given: WeightHParams, trainable: bool) -> WeightHParams:
+    """Returns a declaration with what the layer says where it is silent."""
+    collections = set(given.collections)
+    if not trainable:
+      collections.add(WeightHParamsCollection.NON_TRAINABLE)
+    if self.skip_lp_regularization:
+      collections.add(WeightHParamsCollection.SKIP_LP_REGULARIZATION)
+    hparams = copy.copy(given)
+    hparams.collections = tuple(sorted(collections))
+    hparams.init = given.init or self.params_init
+    hparams.dtype = self.dtype if given.dtype is None else given.dtype
+    return hparams
+
+  @nn.nowrap
+  def _build_child(
+    self, name: str, params: pax_fiddle.Config, skip_clone: bool
+  ) -> nn.Module:
+    if not isinstance(params, pax_fiddle.Buildable):
+      hint = ' (an instance: pass its Config)' * isinstance(params, nn.Module)
+      raise ValueError(
+        f'Expected templates for child {name!r} of {type(self).__name__}, '
+        f'got {type(params).__name__}{hint}'
+      )
+    params = params if skip_clone else params.clone()
+    pax_fiddle.inherit(params, self)
+    return pax_fiddle.build(params)
+
+  @nn.nowrap
+  def _bind(self, name: str, child: nn.Module | list[nn.Module]) -> None:
+    if name in self._children:
+      raise ValueError(f'{type(self).__name__} has a child {name!r} already')
+    if name in {f.name for f in pax_fiddle.fields_of(type(self))}:
+      raise AttributeError(
+        f'child {name!r} of {type(self).__name__} has the name of a field'
+      )
+    self._children.add(name)
+    setattr(self, name, child)
+
+  @nn.nowrap
+  def _unused_key(self, collection: str, name: str, suffix: str) -> str:
+    key, count = name + suffix, 0
+    while self.has_variable(collection, key):
+      count += 1
+      key = f'{name}_{count}{suffix}'
+    return key
+
+
+_INHERITED = (
+  'dtype',
+  'fprop_dtype',
+  'params_init',
+  'skip_lp_regularization',
+  'ici_mesh_shape',
+  'dcn_mesh_shape',
+  'contiguous_submeshes',
+  'mesh_axis_names',
+)
+BaseLayer.INHERITED = {
+  f.name: f for f in pax_fiddle.fields_of(BaseLayer) if f.name in _INHERITED
+}
+base_hyperparams.lift_hparams(BaseLayer)
+# What the README calls the base of a layer's nested parameters.
+BaseHParams = BaseLayer.HParams
+
+
+def _as_rngs(rngs: PRNGKey | dict[str, PRNGKey]) -> dict[str, PRNGKey]:
+  """Returns one key a stream, split from a single one if need be."""
+  if isinstance(rngs, dict):
+    return rngs
+  names = (PARAMS, RANDOM, NON_PAX_RNG_KEY)
+  return dict(zip(names, jax.random.split(rngs, len(names)), strict=True))
+
+
+def _lift_shardings(cls: type) -> None:
+  """Makes nested sharding classes the defaults of the sharding fields."""
+  for kind, field in (
+    ('WeightSharding', 'weight_split_dims_mapping'),
+    ('ActivationSharding', 'activation_split_dims_mapping'),
+  ):
+    nested = cls.__dict__.get(kind)
+    if nested is None:
+      continue
+    above = next(getattr(b, kind) for b in cls.__bases__ if hasattr(b, kind))
+    if not issubclass(nested, above):
+      raise ValueError(
+        f'{cls.__name__}.{kind} must derive from {above.__qualname__}; '
+        f'declare `class {kind}({above.__qualname__})`'
+      )
+    cls.__annotations__ = {
+      **inspect.get_annotations(cls),
+      field: pax_fiddle.Config,
+    }
+    setattr(cls, field, pax_fiddle.template_field(nested))
+
+
+def _reflecting(setup: Callable[[BaseLayer], None]):
+  """Lets a layer's setup also record its Config where that is asked for."""
+
+  @functools.wraps(setup)
+  def wrapped(self: BaseLayer) -> None:
+    setup(self)
+    if self.jax_context.self_reflect_configs:
+      self.put_variable(HYPER_PARAMS, '_hparams', WrappedHParams(self.hparams))
+
+  return wrapped

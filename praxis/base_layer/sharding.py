@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which mesh axes split which dimensions: declared as data, applied here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from praxis.pytypes import (
+  DimShardingAnnotation,
+  JTensor,
+  Nested,
+  SplitDimsMapping,
+)
+
+
+class _Sharding:
+  """A base whose subclasses become frozen, keyword-only dataclasses."""
+
+  def __init_subclass__(cls, **kwargs: Any) -> None:
+    super().__init_subclass__(**kwargs)
+    dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+
+class WeightSharding(_Sharding):
+  """How the weights of a layer are split; layers add what else they hold."""
+
+  # The layer's main weight.
+  wt: SplitDimsMapping = None
+
+
+class ActivationSharding(_Sharding):
+  """How the activations of a layer are split."""
+
+  # The layer's output.
+  out: SplitDimsMapping = None
+
+
+def to_partition_spec(
+  split_dims_mapping: SplitDimsMapping, mesh_axis_names: Sequence[str]
+) -> PartitionSpec:
+  """Returns the PartitionSpec of a mapping; see pytypes.SplitDimsMapping.
+
+  Raises:
+    ValueError: an axis is not in the mesh, or splits two dimensions.
+  """
+  entries = [_axes(e, mesh_axis_names) for e in split_dims_mapping or ()]
+  used = [a for e in entries for a in ((e,) if isinstance(e, str) else e or ())]
+  if twice := {a for a in used if used.count(a) > 1}:
+    raise ValueError(
+      f'split_dims_mapping {list(split_dims_mapping)} uses mesh axis '
+      f'{sorted(twice)} for two dimensions; an axis can split only one'
+    )
+  return PartitionSpec(*entries)
+
+
+def var_partition_specs(
+  var_specs: Nested[Any],
+  mesh_shape: Sequence[int] | None,
+  device_axis_names: Sequence[str] | None,
+) -> Nested[PartitionSpec]:
+  """Returns the PartitionSpec of each WeightHParams in a tree."""
+
+  def spec(hparams: Any) -> PartitionSpec:
+    mapping = hparams.full_split_dims_mapping
+    if mesh_shape is None or mapping is None:
+      return PartitionSpec()
+    return to_partition_spec(mapping, device_axis_names)
+
+  is_leaf = lambda x: hasattr(x, 'full_split_dims_mapping')
+  return jax.tree.map(spec, var_specs, is_leaf=is_leaf)
+
+
+def maybe_shard(
+  x: JTensor,
+  split_dims_mapping: SplitDimsMapping = None,
+  mesh_axis_names: Sequence[str] | None = None,
+  unconstrained_dims: Sequence[int] | None = None,
+) -> JTensor:
+  """Returns `x` constrained to a mapping where a mesh is in use, else `x`.
+
+  Dimensions in `unconstrained_dims` are left for the compiler to split.
+
+  Raises:
+    ValueError: the mapping has not one entry a dimension of `x`.
+  """
+  if not mesh_axis_names or split_dims_mapping is None:
+    return x
+  if len(split_dims_mapping) != x.ndim:
+    raise ValueError(
+      f'split_dims_mapping must have {x.ndim} entries for shape {x.shape}, '
+      f'got {list(split_dims_mapping)}'
+    )
+  if jax.sharding.get_abstract_mesh().empty:
+    return x
+  spec = list(to_partition_spec(split_dims_mapping, mesh_axis_names))
+  for dim in unconstrained_dims or ():
+    spec[dim] = PartitionSpec.UNCONSTRAINED
+  return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
+
+
+def _axes(
+  entry: DimShardingAnnotation, names: Sequence[str]
+) -> str | tuple[str, ...] | None:
+  if entry is None or entry == -1:
+    return None
+  if isinstance(entry, int):
+    return names[entry]
+  if isinstance(entry, str):
+    if entry not in names:
+      raise ValueError(
+        f'mesh axis {entry!r} is not in mesh_axis_names {list(names)}'
+      )
+    return entry
+  return tuple(_axes(e, names) for e in entry)
