@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saves the train state when it is due, keeps the newest, restores them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping
+from concurrent import futures
+from typing import Any, Protocol
+
+import jax
+from absl import logging
+
+from pax.checkpoints import layouts, manifest, names, paths, retention
+from pax.checkpoints.contract import (
+    CheckpointError,
+    CheckpointOptions,
+    CheckpointType,
+    CorruptCheckpointError,
+    Restored,
+    State,
+)
+
+_POLL_SECS = 0.01
+
+InputState = dict[str, Any]
+
+
+class Checkpointer(Protocol):
+  """What the training loop knows of checkpoints."""
+
+  def save(
+      self,
+      step: int,
+      state: State,
+      input_state: InputState | None = None,
+      *,
+      force: bool = False,
+  ) -> bool:
+    """Saves when `step` is due or forced; says whether it did.
+
+    The arrays of `state` may be donated or deleted afterwards.
+    """
+    ...
+
+  def latest_step(self) -> int | None:
+    ...
+
+  def restore(self, abstract: State, step: int | None = None) -> Restored:
+    """The newest checkpoint, or that of `step`, placed as `abstract` says."""
+    ...
+
+  def wait(self) -> None:
+    """Returns when all that was saved is complete; raises what went wrong."""
+    ...
+
+  def close(self) -> None:
+    ...
+
+
+class NoopCheckpointer:
+  """Saves nothing and has nothing to restore."""
+
+  def save(
+      self,
+      step: int,
+      state: State,
+      input_state: InputState | None = None,
+      *,
+      force: bool = False,
+  ) -> bool:
+    return False
+
+  def latest_step(self) -> int | None:
+    return None
+
+  def restore(self, abstract: State, step: int | None = None) -> Restored:
+    raise CheckpointError('checkpoints are switched off')
+
+  def wait(self) -> None:
+    pass
+
+  def close(self) -> None:
+    pass
+
+
+class FileCheckpointer:
+  """Keeps checkpoints in `<job_log_dir>/checkpoints`.
+
+  A save copies the state to the host and returns; a thread writes it. One save
+  at a time: the next waits for the last.
+  """
+
+  def __init__(
+      self,
+      options: CheckpointOptions,
+      job_log_dir: str,
+      kind: CheckpointType,
+  ):
+    self._options = options
+    self._kind = kind
+    self._directory = paths.to_path(job_log_dir) / paths.CHECKPOINTS
+    self._layout = layouts.layout_of(kind)
+    self._pool = futures.ThreadPoolExecutor(1, 'checkpoint')
+    self._writing: futures.Future[None] | None = None
+    self._last_step = self.latest_step()
+    _start_clean(self._directory)
+    threading.Thread(target=_warm_imports, daemon=True).start()
+
+  def latest_step(self) -> int | None:
+    return max(paths.steps(self._directory), default=None)
+
+  def save(
+      self,
+      step: int,
+      state: State,
+      input_state: InputState | None = None,
+      *,
+      force: bool = False,
+  ) -> bool:
+    due = force or step % self._options.save_interval_steps == 0
+    if not due or step == self._last_step:
+      return False
+    self.wait()
+    snapshot = self._layout.snapshot(names.flatten(state))
+    text = None if input_state is None else json.dumps(input_state)
+    self._writing = self._pool.submit(self._write, step, snapshot, text)
+    self._last_step = step
+    if not self._options.asynchronous:
+      self.wait()
+    return True
+
+  def restore(self, abstract: State, step: int | None = None) -> Restored:
+    self.wait()
+    available = paths.steps(self._directory)
+    step = max(available, default=None) if step is None else step
+    if step not in available:
+      raise CheckpointError(
+          f'no checkpoint of step {step} in {self._directory}; there are'
+          f' {list(available) or "none"}'
+      )
+    path = available[step]
+    try:
+      named, inputs = layouts.layout_at(path).read(path, names.flatten(abstract))
+    except CorruptCheckpointError as e:
+      raise CorruptCheckpointError(_advice(e, path, available)) from e
+    logging.info('Restored step %d from %s', step, path)
+    return Restored(
+        names.unflatten(abstract, named), _input_state(path, inputs), step
+    )
+
+  def wait(self) -> None:
+    writing, self._writing = self._writing, None
+    if writing:
+      writing.result()
+
+  def close(self) -> None:
+    try:
+      self.wait()
+    finally:
+      self._pool.shutdown()
+
+  def _write(self, step: int, snapshot: Any, input_text: str | None) -> None:
+    final = self._directory / paths.checkpoint_name(step, self._kind)
+    try:
+      self._write_files(step, snapshot, input_text, final)
+    except OSError as e:
+      raise CheckpointError(
+          f'cannot write {final}: {e}; the checkpoints before it are untouched'
+      ) from e
+
+  def _write_files(
+      self, step: int, snapshot: Any, input_text: str | None, final: paths.Path
+  ) -> None:
+    staging = paths.staging(final)
+    index, count = jax.process_index(), jax.process_count()
+    staging.mkdir(parents=True, exist_ok=True)
+    entries = self._layout.write(staging, snapshot)
+    if input_text is not None:
+      entries |= layouts.write_input(staging, input_text, index, count)
+    manifest.write(staging, entries, index, count)
+    if index == 0:
+      manifest.wait_for_all(staging, count, self._options.timeout_secs)
+      self._layout.commit(staging, final, snapshot, step)
+      logging.info('Saved %s', final)
+      self._delete_old()
+    else:
+      _wait_for(final, self._options.timeout_secs)
+
+  def _delete_old(self) -> None:
+    available = paths.steps(self._directory)
+    times = {s: _modified(path) for s, path in available.items()}
+    for step in retention.steps_to_delete(
+        times, self._options.max_to_keep, self._options.keep_interval_secs
+    ):
+      paths.delete(available[step])
+
+
+def create_checkpointer(
+    options: CheckpointOptions,
+    job_log_dir: str,
+    kind: CheckpointType = CheckpointType.GDA,
+) -> Checkpointer:
+  """The checkpointer of a job directory."""
+  return FileCheckpointer(options, job_log_dir, kind)
+
+
+def _start_clean(directory: paths.Path) -> None:
+  """Removes leftovers before any process of the job writes something new."""
+  if jax.process_index() == 0:
+    paths.clean(directory)
+  if jax.process_count() > 1:
+    from jax.experimental import multihost_utils
+
+    multihost_utils.sync_global_devices('pax.checkpoints.start_clean')
+
+
+def _wait_for(final: paths.Path, timeout_secs: float) -> None:
+  deadline = time.monotonic() + timeout_secs
+  while not final.exists():
+    if time.monotonic() > deadline:
+      raise CheckpointError(
+          f'process 0 had not completed {final} after {timeout_secs:.0f} s'
+      )
+    time.sleep(_POLL_SECS)
+
+
+def _input_state(
+    path: paths.Path, inputs: Mapping[str, str]
+) -> InputState | None:
+  """The state of this process's input; of the only one, if all are equal."""
+  name = manifest.process_name(jax.process_index(), jax.process_count())
+  if name in inputs:
+    return json.loads(inputs[name])
+  if inputs and len(set(inputs.values())) == 1:
+    return json.loads(next(iter(inputs.values())))
+  if inputs:
+    raise CheckpointError(
+        f'{path} has the input states of {len(inputs)} processes, and this job'
+        f' has {jax.process_count()}; continue with as many'
+    )
+  logging.warning('%s has no input state: the data starts anew', path)
+  return None
+
+
+def _advice(
+    error: CorruptCheckpointError,
+    path: paths.Path,
+    available: Mapping[int, paths.Path],
+) -> str:
+  older = [step for step in available if available[step] != path]
+  aside = path.parent / f'corrupt_{path.name}'
+  then = f'continue from step {max(older)}' if older else 'start from step 0'
+  return (
+      f'checkpoint {path} is corrupt: {error}. Nothing was changed. To {then},'
+      f' move it aside and run again: mv {path} {aside}'
+  )
+
+
+def _modified(path: paths.Path) -> float:
+  stat = path.stat()
+  return stat.mtime if paths.is_bucket(path) else stat.st_mtime
+
+
+def _warm_imports() -> None:
+  """Imports what the first save needs, while the step is being compiled."""
+  import flax.serialization
+  import tensorstore
+
+  del flax, tensorstore
