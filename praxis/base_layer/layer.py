@@ -432,8 +432,8 @@ class BaseLayer(nn.Module):
 
     return jax.eval_shape(init, rngs, args, kwargs)
 
-  @nn.nowrap
   def _theta_value(self, name: str) -> JTensor:
+    # Not nowrap: flax runs setup first where a parent reads the weight.
     hparams = self._weights.get(name)
     if hparams is None or weights.var_not_trainable(hparams):
       raise AttributeError(

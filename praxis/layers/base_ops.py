@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products and look-ups as layers, so that quantised twins can replace them."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Shaped
+
+from praxis import base_layer
+
+
+class EinsumOp(base_layer.BaseLayer):
+  """`jnp.einsum`; every product of a weight and an activation goes through it."""
+
+  def __call__(self, equation: str, *args: Array) -> Array:
+    return jnp.einsum(equation, *args)
+
+
+class EinsumGatedOp(base_layer.BaseLayer):
+  """Two products of one input with two kernels, for gated feed-forwards."""
+
+  def __call__(
+    self, equation: str, inputs: Array, kernel: Array, gate_kernel: Array
+  ) -> tuple[Array, Array]:
+    """Returns the product with `kernel` and that with `gate_kernel`."""
+    return (
+      jnp.einsum(equation, inputs, kernel),
+      jnp.einsum(equation, inputs, gate_kernel),
+    )
+
+
+class ArrayLookup(base_layer.BaseLayer):
+  """Rows of a table; what embeddings do their gather with."""
+
+  def __call__(
+    self, table: Shaped[Array, 'V *rest'], index: Int[Array, '*shape']
+  ) -> Shaped[Array, '*shape *rest']:
+    return table[index]

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embeddings of tokens and positions, and the softmaxes over tokens."""
+
+from praxis.layers.embedding_softmax.embedding import Embedding as Embedding
+from praxis.layers.embedding_softmax.embedding import TokenCounter as TokenCounter
+from praxis.layers.embedding_softmax.full_softmax import FullSoftmax as FullSoftmax
+from praxis.layers.embedding_softmax.gshard import (
+  GShardSharedEmbeddingSoftmax as GShardSharedEmbeddingSoftmax,
+)
+from praxis.layers.embedding_softmax.positions import (
+  PositionalEmbedding as PositionalEmbedding,
+)
+from praxis.layers.embedding_softmax.positions import (
+  PositionalEmbedding2D as PositionalEmbedding2D,
+)
+from praxis.layers.embedding_softmax.positions import (
+  TrainablePositionalEmbedding as TrainablePositionalEmbedding,
+)
+from praxis.layers.embedding_softmax.rotary import (
+  RotaryPositionalEmbedding as RotaryPositionalEmbedding,
+)
+from praxis.layers.embedding_softmax.shared import (
+  NClassMajorSharedEmbeddingSoftmax as NClassMajorSharedEmbeddingSoftmax,
+)
+from praxis.layers.embedding_softmax.shared import (
+  SharedEmbeddingSoftmax as SharedEmbeddingSoftmax,
+)
+from praxis.layers.embedding_softmax.sigmoid import (
+  SigmoidCrossEntropy as SigmoidCrossEntropy,
+)

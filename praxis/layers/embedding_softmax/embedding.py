@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Token embeddings, and how many tokens were seen."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from praxis import base_layer, pax_fiddle, pytypes
+from praxis.base_layer import WeightHParams, WeightInit
+from praxis.layers import base_ops
+from praxis.layers.embedding_softmax.positions import check_lookup_style
+
+_FLAGS = base_layer.WeightHParamsCollection
+
+
+class TokenCounter(base_layer.BaseLayer):
+  """Counts, in millions, the tokens of all training batches."""
+
+  def setup(self) -> None:
+    self.create_variable(
+      'approx_total_tokens_mm',
+      WeightHParams(
+        shape=[],
+        init=WeightInit.Constant(0.0),
+        dtype=jnp.float32,
+        collections=[
+          _FLAGS.REQUIRES_SUM_SYNC,
+          _FLAGS.DISALLOW_BFLOAT16_CONVERSION,
+        ],
+      ),
+      trainable=False,
+    )
+
+  def __call__(
+    self, inputs: Int[Array, 'B T'], paddings: Float[Array, 'B T']
+  ) -> None:
+    """Adds the tokens that are not padding, unless in eval."""
+    total = self.get_var('approx_total_tokens_mm')
+    if not self.do_eval:
+      tokens = jnp.sum(1 - paddings.astype(jnp.float32))
+      total += tokens / 1e6
+      self.update_var('approx_total_tokens_mm', total)
+    self.add_summary('approx_total_tokens_mm', total)
+
+
+class Embedding(base_layer.BaseLayer):
+  """One learned vector a class."""
+
+  # How many classes there are.
+  num_classes: int = 0
+  # Size of a vector; the name tells it from the size of a softmax's output.
+  input_dims: int = 0
+  # 'matmul' looks vectors up by a product with one-hot rows, which is cheap
+  # when the table is split over devices, 'index' by a gather.
+  lookup_style: str = 'index'
+  # Whether vectors are multiplied by the square root of their size.
+  scale_sqrt_depth: bool = False
+  # Whether ids that are no class give NaN.
+  set_nan_for_oob_id: bool = False
+  # Do the look-up.
+  array_lookup: base_ops.ArrayLookup = pax_fiddle.instance_field(
+    base_ops.ArrayLookup
+  )
+  einsum: base_ops.EinsumOp = pax_fiddle.instance_field(base_ops.EinsumOp)
+
+  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+    # The vectors, [B, T, D].
+    emb_out_split_dims_mapping: pytypes.SplitDimsMapping = None
+
+  def setup(self) -> None:
+    check_lookup_style(self.lookup_style)
+    self.create_variable(
+      'emb_var',
+      WeightHParams(
+        shape=[self.num_classes, self.input_dims],
+        mesh_shape=self.mesh_shape,
+        tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
+      ),
+    )
+
+  def __call__(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
+    return self.emb_lookup(ids)
+
+  def emb_lookup(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
+    """Returns the vectors of `ids`."""
+    table = self.theta.emb_var
+    if self.lookup_style == 'index':
+      vectors = self.array_lookup(table, ids)
+    else:
+      one_hot = jax.nn.one_hot(ids, self.num_classes, dtype=table.dtype)
+      vectors = self.einsum('...y,yz->...z', one_hot, table)
+    if self.set_nan_for_oob_id:
+      valid = (ids >= 0) & (ids < self.num_classes)
+      vectors = jnp.where(valid[..., None], vectors, jnp.nan)
+    return finish_lookup(self, vectors, self.scale_sqrt_depth)
+
+  def extend_step(
+    self, ids: Int[Array, '*B'], *, time_step: Array
+  ) -> Float[Array, '*B D']:
+    """Returns the vectors of `ids`, whatever the step."""
+    return self.emb_lookup(ids)
+
+
+def finish_lookup(
+  layer: base_layer.BaseLayer, vectors: Array, scale_sqrt_depth: bool
+) -> Array:
+  """Returns `vectors`, scaled if asked, and split as `layer` says."""
+  if scale_sqrt_depth:
+    vectors = vectors * vectors.shape[-1] ** 0.5
+  sharding = layer.activation_split_dims_mapping
+  mapping = sharding.emb_out_split_dims_mapping
+  if vectors.ndim == 2 and mapping is not None and len(mapping) != 2:
+    # A decoding step: no time dimension.
+    step = getattr(sharding, 'extend_step_out', None)
+    mapping = step or [mapping[0], mapping[-1]]
+  return base_layer.maybe_shard(vectors, mapping, layer.mesh_axis_names)

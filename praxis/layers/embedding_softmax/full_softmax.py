@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A softmax over classes, and its cross entropy."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from praxis import base_layer, pax_fiddle
+from praxis.layers import activations, base_ops, linears
+from praxis.layers.embedding_softmax import fused, xent
+from praxis.nested_map import NestedMap
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+template_field = pax_fiddle.template_field
+
+
+class FullSoftmax(base_layer.BaseLayer):
+  """Projects to logits and compares them with labels, in float32."""
+
+  # Sizes of the input and of the output.
+  input_dims: int = 0
+  num_classes: int = 0
+  # c · tanh(logits / c) replaces the logits; 0 and None leave them.
+  soft_cap_logits: float | None = 0.0
+  # A loss of logits and distributions that replaces the cross entropy.
+  bi_tempered_loss_tpl: LayerTpl | None = template_field(None)
+  # The probability taken from the label and spread over the other classes,
+  # and whether that is done in eval too.
+  label_smoothing_prob: float = 0.0
+  label_smoothing_apply_for_eval: bool = True
+  # Weight of the mean square of the log partition function in the loss.
+  z_loss_weight: float = 0.0
+  # What the bias is initialised with.
+  bias_init: float | None = 0.0
+  # The projection.
+  feed_forward_tpl: LayerTpl | None = template_field(linears.FeedForward)
+  # Whether the input is divided by the square root of its size.
+  scale_before_logits: bool = False
+  # How many time steps have their logits in memory at once; None for all.
+  # The output then has no logits and log_probs.
+  chunk_size: int | None = None
+  # 'xla' makes logits and compares them. 'auto', 'native' and 'reference' are
+  # implementations of the fused kernel `praxis.kernels.softmax_xent`, which
+  # never holds the logits; the output then has no logits and log_probs.
+  xent_implementation: str = 'xla'
+
+  def setup(self) -> None:
+    fused.check(self)
+    if self.feed_forward_tpl is not None:
+      feed_forward = self.feed_forward_tpl.clone().set(
+        input_dims=self.input_dims,
+        output_dims=self.num_classes,
+        activation_tpl=pax_fiddle.Config(activations.Identity),
+        bias_init=self.bias_init,
+      )
+      feed_forward.weight_split_dims_mapping.wt = (
+        self.weight_split_dims_mapping.wt
+      )
+      feed_forward.activation_split_dims_mapping.out = (
+        self.activation_split_dims_mapping.out
+      )
+      self.create_child('logits_ffn', feed_forward)
+    if self.bi_tempered_loss_tpl is not None:
+      self.create_child('bi_tempered_loss', self.bi_tempered_loss_tpl.clone())
+
+  def get_logits(
+    self, inputs: Float[Array, '*B D'], input_ids: Array | None = None
+  ) -> Float[Array, '*B V']:
+    """Returns the logits in float32, capped if the layer caps them."""
+    logits = inputs
+    if self.feed_forward_tpl is not None:
+      logits = self.logits_ffn(self.scale_inputs(inputs))
+    return xent.soft_cap(logits.astype(jnp.float32), self.soft_cap_logits)
+
+  def logits_to_logp(self, logits: Float[Array, '*B V']) -> Array:
+    """Returns the logarithms of the probabilities, in float32."""
+    return jax.nn.log_softmax(logits.astype(jnp.float32))
+
+  def scale_inputs(self, inputs: Float[Array, '*B D']) -> Array:
+    """Returns `inputs`, scaled if the layer does so before the projection."""
+    if self.scale_before_logits:
+      return inputs * self.input_dims**-0.5
+    return inputs
+
+  def class_table(self) -> fused.ClassTable:
+    """Returns the weights that the fused kernel multiplies with."""
+    linear = self.logits_ffn.linear
+    plain = type(linear) is linears.Linear and (
+      type(linear.einsum) is base_ops.EinsumOp
+    )
+    if not plain:
+      raise ValueError(
+        f'xent_implementation={self.xent_implementation!r} needs a Linear with '
+        f"a plain einsum, got {type(linear).__name__}; set it to 'xla'"
+      )
+    has_bias = self.logits_ffn.has_bias
+    return fused.ClassTable(
+      weight=linear.theta.w,
+      bias=self.logits_ffn.bias.theta.b if has_bias else None,
+      transposed=False,
+    )
+
+  def __call__(
+    self,
+    inputs: Float[Array, '*B D'],
+    class_weights: Float[Array, '*B 1'],
+    class_ids: Int[Array, '*B 1'] | None = None,
+    class_probabilities: Float[Array, '*B V'] | None = None,
+    input_ids: Array | None = None,
+  ) -> NestedMap:
+    """Returns the cross entropy of `inputs` with labels or distributions.
+
+    The map has logits, log_probs, per_example_argmax, per_example_xent,
+    total_xent, total_weight, avg_xent, with `class_ids` accuracy, and with
+    z_loss_weight z_loss, which is an auxiliary loss too. Losses are in nats.
+
+    Raises:
+      ValueError: neither labels nor distributions are given.
+    """
+    if class_ids is None and class_probabilities is None:
+      raise ValueError(
+        'class_ids or class_probabilities must be given, got neither'
+      )
+    weights = class_weights[..., 0].astype(jnp.float32)
+    if class_probabilities is not None:
+      output = self._from_logits(
+        inputs, weights, class_ids, class_probabilities, input_ids
+      )
+    else:
+      output = self._from_ids(inputs, weights, class_ids[..., 0], input_ids)
+    if 'z_loss' in output:
+      self.add_aux_loss('final_softmax_z_loss', output.z_loss)
+    return output
+
+  def _smoothing_prob(self) -> float:
+    smooth = not self.do_eval or self.label_smoothing_apply_for_eval
+    return self.label_smoothing_prob if smooth else 0.0
+
+  def _from_ids(
+    self, inputs: Array, weights: Array, ids: Array, input_ids: Array | None
+  ) -> NestedMap:
+    # Children cannot make their variables within a scan or a kernel call.
+    if not self.is_initializing():
+      if fused.is_on(self):
+        return fused.losses(self, inputs, weights, ids, self._smoothing_prob())
+      if self._uses_chunks(inputs):
+        return self._from_chunks(inputs, weights, ids, input_ids)
+    return self._from_logits(inputs, weights, ids[..., None], None, input_ids)
+
+  def _from_logits(
+    self,
+    inputs: Array,
+    weights: Array,
+    class_ids: Array | None,
+    probs: Array | None,
+    input_ids: Array | None,
+  ) -> NestedMap:
+    logits = self.get_logits(inputs, input_ids)
+    ids = None if class_ids is None else class_ids[..., 0]
+    smoothing = self._smoothing()
+    if probs is not None:
+      losses = xent.distribution_losses(logits, probs)
+    else:
+      losses = xent.token_losses(logits, ids, smoothing)
+    if self.bi_tempered_loss_tpl is not None:
+      if probs is None:
+        one_hot = jax.nn.one_hot(ids, self.num_classes)
+        probs = one_hot * (smoothing.on - smoothing.off) + smoothing.off
+      replaced = self.bi_tempered_loss(logits, probs)
+      losses = xent.TokenLosses(
+        xent=replaced, log_z=losses.log_z, argmax=losses.argmax
+      )
+    output = xent.summarize(losses, weights, ids)
+    output.logits = logits
+    output.log_probs = logits - losses.log_z[..., None]
+    if self.z_loss_weight:
+      z_loss = xent.weighted_mean(jnp.square(losses.log_z), weights)
+      output.z_loss = self.z_loss_weight * z_loss
+    return output
+
+  def _smoothing(self) -> xent.Smoothing:
+    return xent.Smoothing.among_others(self._smoothing_prob(), self.num_classes)
+
+  def _uses_chunks(self, inputs: Array) -> bool:
+    return bool(
+      self.chunk_size
+      and inputs.ndim == 3
+      and inputs.shape[1] >= self.chunk_size
+      and not self.z_loss_weight
+      and self.bi_tempered_loss_tpl is None
+    )
+
+  def _from_chunks(
+    self, inputs: Array, weights: Array, ids: Array, input_ids: Array | None
+  ) -> NestedMap:
+    """As `_from_logits`, holding the logits of chunk_size time steps."""
+    smoothing = self._smoothing()
+
+    def step(layer, carry, chunk):
+      inputs, ids, input_ids = chunk
+      logits = layer.get_logits(inputs, input_ids)
+      return carry, xent.token_losses(logits, ids, smoothing)
+
+    scan = nn.scan(
+      nn.remat(step, prevent_cse=False),
+      variable_broadcast=[base_layer.PARAMS, base_layer.NON_TRAINABLE],
+    )
+    chunks = jax.tree.map(self._split_time, (inputs, ids, input_ids))
+    _, losses = scan(self, (), chunks)
+    length = inputs.shape[1]
+    losses = jax.tree.map(lambda x: _join_time(x)[:, :length], losses)
+    return xent.summarize(losses, weights, ids)
+
+  def _split_time(self, x: Array) -> Array:
+    """Returns [chunk, B, time, ...] of [B, T, ...], padded by zeros."""
+    num_chunks = -(-x.shape[1] // self.chunk_size)
+    extra = num_chunks * self.chunk_size - x.shape[1]
+    x = jnp.pad(x, [(0, 0), (0, extra)] + [(0, 0)] * (x.ndim - 2))
+    shape = (x.shape[0], num_chunks, self.chunk_size, *x.shape[2:])
+    return jnp.moveaxis(x.reshape(shape), 1, 0)
+
+
+def _join_time(x: Array) -> Array:
+  x = jnp.moveaxis(x, 0, 1)
+  return x.reshape(x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:])

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shared embedding of GShard's language models."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from praxis import base_layer, pytypes
+from praxis.base_layer import WeightHParams, WeightInit
+from praxis.layers.embedding_softmax import xent
+from praxis.layers.embedding_softmax.embedding import finish_lookup
+from praxis.nested_map import NestedMap
+
+
+class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
+  """Embeds tokens, and scores them by the product with their embeddings.
+
+  References: GShard, https://arxiv.org/abs/2006.16668
+  """
+
+  # Sizes of the input and of the output.
+  input_dims: int = 0
+  num_classes: int = 0
+  # Whether means over tokens are sums divided by the number of labels, padding
+  # and all, or by the weight of the labels.
+  use_tgt_labels_size_as_loss_denominator: bool = True
+  # c · tanh(logits / c) replaces the logits; 0 and None leave them.
+  soft_cap_logits: float | None = 0.0
+  # Logits are clipped to this absolute value; 0 and None leave them.
+  logits_abs_max: float | None = 0.0
+  # Weight of the mean square of the log partition function in the loss.
+  z_loss_weight: float = 0.0
+  # The probability that is spread over all classes, in training.
+  label_smoothing_prob: float = 0.0
+
+  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+    # The vectors, [B, T, D], and those of a decoding step, [B, D].
+    emb_out_split_dims_mapping: pytypes.SplitDimsMapping = None
+    extend_step_out: pytypes.SplitDimsMapping = None
+
+  def setup(self) -> None:
+    self.create_variable(
+      'w',
+      WeightHParams(
+        shape=[self.num_classes, self.input_dims],
+        init=WeightInit.Gaussian(),
+        mesh_shape=self.mesh_shape,
+        tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
+      ),
+    )
+
+  def emb_lookup(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
+    """Returns the vectors of `ids`."""
+    one_hot = jax.nn.one_hot(ids, self.num_classes, dtype=self.fprop_dtype)
+    vectors = jnp.einsum('...v,vd->...d', one_hot, self.theta.w)
+    return finish_lookup(self, vectors, scale_sqrt_depth=False)
+
+  def extend_step(
+    self, ids: Int[Array, '*B'], *, time_step: Array
+  ) -> Float[Array, '*B D']:
+    """Returns the vectors of `ids`, whatever the step."""
+    return self.emb_lookup(ids)
+
+  def get_logits(
+    self, inputs: Float[Array, '*B D'], input_ids: Array | None = None
+  ) -> Float[Array, '*B V']:
+    """Returns the logits in float32, capped and clipped."""
+    scaled = inputs * self.input_dims**-0.5
+    logits = jnp.einsum('...d,vd->...v', scaled, self.theta.w)
+    logits = base_layer.maybe_shard(
+      logits, self.activation_split_dims_mapping.out, self.mesh_axis_names
+    )
+    logits = xent.soft_cap(logits.astype(jnp.float32), self.soft_cap_logits)
+    if self.logits_abs_max:
+      logits = jnp.clip(logits, -self.logits_abs_max, self.logits_abs_max)
+    return logits
+
+  def __call__(
+    self,
+    inputs: Float[Array, '*B D'],
+    class_weights: Float[Array, '*B 1'],
+    class_ids: Int[Array, '*B 1'] | None = None,
+    class_probabilities: Float[Array, '*B V'] | None = None,
+    input_ids: Array | None = None,
+  ) -> NestedMap:
+    """Returns the cross entropy, under the names of `FullSoftmax`.
+
+    Raises:
+      ValueError: neither labels nor distributions are given.
+    """
+    logits = self.get_logits(inputs, input_ids)
+    ids = None if class_ids is None else class_ids[..., 0]
+    if class_probabilities is not None:
+      losses = xent.distribution_losses(logits, class_probabilities)
+    elif ids is not None:
+      prob = 0.0 if self.do_eval else self.label_smoothing_prob
+      smoothing = xent.Smoothing.among_all(prob, self.num_classes)
+      losses = xent.token_losses(logits, ids, smoothing)
+    else:
+      raise ValueError(
+        'class_ids or class_probabilities must be given, got neither'
+      )
+    weights = class_weights[..., 0].astype(jnp.float32)
+    output = xent.summarize(losses, weights, ids)
+    output.logits = logits
+    output.log_probs = logits - losses.log_z[..., None]
+    denominator = self._denominator(weights)
+    output.avg_xent = output.total_xent / denominator
+    square = jnp.sum(jnp.square(losses.log_z) * weights)
+    output.z_loss = self.z_loss_weight * square / denominator
+    self.add_aux_loss('final_softmax_z_loss', output.z_loss)
+    return output
+
+  def _denominator(self, weights: Array) -> Array:
+    if self.use_tgt_labels_size_as_loss_denominator:
+      return jnp.asarray(weights.size, jnp.float32)
+    return jnp.sum(weights) + xent.NO_WEIGHT

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embeddings of positions that are added to those of tokens."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from praxis import base_layer, pax_fiddle, pytypes
+from praxis.base_layer import WeightHParams
+from praxis.layers import base_ops
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+template_field = pax_fiddle.template_field
+
+
+class PositionalEmbedding(base_layer.BaseLayer):
+  """Sines and cosines of the position at geometrically spaced timescales.
+
+  References: Attention Is All You Need, https://arxiv.org/abs/1706.03762
+  """
+
+  # The shortest and the longest timescale.
+  min_timescale: int = 1
+  max_timescale: int = 10_000
+  # Size of the embedding.
+  embedding_dims: int = 0
+
+  def __call__(
+    self,
+    seq_length: int | None = None,
+    position: Int[Array, 'B T'] | None = None,
+  ) -> Float[Array, 'B T D']:
+    """Embeds `position`, or 0 to `seq_length` - 1 with B = 1.
+
+    Raises:
+      ValueError: neither is given.
+    """
+    embedded = sinusoids(
+      self._positions(seq_length, position),
+      self.embedding_dims,
+      self.min_timescale,
+      self.max_timescale,
+    )
+    return embedded.astype(self.fprop_dtype)
+
+  def _positions(
+    self, seq_length: int | None, position: Int[Array, 'B T'] | None
+  ) -> Int[Array, 'B T']:
+    if position is not None:
+      return position
+    if seq_length is None:
+      raise ValueError(
+        f'{type(self).__name__} needs seq_length or position, got neither'
+      )
+    return jnp.arange(seq_length, dtype=jnp.int32)[None]
+
+
+class TrainablePositionalEmbedding(PositionalEmbedding):
+  """One learned vector a position."""
+
+  # How many positions have a vector.
+  max_seq_length: int = 10_240
+  # 'matmul' looks vectors up by a product with one-hot rows, which is cheap
+  # when the table is split over devices, 'index' by a gather.
+  lookup_style: str = 'matmul'
+  array_lookup_tpl: LayerTpl = template_field(base_ops.ArrayLookup)
+  einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
+
+  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+    # The embedding, [B, T, D].
+    emb_out_split_dims_mapping: pytypes.SplitDimsMapping = None
+
+  def setup(self) -> None:
+    check_lookup_style(self.lookup_style)
+    self.create_variable(
+      'emb_var',
+      WeightHParams(
+        shape=[self.max_seq_length, self.embedding_dims],
+        mesh_shape=self.mesh_shape,
+        tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
+      ),
+    )
+    self.create_child('array_lookup', self.array_lookup_tpl.clone())
+    self.create_child('einsum', self.einsum_tpl.clone())
+
+  def __call__(
+    self,
+    seq_length: int | None = None,
+    position: Int[Array, 'B T'] | None = None,
+  ) -> Float[Array, 'B T D']:
+    """Embeds `position`, or 0 to `seq_length` - 1 with B = 1.
+
+    Positions are below `seq_length` if both are given.
+    """
+    position = self._positions(seq_length, position)
+    rows = self.max_seq_length if seq_length is None else seq_length
+    if rows > self.max_seq_length:
+      raise ValueError(
+        f'seq_length must be at most max_seq_length {self.max_seq_length}, '
+        f'got {rows}; raise max_seq_length'
+      )
+    table = self.theta.emb_var
+    if self.lookup_style == 'index':
+      embedded = self.array_lookup(table, position)
+    else:
+      one_hot = jax.nn.one_hot(position, rows, dtype=table.dtype)
+      embedded = self.einsum('...y,yz->...z', one_hot, table[:rows])
+    return base_layer.maybe_shard(
+      embedded,
+      self.activation_split_dims_mapping.emb_out_split_dims_mapping,
+      self.mesh_axis_names,
+    )
+
+
+class PositionalEmbedding2D(base_layer.BaseLayer):
+  """Half the channels encode the row of a patch, half its column.
+
+  Rows and columns count from the centre of the image.
+  """
+
+  # Height and width, in patches.
+  h: int = 0
+  w: int = 0
+  # Size of the embedding, a multiple of 2.
+  embedding_dims: int = 0
+  # How the grid becomes a sequence: row by row, or column by column.
+  pos_transform: str = 'hwd->(hw)d'
+  # How many tokens without a place in the image come before and after it;
+  # their embedding is 0.
+  num_prepend_cls_tokens: int = 0
+  num_append_cls_tokens: int = 0
+
+  def setup(self) -> None:
+    if self.pos_transform not in ('hwd->(hw)d', 'hwd->(wh)d'):
+      raise ValueError(
+        "pos_transform must be 'hwd->(hw)d' or 'hwd->(wh)d', got "
+        f'{self.pos_transform!r}'
+      )
+    if self.embedding_dims % 2 or self.embedding_dims <= 0:
+      raise ValueError(
+        f'embedding_dims must be even and > 0, got {self.embedding_dims}'
+      )
+
+  def __call__(
+    self, seq_length: int | None = None, position: Array | None = None
+  ) -> Float[Array, '1 T D']:
+    """Returns the embedding of the whole grid; the arguments are ignored."""
+    half = self.embedding_dims // 2
+    rows = jnp.arange(self.h) - (self.h - 1) / 2
+    columns = jnp.arange(self.w) - (self.w - 1) / 2
+    row_channels = sinusoids(rows, half)[:, None]
+    column_channels = sinusoids(columns, half)[None]
+    grid = jnp.concatenate(
+      [
+        jnp.broadcast_to(row_channels, (self.h, self.w, half)),
+        jnp.broadcast_to(column_channels, (self.h, self.w, half)),
+      ],
+      axis=-1,
+    )
+    if self.pos_transform == 'hwd->(wh)d':
+      grid = jnp.swapaxes(grid, 0, 1)
+    sequence = grid.reshape(self.h * self.w, self.embedding_dims)
+    cls_tokens = (self.num_prepend_cls_tokens, self.num_append_cls_tokens)
+    sequence = jnp.pad(sequence, [cls_tokens, (0, 0)])
+    return sequence[None].astype(self.fprop_dtype)
+
+
+def sinusoids(
+  position: Array, dims: int, shortest: float = 1, longest: float = 10_000
+) -> Float[Array, '*shape D']:
+  """Returns sines, then cosines, of `position`; an odd `dims` ends in a 0."""
+  num_timescales = dims // 2
+  step = math.log(longest / shortest) / max(num_timescales - 1, 1)
+  frequency = jnp.exp(-step * jnp.arange(num_timescales)) / shortest
+  angle = position[..., None].astype(jnp.float32) * frequency
+  signal = jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
+  return jnp.pad(signal, [(0, 0)] * position.ndim + [(0, dims % 2)])
+
+
+def check_lookup_style(style: str) -> None:
+  """Raises ValueError unless `style` is one that embeddings know."""
+  if style not in ('index', 'matmul'):
+    raise ValueError(f"lookup_style must be 'index' or 'matmul', got {style!r}")

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rotary position embedding."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from praxis.layers.embedding_softmax.positions import PositionalEmbedding
+
+
+class RotaryPositionalEmbedding(PositionalEmbedding):
+  """Rotates pairs of channels by angles proportional to the position.
+
+  Channel i is paired with channel i + H / 2.
+
+  References: RoFormer, https://arxiv.org/abs/2104.09864
+  """
+
+  # Whether the result has fprop_dtype, or float32.
+  cast_as_fprop_dtype: bool = True
+
+  def setup(self) -> None:
+    if self.embedding_dims % 2 or self.embedding_dims <= 0:
+      raise ValueError(
+        f'embedding_dims must be even and > 0, got {self.embedding_dims}; it '
+        'is the size of one attention head'
+      )
+
+  def __call__(
+    self,
+    inputs: Float[Array, 'B S *heads H'],
+    position: Int[Array, '#B S'] | None = None,
+  ) -> Float[Array, 'B S *heads H']:
+    """Rotates each row by its `position`, by default its index in S."""
+    self._check(inputs)
+    if position is None:
+      position = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
+    return self._rotate(inputs, position)
+
+  def extend_step(
+    self,
+    inputs: Float[Array, 'B *heads H'],
+    position: Int[Array, '*B'] | int | None = None,
+  ) -> Float[Array, 'B *heads H']:
+    """Rotates one row an example by `position`, one for all or one each."""
+    self._check(inputs)
+    position = jnp.asarray(0 if position is None else position)
+    return self._rotate(inputs, jnp.broadcast_to(position, inputs.shape[:1]))
+
+  def _check(self, inputs: Array) -> None:
+    if inputs.shape[-1] != self.embedding_dims:
+      raise ValueError(
+        f'the last dimension must be embedding_dims {self.embedding_dims}, got '
+        f'{inputs.shape}'
+      )
+
+  def _rotate(self, inputs: Array, position: Array) -> Array:
+    half = self.embedding_dims // 2
+    fraction = jnp.arange(half) / half
+    timescale = (
+      self.min_timescale
+      * (self.max_timescale / self.min_timescale) ** fraction
+    )
+    # One dimension for each dimension of heads that shares the position.
+    shape = position.shape + (1,) * (inputs.ndim - position.ndim)
+    angle = position.astype(jnp.float32).reshape(shape) / timescale
+    sin, cos = jnp.sin(angle), jnp.cos(angle)
+    first, second = jnp.split(inputs.astype(jnp.float32), 2, axis=-1)
+    rotated = jnp.concatenate(
+      [first * cos - second * sin, second * cos + first * sin], axis=-1
+    )
+    if self.cast_as_fprop_dtype:
+      rotated = rotated.astype(self.fprop_dtype)
+    return rotated

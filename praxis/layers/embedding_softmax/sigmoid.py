@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cross entropy of classes that do not exclude each other."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from praxis import base_layer, pax_fiddle
+from praxis.layers import activations, linears
+from praxis.layers.embedding_softmax import xent
+from praxis.nested_map import NestedMap
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+template_field = pax_fiddle.template_field
+
+
+class SigmoidCrossEntropy(base_layer.BaseLayer):
+  """Projects to one logit a class; each is a yes-or-no question of its own."""
+
+  # Sizes of the input and of the output.
+  input_dims: int = 0
+  num_classes: int = 0
+  # c · tanh(logits / c) replaces the logits; 0 and None leave them.
+  soft_cap_logits: float | None = 0.0
+  # What the bias is initialised with.
+  bias_init: float | None = 0.0
+  # The projection; None takes the inputs for logits.
+  feed_forward_tpl: LayerTpl | None = template_field(linears.FeedForward)
+
+  def setup(self) -> None:
+    if self.feed_forward_tpl is None:
+      if self.input_dims != self.num_classes:
+        raise ValueError(
+          f'without feed_forward_tpl, input_dims must be num_classes '
+          f'{self.num_classes}, got {self.input_dims}'
+        )
+      return
+    feed_forward = self.feed_forward_tpl.clone().set(
+      input_dims=self.input_dims,
+      output_dims=self.num_classes,
+      activation_tpl=pax_fiddle.Config(activations.Identity),
+      bias_init=self.bias_init,
+    )
+    feed_forward.weight_split_dims_mapping.wt = (
+      self.weight_split_dims_mapping.wt
+    )
+    feed_forward.activation_split_dims_mapping.out = (
+      self.activation_split_dims_mapping.out
+    )
+    self.create_child('logits_ffn', feed_forward)
+
+  def get_logits(self, inputs: Float[Array, '*B D']) -> Float[Array, '*B V']:
+    """Returns the logits in float32, capped if the layer caps them."""
+    logits = inputs
+    if self.feed_forward_tpl is not None:
+      logits = self.logits_ffn(inputs)
+    return xent.soft_cap(logits.astype(jnp.float32), self.soft_cap_logits)
+
+  def logits_to_logp(self, logits: Float[Array, '*B V']) -> Array:
+    """Returns the logarithms of the probabilities, in float32."""
+    return jax.nn.log_sigmoid(logits.astype(jnp.float32))
+
+  def __call__(
+    self,
+    inputs: Float[Array, '*B D'],
+    class_weights: Float[Array, '*B W'],
+    class_ids: Int[Array, '*B 1'] | None = None,
+    class_probabilities: Float[Array, '*B V'] | None = None,
+  ) -> NestedMap:
+    """Returns the cross entropy, summed over classes, of each example.
+
+    `class_weights` has one weight an example, or one a class of it. The names
+    are those of `FullSoftmax`.
+
+    Raises:
+      ValueError: neither labels nor probabilities are given, or labels where
+        there is one class.
+    """
+    if class_probabilities is None:
+      class_probabilities = self._one_hot(class_ids)
+    logits = self.get_logits(inputs)
+    log_probs = self.logits_to_logp(logits)
+    target = class_probabilities.astype(jnp.float32)
+    # log(1 - sigmoid(x)) is log(sigmoid(-x)).
+    log_not_probs = jax.nn.log_sigmoid(-logits)
+    class_xent = -(target * log_probs + (1 - target) * log_not_probs)
+    weights = class_weights.astype(jnp.float32)
+    total_xent = jnp.sum(class_xent * weights)
+    total_weight = jnp.sum(weights)
+    if weights.shape[-1] == self.num_classes:
+      class_xent = class_xent * weights
+    output = NestedMap(
+      logits=logits,
+      log_probs=log_probs,
+      per_example_argmax=jnp.argmax(jax.lax.stop_gradient(logits), axis=-1),
+      per_example_xent=jnp.sum(class_xent, axis=-1),
+      total_xent=total_xent,
+      total_weight=total_weight,
+      avg_xent=total_xent / (total_weight + xent.NO_WEIGHT),
+    )
+    if class_ids is not None:
+      is_right = output.per_example_argmax == class_ids[..., 0]
+      example_weight = jnp.max(weights, axis=-1)
+      output.accuracy = xent.weighted_mean(
+        is_right.astype(jnp.float32), example_weight
+      )
+    return output
+
+  def _one_hot(self, class_ids: Array | None) -> Array:
+    if class_ids is None:
+      raise ValueError(
+        'class_ids or class_probabilities must be given, got neither'
+      )
+    if self.num_classes == 1:
+      raise ValueError(
+        'with num_classes=1 a class id says nothing; pass class_probabilities '
+        'of shape [..., 1]'
+      )
+    return jax.nn.one_hot(class_ids[..., 0], self.num_classes)

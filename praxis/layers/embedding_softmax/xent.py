@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cross entropy in float32, as functions of logits."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from praxis.nested_map import NestedMap
+
+# Keeps the mean of a batch without weights finite.
+NO_WEIGHT = 1e-6
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenLosses:
+  """What a softmax says about each token; leaves have the tokens' shape."""
+
+  # The cross entropy in nats, not weighted.
+  xent: Array
+  # The logarithm of the sum of the exponentials of the logits.
+  log_z: Array
+  # The class of the highest logit.
+  argmax: Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Smoothing:
+  """The probability of the label, and of each other class."""
+
+  on: float = 1.0
+  off: float = 0.0
+
+  @classmethod
+  def among_others(cls, prob: float, num_classes: int) -> Smoothing:
+    """Takes `prob` from the label and spreads it over the other classes."""
+    if not prob:
+      return cls()
+    return cls(on=1.0 - prob, off=prob / (num_classes - 1))
+
+  @classmethod
+  def among_all(cls, prob: float, num_classes: int) -> Smoothing:
+    """Takes `prob` from the label and spreads it over all classes."""
+    off = prob / num_classes
+    return cls(on=1.0 - prob + off, off=off)
+
+
+def soft_cap(logits: Float[Array, '*B'], cap: float | None) -> Array:
+  """Returns `cap` · tanh(logits / `cap`); no cap if it is None or 0."""
+  return cap * jnp.tanh(logits / cap) if cap else logits
+
+
+def token_losses(
+  logits: Float[Array, '*B V'],
+  ids: Int[Array, '*B'],
+  smoothing: Smoothing = Smoothing(),
+) -> TokenLosses:
+  """Cross entropy with the labels `ids`; 0 where an id is no class."""
+  num_classes = logits.shape[-1]
+  log_z, argmax = log_z_and_argmax(logits)
+  # Comparing keeps each device on its own part of a vocabulary that is split,
+  # where a gather would collect the logits first.
+  is_label = jnp.arange(num_classes) == ids[..., None]
+  label_logit = jnp.sum(jnp.where(is_label, logits, 0.0), axis=-1)
+  xent = log_z - label_logit
+  if smoothing.off:
+    rest = jnp.sum(logits, axis=-1) - label_logit
+    xent = log_z - smoothing.on * label_logit - smoothing.off * rest
+  is_class = (ids >= 0) & (ids < num_classes)
+  return TokenLosses(
+    xent=jnp.where(is_class, xent, 0.0), log_z=log_z, argmax=argmax
+  )
+
+
+def distribution_losses(
+  logits: Float[Array, '*B V'], probs: Float[Array, '*B V']
+) -> TokenLosses:
+  """Cross entropy with the distributions `probs`."""
+  log_z, argmax = log_z_and_argmax(logits)
+  log_probs = logits - log_z[..., None]
+  xent = -jnp.sum(probs.astype(jnp.float32) * log_probs, axis=-1)
+  return TokenLosses(xent=xent, log_z=log_z, argmax=argmax)
+
+
+def log_z_and_argmax(
+  logits: Float[Array, '*B V'],
+) -> tuple[Float[Array, '*B'], Int[Array, '*B']]:
+  """Returns the log of the partition function, and the first highest class."""
+  num_classes = logits.shape[-1]
+  highest = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+  sum_exp = jnp.sum(jnp.exp(logits - highest), axis=-1)
+  # A minimum over indices vectorises and shares the maximum above; argmax on
+  # CPU is an order of magnitude slower.
+  index = jnp.arange(num_classes, dtype=jnp.int32)
+  is_highest = jax.lax.stop_gradient(logits) >= highest
+  argmax = jnp.min(jnp.where(is_highest, index, num_classes), axis=-1)
+  return jnp.log(sum_exp) + highest[..., 0], argmax
+
+
+def weighted_mean(
+  values: Float[Array, '*B'], weights: Float[Array, '*B']
+) -> Float[Array, '']:
+  """Returns the mean of `values`, each counted `weights` times."""
+  return jnp.sum(values * weights) / (jnp.sum(weights) + NO_WEIGHT)
+
+
+def summarize(
+  losses: TokenLosses,
+  weights: Float[Array, '*B'],
+  ids: Int[Array, '*B'] | None = None,
+) -> NestedMap:
+  """Returns the losses of tokens and of the batch under their public names."""
+  total_weight = jnp.sum(weights)
+  total_xent = jnp.sum(losses.xent * weights)
+  output = NestedMap(
+    per_example_argmax=jax.lax.stop_gradient(losses.argmax),
+    per_example_xent=losses.xent,
+    total_xent=total_xent,
+    total_weight=total_weight,
+    avg_xent=total_xent / (total_weight + NO_WEIGHT),
+  )
+  if ids is not None:
+    is_right = (losses.argmax == ids).astype(jnp.float32)
+    output.accuracy = weighted_mean(is_right, weights)
+  return output

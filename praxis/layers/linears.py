@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear layers, feed-forward layers and stacks of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float
+
+from praxis import base_layer, pax_fiddle, pytypes
+from praxis.base_layer import WeightHParams, WeightInit
+from praxis.layers import activations, base_ops
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+template_field = pax_fiddle.template_field
+
+
+class Linear(base_layer.BaseLayer):
+  """A product with a matrix on the last dimension, without bias."""
+
+  # Sizes of the last dimension of the input and of the output.
+  input_dims: int = 0
+  output_dims: int = 0
+  # How the matrix is initialised, instead of params_init.
+  weight_init: WeightInit | None = None
+  # Does the product.
+  einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
+
+  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+    # The output of a decoding step, which has no time dimension.
+    extend_step_out: pytypes.SplitDimsMapping = None
+
+  def setup(self) -> None:
+    _check_dims(self, 'input_dims', 'output_dims')
+    self.create_variable(
+      'w',
+      WeightHParams(
+        shape=[self.input_dims, self.output_dims],
+        init=self.weight_init,
+        mesh_shape=self.mesh_shape,
+        tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
+      ),
+    )
+    self.create_child('einsum', self.einsum_tpl.clone())
+
+  def __call__(self, inputs: Float[Array, '*B I']) -> Float[Array, '*B O']:
+    outputs = self.einsum('...y,yz->...z', inputs, self.theta.w)
+    mapping = step_mapping(self.activation_split_dims_mapping, outputs.ndim)
+    return base_layer.maybe_shard(outputs, mapping, self.mesh_axis_names)
+
+
+class Bias(base_layer.BaseLayer):
+  """Adds a vector to the last dimension."""
+
+  # Size of the last dimension.
+  dims: int = 0
+  # What every entry of the vector is initialised with.
+  bias_init: float | None = 0.0
+
+  def setup(self) -> None:
+    _check_dims(self, 'dims')
+    self.create_variable(
+      'b',
+      WeightHParams(
+        shape=[self.dims],
+        init=WeightInit.Constant(self.bias_init or 0.0),
+        mesh_shape=self.mesh_shape,
+        tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
+      ),
+    )
+
+  def __call__(self, inputs: Float[Array, '*B D']) -> Float[Array, '*B D']:
+    return inputs + self.theta.b
+
+
+class FeedForward(base_layer.BaseLayer):
+  """A linear layer, then a bias, then an activation."""
+
+  # Sizes of the last dimension of the input and of the output.
+  input_dims: int = 0
+  output_dims: int = 0
+  # Whether there is a bias.
+  has_bias: bool = True
+  # The parts.
+  linear_tpl: LayerTpl = template_field(Linear)
+  bias_tpl: LayerTpl = template_field(Bias)
+  activation_tpl: LayerTpl = template_field(activations.ReLU)
+  # How the matrix is initialised, instead of params_init.
+  weight_init: WeightInit | None = None
+  # What every entry of the bias is initialised with.
+  bias_init: float | None = 0.0
+  # The name under which remat policies know the value before the activation.
+  checkpoint_str: str | None = None
+
+  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+    # The output of a decoding step, which has no time dimension.
+    extend_step_out: pytypes.SplitDimsMapping = None
+
+  def setup(self) -> None:
+    outputs = self.activation_split_dims_mapping
+    linear = self.linear_tpl.clone().set(
+      input_dims=self.input_dims,
+      output_dims=self.output_dims,
+      weight_init=self.weight_init,
+    )
+    linear.weight_split_dims_mapping.wt = self.weight_split_dims_mapping.wt
+    linear.activation_split_dims_mapping.out = outputs.out
+    linear.activation_split_dims_mapping.extend_step_out = (
+      outputs.extend_step_out
+    )
+    self.create_child('linear', linear)
+    if self.has_bias:
+      bias = self.bias_tpl.clone().set(
+        dims=self.output_dims, bias_init=self.bias_init
+      )
+      if self.mesh_shape is not None and outputs.out is not None:
+        bias.weight_split_dims_mapping.wt = [outputs.out[-1]]
+      self.create_child('bias', bias)
+    self.create_child('activation', self.activation_tpl.clone())
+
+  def __call__(self, inputs: Float[Array, '*B I']) -> Float[Array, '*B O']:
+    projected = self.linear(inputs)
+    if self.has_bias:
+      projected = self.bias(projected)
+    if self.checkpoint_str is not None:
+      projected = checkpoint_name(projected, self.checkpoint_str)
+    return self.activation(projected)
+
+
+class MLPBlock(base_layer.BaseLayer):
+  """A chain of feed-forward layers.
+
+  The first goes from `ff_tpl.input_dims` to `hidden_dims`, the last to
+  `ff_tpl.output_dims`; a single one from input to output.
+  """
+
+  # How many layers.
+  num_layers: int = 3
+  # Size of what is between two layers.
+  hidden_dims: int = 128
+  # Whether the last layer has its activation, or is linear.
+  activate_final: bool = True
+  # What the layers are; its input_dims and output_dims are the block's.
+  ff_tpl: LayerTpl = template_field(FeedForward)
+
+  def setup(self) -> None:
+    _check_dims(self, 'num_layers', 'hidden_dims')
+    between = [self.hidden_dims] * (self.num_layers - 1)
+    dims = [self.ff_tpl.input_dims, *between, self.ff_tpl.output_dims]
+    layers = [
+      self.ff_tpl.clone().set(input_dims=i, output_dims=o)
+      for i, o in zip(dims[:-1], dims[1:], strict=True)
+    ]
+    if not self.activate_final:
+      layers[-1].activation_tpl = pax_fiddle.Config(activations.Identity)
+    self.create_children('mlp_layers', layers)
+
+  def __call__(self, inputs: Float[Array, '*B I']) -> Float[Array, '*B O']:
+    outputs = inputs
+    for layer in self.mlp_layers:
+      outputs = layer(outputs)
+    return outputs
+
+
+class StackingOverTime(base_layer.BaseLayer):
+  """Concatenates each frame with its neighbours, and keeps every stride-th."""
+
+  # How many frames before and after a frame are stacked with it.
+  left_context: int = 0
+  right_context: int = 0
+  # The distance of two frames that are kept.
+  stride: int = 0
+  # Whether what is before the first, or after the last frame is a copy of it,
+  # instead of zeros.
+  pad_with_left_frame: bool = False
+  pad_with_right_frame: bool = False
+  # 'reduce_min': an output is padding if all its frames are, 'reduce_max': if
+  # one is.
+  padding_reduce_option: str = 'reduce_min'
+
+  def setup(self) -> None:
+    _check_dims(self, 'stride')
+    if self.padding_reduce_option not in ('reduce_min', 'reduce_max'):
+      raise ValueError(
+        "padding_reduce_option must be 'reduce_min' or 'reduce_max', got "
+        f'{self.padding_reduce_option!r}'
+      )
+
+  @property
+  def window_size(self) -> int:
+    """How many frames are stacked."""
+    return self.left_context + 1 + self.right_context
+
+  def __call__(
+    self,
+    inputs: Float[Array, 'B T D'],
+    paddings: Float[Array, 'B T 1'] | None = None,
+  ) -> tuple[Float[Array, 'B S F'], Float[Array, 'B S 1']]:
+    """Returns the stacked frames, S = ceil(T / stride), and their paddings."""
+    if paddings is None:
+      paddings = jnp.zeros([*inputs.shape[:2], 1], inputs.dtype)
+    if self.window_size == 1 and self.stride == 1:
+      return inputs, paddings
+    stacked = self._stack(inputs)
+    outside = self._stack(paddings, fill=1.0)
+    reduce = jnp.min if self.padding_reduce_option == 'reduce_min' else jnp.max
+    return stacked, reduce(outside, axis=-1, keepdims=True)
+
+  def _stack(
+    self, frames: Float[Array, 'B T D'], fill: float = 0.0
+  ) -> Float[Array, 'B S F']:
+    widths = [(0, 0), (self.left_context, self.right_context), (0, 0)]
+    padded = jnp.pad(frames, widths, constant_values=fill)
+    length = frames.shape[1]
+    if self.pad_with_left_frame and self.left_context:
+      padded = padded.at[:, : self.left_context].set(frames[:, :1])
+    if self.pad_with_right_frame and self.right_context:
+      padded = padded.at[:, self.left_context + length :].set(frames[:, -1:])
+    shifted = [
+      padded[:, i : i + length : self.stride] for i in range(self.window_size)
+    ]
+    return jnp.concatenate(shifted, axis=-1)
+
+  def unstack(
+    self, stacked: Float[Array, 'B S F']
+  ) -> Float[Array, 'B U D']:
+    """Undoes `__call__` where windows neither overlap nor leave gaps.
+
+    Raises:
+      ValueError: the stride is not the window's size.
+    """
+    if self.stride != self.window_size:
+      raise ValueError(
+        f'unstack needs stride {self.window_size}, the size of the window, got '
+        f'{self.stride}'
+      )
+    batch, length, width = stacked.shape
+    frames = stacked.reshape(batch, length * self.stride, width // self.stride)
+    # Frame 0 of the first window is left_context before the first input.
+    return frames[:, self.left_context :]
+
+
+def project_last_dim(
+  inputs: Float[Array, '*B I'], weight: Float[Array, 'I O']
+) -> Float[Array, '*B O']:
+  """Returns the product of the last dimension with `weight`."""
+  return jnp.einsum('...y,yz->...z', inputs, weight)
+
+
+def step_mapping(sharding: Any, rank: int) -> pytypes.SplitDimsMapping:
+  """Returns how an output of `rank` is split: `out`, less time in a step."""
+  if rank != 2 or sharding.out is None or len(sharding.out) == 2:
+    return sharding.out
+  if sharding.extend_step_out is not None:
+    return sharding.extend_step_out
+  return [sharding.out[0], sharding.out[-1]]
+
+
+def _check_dims(layer: base_layer.BaseLayer, *names: str) -> None:
+  for name in names:
+    if getattr(layer, name) <= 0:
+      raise ValueError(
+        f'{type(layer).__name__} {layer.name!r} needs {name} > 0, got '
+        f'{getattr(layer, name)}'
+      )

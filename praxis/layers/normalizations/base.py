@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all normalisations share."""
+
+from __future__ import annotations
+
+from jaxtyping import Array, Float
+
+from praxis import base_layer
+from praxis.base_layer import WeightHParams, WeightInit
+
+
+class BaseNormalization(base_layer.BaseLayer):
+  """Normalises its input; subclasses say how."""
+
+  # Size of the last dimension of the input.
+  dim: int = 0
+
+  def setup(self) -> None:
+    if self.dim <= 0:
+      raise ValueError(
+        f'{type(self).__name__} {self.name!r} needs dim > 0, got {self.dim}; '
+        'set it to the size of the last dimension'
+      )
+
+  def __call__(
+    self,
+    inputs: Float[Array, '*B D'],
+    paddings: Float[Array, '*B'] | None = None,
+  ) -> Float[Array, '*B D']:
+    raise NotImplementedError(f'{type(self).__name__} defines no __call__')
+
+  def _create_vector(
+    self, name: str, value: float, *, regularized: bool = False
+  ) -> None:
+    """Creates a variable of size `dim`, every entry `value`."""
+    skip = base_layer.WeightHParamsCollection.SKIP_LP_REGULARIZATION
+    self.create_variable(
+      name,
+      WeightHParams(
+        shape=[self.dim],
+        init=WeightInit.Constant(value),
+        mesh_shape=self.mesh_shape,
+        tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
+        collections=None if regularized else [skip],
+      ),
+    )
+
+
+class IdentityNorm(BaseNormalization):
+  """Returns its input."""
+
+  def __call__(
+    self,
+    inputs: Float[Array, '*B D'],
+    paddings: Float[Array, '*B'] | None = None,
+  ) -> Float[Array, '*B D']:
+    return inputs

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Normalisation by the root mean square, https://arxiv.org/abs/1910.07467."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from praxis.layers.normalizations.base import BaseNormalization
+
+
+class RmsNorm(BaseNormalization):
+  """Divides by the root mean square of the last dimension, then scales."""
+
+  # Added to the mean square.
+  epsilon: float = 1e-6
+  # Whether the variable `scale` is the factor itself, or the factor less 1.
+  direct_scale: bool = True
+  # The dtype of the normalisation before scaling; None is the input's.
+  intermediate_dtype: Any = None
+
+  def setup(self) -> None:
+    super().setup()
+    self._create_vector(
+      'scale', 1.0 if self.direct_scale else 0.0, regularized=True
+    )
+
+  def __call__(
+    self,
+    inputs: Float[Array, '*B D'],
+    paddings: Float[Array, '*B'] | None = None,
+  ) -> Float[Array, '*B D']:
+    x = inputs
+    if self.intermediate_dtype is not None:
+      x = x.astype(self.intermediate_dtype)
+    mean_square = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
+    normed = x * jax.lax.rsqrt(mean_square + self.epsilon)
+    normed = normed.astype(self.fprop_dtype)
+    scale = self.theta.scale
+    return normed * (scale if self.direct_scale else 1 + scale)
+
+
+class RmsNormNoScale(BaseNormalization):
+  """Divides by the root mean square, which is summed in float32."""
+
+  # Added to the mean square.
+  epsilon: float = 1e-6
+
+  def __call__(
+    self,
+    inputs: Float[Array, '*B D'],
+    paddings: Float[Array, '*B'] | None = None,
+  ) -> Float[Array, '*B D']:
+    square = jnp.square(inputs.astype(jnp.float32))
+    mean_square = jnp.mean(square, axis=-1, keepdims=True)
+    factor = jax.lax.rsqrt(mean_square + self.epsilon)
+    return (inputs * factor).astype(inputs.dtype)
