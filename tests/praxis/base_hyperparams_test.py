@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stand-alone parameter classes and the text dump."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import pytest
+
+from praxis import base_hyperparams
+from praxis.base_hyperparams import BaseHyperParams, nested_struct_to_text
+
+
+class Inner(BaseHyperParams):
+  x: int = 1
+
+
+class Outer(BaseHyperParams):
+  inner: Any = None
+  y: float = 2.0
+
+
+def test_unknown_and_frozen_attributes_are_refused():
+  p = Outer(inner=Inner())
+  with pytest.raises(AttributeError, match='does not exist on Outer'):
+    p.z = 1
+  p.freeze()
+  with pytest.raises(AttributeError, match='Inner is frozen'):
+    p.inner.x = 2
+  p.unfreeze()
+  p.inner.x = 2
+  assert p.inner.x == 2
+
+
+def test_clone_is_deep_and_unfrozen():
+  p = Outer(inner=Inner())
+  p.freeze()
+  cloned = p.clone()
+  cloned.inner.x = 5
+  assert p.inner.x == 1
+
+
+def test_nested_parameters_are_not_shared_between_owners():
+  inner = Inner()
+  first, second = Outer(inner=inner), Outer(inner=inner)
+  first.inner.x = 7
+  assert (second.inner.x, inner.x) == (1, 1)
+
+
+def test_copy_fields_from_wants_the_same_fields():
+  assert Outer().copy_fields_from(Outer(y=9.0)).y == 9.0
+  with pytest.raises(ValueError, match='Copying incompatible HParams'):
+    Outer().copy_fields_from(Inner())
+  with pytest.raises(TypeError):
+    Outer().copy_fields_from({'y': 1})
+
+
+def test_overriding_a_field_has_to_be_said():
+  with pytest.raises(AttributeError, match='was overridden'):
+
+    class Silent(Outer):
+      y: float = 3.0
+
+  class Said(Outer):
+    _attribute_overrides: ClassVar[tuple[str, ...]] = ('y',)
+    y: float = 3.0
+
+  assert Said().y == 3.0
+
+
+def test_text_is_sorted_and_typed():
+  text = Outer(inner=Inner(), y=0.5).to_text()
+  assert text == 'inner.x : 1\ny : 0.5\n'
+  typed = Outer(y=0.5).to_text(include_types=True, separator='=')
+  assert 'y = float = 0.5' in typed
+
+
+def test_text_of_many_kinds():
+  value = {
+    'dtype': jnp.bfloat16,
+    'cls': Inner,
+    'fn': nested_struct_to_text,
+    'list': [Inner(x=3), None],
+    'mesh': [1, 4],
+    'text': "it's",
+  }
+  lines = nested_struct_to_text(value).splitlines()
+  assert 'dtype : bfloat16' in lines
+  assert f'cls : type/{__name__}/Inner' in lines
+  assert 'list[0].x : 3' in lines and 'list[1] : None' in lines
+  assert 'mesh : [1, 4]' in lines
+  assert 'text : "it\'s"' in lines
+  assert any(line.startswith('fn : callable/praxis') for line in lines)
+
+
+def test_text_of_a_cycle_is_refused():
+  loop: dict[str, Any] = {'a': {}}
+  loop['a']['b'] = loop
+  with pytest.raises(ValueError, match='circular reference'):
+    nested_struct_to_text(loop)
+
+
+def test_str_override_prints_itself():
+  class Secret(base_hyperparams.StrOverride):
+    def __str__(self) -> str:
+      return 'hidden'
+
+  assert nested_struct_to_text({'s': Secret()}) == 's : hidden\n'

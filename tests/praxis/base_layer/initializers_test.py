@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every WeightInit kind against its moments and bounds."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from praxis.base_layer import WeightInit, get_fan_in_fan_out, init_weight
+from praxis.base_layer.weights import WeightHParams
+
+SHAPE = (2, 100, 300)
+FAN_IN, FAN_OUT = 200, 600
+# Standard deviation of a normal truncated at two sigmas.
+TRUNCATED = 0.87962566
+
+
+def draw(init: WeightInit, shape=SHAPE, dtype=jnp.float32) -> np.ndarray:
+  hparams = WeightHParams(shape=shape, init=init, dtype=dtype)
+  return np.asarray(init_weight(hparams, jax.random.key(3)))
+
+
+@pytest.mark.parametrize(
+  ('init', 'std'),
+  [
+    (WeightInit.Gaussian(0.5), 0.5),
+    (WeightInit.GaussianSqrtDim(2.0), 2 / math.sqrt(2)),
+    (WeightInit.GaussianSqrtFanIn(), 1 / math.sqrt(FAN_IN)),
+    (WeightInit.GaussianSqrtFanOut(), 1 / math.sqrt(FAN_OUT)),
+    (WeightInit.GaussianSqrtFanAvg(), math.sqrt(2 / (FAN_IN + FAN_OUT))),
+    (WeightInit.TruncatedGaussian(0.5), 0.5 * TRUNCATED),
+    (WeightInit.TruncatedGaussianSqrtDim(), TRUNCATED / math.sqrt(2)),
+    (WeightInit.TruncatedGaussianSqrtFanIn(), TRUNCATED / math.sqrt(FAN_IN)),
+    (WeightInit.TruncatedGaussianSqrtFanOut(), TRUNCATED / math.sqrt(FAN_OUT)),
+  ],
+)
+def test_normal_kinds(init, std):
+  sample = draw(init)
+  np.testing.assert_allclose(sample.std(), std, rtol=0.02)
+  np.testing.assert_allclose(sample.mean(), 0, atol=0.02 * std)
+  if init.method.startswith('truncated'):
+    assert np.abs(sample).max() <= 2 * std / TRUNCATED * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+  ('init', 'bound'),
+  [
+    (WeightInit.Uniform(0.5), 0.5),
+    (WeightInit.Xavier(2.0), 2 * math.sqrt(6 / (FAN_IN + FAN_OUT))),
+    (
+      WeightInit.XavierWithFixupParams(1.0, 16, 2),
+      0.5 * math.sqrt(6 / (FAN_IN + FAN_OUT)),
+    ),
+    (WeightInit.UniformSqrtDim(), 1 / math.sqrt(2)),
+    (WeightInit.UniformSqrtFanAvg(), math.sqrt(6 / (FAN_IN + FAN_OUT))),
+    (WeightInit.UniformUnitScaling(), math.sqrt(3 / 200)),
+  ],
+)
+def test_uniform_kinds(init, bound):
+  sample = draw(init)
+  assert np.abs(sample).max() <= bound
+  np.testing.assert_allclose(sample.std(), bound / math.sqrt(3), rtol=0.02)
+
+
+def test_constants():
+  assert (draw(WeightInit.Constant(1.5)) == 1.5).all()
+  assert draw(WeightInit.Constant(2), dtype=jnp.int32).dtype == jnp.int32
+  with pytest.raises(ValueError, match='wants an int'):
+    draw(WeightInit.Constant(1.5), dtype=jnp.int32)
+
+
+def test_delta_orthogonal_keeps_its_scale():
+  square = draw(WeightInit.ScaledDeltaOrthogonal(2.0), (8, 8))
+  np.testing.assert_allclose(square @ square.T, 4 * np.eye(8), atol=1e-5)
+  kernel = draw(WeightInit.ScaledDeltaOrthogonal(2.0), (3, 3, 4, 4))
+  centre = kernel[1, 1]
+  np.testing.assert_allclose(centre @ centre.T, 4 * np.eye(4), atol=1e-5)
+  assert np.abs(kernel).sum() == pytest.approx(np.abs(centre).sum())
+
+
+def test_fans():
+  assert get_fan_in_fan_out(()) == (None, None)
+  assert get_fan_in_fan_out((5,)) == (5, 5)
+  assert get_fan_in_fan_out(SHAPE) == (FAN_IN, FAN_OUT)
+  assert get_fan_in_fan_out((4, 2, 3), (0,), (1, 2)) == (4, 6)
+  with pytest.raises(ValueError, match='give both'):
+    get_fan_in_fan_out((4, 2), (0,))
+
+
+def test_unknown_kind():
+  with pytest.raises(ValueError, match="unknown WeightInit method 'magic'"):
+    draw(WeightInit('magic', 1.0))

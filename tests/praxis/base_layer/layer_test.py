@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BaseLayer: weights, children, inheritance, variables, what it reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from praxis import base_layer, pax_fiddle
+from praxis.base_layer import JaxContext, WeightHParams, WeightInit
+
+Flags = base_layer.WeightHParamsCollection
+
+
+class Linear(base_layer.BaseLayer):
+  class HParams(base_layer.BaseHParams):
+    input_dims: int = 2
+    output_dims: int = 3
+
+  def setup(self):
+    self.create_variable(
+      'w',
+      WeightHParams(
+        shape=[self.input_dims, self.output_dims],
+        mesh_shape=self.mesh_shape,
+        tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
+      ),
+    )
+
+  def fprop(self, x):
+    return x @ self.theta.w
+
+
+class Counter(base_layer.BaseLayer):
+  def setup(self):
+    zero = WeightHParams(shape=[], init=WeightInit.Constant(0.0))
+    self.create_variable('n', zero, trainable=False)
+
+  def __call__(self, x):
+    self.update_var('n', self.get_var('n') + 1)
+    self.add_summary('mean', lambda: jnp.mean(x))
+    self.add_summary('mean', jnp.mean(x) + 1)
+    self.add_summary('chatty', jnp.mean(x), verbosity=4)
+    self.add_aux_loss('penalty', 0.5, weight=2.0)
+    return x
+
+
+class Net(base_layer.BaseLayer):
+  linear_tpl: Any = pax_fiddle.template_field(Linear)
+
+  def setup(self):
+    self.create_children('layers', [self.linear_tpl] * 2)
+    self.create_child('counter', Counter.config())
+
+  def __call__(self, x):
+    return self.counter(self.layers[1](self.layers[0](x)))
+
+
+def net(**kwargs) -> tuple[Net, dict]:
+  linear = Linear.HParams(input_dims=2, output_dims=2)
+  layer = Net.config(linear_tpl=linear, **kwargs).Instantiate()
+  return layer, layer.init(jax.random.key(0), jnp.ones([1, 2]))
+
+
+def test_variable_tree():
+  _, variables = net()
+  shapes = jax.tree.map(jnp.shape, variables)
+  assert shapes == {
+    'params': {'layers_0': {'w': (2, 2)}, 'layers_1': {'w': (2, 2)}},
+    'non_trainable': {'counter': {'n': ()}},
+  }
+  w0, w1 = (variables['params'][f'layers_{i}']['w'] for i in range(2))
+  assert not np.allclose(w0, w1)
+
+
+def test_apply_is_the_product_of_the_weights():
+  layer, variables = net()
+  x = jnp.array([[1.0, -2.0]])
+  w0, w1 = (variables['params'][f'layers_{i}']['w'] for i in range(2))
+  np.testing.assert_allclose(
+    layer.apply(variables, x), np.asarray(x) @ w0 @ w1, rtol=1e-6
+  )
+
+
+def test_mutable_collections():
+  layer, variables = net()
+  _, updates = layer.apply(
+    variables,
+    jnp.ones([1, 2]),
+    mutable=[
+      base_layer.NON_TRAINABLE,
+      base_layer.SUMMARIES,
+      base_layer.AUX_LOSS,
+    ],
+  )
+  assert float(updates['non_trainable']['counter']['n']) == 1.0
+  loss = updates['aux_loss']['counter']['penalty']
+  assert (float(loss.value), float(loss.weight)) == (0.5, 2.0)
+  summaries = updates['summaries']['counter']
+  assert sorted(summaries) == ['mean_1_scalar', 'mean_scalar']
+  np.testing.assert_allclose(
+    summaries['mean_1_scalar'] - summaries['mean_scalar'], 1.0, rtol=1e-6
+  )
+
+
+def test_fprop_dtype_casts_theta_but_not_storage():
+  layer, variables = net(fprop_dtype=jnp.bfloat16)
+  assert variables['params']['layers_0']['w'].dtype == jnp.float32
+  out = layer.apply(variables, jnp.ones([1, 2], jnp.bfloat16))
+  assert out.dtype == jnp.bfloat16
+
+
+class Careful(Linear):
+  def setup(self):
+    flags = [Flags.DISALLOW_BFLOAT16_CONVERSION]
+    self.create_variable('w', WeightHParams(shape=[2, 2], collections=flags))
+
+
+def test_a_weight_may_refuse_bfloat16():
+  layer = Careful.config(fprop_dtype=jnp.bfloat16).Instantiate()
+  x = jnp.ones([1, 2], jnp.bfloat16)
+  assert layer.apply(layer.init(jax.random.key(0), x), x).dtype == jnp.float32
+
+
+def test_children_inherit_only_what_they_leave_unset():
+  own = Linear.config(input_dims=2, output_dims=2, dtype=jnp.bfloat16)
+  layer = Net.config(
+    linear_tpl=own,
+    params_init=WeightInit.Constant(2.0),
+    skip_lp_regularization=True,
+    ici_mesh_shape=[1, 1],
+    mesh_axis_names=['data', 'mdl'],
+  ).Instantiate()
+  tree = layer.abstract_init_with_metadata(jnp.ones([1, 2]))
+  w = tree['params']['layers_0']['w']
+  assert w.dtype == jnp.bfloat16
+  assert w.init == WeightInit.Constant(2.0)
+  assert w.collections == (Flags.SKIP_LP_REGULARIZATION,)
+  assert w.tensor_split_dims_mapping == (-1, -1)
+  assert tree['non_trainable']['counter']['n'].dtype == jnp.float32
+
+
+class Gaussian(Linear):
+  params_init: WeightInit = WeightInit.Gaussian(0.1)
+
+
+def test_a_default_of_the_childs_class_is_not_inherited_over():
+  layer = Net.config(
+    linear_tpl=Gaussian.config(output_dims=2),
+    params_init=WeightInit.Constant(2.0),
+  ).Instantiate()
+  tree = layer.abstract_init_with_metadata(jnp.ones([1, 2]))
+  assert tree['params']['layers_0']['w'].init == WeightInit.Gaussian(0.1)
+
+
+def test_configs_of_all_layers_after_inheritance():
+  layer, _ = net(fprop_dtype=jnp.bfloat16)
+  tree = layer.abstract_init_with_mdl_config(jnp.ones([1, 2]))
+  config = tree['layers_1']['_hparams']
+  assert config.cls is Linear
+  assert config.fprop_dtype == jnp.bfloat16
+  assert config.output_dims == 2
+
+
+class Scanned(base_layer.BaseLayer):
+  def setup(self):
+    self.create_child('sub', Linear.config(output_dims=2))
+
+  def __call__(self, x):
+    scan = nn.scan(
+      lambda layer, carry, _: (layer(carry), None),
+      variable_axes={base_layer.PARAMS: 0},
+      split_rngs={base_layer.PARAMS: True},
+      length=3,
+      metadata_params={'x_times': 3, 'prefix_split_dims_mapping': 'mdl'},
+    )
+    return scan(self.sub, x, None)[0]
+
+
+def test_scan_stacks_weights_and_their_declarations():
+  layer = Scanned.config(
+    ici_mesh_shape=[1, 3], mesh_axis_names=['data', 'mdl']
+  ).Instantiate()
+  x = jnp.ones([1, 2])
+  w = layer.abstract_init_with_metadata(x)['params']['sub']['w']
+  assert (w.shape, w.repeat_prefix, w.full_shape) == ((2, 2), (3,), (3, 2, 2))
+  assert w.full_split_dims_mapping == ['mdl', -1, -1]
+  stacked = layer.init(jax.random.key(0), x)['params']['sub']['w']
+  assert stacked.shape == (3, 2, 2)
+  assert not np.allclose(stacked[0], stacked[1])
+
+
+def test_keys_differ_by_call_and_repeat_by_seed():
+  class Noisy(base_layer.BaseLayer):
+    def __call__(self, x):
+      return [jax.random.uniform(self.next_prng_key()) for _ in range(2)]
+
+  layer = Noisy.config().Instantiate()
+  first = layer.apply({}, 0, rngs=jax.random.key(1))
+  again = layer.apply({}, 0, rngs=jax.random.key(1))
+  assert first[0] != first[1]
+  assert first == again
+
+
+def test_do_eval_comes_from_the_context():
+  class Mode(base_layer.BaseLayer):
+    def __call__(self):
+      return self.do_eval
+
+  layer = Mode.config().Instantiate()
+  assert layer.apply({}) is False
+  with JaxContext.new_context(hparams=JaxContext.HParams(do_eval=True)):
+    assert layer.apply({}) is True
+    with JaxContext.new_context():
+      assert layer.apply({}) is True
+
+
+def test_decode_state():
+  class Cache(base_layer.BaseLayer):
+    def __call__(self, x):
+      self.update_decode_state('last', x)
+      return self.get_decode_state('last')
+
+  layer = Cache.config().Instantiate()
+  out, updates = layer.apply({}, 5.0, mutable=[base_layer.DECODE_CACHE])
+  assert out == 5.0 and updates['decoder_cache']['last'] == 5.0
+  with pytest.raises(KeyError, match="no decode state 'last'"):
+    layer.apply({}, 5.0)
+
+
+def expect_in_setup(setup, error, match):
+  class Bad(base_layer.BaseLayer):
+    def __call__(self):
+      pass
+
+  Bad.setup = setup
+  with pytest.raises(error, match=match):
+    Bad.config().Instantiate().init(jax.random.key(0))
+
+
+def test_mistakes_in_setup():
+  weight = WeightHParams(shape=[2])
+  config = Linear.config()
+  expect_in_setup(
+    lambda self: self.create_child('linear', Linear(parent=None)),
+    ValueError,
+    'Expected templates .* .an instance: pass its Config',
+  )
+  expect_in_setup(
+    lambda self: [self.create_child('a', config) for _ in range(2)],
+    ValueError,
+    "has a child 'a' already",
+  )
+  expect_in_setup(
+    lambda self: self.create_child('dtype', config),
+    AttributeError,
+    'the name of a field',
+  )
+  expect_in_setup(
+    lambda self: self.create_variable('dtype', weight),
+    AttributeError,
+    "has an attribute 'dtype'",
+  )
+  expect_in_setup(
+    lambda self: self.create_variable('w', WeightHParams(shape=[0, 2])),
+    ValueError,
+    'wants positive dimensions',
+  )
+  expect_in_setup(
+    lambda self: self.create_variable('w', weight) or self.theta.v,
+    AttributeError,
+    "no weight 'v'",
+  )
+
+
+def test_mapping_must_fit_the_shape():
+  with pytest.raises(ValueError, match='must have 2 entries'):
+    WeightHParams(shape=[2, 3], tensor_split_dims_mapping=['mdl'])
+
+
+def test_sharding_classes_must_derive_from_the_parents():
+  with pytest.raises(ValueError, match='must derive from'):
+
+    class Bad(base_layer.BaseLayer):
+      class WeightSharding:
+        wt = None
+
+
+def test_extended_sharding_is_the_default_of_the_field():
+  class Extended(base_layer.BaseLayer):
+    class WeightSharding(base_layer.BaseLayer.WeightSharding):
+      proj: Any = None
+
+  config = Extended.config()
+  config.weight_split_dims_mapping.proj = ['mdl']
+  assert config.weight_split_dims_mapping.wt is None
+  assert config.Instantiate().weight_split_dims_mapping.proj == ['mdl']

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Split-dims mappings, as PartitionSpecs and as constraints."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from praxis import base_layer
+from praxis.base_layer import WeightHParams
+
+NAMES = ['replica', 'data', 'mdl']
+
+
+@pytest.mark.parametrize(
+  ('mapping', 'want'),
+  [
+    (None, P()),
+    ([None, -1], P(None, None)),
+    ([2, 'data'], P('mdl', 'data')),
+    ([('replica', 'data'), None], P(('replica', 'data'), None)),
+  ],
+)
+def test_to_partition_spec(mapping, want):
+  assert base_layer.to_partition_spec(mapping, NAMES) == want
+
+
+def test_bad_axes_are_refused():
+  with pytest.raises(ValueError, match="'expert' is not in mesh_axis_names"):
+    base_layer.to_partition_spec(['expert'], NAMES)
+  with pytest.raises(ValueError, match='for two dimensions'):
+    base_layer.to_partition_spec(['mdl', ('data', 'mdl')], NAMES)
+
+
+def test_var_partition_specs_put_the_prefix_first():
+  w = WeightHParams(
+    shape=[4, 4],
+    mesh_shape=[1, 2, 2],
+    tensor_split_dims_mapping=['data', 'mdl'],
+    repeat_prefix=[3],
+  )
+  specs = base_layer.var_partition_specs({'w': w}, [1, 2, 2], NAMES)
+  assert specs == {'w': P(None, 'data', 'mdl')}
+  without = base_layer.var_partition_specs({'w': w}, None, None)
+  assert without == {'w': P()}
+
+
+def test_maybe_shard_splits_over_the_mesh():
+  mesh = jax.make_mesh(
+    (1, 2, 2),
+    tuple(NAMES),
+    devices=jax.devices()[:4],
+    axis_types=(jax.sharding.AxisType.Auto,) * 3,
+  )
+  shard = jax.jit(lambda x: base_layer.maybe_shard(x, ['data', 'mdl'], NAMES))
+  with jax.set_mesh(mesh):
+    out = shard(jnp.zeros([4, 4]))
+  assert out.sharding.shard_shape(out.shape) == (2, 2)
+
+
+def test_maybe_shard_without_a_mesh_is_the_identity():
+  x = jnp.zeros([2, 2])
+  assert base_layer.maybe_shard(x, ['data', None], None) is x
+  assert base_layer.maybe_shard(x, None, NAMES) is x
+  assert base_layer.maybe_shard(x, ['data', None], NAMES) is x
+  with pytest.raises(ValueError, match='must have 2 entries'):
+    base_layer.maybe_shard(x, ['data'], NAMES)

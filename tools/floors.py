@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The floors of the house: who may import whom (docs/architecture.md)."""
+
+from __future__ import annotations
+
+# Lowest first. A module imports its own floor and those below; the longest
+# matching name decides which floor it is on.
+FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
+  (
+    'core',
+    (
+      'praxis.base_hyperparams',
+      'praxis.nested_map',
+      'praxis.pax_fiddle',
+      'praxis.py_utils',
+      'praxis.pytypes',
+      'praxis.struct_text',
+    ),
+  ),
+  ('kernels', ('praxis.kernels',)),
+  ('base', ('praxis.base_input', 'praxis.base_layer', 'praxis.base_model')),
+  ('layers', ('praxis.layers', 'praxis.optimizers', 'praxis.schedules')),
+  ('decoding', ('praxis.decoding',)),
+  ('models', ('praxis.layers.models', 'praxis.layers.transformer_models')),
+  (
+    'learning',
+    (
+      'pax.base_metrics',
+      'pax.inputs',
+      'pax.learners',
+      'pax.tasks_lib',
+      'pax.train_states',
+    ),
+  ),
+  (
+    'declaring',
+    ('pax.base_experiment', 'pax.compat', 'pax.experiment_registry'),
+  ),
+  ('experiments', ('pax.tasks',)),
+  ('steps', ('pax.steps',)),
+  (
+    'storage',
+    ('pax.checkpoints', 'pax.partitioning', 'pax.summaries', 'pax.tuning'),
+  ),
+  ('programs', ('pax.programs',)),
+  ('running', ('pax.aot', 'pax.main', 'pax.runner', 'pax.tools')),
+)
+
+_RUNTIME = ('pax.aot', 'pax.main', 'pax.programs', 'pax.runner', 'pax.steps')
+
+# {who: what they may never import}, whatever the floors say: to declare an
+# experiment is not to run it, and nothing that runs knows an experiment.
+NEVER: dict[str, tuple[str, ...]] = {
+  'pax.base_experiment': _RUNTIME,
+  'pax.experiment_registry': _RUNTIME,
+  'pax.tasks': _RUNTIME,
+  **dict.fromkeys(_RUNTIME, ('pax.tasks',)),
+  **dict.fromkeys(
+    ('pax.checkpoints', 'pax.partitioning', 'pax.summaries'), ('pax.tasks',)
+  ),
+}
+
+# {package: the only place that may import it}.
+ONLY_IN: dict[str, str] = {
+  'lingvo': 'pax.inputs',
+  'seqio': 'pax.inputs',
+  'tensorflow': 'pax.inputs',
+}
+
+
+def is_in(module: str, package: str) -> bool:
+  return module == package or module.startswith(package + '.')
+
+
+def floor(module: str) -> int | None:
+  """Index in FLOORS, or None for what stands outside the house."""
+  found = [
+    (len(name), level)
+    for level, (_, names) in enumerate(FLOORS)
+    for name in names
+    if is_in(module, name)
+  ]
+  return max(found)[1] if found else None
+
+
+def fault(importer: str, imported: str) -> str | None:
+  """What is wrong with `importer` importing `imported`, or None."""
+  here, there = floor(importer), floor(imported)
+  if here is not None and there is not None and there > here:
+    return (
+      f'{importer} ({FLOORS[here][0]}) imports {imported}, which is on a '
+      f'higher floor ({FLOORS[there][0]})'
+    )
+  for who, whats in NEVER.items():
+    if is_in(importer, who) and any(is_in(imported, w) for w in whats):
+      return f'{importer} may never import {imported} (tools/floors.py)'
+  home = ONLY_IN.get(imported.split('.')[0])
+  if home and importer.startswith(('praxis', 'pax')):
+    if not is_in(importer, home):
+      return f'{importer} imports {imported}: only {home} may'
+  return None
