@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the line that ends `bazelw test`."""
+
+from __future__ import annotations
+
+import json
+
+from tools.bazel import closing_line
+
+
+def _configured(label: str, kind: str) -> str:
+  event = {
+    'id': {'targetConfigured': {'label': label}},
+    'configured': {'targetKind': kind},
+  }
+  return json.dumps(event)
+
+
+def _completed(label: str, success: bool) -> str:
+  event = {
+    'id': {'targetCompleted': {'label': label}},
+    'completed': {'success': success} if success else {},
+  }
+  return json.dumps(event)
+
+
+def _summary(label: str, status: str) -> str:
+  event = {
+    'id': {'testSummary': {'label': label}},
+    'testSummary': {'overallStatus': status},
+  }
+  return json.dumps(event)
+
+
+def test_counts_summaries():
+  lines = [
+    json.dumps({'id': {'started': {}}}),
+    *(_summary(f'//:{s}', s) for s in ('PASSED', 'FLAKY', 'FAILED')),
+    *(_summary(f'//:{s}', s) for s in ('TIMEOUT', 'INCOMPLETE')),
+  ]
+  assert (
+    sorted(closing_line.outcomes(lines).values()) == [False] * 3 + [True] * 2
+  )
+
+
+def test_a_test_that_does_not_build_has_failed():
+  lines = [
+    _configured('//:t', 'py_test rule'),
+    _configured('//:lib', 'py_library rule'),
+    _completed('//:t', False),
+    _completed('//:lib', False),
+  ]
+  assert closing_line.outcomes(lines) == {'//:t': False}
+
+
+def test_the_summary_has_the_last_word():
+  lines = [
+    _configured('//:t', 'py_test rule'),
+    _completed('//:t', True),
+    _summary('//:t', 'PASSED'),
+  ]
+  assert closing_line.outcomes(lines) == {'//:t': True}

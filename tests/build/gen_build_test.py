@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the BUILD generator."""
+
+# bazel: data=//:all_files
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from tools import build_text, gen_build, pyimports
+
+_LOCK = 'third_party/pip/requirements_lock.txt'
+
+
+def _tree(root: pathlib.Path, files: dict[str, str]) -> pathlib.Path:
+  for name, text in {_LOCK: 'jax==1 \\\n', **files}.items():
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+  return root
+
+
+def _build(root: pathlib.Path, package: str) -> str:
+  return gen_build.generate(root)[root / package / 'BUILD']
+
+
+def test_build_files_of_the_tree_are_up_to_date():
+  assert gen_build.main(['--check']) == 0
+
+
+def test_imports_become_deps(tmp_path):
+  files = {
+    'praxis/py_utils.py': 'import jax\n',
+    'praxis/base_input.py': 'def f():\n  from praxis import py_utils\n',
+  }
+  text = _build(_tree(tmp_path, files), 'praxis')
+  assert 'deps = ["@pypi//jax"]' in text
+  assert 'deps = [":py_utils"]' in text
+  assert 'visibility = ["//tools/visibility:base"]' in text
+
+
+def test_a_type_checkers_imports_are_no_deps(tmp_path):
+  source = 'if typing.TYPE_CHECKING:\n  import jax\n'
+  text = _build(_tree(tmp_path, {'praxis/a.py': source}), 'praxis')
+  assert 'deps' not in text
+
+
+def test_a_lazy_package_depends_on_what_is_right_below_it(tmp_path):
+  files = {
+    'praxis/layers/__init__.py': 'def __getattr__(name):\n  pass\n',
+    'praxis/layers/linears.py': '',
+    'praxis/layers/rooms/__init__.py': '',
+    'praxis/layers/rooms/deep.py': '',
+  }
+  text = _build(_tree(tmp_path, files), 'praxis/layers')
+  assert ':linears' in text and '//praxis/layers/rooms"' in text
+  assert 'deep' not in text
+
+
+def test_directives_reach_the_test_rule(tmp_path):
+  source = '# bazel: size=large\n# bazel: tags=nightly\n# bazel: env=A=b=c\n'
+  text = _build(_tree(tmp_path, {'tests/a_test.py': source}), 'tests')
+  assert 'load("//tools:pytest.bzl", "pytest_test")' in text
+  for part in ('size = "large"', 'tags = ["nightly"]', 'env = {"A": "b=c"}'):
+    assert part in text
+
+
+def test_a_program_gets_a_binary_and_a_library(tmp_path):
+  source = "if __name__ == '__main__':\n  pass\n"
+  text = _build(_tree(tmp_path, {'benchmarks/run.py': source}), 'benchmarks')
+  assert 'name = "run_lib"' in text
+  assert 'py_binary(\n    name = "run"' in text
+
+
+def test_what_people_wrote_is_kept(tmp_path):
+  mine = '# BEGIN BY HAND\nfilegroup(name = "x")\n# END BY HAND\n'
+  files = {'praxis/a.py': '', 'praxis/BUILD': f'old\n{mine}old\n'}
+  text = _build(_tree(tmp_path, files), 'praxis')
+  assert mine in text and 'old' not in text
+
+
+@pytest.mark.parametrize(
+  'files, complaint',
+  [
+    ({'pax/a.py': 'from pax import b', 'pax/b.py': 'import pax.a'}, 'cycle'),
+    ({'praxis/layers/a.py': 'import unheard_of'}, 'in no lock'),
+    (
+      {'praxis/layers/a.py': 'import pax.learners', 'pax/learners.py': ''},
+      'higher floor',
+    ),
+  ],
+)
+def test_faults_are_named(tmp_path, files, complaint):
+  with pytest.raises(gen_build.FaultyTreeError, match=complaint):
+    gen_build.generate(_tree(tmp_path, files))
+
+
+def test_labels_are_sorted_as_buildifier_does():
+  labels = ['@pypi//jax', '//a/b', '//a:c', ':z', '//a/b:d', '@pypi//absl_py']
+  text = build_text.render('x', [build_text.gathered('y', labels)], [], '')
+  listed = text.split('deps = [')[1].split(']')[0]
+  assert [row.strip(' ",') for row in listed.strip().splitlines()] == [
+    ':z',
+    '//a:c',
+    '//a/b',
+    '//a/b:d',
+    '@pypi//absl_py',
+    '@pypi//jax',
+  ]
+
+
+def test_cycles_are_the_strong_components():
+  edges = {'a': ['b'], 'b': ['c'], 'c': ['b', 'd'], 'd': []}
+  assert pyimports.cycles(edges) == [['b', 'c']]

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tree is written as ruff, clang-format and buildifier want it."""
+
+# bazel: data=//:all_files
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from tools import lint
+
+
+@pytest.mark.parametrize('name', lint.CHECKS)
+def test_the_tree_is_clean(name):
+  try:
+    assert lint.check(pathlib.Path.cwd(), name, fix=False)
+  except lint.MissingProgramError as e:
+    pytest.skip(str(e))
+
+
+def test_bad_files_are_found(tmp_path):
+  (tmp_path / 'bad.py').write_text('import os\nx = {  "a":1}\n')
+  (tmp_path / 'bad.h').write_text('int   x;\n')
+  for name in ('ruff check', 'ruff format', 'clang-format'):
+    assert not lint.check(tmp_path, name, fix=False)
+  assert lint.check(tmp_path, 'ruff format', fix=True)
+  assert lint.check(tmp_path, 'ruff format', fix=False)

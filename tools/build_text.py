@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a generated BUILD file is written; buildifier would not change it."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+from tools import floors, pyimports
+
+_HEAD = '# Written by tools/gen_build.py.\n'
+_BEGIN, _END = '# BEGIN BY HAND\n', '# END BY HAND\n'
+# The order buildifier wants; the rest is alphabetical between the two.
+_FIRST = ('name', 'size', 'timeout', 'testonly', 'srcs')
+_LAST = ('visibility', 'deps')
+
+Value = str | int | bool | list[str] | dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """A call in a BUILD file, empty values left out."""
+
+  kind: str
+  values: dict[str, Value]
+
+
+def _label_key(label: str) -> tuple[int, list[str]]:
+  kinds = (':', '//', '@')
+  phase = next((i for i, k in enumerate(kinds) if label.startswith(k)), 9)
+  return phase, label.replace(':', '.').split('.')
+
+
+def _text(value: Value, indent: str = '    ') -> str:
+  if isinstance(value, bool | int):
+    return str(value)
+  if isinstance(value, str):
+    return f'"{value}"'
+  if isinstance(value, dict):
+    rows = [f'"{k}": "{v}"' for k, v in sorted(value.items())]
+    if len(rows) == 1:
+      return '{' + rows[0] + '}'
+    inner = ''.join(f'{indent}    {row},\n' for row in rows)
+    return '{\n' + inner + indent + '}'
+  rows = sorted(set(value), key=_label_key)
+  if len(rows) == 1:
+    return f'["{rows[0]}"]'
+  return '[\n' + ''.join(f'{indent}    "{r}",\n' for r in rows) + indent + ']'
+
+
+def _rule_text(rule: Rule) -> str:
+  keys = [k for k, v in rule.values.items() if v not in ('', [], {}, 0, False)]
+  middle = sorted(k for k in keys if k not in _FIRST + _LAST)
+  order = [*(k for k in _FIRST if k in keys), *middle]
+  order += [k for k in _LAST if k in keys]
+  rows = ''.join(f'    {k} = {_text(rule.values[k])},\n' for k in order)
+  return f'{rule.kind}(\n{rows})\n'
+
+
+def library(
+  module: pyimports.Module, name: str, deps: list[str], visibility: list[str]
+) -> Rule:
+  """The py_library of one file."""
+  return Rule(
+    'py_library',
+    {
+      'name': name,
+      'testonly': module.path.parts[0] == 'tests',
+      'srcs': [module.path.name],
+      'data': _listed(module, 'data'),
+      'visibility': visibility,
+      'deps': _local(module.package, deps),
+    },
+  )
+
+
+def binary(module: pyimports.Module, deps: list[str]) -> Rule:
+  """The py_binary of a program."""
+  return Rule(
+    'py_binary',
+    {
+      'name': module.path.stem,
+      'testonly': module.path.parts[0] == 'tests',
+      'srcs': [module.path.name],
+      'data': _listed(module, 'data'),
+      'visibility': ['//visibility:public'],
+      'deps': _local(module.package, deps),
+    },
+  )
+
+
+def test(module: pyimports.Module, deps: list[str]) -> Rule:
+  """The pytest_test of one *_test.py, with its directives."""
+  says = {k: v[-1] for k, v in module.directives.items()}
+  env = [text.split('=', 1) for text in module.directives.get('env', [])]
+  return Rule(
+    'pytest_test',
+    {
+      'name': module.path.stem,
+      'size': says.get('size', 'medium'),
+      'timeout': says.get('timeout', ''),
+      'srcs': [module.path.name],
+      'data': _listed(module, 'data'),
+      'env': dict(env),
+      'flaky': 'flaky' in says,
+      'shard_count': int(says.get('shards', 0)),
+      'tags': _listed(module, 'tags'),
+      'deps': _local(module.package, deps),
+    },
+  )
+
+
+def gathered(name: str, labels: list[str]) -> Rule:
+  """A py_library that is only its deps."""
+  return Rule(
+    'py_library',
+    {'name': name, 'visibility': ['//visibility:public'], 'deps': labels},
+  )
+
+
+def _listed(module: pyimports.Module, key: str) -> list[str]:
+  texts = module.directives.get(key, [])
+  return [x for text in texts for x in text.replace(',', ' ').split()]
+
+
+def _local(package: str, labels: list[str]) -> list[str]:
+  """Labels as written within `package`."""
+  own = f'//{package}'
+  default = f'{own}:{package.rpartition("/")[2]}'
+  full = [default if text == own else text for text in labels]
+  return [
+    text.removeprefix(own) if text.startswith(f'{own}:') else text
+    for text in full
+  ]
+
+
+def children(package: str, packages: list[str]) -> list[str]:
+  """The packages right below one, with none between."""
+  below = {p for p in packages if p.startswith(package + '/')}
+  return sorted(
+    p for p in below if not any(p.startswith(q + '/') for q in below)
+  )
+
+
+def by_hand(old: str) -> str:
+  """The section of a BUILD file that people wrote, markers included."""
+  if _BEGIN not in old:
+    return ''
+  return _BEGIN + old.split(_BEGIN, 1)[1].split(_END, 1)[0] + _END
+
+
+def _loads(text: str) -> str:
+  if 'pytest_test(' not in text:
+    return ''
+  return 'load("//tools:pytest.bzl", "pytest_test")\n\n'
+
+
+def render(
+  package: str, rules: list[Rule], below: list[str], by_hand_text: str
+) -> str:
+  """The text of one BUILD file."""
+  parts = [_rule_text(rule) for rule in rules]
+  if by_hand_text:
+    parts.append(by_hand_text)
+  labels = [f'//{p}:all_files' for p in below]
+  files = (
+    'glob(\n        ["**"],\n        exclude = ["**/__pycache__/**"],\n    )'
+  )
+  if labels:
+    files += f' + {_text(labels)}'
+  parts.append(
+    'filegroup(\n    name = "all_files",\n'
+    f'    srcs = {files},\n'
+    '    visibility = ["//visibility:public"],\n)\n'
+  )
+  body = '\n'.join(parts)
+  return _HEAD + '\n' + _loads(body) + body
+
+
+def _above(root: pathlib.Path, level: int) -> list[str]:
+  """Package patterns of the floors from `level` up."""
+  names = {n for _, names in floors.FLOORS[level:] for n in names}
+  found = {'//benchmarks/...', '//docs/...', '//tests/...', '//tools/...'}
+  for name in names:
+    folder = name.replace('.', '/')
+    if any((root / folder).rglob('*.py')):
+      found.add(f'//{folder}/...')
+    else:
+      found.add(f'//{folder.rpartition("/")[0]}')
+  return sorted(found)
+
+
+def visibility(root: pathlib.Path) -> str:
+  """The BUILD file of //tools/visibility: one package_group per floor."""
+  groups = [
+    Rule('package_group', {'name': name, 'packages': _above(root, level)})
+    for level, (name, _) in enumerate(floors.FLOORS)
+  ]
+  return render('tools/visibility', groups, [], '')

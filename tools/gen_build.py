@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the BUILD files of the Python folders from what their files import.
+
+    python3 tools/gen_build.py            # writes what changed
+    python3 tools/gen_build.py --check    # fails if something would change
+
+One py_library per file (an `__init__.py` is called like its folder), one
+pytest_test per *_test.py, one py_binary per program. What stands between the
+lines `# BEGIN BY HAND` and `# END BY HAND` of a BUILD file is kept. Comments
+in the first lines of a Python file add what imports cannot say:
+
+    # bazel: deps=//pax/tasks:experiments
+    # bazel: data=//:all_files
+    # bazel: size=large      (also: timeout, tags, env, shards, flaky)
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+_ROOT = pathlib.Path(__file__).absolute().parent.parent
+if __name__ == '__main__':
+  sys.path.insert(0, str(_ROOT))
+
+from tools import build_text, floors, pyimports  # noqa: E402
+
+Index = dict[str, pyimports.Module]
+
+# Extension modules, which no Python file is the source of.
+EXTENSIONS = {'praxis.kernels._native': '//praxis/kernels:_native'}
+# What a program finds by name only.
+PROGRAM_DEPS = {
+  'pax.main': ['//pax/tasks:experiments', '//third_party/pip:accelerator']
+}
+# Targets that gather all modules below a folder.
+GATHERED = {'pax/tasks': 'experiments'}
+# Modules that are named differently from what is imported of them.
+_RENAMED = {'paxml': 'pax'}
+# Imported name -> distribution, where they differ.
+DISTRIBUTIONS = {
+  'absl': 'absl_py',
+  'google': 'protobuf',
+  'orbax': 'orbax_checkpoint',
+  'tensorboardX': 'tensorboardx',
+}
+# Imported where present, never required.
+OPTIONAL = {'IPython', 'lingvo', 'seqio', 'tensorflow', 'torch'}
+
+
+class FaultyTreeError(Exception):
+  """The tree cannot be built as it is; the text lists why."""
+
+
+def library_name(module: pyimports.Module, index: Index) -> str:
+  """Name of a module's py_library."""
+  folder = module.path.parent
+  if module.is_init:
+    return folder.name
+  stem = module.path.stem
+  if module.is_program:
+    return f'{stem}_lib'
+  if stem == folder.name and '.'.join(folder.parts) in index:
+    return f'{stem}_module'
+  return stem
+
+
+def label(module: pyimports.Module, index: Index) -> str:
+  name = library_name(module, index)
+  if name == module.path.parent.name:
+    return f'//{module.package}'
+  return f'//{module.package}:{name}'
+
+
+def locked(root: pathlib.Path) -> set[str]:
+  """Rule names of the distributions in the lock."""
+  text = (root / 'third_party/pip/requirements_lock.txt').read_text()
+  lines = [line for line in text.splitlines() if '==' in line]
+  names = {line.split('==')[0].strip() for line in lines}
+  return {n.lower().replace('-', '_').replace('.', '_') for n in names}
+
+
+def _siblings(module: pyimports.Module, index: Index) -> list[str]:
+  """What a lazy __init__ may import: the modules right below it."""
+  depth = module.name.count('.') + 1
+  return [
+    m.name
+    for m in index.values()
+    if m.name.startswith(module.name + '.') and m.name.count('.') == depth
+  ]
+
+
+def own_imports(module: pyimports.Module, index: Index) -> list[str]:
+  """Names of our modules that `module` imports."""
+  found = set()
+  for imported in module.imports:
+    top, dot, rest = imported.partition('.')
+    if top in _RENAMED:
+      imported = _RENAMED[top] + dot + rest
+      found.add('pax.compat')
+    if target := pyimports.resolve(imported, index):
+      found.add(target.name)
+  if module.is_init and module.is_lazy:
+    found.update(_siblings(module, index))
+  return sorted((found & set(index)) - {module.name})
+
+
+def _plain_inits(module: pyimports.Module, index: Index) -> list[str]:
+  """Packages around a module whose __init__.py imports nothing of ours."""
+  parents = ['.'.join(p.parts) for p in module.path.parents if p.parts]
+  inits = [index[p] for p in parents if p in index and p != module.name]
+  return [m.name for m in inits if not m.is_lazy and not own_imports(m, index)]
+
+
+def _conftests(module: pyimports.Module, index: Index) -> list[str]:
+  parents = ['.'.join((*p.parts, 'conftest')) for p in module.path.parents]
+  return [p for p in parents if p in index and p != module.name]
+
+
+def third_party(module: pyimports.Module, known: set[str]) -> set[str]:
+  """Labels of the wheels a module imports."""
+  found = set()
+  for imported in module.imports:
+    top = imported.split('.')[0]
+    name = DISTRIBUTIONS.get(top, top.lower())
+    if name in known:
+      found.add(f'@pypi//{name}')
+    elif top not in sys.stdlib_module_names | OPTIONAL | set(_RENAMED):
+      if top not in (*pyimports.FOLDERS, '__future__'):
+        raise FaultyTreeError(
+          f'{module.path}: imports {imported}, which is in no lock; add it to '
+          'third_party/pip/requirements.in and run tools/lock.sh'
+        )
+  return found
+
+
+def deps(module: pyimports.Module, index: Index, known: set[str]) -> list[str]:
+  """All labels a module's target depends on."""
+  names = {*own_imports(module, index), *_plain_inits(module, index)}
+  if module.is_test or module.path.parts[0] == 'tests':
+    names.update(_conftests(module, index))
+  found = {label(index[n], index) for n in names}
+  found |= {
+    EXTENSIONS[i] for i in module.imports if i in EXTENSIONS
+  } | third_party(module, known)
+  for text in module.directives.get('deps', []):
+    found.update(text.replace(',', ' ').split())
+  return sorted(found - {label(module, index)})
+
+
+def visibility(module: pyimports.Module) -> list[str]:
+  level = floors.floor(module.name)
+  if level is None:
+    return ['//visibility:public']
+  return [f'//tools/visibility:{floors.FLOORS[level][0]}']
+
+
+def check_imports(index: Index) -> None:
+  """Raises FaultyTreeError for cycles and for imports of higher floors."""
+  edges = {name: own_imports(m, index) for name, m in index.items()}
+  faults = [
+    f'import cycle: {" <-> ".join(group)}' for group in pyimports.cycles(edges)
+  ]
+  for name, m in index.items():
+    for imported in {*edges[name], *m.imports}:
+      if problem := floors.fault(name, imported):
+        faults.append(problem)
+  if faults:
+    raise FaultyTreeError('\n'.join(sorted(set(faults))))
+
+
+def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
+  """The generated targets of one folder, in the order of its files."""
+  found = []
+  for m in index.values():
+    if m.package != package:
+      continue
+    needs = deps(m, index, known)
+    if m.is_test:
+      found.append(build_text.test(m, needs))
+      continue
+    name = library_name(m, index)
+    found.append(build_text.library(m, name, needs, visibility(m)))
+    if m.is_program:
+      extra = PROGRAM_DEPS.get(m.name, [])
+      found.append(build_text.binary(m, [f':{name}', *extra]))
+  if package in GATHERED:
+    below = [m for m in index.values() if m.path.is_relative_to(package)]
+    labels = sorted({label(m, index) for m in below if not m.is_test})
+    found.append(build_text.gathered(GATHERED[package], labels))
+  return found
+
+
+def packages(root: pathlib.Path, index: Index) -> list[str]:
+  """Folders that get a BUILD file: those with modules, and those above them."""
+  found = {str(p) for m in index.values() for p in m.path.parents if p.parts}
+  found |= {f for f in pyimports.FOLDERS if (root / f).is_dir()}
+  return sorted(found)
+
+
+def generate(root: pathlib.Path) -> dict[pathlib.Path, str]:
+  """{path: text} of all generated BUILD files."""
+  index = pyimports.modules(root)
+  check_imports(index)
+  known = locked(root)
+  names = packages(root, index)
+  by_hand = [
+    str(p.parent.relative_to(root))
+    for top in pyimports.FOLDERS
+    for p in root.glob(f'{top}/**/BUILD')
+  ]
+  texts = {}
+  for package in names:
+    path = root / package / 'BUILD'
+    old = path.read_text(encoding='utf-8') if path.exists() else ''
+    texts[path] = build_text.render(
+      package,
+      rules(package, index, known),
+      build_text.children(package, [*names, *by_hand]),
+      build_text.by_hand(old),
+    )
+  texts[root / 'tools/visibility/BUILD'] = build_text.visibility(root)
+  return texts
+
+
+def main(argv: list[str]) -> int:
+  try:
+    texts = generate(_ROOT)
+  except FaultyTreeError as e:
+    print(f'gen_build: {e}', file=sys.stderr)
+    return 1
+  stale = [
+    path
+    for path, text in texts.items()
+    if not path.exists() or path.read_text(encoding='utf-8') != text
+  ]
+  for path in stale:
+    print(f'{"stale" if "--check" in argv else "wrote"}: {path}')
+    if '--check' not in argv:
+      path.parent.mkdir(exist_ok=True)
+      path.write_text(texts[path], encoding='utf-8')
+  if stale and '--check' in argv:
+    print('gen_build: run python3 tools/gen_build.py', file=sys.stderr)
+    return 1
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the Python files of the tree are called and import."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import dataclasses
+import os
+import pathlib
+import re
+from collections.abc import Iterator
+
+# Folders whose Python files are modules of ours.
+FOLDERS = ('benchmarks', 'docs', 'pax', 'praxis', 'tests', 'tools')
+_DIRECTIVE = re.compile(r'^# bazel: *(\w+)(?:=(.*))?$')
+_DIRECTIVE_LINES = 30
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Module:
+  """One Python file."""
+
+  # Relative to the root of the tree.
+  path: pathlib.PurePosixPath
+  # `praxis.layers.linears`; a package's __init__.py is called like its folder.
+  name: str
+  # Dotted names as imported, `from a import b` being a.b; functions' too.
+  imports: tuple[str, ...]
+  # Whether it can be run, and whether it imports names when they are asked for.
+  is_program: bool
+  is_lazy: bool
+  # What `# bazel: key=value` comments in its first lines say.
+  directives: dict[str, list[str]]
+
+  @property
+  def package(self) -> str:
+    return str(self.path.parent)
+
+  @property
+  def is_init(self) -> bool:
+    return self.path.name == '__init__.py'
+
+  @property
+  def is_test(self) -> bool:
+    return self.path.name.endswith('_test.py')
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+  return isinstance(node, ast.If) and ast.unparse(node.test).endswith(
+    'TYPE_CHECKING'
+  )
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+  """All nodes but those that only a type checker reads."""
+  for child in ast.iter_child_nodes(node):
+    if not _is_type_checking(child):
+      yield child
+      yield from _walk(child)
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+  for node in _walk(tree):
+    if isinstance(node, ast.Import):
+      yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+      yield from (f'{node.module}.{alias.name}' for alias in node.names)
+
+
+def _directives(text: str) -> dict[str, list[str]]:
+  found = collections.defaultdict(list)
+  for line in text.splitlines()[:_DIRECTIVE_LINES]:
+    if match := _DIRECTIVE.match(line):
+      found[match[1]].append((match[2] or '').strip())
+  return dict(found)
+
+
+def read(root: pathlib.Path, path: pathlib.PurePosixPath) -> Module:
+  """Parses one file; a SyntaxError names it."""
+  text = (root / path).read_text(encoding='utf-8')
+  tree = ast.parse(text, filename=str(path))
+  parts = path.with_suffix('').parts
+  top = tree.body
+  return Module(
+    path=path,
+    name='.'.join(parts[:-1] if parts[-1] == '__init__' else parts),
+    imports=tuple(sorted(set(_imports(tree)))),
+    is_program=any(
+      isinstance(n, ast.If) and '__main__' in ast.unparse(n.test) for n in top
+    ),
+    is_lazy=any(
+      isinstance(n, ast.FunctionDef) and n.name == '__getattr__' for n in top
+    ),
+    directives=_directives(text),
+  )
+
+
+def modules(root: pathlib.Path) -> dict[str, Module]:
+  """{name: module} of every Python file in FOLDERS."""
+  found = []
+  for folder in FOLDERS:
+    for here, folders, files in os.walk(root / folder):
+      folders[:] = [f for f in folders if not f.startswith(('.', '__'))]
+      at = pathlib.PurePosixPath(pathlib.Path(here).relative_to(root))
+      found += [read(root, at / f) for f in files if f.endswith('.py')]
+  return {m.name: m for m in sorted(found, key=lambda m: m.path)}
+
+
+def resolve(imported: str, index: dict[str, Module]) -> Module | None:
+  """The module of ours that `import imported` loads, if any."""
+  while imported not in index:
+    imported, dot, _ = imported.rpartition('.')
+    if not dot:
+      return None
+  return index[imported]
+
+
+def cycles(edges: dict[str, list[str]]) -> list[list[str]]:
+  """Groups of nodes that reach each other (Tarjan's strong components)."""
+  order: dict[str, int] = {}
+  low: dict[str, int] = {}
+  stack: list[str] = []
+  groups: list[list[str]] = []
+
+  def visit(node: str) -> None:
+    order[node] = low[node] = len(order)
+    stack.append(node)
+    for other in edges.get(node, []):
+      if other not in order:
+        visit(other)
+        low[node] = min(low[node], low[other])
+      elif other in stack:
+        low[node] = min(low[node], order[other])
+    if low[node] == order[node]:
+      at = stack.index(node)
+      if len(stack) - at > 1:
+        groups.append(sorted(stack[at:]))
+      del stack[at:]
+
+  for node in edges:
+    if node not in order:
+      visit(node)
+  return groups

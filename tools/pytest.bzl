@@ -1,0 +1,22 @@
+"""pytest_test: one *_test.py run by pytest."""
+
+_MAIN = "//tests/testing:pytest_main.py"
+
+def pytest_test(name, srcs, args = [], deps = [], **kwargs):
+    """A py_test whose program is tests/testing/pytest_main.py.
+
+    Args:
+      name: of the target.
+      srcs: the test file.
+      args: for pytest, after the test file.
+      deps: what the file imports.
+      **kwargs: of py_test.
+    """
+    native.py_test(
+        name = name,
+        srcs = srcs + [_MAIN],
+        args = ["$(rootpath %s)" % srcs[0]] + args,
+        main = _MAIN,
+        deps = depset(deps + ["//tests/testing:pytest_main_lib"]).to_list(),
+        **kwargs
+    )
