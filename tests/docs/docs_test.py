@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=large
+# bazel: data=//:all_files
+# bazel: deps=//pax:main
+"""Runs what README.md and the docs tell people to write and to type."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
+FENCE = re.compile(r'^```(\w+)\n(.*?)^```', re.MULTILINE | re.DOTALL)
+TRAIN = './bazelw run //pax:main -- '
+# What makes a documented run short; it goes last, so it wins.
+SHORT = ['--set', 'task.train.num_train_steps=2']
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+  page: str
+  language: str
+  text: str
+
+
+def blocks(language: str) -> list[Block]:
+  return [
+    Block(page.name, found, text)
+    for page in PAGES
+    for found, text in FENCE.findall(page.read_text())
+    if found == language
+  ]
+
+
+def commands() -> list[str]:
+  """Every command line of the `sh` blocks, continuation lines joined."""
+  texts = (block.text.replace('\\\n', ' ') for block in blocks('sh'))
+  lines = (line.strip() for text in texts for line in text.splitlines())
+  return [line for line in lines if line and not line.startswith('#')]
+
+
+def test_the_readme_begins_with_the_two_commands():
+  assert commands()[:2] == [
+    './bazelw run //pax:main -- --exp=tasks.lm.params.quickstart.TinyLm '
+    '--job_log_dir=/tmp/pax/tiny',
+    './bazelw test //...',
+  ]
+
+
+@pytest.mark.parametrize('page', sorted({b.page for b in blocks('python')}))
+def test_python_blocks_run(page):
+  namespace: dict[str, object] = {'__name__': f'docs_{page}'}
+  ran = 0
+  for block in blocks('python'):
+    if block.page == page:
+      exec(compile(block.text, page, 'exec'), namespace)
+      ran += 1
+  assert ran
+
+
+@pytest.mark.parametrize('line', [c for c in commands() if TRAIN in c])
+def test_training_commands_run(line, tmp_path):
+  arguments = [
+    re.sub(r'^--job_log_dir=.*', f'--job_log_dir={tmp_path}/job', argument)
+    for argument in shlex.split(line.split(TRAIN, 1)[1])
+  ]
+  environment = {k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'}
+  environment |= {
+    'HOME': str(tmp_path),
+    'PYTHONPATH': ':'.join([str(ROOT), *filter(None, sys.path)]),
+  }
+  done = subprocess.run(
+    [sys.executable, '-m', 'pax.main', *arguments, *SHORT],
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=240,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr[-3000:]
+  if '--help' not in arguments:
+    assert (tmp_path / 'job' / 'metrics.jsonl').exists()
+
+
+def labels() -> list[str]:
+  return sorted({
+    label
+    for line in commands()
+    if line.startswith('./bazelw')
+    for label in re.findall(r'//[\w/.:-]+', line)
+    if '...' not in label
+  })
+
+
+@pytest.mark.parametrize('label', labels())
+def test_labels_exist(label):
+  package, _, name = label[2:].partition(':')
+  build = (ROOT / package / 'BUILD').read_text()
+  name = (name or package.rpartition('/')[2]).removesuffix('.par')
+  assert f'name = "{name}"' in build
