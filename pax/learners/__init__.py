@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learners: what happens between a gradient and the next variables."""
+
+from __future__ import annotations
+
+from pax.learners.clipping import ScaledGradients
+from pax.learners.learner import Learner
+from pax.learners.multi_optimizer import MultiOptimizerLearner
+from pax.learners.stochastic_gradients import (
+  BaseStochasticGradient,
+  GradAuxInfo,
+  StandardGradient,
+)
+from praxis.optimizers.masking import (
+  BpropMaskedNode,
+  is_masked,
+  mask_tree,
+  merge_tree,
+)
+
+__all__ = [
+  'BaseStochasticGradient',
+  'BpropMaskedNode',
+  'GradAuxInfo',
+  'Learner',
+  'MultiOptimizerLearner',
+  'ScaledGradients',
+  'StandardGradient',
+  'is_masked',
+  'mask_tree',
+  'merge_tree',
+]

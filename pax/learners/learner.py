@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The learner: from gradients to new variables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from pax.learners import clipping, selection, stochastic_gradients
+from praxis import (
+  base_hyperparams,
+  base_layer,
+  optimizers,
+  pax_fiddle,
+  py_utils,
+  pytypes,
+)
+from praxis.nested_map import NestedMap
+from praxis.optimizers import masking, moments, prefix_vectorization
+
+JTensor = pytypes.JTensor
+Nested = pytypes.Nested
+Hparams = Nested[base_layer.WeightHParams]
+
+
+class Learner(base_hyperparams.FiddleBaseParameterizable):
+  """Clips gradients, runs the optimizer, skips bad steps, applies updates.
+
+  All trees have the structure of the model's variables. `get_grad_tx` tells the
+  optimizer state, `update_states` and `apply_gradient` make a step:
+
+      updates, states = learner.update_states(grads, states, vars, hparams)
+      vars = learner.apply_gradient(vars, updates, hparams)
+
+  Summaries go to the current `JaxContext`.
+  """
+
+  # Turns gradients into updates; required.
+  optimizer: optimizers.Optimizer
+  # Which of the model's weighted scalars is minimized.
+  loss_name: str | None = None
+  # How gradients are computed; None: by plain differentiation.
+  stochastic_gradient: stochastic_gradients.BaseStochasticGradient | None = None
+  # Not supported; must be None.
+  skip_zero_gradients: bool | None = None
+  # Summaries of the norms of gradients and variables, together and one by one.
+  grad_norm_summary: bool = True
+  grad_norm_individual_vars: bool = False
+  var_norm_summary: bool = True
+  var_norm_individual_vars: bool = False
+  # Whether a gradient that is not finite makes a step invalid.
+  check_valid_step: bool = True
+  # Updates stacked layers each alone; see praxis.optimizers.
+  vectorize_on_repeat_prefix: bool = True
+  # Has the state of stacked layers even where none is stacked.
+  force_repeat_prefix_structure: bool = False
+  # A gradient norm of this or more makes a step invalid; 0: none does.
+  skip_step_gradient_norm_value: float = 0.0
+  # Leaves variables and optimizer state as they are at an invalid step.
+  enable_skip_step_on_gradient_anomalies: bool = True
+  # Regular expressions on whole paths, of variables not to learn, or of the
+  # only ones to learn. One of the two at most.
+  bprop_variable_exclusion: str | Sequence[str] = pax_fiddle.instance_field(
+    list
+  )
+  bprop_variable_inclusion: str | Sequence[str] = pax_fiddle.instance_field(
+    list
+  )
+  # Separates the parts of a group's name in the state of stacked layers.
+  repeat_prefix_sep: str = '#'
+  # Keeps optimizer state for excluded variables; it sees zero gradients.
+  keep_optimizer_state_for_excluded_vars: bool = False
+  # Multiplies the update of a variable by the variable's RMS.
+  scale_update_by_var_norm: bool = False
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if not self.name:
+      raise ValueError("Learner.name must be set, for example 'learner'")
+    NestedMap.CheckKey(self.name)
+    if self.skip_zero_gradients is not None:
+      raise ValueError(
+        'Learner.skip_zero_gradients is not supported, got'
+        f' {self.skip_zero_gradients}; leave it None'
+      )
+    if self.bprop_variable_exclusion and self.bprop_variable_inclusion:
+      raise ValueError(
+        'Learner takes bprop_variable_exclusion or bprop_variable_inclusion,'
+        f' got both: {self.bprop_variable_exclusion} and'
+        f' {self.bprop_variable_inclusion}'
+      )
+    if isinstance(self.optimizer, pax_fiddle.Config):
+      self.optimizer = self.optimizer.Instantiate()
+
+  def bprop_mask(self, var_weight_hparams: Hparams) -> Nested[bool]:
+    """Returns which variables are learned: trainable and not excluded."""
+    return selection.selected(
+      var_weight_hparams,
+      exclusion=selection.patterns(self.bprop_variable_exclusion),
+      inclusion=selection.patterns(self.bprop_variable_inclusion),
+    )
+
+  def get_grad_tx(
+    self, var_weight_hparams: Hparams
+  ) -> optimizers.ShardedGradientTransformation:
+    """Returns the optimizer for all variables; it updates the learned ones.
+
+    Its `init` and `init_partition_spec` take trees with every variable.
+    """
+    mask = self._state_mask(var_weight_hparams)
+    tx = self._make_tx(masking.mask_tree(var_weight_hparams, mask))
+    return optimizers.sharded_masked(tx, mask)
+
+  def update_states(
+    self,
+    grads: Nested[JTensor],
+    states: Any,
+    old_vars: Nested[JTensor],
+    var_weight_hparams: Hparams,
+    step: ArrayLike | None = None,
+  ) -> tuple[Nested[JTensor], Any]:
+    """Returns (what to add to the variables, the new optimizer state).
+
+    Gradients of variables that are not learned may be there or masked; they are
+    ignored. `step` is for the learning rate in the summaries, which is left out
+    without.
+    """
+    if step is not None:
+      self.plot_learning_rate(step)
+    mask = self.bprop_mask(var_weight_hparams)
+    scaled = self._scale(masking.mask_tree(grads, mask), var_weight_hparams)
+    grads = self._fill_excluded(scaled.grads, old_vars, var_weight_hparams)
+    tx = self.get_grad_tx(var_weight_hparams)
+    updates, new_states = tx.update(grads, states, old_vars)
+    updates = masking.mask_tree(updates, mask)
+    updates, new_states = self._skip_invalid(
+      scaled.raw_norm,
+      (updates, new_states),
+      (self._no_updates(updates, old_vars, var_weight_hparams), states),
+    )
+    if self.grad_norm_summary:
+      self.summarize_norms('learning/applied_grad_norm', updates)
+    return updates, new_states
+
+  def apply_gradient(
+    self,
+    old_vars: Nested[JTensor],
+    updates: Nested[JTensor],
+    var_weight_hparams: Hparams,
+  ) -> Nested[JTensor]:
+    """Returns the variables after their updates.
+
+    A masked update leaves its variable alone; a variable flagged
+    OVERWRITE_WITH_GRADIENT becomes its update.
+    """
+
+    def new_value(overwrite: bool, update: JTensor, old: JTensor) -> JTensor:
+      if masking.is_masked(update):
+        return old
+      if overwrite:
+        return update.astype(old.dtype)
+      if self.scale_update_by_var_norm:
+        update = update * moments.reduce_rms(old).astype(update.dtype)
+      return (old + update).astype(old.dtype)
+
+    overwritten = selection.overwritten(var_weight_hparams)
+    new_vars = jax.tree.map(new_value, overwritten, updates, old_vars)
+    if self.var_norm_summary or self.var_norm_individual_vars:
+      trainable = selection.trainable(var_weight_hparams)
+      self.summarize_norms(
+        'learning/var_norm',
+        masking.mask_tree(new_vars, trainable),
+        together=self.var_norm_summary,
+        each=self.var_norm_individual_vars,
+      )
+    return new_vars
+
+  def scale_gradients(
+    self,
+    raw_grads: Nested[JTensor],
+    optimizer_name: str | None = None,
+    clip_gradient_norm_to_value: float | None = None,
+    clip_gradient_single_norm_to_value: float | None = None,
+  ) -> clipping.ScaledGradients:
+    """Returns the gradients, clipped as told or else as the optimizer asks.
+
+    The names of the summaries end in `_<optimizer_name>`, if one is given.
+    """
+    opt = self.optimizer
+    if clip_gradient_norm_to_value is None:
+      clip_gradient_norm_to_value = opt.clip_gradient_norm_to_value
+    if clip_gradient_single_norm_to_value is None:
+      clip_gradient_single_norm_to_value = (
+        opt.clip_gradient_single_norm_to_value
+      )
+    scaled = clipping.clip(
+      raw_grads,
+      global_limit=clip_gradient_norm_to_value,
+      single_limit=clip_gradient_single_norm_to_value,
+    )
+    suffix = f'_{optimizer_name}' if optimizer_name else ''
+    if self.grad_norm_summary:
+      add = base_layer.add_global_summary
+      add(f'learning/raw_grad_norm{suffix}', scaled.raw_norm)
+      add(f'learning/grad_scale{suffix}', scaled.scale)
+      add(f'learning/clipped_grad_norm{suffix}', scaled.clipped_norm)
+    return scaled
+
+  def plot_learning_rate(self, step: ArrayLike) -> None:
+    """Records the learning rate at `step` in the summaries."""
+    lr = self.optimizer.get_learning_rate(step)
+    for name in ('learning/lr', 'lr'):
+      base_layer.add_global_summary(
+        name, lr, base_layer.SummaryType.AGGREGATE_SCALAR
+      )
+
+  def summarize_norms(
+    self,
+    name: str,
+    tensors: Nested[JTensor],
+    *,
+    together: bool = True,
+    each: bool = False,
+  ) -> None:
+    """Records the norm of all tensors together, of each, or both."""
+    if together:
+      base_layer.add_global_summary(name, lambda: clipping.global_norm(tensors))
+    for path, x in py_utils.tree_paths(tensors) if each else ():
+      norm = lambda x=x: clipping.global_norm(x)
+      base_layer.add_global_summary(f'{name}/{path}', norm)
+
+  def _make_tx(
+    self, var_weight_hparams: Hparams
+  ) -> optimizers.GradientTransformation:
+    """Returns the optimizer for variables that are all learned."""
+    if not self.vectorize_on_repeat_prefix:
+      return self._optimizer_tx(var_weight_hparams)
+    make = (
+      prefix_vectorization.get_transformations_with_vectorized_repeat_prefix
+    )
+    return make(
+      self._optimizer_tx,
+      var_weight_hparams,
+      repeat_prefix_sep=self.repeat_prefix_sep,
+      force_prefix_structure=self.force_repeat_prefix_structure,
+    )
+
+  def _optimizer_tx(
+    self, var_weight_hparams: Hparams
+  ) -> optimizers.GradientTransformation:
+    return self.optimizer.get_grad_transformation(var_weight_hparams)
+
+  def _state_mask(self, var_weight_hparams: Hparams) -> Nested[bool]:
+    """Returns which variables have optimizer state."""
+    if self.keep_optimizer_state_for_excluded_vars:
+      mask = selection.trainable(var_weight_hparams)
+    else:
+      mask = self.bprop_mask(var_weight_hparams)
+    overwritten = selection.overwritten(var_weight_hparams)
+    return jax.tree.map(lambda m, o: m and not o, mask, overwritten)
+
+  def _fill_excluded(
+    self,
+    grads: Nested[JTensor],
+    old_vars: Nested[JTensor],
+    var_weight_hparams: Hparams,
+  ) -> Nested[JTensor]:
+    """Returns `grads` with zeros for excluded variables that keep a state."""
+    if not self.keep_optimizer_state_for_excluded_vars:
+      return grads
+    mask = self._state_mask(var_weight_hparams)
+    zeros = jax.tree.map(jnp.zeros_like, masking.mask_tree(old_vars, mask))
+    return masking.merge_tree(grads, zeros)
+
+  def _scale(
+    self, grads: Nested[JTensor], var_weight_hparams: Hparams
+  ) -> clipping.ScaledGradients:
+    """Returns the clipped gradients, OVERWRITE_WITH_GRADIENT ones as is."""
+    overwritten = selection.overwritten(var_weight_hparams)
+    ordinary = jax.tree.map(lambda o: not o, overwritten)
+    scaled = self._scale_ordinary(
+      masking.mask_tree(grads, ordinary), var_weight_hparams
+    )
+    self.summarize_norms(
+      'learning/raw_grad_norm',
+      grads,
+      together=False,
+      each=self.grad_norm_individual_vars,
+    )
+    return scaled._replace(grads=masking.merge_tree(scaled.grads, grads))
+
+  def _scale_ordinary(
+    self, grads: Nested[JTensor], var_weight_hparams: Hparams
+  ) -> clipping.ScaledGradients:
+    del var_weight_hparams  # One optimizer scales all gradients alike.
+    return self.scale_gradients(grads)
+
+  def _skip_invalid(
+    self, norm: JTensor, new: tuple[Any, Any], old: tuple[Any, Any]
+  ) -> tuple[Any, Any]:
+    """Returns `new`, or `old` where `norm` tells that the step is invalid."""
+    if not self.check_valid_step:
+      return new
+    valid = clipping.is_valid(norm, self.skip_step_gradient_norm_value)
+    base_layer.add_global_summary(
+      'learning/is_valid_step', valid.astype(jnp.float32)
+    )
+    if not self.enable_skip_step_on_gradient_anomalies:
+      return new
+    return jax.tree.map(lambda n, o: jnp.where(valid, n, o), new, old)
+
+  def _no_updates(
+    self,
+    updates: Nested[JTensor],
+    old_vars: Nested[JTensor],
+    var_weight_hparams: Hparams,
+  ) -> Nested[JTensor]:
+    """Returns the updates that leave every variable as it is."""
+
+    def no_update(overwrite: bool, update: JTensor, old: JTensor) -> JTensor:
+      if masking.is_masked(update):
+        return update
+      return old.astype(update.dtype) if overwrite else jnp.zeros_like(update)
+
+    overwritten = selection.overwritten(var_weight_hparams)
+    return jax.tree.map(no_update, overwritten, updates, old_vars)

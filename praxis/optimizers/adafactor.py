@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adafactor: a factored second moment and a quantized first one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from praxis import base_layer, pax_fiddle, py_utils
+from praxis.optimizers import base, masking, moments, quantized, transforms
+from praxis.pytypes import JTensor, Nested
+
+_Hparams = Nested[base_layer.WeightHParams]
+
+
+class ShardedAdafactorState(NamedTuple):
+  """The state, in trees like the variables; what one lacks is masked."""
+
+  # Number of updates so far.
+  count: JTensor
+  # First moment and, when it is int8, its scale per column.
+  m: Nested[JTensor]
+  m_scale: Nested[JTensor]
+  # Means of the squared gradients over one factored dimension and the other.
+  vr: Nested[JTensor]
+  vc: Nested[JTensor]
+  # Second moment of the variables that are not factored.
+  v: Nested[JTensor]
+
+
+class _Slot(NamedTuple):
+  """The state of one variable; `BpropMaskedNode` for what it lacks."""
+
+  m: Any = masking.BpropMaskedNode()
+  m_scale: Any = masking.BpropMaskedNode()
+  vr: Any = masking.BpropMaskedNode()
+  vc: Any = masking.BpropMaskedNode()
+  v: Any = masking.BpropMaskedNode()
+
+
+class ShardedAdafactor(base.BaseOptimizer):
+  """Adafactor, sharded like the variables it updates.
+
+  The update is g / sqrt(v), clipped to an RMS of clip_threshold, times the
+  learning rate, then averaged over time with beta1; v is kept as the product of
+  two vectors when the variable has two dimensions or more. Stacked variables
+  must go through prefix vectorization, so that each layer is clipped alone.
+
+  References:
+    Shazeer and Stern, https://arxiv.org/abs/1804.04235
+  """
+
+  # Subtracts lr * weight * w outside of the momentum. A dict gives weights by
+  # regular expressions, matched at the start of the variable's path.
+  weight_decay: float | dict[str, float] | None = None
+  # Scales the update of a variable to the norm of the variable, but for the
+  # paths that match one of these expressions.
+  layerwise_adaptation: bool = False
+  exclude_from_layerwise_adaptation: list[str] | None = None
+  # How the second moment's decay rises: like Adam's bias correction with
+  # decay_adam, or 1 - (t + 1)^-decay_pow.
+  decay_method: Literal['adam', 'pow', ''] = ''
+  decay_adam: float = 0.0
+  decay_pow: float = 0.0
+  # Decay of the first moment; 0: there is none.
+  beta1: float = 0.0
+  # Largest RMS of the update of one variable; None or 0: not clipped.
+  clip_threshold: float | None = 1.0
+  # Factors the second moment over the last two dimensions.
+  factored: bool = True
+  # Added to the squared gradient.
+  epsilon1_grad_sq_reg: float = 1e-30
+  # Storage of the first moment: 'int8', 'bfloat16' or 'float32'.
+  quantized_dtype: str = 'int8'
+  # Leaves variables flagged SKIP_LP_REGULARIZATION out of weight_decay.
+  respect_skip_lp_regularization: bool = False
+  # Kept for configurations; see Learner.grad_norm_individual_vars.
+  per_var_learning_summary: bool = False
+  # Factors over the two largest dimensions, if both reach the size below.
+  sort_factored_second_moment_dims: bool = False
+  min_dim_size_to_factor: int = 128
+  # Multiplies the update by max(RMS(w), epsilon2_param_scale_reg).
+  multiply_by_parameter_scale: bool = False
+  epsilon2_param_scale_reg: float = 1e-3
+  # Turns infinite gradients into NaN, so that the learner skips the step.
+  maybe_inf_to_nan: bool = True
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.decay_method not in ('adam', 'pow'):
+      raise ValueError(
+        "ShardedAdafactor.decay_method must be 'adam' or 'pow', got"
+        f' {self.decay_method!r}'
+      )
+    if self.per_var_learning_summary:
+      raise ValueError(
+        'ShardedAdafactor.per_var_learning_summary=True is not available; use'
+        ' Learner.grad_norm_individual_vars'
+      )
+    quantized.check_dtype(self.quantized_dtype)
+
+  @classmethod
+  def HParamsAdamB(
+    cls, **kwargs: object
+  ) -> pax_fiddle.Config[ShardedAdafactor]:
+    """Returns the config that behaves like Adam with beta2 .98."""
+    preset = cls.config(
+      beta1=0.9, decay_method='adam', decay_adam=0.98, quantized_dtype='int8'
+    )
+    return preset.set(**kwargs)
+
+  def _get_raw_grad_transformation(
+    self,
+    learning_rate_fn: transforms.LearningRateFn,
+    var_weight_hparams: _Hparams | None,
+  ) -> transforms.GradientTransformation:
+    _refuse_stacked(var_weight_hparams)
+
+    def init(params: Nested[JTensor]) -> ShardedAdafactorState:
+      leaves, tree = jax.tree.flatten(params)
+      count = jnp.zeros([], jnp.int32)
+      return _pack(tree, count, [self._init_slot(w) for w in leaves])
+
+    def update(
+      grads: Nested[JTensor],
+      state: ShardedAdafactorState,
+      params: Nested[JTensor] | None = None,
+    ) -> tuple[Nested[JTensor], ShardedAdafactorState]:
+      if params is None:
+        raise ValueError('ShardedAdafactor needs the variables; pass params')
+      leaves, tree = jax.tree.flatten(grads)
+      lr = learning_rate_fn(state.count)
+      decay = self._second_moment_decay(state.count)
+      weights = self._weight_decays(grads, var_weight_hparams)
+      names = [name for name, _ in py_utils.tree_paths(grads)]
+      updates, slots = [], []
+      for i, (g, w, slot) in enumerate(
+        zip(
+          leaves,
+          tree.flatten_up_to(params),
+          _unpack(tree, state),
+          strict=True,
+        )
+      ):
+        step, slot = self._update_leaf(g, w, slot, lr, decay)
+        step = self._adapt(step, w, names[i]) + (lr * weights[i]) * w
+        updates.append(-step.astype(g.dtype))
+        slots.append(slot)
+      return tree.unflatten(updates), _pack(tree, state.count + 1, slots)
+
+    return transforms.ShardedGradientTransformation(
+      init=init, update=update, init_partition_spec=self._partition_spec
+    )
+
+  def _update_leaf(
+    self,
+    g: JTensor,
+    w: JTensor,
+    slot: _Slot,
+    lr: Float[Array, ''],
+    decay: Float[Array, ''],
+  ) -> tuple[JTensor, _Slot]:
+    """Returns the step to subtract from `w`, and the new state."""
+    g = g.astype(jnp.float32)
+    if self.maybe_inf_to_nan:
+      g = moments.inf_to_nan(g)
+    square = g * g + self.epsilon1_grad_sq_reg
+    mix = lambda old, new: decay * old + (1.0 - decay) * new
+    dims = self._factored_dims(g.shape)
+    if dims:
+      row, column = dims
+      vr = mix(slot.vr, jnp.mean(square, axis=row))
+      vc = mix(slot.vc, jnp.mean(square, axis=column))
+      slot = slot._replace(vr=vr, vc=vc)
+      step = g * _inverse_root(vr, vc, row, column)
+    else:
+      slot = slot._replace(v=mix(slot.v, square))
+      step = g * jax.lax.rsqrt(slot.v)
+    step = lr * moments.clip_rms(step, self.clip_threshold)
+    if self.multiply_by_parameter_scale:
+      floor = self.epsilon2_param_scale_reg
+      step = step * jnp.maximum(moments.reduce_rms(w), floor)
+    if self.beta1:
+      old = quantized.to_float(slot.m, slot.m_scale)
+      step = self.beta1 * old + (1.0 - self.beta1) * step
+      m, m_scale = quantized.to_quantized(step, self.quantized_dtype)
+      slot = slot._replace(m=m, m_scale=m_scale)
+    return step, slot
+
+  def _adapt(self, step: JTensor, w: JTensor, name: str) -> JTensor:
+    """Returns `step` times |w| / |step|, unless switched off for `name`."""
+    excluded = self.exclude_from_layerwise_adaptation or ()
+    if not self.layerwise_adaptation or any(
+      re.match(pattern, name) for pattern in excluded
+    ):
+      return step
+    w_rms, step_rms = moments.reduce_rms(w), moments.reduce_rms(step)
+    usable = (w_rms > 0) & (step_rms > 0)
+    ratio = w_rms / jnp.where(usable, step_rms, 1.0)
+    return step * jnp.where(usable, ratio, 1.0)
+
+  def _init_slot(self, w: JTensor) -> _Slot:
+    return _Slot(
+      *(
+        part
+        if masking.is_masked(part)
+        else jnp.zeros([w.shape[i] for i in part[0]], part[1])
+        for part in self._layout(w.shape)
+      )
+    )
+
+  def _partition_spec(self, hparams: _Hparams) -> ShardedAdafactorState:
+    leaves, tree = jax.tree.flatten(hparams)
+    slots = [
+      _Slot(
+        *(
+          part
+          if masking.is_masked(part)
+          else transforms.like(hp, keep=part[0], dtype=part[1])
+          for part in self._layout(hp.shape)
+        )
+      )
+      for hp in leaves
+    ]
+    return _pack(tree, transforms.replicated((), jnp.int32), slots)
+
+  def _layout(self, shape: Sequence[int]) -> _Slot:
+    """Returns for each part of the state (dimensions kept, dtype)."""
+    every = tuple(range(len(shape)))
+    without = lambda dim: tuple(i for i in every if i != dim)
+    slot = _Slot()
+    if self.beta1:
+      slot = slot._replace(m=(every, jnp.dtype(self.quantized_dtype)))
+    if self.beta1 and self.quantized_dtype == 'int8':
+      slot = slot._replace(m_scale=(every[1:], jnp.float32))
+    if dims := self._factored_dims(shape):
+      return slot._replace(
+        vr=(without(dims[0]), jnp.float32), vc=(without(dims[1]), jnp.float32)
+      )
+    return slot._replace(v=(every, jnp.float32))
+
+  def _factored_dims(self, shape: Sequence[int]) -> tuple[int, int] | None:
+    """Returns the dimensions that vr and vc are means over; None: no two."""
+    if not self.factored or len(shape) < 2:
+      return None
+    if not self.sort_factored_second_moment_dims:
+      return len(shape) - 1, len(shape) - 2
+    second, first = np.argsort(shape, kind='stable')[-2:]
+    if shape[second] < self.min_dim_size_to_factor:
+      return None
+    return int(first), int(second)
+
+  def _second_moment_decay(self, count: JTensor) -> Float[Array, '']:
+    if self.decay_method == 'adam':
+      return moments.bias_corrected_decay(self.decay_adam, count)
+    return moments.power_decay(self.decay_pow, count)
+
+  def _weight_decays(
+    self, tree: Nested[JTensor], hparams: _Hparams | None
+  ) -> list[float]:
+    """Returns the weight decay of each variable, 0 for none."""
+    names = [name for name, _ in py_utils.tree_paths(tree)]
+    weights = [self._weight_decay_of(name) for name in names]
+    if not self.respect_skip_lp_regularization:
+      return weights
+    if hparams is None:
+      raise ValueError(
+        'respect_skip_lp_regularization needs to know the variables; pass'
+        ' var_weight_hparams to get_grad_transformation'
+      )
+    skip = map(base_layer.var_skip_lp_regularization, jax.tree.leaves(hparams))
+    return [0.0 if s else w for s, w in zip(skip, weights, strict=True)]
+
+  def _weight_decay_of(self, name: str) -> float:
+    if not isinstance(self.weight_decay, Mapping):
+      return self.weight_decay or 0.0
+    found = (
+      weight
+      for pattern, weight in self.weight_decay.items()
+      if re.match(pattern, name)
+    )
+    return next(found, 0.0)
+
+
+def _inverse_root(
+  vr: JTensor, vc: JTensor, row: int, column: int
+) -> Float[Array, ...]:
+  """Returns 1 / sqrt(vr vc / mean(vr)), with both dimensions back."""
+  vr = jnp.expand_dims(vr, row)
+  vc = jnp.expand_dims(vc, column)
+  mean = jnp.mean(vr, axis=column, keepdims=True)
+  return jax.lax.rsqrt(vr / mean) * jax.lax.rsqrt(vc)
+
+
+def _refuse_stacked(hparams: _Hparams | None) -> None:
+  for name, hp in py_utils.tree_paths(hparams):
+    if hp.repeat_prefix:
+      raise ValueError(
+        f'ShardedAdafactor got the stacked variable {name} (repeat_prefix'
+        f' {hp.repeat_prefix}); set Learner.vectorize_on_repeat_prefix=True'
+      )
+
+
+def _pack(
+  tree: Any, count: Any, slots: Sequence[_Slot]
+) -> ShardedAdafactorState:
+  parts = [tree.unflatten(part) for part in zip(*slots, strict=True)]
+  return ShardedAdafactorState(count, *(parts or [tree.unflatten([])] * 5))
+
+
+def _unpack(tree: Any, state: ShardedAdafactorState) -> list[_Slot]:
+  parts = [tree.flatten_up_to(part) for part in state[1:]]
+  return [_Slot(*slot) for slot in zip(*parts, strict=True)]

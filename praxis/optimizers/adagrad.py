@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adagrad: each element divided by the root of its sum of squares."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from praxis import base_layer
+from praxis.nested_map import NestedMap
+from praxis.optimizers import base, transforms
+from praxis.pytypes import JTensor, Nested
+
+
+def sharded_adagrad(
+  learning_rate_fn: transforms.LearningRateFn,
+  initial_accumulator_value: float,
+  epsilon: float,
+) -> transforms.ShardedGradientTransformation:
+  """Returns Adagrad; its state holds the sums of squares.
+
+  References:
+    Duchi et al., https://jmlr.org/papers/v12/duchi11a.html
+  """
+
+  def init(params: Nested[JTensor]) -> transforms.State:
+    full = lambda w: jnp.full_like(w, initial_accumulator_value)
+    return NestedMap(
+      count=jnp.zeros([], jnp.int32),
+      sum_of_squares=jax.tree.map(full, params),
+    )
+
+  def update(
+    grads: Nested[JTensor],
+    state: transforms.State,
+    params: Nested[JTensor] | None = None,
+  ) -> tuple[Nested[JTensor], transforms.State]:
+    del params
+    lr = learning_rate_fn(state.count)
+    sums = jax.tree.map(
+      lambda s, g: s + (g * g).astype(s.dtype), state.sum_of_squares, grads
+    )
+
+    def scale(g: JTensor, s: JTensor) -> JTensor:
+      root = jnp.where(s > 0, jax.lax.rsqrt(s + epsilon), 0.0)
+      return -lr.astype(g.dtype) * g * root
+
+    updates = jax.tree.map(scale, grads, sums)
+    return updates, NestedMap(count=state.count + 1, sum_of_squares=sums)
+
+  return transforms.sharded(init, update)
+
+
+class Adagrad(base.BaseOptimizer):
+  """Adagrad with Optax's defaults."""
+
+  initial_accumulator_value: float = 0.1
+  # Added inside the root.
+  epsilon: float = 1e-10
+
+  def _get_raw_grad_transformation(
+    self,
+    learning_rate_fn: transforms.LearningRateFn,
+    var_weight_hparams: Nested[base_layer.WeightHParams] | None,
+  ) -> transforms.GradientTransformation:
+    return sharded_adagrad(
+      learning_rate_fn, self.initial_accumulator_value, self.epsilon
+    )
+
+
+class ShardedAdagrad(Adagrad):
+  """`Adagrad` with smaller defaults."""
+
+  initial_accumulator_value: float = 1e-12
+  epsilon: float = 1e-12

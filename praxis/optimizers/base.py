@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every optimizer offers, and the chain it is wrapped in."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from praxis import base_hyperparams, base_layer, pax_fiddle, schedules
+from praxis.optimizers import transforms, wrappers
+from praxis.pytypes import Nested
+
+
+class Optimizer(Protocol):
+  """What a learner needs of an optimizer."""
+
+  clip_gradient_norm_to_value: float
+  clip_gradient_single_norm_to_value: float
+  ema_decay: float
+
+  def get_learning_rate(self, step_count: ArrayLike) -> Float[Array, '']:
+    """Returns the learning rate at a step."""
+
+  def get_grad_transformation(
+    self,
+    var_weight_hparams: Nested[base_layer.WeightHParams] | None = None,
+    include_ema: bool = True,
+  ) -> transforms.ShardedGradientTransformation:
+    """Returns the whole chain, for variables so described."""
+
+
+class BaseOptimizer(base_hyperparams.FiddleBaseParameterizable):
+  """An optimizer: its own update rule inside the chain they all share.
+
+  The chain is: L1, L2, the rule (times -learning rate), decoupled weight decay,
+  elastic weight consolidation, moving average. The first four are always there,
+  so a state has the same places whatever is switched on. Gradients are clipped
+  before, by the learner.
+  """
+
+  # Adds weight * w, or weight * sign(w), to the clipped gradient.
+  l2_regularizer_weight: float | None = None
+  l1_regularizer_weight: float | None = None
+  # Leaves variables with at most one dimension out of these and of the decay.
+  skip_lp_1d_vectors: bool = False
+  # Adds -learning rate * weight * w to the update, as AdamW does.
+  decoupled_weight_decay: float | None = None
+  # The learner clips the norm of all gradients together; 0: does not.
+  clip_gradient_norm_to_value: float = 0.0
+  # The learner clips the norm of each gradient; 0: does not.
+  clip_gradient_single_norm_to_value: float = 0.0
+  # Multiplies the schedule.
+  learning_rate: float = 0.0
+  lr_schedule: pax_fiddle.Config[schedules.BaseSchedule] | None = None
+  # Decay of the moving average of the variables; 0: none is kept.
+  ema_decay: float = 0.0
+  # Pulls variables to their values at the first step; 0: does not.
+  ewc_regularizer_weight: float = 0.0
+  # A factor to that for each variable.
+  ewc_weight_per_var: Any = None
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    self._check()
+    schedule = self.lr_schedule
+    if isinstance(schedule, pax_fiddle.Config):
+      schedule = schedule.Instantiate()
+    self._lr_schedule = schedule
+
+  def get_learning_rate(self, step_count: ArrayLike) -> Float[Array, '']:
+    """Returns learning_rate times the schedule at `step_count`."""
+    if self._lr_schedule is None:
+      raise ValueError(
+        f'{type(self).__name__}.lr_schedule is not set; for a constant rate'
+        ' use schedules.Constant.config(value=1.0)'
+      )
+    value = self._lr_schedule.value_at(step_count)
+    return jnp.float32(self.learning_rate) * value
+
+  def get_grad_transformation(
+    self,
+    var_weight_hparams: Nested[base_layer.WeightHParams] | None = None,
+    include_ema: bool = True,
+  ) -> transforms.ShardedGradientTransformation:
+    """Returns the chain for variables described by `var_weight_hparams`.
+
+    They tell which variables are regularized, so they may be None only when
+    nothing is.
+    """
+    lr = self.get_learning_rate
+    mask = self._lp_mask(var_weight_hparams)
+    chain = [
+      wrappers.apply_lp_regularizer(mask, self.l1_regularizer_weight, p=1),
+      wrappers.apply_lp_regularizer(mask, self.l2_regularizer_weight, p=2),
+      self._get_raw_grad_transformation(lr, var_weight_hparams),
+      wrappers.apply_decoupled_weight_decay(
+        lr, mask, self.decoupled_weight_decay
+      ),
+    ]
+    if self.ewc_regularizer_weight:
+      chain.append(
+        wrappers.apply_ewc_regularization(
+          lr, self.ewc_regularizer_weight, self.ewc_weight_per_var
+        )
+      )
+    if self.ema_decay and include_ema:
+      chain.append(wrappers.apply_ema_weights(self.ema_decay))
+    return transforms.sharded_chain(*chain)
+
+  def _get_raw_grad_transformation(
+    self,
+    learning_rate_fn: transforms.LearningRateFn,
+    var_weight_hparams: Nested[base_layer.WeightHParams] | None,
+  ) -> transforms.GradientTransformation:
+    """Returns the update rule itself, scaled by -learning rate."""
+    raise NotImplementedError(
+      f'{type(self).__name__} must define _get_raw_grad_transformation'
+    )
+
+  def _lp_mask(
+    self, var_weight_hparams: Nested[base_layer.WeightHParams] | None
+  ) -> Nested[bool]:
+    weights = (
+      self.l1_regularizer_weight,
+      self.l2_regularizer_weight,
+      self.decoupled_weight_decay,
+    )
+    if not any(weights):
+      return ()
+    if var_weight_hparams is None:
+      raise ValueError(
+        f'{type(self).__name__} regularizes, so it must know the variables;'
+        ' pass var_weight_hparams to get_grad_transformation'
+      )
+    return wrappers.lp_mask(
+      var_weight_hparams, skip_lp_1d_vectors=self.skip_lp_1d_vectors
+    )
+
+  def _check(self) -> None:
+    if self.l1_regularizer_weight and self.l2_regularizer_weight:
+      raise ValueError(
+        'Should not mix L1 and L2 regularization, got l1_regularizer_weight='
+        f'{self.l1_regularizer_weight} and l2_regularizer_weight='
+        f'{self.l2_regularizer_weight}; set one to None'
+      )
+    lp = self.l1_regularizer_weight or self.l2_regularizer_weight
+    if self.decoupled_weight_decay and lp:
+      raise ValueError(
+        'Should not mix decoupled weight decay with L1 or L2 regularization,'
+        f' got decoupled_weight_decay={self.decoupled_weight_decay} and a'
+        f' regularizer weight of {lp}; set one to None'
+      )
+    if not 0.0 <= self.ema_decay < 1.0:
+      raise ValueError(f'ema_decay must be in [0, 1), got {self.ema_decay}')

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Updates stacked layers as if each were alone, in one vectorized update.
+
+Variables of repeated layers are stacked along leading dimensions, their repeat
+prefix. Statistics of an optimizer (an RMS, a factored moment) belong to one
+layer, so variables with the same prefix form a group, and the optimizer is
+vmapped over the prefix of the group. The state is a dict with one entry a
+group: 'no_prefix', and for example 'p#4#i-1' for variables stacked four times
+and replicated (-1) along the stack.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from praxis import base_layer
+from praxis.optimizers import masking, transforms
+from praxis.pytypes import JTensor, Nested
+
+NO_PREFIX = 'no_prefix'
+
+_Hparams = Nested[base_layer.WeightHParams]
+_MakeTx = Callable[[_Hparams], transforms.GradientTransformation]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Group:
+  """The variables of one prefix and the transformation that updates them."""
+
+  # True at the variables of the group.
+  mask: Nested[bool]
+  # How often the layers are stacked, outermost first.
+  prefix: tuple[int, ...]
+  # For one layer.
+  tx: transforms.ShardedGradientTransformation
+
+
+def has_no_prefix(state: Any) -> bool:
+  """Returns whether an optimizer state is not split in groups."""
+  return not (isinstance(state, dict) and NO_PREFIX in state)
+
+
+def get_transformations_with_vectorized_repeat_prefix(
+  make_tx: _MakeTx,
+  var_hparams: _Hparams,
+  *,
+  repeat_prefix_sep: str = '#',
+  force_prefix_structure: bool = False,
+) -> transforms.ShardedGradientTransformation:
+  """Returns one transformation for variables with and without a prefix.
+
+  `make_tx` makes the transformation for the variables of one layer, from their
+  descriptions. Where nothing is stacked its state is used as it is, unless
+  `force_prefix_structure` asks for the dict.
+  """
+  groups = _make_groups(make_tx, var_hparams, repeat_prefix_sep)
+  if set(groups) <= {NO_PREFIX} and not force_prefix_structure:
+    return transforms.as_sharded(make_tx(var_hparams))
+
+  def init(params: Nested[JTensor]) -> transforms.State:
+    return {
+      key: _vectorize(group.tx.init, group.prefix)(
+        masking.mask_tree(params, group.mask)
+      )
+      for key, group in groups.items()
+    }
+
+  def update(
+    updates: Nested[JTensor],
+    state: transforms.State,
+    params: Nested[JTensor] | None = None,
+  ) -> tuple[Nested[JTensor], transforms.State]:
+    _check_keys(groups, state)
+    new_state = {}
+    for key, group in groups.items():
+      select = lambda tree, mask=group.mask: (
+        None if tree is None else masking.mask_tree(tree, mask)
+      )
+      new, new_state[key] = _vectorize(group.tx.update, group.prefix)(
+        select(updates), state[key], select(params)
+      )
+      updates = masking.merge_tree(new, updates)
+    return updates, new_state
+
+  def init_partition_spec(hparams: _Hparams) -> transforms.State:
+    return {
+      key: _group_specs(group, masking.mask_tree(hparams, group.mask))
+      for key, group in groups.items()
+    }
+
+  return transforms.ShardedGradientTransformation(
+    init=init, update=update, init_partition_spec=init_partition_spec
+  )
+
+
+def group_key(hparams: base_layer.WeightHParams, sep: str) -> str:
+  """Returns the name of the group of a variable: 'p#4#i-1' or 'no_prefix'."""
+  if not hparams.repeat_prefix:
+    return NO_PREFIX
+  parts = ['p', '.'.join(map(str, hparams.repeat_prefix))]
+  parts.append(_encode(_prefix_mapping(hparams)))
+  if hparams.repeat_optimizer_dims_mapping is not None:
+    parts.append(_encode(hparams.repeat_optimizer_dims_mapping))
+  return sep.join(parts)
+
+
+def _make_groups(
+  make_tx: _MakeTx, var_hparams: _Hparams, sep: str
+) -> dict[str, _Group]:
+  keys = jax.tree.map(lambda hp: group_key(hp, sep), var_hparams)
+  by_key = dict(
+    zip(jax.tree.leaves(keys), jax.tree.leaves(var_hparams), strict=True)
+  )
+  groups = {}
+  for key in sorted({NO_PREFIX, *by_key}):
+    mask = jax.tree.map(lambda k, key=key: k == key, keys)
+    mine = jax.tree.map(_one_layer, masking.mask_tree(var_hparams, mask))
+    prefix = by_key[key].repeat_prefix if key in by_key else None
+    groups[key] = _Group(
+      mask=mask,
+      prefix=tuple(prefix or ()),
+      tx=transforms.as_sharded(make_tx(mine)),
+    )
+  return groups
+
+
+def _vectorize(
+  fn: Callable[..., Any], prefix: Sequence[int]
+) -> Callable[..., Any]:
+  for size in reversed(prefix):
+    fn = jax.vmap(fn, axis_size=size)
+  return fn
+
+
+def _one_layer(
+  hparams: base_layer.WeightHParams,
+) -> base_layer.WeightHParams:
+  return dataclasses.replace(
+    hparams,
+    repeat_prefix=None,
+    repeat_prefix_split_dims_mapping=None,
+    repeat_optimizer_dims_mapping=None,
+  )
+
+
+def _group_specs(group: _Group, hparams: _Hparams) -> transforms.State:
+  """Returns the descriptions of a group's state, with its prefix."""
+  specs = group.tx.init_partition_spec(jax.tree.map(_one_layer, hparams))
+  if not group.prefix:
+    return specs
+  first = jax.tree.leaves(hparams)[0]
+  mapping = _prefix_mapping(first)
+  if first.repeat_optimizer_dims_mapping is not None:
+    mapping = first.repeat_optimizer_dims_mapping
+  return jax.tree.map(
+    lambda spec: dataclasses.replace(
+      spec,
+      repeat_prefix=list(group.prefix),
+      repeat_prefix_split_dims_mapping=list(_as_tuple(mapping)),
+      mesh_shape=first.mesh_shape,
+    ),
+    specs,
+  )
+
+
+def _prefix_mapping(hparams: base_layer.WeightHParams) -> tuple[Any, ...]:
+  mapping = hparams.repeat_prefix_split_dims_mapping
+  if mapping is None:
+    return (-1,) * len(hparams.repeat_prefix)
+  return _as_tuple(mapping)
+
+
+def _as_tuple(mapping: Any) -> tuple[Any, ...]:
+  if isinstance(mapping, list | tuple):
+    return tuple(mapping)
+  return (mapping,)
+
+
+def _encode(mapping: Any) -> str:
+  """Returns 'i-1' for -1, 'sdata' for 'data', 'tdata,mdl' for several."""
+
+  def encode(dim: Any) -> str:
+    if dim is None:
+      return ''
+    if isinstance(dim, int):
+      return f'i{dim}'
+    if isinstance(dim, str):
+      return f's{dim}'
+    return 't' + ','.join(map(str, dim))
+
+  return '.'.join(encode(dim) for dim in _as_tuple(mapping))
+
+
+def _check_keys(groups: dict[str, _Group], state: transforms.State) -> None:
+  if not isinstance(state, dict) or set(state) != set(groups):
+    have = sorted(state) if isinstance(state, dict) else type(state).__name__
+    raise ValueError(
+      f'the optimizer state must have the groups {sorted(groups)}, got {have};'
+      ' was Learner.repeat_prefix_sep or the stacking of layers changed?'
+    )

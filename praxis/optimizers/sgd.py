@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stochastic gradient descent, with momentum or without."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from praxis import base_layer
+from praxis.nested_map import NestedMap
+from praxis.optimizers import base, transforms
+from praxis.pytypes import JTensor, Nested
+
+
+def sharded_sgd(
+  learning_rate_fn: transforms.LearningRateFn,
+  momentum: float | None,
+  nesterov: bool = False,
+) -> transforms.ShardedGradientTransformation:
+  """Returns SGD: trace <- g + momentum * trace, update = -lr * trace.
+
+  With `nesterov` the update is -lr * (g + momentum * trace). Without momentum
+  there is no trace in the state.
+
+  References:
+    Sutskever et al., https://proceedings.mlr.press/v28/sutskever13.html
+  """
+  if momentum is None:
+    return transforms.counting(
+      lambda grads, count, params: _scale(grads, -learning_rate_fn(count))
+    )
+
+  def init(params: Nested[JTensor]) -> transforms.State:
+    return NestedMap(
+      count=jnp.zeros([], jnp.int32), trace=jax.tree.map(jnp.zeros_like, params)
+    )
+
+  def update(
+    grads: Nested[JTensor],
+    state: transforms.State,
+    params: Nested[JTensor] | None = None,
+  ) -> tuple[Nested[JTensor], transforms.State]:
+    del params
+    decay = lambda g, t: (g + momentum * t).astype(t.dtype)
+    trace = jax.tree.map(decay, grads, state.trace)
+    ahead = jax.tree.map(decay, grads, trace) if nesterov else trace
+    updates = _scale(ahead, -learning_rate_fn(state.count))
+    return updates, NestedMap(count=state.count + 1, trace=trace)
+
+  return transforms.sharded(init, update)
+
+
+class Sgd(base.BaseOptimizer):
+  """Stochastic gradient descent."""
+
+  # Decay of the trace of gradients; None: no trace is kept.
+  momentum: float | None = None
+  nesterov: bool = False
+
+  def _get_raw_grad_transformation(
+    self,
+    learning_rate_fn: transforms.LearningRateFn,
+    var_weight_hparams: Nested[base_layer.WeightHParams] | None,
+  ) -> transforms.GradientTransformation:
+    return sharded_sgd(learning_rate_fn, self.momentum, self.nesterov)
+
+
+class ShardedSgd(Sgd):
+  """`Sgd`, by the name it had when only this one sharded its trace."""
+
+
+def _scale(updates: Nested[JTensor], by: JTensor) -> Nested[JTensor]:
+  return jax.tree.map(lambda u: by.astype(u.dtype) * u, updates)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What any optimizer can be wrapped in: regularizers, weight decay, EMA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from praxis import base_layer
+from praxis.nested_map import NestedMap
+from praxis.optimizers import transforms
+from praxis.pytypes import JTensor, Nested
+
+_Hparams = Nested[base_layer.WeightHParams]
+
+
+def lp_mask(
+  var_weight_hparams: _Hparams, *, skip_lp_1d_vectors: bool
+) -> Nested[bool]:
+  """Returns which variables are regularized and decayed.
+
+  Left out are those flagged SKIP_LP_REGULARIZATION and, on request, those with
+  at most one dimension (per layer, when layers are stacked).
+  """
+
+  def is_regularized(hparams: base_layer.WeightHParams) -> bool:
+    if base_layer.var_skip_lp_regularization(hparams):
+      return False
+    return not (skip_lp_1d_vectors and len(hparams.shape) <= 1)
+
+  return jax.tree.map(is_regularized, var_weight_hparams)
+
+
+def apply_lp_regularizer(
+  mask: Nested[bool], weight: float | None, *, p: int
+) -> transforms.ShardedGradientTransformation:
+  """Returns the transformation that adds the gradient of weight |w|_p^p / p.
+
+  That is weight * sign(w) for p=1, weight * w for p=2. Without a weight the
+  updates pass unchanged.
+  """
+  slope = {1: jnp.sign, 2: lambda w: w}.get(p)
+  if slope is None:
+    raise ValueError(f'p must be 1 or 2, got {p}')
+  if not weight:
+    return _identity()
+
+  def update(
+    updates: Nested[JTensor], count: JTensor, params: Nested[JTensor] | None
+  ) -> Nested[JTensor]:
+    del count
+    return _add_where(
+      mask,
+      updates,
+      _required(params, f'l{p}_regularizer_weight'),
+      lambda w: weight * slope(w),
+    )
+
+  return transforms.counting(update)
+
+
+def apply_decoupled_weight_decay(
+  learning_rate_fn: transforms.LearningRateFn,
+  mask: Nested[bool],
+  weight: float | None,
+) -> transforms.ShardedGradientTransformation:
+  """Returns the transformation that subtracts lr * weight * w.
+
+  References:
+    Loshchilov and Hutter, https://arxiv.org/abs/1711.05101
+  """
+  if not weight:
+    return _identity()
+
+  def update(
+    updates: Nested[JTensor], count: JTensor, params: Nested[JTensor] | None
+  ) -> Nested[JTensor]:
+    scale = -learning_rate_fn(count) * weight
+    params = _required(params, 'decoupled_weight_decay')
+    return _add_where(mask, updates, params, lambda w: scale * w)
+
+  return transforms.counting(update)
+
+
+def apply_ema_weights(decay: float) -> transforms.ShardedGradientTransformation:
+  """Returns the transformation that averages the variables over time.
+
+  With n steps done, d = min(decay, (1 + n) / (10 + n)) and w the variable
+  after this step: ema <- d ema + (1 - d) w. (Upstream Pax averaged the variable
+  before the step, so its average lagged by one.) Integers are copied.
+  """
+  if not 0.0 < decay < 1.0:
+    raise ValueError(f'ema_decay must be in (0, 1), got {decay}')
+
+  def init(params: Nested[JTensor]) -> transforms.State:
+    # Copies: the average must not share memory with the donated variables.
+    ema = jax.tree.map(lambda w: jnp.array(w, copy=True), params)
+    return NestedMap(count=jnp.zeros([], jnp.int32), ema=ema)
+
+  def update(
+    updates: Nested[JTensor],
+    state: transforms.State,
+    params: Nested[JTensor] | None = None,
+  ) -> tuple[Nested[JTensor], transforms.State]:
+    d = ema_decay_at(decay, state.count)
+
+    def average(u: JTensor, ema: JTensor, w: JTensor) -> JTensor:
+      if not jnp.issubdtype(w.dtype, jnp.inexact):
+        return w
+      return (ema - (1.0 - d) * (ema - (w + u))).astype(ema.dtype)
+
+    params = _required(params, 'ema_decay')
+    ema = jax.tree.map(average, updates, state.ema, params)
+    return updates, NestedMap(count=state.count + 1, ema=ema)
+
+  return transforms.sharded(init, update)
+
+
+def ema_decay_at(decay: float, count: Int[Array, '']) -> Float[Array, '']:
+  """Returns the decay after `count` steps: low at first, then `decay`."""
+  n = count.astype(jnp.float32)
+  return jnp.minimum(decay, (1.0 + n) / (10.0 + n))
+
+
+def apply_ewc_regularization(
+  learning_rate_fn: transforms.LearningRateFn,
+  weight: float,
+  weight_per_var: Nested[float] | None,
+) -> transforms.ShardedGradientTransformation:
+  """Returns the transformation that pulls variables to where they started.
+
+  It subtracts lr * weight * weight_per_var * (w - w_start), where w_start is
+  the variable at the first step.
+
+  References:
+    Kirkpatrick et al., https://arxiv.org/abs/1612.00796
+  """
+
+  def init(params: Nested[JTensor]) -> transforms.State:
+    start = jax.tree.map(lambda w: jnp.array(w, copy=True), params)
+    return NestedMap(count=jnp.zeros([], jnp.int32), pretrain_vars=start)
+
+  def update(
+    updates: Nested[JTensor],
+    state: transforms.State,
+    params: Nested[JTensor] | None = None,
+  ) -> tuple[Nested[JTensor], transforms.State]:
+    params = _required(params, 'ewc_regularizer_weight')
+    # At the first step the variables may come from another checkpoint.
+    start = jax.tree.map(
+      lambda old, w: jnp.where(state.count == 0, w, old),
+      state.pretrain_vars,
+      params,
+    )
+    scale = learning_rate_fn(state.count) * weight
+    per_var = weight_per_var or jax.tree.map(lambda _: 1.0, params)
+    updates = jax.tree.map(
+      lambda u, w, s, k: u - (scale * k * (w - s)).astype(u.dtype),
+      updates,
+      params,
+      start,
+      per_var,
+    )
+    return updates, NestedMap(count=state.count + 1, pretrain_vars=start)
+
+  return transforms.sharded(init, update)
+
+
+def _identity() -> transforms.ShardedGradientTransformation:
+  return transforms.counting(lambda updates, count, params: updates)
+
+
+def _add_where(
+  mask: Nested[bool],
+  updates: Nested[JTensor],
+  params: Nested[JTensor],
+  term: Callable[[JTensor], JTensor],
+) -> Nested[JTensor]:
+  return jax.tree.map(
+    lambda keep, u, w: u + term(w).astype(u.dtype) if keep else u,
+    mask,
+    updates,
+    params,
+  )
+
+
+def _required(params: Nested[JTensor] | None, why: str) -> Nested[JTensor]:
+  if params is None:
+    raise ValueError(
+      f'{why} needs the variables; call update(updates, state, params)'
+    )
+  return params

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules: values, above all learning rates, that depend on the step."""
+
+from __future__ import annotations
+
+from praxis.schedules.base import BaseSchedule
+from praxis.schedules.composed import (
+  CycleSchedule,
+  PiecewiseConstant,
+  PiecewiseSchedule,
+)
+from praxis.schedules.elementary import (
+  Constant,
+  ContinuousSchedule,
+  Cosine,
+  DelayedCosine,
+  Exponential,
+  Linear,
+  Polynomial,
+  SqrtDecay,
+  Transformer,
+)
+from praxis.schedules.rampup import (
+  LinearRampupCosineDecay,
+  LinearRampupExponentialDecay,
+  LinearRampupPiecewiseConstant,
+  LinearRampupPolynomialDecay,
+  LinearRampupSqrtDecay,
+)
+
+__all__ = [
+  'BaseSchedule',
+  'Constant',
+  'ContinuousSchedule',
+  'Cosine',
+  'CycleSchedule',
+  'DelayedCosine',
+  'Exponential',
+  'Linear',
+  'LinearRampupCosineDecay',
+  'LinearRampupExponentialDecay',
+  'LinearRampupPiecewiseConstant',
+  'LinearRampupPolynomialDecay',
+  'LinearRampupSqrtDecay',
+  'PiecewiseConstant',
+  'PiecewiseSchedule',
+  'Polynomial',
+  'SqrtDecay',
+  'Transformer',
+]

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules that start with a linear warm-up from zero."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from praxis.schedules import base, composed, elementary
+
+
+class _RampupDecay(base.BaseSchedule):
+  """0 -> max over the warm-up, max until decay_start, then a decay.
+
+  The decay ends at decay_end with max * min_ratio and stays there. Without
+  warm-up steps the value at step 0 is `max`.
+  """
+
+  # Steps of the linear warm-up.
+  warmup_steps: int = 0
+  # First and last step of the decay.
+  decay_start: int = 0
+  decay_end: int = 0
+  # The final value as a fraction of `max`.
+  min_ratio: float = 0.01
+  # The peak; must be positive.
+  max: float = 0.0
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    kind = type(self).__name__
+    if self.max <= 0:
+      raise ValueError(f'{kind}.max must be positive, got {self.max}')
+    if not 0 <= self.warmup_steps <= self.decay_start <= self.decay_end:
+      raise ValueError(
+        f'{kind} needs 0 <= warmup_steps <= decay_start <= decay_end, got'
+        f' {self.warmup_steps}, {self.decay_start}, {self.decay_end}'
+      )
+
+  def _decay(self, u: Float[Array, '']) -> Float[Array, '']:
+    """Returns the value as a fraction of `max` at the progress u of a decay."""
+    raise NotImplementedError
+
+  def value_at(self, step: ArrayLike) -> Float[Array, '']:
+    t = base.as_float(step)
+    ramp = base.progress(t, 0, self.warmup_steps) if self.warmup_steps else 1.0
+    length = max(self.decay_end - self.decay_start, 1)
+    u = base.progress(t, self.decay_start, self.decay_start + length)
+    return self.max * (
+      jnp.where(t < self.warmup_steps, ramp, self._decay(u))
+    ).astype(jnp.float32)
+
+
+class LinearRampupExponentialDecay(_RampupDecay):
+  """Linear warm-up, a plateau, then a line in log space."""
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.min_ratio <= 0:
+      raise ValueError(
+        'LinearRampupExponentialDecay.min_ratio must be positive, got'
+        f' {self.min_ratio}; a log-linear decay never reaches zero'
+      )
+
+  def _decay(self, u: Float[Array, '']) -> Float[Array, '']:
+    return jnp.exp(u * math.log(self.min_ratio))
+
+
+class LinearRampupPolynomialDecay(_RampupDecay):
+  """Linear warm-up, a plateau, then a power curve, flat at its start."""
+
+  # Exponent of the decay.
+  power: int = 1
+
+  def _decay(self, u: Float[Array, '']) -> Float[Array, '']:
+    return 1.0 + (self.min_ratio - 1.0) * u**self.power
+
+
+class LinearRampupCosineDecay(_RampupDecay):
+  """Linear warm-up, a plateau, then half a cosine wave.
+
+  `start_step` delays the whole schedule: until then the value is `max`, and
+  all other steps are counted from it. Upstream Pax returned a constant 1.0
+  there, whatever `max` was.
+  """
+
+  # Steps before the schedule begins.
+  start_step: int = 0
+
+  def _decay(self, u: Float[Array, '']) -> Float[Array, '']:
+    return elementary.half_cosine(u, 1.0, self.min_ratio)
+
+  def value_at(self, step: ArrayLike) -> Float[Array, '']:
+    t = base.as_float(step)
+    after = super().value_at(t - self.start_step)
+    return jnp.where(t < self.start_step, jnp.float32(self.max), after)
+
+
+class LinearRampupSqrtDecay(base.BaseSchedule):
+  """peak * min(t / warmup, sqrt(warmup / t)) with t = step."""
+
+  # Value at the end of the warm-up.
+  peak: float = 1.0
+  warmup_steps: int = 4000
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.warmup_steps <= 0:
+      raise ValueError(
+        'LinearRampupSqrtDecay.warmup_steps must be positive, got'
+        f' {self.warmup_steps}'
+      )
+
+  def value_at(self, step: ArrayLike) -> Float[Array, '']:
+    t = base.as_float(step)
+    decay = jnp.sqrt(self.warmup_steps / jnp.maximum(t, 1.0))
+    return self.peak * jnp.minimum(t / self.warmup_steps, decay)
+
+
+class LinearRampupPiecewiseConstant(base.BaseSchedule):
+  """0 -> values[0] until boundaries[0], then values[i] from boundaries[i]."""
+
+  # Steps: the end of the warm-up, then the start of each later value.
+  boundaries: Sequence[int] | None = None
+  # As many as boundaries.
+  values: Sequence[float] | None = None
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    base.check_lengths(
+      self, ('boundaries', self.boundaries), ('values', self.values), extra=0
+    )
+    base.check_sorted(self, self.boundaries)
+    if not self.boundaries or self.boundaries[0] <= 0:
+      raise ValueError(
+        'LinearRampupPiecewiseConstant.boundaries must start with a positive'
+        f' step, got {self.boundaries}'
+      )
+
+  def value_at(self, step: ArrayLike) -> Float[Array, '']:
+    t = base.as_float(step)
+    ramp = base.progress(t, 0, self.boundaries[0])
+    return ramp * composed.step_function(t, self.boundaries[1:], self.values)
