@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From text to token ids and back: bytes, or pieces learned from the corpus."""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from praxis import base_hyperparams
+
+
+class Tokenizer(base_hyperparams.FiddleBaseParameterizable, abc.ABC):
+  """What an input needs to know about a vocabulary."""
+
+  def fit(self, documents: Sequence[bytes]) -> None:
+    """Learns the vocabulary from `documents`, if it is one that is learned."""
+
+  @property
+  @abc.abstractmethod
+  def vocab_size(self) -> int:
+    """All ids are below this."""
+
+  @property
+  @abc.abstractmethod
+  def bos_id(self) -> int:
+    """Stands before each document."""
+
+  @property
+  @abc.abstractmethod
+  def eos_id(self) -> int:
+    """Stands after each document."""
+
+  @abc.abstractmethod
+  def encode(self, document: bytes) -> np.ndarray:
+    """The ids of `document`, without bos and eos."""
+
+  @abc.abstractmethod
+  def decode(self, ids: Iterable[int]) -> str:
+    """The text that `ids` stand for; bos, eos and padding are left out."""
+
+
+class ByteTokenizer(Tokenizer):
+  """The bytes themselves: ids 0 to 255, then bos, eos and padding."""
+
+  vocab_size = 259
+  bos_id = 256
+  eos_id = 257
+  pad_id = 258
+
+  def encode(self, document: bytes) -> np.ndarray:
+    return np.frombuffer(document, np.uint8).astype(np.uint16)
+
+  def decode(self, ids: Iterable[int]) -> str:
+    kept = bytes(int(i) for i in ids if 0 <= i < 256)
+    return kept.decode('utf-8', errors='replace')
+
+
+class SentencePieceTokenizer(Tokenizer):
+  """A SentencePiece model, given or trained on first use and then kept.
+
+  A model that was trained is kept in the user's cache directory
+  (`$XDG_CACHE_HOME/pax`, else `~/.cache/pax`) under a name made of the corpus
+  and the size of the vocabulary, so that it is trained once per corpus.
+
+  References:
+    https://arxiv.org/abs/1808.06226
+  """
+
+  # A trained model. None: train one on the corpus.
+  model_file: str | None = None
+  # Size of the vocabulary to train; ignored if `model_file` is given.
+  num_pieces: int = 4096
+  # At most so many lines, chosen at random, are trained on.
+  max_lines: int = 200_000
+
+  def __post_init__(self):
+    super().__post_init__()
+    self._processor: Any = None
+    if self.model_file is not None:
+      self._load(self.model_file)
+
+  def fit(self, documents: Sequence[bytes]) -> None:
+    if self._processor is not None:
+      return
+    path = os.path.join(_cache_dir(), f'{self._fingerprint(documents)}.model')
+    if not os.path.exists(path):
+      _write_atomically(path, self._train(documents))
+    self._load(path)
+
+  @property
+  def vocab_size(self) -> int:
+    return self._fitted().get_piece_size()
+
+  @property
+  def bos_id(self) -> int:
+    return self._fitted().bos_id()
+
+  @property
+  def eos_id(self) -> int:
+    return self._fitted().eos_id()
+
+  def encode(self, document: bytes) -> np.ndarray:
+    text = document.decode('utf-8', errors='replace')
+    return np.array(self._fitted().encode(text), np.int32)
+
+  def decode(self, ids: Iterable[int]) -> str:
+    size = self.vocab_size
+    return self._fitted().decode([int(i) for i in ids if 0 <= i < size])
+
+  def _fitted(self) -> Any:
+    if self._processor is None:
+      raise ValueError(
+        'SentencePieceTokenizer has no model yet; set model_file, or call '
+        'fit(documents) first'
+      )
+    return self._processor
+
+  def _load(self, path: str) -> None:
+    import sentencepiece  # Slow to load, and seldom needed.
+
+    if not os.path.isfile(path):
+      raise ValueError(
+        f'model_file must be a SentencePiece model, got {path!r}, which does '
+        'not exist; leave it unset to train one'
+      )
+    self._processor = sentencepiece.SentencePieceProcessor(model_file=path)
+
+  def _fingerprint(self, documents: Sequence[bytes]) -> str:
+    digest = hashlib.sha256(f'{self.num_pieces},{self.max_lines}'.encode())
+    for document in documents:
+      digest.update(hashlib.sha256(document).digest())
+    return f'sentencepiece_{self.num_pieces}_{digest.hexdigest()[:16]}'
+
+  def _train(self, documents: Sequence[bytes]) -> bytes:
+    import io
+
+    import sentencepiece
+
+    model = io.BytesIO()
+    lines = (
+      line
+      for document in documents
+      for line in document.decode('utf-8', 'replace').split('\n')
+      if line
+    )
+    sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=lines,
+      model_writer=model,
+      vocab_size=self.num_pieces,
+      model_type='bpe',
+      byte_fallback=True,
+      character_coverage=0.9995,
+      # Text must come back as it was: no normalisation, all white space.
+      normalization_rule_name='identity',
+      remove_extra_whitespaces=False,
+      add_dummy_prefix=False,
+      allow_whitespace_only_pieces=True,
+      user_defined_symbols=['\n'],
+      input_sentence_size=self.max_lines,
+      shuffle_input_sentence=True,
+      minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def _cache_dir() -> str:
+  base = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
+  return os.path.join(base, 'pax')
+
+
+def _write_atomically(path: str, content: bytes) -> None:
+  folder = os.path.dirname(path)
+  os.makedirs(folder, exist_ok=True)
+  with tempfile.NamedTemporaryFile(dir=folder, delete=False) as f:
+    f.write(content)
+  os.replace(f.name, path)

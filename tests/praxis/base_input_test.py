@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every input promises, shown on one that counts."""
+
+from __future__ import annotations
+
+import pickle
+
+import jax
+import numpy as np
+import pytest
+
+from praxis import base_input, pax_fiddle, py_utils
+
+NestedMap = py_utils.NestedMap
+
+
+class Count(base_input.BaseInput):
+  """Batches 0, 1, 2 ... up to `size`."""
+
+  size: int = 4
+
+  def __post_init__(self):
+    super().__post_init__()
+    self._next = 0
+
+  def get_next(self) -> NestedMap:
+    if self._next == self.size:
+      raise StopIteration
+    self._next += 1
+    return NestedMap(x=np.full((self.batch_size, 2), self._next - 1))
+
+  def reset(self) -> None:
+    self._next = 0
+
+
+class ResumableCount(Count):
+  def _get_state_internal(self):
+    return {'next': self._next}
+
+  def _set_state_internal(self, state):
+    self._next = state['next']
+
+
+def make(cls=ResumableCount, **kwargs):
+  return cls.config(batch_size=2, **kwargs).Instantiate()
+
+
+def values(source: base_input.BaseInput) -> list[int]:
+  found = []
+  while (batch := source.peek_padded()) is not None:
+    assert source.get_next_padded() is batch
+    found.append(int(batch.x[0, 0]))
+  return found
+
+
+def test_defaults_of_the_contract():
+  source = make()
+  assert (source.name, make(is_training=True).name) == ('input', 'train')
+  assert (source.num_infeed_hosts, source.infeed_host_index) == (1, 0)
+  assert source.eval_loop_num_batches == 1
+  assert not source.reset_for_eval and not source.is_training
+
+
+@pytest.mark.parametrize('name', ['c4/train', 'with space', 'a\n'])
+def test_a_name_must_be_fit_for_directories(name):
+  with pytest.raises(ValueError, match='name must match'):
+    make(name=name)
+
+
+@pytest.mark.parametrize('batches', [0, -2])
+def test_eval_loop_num_batches_is_positive_or_all(batches):
+  with pytest.raises(ValueError, match='eval_loop_num_batches'):
+    make(eval_loop_num_batches=batches)
+  assert make(eval_loop_num_batches=-1) and make(eval_loop_num_batches=None)
+
+
+def test_a_batch_size_is_required():
+  with pytest.raises(ValueError, match='batch_size of Count'):
+    Count.config().Instantiate()
+
+
+def test_the_host_must_be_one_of_the_hosts():
+  with pytest.raises(ValueError, match='infeed_host_index'):
+    make(num_infeed_hosts=2, infeed_host_index=2)
+
+
+def test_the_global_batch_counts_all_hosts():
+  params = Count.config(batch_size=3, num_infeed_hosts=4)
+  assert base_input.BaseInput.get_batch_size(params) == 3
+  assert base_input.BaseInput.get_global_batch_size(params) == 12
+  params.num_infeed_hosts = 0
+  assert base_input.BaseInput.get_global_batch_size(params) == 3
+
+
+def test_peek_shows_the_next_batch_and_takes_none():
+  assert values(make()) == [0, 1, 2, 3]
+  assert values(make(Count)) == [0, 1, 2, 3]
+
+
+def test_padding_adds_rows_of_zeros():
+  source = make(batch_padding_size=3)
+  source.get_next()
+  batch = source.get_next_padded()
+  np.testing.assert_array_equal(batch.x[:, 0], [1, 1, 0, 0, 0])
+
+
+def test_state_after_a_peek_is_the_state_before_it():
+  source = make()
+  source.get_next()
+  state = source.get_state()
+  source.peek_padded()
+  assert source.get_state() == state
+  other = make()
+  other.set_state(source.get_state())
+  assert values(other) == values(source) == [1, 2, 3]
+
+
+def test_a_peek_without_state_cannot_be_saved():
+  source = make(Count)
+  source.peek_padded()
+  with pytest.raises(ValueError, match='peeked'):
+    source.get_state()
+  source.get_next_padded()
+  with pytest.raises(NotImplementedError, match='resumed'):
+    source.get_state()
+
+
+def test_set_state_forgets_the_peeked_batch():
+  source = make()
+  start = source.get_state()
+  source.get_next()
+  source.peek_padded()
+  source.set_state(start)
+  assert values(source) == [0, 1, 2, 3]
+
+
+def test_save_and_restore_go_through_a_file(tmp_path):
+  source = make()
+  source.get_next()
+  source.save(tmp_path / 'state')
+  other = make()
+  other.restore(tmp_path / 'state')
+  assert values(other) == [1, 2, 3]
+
+
+@pytest.mark.parametrize('peek', [False, True])
+def test_a_pickled_input_goes_on_where_it_was(peek):
+  source = make()
+  source.get_next()
+  if peek:
+    source.peek_padded()
+  assert values(pickle.loads(pickle.dumps(source))) == [1, 2, 3]
+
+
+def test_batches_are_split_over_devices_for_pmap():
+  devices = jax.local_device_count()
+  source = make()
+  batch = NestedMap(x=np.arange(2 * devices * 3).reshape(2 * devices, 3))
+  split = source.reshard_for_pmap(batch)
+  assert split.x.shape == (devices, 2, 3)
+  np.testing.assert_array_equal(split.x[1], batch.x[2:4])
+  with pytest.raises(ValueError, match='does not divide'):
+    source.reshard_for_pmap(NestedMap(x=np.zeros(2 * devices + 1)))
+
+
+def test_batches_become_global_arrays_for_spmd():
+  mesh = jax.make_mesh((4, 2), ('data', 'mdl'))
+  spec = jax.sharding.PartitionSpec('data')
+  batch = NestedMap(x=np.arange(24).reshape(8, 3))
+  placed = make().reshard_for_spmd(batch, mesh, NestedMap(x=spec))
+  assert placed.x.sharding == jax.sharding.NamedSharding(mesh, spec)
+  np.testing.assert_array_equal(placed.x, batch.x)
+
+
+def multi(**kwargs):
+  return base_input.MultiInput.config(
+    input_to_params={
+      'a': ResumableCount.config(batch_size=4),
+      'b': ResumableCount.config(batch_size=6, size=9),
+    },
+    **kwargs,
+  )
+
+
+def test_multi_input_reads_side_by_side():
+  source = multi().Instantiate()
+  batch = source.get_next()
+  assert (batch.a.x.shape, batch.b.x.shape) == ((4, 2), (6, 2))
+  assert base_input.MultiInput.get_batch_size(multi()) == 2
+  state = source.get_state()
+  assert source.get_next().b.x[0, 0] == 1
+  source.set_state(state)
+  assert source.get_next().b.x[0, 0] == 1
+  source.reset()
+  assert source.get_child('b').get_state() == {'next': 0}
+
+
+def test_multi_input_passes_the_host_on():
+  source = multi(num_infeed_hosts=3, infeed_host_index=2).Instantiate()
+  assert source.get_child('a').infeed_host_index == 2
+
+
+def test_multi_input_refuses_what_it_cannot_mean():
+  with pytest.raises(ValueError, match='default_input'):
+    multi(default_input='c').Instantiate()
+  with pytest.raises(ValueError, match='batch_size'):
+    multi(batch_size=2).Instantiate()
+  with pytest.raises(ValueError, match='names no input'):
+    base_input.MultiInput.config().Instantiate()
+
+
+def test_specs_come_from_the_first_batch():
+  provider = base_input.DatasetInputSpecsProvider.config(
+    input_p=Count.config(batch_size=5)
+  ).Instantiate()
+  assert isinstance(provider.input_p, pax_fiddle.Config)
+  spec = provider.get_input_specs().x
+  assert (spec.shape, spec.dtype) == ((5, 2), np.int64)
