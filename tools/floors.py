@@ -19,7 +19,15 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
   ),
   ('kernels', ('praxis.kernels',)),
   ('base', ('praxis.base_input', 'praxis.base_layer', 'praxis.base_model')),
-  ('layers', ('praxis.layers', 'praxis.optimizers', 'praxis.schedules')),
+  (
+    'layers',
+    (
+      'praxis.layers',
+      'praxis.optimizer_prefix_vectorization',
+      'praxis.optimizers',
+      'praxis.schedules',
+    ),
+  ),
   ('decoding', ('praxis.decoding',)),
   ('models', ('praxis.layers.models', 'praxis.layers.transformer_models')),
   (

@@ -97,7 +97,12 @@ CHECKS = {
     ['format', '--no-cache', '--quiet'],
     _PYTHON,
   ),
-  'clang-format': (clang_format, ['--dry-run', '--Werror'], ['-i'], _CPP),
+  'clang-format': (
+    clang_format,
+    ['--dry-run', '--Werror', '--ferror-limit=3'],
+    ['-i'],
+    _CPP,
+  ),
   'buildifier': (buildifier, ['-mode=diff'], ['-mode=fix'], _STARLARK),
 }
 

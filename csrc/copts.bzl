@@ -1,0 +1,13 @@
+"""Options of every C++ target here.
+
+No -march: a kernel chooses its instructions at run time, so that one build runs
+on every x86-64 and is as fast as the machine allows.
+"""
+
+COPTS = [
+    "-O3",
+    "-Wall",
+    "-Werror",
+    "-fPIC",
+    "-fvisibility=hidden",
+]
