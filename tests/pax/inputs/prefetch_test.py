@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading ahead changes neither the batches nor the state that is saved."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from pax.inputs import prefetch
+from praxis import base_input, py_utils
+
+NestedMap = py_utils.NestedMap
+
+
+class Count(base_input.BaseInput):
+  """Batches 0 .. size, then the end, or an error at `fails_at`."""
+
+  size: int = 10
+  fails_at: int = -1
+
+  def __post_init__(self):
+    super().__post_init__()
+    self._next = 0
+
+  def get_next(self) -> NestedMap:
+    if self._next == self.fails_at:
+      raise OSError('disk on fire')
+    if self._next == self.size:
+      raise StopIteration
+    self._next += 1
+    return NestedMap(x=np.full((self.batch_size,), self._next - 1))
+
+  def reset(self) -> None:
+    self._next = 0
+
+  def _get_state_internal(self):
+    return {'next': self._next}
+
+  def _set_state_internal(self, state):
+    self._next = state['next']
+
+
+def make(depth=3, transform=None, **kwargs):
+  source = Count.config(batch_size=2, **kwargs).Instantiate()
+  return prefetch.Prefetcher(source, depth=depth, transform=transform)
+
+
+def value(batch) -> int:
+  return int(batch.x[0])
+
+
+def drain(ahead) -> list[int]:
+  found = []
+  while (batch := ahead.peek()) is not None:
+    assert ahead.get_next() is batch
+    found.append(value(batch))
+  return found
+
+
+@pytest.mark.parametrize('depth', [1, 2, 20])
+def test_batches_come_in_order_and_end(depth):
+  with make(depth) as ahead:
+    assert drain(ahead) == list(range(10))
+    for _ in range(2):
+      with pytest.raises(StopIteration):
+        ahead.get_next()
+
+
+def test_the_state_is_behind_the_batch_handed_out():
+  with make(depth=8) as ahead:
+    assert ahead.get_state() == {'next': 0}
+    for i in range(1, 5):
+      ahead.get_next()
+      assert ahead.get_state() == {'next': i}
+    ahead.peek()
+    assert ahead.get_state() == {'next': 4}
+
+
+def test_a_saved_state_gives_the_batches_that_would_have_come():
+  with make() as ahead, make() as resumed:
+    for _ in range(4):
+      ahead.get_next()
+    resumed.get_next()
+    resumed.peek()
+    resumed.set_state(ahead.get_state())
+    assert drain(resumed) == drain(ahead) == list(range(4, 10))
+
+
+def test_reset_starts_over():
+  with make() as ahead:
+    first = drain(ahead)
+    ahead.reset()
+    assert ahead.get_state() == {'next': 0}
+    assert drain(ahead) == first
+
+
+def test_errors_of_the_thread_reach_the_reader():
+  with make(fails_at=2) as ahead:
+    assert [value(ahead.get_next()) for _ in range(2)] == [0, 1]
+    with pytest.raises(OSError, match='fire'):
+      ahead.get_next()
+
+
+def test_transform_runs_in_the_thread():
+  threads = []
+
+  def note(batch):
+    threads.append(threading.current_thread())
+    return NestedMap(x=batch.x + 100)
+
+  with make(transform=note) as ahead:
+    assert value(ahead.get_next()) == 100
+  assert threading.current_thread() not in threads
+
+
+def test_close_ends_a_thread_that_waits():
+  ahead = make(depth=1)
+  ahead.get_next()
+  ahead.close()
+  assert not any(t.name == 'prefetch input' for t in threading.enumerate())
+
+
+def test_depth_must_be_positive():
+  with pytest.raises(ValueError, match='depth'):
+    make(depth=0)
+
+
+class Stateless(Count):
+  def _get_state_internal(self):
+    raise NotImplementedError('no state here')
+
+
+def test_an_input_without_state_can_be_read_but_not_saved():
+  source = Stateless.config(batch_size=1).Instantiate()
+  with prefetch.Prefetcher(source) as ahead:
+    assert drain(ahead) == list(range(10))
+    with pytest.raises(NotImplementedError):
+      ahead.get_state()

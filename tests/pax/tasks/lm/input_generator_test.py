@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Synthetic batches by their definition, and plain lines from a file."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pax.tasks.lm import input_generator
+
+
+def test_synthetic_data_is_all_ones():
+  source = input_generator.SyntheticLmData.config(
+    batch_size=2, seq_len=3, is_training=True
+  ).Instantiate()
+  for _ in range(2):
+    batch = source.get_next()
+    for name in ('ids', 'labels', 'segment_ids'):
+      assert batch[name].dtype == np.int32
+      np.testing.assert_array_equal(batch[name], np.ones((2, 3)))
+    np.testing.assert_array_equal(batch.segment_pos, [[0, 1, 2]] * 2)
+    np.testing.assert_array_equal(batch.paddings, np.zeros((2, 3)))
+    np.testing.assert_array_equal(batch.weights, np.ones((2, 3)))
+  source.set_state(source.get_state())
+
+
+def test_synthetic_data_needs_a_length():
+  with pytest.raises(ValueError, match='seq_len'):
+    input_generator.SyntheticLmData.config(batch_size=2).Instantiate()
+
+
+@pytest.fixture
+def lines(tmp_path):
+  path = tmp_path / 'lines'
+  path.write_text('one\ntwo\nthree is long\n')
+  return str(path)
+
+
+def text(lines, **kwargs):
+  return input_generator.TextInput.config(
+    input_file=lines, batch_size=2, max_sequence_length=6, **kwargs
+  ).Instantiate()
+
+
+def test_lines_fill_rows_and_the_last_batch_is_padded(lines):
+  source = text(lines, bytes_repr=False)
+  assert source.computed_num_samples() == 3
+  first, second = source.get_next(), source.get_next()
+  lengths = (1 - second.paddings).sum(axis=1).astype(int)
+  assert list(lengths) == [6, 0]
+  assert source.ids_to_strings(second.ids, lengths) == ['three', '']
+  assert source.ids_to_strings(first.labels, [3, 3]) == ['one', 'two']
+  np.testing.assert_array_equal(first.eval_sample_weights, [1, 1])
+  np.testing.assert_array_equal(second.eval_sample_weights, [1, 0])
+  with pytest.raises(StopIteration):
+    source.get_next()
+  source.reset()
+  np.testing.assert_array_equal(source.get_next().ids, first.ids)
+
+
+def test_some_lines_as_bytes(lines):
+  source = text(lines, num_samples=1)
+  batch = source.get_next()
+  assert source.ids_to_strings(batch.labels[:1], [3]) == ["b'one'"]
+  assert source.peek_padded() is None
+
+
+def test_hosts_take_rows_in_turn(lines):
+  hosts = [text(lines, num_infeed_hosts=2, infeed_host_index=h) for h in (0, 1)]
+  batches = [source.get_next() for source in hosts]
+  assert [b.eval_sample_weights.sum() for b in batches] == [2, 1]
+  assert all(source.peek_padded() is None for source in hosts)
+
+
+def test_the_file_must_be_named():
+  with pytest.raises(ValueError, match='input_file'):
+    input_generator.TextInput.config(batch_size=1).Instantiate()
