@@ -3,17 +3,31 @@
 
 from __future__ import annotations
 
+from pax.checkpoints.contract import (
+  CheckpointError as CheckpointError,
+)
+from pax.checkpoints.contract import (
+  CheckpointOptions as CheckpointOptions,
+)
+from pax.checkpoints.contract import (
+  CheckpointType as CheckpointType,
+)
+from pax.checkpoints.contract import (
+  CorruptCheckpointError as CorruptCheckpointError,
+)
+from pax.checkpoints.contract import (
+  Restored as Restored,
+)
 from pax.checkpoints.manager import (
-    Checkpointer as Checkpointer,
-    FileCheckpointer as FileCheckpointer,
-    NoopCheckpointer as NoopCheckpointer,
-    create_checkpointer as create_checkpointer,
+  Checkpointer as Checkpointer,
+)
+from pax.checkpoints.manager import (
+  FileCheckpointer as FileCheckpointer,
+)
+from pax.checkpoints.manager import (
+  NoopCheckpointer as NoopCheckpointer,
+)
+from pax.checkpoints.manager import (
+  create_checkpointer as create_checkpointer,
 )
 from pax.checkpoints.retention import parse_duration as parse_duration
-from pax.checkpoints.contract import (
-    CheckpointError as CheckpointError,
-    CheckpointOptions as CheckpointOptions,
-    CheckpointType as CheckpointType,
-    CorruptCheckpointError as CorruptCheckpointError,
-    Restored as Restored,
-)

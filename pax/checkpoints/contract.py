@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of checkpointing: kinds, options, errors and what a restore gives."""
+"""The words of checkpointing: kinds, options, errors, what a restore gives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CheckpointType(str, enum.Enum):
 
 
 class CheckpointError(ValueError):
-  """A checkpoint that cannot be written or read; the message says what to do."""
+  """A checkpoint that cannot be written or read; the message says why."""
 
 
 class CorruptCheckpointError(CheckpointError):
@@ -37,6 +37,8 @@ class CheckpointOptions:
   max_to_keep: int | None = 10
   # Seconds; besides the newest, one checkpoint per so long is kept for ever.
   keep_interval_secs: float | None = None
+  # Whether to save at all; restoring is always possible.
+  saving: bool = True
   # Whether files are written by a thread while training goes on.
   asynchronous: bool = True
   # Seconds that process 0 waits for the other processes' files.
@@ -45,9 +47,9 @@ class CheckpointOptions:
   def __post_init__(self):
     if self.save_interval_steps < 1:
       raise ValueError(
-          'save_interval_steps must be at least 1, got '
-          f'{self.save_interval_steps}; to save nothing use '
-          '--noenable_checkpoint_saving'
+        'save_interval_steps must be at least 1, got '
+        f'{self.save_interval_steps}; to save nothing use '
+        '--noenable_checkpoint_saving'
       )
 
 

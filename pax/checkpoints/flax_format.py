@@ -24,8 +24,8 @@ def snapshot(named: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:
   for name, leaf in named.items():
     if not (leaf.is_fully_replicated or leaf.is_fully_addressable):
       raise CheckpointError(
-          f'{name} is divided among hosts ({leaf.sharding}), which one file'
-          ' cannot hold; use --pmap_use_tensorstore'
+        f'{name} is divided among hosts ({leaf.sharding}), which one file'
+        ' cannot hold; use --pmap_use_tensorstore'
       )
   if jax.process_index():
     return {}
@@ -35,25 +35,27 @@ def snapshot(named: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:
 
 
 def write(
-    file: Path,
-    state: dict[str, np.ndarray],
-    metadata: Mapping[str, Any],
-    train_input: Mapping[str, str],
+  file: Path,
+  state: dict[str, np.ndarray],
+  metadata: Mapping[str, Any],
+  train_input: Mapping[str, str],
 ) -> None:
   from flax import serialization
 
   sums = {name: _checksum(array) for name, array in state.items()}
   file.write_bytes(
-      serialization.msgpack_serialize({
-          'state': state,
-          'metadata': {**metadata, 'crc32': sums},
-          'train_input': dict(train_input),
-      })
+    serialization.msgpack_serialize(
+      {
+        'state': state,
+        'metadata': {**metadata, 'crc32': sums},
+        'train_input': dict(train_input),
+      }
+    )
   )
 
 
 def read(
-    file: Path,
+  file: Path,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, str]]:
   """The state by leaf name, the metadata and the inputs' states."""
   from flax import serialization
@@ -63,30 +65,29 @@ def read(
     state, metadata = tree['state'], tree['metadata']
   except (ValueError, KeyError, TypeError) as e:
     raise CorruptCheckpointError(
-        f'{file} is not a checkpoint that Flax can read'
-        f' ({type(e).__name__}: {e})'
+      f'{file} is not a checkpoint that Flax can read ({type(e).__name__}: {e})'
     ) from e
   for name, wanted in metadata['crc32'].items():
     if name not in state or _checksum(state[name]) != wanted:
       raise CorruptCheckpointError(
-          f'{name} in {file} is not what was written (its checksum differs)'
+        f'{name} in {file} is not what was written (its checksum differs)'
       )
   return state, metadata, tree['train_input']
 
 
 def place(
-    state: Mapping[str, np.ndarray],
-    abstract: Mapping[str, jax.ShapeDtypeStruct],
+  state: Mapping[str, np.ndarray],
+  abstract: Mapping[str, jax.ShapeDtypeStruct],
 ) -> dict[str, jax.Array]:
   """Puts each leaf on the devices of its sharding."""
   return {
-      name: jax.make_array_from_callback(
-          tuple(wanted.shape),
-          wanted.sharding
-          or jax.sharding.SingleDeviceSharding(jax.local_devices()[0]),
-          lambda index, name=name: state[name][index],
-      )
-      for name, wanted in abstract.items()
+    name: jax.make_array_from_callback(
+      tuple(wanted.shape),
+      wanted.sharding
+      or jax.sharding.SingleDeviceSharding(jax.local_devices()[0]),
+      lambda index, name=name: state[name][index],
+    )
+    for name, wanted in abstract.items()
   }
 
 

@@ -37,13 +37,13 @@ def snapshot(named: dict[str, Any]) -> dict[str, HostArray]:
     for shard in shards:
       shard.data.copy_to_host_async()
   return {
-      name: HostArray(
-          tuple(leaf.shape),
-          np.dtype(leaf.dtype),
-          tuple(leaf.sharding.shard_shape(leaf.shape)),
-          [(_bounded(s.index, leaf.shape), np.array(s.data)) for s in shards],
-      )
-      for (name, leaf), shards in zip(named.items(), owned)
+    name: HostArray(
+      tuple(leaf.shape),
+      np.dtype(leaf.dtype),
+      tuple(leaf.sharding.shard_shape(leaf.shape)),
+      [(_bounded(s.index, leaf.shape), np.array(s.data)) for s in shards],
+    )
+    for (name, leaf), shards in zip(named.items(), owned, strict=True)
   }
 
 
@@ -60,5 +60,6 @@ def _owned_shards(position: int, leaf: jax.Array) -> list[Any]:
 
 def _bounded(index: Index, shape: tuple[int, ...]) -> Index:
   return tuple(
-      slice(*part.indices(size)[:2]) for part, size in zip(index, shape)
+    slice(*part.indices(size)[:2])
+    for part, size in zip(index, shape, strict=True)
   )

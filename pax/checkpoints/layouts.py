@@ -12,16 +12,16 @@ import jax
 import numpy as np
 
 from pax.checkpoints import (
-    flax_format,
-    host_arrays,
-    manifest,
-    paths,
-    tensorstore_format,
+  flax_format,
+  host_arrays,
+  manifest,
+  paths,
+  tensorstore_format,
 )
 from pax.checkpoints.contract import (
-    CheckpointError,
-    CheckpointType,
-    CorruptCheckpointError,
+  CheckpointError,
+  CheckpointType,
+  CorruptCheckpointError,
 )
 
 Path = paths.Path
@@ -39,21 +39,18 @@ class Layout(Protocol):
   on process 0 once all have written.
   """
 
-  def snapshot(self, named: Named) -> Any:
-    ...
+  def snapshot(self, named: Named) -> Any: ...
 
   def write(
-      self, staging: Path, snapshot: Any
-  ) -> dict[str, manifest.Entry]:
-    ...
+    self, staging: Path, snapshot: Any
+  ) -> dict[str, manifest.Entry]: ...
 
   def commit(
-      self, staging: Path, final: Path, snapshot: Any, step: int
-  ) -> None:
-    ...
+    self, staging: Path, final: Path, snapshot: Any, step: int
+  ) -> None: ...
 
   def read(
-      self, path: Path, abstract: Named
+    self, path: Path, abstract: Named
   ) -> tuple[Named, Mapping[str, str]]:
     """The leaves, and the text of each process's input state."""
     ...
@@ -66,19 +63,19 @@ class LeafLayout:
     return host_arrays.snapshot(named)
 
   def write(
-      self, staging: Path, snapshot: dict[str, host_arrays.HostArray]
+    self, staging: Path, snapshot: dict[str, host_arrays.HostArray]
   ) -> dict[str, manifest.Entry]:
     return tensorstore_format.write(staging, snapshot)
 
   def commit(
-      self, staging: Path, final: Path, snapshot: Any, step: int
+    self, staging: Path, final: Path, snapshot: Any, step: int
   ) -> None:
     text = json.dumps(_metadata(step), indent=2)
     (staging / paths.METADATA_FILE).write_text(text)
     paths.commit(staging, final)
 
   def read(
-      self, path: Path, abstract: Named
+    self, path: Path, abstract: Named
   ) -> tuple[Named, Mapping[str, str]]:
     _check_metadata(path)
     manifest.verify(path, jax.process_index(), jax.process_count())
@@ -96,7 +93,7 @@ class BlobLayout:
     return {}
 
   def commit(
-      self, staging: Path, final: Path, snapshot: Any, step: int
+    self, staging: Path, final: Path, snapshot: Any, step: int
   ) -> None:
     blob = staging / _BLOB
     flax_format.write(blob, snapshot, _metadata(step), read_inputs(staging))
@@ -104,7 +101,7 @@ class BlobLayout:
     paths.discard(staging)
 
   def read(
-      self, path: Path, abstract: Named
+    self, path: Path, abstract: Named
   ) -> tuple[Named, Mapping[str, str]]:
     state, _, train_input = flax_format.read(path)
     saved = {name: (x.shape, x.dtype.name) for name, x in state.items()}
@@ -122,7 +119,7 @@ def layout_at(path: Path) -> Layout:
 
 
 def write_input(
-    staging: Path, text: str, index: int, count: int
+  staging: Path, text: str, index: int, count: int
 ) -> dict[str, manifest.Entry]:
   """Writes the state of one process's input."""
   folder = staging / _TRAIN_INPUT
@@ -139,27 +136,29 @@ def read_inputs(path: Path) -> dict[str, str]:
 
 
 def check_shapes(
-    path: Path,
-    saved: Mapping[str, tuple[tuple[int, ...], str]],
-    abstract: Named,
+  path: Path,
+  saved: Mapping[str, tuple[tuple[int, ...], str]],
+  abstract: Named,
 ) -> None:
   """Raises CheckpointError when `path` holds another model's state."""
   wanted = {
-      name: (tuple(leaf.shape), np.dtype(leaf.dtype).name)
-      for name, leaf in abstract.items()
+    name: (tuple(leaf.shape), np.dtype(leaf.dtype).name)
+    for name, leaf in abstract.items()
   }
   faults = [f'{name} is not in it' for name in wanted.keys() - saved.keys()]
   faults += [
-      f'{name} is {_shown(saved[name])}, wanted {_shown(wanted[name])}'
-      for name in sorted(wanted.keys() & saved.keys())
-      if saved[name] != wanted[name]
+    f'{name} is {_shown(saved[name])}, wanted {_shown(wanted[name])}'
+    for name in sorted(wanted.keys() & saved.keys())
+    if saved[name] != wanted[name]
   ]
-  faults += [f'{name} is not in the model' for name in saved.keys() - wanted.keys()]
+  faults += [
+    f'{name} is not in the model' for name in saved.keys() - wanted.keys()
+  ]
   if faults:
     more = f' (and {len(faults) - 1} more differences)' if faults[1:] else ''
     raise CheckpointError(
-        f'{path} was saved by another model: {faults[0]}{more}. Use a new'
-        ' --job_log_dir, or the experiment and the --set values of that run'
+      f'{path} was saved by another model: {faults[0]}{more}. Use a new'
+      ' --job_log_dir, or the experiment and the --set values of that run'
     )
 
 
@@ -170,10 +169,10 @@ def _shown(shape_and_dtype: tuple[tuple[int, ...], str]) -> str:
 
 def _metadata(step: int) -> dict[str, Any]:
   return {
-      'version': _VERSION,
-      'step': step,
-      'num_processes': jax.process_count(),
-      'saved_at': time.time(),
+    'version': _VERSION,
+    'step': step,
+    'num_processes': jax.process_count(),
+    'saved_at': time.time(),
   }
 
 
@@ -184,11 +183,11 @@ def _check_metadata(path: Path) -> None:
     version = metadata['version']
   except (OSError, ValueError, KeyError, TypeError) as e:
     raise CorruptCheckpointError(
-        f'{file} cannot be read ({type(e).__name__}: {e})'
+      f'{file} cannot be read ({type(e).__name__}: {e})'
     ) from e
   if version != _VERSION:
     raise CheckpointError(
-        f'{path} has format version {version}; this reads {_VERSION}'
+      f'{path} has format version {version}; this reads {_VERSION}'
     )
   # Checkpoints that upstream Pax wrote do not tell, and have no manifest.
   for index in range(count := metadata.get('num_processes', 0)):

@@ -15,12 +15,12 @@ from absl import logging
 
 from pax.checkpoints import layouts, manifest, names, paths, retention
 from pax.checkpoints.contract import (
-    CheckpointError,
-    CheckpointOptions,
-    CheckpointType,
-    CorruptCheckpointError,
-    Restored,
-    State,
+  CheckpointError,
+  CheckpointOptions,
+  CheckpointType,
+  CorruptCheckpointError,
+  Restored,
+  State,
 )
 
 _POLL_SECS = 0.01
@@ -32,12 +32,12 @@ class Checkpointer(Protocol):
   """What the training loop knows of checkpoints."""
 
   def save(
-      self,
-      step: int,
-      state: State,
-      input_state: InputState | None = None,
-      *,
-      force: bool = False,
+    self,
+    step: int,
+    state: State,
+    input_state: InputState | None = None,
+    *,
+    force: bool = False,
   ) -> bool:
     """Saves when `step` is due or forced; says whether it did.
 
@@ -45,8 +45,7 @@ class Checkpointer(Protocol):
     """
     ...
 
-  def latest_step(self) -> int | None:
-    ...
+  def latest_step(self) -> int | None: ...
 
   def restore(self, abstract: State, step: int | None = None) -> Restored:
     """The newest checkpoint, or that of `step`, placed as `abstract` says."""
@@ -56,20 +55,19 @@ class Checkpointer(Protocol):
     """Returns when all that was saved is complete; raises what went wrong."""
     ...
 
-  def close(self) -> None:
-    ...
+  def close(self) -> None: ...
 
 
 class NoopCheckpointer:
   """Saves nothing and has nothing to restore."""
 
   def save(
-      self,
-      step: int,
-      state: State,
-      input_state: InputState | None = None,
-      *,
-      force: bool = False,
+    self,
+    step: int,
+    state: State,
+    input_state: InputState | None = None,
+    *,
+    force: bool = False,
   ) -> bool:
     return False
 
@@ -94,10 +92,10 @@ class FileCheckpointer:
   """
 
   def __init__(
-      self,
-      options: CheckpointOptions,
-      job_log_dir: str,
-      kind: CheckpointType,
+    self,
+    options: CheckpointOptions,
+    job_log_dir: str,
+    kind: CheckpointType,
   ):
     self._options = options
     self._kind = kind
@@ -113,15 +111,15 @@ class FileCheckpointer:
     return max(paths.steps(self._directory), default=None)
 
   def save(
-      self,
-      step: int,
-      state: State,
-      input_state: InputState | None = None,
-      *,
-      force: bool = False,
+    self,
+    step: int,
+    state: State,
+    input_state: InputState | None = None,
+    *,
+    force: bool = False,
   ) -> bool:
     due = force or step % self._options.save_interval_steps == 0
-    if not due or step == self._last_step:
+    if not (due and self._options.saving) or step == self._last_step:
       return False
     self.wait()
     snapshot = self._layout.snapshot(names.flatten(state))
@@ -138,17 +136,19 @@ class FileCheckpointer:
     step = max(available, default=None) if step is None else step
     if step not in available:
       raise CheckpointError(
-          f'no checkpoint of step {step} in {self._directory}; there are'
-          f' {list(available) or "none"}'
+        f'no checkpoint of step {step} in {self._directory}; there are'
+        f' {list(available) or "none"}'
       )
     path = available[step]
     try:
-      named, inputs = layouts.layout_at(path).read(path, names.flatten(abstract))
+      named, inputs = layouts.layout_at(path).read(
+        path, names.flatten(abstract)
+      )
     except CorruptCheckpointError as e:
       raise CorruptCheckpointError(_advice(e, path, available)) from e
     logging.info('Restored step %d from %s', step, path)
     return Restored(
-        names.unflatten(abstract, named), _input_state(path, inputs), step
+      names.unflatten(abstract, named), _input_state(path, inputs), step
     )
 
   def wait(self) -> None:
@@ -168,11 +168,11 @@ class FileCheckpointer:
       self._write_files(step, snapshot, input_text, final)
     except OSError as e:
       raise CheckpointError(
-          f'cannot write {final}: {e}; the checkpoints before it are untouched'
+        f'cannot write {final}: {e}; the checkpoints before it are untouched'
       ) from e
 
   def _write_files(
-      self, step: int, snapshot: Any, input_text: str | None, final: paths.Path
+    self, step: int, snapshot: Any, input_text: str | None, final: paths.Path
   ) -> None:
     staging = paths.staging(final)
     index, count = jax.process_index(), jax.process_count()
@@ -193,15 +193,15 @@ class FileCheckpointer:
     available = paths.steps(self._directory)
     times = {s: _modified(path) for s, path in available.items()}
     for step in retention.steps_to_delete(
-        times, self._options.max_to_keep, self._options.keep_interval_secs
+      times, self._options.max_to_keep, self._options.keep_interval_secs
     ):
       paths.delete(available[step])
 
 
 def create_checkpointer(
-    options: CheckpointOptions,
-    job_log_dir: str,
-    kind: CheckpointType = CheckpointType.GDA,
+  options: CheckpointOptions,
+  job_log_dir: str,
+  kind: CheckpointType = CheckpointType.GDA,
 ) -> Checkpointer:
   """The checkpointer of a job directory."""
   return FileCheckpointer(options, job_log_dir, kind)
@@ -222,13 +222,13 @@ def _wait_for(final: paths.Path, timeout_secs: float) -> None:
   while not final.exists():
     if time.monotonic() > deadline:
       raise CheckpointError(
-          f'process 0 had not completed {final} after {timeout_secs:.0f} s'
+        f'process 0 had not completed {final} after {timeout_secs:.0f} s'
       )
     time.sleep(_POLL_SECS)
 
 
 def _input_state(
-    path: paths.Path, inputs: Mapping[str, str]
+  path: paths.Path, inputs: Mapping[str, str]
 ) -> InputState | None:
   """The state of this process's input; of the only one, if all are equal."""
   name = manifest.process_name(jax.process_index(), jax.process_count())
@@ -238,24 +238,24 @@ def _input_state(
     return json.loads(next(iter(inputs.values())))
   if inputs:
     raise CheckpointError(
-        f'{path} has the input states of {len(inputs)} processes, and this job'
-        f' has {jax.process_count()}; continue with as many'
+      f'{path} has the input states of {len(inputs)} processes, and this job'
+      f' has {jax.process_count()}; continue with as many'
     )
   logging.warning('%s has no input state: the data starts anew', path)
   return None
 
 
 def _advice(
-    error: CorruptCheckpointError,
-    path: paths.Path,
-    available: Mapping[int, paths.Path],
+  error: CorruptCheckpointError,
+  path: paths.Path,
+  available: Mapping[int, paths.Path],
 ) -> str:
   older = [step for step in available if available[step] != path]
   aside = path.parent / f'corrupt_{path.name}'
   then = f'continue from step {max(older)}' if older else 'start from step 0'
   return (
-      f'checkpoint {path} is corrupt: {error}. Nothing was changed. To {then},'
-      f' move it aside and run again: mv {path} {aside}'
+    f'checkpoint {path} is corrupt: {error}. Nothing was changed. To {then},'
+    f' move it aside and run again: mv {path} {aside}'
   )
 
 

@@ -33,7 +33,7 @@ def process_name(index: int, count: int) -> str:
 
 
 def write(
-    directory: Path, entries: Mapping[str, Entry], index: int, count: int
+  directory: Path, entries: Mapping[str, Entry], index: int, count: int
 ) -> None:
   """Lists what process `index` of `count` wrote below `directory`."""
   folder = directory / _DIRECTORY
@@ -49,9 +49,9 @@ def wait_for_all(directory: Path, count: int, timeout_secs: float) -> None:
   while missing := [n for n in names if not _file(directory, n).exists()]:
     if time.monotonic() > deadline:
       raise CheckpointError(
-          f'{len(missing)} of {count} processes had not written their part of'
-          f' {directory} after {timeout_secs:.0f} s (first {missing[0]}); all'
-          ' hosts must see the same --job_log_dir'
+        f'{len(missing)} of {count} processes had not written their part of'
+        f' {directory} after {timeout_secs:.0f} s (first {missing[0]}); all'
+        ' hosts must see the same --job_log_dir'
       )
     time.sleep(_POLL_SECS)
 
@@ -66,8 +66,8 @@ def verify(directory: Path, part: int = 0, num_parts: int = 1) -> None:
   mine = set(sorted(entries)[part::num_parts])
   with futures.ThreadPoolExecutor(_THREADS) as pool:
     for fault in pool.map(
-        lambda name: _fault(directory / name, entries[name], name in mine),
-        entries,
+      lambda name: _fault(directory / name, entries[name], name in mine),
+      entries,
     ):
       if fault:
         raise CorruptCheckpointError(fault)

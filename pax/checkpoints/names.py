@@ -20,8 +20,8 @@ def flatten(tree: Any) -> dict[str, Any]:
     names = [leaf_name(path) for path, _ in leaves]
     twice = next(name for name in names if names.count(name) > 1)
     raise ValueError(
-        f'two leaves of the train state are both called {twice!r}; rename one'
-        ' of the variables'
+      f'two leaves of the train state are both called {twice!r}; rename one'
+      ' of the variables'
     )
   return named
 
@@ -29,7 +29,7 @@ def flatten(tree: Any) -> dict[str, Any]:
 def unflatten(tree: Any, named: dict[str, Any]) -> Any:
   """`tree` with its leaves replaced by those of `named`."""
   return jax.tree.unflatten(
-      jax.tree.structure(tree), [named[name] for name in flatten(tree)]
+    jax.tree.structure(tree), [named[name] for name in flatten(tree)]
   )
 
 

@@ -48,9 +48,9 @@ def steps(directory: Path) -> dict[int, Path]:
   if not directory.exists():
     return {}
   found = {
-      int(match[1]): path
-      for path in directory.iterdir()
-      if (match := _NAME.fullmatch(path.name)) and _is_committed(path)
+    int(match[1]): path
+    for path in directory.iterdir()
+    if (match := _NAME.fullmatch(path.name)) and _is_committed(path)
   }
   return dict(sorted(found.items()))
 

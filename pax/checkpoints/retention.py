@@ -10,9 +10,9 @@ _SECONDS = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400}
 
 
 def steps_to_delete(
-    times: Mapping[int, float],
-    max_to_keep: int | None,
-    keep_interval_secs: float | None = None,
+  times: Mapping[int, float],
+  max_to_keep: int | None,
+  keep_interval_secs: float | None = None,
 ) -> list[int]:
   """The steps to delete, given when each was saved.
 
@@ -38,7 +38,7 @@ def parse_duration(text: str | None) -> float | None:
   match = re.fullmatch(r'(\d+(?:\.\d+)?)\s*([smhd])', text.strip())
   if not match:
     raise ValueError(
-        'save_keep_interval_duration must be a number and one of s, m, h, d,'
-        f" as in '12h'; got {text!r}"
+      'save_keep_interval_duration must be a number and one of s, m, h, d,'
+      f" as in '12h'; got {text!r}"
     )
   return float(match[1]) * _SECONDS[match[2]]

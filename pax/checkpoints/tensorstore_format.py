@@ -20,8 +20,8 @@ import jax
 import numpy as np
 
 from pax.checkpoints import manifest, paths
-from pax.checkpoints.host_arrays import HostArray, Index
 from pax.checkpoints.contract import CheckpointError
+from pax.checkpoints.host_arrays import HostArray, Index
 
 Path = paths.Path
 
@@ -32,26 +32,26 @@ _THREADS = 8
 
 
 def write(
-    directory: Path, arrays: Mapping[str, HostArray]
+  directory: Path, arrays: Mapping[str, HostArray]
 ) -> dict[str, manifest.Entry]:
   """Writes this process's pieces; returns the entries of its manifest."""
   with futures.ThreadPoolExecutor(_THREADS) as pool:
     written = pool.map(
-        lambda item: _write_leaf(directory, *item), arrays.items()
+      lambda item: _write_leaf(directory, *item), arrays.items()
     )
     return {name: entry for entries in written for name, entry in entries}
 
 
 def read(
-    directory: Path, abstract: Mapping[str, jax.ShapeDtypeStruct]
+  directory: Path, abstract: Mapping[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.Array]:
   """Reads each leaf straight to the devices of its sharding."""
   with futures.ThreadPoolExecutor(_THREADS) as pool:
     arrays = pool.map(
-        lambda item: _read_leaf(directory / _STATE / item[0], item[1]),
-        abstract.items(),
+      lambda item: _read_leaf(directory / _STATE / item[0], item[1]),
+      abstract.items(),
     )
-    return dict(zip(abstract, arrays))
+    return dict(zip(abstract, arrays, strict=True))
 
 
 def saved_shapes(directory: Path) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -63,7 +63,7 @@ def saved_shapes(directory: Path) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def chunk_shape(
-    piece_shape: tuple[int, ...], itemsize: int, max_bytes: int
+  piece_shape: tuple[int, ...], itemsize: int, max_bytes: int
 ) -> tuple[int, ...]:
   """The largest chunk of at most `max_bytes` that divides a piece evenly."""
   chunk = list(piece_shape)
@@ -76,37 +76,39 @@ def chunk_shape(
 
 
 def _write_leaf(
-    directory: Path, name: str, array: HostArray
+  directory: Path, name: str, array: HostArray
 ) -> list[tuple[str, manifest.Entry]]:
   if not array.pieces:
     return []
   path = directory / _STATE / name
-  chunk = chunk_shape(
-      array.piece_shape, array.dtype.itemsize, _MAX_CHUNK_BYTES
-  )
+  chunk = chunk_shape(array.piece_shape, array.dtype.itemsize, _MAX_CHUNK_BYTES)
   store = _open(path, _zarr_metadata(array, chunk))
   with _named(path):
     for index, piece in array.pieces:
       store[index].write(piece).result()
   return [
-      (f'{_STATE}/{name}/{file}', manifest.entry(data))
-      for file, data in _chunk_files(array, chunk)
+    (f'{_STATE}/{name}/{file}', manifest.entry(data))
+    for file, data in _chunk_files(array, chunk)
   ] + [(f'{_STATE}/{name}/{_ZARRAY}', _entry_of(path / _ZARRAY))]
 
 
 def _chunk_files(
-    array: HostArray, chunk: tuple[int, ...]
+  array: HostArray, chunk: tuple[int, ...]
 ) -> Iterator[tuple[str, bytes]]:
   """The files of the pieces of an array, and what each must hold."""
   for index, piece in array.pieces:
     starts = [part.start for part in index]
-    counts = [size // part for size, part in zip(piece.shape, chunk)]
+    counts = [
+      size // part for size, part in zip(piece.shape, chunk, strict=True)
+    ]
     for cell in itertools.product(*map(range, counts)):
       inside = tuple(
-          slice(i * size, (i + 1) * size) for i, size in zip(cell, chunk)
+        slice(i * size, (i + 1) * size)
+        for i, size in zip(cell, chunk, strict=True)
       )
       file = '.'.join(
-          str(start // size + i) for start, size, i in zip(starts, chunk, cell)
+        str(start // size + i)
+        for start, size, i in zip(starts, chunk, cell, strict=True)
       )
       yield file or '0', np.ascontiguousarray(piece[inside]).tobytes()
 
@@ -125,13 +127,13 @@ def _read_leaf(path: Path, abstract: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def _place(
-    abstract: jax.ShapeDtypeStruct, piece: Callable[[Index], np.ndarray]
+  abstract: jax.ShapeDtypeStruct, piece: Callable[[Index], np.ndarray]
 ) -> jax.Array:
   sharding = abstract.sharding or jax.sharding.SingleDeviceSharding(
-      jax.local_devices()[0]
+    jax.local_devices()[0]
   )
   return jax.make_array_from_callback(
-      tuple(abstract.shape), sharding, piece, dtype=abstract.dtype
+    tuple(abstract.shape), sharding, piece, dtype=abstract.dtype
   )
 
 
@@ -143,10 +145,10 @@ def _shape_of(leaf: Path) -> tuple[str, tuple[tuple[int, ...], str]]:
 def _zarr_metadata(array: HostArray, chunk: tuple[int, ...]) -> dict[str, Any]:
   is_bfloat16 = array.dtype.name == 'bfloat16'
   return {
-      'shape': list(array.shape),
-      'chunks': list(chunk),
-      'dtype': 'bfloat16' if is_bfloat16 else array.dtype.str,
-      'compressor': None,
+    'shape': list(array.shape),
+    'chunks': list(chunk),
+    'dtype': 'bfloat16' if is_bfloat16 else array.dtype.str,
+    'compressor': None,
   }
 
 
@@ -161,7 +163,7 @@ def _open(path: Path, metadata: dict[str, Any] | None = None) -> Any:
   writes = metadata is not None
   with _named(path):
     return ts.open(
-        spec, open=True, create=writes, read=True, write=writes
+      spec, open=True, create=writes, read=True, write=writes
     ).result()
 
 
@@ -183,8 +185,8 @@ def _kvstore(path: Path) -> dict[str, str]:
   drivers = {'gs': 'gcs', 's3': 's3'}
   if scheme not in drivers:
     raise CheckpointError(
-        f'TensorStore cannot write to {scheme}://; use a local path, gs:// or'
-        ' s3://'
+      f'TensorStore cannot write to {scheme}://; use a local path, gs:// or'
+      ' s3://'
     )
   return {'driver': drivers[scheme], 'bucket': bucket, 'path': f'{key}/'}
 

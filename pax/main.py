@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command: `python -m pax.main --exp=EXPERIMENT --job_log_dir=DIR`."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+from pax.runner import options as options_lib
+
+EXIT_ERROR = 1
+
+
+def main(argv: Sequence[str]) -> int:
+  """Runs what the command line asks for; returns the exit code.
+
+  0: done. 1: failed, the reason is on stderr. 75: stopped by a signal, saved.
+  """
+  try:
+    options = options_lib.parse(argv)
+  except options_lib.HelpRequested as e:
+    print(e)
+    return 0
+  except options_lib.UsageError as e:
+    return _fail(e, show_traceback=False)
+  try:
+    from pax.runner import runner
+
+    return runner.run(options)
+  except KeyboardInterrupt:
+    print(
+      'pax: stopped at once; nothing since the last checkpoint is saved',
+      file=sys.stderr,
+    )
+    return EXIT_ERROR
+  except Exception as e:
+    return _fail(e, show_traceback=options.traceback)
+
+
+def console() -> None:
+  """The `pax` command."""
+  sys.exit(main(sys.argv))
+
+
+def _fail(error: Exception, *, show_traceback: bool) -> int:
+  if show_traceback:
+    traceback.print_exception(error)
+  kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
+  print(f'pax: error: {kind}{error}', file=sys.stderr)
+  return EXIT_ERROR
+
+
+if __name__ == '__main__':
+  console()

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything a program needs, complete when it is constructed."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+from pax import checkpoints, partitioning, train_states
+from pax.programs import eval as eval_program
+from praxis import base_input
+
+TrainState = train_states.TrainState
+
+
+class Outcome(enum.Enum):
+  """How a program ended."""
+
+  DONE = 'done'
+  # Stopped by a signal, with the state saved.
+  PREEMPTED = 'preempted'
+  # The training data came to an end before the last step.
+  OUT_OF_DATA = 'out of data'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+  """One job: the task on its devices, its data, and the two sinks."""
+
+  job_log_dir: str
+  # The task on a mesh.
+  partitioner: partitioning.Partitioner
+  # `(state, batch, key) -> (state, StepOutput)`, compiled.
+  train_step: partitioning.PartitionedStep
+  # The state to begin with, and its step.
+  state: TrainState
+  step: int
+  train_input: base_input.BaseInput
+  # What to evaluate while training.
+  evals: tuple[eval_program.EvalProgram, ...]
+  checkpointer: checkpoints.Checkpointer
+  writer: Any
+  progress: Any
+  interrupts: Any
+
+  @property
+  def task(self) -> Any:
+    return self.partitioner.task

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ran, as files in the job directory."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jax
+
+from pax.checkpoints import paths
+from pax.runner import overrides
+from pax.runner.run_config import RunConfig
+from praxis import base_hyperparams, pax_fiddle
+
+Config = pax_fiddle.Config
+to_text = base_hyperparams.nested_struct_to_text
+
+_RULE = '-' * 40
+
+
+def write_before_build(
+  job_log_dir: str, experiment: type, tree: Config[RunConfig]
+) -> None:
+  """Writes the constants, the configuration as text, and `config.json`."""
+  _write(job_log_dir, 'experiment_cls_vars.txt', constants_text(experiment))
+  _write(job_log_dir, 'model_params.txt', config_text(tree))
+  _write(job_log_dir, 'config.json', dump_config(tree))
+
+
+def write_after_build(
+  job_log_dir: str, tree: Config[RunConfig], task: Any, input_spec: Any
+) -> None:
+  """Writes what the inputs look like, and the model after inheritance."""
+  _write(job_log_dir, 'input_specs.json', spec_json(tree, input_spec))
+  _write(
+    job_log_dir,
+    'post_init_model_params.txt',
+    post_init_text(task, input_spec),
+  )
+
+
+def constants_text(experiment: type) -> str:
+  """The upper-case attributes of each class, in method resolution order."""
+  sections = []
+  for cls in experiment.__mro__:
+    own = overrides.constants_of(cls).keys() & vars(cls).keys()
+    if own:
+      lines = [f'{name}: {vars(cls)[name]!r}' for name in sorted(own)]
+      title = f'{cls.__module__}.{cls.__qualname__}'
+      sections.append('\n'.join([title, _RULE, *lines, '']))
+  return '\n'.join(sections)
+
+
+def config_text(tree: Config[RunConfig]) -> str:
+  """The inputs, then the task, one field a line."""
+  sections = [('Train input', tree.train_input)]
+  sections += [(f'Eval input {c.name}', c) for c in tree.eval_inputs]
+  sections += [('Task', tree.task)]
+  return '\n'.join(
+    f'{title}\n{_RULE}\n{to_text(config)}' for title, config in sections
+  )
+
+
+def dump_config(tree: Config[RunConfig]) -> str:
+  """`tree` as JSON from which `load_config` makes it again."""
+  from fiddle.experimental import serialization
+
+  return json.dumps(json.loads(serialization.dump_json(tree)), indent=1)
+
+
+def load_config(text: str) -> Config[RunConfig]:
+  """The tree that `dump_config` wrote."""
+  from fiddle.experimental import serialization
+
+  return serialization.load_json(text)
+
+
+def spec_json(tree: Config[RunConfig], input_spec: Any) -> str:
+  """Shape and dtype of every array of a training batch of one host."""
+  leaves = jax.tree_util.tree_flatten_with_path(input_spec)[0]
+  batch = {
+    jax.tree_util.keystr(path, simple=True, separator='.'): {
+      'shape': list(leaf.shape),
+      'dtype': str(leaf.dtype),
+    }
+    for path, leaf in leaves
+  }
+  return json.dumps({tree.train_input.name or 'train': batch}, indent=2)
+
+
+def post_init_text(task: Any, input_spec: Any) -> str:
+  """The model's configuration with what each layer inherited."""
+  model = task.model
+  batch = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), input_spec
+  )
+  return to_text(model.abstract_init_with_mdl_config(batch))
+
+
+def _write(job_log_dir: str, name: str, text: str) -> None:
+  path = paths.to_path(job_log_dir) / name
+  path.write_text(text)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sets JAX up before it looks for devices: simulated ones, hosts, the cache."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+
+import jax
+
+from pax.runner.options import RunOptions, UsageError
+
+_FORCED_DEVICES = re.compile(r'--xla_force_host_platform_device_count=\S+')
+
+
+def initialize(options: RunOptions) -> None:
+  """Configures JAX; to be called before anything asks for a device."""
+  _simulate_devices(options.host_device_count)
+  _keep_compiled(options.compilation_cache_dir)
+  _join_hosts(options)
+
+
+def _simulate_devices(count: int | None) -> None:
+  if count is None:
+    return
+  if count < 1:
+    raise UsageError(f'--host_device_count must be at least 1, got {count}')
+  xla_flags = _FORCED_DEVICES.sub('', os.environ.get('XLA_FLAGS', ''))
+  os.environ['XLA_FLAGS'] = xla_flags.strip()
+  jax.config.update('jax_platforms', 'cpu')
+  jax.config.update('jax_num_cpu_devices', count)
+
+
+def _keep_compiled(directory: str) -> None:
+  if not directory:
+    return
+  path = directory
+  if '://' not in directory:
+    path = str(pathlib.Path(directory).expanduser())
+  jax.config.update('jax_compilation_cache_dir', path)
+  # A small program takes longer to compile than to read.
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+  jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+
+
+def _join_hosts(options: RunOptions) -> None:
+  given = {
+    '--server_addr': options.server_addr,
+    '--num_hosts': options.num_hosts,
+    '--host_idx': options.host_idx,
+  }
+  if options.multiprocess_gpu or options.server_addr:
+    missing = [name for name, value in given.items() if value is None]
+    if missing:
+      raise UsageError(
+        f'several processes need {" and ".join(missing)} too, as in'
+        ' --multiprocess_gpu --server_addr=10.0.0.1:1234 --num_hosts=2'
+        ' --host_idx=0'
+      )
+    jax.distributed.initialize(
+      coordinator_address=options.server_addr,
+      num_processes=options.num_hosts,
+      process_id=options.host_idx,
+    )
+  elif _is_one_of_many():
+    jax.distributed.initialize()
+
+
+def _is_one_of_many() -> bool:
+  """Whether the environment says that this is one process of a larger job."""
+  counts = ('SLURM_NTASKS', 'OMPI_COMM_WORLD_SIZE', 'PMI_SIZE')
+  if any(int(os.environ.get(name) or 1) > 1 for name in counts):
+    # Slurm sets its variable in the batch script too, where no rank is.
+    ranks = ('SLURM_PROCID', 'OMPI_COMM_WORLD_RANK', 'PMI_RANK')
+    return any(name in os.environ for name in ranks)
+  hosts = os.environ.get('TPU_WORKER_HOSTNAMES', '')
+  return (
+    ',' in hosts
+    or 'MEGASCALE_COORDINATOR_ADDRESS' in os.environ
+    or 'JAX_COORDINATOR_ADDRESS' in os.environ
+  )

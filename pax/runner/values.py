@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns the text of `--set NAME=TEXT` into a value of the right type."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+# Where a class may be looked for by the rest of its name.
+_PREFIXES = ('', 'praxis.', 'praxis.layers.', 'pax.')
+_BOOLS = {'true': True, 'false': False, '1': True, '0': False}
+
+
+def parse_value(text: str, current: Any, annotation: str = '') -> Any:
+  """The value that `text` means where `current` stood.
+
+  Args:
+    text: what was typed.
+    current: the value it replaces, whose type it must have; None tells nothing.
+    annotation: the declared type, asked when `current` is None.
+
+  Raises:
+    ValueError: `text` is of another type.
+  """
+  if text == 'None':
+    return None
+  return _parser(current, annotation)(text, current)
+
+
+def _parser(current: Any, annotation: str) -> Callable[[str, Any], Any]:
+  if current is None:
+    return _PARSERS_BY_NAME.get(_only_type(annotation), _anything)
+  if _is_dtype(current):
+    return _dtype
+  if isinstance(current, type):
+    return _class
+  for kind, parser in _PARSERS:
+    if isinstance(current, kind):
+      return parser
+  raise ValueError(
+    f'a {type(current).__name__} cannot be set as a whole; set its fields'
+  )
+
+
+def _bool(text: str, current: Any) -> bool:
+  if text.lower() not in _BOOLS:
+    raise ValueError(f'wants True or False, got {text!r}')
+  return _BOOLS[text.lower()]
+
+
+def _int(text: str, current: Any) -> int:
+  value = _literal(text)
+  if isinstance(value, float) and value.is_integer():
+    return int(value)
+  if isinstance(value, bool) or not isinstance(value, int):
+    raise ValueError(f'wants an integer, got {text!r}')
+  return value
+
+
+def _float(text: str, current: Any) -> float:
+  try:
+    return float(text)
+  except ValueError:
+    raise ValueError(f'wants a number, got {text!r}') from None
+
+
+def _str(text: str, current: Any) -> str:
+  quoted = len(text) > 1 and text[0] == text[-1] and text[0] in '\'"'
+  return text[1:-1] if quoted else text
+
+
+def _sequence(text: str, current: list[Any] | tuple[Any, ...]) -> Any:
+  value = _literal(text)
+  if not isinstance(value, list | tuple):
+    value = _literal(f'[{text}]')
+  if not isinstance(value, list | tuple):
+    raise ValueError(f'wants a list such as [1,2,1], got {text!r}')
+  return type(current)(value)
+
+
+def _dict(text: str, current: Any) -> dict[Any, Any]:
+  value = _literal(text)
+  if not isinstance(value, dict):
+    raise ValueError(f"wants a dict such as {{'a': 1}}, got {text!r}")
+  return value
+
+
+def _enum(text: str, current: enum.Enum) -> enum.Enum:
+  members = type(current).__members__
+  name = text.rpartition('.')[2]
+  if name not in members:
+    raise ValueError(f'wants one of {", ".join(members)}, got {text!r}')
+  return members[name]
+
+
+def _dtype(text: str, current: Any) -> Any:
+  name = text.rpartition('.')[2]
+  try:
+    dtype = jnp.dtype(name)
+  except TypeError:
+    raise ValueError(f'wants a dtype such as bfloat16, got {text!r}') from None
+  return dtype if isinstance(current, np.dtype) else getattr(jnp, name)
+
+
+def _class(text: str, current: type) -> type:
+  """The class called `text`, looked for near the one it replaces."""
+  near = getattr(sys.modules.get(current.__module__), text, None)
+  if isinstance(near, type):
+    return near
+  for prefix in _PREFIXES:
+    module, _, name = f'{prefix}{text}'.rpartition('.')
+    found = getattr(_module(module), name, None)
+    if isinstance(found, type):
+      return found
+  raise ValueError(
+    f'wants a class such as {current.__module__}.{current.__name__}, and'
+    f' found none called {text!r}'
+  )
+
+
+def _anything(text: str, current: Any) -> Any:
+  value = _literal(text)
+  if value is not None:
+    return value
+  name = text.rpartition('.')[2]
+  if text.startswith('jnp.') and hasattr(jnp, name):
+    return getattr(jnp, name)
+  return _BOOLS.get(text.lower(), text)
+
+
+def _literal(text: str) -> Any:
+  """The Python literal that `text` is, or None."""
+  try:
+    return ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return None
+
+
+def _module(name: str) -> Any:
+  try:
+    return importlib.import_module(name) if name else None
+  except ModuleNotFoundError:
+    return None
+
+
+def _is_dtype(value: Any) -> bool:
+  return isinstance(value, np.dtype) or (
+    isinstance(value, type) and isinstance(getattr(value, 'dtype', 0), np.dtype)
+  )
+
+
+def _only_type(annotation: str) -> str:
+  """The one type of an annotation such as `int | None`, or ''."""
+  names = {part.strip() for part in annotation.split('|')} - {'None', ''}
+  return names.pop() if len(names) == 1 else ''
+
+
+# The first that fits: an enum may be a str, a bool is an int.
+_PARSERS = (
+  (enum.Enum, _enum),
+  (bool, _bool),
+  (int, _int),
+  (float, _float),
+  (str, _str),
+  (list | tuple, _sequence),
+  (dict, _dict),
+)
+_PARSERS_BY_NAME = {
+  'bool': _bool,
+  'int': _int,
+  'float': _float,
+  'str': _str,
+}
