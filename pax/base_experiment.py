@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an experiment is: constants, and the configs made from them."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+from praxis import base_input, pax_fiddle
+
+InputConfig = pax_fiddle.Config[base_input.BaseInput]
+TaskConfig = pax_fiddle.Config[Any]
+
+
+class BaseExperiment(abc.ABC):
+  """A task and the data for it, as configs.
+
+  Subclasses hold their numbers in upper-case class attributes, so that a
+  variant is a subclass with other numbers. Nothing is built or run here.
+  """
+
+  @abc.abstractmethod
+  def datasets(self) -> list[InputConfig]:
+    """Returns all inputs; those with `is_training` set are trained on."""
+
+  @abc.abstractmethod
+  def task(self) -> TaskConfig:
+    """Returns the task: model, learner and how they are trained."""
+
+  def train_datasets(self) -> list[InputConfig]:
+    """Returns the inputs to train on."""
+    return [config for config in self.datasets() if config.is_training]
+
+  def eval_datasets(self) -> list[InputConfig]:
+    """Returns the inputs to evaluate on."""
+    return [config for config in self.datasets() if not config.is_training]
+
+  def decode_datasets(self) -> list[InputConfig]:
+    """Returns the inputs to decode."""
+    return self.decoder_datasets()
+
+  def decoder_datasets(self) -> list[InputConfig]:
+    """The older name of `decode_datasets`."""
+    return []
+
+  def training_dataset(self) -> InputConfig:
+    """Returns the one input to train on.
+
+    Raises:
+      ValueError: there is none, or more than one.
+    """
+    found = self.train_datasets()
+    if len(found) != 1:
+      raise ValueError(
+        f'{type(self).__name__} wants 1 training dataset, got {len(found)}; '
+        'set is_training on exactly one config in datasets()'
+      )
+    return found[0]
+
+  def get_input_specs_provider_params(self) -> TaskConfig:
+    """Returns the config of what tells the shapes of a training batch."""
+    return pax_fiddle.Config(
+      base_input.DatasetInputSpecsProvider, input_p=self.training_dataset()
+    )
+
+  def validate(self) -> None:  # noqa: B027 (most have nothing to check)
+    """Raises ValueError when the constants do not fit together."""
+
+  def search(self) -> Any:
+    """Returns how to search over the experiment's constants."""
+    raise NotImplementedError(f'{type(self).__name__} defines no search()')
+
+  @classmethod
+  def sub_experiments(cls) -> dict[str, type[BaseExperiment]]:
+    """Returns the experiments that make up this one, by id."""
+    return {'': cls}
+
+  def partitioner(self) -> TaskConfig | None:
+    """Returns the config of a partitioner, or None for the usual one."""
+    return None
+
+  def train_programs(self) -> list[TaskConfig]:
+    """Returns configs of train programs; none means the usual one."""
+    return []
+
+  def eval_programs(self) -> list[TaskConfig]:
+    """Returns configs of eval programs; none means one per eval dataset."""
+    return []
+
+  def decode_programs(self) -> list[TaskConfig]:
+    """Returns configs of decode programs; none means one per dataset."""
+    return []
+
+  def executor(self) -> Any:
+    """Returns what runs the programs, or None for the usual loop."""
+    return None

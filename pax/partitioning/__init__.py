@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where arrays lie: meshes, shardings, batches, and compiled steps."""
+
+from __future__ import annotations
+
+from pax.partitioning.memory import MemoryReport as MemoryReport
+from pax.partitioning.mesh import create_mesh as create_mesh
+from pax.partitioning.partitioned_step import (
+  PartitionedStep as PartitionedStep,
+)
+from pax.partitioning.partitioner import Partitioner as Partitioner
+from pax.partitioning.partitioner import (
+  create_partitioner as create_partitioner,
+)

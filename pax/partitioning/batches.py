@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts the batches of all hosts on the mesh as one array each."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+
+from pax.partitioning import specs
+from pax.partitioning.placement import Placement
+from praxis import pytypes
+
+NestedMap = pytypes.NestedMap
+
+
+class BatchPlacer:
+  """Turns host batches into global arrays; any thread may use it."""
+
+  def __init__(self, placement: Placement):
+    self._placement = placement
+    self._shardings: dict[tuple[int, ...], NamedSharding] = {}
+
+  def put(self, host_batch: NestedMap) -> NestedMap:
+    """Returns the batch on the devices, joined with those of other hosts.
+
+    Raises:
+      ValueError: the rows cannot be dealt out evenly.
+    """
+    if jax.process_count() > 1:
+      return jax.tree.map(self._put_part, host_batch)
+    shardings = jax.tree.map(lambda x: self._sharding(np.shape(x)), host_batch)
+    return jax.device_put(host_batch, shardings)
+
+  def global_spec(self, host_spec: NestedMap) -> NestedMap:
+    """Returns shapes and shardings of `put`'s result, from a host's shapes."""
+    return jax.tree.map(self._global_spec, host_spec)
+
+  def _global_spec(self, x: Any) -> jax.ShapeDtypeStruct:
+    shape = _global_shape(x.shape)
+    return jax.ShapeDtypeStruct(
+      shape,
+      jax.dtypes.canonicalize_dtype(x.dtype),
+      sharding=self._sharding(shape),
+    )
+
+  def _put_part(self, x: np.ndarray) -> jax.Array:
+    shape = _global_shape(np.shape(x))
+    return jax.make_array_from_process_local_data(
+      self._sharding(shape), x, shape
+    )
+
+  def _sharding(self, shape: tuple[int, ...]) -> NamedSharding:
+    if shape not in self._shardings:
+      self._shardings[shape] = self._make_sharding(shape)
+    return self._shardings[shape]
+
+  def _make_sharding(self, shape: tuple[int, ...]) -> NamedSharding:
+    mesh = self._placement.mesh
+    wanted = self._placement.batch_spec(len(shape))
+    spec = specs.fit(wanted, shape, mesh)
+    if self._placement.even_batches and shape:
+      parts = _num_parts(wanted, mesh)
+      if shape[0] % parts:
+        raise ValueError(
+          f'a global batch of {shape[0]} rows cannot be dealt out evenly to '
+          f'{parts} devices; make it a multiple of {parts}, e.g. with '
+          '--set PERCORE_BATCH_SIZE=1'
+        )
+    return NamedSharding(mesh, spec)
+
+
+def _num_parts(spec: Any, mesh: Any) -> int:
+  """Returns into how many parts the spec splits the batch dimension."""
+  entry = spec[0] if len(spec) else None
+  axes = (entry,) if isinstance(entry, str) else tuple(entry or ())
+  return math.prod(mesh.shape[axis] for axis in axes)
+
+
+def _global_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+  if not shape:
+    return shape
+  return (shape[0] * jax.process_count(), *shape[1:])

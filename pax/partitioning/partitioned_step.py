@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step compiled for a mesh: what the training loop calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+
+class PartitionedStep:
+  """`(state, batch, key) -> outputs`, compiled once.
+
+  A call does nothing in Python but call the executable.
+  """
+
+  def __init__(
+    self,
+    step: Callable[..., Any],
+    *,
+    mesh: Mesh,
+    state: Any,
+    batch: Any,
+    out_shardings: Any,
+    donate_state: bool,
+  ):
+    self._mesh = mesh
+    self._replicated = NamedSharding(mesh, PartitionSpec())
+    self._abstract = (state, batch)
+    shardings = jax.tree.map(lambda x: x.sharding, (state, batch))
+    self._jitted = jax.jit(
+      step,
+      in_shardings=(*shardings, self._replicated),
+      out_shardings=out_shardings,
+      donate_argnums=(0,) if donate_state else (),
+    )
+    self._compiled: jax.stages.Compiled | None = None
+    self._key: jax.Array | None = None
+    self._placed_key: jax.Array | None = None
+
+  @property
+  def compiled(self) -> jax.stages.Compiled:
+    """The executable: cost and memory analysis, and its text."""
+    return self.compile()._compiled
+
+  def lower(self, key: jax.Array | None = None) -> jax.stages.Lowered:
+    """Returns the traced step; `key` only tells which kind of key is used."""
+    key = jax.eval_shape(lambda: jax.random.key(0)) if key is None else key
+    with jax.set_mesh(self._mesh):
+      return self._jitted.lower(*self._abstract, key)
+
+  def compile(self, key: jax.Array | None = None) -> PartitionedStep:
+    """Compiles, unless that was done before; returns self."""
+    if self._compiled is None:
+      self._compiled = self.lower(key).compile()
+    return self
+
+  def __call__(self, state: Any, batch: Any, key: jax.Array) -> Any:
+    if key is not self._key:
+      self._use_key(key)
+    return self._compiled(state, batch, self._placed_key)
+
+  def _use_key(self, key: jax.Array) -> None:
+    self.compile(key)
+    self._key = key
+    self._placed_key = jax.device_put(key, self._replicated)

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Language models on synthetic data, from one device to pods and slices."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from pax import base_experiment, experiment_registry, tasks_lib
+from pax.tasks.lm import input_generator, model_params
+from praxis import base_input, pax_fiddle
+from praxis.layers import activations
+from praxis.layers.checkpoint_policy import AutodiffCheckpointType
+
+Config = pax_fiddle.Config
+TaskConfig = Config[tasks_lib.SingleTask]
+
+
+class SyntheticDataset(base_experiment.BaseExperiment):
+  """The same synthetic batch again and again, to measure speed."""
+
+  # Rows per device; a fraction gives several devices one row.
+  PERCORE_BATCH_SIZE = 16
+  MAX_SEQ_LEN = 1024
+
+  def datasets(self) -> list[Config[base_input.BaseInput]]:
+    return [self._dataset(is_training) for is_training in (True, False)]
+
+  def _dataset(self, is_training: bool) -> Config[base_input.BaseInput]:
+    per_host = self.PERCORE_BATCH_SIZE * jax.local_device_count()
+    hosts = jax.process_count()
+    batch_size = round(per_host)
+    if self.PERCORE_BATCH_SIZE < 1:
+      batch_size = math.ceil(per_host)
+      hosts = int(per_host * hosts) // batch_size
+    return Config(
+      input_generator.SyntheticLmData,
+      batch_size=batch_size,
+      num_infeed_hosts=hosts,
+      seq_len=self.MAX_SEQ_LEN,
+      is_training=is_training,
+    )
+
+
+@experiment_registry.register
+class LargeMlp(model_params.ClassificationModelAdam, SyntheticDataset):
+  """A perceptron of 8 layers, 4096 x 7168, over 8 devices."""
+
+  NUM_LAYER = 8
+  INPUT_DIM = 4096
+  OUTPUT_DIM = 4096
+  HIDDEN_DIM = 7168
+
+  MESH_SHAPE = [8, 1, 1]
+  MLP_WEIGHT_SHARDING = [-1, -1]
+  SOFTMAX_WEIGHT_SHARDING = [-1, -1]
+
+
+@experiment_registry.register
+class SmallMlp(model_params.ClassificationModelAdam, SyntheticDataset):
+  """A perceptron of 8 layers, 1024 x 1024, over 8 devices."""
+
+  NUM_LAYER = 8
+  INPUT_DIM = 1024
+  OUTPUT_DIM = 1024
+  HIDDEN_DIM = 1024
+
+  MESH_SHAPE = [8, 1, 1]
+  MLP_WEIGHT_SHARDING = [-1, -1]
+  SOFTMAX_WEIGHT_SHARDING = [-1, -1]
+
+
+@experiment_registry.register
+class LmCloudTransformerAdam(
+  model_params.TransformerLmPmapAdam, SyntheticDataset
+):
+  """32 layers of dimension 1024 (0.4B), one replica per device."""
+
+  NUM_LAYERS = 32
+  VOCAB_SIZE = 32000
+  NUM_HEADS = 16
+  MODEL_DIMS = 1024
+  HIDDEN_DIMS = MODEL_DIMS * 4
+
+  DROPOUT_PROB = 0.0
+  LEARNING_RATE = 1e-3
+
+  def task(self) -> TaskConfig:
+    task_p = super().task()
+    # Object stores take no `#` in names.
+    task_p.train.learner.repeat_prefix_sep = '_'
+    return task_p
+
+
+@experiment_registry.register
+class LmCloudTransformerAdamTest(LmCloudTransformerAdam):
+  """2 layers."""
+
+  NUM_LAYERS = 2
+
+
+@experiment_registry.register
+class LmCloudTransformerAdamLimitSteps(LmCloudTransformerAdam):
+  """10 layers, trained for 2000 steps."""
+
+  NUM_LAYERS = 10
+
+  def task(self) -> TaskConfig:
+    task_p = super().task()
+    task_p.train.num_train_steps = 2000
+    return task_p
+
+
+class LmCloudSpmd(model_params.TransformerLmSpmdAdafactor, SyntheticDataset):
+  """A scan of Transformer layers over a mesh, trained by Adam."""
+
+  NUM_LAYERS = 10
+  MODEL_DIMS = 2048
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  ACTIVATION_CLS = activations.GELU
+  USE_GATED_ACTIVATION = False
+  USE_REPEATED_LAYER = True
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+
+  def task(self) -> TaskConfig:
+    task_p = super().task()
+    model_params.set_default_adam(task_p, self.LEARNING_RATE, self.WEIGHT_DECAY)
+    # Object stores take no `#` in names.
+    task_p.train.learner.repeat_prefix_sep = '_'
+    return task_p
+
+
+@experiment_registry.register
+class LmCloudSpmdTest(LmCloudSpmd):
+  """2 layers of dimension 64 (2M) on one device."""
+
+  PERCORE_BATCH_SIZE = 4
+  NUM_LAYERS = 2
+  MODEL_DIMS = 64
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  DIMS_PER_HEAD = 8
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+  ICI_MESH_SHAPE = [1, 1, 1]
+
+
+@experiment_registry.register
+class LmCloudSpmd2B(LmCloudSpmd):
+  """2B parameters on 4 devices."""
+
+  PERCORE_BATCH_SIZE = 8
+  NUM_LAYERS = 18
+  MODEL_DIMS = 3072
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+  ICI_MESH_SHAPE = [1, 4, 1]
+
+
+@experiment_registry.register
+class LmCloudSpmd2BLimitSteps(LmCloudSpmd2B):
+  """2B parameters, trained for 300 steps."""
+
+  def task(self) -> TaskConfig:
+    task_p = super().task()
+    task_p.train.num_train_steps = 300
+    return task_p
+
+
+@experiment_registry.register
+class LmCloudSpmd32B(LmCloudSpmd):
+  """32B parameters on 64 devices."""
+
+  PERCORE_BATCH_SIZE = 8
+  NUM_LAYERS = 40
+  MODEL_DIMS = 8192
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_CONTEXT_AND_OUT_PROJ
+  ICI_MESH_SHAPE = [1, 16, 4]
+
+
+@experiment_registry.register
+class LmCloudSpmd64B(LmCloudSpmd):
+  """64B parameters on 128 devices."""
+
+  PERCORE_BATCH_SIZE = 4
+  NUM_LAYERS = 51
+  MODEL_DIMS = 10240
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_CONTEXT_AND_OUT_PROJ
+  ICI_MESH_SHAPE = [1, 16, 8]
+
+
+@experiment_registry.register
+class LmCloudSpmd128B(LmCloudSpmd):
+  """128B parameters on 256 devices."""
+
+  PERCORE_BATCH_SIZE = 4
+  NUM_LAYERS = 71
+  MODEL_DIMS = 12288
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+  ICI_MESH_SHAPE = [1, 64, 4]
+
+
+@experiment_registry.register
+class LmCloudSpmd256B(LmCloudSpmd):
+  """256B parameters on 512 devices."""
+
+  PERCORE_BATCH_SIZE = 4
+  NUM_LAYERS = 80
+  MODEL_DIMS = 16384
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+  ICI_MESH_SHAPE = [1, 64, 8]
+
+
+@experiment_registry.register
+class LmCloudSpmd512B(LmCloudSpmd):
+  """512B parameters on 1024 devices."""
+
+  PERCORE_BATCH_SIZE = 4
+  NUM_LAYERS = 102
+  MODEL_DIMS = 20480
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+  ICI_MESH_SHAPE = [1, 64, 16]
+
+
+@experiment_registry.register
+class LmCloudSpmd1024B(LmCloudSpmd):
+  """1024B parameters on 2048 devices."""
+
+  PERCORE_BATCH_SIZE = 2
+  NUM_LAYERS = 142
+  MODEL_DIMS = 24576
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+  ICI_MESH_SHAPE = [1, 256, 8]
+
+
+class LmCloudSpmdPipeline(
+  model_params.TransformerLmSpmdPipelineAdafactor, SyntheticDataset
+):
+  """A pipeline of Transformer layers over a mesh, trained by Adam."""
+
+  NUM_LAYERS = 10
+  MODEL_DIMS = 2048
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  ACTIVATION_CLS = activations.GELU
+  USE_GATED_ACTIVATION = False
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+
+  def task(self) -> TaskConfig:
+    task_p = super().task()
+    model_params.set_default_adam(task_p, self.LEARNING_RATE, self.WEIGHT_DECAY)
+    return task_p
+
+
+@experiment_registry.register
+class LmCloudSpmdPipeline9B(LmCloudSpmdPipeline):
+  """9B parameters in 16 stages on 64 devices."""
+
+  PERCORE_BATCH_SIZE = 8
+  NUM_LAYERS = 48
+  MODEL_DIMS = 4096
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  FPROP_DTYPE = jnp.float32
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+  NUM_STAGES = 16
+  MICROBATCH_SIZE = 4
+  ICI_MESH_SHAPE = [16, 4, 1, 1]
+
+
+@experiment_registry.register
+class LmCloudSpmdPipeline175B(LmCloudSpmdPipeline):
+  """175B parameters in 8 stages, a slice of 16 devices each."""
+
+  PERCORE_BATCH_SIZE = 0.75
+  MAX_SEQ_LEN = 2048
+  NUM_LAYERS = 96
+  NUM_HEADS = 96
+  MODEL_DIMS = 12288
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+  NUM_STAGES = 8
+  MICROBATCH_SIZE = 2
+  ICI_MESH_SHAPE = [1, 1, 1, 16]
+  DCN_MESH_SHAPE = [8, 1, 1, 1]
+
+
+@experiment_registry.register
+class LmCloudSpmdMultislice2B(LmCloudSpmd):
+  """2B parameters on two slices of 4 devices."""
+
+  PERCORE_BATCH_SIZE = 16
+  NUM_LAYERS = 18
+  MODEL_DIMS = 3072
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+  ICI_MESH_SHAPE = [1, 4, 1]
+  DCN_MESH_SHAPE = [2, 1, 1]
+
+
+@experiment_registry.register
+class LmCloudSpmdPipelineMultislice2B(LmCloudSpmdPipeline):
+  """2B parameters in two stages, a slice of 4 devices each."""
+
+  PERCORE_BATCH_SIZE = 16
+  NUM_LAYERS = 18
+  MODEL_DIMS = 3072
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+  NUM_STAGES = 2
+  MICROBATCH_SIZE = 4
+  STREAM_IO = True
+  EMB_W_DATA_DIMS = ('replica', 'data')
+  ICI_MESH_SHAPE = [1, 4, 1, 1]
+  DCN_MESH_SHAPE = [2, 1, 1, 1]
+
+
+@experiment_registry.register
+class LmCloudSpmdPipelineMultislice2BCircular(LmCloudSpmdPipelineMultislice2B):
+  """2B parameters, each slice holding three groups of layers."""
+
+  CIRCULAR_REPEAT = 3
+  MICROBATCH_SIZE = 8

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks: what is learned, from which loss, and how it is run."""
+
+from __future__ import annotations
+
+from pax.tasks_lib.hparams import (
+  DECODE_DEFAULT_MUTABLE_LIST as DECODE_DEFAULT_MUTABLE_LIST,
+)
+from pax.tasks_lib.hparams import (
+  EVAL_DEFAULT_MUTABLE_LIST as EVAL_DEFAULT_MUTABLE_LIST,
+)
+from pax.tasks_lib.hparams import (
+  TRAIN_DEFAULT_MUTABLE_LIST as TRAIN_DEFAULT_MUTABLE_LIST,
+)
+from pax.tasks_lib.hparams import (
+  CheckpointLoadingRules as CheckpointLoadingRules,
+)
+from pax.tasks_lib.hparams import OutputFormatType as OutputFormatType
+from pax.tasks_lib.single_task import BaseTask as BaseTask
+from pax.tasks_lib.single_task import SingleTask as SingleTask
+from pax.tasks_lib.state import create_state as create_state
+from pax.tasks_lib.state import (
+  create_state_partition_specs as create_state_partition_specs,
+)
+from pax.tasks_lib.state import create_state_shapes as create_state_shapes

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The task: one model, one learner, and how they are run."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from pax import base_metrics, learners, train_states
+from pax.tasks_lib import hparams, state, variational_noise
+from praxis import base_hyperparams, base_model, pax_fiddle, pytypes
+
+JTensor = pytypes.JTensor
+Nested = pytypes.Nested
+TrainState = train_states.TrainState
+Config = pax_fiddle.Config
+
+# (metrics, running_mode, global_step, is_last_ckpt, checkpoint_path) -> stop?
+EarlyStoppingFn = Callable[[Mapping[str, float], Any, int, bool, str], bool]
+
+
+class BaseTask(base_hyperparams.FiddleBaseParameterizable):
+  """What an experiment runs."""
+
+
+class SingleTask(BaseTask):
+  """A task of one model, trained by one learner."""
+
+  Train = hparams.Train
+  Decode = hparams.Decode
+  Evaluate = hparams.Evaluate
+  Infer = hparams.Infer
+  InferWriter = hparams.InferWriter
+  VariationalNoise = hparams.VariationalNoise
+  TrainHParams = hparams.Train.HParams
+  DecodeHParams = hparams.Decode.HParams
+  EvaluateHParams = hparams.Evaluate.HParams
+  InferHParams = hparams.Infer.HParams
+  InferWriterHParams = hparams.InferWriter.HParams
+  VariationalNoiseHParams = hparams.VariationalNoise.HParams
+
+  class TrackDecoderMetricMode(enum.StrEnum):
+    """Whether the best decoder metric is the largest or the smallest."""
+
+    MAX = 'max'
+    MIN = 'min'
+
+  # The model; a Config is built with the task.
+  model: base_model.BaseModel = None
+  # How the task trains, decodes, is evaluated, and infers.
+  train: Config[hparams.Train] = pax_fiddle.template_field(hparams.Train)
+  decode: Config[hparams.Decode] = pax_fiddle.template_field(hparams.Decode)
+  evaluate: Config[hparams.Evaluate] = pax_fiddle.template_field(
+    hparams.Evaluate
+  )
+  infer: Config[hparams.Infer] = pax_fiddle.template_field(hparams.Infer)
+  # Aggregates the weighted scalars of several batches; None takes means.
+  metrics: Config[base_metrics.BaseMetrics] | None = pax_fiddle.template_field(
+    None
+  )
+  # Makes the loss, where `train.learner.loss_name` does not name it.
+  loss_aggregator: Config[base_metrics.LossAggregator] | None = (
+    pax_fiddle.template_field(None)
+  )
+  # Noise added to the variables while training.
+  vn: Config[hparams.VariationalNoise] = pax_fiddle.template_field(
+    hparams.VariationalNoise
+  )
+  # What inference reads and writes.
+  infer_writer: Config[hparams.InferWriter] | None = pax_fiddle.template_field(
+    None
+  )
+  # Tells after an evaluation whether training stops.
+  early_stopping_fn: EarlyStoppingFn | None = None
+  # Summaries of at most this verbosity are recorded.
+  summary_verbosity: int = 3
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if isinstance(self.model, Config):
+      self.model = self.model.Instantiate()
+    if not isinstance(self.model, base_model.BaseModel):
+      raise ValueError(
+        f'task.model must be a BaseModel or its Config, got {self.model!r}'
+      )
+    self._learner = _build_learner(self.train.learner)
+    self._loss = _build_loss(self._learner.loss_name, self.loss_aggregator)
+    self._metrics = (self.metrics or base_metrics.MeanMetrics.config()).clone()
+
+  @property
+  def learners(self) -> list[learners.Learner]:
+    """The learners, one for each entry of `TrainState.opt_states`."""
+    return [self._learner]
+
+  @property
+  def loss_aggregator_inst(self) -> base_metrics.LossAggregator:
+    """Makes the loss from the weighted scalars of a batch."""
+    return self._loss
+
+  @property
+  def metrics_aggregator(self) -> base_metrics.BaseMetrics:
+    """Makes one metric from those of several batches."""
+    return self._metrics.Instantiate()
+
+  @property
+  def has_ema_decay(self) -> bool:
+    """Whether the optimizer keeps an average of the variables."""
+    return self._learner.optimizer.ema_decay > 0.0
+
+  def create_opt_states(
+    self, mdl_vars: Nested[JTensor], var_weight_hparams: Nested[Any]
+  ) -> list[Nested[JTensor]]:
+    """Returns the first optimizer states for these variables."""
+    return state.create_opt_states(mdl_vars, var_weight_hparams, self.learners)
+
+  def create_train_state(
+    self,
+    mdl_vars: Nested[JTensor],
+    var_weight_hparams: Nested[Any],
+    discard_opt_states: bool = False,
+  ) -> TrainState:
+    """Returns the state at step 0 for these variables."""
+    return state.create_state(
+      mdl_vars, var_weight_hparams, discard_opt_states, self.learners
+    )
+
+  def create_train_state_unpadded_shapes(
+    self, var_weight_hparams: Nested[Any], discard_opt_states: bool = False
+  ) -> TrainState:
+    """Returns the state with a ShapeDtypeStruct for each array."""
+    return state.create_state_shapes(
+      var_weight_hparams, discard_opt_states, self.learners
+    )
+
+  def create_train_state_partition_specs(
+    self, var_weight_hparams: Nested[Any], discard_opt_states: bool = False
+  ) -> TrainState:
+    """Returns the state with a PartitionSpec for each array.
+
+    Raises:
+      ValueError: the model has no mesh.
+    """
+    return state.create_state_partition_specs(
+      var_weight_hparams, self.model, discard_opt_states, self.learners
+    )
+
+  def maybe_adjust_train_state(
+    self,
+    step: JTensor,
+    mdl_vars: Nested[JTensor],
+    var_weight_hparams: Nested[Any],
+    prng_key: jax.Array,
+  ) -> Nested[JTensor]:
+    """Returns the variables with variational noise, if there is any."""
+    if self.vn.vn_scale == 0.0:
+      return mdl_vars
+    return variational_noise.add_noise(self.vn, step, mdl_vars, prng_key)
+
+
+def _build_learner(config: Any) -> learners.Learner:
+  if not isinstance(config, Config):
+    raise ValueError(
+      f'task.train.learner must be one Config[Learner], got {config!r}'
+    )
+  config = config.clone()
+  if not config.name:
+    config.name = 'learner_0'
+  return config.Instantiate()
+
+
+def _build_loss(
+  loss_name: str | None, config: Config | None
+) -> base_metrics.LossAggregator:
+  """Returns what makes the loss: the named scalar, or what `config` says."""
+  if (loss_name is None) == (config is None):
+    given = 'neither' if config is None else 'both'
+    raise ValueError(
+      'set either task.train.learner.loss_name or task.loss_aggregator, got '
+      f'{given}; most models want loss_name="total_loss"'
+    )
+  if config is None:
+    config = base_metrics.LossAggregator.config(loss_key=loss_name)
+  return config.Instantiate()

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes train states: the arrays, their shapes, and how they are sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pax import learners as learners_lib
+from pax import train_states
+from praxis import base_layer, base_model, pytypes
+
+JTensor = pytypes.JTensor
+Nested = pytypes.Nested
+TrainState = train_states.TrainState
+Learners = Sequence[learners_lib.Learner]
+
+
+def create_opt_states(
+  mdl_vars: Nested[JTensor],
+  var_weight_hparams: Nested[Any],
+  learners: Learners,
+) -> list[Nested[JTensor]]:
+  """Returns the first optimizer state of each learner."""
+  return [
+    learner.get_grad_tx(var_weight_hparams).init(mdl_vars)
+    for learner in learners
+  ]
+
+
+def create_state(
+  mdl_vars: Nested[JTensor],
+  var_weight_hparams: Nested[Any],
+  discard_opt_states: bool,
+  learners: Learners,
+) -> TrainState:
+  """Returns the state at step 0 for these variables."""
+  opt_states = []
+  if not discard_opt_states:
+    opt_states = create_opt_states(mdl_vars, var_weight_hparams, learners)
+  return TrainState(
+    step=jnp.zeros([], jnp.uint32), mdl_vars=mdl_vars, opt_states=opt_states
+  )
+
+
+def create_state_shapes(
+  var_weight_hparams: Nested[Any],
+  discard_opt_states: bool,
+  learners: Learners,
+) -> TrainState:
+  """Returns the state with a ShapeDtypeStruct for each array."""
+  return jax.eval_shape(
+    lambda mdl_vars: create_state(
+      mdl_vars, var_weight_hparams, discard_opt_states, learners
+    ),
+    abstract_vars(var_weight_hparams),
+  )
+
+
+def create_state_partition_specs(
+  var_weight_hparams: Nested[Any],
+  model: base_model.BaseModel,
+  discard_opt_states: bool,
+  learners: Learners,
+) -> TrainState:
+  """Returns the state with a PartitionSpec for each array.
+
+  Raises:
+    ValueError: the model has no mesh.
+  """
+  if model.mesh_shape is None:
+    raise ValueError(
+      'partition specs need a mesh, and ici_mesh_shape of the model is None; '
+      'set task.model.ici_mesh_shape and mesh_axis_names'
+    )
+
+  def specs(hparams: Nested[Any]) -> Nested[Any]:
+    return base_layer.var_partition_specs(
+      hparams, model.mesh_shape, model.mesh_axis_names
+    )
+
+  opt_states = []
+  if not discard_opt_states:
+    opt_states = [
+      specs(
+        learner.get_grad_tx(var_weight_hparams).init_partition_spec(
+          var_weight_hparams
+        )
+      )
+      for learner in learners
+    ]
+  return TrainState(
+    step=jax.sharding.PartitionSpec(),
+    mdl_vars=specs(var_weight_hparams),
+    opt_states=opt_states,
+  )
+
+
+def abstract_vars(
+  var_weight_hparams: Nested[Any],
+) -> Nested[jax.ShapeDtypeStruct]:
+  """Returns the shapes and dtypes of the variables."""
+  return jax.tree.map(
+    lambda weight: jax.ShapeDtypeStruct(tuple(weight.full_shape), weight.dtype),
+    var_weight_hparams,
+  )

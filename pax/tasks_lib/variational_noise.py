@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gaussian noise on the variables that a regex chooses."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from praxis import pax_fiddle, pytypes
+
+Nested = pytypes.Nested
+JTensor = pytypes.JTensor
+
+
+def add_noise(
+  vn: pax_fiddle.Config,
+  step: JTensor,
+  mdl_vars: Nested[JTensor],
+  prng_key: jax.Array,
+) -> Nested[JTensor]:
+  """Returns the variables, with noise on those that `vn.vn_regex` matches.
+
+  The noise is `vn.vn_scale` times a standard normal, from `vn.vn_start_step`.
+
+  Raises:
+    RuntimeError: no variable matches.
+  """
+  pattern = re.compile(vn.vn_regex)
+  scale = jnp.where(step >= vn.vn_start_step, vn.vn_scale, 0.0)
+  leaves, treedef = jax.tree_util.tree_flatten_with_path(mdl_vars)
+  paths = [slash_path(path) for path, _ in leaves]
+  if not any(map(pattern.match, paths)):
+    raise RuntimeError(
+      f'vn_regex {vn.vn_regex!r} matches none of the variables {paths}'
+    )
+  noisy = []
+  for i, (path, (_, value)) in enumerate(zip(paths, leaves, strict=True)):
+    if pattern.match(path):
+      key = jax.random.fold_in(prng_key, i)
+      noise = jax.random.normal(key, value.shape, value.dtype)
+      value = value + scale.astype(value.dtype) * noise
+    noisy.append(value)
+  return jax.tree.unflatten(treedef, noisy)
+
+
+def slash_path(path: Any) -> str:
+  """Returns a key path as `params/lm/softmax/w`."""
+  return jax.tree_util.keystr(path, simple=True, separator='/')
