@@ -22,9 +22,11 @@ def test_globs_folders_and_commas(tmp_path):
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(name)
-  names = lambda patterns: [
-    p.removeprefix(f'{tmp_path}/') for p in files.expand(patterns)
-  ]
+
+  def names(patterns):
+    found = files.expand(patterns)
+    return [p.removeprefix(f'{tmp_path}/') for p in found]
+
   assert names(f'{tmp_path}/*.txt') == ['a.txt', 'b.txt']
   assert names([f'{tmp_path}/*.txt', f'{tmp_path}/a*']) == ['a.txt', 'b.txt']
   assert names(f'{tmp_path}/c.md,{tmp_path}/a.txt') == ['a.txt', 'c.md']

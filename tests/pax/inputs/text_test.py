@@ -53,7 +53,7 @@ def rows(batches) -> list[bytes]:
 
 def drain(source) -> list:
   batches = []
-  while (batch := source.peek_padded()) is not None:
+  while source.peek_padded() is not None:
     batches.append(source.get_next_padded())
   return batches
 

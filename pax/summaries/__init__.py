@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run tells about itself: numbers, speed, utilisation, pictures."""
+
+from __future__ import annotations
+
+from pax.summaries import mfu as mfu
+from pax.summaries import plots as plots
+from pax.summaries import tags as tags
+from pax.summaries.profiling import StepProfiler as StepProfiler
+from pax.summaries.progress import Progress as Progress
+from pax.summaries.throughput import Rate as Rate
+from pax.summaries.throughput import Throughput as Throughput
+from pax.summaries.writer import NoopWriter as NoopWriter
+from pax.summaries.writer import Writer as Writer
+from pax.summaries.writer import create_writer as create_writer

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of a run, from what it wrote to `metrics.jsonl`."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pax.summaries import tags, writer
+
+LOSS_CURVE_FILE = 'loss_curve.png'
+
+# A split that has this metric is drawn by it in the lower picture.
+_BITS_PER_BYTE = f'{tags.METRICS_PREFIX}bits_per_byte'
+
+# Points by step, for one split and tag.
+Curve = dict[int, float]
+
+
+def read_metrics(job_log_dir: str) -> dict[str, dict[str, Curve]]:
+  """The recorded curves by split and tag.
+
+  Where a run went back to an older checkpoint, what it did again replaces what
+  it had done. A last line that is not complete is left out.
+  """
+  path = os.path.join(job_log_dir, writer.METRICS_FILE)
+  curves: dict[str, dict[str, Curve]] = {}
+  with open(path, encoding='utf-8') as f:
+    for line in f:
+      if line.endswith('\n'):
+        _add(curves, json.loads(line))
+  return curves
+
+
+def loss_curve(job_log_dir: str) -> str | None:
+  """Draws the losses of a run; the path of the PNG, or None without data."""
+  if not os.path.exists(os.path.join(job_log_dir, writer.METRICS_FILE)):
+    return None
+  metrics = read_metrics(job_log_dir)
+  pictures = {
+    name: {
+      split: tagged[tag] for split, tagged in metrics.items() if tag in tagged
+    }
+    for name, tag in (('loss', tags.LOSS), ('bits per byte', _BITS_PER_BYTE))
+  }
+  pictures = {name: curves for name, curves in pictures.items() if curves}
+  if not pictures:
+    return None
+  path = os.path.join(job_log_dir, LOSS_CURVE_FILE)
+  _draw(pictures, path)
+  return path
+
+
+def _add(curves: dict[str, dict[str, Curve]], record: dict[str, Any]) -> None:
+  step, split = record.pop('step'), record.pop('split')
+  record.pop('time')
+  for tag, value in record.items():
+    curve = curves.setdefault(split, {}).setdefault(tag, {})
+    while curve and next(reversed(curve)) >= step:
+      curve.popitem()
+    curve[step] = float(value)
+
+
+def _draw(pictures: Mapping[str, Mapping[str, Curve]], path: str) -> None:
+  from matplotlib import figure  # Slow to import.
+
+  canvas = figure.Figure(figsize=(8, 4 * len(pictures)), layout='constrained')
+  axes = canvas.subplots(len(pictures), 1, squeeze=False)[:, 0]
+  for ax, (name, curves) in zip(axes, pictures.items(), strict=True):
+    for split, curve in sorted(curves.items()):
+      points = [(s, v) for s, v in curve.items() if math.isfinite(v)]
+      marker = 'o' if len(points) < 30 else None
+      ax.plot(
+        *zip(*points, strict=True), label=split, marker=marker, markersize=3
+      )
+    ax.set(xlabel='step', ylabel=name)
+    ax.grid(alpha=0.3)
+    ax.legend()
+  partial = f'{path}.partial'
+  canvas.savefig(partial, format='png', dpi=120)
+  os.replace(partial, path)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One line that tells how training goes: alive in a terminal, else printed."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+from pax.summaries import throughput
+
+_ERASE_LINE = '\r\x1b[2K'
+# A terminal is written to at most so often, a log file as often as updated.
+_REDRAW_SECONDS = 0.1
+
+
+class Progress:
+  """Shows steps, speed, metrics, utilisation and the time that is left."""
+
+  def __init__(
+    self,
+    total_steps: int,
+    stream: TextIO | None = None,
+    clock: Callable[[], float] = time.monotonic,
+  ):
+    """Shows nothing yet.
+
+    Args:
+      total_steps: at which step training ends.
+      stream: None is standard error, as it is at the time of writing.
+      clock: gives seconds.
+    """
+    self._total_steps = total_steps
+    self._given_stream = stream
+    self._clock = clock
+    self._line = ''
+    self._drawn_at = float('-inf')
+
+  def update(
+    self,
+    step: int,
+    metrics: Mapping[str, float],
+    *,
+    rate: throughput.Rate | None = None,
+    mfu: float | None = None,
+  ) -> None:
+    """Shows the line of `step`, in place of the last where that is possible."""
+    self._line = format_line(
+      step, self._total_steps, metrics, rate=rate, mfu=mfu
+    )
+    if not self._is_terminal:
+      print(self._line, file=self._stream, flush=True)
+    elif self._clock() - self._drawn_at >= _REDRAW_SECONDS:
+      self._draw()
+
+  def print(self, text: str) -> None:
+    """Prints `text` above the line."""
+    if self._is_terminal and self._line:
+      self._stream.write(_ERASE_LINE)
+    print(text, file=self._stream, flush=True)
+    if self._is_terminal and self._line:
+      self._draw()
+
+  def close(self) -> None:
+    """Leaves the last line standing."""
+    if self._is_terminal and self._line:
+      self._draw()
+      print(file=self._stream, flush=True)
+    self._line = ''
+
+  @property
+  def _stream(self) -> TextIO:
+    return self._given_stream or sys.stderr
+
+  @property
+  def _is_terminal(self) -> bool:
+    return self._stream.isatty()
+
+  def _draw(self) -> None:
+    width = shutil.get_terminal_size().columns - 1
+    self._stream.write(_ERASE_LINE + self._line[:width])
+    self._stream.flush()
+    self._drawn_at = self._clock()
+
+
+def format_line(
+  step: int,
+  total_steps: int,
+  metrics: Mapping[str, float],
+  *,
+  rate: throughput.Rate | None = None,
+  mfu: float | None = None,
+) -> str:
+  """As `step 40/100  loss 2.3456  9.87 steps/s  81.2k tokens/s ...`."""
+  parts = [f'step {step}/{total_steps}']
+  parts += [f'{name} {value:.4f}' for name, value in metrics.items()]
+  if rate is not None:
+    parts.append(f'{rate.steps_per_sec:.2f} steps/s')
+    parts.append(f'{short_number(rate.tokens_per_sec)} tokens/s')
+  if mfu is not None:
+    parts.append(f'MFU {100 * mfu:.1f}%')
+  if rate is not None:
+    left = max(0, total_steps - step) / rate.steps_per_sec
+    parts.append(f'ETA {short_time(left)}')
+  return '  '.join(parts)
+
+
+def short_number(value: float) -> str:
+  """As 950, 81.2k, 1.50M."""
+  for limit, unit in ((1e9, 'G'), (1e6, 'M'), (1e3, 'k')):
+    if value >= limit:
+      return f'{value / limit:.3g}{unit}'
+  return f'{value:.0f}'
+
+
+def short_time(seconds: float) -> str:
+  """As 7s, 3m05s, 2h07m, 4d03h."""
+  seconds = round(seconds)
+  minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+  if days:
+    return f'{days}d{hours % 24:02}h'
+  if hours:
+    return f'{hours}h{minutes % 60:02}m'
+  if minutes:
+    return f'{minutes}m{seconds % 60:02}s'
+  return f'{seconds}s'

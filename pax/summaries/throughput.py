@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast a run goes, without what is not training."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rate:
+  """Speed over the steps between two measurements."""
+
+  steps_per_sec: float
+  tokens_per_sec: float
+
+
+class Throughput:
+  """Measures between calls; time spent within `pause()` does not count."""
+
+  def __init__(
+    self,
+    tokens_per_step: int,
+    clock: Callable[[], float] = time.perf_counter,
+  ):
+    """Starts nothing: the first `measure` does.
+
+    Args:
+      tokens_per_step: tokens, padding included, in the batches of all hosts.
+      clock: gives seconds.
+    """
+    self._tokens_per_step = tokens_per_step
+    self._clock = clock
+    self._last: tuple[int, float] | None = None
+    self._paused = 0.0
+
+  def measure(self, step: int) -> Rate | None:
+    """The rate since the last call; None at the first, or without a step.
+
+    Call it when `step` steps are done, not merely dispatched.
+    """
+    now = self._clock() - self._paused
+    last, self._last = self._last, (step, now)
+    if last is None or step <= last[0] or now <= last[1]:
+      return None
+    steps_per_sec = (step - last[0]) / (now - last[1])
+    return Rate(
+      steps_per_sec=steps_per_sec,
+      tokens_per_sec=steps_per_sec * self._tokens_per_step,
+    )
+
+  @contextlib.contextmanager
+  def pause(self) -> Iterator[None]:
+    """Leaves out what happens within: evaluation, checkpoints."""
+    start = self._clock()
+    try:
+      yield
+    finally:
+      self._paused += self._clock() - start
