@@ -14,24 +14,9 @@ from praxis.base_layer.initializers import (
   get_fan_in_fan_out,
 )
 from praxis.base_layer.layer import (
-  AUX_LOSS,
-  DECODE_CACHE,
-  DEFAULT_INIT_MUTABLE_LIST,
-  HYPER_PARAMS,
-  INTERMEDIATES,
-  NON_PAX_RNG_KEY,
-  NON_PAX_VAR_COLLECTION,
-  NON_TRAINABLE,
-  PARAMS,
-  PMAP_PARALLEL_AXIS_NAME,
-  PREFIX_DECODE_CACHE,
-  RANDOM,
-  SUMMARIES,
-  AuxLossStruct,
   BaseHParams,
   BaseLayer,
   Theta,
-  WrappedHParams,
   is_running_under_pmap,
 )
 from praxis.base_layer.sharding import (
@@ -47,6 +32,23 @@ from praxis.base_layer.summaries import (
   get_summary_type_from_key,
   get_summary_type_suffix,
   trim_summary_type_from_key,
+)
+from praxis.base_layer.variables import (
+  AUX_LOSS,
+  DECODE_CACHE,
+  DEFAULT_INIT_MUTABLE_LIST,
+  HYPER_PARAMS,
+  INTERMEDIATES,
+  NON_PAX_RNG_KEY,
+  NON_PAX_VAR_COLLECTION,
+  NON_TRAINABLE,
+  PARAMS,
+  PMAP_PARALLEL_AXIS_NAME,
+  PREFIX_DECODE_CACHE,
+  RANDOM,
+  SUMMARIES,
+  AuxLossStruct,
+  WrappedHParams,
 )
 from praxis.base_layer.weights import (
   BoxedParam,

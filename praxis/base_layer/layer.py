@@ -7,54 +7,35 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, dataclass_transform
+from typing import Any, dataclass_transform
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from praxis import base_hyperparams, pax_fiddle, py_utils
-from praxis.base_layer import sharding, weights
+from praxis.base_layer import running, sharding, weights
 from praxis.base_layer.context import JaxContext, cur_jax_context
 from praxis.base_layer.initializers import WeightInit, default_param_init
 from praxis.base_layer.summaries import SummaryType, get_summary_type_suffix
+from praxis.base_layer.variables import (
+  AUX_LOSS,
+  DECODE_CACHE,
+  HYPER_PARAMS,
+  NON_TRAINABLE,
+  PARAMS,
+  PMAP_PARALLEL_AXIS_NAME,
+  RANDOM,
+  SUMMARIES,
+  AuxLossStruct,
+  WrappedHParams,
+)
 from praxis.base_layer.weights import (
   BoxedParam,
   WeightHParams,
   WeightHParamsCollection,
 )
 from praxis.pytypes import JTensor, Nested, PRNGKey, SplitDimsMapping
-
-# Variable collections.
-PARAMS = 'params'
-NON_TRAINABLE = 'non_trainable'
-AUX_LOSS = 'aux_loss'
-SUMMARIES = 'summaries'
-INTERMEDIATES = 'intermediates'
-DECODE_CACHE = 'decoder_cache'
-PREFIX_DECODE_CACHE = 'prefix_decoder_cache'
-HYPER_PARAMS = 'hyper_params'
-NON_PAX_VAR_COLLECTION = ['batch_stats', 'params_axes']
-# Streams of random numbers.
-RANDOM = 'random'
-NON_PAX_RNG_KEY = 'dropout'
-DEFAULT_INIT_MUTABLE_LIST = [PARAMS, NON_TRAINABLE, *NON_PAX_VAR_COLLECTION]
-# The axis that pmap-style training maps over.
-PMAP_PARALLEL_AXIS_NAME = 'batch'
-
-
-class AuxLossStruct(NamedTuple):
-  """A loss that a layer adds to the model's own, and its weight."""
-
-  value: JTensor
-  weight: JTensor
-
-
-class WrappedHParams(struct.PyTreeNode):
-  """The Config of a layer, as a variable without arrays."""
-
-  meta: Any = struct.field(pytree_node=False)
 
 
 class Theta:
@@ -84,7 +65,7 @@ def is_running_under_pmap() -> bool:
     pax_fiddle.instance_field,
   ),
 )
-class BaseLayer(nn.Module):
+class BaseLayer(running.RunnableModule):
   """A layer: fields configure it, `setup` declares weights and children.
 
   `__call__` (also written `fprop`) computes. Fields that a child leaves unset
@@ -179,90 +160,6 @@ class BaseLayer(nn.Module):
   def do_eval(self) -> bool:
     """Whether the model is evaluated or decoded, not trained."""
     return self.jax_context.do_eval
-
-  # Running from outside.
-
-  @nn.nowrap
-  def init(
-    self,
-    rngs: PRNGKey | dict[str, PRNGKey],
-    *args: Any,
-    method: Callable[..., Any] | str | None = None,
-    mutable: Sequence[str] | None = None,
-    **kwargs: Any,
-  ) -> dict[str, Nested[JTensor]]:
-    """Returns the initial variables, by collection, as plain arrays."""
-    variables = self._init_boxed(
-      _as_rngs(rngs), *args, method=method, mutable=mutable, **kwargs
-    )
-    return weights.maybe_unbox_value(variables)
-
-  @nn.nowrap
-  def apply(
-    self,
-    variables: dict[str, Any],
-    *args: Any,
-    rngs: PRNGKey | dict[str, PRNGKey] | None = None,
-    method: Callable[..., Any] | str | None = None,
-    mutable: bool | str | Sequence[str] = False,
-    **kwargs: Any,
-  ) -> Any:
-    """Returns the outputs, with the updated collections if any is mutable."""
-    outputs = super().apply(
-      variables,
-      *args,
-      rngs=None if rngs is None else _as_rngs(rngs),
-      method=method,
-      mutable=mutable,
-      **kwargs,
-    )
-    if mutable is False or not isinstance(outputs, tuple):
-      return outputs
-    return outputs[0], weights.maybe_unbox_value(outputs[1])
-
-  @nn.nowrap
-  def abstract_init_with_metadata(
-    self,
-    *args: Any,
-    do_eval: bool = False,
-    method: Callable[..., Any] | str | None = None,
-    extra_mutable_list: Sequence[str] = (),
-    **kwargs: Any,
-  ) -> dict[str, Nested[WeightHParams]]:
-    """Returns the declarations of all variables; nothing is computed.
-
-    `args` are arrays or jax.ShapeDtypeStructs.
-    """
-    variables = self._abstract_init(
-      JaxContext.HParams(do_eval=do_eval, summary_verbosity=0),
-      [*DEFAULT_INIT_MUTABLE_LIST, *extra_mutable_list],
-      args,
-      kwargs | {'method': method},
-    )
-    return weights.unbox_meta(variables)
-
-  @nn.nowrap
-  def abstract_init_with_mdl_config(
-    self,
-    *args: Any,
-    do_eval: bool = False,
-    method: Callable[..., Any] | str | None = None,
-    extra_mutable_list: Sequence[str] = (),
-    **kwargs: Any,
-  ) -> Nested[Any]:
-    """Returns a tree of the layers' Configs, each under key `_hparams`."""
-    variables = self._abstract_init(
-      JaxContext.HParams(
-        do_eval=do_eval, summary_verbosity=0, self_reflect_configs=True
-      ),
-      [*DEFAULT_INIT_MUTABLE_LIST, *extra_mutable_list, HYPER_PARAMS],
-      args,
-      kwargs | {'method': method},
-    )
-    is_leaf = lambda x: isinstance(x, WrappedHParams)
-    return jax.tree.map(
-      lambda x: x.meta, variables[HYPER_PARAMS], is_leaf=is_leaf
-    )
 
   # Weights and other variables.
 
@@ -401,37 +298,6 @@ class BaseLayer(nn.Module):
 
   # Inside.
 
-  @nn.nowrap
-  def _init_boxed(
-    self,
-    rngs: dict[str, PRNGKey],
-    *args: Any,
-    method: Callable[..., Any] | str | None,
-    mutable: Sequence[str] | None,
-    **kwargs: Any,
-  ) -> dict[str, Any]:
-    mutable = DEFAULT_INIT_MUTABLE_LIST if mutable is None else mutable
-    return super().init(rngs, *args, method=method, mutable=mutable, **kwargs)
-
-  @nn.nowrap
-  def _abstract_init(
-    self,
-    context: JaxContext.HParams,
-    mutable: Sequence[str],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-  ) -> dict[str, Any]:
-    rngs = jax.eval_shape(lambda: _as_rngs(jax.random.key(0)))
-    method = kwargs.pop('method')
-
-    def init(rngs: Any, args: Any, kwargs: Any) -> Any:
-      with JaxContext.new_context(hparams=context):
-        return self._init_boxed(
-          rngs, *args, method=method, mutable=mutable, **kwargs
-        )
-
-    return jax.eval_shape(init, rngs, args, kwargs)
-
   def _theta_value(self, name: str) -> JTensor:
     # Not nowrap: flax runs setup first where a parent reads the weight.
     hparams = self._weights.get(name)
@@ -522,14 +388,6 @@ BaseLayer.INHERITED = {
 base_hyperparams.lift_hparams(BaseLayer)
 # What the README calls the base of a layer's nested parameters.
 BaseHParams = BaseLayer.HParams
-
-
-def _as_rngs(rngs: PRNGKey | dict[str, PRNGKey]) -> dict[str, PRNGKey]:
-  """Returns one key a stream, split from a single one if need be."""
-  if isinstance(rngs, dict):
-    return rngs
-  names = (PARAMS, RANDOM, NON_PAX_RNG_KEY)
-  return dict(zip(names, jax.random.split(rngs, len(names)), strict=True))
 
 
 def _lift_shardings(cls: type) -> None:

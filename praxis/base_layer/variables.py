@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of variable collections and random streams, and what they hold."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from flax import struct
+
+from praxis.pytypes import JTensor
+
+# Variable collections.
+PARAMS = 'params'
+NON_TRAINABLE = 'non_trainable'
+AUX_LOSS = 'aux_loss'
+SUMMARIES = 'summaries'
+INTERMEDIATES = 'intermediates'
+DECODE_CACHE = 'decoder_cache'
+PREFIX_DECODE_CACHE = 'prefix_decoder_cache'
+HYPER_PARAMS = 'hyper_params'
+NON_PAX_VAR_COLLECTION = ['batch_stats', 'params_axes']
+# Streams of random numbers.
+RANDOM = 'random'
+NON_PAX_RNG_KEY = 'dropout'
+DEFAULT_INIT_MUTABLE_LIST = [PARAMS, NON_TRAINABLE, *NON_PAX_VAR_COLLECTION]
+# The axis that pmap-style training maps over.
+PMAP_PARALLEL_AXIS_NAME = 'batch'
+
+
+class AuxLossStruct(NamedTuple):
+  """A loss that a layer adds to the model's own, and its weight."""
+
+  value: JTensor
+  weight: JTensor
+
+
+class WrappedHParams(struct.PyTreeNode):
+  """The Config of a layer, as a variable without arrays."""
+
+  meta: Any = struct.field(pytree_node=False)
