@@ -36,7 +36,7 @@ from fiddle import ordered_arguments as ordered_arguments
 from fiddle import set_tagged as set_tagged
 from fiddle import set_tags as set_tags
 
-from praxis import struct_text
+from praxis import nested_map, struct_text
 
 T = TypeVar('T')
 _DEFAULT_CONFIG = 'pax.default_config'
@@ -44,6 +44,16 @@ _IS_TEMPLATE = 'pax.is_template'
 _TAGS = 'pax.tags'
 
 _history.add_exclude_location('pax_fiddle.py')
+
+# Configs within a NestedMap are found, built and serialised like any other.
+_daglish.register_node_traverser(
+  nested_map.NestedMap,
+  flatten_fn=lambda m: (tuple(m.values()), tuple(m)),
+  unflatten_fn=lambda values, keys: nested_map.NestedMap(
+    zip(keys, values, strict=True)
+  ),
+  path_elements_fn=lambda m: tuple(_daglish.Key(key) for key in m),
+)
 
 
 class _Settable:

@@ -10,7 +10,7 @@ from typing import Any
 State = Any  # A pytree: of arrays, or of shapes with their shardings.
 
 
-class CheckpointType(str, enum.Enum):
+class CheckpointType(enum.StrEnum):
   """How the state lies on disk."""
 
   # One directory of TensorStore chunks per leaf; every process writes its own.

@@ -4,15 +4,23 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import math
+import time
 from typing import Any
 
+import jax
+
 from pax import summaries, train_states
+from pax.checkpoints import paths
 from pax.programs import eval as eval_program
 from pax.programs.run import Run
 from pax.steps import StepOutput
 
 TrainState = train_states.TrainState
+
+# A fast run is not shown more often than a person reads.
+_SHOW_SECS = 1.0
 
 
 class Reports:
@@ -29,20 +37,12 @@ class Reports:
     self._speed = _Speed(run.partitioner)
     self._metrics: dict[str, float] = {}
     self._evaluated_step: int | None = None
-
-  def __enter__(self) -> Reports:
-    return self
-
-  def __exit__(self, *unused: Any) -> None:
-    self._run.progress.close()
+    self._shown_at = float('-inf')
 
   def add(self, step: int, output: StepOutput) -> None:
     """Takes the output of `step`, which may still be running."""
     if step % self._settings.summary_interval_steps == 0:
-      scalars = summaries.tags.step_scalars(output)
-      rate = self._speed.latest
-      if rate is not None:
-        scalars[summaries.tags.STEPS_PER_SEC] = rate.steps_per_sec
+      scalars = summaries.tags.step_scalars(output) | self._speed.scalars()
       self._run.writer.write(step, scalars, split='train')
     self._inflight.append((step, output.loss))
     while len(self._inflight) > self._settings.max_inflight_steps:
@@ -54,24 +54,49 @@ class Reports:
     if self._run.evals and interval and step % interval == 0:
       self._evaluate(step, state)
 
-  def finish(self, step: int, state: TrainState) -> None:
-    """Waits for all steps, and evaluates the last state."""
+  def drain(self) -> None:
+    """Waits for all steps."""
     while self._inflight:
       self._finish_oldest()
+
+  def conclude(self, step: int, state: TrainState) -> None:
+    """Evaluates the last state, draws the losses, prints a sample."""
     if self._run.evals and self._evaluated_step != step:
       self._evaluate(step, state)
+    self._run.writer.flush()
+    if jax.process_index() == 0 and not paths.is_bucket(self._run.job_log_dir):
+      summaries.plots.loss_curve(self._run.job_log_dir)
+    if prompt := getattr(self._run.train_input, 'sample_prompt', ''):
+      self._sample(state, prompt)
+
+  def _sample(self, state: TrainState, prompt: str) -> None:
+    from pax.programs import sample
+
+    run = self._run
+    text = run.partitioner.run_on_mesh(
+      sample.sample_text, run.task, state.mdl_vars, run.train_input, prompt
+    )
+    run.progress.print(f'sample: {text}')
 
   def _finish_oldest(self) -> None:
     step, loss = self._inflight.popleft()
     loss.block_until_ready()
-    done = step + 1
+    done, total = step + 1, int(self._settings.num_train_steps)
     interval = self._settings.compute_steps_per_sec_interval_steps
-    if done % interval == 0 or done == int(self._settings.num_train_steps):
-      rate = self._speed.measure(done)
-      metrics = {'loss': float(loss)} | self._metrics
-      self._run.progress.update(
-        done, metrics, rate=rate, mfu=self._speed.mfu(rate)
-      )
+    is_first_or_last = step == self._run.step or done == total
+    if done % interval == 0 or is_first_or_last:
+      self._speed.measure(done)
+      if is_first_or_last or time.monotonic() - self._shown_at > _SHOW_SECS:
+        self._show(done, float(loss))
+
+  def _show(self, done: int, loss: float) -> None:
+    self._shown_at = time.monotonic()
+    self._run.progress.update(
+      done,
+      {'loss': loss} | self._metrics,
+      rate=self._speed.rate,
+      mfu=self._speed.mfu,
+    )
 
   def _evaluate(self, step: int, state: TrainState) -> None:
     self._evaluated_step = step
@@ -96,19 +121,31 @@ class _Speed:
       partitioner.var_weight_hparams, batch_size=batch_size, seq_len=seq_len
     )
     self._peak = summaries.mfu.peak_flops(partitioner.devices)
-    self.latest: Any = None
+    # The last measurement; None until there are two points in time.
+    self.rate: summaries.Rate | None = None
 
-  def measure(self, step: int) -> Any:
-    self.latest = self._throughput.measure(step)
-    return self.latest
+  @property
+  def mfu(self) -> float | None:
+    if self.rate is None:
+      return None
+    return summaries.mfu.mfu(
+      self._flops.flops_per_step, self.rate.steps_per_sec, self._peak
+    )
 
-  def pause(self) -> Any:
+  def measure(self, step: int) -> None:
+    self.rate = self._throughput.measure(step) or self.rate
+
+  def pause(self) -> contextlib.AbstractContextManager[None]:
     return self._throughput.pause()
 
-  def mfu(self, rate: Any) -> float | None:
-    return summaries.mfu.mfu(
-      self._flops.flops_per_step, rate.steps_per_sec, self._peak
-    )
+  def scalars(self) -> dict[str, float]:
+    if self.rate is None:
+      return {}
+    found = {
+      summaries.tags.STEPS_PER_SEC: self.rate.steps_per_sec,
+      summaries.tags.TOKENS_PER_SEC: self.rate.tokens_per_sec,
+    }
+    return found if self.mfu is None else found | {summaries.tags.MFU: self.mfu}
 
 
 def _batch_shape(input_spec: Any) -> tuple[int, int]:

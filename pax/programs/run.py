@@ -44,6 +44,14 @@ class Run:
   progress: Any
   interrupts: Any
 
+  def close(self) -> None:
+    """Ends the sinks; raises what writing met and nobody asked for yet."""
+    self.progress.close()
+    try:
+      self.writer.close()
+    finally:
+      self.checkpointer.close()
+
   @property
   def task(self) -> Any:
     return self.partitioner.task

@@ -26,7 +26,8 @@ def train(run: Run) -> Outcome:
   batches = prefetch.Prefetcher(
     run.train_input, transform=run.partitioner.put_batch
   )
-  with batches, Reports(run) as reports:
+  reports = Reports(run)
+  with batches:
     # The order matters: save, stop, batch, step, report.
     while True:
       run.checkpointer.save(step, state, _input_state(batches))
@@ -42,8 +43,10 @@ def train(run: Run) -> Outcome:
       reports.add(step, output)
       step += 1
       reports.evaluate_if_due(step, state)
-    reports.finish(step, state)
+    reports.drain()
     run.checkpointer.save(step, state, _input_state(batches), force=True)
+    if outcome is not Outcome.PREEMPTED:
+      reports.conclude(step, state)
     run.checkpointer.wait()
   return outcome
 

@@ -59,6 +59,8 @@ def log_to_console() -> None:
   if not any(type(h) is std_logging.StreamHandler for h in root.handlers):
     console = std_logging.StreamHandler(sys.stderr)
     console.setLevel(std_logging.WARNING)
+    # Tracebacks are for the file; `main` says what went wrong.
+    console.addFilter(lambda record: record.exc_info is None)
     console.setFormatter(std_logging.Formatter('pax: %(message)s'))
     root.addHandler(console)
 

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import jax
 
 from pax import compat
 from pax.programs import interrupts as interrupts_lib
 from pax.programs import train as train_program
-from pax.programs.run import Outcome, Run
+from pax.programs.run import Outcome
 from pax.runner import build, distributed, job_dir
 from pax.runner.options import RunOptions, UsageError
 
@@ -32,8 +34,8 @@ def run(options: RunOptions) -> int:
     with interrupts_lib.Interrupts() as interrupts:
       planned = build.plan(options)
       built = build.build(options, planned, interrupts)
-      outcome = train_program.train(built)
-    _finish(built, outcome)
+      with contextlib.closing(built):
+        outcome = train_program.train(built)
   return EXIT_PREEMPTED if outcome is Outcome.PREEMPTED else EXIT_DONE
 
 
@@ -46,8 +48,3 @@ def _check(options: RunOptions) -> None:
     )
   if options.mode != 'train':
     raise UsageError(f'--mode={options.mode!r} does not exist; use train')
-
-
-def _finish(built: Run, outcome: Outcome) -> None:
-  built.writer.close()
-  built.checkpointer.close()

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experiments that train in a moment, for tests that start the real binary."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+
+from pax import base_experiment, experiment_registry
+from praxis import base_input, pax_fiddle, py_utils
+from tests.pax import tiny
+
+NestedMap = py_utils.NestedMap
+
+
+class CountedRows(base_input.BaseInput):
+  """Batch `i` is drawn from seed `i`; the state is the count."""
+
+  # Batches there are; 0 for no end.
+  num_batches: int = 0
+  # Seconds that a batch takes.
+  seconds: float = 0.0
+
+  def __post_init__(self):
+    super().__post_init__()
+    self._count = 0
+
+  def get_next(self) -> NestedMap:
+    if self.num_batches and self._count >= self.num_batches:
+      raise StopIteration
+    time.sleep(self.seconds)
+    self._count += 1
+    return tiny.batch(rows=self.batch_size, seed=self._count)
+
+  def reset(self) -> None:
+    self._count = 0
+
+  def _get_state_internal(self) -> dict[str, Any]:
+    return {'count': self._count}
+
+  def _set_state_internal(self, state: dict[str, Any]) -> None:
+    self._count = state['count']
+
+
+class FailingRows(CountedRows):
+  """Fails at one batch."""
+
+  fails_at: int = 3
+
+  def get_next(self) -> NestedMap:
+    batch = super().get_next()
+    if self._count > self.fails_at:
+      raise OSError('the disk with the data is gone')
+    return batch
+
+
+class SignallingRows(CountedRows):
+  """Sends this process a signal with one of its batches."""
+
+  signal_at: int = 0
+  number: int = int(signal.SIGTERM)
+
+  def get_next(self) -> NestedMap:
+    batch = super().get_next()
+    if self._count == self.signal_at:
+      os.kill(os.getpid(), self.number)
+    return batch
+
+
+@experiment_registry.register
+class TinySpmd(base_experiment.BaseExperiment):
+  """A regression over a mesh."""
+
+  ICI_MESH_SHAPE: list[int] | None = [1, 1, 1]
+  BATCH_SIZE = 8
+  NUM_STEPS = 20
+  SAVE_EVERY = 10
+  HIDDEN = 16
+  NOISE = 0.5
+  SECONDS = 0.0
+  # Steps that are never evaluated, unless --eval_on_test.
+  EVAL_EVERY = 10
+  INPUT = CountedRows
+
+  def task(self) -> Any:
+    config = tiny.task(
+      mesh=self.ICI_MESH_SHAPE, hidden=self.HIDDEN, noise=self.NOISE
+    )
+    config.train.num_train_steps = self.NUM_STEPS
+    config.train.save_interval_steps = self.SAVE_EVERY
+    config.train.eval_interval_steps = self.EVAL_EVERY
+    config.train.summary_interval_steps = 1
+    config.train.variable_norm_summary = False
+    return config
+
+  def datasets(self) -> list[Any]:
+    train = pax_fiddle.Config(
+      self.INPUT,
+      batch_size=self.BATCH_SIZE,
+      is_training=True,
+      seconds=self.SECONDS,
+    )
+    held_out = pax_fiddle.Config(
+      CountedRows,
+      name='held_out',
+      batch_size=self.BATCH_SIZE,
+      num_batches=3,
+      reset_for_eval=True,
+    )
+    return [train, held_out]
+
+
+@experiment_registry.register
+class TinyPmap(TinySpmd):
+  """The same on replicas."""
+
+  ICI_MESH_SHAPE = None
+
+
+@experiment_registry.register
+class TinyBroken(TinySpmd):
+  """Its data fail."""
+
+  INPUT = FailingRows
+
+
+def loss_bits(records: list[dict[str, Any]]) -> dict[int, bytes]:
+  """The bytes of the training loss at each step, the last one said."""
+  return {
+    r['step']: np.float32(r['loss']).tobytes()
+    for r in records
+    if r['split'] == 'train'
+  }

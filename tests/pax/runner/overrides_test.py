@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--set`: constants and paths, typed, with near names for what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from pax.runner import overrides, values
+from praxis import pax_fiddle
+from praxis.layers import activations
+
+
+class Colour(enum.StrEnum):
+  RED = 'red'
+  BLUE = 'blue'
+
+
+class Experiment:
+  NUM_LAYERS = 2
+  RATE = 0.1
+  DEEP = True
+  NAME = 'x'
+  MESH: list[int] | None = [1, 2, 1]
+  SHAPE = (1, 2)
+  FILES: str | None = None
+  ANYTHING = None
+  COLOUR = Colour.RED
+  DTYPE = jnp.float32
+  ACTIVATION_CLS = activations.ReLU
+  DOUBLE = NUM_LAYERS * 2
+
+  def lower(self):
+    return self.NUM_LAYERS
+
+
+class Child(Experiment):
+  """Has the constants of its parent."""
+
+
+def _set(**settings: str) -> type:
+  words = [f'{name}={text}' for name, text in settings.items()]
+  return overrides.set_constants(Child, overrides.parse(words))
+
+
+@pytest.mark.parametrize(
+  ('name', 'text', 'value'),
+  [
+    ('NUM_LAYERS', '4', 4),
+    ('NUM_LAYERS', '1e3', 1000),
+    ('NUM_LAYERS', 'None', None),
+    ('RATE', '1', 1.0),
+    ('RATE', '1e-4', 1e-4),
+    ('DEEP', 'false', False),
+    ('NAME', '12', '12'),
+    ('NAME', "'a b'", 'a b'),
+    ('MESH', '[1,4,1]', [1, 4, 1]),
+    ('MESH', '1,4,1', [1, 4, 1]),
+    ('MESH', 'None', None),
+    ('SHAPE', '3, 4', (3, 4)),
+    ('FILES', '/data/*.txt', '/data/*.txt'),
+    ('FILES', '1', '1'),
+    ('ANYTHING', '1', 1),
+    ('ANYTHING', 'jnp.bfloat16', jnp.bfloat16),
+    ('ANYTHING', 'text', 'text'),
+    ('COLOUR', 'BLUE', Colour.BLUE),
+    ('COLOUR', 'Colour.BLUE', Colour.BLUE),
+    ('DTYPE', 'bfloat16', jnp.bfloat16),
+    ('DTYPE', 'jnp.bfloat16', jnp.bfloat16),
+    ('ACTIVATION_CLS', 'GELU', activations.GELU),
+    ('ACTIVATION_CLS', 'activations.GELU', activations.GELU),
+    (
+      'ACTIVATION_CLS',
+      'praxis.layers.activations.GELU',
+      activations.GELU,
+    ),
+  ],
+)
+def test_a_constant(name, text, value):
+  changed = getattr(_set(**{name: text}), name)
+  assert changed == value
+  assert type(changed) is type(value)
+
+
+def test_the_experiment_itself_is_left_alone():
+  changed = _set(NUM_LAYERS='4')
+  assert changed.__name__ == 'Child' and issubclass(changed, Child)
+  assert (changed().lower(), changed.DOUBLE) == (4, 4)
+  assert Child.NUM_LAYERS == 2
+  assert _set() is Child
+
+
+@pytest.mark.parametrize(
+  ('name', 'text', 'message'),
+  [
+    ('NUM_LAYER', '4', 'has no constant NUM_LAYER; did you mean NUM_LAYERS?'),
+    ('NUM_LAYERS', '1.5', "NUM_LAYERS wants an integer, got '1.5'"),
+    ('NUM_LAYERS', 'True', "NUM_LAYERS wants an integer, got 'True'"),
+    ('RATE', 'fast', "RATE wants a number, got 'fast'"),
+    ('DEEP', '2', "DEEP wants True or False, got '2'"),
+    ('MESH', '{}x', r'MESH wants a list such as \[1,2,1\]'),
+    ('COLOUR', 'GREEN', "COLOUR wants one of RED, BLUE, got 'GREEN'"),
+    ('DTYPE', 'float33', 'DTYPE wants a dtype such as bfloat16'),
+    ('ACTIVATION_CLS', 'GELUX', "found none called 'GELUX'"),
+  ],
+)
+def test_a_wrong_constant(name, text, message):
+  with pytest.raises(ValueError, match=message) as error:
+    _set(**{name: text})
+  assert f'--set {name}={text}' in str(error.value)
+
+
+def test_a_word_that_sets_nothing():
+  with pytest.raises(ValueError, match="wants NAME=VALUE, got 'NUM_LAYERS'"):
+    overrides.parse(['NUM_LAYERS'])
+
+
+@dataclasses.dataclass(kw_only=True)
+class Leaf:
+  size: int = 1
+  rate: float | None = None
+  activation: Any = pax_fiddle.template_field(activations.ReLU)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Root:
+  leaf: Any = pax_fiddle.template_field(Leaf)
+  leaves: list[Any] = dataclasses.field(default_factory=list)
+  table: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+def _tree(*words: str):
+  tree = pax_fiddle.Config(
+    Root, leaves=[pax_fiddle.Config(Leaf)], table={'a': 1}
+  )
+  overrides.set_fields(tree, overrides.parse(words))
+  return tree
+
+
+def test_paths():
+  tree = _tree(
+    'leaf.size=3', 'leaves[0].rate=1', 'table[a]=5', 'NOT_A_PATH=ignored'
+  )
+  assert tree.leaf.size == 3
+  assert tree.leaves[0].rate == 1.0
+  assert tree.table == {'a': 5}
+
+
+def test_the_last_assignment_counts():
+  assert _tree('leaf.size=3', 'leaf.size=4').leaf.size == 4
+
+
+@pytest.mark.parametrize(
+  ('word', 'message'),
+  [
+    ('leaf.sise=3', "Leaf has no field 'sise'; did you mean size?"),
+    ('leef.size=3', "Root has no field 'leef'; did you mean leaf"),
+    ('leaves[3].size=3', 'list has no 3'),
+    ('leaf.size.x=3', "int has no 'x'"),
+    ('table[b]=3', "dict has no 'b'"),
+    ('leaf.size=three', "leaf.size wants an integer, got 'three'"),
+    ('leaf.rate=x', "leaf.rate wants a number, got 'x'"),
+    ('leaf.activation=3', 'cannot be set as a whole; set its fields'),
+    ('leaf..size=3', 'cannot read the path'),
+  ],
+)
+def test_a_wrong_path(word, message):
+  with pytest.raises(ValueError, match=message) as error:
+    _tree(word)
+  assert f'--set {word}' in str(error.value)
+
+
+def test_none_is_always_none():
+  assert values.parse_value('None', 3) is None
