@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The profiler opens and closes where it is told to."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+
+from pax.summaries import profiling
+
+
+@pytest.fixture
+def calls(monkeypatch):
+  made = []
+  monkeypatch.setattr(
+    jax.profiler, 'start_trace', lambda path: made.append(f'start {path}')
+  )
+  monkeypatch.setattr(jax.profiler, 'stop_trace', lambda: made.append('stop'))
+  return made
+
+
+def run(profiler, steps):
+  for step in steps:
+    profiler.step(step)
+
+
+def test_some_steps_are_traced(calls):
+  profiler = profiling.StepProfiler('dir', capture_step=3, num_steps=2)
+  run(profiler, range(3))
+  assert calls == []
+  run(profiler, range(3, 5))
+  assert calls == ['start dir']
+  run(profiler, range(5, 9))
+  profiler.close()
+  assert calls == ['start dir', 'stop']
+
+
+def test_an_open_trace_is_closed(calls):
+  profiler = profiling.StepProfiler('dir', capture_step=0, num_steps=5)
+  run(profiler, range(2))
+  profiler.close()
+  profiler.close()
+  assert calls == ['start dir', 'stop']
+
+
+@pytest.mark.parametrize('capture_step, num_steps', [(None, 2), (1, 0)])
+def test_nothing_is_traced_unless_asked(calls, capture_step, num_steps):
+  profiler = profiling.StepProfiler('dir', capture_step, num_steps)
+  run(profiler, range(5))
+  profiler.close()
+  assert calls == []

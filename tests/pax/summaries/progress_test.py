@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The progress line, word for word, and the speed that it shows."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from pax.summaries import progress, throughput
+
+RATE = throughput.Rate(steps_per_sec=2.0, tokens_per_sec=81_234.0)
+
+
+class Terminal(io.StringIO):
+  def isatty(self) -> bool:
+    return True
+
+
+def test_the_line():
+  line = progress.format_line(40, 100, {'loss': 2.34567}, rate=RATE, mfu=0.384)
+  assert line == (
+    'step 40/100  loss 2.3457  2.00 steps/s  81.2k tokens/s  MFU 38.4%  ETA 30s'
+  )
+  assert progress.format_line(1, 100, {}) == 'step 1/100'
+
+
+def test_a_pipe_gets_plain_lines():
+  stream = io.StringIO()
+  shown = progress.Progress(3, stream)
+  shown.update(1, {'loss': 1.0})
+  shown.print('evaluated')
+  shown.update(2, {'loss': 0.5}, rate=RATE)
+  shown.close()
+  first, note, second = stream.getvalue().splitlines()
+  assert (first, note) == ('step 1/3  loss 1.0000', 'evaluated')
+  assert second.startswith('step 2/3  loss 0.5000  2.00 steps/s')
+  assert '\x1b' not in stream.getvalue()
+
+
+def on_screen(text: str) -> list[str]:
+  """The lines a terminal would show."""
+  return [line.split('\x1b[2K')[-1] for line in text.split('\n')]
+
+
+def test_a_terminal_keeps_one_line():
+  stream, now = Terminal(), [0.0]
+  shown = progress.Progress(9, stream, clock=lambda: now[0])
+  for step in range(1, 9):
+    now[0] += 1
+    shown.update(step, {})
+  assert on_screen(stream.getvalue()) == ['step 8/9']
+  shown.print('evaluated')
+  assert on_screen(stream.getvalue()) == ['evaluated', 'step 8/9']
+  shown.update(9, {})  # Too soon to be drawn; close shows it.
+  assert on_screen(stream.getvalue())[-1] == 'step 8/9'
+  shown.close()
+  assert on_screen(stream.getvalue()) == ['evaluated', 'step 9/9', '']
+
+
+def test_a_long_line_stays_on_its_line(monkeypatch):
+  monkeypatch.setenv('COLUMNS', '20')
+  stream = Terminal()
+  progress.Progress(9, stream).update(1, {'a_long_name': 1.0, 'another': 2.0})
+  [line] = on_screen(stream.getvalue())
+  assert line == 'step 1/9  a_long_na'
+
+
+@pytest.mark.parametrize(
+  'value, text',
+  [(0, '0'), (950, '950'), (8123, '8.12k'), (1.5e6, '1.5M'), (2e9, '2G')],
+)
+def test_short_numbers(value, text):
+  assert progress.short_number(value) == text
+
+
+@pytest.mark.parametrize(
+  'seconds, text',
+  [(6.6, '7s'), (185, '3m05s'), (7620, '2h07m'), (356400, '4d03h')],
+)
+def test_short_times(seconds, text):
+  assert progress.short_time(seconds) == text
+
+
+def test_throughput_by_a_clock():
+  now = [100.0]
+  speed = throughput.Throughput(tokens_per_step=10, clock=lambda: now[0])
+  assert speed.measure(0) is None
+  now[0] += 4
+  assert speed.measure(8) == throughput.Rate(
+    steps_per_sec=2.0, tokens_per_sec=20.0
+  )
+  now[0] += 1
+  with speed.pause():
+    now[0] += 50
+  now[0] += 1
+  assert speed.measure(9).steps_per_sec == pytest.approx(0.5)
+  assert speed.measure(9) is None
