@@ -250,12 +250,20 @@ def project_last_dim(
 
 
 def step_mapping(sharding: Any, rank: int) -> pytypes.SplitDimsMapping:
-  """Returns how an output of `rank` is split: `out`, less time in a step."""
-  if rank != 2 or sharding.out is None or len(sharding.out) == 2:
-    return sharding.out
-  if sharding.extend_step_out is not None:
+  """Returns how an output of `rank` is split: as `out`, less time in a step."""
+  is_step = rank == 2 and sharding.out is not None and len(sharding.out) != 2
+  if is_step and sharding.extend_step_out is not None:
     return sharding.extend_step_out
-  return [sharding.out[0], sharding.out[-1]]
+  return without_time(sharding.out, rank)
+
+
+def without_time(
+  mapping: pytypes.SplitDimsMapping, rank: int
+) -> pytypes.SplitDimsMapping:
+  """Returns `mapping`, of its first and last dimension if the rank is 2."""
+  if mapping is None or len(mapping) == rank or rank != 2:
+    return mapping
+  return [mapping[0], mapping[-1]]
 
 
 def _check_dims(layer: base_layer.BaseLayer, *names: str) -> None:

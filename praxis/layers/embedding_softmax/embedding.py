@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.base_layer import WeightHParams, WeightInit
-from praxis.layers import base_ops
+from praxis.layers import base_ops, linears
 from praxis.layers.embedding_softmax.positions import check_lookup_style
 
 _FLAGS = base_layer.WeightHParamsCollection
@@ -111,8 +111,7 @@ def finish_lookup(
     vectors = vectors * vectors.shape[-1] ** 0.5
   sharding = layer.activation_split_dims_mapping
   mapping = sharding.emb_out_split_dims_mapping
-  if vectors.ndim == 2 and mapping is not None and len(mapping) != 2:
-    # A decoding step: no time dimension.
+  if vectors.ndim == 2:
     step = getattr(sharding, 'extend_step_out', None)
-    mapping = step or [mapping[0], mapping[-1]]
+    mapping = step or linears.without_time(mapping, vectors.ndim)
   return base_layer.maybe_shard(vectors, mapping, layer.mesh_axis_names)

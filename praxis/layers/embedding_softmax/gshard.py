@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from praxis import base_layer, pytypes
 from praxis.base_layer import WeightHParams, WeightInit
+from praxis.layers import linears
 from praxis.layers.embedding_softmax import xent
 from praxis.layers.embedding_softmax.embedding import finish_lookup
 from praxis.nested_map import NestedMap
@@ -69,9 +70,9 @@ class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
     """Returns the logits in float32, capped and clipped."""
     scaled = inputs * self.input_dims**-0.5
     logits = jnp.einsum('...d,vd->...v', scaled, self.theta.w)
-    logits = base_layer.maybe_shard(
-      logits, self.activation_split_dims_mapping.out, self.mesh_axis_names
-    )
+    out = self.activation_split_dims_mapping.out
+    mapping = linears.without_time(out, logits.ndim)
+    logits = base_layer.maybe_shard(logits, mapping, self.mesh_axis_names)
     logits = xent.soft_cap(logits.astype(jnp.float32), self.soft_cap_logits)
     if self.logits_abs_max:
       logits = jnp.clip(logits, -self.logits_abs_max, self.logits_abs_max)

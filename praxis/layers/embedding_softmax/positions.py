@@ -109,11 +109,11 @@ class TrainablePositionalEmbedding(PositionalEmbedding):
     else:
       one_hot = jax.nn.one_hot(position, rows, dtype=table.dtype)
       embedded = self.einsum('...y,yz->...z', one_hot, table[:rows])
-    return base_layer.maybe_shard(
-      embedded,
-      self.activation_split_dims_mapping.emb_out_split_dims_mapping,
-      self.mesh_axis_names,
-    )
+    mapping = self.activation_split_dims_mapping.emb_out_split_dims_mapping
+    if mapping is not None and embedded.shape[0] == 1:
+      # One row for all examples cannot be split over them.
+      mapping = [None, *mapping[1:]]
+    return base_layer.maybe_shard(embedded, mapping, self.mesh_axis_names)
 
 
 class PositionalEmbedding2D(base_layer.BaseLayer):

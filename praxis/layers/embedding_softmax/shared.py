@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.base_layer import WeightHParams, WeightInit
-from praxis.layers import activations, base_ops
+from praxis.layers import activations, base_ops, linears
 from praxis.layers.embedding_softmax import fused, xent
 from praxis.layers.embedding_softmax.embedding import finish_lookup
 from praxis.layers.embedding_softmax.full_softmax import FullSoftmax
@@ -121,6 +121,6 @@ class NClassMajorSharedEmbeddingSoftmax(SharedEmbeddingSoftmax):
       logits += self.theta.b
     logits = self.activation(logits).astype(jnp.float32)
     logits = xent.soft_cap(logits, self.soft_cap_logits)
-    return base_layer.maybe_shard(
-      logits, self.activation_split_dims_mapping.out, self.mesh_axis_names
-    )
+    out = self.activation_split_dims_mapping.out
+    mapping = linears.without_time(out, logits.ndim)
+    return base_layer.maybe_shard(logits, mapping, self.mesh_axis_names)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers of Praxis by name; each module is imported at first use."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# bazel: deps=//praxis/layers:all_layers
+_NAMES = {
+  'activations': (
+    'BaseActivation CubedReLU ELU GELU Identity LeakyReLU ReLU ReLU6 Sigmoid '
+    'SiLU SquaredReLU Swish Tanh'
+  ),
+  'attentions': (
+    'AttentionProjection CausalDepthwiseConv1D CombinedQKVProjectionLayer '
+    'DotProductAttention PerDimScale RelativeBias causal_mask '
+    'causal_segment_mask convert_paddings_to_mask segment_mask'
+  ),
+  'base_ops': 'ArrayLookup EinsumGatedOp EinsumOp',
+  'checkpoint_policy': 'AutodiffCheckpointType',
+  'embedding_softmax': (
+    'Embedding FullSoftmax GShardSharedEmbeddingSoftmax PositionalEmbedding '
+    'PositionalEmbedding2D SharedEmbeddingSoftmax SigmoidCrossEntropy '
+    'TokenCounter TrainablePositionalEmbedding'
+  ),
+  'linears': (
+    'Bias FeedForward Linear MLPBlock StackingOverTime project_last_dim'
+  ),
+  'models': 'ClassificationMLPModel LanguageModel',
+  'normalizations': (
+    'BaseNormalization IdentityNorm LayerNorm RmsNorm RmsNormNoScale'
+  ),
+  'pipeline': (
+    'CircularLayerwiseShardablePipelined LayerwiseShardablePipelined'
+  ),
+  'repeats': 'Repeat',
+  'stochastics': 'Dropout StochasticResidual',
+  'transformer_models': 'LanguageModelType TransformerLm',
+  'transformers': (
+    'PipelinedTransformer StackedTransformer StackedTransformerRepeated '
+    'Transformer TransformerFeedForward TransformerFeedForwardMoe '
+    'compute_attention_masks_for_extend_step compute_attention_masks_for_fprop'
+  ),
+}
+_MODULE_OF = {
+  name: module for module, names in _NAMES.items() for name in names.split()
+}
+__all__ = sorted(_MODULE_OF)
+
+
+def __getattr__(name: str) -> Any:
+  if name not in _MODULE_OF:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  module = importlib.import_module(f'{__name__}.{_MODULE_OF[name]}')
+  return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+  return __all__

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stack of feed-forward layers on embedded tokens, as a benchmark."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from praxis import base_layer, base_model, pax_fiddle
+from praxis.layers import embedding_softmax, linears
+from praxis.nested_map import NestedMap
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+template_field = pax_fiddle.template_field
+
+
+class ClassificationMLPModel(base_model.BaseModel):
+  """Predicts labels from single tokens; batches are those of `LanguageModel`."""
+
+  # The network.
+  mlp_tpl: LayerTpl = template_field(linears.MLPBlock)
+  # Embeds tokens, and scores labels.
+  softmax_tpl: LayerTpl = template_field(
+    embedding_softmax.SharedEmbeddingSoftmax
+  )
+
+  def setup(self) -> None:
+    softmax = self.softmax_tpl.clone()
+    if not softmax.input_dims:
+      softmax.input_dims = self.mlp_tpl.ff_tpl.output_dims
+    self.create_child('mlp_layers', self.mlp_tpl.clone())
+    self.create_child('softmax', softmax)
+
+  def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
+    """Returns what the softmax returns for the batch's labels."""
+    hidden = self.mlp_layers(self.softmax.emb_lookup(input_batch.ids))
+    return self.softmax(
+      hidden,
+      class_weights=input_batch.weights[..., None],
+      class_ids=input_batch.labels[..., None],
+    )
+
+  def compute_loss(
+    self, predictions: NestedMap, input_batch: NestedMap
+  ) -> tuple[NestedMap, NestedMap]:
+    """Returns total_loss, the mean cross entropy in nats, and accuracy."""
+    weight = predictions.total_weight
+    metrics = NestedMap(
+      total_loss=(predictions.avg_xent, weight),
+      avg_xent=(predictions.avg_xent, weight),
+      accuracy=(predictions.accuracy, weight),
+      num_predictions=(weight, jnp.ones_like(weight)),
+    )
+    return metrics, NestedMap(labels=input_batch.labels)

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transformers from token ids to losses."""
+
+from praxis.layers.transformer_models.language_model_type import (
+  LanguageModelType as LanguageModelType,
+)
+from praxis.layers.transformer_models.transformer_lm import (
+  TransformerLm as TransformerLm,
+)

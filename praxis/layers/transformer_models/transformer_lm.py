@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A transformer language model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Num
+
+from praxis import base_layer, pax_fiddle
+from praxis.layers import attentions, embedding_softmax, normalizations
+from praxis.layers import transformers
+from praxis.layers.transformer_models import sharding
+from praxis.layers.transformer_models.language_model_type import (
+  LanguageModelType,
+)
+from praxis.nested_map import NestedMap
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+template_field = pax_fiddle.template_field
+
+
+class TransformerLm(base_layer.BaseLayer):
+  """Embeds ids, runs a stack of transformer layers, and scores the next ids."""
+
+  # Added to the embedding of tokens; None where attention knows positions.
+  position_emb_tpl: LayerTpl | None = template_field(
+    embedding_softmax.PositionalEmbedding
+  )
+  # Size of what goes from layer to layer.
+  model_dims: int = 0
+  # The layers: a stack, a repeated or a pipelined one.
+  stacked_transformer_tpl: LayerTpl = template_field(
+    transformers.StackedTransformer
+  )
+  # Scores tokens; without separate_embedding_tpl it embeds them too.
+  softmax_tpl: LayerTpl = template_field(
+    embedding_softmax.SharedEmbeddingSoftmax
+  )
+  # How many tokens there are.
+  vocab_size: int = 0
+  # Whether several texts share a row, told apart by segment_ids.
+  packed_input: bool = False
+  # What a token attends to.
+  model_type: LanguageModelType = LanguageModelType.CAUSAL
+  # Changes the embedding by the neighbours' ids.
+  ngrammer_tpl: LayerTpl | None = template_field(None)
+  # N-grammers of the layers, after their attention.
+  post_attention_ngrammer_tpls: Sequence[LayerTpl] | None = template_field(None)
+  # Embeds tokens instead of the softmax.
+  separate_embedding_tpl: LayerTpl | None = template_field(None)
+  # Normalises what the last layer puts out.
+  final_ln_tpl: LayerTpl | None = template_field(normalizations.LayerNorm)
+  # Whether the result is the activations, without scores and losses.
+  skip_compute_loss: bool = False
+  # Whether total_loss leaves out the auxiliary losses.
+  skip_aux_loss: bool = False
+  # Whether the result has the activations before the softmax, and the logits
+  # even where the loss does not make them.
+  record_activations_in_xent_output: bool = False
+  record_logits_in_xent_output: bool = False
+  # Weight of the mean entropy of the predictions in total_loss.
+  entropy_loss_weight: float | None = None
+
+  @classmethod
+  def set_sharding_params_v1(
+    cls,
+    lm_p: Any,
+    *,
+    ici_mesh_shape: Sequence[int],
+    dcn_mesh_shape: Sequence[int] | None = None,
+    mesh_axis_names: Sequence[str],
+    **axes: Any,
+  ) -> Any:
+    """Splits a TransformerLm Config over data and model; returns it.
+
+    `axes` are the fields of `sharding.Axes`.
+    """
+    mappings = sharding.Axes(**axes).mappings()
+    mesh = sharding.Mesh(
+      ici_mesh_shape=ici_mesh_shape,
+      dcn_mesh_shape=dcn_mesh_shape,
+      mesh_axis_names=mesh_axis_names,
+    )
+    return sharding.set_sharding(lm_p, mesh, mappings)
+
+  @classmethod
+  def set_sharding_params_with_expert_parallelism(
+    cls, lm_p: Any, *, data_expert_axis: str, **kwargs: Any
+  ) -> Any:
+    """As `set_sharding_params_v1`, with an axis that splits experts too."""
+    return cls.set_sharding_params_v1(
+      lm_p, data_expert_axis=data_expert_axis, **kwargs
+    )
+
+  @classmethod
+  def set_custom_sharding_params(
+    cls,
+    lm_p: Any,
+    *,
+    ici_mesh_shape: Sequence[int],
+    dcn_mesh_shape: Sequence[int] | None = None,
+    mesh_axis_names: Sequence[str],
+    **mappings: Any,
+  ) -> Any:
+    """Splits a TransformerLm Config as `mappings` say; returns it.
+
+    `mappings` are the fields of `sharding.Mappings`.
+    """
+    mesh = sharding.Mesh(
+      ici_mesh_shape=ici_mesh_shape,
+      dcn_mesh_shape=dcn_mesh_shape,
+      mesh_axis_names=mesh_axis_names,
+    )
+    return sharding.set_sharding(lm_p, mesh, sharding.Mappings(**mappings))
+
+  def setup(self) -> None:
+    if self.model_dims <= 0:
+      raise ValueError(f'model_dims must be > 0, got {self.model_dims}')
+    if self.position_emb_tpl is not None:
+      position_emb = self.position_emb_tpl.clone()
+      self.create_child(
+        'position_emb', position_emb.set(embedding_dims=self.model_dims)
+      )
+    if self.ngrammer_tpl is not None:
+      self.create_child('ngrammer', self.ngrammer_tpl.clone())
+    if self.separate_embedding_tpl is not None:
+      embedding = self.separate_embedding_tpl.clone()
+      embedding.set(input_dims=self.model_dims, num_classes=self.vocab_size)
+      self.create_child('embedding_lookup', embedding)
+    self.create_child('transformer', self._transformer_tpl())
+    if self.final_ln_tpl is not None:
+      final_ln = self.final_ln_tpl.clone().set(dim=self.model_dims)
+      self.create_child('final_ln', final_ln)
+    if self.softmax_tpl is not None:
+      self.create_child('softmax', self._checked_softmax_tpl())
+
+  def _transformer_tpl(self) -> LayerTpl:
+    """Returns the stack's Config with what the model decides for it."""
+    stacked = self.stacked_transformer_tpl.clone()
+    for block in sharding.blocks(stacked):
+      if block.model_dims not in (0, self.model_dims):
+        raise ValueError(
+          f'model_dims of the stack must be 0 or {self.model_dims} like the '
+          f"model's, got {block.model_dims}"
+        )
+      block.model_dims = self.model_dims
+      block.packed_input = self.packed_input
+      # segment_mask, which the model always passes, hides padding as well.
+      block.fold_padding_with_segment_mask = True
+      block.mask_self_attention = self.model_type == LanguageModelType.CAUSAL
+      if self.post_attention_ngrammer_tpls is not None:
+        block.ngrammer_tpls = self.post_attention_ngrammer_tpls
+    return stacked
+
+  def _checked_softmax_tpl(self) -> LayerTpl:
+    softmax = self.softmax_tpl.clone()
+    softmax.set(input_dims=self.model_dims, num_classes=self.vocab_size)
+    fused = getattr(softmax, 'xent_implementation', 'xla') != 'xla'
+    if fused and self.skip_aux_loss and softmax.z_loss_weight:
+      raise ValueError(
+        'skip_aux_loss leaves out the z-loss, whose gradient the fused cross '
+        'entropy includes; set softmax_tpl.z_loss_weight=0'
+      )
+    without_logits = fused or getattr(softmax, 'chunk_size', None)
+    if without_logits and self.entropy_loss_weight:
+      raise ValueError(
+        'entropy_loss_weight needs the logits of all tokens, which the softmax '
+        "is set not to hold; set its xent_implementation='xla', chunk_size=None"
+      )
+    return softmax
+
+  def __call__(
+    self,
+    inputs: Int[Array, 'B T'],
+    paddings: Num[Array, 'B T'],
+    labels: NestedMap | None = None,
+    segment_ids: Int[Array, 'B T'] | None = None,
+    segment_pos: Int[Array, 'B T'] | None = None,
+    causal_attention_mask: Num[Array, 'B T'] | None = None,
+    segment_mask: Float[Array, 'B 1 T T'] | None = None,
+    start_time_step: int = 0,
+  ) -> Any:
+    """Scores `labels`, or without them the next token.
+
+    Args:
+      inputs: ids of the tokens.
+      paddings: 1 where there is no token.
+      labels: class_ids, or class_probabilities, and class_weights.
+      segment_ids: which text of its row a token belongs to, 0 for none.
+      segment_pos: position of a token in its text.
+      causal_attention_mask: 0 for tokens that earlier ones see as well, for a
+        prefix model.
+      segment_mask: an additive mask that replaces the one made of all this.
+      start_time_step: the step that decoding starts at.
+
+    Returns:
+      With labels what the softmax returns, and per_token_xent,
+      per_sequence_xent, total_loss, aux_loss and aux_loss_weight; without
+      labels logits, log_probs and probs; the activations if skip_compute_loss.
+    """
+    self._summarize_tokens(paddings)
+    embedded = self._embed(
+      inputs, segment_pos, paddings=paddings, seq_length=inputs.shape[1]
+    )
+    if segment_ids is None:
+      segment_ids = (1 - paddings).astype(jnp.int32)
+    if segment_pos is None:
+      length = jnp.arange(inputs.shape[1], dtype=jnp.int32)
+      segment_pos = jnp.broadcast_to(length, inputs.shape)
+    if segment_mask is None:
+      segment_mask = self._mask(segment_ids, causal_attention_mask)
+    self.update_decode_state(
+      'time_step', jnp.asarray(start_time_step, jnp.int32)
+    )
+    activations = self.transformer(
+      embedded, paddings, segment_mask=segment_mask, segment_pos=segment_pos
+    )
+    if self.final_ln_tpl is not None:
+      activations = self.final_ln(activations)
+    if self.skip_compute_loss:
+      return activations
+    return self.compute_loss(activations, labels, inputs)
+
+  def compute_loss(
+    self,
+    activations: Float[Array, 'B T D'],
+    labels: NestedMap | None = None,
+    input_ids: Int[Array, 'B T'] | None = None,
+  ) -> NestedMap:
+    """Returns the scores, and with labels the losses; see `__call__`."""
+    if labels is None:
+      logits = self.softmax.get_logits(activations, input_ids)
+      log_probs = self.softmax.logits_to_logp(logits)
+      return NestedMap(
+        logits=logits, log_probs=log_probs, probs=jnp.exp(log_probs)
+      )
+    class_ids = labels.get('class_ids')
+    output = self.softmax(
+      activations,
+      class_weights=labels.class_weights[..., None],
+      class_ids=None if class_ids is None else class_ids[..., None],
+      class_probabilities=labels.get('class_probabilities'),
+      input_ids=input_ids,
+    )
+    weights = labels.class_weights.astype(jnp.float32)
+    output.per_token_xent = output.per_example_xent * weights
+    output.per_sequence_xent = jnp.sum(output.per_token_xent, axis=-1)
+    output.total_loss = output.avg_xent
+    if self.entropy_loss_weight:
+      output.total_loss += self.entropy_loss_weight * _entropy(output, weights)
+    self._add_aux_losses(output)
+    self._record(output, activations, input_ids)
+    return output
+
+  def extend_step(
+    self,
+    inputs: Int[Array, '*B'],
+    segment_pos: Int[Array, '*B'] | None = None,
+    atten_mask: Float[Array, '...'] | None = None,
+  ) -> NestedMap:
+    """Scores the tokens after `inputs`, one step or several at once.
+
+    The decode state holds what came before. `segment_pos` is the position of
+    each input in its text, by default the time step.
+
+    Returns:
+      A map of logits, [B, V] or [B, T, V].
+    """
+    if inputs.ndim == 2:
+      steps = [
+        self.extend_step(
+          inputs[:, i],
+          None if segment_pos is None else segment_pos[:, i],
+          atten_mask,
+        ).logits
+        for i in range(inputs.shape[1])
+      ]
+      return NestedMap(logits=jnp.stack(steps, axis=1))
+    time_step = self.get_decode_state('time_step')
+    position = segment_pos
+    if position is None:
+      position = jnp.broadcast_to(time_step, inputs.shape)
+    embedded = self._embed(inputs[:, None], position[:, None])[:, 0]
+    activations = self.transformer.extend_step(
+      embedded,
+      time_step=time_step,
+      segment_pos=segment_pos,
+      atten_mask=atten_mask,
+    )
+    self.update_decode_state('time_step', time_step + 1)
+    if self.final_ln_tpl is not None:
+      activations = self.final_ln(activations)
+    return NestedMap(logits=self.softmax.get_logits(activations, inputs))
+
+  def transform_decode_state(
+    self, transform_fn: Callable[[Array, int, int], Array]
+  ) -> None:
+    """Replaces every cached array x by transform_fn(x, batch_dim, time_dim)."""
+    self.transformer.transform_decode_state(transform_fn)
+
+  def _embed(
+    self,
+    ids: Int[Array, 'B T'],
+    position: Int[Array, 'B T'] | None,
+    *,
+    paddings: Array | None = None,
+    seq_length: int | None = None,
+  ) -> Float[Array, 'B T D']:
+    """Embeds tokens and positions; all are below `seq_length` if given."""
+    if self.separate_embedding_tpl is not None:
+      embedded = self.embedding_lookup.emb_lookup(ids)
+    else:
+      embedded = self.softmax.emb_lookup(ids)
+    if self.ngrammer_tpl is not None:
+      embedded = self.ngrammer(
+        input_ids=ids,
+        input_embs=embedded,
+        paddings=paddings,
+        segment_pos=position,
+      )
+    if self.position_emb_tpl is not None:
+      embedded += self.position_emb(seq_length=seq_length, position=position)
+    return embedded
+
+  def _mask(
+    self, segment_ids: Array, causal_attention_mask: Array | None
+  ) -> Float[Array, 'B 1 T T']:
+    if self.model_type == LanguageModelType.BIDIRECTIONAL:
+      return attentions.segment_mask(segment_ids, dtype=self.fprop_dtype)
+    return attentions.causal_segment_mask(
+      segment_ids, self.fprop_dtype, causal_attention_mask
+    )
+
+  def _summarize_tokens(self, paddings: Array) -> None:
+    def count() -> Array:
+      return jnp.sum(1.0 - paddings.astype(jnp.float32))
+
+    self.add_summary('num_unpadded_tokens', count)
+    self.add_summary('ratio_unpadded_tokens', lambda: count() / paddings.size)
+
+  def _add_aux_losses(self, output: NestedMap) -> None:
+    collected = self.variables.get(base_layer.AUX_LOSS, {})
+    is_loss = lambda x: isinstance(x, base_layer.AuxLossStruct)
+    losses = jax.tree.leaves(collected, is_leaf=is_loss)
+    zero = jnp.zeros([], jnp.float32)
+    output.aux_loss = sum((jnp.sum(loss.value) for loss in losses), zero)
+    output.aux_loss_weight = sum(
+      (jnp.sum(loss.weight) for loss in losses), zero
+    )
+    if not self.skip_aux_loss:
+      output.total_loss += output.aux_loss
+
+  def _record(
+    self, output: NestedMap, activations: Array, input_ids: Array | None
+  ) -> None:
+    if self.record_activations_in_xent_output:
+      output.activations = activations
+    if self.record_logits_in_xent_output and 'logits' not in output:
+      output.logits = self.softmax.get_logits(activations, input_ids)
+
+
+def _entropy(output: NestedMap, weights: Array) -> Float[Array, '']:
+  """Returns the mean entropy, in nats, of the predicted distributions."""
+  log_probs = output.log_probs
+  entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+  return jnp.sum(entropy * weights) / jnp.maximum(jnp.sum(weights), 1.0)
