@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from praxis.kernels import softmax_xent
 from praxis.layers.embedding_softmax import xent
 from praxis.nested_map import NestedMap
 
@@ -71,6 +70,9 @@ def losses(
   The gradient of total_xent is that of the z-loss too, whose own is 0: the
   kernel makes both in one pass, and the sum of the two losses is right.
   """
+  # Only who asks for the kernel loads it.
+  from praxis.kernels import softmax_xent
+
   table = layer.class_table()
   options = softmax_xent.Options(
     soft_cap=layer.soft_cap_logits or 0.0,
