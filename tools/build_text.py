@@ -110,6 +110,19 @@ def test(module: pyimports.Module, deps: list[str]) -> Rule:
   )
 
 
+def experiment(module: pyimports.Module, library: str, name: str) -> Rule:
+  """The pax_experiment of one registered class."""
+  return Rule(
+    'pax_experiment',
+    {
+      'name': name,
+      'exp': f'{module.name.removeprefix("pax.")}.{name}',
+      'visibility': ['//visibility:public'],
+      'deps': [f':{library}'],
+    },
+  )
+
+
 def gathered(name: str, labels: list[str]) -> Rule:
   """A py_library that is only its deps."""
   return Rule(
@@ -149,10 +162,17 @@ def by_hand(old: str) -> str:
   return _BEGIN + old.split(_BEGIN, 1)[1].split(_END, 1)[0] + _END
 
 
+# {macro: file that defines it}, in the order buildifier wants.
+_MACROS = {'pax_experiment': 'experiment', 'pytest_test': 'pytest'}
+
+
 def _loads(text: str) -> str:
-  if 'pytest_test(' not in text:
-    return ''
-  return 'load("//tools:pytest.bzl", "pytest_test")\n\n'
+  rows = [
+    f'load("//tools:{file}.bzl", "{macro}")\n'
+    for macro, file in _MACROS.items()
+    if f'{macro}(' in text
+  ]
+  return ''.join(rows) + '\n' if rows else ''
 
 
 def render(

@@ -150,7 +150,7 @@ def deps(module: pyimports.Module, index: Index, known: set[str]) -> list[str]:
 
 def visibility(module: pyimports.Module) -> list[str]:
   level = floors.floor(module.name)
-  if level is None:
+  if level is None or module.is_program:
     return ['//visibility:public']
   return [f'//tools/visibility:{floors.FLOORS[level][0]}']
 
@@ -181,6 +181,8 @@ def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
       continue
     name = library_name(m, index)
     found.append(build_text.library(m, name, needs, visibility(m)))
+    if m.path.is_relative_to('pax/tasks'):
+      found += [build_text.experiment(m, name, e) for e in m.experiments]
     if m.is_program:
       extra = PROGRAM_DEPS.get(m.name, [])
       found.append(build_text.binary(m, [f':{name}', *extra]))

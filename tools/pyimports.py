@@ -30,6 +30,8 @@ class Module:
   # Whether it can be run, and whether it imports names when they are asked for.
   is_program: bool
   is_lazy: bool
+  # Classes that it registers as experiments.
+  experiments: tuple[str, ...]
   # What `# bazel: key=value` comments in its first lines say.
   directives: dict[str, list[str]]
 
@@ -68,6 +70,15 @@ def _imports(tree: ast.AST) -> Iterator[str]:
       yield from (f'{node.module}.{alias.name}' for alias in node.names)
 
 
+def _experiments(top: list[ast.stmt]) -> Iterator[str]:
+  for node in top:
+    if isinstance(node, ast.ClassDef) and any(
+      'experiment_registry.register' in ast.unparse(d)
+      for d in node.decorator_list
+    ):
+      yield node.name
+
+
 def _directives(text: str) -> dict[str, list[str]]:
   found = collections.defaultdict(list)
   for line in text.splitlines()[:_DIRECTIVE_LINES]:
@@ -92,6 +103,7 @@ def read(root: pathlib.Path, path: pathlib.PurePosixPath) -> Module:
     is_lazy=any(
       isinstance(n, ast.FunctionDef) and n.name == '__getattr__' for n in top
     ),
+    experiments=tuple(_experiments(top)),
     directives=_directives(text),
   )
 
