@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
-from praxis.optimizers.prefix_vectorization import NO_PREFIX as NO_PREFIX
 from praxis.optimizers.prefix_vectorization import (
-  get_transformations_with_vectorized_repeat_prefix as get_transformations_with_vectorized_repeat_prefix,
+  NO_PREFIX,
+  get_transformations_with_vectorized_repeat_prefix,
+  has_no_prefix,
 )
-from praxis.optimizers.prefix_vectorization import (
-  has_no_prefix as has_no_prefix,
-)
+
+__all__ = [
+  'NO_PREFIX',
+  'get_transformations_with_vectorized_repeat_prefix',
+  'has_no_prefix',
+]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -230,8 +231,9 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     if together:
       base_layer.add_global_summary(name, lambda: clipping.global_norm(tensors))
     for path, x in py_utils.tree_paths(tensors) if each else ():
-      norm = lambda x=x: clipping.global_norm(x)
-      base_layer.add_global_summary(f'{name}/{path}', norm)
+      base_layer.add_global_summary(
+        f'{name}/{path}', functools.partial(clipping.global_norm, x)
+      )
 
   def _make_tx(
     self, var_weight_hparams: Hparams

@@ -52,7 +52,9 @@ def selected(
         pattern,
         paths[:3],
       )
-  matches = lambda path, these: any(re.fullmatch(p, path) for p in these)
+
+  def matches(path: str, these: Sequence[str]) -> bool:
+    return any(re.fullmatch(pattern, path) for pattern in these)
 
   def is_learned(path: str, hparams: base_layer.WeightHParams) -> bool:
     if not base_layer.var_is_trainable(hparams) or matches(path, exclusion):

@@ -171,16 +171,15 @@ class ShardedAdafactor(base.BaseOptimizer):
     if self.maybe_inf_to_nan:
       g = moments.inf_to_nan(g)
     square = g * g + self.epsilon1_grad_sq_reg
-    mix = lambda old, new: decay * old + (1.0 - decay) * new
     dims = self._factored_dims(g.shape)
     if dims:
       row, column = dims
-      vr = mix(slot.vr, jnp.mean(square, axis=row))
-      vc = mix(slot.vc, jnp.mean(square, axis=column))
+      vr = _mix(slot.vr, jnp.mean(square, axis=row), decay)
+      vc = _mix(slot.vc, jnp.mean(square, axis=column), decay)
       slot = slot._replace(vr=vr, vc=vc)
       step = g * _inverse_root(vr, vc, row, column)
     else:
-      slot = slot._replace(v=mix(slot.v, square))
+      slot = slot._replace(v=_mix(slot.v, square, decay))
       step = g * jax.lax.rsqrt(slot.v)
     step = lr * moments.clip_rms(step, self.clip_threshold)
     if self.multiply_by_parameter_scale:
@@ -233,16 +232,14 @@ class ShardedAdafactor(base.BaseOptimizer):
   def _layout(self, shape: Sequence[int]) -> _Slot:
     """Returns for each part of the state (dimensions kept, dtype)."""
     every = tuple(range(len(shape)))
-    without = lambda dim: tuple(i for i in every if i != dim)
     slot = _Slot()
     if self.beta1:
       slot = slot._replace(m=(every, jnp.dtype(self.quantized_dtype)))
     if self.beta1 and self.quantized_dtype == 'int8':
       slot = slot._replace(m_scale=(every[1:], jnp.float32))
     if dims := self._factored_dims(shape):
-      return slot._replace(
-        vr=(without(dims[0]), jnp.float32), vc=(without(dims[1]), jnp.float32)
-      )
+      row, column = (tuple(i for i in every if i != dim) for dim in dims)
+      return slot._replace(vr=(row, jnp.float32), vc=(column, jnp.float32))
     return slot._replace(v=(every, jnp.float32))
 
   def _factored_dims(self, shape: Sequence[int]) -> tuple[int, int] | None:
@@ -286,6 +283,10 @@ class ShardedAdafactor(base.BaseOptimizer):
       if re.match(pattern, name)
     )
     return next(found, 0.0)
+
+
+def _mix(old: JTensor, new: JTensor, decay: JTensor) -> JTensor:
+  return decay * old + (1.0 - decay) * new
 
 
 def _inverse_root(

@@ -24,11 +24,10 @@ def sharded_adagrad(
   """
 
   def init(params: Nested[JTensor]) -> transforms.State:
-    full = lambda w: jnp.full_like(w, initial_accumulator_value)
-    return NestedMap(
-      count=jnp.zeros([], jnp.int32),
-      sum_of_squares=jax.tree.map(full, params),
+    sums = jax.tree.map(
+      lambda w: jnp.full_like(w, initial_accumulator_value), params
     )
+    return NestedMap(count=jnp.zeros([], jnp.int32), sum_of_squares=sums)
 
   def update(
     grads: Nested[JTensor],

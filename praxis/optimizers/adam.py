@@ -37,8 +37,8 @@ def sharded_adam(
   """
 
   def init(params: Nested[JTensor]) -> transforms.State:
-    zeros = lambda: jax.tree.map(jnp.zeros_like, params)
-    return NestedMap(count=jnp.zeros([], jnp.int32), m=zeros(), v=zeros())
+    m, v = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
+    return NestedMap(count=jnp.zeros([], jnp.int32), m=m, v=v)
 
   def update(
     grads: Nested[JTensor],

@@ -36,10 +36,8 @@ class Lion(base.BaseOptimizer):
     var_weight_hparams: Nested[base_layer.WeightHParams] | None,
   ) -> transforms.GradientTransformation:
     def init(params: Nested[JTensor]) -> transforms.State:
-      zeros = lambda w: jnp.zeros_like(w, dtype=self.m_dtype)
-      return NestedMap(
-        count=jnp.zeros([], jnp.int32), m=jax.tree.map(zeros, params)
-      )
+      m = jax.tree.map(lambda w: jnp.zeros_like(w, self.m_dtype), params)
+      return NestedMap(count=jnp.zeros([], jnp.int32), m=m)
 
     def update(
       grads: Nested[JTensor],

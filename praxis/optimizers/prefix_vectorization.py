@@ -77,11 +77,10 @@ def get_transformations_with_vectorized_repeat_prefix(
     _check_keys(groups, state)
     new_state = {}
     for key, group in groups.items():
-      select = lambda tree, mask=group.mask: (
-        None if tree is None else masking.mask_tree(tree, mask)
-      )
       new, new_state[key] = _vectorize(group.tx.update, group.prefix)(
-        select(updates), state[key], select(params)
+        masking.mask_tree(updates, group.mask),
+        state[key],
+        None if params is None else masking.mask_tree(params, group.mask),
       )
       updates = masking.merge_tree(new, updates)
     return updates, new_state

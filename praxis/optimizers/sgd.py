@@ -41,7 +41,10 @@ def sharded_sgd(
     params: Nested[JTensor] | None = None,
   ) -> tuple[Nested[JTensor], transforms.State]:
     del params
-    decay = lambda g, t: (g + momentum * t).astype(t.dtype)
+
+    def decay(g: JTensor, t: JTensor) -> JTensor:
+      return (g + momentum * t).astype(t.dtype)
+
     trace = jax.tree.map(decay, grads, state.trace)
     ahead = jax.tree.map(decay, grads, trace) if nesterov else trace
     updates = _scale(ahead, -learning_rate_fn(state.count))

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clipping, skipping, selecting, applying: what a learner does to a step."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from pax import learners
+from praxis import base_layer, optimizers, schedules
+
+Flags = base_layer.WeightHParamsCollection
+NONE = learners.BpropMaskedNode()
+LR = 0.5
+
+
+def _weight(shape, *flags, **kwargs):
+  return base_layer.WeightHParams(
+    shape, dtype=jnp.float32, collections=list(flags), **kwargs
+  )
+
+
+def _hparams():
+  return {
+    'params': {
+      'lm': {'w': _weight([2, 3]), 'b': _weight([3])},
+      'head': {'w': _weight([3, 2])},
+    },
+    'non_trainable': {'mean': _weight([3], Flags.NON_TRAINABLE)},
+  }
+
+
+def _variables():
+  rng = np.random.default_rng(0)
+  return jax.tree.map(
+    lambda hp: jnp.asarray(rng.normal(size=hp.full_shape), jnp.float32),
+    _hparams(),
+  )
+
+
+def _learner(optimizer=None, cls=learners.Learner, opt_fields=None, **fields):
+  if optimizer is None:
+    optimizer = optimizers.Sgd.config()
+  optimizer = optimizer.clone().set(
+    learning_rate=LR,
+    lr_schedule=schedules.Constant.config(),
+    **(opt_fields or {}),
+  )
+  return cls.config(
+    name='learner', loss_name='total_loss', optimizer=optimizer, **fields
+  ).Instantiate()
+
+
+def _step(learner, grads, variables, hparams=None, state=None):
+  """Returns (variables, state, summaries) after one update."""
+  hparams = hparams or _hparams()
+  if state is None:
+    state = learner.get_grad_tx(hparams).init(variables)
+  with base_layer.JaxContext.new_context():
+    updates, state = learner.update_states(
+      grads, state, variables, hparams, step=0
+    )
+    variables = learner.apply_gradient(variables, updates, hparams)
+    summaries = {
+      base_layer.trim_summary_type_from_key(key): value
+      for key, value in base_layer.all_global_summaries().items()
+    }
+  return variables, state, summaries
+
+
+def _norm(tree):
+  return float(optax.tree.norm(tree))
+
+
+def test_plain_descent_and_its_summaries():
+  variables = _variables()
+  grads = jax.tree.map(lambda w: w * 0.1, variables)
+  new, _, summaries = _step(_learner(), grads, variables)
+  np.testing.assert_allclose(
+    new['params']['lm']['w'], 0.95 * variables['params']['lm']['w'], rtol=1e-6
+  )
+  # What is not trainable stays, whatever its gradient.
+  np.testing.assert_array_equal(
+    new['non_trainable']['mean'], variables['non_trainable']['mean']
+  )
+  norm = _norm(grads['params'])
+  expected = {
+    'learning/raw_grad_norm': norm,
+    'learning/clipped_grad_norm': norm,
+    'learning/grad_scale': 1.0,
+    'learning/is_valid_step': 1.0,
+    'learning/applied_grad_norm': LR * norm,
+    'learning/var_norm': 0.95 * _norm(variables['params']),
+    'learning/lr': LR,
+    'lr': LR,
+  }
+  assert set(summaries) == set(expected)
+  for name, value in expected.items():
+    np.testing.assert_allclose(summaries[name], value, rtol=1e-5, err_msg=name)
+
+
+def test_global_clipping_scales_all_gradients_alike():
+  variables = _variables()
+  grads = jax.tree.map(lambda w: w * 100.0, variables)
+  learner = _learner(opt_fields={'clip_gradient_norm_to_value': 2.0})
+  new, _, summaries = _step(learner, grads, variables)
+  moved = jax.tree.map(jnp.subtract, new['params'], variables['params'])
+  np.testing.assert_allclose(_norm(moved), LR * 2.0, rtol=1e-5)
+  np.testing.assert_allclose(
+    summaries['learning/grad_scale'], 2.0 / _norm(grads['params']), rtol=1e-5
+  )
+  np.testing.assert_allclose(
+    summaries['learning/clipped_grad_norm'], 2.0, rtol=1e-5
+  )
+
+
+def test_single_clipping_limits_each_gradient():
+  variables = _variables()
+  grads = jax.tree.map(jnp.copy, variables)
+  grads['params']['head']['w'] *= 1e-2
+  learner = _learner(opt_fields={'clip_gradient_single_norm_to_value': 0.1})
+  new, _, summaries = _step(learner, grads, variables)
+  moved = jax.tree.map(jnp.subtract, new['params'], variables['params'])
+  np.testing.assert_allclose(_norm(moved['lm']['w']), LR * 0.1, rtol=1e-5)
+  np.testing.assert_allclose(
+    moved['head']['w'], -LR * grads['params']['head']['w'], rtol=1e-4
+  )
+  np.testing.assert_allclose(
+    summaries['learning/clipped_grad_norm'], _norm(moved) / LR, rtol=1e-5
+  )
+
+
+def test_both_ways_of_clipping_exclude_each_other():
+  both = {
+    'clip_gradient_norm_to_value': 1.0,
+    'clip_gradient_single_norm_to_value': 1.0,
+  }
+  variables = _variables()
+  with pytest.raises(ValueError, match='exclude each other'):
+    _step(_learner(opt_fields=both), variables, variables)
+
+
+@pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
+def test_a_step_with_a_bad_gradient_changes_nothing(bad):
+  variables = _variables()
+  learner = _learner(
+    optimizers.Adam.config(),
+    opt_fields={'clip_gradient_norm_to_value': 1.0, 'ema_decay': 0.9},
+  )
+  good = jax.tree.map(lambda w: w * 0.1, variables)
+  variables, state, _ = _step(learner, good, variables)
+  grads = jax.tree.map(jnp.copy, good)
+  grads['params']['lm']['b'] = grads['params']['lm']['b'].at[1].set(bad)
+  new, new_state, summaries = _step(learner, grads, variables, state=state)
+  jax.tree.map(np.testing.assert_array_equal, new, variables)
+  jax.tree.map(np.testing.assert_array_equal, new_state, state)
+  assert summaries['learning/is_valid_step'] == 0.0
+  assert summaries['learning/applied_grad_norm'] == 0.0
+
+
+def test_a_large_norm_skips_the_step():
+  variables = _variables()
+  norm = _norm(variables['params'])
+  for limit, skipped in ((norm * 0.99, True), (norm * 1.01, False)):
+    learner = _learner(skip_step_gradient_norm_value=limit)
+    new, _, summaries = _step(learner, variables, variables)
+    same = np.array_equal(
+      new['params']['lm']['w'], variables['params']['lm']['w']
+    )
+    assert same == skipped
+    assert summaries['learning/is_valid_step'] == float(not skipped)
+
+
+def test_skipping_can_be_switched_off():
+  variables = _variables()
+  grads = jax.tree.map(lambda w: w * np.nan, variables)
+  learner = _learner(enable_skip_step_on_gradient_anomalies=False)
+  new, _, summaries = _step(learner, grads, variables)
+  assert np.isnan(new['params']['lm']['w']).all()
+  assert summaries['learning/is_valid_step'] == 0.0
+
+
+@pytest.mark.parametrize(
+  'fields, learned',
+  [
+    ({'bprop_variable_exclusion': 'params/lm/.*'}, {'head/w'}),
+    (
+      {'bprop_variable_exclusion': ['params/lm/w', 'params/lm']},
+      {'lm/b', 'head/w'},
+    ),
+    ({'bprop_variable_inclusion': ['params/lm/b']}, {'lm/b'}),
+    ({'bprop_variable_inclusion': 'params/.*/w'}, {'lm/w', 'head/w'}),
+  ],
+)
+def test_selected_variables_learn_and_have_state(fields, learned):
+  variables = _variables()
+  learner = _learner(optimizers.Adam.config(), **fields)
+  new, state, summaries = _step(learner, variables, variables)
+  expected_norm = 0.0
+  for path in ('lm/w', 'lm/b', 'head/w'):
+    room, name = path.split('/')
+    before = variables['params'][room][name]
+    after = new['params'][room][name]
+    assert np.array_equal(after, before) != (path in learned), path
+    assert learners.is_masked(state[2].m['params'][room][name]) != (
+      path in learned
+    )
+    expected_norm += _norm(before) ** 2 * (path in learned)
+  assert learners.is_masked(state[2].m['non_trainable']['mean'])
+  np.testing.assert_allclose(
+    summaries['learning/raw_grad_norm'], np.sqrt(expected_norm), rtol=1e-5
+  )
+
+
+def test_masked_gradients_give_the_same_step():
+  variables = _variables()
+  learner = _learner(bprop_variable_exclusion='params/lm/.*')
+  mask = learner.bprop_mask(_hparams())
+  masked = learners.mask_tree(variables, mask)
+  assert masked['params']['lm'] == {'w': NONE, 'b': NONE}
+  a, _, _ = _step(learner, variables, variables)
+  b, _, _ = _step(learner, masked, variables)
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+  jax.tree.map(
+    np.testing.assert_array_equal,
+    learners.merge_tree(masked, variables),
+    variables,
+  )
+
+
+def test_excluded_variables_can_keep_their_state():
+  variables = _variables()
+  learner = _learner(
+    optimizers.Adam.config(),
+    bprop_variable_exclusion='params/lm/w',
+    keep_optimizer_state_for_excluded_vars=True,
+  )
+  new, state, _ = _step(learner, variables, variables)
+  np.testing.assert_array_equal(state[2].m['params']['lm']['w'], 0.0)
+  np.testing.assert_array_equal(
+    new['params']['lm']['w'], variables['params']['lm']['w']
+  )
+  assert np.abs(state[2].m['params']['head']['w']).min() > 0.0
+
+
+def test_overwritten_variables_take_their_gradient_unless_skipped():
+  hparams = _hparams()
+  hparams['params']['lm']['b'] = _weight([3], Flags.OVERWRITE_WITH_GRADIENT)
+  variables = _variables()
+  grads = jax.tree.map(lambda w: w * 10.0, variables)
+  learner = _learner(opt_fields={'clip_gradient_norm_to_value': 1e-3})
+  new, _, summaries = _step(learner, grads, variables, hparams)
+  np.testing.assert_array_equal(
+    new['params']['lm']['b'], grads['params']['lm']['b']
+  )
+  others = [grads['params']['lm']['w'], grads['params']['head']['w']]
+  np.testing.assert_allclose(
+    summaries['learning/raw_grad_norm'], _norm(others), rtol=1e-5
+  )
+  grads['params']['lm']['w'] *= np.nan
+  new, _, _ = _step(learner, grads, variables, hparams)
+  np.testing.assert_array_equal(
+    new['params']['lm']['b'], variables['params']['lm']['b']
+  )
+
+
+def test_updates_can_be_scaled_by_the_size_of_the_variable():
+  variables = _variables()
+  grads = jax.tree.map(jnp.ones_like, variables)
+  new, _, _ = _step(_learner(scale_update_by_var_norm=True), grads, variables)
+  w = np.asarray(variables['params']['lm']['w'])
+  want = w - LR * np.sqrt(np.mean(w * w))
+  np.testing.assert_allclose(new['params']['lm']['w'], want, rtol=1e-5)
+
+
+def test_norms_of_single_variables_on_request():
+  variables = _variables()
+  learner = _learner(
+    grad_norm_individual_vars=True,
+    var_norm_individual_vars=True,
+    grad_norm_summary=False,
+    var_norm_summary=False,
+  )
+  _, _, summaries = _step(learner, variables, variables)
+  np.testing.assert_allclose(
+    summaries['learning/raw_grad_norm/params/head/w'],
+    _norm(variables['params']['head']['w']),
+    rtol=1e-5,
+  )
+  assert 'learning/var_norm/params/lm/b' in summaries
+  assert 'learning/raw_grad_norm' not in summaries
+  assert 'learning/var_norm' not in summaries
+
+
+def test_stacked_layers_get_a_state_of_their_own():
+  stacked = dict(repeat_prefix=[4], repeat_prefix_split_dims_mapping=[-1])
+  hparams = _hparams()
+  hparams['params']['lm']['w'] = _weight([2, 3], **stacked)
+  variables = _variables()
+  variables['params']['lm']['w'] = jnp.ones([4, 2, 3])
+  for sep in '#_':
+    learner = _learner(optimizers.Adam.config(), repeat_prefix_sep=sep)
+    _, state, _ = _step(learner, variables, variables, hparams)
+    assert set(state) == {'no_prefix', f'p{sep}4{sep}i-1'}
+    specs = learner.get_grad_tx(hparams).init_partition_spec(hparams)
+    assert jax.tree.structure(specs) == jax.tree.structure(state)
+  plain = _learner(optimizers.Adam.config(), vectorize_on_repeat_prefix=False)
+  _, state, _ = _step(plain, variables, variables, hparams)
+  assert isinstance(state, tuple)
+  forced = _learner(force_repeat_prefix_structure=True)
+  assert set(_step(forced, variables, variables)[1]) == {'no_prefix'}
+
+
+@pytest.mark.parametrize(
+  'fields, message',
+  [
+    ({'name': ''}, 'name must be set'),
+    ({'name': 'a-b'}, 'identifier'),
+    ({'skip_zero_gradients': True}, 'skip_zero_gradients'),
+    (
+      {'bprop_variable_exclusion': 'a', 'bprop_variable_inclusion': 'b'},
+      'got both',
+    ),
+  ],
+)
+def test_errors(fields, message):
+  config = learners.Learner.config(
+    name='learner', optimizer=optimizers.Sgd.config()
+  )
+  with pytest.raises(ValueError, match=message):
+    config.set(**fields).Instantiate()
+
+
+def test_standard_gradient_is_plain_differentiation():
+  def loss_fn(variables, inputs, key):
+    del key
+    loss = jnp.sum(variables['w'] * inputs) ** 2
+    return loss, learners.GradAuxInfo(aux_info=loss + 1.0)
+
+  sgf = learners.StandardGradient.config().Instantiate()
+  x = jnp.array([1.0, 2.0])
+  (loss, aux), grads = sgf.grad_fn(
+    loss_fn, {'w': jnp.array([3.0, 4.0])}, x, jax.random.key(0)
+  )
+  assert (loss, aux) == (121.0, 122.0)
+  np.testing.assert_allclose(grads['w'], 22.0 * x)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several optimizers in one learner, each with variables of its own."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pax import learners
+from praxis import base_layer, optimizers, schedules
+
+
+def _hparams():
+  weight = lambda *shape, **kw: base_layer.WeightHParams(
+    shape, dtype=jnp.float32, **kw
+  )
+  return {
+    'params': {
+      'head': weight(2, 3),
+      'lm': {'a': weight(3), 'b': weight(2, repeat_prefix=[4])},
+    }
+  }
+
+
+def _variables():
+  return jax.tree.map(lambda hp: jnp.full(hp.full_shape, 2.0), _hparams())
+
+
+def _opt(cls, lr, **fields):
+  return cls.config(
+    learning_rate=lr, lr_schedule=schedules.Constant.config(), **fields
+  )
+
+
+def _config(**fields):
+  config = learners.MultiOptimizerLearner.config(
+    name='learner',
+    loss_name='loss',
+    optimizer=_opt(optimizers.Sgd, 0.1, clip_gradient_norm_to_value=1.0),
+    auxiliary_optimizers=[
+      _opt(optimizers.Adam, 0.01, clip_threshold=0.0),
+      _opt(optimizers.Sgd, 0.5),
+    ],
+    auxiliary_regex=['params/head', 'params/lm/a'],
+    auxiliary_names=['head', 'a'],
+  )
+  return config.set(**fields)
+
+
+def _step(learner, grads):
+  hparams, variables = _hparams(), _variables()
+  state = learner.get_grad_tx(hparams).init(variables)
+  with base_layer.JaxContext.new_context():
+    updates, state = learner.update_states(
+      grads, state, variables, hparams, step=0
+    )
+    new = learner.apply_gradient(variables, updates, hparams)
+    summaries = {
+      base_layer.trim_summary_type_from_key(key): float(value)
+      for key, value in base_layer.all_global_summaries().items()
+    }
+  return new, state, summaries
+
+
+def test_each_variable_moves_as_its_optimizer_says():
+  grads = jax.tree.map(lambda w: jnp.full_like(w, 0.1), _variables())
+  new, state, summaries = _step(_config().Instantiate(), grads)
+  np.testing.assert_allclose(new['params']['head'], 2.0 - 0.01, rtol=1e-5)
+  np.testing.assert_allclose(new['params']['lm']['a'], 2.0 - 0.05, rtol=1e-6)
+  np.testing.assert_allclose(new['params']['lm']['b'], 2.0 - 0.01, rtol=1e-6)
+  assert set(state) == {'no_prefix', 'p#4#i-1'}
+  rates = {k: v for k, v in summaries.items() if 'lr' in k}
+  np.testing.assert_allclose(
+    [rates[f'learning/lr{n}'] for n in ('', '_main', '_head', '_a')],
+    [0.1, 0.1, 0.01, 0.5],
+    rtol=1e-6,
+  )
+
+
+def test_separate_scaling_clips_by_each_optimizers_limits():
+  grads = jax.tree.map(lambda w: jnp.full_like(w, 4.0), _variables())
+  learner = _config(apply_separate_scaling=True).Instantiate()
+  new, _, summaries = _step(learner, grads)
+  # `b` alone has the limit 1: eight elements of equal size.
+  np.testing.assert_allclose(
+    new['params']['lm']['b'], 2.0 - 0.1 / np.sqrt(8), rtol=1e-6
+  )
+  np.testing.assert_allclose(new['params']['lm']['a'], 2.0 - 2.0, atol=1e-6)
+  np.testing.assert_allclose(
+    summaries['learning/grad_scale_main'], 1 / (4 * np.sqrt(8)), rtol=1e-5
+  )
+  assert summaries['learning/grad_scale_a'] == 1.0
+
+
+def test_the_average_is_of_all_variables():
+  config = _config()
+  config.optimizer.ema_decay = 0.99
+  grads = jax.tree.map(jnp.zeros_like, _variables())
+  _, state, _ = _step(config.Instantiate(), grads)
+  ema = state['no_prefix'][-1].ema['params']
+  np.testing.assert_array_equal(ema['head'], 2.0)
+  np.testing.assert_array_equal(ema['lm']['a'], 2.0)
+
+
+def test_descriptions_match_the_state():
+  tx = _config().Instantiate().get_grad_tx(_hparams())
+  state, specs = tx.init(_variables()), tx.init_partition_spec(_hparams())
+  assert jax.tree.structure(state) == jax.tree.structure(specs)
+
+
+def test_lists_of_different_length_are_refused():
+  with pytest.raises(ValueError, match="'auxiliary_names': 1"):
+    _config(auxiliary_names=['head']).Instantiate()
+
+
+def test_a_variable_with_two_owners_is_refused():
+  learner = _config(auxiliary_regex=['params/', 'params/lm/a']).Instantiate()
+  with pytest.raises(ValueError, match='params/lm/a matches'):
+    learner.get_masks(_hparams())

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each update rule against Optax or a numpy twin, for twenty steps."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from praxis import optimizers
+from tests.praxis.optimizers import problem
+
+# Same formula, so only rounding may differ.
+OPTAX_TWINS = {
+  'adam': (
+    optimizers.Adam.config(clip_threshold=-1.0, epsilon=1e-7),
+    lambda lr: optax.adam(lr, eps=1e-7),
+  ),
+  'adam_epsilon_root': (
+    optimizers.Adam.config(clip_threshold=0.0, epsilon_root=1e-3, beta2=0.9),
+    lambda lr: optax.adam(lr, eps=1e-6, eps_root=1e-3, b2=0.9),
+  ),
+  'adam_weight_decay': (
+    optimizers.Adam.config(clip_threshold=0.0, weight_decay=0.1),
+    lambda lr: optax.adamw(lr, eps=1e-6, weight_decay=0.1),
+  ),
+  'adam_optax_state': (
+    optimizers.Adam.config(
+      clip_threshold=0.0, weight_decay=0.1, sharded_adam=False
+    ),
+    lambda lr: optax.adamw(lr, eps=1e-6, weight_decay=0.1),
+  ),
+  'adam_a': (
+    optimizers.Adam.HParamsA(clip_threshold=0.0),
+    lambda lr: optax.adam(lr, b2=0.997, eps=1e-9),
+  ),
+  'adam_b': (
+    optimizers.Adam.HParamsB(clip_threshold=0.0),
+    lambda lr: optax.adam(lr, b2=0.98, eps=1e-9),
+  ),
+  'sgd': (optimizers.Sgd.config(), optax.sgd),
+  'sgd_momentum': (
+    optimizers.ShardedSgd.config(momentum=0.9),
+    lambda lr: optax.sgd(lr, momentum=0.9),
+  ),
+  'sgd_nesterov': (
+    optimizers.Sgd.config(momentum=0.9, nesterov=True),
+    lambda lr: optax.sgd(lr, momentum=0.9, nesterov=True),
+  ),
+  'adagrad': (
+    optimizers.Adagrad.config(),
+    lambda lr: optax.adagrad(lr, 0.1, 1e-10),
+  ),
+  'sharded_adagrad': (
+    optimizers.ShardedAdagrad.config(),
+    lambda lr: optax.adagrad(lr, 1e-12, 1e-12),
+  ),
+  'lion': (
+    optimizers.Lion.config(
+      clip_threshold=0.0, weight_decay=0.1, m_dtype=jnp.float32
+    ),
+    lambda lr: optax.lion(lr, b1=0.9, b2=0.99, weight_decay=0.1),
+  ),
+  'lamb': (optimizers.Lamb.config(), optax.lamb),
+  'lars': (optimizers.Lars.config(), optax.lars),
+  'adafactor': (
+    optimizers.Adafactor.config(min_dim_size_to_factor=4),
+    lambda lr: optax.adafactor(lr, min_dim_size_to_factor=4),
+  ),
+  'optax': (
+    optimizers.OptaxOptimizer.config(grad_tx=optax.rmsprop(0.01)),
+    lambda lr: optax.rmsprop(0.01),
+  ),
+}
+
+
+@pytest.mark.parametrize('name', OPTAX_TWINS)
+def test_same_as_optax(name):
+  config, twin = OPTAX_TWINS[name]
+  params = problem.variables()
+  got, _ = problem.run(problem.tx_of(config), params)
+  want, _ = problem.run(twin(problem.lr), params)
+  problem.assert_close(got, want)
+
+
+def test_adam_clips_the_rms_of_each_update_before_the_decay():
+  b1, b2, eps, clip, decay = 0.9, 0.95, 1e-3, 0.5, 0.01
+  config = optimizers.Adam.config(
+    beta1=b1, beta2=b2, epsilon=eps, clip_threshold=clip, weight_decay=decay
+  )
+
+  def rule(step, g, w, memory):
+    t = step + 1
+    memory['m'] = b1 * memory.get('m', 0.0) + (1 - b1) * g
+    memory['v'] = b2 * memory.get('v', 0.0) + (1 - b2) * g * g
+    m, v = memory['m'] / (1 - b1**t), memory['v'] / (1 - b2**t)
+    u = m / (np.sqrt(v) + eps)
+    u = u / max(1.0, np.sqrt(np.mean(u * u)) / clip)
+    return -float(problem.lr(step)) * (u + decay * w)
+
+  params = problem.variables()
+  got, state = problem.run(problem.tx_of(config), params)
+  problem.assert_close(got, problem.run_numpy(rule, params))
+  assert set(state[2]) == {'count', 'm', 'v'}
+  assert int(state[2].count) == problem.STEPS
+
+
+def test_adam_with_optax_state_clips_and_decays_the_same():
+  params = problem.variables()
+  both = [
+    optimizers.Adam.config(weight_decay=0.1, sharded_adam=sharded)
+    for sharded in (True, False)
+  ]
+  a, b = (problem.run(problem.tx_of(c), params)[0] for c in both)
+  problem.assert_close(a, b)
+
+
+def test_lion_keeps_its_momentum_in_bfloat16_and_clips():
+  params = problem.variables()
+  tx = problem.tx_of(optimizers.Lion.config(clip_threshold=0.25))
+  state = tx.init(params)
+  updates, state = tx.update(problem.gradients(params, 0), state, params)
+  updates, state = tx.update(problem.gradients(params, 1), state, params)
+  assert state[2].m['params']['w'].dtype == jnp.bfloat16
+  u = np.abs(updates['params']['w'])
+  np.testing.assert_allclose(u, 0.25 * problem.lr(1), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  'config',
+  [
+    optimizers.Adam.config(),
+    optimizers.ShardedAdafactor.HParamsAdamB(quantized_dtype='float32'),
+  ],
+)
+def test_an_infinite_gradient_becomes_nan(config):
+  params = problem.variables()
+  tx = problem.tx_of(config)
+  grads = jax.tree.map(np.copy, params)
+  grads['params']['w'][0, 0] = np.inf
+  updates, _ = tx.update(grads, tx.init(params), params)
+  assert np.isnan(updates['params']['w'][0, 0])
+
+
+def test_an_optimizer_without_schedule_says_how_to_get_one():
+  adam = optimizers.Adam.config(learning_rate=0.1).Instantiate()
+  with pytest.raises(ValueError, match='schedules.Constant'):
+    adam.get_learning_rate(0)
+
+
+def test_optax_optimizer_needs_a_transformation():
+  with pytest.raises(ValueError, match='grad_tx is not set'):
+    optimizers.OptaxOptimizer.config().Instantiate()
+
+
+def test_moments_have_the_dtype_of_their_variable():
+  params = {'w': jnp.ones([4], jnp.bfloat16)}
+  tx = optimizers.sharded_adam(
+    lambda count: jnp.float32(0.1),
+    optimizers.AdamRule(beta1=0.9, beta2=0.99, epsilon=1e-6),
+  )
+  updates, state = tx.update(params, tx.init(params), params)
+  assert updates['w'].dtype == jnp.bfloat16
+  assert state.m['w'].dtype == state.v['w'].dtype == jnp.bfloat16

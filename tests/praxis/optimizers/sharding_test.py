@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States are split over devices like their variables, with equal numbers."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from praxis import base_layer, optimizers
+from praxis.optimizers import prefix_vectorization
+from tests.praxis.optimizers import problem
+
+vectorize = (
+  prefix_vectorization.get_transformations_with_vectorized_repeat_prefix
+)
+AXES = ('replica', 'data', 'mdl')
+SHAPE = (1, 4, 2)
+
+
+def _hparams():
+  mesh = dict(mesh_shape=SHAPE)
+  return {
+    'params': {
+      'emb': problem.weight(
+        [8, 4], tensor_split_dims_mapping=['data', 'mdl'], **mesh
+      ),
+      'ff': problem.weight(
+        [4, 8],
+        tensor_split_dims_mapping=['mdl', ('replica', 'data')],
+        repeat_prefix=[3],
+        repeat_prefix_split_dims_mapping=[-1],
+        **mesh,
+      ),
+      'scale': problem.weight([4], **mesh),
+    }
+  }
+
+
+def _tx_of(config):
+  optimizer = config.set(
+    learning_rate=0.1, lr_schedule=problem.SCHEDULE
+  ).Instantiate()
+  return vectorize(optimizer.get_grad_transformation, _hparams())
+
+
+def _place(tree, specs, mesh):
+  specs = base_layer.var_partition_specs(specs, SHAPE, AXES)
+  shardings = jax.tree.map(
+    lambda s: NamedSharding(mesh, s),
+    specs,
+    is_leaf=lambda s: isinstance(s, PartitionSpec),
+  )
+  return jax.device_put(tree, shardings), shardings
+
+
+@pytest.mark.parametrize(
+  'config',
+  [
+    optimizers.Adam.config(ema_decay=0.9, decoupled_weight_decay=0.1),
+    optimizers.ShardedAdafactor.HParamsAdamB(),
+    optimizers.Sgd.config(momentum=0.9),
+    optimizers.Lamb.config(),
+  ],
+)
+def test_eight_devices_compute_what_one_does(config):
+  tx = _tx_of(config)
+  rng = np.random.default_rng(0)
+  params = jax.tree.map(
+    lambda hp: rng.normal(size=hp.full_shape).astype(np.float32), _hparams()
+  )
+  grads = problem.gradients(params, 1)
+  state = tx.init(params)
+  want, want_state = jax.jit(tx.update)(grads, state, params)
+
+  mesh = jax.make_mesh(SHAPE, AXES, devices=jax.devices()[:8])
+  params, var_shardings = _place(params, _hparams(), mesh)
+  state, shardings = _place(state, tx.init_partition_spec(_hparams()), mesh)
+  update = jax.jit(tx.update, out_shardings=(var_shardings, shardings))
+  got, got_state = update(grads, state, params)
+  problem.assert_close(got, want, rtol=1e-5, atol=1e-6)
+  problem.assert_close(got_state, want_state, rtol=1e-5, atol=1e-6)
+
+
+def _specs_of(config):
+  specs = _tx_of(config).init_partition_spec(_hparams())
+  return base_layer.var_partition_specs(specs, SHAPE, AXES)
+
+
+def test_moments_lie_where_their_variable_lies():
+  specs = _specs_of(optimizers.Adam.config())
+  emb, ff = PartitionSpec('data', 'mdl'), ('mdl', ('replica', 'data'))
+  for moment in ('m', 'v'):
+    assert specs['no_prefix'][2][moment]['params']['emb'] == emb
+    stacked = specs['p#3#i-1'][2][moment]['params']['ff']
+    assert stacked == PartitionSpec(None, *ff)
+  assert specs['no_prefix'][2].count == PartitionSpec()
+  assert specs['p#3#i-1'][2].count == PartitionSpec(None)
+
+
+def test_factored_moments_keep_the_dimension_they_have():
+  raw = _specs_of(optimizers.ShardedAdafactor.HParamsAdamB())['p#3#i-1'][2]
+  assert raw.vr['params']['ff'] == PartitionSpec(None, 'mdl')
+  assert raw.vc['params']['ff'] == PartitionSpec(None, ('replica', 'data'))
+  assert raw.m_scale['params']['ff'] == PartitionSpec(None, ('replica', 'data'))

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regularizers, decay, consolidation and averaging, each by hand."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from praxis import optimizers
+from praxis.optimizers import wrappers
+from tests.praxis.optimizers import problem
+
+Sgd = optimizers.Sgd
+
+
+def _one_update(config, params, grads, **kwargs):
+  tx = problem.tx_of(config, **kwargs)
+  state = jax.tree.map(
+    lambda x: x + 6 if x.dtype == jnp.int32 else x, tx.init(params)
+  )
+  return tx.update(grads, state, params)
+
+
+@pytest.mark.parametrize(
+  'field, slope',
+  [('l1_regularizer_weight', np.sign), ('l2_regularizer_weight', lambda w: w)],
+)
+@pytest.mark.parametrize('skip_1d', [False, True])
+def test_regularizers_add_to_the_gradient(field, slope, skip_1d):
+  params = problem.variables()
+  grads = problem.gradients(params, 0)
+  updates, _ = _one_update(
+    Sgd.config(), params, grads, skip_lp_1d_vectors=skip_1d, **{field: 0.3}
+  )
+  regularized = {'w': True, 'b': not skip_1d, 'skipped': False}
+  for name, flag in regularized.items():
+    w, g = params['params'][name], np.asarray(grads['params'][name])
+    want = -problem.lr(6) * (g + 0.3 * slope(w) * flag)
+    np.testing.assert_allclose(updates['params'][name], want, rtol=1e-5)
+
+
+def test_decoupled_decay_is_outside_of_the_momentum():
+  params = problem.variables()
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  updates, _ = _one_update(
+    optimizers.Adam.config(), params, zeros, decoupled_weight_decay=0.3
+  )
+  w = updates['params']['w']
+  np.testing.assert_allclose(
+    w, -problem.lr(6) * 0.3 * params['params']['w'], rtol=1e-5
+  )
+  np.testing.assert_array_equal(updates['params']['skipped'], 0.0)
+
+
+def test_average_is_of_the_variables_after_each_step():
+  params = problem.variables()
+  tx = problem.tx_of(Sgd.config(), ema_decay=0.3)
+  state, average, now = tx.init(params), params, params
+  for step in range(4):
+    updates, state = tx.update(problem.gradients(now, step), state, now)
+    now = jax.tree.map(jnp.add, now, updates)
+    decay = min(0.3, (1 + step) / (10 + step))
+    average = jax.tree.map(
+      lambda a, w, d=decay: d * a + (1 - d) * w, average, now
+    )
+  problem.assert_close(state[4].ema, average)
+  assert int(state[4].count) == 4
+
+
+def test_average_copies_integers_and_starts_at_the_variables():
+  tx = wrappers.apply_ema_weights(0.99)
+  params = {'n': jnp.array([1, 2]), 'w': jnp.array([1.0])}
+  state = tx.init(params)
+  np.testing.assert_array_equal(state.ema['w'], [1.0])
+  updates = {'n': jnp.array([0, 0]), 'w': jnp.array([1.0])}
+  _, state = tx.update(updates, state, {**params, 'n': jnp.array([5, 6])})
+  np.testing.assert_array_equal(state.ema['n'], [5, 6])
+  # (1 + 0) / (10 + 0) of the old value 1 and the rest of the new value 2.
+  np.testing.assert_allclose(state.ema['w'], [0.1 * 1 + 0.9 * 2], rtol=1e-6)
+
+
+def test_average_can_be_left_out():
+  sgd = Sgd.config(ema_decay=0.9).Instantiate()
+  params = problem.variables()
+  tx = sgd.get_grad_transformation(problem.hparams(), include_ema=False)
+  assert len(tx.init(params)) == 4
+
+
+def test_consolidation_pulls_back_to_the_start():
+  params = problem.variables()
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  tx = problem.tx_of(Sgd.config(), ewc_regularizer_weight=0.5)
+  # The variables of the first step, not those of init, are the start.
+  state = tx.init(zeros)
+  for _ in range(6):
+    _, state = tx.update(zeros, state, params)
+  moved = jax.tree.map(lambda w: w + 2.0, params)
+  updates, _ = tx.update(zeros, state, moved)
+  want = -problem.lr(6) * 0.5 * 2.0
+  np.testing.assert_allclose(updates['params']['w'], want, rtol=1e-4)
+
+
+def test_the_chain_has_the_same_four_places_whatever_is_on():
+  params = problem.variables()
+  for fields in ({}, {'l2_regularizer_weight': 0.1}):
+    state = problem.tx_of(Sgd.config(), **fields).init(params)
+    assert [set(s) for s in state] == [{'count'}] * 4
+
+
+@pytest.mark.parametrize(
+  'fields, message',
+  [
+    (
+      dict(l1_regularizer_weight=0.1, l2_regularizer_weight=0.1),
+      'Should not mix L1 and L2',
+    ),
+    (
+      dict(decoupled_weight_decay=0.1, l2_regularizer_weight=0.1),
+      'Should not mix decoupled weight decay with L1 or L2',
+    ),
+    (dict(ema_decay=1.0), 'ema_decay must be in'),
+  ],
+)
+def test_contradictions_are_refused(fields, message):
+  with pytest.raises(ValueError, match=message):
+    Sgd.config(**fields).Instantiate()
+
+
+def test_a_regularizer_needs_the_variables():
+  params = problem.variables()
+  sgd = Sgd.config(l2_regularizer_weight=0.1).Instantiate()
+  with pytest.raises(ValueError, match='pass var_weight_hparams'):
+    sgd.get_grad_transformation()
+  tx = problem.tx_of(Sgd.config(), l2_regularizer_weight=0.1)
+  with pytest.raises(ValueError, match='needs the variables'):
+    tx.update(params, tx.init(params))
+
+
+def test_a_state_of_another_chain_is_refused():
+  params = problem.variables()
+  tx = problem.tx_of(Sgd.config(), ema_decay=0.9)
+  state = problem.tx_of(Sgd.config()).init(params)
+  with pytest.raises(ValueError, match='chain of 5 transformations'):
+    tx.update(params, state, params)
