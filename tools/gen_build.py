@@ -48,8 +48,8 @@ DISTRIBUTIONS = {
 OPTIONAL = {'IPython', 'lingvo', 'seqio', 'tensorflow', 'torch'}
 
 
-class FaultyTreeError(Exception):
-  """The tree cannot be built as it is; the text lists why."""
+class UnknownImportError(Exception):
+  """A file imports what is neither ours nor in the lock."""
 
 
 def library_name(module: pyimports.Module, index: Index) -> str:
@@ -127,7 +127,7 @@ def third_party(module: pyimports.Module, known: set[str]) -> set[str]:
       found.add(f'@pypi//{name}')
     elif top not in sys.stdlib_module_names | OPTIONAL | set(_RENAMED):
       if top not in (*pyimports.FOLDERS, '__future__'):
-        raise FaultyTreeError(
+        raise UnknownImportError(
           f'{module.path}: imports {imported}, which is in no lock; add it to '
           'third_party/pip/requirements.in and run tools/lock.sh'
         )
@@ -155,18 +155,17 @@ def visibility(module: pyimports.Module) -> list[str]:
   return [f'//tools/visibility:{floors.FLOORS[level][0]}']
 
 
-def check_imports(index: Index) -> None:
-  """Raises FaultyTreeError for cycles and for imports of higher floors."""
+def faults(index: Index) -> list[str]:
+  """Cycles, and imports of higher floors."""
   edges = {name: own_imports(m, index) for name, m in index.items()}
-  faults = [
+  found = {
     f'import cycle: {" <-> ".join(group)}' for group in pyimports.cycles(edges)
-  ]
+  }
   for name, m in index.items():
-    for imported in {*edges[name], *m.imports}:
-      if problem := floors.fault(name, imported):
-        faults.append(problem)
-  if faults:
-    raise FaultyTreeError('\n'.join(sorted(set(faults))))
+    # What a lazy __init__ names is not its own import.
+    own = [] if m.is_lazy else edges[name]
+    found |= {floors.fault(name, imported) for imported in (*own, *m.imports)}
+  return sorted(filter(None, found))
 
 
 def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
@@ -200,10 +199,8 @@ def packages(root: pathlib.Path, index: Index) -> list[str]:
   return sorted(found)
 
 
-def generate(root: pathlib.Path) -> dict[pathlib.Path, str]:
+def generate(root: pathlib.Path, index: Index) -> dict[pathlib.Path, str]:
   """{path: text} of all generated BUILD files."""
-  index = pyimports.modules(root)
-  check_imports(index)
   known = locked(root)
   names = packages(root, index)
   by_hand = [
@@ -226,9 +223,13 @@ def generate(root: pathlib.Path) -> dict[pathlib.Path, str]:
 
 
 def main(argv: list[str]) -> int:
+  index = pyimports.modules(_ROOT)
+  wrong = faults(index)
+  for text in wrong:
+    print(f'gen_build: {text}', file=sys.stderr)
   try:
-    texts = generate(_ROOT)
-  except FaultyTreeError as e:
+    texts = generate(_ROOT, index)
+  except UnknownImportError as e:
     print(f'gen_build: {e}', file=sys.stderr)
     return 1
   stale = [
@@ -244,7 +245,7 @@ def main(argv: list[str]) -> int:
   if stale and '--check' in argv:
     print('gen_build: run python3 tools/gen_build.py', file=sys.stderr)
     return 1
-  return 0
+  return 1 if wrong else 0
 
 
 if __name__ == '__main__':

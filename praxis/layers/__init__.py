@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-# bazel: deps=//praxis/layers:all_layers
 _NAMES = {
   'activations': (
     'BaseActivation CubedReLU ELU GELU Identity LeakyReLU ReLU ReLU6 Sigmoid '
