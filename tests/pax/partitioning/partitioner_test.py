@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same losses on any number of devices, both ways of running."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from pax import partitioning
+from praxis import base_layer
+from tests.pax import tiny
+
+_KEY = jax.random.key(7)
+_MESHES = {
+  '1': ([1, 1, 1], 1),
+  '2': ([1, 2, 1], 2),
+  '4': ([1, 2, 2], 4),
+  '8': ([2, 2, 2], 8),
+  'replica1': (None, 1),
+  'replica2': (None, 2),
+  'replica4': (None, 4),
+  'replica8': (None, 8),
+}
+
+
+def _partitioner(mesh, num_devices, **model_fields):
+  return partitioning.create_partitioner(
+    tiny.task(mesh, **model_fields),
+    tiny.spec(tiny.batch()),
+    devices=jax.devices()[:num_devices],
+  )
+
+
+def _train(made, num_steps=3):
+  state, step = made.initialize(_KEY), made.train_step()
+  losses = []
+  for i in range(num_steps):
+    state, output = step(state, made.put_batch(tiny.batch(seed=i)), _KEY)
+    losses.append(float(output.loss))
+  return state, losses, output
+
+
+@pytest.fixture(scope='module')
+def one_device():
+  return _train(_partitioner([1, 1, 1], 1))
+
+
+@pytest.mark.parametrize('name', list(_MESHES)[1:])
+def test_losses_are_those_of_one_device(name, one_device):
+  made = _partitioner(*_MESHES[name])
+  state, losses, output = _train(made)
+  np.testing.assert_allclose(losses, one_device[1], rtol=1e-5)
+  for mine, wanted in zip(
+    jax.tree.leaves(state), jax.tree.leaves(one_device[0]), strict=True
+  ):
+    np.testing.assert_allclose(mine, wanted, rtol=1e-4, atol=1e-6)
+  value, weight = output.weighted_scalars.total_loss
+  np.testing.assert_allclose((value, weight), (losses[-1], 7.0), rtol=1e-6)
+
+
+def test_state_lies_as_told():
+  made = _partitioner([2, 2, 2], 8)
+  state = made.initialize(_KEY)
+  for array, told in zip(
+    jax.tree.leaves(state), jax.tree.leaves(made.state_metadata), strict=True
+  ):
+    assert (array.shape, array.dtype) == (told.shape, told.dtype)
+    assert array.sharding.is_equivalent_to(told.sharding, array.ndim)
+  first = state.mdl_vars['params']['first']['linear']['w']
+  assert first.addressable_shards[0].data.shape == (4, 8)
+
+
+def test_spmd_splits_the_batch_and_reduces_over_it():
+  text = _partitioner([1, 4, 1], 4).train_step().compiled.as_text()
+  assert 'all-reduce' in text
+  alone = _partitioner([1, 1, 1], 1).train_step().compiled.as_text()
+  assert 'all-reduce' not in alone
+
+
+def test_replicas_reduce_gradients_only():
+  text = _partitioner(None, 4).train_step().compiled.as_text()
+  assert 'all-reduce' in text
+  assert 'all-gather' not in text
+
+
+def test_state_is_donated():
+  made = _partitioner([1, 1, 1], 1)
+  before = made.initialize(_KEY)
+  made.train_step()(before, made.put_batch(tiny.batch()), _KEY)
+  assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before.mdl_vars))
+
+
+def test_a_step_is_compiled_once():
+  made = _partitioner(None, 2)
+  with jax.log_compiles(False):
+    state, step = made.initialize(_KEY), made.train_step()
+    state, _ = step(state, made.put_batch(tiny.batch()), _KEY)
+    compiled = step.compiled
+    state, _ = step(state, made.put_batch(tiny.batch()), jax.random.key(8))
+  assert step.compiled is compiled
+
+
+def test_eval_takes_other_shapes_and_raw_keys():
+  made = _partitioner([1, 2, 1], 2)
+  state = made.initialize(jax.random.PRNGKey(0))
+  batch = tiny.batch(rows=4)
+  step = made.eval_step(tiny.spec(batch))
+  output = step(state, made.put_batch(batch), jax.random.PRNGKey(0))
+  assert output.per_example_out.error.shape == (4,)
+  assert not jax.tree.leaves(state)[0].is_deleted()
+
+
+def test_replicas_eval_rows_in_order():
+  made = _partitioner(None, 4)
+  state = made.initialize(_KEY)
+  batch = tiny.batch()
+  output = made.eval_step()(state, made.put_batch(batch), _KEY)
+  params = jax.device_get(state.mdl_vars['params'])
+  hidden = np.maximum(batch.x @ params['first']['linear']['w'], 0.0)
+  error = np.square((hidden @ params['second']['w'])[:, 0] - batch.y)
+  np.testing.assert_allclose(output.per_example_out.error, error, rtol=1e-4)
+
+
+def test_replicas_draw_different_noise():
+  made = _partitioner(None, 2, noise=1.0)
+  state = made.initialize(_KEY)
+  row = tiny.batch()
+  for name in ('x', 'y'):
+    row[name][:] = row[name][:1]
+  output = made.eval_step()(state, made.put_batch(row), _KEY)
+  error = np.asarray(output.per_example_out.error).reshape(2, 4)
+  assert not np.allclose(error[0], error[1])
+
+
+def test_unsynced_variables_are_refused_on_replicas(monkeypatch):
+  monkeypatch.setattr(
+    base_layer.WeightHParamsCollection, 'REQUIRES_SUM_SYNC', 'no_flag'
+  )
+  made = _partitioner(None, 2)
+  monkeypatch.undo()
+  with pytest.raises(ValueError, match='REQUIRES_MEAN_SYNC'):
+    made.train_step().compile()
+
+
+def test_num_params_and_preflight():
+  made = _partitioner([1, 2, 2], 4)
+  assert made.num_params == 8 * 16 + 16 + 16
+  report = made.preflight()
+  state = made.initialize(_KEY)
+  on_first = sum(
+    x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(state)
+  )
+  assert report.state_bytes_per_device == on_first
+
+
+def test_wrong_number_of_devices():
+  with pytest.raises(ValueError, match='needs 4 devices and found 2.*device_'):
+    _partitioner([1, 2, 2], 2)
+
+
+def test_rows_that_cannot_be_dealt_out():
+  with pytest.raises(ValueError, match='batch of 6 rows.*4 devices'):
+    partitioning.create_partitioner(
+      tiny.task(), tiny.spec(tiny.batch(rows=6)), devices=jax.devices()[:4]
+    )

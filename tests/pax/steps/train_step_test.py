@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The train step against the same step written by hand."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pax import partitioning, steps
+from praxis import base_layer
+from praxis.pytypes import NestedMap
+from tests.pax import tiny
+
+_KEY = jax.random.key(1)
+
+
+@functools.cache
+def _setup(changed_by='', **model_fields):
+  """Returns (task, declarations, state at step 0).
+
+  A test that changes the task names itself, to have one of its own.
+  """
+  del changed_by
+  made = partitioning.create_partitioner(
+    tiny.task([1, 1, 1], **model_fields),
+    tiny.spec(tiny.batch()),
+    devices=jax.devices()[:1],
+  )
+  state = made.initialize(jax.random.key(0))
+  return made.task, made.var_weight_hparams, state
+
+
+def _run(setup, batches, key=_KEY):
+  task, declared, state = setup
+
+  @jax.jit
+  def step(state, batch):
+    return steps.train_step(
+      task, state, batch, key, var_weight_hparams=declared
+    )
+
+  outputs = []
+  for batch in batches:
+    state, output = step(state, batch)
+    outputs.append(output)
+  return state, outputs
+
+
+def _weights(state):
+  params = state.mdl_vars['params']
+  first, second = params['first'], params['second']
+  return first['linear']['w'], first['bias']['b'], second['w']
+
+
+def _loss_by_hand(weights, batch, dtype=jnp.float32):
+  w1, b1, w2 = (w.astype(dtype) for w in weights)
+  x, y, weight = (batch[k].astype(dtype) for k in ('x', 'y', 'weights'))
+  predictions = (jax.nn.relu(x @ w1 + b1) @ w2)[:, 0]
+  weight = weight.astype(jnp.float32)
+  error = jnp.square(predictions - y) * weight
+  return error.sum() / (weight.sum() + 1e-6)
+
+
+def test_equals_the_step_by_hand():
+  setup = _setup()
+  batches = [tiny.batch(seed=i) for i in range(3)]
+  state, outputs = _run(setup, batches)
+
+  weights = _weights(setup[2])
+  for batch, output in zip(batches, outputs, strict=True):
+    loss, grads = jax.value_and_grad(_loss_by_hand)(weights, batch)
+    np.testing.assert_allclose(output.loss, loss, rtol=1e-6)
+    norm = np.sqrt(sum(np.square(grad).sum() for grad in grads))
+    np.testing.assert_allclose(
+      output.summary_tensors['learning/raw_grad_norm_scalar'], norm, rtol=1e-5
+    )
+    weights = [w - 0.1 * g for w, g in zip(weights, grads, strict=True)]
+  for mine, wanted in zip(_weights(state), weights, strict=True):
+    np.testing.assert_allclose(mine, wanted, rtol=1e-5, atol=1e-7)
+  assert int(state.step) == 3
+
+
+def test_scalars_summaries_and_non_trainables():
+  state, (output,) = _run(_setup(), [tiny.batch()])
+  value, weight = output.weighted_scalars.total_loss
+  assert (float(value), float(weight)) == (float(output.loss), 7.0)
+  assert float(state.mdl_vars['non_trainable']['seen']) == 8.0
+  assert float(output.summary_tensors['mean_hidden_scalar']) > 0
+  assert not output.per_example_out
+
+
+def test_variable_norms_are_computed_when_due():
+  task, declared, state = _setup('variabl')
+  task.train.summary_interval_steps = 2
+  after, outputs = _run((task, declared, state), [tiny.batch()] * 2)
+  name = 'vars/second/w/norm_scalar'
+  first, second = (float(o.summary_tensors[name]) for o in outputs)
+  assert first > 0
+  assert second == 0
+
+
+def test_bfloat16_forward_keeps_float32_state():
+  setup = _setup(fprop_dtype=jnp.bfloat16)
+  batch = tiny.batch()
+  state, (output,) = _run(setup, [batch])
+  wanted = _loss_by_hand(_weights(setup[2]), batch, jnp.bfloat16)
+  assert output.loss.dtype == jnp.float32
+  np.testing.assert_allclose(output.loss, wanted, rtol=2e-2)
+  exact = _loss_by_hand(_weights(setup[2]), batch)
+  assert float(output.loss) != float(exact)
+  assert {x.dtype for x in jax.tree.leaves(state.mdl_vars)} == {
+    jnp.dtype('float32')
+  }
+
+
+def test_randomness_follows_the_step_alone():
+  setup = _setup(noise=0.5)
+  batches = [tiny.batch()] * 3
+  straight, outputs = _run(setup, batches)
+  task, declared, _ = setup
+  half, _ = _run(setup, batches[:2])
+  resumed, _ = _run((task, declared, half), batches[2:])
+  for mine, wanted in zip(
+    jax.tree.leaves(resumed), jax.tree.leaves(straight), strict=True
+  ):
+    np.testing.assert_array_equal(mine, wanted)
+  frozen, noise = _run(setup, [batches[0]], jax.random.key(2))
+  assert float(noise[0].loss) != float(outputs[0].loss)
+
+
+def test_a_bad_step_changes_nothing_but_the_count():
+  setup = _setup()
+  bad = tiny.batch()
+  bad.x[0, 0] = np.nan
+  state, (output,) = _run(setup, [bad])
+  assert np.isnan(output.loss)
+  assert int(state.step) == 1
+  for mine, wanted in zip(_weights(state), _weights(setup[2]), strict=True):
+    np.testing.assert_array_equal(mine, wanted)
+
+
+def test_per_example_outputs_on_request():
+  task, declared, state = _setup('per_exa')
+  task.train.log_train_output_interval_steps = 5
+  _, (output,) = _run((task, declared, state), [tiny.batch()])
+  assert output.per_example_out.error.shape == (8,)
+
+
+def test_eval_step_changes_nothing_and_sees_do_eval():
+  task, declared, state = _setup('eval_st')
+  seen = []
+
+  class Spy(tiny.TinyModel):
+    def compute_predictions(self, input_batch):
+      seen.append(self.do_eval)
+      return super().compute_predictions(input_batch)
+
+  task.model = Spy(name='model')
+  batch = jax.tree.map(jnp.asarray, tiny.batch())
+  output = steps.eval_step(
+    task, state, batch, _KEY, var_weight_hparams=declared
+  )
+  wanted = _loss_by_hand(_weights(state), tiny.batch())
+  np.testing.assert_allclose(output.loss, wanted, rtol=1e-6)
+  assert output.per_example_out.error.shape == (8,)
+  assert seen == [True]
+
+
+def test_scalars_must_be_pairs():
+  task, declared, state = _setup('scalars')
+
+  class Unweighted(tiny.TinyModel):
+    def compute_loss(self, predictions, input_batch):
+      scalars, out = super().compute_loss(predictions, input_batch)
+      return NestedMap(scalars, accuracy=jnp.float32(1.0)), out
+
+  task.model = Unweighted(name='model')
+  with pytest.raises(ValueError, match="'accuracy' must be a .value, weight."):
+    batch = jax.tree.map(jnp.asarray, tiny.batch())
+    steps.eval_step(task, state, batch, _KEY, var_weight_hparams=declared)
+
+
+def test_variational_noise_reaches_the_loss():
+  task, declared, state = _setup('variati')
+  plain = _run((task, declared, state), [tiny.batch()])[1][0]
+  task.vn.set(vn_scale=0.1, vn_regex='params/second', vn_start_step=1)
+  early = _run((task, declared, state), [tiny.batch()])[1][0]
+  np.testing.assert_array_equal(early.loss, plain.loss)
+  late = _run(
+    (task, declared, state.replace(step=state.step + 1)), [tiny.batch()]
+  )[1][0]
+  assert float(late.loss) != float(plain.loss)
+  task.vn.vn_regex = 'second'
+  with pytest.raises(RuntimeError, match='matches none'):
+    _run((task, declared, state), [tiny.batch()])
+
+
+def test_context_is_left_behind():
+  before = base_layer.JaxContext.has_context()
+  _run(_setup(), [tiny.batch()])
+  assert base_layer.JaxContext.has_context() == before
