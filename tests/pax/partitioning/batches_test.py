@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Host batches become global arrays with their rows in order."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from pax.partitioning import batches, pjit, pmap
+from tests.pax import tiny
+
+
+def _placer(mesh, num_devices):
+  task = tiny.task(mesh).Instantiate()
+  devices = jax.devices()[:num_devices]
+  if mesh is None:
+    return batches.BatchPlacer(pmap.replica_placement(task, devices))
+  return batches.BatchPlacer(pjit.spmd_placement(task, devices))
+
+
+@pytest.mark.parametrize('mesh', [None, [1, 2, 2], [2, 2, 1]])
+def test_rows_survive_in_order(mesh):
+  batch = tiny.batch()
+  placed = _placer(mesh, 4).put(batch)
+  jax.tree.map(np.testing.assert_array_equal, placed, batch)
+  rows = placed.x.addressable_shards[0].data.shape[0]
+  assert rows == (4 if mesh == [1, 2, 2] else 2)
+
+
+def test_spec_foretells_what_put_makes():
+  placer, batch = _placer([2, 2, 2], 8), tiny.batch()
+  placed = placer.put(batch)
+  for array, told in zip(
+    jax.tree.leaves(placed),
+    jax.tree.leaves(placer.global_spec(batch)),
+    strict=True,
+  ):
+    assert (array.shape, array.dtype) == (told.shape, told.dtype)
+    assert array.sharding == told.sharding
+
+
+def test_spmd_keeps_rows_whole_that_do_not_divide():
+  placed = _placer([2, 2, 1], 4).put(tiny.batch(rows=6))
+  assert placed.x.sharding.spec[0] == 'replica'
+
+
+def test_wide_integers_become_what_the_device_holds():
+  told = _placer(None, 1).global_spec(
+    {'n': jax.ShapeDtypeStruct((4,), np.int64)}
+  )
+  assert told['n'].dtype == np.int32

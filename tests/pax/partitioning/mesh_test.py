@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Meshes hold the right devices, and say what is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from pax.partitioning import mesh as mesh_lib
+
+_AXES = ('replica', 'data', 'mdl')
+
+
+@dataclasses.dataclass(frozen=True)
+class _Device:
+  id: int
+  slice_index: int
+  process_index: int = 0
+  platform: str = 'fake'
+  device_kind: str = 'fake'
+  client: object = None
+
+
+def test_shape_and_names():
+  mesh = mesh_lib.create_mesh([1, 4, 2], [1, 1, 1], _AXES)
+  assert dict(mesh.shape) == {'replica': 1, 'data': 4, 'mdl': 2}
+  assert set(mesh.devices.flat) == set(jax.devices())
+
+
+def test_fewer_devices_than_there_are():
+  mesh = mesh_lib.create_mesh([1, 2, 1], None, _AXES)
+  assert list(mesh.devices.flat) == jax.devices()[:2]
+
+
+def test_slices_are_contiguous_along_the_dcn_axis():
+  # Interleaved on purpose: device i is on slice i % 2.
+  devices = [_Device(id=i, slice_index=i % 2) for i in range(8)]
+  array = mesh_lib.create_mesh(
+    [1, 2, 2], [1, 2, 1], _AXES, devices=devices
+  ).devices
+  assert array.shape == (1, 4, 2)
+  slices = np.vectorize(lambda device: device.slice_index)(array)
+  assert (slices[:, :2] == 0).all()
+  assert (slices[:, 2:] == 1).all()
+
+
+def test_without_slices_the_order_makes_them():
+  array = mesh_lib.create_mesh([1, 2, 2], [2, 1, 1], _AXES).devices
+  assert list(array[0].flat) == jax.devices()[:4]
+  assert list(array[1].flat) == jax.devices()[4:]
+
+
+def test_too_few_devices_names_the_flags():
+  with pytest.raises(ValueError) as error:
+    mesh_lib.create_mesh([1, 16, 4], None, _AXES)
+  text = str(error.value)
+  assert 'needs 64 devices and found 8 (cpu)' in text
+  assert '--host_device_count=64' in text
+  assert '--set ICI_MESH_SHAPE=[1,8,1]' in text
+  with pytest.raises(ValueError, match=r'--set DCN_MESH_SHAPE=\[1,1,1\]'):
+    mesh_lib.create_mesh([1, 4, 1], [4, 1, 1], _AXES)
+
+
+def test_several_hosts_use_all_devices():
+  devices = [_Device(id=i, slice_index=0, process_index=i) for i in range(2)]
+  with pytest.raises(ValueError, match='needs 1 devices and found 2'):
+    mesh_lib.create_mesh([1, 1, 1], None, _AXES, devices=devices)
+
+
+def test_lengths_must_agree():
+  with pytest.raises(ValueError, match='equally long'):
+    mesh_lib.create_mesh([1, 1], [1, 1, 1], _AXES)
+
+
+def test_replica_mesh():
+  mesh = mesh_lib.create_replica_mesh('batch')
+  assert dict(mesh.shape) == {'batch': 8}

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The task: its parts, its defaults, and the states it makes."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from pax import base_metrics, tasks_lib
+from praxis import base_layer, pax_fiddle
+from tests.pax import tiny
+
+_DEFAULTS = {
+  'num_train_steps': 1e7,
+  'save_interval_steps': 5000,
+  'save_keep_interval_duration': '12h',
+  'save_max_to_keep': 10,
+  'max_inflight_steps': 2,
+  'summary_interval_steps': 100,
+  'log_train_output_interval_steps': None,
+  'summary_accumulate_interval_steps': None,
+  'async_summary_writing': True,
+  'variable_norm_summary': True,
+  'eval_interval_steps': 100,
+  'eval_skip_train': False,
+  'eval_use_ema_states': False,
+  'decode_use_ema_states': False,
+  'inputs_split_mapping': None,
+  'decode_interval_steps': None,
+  'decode_start_after_n_steps': 0,
+  'compute_steps_per_sec_interval_steps': 10,
+  'profiler_num_steps': 2,
+  'profiler_min_duration_sec': 1.0,
+  'profiler_capture_step': None,
+  'profiler_max_num_hosts': None,
+  'profiler_capture_host_profile': False,
+  'always_use_train_for_model_init': True,
+  'enforce_input_specs': True,
+  'random_seed': 1234,
+  'tensorstore_metadata_key': None,
+  'enable_input_checkpointing': False,
+  'restore_transformations': None,
+  'external_checkpoint_path': None,
+  'external_checkpoint_handler': None,
+  'report_progress_hook': False,
+  'gc_interval_steps': 0,
+}
+
+
+def test_train_defaults():
+  train = tiny.task().train
+  assert {name: getattr(train, name) for name in _DEFAULTS} == _DEFAULTS
+  assert list(train.apply_mutable_list) == [
+    'aux_loss',
+    'summaries',
+    'non_trainable',
+    'batch_stats',
+    'params_axes',
+  ]
+
+
+def test_other_defaults():
+  task = pax_fiddle.Config(tasks_lib.SingleTask)
+  assert list(task.decode.apply_mutable_list) == ['decoder_cache', 'summaries']
+  assert task.decode.metrics_prefix == 'Metrics/'
+  assert task.evaluate.random_seed == task.infer.random_seed == 1234
+  assert (task.vn.vn_scale, task.vn.vn_regex) == (0.0, '')
+  assert task.summary_verbosity == 3
+  assert task.metrics is task.infer_writer is task.early_stopping_fn is None
+
+
+def test_older_names_of_the_parts():
+  train = tasks_lib.SingleTask.TrainHParams(num_train_steps=5)
+  assert isinstance(train, tasks_lib.SingleTask.TrainHParams)
+  task_p = tiny.task()
+  train.learner = task_p.train.learner
+  task_p.train = train
+  assert task_p.Instantiate().train.num_train_steps == 5
+
+
+def test_misspelt_field_has_a_hint():
+  with pytest.raises(AttributeError, match='num_train_steps'):
+    tiny.task().train.num_trian_steps = 3
+
+
+def test_learner_and_loss():
+  task = tiny.task().Instantiate()
+  assert [learner.name for learner in task.learners] == ['learner_0']
+  assert task.loss_aggregator_inst.loss_key == 'total_loss'
+  assert isinstance(task.metrics_aggregator, base_metrics.MeanMetrics)
+  assert not task.has_ema_decay
+
+
+def test_loss_is_named_once():
+  task_p = tiny.task()
+  task_p.loss_aggregator = base_metrics.LossAggregator.config(loss_key='x')
+  with pytest.raises(ValueError, match='got both'):
+    task_p.Instantiate()
+  task_p.train.learner.loss_name = None
+  assert task_p.Instantiate().loss_aggregator_inst.loss_key == 'x'
+  task_p.loss_aggregator = None
+  with pytest.raises(ValueError, match='got neither'):
+    task_p.Instantiate()
+
+
+def test_what_a_task_refuses():
+  task_p = tiny.task()
+  task_p.model = 3
+  with pytest.raises(ValueError, match='BaseModel or its Config, got 3'):
+    task_p.Instantiate()
+  task_p = tiny.task()
+  task_p.train.learner = [task_p.train.learner]
+  with pytest.raises(ValueError, match='one Config'):
+    task_p.Instantiate()
+
+
+def _declared(task):
+  return task.model.abstract_init_with_metadata(tiny.spec(tiny.batch()))
+
+
+def test_shapes_are_those_of_the_state():
+  task = tiny.task().Instantiate()
+  declared = _declared(task)
+  batch = jax.tree.map(jnp.asarray, tiny.batch())
+  variables = task.model.init(jax.random.key(0), batch)
+  state = task.create_train_state(variables, declared)
+  shapes = task.create_train_state_unpadded_shapes(declared)
+  assert jax.tree.structure(shapes) == jax.tree.structure(state)
+  for shape, array in zip(
+    jax.tree.leaves(shapes), jax.tree.leaves(state), strict=True
+  ):
+    assert (shape.shape, shape.dtype) == (array.shape, array.dtype)
+  assert state.step.dtype == np.uint32
+  assert task.create_train_state(variables, declared, True).opt_states == []
+
+
+def test_partition_specs_are_those_of_the_weights():
+  task = tiny.task([1, 2, 2]).Instantiate()
+  declared = _declared(task)
+  specs = task.create_train_state_partition_specs(declared)
+  shapes = task.create_train_state_unpadded_shapes(declared)
+  assert jax.tree.structure(specs) == jax.tree.structure(shapes)
+  first = specs.mdl_vars[base_layer.PARAMS]['first']
+  assert first['linear']['w'] == PartitionSpec('data', 'mdl')
+  assert specs.step == PartitionSpec()
+  with pytest.raises(ValueError, match='ici_mesh_shape of the model is None'):
+    tiny.task().Instantiate().create_train_state_partition_specs(declared)
