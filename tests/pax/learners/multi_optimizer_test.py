@@ -12,10 +12,11 @@ from pax import learners
 from praxis import base_layer, optimizers, schedules
 
 
+def weight(*shape, **kwargs):
+  return base_layer.WeightHParams(shape, dtype=jnp.float32, **kwargs)
+
+
 def _hparams():
-  weight = lambda *shape, **kw: base_layer.WeightHParams(
-    shape, dtype=jnp.float32, **kw
-  )
   return {
     'params': {
       'head': weight(2, 3),

@@ -20,7 +20,7 @@ def _rms(x):
 
 
 def _twin(beta1, decay_of, clip, weight_decay=0.0, scaled=False):
-  """Returns Adafactor's rule with a second moment factored as an outer product."""
+  """Returns Adafactor's rule; its second moment is an outer product."""
 
   def rule(step, g, w, memory):
     lr, d = float(problem.lr(step)), decay_of(step + 1)

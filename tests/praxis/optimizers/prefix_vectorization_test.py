@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stacked layers are updated as if each were alone; the layout of their state."""
+"""Stacked layers are updated as if each were alone; how their state lies."""
 
 from __future__ import annotations
 
