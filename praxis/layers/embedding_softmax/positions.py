@@ -170,7 +170,7 @@ class PositionalEmbedding2D(base_layer.BaseLayer):
 
 
 def sinusoids(
-  position: Array, dims: int, shortest: float = 1, longest: float = 10_000
+  position: Array, dims: int, shortest: int = 1, longest: int = 10_000
 ) -> Float[Array, '*shape D']:
   """Returns sines, then cosines, of `position`; an odd `dims` ends in a 0."""
   num_timescales = dims // 2

@@ -49,7 +49,9 @@ class Smoothing:
     return cls(on=1.0 - prob + off, off=off)
 
 
-def soft_cap(logits: Float[Array, '*B'], cap: float | None) -> Array:
+def soft_cap(
+  logits: Float[Array, '*B'], cap: float | int | None
+) -> Float[Array, '*B']:
   """Returns `cap` · tanh(logits / `cap`); no cap if it is None or 0."""
   return cap * jnp.tanh(logits / cap) if cap else logits
 

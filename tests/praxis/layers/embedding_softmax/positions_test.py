@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Positional embeddings against their formulas."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from praxis.layers import embedding_softmax as es
+
+
+def _sinusoid(position, dims, shortest=1, longest=10_000):
+  n = dims // 2
+  out = np.zeros((*np.shape(position), dims))
+  for i in range(n):
+    timescale = shortest * (longest / shortest) ** (i / max(n - 1, 1))
+    out[..., i] = np.sin(np.asarray(position) / timescale)
+    out[..., n + i] = np.cos(np.asarray(position) / timescale)
+  return out
+
+
+@pytest.mark.parametrize('dims', [2, 6, 7])
+def test_sinusoids(dims):
+  layer = es.PositionalEmbedding.config(embedding_dims=dims).Instantiate()
+  y = layer.apply({}, seq_length=5)
+  np.testing.assert_allclose(
+    y, _sinusoid(np.arange(5)[None], dims), atol=1e-5
+  )
+  position = jnp.asarray([[3, 0, 9], [1, 1, 400]])
+  y = layer.apply({}, position=position)
+  np.testing.assert_allclose(y, _sinusoid(position, dims), atol=1e-4)
+
+
+def test_sinusoids_have_fprop_dtype_and_timescales():
+  cfg = es.PositionalEmbedding.config(
+    embedding_dims=4, min_timescale=2, max_timescale=32
+  )
+  want = _sinusoid(np.arange(3)[None], 4, 2, 32)
+  y = cfg.Instantiate().apply({}, seq_length=3)
+  np.testing.assert_allclose(y, want, atol=1e-6)
+  cfg.fprop_dtype = jnp.bfloat16
+  assert cfg.Instantiate().apply({}, seq_length=3).dtype == jnp.bfloat16
+
+
+def test_length_or_position_is_required():
+  with pytest.raises(ValueError, match='needs seq_length or position'):
+    es.PositionalEmbedding.config(embedding_dims=4).Instantiate().apply({})
+
+
+@pytest.mark.parametrize('style', ['matmul', 'index'])
+def test_trainable_looks_up_its_table(style):
+  cfg = es.TrainablePositionalEmbedding.config(
+    embedding_dims=4, max_seq_length=10, lookup_style=style
+  )
+  layer = cfg.Instantiate()
+  variables = layer.init(jax.random.key(0), seq_length=3)
+  table = np.asarray(variables['params']['emb_var'])
+  assert table.shape == (10, 4)
+  y = layer.apply(variables, seq_length=3)
+  np.testing.assert_allclose(y, table[None, :3], atol=1e-6)
+  position = jnp.asarray([[2, 0, 1], [0, 0, 2]])
+  for length in (3, None):
+    y = layer.apply(variables, seq_length=length, position=position)
+    np.testing.assert_allclose(y, table[np.asarray(position)], atol=1e-6)
+  with pytest.raises(ValueError, match='at most max_seq_length 10, got 11'):
+    layer.apply(variables, seq_length=11)
+
+
+def test_trainable_refuses_an_unknown_style():
+  cfg = es.TrainablePositionalEmbedding.config(
+    embedding_dims=4, lookup_style='gather'
+  )
+  with pytest.raises(ValueError, match="'index' or 'matmul', got 'gather'"):
+    cfg.Instantiate().init(jax.random.key(0), seq_length=3)
+
+
+@pytest.mark.parametrize('transform', ['hwd->(hw)d', 'hwd->(wh)d'])
+def test_2d_encodes_row_and_column_from_the_centre(transform):
+  cfg = es.PositionalEmbedding2D.config(
+    h=3,
+    w=2,
+    embedding_dims=8,
+    pos_transform=transform,
+    num_prepend_cls_tokens=1,
+    num_append_cls_tokens=2,
+  )
+  y = cfg.Instantiate().apply({})
+  assert y.shape == (1, 1 + 6 + 2, 8)
+  np.testing.assert_array_equal(y[0, [0, 7, 8]], 0)
+  rows, columns = np.arange(3) - 1.0, np.arange(2) - 0.5
+  for r in range(3):
+    for c in range(2):
+      place = r * 2 + c if transform == 'hwd->(hw)d' else c * 3 + r
+      want = np.concatenate(
+        [_sinusoid(rows[r], 4), _sinusoid(columns[c], 4)]
+      )
+      np.testing.assert_allclose(y[0, 1 + place], want, atol=1e-6)
+
+
+def _rotated(x, position, dims, longest=10_000):
+  """Rotates with complex numbers: channel i and i + H/2 are one number."""
+  half = dims // 2
+  x = np.asarray(x, np.float64)
+  number = x[..., :half] + 1j * x[..., half:]
+  angle = np.asarray(position)[..., None] / longest ** (np.arange(half) / half)
+  angle = angle.reshape(angle.shape[:2] + (1,) * (x.ndim - 3) + (half,))
+  turned = number * np.exp(1j * angle)
+  return np.concatenate([turned.real, turned.imag], axis=-1)
+
+
+@pytest.mark.parametrize('shape', [(2, 5, 3, 6), (2, 5, 6)])
+def test_rotary(shape):
+  layer = es.RotaryPositionalEmbedding.config(embedding_dims=6).Instantiate()
+  x = jax.random.normal(jax.random.key(0), shape)
+  index = np.broadcast_to(np.arange(5), (2, 5))
+  np.testing.assert_allclose(
+    layer.apply({}, x), _rotated(x, index, 6), atol=1e-5
+  )
+  position = jnp.asarray([[0, 1, 2, 0, 1], [7, 8, 9, 10, 11]])
+  y = layer.apply({}, x, position)
+  np.testing.assert_allclose(y, _rotated(x, position, 6), atol=1e-5)
+  # One step at a time, with a position each or one for all.
+  step = layer.apply({}, x[:, 2], position[:, 2], method='extend_step')
+  np.testing.assert_allclose(step, y[:, 2], atol=1e-6)
+  step = layer.apply({}, x[:, 2], jnp.asarray(2), method='extend_step')
+  np.testing.assert_allclose(step, layer.apply({}, x)[:, 2], atol=1e-6)
+
+
+def test_rotary_products_depend_on_distance_only():
+  layer = es.RotaryPositionalEmbedding.config(embedding_dims=8).Instantiate()
+  q, k = jax.random.normal(jax.random.key(0), (2, 1, 2, 1, 8))
+  dots = []
+  for shift in (0, 5):
+    position = jnp.asarray([[3, 7]]) + shift
+    turned_q = layer.apply({}, q, position)
+    turned_k = layer.apply({}, k, position)
+    dots.append(jnp.einsum('btnh,bsnh->bts', turned_q, turned_k))
+  np.testing.assert_allclose(*dots, atol=1e-4)
+
+
+def test_rotary_dtype_and_errors():
+  cfg = es.RotaryPositionalEmbedding.config(
+    embedding_dims=4, fprop_dtype=jnp.bfloat16
+  )
+  x = jnp.ones((1, 2, 1, 4), jnp.bfloat16)
+  assert cfg.Instantiate().apply({}, x).dtype == jnp.bfloat16
+  kept = cfg.clone().set(cast_as_fprop_dtype=False).Instantiate()
+  assert kept.apply({}, x).dtype == jnp.float32
+  with pytest.raises(ValueError, match='must be embedding_dims 4, got'):
+    cfg.Instantiate().apply({}, jnp.ones((1, 2, 1, 6)))
+  with pytest.raises(ValueError, match='must be even and > 0, got 5'):
+    cfg.clone().set(embedding_dims=5).Instantiate().apply({}, x)

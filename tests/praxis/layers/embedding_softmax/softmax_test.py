@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Softmaxes and their cross entropy against numpy in float64."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from praxis import base_layer, pax_fiddle
+from praxis.layers import activations
+from praxis.layers import embedding_softmax as es
+
+_B, _T, _D, _V = 2, 6, 4, 9
+_TABLES = [es.SharedEmbeddingSoftmax, es.NClassMajorSharedEmbeddingSoftmax]
+
+
+def _data(dtype=jnp.float32):
+  keys = jax.random.split(jax.random.key(3), 3)
+  x = jax.random.normal(keys[0], (_B, _T, _D)).astype(dtype)
+  ids = jax.random.randint(keys[1], (_B, _T, 1), 0, _V)
+  weights = (jax.random.uniform(keys[2], (_B, _T, 1)) > 0.3) * 1.0
+  return x, weights, ids
+
+
+def _config(cls, **fields):
+  return cls.config(name='softmax', input_dims=_D, num_classes=_V, **fields)
+
+
+def _init(layer, *args):
+  """Returns random variables, biases too."""
+  variables = layer.init(jax.random.key(0), *args)
+  leaves, treedef = jax.tree.flatten(variables)
+  keys = jax.random.split(jax.random.key(5), len(leaves))
+  return jax.tree.unflatten(
+    treedef,
+    [jax.random.normal(k, v.shape) for k, v in zip(keys, leaves, strict=True)],
+  )
+
+
+def _apply(layer, variables, *args, do_eval=False, **kwargs):
+  context = base_layer.JaxContext.HParams(do_eval=do_eval)
+  with base_layer.JaxContext.new_context(hparams=context):
+    return layer.apply(
+      variables, *args, mutable=[base_layer.AUX_LOSS], **kwargs
+    )
+
+
+def _logits(cls, variables, x):
+  params = jax.tree.map(lambda v: np.asarray(v, np.float64), variables)
+  params = params['params']
+  x = np.asarray(x, np.float64)
+  if cls is es.GShardSharedEmbeddingSoftmax:
+    return x * _D**-0.5 @ params['w'].T
+  if cls is es.NClassMajorSharedEmbeddingSoftmax:
+    return x @ params['w'].T + params['b']
+  ffn = params['logits_ffn']
+  return x @ ffn['linear']['w'] + ffn['bias']['b']
+
+
+def _log_softmax(logits):
+  shifted = logits - logits.max(-1, keepdims=True)
+  return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def _xent(logits, ids, on=1.0, off=0.0):
+  target = np.full(logits.shape, off)
+  np.put_along_axis(target, np.asarray(ids), on, axis=-1)
+  return -(target * _log_softmax(logits)).sum(-1)
+
+
+@pytest.mark.parametrize('cap', [0.0, None, 2.0])
+@pytest.mark.parametrize('cls', [es.FullSoftmax, *_TABLES])
+def test_outputs(cls, cap):
+  layer = _config(cls, soft_cap_logits=cap).Instantiate()
+  x, weights, ids = _data()
+  variables = _init(layer, x, weights, ids)
+  out, aux = _apply(layer, variables, x, weights, ids)
+  logits = _logits(cls, variables, x)
+  if cap:
+    logits = cap * np.tanh(logits / cap)
+  w = np.asarray(weights)[..., 0]
+  xent = _xent(logits, ids)
+  right = logits.argmax(-1) == np.asarray(ids)[..., 0]
+  np.testing.assert_allclose(out.logits, logits, atol=1e-5)
+  np.testing.assert_allclose(out.log_probs, _log_softmax(logits), atol=1e-5)
+  np.testing.assert_allclose(out.per_example_xent, xent, atol=1e-5)
+  np.testing.assert_array_equal(out.per_example_argmax, logits.argmax(-1))
+  np.testing.assert_allclose(out.total_xent, (xent * w).sum(), rtol=1e-5)
+  np.testing.assert_allclose(out.total_weight, w.sum())
+  np.testing.assert_allclose(
+    out.avg_xent, (xent * w).sum() / (w.sum() + 1e-6), rtol=1e-5
+  )
+  np.testing.assert_allclose(out.accuracy, right[w > 0].mean(), rtol=1e-5)
+  assert 'z_loss' not in out and not jax.tree.leaves(aux)
+
+
+def test_variable_names_and_shapes():
+  args = _data()
+  shapes = lambda cls, **fields: jax.tree.map(
+    lambda w: w.shape,
+    _config(cls, **fields).Instantiate().abstract_init_with_metadata(*args),
+  )['params']
+  ffn = {'logits_ffn': {'linear': {'w': (_D, _V)}, 'bias': {'b': (_V,)}}}
+  assert shapes(es.FullSoftmax) == ffn
+  assert shapes(es.SharedEmbeddingSoftmax) == ffn
+  major = es.NClassMajorSharedEmbeddingSoftmax
+  assert shapes(major) == {'w': (_V, _D), 'b': (_V,)}
+  assert shapes(major, use_bias=False) == {'w': (_V, _D)}
+  assert shapes(es.GShardSharedEmbeddingSoftmax) == {'w': (_V, _D)}
+
+
+def test_argmax_is_the_first_of_equals():
+  layer = _config(es.FullSoftmax, feed_forward_tpl=None).Instantiate()
+  logits = jnp.asarray([[[0.0, 5, 1, 5, 2, 2, 2, 2, 2]]])
+  out = layer.apply({}, logits, jnp.ones((1, 1, 1)), jnp.asarray([[[3]]]))
+  np.testing.assert_array_equal(out.per_example_argmax, [[1]])
+  np.testing.assert_array_equal(out.accuracy, 0.0)
+
+
+def test_labels_that_are_no_class_cost_nothing():
+  layer = _config(es.FullSoftmax).Instantiate()
+  x, weights, _ = _data()
+  ids = jnp.full((_B, _T, 1), -1)
+  variables = _init(layer, x, weights, ids)
+  out = layer.apply(variables, x, weights, ids)
+  np.testing.assert_array_equal(out.per_example_xent, 0.0)
+
+
+@pytest.mark.parametrize('do_eval, in_eval', [(False, True), (True, False)])
+def test_label_smoothing(do_eval, in_eval):
+  layer = _config(
+    es.FullSoftmax,
+    label_smoothing_prob=0.2,
+    label_smoothing_apply_for_eval=in_eval,
+  ).Instantiate()
+  x, weights, ids = _data()
+  variables = _init(layer, x, weights, ids)
+  out, _ = _apply(layer, variables, x, weights, ids, do_eval=do_eval)
+  logits = _logits(es.FullSoftmax, variables, x)
+  smooth = {} if do_eval else {'on': 0.8, 'off': 0.2 / (_V - 1)}
+  np.testing.assert_allclose(
+    out.per_example_xent, _xent(logits, ids, **smooth), atol=1e-5
+  )
+
+
+def test_distributions_as_labels():
+  layer = _config(es.FullSoftmax, label_smoothing_prob=0.2).Instantiate()
+  x, weights, ids = _data()
+  variables = _init(layer, x, weights, ids)
+  probs = jax.nn.softmax(jax.random.normal(jax.random.key(8), (_B, _T, _V)))
+  out, _ = _apply(layer, variables, x, weights, class_probabilities=probs)
+  log_probs = _log_softmax(_logits(es.FullSoftmax, variables, x))
+  np.testing.assert_allclose(
+    out.per_example_xent, -(np.asarray(probs) * log_probs).sum(-1), atol=1e-5
+  )
+  assert 'accuracy' not in out
+  with pytest.raises(ValueError, match='got neither'):
+    layer.apply(variables, x, weights)
+
+
+def test_z_loss_is_a_mean_square_and_an_aux_loss():
+  layer = _config(es.FullSoftmax, z_loss_weight=0.1).Instantiate()
+  x, weights, ids = _data()
+  variables = _init(layer, x, weights, ids)
+  out, aux = _apply(layer, variables, x, weights, ids)
+  logits = _logits(es.FullSoftmax, variables, x)
+  log_z = np.log(np.exp(logits).sum(-1))
+  w = np.asarray(weights)[..., 0]
+  want = 0.1 * (log_z**2 * w).sum() / w.sum()
+  np.testing.assert_allclose(out.z_loss, want, rtol=1e-5)
+  (loss,) = jax.tree.leaves(
+    aux, is_leaf=lambda x: isinstance(x, base_layer.AuxLossStruct)
+  )
+  np.testing.assert_allclose(loss.value, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize('chunk', [1, 2, 4, 6])
+@pytest.mark.parametrize('cls', [es.FullSoftmax, *_TABLES])
+def test_chunks_change_nothing_but_the_memory(cls, chunk):
+  cfg = _config(cls, soft_cap_logits=3.0, label_smoothing_prob=0.1)
+  whole = cfg.Instantiate()
+  chunked = cfg.clone().set(chunk_size=chunk).Instantiate()
+  x, weights, ids = _data()
+  variables = _init(whole, x, weights, ids)
+
+  def loss(layer):
+    return jax.value_and_grad(
+      lambda variables, x: layer.apply(variables, x, weights, ids).avg_xent,
+      argnums=(0, 1),
+    )(variables, x)
+
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6),
+    loss(chunked),
+    loss(whole),
+  )
+  out = chunked.apply(variables, x, weights, ids)
+  same = whole.apply(variables, x, weights, ids)
+  assert 'logits' not in out and 'log_probs' not in out
+  for name in out:
+    np.testing.assert_allclose(out[name], same[name], atol=1e-6)
+
+
+def test_chunks_keep_the_logits_small():
+  layer = _config(es.FullSoftmax, chunk_size=2).Instantiate()
+  x, weights, ids = _data()
+  variables = _init(layer, x, weights, ids)
+  jaxpr = jax.make_jaxpr(
+    jax.grad(lambda v: layer.apply(v, x, weights, ids).avg_xent)
+  )(variables)
+  assert f'[{_B},2,{_V}]' in str(jaxpr)
+  assert f'[{_B},{_T},{_V}]' not in str(jaxpr)
+
+
+def test_scale_before_logits():
+  cfg = _config(es.FullSoftmax)
+  x, weights, ids = _data()
+  layer = cfg.Instantiate()
+  variables = _init(layer, x, weights, ids)
+  scaled = cfg.clone().set(scale_before_logits=True).Instantiate()
+  np.testing.assert_allclose(
+    scaled.apply(variables, 2 * x, method='get_logits'),
+    layer.apply(variables, x, method='get_logits'),
+    atol=1e-5,
+  )
+
+
+def test_bfloat16_inputs_have_float32_losses():
+  x, weights, ids = _data(jnp.bfloat16)
+  layer = _config(es.FullSoftmax, fprop_dtype=jnp.bfloat16).Instantiate()
+  variables = _init(layer, x, weights, ids)
+  out = layer.apply(variables, x, weights.astype(jnp.bfloat16), ids)
+  for name in ('logits', 'log_probs', 'per_example_xent', 'avg_xent'):
+    assert out[name].dtype == jnp.float32, name
+  rounded = jax.tree.map(lambda v: v.astype(jnp.bfloat16), variables)
+  logits = _logits(es.FullSoftmax, rounded, x)
+  np.testing.assert_allclose(out.logits, logits, atol=0.05)
+  np.testing.assert_allclose(
+    out.per_example_xent, _xent(np.asarray(out.logits), ids), atol=1e-5
+  )
+
+
+@pytest.mark.parametrize('style', ['index', 'matmul'])
+@pytest.mark.parametrize('cls', _TABLES)
+def test_shared_tables_embed(cls, style):
+  layer = _config(cls, lookup_style=style, scale_sqrt_depth=True).Instantiate()
+  x, weights, ids = _data()
+  variables = _init(layer, x, weights, ids)
+  y = layer.apply(variables, ids[..., 0], method='emb_lookup')
+  params = variables['params']
+  if cls is es.SharedEmbeddingSoftmax:
+    table = np.asarray(params['logits_ffn']['linear']['w']).T
+  else:
+    table = np.asarray(params['w'])
+  np.testing.assert_allclose(
+    y, table[np.asarray(ids)[..., 0]] * _D**0.5, atol=1e-5
+  )
+  step = layer.apply(
+    variables, ids[:, 0, 0], time_step=jnp.asarray(0), method='extend_step'
+  )
+  np.testing.assert_allclose(step, y[:, 0], atol=1e-6)
+
+
+def test_class_major_activation():
+  cfg = _config(
+    es.NClassMajorSharedEmbeddingSoftmax,
+    activation_tpl=pax_fiddle.Config(activations.Tanh),
+  )
+  layer = cfg.Instantiate()
+  x, weights, ids = _data()
+  variables = _init(layer, x, weights, ids)
+  np.testing.assert_allclose(
+    layer.apply(variables, x, method='get_logits'),
+    np.tanh(_logits(es.NClassMajorSharedEmbeddingSoftmax, variables, x)),
+    atol=1e-5,
+  )
+
+
+@pytest.mark.parametrize('by_size', [True, False])
+def test_gshard(by_size):
+  cls = es.GShardSharedEmbeddingSoftmax
+  layer = _config(
+    cls,
+    use_tgt_labels_size_as_loss_denominator=by_size,
+    logits_abs_max=1.5,
+    label_smoothing_prob=0.2,
+    z_loss_weight=0.1,
+  ).Instantiate()
+  x, weights, ids = _data()
+  variables = _init(layer, x, weights, ids)
+  out, aux = _apply(layer, variables, x, weights, ids)
+  logits = np.clip(_logits(cls, variables, x), -1.5, 1.5)
+  off = 0.2 / _V
+  xent = _xent(logits, ids, on=0.8 + off, off=off)
+  w = np.asarray(weights)[..., 0]
+  denominator = w.size if by_size else w.sum()
+  log_z = np.log(np.exp(logits).sum(-1))
+  np.testing.assert_allclose(out.logits, logits, atol=1e-5)
+  np.testing.assert_allclose(out.per_example_xent, xent, atol=1e-5)
+  np.testing.assert_allclose(
+    out.avg_xent, (xent * w).sum() / denominator, rtol=1e-5
+  )
+  np.testing.assert_allclose(
+    out.z_loss, 0.1 * (log_z**2 * w).sum() / denominator, rtol=1e-5
+  )
+  assert len(jax.tree.leaves(aux)) == 2
+  evaluated, _ = _apply(layer, variables, x, weights, ids, do_eval=True)
+  np.testing.assert_allclose(
+    evaluated.per_example_xent, _xent(logits, ids), atol=1e-5
+  )
+  y = layer.apply(variables, ids[..., 0], method='emb_lookup')
+  table = np.asarray(variables['params']['w'])
+  np.testing.assert_allclose(y, table[np.asarray(ids)[..., 0]], atol=1e-5)
+
+
+def test_sigmoid_cross_entropy():
+  layer = _config(es.SigmoidCrossEntropy).Instantiate()
+  x, weights, ids = _data()
+  variables = _init(layer, x, weights, ids)
+  probs = jax.random.uniform(jax.random.key(8), (_B, _T, _V))
+  out = layer.apply(variables, x, weights, class_probabilities=probs)
+  logits = _logits(es.FullSoftmax, variables, x)
+  p, q = np.asarray(probs, np.float64), 1 / (1 + np.exp(-logits))
+  xent = -(p * np.log(q) + (1 - p) * np.log(1 - q))
+  w = np.asarray(weights)
+  np.testing.assert_allclose(out.log_probs, np.log(q), atol=1e-5)
+  np.testing.assert_allclose(out.per_example_xent, xent.sum(-1), atol=1e-4)
+  np.testing.assert_allclose(
+    out.avg_xent, (xent * w).sum() / w.sum(), rtol=1e-5
+  )
+  by_class = jnp.broadcast_to(weights, (_B, _T, _V))
+  out = layer.apply(variables, x, by_class, ids)
+  assert 'accuracy' in out
+  np.testing.assert_allclose(out.total_weight, w.sum() * _V)
+
+
+def test_sigmoid_errors():
+  x, weights, ids = _data()
+  one = es.SigmoidCrossEntropy.config(input_dims=_D, num_classes=1)
+  with pytest.raises(ValueError, match='a class id says nothing'):
+    one.Instantiate().init(jax.random.key(0), x, weights, ids)
+  no_ffn = _config(es.SigmoidCrossEntropy, feed_forward_tpl=None)
+  with pytest.raises(ValueError, match='must be num_classes 9, got 4'):
+    no_ffn.Instantiate().init(jax.random.key(0), x, weights, ids)
+
+
+def test_bi_tempered_loss_replaces_the_cross_entropy():
+  class Hinge(base_layer.BaseLayer):
+    def __call__(self, logits, labels):
+      return jnp.max(logits, -1) - jnp.sum(logits * labels, -1)
+
+  layer = _config(
+    es.FullSoftmax,
+    bi_tempered_loss_tpl=pax_fiddle.Config(Hinge),
+    label_smoothing_prob=0.1,
+  ).Instantiate()
+  x, weights, ids = _data()
+  variables = _init(layer, x, weights, ids)
+  out = layer.apply(variables, x, weights, ids)
+  logits = _logits(es.FullSoftmax, variables, x)
+  target = np.full(logits.shape, 0.1 / (_V - 1))
+  np.put_along_axis(target, np.asarray(ids), 0.9, axis=-1)
+  want = logits.max(-1) - (logits * target).sum(-1)
+  np.testing.assert_allclose(out.per_example_xent, want, atol=1e-5)
+
+
+def test_gradients():
+  layer = _config(
+    es.FullSoftmax,
+    soft_cap_logits=4.0,
+    label_smoothing_prob=0.1,
+    z_loss_weight=0.05,
+  ).Instantiate()
+  x, weights, ids = _data()
+  variables = _init(layer, x, weights, ids)
+
+  @jax.jit
+  def loss(variables, x):
+    out = layer.apply(variables, x, weights, ids)
+    return out.avg_xent + out.z_loss
+
+  check_grads(loss, (variables, x), order=1, modes=['rev'], rtol=2e-2)
