@@ -8,8 +8,6 @@ import signal
 import time
 from typing import Any
 
-import numpy as np
-
 from pax import base_experiment, experiment_registry
 from praxis import base_input, pax_fiddle, py_utils
 from tests.pax import tiny
@@ -61,7 +59,7 @@ class FailingRows(CountedRows):
 class SignallingRows(CountedRows):
   """Sends this process a signal with one of its batches."""
 
-  signal_at: int = 0
+  signal_at: int = 5
   number: int = int(signal.SIGTERM)
 
   def get_next(self) -> NestedMap:
@@ -122,16 +120,14 @@ class TinyPmap(TinySpmd):
 
 
 @experiment_registry.register
+class TinyStopped(TinySpmd):
+  """Gets a signal with its fifth batch, or one after it."""
+
+  INPUT = SignallingRows
+
+
+@experiment_registry.register
 class TinyBroken(TinySpmd):
   """Its data fail."""
 
   INPUT = FailingRows
-
-
-def loss_bits(records: list[dict[str, Any]]) -> dict[int, bytes]:
-  """The bytes of the training loss at each step, the last one said."""
-  return {
-    r['step']: np.float32(r['loss']).tobytes()
-    for r in records
-    if r['split'] == 'train'
-  }

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts the real program, as `python -m pax.main`, on tiny experiments."""
+
+# bazel: deps=//pax:main_lib,//tests/integration:experiments
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+
+EXPERIMENTS = 'tests.integration.experiments'
+TIMEOUT_SECS = 120
+
+
+def command(
+  exp: str, job_log_dir: pathlib.Path, *words: str, devices: int = 1
+) -> list[str]:
+  """The command line that trains a tiny experiment."""
+  return [
+    sys.executable,
+    '-m',
+    'pax.main',
+    f'--exp={EXPERIMENTS}.{exp}',
+    f'--job_log_dir={job_log_dir}',
+    f'--host_device_count={devices}',
+    '--compilation_cache_dir=',
+    *words,
+  ]
+
+
+def environment() -> dict[str, str]:
+  """This process's, without the devices that tests simulate."""
+  found = {k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'}
+  return found | {'PYTHONPATH': os.pathsep.join(filter(None, sys.path))}
+
+
+def run(
+  exp: str, job_log_dir: pathlib.Path, *words: str, devices: int = 1
+) -> subprocess.CompletedProcess[str]:
+  """Trains, and returns exit code and output."""
+  return subprocess.run(
+    command(exp, job_log_dir, *words, devices=devices),
+    env=environment(),
+    capture_output=True,
+    text=True,
+    timeout=TIMEOUT_SECS,
+  )
+
+
+def start(
+  exp: str, job_log_dir: pathlib.Path, *words: str, devices: int = 1
+) -> subprocess.Popen[str]:
+  """Begins to train."""
+  return subprocess.Popen(
+    command(exp, job_log_dir, *words, devices=devices),
+    env=environment(),
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+  )
+
+
+def records(job_log_dir: pathlib.Path) -> list[dict[str, Any]]:
+  """The lines of metrics.jsonl; one that a kill cut short is left out."""
+  text = (job_log_dir / 'metrics.jsonl').read_text()
+  return [json.loads(line) for line in text.splitlines() if line[-1:] == '}']
+
+
+def losses(job_log_dir: pathlib.Path) -> dict[int, float]:
+  """The training loss of each step, as said last."""
+  return {
+    r['step']: r['loss'] for r in records(job_log_dir) if r['split'] == 'train'
+  }
+
+
+def loss_bits(job_log_dir: pathlib.Path) -> dict[int, bytes]:
+  return {
+    step: np.float32(loss).tobytes()
+    for step, loss in losses(job_log_dir).items()
+  }
+
+
+def checkpoint_names(job_log_dir: pathlib.Path) -> list[str]:
+  return sorted(p.name for p in (job_log_dir / 'checkpoints').iterdir())

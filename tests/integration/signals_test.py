@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SIGTERM, Ctrl-C and SIGKILL: what is saved, and how the run goes on."""
+
+# bazel: size=medium
+from __future__ import annotations
+
+import random
+import signal
+import time
+
+import pytest
+
+from tests.integration import binary
+
+EXIT_PREEMPTED = 75
+
+
+@pytest.fixture(scope='module')
+def straight(tmp_path_factory):
+  """The losses of a run that nothing stops."""
+  directory = tmp_path_factory.mktemp('straight')
+  ended = binary.run('TinySpmd', directory, '--set=NUM_STEPS=40')
+  assert ended.returncode == 0, ended.stderr
+  return binary.loss_bits(directory)
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_the_run_goes_on(tmp_path, straight, number):
+  words = [
+    '--set=NUM_STEPS=40',
+    '--set=SECONDS=0.05',
+    f'--set=train_input.number={int(number)}',
+  ]
+  stopped = binary.run('TinyStopped', tmp_path, *words)
+  assert stopped.returncode == EXIT_PREEMPTED, stopped.stderr
+  name = 'SIGTERM' if number == signal.SIGTERM else 'Ctrl-C'
+  assert f'pax: {name}: finishing the step, then saving' in stopped.stderr
+  assert 'Traceback' not in stopped.stderr
+  newest = int(
+    binary.checkpoint_names(tmp_path)[-1].removeprefix('checkpoint_')
+  )
+  assert 1 <= newest <= 6
+  assert sorted(binary.losses(tmp_path)) == list(range(newest))
+  ended = binary.run('TinyStopped', tmp_path, *words, '--set=SECONDS=0')
+  assert ended.returncode == 0, ended.stderr
+  assert binary.loss_bits(tmp_path) == straight
+
+
+def test_kill_at_any_moment(tmp_path, straight):
+  """Three kills while every step is saved; then it goes on to the end."""
+  words = ['--set=NUM_STEPS=40', '--set=SAVE_EVERY=1', '--set=SECONDS=0.02']
+  words += ['--set=task.train.save_max_to_keep=3']
+  chance = random.Random(0)
+  newest = 0
+  for _ in range(3):
+    process = binary.start('TinySpmd', tmp_path, *words)
+    _wait_for_checkpoint_after(tmp_path, newest)
+    time.sleep(chance.uniform(0, 0.2))
+    process.kill()
+    process.communicate()
+    newest = _newest(tmp_path)
+  ended = binary.run('TinySpmd', tmp_path, *words)
+  assert ended.returncode == 0, ended.stderr
+  assert binary.loss_bits(tmp_path) == straight
+  left = binary.checkpoint_names(tmp_path)
+  assert not [name for name in left if name.startswith('tmp_')]
+  assert _newest(tmp_path) == 40
+
+
+def _newest(job_log_dir):
+  directory = job_log_dir / 'checkpoints'
+  if not directory.exists():
+    return -1
+  complete = [p.name for p in directory.glob('checkpoint_*')]
+  return max((int(n.removeprefix('checkpoint_')) for n in complete), default=-1)
+
+
+def _wait_for_checkpoint_after(job_log_dir, step):
+  deadline = time.monotonic() + binary.TIMEOUT_SECS
+  while _newest(job_log_dir) <= step:
+    assert time.monotonic() < deadline, 'no new checkpoint'
+    time.sleep(0.01)
