@@ -163,12 +163,16 @@ def by_hand(old: str) -> str:
 
 
 # {macro: file that defines it}, in the order buildifier wants.
-_MACROS = {'pax_experiment': 'experiment', 'pytest_test': 'pytest'}
+_MACROS = {
+  'pax_experiment': '//tools:experiment.bzl',
+  'pytest_test': '//tools:pytest.bzl',
+  'py_wheel': '//tools/wheel:wheel.bzl',
+}
 
 
 def _loads(text: str) -> str:
   rows = [
-    f'load("//tools:{file}.bzl", "{macro}")\n'
+    f'load("{file}", "{macro}")\n'
     for macro, file in _MACROS.items()
     if f'{macro}(' in text
   ]

@@ -28,7 +28,15 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
       'praxis.schedules',
     ),
   ),
-  ('decoding', ('praxis.decoding',)),
+  (
+    'decoding',
+    (
+      'praxis.beam_search',
+      'praxis.decoder_hparams',
+      'praxis.decoding',
+      'praxis.sample_decode',
+    ),
+  ),
   ('models', ('praxis.layers.models', 'praxis.layers.transformer_models')),
   (
     'learning',

@@ -33,8 +33,11 @@ EXTENSIONS = {'praxis.kernels._native': '//praxis/kernels:_native'}
 PROGRAM_DEPS = {
   'pax.main': ['//pax/tasks:experiments', '//third_party/pip:accelerator']
 }
-# Targets that gather all modules below a folder.
-GATHERED = {'pax/tasks': 'experiments'}
+# {package: {target: folder}}: targets that gather all modules of a folder.
+GATHERED = {
+  'pax/tasks': {'experiments': 'pax/tasks'},
+  'tools/wheel': {'pax_modules': 'pax', 'praxis_modules': 'praxis'},
+}
 # Modules that are named differently from what is imported of them.
 _RENAMED = {'paxml': 'pax'}
 # Imported name -> distribution, where they differ.
@@ -185,10 +188,10 @@ def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
     if m.is_program:
       extra = PROGRAM_DEPS.get(m.name, [])
       found.append(build_text.binary(m, [f':{name}', *extra]))
-  if package in GATHERED:
-    below = [m for m in index.values() if m.path.is_relative_to(package)]
-    labels = sorted({label(m, index) for m in below if not m.is_test})
-    found.append(build_text.gathered(GATHERED[package], labels))
+  for name, folder in GATHERED.get(package, {}).items():
+    below = [m for m in index.values() if m.path.is_relative_to(folder)]
+    labels = {label(m, index) for m in below}
+    found.append(build_text.gathered(name, sorted(labels)))
   return found
 
 

@@ -9,3 +9,24 @@ ANNOTATIONS = {
     "//third_party/pip/annotations:jaxlib.BUILD": "jaxlib",
     "//third_party/pip/annotations:nanobind.BUILD": "nanobind",
 }
+
+# What requirements.in lists for running, not for building and testing.
+RUNTIME = [
+    "absl_py",
+    "etils",
+    "fiddle",
+    "flax",
+    "grain",
+    "jax",
+    "jaxlib",
+    "jaxtyping",
+    "matplotlib",
+    "ml_dtypes",
+    "numpy",
+    "optax",
+    "orbax_checkpoint",
+    "rich",
+    "sentencepiece",
+    "tensorboardx",
+    "tensorstore",
+]
