@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/ffi/softmax_xent_ffi.h"
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+#include "csrc/ffi/thread_pool.h"
+#include "csrc/kernels/softmax_xent.h"
+
+namespace pax {
+namespace {
+
+namespace ffi = ::xla::ffi;
+
+using Floats = ffi::Buffer<ffi::F32>;
+using Ints = ffi::Buffer<ffi::S32>;
+using FloatsOut = ffi::Result<Floats>;
+using IntsOut = ffi::Result<Ints>;
+
+struct Attributes {
+  float soft_cap;
+  float label_smoothing;
+  bool transposed;
+  int64_t chunk;
+};
+
+ffi::Error Invalid(const std::string& message) {
+  return ffi::Error::InvalidArgument("softmax_xent: " + message);
+}
+
+std::string Text(ffi::AnyBuffer::Dimensions dims) {
+  std::string text = "[";
+  for (size_t i = 0; i < dims.size(); ++i) {
+    text += (i ? ", " : "") + std::to_string(dims[i]);
+  }
+  return text + "]";
+}
+
+ffi::Error CheckShape(const char* name, ffi::AnyBuffer::Dimensions got,
+                      std::initializer_list<int64_t> want) {
+  if (got.size() == want.size() &&
+      std::equal(want.begin(), want.end(), got.begin())) {
+    return ffi::Error::Success();
+  }
+  return Invalid(
+      std::string(name) + " must have shape " +
+      Text({want.begin(), want.size()}) + ", got " + Text(got));
+}
+
+ffi::ErrorOr<Dtype> DtypeOf(ffi::AnyBuffer x, ffi::AnyBuffer table) {
+  if (x.element_type() == table.element_type()) {
+    if (x.element_type() == ffi::F32) return Dtype::kFloat32;
+    if (x.element_type() == ffi::BF16) return Dtype::kBfloat16;
+  }
+  return ffi::Unexpected(
+      Invalid("x and the table must both be float32 or both bfloat16"));
+}
+
+ffi::ErrorOr<SoftmaxXentInputs> ReadInputs(ffi::AnyBuffer x,
+                                           ffi::AnyBuffer table, Floats bias,
+                                           Ints labels,
+                                           const Attributes& attributes) {
+  auto dtype = DtypeOf(x, table);
+  if (dtype.has_error()) return ffi::Unexpected(dtype.error());
+  if (x.dimensions().size() != 2 || table.dimensions().size() != 2) {
+    return ffi::Unexpected(Invalid("x and the table must be matrices"));
+  }
+  const int64_t tokens = x.dimensions()[0];
+  const int64_t dims = x.dimensions()[1];
+  const int64_t vocab = table.dimensions()[attributes.transposed ? 0 : 1];
+  const int64_t table_dims = table.dimensions()[attributes.transposed ? 1 : 0];
+  if (table_dims != dims || vocab < 1) {
+    return ffi::Unexpected(Invalid("the table " + Text(table.dimensions()) +
+                                   " does not fit x " + Text(x.dimensions())));
+  }
+  if (attributes.chunk < kBlock || attributes.chunk % kBlock != 0) {
+    return ffi::Unexpected(Invalid("chunk must be a multiple of 32, got " +
+                                   std::to_string(attributes.chunk)));
+  }
+  const bool has_bias = bias.element_count() > 0;
+  for (auto error : {CheckShape("labels", labels.dimensions(), {tokens}),
+                     CheckShape("bias", bias.dimensions(),
+                                {has_bias ? vocab : 0})}) {
+    if (error.failure()) return ffi::Unexpected(std::move(error));
+  }
+  SoftmaxXentInputs in = {};
+  in.dtype = *dtype;
+  in.tokens = tokens;
+  in.dims = dims;
+  in.vocab = vocab;
+  in.x = x.untyped_data();
+  in.table = table.untyped_data();
+  in.transposed = attributes.transposed;
+  in.bias = has_bias ? bias.typed_data() : nullptr;
+  in.labels = labels.typed_data();
+  in.soft_cap = attributes.soft_cap;
+  in.label_smoothing = attributes.label_smoothing;
+  in.chunk = attributes.chunk;
+  return in;
+}
+
+ffi::Error CheckOutputs(int64_t tokens, Floats xent, Floats logsumexp,
+                        Ints argmax) {
+  for (auto error : {CheckShape("xent", xent.dimensions(), {tokens}),
+                     CheckShape("logsumexp", logsumexp.dimensions(), {tokens}),
+                     CheckShape("argmax", argmax.dimensions(), {tokens})}) {
+    if (error.failure()) return error;
+  }
+  return ffi::Error::Success();
+}
+
+ffi::Error CheckScratch(const char* name, Floats buffer, int64_t want) {
+  const int64_t got = static_cast<int64_t>(buffer.element_count());
+  if (got >= want) return ffi::Error::Success();
+  return Invalid(std::string(name) + " must hold " + std::to_string(want) +
+                 " floats, got " + std::to_string(got));
+}
+
+ffi::Error Forward(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer table,
+                   Floats bias, Ints labels, float soft_cap,
+                   float label_smoothing, bool transposed, int64_t chunk,
+                   FloatsOut xent, FloatsOut logsumexp, IntsOut argmax) {
+  auto in = ReadInputs(x, table, bias, labels,
+                       {soft_cap, label_smoothing, transposed, chunk});
+  if (in.has_error()) return in.error();
+  auto error = CheckOutputs(in->tokens, *xent, *logsumexp, *argmax);
+  if (error.failure()) return error;
+  SoftmaxXent(
+      *in,
+      {xent->typed_data(), logsumexp->typed_data(), argmax->typed_data()},
+      OnThreadPool(pool));
+  return ffi::Error::Success();
+}
+
+ffi::Error Gradient(ffi::ThreadPool pool, ffi::AnyBuffer x,
+                    ffi::AnyBuffer table, Floats bias, Ints labels,
+                    Floats xent_weight, Floats logsumexp_weight, float soft_cap,
+                    float label_smoothing, bool transposed, int64_t chunk,
+                    float z_loss_weight, int64_t lanes, FloatsOut xent,
+                    FloatsOut logsumexp, IntsOut argmax,
+                    ffi::Result<ffi::AnyBuffer> dx,
+                    ffi::Result<ffi::AnyBuffer> dtable, FloatsOut dbias,
+                    FloatsOut logits, FloatsOut dx_lanes,
+                    FloatsOut dtable_sums) {
+  auto in = ReadInputs(x, table, bias, labels,
+                       {soft_cap, label_smoothing, transposed, chunk});
+  if (in.has_error()) return in.error();
+  if (lanes < 1) return Invalid("lanes must be positive");
+  const SoftmaxXentWorkspace need = SoftmaxXentWorkspaceFor(*in, lanes);
+  const auto weights = {in->tokens};
+  for (auto error :
+       {CheckOutputs(in->tokens, *xent, *logsumexp, *argmax),
+        CheckShape("xent_weight", xent_weight.dimensions(), weights),
+        CheckShape("logsumexp_weight", logsumexp_weight.dimensions(), weights),
+        CheckShape("dx", dx->dimensions(), {in->tokens, in->dims}),
+        CheckShape("dtable", dtable->dimensions(),
+                   {table.dimensions()[0], table.dimensions()[1]}),
+        CheckShape("dbias", dbias->dimensions(), {bias.dimensions()[0]}),
+        CheckScratch("logits", *logits, need.logits),
+        CheckScratch("dx_lanes", *dx_lanes, need.dx_lanes),
+        CheckScratch("dtable_sums", *dtable_sums, need.dtable_sums)}) {
+    if (error.failure()) return error;
+  }
+  if (dx->element_type() != x.element_type() ||
+      dtable->element_type() != x.element_type()) {
+    return Invalid("dx and dtable must have the dtype of x");
+  }
+  SoftmaxXentWithGradient(
+      *in, {xent->typed_data(), logsumexp->typed_data(), argmax->typed_data()},
+      {xent_weight.typed_data(), logsumexp_weight.typed_data(), z_loss_weight,
+       dx->untyped_data(), dtable->untyped_data(),
+       in->bias ? dbias->typed_data() : nullptr, lanes, logits->typed_data(),
+       dx_lanes->typed_data(), dtable_sums->typed_data()},
+      OnThreadPool(pool));
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(SoftmaxXentHandler, Forward,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()  // x
+                                  .Arg<ffi::AnyBuffer>()  // table
+                                  .Arg<Floats>()          // bias
+                                  .Arg<Ints>()            // labels
+                                  .Attr<float>("soft_cap")
+                                  .Attr<float>("label_smoothing")
+                                  .Attr<bool>("transposed")
+                                  .Attr<int64_t>("chunk")
+                                  .Ret<Floats>()  // xent
+                                  .Ret<Floats>()  // logsumexp
+                                  .Ret<Ints>());  // argmax
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(SoftmaxXentGradientHandler, Gradient,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()  // x
+                                  .Arg<ffi::AnyBuffer>()  // table
+                                  .Arg<Floats>()          // bias
+                                  .Arg<Ints>()            // labels
+                                  .Arg<Floats>()          // xent_weight
+                                  .Arg<Floats>()          // logsumexp_weight
+                                  .Attr<float>("soft_cap")
+                                  .Attr<float>("label_smoothing")
+                                  .Attr<bool>("transposed")
+                                  .Attr<int64_t>("chunk")
+                                  .Attr<float>("z_loss_weight")
+                                  .Attr<int64_t>("lanes")
+                                  .Ret<Floats>()          // xent
+                                  .Ret<Floats>()          // logsumexp
+                                  .Ret<Ints>()            // argmax
+                                  .Ret<ffi::AnyBuffer>()  // dx
+                                  .Ret<ffi::AnyBuffer>()  // dtable
+                                  .Ret<Floats>()          // dbias
+                                  .Ret<Floats>()          // logits
+                                  .Ret<Floats>()          // dx_lanes
+                                  .Ret<Floats>());        // dtable_sums
+
+}  // namespace pax

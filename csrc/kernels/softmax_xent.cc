@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/kernels/softmax_xent.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <vector>
+
+namespace pax {
+namespace {
+
+constexpr int64_t kCacheLine = 64;
+
+int64_t CeilDiv(int64_t n, int64_t d) { return (n + d - 1) / d; }
+int64_t RoundUp(int64_t n, int64_t d) { return CeilDiv(n, d) * d; }
+
+// Uninitialised memory, aligned for vectors.
+class Buffer {
+ public:
+  explicit Buffer(int64_t bytes)
+      : data_(::operator new(std::max<int64_t>(bytes, 1),
+                             std::align_val_t{kCacheLine})) {}
+  template <class T>
+  T* as(int64_t offset_bytes = 0) const {
+    return reinterpret_cast<T*>(static_cast<char*>(data_.get()) + offset_bytes);
+  }
+
+ private:
+  struct Free {
+    void operator()(void* p) const {
+      ::operator delete(p, std::align_val_t{kCacheLine});
+    }
+  };
+  std::unique_ptr<void, Free> data_;
+};
+
+int64_t Bytes(Dtype dtype) { return dtype == Dtype::kFloat32 ? 4 : 2; }
+
+void StoreAs(Dtype dtype, float value, void* to, int64_t index) {
+  if (dtype == Dtype::kFloat32) {
+    static_cast<float*>(to)[index] = value;
+    return;
+  }
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  bits += 0x7fffu + ((bits >> 16) & 1u);
+  static_cast<Bfloat16*>(to)[index].bits = static_cast<uint16_t>(bits >> 16);
+}
+
+// What smoothing makes of the target: q is `on` at the label, `off` elsewhere.
+struct Target {
+  float on;
+  float off;
+};
+
+Target TargetFor(const SoftmaxXentInputs& in) {
+  if (in.label_smoothing == 0) return {1.0f, 0.0f};
+  return {1.0f - in.label_smoothing,
+          in.label_smoothing / static_cast<float>(std::max<int64_t>(
+                                   in.vocab - 1, 1))};
+}
+
+// Everything one call needs beside its arguments.
+class Pass {
+ public:
+  Pass(const SoftmaxXentInputs& in, const SoftmaxXentOutputs& out,
+       const SoftmaxXentGradient* grad, const Parallel& parallel);
+  void Run();
+
+ private:
+  // Partial results of every strip for every row of the chunk.
+  struct Partials {
+    std::vector<float> max, sum, total;
+    std::vector<int32_t> argmax;
+  };
+  // Coefficients of every row of the chunk.
+  struct Rows {
+    std::vector<int32_t> label;
+    std::vector<float> label_logit, logsumexp, probability, offset, label_weight;
+  };
+
+  void LoadChunk(int64_t begin);
+  void Forward(int64_t strip, int64_t worker);
+  void Combine(int64_t begin, int64_t row);
+  void WeighRow(int64_t token, int64_t row, bool ignored);
+  void Backward(int64_t lane, int64_t worker);
+  void BackwardStrip(int64_t strip, int64_t worker, float* lane, bool first);
+  void StripGradient(int64_t strip, int64_t worker);
+  void FinishInput(int64_t begin, int64_t row);
+
+  StripArgs Strip(int64_t strip, float* logits) const;
+  float* StripLogits(int64_t strip) const;
+  PackTableArgs TableArgs(int64_t strip) const;
+
+  const SoftmaxXentInputs& in_;
+  const SoftmaxXentOutputs& out_;
+  const SoftmaxXentGradient* grad_;
+  const Parallel& parallel_;
+  const TileOps& ops_;
+  const Target target_;
+  const int64_t padded_dims_;
+  const int64_t strips_;
+  const int64_t packed_bytes_;
+  const bool keep_sums_;
+  int64_t chunk_ = 0;   // index of the current chunk
+  int64_t height_ = 0;  // tokens in it
+  int64_t rows_ = 0;    // the same, padded
+  Partials partials_;
+  Rows row_;
+  std::vector<float> bias_;  // padded; empty without bias
+  Buffer x_over_dims_;
+  Buffer x_over_rows_;
+  std::vector<Buffer> table_;   // of each worker: one packed strip
+  std::vector<Buffer> local_;   // of each worker: logits or sums of one strip
+};
+
+bool KeepsSums(const SoftmaxXentInputs& in) {
+  return in.dtype == Dtype::kBfloat16 && in.tokens > in.chunk;
+}
+
+// Floats in one partial sum of dx: [dims / 32][chunk + kSkew][32].
+int64_t LaneSize(const SoftmaxXentInputs& in) {
+  return RoundUp(in.dims, kBlock) * (in.chunk + kSkew);
+}
+
+Pass::Pass(const SoftmaxXentInputs& in, const SoftmaxXentOutputs& out,
+           const SoftmaxXentGradient* grad, const Parallel& parallel)
+    : in_(in),
+      out_(out),
+      grad_(grad),
+      parallel_(parallel),
+      ops_(SelectTileOps(in.dtype)),
+      target_(TargetFor(in)),
+      padded_dims_(RoundUp(in.dims, kBlock)),
+      strips_(CeilDiv(in.vocab, kStrip)),
+      packed_bytes_(Bytes(ops_.packed)),
+      keep_sums_(KeepsSums(in)),
+      x_over_dims_((in.chunk + kSkew) * padded_dims_ * packed_bytes_),
+      x_over_rows_(grad ? (padded_dims_ + kSkew) * in.chunk * packed_bytes_
+                        : 0) {
+  partials_.max.resize(strips_ * in.chunk);
+  partials_.sum.resize(strips_ * in.chunk);
+  partials_.total.resize(strips_ * in.chunk);
+  partials_.argmax.resize(strips_ * in.chunk);
+  row_.label.resize(in.chunk);
+  for (auto* v : {&row_.label_logit, &row_.logsumexp, &row_.probability,
+                  &row_.offset, &row_.label_weight}) {
+    v->resize(in.chunk);
+  }
+  if (in.bias) {
+    bias_.assign(in.bias, in.bias + in.vocab);
+    bias_.resize(strips_ * kStrip);
+  }
+  const int64_t local = grad ? std::max(padded_dims_, in.chunk) : in.chunk;
+  for (int64_t i = 0; i < parallel.workers; ++i) {
+    table_.emplace_back(padded_dims_ * kStrip * packed_bytes_);
+    local_.emplace_back(local * kStrip * sizeof(float));
+  }
+}
+
+void Pass::Run() {
+  for (int64_t begin = 0; begin < in_.tokens; begin += in_.chunk, ++chunk_) {
+    LoadChunk(begin);
+    parallel_.run(strips_, [this](int64_t s, int64_t w) { Forward(s, w); });
+    parallel_.run(rows_ / kBlock, [this, begin](int64_t b, int64_t) {
+      for (int64_t i = 0; i < kBlock; ++i) Combine(begin, b * kBlock + i);
+    });
+    if (!grad_) continue;
+    parallel_.run(grad_->lanes, [this](int64_t l, int64_t w) { Backward(l, w); });
+    parallel_.run(rows_ / kBlock, [this, begin](int64_t b, int64_t) {
+      for (int64_t i = 0; i < kBlock; ++i) FinishInput(begin, b * kBlock + i);
+    });
+  }
+}
+
+void Pass::LoadChunk(int64_t begin) {
+  height_ = std::min(in_.chunk, in_.tokens - begin);
+  rows_ = RoundUp(height_, kBlock);
+  for (int64_t r = 0; r < rows_; ++r) {
+    row_.label[r] = r < height_ ? in_.labels[begin + r] : -1;
+    row_.label_logit[r] = std::numeric_limits<float>::quiet_NaN();
+  }
+  const char* x = static_cast<const char*>(in_.x) +
+                  begin * in_.dims * Bytes(in_.dtype);
+  parallel_.run(rows_ / kBlock, [this, x](int64_t b, int64_t) {
+    ops_.pack_input({x, height_, in_.dims, padded_dims_, b * kBlock,
+                     x_over_dims_.as<void>(), rows_ + kSkew,
+                     grad_ ? x_over_rows_.as<void>() : nullptr,
+                     padded_dims_ + kSkew});
+  });
+}
+
+PackTableArgs Pass::TableArgs(int64_t strip) const {
+  PackTableArgs args = {};
+  args.table = in_.table;
+  args.transposed = in_.transposed;
+  args.dims = in_.dims;
+  args.vocab = in_.vocab;
+  args.padded_dims = padded_dims_;
+  args.begin = strip * kStrip;
+  return args;
+}
+
+float* Pass::StripLogits(int64_t strip) const {
+  return grad_->logits + strip * kStrip * in_.chunk;
+}
+
+StripArgs Pass::Strip(int64_t strip, float* logits) const {
+  const int64_t begin = strip * kStrip;
+  return {logits, rows_ * kBlock, rows_, begin,
+          std::min(kStrip, in_.vocab - begin), in_.soft_cap};
+}
+
+void Pass::Forward(int64_t strip, int64_t worker) {
+  PackTableArgs pack = TableArgs(strip);
+  pack.over_dims = table_[worker].as<void>();
+  ops_.pack_table(pack);
+  float* logits = grad_ ? StripLogits(strip) : local_[worker].as<float>();
+  ops_.matmul({x_over_dims_.as<void>(),
+               (rows_ + kSkew) * kBlock * packed_bytes_, rows_,
+               padded_dims_ / kBlock, pack.over_dims,
+               padded_dims_ * kBlock * packed_bytes_, kPanels, logits, kBlock,
+               rows_ * kBlock, false});
+  const int64_t at = strip * in_.chunk;
+  ops_.stats({Strip(strip, logits),
+              bias_.empty() ? nullptr : bias_.data() + strip * kStrip,
+              row_.label.data(), partials_.max.data() + at,
+              partials_.sum.data() + at, partials_.total.data() + at,
+              partials_.argmax.data() + at, row_.label_logit.data()});
+}
+
+// Joins the strips of one row; writes its outputs and its coefficients.
+void Pass::Combine(int64_t begin, int64_t row) {
+  int64_t best = row;
+  for (int64_t s = 1, i = row + in_.chunk; s < strips_; ++s, i += in_.chunk) {
+    if (partials_.max[i] > partials_.max[best]) best = i;
+  }
+  const float max = partials_.max[best];
+  double sum = 0;
+  double total = 0;
+  for (int64_t s = 0, i = row; s < strips_; ++s, i += in_.chunk) {
+    sum += partials_.sum[i] * std::exp(partials_.max[i] - max);
+    total += partials_.total[i];
+  }
+  const float logsumexp = static_cast<float>(max + std::log(sum));
+  row_.logsumexp[row] = logsumexp;
+  const bool ignored = row_.label[row] < 0;
+  if (row < height_) {
+    const float others = static_cast<float>(total) - row_.label_logit[row];
+    out_.logsumexp[begin + row] = logsumexp;
+    out_.argmax[begin + row] = partials_.argmax[best];
+    out_.xent[begin + row] =
+        ignored ? 0.0f
+                : logsumexp - target_.on * row_.label_logit[row] -
+                      (target_.off > 0 ? target_.off * others : 0.0f);
+  }
+  if (grad_) WeighRow(begin + row, row, ignored || row >= height_);
+}
+
+void Pass::WeighRow(int64_t token, int64_t row, bool ignored) {
+  const float xent = ignored ? 0.0f : grad_->xent_weight[token];
+  float normaliser = 0.0f;
+  if (row < height_ && grad_->logsumexp_weight) {
+    normaliser = grad_->logsumexp_weight[token];
+  }
+  normaliser += 2.0f * grad_->z_loss_weight * xent * row_.logsumexp[row];
+  row_.probability[row] = xent + normaliser;
+  row_.offset[row] = xent * target_.off;
+  row_.label_weight[row] = xent * (target_.on - target_.off);
+}
+
+void Pass::Backward(int64_t lane, int64_t worker) {
+  float* sums = grad_->dx_lanes + lane * LaneSize(in_);
+  const int64_t begin = lane * strips_ / grad_->lanes;
+  const int64_t end = (lane + 1) * strips_ / grad_->lanes;
+  if (begin == end) std::memset(sums, 0, LaneSize(in_) * sizeof(float));
+  for (int64_t s = begin; s < end; ++s) BackwardStrip(s, worker, sums, s == begin);
+}
+
+void Pass::StripGradient(int64_t strip, int64_t worker) {
+  float sums[kStrip];
+  ops_.gradient({Strip(strip, StripLogits(strip)), row_.label.data(),
+                 row_.logsumexp.data(), row_.probability.data(),
+                 row_.offset.data(), row_.label_weight.data(), sums,
+                 local_[worker].as<void>()});
+  if (!grad_->dbias) return;
+  const int64_t begin = strip * kStrip;
+  for (int64_t i = 0; i < std::min(kStrip, in_.vocab - begin); ++i) {
+    grad_->dbias[begin + i] = sums[i] + (chunk_ ? grad_->dbias[begin + i] : 0);
+  }
+}
+
+void Pass::BackwardStrip(int64_t strip, int64_t worker, float* lane,
+                         bool first) {
+  StripGradient(strip, worker);
+  PackTableArgs pack = TableArgs(strip);
+  pack.over_vocab = table_[worker].as<void>();
+  ops_.pack_table(pack);
+  const float* logits = StripLogits(strip);
+  ops_.matmul({logits, rows_ * kBlock * 4, rows_, kPanels, pack.over_vocab,
+               kStrip * kBlock * packed_bytes_, padded_dims_ / kBlock, lane,
+               kBlock, (rows_ + kSkew) * kBlock, !first});
+
+  const bool half = ops_.packed == Dtype::kBfloat16;
+  const char* as_b = reinterpret_cast<const char*>(logits) +
+                     (half ? rows_ * kBlock * packed_bytes_ : 0);
+  float* sums = keep_sums_
+                    ? grad_->dtable_sums + strip * kStrip * padded_dims_
+                    : local_[worker].as<float>();
+  ops_.matmul({x_over_rows_.as<void>(),
+               (padded_dims_ + kSkew) * kBlock * packed_bytes_,
+               padded_dims_, rows_ / kBlock, as_b, rows_ * kBlock * 4, kPanels,
+               sums, kBlock, padded_dims_ * kBlock, keep_sums_ && chunk_ > 0});
+  const bool last = (chunk_ + 1) * in_.chunk >= in_.tokens;
+  if (keep_sums_ && !last) return;
+  ops_.store_table({sums, grad_->dtable, in_.transposed,
+                    !keep_sums_ && chunk_ > 0, in_.dims, in_.vocab,
+                    padded_dims_, strip * kStrip});
+}
+
+void Pass::FinishInput(int64_t begin, int64_t row) {
+  if (row >= height_) return;
+  for (int64_t d = 0; d < in_.dims; ++d) {
+    const int64_t at = (d / kBlock * (rows_ + kSkew) + row) * kBlock + d % kBlock;
+    float sum = 0;
+    for (int64_t l = 0; l < grad_->lanes; ++l) {
+      sum += grad_->dx_lanes[l * LaneSize(in_) + at];
+    }
+    StoreAs(in_.dtype, sum, grad_->dx, (begin + row) * in_.dims + d);
+  }
+}
+
+}  // namespace
+
+Parallel Serial() {
+  return {1, [](int64_t tasks,
+                const std::function<void(int64_t, int64_t)>& body) {
+            for (int64_t i = 0; i < tasks; ++i) body(i, 0);
+          }};
+}
+
+SoftmaxXentWorkspace SoftmaxXentWorkspaceFor(const SoftmaxXentInputs& in,
+                                             int64_t lanes) {
+  const int64_t columns = RoundUp(in.vocab, kStrip);
+  const int64_t dims = RoundUp(in.dims, kBlock);
+  return {columns * in.chunk, lanes * LaneSize(in),
+          KeepsSums(in) ? columns * dims : 0};
+}
+
+void SoftmaxXent(const SoftmaxXentInputs& in, const SoftmaxXentOutputs& out,
+                 const Parallel& parallel) {
+  Pass(in, out, nullptr, parallel).Run();
+}
+
+void SoftmaxXentWithGradient(const SoftmaxXentInputs& in,
+                             const SoftmaxXentOutputs& out,
+                             const SoftmaxXentGradient& grad,
+                             const Parallel& parallel) {
+  Pass(in, out, &grad, parallel).Run();
+}
+
+}  // namespace pax

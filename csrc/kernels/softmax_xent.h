@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softmax cross entropy over a vocabulary, fused with the product that makes
+// the logits.
+//
+//   logits[n, v]  = cap(sum_d x[n, d] table[d, v] + bias[v])
+//   logsumexp[n]  = log sum_v exp(logits[n, v])
+//   xent[n]       = logsumexp[n] - sum_v q[n, v] logits[n, v]
+//
+// where cap(l) = c tanh(l / c) and q is 1 - smoothing at the label and
+// smoothing / (vocab - 1) elsewhere. A label below 0 is ignored (xent 0, no
+// gradient); one past the vocabulary gives NaN.
+//
+// Tokens are taken in chunks. The forward pass keeps no logits; the gradient
+// keeps those of one chunk and multiplies each strip of them by x and by the
+// table while it is in cache. Results do not depend on the number of threads.
+#ifndef CSRC_KERNELS_SOFTMAX_XENT_H_
+#define CSRC_KERNELS_SOFTMAX_XENT_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "csrc/kernels/tiles.h"
+
+namespace pax {
+
+// Runs body(task, worker) for every task in [0, tasks); worker < `workers` is
+// never shared by two bodies at a time.
+struct Parallel {
+  int64_t workers;
+  std::function<void(int64_t tasks,
+                     const std::function<void(int64_t, int64_t)>& body)>
+      run;
+};
+
+// A Parallel that runs everything on the calling thread.
+Parallel Serial();
+
+struct SoftmaxXentInputs {
+  Dtype dtype;            // of x and of the table
+  int64_t tokens;
+  int64_t dims;
+  int64_t vocab;
+  const void* x;          // [tokens, dims]
+  const void* table;      // [dims, vocab], or [vocab, dims] when transposed
+  bool transposed;
+  const float* bias;      // [vocab], null: none
+  const int32_t* labels;  // [tokens]
+  float soft_cap;         // 0: none
+  float label_smoothing;
+  int64_t chunk;          // tokens at a time, a multiple of 32
+};
+
+struct SoftmaxXentOutputs {
+  float* xent;       // [tokens]
+  float* logsumexp;  // [tokens]
+  int32_t* argmax;   // [tokens]
+};
+
+// The gradient of sum_n xent_weight[n] (xent[n] + z logsumexp[n]^2)
+// + logsumexp_weight[n] logsumexp[n].
+struct SoftmaxXentGradient {
+  const float* xent_weight;       // [tokens]
+  const float* logsumexp_weight;  // [tokens], null: 0
+  float z_loss_weight;
+  void* dx;                       // [tokens, dims], dtype
+  void* dtable;                   // as table, dtype
+  float* dbias;                   // [vocab], null: not wanted
+  // Scratch, sized by SoftmaxXentWorkspace.
+  int64_t lanes;                  // parallel sums of dx, at least 1
+  float* logits;
+  float* dx_lanes;
+  float* dtable_sums;
+};
+
+// Numbers of float32 that the gradient needs for each scratch buffer.
+struct SoftmaxXentWorkspace {
+  int64_t logits;
+  int64_t dx_lanes;
+  int64_t dtable_sums;
+};
+
+SoftmaxXentWorkspace SoftmaxXentWorkspaceFor(const SoftmaxXentInputs& in,
+                                             int64_t lanes);
+
+void SoftmaxXent(const SoftmaxXentInputs& in, const SoftmaxXentOutputs& out,
+                 const Parallel& parallel);
+
+void SoftmaxXentWithGradient(const SoftmaxXentInputs& in,
+                             const SoftmaxXentOutputs& out,
+                             const SoftmaxXentGradient& grad,
+                             const Parallel& parallel);
+
+}  // namespace pax
+
+#endif  // CSRC_KERNELS_SOFTMAX_XENT_H_

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inner loops of softmax_xent, compiled once per instruction set.
+//
+// Everything is cut into panels of 32 columns. Two packed layouts feed the
+// matrix product C[M, N] = A[M, K] B[K, N]:
+//
+//   A: [K / 32][M][32]            rows of 32 consecutive k
+//   B: [N / 32][K / u][32][u]     u = 1 (float32) or 2 (bfloat16) consecutive k
+//
+// so a float32 matrix laid out [V / 32][C][32] serves as A with K = V and as B
+// with K = C: the logits are written, turned into their gradient in place and
+// multiplied from both sides without being packed again.
+#ifndef CSRC_KERNELS_TILES_H_
+#define CSRC_KERNELS_TILES_H_
+
+#include <cstdint>
+
+namespace pax {
+
+inline constexpr int64_t kBlock = 32;
+inline constexpr int64_t kPanels = 4;
+inline constexpr int64_t kStrip = kBlock * kPanels;
+// Rows added between blocks: strides that are powers of two would put the same
+// row of every block into one set of the cache.
+inline constexpr int64_t kSkew = 8;
+
+enum class Dtype { kFloat32, kBfloat16 };
+
+struct Bfloat16 {
+  uint16_t bits;
+};
+
+// The columns [begin, begin + kStrip) of the table, packed twice. Columns past
+// the vocabulary and dims past `dims` are zeros.
+struct PackTableArgs {
+  const void* table;     // [dims, vocab], or [vocab, dims] when transposed
+  bool transposed;
+  int64_t dims;
+  int64_t vocab;
+  int64_t padded_dims;   // dims, rounded up to kBlock
+  int64_t begin;
+  void* over_dims;       // B with K = dims, N = kStrip; null: not wanted
+  void* over_vocab;      // B with K = kStrip, N = dims; null: not wanted
+};
+
+// Rows [begin, begin + kBlock) of the chunk of activations, packed twice.
+struct PackInputArgs {
+  const void* x;         // [rows, dims]
+  int64_t rows;
+  int64_t dims;
+  int64_t padded_dims;
+  int64_t begin;
+  void* over_dims;       // A with M = rows, K = dims
+  int64_t over_dims_rows;   // rows from one of its blocks to the next
+  void* over_rows;       // A with M = dims, K = rows; null: not wanted
+  int64_t over_rows_rows;
+};
+
+struct MatmulArgs {
+  const void* a;
+  int64_t a_block_bytes;    // from one block of 32 k to the next
+  int64_t rows;             // M, a multiple of 8
+  int64_t blocks;           // K / 32
+  const void* b;
+  int64_t b_panel_bytes;    // from one panel of 32 columns to the next
+  int64_t panels;           // N / 32
+  float* out;               // element (m, n) at m * row + n / 32 * panel + n % 32
+  int64_t out_row;
+  int64_t out_panel;
+  bool accumulate;          // add to out instead of overwriting it
+};
+
+// Moves a strip of sums [kPanels][padded_dims][32] to the table's gradient.
+struct StoreTableArgs {
+  const float* sums;
+  void* table;              // [dims, vocab], or [vocab, dims] when transposed
+  bool transposed;
+  bool add;                 // to what is there (float32 only)
+  int64_t dims;
+  int64_t vocab;
+  int64_t padded_dims;
+  int64_t begin;            // class of the strip's first column
+};
+
+// One strip of logits: element (r, v) at v / 32 * panel + r * 32 + v % 32.
+struct StripArgs {
+  float* logits;
+  int64_t panel;
+  int64_t rows;
+  int64_t begin;            // class of the strip's first column
+  int64_t width;            // columns inside the vocabulary, at most kStrip
+  float soft_cap;           // 0: none
+};
+
+// Applies bias and cap in place and reduces each row of the strip.
+struct StatsArgs {
+  StripArgs strip;
+  const float* bias;        // [kStrip], null: none
+  const int32_t* labels;    // [rows]
+  float* max;               // [rows]
+  float* sum;               // [rows], of exp(logit - max)
+  float* total;             // [rows], of the logits
+  int32_t* argmax;          // [rows], the first one
+  float* label_logit;       // [rows], written where the strip has the label
+};
+
+// Turns logits l into their gradient,
+//   (probability * exp(l - logsumexp) - offset - label * [v == label]) * cap'.
+struct GradientArgs {
+  StripArgs strip;
+  const int32_t* labels;    // [rows]
+  const float* logsumexp;   // [rows]
+  const float* probability; // [rows]
+  const float* offset;      // [rows]
+  const float* label;       // [rows]
+  float* column_sums;       // [kStrip]
+  void* scratch;            // rows * 64 bytes
+};
+
+// What one instruction set offers for one input type.
+struct TileOps {
+  const char* name;
+  Dtype packed;             // type of packed operands
+  void (*pack_table)(const PackTableArgs&);
+  void (*pack_input)(const PackInputArgs&);
+  void (*matmul)(const MatmulArgs&);
+  void (*store_table)(const StoreTableArgs&);
+  void (*stats)(const StatsArgs&);
+  // Leaves, per panel of the strip, the gradient as both A and B operand: one
+  // float32 block for both, or for bfloat16 A in its first half, B in its second.
+  void (*gradient)(const GradientArgs&);
+};
+
+// The fastest that this processor runs. The environment variable
+// PAX_KERNEL_ISA (portable, avx2, avx512, avx512_bf16) lowers the choice.
+const TileOps& SelectTileOps(Dtype input);
+
+const TileOps& PortableTileOps(Dtype input);
+#if defined(__x86_64__)
+const TileOps& Avx2TileOps(Dtype input);
+const TileOps& Avx512TileOps(Dtype input);
+const TileOps& Avx512Bf16TileOps();
+#endif
+
+}  // namespace pax
+
+#endif  // CSRC_KERNELS_TILES_H_

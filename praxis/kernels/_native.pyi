@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C++ extension built from csrc/module.cc."""
+
+from types import CapsuleType
+
+def registrations() -> dict[str, CapsuleType]: ...

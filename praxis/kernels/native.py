@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the C++ extension once and registers its kernels with XLA."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import types
+
+from absl import logging
+import jax
+
+_EXTENSION = 'praxis.kernels._native'
+
+
+def has_kernel(platform: str, name: str) -> bool:
+  """Whether `name` can be called on 'cpu' or 'CUDA'; registers it if so."""
+  return f'{platform}:{name}' in _registered()
+
+
+@functools.cache
+def _registered() -> frozenset[str]:
+  extension = _load()
+  if extension is None:
+    return frozenset()
+  handlers = extension.registrations()
+  for key, handler in handlers.items():
+    platform, name = key.split(':')
+    jax.ffi.register_ffi_target(name, handler, platform=platform)
+  return frozenset(handlers)
+
+
+def _load() -> types.ModuleType | None:
+  try:
+    return importlib.import_module(_EXTENSION)
+  except ModuleNotFoundError as error:
+    if error.name != _EXTENSION:
+      raise
+    logging.info('%s is not built: its kernels run as jnp.', _EXTENSION)
+    return None

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives a function of local arrays a sharding rule and a batching rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.custom_batching import custom_vmap
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import NamedSharding, PartitionSpec
+
+from praxis.pytypes import JTensor
+
+
+def over_tokens(
+    fn: Callable[..., tuple[JTensor, ...]],
+    operands: str,
+    results: str,
+) -> Callable[..., tuple[JTensor, ...]]:
+  """Returns `fn` running on each shard of its tokens, without communication.
+
+  Args:
+    fn: takes and returns arrays; never differentiated.
+    operands: one word per operand, one letter per dimension, as 'nd dv n'. The
+      letter n stands for the tokens, which may be sharded; all else is
+      replicated first.
+    results: the same for the results. A result without n is a sum over the
+      tokens, and is summed over the shards.
+  """
+  kinds = operands.split(), results.split()
+  partitioned = custom_partitioning(fn)
+  partitioned.def_partition(
+      partition=lambda *args: _partition(fn, kinds, *args),
+      infer_sharding_from_operands=lambda mesh, args, out: _shardings(
+          mesh, kinds[1], _token_axes(args)
+      ),
+      sharding_rule=_sharding_rule(*kinds),
+      need_replication_factors=_replicated(kinds[0]),
+  )
+  batched = custom_vmap(partitioned)
+  batched.def_vmap(_one_at_a_time(partitioned, len(kinds[1])))
+  return batched
+
+
+def _sharding_rule(operands: Sequence[str], results: Sequence[str]) -> str:
+  left, right = (', '.join(' '.join(k) for k in s) for s in (operands, results))
+  return f'{left} -> {right}'
+
+
+def _replicated(operands: Sequence[str]) -> tuple[str, ...]:
+  return tuple(sorted(set(''.join(operands)) - {'n'}))
+
+
+def _token_axes(args: Sequence[Any]) -> Any:
+  sharding = args[0].sharding
+  spec = sharding.spec if isinstance(sharding, NamedSharding) else ()
+  return spec[0] if len(spec) else None
+
+
+def _shardings(
+    mesh: Any, kinds: Sequence[str], axes: Any
+) -> tuple[NamedSharding, ...]:
+  return tuple(
+      NamedSharding(
+          mesh, PartitionSpec(*(axes if dim == 'n' else None for dim in kind))
+      )
+      for kind in kinds
+  )
+
+
+def _partition(
+    fn: Callable[..., tuple[JTensor, ...]],
+    kinds: tuple[list[str], list[str]],
+    mesh: Any,
+    args: Sequence[Any],
+    out: Any,
+) -> tuple[Any, ...]:
+  del out
+  axes = _token_axes(args)
+
+  def local(*args: JTensor) -> tuple[JTensor, ...]:
+    results = fn(*args)
+    if axes is None:
+      return tuple(results)
+    return tuple(
+        r if 'n' in kind else jax.lax.psum(r, axes)
+        for r, kind in zip(results, kinds[1], strict=True)
+    )
+
+  operands, results = (_shardings(mesh, kind, axes) for kind in kinds)
+  return mesh, local, results, operands
+
+
+def _one_at_a_time(
+    fn: Callable[..., tuple[JTensor, ...]], num_results: int
+) -> Callable[..., Any]:
+  """The batching rule: a loop, since a batch of sums has no common pass."""
+
+  def rule(
+      size: int, batched: Sequence[bool], *args: JTensor
+  ) -> tuple[tuple[JTensor, ...], tuple[bool, ...]]:
+    def one(i: JTensor) -> tuple[JTensor, ...]:
+      pairs = zip(args, batched, strict=True)
+      return fn(*(a[i] if b else a for a, b in pairs))
+
+    results = jax.lax.map(one, jax.numpy.arange(size))
+    return tuple(results), (True,) * num_results
+
+  return rule

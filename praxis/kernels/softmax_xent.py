@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Softmax cross entropy over a vocabulary, without the logits of all tokens.
+
+The gradient is computed while a chunk of logits is at hand, in the forward
+pass, for the weighted sum that training minimises; so nothing is computed
+twice. Differentiating a result per token computes the logits once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import dataclasses
+import functools
+from typing import Any
+
+from absl import logging
+import jax
+from jax.custom_derivatives import SymbolicZero
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from praxis.kernels import native
+from praxis.kernels import partitioned
+from praxis.kernels import softmax_xent_native
+from praxis.kernels import softmax_xent_reference as reference
+from praxis.kernels.softmax_xent_reference import Spec, Tokens, Weights
+
+IMPLEMENTATIONS = ('auto', 'native', 'reference', 'xla')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(Spec):
+  """What is computed, and by what.
+
+  `implementation` is one of
+    auto: native where that was measured to be at least as fast, else reference.
+    native: the kernels in csrc; an error where they are not built.
+    reference: jnp, a chunk of tokens at a time.
+    xla: jnp on all logits, left to XLA; shards over the vocabulary too.
+  """
+
+  implementation: str = 'auto'
+
+  def __post_init__(self) -> None:
+    if self.implementation not in IMPLEMENTATIONS:
+      raise ValueError(
+          f'implementation must be one of {IMPLEMENTATIONS}, got '
+          f'{self.implementation!r}'
+      )
+    if self.soft_cap < 0 or not 0 <= self.label_smoothing < 1:
+      raise ValueError(
+          'soft_cap must be at least 0 and label_smoothing in [0, 1), got '
+          f'{self.soft_cap} and {self.label_smoothing}'
+      )
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=['total', 'xent', 'logsumexp', 'argmax'],
+    meta_fields=[],
+)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SoftmaxXent:
+  """Results of `softmax_xent`."""
+
+  # Sum over tokens of weights * (xent + z_loss_weight * logsumexp**2), in nats.
+  total: Float[Array, '']
+  # Cross entropy of each token, unweighted; 0 where the label is negative.
+  xent: Float[Array, ' N']
+  # Logarithm of the sum of the exponentials of the logits.
+  logsumexp: Float[Array, ' N']
+  # The first most probable class.
+  argmax: Int[Array, ' N']
+
+
+def softmax_xent(
+    x: Float[Array, 'N D'],
+    w: Float[Array, 'rows columns'],
+    labels: Int[Array, ' N'],
+    weights: Float[Array, ' N'],
+    bias: Float[Array, ' V'] | None = None,
+    options: Options = Options(),
+) -> SoftmaxXent:
+  """Returns the cross entropy of softmax(x w + bias), per token and in total.
+
+  Differentiable in x, w, bias and weights. Differentiate `total`: its gradient
+  costs one pass over the vocabulary, that of `xent` or `logsumexp` another.
+  Sums are float32 throughout. Under a mesh x, labels and weights may be sharded
+  over tokens, and the gradient of w is summed over the shards; w is gathered
+  first if it is sharded (implementation 'xla' leaves it in place).
+
+  Args:
+    x: activations, float32 or bfloat16.
+    w: table of the same dtype, [D, V], or [V, D] if `options.transposed`.
+    labels: a negative one is ignored; one past the vocabulary gives NaN.
+    weights: of each token in the total.
+    bias: added to the logits.
+    options: what is computed, and by what.
+
+  Raises:
+    ValueError: for shapes or dtypes that do not fit, or if the native
+      implementation is asked for and not built.
+  """
+  _check(x, w, bias, options)
+  if bias is None:
+    bias = jnp.zeros((0,), jnp.float32)
+  total, tokens = _softmax_xent(
+      options,
+      x,
+      w,
+      bias.astype(jnp.float32),
+      labels.astype(jnp.int32),
+      weights.astype(jnp.float32),
+  )
+  return SoftmaxXent(total=total, **tokens._asdict())
+
+
+def _check(
+    x: Array, w: Array, bias: Array | None, options: Options
+) -> None:
+  vocab = options.vocab(w)
+  want = (vocab, x.shape[1]) if options.transposed else (x.shape[1], vocab)
+  if w.shape != want:
+    raise ValueError(
+        f'w must have shape {want} for x {x.shape}, got {w.shape}; set '
+        'options.transposed for a table [V, D]'
+    )
+  if x.dtype != w.dtype or x.dtype not in (jnp.float32, jnp.bfloat16):
+    raise ValueError(
+        f'x and w must both be float32 or both bfloat16, got {x.dtype} and '
+        f'{w.dtype}; cast one of them'
+    )
+  if bias is not None and bias.shape != (vocab,):
+    raise ValueError(f'bias must have shape {(vocab,)}, got {bias.shape}')
+  if options.implementation == 'native' and not _native_platforms():
+    raise ValueError(
+        "implementation 'native' needs the extension praxis.kernels._native, "
+        "which is not built; build it or use 'auto'"
+    )
+
+
+def _softmax_xent(
+    options: Options, x: Array, w: Array, bias: Array, *rest: Array
+) -> tuple[Array, Tokens]:
+  if options.implementation == 'xla':
+    labels, weights = rest
+    logits = reference.logits(x, w, bias, options)
+    tokens = reference.tokens_from_logits(logits, labels, options)
+    return _total(options, tokens, labels, weights), tokens
+  return _chunked(options, x, w, bias, *rest)
+
+
+def _total(
+    options: Options, tokens: Tokens, labels: Array, weights: Array
+) -> Array:
+  z_loss = options.z_loss_weight * jnp.square(tokens.logsumexp)
+  return jnp.sum(jnp.where(labels < 0, 0.0, weights * (tokens.xent + z_loss)))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _chunked(
+    options: Options,
+    x: Array,
+    w: Array,
+    bias: Array,
+    labels: Array,
+    weights: Array,
+) -> tuple[Array, Tokens]:
+  tokens = Tokens(*_forward(options)(x, w, bias, labels))
+  return _total(options, tokens, labels, weights), tokens
+
+
+def _chunked_fwd(options: Options, *primals: Any) -> tuple[Any, Any]:
+  x, w, bias, labels, weights = (p.value for p in primals)
+  results = _gradient(options)(
+      x, w, bias, labels, weights, jnp.zeros_like(weights)
+  )
+  tokens = Tokens(*results[:3])
+  total = _total(options, tokens, labels, weights)
+  return (total, tokens), (x, w, bias, labels, weights, tokens, results[3:])
+
+
+def _chunked_bwd(
+    options: Options, residuals: Any, cotangents: Any
+) -> tuple[Array | None, ...]:
+  x, w, bias, labels, weights, tokens, grads = residuals
+  total, per_token = cotangents
+  per_token = (per_token.xent, per_token.logsumexp)
+  total = _instantiated(total)
+  value = tokens.xent + options.z_loss_weight * jnp.square(tokens.logsumexp)
+  dweights = total * jnp.where(labels < 0, 0.0, value)
+  if all(isinstance(c, SymbolicZero) for c in per_token):
+    grads = (_scaled(total, g) for g in grads)
+    return *grads, None, dweights
+  xent, logsumexp = (_instantiated(c) for c in per_token)
+  weights = total * jnp.where(labels < 0, 0.0, weights)
+  z_slope = 2 * options.z_loss_weight * tokens.logsumexp
+  results = _gradient(dataclasses.replace(options, z_loss_weight=0.0))(
+      x, w, bias, labels, weights + xent, logsumexp + weights * z_slope
+  )
+  return *results[3:], None, dweights
+
+
+_chunked.defvjp(_chunked_fwd, _chunked_bwd, symbolic_zeros=True)
+
+
+def _instantiated(cotangent: Any) -> Array:
+  if isinstance(cotangent, SymbolicZero):
+    return jnp.zeros(cotangent.shape, cotangent.dtype)
+  return cotangent
+
+
+def _scaled(scale: Array, gradient: Array) -> Array:
+  return (scale * gradient.astype(jnp.float32)).astype(gradient.dtype)
+
+
+# ---- choice, sharding and batching -------------------------------------------
+
+
+def _native_platforms() -> tuple[str, ...]:
+  """Platforms (as `jax.lax.platform_dependent` calls them) with a kernel."""
+  names = {
+      'cpu': ('cpu', softmax_xent_native.GRADIENT),
+      'cuda': ('CUDA', softmax_xent_native.ROWS),
+  }
+  return tuple(p for p, key in names.items() if native.has_kernel(*key))
+
+
+@functools.cache
+def _log_choice(platforms: tuple[str, ...]) -> None:
+  logging.info(
+      'softmax_xent: native on %s, jnp reference elsewhere.',
+      ' and '.join(platforms) or 'no platform',
+  )
+
+
+def _platforms(options: Options) -> tuple[str, ...]:
+  """Platforms on which `options` run natively; 'auto': where measured."""
+  if options.implementation == 'reference':
+    return ()
+  platforms = _native_platforms()
+  if options.implementation == 'auto':
+    platforms = tuple(p for p in platforms if p == 'cpu')
+    _log_choice(platforms)
+  return platforms
+
+
+@functools.cache
+def _forward(options: Options) -> Callable[..., tuple[Array, ...]]:
+  kernels = {'cpu': softmax_xent_native.forward}
+  platforms = _platforms(options)
+
+  def local(*args: Array) -> tuple[Array, ...]:
+    choices = {
+        p: functools.partial(kernels[p], spec=options)
+        for p in platforms
+        if p in kernels
+    }
+    default = functools.partial(reference.forward, spec=options)
+    return tuple(_dispatch(choices, default, args))
+
+  return partitioned.over_tokens(local, 'nd rc b n', 'n n n')
+
+
+@functools.cache
+def _gradient(options: Options) -> Callable[..., tuple[Array, ...]]:
+  kernels = {
+      'cpu': softmax_xent_native.gradient,
+      'cuda': functools.partial(
+          reference.gradient, rows=softmax_xent_native.rows_gradient
+      ),
+  }
+  platforms = _platforms(options)
+
+  def local(*args: Array) -> tuple[Array, ...]:
+    args = (*args[:4], Weights(*args[4:]))
+    choices = {p: functools.partial(kernels[p], spec=options) for p in platforms}
+    default = functools.partial(reference.gradient, spec=options)
+    tokens, grads = _dispatch(choices, default, args)
+    return (*tokens, *grads)
+
+  return partitioned.over_tokens(local, 'nd rc b n n n', 'n n n nd rc b')
+
+
+def _dispatch(
+    choices: dict[str, Callable[..., Any]],
+    default: Callable[..., Any],
+    args: tuple[Any, ...],
+) -> Any:
+  if not choices:
+    return default(*args)
+  return jax.lax.platform_dependent(*args, default=default, **choices)
