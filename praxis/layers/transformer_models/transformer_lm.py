@@ -270,28 +270,22 @@ class TransformerLm(base_layer.BaseLayer):
     Returns:
       A map of logits, [B, V] or [B, T, V].
     """
-    if inputs.ndim == 2:
-      steps = [
-        self.extend_step(
-          inputs[:, i],
-          None if segment_pos is None else segment_pos[:, i],
-          atten_mask,
-        ).logits
-        for i in range(inputs.shape[1])
-      ]
-      return NestedMap(logits=jnp.stack(steps, axis=1))
     time_step = self.get_decode_state('time_step')
+    ids = inputs[:, None] if inputs.ndim == 1 else inputs
     position = segment_pos
     if position is None:
-      position = jnp.broadcast_to(time_step, inputs.shape)
-    embedded = self._embed(inputs[:, None], position[:, None])[:, 0]
+      steps = jnp.arange(ids.shape[1], dtype=jnp.int32)
+      position = jnp.broadcast_to(time_step + steps, ids.shape)
+    embedded = self._embed(ids, position.reshape(ids.shape))
+    if inputs.ndim == 1:
+      embedded = embedded[:, 0]
     activations = self.transformer.extend_step(
       embedded,
       time_step=time_step,
       segment_pos=segment_pos,
       atten_mask=atten_mask,
     )
-    self.update_decode_state('time_step', time_step + 1)
+    self.update_decode_state('time_step', time_step + ids.shape[1])
     if self.final_ln_tpl is not None:
       activations = self.final_ln(activations)
     return NestedMap(logits=self.softmax.get_logits(activations, inputs))
