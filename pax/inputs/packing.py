@@ -23,20 +23,17 @@ NestedMap = py_utils.NestedMap
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Corpus:
-  """Tokens of documents, one behind the other."""
+  """Tokens of documents, one behind the other, each between bos and eos."""
 
-  # All tokens; document i is `tokens[starts[i]:starts[i + 1]]`.
+  # Document i is `tokens[starts[i]:starts[i + 1]]`.
   tokens: np.ndarray
   # Where documents start, and the end of the last.
   starts: np.ndarray
-  # Put before and after each document.
-  bos_id: int
-  eos_id: int
 
   @property
-  def num_labels(self) -> int:
-    """How many labels one pass over the corpus predicts."""
-    return len(self.tokens) + len(self.starts) - 1
+  def lengths(self) -> np.ndarray:
+    """How many labels each document has."""
+    return np.diff(self.starts) - 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,10 +55,14 @@ def corpus_of(
   documents: Sequence[np.ndarray], *, bos_id: int, eos_id: int
 ) -> Corpus:
   """The corpus made of the token ids of `documents`."""
-  lengths = [len(d) for d in documents]
-  tokens = np.concatenate(documents) if documents else np.zeros(0, np.int32)
-  starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-  return Corpus(tokens=tokens, starts=starts, bos_id=bos_id, eos_id=eos_id)
+  lengths = [len(document) + 2 for document in documents]
+  starts = np.cumsum([0, *lengths])
+  largest = max([bos_id, eos_id, *(d.max(initial=0) for d in documents)])
+  tokens = np.empty(starts[-1], np.min_scalar_type(largest))
+  tokens[starts[:-1]], tokens[starts[1:] - 1] = bos_id, eos_id
+  for start, document in zip(starts, documents, strict=False):
+    tokens[start + 1 : start + 1 + len(document)] = document
+  return Corpus(tokens=tokens, starts=starts)
 
 
 def plan(lengths: Sequence[int], seq_len: int) -> PackingPlan:
@@ -130,19 +131,10 @@ def _write(
   corpus: Corpus,
   packing: PackingPlan,
 ) -> None:
-  document = packing.documents[piece]
-  start, end = corpus.starts[document : document + 2]
-  size, offset = packing.lengths[piece], packing.offsets[piece]
-  column = packing.columns[piece]
+  size, column = packing.lengths[piece], packing.columns[piece]
+  start = corpus.starts[packing.documents[piece]] + packing.offsets[piece]
+  window = corpus.tokens[start : start + size + 1]
   here = slice(column, column + size)
-  # Positions offset .. offset + size of `[bos] tokens [eos]`, and one more.
-  low, high = start + offset - 1, start + offset + size
-  window = corpus.tokens[max(low, start) : min(high, end)]
-  window = np.pad(window, (int(low < start), int(high > end)))
-  if low < start:
-    window[0] = corpus.bos_id
-  if high > end:
-    window[-1] = corpus.eos_id
   batch.ids[b, here] = window[:-1]
   batch.labels[b, here] = window[1:]
   batch.segment_ids[b, here] = segment

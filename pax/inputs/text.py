@@ -104,7 +104,7 @@ class TextLmInput(base_input.BaseInput):
   @property
   def labels_per_byte(self) -> float:
     """Labels in one epoch for each byte of its text."""
-    return self._text.corpus.num_labels / self._text.num_bytes
+    return float(self._text.corpus.lengths.sum()) / self._text.num_bytes
 
   @property
   def num_batches(self) -> int:
@@ -135,7 +135,7 @@ class TextLmInput(base_input.BaseInput):
     )
     return _Text(
       corpus=corpus,
-      plan=packing.plan(np.diff(corpus.starts) + 1, self.seq_len),
+      plan=packing.plan(corpus.lengths, self.seq_len),
       num_bytes=sum(len(d) for d in documents),
     )
 

@@ -121,8 +121,7 @@ class TextInput(base_input.BaseInput):
 
   @functools.cached_property
   def _plan(self) -> packing.PackingPlan:
-    lengths = np.diff(self._corpus.starts) + 1
-    return packing.one_per_row(lengths, self.max_sequence_length)
+    return packing.one_per_row(self._corpus.lengths, self.max_sequence_length)
 
   def _get_state_internal(self) -> base_input.State:
     return {'examples': self._examples}

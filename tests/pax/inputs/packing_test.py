@@ -15,7 +15,7 @@ def pack(documents, seq_len):
   corpus = packing.corpus_of(
     [np.array(d, np.uint16) for d in documents], bos_id=BOS, eos_id=EOS
   )
-  plan = packing.plan(np.diff(corpus.starts) + 1, seq_len)
+  plan = packing.plan(corpus.lengths, seq_len)
   batch = packing.empty_batch(plan.num_rows, seq_len)
   return packing.fill(batch, range(plan.num_rows), corpus, plan), corpus
 
@@ -28,7 +28,7 @@ def test_one_document_by_hand():
   np.testing.assert_array_equal(batch.segment_pos, [[0, 1, 2, 3], [0, 1, 0, 0]])
   np.testing.assert_array_equal(batch.weights, [[1] * 4, [1, 1, 0, 0]])
   np.testing.assert_array_equal(batch.paddings, 1 - batch.weights)
-  assert corpus.num_labels == 6
+  assert list(corpus.lengths) == [6]
 
 
 def test_types():
@@ -54,7 +54,7 @@ def test_random_documents_come_back_whole(seed):
     np.arange(n) + 40 * d for d, n in enumerate(rng.integers(0, 40, 20))
   ]
   batch, corpus = pack(documents, seq_len=16)
-  assert batch.weights.sum() == corpus.num_labels
+  assert batch.weights.sum() == corpus.lengths.sum()
   labels = np.concatenate([label for _, label in segments(batch)])
   expected = np.concatenate([*documents, [EOS] * len(documents)])
   np.testing.assert_array_equal(np.sort(labels), np.sort(expected))
@@ -92,7 +92,7 @@ def test_packing_is_deterministic():
 
 def test_nothing_gives_no_rows():
   batch, corpus = pack([], seq_len=4)
-  assert batch.ids.shape == (0, 4) and corpus.num_labels == 0
+  assert batch.ids.shape == (0, 4) and not corpus.lengths.size
 
 
 def test_an_empty_document_is_bos_and_eos():
