@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad input: one clear message, a non-zero exit within seconds, nothing lost."""
+"""Bad input: one clear message, a quick non-zero exit, nothing lost."""
 
 # bazel: size=medium
 from __future__ import annotations

@@ -18,7 +18,7 @@ def straight(tmp_path_factory):
   def losses(exp):
     if exp not in done:
       done[exp] = tmp_path_factory.mktemp(exp)
-      ended = binary.run(exp, done[exp], devices=2, *_mesh(exp, 2))
+      ended = binary.run(exp, done[exp], *_mesh(exp, 2), devices=2)
       assert ended.returncode == 0, ended.stderr
     return done[exp]
 
