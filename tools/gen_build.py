@@ -27,8 +27,6 @@ from tools import build_text, floors, pyimports  # noqa: E402
 
 Index = dict[str, pyimports.Module]
 
-# Extension modules, which no Python file is the source of.
-EXTENSIONS = {'praxis.kernels._native': '//praxis/kernels:_native'}
 # What a program finds by name only.
 PROGRAM_DEPS = {
   'pax.main': ['//pax/tasks:experiments', '//third_party/pip:accelerator']
@@ -143,19 +141,22 @@ def deps(module: pyimports.Module, index: Index, known: set[str]) -> list[str]:
   if module.is_test or module.path.parts[0] == 'tests':
     names.update(_conftests(module, index))
   found = {label(index[n], index) for n in names}
-  found |= {
-    EXTENSIONS[i] for i in module.imports if i in EXTENSIONS
-  } | third_party(module, known)
+  found |= third_party(module, known)
   for text in module.directives.get('deps', []):
     found.update(text.replace(',', ' ').split())
   return sorted(found - {label(module, index)})
 
 
-def visibility(module: pyimports.Module) -> list[str]:
+def visibility(module: pyimports.Module, index: Index) -> list[str]:
+  """Its floor and those above; a lazy package sees what it is the door of."""
   level = floors.floor(module.name)
   if level is None or module.is_program:
     return ['//visibility:public']
-  return [f'//tools/visibility:{floors.FLOORS[level][0]}']
+  groups = [f'//tools/visibility:{floors.FLOORS[level][0]}']
+  door = index.get(module.name.rpartition('.')[0])
+  if door and door.is_lazy and door.package != module.package:
+    groups.append(f'//{door.package}:__pkg__')
+  return groups
 
 
 def faults(index: Index) -> list[str]:
@@ -182,7 +183,7 @@ def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
       found.append(build_text.test(m, needs))
       continue
     name = library_name(m, index)
-    found.append(build_text.library(m, name, needs, visibility(m)))
+    found.append(build_text.library(m, name, needs, visibility(m, index)))
     if m.path.is_relative_to('pax/tasks'):
       found += [build_text.experiment(m, name, e) for e in m.experiments]
     if m.is_program:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads the C++ extension once and registers its kernels with XLA."""
 
+# bazel: deps=//praxis/kernels:_native
 from __future__ import annotations
 
 import functools
