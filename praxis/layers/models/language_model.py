@@ -56,7 +56,7 @@ class LanguageModel(base_model.BaseModel):
     if self.count_tokens:
       self.token_counter(input_batch.ids, paddings)
     labels = NestedMap(
-      class_ids=input_batch.labels, class_weights=self._weights(input_batch)
+      class_ids=input_batch.labels, class_weights=self._label_weights(input_batch)
     )
     segments = {}
     if self.lm_tpl.packed_input:
@@ -73,7 +73,7 @@ class LanguageModel(base_model.BaseModel):
     self, predictions: NestedMap, input_batch: NestedMap
   ) -> tuple[NestedMap, NestedMap]:
     """Returns the metrics, total_loss among them, and outputs by example."""
-    labels, weights = input_batch.labels, self._weights(input_batch)
+    labels, weights = input_batch.labels, self._label_weights(input_batch)
     metrics = xent_metrics.weighted_scalars(predictions, labels, weights)
     if self.report_strict_acc:
       metrics.acc_strict = xent_metrics.strict_accuracy(
@@ -123,7 +123,7 @@ class LanguageModel(base_model.BaseModel):
     """Returns the texts that `input_obj` makes of decoded ids, by prompt."""
     return decode_output.process(input_obj, decode_out)
 
-  def _weights(self, batch: NestedMap) -> Float[Array, 'B T']:
+  def _label_weights(self, batch: NestedMap) -> Float[Array, 'B T']:
     weights = batch.weights
     if self.apply_eval_sample_weights and 'eval_sample_weights' in batch:
       weights = weights * batch.eval_sample_weights[:, None]
