@@ -65,4 +65,6 @@ class PartitionedStep:
   def _use_key(self, key: jax.Array) -> None:
     self.compile(key)
     self._key = key
-    self._placed_key = jax.device_put(key, self._replicated)
+    # By jit, since other processes may hold some of the devices.
+    place = jax.jit(lambda k: k, out_shardings=self._replicated)
+    self._placed_key = place(key)
