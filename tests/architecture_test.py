@@ -117,7 +117,13 @@ def positional(node: ast.FunctionDef) -> list[str]:
 
 
 # Public signatures that upstream's users call by keyword.
-WIDE = {'__call__', 'fprop', 'extend_step', 'abstract_init_with_metadata'}
+WIDE = {
+  '__call__',
+  'abstract_init_with_metadata',
+  'extend_step',
+  'fprop',
+  'set_default_adafactor',
+}
 
 
 def test_functions_take_few_parameters():

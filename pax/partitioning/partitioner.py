@@ -180,9 +180,9 @@ def _output(scalars: Any, examples: Any) -> steps.StepOutput:
   """Returns a StepOutput that says the same of all scalars."""
   return steps.StepOutput(
     loss=scalars,
-    weighted_scalars=scalars,
+    scalars=scalars,
+    tensors=scalars,
     per_example_out=examples,
-    summary_tensors=scalars,
   )
 
 

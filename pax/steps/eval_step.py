@@ -10,7 +10,7 @@ import jax
 from pax import tasks_lib, train_states
 from pax.steps import forward as forward_lib
 from pax.steps import replicas
-from pax.steps.outputs import StepOutput
+from pax.steps.outputs import StepOutput, make_output
 from praxis import pytypes
 
 Nested = pytypes.Nested
@@ -43,9 +43,9 @@ def eval_step(
       passed.weighted_loss, passed.loss_weight, axis_name
     )
   summaries = forward_lib.layer_summaries(passed.updated_vars)
-  return StepOutput(
-    loss=loss,
-    weighted_scalars=replicas.mean_scalars(passed.weighted_scalars, axis_name),
-    per_example_out=passed.per_example_out,
-    summary_tensors=replicas.mean_summaries(summaries, axis_name),
+  return make_output(
+    loss,
+    replicas.mean_scalars(passed.weighted_scalars, axis_name),
+    replicas.mean_summaries(summaries, axis_name),
+    passed.per_example_out,
   )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from pax import learners, tasks_lib, train_states
 from pax.steps import forward as forward_lib
 from pax.steps import replicas
-from pax.steps.outputs import StepOutput
+from pax.steps.outputs import StepOutput, make_output
 from praxis import base_layer, pytypes
 
 JTensor = pytypes.JTensor
@@ -64,12 +64,13 @@ def train_step(
       **_variable_norms(task, state.step, mdl_vars),
     }
   wants_examples = task.train.log_train_output_interval_steps
-  return state.new_state(mdl_vars, [opt_state], state.extra_state), StepOutput(
-    loss=loss,
-    weighted_scalars=replicas.mean_scalars(passed.weighted_scalars, axis_name),
-    per_example_out=passed.per_example_out if wants_examples else NestedMap(),
-    summary_tensors=summaries,
+  output = make_output(
+    loss,
+    replicas.mean_scalars(passed.weighted_scalars, axis_name),
+    summaries,
+    passed.per_example_out if wants_examples else NestedMap(),
   )
+  return state.new_state(mdl_vars, [opt_state], state.extra_state), output
 
 
 def _differentiate(
