@@ -1,0 +1,581 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multi-head dot-product attention.
+
+Shapes: B batch, T queries, S keys and values, D model, N heads, H head.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float, Int
+
+from praxis import base_layer, pax_fiddle, pytypes
+from praxis.layers import base_ops, embedding_softmax, stochastics
+from praxis.layers.attentions import (
+  cache,
+  dconv,
+  positions,
+  projections,
+  softmax,
+)
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+SplitDimsMapping = pytypes.SplitDimsMapping
+template_field = pax_fiddle.template_field
+
+_Heads = Float[Array, 'B T N H']
+_Segments = Int[Array, 'B T']
+
+
+class DotProductAttention(cache.CachedAttention):
+  """Attends with every head to the values whose keys match the queries.
+
+  References: Attention Is All You Need, https://arxiv.org/abs/1706.03762
+  """
+
+  # Size of the last dimension of the inputs; or one size each, by the keys
+  # 'query', 'key' and 'value'. The output has the size of the query.
+  input_dim: int | dict[str, int] = 0
+  # Size of all heads together; not used when dim_per_head is given.
+  hidden_dim: int = 0
+  num_heads: int = 1
+  # Size of one head; hidden_dim / num_heads when absent.
+  dim_per_head: int | None = None
+  # Dropout of the attention probabilities.
+  dropout_tpl: LayerTpl = template_field(stochastics.Dropout)
+  atten_dropout_prob: float = 0.0
+  # The projections to heads and back.
+  proj_tpl: LayerTpl = template_field(projections.AttentionProjection)
+  # Whether queries, keys and values pass a causal depthwise convolution.
+  dconv_qkv: bool = False
+  dconv_kernel_size: int = 3
+  # Whether projections start Gaussian with the deviations of GShard. Has no
+  # effect on a combined projection.
+  internal_gshard_gaussian_init: bool = False
+  # Whether one weight projects to queries, keys and values, which then have to
+  # come from the same input.
+  combine_qkv: bool = False
+  combined_qkv_proj_tpl: LayerTpl = template_field(
+    projections.CombinedQKVProjectionLayer
+  )
+  use_bias: bool = True
+  # Whether the output projection stores its weight as [N, H, D].
+  output_proj_use_nhd_shape: bool = False
+  # Whether queries are scaled, and if so whether by a learned scale per
+  # dimension or by 1/√H.
+  internal_enable_query_scale: bool = True
+  internal_enable_per_dim_scale: bool = True
+  # Whether H of that 1/√H is dim_per_head and not hidden_dim / num_heads.
+  scale_query_by_dim_per_head: bool = False
+  # Whether logits are divided by √H (beside any scale of the queries).
+  scale_logits_by_head_dims: bool = False
+  # Logits are kept within ± this number by a tanh; 0 leaves them.
+  atten_logit_cap: float = 0.0
+  use_rotary_position_emb: bool = False
+  # Whether the cache holds rotated keys only.
+  consolidate_rope_key_state: bool = False
+  rotary_position_emb_tpl: LayerTpl | None = template_field(
+    embedding_softmax.RotaryPositionalEmbedding
+  )
+  cast_rotary_position_emb: bool = True
+  # Adds a bias per head and distance to the logits.
+  relative_bias_tpl: LayerTpl | None = template_field(None)
+  # A constant logit that takes part in the softmax and contributes no value.
+  attention_extra_logit: float | None = None
+  ngrammer_tpl: LayerTpl | None = template_field(None)
+  # Whether the mask is recorded as an image summary.
+  attention_mask_summary: bool = False
+  # Whether queries that see nothing give 0 and not the mean of the values.
+  zero_fully_masked: bool = False
+  # The two products of the attention.
+  qk_einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
+  pv_einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
+  per_dim_scale_tpl: LayerTpl = template_field(positions.PerDimScale)
+  causal_depthwise_conv1d_tpl: LayerTpl = template_field(
+    dconv.CausalDepthwiseConv1D
+  )
+  # Normalises queries and keys, each head by itself.
+  ln_tpl: LayerTpl | None = template_field(None)
+  # Whether projections are sharded as `blnh` in decoding, too.
+  decoding_maybe_shard_projections: bool = False
+
+  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+    # Of the projections, as [D, N, H], and of the convolutions, as [N, H].
+    proj: SplitDimsMapping = None
+    dconv: SplitDimsMapping = None
+
+  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+    # Of tensors with heads, and of the output.
+    blnh: SplitDimsMapping = None
+    bld: SplitDimsMapping = None
+
+  def setup(self) -> None:
+    self._check_fields()
+    if self.combine_qkv:
+      combined = self._with_heads(self.combined_qkv_proj_tpl)
+      self.create_child(
+        'combined_qkv', combined.set(input_dim=self._input_size('query'))
+      )
+    else:
+      for name in ('query', 'key', 'value'):
+        self.create_child(name, self._input_projection(name))
+    self.create_child('post', self._output_projection())
+    self._create_position_children()
+    self._create_head_children()
+    self.create_child('qk_einsum', self.qk_einsum_tpl.clone())
+    self.create_child('pv_einsum', self.pv_einsum_tpl.clone())
+    dropout = self.dropout_tpl.clone()
+    self.create_child(
+      'atten_dropout', dropout.set(keep_prob=1.0 - self.atten_dropout_prob)
+    )
+
+  def __call__(
+    self,
+    query_vec: Float[Array, 'B T Dq'],
+    key_vec: Float[Array, 'B S Dk'],
+    value_vec: Float[Array, 'B S Dv'],
+    atten_mask: Float[Array, '#B #N #T S'],
+    query_segment_pos: Int[Array, '#B T'] | None = None,
+    key_segment_pos: Int[Array, '#B S'] | None = None,
+  ) -> tuple[Float[Array, 'B T Dq'], Float[Array, 'B N T S']]:
+    """Returns the attended values and the probabilities (before dropout).
+
+    Args:
+      query_vec: inputs of the queries.
+      key_vec: inputs of the keys.
+      value_vec: inputs of the values.
+      atten_mask: additive; see masks.py.
+      query_segment_pos: position of each query in its segment; its index when
+        absent.
+      key_segment_pos: likewise of each key.
+    """
+    self._check_mask(atten_mask, query_vec.shape[1], key_vec.shape[1])
+    if self.attention_mask_summary:
+      self.add_summary(
+        'attention_mask',
+        lambda: jnp.moveaxis(atten_mask, 1, -1),
+        base_layer.SummaryType.IMAGE,
+      )
+    query, key, value = self._project(query_vec, key_vec, value_vec)
+    query, key, value = self._normalize(query, key, value)
+    if self.dconv_qkv:
+      self._remember('query_state', query)
+      query = self.dconv_q(query, 1, query_segment_pos)
+    key = self._finish_key(key, key_segment_pos)
+    value = self._finish_value(value, key_segment_pos)
+    if self.use_rotary_position_emb:
+      query = self.rotary_position_emb(query, query_segment_pos)
+    bias = self._relative_bias(query, key, query_segment_pos, key_segment_pos)
+    encoded, probs = self._attend(query, key, value, atten_mask, bias)
+    return self._post(encoded), probs
+
+  def extend_step(
+    self,
+    query_vec: Float[Array, 'B *L D'],
+    *,
+    atten_mask: Float[Array, ...],
+    time_step: Int[Array, ''] | int,
+    segment_pos: Int[Array, B *L] | None,
+    is_cross_attention: bool = False,
+  ) -> Float[Array, 'B *L D']:
+    """Returns the attended values for one decoding step, or a run of them.
+
+    Keys and values of the step are written to the cache at `time_step`; those
+    of a cross attention are all there since the forward pass.
+
+    Args:
+      query_vec: the step's input, or with a time axis those of several steps.
+      atten_mask: additive, [B or 1, 1, S], or [B or 1, 1, L, S] for L steps.
+      time_step: index of the (first) step.
+      segment_pos: position of each step in its segment; its index when None.
+      is_cross_attention: whether keys come from another sequence.
+    """
+    is_single = query_vec.ndim == 2
+    if is_single:
+      query_vec = query_vec[:, jnp.newaxis]
+    if atten_mask.ndim == 3:
+      atten_mask = atten_mask[:, :, jnp.newaxis]
+    pos = _step_positions(segment_pos, time_step, *query_vec.shape[:2])
+    query, key, value = self._extend_states(
+      query_vec, time_step, pos, is_cross_attention
+    )
+    bias = None
+    if self.relative_bias_tpl is not None:
+      steps = [time_step + i for i in range(query.shape[1])]
+      rows = [self.relative_bias.extend_step(key.shape[1], t) for t in steps]
+      bias = jnp.concatenate(rows, axis=2)
+    encoded = self._attend_grouped(query, key, value, atten_mask, bias)
+    outputs = self._post(encoded, is_step=True)
+    return outputs[:, 0] if is_single else outputs
+
+  # Children.
+
+  def _create_position_children(self) -> None:
+    if self.use_rotary_position_emb:
+      self.create_child(
+        'rotary_position_emb',
+        self.rotary_position_emb_tpl.clone().set(
+          embedding_dims=self._head_size(),
+          cast_as_fprop_dtype=self.cast_rotary_position_emb,
+        ),
+      )
+    if self.relative_bias_tpl is not None:
+      relative_bias = self.relative_bias_tpl.clone()
+      self.create_child(
+        'relative_bias', relative_bias.set(num_heads=self.num_heads)
+      )
+
+  def _create_head_children(self) -> None:
+    """Creates what works on projected queries, keys and values."""
+    if self.internal_enable_query_scale and self.internal_enable_per_dim_scale:
+      scale = self.per_dim_scale_tpl.clone()
+      self.create_child('per_dim_scale', scale.set(dim=self._head_size()))
+    if self.ln_tpl is not None:
+      for name in ('layer_norm_q', 'layer_norm_k'):
+        self.create_child(name, self.ln_tpl.clone().set(dim=self._head_size()))
+    if self.dconv_qkv:
+      for name in ('dconv_q', 'dconv_k', 'dconv_v'):
+        conv = self.causal_depthwise_conv1d_tpl.clone().set(
+          kernel_size=self.dconv_kernel_size,
+          hidden_dims=[self.num_heads, self._head_size()],
+        )
+        conv.weight_split_dims_mapping.wt = self.weight_split_dims_mapping.dconv
+        self.create_child(name, conv)
+
+  def _input_projection(self, name: str) -> LayerTpl:
+    input_size = self._input_size(name)
+    proj = self._with_heads(self.proj_tpl).set(input_dim=input_size)
+    if self.internal_gshard_gaussian_init:
+      size = input_size * self._head_size() if name == 'query' else input_size
+      proj.params_init = base_layer.WeightInit.Gaussian(size**-0.5)
+    return proj
+
+  def _output_projection(self) -> LayerTpl:
+    proj = self._with_heads(self.proj_tpl).set(
+      input_dim=self._input_size('query'),
+      is_output_projection=True,
+      use_nhd_shape=self.output_proj_use_nhd_shape,
+    )
+    if self.internal_gshard_gaussian_init:
+      size = self.num_heads * self._head_size()
+      proj.params_init = base_layer.WeightInit.Gaussian(size**-0.5)
+    return proj
+
+  def _with_heads(self, template: LayerTpl) -> LayerTpl:
+    proj = template.clone().set(
+      num_heads=self.num_heads,
+      dim_per_head=self._head_size(),
+      use_bias=self.use_bias,
+    )
+    proj.weight_split_dims_mapping.wt = self.weight_split_dims_mapping.proj
+    return proj
+
+  def _input_size(self, name: str) -> int:
+    sizes = self.input_dim
+    return sizes[name] if isinstance(sizes, dict) else sizes
+
+  def _head_size(self) -> int:
+    if self.dim_per_head is not None:
+      return self.dim_per_head
+    return self.hidden_dim // self.num_heads
+
+  # Steps of the computation, in order.
+
+  def _project(
+    self, query_vec: Array, key_vec: Array, value_vec: Array
+  ) -> tuple[_Heads, _Heads, _Heads]:
+    if self.combine_qkv:
+      if query_vec is not key_vec or query_vec is not value_vec:
+        raise ValueError(
+          'query_vec, key_vec and value_vec must be the same array with '
+          'combine_qkv=True; set combine_qkv=False for cross attention'
+        )
+      heads = self.combined_qkv(query_vec)
+      names = ['combined_qkv_proj'] * 3
+    else:
+      heads = self.query(query_vec), self.key(key_vec), self.value(value_vec)
+      names = ['query_proj', 'key_proj', 'value_proj']
+    query, key, value = (
+      checkpoint_name(self._shard_heads(x), name)
+      for x, name in zip(heads, names, strict=True)
+    )
+    return query, key, value
+
+  def _normalize(
+    self, query: _Heads, key: _Heads, value: _Heads
+  ) -> tuple[_Heads, _Heads, _Heads]:
+    if self.ln_tpl is None:
+      return query, key, value
+    return self.layer_norm_q(query), self.layer_norm_k(key), value
+
+  def _finish_key(self, key: _Heads, pos: _Segments | None) -> _Heads:
+    """Returns the key to attend with; caches it and what it was before."""
+    name = 'key_state'
+    if self.dconv_qkv:
+      self._remember(name, key)
+      key, name = self.dconv_k(key, 1, pos), 'key_post_dconv'
+    if not self.use_rotary_position_emb:
+      self._remember(name, key)
+      return key
+    rotated = self.rotary_position_emb(key, pos)
+    if self.consolidate_rope_key_state:
+      self._remember(name, rotated)
+    else:
+      self._remember(name, key)
+      self._remember('key_post_rotary_pos_emb', rotated)
+    return rotated
+
+  def _finish_value(self, value: _Heads, pos: _Segments | None) -> _Heads:
+    self._remember('value_state', value)
+    if self.dconv_qkv:
+      value = self.dconv_v(value, 1, pos)
+      self._remember('value_post_dconv', value)
+    return value
+
+  def _relative_bias(
+    self,
+    query: _Heads,
+    key: _Heads,
+    query_pos: _Segments | None,
+    key_pos: _Segments | None,
+  ) -> Float[Array, '#B N T S'] | None:
+    if self.relative_bias_tpl is None:
+      return None
+    if query_pos is None:
+      query_pos = jnp.arange(query.shape[1])[jnp.newaxis]
+    if key_pos is None:
+      key_pos = jnp.arange(key.shape[1])[jnp.newaxis]
+    return self.relative_bias(query_pos, key_pos)
+
+  def _attend(
+    self,
+    query: _Heads,
+    key: Float[Array, 'B S N H'],
+    value: Float[Array, 'B S N H'],
+    mask: Float[Array, '#B #N #T S'],
+    bias: Float[Array, '#B N T S'] | None,
+  ) -> tuple[_Heads, Float[Array, 'B N T S']]:
+    """Returns the mean of the values each query sees, and the weights."""
+    logits = self._logits(self._scale_query(query), key)
+    if bias is not None:
+      logits += bias.astype(logits.dtype)
+    if self.scale_logits_by_head_dims:
+      logits *= self._head_size() ** -0.5
+    logits = checkpoint_name(logits, 'logits')
+    if self.atten_logit_cap > 0.0:
+      logits = self.atten_logit_cap * jnp.tanh(logits / self.atten_logit_cap)
+    probs = softmax.masked_softmax(
+      logits,
+      mask,
+      extra_logit=self.attention_extra_logit,
+      zero_fully_masked=self.zero_fully_masked,
+    ).astype(key.dtype)
+    dropped = self.atten_dropout(probs)
+    encoded = self.pv_einsum('BNTS,BSNH->BTNH', dropped, value)
+    return self._shard_heads(checkpoint_name(encoded, 'context')), probs
+
+  def _logits(
+    self, query: _Heads, key: Float[Array, 'B S N H']
+  ) -> Float[Array, 'B N T S']:
+    return self.qk_einsum('BTNH,BSNH->BNTS', query, key)
+
+  def _scale_query(self, query: _Heads) -> _Heads:
+    if not self.internal_enable_query_scale:
+      return query
+    if self.internal_enable_per_dim_scale:
+      return self.per_dim_scale(query)
+    size = self._head_size()
+    if not self.scale_query_by_dim_per_head and self.hidden_dim:
+      size = self.hidden_dim // self.num_heads
+    return query * size**-0.5
+
+  def _post(
+    self, encoded: _Heads, *, is_step: bool = False
+  ) -> Float[Array, 'B T D']:
+    split = self.activation_split_dims_mapping.bld
+    if is_step and split is not None:
+      split = [split[0], None, split[2]]
+    outputs = base_layer.maybe_shard(
+      self.post(encoded), split, self.mesh_axis_names
+    )
+    return checkpoint_name(outputs, 'out_proj')
+
+  def _shard_heads(self, x: _Heads) -> _Heads:
+    split = self.activation_split_dims_mapping.blnh
+    return base_layer.maybe_shard(x, split, self.mesh_axis_names)
+
+  # Decoding.
+
+  def _extend_states(
+    self,
+    query_vec: Float[Array, 'B L D'],
+    time_step: Int[Array, ''] | int,
+    pos: Int[Array, 'B L'],
+    is_cross_attention: bool,
+  ) -> tuple[_Heads, Float[Array, 'B S N H'], Float[Array, 'B S N H']]:
+    """Returns the step's queries, and keys and values of all steps."""
+    if is_cross_attention:
+      query, key, value = self.query(query_vec), None, None
+      if self.ln_tpl is not None:
+        query = self.layer_norm_q(query)
+    else:
+      heads = self._project_step(query_vec)
+      query, key, value = self._normalize(*heads)
+    if self.dconv_qkv:
+      states = self.extend_decode_state('query_state', query, time_step)
+      query = _convolve_steps(self.dconv_q, states, time_step, pos)
+    if self.use_rotary_position_emb:
+      query = self.rotary_position_emb(query, pos)
+    if is_cross_attention:
+      return query, *self._cached_key_value()
+    return (
+      query,
+      self._extend_key(key, time_step, pos),
+      self._extend_value(value, time_step, pos),
+    )
+
+  def _project_step(
+    self, query_vec: Float[Array, 'B L D']
+  ) -> tuple[_Heads, _Heads, _Heads]:
+    if self.combine_qkv:
+      heads = self.combined_qkv.extend_step(query_vec)
+    else:
+      layers = self.query, self.key, self.value
+      heads = tuple(layer.extend_step(query_vec) for layer in layers)
+    split = self.activation_split_dims_mapping.blnh
+    if not self.decoding_maybe_shard_projections or split is None:
+      return heads
+    split = [split[0], None, *split[2:]]
+    query, key, value = (
+      base_layer.maybe_shard(x, split, self.mesh_axis_names) for x in heads
+    )
+    return query, key, value
+
+  def _extend_key(
+    self, key: _Heads, time_step: Array | int, pos: Int[Array, 'B L']
+  ) -> Float[Array, 'B S N H']:
+    """Writes the step's key; returns the keys of all steps, as attended to."""
+    name = 'key_state'
+    if self.dconv_qkv:
+      states = self.extend_decode_state(name, key, time_step)
+      key = _convolve_steps(self.dconv_k, states, time_step, pos)
+      name = 'key_post_dconv'
+    if self.use_rotary_position_emb:
+      if not self.consolidate_rope_key_state:
+        self.extend_decode_state(name, key, time_step)
+        name = 'key_post_rotary_pos_emb'
+      key = self.rotary_position_emb(key, pos)
+    return self.extend_decode_state(name, key, time_step)
+
+  def _extend_value(
+    self, value: _Heads, time_step: Array | int, pos: Int[Array, 'B L']
+  ) -> Float[Array, 'B S N H']:
+    states = self.extend_decode_state('value_state', value, time_step)
+    if not self.dconv_qkv:
+      return states
+    value = _convolve_steps(self.dconv_v, states, time_step, pos)
+    return self.extend_decode_state('value_post_dconv', value, time_step)
+
+  def _cached_key_value(
+    self,
+  ) -> tuple[Float[Array, 'B S N H'], Float[Array, 'B S N H']]:
+    """Returns the finished keys and values that the forward pass left."""
+    key = 'key_post_dconv' if self.dconv_qkv else 'key_state'
+    if self.use_rotary_position_emb and not self.consolidate_rope_key_state:
+      key = 'key_post_rotary_pos_emb'
+    value = 'value_post_dconv' if self.dconv_qkv else 'value_state'
+    return self.get_decode_state(key), self.get_decode_state(value)
+
+  def _attend_grouped(
+    self,
+    query: Float[Array, 'B L N H'],
+    key: Float[Array, 'C S N H'],
+    value: Float[Array, 'C S N H'],
+    mask: Float[Array, '#B #N #L S'],
+    bias: Float[Array, '#B N L S'] | None,
+  ) -> Float[Array, 'B L N H']:
+    """Attends when B/C samples in a row share the keys of one example."""
+    batch, steps = query.shape[:2]
+    samples = batch // key.shape[0]
+    if samples == 1:
+      return self._attend(query, key, value, mask, bias)[0]
+    grouped = query.reshape(-1, samples * steps, *query.shape[2:])
+    mask = _group_rows(mask, batch, steps, samples)
+    if bias is not None:
+      bias = _group_rows(bias, batch, steps, samples)
+    encoded, _ = self._attend(grouped, key, value, mask, bias)
+    return encoded.reshape(query.shape)
+
+  # Checks.
+
+  def _check_fields(self) -> None:
+    if self.num_heads <= 0 or self._head_size() <= 0:
+      raise ValueError(
+        'num_heads and the size of a head must be positive, got num_heads='
+        f'{self.num_heads}, dim_per_head={self.dim_per_head}, hidden_dim='
+        f'{self.hidden_dim}; set hidden_dim or dim_per_head'
+      )
+    if self.dim_per_head is None and self.hidden_dim % self.num_heads:
+      raise ValueError(
+        f'hidden_dim must be a multiple of num_heads={self.num_heads}, got '
+        f'{self.hidden_dim}; set dim_per_head for heads of another size'
+      )
+    if self.combine_qkv and isinstance(self.input_dim, dict):
+      raise ValueError(
+        'input_dim must be one number with combine_qkv=True, got '
+        f'{self.input_dim}; set combine_qkv=False'
+      )
+    if self.ngrammer_tpl is not None:
+      raise ValueError(
+        'ngrammer_tpl must be None, got a template; n-grammer layers are not '
+        'available'
+      )
+
+  def _check_mask(self, mask: Array, num_queries: int, num_keys: int) -> None:
+    fits = (
+      mask.ndim == 4
+      and mask.shape[1] in (1, self.num_heads)
+      and mask.shape[2] in (1, num_queries)
+      and mask.shape[3] == num_keys
+    )
+    if not fits:
+      raise ValueError(
+        f'atten_mask must have shape [batch or 1, 1, {num_queries} or 1, '
+        f'{num_keys}], got {list(mask.shape)}; build it with segment_mask, '
+        'causal_mask or convert_paddings_to_mask'
+      )
+
+
+def _step_positions(
+  segment_pos: Array | None, time_step: Array | int, batch: int, steps: int
+) -> Int[Array, 'B L']:
+  if segment_pos is None:
+    segment_pos = (time_step + jnp.arange(steps))[jnp.newaxis]
+  elif segment_pos.ndim == 1:
+    segment_pos = segment_pos[:, jnp.newaxis] + jnp.arange(steps)
+  return jnp.broadcast_to(segment_pos, (batch, steps))
+
+
+def _convolve_steps(
+  conv: dconv.CausalDepthwiseConv1D,
+  states: Float[Array, 'B S N H'],
+  time_step: Array | int,
+  pos: Int[Array, 'B L'],
+) -> Float[Array, 'B L N H']:
+  steps = [
+    conv.extend_step(states, 1, time_step + i, pos[:, i])
+    for i in range(pos.shape[1])
+  ]
+  return jnp.stack(steps, axis=1)
+
+
+def _group_rows(
+  rows: Float[Array, '#B N #L S'], batch: int, steps: int, samples: int
+) -> Float[Array, 'C N K S']:
+  """Moves the samples of an example from the batch axis to the query axis."""
+  _, heads, _, keys = rows.shape
+  rows = jnp.broadcast_to(rows, (batch, heads, steps, keys))
+  rows = rows.reshape(batch // samples, samples, heads, steps, keys)
+  rows = jnp.moveaxis(rows, 2, 1)
+  return rows.reshape(batch // samples, heads, samples * steps, keys)

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Projections between the model dimension and the heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxtyping import Array, Float
+
+from praxis import base_layer, pax_fiddle, pytypes
+from praxis.layers import base_ops
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+SplitDimsMapping = pytypes.SplitDimsMapping
+WeightHParams = base_layer.WeightHParams
+WeightInit = base_layer.WeightInit
+
+
+class AttentionProjection(base_layer.BaseLayer):
+  """Projects the model dimension to the heads, or the heads back."""
+
+  # Size of the model dimension.
+  input_dim: int = 0
+  num_heads: int = 0
+  dim_per_head: int = 0
+  # Whether the input has heads and the output the model dimension.
+  is_output_projection: bool = False
+  use_bias: bool = True
+  # Whether heads and their dimension are one dimension of the weight; then
+  # there is no bias.
+  attention_combine_dims: bool = False
+  # Whether an output projection stores its weight as [N, H, D] and not as
+  # [D, N, H].
+  use_nhd_shape: bool = False
+  # Whether initialisers see the model dimension and the heads as fans. Without
+  # it they see the last two dimensions of the weight.
+  explicit_fan_in_fan_out_axes: bool = False
+  # Does the product.
+  einsum_tpl: LayerTpl = pax_fiddle.template_field(base_ops.EinsumOp)
+
+  def setup(self) -> None:
+    _check_combine_dims(self)
+    self.create_variable('w', self._weight())
+    if self.use_bias:
+      self.create_variable('b', self._bias())
+    self.create_child('einsum', self.einsum_tpl)
+
+  def __call__(self, inputs: Float[Array, ...]) -> Float[Array, ...]:
+    """Returns [..., N, H] for inputs [..., D], or the other way round."""
+    weight = self.theta.w
+    if self.attention_combine_dims:
+      weight = weight.reshape(self._in_order(*self._sizes()))
+    model_first = 'NHD' if self._is_nhd else 'DNH'
+    if self.is_output_projection:
+      equation = f'...NH,{model_first}->...D'
+    else:
+      equation = f'...D,{model_first}->...NH'
+    outputs = self.einsum(equation, inputs, weight)
+    return outputs + self.theta.b if self.use_bias else outputs
+
+  def extend_step(
+    self,
+    inputs: Float[Array, ...],
+    *,
+    time_step: pytypes.JTensor | None = None,
+  ) -> Float[Array, ...]:
+    """Returns what `__call__` does: a projection knows no time."""
+    del time_step
+    return self(inputs)
+
+  @property
+  def _is_nhd(self) -> bool:
+    return self.is_output_projection and self.use_nhd_shape
+
+  def _sizes(self) -> tuple[int, int, int]:
+    return self.input_dim, self.num_heads, self.dim_per_head
+
+  def _in_order(self, model: object, *heads: object) -> list:
+    """Orders (model, heads...) as the weight stores them."""
+    return [*heads, model] if self._is_nhd else [model, *heads]
+
+  def _weight(self) -> WeightHParams:
+    model, *heads = self._sizes()
+    split_heads = _split(self.weight_split_dims_mapping.wt, 3)
+    if self.attention_combine_dims:
+      heads = [self.num_heads * self.dim_per_head]
+      split_heads = _merge_head_axes(split_heads)
+    shape = self._in_order(model, *heads)
+    fan_in, fan_out = self._fans(len(heads))
+    return WeightHParams(
+      shape=shape,
+      mesh_shape=self.mesh_shape,
+      tensor_split_dims_mapping=split_heads and self._in_order(*split_heads),
+      fan_in_axes=fan_in,
+      fan_out_axes=fan_out,
+    )
+
+  def _fans(
+    self, num_head_dims: int
+  ) -> tuple[list[int] | None, list[int] | None]:
+    if not self.explicit_fan_in_fan_out_axes:
+      return None, None
+    model, *heads = range(-num_head_dims - 1, 0)
+    if self._is_nhd:
+      *heads, model = range(-num_head_dims - 1, 0)
+    ends = [model], heads
+    return ends[::-1] if self.is_output_projection else ends
+
+  def _bias(self) -> WeightHParams:
+    split = _split(self.weight_split_dims_mapping.wt, 3)
+    if self.is_output_projection:
+      return _zeros(self, [self.input_dim], split and split[:1])
+    shape = [self.num_heads, self.dim_per_head]
+    return _zeros(self, shape, split and split[1:])
+
+
+class CombinedQKVProjectionLayer(base_layer.BaseLayer):
+  """Projects one input to queries, keys and values with one weight.
+
+  The sharding `wt` lists the last three dimensions of the weight [3, D, N, H].
+  """
+
+  # Size of the model dimension.
+  input_dim: int = 0
+  num_heads: int = 0
+  dim_per_head: int = 0
+  use_bias: bool = True
+  # As in AttentionProjection.
+  attention_combine_dims: bool = False
+  explicit_fan_in_fan_out_axes: bool = False
+  einsum_tpl: LayerTpl = pax_fiddle.template_field(base_ops.EinsumOp)
+
+  def setup(self) -> None:
+    _check_combine_dims(self)
+    split = _split(self.weight_split_dims_mapping.wt, 3)
+    heads = [self.num_heads, self.dim_per_head]
+    split_weight = split
+    if self.attention_combine_dims:
+      heads = [self.num_heads * self.dim_per_head]
+      split_weight = _merge_head_axes(split)
+    explicit = self.explicit_fan_in_fan_out_axes
+    last = range(-len(heads), 0)
+    weight = WeightHParams(
+      shape=[3, self.input_dim, *heads],
+      mesh_shape=self.mesh_shape,
+      tensor_split_dims_mapping=split_weight and [None, *split_weight],
+      fan_in_axes=[-len(heads) - 1] if explicit else None,
+      fan_out_axes=list(last) if explicit else None,
+    )
+    self.create_variable('w', weight)
+    if self.use_bias:
+      shape = [3, self.num_heads, self.dim_per_head]
+      bias = _zeros(self, shape, split and [None, *split[1:]])
+      self.create_variable('b', bias)
+    self.create_child('einsum', self.einsum_tpl)
+
+  def __call__(
+    self, inputs: Float[Array, '*B D']
+  ) -> tuple[
+    Float[Array, '*B N H'], Float[Array, '*B N H'], Float[Array, '*B N H']
+  ]:
+    """Returns the queries, keys and values."""
+    weight = self.theta.w
+    if self.attention_combine_dims:
+      weight = weight.reshape(
+        3, self.input_dim, self.num_heads, self.dim_per_head
+      )
+    outputs = self.einsum('...D,KDNH->K...NH', inputs, weight)
+    query, key, value = outputs[0], outputs[1], outputs[2]
+    if self.use_bias:
+      bias = self.theta.b
+      return query + bias[0], key + bias[1], value + bias[2]
+    return query, key, value
+
+  def extend_step(
+    self,
+    inputs: Float[Array, '*B D'],
+    *,
+    time_step: pytypes.JTensor | None = None,
+  ) -> tuple[
+    Float[Array, '*B N H'], Float[Array, '*B N H'], Float[Array, '*B N H']
+  ]:
+    """Returns what `__call__` does: a projection knows no time."""
+    del time_step
+    return self(inputs)
+
+
+def _zeros(
+  layer: base_layer.BaseLayer, shape: Sequence[int], split: SplitDimsMapping
+) -> WeightHParams:
+  return WeightHParams(
+    shape=list(shape),
+    mesh_shape=layer.mesh_shape,
+    init=WeightInit.Constant(0.0),
+    tensor_split_dims_mapping=split,
+  )
+
+
+def _check_combine_dims(layer: base_layer.BaseLayer) -> None:
+  if layer.attention_combine_dims and layer.use_bias:
+    raise ValueError(
+      'use_bias must be False with attention_combine_dims=True, got True; the '
+      'combined weight has no bias'
+    )
+
+
+def _split(split: SplitDimsMapping, rank: int) -> list | None:
+  """Returns the mapping as a list after checking its length."""
+  if split is None:
+    return None
+  if len(split) != rank:
+    raise ValueError(
+      f'weight_split_dims_mapping.wt of a projection must have {rank} entries '
+      f'(model dim, heads, dim per head), got {list(split)}'
+    )
+  return list(split)
+
+
+def _merge_head_axes(split: list | None) -> list | None:
+  """Returns [model, all axes of both head dimensions] for three entries."""
+  if split is None:
+    return None
+  merged = []
+  for axes in split[1:]:
+    if isinstance(axes, (str, int)):
+      merged.append(axes)
+    elif axes is not None:
+      merged.extend(axes)
+  merged = [axis for axis in merged if axis != -1]
+  return [split[0], tuple(merged) or None]

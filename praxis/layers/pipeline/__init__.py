@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pipelined layers: stages on devices of their own, fed by microbatches."""
+
+from praxis.layers.pipeline.circular import CircularLayerwiseShardablePipelined
+from praxis.layers.pipeline.layer import LayerwiseShardablePipelined
+
+__all__ = ['CircularLayerwiseShardablePipelined', 'LayerwiseShardablePipelined']

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transformer layers, alone, stacked, repeated and pipelined."""
+
+from praxis.layers.transformers.feed_forward import TransformerFeedForward
+from praxis.layers.transformers.masks import (
+  compute_attention_masks_for_extend_step,
+  compute_attention_masks_for_fprop,
+)
+from praxis.layers.transformers.moe import TransformerFeedForwardMoe
+from praxis.layers.transformers.pipelined import PipelinedTransformer
+from praxis.layers.transformers.repeated import (
+  PipelineCompatibleStackedTransformerRepeated,
+  StackedTransformerRepeated,
+)
+from praxis.layers.transformers.stacked import StackedTransformer
+from praxis.layers.transformers.transformer import Transformer
+
+__all__ = [
+  'PipelineCompatibleStackedTransformerRepeated',
+  'PipelinedTransformer',
+  'StackedTransformer',
+  'StackedTransformerRepeated',
+  'Transformer',
+  'TransformerFeedForward',
+  'TransformerFeedForwardMoe',
+  'compute_attention_masks_for_extend_step',
+  'compute_attention_masks_for_fprop',
+]

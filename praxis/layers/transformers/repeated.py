@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A block of transformer layers repeated with stacked weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jaxtyping import Array, Float, Int, Num
+
+from praxis import base_layer, pax_fiddle, pytypes
+from praxis.layers import checkpoint_policy as checkpoint_policy_lib
+from praxis.layers import repeats
+from praxis.layers.transformers import stacked
+
+AutodiffCheckpointType = checkpoint_policy_lib.AutodiffCheckpointType
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+SplitDimsMapping = pytypes.SplitDimsMapping
+
+
+class StackedTransformerRepeated(base_layer.BaseLayer):
+  """Applies a block x_times; its weights are stacked on a leading axis.
+
+  Compared with one StackedTransformer of all layers it compiles once per block
+  and keeps, by its checkpoint policy, little for the backward pass.
+  """
+
+  # What is repeated.
+  block: LayerTpl = pax_fiddle.template_field(stacked.StackedTransformer)
+  # The fields below are those of repeats.Repeat.
+  x_times: int = 0
+  checkpoint_policy: AutodiffCheckpointType = (
+    AutodiffCheckpointType.SAVE_NOTHING
+  )
+  unroll_in_decode: bool = True
+  # Names in variable trees, of the loop and of the block in it.
+  repeat_layer_name: str = 'repeat'
+  sublayer_name: str = 'sub'
+  repeat_optimizer_dims_mapping: SplitDimsMapping = None
+  nd_prefix_shape: Sequence[int] | None = None
+  return_intermediate_outputs: bool = False
+  collect_intermediate_outputs: bool = False
+  scan_unroll: int = 1
+
+  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+    # Of the leading axes of all weights.
+    block: SplitDimsMapping = None
+
+  def setup(self) -> None:
+    repeat = pax_fiddle.Config(
+      repeats.Repeat,
+      sub_tpl=self.block,
+      x_times=self.x_times,
+      unpack_summaries=True,
+      checkpoint_policy=self.checkpoint_policy,
+      unroll_in_decode=self.unroll_in_decode,
+      sublayer_name=self.sublayer_name,
+      optimizer_dims_mapping=self.repeat_optimizer_dims_mapping,
+      nd_prefix_shape=self.nd_prefix_shape,
+      return_intermediate_outputs=self.return_intermediate_outputs,
+      collect_intermediate_outputs=self.collect_intermediate_outputs,
+      scan_unroll=self.scan_unroll,
+    )
+    repeat.weight_split_dims_mapping.sub = self.weight_split_dims_mapping.block
+    self.create_child(self.repeat_layer_name, repeat)
+
+  @property
+  def repeat_layer(self) -> repeats.Repeat:
+    """The loop over the blocks."""
+    return getattr(self, self.repeat_layer_name)
+
+  def __call__(
+    self,
+    inputs: Float[Array, 'B T D'],
+    paddings: Num[Array, 'B T'] | None,
+    segment_mask: Float[Array, '#B 1 #T T'] | None = None,
+    cross_inputs: Float[Array, 'B S D'] | None = None,
+    cross_paddings: Num[Array, 'B S'] | None = None,
+    cross_segment_mask: Float[Array, '#B 1 #T S'] | None = None,
+    segment_pos: Int[Array, '#B T'] | None = None,
+  ) -> Any:
+    """Returns the last block's output; see StackedTransformer.
+
+    With return_intermediate_outputs, also those of all blocks, [x_times, ...].
+    """
+    return self.repeat_layer(
+      inputs,
+      paddings,
+      segment_mask,
+      cross_inputs,
+      cross_paddings,
+      cross_segment_mask,
+      segment_pos,
+    )
+
+  def extend_step(
+    self,
+    inputs: Float[Array, 'B *L D'],
+    *,
+    time_step: Int[Array, ''] | int,
+    segment_pos: Int[Array, B *L] | None = None,
+    atten_mask: Float[Array, '#B 1 *L S'] | None = None,
+    cross_paddings: Num[Array, 'B C'] | None = None,
+    cross_segment_mask: Float[Array, '#B 1 C'] | None = None,
+  ) -> Any:
+    """Returns the output of one decoding step; see StackedTransformer."""
+    return self.repeat_layer.extend_step(
+      inputs,
+      time_step=time_step,
+      segment_pos=segment_pos,
+      atten_mask=atten_mask,
+      cross_paddings=cross_paddings,
+      cross_segment_mask=cross_segment_mask,
+    )
+
+  def transform_decode_state(
+    self, transform_fn: Callable[[jax.Array, int, int], jax.Array]
+  ) -> None:
+    """Replaces every cached tensor by fn(tensor, batch_dim, time_dim)."""
+    self.repeat_layer.transform_decode_state(transform_fn)
+
+
+class PipelineCompatibleStackedTransformerRepeated(StackedTransformerRepeated):
+  """Repeats the stages of a PipelinedTransformer, from its checkpoints.
+
+  For a circular pipeline nd_prefix_shape is [circular_repeat, num_stages].
+  """
+
+  repeat_layer_name: str = 'pipeline'
+  sublayer_name: str = 'body'
