@@ -50,7 +50,8 @@ def _sharding_rule(operands: Sequence[str], results: Sequence[str]) -> str:
 
 
 def _replicated(operands: Sequence[str]) -> tuple[str, ...]:
-  return tuple(sorted(set(''.join(operands)) - {'n'}))
+  # In order of appearance, as Shardy wants them.
+  return tuple(d for d in dict.fromkeys(''.join(operands)) if d != 'n')
 
 
 def _token_axes(args: Sequence[Any]) -> Any:

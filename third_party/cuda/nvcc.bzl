@@ -28,7 +28,7 @@ def nvcc_library(name, srcs, hdrs = [], deps = [], visibility = None):
         outs = ["lib%s.a" % name],
         cmd = " ".join([
             NVCC,
-            "-std=c++17 -O3 --use_fast_math -Xcompiler=-fPIC,-fvisibility=hidden",
+            "-std=c++17 -O3 -Xcompiler=-fPIC,-fvisibility=hidden",
             codes,
             "-I. --lib $(location %s) -o $@" % srcs[0],
         ]),
