@@ -282,6 +282,18 @@ def mesh_shape(
   return [i * d for i, d in zip(ici, dcn, strict=True)]
 
 
+def register_dataclass(cls: type[T]) -> type[T]:
+  """Lets Fiddle see into values of a dataclass, and save them as JSON."""
+  names = tuple(f.name for f in dataclasses.fields(cls))
+  _daglish.register_node_traverser(
+    cls,
+    flatten_fn=lambda x: (tuple(getattr(x, n) for n in names), None),
+    unflatten_fn=lambda values, _: cls(*values),
+    path_elements_fn=lambda _: tuple(map(_daglish.Attr, names)),
+  )
+  return cls
+
+
 def fields_of(cls: Any) -> tuple[dataclasses.Field, ...]:
   """Returns the dataclass fields of `cls`, none if it has no such thing."""
   return dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()

@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
+from praxis import pax_fiddle
 from praxis.pytypes import JTensor, PRNGKey
 
 _TRUNCATE_AT = 2.0  # standard deviations
 
 
+@pax_fiddle.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class WeightInit:
   """A distribution by name (one of the factories below) and its scale."""

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fiddle.experimental import serialization
 
+from praxis import base_layer
 from praxis.base_layer import WeightInit, get_fan_in_fan_out, init_weight
 from praxis.base_layer.weights import WeightHParams
 
@@ -89,6 +91,12 @@ def test_fans():
   assert get_fan_in_fan_out((4, 2, 3), (0,), (1, 2)) == (4, 6)
   with pytest.raises(ValueError, match='give both'):
     get_fan_in_fan_out((4, 2), (0,))
+
+
+def test_a_config_with_an_initializer_survives_json():
+  config = base_layer.BaseLayer.config(params_init=WeightInit.Gaussian(0.5))
+  text = serialization.dump_json(config)
+  assert serialization.load_json(text).params_init == WeightInit.Gaussian(0.5)
 
 
 def test_unknown_kind():
