@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -40,7 +41,20 @@ def main(argv: Sequence[str]) -> int:
 
 def console() -> None:
   """The `pax` command."""
-  sys.exit(main(sys.argv))
+  code = main(sys.argv)
+  if code == EXIT_ERROR and 'jax' in sys.modules:
+    _leave_at_once_if_one_of_many()
+  sys.exit(code)
+
+
+def _leave_at_once_if_one_of_many() -> None:
+  """A process that failed must not wait at exit for those that go on."""
+  import jax
+
+  if jax.distributed.is_initialized():
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(EXIT_ERROR)
 
 
 def _fail(error: Exception, *, show_traceback: bool) -> int:

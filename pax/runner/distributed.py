@@ -13,6 +13,9 @@ from pax.runner.options import RunOptions, UsageError
 
 _FORCED_DEVICES = re.compile(r'--xla_force_host_platform_device_count=\S+')
 
+# After so long without a sign of life of one process the others end.
+_HEARTBEAT_TIMEOUT_SECS = 60
+
 
 def initialize(options: RunOptions) -> None:
   """Configures JAX; to be called before anything asks for a device."""
@@ -62,9 +65,12 @@ def _join_hosts(options: RunOptions) -> None:
       coordinator_address=options.server_addr,
       num_processes=options.num_hosts,
       process_id=options.host_idx,
+      heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_SECS,
     )
   elif _is_one_of_many():
-    jax.distributed.initialize()
+    jax.distributed.initialize(
+      heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_SECS
+    )
 
 
 def _is_one_of_many() -> bool:

@@ -16,7 +16,7 @@ NestedMap = py_utils.NestedMap
 
 
 class CountedRows(base_input.BaseInput):
-  """Batch `i` is drawn from seed `i`; the state is the count."""
+  """Batch `i` is drawn from seed `i`, each host taking its rows of it."""
 
   # Batches there are; 0 for no end.
   num_batches: int = 0
@@ -32,7 +32,10 @@ class CountedRows(base_input.BaseInput):
       raise StopIteration
     time.sleep(self.seconds)
     self._count += 1
-    return tiny.batch(rows=self.batch_size, seed=self._count)
+    rows = self.batch_size * self.num_infeed_hosts
+    first = self.batch_size * self.infeed_host_index
+    whole = tiny.batch(rows=rows, seed=self._count)
+    return whole.Transform(lambda x: x[first : first + self.batch_size])
 
   def reset(self) -> None:
     self._count = 0
@@ -45,13 +48,14 @@ class CountedRows(base_input.BaseInput):
 
 
 class FailingRows(CountedRows):
-  """Fails at one batch."""
+  """Fails at one batch, on the last host."""
 
   fails_at: int = 3
 
   def get_next(self) -> NestedMap:
     batch = super().get_next()
-    if self._count > self.fails_at:
+    is_last = self.infeed_host_index == self.num_infeed_hosts - 1
+    if is_last and self._count > self.fails_at:
       raise OSError('the disk with the data is gone')
     return batch
 
