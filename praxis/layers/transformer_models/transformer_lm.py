@@ -234,7 +234,7 @@ class TransformerLm(base_layer.BaseLayer):
     """Returns the scores, and with labels the losses; see `__call__`."""
     if labels is None:
       logits = self.softmax.get_logits(activations, input_ids)
-      log_probs = self.softmax.logits_to_logp(logits)
+      log_probs = jax.nn.log_softmax(logits)
       return NestedMap(
         logits=logits, log_probs=log_probs, probs=jnp.exp(log_probs)
       )

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics, packing, weights and generation of the language model."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from praxis import base_layer, decoder_hparams
+from praxis.layers import models, transformers
+from praxis.layers.models import LanguageModelType
+from praxis.nested_map import NestedMap
+
+_B, _T, _V = 2, 6, 13
+
+
+def _model(repeated=False, **fields):
+  cfg = models.LanguageModel.config(name='model').set(**fields)
+  cfg.lm_tpl.set(model_dims=8, vocab_size=_V)
+  block = cfg.lm_tpl.stacked_transformer_tpl
+  block.set(num_layers=2, hidden_dims=16, num_heads=2)
+  if repeated:
+    block.num_layers = 1
+    cfg.lm_tpl.stacked_transformer_tpl = (
+      transformers.StackedTransformerRepeated.config(block=block, x_times=2)
+    )
+  return cfg
+
+
+def _batch(**extra):
+  keys = jax.random.split(jax.random.key(3))
+  return NestedMap(
+    ids=jax.random.randint(keys[0], (_B, _T), 0, _V),
+    labels=jax.random.randint(keys[1], (_B, _T), 0, _V),
+    weights=jnp.asarray([[1.0] * 6, [1, 1, 1, 1, 0, 0]]),
+    paddings=jnp.asarray([[0.0] * 6, [0, 0, 0, 0, 1, 1]]),
+    **extra,
+  )
+
+
+def _init(cfg, batch):
+  layer = cfg.Instantiate()
+  variables = layer.init(jax.random.key(0), batch)
+  leaves, treedef = jax.tree.flatten(variables)
+  keys = jax.random.split(jax.random.key(5), len(leaves))
+  noise = [
+    x + 0.3 * jax.random.normal(k, x.shape)
+    for k, x in zip(keys, leaves, strict=True)
+  ]
+  return layer, jax.tree.unflatten(treedef, noise)
+
+
+def test_metrics():
+  batch = _batch()
+  layer, variables = _init(_model(report_strict_acc=True), batch)
+  predictions = layer.apply(variables, batch, method='compute_predictions')
+  # A row that is right wherever it counts.
+  batch.labels = batch.labels.at[1, :4].set(
+    predictions.per_example_argmax[1, :4]
+  )
+  metrics, per_example = layer.apply(variables, batch)
+  logits = np.asarray(predictions.logits, np.float64)
+  log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+  labels, weights = np.asarray(batch.labels), np.asarray(batch.weights)
+  xent = -np.take_along_axis(log_probs, labels[..., None], -1)[..., 0]
+  right = (logits.argmax(-1) == labels) * weights
+  loss = (xent * weights).sum() / 10
+  want = {
+    'total_loss': (loss, 10),
+    'avg_xent': (loss, 10),
+    'aux_loss': (0, 1),
+    'log_pplx': (loss, 10),
+    'fraction_of_correct_next_step_preds': (right.sum() / 10, 10),
+    'num_predictions': (10, 1),
+    'acc_strict': (0.5, 2),
+  }
+  assert set(metrics) == set(want)
+  for name, pair in want.items():
+    np.testing.assert_allclose(metrics[name], pair, rtol=1e-5, err_msg=name)
+  np.testing.assert_array_equal(per_example.labels, batch.labels)
+  np.testing.assert_allclose(
+    per_example.scores, -(xent * weights).sum(1), rtol=1e-5
+  )
+
+
+def test_predictions_can_be_returned_whole():
+  batch = _batch()
+  layer, variables = _init(_model(return_predictions=True), batch)
+  _, per_example = layer.apply(variables, batch)
+  assert per_example.logits.shape == (_B, _T, _V)
+
+
+def test_eval_sample_weights():
+  batch = _batch(eval_sample_weights=jnp.asarray([1.0, 0.0]))
+  layer, variables = _init(_model(), batch)
+  plain, per_example = layer.apply(variables, batch)
+  assert plain.num_predictions[0] == 10
+  np.testing.assert_array_equal(per_example.eval_sample_weights, [1, 0])
+  weighing = _model(apply_eval_sample_weights=True).Instantiate()
+  weighted, _ = weighing.apply(variables, batch)
+  first = jax.tree.map(lambda x: x[:1], batch)
+  alone, _ = weighing.apply(variables, first)
+  assert weighted.num_predictions[0] == 6
+  np.testing.assert_allclose(weighted.total_loss, alone.total_loss, rtol=1e-5)
+
+
+def test_packed_batches():
+  cfg = _model()
+  cfg.lm_tpl.packed_input = True
+  batch = _batch(
+    segment_ids=jnp.asarray([[1, 1, 1, 2, 2, 2], [1, 1, 1, 1, 0, 0]]),
+    segment_pos=jnp.asarray([[0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 0, 0]]),
+  )
+  layer, variables = _init(cfg, batch)
+  scores = layer.apply(variables, batch, method='compute_predictions')
+  changed = NestedMap(batch)
+  changed.ids = batch.ids.at[0, 0].add(1) % _V
+  after = layer.apply(variables, changed, method='compute_predictions')
+  # The second text of the row does not see the first.
+  np.testing.assert_array_equal(scores.logits[0, 3:], after.logits[0, 3:])
+  assert (scores.logits[0, :3] != after.logits[0, :3]).any()
+  with pytest.raises(ValueError, match="needs 'segment_ids'"):
+    layer.apply(variables, _batch())
+
+
+def test_prefix_models_need_their_indicator():
+  cfg = _model(model_type=LanguageModelType.PREFIX)
+  indicator = jnp.asarray([[1, 1, 1, 0, 0, 0]] * _B)
+  batch = _batch(inputs_indicator=indicator)
+  layer, variables = _init(cfg, batch)
+  before = layer.apply(variables, batch, method='compute_predictions')
+  changed = NestedMap(batch)
+  changed.ids = batch.ids.at[:, 2].add(1) % _V
+  after = layer.apply(variables, changed, method='compute_predictions')
+  assert (before.logits[:, 0] != after.logits[:, 0]).any(-1).all()
+  with pytest.raises(ValueError, match="needs 'inputs_indicator'"):
+    layer.apply(variables, _batch())
+
+
+def test_tokens_are_counted():
+  batch = _batch()
+  layer, variables = _init(_model(count_tokens=True), batch)
+  before = variables['non_trainable']['token_counter']
+  _, updated = layer.apply(
+    variables, batch, mutable=[base_layer.NON_TRAINABLE]
+  )
+  after = updated['non_trainable']['token_counter']
+  name = 'approx_total_tokens_mm'
+  np.testing.assert_allclose(after[name] - before[name], 1e-5, rtol=1e-2)
+
+
+def _decode(layer, variables, batch, hparams):
+  run = jax.jit(
+    lambda batch: layer.apply(
+      variables,
+      hparams,
+      batch,
+      method='decode_with_params',
+      rngs=jax.random.key(1),
+      mutable=[base_layer.DECODE_CACHE],
+    )[0]
+  )
+  return run(batch)
+
+
+def _logits_after(layer, variables, text):
+  """Scores the next token by reading the whole text, without a cache."""
+  ids = jnp.asarray([text])
+  out = layer.apply(
+    variables, ids, jnp.zeros(ids.shape), method=lambda m, *a: m.lm(*a)
+  )
+  return np.asarray(out.logits[0, -1], np.float64)
+
+
+@pytest.mark.parametrize('at_once', [True, False])
+@pytest.mark.parametrize('repeated', [True, False])
+def test_greedy_decoding_equals_reading_the_whole_text(repeated, at_once):
+  batch = _batch(prefix_lengths=jnp.asarray([4, 2]))
+  layer, variables = _init(_model(repeated), batch)
+  hparams = decoder_hparams.GreedyDecoderHParams(
+    seqlen=8, max_decode_steps=4, fprop_for_prefix=at_once, eos_id=-1
+  )
+  metrics, out, _ = _decode(layer, variables, batch, hparams)
+  np.testing.assert_array_equal(metrics.num_decoded, (2, 1))
+  np.testing.assert_array_equal(out.original_lengths, [6, 4])
+  for row, prompt in enumerate([4, 2]):
+    assert out.decode_lengths[row, 0] == prompt + 4
+    text = [int(token) for token in batch.ids[row, :prompt]]
+    for i in range(prompt, prompt + 4):
+      logits = _logits_after(layer, variables, text)
+      token = int(out.output_ids[row, 0, i])
+      assert token == logits.argmax()
+      want = logits[token] - np.log(np.exp(logits).sum())
+      np.testing.assert_allclose(out.logprobs[row, 0, i], want, atol=1e-5)
+      text.append(token)
+
+
+def test_sampling_by_the_models_own_parameters():
+  cfg = _model()
+  cfg.decoder_tpl = decoder_hparams.SampleDecoderHParams(
+    seqlen=9, num_samples=3, temperature=2.0, k=0, eos_id=-1
+  )
+  layer, variables = _init(cfg, _batch())
+  _, out, _ = layer.apply(
+    variables,
+    _batch(),
+    method='decode',
+    rngs=jax.random.key(1),
+    mutable=[base_layer.DECODE_CACHE],
+  )[0]
+  assert out.output_ids.shape == (2, 3, 9)
+  # Prompts are what is no padding.
+  np.testing.assert_array_equal(out.prefix_lengths, [6, 4])
+  texts = {tuple(np.asarray(ids)) for ids in out.output_ids[1]}
+  assert len(texts) == 3
+
+
+def test_bidirectional_models_cannot_decode():
+  cfg = _model(model_type=LanguageModelType.BIDIRECTIONAL)
+  layer, variables = _init(cfg, _batch())
+  with pytest.raises(NotImplementedError, match='bidirectional'):
+    layer.apply(variables, _batch(), method='decode')
+
+
+class _Vocabulary:
+  def ids_to_strings(self, ids, lengths, key=None):
+    return [
+      ' '.join(str(int(i)) for i in row[:length])
+      for row, length in zip(ids, lengths, strict=True)
+    ]
+
+
+def test_process_decode_out():
+  out = NestedMap(
+    ids=np.asarray([[5, 6, 7, 8], [1, 2, 3, 0]]),
+    original_lengths=np.asarray([4, 3]),
+    prefix_ids=np.asarray([[5, 6], [1, 0]]),
+    prefix_lengths=np.asarray([2, 1]),
+    output_ids=np.asarray(
+      [[[5, 6, 9, 2], [5, 6, 3, 0]], [[1, 4, 0, 0], [1, 8, 8, 8]]]
+    ),
+    decode_lengths=np.asarray([[4, 3], [2, 4]]),
+    logprobs=np.ones((2, 2, 4)),
+    eval_sample_weights=np.asarray([1.0, 1.0]),
+  )
+  layer = _model().Instantiate()
+  metrics, pairs, _ = layer.process_decode_out(_Vocabulary(), out)
+  assert metrics.num_decoded == (2, 1)
+  (prefix, first), (_, second) = pairs
+  assert prefix == first.prefix == '5 6'
+  assert first.original == '5 6 7 8'
+  assert first.decoded == '5 6 9 2'
+  assert first.decoded_substr == '9 2'
+  assert first.sampled == ['5 6 9 2', '5 6 3']
+  assert (first.prefix_length, first.decode_length) == (2, 4)
+  assert second.decoded_substr == '4'
+  out.eval_sample_weights = np.asarray([0.0, 1.0])
+  metrics, pairs, _ = layer.process_decode_out(_Vocabulary(), out)
+  assert [key for key, _ in pairs] == ['1']
