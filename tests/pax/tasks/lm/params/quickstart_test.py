@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quickstart declares what it says, and learns from real text."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from pax import experiment_registry, partitioning
+from pax.inputs import tokenizers
+from pax.tasks.lm.params import quickstart
+
+EXPERIMENTS = [quickstart.TinyLm, quickstart.TinyLmPmap]
+
+
+@pytest.mark.parametrize('experiment', EXPERIMENTS)
+def test_it_is_registered(experiment):
+  name = f'tasks.lm.params.quickstart.{experiment.__name__}'
+  assert experiment_registry.get(name) is experiment
+
+
+@pytest.mark.parametrize('experiment', EXPERIMENTS)
+def test_one_input_trains_and_one_is_held_out(experiment):
+  train, held_out = experiment().datasets()
+  assert (train.is_training, held_out.is_training) == (True, False)
+  assert held_out.held_out and not train.held_out
+  assert held_out.reset_for_eval
+  assert train.held_out_percent == held_out.held_out_percent > 0
+  assert train.seq_len == held_out.seq_len
+  assert (train.name, held_out.name) == ('train', 'held_out')
+
+
+def test_constants_reach_the_task():
+  class Small(quickstart.TinyLm):
+    NUM_TRAIN_STEPS = 77
+    TRAIN_FILES = 'a/*.txt'
+
+  task, [train, _] = Small().task(), Small().datasets()
+  assert task.train.num_train_steps == 77
+  assert task.train.learner.optimizer.lr_schedule.decay_end == 77
+  assert train.files == 'a/*.txt'
+  vocab = tokenizers.ByteTokenizer.vocab_size
+  assert task.model.lm_tpl.vocab_size == vocab
+
+
+@pytest.fixture
+def corpus(tmp_path):
+  for i in range(60):
+    (tmp_path / f'{i}.txt').write_text(f'{i} is a number, said {i}.\n' * 20)
+  return str(tmp_path / '*.txt')
+
+
+def test_a_few_steps_learn_the_text(corpus):
+  class Small(quickstart.TinyLm):
+    TRAIN_FILES = corpus
+    NUM_TRAIN_STEPS = 30
+    WARMUP_STEPS = 4
+    LEARNING_RATE = 1e-2
+    NUM_LAYERS = 1
+    MODEL_DIMS = 32
+    HIDDEN_DIMS = 64
+    BATCH_SIZE = 8
+    MAX_SEQ_LEN = 32
+
+  train = Small().training_dataset().Instantiate()
+  partitioner = partitioning.create_partitioner(
+    Small().task(), train.peek_padded()
+  )
+  key = jax.random.key(0)
+  state, step = partitioner.initialize(key), partitioner.train_step()
+  losses = []
+  for _ in range(30):
+    batch = partitioner.put_batch(train.get_next_padded())
+    state, output = step(state, batch, key)
+    losses.append(output.loss)
+  losses = np.array(losses)
+  assert losses[0] > np.log(259) * 0.9
+  assert np.mean(losses[-5:]) < 0.5 * losses[0]
