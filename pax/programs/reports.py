@@ -43,7 +43,9 @@ class Reports:
     """Takes the output of `step`, which may still be running."""
     if step % self._settings.summary_interval_steps == 0:
       scalars = summaries.tags.step_scalars(output) | self._speed.scalars()
-      self._run.writer.write(step, scalars, split='train')
+      means = {k: value for k, (value, _) in output.weighted_scalars.items()}
+      derived = self._run.train_input.derived_metrics(means)
+      self._run.writer.write(step, scalars | _tagged(derived), split='train')
     self._inflight.append((step, output.loss))
     while len(self._inflight) > self._settings.max_inflight_steps:
       self._finish_oldest()
