@@ -12,7 +12,8 @@ namespace nb = nanobind;
 namespace {
 
 nb::capsule Encapsulate(XLA_FFI_Handler* handler) {
-  return nb::capsule(reinterpret_cast<void*>(handler), "xla._CUSTOM_CALL_TARGET");
+  return nb::capsule(reinterpret_cast<void*>(handler),
+                     "xla._CUSTOM_CALL_TARGET");
 }
 
 // Maps 'platform:name' to the handler.

@@ -44,9 +44,8 @@ ffi::Error CheckShape(const char* name, ffi::AnyBuffer::Dimensions got,
       std::equal(want.begin(), want.end(), got.begin())) {
     return ffi::Error::Success();
   }
-  return Invalid(
-      std::string(name) + " must have shape " +
-      Text({want.begin(), want.size()}) + ", got " + Text(got));
+  return Invalid(std::string(name) + " must have shape " +
+                 Text({want.begin(), want.size()}) + ", got " + Text(got));
 }
 
 ffi::ErrorOr<Dtype> DtypeOf(ffi::AnyBuffer x, ffi::AnyBuffer table) {
@@ -80,9 +79,9 @@ ffi::ErrorOr<SoftmaxXentInputs> ReadInputs(ffi::AnyBuffer x,
                                    std::to_string(attributes.chunk)));
   }
   const bool has_bias = bias.element_count() > 0;
-  for (auto error : {CheckShape("labels", labels.dimensions(), {tokens}),
-                     CheckShape("bias", bias.dimensions(),
-                                {has_bias ? vocab : 0})}) {
+  for (auto error :
+       {CheckShape("labels", labels.dimensions(), {tokens}),
+        CheckShape("bias", bias.dimensions(), {has_bias ? vocab : 0})}) {
     if (error.failure()) return ffi::Unexpected(std::move(error));
   }
   SoftmaxXentInputs in = {};
@@ -128,8 +127,7 @@ ffi::Error Forward(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer table,
   auto error = CheckOutputs(in->tokens, *xent, *logsumexp, *argmax);
   if (error.failure()) return error;
   SoftmaxXent(
-      *in,
-      {xent->typed_data(), logsumexp->typed_data(), argmax->typed_data()},
+      *in, {xent->typed_data(), logsumexp->typed_data(), argmax->typed_data()},
       OnThreadPool(pool));
   return ffi::Error::Success();
 }

@@ -58,8 +58,8 @@ struct Target {
 Target TargetFor(const SoftmaxXentInputs& in) {
   if (in.label_smoothing == 0) return {1.0f, 0.0f};
   return {1.0f - in.label_smoothing,
-          in.label_smoothing / static_cast<float>(std::max<int64_t>(
-                                   in.vocab - 1, 1))};
+          in.label_smoothing /
+              static_cast<float>(std::max<int64_t>(in.vocab - 1, 1))};
 }
 
 // Everything one call needs beside its arguments.
@@ -78,7 +78,8 @@ class Pass {
   // Coefficients of every row of the chunk.
   struct Rows {
     std::vector<int32_t> label;
-    std::vector<float> label_logit, logsumexp, probability, offset, label_weight;
+    std::vector<float> label_logit, logsumexp, probability, offset,
+        label_weight;
   };
 
   void LoadChunk(int64_t begin);
@@ -112,8 +113,8 @@ class Pass {
   std::vector<float> bias_;  // padded; empty without bias
   Buffer x_over_dims_;
   Buffer x_over_rows_;
-  std::vector<Buffer> table_;   // of each worker: one packed strip
-  std::vector<Buffer> local_;   // of each worker: logits or sums of one strip
+  std::vector<Buffer> table_;  // of each worker: one packed strip
+  std::vector<Buffer> local_;  // of each worker: logits or sums of one strip
 };
 
 bool KeepsSums(const SoftmaxXentInputs& in) {
@@ -168,7 +169,8 @@ void Pass::Run() {
       for (int64_t i = 0; i < kBlock; ++i) Combine(begin, b * kBlock + i);
     });
     if (!grad_) continue;
-    parallel_.run(grad_->lanes, [this](int64_t l, int64_t w) { Backward(l, w); });
+    parallel_.run(grad_->lanes,
+                  [this](int64_t l, int64_t w) { Backward(l, w); });
     parallel_.run(rows_ / kBlock, [this, begin](int64_t b, int64_t) {
       for (int64_t i = 0; i < kBlock; ++i) FinishInput(begin, b * kBlock + i);
     });
@@ -182,8 +184,8 @@ void Pass::LoadChunk(int64_t begin) {
     row_.label[r] = r < height_ ? in_.labels[begin + r] : -1;
     row_.label_logit[r] = std::numeric_limits<float>::quiet_NaN();
   }
-  const char* x = static_cast<const char*>(in_.x) +
-                  begin * in_.dims * Bytes(in_.dtype);
+  const char* x =
+      static_cast<const char*>(in_.x) + begin * in_.dims * Bytes(in_.dtype);
   parallel_.run(rows_ / kBlock, [this, x](int64_t b, int64_t) {
     ops_.pack_input({x, height_, in_.dims, padded_dims_, b * kBlock,
                      x_over_dims_.as<void>(), rows_ + kSkew,
@@ -209,8 +211,12 @@ float* Pass::StripLogits(int64_t strip) const {
 
 StripArgs Pass::Strip(int64_t strip, float* logits) const {
   const int64_t begin = strip * kStrip;
-  return {logits, rows_ * kBlock, rows_, begin,
-          std::min(kStrip, in_.vocab - begin), in_.soft_cap};
+  return {logits,
+          rows_ * kBlock,
+          rows_,
+          begin,
+          std::min(kStrip, in_.vocab - begin),
+          in_.soft_cap};
 }
 
 void Pass::Forward(int64_t strip, int64_t worker) {
@@ -276,7 +282,8 @@ void Pass::Backward(int64_t lane, int64_t worker) {
   const int64_t begin = lane * strips_ / grad_->lanes;
   const int64_t end = (lane + 1) * strips_ / grad_->lanes;
   if (begin == end) std::memset(sums, 0, LaneSize(in_) * sizeof(float));
-  for (int64_t s = begin; s < end; ++s) BackwardStrip(s, worker, sums, s == begin);
+  for (int64_t s = begin; s < end; ++s)
+    BackwardStrip(s, worker, sums, s == begin);
 }
 
 void Pass::StripGradient(int64_t strip, int64_t worker) {
@@ -306,13 +313,12 @@ void Pass::BackwardStrip(int64_t strip, int64_t worker, float* lane,
   const bool half = ops_.packed == Dtype::kBfloat16;
   const char* as_b = reinterpret_cast<const char*>(logits) +
                      (half ? rows_ * kBlock * packed_bytes_ : 0);
-  float* sums = keep_sums_
-                    ? grad_->dtable_sums + strip * kStrip * padded_dims_
-                    : local_[worker].as<float>();
+  float* sums = keep_sums_ ? grad_->dtable_sums + strip * kStrip * padded_dims_
+                           : local_[worker].as<float>();
   ops_.matmul({x_over_rows_.as<void>(),
-               (padded_dims_ + kSkew) * kBlock * packed_bytes_,
-               padded_dims_, rows_ / kBlock, as_b, rows_ * kBlock * 4, kPanels,
-               sums, kBlock, padded_dims_ * kBlock, keep_sums_ && chunk_ > 0});
+               (padded_dims_ + kSkew) * kBlock * packed_bytes_, padded_dims_,
+               rows_ / kBlock, as_b, rows_ * kBlock * 4, kPanels, sums, kBlock,
+               padded_dims_ * kBlock, keep_sums_ && chunk_ > 0});
   const bool last = (chunk_ + 1) * in_.chunk >= in_.tokens;
   if (keep_sums_ && !last) return;
   ops_.store_table({sums, grad_->dtable, in_.transposed,
@@ -323,7 +329,8 @@ void Pass::BackwardStrip(int64_t strip, int64_t worker, float* lane,
 void Pass::FinishInput(int64_t begin, int64_t row) {
   if (row >= height_) return;
   for (int64_t d = 0; d < in_.dims; ++d) {
-    const int64_t at = (d / kBlock * (rows_ + kSkew) + row) * kBlock + d % kBlock;
+    const int64_t at =
+        (d / kBlock * (rows_ + kSkew) + row) * kBlock + d % kBlock;
     float sum = 0;
     for (int64_t l = 0; l < grad_->lanes; ++l) {
       sum += grad_->dx_lanes[l * LaneSize(in_) + at];
@@ -335,8 +342,8 @@ void Pass::FinishInput(int64_t begin, int64_t row) {
 }  // namespace
 
 Parallel Serial() {
-  return {1, [](int64_t tasks,
-                const std::function<void(int64_t, int64_t)>& body) {
+  return {1,
+          [](int64_t tasks, const std::function<void(int64_t, int64_t)>& body) {
             for (int64_t i = 0; i < tasks; ++i) body(i, 0);
           }};
 }

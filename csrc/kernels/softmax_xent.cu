@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "csrc/kernels/softmax_xent_cuda.h"
-
 #include <cmath>
+
+#include "csrc/kernels/softmax_xent_cuda.h"
 
 namespace pax {
 namespace {
@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(kThreads) RowsKernel(SoftmaxXentRows rows) {
   const int32_t label = rows.labels[row];
   const bool ignored = label < 0;
   const float on = 1.0f - rows.label_smoothing;
-  const float off =
-      rows.label_smoothing / static_cast<float>(max(rows.vocab - 1, int64_t{1}));
+  const float off = rows.label_smoothing /
+                    static_cast<float>(max(rows.vocab - 1, int64_t{1}));
   const bool known = !ignored && label < rows.vocab;
   const float picked = known ? logits[label] : NAN;
   const float weight = ignored ? 0.0f : rows.xent_weight[row];

@@ -36,18 +36,18 @@ struct Parallel {
 Parallel Serial();
 
 struct SoftmaxXentInputs {
-  Dtype dtype;            // of x and of the table
+  Dtype dtype;  // of x and of the table
   int64_t tokens;
   int64_t dims;
   int64_t vocab;
-  const void* x;          // [tokens, dims]
-  const void* table;      // [dims, vocab], or [vocab, dims] when transposed
+  const void* x;      // [tokens, dims]
+  const void* table;  // [dims, vocab], or [vocab, dims] when transposed
   bool transposed;
   const float* bias;      // [vocab], null: none
   const int32_t* labels;  // [tokens]
   float soft_cap;         // 0: none
   float label_smoothing;
-  int64_t chunk;          // tokens at a time, a multiple of 32
+  int64_t chunk;  // tokens at a time, a multiple of 32
 };
 
 struct SoftmaxXentOutputs {
@@ -62,11 +62,11 @@ struct SoftmaxXentGradient {
   const float* xent_weight;       // [tokens]
   const float* logsumexp_weight;  // [tokens], null: 0
   float z_loss_weight;
-  void* dx;                       // [tokens, dims], dtype
-  void* dtable;                   // as table, dtype
-  float* dbias;                   // [vocab], null: not wanted
+  void* dx;      // [tokens, dims], dtype
+  void* dtable;  // as table, dtype
+  float* dbias;  // [vocab], null: not wanted
   // Scratch, sized by SoftmaxXentWorkspace.
-  int64_t lanes;                  // parallel sums of dx, at least 1
+  int64_t lanes;  // parallel sums of dx, at least 1
   float* logits;
   float* dx_lanes;
   float* dtable_sums;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA twin of softmax_xent. The matrix products stay with XLA; this is
-// everything between them, on a chunk of logits: loss and gradient in one launch.
+// everything between them, on a chunk of logits: loss and gradient in one
+// launch.
 #ifndef CSRC_KERNELS_SOFTMAX_XENT_CUDA_H_
 #define CSRC_KERNELS_SOFTMAX_XENT_CUDA_H_
 
@@ -22,10 +23,10 @@ struct SoftmaxXentRows {
   float soft_cap;                 // 0: none
   float label_smoothing;
   float z_loss_weight;
-  float* xent;                    // [tokens]
-  float* logsumexp;               // [tokens]
-  int32_t* argmax;                // [tokens]
-  float* gradient;                // [tokens, vocab], may be logits
+  float* xent;       // [tokens]
+  float* logsumexp;  // [tokens]
+  int32_t* argmax;   // [tokens]
+  float* gradient;   // [tokens, vocab], may be logits
 };
 
 cudaError_t LaunchSoftmaxXentRows(const SoftmaxXentRows& rows,

@@ -33,53 +33,53 @@ struct Bfloat16 {
 // The columns [begin, begin + kStrip) of the table, packed twice. Columns past
 // the vocabulary and dims past `dims` are zeros.
 struct PackTableArgs {
-  const void* table;     // [dims, vocab], or [vocab, dims] when transposed
+  const void* table;  // [dims, vocab], or [vocab, dims] when transposed
   bool transposed;
   int64_t dims;
   int64_t vocab;
-  int64_t padded_dims;   // dims, rounded up to kBlock
+  int64_t padded_dims;  // dims, rounded up to kBlock
   int64_t begin;
-  void* over_dims;       // B with K = dims, N = kStrip; null: not wanted
-  void* over_vocab;      // B with K = kStrip, N = dims; null: not wanted
+  void* over_dims;   // B with K = dims, N = kStrip; null: not wanted
+  void* over_vocab;  // B with K = kStrip, N = dims; null: not wanted
 };
 
 // Rows [begin, begin + kBlock) of the chunk of activations, packed twice.
 struct PackInputArgs {
-  const void* x;         // [rows, dims]
+  const void* x;  // [rows, dims]
   int64_t rows;
   int64_t dims;
   int64_t padded_dims;
   int64_t begin;
-  void* over_dims;       // A with M = rows, K = dims
-  int64_t over_dims_rows;   // rows from one of its blocks to the next
-  void* over_rows;       // A with M = dims, K = rows; null: not wanted
+  void* over_dims;         // A with M = rows, K = dims
+  int64_t over_dims_rows;  // rows from one of its blocks to the next
+  void* over_rows;         // A with M = dims, K = rows; null: not wanted
   int64_t over_rows_rows;
 };
 
 struct MatmulArgs {
   const void* a;
-  int64_t a_block_bytes;    // from one block of 32 k to the next
-  int64_t rows;             // M, a multiple of 8
-  int64_t blocks;           // K / 32
+  int64_t a_block_bytes;  // from one block of 32 k to the next
+  int64_t rows;           // M, a multiple of 8
+  int64_t blocks;         // K / 32
   const void* b;
-  int64_t b_panel_bytes;    // from one panel of 32 columns to the next
-  int64_t panels;           // N / 32
-  float* out;               // element (m, n) at m * row + n / 32 * panel + n % 32
+  int64_t b_panel_bytes;  // from one panel of 32 columns to the next
+  int64_t panels;         // N / 32
+  float* out;             // element (m, n) at m * row + n / 32 * panel + n % 32
   int64_t out_row;
   int64_t out_panel;
-  bool accumulate;          // add to out instead of overwriting it
+  bool accumulate;  // add to out instead of overwriting it
 };
 
 // Moves a strip of sums [kPanels][padded_dims][32] to the table's gradient.
 struct StoreTableArgs {
   const float* sums;
-  void* table;              // [dims, vocab], or [vocab, dims] when transposed
+  void* table;  // [dims, vocab], or [vocab, dims] when transposed
   bool transposed;
-  bool add;                 // to what is there (float32 only)
+  bool add;  // to what is there (float32 only)
   int64_t dims;
   int64_t vocab;
   int64_t padded_dims;
-  int64_t begin;            // class of the strip's first column
+  int64_t begin;  // class of the strip's first column
 };
 
 // One strip of logits: element (r, v) at v / 32 * panel + r * 32 + v % 32.
@@ -87,47 +87,48 @@ struct StripArgs {
   float* logits;
   int64_t panel;
   int64_t rows;
-  int64_t begin;            // class of the strip's first column
-  int64_t width;            // columns inside the vocabulary, at most kStrip
-  float soft_cap;           // 0: none
+  int64_t begin;   // class of the strip's first column
+  int64_t width;   // columns inside the vocabulary, at most kStrip
+  float soft_cap;  // 0: none
 };
 
 // Applies bias and cap in place and reduces each row of the strip.
 struct StatsArgs {
   StripArgs strip;
-  const float* bias;        // [kStrip], null: none
-  const int32_t* labels;    // [rows]
-  float* max;               // [rows]
-  float* sum;               // [rows], of exp(logit - max)
-  float* total;             // [rows], of the logits
-  int32_t* argmax;          // [rows], the first one
-  float* label_logit;       // [rows], written where the strip has the label
+  const float* bias;      // [kStrip], null: none
+  const int32_t* labels;  // [rows]
+  float* max;             // [rows]
+  float* sum;             // [rows], of exp(logit - max)
+  float* total;           // [rows], of the logits
+  int32_t* argmax;        // [rows], the first one
+  float* label_logit;     // [rows], written where the strip has the label
 };
 
 // Turns logits l into their gradient,
 //   (probability * exp(l - logsumexp) - offset - label * [v == label]) * cap'.
 struct GradientArgs {
   StripArgs strip;
-  const int32_t* labels;    // [rows]
-  const float* logsumexp;   // [rows]
-  const float* probability; // [rows]
-  const float* offset;      // [rows]
-  const float* label;       // [rows]
-  float* column_sums;       // [kStrip]
-  void* scratch;            // rows * 64 bytes
+  const int32_t* labels;     // [rows]
+  const float* logsumexp;    // [rows]
+  const float* probability;  // [rows]
+  const float* offset;       // [rows]
+  const float* label;        // [rows]
+  float* column_sums;        // [kStrip]
+  void* scratch;             // rows * 64 bytes
 };
 
 // What one instruction set offers for one input type.
 struct TileOps {
   const char* name;
-  Dtype packed;             // type of packed operands
+  Dtype packed;  // type of packed operands
   void (*pack_table)(const PackTableArgs&);
   void (*pack_input)(const PackInputArgs&);
   void (*matmul)(const MatmulArgs&);
   void (*store_table)(const StoreTableArgs&);
   void (*stats)(const StatsArgs&);
   // Leaves, per panel of the strip, the gradient as both A and B operand: one
-  // float32 block for both, or for bfloat16 A in its first half, B in its second.
+  // float32 block for both, or for bfloat16 A in its first half, B in its
+  // second.
   void (*gradient)(const GradientArgs&);
 };
 

@@ -2,7 +2,8 @@
 // Body of tiles_<isa>.cc; included once by each, which defines
 //   PAX_VECTOR_BYTES  width of a vector register
 //   PAX_TILE_ROWS     rows of a register tile (its accumulators must fit)
-//   PAX_TARGET        target string of the instruction set, absent: the baseline
+//   PAX_TARGET        target string of the instruction set, absent: the
+//   baseline
 // Nothing here has external linkage, so no function compiled for one
 // instruction set can be picked by the linker for another.
 
@@ -18,7 +19,8 @@
 #if defined(PAX_TARGET) && defined(__clang__)
 #define PAX_PRAGMA(x) _Pragma(#x)
 #define PAX_PUSH(t) \
-  PAX_PRAGMA(clang attribute push(__attribute__((target(t))), apply_to = function))
+  PAX_PRAGMA(       \
+      clang attribute push(__attribute__((target(t))), apply_to = function))
 PAX_PUSH(PAX_TARGET)
 #elif defined(PAX_TARGET)
 #define PAX_PRAGMA(x) _Pragma(#x)
@@ -146,22 +148,23 @@ PAX_INLINE void TransposeWords(const uint32_t* from, int64_t from_row,
       Vec8 a[8], b[8];
       for (int i = 0; i < 8; ++i) a[i] = Load<Vec8>(f + i * from_row);
       for (int i = 0; i < 8; i += 2) {
-        b[i] = __builtin_shufflevector(a[i], a[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+        b[i] =
+            __builtin_shufflevector(a[i], a[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
         b[i + 1] =
             __builtin_shufflevector(a[i], a[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
       }
       for (int i = 0; i < 8; i += 4) {
         for (int j = 0; j < 2; ++j) {
-          a[i + 2 * j] = __builtin_shufflevector(b[i + j], b[i + j + 2], 0, 1, 8,
-                                                 9, 4, 5, 12, 13);
-          a[i + 2 * j + 1] = __builtin_shufflevector(b[i + j], b[i + j + 2], 2, 3,
-                                                     10, 11, 6, 7, 14, 15);
+          a[i + 2 * j] = __builtin_shufflevector(b[i + j], b[i + j + 2], 0, 1,
+                                                 8, 9, 4, 5, 12, 13);
+          a[i + 2 * j + 1] = __builtin_shufflevector(b[i + j], b[i + j + 2], 2,
+                                                     3, 10, 11, 6, 7, 14, 15);
         }
       }
       uint32_t* t = to + c * to_row + r;
       for (int i = 0; i < 4; ++i) {
-        Store(t + i * to_row, __builtin_shufflevector(a[i], a[i + 4], 0, 1, 2, 3,
-                                                      8, 9, 10, 11));
+        Store(t + i * to_row, __builtin_shufflevector(a[i], a[i + 4], 0, 1, 2,
+                                                      3, 8, 9, 10, 11));
         Store(t + (i + 4) * to_row,
               __builtin_shufflevector(a[i], a[i + 4], 4, 5, 6, 7, 12, 13, 14,
                                       15));
@@ -184,8 +187,10 @@ PAX_INLINE void ZipRows(const Bfloat16* from, int64_t from_row, int64_t rows,
     const Bfloat16* even = from + r * from_row;
     const Bfloat16* odd = even + from_row;
     for (int64_t i = 0; i < kBlock; i += kLanes) {
-      const WordVec low = __builtin_convertvector(Load<HalfVec>(even + i), WordVec);
-      const WordVec high = __builtin_convertvector(Load<HalfVec>(odd + i), WordVec);
+      const WordVec low =
+          __builtin_convertvector(Load<HalfVec>(even + i), WordVec);
+      const WordVec high =
+          __builtin_convertvector(Load<HalfVec>(odd + i), WordVec);
       Store(to + r * kBlock + 2 * i, low | (high << 16));
     }
   }
@@ -214,10 +219,9 @@ PAX_INLINE void PackOverDims(const PackTableArgs& args, const Packed* block,
     Packed* to = static_cast<Packed*>(args.over_dims) +
                  (p * args.padded_dims + d) * kBlock;
     if (args.transposed) {
-      TransposeWords(reinterpret_cast<const uint32_t*>(block) +
-                         p * kBlock * kWords,
-                     kWords, kBlock, kWords, reinterpret_cast<uint32_t*>(to),
-                     kBlock);
+      TransposeWords(
+          reinterpret_cast<const uint32_t*>(block) + p * kBlock * kWords,
+          kWords, kBlock, kWords, reinterpret_cast<uint32_t*>(to), kBlock);
     } else {
       ZipRows(block + p * kBlock, kStrip, kBlock, to);
     }
@@ -273,7 +277,8 @@ void PackInput(const PackInputArgs& args) {
     Packed* to = static_cast<Packed*>(args.over_rows) +
                  args.begin * args.over_rows_rows + d * kBlock;
     for (int64_t c = 0; c < kBlock; ++c) {
-      for (int64_t r = 0; r < kBlock; ++r) to[c * kBlock + r] = block[r * kBlock + c];
+      for (int64_t r = 0; r < kBlock; ++r)
+        to[c * kBlock + r] = block[r * kBlock + c];
     }
   }
 }
@@ -299,20 +304,21 @@ PAX_INLINE void Tile(const MatmulArgs& args, const char* a, const char* b,
   Vec sums[PAX_TILE_ROWS][kVecs];
   for (int r = 0; r < PAX_TILE_ROWS; ++r) {
     for (int v = 0; v < kVecs; ++v) {
-      sums[r][v] = accumulate ? Load<Vec>(out + r * args.out_row + v * kLanes)
-                              : Vec{};
+      sums[r][v] =
+          accumulate ? Load<Vec>(out + r * args.out_row + v * kLanes) : Vec{};
     }
   }
   for (int64_t k = 0; k < blocks; ++k, a += args.a_block_bytes) {
 #pragma GCC unroll 4
     for (int64_t i = 0; i < kRowBytes; i += 4, b += kBlock * 4) {
       Vec column[kVecs];
-      for (int v = 0; v < kVecs; ++v) column[v] = Load<Vec>(b + v * sizeof(Vec));
+      for (int v = 0; v < kVecs; ++v)
+        column[v] = Load<Vec>(b + v * sizeof(Vec));
 #pragma GCC unroll 16
       for (int r = 0; r < PAX_TILE_ROWS; ++r) {
         for (int v = 0; v < kVecs; ++v) {
-          sums[r][v] =
-              MultiplyAdd(Packed{}, a + r * kRowBytes + i, column[v], sums[r][v]);
+          sums[r][v] = MultiplyAdd(Packed{}, a + r * kRowBytes + i, column[v],
+                                   sums[r][v]);
         }
       }
     }
@@ -346,15 +352,15 @@ void Matmul(const MatmulArgs& args) {
 
 // ---- gradient of the table -------------------------------------------------
 
-PAX_INLINE void StoreRow(const float* sums, int64_t width, bool add, float* to) {
+PAX_INLINE void StoreRow(const float* sums, int64_t width, bool add,
+                         float* to) {
   for (int64_t i = 0; i < width; ++i) to[i] = add ? to[i] + sums[i] : sums[i];
 }
 
-PAX_INLINE void StoreRow(const float* sums, int64_t width, bool,
-                         Bfloat16* to) {
+PAX_INLINE void StoreRow(const float* sums, int64_t width, bool, Bfloat16* to) {
   for (int64_t i = 0; i < width; i += kLanes) {
-    const HalfVec halves = __builtin_convertvector(
-        RoundToBfloat16(Load<Vec>(sums + i)), HalfVec);
+    const HalfVec halves =
+        __builtin_convertvector(RoundToBfloat16(Load<Vec>(sums + i)), HalfVec);
     std::memcpy(to + i, &halves, Clip(width - i, kLanes) * sizeof(Bfloat16));
   }
 }
@@ -426,8 +432,7 @@ PAX_INLINE void ReduceRow(const StatsArgs& args, const Vec* row, int64_t r) {
 
 void Stats(const StatsArgs& args) {
   const StripArgs& strip = args.strip;
-  const bool changed =
-      args.bias || strip.soft_cap > 0 || strip.width < kStrip;
+  const bool changed = args.bias || strip.soft_cap > 0 || strip.width < kStrip;
   for (int64_t r = 0; r < strip.rows; ++r) {
     float* logits = strip.logits + r * kBlock;
     Vec row[kStripVecs];
@@ -497,7 +502,8 @@ void Gradient(const GradientArgs& args) {
     for (int64_t r = 0; r < strip.rows; r += 2) {
       alignas(64) float pair[2 * kBlock];
       for (int64_t i = 0; i < 2; ++i) {
-        RowGradient(args, p, r + i, panel + (r + i) * kBlock, pair + i * kBlock);
+        RowGradient(args, p, r + i, panel + (r + i) * kBlock,
+                    pair + i * kBlock);
         for (int v = 0; v < kVecs; ++v) {
           sums[v] += Load<Vec>(pair + i * kBlock + v * kLanes);
         }
@@ -516,8 +522,14 @@ void Gradient(const GradientArgs& args) {
 
 template <class In, class Packed>
 constexpr TileOps MakeTileOps(const char* name, Dtype packed) {
-  return {name, packed, PackTable<In, Packed>, PackInput<In, Packed>,
-          Matmul<Packed>, StoreTable<In>, Stats, Gradient<Packed>};
+  return {name,
+          packed,
+          PackTable<In, Packed>,
+          PackInput<In, Packed>,
+          Matmul<Packed>,
+          StoreTable<In>,
+          Stats,
+          Gradient<Packed>};
 }
 
 }  // namespace

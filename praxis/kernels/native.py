@@ -8,8 +8,8 @@ import functools
 import importlib
 import types
 
-from absl import logging
 import jax
+from absl import logging
 
 _EXTENSION = 'praxis.kernels._native'
 

@@ -15,9 +15,9 @@ from praxis.pytypes import JTensor
 
 
 def over_tokens(
-    fn: Callable[..., tuple[JTensor, ...]],
-    operands: str,
-    results: str,
+  fn: Callable[..., tuple[JTensor, ...]],
+  operands: str,
+  results: str,
 ) -> Callable[..., tuple[JTensor, ...]]:
   """Returns `fn` running on each shard of its tokens, without communication.
 
@@ -32,12 +32,12 @@ def over_tokens(
   kinds = operands.split(), results.split()
   partitioned = custom_partitioning(fn)
   partitioned.def_partition(
-      partition=lambda *args: _partition(fn, kinds, *args),
-      infer_sharding_from_operands=lambda mesh, args, out: _shardings(
-          mesh, kinds[1], _token_axes(args)
-      ),
-      sharding_rule=_sharding_rule(*kinds),
-      need_replication_factors=_replicated(kinds[0]),
+    partition=lambda *args: _partition(fn, kinds, *args),
+    infer_sharding_from_operands=lambda mesh, args, out: _shardings(
+      mesh, kinds[1], _token_axes(args)
+    ),
+    sharding_rule=_sharding_rule(*kinds),
+    need_replication_factors=_replicated(kinds[0]),
   )
   batched = custom_vmap(partitioned)
   batched.def_vmap(_one_at_a_time(partitioned, len(kinds[1])))
@@ -61,22 +61,22 @@ def _token_axes(args: Sequence[Any]) -> Any:
 
 
 def _shardings(
-    mesh: Any, kinds: Sequence[str], axes: Any
+  mesh: Any, kinds: Sequence[str], axes: Any
 ) -> tuple[NamedSharding, ...]:
   return tuple(
-      NamedSharding(
-          mesh, PartitionSpec(*(axes if dim == 'n' else None for dim in kind))
-      )
-      for kind in kinds
+    NamedSharding(
+      mesh, PartitionSpec(*(axes if dim == 'n' else None for dim in kind))
+    )
+    for kind in kinds
   )
 
 
 def _partition(
-    fn: Callable[..., tuple[JTensor, ...]],
-    kinds: tuple[list[str], list[str]],
-    mesh: Any,
-    args: Sequence[Any],
-    out: Any,
+  fn: Callable[..., tuple[JTensor, ...]],
+  kinds: tuple[list[str], list[str]],
+  mesh: Any,
+  args: Sequence[Any],
+  out: Any,
 ) -> tuple[Any, ...]:
   del out
   axes = _token_axes(args)
@@ -86,8 +86,8 @@ def _partition(
     if axes is None:
       return tuple(results)
     return tuple(
-        r if 'n' in kind else jax.lax.psum(r, axes)
-        for r, kind in zip(results, kinds[1], strict=True)
+      r if 'n' in kind else jax.lax.psum(r, axes)
+      for r, kind in zip(results, kinds[1], strict=True)
     )
 
   operands, results = (_shardings(mesh, kind, axes) for kind in kinds)
@@ -95,12 +95,12 @@ def _partition(
 
 
 def _one_at_a_time(
-    fn: Callable[..., tuple[JTensor, ...]], num_results: int
+  fn: Callable[..., tuple[JTensor, ...]], num_results: int
 ) -> Callable[..., Any]:
   """The batching rule: a loop, since a batch of sums has no common pass."""
 
   def rule(
-      size: int, batched: Sequence[bool], *args: JTensor
+    size: int, batched: Sequence[bool], *args: JTensor
   ) -> tuple[tuple[JTensor, ...], tuple[bool, ...]]:
     def one(i: JTensor) -> tuple[JTensor, ...]:
       pairs = zip(args, batched, strict=True)

@@ -8,20 +8,18 @@ twice. Differentiating a result per token computes the logits once more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
-from absl import logging
 import jax
-from jax.custom_derivatives import SymbolicZero
 import jax.numpy as jnp
+from absl import logging
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float, Int
 
-from praxis.kernels import native
-from praxis.kernels import partitioned
-from praxis.kernels import softmax_xent_native
+from praxis.kernels import native, partitioned, softmax_xent_native
 from praxis.kernels import softmax_xent_reference as reference
 from praxis.kernels.softmax_xent_reference import Spec, Tokens, Weights
 
@@ -44,20 +42,20 @@ class Options(Spec):
   def __post_init__(self) -> None:
     if self.implementation not in IMPLEMENTATIONS:
       raise ValueError(
-          f'implementation must be one of {IMPLEMENTATIONS}, got '
-          f'{self.implementation!r}'
+        f'implementation must be one of {IMPLEMENTATIONS}, got '
+        f'{self.implementation!r}'
       )
     if self.soft_cap < 0 or not 0 <= self.label_smoothing < 1:
       raise ValueError(
-          'soft_cap must be at least 0 and label_smoothing in [0, 1), got '
-          f'{self.soft_cap} and {self.label_smoothing}'
+        'soft_cap must be at least 0 and label_smoothing in [0, 1), got '
+        f'{self.soft_cap} and {self.label_smoothing}'
       )
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=['total', 'xent', 'logsumexp', 'argmax'],
-    meta_fields=[],
+  jax.tree_util.register_dataclass,
+  data_fields=['total', 'xent', 'logsumexp', 'argmax'],
+  meta_fields=[],
 )
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SoftmaxXent:
@@ -74,12 +72,12 @@ class SoftmaxXent:
 
 
 def softmax_xent(
-    x: Float[Array, 'N D'],
-    w: Float[Array, 'rows columns'],
-    labels: Int[Array, ' N'],
-    weights: Float[Array, ' N'],
-    bias: Float[Array, ' V'] | None = None,
-    options: Options = Options(),
+  x: Float[Array, 'N D'],
+  w: Float[Array, 'rows columns'],
+  labels: Int[Array, ' N'],
+  weights: Float[Array, ' N'],
+  bias: Float[Array, ' V'] | None = None,
+  options: Options = Options(),
 ) -> SoftmaxXent:
   """Returns the cross entropy of softmax(x w + bias), per token and in total.
 
@@ -105,42 +103,40 @@ def softmax_xent(
   if bias is None:
     bias = jnp.zeros((0,), jnp.float32)
   total, tokens = _softmax_xent(
-      options,
-      x,
-      w,
-      bias.astype(jnp.float32),
-      labels.astype(jnp.int32),
-      weights.astype(jnp.float32),
+    options,
+    x,
+    w,
+    bias.astype(jnp.float32),
+    labels.astype(jnp.int32),
+    weights.astype(jnp.float32),
   )
   return SoftmaxXent(total=total, **tokens._asdict())
 
 
-def _check(
-    x: Array, w: Array, bias: Array | None, options: Options
-) -> None:
+def _check(x: Array, w: Array, bias: Array | None, options: Options) -> None:
   vocab = options.vocab(w)
   want = (vocab, x.shape[1]) if options.transposed else (x.shape[1], vocab)
   if w.shape != want:
     raise ValueError(
-        f'w must have shape {want} for x {x.shape}, got {w.shape}; set '
-        'options.transposed for a table [V, D]'
+      f'w must have shape {want} for x {x.shape}, got {w.shape}; set '
+      'options.transposed for a table [V, D]'
     )
   if x.dtype != w.dtype or x.dtype not in (jnp.float32, jnp.bfloat16):
     raise ValueError(
-        f'x and w must both be float32 or both bfloat16, got {x.dtype} and '
-        f'{w.dtype}; cast one of them'
+      f'x and w must both be float32 or both bfloat16, got {x.dtype} and '
+      f'{w.dtype}; cast one of them'
     )
   if bias is not None and bias.shape != (vocab,):
     raise ValueError(f'bias must have shape {(vocab,)}, got {bias.shape}')
   if options.implementation == 'native' and not _native_platforms():
     raise ValueError(
-        "implementation 'native' needs the extension praxis.kernels._native, "
-        "which is not built; build it or use 'auto'"
+      "implementation 'native' needs the extension praxis.kernels._native, "
+      "which is not built; build it or use 'auto'"
     )
 
 
 def _softmax_xent(
-    options: Options, x: Array, w: Array, bias: Array, *rest: Array
+  options: Options, x: Array, w: Array, bias: Array, *rest: Array
 ) -> tuple[Array, Tokens]:
   if options.implementation == 'xla':
     labels, weights = rest
@@ -151,7 +147,7 @@ def _softmax_xent(
 
 
 def _total(
-    options: Options, tokens: Tokens, labels: Array, weights: Array
+  options: Options, tokens: Tokens, labels: Array, weights: Array
 ) -> Array:
   z_loss = options.z_loss_weight * jnp.square(tokens.logsumexp)
   return jnp.sum(jnp.where(labels < 0, 0.0, weights * (tokens.xent + z_loss)))
@@ -159,12 +155,12 @@ def _total(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _chunked(
-    options: Options,
-    x: Array,
-    w: Array,
-    bias: Array,
-    labels: Array,
-    weights: Array,
+  options: Options,
+  x: Array,
+  w: Array,
+  bias: Array,
+  labels: Array,
+  weights: Array,
 ) -> tuple[Array, Tokens]:
   tokens = Tokens(*_forward(options)(x, w, bias, labels))
   return _total(options, tokens, labels, weights), tokens
@@ -173,7 +169,7 @@ def _chunked(
 def _chunked_fwd(options: Options, *primals: Any) -> tuple[Any, Any]:
   x, w, bias, labels, weights = (p.value for p in primals)
   results = _gradient(options)(
-      x, w, bias, labels, weights, jnp.zeros_like(weights)
+    x, w, bias, labels, weights, jnp.zeros_like(weights)
   )
   tokens = Tokens(*results[:3])
   total = _total(options, tokens, labels, weights)
@@ -181,7 +177,7 @@ def _chunked_fwd(options: Options, *primals: Any) -> tuple[Any, Any]:
 
 
 def _chunked_bwd(
-    options: Options, residuals: Any, cotangents: Any
+  options: Options, residuals: Any, cotangents: Any
 ) -> tuple[Array | None, ...]:
   x, w, bias, labels, weights, tokens, grads = residuals
   total, per_token = cotangents
@@ -196,7 +192,7 @@ def _chunked_bwd(
   weights = total * jnp.where(labels < 0, 0.0, weights)
   z_slope = 2 * options.z_loss_weight * tokens.logsumexp
   results = _gradient(dataclasses.replace(options, z_loss_weight=0.0))(
-      x, w, bias, labels, weights + xent, logsumexp + weights * z_slope
+    x, w, bias, labels, weights + xent, logsumexp + weights * z_slope
   )
   return *results[3:], None, dweights
 
@@ -220,8 +216,8 @@ def _scaled(scale: Array, gradient: Array) -> Array:
 def _native_platforms() -> tuple[str, ...]:
   """Platforms (as `jax.lax.platform_dependent` calls them) with a kernel."""
   names = {
-      'cpu': ('cpu', softmax_xent_native.GRADIENT),
-      'cuda': ('CUDA', softmax_xent_native.ROWS),
+    'cpu': ('cpu', softmax_xent_native.GRADIENT),
+    'cuda': ('CUDA', softmax_xent_native.ROWS),
   }
   return tuple(p for p, key in names.items() if native.has_kernel(*key))
 
@@ -229,8 +225,8 @@ def _native_platforms() -> tuple[str, ...]:
 @functools.cache
 def _log_choice(platforms: tuple[str, ...]) -> None:
   logging.info(
-      'softmax_xent: native on %s, jnp reference elsewhere.',
-      ' and '.join(platforms) or 'no platform',
+    'softmax_xent: native on %s, jnp reference elsewhere.',
+    ' and '.join(platforms) or 'no platform',
   )
 
 
@@ -252,9 +248,9 @@ def _forward(options: Options) -> Callable[..., tuple[Array, ...]]:
 
   def local(*args: Array) -> tuple[Array, ...]:
     choices = {
-        p: functools.partial(kernels[p], spec=options)
-        for p in platforms
-        if p in kernels
+      p: functools.partial(kernels[p], spec=options)
+      for p in platforms
+      if p in kernels
     }
     default = functools.partial(reference.forward, spec=options)
     return tuple(_dispatch(choices, default, args))
@@ -265,16 +261,18 @@ def _forward(options: Options) -> Callable[..., tuple[Array, ...]]:
 @functools.cache
 def _gradient(options: Options) -> Callable[..., tuple[Array, ...]]:
   kernels = {
-      'cpu': softmax_xent_native.gradient,
-      'cuda': functools.partial(
-          reference.gradient, rows=softmax_xent_native.rows_gradient
-      ),
+    'cpu': softmax_xent_native.gradient,
+    'cuda': functools.partial(
+      reference.gradient, rows=softmax_xent_native.rows_gradient
+    ),
   }
   platforms = _platforms(options)
 
   def local(*args: Array) -> tuple[Array, ...]:
     args = (*args[:4], Weights(*args[4:]))
-    choices = {p: functools.partial(kernels[p], spec=options) for p in platforms}
+    choices = {
+      p: functools.partial(kernels[p], spec=options) for p in platforms
+    }
     default = functools.partial(reference.gradient, spec=options)
     tokens, grads = _dispatch(choices, default, args)
     return (*tokens, *grads)
@@ -283,9 +281,9 @@ def _gradient(options: Options) -> Callable[..., tuple[Array, ...]]:
 
 
 def _dispatch(
-    choices: dict[str, Callable[..., Any]],
-    default: Callable[..., Any],
-    args: tuple[Any, ...],
+  choices: dict[str, Callable[..., Any]],
+  default: Callable[..., Any],
+  args: tuple[Any, ...],
 ) -> Any:
   if not choices:
     return default(*args)

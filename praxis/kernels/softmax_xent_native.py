@@ -7,15 +7,15 @@ import os
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
 import numpy as np
+from jaxtyping import Array, Float, Int
 
 from praxis.kernels import softmax_xent_reference as reference
 from praxis.kernels.softmax_xent_reference import (
-    Gradients,
-    Spec,
-    Tokens,
-    Weights,
+  Gradients,
+  Spec,
+  Tokens,
+  Weights,
 )
 
 FORWARD = 'pax_softmax_xent'
@@ -33,11 +33,11 @@ _MAX_LANES = 64
 
 
 def forward(
-    x: Float[Array, 'N D'],
-    table: Float[Array, 'rows columns'],
-    bias: Float[Array, ' B'],
-    labels: Int[Array, ' N'],
-    spec: Spec,
+  x: Float[Array, 'N D'],
+  table: Float[Array, 'rows columns'],
+  bias: Float[Array, ' B'],
+  labels: Int[Array, ' N'],
+  spec: Spec,
 ) -> Tokens:
   """Returns the results per token; no logits reach memory."""
   call = jax.ffi.ffi_call(FORWARD, _token_shapes(x.shape[0]))
@@ -45,54 +45,54 @@ def forward(
 
 
 def gradient(
-    x: Float[Array, 'N D'],
-    table: Float[Array, 'rows columns'],
-    bias: Float[Array, ' B'],
-    labels: Int[Array, ' N'],
-    weights: Weights,
-    spec: Spec,
+  x: Float[Array, 'N D'],
+  table: Float[Array, 'rows columns'],
+  bias: Float[Array, ' B'],
+  labels: Int[Array, ' N'],
+  weights: Weights,
+  spec: Spec,
 ) -> tuple[Tokens, Gradients]:
   """Returns the results and their gradients in one pass over the vocabulary."""
   lanes = min(max(os.cpu_count() or 1, _MIN_LANES), _MAX_LANES)
   attributes = _attributes(x, table, spec)
   shapes = (
-      *_token_shapes(x.shape[0]),
-      *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (x, table, bias)),
-      *_scratch_shapes(x, table, spec, lanes),
+    *_token_shapes(x.shape[0]),
+    *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (x, table, bias)),
+    *_scratch_shapes(x, table, spec, lanes),
   )
   call = jax.ffi.ffi_call(GRADIENT, shapes)
   out = call(
-      x,
-      table,
-      bias,
-      labels,
-      *weights,
-      z_loss_weight=np.float32(spec.z_loss_weight),
-      lanes=np.int64(lanes),
-      **attributes,
+    x,
+    table,
+    bias,
+    labels,
+    *weights,
+    z_loss_weight=np.float32(spec.z_loss_weight),
+    lanes=np.int64(lanes),
+    **attributes,
   )
   return Tokens(*out[:3]), Gradients(*out[3:6])
 
 
 def rows_gradient(
-    logits: Float[Array, 'N V'],
-    labels: Int[Array, ' N'],
-    weights: Weights,
-    spec: Spec,
+  logits: Float[Array, 'N V'],
+  labels: Int[Array, ' N'],
+  weights: Weights,
+  spec: Spec,
 ) -> tuple[Tokens, Float[Array, 'N V']]:
   """The CUDA kernel: logits become their gradient in place, in one launch."""
   shapes = (
-      *_token_shapes(logits.shape[0]),
-      jax.ShapeDtypeStruct(logits.shape, logits.dtype),
+    *_token_shapes(logits.shape[0]),
+    jax.ShapeDtypeStruct(logits.shape, logits.dtype),
   )
   call = jax.ffi.ffi_call(ROWS, shapes, input_output_aliases={0: 3})
   out = call(
-      logits,
-      labels,
-      *weights,
-      soft_cap=np.float32(spec.soft_cap),
-      label_smoothing=np.float32(spec.label_smoothing),
-      z_loss_weight=np.float32(spec.z_loss_weight),
+    logits,
+    labels,
+    *weights,
+    soft_cap=np.float32(spec.soft_cap),
+    label_smoothing=np.float32(spec.label_smoothing),
+    z_loss_weight=np.float32(spec.z_loss_weight),
   )
   return Tokens(*out[:3]), out[3]
 
@@ -104,25 +104,25 @@ def _token_shapes(tokens: int) -> tuple[jax.ShapeDtypeStruct, ...]:
 
 def _attributes(x: Array, table: Array, spec: Spec) -> dict[str, object]:
   return dict(
-      soft_cap=np.float32(spec.soft_cap),
-      label_smoothing=np.float32(spec.label_smoothing),
-      transposed=spec.transposed,
-      chunk=np.int64(reference.chunk_tokens(x.shape[0], spec.vocab(table))),
+    soft_cap=np.float32(spec.soft_cap),
+    label_smoothing=np.float32(spec.label_smoothing),
+    transposed=spec.transposed,
+    chunk=np.int64(reference.chunk_tokens(x.shape[0], spec.vocab(table))),
   )
 
 
 def _scratch_shapes(
-    x: Array, table: Array, spec: Spec, lanes: int
+  x: Array, table: Array, spec: Spec, lanes: int
 ) -> tuple[jax.ShapeDtypeStruct, ...]:
-  """Logits of a chunk, parallel sums of dx, float32 sums of a bfloat16 table."""
+  """A chunk of logits, parallel sums of dx, sums of a bfloat16 table."""
   tokens, dims = x.shape
   chunk = reference.chunk_tokens(tokens, spec.vocab(table))
   columns = -(-spec.vocab(table) // _STRIP) * _STRIP
   padded_dims = -(-dims // _BLOCK) * _BLOCK
   keep_sums = x.dtype == jnp.bfloat16 and tokens > chunk
   sizes = (
-      columns * chunk,
-      lanes * padded_dims * (chunk + _SKEW),
-      columns * padded_dims if keep_sums else 0,
+    columns * chunk,
+    lanes * padded_dims * (chunk + _SKEW),
+    columns * padded_dims if keep_sums else 0,
   )
   return tuple(jax.ShapeDtypeStruct((size,), jnp.float32) for size in sizes)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax cross entropy in jnp: over all logits, or a chunk of tokens at a time."""
+"""Softmax cross entropy in jnp, a chunk of tokens at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -76,18 +76,18 @@ def chunk_tokens(tokens: int, vocab: int) -> int:
 
 
 def logits(
-    x: Float[Array, 'N D'],
-    table: Float[Array, 'rows columns'],
-    bias: Float[Array, ' B'],
-    spec: Spec,
+  x: Float[Array, 'N D'],
+  table: Float[Array, 'rows columns'],
+  bias: Float[Array, ' B'],
+  spec: Spec,
 ) -> Float[Array, 'N V']:
   """Returns capped logits in float32; an empty bias is none."""
   contract = (1, 1) if spec.transposed else (1, 0)
   out = jax.lax.dot_general(
-      x,
-      table,
-      (((contract[0],), (contract[1],)), ((), ())),
-      preferred_element_type=jnp.float32,
+    x,
+    table,
+    (((contract[0],), (contract[1],)), ((), ())),
+    preferred_element_type=jnp.float32,
   )
   if bias.size:
     out = out + bias
@@ -97,13 +97,13 @@ def logits(
 
 
 def tokens_from_logits(
-    logits: Float[Array, 'N V'], labels: Int[Array, ' N'], spec: Spec
+  logits: Float[Array, 'N V'], labels: Int[Array, ' N'], spec: Spec
 ) -> Tokens:
   """Returns the results of a block of capped logits."""
   vocab = logits.shape[-1]
   logsumexp = jax.nn.logsumexp(logits, axis=-1)
   picked = jnp.take_along_axis(
-      logits, jnp.maximum(labels, 0)[:, None], axis=-1, mode='fill'
+    logits, jnp.maximum(labels, 0)[:, None], axis=-1, mode='fill'
   )[:, 0]
   target = picked
   if spec.label_smoothing:
@@ -116,10 +116,10 @@ def tokens_from_logits(
 
 
 def rows_gradient(
-    logits: Float[Array, 'N V'],
-    labels: Int[Array, ' N'],
-    weights: Weights,
-    spec: Spec,
+  logits: Float[Array, 'N V'],
+  labels: Int[Array, ' N'],
+  weights: Weights,
+  spec: Spec,
 ) -> tuple[Tokens, Float[Array, 'N V']]:
   """Returns a block's results and the gradient of its uncapped logits."""
   tokens = tokens_from_logits(logits, labels, spec)
@@ -137,11 +137,11 @@ def rows_gradient(
 
 
 def forward(
-    x: Float[Array, 'N D'],
-    table: Float[Array, 'rows columns'],
-    bias: Float[Array, ' B'],
-    labels: Int[Array, ' N'],
-    spec: Spec,
+  x: Float[Array, 'N D'],
+  table: Float[Array, 'rows columns'],
+  bias: Float[Array, ' B'],
+  labels: Int[Array, ' N'],
+  spec: Spec,
 ) -> Tokens:
   """Returns the results per token, with one chunk of logits at a time."""
 
@@ -156,18 +156,18 @@ def forward(
 
 
 def gradient(
-    x: Float[Array, 'N D'],
-    table: Float[Array, 'rows columns'],
-    bias: Float[Array, ' B'],
-    labels: Int[Array, ' N'],
-    weights: Weights,
-    spec: Spec,
-    rows: RowsGradient = rows_gradient,
+  x: Float[Array, 'N D'],
+  table: Float[Array, 'rows columns'],
+  bias: Float[Array, ' B'],
+  labels: Int[Array, ' N'],
+  weights: Weights,
+  spec: Spec,
+  rows: RowsGradient = rows_gradient,
 ) -> tuple[Tokens, Gradients]:
   """Returns the results and their gradients, one chunk of logits at a time."""
 
   def chunk(
-      sums: tuple[Array, Array], args: tuple[Array, Array, Weights]
+    sums: tuple[Array, Array], args: tuple[Array, Array, Weights]
   ) -> tuple[tuple[Array, Array], tuple[Tokens, Array]]:
     x, labels, weights = args
     block = logits(x, table, bias, spec)
@@ -177,10 +177,10 @@ def gradient(
     dx = _contract(block, table, 0 if spec.transposed else 1)
     left, right = (block, x) if spec.transposed else (x, block)
     dtable = jax.lax.dot_general(
-        left,
-        right,
-        (((0,), (0,)), ((), ())),
-        preferred_element_type=jnp.float32,
+      left,
+      right,
+      (((0,), (0,)), ((), ())),
+      preferred_element_type=jnp.float32,
     )
     sums = (sums[0] + dtable, sums[1] + dbias if bias.size else sums[1])
     return sums, (tokens, dx.astype(x.dtype))
@@ -196,10 +196,10 @@ def gradient(
 
 def _contract(block: Array, table: Array, axis: int) -> Array:
   return jax.lax.dot_general(
-      block,
-      table,
-      (((1,), (axis,)), ((), ())),
-      preferred_element_type=jnp.float32,
+    block,
+    table,
+    (((1,), (axis,)), ((), ())),
+    preferred_element_type=jnp.float32,
   )
 
 

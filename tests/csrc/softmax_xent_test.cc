@@ -147,8 +147,8 @@ void Check(const Case& c, const char* what, const std::vector<double>& want,
 
 // Two threads that take alternate tasks: finds what is shared by mistake.
 pax::Parallel TwoThreads() {
-  return {2, [](int64_t tasks,
-                const std::function<void(int64_t, int64_t)>& body) {
+  return {2,
+          [](int64_t tasks, const std::function<void(int64_t, int64_t)>& body) {
             std::thread odd([&] {
               for (int64_t i = 1; i < tasks; i += 2) body(i, 1);
             });
@@ -171,17 +171,26 @@ void Run(const Case& c) {
   const Expected want = Reference({c, x.values, table.values, bias.values,
                                    weight.values, lse_weight.values, labels});
 
-  const pax::SoftmaxXentInputs in = {
-      c.dtype, c.tokens, c.dims, c.vocab, x.data(), table.data(), c.transposed,
-      c.bias ? bias.floats.data() : nullptr, labels.data(), c.soft_cap,
-      c.label_smoothing, c.chunk};
+  const pax::SoftmaxXentInputs in = {c.dtype,
+                                     c.tokens,
+                                     c.dims,
+                                     c.vocab,
+                                     x.data(),
+                                     table.data(),
+                                     c.transposed,
+                                     c.bias ? bias.floats.data() : nullptr,
+                                     labels.data(),
+                                     c.soft_cap,
+                                     c.label_smoothing,
+                                     c.chunk};
   std::vector<float> xent(c.tokens), lse(c.tokens), dbias(c.vocab);
   std::vector<int32_t> argmax(c.tokens);
   const pax::SoftmaxXentOutputs out = {xent.data(), lse.data(), argmax.data()};
   const double tolerance = 2e-5;
   const auto check_outputs = [&] {
     Check(c, "xent", want.xent, [&](size_t i) { return xent[i]; }, tolerance);
-    Check(c, "lse", want.logsumexp, [&](size_t i) { return lse[i]; }, tolerance);
+    Check(
+        c, "lse", want.logsumexp, [&](size_t i) { return lse[i]; }, tolerance);
     if (argmax != want.argmax) {
       std::printf("FAIL %s argmax\n", c.name);
       ++failures;
@@ -204,8 +213,9 @@ void Run(const Case& c) {
   check_outputs();
   const double loose = c.dtype == Dtype::kFloat32 ? 2e-5 : 1e-2;
   Check(c, "dx", want.dx, [&](size_t i) { return dx.stored(i); }, loose);
-  Check(c, "dtable", want.dtable, [&](size_t i) { return dtable.stored(i); },
-        loose);
+  Check(
+      c, "dtable", want.dtable, [&](size_t i) { return dtable.stored(i); },
+      loose);
   Check(c, "dbias", want.dbias, [&](size_t i) { return dbias[i]; }, loose);
 }
 

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""softmax_xent on eight devices: what moves between them, and what must not."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from praxis.kernels import softmax_xent as softmax_xent_lib
+
+_TOKENS, _DIMS, _VOCAB = 64, 24, 104
+_WHOLE = PartitionSpec()
+_COLLECTIVE = re.compile(
+  r'= (.*?) (all-gather|all-reduce|all-to-all|collective-permute'
+  r'|reduce-scatter)\('
+)
+
+
+def _mesh() -> Mesh:
+  return jax.make_mesh(
+    (2, 4), ('replica', 'data'), axis_types=(AxisType.Auto,) * 2
+  )
+
+
+def _operands() -> tuple[jax.Array, ...]:
+  keys = jax.random.split(jax.random.key(0), 3)
+  return (
+    jax.random.normal(keys[0], (_TOKENS, _DIMS)),
+    jax.random.normal(keys[1], (_DIMS, _VOCAB)),
+    jnp.zeros((_VOCAB,)),
+    jax.random.randint(keys[2], (_TOKENS,), 0, _VOCAB),
+    jnp.linspace(0.0, 1.0, _TOKENS),
+  )
+
+
+def _value_and_grad(implementation: str):
+  options = softmax_xent_lib.Options(implementation=implementation)
+
+  def loss(x, w, bias, labels, weights):
+    args = (x, w, labels, weights, bias, options)
+    result = softmax_xent_lib.softmax_xent(*args)
+    return result.total / jnp.sum(weights)
+
+  return jax.value_and_grad(loss, argnums=(0, 1, 2))
+
+
+def _shard(mesh: Mesh, args, table=_WHOLE):
+  tokens = PartitionSpec(('replica', 'data'))
+  specs = (tokens, table, _WHOLE, tokens, tokens)
+  return tuple(
+    jax.device_put(a, NamedSharding(mesh, s))
+    for a, s in zip(args, specs, strict=True)
+  )
+
+
+def _assert_equal(got, want):
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+    jax.device_get(got),
+    want,
+  )
+
+
+@pytest.mark.parametrize('implementation', ['auto', 'reference'])
+def test_sharded_tokens_are_never_gathered(implementation):
+  fn = _value_and_grad(implementation)
+  args = _operands()
+  want = fn(*args)
+  sharded = _shard(_mesh(), args)
+  compiled = jax.jit(fn).lower(*sharded).compile()
+  found = _COLLECTIVE.findall(compiled.as_text())
+  assert {kind for _, kind in found} == {'all-reduce'}, found
+  # Sums over tokens only: nothing of the size of x, nor one row per token.
+  shapes = ' '.join(shapes for shapes, _ in found)
+  assert f'[{_DIMS},{_VOCAB}]' in shapes
+  assert f'[{_TOKENS}' not in shapes and f'[{_TOKENS // 8}' not in shapes
+  got = compiled(*sharded)
+  _assert_equal(got, want)
+  assert got[1][0].sharding.is_equivalent_to(sharded[0].sharding, 2)
+
+
+def test_forward_alone_needs_no_collective():
+  x, w, _, labels, weights = _shard(_mesh(), _operands())
+
+  def per_token(*args):
+    return softmax_xent_lib.softmax_xent(*args).xent
+
+  compiled = jax.jit(per_token).lower(x, w, labels, weights).compile()
+  assert not _COLLECTIVE.findall(compiled.as_text())
+
+
+def test_sharded_table_is_gathered_and_its_gradient_is_right():
+  fn = _value_and_grad('auto')
+  args = _operands()
+  sharded = _shard(_mesh(), args, table=PartitionSpec(None, 'data'))
+  _assert_equal(jax.jit(fn)(*sharded), fn(*args))
+
+
+def test_inside_shard_map():
+  fn = _value_and_grad('auto')
+  args = _operands()
+  tokens = PartitionSpec(('replica', 'data'))
+
+  def step(*args):
+    value, grads = fn(*args)
+    share = jnp.sum(args[-1])
+    axes = ('replica', 'data')
+    total = jax.lax.psum(share, axes)
+    return jax.tree.map(
+      lambda a: jax.lax.psum(a * share, axes) / total, (value, grads[1])
+    )
+
+  mapped = jax.shard_map(
+    step,
+    mesh=_mesh(),
+    in_specs=(tokens, _WHOLE, _WHOLE, tokens, tokens),
+    out_specs=_WHOLE,
+    check_vma=False,
+  )
+  value, grads = fn(*args)
+  _assert_equal(jax.jit(mapped)(*args), (value, grads[1]))
