@@ -94,7 +94,8 @@ def _siblings(module: pyimports.Module, index: Index) -> list[str]:
 def own_imports(module: pyimports.Module, index: Index) -> list[str]:
   """Names of our modules that `module` imports."""
   found = set()
-  for imported in module.imports:
+  mentioned = module.mentions if module.is_test else ()
+  for imported in (*module.imports, *mentioned):
     top, dot, rest = imported.partition('.')
     if top in _RENAMED:
       imported = _RENAMED[top] + dot + rest

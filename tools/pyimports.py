@@ -15,6 +15,7 @@ from collections.abc import Iterator
 FOLDERS = ('benchmarks', 'docs', 'pax', 'praxis', 'tests', 'tools')
 _DIRECTIVE = re.compile(r'^# bazel: *(\w+)(?:=(.*))?$')
 _DIRECTIVE_LINES = 30
+_DOTTED = re.compile(r'\b(?:praxis|paxml|pax|tasks|benchmarks)(?:\.\w+)+')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,8 @@ class Module:
   name: str
   # Dotted names as imported, `from a import b` being a.b; functions' too.
   imports: tuple[str, ...]
+  # Dotted names in its strings that may be modules: a test imports by them.
+  mentions: tuple[str, ...]
   # Whether it can be run, and whether it imports names when they are asked for.
   is_program: bool
   is_lazy: bool
@@ -70,6 +73,13 @@ def _imports(tree: ast.AST) -> Iterator[str]:
       yield from (f'{node.module}.{alias.name}' for alias in node.names)
 
 
+def _mentions(tree: ast.AST) -> Iterator[str]:
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+      for name in _DOTTED.findall(node.value):
+        yield f'pax.{name}' if name.startswith('tasks.') else name
+
+
 def _experiments(top: list[ast.stmt]) -> Iterator[str]:
   for node in top:
     if isinstance(node, ast.ClassDef) and any(
@@ -97,6 +107,7 @@ def read(root: pathlib.Path, path: pathlib.PurePosixPath) -> Module:
     path=path,
     name='.'.join(parts[:-1] if parts[-1] == '__init__' else parts),
     imports=tuple(sorted(set(_imports(tree)))),
+    mentions=tuple(sorted(set(_mentions(tree)))),
     is_program=any(
       isinstance(n, ast.If) and '__main__' in ast.unparse(n.test) for n in top
     ),

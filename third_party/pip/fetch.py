@@ -179,14 +179,39 @@ def metadata(site: str) -> email.message.Message:
   raise SystemExit(f'no METADATA under {site}')
 
 
-def requires(name: str, site: str) -> list[str]:
-  """Rule names of what a wheel requires, extras apart."""
-  deps = set()
-  for line in metadata(site).get_all('Requires-Dist') or []:
-    req = Requirement(line)
-    if req.marker is None or req.marker.evaluate({'extra': ''}):
-      deps.add(rule_name(req.name))
-  return sorted(deps - {name})
+def requirements(site: str) -> list[Requirement]:
+  lines = metadata(site).get_all('Requires-Dist') or []
+  return [Requirement(line) for line in lines]
+
+
+def applies(req: Requirement, extras: set[str]) -> bool:
+  if req.marker is None:
+    return True
+  return any(req.marker.evaluate({'extra': e}) for e in ('', *extras))
+
+
+def dependencies(stored: dict[str, str]) -> dict[str, list[str]]:
+  """{rule name: rule names of what it requires}.
+
+  An extra that any wheel asks of another is that other's for all.
+  """
+  needs = {name: requirements(f'{path}/site') for name, path in stored.items()}
+  extras: dict[str, set[str]] = {}
+  while True:
+    before = sum(map(len, extras.values()))
+    for name, reqs in needs.items():
+      for req in reqs:
+        if req.extras and applies(req, extras.get(name, set())):
+          extras.setdefault(rule_name(req.name), set()).update(req.extras)
+    if sum(map(len, extras.values())) == before:
+      break
+  found = {
+    name: {
+      rule_name(r.name) for r in reqs if applies(r, extras.get(name, set()))
+    }
+    for name, reqs in needs.items()
+  }
+  return {name: sorted(deps - {name}) for name, deps in found.items()}
 
 
 def build_text(name: str, deps: list[str]) -> str:
@@ -215,7 +240,7 @@ def write_packages(opts: Options, stored: dict[str, str]) -> list[str]:
   base = lock_entries(opts.base_lock) if opts.base_lock else {}
   labels = {n: f'@{opts.base_repo}//{n}' for n in base}
   labels |= {n: f'//{n}' for n in stored}
-  deps = {n: requires(n, f'{path}/site') for n, path in stored.items()}
+  deps = dependencies(stored)
   for name, needs in deps.items():
     for dep in needs:
       if dep not in labels:

@@ -39,6 +39,16 @@ _UNUSED = {
 }
 _UNUSED_STARTS = ('config-', '_test', '_tkinter', '_ctypes_test', 'nis.')
 _TESTED = ('numpy', 'scipy')
+# Some distributions' interpreters look for packages in other folders.
+_SITECUSTOMIZE = '''"""Adds the packages beside the standard library."""
+
+import os
+import sys
+
+folder = os.path.join(os.path.dirname(os.__file__), 'site-packages')
+if folder not in sys.path:
+  sys.path.append(folder)
+'''
 # What glibc itself consists of, never carried along.
 _GLIBC = {
   'ld-linux-x86-64.so.2',
@@ -67,6 +77,8 @@ def copy_standard_library(root: pathlib.Path) -> None:
     }
 
   shutil.copytree(source, lib, ignore=unused, symlinks=False)
+  (lib / 'sitecustomize.py').unlink(missing_ok=True)
+  (lib / 'sitecustomize.py').write_text(_SITECUSTOMIZE)
   (root / 'bin').mkdir()
   shutil.copy2(os.path.realpath(sys.executable), root / 'bin/python3')
   compileall.compile_dir(
