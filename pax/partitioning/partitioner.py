@@ -94,15 +94,23 @@ class Partitioner:
   def initialize(self, key: jax.Array) -> TrainState:
     """Returns the state at step 0, sharded, drawn from `key`."""
     self.preflight()
+    shardings = jax.tree.map(lambda x: x.sharding, self.state_metadata)
     init = functools.partial(
       initialize.init_state,
       self.task,
       self.var_weight_hparams,
+      shardings.mdl_vars,
       self.input_spec,
     )
-    shardings = jax.tree.map(lambda x: x.sharding, self.state_metadata)
+    init = jax.jit(
+      init,
+      out_shardings=shardings,
+      compiler_options=initialize.compiler_options(
+        self.devices, self.num_params
+      ),
+    )
     with jax.set_mesh(self.mesh):
-      return jax.jit(init, out_shardings=shardings)(key)
+      return init(key)
 
   def train_step(self) -> PartitionedStep:
     """Returns `(state, batch, key) -> (state, StepOutput)`; donates state."""
