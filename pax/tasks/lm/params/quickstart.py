@@ -20,10 +20,13 @@ TaskConfig = Config[tasks_lib.SingleTask]
 
 
 class PythonSource(base_experiment.BaseExperiment):
-  """Text files as bytes; by default the standard library that runs this."""
+  """Text files; by default the source of the Python that runs this."""
 
   # Paths, globs or folders of text. None: the Python standard library.
   TRAIN_FILES = None
+  # None reads bytes; a number, so many SentencePiece pieces, which are trained
+  # on the text at first and kept. VOCAB_SIZE must be the same number then.
+  NUM_PIECES = None
   # How much of it is held out, in percent of documents.
   HELD_OUT_PERCENT = 3.0
   # Rows in a step, of all devices, and bytes in a row.
@@ -34,6 +37,15 @@ class PythonSource(base_experiment.BaseExperiment):
   EVAL_ON_TEST = True
   # What the trained model continues in the end.
   SAMPLE_PROMPT = 'def '
+
+  def validate(self) -> None:
+    super().validate()
+    ids = self.NUM_PIECES or tokenizers.ByteTokenizer.vocab_size
+    if self.VOCAB_SIZE < ids:
+      raise ValueError(
+        f'VOCAB_SIZE must be at least {ids}, the ids of the tokenizer, got '
+        f'{self.VOCAB_SIZE}; pass --set VOCAB_SIZE={ids}'
+      )
 
   def datasets(self) -> list[Config[base_input.BaseInput]]:
     train = self._input(
@@ -58,11 +70,17 @@ class PythonSource(base_experiment.BaseExperiment):
       text.TextLmInput,
       name=name,
       files=self.TRAIN_FILES,
+      tokenizer=self._tokenizer(),
       batch_size=max(1, batch_size // jax.process_count()),
       seq_len=self.MAX_SEQ_LEN,
       held_out_percent=self.HELD_OUT_PERCENT,
       **kwargs,
     )
+
+  def _tokenizer(self) -> Config[tokenizers.Tokenizer]:
+    if self.NUM_PIECES is None:
+      return Config(tokenizers.ByteTokenizer)
+    return Config(tokenizers.SentencePieceTokenizer, num_pieces=self.NUM_PIECES)
 
 
 class TinySchedule(base_experiment.BaseExperiment):

@@ -44,6 +44,18 @@ def test_constants_reach_the_task():
   assert task.model.lm_tpl.vocab_size == vocab
 
 
+def test_pieces_need_their_vocabulary():
+  class Pieces(quickstart.TinyLm):
+    NUM_PIECES = 2048
+
+  with pytest.raises(ValueError, match='--set VOCAB_SIZE=2048'):
+    Pieces().validate()
+  Pieces.VOCAB_SIZE = 2048
+  Pieces().validate()
+  assert all(d.tokenizer.num_pieces == 2048 for d in Pieces().datasets())
+  assert Pieces().task().model.lm_tpl.vocab_size == 2048
+
+
 @pytest.fixture
 def corpus(tmp_path):
   for i in range(60):
