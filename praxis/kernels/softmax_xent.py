@@ -262,9 +262,7 @@ def _forward(options: Options) -> Callable[..., tuple[Array, ...]]:
 def _gradient(options: Options) -> Callable[..., tuple[Array, ...]]:
   kernels = {
     'cpu': softmax_xent_native.gradient,
-    'cuda': functools.partial(
-      reference.gradient, rows=softmax_xent_native.rows_gradient
-    ),
+    'cuda': reference.gradient_by(softmax_xent_native.rows_gradient),
   }
   platforms = _platforms(options)
 

@@ -82,13 +82,7 @@ def logits(
   spec: Spec,
 ) -> Float[Array, 'N V']:
   """Returns capped logits in float32; an empty bias is none."""
-  contract = (1, 1) if spec.transposed else (1, 0)
-  out = jax.lax.dot_general(
-    x,
-    table,
-    (((contract[0],), (contract[1],)), ((), ())),
-    preferred_element_type=jnp.float32,
-  )
+  out = _dot(x, table, (1, 1 if spec.transposed else 0))
   if bias.size:
     out = out + bias
   if spec.soft_cap > 0:
@@ -155,51 +149,51 @@ def forward(
   return _join(jax.lax.map(chunk, chunks), n)
 
 
-def gradient(
-  x: Float[Array, 'N D'],
-  table: Float[Array, 'rows columns'],
-  bias: Float[Array, ' B'],
-  labels: Int[Array, ' N'],
-  weights: Weights,
-  spec: Spec,
-  rows: RowsGradient = rows_gradient,
-) -> tuple[Tokens, Gradients]:
-  """Returns the results and their gradients, one chunk of logits at a time."""
+def gradient_by(rows: RowsGradient) -> Callable[..., tuple[Tokens, Gradients]]:
+  """Returns a function like `gradient` that leaves the softmax to `rows`."""
 
-  def chunk(
-    sums: tuple[Array, Array], args: tuple[Array, Array, Weights]
-  ) -> tuple[tuple[Array, Array], tuple[Tokens, Array]]:
-    x, labels, weights = args
-    block = logits(x, table, bias, spec)
-    tokens, block = rows(block, labels, weights, spec)
-    dbias = jnp.sum(block, axis=0) if bias.size else sums[1]
-    block = block.astype(x.dtype)
-    dx = _contract(block, table, 0 if spec.transposed else 1)
-    left, right = (block, x) if spec.transposed else (x, block)
-    dtable = jax.lax.dot_general(
-      left,
-      right,
-      (((0,), (0,)), ((), ())),
-      preferred_element_type=jnp.float32,
-    )
-    sums = (sums[0] + dtable, sums[1] + dbias if bias.size else sums[1])
-    return sums, (tokens, dx.astype(x.dtype))
+  def gradient(
+    x: Float[Array, 'N D'],
+    table: Float[Array, 'rows columns'],
+    bias: Float[Array, ' B'],
+    labels: Int[Array, ' N'],
+    weights: Weights,
+    spec: Spec,
+  ) -> tuple[Tokens, Gradients]:
+    """Returns the results and their gradients, one chunk at a time."""
 
-  n = x.shape[0]
-  size = chunk_tokens(n, spec.vocab(table))
-  zeros = (jnp.zeros(table.shape, jnp.float32), jnp.zeros_like(bias))
-  chunks = jax.tree.map(lambda a: _cut(a, size), (x, labels, weights))
-  (dtable, dbias), (tokens, dx) = jax.lax.scan(chunk, zeros, chunks)
-  grads = Gradients(_join(dx, n), dtable.astype(table.dtype), dbias)
-  return _join(tokens, n), grads
+    def chunk(
+      sums: tuple[Array, Array], args: tuple[Array, Array, Weights]
+    ) -> tuple[tuple[Array, Array], tuple[Tokens, Array]]:
+      x, labels, weights = args
+      block = logits(x, table, bias, spec)
+      tokens, block = rows(block, labels, weights, spec)
+      dbias = jnp.sum(block, axis=0)[: bias.size]
+      block = block.astype(x.dtype)
+      dx = _dot(block, table, (1, 0 if spec.transposed else 1))
+      pair = (block, x) if spec.transposed else (x, block)
+      sums = (sums[0] + _dot(*pair, (0, 0)), sums[1] + dbias)
+      return sums, (tokens, dx.astype(x.dtype))
+
+    n = x.shape[0]
+    size = chunk_tokens(n, spec.vocab(table))
+    zeros = (jnp.zeros(table.shape, jnp.float32), jnp.zeros_like(bias))
+    chunks = jax.tree.map(lambda a: _cut(a, size), (x, labels, weights))
+    (dtable, dbias), (tokens, dx) = jax.lax.scan(chunk, zeros, chunks)
+    grads = Gradients(_join(dx, n), dtable.astype(table.dtype), dbias)
+    return _join(tokens, n), grads
+
+  return gradient
 
 
-def _contract(block: Array, table: Array, axis: int) -> Array:
+gradient = gradient_by(rows_gradient)
+
+
+def _dot(a: Array, b: Array, axes: tuple[int, int]) -> Float[Array, 'M N']:
+  """The product over one axis of each matrix, in float32."""
+  dimensions = (((axes[0],), (axes[1],)), ((), ()))
   return jax.lax.dot_general(
-    block,
-    table,
-    (((1,), (axis,)), ((), ())),
-    preferred_element_type=jnp.float32,
+    a, b, dimensions, preferred_element_type=jnp.float32
   )
 
 
