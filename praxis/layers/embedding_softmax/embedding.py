@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.layers import base_ops, linears
+from praxis.layers.embedding_softmax import lookup
 from praxis.layers.embedding_softmax.positions import check_lookup_style
 
 _FLAGS = base_layer.WeightHParamsCollection
@@ -89,8 +89,8 @@ class Embedding(base_layer.BaseLayer):
     if self.lookup_style == 'index':
       vectors = self.array_lookup(table, ids)
     else:
-      one_hot = jax.nn.one_hot(ids, self.num_classes, dtype=table.dtype)
-      vectors = self.einsum('...y,yz->...z', one_hot, table)
+      mapping = self.weight_split_dims_mapping.wt
+      vectors = lookup.by_matmul(self, table, ids, mapping and mapping[0])
     if self.set_nan_for_oob_id:
       valid = (ids >= 0) & (ids < self.num_classes)
       vectors = jnp.where(valid[..., None], vectors, jnp.nan)

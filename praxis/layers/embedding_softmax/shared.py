@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.layers import activations, base_ops, linears
-from praxis.layers.embedding_softmax import fused, xent
+from praxis.layers.embedding_softmax import fused, lookup, xent
 from praxis.layers.embedding_softmax.embedding import finish_lookup
 from praxis.layers.embedding_softmax.full_softmax import FullSoftmax
 from praxis.layers.embedding_softmax.positions import check_lookup_style
@@ -51,12 +50,15 @@ class SharedEmbeddingSoftmax(FullSoftmax):
     if self.lookup_style == 'index':
       vectors = self.array_lookup(table, ids)
     else:
-      one_hot = jax.nn.one_hot(ids, self.num_classes, dtype=table.dtype)
-      vectors = self.einsum('...y,yz->...z', one_hot, table)
+      vectors = lookup.by_matmul(self, table, ids, self._class_axes())
     return finish_lookup(self, vectors, self.scale_sqrt_depth)
 
   def _table(self) -> Float[Array, 'V D']:
     return self.logits_ffn.linear.theta.w.T
+
+  def _class_axes(self) -> pytypes.DimShardingAnnotation:
+    mapping = self.weight_split_dims_mapping.wt
+    return None if mapping is None else mapping[1]
 
   def extend_step(
     self, ids: Int[Array, '*B'], *, time_step: Array
@@ -102,6 +104,10 @@ class NClassMajorSharedEmbeddingSoftmax(SharedEmbeddingSoftmax):
 
   def _table(self) -> Float[Array, 'V D']:
     return self.theta.w
+
+  def _class_axes(self) -> pytypes.DimShardingAnnotation:
+    mapping = self.weight_split_dims_mapping.wt
+    return None if mapping is None else mapping[0]
 
   def class_table(self) -> fused.ClassTable:
     """Returns the table and, where it has one, the bias."""

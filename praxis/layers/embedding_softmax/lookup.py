@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looking vectors up by a product with one-hot rows, or as fast."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+from jaxtyping import Array, Float, Int
+
+from praxis import base_layer, pytypes
+from praxis.layers import base_ops
+
+
+def by_matmul(
+  layer: base_layer.BaseLayer,
+  table: Float[Array, 'V D'],
+  ids: Int[Array, '*B'],
+  class_axes: pytypes.DimShardingAnnotation,
+) -> Float[Array, '*B D']:
+  """Returns the rows `ids` of `table`, zeros where an id is no class.
+
+  The product keeps each device on its own classes where the mesh axes
+  `class_axes` split them. Where they do not, it would cost as much as the
+  logits for nothing, and a gather gives the same numbers.
+  """
+  plain = type(layer.einsum) is base_ops.EinsumOp
+  if plain and _ways(layer, class_axes) == 1:
+    return table.at[ids].get(
+      mode='fill', fill_value=0, wrap_negative_indices=False
+    )
+  one_hot = jax.nn.one_hot(ids, table.shape[0], dtype=table.dtype)
+  return layer.einsum('...y,yz->...z', one_hot, table)
+
+
+def _ways(
+  layer: base_layer.BaseLayer, axes: pytypes.DimShardingAnnotation
+) -> int:
+  """Returns in how many parts the mesh of `layer` splits a dimension."""
+  if layer.mesh_shape is None or axes in (None, -1):
+    return 1
+  names = list(layer.mesh_axis_names)
+  several = axes if isinstance(axes, list | tuple) else (axes,)
+  indices = [names.index(a) if isinstance(a, str) else a for a in several]
+  return math.prod(layer.mesh_shape[i] for i in indices)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looking up by products: where it is one, and that a gather equals it."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from praxis.layers import embedding_softmax as es
+
+# Two of them are no class.
+_IDS = jnp.asarray([[1, 0, 6, 7], [3, 3, 2, -1]])
+_MESH = dict(
+  ici_mesh_shape=[1, 4, 2], mesh_axis_names=['replica', 'data', 'mdl']
+)
+
+
+def _layer(cls, wt, **fields):
+  size = 8 if fields else 7
+  config = cls.config(
+    num_classes=size, input_dims=4, lookup_style='matmul', **fields
+  )
+  config.weight_split_dims_mapping.wt = wt
+  return config.Instantiate()
+
+
+@pytest.mark.parametrize(
+  'cls, axes_of_classes',
+  [
+    (es.Embedding, 0),
+    (es.SharedEmbeddingSoftmax, 1),
+    (es.NClassMajorSharedEmbeddingSoftmax, 0),
+  ],
+)
+@pytest.mark.parametrize(
+  'axes, is_product',
+  [
+    ('replica', False),
+    (None, False),
+    ('data', True),
+    (('replica', 'mdl'), True),
+  ],
+)
+def test_a_product_only_where_the_classes_are_split(
+  cls, axes_of_classes, axes, is_product
+):
+  mapping = [None, None]
+  mapping[axes_of_classes] = axes
+  layer = _layer(cls, mapping, **_MESH)
+  variables = jax.eval_shape(
+    lambda: layer.init(jax.random.key(0), _IDS, method='emb_lookup')
+  )
+  text = str(
+    jax.make_jaxpr(lambda v: layer.apply(v, _IDS, method='emb_lookup'))(
+      variables
+    )
+  )
+  assert ('dot_general' in text) == is_product
+
+
+@pytest.mark.parametrize('cls', [es.Embedding, es.SharedEmbeddingSoftmax])
+def test_values_and_gradients_are_those_of_the_product(cls):
+  layer = _layer(cls, None)
+  variables = layer.init(jax.random.key(0), _IDS, method='emb_lookup')
+  one_hot = np.asarray(jax.nn.one_hot(_IDS, 7))
+  (table,) = [np.asarray(x) for x in jax.tree.leaves(variables) if x.ndim == 2]
+  table = table if table.shape == (7, 4) else table.T
+  weights = np.random.default_rng(0).normal(size=(2, 4, 4))
+
+  def loss(variables):
+    return jnp.sum(layer.apply(variables, _IDS, method='emb_lookup') * weights)
+
+  vectors = layer.apply(variables, _IDS, method='emb_lookup')
+  np.testing.assert_allclose(vectors, one_hot @ table, rtol=1e-6)
+  (grad,) = [
+    np.asarray(x)
+    for x in jax.tree.leaves(jax.grad(loss)(variables))
+    if x.ndim == 2
+  ]
+  grad = grad if grad.shape == (7, 4) else grad.T
+  want = np.einsum('btv,btd->vd', one_hot, weights)
+  np.testing.assert_allclose(grad, want, rtol=1e-5, atol=1e-6)
