@@ -42,19 +42,16 @@ def main(argv: Sequence[str]) -> int:
 def console() -> None:
   """The `pax` command."""
   code = main(sys.argv)
-  if code == EXIT_ERROR and 'jax' in sys.modules:
-    _leave_at_once_if_one_of_many()
+  if code == EXIT_ERROR:
+    _leave_at_once(code)
   sys.exit(code)
 
 
-def _leave_at_once_if_one_of_many() -> None:
-  """A process that failed must not wait at exit for those that go on."""
-  import jax
-
-  if jax.distributed.is_initialized():
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(EXIT_ERROR)
+def _leave_at_once(code: int) -> None:
+  """Exits without waiting for a compilation or for the other processes."""
+  sys.stdout.flush()
+  sys.stderr.flush()
+  os._exit(code)
 
 
 def _fail(error: Exception, *, show_traceback: bool) -> int:

@@ -32,7 +32,13 @@ class Reports:
 
   def __init__(self, run: Run):
     self._run = run
-    self._settings = run.task.train
+    settings = run.task.train
+    # Read once: a Config takes its time to tell, and this is asked every step.
+    self._summary_interval = settings.summary_interval_steps
+    self._eval_interval = settings.eval_interval_steps if run.evals else None
+    self._speed_interval = settings.compute_steps_per_sec_interval_steps
+    self._max_inflight = settings.max_inflight_steps
+    self._last_step = int(settings.num_train_steps)
     self._inflight: collections.deque[tuple[int, Any]] = collections.deque()
     self._speed = _Speed(run.partitioner)
     self._metrics: dict[str, float] = {}
@@ -41,19 +47,18 @@ class Reports:
 
   def add(self, step: int, output: StepOutput) -> None:
     """Takes the output of `step`, which may still be running."""
-    if step % self._settings.summary_interval_steps == 0:
+    if step % self._summary_interval == 0:
       scalars = summaries.tags.step_scalars(output) | self._speed.scalars()
       means = {k: value for k, (value, _) in output.weighted_scalars.items()}
       derived = self._run.train_input.derived_metrics(means)
       self._run.writer.write(step, scalars | _tagged(derived), split='train')
     self._inflight.append((step, output.loss))
-    while len(self._inflight) > self._settings.max_inflight_steps:
+    while len(self._inflight) > self._max_inflight:
       self._finish_oldest()
 
   def evaluate_if_due(self, step: int, state: TrainState) -> None:
     """Evaluates when as many steps are done as the interval, or a multiple."""
-    interval = self._settings.eval_interval_steps
-    if self._run.evals and interval and step % interval == 0:
+    if self._eval_interval and step % self._eval_interval == 0:
       self._evaluate(step, state)
 
   def drain(self) -> None:
@@ -83,10 +88,9 @@ class Reports:
   def _finish_oldest(self) -> None:
     step, loss = self._inflight.popleft()
     loss.block_until_ready()
-    done, total = step + 1, int(self._settings.num_train_steps)
-    interval = self._settings.compute_steps_per_sec_interval_steps
-    is_first_or_last = step == self._run.step or done == total
-    if done % interval == 0 or is_first_or_last:
+    done = step + 1
+    is_first_or_last = step == self._run.step or done == self._last_step
+    if done % self._speed_interval == 0 or is_first_or_last:
       self._speed.measure(done)
       if is_first_or_last or time.monotonic() - self._shown_at > _SHOW_SECS:
         self._show(done, float(loss))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from concurrent import futures
 from typing import Any
 
 from pax import checkpoints, partitioning, train_states
@@ -43,10 +44,13 @@ class Run:
   writer: Any
   progress: Any
   interrupts: Any
+  # Writes the description of the run meanwhile.
+  describing: futures.Future[None]
 
   def close(self) -> None:
     """Ends the sinks; raises what writing met and nobody asked for yet."""
     self.progress.close()
+    self.describing.result()
     try:
       self.writer.close()
     finally:

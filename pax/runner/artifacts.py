@@ -23,6 +23,8 @@ def write_before_build(
   job_log_dir: str, experiment: type, tree: Config[RunConfig]
 ) -> None:
   """Writes the constants, the configuration as text, and `config.json`."""
+  if jax.process_index() != 0:
+    return
   _write(job_log_dir, 'experiment_cls_vars.txt', constants_text(experiment))
   _write(job_log_dir, 'model_params.txt', config_text(tree))
   _write(job_log_dir, 'config.json', dump_config(tree))
@@ -32,6 +34,8 @@ def write_after_build(
   job_log_dir: str, tree: Config[RunConfig], task: Any, input_spec: Any
 ) -> None:
   """Writes what the inputs look like, and the model after inheritance."""
+  if jax.process_index() != 0:
+    return
   _write(job_log_dir, 'input_specs.json', spec_json(tree, input_spec))
   _write(
     job_log_dir,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from concurrent import futures
 from typing import Any
 
@@ -20,7 +21,7 @@ from praxis import base_input, pax_fiddle
 
 Config = pax_fiddle.Config
 
-# Compiles the step while the state is initialised or read.
+# Compiles the step while the state is initialised or read, then describes it.
 _POOL = futures.ThreadPoolExecutor(1, 'compile')
 
 
@@ -69,8 +70,8 @@ def build(
     ValueError: the devices cannot hold it, or a checkpoint cannot be read.
   """
   tree, job_log_dir = planned.tree, options.job_log_dir
-  if is_first := jax.process_index() == 0:
-    artifacts.write_before_build(job_log_dir, planned.experiment, tree)
+  is_first = jax.process_index() == 0
+  artifacts.write_before_build(job_log_dir, planned.experiment, tree)
   train_input = tree.train_input.Instantiate()
   spec = batch_spec(train_input)
   partitioner = partitioning.create_partitioner(tree.task, spec)
@@ -79,10 +80,10 @@ def build(
   compiling = _POOL.submit(train_step.compile)
   checkpointer = _checkpointer(options, partitioner)
   state, step = _first_state(partitioner, checkpointer, train_input)
-  if is_first:
-    task = partitioner.task
-    artifacts.write_after_build(job_log_dir, tree, task, spec)
   compiling.result()
+  describing = _POOL.submit(
+    artifacts.write_after_build, job_log_dir, tree, partitioner.task, spec
+  )
   return Run(
     job_log_dir=job_log_dir,
     partitioner=partitioner,
@@ -98,8 +99,12 @@ def build(
     writer=summaries.create_writer(
       job_log_dir, enabled=is_first and options.enable_summary_writer
     ),
-    progress=summaries.Progress(int(partitioner.task.train.num_train_steps)),
+    progress=summaries.Progress(
+      int(partitioner.task.train.num_train_steps),
+      None if is_first else open(os.devnull, 'w', encoding='utf-8'),
+    ),
     interrupts=interrupts,
+    describing=describing,
   )
 
 

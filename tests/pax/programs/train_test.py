@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import types
+from concurrent import futures
 
 import jax
 import jax.numpy as jnp
@@ -129,6 +130,7 @@ def _run(tmp_path, *, num_steps=4, stop_at=None, first=0, num_batches=0):
     writer=FakeWriter(),
     progress=FakeProgress(),
     interrupts=StopAt(stop_at),
+    describing=futures.Future(),
   )
 
 
