@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import re
 
 import jax
+from absl import logging
 
 from pax.runner.options import RunOptions, UsageError
 
@@ -40,7 +40,10 @@ def _keep_compiled(directory: str) -> None:
     return
   path = directory
   if '://' not in directory:
-    path = str(pathlib.Path(directory).expanduser())
+    path = os.path.expanduser(directory)
+    if path.startswith('~'):
+      logging.info('no home directory: compiled programs are not kept')
+      return
   jax.config.update('jax_compilation_cache_dir', path)
   # A small program takes longer to compile than to read.
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
