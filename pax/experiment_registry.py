@@ -6,10 +6,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import importlib.resources
 import importlib.util
-import pkgutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.resources import abc
 from typing import Any, TypeVar
 
 from pax import compat
@@ -153,12 +154,21 @@ def _exists(module: str) -> bool:
 
 
 def _experiment_modules() -> list[str]:
-  """Returns the names of all modules in `params` packages of pax.tasks."""
-  package = importlib.import_module(_TASKS)
-  modules = pkgutil.walk_packages(package.__path__, f'{_TASKS}.')
-  return [
-    info.name for info in modules if '.params.' in info.name and not info.ispkg
-  ]
+  """Returns the names of all modules in `params` folders of pax.tasks."""
+  return sorted(
+    name
+    for name in _walk(importlib.resources.files(_TASKS), _TASKS)
+    if '.params.' in name
+  )
+
+
+def _walk(folder: abc.Traversable, package: str) -> Iterator[str]:
+  """Yields the modules in a folder, and in those below it."""
+  for entry in folder.iterdir():
+    if entry.is_dir():
+      yield from _walk(entry, f'{package}.{entry.name}')
+    elif entry.name.endswith('.py') and entry.name != '__init__.py':
+      yield f'{package}.{entry.name.removesuffix(".py")}'
 
 
 def _hint(name: str) -> str:

@@ -3,23 +3,33 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
 from pax import tasks_lib, train_states
-from praxis import base_layer, pytypes
+from praxis import base_layer, py_utils, pytypes
 
+JTensor = pytypes.JTensor
 Nested = pytypes.Nested
 NestedMap = pytypes.NestedMap
+WeightHParams = base_layer.WeightHParams
+
+# Up to this size a CPU draws the variables faster than it would compile a fast
+# program for that.
+_SMALL = 100_000_000
 
 
 def init_state(
   task: tasks_lib.SingleTask,
   var_weight_hparams: Nested[Any],
+  shardings: Nested[NamedSharding],
   batch: NestedMap,
   key: jax.Array,
 ) -> train_states.TrainState:
@@ -31,31 +41,80 @@ def init_state(
   """
   declared = jax.tree.leaves(var_weight_hparams)
   if all(hparams.init is not None for hparams in declared):
-    mdl_vars = _init_declared(var_weight_hparams, key)
+    mdl_vars = _init_declared(var_weight_hparams, shardings, key)
   else:
     mdl_vars = _init_by_model(task, batch, key)
   return task.create_train_state(mdl_vars, var_weight_hparams)
 
 
-def _init_declared(var_weight_hparams: Nested[Any], key: jax.Array) -> Any:
-  def init(path: Any, hparams: base_layer.WeightHParams) -> jax.Array:
-    name = jax.tree_util.keystr(path, simple=True, separator='/')
-    mine = jax.random.fold_in(key, zlib.crc32(name.encode()))
-    return _init_variable(hparams, mine)
+def compiler_options(
+  devices: Sequence[jax.Device], num_params: int
+) -> dict[str, Any]:
+  """Returns how to compile `init_state`, which runs once."""
+  if devices[0].platform == 'cpu' and num_params < _SMALL:
+    return {'xla_backend_optimization_level': 0}
+  return {}
 
-  return jax.tree_util.tree_map_with_path(init, var_weight_hparams)
+
+def _init_declared(
+  var_weight_hparams: Nested[Any],
+  shardings: Nested[NamedSharding],
+  key: jax.Array,
+) -> Any:
+  """Returns the variables; those declared alike are drawn in one go.
+
+  Compiling a draw takes longer than most draws, and a model has few kinds of
+  weights but many of each.
+  """
+  named = py_utils.tree_paths(var_weight_hparams)
+  places = jax.tree.leaves(shardings)
+  alike: dict[Any, list[int]] = {}
+  for i, ((_, hparams), place) in enumerate(zip(named, places, strict=True)):
+    alike.setdefault(_kind(hparams, place), []).append(i)
+  values: list[JTensor | None] = [None] * len(named)
+  for members in alike.values():
+    first = members[0]
+    drawn = _draw(
+      named[first][1], places[first], [named[i][0] for i in members], key
+    )
+    for i, value in zip(members, drawn, strict=True):
+      values[i] = value
+  return jax.tree.unflatten(jax.tree.structure(var_weight_hparams), values)
 
 
-def _init_variable(
-  hparams: base_layer.WeightHParams, key: jax.Array
-) -> jax.Array:
-  """Returns a sample; a repeated layer's copies are drawn one by one."""
-  prefix = tuple(hparams.repeat_prefix or ())
-  if not prefix:
-    return base_layer.init_weight(hparams, key)
-  keys = jax.random.split(key, math.prod(prefix))
-  copies = jax.vmap(lambda key: base_layer.init_weight(hparams, key))(keys)
-  return copies.reshape(hparams.full_shape)
+def _kind(hparams: WeightHParams, place: NamedSharding) -> Any:
+  """Returns what variables have in common that can be drawn in one go."""
+  init = hparams.init
+  return (
+    (tuple(hparams.repeat_prefix or ()), tuple(hparams.shape)),
+    (init.method, repr(init.scale), jnp.dtype(hparams.dtype)),
+    (repr(hparams.fan_in_axes), repr(hparams.fan_out_axes)),
+    place,
+  )
+
+
+def _draw(
+  hparams: WeightHParams,
+  place: NamedSharding,
+  paths: list[str],
+  key: jax.Array,
+) -> list[JTensor]:
+  """Returns one sample a path; a repeated layer's copies are independent."""
+  if hparams.init.method == 'constant':
+    value = base_layer.init_weight(hparams, key)
+    return [jnp.broadcast_to(value, hparams.full_shape)] * len(paths)
+  copies = math.prod(hparams.repeat_prefix or ())
+  hashes = [zlib.crc32(path.encode()) for path in paths]
+  keys = jax.vmap(lambda mine: jax.random.fold_in(key, mine))(
+    jnp.asarray(hashes, jnp.uint32)
+  )
+  keys = jax.vmap(lambda mine: jax.random.split(mine, copies))(keys)
+  draw = functools.partial(base_layer.init_weight, hparams)
+  drawn = jax.vmap(jax.vmap(draw))(keys)
+  drawn = drawn.reshape(len(paths), *hparams.full_shape)
+  split = NamedSharding(place.mesh, PartitionSpec(None, *place.spec))
+  drawn = jax.lax.with_sharding_constraint(drawn, split)
+  return [drawn[i] for i in range(len(paths))]
 
 
 def _init_by_model(
