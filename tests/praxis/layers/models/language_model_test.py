@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,7 @@ from praxis import base_layer, decoder_hparams
 from praxis.layers import models, transformers
 from praxis.layers.models import LanguageModelType
 from praxis.nested_map import NestedMap
+from tests.testing.layers import random_variables
 
 _B, _T, _V = 2, 6, 13
 
@@ -40,27 +43,30 @@ def _batch(**extra):
   )
 
 
-def _init(cfg, batch):
-  layer = cfg.Instantiate()
-  variables = layer.init(jax.random.key(0), batch)
-  leaves, treedef = jax.tree.flatten(variables)
-  keys = jax.random.split(jax.random.key(5), len(leaves))
-  noise = [
-    x + 0.3 * jax.random.normal(k, x.shape)
-    for k, x in zip(keys, leaves, strict=True)
-  ]
-  return layer, jax.tree.unflatten(treedef, noise)
+class _Run:
+  """A model with random variables, compiled once a method."""
+
+  def __init__(self, cfg, batch):
+    self.layer = cfg.Instantiate()
+    self.variables = random_variables(self.layer, batch, scale=0.4)
+    self._apply = jax.jit(self.layer.apply, static_argnames='method')
+
+  def __call__(self, batch):
+    return self._apply(self.variables, batch)
+
+  def predict(self, batch):
+    return self._apply(self.variables, batch, method='compute_predictions')
 
 
 def test_metrics():
   batch = _batch()
-  layer, variables = _init(_model(report_strict_acc=True), batch)
-  predictions = layer.apply(variables, batch, method='compute_predictions')
+  run = _Run(_model(report_strict_acc=True), batch)
+  predictions = run.predict(batch)
   # A row that is right wherever it counts.
   batch.labels = batch.labels.at[1, :4].set(
     predictions.per_example_argmax[1, :4]
   )
-  metrics, per_example = layer.apply(variables, batch)
+  metrics, per_example = run(batch)
   logits = np.asarray(predictions.logits, np.float64)
   log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
   labels, weights = np.asarray(batch.labels), np.asarray(batch.weights)
@@ -87,21 +93,20 @@ def test_metrics():
 
 def test_predictions_can_be_returned_whole():
   batch = _batch()
-  layer, variables = _init(_model(return_predictions=True), batch)
-  _, per_example = layer.apply(variables, batch)
+  run = _Run(_model(return_predictions=True), batch)
+  _, per_example = run(batch)
   assert per_example.logits.shape == (_B, _T, _V)
 
 
 def test_eval_sample_weights():
   batch = _batch(eval_sample_weights=jnp.asarray([1.0, 0.0]))
-  layer, variables = _init(_model(), batch)
-  plain, per_example = layer.apply(variables, batch)
+  run = _Run(_model(), batch)
+  plain, per_example = run(batch)
   assert plain.num_predictions[0] == 10
   np.testing.assert_array_equal(per_example.eval_sample_weights, [1, 0])
-  weighing = _model(apply_eval_sample_weights=True).Instantiate()
-  weighted, _ = weighing.apply(variables, batch)
-  first = jax.tree.map(lambda x: x[:1], batch)
-  alone, _ = weighing.apply(variables, first)
+  weighing = _Run(_model(apply_eval_sample_weights=True), batch)
+  weighted, _ = weighing(batch)
+  alone, _ = weighing(jax.tree.map(lambda x: x[:1], batch))
   assert weighted.num_predictions[0] == 6
   np.testing.assert_allclose(weighted.total_loss, alone.total_loss, rtol=1e-5)
 
@@ -113,88 +118,87 @@ def test_packed_batches():
     segment_ids=jnp.asarray([[1, 1, 1, 2, 2, 2], [1, 1, 1, 1, 0, 0]]),
     segment_pos=jnp.asarray([[0, 1, 2, 0, 1, 2], [0, 1, 2, 3, 0, 0]]),
   )
-  layer, variables = _init(cfg, batch)
-  scores = layer.apply(variables, batch, method='compute_predictions')
+  run = _Run(cfg, batch)
+  scores = run.predict(batch)
   changed = NestedMap(batch)
   changed.ids = batch.ids.at[0, 0].add(1) % _V
-  after = layer.apply(variables, changed, method='compute_predictions')
+  after = run.predict(changed)
   # The second text of the row does not see the first.
   np.testing.assert_array_equal(scores.logits[0, 3:], after.logits[0, 3:])
   assert (scores.logits[0, :3] != after.logits[0, :3]).any()
   with pytest.raises(ValueError, match="needs 'segment_ids'"):
-    layer.apply(variables, _batch())
+    run(_batch())
 
 
 def test_prefix_models_need_their_indicator():
   cfg = _model(model_type=LanguageModelType.PREFIX)
   indicator = jnp.asarray([[1, 1, 1, 0, 0, 0]] * _B)
   batch = _batch(inputs_indicator=indicator)
-  layer, variables = _init(cfg, batch)
-  before = layer.apply(variables, batch, method='compute_predictions')
+  run = _Run(cfg, batch)
+  before = run.predict(batch)
   changed = NestedMap(batch)
   changed.ids = batch.ids.at[:, 2].add(1) % _V
-  after = layer.apply(variables, changed, method='compute_predictions')
+  after = run.predict(changed)
   assert (before.logits[:, 0] != after.logits[:, 0]).any(-1).all()
   with pytest.raises(ValueError, match="needs 'inputs_indicator'"):
-    layer.apply(variables, _batch())
+    run(_batch())
 
 
 def test_tokens_are_counted():
   batch = _batch()
-  layer, variables = _init(_model(count_tokens=True), batch)
-  before = variables['non_trainable']['token_counter']
-  _, updated = layer.apply(
-    variables, batch, mutable=[base_layer.NON_TRAINABLE]
+  run = _Run(_model(count_tokens=True), batch)
+  before = run.variables['non_trainable']['token_counter']
+  apply = functools.partial(
+    run.layer.apply, mutable=[base_layer.NON_TRAINABLE]
   )
+  _, updated = jax.jit(apply)(run.variables, batch)
   after = updated['non_trainable']['token_counter']
   name = 'approx_total_tokens_mm'
   np.testing.assert_allclose(after[name] - before[name], 1e-5, rtol=1e-2)
 
 
-def _decode(layer, variables, batch, hparams):
-  run = jax.jit(
-    lambda batch: layer.apply(
-      variables,
+def _decode(run, batch, hparams):
+  def decode(batch):
+    return run.layer.apply(
+      run.variables,
       hparams,
       batch,
       method='decode_with_params',
       rngs=jax.random.key(1),
       mutable=[base_layer.DECODE_CACHE],
     )[0]
-  )
-  return run(batch)
 
-
-def _logits_after(layer, variables, text):
-  """Scores the next token by reading the whole text, without a cache."""
-  ids = jnp.asarray([text])
-  out = layer.apply(
-    variables, ids, jnp.zeros(ids.shape), method=lambda m, *a: m.lm(*a)
-  )
-  return np.asarray(out.logits[0, -1], np.float64)
+  return jax.jit(decode)(batch)
 
 
 @pytest.mark.parametrize('at_once', [True, False])
 @pytest.mark.parametrize('repeated', [True, False])
 def test_greedy_decoding_equals_reading_the_whole_text(repeated, at_once):
   batch = _batch(prefix_lengths=jnp.asarray([4, 2]))
-  layer, variables = _init(_model(repeated), batch)
+  run = _Run(_model(repeated), batch)
   hparams = decoder_hparams.GreedyDecoderHParams(
     seqlen=8, max_decode_steps=4, fprop_for_prefix=at_once, eos_id=-1
   )
-  metrics, out, _ = _decode(layer, variables, batch, hparams)
+  metrics, out, _ = _decode(run, batch, hparams)
   np.testing.assert_array_equal(metrics.num_decoded, (2, 1))
   np.testing.assert_array_equal(out.original_lengths, [6, 4])
+  np.testing.assert_array_equal(out.decode_lengths, [[8], [6]])
+
+  # The model is causal, so that one pass over the result scores every step.
+  ids = out.output_ids[:, 0, :8]
+  whole = jax.jit(
+    lambda ids: run.layer.apply(
+      run.variables, ids, jnp.zeros(ids.shape), method=lambda m, *a: m.lm(*a)
+    )
+  )(ids)
   for row, prompt in enumerate([4, 2]):
-    assert out.decode_lengths[row, 0] == prompt + 4
-    text = [int(token) for token in batch.ids[row, :prompt]]
-    for i in range(prompt, prompt + 4):
-      logits = _logits_after(layer, variables, text)
-      token = int(out.output_ids[row, 0, i])
-      assert token == logits.argmax()
-      want = logits[token] - np.log(np.exp(logits).sum())
-      np.testing.assert_allclose(out.logprobs[row, 0, i], want, atol=1e-5)
-      text.append(token)
+    np.testing.assert_array_equal(ids[row, :prompt], batch.ids[row, :prompt])
+    new = slice(prompt, prompt + 4)
+    scores = np.asarray(whole.log_probs)[row, prompt - 1 : prompt + 3]
+    np.testing.assert_array_equal(ids[row, new], scores.argmax(-1))
+    np.testing.assert_allclose(
+      out.logprobs[row, 0, new], scores.max(-1), atol=1e-5
+    )
 
 
 def test_sampling_by_the_models_own_parameters():
@@ -202,14 +206,8 @@ def test_sampling_by_the_models_own_parameters():
   cfg.decoder_tpl = decoder_hparams.SampleDecoderHParams(
     seqlen=9, num_samples=3, temperature=2.0, k=0, eos_id=-1
   )
-  layer, variables = _init(cfg, _batch())
-  _, out, _ = layer.apply(
-    variables,
-    _batch(),
-    method='decode',
-    rngs=jax.random.key(1),
-    mutable=[base_layer.DECODE_CACHE],
-  )[0]
+  run = _Run(cfg, _batch())
+  _, out, _ = _decode(run, _batch(), run.layer.decoder_tpl)
   assert out.output_ids.shape == (2, 3, 9)
   # Prompts are what is no padding.
   np.testing.assert_array_equal(out.prefix_lengths, [6, 4])
@@ -219,9 +217,9 @@ def test_sampling_by_the_models_own_parameters():
 
 def test_bidirectional_models_cannot_decode():
   cfg = _model(model_type=LanguageModelType.BIDIRECTIONAL)
-  layer, variables = _init(cfg, _batch())
+  run = _Run(cfg, _batch())
   with pytest.raises(NotImplementedError, match='bidirectional'):
-    layer.apply(variables, _batch(), method='decode')
+    run.layer.apply(run.variables, _batch(), method='decode')
 
 
 class _Vocabulary:

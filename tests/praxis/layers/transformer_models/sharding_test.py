@@ -13,6 +13,7 @@ from praxis.layers import embedding_softmax as es
 from praxis.layers import transformer_models, transformers
 from praxis.layers.transformer_models import sharding
 from praxis.nested_map import NestedMap
+from tests.testing.layers import random_variables
 
 _V1 = {'replica_axis': 'replica', 'data_axis': 'data', 'mdl_axis': 'mdl'}
 _NAMES = ('replica', 'data', 'mdl')
@@ -178,7 +179,7 @@ def test_losses_are_the_same_on_a_mesh(softmax):
   lm = _lm(softmax_tpl=pax_fiddle.Config(softmax))
   ids = jax.random.randint(jax.random.key(1), (4, 4), 0, 16)
   labels = NestedMap(class_ids=ids, class_weights=jnp.ones(ids.shape))
-  variables = lm.Instantiate().init(jax.random.key(0), ids, jnp.zeros((4, 4)))
+  variables = random_variables(lm.Instantiate(), ids, jnp.zeros((4, 4)))
 
   def loss(layer):
     return jax.jit(

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fused cross entropy is the ordinary one, without logits."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from praxis import base_layer
+from praxis.layers import embedding_softmax as es
+from praxis.layers import linears, models
+from praxis.nested_map import NestedMap
+from tests.testing.layers import random_variables
+
+_B, _T, _D, _V = 2, 5, 8, 19
+_CLASSES = [es.FullSoftmax, es.NClassMajorSharedEmbeddingSoftmax]
+
+
+def _data():
+  keys = jax.random.split(jax.random.key(3), 3)
+  x = jax.random.normal(keys[0], (_B, _T, _D))
+  ids = jax.random.randint(keys[1], (_B, _T, 1), 0, _V)
+  weights = (jax.random.uniform(keys[2], (_B, _T, 1)) > 0.3) * 1.0
+  return x, weights, ids
+
+
+def _config(cls, **fields):
+  return cls.config(
+    name='softmax',
+    input_dims=_D,
+    num_classes=_V,
+    soft_cap_logits=5.0,
+    label_smoothing_prob=0.1,
+    z_loss_weight=0.05,
+    scale_before_logits=True,
+  ).set(**fields)
+
+
+def _loss_and_outputs(cfg, variables, x, weights, ids):
+  layer = cfg.Instantiate()
+
+  def loss(variables, x):
+    out, aux = layer.apply(
+      variables, x, weights, ids, mutable=[base_layer.AUX_LOSS]
+    )
+    (struct,) = jax.tree.leaves(
+      aux, is_leaf=lambda x: isinstance(x, base_layer.AuxLossStruct)
+    )
+    return out.avg_xent + struct.value, out
+
+  run = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
+  (value, out), grads = run(variables, x)
+  return value, grads, out
+
+
+@pytest.mark.parametrize('implementation', ['auto', 'reference'])
+@pytest.mark.parametrize('cls', _CLASSES)
+def test_losses_and_gradients(cls, implementation):
+  x, weights, ids = _data()
+  cfg = _config(cls)
+  variables = random_variables(cfg.Instantiate(), x, weights, ids, scale=1.0)
+  want = _loss_and_outputs(cfg, variables, x, weights, ids)
+  fused = cfg.clone().set(xent_implementation=implementation)
+  got = _loss_and_outputs(fused, variables, x, weights, ids)
+  close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+  jax.tree.map(close, got[:2], want[:2])
+  assert 'logits' not in got[2] and 'log_probs' not in got[2]
+  assert set(want[2]) - set(got[2]) == {'logits', 'log_probs'}
+  for name in got[2]:
+    close(got[2][name], want[2][name])
+
+
+def test_distributions_take_the_ordinary_path():
+  x, weights, ids = _data()
+  cfg = _config(es.FullSoftmax, xent_implementation='auto')
+  layer = cfg.Instantiate()
+  variables = random_variables(layer, x, weights, ids)
+  probs = jnp.full((_B, _T, _V), 1 / _V)
+  out = layer.apply(variables, x, weights, class_probabilities=probs)
+  assert out.logits.shape == (_B, _T, _V)
+
+
+def test_a_language_model_keeps_its_metrics():
+  cfg = models.LanguageModel.config(name='model')
+  cfg.lm_tpl.set(model_dims=_D, vocab_size=_V)
+  cfg.lm_tpl.stacked_transformer_tpl.set(
+    num_layers=1, hidden_dims=16, num_heads=2
+  )
+  ids = jax.random.randint(jax.random.key(0), (_B, _T), 0, _V)
+  batch = NestedMap(
+    ids=ids,
+    labels=ids[:, ::-1],
+    weights=jnp.ones((_B, _T)),
+    paddings=jnp.zeros((_B, _T)),
+  )
+  variables = random_variables(cfg.Instantiate(), batch)
+  want = jax.jit(cfg.Instantiate().apply)(variables, batch)
+  cfg.lm_tpl.softmax_tpl.xent_implementation = 'auto'
+  cfg.lm_tpl.record_logits_in_xent_output = True
+  cfg.return_predictions = True
+  metrics, predictions = jax.jit(cfg.Instantiate().apply)(variables, batch)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), metrics, want[0]
+  )
+  assert predictions.logits.shape == (_B, _T, _V)
+
+
+class _Other(linears.Linear):
+  pass
+
+
+@pytest.mark.parametrize(
+  'fields, message',
+  [
+    ({'xent_implementation': 'fast'}, "must be one of .* got 'fast'"),
+    ({'feed_forward_tpl': None}, 'needs the projection'),
+    (
+      {'bi_tempered_loss_tpl': linears.Bias.config()},
+      'knows no bi_tempered_loss_tpl',
+    ),
+  ],
+)
+def test_settings_that_do_not_go_together(fields, message):
+  cfg = _config(es.FullSoftmax, **{'xent_implementation': 'auto'} | fields)
+  with pytest.raises(ValueError, match=message):
+    cfg.Instantiate().abstract_init_with_metadata(*_data())
+
+
+def test_another_product_is_not_replaced_silently():
+  cfg = _config(es.FullSoftmax, xent_implementation='auto')
+  cfg.feed_forward_tpl.linear_tpl = _Other.config()
+  layer = cfg.Instantiate()
+  variables = random_variables(layer, *_data())
+  with pytest.raises(ValueError, match='needs a Linear .* got _Other'):
+    layer.apply(variables, *_data())
