@@ -24,7 +24,9 @@ class BaseActivation(base_layer.BaseLayer):
       KeyError: none, or more than one, has that name.
     """
     wanted = _plain(name)
-    found = [sub for sub in cls.__subclasses__() if _plain(sub.__name__) == wanted]
+    found = [
+      sub for sub in cls.__subclasses__() if _plain(sub.__name__) == wanted
+    ]
     if len(found) != 1:
       known = sorted(sub.__name__ for sub in cls.__subclasses__())
       raise KeyError(

@@ -10,7 +10,7 @@ from praxis import base_layer
 
 
 class EinsumOp(base_layer.BaseLayer):
-  """`jnp.einsum`; every product of a weight and an activation goes through it."""
+  """`jnp.einsum`, as a layer: what products with weights go through."""
 
   def __call__(self, equation: str, *args: Array) -> Array:
     return jnp.einsum(equation, *args)

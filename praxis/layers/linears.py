@@ -223,9 +223,7 @@ class StackingOverTime(base_layer.BaseLayer):
     ]
     return jnp.concatenate(shifted, axis=-1)
 
-  def unstack(
-    self, stacked: Float[Array, 'B S F']
-  ) -> Float[Array, 'B U D']:
+  def unstack(self, stacked: Float[Array, 'B S F']) -> Float[Array, 'B U D']:
     """Undoes `__call__` where windows neither overlap nor leave gaps.
 
     Raises:

@@ -2,8 +2,12 @@
 """Embeddings of tokens and positions, and the softmaxes over tokens."""
 
 from praxis.layers.embedding_softmax.embedding import Embedding as Embedding
-from praxis.layers.embedding_softmax.embedding import TokenCounter as TokenCounter
-from praxis.layers.embedding_softmax.full_softmax import FullSoftmax as FullSoftmax
+from praxis.layers.embedding_softmax.embedding import (
+  TokenCounter as TokenCounter,
+)
+from praxis.layers.embedding_softmax.full_softmax import (
+  FullSoftmax as FullSoftmax,
+)
 from praxis.layers.embedding_softmax.gshard import (
   GShardSharedEmbeddingSoftmax as GShardSharedEmbeddingSoftmax,
 )

@@ -59,8 +59,7 @@ class RotaryPositionalEmbedding(PositionalEmbedding):
     half = self.embedding_dims // 2
     fraction = jnp.arange(half) / half
     timescale = (
-      self.min_timescale
-      * (self.max_timescale / self.min_timescale) ** fraction
+      self.min_timescale * (self.max_timescale / self.min_timescale) ** fraction
     )
     # One dimension for each dimension of heads that shares the position.
     shape = position.shape + (1,) * (inputs.ndim - position.ndim)

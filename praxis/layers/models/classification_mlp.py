@@ -14,7 +14,7 @@ template_field = pax_fiddle.template_field
 
 
 class ClassificationMLPModel(base_model.BaseModel):
-  """Predicts labels from single tokens; batches are those of `LanguageModel`."""
+  """Predicts labels from single tokens, in batches of `LanguageModel`."""
 
   # The network.
   mlp_tpl: LayerTpl = template_field(linears.MLPBlock)

@@ -56,7 +56,8 @@ class LanguageModel(base_model.BaseModel):
     if self.count_tokens:
       self.token_counter(input_batch.ids, paddings)
     labels = NestedMap(
-      class_ids=input_batch.labels, class_weights=self._label_weights(input_batch)
+      class_ids=input_batch.labels,
+      class_weights=self._label_weights(input_batch),
     )
     segments = {}
     if self.lm_tpl.packed_input:
@@ -81,7 +82,9 @@ class LanguageModel(base_model.BaseModel):
       )
     if self.return_predictions:
       return metrics, predictions
-    per_example = NestedMap(labels=labels, scores=-predictions.per_sequence_xent)
+    per_example = NestedMap(
+      labels=labels, scores=-predictions.per_sequence_xent
+    )
     if 'eval_sample_weights' in input_batch:
       per_example.eval_sample_weights = input_batch.eval_sample_weights
     return metrics, per_example
@@ -160,7 +163,5 @@ def _lengths(paddings: Float[Array, 'B T']) -> Int[Array, 'B']:
 
 def _require(batch: NestedMap, name: str, why: str) -> Array:
   if name not in batch:
-    raise ValueError(
-      f'the batch of {why} needs {name!r}, got {sorted(batch)}'
-    )
+    raise ValueError(f'the batch of {why} needs {name!r}, got {sorted(batch)}')
   return batch[name]

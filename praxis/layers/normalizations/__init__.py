@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Normalisation layers."""
 
-from praxis.layers.normalizations.base import BaseNormalization as BaseNormalization
+from praxis.layers.normalizations.base import (
+  BaseNormalization as BaseNormalization,
+)
 from praxis.layers.normalizations.base import IdentityNorm as IdentityNorm
 from praxis.layers.normalizations.layer_norm import LayerNorm as LayerNorm
 from praxis.layers.normalizations.rms_norm import RmsNorm as RmsNorm
-from praxis.layers.normalizations.rms_norm import RmsNormNoScale as RmsNormNoScale
+from praxis.layers.normalizations.rms_norm import (
+  RmsNormNoScale as RmsNormNoScale,
+)

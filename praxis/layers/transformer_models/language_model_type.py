@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 
 
-class LanguageModelType(str, enum.Enum):
+class LanguageModelType(enum.StrEnum):
   """Which other tokens of its segment a token attends to."""
 
   # Earlier ones.

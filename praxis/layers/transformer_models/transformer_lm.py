@@ -11,8 +11,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle
-from praxis.layers import attentions, embedding_softmax, normalizations
-from praxis.layers import transformers
+from praxis.layers import (
+  attentions,
+  embedding_softmax,
+  normalizations,
+  transformers,
+)
 from praxis.layers.transformer_models import sharding
 from praxis.layers.transformer_models.language_model_type import (
   LanguageModelType,

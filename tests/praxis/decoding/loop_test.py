@@ -152,9 +152,7 @@ def test_without_early_exit_nothing_changes():
 
 def test_right_align():
   ids = loop.right_align(jnp.asarray(_IDS), jnp.asarray(_LENGTHS))
-  np.testing.assert_array_equal(
-    ids, [[0, 3, 2, 5], [0, 0, 0, 4], [2, 6, 3, 4]]
-  )
+  np.testing.assert_array_equal(ids, [[0, 3, 2, 5], [0, 0, 0, 4], [2, 6, 3, 4]])
 
 
 class Beam(decoder_hparams.DecoderHParams):

@@ -45,9 +45,7 @@ def test_top_k():
   assert (got[0][[0, 3]] == 0).all()
 
 
-@pytest.mark.parametrize(
-  'p, kept', [(0.3, 1), (0.5, 2), (0.75, 3), (1.0, 5)]
-)
+@pytest.mark.parametrize('p, kept', [(0.3, 1), (0.5, 2), (0.75, 3), (1.0, 5)])
 def test_top_p_keeps_the_fewest_that_reach_p(p, kept):
   least = np.sort(_PROBS)[-kept]
   want = _normal(np.where(_PROBS >= least, _PROBS, 0))

@@ -125,7 +125,9 @@ def test_who_skips_regularization():
 def test_gradients(cls):
   layer, x = cls.config(dim=8).Instantiate(), _x()
   variables = _random_variables(layer, x)
-  check_grads(jax.jit(layer.apply), (variables, x), order=1, modes=['rev'], rtol=2e-2)
+  check_grads(
+    jax.jit(layer.apply), (variables, x), order=1, modes=['rev'], rtol=2e-2
+  )
 
 
 def test_dim_is_required():

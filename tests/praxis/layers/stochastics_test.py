@@ -62,8 +62,10 @@ def test_dropout_transposed_mask():
 
 
 def test_dropout_in_bfloat16():
-  y = stochastics.Dropout.config(keep_prob=0.5).Instantiate().apply(
-    {}, _X.astype(jnp.bfloat16), rngs=jax.random.key(0)
+  y = (
+    stochastics.Dropout.config(keep_prob=0.5)
+    .Instantiate()
+    .apply({}, _X.astype(jnp.bfloat16), rngs=jax.random.key(0))
   )
   assert y.dtype == jnp.bfloat16
 

@@ -38,9 +38,7 @@ def test_ids_outside_can_give_nan():
   layer = cfg.Instantiate()
   variables = layer.init(jax.random.key(0), _IDS)
   y = layer.apply(variables, jnp.asarray([[6, 7, -1]]))
-  np.testing.assert_array_equal(
-    np.isnan(y).all(-1), [[False, True, True]]
-  )
+  np.testing.assert_array_equal(np.isnan(y).all(-1), [[False, True, True]])
   assert not np.isnan(y[0, 0]).any()
 
 

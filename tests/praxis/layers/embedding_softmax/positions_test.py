@@ -25,9 +25,7 @@ def _sinusoid(position, dims, shortest=1, longest=10_000):
 def test_sinusoids(dims):
   layer = es.PositionalEmbedding.config(embedding_dims=dims).Instantiate()
   y = layer.apply({}, seq_length=5)
-  np.testing.assert_allclose(
-    y, _sinusoid(np.arange(5)[None], dims), atol=1e-5
-  )
+  np.testing.assert_allclose(y, _sinusoid(np.arange(5)[None], dims), atol=1e-5)
   position = jnp.asarray([[3, 0, 9], [1, 1, 400]])
   y = layer.apply({}, position=position)
   np.testing.assert_allclose(y, _sinusoid(position, dims), atol=1e-4)
@@ -93,9 +91,7 @@ def test_2d_encodes_row_and_column_from_the_centre(transform):
   for r in range(3):
     for c in range(2):
       place = r * 2 + c if transform == 'hwd->(hw)d' else c * 3 + r
-      want = np.concatenate(
-        [_sinusoid(rows[r], 4), _sinusoid(columns[c], 4)]
-      )
+      want = np.concatenate([_sinusoid(rows[r], 4), _sinusoid(columns[c], 4)])
       np.testing.assert_allclose(y[0, 1 + place], want, atol=1e-6)
 
 

@@ -148,9 +148,7 @@ def test_tokens_are_counted():
   batch = _batch()
   run = _Run(_model(count_tokens=True), batch)
   before = run.variables['non_trainable']['token_counter']
-  apply = functools.partial(
-    run.layer.apply, mutable=[base_layer.NON_TRAINABLE]
-  )
+  apply = functools.partial(run.layer.apply, mutable=[base_layer.NON_TRAINABLE])
   _, updated = jax.jit(apply)(run.variables, batch)
   after = updated['non_trainable']['token_counter']
   name = 'approx_total_tokens_mm'

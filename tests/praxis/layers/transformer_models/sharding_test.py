@@ -196,4 +196,3 @@ def test_losses_are_the_same_on_a_mesh(softmax):
   with jax.set_mesh(mesh):
     got = loss(_set_v1(lm).Instantiate())
   np.testing.assert_allclose(got, want, rtol=1e-5)
-

@@ -96,9 +96,11 @@ def test_variable_tree():
 
 
 def test_repeated_variable_tree():
-  tree = _repeated().Instantiate().abstract_init_with_metadata(
-    _ids(), _no_paddings(_ids())
-  )['params']
+  tree = (
+    _repeated()
+    .Instantiate()
+    .abstract_init_with_metadata(_ids(), _no_paddings(_ids()))['params']
+  )
   layer = tree['transformer']['repeat']['sub']['x_layers_0']
   w = layer['ff_layer']['ffn_layer1']['linear']['w']
   assert w.full_shape == (2, _D, 16)
@@ -284,8 +286,10 @@ def test_bfloat16_is_near_float32():
 
 
 def test_without_final_norm():
-  tree = _lm(final_ln_tpl=None).Instantiate().abstract_init_with_metadata(
-    _ids(), _no_paddings(_ids())
+  tree = (
+    _lm(final_ln_tpl=None)
+    .Instantiate()
+    .abstract_init_with_metadata(_ids(), _no_paddings(_ids()))
   )
   assert 'final_ln' not in tree['params']
 
