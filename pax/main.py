@@ -57,8 +57,10 @@ def _leave_at_once(code: int) -> None:
 def _fail(error: Exception, *, show_traceback: bool) -> int:
   if show_traceback:
     traceback.print_exception(error)
-  kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
-  print(f'pax: error: {kind}{error}', file=sys.stderr)
+  text = str(error)
+  if not isinstance(error, ValueError):
+    text = f'{type(error).__name__}: {text} (--traceback shows where)'
+  print(f'pax: error: {text}', file=sys.stderr)
   return EXIT_ERROR
 
 

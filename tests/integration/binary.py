@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -63,6 +64,27 @@ def start(
     stderr=subprocess.STDOUT,
     text=True,
   )
+
+
+def start_processes(
+  exp: str, job_log_dir: pathlib.Path, *words: str, count: int, devices: int
+) -> list[subprocess.Popen[str]]:
+  """Begins one run of `count` processes, with `devices` each."""
+  with socket.socket() as free:
+    free.bind(('localhost', 0))
+    port = free.getsockname()[1]
+  words += ('--multiprocess_gpu', f'--server_addr=localhost:{port}')
+  return [
+    start(
+      exp,
+      job_log_dir,
+      *words,
+      f'--num_hosts={count}',
+      f'--host_idx={index}',
+      devices=devices,
+    )
+    for index in range(count)
+  ]
 
 
 def records(job_log_dir: pathlib.Path) -> list[dict[str, Any]]:

@@ -96,7 +96,8 @@ def test_broken_data_do_not_hang(tmp_path):
   ended = binary.run('TinyBroken', tmp_path)
   assert ended.returncode == 1
   errors = [x for x in ended.stderr.splitlines() if x.startswith('pax: error')]
-  assert errors == ['pax: error: OSError: the disk with the data is gone']
+  assert len(errors) == 1
+  assert 'OSError: the disk with the data is gone' in errors[0]
   assert 'Traceback' not in ended.stderr
   assert 'Traceback' in (tmp_path / 'logs' / 'train_0.log').read_text()
   assert binary.checkpoint_names(tmp_path) == ['checkpoint_00000000']
