@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts the real program, as `python -m pax.main`, on tiny experiments."""
 
-# bazel: deps=//pax:main_lib,//tests/integration:experiments
+# bazel: deps=//pax:main_lib,//pax/tasks:experiments
+# bazel: deps=//tests/integration:experiments
 from __future__ import annotations
 
 import json
