@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ran, written down and read again."""
+
+# bazel: deps=//pax/tasks:experiments
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from pax import experiment_registry
+from pax.runner import artifacts, overrides, run_config
+from tests.integration import experiments
+from tests.pax import tiny
+
+EXPERIMENTS = [
+  'tasks.lm.params.quickstart.TinyLm',
+  'tasks.lm.params.quickstart.TinyLmPmap',
+  'tasks.lm.params.lm_cloud.LmCloudSpmd2BLimitSteps',
+  'tasks.lm.params.lm_cloud.LmCloudSpmdPipeline9B',
+  'tasks.lm.params.lm_cloud.LmCloudTransformerAdamLimitSteps',
+]
+
+
+def _tree(experiment):
+  return run_config.from_experiment(experiment())
+
+
+@pytest.mark.parametrize('name', EXPERIMENTS)
+def test_config_json_makes_the_same_tree(name):
+  tree = _tree(experiment_registry.get_experiment(name))
+  text = artifacts.dump_config(tree)
+  assert artifacts.load_config(text) == tree
+  assert json.loads(text)
+
+
+def test_constants_by_class_with_the_overridden_ones_first():
+  settings = overrides.parse(['NUM_STEPS=3'])
+  experiment = overrides.set_constants(experiments.TinyPmap, settings)
+  text = artifacts.constants_text(experiment)
+  sections = text.strip().split('\n\n')
+  assert sections[0].splitlines()[2:] == ['NUM_STEPS: 3']
+  assert sections[1].splitlines()[0].endswith('experiments.TinyPmap')
+  assert 'ICI_MESH_SHAPE: None' in sections[1]
+  assert 'NUM_STEPS: 20' in sections[2]
+
+
+def test_config_text_tells_inputs_then_task():
+  text = artifacts.config_text(_tree(experiments.TinySpmd))
+  lines = text.splitlines()
+  assert lines[0] == 'Train input'
+  assert lines.index('Eval input held_out') < lines.index('Task')
+  assert 'train.num_train_steps : 20' in lines
+
+
+def test_files_of_a_run(tmp_path):
+  tree = _tree(experiments.TinySpmd)
+  artifacts.write_before_build(str(tmp_path), experiments.TinySpmd, tree)
+  spec = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, np.dtype(x.dtype)), tiny.batch()
+  )
+  task = tree.task.Instantiate()
+  artifacts.write_after_build(str(tmp_path), tree, task, spec)
+  specs = json.loads((tmp_path / 'input_specs.json').read_text())
+  assert specs['train']['x'] == {'shape': [8, tiny.DIM], 'dtype': 'float32'}
+  # What a child inherited shows only here.
+  after = (tmp_path / 'post_init_model_params.txt').read_text()
+  assert "first._hparams.mesh_axis_names : ('replica', 'data', 'mdl')" in (
+    after.replace('[', '(').replace(']', ')')
+  ), after
+  assert {p.name for p in tmp_path.iterdir()} == {
+    'config.json',
+    'experiment_cls_vars.txt',
+    'input_specs.json',
+    'model_params.txt',
+    'post_init_model_params.txt',
+  }

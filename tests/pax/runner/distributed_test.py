@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How JAX is set up before it looks for devices."""
+
+from __future__ import annotations
+
+import os
+
+import jax
+import pytest
+
+from pax.runner import distributed, options
+
+VARIABLES = [
+  'SLURM_NTASKS',
+  'SLURM_PROCID',
+  'OMPI_COMM_WORLD_SIZE',
+  'OMPI_COMM_WORLD_RANK',
+  'TPU_WORKER_HOSTNAMES',
+  'MEGASCALE_COORDINATOR_ADDRESS',
+  'JAX_COORDINATOR_ADDRESS',
+]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+  """What is asked of JAX, instead of doing it."""
+  asked = {'config': {}, 'initialize': []}
+  monkeypatch.setattr(jax.config, 'update', asked['config'].__setitem__)
+  monkeypatch.setattr(
+    jax.distributed,
+    'initialize',
+    lambda **kwargs: asked['initialize'].append(kwargs),
+  )
+  for name in VARIABLES:
+    monkeypatch.delenv(name, raising=False)
+  return asked
+
+
+def _initialize(**fields):
+  fields = {'compilation_cache_dir': '', **fields}
+  distributed.initialize(options.RunOptions(**fields))
+
+
+def test_nothing_is_touched_without_need(calls):
+  _initialize()
+  assert calls == {'config': {}, 'initialize': []}
+
+
+def test_simulated_devices_replace_those_forced_before(calls, monkeypatch):
+  forced = '--xla_a=1 --xla_force_host_platform_device_count=8 --xla_b=2'
+  monkeypatch.setenv('XLA_FLAGS', forced)
+  _initialize(host_device_count=3)
+  assert calls['config'] == {'jax_platforms': 'cpu', 'jax_num_cpu_devices': 3}
+  assert os.environ['XLA_FLAGS'].split() == ['--xla_a=1', '--xla_b=2']
+
+
+def test_at_least_one_device(calls):
+  with pytest.raises(options.UsageError, match='at least 1, got 0'):
+    _initialize(host_device_count=0)
+
+
+def test_compiled_programs_are_kept(calls, monkeypatch, tmp_path):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  _initialize(compilation_cache_dir='~/xla')
+  kept = calls['config']['jax_compilation_cache_dir']
+  assert kept == str(tmp_path / 'xla')
+  _initialize(compilation_cache_dir='gs://bucket/xla')
+  assert calls['config']['jax_compilation_cache_dir'] == 'gs://bucket/xla'
+
+
+def test_joins_as_told(calls):
+  _initialize(multiprocess_gpu=True, server_addr='h:1', num_hosts=2, host_idx=0)
+  (joined,) = calls['initialize']
+  del joined['heartbeat_timeout_seconds']
+  assert joined == {
+    'coordinator_address': 'h:1',
+    'num_processes': 2,
+    'process_id': 0,
+  }
+
+
+def test_says_which_flag_is_missing(calls):
+  with pytest.raises(options.UsageError, match='--server_addr and --host_idx'):
+    _initialize(multiprocess_gpu=True, num_hosts=2)
+
+
+@pytest.mark.parametrize(
+  ('environment', 'joins'),
+  [
+    ({'SLURM_NTASKS': '4', 'SLURM_PROCID': '1'}, True),
+    ({'SLURM_NTASKS': '4'}, False),
+    ({'SLURM_NTASKS': '1', 'SLURM_PROCID': '0'}, False),
+    ({'OMPI_COMM_WORLD_SIZE': '2', 'OMPI_COMM_WORLD_RANK': '0'}, True),
+    ({'TPU_WORKER_HOSTNAMES': 'a,b'}, True),
+    ({'TPU_WORKER_HOSTNAMES': 'localhost'}, False),
+  ],
+)
+def test_joins_the_job_it_is_part_of(calls, monkeypatch, environment, joins):
+  for name, value in environment.items():
+    monkeypatch.setenv(name, value)
+  _initialize()
+  assert bool(calls['initialize']) == joins

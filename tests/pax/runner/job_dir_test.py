@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job directory: held by one run, written to, with a log."""
+
+from __future__ import annotations
+
+import pytest
+from absl import logging
+
+from pax.runner import job_dir
+
+
+def test_makes_the_directory_and_logs_into_it(tmp_path):
+  path = str(tmp_path / 'a' / 'b')
+  verbosity = logging.get_verbosity()
+  logging.set_verbosity(logging.INFO)
+  try:
+    with job_dir.open_job_dir(path, 3):
+      logging.info('hello')
+    logging.info('too late')
+  finally:
+    logging.set_verbosity(verbosity)
+  text = job_dir.log_file(path, 3).read_text()
+  assert 'hello' in text and 'too late' not in text
+
+
+def test_logs_the_traceback_of_what_leaves_it(tmp_path):
+  with pytest.raises(ZeroDivisionError):
+    with job_dir.open_job_dir(str(tmp_path), 0):
+      _ = 1 / 0
+  text = job_dir.log_file(str(tmp_path), 0).read_text()
+  assert 'Traceback' in text and 'ZeroDivisionError' in text
+
+
+def test_is_held_by_one_run_and_free_afterwards(tmp_path):
+  path = str(tmp_path)
+  with job_dir.open_job_dir(path, 0):
+    with pytest.raises(job_dir.JobDirError, match='another process is at work'):
+      with job_dir.open_job_dir(path, 0):
+        pass
+    with job_dir.open_job_dir(path, 1):
+      pass
+  with job_dir.open_job_dir(path, 0):
+    pass
+
+
+def test_cannot_be_written(tmp_path):
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(
+    job_dir.JobDirError, match='cannot write to --job_log_dir'
+  ):
+    with job_dir.open_job_dir(str(tmp_path / 'file'), 0):
+      pass
