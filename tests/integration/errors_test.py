@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad input: one clear message, a quick non-zero exit, nothing lost."""
 
-# bazel: size=medium
+# bazel: size=large
 from __future__ import annotations
 
 import fcntl

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two real processes: one run, one checkpoint, one end."""
 
-# bazel: size=medium
+# bazel: size=large
 from __future__ import annotations
 
 import signal

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run that stops and goes on computes what one without a stop computes."""
 
-# bazel: size=medium
+# bazel: size=large
 from __future__ import annotations
 
 import numpy as np

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SIGTERM, Ctrl-C and SIGKILL: what is saved, and how the run goes on."""
 
-# bazel: size=medium
+# bazel: size=large
 from __future__ import annotations
 
 import random
