@@ -36,10 +36,10 @@ class CachedAttention(base_layer.BaseLayer):
   def extend_decode_state(
     self,
     name: str,
-    value: Float[Array, ...],
+    value: Float[Array, '...'],
     time_step: Int[Array, ''] | int,
     time_dim: int = TIME_DIM,
-  ) -> Float[Array, ...]:
+  ) -> Float[Array, '...']:
     """Writes rows to a cached tensor from `time_step` on; returns all of it.
 
     Args:

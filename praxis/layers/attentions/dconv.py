@@ -43,10 +43,10 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
 
   def __call__(
     self,
-    inputs: Float[Array, ...],
+    inputs: Float[Array, '...'],
     axis: int,
     segment_pos: Int[Array, 'B T'] | None = None,
-  ) -> Float[Array, ...]:
+  ) -> Float[Array, '...']:
     """Returns the convolved inputs.
 
     Args:
@@ -65,11 +65,11 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
 
   def extend_step(
     self,
-    inputs: Float[Array, ...],
+    inputs: Float[Array, '...'],
     axis: int,
     step: Int[Array, ''] | int,
-    segment_pos: Int[Array, B] | None = None,
-  ) -> Float[Array, ...]:
+    segment_pos: Int[Array, 'B'] | None = None,
+  ) -> Float[Array, '...']:
     """Returns the convolved step `step`, without the time axis.
 
     Args:
@@ -90,8 +90,8 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
 
 
 def shift_1d(
-  inputs: Float[Array, ...], offset: int, axis: int
-) -> Float[Array, ...]:
+  inputs: Float[Array, '...'], offset: int, axis: int
+) -> Float[Array, '...']:
   """Returns the inputs `offset` steps later on `axis`, zeros coming in."""
   length = inputs.shape[axis]
   kept = jax.lax.slice_in_dim(

@@ -6,6 +6,8 @@ Shapes: B batch, T queries, S keys and values, D model, N heads, H head.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
@@ -13,11 +15,11 @@ from jaxtyping import Array, Float, Int
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import base_ops, embedding_softmax, stochastics
 from praxis.layers.attentions import (
-  cache,
   dconv,
   positions,
   projections,
   softmax,
+  stepping,
 )
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
@@ -25,10 +27,11 @@ SplitDimsMapping = pytypes.SplitDimsMapping
 template_field = pax_fiddle.template_field
 
 _Heads = Float[Array, 'B T N H']
-_Segments = Int[Array, 'B T']
+_SourceHeads = Float[Array, 'B S N H']
+_Segments = Int[Array, '#B T']
 
 
-class DotProductAttention(cache.CachedAttention):
+class DotProductAttention(stepping.SteppingAttention):
   """Attends with every head to the values whose keys match the queries.
 
   References: Attention Is All You Need, https://arxiv.org/abs/1706.03762
@@ -36,7 +39,7 @@ class DotProductAttention(cache.CachedAttention):
 
   # Size of the last dimension of the inputs; or one size each, by the keys
   # 'query', 'key' and 'value'. The output has the size of the query.
-  input_dim: int | dict[str, int] = 0
+  input_dim: int | Mapping[str, int] = 0
   # Size of all heads together; not used when dim_per_head is given.
   hidden_dim: int = 0
   num_heads: int = 1
@@ -170,45 +173,6 @@ class DotProductAttention(cache.CachedAttention):
     encoded, probs = self._attend(query, key, value, atten_mask, bias)
     return self._post(encoded), probs
 
-  def extend_step(
-    self,
-    query_vec: Float[Array, 'B *L D'],
-    *,
-    atten_mask: Float[Array, ...],
-    time_step: Int[Array, ''] | int,
-    segment_pos: Int[Array, B *L] | None,
-    is_cross_attention: bool = False,
-  ) -> Float[Array, 'B *L D']:
-    """Returns the attended values for one decoding step, or a run of them.
-
-    Keys and values of the step are written to the cache at `time_step`; those
-    of a cross attention are all there since the forward pass.
-
-    Args:
-      query_vec: the step's input, or with a time axis those of several steps.
-      atten_mask: additive, [B or 1, 1, S], or [B or 1, 1, L, S] for L steps.
-      time_step: index of the (first) step.
-      segment_pos: position of each step in its segment; its index when None.
-      is_cross_attention: whether keys come from another sequence.
-    """
-    is_single = query_vec.ndim == 2
-    if is_single:
-      query_vec = query_vec[:, jnp.newaxis]
-    if atten_mask.ndim == 3:
-      atten_mask = atten_mask[:, :, jnp.newaxis]
-    pos = _step_positions(segment_pos, time_step, *query_vec.shape[:2])
-    query, key, value = self._extend_states(
-      query_vec, time_step, pos, is_cross_attention
-    )
-    bias = None
-    if self.relative_bias_tpl is not None:
-      steps = [time_step + i for i in range(query.shape[1])]
-      rows = [self.relative_bias.extend_step(key.shape[1], t) for t in steps]
-      bias = jnp.concatenate(rows, axis=2)
-    encoded = self._attend_grouped(query, key, value, atten_mask, bias)
-    outputs = self._post(encoded, is_step=True)
-    return outputs[:, 0] if is_single else outputs
-
   # Children.
 
   def _create_position_children(self) -> None:
@@ -273,7 +237,7 @@ class DotProductAttention(cache.CachedAttention):
 
   def _input_size(self, name: str) -> int:
     sizes = self.input_dim
-    return sizes[name] if isinstance(sizes, dict) else sizes
+    return sizes[name] if isinstance(sizes, Mapping) else sizes
 
   def _head_size(self) -> int:
     if self.dim_per_head is not None:
@@ -284,9 +248,10 @@ class DotProductAttention(cache.CachedAttention):
 
   def _project(
     self, query_vec: Array, key_vec: Array, value_vec: Array
-  ) -> tuple[_Heads, _Heads, _Heads]:
+  ) -> tuple[_Heads, _SourceHeads, _SourceHeads]:
     if self.combine_qkv:
-      if query_vec is not key_vec or query_vec is not value_vec:
+      is_one = query_vec is key_vec and query_vec is value_vec
+      if not is_one and not self.is_initializing():
         raise ValueError(
           'query_vec, key_vec and value_vec must be the same array with '
           'combine_qkv=True; set combine_qkv=False for cross attention'
@@ -303,8 +268,8 @@ class DotProductAttention(cache.CachedAttention):
     return query, key, value
 
   def _normalize(
-    self, query: _Heads, key: _Heads, value: _Heads
-  ) -> tuple[_Heads, _Heads, _Heads]:
+    self, query: _Heads, key: _SourceHeads, value: _SourceHeads
+  ) -> tuple[_Heads, _SourceHeads, _SourceHeads]:
     if self.ln_tpl is None:
       return query, key, value
     return self.layer_norm_q(query), self.layer_norm_k(key), value
@@ -336,9 +301,9 @@ class DotProductAttention(cache.CachedAttention):
   def _relative_bias(
     self,
     query: _Heads,
-    key: _Heads,
+    key: _SourceHeads,
     query_pos: _Segments | None,
-    key_pos: _Segments | None,
+    key_pos: Int[Array, '#B S'] | None,
   ) -> Float[Array, '#B N T S'] | None:
     if self.relative_bias_tpl is None:
       return None
@@ -351,8 +316,8 @@ class DotProductAttention(cache.CachedAttention):
   def _attend(
     self,
     query: _Heads,
-    key: Float[Array, 'B S N H'],
-    value: Float[Array, 'B S N H'],
+    key: _SourceHeads,
+    value: _SourceHeads,
     mask: Float[Array, '#B #N #T S'],
     bias: Float[Array, '#B N T S'] | None,
   ) -> tuple[_Heads, Float[Array, 'B N T S']]:
@@ -376,7 +341,7 @@ class DotProductAttention(cache.CachedAttention):
     return self._shard_heads(checkpoint_name(encoded, 'context')), probs
 
   def _logits(
-    self, query: _Heads, key: Float[Array, 'B S N H']
+    self, query: _Heads, key: _SourceHeads
   ) -> Float[Array, 'B N T S']:
     return self.qk_einsum('BTNH,BSNH->BNTS', query, key)
 
@@ -405,108 +370,6 @@ class DotProductAttention(cache.CachedAttention):
     split = self.activation_split_dims_mapping.blnh
     return base_layer.maybe_shard(x, split, self.mesh_axis_names)
 
-  # Decoding.
-
-  def _extend_states(
-    self,
-    query_vec: Float[Array, 'B L D'],
-    time_step: Int[Array, ''] | int,
-    pos: Int[Array, 'B L'],
-    is_cross_attention: bool,
-  ) -> tuple[_Heads, Float[Array, 'B S N H'], Float[Array, 'B S N H']]:
-    """Returns the step's queries, and keys and values of all steps."""
-    if is_cross_attention:
-      query, key, value = self.query(query_vec), None, None
-      if self.ln_tpl is not None:
-        query = self.layer_norm_q(query)
-    else:
-      heads = self._project_step(query_vec)
-      query, key, value = self._normalize(*heads)
-    if self.dconv_qkv:
-      states = self.extend_decode_state('query_state', query, time_step)
-      query = _convolve_steps(self.dconv_q, states, time_step, pos)
-    if self.use_rotary_position_emb:
-      query = self.rotary_position_emb(query, pos)
-    if is_cross_attention:
-      return query, *self._cached_key_value()
-    return (
-      query,
-      self._extend_key(key, time_step, pos),
-      self._extend_value(value, time_step, pos),
-    )
-
-  def _project_step(
-    self, query_vec: Float[Array, 'B L D']
-  ) -> tuple[_Heads, _Heads, _Heads]:
-    if self.combine_qkv:
-      heads = self.combined_qkv.extend_step(query_vec)
-    else:
-      layers = self.query, self.key, self.value
-      heads = tuple(layer.extend_step(query_vec) for layer in layers)
-    split = self.activation_split_dims_mapping.blnh
-    if not self.decoding_maybe_shard_projections or split is None:
-      return heads
-    split = [split[0], None, *split[2:]]
-    query, key, value = (
-      base_layer.maybe_shard(x, split, self.mesh_axis_names) for x in heads
-    )
-    return query, key, value
-
-  def _extend_key(
-    self, key: _Heads, time_step: Array | int, pos: Int[Array, 'B L']
-  ) -> Float[Array, 'B S N H']:
-    """Writes the step's key; returns the keys of all steps, as attended to."""
-    name = 'key_state'
-    if self.dconv_qkv:
-      states = self.extend_decode_state(name, key, time_step)
-      key = _convolve_steps(self.dconv_k, states, time_step, pos)
-      name = 'key_post_dconv'
-    if self.use_rotary_position_emb:
-      if not self.consolidate_rope_key_state:
-        self.extend_decode_state(name, key, time_step)
-        name = 'key_post_rotary_pos_emb'
-      key = self.rotary_position_emb(key, pos)
-    return self.extend_decode_state(name, key, time_step)
-
-  def _extend_value(
-    self, value: _Heads, time_step: Array | int, pos: Int[Array, 'B L']
-  ) -> Float[Array, 'B S N H']:
-    states = self.extend_decode_state('value_state', value, time_step)
-    if not self.dconv_qkv:
-      return states
-    value = _convolve_steps(self.dconv_v, states, time_step, pos)
-    return self.extend_decode_state('value_post_dconv', value, time_step)
-
-  def _cached_key_value(
-    self,
-  ) -> tuple[Float[Array, 'B S N H'], Float[Array, 'B S N H']]:
-    """Returns the finished keys and values that the forward pass left."""
-    key = 'key_post_dconv' if self.dconv_qkv else 'key_state'
-    if self.use_rotary_position_emb and not self.consolidate_rope_key_state:
-      key = 'key_post_rotary_pos_emb'
-    value = 'value_post_dconv' if self.dconv_qkv else 'value_state'
-    return self.get_decode_state(key), self.get_decode_state(value)
-
-  def _attend_grouped(
-    self,
-    query: Float[Array, 'B L N H'],
-    key: Float[Array, 'C S N H'],
-    value: Float[Array, 'C S N H'],
-    mask: Float[Array, '#B #N #L S'],
-    bias: Float[Array, '#B N L S'] | None,
-  ) -> Float[Array, 'B L N H']:
-    """Attends when B/C samples in a row share the keys of one example."""
-    batch, steps = query.shape[:2]
-    samples = batch // key.shape[0]
-    if samples == 1:
-      return self._attend(query, key, value, mask, bias)[0]
-    grouped = query.reshape(-1, samples * steps, *query.shape[2:])
-    mask = _group_rows(mask, batch, steps, samples)
-    if bias is not None:
-      bias = _group_rows(bias, batch, steps, samples)
-    encoded, _ = self._attend(grouped, key, value, mask, bias)
-    return encoded.reshape(query.shape)
-
   # Checks.
 
   def _check_fields(self) -> None:
@@ -521,7 +384,7 @@ class DotProductAttention(cache.CachedAttention):
         f'hidden_dim must be a multiple of num_heads={self.num_heads}, got '
         f'{self.hidden_dim}; set dim_per_head for heads of another size'
       )
-    if self.combine_qkv and isinstance(self.input_dim, dict):
+    if self.combine_qkv and isinstance(self.input_dim, Mapping):
       raise ValueError(
         'input_dim must be one number with combine_qkv=True, got '
         f'{self.input_dim}; set combine_qkv=False'
@@ -545,37 +408,3 @@ class DotProductAttention(cache.CachedAttention):
         f'{num_keys}], got {list(mask.shape)}; build it with segment_mask, '
         'causal_mask or convert_paddings_to_mask'
       )
-
-
-def _step_positions(
-  segment_pos: Array | None, time_step: Array | int, batch: int, steps: int
-) -> Int[Array, 'B L']:
-  if segment_pos is None:
-    segment_pos = (time_step + jnp.arange(steps))[jnp.newaxis]
-  elif segment_pos.ndim == 1:
-    segment_pos = segment_pos[:, jnp.newaxis] + jnp.arange(steps)
-  return jnp.broadcast_to(segment_pos, (batch, steps))
-
-
-def _convolve_steps(
-  conv: dconv.CausalDepthwiseConv1D,
-  states: Float[Array, 'B S N H'],
-  time_step: Array | int,
-  pos: Int[Array, 'B L'],
-) -> Float[Array, 'B L N H']:
-  steps = [
-    conv.extend_step(states, 1, time_step + i, pos[:, i])
-    for i in range(pos.shape[1])
-  ]
-  return jnp.stack(steps, axis=1)
-
-
-def _group_rows(
-  rows: Float[Array, '#B N #L S'], batch: int, steps: int, samples: int
-) -> Float[Array, 'C N K S']:
-  """Moves the samples of an example from the batch axis to the query axis."""
-  _, heads, _, keys = rows.shape
-  rows = jnp.broadcast_to(rows, (batch, heads, steps, keys))
-  rows = rows.reshape(batch // samples, samples, heads, steps, keys)
-  rows = jnp.moveaxis(rows, 2, 1)
-  return rows.reshape(batch // samples, heads, samples * steps, keys)

@@ -78,7 +78,7 @@ class RelativeBias(base_layer.BaseLayer):
     query_segment_pos: Int[Array, 'B T'],
     key_segment_pos: Int[Array, 'B S'] | None = None,
   ) -> Float[Array, '#B N T S']:
-    """Returns the bias; its batch is 1 when positions are those in the array."""
+    """Returns the bias; its batch is 1 for positions in the array."""
     if key_segment_pos is None:
       key_segment_pos = query_segment_pos
     if self.use_length_as_position:

@@ -45,7 +45,7 @@ class AttentionProjection(base_layer.BaseLayer):
       self.create_variable('b', self._bias())
     self.create_child('einsum', self.einsum_tpl)
 
-  def __call__(self, inputs: Float[Array, ...]) -> Float[Array, ...]:
+  def __call__(self, inputs: Float[Array, '...']) -> Float[Array, '...']:
     """Returns [..., N, H] for inputs [..., D], or the other way round."""
     weight = self.theta.w
     if self.attention_combine_dims:
@@ -60,10 +60,10 @@ class AttentionProjection(base_layer.BaseLayer):
 
   def extend_step(
     self,
-    inputs: Float[Array, ...],
+    inputs: Float[Array, '...'],
     *,
     time_step: pytypes.JTensor | None = None,
-  ) -> Float[Array, ...]:
+  ) -> Float[Array, '...']:
     """Returns what `__call__` does: a projection knows no time."""
     del time_step
     return self(inputs)

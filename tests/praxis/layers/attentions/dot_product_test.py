@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dot-product attention against numpy, option by option."""
+
+from __future__ import annotations
+
+import inspect
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from praxis import base_layer, pax_fiddle
+from praxis.layers import attentions, normalizations
+from tests.praxis.layers import running
+
+_B, _T, _D, _N, _H = 2, 5, 8, 2, 4
+_SEGMENTS = jnp.array([[1, 1, 2, 2, 2], [1, 1, 1, 1, 0]])
+_POSITIONS = jnp.array([[0, 1, 0, 1, 2], [0, 1, 2, 3, 0]])
+
+
+def _config(**kwargs):
+  fields = {'input_dim': _D, 'hidden_dim': _D, 'num_heads': _N}
+  return attentions.DotProductAttention.config(**{**fields, **kwargs})
+
+
+def _mask():
+  return attentions.causal_segment_mask(_SEGMENTS)
+
+
+def _inputs(seed=0):
+  return running.normal(_B, _T, _D, seed=seed)
+
+
+def _build(**kwargs):
+  x = _inputs()
+  return running.build(_config(**kwargs), x, x, x, _mask())
+
+
+def _attend(layer, variables, x, mask=None, **kwargs):
+  mask = _mask() if mask is None else mask
+  pos = _POSITIONS
+
+  def call(variables, x):
+    return layer.apply(variables, x, x, x, mask, pos, pos, **kwargs)
+
+  return jax.jit(call)(variables, x)
+
+
+def _rotate(x, positions):
+  half = x.shape[-1] // 2
+  angle = np.asarray(positions)[..., None, None] / 10_000 ** (
+    np.arange(half) / half
+  )
+  a, b = x[..., :half], x[..., half:]
+  sin, cos = np.sin(angle), np.cos(angle)
+  return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def _norm(x, scale):
+  return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-6) * scale
+
+
+def _reference(params, x, mask, o):
+  """Attention as the definitions have it; `o` holds the options."""
+  p = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
+  x = np.asarray(x, np.float64)
+  bias = lambda part, i=None: part['b'] if i is None else part['b'][i]
+  heads = []
+  for i, name in enumerate(['query', 'key', 'value']):
+    part = p['combined_qkv'] if o.get('combine_qkv') else p[name]
+    index = i if o.get('combine_qkv') else None
+    w = part['w'] if index is None else part['w'][i]
+    head = np.einsum('btd,dnh->btnh', x, w)
+    heads.append(head + (bias(part, index) if o.get('use_bias', True) else 0))
+  q, k, v = heads
+  if 'ln_tpl' in o:
+    q = _norm(q, p['layer_norm_q']['scale'])
+    k = _norm(k, p['layer_norm_k']['scale'])
+  if o.get('dconv_qkv'):
+    q, k, v = (
+      _convolve(y, p[f'dconv_{n}']) for y, n in zip((q, k, v), 'qkv', strict=True)
+    )
+  if o.get('use_rotary_position_emb'):
+    q, k = _rotate(q, _POSITIONS), _rotate(k, _POSITIONS)
+  if o.get('internal_enable_query_scale', True):
+    if o.get('internal_enable_per_dim_scale', True):
+      scale = p['per_dim_scale']['per_dim_scale']
+      q = q * 1.442695041 / math.sqrt(_H) * np.log1p(np.exp(scale))
+    else:
+      q = q * _H**-0.5
+  logits = np.einsum('btnh,bsnh->bnts', q, k)
+  if 'relative_bias_tpl' in o:
+    distance = np.arange(_T)[:, None] - np.arange(_T)
+    logits += p['relative_bias']['wrb'][:, np.clip(distance, 0, 15)]
+  if o.get('scale_logits_by_head_dims'):
+    logits /= math.sqrt(_H)
+  if cap := o.get('atten_logit_cap'):
+    logits = cap * np.tanh(logits / cap)
+  logits = np.where(np.asarray(mask) < 0, -1e30, logits)
+  exps = np.exp(logits - logits.max(-1, keepdims=True))
+  total = exps.sum(-1, keepdims=True)
+  if (extra := o.get('attention_extra_logit')) is not None:
+    total = total + np.exp(extra - logits.max(-1, keepdims=True))
+  probs = exps / total
+  encoded = np.einsum('bnts,bsnh->btnh', probs, v)
+  equation = (
+    'btnh,nhd->btd' if o.get('output_proj_use_nhd_shape') else 'btnh,dnh->btd'
+  )
+  out = np.einsum(equation, encoded, p['post']['w'])
+  return out + (bias(p['post']) if o.get('use_bias', True) else 0), probs
+
+
+def _convolve(x, weights):
+  out = np.zeros_like(x)
+  for b, t in np.ndindex(*x.shape[:2]):
+    for i in range(min(3, int(_POSITIONS[b, t]) + 1)):
+      out[b, t] += x[b, t - i] * weights[f'dconv_{i}']
+  return out
+
+
+_OPTIONS = {
+  'plain': {},
+  'no_bias': {'use_bias': False},
+  'combined': {'combine_qkv': True},
+  'combined_no_bias': {'combine_qkv': True, 'use_bias': False},
+  'plain_scale': {'internal_enable_per_dim_scale': False},
+  'no_scale': {'internal_enable_query_scale': False},
+  'scaled_logits': {'scale_logits_by_head_dims': True},
+  'cap': {'atten_logit_cap': 1.5},
+  'rotary': {'use_rotary_position_emb': True},
+  'relative_bias': {
+    'relative_bias_tpl': pax_fiddle.Config(attentions.RelativeBias)
+  },
+  'extra_logit': {'attention_extra_logit': 0.5},
+  'norms': {'ln_tpl': pax_fiddle.Config(normalizations.RmsNorm)},
+  'dconv': {'dconv_qkv': True},
+  'nhd': {'output_proj_use_nhd_shape': True},
+  'all': {
+    'combine_qkv': True,
+    'use_bias': False,
+    'dconv_qkv': True,
+    'use_rotary_position_emb': True,
+    'atten_logit_cap': 2.0,
+    'ln_tpl': pax_fiddle.Config(normalizations.RmsNorm),
+    'attention_extra_logit': -1.0,
+  },
+}
+
+
+@pytest.mark.parametrize('name', _OPTIONS)
+def test_attention(name):
+  options = _OPTIONS[name]
+  layer, variables = _build(**options)
+  x = _inputs()
+  encoded, probs = _attend(layer, variables, x)
+  want, want_probs = _reference(variables['params'], x, _mask(), options)
+  np.testing.assert_allclose(probs, want_probs, atol=2e-6)
+  np.testing.assert_allclose(encoded, want, atol=1e-5)
+
+
+def test_variables():
+  _, variables = _build(dconv_qkv=True, relative_bias_tpl=_bias())
+  heads, wide = (_N, _H), (_D, _N, _H)
+  want = {'per_dim_scale/per_dim_scale': (_H,), 'relative_bias/wrb': (_N, 32)}
+  for name in ('query', 'key', 'value'):
+    want |= {f'{name}/w': wide, f'{name}/b': heads}
+    want |= {f'dconv_{name[0]}/dconv_{i}': heads for i in range(3)}
+  assert running.shapes(variables) == want | {'post/w': wide, 'post/b': (_D,)}
+
+
+def _bias():
+  return pax_fiddle.Config(attentions.RelativeBias)
+
+
+def test_shardings_reach_the_weights():
+  config = _config(combine_qkv=True, name='layer')
+  config.weight_split_dims_mapping.proj = ['data', 'mdl', None]
+  x = _inputs()
+  declared = config.Instantiate().abstract_init_with_metadata(x, x, x, _mask())
+  params = declared['params']
+  weight = params['combined_qkv']['w'].tensor_split_dims_mapping
+  assert list(weight) == [None, 'data', 'mdl', None]
+  post = params['post']['w'].tensor_split_dims_mapping
+  assert list(post) == ['data', 'mdl', None]
+
+
+def test_gaussian_initialisation_of_gshard():
+  config = _config(internal_gshard_gaussian_init=True, name='layer')
+  x = _inputs()
+  declared = config.Instantiate().abstract_init_with_metadata(x, x, x, _mask())
+  params, gaussian = declared['params'], base_layer.WeightInit.Gaussian
+  assert params['query']['w'].init == gaussian((_D * _H) ** -0.5)
+  assert params['key']['w'].init == gaussian(_D**-0.5)
+  assert params['value']['w'].init == gaussian(_D**-0.5)
+  assert params['post']['w'].init == gaussian((_N * _H) ** -0.5)
+
+
+def test_gradients():
+  layer, variables = _build(atten_logit_cap=5.0, use_rotary_position_emb=True)
+  x = _inputs()
+
+  def loss(params, x):
+    encoded, _ = layer.apply(
+      {'params': params}, x, x, x, _mask(), _POSITIONS, _POSITIONS
+    )
+    return jnp.sum(jnp.sin(encoded))
+
+  check_grads(
+    jax.jit(loss), (variables['params'], x), order=1, modes=['rev'], rtol=2e-2
+  )
+
+
+def test_nothing_leaks_from_hidden_positions():
+  layer, variables = _build()
+  x, mask = _inputs(), _mask()
+
+  def first_segment(x):
+    return _attend(layer, variables, x, mask)[0][0, :2].sum()
+
+  gradient = jax.grad(first_segment)(x)
+  assert np.all(np.asarray(gradient[0, :2]) != 0)
+  np.testing.assert_array_equal(gradient[0, 2:], 0)
+  np.testing.assert_array_equal(gradient[1], 0)
+
+
+@pytest.mark.parametrize('zero', [False, True])
+def test_queries_that_see_nothing(zero):
+  layer, variables = _build(zero_fully_masked=zero, use_bias=False)
+  x = _inputs()
+  mask = attentions.convert_paddings_to_mask(jnp.ones((_B, _T)))
+  encoded, probs = _attend(layer, variables, x, mask)
+  np.testing.assert_allclose(probs, 0 if zero else 1 / _T, atol=1e-7)
+  assert np.all(np.asarray(encoded) == 0) == zero
+
+
+def test_bfloat16_keeps_the_softmax_in_float32():
+  layer, variables = _build(fprop_dtype=jnp.bfloat16)
+  x = _inputs()
+  encoded, probs = _attend(layer, variables, x.astype(jnp.bfloat16))
+  assert encoded.dtype == probs.dtype == jnp.bfloat16
+  want, want_probs = _reference(variables['params'], x, _mask(), {})
+  np.testing.assert_allclose(probs.astype(np.float32), want_probs, atol=2e-2)
+  np.testing.assert_allclose(encoded.astype(np.float32), want, atol=8e-2)
+  jaxpr = str(jax.make_jaxpr(lambda x: _attend(layer, variables, x))(x))
+  assert f'exp2:f32[{_B},{_N},{_T},{_T}]' in jaxpr or (
+    f'f32[{_B},{_N},{_T},{_T}] = exp' in jaxpr
+  )
+
+
+def test_dropout_drops_probabilities_in_training_only():
+  layer, variables = _build(atten_dropout_prob=0.5)
+  x, mask = _inputs(), _mask()
+  rngs = {'random': jax.random.key(3)}
+  dropped, probs = _attend(layer, variables, x, mask, rngs=rngs)
+  kept = running.run(layer, variables, x, x, x, mask, do_eval=True)[0]
+  assert np.max(np.abs(dropped - kept)) > 1e-2
+  np.testing.assert_allclose(np.sum(probs, -1), 1.0, atol=1e-5)
+
+
+def test_inputs_of_different_sizes_and_lengths():
+  sizes = {'query': 6, 'key': 4, 'value': 3}
+  config = _config(input_dim=sizes)
+  q, k, v = (
+    running.normal(_B, 3 if name == 'query' else 4, size, seed=size)
+    for name, size in sizes.items()
+  )
+  mask = jnp.zeros((1, 1, 1, 4))
+  layer, variables = running.build(config, q, k, v, mask)
+  encoded, probs = running.run(layer, variables, q, k, v, mask)
+  assert encoded.shape == (_B, 3, 6) and probs.shape == (_B, _N, 3, 4)
+  assert variables['params']['value']['w'].shape == (3, _N, _H)
+
+
+def test_mask_summary():
+  layer, variables = _build(attention_mask_summary=True)
+  x = _inputs()
+  _, updates = layer.apply(variables, x, x, x, _mask(), mutable=['summaries'])
+  (image,) = updates['summaries'].values()
+  assert image.shape == (_B, _T, _T, 1)
+
+
+@pytest.mark.parametrize(
+  'kwargs, message',
+  [
+    ({'num_heads': 3}, 'multiple of num_heads=3, got 8'),
+    ({'hidden_dim': 0}, 'must be positive'),
+    ({'combine_qkv': True, 'input_dim': {'query': 8}}, 'must be one number'),
+    ({'ngrammer_tpl': pax_fiddle.Config(attentions.PerDimScale)}, 'ngrammer'),
+  ],
+)
+def test_impossible_configurations_are_refused(kwargs, message):
+  with pytest.raises(ValueError, match=message):
+    _build(**kwargs)
+
+
+def test_dim_per_head_frees_the_head_from_the_model():
+  _, variables = _build(dim_per_head=7, num_heads=3)
+  assert variables['params']['query']['w'].shape == (_D, 3, 7)
+
+
+def test_masks_that_do_not_fit_are_refused():
+  layer, _ = _build()
+  x = _inputs()
+  check = inspect.unwrap(attentions.DotProductAttention._check_mask)
+  for shape in [(_T, _T), (1, 1, _T, _T - 1), (1, 3, _T, _T)]:
+    with pytest.raises(ValueError, match='atten_mask must have shape'):
+      check(layer, jnp.zeros(shape), x.shape[1], x.shape[1])
+
+
+def test_combined_projection_needs_one_input():
+  layer, variables = _build(combine_qkv=True)
+  x = _inputs()
+  with pytest.raises(ValueError, match='must be the same array'):
+    layer.apply(variables, x, x + 1, x, _mask())

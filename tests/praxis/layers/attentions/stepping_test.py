@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decoding step by step gives what the forward pass gives."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from praxis import base_layer, pax_fiddle
+from praxis.layers import attentions, normalizations
+from tests.praxis.layers import running
+
+_B, _T, _D, _N = 2, 5, 8, 2
+_CACHE = [base_layer.DECODE_CACHE]
+
+
+def _config(**kwargs):
+  return attentions.DotProductAttention.config(
+    input_dim=_D, hidden_dim=_D, num_heads=_N, **kwargs
+  )
+
+
+def _forward(config, x):
+  """Returns the layer, variables, outputs and the cache of the whole input."""
+  mask = attentions.causal_mask(x)
+  layer, variables = running.build(config, x, x, x, mask)
+
+  @jax.jit
+  def forward(variables, x):
+    return layer.apply(variables, x, x, x, mask, mutable=_CACHE)
+
+  (outputs, _), cache = forward(variables, x)
+  return layer, variables, outputs, cache
+
+
+def _steps(layer, variables, cache, x, first=0, segment_pos=None):
+  """Returns the outputs of all steps from `first` on, and the last cache."""
+
+  @jax.jit
+  def step(cache, x, t):
+    mask = attentions.hide(jnp.arange(_T) > t, jnp.float32)[None, None]
+    pos = None if segment_pos is None else segment_pos[:, t]
+    return layer.apply(
+      {**variables, **cache},
+      x,
+      atten_mask=mask,
+      time_step=t,
+      segment_pos=pos,
+      method='extend_step',
+      mutable=_CACHE,
+    )
+
+  outputs = []
+  for t in range(first, x.shape[1]):
+    output, cache = step(cache, x[:, t], jnp.int32(t))
+    outputs.append(output)
+  return jnp.stack(outputs, 1), cache
+
+
+def _erased(cache, first=0):
+  """Returns the cache without what was written from step `first` on."""
+  later = jnp.arange(_T)[:, None, None] >= first
+  return jax.tree.map(lambda x: jnp.where(later, 9.0, x), cache)
+
+
+_STATES = {'key_state', 'value_state'}
+_ROTATED = 'key_post_rotary_pos_emb'
+_CONVOLVED = {'query_state', 'key_post_dconv', 'value_post_dconv'}
+
+
+@pytest.mark.parametrize(
+  'options, states',
+  [
+    ({}, _STATES),
+    ({'combine_qkv': True, 'atten_logit_cap': 2.0}, _STATES),
+    ({'use_rotary_position_emb': True}, _STATES | {_ROTATED}),
+    (
+      {'use_rotary_position_emb': True, 'consolidate_rope_key_state': True},
+      _STATES,
+    ),
+    ({'dconv_qkv': True}, _STATES | _CONVOLVED),
+    (
+      {'dconv_qkv': True, 'use_rotary_position_emb': True},
+      _STATES | _CONVOLVED | {_ROTATED},
+    ),
+    (
+      {
+        'relative_bias_tpl': pax_fiddle.Config(attentions.RelativeBias),
+        'ln_tpl': pax_fiddle.Config(normalizations.RmsNorm),
+      },
+      _STATES,
+    ),
+  ],
+)
+def test_steps_equal_the_forward_pass(options, states):
+  x = running.normal(_B, _T, _D)
+  layer, variables, want, cache = _forward(_config(**options), x)
+  cached = cache[base_layer.DECODE_CACHE]
+  assert set(cached) == states
+  assert all(s.shape == (_B, _T, _N, _D // _N) for s in cached.values())
+  # From nothing, and after a prompt of three.
+  got, last = _steps(layer, variables, _erased(cache), x)
+  np.testing.assert_allclose(got, want, atol=2e-6)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), last, cache)
+  continued, _ = _steps(layer, variables, _erased(cache, 3), x, first=3)
+  np.testing.assert_allclose(continued, want[:, 3:], atol=2e-6)
+
+
+@pytest.mark.parametrize('dconv', [False, True])
+def test_a_run_of_steps_equals_single_ones(dconv):
+  x = running.normal(_B, _T, _D)
+  config = _config(use_rotary_position_emb=True, dconv_qkv=dconv)
+  layer, variables, want, cache = _forward(config, x)
+  run, _ = layer.apply(
+    {**variables, **_erased(cache, 1)},
+    x[:, 1:4],
+    atten_mask=attentions.causal_mask(x)[:, :, 1:4],
+    time_step=1,
+    segment_pos=None,
+    method='extend_step',
+    mutable=_CACHE,
+  )
+  np.testing.assert_allclose(run, want[:, 1:4], atol=2e-6)
+
+
+def test_positions_of_steps_are_those_given():
+  x = running.normal(_B, _T, _D)
+  pos = jnp.array([[3, 4, 5, 6, 7], [0, 1, 2, 3, 4]])
+  config = _config(use_rotary_position_emb=True)
+  layer, variables, _, cache = _forward(config, x)
+  mask = attentions.causal_mask(x)
+  want, _ = layer.apply(variables, x, x, x, mask, pos, pos)
+  got, last = _steps(layer, variables, _erased(cache), x, segment_pos=pos)
+  np.testing.assert_allclose(got, want, atol=2e-6)
+  name = 'key_post_rotary_pos_emb'
+  rotated = last[base_layer.DECODE_CACHE][name]
+  assert np.abs(rotated - cache[base_layer.DECODE_CACHE][name])[0].max() > 0.1
+
+
+def test_cross_attention_reads_what_the_forward_pass_left():
+  x, source = running.normal(_B, _T, _D), running.normal(_B, 3, _D, seed=1)
+  mask = attentions.convert_paddings_to_mask(jnp.array([[0, 0, 1], [0, 0, 0]]))
+  layer, variables = running.build(_config(), x, source, source, mask)
+  (want, _), cache = layer.apply(
+    variables, x, source, source, mask, mutable=_CACHE
+  )
+  got, after = layer.apply(
+    {**variables, **cache},
+    x[:, 2],
+    atten_mask=mask[:, 0],
+    time_step=2,
+    segment_pos=None,
+    is_cross_attention=True,
+    method='extend_step',
+    mutable=_CACHE,
+  )
+  np.testing.assert_allclose(got, want[:, 2], atol=2e-6)
+  jax.tree.map(np.testing.assert_array_equal, after, cache)
+
+
+def test_samples_of_one_source_share_its_cache():
+  x, source = running.normal(4, _T, _D), running.normal(2, 3, _D, seed=1)
+  mask = attentions.convert_paddings_to_mask(jnp.array([[0, 0, 1], [0, 0, 0]]))
+  config = _config(use_rotary_position_emb=True)
+  layer, variables = running.build(config, source, source, source, mask)
+  apply = lambda cache, mask: layer.apply(
+    {**variables, **cache},
+    x[:, 2],
+    atten_mask=mask[:, 0],
+    time_step=2,
+    segment_pos=None,
+    is_cross_attention=True,
+    method='extend_step',
+  )
+  _, cache = layer.apply(
+    variables, source, source, source, mask, mutable=_CACHE
+  )
+  repeated = jax.tree.map(lambda c: jnp.repeat(c, 2, axis=0), cache)
+  mask = jnp.repeat(mask, 2, axis=0)
+  np.testing.assert_allclose(
+    apply(cache, mask), apply(repeated, mask), atol=2e-6
+  )
+
+
+def test_transform_reaches_every_cached_tensor():
+  x = running.normal(_B, _T, _D)
+  config = _config(use_rotary_position_emb=True, dconv_qkv=True)
+  layer, variables, _, cache = _forward(config, x)
+  seen = []
+
+  def lengthen(x, batch_dim, time_dim):
+    seen.append((batch_dim, time_dim))
+    widths = [(0, 2 if dim == time_dim else 0) for dim in range(x.ndim)]
+    return jnp.pad(x, widths)
+
+  transform = lambda **kwargs: layer.apply(
+    {**variables, **cache},
+    lengthen,
+    method='transform_decode_state',
+    mutable=_CACHE,
+    **kwargs,
+  )
+  states = transform()[1][base_layer.DECODE_CACHE]
+  assert seen == [(0, 1)] * 6
+  assert {s.shape for s in states.values()} == {(_B, _T + 2, _N, _D // _N)}
+  length = layer.apply(
+    {base_layer.DECODE_CACHE: states},
+    method='decoding_state_sequence_length',
+  )
+  assert length == _T + 2
+  seen.clear()
+  transform(is_cross_attention=True)
+  assert seen == [(0, -1)] * 6
+
+
+def test_no_cache_where_none_is_wanted():
+  x = running.normal(_B, _T, _D)
+  _, _, _, cache = _forward(_config(decode_cache=False), x)
+  assert not cache.get(base_layer.DECODE_CACHE)

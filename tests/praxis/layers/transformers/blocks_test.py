@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Feed-forward and transformer blocks: residuals, norms, gates, padding."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from praxis import pax_fiddle
+from praxis.layers import activations, attentions, transformers
+from tests.praxis.layers import running
+
+_B, _T, _D, _F, _N = 2, 4, 6, 8, 2
+_POLICIES = ['pre', 'post', 'post_skip', 'primer_hybrid']
+
+
+def _feed_forward(**kwargs):
+  return transformers.TransformerFeedForward.config(
+    input_dims=_D, hidden_dims=_F, **kwargs
+  )
+
+
+def _norm(x, p):
+  centred = x - x.mean(-1, keepdims=True)
+  deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+  return centred / deviation * (1 + p['scale']) + p['bias']
+
+
+def _linear(x, p):
+  y = x @ p['linear']['w']
+  return y + p['bias']['b'] if 'bias' in p else y
+
+
+def _around(policy, f, x, p, prefix=''):
+  """x + f(x) with the norms where the policy has them."""
+  name = f'{prefix}layer_norm'
+  if policy == 'pre':
+    return x + f(_norm(x, p[name]))
+  if policy == 'post':
+    return x + _norm(f(x), p[name])
+  if policy == 'post_skip':
+    return _norm(x + f(x), p[name])
+  return x + _norm(f(_norm(x, p[f'pre_{name}'])), p[f'post_{name}'])
+
+
+def _numbers(tree):
+  return jax.tree.map(lambda x: np.asarray(x, np.float64), tree)
+
+
+@pytest.mark.parametrize('policy', _POLICIES)
+@pytest.mark.parametrize('gated', [False, True])
+def test_feed_forward(policy, gated):
+  config = _feed_forward(
+    norm_policy=policy,
+    use_gated_activation=gated,
+    activation_tpl=pax_fiddle.Config(activations.SiLU),
+    has_bias=not gated,
+  )
+  x = running.normal(_B, _T, _D)
+  layer, variables = running.build(config, x)
+  p = _numbers(variables['params'])
+
+  def block(x):
+    hidden = _linear(x, p['ffn_layer1'])
+    gate = _linear(x, p['ffn_layer1_gate']) if gated else hidden
+    hidden = gate / (1 + np.exp(-gate)) * (hidden if gated else 1)
+    return _linear(hidden, p['ffn_layer2'])
+
+  want = _around(policy, block, np.asarray(x, np.float64), p)
+  got = running.run(layer, variables, x)
+  np.testing.assert_allclose(got, want, atol=1e-5)
+  step = running.run(layer, variables, x[:, 1], method='extend_step')
+  np.testing.assert_allclose(step, want[:, 1], atol=1e-5)
+
+
+@pytest.mark.parametrize('first', [False, True])
+def test_padding_of_a_feed_forward(first):
+  x = running.normal(_B, _T, _D)
+  paddings = jnp.array([[0, 0, 1, 1], [0, 0, 0, 0]])
+  config = _feed_forward(apply_padding_first=first)
+  layer, variables = running.build(config, x)
+  got = running.run(layer, variables, x, paddings)
+  visible = 1 - np.asarray(paddings)[..., None]
+  if first:
+    want = running.run(layer, variables, x * visible)
+  else:
+    want = x + (running.run(layer, variables, x) - x) * visible
+  np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_residual_weight_and_no_skip():
+  x = running.normal(_B, _T, _D)
+  layer, variables = running.build(_feed_forward(), x)
+  branch = layer.apply(variables, x) - x
+  for kwargs, want in [
+    ({'residual_weight': 0.5}, x + 0.5 * branch),
+    ({'add_skip_connection': False}, branch),
+  ]:
+    other = _feed_forward(name='other', **kwargs).Instantiate()
+    np.testing.assert_allclose(other.apply(variables, x), want, atol=1e-5)
+
+
+def test_sizes_of_weights_and_their_start():
+  config = _feed_forward(
+    output_dims=5,
+    add_skip_connection=False,
+    internal_gshard_variance_scaling_fan_in_init=True,
+    name='layer',
+  )
+  config.weight_split_dims_mapping.ffn0 = ['data', 'mdl']
+  config.weight_split_dims_mapping.ffn1 = ['mdl', 'data']
+  layer = config.Instantiate()
+  params = layer.abstract_init_with_metadata(jnp.zeros((1, 2, _D)))['params']
+  first = params['ffn_layer1']['linear']['w']
+  second = params['ffn_layer2']['linear']['w']
+  assert first.shape == (_D, _F) and second.shape == (_F, 5)
+  assert list(first.tensor_split_dims_mapping) == ['data', 'mdl']
+  assert list(second.tensor_split_dims_mapping) == ['mdl', 'data']
+  assert first.init.method == second.init.method == 'uniform'
+  np.testing.assert_allclose(first.init.scale, (3 / _D) ** 0.5)
+  np.testing.assert_allclose(second.init.scale, (3 / _F) ** 0.5)
+
+
+def test_dropouts_and_drop_path_are_for_training():
+  x = running.normal(8, _T, _D)
+  config = _feed_forward(
+    relu_dropout_prob=0.5, residual_dropout_prob=0.5, residual_droppath_prob=0.5
+  )
+  layer, variables = running.build(config, x)
+  rngs = {'random': jax.random.key(0)}
+  trained = layer.apply(variables, x, rngs=rngs)
+  evaluated = running.run(layer, variables, x, do_eval=True)
+  plain = _feed_forward(name='plain').Instantiate().apply(variables, x)
+  np.testing.assert_allclose(evaluated, plain, atol=1e-6)
+  skipped = np.all(np.asarray(trained == x), axis=(1, 2))
+  assert 0 < skipped.sum() < 8
+
+
+@pytest.mark.parametrize(
+  'kwargs, message',
+  [
+    ({'norm_policy': 'both'}, "one of pre, post.*got 'both'"),
+    ({'output_dims': 5}, 'output_dims must be input_dims=6'),
+    ({'hidden_dims': 0}, 'must be positive'),
+  ],
+)
+def test_impossible_feed_forwards_are_refused(kwargs, message):
+  config = _feed_forward().set(**kwargs)
+  with pytest.raises(ValueError, match=message):
+    running.build(config, running.normal(_B, _T, _D))
+
+
+def _transformer(**kwargs):
+  return transformers.Transformer.config(
+    input_dims=_D, hidden_dims=_F, num_heads=_N, **kwargs
+  )
+
+
+@pytest.mark.parametrize('policy', _POLICIES)
+def test_transformer_is_attention_then_feed_forward(policy):
+  x = running.normal(_B, _T, _D)
+  mask, paddings = attentions.causal_mask(x), jnp.zeros((_B, _T))
+  config = _transformer(norm_policy=policy)
+  layer, variables = running.build(config, x, paddings, mask)
+  p = _numbers(variables['params'])
+  attention = attentions.DotProductAttention.config(
+    input_dim=_D, hidden_dim=_D, num_heads=_N, name='attention'
+  ).Instantiate()
+
+  def attend(x):
+    x = jnp.asarray(x, jnp.float32)
+    params = {'params': variables['params']['self_attention']}
+    return np.asarray(attention.apply(params, x, x, x, mask)[0], np.float64)
+
+  def feed(x):
+    hidden = np.maximum(_linear(x, p['ff_layer']['ffn_layer1']), 0)
+    return _linear(hidden, p['ff_layer']['ffn_layer2'])
+
+  attended = _around(policy, attend, np.asarray(x, np.float64), p)
+  want = _around(policy, feed, attended, p['ff_layer'])
+  got, probs = running.run(layer, variables, x, paddings, mask)
+  np.testing.assert_allclose(got, want, atol=2e-5)
+  assert probs.self_atten.shape == (_B, _N, _T, _T)
+
+
+def test_variables_of_a_transformer():
+  x = running.normal(_B, _T, _D)
+  config = _transformer(use_cross_attention=True)
+  _, variables = running.build(config, x, None, attentions.causal_mask(x), x, attentions.causal_mask(x))
+  assert set(variables['params']) == {
+    'layer_norm',
+    'self_attention',
+    'cross_layer_norm',
+    'cross_attention',
+    'ff_layer',
+  }
+  assert set(variables['params']['ff_layer']) == {
+    'layer_norm',
+    'ffn_layer1',
+    'ffn_layer2',
+  }
+
+
+def test_cross_attention_sees_the_other_sequence():
+  x, source = running.normal(_B, _T, _D), running.normal(_B, 3, _D, seed=1)
+  mask = attentions.causal_mask(x)
+  cross = attentions.convert_paddings_to_mask(jnp.array([[0, 0, 1], [0, 0, 0]]))
+  config = _transformer(
+    use_cross_attention=True,
+    tr_atten_tpl=pax_fiddle.Config(
+      attentions.DotProductAttention, combine_qkv=True
+    ),
+  )
+  layer, variables = running.build(config, x, None, mask, source, cross)
+
+  def first(source):
+    outputs, probs = layer.apply(variables, x, None, mask, source, cross)
+    assert probs.cross_atten.shape == (_B, _N, _T, 3)
+    return outputs[0].sum()
+
+  gradient = jax.jit(jax.grad(first))(source)
+  assert np.all(np.asarray(gradient[0, :2]) != 0)
+  np.testing.assert_array_equal(gradient[0, 2], 0)
+  with pytest.raises(ValueError, match='needs cross_inputs'):
+    layer.apply(variables, x, None, mask)
+
+
+def test_cross_attention_may_be_skipped_where_allowed():
+  x = running.normal(_B, _T, _D)
+  mask = attentions.causal_mask(x)
+  config = _transformer(
+    use_cross_attention=True, allow_skip_cross_attention=True
+  )
+  layer, variables = running.build(config, x, None, mask, x, mask)
+  plain = _transformer(name='plain').Instantiate()
+  got, _ = layer.apply(variables, x, None, mask)
+  want, _ = plain.apply(variables, x, None, mask)
+  np.testing.assert_allclose(got, want, atol=1e-6)
