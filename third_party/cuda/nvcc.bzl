@@ -43,3 +43,27 @@ def nvcc_library(name, srcs, hdrs = [], deps = [], visibility = None):
         visibility = visibility,
         deps = deps + ["@local_cuda//:cudart"],
     )
+
+def cuda_cc_library(name, **kwargs):
+    """A cc_library that includes CUDA headers; declared where nvcc was found.
+
+    Args:
+      name: of the target.
+      **kwargs: of cc_library.
+    """
+    if HAS_NVCC:
+        native.cc_library(name = name, linkstatic = True, **kwargs)
+
+def if_cuda(values):
+    """`values` with --config=cuda on a machine that has nvcc, else nothing.
+
+    Args:
+      values: a list for an attribute.
+
+    Returns:
+      a select.
+    """
+    return select({
+        "//:cuda": values if HAS_NVCC else [],
+        "//conditions:default": [],
+    })
