@@ -44,6 +44,8 @@ class Reports:
     self._metrics: dict[str, float] = {}
     self._evaluated_step: int | None = None
     self._shown_at = float('-inf')
+    self._profiler = _profiler(run)
+    self._profiler.step(run.step)
 
   def add(self, step: int, output: StepOutput) -> None:
     """Takes the output of `step`, which may still be running."""
@@ -52,6 +54,7 @@ class Reports:
       means = {k: value for k, (value, _) in output.weighted_scalars.items()}
       derived = self._run.train_input.derived_metrics(means)
       self._run.writer.write(step, scalars | _tagged(derived), split='train')
+    self._profiler.step(step + 1, output.loss)
     self._inflight.append((step, output.loss))
     while len(self._inflight) > self._max_inflight:
       self._finish_oldest()
@@ -65,6 +68,7 @@ class Reports:
     """Waits for all steps."""
     while self._inflight:
       self._finish_oldest()
+    self._profiler.close()
 
   def conclude(self, step: int, state: TrainState) -> None:
     """Evaluates the last state, draws the losses, prints a sample."""
@@ -115,6 +119,18 @@ class Reports:
         shown = {f'{name} {k}': v for k, v in _headline(metrics).items()}
         self._metrics |= shown
         self._run.progress.print(_line(step, shown))
+
+
+def _profiler(run: Run) -> summaries.StepProfiler:
+  """Traces the steps that the task names, on as many hosts as it names."""
+  settings = run.task.train
+  hosts = settings.profiler_max_num_hosts
+  traced = hosts is None or jax.process_index() < hosts
+  return summaries.StepProfiler(
+    run.job_log_dir,
+    settings.profiler_capture_step if traced else None,
+    settings.profiler_num_steps,
+  )
 
 
 class _Speed:

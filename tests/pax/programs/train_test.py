@@ -105,6 +105,9 @@ def _run(tmp_path, *, num_steps=4, stop_at=None, first=0, num_batches=0):
     summary_interval_steps=2,
     eval_interval_steps=None,
     compute_steps_per_sec_interval_steps=10,
+    profiler_capture_step=None,
+    profiler_num_steps=2,
+    profiler_max_num_hosts=None,
     max_inflight_steps=2,
   )
   inp = Counting.config(
