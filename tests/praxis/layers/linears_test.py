@@ -15,8 +15,8 @@ from praxis.layers import activations, base_ops, linears
 
 def _run(cfg, *args, **kwargs):
   layer = cfg.Instantiate()
-  variables = layer.init(jax.random.key(0), *args, **kwargs)
-  return layer.apply(variables, *args, **kwargs), variables
+  variables = jax.jit(layer.init)(jax.random.key(0), *args, **kwargs)
+  return jax.jit(layer.apply)(variables, *args, **kwargs), variables
 
 
 def _x(*shape, dtype=jnp.float32):

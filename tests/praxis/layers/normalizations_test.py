@@ -11,21 +11,12 @@ from jax.test_util import check_grads
 
 from praxis import base_layer
 from praxis.layers import normalizations
+from tests.testing.layers import random_variables
 
 
 def _x(dtype=jnp.float32):
   x = 3.0 * jax.random.normal(jax.random.key(1), (2, 3, 8)) + 1.0
   return x.astype(dtype)
-
-
-def _random_variables(layer, x):
-  variables = layer.init(jax.random.key(0), x)
-  leaves, treedef = jax.tree.flatten(variables)
-  keys = jax.random.split(jax.random.key(2), len(leaves))
-  noise = [
-    jax.random.normal(k, v.shape) for k, v in zip(keys, leaves, strict=True)
-  ]
-  return jax.tree.unflatten(treedef, noise)
 
 
 def _layer_norm(x, scale, bias, epsilon=1e-6):
@@ -42,12 +33,14 @@ def test_layer_norm(direct):
   start = layer.init(jax.random.key(0), x)['params']
   np.testing.assert_array_equal(start['scale'], 1.0 if direct else 0.0)
   np.testing.assert_array_equal(start['bias'], 0.0)
-  variables = _random_variables(layer, x)
+  variables = random_variables(layer, x, scale=1.0)
   scale = np.asarray(variables['params']['scale'])
   want = _layer_norm(
     x, scale if direct else 1 + scale, np.asarray(variables['params']['bias'])
   )
-  np.testing.assert_allclose(layer.apply(variables, x), want, atol=1e-5)
+  np.testing.assert_allclose(
+    jax.jit(layer.apply)(variables, x), want, atol=1e-5
+  )
 
 
 def test_layer_norm_without_variables():
@@ -66,7 +59,7 @@ def test_layer_norm_in_bfloat16_can_reduce_in_float32():
   errors = []
   for in_fp32 in (True, False):
     layer = cfg.clone().set(reductions_in_fp32=in_fp32).Instantiate()
-    y = layer.apply(layer.init(jax.random.key(0), x), x)
+    y = jax.jit(layer.init_with_output)(jax.random.key(0), x)[0]
     assert y.dtype == jnp.bfloat16
     errors.append(np.abs(np.asarray(y, np.float64) - want).max())
   assert errors[0] < 0.01 < errors[1]
@@ -78,12 +71,14 @@ def test_rms_norm(direct):
   layer, x = cfg.Instantiate(), _x()
   start = layer.init(jax.random.key(0), x)['params']
   np.testing.assert_array_equal(start['scale'], 1.0 if direct else 0.0)
-  variables = _random_variables(layer, x)
+  variables = random_variables(layer, x, scale=1.0)
   scale = np.asarray(variables['params']['scale'])
   x64 = np.asarray(x, np.float64)
   normed = x64 / np.sqrt((x64**2).mean(-1, keepdims=True) + 1e-6)
   want = normed * (scale if direct else 1 + scale)
-  np.testing.assert_allclose(layer.apply(variables, x), want, atol=1e-5)
+  np.testing.assert_allclose(
+    jax.jit(layer.apply)(variables, x), want, atol=1e-5
+  )
 
 
 def test_rms_norm_intermediate_dtype():
@@ -92,7 +87,7 @@ def test_rms_norm_intermediate_dtype():
     dim=8, fprop_dtype=jnp.bfloat16, intermediate_dtype=jnp.float32
   )
   layer = cfg.Instantiate()
-  y = layer.apply(layer.init(jax.random.key(0), x), x)
+  y = jax.jit(layer.init_with_output)(jax.random.key(0), x)[0]
   assert y.dtype == jnp.bfloat16
   x32 = np.asarray(x, np.float32)
   want = x32 / np.sqrt((x32**2).mean(-1, keepdims=True) + 1e-6)
@@ -124,7 +119,7 @@ def test_who_skips_regularization():
 )
 def test_gradients(cls):
   layer, x = cls.config(dim=8).Instantiate(), _x()
-  variables = _random_variables(layer, x)
+  variables = random_variables(layer, x, scale=1.0)
   check_grads(
     jax.jit(layer.apply), (variables, x), order=1, modes=['rev'], rtol=2e-2
   )

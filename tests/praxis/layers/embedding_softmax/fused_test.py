@@ -55,8 +55,10 @@ def _loss_and_outputs(cfg, variables, x, weights, ids):
   return value, grads, out
 
 
-@pytest.mark.parametrize('implementation', ['auto', 'reference'])
-@pytest.mark.parametrize('cls', _CLASSES)
+@pytest.mark.parametrize(
+  'cls, implementation',
+  [(_CLASSES[0], 'auto'), (_CLASSES[1], 'reference')],
+)
 def test_losses_and_gradients(cls, implementation):
   x, weights, ids = _data()
   cfg = _config(cls)
@@ -78,7 +80,7 @@ def test_distributions_take_the_ordinary_path():
   layer = cfg.Instantiate()
   variables = random_variables(layer, x, weights, ids)
   probs = jnp.full((_B, _T, _V), 1 / _V)
-  out = layer.apply(variables, x, weights, class_probabilities=probs)
+  out = jax.jit(layer.apply)(variables, x, weights, class_probabilities=probs)
   assert out.logits.shape == (_B, _T, _V)
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -95,6 +97,10 @@ def test_2d_encodes_row_and_column_from_the_centre(transform):
       np.testing.assert_allclose(y[0, 1 + place], want, atol=1e-6)
 
 
+def _apply(layer, *args, method=None):
+  return jax.jit(functools.partial(layer.apply, {}, method=method))(*args)
+
+
 def _rotated(x, position, dims, longest=10_000):
   """Rotates with complex numbers: channel i and i + H/2 are one number."""
   half = dims // 2
@@ -111,17 +117,15 @@ def test_rotary(shape):
   layer = es.RotaryPositionalEmbedding.config(embedding_dims=6).Instantiate()
   x = jax.random.normal(jax.random.key(0), shape)
   index = np.broadcast_to(np.arange(5), (2, 5))
-  np.testing.assert_allclose(
-    layer.apply({}, x), _rotated(x, index, 6), atol=1e-5
-  )
+  np.testing.assert_allclose(_apply(layer, x), _rotated(x, index, 6), atol=1e-5)
   position = jnp.asarray([[0, 1, 2, 0, 1], [7, 8, 9, 10, 11]])
-  y = layer.apply({}, x, position)
+  y = _apply(layer, x, position)
   np.testing.assert_allclose(y, _rotated(x, position, 6), atol=1e-5)
   # One step at a time, with a position each or one for all.
-  step = layer.apply({}, x[:, 2], position[:, 2], method='extend_step')
+  step = _apply(layer, x[:, 2], position[:, 2], method='extend_step')
   np.testing.assert_allclose(step, y[:, 2], atol=1e-6)
-  step = layer.apply({}, x[:, 2], jnp.asarray(2), method='extend_step')
-  np.testing.assert_allclose(step, layer.apply({}, x)[:, 2], atol=1e-6)
+  step = _apply(layer, x[:, 2], jnp.asarray(2), method='extend_step')
+  np.testing.assert_allclose(step, _apply(layer, x)[:, 2], atol=1e-6)
 
 
 def test_rotary_products_depend_on_distance_only():
@@ -130,8 +134,8 @@ def test_rotary_products_depend_on_distance_only():
   dots = []
   for shift in (0, 5):
     position = jnp.asarray([[3, 7]]) + shift
-    turned_q = layer.apply({}, q, position)
-    turned_k = layer.apply({}, k, position)
+    turned_q = _apply(layer, q, position)
+    turned_k = _apply(layer, k, position)
     dots.append(jnp.einsum('btnh,bsnh->bts', turned_q, turned_k))
   np.testing.assert_allclose(*dots, atol=1e-4)
 

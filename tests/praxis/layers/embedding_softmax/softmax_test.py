@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,7 @@ from jax.test_util import check_grads
 from praxis import base_layer, pax_fiddle
 from praxis.layers import activations
 from praxis.layers import embedding_softmax as es
+from tests.testing.layers import random_variables
 
 _B, _T, _D, _V = 2, 6, 4, 9
 _TABLES = [es.SharedEmbeddingSoftmax, es.NClassMajorSharedEmbeddingSoftmax]
@@ -30,22 +33,20 @@ def _config(cls, **fields):
 
 
 def _init(layer, *args):
-  """Returns random variables, biases too."""
-  variables = layer.init(jax.random.key(0), *args)
-  leaves, treedef = jax.tree.flatten(variables)
-  keys = jax.random.split(jax.random.key(5), len(leaves))
-  return jax.tree.unflatten(
-    treedef,
-    [jax.random.normal(k, v.shape) for k, v in zip(keys, leaves, strict=True)],
-  )
+  return random_variables(layer, *args, scale=1.0)
+
+
+def _run(layer, variables, *args, method=None, **kwargs):
+  run = jax.jit(functools.partial(layer.apply, method=method))
+  return run(variables, *args, **kwargs)
 
 
 def _apply(layer, variables, *args, do_eval=False, **kwargs):
+  """Returns outputs and auxiliary losses."""
   context = base_layer.JaxContext.HParams(do_eval=do_eval)
+  run = jax.jit(functools.partial(layer.apply, mutable=[base_layer.AUX_LOSS]))
   with base_layer.JaxContext.new_context(hparams=context):
-    return layer.apply(
-      variables, *args, mutable=[base_layer.AUX_LOSS], **kwargs
-    )
+    return run(variables, *args, **kwargs)
 
 
 def _logits(cls, variables, x):
@@ -71,7 +72,7 @@ def _xent(logits, ids, on=1.0, off=0.0):
   return -(target * _log_softmax(logits)).sum(-1)
 
 
-@pytest.mark.parametrize('cap', [0.0, None, 2.0])
+@pytest.mark.parametrize('cap', [None, 2.0])
 @pytest.mark.parametrize('cls', [es.FullSoftmax, *_TABLES])
 def test_outputs(cls, cap):
   layer = _config(cls, soft_cap_logits=cap).Instantiate()
@@ -115,7 +116,7 @@ def test_variable_names_and_shapes():
 def test_argmax_is_the_first_of_equals():
   layer = _config(es.FullSoftmax, feed_forward_tpl=None).Instantiate()
   logits = jnp.asarray([[[0.0, 5, 1, 5, 2, 2, 2, 2, 2]]])
-  out = layer.apply({}, logits, jnp.ones((1, 1, 1)), jnp.asarray([[[3]]]))
+  out = _run(layer, {}, logits, jnp.ones((1, 1, 1)), jnp.asarray([[[3]]]))
   np.testing.assert_array_equal(out.per_example_argmax, [[1]])
   np.testing.assert_array_equal(out.accuracy, 0.0)
 
@@ -125,7 +126,7 @@ def test_labels_that_are_no_class_cost_nothing():
   x, weights, _ = _data()
   ids = jnp.full((_B, _T, 1), -1)
   variables = _init(layer, x, weights, ids)
-  out = layer.apply(variables, x, weights, ids)
+  out = _run(layer, variables, x, weights, ids)
   np.testing.assert_array_equal(out.per_example_xent, 0.0)
 
 
@@ -158,7 +159,7 @@ def test_distributions_as_labels():
   )
   assert 'accuracy' not in out
   with pytest.raises(ValueError, match='got neither'):
-    layer.apply(variables, x, weights)
+    _run(layer, variables, x, weights)
 
 
 def test_z_loss_is_a_mean_square_and_an_aux_loss():
@@ -177,8 +178,8 @@ def test_z_loss_is_a_mean_square_and_an_aux_loss():
   np.testing.assert_allclose(loss.value, want, rtol=1e-5)
 
 
-@pytest.mark.parametrize('chunk', [1, 2, 4, 6])
-@pytest.mark.parametrize('cls', [es.FullSoftmax, *_TABLES])
+@pytest.mark.parametrize('chunk', [2, 4])
+@pytest.mark.parametrize('cls', [es.FullSoftmax, _TABLES[1]])
 def test_chunks_change_nothing_but_the_memory(cls, chunk):
   cfg = _config(cls, soft_cap_logits=3.0, label_smoothing_prob=0.1)
   whole = cfg.Instantiate()
@@ -187,9 +188,11 @@ def test_chunks_change_nothing_but_the_memory(cls, chunk):
   variables = _init(whole, x, weights, ids)
 
   def loss(layer):
-    return jax.value_and_grad(
-      lambda variables, x: layer.apply(variables, x, weights, ids).avg_xent,
-      argnums=(0, 1),
+    return jax.jit(
+      jax.value_and_grad(
+        lambda variables, x: layer.apply(variables, x, weights, ids).avg_xent,
+        argnums=(0, 1),
+      )
     )(variables, x)
 
   jax.tree.map(
@@ -197,8 +200,8 @@ def test_chunks_change_nothing_but_the_memory(cls, chunk):
     loss(chunked),
     loss(whole),
   )
-  out = chunked.apply(variables, x, weights, ids)
-  same = whole.apply(variables, x, weights, ids)
+  out = _run(chunked, variables, x, weights, ids)
+  same = _run(whole, variables, x, weights, ids)
   assert 'logits' not in out and 'log_probs' not in out
   for name in out:
     np.testing.assert_allclose(out[name], same[name], atol=1e-6)
@@ -222,8 +225,8 @@ def test_scale_before_logits():
   variables = _init(layer, x, weights, ids)
   scaled = cfg.clone().set(scale_before_logits=True).Instantiate()
   np.testing.assert_allclose(
-    scaled.apply(variables, 2 * x, method='get_logits'),
-    layer.apply(variables, x, method='get_logits'),
+    _run(scaled, variables, 2 * x, method='get_logits'),
+    _run(layer, variables, x, method='get_logits'),
     atol=1e-5,
   )
 
@@ -232,7 +235,7 @@ def test_bfloat16_inputs_have_float32_losses():
   x, weights, ids = _data(jnp.bfloat16)
   layer = _config(es.FullSoftmax, fprop_dtype=jnp.bfloat16).Instantiate()
   variables = _init(layer, x, weights, ids)
-  out = layer.apply(variables, x, weights.astype(jnp.bfloat16), ids)
+  out = _run(layer, variables, x, weights.astype(jnp.bfloat16), ids)
   for name in ('logits', 'log_probs', 'per_example_xent', 'avg_xent'):
     assert out[name].dtype == jnp.float32, name
   rounded = jax.tree.map(lambda v: v.astype(jnp.bfloat16), variables)
@@ -249,7 +252,7 @@ def test_shared_tables_embed(cls, style):
   layer = _config(cls, lookup_style=style, scale_sqrt_depth=True).Instantiate()
   x, weights, ids = _data()
   variables = _init(layer, x, weights, ids)
-  y = layer.apply(variables, ids[..., 0], method='emb_lookup')
+  y = _run(layer, variables, ids[..., 0], method='emb_lookup')
   params = variables['params']
   if cls is es.SharedEmbeddingSoftmax:
     table = np.asarray(params['logits_ffn']['linear']['w']).T
@@ -258,8 +261,12 @@ def test_shared_tables_embed(cls, style):
   np.testing.assert_allclose(
     y, table[np.asarray(ids)[..., 0]] * _D**0.5, atol=1e-5
   )
-  step = layer.apply(
-    variables, ids[:, 0, 0], time_step=jnp.asarray(0), method='extend_step'
+  step = _run(
+    layer,
+    variables,
+    ids[:, 0, 0],
+    time_step=jnp.asarray(0),
+    method='extend_step',
   )
   np.testing.assert_allclose(step, y[:, 0], atol=1e-6)
 
@@ -273,7 +280,7 @@ def test_class_major_activation():
   x, weights, ids = _data()
   variables = _init(layer, x, weights, ids)
   np.testing.assert_allclose(
-    layer.apply(variables, x, method='get_logits'),
+    _run(layer, variables, x, method='get_logits'),
     np.tanh(_logits(es.NClassMajorSharedEmbeddingSoftmax, variables, x)),
     atol=1e-5,
   )
@@ -311,7 +318,7 @@ def test_gshard(by_size):
   np.testing.assert_allclose(
     evaluated.per_example_xent, _xent(logits, ids), atol=1e-5
   )
-  y = layer.apply(variables, ids[..., 0], method='emb_lookup')
+  y = _run(layer, variables, ids[..., 0], method='emb_lookup')
   table = np.asarray(variables['params']['w'])
   np.testing.assert_allclose(y, table[np.asarray(ids)[..., 0]], atol=1e-5)
 
@@ -321,7 +328,7 @@ def test_sigmoid_cross_entropy():
   x, weights, ids = _data()
   variables = _init(layer, x, weights, ids)
   probs = jax.random.uniform(jax.random.key(8), (_B, _T, _V))
-  out = layer.apply(variables, x, weights, class_probabilities=probs)
+  out = _run(layer, variables, x, weights, class_probabilities=probs)
   logits = _logits(es.FullSoftmax, variables, x)
   p, q = np.asarray(probs, np.float64), 1 / (1 + np.exp(-logits))
   xent = -(p * np.log(q) + (1 - p) * np.log(1 - q))
@@ -332,7 +339,7 @@ def test_sigmoid_cross_entropy():
     out.avg_xent, (xent * w).sum() / w.sum(), rtol=1e-5
   )
   by_class = jnp.broadcast_to(weights, (_B, _T, _V))
-  out = layer.apply(variables, x, by_class, ids)
+  out = _run(layer, variables, x, by_class, ids)
   assert 'accuracy' in out
   np.testing.assert_allclose(out.total_weight, w.sum() * _V)
 
@@ -359,7 +366,7 @@ def test_bi_tempered_loss_replaces_the_cross_entropy():
   ).Instantiate()
   x, weights, ids = _data()
   variables = _init(layer, x, weights, ids)
-  out = layer.apply(variables, x, weights, ids)
+  out = _run(layer, variables, x, weights, ids)
   logits = _logits(es.FullSoftmax, variables, x)
   target = np.full(logits.shape, 0.1 / (_V - 1))
   np.put_along_axis(target, np.asarray(ids), 0.9, axis=-1)
