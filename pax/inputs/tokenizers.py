@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import abc
 import hashlib
+import io
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -76,7 +77,7 @@ class SentencePieceTokenizer(Tokenizer):
   model_file: str | None = None
   # Size of the vocabulary to train; ignored if `model_file` is given.
   num_pieces: int = 4096
-  # At most so many lines, chosen at random, are trained on.
+  # At most so many lines are trained on, spread evenly over the corpus.
   max_lines: int = 200_000
 
   def __post_init__(self):
@@ -138,19 +139,19 @@ class SentencePieceTokenizer(Tokenizer):
     return f'sentencepiece_{self.num_pieces}_{digest.hexdigest()[:16]}'
 
   def _train(self, documents: Sequence[bytes]) -> bytes:
-    import io
-
     import sentencepiece
 
     model = io.BytesIO()
-    lines = (
+    lines = [
       line
       for document in documents
       for line in document.decode('utf-8', 'replace').split('\n')
       if line
-    )
+    ]
+    # SentencePiece's own sampling differs from host to host.
+    step = max(1, -(-len(lines) // self.max_lines))
     sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=lines,
+      sentence_iterator=iter(lines[::step]),
       model_writer=model,
       vocab_size=self.num_pieces,
       model_type='bpe',
@@ -162,8 +163,7 @@ class SentencePieceTokenizer(Tokenizer):
       add_dummy_prefix=False,
       allow_whitespace_only_pieces=True,
       user_defined_symbols=['\n'],
-      input_sentence_size=self.max_lines,
-      shuffle_input_sentence=True,
+      shuffle_input_sentence=False,
       minloglevel=2,
     )
     return model.getvalue()

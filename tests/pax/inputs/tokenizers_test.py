@@ -65,6 +65,11 @@ def test_sentencepiece_is_trained_once_per_corpus(cache, corpus, monkeypatch):
   assert list(given.encode(TEXT.encode())) == list(ids)
 
 
+def test_every_host_trains_the_same_model(cache, corpus):
+  models = [sentencepiece(max_lines=500)._train(corpus) for _ in range(3)]
+  assert len(set(models)) == 1
+
+
 def test_sentencepiece_without_a_model_says_so(tmp_path):
   with pytest.raises(ValueError, match='no model yet'):
     sentencepiece().encode(b'')
