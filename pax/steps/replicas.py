@@ -20,11 +20,21 @@ Nested = pytypes.Nested
 NestedMap = pytypes.NestedMap
 
 
+def psum(x: Nested[JTensor], axis_name: str) -> Nested[JTensor]:
+  """Returns the sum over the replicas; a single one sums nothing."""
+  return x if jax.lax.axis_size(axis_name) == 1 else jax.lax.psum(x, axis_name)
+
+
+def pmean(x: JTensor, axis_name: str) -> JTensor:
+  """Returns the mean over the replicas; a single one is its own."""
+  return psum(x, axis_name) / jax.lax.axis_size(axis_name)
+
+
 def mean_loss(
   weighted_loss: JTensor, weight: JTensor, axis_name: str
 ) -> tuple[JTensor, JTensor]:
   """Returns the mean loss over all replicas, and the sum of their weights."""
-  total, weight = jax.lax.psum((weighted_loss, weight), axis_name)
+  total, weight = psum((weighted_loss, weight), axis_name)
   weight = jnp.maximum(weight, base_metrics.MIN_WEIGHT)
   return total / weight, weight
 
@@ -36,9 +46,7 @@ def mean_scalars(scalars: NestedMap, axis_name: str | None) -> NestedMap:
   values, weights = (
     jnp.stack([pair[i] for pair in scalars.values()]) for i in (0, 1)
   )
-  sums, weights = jax.lax.psum(
-    jnp.stack([values * weights, weights]), axis_name
-  )
+  sums, weights = psum(jnp.stack([values * weights, weights]), axis_name)
   means = sums / jnp.maximum(weights, base_metrics.MIN_WEIGHT)
   return NestedMap(
     {name: (means[i], weights[i]) for i, name in enumerate(scalars)}
@@ -52,7 +60,7 @@ def mean_summaries(
   if axis_name is None:
     return summaries
   return {
-    name: jax.lax.pmean(value, axis_name)
+    name: pmean(value, axis_name)
     if jnp.issubdtype(value.dtype, jnp.floating) and value.ndim == 0
     else value
     for name, value in summaries.items()
@@ -74,10 +82,10 @@ def sync_non_trainables(
   def sync(hparams: Any, new_value: JTensor, old_value: JTensor) -> JTensor:
     if axis_name is not None:
       if base_layer.var_requires_mean_sync(hparams):
-        new_value = jax.lax.pmean(new_value, axis_name)
+        new_value = pmean(new_value, axis_name)
       elif base_layer.var_requires_sum_sync(hparams):
         # Each replica adds what it saw to the same old value.
-        seen = jax.lax.psum(new_value - old_value, axis_name)
+        seen = psum(new_value - old_value, axis_name)
         new_value = old_value + seen
       else:
         raise ValueError(

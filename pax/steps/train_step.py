@@ -110,7 +110,7 @@ def _differentiate(
     loss, weight = replicas.mean_loss(loss, weight, axis_name)
     grads = jax.tree.map(
       lambda grad: (grad / weight).astype(grad.dtype),
-      jax.lax.psum(grads, axis_name),
+      replicas.psum(grads, axis_name),
     )
   return loss, passed, grads
 

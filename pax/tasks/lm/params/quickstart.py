@@ -143,7 +143,7 @@ class TinyLm(
   DIMS_PER_HEAD = None
   VOCAB_SIZE = tokenizers.ByteTokenizer.vocab_size
   FPROP_DTYPE = jnp.float32
-  ACTIVATION_CLS = activations.ReLU
+  ACTIVATION_CLS = activations.SquaredReLU
   USE_ROTARY_POSITION_EMB = True
   ATTEN_LOGIT_CAP = 0.0
 

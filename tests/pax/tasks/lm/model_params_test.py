@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The builders set what upstream's set, and refuse what does not fit."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import pytest
+
+from pax.tasks.lm import model_params
+from praxis import optimizers, schedules
+from praxis.layers import attentions, embedding_softmax, transformers
+
+_PIPELINE = {
+  'NUM_STAGES': 2,
+  'MICROBATCH_SIZE': 2,
+  'NUM_LAYERS': 4,
+  'ICI_MESH_SHAPE': [2, 1, 1, 1],
+}
+
+
+def _task(base, **constants):
+  body = {'datasets': lambda self: [], **constants}
+  return type('Experiment', (base,), body)().task()
+
+
+def _pmap(**constants):
+  return _task(model_params.TransformerLmPmapAdam, **constants)
+
+
+def _spmd(**constants):
+  return _task(model_params.TransformerLmSpmdAdafactor, **constants)
+
+
+def _pipeline(**constants):
+  base = model_params.TransformerLmSpmdPipelineAdafactor
+  return _task(base, **{**_PIPELINE, **constants})
+
+
+def test_default_adam():
+  task_p = _task(model_params.TransformerLmPmapAdam)
+  model_params.set_default_adam(task_p, 0.5, 0.25)
+  learner_p = task_p.train.learner
+  optimizer_p, schedule_p = learner_p.optimizer, learner_p.optimizer.lr_schedule
+  assert learner_p.loss_name == 'total_loss'
+  assert optimizer_p.cls is optimizers.Adam
+  assert (optimizer_p.beta1, optimizer_p.beta2) == (0.9, 0.99)
+  assert (optimizer_p.epsilon, optimizer_p.clip_threshold) == (1e-6, 1.0)
+  assert (optimizer_p.learning_rate, optimizer_p.weight_decay) == (0.5, 0.25)
+  assert optimizer_p.clip_gradient_norm_to_value == 5.0
+  assert schedule_p.cls is schedules.LinearRampupExponentialDecay
+  assert (schedule_p.warmup_steps, schedule_p.decay_start) == (4000, 4001)
+  assert (schedule_p.decay_end, schedule_p.min_ratio) == (300000, 0.1)
+  schedule = schedule_p.Instantiate()
+  assert float(schedule.value_at(2000)) == pytest.approx(0.5)
+  assert float(schedule.value_at(300000)) == pytest.approx(0.1)
+
+
+def test_default_adafactor():
+  optimizer_p = _spmd().train.learner.optimizer
+  assert optimizer_p.cls is optimizers.ShardedAdafactor
+  assert optimizer_p.decay_method == 'adam'
+  assert (optimizer_p.beta1, optimizer_p.decay_adam) == (0.9, 0.99)
+  assert optimizer_p.lr_schedule.decay_end == 100000
+  assert optimizer_p.clip_gradient_norm_to_value == 5.0
+
+
+def test_pmap_language_model():
+  task_p = _task(model_params.TransformerLmPmapAdam)
+  lm_p = task_p.model.lm_tpl
+  assert task_p.model.ici_mesh_shape is None
+  assert lm_p.softmax_tpl.scale_sqrt_depth
+  assert lm_p.softmax_tpl.soft_cap_logits == 0.0
+  assert lm_p.softmax_tpl.params_init.scale == pytest.approx(1024**-0.5)
+  atten_p = lm_p.stacked_transformer_tpl.transformer_layer_params_tpl
+  atten_p = atten_p.tr_atten_tpl
+  assert atten_p.cls is attentions.DotProductAttention
+  assert atten_p.atten_logit_cap == 50.0
+  assert not atten_p.use_bias
+
+
+def test_spmd_language_model():
+  task_p = _spmd(
+    USE_REPEATED_LAYER=True,
+    SEPARATE_EMBEDDING=True,
+    TRAINABLE_POSITION_EMB=True,
+    USE_ROTARY_POSITION_EMB=True,
+  )
+  lm_p = task_p.model.lm_tpl
+  stack_p = lm_p.stacked_transformer_tpl
+  assert task_p.model.fprop_dtype == jnp.bfloat16
+  assert stack_p.cls is transformers.StackedTransformerRepeated
+  assert (stack_p.x_times, stack_p.block.num_layers) == (10, 1)
+  assert (stack_p.block.num_heads, stack_p.block.dim_per_head) == (16, 128)
+  assert lm_p.softmax_tpl.cls is embedding_softmax.FullSoftmax
+  assert lm_p.softmax_tpl.soft_cap_logits == 30.0
+  assert lm_p.separate_embedding_tpl.scale_sqrt_depth
+  assert lm_p.position_emb_tpl.max_seq_length == 16384
+  atten_p = stack_p.block.transformer_layer_params_tpl.tr_atten_tpl
+  assert atten_p.combine_qkv and atten_p.use_rotary_position_emb
+  assert not atten_p.use_bias
+
+
+def test_intervals():
+  train_p = _spmd(CHECKPOINT_EVERY_N_STEPS=7, EVAL_INTERVAL_STEPS=9).train
+  assert (train_p.save_interval_steps, train_p.eval_interval_steps) == (7, 9)
+  assert (train_p.save_max_to_keep, train_p.summary_interval_steps) == (10, 100)
+
+
+def test_sharding_v1():
+  task_p = _spmd(ICI_MESH_SHAPE=[1, 4, 2])
+  model_p = task_p.model
+  assert model_p.mesh_axis_names == ['replica', 'data', 'mdl']
+  assert model_p.mesh_shape == [1, 4, 2]
+  assert task_p.train.inputs_split_mapping == {
+    'map_1d': (('replica', 'data'),),
+    'map_2d': (('replica', 'data'), None),
+  }
+  layer_p = model_p.lm_tpl.stacked_transformer_tpl.transformer_layer_params_tpl
+  ffn = layer_p.tr_fflayer_tpl.weight_split_dims_mapping
+  assert list(ffn.ffn0) == ['data', 'mdl']
+  assert list(ffn.ffn1) == ['mdl', 'data']
+
+
+def test_pipeline_stages():
+  task_p = _pipeline(NUM_LAYERS=8, CIRCULAR_REPEAT=2, MICROBATCH_SIZE=4)
+  pipeline_p = task_p.model.lm_tpl.stacked_transformer_tpl
+  assert pipeline_p.cls is transformers.PipelinedTransformer
+  assert pipeline_p.pipeline_stage.num_layers == 2
+  assert pipeline_p.circular_repeat == 2
+  assert pipeline_p.pipeline_microbatch_size == 4
+  batch = ('stage', 'replica', 'data')
+  assert task_p.train.inputs_split_mapping.map_1d == (batch,)
+  softmax_p = task_p.model.lm_tpl.softmax_tpl
+  assert softmax_p.weight_split_dims_mapping.wt == ['data', 'mdl']
+  assert pipeline_p.weight_split_dims_mapping.stages == ['stage']
+  out = pipeline_p.activation_split_dims_mapping.final_out
+  assert out == [batch, None, 'mdl']
+
+
+@pytest.mark.parametrize(
+  ('make', 'constants', 'message'),
+  [
+    (_spmd, {'NUM_HEADS': 3}, '3 x 128'),
+    (_spmd, {'DIMS_PER_HEAD': None}, 'got neither'),
+    (
+      _spmd,
+      {'RELATIVE_BIAS': True, 'USE_ROTARY_POSITION_EMB': True},
+      'choose one',
+    ),
+    (_pmap, {'REL_POS_EMB_DIM': 8}, 'REL_POS_EMB_DIM is not supported'),
+    (_spmd, {'USE_FP8': True}, 'USE_FP8 is not supported'),
+    (_spmd, {'ICI_MESH_SHAPE': [1, 1, 1, 1]}, 'one entry for each'),
+    (_pipeline, {'NUM_STAGES': None}, 'NUM_STAGES must be set'),
+    (_pipeline, {'NUM_LAYERS': 5}, 'multiple of'),
+    (_pipeline, {'NUM_MICROBATCHES': 2}, 'one of NUM_MICROBATCHES'),
+    (_pipeline, {'ICI_MESH_SHAPE': [2, 1, 1]}, '4 axes'),
+    (_pipeline, {'ICI_MESH_SHAPE': [1, 2, 1, 1]}, 'got 1'),
+    (_pipeline, {'ICI_MESH_SHAPE': None}, 'ICI_MESH_SHAPE must be set'),
+  ],
+)
+def test_what_does_not_fit_is_refused(make, constants, message):
+  with pytest.raises(ValueError, match=message):
+    make(**constants)
