@@ -9,6 +9,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from pax.partitioning import memory
+
 
 class PartitionedStep:
   """`(state, batch, key) -> outputs`, compiled once.
@@ -55,6 +57,7 @@ class PartitionedStep:
     """Compiles, unless that was done before; returns self."""
     if self._compiled is None:
       self._compiled = self.lower(key).compile()
+      memory.release_freed()
     return self
 
   def __call__(self, state: Any, batch: Any, key: jax.Array) -> Any:

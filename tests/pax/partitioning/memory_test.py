@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import pathlib
+import resource
+
 import jax
 import numpy as np
 import pytest
@@ -61,3 +64,18 @@ def test_accelerators_tell_by_memory_stats():
 
 def test_free_ram_is_measured_here():
   assert memory._free_ram() is None or memory._free_ram() > 2**20
+
+
+def test_freed_memory_goes_back_to_the_system():
+  # Many small blocks stay in the allocator, big ones would be unmapped anyway.
+  blocks = [bytes(1000) for _ in range(100_000)]
+  last = blocks[-1]
+  full = _resident_bytes()
+  blocks = [last]
+  memory.release_freed()
+  assert full - _resident_bytes() > 50_000_000
+
+
+def _resident_bytes():
+  pages = pathlib.Path('/proc/self/statm').read_text().split()[1]
+  return int(pages) * resource.getpagesize()
