@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pax.runner import options as options_lib
 
 EXIT_ERROR = 1
+EXIT_PREEMPTED = 75
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,12 +30,8 @@ def main(argv: Sequence[str]) -> int:
     from pax.runner import runner
 
     return runner.run(options)
-  except KeyboardInterrupt:
-    print(
-      'pax: stopped at once; nothing since the last checkpoint is saved',
-      file=sys.stderr,
-    )
-    return EXIT_ERROR
+  except KeyboardInterrupt as e:
+    return _stopped(e)
   except Exception as e:
     return _fail(e, show_traceback=options.traceback)
 
@@ -42,16 +39,31 @@ def main(argv: Sequence[str]) -> int:
 def console() -> None:
   """The `pax` command."""
   code = main(sys.argv)
-  if code == EXIT_ERROR:
-    _leave_at_once(code)
+  if code == EXIT_ERROR or (code and not _is_one_of_many()):
+    # Waits neither for a compilation nor for the processes that go on.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
   sys.exit(code)
 
 
-def _leave_at_once(code: int) -> None:
-  """Exits without waiting for a compilation or for the other processes."""
-  sys.stdout.flush()
-  sys.stderr.flush()
-  os._exit(code)
+def _is_one_of_many() -> bool:
+  if 'jax' not in sys.modules:
+    return False
+  import jax
+
+  return jax.distributed.is_initialized()
+
+
+def _stopped(stop: KeyboardInterrupt) -> int:
+  if type(stop).__name__ == 'StoppedEarlyError':
+    print('pax: stopped before the first step', file=sys.stderr)
+    return EXIT_PREEMPTED
+  print(
+    'pax: stopped at once; what came after the last checkpoint is lost',
+    file=sys.stderr,
+  )
+  return EXIT_ERROR
 
 
 def _fail(error: Exception, *, show_traceback: bool) -> int:

@@ -12,8 +12,14 @@ from typing import Any
 import jax
 
 
+class StoppedEarlyError(KeyboardInterrupt):
+  """A signal came before the first step: there is nothing to save."""
+
+
 class Interrupts:
   """While entered, a signal asks the loop to stop; a second one stops at once.
+
+  Before the loop has asked for the first time, the first one does.
 
   All processes of a job stop at the same step: there JAX's preemption service
   receives SIGTERM and agrees on a step, and Ctrl-C becomes a SIGTERM.
@@ -21,6 +27,7 @@ class Interrupts:
 
   def __init__(self) -> None:
     self._asked = False
+    self._has_begun = False
     self._previous: dict[int, Any] = {}
     self._many = jax.process_count() > 1
 
@@ -36,6 +43,7 @@ class Interrupts:
 
   def requested(self, step: int) -> bool:
     """Whether to stop before `step`; to be asked at every step."""
+    self._has_begun = True
     if self._many:
       from jax.experimental import multihost_utils
 
@@ -45,6 +53,8 @@ class Interrupts:
   def _ask(self, number: int, frame: FrameType | None) -> None:
     if self._asked:
       raise KeyboardInterrupt
+    if not (self._has_begun or self._many):
+      raise StoppedEarlyError
     self._asked = True
     name = 'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'
     # No print: the signal may have come in the middle of one.

@@ -41,7 +41,8 @@ def test_a_signal_saves_and_the_run_goes_on(tmp_path, straight, number):
   )
   assert 1 <= newest <= 6
   assert sorted(binary.losses(tmp_path)) == list(range(newest))
-  ended = binary.run('TinyStopped', tmp_path, *words, '--set=SECONDS=0')
+  words += ['--set=SECONDS=0', '--set=train_input.signal_at=0']
+  ended = binary.run('TinyStopped', tmp_path, *words)
   assert ended.returncode == 0, ended.stderr
   assert binary.loss_bits(tmp_path) == straight
 
@@ -79,4 +80,20 @@ def _wait_for_checkpoint_after(job_log_dir, step):
   deadline = time.monotonic() + binary.TIMEOUT_SECS
   while _newest(job_log_dir) <= step:
     assert time.monotonic() < deadline, 'no new checkpoint'
+    time.sleep(0.01)
+
+
+def test_a_signal_before_the_first_step_is_obeyed_at_once(tmp_path):
+  process = binary.start('TinySpmd', tmp_path, '--set=SECONDS=60')
+  _wait_for_file(tmp_path / 'config.json')
+  process.terminate()
+  output = process.communicate(timeout=30)[0]
+  assert process.returncode == EXIT_PREEMPTED, output
+  assert 'stopped before the first step' in output
+
+
+def _wait_for_file(path):
+  deadline = time.monotonic() + binary.TIMEOUT_SECS
+  while not path.exists():
+    assert time.monotonic() < deadline, f'{path} does not appear'
     time.sleep(0.01)

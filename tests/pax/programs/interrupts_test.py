@@ -15,6 +15,8 @@ from pax.programs import interrupts
 def test_first_asks_second_stops(number, capfd):
   before = signal.getsignal(number)
   with interrupts.Interrupts() as found:
+    with pytest.raises(interrupts.StoppedEarlyError):
+      os.kill(os.getpid(), number)
     assert not found.requested(0)
     os.kill(os.getpid(), number)
     assert found.requested(1)
