@@ -58,7 +58,9 @@ def _kept(policy, fn):
   """Returns the sizes of what the forward pass leaves for the backward."""
   x = jnp.ones((3,))
   _, pullback = jax.vjp(jax.checkpoint(fn, policy=policy), x)
-  return sorted(leaf.size for leaf in jax.tree.leaves(pullback) if leaf.size > 3)
+  return sorted(
+    leaf.size for leaf in jax.tree.leaves(pullback) if leaf.size > 3
+  )
 
 
 def test_there_are_17_policies_with_values_of_their_own():

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -10,6 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from praxis import base_layer
+
+# Tests run a program once: what counts is the time to compile it.
+jit = functools.partial(
+  jax.jit, compiler_options={'xla_backend_optimization_level': 0}
+)
 
 
 def build(cfg: Any, *args: Any, seed: int = 0, **kwargs: Any) -> Any:
@@ -32,13 +38,11 @@ def build(cfg: Any, *args: Any, seed: int = 0, **kwargs: Any) -> Any:
 def run(layer: Any, variables: Any, *args: Any, **kwargs: Any) -> Any:
   """Returns what the layer gives, in one compilation."""
   fixed = {
-    name: kwargs.pop(name)
-    for name in ('method', 'mutable')
-    if name in kwargs
+    name: kwargs.pop(name) for name in ('method', 'mutable') if name in kwargs
   }
   do_eval = kwargs.pop('do_eval', False)
 
-  @jax.jit
+  @jit
   def apply(variables: Any, args: Any, kwargs: Any) -> Any:
     context = base_layer.JaxContext.HParams(do_eval=do_eval)
     with base_layer.JaxContext.new_context(hparams=context):

@@ -46,7 +46,7 @@ def _attend(layer, variables, x, mask=None, **kwargs):
   def call(variables, x):
     return layer.apply(variables, x, x, x, mask, pos, pos, **kwargs)
 
-  return jax.jit(call)(variables, x)
+  return running.jit(call)(variables, x)
 
 
 def _rotate(x, positions):
@@ -81,7 +81,8 @@ def _reference(params, x, mask, o):
     k = _norm(k, p['layer_norm_k']['scale'])
   if o.get('dconv_qkv'):
     q, k, v = (
-      _convolve(y, p[f'dconv_{n}']) for y, n in zip((q, k, v), 'qkv', strict=True)
+      _convolve(y, p[f'dconv_{n}'])
+      for y, n in zip((q, k, v), 'qkv', strict=True)
     )
   if o.get('use_rotary_position_emb'):
     q, k = _rotate(q, _POSITIONS), _rotate(k, _POSITIONS)
@@ -209,7 +210,11 @@ def test_gradients():
     return jnp.sum(jnp.sin(encoded))
 
   check_grads(
-    jax.jit(loss), (variables['params'], x), order=1, modes=['rev'], rtol=2e-2
+    running.jit(loss),
+    (variables['params'], x),
+    order=1,
+    modes=['rev'],
+    rtol=2e-2,
   )
 
 

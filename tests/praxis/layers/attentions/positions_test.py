@@ -69,7 +69,10 @@ def test_relative_bias(bidirectional, by_length):
     queries, keys = np.arange(4)[None], np.arange(5)[None]
   want = np.array(
     [
-      [[_bucket(int(s) - int(t), 10, 20, bidirectional) for s in ks] for t in qs]
+      [
+        [_bucket(int(s) - int(t), 10, 20, bidirectional) for s in ks]
+        for t in qs
+      ]
       for qs, ks in zip(queries, keys, strict=True)
     ]
   )
@@ -119,7 +122,7 @@ def test_causal_convolution(segmented):
   for b, t in np.ndindex(2, 6):
     for i in range(min(3, pos[b, t] + 1)):
       want[b, t] += x[b, t - i] * np.asarray(weights[f'dconv_{i}'])
-  got = jax.jit(lambda x: layer.apply(variables, x, 1, given))(x)
+  got = running.jit(lambda x: layer.apply(variables, x, 1, given))(x)
   np.testing.assert_allclose(got, want, atol=1e-6)
   for t in range(6):
     step = layer.apply(

@@ -45,9 +45,7 @@ def test_projection_from_heads(nhd):
   params = variables['params']
   equation = 'btnh,nhd->btd' if nhd else 'btnh,dnh->btd'
   want = np.einsum(equation, x, params['w']) + params['b']
-  np.testing.assert_allclose(
-    running.run(layer, variables, x), want, atol=1e-5
-  )
+  np.testing.assert_allclose(running.run(layer, variables, x), want, atol=1e-5)
 
 
 @pytest.mark.parametrize('output, nhd', [(0, 0), (1, 0), (1, 1)])

@@ -27,7 +27,7 @@ def _forward(config, x):
   mask = attentions.causal_mask(x)
   layer, variables = running.build(config, x, x, x, mask)
 
-  @jax.jit
+  @running.jit
   def forward(variables, x):
     return layer.apply(variables, x, x, x, mask, mutable=_CACHE)
 
@@ -38,7 +38,7 @@ def _forward(config, x):
 def _steps(layer, variables, cache, x, first=0, segment_pos=None):
   """Returns the outputs of all steps from `first` on, and the last cache."""
 
-  @jax.jit
+  @running.jit
   def step(cache, x, t):
     mask = attentions.hide(jnp.arange(_T) > t, jnp.float32)[None, None]
     pos = None if segment_pos is None else segment_pos[:, t]
@@ -103,7 +103,9 @@ def test_steps_equal_the_forward_pass(options, states):
   # From nothing, and after a prompt of three.
   got, last = _steps(layer, variables, _erased(cache), x)
   np.testing.assert_allclose(got, want, atol=2e-6)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), last, cache)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), last, cache
+  )
   continued, _ = _steps(layer, variables, _erased(cache, 3), x, first=3)
   np.testing.assert_allclose(continued, want[:, 3:], atol=2e-6)
 

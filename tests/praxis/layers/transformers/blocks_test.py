@@ -78,7 +78,7 @@ def test_feed_forward(policy, gated):
 @pytest.mark.parametrize('first', [False, True])
 def test_padding_of_a_feed_forward(first):
   x = running.normal(_B, _T, _D)
-  paddings = jnp.array([[0, 0, 1, 1], [0, 0, 0, 0]])
+  paddings = jnp.array([[0.0, 0, 1, 1], [0, 0, 0, 0]])
   config = _feed_forward(apply_padding_first=first)
   layer, variables = running.build(config, x)
   got = running.run(layer, variables, x, paddings)
@@ -130,9 +130,9 @@ def test_dropouts_and_drop_path_are_for_training():
   )
   layer, variables = running.build(config, x)
   rngs = {'random': jax.random.key(0)}
-  trained = layer.apply(variables, x, rngs=rngs)
+  trained = running.jit(lambda x: layer.apply(variables, x, rngs=rngs))(x)
   evaluated = running.run(layer, variables, x, do_eval=True)
-  plain = _feed_forward(name='plain').Instantiate().apply(variables, x)
+  plain = running.run(_feed_forward(name='plain').Instantiate(), variables, x)
   np.testing.assert_allclose(evaluated, plain, atol=1e-6)
   skipped = np.all(np.asarray(trained == x), axis=(1, 2))
   assert 0 < skipped.sum() < 8
@@ -188,7 +188,9 @@ def test_transformer_is_attention_then_feed_forward(policy):
 def test_variables_of_a_transformer():
   x = running.normal(_B, _T, _D)
   config = _transformer(use_cross_attention=True)
-  _, variables = running.build(config, x, None, attentions.causal_mask(x), x, attentions.causal_mask(x))
+  _, variables = running.build(
+    config, x, None, attentions.causal_mask(x), x, attentions.causal_mask(x)
+  )
   assert set(variables['params']) == {
     'layer_norm',
     'self_attention',
@@ -220,7 +222,7 @@ def test_cross_attention_sees_the_other_sequence():
     assert probs.cross_atten.shape == (_B, _N, _T, 3)
     return outputs[0].sum()
 
-  gradient = jax.jit(jax.grad(first))(source)
+  gradient = running.jit(jax.grad(first))(source)
   assert np.all(np.asarray(gradient[0, :2]) != 0)
   np.testing.assert_array_equal(gradient[0, 2], 0)
   with pytest.raises(ValueError, match='needs cross_inputs'):

@@ -13,6 +13,7 @@ from praxis.layers import attentions, checkpoint_policy, transformers
 from tests.praxis.layers import running
 
 _B, _T, _D, _F, _N, _L = 4, 6, 8, 12, 2, 4
+Policy = checkpoint_policy.AutodiffCheckpointType
 _CACHE = [base_layer.DECODE_CACHE]
 _SEGMENTS = jnp.array([[1, 1, 1, 2, 2, 0]] * 2 + [[1] * 6] * 2)
 _POSITIONS = jnp.array([[0, 1, 2, 0, 1, 0]] * 2 + [[0, 1, 2, 3, 4, 5]] * 2)
@@ -63,8 +64,16 @@ def _call(segment_mask=True):
 
 @pytest.fixture(scope='module')
 def unrolled():
+  """The reference: every layer by itself."""
   args, kwargs = _call()
   return running.build(_stack(), *args, **kwargs)
+
+
+@pytest.fixture(scope='module')
+def wanted(unrolled):
+  """Its loss, and the gradients of that."""
+  layer, variables = unrolled
+  return _value_and_gradient(layer, variables['params'])
 
 
 def _stacked(params, layers_per_block, prefix):
@@ -86,7 +95,7 @@ def _value_and_gradient(layer, params):
     out = layer.apply({'params': params}, x, *args[1:], **kwargs)
     return jnp.sum(out * jnp.cos(jnp.arange(_D)) * (1 - _PADDINGS)[..., None])
 
-  return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(params, args[0])
+  return running.jit(jax.value_and_grad(loss, argnums=(0, 1)))(params, args[0])
 
 
 def _assert_close(got, want):
@@ -104,14 +113,14 @@ def _assert_close(got, want):
     ('scan', _repeated(), ('repeat', 'sub'), 1, (4,)),
     (
       'scan_of_two_saving_all',
-      _repeated(2, checkpoint_policy='save_everything', scan_unroll=2),
+      _repeated(2, checkpoint_policy=Policy.SAVE_EVERYTHING, scan_unroll=2),
       ('repeat', 'sub'),
       2,
       (2,),
     ),
     (
       'nested',
-      _repeated(nd_prefix_shape=[2, 2], checkpoint_policy='save_dot_only'),
+      _repeated(nd_prefix_shape=[2, 2], checkpoint_policy=Policy.SAVE_DOT_ONLY),
       ('repeat', 'sub'),
       1,
       (2, 2),
@@ -145,12 +154,10 @@ def _assert_close(got, want):
   ],
 )
 def test_stacked_weights_are_the_same_function(
-  unrolled, name, config, path, layers_per_block, prefix
+  unrolled, wanted, name, config, path, layers_per_block, prefix
 ):
-  layer, variables = unrolled
-  want, (want_weights, want_input) = _value_and_gradient(
-    layer, variables['params']
-  )
+  _, variables = unrolled
+  want, (want_weights, want_input) = wanted
   nest = lambda tree: {path[0]: {path[1]: tree}}
   stacked = lambda p: nest(_stacked(p, layers_per_block, prefix))
   other = config.clone().set(name='other').Instantiate()
@@ -185,23 +192,33 @@ def test_declared_shapes_and_splits_of_stacked_weights():
 def test_layers_of_a_stack_start_differently():
   args, kwargs = _call()
   layer = _repeated(name='layer').Instantiate()
-  init = jax.jit(lambda key: layer.init(key, *args, **kwargs))
+  init = running.jit(lambda key: layer.init(key, *args, **kwargs))
   params = init(jax.random.key(0))['params']['repeat']['sub']['x_layers_0']
   w = np.asarray(params['ff_layer']['ffn_layer1']['linear']['w'])
   assert w.shape == (_L, _D, _F)
   assert len(np.unique(w)) > 0.99 * w.size
 
 
-@pytest.mark.parametrize('kind', checkpoint_policy.AutodiffCheckpointType)
-def test_policies_change_nothing_but_memory(unrolled, kind):
-  if kind in ('save_unet_conv', 'save_unet_all_conv', 'save_quantized'):
-    kind = 'save_transformer_layer_output'
-  layer, variables = unrolled
+@pytest.fixture(scope='module')
+def one_layer(unrolled):
+  _, variables = unrolled
   params = {'x_layers_0': variables['params']['x_layers_0']}
-  config = _stack(1, remat=True, checkpoint_policy=kind, name='remat')
   plain = _stack(1, name='plain').Instantiate()
-  want = _value_and_gradient(plain, params)
-  _assert_close(_value_and_gradient(config.Instantiate(), params), want)
+  return params, _value_and_gradient(plain, params)
+
+
+@pytest.mark.parametrize(
+  'kind',
+  [
+    Policy.SAVE_NOTHING,
+    Policy.SAVE_DOT_EXCEPT_LOGITS_FFN1,
+    Policy.SAVE_DOT_WITH_NO_BATCH_DIM,
+  ],
+)
+def test_policies_change_nothing_but_memory(one_layer, kind):
+  params, want = one_layer
+  layer = _stack(1, remat=True, checkpoint_policy=kind, name='remat')
+  _assert_close(_value_and_gradient(layer.Instantiate(), params), want)
 
 
 def test_packed_segments_and_padding_do_not_leak(unrolled):
@@ -212,7 +229,7 @@ def test_packed_segments_and_padding_do_not_leak(unrolled):
     out = layer.apply(variables, x, *args[1:], **kwargs)
     return jnp.sum(jnp.sin(out[0, 3:5]))
 
-  gradient = jax.jit(jax.grad(second_segment))(args[0])
+  gradient = running.jit(jax.grad(second_segment))(args[0])
   assert np.all(np.abs(gradient[0, 3:5]) > 0)
   for hidden in (gradient[0, :3], gradient[0, 5], gradient[1:]):
     np.testing.assert_array_equal(hidden, 0)
@@ -280,7 +297,7 @@ def test_steps_equal_the_forward_pass(name):
     method=lambda layer: layer.transform_decode_state(_halve_and_pad),
   )[1]
 
-  @jax.jit
+  @running.jit
   def step(cache, x, t):
     return layer.apply(
       {**variables, **cache},
@@ -313,7 +330,8 @@ def test_steps_do_not_see_what_is_before_their_segment():
   late = jnp.pad(x[:, :4], [(0, 0), (2, 0), (0, 0)], constant_values=50.0)
   positions = jnp.maximum(jnp.arange(6) - 2, 0)[None]
   segments = jnp.where(jnp.arange(6) < 2, 0, 1)[None]
-  _, cache = layer.apply(
+  _, cache = running.run(
+    layer,
     variables,
     late,
     jnp.zeros((_B, _T)),
@@ -321,15 +339,18 @@ def test_steps_do_not_see_what_is_before_their_segment():
     segment_pos=positions,
     mutable=_CACHE,
   )
-  got, _ = layer.apply(
+  got, _ = running.run(
+    layer,
     {**variables, **cache},
     x[:, 2:4],
-    time_step=4,
-    segment_pos=jnp.full((_B, 2), jnp.arange(2, 4)),
+    time_step=jnp.int32(4),
+    segment_pos=jnp.tile(jnp.arange(2, 4), (_B, 1)),
     method='extend_step',
     mutable=_CACHE,
   )
-  want = layer.apply(variables, x[:, :4], jnp.zeros((_B, 4)), args[2][..., :4, :4])
+  want = running.run(
+    layer, variables, x[:, :4], jnp.zeros((_B, 4)), args[2][..., :4, :4]
+  )
   np.testing.assert_allclose(got, want[:, 2:], atol=5e-6)
 
 

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pipelines give what their stages give one after the other."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from praxis import base_layer, pax_fiddle
+from praxis.layers import pipeline
+from praxis.layers.pipeline import schedule
+from tests.praxis.layers import running
+
+_B, _D, _S = 12, 3, 3
+_REPORTS = [base_layer.SUMMARIES, base_layer.AUX_LOSS]
+
+
+class _Stage(base_layer.BaseLayer):
+  """x + tanh(x w) scale."""
+
+  def setup(self):
+    self.create_variable('w', base_layer.WeightHParams(shape=[_D, _D]))
+
+  def __call__(self, x, scale, bias=None):
+    y = x + jnp.tanh(x @ self.theta.w) * scale
+    if bias is not None:
+      y = y + bias
+    self.add_summary('mean', jnp.mean(y))
+    self.add_aux_loss('sum', jnp.mean(y**2), 0.5)
+    return y
+
+
+def _config(repeats=1, **kwargs):
+  cls = pipeline.LayerwiseShardablePipelined
+  if repeats > 1:
+    cls = pipeline.CircularLayerwiseShardablePipelined
+    kwargs['circular_repeat'] = repeats
+  return pax_fiddle.Config(
+    cls,
+    num_stages=_S,
+    single_stage_body=pax_fiddle.Config(_Stage),
+    **kwargs,
+  )
+
+
+def _inputs():
+  # The scale goes with the batch, the bias does not.
+  scale = running.normal(_B, 1, seed=2)
+  return running.normal(_B, _D), scale, running.normal(1, _D, seed=3)
+
+
+def _loss(apply):
+  def loss(w, x, scale, bias):
+    return jnp.sum(apply(w, x, scale, bias) ** 2) / _B
+
+  return running.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3)))
+
+
+def _sequence(w, x, scale, bias):
+  for each in w.reshape(-1, _D, _D):
+    x = x + jnp.tanh(x @ each) * scale + bias
+  return x
+
+
+_PIPELINES = {
+  'plain': ({'num_microbatches': 6}, 1),
+  'by_size': ({'microbatch_size': 6}, 1),
+  'streaming': ({'num_microbatches': 6, 'stream_io': True}, 1),
+  'polluted': (
+    {
+      'num_microbatches': 3,
+      'polluting_bubbles_with_nan': True,
+      'pipeline_broadcast_inputs': True,
+    },
+    1,
+  ),
+  'circular': ({'num_microbatches': 6}, 2),
+  'circular_tight': ({'num_microbatches': 3}, 2),
+  'circular_at_once': (
+    {'num_microbatches': 4, 'enable_async_circular_transfer': False},
+    3,
+  ),
+  'circular_polluted': (
+    {
+      'num_microbatches': 6,
+      'stream_io': True,
+      'polluting_bubbles_with_nan': True,
+      'pipeline_broadcast_inputs': True,
+    },
+    2,
+  ),
+}
+
+
+@pytest.mark.parametrize('name', _PIPELINES)
+def test_pipeline_is_the_sequence_of_its_stages(name):
+  kwargs, repeats = _PIPELINES[name]
+  layer, variables = running.build(_config(repeats, **kwargs), *_inputs())
+  w = variables['params']['body']['w']
+  assert w.shape == ((repeats,) if repeats > 1 else ()) + (_S, _D, _D)
+
+  def apply(w, x, scale, bias):
+    return layer.apply({'params': {'body': {'w': w}}}, x, scale, bias=bias)
+
+  got, gradients = _loss(apply)(w, *_inputs())
+  want, want_gradients = _loss(_sequence)(w, *_inputs())
+  np.testing.assert_allclose(got, want, rtol=1e-5)
+  for a, b in zip(gradients, want_gradients, strict=True):
+    np.testing.assert_allclose(a, b, atol=1e-5 * np.max(np.abs(b)))
+
+
+def test_shared_weights_of_a_circular_pipeline():
+  config = _config(2, num_microbatches=3, share_weights=True)
+  layer, variables = running.build(config, *_inputs())
+  w = variables['params']['body']['w']
+  assert w.shape == (_S, _D, _D)
+  want = _sequence(jnp.concatenate([w, w]), *_inputs())
+  got = running.run(layer, variables, *_inputs())
+  np.testing.assert_allclose(got, want, atol=1e-4)
+
+
+@pytest.mark.parametrize('repeats', [1, 2])
+def test_reports_are_means_over_microbatches_without_bubbles(repeats):
+  config = _config(repeats, num_microbatches=4)
+  layer, variables = running.build(config, *_inputs())
+  _, reports = running.run(layer, variables, *_inputs(), mutable=_REPORTS)
+  summaries, losses = (reports[c]['body'] for c in _REPORTS)
+  x, scale, bias = _inputs()
+  w = variables['params']['body']['w'].reshape(-1, _D, _D)
+  assert set(summaries) == {f'layer_{i}' for i in range(len(w))}
+  for i, each in enumerate(w):
+    x = x + jnp.tanh(x @ each) * scale + bias
+    mean = summaries[f'layer_{i}']['mean_scalar']
+    np.testing.assert_allclose(mean, np.mean(x), atol=1e-4)
+    loss = losses[f'layer_{i}']['sum']
+    np.testing.assert_allclose(loss.value, np.mean(x**2), rtol=1e-4)
+    assert loss.weight == 0.5
+
+
+def test_stages_on_devices_of_their_own_talk_to_neighbours_only():
+  mesh = jax.make_mesh(
+    (_S, 2),
+    ('stage', 'data'),
+    axis_types=(jax.sharding.AxisType.Auto,) * 2,
+    devices=jax.devices()[: _S * 2],
+  )
+  config = _config(
+    num_microbatches=6,
+    stream_io=True,
+    pipeline_broadcast_inputs=True,
+    ici_mesh_shape=[_S, 2],
+    mesh_axis_names=['stage', 'data'],
+  )
+  config.weight_split_dims_mapping.stages = ['stage']
+  layer, variables = running.build(config, *_inputs())
+  x, scale, bias = _inputs()
+  spec = jax.sharding.PartitionSpec
+  place = lambda a, s: jax.device_put(a, jax.sharding.NamedSharding(mesh, s))
+  with jax.set_mesh(mesh):
+    placed = jax.tree.map(lambda w: place(w, spec('stage')), variables)
+    compiled = (
+      running.jit(lambda v, *args: layer.apply(v, *args))
+      .lower(placed, place(x, spec('data')), place(scale, spec('data')), bias)
+      .compile()
+    )
+    got = compiled(
+      placed, place(x, spec('data')), place(scale, spec('data')), bias
+    )
+  want = _sequence(variables['params']['body']['w'], x, scale, bias)
+  np.testing.assert_allclose(got, want, atol=1e-4)
+  assert 'collective-permute' in compiled.as_text()
+
+
+def test_gradients_of_bfloat16_weights_are_summed_in_float32():
+  def gradient(accumulate, count):
+    config = _config(
+      num_microbatches=count,
+      fprop_dtype=jnp.bfloat16,
+      bf16_accum_in_fp32=accumulate,
+      name='layer',
+    )
+    layer = config.Instantiate()
+    numbers = np.random.default_rng(0)
+    x, scale, bias = (
+      jnp.asarray(numbers.uniform(0.5, 1, size=s), jnp.bfloat16)
+      for s in [(256, _D), (256, 1), (1, _D)]
+    )
+    w = jnp.asarray(numbers.uniform(size=(_S, _D, _D)) * 0.1, jnp.bfloat16)
+
+    def loss(w):
+      params = {'params': {'body': {'w': w}}}
+      return jnp.sum(layer.apply(params, x, scale, bias).astype(jnp.float32))
+
+    gradient = running.jit(jax.grad(loss))(w)
+    assert gradient.dtype == jnp.bfloat16
+    return np.asarray(gradient, np.float32)
+
+  want = gradient(True, 1)
+  error = lambda got: np.max(np.abs(got - want) / want)
+  assert error(gradient(True, 256)) < 0.01 < error(gradient(False, 256))
+
+
+def test_schedule():
+  plan = schedule.Schedule(num_stages=3, num_microbatches=4, repeats=2)
+  assert plan.num_iterations == 10 and plan.num_valid_iterations == 8
+  np.testing.assert_array_equal(plan.valid(jnp.int32(1)), [1, 1, 0])
+  np.testing.assert_array_equal(plan.valid(jnp.int32(8)), [0, 1, 1])
+  np.testing.assert_array_equal(plan.microbatch(jnp.int32(5)), [1, 0, 3])
+  np.testing.assert_array_equal(plan.repeat(jnp.int32(5)), [1, 1, 0])
+
+
+def test_public_counts_of_iterations():
+  layer = _config(2, num_microbatches=4, name='layer').Instantiate()
+  assert layer.num_valid_iterations(4) == 8
+  assert layer.num_total_iterations(4) == 10
+  mask = layer.get_valid_microbatch_mask(jnp.int32(9), 4)
+  np.testing.assert_array_equal(mask, [0, 0, 1])
+
+
+def test_microbatches_of_a_split_batch_are_split_the_same_way():
+  x = jnp.arange(12)
+  parts = schedule.split_batch(x, 3)
+  np.testing.assert_array_equal(parts[1], [1, 4, 7, 10])
+  np.testing.assert_array_equal(schedule.join_batch(parts), x)
+
+
+@pytest.mark.parametrize(
+  'kwargs, repeats, message',
+  [
+    ({}, 1, 'exactly one of num_microbatches'),
+    (
+      {'num_microbatches': 3, 'microbatch_size': 4},
+      1,
+      'exactly one of num_microbatches',
+    ),
+    ({'num_microbatches': 5}, 1, 'must divide the batch size 12, got 5'),
+    ({'microbatch_size': 7}, 1, 'microbatch_size must divide'),
+    ({'num_microbatches': 2}, 2, 'at least num_stages=3 microbatches, got 2'),
+    ({'num_microbatches': 4, 'stream_io': True}, 1, 'must be a multiple'),
+  ],
+)
+def test_impossible_pipelines_are_refused(kwargs, repeats, message):
+  with pytest.raises(ValueError, match=message):
+    running.build(_config(repeats, **kwargs), *_inputs())
