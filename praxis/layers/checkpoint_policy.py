@@ -17,7 +17,7 @@ import jax
 Policy = Callable[..., bool]
 
 
-class AutodiffCheckpointType(str, enum.Enum):
+class AutodiffCheckpointType(enum.StrEnum):
   """The named remat policies; every other tensor is recomputed."""
 
   # Nothing but the inputs of the layer: least memory, one forward pass more.

@@ -30,7 +30,10 @@ def rotate(tree: Any, by: int) -> Any:
 
 
 def put_at_stage(tree: Any, stage: int, values: Any) -> Any:
-  """Returns the tree with the values (their stage axis broadcast) at a stage."""
+  """Returns the tree with a stage's part replaced by that of the values.
+
+  The values have an axis of stages, too, or one of length 1.
+  """
 
   def one(x: Array, value: Array) -> Array:
     here = jnp.arange(x.shape[0]) == stage
@@ -39,7 +42,7 @@ def put_at_stage(tree: Any, stage: int, values: Any) -> Any:
   return jax.tree.map(one, tree, values)
 
 
-def select(here: Bool[Array, S], tree: Any, other: Any) -> Any:
+def select(here: Bool[Array, 'S'], tree: Any, other: Any) -> Any:
   """Returns the tree at the stages where `here` is true, `other` elsewhere."""
   return jax.tree.map(
     lambda a, b: jnp.where(_columns(here, a.ndim), a, b), tree, other

@@ -30,8 +30,8 @@ NestedJTensor = pytypes.NestedJTensor
 Schedule = schedule_lib.Schedule
 
 # What the loop carries from one iteration to the next, by name:
-# state (the outputs of all stages) and, with stream_io, stream (inputs that wait
-# and outputs that are done).
+# state (the outputs of all stages) and, with stream_io, stream (inputs that
+# wait and outputs that are done).
 _Carry = dict[str, Any]
 
 _WEIGHTS = (
@@ -97,8 +97,8 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
   def __call__(
     self,
     inputs: NestedJTensor,
-    *broadcast_inputs: NestedJTensor,
-    **broadcast_kwargs: NestedJTensor,
+    *broadcast_inputs: NestedJTensor | None,
+    **broadcast_kwargs: NestedJTensor | None,
   ) -> NestedJTensor:
     """Returns the last stage's output for the whole batch.
 
@@ -400,7 +400,10 @@ def _read_stream(stream: Any, schedule: Schedule) -> Any:
 
 def _pick_repeat(weights: Any, repeat: pytypes.JTensor) -> Any:
   """Returns [stages, ...] of weights [repeats, stages, ...]."""
-  pick = lambda w, r: jax.lax.dynamic_index_in_dim(w, r, 0, keepdims=False)
+
+  def pick(weight: jax.Array, index: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_index_in_dim(weight, index, 0, keepdims=False)
+
   return jax.tree.map(
     lambda w: jax.vmap(pick, in_axes=(1, 0))(w, repeat), weights
   )

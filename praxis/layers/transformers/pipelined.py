@@ -18,7 +18,8 @@ SplitDimsMapping = pytypes.SplitDimsMapping
 class PipelinedTransformer(base_layer.BaseLayer):
   """Applies num_pipeline_stages copies of a stack, on devices of their own.
 
-  To decode from its checkpoints use PipelineCompatibleStackedTransformerRepeated.
+  It does not decode; from the same checkpoints does
+  PipelineCompatibleStackedTransformerRepeated.
   """
 
   # The layers of one stage.

@@ -99,7 +99,7 @@ class StackedTransformerRepeated(base_layer.BaseLayer):
     inputs: Float[Array, 'B *L D'],
     *,
     time_step: Int[Array, ''] | int,
-    segment_pos: Int[Array, B *L] | None = None,
+    segment_pos: Int[Array, 'B *L'] | None = None,
     atten_mask: Float[Array, '#B 1 *L S'] | None = None,
     cross_paddings: Num[Array, 'B C'] | None = None,
     cross_segment_mask: Float[Array, '#B 1 C'] | None = None,

@@ -52,10 +52,10 @@ def create_norms(
 
 def norm_before(
   layer: base_layer.BaseLayer,
-  inputs: Float[Array, ...],
-  paddings: Num[Array, ...] | None,
+  inputs: Float[Array, '...'],
+  paddings: Num[Array, '...'] | None,
   name: str = 'layer_norm',
-) -> Float[Array, ...]:
+) -> Float[Array, '...']:
   """Returns what the block gets."""
   if layer.norm_policy == 'pre':
     return getattr(layer, name)(inputs, paddings)
@@ -66,10 +66,10 @@ def norm_before(
 
 def norm_after(
   layer: base_layer.BaseLayer,
-  outputs: Float[Array, ...],
-  paddings: Num[Array, ...] | None,
+  outputs: Float[Array, '...'],
+  paddings: Num[Array, '...'] | None,
   name: str = 'layer_norm',
-) -> Float[Array, ...]:
+) -> Float[Array, '...']:
   """Returns what the block gives to the residual connection."""
   if layer.norm_policy == 'post':
     return getattr(layer, name)(outputs, paddings)
@@ -80,10 +80,10 @@ def norm_after(
 
 def norm_skip(
   layer: base_layer.BaseLayer,
-  outputs: Float[Array, ...],
-  paddings: Num[Array, ...] | None,
+  outputs: Float[Array, '...'],
+  paddings: Num[Array, '...'] | None,
   name: str = 'layer_norm',
-) -> Float[Array, ...]:
+) -> Float[Array, '...']:
   """Returns what follows the residual connection."""
   if layer.norm_policy == 'post_skip':
     return getattr(layer, name)(outputs, paddings)

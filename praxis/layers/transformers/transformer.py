@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One transformer layer: attention, optionally cross attention, feed-forward."""
+"""One transformer layer: attention, perhaps cross attention, feed-forward."""
 
 from __future__ import annotations
 
@@ -123,9 +123,9 @@ class Transformer(base_layer.BaseLayer):
     inputs: Float[Array, 'B *L D'],
     *,
     time_step: Int[Array, ''] | int,
-    segment_pos: Int[Array, B *L] | None = None,
-    attention_mask: Float[Array, ...],
-    cross_attention_mask: Float[Array, ...] | None = None,
+    segment_pos: Int[Array, 'B *L'] | None = None,
+    attention_mask: Float[Array, '...'],
+    cross_attention_mask: Float[Array, '...'] | None = None,
   ) -> Float[Array, 'B *L D']:
     """Returns the output of one decoding step, or of a run of them.
 
@@ -180,7 +180,7 @@ class Transformer(base_layer.BaseLayer):
     self,
     attend: Callable[[Array], tuple[Array, Array | None]],
     inputs: Float[Array, 'B *L D'],
-    paddings: Num[Array, B *L] | None,
+    paddings: Num[Array, 'B *L'] | None,
     norm: str = 'layer_norm',
   ) -> tuple[Float[Array, 'B *L D'], Array | None]:
     """Returns norm, attention and residual connection in the policy's order."""
