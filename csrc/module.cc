@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 
 #include "csrc/ffi/softmax_xent_ffi.h"
+#include "csrc/kernels/tiles.h"
 #ifdef PAX_CUDA
 #include "csrc/ffi/softmax_xent_cuda_ffi.h"
 #endif
@@ -31,4 +32,8 @@ nb::dict Registrations() {
 
 }  // namespace
 
-NB_MODULE(_native, m) { m.def("registrations", &Registrations); }
+NB_MODULE(_native, m) {
+  m.def("registrations", &Registrations);
+  m.def("cpu_isa",
+        [] { return pax::SelectTileOps(pax::Dtype::kFloat32).name; });
+}

@@ -133,7 +133,8 @@ struct TileOps {
 };
 
 // The fastest that this processor runs. The environment variable
-// PAX_KERNEL_ISA (portable, avx2, avx512, avx512_bf16) lowers the choice.
+// PAX_KERNEL_ISA (portable, avx2, avx512, avx512_bf16) lowers the choice; names
+// of anything this processor lacks change nothing.
 const TileOps& SelectTileOps(Dtype input);
 
 const TileOps& PortableTileOps(Dtype input);

@@ -19,6 +19,12 @@ def has_kernel(platform: str, name: str) -> bool:
   return f'{platform}:{name}' in _registered()
 
 
+def cpu_isa() -> str | None:
+  """Instruction set that CPU kernels use, as in csrc/kernels/tiles.h."""
+  extension = _load()
+  return extension and extension.cpu_isa()
+
+
 @functools.cache
 def _registered() -> frozenset[str]:
   extension = _load()
@@ -31,6 +37,7 @@ def _registered() -> frozenset[str]:
   return frozenset(handlers)
 
 
+@functools.cache
 def _load() -> types.ModuleType | None:
   try:
     return importlib.import_module(_EXTENSION)

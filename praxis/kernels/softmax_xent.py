@@ -25,13 +25,18 @@ from praxis.kernels.softmax_xent_reference import Spec, Tokens, Weights
 
 IMPLEMENTATIONS = ('auto', 'native', 'reference', 'xla')
 
+# Where the native kernel was measured to be at least as fast as XLA: see
+# benchmarks/softmax_xent.py.
+_FAST_ISAS = ('avx512',)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(Spec):
   """What is computed, and by what.
 
   `implementation` is one of
-    auto: native where that was measured to be at least as fast, else reference.
+    auto: native where that was measured to be at least as fast (a CPU with
+      AVX-512), else reference.
     native: the kernels in csrc; an error where they are not built.
     reference: jnp, a chunk of tokens at a time.
     xla: jnp on all logits, left to XLA; shards over the vocabulary too.
@@ -236,9 +241,15 @@ def _platforms(options: Options) -> tuple[str, ...]:
     return ()
   platforms = _native_platforms()
   if options.implementation == 'auto':
-    platforms = tuple(p for p in platforms if p == 'cpu')
+    fast = native.cpu_isa() in _FAST_ISAS
+    platforms = tuple(p for p in platforms if p == 'cpu' and fast)
     _log_choice(platforms)
   return platforms
+
+
+def prefers_native(platform: str) -> bool:
+  """Whether 'auto' is native on `platform`, 'cpu' say: it is faster there."""
+  return platform in _platforms(Options())
 
 
 @functools.cache
