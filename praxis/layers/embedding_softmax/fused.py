@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from praxis.layers.embedding_softmax import xent
+from praxis.layers.embedding_softmax import lookup, xent
 from praxis.nested_map import NestedMap
 
 _IMPLEMENTATIONS = ('xla', 'auto', 'native', 'reference')
@@ -27,9 +27,27 @@ class ClassTable:
   transposed: bool
 
 
+def may_be_on(layer: Any) -> bool:
+  """Whether the softmax `layer`, or its Config, allows the fused kernel."""
+  return getattr(layer, 'xent_implementation', 'xla') != 'xla'
+
+
 def is_on(layer: Any) -> bool:
-  """Whether the softmax `layer` asks for the fused kernel."""
-  return layer.xent_implementation != 'xla'
+  """Whether the softmax `layer` runs the fused kernel here.
+
+  'auto' takes it where it is native and was measured to be faster than making
+  the logits, unless a mesh axis splits the classes, which it would gather, or
+  logits are more than a product.
+  """
+  if layer.xent_implementation != 'auto':
+    return layer.xent_implementation != 'xla'
+  # Only who asks for the kernel loads it.
+  from praxis.kernels import softmax_xent
+
+  if not softmax_xent.prefers_native(jax.default_backend()):
+    return False
+  is_split = lookup.num_parts(layer, layer.class_axes()) > 1
+  return not is_split and layer.class_table() is not None
 
 
 def check(layer: Any) -> None:
@@ -39,22 +57,10 @@ def check(layer: Any) -> None:
       f'xent_implementation must be one of {_IMPLEMENTATIONS}, got '
       f'{layer.xent_implementation!r}'
     )
-  if not is_on(layer):
-    return
-  without = {
-    'bi_tempered_loss_tpl': getattr(layer, 'bi_tempered_loss_tpl', None),
-    'logits_abs_max': getattr(layer, 'logits_abs_max', None),
-  }
-  for name, value in without.items():
-    if value:
-      raise ValueError(
-        f'xent_implementation={layer.xent_implementation!r} knows no {name}, '
-        f"got {value}; unset it, or set xent_implementation='xla'"
-      )
-  if getattr(layer, 'feed_forward_tpl', layer) is None:
+  if may_be_on(layer) and layer.bi_tempered_loss_tpl is not None:
     raise ValueError(
-      f'xent_implementation={layer.xent_implementation!r} needs the projection '
-      "to logits, got feed_forward_tpl=None; set xent_implementation='xla'"
+      f'xent_implementation={layer.xent_implementation!r} knows no '
+      "bi_tempered_loss_tpl; unset it, or set xent_implementation='xla'"
     )
 
 
@@ -70,10 +76,15 @@ def losses(
   The gradient of total_xent is that of the z-loss too, whose own is 0: the
   kernel makes both in one pass, and the sum of the two losses is right.
   """
-  # Only who asks for the kernel loads it.
   from praxis.kernels import softmax_xent
 
   table = layer.class_table()
+  if table is None:
+    raise ValueError(
+      f'xent_implementation={layer.xent_implementation!r} needs logits that '
+      'are a plain product with a table, got '
+      f"{type(layer).__name__} with other parts; set it to 'auto' or 'xla'"
+    )
   options = softmax_xent.Options(
     soft_cap=layer.soft_cap_logits or 0.0,
     z_loss_weight=layer.z_loss_weight,
@@ -85,19 +96,19 @@ def losses(
   result = softmax_xent.softmax_xent(
     flat,
     table.weight,
-    ids.reshape(-1),
+    # What is no class is ignored.
+    jnp.where(ids < layer.num_classes, ids, -1).reshape(-1),
     weights.reshape(-1),
     table.bias,
     options,
   )
-  values = jax.lax.stop_gradient(result)
   tokens = xent.TokenLosses(
-    xent=values.xent.reshape(ids.shape),
-    log_z=values.logsumexp.reshape(ids.shape),
-    argmax=values.argmax.reshape(ids.shape),
+    xent=result.xent.reshape(ids.shape),
+    log_z=result.logsumexp.reshape(ids.shape),
+    argmax=result.argmax.reshape(ids.shape),
   )
   output = xent.summarize(tokens, weights, ids)
-  square = jnp.square(tokens.log_z)
+  square = jnp.square(jax.lax.stop_gradient(tokens.log_z))
   z_total = layer.z_loss_weight * jnp.sum(weights * square)
   denominator = output.total_weight + xent.NO_WEIGHT
   output.total_xent = result.total - z_total

@@ -25,7 +25,7 @@ def by_matmul(
   logits for nothing, and a gather gives the same numbers.
   """
   plain = type(layer.einsum) is base_ops.EinsumOp
-  if plain and _ways(layer, class_axes) == 1:
+  if plain and num_parts(layer, class_axes) == 1:
     return table.at[ids].get(
       mode='fill', fill_value=0, wrap_negative_indices=False
     )
@@ -33,7 +33,7 @@ def by_matmul(
   return layer.einsum('...y,yz->...z', one_hot, table)
 
 
-def _ways(
+def num_parts(
   layer: base_layer.BaseLayer, axes: pytypes.DimShardingAnnotation
 ) -> int:
   """Returns in how many parts the mesh of `layer` splits a dimension."""

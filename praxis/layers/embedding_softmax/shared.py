@@ -50,15 +50,11 @@ class SharedEmbeddingSoftmax(FullSoftmax):
     if self.lookup_style == 'index':
       vectors = self.array_lookup(table, ids)
     else:
-      vectors = lookup.by_matmul(self, table, ids, self._class_axes())
+      vectors = lookup.by_matmul(self, table, ids, self.class_axes())
     return finish_lookup(self, vectors, self.scale_sqrt_depth)
 
   def _table(self) -> Float[Array, 'V D']:
     return self.logits_ffn.linear.theta.w.T
-
-  def _class_axes(self) -> pytypes.DimShardingAnnotation:
-    mapping = self.weight_split_dims_mapping.wt
-    return None if mapping is None else mapping[1]
 
   def extend_step(
     self, ids: Int[Array, '*B'], *, time_step: Array
@@ -105,12 +101,17 @@ class NClassMajorSharedEmbeddingSoftmax(SharedEmbeddingSoftmax):
   def _table(self) -> Float[Array, 'V D']:
     return self.theta.w
 
-  def _class_axes(self) -> pytypes.DimShardingAnnotation:
+  def class_axes(self) -> pytypes.DimShardingAnnotation:
+    """Returns the mesh axes that split the classes."""
     mapping = self.weight_split_dims_mapping.wt
     return None if mapping is None else mapping[0]
 
-  def class_table(self) -> fused.ClassTable:
-    """Returns the table and, where it has one, the bias."""
+  def class_table(self) -> fused.ClassTable | None:
+    """Returns what makes logits, None where it is more than a product."""
+    if type(self.einsum) is not base_ops.EinsumOp:
+      return None
+    if type(self.activation) is not activations.Identity:
+      return None
     return fused.ClassTable(
       weight=self.theta.w,
       bias=self.theta.b if self.use_bias else None,

@@ -17,6 +17,7 @@ from praxis.layers import (
   normalizations,
   transformers,
 )
+from praxis.layers.embedding_softmax import fused
 from praxis.layers.transformer_models import sharding
 from praxis.layers.transformer_models.language_model_type import (
   LanguageModelType,
@@ -163,13 +164,13 @@ class TransformerLm(base_layer.BaseLayer):
   def _checked_softmax_tpl(self) -> LayerTpl:
     softmax = self.softmax_tpl.clone()
     softmax.set(input_dims=self.model_dims, num_classes=self.vocab_size)
-    fused = getattr(softmax, 'xent_implementation', 'xla') != 'xla'
-    if fused and self.skip_aux_loss and softmax.z_loss_weight:
+    may_fuse = fused.may_be_on(softmax)
+    if may_fuse and self.skip_aux_loss and softmax.z_loss_weight:
       raise ValueError(
         'skip_aux_loss leaves out the z-loss, whose gradient the fused cross '
         'entropy includes; set softmax_tpl.z_loss_weight=0'
       )
-    without_logits = fused or getattr(softmax, 'chunk_size', None)
+    without_logits = may_fuse or getattr(softmax, 'chunk_size', None)
     if without_logits and self.entropy_loss_weight:
       raise ValueError(
         'entropy_loss_weight needs the logits of all tokens, which the softmax '
@@ -273,7 +274,15 @@ class TransformerLm(base_layer.BaseLayer):
 
     Returns:
       A map of logits, [B, V] or [B, T, V].
+
+    Raises:
+      ValueError: the model is bidirectional.
     """
+    if self.model_type == LanguageModelType.BIDIRECTIONAL:
+      raise ValueError(
+        'a bidirectional model sees later tokens, so it has no steps; set '
+        'model_type to CAUSAL or PREFIX'
+      )
     time_step = self.get_decode_state('time_step')
     ids = inputs[:, None] if inputs.ndim == 1 else inputs
     position = segment_pos

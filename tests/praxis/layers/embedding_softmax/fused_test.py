@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from praxis import base_layer
+from praxis.kernels import softmax_xent
+from praxis.layers import activations, linears, models
 from praxis.layers import embedding_softmax as es
-from praxis.layers import linears, models
 from praxis.nested_map import NestedMap
 from tests.testing.layers import random_variables
 
@@ -55,16 +56,13 @@ def _loss_and_outputs(cfg, variables, x, weights, ids):
   return value, grads, out
 
 
-@pytest.mark.parametrize(
-  'cls, implementation',
-  [(_CLASSES[0], 'auto'), (_CLASSES[1], 'reference')],
-)
-def test_losses_and_gradients(cls, implementation):
+@pytest.mark.parametrize('cls', _CLASSES)
+def test_losses_and_gradients(cls):
   x, weights, ids = _data()
   cfg = _config(cls)
   variables = random_variables(cfg.Instantiate(), x, weights, ids, scale=1.0)
   want = _loss_and_outputs(cfg, variables, x, weights, ids)
-  fused = cfg.clone().set(xent_implementation=implementation)
+  fused = cfg.clone().set(xent_implementation='reference')
   got = _loss_and_outputs(fused, variables, x, weights, ids)
   close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
   jax.tree.map(close, got[:2], want[:2])
@@ -74,9 +72,45 @@ def test_losses_and_gradients(cls, implementation):
     close(got[2][name], want[2][name])
 
 
+def test_losses_by_token_have_gradients():
+  x, weights, ids = _data()
+  cfg = _config(es.FullSoftmax)
+  variables = random_variables(cfg.Instantiate(), x, weights, ids, scale=1.0)
+  weight = jax.random.normal(jax.random.key(9), (_B, _T))
+
+  def grad(implementation):
+    layer = cfg.clone().set(xent_implementation=implementation).Instantiate()
+    loss = lambda variables: jnp.sum(
+      weight * layer.apply(variables, x, weights, ids).per_example_xent
+    )
+    return jax.jit(jax.grad(loss))(variables)
+
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+    grad('reference'),
+    grad('xla'),
+  )
+
+
+@pytest.mark.parametrize('is_fast, mdl', [(True, 1), (True, 2), (False, 1)])
+def test_auto_is_fused_where_that_is_faster(monkeypatch, is_fast, mdl):
+  monkeypatch.setattr(softmax_xent, 'prefers_native', lambda _: is_fast)
+  cfg = _config(
+    es.FullSoftmax,
+    xent_implementation='auto',
+    ici_mesh_shape=[2, mdl],
+    mesh_axis_names=['data', 'mdl'],
+  )
+  cfg.weight_split_dims_mapping.wt = ['data', 'mdl']
+  layer = cfg.Instantiate()
+  variables = random_variables(layer, *_data())
+  out = jax.eval_shape(layer.apply, variables, *_data())
+  assert ('logits' not in out) == (is_fast and mdl == 1)
+
+
 def test_distributions_take_the_ordinary_path():
   x, weights, ids = _data()
-  cfg = _config(es.FullSoftmax, xent_implementation='auto')
+  cfg = _config(es.FullSoftmax, xent_implementation='reference')
   layer = cfg.Instantiate()
   variables = random_variables(layer, x, weights, ids)
   probs = jnp.full((_B, _T, _V), 1 / _V)
@@ -99,7 +133,7 @@ def test_a_language_model_keeps_its_metrics():
   )
   variables = random_variables(cfg.Instantiate(), batch)
   want = jax.jit(cfg.Instantiate().apply)(variables, batch)
-  cfg.lm_tpl.softmax_tpl.xent_implementation = 'auto'
+  cfg.lm_tpl.softmax_tpl.xent_implementation = 'reference'
   cfg.lm_tpl.record_logits_in_xent_output = True
   cfg.return_predictions = True
   metrics, predictions = jax.jit(cfg.Instantiate().apply)(variables, batch)
@@ -113,11 +147,42 @@ class _Other(linears.Linear):
   pass
 
 
+def _other_linear():
+  cfg = _config(es.FullSoftmax)
+  cfg.feed_forward_tpl.linear_tpl = _Other.config()
+  return cfg
+
+
+def _other_activation():
+  tanh = activations.Tanh.config()
+  return _config(es.NClassMajorSharedEmbeddingSoftmax, activation_tpl=tanh)
+
+
+@pytest.mark.parametrize(
+  'cfg',
+  [
+    _other_linear(),
+    _other_activation(),
+    _config(es.FullSoftmax, feed_forward_tpl=None, input_dims=_V),
+  ],
+  ids=['linear', 'activation', 'none'],
+)
+def test_what_is_no_plain_product_is_not_replaced(monkeypatch, cfg):
+  monkeypatch.setattr(softmax_xent, 'prefers_native', lambda _: True)
+  _, weights, ids = _data()
+  x = jnp.ones((_B, _T, cfg.input_dims))
+  variables = random_variables(cfg.Instantiate(), x, weights, ids)
+  auto = cfg.clone().set(xent_implementation='auto').Instantiate()
+  assert 'logits' in jax.eval_shape(auto.apply, variables, x, weights, ids)
+  fused = cfg.clone().set(xent_implementation='reference').Instantiate()
+  with pytest.raises(ValueError, match='a plain product with a table'):
+    fused.apply(variables, x, weights, ids)
+
+
 @pytest.mark.parametrize(
   'fields, message',
   [
     ({'xent_implementation': 'fast'}, "must be one of .* got 'fast'"),
-    ({'feed_forward_tpl': None}, 'needs the projection'),
     (
       {'bi_tempered_loss_tpl': linears.Bias.config()},
       'knows no bi_tempered_loss_tpl',
@@ -125,15 +190,6 @@ class _Other(linears.Linear):
   ],
 )
 def test_settings_that_do_not_go_together(fields, message):
-  cfg = _config(es.FullSoftmax, **{'xent_implementation': 'auto'} | fields)
+  cfg = _config(es.FullSoftmax, **{'xent_implementation': 'native'} | fields)
   with pytest.raises(ValueError, match=message):
     cfg.Instantiate().abstract_init_with_metadata(*_data())
-
-
-def test_another_product_is_not_replaced_silently():
-  cfg = _config(es.FullSoftmax, xent_implementation='auto')
-  cfg.feed_forward_tpl.linear_tpl = _Other.config()
-  layer = cfg.Instantiate()
-  variables = random_variables(layer, *_data())
-  with pytest.raises(ValueError, match='needs a Linear .* got _Other'):
-    layer.apply(variables, *_data())
