@@ -165,11 +165,8 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     """
     raise NotImplementedError(f'{type(self).__name__} has no vocabulary')
 
-  def derived_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Further metrics that follow from those of a step or an evaluation.
-
-    Values are numbers, or jax scalars that may be unfinished.
-    """
+  def derived_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Further metrics that follow from those of a step or an evaluation."""
     del metrics
     return {}
 

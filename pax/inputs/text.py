@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -91,7 +90,7 @@ class TextLmInput(base_input.BaseInput):
       np.concatenate([bos, self._fitted.encode(s.encode())]) for s in strings
     ]
 
-  def derived_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+  def derived_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
     """`bits_per_byte`, from `avg_xent` in nats per label.
 
     All labels are counted, the end of each document too; bytes are those of

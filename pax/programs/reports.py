@@ -50,14 +50,19 @@ class Reports:
   def add(self, step: int, output: StepOutput) -> None:
     """Takes the output of `step`, which may still be running."""
     if step % self._summary_interval == 0:
-      scalars = summaries.tags.step_scalars(output) | self._speed.scalars()
-      means = {k: value for k, (value, _) in output.weighted_scalars.items()}
-      derived = self._run.train_input.derived_metrics(means)
-      self._run.writer.write(step, scalars | _tagged(derived), split='train')
+      speed = self._speed.scalars()
+      self._run.writer.write(step, lambda: self._scalars(output) | speed)
     self._profiler.step(step + 1, output.loss)
     self._inflight.append((step, output.loss))
     while len(self._inflight) > self._max_inflight:
       self._finish_oldest()
+
+  def _scalars(self, output: StepOutput) -> dict[str, Any]:
+    """All scalars of a step by tag; waits for it."""
+    pairs = output.weighted_scalars.items()
+    means = {name: float(value) for name, (value, _) in pairs}
+    derived = self._run.train_input.derived_metrics(means)
+    return summaries.tags.step_scalars(output) | _tagged(derived)
 
   def evaluate_if_due(self, step: int, state: TrainState) -> None:
     """Evaluates when as many steps are done as the interval, or a multiple."""

@@ -28,8 +28,16 @@ Scalars = Mapping[str, Any]
 class Writer(Protocol):
   """Takes what a run reports; `split` is a directory, such as `train`."""
 
-  def write(self, step: int, scalars: Scalars, split: str = 'train') -> None:
-    """Records numbers by tag; they may be unfinished jax scalars."""
+  def write(
+    self,
+    step: int,
+    scalars: Scalars | Callable[[], Scalars],
+    split: str = 'train',
+  ) -> None:
+    """Records numbers by tag; they may be unfinished jax scalars.
+
+    A function that gives them is called when they are written, in a thread.
+    """
 
   def text(self, step: int, tag: str, text: str, split: str = 'train') -> None:
     """Records a text."""
@@ -44,7 +52,7 @@ class Writer(Protocol):
 class NoopWriter:
   """Writes nothing: for processes that do not report."""
 
-  def write(self, step: int, scalars: Scalars, split: str = 'train') -> None:
+  def write(self, step: int, scalars: Any, split: str = 'train') -> None:
     pass
 
   def text(self, step: int, tag: str, text: str, split: str = 'train') -> None:
@@ -155,9 +163,14 @@ class AsyncWriter:
     )
     self._thread.start()
 
-  def write(self, step: int, scalars: Scalars, split: str = 'train') -> None:
-    scalars = dict(scalars)
-    self._put(lambda writer: writer.write(step, _finished(scalars), split))
+  def write(
+    self,
+    step: int,
+    scalars: Scalars | Callable[[], Scalars],
+    split: str = 'train',
+  ) -> None:
+    make = scalars if callable(scalars) else dict(scalars).copy
+    self._put(lambda writer: writer.write(step, _finished(make()), split))
 
   def text(self, step: int, tag: str, text: str, split: str = 'train') -> None:
     self._put(lambda writer: writer.text(step, tag, text, split))

@@ -57,6 +57,7 @@ class FakeWriter:
     self.steps = []
 
   def write(self, step, scalars, split='train'):
+    scalars = scalars() if callable(scalars) else scalars
     self.steps.append((split, step, float(scalars['loss'])))
 
   def flush(self):

@@ -115,6 +115,20 @@ def test_the_loop_does_not_wait_for_writing():
   assert slow.written == [(step, {'x': 1.0}) for step in range(100)]
 
 
+def test_a_function_is_called_in_the_thread(tmp_path):
+  threads = []
+
+  def scalars():
+    threads.append(threading.current_thread())
+    return {'loss': 2.0}
+
+  writer = writer_lib.create_writer(str(tmp_path))
+  writer.write(7, scalars)
+  writer.close()
+  assert lines(tmp_path)[0]['loss'] == 2.0
+  assert threads != [threading.current_thread()]
+
+
 class BrokenWriter(writer_lib.NoopWriter):
   def write(self, step, scalars, split='train'):
     raise OSError('disk full')

@@ -28,7 +28,7 @@ class PythonSource(base_experiment.BaseExperiment):
   # on the text at first and kept. VOCAB_SIZE must be the same number then.
   NUM_PIECES = None
   # How much of it is held out, in percent of documents.
-  HELD_OUT_PERCENT = 3.0
+  HELD_OUT_PERCENT = 2.0
   # Rows in a step, of all devices, and bytes in a row.
   BATCH_SIZE = 8
   MAX_SEQ_LEN = 256
@@ -87,7 +87,7 @@ class TinySchedule(base_experiment.BaseExperiment):
   """How a tiny model is trained: Adam, a warm-up and half a cosine wave."""
 
   NUM_TRAIN_STEPS = 1200
-  LEARNING_RATE = 3e-3
+  LEARNING_RATE = 4e-3
   WARMUP_STEPS = 50
   # The learning rate in the end, as a share of the highest.
   LR_MIN_RATIO = 0.05
@@ -161,4 +161,5 @@ class TinyLmPmap(
   HIDDEN_DIMS = TinyLm.HIDDEN_DIMS
   NUM_HEADS = TinyLm.NUM_HEADS
   VOCAB_SIZE = TinyLm.VOCAB_SIZE
+  ACTIVATION_CLS = TinyLm.ACTIVATION_CLS
   ATTEN_LOGIT_CAP = TinyLm.ATTEN_LOGIT_CAP
