@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models that are measured: one of the size of a step, one of nothing."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from pax import experiment_registry
+from pax.tasks.lm.params import lm_cloud
+
+
+@experiment_registry.register
+class Lm4x256(lm_cloud.LmCloudSpmd):
+  """4 layers of dimension 256, hidden 1024, vocabulary 8192, batch 8 x 256.
+
+  Everything is in float32, so that losses can be compared to 1e-5. Without a
+  mesh it runs as replicas, one per device.
+  """
+
+  NUM_LAYERS = 4
+  MODEL_DIMS = 256
+  HIDDEN_DIMS = 1024
+  DIMS_PER_HEAD = 64
+  VOCAB_SIZE = 8192
+  GLOBAL_BATCH_SIZE = 8
+  MAX_SEQ_LEN = 256
+  FPROP_DTYPE = jnp.float32
+  ICI_MESH_SHAPE = None
+
+  @property
+  def PERCORE_BATCH_SIZE(self) -> float:
+    return self.GLOBAL_BATCH_SIZE / jax.device_count()
+
+
+@experiment_registry.register
+class Lm4x256Spmd(Lm4x256):
+  """The same over a mesh that splits the batch and the weights."""
+
+  @property
+  def ICI_MESH_SHAPE(self) -> list[int]:
+    return [1, jax.device_count(), 1]
+
+
+@experiment_registry.register
+class LmNothing(Lm4x256Spmd):
+  """A model so small that a step costs what surrounds it."""
+
+  NUM_LAYERS = 1
+  MODEL_DIMS = 8
+  HIDDEN_DIMS = 8
+  DIMS_PER_HEAD = 8
+  VOCAB_SIZE = 8
+  MAX_SEQ_LEN = 4

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the benchmarks share: batches, timing in turns, lines of JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+RESULTS = pathlib.Path(__file__).parent / 'results'
+
+
+def on_cpu_devices(count: int) -> None:
+  """Makes JAX see so many CPU devices; call it before JAX is imported."""
+  flag = f'--xla_force_host_platform_device_count={count}'
+  os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {flag}'
+  os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+
+
+def random_lm_batch(rows: int, length: int, vocab: int) -> dict[str, Any]:
+  """Returns a packed batch of random tokens, two texts to a row."""
+  import numpy as np  # Not needed where only processes are timed.
+
+  rng = np.random.default_rng(0)
+  ids = rng.integers(1, vocab, (rows, length + 1), dtype=np.int32)
+  first = length // 3
+  segments = np.where(np.arange(length) < first, 1, 2).astype(np.int32)
+  positions = np.concatenate([np.arange(first), np.arange(length - first)])
+  return {
+    'ids': ids[:, :-1],
+    'labels': ids[:, 1:],
+    'paddings': np.zeros((rows, length), np.float32),
+    'weights': np.ones((rows, length), np.float32),
+    'segment_ids': np.tile(segments, (rows, 1)),
+    'segment_pos': np.tile(positions.astype(np.int32), (rows, 1)),
+  }
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+  """Seconds of each call: passed, and used by all threads of the process."""
+
+  wall: list[float] = dataclasses.field(default_factory=list)
+  cpu: list[float] = dataclasses.field(default_factory=list)
+
+
+def in_turns(
+  runs: Mapping[str, Callable[[], Any]], rounds: int
+) -> dict[str, Times]:
+  """Returns the times of all calls, every round calling each run in turn.
+
+  A run must return when its work is done. What the machine does besides then
+  slows all of them down alike; the time of the CPU hardly depends on it.
+  """
+  times = {name: Times() for name in runs}
+  for _ in range(rounds):
+    for name, run in runs.items():
+      wall, cpu = time.perf_counter(), time.process_time()
+      run()
+      times[name].wall.append(time.perf_counter() - wall)
+      times[name].cpu.append(time.process_time() - cpu)
+  return times
+
+
+def summary(seconds: list[float]) -> dict[str, float]:
+  """Returns median, 90th percentile and minimum, in milliseconds."""
+  ordered = sorted(seconds)
+  return {
+    'median_ms': round(1e3 * statistics.median(ordered), 3),
+    'p90_ms': round(1e3 * ordered[int(0.9 * (len(ordered) - 1))], 3),
+    'min_ms': round(1e3 * ordered[0], 3),
+  }
+
+
+def ratio(ours: list[float], theirs: list[float]) -> float:
+  """Returns the median over rounds of our time over theirs."""
+  return round(
+    statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 4
+  )
+
+
+def report(name: str, line: Mapping[str, Any]) -> None:
+  """Prints a line of JSON and appends it to today's file of results."""
+  text = json.dumps({'benchmark': name, **line})
+  print(text, flush=True)
+  today = datetime.date.today().isoformat()
+  with open(RESULTS / f'{today}-{name}.jsonl', 'a') as file:
+    file.write(text + '\n')

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the command to the first finished step, in fresh processes.
+
+    python -m benchmarks.startup
+
+Starts `pax.main` on the model of `experiments.Lm4x256Spmd`, without compiled
+programs from before and with them, and the hand-written twin; also tells what
+`import pax.main` takes, and how much memory each process needs at most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+from benchmarks import measure
+
+_STEPS = 3
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('--repeats', type=int, default=3)
+  repeats = parser.parse_args().repeats
+  cold, warm, twins = [], [], []
+  for _ in range(repeats):
+    with tempfile.TemporaryDirectory() as cache:
+      cold.append(_start_pax(cache))
+      warm.append(_start_pax(cache))
+    twins.append(_start([sys.executable, '-m', 'benchmarks.twin', str(_STEPS)]))
+  line = {
+    'pax_cold': _best(cold),
+    'pax_warm': _best(warm),
+    'twin': _best(twins),
+    'import_pax_main_s': _import_seconds('pax.main', repeats),
+    'import_jax_s': _import_seconds('jax', repeats),
+  }
+  peak = line['twin']['peak_rss_mib']
+  line['rss_ratio'] = round(line['pax_cold']['peak_rss_mib'] / peak, 3)
+  measure.report('startup', line)
+
+
+class _Started:
+  """How long a process took to finish a first step, and its peak memory."""
+
+  def __init__(self, first_step_s: float, peak_rss_mib: float, cpu_s: float):
+    self.first_step_s = first_step_s
+    self.peak_rss_mib = peak_rss_mib
+    self.cpu_s = cpu_s
+
+
+def _start_pax(cache: str) -> _Started:
+  with tempfile.TemporaryDirectory() as job_log_dir:
+    return _start(
+      [
+        *(sys.executable, '-m', 'pax.main'),
+        '--exp=benchmarks.experiments.Lm4x256Spmd',
+        f'--job_log_dir={job_log_dir}',
+        f'--compilation_cache_dir={cache}',
+        '--host_device_count=1',
+        f'--set=task.train.num_train_steps={_STEPS}',
+      ]
+    )
+
+
+def _start(command: Sequence[str]) -> _Started:
+  """Runs a program that tells of its first step in a line with `step 1`."""
+  start = time.perf_counter()
+  env = {**os.environ, 'JAX_PLATFORMS': 'cpu'}
+  process = subprocess.Popen(
+    command,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+    env=env,
+  )
+  first_step, lines = None, []
+  for line in process.stdout:
+    lines.append(line)
+    if first_step is None and 'step 1' in line:
+      first_step = time.perf_counter() - start
+  _, status, usage = os.wait4(process.pid, 0)
+  process.returncode = os.waitstatus_to_exitcode(status)
+  if process.returncode or first_step is None:
+    raise SystemExit(f'{command} failed:\n{"".join(lines)}')
+  return _Started(
+    first_step, usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime
+  )
+
+
+def _best(started: Sequence[_Started]) -> dict[str, float]:
+  return {
+    'first_step_s': round(min(s.first_step_s for s in started), 2),
+    'median_s': round(statistics.median(s.first_step_s for s in started), 2),
+    'cpu_s': round(min(s.cpu_s for s in started), 2),
+    'peak_rss_mib': round(max(s.peak_rss_mib for s in started), 1),
+  }
+
+
+def _import_seconds(module: str, repeats: int) -> float:
+  code = (
+    'import time; t = time.perf_counter();'
+    f'import {module}; print(time.perf_counter() - t)'
+  )
+  found = [
+    float(subprocess.check_output([sys.executable, '-c', code]))
+    for _ in range(repeats)
+  ]
+  return round(min(found), 3)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step of `experiments.Lm4x256`, written by hand with JAX and Optax.
+
+Same variables, same numbers, nothing else: what a framework may be compared
+with. Shapes: B batch, T time, D model, N heads, H head, F hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from benchmarks import measure
+
+Params = dict[str, Any]
+Batch = dict[str, jax.Array]
+Step = Callable[[Params, Any, Batch], tuple[Params, Any, jax.Array]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Style:
+  """How the layers are run; the numbers are the same."""
+
+  # One scan over stacked layers, or one layer after the other.
+  scan: bool = False
+  # Whether layers are computed again in the backward pass.
+  remat: bool = False
+
+  def __str__(self) -> str:
+    loop = 'scan' if self.scan else 'unrolled'
+    return f'{loop}, remat' if self.remat else loop
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule:
+  """The learning rate: a line up, a plateau, a line in log space down."""
+
+  peak: float
+  warmup: int
+  decay_start: int
+  decay_end: int
+  min_ratio: float
+
+  def __call__(self, step: jax.Array) -> jax.Array:
+    t = step.astype(jnp.float32)
+    up = jnp.minimum(t / self.warmup, 1.0)
+    length = self.decay_end - self.decay_start
+    u = jnp.clip((t - self.decay_start) / length, 0.0, 1.0)
+    return self.peak * up * jnp.exp(u * math.log(self.min_ratio))
+
+
+def params_of(variables: Any) -> Params:
+  """Returns the twin's parameters with the values of the experiment's."""
+  lm = variables['params']['lm']
+  stack = _layer_of(lm['transformer']['repeat']['sub']['x_layers_0'])
+  count = stack['scale'].shape[0]
+  layers = [jax.tree.map(lambda x, i=i: x[i], stack) for i in range(count)]
+  return {
+    'table': lm['softmax']['logits_ffn']['linear']['w'],
+    'table_bias': lm['softmax']['logits_ffn']['bias']['b'],
+    'final_ln': dict(lm['final_ln']),
+    'layers': layers,
+  }
+
+
+def optimizer(schedule: Schedule) -> optax.GradientTransformation:
+  """Returns Adam as the experiment configures it."""
+  return optax.chain(
+    optax.clip_by_global_norm(5.0),
+    optax.scale_by_adam(b1=0.9, b2=0.99, eps=1e-6),
+    optax.clip_by_block_rms(1.0),
+    optax.add_decayed_weights(1e-3),
+    optax.scale_by_schedule(lambda step: -schedule(step)),
+  )
+
+
+def make_step(tx: optax.GradientTransformation, style: Style) -> Step:
+  """Returns (params, optimizer state, batch) -> (..., loss), not yet jitted."""
+
+  def step(
+    params: Params, state: Any, batch: Batch
+  ) -> tuple[Params, Any, jax.Array]:
+    loss, grads = jax.value_and_grad(loss_fn)(params, batch, style)
+    updates, state = tx.update(grads, state, params)
+    return optax.apply_updates(params, updates), state, loss
+
+  return step
+
+
+def stacked(params: Params) -> Params:
+  """Returns the parameters as a scan wants them."""
+  layers = jax.tree.map(lambda *x: jnp.stack(x), *params['layers'])
+  return {**params, 'layers': layers}
+
+
+def loss_fn(params: Params, batch: Batch, style: Style) -> jax.Array:
+  """Returns the mean cross entropy, in nats a token."""
+  ids, positions = batch['ids'], batch['segment_pos']
+  dims = params['table'].shape[0]
+  x = params['table'].T[ids] * math.sqrt(dims) + _sinusoids(positions, dims)
+  visible = _visible(batch['segment_ids'])
+
+  def run(x: jax.Array, layer: Params) -> tuple[jax.Array, None]:
+    return _transformer(layer, x, visible), None
+
+  if style.remat:
+    run = jax.checkpoint(run)
+  if style.scan:
+    x, _ = jax.lax.scan(run, x, params['layers'])
+  else:
+    for layer in params['layers']:
+      x, _ = run(x, layer)
+  x = _layer_norm(params['final_ln'], x)
+  logits = x @ params['table'] + params['table_bias']
+  logits = 30.0 * jnp.tanh(logits / 30.0)
+  is_label = jnp.arange(logits.shape[-1]) == batch['labels'][..., None]
+  # Faster than a gather, whose gradient is a scatter.
+  label_logits = jnp.sum(jnp.where(is_label, logits, 0.0), axis=-1)
+  xent = jax.nn.logsumexp(logits, axis=-1) - label_logits
+  weights = batch['weights']
+  return jnp.sum(xent * weights) / (jnp.sum(weights) + 1e-6)
+
+
+def _transformer(layer: Params, x: jax.Array, visible: jax.Array) -> jax.Array:
+  normed = _layer_norm(layer['ln'], x)
+  query, key, value = jnp.einsum('BTD,KDNH->KBTNH', normed, layer['qkv'])
+  head = query.shape[-1]
+  scale = jax.nn.softplus(layer['scale']) * (1.442695041 / math.sqrt(head))
+  logits = jnp.einsum('BTNH,BSNH->BNTS', query * scale, key)
+  logits = 50.0 * jnp.tanh(logits / 50.0)
+  probs = jax.nn.softmax(jnp.where(visible, logits, -1e30))
+  context = jnp.einsum('BNTS,BSNH->BTNH', probs, value)
+  x = x + jnp.einsum('BTNH,DNH->BTD', context, layer['post'])
+  hidden = _layer_norm(layer['ff_ln'], x) @ layer['w1'] + layer['b1']
+  return x + jax.nn.gelu(hidden) @ layer['w2'] + layer['b2']
+
+
+def _layer_norm(weights: Params, x: jax.Array) -> jax.Array:
+  centred = x - jnp.mean(x, axis=-1, keepdims=True)
+  variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+  normed = centred * jax.lax.rsqrt(variance + 1e-6)
+  return normed * (1.0 + weights['scale']) + weights['bias']
+
+
+def _visible(segments: jax.Array) -> jax.Array:
+  length = segments.shape[1]
+  causal = jnp.tril(jnp.ones((length, length), bool))
+  same = segments[:, :, None] == segments[:, None, :]
+  return (causal & same)[:, None]
+
+
+def _sinusoids(positions: jax.Array, dims: int) -> jax.Array:
+  half = dims // 2
+  step = math.log(10_000) / (half - 1)
+  angles = positions[..., None] * jnp.exp(-step * jnp.arange(half))
+  return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+
+
+def _layer_of(layer: Any) -> Params:
+  attention, ff = layer['self_attention'], layer['ff_layer']
+  return {
+    'ln': dict(layer['layer_norm']),
+    'qkv': attention['combined_qkv']['w'],
+    'scale': attention['per_dim_scale']['per_dim_scale'],
+    'post': attention['post']['w'],
+    'ff_ln': dict(ff['layer_norm']),
+    'w1': ff['ffn_layer1']['linear']['w'],
+    'b1': ff['ffn_layer1']['bias']['b'],
+    'w2': ff['ffn_layer2']['linear']['w'],
+    'b2': ff['ffn_layer2']['bias']['b'],
+  }
+
+
+def random_params(key: jax.Array) -> Params:
+  """Returns parameters of the experiment's sizes, 4 layers stacked."""
+  layers, dims, heads, head, hidden, vocab = 4, 256, 4, 64, 1024, 8192
+
+  def matrix(key: jax.Array, *shape: int) -> jax.Array:
+    return jax.random.normal(key, shape) * dims**-0.5
+
+  keys = jax.random.split(key, 5)
+  norm = {'scale': jnp.zeros([layers, dims]), 'bias': jnp.zeros([layers, dims])}
+  return {
+    'table': matrix(keys[0], dims, vocab),
+    'table_bias': jnp.zeros([vocab]),
+    'final_ln': {'scale': jnp.zeros([dims]), 'bias': jnp.zeros([dims])},
+    'layers': {
+      'ln': norm,
+      'qkv': matrix(keys[1], layers, 3, dims, heads, head),
+      'scale': jnp.zeros([layers, head]),
+      'post': matrix(keys[2], layers, dims, heads, head),
+      'ff_ln': norm,
+      'w1': matrix(keys[3], layers, dims, hidden),
+      'b1': jnp.zeros([layers, hidden]),
+      'w2': matrix(keys[4], layers, hidden, dims),
+      'b2': jnp.zeros([layers, dims]),
+    },
+  }
+
+
+def main() -> None:
+  """Trains some steps, as a program of its own would; prints the first."""
+  steps = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+  tx = optimizer(
+    Schedule(
+      peak=2.5e-4,
+      warmup=4000,
+      decay_start=4001,
+      decay_end=300_000,
+      min_ratio=0.1,
+    )
+  )
+  style = Style(scan=True, remat=True)
+  step = jax.jit(make_step(tx, style), donate_argnums=(0, 1))
+
+  def init(key: jax.Array) -> tuple[Params, Any]:
+    params = random_params(key)
+    return params, tx.init(params)
+
+  params, state = jax.jit(init)(jax.random.key(0))
+  batch = jax.device_put(measure.random_lm_batch(8, 256, 8192))
+  for i in range(steps):
+    params, state, loss = step(params, state, batch)
+    print(f'step {i + 1} loss {float(loss):.4f}', flush=True)
+
+
+if __name__ == '__main__':
+  main()
