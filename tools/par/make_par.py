@@ -21,6 +21,9 @@ import tarfile
 import tempfile
 import zipfile
 
+# {path in the unpacked folder: file to take}.
+Files = dict[str, pathlib.Path]
+
 _VERSION = f'python{sys.version_info.major}.{sys.version_info.minor}'
 _MAGIC = b'PAXPAR1\n'
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -64,10 +67,9 @@ _GLIBC = {
 }
 
 
-def copy_standard_library(root: pathlib.Path) -> None:
-  """Copies the interpreter that runs this, and its library."""
+def standard_library(root: pathlib.Path) -> Files:
+  """The interpreter that runs this, its modules copied to `root`, compiled."""
   lib = root / 'lib' / _VERSION
-  source = pathlib.Path(sysconfig.get_path('stdlib'))
 
   def unused(folder: str, names: list[str]) -> set[str]:
     return {
@@ -76,27 +78,18 @@ def copy_standard_library(root: pathlib.Path) -> None:
       if n in _UNUSED or n.startswith(_UNUSED_STARTS) or n.endswith('.a')
     }
 
-  shutil.copytree(source, lib, ignore=unused, symlinks=False)
+  shutil.copytree(sysconfig.get_path('stdlib'), lib, ignore=unused)
   (lib / 'sitecustomize.py').unlink(missing_ok=True)
   (lib / 'sitecustomize.py').write_text(_SITECUSTOMIZE)
-  (root / 'bin').mkdir()
-  shutil.copy2(os.path.realpath(sys.executable), root / 'bin/python3')
   compileall.compile_dir(
     lib,
     quiet=2,
     stripdir=str(root),
     invalidation_mode=compileall.py_compile.PycInvalidationMode.UNCHECKED_HASH,
   )
-
-
-def copy_file(source: pathlib.Path, dest: pathlib.Path) -> None:
-  """Copies one file; two that differ may not claim one place."""
-  if dest.exists():
-    if dest.read_bytes() != source.read_bytes():
-      raise SystemExit(f'make_par: {source} would replace {dest}')
-    return
-  dest.parent.mkdir(parents=True, exist_ok=True)
-  shutil.copy2(source, dest)
+  files = {str(p.relative_to(root)): p for p in lib.rglob('*') if p.is_file()}
+  python = pathlib.Path(os.path.realpath(sys.executable))
+  return {'bin/python3': python, **files}
 
 
 def is_unused(inner: pathlib.PurePath) -> bool:
@@ -105,15 +98,20 @@ def is_unused(inner: pathlib.PurePath) -> bool:
   return top == '_scripts' or (top in _TESTED and 'tests' in rest[:-1])
 
 
-def copy_runfiles(runfiles: pathlib.Path, site: pathlib.Path) -> None:
-  """Copies our own files, and those of all wheels, to one site-packages."""
+def packages(runfiles: pathlib.Path) -> Files:
+  """Our own files, and those of all wheels, in one site-packages."""
+  files: Files = {}
   own = runfiles / 'pax'
-  wheels = sorted(runfiles.glob('*/*/site'))
-  for folder in (own, *wheels):
+  for folder in (own, *sorted(runfiles.glob('*/*/site'))):
     for file in folder.rglob('*'):
       inner = file.relative_to(folder)
-      if file.is_file() and not is_unused(inner):
-        copy_file(file, site / inner)
+      if not file.is_file() or is_unused(inner):
+        continue
+      dest = f'lib/{_VERSION}/site-packages/{inner}'
+      old = files.setdefault(dest, file)
+      if old is not file and old.read_bytes() != file.read_bytes():
+        raise SystemExit(f'make_par: {file} would replace {old}')
+  return files
 
 
 def needed(path: pathlib.Path) -> dict[str, str]:
@@ -125,32 +123,26 @@ def needed(path: pathlib.Path) -> dict[str, str]:
   return {row[0]: row[2] for row in rows}
 
 
-def copy_shared_libraries(root: pathlib.Path) -> None:
-  """Copies to lib/ what the programs load from outside, glibc apart."""
-  programs = [root / 'bin/python3', *root.rglob('*.so'), *root.rglob('*.so.*')]
-  for program in programs:
-    for name, path in needed(program).items():
-      outside = not path.startswith(str(root))
-      if outside and name not in _GLIBC and not (root / 'lib' / name).exists():
-        shutil.copy2(os.path.realpath(path), root / 'lib' / name)
-
-
-def tree_files(root: pathlib.Path) -> list[tuple[str, pathlib.Path]]:
-  return sorted(
-    (str(path.relative_to(root)), path)
-    for path in root.rglob('*')
-    if path.is_file()
-  )
+def shared_libraries(files: Files) -> Files:
+  """What the programs load from elsewhere, glibc apart."""
+  have = {pathlib.PurePath(name).name for name in files} | _GLIBC
+  found: Files = {}
+  for name, program in files.items():
+    if name == 'bin/python3' or '.so' in pathlib.PurePath(name).suffixes:
+      for library, path in needed(program).items():
+        if library not in have:
+          found[f'lib/{library}'] = pathlib.Path(os.path.realpath(path))
+  return found
 
 
 def is_executable(path: pathlib.Path) -> bool:
   return bool(path.stat().st_mode & stat.S_IXUSR)
 
 
-def digest(files: list[tuple[str, pathlib.Path]]) -> str:
+def digest(files: Files) -> str:
   """One hash over names, permissions and contents."""
   total = hashlib.sha256()
-  for name, path in files:
+  for name, path in sorted(files.items()):
     inner = hashlib.sha256(path.read_bytes()).hexdigest()
     total.update(f'{name} {is_executable(path)} {inner}\n'.encode())
   return total.hexdigest()
@@ -160,9 +152,9 @@ def in_first_stage(name: str) -> bool:
   return '/site-packages/' not in name
 
 
-def write_tar(out, files: list[tuple[str, pathlib.Path]]) -> None:
+def write_tar(out, files: Files) -> None:
   with tarfile.open(fileobj=out, mode='w', format=tarfile.USTAR_FORMAT) as tar:
-    for name, path in files:
+    for name, path in sorted(files.items()):
       info = tarfile.TarInfo(name)
       info.size = path.stat().st_size
       info.mode = 0o755 if is_executable(path) else 0o644
@@ -170,11 +162,9 @@ def write_tar(out, files: list[tuple[str, pathlib.Path]]) -> None:
         tar.addfile(info, f)
 
 
-def write_zip(
-  out, files: list[tuple[str, pathlib.Path]], comment: bytes
-) -> None:
+def write_zip(out, files: Files, comment: bytes) -> None:
   with zipfile.ZipFile(out, 'w') as z:
-    for name, path in files:
+    for name, path in sorted(files.items()):
       info = zipfile.ZipInfo(name, _EPOCH)
       mode = 0o755 if is_executable(path) else 0o644
       info.external_attr = (stat.S_IFREG | mode) << 16
@@ -183,10 +173,10 @@ def write_zip(
     z.comment = comment
 
 
-def write_par(out: str, launcher: str, root: pathlib.Path) -> None:
-  files = tree_files(root)
-  first = [f for f in files if in_first_stage(f[0])]
-  rest = [f for f in files if not in_first_stage(f[0])]
+def write_par(out: str, launcher: str, files: Files) -> None:
+  """Writes the launcher, the tar of the first stage and the zip of the rest."""
+  first = {n: p for n, p in files.items() if in_first_stage(n)}
+  rest = {n: p for n, p in files.items() if not in_first_stage(n)}
   with open(out, 'wb') as f:
     f.write(pathlib.Path(launcher).read_bytes())
     start = f.tell()
@@ -203,14 +193,13 @@ def main() -> None:
     parser.add_argument(f'--{name}', required=True)
   args = parser.parse_args()
   with tempfile.TemporaryDirectory() as folder:
-    root = pathlib.Path(folder).resolve()
-    copy_standard_library(root)
-    site = root / 'lib' / _VERSION / 'site-packages'
-    copy_runfiles(pathlib.Path(args.runfiles), site)
-    shutil.copyfile(args.unpack, root / 'unpack.py')
-    shutil.copyfile(args.main, root / 'main.py')
-    copy_shared_libraries(root)
-    write_par(args.out, args.launcher, root)
+    files = {
+      'main.py': pathlib.Path(args.main),
+      'unpack.py': pathlib.Path(args.unpack),
+      **standard_library(pathlib.Path(folder).resolve()),
+      **packages(pathlib.Path(args.runfiles)),
+    }
+    write_par(args.out, args.launcher, files | shared_libraries(files))
 
 
 if __name__ == '__main__':
