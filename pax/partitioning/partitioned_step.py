@@ -57,6 +57,7 @@ class PartitionedStep:
     """Compiles, unless that was done before; returns self."""
     if self._compiled is None:
       self._compiled = self.lower(key).compile()
+      memory.trim()
       memory.release_freed()
     return self
 
