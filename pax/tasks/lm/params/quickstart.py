@@ -87,7 +87,7 @@ class TinySchedule(base_experiment.BaseExperiment):
   """How a tiny model is trained: Adam, a warm-up and half a cosine wave."""
 
   NUM_TRAIN_STEPS = 1200
-  LEARNING_RATE = 4e-3
+  LEARNING_RATE = 3e-3
   WARMUP_STEPS = 50
   # The learning rate in the end, as a share of the highest.
   LR_MIN_RATIO = 0.05
