@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import gc
 import math
 import pathlib
 from collections.abc import Sequence
@@ -72,7 +71,6 @@ def trim() -> None:
   A compiler leaves hundreds of MiB of freed memory behind, on top of which the
   first step would allocate its own.
   """
-  gc.collect()
   trim_heap = getattr(ctypes.CDLL(None), 'malloc_trim', None)
   if trim_heap is not None:
     trim_heap(0)
