@@ -157,11 +157,13 @@ def _cut(
 
 def _best_fit(sizes: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
   """Row and column of each piece: longest first, into the tightest gap."""
-  rows = np.zeros(len(sizes), np.int64)
-  columns = np.zeros(len(sizes), np.int64)
+  full = sizes == seq_len
+  rows = np.cumsum(full) - 1
+  columns = np.zeros_like(rows)
+  num_rows = int(full.sum())
+  rest = np.flatnonzero(~full)
   gaps: list[tuple[int, int]] = []  # (free positions, row), sorted.
-  num_rows = 0
-  for piece in np.argsort(-sizes, kind='stable'):
+  for piece in rest[np.argsort(-sizes[rest], kind='stable')]:
     size = int(sizes[piece])
     at = bisect.bisect_left(gaps, (size, -1))
     if at < len(gaps):
