@@ -47,8 +47,9 @@ typedef float Vec8 __attribute__((vector_size(32)));
 constexpr int64_t kLanes = PAX_VECTOR_BYTES / 4;
 constexpr int64_t kVecs = kBlock / kLanes;
 constexpr int64_t kStripVecs = kVecs * kPanels;
-// Share of the first-level cache given to the operand that stays there.
+// Shares of the first and second level of cache given to operands that stay.
 constexpr int64_t kCacheBytes = 32 * 1024;
+constexpr int64_t kSecondCacheBytes = 256 * 1024;
 constexpr float kInfinity = __builtin_inff();
 
 template <class V>
@@ -330,21 +331,25 @@ PAX_INLINE void Tile(const MatmulArgs& args, const char* a, const char* b,
   }
 }
 
-// A piece of one panel of B stays in the first-level cache while A streams by.
+// A piece of one panel of B stays in the first-level cache while as many rows
+// of A as the second level holds stream by, once for each panel.
 template <class Packed>
 void Matmul(const MatmulArgs& args) {
   constexpr int64_t kRowBytes = kBlock * sizeof(Packed);
   constexpr int64_t kPiece = kCacheBytes / (kBlock * kRowBytes);
+  constexpr int64_t kRows = kSecondCacheBytes / (kPiece * kRowBytes);
   for (int64_t k = 0; k < args.blocks; k += kPiece) {
     const int64_t blocks = Clip(args.blocks - k, kPiece);
     const char* a = static_cast<const char*>(args.a) + k * args.a_block_bytes;
-    for (int64_t p = 0; p < args.panels; ++p) {
-      const char* b = static_cast<const char*>(args.b) +
-                      p * args.b_panel_bytes + k * kBlock * kRowBytes;
-      for (int64_t m = 0; m < args.rows; m += PAX_TILE_ROWS) {
-        Tile<Packed>(args, a + m * kRowBytes, b, blocks,
-                     args.accumulate || k > 0,
-                     args.out + m * args.out_row + p * args.out_panel);
+    const char* b = static_cast<const char*>(args.b) + k * kBlock * kRowBytes;
+    for (int64_t begin = 0; begin < args.rows; begin += kRows) {
+      const int64_t end = Clip(args.rows, begin + kRows);
+      for (int64_t p = 0; p < args.panels; ++p) {
+        for (int64_t m = begin; m < end; m += PAX_TILE_ROWS) {
+          Tile<Packed>(args, a + m * kRowBytes, b + p * args.b_panel_bytes,
+                       blocks, args.accumulate || k > 0,
+                       args.out + m * args.out_row + p * args.out_panel);
+        }
       }
     }
   }
