@@ -93,9 +93,13 @@ def format_line(
   rate: throughput.Rate | None = None,
   mfu: float | None = None,
 ) -> str:
-  """As `step 40/100  loss 2.3456  9.87 steps/s  81.2k tokens/s ...`."""
-  parts = [f'step {step}/{total_steps}']
-  parts += [f'{name} {value:.4f}' for name, value in metrics.items()]
+  """As `step 40/100  loss 2.3456  9.87 steps/s  81.2k tokens/s ...`.
+
+  The first metric comes before the speed, the others at the end, where a narrow
+  terminal may cut them off.
+  """
+  shown = [f'{name} {value:.4f}' for name, value in metrics.items()]
+  parts = [f'step {step}/{total_steps}', *shown[:1]]
   if rate is not None:
     parts.append(f'{rate.steps_per_sec:.2f} steps/s')
     parts.append(f'{short_number(rate.tokens_per_sec)} tokens/s')
@@ -104,7 +108,7 @@ def format_line(
   if rate is not None:
     left = max(0, total_steps - step) / rate.steps_per_sec
     parts.append(f'ETA {short_time(left)}')
-  return '  '.join(parts)
+  return '  '.join([*parts, *shown[1:]])
 
 
 def short_number(value: float) -> str:
