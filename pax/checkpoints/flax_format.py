@@ -97,4 +97,4 @@ def _to_host(leaf: jax.Array) -> np.ndarray:
 
 
 def _checksum(array: np.ndarray) -> int:
-  return manifest.entry(np.ascontiguousarray(array).tobytes())[1]
+  return manifest.entry(array)[1]

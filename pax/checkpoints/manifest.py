@@ -13,6 +13,8 @@ import zlib
 from collections.abc import Mapping
 from concurrent import futures
 
+import numpy as np
+
 from pax.checkpoints import paths
 from pax.checkpoints.contract import CheckpointError, CorruptCheckpointError
 
@@ -24,7 +26,11 @@ _POLL_SECS = 0.01
 _THREADS = 8
 
 
-def entry(data: bytes | memoryview) -> Entry:
+def entry(data: bytes | np.ndarray) -> Entry:
+  """What is listed of a file that holds `data`."""
+  if not isinstance(data, bytes):
+    # As bytes, which any dtype can be seen as; copied only if strided.
+    data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
   return len(data), zlib.crc32(data)
 
 
