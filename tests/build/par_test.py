@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def _glibc_only(root: pathlib.Path) -> None:
-  """Makes a root that has glibc, /proc, /dev/null and an empty /tmp."""
+  """Makes a root that has glibc, /proc, a little of /dev and an empty /tmp."""
   loader = pathlib.Path('/lib64/ld-linux-x86-64.so.2')
   libraries = pathlib.Path('/lib/x86_64-linux-gnu')
   (root / 'lib64').mkdir(parents=True)
@@ -38,7 +38,7 @@ def _glibc_only(root: pathlib.Path) -> None:
   for name in _GLIBC:
     for file in libraries.glob(f'{name}.so.[0-9]*'):
       shutil.copy(file, root / 'lib/x86_64-linux-gnu')
-  for folder in ('dev', 'proc', 'tmp'):
+  for folder in ('dev', 'dev/shm', 'proc', 'tmp'):
     (root / folder).mkdir()
   (root / 'dev/null').touch()
   (root / 'dev/urandom').touch()
