@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""First values follow the declarations, the key and the paths, nothing else."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from pax.partitioning import initialize, mesh
+from praxis import base_layer
+from tests.pax import tiny
+
+WeightInit = base_layer.WeightInit
+
+
+def _weight(*shape, init, **kwargs):
+  return base_layer.WeightHParams(
+    shape=shape, init=init, dtype=np.float32, **kwargs
+  )
+
+
+def _init(declared, seed=0, num_devices=1):
+  devices = mesh.create_replica_mesh('x', jax.devices()[:num_devices])
+  split = jax.tree.map(
+    lambda weight: NamedSharding(
+      devices, PartitionSpec('x' if weight.full_shape[0] % 4 == 0 else None)
+    ),
+    declared,
+  )
+  init = lambda key: initialize._init_declared(declared, split, key)
+  with jax.set_mesh(devices):
+    return jax.jit(init, out_shardings=split)(jax.random.key(seed))
+
+
+@pytest.fixture(scope='module')
+def declared():
+  return {
+    'a': _weight(64, 64, init=WeightInit.Gaussian(0.5)),
+    'b': _weight(64, 64, init=WeightInit.Gaussian(0.5)),
+    'bias': _weight(8, init=WeightInit.Constant(0.25)),
+    'stack': _weight(
+      64, 64, init=WeightInit.Uniform(2.0), repeat_prefix=[2, 3]
+    ),
+  }
+
+
+def test_distributions(declared):
+  made = _init(declared)
+  np.testing.assert_allclose(made['a'].std(), 0.5, rtol=0.05)
+  np.testing.assert_array_equal(made['bias'], np.full(8, 0.25, np.float32))
+  assert made['stack'].shape == (2, 3, 64, 64)
+  np.testing.assert_allclose(np.abs(made['stack']).max(), 2.0, rtol=0.01)
+
+
+def test_variables_declared_alike_and_copies_differ(declared):
+  made = _init(declared)
+  copies = [made['a'], made['b'], *made['stack'].reshape(6, 64, 64)]
+  for i, one in enumerate(copies):
+    for other in copies[i + 1 :]:
+      assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.1
+
+
+def test_other_variables_and_devices_change_nothing(declared):
+  made = _init(declared)
+  alone = _init({'b': declared['b'], 'stack': declared['stack']})
+  split = _init(declared, num_devices=4)
+  assert len(split['a'].sharding.device_set) == 4
+  for name in declared:
+    np.testing.assert_array_equal(split[name], made[name])
+    if name in alone:
+      np.testing.assert_array_equal(alone[name], made[name])
+  assert (np.asarray(_init(declared, seed=1)['a']) != made['a']).any()
+
+
+def test_undeclared_initialisers_are_asked_of_the_model():
+  task = tiny.task().Instantiate()
+  batch = tiny.spec(tiny.batch())
+  declared = task.model.abstract_init_with_metadata(batch)
+  declared['params']['second']['w'].init = None
+  state = initialize.init_state(
+    task, declared, declared, batch, jax.random.key(0)
+  )
+  wanted = task.model.init(
+    jax.random.key(0), jax.tree.map(lambda x: jax.numpy.zeros(x.shape), batch)
+  )
+  np.testing.assert_array_equal(
+    state.mdl_vars['params']['second']['w'], wanted['params']['second']['w']
+  )
+
+
+def test_small_states_on_a_cpu_are_compiled_quickly():
+  options = initialize.compiler_options(jax.devices(), 1000)
+  assert options == {'xla_backend_optimization_level': 0}
+  assert not initialize.compiler_options(jax.devices(), 10**12)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scalars travel in one array and read like scalars."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pax.steps import outputs
+from praxis.pytypes import NestedMap
+
+
+def _output():
+  return outputs.make_output(
+    jnp.float32(2.0),
+    {'acc': (jnp.bfloat16(0.5), jnp.float32(4.0))},
+    {
+      'norm_scalar': jnp.float32(3.0),
+      'count_scalar': jnp.int32(2**24 + 1),
+      'image_image': jnp.zeros((1, 2, 2, 3)),
+    },
+    NestedMap(ids=jnp.arange(3)),
+  )
+
+
+def test_leaves_are_few_whatever_the_scalars():
+  leaves = jax.tree.leaves(jax.jit(_output)())
+  assert len(leaves) == len(['loss', 'packed', 'count', 'image', 'ids'])
+
+
+def test_scalars_read_on_the_device():
+  made = jax.jit(_output)()
+  value, weight = made.weighted_scalars.acc
+  assert isinstance(value, outputs.PackedScalar)
+  assert (float(value), float(weight)) == (0.5, 4.0)
+  assert np.asarray(value).shape == value.shape == ()
+  assert jax.device_get(value) == np.float32(0.5)
+  assert float(made.summary_tensors['norm_scalar']) == 3.0
+
+
+def test_scalars_read_on_the_host():
+  made = jax.device_get(_output())
+  value, weight = made.weighted_scalars.acc
+  assert (value, weight) == (0.5, 4.0)
+  assert isinstance(made.summary_tensors['norm_scalar'], np.float32)
+
+
+def test_what_is_no_float_scalar_keeps_its_array():
+  summaries = _output().summary_tensors
+  assert int(summaries['count_scalar']) == 2**24 + 1
+  assert summaries['image_image'].shape == (1, 2, 2, 3)
+
+
+def test_nothing_to_pack():
+  made = outputs.make_output(jnp.float32(1.0), {}, {}, NestedMap())
+  assert not made.weighted_scalars
+  assert not made.summary_tensors
