@@ -15,9 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import fiddle as fdl
-from fiddle import building as _building
-from fiddle import daglish as _daglish
-from fiddle import history as _history
 
 # The Fiddle vocabulary, so that user code needs this module alone.
 from fiddle import NO_VALUE as NO_VALUE
@@ -26,11 +23,14 @@ from fiddle import Tag as Tag
 from fiddle import TaggedValue as TaggedValue
 from fiddle import add_tag as add_tag
 from fiddle import assign as assign
+from fiddle import building as _building
 from fiddle import cast as cast
 from fiddle import copy_with as copy_with
+from fiddle import daglish as _daglish
 from fiddle import deepcopy_with as deepcopy_with
 from fiddle import get_callable as get_callable
 from fiddle import get_tags as get_tags
+from fiddle import history as _history
 from fiddle import materialize_defaults as materialize_defaults
 from fiddle import ordered_arguments as ordered_arguments
 from fiddle import set_tagged as set_tagged
@@ -173,7 +173,7 @@ def template_field(
 def instance_field(
   default_factory: Callable[..., Any], *, tags: Sequence[type[Tag]] = ()
 ) -> Any:
-  """A field that is configured as `Config(factory)` and built with its owner."""
+  """A field configured as `Config(factory)` and built with its owner."""
   make = lambda: Config(default_factory)
   metadata = _with_tags({_DEFAULT_CONFIG: make}, tags)
   return dataclasses.field(default_factory=default_factory, metadata=metadata)

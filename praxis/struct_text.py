@@ -86,7 +86,9 @@ def _leaf_text(leaf: Any) -> str:
     return f'{type(leaf).__name__}.{leaf.name}'
   if isinstance(leaf, np.dtype):
     return leaf.name
-  if isinstance(leaf, type) and isinstance(leaf.__dict__.get('dtype'), np.dtype):
+  if isinstance(leaf, type) and isinstance(
+    leaf.__dict__.get('dtype'), np.dtype
+  ):
     return leaf.dtype.name  # jnp.float32 and the like.
   if isinstance(leaf, type) or inspect.isroutine(leaf):
     return _callable_text(leaf)

@@ -79,11 +79,13 @@ def test_modules_import_their_own_floor_or_lower():
 
 def test_every_module_is_on_a_floor():
   roots = LIBRARY
-  check_none([
-    f'{path}: add {module_of(path)} to tools/floors.py'
-    for path in library()
-    if module_of(path) not in roots and floors.floor(module_of(path)) is None
-  ])
+  check_none(
+    [
+      f'{path}: add {module_of(path)} to tools/floors.py'
+      for path in library()
+      if module_of(path) not in roots and floors.floor(module_of(path)) is None
+    ]
+  )
 
 
 def test_a_fault_is_seen():
@@ -95,20 +97,24 @@ def test_a_fault_is_seen():
 
 def test_files_are_short():
   lines = {path: path.read_text().count('\n') for path in sources()}
-  check_none([
-    f'{path}: {count} lines, at most {MAX_FILE_LINES}; split it'
-    for path, count in lines.items()
-    if count > MAX_FILE_LINES
-  ])
+  check_none(
+    [
+      f'{path}: {count} lines, at most {MAX_FILE_LINES}; split it'
+      for path, count in lines.items()
+      if count > MAX_FILE_LINES
+    ]
+  )
 
 
 def test_functions_are_short():
-  check_none([
-    f'{path}:{node.lineno}: {node.name} is longer than {MAX_FUNCTION_LINES}'
-    for path in sources()
-    for node in functions_of(path)
-    if node.end_lineno - node.lineno >= MAX_FUNCTION_LINES
-  ])
+  check_none(
+    [
+      f'{path}:{node.lineno}: {node.name} is longer than {MAX_FUNCTION_LINES}'
+      for path in sources()
+      for node in functions_of(path)
+      if node.end_lineno - node.lineno >= MAX_FUNCTION_LINES
+    ]
+  )
 
 
 def positional(node: ast.FunctionDef) -> list[str]:
@@ -127,22 +133,26 @@ WIDE = {
 
 
 def test_functions_take_few_parameters():
-  check_none([
-    f'{path}:{node.lineno}: {node.name} takes {positional(node)}'
-    for path in library()
-    for node in functions_of(path)
-    if node.name not in WIDE and len(positional(node)) > MAX_PARAMETERS
-  ])
+  check_none(
+    [
+      f'{path}:{node.lineno}: {node.name} takes {positional(node)}'
+      for path in library()
+      for node in functions_of(path)
+      if node.name not in WIDE and len(positional(node)) > MAX_PARAMETERS
+    ]
+  )
 
 
 def test_no_user_visible_asserts_or_bare_excepts():
-  check_none([
-    f'{path}:{node.lineno}: {type(node).__name__}'
-    for path in library()
-    for node in ast.walk(parsed(path))
-    if isinstance(node, ast.Assert)
-    or (isinstance(node, ast.ExceptHandler) and node.type is None)
-  ])
+  check_none(
+    [
+      f'{path}:{node.lineno}: {type(node).__name__}'
+      for path in library()
+      for node in ast.walk(parsed(path))
+      if isinstance(node, ast.Assert)
+      or (isinstance(node, ast.ExceptHandler) and node.type is None)
+    ]
+  )
 
 
 @pytest.mark.parametrize('module', ['pax.main', 'pax.experiment_registry'])
@@ -154,7 +164,10 @@ def test_slow_libraries_are_not_imported_at_start(module):
     text=True,
     check=True,
     cwd=ROOT,
-    env={'PYTHONPATH': ':'.join([str(ROOT), *sys.path]), 'HOME': '/nonexistent'},
+    env={
+      'PYTHONPATH': ':'.join([str(ROOT), *sys.path]),
+      'HOME': '/nonexistent',
+    },
   )
   loaded = set(out.stdout.split())
   assert not loaded & {*SLOW, *floors.ONLY_IN}

@@ -19,9 +19,10 @@ import zipfile
 import pytest
 
 _FOLDER = pathlib.Path('tools/wheel')
-_EXP = 'tasks.lm.params.quickstart.TinyLm'
 _STEPS = 5
-_SCALE_DOWN = (
+_FLAGS = (
+  '--exp=tasks.lm.params.quickstart.TinyLm',
+  '--job_log_dir=job',
   '--set=NUM_LAYERS=1',
   '--set=MODEL_DIMS=16',
   '--set=HIDDEN_DIMS=32',
@@ -61,8 +62,8 @@ def _pip(folder: pathlib.Path, *args: str) -> None:
   import pip
 
   program = str(pathlib.Path(pip.__file__).parent)
-  python = str(folder / 'bin/python')
-  subprocess.run([sys.executable, program, '--python', python, *args], check=True)
+  command = [sys.executable, program, '--python', str(folder / 'bin/python')]
+  subprocess.run([*command, *args], check=True)
 
 
 def test_dependencies_hold(environment):
@@ -72,7 +73,7 @@ def test_dependencies_hold(environment):
 
 def test_five_steps(environment, tmp_path):
   done = subprocess.run(
-    [environment / 'bin/pax', f'--exp={_EXP}', '--job_log_dir=job', *_SCALE_DOWN],
+    [environment / 'bin/pax', *_FLAGS],
     cwd=tmp_path,
     env={'HOME': str(tmp_path), 'JAX_PLATFORMS': 'cpu'},
     capture_output=True,

@@ -91,13 +91,15 @@ def test_training_commands_run(line, tmp_path):
 
 
 def labels() -> list[str]:
-  return sorted({
-    label
-    for line in commands()
-    if line.startswith('./bazelw')
-    for label in re.findall(r'//[\w/.:-]+', line)
-    if '...' not in label
-  })
+  return sorted(
+    {
+      label
+      for line in commands()
+      if line.startswith('./bazelw')
+      for label in re.findall(r'//[\w/.:-]+', line)
+      if '...' not in label
+    }
+  )
 
 
 @pytest.mark.parametrize('label', labels())
