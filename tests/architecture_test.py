@@ -126,6 +126,7 @@ def positional(node: ast.FunctionDef) -> list[str]:
 WIDE = {
   '__call__',
   'abstract_init_with_metadata',
+  'compute_attention_masks_for_fprop',
   'extend_step',
   'fprop',
   'set_default_adafactor',
