@@ -7,16 +7,17 @@ The file is `{'state': {leaf name: array}, 'metadata': {...}, 'train_input':
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from pax.checkpoints import manifest, paths
+from pax.checkpoints import manifest
 from pax.checkpoints.contract import CheckpointError, CorruptCheckpointError
 
-Path = paths.Path
+Path = pathlib.Path
 
 
 def snapshot(named: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -24,7 +25,7 @@ from pax.checkpoints.contract import (
   CorruptCheckpointError,
 )
 
-Path = paths.Path
+Path = pathlib.Path
 Named = Mapping[str, Any]
 
 _TRAIN_INPUT = 'train_input'

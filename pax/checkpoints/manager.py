@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import threading
 import time
 from collections.abc import Mapping
@@ -99,7 +100,7 @@ class FileCheckpointer:
   ):
     self._options = options
     self._kind = kind
-    self._directory = paths.to_path(job_log_dir) / paths.CHECKPOINTS
+    self._directory = pathlib.Path(job_log_dir) / paths.CHECKPOINTS
     self._layout = layouts.layout_of(kind)
     self._pool = futures.ThreadPoolExecutor(1, 'checkpoint')
     self._writing: futures.Future[None] | None = None
@@ -172,7 +173,7 @@ class FileCheckpointer:
       ) from e
 
   def _write_files(
-    self, step: int, snapshot: Any, input_text: str | None, final: paths.Path
+    self, step: int, snapshot: Any, input_text: str | None, final: pathlib.Path
   ) -> None:
     staging = paths.staging(final)
     index, count = jax.process_index(), jax.process_count()
@@ -191,7 +192,7 @@ class FileCheckpointer:
 
   def _delete_old(self) -> None:
     available = paths.steps(self._directory)
-    times = {s: _modified(path) for s, path in available.items()}
+    times = {s: path.stat().st_mtime for s, path in available.items()}
     for step in retention.steps_to_delete(
       times, self._options.max_to_keep, self._options.keep_interval_secs
     ):
@@ -207,7 +208,7 @@ def create_checkpointer(
   return FileCheckpointer(options, job_log_dir, kind)
 
 
-def _start_clean(directory: paths.Path) -> None:
+def _start_clean(directory: pathlib.Path) -> None:
   """Removes leftovers before any process of the job writes something new."""
   if jax.process_index() == 0:
     paths.clean(directory)
@@ -217,7 +218,7 @@ def _start_clean(directory: paths.Path) -> None:
     multihost_utils.sync_global_devices('pax.checkpoints.start_clean')
 
 
-def _wait_for(final: paths.Path, timeout_secs: float) -> None:
+def _wait_for(final: pathlib.Path, timeout_secs: float) -> None:
   deadline = time.monotonic() + timeout_secs
   while not final.exists():
     if time.monotonic() > deadline:
@@ -228,7 +229,7 @@ def _wait_for(final: paths.Path, timeout_secs: float) -> None:
 
 
 def _input_state(
-  path: paths.Path, inputs: Mapping[str, str]
+  path: pathlib.Path, inputs: Mapping[str, str]
 ) -> InputState | None:
   """The state of this process's input; of the only one, if all are equal."""
   name = manifest.process_name(jax.process_index(), jax.process_count())
@@ -247,8 +248,8 @@ def _input_state(
 
 def _advice(
   error: CorruptCheckpointError,
-  path: paths.Path,
-  available: Mapping[int, paths.Path],
+  path: pathlib.Path,
+  available: Mapping[int, pathlib.Path],
 ) -> str:
   older = [step for step in available if available[step] != path]
   aside = path.parent / f'corrupt_{path.name}'
@@ -257,11 +258,6 @@ def _advice(
     f'checkpoint {path} is corrupt: {error}. Nothing was changed. To {then},'
     f' move it aside and run again: mv {path} {aside}'
   )
-
-
-def _modified(path: paths.Path) -> float:
-  stat = path.stat()
-  return stat.mtime if paths.is_bucket(path) else stat.st_mtime
 
 
 def _warm_imports() -> None:

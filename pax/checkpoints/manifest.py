@@ -8,6 +8,7 @@ file is the last one it writes, so it also says that the process is done.
 from __future__ import annotations
 
 import json
+import pathlib
 import time
 import zlib
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ import numpy as np
 from pax.checkpoints import paths
 from pax.checkpoints.contract import CheckpointError, CorruptCheckpointError
 
-Path = paths.Path
+Path = pathlib.Path
 Entry = tuple[int, int]  # Size in bytes and CRC-32.
 
 _DIRECTORY = 'manifest'
@@ -93,7 +94,7 @@ def _read_all(directory: Path) -> dict[str, Entry]:
 def _fault(path: Path, wanted: Entry, check_sum: bool) -> str | None:
   if not path.exists():
     return f'{path} is missing'
-  size = path.stat().st_size if not paths.is_bucket(path) else wanted[0]
+  size = path.stat().st_size
   if size != wanted[0]:
     return f'{path} has {size} bytes, {wanted[0]} were written'
   if check_sum and entry(path.read_bytes()) != tuple(wanted):

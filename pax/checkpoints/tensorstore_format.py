@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from typing import Any
@@ -19,11 +20,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from pax.checkpoints import manifest, paths
+from pax.checkpoints import manifest
 from pax.checkpoints.contract import CheckpointError
 from pax.checkpoints.host_arrays import HostArray, Index
 
-Path = paths.Path
+Path = pathlib.Path
 
 _STATE = 'state'
 _ZARRAY = '.zarray'
@@ -159,7 +160,7 @@ def _open(path: Path, metadata: dict[str, Any] | None = None) -> Any:
   """The TensorStore at `path`; `metadata` creates it where it is missing."""
   import tensorstore as ts
 
-  spec = {'driver': 'zarr', 'kvstore': _kvstore(path)}
+  spec = {'driver': 'zarr', 'kvstore': {'driver': 'file', 'path': f'{path}/'}}
   if metadata:
     # A chunk of zeros is stored like any other: a missing file is a loss.
     spec |= {'metadata': metadata, 'store_data_equal_to_fill_value': True}
@@ -178,20 +179,6 @@ def _named(path: Path) -> Iterator[None]:
   except ValueError as e:
     reason = str(e).partition(' [tensorstore_spec')[0]
     raise CheckpointError(f'TensorStore failed at {path}: {reason}') from e
-
-
-def _kvstore(path: Path) -> dict[str, str]:
-  if not paths.is_bucket(path):
-    return {'driver': 'file', 'path': f'{path}/'}
-  scheme, _, rest = str(path).partition('://')
-  bucket, _, key = rest.partition('/')
-  drivers = {'gs': 'gcs', 's3': 's3'}
-  if scheme not in drivers:
-    raise CheckpointError(
-      f'TensorStore cannot write to {scheme}://; use a local path, gs:// or'
-      ' s3://'
-    )
-  return {'driver': drivers[scheme], 'bucket': bucket, 'path': f'{key}/'}
 
 
 def _entry_of(path: Path) -> manifest.Entry:

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 
 from pax import summaries, train_states
-from pax.checkpoints import paths
 from pax.programs import eval as eval_program
 from pax.programs.run import Run
 from pax.steps import StepOutput
@@ -80,7 +79,7 @@ class Reports:
     if self._run.evals and self._evaluated_step != step:
       self._evaluate(step, state)
     self._run.writer.flush()
-    if jax.process_index() == 0 and not paths.is_bucket(self._run.job_log_dir):
+    if jax.process_index() == 0:
       summaries.plots.loss_curve(self._run.job_log_dir)
     if prompt := getattr(self._run.train_input, 'sample_prompt', ''):
       self._sample(state, prompt)

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import json
+import pathlib
 from typing import Any
 
 import jax
 
-from pax.checkpoints import paths
 from pax.runner import overrides
 from pax.runner.run_config import RunConfig
 from praxis import base_hyperparams, pax_fiddle
@@ -103,5 +103,5 @@ def post_init_text(task: Any, input_spec: Any) -> str:
 
 
 def _write(job_log_dir: str, name: str, text: str) -> None:
-  path = paths.to_path(job_log_dir) / name
+  path = pathlib.Path(job_log_dir) / name
   path.write_text(text)

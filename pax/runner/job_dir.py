@@ -30,8 +30,10 @@ def open_job_dir(job_log_dir: str, process: int) -> Iterator[None]:
     JobDirError: it cannot be written, or another run is at work in it.
   """
   if '://' in job_log_dir:
-    yield
-    return
+    raise JobDirError(
+      f'--job_log_dir={job_log_dir} is no path; mount the bucket, as with'
+      ' gcsfuse, and give the path of the mount'
+    )
   path = pathlib.Path(job_log_dir)
   try:
     (path / _LOGS).mkdir(parents=True, exist_ok=True)

@@ -50,3 +50,9 @@ def test_cannot_be_written(tmp_path):
   ):
     with job_dir.open_job_dir(str(tmp_path / 'file'), 0):
       pass
+
+
+def test_a_bucket_is_to_be_mounted():
+  with pytest.raises(job_dir.JobDirError, match='mount the bucket'):
+    with job_dir.open_job_dir('gs://bucket/job', 0):
+      pass
