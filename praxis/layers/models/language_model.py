@@ -45,6 +45,8 @@ class LanguageModel(base_model.BaseModel):
 
   def setup(self) -> None:
     lm = self.lm_tpl.clone().set(model_type=self.model_type)
+    if self.return_predictions:
+      lm.record_logits_in_xent_output = True
     self.create_child('lm', lm)
     if self.count_tokens:
       counter = pax_fiddle.Config(embedding_softmax.TokenCounter)

@@ -41,7 +41,8 @@ class TransformerLm(base_layer.BaseLayer):
   stacked_transformer_tpl: LayerTpl = template_field(
     transformers.StackedTransformer
   )
-  # Scores tokens; without separate_embedding_tpl it embeds them too.
+  # Scores tokens; without separate_embedding_tpl it embeds them too. Where its
+  # xent_implementation is not set, 'auto' is taken unless logits are needed.
   softmax_tpl: LayerTpl = template_field(
     embedding_softmax.SharedEmbeddingSoftmax
   )
@@ -64,7 +65,7 @@ class TransformerLm(base_layer.BaseLayer):
   # Whether total_loss leaves out the auxiliary losses.
   skip_aux_loss: bool = False
   # Whether the result has the activations before the softmax, and the logits
-  # even where the loss does not make them.
+  # even where the loss goes without them.
   record_activations_in_xent_output: bool = False
   record_logits_in_xent_output: bool = False
   # Weight of the mean entropy of the predictions in total_loss.
@@ -164,19 +165,36 @@ class TransformerLm(base_layer.BaseLayer):
   def _checked_softmax_tpl(self) -> LayerTpl:
     softmax = self.softmax_tpl.clone()
     softmax.set(input_dims=self.model_dims, num_classes=self.vocab_size)
-    may_fuse = fused.may_be_on(softmax)
-    if may_fuse and self.skip_aux_loss and softmax.z_loss_weight:
-      raise ValueError(
-        'skip_aux_loss leaves out the z-loss, whose gradient the fused cross '
-        'entropy includes; set softmax_tpl.z_loss_weight=0'
-      )
-    without_logits = may_fuse or getattr(softmax, 'chunk_size', None)
-    if without_logits and self.entropy_loss_weight:
+    self._choose_xent(softmax)
+    if fused.may_be_on(softmax):
+      if self.skip_aux_loss and softmax.z_loss_weight:
+        raise ValueError(
+          'skip_aux_loss leaves out the z-loss, whose gradient the fused cross '
+          'entropy includes; set softmax_tpl.z_loss_weight=0'
+        )
+    without_logits = fused.may_be_on(softmax) or getattr(
+      softmax, 'chunk_size', None
+    )
+    if self.entropy_loss_weight and without_logits:
       raise ValueError(
         'entropy_loss_weight needs the logits of all tokens, which the softmax '
         "is set not to hold; set its xent_implementation='xla', chunk_size=None"
       )
     return softmax
+
+  def _choose_xent(self, softmax: LayerTpl) -> None:
+    """Lets the loss go without logits, where its Config is silent on that."""
+    names = {f.name for f in pax_fiddle.fields_of(softmax.cls)}
+    if 'xent_implementation' not in names:
+      return
+    needs_logits = (
+      self.record_logits_in_xent_output
+      or self.entropy_loss_weight
+      or softmax.bi_tempered_loss_tpl is not None
+      or (self.skip_aux_loss and softmax.z_loss_weight)
+    )
+    if not softmax.has('xent_implementation') and not needs_logits:
+      softmax.xent_implementation = 'auto'
 
   def __call__(
     self,

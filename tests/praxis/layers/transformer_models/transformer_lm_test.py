@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from praxis import base_layer
+from praxis.kernels import softmax_xent
 from praxis.layers import embedding_softmax as es
 from praxis.layers import transformer_models, transformers
 from praxis.layers.transformer_models import LanguageModelType, sharding
@@ -310,3 +311,27 @@ def test_errors():
   lm = _lm(entropy_loss_weight=0.1)
   lm.softmax_tpl.set(chunk_size=2)
   _refuses(lm, 'needs the logits of all tokens')
+
+
+@pytest.mark.parametrize(
+  'fields, softmax, fuses',
+  [
+    ({}, {}, True),
+    ({}, {'xent_implementation': 'xla'}, False),
+    ({'record_logits_in_xent_output': True}, {}, False),
+    ({'entropy_loss_weight': 0.1}, {}, False),
+    ({'skip_aux_loss': True}, {'z_loss_weight': 0.1}, False),
+    ({}, {'z_loss_weight': 0.1}, True),
+  ],
+)
+def test_the_loss_is_fused_unless_logits_are_needed(
+  monkeypatch, fields, softmax, fuses
+):
+  monkeypatch.setattr(softmax_xent, 'prefers_native', lambda _: True)
+  lm = _lm(**fields)
+  lm.softmax_tpl.set(**softmax)
+  layer, ids = lm.Instantiate(), _ids()
+  args = (ids, _no_paddings(ids), _labels(ids))
+  variables = random_variables(layer, *args)
+  out = jax.eval_shape(layer.apply, variables, *args)
+  assert ('logits' in out) == (not fuses)
