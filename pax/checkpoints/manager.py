@@ -105,7 +105,7 @@ class FileCheckpointer:
     self._pool = futures.ThreadPoolExecutor(1, 'checkpoint')
     self._writing: futures.Future[None] | None = None
     self._last_step = self.latest_step()
-    _start_clean(self._directory)
+    self._is_clean = False
     threading.Thread(target=_warm_imports, daemon=True).start()
 
   def latest_step(self) -> int | None:
@@ -123,6 +123,10 @@ class FileCheckpointer:
     if not (due and self._options.saving) or step == self._last_step:
       return False
     self.wait()
+    if not self._is_clean:
+      # Not before: who only reads must leave alone what another run writes.
+      _start_clean(self._directory)
+      self._is_clean = True
     snapshot = self._layout.snapshot(names.flatten(state))
     text = None if input_state is None else json.dumps(input_state)
     self._writing = self._pool.submit(self._write, step, snapshot, text)

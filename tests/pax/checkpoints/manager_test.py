@@ -165,10 +165,13 @@ def test_removes_what_a_killed_process_left(tmp_path):
   torn.mkdir(parents=True)
   (directory / 'tmp_delete_checkpoint_00000000').mkdir()
   checkpointer = _checkpointer(tmp_path)
-  assert checkpointer.latest_step() == 5
-  assert not torn.exists()
+  assert checkpointer.restore(_abstract(_state(4))).step == 5
+  assert torn.exists()
   assert checkpointer.save(10, _state(1))
   checkpointer.close()
+  assert sorted(p.name for p in directory.iterdir()) == [
+    'checkpoint_00000000', 'checkpoint_00000005', 'checkpoint_00000010'
+  ]  # fmt: skip
   assert checkpointer.latest_step() == 10
 
 
@@ -245,11 +248,13 @@ def test_an_unknown_step_lists_those_there_are(tmp_path):
 def test_a_failed_write_is_raised_and_leaves_the_older(tmp_path):
   directory = _saved(tmp_path)
   checkpointer = _checkpointer(tmp_path)
-  (directory / 'tmp_checkpoint_00000010').write_text('in the way')
-  checkpointer.save(10, _state(1))
+  assert checkpointer.save(10, _state(1))
+  checkpointer.wait()
+  (directory / 'tmp_checkpoint_00000015').write_text('in the way')
+  checkpointer.save(15, _state(1))
   with pytest.raises(checkpoints.CheckpointError, match='cannot write'):
     checkpointer.wait()
-  assert checkpointer.latest_step() == 5
+  assert checkpointer.latest_step() == 10
 
 
 def test_two_leaves_of_one_name_are_refused():
