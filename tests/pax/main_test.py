@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command from outside: help, errors, and where it stands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pax import main
+
+EXPERIMENT = """
+from pax import base_experiment, experiment_registry
+
+@experiment_registry.register
+class Mine(base_experiment.BaseExperiment):
+  def validate(self):
+    raise ValueError('found in ' + __file__)
+  def datasets(self):
+    return []
+  def task(self):
+    return None
+"""
+
+
+def test_help(capsys):
+  assert main.main(['pax', '--help']) == 0
+  shown = capsys.readouterr()
+  assert shown.out.startswith('Trains a model')
+  assert not shown.err
+
+
+@pytest.mark.parametrize(
+  ('words', 'message'),
+  [
+    ([], 'pax: error: where to? e.g. --job_log_dir=/tmp/pax/tiny'),
+    (['--job_log_dri=x'], 'pax: error: there is no flag --job_log_dri'),
+  ],
+)
+def test_an_error_is_one_line_and_code_1(words, message, capsys):
+  assert main.main(['pax', *words]) == main.EXIT_ERROR
+  error = capsys.readouterr().err
+  assert error.startswith(message)
+  assert error.count('\n') == 1
+
+
+def test_a_traceback_is_shown_on_request(capsys):
+  assert main.main(['pax', '--traceback', '--mode=x', '--job_log_dir=y']) == 1
+  error = capsys.readouterr().err
+  assert error.startswith('Traceback') and 'pax: error: --mode' in error
+
+
+def test_files_are_found_where_bazel_run_was_typed(tmp_path):
+  (tmp_path / 'my_experiment.py').write_text(EXPERIMENT)
+  code = 'from pax import main; main.console()'
+  words = ['--exp=my_experiment.Mine', '--job_log_dir=job', '--set=a.b=1']
+  environment = {k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'}
+  environment |= {
+    'BUILD_WORKING_DIRECTORY': str(tmp_path),
+    'PYTHONPATH': os.pathsep.join(filter(None, sys.path)),
+  }
+  ended = subprocess.run(
+    [sys.executable, '-c', code, *words, '--compilation_cache_dir='],
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert ended.returncode == main.EXIT_ERROR
+  found = f'pax: error: found in {tmp_path}/my_experiment.py'
+  assert found in ended.stderr, ended.stderr
+  assert (tmp_path / 'job' / 'logs').is_dir()
