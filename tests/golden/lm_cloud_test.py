@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: data=//:all_files
+# bazel: data=//tests/golden:all_files
 # bazel: size=large
 """What each lm_cloud experiment resolves to, as text that changes visibly.
 
