@@ -6,7 +6,8 @@
 Reports each model dim, dtype and implementation. `plain` is what one writes
 without the kernel: all logits, log_softmax, a gather. A round runs each once,
 in turn, so that whatever else the machine does meets all of them; `ratio` is
-the median over rounds of the time over plain's.
+the median over rounds of the time over plain's, `cpu_ratio` that of the time of
+all threads on the CPU.
 Memory is XLA's own plan (`temp_bytes`, beside arguments and results) and what
 compiling and three steps add to the resident set of a process that does nothing
 else (`rss_bytes`, results included).
@@ -57,8 +58,9 @@ def _measure(args: argparse.Namespace, dims: int, dtype: str) -> list[dict]:
   operands = _operands(args, dims, dtype)
   steps = {i: _compile(i, operands) for i in _IMPLEMENTATIONS}
   runs = {i: _run(step, operands) for i, step in steps.items()}
-  measure.seconds_in_turns(runs, 1)
-  times = measure.seconds_in_turns(runs, args.rounds)
+  measure.in_turns(runs, 1)
+  times = measure.in_turns(runs, args.rounds)
+  plain = times['plain']
   memory = {i: _memory(args, i, dims, dtype, steps[i]) for i in steps}
   shape = dict(tokens=args.tokens, dims=dims, vocab=args.vocab)
   return [
@@ -67,9 +69,10 @@ def _measure(args: argparse.Namespace, dims: int, dtype: str) -> list[dict]:
       shape=shape,
       dtype=dtype,
       device=_device(),
-      **measure.summary(times[name]),
+      **measure.summary(times[name].wall),
       **memory[name],
-      ratio=measure.ratio(times[name], times['plain']),
+      ratio=measure.ratio(times[name].wall, plain.wall),
+      cpu_ratio=measure.ratio(times[name].cpu, plain.cpu),
     )
     for name in _IMPLEMENTATIONS
   ]

@@ -328,14 +328,16 @@ void Pass::BackwardStrip(int64_t strip, int64_t worker, float* lane,
 
 void Pass::FinishInput(int64_t begin, int64_t row) {
   if (row >= height_) return;
-  for (int64_t d = 0; d < in_.dims; ++d) {
-    const int64_t at =
-        (d / kBlock * (rows_ + kSkew) + row) * kBlock + d % kBlock;
-    float sum = 0;
-    for (int64_t l = 0; l < grad_->lanes; ++l) {
-      sum += grad_->dx_lanes[l * LaneSize(in_) + at];
+  for (int64_t d = 0; d < in_.dims; d += kBlock) {
+    const float* lane =
+        grad_->dx_lanes + (d / kBlock * (rows_ + kSkew) + row) * kBlock;
+    float sums[kBlock] = {};
+    for (int64_t l = 0; l < grad_->lanes; ++l, lane += LaneSize(in_)) {
+      for (int64_t i = 0; i < kBlock; ++i) sums[i] += lane[i];
     }
-    StoreAs(in_.dtype, sum, grad_->dx, (begin + row) * in_.dims + d);
+    for (int64_t i = 0; i < std::min(kBlock, in_.dims - d); ++i) {
+      StoreAs(in_.dtype, sums[i], grad_->dx, (begin + row) * in_.dims + d + i);
+    }
   }
 }
 

@@ -53,7 +53,8 @@ def gradient(
   spec: Spec,
 ) -> tuple[Tokens, Gradients]:
   """Returns the results and their gradients in one pass over the vocabulary."""
-  lanes = min(max(os.cpu_count() or 1, _MIN_LANES), _MAX_LANES)
+  strips = -(-spec.vocab(table) // _STRIP)
+  lanes = min(max(os.cpu_count() or 1, _MIN_LANES), _MAX_LANES, strips)
   attributes = _attributes(x, table, spec)
   shapes = (
     *_token_shapes(x.shape[0]),
