@@ -152,15 +152,7 @@ class StackedTransformer(base_layer.BaseLayer):
       atten_mask: hides cached steps beyond the above.
       cross_paddings: 1 where the inputs of cross attention were padding.
       cross_segment_mask: hides segments of those inputs.
-
-    Raises:
-      ValueError: the stack is not causal, so that it has no steps.
     """
-    if not self.mask_self_attention:
-      raise ValueError(
-        'extend_step needs mask_self_attention=True, got False; a stack that '
-        'sees later positions cannot decode'
-      )
     seq_len = self.x_layers[0].decoding_sequence_length()
     mask, cross_mask = masks.compute_attention_masks_for_extend_step(
       time_step,

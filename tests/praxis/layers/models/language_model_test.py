@@ -199,6 +199,39 @@ def test_greedy_decoding_equals_reading_the_whole_text(repeated, at_once):
     )
 
 
+def test_a_prefix_model_sees_its_whole_prompt():
+  prompts = jnp.asarray([4, 2])
+  batch = _batch(
+    inputs_indicator=(jnp.arange(_T)[None] < prompts[:, None]).astype(int)
+  )
+  run = _Run(_model(model_type=LanguageModelType.PREFIX), batch)
+  hparams = decoder_hparams.GreedyDecoderHParams(
+    max_decode_steps=3, fprop_for_prefix=True, eos_id=-1
+  )
+  _, out, _ = _decode(run, batch, hparams)
+  np.testing.assert_array_equal(out.prefix_lengths, prompts)
+  ids = out.output_ids[:, 0, :7]
+
+  def score(lm, ids):
+    visible = jnp.arange(7)[None] >= prompts[:, None]
+    return lm(
+      ids, jnp.zeros(ids.shape), causal_attention_mask=visible.astype(int)
+    )
+
+  whole = jax.jit(
+    lambda ids: run.layer.apply(
+      run.variables, ids, method=lambda model, ids: score(model.lm, ids)
+    )
+  )(ids)
+  for row, prompt in enumerate([4, 2]):
+    new = slice(prompt, prompt + 3)
+    scores = np.asarray(whole.log_probs)[row, prompt - 1 : prompt + 2]
+    np.testing.assert_array_equal(ids[row, new], scores.argmax(-1))
+    np.testing.assert_allclose(
+      out.logprobs[row, 0, new], scores.max(-1), atol=1e-5
+    )
+
+
 def test_sampling_by_the_models_own_parameters():
   cfg = _model()
   cfg.decoder_tpl = decoder_hparams.SampleDecoderHParams(

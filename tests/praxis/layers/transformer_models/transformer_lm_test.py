@@ -313,6 +313,12 @@ def test_errors():
   _refuses(lm, 'needs the logits of all tokens')
 
 
+def test_a_bidirectional_model_has_no_steps():
+  layer = _lm(model_type=LanguageModelType.BIDIRECTIONAL).Instantiate()
+  with pytest.raises(ValueError, match='so it has no steps'):
+    layer.apply({}, _ids()[:, 0], method='extend_step')
+
+
 @pytest.mark.parametrize(
   'fields, softmax, fuses',
   [

@@ -437,13 +437,8 @@ def test_impossible_stacks_are_refused(kwargs, message):
     running.build(_stack(**kwargs), *args, **call)
 
 
-def test_missing_masks_and_steps_are_refused(unrolled):
+def test_missing_masks_are_refused(unrolled):
   layer, variables = unrolled
   args, _ = _call(segment_mask=False)
   with pytest.raises(ValueError, match='segment_mask must be given'):
     layer.apply(variables, *args)
-  open_ended = _stack(mask_self_attention=False, name='open').Instantiate()
-  with pytest.raises(ValueError, match='needs mask_self_attention=True'):
-    open_ended.apply(
-      variables, args[0][:, 0], time_step=0, method='extend_step'
-    )
