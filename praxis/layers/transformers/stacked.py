@@ -269,22 +269,9 @@ class StackedTransformer(base_layer.BaseLayer):
 
 
 def _layer_output(
-  layer: transformer.Transformer,
-  inputs: Array,
-  paddings: Array | None,
-  mask: Array,
-  cross_inputs: Array | None,
-  cross_mask: Array | None,
-  segment_pos: Array | None,
+  layer: transformer.Transformer, *arguments: Array | None
 ) -> Array:
-  outputs, _ = layer(
-    inputs,
-    paddings,
-    mask,
-    cross_inputs,
-    cross_attention_mask=cross_mask,
-    segment_pos=segment_pos,
-  )
+  outputs, _ = layer(*arguments)
   return outputs
 
 
