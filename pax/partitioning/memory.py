@@ -65,17 +65,6 @@ def release_freed() -> None:
     trim(0)
 
 
-def trim() -> None:
-  """Gives memory that was freed back to the system, where malloc can.
-
-  A compiler leaves hundreds of MiB of freed memory behind, on top of which the
-  first step would allocate its own.
-  """
-  trim_heap = getattr(ctypes.CDLL(None), 'malloc_trim', None)
-  if trim_heap is not None:
-    trim_heap(0)
-
-
 def _free_bytes(devices: Sequence[jax.Device]) -> int | None:
   """Returns the free bytes of the fullest device of this process."""
   local = [d for d in devices if d.process_index == jax.process_index()]

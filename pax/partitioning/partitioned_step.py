@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,8 @@ class PartitionedStep:
       donate_argnums=(0,) if donate_state else (),
     )
     self._compiled: jax.stages.Compiled | None = None
+    # One thread may compile while another one is about to.
+    self._compiling = threading.Lock()
     self._key: jax.Array | None = None
     self._placed_key: jax.Array | None = None
 
@@ -55,10 +58,10 @@ class PartitionedStep:
 
   def compile(self, key: jax.Array | None = None) -> PartitionedStep:
     """Compiles, unless that was done before; returns self."""
-    if self._compiled is None:
-      self._compiled = self.lower(key).compile()
-      memory.trim()
-      memory.release_freed()
+    with self._compiling:
+      if self._compiled is None:
+        self._compiled = self.lower(key).compile()
+        memory.release_freed()
     return self
 
   def __call__(self, state: Any, batch: Any, key: jax.Array) -> Any:

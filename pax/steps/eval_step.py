@@ -40,7 +40,7 @@ def eval_step(
   loss = passed.mean_loss
   if axis_name is not None:
     loss, _ = replicas.mean_loss(
-      passed.weighted_loss, passed.loss_weight, axis_name
+      passed.mean_loss * passed.loss_weight, passed.loss_weight, axis_name
     )
   summaries = forward_lib.layer_summaries(passed.updated_vars)
   return make_output(

@@ -23,9 +23,8 @@ NestedMap = pytypes.NestedMap
 class Forward:
   """What one pass over one batch computed."""
 
-  # Loss, loss * weight, and weight: float32 scalars.
+  # The mean loss, and its weight among other batches: float32 scalars.
   mean_loss: JTensor
-  weighted_loss: JTensor
   loss_weight: JTensor
   weighted_scalars: NestedMap
   per_example_out: NestedMap
@@ -63,11 +62,10 @@ def forward(
   (scalars, per_example_out), updated_vars = model.apply(
     mdl_vars, batch, mutable=list(mutable), rngs=rngs
   )
-  mean, weighted, weight = task.loss_aggregator_inst.aggregate(scalars)
+  mean, _, weight = task.loss_aggregator_inst.aggregate(scalars)
   return Forward(
     mean_loss=mean,
-    weighted_loss=weighted,
-    loss_weight=weight,
+    loss_weight=jax.lax.stop_gradient(weight),
     weighted_scalars=_float32_pairs(scalars),
     per_example_out=per_example_out,
     updated_vars=dict(updated_vars),

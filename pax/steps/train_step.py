@@ -100,14 +100,13 @@ def _differentiate(
       var_weight_hparams=var_weight_hparams,
       mutable=task.train.apply_mutable_list,
     )
-    # A replica's share of the loss is its weighted sum.
-    loss = passed.mean_loss if axis_name is None else passed.weighted_loss
-    return loss, passed
+    if axis_name is None:
+      return passed.mean_loss, passed
+    return passed.mean_loss * passed.loss_weight, passed
 
   (loss, passed), grads = jax.value_and_grad(loss_fn, has_aux=True)(learned)
   if axis_name is not None:
-    weight = jax.lax.stop_gradient(passed.loss_weight)
-    loss, weight = replicas.mean_loss(loss, weight, axis_name)
+    loss, weight = replicas.mean_loss(loss, passed.loss_weight, axis_name)
     grads = jax.tree.map(
       lambda grad: (grad / weight).astype(grad.dtype),
       replicas.psum(grads, axis_name),
