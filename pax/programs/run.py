@@ -6,10 +6,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 from concurrent import futures
-from typing import Any
 
-from pax import checkpoints, partitioning, train_states
+from pax import checkpoints, partitioning, summaries, tasks_lib, train_states
 from pax.programs import eval as eval_program
+from pax.programs import interrupts as interrupts_lib
 from praxis import base_input
 
 TrainState = train_states.TrainState
@@ -41,9 +41,9 @@ class Run:
   # What to evaluate while training.
   evals: tuple[eval_program.EvalProgram, ...]
   checkpointer: checkpoints.Checkpointer
-  writer: Any
-  progress: Any
-  interrupts: Any
+  writer: summaries.Writer
+  progress: summaries.Progress
+  interrupts: interrupts_lib.Interrupts
   # Writes the description of the run meanwhile.
   describing: futures.Future[None]
 
@@ -57,5 +57,6 @@ class Run:
       self.checkpointer.close()
 
   @property
-  def task(self) -> Any:
+  def task(self) -> tasks_lib.SingleTask:
+    """What is trained."""
     return self.partitioner.task

@@ -15,7 +15,7 @@ from pax import checkpoints, experiment_registry, partitioning, summaries
 from pax.programs import eval as eval_program
 from pax.programs import interrupts as interrupts_lib
 from pax.programs.run import Run
-from pax.runner import artifacts, overrides, run_config
+from pax.runner import artifacts, overrides, run_config, unsupported
 from pax.runner.options import RunOptions, UsageError
 from praxis import base_input, pax_fiddle
 
@@ -51,6 +51,7 @@ def plan(options: RunOptions) -> Plan:
   instance = experiment()
   instance.validate()
   tree = run_config.from_experiment(instance, settings)
+  unsupported.check(instance, tree)
   for config in (tree.train_input, *tree.eval_inputs):
     _set_infeed(config)
   wish = options.eval_on_test
@@ -124,7 +125,7 @@ def _set_infeed(config: Config[base_input.BaseInput]) -> None:
 
 
 def _checkpointer(
-  options: RunOptions, partitioner: Any
+  options: RunOptions, partitioner: partitioning.Partitioner
 ) -> checkpoints.Checkpointer:
   train = partitioner.task.train
   in_one_file = not (partitioner.is_spmd or options.pmap_use_tensorstore)
@@ -146,7 +147,7 @@ def _checkpointer(
 
 
 def _first_state(
-  partitioner: Any,
+  partitioner: partitioning.Partitioner,
   checkpointer: checkpoints.Checkpointer,
   train_input: base_input.BaseInput,
 ) -> tuple[Any, int]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 
 import jax
+from absl import logging
 
 from pax import compat
 from pax.programs import interrupts as interrupts_lib
@@ -36,6 +37,8 @@ def run(options: RunOptions) -> int:
       built = build.build(options, planned, interrupts)
       with contextlib.closing(built):
         outcome = train_program.train(built)
+        if outcome is Outcome.OUT_OF_DATA:
+          logging.warning('The training data ended before the last step')
   return EXIT_PREEMPTED if outcome is Outcome.PREEMPTED else EXIT_DONE
 
 
