@@ -18,12 +18,14 @@ from praxis.layers.attentions.projections import (
   AttentionProjection,
   CombinedQKVProjectionLayer,
 )
+from praxis.layers.attentions.xl import DotProductAttentionXL
 
 __all__ = [
   'AttentionProjection',
   'CausalDepthwiseConv1D',
   'CombinedQKVProjectionLayer',
   'DotProductAttention',
+  'DotProductAttentionXL',
   'PerDimScale',
   'RelativeBias',
   'apply_mask',

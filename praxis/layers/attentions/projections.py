@@ -165,8 +165,9 @@ class CombinedQKVProjectionLayer(base_layer.BaseLayer):
       weight = weight.reshape(
         3, self.input_dim, self.num_heads, self.dim_per_head
       )
-    outputs = self.einsum('...D,KDNH->K...NH', inputs, weight)
-    query, key, value = outputs[0], outputs[1], outputs[2]
+    # With K beside the heads the product is one matrix product as it stands.
+    outputs = self.einsum('...D,KDNH->...KNH', inputs, weight)
+    query, key, value = (outputs[..., i, :, :] for i in range(3))
     if self.use_bias:
       bias = self.theta.b
       return query + bias[0], key + bias[1], value + bias[2]

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mixtures of experts against a loop over tokens."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from praxis import base_layer, pax_fiddle
+from praxis.layers import activations, normalizations, transformers
+from praxis.layers.transformers import moe_gating
+from tests.praxis.layers import running
+
+_B, _T, _D, _F, _E = 2, 8, 4, 6, 3
+
+
+def _config(**kwargs):
+  fields = {
+    'input_dims': _D,
+    'hidden_dims': _F,
+    'num_experts': _E,
+    'num_groups': 2,
+    'unadjusted_expert_capacity_factor': 100.0,
+    'ln_tpl': pax_fiddle.Config(normalizations.IdentityNorm),
+  }
+  return transformers.TransformerFeedForwardMoe.config(**{**fields, **kwargs})
+
+
+def _softmax(x):
+  exps = np.exp(x - x.max(-1, keepdims=True))
+  return exps / exps.sum(-1, keepdims=True)
+
+
+def _experts(p, x, gated=False):
+  """Returns what every expert makes of every token, [B, T, E, D]."""
+  hidden = np.einsum('btd,edf->btef', x, p['wi_0'])
+  if gated:
+    gate = np.einsum('btd,edf->btef', x, p['wi_gate_0'])
+    hidden = hidden * np.maximum(gate, 0)
+  else:
+    hidden = np.maximum(hidden, 0)
+  return np.einsum('btef,efd->bted', hidden, p['wo_0'])
+
+
+def _top2(gates):
+  """Returns the weight of each expert for each token: two are not 0."""
+  weights = np.zeros_like(gates)
+  for index in np.ndindex(gates.shape[:-1]):
+    best = np.argsort(gates[index])[-2:]
+    weights[index][best] = gates[index][best] / gates[index][best].sum()
+  return weights
+
+
+def _numbers(variables):
+  return jax.tree.map(lambda x: np.asarray(x, np.float64), variables['params'])
+
+
+@pytest.mark.parametrize(
+  'kwargs',
+  [
+    {},
+    {'use_gated_activation': True},
+    {'gating_func': 'dense_top2'},
+    {'gating_logit_cap': 0.5},
+  ],
+)
+def test_two_experts_of_choice(kwargs):
+  x = running.normal(_B, _T, _D)
+  paddings = jnp.zeros((_B, _T)).at[1, 6:].set(1.0)
+  layer, variables = running.build(_config(**kwargs), x, paddings)
+  p = _numbers(variables)
+  logits = np.asarray(x) @ p['gate']
+  if cap := kwargs.get('gating_logit_cap'):
+    logits = cap * np.tanh(logits / cap)
+  outputs = _experts(p, x, kwargs.get('use_gated_activation'))
+  mixed = np.einsum('bted,bte->btd', outputs, _top2(_softmax(logits)))
+  visible = 1 - np.asarray(paddings)[..., None]
+  got = running.run(layer, variables, x, paddings)
+  np.testing.assert_allclose(got, x + mixed * visible, atol=1e-4)
+
+
+def test_load_balance_loss():
+  x = running.normal(_B, _T, _D)
+  config = _config(moe_load_balance_loss_weight=0.5)
+  layer, variables = running.build(config, x)
+  _, updates = running.run(layer, variables, x, mutable=['aux_loss'])
+  gates = _softmax(np.asarray(x) @ _numbers(variables)['gate'])
+  share = np.mean(np.eye(_E)[gates.argmax(-1)], axis=1)
+  want = np.mean(share * gates.mean(1)) * _E**2
+  loss = updates['aux_loss']['aux_moe_load_balance_loss']
+  np.testing.assert_allclose(loss.value, 0.5 * want, rtol=1e-5)
+
+
+def _route(logits, paddings=None, **kwargs):
+  fields = {
+    'gating_func': 'top2',
+    'second_expert_policy': 'all',
+    'expert_capacity_dim': 0,
+    'capacity_factor': 1.0,
+    'gating_logit_cap': 0.0,
+  }
+  paddings = jnp.zeros(logits.shape[:2]) if paddings is None else paddings
+  return moe_gating.compute_gating(
+    jnp.asarray(logits, jnp.float32),
+    paddings,
+    moe_gating.GatingOptions(**{**fields, **kwargs}),
+    lambda: jax.random.key(0),
+  )
+
+
+def test_experts_that_are_full_drop_tokens_second_choices_first():
+  # Eight tokens; all want expert 0 first and expert 1 second; 4 places each.
+  logits = np.tile([3.0, 2.0, -9.0, -9.0], (1, 8, 1))
+  routing = _route(logits, capacity_factor=2.0)
+  combine = np.asarray(routing.combine)
+  assert combine.shape == (1, 8, 4, 4)
+  kept = combine.sum(-1)
+  gates = np.exp([3.0, 2.0]) / np.exp([3.0, 2.0]).sum()
+  np.testing.assert_allclose(kept[0, :4, :2], np.tile(gates, (4, 1)), rtol=1e-5)
+  np.testing.assert_array_equal(kept[0, 4:], 0)
+  np.testing.assert_allclose(routing.over_capacity_1_ratio, 0.5)
+  # No two tokens share a place.
+  assert np.all((combine > 0).sum(1) <= 1)
+
+
+def test_padding_takes_no_place():
+  logits = np.tile([3.0, 2.0], (1, 8, 1))
+  paddings = jnp.array([[1, 1, 1, 1, 1, 0, 0, 0]], jnp.float32)
+  kept = _route(logits, paddings, capacity_factor=0.5).combine.sum((-1, -2))
+  np.testing.assert_allclose(kept, 1 - paddings, atol=1e-6)
+
+
+@pytest.mark.parametrize('policy', ['sampling', 'random'])
+def test_second_experts_by_chance(policy):
+  logits = np.tile([2.0, 0.0, 0.0, -2.0], (1, 512, 1))
+  routing = _route(logits, second_expert_policy=policy, capacity_factor=99.0)
+  chosen = np.asarray(routing.combine.sum(-1) > 0)[0]
+  assert chosen[:, 0].all()
+  shares = chosen[:, 1:].mean(0)
+  if policy == 'sampling':
+    want = np.exp([0.0, 0.0, -2.0]) / np.exp([0.0, 0.0, -2.0]).sum()
+  else:
+    # The best of the others, as often as its gate allows.
+    gate = np.exp(0.0) / (np.exp(2.0) + np.exp(0.0))
+    want = [gate / 0.3, 0, 0]
+  np.testing.assert_allclose(shares, want, atol=0.08)
+
+
+@pytest.mark.parametrize('version', ['expert_choice', 'expert_choice_v2'])
+def test_experts_choose_tokens(version):
+  logits = running.normal(1, 8, 4)
+  paddings = jnp.array([[0, 0, 0, 0, 0, 0, 1, 1]], jnp.float32)
+  combine = np.asarray(_route(logits, paddings, gating_func=version).combine)
+  gates = _softmax(np.asarray(logits, np.float64))
+  if version == 'expert_choice_v2':
+    gates = gates * (1 - np.asarray(paddings))[..., None]
+  want = np.zeros((8, 4))
+  for e in range(4):
+    best = np.argsort(gates[0, :, e])[-4:]
+    want[best, e] = gates[0, best, e]
+  np.testing.assert_allclose(combine.sum(-1)[0], want, atol=1e-6)
+
+
+def test_weights_in_shards_are_one_weight():
+  x = running.normal(_B, _T, _D)
+  layer, variables = running.build(_config(), x)
+  p = variables['params']
+  shards = {'gate': p['gate']}
+  for i in range(2):
+    part = slice(3 * i, 3 * i + 3)
+    shards[f'wi_{i}'] = p['wi_0'][:, :, part]
+    shards[f'wo_{i}'] = p['wo_0'][:, part]
+  sharded = _config(expert_weight_shards=2, name='sharded').Instantiate()
+  np.testing.assert_allclose(
+    running.run(sharded, {'params': shards}, x),
+    running.run(layer, variables, x),
+    atol=1e-5,
+  )
+
+
+def test_routing_of_whole_sentences():
+  x = running.normal(_B, _T, _D)
+  config = _config(moe_gating_embedding_level='sentence')
+  layer, variables = running.build(config, x)
+  p = _numbers(variables)
+  gates = _softmax(np.asarray(x).mean(1) @ p['gate'])
+  weights = np.repeat(_top2(gates)[:, None], _T, axis=1)
+  mixed = np.einsum('bted,bte->btd', _experts(p, x), weights)
+  got = running.run(layer, variables, x)
+  np.testing.assert_allclose(got, x + mixed, atol=1e-4)
+
+
+def test_groups_are_not_smaller_than_asked_for():
+  x = running.normal(_B, _T, _D)
+  layer = _config(num_groups=8, min_group_size=8, name='layer').Instantiate()
+  assert layer._count_groups(16) == 2
+  with pytest.raises(ValueError, match='must divide the number of tokens 16'):
+    running.build(_config(num_groups=3), x)
+
+
+def test_declared_weights():
+  config = _config(use_gated_activation=True, name='layer')
+  config.weight_split_dims_mapping.emh = ['data', None, 'mdl']
+  config.weight_split_dims_mapping.ehm = ['data', 'mdl', None]
+  declared = config.Instantiate().abstract_init_with_metadata(
+    jnp.zeros((_B, _T, _D))
+  )['params']
+  uniform = lambda fan: base_layer.WeightInit.Uniform((3 / fan) ** 0.5)
+  for name, shape, fan in [
+    ('gate', (_D, _E), _D),
+    ('wi_0', (_E, _D, _F), _D),
+    ('wi_gate_0', (_E, _D, _F), _D),
+    ('wo_0', (_E, _F, _D), _F),
+  ]:
+    assert declared[name].shape == shape
+    assert declared[name].init == uniform(fan)
+  split = declared['wo_0'].tensor_split_dims_mapping
+  assert list(split) == ['data', 'mdl', None]
+
+
+@pytest.mark.parametrize(
+  'kwargs, message',
+  [
+    ({'norm_policy': 'post_skip'}, 'norm_policy must be one of pre, post'),
+    ({'gating_func': 'top3'}, 'gating_func must be one of top2'),
+    ({'second_expert_policy': 'none'}, 'second_expert_policy must be'),
+    ({'moe_load_balance_loss_weight': 0.0}, 'must not be 0'),
+    ({'num_experts': 0}, 'num_experts must be positive'),
+    (
+      {'gating_func': 'dense_top2', 'use_gated_activation': True},
+      'use_gated_activation must be False',
+    ),
+  ],
+)
+def test_impossible_mixtures_are_refused(kwargs, message):
+  with pytest.raises(ValueError, match=message):
+    running.build(_config(**kwargs), running.normal(_B, _T, _D))
+
+
+def test_activation_is_that_of_the_template():
+  x = running.normal(_B, _T, _D)
+  layer, variables = running.build(
+    _config(activation_tpl=pax_fiddle.Config(activations.Identity)), x
+  )
+  doubled = jax.tree.map(lambda w: w, variables)
+  doubled['params']['wi_0'] = 2 * variables['params']['wi_0']
+  got = running.run(layer, doubled, x) - x
+  want = 2 * (running.run(layer, variables, x) - x)
+  np.testing.assert_allclose(got, want, atol=1e-4)
