@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -136,13 +136,17 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     scaled = self._scale(masking.mask_tree(grads, mask), var_weight_hparams)
     grads = self._fill_excluded(scaled.grads, old_vars, var_weight_hparams)
     tx = self.get_grad_tx(var_weight_hparams)
-    updates, new_states = tx.update(grads, states, old_vars)
-    updates = masking.mask_tree(updates, mask)
-    updates, new_states = self._skip_invalid(
-      scaled.raw_norm,
-      (updates, new_states),
-      (self._no_updates(updates, old_vars, var_weight_hparams), states),
-    )
+
+    def update() -> tuple[Nested[JTensor], Any]:
+      updates, new_states = tx.update(grads, states, old_vars)
+      updates = jax.tree.map(lambda u, g: u.astype(g.dtype), updates, grads)
+      return masking.mask_tree(updates, mask), new_states
+
+    def skip() -> tuple[Nested[JTensor], Any]:
+      no_updates = self._no_updates(grads, old_vars, var_weight_hparams)
+      return masking.mask_tree(no_updates, mask), states
+
+    updates, new_states = self._if_valid(scaled.raw_norm, update, skip)
     if self.grad_norm_summary:
       self.summarize_norms('learning/applied_grad_norm', updates)
     return updates, new_states
@@ -301,32 +305,37 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     del var_weight_hparams  # One optimizer scales all gradients alike.
     return self.scale_gradients(grads)
 
-  def _skip_invalid(
-    self, norm: JTensor, new: tuple[Any, Any], old: tuple[Any, Any]
+  def _if_valid(
+    self,
+    norm: JTensor,
+    update: Callable[[], tuple[Any, Any]],
+    skip: Callable[[], tuple[Any, Any]],
   ) -> tuple[Any, Any]:
-    """Returns `new`, or `old` where `norm` tells that the step is invalid."""
+    """Returns what `update` does, or `skip` where `norm` tells so."""
     if not self.check_valid_step:
-      return new
+      return update()
     valid = clipping.is_valid(norm, self.skip_step_gradient_norm_value)
     base_layer.add_global_summary(
       'learning/is_valid_step', valid.astype(jnp.float32)
     )
     if not self.enable_skip_step_on_gradient_anomalies:
-      return new
-    return jax.tree.map(lambda n, o: jnp.where(valid, n, o), new, old)
+      return update()
+    # A choice between old and new for each element would keep both around:
+    # XLA then copies the donated state before it writes to it.
+    return jax.lax.cond(valid, update, skip)
 
   def _no_updates(
     self,
-    updates: Nested[JTensor],
+    grads: Nested[JTensor],
     old_vars: Nested[JTensor],
     var_weight_hparams: Hparams,
   ) -> Nested[JTensor]:
     """Returns the updates that leave every variable as it is."""
 
-    def no_update(overwrite: bool, update: JTensor, old: JTensor) -> JTensor:
-      if masking.is_masked(update):
-        return update
-      return old.astype(update.dtype) if overwrite else jnp.zeros_like(update)
+    def no_update(overwrite: bool, grad: JTensor, old: JTensor) -> JTensor:
+      if masking.is_masked(grad):
+        return grad
+      return old.astype(grad.dtype) if overwrite else jnp.zeros_like(grad)
 
     overwritten = selection.overwritten(var_weight_hparams)
-    return jax.tree.map(no_update, overwritten, updates, old_vars)
+    return jax.tree.map(no_update, overwritten, grads, old_vars)
