@@ -27,9 +27,7 @@ _NATIVE = pytest.param(
     reason='praxis.kernels._native is not built',
   ),
 )
-_ALL = pytest.mark.parametrize(
-  'implementation', [_NATIVE, 'reference', 'xla', 'auto']
-)
+_ALL = pytest.mark.parametrize('implementation', [_NATIVE, 'reference', 'xla'])
 _CHUNKED = pytest.mark.parametrize('implementation', [_NATIVE, 'reference'])
 
 _VARIANTS = {
