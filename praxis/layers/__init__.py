@@ -28,7 +28,8 @@ _NAMES = {
   ),
   'models': 'ClassificationMLPModel LanguageModel',
   'normalizations': (
-    'BaseNormalization IdentityNorm LayerNorm RmsNorm RmsNormNoScale'
+    'BaseNormalization BatchNorm GroupNorm IdentityNorm LayerNorm RmsNorm '
+    'RmsNormNoScale compute_moments'
   ),
   'pipeline': (
     'CircularLayerwiseShardablePipelined LayerwiseShardablePipelined'

@@ -5,7 +5,12 @@ from praxis.layers.normalizations.base import (
   BaseNormalization as BaseNormalization,
 )
 from praxis.layers.normalizations.base import IdentityNorm as IdentityNorm
+from praxis.layers.normalizations.batch_norm import BatchNorm as BatchNorm
+from praxis.layers.normalizations.group_norm import GroupNorm as GroupNorm
 from praxis.layers.normalizations.layer_norm import LayerNorm as LayerNorm
+from praxis.layers.normalizations.moments import (
+  compute_moments as compute_moments,
+)
 from praxis.layers.normalizations.rms_norm import RmsNorm as RmsNorm
 from praxis.layers.normalizations.rms_norm import (
   RmsNormNoScale as RmsNormNoScale,

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch normalisation."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+from praxis import base_layer
+from praxis.base_layer import WeightHParams, WeightInit
+from praxis.layers.normalizations.base import BaseNormalization
+from praxis.layers.normalizations.moments import compute_moments
+
+_EPSILON = 1e-3
+
+
+class BatchNorm(BaseNormalization):
+  """Normalises each channel by its moments over the batch, of all replicas.
+
+  Eval takes moving averages of the moments.
+
+  References: https://arxiv.org/abs/1502.03167
+  """
+
+  # How much of a moving average a step keeps.
+  decay: float = 0.999
+  # Whether training normalises by the moving averages too; there is no scale
+  # and bias then.
+  use_moving_avg_in_training: bool = False
+  # Whether the output is 0 where the input is padding.
+  set_padded_output_to_zero: bool = True
+  # Whether to normalise as in eval always, and update nothing.
+  force_eval_mode: bool = False
+  # What `gamma`, the scale less 1, is initialised with.
+  gamma_init: WeightInit = dataclasses.field(
+    default_factory=lambda: WeightInit.Constant(0.0)
+  )
+
+  def setup(self) -> None:
+    super().setup()
+    if not self.use_moving_avg_in_training:
+      self._create_vector('beta', 0.0)
+      self.create_variable('gamma', self._hparams_of(self.gamma_init))
+    # A moving average in bfloat16 would not move.
+    flags = [
+      base_layer.WeightHParamsCollection.REQUIRES_MEAN_SYNC,
+      base_layer.WeightHParamsCollection.DISALLOW_BFLOAT16_CONVERSION,
+    ]
+    for name, value in (('moving_mean', 0.0), ('moving_variance', 1.0)):
+      hparams = self._hparams_of(WeightInit.Constant(value), flags)
+      self.create_variable(name, hparams, trainable=False)
+
+  def compute_and_update_moments(
+    self, inputs: Float[Array, '*B D'], paddings: Num[Array, '*B']
+  ) -> tuple[Float[Array, 'D'], Float[Array, 'D']]:
+    """Returns mean and variance to normalise by; training averages them."""
+    moving_mean = self.get_var('moving_mean')
+    moving_variance = self.get_var('moving_variance')
+    if self.do_eval or self.force_eval_mode:
+      return moving_mean, moving_variance
+    dims = range(inputs.ndim - 1)
+    mean, variance = compute_moments(inputs, paddings[..., None], dims)
+    average = lambda old, new: old * self.decay + new * (1.0 - self.decay)
+    self.update_var('moving_mean', average(moving_mean, mean))
+    self.update_var('moving_variance', average(moving_variance, variance))
+    if self.use_moving_avg_in_training:
+      return moving_mean, moving_variance
+    return mean, variance
+
+  def __call__(
+    self,
+    inputs: Float[Array, '*B D'],
+    paddings: Num[Array, '*B'] | None = None,
+  ) -> Float[Array, '*B D']:
+    if paddings is None:
+      paddings = jnp.zeros(inputs.shape[:-1], inputs.dtype)
+    mean, variance = self.compute_and_update_moments(inputs, paddings)
+    scale = jax.lax.rsqrt(variance + _EPSILON)
+    normed = (inputs - mean) * scale
+    if not self.use_moving_avg_in_training:
+      normed = normed * (1.0 + self.theta.gamma) + self.theta.beta
+    if self.set_padded_output_to_zero:
+      normed *= 1.0 - paddings[..., None]
+    return normed.astype(inputs.dtype)
+
+  def _hparams_of(
+    self, init: WeightInit, collections: list[str] | None = None
+  ) -> WeightHParams:
+    return WeightHParams(
+      shape=[self.dim],
+      init=init,
+      mesh_shape=self.mesh_shape,
+      tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
+      collections=collections,
+    )

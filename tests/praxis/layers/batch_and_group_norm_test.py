@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch and group normalisation against numpy; padding does not count."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from praxis import base_layer
+from praxis.layers import normalizations
+from tests.testing.layers import random_variables
+
+_PADDINGS = jnp.asarray([[0.0, 0, 0, 0], [0, 0, 0, 1], [0, 1, 1, 1]])
+_MUTABLE = [base_layer.NON_TRAINABLE]
+
+
+def _x():
+  return 2.0 * jax.random.normal(jax.random.key(1), (3, 4, 8)) + 1.0
+
+
+def _run(layer, variables, *args, do_eval=False):
+  context = base_layer.JaxContext.HParams(do_eval=do_eval)
+  with base_layer.JaxContext.new_context(hparams=context):
+    apply = functools.partial(layer.apply, mutable=_MUTABLE)
+    return jax.jit(apply)(variables, *args)
+
+
+def _batch_norm(**fields):
+  cfg = normalizations.BatchNorm.config(dim=8, decay=0.9, **fields)
+  layer = cfg.Instantiate()
+  variables = random_variables(layer, _x(), _PADDINGS)
+  moving = variables[base_layer.NON_TRAINABLE]
+  moving['moving_variance'] = jnp.abs(moving['moving_variance']) + 1.0
+  return layer, variables
+
+
+def _valid(x):
+  return np.asarray(x, np.float64)[np.asarray(_PADDINGS) == 0]
+
+
+def test_batch_norm_trains_by_the_moments_of_the_batch():
+  layer, variables = _batch_norm()
+  x = _x()
+  y, updated = _run(layer, variables, x, _PADDINGS)
+  params = jax.tree.map(np.asarray, variables['params'])
+  mean, variance = _valid(x).mean(0), _valid(x).var(0)
+  want = (_valid(x) - mean) / np.sqrt(variance + 1e-3)
+  want = want * (1 + params['gamma']) + params['beta']
+  np.testing.assert_allclose(_valid(y), want, atol=1e-5)
+  np.testing.assert_array_equal(y[np.asarray(_PADDINGS) == 1], 0)
+  old, new = variables['non_trainable'], updated['non_trainable']
+  for name, value in (('moving_mean', mean), ('moving_variance', variance)):
+    np.testing.assert_allclose(
+      new[name], 0.9 * np.asarray(old[name]) + 0.1 * value, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize('force', [True, False])
+def test_batch_norm_evaluates_by_moving_averages(force):
+  layer, variables = _batch_norm(
+    force_eval_mode=force, set_padded_output_to_zero=False
+  )
+  x = _x()
+  y, updated = _run(layer, variables, x, do_eval=not force)
+  both = jax.tree.map(np.asarray, variables)
+  moving, params = both['non_trainable'], both['params']
+  want = (x - moving['moving_mean']) / np.sqrt(
+    moving['moving_variance'] + 1e-3
+  ) * (1 + params['gamma']) + params['beta']
+  np.testing.assert_allclose(y, want, atol=1e-5)
+  jax.tree.map(np.testing.assert_array_equal, updated['non_trainable'], moving)
+
+
+def test_batch_norm_by_moving_averages_in_training():
+  layer, variables = _batch_norm(use_moving_avg_in_training=True)
+  assert not jax.tree.leaves(variables.get('params', {}))
+  y, updated = _run(layer, variables, _x())
+  moving = variables['non_trainable']
+  want = (_x() - moving['moving_mean']) / np.sqrt(
+    np.asarray(moving['moving_variance']) + 1e-3
+  )
+  np.testing.assert_allclose(y, want, atol=1e-5)
+  assert (
+    updated['non_trainable']['moving_mean'] != moving['moving_mean']
+  ).all()
+
+
+def test_batch_norm_counts_replicas_as_one_batch():
+  layer, variables = _batch_norm()
+  x = jax.random.normal(jax.random.key(2), (4, 2, 8))
+  want, _ = _run(layer, variables, x)
+  spec = jax.sharding.PartitionSpec
+  mesh = jax.make_mesh(
+    (4,),
+    (base_layer.PMAP_PARALLEL_AXIS_NAME,),
+    axis_types=(jax.sharding.AxisType.Auto,),
+    devices=jax.devices()[:4],
+  )
+  by_replica = jax.shard_map(
+    lambda v, x: layer.apply(v, x, mutable=_MUTABLE)[0],
+    mesh=mesh,
+    in_specs=(spec(), spec('batch')),
+    out_specs=spec('batch'),
+    check_vma=False,
+  )
+  np.testing.assert_allclose(jax.jit(by_replica)(variables, x), want, atol=1e-5)
+
+
+def test_batch_norm_variables():
+  layer, _ = _batch_norm()
+  tree = layer.abstract_init_with_metadata(_x())
+  for hparams in tree['non_trainable'].values():
+    assert base_layer.var_requires_mean_sync(hparams)
+    assert base_layer.var_disallow_bfloat16_conversion(hparams)
+  start = layer.init(jax.random.key(0), _x())
+  np.testing.assert_array_equal(start['params']['gamma'], 0)
+  np.testing.assert_array_equal(start['non_trainable']['moving_variance'], 1)
+
+
+def _group_norm(**fields):
+  fields = {'dim': 8, 'num_groups': 2, 'input_rank': 3} | fields
+  layer = normalizations.GroupNorm.config(**fields).Instantiate()
+  x = jnp.zeros((2, 3, 2, 2, 8)[: fields['input_rank'] - 1] + (8,))
+  return layer, random_variables(layer, x)
+
+
+def _normed(x):
+  return (x - x.mean()) / np.sqrt(x.var() + 1e-3)
+
+
+def _scaled(y, variables):
+  params = jax.tree.map(np.asarray, variables['params'])
+  return y * (1 + params['gamma']) + params['beta']
+
+
+@pytest.mark.parametrize('shape', [(2, 3, 8), (2, 3, 2, 8), (2, 3, 2, 2, 8)])
+def test_group_norm(shape):
+  layer, variables = _group_norm(input_rank=len(shape))
+  x = jax.random.normal(jax.random.key(1), shape)
+  y, _ = _run(layer, variables, x)
+  x = np.asarray(x, np.float64)
+  want = np.empty_like(x)
+  for example in range(2):
+    for group in (slice(0, 4), slice(4, 8)):
+      part = (example, ..., group)
+      want[part] = _normed(x[part])
+  np.testing.assert_allclose(y, _scaled(want, variables), atol=1e-5)
+
+
+def test_group_norm_leaves_padding_out():
+  layer, variables = _group_norm()
+  y, _ = _run(layer, variables, _x(), _PADDINGS)
+  np.testing.assert_array_equal(y[np.asarray(_PADDINGS) == 1], 0)
+  short, _ = _run(layer, variables, _x()[1:2, :3])
+  np.testing.assert_allclose(y[1, :3], short[0], atol=1e-5)
+
+
+def test_cumulative_group_norm_sees_no_later_step():
+  layer, variables = _group_norm(cumulative=True)
+  x = _x()
+  y, _ = _run(layer, variables, x)
+  changed, _ = _run(layer, variables, x.at[:, 2].add(1.0))
+  np.testing.assert_array_equal(y[:, :2], changed[:, :2])
+  x = np.asarray(x, np.float64)
+  first = np.concatenate([_normed(x[0, 0, :4]), _normed(x[0, 0, 4:])])
+  np.testing.assert_allclose(y[0, 0], _scaled(first, variables), atol=1e-5)
+
+
+def test_small_groups_are_enlarged():
+  layer, variables = _group_norm(
+    num_groups=8, min_group_size=4, use_scale=False, use_bias=False
+  )
+  assert not jax.tree.leaves(variables)
+  two, _ = _group_norm(use_scale=False, use_bias=False)
+  np.testing.assert_array_equal(
+    _run(layer, {}, _x())[0], _run(two, {}, _x())[0]
+  )
+
+
+@pytest.mark.parametrize(
+  'fields, message',
+  [
+    ({'input_rank': 2}, 'input_rank must be 3, 4 or 5, got 2'),
+    ({'min_group_size': 3, 'num_groups': 8}, 'multiple of the group size 3'),
+  ],
+)
+def test_group_norm_errors(fields, message):
+  with pytest.raises(ValueError, match=message):
+    _group_norm(**fields)
