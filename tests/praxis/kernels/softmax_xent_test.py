@@ -254,3 +254,17 @@ def test_total_is_differentiated_in_one_pass(implementation):
 
   assert passes('total') == 1
   assert passes('xent') == 2
+
+
+@_CHUNKED
+def test_lowers_for_other_platforms_as_jnp(implementation):
+  p = _problem(bias=False)
+  options = Options(implementation=implementation)
+  traced = jax.jit(jax.grad(lambda x: p(options, x).total)).trace(p.x)
+
+  def has_kernel(platform: str) -> bool:
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    return 'pax_softmax_xent' in text
+
+  assert not has_kernel('tpu')
+  assert has_kernel('cpu') == (implementation == 'native')
