@@ -58,6 +58,10 @@ class Checkpointer(Protocol):
 
   def close(self) -> None: ...
 
+  def abandon(self, timeout_secs: float) -> None:
+    """Closes after another error: waits only so long, and raises nothing."""
+    ...
+
 
 class NoopCheckpointer:
   """Saves nothing and has nothing to restore."""
@@ -82,6 +86,9 @@ class NoopCheckpointer:
     pass
 
   def close(self) -> None:
+    pass
+
+  def abandon(self, timeout_secs: float) -> None:
     pass
 
 
@@ -166,6 +173,14 @@ class FileCheckpointer:
       self.wait()
     finally:
       self._pool.shutdown()
+
+  def abandon(self, timeout_secs: float) -> None:
+    writing, self._writing = self._writing, None
+    if writing and not futures.wait([writing], timeout_secs).done:
+      logging.warning('A checkpoint was still being written')
+    elif writing and (error := writing.exception()):
+      logging.warning('%s', error)
+    self._pool.shutdown(wait=False)
 
   def _write(self, step: int, snapshot: Any, input_text: str | None) -> None:
     final = self._directory / paths.checkpoint_name(step, self._kind)

@@ -6,6 +6,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 from concurrent import futures
+from typing import Any
+
+from absl import logging
 
 from pax import checkpoints, partitioning, summaries, tasks_lib, train_states
 from pax.programs import eval as eval_program
@@ -13,6 +16,9 @@ from pax.programs import interrupts as interrupts_lib
 from praxis import base_input
 
 TrainState = train_states.TrainState
+
+# How long a failed run waits for the checkpoint that it was writing.
+_ABANDON_SECS = 30.0
 
 
 class Outcome(enum.Enum):
@@ -47,14 +53,31 @@ class Run:
   # Writes the description of the run meanwhile.
   describing: futures.Future[None]
 
-  def close(self) -> None:
-    """Ends the sinks; raises what writing met and nobody asked for yet."""
+  def __enter__(self) -> Run:
+    return self
+
+  def __exit__(self, kind: type[BaseException] | None, *unused: Any) -> None:
+    """Ends the sinks; raises what they met, unless something else is raised."""
     self.progress.close()
+    if kind is None:
+      self._close()
+    else:
+      self._abandon()
+
+  def _close(self) -> None:
     self.describing.result()
     try:
       self.writer.close()
     finally:
       self.checkpointer.close()
+
+  def _abandon(self) -> None:
+    """What was being written may need another process, which is gone."""
+    self.checkpointer.abandon(_ABANDON_SECS)
+    try:
+      self.writer.close()
+    except Exception as e:
+      logging.warning('Summaries are incomplete: %s', e)
 
   @property
   def task(self) -> tasks_lib.SingleTask:

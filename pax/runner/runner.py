@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import jax
 from absl import logging
 
@@ -35,7 +33,7 @@ def run(options: RunOptions) -> int:
     with interrupts_lib.Interrupts() as interrupts:
       planned = build.plan(options)
       built = build.build(options, planned, interrupts)
-      with contextlib.closing(built):
+      with built:
         outcome = train_program.train(built)
         if outcome is Outcome.OUT_OF_DATA:
           logging.warning('The training data ended before the last step')

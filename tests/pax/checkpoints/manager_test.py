@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -280,3 +281,23 @@ def test_noop_has_nothing():
   assert checkpointer.latest_step() is None
   checkpointer.wait()
   checkpointer.close()
+
+
+def test_abandons_a_write_that_does_not_end(tmp_path, monkeypatch):
+  checkpointer, release = _checkpointer(tmp_path), threading.Event()
+  monkeypatch.setattr(
+    checkpointer, '_write_files', lambda *unused: release.wait()
+  )
+  checkpointer.save(0, _state(1))
+  checkpointer.abandon(timeout_secs=0.01)
+  release.set()
+
+
+def test_abandons_a_write_that_failed_without_raising(tmp_path):
+  checkpointer = _checkpointer(tmp_path)
+  checkpointer.save(0, _state(1))
+  checkpointer.wait()
+  (tmp_path / 'checkpoints/tmp_checkpoint_00000005').write_text('in the way')
+  checkpointer.save(5, _state(1))
+  checkpointer.abandon(timeout_secs=60)
+  assert checkpointer.latest_step() == 0
