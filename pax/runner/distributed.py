@@ -48,6 +48,9 @@ def _keep_compiled(directory: str) -> None:
   # A small program takes longer to compile than to read.
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
   jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+  # The address of a kernel's partitioner differs in every process; the program
+  # that it makes does not.
+  jax.config.update('jax_remove_custom_partitioning_ptr_from_cache_key', True)
 
 
 def _join_hosts(options: RunOptions) -> None:
