@@ -9,7 +9,13 @@ from typing import Any
 import jax
 from jax.custom_batching import custom_vmap
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import (
+  AbstractMesh,
+  AxisType,
+  Mesh,
+  NamedSharding,
+  PartitionSpec,
+)
 
 from praxis.pytypes import JTensor
 
@@ -28,6 +34,10 @@ def over_tokens(
       replicated first.
     results: the same for the results. A result without n is a sum over the
       tokens, and is summed over the shards.
+
+  Under `jax.set_mesh` the tokens are split over all of the mesh, if it divides
+  them. Elsewhere they keep the sharding they have, by a callback at compile
+  time; such a program is never found in the persistent compilation cache.
   """
   kinds = operands.split(), results.split()
   partitioned = custom_partitioning(fn)
@@ -39,9 +49,55 @@ def over_tokens(
     sharding_rule=_sharding_rule(*kinds),
     need_replication_factors=_replicated(kinds[0]),
   )
-  batched = custom_vmap(partitioned)
-  batched.def_vmap(_one_at_a_time(partitioned, len(kinds[1])))
+
+  def run(*args: JTensor) -> tuple[JTensor, ...]:
+    mesh = jax.sharding.get_abstract_mesh()
+    if _divides(mesh, args[0].shape[0]):
+      return _split_over(mesh, fn, kinds)(*args)
+    return partitioned(*args)
+
+  batched = custom_vmap(run)
+  batched.def_vmap(_one_at_a_time(run, len(kinds[1])))
   return batched
+
+
+def _divides(mesh: AbstractMesh, tokens: int) -> bool:
+  automatic = all(t == AxisType.Auto for t in mesh.axis_types)
+  return mesh.size > 1 and automatic and tokens % mesh.size == 0
+
+
+def _split_over(
+  mesh: AbstractMesh,
+  fn: Callable[..., tuple[JTensor, ...]],
+  kinds: tuple[list[str], list[str]],
+) -> Callable[..., tuple[JTensor, ...]]:
+  axes = mesh.axis_names
+  specs = (tuple(_spec(kind, axes) for kind in side) for side in kinds)
+  in_specs, out_specs = specs
+  return jax.shard_map(
+    _summed(fn, kinds[1], axes),
+    in_specs=in_specs,
+    out_specs=out_specs,
+    check_vma=False,
+  )
+
+
+def _summed(
+  fn: Callable[..., tuple[JTensor, ...]], results: Sequence[str], axes: Any
+) -> Callable[..., tuple[JTensor, ...]]:
+  """`fn` on a shard, its sums over tokens added up over the shards."""
+
+  def local(*args: JTensor) -> tuple[JTensor, ...]:
+    return tuple(
+      r if 'n' in kind else jax.lax.psum(r, axes)
+      for r, kind in zip(fn(*args), results, strict=True)
+    )
+
+  return local
+
+
+def _spec(kind: str, axes: Any) -> PartitionSpec:
+  return PartitionSpec(*(axes if dim == 'n' else None for dim in kind))
 
 
 def _sharding_rule(operands: Sequence[str], results: Sequence[str]) -> str:
@@ -61,35 +117,21 @@ def _token_axes(args: Sequence[Any]) -> Any:
 
 
 def _shardings(
-  mesh: Any, kinds: Sequence[str], axes: Any
+  mesh: Mesh, kinds: Sequence[str], axes: Any
 ) -> tuple[NamedSharding, ...]:
-  return tuple(
-    NamedSharding(
-      mesh, PartitionSpec(*(axes if dim == 'n' else None for dim in kind))
-    )
-    for kind in kinds
-  )
+  return tuple(NamedSharding(mesh, _spec(kind, axes)) for kind in kinds)
 
 
 def _partition(
   fn: Callable[..., tuple[JTensor, ...]],
   kinds: tuple[list[str], list[str]],
-  mesh: Any,
+  mesh: Mesh,
   args: Sequence[Any],
   out: Any,
 ) -> tuple[Any, ...]:
   del out
   axes = _token_axes(args)
-
-  def local(*args: JTensor) -> tuple[JTensor, ...]:
-    results = fn(*args)
-    if axes is None:
-      return tuple(results)
-    return tuple(
-      r if 'n' in kind else jax.lax.psum(r, axes)
-      for r, kind in zip(results, kinds[1], strict=True)
-    )
-
+  local = fn if axes is None else _summed(fn, kinds[1], axes)
   operands, results = (_shardings(mesh, kind, axes) for kind in kinds)
   return mesh, local, results, operands
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import jax
@@ -66,12 +67,20 @@ def _assert_equal(got, want):
   )
 
 
+@pytest.fixture(params=[True, False], ids=['set_mesh', 'shardings only'])
+def mesh(request):
+  """A mesh that is known while tracing, or only from the arrays."""
+  mesh = _mesh()
+  with jax.set_mesh(mesh) if request.param else contextlib.nullcontext():
+    yield mesh
+
+
 @pytest.mark.parametrize('implementation', ['auto', 'reference'])
-def test_sharded_tokens_are_never_gathered(implementation):
+def test_sharded_tokens_are_never_gathered(implementation, mesh):
   fn = _value_and_grad(implementation)
   args = _operands()
-  want = fn(*args)
-  sharded = _shard(_mesh(), args)
+  want = _value_and_grad('xla')(*args)
+  sharded = _shard(mesh, args)
   compiled = jax.jit(fn).lower(*sharded).compile()
   found = _COLLECTIVE.findall(compiled.as_text())
   assert {kind for _, kind in found} == {'all-reduce'}, found
@@ -84,8 +93,8 @@ def test_sharded_tokens_are_never_gathered(implementation):
   assert got[1][0].sharding.is_equivalent_to(sharded[0].sharding, 2)
 
 
-def test_forward_alone_needs_no_collective():
-  x, w, _, labels, weights = _shard(_mesh(), _operands())
+def test_forward_alone_needs_no_collective(mesh):
+  x, w, _, labels, weights = _shard(mesh, _operands())
 
   def per_token(*args):
     return softmax_xent_lib.softmax_xent(*args).xent
@@ -94,11 +103,31 @@ def test_forward_alone_needs_no_collective():
   assert not _COLLECTIVE.findall(compiled.as_text())
 
 
-def test_sharded_table_is_gathered_and_its_gradient_is_right():
-  fn = _value_and_grad('auto')
+def test_sharded_table_is_gathered_and_its_gradient_is_right(mesh):
   args = _operands()
-  sharded = _shard(_mesh(), args, table=PartitionSpec(None, 'data'))
-  _assert_equal(jax.jit(fn)(*sharded), fn(*args))
+  sharded = _shard(mesh, args, table=PartitionSpec(None, 'data'))
+  got = jax.jit(_value_and_grad('auto'))(*sharded)
+  _assert_equal(got, _value_and_grad('xla')(*args))
+
+
+def test_a_known_mesh_needs_no_callback_at_compile_time():
+  # Its address would be in the key of the persistent compilation cache.
+  mesh = _mesh()
+  sharded = _shard(mesh, _operands())
+  fn = jax.jit(_value_and_grad('auto'))
+  assert 'CustomSPMDPartitioning' in fn.lower(*sharded).as_text()
+  with jax.set_mesh(mesh):
+    text = jax.jit(_value_and_grad('auto')).lower(*sharded).as_text()
+  assert 'CustomSPMDPartitioning' not in text
+
+
+def test_tokens_that_the_mesh_does_not_divide(mesh):
+  args = tuple(a[:-3] if a.shape[0] == _TOKENS else a for a in _operands())
+  replicated = tuple(
+    jax.device_put(a, NamedSharding(mesh, _WHOLE)) for a in args
+  )
+  got = jax.jit(_value_and_grad('auto'))(*replicated)
+  _assert_equal(got, _value_and_grad('xla')(*args))
 
 
 def test_inside_shard_map():
