@@ -16,6 +16,7 @@ from praxis.pytypes import NestedMap
 from tests.pax import tiny
 
 _KEY = jax.random.key(1)
+_COMPILE_FAST = {'xla_backend_optimization_level': 0}
 
 
 @functools.cache
@@ -37,7 +38,7 @@ def _setup(changed_by='', **model_fields):
 def _run(setup, batches, key=_KEY):
   task, declared, state = setup
 
-  @jax.jit
+  @functools.partial(jax.jit, compiler_options=_COMPILE_FAST)
   def step(state, batch):
     return steps.train_step(
       task, state, batch, key, var_weight_hparams=declared
