@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first command of the README: what a newcomer sees, and finds."""
+"""The quickstart: what a newcomer sees, and finds."""
 
 # bazel: size=large
 # bazel: deps=//pax:main_lib,//pax/tasks:experiments
@@ -28,14 +28,14 @@ SMALL = (
 
 
 def train(
-  job_dir: pathlib.Path, *settings: str, timeout: float
+  exp: str, job_dir: pathlib.Path, *settings: str, timeout: float
 ) -> subprocess.CompletedProcess[str]:
   done = subprocess.run(
     [
       sys.executable,
       '-m',
       'pax.main',
-      '--exp=tasks.lm.params.quickstart.TinyLm',
+      f'--exp=tasks.lm.params.quickstart.{exp}',
       f'--job_log_dir={job_dir}',
       '--compilation_cache_dir=',
       *(f'--set={setting}' for setting in settings),
@@ -55,7 +55,7 @@ def bits_per_byte(job_dir: pathlib.Path, split: str) -> list[float]:
 
 
 def test_a_small_run_shows_and_leaves_what_it_should(tmp_path):
-  done = train(tmp_path, *SMALL, timeout=300)
+  done = train('TinyLmBytes', tmp_path, *SMALL, timeout=300)
   shown = done.stdout + done.stderr
   for part in ('step 40/40', 'tokens/s', 'MFU', 'ETA', 'sample: def '):
     assert part in shown
@@ -77,6 +77,6 @@ def test_a_small_run_shows_and_leaves_what_it_should(tmp_path):
 )
 def test_four_minutes_are_enough(tmp_path):
   start = time.monotonic()
-  train(tmp_path, timeout=600)
+  train('TinyLm', tmp_path, timeout=600)
   assert time.monotonic() - start < 240
   assert bits_per_byte(tmp_path, 'eval_test_held_out')[-1] <= 2.1

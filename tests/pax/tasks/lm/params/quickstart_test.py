@@ -11,7 +11,11 @@ from pax import experiment_registry, partitioning
 from pax.inputs import tokenizers
 from pax.tasks.lm.params import quickstart
 
-EXPERIMENTS = [quickstart.TinyLm, quickstart.TinyLmPmap]
+EXPERIMENTS = [
+  quickstart.TinyLm,
+  quickstart.TinyLmBytes,
+  quickstart.TinyLmPmap,
+]
 
 
 @pytest.mark.parametrize('experiment', EXPERIMENTS)
@@ -40,20 +44,25 @@ def test_constants_reach_the_task():
   assert task.train.num_train_steps == 77
   assert task.train.learner.optimizer.lr_schedule.decay_end == 77
   assert train.files == 'a/*.txt'
-  vocab = tokenizers.ByteTokenizer.vocab_size
-  assert task.model.lm_tpl.vocab_size == vocab
 
 
-def test_pieces_need_their_vocabulary():
-  class Pieces(quickstart.TinyLm):
-    NUM_PIECES = 2048
+@pytest.mark.parametrize('experiment', EXPERIMENTS)
+def test_the_vocabulary_holds_the_ids(experiment):
+  experiment().validate()
+  lm = experiment().task().model.lm_tpl
+  for data in experiment().datasets():
+    if data.tokenizer.cls is tokenizers.ByteTokenizer:
+      assert lm.vocab_size == tokenizers.ByteTokenizer.vocab_size
+    else:
+      assert lm.vocab_size == data.tokenizer.num_pieces
 
-  with pytest.raises(ValueError, match='--set VOCAB_SIZE=2048'):
+
+def test_a_vocabulary_that_is_too_small_is_refused():
+  class Pieces(quickstart.TinyLmBytes):
+    NUM_PIECES = 512
+
+  with pytest.raises(ValueError, match='--set VOCAB_SIZE=512'):
     Pieces().validate()
-  Pieces.VOCAB_SIZE = 2048
-  Pieces().validate()
-  assert all(d.tokenizer.num_pieces == 2048 for d in Pieces().datasets())
-  assert Pieces().task().model.lm_tpl.vocab_size == 2048
 
 
 @pytest.fixture
@@ -64,7 +73,7 @@ def corpus(tmp_path):
 
 
 def test_a_few_steps_learn_the_text(corpus):
-  class Small(quickstart.TinyLm):
+  class Small(quickstart.TinyLmBytes):
     TRAIN_FILES = corpus
     NUM_TRAIN_STEPS = 30
     WARMUP_STEPS = 4
