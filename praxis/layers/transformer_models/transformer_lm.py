@@ -64,8 +64,8 @@ class TransformerLm(base_layer.BaseLayer):
   skip_compute_loss: bool = False
   # Whether total_loss leaves out the auxiliary losses.
   skip_aux_loss: bool = False
-  # Whether the result has the activations before the softmax, and the logits
-  # even where the loss goes without them.
+  # Whether the result has the activations before the softmax, and the logits;
+  # without the latter the loss need not make them.
   record_activations_in_xent_output: bool = False
   record_logits_in_xent_output: bool = False
   # Weight of the mean entropy of the predictions in total_loss.
@@ -221,7 +221,8 @@ class TransformerLm(base_layer.BaseLayer):
       start_time_step: the step that decoding starts at.
 
     Returns:
-      With labels what the softmax returns, and per_token_xent,
+      With labels what the softmax returns, but logits and log_probs only if
+      record_logits_in_xent_output, and per_token_xent,
       per_sequence_xent, total_loss, aux_loss and aux_loss_weight; without
       labels logits, log_probs and probs; the activations if skip_compute_loss.
     """
@@ -384,7 +385,11 @@ class TransformerLm(base_layer.BaseLayer):
   ) -> None:
     if self.record_activations_in_xent_output:
       output.activations = activations
-    if self.record_logits_in_xent_output and 'logits' not in output:
+    if not self.record_logits_in_xent_output:
+      # The same keys whichever implementation computed the loss.
+      output.pop('logits', None)
+      output.pop('log_probs', None)
+    elif 'logits' not in output:
       output.logits = self.softmax.get_logits(activations, input_ids)
 
 

@@ -19,9 +19,11 @@ from tests.testing.layers import random_variables
 _B, _T, _V = 2, 6, 13
 
 
-def _model(repeated=False, **fields):
+def _model(repeated=False, logits=True, **fields):
   cfg = models.LanguageModel.config(name='model').set(**fields)
-  cfg.lm_tpl.set(model_dims=8, vocab_size=_V)
+  cfg.lm_tpl.set(
+    model_dims=8, vocab_size=_V, record_logits_in_xent_output=logits
+  )
   block = cfg.lm_tpl.stacked_transformer_tpl
   block.set(num_layers=2, hidden_dims=16, num_heads=2)
   if repeated:
@@ -93,7 +95,7 @@ def test_metrics():
 
 def test_predictions_can_be_returned_whole():
   batch = _batch()
-  run = _Run(_model(return_predictions=True), batch)
+  run = _Run(_model(logits=False, return_predictions=True), batch)
   _, per_example = run(batch)
   assert per_example.logits.shape == (_B, _T, _V)
 

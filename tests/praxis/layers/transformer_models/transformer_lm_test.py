@@ -196,7 +196,11 @@ def test_activations_are_what_the_softmax_gets():
 
 @pytest.mark.parametrize('skip', [True, False])
 def test_aux_losses_and_entropy_join_the_total(skip):
-  lm = _lm(entropy_loss_weight=0.3, skip_aux_loss=skip)
+  lm = _lm(
+    entropy_loss_weight=0.3,
+    skip_aux_loss=skip,
+    record_logits_in_xent_output=True,
+  )
   lm.softmax_tpl.z_loss_weight = 0.1
   out = _Run(lm)(_ids(), _labels(_ids(1)))
   log_probs = np.asarray(out.log_probs, np.float64)
@@ -333,11 +337,17 @@ def test_a_bidirectional_model_has_no_steps():
 def test_the_loss_is_fused_unless_logits_are_needed(
   monkeypatch, fields, softmax, fuses
 ):
+  calls = []
+  kernel = softmax_xent.softmax_xent
   monkeypatch.setattr(softmax_xent, 'prefers_native', lambda _: True)
+  monkeypatch.setattr(
+    softmax_xent, 'softmax_xent', lambda *args: calls.append(1) or kernel(*args)
+  )
   lm = _lm(**fields)
   lm.softmax_tpl.set(**softmax)
   layer, ids = lm.Instantiate(), _ids()
   args = (ids, _no_paddings(ids), _labels(ids))
   variables = random_variables(layer, *args)
   out = jax.eval_shape(layer.apply, variables, *args)
-  assert ('logits' in out) == (not fuses)
+  assert bool(calls) == fuses
+  assert ('logits' in out) == lm.record_logits_in_xent_output
