@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -206,6 +207,21 @@ def _declarations(
     dtype = jnp.bfloat16 if wants_bfloat16 else x.dtype
     return jax.ShapeDtypeStruct(x.shape, dtype)
 
-  return task.model.abstract_init_with_metadata(
+  declared = task.model.abstract_init_with_metadata(
     jax.tree.map(abstract, input_spec)
   )
+  # What wrapped flax modules keep beside parameters has no flags of its own.
+  return {
+    name: tree
+    if name == base_layer.PARAMS
+    else jax.tree.map(_not_trainable, tree)
+    for name, tree in declared.items()
+  }
+
+
+def _not_trainable(
+  hparams: base_layer.WeightHParams,
+) -> base_layer.WeightHParams:
+  flag = base_layer.WeightHParamsCollection.NON_TRAINABLE
+  flags = tuple(sorted({*hparams.collections, flag}))
+  return dataclasses.replace(hparams, collections=flags)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -141,6 +142,30 @@ def test_unsynced_variables_are_refused_on_replicas(monkeypatch):
   monkeypatch.undo()
   with pytest.raises(ValueError, match='REQUIRES_MEAN_SYNC'):
     made.train_step().compile()
+
+
+class _WithBatchStats(tiny.TinyModel):
+  """Keeps a variable as wrapped flax modules do."""
+
+  def setup(self):
+    super().setup()
+    self.stats = self.variable('batch_stats', 'calls', jnp.ones, ())
+
+  def compute_predictions(self, input_batch):
+    if not self.is_initializing() and not self.do_eval:
+      self.stats.value = self.stats.value + 1.0
+    return super().compute_predictions(input_batch)
+
+
+def test_batch_stats_are_the_models_business():
+  task_p = tiny.task([1, 1, 1])
+  task_p.model.cls = _WithBatchStats
+  task_p.train.learner.optimizer.decoupled_weight_decay = 0.5
+  made = partitioning.create_partitioner(
+    task_p, tiny.spec(tiny.batch()), devices=jax.devices()[:1]
+  )
+  state, _, _ = _train(made)
+  assert float(state.mdl_vars['batch_stats']['calls']) == 1.0 + 3.0
 
 
 def test_num_params_and_preflight():
