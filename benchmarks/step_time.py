@@ -98,15 +98,15 @@ class _Ours:
 
     return NamedSharding(self.mesh, PartitionSpec(*axes))
 
-  def shardings(self, params: Any) -> Any:
-    """Returns where our step has these: matrices split by model dimension."""
+  def shardings(self, params: Any, split: bool) -> Any:
+    """Returns where to put these, matrices split as ours are or whole."""
     from jax.tree_util import keystr, tree_map_with_path
 
     dims = params['table'].shape[0]
 
     def sharding(path: Any, x: Any) -> Any:
       name = keystr(path[-1:], simple=True)
-      if not self.is_spmd or name not in ('table', 'qkv', 'post', 'w1', 'w2'):
+      if not split or name not in ('table', 'qkv', 'post', 'w1', 'w2'):
         return self.placement()
       axes = [None] * x.ndim
       axes[x.shape.index(dims)] = 'data'
@@ -136,7 +136,7 @@ class _Twin:
     tx = twin.optimizer(schedule)
     if style.scan:
       params = jax.jit(twin.stacked)(params)
-    placed = ours.shardings(params)
+    placed = ours.shardings(params, style.split)
     everywhere = ours.placement()
     states = optax.tree.map_params(
       tx,
@@ -151,11 +151,12 @@ class _Twin:
     self.state = jax.jit(tx.init, out_shardings=states)(self.params)
     self.batch = jax.device_put(ours.batch, ours.placement(ours.rows))
     with jax.set_mesh(ours.mesh):
-      self._step = jax.jit(
+      jitted = jax.jit(
         twin.make_step(tx, style),
         donate_argnums=(0, 1),
         out_shardings=(placed, states, everywhere),
       )
+      self._step = jitted.lower(self.params, self.state, self.batch).compile()
 
   def step(self) -> float:
     self.params, self.state, loss = self._step(
@@ -168,11 +169,11 @@ def _twins(ours: _Ours) -> list[_Twin]:
   from benchmarks import twin
 
   params = twin.params_of(ours.state.mdl_vars)
+  rows = ours.rows if ours.mesh.size > 1 else ()
   styles = [
-    twin.Style(),
-    twin.Style(remat=True),
-    twin.Style(scan=True),
-    twin.Style(scan=True, remat=True),
+    twin.Style(scan=scan, remat=remat, split=split, rows=rows)
+    for scan, remat in ((False, False), (True, True), (True, False))
+    for split in ((False, True) if rows and ours.is_spmd else (False,))
   ]
   return [_Twin(style, params, ours) for style in styles]
 

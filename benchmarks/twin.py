@@ -32,10 +32,15 @@ class Style:
   scan: bool = False
   # Whether layers are computed again in the backward pass.
   remat: bool = False
+  # Whether matrices are split over devices, or every device has them whole.
+  split: bool = False
+  # Mesh axes that split the batch; none on a single device.
+  rows: tuple[str, ...] = ()
 
   def __str__(self) -> str:
-    loop = 'scan' if self.scan else 'unrolled'
-    return f'{loop}, remat' if self.remat else loop
+    words = ['scan' if self.scan else 'unrolled']
+    words += ['remat'] * self.remat + ['split weights'] * self.split
+    return ', '.join(words)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,7 +113,9 @@ def loss_fn(params: Params, batch: Batch, style: Style) -> jax.Array:
   visible = _visible(batch['segment_ids'])
 
   def run(x: jax.Array, layer: Params) -> tuple[jax.Array, None]:
-    return _transformer(layer, x, visible), None
+    return _by_rows(_transformer(layer, x, visible), style), None
+
+  x = _by_rows(x, style)
 
   if style.remat:
     run = jax.checkpoint(run)
@@ -126,6 +133,15 @@ def loss_fn(params: Params, batch: Batch, style: Style) -> jax.Array:
   xent = jax.nn.logsumexp(logits, axis=-1) - label_logits
   weights = batch['weights']
   return jnp.sum(xent * weights) / (jnp.sum(weights) + 1e-6)
+
+
+def _by_rows(x: jax.Array, style: Style) -> jax.Array:
+  """Returns `x`, kept split by rows of the batch."""
+  if not style.rows:
+    return x
+  return jax.lax.with_sharding_constraint(
+    x, jax.sharding.PartitionSpec(style.rows)
+  )
 
 
 def _transformer(layer: Params, x: jax.Array, visible: jax.Array) -> jax.Array:
