@@ -46,7 +46,7 @@ def _attend(layer, variables, x, mask=None, **kwargs):
   def call(variables, x):
     return layer.apply(variables, x, x, x, mask, pos, pos, **kwargs)
 
-  return running.jit(call)(variables, x)
+  return jax.jit(call)(variables, x)
 
 
 def _rotate(x, positions):
@@ -210,7 +210,7 @@ def test_gradients():
     return jnp.sum(jnp.sin(encoded))
 
   check_grads(
-    running.jit(loss),
+    jax.jit(loss),
     (variables['params'], x),
     order=1,
     modes=['rev'],
