@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tools.bazel import closing_line
 
 
@@ -51,6 +53,22 @@ def test_a_test_that_does_not_build_has_failed():
     _completed('//:lib', False),
   ]
   assert closing_line.outcomes(lines) == {'//:t': False}
+
+
+def test_a_test_that_cannot_be_analysed_has_failed():
+  aborted = {
+    'id': {'targetConfigured': {'label': '//:a_test'}},
+    'aborted': {'reason': 'ANALYSIS_FAILURE'},
+  }
+  assert closing_line.outcomes([json.dumps(aborted)]) == {'//:a_test': False}
+
+
+@pytest.mark.parametrize('finished', [False, True])
+def test_what_did_not_run_before_a_sudden_end_has_failed(finished):
+  lines = [_configured('//:t', 'py_test rule'), _summary('//:u', 'PASSED')]
+  lines += [json.dumps({'id': {'buildFinished': {}}})] * finished
+  expected = {'//:u': True} if finished else {'//:t': False, '//:u': True}
+  assert closing_line.outcomes(lines) == expected
 
 
 def test_the_summary_has_the_last_word():
