@@ -15,7 +15,8 @@ from pax.runner import build, options
 NUM_STEPS = 3
 SMALL = (
   'NUM_LAYERS=1', 'MODEL_DIMS=32', 'HIDDEN_DIMS=64', 'MAX_SEQ_LEN=32',
-  'BATCH_SIZE=8', 'WARMUP_STEPS=1', f'NUM_TRAIN_STEPS={NUM_STEPS}',
+  'BATCH_SIZE=8', 'NUM_PIECES=None', 'WARMUP_STEPS=1',
+  f'NUM_TRAIN_STEPS={NUM_STEPS}',
 )  # fmt: skip
 
 
@@ -47,7 +48,7 @@ def _losses(exp, num_devices, *settings):
 
 @pytest.fixture(scope='module')
 def one_device():
-  losses = _losses('TinyLm', 1)
+  losses = _losses('TinyLmBytes', 1)
   assert losses[-1] < losses[0] - 0.1
   return losses
 
@@ -55,7 +56,7 @@ def one_device():
 @pytest.mark.parametrize('mesh', [[1, 2, 1], [1, 4, 1], [2, 2, 2]])
 def test_mesh(mesh, one_device):
   setting = f'ICI_MESH_SHAPE={mesh}'
-  losses = _losses('TinyLm', int(np.prod(mesh)), setting)
+  losses = _losses('TinyLmBytes', int(np.prod(mesh)), setting)
   np.testing.assert_allclose(losses, one_device, rtol=1e-5)
 
 
