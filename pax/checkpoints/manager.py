@@ -7,7 +7,7 @@ import json
 import pathlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import Any, Protocol
 
@@ -104,8 +104,10 @@ class FileCheckpointer:
     options: CheckpointOptions,
     job_log_dir: str,
     kind: CheckpointType,
+    before_write: Callable[[], None],
   ):
     self._options = options
+    self._before_write = before_write
     self._kind = kind
     self._directory = pathlib.Path(job_log_dir) / paths.CHECKPOINTS
     self._layout = layouts.layout_of(kind)
@@ -184,6 +186,7 @@ class FileCheckpointer:
 
   def _write(self, step: int, snapshot: Any, input_text: str | None) -> None:
     final = self._directory / paths.checkpoint_name(step, self._kind)
+    self._before_write()
     try:
       self._write_files(step, snapshot, input_text, final)
     except OSError as e:
@@ -222,9 +225,14 @@ def create_checkpointer(
   options: CheckpointOptions,
   job_log_dir: str,
   kind: CheckpointType = CheckpointType.GDA,
+  before_write: Callable[[], None] = lambda: None,
 ) -> Checkpointer:
-  """The checkpointer of a job directory."""
-  return FileCheckpointer(options, job_log_dir, kind)
+  """The checkpointer of a job directory.
+
+  `before_write` is called, in the thread that writes, before a checkpoint is:
+  what a run told of the steps before it is on disk when it is complete.
+  """
+  return FileCheckpointer(options, job_log_dir, kind, before_write)
 
 
 def _start_clean(directory: pathlib.Path) -> None:

@@ -66,10 +66,11 @@ class Run:
 
   def _close(self) -> None:
     self.describing.result()
+    # A checkpoint flushes the writer before it is written.
     try:
-      self.writer.close()
-    finally:
       self.checkpointer.close()
+    finally:
+      self.writer.close()
 
   def _abandon(self) -> None:
     """What was being written may need another process, which is gone."""

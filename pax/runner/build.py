@@ -79,7 +79,10 @@ def build(
   partitioner.preflight()
   train_step = partitioner.train_step()
   compiling = _POOL.submit(train_step.compile)
-  checkpointer = _checkpointer(options, partitioner)
+  writer = summaries.create_writer(
+    job_log_dir, enabled=is_first and options.enable_summary_writer
+  )
+  checkpointer = _checkpointer(options, partitioner, writer)
   state, step = _first_state(partitioner, checkpointer, train_input)
   compiling.result()
   describing = _POOL.submit(
@@ -97,9 +100,7 @@ def build(
       for config in (tree.eval_inputs if planned.eval_on_test else ())
     ),
     checkpointer=checkpointer,
-    writer=summaries.create_writer(
-      job_log_dir, enabled=is_first and options.enable_summary_writer
-    ),
+    writer=writer,
     progress=summaries.Progress(
       int(partitioner.task.train.num_train_steps),
       None if is_first else open(os.devnull, 'w', encoding='utf-8'),
@@ -125,7 +126,9 @@ def _set_infeed(config: Config[base_input.BaseInput]) -> None:
 
 
 def _checkpointer(
-  options: RunOptions, partitioner: partitioning.Partitioner
+  options: RunOptions,
+  partitioner: partitioning.Partitioner,
+  writer: summaries.Writer,
 ) -> checkpoints.Checkpointer:
   train = partitioner.task.train
   in_one_file = not (partitioner.is_spmd or options.pmap_use_tensorstore)
@@ -143,6 +146,7 @@ def _checkpointer(
     ),
     options.job_log_dir,
     kinds.FLAX if in_one_file else kinds.GDA,
+    before_write=writer.flush,
   )
 
 
