@@ -114,7 +114,6 @@ class TransformerLmPmapAdam(base_experiment.BaseExperiment):
   USE_BIAS = False
 
   def task(self) -> Config[tasks_lib.SingleTask]:
-    self.validate()
     task_p = task_parts.language_model_task(models.LanguageModel)
     lm_p = task_p.model.lm_tpl
     lm_p.packed_input = self.PACKED_INPUT
@@ -138,13 +137,6 @@ class TransformerLmPmapAdam(base_experiment.BaseExperiment):
     )
     return task_p
 
-  def validate(self) -> None:
-    if self.REL_POS_EMB_DIM is not None:
-      raise ValueError(
-        'REL_POS_EMB_DIM is not supported by this version of Pax; set it to '
-        'None'
-      )
-
   def _stack(self) -> Config[transformers.StackedTransformer]:
     """Returns the layers; `repeated` makes one of them many."""
     stack_p = Config(
@@ -157,6 +149,10 @@ class TransformerLmPmapAdam(base_experiment.BaseExperiment):
       input_dropout_prob=self.INPUT_DROPOUT_PROB,
     )
     layer_p = stack_p.transformer_layer_params_tpl
+    if self.REL_POS_EMB_DIM is not None:
+      layer_p.tr_atten_tpl = Config(
+        attentions.DotProductAttentionXL, rel_pos_emb_dim=self.REL_POS_EMB_DIM
+      )
     layer_p.tr_atten_tpl.atten_logit_cap = self.ATTEN_LOGIT_CAP
     layer_p.tr_atten_tpl.use_bias = self.USE_BIAS
     layer_p.tr_fflayer_tpl.activation_tpl = Config(self.ACTIVATION_CLS)

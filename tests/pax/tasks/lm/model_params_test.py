@@ -121,6 +121,14 @@ def test_sharding_v1():
   assert list(ffn.ffn1) == ['mdl', 'data']
 
 
+def test_relative_positions_of_transformer_xl():
+  task_p = _pmap(REL_POS_EMB_DIM=8)
+  stack_p = task_p.model.lm_tpl.stacked_transformer_tpl
+  atten_p = stack_p.transformer_layer_params_tpl.tr_atten_tpl
+  assert atten_p.cls is attentions.DotProductAttentionXL
+  assert (atten_p.rel_pos_emb_dim, atten_p.use_bias) == (8, False)
+
+
 def test_pipeline_stages():
   task_p = _pipeline(NUM_LAYERS=8, CIRCULAR_REPEAT=2, MICROBATCH_SIZE=4)
   pipeline_p = task_p.model.lm_tpl.stacked_transformer_tpl
@@ -147,7 +155,6 @@ def test_pipeline_stages():
       {'RELATIVE_BIAS': True, 'USE_ROTARY_POSITION_EMB': True},
       'choose one',
     ),
-    (_pmap, {'REL_POS_EMB_DIM': 8}, 'REL_POS_EMB_DIM is not supported'),
     (_spmd, {'USE_FP8': True}, 'USE_FP8 is not supported'),
     (_spmd, {'ICI_MESH_SHAPE': [1, 1, 1, 1]}, 'one entry for each'),
     (_pipeline, {'NUM_STAGES': None}, 'NUM_STAGES must be set'),
