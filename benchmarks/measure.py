@@ -13,7 +13,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-RESULTS = pathlib.Path(__file__).parent / 'results'
+# `bazel run` names the tree, which the files it runs are only a copy of.
+_TREE = os.environ.get(
+  'BUILD_WORKSPACE_DIRECTORY', pathlib.Path(__file__).parents[1]
+)
+RESULTS = pathlib.Path(_TREE) / 'benchmarks' / 'results'
 
 
 def on_cpu_devices(count: int) -> None:

@@ -8,6 +8,9 @@ step, less that of calling the same compiled step in a bare loop, is what the
 loop, the input, the summaries and the checkpointer cost.
 """
 
+# bazel: deps=//benchmarks:experiments
+# bazel: deps=//pax/tasks:experiments
+# bazel: deps=//pax:main_lib
 from __future__ import annotations
 
 import argparse
@@ -83,10 +86,9 @@ def _measure(
     set=(f'task.train.num_train_steps={steps}',),
   )
   with interrupts.Interrupts() as signals:
-    run = build.build(options, build.plan(options), signals)
-    program = _Recorder(run.train_step)
-    train_program.train(dataclasses.replace(run, train_step=program))
-    run.close()
+    with build.build(options, build.plan(options), signals) as run:
+      program = _Recorder(run.train_step)
+      train_program.train(dataclasses.replace(run, train_step=program))
   bare = _Recorder(run.train_step)
   key = jax.random.key(0)
   state = run.partitioner.initialize(key)

@@ -8,6 +8,10 @@ programs from before and with them, and the hand-written twin; also tells what
 `import pax.main` takes, and how much memory each process needs at most.
 """
 
+# bazel: deps=//benchmarks:experiments
+# bazel: deps=//benchmarks:twin_lib
+# bazel: deps=//pax/tasks:experiments
+# bazel: deps=//pax:main_lib
 from __future__ import annotations
 
 import argparse
