@@ -34,6 +34,7 @@ PROGRAM_DEPS = {
 # {package: {target: folder}}: targets that gather all modules of a folder.
 GATHERED = {
   'pax/tasks': {'experiments': 'pax/tasks'},
+  'tests/golden': {'layer_cases': 'tests/golden/layer_cases'},
   'tools/wheel': {'pax_modules': 'pax', 'praxis_modules': 'praxis'},
 }
 # Modules that are named differently from what is imported of them.
