@@ -67,6 +67,13 @@ def test_directives_reach_the_test_rule(tmp_path):
     assert part in text
 
 
+def test_what_needs_more_than_the_lock_is_left_out(tmp_path):
+  source = 'import transformers\n'
+  root = _tree(tmp_path, {'tests/compare/a_test.py': source})
+  texts = gen_build.generate(root, pyimports.modules(root))
+  assert root / 'tests/compare/BUILD' not in texts
+
+
 def test_a_program_gets_a_binary_and_a_library(tmp_path):
   source = "if __name__ == '__main__':\n  pass\n"
   text = _build(_tree(tmp_path, {'benchmarks/run.py': source}), 'benchmarks')
