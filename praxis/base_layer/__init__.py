@@ -19,6 +19,12 @@ from praxis.base_layer.layer import (
   Theta,
   is_running_under_pmap,
 )
+from praxis.base_layer.quantized import (
+  QUANTIZED_SCALE_NAME_POSTFIX,
+  QUANTIZED_ZP_NAME_POSTFIX,
+  SPARSITY_NAME_POSTFIX,
+  BoxedPartitionSpec,
+)
 from praxis.base_layer.sharding import (
   ActivationSharding,
   WeightSharding,

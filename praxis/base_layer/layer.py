@@ -14,20 +14,14 @@ import jax
 import jax.numpy as jnp
 
 from praxis import base_hyperparams, pax_fiddle, py_utils
-from praxis.base_layer import running, sharding, weights
-from praxis.base_layer.context import JaxContext, cur_jax_context
+from praxis.base_layer import quantized, running, sharding, weights
 from praxis.base_layer.initializers import WeightInit, default_param_init
-from praxis.base_layer.summaries import SummaryType, get_summary_type_suffix
 from praxis.base_layer.variables import (
-  AUX_LOSS,
   DECODE_CACHE,
   HYPER_PARAMS,
   NON_TRAINABLE,
   PARAMS,
   PMAP_PARALLEL_AXIS_NAME,
-  RANDOM,
-  SUMMARIES,
-  AuxLossStruct,
   WrappedHParams,
 )
 from praxis.base_layer.weights import (
@@ -35,7 +29,7 @@ from praxis.base_layer.weights import (
   WeightHParams,
   WeightHParamsCollection,
 )
-from praxis.pytypes import JTensor, Nested, PRNGKey, SplitDimsMapping
+from praxis.pytypes import JTensor, Nested, SplitDimsMapping
 
 
 class Theta:
@@ -65,7 +59,7 @@ def is_running_under_pmap() -> bool:
     pax_fiddle.instance_field,
   ),
 )
-class BaseLayer(running.RunnableModule):
+class BaseLayer(quantized.QuantizedVariables, running.RunnableModule):
   """A layer: fields configure it, `setup` declares weights and children.
 
   `__call__` (also written `fprop`) computes. Fields that a child leaves unset
@@ -152,15 +146,6 @@ class BaseLayer(running.RunnableModule):
     pax_fiddle.inherit(target, source)
     return target
 
-  @property
-  def jax_context(self) -> JaxContext:
-    return cur_jax_context()
-
-  @property
-  def do_eval(self) -> bool:
-    """Whether the model is evaluated or decoded, not trained."""
-    return self.jax_context.do_eval
-
   # Weights and other variables.
 
   @nn.nowrap
@@ -172,6 +157,13 @@ class BaseLayer(running.RunnableModule):
     Raises:
       AttributeError: the layer has an attribute of that name.
     """
+    self._declare(name, var_hparams, trainable)
+
+  @nn.nowrap
+  def _declare(
+    self, name: str, var_hparams: WeightHParams, trainable: bool = True
+  ) -> None:
+    """Does what create_variable does, where subclasses do more there."""
     if hasattr(type(self), name) or name in self._children | set(self._weights):
       raise AttributeError(
         f'{type(self).__name__} has an attribute {name!r}; name the variable '
@@ -231,66 +223,6 @@ class BaseLayer(running.RunnableModule):
     if self.is_mutable_collection(DECODE_CACHE):
       self.put_variable(DECODE_CACHE, name, new_state)
 
-  # Children.
-
-  @nn.nowrap
-  def create_child(
-    self, name: str, params: pax_fiddle.Config, *, skip_clone: bool = False
-  ) -> None:
-    """Builds a child layer from its Config, to be used as `self.name`."""
-    child = self._build_child(name, params, skip_clone)
-    self._bind(name, child)
-
-  @nn.nowrap
-  def create_children(
-    self,
-    name: str,
-    params: Sequence[pax_fiddle.Config],
-    *,
-    skip_clone: bool = False,
-  ) -> None:
-    """Builds a list of layers, `self.name[i]`, called `name_i` in trees."""
-    self._bind(name, [self._build_child(name, p, skip_clone) for p in params])
-
-  # What layers report.
-
-  @nn.nowrap
-  def add_summary(
-    self,
-    name: str,
-    tensor: JTensor | Callable[[], JTensor],
-    summary_type: SummaryType = SummaryType.SCALAR,
-    verbosity: int = 2,
-  ) -> None:
-    """Records a value; a callable is called only if it is recorded."""
-    if verbosity > self.jax_context.summary_verbosity:
-      return
-    if not self.is_mutable_collection(SUMMARIES) or self.is_initializing():
-      return
-    suffix = get_summary_type_suffix(summary_type)
-    key = self._unused_key(SUMMARIES, name, suffix)
-    value = jnp.asarray(tensor() if callable(tensor) else tensor)
-    if summary_type.name.endswith('IMAGE') and value.ndim == 3:
-      value = value[jnp.newaxis]
-    self.put_variable(SUMMARIES, key, value)
-
-  @nn.nowrap
-  def add_aux_loss(
-    self, name: str, value: JTensor, weight: JTensor | float = 1.0
-  ) -> None:
-    """Adds a loss to the model's own."""
-    if self.is_mutable_collection(AUX_LOSS) and not self.is_initializing():
-      key = self._unused_key(AUX_LOSS, name, '')
-      loss = AuxLossStruct(
-        jnp.asarray(value, jnp.float32), jnp.asarray(weight, jnp.float32)
-      )
-      self.put_variable(AUX_LOSS, key, loss)
-
-  @nn.nowrap
-  def next_prng_key(self, name: str = RANDOM) -> PRNGKey:
-    """Returns a new key, fixed by the step's key, the layer and the call."""
-    return self.make_rng(name)
-
   @nn.nowrap
   def shard(self, x: JTensor, mapping: SplitDimsMapping) -> JTensor:
     """Returns `x` split over the mesh as `mapping` says, if there is one."""
@@ -337,39 +269,6 @@ class BaseLayer(running.RunnableModule):
     hparams.init = given.init or self.params_init
     hparams.dtype = self.dtype if given.dtype is None else given.dtype
     return hparams
-
-  @nn.nowrap
-  def _build_child(
-    self, name: str, params: pax_fiddle.Config, skip_clone: bool
-  ) -> nn.Module:
-    if not isinstance(params, pax_fiddle.Buildable):
-      hint = ' (an instance: pass its Config)' * isinstance(params, nn.Module)
-      raise ValueError(
-        f'Expected templates for child {name!r} of {type(self).__name__}, '
-        f'got {type(params).__name__}{hint}'
-      )
-    params = params if skip_clone else params.clone()
-    pax_fiddle.inherit(params, self)
-    return pax_fiddle.build(params)
-
-  @nn.nowrap
-  def _bind(self, name: str, child: nn.Module | list[nn.Module]) -> None:
-    if name in self._children:
-      raise ValueError(f'{type(self).__name__} has a child {name!r} already')
-    if name in {f.name for f in pax_fiddle.fields_of(type(self))}:
-      raise AttributeError(
-        f'child {name!r} of {type(self).__name__} has the name of a field'
-      )
-    self._children.add(name)
-    setattr(self, name, child)
-
-  @nn.nowrap
-  def _unused_key(self, collection: str, name: str, suffix: str) -> str:
-    key, count = name + suffix, 0
-    while self.has_variable(collection, key):
-      count += 1
-      key = f'{name}_{count}{suffix}'
-    return key
 
 
 _INHERITED = (

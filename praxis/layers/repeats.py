@@ -176,6 +176,35 @@ class Repeat(base_layer.BaseLayer):
 
     self._loop(body, (), {})
 
+  def quantize_weight(self) -> dict[str, Any]:
+    """Returns the weights of all repetitions, stacked, each quantised."""
+
+    def body(sub: nn.Module, carry: Any, x: Any) -> tuple[Any, Any]:
+      del x
+      return carry, sub.quantize_weight()
+
+    _, stacked = self._loop(body, (), {})
+    prefix = tuple(self._prefix_shape())
+    unflatten = lambda x: x.reshape(*prefix, *x.shape[1:])
+    return {
+      collection: {self.sublayer_name: jax.tree.map(unflatten, tree)}
+      for collection, tree in stacked.items()
+    }
+
+  def quantized_partition_specs(self) -> dict[str, Any]:
+    """Returns how what `quantize_weight` returns is split."""
+    names = self.mesh_axis_names or ()
+    split = self.weight_split_dims_mapping.sub if names else None
+    split = split or [None] * len(self._prefix_shape())
+    prefix = base_layer.to_partition_spec(split, names)
+
+    def stack(spec: base_layer.BoxedPartitionSpec) -> Any:
+      return spec.replace(meta=jax.sharding.PartitionSpec(*prefix, *spec.meta))
+
+    specs = self.sublayer.quantized_partition_specs()
+    stacked = jax.tree.map(stack, specs, is_leaf=_is_spec)
+    return {c: {self.sublayer_name: tree} for c, tree in stacked.items()}
+
   # Loops.
 
   def _loop(self, body: _Body, carry: Any, xs: Any) -> tuple[Any, Any]:
@@ -277,6 +306,10 @@ class Repeat(base_layer.BaseLayer):
       'prefix_split_dims_mapping': split[dim] if split else None,
       'optimizer_dims_mapping': optimizer[dim] if optimizer else None,
     }
+
+
+def _is_spec(x: Any) -> bool:
+  return isinstance(x, base_layer.BoxedPartitionSpec)
 
 
 def _layer_key(i: int) -> str:
