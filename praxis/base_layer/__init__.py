@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract between layers: fields, weights, children, context."""
 
+from praxis.base_layer.children import instantiate_layer
 from praxis.base_layer.context import (
   JaxContext,
   add_global_summary,
@@ -17,7 +18,10 @@ from praxis.base_layer.layer import (
   BaseHParams,
   BaseLayer,
   Theta,
+  assert_has_shape,
+  get_template_fields,
   is_running_under_pmap,
+  is_sublayer_template_or_instance,
 )
 from praxis.base_layer.quantized import (
   QUANTIZED_SCALE_NAME_POSTFIX,
@@ -32,6 +36,7 @@ from praxis.base_layer.sharding import (
   to_partition_spec,
   var_partition_specs,
 )
+from praxis.base_layer.sharing import SharedLayer, compatible_hparams
 from praxis.base_layer.summaries import (
   SummaryType,
   get_summary_base_type,

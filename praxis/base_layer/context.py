@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from praxis.base_layer.summaries import SummaryType, get_summary_type_suffix
+import flax.linen as nn
+from flax.core import Scope
+
+from praxis import pax_fiddle
+from praxis.base_layer import sharing, summaries
+from praxis.base_layer.summaries import SummaryType
 from praxis.pytypes import JTensor
 
 _stacks = threading.local()
@@ -36,8 +40,24 @@ class JaxContext:
       return copy.deepcopy(self)
 
   def __init__(self, hparams: JaxContext.HParams):
-    self.hparams = hparams.clone()
-    self.summary_dict: dict[str, JTensor] = {}
+    self._hparams = hparams.clone()
+    self._summary_dict: dict[str, JTensor] = {}
+
+  def __enter__(self) -> JaxContext:
+    _stack().append(self)
+    return self
+
+  def __exit__(self, *exc_info: Any) -> None:
+    _stack().pop()
+
+  @property
+  def hparams(self) -> JaxContext.HParams:
+    return self._hparams
+
+  @property
+  def summary_dict(self) -> dict[str, JTensor]:
+    """The global summaries by key."""
+    return self._summary_dict
 
   @property
   def do_eval(self) -> bool:
@@ -61,19 +81,26 @@ class JaxContext:
     return bool(_stack())
 
   @staticmethod
-  @contextlib.contextmanager
-  def new_context(
-    *, hparams: JaxContext.HParams | None = None
-  ) -> Iterator[JaxContext]:
-    """Enters a context with `hparams`, or with those of the current one."""
-    if hparams is None:
-      hparams = cur_jax_context().hparams
-    context = JaxContext(hparams)
-    _stack().append(context)
-    try:
-      yield context
-    finally:
-      _stack().pop()
+  def new_context(*, hparams: JaxContext.HParams | None = None) -> JaxContext:
+    """Returns a context to enter, by default like the current one."""
+    return JaxContext(cur_jax_context().hparams if hparams is None else hparams)
+
+  @staticmethod
+  def lookup_shared_layer(
+    root_scope: Scope, shared_layer_id: str
+  ) -> sharing.SharedLayer | None:
+    """Returns the layer of an id under a root and its Config, or None."""
+    return sharing.lookup(root_scope, shared_layer_id)
+
+  @staticmethod
+  def set_shared_layer(
+    root_scope: Scope,
+    shared_layer_id: str,
+    layer: nn.Module,
+    layer_hparams: pax_fiddle.Config,
+  ) -> None:
+    """Makes `layer` that of an id; ValueError if there is one already."""
+    sharing.keep(root_scope, shared_layer_id, layer, layer_hparams)
 
 
 def cur_jax_context() -> JaxContext:
@@ -87,14 +114,14 @@ def add_global_summary(
   summary_type: SummaryType = SummaryType.SCALAR,
   verbosity: int = 2,
 ) -> None:
-  """Records a summary from outside a layer; ValueError for a taken name."""
+  """Records a summary from outside a layer; see BaseLayer.add_summary."""
   context = cur_jax_context()
   if verbosity > context.summary_verbosity:
     return
-  key = name + get_summary_type_suffix(summary_type)
-  if key in context.summary_dict:
-    raise ValueError(f'summary {name!r} was added before; choose another name')
-  context.summary_dict[key] = tensor() if callable(tensor) else tensor
+  taken = context.summary_dict.__contains__
+  key = summaries.unused_key(name, summary_type, taken)
+  value = tensor() if callable(tensor) else tensor
+  context.summary_dict[key] = summaries.batched(value, summary_type)
 
 
 def all_global_summaries() -> dict[str, Any]:

@@ -6,15 +6,17 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, dataclass_transform
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.core import meta as flax_meta
 
 from praxis import base_hyperparams, pax_fiddle, py_utils
-from praxis.base_layer import quantized, running, sharding, weights
+from praxis.base_layer import children, quantized, sharding, weights
 from praxis.base_layer.initializers import WeightInit, default_param_init
 from praxis.base_layer.variables import (
   DECODE_CACHE,
@@ -41,6 +43,8 @@ class Theta:
   def __getattr__(self, name: str) -> JTensor:
     return self._layer._theta_value(name)
 
+  __getitem__ = __getattr__
+
 
 def is_running_under_pmap() -> bool:
   """Whether the axis of pmap-style training is mapped here."""
@@ -59,7 +63,7 @@ def is_running_under_pmap() -> bool:
     pax_fiddle.instance_field,
   ),
 )
-class BaseLayer(quantized.QuantizedVariables, running.RunnableModule):
+class BaseLayer(quantized.QuantizedVariables, children.ParentModule):
   """A layer: fields configure it, `setup` declares weights and children.
 
   `__call__` (also written `fprop`) computes. Fields that a child leaves unset
@@ -102,18 +106,23 @@ class BaseLayer(quantized.QuantizedVariables, running.RunnableModule):
       cls.setup = _reflecting(body['setup'])
     super().__init_subclass__(kw_only=True, **kwargs)
 
-  def __post_init__(self) -> None:
-    if self.shared_weight_layer_id is not None:
-      raise ValueError(
-        f'shared_weight_layer_id={self.shared_weight_layer_id!r} of '
-        f'{type(self).__name__} is not supported yet; share one '
-        'instance_field instance instead'
+  def __new__(cls, *args: Any, **kwargs: Any) -> BaseLayer:
+    if args:
+      raise TypeError(
+        f'{cls.__name__} takes its fields by keyword, got {args[0]!r}. '
+        'Please use `layer_p.Instantiate()` instead to build a Config.'
       )
+    return super().__new__(cls)
+
+  def __post_init__(self) -> None:
+    self._check_fields()
     if self.fprop_dtype is None:
       object.__setattr__(self, 'fprop_dtype', self.dtype)
     object.__setattr__(self, '_weights', {})
-    object.__setattr__(self, '_children', set())
     super().__post_init__()
+
+  def setup(self) -> None:
+    """Declares weights and children."""
 
   @nn.nowrap
   def fprop(self, *args: Any, **kwargs: Any) -> Any:
@@ -140,6 +149,21 @@ class BaseLayer(quantized.QuantizedVariables, running.RunnableModule):
     """The mesh over all slices: ICI times DCN, or None without a mesh."""
     return pax_fiddle.mesh_shape(self.ici_mesh_shape, self.dcn_mesh_shape)
 
+  @nn.nowrap
+  def get_shard_count_on_dim(
+    self, dim_sharding: str | Sequence[str] | None
+  ) -> int:
+    """Returns into how many parts mesh axes split a dimension."""
+    if dim_sharding is None or not self.mesh_axis_names or not self.mesh_shape:
+      return 1
+    axes = [dim_sharding] if isinstance(dim_sharding, str) else dim_sharding
+    sizes = dict(zip(self.mesh_axis_names, self.mesh_shape, strict=True))
+    if unknown := set(axes) - set(sizes):
+      raise ValueError(
+        f'mesh axes {sorted(unknown)} are not in mesh_axis_names {list(sizes)}'
+      )
+    return math.prod(sizes[axis] for axis in axes)
+
   @staticmethod
   def copy_base_hparams(source: Any, target: Any) -> Any:
     """Gives Config `target` what layers inherit, from a layer or Config."""
@@ -164,7 +188,7 @@ class BaseLayer(quantized.QuantizedVariables, running.RunnableModule):
     self, name: str, var_hparams: WeightHParams, trainable: bool = True
   ) -> None:
     """Does what create_variable does, where subclasses do more there."""
-    if hasattr(type(self), name) or name in self._children | set(self._weights):
+    if hasattr(type(self), name) or name in {**self._children, **self._weights}:
       raise AttributeError(
         f'{type(self).__name__} has an attribute {name!r}; name the variable '
         'otherwise'
@@ -200,12 +224,25 @@ class BaseLayer(quantized.QuantizedVariables, running.RunnableModule):
 
   @nn.nowrap
   def update_var(self, name: str, new_val: JTensor) -> None:
-    """Replaces a non-trainable variable, where the collection may change."""
+    """Replaces a non-trainable variable, where the collection may change.
+
+    Raises:
+      ValueError: the variable is trainable, or of another shape.
+    """
     if weights.var_is_trainable(self._declared(name)):
       raise ValueError(f'{name!r} is trainable: the learner updates it')
     if self.is_initializing() or not self.is_mutable_collection(NON_TRAINABLE):
       return
-    self.put_variable(NON_TRAINABLE, name, new_val)
+    stored = self.scope.get_variable(NON_TRAINABLE, name)
+    have, given = jnp.shape(self.get_var(name)), jnp.shape(new_val)
+    if have != given:
+      raise ValueError(
+        f'update_var({name!r}) wants shape {have}, got {given}; a variable '
+        'keeps its shape'
+      )
+    # In a plain flax module the variable keeps the box it came in.
+    boxed = flax_meta.replace_boxed(stored, new_val)
+    self.put_variable(NON_TRAINABLE, name, boxed)
 
   @nn.nowrap
   def get_decode_state(self, name: str) -> JTensor:
@@ -229,6 +266,24 @@ class BaseLayer(quantized.QuantizedVariables, running.RunnableModule):
     return sharding.maybe_shard(x, mapping, self.mesh_axis_names)
 
   # Inside.
+
+  @nn.nowrap
+  def _check_fields(self) -> None:
+    kind = type(self).__name__
+    try:
+      jnp.dtype(self.dtype)
+    except TypeError:
+      raise TypeError(
+        f'dtype of {kind} must be a dtype, got {self.dtype!r}. Please use '
+        '`layer_p.Instantiate()` instead to build a Config.'
+      ) from None
+    shared = self.shared_weight_layer_id
+    if shared is not None and isinstance(self.parent, nn.Module):
+      raise ValueError(
+        f'shared_weight_layer_id={shared!r} of {kind} is for layers that '
+        'create_child makes; an instance field is shared by using one Config '
+        'object (or one instance) in several fields'
+      )
 
   def _theta_value(self, name: str) -> JTensor:
     # Not nowrap: flax runs setup first where a parent reads the weight.
@@ -271,6 +326,53 @@ class BaseLayer(quantized.QuantizedVariables, running.RunnableModule):
     return hparams
 
 
+def is_sublayer_template_or_instance(val: Any) -> bool:
+  """Whether a value is a layer, the Config of one, or a container of them."""
+  if isinstance(val, pax_fiddle.Config):
+    return isinstance(val.cls, type) and issubclass(val.cls, BaseLayer)
+  if isinstance(val, Mapping):
+    return is_sublayer_template_or_instance(list(val.values()))
+  if isinstance(val, list | tuple):
+    given = [v for v in val if v is not None]
+    return bool(given) and all(map(is_sublayer_template_or_instance, given))
+  return isinstance(val, BaseLayer)
+
+
+def get_template_fields(template: pax_fiddle.Config) -> list[str]:
+  """Returns the names of the fields that a Config can hold, set or not."""
+  if not isinstance(template, pax_fiddle.Config):
+    raise TypeError(f'get_template_fields wants a Config, got {type(template)}')
+  names = [f.name for f in pax_fiddle.fields_of(template.cls) if f.init]
+  return names or list(inspect.signature(template.cls).parameters)
+
+
+def assert_has_shape(t: JTensor, shape: Sequence[int]) -> None:
+  """Raises ValueError unless `t` has a shape, in which -1 fits any size."""
+  fits = t.ndim == len(shape) and all(
+    want in (-1, got) for want, got in zip(shape, t.shape, strict=True)
+  )
+  if not fits:
+    raise ValueError(f'an array must have shape {list(shape)}, got {t.shape}')
+
+
+def _reflecting(setup: Callable[[BaseLayer], None]):
+  """Lets a layer's setup also record its Config where that is asked for."""
+
+  @functools.wraps(setup)
+  def wrapped(self: BaseLayer) -> None:
+    setup(self)
+    if self.reflect_configs and self.is_initializing():
+      own = self.hparams
+      for name, value in list(own.__arguments__.items()):
+        if is_sublayer_template_or_instance(value):
+          setattr(own, name, None)
+      self.put_variable(HYPER_PARAMS, '_hparams', WrappedHParams(own))
+
+  return wrapped
+
+
+BaseLayer.setup = _reflecting(BaseLayer.setup)
+
 _INHERITED = (
   'dtype',
   'fprop_dtype',
@@ -309,15 +411,3 @@ def _lift_shardings(cls: type) -> None:
       field: pax_fiddle.Config,
     }
     setattr(cls, field, pax_fiddle.template_field(nested))
-
-
-def _reflecting(setup: Callable[[BaseLayer], None]):
-  """Lets a layer's setup also record its Config where that is asked for."""
-
-  @functools.wraps(setup)
-  def wrapped(self: BaseLayer) -> None:
-    setup(self)
-    if self.jax_context.self_reflect_configs:
-      self.put_variable(HYPER_PARAMS, '_hparams', WrappedHParams(self.hparams))
-
-  return wrapped

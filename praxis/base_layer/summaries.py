@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
 
 
 class SummaryType(enum.Enum):
@@ -55,3 +59,33 @@ def get_summary_base_type(summary_type: SummaryType) -> SummaryType:
   if summary_type is SummaryType.AGGREGATE_IMAGE:
     return SummaryType.IMAGE
   return summary_type
+
+
+def unused_key(
+  name: str, summary_type: SummaryType, taken: Callable[[str], bool]
+) -> str:
+  """Returns the key of `name`, or of `name1`, `name2`, ... if it is taken."""
+  suffix = get_summary_type_suffix(summary_type)
+  key, count = name + suffix, 0
+  while taken(key):
+    count += 1
+    key = f'{name}{count}{suffix}'
+  return key
+
+
+def batched(value: Any, summary_type: SummaryType) -> Any:
+  """Returns a value in which images and audio have a batch dimension.
+
+  Raises:
+    ValueError: an image has not 3 or 4 dimensions, audio not 2 or 3.
+  """
+  kind = get_summary_base_type(summary_type)
+  rank = {SummaryType.IMAGE: 4, SummaryType.AUDIO: 3}.get(kind)
+  if rank is None or value.ndim == rank:
+    return value
+  if value.ndim != rank - 1:
+    raise ValueError(
+      f'a summary of type {summary_type.name} must have {rank} dimensions '
+      f'(or {rank - 1}, without the batch), got shape {value.shape}'
+    )
+  return value[jnp.newaxis]

@@ -102,9 +102,9 @@ def test_mutable_collections():
   loss = updates['aux_loss']['counter']['penalty']
   assert (float(loss.value), float(loss.weight)) == (0.5, 2.0)
   summaries = updates['summaries']['counter']
-  assert sorted(summaries) == ['mean_1_scalar', 'mean_scalar']
+  assert sorted(summaries) == ['mean1_scalar', 'mean_scalar']
   np.testing.assert_allclose(
-    summaries['mean_1_scalar'] - summaries['mean_scalar'], 1.0, rtol=1e-6
+    summaries['mean1_scalar'] - summaries['mean_scalar'], 1.0, rtol=1e-6
   )
 
 

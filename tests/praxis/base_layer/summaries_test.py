@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import pytest
 
 from praxis import base_layer
@@ -34,6 +35,36 @@ def test_global_summaries_belong_to_the_context():
     base_layer.add_global_summary('lr', 0.5)
     base_layer.add_global_summary('noise', lambda: 1 / 0, verbosity=3)
     assert base_layer.all_global_summaries() == {'lr_scalar': 0.5}
-    with pytest.raises(ValueError, match='was added before'):
-      base_layer.add_global_summary('lr', 0.1)
+    base_layer.add_global_summary('lr', 0.1)
+    assert base_layer.all_global_summaries()['lr1_scalar'] == 0.1
   assert base_layer.all_global_summaries() == {}
+
+
+def test_images_and_audio_get_a_batch_dimension():
+  with JaxContext.new_context() as context:
+    add = base_layer.add_global_summary
+    add('a', jnp.ones([2, 3, 3]), SummaryType.AGGREGATE_IMAGE)
+    add('a', jnp.ones([1, 2, 3, 3]), SummaryType.IMAGE)
+    add('a', jnp.ones([9, 1]), SummaryType.AUDIO)
+    add('a', 'as it is', SummaryType.TEXT)
+    with pytest.raises(ValueError, match='IMAGE must have 4 dimensions'):
+      add('b', jnp.ones([3]), SummaryType.IMAGE)
+  assert context.summary_dict.pop('a_text') == 'as it is'
+  shapes = {k: v.shape for k, v in context.summary_dict.items()}
+  assert shapes == {
+    'a_aggregate_image': (1, 2, 3, 3),
+    'a_image': (1, 2, 3, 3),
+    'a_audio': (1, 9, 1),
+  }
+
+
+def test_contexts_nest_and_begin_with_the_values_around_them():
+  assert not JaxContext.has_context()
+  outer = JaxContext.new_context(hparams=JaxContext.HParams(do_eval=True))
+  with outer:
+    assert JaxContext.top() is outer
+    with JaxContext.new_context() as inner:
+      assert inner.do_eval and inner is not outer
+      inner.hparams.do_eval = False
+    assert outer.do_eval
+  assert JaxContext.top() is None

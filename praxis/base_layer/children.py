@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a layer builds its children from their Configs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+from flax.core import Scope
+
+from praxis import pax_fiddle
+from praxis.base_layer import reporting, sharing
+
+
+class ParentModule(reporting.ReportingModule):
+  """A module that builds children in `setup`; `_children` has them by name."""
+
+  def __post_init__(self) -> None:
+    object.__setattr__(self, '_children', {})
+    super().__post_init__()
+
+  @nn.nowrap
+  def create_child(
+    self, name: str, params: pax_fiddle.Config, *, skip_clone: bool = False
+  ) -> nn.Module:
+    """Builds a child layer from its Config; returns it, bound to `self.name`.
+
+    Layers whose Configs have one `shared_weight_layer_id` are one layer.
+
+    Raises:
+      ValueError: `params` is no Config, or there is a child of that name.
+      AttributeError: the layer has a field of that name.
+    """
+    child = self._build_child(name, params, skip_clone)
+    return self._bind(name, child, {name: child})
+
+  @nn.nowrap
+  def create_children(
+    self,
+    name: str,
+    params: Sequence[pax_fiddle.Config],
+    *,
+    skip_clone: bool = False,
+  ) -> Sequence[nn.Module]:
+    """Builds a list of layers, `self.name[i]`, called `name_i` in trees."""
+    if not isinstance(params, Sequence):
+      raise ValueError(
+        f'create_children({name!r}) wants a sequence of Configs, got '
+        f'{type(params).__name__}; create_child takes a single one'
+      )
+    children = [self._build_child(name, p, skip_clone) for p in params]
+    named = {f'{name}_{i}': child for i, child in enumerate(children)}
+    return self._bind(name, children, named)
+
+  @nn.nowrap
+  def _build_child(
+    self, name: str, params: pax_fiddle.Config, skip_clone: bool
+  ) -> nn.Module:
+    if not isinstance(params, pax_fiddle.Buildable):
+      hint = ' (an instance: pass its Config)' * isinstance(params, nn.Module)
+      raise ValueError(
+        f'Expected templates for child {name!r} of {type(self).__name__}, '
+        f'got {type(params).__name__}{hint}'
+      )
+    params = params if skip_clone else params.clone()
+    pax_fiddle.inherit(params, self)
+    return instantiate_layer(params, self.scope.root)
+
+  @nn.nowrap
+  def _bind(self, name: str, child: Any, named: dict[str, nn.Module]) -> Any:
+    kind = type(self).__name__
+    if twice := {name, *named} & set(self._children):
+      raise ValueError(f'{kind} has a child {min(twice)!r} already')
+    if name in {f.name for f in pax_fiddle.fields_of(type(self))}:
+      raise AttributeError(f'child {name!r} of {kind} has the name of a field')
+    setattr(self, name, child)
+    bound = getattr(self, name)
+    layers = bound if isinstance(child, list) else [bound]
+    self._children.update(zip(named, layers, strict=True))
+    return bound
+
+
+def instantiate_layer(layer_p: pax_fiddle.Config, scope: Scope) -> nn.Module:
+  """Builds a layer, or returns that of its shared id at `scope`, the root."""
+  if getattr(layer_p, 'shared_weight_layer_id', None) is None:
+    return pax_fiddle.build(layer_p)
+  return sharing.shared_layer(layer_p, scope)
