@@ -165,7 +165,8 @@ def template_field(
     return dataclasses.field(default=None, metadata=metadata)
   if cls is dataclasses.MISSING:
     return dataclasses.field(metadata=metadata)
-  make = lambda: Config(cls, **kwargs)
+  # Copies: two Configs of the owner must not share a nested one.
+  make = lambda: Config(cls, **copy.deepcopy(kwargs))
   metadata[_DEFAULT_CONFIG] = make
   return dataclasses.field(default_factory=make, metadata=metadata)
 

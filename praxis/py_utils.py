@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -56,3 +56,41 @@ def maybe_cast_float(x: Nested[JTensor], dtype: jnp.dtype) -> Nested[JTensor]:
 def tree_size(tree: Any) -> int:
   """Returns the number of elements in all arrays (or shapes) of a tree."""
   return sum(int(leaf.size) for leaf in jax.tree.leaves(tree))
+
+
+def l2_normalize(
+  x: JTensor, axis: int | Sequence[int] = -1, epsilon: float = 1e-12
+) -> JTensor:
+  """Returns `x` over its L2 norm along `axis`; `epsilon` is added inside."""
+  axes = axis if isinstance(axis, int) else tuple(axis)
+  squares = jnp.sum(jnp.square(x), axis=axes, keepdims=True)
+  return x / jnp.sqrt(squares + epsilon)
+
+
+def apply_padding(
+  inputs: JTensor,
+  padding: JTensor,
+  pad_value: JTensor | None = None,
+  use_select: bool = True,
+  axis: int | None = None,
+) -> JTensor:
+  """Returns `inputs` with `pad_value` (0) where `padding` is not 0.
+
+  Args:
+    inputs: of any shape.
+    padding: broadcast to the inputs.
+    pad_value: what padded elements become.
+    use_select: whether to select, rather than multiply and add.
+    axis: the dimension of `padding` from which on it is aligned to the left.
+  """
+  if axis is not None:
+    tail = inputs.ndim - axis
+    shape = padding.shape[: axis + tail]
+    padding = padding.reshape(shape + (1,) * max(inputs.ndim - len(shape), 0))
+  if use_select:
+    value = jnp.zeros([], inputs.dtype) if pad_value is None else pad_value
+    return jnp.where(padding > 0, value, inputs)
+  kept = inputs * (1.0 - padding.astype(jnp.float32)).astype(inputs.dtype)
+  if pad_value is None:
+    return kept
+  return kept + pad_value * padding.astype(pad_value.dtype)

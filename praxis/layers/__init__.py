@@ -17,7 +17,11 @@ _NAMES = {
     'causal_segment_mask convert_paddings_to_mask segment_mask'
   ),
   'base_ops': 'ArrayLookup EinsumGatedOp EinsumOp',
+  'bregman': 'BregmanPCA',
   'checkpoint_policy': 'AutodiffCheckpointType',
+  'convolutions': (
+    'Conv2D ConvBNAct ConvBNActWithPadding DepthwiseConv1D LightConv1D'
+  ),
   'embedding_softmax': (
     'Embedding FullSoftmax GShardSharedEmbeddingSoftmax PositionalEmbedding '
     'PositionalEmbedding2D SharedEmbeddingSoftmax SigmoidCrossEntropy '
@@ -27,6 +31,7 @@ _NAMES = {
     'Bias FeedForward Linear MLPBlock StackingOverTime project_last_dim'
   ),
   'models': 'ClassificationMLPModel LanguageModel',
+  'ngrammer': 'Ngrammer VQNgrammer VectorQuantization get_bigram_ids',
   'normalizations': (
     'BaseNormalization BatchNorm GroupNorm IdentityNorm LayerNorm RmsNorm '
     'RmsNormNoScale compute_moments'
@@ -34,6 +39,7 @@ _NAMES = {
   'pipeline': (
     'CircularLayerwiseShardablePipelined LayerwiseShardablePipelined'
   ),
+  'poolings': 'GlobalPooling Pooling Pooling1D',
   'repeats': 'Repeat',
   'stochastics': 'Dropout StochasticResidual',
   'transformer_models': 'LanguageModelType TransformerLm',

@@ -15,3 +15,9 @@ from praxis.layers.normalizations.rms_norm import RmsNorm as RmsNorm
 from praxis.layers.normalizations.rms_norm import (
   RmsNormNoScale as RmsNormNoScale,
 )
+from praxis.layers.normalizations.weight_norms import (
+  SpectralNorm as SpectralNorm,
+)
+from praxis.layers.normalizations.weight_norms import (
+  WeightNormL2 as WeightNormL2,
+)

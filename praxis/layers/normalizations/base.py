@@ -30,17 +30,21 @@ class BaseNormalization(base_layer.BaseLayer):
     raise NotImplementedError(f'{type(self).__name__} defines no __call__')
 
   def _create_vector(
-    self, name: str, value: float, *, regularized: bool = False
+    self, name: str, value: float, *, regularized: bool = False, rank: int = 1
   ) -> None:
-    """Creates a variable of size `dim`, every entry `value`."""
+    """Creates a variable of size `dim`, every entry `value`.
+
+    A higher `rank` puts dimensions of size 1 before, and splits nothing.
+    """
     skip = base_layer.WeightHParamsCollection.SKIP_LP_REGULARIZATION
+    mapping = self.weight_split_dims_mapping.wt if rank == 1 else None
     self.create_variable(
       name,
       WeightHParams(
-        shape=[self.dim],
+        shape=[1] * (rank - 1) + [self.dim],
         init=WeightInit.Constant(value),
         mesh_shape=self.mesh_shape,
-        tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
+        tensor_split_dims_mapping=mapping,
         collections=None if regularized else [skip],
       ),
     )

@@ -27,8 +27,8 @@ class BatchNorm(BaseNormalization):
 
   # How much of a moving average a step keeps.
   decay: float = 0.999
-  # Whether training normalises by the moving averages too; there is no scale
-  # and bias then.
+  # Whether training normalises by the moving averages too; scale and bias are
+  # not used then, in eval neither.
   use_moving_avg_in_training: bool = False
   # Whether the output is 0 where the input is padding.
   set_padded_output_to_zero: bool = True
@@ -41,9 +41,9 @@ class BatchNorm(BaseNormalization):
 
   def setup(self) -> None:
     super().setup()
-    if not self.use_moving_avg_in_training:
-      self._create_vector('beta', 0.0)
-      self.create_variable('gamma', self._hparams_of(self.gamma_init))
+    # There even where they are not used: trees do not depend on it.
+    self._create_vector('beta', 0.0, regularized=True)
+    self.create_variable('gamma', self._hparams_of(self.gamma_init))
     # A moving average in bfloat16 would not move.
     flags = [
       base_layer.WeightHParamsCollection.REQUIRES_MEAN_SYNC,
@@ -67,16 +67,21 @@ class BatchNorm(BaseNormalization):
     self.update_var('moving_mean', average(moving_mean, mean))
     self.update_var('moving_variance', average(moving_variance, variance))
     if self.use_moving_avg_in_training:
-      return moving_mean, moving_variance
+      return self.get_var('moving_mean'), self.get_var('moving_variance')
     return mean, variance
 
   def __call__(
     self,
     inputs: Float[Array, '*B D'],
-    paddings: Num[Array, '*B'] | None = None,
+    paddings: Num[Array, '*lead'] | None = None,
   ) -> Float[Array, '*B D']:
-    if paddings is None:
-      paddings = jnp.zeros(inputs.shape[:-1], inputs.dtype)
+    """Returns the normalised inputs.
+
+    Args:
+      inputs: of any rank, channels last.
+      paddings: 1 where an input does not count; of the first dimensions.
+    """
+    paddings = _spread(paddings, inputs)
     mean, variance = self.compute_and_update_moments(inputs, paddings)
     scale = jax.lax.rsqrt(variance + _EPSILON)
     normed = (inputs - mean) * scale
@@ -96,3 +101,19 @@ class BatchNorm(BaseNormalization):
       tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
       collections=collections,
     )
+
+
+def _spread(paddings: Array | None, inputs: Array) -> Array:
+  """Returns paddings of all dimensions of `inputs` but the last."""
+  shape = inputs.shape[:-1]
+  if paddings is None:
+    return jnp.zeros(shape, inputs.dtype)
+  if paddings.shape != shape[: paddings.ndim]:
+    raise ValueError(
+      f'paddings must have the first dimensions of the inputs {inputs.shape}, '
+      f'got {paddings.shape}'
+    )
+  aligned = paddings.reshape(
+    paddings.shape + (1,) * (len(shape) - paddings.ndim)
+  )
+  return jnp.broadcast_to(aligned, shape)

@@ -38,15 +38,22 @@ class GroupNorm(BaseNormalization):
     super().setup()
     if self.input_rank not in (3, 4, 5):
       raise ValueError(f'input_rank must be 3, 4 or 5, got {self.input_rank}')
+    if self.num_groups < 1 or (
+      self.dim > self.num_groups and self.dim % self.num_groups
+    ):
+      raise ValueError(
+        f'num_groups must be positive and divide dim {self.dim}, got '
+        f'{self.num_groups}'
+      )
     if self.dim % self._group_size:
       raise ValueError(
         f'dim must be a multiple of the group size {self._group_size}, got '
         f'{self.dim}; change num_groups or min_group_size'
       )
     if self.use_scale:
-      self._create_vector('gamma', 0.0)
+      self._create_vector('gamma', 0.0, rank=self.input_rank)
     if self.use_bias:
-      self._create_vector('beta', 0.0)
+      self._create_vector('beta', 0.0, rank=self.input_rank)
 
   @property
   def _group_size(self) -> int:

@@ -77,37 +77,57 @@ def test_batch_norm_evaluates_by_moving_averages(force):
 
 def test_batch_norm_by_moving_averages_in_training():
   layer, variables = _batch_norm(use_moving_avg_in_training=True)
-  assert not jax.tree.leaves(variables.get('params', {}))
   y, updated = _run(layer, variables, _x())
-  moving = variables['non_trainable']
+  moving = updated['non_trainable']
   want = (_x() - moving['moving_mean']) / np.sqrt(
     np.asarray(moving['moving_variance']) + 1e-3
   )
   np.testing.assert_allclose(y, want, atol=1e-5)
-  assert (
-    updated['non_trainable']['moving_mean'] != moving['moving_mean']
-  ).all()
+  old = variables['non_trainable']['moving_mean']
+  assert (moving['moving_mean'] != old).all()
 
 
 def test_batch_norm_counts_replicas_as_one_batch():
   layer, variables = _batch_norm()
   x = jax.random.normal(jax.random.key(2), (4, 2, 8))
-  want, _ = _run(layer, variables, x)
-  spec = jax.sharding.PartitionSpec
+  mark = jax.random.normal(jax.random.key(3), (4, 2, 8))
+  paddings = jnp.zeros((4, 2)).at[3, 1].set(1.0)
+
+  def train(variables, x, paddings, mark):
+    """Output, new averages, and the gradient by weights and inputs."""
+
+    def loss(variables, x):
+      y, updated = layer.apply(variables, x, paddings, mutable=_MUTABLE)
+      return jnp.sum(y * mark), (y, updated)
+
+    grad = jax.grad(loss, (0, 1), has_aux=True)
+    (by_variable, by_input), (y, updated) = grad(variables, x)
+    return y, by_input, updated, by_variable['params']
+
+  want = jax.jit(train)(variables, x, paddings, mark)
+  spec, axis = jax.sharding.PartitionSpec, base_layer.PMAP_PARALLEL_AXIS_NAME
+
+  def replica(*args):
+    y, by_input, updated, by_weight = train(*args)
+    return y, by_input, updated, jax.lax.psum(by_weight, axis)
+
   mesh = jax.make_mesh(
     (4,),
-    (base_layer.PMAP_PARALLEL_AXIS_NAME,),
+    (axis,),
     axis_types=(jax.sharding.AxisType.Auto,),
     devices=jax.devices()[:4],
   )
   by_replica = jax.shard_map(
-    lambda v, x: layer.apply(v, x, mutable=_MUTABLE)[0],
+    replica,
     mesh=mesh,
-    in_specs=(spec(), spec('batch')),
-    out_specs=spec('batch'),
+    in_specs=(spec(), spec(axis), spec(axis), spec(axis)),
+    out_specs=(spec(axis), spec(axis), spec(), spec()),
     check_vma=False,
   )
-  np.testing.assert_allclose(jax.jit(by_replica)(variables, x), want, atol=1e-5)
+  got = jax.jit(by_replica)(variables, x, paddings, mark)
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, atol=1e-5), got, want
+  )
 
 
 def test_batch_norm_variables():
@@ -133,7 +153,7 @@ def _normed(x):
 
 
 def _scaled(y, variables):
-  params = jax.tree.map(np.asarray, variables['params'])
+  params = jax.tree.map(np.ravel, variables['params'])
   return y * (1 + params['gamma']) + params['beta']
 
 
@@ -186,6 +206,8 @@ def test_small_groups_are_enlarged():
   [
     ({'input_rank': 2}, 'input_rank must be 3, 4 or 5, got 2'),
     ({'min_group_size': 3, 'num_groups': 8}, 'multiple of the group size 3'),
+    ({'num_groups': 3}, 'num_groups must be positive and divide dim 8, got 3'),
+    ({'num_groups': 0}, 'num_groups must be positive and divide dim 8, got 0'),
   ],
 )
 def test_group_norm_errors(fields, message):
