@@ -101,7 +101,7 @@ def _draw(
 ) -> list[JTensor]:
   """Returns one sample a path; a repeated layer's copies are independent."""
   if hparams.init.method == 'constant':
-    value = base_layer.init_weight(hparams, key)
+    value = base_layer.init_var(hparams, key)
     return [jnp.broadcast_to(value, hparams.full_shape)] * len(paths)
   copies = math.prod(hparams.repeat_prefix or ())
   hashes = [zlib.crc32(path.encode()) for path in paths]
@@ -109,7 +109,7 @@ def _draw(
     jnp.asarray(hashes, jnp.uint32)
   )
   keys = jax.vmap(lambda mine: jax.random.split(mine, copies))(keys)
-  draw = functools.partial(base_layer.init_weight, hparams)
+  draw = functools.partial(base_layer.init_var, hparams)
   drawn = jax.vmap(jax.vmap(draw))(keys)
   drawn = drawn.reshape(len(paths), *hparams.full_shape)
   split = NamedSharding(place.mesh, PartitionSpec(None, *place.spec))

@@ -13,6 +13,9 @@ from praxis.base_layer.initializers import (
   WeightInit,
   default_param_init,
   get_fan_in_fan_out,
+  is_default_param_init,
+  scaled_delta_orthogonal,
+  scaled_orthogonal,
 )
 from praxis.base_layer.layer import (
   BaseHParams,
@@ -33,7 +36,9 @@ from praxis.base_layer.sharding import (
   ActivationSharding,
   WeightSharding,
   maybe_shard,
+  maybe_transpose_mesh_axes,
   to_partition_spec,
+  transpose_one_axis,
   var_partition_specs,
 )
 from praxis.base_layer.sharing import SharedLayer, compatible_hparams
@@ -65,10 +70,11 @@ from praxis.base_layer.weights import (
   BoxedParam,
   WeightHParams,
   WeightHParamsCollection,
-  init_weight,
+  init_var,
   maybe_unbox_value,
   unbox_meta,
   var_disallow_bfloat16_conversion,
+  var_init_scale,
   var_is_trainable,
   var_not_trainable,
   var_overwrite_with_gradient,

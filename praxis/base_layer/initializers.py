@@ -114,7 +114,7 @@ class WeightInit:
 
   @staticmethod
   def ScaledDeltaOrthogonal(scale: float = 1.0) -> WeightInit:
-    """Orthogonal (2-D) or delta-orthogonal (3-D on), Gaussian below 2-D.
+    """scaled_orthogonal (2-D), scaled_delta_orthogonal (3-D on), Gaussian.
 
     The scale multiplies all of them (upstream dropped it from 2-D on).
     References: https://arxiv.org/abs/1806.05393
@@ -156,7 +156,37 @@ def get_fan_in_fan_out(
   return shape[-2] * receptive_field, shape[-1] * receptive_field
 
 
-def init_var(
+def is_default_param_init(p: WeightInit) -> bool:
+  """Whether an initialiser is the one that stands for "not set"."""
+  return p == default_param_init()
+
+
+def scaled_orthogonal(
+  key: PRNGKey, shape: Sequence[int], dtype: jnp.dtype = jnp.float32
+) -> JTensor:
+  """Returns an orthogonal matrix times max(1, sqrt(rows / columns))."""
+  scale = max(math.sqrt(shape[-2] / shape[-1]), 1.0)
+  return jax.nn.initializers.orthogonal(scale)(key, tuple(shape), dtype)
+
+
+def scaled_delta_orthogonal(
+  key: PRNGKey, shape: Sequence[int], dtype: jnp.dtype = jnp.float32
+) -> JTensor:
+  """Returns a kernel that is orthogonal in its centre and zero elsewhere.
+
+  References: https://arxiv.org/abs/1806.05393
+  """
+  if not 3 <= len(shape) <= 5:
+    raise ValueError(
+      'scaled_delta_orthogonal wants a shape of 3, 4 or 5 dimensions, got '
+      f'{tuple(shape)}; scaled_orthogonal takes matrices'
+    )
+  centre = tuple((n - 1) // 2 for n in shape[:-2])
+  matrix = scaled_orthogonal(key, shape[-2:], dtype)
+  return jnp.zeros(shape, dtype).at[centre].set(matrix)
+
+
+def sample(
   init: WeightInit,
   key: PRNGKey,
   shape: Sequence[int],
@@ -169,14 +199,25 @@ def init_var(
     return _constant(init.scale, shape, dtype)
   if init.method == 'delta_orthogonal':
     return init.scale * _delta_orthogonal(key, shape, dtype)
+  unit_sample, _ = _spread_of(init)
+  return spread(init, shape, fans) * unit_sample(key, shape, dtype)
+
+
+def spread(
+  init: WeightInit, shape: Sequence[int], fans: tuple[int | None, int | None]
+) -> float:
+  """Returns what `init` multiplies a unit sample by: a deviation or bound."""
+  _, factor = _spread_of(init)
+  return init.scale * (factor(tuple(shape), *fans) if shape else 1.0)
+
+
+def _spread_of(init: WeightInit) -> tuple[Callable[..., JTensor], _Spread]:
   if init.method not in _SPREADS:
     raise ValueError(
       f'unknown WeightInit method {init.method!r}; one of '
       f'{sorted([*_SPREADS, "constant", "delta_orthogonal"])}'
     )
-  sample, spread = _SPREADS[init.method]
-  scale = init.scale * (spread(shape, *fans) if shape else 1.0)
-  return scale * sample(key, shape, dtype)
+  return _SPREADS[init.method]
 
 
 def _constant(
@@ -208,10 +249,8 @@ def _delta_orthogonal(
   if len(shape) < 2:
     return jax.random.normal(key, shape, dtype)
   if len(shape) == 2:
-    return jax.nn.initializers.orthogonal()(key, shape, dtype)
-  matrix = jax.nn.initializers.orthogonal()(key, shape[-2:], dtype)
-  centre = tuple((n - 1) // 2 for n in shape[:-2])
-  return jnp.zeros(shape, dtype).at[centre].set(matrix)
+    return scaled_orthogonal(key, shape, dtype)
+  return scaled_delta_orthogonal(key, shape, dtype)
 
 
 _Spread = Callable[[tuple[int, ...], int, int], float]

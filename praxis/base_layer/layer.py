@@ -203,7 +203,7 @@ class BaseLayer(quantized.QuantizedVariables, children.ParentModule):
     collection = PARAMS if trainable else NON_TRAINABLE
     if self.has_variable(collection, name):
       return
-    make = lambda key: BoxedParam(weights.init_weight(hparams, key), hparams)
+    make = lambda key: BoxedParam(weights.init_var(hparams, key), hparams)
     if trainable:
       self.param(name, make)
     else:
@@ -272,7 +272,7 @@ class BaseLayer(quantized.QuantizedVariables, children.ParentModule):
     kind = type(self).__name__
     try:
       jnp.dtype(self.dtype)
-    except TypeError:
+    except (TypeError, ValueError):
       raise TypeError(
         f'dtype of {kind} must be a dtype, got {self.dtype!r}. Please use '
         '`layer_p.Instantiate()` instead to build a Config.'

@@ -8,6 +8,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from praxis.base_layer import weights
 from praxis.base_layer.context import JaxContext
@@ -16,6 +17,7 @@ from praxis.base_layer.variables import (
   HYPER_PARAMS,
   NON_PAX_RNG_KEY,
   PARAMS,
+  PARAMS_AXES,
   RANDOM,
   WrappedHParams,
 )
@@ -70,19 +72,25 @@ class RunnableModule(nn.Module):
     *args: Any,
     do_eval: bool = False,
     method: Callable[..., Any] | str | None = None,
-    extra_mutable_list: Sequence[str] = (),
+    extra_mutable_list: Sequence[str] | None = None,
+    capture_intermediates: bool | Callable[..., bool] = False,
     **kwargs: Any,
   ) -> dict[str, Nested[WeightHParams]]:
     """Returns the declarations of all variables; nothing is computed.
 
-    `args` are arrays or jax.ShapeDtypeStructs.
+    `args` are arrays or jax.ShapeDtypeStructs; float32 is taken for bfloat16
+    where that is the layer's fprop_dtype.
     """
     variables = self._abstract_init(
       JaxContext.HParams(do_eval=do_eval, summary_verbosity=0),
-      [*DEFAULT_INIT_MUTABLE_LIST, *extra_mutable_list],
       args,
-      kwargs | {'method': method},
+      kwargs,
+      method=method,
+      mutable=[*DEFAULT_INIT_MUTABLE_LIST, *(extra_mutable_list or ())],
+      capture_intermediates=capture_intermediates,
     )
+    # The names of axes, which wrapped flax modules declare, are no variables.
+    variables.pop(PARAMS_AXES, None)
     return weights.unbox_meta(variables)
 
   @nn.nowrap
@@ -91,17 +99,25 @@ class RunnableModule(nn.Module):
     *args: Any,
     do_eval: bool = False,
     method: Callable[..., Any] | str | None = None,
-    extra_mutable_list: Sequence[str] = (),
+    extra_mutable_list: Sequence[str] | None = None,
+    capture_intermediates: bool | Callable[..., bool] = False,
     **kwargs: Any,
   ) -> Nested[Any]:
-    """Returns a tree of the layers' Configs, each under key `_hparams`."""
+    """Returns a tree of the layers' Configs, each under key `_hparams`.
+
+    They hold what the layers were built with; fields of sub-layers are None,
+    since those stand at their own place in the tree.
+    """
+    extra = (HYPER_PARAMS, *(extra_mutable_list or ()))
     variables = self._abstract_init(
       JaxContext.HParams(
         do_eval=do_eval, summary_verbosity=0, self_reflect_configs=True
       ),
-      [*DEFAULT_INIT_MUTABLE_LIST, *extra_mutable_list, HYPER_PARAMS],
       args,
-      kwargs | {'method': method},
+      kwargs,
+      method=method,
+      mutable=[*DEFAULT_INIT_MUTABLE_LIST, *extra],
+      capture_intermediates=capture_intermediates,
     )
     is_leaf = lambda x: isinstance(x, WrappedHParams)
     return jax.tree.map(
@@ -124,18 +140,18 @@ class RunnableModule(nn.Module):
   def _abstract_init(
     self,
     context: JaxContext.HParams,
-    mutable: Sequence[str],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    **options: Any,
   ) -> dict[str, Any]:
+    if jnp.dtype(self.fprop_dtype) == jnp.bfloat16:
+      # As the training step casts its input.
+      args, kwargs = jax.tree.map(_in_bfloat16, (args, kwargs))
     rngs = jax.eval_shape(lambda: _as_rngs(jax.random.key(0)))
-    method = kwargs.pop('method')
 
     def init(rngs: Any, args: Any, kwargs: Any) -> Any:
       with JaxContext.new_context(hparams=context):
-        return self._init_boxed(
-          rngs, *args, method=method, mutable=mutable, **kwargs
-        )
+        return self._init_boxed(rngs, *args, **options, **kwargs)
 
     return jax.eval_shape(init, rngs, args, kwargs)
 
@@ -146,3 +162,10 @@ def _as_rngs(rngs: PRNGKey | dict[str, PRNGKey]) -> dict[str, PRNGKey]:
     return rngs
   names = (PARAMS, RANDOM, NON_PAX_RNG_KEY)
   return dict(zip(names, jax.random.split(rngs, len(names)), strict=True))
+
+
+def _in_bfloat16(x: Any) -> Any:
+  """Returns the shape of a float32 array in bfloat16, others as they are."""
+  if getattr(x, 'dtype', None) != jnp.float32:
+    return x
+  return jax.ShapeDtypeStruct(x.shape, jnp.bfloat16)

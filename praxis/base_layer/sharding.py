@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import PartitionSpec
 
+from praxis.base_layer import context
 from praxis.pytypes import (
   DimShardingAnnotation,
   JTensor,
@@ -75,6 +76,27 @@ def var_partition_specs(
   return jax.tree.map(spec, var_specs, is_leaf=is_leaf)
 
 
+def transpose_one_axis(
+  axis: str | None, mesh_axes_transpose: Mapping[str, str] | None
+) -> str | None:
+  """Returns the mesh axis that `axis` stands for, itself by default."""
+  return (mesh_axes_transpose or {}).get(axis, axis)
+
+
+def maybe_transpose_mesh_axes(partition_spec: PartitionSpec) -> PartitionSpec:
+  """Returns a spec with its axes renamed as the JaxContext says."""
+  names = context.cur_jax_context().hparams.mesh_axes_transpose
+  if not names:
+    return partition_spec
+
+  def rename(entry: Any) -> Any:
+    if isinstance(entry, tuple):
+      return tuple(transpose_one_axis(axis, names) for axis in entry)
+    return transpose_one_axis(entry, names)
+
+  return PartitionSpec(*map(rename, partition_spec))
+
+
 def maybe_shard(
   x: JTensor,
   split_dims_mapping: SplitDimsMapping = None,
@@ -83,7 +105,8 @@ def maybe_shard(
 ) -> JTensor:
   """Returns `x` constrained to a mapping where a mesh is in use, else `x`.
 
-  Dimensions in `unconstrained_dims` are left for the compiler to split.
+  Dimensions in `unconstrained_dims` are left for the compiler to split. Axes
+  are renamed by the `mesh_axes_transpose` of the JaxContext, {new: old}.
 
   Raises:
     ValueError: the mapping has not one entry a dimension of `x`.
@@ -97,7 +120,8 @@ def maybe_shard(
     )
   if jax.sharding.get_abstract_mesh().empty:
     return x
-  spec = list(to_partition_spec(split_dims_mapping, mesh_axis_names))
+  spec = to_partition_spec(split_dims_mapping, mesh_axis_names)
+  spec = list(maybe_transpose_mesh_axes(spec))
   for dim in unconstrained_dims or ():
     spec[dim] = PartitionSpec.UNCONSTRAINED
   return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))

@@ -18,7 +18,10 @@ INTERMEDIATES = 'intermediates'
 DECODE_CACHE = 'decoder_cache'
 PREFIX_DECODE_CACHE = 'prefix_decoder_cache'
 HYPER_PARAMS = 'hyper_params'
-NON_PAX_VAR_COLLECTION = ['batch_stats', 'params_axes']
+# What wrapped flax modules declare: statistics, and the names of axes.
+BATCH_STATS = 'batch_stats'
+PARAMS_AXES = 'params_axes'
+NON_PAX_VAR_COLLECTION = [BATCH_STATS, PARAMS_AXES]
 # Streams of random numbers.
 RANDOM = 'random'
 NON_PAX_RNG_KEY = 'dropout'

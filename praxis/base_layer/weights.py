@@ -99,42 +99,68 @@ class BoxedParam(struct.PyTreeNode, flax_meta.AxisMetadata):
   def replace_boxed(self, val: Any) -> BoxedParam:
     return self.replace(value=val)
 
-  def add_axis(self, index: int, params: dict[Any, Any]) -> BoxedParam:
+  def add_axis(self, index: int, metadata_params: dict[Any, Any]) -> BoxedParam:
     del index  # The prefix is always in front.
     meta = copy.copy(self.meta)
-    meta.repeat_prefix = (params['x_times'], *(meta.repeat_prefix or ()))
+    meta.repeat_prefix = (
+      metadata_params['x_times'],
+      *(meta.repeat_prefix or ()),
+    )
     meta.repeat_prefix_split_dims_mapping = _prepend(
-      params.get('prefix_split_dims_mapping'),
+      metadata_params.get('prefix_split_dims_mapping'),
       meta.repeat_prefix_split_dims_mapping,
     )
-    if (optimizer := params.get('optimizer_dims_mapping')) is not None:
+    if (optimizer := metadata_params.get('optimizer_dims_mapping')) is not None:
       meta.repeat_optimizer_dims_mapping = _prepend(
         optimizer, meta.repeat_optimizer_dims_mapping
       )
     return self.replace(meta=meta)
 
-  def remove_axis(self, index: int, params: dict[Any, Any]) -> BoxedParam:
+  def remove_axis(
+    self, index: int, metadata_params: dict[Any, Any]
+  ) -> BoxedParam:
     del index
     meta = copy.copy(self.meta)
     meta.repeat_prefix = _rest(meta.repeat_prefix)
     meta.repeat_prefix_split_dims_mapping = _rest(
       meta.repeat_prefix_split_dims_mapping
     )
-    if params.get('optimizer_dims_mapping') is not None:
+    if metadata_params.get('optimizer_dims_mapping') is not None:
       meta.repeat_optimizer_dims_mapping = _rest(
         meta.repeat_optimizer_dims_mapping
       )
     return self.replace(meta=meta)
 
 
-def init_weight(hparams: WeightHParams, key: PRNGKey) -> JTensor:
-  """Returns a sample of a weight as its declaration says."""
-  fans = initializers.get_fan_in_fan_out(
-    hparams.shape, hparams.fan_in_axes, hparams.fan_out_axes
-  )
-  return initializers.init_var(
-    hparams.init, key, hparams.shape, hparams.dtype, fans
-  )
+def init_var(
+  var_p: WeightHParams, prng_key: PRNGKey, var_full_name: str = ''
+) -> JTensor:
+  """Returns a sample of a weight as its declaration says.
+
+  Raises:
+    ValueError: the initialiser does not fit; `var_full_name` says where.
+  """
+  try:
+    return initializers.sample(
+      var_p.init, prng_key, var_p.shape, var_p.dtype, _fans(var_p)
+    )
+  except ValueError as error:
+    raise ValueError(f'{var_full_name or "a weight"}: {error}') from error
+
+
+def var_init_scale(var_p: WeightHParams, var_key: str | None = None) -> float:
+  """Returns the deviation (Gaussian) or bound (uniform) of initial values.
+
+  Raises:
+    ValueError: the initialiser is a constant or orthogonal.
+  """
+  try:
+    return initializers.spread(var_p.init, var_p.shape, _fans(var_p))
+  except ValueError as error:
+    raise ValueError(
+      f'var_init_scale of {var_key or "a weight"} wants a Gaussian or uniform '
+      f'init, got {var_p.init}'
+    ) from error
 
 
 def maybe_unbox_value(tree: Any) -> Any:
@@ -179,14 +205,20 @@ def var_disallow_bfloat16_conversion(var_hparams: WeightHParams) -> bool:
   return flag in var_hparams.collections
 
 
-def var_skip_lp_regularization(var_hparams: WeightHParams) -> bool:
+def var_skip_lp_regularization(var_params: WeightHParams) -> bool:
   flag = WeightHParamsCollection.SKIP_LP_REGULARIZATION
-  return flag in var_hparams.collections
+  return flag in var_params.collections
 
 
 def var_overwrite_with_gradient(var_hparams: WeightHParams) -> bool:
   flag = WeightHParamsCollection.OVERWRITE_WITH_GRADIENT
   return flag in var_hparams.collections
+
+
+def _fans(hparams: WeightHParams) -> tuple[int | None, int | None]:
+  return initializers.get_fan_in_fan_out(
+    hparams.shape, hparams.fan_in_axes, hparams.fan_out_axes
+  )
 
 
 def _prepend(entry: Any, mapping: SplitDimsMapping) -> tuple[Any, ...]:

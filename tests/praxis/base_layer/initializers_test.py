@@ -12,7 +12,7 @@ import pytest
 from fiddle.experimental import serialization
 
 from praxis import base_layer
-from praxis.base_layer import WeightInit, get_fan_in_fan_out, init_weight
+from praxis.base_layer import WeightInit, get_fan_in_fan_out, init_var
 from praxis.base_layer.weights import WeightHParams
 
 SHAPE = (2, 100, 300)
@@ -23,7 +23,7 @@ TRUNCATED = 0.87962566
 
 def draw(init: WeightInit, shape=SHAPE, dtype=jnp.float32) -> np.ndarray:
   hparams = WeightHParams(shape=shape, init=init, dtype=dtype)
-  return np.asarray(init_weight(hparams, jax.random.key(3)))
+  return np.asarray(init_var(hparams, jax.random.key(3)))
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,29 @@ def test_delta_orthogonal_keeps_its_scale():
   centre = kernel[1, 1]
   np.testing.assert_allclose(centre @ centre.T, 4 * np.eye(4), atol=1e-5)
   assert np.abs(kernel).sum() == pytest.approx(np.abs(centre).sum())
+  with pytest.raises(ValueError, match='3, 4 or 5 dimensions'):
+    base_layer.scaled_delta_orthogonal(jax.random.key(0), (2, 2))
+
+
+def test_a_tall_orthogonal_matrix_keeps_the_size_of_its_input():
+  tall = draw(WeightInit.ScaledDeltaOrthogonal(), (12, 3))
+  np.testing.assert_allclose(tall.T @ tall, 4 * np.eye(3), atol=1e-5)
+
+
+def test_the_scale_that_optimizers_ask_for():
+  scale = lambda init: base_layer.var_init_scale(
+    WeightHParams(shape=[4, 12], init=init)
+  )
+  assert scale(WeightInit.Gaussian(0.3)) == 0.3
+  assert scale(WeightInit.GaussianSqrtFanIn(0.3)) == pytest.approx(0.15)
+  assert scale(WeightInit.Xavier(2.0)) == pytest.approx(2 * math.sqrt(6 / 16))
+  with pytest.raises(ValueError, match='wants a Gaussian or uniform'):
+    scale(WeightInit.Constant(1.0))
+
+
+def test_the_default_is_told_from_plain_xavier():
+  assert base_layer.is_default_param_init(base_layer.default_param_init())
+  assert not base_layer.is_default_param_init(WeightInit.Xavier())
 
 
 def test_fans():

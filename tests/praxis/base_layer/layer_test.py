@@ -300,3 +300,115 @@ def test_extended_sharding_is_the_default_of_the_field():
   config.weight_split_dims_mapping.proj = ['mdl']
   assert config.weight_split_dims_mapping.wt is None
   assert config.Instantiate().weight_split_dims_mapping.proj == ['mdl']
+
+
+class Dtype(base_layer.BaseLayer):
+  """Declares a variable of its input's dtype."""
+
+  def __call__(self, x):
+    self.update_decode_state('x', x)
+    return x
+
+
+def test_abstract_init_takes_float32_for_bfloat16():
+  layer = Dtype.config(fprop_dtype=jnp.bfloat16).Instantiate()
+  cache = [base_layer.DECODE_CACHE]
+  for x, want in ((jnp.ones([2]), jnp.bfloat16), (jnp.arange(2), jnp.int32)):
+    tree = layer.abstract_init_with_metadata(x, extra_mutable_list=cache)
+    assert tree[base_layer.DECODE_CACHE]['x'].dtype == want
+
+
+def test_abstract_init_captures_intermediates():
+  tree = (
+    Dtype.config()
+    .Instantiate()
+    .abstract_init_with_metadata(
+      jnp.ones([2]),
+      extra_mutable_list=[base_layer.INTERMEDIATES],
+      capture_intermediates=True,
+    )
+  )
+  (out,) = tree[base_layer.INTERMEDIATES]['__call__']
+  assert out.shape == (2,)
+
+
+def test_a_config_is_not_called_but_instantiated():
+  with pytest.raises(TypeError, match='layer_p.Instantiate'):
+    Linear(Linear.config())
+  with pytest.raises(TypeError, match='layer_p.Instantiate'):
+    Linear(dtype=Linear.config(), parent=None)
+
+
+class Losses(base_layer.BaseLayer):
+  def setup(self):
+    weight = WeightHParams(shape=[2])
+    self.create_variable('seen', weight, trainable=False)
+
+  def __call__(self, x):
+    self.add_aux_loss('z', x, weight=2.0)
+    self.add_aux_loss('z', 3 * x)
+    self.update_var('seen', x)
+
+
+def test_losses_of_one_name_add_up():
+  layer = Losses.config().Instantiate()
+  variables = {base_layer.NON_TRAINABLE: {'seen': jnp.zeros([])}}
+  mutable = [base_layer.AUX_LOSS, base_layer.NON_TRAINABLE]
+  _, updates = layer.apply(variables, jnp.float32(0.5), mutable=mutable)
+  loss = updates['aux_loss']['z']
+  assert (float(loss.value), float(loss.weight)) == (2.0, 3.0)
+  variables = {base_layer.NON_TRAINABLE: {'seen': jnp.zeros([2])}}
+  with pytest.raises(ValueError, match=r"'seen'. wants shape \(2,\), got \(\)"):
+    layer.apply(variables, jnp.float32(0.5), mutable=mutable)
+
+
+class Sublayers(base_layer.BaseLayer):
+  tpl: Any = pax_fiddle.template_field(Linear)
+  tpl_list: Any = pax_fiddle.template_field(None)
+  tpl_dict: Any = pax_fiddle.template_field(None)
+  bare: Any = pax_fiddle.instance_field(base_layer.BaseLayer)
+  number: int = 3
+
+  def setup(self):
+    self.create_child('child', self.tpl)
+
+  def __call__(self, x):
+    return self.child(x) + self.bare.theta['w'] if self.number == 0 else x
+
+
+def test_reflected_configs_leave_sub_layers_to_their_own_place():
+  cfg = Sublayers.config(
+    tpl=Linear.config(output_dims=2),
+    tpl_list=[Linear.config(), None],
+    tpl_dict={'a': Linear.config()},
+  )
+  tree = cfg.Instantiate().abstract_init_with_mdl_config(jnp.ones([1, 2]))
+  own = tree['_hparams']
+  subs = (own.tpl, own.tpl_list, own.tpl_dict, own.bare)
+  assert subs == (None,) * 4 and own.number == 3
+
+
+def test_small_questions():
+  is_sub = base_layer.is_sublayer_template_or_instance
+  made = Linear(parent=None)
+  for value in (made, Linear.config(), [made, None], {'a': Linear.config()}):
+    assert is_sub(value)
+  for value in (None, [], {}, 3, [made, 3], WeightInit.Gaussian()):
+    assert not is_sub(value)
+  assert 'output_dims' in base_layer.get_template_fields(Linear.config())
+  base_layer.assert_has_shape(jnp.ones([2, 3]), [-1, 3])
+  for shape in ([3], [2, 4]):
+    with pytest.raises(ValueError, match='must have shape'):
+      base_layer.assert_has_shape(jnp.ones([2, 3]), shape)
+
+
+def test_theta_by_key():
+  class Keyed(Linear):
+    def fprop(self, x):
+      return x @ self.theta['w']
+
+  layer = Keyed.config().Instantiate()
+  x = jnp.ones([1, 2])
+  np.testing.assert_array_equal(
+    layer.apply({'params': {'w': jnp.ones([2, 3])}}, x), np.full([1, 3], 2.0)
+  )

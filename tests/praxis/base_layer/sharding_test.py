@@ -67,3 +67,26 @@ def test_maybe_shard_without_a_mesh_is_the_identity():
   assert base_layer.maybe_shard(x, ['data', None], NAMES) is x
   with pytest.raises(ValueError, match='must have 2 entries'):
     base_layer.maybe_shard(x, ['data'], NAMES)
+
+
+def test_the_context_renames_axes():
+  names = {'expert': 'data'}
+  hparams = base_layer.JaxContext.HParams(mesh_axes_transpose=names)
+  spec = P('expert', ('replica', 'expert'), None, P.UNCONSTRAINED)
+  assert base_layer.maybe_transpose_mesh_axes(spec) is spec
+  with base_layer.JaxContext.new_context(hparams=hparams):
+    renamed = base_layer.maybe_transpose_mesh_axes(spec)
+  assert renamed == P('data', ('replica', 'data'), None, P.UNCONSTRAINED)
+  assert base_layer.transpose_one_axis(None, names) is None
+
+
+def test_shards_of_a_dimension():
+  layer = base_layer.BaseLayer.config(
+    ici_mesh_shape=[1, 2, 3], dcn_mesh_shape=[5, 1, 1], mesh_axis_names=NAMES
+  ).Instantiate()
+  count = layer.get_shard_count_on_dim
+  assert [count(None), count('mdl'), count(('replica', 'mdl'))] == [1, 3, 15]
+  with pytest.raises(ValueError, match='expert'):
+    count('expert')
+  plain = base_layer.BaseLayer.config().Instantiate()
+  assert plain.get_shard_count_on_dim('mdl') == 1
