@@ -42,7 +42,9 @@ _NAMES = {
   'poolings': 'GlobalPooling Pooling Pooling1D',
   'repeats': 'Repeat',
   'stochastics': 'Dropout StochasticResidual',
-  'transformer_models': 'LanguageModelType TransformerLm',
+  'transformer_models': (
+    'LanguageModelType TransformerEncoderDecoder TransformerLm'
+  ),
   'transformers': (
     'PipelinedTransformer StackedTransformer StackedTransformerRepeated '
     'Transformer TransformerFeedForward TransformerFeedForwardMoe '

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transformers from token ids to losses."""
 
+from praxis.layers.transformer_models.encoder_decoder import (
+  TransformerEncoderDecoder as TransformerEncoderDecoder,
+)
 from praxis.layers.transformer_models.language_model_type import (
   LanguageModelType as LanguageModelType,
 )

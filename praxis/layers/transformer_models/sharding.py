@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the weights and activations of a language model are split.
+"""How the weights and activations of transformer models are split.
 
 Letters name dimensions: b batch, l length, d model, f hidden, n heads, h head
 or hidden, v vocabulary, e expert, m model, g group, c capacity.
@@ -11,8 +11,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from praxis import pax_fiddle
 from praxis.layers import embedding_softmax
+from praxis.layers.transformer_models import stacks
 from praxis.pytypes import SplitDimsMapping
 
 Axis = str | tuple[str, ...] | None
@@ -105,85 +105,135 @@ class Axes:
     )
 
 
-def set_sharding(lm_p: Any, mesh: Mesh, mappings: Mappings) -> Any:
-  """Sets the mesh and the mappings of a TransformerLm Config; returns it."""
-  lm_p.set(**{f.name: getattr(mesh, f.name) for f in dataclasses.fields(mesh)})
-  _set_softmax(lm_p.softmax_tpl, mappings)
-  if lm_p.separate_embedding_tpl is not None:
-    embedding = lm_p.separate_embedding_tpl
-    embedding.weight_split_dims_mapping.wt = mappings.w_vd
-    _set_lookup(embedding, mappings)
-  position_emb = lm_p.position_emb_tpl
-  trainable = embedding_softmax.TrainablePositionalEmbedding
-  if position_emb is not None and issubclass(position_emb.cls, trainable):
-    position_emb.weight_split_dims_mapping.wt = mappings.w_df
-    _set_lookup(position_emb, mappings)
-  for block in blocks(lm_p.stacked_transformer_tpl):
-    for layer in as_list(block.transformer_layer_params_tpl):
-      _set_attention(layer.tr_atten_tpl, mappings)
-      if layer.cross_atten_tpl is not None:
-        _set_attention(layer.cross_atten_tpl, mappings)
-      _set_feed_forward(layer.tr_fflayer_tpl, mappings)
-    if block.moe_layer_tpl is not None:
-      _set_experts(block.moe_layer_tpl, mappings)
-  return lm_p
+def set_v1(
+  model_p: Any,
+  *,
+  ici_mesh_shape: Sequence[int],
+  dcn_mesh_shape: Sequence[int] | None = None,
+  mesh_axis_names: Sequence[str],
+  **axes: Any,
+) -> Any:
+  """Splits a model's Config over data and model; returns it.
 
-
-def blocks(stacked_tpl: Any) -> Iterator[Any]:
-  """Yields the StackedTransformer Configs within a stack's Config.
-
-  A repeated stack holds one as its `block`, a pipelined one as its
-  `pipeline_stage`, which may be repeated in turn.
+  `axes` are the fields of `Axes`.
   """
-  names = {f.name for f in pax_fiddle.fields_of(stacked_tpl.cls)}
-  inner = [n for n in ('pipeline_stage', 'block') if n in names]
-  if not inner:
-    yield stacked_tpl
-  for name in inner:
-    for stage in as_list(getattr(stacked_tpl, name)):
-      yield from blocks(stage)
+  mesh = Mesh(
+    ici_mesh_shape=ici_mesh_shape,
+    dcn_mesh_shape=dcn_mesh_shape,
+    mesh_axis_names=mesh_axis_names,
+  )
+  return set_sharding(model_p, mesh, Axes(**axes).mappings())
 
 
-def as_list(value: Any) -> list[Any]:
-  """Returns a list of templates for one, or several."""
-  return list(value) if isinstance(value, list | tuple) else [value]
+def set_custom(
+  model_p: Any,
+  *,
+  ici_mesh_shape: Sequence[int],
+  dcn_mesh_shape: Sequence[int] | None = None,
+  mesh_axis_names: Sequence[str],
+  **mappings: Any,
+) -> Any:
+  """Splits a model's Config as `mappings` say; returns it.
+
+  `mappings` are the fields of `Mappings`.
+  """
+  mesh = Mesh(
+    ici_mesh_shape=ici_mesh_shape,
+    dcn_mesh_shape=dcn_mesh_shape,
+    mesh_axis_names=mesh_axis_names,
+  )
+  return set_sharding(model_p, mesh, Mappings(**mappings))
 
 
-def _set_softmax(softmax: Any, mappings: Mappings) -> None:
-  if softmax is None:
-    return
+def set_sharding(model_p: Any, mesh: Mesh, mappings: Mappings) -> Any:
+  """Sets the mesh and the mappings of a model's Config; returns it.
+
+  Which templates there are, fields whose names end alike say: of softmaxes,
+  embeddings, positions, n-grammers and stacks.
+  """
+  for field in dataclasses.fields(mesh):
+    setattr(model_p, field.name, getattr(mesh, field.name))
+  for table in _templates(model_p, 'softmax_tpl', 'embedding_tpl'):
+    _set_table(table, mappings)
+  for ngrammer in _templates(model_p, 'ngrammer_tpl'):
+    ngrammer.weight_split_dims_mapping.wt = mappings.w_vd
+  trainable = embedding_softmax.TrainablePositionalEmbedding
+  for position_emb in _templates(model_p, 'position_emb_tpl'):
+    if issubclass(position_emb.cls, trainable):
+      position_emb.weight_split_dims_mapping.wt = mappings.w_df
+      _set_lookup(position_emb, mappings)
+  for stack in _templates(model_p, 'stacked_transformer_tpl'):
+    for block in stacks.blocks(stack):
+      _set_block(block, mappings)
+  return model_p
+
+
+def _templates(model_p: Any, *endings: str) -> Iterator[Any]:
+  """Yields what is set of the fields whose names end so."""
+  for name in stacks.field_names(model_p):
+    if name.endswith(endings) and getattr(model_p, name) is not None:
+      yield getattr(model_p, name)
+
+
+def _set_block(block: Any, mappings: Mappings) -> None:
+  for layer in stacks.as_list(block.transformer_layer_params_tpl):
+    _set_attention(layer.tr_atten_tpl, mappings)
+    if layer.cross_atten_tpl is not None:
+      _set_attention(layer.cross_atten_tpl, mappings)
+    _set_feed_forward(layer.tr_fflayer_tpl, mappings)
+  if block.moe_layer_tpl is not None:
+    _set_experts(block.moe_layer_tpl, mappings)
+
+
+def _set_table(table: Any, mappings: Mappings) -> None:
+  """Sets a softmax or an embedding: [V, D], or else [D, V]."""
   class_major = (
+    embedding_softmax.Embedding,
     embedding_softmax.NClassMajorSharedEmbeddingSoftmax,
     embedding_softmax.GShardSharedEmbeddingSoftmax,
   )
   w_vd = mappings.w_vd
-  is_class_major = issubclass(softmax.cls, class_major)
   transposed = None if w_vd is None else [w_vd[1], w_vd[0]]
-  softmax.weight_split_dims_mapping.wt = w_vd if is_class_major else transposed
-  softmax.activation_split_dims_mapping.out = mappings.a_blv
-  _set_lookup(softmax, mappings)
+  is_class_major = issubclass(table.cls, class_major)
+  table.weight_split_dims_mapping.wt = w_vd if is_class_major else transposed
+  table.activation_split_dims_mapping.out = mappings.a_blv
+  _set_lookup(table, mappings)
 
 
 def _set_lookup(embedding: Any, mappings: Mappings) -> None:
   """Sets how vectors come out, and looks them up by products."""
-  if 'lookup_style' in {f.name for f in pax_fiddle.fields_of(embedding.cls)}:
+  if stacks.has(embedding, 'lookup_style'):
     embedding.lookup_style = 'matmul'
-  sharding = embedding.activation_split_dims_mapping
-  for name, value in (
-    ('emb_out_split_dims_mapping', mappings.a_bld),
-    ('extend_step_out', mappings.a_bd),
-  ):
-    if name in {f.name for f in pax_fiddle.fields_of(sharding.cls)}:
+  _set_present(
+    embedding.activation_split_dims_mapping,
+    emb_out_split_dims_mapping=mappings.a_bld,
+    extend_step_out=mappings.a_bd,
+  )
+
+
+def _set_present(sharding: Any, **values: Any) -> None:
+  """Sets those of `values` that `sharding` has fields for."""
+  for name, value in values.items():
+    if stacks.has(sharding, name):
       setattr(sharding, name, value)
 
 
 def _set_attention(attention: Any, mappings: Mappings) -> None:
   weights = attention.weight_split_dims_mapping
-  weights.proj = mappings.w_dnh
-  if mappings.w_dnh is not None:
-    weights.dconv = [mappings.w_dnh[1], None]
-  attention.activation_split_dims_mapping.blnh = mappings.a_blnh
-  attention.activation_split_dims_mapping.bld = mappings.a_bld
+  w_dnh, a_blnh, a_blh = mappings.w_dnh, mappings.a_blnh, mappings.a_blh
+  weights.proj = w_dnh
+  if w_dnh is not None:
+    weights.dconv = [w_dnh[1], None]
+    _set_present(weights, proj_headless=[w_dnh[0], w_dnh[2]])
+  if a_blh is None and a_blnh is not None:
+    a_blh = [a_blnh[0], a_blnh[1], a_blnh[3]]
+  _set_present(
+    attention.activation_split_dims_mapping,
+    blnh=a_blnh,
+    blh=a_blh,
+    bld=mappings.a_bld,
+    bd=mappings.a_bd,
+  )
 
 
 def _set_feed_forward(feed_forward: Any, mappings: Mappings) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
@@ -18,7 +17,7 @@ from praxis.layers import (
   transformers,
 )
 from praxis.layers.embedding_softmax import fused
-from praxis.layers.transformer_models import sharding
+from praxis.layers.transformer_models import scoring, sharding, stacks
 from praxis.layers.transformer_models.language_model_type import (
   LanguageModelType,
 )
@@ -68,60 +67,26 @@ class TransformerLm(base_layer.BaseLayer):
   # without the latter the loss need not make them.
   record_activations_in_xent_output: bool = False
   record_logits_in_xent_output: bool = False
-  # Weight of the mean entropy of the predictions in total_loss.
+  # Weight in total_loss of the mean negative entropy of the predictions: more
+  # of it, and they spread over more tokens.
   entropy_loss_weight: float | None = None
 
   @classmethod
-  def set_sharding_params_v1(
-    cls,
-    lm_p: Any,
-    *,
-    ici_mesh_shape: Sequence[int],
-    dcn_mesh_shape: Sequence[int] | None = None,
-    mesh_axis_names: Sequence[str],
-    **axes: Any,
-  ) -> Any:
-    """Splits a TransformerLm Config over data and model; returns it.
-
-    `axes` are the fields of `sharding.Axes`.
-    """
-    mappings = sharding.Axes(**axes).mappings()
-    mesh = sharding.Mesh(
-      ici_mesh_shape=ici_mesh_shape,
-      dcn_mesh_shape=dcn_mesh_shape,
-      mesh_axis_names=mesh_axis_names,
-    )
-    return sharding.set_sharding(lm_p, mesh, mappings)
+  def set_sharding_params_v1(cls, lm_p: Any, **options: Any) -> Any:
+    """Splits a Config over data and model; see `sharding.set_v1`."""
+    return sharding.set_v1(lm_p, **options)
 
   @classmethod
   def set_sharding_params_with_expert_parallelism(
-    cls, lm_p: Any, *, data_expert_axis: str, **kwargs: Any
+    cls, lm_p: Any, *, data_expert_axis: str, **options: Any
   ) -> Any:
     """As `set_sharding_params_v1`, with an axis that splits experts too."""
-    return cls.set_sharding_params_v1(
-      lm_p, data_expert_axis=data_expert_axis, **kwargs
-    )
+    return sharding.set_v1(lm_p, data_expert_axis=data_expert_axis, **options)
 
   @classmethod
-  def set_custom_sharding_params(
-    cls,
-    lm_p: Any,
-    *,
-    ici_mesh_shape: Sequence[int],
-    dcn_mesh_shape: Sequence[int] | None = None,
-    mesh_axis_names: Sequence[str],
-    **mappings: Any,
-  ) -> Any:
-    """Splits a TransformerLm Config as `mappings` say; returns it.
-
-    `mappings` are the fields of `sharding.Mappings`.
-    """
-    mesh = sharding.Mesh(
-      ici_mesh_shape=ici_mesh_shape,
-      dcn_mesh_shape=dcn_mesh_shape,
-      mesh_axis_names=mesh_axis_names,
-    )
-    return sharding.set_sharding(lm_p, mesh, sharding.Mappings(**mappings))
+  def set_custom_sharding_params(cls, lm_p: Any, **options: Any) -> Any:
+    """Splits a Config as its arguments say; see `sharding.set_custom`."""
+    return sharding.set_custom(lm_p, **options)
 
   def setup(self) -> None:
     if self.model_dims <= 0:
@@ -146,21 +111,15 @@ class TransformerLm(base_layer.BaseLayer):
 
   def _transformer_tpl(self) -> LayerTpl:
     """Returns the stack's Config with what the model decides for it."""
-    stacked = self.stacked_transformer_tpl.clone()
-    for block in sharding.blocks(stacked):
-      if block.model_dims not in (0, self.model_dims):
-        raise ValueError(
-          f'model_dims of the stack must be 0 or {self.model_dims} like the '
-          f"model's, got {block.model_dims}"
-        )
-      block.model_dims = self.model_dims
-      block.packed_input = self.packed_input
+    return stacks.for_model(
+      self.stacked_transformer_tpl,
+      self.model_dims,
+      self.post_attention_ngrammer_tpls,
+      packed_input=self.packed_input,
       # segment_mask, which the model always passes, hides padding as well.
-      block.fold_padding_with_segment_mask = True
-      block.mask_self_attention = self.model_type == LanguageModelType.CAUSAL
-      if self.post_attention_ngrammer_tpls is not None:
-        block.ngrammer_tpls = self.post_attention_ngrammer_tpls
-    return stacked
+      fold_padding_with_segment_mask=True,
+      mask_self_attention=self.model_type == LanguageModelType.CAUSAL,
+    )
 
   def _checked_softmax_tpl(self) -> LayerTpl:
     softmax = self.softmax_tpl.clone()
@@ -257,26 +216,11 @@ class TransformerLm(base_layer.BaseLayer):
   ) -> NestedMap:
     """Returns the scores, and with labels the losses; see `__call__`."""
     if labels is None:
-      logits = self.softmax.get_logits(activations, input_ids)
-      log_probs = jax.nn.log_softmax(logits)
-      return NestedMap(
-        logits=logits, log_probs=log_probs, probs=jnp.exp(log_probs)
-      )
-    class_ids = labels.get('class_ids')
-    output = self.softmax(
-      activations,
-      class_weights=labels.class_weights[..., None],
-      class_ids=None if class_ids is None else class_ids[..., None],
-      class_probabilities=labels.get('class_probabilities'),
-      input_ids=input_ids,
-    )
-    weights = labels.class_weights.astype(jnp.float32)
-    output.per_token_xent = output.per_example_xent * weights
-    output.per_sequence_xent = jnp.sum(output.per_token_xent, axis=-1)
-    output.total_loss = output.avg_xent
+      return scoring.probabilities(self.softmax, activations, input_ids)
+    output = scoring.score_labels(self.softmax, activations, labels, input_ids)
     if self.entropy_loss_weight:
-      output.total_loss += self.entropy_loss_weight * _entropy(output, weights)
-    self._add_aux_losses(output)
+      self._add_entropy_loss(output, labels.class_weights)
+    scoring.add_aux_losses(self, output, skip=self.skip_aux_loss)
     self._record(output, activations, input_ids)
     return output
 
@@ -368,17 +312,21 @@ class TransformerLm(base_layer.BaseLayer):
     self.add_summary('num_unpadded_tokens', count)
     self.add_summary('ratio_unpadded_tokens', lambda: count() / paddings.size)
 
-  def _add_aux_losses(self, output: NestedMap) -> None:
-    collected = self.variables.get(base_layer.AUX_LOSS, {})
-    is_loss = lambda x: isinstance(x, base_layer.AuxLossStruct)
-    losses = jax.tree.leaves(collected, is_leaf=is_loss)
-    zero = jnp.zeros([], jnp.float32)
-    output.aux_loss = sum((jnp.sum(loss.value) for loss in losses), zero)
-    output.aux_loss_weight = sum(
-      (jnp.sum(loss.weight) for loss in losses), zero
+  def _add_entropy_loss(
+    self, output: NestedMap, weights: Float[Array, 'B T']
+  ) -> None:
+    """Adds the mean negative entropy, in nats, of the predictions."""
+    weights = weights.astype(jnp.float32)
+    total = jnp.sum(weights)
+    shares = weights / jnp.where(total > 0.0, total, 1.0)
+    log_probs = output.log_probs
+    negative = jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+    output.avg_entropy_loss = jnp.sum(negative * shares)
+    output.total_loss += self.entropy_loss_weight * output.avg_entropy_loss
+    self.add_summary('avg_entropy_loss', output.avg_entropy_loss)
+    self.add_summary(
+      'per_token_logits', jnp.mean(output.logits, axis=-1) * shares
     )
-    if not self.skip_aux_loss:
-      output.total_loss += output.aux_loss
 
   def _record(
     self, output: NestedMap, activations: Array, input_ids: Array | None
@@ -391,10 +339,3 @@ class TransformerLm(base_layer.BaseLayer):
       output.pop('log_probs', None)
     elif 'logits' not in output:
       output.logits = self.softmax.get_logits(activations, input_ids)
-
-
-def _entropy(output: NestedMap, weights: Array) -> Float[Array, '']:
-  """Returns the mean entropy, in nats, of the predicted distributions."""
-  log_probs = output.log_probs
-  entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
-  return jnp.sum(entropy * weights) / jnp.maximum(jnp.sum(weights), 1.0)

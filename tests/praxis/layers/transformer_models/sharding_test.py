@@ -11,7 +11,7 @@ import pytest
 from praxis import base_layer, pax_fiddle
 from praxis.layers import embedding_softmax as es
 from praxis.layers import transformer_models, transformers
-from praxis.layers.transformer_models import sharding
+from praxis.layers.transformer_models import sharding, stacks
 from praxis.nested_map import NestedMap
 from tests.testing.layers import random_variables
 
@@ -25,7 +25,7 @@ def _lm(**fields):
     name='lm', model_dims=8, vocab_size=16, **fields
   )
   stack = lm.stacked_transformer_tpl
-  for block in sharding.blocks(stack):
+  for block in stacks.blocks(stack):
     block.set(num_layers=1, hidden_dims=16, num_heads=2)
   return lm
 
@@ -166,7 +166,7 @@ def test_blocks_descend_into_repeats_and_pipelines():
   repeated = transformers.StackedTransformerRepeated.config(block=block)
   pipelined = transformers.PipelinedTransformer.config(pipeline_stage=repeated)
   for stack in (block, repeated, pipelined):
-    (found,) = sharding.blocks(stack)
+    (found,) = stacks.blocks(stack)
     assert found.num_layers == 3
 
 

@@ -14,7 +14,7 @@ from praxis import base_layer
 from praxis.kernels import softmax_xent
 from praxis.layers import embedding_softmax as es
 from praxis.layers import transformer_models, transformers
-from praxis.layers.transformer_models import LanguageModelType, sharding
+from praxis.layers.transformer_models import LanguageModelType, stacks
 from praxis.nested_map import NestedMap
 from tests.testing.layers import random_variables
 
@@ -207,7 +207,8 @@ def test_aux_losses_and_entropy_join_the_total(skip):
   entropy = -(np.exp(log_probs) * log_probs).sum(-1).mean()
   assert out.aux_loss == out.z_loss > 0
   assert out.aux_loss_weight == 1
-  want = out.avg_xent + 0.3 * entropy + (0 if skip else out.z_loss)
+  assert out.avg_entropy_loss == pytest.approx(-entropy)
+  want = out.avg_xent - 0.3 * entropy + (0 if skip else out.z_loss)
   np.testing.assert_allclose(out.total_loss, want, rtol=1e-5)
 
 
@@ -223,7 +224,7 @@ def test_summaries_count_tokens():
 
 def _rotary(lm):
   lm.position_emb_tpl = None
-  block = next(sharding.blocks(lm.stacked_transformer_tpl))
+  block = next(stacks.blocks(lm.stacked_transformer_tpl))
   layer = block.transformer_layer_params_tpl
   layer.tr_atten_tpl.set(use_rotary_position_emb=True, combine_qkv=True)
   return lm
