@@ -29,7 +29,7 @@ def build(cfg: Any, *args: Any, seed: int = 0, **kwargs: Any) -> Any:
   numbers = np.random.default_rng(seed)
   # Drawn here, not by the layer: nothing to compile.
   draw = lambda x: jnp.asarray(
-    numbers.normal(size=x.shape) * (0.1 + 0.5 / max(1, x.shape[0]) ** 0.5),
+    numbers.normal(size=x.shape) * (0.1 + 0.5 / (*x.shape, 1)[0] ** 0.5),
     x.dtype,
   )
   return layer, jax.tree.map(draw, init)

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""N-grammers: embeddings augmented with those of latent bigrams.
+
+References: N-Grammer: Augmenting Transformers with latent n-grams,
+https://arxiv.org/abs/2207.06366
+"""
+
+from praxis.layers.ngrammer.bigrams import get_bigram_ids as get_bigram_ids
+from praxis.layers.ngrammer.bregman_ngrammer import (
+  BregmanNgrammer as BregmanNgrammer,
+)
+from praxis.layers.ngrammer.clusters import (
+  VectorQuantization as VectorQuantization,
+)
+from praxis.layers.ngrammer.compression import (
+  BregmanCompression as BregmanCompression,
+)
+from praxis.layers.ngrammer.heads import NgrammerStub as NgrammerStub
+from praxis.layers.ngrammer.ngram import Ngrammer as Ngrammer
+from praxis.layers.ngrammer.vq_ngrammer import VQNgrammer as VQNgrammer
