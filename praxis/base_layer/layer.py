@@ -181,10 +181,10 @@ class BaseLayer(quantized.QuantizedVariables, children.ParentModule):
     Raises:
       AttributeError: the layer has an attribute of that name.
     """
-    self._declare(name, var_hparams, trainable)
+    self._declare_variable(name, var_hparams, trainable)
 
   @nn.nowrap
-  def _declare(
+  def _declare_variable(
     self, name: str, var_hparams: WeightHParams, trainable: bool = True
   ) -> None:
     """Does what create_variable does, where subclasses do more there."""

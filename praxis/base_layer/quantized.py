@@ -72,10 +72,10 @@ class QuantizedVariables(nn.Module):
     stored = copy.copy(weight_hparams)
     stored.dtype = dtype
     stored.init = WeightInit.Constant(0)
-    self._declare(name, stored)
-    self._declare(name + QUANTIZED_SCALE_NAME_POSTFIX, scale_hparams)
+    self._declare_variable(name, stored)
+    self._declare_variable(name + QUANTIZED_SCALE_NAME_POSTFIX, scale_hparams)
     if not use_symmetric:
-      self._declare(name + QUANTIZED_ZP_NAME_POSTFIX, scale_hparams)
+      self._declare_variable(name + QUANTIZED_ZP_NAME_POSTFIX, scale_hparams)
 
   @nn.nowrap
   def get_quantized_weight(
@@ -93,11 +93,11 @@ class QuantizedVariables(nn.Module):
     self, name: str, weight_hparams: WeightHParams
   ) -> None:
     """Declares a weight and a mask of its shape, which starts as False."""
-    self._declare(name, weight_hparams)
+    self._declare_variable(name, weight_hparams)
     mask = copy.copy(weight_hparams)
     mask.init = WeightInit.Constant(False)
     mask.dtype = jnp.bool_
-    self._declare(name + SPARSITY_NAME_POSTFIX, mask, trainable=False)
+    self._declare_variable(name + SPARSITY_NAME_POSTFIX, mask, trainable=False)
 
   @nn.nowrap
   def get_sparse_weight(self, name: str) -> tuple[JTensor, JTensor]:
