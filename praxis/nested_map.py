@@ -10,7 +10,8 @@ from typing import Any
 
 import jax
 
-_KEY = re.compile(r'[A-Za-z_][A-Za-z0-9_]*')
+# An identifier; or several, as the keys of feature converters are.
+_KEY = re.compile(r'[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z0-9_]+)*')
 _STEP = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)|\[(\d+)\]')
 
 

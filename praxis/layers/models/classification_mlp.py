@@ -27,12 +27,12 @@ class ClassificationMLPModel(base_model.BaseModel):
     softmax = self.softmax_tpl.clone()
     if not softmax.input_dims:
       softmax.input_dims = self.mlp_tpl.ff_tpl.output_dims
-    self.create_child('mlp_layers', self.mlp_tpl.clone())
+    self.create_child('mlp_layers_0', self.mlp_tpl.clone())
     self.create_child('softmax', softmax)
 
   def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
     """Returns what the softmax returns for the batch's labels."""
-    hidden = self.mlp_layers(self.softmax.emb_lookup(input_batch.ids))
+    hidden = self.mlp_layers_0(self.softmax.emb_lookup(input_batch.ids))
     return self.softmax(
       hidden,
       class_weights=input_batch.weights[..., None],

@@ -59,7 +59,9 @@ class LanguageModel(base_model.BaseModel):
       self.token_counter(input_batch.ids, paddings)
     labels = NestedMap(
       class_ids=input_batch.labels,
-      class_weights=self._label_weights(input_batch),
+      class_weights=xent_metrics.label_weights(
+        input_batch, self.apply_eval_sample_weights
+      ),
     )
     segments = {}
     if self.lm_tpl.packed_input:
@@ -76,20 +78,13 @@ class LanguageModel(base_model.BaseModel):
     self, predictions: NestedMap, input_batch: NestedMap
   ) -> tuple[NestedMap, NestedMap]:
     """Returns the metrics, total_loss among them, and outputs by example."""
-    labels, weights = input_batch.labels, self._label_weights(input_batch)
-    metrics = xent_metrics.weighted_scalars(predictions, labels, weights)
-    if self.report_strict_acc:
-      metrics.acc_strict = xent_metrics.strict_accuracy(
-        predictions, labels, weights
-      )
-    if self.return_predictions:
-      return metrics, predictions
-    per_example = NestedMap(
-      labels=labels, scores=-predictions.per_sequence_xent
+    return xent_metrics.compute_xent_loss_helper(
+      predictions,
+      input_batch,
+      self.return_predictions,
+      self.apply_eval_sample_weights,
+      self.report_strict_acc,
     )
-    if 'eval_sample_weights' in input_batch:
-      per_example.eval_sample_weights = input_batch.eval_sample_weights
-    return metrics, per_example
 
   def decode(self, input_batch: NestedMap) -> base_model.DecodeOut:
     """Continues the texts of a batch, as `decoder_tpl` says.
@@ -127,12 +122,6 @@ class LanguageModel(base_model.BaseModel):
   ) -> base_model.ProcessDecodeOut:
     """Returns the texts that `input_obj` makes of decoded ids, by prompt."""
     return decode_output.process(input_obj, decode_out)
-
-  def _label_weights(self, batch: NestedMap) -> Float[Array, 'B T']:
-    weights = batch.weights
-    if self.apply_eval_sample_weights and 'eval_sample_weights' in batch:
-      weights = weights * batch.eval_sample_weights[:, None]
-    return weights
 
   def _paddings(self, batch: NestedMap) -> Float[Array, 'B T']:
     if 'paddings' in batch:

@@ -21,7 +21,7 @@ def test_loss_is_a_cross_entropy_with_gradients():
   ids = jnp.asarray([[1, 2, 3], [4, 5, 6]])
   batch = NestedMap(ids=ids, labels=ids[::-1], weights=jnp.ones(ids.shape))
   variables = random_variables(layer, batch, scale=1.0)
-  assert set(variables['params']) == {'mlp_layers', 'softmax'}
+  assert set(variables['params']) == {'mlp_layers_0', 'softmax'}
   metrics, out = jax.jit(layer.apply)(variables, batch)
   np.testing.assert_array_equal(out.labels, batch.labels)
 

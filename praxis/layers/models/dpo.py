@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that learn from preferences, without a reward model.
+
+A policy is to prefer the better of two answers more than a frozen reference
+does: with d the log probability of an answer under the policy minus that under
+the reference, the loss of a pair is -log sigmoid(beta * (d_w - d_l)).
+
+References: Direct Preference Optimization, https://arxiv.org/abs/2305.18290
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from praxis import base_layer, base_model, pax_fiddle
+from praxis.layers import embedding_softmax, transformer_models
+from praxis.layers.models import (
+  dpo_examples,
+  sequence_model,
+  xent_metrics,
+)
+from praxis.layers.transformer_models import LanguageModelType
+from praxis.nested_map import NestedMap
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+
+
+class LanguageModelDPO(base_model.BaseModel):
+  """A TransformerLm that learns from the pairs of a DPOExample."""
+
+  # What the policy is compared with; it gets no gradient.
+  ref_mdl: transformer_models.TransformerLm = pax_fiddle.instance_field(
+    transformer_models.TransformerLm
+  )
+  # The policy.
+  mdl: transformer_models.TransformerLm = pax_fiddle.instance_field(
+    transformer_models.TransformerLm
+  )
+  # How dearly it pays for leaving the reference.
+  beta: float = 0.1
+  # Counts the tokens of both answers.
+  token_counter: embedding_softmax.TokenCounter = pax_fiddle.instance_field(
+    embedding_softmax.TokenCounter
+  )
+  # Whether pairs count by the batch's eval_sample_weights, [B].
+  apply_eval_sample_weights: bool = False
+  # What a token attends to; that of both models.
+  model_type: LanguageModelType = LanguageModelType.CAUSAL
+
+  def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
+    """Returns y_w_ref, y_l_ref, y_w_pi and y_l_pi; see `TransformerLm`."""
+    pairs = dpo_examples.DPOExample.from_feature_converter(input_batch)
+    predictions = NestedMap()
+    for name, half in (('y_l', pairs.y_l), ('y_w', pairs.y_w)):
+      self.token_counter(half.inputs, half.paddings)
+      half.causal_attention_mask = self._causal_mask(half)
+      arguments = half.as_xformer_lm_input()
+      predictions[f'{name}_ref'] = self.ref_mdl(**arguments)
+      predictions[f'{name}_pi'] = self.mdl(**arguments)
+    return predictions
+
+  def compute_loss(
+    self, predictions: NestedMap, input_batch: NestedMap
+  ) -> tuple[NestedMap, dict[str, Any]]:
+    """Returns total_loss, its weight the number of pairs, and {}."""
+    weights = None
+    if self.apply_eval_sample_weights:
+      if 'eval_sample_weights' not in input_batch:
+        raise ValueError(
+          "a batch needs 'eval_sample_weights' with apply_eval_sample_weights, "
+          f'got {sorted(input_batch)}'
+        )
+      weights = input_batch.eval_sample_weights
+    return compute_dpo_loss_helper(self, predictions, weights)
+
+  def _causal_mask(self, half: dpo_examples.DPOExampleHalf) -> Array | None:
+    if self.model_type == LanguageModelType.PREFIX:
+      return 1 - half.inputs_indicator
+    if self.model_type == LanguageModelType.BIDIRECTIONAL:
+      return jnp.zeros_like(half.inputs)
+    return None
+
+
+class SequenceModelDPO(base_model.BaseModel):
+  """An encoder-decoder that learns from the pairs of a DPOExampleSeq2Seq.
+
+  A batch of `SequenceModel`, with src and tgt, is evaluated as that does.
+  """
+
+  # The policy, and the reference it is compared with.
+  model_tpl: LayerTpl = pax_fiddle.template_field(
+    transformer_models.TransformerEncoderDecoder
+  )
+  # How dearly the policy pays for leaving the reference.
+  beta: float = 0.1
+  # What labels give to all other classes in training; the softmax's own when
+  # absent.
+  label_smoothing_prob: float | None = None
+
+  def setup(self) -> None:
+    model = sequence_model.smoothed(self.model_tpl, self.label_smoothing_prob)
+    self.create_child('model', model)
+    self.create_child('ref_model', model.clone())
+
+  def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
+    """Returns y_w_ref, y_l_ref, y_w_pi and y_l_pi, or what the policy says."""
+    if 'src' in input_batch:
+      return self.model(**sequence_model.arguments_of(input_batch))
+    pairs = dpo_examples.DPOExampleSeq2Seq.from_feature_converter(input_batch)
+    predictions = NestedMap()
+    for name, half in (('y_l', pairs.y_l), ('y_w', pairs.y_w)):
+      arguments = half.as_xformer_encdec_input()
+      predictions[f'{name}_ref'] = self.ref_model(**arguments)
+      predictions[f'{name}_pi'] = self.model(**arguments)
+    return predictions
+
+  def compute_loss(
+    self, predictions: NestedMap, input_batch: NestedMap
+  ) -> tuple[NestedMap, dict[str, Any]]:
+    """Returns total_loss, its weight the number of pairs, and {}."""
+    if 'src' in input_batch:
+      return xent_metrics.compute_xent_loss_helper(
+        predictions, input_batch.tgt, return_predictions=False
+      )
+    return compute_dpo_loss_helper(self, predictions)
+
+
+def compute_dpo_loss_helper(
+  model: base_model.BaseModel,
+  predictions: NestedMap,
+  weights: Float[Array, 'B'] | None = None,
+) -> tuple[NestedMap, dict[str, Any]]:
+  """Returns ({'total_loss': (loss, number of pairs)}, {}).
+
+  Args:
+    model: has beta, and gets the summaries.
+    predictions: y_w_ref, y_l_ref, y_w_pi and y_l_pi, outputs of a softmax.
+    weights: of the pairs; 1 when absent.
+  """
+  frozen = jax.lax.stop_gradient
+  log_p = {
+    'y_w_ref': frozen(_log_probability(predictions.y_w_ref)),
+    'y_w_pi': _log_probability(predictions.y_w_pi),
+    'y_l_ref': frozen(_log_probability(predictions.y_l_ref)),
+    'y_l_pi': _log_probability(predictions.y_l_pi),
+  }
+  for name, value in log_p.items():
+    model.add_summary(f'dpo/{name}_log_p', jnp.mean(value))
+    add_hist(model, f'dpo/{name}_log_p', value)
+  rewards = {
+    'r_hat_y_w': model.beta * (log_p['y_w_pi'] - log_p['y_w_ref']),
+    'r_hat_y_l': model.beta * (log_p['y_l_pi'] - log_p['y_l_ref']),
+  }
+  margin = rewards['r_hat_y_w'] - rewards['r_hat_y_l']
+  for name, value in (rewards | {'delta_r_hat': margin}).items():
+    model.add_summary(f'dpo/{name}', jnp.mean(value))
+    model.add_summary(f'dpo/{name}_std', jnp.std(value))
+    add_hist(model, f'dpo/{name}', value)
+  if weights is None:
+    weights = jnp.ones_like(margin)
+  num_pairs = jnp.sum(weights)
+  shares = weights / jnp.where(num_pairs > 0, num_pairs, 1.0)
+  loss = -jnp.sum(jax.nn.log_sigmoid(margin) * shares)
+  model.add_summary('dpo/dpo_loss', loss)
+  model.add_summary(
+    '_dpo_topline/p_correct_ranking', jnp.mean(jax.nn.sigmoid(margin))
+  )
+  return NestedMap(total_loss=(loss, num_pairs)), {}
+
+
+def add_hist(
+  layer: base_layer.BaseLayer,
+  name: str,
+  expression: Array,
+  verbosity: int = 2,
+) -> None:
+  """Adds the summary `name` of `layer`, a histogram."""
+  layer.add_summary(
+    name,
+    expression,
+    summary_type=base_layer.SummaryType.HISTOGRAM,
+    verbosity=verbosity,
+  )
+
+
+def _log_probability(output: NestedMap) -> Float[Array, 'B']:
+  """Returns that of the labels, a softmax's output says.
+
+  Raises:
+    ValueError: it is not in float32, in which alone learning is stable.
+  """
+  for name in ('per_example_xent', 'per_sequence_xent'):
+    if output[name].dtype != jnp.float32:
+      raise ValueError(
+        f'{name} must be float32 for DPO, got {output[name].dtype}; let the '
+        'softmax compute in float32'
+      )
+  return -output.per_sequence_xent
