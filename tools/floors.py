@@ -10,6 +10,7 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     'core',
     (
       'praxis.base_hyperparams',
+      'praxis.fiddle_tags',
       'praxis.nested_map',
       'praxis.pax_fiddle',
       'praxis.py_utils',
@@ -37,7 +38,14 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
       'praxis.sample_decode',
     ),
   ),
-  ('models', ('praxis.layers.models', 'praxis.layers.transformer_models')),
+  (
+    'models',
+    (
+      'praxis.layers.models',
+      'praxis.layers.quantization.quantize',
+      'praxis.layers.transformer_models',
+    ),
+  ),
   (
     'learning',
     (

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import (
@@ -74,12 +75,25 @@ def _split_over(
   axes = mesh.axis_names
   specs = (tuple(_spec(kind, axes) for kind in side) for side in kinds)
   in_specs, out_specs = specs
-  return jax.shard_map(
-    _summed(fn, kinds[1], axes),
-    in_specs=in_specs,
-    out_specs=out_specs,
-    check_vma=False,
-  )
+
+  def run(*args: JTensor) -> tuple[JTensor, ...]:
+    # An empty operand, which stands for an absent one, is a constant: Shardy of
+    # jaxlib 0.11 crashes where it moves one into the mapped function.
+    present = [i for i, arg in enumerate(args) if arg.size]
+
+    def local(*shards: JTensor) -> tuple[JTensor, ...]:
+      given = iter(shards)
+      filled = (next(given) if a.size else jnp.zeros(0, a.dtype) for a in args)
+      return _summed(fn, kinds[1], axes)(*filled)
+
+    return jax.shard_map(
+      local,
+      in_specs=tuple(in_specs[i] for i in present),
+      out_specs=out_specs,
+      check_vma=False,
+    )(*(args[i] for i in present))
+
+  return run
 
 
 def _summed(
@@ -148,7 +162,7 @@ def _one_at_a_time(
       pairs = zip(args, batched, strict=True)
       return fn(*(a[i] if b else a for a, b in pairs))
 
-    results = jax.lax.map(one, jax.numpy.arange(size))
+    results = jax.lax.map(one, jnp.arange(size))
     return tuple(results), (True,) * num_results
 
   return rule
