@@ -23,7 +23,10 @@ import fiddle as fdl
 from praxis import pax_fiddle
 from praxis.struct_text import StrOverride as StrOverride
 from praxis.struct_text import nested_struct_to_text as nested_struct_to_text
+from praxis.struct_text import visit_nested_struct as visit_nested_struct
 
+OverrideSubConfigFieldProtocol = pax_fiddle.OverrideSubConfigFieldProtocol
+SubConfigFactory = pax_fiddle.SubConfigFactory
 sub_config_field = pax_fiddle.sub_config_field
 instantiate = pax_fiddle.instantiate
 
@@ -40,6 +43,7 @@ class _HParamsType(type):
       if bases:
         _refuse_silent_overrides(cls)
       dataclasses.dataclass(kw_only=True)(cls)
+      pax_fiddle.register_dataclass(cls)
 
   def __call__(cls, *args: Any, **kwargs: Any) -> Any:
     if cls.owner:
@@ -53,6 +57,11 @@ class _HParamsType(type):
       return False
     made = fdl.get_callable(value)
     return isinstance(made, type) and issubclass(made, cls.owner)
+
+  @property
+  def cls(cls) -> Any:
+    """The class whose `HParams` this is; itself if it stands alone."""
+    return cls.owner or cls
 
   def config(cls, **kwargs: Any) -> pax_fiddle.Config:
     return pax_fiddle.Config(cls, **kwargs)
@@ -192,9 +201,21 @@ class FiddleBaseParameterizable:
     pass
 
   @property
-  def hparams(self) -> pax_fiddle.Config:
-    """A Config that would build this object again."""
-    return config_of(self)
+  def hparams(self) -> HParamsView:
+    """What this object was configured with, to read; `clone()` is a Config."""
+    return HParamsView(config_of(self))
+
+  @classmethod
+  def make(cls, **kwargs: Any) -> Any:
+    """Returns an object of these fields; ValueError for missing ones."""
+    required = {
+      f.name
+      for f in pax_fiddle.fields_of(cls)
+      if f.default is f.default_factory is dataclasses.MISSING
+    }
+    if missing := sorted(required - set(kwargs)):
+      raise ValueError(f'{cls.__name__}.make wants values of {missing}')
+    return cls.config(**kwargs).Instantiate()
 
   @classmethod
   def config(cls, **kwargs: Any) -> pax_fiddle.Config:
@@ -203,6 +224,34 @@ class FiddleBaseParameterizable:
   @classmethod
   def partial(cls, **kwargs: Any) -> pax_fiddle.Partial:
     return pax_fiddle.Partial(cls, **kwargs)
+
+
+class HParamsView:
+  """The Config that would build an object again, to read but not to change."""
+
+  def __init__(self, config: pax_fiddle.Config):
+    object.__setattr__(self, '_config', config)
+
+  def clone(self) -> pax_fiddle.Config:
+    """Returns a Config that may be changed, and builds the object again."""
+    return self._config.clone()
+
+  def __getattr__(self, name: str) -> Any:
+    if name.startswith('_'):
+      raise AttributeError(name)
+    return getattr(self._config, name)
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    kind = self._config.cls.__name__
+    raise AttributeError(
+      f'cannot set {name!r} of a {kind} that is built already; clone() its '
+      'hparams, change that, and build it'
+    )
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, HParamsView) and self._config == other._config
+
+  __hash__ = None
 
 
 def config_of(owner: Any) -> pax_fiddle.Config:
@@ -255,4 +304,7 @@ dataclasses.dataclass(kw_only=True, eq=False, repr=False)(
   FiddleBaseParameterizable
 )
 lift_hparams(FiddleBaseParameterizable)
+# Upstream's other names of these.
 BaseParameterizable = FiddleBaseParameterizable
+FiddleBaseParameterizableBase = FiddleBaseParameterizable
+FiddleHParamsClassStub = _HParamsType

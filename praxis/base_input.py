@@ -241,7 +241,7 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
   def __reduce__(self):
     peeked = self._peeked is not None
     state = self._state_before_peek if peeked else self._state_or_none()
-    return _rebuild, (self.hparams, state)
+    return _rebuild, (self.hparams.clone(), state)
 
 
 class MultiInput(BaseInput):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import fiddle as fdl
@@ -22,33 +22,58 @@ class StrOverride:
 
 
 def nested_struct_to_text(
-  value: Any, include_types: bool = False, separator: str = ':'
+  obj_to_visit: Any, include_types: bool = False, separator: str = ':'
 ) -> str:
-  """Returns one sorted line per leaf of `value`, such as `a.b[3].c : 1`.
+  """Returns one sorted line per leaf, such as `a.b[3].c : 1`.
 
   Raises:
     ValueError: a container holds itself.
   """
   lines = []
-  for path, leaf in _leaves(value, '', ()):
+
+  def add(path: str, leaf: Any) -> None:
     kind = f' {separator} {type(leaf).__name__}' if include_types else ''
     lines.append(f'{path}{kind} {separator} {_leaf_text(leaf)}')
+
+  visit_nested_struct(obj_to_visit, add)
   return '\n'.join(sorted(lines)) + '\n'
 
 
-def _leaves(
-  value: Any, path: str, parents: tuple[int, ...]
-) -> Iterator[tuple[str, Any]]:
-  children = _children(value)
-  if children is None:
-    yield path, value
-    return
-  if id(value) in parents:
-    raise ValueError(f'A circular reference chain is detected at {path!r}')
-  parents = (*parents, id(value))
-  for step, child in children:
-    joined = step if not path or step.startswith('[') else f'.{step}'
-    yield from _leaves(child, path + joined, parents)
+def visit_nested_struct(
+  obj_to_visit: Any,
+  visit_fn: Callable[[str, Any], None],
+  enter_fn: Callable[[str, Any], bool] | None = None,
+  exit_fn: Callable[[str, Any], None] | None = None,
+) -> None:
+  """Calls `visit_fn(path, leaf)` for each leaf of nested values, in order.
+
+  Args:
+    obj_to_visit: Configs, parameters, dataclasses, maps, lists and tuples.
+    visit_fn: called on leaves, and on what is not entered.
+    enter_fn: called on each container; False: it is taken for a leaf.
+    exit_fn: called on each container that was entered, after its parts.
+
+  Raises:
+    ValueError: a container holds itself.
+  """
+  entered: list[int] = []
+
+  def visit(path: str, value: Any) -> None:
+    children = _children(value)
+    if children is None or (enter_fn and not enter_fn(path, value)):
+      visit_fn(path, value)
+      return
+    if id(value) in entered:
+      raise ValueError(f'A circular reference chain is detected at {path!r}')
+    entered.append(id(value))
+    for step, child in children:
+      dot = '.' if path and not step.startswith('[') else ''
+      visit(f'{path}{dot}{step}', child)
+    entered.pop()
+    if exit_fn:
+      exit_fn(path, value)
+
+  visit('', obj_to_visit)
 
 
 def _children(value: Any) -> list[tuple[str, Any]] | None:

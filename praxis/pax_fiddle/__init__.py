@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How everything in Pax is configured: dataclass fields, held in a `Config`.
+
+A configurable class declares its parameters as fields; `Config(Linear)` holds
+values for them until `build` makes the object. A template field keeps its
+Config for the owner to build, an instance field is built with its owner.
+"""
+
+# The Fiddle vocabulary, so that user code needs this module alone.
+from fiddle import NO_VALUE as NO_VALUE
+from fiddle import Buildable as Buildable
+from fiddle import Tag as Tag
+from fiddle import TaggedValue as TaggedValue
+from fiddle import add_tag as add_tag
+from fiddle import assign as assign
+from fiddle import cast as cast
+from fiddle import clear_tags as clear_tags
+from fiddle import copy_with as copy_with
+from fiddle import deepcopy_with as deepcopy_with
+from fiddle import get_callable as get_callable
+from fiddle import get_tags as get_tags
+from fiddle import materialize_defaults as materialize_defaults
+from fiddle import ordered_arguments as ordered_arguments
+from fiddle import remove_tag as remove_tag
+from fiddle import set_tagged as set_tagged
+from fiddle import set_tags as set_tags
+
+from praxis.pax_fiddle.auto import auto_config as auto_config
+from praxis.pax_fiddle.building import build as build
+from praxis.pax_fiddle.building import (
+  copy_inheritable_base_layer_params as copy_inheritable_base_layer_params,
+)
+from praxis.pax_fiddle.building import inherit as inherit
+from praxis.pax_fiddle.building import instantiate as instantiate
+from praxis.pax_fiddle.configs import ArgFactory as ArgFactory
+from praxis.pax_fiddle.configs import CloneAndSetMixin as CloneAndSetMixin
+from praxis.pax_fiddle.configs import Config as Config
+from praxis.pax_fiddle.configs import Partial as Partial
+from praxis.pax_fiddle.configs import PaxArgFactory as PaxArgFactory
+from praxis.pax_fiddle.configs import PaxConfig as PaxConfig
+from praxis.pax_fiddle.configs import PaxPartial as PaxPartial
+from praxis.pax_fiddle.configs import mesh_shape as mesh_shape
+from praxis.pax_fiddle.configs import owner_of as owner_of
+from praxis.pax_fiddle.configs import update_callable as update_callable
+from praxis.pax_fiddle.fields import (
+  OverrideSubConfigFieldProtocol as OverrideSubConfigFieldProtocol,
+)
+from praxis.pax_fiddle.fields import SubConfigFactory as SubConfigFactory
+from praxis.pax_fiddle.fields import fdl_field as fdl_field
+from praxis.pax_fiddle.fields import field as field
+from praxis.pax_fiddle.fields import instance_field as instance_field
+from praxis.pax_fiddle.fields import sub_config_field as sub_config_field
+from praxis.pax_fiddle.fields import template_field as template_field
+from praxis.pax_fiddle.metadata import FieldMetadata as FieldMetadata
+from praxis.pax_fiddle.metadata import field_has_tag as field_has_tag
+from praxis.pax_fiddle.metadata import field_metadata as field_metadata
+from praxis.pax_fiddle.metadata import fields_of as fields_of
+from praxis.pax_fiddle.templates import TemplateWrapper as TemplateWrapper
+from praxis.pax_fiddle.templates import wrap_templates as wrap_templates
+from praxis.pax_fiddle.traversal import BasicTraversal as BasicTraversal
+from praxis.pax_fiddle.traversal import MemoizedTraversal as MemoizedTraversal
+from praxis.pax_fiddle.traversal import register_dataclass as register_dataclass

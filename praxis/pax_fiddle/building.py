@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a tree of Configs becomes objects."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import fiddle as fdl
+from fiddle import building as fiddle_building
+from fiddle import daglish
+
+from praxis.pax_fiddle import metadata, templates
+
+
+def build(buildable: Any) -> Any:
+  """Builds every Config within `buildable`, except those that are templates.
+
+  A Config that is referenced twice is built once. A layer passes the values
+  that layers inherit (dtypes, mesh, initialiser) to the layers built with it.
+  """
+  buildable = templates.wrap_templates(buildable)
+  return _build_detached(copy_inheritable_base_layer_params(buildable))
+
+
+def instantiate(config: Any, **overrides: Any) -> Any:
+  """Builds a copy of `config` with `overrides` assigned.
+
+  Raises:
+    ValueError: `config` is neither a Config nor has a method `Instantiate`.
+  """
+  if isinstance(config, fdl.Buildable):
+    config = copy.copy(config)
+    for name, value in overrides.items():
+      setattr(config, name, value)
+    return build(config)
+  if hasattr(config, 'Instantiate'):
+    return config.Instantiate(**overrides)
+  raise ValueError(
+    f'Unknown configuration type {type(config)}; pass a pax_fiddle.Config'
+  )
+
+
+def copy_inheritable_base_layer_params(buildable: Any) -> Any:
+  """Returns a copy in which layers have what they inherit from layers above."""
+  owners: list[fdl.Buildable] = []
+
+  def visit(value: Any, state: daglish.MemoizedTraversal) -> Any:
+    if not hasattr(_callable(value), 'INHERITED'):
+      return state.map_children(value)
+    if owners:
+      value = copy.copy(value)
+      inherit(value, owners[-1])
+    owners.append(value)
+    try:
+      return state.map_children(value)
+    finally:
+      owners.pop()
+
+  return daglish.MemoizedTraversal.run(visit, buildable)
+
+
+def inherit(child: Any, owner: Any) -> None:
+  """Gives the unset inheritable fields of Config `child` the owner's values.
+
+  `owner` is a layer or its Config. A field is inheritable when the child's
+  class lists it in `INHERITED` and declares no default of its own for it.
+  """
+  if not isinstance(child, fdl.Config):
+    return
+  cls = _callable(child)
+  for name in getattr(cls, 'INHERITED', ()):
+    if name in child.__arguments__ or not hasattr(owner, name):
+      continue
+    if not _is_redeclared(cls, name):
+      setattr(child, name, copy.deepcopy(getattr(owner, name)))
+
+
+def _build_detached(buildable: Any) -> Any:
+  """Builds; a flax module gets no parent: who assigns it becomes that."""
+
+  def visit(value: Any, state: daglish.MemoizedTraversal) -> Any:
+    if not isinstance(value, fdl.Buildable):
+      return state.map_children(value)
+    arguments = {
+      name: state.call(argument, daglish.Attr(name))
+      for name, argument in value.__arguments__.items()
+    }
+    if 'parent' in {f.name for f in metadata.fields_of(_callable(value))}:
+      arguments.setdefault('parent', None)
+    return fiddle_building.call_buildable(
+      value, arguments, current_path=state.current_path
+    )
+
+  return daglish.MemoizedTraversal.run(visit, buildable)
+
+
+def _callable(value: Any) -> Any:
+  return fdl.get_callable(value) if isinstance(value, fdl.Buildable) else None
+
+
+def _is_redeclared(cls: Any, name: str) -> bool:
+  base = cls.INHERITED[name]
+  own = next(f for f in metadata.fields_of(cls) if f.name == name)
+  return own.default is not base.default

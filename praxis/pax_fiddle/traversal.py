@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Fiddle sees into: maps and parameters, like any other container.
+
+Configs within them are found, built, drawn and serialised.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TypeVar
+
+from fiddle import daglish
+
+from praxis import nested_map
+
+T = TypeVar('T')
+
+# Upstream walks with a registry of its own; here all walks see the same.
+BasicTraversal = daglish.BasicTraversal
+MemoizedTraversal = daglish.MemoizedTraversal
+
+daglish.register_node_traverser(
+  nested_map.NestedMap,
+  flatten_fn=lambda m: (tuple(m.values()), tuple(m)),
+  unflatten_fn=lambda values, keys: nested_map.NestedMap(
+    zip(keys, values, strict=True)
+  ),
+  path_elements_fn=lambda m: tuple(daglish.Key(key) for key in m),
+)
+
+
+def register_dataclass(cls: type[T]) -> type[T]:
+  """Lets Fiddle see into values of a dataclass, and save them as JSON."""
+  names = tuple(f.name for f in dataclasses.fields(cls) if f.init)
+  daglish.register_node_traverser(
+    cls,
+    flatten_fn=lambda x: (tuple(getattr(x, n) for n in names), None),
+    unflatten_fn=lambda values, _: cls(**dict(zip(names, values, strict=True))),
+    path_elements_fn=lambda _: tuple(map(daglish.Attr, names)),
+  )
+  return cls
