@@ -34,13 +34,17 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
       'praxis.beam_search',
       'praxis.decoder_hparams',
+      'praxis.decoder_utils',
       'praxis.decoding',
+      'praxis.flat_beam_search',
       'praxis.sample_decode',
+      'praxis.token_samplers',
     ),
   ),
   (
     'models',
     (
+      'praxis.contrib',
       'praxis.layers.models',
       'praxis.layers.quantization.quantize',
       'praxis.layers.transformer_models',

@@ -150,11 +150,13 @@ class QuantizedVariables(nn.Module):
 
   @nn.nowrap
   def _child_modules(self) -> Iterator[nn.Module]:
+    """Yields the children whose variables are below this layer's."""
     fields = {f.name for f in pax_fiddle.fields_of(type(self))} - {'parent'}
-    for name in sorted(self._children | fields):
-      value = getattr(self, name, None)
-      found = value if isinstance(value, list | tuple) else [value]
-      yield from (child for child in found if isinstance(child, nn.Module))
+    values = [getattr(self, name) for name in sorted(fields)]
+    for child in (*self._children.values(), *values):
+      # A layer that is shared belongs to the first that uses it.
+      if isinstance(child, nn.Module) and child.path[:-1] == self.path:
+        yield child
 
   @nn.nowrap
   def _own_variables(self) -> Iterator[tuple[str, str]]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
+from praxis.layers import decode_states
 
 AutodiffCheckpointType = checkpoint_policy_lib.AutodiffCheckpointType
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
@@ -38,7 +39,7 @@ _STACKED = (*_WEIGHTS, *_DECODE_STATE, *_REPORTS, base_layer.INTERMEDIATES)
 _RNGS = (base_layer.PARAMS, base_layer.RANDOM, base_layer.NON_PAX_RNG_KEY)
 
 
-class Repeat(base_layer.BaseLayer):
+class Repeat(decode_states.HoldsDecodeStates):
   """Applies a layer x_times, feeding each output to the next repetition."""
 
   # The layer; its output must look like its first input.
@@ -164,14 +165,12 @@ class Repeat(base_layer.BaseLayer):
     """Returns the output of one decoding step."""
     return self(step_inputs, *args, method_name='extend_step', **kwargs)
 
-  def transform_decode_state(
-    self, transform_fn: Callable[[pytypes.JTensor, int, int], pytypes.JTensor]
+  def _each_decode_state(
+    self, visit: Callable[[base_layer.BaseLayer], None]
   ) -> None:
-    """Transforms the decode caches of all repetitions."""
-
     def body(sub: nn.Module, carry: Any, x: Any) -> tuple[Any, Any]:
       del x
-      sub.transform_decode_state(transform_fn)
+      visit(sub)
       return carry, ()
 
     self._loop(body, (), {})

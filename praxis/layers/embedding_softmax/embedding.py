@@ -85,12 +85,7 @@ class Embedding(base_layer.BaseLayer):
 
   def emb_lookup(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
     """Returns the vectors of `ids`."""
-    table = self.theta.emb_var
-    if self.lookup_style == 'index':
-      vectors = self.array_lookup(table, ids)
-    else:
-      mapping = self.weight_split_dims_mapping.wt
-      vectors = lookup.by_matmul(self, table, ids, mapping and mapping[0])
+    vectors = self._rows(ids)
     if self.set_nan_for_oob_id:
       valid = (ids >= 0) & (ids < self.num_classes)
       vectors = jnp.where(valid[..., None], vectors, jnp.nan)
@@ -101,6 +96,13 @@ class Embedding(base_layer.BaseLayer):
   ) -> Float[Array, '*B D']:
     """Returns the vectors of `ids`, whatever the step."""
     return self.emb_lookup(ids)
+
+  def _rows(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
+    mapping = self.weight_split_dims_mapping.wt
+    return lookup.rows(self, self._table(), ids, mapping and mapping[0])
+
+  def _table(self) -> Float[Array, 'V D']:
+    return self.theta.emb_var
 
 
 def finish_lookup(

@@ -12,6 +12,21 @@ from praxis import base_layer, pytypes
 from praxis.layers import base_ops
 
 
+def rows(
+  layer: base_layer.BaseLayer,
+  table: Float[Array, 'V D'],
+  ids: Int[Array, '*B'],
+  class_axes: pytypes.DimShardingAnnotation,
+) -> Float[Array, '*B D']:
+  """Returns the rows `ids` of `table`, found as the layer's lookup_style says.
+
+  The mesh axes `class_axes` split the classes.
+  """
+  if layer.lookup_style == 'index':
+    return layer.array_lookup(table, ids)
+  return by_matmul(layer, table, ids, class_axes)
+
+
 def by_matmul(
   layer: base_layer.BaseLayer,
   table: Float[Array, 'V D'],

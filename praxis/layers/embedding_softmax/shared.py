@@ -46,12 +46,10 @@ class SharedEmbeddingSoftmax(FullSoftmax):
 
   def emb_lookup(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
     """Returns the vectors of `ids`."""
-    table = self._table()
-    if self.lookup_style == 'index':
-      vectors = self.array_lookup(table, ids)
-    else:
-      vectors = lookup.by_matmul(self, table, ids, self.class_axes())
-    return finish_lookup(self, vectors, self.scale_sqrt_depth)
+    return finish_lookup(self, self._rows(ids), self.scale_sqrt_depth)
+
+  def _rows(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
+    return lookup.rows(self, self._table(), ids, self.class_axes())
 
   def _table(self) -> Float[Array, 'V D']:
     return self.logits_ffn.linear.theta.w.T

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers with quantised and sparse weights."""
+
+from praxis.layers.quantization.attentions import (
+  AttentionProjection,
+  AttentionProjectionLoRA,
+  CombinedQKVProjectionLayer,
+  DotProductAttention,
+)
+from praxis.layers.quantization.conformers import (
+  DotProductAttentionWithContext,
+)
+from praxis.layers.quantization.convolutions import Conv2D
+from praxis.layers.quantization.einsum import Einsum
+from praxis.layers.quantization.embedding_softmax import (
+  Embedding,
+  NClassMajorSharedEmbeddingSoftmax,
+  SharedEmbeddingSoftmax,
+)
+from praxis.layers.quantization.linears import Linear, LinearLoRA
+from praxis.layers.quantization.multi_query_attention import (
+  OneHeadedAttentionProjection,
+)
+from praxis.layers.quantization.ngrammer import Ngrammer, VQNgrammer
+from praxis.layers.quantization.operations import einsum
+from praxis.layers.quantization.overflow_check import (
+  AttentionProjectionOverflowCheck,
+  CombinedQKVProjectionLayerOverflowCheck,
+  FeedForwardOverflowCheck,
+  OneHeadedAttentionProjectionOverflowCheck,
+)
+from praxis.layers.quantization.searchable import (
+  SearchableAttentionProjection,
+  SearchableCombinedQKVProjectionLayer,
+  SearchableLinear,
+)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention with quantised projections, or quantised products."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import flax.linen as nn
+from jaxtyping import Array
+
+from praxis import base_layer, pax_fiddle
+from praxis.layers import attentions, base_ops
+from praxis.layers.quantization import (
+  lora,
+  operations,
+  quantization_hparams,
+  quantizer,
+  wrapping,
+)
+
+ActQuantizationParams = quantization_hparams.ActQuantizationParams
+QuantizationType = quantization_hparams.QuantizationType
+
+
+class AttentionProjection(
+  attentions.AttentionProjection, wrapping.SparseQuantizedProduct
+):
+  """A quantised projection to the heads, or back."""
+
+  _PACK_4BIT_DIM = 0
+
+  def setup(self) -> None:
+    _check_blocks(self)
+    super().setup()
+
+  @nn.nowrap
+  def _equations(self) -> dict[str, str]:
+    heads = 'M' if self.attention_combine_dims else 'NH'
+    weight = ''.join(self._in_order('D', heads))
+    if self.is_output_projection:
+      return {'w': f'...{heads},{weight}->...D'}
+    return {'w': f'...D,{weight}->...{heads}'}
+
+
+class AttentionProjectionLoRA(lora.LowRankResidual, AttentionProjection):
+  """A quantised projection plus two float ones through a low rank."""
+
+  # Whether an output projection has the larger one, of the number of heads and
+  # their size, replaced by the low rank, or each of both.
+  max_reduction: bool = True
+
+  def _residual(self) -> lora.Residual:
+    weight = ''.join(self._in_order('D', *'NH'))
+    split = self.weight_split_dims_mapping.wt
+    equation, sizes = f'...D,{weight}->...NH', self._sizes()
+    ends = {'pre': self.input_dim, 'post': self.dim_per_head}
+    if self.is_output_projection:
+      equation = f'...NH,{weight}->...D'
+      ends = {'pre': self.dim_per_head, 'post': self.input_dim}
+    return lora.Residual(
+      equation=equation,
+      weight_shape=self._in_order(*sizes),
+      split=split and self._in_order(*split),
+      norm_dims=ends,
+    )
+
+
+class CombinedQKVProjectionLayer(
+  attentions.CombinedQKVProjectionLayer, wrapping.SparseQuantizedProduct
+):
+  """A quantised projection to queries, keys and values with one weight."""
+
+  _PACK_4BIT_DIM = 1
+
+  def setup(self) -> None:
+    _check_blocks(self)
+    super().setup()
+
+  @nn.nowrap
+  def _equations(self) -> dict[str, str]:
+    heads = 'M' if self.attention_combine_dims else 'NH'
+    return {'w': f'...D,KD{heads}->...K{heads}'}
+
+
+class AqtEinsumOp(base_ops.EinsumOp):
+  """A product of two activations, both quantised."""
+
+  # How they are quantised; None leaves them.
+  act_params: ActQuantizationParams | None = None
+
+  def setup(self) -> None:
+    create = quantizer.create_tensor_quantizer
+    self.create_child('quantizer', create('quantizer', self.act_params))
+
+  def __call__(self, equation: str, *args: Array) -> Array:
+    left, right = args
+    return operations.aqt_einsum(
+      equation,
+      left,
+      right,
+      lhs_quantizer=self.quantizer,
+      rhs_quantizer=self.quantizer,
+    )
+
+
+class DotProductAttention(
+  attentions.DotProductAttention, quantizer.QuantizationLayer
+):
+  """Attention whose two products, of activations, are quantised."""
+
+  _PRODUCTS: ClassVar[tuple[str, ...]] = ('qk_einsum', 'pv_einsum')
+
+  def setup(self) -> None:
+    params = self.quantization
+    if not params or params.quantization_type != QuantizationType.AQT:
+      got = params and params.quantization_type
+      raise ValueError(
+        f'quantization_type of {type(self).__name__} must be AQT, got {got}; '
+        'quantise its projections by their templates otherwise'
+      )
+    super().setup()
+
+  @nn.nowrap
+  def create_child(
+    self, name: str, params: pax_fiddle.Config, *, skip_clone: bool = False
+  ) -> nn.Module:
+    """Creates a child; the two products are quantised ones."""
+    if name in self._PRODUCTS:
+      act_params = self.quantization.act_params
+      params = pax_fiddle.Config(AqtEinsumOp, act_params=act_params)
+    return super().create_child(name, params, skip_clone=skip_clone)
+
+
+def _check_blocks(layer: base_layer.BaseLayer) -> None:
+  params = layer.quantization
+  if layer.attention_combine_dims and params:
+    if params.weight_params.block_size:
+      raise ValueError(
+        'block_size must be 0 with attention_combine_dims=True, got '
+        f'{params.weight_params.block_size}'
+      )

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A convolution with a quantised filter."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+from jaxtyping import Array, Float, Num
+
+from praxis.layers import convolutions
+from praxis.layers.quantization import quantizer, wrapping
+
+# What a filter contracts: its size and the channels that it takes.
+_EQUATION = 'bHWI,HWIO->bO'
+
+
+class Conv2D(convolutions.Conv2D, wrapping.QuantizedProduct):
+  """A Conv2D whose filter has a scale for each channel that it makes."""
+
+  _PACK_4BIT_DIM = 0
+  _HAS_BLOCKS = False
+
+  @nn.nowrap
+  def _equations(self) -> dict[str, str]:
+    return {'w': _EQUATION}
+
+  def setup(self) -> None:
+    if self.quantization and not self.quantization.weight_params.use_symmetric:
+      raise ValueError(
+        'use_symmetric must be True for a convolution, got False: padding has '
+        'no zero point'
+      )
+    super().setup()
+
+  def __call__(
+    self, inputs: Num[Array, 'B *space I']
+  ) -> Float[Array, 'B *outer O']:
+    if not self._is_inference:
+      return super().__call__(inputs)
+    mapping = self.activation_split_dims_mapping.out
+    outputs = quantizer.quantized_conv(
+      self,
+      self.shard(inputs.astype(self.fprop_dtype), mapping),
+      self._padding(),
+      ('NHWC', 'HWIO', 'NHWC'),
+      self._groups(inputs),
+    )
+    outputs = self.shard(outputs, mapping)
+    return outputs + self.theta.b if self.bias else outputs
+
+  def _kernel(self) -> Float[Array, '*space I O']:
+    kernel = super()._kernel()
+    return self.fake_weight(_EQUATION, kernel) if self.quantization else kernel

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A quantised product by any equation, and perhaps a bias."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+from jaxtyping import Array
+
+from praxis import base_layer
+from praxis.base_layer import WeightHParams, WeightInit
+from praxis.layers.quantization import wrapping
+from praxis.layers.quantization.utils import equations
+
+
+class Einsum(wrapping.QuantizedProduct):
+  """The product of inputs and a quantised weight."""
+
+  # Of inputs and weight, as '...d,df->...f'.
+  eqn: str = ''
+  w_shape: Sequence[int] = ()
+  # Whether a bias is added to those dimensions that the inputs have not, which
+  # then are the last ones.
+  use_bias: bool = False
+  _PACK_4BIT_DIM = 0
+
+  @nn.nowrap
+  def _equations(self) -> dict[str, str]:
+    return {'w': self.eqn}
+
+  def setup(self) -> None:
+    parsed = equations.Equation.parse(self.eqn)
+    x, w, out = parsed.lhs, parsed.rhs, parsed.out
+    if '.' in w or len(w) != len(self.w_shape):
+      raise ValueError(
+        f'w_shape must have a dimension for each letter of {w!r} in '
+        f'{self.eqn!r}, got {list(self.w_shape)}'
+      )
+    split = self.weight_split_dims_mapping.wt
+    hparams = WeightHParams(
+      shape=self.w_shape,
+      fan_in_axes=sorted(w.index(c) for c in set(x) - set(out)),
+      fan_out_axes=sorted(w.index(c) for c in set(out) - set(x)),
+      mesh_shape=self.mesh_shape,
+      tensor_split_dims_mapping=split,
+    )
+    self.create_variable('w', hparams)
+    if not self.use_bias:
+      return
+    new = [c for c in out if c not in x]
+    if list(out[len(out) - len(new) :]) != new:
+      raise ValueError(
+        f'with use_bias=True {new} must come last in the output of '
+        f'{self.eqn!r}; set use_bias=False'
+      )
+    places = [w.index(c) for c in new]
+    bias = WeightHParams(
+      shape=[self.w_shape[i] for i in places],
+      init=WeightInit.Constant(0.0),
+      mesh_shape=self.mesh_shape,
+      tensor_split_dims_mapping=split and [split[i] for i in places],
+    )
+    self.create_variable('b', bias)
+
+  def __call__(self, inputs: Array) -> Array:
+    """Returns the product, with the bias."""
+    outputs = self.einsum(self.eqn, inputs, self.theta.w)
+    if self.use_bias:
+      outputs += self.theta.b
+    mapping = self.activation_split_dims_mapping.out
+    return base_layer.maybe_shard(outputs, mapping, self.mesh_axis_names)

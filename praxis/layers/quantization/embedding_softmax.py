@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embeddings and softmaxes whose tables are quantised, with a scale a class."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Shaped
+
+from praxis import base_layer, pax_fiddle
+from praxis.base_layer import WeightHParams
+from praxis.layers import activations, embedding_softmax
+from praxis.layers import linears as float_linears
+from praxis.layers.embedding_softmax import fused, lookup, xent
+from praxis.layers.quantization import (
+  linears,
+  operations,
+  quantization_hparams,
+  quantizer,
+  wrapping,
+)
+
+QuantizationMode = quantization_hparams.QuantizationMode
+QuantizationParams = quantization_hparams.QuantizationParams
+QuantizationType = quantization_hparams.QuantizationType
+
+_EQUATION = 'xy,zy->xz'
+
+
+class Embedding(embedding_softmax.Embedding, wrapping.QuantizedProduct):
+  """An Embedding with a quantised table."""
+
+  quantization: QuantizationParams = pax_fiddle.instance_field(
+    QuantizationParams
+  )
+  _HAS_BLOCKS = False
+
+  @nn.nowrap
+  def _equations(self) -> dict[str, str]:
+    return {'emb_var': _EQUATION}
+
+  def setup(self) -> None:
+    if self.quantization.act_params is not None:
+      raise ValueError(
+        'act_params must be None for an Embedding, got '
+        f'{self.quantization.act_params}: ids are not quantised'
+      )
+    super().setup()
+
+  def _rows(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
+    rows = super()._rows(ids)
+    if not self._is_inference:
+      return rows
+    _, scale, zero_point = self.get_quantized_weight(
+      'emb_var', self.quantization.weight_params.use_symmetric
+    )
+    return _restored(rows, ids, scale, zero_point)
+
+  def _table(self) -> Float[Array, 'V D']:
+    table = super()._table()
+    if self._is_inference:
+      return table.astype(self.fprop_dtype)
+    return _training_table(self, table)
+
+
+class SharedEmbeddingSoftmax(embedding_softmax.SharedEmbeddingSoftmax):
+  """A SharedEmbeddingSoftmax whose matrix is that of a quantised Linear."""
+
+  quantization: QuantizationParams = pax_fiddle.instance_field(
+    QuantizationParams
+  )
+
+  @nn.nowrap
+  def create_child(
+    self, name: str, params: pax_fiddle.Config, *, skip_clone: bool = False
+  ) -> nn.Module:
+    """Creates a child; the one that makes logits has a quantised Linear."""
+    if name == 'logits_ffn':
+      linear = pax_fiddle.Config(
+        linears.Linear, quantization=copy.deepcopy(self.quantization)
+      )
+      linear.copy_fields_from(params.linear_tpl)
+      params = params.clone().set(linear_tpl=linear)
+    return super().create_child(name, params, skip_clone=skip_clone)
+
+  def _rows(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
+    if self.quantization.mode != QuantizationMode.INFERENCE:
+      return super()._rows(ids)
+    params = self.quantization.weight_params
+    table, scale, zero_point = self.logits_ffn.linear.get_quantized_weight(
+      'w', params.use_symmetric
+    )
+    # [D, V]; or [blocks, size, V], with a scale for each block.
+    table = jnp.moveaxis(table, -1, 0).astype(self.fprop_dtype)
+    flat = table.reshape(self.num_classes, -1)
+    rows = lookup.rows(self, flat, ids, self.class_axes())
+    rows = rows.reshape(*ids.shape, *table.shape[1:])
+    if zero_point is not None:
+      zero_point = zero_point.T
+    restored = _restored(rows, ids, scale.T, zero_point)
+    return restored.reshape(*ids.shape, -1)
+
+  def _table(self) -> Float[Array, 'V D']:
+    linear = self.logits_ffn.linear
+    return _training_table(linear, super()._table())
+
+
+class NClassMajorSharedEmbeddingSoftmax(
+  embedding_softmax.SharedEmbeddingSoftmax, wrapping.QuantizedProduct
+):
+  """A SharedEmbeddingSoftmax whose quantised table is [classes, dims].
+
+  Before it is quantised the table `w` is [dims, classes], as the weight of a
+  Linear.
+  """
+
+  activation_tpl: pax_fiddle.Config = pax_fiddle.template_field(
+    activations.Identity
+  )
+  quantization: QuantizationParams = pax_fiddle.instance_field(
+    QuantizationParams
+  )
+  # Whether logits have a bias.
+  use_bias: bool = True
+  _PACK_4BIT_DIM = 1
+  _HAS_BLOCKS = False
+
+  @nn.nowrap
+  def _equations(self) -> dict[str, str]:
+    return {'w': _EQUATION}
+
+  def _create_projection(self) -> None:
+    fused.check(self)
+    mode = self.quantization.mode
+    if mode not in (QuantizationMode.INFERENCE, QuantizationMode.MATERIALIZE):
+      raise ValueError(
+        f'mode of {type(self).__name__} must be MATERIALIZE or INFERENCE, got '
+        f'{mode}'
+      )
+    by_dims = WeightHParams(
+      shape=[self.input_dims, self.num_classes],
+      mesh_shape=self.mesh_shape,
+      tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
+    )
+    if self._is_inference:
+      self.create_variable('w', _transposed(by_dims))
+    else:
+      self._check_quantization()
+      self._declare('w', by_dims)
+      self._create_once()
+    if self.use_bias:
+      bias = pax_fiddle.Config(
+        float_linears.Bias, dims=self.num_classes, bias_init=self.bias_init
+      )
+      out = self.activation_split_dims_mapping.out
+      if self.mesh_shape is not None and out is not None:
+        bias.weight_split_dims_mapping.wt = [out[-1]]
+      self.create_child('bias', bias)
+    self.create_child('activation', self.activation_tpl.clone())
+    if self.bi_tempered_loss_tpl is not None:
+      self.create_child('bi_tempered_loss', self.bi_tempered_loss_tpl.clone())
+
+  def class_table(self) -> fused.ClassTable | None:
+    """Returns None: logits are more than a product."""
+    return None
+
+  def get_logits(
+    self, inputs: Float[Array, '*B D'], input_ids: Array | None = None
+  ) -> Float[Array, '*B V']:
+    """Returns the logits in float32, capped if the layer caps them."""
+    inputs = self.scale_inputs(inputs)
+    if self._is_inference:
+      logits = self.einsum('...y,zy->...z', inputs, self.theta.w)
+    else:
+      logits = jnp.einsum('...y,yz->...z', inputs, self.theta.w)
+    out = self.activation_split_dims_mapping
+    mapping = float_linears.step_mapping(out, logits.ndim)
+    logits = base_layer.maybe_shard(logits, mapping, self.mesh_axis_names)
+    if self.use_bias:
+      logits = self.bias(logits)
+    logits = self.activation(logits).astype(jnp.float32)
+    return xent.soft_cap(logits, self.soft_cap_logits)
+
+  def _rows(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
+    rows = super()._rows(ids)
+    if not self._is_inference:
+      return rows
+    _, scale, zero_point = self.get_quantized_weight(
+      'w', self.quantization.weight_params.use_symmetric
+    )
+    return _restored(rows, ids, scale, zero_point)
+
+  def _table(self) -> Float[Array, 'V D']:
+    table = self.theta.w.astype(self.fprop_dtype)
+    return table if self._is_inference else table.T
+
+  @nn.nowrap
+  def _final_weight(self, name: str) -> Array:
+    return super()._final_weight(name).T
+
+  @nn.nowrap
+  def _quantized_hparams(
+    self, name: str, declared: WeightHParams
+  ) -> tuple[WeightHParams, WeightHParams]:
+    if not self._is_inference:
+      declared = _transposed(declared)
+    return super()._quantized_hparams(name, declared)
+
+
+def _restored(
+  rows: Shaped[Array, '...'],
+  ids: Int[Array, '*B'],
+  scale: Shaped[Array, 'V *blocks'],
+  zero_point: Shaped[Array, 'V *blocks'] | None,
+) -> Shaped[Array, '...']:
+  """Returns quantised rows as numbers, by the scales of their classes."""
+  restored = rows * scale[ids][..., None]
+  if zero_point is None:
+    return restored
+  return restored - zero_point[ids][..., None]
+
+
+def _training_table(
+  layer: quantizer.QuantizationLayer, table: Float[Array, 'V D']
+) -> Float[Array, 'V D']:
+  """Returns the table as it will be when it is quantised and restored."""
+  params: Any = layer.quantization
+  if params.quantization_type != QuantizationType.AQT:
+    if params.weight_params.use_step_count:
+      raise ValueError('use_step_count must be False for embeddings, got True')
+    return layer.fake_weight(_EQUATION, table)
+  dims = operations.eqn_to_weight_contract_dims(_EQUATION)
+  numbers, scale, zero_point = layer.weight_quantizer.quantize(
+    table, dims, squeeze_scale=False, quantized_dtype=table.dtype
+  )
+  return layer.weight_quantizer.dequantize(numbers, scale, dims, zero_point)
+
+
+def _transposed(hparams: WeightHParams) -> WeightHParams:
+  turned = copy.copy(hparams)
+  turned.shape = hparams.shape[::-1]
+  mapping = hparams.tensor_split_dims_mapping
+  turned.tensor_split_dims_mapping = mapping and list(mapping)[::-1]
+  return turned

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear layers whose weight is quantised, and perhaps sparse or low-rank."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+from jaxtyping import Array, Float
+
+from praxis import base_layer
+from praxis.base_layer import WeightHParams, WeightInit
+from praxis.layers import linears
+from praxis.layers.quantization import lora, wrapping
+
+_EQUATION = '...y,yz->...z'
+
+
+class Linear(linears.Linear, wrapping.SparseQuantizedProduct):
+  """A product with a quantised matrix, or with two of a smaller rank."""
+
+  # Size between the two matrices that then replace the one; -1 for one matrix.
+  rank: int = -1
+  _PACK_4BIT_DIM = 0
+
+  @nn.nowrap
+  def _equations(self) -> dict[str, str]:
+    names = ('w_a', 'w_b') if self.rank > 0 else ('w',)
+    return dict.fromkeys(names, _EQUATION)
+
+  def setup(self) -> None:
+    if self.rank <= 0:
+      super().setup()
+      return
+    for name, shape in (
+      ('w_a', [self.input_dims, self.rank]),
+      ('w_b', [self.rank, self.output_dims]),
+    ):
+      hparams = WeightHParams(
+        shape=shape,
+        mesh_shape=self.mesh_shape,
+        tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
+      )
+      self.create_variable(name, hparams)
+
+  def __call__(self, inputs: Float[Array, '*B I']) -> Float[Array, '*B O']:
+    if self.rank <= 0:
+      return super().__call__(inputs)
+    outputs = inputs
+    for name in self._equations():
+      weight = self._theta_value(name)
+      outputs = self.multiply(name, _EQUATION, outputs, weight)
+    mapping = self.activation_split_dims_mapping
+    mapping = linears.step_mapping(mapping, outputs.ndim)
+    return base_layer.maybe_shard(outputs, mapping, self.mesh_axis_names)
+
+
+class LinearLoRA(lora.LowRankResidual, Linear):
+  """A quantised Linear plus a product with two float matrices of low rank."""
+
+  def _residual(self) -> lora.Residual:
+    return lora.Residual(
+      equation=_EQUATION,
+      weight_shape=(self.input_dims, self.output_dims),
+      split=self.weight_split_dims_mapping.wt,
+      norm_dims={'pre': self.input_dims, 'post': self.output_dims},
+    )
+
+
+class LinearActScaling(Linear):
+  """A quantised Linear whose inputs are multiplied, each with a weight."""
+
+  def setup(self) -> None:
+    super().setup()
+    scale = WeightHParams(
+      shape=[self.input_dims], init=WeightInit.Constant(0.0)
+    )
+    self.create_variable('w_per_channel_act_max', scale)
+
+  def __call__(self, inputs: Float[Array, '*B I']) -> Float[Array, '*B O']:
+    return super().__call__(inputs * self.theta.w_per_channel_act_max)

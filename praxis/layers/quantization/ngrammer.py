@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""N-grammers whose tables are quantised."""
+
+from __future__ import annotations
+
+import copy
+
+import flax.linen as nn
+
+from praxis import pax_fiddle
+from praxis.layers import ngrammer
+from praxis.layers.quantization import embedding_softmax, quantization_hparams
+
+QuantizationParams = quantization_hparams.QuantizationParams
+
+
+class Ngrammer(ngrammer.Ngrammer):
+  """An Ngrammer with a quantised table for each head."""
+
+  quantization: QuantizationParams = pax_fiddle.instance_field(
+    QuantizationParams
+  )
+
+  @nn.nowrap
+  def _table_tpl(self) -> pax_fiddle.Config:
+    return pax_fiddle.Config(
+      embedding_softmax.Embedding, quantization=copy.deepcopy(self.quantization)
+    )
+
+
+class VQNgrammer(ngrammer.VQNgrammer):
+  """A VQNgrammer with a quantised table for each head."""
+
+  quantization: QuantizationParams = pax_fiddle.instance_field(
+    QuantizationParams
+  )
+
+  @nn.nowrap
+  def _ngram_tpl(self) -> pax_fiddle.Config:
+    return pax_fiddle.Config(
+      Ngrammer, quantization=copy.deepcopy(self.quantization)
+    )

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arithmetic of quantisation."""
+
+from praxis.layers.quantization.operations.aqt import aqt_einsum
+from praxis.layers.quantization.operations.fake import (
+  fakequant_activation,
+  fakequant_einsum,
+  fakequant_vn,
+  reduce_einsum_activation_precision,
+  reduce_einsum_weight_precision,
+  reduce_precision_activation,
+)
+from praxis.layers.quantization.operations.products import (
+  compute_offset,
+  dot_general_int,
+  dot_general_int_jvp,
+  einsum,
+  get_scale_eqn,
+)
+from praxis.layers.quantization.operations.rounding import (
+  FP4,
+  clip_to_fp16,
+  factorize_weight,
+  get_min_max,
+  pass_through,
+  reduce_precision,
+)
+from praxis.layers.quantization.operations.shapes import (
+  compute_shape_with_subchannels,
+  get_scale_shape,
+  get_sub_channel_shape,
+)
+from praxis.layers.quantization.operations.training import custom_einsum
+from praxis.layers.quantization.utils.equations import (
+  eqn_to_activation_contract_dims,
+  eqn_to_weight_contract_dims,
+)

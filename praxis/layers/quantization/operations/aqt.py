@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products whose operands are both quantised in training.
+
+References:
+  Pareto-optimal quantized ResNet, https://arxiv.org/abs/2105.03536
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from praxis.layers.quantization.operations import products, shapes
+from praxis.layers.quantization.utils import equations
+
+
+def aqt_einsum(
+  eqn: str,
+  lhs: Float[Array, '...'],
+  rhs: Float[Array, '...'],
+  *,
+  lhs_quantizer: Any,
+  rhs_quantizer: Any,
+  scale_eqn: str | None = None,
+  zp_eqn: str | None = None,
+) -> Float[Array, '...']:
+  """Returns the product of quantised operands, restored.
+
+  Args:
+    eqn: of `lhs` and `rhs`; may have `...`.
+    lhs: the left operand, mostly activations.
+    rhs: the right operand, mostly a weight.
+    lhs_quantizer: a `TensorQuantizer` for the left operand.
+    rhs_quantizer: one for the right operand.
+    scale_eqn: of the product and the scale of `rhs`, when the product is not
+      yet the output; then the left operand must not be quantised.
+    zp_eqn: of `lhs` and the zero points of `rhs` then.
+  """
+  parsed = equations.Equation.parse(eqn).expand(lhs.ndim, rhs.ndim)
+  if getattr(rhs_quantizer, 'sub_channels', None) is not None:
+    _check_not_quantized(lhs_quantizer, 'sub_channels')
+    rhs = _restored_sub_channels(rhs, parsed.contracted, rhs_quantizer)
+    return jnp.einsum(str(parsed), lhs, rhs)
+  quantized, rhs_scale, rhs_zp = rhs_quantizer.quantize(
+    rhs, parsed.contracted, squeeze_scale=False, quantized_dtype=rhs.dtype
+  )
+  axes = tuple(parsed.contracted)
+  if rhs_zp is not None:
+    _check_not_quantized(lhs_quantizer, 'a zero point of the weight')
+    rhs_zp = jnp.squeeze(rhs_zp, axis=axes)
+  if scale_eqn is not None or zp_eqn is not None:
+    _check_not_quantized(lhs_quantizer, 'scale_eqn or zp_eqn')
+    numbers, scale = lhs, jnp.squeeze(rhs_scale, axis=axes)
+  else:
+    dims = [i for i, c in enumerate(parsed.lhs) if c not in parsed.out]
+    numbers, lhs_scale, _ = lhs_quantizer.quantize(
+      lhs, dims, squeeze_scale=False, quantized_dtype=lhs.dtype
+    )
+    scale = jnp.einsum(str(parsed), lhs_scale, rhs_scale)
+  product = jnp.einsum(str(parsed), numbers, quantized)
+  if scale_eqn is not None:
+    product = jnp.einsum(scale_eqn, product, scale)
+  else:
+    product = product * scale
+  if rhs_zp is None:
+    return product
+  if zp_eqn is not None:
+    return product - jnp.einsum(zp_eqn, lhs, rhs_zp)
+  return product - products.compute_offset(str(parsed), lhs, rhs_zp)
+
+
+def _restored_sub_channels(
+  weight: Array, contract_dims: list[int], quantizer: Any
+) -> Array:
+  """Returns a weight, quantised in parts and restored."""
+  shape = shapes.compute_shape_with_subchannels(
+    quantizer.sub_channels, weight.shape, contract_dims
+  )
+  numbers, scale, zero_point = quantizer.quantize(
+    weight.reshape(shape),
+    contract_dims,
+    squeeze_scale=False,
+    quantized_dtype=weight.dtype,
+  )
+  restored = quantizer.dequantize(numbers, scale, contract_dims, zero_point)
+  return restored.reshape(weight.shape)
+
+
+def _check_not_quantized(quantizer: Any, reason: str) -> None:
+  if quantizer.precision is not None:
+    raise ValueError(
+      f'the left operand must not be quantised with {reason}, got precision '
+      f'{quantizer.precision}; set act_params=None'
+    )

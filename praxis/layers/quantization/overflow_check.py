@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers that log when their outputs leave a range, by default float16's."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import logging
+from jaxtyping import Array, Float
+
+from praxis import base_layer, pax_fiddle
+from praxis.layers import attentions, linears, multi_query_attention
+
+_MAX = float(jnp.finfo(jnp.float16).max)
+
+
+@pax_fiddle.register_dataclass
+@dataclasses.dataclass
+class OverflowLimits:
+  """The range that outputs should be in."""
+
+  max_val: float = _MAX
+  min_val: float = -_MAX
+
+
+class OverflowChecker(base_layer.BaseLayer):
+  """Logs a warning for values outside of limits."""
+
+  # What is outside is logged.
+  overflow_limits: OverflowLimits = pax_fiddle.instance_field(OverflowLimits)
+
+  def check_overflow(
+    self, inputs: Float[Array, '...'], class_name: str, name: str
+  ) -> None:
+    """Logs the range of `inputs`, with these names, if it is too wide."""
+    limits = self.overflow_limits
+    largest, smallest = jnp.max(inputs), jnp.min(inputs)
+
+    def warn(largest: Array, smallest: Array) -> None:
+      logging.warning(
+        'Overflow in: %s, %s, max_val: %s, min_val: %s',
+        class_name,
+        name,
+        largest,
+        smallest,
+      )
+
+    jax.lax.cond(
+      (largest > limits.max_val) | (smallest < limits.min_val),
+      lambda: jax.debug.callback(warn, largest, smallest),
+      lambda: None,
+    )
+
+
+class FeedForwardOverflowCheck(linears.FeedForward, OverflowChecker):
+  """A FeedForward whose output is checked."""
+
+  def __call__(self, inputs: Float[Array, '*B I']) -> Float[Array, '*B O']:
+    outputs = super().__call__(inputs)
+    self.check_overflow(outputs, 'FeedForward', self.name)
+    return outputs
+
+
+class AttentionProjectionOverflowCheck(
+  attentions.AttentionProjection, OverflowChecker
+):
+  """An AttentionProjection whose output is checked."""
+
+  def __call__(self, inputs: Float[Array, '...']) -> Float[Array, '...']:
+    outputs = super().__call__(inputs)
+    self.check_overflow(outputs, 'AttentionProjection', self.name)
+    return outputs
+
+
+class CombinedQKVProjectionLayerOverflowCheck(
+  attentions.CombinedQKVProjectionLayer, OverflowChecker
+):
+  """A CombinedQKVProjectionLayer whose outputs are checked."""
+
+  def __call__(self, inputs: Float[Array, '*B D']) -> tuple[Any, Any, Any]:
+    outputs = super().__call__(inputs)
+    for name, x in zip('qkv', outputs, strict=True):
+      self.check_overflow(x, f'CombinedQKVProjection {name}', self.name)
+    return outputs
+
+
+class OneHeadedAttentionProjectionOverflowCheck(
+  multi_query_attention.OneHeadedAttentionProjection, OverflowChecker
+):
+  """A OneHeadedAttentionProjection whose output is checked."""
+
+  def __call__(self, inputs: Float[Array, '*B D']) -> Float[Array, '*B H']:
+    outputs = super().__call__(inputs)
+    self.check_overflow(outputs, 'OneHeadedAttentionProjection', self.name)
+    return outputs
+
+
+def add_overflow_checks(
+  task_p: pax_fiddle.Config, max_val: float = _MAX, min_val: float = -_MAX
+) -> pax_fiddle.Config:
+  """Returns the Config of a task whose transformer layers are checked.
+
+  The model is a LanguageModel whose transformer layers are repeated.
+  """
+  task_p = task_p.clone()
+  stack = task_p.model.lm_tpl.stacked_transformer_tpl
+  layer = getattr(stack, 'block', stack).transformer_layer_params_tpl
+  attention = layer.tr_atten_tpl
+  checked = [
+    (layer.tr_fflayer_tpl, 'fflayer_tpl', FeedForwardOverflowCheck),
+    (attention, 'proj_tpl', AttentionProjectionOverflowCheck),
+    (
+      attention,
+      'combined_qkv_proj_tpl',
+      CombinedQKVProjectionLayerOverflowCheck,
+    ),
+    (
+      attention,
+      'headless_proj_tpl',
+      OneHeadedAttentionProjectionOverflowCheck,
+    ),
+  ]
+  for owner, name, cls in checked:
+    if not hasattr(owner, name):
+      continue
+    template = getattr(owner, name).clone()
+    template.cls = cls
+    template.overflow_limits = OverflowLimits(max_val=max_val, min_val=min_val)
+    setattr(owner, name, template)
+  return task_p

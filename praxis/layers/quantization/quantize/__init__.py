@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantises configurations: decorators, and what they do with a model."""
+
+from praxis.layers.quantization.quantize.decorators import (
+  for_diffusion,
+  for_transformer,
+  mixed_precision_for_transformer,
+)
+from praxis.layers.quantization.quantize.models import (
+  set_diffusion_quantization,
+  set_inference_mode,
+  set_transformer_mixed_precision_quantization,
+  set_transformer_quantization,
+)
+from praxis.layers.quantization.quantize.templates import (
+  quantize_attention_layer_weights,
+  quantize_dot_product_attention_layer_weights,
+  quantize_mq_dot_product_attention_layer_weights,
+  quantize_transformer_feed_forward_layer_weights,
+  quantize_transformer_layer_weights,
+)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decorators that quantise the model of an experiment.
+
+@quantize.for_transformer(num_bits=4, quantize_embedding_softmax=True)
+class Int4Model(FloatModel):
+  pass
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from praxis.layers.quantization import quantization_hparams
+from praxis.layers.quantization.quantize import models
+
+QuantizationMode = quantization_hparams.QuantizationMode
+QuantizationType = quantization_hparams.QuantizationType
+TransformerLayer = quantization_hparams.TransformerLayer
+
+_BITS = (2, 4, 8)
+_Decorator = Callable[[type], type]
+
+
+def for_transformer(
+  num_bits: int = 8,
+  quantization_type: QuantizationType = QuantizationType.FQ,
+  mode: QuantizationMode = QuantizationMode.TRAINING,
+  use_symmetric: bool = True,
+  rank: int = -1,
+  *,
+  quantize_init_from_checkpoint_rules_task: bool = False,
+  **options: Any,
+) -> _Decorator:
+  """Returns a decorator of experiments that quantises their transformers.
+
+  Args:
+    num_bits: bits of a weight: 2, 4 or 8.
+    quantization_type: how weights learn to be quantised.
+    mode: what the model is built for.
+    use_symmetric: whether weights have no zero point.
+    rank: if positive, linear layers have two matrices with this in between.
+    quantize_init_from_checkpoint_rules_task: whether models that weights are
+      initialised from are quantised, too.
+    **options: of `set_transformer_quantization`.
+  """
+  _check_bits(num_bits)
+  settings = {
+    'num_bits': num_bits,
+    'quantization_type': quantization_type,
+    'mode': mode,
+    'use_symmetric': use_symmetric,
+    'rank': rank,
+    **options,
+  }
+  return _rewriting(
+    functools.partial(models.set_transformer_quantization, **settings),
+    with_init=quantize_init_from_checkpoint_rules_task,
+  )
+
+
+def mixed_precision_for_transformer(
+  quantization_type: QuantizationType = QuantizationType.PTQ,
+  mode: QuantizationMode = QuantizationMode.INFERENCE,
+  num_bits: Mapping[TransformerLayer, int] | None = None,
+  **options: Any,
+) -> _Decorator:
+  """Returns a decorator that quantises the parts of transformers apart.
+
+  A part that has no `num_bits` is left in float; `options` are those of
+  `set_transformer_mixed_precision_quantization`.
+  """
+  for bits in (num_bits or {}).values():
+    _check_bits(bits)
+  rewrite = functools.partial(
+    models.set_transformer_mixed_precision_quantization,
+    quantization_type=quantization_type,
+    mode=mode,
+    num_bits=num_bits,
+    **options,
+  )
+  return _rewriting(rewrite, quant_mode=mode)
+
+
+def for_diffusion(
+  target: type,
+  num_bits: int = 8,
+  quantization_type: QuantizationType = QuantizationType.FQ,
+  mode: QuantizationMode = QuantizationMode.TRAINING,
+  *,
+  quantize_init_from_checkpoint_rules_task: bool = False,
+  **options: Any,
+) -> _Decorator:
+  """Returns a decorator that quantises the convolutions of `target` layers.
+
+  `options` are those of `set_diffusion_quantization`.
+  """
+  _check_bits(num_bits)
+  rewrite = functools.partial(
+    models.set_diffusion_quantization,
+    target=target,
+    num_bits=num_bits,
+    quantization_type=quantization_type,
+    mode=mode,
+    **options,
+  )
+  return _rewriting(rewrite, with_init=quantize_init_from_checkpoint_rules_task)
+
+
+def _rewriting(
+  rewrite: functools.partial,
+  *,
+  with_init: bool = False,
+  quant_mode: QuantizationMode | None = None,
+) -> _Decorator:
+  """Returns a decorator that applies `rewrite` to the model of `task()`."""
+  # A misspelt option is seen here, not when the experiment is used.
+  inspect.signature(rewrite.func).bind(None, **rewrite.keywords)
+
+  def decorate(cls: type) -> type:
+    @functools.wraps(cls, updated=())
+    class Quantized(cls):
+      def task(self) -> Any:
+        if quant_mode is not None and hasattr(self, 'set_quant_mode'):
+          self.set_quant_mode(quant_mode)
+        task_p = super().task()
+        rewrite(task_p.model)
+        for rules in _init_rules(task_p) if with_init else ():
+          rewrite(rules.task_p.model)
+        return task_p
+
+    return Quantized
+
+  return decorate
+
+
+def _init_rules(task_p: Any) -> list[Any]:
+  train = getattr(task_p, 'train', None)
+  rules = getattr(train, 'init_from_checkpoint_rules', None) or {}
+  return list(rules.values())
+
+
+def _check_bits(num_bits: int) -> None:
+  if num_bits not in _BITS:
+    raise ValueError(f'num_bits must be one of {_BITS}, got {num_bits}')

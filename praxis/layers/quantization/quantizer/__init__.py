@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers that quantise, and layers whose weights are quantised."""
+
+from praxis.layers.quantization.quantizer.convolution import quantized_conv
+from praxis.layers.quantization.quantizer.products import QuantizationLayer
+from praxis.layers.quantization.quantizer.tensor_quantizer import (
+  TensorQuantizer,
+  create_tensor_quantizer,
+  do_static_activation_quantization,
+)

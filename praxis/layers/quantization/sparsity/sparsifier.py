@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A layer whose weights are pruned in training.
+
+Beside a weight `w` stands its mask `w_sparsity_mask`; beside all weights of
+the layer the counters `num_shots`, `mask_update_count` and `step`.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Shaped
+
+from praxis import base_layer
+from praxis.base_layer import WeightHParams, WeightInit
+from praxis.layers.quantization.sparsity import (
+  sparsity,
+  sparsity_hparams,
+  sparsity_modes,
+)
+
+SPARSITY_NAME_POSTFIX = base_layer.SPARSITY_NAME_POSTFIX
+SPARSITY_PRUNED_VALUE_SUFFIX = '_sparsity_mask_pruned_value'
+
+SparsityHParams = sparsity_hparams.SparsityHParams
+SparsityType = sparsity_hparams.SparsityType
+_SYNC = base_layer.WeightHParamsCollection.REQUIRES_MEAN_SYNC
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def sr_ste(
+  inputs: Array, mask: Array, sparse_ste_weight: float
+) -> tuple[Array, Array, Array]:
+  """Returns the pruned weights, the mask and the weight of the pull to 0.
+
+  The gradient passes to all weights, and pulls pruned ones to 0.
+
+  References: SR-STE, https://arxiv.org/abs/2102.04010
+  """
+  return sr_ste_fwd(inputs, mask, sparse_ste_weight)[0]
+
+
+def sr_ste_fwd(
+  inputs: Array, mask: Array, sparse_ste_weight: float
+) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
+  """Returns what `sr_ste` does, and what its gradient needs."""
+  pull = jnp.asarray(sparse_ste_weight, inputs.dtype)
+  return (inputs * mask, mask, pull), (inputs, mask, pull)
+
+
+def sr_ste_bwd(
+  sparsity_params: float, res: tuple[Array, Array, Array], g: Sequence[Any]
+) -> tuple[Array, None]:
+  """Returns the gradients of the weights, and none of the mask."""
+  del sparsity_params
+  inputs, mask, pull = res
+  return g[0] + pull * jnp.where(mask, 0, inputs), None
+
+
+sr_ste.defvjp(sr_ste_fwd, sr_ste_bwd)
+
+
+class SparsityBaseLayer(base_layer.BaseLayer):
+  """Prunes weights: declares their masks, applies and renews them."""
+
+  # How weights are sparse; None leaves them dense.
+  sparsity: SparsityHParams | None = None
+
+  def __post_init__(self) -> None:
+    object.__setattr__(self, '_sparsity_names', set())
+    super().__post_init__()
+
+  @property
+  def sparsity_variables(self) -> set[str]:
+    """Names of the variables that are there for sparsity."""
+    return self._sparsity_names
+
+  @nn.nowrap
+  def create_sparsity_variables(
+    self,
+    name: str,
+    weight_hparams: WeightHParams,
+    scale_shape: Sequence[int] | None = None,
+  ) -> None:
+    """Declares the mask of a weight, and the counters of the layer."""
+    del scale_shape  # Masks that are learned are not quantised.
+    if not self._has_masks:
+      return
+    self._declare_masks(name, weight_hparams)
+    if 'step' not in self._weights:
+      self._declare_counters()
+
+  def sparsifiy(
+    self,
+    weight: Shaped[Array, '...'],
+    name: str,
+    inputs: Array | None = None,
+    layer_idx: int | None = None,
+  ) -> Shaped[Array, '...']:
+    """Returns a weight, pruned; renews its mask when it is time to.
+
+    Args:
+      weight: the weight, of the shape of its mask or another of that size.
+      name: its name.
+      inputs: what it is multiplied with, for ACTIVATION_WEIGHTED.
+      layer_idx: index of the layer, for sparsified_layers.
+    """
+    if not self._has_masks or self.sparsity.weight_params is None:
+      return weight
+    step = self.get_var('step')
+    layers = self.sparsity.sparsified_layers
+    if layers is None or layer_idx is None or layer_idx in layers:
+      if self.sparsity.topk_estimator_type:
+        weight = self.sparsify_via_top_k_estimator(weight, name, step)
+      else:
+        self._maybe_update_mask(weight, inputs, name, step)
+        weight = self._prune(weight, name)
+    self.update_var('step', step + 1)
+    return weight
+
+  def sparsify_via_top_k_estimator(
+    self, weight: Float[Array, '*shape'], name: str, step: Any
+  ) -> Float[Array, '*shape']:
+    """Returns a weight times a mask that is learned, as `<name>_mask`."""
+    kept, group = self.sparsity.weight_params.prune_rate
+    mask_name = name + SPARSITY_NAME_POSTFIX
+    scores = self._theta_value(f'{name}_mask')
+    old = self.get_var(mask_name)
+    groups = scores.reshape(-1, group)
+    _, places = jax.lax.top_k(groups, kept)
+    one_hot = jax.nn.one_hot(places, group, dtype=jnp.bool_)
+    binary = jnp.any(one_hot, axis=-2)
+    if self.sparsity.topk_estimator_type == 'BINARY_MASK':
+      straight = groups - jax.lax.stop_gradient(groups)
+      soft = straight + binary.astype(groups.dtype)
+    else:
+      soft = jax.nn.softmax(jnp.where(binary, groups, -jnp.inf)) * kept
+    due = self._is_due(step)
+    mask = jnp.where(due, binary.reshape(old.shape), old)
+    soft = jnp.where(
+      due, soft.reshape(old.shape), self.get_var(f'{mask_name}_float')
+    )
+    self.update_var(f'{mask_name}_float', soft)
+    self._renew(mask_name, old, mask, due)
+    return weight * soft.reshape(weight.shape).astype(weight.dtype)
+
+  @nn.nowrap
+  def masked(self, weight: Array, name: str) -> Array:
+    """Returns a weight times its mask as it stands, without renewing it."""
+    if not self._has_masks or self.sparsity.weight_params is None:
+      return weight
+    mask_name = name + SPARSITY_NAME_POSTFIX
+    if self.sparsity.topk_estimator_type:
+      soft = self.get_var(f'{mask_name}_float')
+      return weight * soft.astype(weight.dtype)
+    return self._prune(weight, name)
+
+  # Inside.
+
+  @property
+  def _has_masks(self) -> bool:
+    return self.sparsity is not None and not isinstance(
+      self.sparsity.mode, sparsity_modes.InferenceMode
+    )
+
+  @property
+  def _has_pruned_value(self) -> bool:
+    params = self.sparsity.weight_params
+    return params is not None and (
+      params.pruned_value != 0.0 or params.pruned_value_trainable
+    )
+
+  @nn.nowrap
+  def _declare_sparsity(
+    self, name: str, hparams: WeightHParams, trainable: bool = False
+  ) -> None:
+    self._sparsity_names.add(name)
+    self._declare_variable(name, hparams, trainable)
+
+  @nn.nowrap
+  def _declare_masks(self, name: str, weight: WeightHParams) -> None:
+    def like_weight(init: WeightInit | None, dtype: Any) -> WeightHParams:
+      hparams = copy.copy(weight)
+      hparams.init, hparams.dtype = init, dtype
+      return hparams
+
+    mask_name = name + SPARSITY_NAME_POSTFIX
+    keep_all = like_weight(WeightInit.Constant(True), jnp.bool_)
+    self._declare_sparsity(mask_name, keep_all)
+    if self.sparsity.topk_estimator_type:
+      scores = like_weight(weight.init, None)
+      self._declare_sparsity(f'{name}_mask', scores, trainable=True)
+      soft = like_weight(WeightInit.Constant(1.0), jnp.float32)
+      soft.collections = (_SYNC,)
+      self._declare_sparsity(f'{mask_name}_float', soft)
+    if self._has_pruned_value:
+      params = self.sparsity.weight_params
+      value = _scalar(params.pruned_value, jnp.float32)
+      self._declare_sparsity(
+        name + SPARSITY_PRUNED_VALUE_SUFFIX,
+        value,
+        trainable=params.pruned_value_trainable,
+      )
+
+  @nn.nowrap
+  def _declare_counters(self) -> None:
+    shots = self.sparsity.mode.get_num_shots()
+    counters = {'num_shots': shots, 'mask_update_count': 0, 'step': 0}
+    for name, value in counters.items():
+      self._declare_sparsity(name, _scalar(value, jnp.int32, (_SYNC,)))
+    if self.sparsity.track_sad_metric:
+      divergence = _scalar(0.0, jnp.float32, (_SYNC,))
+      self._declare_sparsity('sparse_architecture_divergence', divergence)
+
+  def _maybe_update_mask(
+    self, weight: Array, inputs: Array | None, name: str, step: Array
+  ) -> None:
+    """Renews a mask, if the schedule says that it is time."""
+    if isinstance(self.sparsity.mode, sparsity_modes.MaterializeMode):
+      return
+    mask_name = name + SPARSITY_NAME_POSTFIX
+    stored = self.get_var(mask_name)
+    old = stored.reshape(weight.shape)
+
+    def renew() -> Array:
+      score = sparsity.compute_score(weight, self.sparsity.score, inputs)
+      return self._new_mask(score, old, step)
+
+    due = self._is_due(step)
+    new = jax.lax.cond(due, renew, lambda: old)
+    self._renew(mask_name, stored, new.reshape(stored.shape), due)
+
+  @nn.nowrap
+  def _is_due(self, step: Any) -> Array:
+    mode, count = self.sparsity.mode, self.get_var('mask_update_count')
+    if isinstance(mode, sparsity_modes.FewShotMode):
+      # A copy: the layer's own would keep a number of this trace.
+      mode = copy.copy(mode)
+      mode.increment_target_step(count)
+    return mode.update_cond(step, count)
+
+  @nn.nowrap
+  def _renew(self, name: str, old: Array, new: Array, due: Array) -> None:
+    """Stores a mask, and how often and by how much it has changed."""
+    count = self.get_var('mask_update_count') + due.astype(jnp.int32)
+    self.update_var('mask_update_count', count)
+    self.update_var(name, new)
+    if self.sparsity.track_sad_metric:
+      changed = jnp.mean(jnp.logical_xor(old, new).astype(jnp.float32))
+      self.update_var('sparse_architecture_divergence', changed)
+    few = sparsity_modes.OneShotMode, sparsity_modes.FewShotMode
+    if isinstance(self.sparsity.mode, few):
+      self.add_summary('mask_update_count', count, verbosity=4)
+
+  @nn.nowrap
+  def _new_mask(self, score: Array, old: Array, step: Array) -> Array:
+    params, kind = self.sparsity.weight_params, self.sparsity.sparsity_type
+    rate = params.prune_rate
+    if kind == SparsityType.UNSTRUCTURED:
+      if self.sparsity.polynomial_decay_schedule is not None:
+        rate = _scheduled(self.sparsity.polynomial_decay_schedule, step)
+      if rate is None:
+        return old
+      return sparsity.get_sparsity_mask_unstructured(score, old, rate)
+    if rate is None:
+      return old
+    if kind == SparsityType.CHANNELWISE_PRUNING:
+      return sparsity.get_sparsity_mask_channelwise(
+        score, rate, self.sparsity.channelwise_pruning_dim
+      )
+    return sparsity.get_sparsity_mask(
+      score,
+      *rate,
+      order=self.sparsity.order,
+      block_size=self.sparsity.block_size,
+      offset=params.offset,
+    )
+
+  @nn.nowrap
+  def _prune(self, weight: Array, name: str) -> Array:
+    mask = self.get_var(name + SPARSITY_NAME_POSTFIX).reshape(weight.shape)
+    params = self.sparsity.weight_params
+    if params.sparse_ste:
+      return sr_ste(weight, mask, params.sparse_ste_weight)[0]
+    value = None
+    if self._has_pruned_value:
+      value_name = name + SPARSITY_PRUNED_VALUE_SUFFIX
+      learned = params.pruned_value_trainable
+      value = (self._theta_value if learned else self.get_var)(value_name)
+    return sparsity.apply_sparsity(weight, mask, pruned_value=value)
+
+
+def _scalar(
+  value: float, dtype: Any, collections: Sequence[str] = ()
+) -> WeightHParams:
+  return WeightHParams(
+    shape=[],
+    init=WeightInit.Constant(value),
+    dtype=dtype,
+    collections=collections,
+  )
+
+
+def _scheduled(
+  schedule: sparsity_hparams.PolynomialDecayParams, step: Array
+) -> Array:
+  """Returns the percentage of zeros at a step."""
+  first, last = schedule.begin_step, schedule.end_step
+  left = 1 - (jnp.minimum(step, last) - first) / (last - first)
+  missing = schedule.final_sparsity - schedule.initial_sparsity
+  rate = schedule.final_sparsity - missing * left**schedule.exponent
+  return jnp.where(step >= first, rate, 0.0)

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types, packing, equations and templates that quantised layers share."""
+
+from praxis.layers.quantization.utils.dtypes import (
+  INT4_TYPES,
+  INT_TYPES,
+  bits_to_dtype,
+  dtype_to_bits,
+  get_smallest_matching_dtype,
+)
+from praxis.layers.quantization.utils.equations import (
+  einsum_eqn_to_dimension_numbers,
+)
+from praxis.layers.quantization.utils.lora import (
+  get_left_weight_split_dims_mapping,
+  get_lora_shape_and_eqn,
+  get_right_weight_split_dims_mapping,
+)
+from praxis.layers.quantization.utils.packing import (
+  get_packed_shape,
+  pack_4bit,
+  unpack_4bit,
+)
+from praxis.layers.quantization.utils.templates import find_target_tpl
