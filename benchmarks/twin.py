@@ -64,7 +64,7 @@ class Schedule:
 def params_of(variables: Any) -> Params:
   """Returns the twin's parameters with the values of the experiment's."""
   lm = variables['params']['lm']
-  stack = _layer_of(lm['transformer']['repeat']['sub']['x_layers_0'])
+  stack = layer_of(lm['transformer']['repeat']['sub']['x_layers_0'])
   count = stack['scale'].shape[0]
   layers = [jax.tree.map(lambda x, i=i: x[i], stack) for i in range(count)]
   return {
@@ -109,11 +109,11 @@ def loss_fn(params: Params, batch: Batch, style: Style) -> jax.Array:
   """Returns the mean cross entropy, in nats a token."""
   ids, positions = batch['ids'], batch['segment_pos']
   dims = params['table'].shape[0]
-  x = params['table'].T[ids] * math.sqrt(dims) + _sinusoids(positions, dims)
-  visible = _visible(batch['segment_ids'])
+  x = params['table'].T[ids] * math.sqrt(dims) + sinusoids(positions, dims)
+  visible = causal_segments(batch['segment_ids'])
 
   def run(x: jax.Array, layer: Params) -> tuple[jax.Array, None]:
-    return _by_rows(_transformer(layer, x, visible), style), None
+    return _by_rows(transformer(layer, x, visible), style), None
 
   x = _by_rows(x, style)
 
@@ -124,7 +124,7 @@ def loss_fn(params: Params, batch: Batch, style: Style) -> jax.Array:
   else:
     for layer in params['layers']:
       x, _ = run(x, layer)
-  x = _layer_norm(params['final_ln'], x)
+  x = layer_norm(params['final_ln'], x)
   logits = x @ params['table'] + params['table_bias']
   logits = 30.0 * jnp.tanh(logits / 30.0)
   is_label = jnp.arange(logits.shape[-1]) == batch['labels'][..., None]
@@ -144,42 +144,56 @@ def _by_rows(x: jax.Array, style: Style) -> jax.Array:
   )
 
 
-def _transformer(layer: Params, x: jax.Array, visible: jax.Array) -> jax.Array:
-  normed = _layer_norm(layer['ln'], x)
-  query, key, value = jnp.einsum('BTD,KDNH->KBTNH', normed, layer['qkv'])
+def attention(layer: Params, x: jax.Array, visible: jax.Array) -> jax.Array:
+  """Returns what self attention makes of `x`, [B, T, D]."""
+  query, key, value = jnp.einsum('BTD,KDNH->KBTNH', x, layer['qkv'])
   head = query.shape[-1]
   scale = jax.nn.softplus(layer['scale']) * (1.442695041 / math.sqrt(head))
   logits = jnp.einsum('BTNH,BSNH->BNTS', query * scale, key)
   logits = 50.0 * jnp.tanh(logits / 50.0)
   probs = jax.nn.softmax(jnp.where(visible, logits, -1e30))
   context = jnp.einsum('BNTS,BSNH->BTNH', probs, value)
-  x = x + jnp.einsum('BTNH,DNH->BTD', context, layer['post'])
-  hidden = _layer_norm(layer['ff_ln'], x) @ layer['w1'] + layer['b1']
-  return x + jax.nn.gelu(hidden) @ layer['w2'] + layer['b2']
+  return jnp.einsum('BTNH,DNH->BTD', context, layer['post'])
 
 
-def _layer_norm(weights: Params, x: jax.Array) -> jax.Array:
+def transformer(layer: Params, x: jax.Array, visible: jax.Array) -> jax.Array:
+  """Returns what one layer makes of `x`, [B, T, D]."""
+  x = x + attention(layer, layer_norm(layer['ln'], x), visible)
+  return x + feed_forward(layer, x)
+
+
+def feed_forward(layer: Params, x: jax.Array) -> jax.Array:
+  """Returns what the feed-forward block of a layer adds to `x`, [..., D]."""
+  hidden = layer_norm(layer['ff_ln'], x) @ layer['w1'] + layer['b1']
+  return jax.nn.gelu(hidden) @ layer['w2'] + layer['b2']
+
+
+def layer_norm(weights: Params, x: jax.Array) -> jax.Array:
+  """Returns `x` normalised over its last dimension."""
   centred = x - jnp.mean(x, axis=-1, keepdims=True)
   variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
   normed = centred * jax.lax.rsqrt(variance + 1e-6)
   return normed * (1.0 + weights['scale']) + weights['bias']
 
 
-def _visible(segments: jax.Array) -> jax.Array:
+def causal_segments(segments: jax.Array) -> jax.Array:
+  """Returns which keys each query sees, [B, 1, T, T]."""
   length = segments.shape[1]
   causal = jnp.tril(jnp.ones((length, length), bool))
   same = segments[:, :, None] == segments[:, None, :]
   return (causal & same)[:, None]
 
 
-def _sinusoids(positions: jax.Array, dims: int) -> jax.Array:
+def sinusoids(positions: jax.Array, dims: int) -> jax.Array:
+  """Returns the embedding of positions."""
   half = dims // 2
   step = math.log(10_000) / (half - 1)
   angles = positions[..., None] * jnp.exp(-step * jnp.arange(half))
   return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
-def _layer_of(layer: Any) -> Params:
+def layer_of(layer: Any) -> Params:
+  """Returns the twin's parameters of one of our layers, or of a stack."""
   attention, ff = layer['self_attention'], layer['ff_layer']
   return {
     'ln': dict(layer['layer_norm']),
