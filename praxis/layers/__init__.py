@@ -11,14 +11,21 @@ _NAMES = {
     'BaseActivation CubedReLU ELU GELU Identity LeakyReLU ReLU ReLU6 Sigmoid '
     'SiLU SquaredReLU Swish Tanh'
   ),
+  'adapters': 'AdaptedTransformerFeedForward MultitaskResidualAdapter',
   'attentions': (
     'AttentionProjection CausalDepthwiseConv1D CombinedQKVProjectionLayer '
-    'DotProductAttention PerDimScale RelativeBias causal_mask '
+    'DotProductAttention DotProductAttentionXL LocalSelfAttention '
+    'LocalSelfAttentionAlibi LocalSelfAttentionRelativeBias '
+    'LocalSelfAttentionXL PerDimScale RelativeBias causal_mask '
     'causal_segment_mask convert_paddings_to_mask segment_mask'
   ),
   'base_ops': 'ArrayLookup EinsumGatedOp EinsumOp',
   'bregman': 'BregmanPCA',
   'checkpoint_policy': 'AutodiffCheckpointType',
+  'conformers': (
+    'Conformer DotProductAttentionWithContext '
+    'DotProductAttentionWithContextXL SelfAttentionWithNormAndResidual'
+  ),
   'convolutions': (
     'Conv2D ConvBNAct ConvBNActWithPadding DepthwiseConv1D LightConv1D'
   ),
@@ -27,6 +34,7 @@ _NAMES = {
     'PositionalEmbedding2D SharedEmbeddingSoftmax SigmoidCrossEntropy '
     'TokenCounter TrainablePositionalEmbedding'
   ),
+  'frnn': 'FRnn LstmFrnn StackFrnn',
   'linears': (
     'Bias FeedForward Linear MLPBlock StackingOverTime project_last_dim'
   ),
@@ -41,6 +49,10 @@ _NAMES = {
   ),
   'poolings': 'GlobalPooling Pooling Pooling1D',
   'repeats': 'Repeat',
+  'resnets': 'ResNet ResNetBlock',
+  'rnn_cell': 'CifgLstmCellSimple LayerNormalizedLstmCellSimple LstmCellSimple',
+  'ssm': 'SSM',
+  'ssm_transformers': 'SSMGated SSMTransformer',
   'stochastics': 'Dropout StochasticResidual',
   'transformer_models': (
     'LanguageModelType TransformerEncoderDecoder TransformerLm'
@@ -50,6 +62,8 @@ _NAMES = {
     'Transformer TransformerFeedForward TransformerFeedForwardMoe '
     'compute_attention_masks_for_extend_step compute_attention_masks_for_fprop'
   ),
+  'vanillanets': 'VanillaBlock VanillaNet',
+  'vits': 'VisionTransformer VitEntryLayers VitExitLayers',
 }
 _MODULE_OF = {
   name: module for module, names in _NAMES.items() for name in names.split()

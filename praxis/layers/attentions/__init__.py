@@ -1,8 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention: masks, projections, positions and dot-product attention."""
 
+from praxis.layers.attentions.blocks import (
+  convert_to_block,
+  extract_block_context,
+)
 from praxis.layers.attentions.dconv import CausalDepthwiseConv1D, shift_1d
 from praxis.layers.attentions.dot_product import DotProductAttention
+from praxis.layers.attentions.lazy_prefix import DotProductAttentionWithLPB
+from praxis.layers.attentions.local import LocalSelfAttention
+from praxis.layers.attentions.local_bias import (
+  LocalSelfAttentionAlibi,
+  LocalSelfAttentionRelativeBias,
+)
 from praxis.layers.attentions.masks import (
   apply_mask,
   causal_mask,
@@ -18,20 +28,32 @@ from praxis.layers.attentions.projections import (
   AttentionProjection,
   CombinedQKVProjectionLayer,
 )
-from praxis.layers.attentions.xl import DotProductAttentionXL
+from praxis.layers.attentions.xl import (
+  DotProductAttentionXL,
+  LocalSelfAttentionXL,
+  create_relative_positional_embedding,
+)
 
 __all__ = [
   'AttentionProjection',
   'CausalDepthwiseConv1D',
   'CombinedQKVProjectionLayer',
   'DotProductAttention',
+  'DotProductAttentionWithLPB',
   'DotProductAttentionXL',
+  'LocalSelfAttention',
+  'LocalSelfAttentionAlibi',
+  'LocalSelfAttentionRelativeBias',
+  'LocalSelfAttentionXL',
   'PerDimScale',
   'RelativeBias',
   'apply_mask',
   'causal_mask',
   'causal_segment_mask',
   'convert_paddings_to_mask',
+  'convert_to_block',
+  'create_relative_positional_embedding',
+  'extract_block_context',
   'hide',
   'limited_context_mask',
   'merge_masks',

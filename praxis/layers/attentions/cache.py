@@ -9,6 +9,7 @@ Every cached tensor is [B, S, N, H]: batch first, time second.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +58,16 @@ class CachedAttention(base_layer.BaseLayer):
     self.update_decode_state(name, new_state)
     return new_state
 
+  def cached_since(
+    self, name: str, time_step: Int[Array, ''] | int, reach: int
+  ) -> tuple[Float[Array, '...'], Int[Array, ''] | int]:
+    """Returns a cached tensor, and the index of `time_step` in it.
+
+    At least `reach` steps come before that one, if there are so many.
+    """
+    del reach
+    return self.get_decode_state(name), time_step
+
   def transform_decode_state(
     self,
     transform_fn: DecodeStateTransformFn,
@@ -75,7 +86,34 @@ class CachedAttention(base_layer.BaseLayer):
         new_state = transform_fn(state, BATCH_DIM, time_dim)
         self.update_decode_state(name, new_state)
 
-  def _remember(self, name: str, value: Float[Array, 'B S N H']) -> None:
+  def lazy_broadcast_prefix(
+    self, num_suffix_samples: int, suffix_length: int
+  ) -> None:
+    """Raises NotImplementedError; see lazy_prefix.py for what can do it."""
+    raise NotImplementedError(
+      f'{type(self).__name__} copies its cache for every sample; for '
+      'lazy_prefix_broadcast use DotProductAttentionWithLPB or '
+      'MultiQueryDotProductAttentionLPB as the attention template'
+    )
+
+  def right_align_decode_state_with_prefix(
+    self, max_prefix_size: int, right_align_fn: DecodeStateTransformFn
+  ) -> None:
+    """Raises NotImplementedError; see lazy_prefix.py for what can do it."""
+    raise NotImplementedError(
+      f'{type(self).__name__} has no prefix apart from its cache; use '
+      'DotProductAttentionWithLPB or MultiQueryDotProductAttentionLPB as the '
+      'attention template'
+    )
+
+  def init_states(self, *args: Any, **kwargs: Any) -> None:
+    """Raises NotImplementedError: a forward pass makes the cache."""
+    raise NotImplementedError(
+      f'{type(self).__name__} has no init_states; call the layer on the prompt '
+      'with DECODE_CACHE mutable, which makes the cache'
+    )
+
+  def _remember(self, name: str, value: Float[Array, 'B S *K H']) -> None:
     """Caches what the forward pass computed, if decoding may follow."""
     if self.decode_cache:
       self.update_decode_state(name, value)

@@ -7,6 +7,7 @@ Shapes: B batch, T queries, S keys and values, D model, N heads, H head.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NoReturn
 
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
@@ -15,10 +16,12 @@ from jaxtyping import Array, Float, Int
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import base_ops, embedding_softmax, stochastics
 from praxis.layers.attentions import (
+  cache,
+  checks,
   dconv,
   positions,
+  products,
   projections,
-  softmax,
   stepping,
 )
 
@@ -26,9 +29,8 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 SplitDimsMapping = pytypes.SplitDimsMapping
 template_field = pax_fiddle.template_field
 
-_Heads = Float[Array, 'B T N H']
-_SourceHeads = Float[Array, 'B S N H']
-_Segments = Int[Array, '#B T']
+_Heads = products.Heads
+_SourceHeads = products.SourceHeads
 
 
 class DotProductAttention(stepping.SteppingAttention):
@@ -86,6 +88,7 @@ class DotProductAttention(stepping.SteppingAttention):
   relative_bias_tpl: LayerTpl | None = template_field(None)
   # A constant logit that takes part in the softmax and contributes no value.
   attention_extra_logit: float | None = None
+  # Adds n-grams to what the heads attended to; as ngrammer.VQNgrammer does.
   ngrammer_tpl: LayerTpl | None = template_field(None)
   # Whether the mask is recorded as an image summary.
   attention_mask_summary: bool = False
@@ -121,11 +124,13 @@ class DotProductAttention(stepping.SteppingAttention):
         'combined_qkv', combined.set(input_dim=self._input_size('query'))
       )
     else:
-      for name in ('query', 'key', 'value'):
+      for name in checks.INPUTS:
         self.create_child(name, self._input_projection(name))
     self.create_child('post', self._output_projection())
     self._create_position_children()
     self._create_head_children()
+    if self.ngrammer_tpl is not None:
+      self.create_child('ngrammer', self.ngrammer_tpl.clone())
     self.create_child('qk_einsum', self.qk_einsum_tpl.clone())
     self.create_child('pv_einsum', self.pv_einsum_tpl.clone())
     dropout = self.dropout_tpl.clone()
@@ -141,8 +146,10 @@ class DotProductAttention(stepping.SteppingAttention):
     atten_mask: Float[Array, '#B #N #T S'],
     query_segment_pos: Int[Array, '#B T'] | None = None,
     key_segment_pos: Int[Array, '#B S'] | None = None,
-  ) -> tuple[Float[Array, 'B T Dq'], Float[Array, 'B N T S']]:
+  ) -> tuple[Float[Array, 'B T Dq'], Float[Array, 'B N ...'] | None]:
     """Returns the attended values and the probabilities (before dropout).
+
+    The probabilities are [B, N, T, S], where a subclass does not say otherwise.
 
     Args:
       query_vec: inputs of the queries.
@@ -153,7 +160,15 @@ class DotProductAttention(stepping.SteppingAttention):
         absent.
       key_segment_pos: likewise of each key.
     """
-    self._check_mask(atten_mask, query_vec.shape[1], key_vec.shape[1])
+    sizes = [self._input_size(name) for name in checks.INPUTS]
+    checks.check_inputs((query_vec, key_vec, value_vec), sizes)
+    checks.check_mask(
+      atten_mask,
+      query_vec.shape[0],
+      self.num_heads,
+      query_vec.shape[1],
+      key_vec.shape[1],
+    )
     if self.attention_mask_summary:
       self.add_summary(
         'attention_mask',
@@ -171,7 +186,45 @@ class DotProductAttention(stepping.SteppingAttention):
       query = self.rotary_position_emb(query, query_segment_pos)
     bias = self._relative_bias(query, key, query_segment_pos, key_segment_pos)
     encoded, probs = self._attend(query, key, value, atten_mask, bias)
+    if self.ngrammer_tpl is not None:
+      self._remember('encoded_pre_ngrammer', encoded)
+      encoded = self.ngrammer(
+        input_ids=None,
+        input_embs=encoded,
+        segment_pos=key_segment_pos,
+        merge_heads=False,
+        attention_scores=self._ngram_scores(probs),
+      )
     return self._post(encoded), probs
+
+  def init_states(
+    self, target_batch_size: int, target_max_length: int
+  ) -> NoReturn:
+    """Raises NotImplementedError: a forward pass makes the cache."""
+    raise NotImplementedError(
+      f'{type(self).__name__}.init_states: apply the layer to the prompt with '
+      'the collection DECODE_CACHE mutable'
+    )
+
+  def lazy_broadcast_prefix(
+    self, num_suffix_samples: int, suffix_length: int
+  ) -> None:
+    """Raises NotImplementedError, as this layer has no prefix of its own."""
+    raise NotImplementedError(
+      f'{type(self).__name__}.lazy_broadcast_prefix: use '
+      'DotProductAttentionWithLPB'
+    )
+
+  def right_align_decode_state_with_prefix(
+    self,
+    max_prefix_size: int,
+    right_align_fn: cache.DecodeStateTransformFn,
+  ) -> None:
+    """Raises NotImplementedError, as this layer has no prefix of its own."""
+    raise NotImplementedError(
+      f'{type(self).__name__}.right_align_decode_state_with_prefix: use '
+      'DotProductAttentionWithLPB'
+    )
 
   # Children.
 
@@ -239,11 +292,6 @@ class DotProductAttention(stepping.SteppingAttention):
     sizes = self.input_dim
     return sizes[name] if isinstance(sizes, Mapping) else sizes
 
-  def _head_size(self) -> int:
-    if self.dim_per_head is not None:
-      return self.dim_per_head
-    return self.hidden_dim // self.num_heads
-
   # Steps of the computation, in order.
 
   def _project(
@@ -274,7 +322,9 @@ class DotProductAttention(stepping.SteppingAttention):
       return query, key, value
     return self.layer_norm_q(query), self.layer_norm_k(key), value
 
-  def _finish_key(self, key: _Heads, pos: _Segments | None) -> _Heads:
+  def _finish_key(
+    self, key: _SourceHeads, pos: Int[Array, '#B S'] | None
+  ) -> _SourceHeads:
     """Returns the key to attend with; caches it and what it was before."""
     name = 'key_state'
     if self.dconv_qkv:
@@ -291,7 +341,9 @@ class DotProductAttention(stepping.SteppingAttention):
       self._remember('key_post_rotary_pos_emb', rotated)
     return rotated
 
-  def _finish_value(self, value: _Heads, pos: _Segments | None) -> _Heads:
+  def _finish_value(
+    self, value: _SourceHeads, pos: Int[Array, '#B S'] | None
+  ) -> _SourceHeads:
     self._remember('value_state', value)
     if self.dconv_qkv:
       value = self.dconv_v(value, 1, pos)
@@ -302,7 +354,7 @@ class DotProductAttention(stepping.SteppingAttention):
     self,
     query: _Heads,
     key: _SourceHeads,
-    query_pos: _Segments | None,
+    query_pos: Int[Array, '#B T'] | None,
     key_pos: Int[Array, '#B S'] | None,
   ) -> Float[Array, '#B N T S'] | None:
     if self.relative_bias_tpl is None:
@@ -313,98 +365,30 @@ class DotProductAttention(stepping.SteppingAttention):
       key_pos = jnp.arange(key.shape[1])[jnp.newaxis]
     return self.relative_bias(query_pos, key_pos)
 
-  def _attend(
-    self,
-    query: _Heads,
-    key: _SourceHeads,
-    value: _SourceHeads,
-    mask: Float[Array, '#B #N #T S'],
-    bias: Float[Array, '#B N T S'] | None,
-  ) -> tuple[_Heads, Float[Array, 'B N T S']]:
-    """Returns the mean of the values each query sees, and the weights."""
-    logits = self._logits(self._scale_query(query), key)
-    if bias is not None:
-      logits += bias.astype(logits.dtype)
-    if self.scale_logits_by_head_dims:
-      logits *= self._head_size() ** -0.5
-    logits = checkpoint_name(logits, 'logits')
-    if self.atten_logit_cap > 0.0:
-      logits = self.atten_logit_cap * jnp.tanh(logits / self.atten_logit_cap)
-    probs = softmax.masked_softmax(
-      logits,
-      mask,
-      extra_logit=self.attention_extra_logit,
-      zero_fully_masked=self.zero_fully_masked,
-    ).astype(key.dtype)
-    dropped = self.atten_dropout(probs)
-    encoded = self.pv_einsum('BNTS,BSNH->BTNH', dropped, value)
-    return self._shard_heads(checkpoint_name(encoded, 'context')), probs
-
-  def _logits(
-    self, query: _Heads, key: _SourceHeads
-  ) -> Float[Array, 'B N T S']:
-    return self.qk_einsum('BTNH,BSNH->BNTS', query, key)
-
-  def _scale_query(self, query: _Heads) -> _Heads:
-    if not self.internal_enable_query_scale:
-      return query
-    if self.internal_enable_per_dim_scale:
-      return self.per_dim_scale(query)
-    size = self._head_size()
-    if not self.scale_query_by_dim_per_head and self.hidden_dim:
-      size = self.hidden_dim // self.num_heads
-    return query * size**-0.5
+  def _ngram_scores(
+    self, probs: Float[Array, 'B N L S'] | None, step: int | None = None
+  ) -> Array | None:
+    """Returns the weights that the n-grammer wants, all or of one step."""
+    if not getattr(self.ngrammer_tpl, 'ngram_using_attention_scores', False):
+      return None
+    return probs if step is None else probs[:, :, step]
 
   def _post(
     self, encoded: _Heads, *, is_step: bool = False
   ) -> Float[Array, 'B T D']:
-    split = self.activation_split_dims_mapping.bld
-    if is_step and split is not None:
-      split = [split[0], None, split[2]]
+    split = self._step_split() if is_step else self._output_split()
     outputs = base_layer.maybe_shard(
       self.post(encoded), split, self.mesh_axis_names
     )
     return checkpoint_name(outputs, 'out_proj')
 
-  def _shard_heads(self, x: _Heads) -> _Heads:
-    split = self.activation_split_dims_mapping.blnh
-    return base_layer.maybe_shard(x, split, self.mesh_axis_names)
+  def _output_split(self) -> SplitDimsMapping:
+    return self.activation_split_dims_mapping.bld
 
-  # Checks.
+  def _step_split(self) -> SplitDimsMapping:
+    split = self._output_split()
+    return None if split is None else [split[0], None, split[2]]
 
   def _check_fields(self) -> None:
-    if self.num_heads <= 0 or self._head_size() <= 0:
-      raise ValueError(
-        'num_heads and the size of a head must be positive, got num_heads='
-        f'{self.num_heads}, dim_per_head={self.dim_per_head}, hidden_dim='
-        f'{self.hidden_dim}; set hidden_dim or dim_per_head'
-      )
-    if self.dim_per_head is None and self.hidden_dim % self.num_heads:
-      raise ValueError(
-        f'hidden_dim must be a multiple of num_heads={self.num_heads}, got '
-        f'{self.hidden_dim}; set dim_per_head for heads of another size'
-      )
-    if self.combine_qkv and isinstance(self.input_dim, Mapping):
-      raise ValueError(
-        'input_dim must be one number with combine_qkv=True, got '
-        f'{self.input_dim}; set combine_qkv=False'
-      )
-    if self.ngrammer_tpl is not None:
-      raise ValueError(
-        'ngrammer_tpl must be None, got a template; n-grammer layers are not '
-        'available'
-      )
-
-  def _check_mask(self, mask: Array, num_queries: int, num_keys: int) -> None:
-    fits = (
-      mask.ndim == 4
-      and mask.shape[1] in (1, self.num_heads)
-      and mask.shape[2] in (1, num_queries)
-      and mask.shape[3] == num_keys
-    )
-    if not fits:
-      raise ValueError(
-        f'atten_mask must have shape [batch or 1, 1, {num_queries} or 1, '
-        f'{num_keys}], got {list(mask.shape)}; build it with segment_mask, '
-        'causal_mask or convert_paddings_to_mask'
-      )
+    checks.check_sizes(self)
+    checks.check_options(self)

@@ -87,6 +87,7 @@ def limited_context_mask(
   time_size: int,
   dtype: jax.typing.DTypeLike = jnp.float32,
   column_time_size: int | None = None,
+  first_row: Int[Array, ''] | int = 0,
 ) -> Float[Array, 'T S']:
   """Returns the mask that leaves a window around each position visible.
 
@@ -98,8 +99,10 @@ def limited_context_mask(
     time_size: number of query positions.
     dtype: of the mask.
     column_time_size: number of key positions; time_size when absent.
+    first_row: position of the first query.
   """
   row, col = _rows_and_columns(time_size, column_time_size)
+  row += first_row
   hidden = jnp.zeros(row.shape, jnp.bool_)
   if left_context is not None:
     hidden |= row - left_context >= col

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 
 import jax
@@ -14,6 +13,7 @@ from jax.test_util import check_grads
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import attentions, normalizations
+from praxis.layers.attentions import checks
 from tests.praxis.layers import running
 
 _B, _T, _D, _N, _H = 2, 5, 8, 2, 4
@@ -292,8 +292,13 @@ def test_mask_summary():
   [
     ({'num_heads': 3}, 'multiple of num_heads=3, got 8'),
     ({'hidden_dim': 0}, 'must be positive'),
-    ({'combine_qkv': True, 'input_dim': {'query': 8}}, 'must be one number'),
-    ({'ngrammer_tpl': pax_fiddle.Config(attentions.PerDimScale)}, 'ngrammer'),
+    ({'input_dim': {'query': 8}}, "for each of .*, got {'query': 8}"),
+    ({'input_dim': 0}, 'input_dim must be positive'),
+    (
+      {'combine_qkv': True, 'input_dim': {'query': 8, 'key': 8, 'value': 8}},
+      'must be one number',
+    ),
+    ({'consolidate_rope_key_state': True}, 'set it to False'),
   ],
 )
 def test_impossible_configurations_are_refused(kwargs, message):
@@ -306,17 +311,94 @@ def test_dim_per_head_frees_the_head_from_the_model():
   assert variables['params']['query']['w'].shape == (_D, 3, 7)
 
 
-def test_masks_that_do_not_fit_are_refused():
-  layer, _ = _build()
-  x = _inputs()
-  check = inspect.unwrap(attentions.DotProductAttention._check_mask)
-  for shape in [(_T, _T), (1, 1, _T, _T - 1), (1, 3, _T, _T)]:
+def test_inputs_that_do_not_fit_are_refused():
+  x = jnp.zeros((_B, _T, _D))
+  sizes = (_D,) * 3
+  mask = lambda *dims: checks.check_mask(
+    jnp.zeros(dims), batch=_B, heads=_N, num_queries=_T, num_keys=_T
+  )
+  mask(_B, 1, _T, _T)
+  mask(1, _N, 1, _T)
+  for dims in [(_T, _T), (1, 1, _T, _T - 1), (1, 3, _T, _T), (3, 1, _T, _T)]:
     with pytest.raises(ValueError, match='atten_mask must have shape'):
-      check(layer, jnp.zeros(shape), x.shape[1], x.shape[1])
+      mask(*dims)
+  flat, wide = jnp.zeros((_B, _D)), jnp.zeros((_B, _T, _D + 1))
+  for other in (flat, wide):
+    with pytest.raises(ValueError, match=r'key_vec must have shape \[batch, '):
+      checks.check_inputs((x, other, x), sizes)
+  with pytest.raises(ValueError, match='pass one value for each key'):
+    checks.check_inputs((x, x, x[:, :3]), sizes)
 
 
-def test_combined_projection_needs_one_input():
-  layer, variables = _build(combine_qkv=True)
+@pytest.mark.parametrize(
+  'method, args',
+  [
+    ('init_states', (2, 4)),
+    ('lazy_broadcast_prefix', (2, 4)),
+    ('right_align_decode_state_with_prefix', (4, lambda x, *_: x)),
+  ],
+)
+def test_what_other_classes_do_is_not_done(method, args):
+  layer = _config().set(name='atten').Instantiate()
+  with pytest.raises(
+    NotImplementedError, match=f'DotProductAttention.{method}'
+  ):
+    layer.apply({}, *args, method=method)
+
+
+class _Ngrams(base_layer.BaseLayer):
+  """Adds the heads of the step before, weighted by what they attended to."""
+
+  ngram_using_attention_scores: bool = False
+
+  def __call__(
+    self, input_ids, input_embs, segment_pos, merge_heads, attention_scores
+  ):
+    assert input_ids is None and not merge_heads
+    weights = 1.0
+    if self.ngram_using_attention_scores:
+      weights = attention_scores[..., 0].swapaxes(1, 2)[..., None]
+    return input_embs + weights * attentions.shift_1d(input_embs, 1, 1)
+
+  def extend_step(self, input_embs, step, merge_heads, attention_score):
+    weights = 1.0
+    if self.ngram_using_attention_scores:
+      weights = attention_score[..., 0][..., None]
+    before = jnp.where(step > 0, input_embs[:, step - 1], 0.0)
+    return input_embs[:, step] + weights * before
+
+
+@pytest.mark.parametrize('scores', [False, True])
+def test_ngrams_are_added_to_what_heads_attended_to(scores):
+  config = pax_fiddle.Config(_Ngrams, ngram_using_attention_scores=scores)
   x = _inputs()
-  with pytest.raises(ValueError, match='must be the same array'):
-    layer.apply(variables, x, x + 1, x, _mask())
+  mask = attentions.causal_mask(x)
+  layer, variables = _build(ngrammer_tpl=config)
+  states = [base_layer.DECODE_CACHE]
+
+  @running.jit
+  def results(variables):
+    (out, probs), cache = layer.apply(variables, x, x, x, mask, mutable=states)
+    step, _ = layer.apply(
+      {**variables, **cache},
+      x[:, 3],
+      atten_mask=mask[:, :, 3],
+      time_step=3,
+      segment_pos=None,
+      method='extend_step',
+      mutable=states,
+    )
+    return (
+      out,
+      probs,
+      cache[base_layer.DECODE_CACHE]['encoded_pre_ngrammer'],
+      step,
+    )
+
+  out, probs, heads, step = results(variables)
+  earlier = np.pad(heads, [(0, 0), (1, 0), (0, 0), (0, 0)])[:, :-1]
+  weights = np.moveaxis(probs[..., :1], 1, 2) if scores else 1.0
+  post = variables['params']['post']
+  want = np.einsum('btnh,dnh->btd', heads + weights * earlier, post['w'])
+  np.testing.assert_allclose(out, want + post['b'], atol=1e-5)
+  np.testing.assert_allclose(step, out[:, 3], atol=1e-5)

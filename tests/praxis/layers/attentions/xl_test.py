@@ -68,8 +68,12 @@ def test_what_it_cannot_do_is_said():
   mask = attentions.causal_mask(x)
   with pytest.raises(ValueError, match='rel_pos_emb_dim must be positive'):
     running.build(_config(rel_pos_emb_dim=0), x, x, x, mask)
-  with pytest.raises(ValueError, match=r'as many keys as queries \(4\), got 3'):
-    running.build(_config(), x, x[:, :3], x[:, :3], mask[..., :3])
-  layer, variables = running.build(_config(), x, x, x, mask)
-  with pytest.raises(NotImplementedError, match='does not decode'):
-    layer.apply(variables, x[:, 0], method='extend_step')
+
+
+def test_shifts_come_with_biases():
+  x = running.normal(_B, 4, _D)
+  args = (x, x, x, attentions.causal_mask(x))
+  layer = _config(name='xl', use_bias=False).Instantiate()
+  params = layer.abstract_init_with_metadata(*args)['params']
+  assert set(params['pos_proj']) == {'w'}
+  assert not {'u', 'v'} & set(params)

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention whose heads share keys and values.
+
+Shapes: B batch, T queries, S keys and values, D model, N heads, K key heads
+that N is a multiple of, H head.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from praxis import base_layer, pax_fiddle, pytypes
+from praxis.layers import attentions, base_ops
+from praxis.layers.attentions import groups, products, window
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+SplitDimsMapping = pytypes.SplitDimsMapping
+template_field = pax_fiddle.template_field
+
+
+class OneHeadedAttentionProjection(base_layer.BaseLayer):
+  """Projects the model dimension to one head."""
+
+  # Size of the model dimension.
+  input_dim: int = 0
+  # Size of the head.
+  output_dim: int = 0
+  use_bias: bool = True
+  # Does the product.
+  einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
+
+  def setup(self) -> None:
+    split = self.weight_split_dims_mapping.wt
+    if split is not None and len(split) != 2:
+      raise ValueError(
+        'weight_split_dims_mapping.wt must have 2 entries (model dim, dim per '
+        f'head), got {list(split)}; shard both dimensions'
+      )
+    weight = base_layer.WeightHParams(
+      shape=[self.input_dim, self.output_dim],
+      mesh_shape=self.mesh_shape,
+      tensor_split_dims_mapping=split,
+    )
+    self.create_variable('w', weight)
+    if self.use_bias:
+      bias = base_layer.WeightHParams(
+        shape=[self.output_dim],
+        init=base_layer.WeightInit.Constant(0.0),
+        mesh_shape=self.mesh_shape,
+        tensor_split_dims_mapping=split and [split[1]],
+      )
+      self.create_variable('b', bias)
+    self.create_child('einsum', self.einsum_tpl.clone())
+
+  def __call__(self, inputs: Float[Array, '*B D']) -> Float[Array, '*B H']:
+    """Returns the projected inputs."""
+    if inputs.shape[-1] != self.input_dim:
+      raise ValueError(
+        f'the last dimension of the inputs must be input_dim={self.input_dim}, '
+        f'got shape {list(inputs.shape)}; set input_dim'
+      )
+    outputs = self.einsum('...D,DH->...H', inputs, self.theta.w)
+    return outputs + self.theta.b if self.use_bias else outputs
+
+  def extend_step(
+    self,
+    inputs: Float[Array, '*B D'],
+    *,
+    time_step: pytypes.JTensor | None = None,
+  ) -> Float[Array, '*B H']:
+    """Returns what `__call__` does: a projection knows no time."""
+    del time_step
+    return self(inputs)
+
+
+class MultiQueryDotProductAttention(attentions.DotProductAttention):
+  """Dot-product attention with fewer heads of keys and values than of queries.
+
+  One such head has no axis: its projections are [D, H], and its cache is
+  [B, S, H]. Several are projected as heads are; the heads of the queries use
+  them in equal groups, in order.
+
+  References: One Write-Head is All You Need, https://arxiv.org/abs/1911.02150,
+  and GQA, https://arxiv.org/abs/2305.13245
+  """
+
+  # Number of heads of keys and values.
+  num_kv_heads: int = 1
+  # The projection to keys and to values, if they have one head.
+  headless_proj_tpl: LayerTpl = template_field(OneHeadedAttentionProjection)
+  # Queries are scaled by 1/√H, not by a learned scale.
+  internal_enable_per_dim_scale: bool = False
+  # Number of parts the queries are cut into, one after the other, so that only
+  # the logits of one part are in memory. With more than one, no probabilities
+  # are returned.
+  chunked_attn_num_seq_split: int = 1
+  # How many positions before and after its own each query sees; all when
+  # absent.
+  local_window_size: tuple[int, int] | None = None
+
+  class WeightSharding(attentions.DotProductAttention.WeightSharding):
+    # Of the projections to one head, as [D, H].
+    proj_headless: SplitDimsMapping = None
+
+  class ActivationSharding(attentions.DotProductAttention.ActivationSharding):
+    # Of keys and values of one head, and of the output of a step.
+    blh: SplitDimsMapping = None
+    bd: SplitDimsMapping = None
+
+  def _check_fields(self) -> None:
+    super()._check_fields()
+    if self.num_kv_heads <= 0 or self.num_heads % self.num_kv_heads:
+      raise ValueError(
+        f'num_kv_heads must divide num_heads={self.num_heads}, got '
+        f'{self.num_kv_heads}; each group of heads shares one of keys'
+      )
+    for name in ('dconv_qkv', 'combine_qkv'):
+      if getattr(self, name):
+        raise ValueError(
+          f'{name} must be False, got True; queries have more heads than keys '
+          'here, use DotProductAttention'
+        )
+    if self.chunked_attn_num_seq_split < 1:
+      raise ValueError(
+        'chunked_attn_num_seq_split must be at least 1, got '
+        f'{self.chunked_attn_num_seq_split}; 1 computes all queries at once'
+      )
+    if self.local_window_size is not None and min(self.local_window_size) < 0:
+      raise ValueError(
+        'local_window_size must be the numbers of positions before and after '
+        f'the current one, got {self.local_window_size}; 0 is none of them'
+      )
+
+  def _input_projection(self, name: str) -> LayerTpl:
+    proj = super()._input_projection(name)
+    if name == 'query':
+      return proj
+    if self.num_kv_heads > 1:
+      return proj.set(num_heads=self.num_kv_heads)
+    headless = self.headless_proj_tpl.clone().set(
+      input_dim=self._input_size(name),
+      output_dim=self._head_size(),
+      use_bias=self.use_bias,
+    )
+    if self.internal_gshard_gaussian_init:
+      headless.params_init = proj.params_init
+    split = self.weight_split_dims_mapping.proj_headless
+    headless.weight_split_dims_mapping.wt = split
+    return headless
+
+  def _window(self) -> window.Window | None:
+    if self.local_window_size is None:
+      return None
+    before, after = self.local_window_size
+    return window.Window(before + 1, after)
+
+  def _attend(
+    self,
+    query: products.Heads,
+    key: products.SourceHeads,
+    value: products.SourceHeads,
+    mask: products.Mask,
+    bias: products.Bias | None,
+  ) -> tuple[products.Heads, Float[Array, 'B N T S'] | None]:
+    parts = self.chunked_attn_num_seq_split
+    if parts == 1:
+      return super()._attend(query, key, value, mask, bias)
+    length = query.shape[1]
+    if length % parts:
+      raise ValueError(
+        f'chunked_attn_num_seq_split must divide the number of queries {length}'
+        f', got {parts}; set it to 1 for sequences of any length'
+      )
+    size = length // parts
+    encoded = []
+    for first in range(0, length, size):
+      rows = lambda x, axis, span=(first, size): window.cut(x, span, axis)
+      # As a run of steps it sees the window only.
+      part, _ = self._attend_step(
+        rows(query, 1),
+        key,
+        value,
+        rows(mask, 2),
+        None if bias is None else rows(bias, 2),
+        first,
+      )
+      encoded.append(part)
+    return jnp.concatenate(encoded, axis=1), None
+
+  def _logits(
+    self,
+    query: products.Heads,
+    key: products.SourceHeads,
+    offset: products.Offset,
+  ) -> Float[Array, 'B N T S']:
+    del offset
+    if self.num_kv_heads == 1:
+      return self.qk_einsum('BTNH,BSH->BNTS', query, key)
+    logits = groups.logits(self.qk_einsum, query, key)
+    return logits.reshape(logits.shape[0], -1, *logits.shape[3:])
+
+  def _average(
+    self, probs: Float[Array, 'B N T S'], value: products.SourceHeads
+  ) -> products.Heads:
+    if self.num_kv_heads == 1:
+      return self.pv_einsum('BNTS,BSH->BTNH', probs, value)
+    batch, _, *sizes = probs.shape
+    grouped = probs.reshape(batch, self.num_kv_heads, -1, *sizes)
+    return groups.average(self.pv_einsum, grouped, value)
+
+  def _step_split(self) -> SplitDimsMapping:
+    split = self.activation_split_dims_mapping.bd
+    return (
+      super()._step_split() if split is None else [split[0], None, split[1]]
+    )
+
+  def _shard_heads(self, x: Float[Array, '...']) -> Float[Array, '...']:
+    if x.ndim == 4:
+      return super()._shard_heads(x)
+    splits = self.activation_split_dims_mapping
+    split = splits.blh
+    if split is None and splits.blnh is not None:
+      split = [*splits.blnh[:2], splits.blnh[3]]
+    return base_layer.maybe_shard(x, split, self.mesh_axis_names)

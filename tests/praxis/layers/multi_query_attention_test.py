@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention with shared keys against numpy, which repeats them per head."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from praxis import base_layer, pax_fiddle
+from praxis.layers import attentions
+from praxis.layers import multi_query_attention as mqa
+from tests.praxis.layers import running
+
+_B, _T, _D, _N, _H = 2, 6, 8, 4, 2
+_SEGMENTS = jnp.array([[1, 1, 2, 2, 2, 2], [1, 1, 1, 1, 1, 0]])
+
+
+def _config(**kwargs):
+  fields = {'input_dim': _D, 'hidden_dim': _D, 'num_heads': _N, **kwargs}
+  return mqa.MultiQueryDotProductAttention.config(**fields)
+
+
+def _mask(causal=True):
+  return (
+    attentions.causal_segment_mask if causal else attentions.segment_mask
+  )(_SEGMENTS)
+
+
+def _reference(params, x, mask, o):
+  p = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
+  bias = lambda part: part.get('b', 0.0)
+  q = np.einsum('btd,dnh->btnh', x, p['query']['w']) + bias(p['query'])
+  if o.get('num_kv_heads', 1) == 1:
+    k, v = (
+      (x @ p[name]['w'] + bias(p[name]))[:, :, None]
+      for name in ('key', 'value')
+    )
+  else:
+    k, v = (
+      np.einsum('btd,dkh->btkh', x, p[name]['w']) + bias(p[name])
+      for name in ('key', 'value')
+    )
+  k, v = (np.repeat(y, _N // y.shape[2], axis=2) for y in (k, v))
+  if o.get('internal_enable_query_scale', True):
+    q = q * q.shape[-1] ** -0.5
+  logits = np.einsum('btnh,bsnh->bnts', q, k)
+  if 'relative_bias_tpl' in o:
+    distance = np.arange(_T)[:, None] - np.arange(_T)
+    logits += p['relative_bias']['wrb'][:, np.clip(distance, 0, 15)]
+  if cap := o.get('atten_logit_cap'):
+    logits = cap * np.tanh(logits / cap)
+  hidden = np.broadcast_to(np.asarray(mask) < 0, logits.shape).copy()
+  if window := o.get('local_window_size'):
+    distance = np.arange(_T)[:, None] - np.arange(_T)
+    hidden |= (distance > window[0]) | (-distance > window[1])
+  exps = np.exp(np.where(hidden, -1e30, logits))
+  total = exps.sum(-1, keepdims=True)
+  if (extra := o.get('attention_extra_logit')) is not None:
+    total = total + np.exp(extra)
+  encoded = np.einsum('bnts,bsnh->btnh', exps / total, v)
+  out = np.einsum('btnh,dnh->btd', encoded, p['post']['w'])
+  return out + bias(p['post']), exps / total
+
+
+_OPTIONS = {
+  'one': {},
+  'two': {'num_kv_heads': 2, 'use_bias': False, 'atten_logit_cap': 1.5},
+  'all': {'num_kv_heads': 4, 'internal_enable_query_scale': False},
+  'window': {'num_kv_heads': 2, 'local_window_size': (2, 1)},
+  'bias': {
+    'num_kv_heads': 2,
+    'relative_bias_tpl': pax_fiddle.Config(attentions.RelativeBias),
+    'attention_extra_logit': 0.5,
+  },
+}
+
+
+@pytest.mark.parametrize('name', _OPTIONS)
+def test_attention(name):
+  options = _OPTIONS[name]
+  x, mask = running.normal(_B, _T, _D), _mask()
+  layer, variables = running.build(_config(**options), x, x, x, mask)
+  out, probs = running.run(layer, variables, x, x, x, mask)
+  want = _reference(variables['params'], np.asarray(x), mask, options)
+  np.testing.assert_allclose(probs, want[1], atol=1e-5)
+  np.testing.assert_allclose(out, want[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  'options, causal',
+  [
+    ({'attention_extra_logit': 0.5}, False),
+    ({'num_kv_heads': 2, 'local_window_size': (1, 1)}, False),
+    (_OPTIONS['bias'], True),
+  ],
+)
+def test_parts_of_the_queries_give_the_same(options, causal):
+  x, mask = running.normal(_B, _T, _D), _mask(causal)
+  config = _config(chunked_attn_num_seq_split=3, **options)
+  layer, variables = running.build(config, x, x, x, mask)
+  out, probs = running.run(layer, variables, x, x, x, mask)
+  assert probs is None
+  want, _ = _reference(variables['params'], np.asarray(x), mask, options)
+  np.testing.assert_allclose(out, want, atol=1e-5)
+
+
+def test_gradients_of_shared_heads_add_up():
+  x, mask = running.normal(_B, _T, _D), _mask()
+  layer, variables = running.build(_config(num_kv_heads=2), x, x, x, mask)
+  full = _config(num_kv_heads=4).set(name='full').Instantiate()
+  params = variables['params']
+  repeated = dict(params)
+  for name in ('key', 'value'):
+    repeated[name] = {
+      'w': jnp.repeat(params[name]['w'], 2, axis=1),
+      'b': jnp.repeat(params[name]['b'], 2, axis=0),
+    }
+
+  @running.jit
+  def gradients(params, repeated):
+    loss = lambda layer: (
+      lambda params: jnp.sum(
+        jnp.square(layer.apply({'params': params}, x, x, x, mask)[0])
+      )
+    )
+    return jax.grad(loss(layer))(params), jax.grad(loss(full))(repeated)
+
+  got, want = gradients(params, repeated)
+  for name in ('key', 'value'):
+    w = want[name]['w'].reshape(_D, 2, 2, _H).sum(2)
+    np.testing.assert_allclose(got[name]['w'], w, atol=1e-4)
+    b = want[name]['b'].reshape(2, 2, _H).sum(1)
+    np.testing.assert_allclose(got[name]['b'], b, atol=1e-4)
+  for name in ('query', 'post'):
+    np.testing.assert_allclose(got[name]['w'], want[name]['w'], atol=1e-4)
+
+
+def test_variables_and_their_initial_values():
+  x = jnp.zeros((_B, _T, _D))
+  config = _config(internal_gshard_gaussian_init=True, dim_per_head=3)
+  config.weight_split_dims_mapping.proj = ['data', 'mdl', None]
+  config.weight_split_dims_mapping.proj_headless = ['data', None]
+  layer = config.set(
+    name='mqa',
+    ici_mesh_shape=[1, 1, 1],
+    mesh_axis_names=['replica', 'data', 'mdl'],
+  ).Instantiate()
+  tree = layer.abstract_init_with_metadata(x, x, x, _mask())['params']
+  key, query = tree['key'], tree['query']
+  assert tuple(key['w'].shape) == (_D, 3) and tuple(key['b'].shape) == (3,)
+  assert key['w'].tensor_split_dims_mapping == ['data', None]
+  assert key['b'].tensor_split_dims_mapping == [None]
+  assert query['w'].tensor_split_dims_mapping == ['data', 'mdl', None]
+  assert key['w'].init == base_layer.WeightInit.Gaussian(_D**-0.5)
+  assert query['w'].init == base_layer.WeightInit.Gaussian((_D * 3) ** -0.5)
+
+
+def test_bf16_keeps_the_softmax_in_float32():
+  x, mask = running.normal(_B, _T, _D), _mask()
+  config = _config(num_kv_heads=2)
+  layer, variables = running.build(config, x, x, x, mask)
+  half = config.set(name='half', fprop_dtype=jnp.bfloat16).Instantiate()
+  x_half = x.astype(jnp.bfloat16)
+  want, _ = running.run(layer, variables, x, x, x, mask)
+  out, _ = running.run(half, variables, x_half, x_half, x_half, mask)
+  assert out.dtype == jnp.bfloat16
+  np.testing.assert_allclose(out.astype(jnp.float32), want, atol=0.05)
+
+
+@pytest.mark.parametrize(
+  'kwargs, message',
+  [
+    ({'num_kv_heads': 3}, 'num_kv_heads must divide num_heads=4, got 3'),
+    ({'num_heads': 3}, 'hidden_dim must be a multiple of num_heads=3'),
+    ({'dconv_qkv': True}, 'dconv_qkv must be False'),
+    ({'combine_qkv': True}, 'combine_qkv must be False'),
+    ({'chunked_attn_num_seq_split': 0}, 'at least 1, got 0'),
+    ({'chunked_attn_num_seq_split': 4}, 'must divide the number of queries 6'),
+    ({'local_window_size': (-1, 0)}, r'got \(-1, 0\)'),
+  ],
+)
+def test_bad_settings_are_refused(kwargs, message):
+  x = jnp.zeros((_B, _T, _D))
+  with pytest.raises(ValueError, match=message):
+    layer = _config(**kwargs).set(name='mqa').Instantiate()
+    layer.abstract_init_with_metadata(x, x, x, _mask())
+
+
+def test_the_projection_to_one_head():
+  config = mqa.OneHeadedAttentionProjection.config(input_dim=_D, output_dim=3)
+  x = running.normal(_B, _D)
+  layer, variables = running.build(config, x)
+  w, b = (variables['params'][name] for name in 'wb')
+  np.testing.assert_allclose(
+    running.run(layer, variables, x), np.asarray(x) @ w + b, atol=1e-5
+  )
+  with pytest.raises(ValueError, match='must be input_dim=8, got shape'):
+    layer.apply(variables, x[:, :5])
+  bad = config.clone().set(name='bad')
+  bad.weight_split_dims_mapping.wt = ['data']
+  with pytest.raises(ValueError, match='must have 2 entries'):
+    bad.Instantiate().abstract_init_with_metadata(x)
