@@ -19,6 +19,7 @@ _NAMES = {
     'LocalSelfAttentionXL PerDimScale RelativeBias causal_mask '
     'causal_segment_mask convert_paddings_to_mask segment_mask'
   ),
+  'augmentations': 'MaskedLmDataAugmenter TemporalShifting',
   'base_ops': 'ArrayLookup EinsumGatedOp EinsumOp',
   'bregman': 'BregmanPCA',
   'checkpoint_policy': 'AutodiffCheckpointType',
@@ -38,6 +39,7 @@ _NAMES = {
   'linears': (
     'Bias FeedForward Linear MLPBlock StackingOverTime project_last_dim'
   ),
+  'losses': 'BiTemperedLoss',
   'models': 'ClassificationMLPModel LanguageModel',
   'ngrammer': 'Ngrammer VQNgrammer VectorQuantization get_bigram_ids',
   'normalizations': (
@@ -48,11 +50,13 @@ _NAMES = {
     'CircularLayerwiseShardablePipelined LayerwiseShardablePipelined'
   ),
   'poolings': 'GlobalPooling Pooling Pooling1D',
+  'quantizer': 'RandomVectorQuantizer VectorQuantizer quantize_vector',
   'repeats': 'Repeat',
   'resnets': 'ResNet ResNetBlock',
   'rnn_cell': 'CifgLstmCellSimple LayerNormalizedLstmCellSimple LstmCellSimple',
   'ssm': 'SSM',
   'ssm_transformers': 'SSMGated SSMTransformer',
+  'spectrum_augmenter': 'SpectrumAugmenter',
   'stochastics': 'Dropout StochasticResidual',
   'transformer_models': (
     'LanguageModelType TransformerEncoderDecoder TransformerLm'

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Mapping
@@ -93,7 +94,8 @@ def template_field(
   if auto.is_auto_config(template):
     make = template.as_buildable
   else:
-    make = lambda: Config(template, **kwargs)
+    # Copies: two Configs of the owner must not share a nested one.
+    make = lambda: Config(template, **copy.deepcopy(kwargs))
   return _template_of(make, tags)
 
 

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vectors replaced by the nearest of a codebook."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Num
+
+from praxis import base_layer, pax_fiddle, py_utils, pytypes
+from praxis.base_layer import (
+  WeightHParams,
+  WeightHParamsCollection,
+  WeightInit,
+)
+from praxis.layers import linears, quantizer_objectives
+from praxis.nested_map import NestedMap
+
+
+def quantize_vector(
+  latent: Float[Array, '*B G H'], codebook: Float[Array, 'V G H']
+) -> tuple[Float[Array, '*B G H'], Int[Array, '*B G'], Float[Array, '*B G V']]:
+  """Returns the nearest vectors of the codebook, their codes, one-hot codes."""
+  latent = latent.astype(jnp.float32)
+  book = codebook.astype(jnp.float32)
+  products = jnp.einsum('...gh,vgh->...gv', latent, book)
+  lengths = jnp.sum(jnp.square(book), -1).T
+  distances = jnp.sum(jnp.square(latent), -1, keepdims=True)
+  distances = distances - 2 * products + lengths
+  codes = jnp.argmin(distances, axis=-1)
+  one_hot = jax.nn.one_hot(codes, len(book), dtype=jnp.float32)
+  return jnp.einsum('...gv,vgh->...gh', one_hot, book), codes, one_hot
+
+
+class _Quantizer(base_layer.BaseLayer):
+  """What quantisers share; subclasses have the codebook."""
+
+  # How many classes (vectors of a codebook) there are.
+  num_latent_classes: int | None = None
+  # Size of the input.
+  latent_dim: int | None = None
+  # How many parts a vector has, each quantised by a codebook of its own.
+  num_groups: int = 1
+  # Whether input and codebook are divided by their norms; the former's norm is
+  # that of each part, or of the whole vector.
+  normalize_latent_vector: bool = False
+  normalize_codebook: bool = False
+  normalize_latent_per_group: bool = True
+
+  def _check(self, name: str, width: int) -> None:
+    """Raises ValueError for bad sizes; `name` is the field that is split."""
+    for field in ('num_latent_classes', 'latent_dim'):
+      if not getattr(self, field):
+        raise ValueError(
+          f'{type(self).__name__} {self.name!r} needs {field} > 0, got '
+          f'{getattr(self, field)}'
+        )
+    if self.num_groups < 1 or width % self.num_groups:
+      raise ValueError(
+        f'num_groups must divide {name} {width}, got {self.num_groups}'
+      )
+
+  def look_up(self, z_codes: Int[Array, 'B T G']) -> Float[Array, 'B T D']:
+    """Returns the vectors of the codes."""
+    one_hot = jax.nn.one_hot(z_codes, self.num_latent_classes)
+    vectors = jnp.einsum('btgv,vgh->btgh', one_hot, self._codebook())
+    return vectors.reshape(*z_codes.shape[:2], -1)
+
+  def _codebook(self) -> Float[Array, 'V G H']:
+    raise NotImplementedError(f'{type(self).__name__} defines no _codebook')
+
+  def _normalized(self, book: Float[Array, 'V G H']) -> Float[Array, 'V G H']:
+    return py_utils.l2_normalize(book) if self.normalize_codebook else book
+
+  def _groups(self, z: Float[Array, 'B T D']) -> Float[Array, 'B T G H']:
+    """Returns the parts of the vectors, normalised if they are to be."""
+    normalize, apart = (
+      self.normalize_latent_vector,
+      self.normalize_latent_per_group,
+    )
+    if normalize and not apart:
+      z = py_utils.l2_normalize(z)
+    parts = z.reshape(*z.shape[:2], self.num_groups, -1)
+    return py_utils.l2_normalize(parts) if normalize and apart else parts
+
+  def _usage(
+    self, codes: Num[Array, 'B T G'], paddings: Num[Array, 'B T']
+  ) -> dict[str, Float[Array, '']]:
+    """Returns how much of the codebook the batch, of all replicas, uses."""
+    settings: dict[str, Any] = {'paddings': paddings}
+    if base_layer.is_running_under_pmap():
+      settings['data_parallel_axis'] = base_layer.PMAP_PARALLEL_AXIS_NAME
+    pplx, entropy, histogram = (
+      quantizer_objectives.batch_pplx_entropy_from_codes(
+        codes, self.num_latent_classes, **settings
+      )
+    )
+    coverage = jnp.mean(histogram > 0, dtype=jnp.float32)
+    return {'codebook_coverage': coverage, 'pplx': pplx, 'entropy': entropy}
+
+
+class RandomVectorQuantizer(_Quantizer):
+  """A random projection, quantised by a random codebook; nothing is trained.
+
+  References: BEST-RQ, https://arxiv.org/abs/2202.01855
+  """
+
+  # Size of the projection.
+  projection_dim: int = 16
+  # How many frames are stacked before.
+  stack_ratio: int = 1
+  # What the codebook starts from.
+  codebook_init: WeightInit = dataclasses.field(
+    default_factory=WeightInit.Gaussian
+  )
+  # Whether the codebook of one group is stored as [V, H], as old checkpoints
+  # have it.
+  low_rank_codebook: bool = False
+  # Whether summaries show the codebook.
+  plot_codebook: bool = False
+
+  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+    # The codebook: classes, groups, size of a part.
+    vgh: pytypes.SplitDimsMapping = None
+
+  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+    # The parts of the projection.
+    blgh: pytypes.SplitDimsMapping = None
+
+  def setup(self) -> None:
+    self._check('projection_dim', self.projection_dim)
+    if self.stack_ratio < 1:
+      raise ValueError(f'stack_ratio must be positive, got {self.stack_ratio}')
+    if self.stack_ratio > 1:
+      stack = pax_fiddle.Config(
+        linears.StackingOverTime,
+        right_context=self.stack_ratio - 1,
+        stride=self.stack_ratio,
+        padding_reduce_option='reduce_max',
+      )
+      self.create_child('stack', stack)
+    width = self.projection_dim
+    self._create('random_proj', [self.latent_dim * self.stack_ratio, width])
+    self._create('random_bias', [width], init=WeightInit.Constant(0.0))
+    shape = [self.num_latent_classes, self.num_groups, width // self.num_groups]
+    mapping = self.weight_split_dims_mapping.vgh
+    if self._is_flat:
+      shape.pop(1)
+      mapping = mapping and [mapping[0], mapping[2]]
+    self._create(
+      'random_codebook',
+      shape,
+      init=self.codebook_init,
+      mesh_shape=self.mesh_shape,
+      tensor_split_dims_mapping=mapping,
+    )
+
+  def _create(self, name: str, shape: list[int], **fields: Any) -> None:
+    skip = [WeightHParamsCollection.SKIP_LP_REGULARIZATION]
+    weight = WeightHParams(
+      shape=shape, dtype=jnp.float32, collections=skip, **fields
+    )
+    self.create_variable(name, weight)
+
+  @property
+  def _is_flat(self) -> bool:
+    return self.low_rank_codebook and self.num_groups == 1
+
+  def _codebook(self) -> Float[Array, 'V G H']:
+    book = self.theta.random_codebook
+    return self._normalized(book[:, None] if self._is_flat else book)
+
+  def __call__(
+    self, z: Float[Array, 'B T I'], paddings: Num[Array, 'B T']
+  ) -> NestedMap:
+    """Returns, for S = T / stack_ratio frames, a NestedMap.
+
+    z_q [B, S, D] the vectors, z_codes [B, S, G], z_onehot [B, S, G, V],
+    paddings [B, S], and scalars: codebook_coverage (the share of classes in
+    use), codebook_num_covered_codes, pplx, entropy. None has a gradient.
+    """
+    if self.stack_ratio > 1:
+      z, paddings = self.stack(z, paddings[:, :, None])
+      paddings = paddings[:, :, 0]
+    projected = jnp.einsum('dh,bld->blh', self.theta.random_proj, z)
+    parts = self._groups(projected + self.theta.random_bias)
+    parts = self.shard(parts, self.activation_split_dims_mapping.blgh)
+    book = self._codebook()
+    if self.plot_codebook:
+      image = jnp.tile(jnp.swapaxes(book, 0, 1)[..., None], [1, 1, 1, 3])
+      self.add_summary('codebook', image, base_layer.SummaryType.IMAGE)
+    vectors, codes, one_hot = quantize_vector(parts, book)
+    usage = self._usage(codes, paddings)
+    covered = usage['codebook_coverage'] * self.num_latent_classes
+    result = NestedMap(
+      z_q=vectors.reshape(projected.shape),
+      z_codes=codes,
+      z_onehot=one_hot,
+      paddings=paddings,
+      codebook_num_covered_codes=covered,
+      **usage,
+    )
+    return jax.tree.map(jax.lax.stop_gradient, result)
+
+  def look_up(self, z_codes: Int[Array, 'B T G']) -> Float[Array, 'B T D']:
+    """Returns the vectors of the codes, without a gradient."""
+    return jax.lax.stop_gradient(super().look_up(z_codes))
+
+
+class VectorQuantizer(_Quantizer):
+  """The learned codebook of a VQ-VAE, https://arxiv.org/abs/1711.00937."""
+
+  # The weight of the part of the loss that moves inputs to the codebook.
+  beta: float | None = None
+  normalize_latent_vector: bool = True
+  normalize_codebook: bool = True
+  params_init: WeightInit = pax_fiddle.instance_field(WeightInit.UniformSqrtDim)
+
+  def setup(self) -> None:
+    self._check('latent_dim', self.latent_dim or 0)
+    if self.beta is None or self.beta < 0:
+      raise ValueError(f'beta must be set, not negative, got {self.beta}')
+    width = self.latent_dim // self.num_groups
+    shape = [self.num_latent_classes, self.num_groups, width]
+    self.create_variable('w', WeightHParams(shape=shape, dtype=jnp.float32))
+
+  def _codebook(self) -> Float[Array, 'V G H']:
+    return self._normalized(self.theta.w)
+
+  def __call__(
+    self, z: Float[Array, 'B T D'], paddings: Num[Array, 'B T']
+  ) -> NestedMap:
+    """Returns a NestedMap; vectors and codes of padding are 0.
+
+    z_q [B, T, D] the vectors, whose gradient goes straight to z, z_codes
+    [B, T, G], z_onehot [B, T, G, V], and scalars: loss, codebook_coverage (the
+    share of classes in use), codebook_num_covered_words, pplx, entropy.
+    """
+    valid = 1.0 - paddings
+    keep = lambda x: (
+      x * valid.reshape(valid.shape + (1,) * (x.ndim - 2)).astype(x.dtype)
+    )
+    z = keep(z)
+    if self.normalize_latent_vector and not self.normalize_latent_per_group:
+      z = py_utils.l2_normalize(z)
+    vectors, codes, one_hot = quantize_vector(self._groups(z), self._codebook())
+    vectors, codes, one_hot = (
+      keep(x) for x in (vectors.reshape(z.shape), codes, one_hot)
+    )
+    stop = jax.lax.stop_gradient
+    frames = jnp.sum(valid) + 1e-7
+    distance = lambda a, b: jnp.sum(jnp.mean(jnp.square(a - b), -1)) / frames
+    loss = distance(vectors, stop(z)) + self.beta * distance(z, stop(vectors))
+    usage = self._usage(codes, paddings)
+    words = self.num_latent_classes**self.num_groups
+    return NestedMap(
+      z_q=z + stop(vectors - z),
+      z_codes=codes,
+      z_onehot=one_hot,
+      loss=loss,
+      codebook_num_covered_words=usage['codebook_coverage'] * words,
+      **usage,
+    )

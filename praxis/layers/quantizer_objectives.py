@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of a codebook is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Num, Shaped
+
+
+def scatter_nd(
+  indices: Int[Array, '*N R'],
+  updates: Shaped[Array, '*N *rest'],
+  shape: Sequence[int],
+) -> Shaped[Array, '...']:
+  """Returns zeros of `shape` with `updates` added at `indices`."""
+  zeros = jnp.zeros(shape, updates.dtype)
+  return zeros.at[tuple(jnp.moveaxis(indices, -1, 0))].add(updates)
+
+
+def batch_pplx_entropy_from_codes(
+  codes: Num[Array, '*B G'],
+  num_classes: int,
+  *,
+  paddings: Num[Array, '*B'] | None = None,
+  data_parallel_axis: str | None = None,
+) -> tuple[Float[Array, ''], Float[Array, ''], Float[Array, 'G {num_classes}']]:
+  """Returns perplexity, its logarithm, and how often each code occurs.
+
+  The perplexity is the mean over the groups.
+
+  Args:
+    codes: a code in [0, num_classes) for each group.
+    num_classes: how many codes there are.
+    paddings: 1 where codes do not count.
+    data_parallel_axis: the mapped axis whose batches count as one, if any.
+  """
+  if codes.ndim < 2:
+    raise ValueError(f'codes must be [..., groups], got shape {codes.shape}')
+  groups = codes.shape[-1]
+  codes = codes.astype(jnp.int32).reshape(-1, groups)
+  counts = jnp.ones([len(codes)], jnp.float32)
+  if paddings is not None:
+    counts -= paddings.astype(jnp.float32).reshape(-1)
+  group = jnp.broadcast_to(jnp.arange(groups), codes.shape)
+  histogram = scatter_nd(
+    jnp.stack([group, codes], axis=-1),
+    jnp.broadcast_to(counts[:, None], codes.shape),
+    (groups, num_classes),
+  )
+  total = jnp.sum(counts)
+  if data_parallel_axis is not None:
+    histogram, total = jax.lax.psum((histogram, total), data_parallel_axis)
+  probs = histogram / jnp.maximum(total, 1.0)
+  entropies = -jnp.sum(probs * jnp.log(jnp.maximum(probs, 1e-30)), axis=-1)
+  pplx = jnp.mean(jnp.exp(entropies))
+  return pplx, jnp.log(pplx), histogram
+
+
+def batch_codebook_coverage(
+  codes: Num[Array, '*B G'],
+  num_classes: int,
+  *,
+  paddings: Num[Array, '*B'] | None = None,
+  data_parallel_axis: str | None = None,
+) -> Float[Array, '']:
+  """Returns the share of codes that occur, the mean over the groups.
+
+  For the arguments see `batch_pplx_entropy_from_codes`.
+  """
+  _, _, histogram = batch_pplx_entropy_from_codes(
+    codes,
+    num_classes,
+    paddings=paddings,
+    data_parallel_axis=data_parallel_axis,
+  )
+  return jnp.mean(histogram > 0, dtype=jnp.float32)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Image networks without shortcuts and without batch normalisation.
+
+References: https://openreview.net/forum?id=U0k7XNTiFEq
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+from jaxtyping import Array, Float
+
+from praxis import base_layer, pax_fiddle
+from praxis.base_layer import WeightInit
+from praxis.layers import convolutions
+from praxis.layers.conv_stages import ConvStages
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+template_field = pax_fiddle.template_field
+
+
+def tailored_lrelu(
+  negative_slope: float, x: Float[Array, '*shape']
+) -> Float[Array, '*shape']:
+  """Returns a leaky ReLU that keeps the mean square of a normal input."""
+  gain = math.sqrt(2.0 / (1 + negative_slope**2))
+  return gain * jax.nn.leaky_relu(x, negative_slope=negative_slope)
+
+
+class VanillaBlock(base_layer.BaseLayer):
+  """Three convolutions: narrow, filter, widen."""
+
+  # Channels of the input and of the output.
+  input_dim: int = 0
+  output_dim: int = 0
+  # What the convolutions are.
+  conv_params: LayerTpl = template_field(
+    convolutions.Conv2D,
+    bias=True,
+    params_init=WeightInit.ScaledDeltaOrthogonal(1.0),
+  )
+  # Size of the filter, and how far it moves.
+  kernel_size: int = 3
+  stride: int = 1
+  # The fraction of negative values that the activations leave.
+  negative_slope: float = 0.4
+
+  def setup(self) -> None:
+    if self.input_dim <= 0 or self.output_dim < 4:
+      raise ValueError(
+        f'VanillaBlock {self.name!r} needs input_dim > 0 and output_dim >= 4, '
+        f'got {self.input_dim} and {self.output_dim}'
+      )
+    middle, size = self.output_dim // 4, self.kernel_size
+    shapes = (
+      (1, 1, self.input_dim, middle),
+      (size, size, middle, middle),
+      (1, 1, middle, self.output_dim),
+    )
+    strides = (1, self.stride, 1)
+    body = [
+      self.conv_params.clone().set(filter_shape=shape, filter_stride=(s, s))
+      for shape, s in zip(shapes, strides, strict=True)
+    ]
+    self.create_children('body', body)
+
+  def __call__(
+    self, inputs: Float[Array, 'B H W I']
+  ) -> Float[Array, 'B U V O']:
+    """Returns the activated convolutions, sizes divided by the stride."""
+    outputs = inputs
+    for conv in self.body:
+      outputs = tailored_lrelu(self.negative_slope, conv(outputs))
+    return outputs
+
+
+class VanillaNet(ConvStages):
+  """A network of `VanillaBlock`s, built as the residual ones."""
+
+  # What entry and blocks are made of.
+  conv_params: LayerTpl = template_field(
+    convolutions.Conv2D,
+    bias=True,
+    params_init=WeightInit.ScaledDeltaOrthogonal(1.0),
+  )
+  # What the stages are stacks of.
+  block_params: LayerTpl = template_field(VanillaBlock)
+  # The fraction of negative values that the activations leave.
+  negative_slope: float = 0.4
+
+  @classmethod
+  def HParamsVanillaNet5(cls) -> pax_fiddle.Config[VanillaNet]:
+    """Returns one small block, for tests."""
+    return cls.config(strides=[1], channels=[16], blocks=[1], kernels=[1])
+
+  @classmethod
+  def HParamsVanillaNet50(cls) -> pax_fiddle.Config[VanillaNet]:
+    """Returns the network of 50 layers."""
+    return cls.config()
+
+  @classmethod
+  def HParamsVanillaNet101(cls) -> pax_fiddle.Config[VanillaNet]:
+    """Returns the network of 101 layers."""
+    return cls.config(blocks=[3, 4, 23, 3])
+
+  @classmethod
+  def HParamsVanillaNet152(cls) -> pax_fiddle.Config[VanillaNet]:
+    """Returns the network of 152 layers."""
+    return cls.config(blocks=[3, 8, 36, 3])
+
+  def _entry_filter(self) -> tuple[int, ...]:
+    return (*self.entryflow_conv_kernel, 3, self.channels[0] // 4)
+
+  def _block(self) -> LayerTpl:
+    return super()._block().set(negative_slope=self.negative_slope)
+
+  def __call__(self, inputs: Float[Array, 'B H W 3']) -> Float[Array, 'B ...']:
+    """Returns the pooled output of the last stage."""
+    entry = self.entryflow_conv(inputs)
+    outputs = tailored_lrelu(self.negative_slope, entry)
+    outputs, _ = self.entryflow_maxpool(outputs)
+    for stage in range(len(self.blocks)):
+      outputs = self._stage(stage, outputs)
+    return self._pool(outputs)
