@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parameters of generation; they live in `praxis.decoding.hparams`."""
 
+from praxis.decoding.hparams import BeamSearchHParams as BeamSearchHParams
 from praxis.decoding.hparams import DecoderHParams as DecoderHParams
+from praxis.decoding.hparams import (
+  FlatBeamSearchHParams as FlatBeamSearchHParams,
+)
 from praxis.decoding.hparams import GreedyDecoderHParams as GreedyDecoderHParams
 from praxis.decoding.hparams import SampleDecoderHParams as SampleDecoderHParams

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generation from models that score one token at a time."""
 
+from praxis.decoding.hparams import BeamSearchHParams as BeamSearchHParams
 from praxis.decoding.hparams import DecoderHParams as DecoderHParams
+from praxis.decoding.hparams import (
+  FlatBeamSearchHParams as FlatBeamSearchHParams,
+)
 from praxis.decoding.hparams import GreedyDecoderHParams as GreedyDecoderHParams
 from praxis.decoding.hparams import SampleDecoderHParams as SampleDecoderHParams
-from praxis.decoding.loop import sample_decode as sample_decode

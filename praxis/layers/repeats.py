@@ -287,7 +287,7 @@ class Repeat(decode_states.HoldsDecodeStates):
       return {name: {key: tree} for name, tree in collections.items() if tree}
 
     body = nn.map_variables(
-      body, list(_WEIGHTS), trans_in_fn=lambda tree: _take(tree, index)
+      body, list(_WEIGHTS), trans_in_fn=lambda tree: _take_apart(tree, index)
     )
     stored = [*_DECODE_STATE, *_REPORTS, base_layer.INTERMEDIATES]
     return nn.map_variables(
@@ -317,6 +317,18 @@ def _layer_key(i: int) -> str:
 
 def _take(tree: Any, index: Any) -> Any:
   return jax.tree.map(lambda x: x[index], tree)
+
+
+def _take_apart(tree: Any, index: Any) -> Any:
+  """As `_take`, in a loop over decoding steps once and not in every step.
+
+  A CPU copies a part of an array before it multiplies by it. The barrier makes
+  XLA do that before the loop; elsewhere parts are read where they are.
+  """
+  take = lambda x: jax.lax.platform_dependent(
+    x[index], cpu=jax.lax.optimization_barrier, default=lambda x: x
+  )
+  return jax.tree.map(take, tree)
 
 
 def _with_flat_xs(body: _Body, shape: tuple[int, ...]) -> _Body:

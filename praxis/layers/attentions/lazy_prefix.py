@@ -134,11 +134,11 @@ class LazyPrefix:
     query: products.Heads,
     key: products.SourceHeads,
     value: products.SourceHeads,
-    mask: products.Mask,
-    bias: products.Bias | None,
+    mask: Float[Array, '#B #N #T L'],
+    bias: Float[Array, '#B N T L'] | None,
     time_step: products.Offset,
-  ) -> tuple[products.Heads, Float[Array, 'B N T K']]:
-    """Attends to the K steps of prefixes and suffix; `key` is the suffix's."""
+  ) -> tuple[products.Heads, Float[Array, 'B N T L']]:
+    """Attends to the L steps of prefixes and suffix; `key` is the suffix's."""
     if not self._num_prefixes():
       return super()._attend_step(query, key, value, mask, bias, time_step)
     keys, values = (self._chunks(name) for name in self._attended_names())

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models: networks with their losses, metrics and generation."""
 
+from praxis.decoding.hparams import template_has_type as template_has_type
 from praxis.layers.models.classification_mlp import (
   ClassificationMLPModel as ClassificationMLPModel,
+)
+from praxis.layers.models.continuous_batching import (
+  LanguageModelContinuousBatching as LanguageModelContinuousBatching,
 )
 from praxis.layers.models.dpo import (
   LanguageModelDPO as LanguageModelDPO,

@@ -14,53 +14,78 @@ from praxis.nested_map import NestedMap
 def process(
   input_obj: Any, decode_out: NestedMap
 ) -> base_model.ProcessDecodeOut:
-  """Returns ({'num_decoded'}, a (prompt, result) pair by example, {}).
+  """Returns ({'decoded_length'}, a (prompt, result) pair by example, {}).
 
   `input_obj` has the vocabulary, as `BaseInput.ids_to_strings`. A result has
-  prefix, decoded, original, ids, decoded_ids, decoded_substr, logprobs,
-  prefix_length, decode_length, and with several samples sampled.
+  prefix, decoded, original, ids (of prompt and continuation), decoded_ids,
+  decoded_substr (of the continuation), logprobs, prefix_length, decode_length,
+  and with several samples sampled, all their texts.
   """
   out = NestedMap({k: np.asarray(v) for k, v in decode_out.items()})
-  batch, num_samples, _ = out.output_ids.shape
-  prefixes = input_obj.ids_to_strings(out.prefix_ids, out.prefix_lengths)
-  originals = input_obj.ids_to_strings(out.ids, out.original_lengths)
-  by_sample = [
-    _sample_texts(input_obj, out, sample) for sample in range(num_samples)
-  ]
-  kept = out.get('eval_sample_weights', np.ones(batch)) > 0
+  sampled = None
+  if out.output_ids.ndim == 3 and out.output_ids.shape[1] > 1:
+    sampled = all_samples(input_obj, out)
+  first = first_samples(out)
+  prefixes = input_obj.ids_to_strings(first.prefix_ids, first.prefix_lengths)
+  originals = input_obj.ids_to_strings(out.ids, first.original_lengths)
+  decoded = input_obj.ids_to_strings(first.output_ids, first.decode_lengths)
   pairs = []
-  for row in np.flatnonzero(kept):
+  for row in counting_rows(out):
+    start, end = first.prefix_lengths[row], first.decode_lengths[row]
+    new_ids = first.output_ids[row][start:end]
     result = NestedMap(
       prefix=prefixes[row],
+      decoded=decoded[row],
       original=originals[row],
-      ids=out.ids[row],
-      prefix_length=int(out.prefix_lengths[row]),
-      **{name: texts[row] for name, texts in by_sample[0].items()},
+      ids=first.output_ids[row],
+      decoded_ids=new_ids,
+      decoded_substr=_text(input_obj, new_ids),
+      logprobs=first.logprobs[row],
+      prefix_length=int(start),
+      decode_length=int(end),
     )
-    if num_samples > 1:
-      result.sampled = [sample['decoded'][row] for sample in by_sample]
+    if sampled is not None:
+      result.sampled = list(sampled[row])
     pairs.append((prefixes[row], result))
-  count = np.float32(len(pairs))
-  metrics = NestedMap(num_decoded=(count, np.float32(1.0)))
+  length = np.average(first.decode_lengths).astype(np.float32)
+  metrics = NestedMap(decoded_length=(length, np.float32(1.0)))
   return metrics, pairs, NestedMap()
 
 
-def _sample_texts(
-  input_obj: Any, out: NestedMap, sample: int
-) -> dict[str, Any]:
-  """Returns, by name, one entry an example for one of its samples."""
-  ids = out.output_ids[:, sample]
-  lengths = out.decode_lengths[:, sample]
-  new_lengths = lengths - out.prefix_lengths
-  new_ids = np.zeros_like(ids)
-  for row, (start, count) in enumerate(
-    zip(out.prefix_lengths, new_lengths, strict=True)
-  ):
-    new_ids[row, :count] = ids[row, start : start + count]
-  return {
-    'decoded': input_obj.ids_to_strings(ids, lengths),
-    'decoded_substr': input_obj.ids_to_strings(new_ids, new_lengths),
-    'decoded_ids': ids,
-    'logprobs': out.logprobs[:, sample],
-    'decode_length': [int(length) for length in lengths],
-  }
+def all_samples(
+  input_obj: Any, out: NestedMap, key: str | None = None
+) -> np.ndarray:
+  """Returns the texts of all samples, [B, N]."""
+  batch, num_samples, length = out.output_ids.shape
+  named = {} if key is None else {'key': key}
+  texts = input_obj.ids_to_strings(
+    out.output_ids.reshape(-1, length), out.decode_lengths.reshape(-1), **named
+  )
+  return np.asarray(texts, object).reshape(batch, num_samples)
+
+
+def first_samples(out: NestedMap) -> NestedMap:
+  """Returns ids, lengths and logprobs of the first sample of each example."""
+  ranks = {'output_ids': 2, 'prefix_ids': 2, 'logprobs': 2}
+  ranks |= {'decode_lengths': 1, 'prefix_lengths': 1, 'original_lengths': 1}
+  return NestedMap(
+    {
+      name: out[name][:, 0] if out[name].ndim > rank else out[name]
+      for name, rank in ranks.items()
+      if name in out
+    }
+  )
+
+
+def counting_rows(out: NestedMap) -> np.ndarray:
+  """Returns the examples that do not merely fill the batch."""
+  weights = out.get('eval_sample_weights')
+  if weights is None or weights.ndim == 0:
+    return np.arange(out.output_ids.shape[0])
+  return np.flatnonzero(weights > 0)
+
+
+def _text(input_obj: Any, ids: np.ndarray) -> str:
+  length = np.asarray([len(ids)], np.int32)
+  [text] = input_obj.ids_to_strings(ids[np.newaxis], length)
+  return text

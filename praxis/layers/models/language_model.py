@@ -3,24 +3,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from praxis import base_layer, base_model, pax_fiddle
-from praxis.decoding import loop
+from praxis import base_layer, pax_fiddle
 from praxis.decoding.hparams import DecoderHParams, GreedyDecoderHParams
 from praxis.layers import embedding_softmax, transformer_models
-from praxis.layers.models import decode_output, xent_metrics
+from praxis.layers.models import language_decoding, xent_metrics
 from praxis.layers.transformer_models import LanguageModelType
 from praxis.nested_map import NestedMap
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
-class LanguageModel(base_model.BaseModel):
+class LanguageModel(language_decoding.LanguageDecoding):
   """Predicts each token of a batch from those that it may see.
 
   A batch has ids, labels, weights and paddings, all [B, T]: labels[t] is the
@@ -45,7 +41,7 @@ class LanguageModel(base_model.BaseModel):
 
   def setup(self) -> None:
     lm = self.lm_tpl.clone().set(model_type=self.model_type)
-    if self.return_predictions:
+    if self._records_logits():
       lm.record_logits_in_xent_output = True
     self.create_child('lm', lm)
     if self.count_tokens:
@@ -86,70 +82,14 @@ class LanguageModel(base_model.BaseModel):
       self.report_strict_acc,
     )
 
-  def decode(self, input_batch: NestedMap) -> base_model.DecodeOut:
-    """Continues the texts of a batch, as `decoder_tpl` says.
-
-    Call it where DECODE_CACHE is mutable. A text is the batch's first
-    prefix_lengths ids, if it has them, else those that are no padding.
-
-    Returns:
-      ({'num_decoded'}, the batch with what `loop.sample_decode` returns, {}).
-    """
-    return self.decode_with_params(self.decoder_tpl, input_batch)
-
-  def decode_with_params(
-    self, decoder_params: DecoderHParams, input_batch: NestedMap
-  ) -> base_model.DecodeOut:
-    """As `decode`, by parameters other than the model's."""
-    if self.model_type == LanguageModelType.BIDIRECTIONAL:
-      raise NotImplementedError('a bidirectional model cannot generate')
-    prompts = self._prompts(input_batch)
-    greedy = type(decoder_params) is GreedyDecoderHParams
-    key = jax.random.key(0) if greedy else self.next_prng_key()
-    result = loop.sample_decode(self.lm, prompts, decoder_params, key)
-    result.original_lengths = _lengths(self._paddings(input_batch))
-    sample_weights = input_batch.get('eval_sample_weights')
-    num_decoded = (
-      jnp.asarray(prompts.ids.shape[0], jnp.float32)
-      if sample_weights is None
-      else jnp.sum(sample_weights)
-    )
-    metrics = NestedMap(num_decoded=(num_decoded, jnp.asarray(1.0)))
-    return metrics, NestedMap(**{**input_batch, **result}), NestedMap()
-
-  def process_decode_out(
-    self, input_obj: Any, decode_out: NestedMap
-  ) -> base_model.ProcessDecodeOut:
-    """Returns the texts that `input_obj` makes of decoded ids, by prompt."""
-    return decode_output.process(input_obj, decode_out)
+  def _records_logits(self) -> bool:
+    """Returns whether predictions have the logits."""
+    return self.return_predictions
 
   def _paddings(self, batch: NestedMap) -> Float[Array, 'B T']:
     if 'paddings' in batch:
       return batch.paddings
     return jnp.zeros(batch.ids.shape, self.fprop_dtype)
-
-  def _prompts(self, batch: NestedMap) -> loop.Prompts:
-    indicator = None
-    if self.model_type == LanguageModelType.PREFIX:
-      indicator = _require(batch, 'inputs_indicator', 'a prefix model')
-    if 'prefix_lengths' in batch:
-      lengths = batch.prefix_lengths
-    elif indicator is not None:
-      lengths = jnp.sum(indicator, axis=1)
-    else:
-      lengths = _lengths(self._paddings(batch))
-    # An empty text is read as one token, id 0.
-    lengths = jnp.maximum(lengths.astype(jnp.int32), 1)
-    is_prompt = jnp.arange(batch.ids.shape[1])[None] < lengths[:, None]
-    return loop.Prompts(
-      ids=jnp.where(is_prompt, batch.ids, 0),
-      lengths=lengths,
-      inputs_indicator=indicator,
-    )
-
-
-def _lengths(paddings: Float[Array, 'B T']) -> Int[Array, 'B']:
-  return jnp.sum(1 - paddings.astype(jnp.int32), axis=1)
 
 
 def _require(batch: NestedMap, name: str, why: str) -> Array:

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from praxis import base_layer, base_model, pax_fiddle
+from praxis import base_layer, pax_fiddle
 from praxis.decoding.hparams import DecoderHParams, GreedyDecoderHParams
 from praxis.layers import transformer_models
-from praxis.layers.models import xent_metrics
+from praxis.layers.models import sequence_decoding, xent_metrics
 from praxis.nested_map import NestedMap
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
-class SequenceModel(base_model.BaseModel):
+class SequenceModel(sequence_decoding.SequenceDecoding):
   """Predicts a target sequence from a source sequence.
 
   A batch has src with ids and paddings, [B, S], and tgt with ids, paddings,

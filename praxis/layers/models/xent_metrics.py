@@ -37,7 +37,7 @@ def compute_xent_loss_helper(
   metrics = weighted_scalars(predictions, is_right, weights)
   if report_strict_acc:
     rows = input_batch.get('eval_sample_weights', jnp.any(weights > 0, axis=-1))
-    metrics.acc_strict = _strict_accuracy(is_right, weights, rows)
+    metrics.acc_strict = strict_accuracy(is_right, weights, rows)
   if return_predictions:
     return metrics, predictions
   per_example = NestedMap(labels=labels, scores=-predictions.per_sequence_xent)
@@ -85,7 +85,7 @@ def weighted_scalars(
   )
 
 
-def _strict_accuracy(
+def strict_accuracy(
   is_right: Array, weights: Float[Array, 'B T'], rows: Array
 ) -> tuple[Float[Array, ''], Float[Array, '']]:
   """Returns the share of `rows` without a wrong token, and their number."""

@@ -10,7 +10,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle
-from praxis.layers import attentions, embedding_softmax, normalizations
+from praxis.layers import (
+  attentions,
+  decode_states,
+  embedding_softmax,
+  normalizations,
+)
 from praxis.layers.transformer_models import ngrams, scoring, sharding, stacks
 from praxis.nested_map import NestedMap
 
@@ -18,7 +23,7 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field
 
 
-class TransformerEncoderDecoder(base_layer.BaseLayer):
+class TransformerEncoderDecoder(decode_states.HoldsDecodeStates):
   """Scores target ids given input ids: B examples, S inputs, T targets.
 
   The encoder sees all of its segment; the decoder sees the targets so far and
@@ -249,7 +254,12 @@ class TransformerEncoderDecoder(base_layer.BaseLayer):
   ) -> None:
     """Replaces every cached array x by transform_fn(x, batch_dim, time_dim)."""
     ngrams.transform(self, transform_fn)
-    self.decoder.transform_decode_state(transform_fn)
+    super().transform_decode_state(transform_fn)
+
+  def _each_decode_state(
+    self, visit: Callable[[base_layer.BaseLayer], None]
+  ) -> None:
+    visit(self.decoder)
 
   # Setup.
 

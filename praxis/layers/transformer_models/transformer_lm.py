@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, Num
 from praxis import base_layer, pax_fiddle
 from praxis.layers import (
   attentions,
+  decode_states,
   embedding_softmax,
   normalizations,
   transformers,
@@ -27,7 +28,7 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field
 
 
-class TransformerLm(base_layer.BaseLayer):
+class TransformerLm(decode_states.HoldsDecodeStates):
   """Embeds ids, runs a stack of transformer layers, and scores the next ids."""
 
   # Added to the embedding of tokens; None where attention knows positions.
@@ -266,11 +267,10 @@ class TransformerLm(base_layer.BaseLayer):
       activations = self.final_ln(activations)
     return NestedMap(logits=self.softmax.get_logits(activations, inputs))
 
-  def transform_decode_state(
-    self, transform_fn: Callable[[Array, int, int], Array]
+  def _each_decode_state(
+    self, visit: Callable[[base_layer.BaseLayer], None]
   ) -> None:
-    """Replaces every cached array x by transform_fn(x, batch_dim, time_dim)."""
-    self.transformer.transform_decode_state(transform_fn)
+    visit(self.transformer)
 
   def _embed(
     self,

@@ -6,12 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
-from praxis.layers import repeats
+from praxis.layers import decode_states, repeats
 from praxis.layers.transformers import stacked
 
 AutodiffCheckpointType = checkpoint_policy_lib.AutodiffCheckpointType
@@ -19,7 +18,7 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 SplitDimsMapping = pytypes.SplitDimsMapping
 
 
-class StackedTransformerRepeated(base_layer.BaseLayer):
+class StackedTransformerRepeated(decode_states.HoldsDecodeStates):
   """Applies a block x_times; its weights are stacked on a leading axis.
 
   Compared with one StackedTransformer of all layers it compiles once per block
@@ -114,11 +113,10 @@ class StackedTransformerRepeated(base_layer.BaseLayer):
       cross_segment_mask=cross_segment_mask,
     )
 
-  def transform_decode_state(
-    self, transform_fn: Callable[[jax.Array, int, int], jax.Array]
+  def _each_decode_state(
+    self, visit: Callable[[base_layer.BaseLayer], None]
   ) -> None:
-    """Replaces every cached tensor by fn(tensor, batch_dim, time_dim)."""
-    self.repeat_layer.transform_decode_state(transform_fn)
+    visit(self.repeat_layer)
 
 
 class PipelineCompatibleStackedTransformerRepeated(StackedTransformerRepeated):

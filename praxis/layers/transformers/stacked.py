@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
-from praxis.layers import stochastics
+from praxis.layers import decode_states, stochastics
 from praxis.layers.transformers import masks, moe, transformer
 
 AutodiffCheckpointType = checkpoint_policy_lib.AutodiffCheckpointType
@@ -22,7 +21,7 @@ template_field = pax_fiddle.template_field
 _Window = tuple[int, int] | None
 
 
-class StackedTransformer(base_layer.BaseLayer):
+class StackedTransformer(decode_states.HoldsDecodeStates):
   """num_layers transformer layers, `x_layers`, and the masks they share."""
 
   # Whether layers also attend to another sequence.
@@ -149,7 +148,7 @@ class StackedTransformer(base_layer.BaseLayer):
       time_step: index of the (first) step.
       segment_pos: position of each step in its segment; the cached steps
         before its beginning are hidden. All are visible when absent.
-      atten_mask: hides cached steps beyond the above.
+      atten_mask: in place of all this, which cached steps are hidden.
       cross_paddings: 1 where the inputs of cross attention were padding.
       cross_segment_mask: hides segments of those inputs.
     """
@@ -163,7 +162,7 @@ class StackedTransformer(base_layer.BaseLayer):
     if segment_pos is not None or inputs.ndim == 3:
       mask = _mask_of_steps(inputs, time_step, seq_len, segment_pos)
     if atten_mask is not None:
-      mask = jnp.minimum(mask, atten_mask)
+      mask = atten_mask
     outputs = inputs
     for layer in self.x_layers:
       outputs = layer.extend_step(
@@ -175,12 +174,11 @@ class StackedTransformer(base_layer.BaseLayer):
       )
     return outputs
 
-  def transform_decode_state(
-    self, transform_fn: Callable[[jax.Array, int, int], jax.Array]
+  def _each_decode_state(
+    self, visit: Callable[[base_layer.BaseLayer], None]
   ) -> None:
-    """Replaces every cached tensor by fn(tensor, batch_dim, time_dim)."""
     for layer in self.x_layers:
-      layer.transform_decode_state(transform_fn)
+      visit(layer)
 
   def _run_layer(self) -> Callable[..., Array]:
     """Returns a function of a layer and its inputs, rematerialised if asked."""

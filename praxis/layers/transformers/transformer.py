@@ -10,7 +10,12 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle, py_utils
-from praxis.layers import attentions, normalizations, stochastics
+from praxis.layers import (
+  attentions,
+  decode_states,
+  normalizations,
+  stochastics,
+)
 from praxis.layers.transformers import feed_forward, residual
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
@@ -20,7 +25,7 @@ template_field = pax_fiddle.template_field
 _Mask = Float[Array, '#B #N #T S']
 
 
-class Transformer(base_layer.BaseLayer):
+class Transformer(decode_states.HoldsDecodeStates):
   """A transformer layer.
 
   References: Attention Is All You Need, https://arxiv.org/abs/1706.03762
@@ -61,7 +66,7 @@ class Transformer(base_layer.BaseLayer):
         'available'
       )
     self._create_norms('layer_norm')
-    self.create_child('self_attention', self._attention(self.tr_atten_tpl))
+    self._create_self_attention()
     if self.use_cross_attention:
       self._create_norms('cross_layer_norm')
       self.create_child('cross_attention', self._cross_attention())
@@ -74,7 +79,7 @@ class Transformer(base_layer.BaseLayer):
       self.create_child(
         'residual_droppath', residual.droppath(self.residual_droppath_prob)
       )
-    self.create_child('ff_layer', self._feed_forward())
+    self._create_feed_forward()
 
   def __call__(
     self,
@@ -98,11 +103,8 @@ class Transformer(base_layer.BaseLayer):
       segment_ids: segment of each input, for feed-forward blocks that ask.
     """
 
-    def attend(x: Array) -> tuple[Array, Array]:
-      pos = segment_pos
-      return self.self_attention(
-        x, x, x, attention_mask, query_segment_pos=pos, key_segment_pos=pos
-      )
+    def attend(x: Array) -> tuple[Array, Array | None]:
+      return self._self_attend(x, attention_mask, segment_pos)
 
     def attend_cross(x: Array) -> tuple[Array, Array]:
       return self.cross_attention(
@@ -115,7 +117,7 @@ class Transformer(base_layer.BaseLayer):
       outputs, probs.cross_atten = self._block(
         attend_cross, outputs, paddings, 'cross_layer_norm'
       )
-    outputs = self.ff_layer(outputs, paddings, segment_ids=segment_ids)
+    outputs = self._feed(inputs, outputs, paddings, segment_ids)
     return checkpoint_name(outputs, 'transformer_layer_out'), probs
 
   def extend_step(
@@ -139,13 +141,8 @@ class Transformer(base_layer.BaseLayer):
     """
 
     def attend(x: Array) -> tuple[Array, None]:
-      encoded = self.self_attention.extend_step(
-        x,
-        atten_mask=attention_mask,
-        time_step=time_step,
-        segment_pos=segment_pos,
-      )
-      return encoded, None
+      pos = segment_pos
+      return self._self_attend_step(x, attention_mask, time_step, pos), None
 
     def attend_cross(x: Array) -> tuple[Array, None]:
       encoded = self.cross_attention.extend_step(
@@ -160,7 +157,7 @@ class Transformer(base_layer.BaseLayer):
     outputs, _ = self._block(attend, inputs, None)
     if self._attends_cross(cross_attention_mask):
       outputs, _ = self._block(attend_cross, outputs, None, 'cross_layer_norm')
-    return self.ff_layer.extend_step(outputs, time_step=time_step)
+    return self._feed_step(inputs, outputs, time_step)
 
   def decoding_sequence_length(self) -> int:
     """Returns for how many steps the decode cache has room."""
@@ -170,11 +167,65 @@ class Transformer(base_layer.BaseLayer):
     self, transform_fn: Callable[[jax.Array, int, int], jax.Array]
   ) -> None:
     """Replaces every cached tensor by fn(tensor, batch_dim, time_dim)."""
-    self.self_attention.transform_decode_state(transform_fn)
+    super().transform_decode_state(transform_fn)
     if self.use_cross_attention:
       self.cross_attention.transform_decode_state(
         transform_fn, is_cross_attention=True
       )
+
+  def _each_decode_state(
+    self, visit: Callable[[base_layer.BaseLayer], None]
+  ) -> None:
+    visit(self.self_attention)
+
+  # What variants with another self attention, or without, override.
+
+  def _create_self_attention(self) -> None:
+    self.create_child('self_attention', self._attention(self.tr_atten_tpl))
+
+  def _create_feed_forward(self) -> None:
+    self.create_child('ff_layer', self._feed_forward())
+
+  def _self_attend(
+    self, x: Float[Array, 'B T D'], mask: Array, pos: Array | None
+  ) -> tuple[Float[Array, 'B T D'], Array | None]:
+    """Returns what follows the first norm, and attention probabilities."""
+    return self.self_attention(
+      x, x, x, mask, query_segment_pos=pos, key_segment_pos=pos
+    )
+
+  def _self_attend_step(
+    self,
+    x: Float[Array, 'B *L D'],
+    mask: Array,
+    time_step: Int[Array, ''] | int,
+    pos: Array | None,
+  ) -> Float[Array, 'B *L D']:
+    return self.self_attention.extend_step(
+      x, atten_mask=mask, time_step=time_step, segment_pos=pos
+    )
+
+  def _feed(
+    self,
+    inputs: Float[Array, 'B T D'],
+    outputs: Float[Array, 'B T D'],
+    paddings: Num[Array, 'B T'] | None,
+    segment_ids: Int[Array, 'B T'] | None,
+  ) -> Float[Array, 'B T D']:
+    """Returns what follows attention; `inputs` are the layer's."""
+    del inputs
+    return self.ff_layer(outputs, paddings, segment_ids=segment_ids)
+
+  def _feed_step(
+    self,
+    inputs: Float[Array, 'B *L D'],
+    outputs: Float[Array, 'B *L D'],
+    time_step: Int[Array, ''] | int,
+  ) -> Float[Array, 'B *L D']:
+    del inputs
+    return self.ff_layer.extend_step(outputs, time_step=time_step)
+
+  # Parts.
 
   def _block(
     self,

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Beam searches against all texts there are, and against one in numpy."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from praxis import beam_search, flat_beam_search
+from praxis.decoding import hypotheses, loop
+from praxis.decoding.hparams import BeamSearchHParams, FlatBeamSearchHParams
+from tests.praxis.decoding import toy
+
+
+def _paddings():
+  columns = np.arange(4)[::-1]
+  return jnp.asarray(columns[None] >= toy.LENGTHS[:, None], jnp.float32)
+
+
+def _search(**fields):
+  hparams = BeamSearchHParams(**{'eos_id': toy.EOS} | fields)
+  steps = toy.steps(True)
+
+  def search(model):
+    return beam_search.beam_search(
+      model,
+      steps.extend_step,
+      steps.fprop,
+      steps.transform_state,
+      toy.prefix(True).ids,
+      _paddings(),
+      hparams,
+    )
+
+  return toy.run(search, rng=False)
+
+
+def _norm(length, alpha):
+  return ((length + 5) / 5) ** alpha
+
+
+def _score(text, prompt, alpha):
+  total = sum(
+    toy.log_probs(text[:i])[text[i]] for i in range(prompt, len(text))
+  )
+  return total / _norm(len(text) - prompt, alpha)
+
+
+def _check(out, row, results, alpha=0.8):
+  """`results`: (score, text) of one prompt, the best first."""
+  np.testing.assert_allclose(
+    out.scores[row], [score for score, _ in results], rtol=1e-5
+  )
+  for i, (_, text) in enumerate(results):
+    prompt = toy.LENGTHS[row]
+    assert out.decode_lengths[row, i] == len(text)
+    got = out.output_ids[row, i]
+    np.testing.assert_array_equal(got[: len(text)], text)
+    assert not got[len(text) :].any()
+    logprobs = out.logprobs[row, i]
+    total = logprobs[prompt : len(text)].sum()
+    norm = _norm(len(text) - prompt, alpha)
+    np.testing.assert_allclose(total / norm, out.scores[row, i], rtol=1e-5)
+    assert (np.delete(logprobs, np.arange(prompt, len(text))) == 1).all()
+
+
+@pytest.mark.parametrize('alpha', [0.8, 0.0])
+def test_a_wide_beam_finds_the_best_of_all_texts(alpha):
+  steps, beam = 3, 37
+  out = _search(
+    beam_size=beam,
+    tokens_per_beam=toy.V,
+    max_decode_steps=steps,
+    length_norm_alpha=alpha,
+  )
+  others = [token for token in range(toy.V) if token != toy.EOS]
+  for row in range(3):
+    prompt = list(toy.IDS[row][: toy.LENGTHS[row]])
+    texts = [
+      [*prompt, *middle, toy.EOS]
+      for length in range(steps)
+      for middle in itertools.product(others, repeat=length)
+    ]
+    scored = [(_score(text, len(prompt), alpha), text) for text in texts]
+    _check(out, row, sorted(scored, reverse=True)[:beam], alpha)
+
+
+def _by_hand(row, hparams):
+  """A beam search in the words of the paper, for one prompt."""
+  prompt = list(toy.IDS[row][: toy.LENGTHS[row]])
+  eos, beam = loop.as_list(hparams.eos_id), hparams.beam_size
+  live, ended = [(0.0, prompt)], []
+  for step in range(1, hparams.max_decode_steps + 1):
+    grown = []
+    for score, text in live:
+      scores = toy.log_probs(text)
+      if step > hparams.min_decode_steps:
+        best = max(eos, key=lambda token: scores[token])
+        norm = _norm(step, hparams.length_norm_alpha)
+        ended.append(((score + scores[best]) / norm, [*text, best]))
+      else:
+        scores[eos] = -1e20
+      kept = np.argsort(-scores)[: hparams.tokens_per_beam or beam]
+      grown += [
+        (score + scores[token], [*text, int(token)])
+        for token in kept
+        if token not in eos
+      ]
+    live = sorted(grown, reverse=True)[:beam]
+  return sorted(ended, reverse=True)[:beam]
+
+
+@pytest.mark.parametrize(
+  'fields',
+  [
+    {'beam_size': 2, 'max_decode_steps': 5},
+    {'beam_size': 4, 'tokens_per_beam': 2, 'eos_id': [toy.EOS, 6]},
+    {'beam_size': 3, 'min_decode_steps': 2, 'length_norm_alpha': 1.5},
+    {'beam_size': 2, 'early_exit': True, 'max_decode_steps': 9},
+    {'beam_size': 2, 'use_matmul_beam_shuffle': True},
+  ],
+)
+def test_a_narrow_beam(fields):
+  fields = {'max_decode_steps': 5} | fields
+  out = _search(**fields)
+  hparams = BeamSearchHParams(**{'eos_id': toy.EOS} | fields)
+  for row in range(3):
+    _check(out, row, _by_hand(row, hparams), hparams.length_norm_alpha)
+  np.testing.assert_array_equal(out.prefix_lengths[:, 0], toy.LENGTHS)
+  np.testing.assert_array_equal(out.prefix_ids[:, 0], toy.IDS)
+
+
+def test_tokens_of_a_part_of_the_vocabulary():
+  plain = _search(beam_size=2, max_decode_steps=1)
+  out = _search(beam_size=2, max_decode_steps=1, output_id_offset=100)
+  for row, prompt in enumerate(toy.LENGTHS):
+    got, want = out.output_ids[row, 0], plain.output_ids[row, 0]
+    np.testing.assert_array_equal(got[:prompt], want[:prompt])
+    assert got[prompt] == want[prompt] + 100
+
+
+def test_flat_search_on_a_scripted_model():
+  """Ids of its own hypothesis are what a mask shows of the flat cache."""
+  prompt, beam, steps = 3, 3, 4
+  ids = jnp.asarray([[0, 3, 2], [5, 2, 6]])
+  paddings = jnp.asarray([[1.0, 0, 0], [0, 0, 0]])
+
+  def extend(model, tokens, segment_pos, state):
+    step = model.get_decode_state('time_step')
+    cached = model.get_decode_state('ids')
+    cached = cached.at[:, step + jnp.arange(beam)].set(tokens)
+    model.update_decode_state('ids', cached)
+    model.update_decode_state('time_step', step + beam)
+    visible = state.atten_mask[:, 0] == 0
+    # The place of a token in its text is how many it sees before it.
+    place = jnp.cumsum(visible, axis=-1) - 1
+    code = jnp.where(visible, (place + 2) * cached[:, None], 0).sum(-1) % 31
+    return jnp.asarray(toy.TABLE)[code]
+
+  def search(model):
+    room = jnp.zeros((2, beam * steps - 1), jnp.int32)
+    model.read(jnp.concatenate([ids, room], axis=1), prompt - 1)
+    return flat_beam_search.flat_beam_search(
+      model, extend, ids, paddings, prompt + steps, beam, eos_id=toy.EOS
+    )
+
+  out = toy.run(search, rng=False)
+  hparams = FlatBeamSearchHParams(
+    beam_size=beam, max_decode_steps=steps, eos_id=toy.EOS
+  )
+  texts = ([3, 2], [5, 2, 6])
+  for row, text in enumerate(texts):
+    results = _of(text, hparams)
+    np.testing.assert_allclose(
+      out.scores[row], [score for score, _ in results], rtol=1e-5
+    )
+    for i, (_, want) in enumerate(results):
+      np.testing.assert_array_equal(out.output_ids[row, i, : len(want)], want)
+
+
+def _of(text, hparams):
+  ids, lengths = toy.IDS, toy.LENGTHS
+  try:
+    toy.IDS, toy.LENGTHS = np.asarray([text]), np.asarray([len(text)])
+    return _by_hand(0, hparams)
+  finally:
+    toy.IDS, toy.LENGTHS = ids, lengths
+
+
+def test_pieces():
+  logprobs = jnp.asarray([[[0.0, -1, -2], [-3, -4, -5]]])
+  scores = jnp.asarray([[0.0, 2.5]])
+  values, ids, best, chosen = hypotheses.two_stage_topk(logprobs, scores, [0])
+  np.testing.assert_allclose(values, [[-1e9, -1, -1e9, -1.5]])
+  np.testing.assert_array_equal(ids, [[0, 1, 0, 1]])
+  np.testing.assert_allclose(best, [[-1, -1.5]])
+  np.testing.assert_array_equal(chosen, [[1, 3]])
+  picked = hypotheses.gather_logprobs(
+    logprobs, jnp.asarray([[1, 0]]), jnp.asarray([[2, 1]])
+  )
+  np.testing.assert_allclose(picked, [[-5, -1]])
+  norm = hypotheses.length_norm(jnp.asarray([0, 5]), 2.0)
+  np.testing.assert_allclose(norm, [1, 4])
+  # The masks of the docstring of flat beams: who is made of what.
+  mask = jnp.asarray([[[0, 1, 0, 0.0], [1, 0, 0, 0]]])
+  grown = flat_beam_search.update_beam_mask(mask, jnp.asarray([[1, 1]]), 1)
+  np.testing.assert_array_equal(grown, [[[1, 0, 1, 0], [1, 0, 0, 1]]])
+  tokens = jnp.asarray([[[4, 6], [5, 7]]])
+  final = flat_beam_search.get_final_output_ids(grown, tokens)
+  np.testing.assert_array_equal(final, [[[4, 6], [4, 7]]])
+
+
+@pytest.mark.parametrize(
+  'fields, message',
+  [
+    ({'beam_size': 2}, 'max_decode_steps must be > 0 in a beam search'),
+    ({'beam_size': 0, 'max_decode_steps': 2}, 'beam_size must be >= 1, got 0'),
+  ],
+)
+def test_errors(fields, message):
+  with pytest.raises(ValueError, match=message):
+    _search(**fields)
