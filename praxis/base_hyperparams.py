@@ -43,6 +43,9 @@ class _HParamsType(type):
       if bases:
         _refuse_silent_overrides(cls)
       dataclasses.dataclass(kw_only=True)(cls)
+      # Of the fields: `__call__` below says nothing.
+      _, *fields = inspect.signature(cls.__init__).parameters.values()
+      cls.__signature__ = inspect.Signature(fields)
       pax_fiddle.register_dataclass(cls)
 
   def __call__(cls, *args: Any, **kwargs: Any) -> Any:

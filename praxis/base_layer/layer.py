@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax.core import meta as flax_meta
 
-from praxis import base_hyperparams, pax_fiddle, py_utils
+from praxis import base_hyperparams, fiddle_tags, pax_fiddle, py_utils
 from praxis.base_layer import children, quantized, sharding, weights
 from praxis.base_layer.initializers import WeightInit, default_param_init
 from praxis.base_layer.variables import (
@@ -74,11 +74,17 @@ class BaseLayer(quantized.QuantizedVariables, children.ParentModule):
   ActivationSharding = sharding.ActivationSharding
 
   # What weights are stored in.
-  dtype: Any = jnp.float32
+  dtype: Any = pax_fiddle.field(
+    default=jnp.float32, tags=fiddle_tags.ParamsDType
+  )
   # What the layer computes in; None: `dtype`.
-  fprop_dtype: Any = None
+  fprop_dtype: Any = pax_fiddle.field(
+    default=None, tags=fiddle_tags.ActivationDType
+  )
   # What weights start from unless they say otherwise.
-  params_init: WeightInit = default_param_init()
+  params_init: WeightInit = pax_fiddle.field(
+    default=default_param_init(), tags=fiddle_tags.WeightInit
+  )
   # Whether L1/L2 and weight decay pass over this layer's weights.
   skip_lp_regularization: bool | None = None
   # The device mesh within a slice, and over slices; None: no mesh (pmap).

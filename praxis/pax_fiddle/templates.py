@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
-import inspect
 import sys
 import types
 import typing
@@ -55,21 +54,22 @@ def wrap_templates(buildable: Any) -> Any:
     ValueError: that type is a container other than list, tuple, dict, Sequence,
       Mapping and Union.
   """
-  inside = False
+
+  def wrap(value: Any, state: daglish.MemoizedTraversal) -> Any:
+    if isinstance(value, fdl.Buildable):
+      return fdl.Config(TemplateWrapper(value))
+    return state.map_children(value)
 
   def visit(value: Any, state: daglish.MemoizedTraversal) -> Any:
-    nonlocal inside
     if not isinstance(value, fdl.Buildable):
       return state.map_children(value)
-    if inside:
-      return fdl.Config(TemplateWrapper(value))
     arguments = {}
     for name, argument in value.__arguments__.items():
-      inside = _holds_config(argument) and is_template(
-        fdl.get_callable(value), name
-      )
-      arguments[name] = state.call(argument, daglish.Attr(name))
-      inside = False
+      if _holds_config(argument) and is_template(fdl.get_callable(value), name):
+        # A walk of its own: elsewhere the same Config may be built.
+        arguments[name] = daglish.MemoizedTraversal.run(wrap, argument)
+      else:
+        arguments[name] = state.call(argument, daglish.Attr(name))
     return fdl.copy_with(value, **arguments)
 
   return daglish.MemoizedTraversal.run(visit, buildable)
@@ -111,24 +111,23 @@ def _annotation(fn_or_cls: Any, name: str, where: str) -> Any:
   """Returns the type of an argument, None if it has none."""
   is_class = isinstance(fn_or_cls, type)
   for owner in fn_or_cls.__mro__ if is_class else (fn_or_cls,):
-    if not (is_class or callable(owner)) or not hasattr(
-      owner, '__annotations__'
-    ):
-      continue
-    annotation = inspect.get_annotations(owner).get(name)
-    if not isinstance(annotation, str):
-      if annotation is not None:
-        return annotation
-      continue
-    module = sys.modules.get(getattr(owner, '__module__', ''))
+    annotation = getattr(owner, '__annotations__', {}).get(name)
+    if annotation is not None:
+      return _resolved(annotation, owner, where)
+  return None
+
+
+def _resolved(annotation: Any, owner: Any, where: str) -> Any:
+  module = sys.modules.get(getattr(owner, '__module__', ''))
+  while isinstance(annotation, str):
     try:
-      return eval(annotation, vars(module), dict(vars(owner)))
+      annotation = eval(annotation, vars(module), dict(vars(owner)))
     except (NameError, AttributeError) as error:
       raise TypeError(
         f'Unable to resolve type annotation {annotation!r} of {where} '
         f'({error}); a Config there is either a template or not'
       ) from error
-  return None
+  return annotation
 
 
 def _is_buildable(annotation: Any) -> bool:

@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import functools
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
+from fiddle.experimental import serialization
 
-from praxis import base_hyperparams, pax_fiddle
+from praxis import base_hyperparams, base_layer, nested_map, pax_fiddle
 
 
 class Wheel(base_hyperparams.FiddleBaseParameterizable):
@@ -138,3 +143,248 @@ def test_mesh_shape_multiplies_slices():
   assert pax_fiddle.mesh_shape([1, 4], [2, 1]) == [2, 4]
   with pytest.raises(ValueError, match='must have 2 entries'):
     pax_fiddle.mesh_shape([1, 4], [2])
+
+
+class Tag(pax_fiddle.Tag):
+  """A tag for tests."""
+
+
+class Kinds(base_hyperparams.FiddleBaseParameterizable):
+  tagged: int = pax_fiddle.field(default=1, tags=Tag)
+  listed: Any = pax_fiddle.field(default_factory=list, tags=[Tag])
+  plain: int = 3
+  required: Any = pax_fiddle.template_field()
+
+
+def test_fields_put_tags_on_arguments():
+  config = Kinds.config()
+  assert pax_fiddle.get_tags(config, 'tagged') == {Tag}
+  pax_fiddle.set_tagged(config, tag=Tag, value=7)
+  assert (config.tagged, config.listed, config.plain) == (7, 7, 3)
+  fields = {f.name: f for f in pax_fiddle.fields_of(Kinds)}
+  assert pax_fiddle.field_has_tag(fields['tagged'], Tag)
+  assert not pax_fiddle.field_has_tag(fields['plain'], Tag)
+  assert pax_fiddle.field_metadata(fields['plain']) is None
+
+
+def test_a_required_field_is_missed_by_name():
+  with pytest.raises(TypeError, match='required'):
+    Kinds.config().Instantiate()
+  with pytest.raises(ValueError, match=r"wants values of \['required'\]"):
+    Kinds.make(plain=4)
+  assert Kinds.make(plain=4, required=None).plain == 4
+
+
+Templates = dict[str, pax_fiddle.Config[Wheel]] | None
+
+
+class ByType(base_hyperparams.FiddleBaseParameterizable):
+  one: pax_fiddle.Config[Wheel] | None = None
+  many: Templates = None
+  mixed: list[pax_fiddle.Config | int] | None = None
+  built: Any = None
+  bad: set[pax_fiddle.Config] | None = None
+  unknown: 'Nowhere' = None  # noqa: F821
+
+
+def test_a_field_of_configs_is_a_template_by_its_type():
+  wheel = Wheel.config(size=2)
+  made = ByType.config(
+    one=wheel, many={'a': wheel}, mixed=[wheel, 1], built=[wheel], unknown=3
+  ).Instantiate()
+  assert made.one == made.many['a'] == made.mixed[0] == wheel
+  assert made.one is not made.built[0] and made.built[0].size == 2
+  with pytest.raises(ValueError, match='Unsupported type .* of ByType.bad'):
+    ByType.config(bad=wheel).Instantiate()
+  with pytest.raises(TypeError, match="annotation 'Nowhere' of ByType.unknown"):
+    ByType.config(unknown=wheel).Instantiate()
+
+
+def take(template: pax_fiddle.Config, built: Any) -> tuple[Any, Any]:
+  return template, built
+
+
+def test_arguments_of_functions_are_templates_by_their_type_too():
+  wheel = Wheel.config()
+  template, built = pax_fiddle.build(pax_fiddle.Config(take, wheel, wheel))
+  assert template == wheel and isinstance(built, Wheel)
+
+
+def test_templates_within_templates_are_left_alone():
+  outer = Car.config(wheel_tpl=ByType.config(one=Wheel.config()))
+  wrapped = pax_fiddle.wrap_templates(outer)
+  (inner,) = [pax_fiddle.get_callable(wrapped.wheel_tpl)]
+  assert isinstance(inner, pax_fiddle.TemplateWrapper)
+  assert inner() == outer.wheel_tpl
+
+
+def small_wheel():
+  return Wheel(size=4)
+
+
+class Bicycle(base_hyperparams.FiddleBaseParameterizable):
+  front: Any = pax_fiddle.instance_field(small_wheel)
+  back_tpl: Any = pax_fiddle.template_field(small_wheel)
+  bell: Any = pax_fiddle.instance_field(None)
+
+
+def test_the_config_of_a_function_is_that_of_what_it_builds():
+  config = Bicycle.config()
+  assert config.front.cls is Wheel and config.front.size == 4
+  config.front.spokes = 8
+  made = config.Instantiate()
+  assert (made.front.size, made.front.spokes) == (4, 8)
+  assert made.back_tpl == Wheel.config(size=4) and made.bell is None
+  assert Bicycle().front.size == 4
+
+
+@pax_fiddle.auto_config
+def make_pair(size):
+  wheel = Wheel(size=size)
+  return [wheel, wheel]
+
+
+def test_auto_config():
+  front, back = make_pair(3)
+  assert front is back and front.size == 3
+  configs = make_pair.as_buildable(3)
+  assert configs[0] is configs[1] and isinstance(configs[0], pax_fiddle.Config)
+  assert pax_fiddle.auto_config(make_pair) is make_pair
+  assert pax_fiddle.auto_config(Wheel).as_buildable() == Wheel.config()
+  with pytest.raises(ValueError, match='must be False for an auto_config'):
+    pax_fiddle.field(default_factory=make_pair, configurable_factory=True)
+  with pytest.raises(ValueError, match='needs a default_factory'):
+    pax_fiddle.field(configurable_factory=True)
+
+
+def test_each_call_of_a_partial_builds_its_own_defaults():
+  partial = pax_fiddle.Partial(Bicycle)
+  assert isinstance(partial.front, pax_fiddle.ArgFactory)
+  assert isinstance(partial.back_tpl, pax_fiddle.Config)
+  partial.front.size = 5
+  make = pax_fiddle.build(partial)
+  first, second = make(), make()
+  assert first.front is not second.front and first.front.size == 5
+
+
+@pax_fiddle.auto_config
+def make_later():
+  return functools.partial(take, built=Wheel())
+
+
+class Later(base_hyperparams.FiddleBaseParameterizable):
+  make: Any = pax_fiddle.instance_field(make_later)
+
+
+def test_a_default_that_cannot_be_shared_rightly_is_refused():
+  assert Later.config().Instantiate().make(1)[1].size == 16
+  with pytest.raises(ValueError, match='Unable to safely replace Later.make'):
+    pax_fiddle.Partial(Later)
+
+
+def test_update_callable_checks_or_drops_what_is_set():
+  config = Car.config(doors=3)
+  with pytest.raises(TypeError, match='doors'):
+    pax_fiddle.update_callable(config, Wheel)
+  pax_fiddle.update_callable(config, Bicycle, drop_invalid_args=True)
+  assert config.cls is Bicycle and config.front.size == 4
+
+
+def test_a_sub_config_may_be_named_before_its_class():
+  class Early(base_hyperparams.BaseHyperParams):
+    late: Any = base_hyperparams.sub_config_field(lazy_ref=lambda: Late)
+
+  class Late(base_hyperparams.BaseHyperParams):
+    x: int = 5
+
+  assert Early().late.x == 5
+
+  class Own:
+    def __to_sub_config_field__(self):
+      return dataclasses.field(default=9)
+
+  assert isinstance(Own(), base_hyperparams.OverrideSubConfigFieldProtocol)
+  assert base_hyperparams.sub_config_field(Own()).default == 9
+
+
+class Copied(base_hyperparams.FiddleBaseParameterizable):
+  names: Any = dataclasses.field(default_factory=list)
+  more: Any = dataclasses.field(default_factory=list)
+
+
+class Other(base_hyperparams.FiddleBaseParameterizable):
+  names: Any = dataclasses.field(default_factory=list)
+  more: Any = dataclasses.field(default_factory=dict)
+
+
+def test_copies_between_factories():
+  config = Copied.config(names=[1]).copy_fields_from(Copied.config(more=[2]))
+  assert not config.has('names') and config.more == [2]
+  with pytest.raises(ValueError, match="Can't copy 'more' from default_fact"):
+    Other.config().copy_fields_from(Copied.config())
+  with pytest.raises(ValueError, match='missing required value'):
+    Kinds.config().copy_fields_from(Kinds.config())
+
+
+def test_what_a_built_object_was_configured_with_is_read_only():
+  car = Car.make(doors=9)
+  assert car.hparams.doors == 9 and car.hparams.cls is Car
+  assert car.hparams == Car.make(doors=9).hparams
+  with pytest.raises(AttributeError, match='is built already'):
+    car.hparams.doors = 3
+  again = car.hparams.clone().set(doors=3).Instantiate()
+  assert (again.doors, car.doors) == (3, 9)
+  assert 'doors : 9' in car.hparams.to_text()
+
+
+def test_mesh_and_its_names_have_one_length():
+  config = base_layer.BaseLayer.config(
+    ici_mesh_shape=[1, 2], dcn_mesh_shape=[3, 1], mesh_axis_names=['a', 'b']
+  )
+  assert config.mesh_shape == [3, 2]
+  config.mesh_axis_names = ['a']
+  with pytest.raises(ValueError, match='mesh_axis_names must have 2 entries'):
+    _ = config.mesh_shape
+
+
+class Owner(base_layer.BaseLayer):
+  subs: Any = None
+  tpl: Any = pax_fiddle.template_field(base_layer.BaseLayer)
+
+
+def test_layers_in_lists_inherit_and_the_users_config_is_left_alone():
+  sub = base_layer.BaseLayer.config()
+  config = Owner.config(subs=[{'a': sub}], fprop_dtype=jnp.bfloat16)
+  made = config.Instantiate()
+  assert made.subs[0]['a'].fprop_dtype == jnp.bfloat16
+  assert not sub.has('fprop_dtype')
+  assert not made.tpl.has('fprop_dtype')
+
+
+class Mode(enum.Enum):
+  FAST = 'fast'
+
+
+class Record(base_hyperparams.BaseHyperParams):
+  x: Any = None
+
+
+def test_values_of_all_kinds_survive_json():
+  config = Owner.config(
+    subs=nested_map.NestedMap(
+      record=Record(x=Wheel.config()), mode=Mode.FAST, shape=(1, -1, None)
+    ),
+    dtype=jnp.bfloat16,
+    params_init=base_layer.WeightInit.Gaussian(0.25),
+    ici_mesh_shape=[1, 2],
+    mesh_axis_names=('data', 'mdl'),
+  )
+  config.weight_split_dims_mapping.wt = ['data', None]
+  again = serialization.load_json(serialization.dump_json(config))
+  assert again == config
+  assert type(again.subs) is nested_map.NestedMap
+  built = again.Instantiate()
+  assert built.subs.record.x.size == 16 and built.subs.mode is Mode.FAST
+  assert built.params_init == base_layer.WeightInit.Gaussian(0.25)
+  config.subs.record.x.size = 1
+  assert again != config

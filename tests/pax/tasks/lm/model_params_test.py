@@ -9,6 +9,8 @@ import pytest
 from pax.tasks.lm import model_params
 from praxis import optimizers, schedules
 from praxis.layers import attentions, embedding_softmax, transformers
+from praxis.layers.injection import fp8_nvidia_gpu
+from praxis.layers.quantization import utils
 
 _PIPELINE = {
   'NUM_STAGES': 2,
@@ -155,7 +157,6 @@ def test_pipeline_stages():
       {'RELATIVE_BIAS': True, 'USE_ROTARY_POSITION_EMB': True},
       'choose one',
     ),
-    (_spmd, {'USE_FP8': True}, 'USE_FP8 is not supported'),
     (_spmd, {'ICI_MESH_SHAPE': [1, 1, 1, 1]}, 'one entry for each'),
     (_pipeline, {'NUM_STAGES': None}, 'NUM_STAGES must be set'),
     (_pipeline, {'NUM_LAYERS': 5}, 'multiple of'),
@@ -168,3 +169,12 @@ def test_pipeline_stages():
 def test_what_does_not_fit_is_refused(make, constants, message):
   with pytest.raises(ValueError, match=message):
     make(**constants)
+
+
+def test_fp8_is_put_into_every_product_with_a_weight():
+  task_p = _spmd(USE_FP8=True)
+  layer_p = utils.find_target_tpl(task_p, transformers.Transformer)[0]
+  atten_p = layer_p.tr_atten_tpl
+  linear_p = layer_p.tr_fflayer_tpl.fflayer_tpl.linear_tpl
+  for tpl in (atten_p.proj_tpl, atten_p.combined_qkv_proj_tpl, linear_p):
+    assert tpl.einsum_tpl.cls is fp8_nvidia_gpu.Fp8EinsumOp
