@@ -15,170 +15,211 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 _EPSILON = 1e-9
 # Capacities are multiples of this, for the sake of the hardware's tiles.
 _CAPACITY_MULTIPLE = 4
-# The second expert is always taken from this gate on, with policy 'random'.
-_SECOND_EXPERT_THRESHOLD = 0.3
 SECOND_EXPERT_POLICIES = ('all', 'sampling', 'random')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GatingOptions:
+  """How tokens are routed; most fields are as in TransformerFeedForwardMoe."""
+
+  # How many experts a token goes to.
+  num_choices: int = 2
+  second_expert_policy: str = 'all'
+  second_expert_threshold: float = 0.0
+  expert_capacity_dim: int = 0
+  capacity_factor: float | None = None
+  gating_logit_cap: float = 0.0
+  # Whether the gates of a token add up to 1 before full experts turn it away,
+  # or after.
+  legacy_mtf_behavior: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choices:
+  """The choices of tokens, the first ones first."""
+
+  # One-hot, 0 for padding.
+  masks: list[Float[Array, 'G S E']]
+  # How much the chosen expert counts for the token.
+  gates: list[Float[Array, 'G S']]
+  # To be added to the loss, so that experts get equal shares.
+  load_balance_loss: Float[Array, '']
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Routing:
   """Where tokens go, and with which weight they come back."""
 
-  # What an expert's output counts for a token, 0 where it does not see it;
-  # without the last axis when experts have a place for every token.
-  combine: Float[Array, 'G S E C'] | Float[Array, 'G S E']
-  # To be added to the loss, so that experts get equal shares.
-  load_balance_loss: Float[Array, '']
-  # Of the tokens with a first, or second, choice: how many did not get it.
-  over_capacity_1_ratio: Float[Array, '']
-  over_capacity_2_ratio: Float[Array, '']
+  # What an expert's output counts for a token, 0 where it does not see it.
+  combine: Float[Array, 'G S E C']
+  # Of the tokens with a first, second ... choice: the share turned away.
+  over_capacity: list[Float[Array, '']]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GatingOptions:
-  """How tokens are routed; fields as in TransformerFeedForwardMoe."""
+class Picks:
+  """The tokens that experts picked."""
 
-  gating_func: str
-  second_expert_policy: str
-  expert_capacity_dim: int
-  capacity_factor: float
-  gating_logit_cap: float
+  # How much the expert counts for the token at each of its places.
+  gates: Float[Array, 'G E C']
+  # Which token that is, one-hot.
+  tokens: Float[Array, 'G E C S']
 
 
-def compute_gating(
+def gate_probabilities(
+  logits: Float[Array, 'G S E'], logit_cap: float = 0.0
+) -> Float[Array, 'G S E']:
+  """Returns the softmax of logits, kept within ± `logit_cap` unless 0."""
+  logits = _capped(logits.astype(jnp.float32), logit_cap)
+  return jax.nn.softmax(logits)
+
+
+def choose(
   logits: Float[Array, 'G S E'],
-  paddings: Float[Array, 'G S'],
+  importance: Float[Array, 'G S'],
   options: GatingOptions,
   next_key: Callable[[], jax.Array],
-) -> Routing:
-  """Returns the routing of all tokens.
+) -> Choices:
+  """Returns the experts of each token's choice.
 
   Args:
     logits: how well each expert suits each token.
-    paddings: 1 where the token is padding, which goes nowhere.
-    options: how to route.
+    importance: 0 for padding, which goes nowhere; below 1 for tokens that have
+      no first choice.
+    options: how to choose.
     next_key: gives a random key where the policy draws.
   """
-  cap = options.gating_logit_cap
-  logits = logits.astype(jnp.float32)
-  if cap > 0.0:
-    logits = cap * jnp.tanh(logits / cap)
-  visible = 1.0 - paddings.astype(jnp.float32)
-  if options.gating_func in ('expert_choice', 'expert_choice_v2'):
-    if options.gating_func == 'expert_choice':
-      visible = jnp.ones_like(visible)
-    return _expert_choice(logits, visible, options)
-  choices = _top2(logits, visible, options.second_expert_policy, next_key)
-  if options.gating_func == 'dense_top2':
-    return _dense(choices)
-  return _queued(choices, _capacity(logits, options))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Choices:
-  """The first and the second choice of each token, one-hot, and their gates."""
-
-  first: Float[Array, 'G S E']
-  second: Float[Array, 'G S E']
-  gate_1: Float[Array, 'G S']
-  gate_2: Float[Array, 'G S']
-  load_balance_loss: Float[Array, '']
-
-
-def _top2(
-  logits: Float[Array, 'G S E'],
-  visible: Float[Array, 'G S'],
-  policy: str,
-  next_key: Callable[[], jax.Array],
-) -> _Choices:
   experts = logits.shape[-1]
-  gates = jax.nn.softmax(logits) * visible[..., None]
-  first = jax.nn.one_hot(jnp.argmax(gates, -1), experts) * visible[..., None]
-  others = gates * (1.0 - first)
-  ranking = others
-  if policy == 'sampling':
-    noise = jax.random.gumbel(next_key(), gates.shape)
-    taken = jnp.where(first > 0, -jnp.inf, 0.0)
-    ranking = jnp.log(others + _EPSILON) + noise + taken
-  second = jax.nn.one_hot(jnp.argmax(ranking, -1), experts)
-  second *= visible[..., None]
-  gate_1 = jnp.sum(gates * first, -1)
-  gate_2 = jnp.sum(gates * second, -1)
-  total = gate_1 + gate_2 + _EPSILON
-  gate_1, gate_2 = gate_1 / total, gate_2 / total
-  if policy == 'random':
-    drawn = jax.random.uniform(next_key(), gate_2.shape)
-    second *= (drawn < gate_2 / _SECOND_EXPERT_THRESHOLD)[..., None]
-  share = jnp.mean(first, axis=1)
-  mean_gate = jnp.mean(gates, axis=1)
-  return _Choices(
-    first=first,
-    second=second,
-    gate_1=gate_1,
-    gate_2=gate_2,
-    load_balance_loss=jnp.mean(share * mean_gate) * experts**2,
+  logits = _capped(logits.astype(jnp.float32), options.gating_logit_cap)
+  gates = jax.nn.softmax(logits)
+  counts = (importance == 1.0).astype(jnp.float32)[..., None]
+  visible = (importance > 0.0).astype(jnp.float32)[..., None]
+  masks = [jax.nn.one_hot(jnp.argmax(gates, -1), experts) * counts]
+  others = gates
+  for _ in range(1, options.num_choices):
+    others = others * (1.0 - masks[-1])
+    ranking = others
+    if options.second_expert_policy == 'sampling':
+      ranking = _drawn(logits, masks[0], next_key())
+    best = jax.nn.one_hot(jnp.argmax(ranking, -1), experts)
+    masks.append(best * visible)
+  chosen = [jnp.sum(gates * mask, -1) for mask in masks]
+  if options.legacy_mtf_behavior and len(chosen) > 1:
+    total = sum(chosen) + _EPSILON
+    chosen = [gate / total for gate in chosen]
+  if options.second_expert_policy == 'random':
+    threshold = max(options.second_expert_threshold, _EPSILON)
+    key = jax.random.split(next_key())[1]
+    drawn = jax.random.uniform(key, chosen[1].shape) < chosen[1] / threshold
+    masks[1] = masks[1] * drawn[..., None]
+    chosen[1] = chosen[1] * drawn
+  loss = _load_balance_loss(masks[0], gates * counts, importance, options)
+  return Choices(masks=masks, gates=chosen, load_balance_loss=loss)
+
+
+def queue(choices: Choices, options: GatingOptions) -> Routing:
+  """Gives tokens places in order, later choices after all earlier ones."""
+  capacity = expert_capacity(choices.masks[0].shape, options)
+  taken = jnp.zeros((), jnp.float32)
+  masks, places, lost = [], [], []
+  for mask in choices.masks:
+    place = _places_before(mask) + taken
+    kept = mask * (place < capacity)
+    taken = taken + jnp.sum(kept, axis=1, keepdims=True)
+    lost.append(_share_lost(mask, kept))
+    masks.append(kept)
+    places.append(place)
+  gates = [
+    gate * jnp.sum(mask, -1)
+    for gate, mask in zip(choices.gates, masks, strict=True)
+  ]
+  if not options.legacy_mtf_behavior:
+    total = sum(gates)
+    gates = [gate / jnp.where(total > 0.0, total, 1.0) for gate in gates]
+  combine = sum(
+    _at_places(mask * gate[..., None], place, capacity)
+    for mask, gate, place in zip(masks, gates, places, strict=True)
   )
+  return Routing(combine=combine, over_capacity=lost)
 
 
-def _queued(choices: _Choices, capacity: int) -> Routing:
-  """Gives tokens places in order, second choices after all first ones."""
-  place_1 = _places_before(choices.first)
-  first = choices.first * (place_1 < capacity)
-  taken = jnp.sum(first, axis=1, keepdims=True)
-  place_2 = _places_before(choices.second) + taken
-  second = choices.second * (place_2 < capacity)
-  combine = _at_places(first, place_1, choices.gate_1, capacity)
-  combine += _at_places(second, place_2, choices.gate_2, capacity)
-  return Routing(
-    combine=combine,
-    load_balance_loss=choices.load_balance_loss,
-    over_capacity_1_ratio=_lost(choices.first, first),
-    over_capacity_2_ratio=_lost(choices.second, second),
-  )
+def pick_tokens(gates: Float[Array, 'G S E'], capacity_factor: float) -> Picks:
+  """Lets each expert pick its share of tokens, those with the highest gates."""
+  _, tokens, experts = gates.shape
+  places = int(tokens // experts * capacity_factor)
+  places = min(max(1, places), tokens)
+  values, indices = top_k(jnp.swapaxes(gates, 1, 2), places)
+  return Picks(gates=values, tokens=jax.nn.one_hot(indices, tokens))
 
 
-def _dense(choices: _Choices) -> Routing:
-  zero = jnp.zeros((), jnp.float32)
-  combine = choices.first * choices.gate_1[..., None]
-  combine += choices.second * choices.gate_2[..., None]
-  return Routing(
-    combine=combine,
-    load_balance_loss=choices.load_balance_loss,
-    over_capacity_1_ratio=zero,
-    over_capacity_2_ratio=zero,
-  )
-
-
-def _expert_choice(
-  logits: Float[Array, 'G S E'],
-  visible: Float[Array, 'G S'],
+def pick_visible_tokens(
+  gates: Float[Array, 'G S E'],
+  importance: Float[Array, 'G S'],
   options: GatingOptions,
-) -> Routing:
-  """Lets each expert pick the tokens with the highest gates."""
-  tokens = logits.shape[1]
-  gates = jax.nn.softmax(logits) * visible[..., None]
-  places = min(_capacity(logits, options), tokens)
-  picked_gates, picked = jax.lax.top_k(jnp.swapaxes(gates, 1, 2), places)
-  chosen = jax.nn.one_hot(picked, tokens)
-  zero = jnp.zeros((), jnp.float32)
-  return Routing(
-    combine=jnp.einsum('GECS,GEC->GSEC', chosen, picked_gates),
-    load_balance_loss=zero,
-    over_capacity_1_ratio=zero,
-    over_capacity_2_ratio=zero,
-  )
+) -> Float[Array, 'G S E C']:
+  """Returns the combine tensor where experts pick tokens, none of padding."""
+  tokens = gates.shape[1]
+  capacity = expert_capacity(gates.shape, options)
+  scores = jnp.swapaxes(gates * importance[..., None], 1, 2)
+  _, indices = top_k(scores, min(capacity, tokens))
+  picked = jnp.sum(jax.nn.one_hot(indices, tokens), axis=2)
+  picked = jnp.swapaxes(picked, 1, 2) * importance[..., None]
+  return _at_places(gates * picked, _places_before(picked), capacity)
 
 
-def _capacity(logits: Float[Array, 'G S E'], options: GatingOptions) -> int:
-  _, tokens, experts = logits.shape
-  wanted = int(tokens * options.capacity_factor / experts)
-  multiples = -(-wanted // _CAPACITY_MULTIPLE)
-  return max(options.expert_capacity_dim, multiples * _CAPACITY_MULTIPLE)
+def top_k(
+  x: Float[Array, '*B S'], k: int
+) -> tuple[Float[Array, '*B k'], Int[Array, '*B k']]:
+  """Returns the k largest of the last axis and their indices, ascending."""
+  indices = jnp.argsort(x, axis=-1)[..., x.shape[-1] - k :]
+  return jnp.take_along_axis(x, indices, axis=-1), indices
+
+
+def expert_capacity(shape: tuple[int, ...], options: GatingOptions) -> int:
+  """Returns how many places an expert has for the tokens of a group.
+
+  It is the capacity set, or where that is more the factor times the equal share
+  of [G, S, E] tokens, rounded up; never less than one, rounded up.
+  """
+  _, tokens, experts = shape
+  share = int(tokens * (options.capacity_factor or 0.0) / experts)
+  capacity = max(options.expert_capacity_dim, 1)
+  if options.expert_capacity_dim < max(share, 1):
+    capacity = max(share, 1)
+    capacity += -capacity % _CAPACITY_MULTIPLE
+  return capacity
+
+
+def _capped(logits: Array, cap: float) -> Array:
+  return cap * jnp.tanh(logits / cap) if cap > 0.0 else logits
+
+
+def _drawn(
+  logits: Float[Array, 'G S E'], first: Float[Array, 'G S E'], key: jax.Array
+) -> Float[Array, 'G S E']:
+  """Returns ranks by which each expert but the first wins as its gate says."""
+  uniform = jax.random.uniform(jax.random.split(key)[1], logits.shape)
+  lowest = -0.7 * float(np.finfo(np.float32).max)
+  return jnp.where(first > 0.0, lowest, logits) - jnp.log(-jnp.log(uniform))
+
+
+def _load_balance_loss(
+  first: Float[Array, 'G S E'],
+  gates: Float[Array, 'G S E'],
+  importance: Float[Array, 'G S'],
+  options: GatingOptions,
+) -> Float[Array, '']:
+  share, mean_gate = jnp.mean(first, axis=1), jnp.mean(gates, axis=1)
+  if not options.legacy_mtf_behavior:
+    visible = jnp.mean(importance, axis=1)[:, None] + 1e-6
+    share, mean_gate = share / visible, mean_gate / visible
+  return jnp.mean(share * mean_gate) * first.shape[-1] ** 2
 
 
 def _places_before(chosen: Float[Array, 'G S E']) -> Float[Array, 'G S E']:
@@ -187,16 +228,13 @@ def _places_before(chosen: Float[Array, 'G S E']) -> Float[Array, 'G S E']:
 
 
 def _at_places(
-  chosen: Float[Array, 'G S E'],
-  places: Float[Array, 'G S E'],
-  gate: Float[Array, 'G S'],
-  capacity: int,
+  weights: Float[Array, 'G S E'], places: Float[Array, 'G S E'], capacity: int
 ) -> Float[Array, 'G S E C']:
-  place: Int[Array, 'G S'] = jnp.sum(places * chosen, -1).astype(jnp.int32)
-  at = jax.nn.one_hot(place, capacity)
-  return jnp.einsum('GSE,GSC,GS->GSEC', chosen, at, gate)
+  """Returns weights at their places, nothing beyond the capacity."""
+  at = jax.nn.one_hot(places.astype(jnp.int32), capacity)
+  return weights[..., None] * at
 
 
-def _lost(wanted: Array, got: Array) -> Float[Array, '']:
+def _share_lost(wanted: Array, got: Array) -> Float[Array, '']:
   total = jnp.sum(wanted)
   return (total - jnp.sum(got)) / jnp.maximum(total, 1.0)

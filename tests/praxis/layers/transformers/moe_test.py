@@ -10,7 +10,7 @@ import pytest
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import activations, normalizations, transformers
-from praxis.layers.transformers import moe_gating
+from praxis.layers.transformers import moe_gating, moe_sentences
 from tests.praxis.layers import running
 
 _B, _T, _D, _F, _E = 2, 8, 4, 6, 3
@@ -63,6 +63,10 @@ def _numbers(variables):
     {},
     {'use_gated_activation': True},
     {'gating_func': 'dense_top2'},
+    {'gating_func': 'dropless_top2'},
+    {'gating_func': 'dropless_top2', 'use_gated_activation': True},
+    {'norm_policy': 'post_skip'},
+    {'apply_padding_first': True},
     {'gating_logit_cap': 0.5},
   ],
 )
@@ -77,8 +81,9 @@ def test_two_experts_of_choice(kwargs):
   outputs = _experts(p, x, kwargs.get('use_gated_activation'))
   mixed = np.einsum('bted,bte->btd', outputs, _top2(_softmax(logits)))
   visible = 1 - np.asarray(paddings)[..., None]
+  skip = x * visible if kwargs.get('apply_padding_first') else x
   got = running.run(layer, variables, x, paddings)
-  np.testing.assert_allclose(got, x + mixed * visible, atol=1e-4)
+  np.testing.assert_allclose(got, skip + mixed * visible, atol=1e-4)
 
 
 def test_load_balance_loss():
@@ -94,20 +99,15 @@ def test_load_balance_loss():
 
 
 def _route(logits, paddings=None, **kwargs):
-  fields = {
-    'gating_func': 'top2',
-    'second_expert_policy': 'all',
-    'expert_capacity_dim': 0,
-    'capacity_factor': 1.0,
-    'gating_logit_cap': 0.0,
-  }
   paddings = jnp.zeros(logits.shape[:2]) if paddings is None else paddings
-  return moe_gating.compute_gating(
+  options = moe_gating.GatingOptions(**{'capacity_factor': 1.0, **kwargs})
+  choices = moe_gating.choose(
     jnp.asarray(logits, jnp.float32),
-    paddings,
-    moe_gating.GatingOptions(**{**fields, **kwargs}),
+    1 - paddings,
+    options,
     lambda: jax.random.key(0),
   )
+  return moe_gating.queue(choices, options)
 
 
 def test_experts_that_are_full_drop_tokens_second_choices_first():
@@ -120,9 +120,30 @@ def test_experts_that_are_full_drop_tokens_second_choices_first():
   gates = np.exp([3.0, 2.0]) / np.exp([3.0, 2.0]).sum()
   np.testing.assert_allclose(kept[0, :4, :2], np.tile(gates, (4, 1)), rtol=1e-5)
   np.testing.assert_array_equal(kept[0, 4:], 0)
-  np.testing.assert_allclose(routing.over_capacity_1_ratio, 0.5)
+  np.testing.assert_allclose(routing.over_capacity, [0.5, 0.5])
   # No two tokens share a place.
   assert np.all((combine > 0).sum(1) <= 1)
+
+
+def test_gates_add_up_after_drops_without_legacy_behavior():
+  logits = np.tile([3.0, 2.0, -9.0, -9.0], (1, 8, 1))
+  logits[0, 6] = [3.0, -9.0, 2.0, -9.0]
+  kept = _route(logits, capacity_factor=2.0, legacy_mtf_behavior=False).combine
+  # The seventh has its second choice alone.
+  want = [1, 1, 1, 1, 0, 0, 1, 0]
+  np.testing.assert_allclose(kept.sum((-1, -2))[0], want, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  'tokens, factor, at_least, want',
+  [(32, 2.0, 0, 16), (36, 1.0, 0, 12), (36, 1.0, 10, 10), (2, 1.0, 0, 4)],
+)
+def test_places_of_an_expert(tokens, factor, at_least, want):
+  """The factor's share of 4 experts, rounded up to 4s where it is more."""
+  options = moe_gating.GatingOptions(
+    capacity_factor=factor, expert_capacity_dim=at_least
+  )
+  assert moe_gating.expert_capacity((1, tokens, 4), options) == want
 
 
 def test_padding_takes_no_place():
@@ -135,7 +156,12 @@ def test_padding_takes_no_place():
 @pytest.mark.parametrize('policy', ['sampling', 'random'])
 def test_second_experts_by_chance(policy):
   logits = np.tile([2.0, 0.0, 0.0, -2.0], (1, 512, 1))
-  routing = _route(logits, second_expert_policy=policy, capacity_factor=99.0)
+  routing = _route(
+    logits,
+    second_expert_policy=policy,
+    second_expert_threshold=0.3,
+    capacity_factor=99.0,
+  )
   chosen = np.asarray(routing.combine.sum(-1) > 0)[0]
   assert chosen[:, 0].all()
   shares = chosen[:, 1:].mean(0)
@@ -150,17 +176,98 @@ def test_second_experts_by_chance(policy):
 
 @pytest.mark.parametrize('version', ['expert_choice', 'expert_choice_v2'])
 def test_experts_choose_tokens(version):
-  logits = running.normal(1, 8, 4)
+  """Each takes its share of the eight tokens: 2 * 1.5, or 4 of version 2."""
+  x = running.normal(1, 8, _D)
   paddings = jnp.array([[0, 0, 0, 0, 0, 0, 1, 1]], jnp.float32)
-  combine = np.asarray(_route(logits, paddings, gating_func=version).combine)
-  gates = _softmax(np.asarray(logits, np.float64))
+  config = _config(
+    gating_func=version,
+    num_experts=4,
+    num_groups=1,
+    unadjusted_expert_capacity_factor=1.5,
+  )
+  layer, variables = running.build(config, x, paddings)
+  p = _numbers(variables)
+  gates = _softmax(np.asarray(x, np.float64) @ p['gate'])
   if version == 'expert_choice_v2':
     gates = gates * (1 - np.asarray(paddings))[..., None]
-  want = np.zeros((8, 4))
+  counts = np.zeros((1, 8, 4))
   for e in range(4):
-    best = np.argsort(gates[0, :, e])[-4:]
-    want[best, e] = gates[0, best, e]
-  np.testing.assert_allclose(combine.sum(-1)[0], want, atol=1e-6)
+    places = 3 if version == 'expert_choice' else 4
+    best = np.argsort(gates[0, :, e])[-places:]
+    counts[0, best, e] = gates[0, best, e]
+  mixed = np.einsum('bted,bte->btd', _experts(p, x), counts)
+  visible = 1 - np.asarray(paddings)[..., None]
+  got = running.run(layer, variables, x, paddings)
+  np.testing.assert_allclose(got, x + mixed * visible, atol=1e-4)
+
+
+@pytest.mark.parametrize('gated', [False, True])
+def test_gradients(gated):
+  """Without drops, by finite differences of the loop in numpy."""
+  x = running.normal(_B, _T, _D)
+  layer, variables = running.build(_config(use_gated_activation=gated), x)
+  dropless = _config(
+    use_gated_activation=gated, gating_func='dropless_top2', name='dropless'
+  ).Instantiate()
+  params = variables['params']
+  target = np.asarray(running.normal(_B, _T, _D, seed=1), np.float64)
+
+  def loss(layer, params):
+    return jnp.sum(layer.apply({'params': params}, x) * target)
+
+  def twin(p):
+    weights = _top2(_softmax(np.asarray(x, np.float64) @ p['gate']))
+    outputs = _experts(p, np.asarray(x, np.float64), gated)
+    return np.sum(np.einsum('bted,bte->btd', outputs, weights) * target)
+
+  rng = np.random.default_rng(2)
+  way = jax.tree.map(lambda w: rng.standard_normal(w.shape), params)
+  at = lambda step: twin(
+    jax.tree.map(lambda w, v: np.float64(w) + step * v, params, way)
+  )
+  want = (at(1e-6) - at(-1e-6)) / 2e-6
+  for kind in (layer, dropless):
+    gradient = running.jit(jax.grad(lambda p, kind=kind: loss(kind, p)))(params)
+    slopes = jax.tree.map(lambda g, v: np.sum(np.float64(g) * v), gradient, way)
+    np.testing.assert_allclose(sum(jax.tree.leaves(slopes)), want, rtol=1e-3)
+
+
+def _summaries(layer, variables, *args):
+  _, updates = running.run(layer, variables, *args, mutable=['summaries'])
+  return updates['summaries']
+
+
+def test_summaries():
+  """Of where tokens went, and of neurons that no token activates."""
+  x = jnp.abs(running.normal(_B, _T, _D))
+  paddings = jnp.zeros((_B, _T)).at[:, 6:].set(1.0)
+  config = _config(num_groups=1, unadjusted_expert_capacity_factor=0.75)
+  layer, variables = running.build(config, x, paddings)
+  params = dict(variables['params'])
+  # All of the 12 want expert 0 and then 1, of 4 places each.
+  params['gate'] = jnp.zeros((_D, _E)).at[:, 0].set(2.0).at[:, 1].set(1.0)
+  # The first neuron of all experts is dead; others sleep where no token is.
+  params['wi_0'] = jnp.ones((_E, _D, _F)).at[:, :, 0].set(-1.0)
+  got = _summaries(layer, {'params': params}, x, paddings)
+  for name, want in {
+    'over_capacity_1_ratio': 8 / 12,
+    'over_capacity_2_ratio': 8 / 12,
+    'dispatch_0': 8 / 12,
+    'dispatch_1': 0,
+    'dispatch_2': 4 / 12,
+    # And all neurons of expert 2.
+    'dead_ReLU_count': 2 + _F,
+  }.items():
+    np.testing.assert_allclose(got[f'{name}_scalar'], want, rtol=1e-6)
+  gelu = _config(
+    num_groups=1,
+    unadjusted_expert_capacity_factor=0.75,
+    activation_tpl=pax_fiddle.Config(activations.GELU),
+    name='gelu',
+  ).Instantiate()
+  params['wi_0'] = params['wi_0'].at[:, :, 0].set(-1e-3)
+  got = _summaries(gelu, {'params': params}, x, paddings)
+  np.testing.assert_allclose(got['dead_GELU_count_scalar'], _F)
 
 
 def test_weights_in_shards_are_one_weight():
@@ -192,10 +299,39 @@ def test_routing_of_whole_sentences():
   np.testing.assert_allclose(got, x + mixed, atol=1e-4)
 
 
+def test_means_of_segments():
+  x = np.asarray(running.normal(1, 5, 2))
+  ids = jnp.asarray([[1, 1, 2, 0, 2]])
+  want = np.zeros((1, 5, 2))
+  want[0, :2] = x[0, :2].mean(0)
+  want[0, [2, 4]] = x[0, [2, 4]].mean(0)
+  got = moe_sentences.means(jnp.asarray(x), None, ids)
+  np.testing.assert_allclose(got, want, rtol=1e-6)
+  # As many segments as positions.
+  alone = moe_sentences.means(jnp.asarray(x), None, jnp.arange(1, 6)[None])
+  np.testing.assert_allclose(alone, x)
+  paddings = jnp.asarray([[0.0, 0, 0, 1, 1]])
+  padded = moe_sentences.means(jnp.asarray(x), paddings, None)
+  np.testing.assert_allclose(padded[0, 0], x[0, :3].mean(0), rtol=1e-6)
+  np.testing.assert_array_equal(padded[0, 3:], 0)
+
+
+def test_steps_are_routed_among_the_batch():
+  """Few tokens have places too: each expert has four at least."""
+  x = running.normal(_B, _D)
+  config = _config(unadjusted_expert_capacity_factor=1.0, num_groups=1)
+  layer, variables = running.build(config, x[:, None])
+  got = running.run(layer, variables, x, method='extend_step')
+  want = running.run(layer, variables, x[:, None])[:, 0]
+  np.testing.assert_allclose(got, want, atol=1e-6)
+  assert (got != x).any(-1).all()
+
+
 def test_groups_are_not_smaller_than_asked_for():
   x = running.normal(_B, _T, _D)
   layer = _config(num_groups=8, min_group_size=8, name='layer').Instantiate()
   assert layer._count_groups(16) == 2
+  assert layer._count_groups(64) == 8
   with pytest.raises(ValueError, match='must divide the number of tokens 16'):
     running.build(_config(num_groups=3), x)
 
@@ -223,7 +359,11 @@ def test_declared_weights():
 @pytest.mark.parametrize(
   'kwargs, message',
   [
-    ({'norm_policy': 'post_skip'}, 'norm_policy must be one of pre, post'),
+    ({'norm_policy': 'none'}, 'norm_policy must be one of pre, post'),
+    (
+      {'unadjusted_expert_capacity_factor': 0.0},
+      'or expert_capacity_dim must be positive',
+    ),
     ({'gating_func': 'top3'}, 'gating_func must be one of top2'),
     ({'second_expert_policy': 'none'}, 'second_expert_policy must be'),
     ({'moe_load_balance_loss_weight': 0.0}, 'must not be 0'),
