@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conformers: attention and convolution between two half feed-forwards."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num
+
+from praxis import base_layer, pax_fiddle
+from praxis.layers import (
+  activations,
+  attentions,
+  convolutions,
+  normalizations,
+  stochastics,
+  transformers,
+)
+from praxis.layers.attentions import window
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+template_field = pax_fiddle.template_field
+
+
+class LimitedContext:
+  """Limits an attention, mixed into it, to left_context and right_context.
+
+  All logits are computed; LocalSelfAttention, which needs both limits, computes
+  those of its blocks only.
+  """
+
+  left_context: int | None
+  right_context: int | None
+
+  def _window(self) -> window.Window | None:
+    if self.left_context is None and self.right_context is None:
+      return None
+    return window.Window(self.left_context, self.right_context)
+
+
+class DotProductAttentionWithContext(
+  LimitedContext, attentions.DotProductAttention
+):
+  """Dot-product attention to a window around each position."""
+
+  # How many positions are visible up to and including the current one, and how
+  # many after it; all when absent.
+  left_context: int | None = None
+  right_context: int | None = None
+
+
+class DotProductAttentionWithContextXL(
+  LimitedContext, attentions.DotProductAttentionXL
+):
+  """Transformer-XL's attention to a window around each position."""
+
+  # How many positions are visible up to and including the current one, and how
+  # many after it; all when absent.
+  left_context: int | None = None
+  right_context: int | None = None
+
+
+# The norms before and after attention, and after the residual connection.
+_NORMS = {
+  'pre': ('norm', None, None),
+  'post': (None, 'norm', None),
+  'post_skip': (None, None, 'norm'),
+  'primer_hybrid': ('pre_norm', 'post_norm', None),
+}
+
+
+class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
+  """Self attention that is normalised and added to its input."""
+
+  # What attention, and what the input is multiplied with in the sum.
+  residual_weight: float = 1.0
+  input_weight: float = 1.0
+  # The parts.
+  self_atten_tpl: LayerTpl = template_field(DotProductAttentionWithContext)
+  norm_tpl: LayerTpl = template_field(normalizations.LayerNorm)
+  # Whether to normalise before attention, or after the residual connection.
+  # None: as norm_policy says.
+  pre_layer_norm: bool | None = True
+  # The probability that dropout zeroes an element of what attention gives.
+  residual_dropout_prob: float = 0.0
+  residual_dropout_tpl: LayerTpl = template_field(stochastics.Dropout)
+  # 'pre', 'post', 'post_skip' or 'primer_hybrid', where pre_layer_norm is None;
+  # transformers/residual.py says what they are.
+  norm_policy: str | None = None
+
+  def setup(self) -> None:
+    policies = (self.pre_layer_norm, self.norm_policy)
+    if policies.count(None) != 1 or self.unified_norm_policy() not in _NORMS:
+      raise ValueError(
+        f'SelfAttentionWithNormAndResidual {self.name!r} needs pre_layer_norm '
+        f'or a norm_policy of {", ".join(_NORMS)}, and not both, got '
+        f'pre_layer_norm={policies[0]} and norm_policy={policies[1]!r}'
+      )
+    for name in _NORMS[self.unified_norm_policy()]:
+      if name is not None:
+        self.create_child(name, self.norm_tpl.clone())
+    self._create_self_atten()
+    self.create_child(
+      'residual_dropout',
+      self.residual_dropout_tpl.clone().set(
+        keep_prob=1.0 - self.residual_dropout_prob
+      ),
+    )
+
+  def _create_self_atten(self) -> None:
+    """Creates the child `self_atten`; quantised variants override it."""
+    self.create_child('self_atten', self.self_atten_tpl.clone())
+
+  def unified_norm_policy(self) -> str | None:
+    """Returns the policy, from whichever field it is set by."""
+    if self.pre_layer_norm is None:
+      return self.norm_policy
+    return 'pre' if self.pre_layer_norm else 'post_skip'
+
+  def __call__(
+    self,
+    inputs: Float[Array, 'B T D'],
+    paddings: Num[Array, 'B T'],
+    atten_mask: Float[Array, '#B 1 #T T'] | None = None,
+  ) -> Float[Array, 'B T D']:
+    """Returns the sum; `atten_mask` hides more than padding does."""
+    normed = self._normed(inputs, 0)
+    mask = self._padding_mask(paddings, normed)
+    if atten_mask is not None:
+      mask = jnp.minimum(mask, atten_mask)
+    outputs, _ = self.self_atten(normed, normed, normed, mask)
+    outputs = self.residual_dropout(self._normed(outputs, 1))
+    outputs = outputs * self.residual_weight + inputs * self.input_weight
+    return self._normed(outputs, 2)
+
+  def _normed(
+    self, x: Float[Array, 'B T D'], place: int
+  ) -> Float[Array, 'B T D']:
+    name = _NORMS[self.unified_norm_policy()][place]
+    return x if name is None else getattr(self, name)(x)
+
+  def _padding_mask(
+    self, paddings: Num[Array, 'B T'], inputs: Float[Array, 'B T D']
+  ) -> Float[Array, 'B 1 #T T']:
+    """Returns the mask that hides padding; with a window, from padding too."""
+    mask = attentions.convert_paddings_to_mask(paddings, inputs.dtype)
+    attention = self.self_atten
+    if isinstance(attention, LimitedContext) and attention._window():
+      mask = jnp.minimum(mask, jnp.swapaxes(mask, 2, 3))
+    return mask
+
+
+# The blocks between the feed-forwards, by layer_order.
+_ORDERS = {
+  'mhsa': ('trans_atten',),
+  'conv': ('lconv',),
+  'mhsa_before_conv': ('trans_atten', 'lconv'),
+  'conv_before_mhsa': ('lconv', 'trans_atten'),
+}
+
+
+class Conformer(base_layer.BaseLayer):
+  """Feed-forward, attention and convolution, feed-forward, normalisation.
+
+  Each block adds to its input, the feed-forwards with weight 1/2.
+
+  References: Conformer, https://arxiv.org/abs/2005.08100
+  """
+
+  # Size of the input; absent, the model's. Another size needs a
+  # fflayer_start_tpl without skip connection.
+  input_dims: int | None = None
+  # Size of the output and of all that is between the blocks.
+  model_dims: int = 512
+  # Size of the filter of the convolution.
+  kernel_size: int = 32
+  # Activation of the feed-forwards, the weight with which they are added, and
+  # how much larger than the model they are inside.
+  ff_activation_tpl: pax_fiddle.Config[activations.BaseActivation] = (
+    template_field(activations.Swish)
+  )
+  ff_residual_weight: float = 0.5
+  ffn_dim_multiplier: int = 4
+  # How many heads the attention has.
+  atten_num_heads: int = 8
+  # 'mhsa' (attention), 'conv', 'mhsa_before_conv' or 'conv_before_mhsa'.
+  layer_order: str = 'mhsa_before_conv'
+  # The probability of every dropout; absent, each has its own, by default 0.
+  dropout_prob: float | None = None
+  conv_residual_dropout: float | None = None
+  atten_residual_dropout: float | None = None
+  ffn_residual_dropout: float | None = None
+  atten_dropout: float | None = None
+  ffn_relu_dropout: float | None = None
+  # The parts. None leaves a feed-forward or the norm out.
+  fflayer_start_tpl: LayerTpl | None = template_field(
+    transformers.TransformerFeedForward
+  )
+  trans_atten_tpl: LayerTpl = template_field(SelfAttentionWithNormAndResidual)
+  lconv_tpl: LayerTpl | None = template_field(convolutions.LightConv1D)
+  fflayer_end_tpl: LayerTpl | None = template_field(
+    transformers.TransformerFeedForward
+  )
+  # Whether the first feed-forward is applied again in place of the last.
+  fflayer_weight_sharing: bool = False
+  final_ln_tpl: LayerTpl | None = template_field(normalizations.LayerNorm)
+
+  def setup(self) -> None:
+    self._check_settings()
+    if self.has_fflayer_start:
+      start = self._feed_forward(self.fflayer_start_tpl)
+      inputs = self.input_dims or self.model_dims
+      start.input_dims = inputs
+      if inputs != self.model_dims:
+        start.output_dims = self.model_dims
+      self.create_child('fflayer_start', start)
+    if self.has_fflayer_end:
+      end = self._feed_forward(self.fflayer_end_tpl)
+      self.create_child('fflayer_end', end.set(input_dims=self.model_dims))
+    blocks = _ORDERS[self.layer_order]
+    if 'trans_atten' in blocks:
+      self._create_trans_atten()
+    if 'lconv' in blocks:
+      self._create_conv()
+    if self.has_final_ln:
+      norm = self.final_ln_tpl.clone().set(dim=self.model_dims)
+      self.create_child('final_ln', norm)
+
+  @property
+  def has_fflayer_start(self) -> bool:
+    return self.fflayer_start_tpl is not None
+
+  @property
+  def has_fflayer_end(self) -> bool:
+    """Whether the last feed-forward has weights of its own."""
+    return self.fflayer_end_tpl is not None and not self.fflayer_weight_sharing
+
+  @property
+  def has_final_ln(self) -> bool:
+    return self.final_ln_tpl is not None
+
+  def __call__(
+    self,
+    inputs: Float[Array, 'B T I'],
+    paddings: Num[Array, 'B T'],
+    atten_mask: Float[Array, '#B 1 #T T'] | None = None,
+  ) -> Float[Array, 'B T D']:
+    """Returns the output; `atten_mask` hides more than padding does."""
+    blocks = _ORDERS[self.layer_order]
+    if atten_mask is not None and 'trans_atten' not in blocks:
+      raise ValueError(
+        f'atten_mask must be None with layer_order={self.layer_order!r}, which '
+        'has no attention'
+      )
+    outputs = inputs
+    if self.has_fflayer_start:
+      outputs = self.fflayer_start(outputs, paddings)
+    for block in blocks:
+      if block == 'lconv':
+        outputs = self.lconv(outputs, paddings)
+      else:
+        outputs = self.trans_atten(outputs, paddings, atten_mask)
+    if self.has_fflayer_end:
+      outputs = self.fflayer_end(outputs, paddings)
+    elif self.fflayer_weight_sharing:
+      outputs = self.fflayer_start(outputs, paddings)
+    return self.final_ln(outputs) if self.has_final_ln else outputs
+
+  def _feed_forward(self, template: LayerTpl) -> LayerTpl:
+    return template.clone().set(
+      activation_tpl=self.ff_activation_tpl.clone(),
+      hidden_dims=self.model_dims * self.ffn_dim_multiplier,
+      residual_weight=self.ff_residual_weight,
+      residual_dropout_prob=self._dropout_prob(self.ffn_residual_dropout),
+      relu_dropout_prob=self._dropout_prob(self.ffn_relu_dropout),
+    )
+
+  def _create_trans_atten(self) -> None:
+    block = self.trans_atten_tpl.clone().set(
+      residual_dropout_prob=self._dropout_prob(self.atten_residual_dropout)
+    )
+    block.self_atten_tpl = block.self_atten_tpl.clone().set(
+      input_dim=self.model_dims,
+      hidden_dim=self.model_dims,
+      num_heads=self.atten_num_heads,
+      atten_dropout_prob=self._dropout_prob(self.atten_dropout),
+    )
+    block.norm_tpl = block.norm_tpl.clone().set(dim=self.model_dims)
+    self.create_child('trans_atten', block)
+
+  def _create_conv(self) -> None:
+    block = self.lconv_tpl.clone().set(
+      input_dims=self.model_dims,
+      kernel_size=self.kernel_size,
+      dropout_prob=self._dropout_prob(self.conv_residual_dropout),
+    )
+    self.create_child('lconv', block)
+
+  def _dropout_prob(self, own: float | None) -> float:
+    return (own if self.dropout_prob is None else self.dropout_prob) or 0.0
+
+  def _check_settings(self) -> None:
+    who = f'Conformer {self.name!r}'
+    if self.layer_order not in _ORDERS:
+      raise ValueError(
+        f'{who} needs a layer_order of {", ".join(_ORDERS)}, got '
+        f'{self.layer_order!r}'
+      )
+    if self.lconv_tpl is None and 'lconv' in _ORDERS[self.layer_order]:
+      raise ValueError(
+        f"{who} has no lconv_tpl; set it, or layer_order='mhsa' for no "
+        'convolution'
+      )
+    if self.fflayer_weight_sharing and self.fflayer_start_tpl is None:
+      raise ValueError(
+        f'{who} shares the weights of fflayer_start: set fflayer_start_tpl, or '
+        'fflayer_weight_sharing=False'
+      )
+    for name in (
+      'atten_dropout',
+      'atten_residual_dropout',
+      'conv_residual_dropout',
+      'ffn_residual_dropout',
+      'ffn_relu_dropout',
+    ):
+      own = getattr(self, name)
+      if self.dropout_prob is not None and own not in (None, self.dropout_prob):
+        raise ValueError(
+          f'{name} of {who} must be absent or dropout_prob='
+          f'{self.dropout_prob}, got {own}'
+        )
