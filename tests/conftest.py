@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 
 _DEVICES = '--xla_force_host_platform_device_count=8'
-_CHECKED = ('praxis.layers', 'praxis.kernels')
+_CHECKED = ('praxis.layers', 'praxis.kernels', 'praxis.contrib')
 
 # Both are read when jax is first imported. A GPU is used when asked for.
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')

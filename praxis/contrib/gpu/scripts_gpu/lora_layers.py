@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers that are fine-tuned by a matrix of low rank beside their own.
+
+The weight `w` is read as w + A Bᵀ, where B starts at zero; a learner that keeps
+`w` as it is trains `lora_a` and `lora_b` only.
+
+References: LoRA, https://arxiv.org/abs/2106.09685
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from praxis import base_layer
+from praxis.base_layer import WeightHParams, WeightInit
+from praxis.layers import attentions, linears
+
+
+class LoraTheta(base_layer.Theta):
+  """The weights of a layer by name, `w` with the matrix of low rank added."""
+
+  def __getattr__(self, name: str) -> Array:
+    weight = super().__getattr__(name)
+    if name != 'w':
+      return weight
+    a, b = super().__getattr__('lora_a'), super().__getattr__('lora_b')
+    return weight + self._layer._low_rank(a, b).reshape(weight.shape)
+
+  def __getitem__(self, name: str) -> Array:
+    return getattr(self, name)
+
+
+class LoraThetaDescriptor:
+  """Makes `layer.theta` a LoraTheta."""
+
+  def __get__(self, layer: Any, owner: type | None = None) -> Any:
+    return self if layer is None else LoraTheta(layer)
+
+
+class LowRank:
+  """Creates the matrix of low rank of the layer it is mixed into."""
+
+  def _create_low_rank(self) -> None:
+    """Creates `lora_a` and `lora_b`, after the layer's own weights."""
+    if self.rank <= 0:
+      raise ValueError(
+        f'{type(self).__name__} {self.name!r} needs rank > 0, got {self.rank}'
+      )
+    *many, inputs, outputs = self._lora_sizes()
+    init = self.lora_init or self._declared('w').init
+    self._create_factor('lora_a', [*many, inputs, self.rank], init)
+    zero = WeightInit.Constant(0.0)
+    self._create_factor('lora_b', [*many, outputs, self.rank], zero)
+
+  def _lora_sizes(self) -> list[int]:
+    """Returns the shape of `w`, its heads and their dimension as one."""
+    raise NotImplementedError(f'{type(self).__name__} has no _lora_sizes')
+
+  def _low_rank(
+    self, a: Float[Array, '*K I R'], b: Float[Array, '*K O R']
+  ) -> Float[Array, '*K I O']:
+    """Returns the matrix, in the order in which `w` is stored."""
+    return jnp.einsum('...ir,...or->...io', a, b)
+
+  def _create_factor(
+    self, name: str, shape: list[int], init: WeightInit
+  ) -> None:
+    hparams = WeightHParams(
+      shape=shape,
+      init=init,
+      mesh_shape=self.mesh_shape,
+      tensor_split_dims_mapping=[None] * len(shape),
+    )
+    self.create_variable(name, hparams)
+
+
+class LoraLinear(LowRank, linears.Linear):
+  """A linear layer with a matrix of low rank beside its own."""
+
+  # The rank of the matrix.
+  rank: int = 0
+  # How A is initialised; absent, like w.
+  lora_init: WeightInit | None = None
+
+  theta = LoraThetaDescriptor()
+
+  def setup(self) -> None:
+    super().setup()
+    self._create_low_rank()
+
+  def _lora_sizes(self) -> list[int]:
+    return [self.input_dims, self.output_dims]
+
+
+class LoraAttentionProjection(LowRank, attentions.AttentionProjection):
+  """A projection to or from heads with a matrix of low rank beside its own."""
+
+  # The rank of the matrix.
+  rank: int = 0
+  # How A is initialised; absent, like w.
+  lora_init: WeightInit | None = None
+
+  theta = LoraThetaDescriptor()
+
+  def setup(self) -> None:
+    super().setup()
+    self._create_low_rank()
+
+  def _lora_sizes(self) -> list[int]:
+    return [self.input_dim, self.num_heads * self.dim_per_head]
+
+  def _low_rank(
+    self, a: Float[Array, 'I R'], b: Float[Array, 'O R']
+  ) -> Float[Array, '...']:
+    if self.is_output_projection and self.use_nhd_shape:
+      a, b = b, a
+    return super()._low_rank(a, b)
+
+
+class LoraCombinedQKVProjection(LowRank, attentions.CombinedQKVProjectionLayer):
+  """Projects to queries, keys and values, each with a matrix of low rank."""
+
+  # The rank of the matrix.
+  rank: int = 0
+  # How A is initialised; absent, like w.
+  lora_init: WeightInit | None = None
+
+  theta = LoraThetaDescriptor()
+
+  def setup(self) -> None:
+    super().setup()
+    self._create_low_rank()
+
+  def _lora_sizes(self) -> list[int]:
+    return [3, self.input_dim, self.num_heads * self.dim_per_head]
