@@ -123,11 +123,16 @@ def experiment(module: pyimports.Module, library: str, name: str) -> Rule:
   )
 
 
-def gathered(name: str, labels: list[str]) -> Rule:
+def gathered(name: str, labels: list[str], testonly: bool) -> Rule:
   """A py_library that is only its deps."""
   return Rule(
     'py_library',
-    {'name': name, 'visibility': ['//visibility:public'], 'deps': labels},
+    {
+      'name': name,
+      'testonly': testonly,
+      'visibility': ['//visibility:public'],
+      'deps': labels,
+    },
   )
 
 

@@ -45,6 +45,8 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     'models',
     (
       'praxis.contrib',
+      'praxis.layers.glam',
+      'praxis.layers.grok',
       'praxis.layers.models',
       'praxis.layers.quantization.quantize',
       'praxis.layers.transformer_models',

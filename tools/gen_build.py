@@ -194,7 +194,11 @@ def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
   for name, folder in GATHERED.get(package, {}).items():
     below = [m for m in index.values() if m.path.is_relative_to(folder)]
     labels = {label(m, index) for m in below}
-    found.append(build_text.gathered(name, sorted(labels)))
+    found.append(
+      build_text.gathered(
+        name, sorted(labels), testonly=folder.startswith('tests/')
+      )
+    )
   return found
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import activations, convolutions, resnets
-from tests.praxis.layers.convolutions.conv_test import convolve, same
+from tests.praxis.layers.convolutions.loops import convolve, same
 from tests.praxis.layers.running import build, jit, normal, run, shapes
 
 _MUTABLE = [base_layer.NON_TRAINABLE]

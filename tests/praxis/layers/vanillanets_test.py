@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from praxis.layers import vanillanets
-from tests.praxis.layers.convolutions.conv_test import convolve, same
+from tests.praxis.layers.convolutions.loops import convolve, same
 from tests.praxis.layers.running import build, jit, normal, run
 
 
