@@ -19,6 +19,7 @@ from praxis.layers import (
   activations,
   attentions,
   embedding_softmax,
+  gpu_fast_attention,
   models,
   transformers,
 )
@@ -232,11 +233,11 @@ class TransformerLmSpmdAdafactor(base_experiment.BaseExperiment):
     return task_p
 
   def validate(self) -> None:
-    for name in ('USE_FP8', 'USE_CUDNN_FLASH_ATTENTION'):
-      if getattr(self, name):
-        raise ValueError(
-          f'{name} is not supported by this version of Pax; set it to False'
-        )
+    if self.USE_CUDNN_FLASH_ATTENTION and self.ATTEN_LOGIT_CAP > 0:
+      raise ValueError(
+        'ATTEN_LOGIT_CAP must be 0 with USE_CUDNN_FLASH_ATTENTION=True, got '
+        f'{self.ATTEN_LOGIT_CAP}; the fused kernel does not cap logits'
+      )
 
   def _heads(self) -> tuple[int, int]:
     """Returns (number of heads, dimensions per head)."""
@@ -289,9 +290,15 @@ class TransformerLmSpmdAdafactor(base_experiment.BaseExperiment):
     layer_p.tr_fflayer_tpl.activation_tpl = Config(self.ACTIVATION_CLS)
     layer_p.tr_fflayer_tpl.use_gated_activation = self.USE_GATED_ACTIVATION
     self._set_attention(layer_p)
+    if self.USE_FP8:
+      task_parts.use_fp8(layer_p)
     return stack_p
 
   def _set_attention(self, layer_p: Config) -> None:
+    if self.USE_CUDNN_FLASH_ATTENTION:
+      layer_p.tr_atten_tpl = Config(
+        gpu_fast_attention.GpuCudnnFusedDotProductAttention, is_causal=True
+      )
     atten_p = layer_p.tr_atten_tpl
     atten_p.atten_logit_cap = self.ATTEN_LOGIT_CAP
     atten_p.use_bias = False

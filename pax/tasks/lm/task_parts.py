@@ -10,6 +10,7 @@ from pax import learners, tasks_lib
 from praxis import optimizers, pax_fiddle, pytypes, schedules
 from praxis.layers import models, transformers
 from praxis.layers.checkpoint_policy import AutodiffCheckpointType
+from praxis.layers.injection import fp8_nvidia_gpu
 
 Config = pax_fiddle.Config
 NestedMap = pytypes.NestedMap
@@ -38,6 +39,17 @@ def repeated(
   if checkpoint_policy is not None:
     repeated_p.checkpoint_policy = checkpoint_policy
   return repeated_p
+
+
+def use_fp8(layer_p: Config[transformers.Transformer]) -> None:
+  """Lets a transformer layer multiply with its weights in fp8."""
+  atten_p = layer_p.tr_atten_tpl
+  for tpl in (
+    atten_p.proj_tpl,
+    atten_p.combined_qkv_proj_tpl,
+    layer_p.tr_fflayer_tpl.fflayer_tpl.linear_tpl,
+  ):
+    tpl.einsum_tpl = Config(fp8_nvidia_gpu.Fp8EinsumOp)
 
 
 def set_default_adam(

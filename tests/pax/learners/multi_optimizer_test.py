@@ -120,3 +120,21 @@ def test_a_variable_with_two_owners_is_refused():
   learner = _config(auxiliary_regex=['params/', 'params/lm/a']).Instantiate()
   with pytest.raises(ValueError, match='params/lm/a matches'):
     learner.get_masks(_hparams())
+
+
+def test_overwritten_variables_take_their_gradient():
+  hparams = _hparams()
+  flag = base_layer.WeightHParamsCollection.OVERWRITE_WITH_GRADIENT
+  hparams['params']['head'] = weight(2, 3, collections=[flag])
+  hparams['params']['lm']['b'] = weight(4, 2, collections=[flag])
+  variables = _variables()
+  grads = jax.tree.map(lambda x: 7.0 * jnp.ones_like(x), variables)
+  learner = _config(apply_separate_scaling=True).Instantiate()
+  state = learner.get_grad_tx(hparams).init(variables)
+  with base_layer.JaxContext.new_context():
+    updates, _ = learner.update_states(grads, state, variables, hparams, step=0)
+    new = learner.apply_gradient(variables, updates, hparams)['params']
+  # One is of an auxiliary optimizer, the other one of the main one.
+  np.testing.assert_array_equal(new['head'], 7.0)
+  np.testing.assert_array_equal(new['lm']['b'], 7.0)
+  assert np.all(np.asarray(new['lm']['a']) < 2.0)

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
+"""Products in fp8 against numpy, their scales and histories over steps."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from praxis import base_layer, pax_fiddle
+from praxis.layers import linears, repeats
+from praxis.layers.injection import fp8_nvidia_gpu
+from tests.praxis.layers import running
+
+_E4M3, _E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
+_FLAGS = base_layer.WeightHParamsCollection
+
+
+def _fp8(x, scale, dtype=_E4M3):
+  """Returns x as fp8 says it: rounded in units of the scale, and clipped."""
+  bound = float(ml_dtypes.finfo(dtype).max)
+  rounded = np.clip(x / scale, -bound, bound).astype(dtype)
+  return rounded.astype(np.float32) * np.float32(scale)
+
+
+def _op(cls=fp8_nvidia_gpu.Fp8EinsumOp, **fields):
+  layer = cls.config(amax_history_length=3, name='op', **fields).Instantiate()
+  args = ['bd,df->bf', _X, *[_W] * (1 + issubclass(cls, _GATED))]
+  return layer, jax.jit(lambda key: layer.init(key, *args))(jax.random.key(0))
+
+
+_GATED = fp8_nvidia_gpu.Fp8EinsumGatedOp
+_X = running.normal(4, 8) * 5
+_W = running.normal(8, 6, seed=2)
+_G = np.asarray(running.normal(4, 6, seed=3)) * 100
+
+
+@pytest.mark.parametrize('direct', [True, False])
+def test_products_gradients_and_scales_follow_the_numbers(direct):
+  layer, variables = _op(use_direct_quant=direct)
+  assert running.shapes(variables) == {
+    f'{tensor}_{what}': shape
+    for tensor in ('input', 'kernel', 'output_grad')
+    for what, shape in (('scale', (1,)), ('amax_history', (3,)))
+  }
+
+  @running.jit
+  def step(params, x, w):
+    apply = lambda p, x, w: layer.apply({'params': p}, 'bd,df->bf', x, w)
+    y, vjp = jax.vjp(apply, params, x, w)
+    return y, *vjp(jnp.asarray(_G))
+
+  x, w = np.asarray(_X), np.asarray(_W)
+  params, scales = variables['params'], dict.fromkeys('xwg', 1.0)
+  for i in range(2):
+    y, params, x_grad, w_grad = step(params, _X, _W)
+    xq, wq = _fp8(x, scales['x']), _fp8(w, scales['w'])
+    gq = _fp8(_G, scales['g'], _E5M2)
+    np.testing.assert_allclose(y, xq @ wq, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(x_grad, gq @ wq.T, rtol=1e-5, atol=1e-2)
+    np.testing.assert_allclose(w_grad, xq.T @ gq, rtol=1e-5, atol=1e-2)
+    for name, array, tensor, largest in (
+      ('x', x, 'input', 448.0),
+      ('w', w, 'kernel', 448.0),
+      ('g', _G, 'output_grad', 57344.0),
+    ):
+      amax = np.abs(array).max()
+      # The scale is of the steps before, the history has this one.
+      np.testing.assert_allclose(params[f'{tensor}_scale'], scales[name])
+      want = np.zeros(3)
+      want[0] = amax
+      want[-1] = amax if i else 0.0
+      np.testing.assert_allclose(params[f'{tensor}_amax_history'], want)
+      scales[name] = np.float32(amax) / np.float32(largest)
+
+
+@pytest.mark.parametrize('direct', [True, False])
+def test_a_gate_has_its_own_product_and_shares_the_input(direct):
+  layer, variables = _op(_GATED, use_direct_quant=direct)
+  assert len(variables['params']) == 10
+  gate = 3 * _W + 1
+
+  @running.jit
+  def run(params):
+    apply = lambda p: layer.apply({'params': p}, 'bd,df->bf', _X, _W, gate)
+    (y, gated), vjp = jax.vjp(apply, params)
+    return y, gated, vjp((jnp.ones_like(y), 2 * jnp.ones_like(y)))[0]
+
+  y, gated, params = run(variables['params'])
+  xq = _fp8(np.asarray(_X), 1.0)
+  np.testing.assert_allclose(y, xq @ _fp8(np.asarray(_W), 1.0), rtol=1e-4)
+  # Upstream returns the ungated product for both.
+  np.testing.assert_allclose(
+    gated, xq @ _fp8(np.asarray(gate), 1.0), rtol=1e-4, atol=1e-4
+  )
+  firsts = {k: float(v[0]) for k, v in params.items() if 'history' in k}
+  np.testing.assert_allclose(
+    firsts['kernel_amax_history_gated'], np.abs(gate).max()
+  )
+  np.testing.assert_allclose(firsts['input_amax_history'], np.abs(_X).max())
+  np.testing.assert_allclose(firsts['output_grad_amax_history_gated'], 2.0)
+
+
+def test_variables_are_written_by_the_learner_and_stay_float32():
+  cfg = linears.Linear.config(
+    input_dims=4,
+    output_dims=3,
+    fprop_dtype=jnp.bfloat16,
+    einsum_tpl=pax_fiddle.Config(fp8_nvidia_gpu.Fp8EinsumOp),
+  )
+  layer = cfg.Instantiate(name='linear')
+  x = jnp.ones((2, 5, 4), jnp.bfloat16)
+  hparams = layer.abstract_init_with_metadata(x)['params']['einsum']
+  assert len(hparams) == 6
+  for name, hp in hparams.items():
+    assert hp.dtype == jnp.float32
+    assert tuple(hp.shape) == ((1,) if 'scale' in name else (1024,))
+    assert _FLAGS.OVERWRITE_WITH_GRADIENT in hp.collections
+    assert _FLAGS.DISALLOW_BFLOAT16_CONVERSION in hp.collections
+  variables = jax.jit(layer.init)(jax.random.key(0), x)
+  outputs = running.run(layer, variables, x)
+  assert outputs.dtype == jnp.bfloat16
+  w = np.asarray(variables['params']['w'].astype(jnp.bfloat16), np.float32)
+  want = np.ones((2, 5, 4)) @ _fp8(w, 1.0)
+  np.testing.assert_allclose(outputs.astype(np.float32), want, atol=0.02)
+
+
+def test_repeated_layers_have_scales_of_their_own():
+  linear = linears.Linear.config(
+    input_dims=4,
+    output_dims=4,
+    einsum_tpl=pax_fiddle.Config(
+      fp8_nvidia_gpu.Fp8EinsumOp, amax_history_length=2
+    ),
+  )
+  layer = repeats.Repeat.config(sub_tpl=linear, x_times=2, name='r')
+  layer = layer.Instantiate()
+  x = running.normal(2, 4)
+  variables = jax.jit(layer.init)(jax.random.key(0), x)
+  loss = lambda p: jnp.sum(layer.apply({'params': p}, x))
+  grads = running.jit(jax.grad(loss))(variables['params'])
+  history = grads['sub']['einsum']['input_amax_history']
+  assert history.shape == (2, 2)
+  assert history[0, 0] == np.abs(x).max() != history[1, 0]
+
+
+def test_wrong_operands_and_settings_are_refused():
+  layer, variables = _op()
+  with pytest.raises(ValueError, match='multiplies 2 operands, got 1'):
+    layer.apply(variables, 'bd,df->bf', _X)
+  with pytest.raises(ValueError, match='must have fprop_dtype float32'):
+    layer.apply(variables, 'bd,df->bf', _X, _W.astype(jnp.bfloat16))
+  bad = fp8_nvidia_gpu.Fp8EinsumOp.config(amax_history_length=0, name='op')
+  with pytest.raises(ValueError, match='amax_history_length must be positive'):
+    bad.Instantiate().init(jax.random.key(0), 'bd,df->bf', _X, _W)
