@@ -76,12 +76,52 @@ def llama(**kwargs: Any) -> Any:
   return randomised(transformers.LlamaForCausalLM(config))
 
 
+def t5(**kwargs: Any) -> Any:
+  config = transformers.T5Config(
+    vocab_size=VOCAB,
+    d_model=48,
+    d_kv=20,
+    d_ff=80,
+    num_layers=3,
+    num_decoder_layers=2,
+    num_heads=4,
+    relative_attention_num_buckets=8,
+    relative_attention_max_distance=10,
+    **kwargs,
+  )
+  return randomised(transformers.T5ForConditionalGeneration(config))
+
+
+def t5_version_1_1() -> Any:
+  model = t5(feed_forward_proj='gated-gelu', tie_word_embeddings=False)
+  # As checkpoints have it; the class ties what is initialised.
+  head = torch.randn_like(model.lm_head.weight)
+  model.lm_head.weight = torch.nn.Parameter(head)
+  return model
+
+
 DECODERS = {
   'gpt2': (gpt2, weights.gpt2),
   'llama': (llama, weights.llama),
-  'llama_other_base': (
+  'llama_grouped_keys': (
     lambda: llama(
-      head_dim=20, rope_parameters={'rope_type': 'default', 'rope_theta': 5e5}
+      num_key_value_heads=2,
+      head_dim=20,
+      rope_parameters={'rope_type': 'default', 'rope_theta': 5e5},
+    ),
+    weights.llama,
+  ),
+  'llama_3': (
+    lambda: llama(
+      num_key_value_heads=1,
+      rope_parameters={
+        'rope_type': 'llama3',
+        'rope_theta': 100.0,
+        'factor': 8.0,
+        'low_freq_factor': 1.0,
+        'high_freq_factor': 4.0,
+        'original_max_position_embeddings': 16,
+      },
     ),
     weights.llama,
   ),
@@ -101,6 +141,30 @@ def test_decoders_give_the_same_logits(decoder):
   ours = logits_of(ported, ids)
   np.testing.assert_allclose(ours, theirs(model, ids), 0, TOLERANCE)
   # A model that ignores its input would pass with too little variance.
+  assert np.std(ours) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize('make', [t5, t5_version_1_1])
+def test_t5_gives_the_same_logits(make):
+  model = make()
+  inputs, targets = random_ids(), random_ids(1)[:, :7]
+  lengths = np.array([LENGTH, LENGTH - 4])
+  paddings = np.arange(LENGTH)[None] >= lengths[:, None]
+  ported = weights.t5(model)
+  ours = logits_of(
+    ported,
+    inputs,
+    paddings=jnp.asarray(paddings, jnp.float32),
+    targets=jnp.asarray(targets),
+    target_paddings=jnp.zeros(targets.shape),
+  )
+  want = theirs(
+    model,
+    inputs,
+    attention_mask=torch.tensor(1 - paddings),
+    decoder_input_ids=torch.tensor(targets).long(),
+  )
+  np.testing.assert_allclose(ours, want, 0, TOLERANCE)
   assert np.std(ours) > 100 * TOLERANCE
 
 

@@ -90,3 +90,13 @@ def assert_close(got: Any, want: Any, tolerance: float) -> None:
       a,
       b,
     )
+
+
+def assert_close_on_the_whole(got: Any, want: Any, tolerance: float) -> None:
+  """Compares each of the three results by the length of the difference."""
+  for a, b in zip(got, want, strict=True):
+    flat = lambda tree: np.concatenate(
+      [np.asarray(x, np.float32).ravel() for x in jax.tree.leaves(tree)]
+    )
+    error = np.linalg.norm(flat(a) - flat(b)) / np.linalg.norm(flat(b))
+    assert error < tolerance, error
