@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tokenizer of videos and the discriminator it is trained against.
+
+References: MAGVIT-v2, https://arxiv.org/abs/2310.05737
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+from jaxtyping import Array, Float, Num
+
+from praxis import base_layer, pax_fiddle
+from praxis.layers import activations, convolutions, linears
+from praxis.layers.video import enc_dec_3dcnn, quantizer
+from praxis.nested_map import NestedMap
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+template_field = pax_fiddle.template_field
+
+
+class _Levels(base_layer.BaseLayer):
+  """What encoder and decoder share: levels of resolution, made of blocks."""
+
+  # Channels of the first level, and how many times as many each level has.
+  filters: int = 128
+  channel_multipliers: Sequence[int] = (1, 2, 2, 4)
+  # Whether time is halved, too, from a level to the next.
+  temporal_downsample: Sequence[bool] = (False, True, True)
+  # Channels of the latents.
+  embedding_dim: int = 8
+  # How many residual blocks a level has.
+  num_res_blocks: int = 4
+  # The parts.
+  norm_tpl: LayerTpl = template_field(enc_dec_3dcnn.GroupNormSpatial)
+  conv_tpl: LayerTpl = template_field(enc_dec_3dcnn.CausalConv)
+  res_block_tpl: LayerTpl = template_field(enc_dec_3dcnn.ResBlock)
+  activation_tpl: LayerTpl = template_field(activations.Swish)
+
+  @property
+  def _widths(self) -> list[int]:
+    """The channels of each level."""
+    return [self.filters * m for m in self.channel_multipliers]
+
+  def _check(self) -> None:
+    if self.num_res_blocks < 1:
+      raise ValueError(
+        f'num_res_blocks must be at least 1, got {self.num_res_blocks}'
+      )
+    between = len(self.channel_multipliers) - 1
+    if len(self.temporal_downsample) != between:
+      raise ValueError(
+        f'temporal_downsample must have {between} entries, one less than '
+        f'channel_multipliers, got {tuple(self.temporal_downsample)}'
+      )
+
+  def _time_stride(self, level: int) -> int:
+    """By how much time shrinks from a level to the next."""
+    return 2 if self.temporal_downsample[level] else 1
+
+  def _conv(
+    self, size: int, input_dim: int, output_dim: int, *, bias: bool = True
+  ) -> LayerTpl:
+    shape = (size, size, size, input_dim, output_dim)
+    return self.conv_tpl.clone().set(filter_shape=shape, bias=bias)
+
+  def _blocks(self, input_dim: int, output_dim: int) -> list[LayerTpl]:
+    """Returns a level; its first block changes the channels."""
+    inputs = [input_dim, *[output_dim] * (self.num_res_blocks - 1)]
+    return [
+      self.res_block_tpl.clone().set(
+        input_dim=dim, output_dim=output_dim, use_conv_shortcut=False
+      )
+      for dim in inputs
+    ]
+
+  def _create_end(self, input_dim: int, conv: LayerTpl) -> None:
+    self.create_child('norm', self.norm_tpl.clone().set(dim=input_dim))
+    self.create_child('activation', self.activation_tpl.clone())
+    self.create_child('conv_last', conv)
+
+  def _level(
+    self, index: int, x: Float[Array, 'B T H W I']
+  ) -> Float[Array, 'B T H W O']:
+    """Returns what the index-th run of blocks makes of `x`."""
+    first = index * self.num_res_blocks
+    for block in self.res_blocks[first : first + self.num_res_blocks]:
+      x = block(x)
+    return x
+
+  def _end(self, x: Float[Array, 'B T H W I']) -> Float[Array, 'B T H W O']:
+    return self.conv_last(self.activation(self.norm(x)))
+
+
+class Encoder(_Levels):
+  """Makes latents of a video, each level of half the resolution.
+
+  Frames do not see later ones; the first is a level of time by itself, so
+  that an image is a video of one frame.
+  """
+
+  # Channels of the video.
+  input_dim: int = 3
+  # Whether convolutions halve the resolution; there is nothing else.
+  conv_downsample: bool = True
+
+  def setup(self) -> None:
+    self._check()
+    if not self.conv_downsample:
+      raise ValueError('conv_downsample must be True, got False')
+    widths = self._widths
+    first = self._conv(3, self.input_dim, self.filters, bias=False)
+    self.create_child('conv_first', first)
+    inputs = [self.filters, *widths]
+    blocks = [
+      block
+      for input_dim, width in zip(inputs, [*widths, widths[-1]], strict=True)
+      for block in self._blocks(input_dim, width)
+    ]
+    self.create_children('res_blocks', blocks)
+    halving = [
+      self._conv(4, width, width).set(
+        filter_stride=(self._time_stride(i), 2, 2)
+      )
+      for i, width in enumerate(widths[:-1])
+    ]
+    self.create_children('conv_downsample_layers', halving)
+    last = self._conv(1, widths[-1], self.embedding_dim)
+    self._create_end(widths[-1], last)
+
+  def __call__(
+    self, inputs: Float[Array, 'B T H W C']
+  ) -> Float[Array, 'B U V X D']:
+    """Returns the latents."""
+    shrink = 2 ** sum(self.temporal_downsample)
+    if inputs.ndim != 5 or (inputs.shape[1] - 1) % shrink:
+      raise ValueError(
+        f'inputs must be [B, T, H, W, C] with T = 1 + k * {shrink} frames, so '
+        f'that none is lost, got shape {inputs.shape}'
+      )
+    x = self.conv_first(inputs)
+    for i, halve in enumerate([*self.conv_downsample_layers, None]):
+      x = self._level(i, x)
+      x = x if halve is None else halve(x)
+    return self._end(self._level(len(self.channel_multipliers), x))
+
+
+class Decoder(_Levels):
+  """Makes a video of latents; they also steer the norms of every level."""
+
+  # Channels of the video.
+  output_dim: int = 3
+  # The norm that latents steer.
+  cond_norm_tpl: LayerTpl = template_field(enc_dec_3dcnn.CondNormLayer)
+
+  def setup(self) -> None:
+    self._check()
+    widths = self._widths[::-1]
+    self.create_child(
+      'conv_first', self._conv(3, self.embedding_dim, widths[0])
+    )
+    inputs = [widths[0], *widths[:-1]]
+    levels = [(widths[0], widths[0]), *zip(inputs, widths, strict=True)]
+    blocks = [block for dims in levels for block in self._blocks(*dims)]
+    self.create_children('res_blocks', blocks)
+    norms = [
+      self.cond_norm_tpl.clone().set(emb_dim=self.embedding_dim, dim=dim)
+      for dim in inputs
+    ]
+    self.create_children('cond_norm_layers', norms)
+    doubling = [
+      self._conv(3, width, width * 4 * stride)
+      for width, stride in zip(widths[:-1], self._strides, strict=True)
+    ]
+    self.create_children('conv_upsample_layers', doubling)
+    last = self._conv(3, widths[-1], self.output_dim)
+    self._create_end(widths[-1], last)
+
+  @property
+  def _strides(self) -> list[int]:
+    """By how much time grows after each level but the last."""
+    return [
+      self._time_stride(i) for i in reversed(range(len(self._widths) - 1))
+    ]
+
+  def __call__(
+    self, inputs: Float[Array, 'B U V X D']
+  ) -> Float[Array, 'B T H W C']:
+    """Returns the video."""
+    latents, widths = inputs, self._widths[::-1]
+    x = self._level(0, self.conv_first(inputs))
+    for i, width in enumerate(widths):
+      x = self._level(i + 1, self.cond_norm_layers[i](x, latents))
+      if i == len(widths) - 1:
+        break
+      stride = self._strides[i]
+      x = self.conv_upsample_layers[i](x)
+      x = enc_dec_3dcnn.depth_to_space(x, stride, width)
+      shape = (*x.shape[:-1], latents.shape[-1])
+      latents = jax.image.resize(latents, shape, 'nearest', antialias=False)
+      # The first frame stands for itself alone.
+      x, latents = x[:, stride - 1 :], latents[:, stride - 1 :]
+    return self._end(x)
+
+
+class Discriminator(base_layer.BaseLayer):
+  """Tells real videos from made ones, as StyleGAN does images.
+
+  References: https://arxiv.org/abs/1912.04958
+  """
+
+  # Channels of the first convolution, and how many times as many each block
+  # has.
+  filters: int = 128
+  channel_multipliers: Sequence[int] = (2, 4, 4, 4)
+  # Size of the video.
+  num_frames: int = 1
+  image_height: int = 256
+  image_width: int = 256
+  input_dim: int = 3
+  # Size of the filter that blurs before resolution is halved.
+  blur_filter_size: int = 3
+  # The parts.
+  conv_tpl: LayerTpl = template_field(convolutions.Conv3D)
+  res_block_tpl: LayerTpl = template_field(enc_dec_3dcnn.DiscriminatorResBlock)
+  activation_tpl: LayerTpl = template_field(activations.LeakyReLU)
+  proj_tpl: LayerTpl = template_field(linears.MLPBlock)
+
+  def setup(self) -> None:
+    activation = self.activation_tpl.clone()
+    if hasattr(activation, 'negative_slope'):
+      activation.negative_slope = 0.2
+    self.create_child('activation', activation)
+    self.create_child('conv_first', self._conv(self.input_dim, self.filters))
+    widths = [
+      self.filters,
+      *(self.filters * m for m in self.channel_multipliers),
+    ]
+    blocks = [
+      self.res_block_tpl.clone().set(
+        input_dim=input_dim,
+        output_dim=output_dim,
+        activation_tpl=activation.clone(),
+        blur_filter_size=self.blur_filter_size,
+      )
+      for input_dim, output_dim in zip(widths[:-1], widths[1:], strict=True)
+    ]
+    self.create_children('res_blocks', blocks)
+    self.create_child('conv_last', self._conv(widths[-1], widths[-1]))
+    # A block halves sizes, an odd one rounded up.
+    places = 1
+    for size in (self.num_frames, self.image_height, self.image_width):
+      places *= -(-size // 2 ** len(blocks))
+    proj = self.proj_tpl.clone().set(
+      num_layers=2, hidden_dims=widths[-1], activate_final=False
+    )
+    proj.ff_tpl.set(
+      input_dims=widths[-1] * places,
+      output_dims=1,
+      activation_tpl=activation.clone(),
+    )
+    self.create_child('proj', proj)
+
+  def _conv(self, input_dim: int, output_dim: int) -> LayerTpl:
+    return self.conv_tpl.clone().set(
+      padding='SAME',
+      bias=True,
+      filter_shape=(3, 3, 3, input_dim, output_dim),
+      filter_stride=(1, 1, 1),
+    )
+
+  def __call__(self, inputs: Float[Array, 'B T H W C']) -> Float[Array, 'B 1']:
+    """Returns a logit, positive for real videos."""
+    wanted = (
+      self.num_frames,
+      self.image_height,
+      self.image_width,
+      self.input_dim,
+    )
+    if inputs.shape[1:] != wanted:
+      raise ValueError(
+        f'inputs must be [B, *{wanted}] as num_frames, image_height, '
+        f'image_width and input_dim say, got shape {inputs.shape}'
+      )
+    x = self.activation(self.conv_first(inputs))
+    for block in self.res_blocks:
+      x = block(x)
+    x = self.activation(self.conv_last(x))
+    return self.proj(x.reshape(len(x), -1))
+
+
+class VQVaeModel(base_layer.BaseLayer):
+  """Encodes a video, quantises the latents, decodes them."""
+
+  # The parts; what follows is given to them.
+  encoder_tpl: LayerTpl = template_field(Encoder)
+  decoder_tpl: LayerTpl = template_field(Decoder)
+  quantizer_tpl: LayerTpl = template_field(quantizer.LookupFreeQuantizer)
+  temporal_downsample: Sequence[bool] = (False, True, True)
+  channel_multipliers: Sequence[int] = (1, 2, 2, 4)
+  embedding_dim: int = 8
+  filters: int = 32
+  num_res_blocks: int = 4
+
+  def setup(self) -> None:
+    for name in ('encoder', 'decoder'):
+      part = (
+        getattr(self, f'{name}_tpl')
+        .clone()
+        .set(
+          temporal_downsample=self.temporal_downsample,
+          channel_multipliers=self.channel_multipliers,
+          embedding_dim=self.embedding_dim,
+          filters=self.filters,
+          num_res_blocks=self.num_res_blocks,
+        )
+      )
+      self.create_child(name, part)
+    quantize = self.quantizer_tpl.clone().set(embedding_dim=self.embedding_dim)
+    self.create_child('quantizer', quantize)
+
+  def encode(
+    self, inputs: Float[Array, 'B T H W C']
+  ) -> tuple[Float[Array, 'B U V X D'], NestedMap]:
+    """Returns quantised latents and what the quantizer says of them."""
+    return self.quantizer(self.encoder(inputs))
+
+  def encode_to_indices(
+    self, inputs: Float[Array, 'B T H W C']
+  ) -> Num[Array, 'B U V ...']:
+    """Returns tokens."""
+    return self.encode(inputs)[1].encoding_indices
+
+  def encode_to_latents(
+    self, inputs: Float[Array, 'B T H W C']
+  ) -> Float[Array, 'B U V X D']:
+    """Returns latents as they are before the quantizer."""
+    return self.encoder(inputs)
+
+  def decode(
+    self, inputs: Float[Array, 'B U V X D']
+  ) -> Float[Array, 'B T H W C']:
+    """Returns the video of quantised latents."""
+    return self.decoder(inputs)
+
+  def decode_from_indices(
+    self, ids: Num[Array, 'B U V ...']
+  ) -> Float[Array, 'B T H W C']:
+    """Returns the video of tokens."""
+    return self.decode(self.quantizer.decode_ids(ids))
+
+  def decode_from_latents(
+    self, latents: Float[Array, 'B U V X D']
+  ) -> Float[Array, 'B T H W C']:
+    """Returns the video of latents as they are before the quantizer."""
+    return self.decode(self.quantizer(latents)[0])
+
+  def __call__(
+    self, inputs: Float[Array, 'B T H W C']
+  ) -> tuple[Float[Array, 'B T H W C'], NestedMap]:
+    """Returns the reconstructed video and what the quantizer says."""
+    quantized, result = self.encode(inputs)
+    return self.decoder(quantized), result
