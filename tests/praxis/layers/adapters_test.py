@@ -85,15 +85,15 @@ def test_adapter_equals_numpy(name, has_norm):
 
 def test_one_task_needs_no_ids_and_starts_as_a_bias():
   config = _config(num_tasks=1, fprop_dtype=jnp.bfloat16)
-  layer = config.Instantiate()
   x = _x().astype(jnp.bfloat16)
-  variables = layer.init(jax.random.key(0), x)
+  layer, variables = running.build(config, x)
+  start = layer.abstract_init_with_metadata(x)['params']['up_w']
+  assert (start.init.method, start.init.scale) == ('constant', 0.0)
   got = running.run(layer, variables, x)
   assert got.dtype == jnp.bfloat16
-  want = x + variables['params']['up_b'].astype(jnp.bfloat16)
-  np.testing.assert_allclose(
-    got.astype(np.float32), want.astype(np.float32), atol=0.02
-  )
+  tasks = np.zeros([_B, _T], int)
+  want = np.asarray(x, np.float32) + _by_hand(variables['params'], x, tasks)
+  np.testing.assert_allclose(got.astype(np.float32), want, atol=0.05)
 
 
 def test_norms_that_look_at_padding_get_it():

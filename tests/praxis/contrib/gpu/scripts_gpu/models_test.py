@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,24 +114,24 @@ def _config(**kwargs):
 def test_model_reports_its_task():
   config = _config(eval_task='boolq', boolq_yn_tokens=[_YES, _NO])
   layer, variables = running.build(config, _batch())
-  metrics, per_example = running.run(layer, variables, _batch(), do_eval=True)
-  predictions = running.run(
-    layer, variables, _batch(), method='compute_predictions', do_eval=True
-  )
-  answers = np.asarray(predictions.logits)[:2, 2][:, [_YES, _NO]]
+
+  @running.jit
+  def run(params):
+    def loss(params):
+      apply = functools.partial(layer.apply, {'params': params}, _batch())
+      predictions = apply(method='compute_predictions')
+      metrics, per_example = apply()
+      return metrics.total_loss[0], (metrics, per_example, predictions.logits)
+
+    return jax.grad(loss, has_aux=True)(params)
+
+  gradient, (metrics, per_example, logits) = run(variables['params'])
+  answers = np.asarray(logits)[:2, 2][:, [_YES, _NO]]
   right = int(answers[0, 0] > answers[0, 1])
   right += int(answers[1, 1] > answers[1, 0])
   assert [float(x) for x in metrics.boolq_acc] == [right / 2, 2.0]
   assert set(per_example) >= {'labels', 'scores'}
-
-  @running.jit
-  @jax.grad
-  def gradient(params):
-    (metrics, _) = layer.apply({'params': params}, _batch())
-    return metrics.total_loss[0]
-
-  with_gradient = gradient(variables['params'])
-  assert any(np.any(x != 0) for x in jax.tree.leaves(with_gradient))
+  assert any(np.any(x != 0) for x in jax.tree.leaves(gradient))
 
 
 @pytest.mark.parametrize(
