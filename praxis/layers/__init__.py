@@ -40,6 +40,7 @@ _NAMES = {
     'Bias FeedForward Linear MLPBlock StackingOverTime project_last_dim'
   ),
   'losses': 'BiTemperedLoss',
+  'mobilenet': 'MobileNet',
   'models': 'ClassificationMLPModel LanguageModel',
   'ngrammer': 'Ngrammer VQNgrammer VectorQuantization get_bigram_ids',
   'normalizations': (

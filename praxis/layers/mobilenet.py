@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MobileNetV2, https://arxiv.org/abs/1801.04381."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jaxtyping import Array, Float
+
+from praxis import base_layer, pax_fiddle
+from praxis.base_layer import WeightInit
+from praxis.layers import (
+  activations,
+  convolutions,
+  linears,
+  normalizations,
+  poolings,
+  sequential,
+)
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+template_field = pax_fiddle.template_field
+
+# Channels of the entry, if the multiplier is 1.
+_ENTRY_CHANNELS = 32
+
+
+class InvertedResidualBlock(base_layer.BaseLayer):
+  """Three convolutions: widen, filter each channel, narrow.
+
+  The input is added where its size and channels are the output's.
+  """
+
+  # Channels of the input and of the output.
+  input_dim: int = 0
+  output_dim: int = 0
+  # How many times as many channels are filtered; 1: nothing is widened.
+  expansion: int = 6
+  # What the convolutions are.
+  conv_params: LayerTpl = template_field(convolutions.ConvBNAct)
+  # Size of the filter, and how far it moves.
+  kernel_size: int = 3
+  stride: int = 1
+  # The activation of all but the last.
+  activation_tpl: LayerTpl = template_field(activations.ReLU6)
+
+  def setup(self) -> None:
+    for name in ('input_dim', 'output_dim', 'expansion', 'stride'):
+      if getattr(self, name) <= 0:
+        raise ValueError(
+          f'{type(self).__name__} {self.name!r} needs {name} > 0, got '
+          f'{getattr(self, name)}'
+        )
+    size, inner = self.kernel_size, self.expansion * self.input_dim
+    # A filter of one input channel makes a group of each channel.
+    body = [
+      self._conv(size, 1, inner, self.stride),
+      self._conv(1, inner, self.output_dim).set(
+        activation_tpl=pax_fiddle.Config(activations.Identity)
+      ),
+    ]
+    if self.expansion != 1:
+      body.insert(0, self._conv(1, self.input_dim, inner))
+    _create_body(self, body)
+
+  def _conv(
+    self, size: int, input_dim: int, output_dim: int, stride: int = 1
+  ) -> LayerTpl:
+    return self.conv_params.clone().set(
+      filter_shape=(size, size, input_dim, output_dim),
+      filter_stride=(stride, stride),
+      activation_tpl=self.activation_tpl.clone(),
+    )
+
+  def __call__(
+    self, inputs: Float[Array, 'B H W I']
+  ) -> Float[Array, 'B U V O']:
+    """Returns the output, sizes divided by the stride."""
+    outputs = self.body(inputs)
+    if self.input_dim == self.output_dim and self.stride == 1:
+      outputs = outputs + inputs
+    return outputs
+
+
+class MobileNet(base_layer.BaseLayer):
+  """Blocks between two convolutions, then a pooling, and a classifier."""
+
+  # What entry, blocks and exit are made of.
+  conv_params: LayerTpl = template_field(
+    convolutions.ConvBNAct,
+    activation_tpl=pax_fiddle.Config(activations.ReLU6),
+    batch_norm_tpl=pax_fiddle.Config(normalizations.BatchNorm, decay=0.9),
+    params_init=WeightInit.GaussianSqrtFanOut(1.4141),
+  )
+  # What the blocks are.
+  block_params: LayerTpl = template_field(InvertedResidualBlock)
+  # Of each block: how much it widens, its stride, channels that come out.
+  expansions: Sequence[int] = (1,) + 16 * (6,)
+  strides: Sequence[int] = (1, 2, 1, 2, 1, 1, 2) + 6 * (1,) + (2, 1, 1, 1)
+  channels: Sequence[int] = (
+    (16,) + 2 * (24,) + 3 * (32,) + 4 * (64,) + 3 * (96,) + 3 * (160,) + (320,)
+  )
+  # Channels of the last convolution; a multiplier below 1 leaves them.
+  output_channels: int = 1280
+  # How many classes the classifier has; 0: there is none.
+  num_classes: int = 0
+  # Size of the first filter and channels of the image, and how far it moves.
+  entryflow_conv_kernel: Sequence[int] = (3, 3, 3)
+  entryflow_conv_stride: Sequence[int] = (2, 2)
+  # Pools what the blocks give; None leaves the image.
+  output_spatial_pooling_params: LayerTpl | None = template_field(
+    poolings.GlobalPooling, pooling_dims=(1, 2)
+  )
+  # The classifier.
+  predict_params: LayerTpl = template_field(linears.FeedForward)
+  # What numbers of channels are multiplied by; they are then rounded to
+  # multiples of divisible_by, the entry's and the exit's to min_depth or more.
+  multiplier: float = 1.0
+  divisible_by: int = 8
+  min_depth: int = 8
+
+  def setup(self) -> None:
+    lists = ('expansions', 'strides', 'channels')
+    sizes = {name: len(getattr(self, name)) for name in lists}
+    if len(set(sizes.values())) != 1:
+      raise ValueError(
+        f'{", ".join(lists)} of MobileNet {self.name!r} must be equally long, '
+        f'an entry for each block, got lengths {sizes}'
+      )
+    entry = self._scaled(_ENTRY_CHANNELS, self.min_depth)
+    body = [
+      self._conv((*self.entryflow_conv_kernel, entry)).set(
+        filter_stride=self.entryflow_conv_stride
+      )
+    ]
+    block = self.block_params.clone()
+    if hasattr(block, 'conv_params'):
+      block.conv_params = self.conv_params.clone()
+    widths = [
+      entry,
+      *(self._scaled(c, self.divisible_by) for c in self.channels),
+    ]
+    for i, expansion in enumerate(self.expansions):
+      body.append(
+        block.clone().set(
+          input_dim=widths[i],
+          output_dim=widths[i + 1],
+          expansion=expansion,
+          stride=self.strides[i],
+        )
+      )
+    last = self.output_channels
+    if self.multiplier > 1.0:
+      last = self._scaled(last, self.min_depth)
+    body.append(self._conv((1, 1, widths[-1], last)))
+    if self.output_spatial_pooling_params is not None:
+      body.append(self.output_spatial_pooling_params.clone())
+    if self.num_classes:
+      classifier = self.predict_params.clone()
+      body.append(classifier.set(input_dims=last, output_dims=self.num_classes))
+    _create_body(self, body)
+
+  def _conv(self, filter_shape: Sequence[int]) -> LayerTpl:
+    return self.conv_params.clone().set(
+      filter_shape=tuple(filter_shape), filter_stride=(1, 1)
+    )
+
+  def _scaled(self, channels: int, least: int) -> int:
+    return _make_divisible(channels * self.multiplier, self.divisible_by, least)
+
+  def __call__(self, inputs: Float[Array, 'B H W C']) -> Float[Array, 'B ...']:
+    """Returns [B, D] if pooled, else [B, H', W', D]; D may be the classes."""
+    return self.body(inputs)
+
+
+def _make_divisible(value: float, divisor: int, least: int) -> int:
+  """Returns the nearest multiple of `divisor` that is not 10% below `value`."""
+  rounded = max(least, int(value + divisor / 2) // divisor * divisor)
+  return rounded + divisor if rounded < 0.9 * value else rounded
+
+
+def _create_body(layer: base_layer.BaseLayer, layers: list[LayerTpl]) -> None:
+  """Creates the child `body`: the layers, one after the other."""
+  chain = pax_fiddle.Config(sequential.Sequential, layers=layers)
+  layer.create_child('body', chain)
