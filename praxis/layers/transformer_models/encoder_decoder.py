@@ -40,7 +40,7 @@ class TransformerEncoderDecoder(decode_states.HoldsDecodeStates):
   # Changes the embedding of inputs by the neighbours' ids.
   encoder_ngrammer_tpl: LayerTpl | None = template_field(None)
   # N-grammers of the encoder's layers, after their attention.
-  encoder_post_attention_ngrammer_tpls: Sequence[LayerTpl] | None = (
+  encoder_post_attention_ngrammer_tpls: Sequence[LayerTpl | None] | None = (
     template_field(None)
   )
   # Embeds inputs; what embeds targets does when it is absent.
@@ -50,7 +50,7 @@ class TransformerEncoderDecoder(decode_states.HoldsDecodeStates):
   decoder_position_emb_tpl: LayerTpl | None = template_field(None)
   decoder_stacked_transformer_tpl: LayerTpl | None = template_field(None)
   decoder_ngrammer_tpl: LayerTpl | None = template_field(None)
-  decoder_post_attention_ngrammer_tpls: Sequence[LayerTpl] | None = (
+  decoder_post_attention_ngrammer_tpls: Sequence[LayerTpl | None] | None = (
     template_field(None)
   )
   decoder_embedding_tpl: LayerTpl | None = template_field(None)

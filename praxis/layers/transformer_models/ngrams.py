@@ -27,7 +27,7 @@ def begin(
 ) -> None:
   """Remembers the token before the first step that `layer` will do."""
   for name, rows in ((_IDS, ids), (_EMBEDDINGS, embedded)):
-    before = jnp.roll(rows, 1, axis=1).at[:, 0].set(0)
+    before = jnp.concatenate([jnp.zeros_like(rows[:, :1]), rows], axis=1)
     row = jax.lax.dynamic_slice_in_dim(before, start_time_step, 1, axis=1)
     layer.update_decode_state(name, row)
 

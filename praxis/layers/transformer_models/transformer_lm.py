@@ -18,7 +18,7 @@ from praxis.layers import (
   transformers,
 )
 from praxis.layers.embedding_softmax import fused
-from praxis.layers.transformer_models import scoring, sharding, stacks
+from praxis.layers.transformer_models import ngrams, scoring, sharding, stacks
 from praxis.layers.transformer_models.language_model_type import (
   LanguageModelType,
 )
@@ -55,7 +55,9 @@ class TransformerLm(decode_states.HoldsDecodeStates):
   # Changes the embedding by the neighbours' ids.
   ngrammer_tpl: LayerTpl | None = template_field(None)
   # N-grammers of the layers, after their attention.
-  post_attention_ngrammer_tpls: Sequence[LayerTpl] | None = template_field(None)
+  post_attention_ngrammer_tpls: Sequence[LayerTpl | None] | None = (
+    template_field(None)
+  )
   # Embeds tokens instead of the softmax.
   separate_embedding_tpl: LayerTpl | None = template_field(None)
   # Normalises what the last layer puts out.
@@ -187,9 +189,9 @@ class TransformerLm(decode_states.HoldsDecodeStates):
       labels logits, log_probs and probs; the activations if skip_compute_loss.
     """
     self._summarize_tokens(paddings)
-    embedded = self._embed(
-      inputs, segment_pos, paddings=paddings, seq_length=inputs.shape[1]
-    )
+    embedded = self._embed(inputs, segment_pos, paddings)
+    if self.ngrammer_tpl is not None:
+      ngrams.begin(self, inputs, self._look_up(inputs), start_time_step)
     if segment_ids is None:
       segment_ids = (1 - paddings).astype(jnp.int32)
     if segment_pos is None:
@@ -253,7 +255,7 @@ class TransformerLm(decode_states.HoldsDecodeStates):
     if position is None:
       steps = jnp.arange(ids.shape[1], dtype=jnp.int32)
       position = jnp.broadcast_to(time_step + steps, ids.shape)
-    embedded = self._embed(ids, position.reshape(ids.shape))
+    embedded = self._embed_step(ids, position.reshape(ids.shape))
     if inputs.ndim == 1:
       embedded = embedded[:, 0]
     activations = self.transformer.extend_step(
@@ -267,6 +269,21 @@ class TransformerLm(decode_states.HoldsDecodeStates):
       activations = self.final_ln(activations)
     return NestedMap(logits=self.softmax.get_logits(activations, inputs))
 
+  def transform_decode_state(
+    self, transform_fn: decode_states.TransformFn
+  ) -> None:
+    """Replaces every cached tensor by fn(tensor, batch_dim, time_dim)."""
+    ngrams.transform(self, transform_fn)
+    super().transform_decode_state(transform_fn)
+
+  def lazy_broadcast_prefix(
+    self, num_suffix_samples: int, suffix_length: int
+  ) -> None:
+    """Freezes caches as prefixes of so many samples; see attentions."""
+    repeat = lambda x, batch, time: jnp.repeat(x, num_suffix_samples, batch)
+    ngrams.transform(self, repeat)
+    super().lazy_broadcast_prefix(num_suffix_samples, suffix_length)
+
   def _each_decode_state(
     self, visit: Callable[[base_layer.BaseLayer], None]
   ) -> None:
@@ -276,25 +293,45 @@ class TransformerLm(decode_states.HoldsDecodeStates):
     self,
     ids: Int[Array, 'B T'],
     position: Int[Array, 'B T'] | None,
-    *,
-    paddings: Array | None = None,
-    seq_length: int | None = None,
+    paddings: Num[Array, 'B T'],
   ) -> Float[Array, 'B T D']:
-    """Embeds tokens and positions; all are below `seq_length` if given."""
-    if self.separate_embedding_tpl is not None:
-      embedded = self.embedding_lookup.emb_lookup(ids)
-    else:
-      embedded = self.softmax.emb_lookup(ids)
+    embedded = self._look_up(ids)
     if self.ngrammer_tpl is not None:
       embedded = self.ngrammer(
         input_ids=ids,
         input_embs=embedded,
         paddings=paddings,
         segment_pos=position,
+        emb_var=self._table(),
       )
     if self.position_emb_tpl is not None:
-      embedded += self.position_emb(seq_length=seq_length, position=position)
+      length = ids.shape[1]
+      embedded += self.position_emb(seq_length=length, position=position)
     return embedded
+
+  def _embed_step(
+    self, ids: Int[Array, 'B L'], position: Int[Array, 'B L']
+  ) -> Float[Array, 'B L D']:
+    embedded = self._look_up(ids)
+    if self.ngrammer_tpl is not None:
+      embedded = ngrams.step(self, self.ngrammer, ids, embedded, position)
+    if self.position_emb_tpl is not None:
+      embedded += self.position_emb(position=position)
+    return embedded
+
+  def _look_up(self, ids: Int[Array, 'B T']) -> Float[Array, 'B T D']:
+    if self.separate_embedding_tpl is not None:
+      return self.embedding_lookup.emb_lookup(ids)
+    return self.softmax.emb_lookup(ids)
+
+  def _table(self) -> Float[Array, 'V D'] | None:
+    """Returns the vectors of all tokens, if they are one matrix."""
+    if self.separate_embedding_tpl is not None:
+      return self.embedding_lookup.theta.emb_var
+    table = self.softmax.class_table()
+    if table is None or table.transposed:
+      return table and table.weight
+    return table.weight.T
 
   def _mask(
     self, segment_ids: Array, causal_attention_mask: Array | None

@@ -44,7 +44,8 @@ class StackedTransformer(decode_states.HoldsDecodeStates):
   residual_droppath_prob: float = 0.0
   # Dropout of the inputs of the stack.
   input_dropout_prob: float = 0.0
-  # How experts are chosen, and how many tokens they take; see moe.py.
+  # How experts are chosen, and how many tokens they take unless moe_layer_tpl
+  # says otherwise; see moe.py.
   gating_func: str = 'top2'
   unadjusted_expert_capacity_factor: float = 2.0
   # The layer; or k of them, each for num_layers / k layers in a row.
@@ -61,7 +62,8 @@ class StackedTransformer(decode_states.HoldsDecodeStates):
   num_groups: int = 1
   min_group_size: int | None = None
   moe_layers: Sequence[int] | None = ()
-  ngrammer_tpls: Sequence[LayerTpl] | None = template_field(None)
+  # N-grammers after the attention of each layer; None in the list for none.
+  ngrammer_tpls: Sequence[LayerTpl | None] | None = template_field(None)
   # Whether the backward pass computes layers again, and what it finds.
   remat: bool = False
   checkpoint_policy: AutodiffCheckpointType = (
@@ -210,6 +212,8 @@ class StackedTransformer(decode_states.HoldsDecodeStates):
       )
     if self.local_window_size is not None:
       layer.tr_atten_tpl.local_window_size = self._window(i)
+    if self.ngrammer_tpls is not None and self.ngrammer_tpls[i] is not None:
+      layer.ngrammer_tpl = self.ngrammer_tpls[i]
     if i in (self.moe_layers or ()):
       experts = self._experts()
       layer.tr_fflayer_tpl = experts
@@ -236,8 +240,10 @@ class StackedTransformer(decode_states.HoldsDecodeStates):
       num_groups=self.num_groups,
       min_group_size=self.min_group_size,
       gating_func=self.gating_func,
-      unadjusted_expert_capacity_factor=self.unadjusted_expert_capacity_factor,
     )
+    if not experts.has('unadjusted_expert_capacity_factor'):
+      factor = self.unadjusted_expert_capacity_factor
+      experts.unadjusted_expert_capacity_factor = factor
     experts.hidden_dims = experts.hidden_dims or self.hidden_dims
     return experts
 
@@ -259,10 +265,11 @@ class StackedTransformer(decode_states.HoldsDecodeStates):
         f'moe_layers={list(self.moe_layers)} need num_experts and '
         f'moe_layer_tpl, got num_experts={self.num_experts}'
       )
-    if self.ngrammer_tpls is not None:
+    ngrammers = self.ngrammer_tpls
+    if ngrammers is not None and len(ngrammers) != self.num_layers:
       raise ValueError(
-        'ngrammer_tpls must be None, got templates; n-grammer layers are not '
-        'available'
+        f'ngrammer_tpls must be one for each of {self.num_layers} layers, or '
+        f'None for it, got {len(ngrammers)}'
       )
 
 

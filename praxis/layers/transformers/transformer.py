@@ -56,15 +56,11 @@ class Transformer(decode_states.HoldsDecodeStates):
   # Whether sequences hold several segments; then masks have to tell them apart.
   packed_input: bool = False
   tr_fflayer_tpl: LayerTpl = template_field(feed_forward.TransformerFeedForward)
+  # Adds n-grams to what self attention puts out; a VQNgrammer.
   ngrammer_tpl: LayerTpl | None = template_field(None)
 
   def setup(self) -> None:
     residual.check_norm_policy(self.norm_policy)
-    if self.ngrammer_tpl is not None:
-      raise ValueError(
-        'ngrammer_tpl must be None, got a template; n-grammer layers are not '
-        'available'
-      )
     self._create_norms('layer_norm')
     self._create_self_attention()
     if self.use_cross_attention:
@@ -181,7 +177,10 @@ class Transformer(decode_states.HoldsDecodeStates):
   # What variants with another self attention, or without, override.
 
   def _create_self_attention(self) -> None:
-    self.create_child('self_attention', self._attention(self.tr_atten_tpl))
+    attention = self._attention(self.tr_atten_tpl)
+    if self.ngrammer_tpl is not None:
+      attention.ngrammer_tpl = self.ngrammer_tpl
+    self.create_child('self_attention', attention)
 
   def _create_feed_forward(self) -> None:
     self.create_child('ff_layer', self._feed_forward())

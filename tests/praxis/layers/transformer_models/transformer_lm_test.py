@@ -13,7 +13,7 @@ import pytest
 from praxis import base_layer
 from praxis.kernels import softmax_xent
 from praxis.layers import embedding_softmax as es
-from praxis.layers import transformer_models, transformers
+from praxis.layers import ngrammer, transformer_models, transformers
 from praxis.layers.transformer_models import LanguageModelType, stacks
 from praxis.nested_map import NestedMap
 from tests.testing.layers import random_variables
@@ -237,6 +237,22 @@ def _grow(x, batch_dim, time_dim):
   return jnp.pad(x, widths)
 
 
+def _with_ngrams():
+  """Of ids before the layers, and of clusters after the first attention."""
+  heads = {'num_heads': 2, 'dim_per_head': _D // 2, 'ngram_emb_dim': 2}
+  ids = ngrammer.Ngrammer.config(
+    ngram_vocab_size=17, unigram_vocab_size=_V, **heads
+  )
+  clusters = ngrammer.VQNgrammer.config(
+    ngram_vocab_size=17,
+    unigram_vocab_size=3,
+    num_clusters=3,
+    concat_ngrams=True,
+    **heads,
+  )
+  return _lm(ngrammer_tpl=ids, post_attention_ngrammer_tpls=[clusters, None])
+
+
 @pytest.mark.parametrize(
   'lm',
   [
@@ -244,8 +260,9 @@ def _grow(x, batch_dim, time_dim):
     _repeated(),
     _rotary(_repeated()),
     _lm(position_emb_tpl=es.TrainablePositionalEmbedding.config()),
+    _with_ngrams(),
   ],
-  ids=['stacked', 'repeated', 'rotary', 'trainable'],
+  ids=['stacked', 'repeated', 'rotary', 'trainable', 'ngrams'],
 )
 def test_steps_equal_the_whole(lm):
   run, ids = _Run(lm), _ids()
@@ -313,6 +330,10 @@ def test_errors():
   lm = _lm(skip_aux_loss=True)
   lm.softmax_tpl.set(xent_implementation='auto', z_loss_weight=0.1)
   _refuses(lm, 'leaves out the z-loss')
+  _refuses(
+    _with_ngrams().set(post_attention_ngrammer_tpls=[None]),
+    'ngrammer_tpls must be one for each of 2 layers',
+  )
   lm = _lm(entropy_loss_weight=0.1)
   lm.softmax_tpl.set(chunk_size=2)
   _refuses(lm, 'needs the logits of all tokens')
