@@ -36,6 +36,7 @@ _NAMES = {
     'TokenCounter TrainablePositionalEmbedding'
   ),
   'frnn': 'FRnn LstmFrnn StackFrnn',
+  'grouped_query_attention': 'GroupedQueryAttention',
   'linears': (
     'Bias FeedForward Linear MLPBlock StackingOverTime project_last_dim'
   ),

@@ -23,6 +23,12 @@ from praxis.layers.embedding_softmax.positions import (
 from praxis.layers.embedding_softmax.rotary import (
   RotaryPositionalEmbedding as RotaryPositionalEmbedding,
 )
+from praxis.layers.embedding_softmax.rotary_scaling import (
+  LinearRotaryScaling as LinearRotaryScaling,
+)
+from praxis.layers.embedding_softmax.rotary_scaling import (
+  Llama3RotaryScaling as Llama3RotaryScaling,
+)
 from praxis.layers.embedding_softmax.shared import (
   NClassMajorSharedEmbeddingSoftmax as NClassMajorSharedEmbeddingSoftmax,
 )

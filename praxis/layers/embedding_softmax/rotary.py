@@ -6,7 +6,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from praxis import base_layer, pax_fiddle
 from praxis.layers.embedding_softmax.positions import PositionalEmbedding
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
 class RotaryPositionalEmbedding(PositionalEmbedding):
@@ -19,6 +22,9 @@ class RotaryPositionalEmbedding(PositionalEmbedding):
 
   # Whether the result has fprop_dtype, or float32.
   cast_as_fprop_dtype: bool = True
+  # Slows the rotation for texts longer than those of training; see
+  # rotary_scaling.py. No scaling when absent.
+  scaling_tpl: LayerTpl | None = pax_fiddle.template_field(None)
 
   def setup(self) -> None:
     if self.embedding_dims % 2 or self.embedding_dims <= 0:
@@ -26,6 +32,8 @@ class RotaryPositionalEmbedding(PositionalEmbedding):
         f'embedding_dims must be even and > 0, got {self.embedding_dims}; it '
         'is the size of one attention head'
       )
+    if self.scaling_tpl is not None:
+      self.create_child('scaling', self.scaling_tpl.clone())
 
   def __call__(
     self,
@@ -56,19 +64,43 @@ class RotaryPositionalEmbedding(PositionalEmbedding):
       )
 
   def _rotate(self, inputs: Array, position: Array) -> Array:
-    half = self.embedding_dims // 2
-    fraction = jnp.arange(half) / half
-    timescale = (
-      self.min_timescale * (self.max_timescale / self.min_timescale) ** fraction
+    timescale = timescales(
+      self.embedding_dims, self.min_timescale, self.max_timescale
     )
-    # One dimension for each dimension of heads that shares the position.
-    shape = position.shape + (1,) * (inputs.ndim - position.ndim)
-    angle = position.astype(jnp.float32).reshape(shape) / timescale
-    sin, cos = jnp.sin(angle), jnp.cos(angle)
-    first, second = jnp.split(inputs.astype(jnp.float32), 2, axis=-1)
-    rotated = jnp.concatenate(
-      [first * cos - second * sin, second * cos + first * sin], axis=-1
+    if self.scaling_tpl is not None:
+      timescale = self.scaling(timescale)
+    rotated = rotate(inputs, position, timescale)
+    return (
+      rotated.astype(self.fprop_dtype) if self.cast_as_fprop_dtype else rotated
     )
-    if self.cast_as_fprop_dtype:
-      rotated = rotated.astype(self.fprop_dtype)
-    return rotated
+
+
+def timescales(
+  size: int, min_timescale: float | int, max_timescale: float | int
+) -> Float[Array, 'half']:
+  """Returns the steps in which each pair of channels turns one radian."""
+  half = size // 2
+  ratio = max_timescale / min_timescale
+  return min_timescale * ratio ** (jnp.arange(half) / half)
+
+
+def rotate(
+  inputs: Float[Array, 'B *S H'],
+  position: Int[Array, '#B *T'],
+  timescale: Float[Array, 'half'],
+) -> Float[Array, 'B *S H']:
+  """Returns the inputs with each pair of channels rotated, in float32.
+
+  Args:
+    inputs: the last dimension is that of the pairs.
+    position: has the first dimensions of the inputs; the others share it.
+    timescale: divides the positions into angles.
+  """
+  # One dimension for each dimension of heads that shares the position.
+  shape = position.shape + (1,) * (inputs.ndim - position.ndim)
+  angle = position.astype(jnp.float32).reshape(shape) / timescale
+  sin, cos = jnp.sin(angle), jnp.cos(angle)
+  first, second = jnp.split(inputs.astype(jnp.float32), 2, axis=-1)
+  return jnp.concatenate(
+    [first * cos - second * sin, second * cos + first * sin], axis=-1
+  )

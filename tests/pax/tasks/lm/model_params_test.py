@@ -8,7 +8,12 @@ import pytest
 
 from pax.tasks.lm import model_params
 from praxis import optimizers, schedules
-from praxis.layers import attentions, embedding_softmax, transformers
+from praxis.layers import (
+  attentions,
+  embedding_softmax,
+  gpu_fast_attention,
+  transformers,
+)
 from praxis.layers.injection import fp8_nvidia_gpu
 from praxis.layers.quantization import utils
 
@@ -157,6 +162,11 @@ def test_pipeline_stages():
       {'RELATIVE_BIAS': True, 'USE_ROTARY_POSITION_EMB': True},
       'choose one',
     ),
+    (
+      _spmd,
+      {'USE_CUDNN_FLASH_ATTENTION': True},
+      'ATTEN_LOGIT_CAP must be 0 .* got 50.0',
+    ),
     (_spmd, {'ICI_MESH_SHAPE': [1, 1, 1, 1]}, 'one entry for each'),
     (_pipeline, {'NUM_STAGES': None}, 'NUM_STAGES must be set'),
     (_pipeline, {'NUM_LAYERS': 5}, 'multiple of'),
@@ -178,3 +188,12 @@ def test_fp8_is_put_into_every_product_with_a_weight():
   linear_p = layer_p.tr_fflayer_tpl.fflayer_tpl.linear_tpl
   for tpl in (atten_p.proj_tpl, atten_p.combined_qkv_proj_tpl, linear_p):
     assert tpl.einsum_tpl.cls is fp8_nvidia_gpu.Fp8EinsumOp
+
+
+def test_fused_attention_is_causal():
+  task_p = _spmd(USE_CUDNN_FLASH_ATTENTION=True, ATTEN_LOGIT_CAP=0.0)
+  layer_p = utils.find_target_tpl(task_p, transformers.Transformer)[0]
+  atten_p = layer_p.tr_atten_tpl
+  fused = gpu_fast_attention.GpuCudnnFusedDotProductAttention
+  assert atten_p.cls is fused and atten_p.is_causal
+  assert not atten_p.use_bias and atten_p.combine_qkv

@@ -12,7 +12,7 @@ import pytest
 from jax.test_util import check_grads
 
 from praxis import base_layer, pax_fiddle
-from praxis.layers import activations
+from praxis.layers import activations, losses
 from praxis.layers import embedding_softmax as es
 from tests.testing.layers import random_variables
 
@@ -352,6 +352,19 @@ def test_sigmoid_errors():
   no_ffn = _config(es.SigmoidCrossEntropy, feed_forward_tpl=None)
   with pytest.raises(ValueError, match='must be num_classes 9, got 4'):
     no_ffn.Instantiate().init(jax.random.key(0), x, weights, ids)
+
+
+def test_bi_tempered_loss_at_temperature_one_is_the_cross_entropy():
+  loss = pax_fiddle.Config(losses.BiTemperedLoss)
+  layer = _config(es.FullSoftmax, bi_tempered_loss_tpl=loss).Instantiate()
+  plain = _config(es.FullSoftmax).Instantiate()
+  x, weights, ids = _data()
+  variables = _init(layer, x, weights, ids)
+  got = _run(layer, variables, x, weights, ids)
+  want = _run(plain, {'params': variables['params']}, x, weights, ids)
+  np.testing.assert_allclose(
+    got.per_example_xent, want.per_example_xent, atol=1e-5
+  )
 
 
 def test_bi_tempered_loss_replaces_the_cross_entropy():

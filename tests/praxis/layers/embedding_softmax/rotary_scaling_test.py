@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rotary positions for texts longer than those of training."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from praxis.layers import embedding_softmax as es
+from tests.praxis.layers import running
+
+
+def _scaled(scaling, size=8):
+  config = es.RotaryPositionalEmbedding.config(
+    name='rotary', embedding_dims=size, scaling_tpl=scaling
+  )
+  return config.Instantiate()
+
+
+def test_linear_scaling_divides_positions():
+  x = running.normal(2, 5, 3, 8)
+  scaled = _scaled(es.LinearRotaryScaling.config(factor=2.0))
+  plain = es.RotaryPositionalEmbedding.config(name='r', embedding_dims=8)
+  positions = jnp.arange(5)[jnp.newaxis]
+  got = scaled.apply({}, x, 2 * positions)
+  want = plain.Instantiate().apply({}, x, positions)
+  np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def _llama3_angle(i, half, factor=8.0, low=1.0, high=4.0, length=8192):
+  """As Meta published it: by the wavelength of a frequency."""
+  frequency = 500_000 ** (-i / half)
+  wavelength = 2 * math.pi / frequency
+  if wavelength < length / high:
+    return frequency
+  if wavelength > length / low:
+    return frequency / factor
+  smooth = (length / wavelength - low) / (high - low)
+  return (1 - smooth) * frequency / factor + smooth * frequency
+
+
+def test_llama3_scaling_slows_slow_channels():
+  half = 16
+  scaled = _scaled(es.Llama3RotaryScaling.config(), 2 * half)
+  scaled = scaled.clone(max_timescale=500_000)
+  want = np.array([_llama3_angle(i, half) for i in range(half)])
+  # Of a unit in the first channel of each pair, at position 1.
+  x = jnp.concatenate([jnp.ones(half), jnp.zeros(half)])[None, None]
+  cos, sin = np.split(scaled.apply({}, x, jnp.ones((1, 1), int))[0, 0], 2)
+  np.testing.assert_allclose(np.arctan2(sin, cos), want, rtol=1e-5, atol=1e-9)
+  assert want[0] == 1.0 and want[-1] == 500_000 ** (-15 / 16) / 8
+
+
+@pytest.mark.parametrize(
+  'scaling, message',
+  [
+    (es.LinearRotaryScaling.config(factor=0.0), 'factor must be positive'),
+    (es.Llama3RotaryScaling.config(factor=-1.0), 'got -1.0'),
+    (
+      es.Llama3RotaryScaling.config(low_freq_factor=5.0),
+      'less than high_freq_factor=4.0, got 5.0',
+    ),
+  ],
+)
+def test_bad_scaling_is_refused(scaling, message):
+  with pytest.raises(ValueError, match=message):
+    _scaled(scaling).apply({}, jnp.zeros((1, 2, 8)))
