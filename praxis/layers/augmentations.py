@@ -48,7 +48,7 @@ class MaskedLmDataAugmenter(base_layer.BaseLayer):
     chosen = self._happens(total, inputs) & (paddings == 0)
     masked = chosen & self._happens(self.mask_prob / total, inputs)
     share = self.random_prob / other if other else 0.0
-    random = chosen & ~masked & self._happens(share, inputs)
+    random = chosen & self._happens(share, inputs)
     tokens = jax.random.randint(
       self.next_prng_key(), inputs.shape, 0, self.vocab_size, inputs.dtype
     )

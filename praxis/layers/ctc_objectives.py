@@ -7,6 +7,7 @@ References: Graves et al., https://www.cs.toronto.edu/~graves/icml_2006.pdf
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,14 +28,15 @@ class CtcAlignments:
   count the frame.
   """
 
-  # How many labels have begun at each frame, of the best alignment.
-  alignment: Int[Array, 'B T']
-  logalpha_phi: Float[Array, 'T B N+1']
-  logalpha_emit: Float[Array, 'T B N']
-  logbeta_phi: Float[Array, 'T B N+1']
-  logbeta_emit: Float[Array, 'T B N']
-  # Of each state: before the first label, within the first, ...
-  state_logprobs: Float[Array, 'T B N+1']
+  # How many labels have begun at each frame, of the best alignment, [B, T].
+  alignment: Any
+  # [T, B, N + 1], [T, B, N], and the same again.
+  logalpha_phi: Any
+  logalpha_emit: Any
+  logbeta_phi: Any
+  logbeta_emit: Any
+  # Of each state, before the first label, within the first, ...: [T, B, N + 1].
+  state_logprobs: Any
 
 
 def ctc_loss_with_alignments(
@@ -155,7 +157,7 @@ def forced_alignment(
 
 
 def _shift_left(
-  values: Shaped[Array, '*T B N'], by: Int[Array, 'B'], fill: float
+  values: Shaped[Array, '*T B N'], by: Int[Array, 'B'], fill: float | int
 ) -> Shaped[Array, '*T B N']:
   """Returns each row moved `by` places to the left, `fill` coming in."""
   source = jnp.arange(values.shape[-1]) + by[:, None]
@@ -166,8 +168,8 @@ def _shift_left(
 
 
 def _of_states(
-  phi: Float[Array, 'T B N+1'], emit: Float[Array, 'T B N'], logepsilon: float
-) -> Float[Array, 'T B N+1']:
+  phi: Float[Array, 'T B S'], emit: Float[Array, 'T B N'], logepsilon: float
+) -> Float[Array, 'T B S']:
   """Returns log probabilities to be within a label, or after it."""
   within = jnp.pad(emit, [(0, 0), (0, 0), (1, 0)], constant_values=logepsilon)
   return jnp.logaddexp(within, phi)

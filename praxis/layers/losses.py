@@ -17,7 +17,7 @@ from praxis.base_layer import (
 # Newton steps at most; they end where probabilities sum to 1 but for _ENOUGH.
 _STEPS = 64
 _ENOUGH = 1e-6
-Scalar = Float[Array, ''] | float
+Scalar = Float[Array, ''] | float | int
 
 
 class BiTemperedLoss(base_layer.BaseLayer):

@@ -82,7 +82,7 @@ class VitEntryLayers(base_layer.BaseLayer):
         'inputs must be images [B, H, W, C] or patches [B, N, P], got shape '
         f'{inputs.shape}'
       )
-    features = self.patch_projection(inputs)
+    features = self.patch_projection(inputs.astype(self.fprop_dtype))
     if self.pos_emb_tpl is not None:
       features = features + self._places(grid, features.shape[1])
     if self.pos_emb_dropout_prob > 0.0:
