@@ -126,10 +126,11 @@ def positional(node: ast.FunctionDef) -> list[str]:
 WIDE = {
   '__call__',
   'abstract_init_with_metadata',
-  'beam_search',
   'aqt_einsum',
+  'beam_search',
   'build_vision_transformer_hparams_for_test',
   'compute_attention_masks_for_fprop',
+  'compute_eval_metrics_helper',
   'custom_einsum',
   'einsum',
   'extend_step',
@@ -146,11 +147,12 @@ WIDE = {
   'reduce_einsum_weight_precision',
   'reduce_precision',
   'sample_decode',
+  'set_canonical_sharding_params',
   'set_default_adafactor',
-  'vanilla_sample_decode',
   'set_diffusion_quantization',
   'set_transformer_mixed_precision_quantization',
   'set_transformer_quantization',
+  'vanilla_sample_decode',
 }
 
 

@@ -64,7 +64,6 @@ def compute_eval_metrics_helper(
   predictions: NestedMap,
   input_batch: NestedMap,
   apply_eval_sample_weights: bool = False,
-  *,
   eval_task: str | None = None,
   boolq_yn_tokens: Sequence[int] | Int[Array, '2'] | None = None,
   report_strict_acc: bool = False,
