@@ -11,3 +11,8 @@ class DotProductAttentionWithContext(
   conformers.LimitedContext, attentions.DotProductAttention
 ):
   """Quantised dot-product attention to a window around each position."""
+
+  # How many positions are visible up to and including the current one, and how
+  # many after it; all when absent.
+  left_context: int | None = None
+  right_context: int | None = None

@@ -60,10 +60,9 @@ class Embedding(embedding_softmax.Embedding, wrapping.QuantizedProduct):
     return _restored(rows, ids, scale, zero_point)
 
   def _table(self) -> Float[Array, 'V D']:
-    table = super()._table()
     if self._is_inference:
-      return table.astype(self.fprop_dtype)
-    return _training_table(self, table)
+      return self.theta.emb_var.astype(self.fprop_dtype)
+    return _training_table(self, super()._table())
 
 
 class SharedEmbeddingSoftmax(embedding_softmax.SharedEmbeddingSoftmax):
@@ -149,7 +148,7 @@ class NClassMajorSharedEmbeddingSoftmax(
       self.create_variable('w', _transposed(by_dims))
     else:
       self._check_quantization()
-      self._declare('w', by_dims)
+      self._declare_variable('w', by_dims)
       self._create_once()
     if self.use_bias:
       bias = pax_fiddle.Config(

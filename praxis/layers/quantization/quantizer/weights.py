@@ -172,7 +172,7 @@ class QuantizedWeights(base_layer.BaseLayer):
     if params.mode == QuantizationMode.CALIB:
       extra['framestat'] = scalar(shape=[1], dtype=jnp.bfloat16)
     for name in extra.keys() - self._weights.keys():
-      self._declare(name, extra[name], trainable=False)
+      self._declare_variable(name, extra[name], trainable=False)
 
   @nn.nowrap
   def _check_quantization(self) -> None:

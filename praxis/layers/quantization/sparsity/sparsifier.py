@@ -297,7 +297,7 @@ class SparsityBaseLayer(base_layer.BaseLayer):
 
 
 def _scalar(
-  value: float, dtype: Any, collections: Sequence[str] = ()
+  value: int | float, dtype: Any, collections: Sequence[str] = ()
 ) -> WeightHParams:
   return WeightHParams(
     shape=[],

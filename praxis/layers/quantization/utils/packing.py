@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, Integer
 
 _BITS = 4
 
@@ -39,7 +39,7 @@ def get_packed_shape(
 
 
 def pack_4bit(
-  x: Int[Array, '*shape'], pack_dim: int, packed_dtype: Any = jnp.int32
+  x: Integer[Array, '*shape'], pack_dim: int, packed_dtype: Any = jnp.int32
 ) -> Int[Array, '*packed']:
   """Returns numbers of 4 bits packed along a dimension, the first lowest.
 
@@ -61,7 +61,7 @@ def pack_4bit(
 
 def unpack_4bit(
   packed: Int[Array, '*packed'], pack_dim: int, original_dtype: Any
-) -> Int[Array, '*shape']:
+) -> Integer[Array, '*shape']:
   """Returns the int8 or uint8 numbers that `pack_4bit` packed."""
   factor = packing_factor(packed.dtype)
   _check(packed, pack_dim, original_dtype)

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
+"""Quantised attention products, softmaxes and n-grammers; overflow checks."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from absl import logging
+
+from praxis import pax_fiddle
+from praxis.layers import attentions, linears, quantization
+from praxis.layers.quantization import (
+  overflow_check,
+  quantization_hparams,
+)
+from praxis.layers.quantization.quantization_hparams import (
+  ActQuantizationParams,
+  QuantizationMode,
+  QuantizationParams,
+  QuantizationType,
+)
+from tests.praxis.layers import running
+
+_X = running.normal(2, 4, 8)
+_ATTENTION = {'input_dim': 8, 'hidden_dim': 8, 'num_heads': 2}
+_IDS = jnp.array([[0, 5, 15], [2, 2, 7]])
+
+
+@pytest.mark.parametrize('windowed', [True, False])
+def test_products_of_attention_are_quantised(windowed):
+  mask = attentions.causal_mask(_X)
+  args = (_X, _X, _X, mask)
+  exact, variables = running.build(
+    attentions.DotProductAttention.config(**_ATTENTION), *args
+  )
+  params = QuantizationParams(
+    QuantizationType.AQT, QuantizationMode.TRAINING, ActQuantizationParams()
+  )
+  cls, fields = quantization.DotProductAttention, {}
+  if windowed:
+    cls = quantization.DotProductAttentionWithContext
+    fields = {'left_context': 99, 'right_context': 99}
+  cfg = cls.config(**_ATTENTION, quantization=params, **fields)
+
+  def run(layer):
+    return running.run(layer, variables, *args)[0]
+
+  want, got = run(exact), run(cfg.Instantiate(name='q'))
+  assert 0 < np.abs(got - want).max() < 0.03 * np.abs(want).max()
+  if not windowed:
+    params.act_params = None
+    got = run(cls.config(**_ATTENTION, quantization=params).Instantiate())
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.parametrize('symmetric', [True, False])
+@pytest.mark.parametrize('transposed', [True, False])
+def test_softmaxes_look_up_what_they_project_with(transposed, symmetric):
+  cls = quantization.SharedEmbeddingSoftmax
+  if transposed:
+    cls = quantization.NClassMajorSharedEmbeddingSoftmax
+  weight = quantization_hparams.WeightQuantizationParams(
+    use_symmetric=symmetric
+  )
+  layers = [
+    cls.config(
+      num_classes=16,
+      input_dims=8,
+      quantization=QuantizationParams(mode=mode, weight_params=weight),
+    )
+    for mode in (QuantizationMode.MATERIALIZE, QuantizationMode.INFERENCE)
+  ]
+  layer, variables = running.build(layers[0], _X, method='get_logits')
+  serving = layers[1].Instantiate(name='serving')
+
+  @running.jit
+  def run(variables):
+    tree = layer.apply(variables, method=layer.quantize_weight)
+    return tree, *(
+      model.apply(values, x, method=method)
+      for model, values in ((layer, variables), (serving, tree))
+      for x, method in ((_X, 'get_logits'), (_IDS, 'emb_lookup'))
+    )
+
+  tree, logits, rows, served_logits, served_rows = run(variables)
+  w = variables['params']
+  w = w['w'] if transposed else w['logits_ffn']['linear']['w']
+  np.testing.assert_allclose(rows, np.asarray(w).T[np.asarray(_IDS)], rtol=1e-6)
+  half = (np.ptp(w, 0) / 255 if not symmetric else np.abs(w).max(0) / 127) / 2
+  assert np.abs(served_rows - rows).max() <= half.max() + 1e-6
+  bound = half.max() * np.abs(_X).sum(-1).max() + 1e-5
+  assert 0 < np.abs(served_logits - logits).max() <= bound
+  if transposed:
+    assert tree['params']['w'].shape == (16, 8)
+    assert tree['params']['bias']['b'].shape == (16,)
+
+
+def test_tables_of_ngrammers_are_quantised():
+  params = QuantizationParams(mode=QuantizationMode.MATERIALIZE)
+  cfg = quantization.Ngrammer.config(
+    ngram_vocab_size=32,
+    unigram_vocab_size=16,
+    ngram_emb_dim=4,
+    num_heads=2,
+    dim_per_head=8,
+    quantization=params,
+  )
+  embs = running.normal(2, 3, 16)
+  layer, variables = running.build(cfg, _IDS, embs)
+  tree = layer.apply(variables, method=layer.quantize_weight)
+  for i in range(2):
+    table = tree['params'][f'ngram_table_{i}']
+    assert table['emb_var'].dtype == jnp.int8
+    assert table['emb_var_quantized_scale'].shape == (32,)
+  serving = cfg.set(quantization=QuantizationParams()).Instantiate(name='s')
+  got, want = (
+    m.apply(v, _IDS, embs) for m, v in ((serving, tree), (layer, variables))
+  )
+  np.testing.assert_allclose(got, want, atol=0.05)
+
+
+def test_overflows_are_logged(monkeypatch):
+  seen = []
+  monkeypatch.setattr(logging, 'warning', lambda *args: seen.append(args))
+  cfg = overflow_check.FeedForwardOverflowCheck.config(
+    input_dims=8,
+    output_dims=4,
+    overflow_limits=overflow_check.OverflowLimits(max_val=1e6, min_val=-1e6),
+  )
+  layer, variables = running.build(cfg, _X)
+  apply = running.jit(layer.apply)
+  jax.block_until_ready(apply(variables, _X))
+  jax.effects_barrier()
+  assert not seen
+  jax.block_until_ready(apply(variables, 1e8 * _X))
+  jax.effects_barrier()
+  assert seen[0][1:3] == ('FeedForward', 'layer')
+
+
+def test_overflow_checks_are_put_into_a_task():
+  from praxis.layers import models, transformer_models, transformers
+
+  repeated = transformers.StackedTransformerRepeated.config()
+  lm = transformer_models.TransformerLm.config(stacked_transformer_tpl=repeated)
+  task = pax_fiddle.Config(_Task, model=models.LanguageModel.config(lm_tpl=lm))
+  checked = overflow_check.add_overflow_checks(task, max_val=5.0)
+  layer = checked.model.lm_tpl.stacked_transformer_tpl.block
+  layer = layer.transformer_layer_params_tpl
+  feed_forward = layer.tr_fflayer_tpl.fflayer_tpl
+  assert feed_forward.cls is overflow_check.FeedForwardOverflowCheck
+  assert feed_forward.overflow_limits.max_val == 5.0
+  proj = layer.tr_atten_tpl.proj_tpl
+  assert proj.cls is overflow_check.AttentionProjectionOverflowCheck
+  old = repeated.block.transformer_layer_params_tpl.tr_fflayer_tpl
+  assert old.fflayer_tpl.cls is linears.FeedForward
+
+
+class _Task(linears.Linear):
+  """Something with a model."""
+
+  model: pax_fiddle.Config = pax_fiddle.template_field(None)
