@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantised and sparse layers, and products in fp8."""
+
+from __future__ import annotations
+
+from praxis import pax_fiddle
+from praxis.layers import linears, quantization
+from praxis.layers.injection import fp8_nvidia_gpu
+from praxis.layers.quantization import quantization_hparams as hparams
+from praxis.layers.quantization.sparsity import (
+  sparsity_hparams,
+  sparsity_modes,
+)
+from tests.golden.layer_case import case, f32, i32
+
+_HEADS = {'input_dim': 8, 'num_heads': 2, 'dim_per_head': 8}
+_DIMS = {'input_dims': 8, 'output_dims': 16}
+_AXES = ['data', 'mdl', None]
+
+
+def _served(cls, rank=2, weight=None, **fields):
+  params = hparams.QuantizationParams(
+    weight_params=hparams.WeightQuantizationParams(**weight or {})
+  )
+  cfg = cls.config(quantization=params, **fields)
+  cfg.weight_split_dims_mapping.wt = _AXES[:rank]
+  return cfg
+
+
+_SPARSE = sparsity_hparams.SparsityHParams(
+  weight_params=sparsity_hparams.WeightSparsityParams(prune_rate=(2, 4)),
+  mode=sparsity_modes.TrainingMode(),
+)
+_INT4 = {'precision': 4}
+
+CASES = {
+  'Linear': case(_served(quantization.Linear, **_DIMS), f32(2, 3, 8)),
+  'LinearInt4': case(
+    _served(quantization.Linear, weight=_INT4, **_DIMS), f32(2, 3, 8)
+  ),
+  'LinearBlocks': case(
+    _served(
+      quantization.Linear,
+      weight={'block_size': 4, 'use_symmetric': False},
+      **_DIMS,
+    ),
+    f32(2, 3, 8),
+  ),
+  'LinearSparse': case(
+    quantization.Linear.config(quantization=None, sparsity=_SPARSE, **_DIMS),
+    f32(2, 3, 8),
+  ),
+  'LinearLoRA': case(
+    _served(quantization.LinearLoRA, lora_rank=2, norm_order='mid', **_DIMS),
+    f32(2, 3, 8),
+  ),
+  'AttentionProjection': case(
+    _served(quantization.AttentionProjection, 3, **_HEADS), f32(2, 3, 8)
+  ),
+  'AttentionProjectionLoRA': case(
+    _served(quantization.AttentionProjectionLoRA, 3, lora_rank=2, **_HEADS),
+    f32(2, 3, 8),
+  ),
+  'CombinedQKVProjectionLayer': case(
+    _served(quantization.CombinedQKVProjectionLayer, 3, _INT4, **_HEADS),
+    f32(2, 3, 8),
+  ),
+  'OneHeadedAttentionProjection': case(
+    _served(
+      quantization.OneHeadedAttentionProjection, input_dim=8, output_dim=4
+    ),
+    f32(2, 3, 8),
+  ),
+  'Einsum': case(
+    _served(
+      quantization.Einsum, eqn='...d,df->...f', w_shape=(8, 4), use_bias=True
+    ),
+    f32(2, 3, 8),
+  ),
+  'Embedding': case(
+    _served(quantization.Embedding, num_classes=16, input_dims=8), i32(2, 3)
+  ),
+  'NClassMajorSharedEmbeddingSoftmax': case(
+    _served(
+      quantization.NClassMajorSharedEmbeddingSoftmax,
+      num_classes=16,
+      input_dims=8,
+    ),
+    f32(2, 3, 8),
+    method='get_logits',
+  ),
+  'Fp8EinsumOp': case(
+    linears.Linear.config(
+      einsum_tpl=pax_fiddle.Config(fp8_nvidia_gpu.Fp8EinsumOp), **_DIMS
+    ),
+    f32(2, 3, 8),
+  ),
+}
