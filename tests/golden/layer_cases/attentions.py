@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from praxis import pax_fiddle
+from praxis.layers import attentions, gpu_fast_attention, normalizations
+from praxis.layers import grouped_query_attention as gqa
+from praxis.layers import multi_query_attention as mqa
+from tests.golden.layer_case import case, f32
+
+_SIZES = {'input_dim': 6, 'hidden_dim': 8, 'num_heads': 4}
+_GROUPS = {'input_dim': 6, 'dim_per_head': 2, 'num_heads': 4, 'num_kv_heads': 2}
+_WINDOW = {'block_size': 3, 'left_context': 3, 'right_context': 1}
+_INPUTS = (f32(2, 5, 6), f32(2, 5, 6), f32(2, 5, 6), f32(1, 1, 5, 5))
+
+
+def _attention(cls: Any, **fields: Any) -> Any:
+  cfg = pax_fiddle.Config(cls, **{**_SIZES, **fields})
+  cfg.weight_split_dims_mapping.proj = ['data', 'mdl', None]
+  cfg.weight_split_dims_mapping.dconv = ['mdl', None]
+  return case(cfg, *_INPUTS)
+
+
+def _projection(cls: Any, **fields: Any) -> Any:
+  cfg = pax_fiddle.Config(
+    cls, input_dim=6, num_heads=4, dim_per_head=2, **fields
+  )
+  cfg.weight_split_dims_mapping.wt = ['data', 'mdl', None]
+  return case(cfg, f32(2, 5, 4, 2) if fields else f32(2, 5, 6))
+
+
+def _headless(**fields: Any) -> Any:
+  cfg = mqa.MultiQueryDotProductAttention.config(**{**_SIZES, **fields})
+  cfg.weight_split_dims_mapping.proj = ['data', 'mdl', None]
+  cfg.weight_split_dims_mapping.proj_headless = ['data', None]
+  return case(cfg, *_INPUTS)
+
+
+def _grouped(cls: Any, **fields: Any) -> Any:
+  cfg = pax_fiddle.Config(cls, **{**_GROUPS, **fields})
+  cfg.weight_split_dims_mapping.dnh = ['data', 'mdl', None]
+  return case(cfg, *_INPUTS)
+
+
+CASES = {
+  'DotProductAttention': _attention(
+    attentions.DotProductAttention,
+    dconv_qkv=True,
+    relative_bias_tpl=attentions.RelativeBias.config(),
+    ln_tpl=normalizations.RmsNorm.config(),
+  ),
+  'AttentionProjection output': _projection(
+    attentions.AttentionProjection,
+    is_output_projection=True,
+    use_nhd_shape=True,
+  ),
+  'CombinedQKVProjectionLayer': _projection(
+    attentions.CombinedQKVProjectionLayer
+  ),
+  'DotProductAttentionXL': _attention(
+    attentions.DotProductAttentionXL, rel_pos_emb_dim=4
+  ),
+  'LocalSelfAttention': _attention(attentions.LocalSelfAttention, **_WINDOW),
+  'LocalSelfAttentionXL': _attention(
+    attentions.LocalSelfAttentionXL, rel_pos_emb_dim=4, **_WINDOW
+  ),
+  'LocalSelfAttentionRelativeBias': _attention(
+    attentions.LocalSelfAttentionRelativeBias, **_WINDOW
+  ),
+  'LocalSelfAttentionAlibi': _attention(
+    attentions.LocalSelfAttentionAlibi, **_WINDOW
+  ),
+  'MultiQueryDotProductAttention': _headless(),
+  'MultiQueryDotProductAttention grouped': _headless(num_kv_heads=2),
+  'OneHeadedAttentionProjection': case(
+    mqa.OneHeadedAttentionProjection.config(input_dim=6, output_dim=2),
+    f32(2, 5, 6),
+  ),
+  'GroupedQueryAttention': _grouped(gqa.GroupedQueryAttention),
+  'GroupedQueryAttention one': _grouped(
+    gqa.GroupedQueryAttention, num_kv_heads=1
+  ),
+  'GpuCudnnFusedDotProductAttention': _attention(
+    gpu_fast_attention.GpuCudnnFusedDotProductAttention, is_causal=True
+  ),
+  'GpuCudnnFusedGroupedQueryAttention': _grouped(
+    gpu_fast_attention.GpuCudnnFusedGroupedQueryAttention, is_causal=True
+  ),
+}
