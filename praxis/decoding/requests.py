@@ -28,6 +28,16 @@ _BY_EXAMPLE = (
 _OVERRIDES = ('temperature', 'eos_id', 'cf_guidance_scale')
 
 
+def checked(hparams: Any) -> DecoderHParams:
+  """Returns them, if they are DecoderHParams; else raises ValueError."""
+  if not isinstance(hparams, DecoderHParams):
+    raise ValueError(
+      f'decoder_tpl must be a DecoderHParams, got {type(hparams).__name__}; '
+      'use one of praxis.decoder_hparams'
+    )
+  return hparams
+
+
 def as_sampling(hparams: DecoderHParams) -> SampleDecoderHParams:
   """Returns those of sampling; greedy ones draw from the top 1.
 

@@ -60,6 +60,6 @@ class HoldsDecodeStates(base_layer.BaseLayer):
   def init_states(self, *args: Any, **kwargs: Any) -> None:
     """Raises NotImplementedError: a forward pass makes the states."""
     raise NotImplementedError(
-      f'{type(self).__name__} has no init_states; call the layer on the prompt '
-      'with DECODE_CACHE mutable, which makes the states'
+      f'{type(self).__name__}.init_states: call the layer on the prompt with '
+      'DECODE_CACHE mutable, which makes the states'
     )

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import attentions, base_ops
-from praxis.layers.attentions import groups, products, window
+from praxis.layers.attentions import groups, lazy_prefix, products, window
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 SplitDimsMapping = pytypes.SplitDimsMapping
@@ -223,3 +223,13 @@ class MultiQueryDotProductAttention(attentions.DotProductAttention):
     if split is None and splits.blnh is not None:
       split = [*splits.blnh[:2], splits.blnh[3]]
     return base_layer.maybe_shard(x, split, self.mesh_axis_names)
+
+
+class MultiQueryDotProductAttentionLPB(
+  lazy_prefix.LazyPrefix, MultiQueryDotProductAttention
+):
+  """Multi-query attention with lazy prefix broadcast.
+
+  It computes what MultiQueryDotProductAttention does and reads the cache of a
+  prompt once for all of its samples; see attentions/lazy_prefix.py.
+  """

@@ -91,8 +91,8 @@ class CachedAttention(base_layer.BaseLayer):
   ) -> None:
     """Raises NotImplementedError; see lazy_prefix.py for what can do it."""
     raise NotImplementedError(
-      f'{type(self).__name__} copies its cache for every sample; for '
-      'lazy_prefix_broadcast use DotProductAttentionWithLPB or '
+      f'{type(self).__name__}.lazy_broadcast_prefix: it copies its cache for '
+      'every sample; use DotProductAttentionWithLPB or '
       'MultiQueryDotProductAttentionLPB as the attention template'
     )
 
@@ -101,16 +101,16 @@ class CachedAttention(base_layer.BaseLayer):
   ) -> None:
     """Raises NotImplementedError; see lazy_prefix.py for what can do it."""
     raise NotImplementedError(
-      f'{type(self).__name__} has no prefix apart from its cache; use '
-      'DotProductAttentionWithLPB or MultiQueryDotProductAttentionLPB as the '
-      'attention template'
+      f'{type(self).__name__}.right_align_decode_state_with_prefix: it has no '
+      'prefix apart from its cache; use DotProductAttentionWithLPB or '
+      'MultiQueryDotProductAttentionLPB as the attention template'
     )
 
   def init_states(self, *args: Any, **kwargs: Any) -> None:
     """Raises NotImplementedError: a forward pass makes the cache."""
     raise NotImplementedError(
-      f'{type(self).__name__} has no init_states; call the layer on the prompt '
-      'with DECODE_CACHE mutable, which makes the cache'
+      f'{type(self).__name__}.init_states: call the layer on the prompt with '
+      'DECODE_CACHE mutable, which makes the cache'
     )
 
   def _remember(self, name: str, value: Float[Array, 'B S *K H']) -> None:

@@ -7,7 +7,6 @@ Shapes: B batch, T queries, S keys and values, D model, N heads, H head.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NoReturn
 
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
@@ -16,7 +15,6 @@ from jaxtyping import Array, Float, Int
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import base_ops, embedding_softmax, stochastics
 from praxis.layers.attentions import (
-  cache,
   checks,
   dconv,
   positions,
@@ -196,35 +194,6 @@ class DotProductAttention(stepping.SteppingAttention):
         attention_scores=self._ngram_scores(probs),
       )
     return self._post(encoded), probs
-
-  def init_states(
-    self, target_batch_size: int, target_max_length: int
-  ) -> NoReturn:
-    """Raises NotImplementedError: a forward pass makes the cache."""
-    raise NotImplementedError(
-      f'{type(self).__name__}.init_states: apply the layer to the prompt with '
-      'the collection DECODE_CACHE mutable'
-    )
-
-  def lazy_broadcast_prefix(
-    self, num_suffix_samples: int, suffix_length: int
-  ) -> None:
-    """Raises NotImplementedError, as this layer has no prefix of its own."""
-    raise NotImplementedError(
-      f'{type(self).__name__}.lazy_broadcast_prefix: use '
-      'DotProductAttentionWithLPB'
-    )
-
-  def right_align_decode_state_with_prefix(
-    self,
-    max_prefix_size: int,
-    right_align_fn: cache.DecodeStateTransformFn,
-  ) -> None:
-    """Raises NotImplementedError, as this layer has no prefix of its own."""
-    raise NotImplementedError(
-      f'{type(self).__name__}.right_align_decode_state_with_prefix: use '
-      'DotProductAttentionWithLPB'
-    )
 
   # Children.
 

@@ -60,7 +60,7 @@ class LanguageDecoding(base_model.BaseModel):
       ({'num_decoded'}, what the algorithm returns and the batch, {}).
     """
     return self.decode_with_params(
-      self.decoder_tpl,
+      requests.checked(self.decoder_tpl),
       input_batch,
       result_callback=result_callback,
       return_result_for_suffix_score=return_result_for_suffix_score,
@@ -74,11 +74,6 @@ class LanguageDecoding(base_model.BaseModel):
     return_result_for_suffix_score: bool = False,
   ) -> base_model.DecodeOut:
     """As `decode`, by parameters other than the model's."""
-    if not isinstance(decoder_params, DecoderHParams):
-      raise ValueError(
-        'decoder_tpl must be a DecoderHParams, got '
-        f'{type(decoder_params).__name__}; use one of praxis.decoder_hparams'
-      )
     data = self._prepare_decode_data(input_batch, decoder_params)
     pspecs = self._pspecs(data, decoder_params)
     if isinstance(decoder_params, FlatBeamSearchHParams):

@@ -33,7 +33,8 @@ class SequenceDecoding(base_model.BaseModel):
     Returns:
       ({'num_decoded'}, what the algorithm returns and the batch, {}).
     """
-    return self.decode_with_params(input_batch, self.decoder_tpl)
+    decoder_params = requests.checked(self.decoder_tpl)
+    return self.decode_with_params(input_batch, decoder_params)
 
   def decode_with_params(
     self, input_batch: NestedMap, decoder_params: DecoderHParams
@@ -103,11 +104,6 @@ class SequenceDecoding(base_model.BaseModel):
     )
 
   def _check(self, decoder_params: DecoderHParams) -> None:
-    if not isinstance(decoder_params, DecoderHParams):
-      raise ValueError(
-        'decoder_tpl must be a DecoderHParams, got '
-        f'{type(decoder_params).__name__}; use one of praxis.decoder_hparams'
-      )
     if isinstance(decoder_params, FlatBeamSearchHParams):
       raise NotImplementedError(
         'a flat beam search is for models without an encoder; use '

@@ -52,7 +52,10 @@ def compute_attention_masks_for_fprop(
     return mask, None
   _require(cross_paddings, 'cross_paddings', 'cross_inputs')
   cross_mask = attentions.convert_paddings_to_mask(cross_paddings, inputs.dtype)
-  return mask, _merge(cross_segment_mask, cross_mask)
+  if cross_segment_mask is not None:
+    # Not merged: queries are others than keys, even if there are as many.
+    cross_mask = jnp.minimum(cross_segment_mask, cross_mask)
+  return mask, cross_mask
 
 
 def compute_attention_masks_for_extend_step(

@@ -4,177 +4,37 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from praxis import base_layer, decoder_hparams, decoder_utils
+from praxis import decoder_hparams, decoder_utils
 from praxis.decoding import streaming
-from praxis.layers import attentions, models, transformers
 from praxis.layers.models import LanguageModelType
 from praxis.nested_map import NestedMap
-from tests.praxis.layers import running
-
-_B, _T, _V = 2, 6, 13
-_PROMPTS = np.asarray([4, 2])
-_STATES = [base_layer.DECODE_CACHE, base_layer.PREFIX_DECODE_CACHE]
+from tests.praxis.layers.models import decoding
 
 
-def _config(kind='stacked', **fields):
-  cfg = models.LanguageModel.config(name='model').set(**fields)
-  cfg.lm_tpl.set(model_dims=8, vocab_size=_V)
-  block = cfg.lm_tpl.stacked_transformer_tpl
-  block.set(num_layers=2, hidden_dims=16, num_heads=2)
-  if 'rotary' in kind:
-    cfg.lm_tpl.position_emb_tpl = None
-    attention = block.transformer_layer_params_tpl.tr_atten_tpl
-    attention.set(use_rotary_position_emb=True)
-  if 'lazy' in kind:
-    block.transformer_layer_params_tpl.tr_atten_tpl = (
-      attentions.DotProductAttentionWithLPB.config(
-        use_rotary_position_emb='rotary' in kind, dconv_qkv='dconv' in kind
-      )
-    )
-  if 'repeated' in kind:
-    block.num_layers = 1
-    cfg.lm_tpl.stacked_transformer_tpl = (
-      transformers.StackedTransformerRepeated.config(
-        block=block, x_times=2, unroll_in_decode='scanned' not in kind
-      )
-    )
-  return cfg
-
-
-def _batch(**extra):
-  keys = jax.random.split(jax.random.key(3))
-  return NestedMap(
-    ids=jax.random.randint(keys[0], (_B, _T), 0, _V),
-    labels=jax.random.randint(keys[1], (_B, _T), 0, _V),
-    weights=jnp.ones((_B, _T)),
-    paddings=jnp.asarray([[0.0] * 6, [0, 0, 0, 0, 1, 1]]),
-    **extra,
-  )
-
-
-@functools.cache
-def _model(kind, model_type=LanguageModelType.CAUSAL):
-  """Returns the layer, its variables and a function that scores texts."""
-  extra = {}
-  if model_type == LanguageModelType.PREFIX:
-    extra['inputs_indicator'] = jnp.ones((_B, _T), int)
-  cfg = _config(kind, model_type=model_type)
-  layer, variables = running.build(cfg, _batch(**extra))
-
-  @running.jit
-  def score(ids, prompts):
-    visible = {}
-    if model_type == LanguageModelType.PREFIX:
-      later = jnp.arange(ids.shape[1])[None] >= prompts[:, None]
-      visible['causal_attention_mask'] = later.astype(int)
-    return layer.apply(
-      variables,
-      ids,
-      jnp.zeros(ids.shape),
-      method=lambda model, *args: model.lm(*args, **visible).log_probs,
-    )
-
-  return layer, variables, score
-
-
-def _decode(kind, hparams, batch, model_type=LanguageModelType.CAUSAL, **kw):
-  layer, variables, _ = _model(kind, model_type)
-
-  @running.jit
-  def decode(batch):
-    return layer.apply(
-      variables,
-      hparams,
-      batch,
-      method='decode_with_params',
-      rngs=jax.random.key(1),
-      mutable=_STATES,
-      **kw,
-    )[0]
-
-  metrics, out, _ = decode(batch)
-  return jax.tree.map(np.asarray, metrics), jax.tree.map(np.asarray, out)
-
-
-def _check_scores(out, kind, model_type=LanguageModelType.CAUSAL, greedy=False):
-  """Holds the log-probs against one pass over the results."""
-  _, _, score = _model(kind, model_type)
-  samples = out.output_ids.shape[1]
-  ids = out.output_ids.reshape(-1, out.output_ids.shape[-1])
-  scores = np.asarray(score(ids, np.repeat(_PROMPTS, samples)))
-  for row, text in enumerate(ids):
-    i, j = divmod(row, samples)
-    new = np.arange(_PROMPTS[i], out.decode_lengths[i, j])
-    want = scores[row, new - 1]
-    got = out.logprobs[i, j]
-    np.testing.assert_allclose(got[new], want[np.arange(len(new)), text[new]],
-                               atol=2e-5)  # fmt: skip
-    if greedy:
-      np.testing.assert_array_equal(text[new], want.argmax(-1))
-    assert (np.delete(got, new) == 1).all()
-
-
-@pytest.mark.parametrize('at_once', [True, False])
 @pytest.mark.parametrize(
-  'kind', ['stacked', 'stacked rotary', 'repeated', 'repeated scanned']
+  'kind, at_once', [('stacked', False), ('repeated scanned', True)]
 )
 def test_greedy_decoding_equals_reading_the_whole_text(kind, at_once):
-  batch = _batch(prefix_lengths=jnp.asarray(_PROMPTS))
-  hparams = decoder_hparams.GreedyDecoderHParams(
-    seqlen=8, max_decode_steps=4, fprop_for_prefix=at_once, eos_id=-1
-  )
-  metrics, out = _decode(kind, hparams, batch)
-  np.testing.assert_array_equal(metrics.num_decoded, (2, 1))
-  np.testing.assert_array_equal(out.original_lengths, [[6], [4]])
-  np.testing.assert_array_equal(out.decode_lengths, [[8], [6]])
-  for row, prompt in enumerate(_PROMPTS):
-    np.testing.assert_array_equal(
-      out.output_ids[row, 0, :prompt], batch.ids[row, :prompt]
-    )
-  _check_scores(out, kind, greedy=True)
+  decoding.check_greedy(kind, at_once)
 
 
-_KEYS = jnp.asarray([11, 12])
+def test_samples_may_share_the_cache_of_their_prompt():
+  decoding.check_sharing('lazy rotary')
 
 
-@pytest.mark.parametrize(
-  'kind',
-  [
-    'lazy',
-    'lazy rotary',
-    'lazy rotary dconv',
-    'lazy repeated',
-    'lazy repeated scanned',
-  ],
-)
-def test_samples_may_share_the_cache_of_their_prompt(kind):
-  batch = _batch(prefix_lengths=jnp.asarray(_PROMPTS), gumbel_prng_key=_KEYS)
-  hparams = decoder_hparams.SampleDecoderHParams(
-    max_decode_steps=[2, 4],
-    fprop_for_prefix=True,
-    num_samples=3,
-    k=0,
-    eos_id=-1,
-    lazy_prefix_broadcast=True,
-  )
-  _, lazy = _decode(kind, hparams, batch)
-  hparams.lazy_prefix_broadcast = False
-  _, copied = _decode(kind, hparams, batch)
-  np.testing.assert_array_equal(lazy.output_ids, copied.output_ids)
-  np.testing.assert_allclose(lazy.logprobs, copied.logprobs, atol=2e-5)
-  _check_scores(lazy, kind)
-  assert (lazy.output_ids[:, 0] != lazy.output_ids[:, 1]).any()
+def test_beam_searches_agree():
+  decoding.check_beams('lazy')
 
 
 def test_blocks_of_samples_share_caches():
-  batch = _batch(prefix_lengths=jnp.asarray(_PROMPTS), gumbel_prng_key=_KEYS)
+  batch = decoding.batch(
+    prefix_lengths=jnp.asarray(decoding.PROMPTS), gumbel_prng_key=decoding.KEYS
+  )
   hparams = decoder_hparams.SampleDecoderHParams(
     max_decode_steps=6,
     fprop_for_prefix=True,
@@ -187,15 +47,15 @@ def test_blocks_of_samples_share_caches():
   hparams.controlled_decoding = decoder_utils.ControlledDecodingHParams(
     interval=2, block_num_samples=2
   )
-  _, lazy = _decode('lazy', hparams, batch)
-  _check_scores(lazy, 'lazy')
+  _, lazy = decoding.decode('lazy', hparams, batch)
+  decoding.check_scores(lazy, 'lazy')
   hparams.lazy_prefix_broadcast = False
-  _, copied = _decode('lazy', hparams, batch)
+  _, copied = decoding.decode('lazy', hparams, batch)
   np.testing.assert_array_equal(lazy.output_ids, copied.output_ids)
 
 
 def test_one_sample_needs_no_sharing():
-  batch = _batch(prefix_lengths=jnp.asarray(_PROMPTS))
+  batch = decoding.batch(prefix_lengths=jnp.asarray(decoding.PROMPTS))
   hparams = decoder_hparams.SampleDecoderHParams(
     max_decode_steps=3,
     fprop_for_prefix=True,
@@ -204,56 +64,30 @@ def test_one_sample_needs_no_sharing():
     lazy_prefix_broadcast=True,
     vanilla_sample_decode=True,
   )
-  _, out = _decode('lazy', hparams, batch)
+  _, out = decoding.decode('lazy', hparams, batch)
   assert out.output_ids.shape == out.logprobs.shape == (2, 9)
   assert out.decode_lengths.shape == out.prefix_lengths.shape == (2,)
   out = jax.tree.map(lambda x: x[:, None], out)
-  _check_scores(out, 'lazy', greedy=True)
+  decoding.check_scores(out, 'lazy', greedy=True)
 
 
 def test_a_prefix_model_sees_its_whole_prompt():
-  indicator = jnp.arange(_T)[None] < jnp.asarray(_PROMPTS)[:, None]
+  indicator = (
+    jnp.arange(decoding.T)[None] < jnp.asarray(decoding.PROMPTS)[:, None]
+  )
   hparams = decoder_hparams.GreedyDecoderHParams(
     max_decode_steps=3, fprop_for_prefix=True, eos_id=-1
   )
   kind = 'stacked', LanguageModelType.PREFIX
-  batch = _batch(inputs_indicator=indicator.astype(int))
-  _, out = _decode(kind[0], hparams, batch, kind[1])
-  np.testing.assert_array_equal(out.prefix_lengths[:, 0], _PROMPTS)
-  _check_scores(out, *kind, greedy=True)
+  batch = decoding.batch(inputs_indicator=indicator.astype(int))
+  _, out = decoding.decode(kind[0], hparams, batch, kind[1])
+  np.testing.assert_array_equal(out.prefix_lengths[:, 0], decoding.PROMPTS)
+  decoding.check_scores(out, *kind, greedy=True)
   hparams = decoder_hparams.GreedyDecoderHParams(seqlen=9)
   with pytest.raises(ValueError, match='set fprop_for_prefix=True'):
-    _decode(kind[0], hparams, batch, kind[1])
+    decoding.decode(kind[0], hparams, batch, kind[1])
   with pytest.raises(ValueError, match="needs 'inputs_indicator'"):
-    _decode(kind[0], hparams, _batch(), kind[1])
-
-
-@pytest.mark.parametrize('kind', ['stacked', 'lazy', 'repeated scanned'])
-def test_beam_searches_agree(kind):
-  """Four ways to move caches about give the same texts and scores."""
-  batch = _batch(prefix_lengths=jnp.asarray(_PROMPTS))
-  fields = {'max_decode_steps': 4, 'fprop_for_prefix': True, 'beam_size': 3,
-            'eos_id': [2, 5], 'length_norm_alpha': 0.6}  # fmt: skip
-  plain = decoder_hparams.BeamSearchHParams(**fields)
-  _, want = _decode(kind, plain, batch)
-  assert (np.diff(want.scores, axis=1) <= 0).all()
-  assert want.done.all()
-  _check_scores(want, kind)
-  others = [decoder_hparams.FlatBeamSearchHParams(**fields)]
-  if kind == 'stacked':
-    grown = fields | {'max_decode_steps': [1, 2, 4], 'early_exit': True}
-    others.append(decoder_hparams.BeamSearchHParams(**grown))
-    matmul = fields | {'use_matmul_beam_shuffle': True}
-    others.append(decoder_hparams.BeamSearchHParams(**matmul))
-  elif kind == 'lazy':
-    shared = fields | {'lazy_prefix_broadcast': True}
-    others.append(decoder_hparams.BeamSearchHParams(**shared))
-  for hparams in others:
-    _, got = _decode(kind, hparams, batch)
-    for name in ('output_ids', 'decode_lengths', 'prefix_ids', 'done'):
-      np.testing.assert_array_equal(got[name], want[name], err_msg=name)
-    for name in ('scores', 'logprobs'):
-      np.testing.assert_allclose(got[name], want[name], atol=2e-5)
+    decoding.decode(kind[0], hparams, decoding.batch(), kind[1])
 
 
 def test_tokens_stream_to_the_host():
@@ -264,7 +98,7 @@ def test_tokens_stream_to_the_host():
     init_fn=calls.append,
     done_fn=lambda: calls.append('done'),
   )
-  batch = _batch(prefix_lengths=jnp.asarray(_PROMPTS))
+  batch = decoding.batch(prefix_lengths=jnp.asarray(decoding.PROMPTS))
   hparams = decoder_hparams.SampleDecoderHParams(
     max_decode_steps=5,
     fprop_for_prefix=True,
@@ -272,7 +106,7 @@ def test_tokens_stream_to_the_host():
     sort_samples=False,
     eos_id=-1,
   )
-  _, out = _decode('stacked', hparams, batch, result_callback=callback)
+  _, out = decoding.decode('stacked', hparams, batch, result_callback=callback)
   jax.effects_barrier()
   first, *sent, last = calls
   assert first == (2, 2)
@@ -282,11 +116,26 @@ def test_tokens_stream_to_the_host():
   ]  # fmt: skip
   ids = np.concatenate([call.output_ids for call in sent], axis=-1)[..., :5]
   logprobs = np.concatenate([call.logprobs for call in sent], axis=-1)[..., :5]
-  for row, prompt in enumerate(_PROMPTS):
+  for row, prompt in enumerate(decoding.PROMPTS):
     new = slice(prompt, prompt + 5)
     np.testing.assert_array_equal(ids[row], out.output_ids[row, :, new])
     np.testing.assert_array_equal(logprobs[row], out.logprobs[row, :, new])
   np.testing.assert_allclose(sent[0].scores, logprobs[..., :2].sum(-1), 1e-5)
+
+
+def test_the_loop_may_be_sharded_otherwise():
+  """On one device; what is checked is that weights and caches get there."""
+  batch = decoding.batch(prefix_lengths=jnp.asarray(decoding.PROMPTS))
+  hparams = decoder_hparams.GreedyDecoderHParams(
+    max_decode_steps=3,
+    fprop_for_prefix=True,
+    eos_id=-1,
+    decode_loop_mesh_axes_transpose={'data': 'mdl', 'mdl': 'data'},
+  )
+  names = 'replica', 'data', 'mdl'
+  with jax.set_mesh(jax.make_mesh((1, 1, 1), names)):
+    _, out = decoding.decode('sharded', hparams, batch)
+  decoding.check_scores(out, 'sharded', greedy=True)
 
 
 def test_results_are_processed_with_the_model():
@@ -297,8 +146,8 @@ def test_results_are_processed_with_the_model():
   hparams = decoder_hparams.GreedyDecoderHParams(
     max_decode_steps=1, fprop_for_prefix=True, process_result_fn=count
   )
-  _, out = _decode('stacked', hparams, _batch())
-  np.testing.assert_array_equal(out.vocabulary, _V)
+  _, out = decoding.decode('stacked', hparams, decoding.batch())
+  np.testing.assert_array_equal(out.vocabulary, decoding.V)
   # Prompts are what is no padding.
   np.testing.assert_array_equal(out.prefix_lengths, [[6], [4]])
 
@@ -348,18 +197,20 @@ def test_results_are_processed_with_the_model():
       NotImplementedError,
       'use DotProductAttentionWithLPB',
     ),
-    ('greedy', ValueError, 'decoder_tpl must be a DecoderHParams, got str'),
   ],
 )
 def test_errors(hparams, error, message):
   with pytest.raises(error, match=message):
-    _decode('stacked', hparams, _batch())
+    decoding.decode('stacked', hparams, decoding.batch())
 
 
-def test_bidirectional_models_cannot_decode():
-  cfg = _config(model_type=LanguageModelType.BIDIRECTIONAL)
+def test_models_that_cannot_decode():
+  cfg = decoding.config(decoder_tpl='greedy')
+  with pytest.raises(ValueError, match='must be a DecoderHParams, got str'):
+    cfg.Instantiate().bind({}).decode(decoding.batch())
+  cfg = decoding.config(model_type=LanguageModelType.BIDIRECTIONAL)
   with pytest.raises(NotImplementedError, match='bidirectional'):
-    cfg.Instantiate().bind({}).decode(_batch())
+    cfg.Instantiate().bind({}).decode(decoding.batch())
 
 
 class _Vocabulary:
@@ -383,7 +234,7 @@ def test_process_decode_out():
     logprobs=np.ones((2, 2, 4)),
     eval_sample_weights=np.asarray([1.0, 1.0]),
   )
-  layer = _config().Instantiate()
+  layer = decoding.config().Instantiate()
   metrics, pairs, _ = layer.process_decode_out(_Vocabulary(), out)
   assert metrics.decoded_length == (3, 1)
   (prefix, first), (_, second) = pairs

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small language models, decoded and held against their whole forward pass."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from praxis import base_layer, decoder_hparams
+from praxis.layers import attentions, models, transformers
+from praxis.layers.models import LanguageModelType
+from praxis.nested_map import NestedMap
+from tests.praxis.layers import running
+
+B, T, V = 2, 6, 13
+PROMPTS = np.asarray([4, 2])
+STATES = [base_layer.DECODE_CACHE, base_layer.PREFIX_DECODE_CACHE]
+
+
+def config(kind='stacked', **fields):
+  cfg = models.LanguageModel.config(name='model').set(**fields)
+  cfg.lm_tpl.set(model_dims=8, vocab_size=V)
+  block = cfg.lm_tpl.stacked_transformer_tpl
+  block.set(num_layers=2, hidden_dims=16, num_heads=2)
+  if 'rotary' in kind:
+    cfg.lm_tpl.position_emb_tpl = None
+    attention = block.transformer_layer_params_tpl.tr_atten_tpl
+    attention.set(use_rotary_position_emb=True)
+  if 'lazy' in kind:
+    block.transformer_layer_params_tpl.tr_atten_tpl = (
+      attentions.DotProductAttentionWithLPB.config(
+        use_rotary_position_emb='rotary' in kind, dconv_qkv='dconv' in kind
+      )
+    )
+  if 'sharded' in kind:
+    cfg.lm_tpl = cfg.lm_tpl.cls.set_sharding_params_v1(
+      cfg.lm_tpl,
+      replica_axis='replica',
+      data_axis='data',
+      mdl_axis='mdl',
+      ici_mesh_shape=[1, 1, 1],
+      mesh_axis_names=['replica', 'data', 'mdl'],
+    )
+  if 'repeated' in kind:
+    block.num_layers = 1
+    cfg.lm_tpl.stacked_transformer_tpl = (
+      transformers.StackedTransformerRepeated.config(
+        block=block, x_times=2, unroll_in_decode='scanned' not in kind
+      )
+    )
+  return cfg
+
+
+def batch(**extra):
+  keys = jax.random.split(jax.random.key(3))
+  return NestedMap(
+    ids=jax.random.randint(keys[0], (B, T), 0, V),
+    labels=jax.random.randint(keys[1], (B, T), 0, V),
+    weights=jnp.ones((B, T)),
+    paddings=jnp.asarray([[0.0] * 6, [0, 0, 0, 0, 1, 1]]),
+    **extra,
+  )
+
+
+@functools.cache
+def model(kind, model_type=LanguageModelType.CAUSAL):
+  """Returns the layer, its variables and a function that scores texts."""
+  extra = {}
+  if model_type == LanguageModelType.PREFIX:
+    extra['inputs_indicator'] = jnp.ones((B, T), int)
+  cfg = config(kind, model_type=model_type)
+  layer, variables = running.build(cfg, batch(**extra))
+
+  @running.jit
+  def score(ids, prompts):
+    visible = {}
+    if model_type == LanguageModelType.PREFIX:
+      later = jnp.arange(ids.shape[1])[None] >= prompts[:, None]
+      visible['causal_attention_mask'] = later.astype(int)
+    return layer.apply(
+      variables,
+      ids,
+      jnp.zeros(ids.shape),
+      method=lambda model, *args: model.lm(*args, **visible).log_probs,
+    )
+
+  return layer, variables, score
+
+
+def decode(kind, hparams, batch, model_type=LanguageModelType.CAUSAL, **kw):
+  layer, variables, _ = model(kind, model_type)
+
+  @running.jit
+  def decode(batch):
+    return layer.apply(
+      variables,
+      hparams,
+      batch,
+      method='decode_with_params',
+      rngs=jax.random.key(1),
+      mutable=STATES,
+      **kw,
+    )[0]
+
+  metrics, out, _ = decode(batch)
+  return jax.tree.map(np.asarray, metrics), jax.tree.map(np.asarray, out)
+
+
+def check_scores(out, kind, model_type=LanguageModelType.CAUSAL, greedy=False):
+  """Holds the log-probs against one pass over the results."""
+  _, _, score = model(kind, model_type)
+  samples = out.output_ids.shape[1]
+  ids = out.output_ids.reshape(-1, out.output_ids.shape[-1])
+  scores = np.asarray(score(ids, np.repeat(PROMPTS, samples)))
+  for row, text in enumerate(ids):
+    i, j = divmod(row, samples)
+    new = np.arange(PROMPTS[i], out.decode_lengths[i, j])
+    want = scores[row, new - 1]
+    got = out.logprobs[i, j]
+    np.testing.assert_allclose(got[new], want[np.arange(len(new)), text[new]],
+                               atol=2e-5)  # fmt: skip
+    if greedy:
+      np.testing.assert_array_equal(text[new], want.argmax(-1))
+    assert (np.delete(got, new) == 1).all()
+
+
+KEYS = jnp.asarray([11, 12])
+
+
+def check_greedy(kind, at_once):
+  """Each token is the argmax of a pass over the whole result."""
+  texts = batch(prefix_lengths=jnp.asarray(PROMPTS))
+  hparams = decoder_hparams.GreedyDecoderHParams(
+    seqlen=8, max_decode_steps=4, fprop_for_prefix=at_once, eos_id=-1
+  )
+  metrics, out = decode(kind, hparams, texts)
+  np.testing.assert_array_equal(metrics.num_decoded, (2, 1))
+  np.testing.assert_array_equal(out.original_lengths, [[6], [4]])
+  np.testing.assert_array_equal(out.decode_lengths, [[8], [6]])
+  for row, prompt in enumerate(PROMPTS):
+    np.testing.assert_array_equal(
+      out.output_ids[row, 0, :prompt], texts.ids[row, :prompt]
+    )
+  check_scores(out, kind, greedy=True)
+
+
+def check_sharing(kind):
+  """Samples that share a prompt's cache are those that copy it."""
+  texts = batch(prefix_lengths=jnp.asarray(PROMPTS), gumbel_prng_key=KEYS)
+  hparams = decoder_hparams.SampleDecoderHParams(
+    max_decode_steps=[2, 4],
+    fprop_for_prefix=True,
+    num_samples=3,
+    k=0,
+    eos_id=-1,
+    lazy_prefix_broadcast=True,
+  )
+  _, lazy = decode(kind, hparams, texts)
+  hparams.lazy_prefix_broadcast = False
+  _, copied = decode(kind, hparams, texts)
+  np.testing.assert_array_equal(lazy.output_ids, copied.output_ids)
+  np.testing.assert_allclose(lazy.logprobs, copied.logprobs, atol=2e-5)
+  check_scores(lazy, kind)
+  assert (lazy.output_ids[:, 0] != lazy.output_ids[:, 1]).any()
+
+
+def check_beams(kind):
+  """Four ways to move caches about give the same texts and scores."""
+  texts = batch(prefix_lengths=jnp.asarray(PROMPTS))
+  fields = {'max_decode_steps': 4, 'fprop_for_prefix': True, 'beam_size': 3,
+            'eos_id': [2, 5], 'length_norm_alpha': 0.6}  # fmt: skip
+  plain = decoder_hparams.BeamSearchHParams(**fields)
+  _, want = decode(kind, plain, texts)
+  assert (np.diff(want.scores, axis=1) <= 0).all()
+  assert want.done.all()
+  check_scores(want, kind)
+  others = [decoder_hparams.FlatBeamSearchHParams(**fields)]
+  if kind == 'stacked':
+    grown = fields | {'max_decode_steps': [1, 2, 4], 'early_exit': True}
+    others.append(decoder_hparams.BeamSearchHParams(**grown))
+    matmul = fields | {'use_matmul_beam_shuffle': True}
+    others.append(decoder_hparams.BeamSearchHParams(**matmul))
+  elif kind == 'lazy':
+    shared = fields | {'lazy_prefix_broadcast': True}
+    others.append(decoder_hparams.BeamSearchHParams(**shared))
+  for hparams in others:
+    _, got = decode(kind, hparams, texts)
+    for name in ('output_ids', 'decode_lengths', 'prefix_ids', 'done'):
+      np.testing.assert_array_equal(got[name], want[name], err_msg=name)
+    for name in ('scores', 'logprobs'):
+      np.testing.assert_allclose(got[name], want[name], atol=2e-5)

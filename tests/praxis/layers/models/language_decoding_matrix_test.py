@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=large
+# bazel: tags=nightly
+"""The checks of decoding for every kind of stack."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.praxis.layers.models import decoding
+
+
+@pytest.mark.parametrize('at_once', [True, False])
+@pytest.mark.parametrize(
+  'kind', ['stacked', 'stacked rotary', 'repeated', 'repeated scanned']
+)
+def test_greedy_decoding_equals_reading_the_whole_text(kind, at_once):
+  decoding.check_greedy(kind, at_once)
+
+
+@pytest.mark.parametrize(
+  'kind',
+  ['lazy', 'lazy rotary dconv', 'lazy repeated', 'lazy repeated scanned'],
+)
+def test_samples_may_share_the_cache_of_their_prompt(kind):
+  decoding.check_sharing(kind)
+
+
+@pytest.mark.parametrize('kind', ['stacked', 'repeated scanned'])
+def test_beam_searches_agree(kind):
+  decoding.check_beams(kind)
