@@ -23,7 +23,7 @@ class SSMTransformer(transformers.Transformer):
   """
 
   # The state space model: what it is, how many states a channel has, how many
-  # channels, the longest sequence, and more; see ssm.py.
+  # channels, the longest sequence, and more; see SSM.
   ssm_tpl: LayerTpl = template_field(ssm.SSM)
   ssm_nheads: int = 0
   ssm_dim: int = 0
