@@ -130,6 +130,7 @@ def all_global_summaries() -> dict[str, Any]:
 
 
 def clear_global_summary() -> None:
+  """Forgets the global summaries of the current context."""
   cur_jax_context().summary_dict.clear()
 
 

@@ -185,32 +185,39 @@ def unbox_meta(tree: Any) -> Any:
 
 
 def var_not_trainable(var_hparams: WeightHParams) -> bool:
+  """Whether the optimizer leaves the variable alone."""
   return WeightHParamsCollection.NON_TRAINABLE in var_hparams.collections
 
 
 def var_is_trainable(var_hparams: WeightHParams) -> bool:
+  """Whether the optimizer updates the variable."""
   return not var_not_trainable(var_hparams)
 
 
 def var_requires_mean_sync(var_hparams: WeightHParams) -> bool:
+  """Whether replicas take the mean of their values of the variable."""
   return WeightHParamsCollection.REQUIRES_MEAN_SYNC in var_hparams.collections
 
 
 def var_requires_sum_sync(var_hparams: WeightHParams) -> bool:
+  """Whether replicas take the sum of their changes of the variable."""
   return WeightHParamsCollection.REQUIRES_SUM_SYNC in var_hparams.collections
 
 
 def var_disallow_bfloat16_conversion(var_hparams: WeightHParams) -> bool:
+  """Whether the variable keeps its dtype where others become bfloat16."""
   flag = WeightHParamsCollection.DISALLOW_BFLOAT16_CONVERSION
   return flag in var_hparams.collections
 
 
 def var_skip_lp_regularization(var_params: WeightHParams) -> bool:
+  """Whether the variable is left out of Lp regularisation."""
   flag = WeightHParamsCollection.SKIP_LP_REGULARIZATION
   return flag in var_params.collections
 
 
 def var_overwrite_with_gradient(var_hparams: WeightHParams) -> bool:
+  """Whether the gradient is the new value of the variable."""
   flag = WeightHParamsCollection.OVERWRITE_WITH_GRADIENT
   return flag in var_hparams.collections
 

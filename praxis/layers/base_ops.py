@@ -12,7 +12,9 @@ from praxis import base_layer
 class EinsumOp(base_layer.BaseLayer):
   """`jnp.einsum`, as a layer: what products with weights go through."""
 
-  def __call__(self, equation: str, *args: Array) -> Array:
+  def __call__(
+    self, equation: str, *args: Shaped[Array, '...']
+  ) -> Shaped[Array, '...']:
     return jnp.einsum(equation, *args)
 
 
@@ -20,8 +22,12 @@ class EinsumGatedOp(base_layer.BaseLayer):
   """Two products of one input with two kernels, for gated feed-forwards."""
 
   def __call__(
-    self, equation: str, inputs: Array, kernel: Array, gate_kernel: Array
-  ) -> tuple[Array, Array]:
+    self,
+    equation: str,
+    inputs: Shaped[Array, '...'],
+    kernel: Shaped[Array, '...'],
+    gate_kernel: Shaped[Array, '...'],
+  ) -> tuple[Shaped[Array, '...'], Shaped[Array, '...']]:
     """Returns the product with `kernel` and that with `gate_kernel`."""
     return (
       jnp.einsum(equation, inputs, kernel),

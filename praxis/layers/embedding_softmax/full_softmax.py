@@ -113,7 +113,7 @@ class FullSoftmax(base_layer.BaseLayer):
     class_weights: Float[Array, '*B 1'],
     class_ids: Int[Array, '*B 1'] | None = None,
     class_probabilities: Float[Array, '*B V'] | None = None,
-    input_ids: Array | None = None,
+    input_ids: Int[Array, '...'] | None = None,
   ) -> NestedMap:
     """Returns the cross entropy of `inputs` with labels or distributions.
 

@@ -146,7 +146,9 @@ class PositionalEmbedding2D(base_layer.BaseLayer):
       )
 
   def __call__(
-    self, seq_length: int | None = None, position: Array | None = None
+    self,
+    seq_length: int | None = None,
+    position: Int[Array, '...'] | None = None,
   ) -> Float[Array, '1 T D']:
     """Returns the embedding of the whole grid; the arguments are ignored."""
     half = self.embedding_dims // 2

@@ -11,7 +11,7 @@ in a step, or these would add up.
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Shaped
 
 from praxis import base_layer
 from praxis.base_layer import WeightHParams, WeightInit
@@ -48,7 +48,7 @@ class Fp8EinsumOp(base_layer.BaseLayer):
         self._create(f'{tensor}_amax_history{suffix}', 0.0)
         self._create(f'{tensor}_scale{suffix}', 1.0)
 
-  def __call__(self, equation: str, *args: Array) -> Array:
+  def __call__(self, equation: str, *args: Array) -> Shaped[Array, '...']:
     """Returns the product of inputs and kernel."""
     x, kernel = self._operands(args, 2)
     if not self.use_direct_quant:
@@ -139,7 +139,9 @@ class Fp8EinsumGatedOp(Fp8EinsumOp):
 
   _SUFFIXES = ('', '_gated')
 
-  def __call__(self, equation: str, *args: Array) -> tuple[Array, Array]:
+  def __call__(
+    self, equation: str, *args: Array
+  ) -> tuple[Shaped[Array, '...'], Shaped[Array, '...']]:
     """Returns the product with the kernel and that with the gate's."""
     x, kernel, gate = self._operands(args, 3)
     if not self.use_direct_quant:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import flax.linen as nn
-from jaxtyping import Array
+from jaxtyping import Array, Shaped
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import attentions, base_ops
@@ -92,7 +92,7 @@ class AqtEinsumOp(base_ops.EinsumOp):
     create = quantizer.create_tensor_quantizer
     self.create_child('quantizer', create('quantizer', self.act_params))
 
-  def __call__(self, equation: str, *args: Array) -> Array:
+  def __call__(self, equation: str, *args: Array) -> Shaped[Array, '...']:
     left, right = args
     return operations.aqt_einsum(
       equation,

@@ -8,7 +8,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from praxis import base_layer, pax_fiddle
 from praxis.base_layer import WeightHParams, WeightInit
@@ -56,7 +56,9 @@ class AutoMLSelect(BaseAutoMLSelect):
     contract_dims: int | Sequence[int],
     squeeze_scale: bool = True,
     quantized_dtype: Any = None,
-  ) -> tuple[Array, Array, Array | None]:
+  ) -> tuple[
+    Shaped[Array, '*shape'], Shaped[Array, '...'], Shaped[Array, '...'] | None
+  ]:
     """Returns what the chosen quantiser does."""
 
     def branch(i: int) -> Callable[..., Any]:

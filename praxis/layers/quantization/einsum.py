@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import flax.linen as nn
-from jaxtyping import Array
+from jaxtyping import Array, Shaped
 
 from praxis import base_layer
 from praxis.base_layer import WeightHParams, WeightInit
@@ -63,7 +63,7 @@ class Einsum(wrapping.QuantizedProduct):
     )
     self.create_variable('b', bias)
 
-  def __call__(self, inputs: Array) -> Array:
+  def __call__(self, inputs: Shaped[Array, '...']) -> Shaped[Array, '...']:
     """Returns the product, with the bias."""
     outputs = self.einsum(self.eqn, inputs, self.theta.w)
     if self.use_bias:

@@ -54,10 +54,24 @@ def unrolled(name: str, num_layers: int = kinds.L) -> tuple[Any, Any]:
 
 
 @functools.cache
+def compiled(name: str, num_layers: int) -> Any:
+  layer, _ = unrolled(name, num_layers)
+  return running.jit(functools.partial(results, layer))
+
+
+@functools.cache
 def reference(name: str, num_layers: int = kinds.L) -> Any:
-  layer, variables = unrolled(name, num_layers)
-  run = running.jit(functools.partial(results, layer))
-  return run(variables['params'], inputs())
+  _, variables = unrolled(name, num_layers)
+  return compiled(name, num_layers)(variables['params'], inputs())
+
+
+def reference_of_rounded(name: str, dtype: Any) -> Any:
+  """Returns what the reference makes of arguments rounded to `dtype`."""
+  _, variables = unrolled(name)
+  arguments = jax.tree.map(
+    lambda x: x.astype(dtype).astype(x.dtype), (variables['params'], inputs())
+  )
+  return compiled(name, kinds.L)(*arguments)
 
 
 def stacked(params: Any) -> Any:
@@ -92,11 +106,10 @@ def assert_close(got: Any, want: Any, tolerance: float) -> None:
     )
 
 
-def assert_close_on_the_whole(got: Any, want: Any, tolerance: float) -> None:
-  """Compares each of the three results by the length of the difference."""
-  for a, b in zip(got, want, strict=True):
-    flat = lambda tree: np.concatenate(
-      [np.asarray(x, np.float32).ravel() for x in jax.tree.leaves(tree)]
-    )
-    error = np.linalg.norm(flat(a) - flat(b)) / np.linalg.norm(flat(b))
-    assert error < tolerance, error
+def errors(got: Any, want: Any) -> np.ndarray:
+  """Returns how far each of the three results is off, as a fraction."""
+  flat = lambda tree: np.concatenate(
+    [np.asarray(x, np.float32).ravel() for x in jax.tree.leaves(tree)]
+  )
+  pairs = [(flat(a), flat(b)) for a, b in zip(got, want, strict=True)]
+  return np.array([np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in pairs])

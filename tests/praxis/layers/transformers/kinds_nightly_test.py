@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from tests.praxis.layers.transformers import equality, kinds
@@ -28,9 +29,12 @@ def test_compiled_layers_are_the_same_function(name):
 
 @pytest.mark.parametrize('name', sorted(set(kinds.KINDS) - kinds.DISCONTINUOUS))
 def test_bfloat16_rounds_and_no_more(name):
-  outputs, by_inputs, by_params = equality.reference(name)
+  outputs, by_inputs, by_params = want = equality.reference(name)
   got = equality.scanned(name, jnp.bfloat16)
   assert got[0].dtype == got[1].dtype == jnp.bfloat16
-  # Some products in a row, of numbers with 8 bits.
+  # Every operation rounds, so it is some times what rounding arguments does.
+  once = equality.errors(
+    equality.reference_of_rounded(name, jnp.bfloat16), want
+  )
   want = outputs, by_inputs, equality.stacked(by_params)
-  equality.assert_close_on_the_whole(got, want, 2**-5)
+  assert np.all(equality.errors(got, want) < 8 * once)
