@@ -39,6 +39,6 @@ class ArrayLookup(base_layer.BaseLayer):
   """Rows of a table; what embeddings do their gather with."""
 
   def __call__(
-    self, table: Shaped[Array, 'V *rest'], index: Int[Array, '*shape']
+    self, x: Shaped[Array, 'V *rest'], idx: Int[Array, '*shape']
   ) -> Shaped[Array, '*shape *rest']:
-    return table[index]
+    return x[idx]

@@ -6,7 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 from praxis import pax_fiddle
-from praxis.layers import activations, attentions, normalizations, transformers
+from praxis.layers import (
+  activations,
+  attentions,
+  gpu_fast_attention,
+  multi_query_attention,
+  normalizations,
+  transformers,
+)
 
 B, T, D, F, N, L = 2, 6, 8, 12, 2, 2
 Config = pax_fiddle.Config
@@ -54,6 +61,25 @@ KINDS: dict[str, dict[str, Any]] = {
   ),
   'extra_logit': attention(attention_extra_logit=0.0),
   'xl': attention(attentions.DotProductAttentionXL, rel_pos_emb_dim=D),
+  'local': attention(
+    attentions.LocalSelfAttention, block_size=2, left_context=3, right_context=1
+  ),
+  'local_relative_bias': attention(
+    attentions.LocalSelfAttentionRelativeBias,
+    block_size=2,
+    left_context=3,
+    right_context=1,
+  ),
+  'one_key_head': attention(
+    multi_query_attention.MultiQueryDotProductAttention,
+    use_rotary_position_emb=True,
+  ),
+  'key_head_windows': attention(
+    multi_query_attention.MultiQueryDotProductAttention,
+    num_kv_heads=N,
+    local_window_size=(1, 1),
+  ),
+  'fused': attention(gpu_fast_attention.GpuCudnnFusedDotProductAttention),
   'primer': {'norm_policy': 'primer_hybrid'},
   'post_skip': {'norm_policy': 'post_skip'},
   'gated': feed_forward(
