@@ -87,43 +87,22 @@ def reduce_precision(
   """Returns `t` quantised, its scale and its zero point.
 
   `quantised * scale - zero point` is about `t`; scale and zero point have size
-  1 in the contracted dimensions.
+  1 in `contract_dims`, which share a scale (all do if it is None). The range is
+  multiplied with `percentile`; if that is 1, `optimization_on_bound` searches
+  for the factor with the smallest mean of |error| ** p_value, for each channel
+  with `per_channel`. A scale of 0 becomes 1, or with `add_scale_eps` all get
+  `scale_eps` more (the epsilon of their type if it is negative).
 
-  Args:
-    t: what to quantise.
-    contract_dims: dimensions that share a scale; None for all of them.
-    need_gradient: whether the result stays in float, with the gradient of `t`.
-    bits: of a quantised number.
-    optimization_on_bound: whether to search the best range.
-    p_value: exponent of the error that this search makes small.
-    percentile: what the range is multiplied with; then there is no search.
-    use_symmetric: whether there is no zero point.
-    use_fp: whether numbers are of fp8.
-    add_scale_eps: whether a small number is added to the scale; else a scale
-      of 0 becomes 1.
-    scale_eps: that number; if negative, the epsilon of the type of `t`.
-    per_channel: whether the search has a result for each channel.
-    random_rounding: whether to round up or down by chance.
-    key: for random_rounding.
-    save_fp8_to_int8: whether fp8 numbers are returned as their bits, int8, or
-      as bfloat16.
-    quant_method: see `WeightQuantizationParams.quant_method`.
+  With `need_gradient` the result stays in float and has the gradient of `t`;
+  with `random_rounding` `key` decides what is rounded up. `use_fp` is for fp8,
+  as its bits in int8, or in bfloat16 without `save_fp8_to_int8`. For
+  `quant_method` see WeightQuantizationParams.
   """
   axes = _axes(contract_dims)
   if bits == 1 and quant_method in ('bin', 'bin_norm'):
     return _binarize(t, axes, center=quant_method == 'bin_norm')
-  if bits < 2:
-    raise ValueError(
-      f'bits must be 2 or more with quant_method={quant_method!r}, got {bits}; '
-      "one bit needs 'bin' or 'bin_norm'"
-    )
-  low, high = get_min_max(bits, use_fp=use_fp)
-  if use_symmetric:
-    bound, levels = jnp.max(jnp.abs(t), axis=axes, keepdims=True), high
-  else:
-    smallest = jnp.min(t, axis=axes, keepdims=True)
-    bound = jnp.max(t, axis=axes, keepdims=True) - smallest
-    levels = high - low
+  low, high = _levels(bits, quant_method, use_fp)
+  bound, smallest = _bound(t, axes, use_symmetric)
   if isinstance(percentile, jax.Array) or percentile < 1.0:
     bound = bound * percentile
   elif optimization_on_bound:
@@ -131,21 +110,21 @@ def reduce_precision(
       t, bound, low, high, p_value, per_channel
     )
   eps = jnp.finfo(t.dtype).eps if scale_eps < 0 else scale_eps
+  levels = high if use_symmetric else high - low
   scale = nonzero_scale(bound / levels, eps if add_scale_eps else None)
-  scaled, zero_point = t / scale, None
-  if not use_symmetric:
+  numbers, zero_point = t / scale, None
+  if smallest is not None:
     offset = low - smallest / scale
-    scaled, zero_point = scaled + offset, scale * offset
+    numbers, zero_point = numbers + offset, scale * offset
   if use_fp:
-    return _to_fp8(scaled, low, high, save_fp8_to_int8), scale, zero_point
-  if need_gradient:
-    rounded = jnp.clip(pass_through(scaled, jnp.round), low, high)
-    return rounded, scale, zero_point
-  if random_rounding:
-    noise = jax.random.uniform(key, scaled.shape, minval=-0.5, maxval=0.5)
-    scaled = scaled + noise
-  rounded = jnp.clip(jnp.round(scaled), low, high)
-  return rounded.astype(_container(bits)), scale, zero_point
+    numbers = _to_fp8(numbers, low, high, save_fp8_to_int8)
+  elif need_gradient:
+    numbers = jnp.clip(pass_through(numbers, jnp.round), low, high)
+  else:
+    if random_rounding:
+      numbers += jax.random.uniform(key, t.shape, minval=-0.5, maxval=0.5)
+    numbers = jnp.clip(jnp.round(numbers), low, high).astype(_container(bits))
+  return numbers, scale, zero_point
 
 
 def nonzero_scale(
@@ -172,6 +151,27 @@ def factorize_weight(
   """
   u, s, vh = jnp.linalg.svd(var, full_matrices=False)
   return u[..., :rank], s[..., :rank, None] * vh[..., :rank, :]
+
+
+def _levels(
+  bits: int, quant_method: str, use_fp: bool
+) -> tuple[int | float, int | float]:
+  if bits < 2:
+    raise ValueError(
+      f'bits must be 2 or more with quant_method={quant_method!r}, got {bits}; '
+      "one bit needs 'bin' or 'bin_norm'"
+    )
+  return get_min_max(bits, use_fp=use_fp)
+
+
+def _bound(
+  t: Array, axes: tuple[int, ...] | None, use_symmetric: bool
+) -> tuple[Array, Array | None]:
+  """Returns the size of the range, and if asymmetric where it starts."""
+  if use_symmetric:
+    return jnp.max(jnp.abs(t), axis=axes, keepdims=True), None
+  smallest = jnp.min(t, axis=axes, keepdims=True)
+  return jnp.max(t, axis=axes, keepdims=True) - smallest, smallest
 
 
 def _binarize(

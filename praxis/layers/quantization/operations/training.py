@@ -39,8 +39,6 @@ def custom_einsum(
   """
   _check(params)
   forward = equations.Equation.parse(eqn).expand(x.ndim, w.ndim)
-  to_x = equations.Equation(forward.out, forward.rhs, forward.lhs)
-  to_w = equations.Equation(forward.lhs, forward.out, forward.rhs)
 
   @jax.custom_vjp
   def product(x: Array, w: Array, key: Array) -> Array:
@@ -58,30 +56,43 @@ def custom_einsum(
     return _cast(result, params), (left, right, key)
 
   def backward(saved: Any, grad: Array) -> tuple[Array, Array, None]:
-    left, right, key = saved
-    rounding_key = key if params.random_rounding_bwd else None
-    grads = []
-    for step, other, letters in (
-      (to_x, right, forward.rhs),
-      (to_w, left, forward.lhs),
-    ):
-      # The scale of the other operand is within the sum: it goes into grad.
-      scaled = _times(
-        grad, forward.out, letters, other[1], params.einsum_output_dtype
-      )
-      bits, cast = params.bits_bwd, params.cast_bits_bwd
-      own = _quantize(scaled, forward.out, step.out, bits, cast, rounding_key)
-      numbers = (other[0], None)
-      pair = (own, numbers) if step is to_x else (numbers, own)
-      result = _multiply(step, *pair, params)
-      result = _times(
-        result, step.out, forward.out, own[1], params.einsum_scale_output_dtype
-      )
-      grads.append(_cast(result, params))
-    return grads[0].astype(x.dtype), grads[1].astype(w.dtype), None
+    x_grad, w_grad = _gradients(forward, saved, grad, params)
+    return x_grad.astype(x.dtype), w_grad.astype(w.dtype), None
 
   product.defvjp(run, backward)
   return product(x, w, prng_key)
+
+
+def _gradients(
+  forward: equations.Equation,
+  saved: tuple[_Operand, _Operand, Array],
+  grad: Array,
+  params: QuantizedTrainingParams,
+) -> list[Array]:
+  """Returns the gradients of both operands."""
+  left, right, key = saved
+  key = key if params.random_rounding_bwd else None
+  to_x = equations.Equation(forward.out, forward.rhs, forward.lhs)
+  to_w = equations.Equation(forward.lhs, forward.out, forward.rhs)
+  grads = []
+  for step, other, letters in (
+    (to_x, right, forward.rhs),
+    (to_w, left, forward.lhs),
+  ):
+    # The scale of the other operand is within the sum: it goes into grad.
+    scaled = _times(
+      grad, forward.out, letters, other[1], params.einsum_output_dtype
+    )
+    bits, cast = params.bits_bwd, params.cast_bits_bwd
+    own = _quantize(scaled, forward.out, step.out, bits, cast, key)
+    numbers = (other[0], None)
+    pair = (own, numbers) if step is to_x else (numbers, own)
+    result = _multiply(step, *pair, params)
+    result = _times(
+      result, step.out, forward.out, own[1], params.einsum_scale_output_dtype
+    )
+    grads.append(_cast(result, params))
+  return grads
 
 
 def _quantize(

@@ -63,29 +63,15 @@ def set_transformer_quantization(
   optimize_clipping_per_channel: bool | None = None,
   **weight_options: Any,
 ) -> None:
-  """Quantises the transformers of a TransformerLm or encoder-decoder.
+  """Quantises the transformers of a model's Config, in place.
 
-  Args:
-    config: what contains them; changed in place.
-    quantization_type: how weights learn to be quantised.
-    mode: what the model is built for.
-    num_bits: bits of a weight.
-    linear_only: whether attentions are left in float.
-    use_symmetric: whether weights have no zero point.
-    rank: if positive, linear layers have two matrices with this in between.
-    weight_quant_only: whether activations are left in float.
-    quantize_self_attention: whether to quantise those projections.
-    quantize_cross_attention: whether to quantise those.
-    quantize_embedding_softmax: whether to quantise shared softmaxes.
-    transposed_embedding_softmax: whether those have the classes first.
-    softmax_only: whether separate embeddings are left in float.
-    quantize_ngrammer_embedding: whether to quantise n-grammers' tables.
-    num_bits_act: bits of an activation; with weight_quant_only=False only.
-    use_symmetric_act: whether activations have no zero point; likewise.
-    skip_transformers: names of transformer layers that are left.
-    optimize_clipping_per_channel: None for False.
-    **weight_options: further fields of WeightQuantizationParams (dtype,
-      block_size, use_int4_packed_weights, vn_scale and so on).
+  Feed-forward layers have weights of `num_bits`, or two of `rank`; attentions
+  too, unless `linear_only`. Shared softmaxes and n-grammers are left in float
+  unless asked for, separate embeddings if `softmax_only`. Activations are
+  quantised with weight_quant_only=False, and then need `num_bits_act` and
+  `use_symmetric_act`. Layers with a name in `skip_transformers` are left.
+  `weight_options` are further fields of WeightQuantizationParams: dtype,
+  block_size, use_int4_packed_weights, vn_scale and so on.
   """
   weight_params = WeightQuantizationParams(
     precision=num_bits,
@@ -140,28 +126,16 @@ def set_transformer_mixed_precision_quantization(
   not say is the default.
   """
   bits = num_bits or {}
+  settings = {
+    'use_symmetric': (use_symmetric or {}, default_use_symmetric),
+    'dtype': (dtype or {}, default_dtype),
+    'block_size': (sub_channel_blocksize or {}, default_sub_channel_blocksize),
+  }
 
-  def params_of(
-    part: TransformerLayer, act_part: TransformerLayer | None = None
-  ) -> QuantizationParams:
-    storage = (dtype or {}).get(part, default_dtype)
-    symmetric = use_symmetric or {}
-    weight = WeightQuantizationParams(
-      precision=bits[part],
-      use_symmetric=symmetric.get(part, default_use_symmetric),
-      dtype=storage,
-      use_int4_packed_weights=storage != jnp.int4,
-      block_size=(sub_channel_blocksize or {}).get(
-        part, default_sub_channel_blocksize
-      ),
+  def params_of(part: TransformerLayer, act: Any = None) -> QuantizationParams:
+    return QuantizationParams(
+      quantization_type, mode, *_part_params(bits, settings, part, act)
     )
-    act = None
-    if act_part in bits:
-      act = ActQuantizationParams(
-        precision=bits[act_part],
-        symmetric=symmetric.get(act_part, default_use_symmetric),
-      )
-    return QuantizationParams(quantization_type, mode, act, weight)
 
   part = TransformerLayer
   for template in utils.find_target_tpl(config, transformers.Transformer):
@@ -228,6 +202,29 @@ def _act_params(
   if weight_quant_only:
     return None
   return ActQuantizationParams(precision=num_bits, symmetric=use_symmetric)
+
+
+def _part_params(
+  bits: Mapping[TransformerLayer, int],
+  settings: Mapping[str, tuple[Mapping[TransformerLayer, Any], Any]],
+  part: TransformerLayer,
+  act_part: TransformerLayer | None,
+) -> tuple[ActQuantizationParams | None, WeightQuantizationParams]:
+  """Returns how activations and weights of a part are quantised."""
+
+  def setting(name: str, part: TransformerLayer) -> Any:
+    values, default = settings[name]
+    return values.get(part, default)
+
+  weight = WeightQuantizationParams(
+    precision=bits[part],
+    use_int4_packed_weights=setting('dtype', part) != jnp.int4,
+    **{name: setting(name, part) for name in settings},
+  )
+  if act_part not in bits:
+    return None, weight
+  symmetric = setting('use_symmetric', act_part)
+  return ActQuantizationParams(bits[act_part], symmetric=symmetric), weight
 
 
 def _quantize_embeddings(

@@ -147,8 +147,17 @@ def _step(w, axes, weight):
   return bound / (2**bits - 1) / 2
 
 
-@pytest.mark.parametrize('weight', _WEIGHTS)
-@pytest.mark.parametrize('name', ['Linear', 'Projection', 'Output', 'Combined'])
+@pytest.mark.parametrize(
+  ('name', 'weight'),
+  [
+    *(('Linear', weight) for weight in _WEIGHTS),
+    ('Projection', 'int4'),
+    ('Output', 'asymmetric'),
+    ('Output', 'int4'),
+    ('Combined', 'asymmetric'),
+    ('Combined', 'int4'),
+  ],
+)
 def test_what_is_materialised_gives_nearly_the_same(name, weight):
   _check(name, _WEIGHTS[weight])
 
@@ -248,8 +257,16 @@ def test_scales_are_split_as_the_channels_are(name):
   assert got == PartitionSpec(*scale)
 
 
-@pytest.mark.parametrize('kind', ['fq', 'aqt', 'fq_vn'])
-@pytest.mark.parametrize('name', ['Linear', 'Projection', 'Combined'])
+@pytest.mark.parametrize(
+  ('name', 'kind'),
+  [
+    ('Linear', 'fq'),
+    ('Linear', 'aqt'),
+    ('Projection', 'fq_vn'),
+    ('Combined', 'fq'),
+    ('Combined', 'aqt'),
+  ],
+)
 def test_layers_train_as_they_will_be_served(name, kind):
   cls, fields, x, key, axes, _ = _LAYERS[name]
   weight = {'vn_scale': 0.01} if kind == 'fq_vn' else {}
@@ -314,7 +331,7 @@ def test_two_matrices_of_low_rank_are_both_quantised():
   np.testing.assert_allclose(got, want, atol=0.1)
 
 
-@pytest.mark.parametrize('order', [None, 'pre', 'mid', 'post'])
+@pytest.mark.parametrize('order', ['pre', 'post'])
 def test_low_rank_residuals(order):
   cfg = linears.LinearLoRA.config(
     **_DIMS,
