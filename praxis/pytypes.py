@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from jaxtyping import Float, Int, Shaped
 
 from praxis.nested_map import NestedMap as NestedMap
 
@@ -39,3 +40,38 @@ Metrics = NestedMap
 
 # What one value in a summary may be.
 SummaryValue = Any
+SummaryDict = NestedMap | dict[str, JTensor]
+
+PyTree = Any
+PyTreeDef = jax.tree_util.PyTreeDef
+DotGeneralT = Callable[..., JTensor]
+# (logical axis, mesh axis or None) pairs.
+LogicalAxisRules = Sequence[tuple[str, str | None]]
+
+
+class _OneOf(type):
+  """Makes `isinstance` ask for any of a class's `types`."""
+
+  types: tuple[Any, ...] = ()
+
+  def __instancecheck__(cls, value: Any) -> bool:
+    return isinstance(value, cls.types)
+
+
+class JaxArrayT(metaclass=_OneOf):
+  """An array of JAX, or its shape and dtype."""
+
+  types = (jax.Array, jax.ShapeDtypeStruct)
+
+
+class ArrayT(metaclass=_OneOf):
+  """An array of JAX or numpy, or its shape and dtype."""
+
+  types = (JaxArrayT, np.ndarray)
+
+
+AnyJaxArray = Shaped[JaxArrayT, '...']
+AnyNPArray = Shaped[np.ndarray, '...']
+AnyArray = Shaped[ArrayT, '...']
+AnyFloatArray = Float[ArrayT, '...']
+AnyIntArray = Int[ArrayT, '...']

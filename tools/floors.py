@@ -9,17 +9,29 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
   (
     'core',
     (
+      'praxis.asserts',
       'praxis.base_hyperparams',
       'praxis.fiddle_tags',
+      'praxis.lazy_loader',
+      'praxis.metric_utils',
       'praxis.nested_map',
       'praxis.pax_fiddle',
       'praxis.py_utils',
       'praxis.pytypes',
       'praxis.struct_text',
+      'praxis.trees',
     ),
   ),
   ('kernels', ('praxis.kernels',)),
-  ('base', ('praxis.base_input', 'praxis.base_layer', 'praxis.base_model')),
+  (
+    'base',
+    (
+      'praxis.base_input',
+      'praxis.base_layer',
+      'praxis.base_model',
+      'praxis.flax_utils',
+    ),
+  ),
   (
     'layers',
     (

@@ -144,7 +144,8 @@ class Repeat(decode_states.HoldsDecodeStates):
     def body(sub: nn.Module, carry: Any, x: Any) -> tuple[Any, Any]:
       method = method_factory(sub)
       if self.positional_args_as_scan_carry:
-        carry = tuple(method(*carry, **x, **kwargs))
+        output = method(*carry, **x, **kwargs)
+        carry = output if isinstance(output, tuple) else (output,)
         return carry, carry[0] if keeps_outputs else ()
       output = method(carry, *args, **x, **kwargs)
       return output, output if keeps_outputs else ()

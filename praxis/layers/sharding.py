@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shardings derived by equations: `'btd->b[t]d'` moves axes by letter.
+
+On the right `?` leaves a dimension to the compiler, and dimensions in brackets
+are there in some arrays only. Axes are those of the mesh of `jax.set_mesh`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+import jax
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Shaped
+
+from praxis import base_layer
+
+DimSharding = str | Sequence[str] | None
+Sharding = Sequence[DimSharding] | None
+
+
+def derive(s: Sharding, eqn: str) -> Sharding:
+  """Returns the sharding that follows: ('x', 'y') by `ab->cba` is (None, y, x).
+
+  Raises:
+    ValueError: the equation has not one arrow, or not one letter on its left
+      for each dimension of `s`.
+  """
+  if s is None:
+    return None
+  original, derived = _sides(s, eqn)
+  return tuple(s[original.index(d)] if d in original else None for d in derived)
+
+
+def shard(
+  x: Shaped[Array, '...'], s: Sharding, eqn: str | None = None
+) -> Shaped[Array, '...']:
+  """Returns `x` constrained to a sharding, or to what `eqn` derives of it.
+
+  Without a sharding or a mesh, `x` as it is.
+
+  Raises:
+    ValueError: the equation does not fit `s`, or the rank of `x`.
+  """
+  if s is None or jax.sharding.get_abstract_mesh().empty:
+    return x
+  spec = list(s)
+  if eqn is not None:
+    original, derived = _sides(s, eqn)
+    letters = _present(derived, x.ndim, eqn)
+    spec = [
+      PartitionSpec.UNCONSTRAINED if letter == '?' else axes
+      for letter, axes in zip(
+        letters, derive(s, f'{original}->{letters}'), strict=True
+      )
+    ]
+  if len(spec) != x.ndim:
+    raise ValueError(
+      f'a sharding of shape {x.shape} must have {x.ndim} entries, got {spec}'
+    )
+  spec = PartitionSpec(*(tuple(e) if isinstance(e, list) else e for e in spec))
+  return jax.lax.with_sharding_constraint(
+    x, base_layer.maybe_transpose_mesh_axes(spec)
+  )
+
+
+def get_dim_sharding(s: Sharding, dim: int) -> DimSharding:
+  """Returns what splits one dimension, None without a sharding."""
+  return None if s is None else s[dim]
+
+
+def shard_one_dim(
+  x: Shaped[Array, '...'], s: DimSharding, dim: int
+) -> Shaped[Array, '...']:
+  """Returns `x` with one dimension split, the others left to the compiler."""
+  dim %= x.ndim
+  return shard(x, (s,), 'd->' + '?' * dim + 'd' + '?' * (x.ndim - dim - 1))
+
+
+def num_shards_on_dim(dim_sharding: DimSharding) -> int:
+  """Returns into how many parts the mesh splits; unknown axes count as one."""
+  if dim_sharding is None:
+    return 1
+  axes = [dim_sharding] if isinstance(dim_sharding, str) else dim_sharding
+  names = base_layer.cur_jax_context().hparams.mesh_axes_transpose
+  sizes = dict(jax.sharding.get_abstract_mesh().shape)
+  return math.prod(
+    sizes.get(base_layer.transpose_one_axis(axis, names), 1) for axis in axes
+  )
+
+
+def _sides(s: Sequence[DimSharding], eqn: str) -> tuple[str, str]:
+  sides = eqn.replace(' ', '').split('->')
+  if len(sides) != 2 or len(sides[0]) != len(s):
+    raise ValueError(
+      f"eqn must read 'original->derived' with a letter for each of {list(s)} "
+      f'on its left, got {eqn!r}'
+    )
+  return sides[0], sides[1]
+
+
+def _present(derived: str, ndim: int, eqn: str) -> str:
+  """Returns the letters of an array of some rank, with or without brackets."""
+  without = re.sub(r'\[.*\]', '', derived)
+  for letters in (without, derived.replace('[', '').replace(']', '')):
+    if len(letters) == ndim:
+      return letters
+  raise ValueError(f'eqn {eqn!r} does not fit an array of {ndim} dimensions')

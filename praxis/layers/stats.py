@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics of activations, for monitoring."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Shaped
+
+from praxis.nested_map import NestedMap
+
+
+def compute_stats(
+  inputs: Shaped[Array, '*shape'], padding: Shaped[Array, '...'] | None = None
+) -> NestedMap:
+  """Returns mean_v, std_v and max_v (of the size) over what is not padding.
+
+  They are float32 scalars. `padding` is 1 where `inputs` does not count, and
+  of the same rank; its dimensions of size 1 are broadcast.
+  """
+  inputs = inputs.astype(jnp.float32)
+  if padding is None:
+    padding = jnp.zeros([1] * inputs.ndim)
+  if padding.ndim != inputs.ndim:
+    raise ValueError(
+      f'padding must have the rank of inputs {inputs.shape}, got '
+      f'{padding.shape}; add dimensions of size 1'
+    )
+  mask = jnp.broadcast_to(1.0 - padding, inputs.shape).astype(jnp.float32)
+  count = jnp.maximum(1.0, jnp.sum(mask))
+  mean = jnp.sum(inputs * mask) / count
+  variance = jnp.sum(jnp.square((inputs - mean) * mask)) / count
+  return NestedMap(
+    mean_v=mean, std_v=jnp.sqrt(variance), max_v=jnp.max(jnp.abs(inputs * mask))
+  )

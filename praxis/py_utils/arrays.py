@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arithmetic that many layers need: casts, masks, norms, shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Shaped
+
+from praxis.pytypes import JTensor, Nested
+
+
+def get_large_negative_number(dtype: jnp.dtype) -> JTensor:
+  """Returns -0.7 times the largest number of `dtype`: hides, yet never nan."""
+  info = jnp.finfo if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo
+  return jnp.asarray(-0.7 * info(dtype).max, dtype=dtype)
+
+
+def apply_mask_to_logits(
+  logits: Float[Array, '...'], mask: Float[Array, '...']
+) -> Float[Array, '...']:
+  """Returns logits, the large negative number where `mask` is about that."""
+  hidden = get_large_negative_number(logits.dtype)
+  return jnp.where(mask >= hidden * 0.5, logits, hidden)
+
+
+def maybe_cast_float(x: Nested[JTensor], dtype: jnp.dtype) -> Nested[JTensor]:
+  """Returns `x` with its floating point leaves in `dtype`, others as is."""
+
+  def cast(leaf: Any) -> Any:
+    if not hasattr(leaf, 'dtype') or leaf.dtype == dtype:
+      return leaf
+    return (
+      leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+    )
+
+  return jax.tree.map(cast, x)
+
+
+def l2_normalize(
+  x: Float[Array, '*shape'],
+  axis: int | Sequence[int] = -1,
+  epsilon: float = 1e-12,
+) -> Float[Array, '*shape']:
+  """Returns x / sqrt(sum(x^2) + epsilon), summed along `axis`."""
+  axes = axis if isinstance(axis, int) else tuple(axis)
+  return x / jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True) + epsilon)
+
+
+def pad_or_trim_to(
+  x: Shaped[Array, '...'] | None, shape: Sequence[int], pad_val: float = 0
+) -> Shaped[Array, '...'] | None:
+  """Returns `x` cut, or filled up with `pad_val`, at the end of each axis."""
+  if x is None:
+    return None
+  if x.ndim != len(shape):
+    raise ValueError(
+      f'pad_or_trim_to wants a shape of {x.ndim} dimensions like that of x, '
+      f'{x.shape}, got {tuple(shape)}'
+    )
+  padding = [
+    (0, max(0, want - got)) for got, want in zip(x.shape, shape, strict=True)
+  ]
+  padded = jnp.pad(x, padding, constant_values=pad_val)
+  return jax.lax.slice(padded, [0] * x.ndim, shape)
+
+
+def reshape_with_outer_batch_size(
+  array: Shaped[Array, 'B ...'], outer_bs: int
+) -> Shaped[Array, 'outer inner ...']:
+  """Returns [B, ...] as [outer_bs, B / outer_bs, ...]."""
+  if outer_bs < 1 or len(array) < outer_bs or len(array) % outer_bs:
+    raise ValueError(
+      f'outer_bs should be a factor of the batch size {len(array)}, got '
+      f'{outer_bs}'
+    )
+  return array.reshape(outer_bs, -1, *array.shape[1:])
+
+
+def combine_inner_and_outer_batches(
+  array: Shaped[Array, 'outer inner ...'],
+) -> Shaped[Array, 'B ...']:
+  """Returns [outer, inner, ...] as [outer * inner, ...]."""
+  return array.reshape(-1, *array.shape[2:])
