@@ -59,6 +59,7 @@ class Search:
       )
 
   def first_state(self) -> NestedMap:
+    """Returns the state that the loop starts with."""
     batch, columns = self.prefix_ids.shape
     beam, length = self.hparams.beam_size, columns + self._max_steps()
     shape = (batch, beam, length)
@@ -94,6 +95,7 @@ class Search:
     steps.transform(model, states.batch_broadcast_state_fn(beam))
 
   def __call__(self, model: Any, state: NestedMap) -> NestedMap:
+    """Returns the state after one more token of every hypothesis."""
     state = NestedMap(state)
     batch, beam = state.hyp_scores.shape
     ids = state.output_ids[:, :, state.step].reshape(-1)

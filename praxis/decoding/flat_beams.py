@@ -129,6 +129,7 @@ class FlatSearch:
   dtype: jax.typing.DTypeLike = jnp.float32
 
   def first_state(self) -> NestedMap:
+    """Returns the state that the loop starts with."""
     beam, length = self.hparams.beam_size, self._max_steps() + 1
     state = init_loop_var(self.prefix_ids, beam, length, self.dtype)
     shape = state.hyp_scores.shape
@@ -146,6 +147,7 @@ class FlatSearch:
     self.steps.transform(model, states.pad_state_fn(room))
 
   def __call__(self, model: Any, state: NestedMap) -> NestedMap:
+    """Returns the state after one more token of every hypothesis."""
     state = NestedMap(state)
     step = state.step + 1
     ids = state.output_ids[state.step]

@@ -60,6 +60,7 @@ class Steps:
     return extend_step(model, ids, segment_pos, state).astype(jnp.float32)
 
   def transform(self, model: Any, fn: states.StateFn) -> None:
+    """Replaces every state of the model, if it has any."""
     if self.transform_state is not None:
       self.transform_state(model, fn)
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from praxis import base_input, base_layer, base_model
+from praxis import base_layer, base_model
 from praxis.decoding import (
   alignment,
   beams,
@@ -94,7 +94,7 @@ class LanguageDecoding(base_model.BaseModel):
     return metrics, NestedMap(**{**input_batch, **result}), NestedMap()
 
   def process_decode_out(
-    self, input_obj: base_input.BaseInput, decode_out: NestedMap
+    self, input_obj: Any, decode_out: NestedMap
   ) -> base_model.ProcessDecodeOut:
     """Returns the texts that `input_obj` makes of decoded ids, by prompt."""
     return decode_output.process(input_obj, decode_out)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from praxis import base_input, base_model
+from praxis import base_model
 from praxis.decoding import alignment, beams, loop, requests, sampling
 from praxis.decoding.hparams import (
   BeamSearchHParams,
@@ -49,7 +49,7 @@ class SequenceDecoding(base_model.BaseModel):
     return metrics, NestedMap(**{**input_batch, **result}), NestedMap()
 
   def process_decode_out(
-    self, input_obj: base_input.BaseInput, decode_out: NestedMap
+    self, input_obj: Any, decode_out: NestedMap
   ) -> base_model.ProcessDecodeOut:
     """Returns ({'decode_length'}, a (source, result) pair by example, {}).
 

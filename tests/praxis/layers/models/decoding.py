@@ -43,6 +43,7 @@ def config(kind='stacked', **fields):
       mdl_axis='mdl',
       ici_mesh_shape=[1, 1, 1],
       mesh_axis_names=['replica', 'data', 'mdl'],
+      training_optimized=True,
     )
   if 'repeated' in kind:
     block.num_layers = 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.praxis.layers.models import decoding
+from tests.praxis.layers.models import continuous_batching_test, decoding
 
 
 @pytest.mark.parametrize('at_once', [True, False])
@@ -29,3 +29,7 @@ def test_samples_may_share_the_cache_of_their_prompt(kind):
 @pytest.mark.parametrize('kind', ['stacked', 'repeated scanned'])
 def test_beam_searches_agree(kind):
   decoding.check_beams(kind)
+
+
+def test_requests_get_what_they_would_get_alone():
+  continuous_batching_test.check_requests('stacked')
