@@ -106,13 +106,19 @@ def test_files_are_short():
   )
 
 
+def lines_of(node: ast.FunctionDef) -> int:
+  """Lines of what a function does: neither signature nor docstring."""
+  body = node.body[ast.get_docstring(node) is not None :]
+  return node.end_lineno - body[0].lineno + 1 if body else 0
+
+
 def test_functions_are_short():
   check_none(
     [
       f'{path}:{node.lineno}: {node.name} is longer than {MAX_FUNCTION_LINES}'
       for path in sources()
       for node in functions_of(path)
-      if node.end_lineno - node.lineno >= MAX_FUNCTION_LINES
+      if lines_of(node) > MAX_FUNCTION_LINES
     ]
   )
 
@@ -124,10 +130,14 @@ def positional(node: ast.FunctionDef) -> list[str]:
 
 # Public signatures that upstream's users call by keyword.
 WIDE = {
+  'GlamUniTransformerLmHParams',
+  'GrokStackedTransformerHParams',
+  'GrokUniTransformerLmHParams',
   '__call__',
   'abstract_init_with_metadata',
   'aqt_einsum',
   'beam_search',
+  'between',
   'build_vision_transformer_hparams_for_test',
   'compute_attention_masks_for_fprop',
   'compute_eval_metrics_helper',
@@ -139,6 +149,7 @@ WIDE = {
   'for_diffusion',
   'for_transformer',
   'fprop',
+  'fprop_with_encoder_output',
   'mixed_precision_for_transformer',
   'quantize_attention_layer_weights',
   'quantize_transformer_layer_weights',

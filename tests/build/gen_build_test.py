@@ -111,7 +111,8 @@ def test_an_import_that_is_not_locked_is_named(tmp_path):
 
 def test_labels_are_sorted_as_buildifier_does():
   labels = ['@pypi//jax', '//a/b', '//a:c', ':z', '//a/b:d', '@pypi//absl_py']
-  text = build_text.render('x', [build_text.gathered('y', labels)], [], '')
+  rule = build_text.gathered('y', labels, testonly=False)
+  text = build_text.render('x', [rule], [], '')
   listed = text.split('deps = [')[1].split(']')[0]
   assert [row.strip(' ",') for row in listed.strip().splitlines()] == [
     ':z',
