@@ -42,7 +42,11 @@ _NAMES = {
   ),
   'losses': 'BiTemperedLoss',
   'mobilenet': 'MobileNet',
-  'models': 'ClassificationMLPModel LanguageModel',
+  'models': (
+    'BertModel ClassificationMLPModel ClassificationModel LanguageModel '
+    'LanguageModelContinuousBatching LanguageModelDPO SequenceModel '
+    'SequenceModelDPO'
+  ),
   'ngrammer': 'Ngrammer VQNgrammer VectorQuantization get_bigram_ids',
   'normalizations': (
     'BaseNormalization BatchNorm GroupNorm IdentityNorm LayerNorm RmsNorm '

@@ -1,45 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models: networks with their losses, metrics and generation."""
 
-from praxis.decoding.hparams import template_has_type as template_has_type
-from praxis.layers.models.classification_mlp import (
-  ClassificationMLPModel as ClassificationMLPModel,
-)
+from praxis.decoding.hparams import template_has_type
+from praxis.layers.models.bert_model import BertModel
+from praxis.layers.models.classification_mlp import ClassificationMLPModel
+from praxis.layers.models.classification_model import ClassificationModel
 from praxis.layers.models.continuous_batching import (
-  LanguageModelContinuousBatching as LanguageModelContinuousBatching,
+  LanguageModelContinuousBatching,
 )
 from praxis.layers.models.dpo import (
-  LanguageModelDPO as LanguageModelDPO,
-)
-from praxis.layers.models.dpo import (
-  SequenceModelDPO as SequenceModelDPO,
-)
-from praxis.layers.models.dpo import (
-  add_hist as add_hist,
-)
-from praxis.layers.models.dpo import (
-  compute_dpo_loss_helper as compute_dpo_loss_helper,
+  LanguageModelDPO,
+  SequenceModelDPO,
+  add_hist,
+  compute_dpo_loss_helper,
 )
 from praxis.layers.models.dpo_examples import (
-  DPOExample as DPOExample,
+  DPOExample,
+  DPOExampleHalf,
+  DPOExampleHalfSeq2Seq,
+  DPOExampleSeq2Seq,
+  Labels,
 )
-from praxis.layers.models.dpo_examples import (
-  DPOExampleHalf as DPOExampleHalf,
-)
-from praxis.layers.models.dpo_examples import (
-  DPOExampleHalfSeq2Seq as DPOExampleHalfSeq2Seq,
-)
-from praxis.layers.models.dpo_examples import (
-  DPOExampleSeq2Seq as DPOExampleSeq2Seq,
-)
-from praxis.layers.models.dpo_examples import (
-  Labels as Labels,
-)
-from praxis.layers.models.language_model import LanguageModel as LanguageModel
-from praxis.layers.models.sequence_model import SequenceModel as SequenceModel
-from praxis.layers.models.xent_metrics import (
-  compute_xent_loss_helper as compute_xent_loss_helper,
-)
-from praxis.layers.transformer_models import (
-  LanguageModelType as LanguageModelType,
-)
+from praxis.layers.models.language_model import LanguageModel
+from praxis.layers.models.sequence_model import SequenceModel
+from praxis.layers.models.xent_metrics import compute_xent_loss_helper
+from praxis.layers.transformer_models import LanguageModelType
+
+__all__ = [
+  'BertModel',
+  'ClassificationMLPModel',
+  'ClassificationModel',
+  'DPOExample',
+  'DPOExampleHalf',
+  'DPOExampleHalfSeq2Seq',
+  'DPOExampleSeq2Seq',
+  'Labels',
+  'LanguageModel',
+  'LanguageModelContinuousBatching',
+  'LanguageModelDPO',
+  'LanguageModelType',
+  'SequenceModel',
+  'SequenceModelDPO',
+  'add_hist',
+  'compute_dpo_loss_helper',
+  'compute_xent_loss_helper',
+  'template_has_type',
+]

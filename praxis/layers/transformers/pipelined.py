@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle, pytypes
@@ -13,6 +15,11 @@ from praxis.layers.transformers import stacked
 AutodiffCheckpointType = checkpoint_policy_lib.AutodiffCheckpointType
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 SplitDimsMapping = pytypes.SplitDimsMapping
+
+_NO_STEPS = (
+  'a PipelinedTransformer has no decoding steps; load its checkpoint into a '
+  'PipelineCompatibleStackedTransformerRepeated'
+)
 
 
 class PipelinedTransformer(base_layer.BaseLayer):
@@ -78,6 +85,22 @@ class PipelinedTransformer(base_layer.BaseLayer):
     )
     split = self.activation_split_dims_mapping.final_out
     return base_layer.maybe_shard(outputs, split, self.mesh_axis_names)
+
+  def init_states(self, *args: Any, **kwargs: Any) -> None:
+    """Raises NotImplementedError: a pipeline does not decode."""
+    raise NotImplementedError(_NO_STEPS)
+
+  def extend_step(
+    self,
+    inputs: Float[Array, 'B *L D'],
+    *,
+    time_step: Int[Array, ''] | int,
+    segment_pos: Int[Array, 'B *L'] | None = None,
+    cross_paddings: Num[Array, 'B C'] | None = None,
+    cross_segment_mask: Float[Array, '#B 1 C'] | None = None,
+  ) -> Float[Array, 'B *L D']:
+    """Raises NotImplementedError: a pipeline does not decode."""
+    raise NotImplementedError(_NO_STEPS)
 
   def _pipeline(self) -> LayerTpl:
     layer = pax_fiddle.Config(pipeline.LayerwiseShardablePipelined)

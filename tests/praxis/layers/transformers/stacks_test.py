@@ -354,6 +354,12 @@ def test_steps_do_not_see_what_is_before_their_segment():
   np.testing.assert_allclose(got, want[:, 2:], atol=5e-6)
 
 
+def test_a_pipeline_has_no_steps():
+  layer = _pipelined().set(name='layer').Instantiate()
+  with pytest.raises(NotImplementedError, match='PipelineCompatible'):
+    layer.apply({}, jnp.zeros((_B, _D)), time_step=0, method='extend_step')
+
+
 def test_a_pipeline_decodes_as_a_repeat():
   args, kwargs = _call()
   pipelined = _pipelined(repeats=2, num_pipeline_microbatches=4)
