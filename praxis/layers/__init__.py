@@ -30,6 +30,7 @@ _NAMES = {
   'convolutions': (
     'Conv2D ConvBNAct ConvBNActWithPadding DepthwiseConv1D LightConv1D'
   ),
+  'einsum': 'Einsum',
   'embedding_softmax': (
     'Embedding FullSoftmax GShardSharedEmbeddingSoftmax PositionalEmbedding '
     'PositionalEmbedding2D SharedEmbeddingSoftmax SigmoidCrossEntropy '
@@ -62,6 +63,7 @@ _NAMES = {
   'rnn_cell': 'CifgLstmCellSimple LayerNormalizedLstmCellSimple LstmCellSimple',
   'ssm': 'SSM',
   'ssm_transformers': 'SSMGated SSMTransformer',
+  'sequential': 'Sequential',
   'spectrum_augmenter': 'SpectrumAugmenter',
   'stochastics': 'Dropout StochasticResidual',
   'transformer_models': (
