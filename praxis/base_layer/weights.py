@@ -140,6 +140,12 @@ def init_var(
   Raises:
     ValueError: the initialiser does not fit; `var_full_name` says where.
   """
+  if var_p.init is None:
+    raise ValueError(
+      f'{var_full_name or "a weight"} of shape {tuple(var_p.shape)} declares '
+      'no init, as those of wrapped flax modules; take its value from '
+      'layer.init'
+    )
   try:
     return initializers.sample(
       var_p.init, prng_key, var_p.shape, var_p.dtype, _fans(var_p)

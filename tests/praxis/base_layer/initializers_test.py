@@ -125,3 +125,9 @@ def test_a_config_with_an_initializer_survives_json():
 def test_unknown_kind():
   with pytest.raises(ValueError, match="unknown WeightInit method 'magic'"):
     draw(WeightInit('magic', 1.0))
+
+
+def test_a_weight_without_init_is_refused_by_name():
+  hparams = WeightHParams(shape=[2], dtype=jnp.float32)
+  with pytest.raises(ValueError, match='layer/w of shape .2,. declares no'):
+    base_layer.init_var(hparams, jax.random.key(0), 'layer/w')
