@@ -35,6 +35,7 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
   (
     'layers',
     (
+      'praxis.gshard_utils',
       'praxis.layers',
       'praxis.optimizer_prefix_vectorization',
       'praxis.optimizers',
