@@ -66,7 +66,9 @@ def _annotated(
   model: Any, variables: dict[str, Any], pspecs: Nested[PartitionSpec]
 ) -> dict[str, Any]:
   def shard(spec: PartitionSpec, x: jax.Array) -> jax.Array:
-    return base_layer.maybe_shard(x, list(spec), model.mesh_axis_names)
+    # A spec says nothing of trailing dimensions that are not split.
+    split = [*spec, *[None] * (x.ndim - len(spec))]
+    return base_layer.maybe_shard(x, split, model.mesh_axis_names)
 
   is_spec = lambda x: isinstance(x, PartitionSpec)
   collections = (base_layer.PARAMS, base_layer.NON_TRAINABLE)

@@ -133,7 +133,8 @@ def test_the_loop_may_be_sharded_otherwise():
     decode_loop_mesh_axes_transpose={'data': 'mdl', 'mdl': 'data'},
   )
   names = 'replica', 'data', 'mdl'
-  with jax.set_mesh(jax.make_mesh((1, 1, 1), names)):
+  devices = np.asarray(jax.devices()[:1]).reshape(1, 1, 1)
+  with jax.set_mesh(jax.sharding.Mesh(devices, names)):
     _, out = decoding.decode('sharded', hparams, batch)
   decoding.check_scores(out, 'sharded', greedy=True)
 
