@@ -11,7 +11,7 @@ import pytest
 
 from praxis import pax_fiddle
 from praxis.layers.video import enc_dec_3dcnn
-from tests.praxis.layers.convolutions.conv_test import convolve
+from tests.praxis.layers.convolutions.loops import convolve
 from tests.praxis.layers.running import build, jit, normal, run
 
 _NORM = pax_fiddle.Config(enc_dec_3dcnn.GroupNormSpatial, num_groups=2)
