@@ -29,8 +29,8 @@ def test_loss_is_a_cross_entropy_with_gradients():
   w = params['softmax']['logits_ffn']['linear']['w']
   hidden = w.T[np.asarray(ids)]
   for i in range(2):
-    layer_w = params['mlp_layers'][f'mlp_layers_{i}']['linear']['w']
-    layer_b = params['mlp_layers'][f'mlp_layers_{i}']['bias']['b']
+    layer_w = params['mlp_layers_0'][f'mlp_layers_{i}']['linear']['w']
+    layer_b = params['mlp_layers_0'][f'mlp_layers_{i}']['bias']['b']
     hidden = np.maximum(hidden @ layer_w + layer_b, 0)
   logits = hidden @ w + params['softmax']['logits_ffn']['bias']['b']
   log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
