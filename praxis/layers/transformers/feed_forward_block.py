@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import activations, normalizations, stochastics
-from praxis.layers.transformers import residual
+from praxis.layers.transformers import reports, residual
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field
@@ -100,13 +100,13 @@ class FeedForwardBlock(base_layer.BaseLayer):
       visible = (1 - paddings).astype(inputs.dtype)[..., None]
       if self.apply_padding_first:
         inputs = inputs * visible
-    self._report('input_rms', lambda: residual.rms(inputs))
+    self._report('input_rms', lambda: reports.rms(inputs))
     normed = residual.norm_before(self, inputs, paddings)
     self._report_norm('input_norm_rms', normed, inputs)
     outputs = self._transform(normed, paddings, segment_ids)
     if visible is not None and self._hides_outputs():
       outputs = outputs * visible
-    self._report('output_rms', lambda: residual.rms(outputs))
+    self._report('output_rms', lambda: reports.rms(outputs))
     branch = residual.norm_after(self, outputs, paddings)
     self._report_norm('output_norm_rms', branch, outputs)
     return inputs, self.residual_dropout(branch)
@@ -121,7 +121,7 @@ class FeedForwardBlock(base_layer.BaseLayer):
     results = self._add(inputs, branch) if self.add_skip_connection else branch
     results = residual.norm_skip(self, results, paddings)
     if results.shape == inputs.shape:
-      cosine = lambda: residual.cosine(inputs, results)
+      cosine = lambda: reports.cosine(inputs, results)
       self._report('output_rel_cos', cosine)
     return results
 
@@ -150,11 +150,11 @@ class FeedForwardBlock(base_layer.BaseLayer):
   def _report_norm(self, name: str, normed: Array, before: Array) -> None:
     """Adds a summary of what a norm made of `before`, if there is one."""
     if normed is not before:
-      self._report(name, lambda: residual.rms(normed))
+      self._report(name, lambda: reports.rms(normed))
 
   def _report(self, name: str, value: Callable[[], Array]) -> None:
     """Adds a summary for the curious."""
-    self.add_summary(name, value, verbosity=residual.VERBOSITY)
+    reports.report(self, name, value)
 
   def _check_positive(self, *names: str) -> None:
     for name in names:
@@ -168,4 +168,4 @@ def visible_rms(
   """Returns the root mean square, padding counted as zeros."""
   if paddings is not None:
     x = x * (1 - paddings).astype(x.dtype)[..., jnp.newaxis]
-  return residual.rms(x)
+  return reports.rms(x)

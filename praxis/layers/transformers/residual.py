@@ -11,8 +11,6 @@ With f the block and x its input, the policies are
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from praxis import base_layer, pax_fiddle
@@ -21,8 +19,6 @@ from praxis.layers import stochastics
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 NORM_POLICIES = ('pre', 'post', 'post_skip', 'primer_hybrid')
-# Of the summaries of what flows through blocks.
-VERBOSITY = 4
 
 
 def check_norm_policy(policy: str) -> None:
@@ -97,16 +93,3 @@ def droppath(prob: float, residual_weight: float = 1.0) -> LayerTpl:
     residual_weight=residual_weight,
     survival_prob=1.0 - prob,
   )
-
-
-def rms(x: Float[Array, '...']) -> Float[Array, '']:
-  """Returns the root of the mean square."""
-  return jnp.sqrt(jnp.mean(jnp.square(x.astype(jnp.float32))))
-
-
-def cosine(x: Float[Array, '... D'], y: Float[Array, '... D']) -> Array:
-  """Returns the mean cosine between vectors; with one that is 0, 0."""
-  x, y = x.astype(jnp.float32), y.astype(jnp.float32)
-  squares = jnp.sum(x * x, axis=-1) * jnp.sum(y * y, axis=-1)
-  inverse = jax.lax.rsqrt(jnp.where(squares > 0, squares, 1.0))
-  return jnp.mean(jnp.sum(x * y, axis=-1) * inverse)

@@ -16,7 +16,7 @@ from praxis.layers import (
   normalizations,
   stochastics,
 )
-from praxis.layers.transformers import feed_forward, residual
+from praxis.layers.transformers import feed_forward, reports, residual
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 NestedMap = py_utils.NestedMap
@@ -107,11 +107,12 @@ class Transformer(decode_states.HoldsDecodeStates):
         x, cross_inputs, cross_inputs, cross_attention_mask
       )
 
+    reports.report_inputs(self, inputs, paddings)
     probs = NestedMap()
     outputs, probs.self_atten = self._block(attend, inputs, paddings)
     if self._attends_cross(cross_inputs):
       outputs, probs.cross_atten = self._block(
-        attend_cross, outputs, paddings, 'cross_layer_norm'
+        attend_cross, outputs, paddings, 'cross_'
       )
     outputs = self._feed(inputs, outputs, paddings, segment_ids)
     return checkpoint_name(outputs, 'transformer_layer_out'), probs
@@ -152,7 +153,7 @@ class Transformer(decode_states.HoldsDecodeStates):
 
     outputs, _ = self._block(attend, inputs, None)
     if self._attends_cross(cross_attention_mask):
-      outputs, _ = self._block(attend_cross, outputs, None, 'cross_layer_norm')
+      outputs, _ = self._block(attend_cross, outputs, None, 'cross_')
     return self._feed_step(inputs, outputs, time_step)
 
   def decoding_sequence_length(self) -> int:
@@ -231,17 +232,27 @@ class Transformer(decode_states.HoldsDecodeStates):
     attend: Callable[[Array], tuple[Array, Array | None]],
     inputs: Float[Array, 'B *L D'],
     paddings: Num[Array, 'B *L'] | None,
-    norm: str = 'layer_norm',
+    prefix: str = '',
   ) -> tuple[Float[Array, 'B *L D'], Array | None]:
     """Returns norm, attention and residual connection in the policy's order."""
-    outputs, probs = attend(residual.norm_before(self, inputs, paddings, norm))
-    outputs = residual.norm_after(self, outputs, paddings, norm)
-    outputs = self.residual_dropout(outputs)
+    norm = f'{prefix}layer_norm'
+
+    def report(name: str, value: Callable[[], Array]) -> None:
+      reports.report(self, f'{prefix}attention_{name}', value)
+
+    report('input_rms', lambda: reports.rms(inputs))
+    encoded, probs = attend(residual.norm_before(self, inputs, paddings, norm))
+    report('output_rms', lambda: reports.rms(encoded))
+    branch = residual.norm_after(self, encoded, paddings, norm)
+    report('output_norm_rms', lambda: reports.rms(branch))
+    branch = self.residual_dropout(branch)
     if self.residual_droppath_prob > 0.0:
-      outputs = self.residual_droppath(inputs, outputs)
+      outputs = self.residual_droppath(inputs, branch)
     else:
-      outputs = inputs + outputs
-    return residual.norm_skip(self, outputs, paddings, norm), probs
+      outputs = inputs + branch
+    outputs = residual.norm_skip(self, outputs, paddings, norm)
+    report('output_rel_cos', lambda: reports.cosine(inputs, outputs))
+    return outputs, probs
 
   def _attends_cross(self, cross: Array | None) -> bool:
     if not self.use_cross_attention:

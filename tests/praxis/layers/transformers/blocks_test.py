@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from praxis import pax_fiddle
+from praxis import base_layer, pax_fiddle
 from praxis.layers import activations, attentions, transformers
 from tests.praxis.layers import running
 
@@ -240,3 +240,65 @@ def test_cross_attention_may_be_skipped_where_allowed():
   got, _ = layer.apply(variables, x, None, mask)
   want, _ = plain.apply(variables, x, None, mask)
   np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def _rms(x):
+  return np.sqrt(np.mean(np.square(x)))
+
+
+def _cosine(x, y):
+  sizes = np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)
+  return np.mean(np.sum(x * y, -1) / sizes)
+
+
+def test_summaries_of_a_transformer():
+  x = running.normal(_B, _T, _D)
+  mask = attentions.causal_mask(x)
+  paddings = jnp.array([[0.0, 0, 1, 1], [0, 0, 0, 0]])
+  layer, variables = running.build(_transformer(), x, paddings, mask)
+  context = base_layer.JaxContext.HParams(summary_verbosity=4)
+
+  @running.jit
+  def apply(variables):
+    with base_layer.JaxContext.new_context(hparams=context):
+      return layer.apply(variables, x, paddings, mask, mutable=['summaries'])
+
+  (outputs, _), updates = apply(variables)
+  got = {
+    name.removesuffix('_scalar'): value
+    for name, value in updates['summaries'].items()
+    if not isinstance(value, dict)
+  }
+  seen = np.asarray(x, np.float64)[np.asarray(paddings) == 0]
+  normed = _norm(
+    np.asarray(x, np.float64), _numbers(variables['params']['layer_norm'])
+  )
+  normed = jnp.asarray(normed, jnp.float32)
+  branch, _ = (
+    attentions.DotProductAttention.config(
+      input_dim=_D, hidden_dim=_D, num_heads=_N, name='attention'
+    )
+    .Instantiate()
+    .apply(
+      {'params': variables['params']['self_attention']}, *[normed] * 3, mask
+    )
+  )
+  attended = np.asarray(x + branch, np.float64)
+  want = {
+    'xformer_input_mean': seen.mean(),
+    'xformer_input_std': seen.std(),
+    'xformer_input_abs_max': np.abs(seen).max(),
+    'attention_input_rms': _rms(x),
+    'attention_output_rms': _rms(branch),
+    'attention_output_norm_rms': _rms(branch),
+    'attention_output_rel_cos': _cosine(np.asarray(x), attended),
+  }
+  assert set(got) == set(want)
+  for name, value in want.items():
+    np.testing.assert_allclose(got[name], value, rtol=1e-5, err_msg=name)
+  feed = updates['summaries']['ff_layer']
+  np.testing.assert_allclose(
+    feed['output_rel_cos_scalar'],
+    _cosine(attended, np.asarray(outputs)),
+    rtol=1e-5,
+  )
