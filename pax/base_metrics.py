@@ -65,8 +65,8 @@ class CompositeMetrics(BaseMetrics):
 
   def aggregate(self, batch_metrics: Sequence[WeightedScalars]) -> NestedMap:
     merged = NestedMap()
-    for metrics in self.metrics_p:
-      merged.update(metrics.aggregate(batch_metrics))
+    for metrics_p in self.metrics_p:
+      merged.update(metrics_p.Instantiate().aggregate(batch_metrics))
     return merged
 
 
