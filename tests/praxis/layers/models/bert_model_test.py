@@ -46,19 +46,17 @@ def _batch():
   )
 
 
-def _both(layer, variables, batch):
-  def run(layer, batch):
-    predictions = layer.compute_predictions(batch)
-    return predictions, *layer.compute_loss(predictions, batch)
-
-  return running.run(layer, variables, batch, method=run)
+def _both(layer, batch):
+  predictions = layer.compute_predictions(batch)
+  return predictions, *layer.compute_loss(predictions, batch)
 
 
 def test_metrics_are_of_masked_tokens():
   batch = _batch()
   layer = _model(label_smoothing_prob=0.2).Instantiate()
   variables = random_variables(layer, batch)
-  predictions, metrics, outputs = _both(layer, variables, batch)
+  run = running.jit(lambda x: layer.apply(variables, x, method=_both))
+  predictions, metrics, outputs = run(batch)
   logits = np.asarray(predictions.logits, np.float64)
   log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
   labels, where = np.asarray(batch.labels), np.asarray(batch.masked_pos)
@@ -86,7 +84,7 @@ def test_metrics_are_of_masked_tokens():
   # A masked token's own id is nowhere.
   changed = batch.labels.at[0, 1].add(1)
   batch.masked_ids = jnp.where(batch.masked_pos > 0, _MASK, changed)
-  again, _, _ = _both(layer, variables, batch)
+  again, _, _ = run(batch)
   np.testing.assert_array_equal(again.logits, predictions.logits)
 
 
@@ -94,16 +92,17 @@ def test_masks_are_drawn():
   batch = _batch()
   layer = _model(force_mask_generation=True).Instantiate()
   variables = random_variables(layer, batch)
-  predict = running.jit(
-    lambda key: layer.apply(
+
+  def draw(key):
+    predictions = layer.apply(
       variables, batch, method='compute_predictions', rngs={'random': key}
     )
-  )
-  drawn = [predict(jax.random.key(i)) for i in range(20)]
-  where = np.stack([x.augmented_pos for x in drawn])
+    return predictions.augmented_pos, predictions.augmented_labels
+
+  keys = jax.random.split(jax.random.key(0), 20)
+  where, ids = map(np.asarray, running.jit(jax.vmap(draw))(keys))
   assert 0 < where.mean() < 0.4
   assert not (where * np.asarray(batch.paddings)).any()
-  ids = np.stack([x.augmented_labels for x in drawn])
   kept = where == 0
   same = np.broadcast_to(batch.labels, ids.shape)
   np.testing.assert_array_equal(ids[kept], same[kept])

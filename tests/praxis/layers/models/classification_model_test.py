@@ -35,19 +35,19 @@ def _batch(classes=_V):
   )
 
 
-def _both(layer, variables, batch):
-  def run(layer, batch):
-    predictions = layer.compute_predictions(batch)
-    return predictions, *layer.compute_loss(predictions, batch)
-
-  return running.run(layer, variables, batch, method=run)
+def _all(layer, batch):
+  predictions = layer.compute_predictions(batch)
+  loss = layer.compute_loss(predictions, batch)
+  return predictions, *loss, layer.predict(batch)
 
 
 def test_metrics_and_scores():
   """Features are averaged over places; the second example does not count."""
   layer, batch = _layer(), _batch()
   variables = random_variables(layer, batch)
-  predictions, metrics, outputs = _both(layer, variables, batch)
+  predictions, metrics, outputs, predicted = running.run(
+    layer, variables, batch, method=_all
+  )
   params = variables['params']
   features = (np.asarray(batch.pixels) @ params['network']['w']).mean(1)
   np.testing.assert_allclose(predictions.features, features, rtol=1e-5)
@@ -73,7 +73,6 @@ def test_metrics_and_scores():
     np.testing.assert_allclose(metrics[name], pair, rtol=1e-5, err_msg=name)
   np.testing.assert_allclose(outputs.scores, logits, rtol=1e-4)
   np.testing.assert_array_equal(outputs.labels, batch.probs)
-  predicted = running.run(layer, variables, batch, method='predict')
   np.testing.assert_allclose(predicted.logits, logits, rtol=1e-4)
   np.testing.assert_allclose(predicted.logp, log_probs, rtol=1e-4)
 

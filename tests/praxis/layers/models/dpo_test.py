@@ -56,7 +56,7 @@ _WEIGHTS = {
 
 
 def _batch():
-  batch = NestedMap()
+  batch = NestedMap(eval_sample_weights=jnp.asarray([1.0, 0.25]))
   positions = jnp.broadcast_to(jnp.arange(_T), (_B, _T))
   for seed, (half, weights) in enumerate(_WEIGHTS.items()):
     batch.update({
@@ -88,7 +88,7 @@ def _loss(layer, batch):
   return predictions, layer.compute_loss(predictions, batch)[0].total_loss
 
 
-def _by_hand(log_p, weights=(1.0, 1.0)):
+def _by_hand(log_p, weights):
   """The loss of pairs given the log probabilities of answers."""
   ref_w, ref_l, pi_w, pi_l = (np.float64(log_p[name]) for name in _NAMES)
   margin = 0.5 * ((pi_w - ref_w) - (pi_l - ref_l))
@@ -140,14 +140,19 @@ def test_a_loss_worked_by_hand():
 
 
 @pytest.mark.parametrize(
-  'cfg, batch, names',
+  'cfg, batch, names, weights',
   [
-    (_language_model(), _batch(), ('mdl', 'ref_mdl')),
-    (_sequence_model(), _sequence_batch(), ('model', 'ref_model')),
+    (
+      _language_model(apply_eval_sample_weights=True),
+      _batch(),
+      ('mdl', 'ref_mdl'),
+      (1, 0.25),
+    ),
+    (_sequence_model(), _sequence_batch(), ('model', 'ref_model'), (1, 1)),
   ],
   ids=['language', 'sequence'],
 )
-def test_only_the_policy_learns(cfg, batch, names):
+def test_only_the_policy_learns(cfg, batch, names, weights):
   layer = cfg.Instantiate()
   variables = random_variables(layer, batch)
   params, rest = variables['params'], dict(variables)
@@ -164,26 +169,17 @@ def test_only_the_policy_learns(cfg, batch, names):
   (got, (weight, log_p)), gradient = running.jit(
     jax.value_and_grad(loss, has_aux=True)
   )(params)
-  assert weight == 2
-  np.testing.assert_allclose(got, _by_hand(log_p), rtol=1e-5)
+  assert weight == sum(weights)
+  np.testing.assert_allclose(got, _by_hand(log_p, weights), rtol=1e-5)
   largest = lambda tree: max(float(jnp.abs(x).max()) for x in tree)
   assert largest(jax.tree.leaves(gradient[names[0]])) > 1e-3
   assert largest(jax.tree.leaves(gradient[names[1]])) == 0
 
 
-def test_pairs_count_by_their_weights():
-  cfg = _language_model(apply_eval_sample_weights=True)
-  layer, batch = cfg.Instantiate(), _batch()
-  batch.eval_sample_weights = jnp.asarray([1.0, 0.0])
-  variables = random_variables(layer, batch)
-  predictions, (got, weight) = running.run(
-    layer, variables, batch, method=_loss
-  )
-  log_p = {name: -predictions[name].per_sequence_xent for name in _NAMES}
-  np.testing.assert_allclose(got, _by_hand(log_p, (1, 0)), rtol=1e-5)
-  assert weight == 1
+def test_weights_of_pairs_have_to_be_there():
+  layer = _language_model(apply_eval_sample_weights=True).Instantiate()
   with pytest.raises(ValueError, match='eval_sample_weights'):
-    layer.apply({}, predictions, NestedMap(), method='compute_loss')
+    layer.apply({}, NestedMap(), NestedMap(), method='compute_loss')
 
 
 def test_a_prefix_model_sees_all_of_the_prompt():
@@ -193,11 +189,14 @@ def test_a_prefix_model_sees_all_of_the_prompt():
   variables = random_variables(causal, batch)
   for half in 'wl':
     batch[f'y_{half}/inputs_indicator'] = jnp.asarray([[1, 1, 0, 0]] * _B)
-  outputs = [
-    running.run(layer, variables, batch, method='compute_predictions')
+
+  def policy(layer, batch):
+    return layer.compute_predictions(batch).y_w_pi.per_example_xent
+
+  xents = [
+    running.run(layer, variables, batch, method=policy)
     for layer in (causal, prefix)
   ]
-  xents = [x.y_w_pi.per_example_xent for x in outputs]
   assert (xents[0][:, 0] != xents[1][:, 0]).all()
 
 
