@@ -81,7 +81,9 @@ from praxis.base_layer.weights import (
   var_requires_mean_sync,
   var_requires_sum_sync,
   var_skip_lp_regularization,
+  var_take_largest_gradient,
 )
+from praxis.pax_fiddle import instantiate
 from praxis.pytypes import SplitDimsMapping
 
 __all__ = [name for name in dir() if not name.startswith('_')]

@@ -88,6 +88,12 @@ class Repeat(decode_states.HoldsDecodeStates):
         f'the product of nd_prefix_shape must be x_times={self.x_times}, got '
         f'{list(self._prefix_shape())}'
       )
+    self._check_one_per_axis(
+      'weight_split_dims_mapping.sub', self.weight_split_dims_mapping.sub
+    )
+    self._check_one_per_axis(
+      'optimizer_dims_mapping', self.optimizer_dims_mapping
+    )
     self.create_child(self.sublayer_name, self.sub_tpl.clone())
 
   @property
@@ -297,6 +303,15 @@ class Repeat(decode_states.HoldsDecodeStates):
 
   def _prefix_shape(self) -> Sequence[int]:
     return self.nd_prefix_shape or (self.x_times,)
+
+  def _check_one_per_axis(
+    self, name: str, mapping: pytypes.SplitDimsMapping
+  ) -> None:
+    if mapping and len(mapping) != len(self._prefix_shape()):
+      raise ValueError(
+        f'{name} must have an entry for each leading axis of '
+        f'{list(self._prefix_shape())}, got {mapping}'
+      )
 
   def _axis_metadata(self, dim: int) -> dict[str, Any]:
     split = self.weight_split_dims_mapping.sub

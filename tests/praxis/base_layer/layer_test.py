@@ -337,6 +337,8 @@ def test_a_config_is_not_called_but_instantiated():
     Linear(Linear.config())
   with pytest.raises(TypeError, match='layer_p.Instantiate'):
     Linear(dtype=Linear.config(), parent=None)
+  layer = base_layer.instantiate(Linear.config(name='layer'))
+  assert isinstance(layer, Linear)
 
 
 class Losses(base_layer.BaseLayer):

@@ -187,6 +187,7 @@ def test_remat_recomputes_by_policy():
     ({'x_times': 0}, 'x_times >= 1, got x_times=0'),
     ({'sub_tpl': None}, 'needs sub_tpl'),
     ({'nd_prefix_shape': [2, 2]}, r'must be x_times=6, got \[2, 2\]'),
+    ({'optimizer_dims_mapping': ['data', None]}, 'entry for each leading'),
   ],
 )
 def test_impossible_repeats_are_refused(kwargs, message):
