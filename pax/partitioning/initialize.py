@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -35,15 +35,15 @@ def init_state(
 ) -> train_states.TrainState:
   """Returns the state at step 0; jit it with the shardings wanted.
 
-  A variable's randomness depends on the key and its path alone. The model is
-  traced, on a batch of these shapes, only if a variable was declared without
-  an initialiser, as those of wrapped flax modules are.
+  A variable's randomness depends on the key and its path alone. Variables that
+  are declared without an initialiser, as those of wrapped flax modules are,
+  get the values of the model's `init` on a batch of these shapes.
   """
   declared = jax.tree.leaves(var_weight_hparams)
-  if all(hparams.init is not None for hparams in declared):
-    mdl_vars = _init_declared(var_weight_hparams, shardings, key)
-  else:
-    mdl_vars = _init_by_model(task, batch, key)
+  given = {}
+  if any(hparams.init is None for hparams in declared):
+    given = _init_by_model(task, batch, key)
+  mdl_vars = _init_declared(var_weight_hparams, shardings, key, given)
   return task.create_train_state(mdl_vars, var_weight_hparams)
 
 
@@ -60,18 +60,28 @@ def _init_declared(
   var_weight_hparams: Nested[Any],
   shardings: Nested[NamedSharding],
   key: jax.Array,
+  given: Mapping[str, JTensor],
 ) -> Any:
   """Returns the variables; those declared alike are drawn in one go.
 
   Compiling a draw takes longer than most draws, and a model has few kinds of
   weights but many of each.
+
+  Args:
+    var_weight_hparams: what is declared of each variable.
+    shardings: how each is to lie.
+    key: what the values depend on.
+    given: the value, by path, of each declared without an initialiser.
   """
   named = py_utils.tree_paths(var_weight_hparams)
   places = jax.tree.leaves(shardings)
   alike: dict[Any, list[int]] = {}
-  for i, ((_, hparams), place) in enumerate(zip(named, places, strict=True)):
-    alike.setdefault(_kind(hparams, place), []).append(i)
   values: list[JTensor | None] = [None] * len(named)
+  for i, ((path, hparams), place) in enumerate(zip(named, places, strict=True)):
+    if hparams.init is None:
+      values[i] = given[path]
+    else:
+      alike.setdefault(_kind(hparams, place), []).append(i)
   for members in alike.values():
     first = members[0]
     drawn = _draw(
@@ -119,8 +129,16 @@ def _draw(
 
 def _init_by_model(
   task: tasks_lib.SingleTask, batch: NestedMap, key: jax.Array
-) -> Any:
-  zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
+) -> dict[str, JTensor]:
+  """Returns the values, by path, that the model itself starts from."""
+  in_bfloat16 = task.model.fprop_dtype == jnp.bfloat16
+
+  def zeros(x: jax.ShapeDtypeStruct) -> JTensor:
+    # As the training step casts its input.
+    cast = in_bfloat16 and x.dtype == jnp.float32
+    return jnp.zeros(x.shape, jnp.bfloat16 if cast else x.dtype)
+
   hparams = base_layer.JaxContext.HParams(do_eval=False, summary_verbosity=0)
   with base_layer.JaxContext.new_context(hparams=hparams):
-    return task.model.init(key, zeros)
+    mdl_vars = task.model.init(key, jax.tree.map(zeros, batch))
+  return dict(py_utils.tree_paths(mdl_vars))

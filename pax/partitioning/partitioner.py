@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pax import steps, tasks_lib, train_states
@@ -199,17 +198,7 @@ def _declarations(
   task: tasks_lib.SingleTask, input_spec: NestedMap
 ) -> Nested[Any]:
   """Returns the WeightHParams of the model's variables, nothing computed."""
-
-  def abstract(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    wants_bfloat16 = (
-      x.dtype == jnp.float32 and task.model.fprop_dtype == jnp.bfloat16
-    )
-    dtype = jnp.bfloat16 if wants_bfloat16 else x.dtype
-    return jax.ShapeDtypeStruct(x.shape, dtype)
-
-  declared = task.model.abstract_init_with_metadata(
-    jax.tree.map(abstract, input_spec)
-  )
+  declared = task.model.abstract_init_with_metadata(input_spec)
   # What wrapped flax modules keep beside parameters has no flags of its own.
   return {
     name: tree

@@ -19,12 +19,14 @@ def build(buildable: Any) -> Any:
   A Config that is referenced twice is built once. A layer passes the values
   that layers inherit (dtypes, mesh, initialiser) to the layers built with it.
   """
-  buildable = templates.wrap_templates(buildable)
-  return _build_detached(copy_inheritable_base_layer_params(buildable))
+  return _build(buildable, is_detached=True)
 
 
 def instantiate(config: Any, **overrides: Any) -> Any:
   """Builds a copy of `config` with `overrides` assigned.
+
+  Like a module that is called by its class, a layer that is built in a compact
+  method of a flax module is a child of that module.
 
   Raises:
     ValueError: `config` is neither a Config nor has a method `Instantiate`.
@@ -33,7 +35,7 @@ def instantiate(config: Any, **overrides: Any) -> Any:
     config = copy.copy(config)
     for name, value in overrides.items():
       setattr(config, name, value)
-    return build(config)
+    return _build(config, is_detached=False)
   if hasattr(config, 'Instantiate'):
     return config.Instantiate(**overrides)
   raise ValueError(
@@ -76,8 +78,11 @@ def inherit(child: Any, owner: Any) -> None:
       setattr(child, name, copy.deepcopy(getattr(owner, name)))
 
 
-def _build_detached(buildable: Any) -> Any:
-  """Builds; a flax module gets no parent: who assigns it becomes that."""
+def _build(buildable: Any, is_detached: bool) -> Any:
+  """Builds; a flax module gets no parent: who assigns it becomes that.
+
+  Unless it `is_detached`, flax chooses the parent of the outermost.
+  """
 
   def visit(value: Any, state: daglish.MemoizedTraversal) -> Any:
     if not isinstance(value, fdl.Buildable):
@@ -86,12 +91,17 @@ def _build_detached(buildable: Any) -> Any:
       name: state.call(argument, daglish.Attr(name))
       for name, argument in value.__arguments__.items()
     }
-    if 'parent' in {f.name for f in metadata.fields_of(_callable(value))}:
+    has_parent = 'parent' in {
+      f.name for f in metadata.fields_of(_callable(value))
+    }
+    if has_parent and (is_detached or state.current_path):
       arguments.setdefault('parent', None)
     return fiddle_building.call_buildable(
       value, arguments, current_path=state.current_path
     )
 
+  buildable = templates.wrap_templates(buildable)
+  buildable = copy_inheritable_base_layer_params(buildable)
   return daglish.MemoizedTraversal.run(visit, buildable)
 
 

@@ -29,7 +29,7 @@ def _init(declared, seed=0, num_devices=1):
     ),
     declared,
   )
-  init = lambda key: initialize._init_declared(declared, split, key)
+  init = lambda key: initialize._init_declared(declared, split, key, {})
   with jax.set_mesh(devices):
     return jax.jit(init, out_shardings=split)(jax.random.key(seed))
 
@@ -78,16 +78,25 @@ def test_undeclared_initialisers_are_asked_of_the_model():
   task = tiny.task().Instantiate()
   batch = tiny.spec(tiny.batch())
   declared = task.model.abstract_init_with_metadata(batch)
+  devices = mesh.create_replica_mesh('x', jax.devices()[:1])
+  places = jax.tree.map(
+    lambda _: NamedSharding(devices, PartitionSpec()), declared
+  )
+  key = jax.random.key(0)
+
+  def init():
+    state = initialize.init_state(task, declared, places, batch, key)
+    return state.mdl_vars['params']
+
+  before = init()
   declared['params']['second']['w'].init = None
-  state = initialize.init_state(
-    task, declared, declared, batch, jax.random.key(0)
-  )
-  wanted = task.model.init(
-    jax.random.key(0), jax.tree.map(lambda x: jax.numpy.zeros(x.shape), batch)
-  )
-  np.testing.assert_array_equal(
-    state.mdl_vars['params']['second']['w'], wanted['params']['second']['w']
-  )
+  got = init()
+  zeros = jax.tree.map(lambda x: jax.numpy.zeros(x.shape), batch)
+  wanted = task.model.init(key, zeros)['params']
+  np.testing.assert_array_equal(got['second']['w'], wanted['second']['w'])
+  assert (got['second']['w'] != before['second']['w']).any()
+  # The others keep the values that they were declared to have.
+  jax.tree.map(np.testing.assert_array_equal, got['first'], before['first'])
 
 
 def test_small_states_on_a_cpu_are_compiled_quickly():

@@ -220,6 +220,37 @@ def test_a_pax_layer_in_a_plain_flax_module():
   )
 
 
+class Compact(nn.Module):
+  """Layers of Pax built from Configs where they are called."""
+
+  feed_forward: Any
+
+  @nn.compact
+  def __call__(self, x):
+    named = self.feed_forward.clone().set(name='first')
+    x = named.Instantiate()(x)
+    return self.feed_forward.Instantiate(input_dims=4)(x)
+
+
+def test_a_pax_layer_built_in_a_compact_method():
+  model = Compact(linears.FeedForward.config(input_dims=3, output_dims=4))
+  x = running.normal(5, 3)
+  variables = nn.unbox(model.init(jax.random.key(0), x))
+  assert jax.tree.map(jnp.shape, variables) == {
+    'params': {
+      'first': {'linear': {'w': (3, 4)}, 'bias': {'b': (4,)}},
+      'FeedForward_0': {'linear': {'w': (4, 4)}, 'bias': {'b': (4,)}},
+    }
+  }
+  want = np.asarray(x)
+  for name in ('first', 'FeedForward_0'):
+    mine = variables['params'][name]
+    want = np.maximum(want @ mine['linear']['w'] + mine['bias']['b'], 0)
+  np.testing.assert_allclose(
+    model.apply(variables, x), want, rtol=1e-5, atol=1e-6
+  )
+
+
 def test_summaries_are_split_and_joined_again():
   tree = {'a': jnp.arange(6.0).reshape(3, 2)}
   unpacked = flax_utils.maybe_unpack_summary(tree, True, 3)
