@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from pax import learners, tasks_lib, train_states
 from pax.steps import forward as forward_lib
-from pax.steps import replicas
+from pax.steps import largest, replicas
 from pax.steps.outputs import StepOutput, make_output
 from praxis import base_layer, pytypes
 
@@ -86,6 +86,7 @@ def _differentiate(
   rngs = forward_lib.make_rngs(key, axis_name)
   mask = learner.bprop_mask(var_weight_hparams)
   learned = learners.mask_tree(state.mdl_vars, mask)
+  takes_largest = largest.flagged(var_weight_hparams)
 
   def loss_fn(learned: Nested[JTensor]) -> tuple[JTensor, forward_lib.Forward]:
     mdl_vars = learners.merge_tree(learned, state.mdl_vars)
@@ -94,7 +95,7 @@ def _differentiate(
     )
     passed = forward_lib.forward(
       task,
-      mdl_vars,
+      largest.as_maximums(mdl_vars, takes_largest),
       batch,
       rngs,
       var_weight_hparams=var_weight_hparams,
@@ -105,12 +106,15 @@ def _differentiate(
     return passed.mean_loss * passed.loss_weight, passed
 
   (loss, passed), grads = jax.value_and_grad(loss_fn, has_aux=True)(learned)
+  takes_largest = learners.mask_tree(takes_largest, mask)
+  grads = largest.settled(grads, learned, takes_largest)
   if axis_name is not None:
     loss, weight = replicas.mean_loss(loss, passed.loss_weight, axis_name)
-    grads = jax.tree.map(
+    means = jax.tree.map(
       lambda grad: (grad / weight).astype(grad.dtype),
       replicas.psum(grads, axis_name),
     )
+    grads = largest.over_replicas(means, grads, takes_largest, axis_name)
   return loss, passed, grads
 
 

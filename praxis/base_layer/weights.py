@@ -27,6 +27,8 @@ class WeightHParamsCollection:
   REQUIRES_SUM_SYNC = '_requires_sum_sync'
   DISALLOW_BFLOAT16_CONVERSION = '_disallow_bfloat16_conversion'
   OVERWRITE_WITH_GRADIENT = '_overwrite_with_gradient'
+  # Together with the last: of several uses in a step, the largest counts.
+  TAKE_LARGEST_GRADIENT = '_take_largest_gradient'
 
 
 @dataclasses.dataclass
@@ -225,6 +227,12 @@ def var_skip_lp_regularization(var_params: WeightHParams) -> bool:
 def var_overwrite_with_gradient(var_hparams: WeightHParams) -> bool:
   """Whether the gradient is the new value of the variable."""
   flag = WeightHParamsCollection.OVERWRITE_WITH_GRADIENT
+  return flag in var_hparams.collections
+
+
+def var_take_largest_gradient(var_hparams: WeightHParams) -> bool:
+  """Whether gradients of the variable's uses combine by their maximum."""
+  flag = WeightHParamsCollection.TAKE_LARGEST_GRADIENT
   return flag in var_hparams.collections
 
 

@@ -4,8 +4,10 @@
   linear_p.einsum_tpl = pax_fiddle.Config(fp8_nvidia_gpu.Fp8EinsumOp)
 
 Their variables are replaced by their "gradients" at every step: the learner
-must know OVERWRITE_WITH_GRADIENT, as pax.learners do. An op must be used once
-in a step, or these would add up.
+must know OVERWRITE_WITH_GRADIENT, as pax.learners do. Where an op runs several
+times in a step, in a layer that is shared or in a pipeline, the largest number
+of all counts; that is up to who differentiates, as pax.steps do for variables
+flagged TAKE_LARGEST_GRADIENT. By jax.grad alone these would add up.
 """
 
 from __future__ import annotations
@@ -75,6 +77,7 @@ class Fp8EinsumOp(base_layer.BaseLayer):
       mesh_shape=self.mesh_shape,
       collections=[
         _FLAGS.OVERWRITE_WITH_GRADIENT,
+        _FLAGS.TAKE_LARGEST_GRADIENT,
         _FLAGS.DISALLOW_BFLOAT16_CONVERSION,
       ],
     )

@@ -4,6 +4,7 @@
 The scale of a tensor comes from its history: the largest absolute numbers of
 the last steps. Scale and history of the next step are returned as the
 gradients of this step's, so that a learner writes them into the variables.
+Of several uses the largest counts, if scale and history come as flax's fm32.
 
 References:
   FP8 Formats for Deep Learning, https://arxiv.org/abs/2209.05433
@@ -143,17 +144,26 @@ def einsum(eqn: str, lhs: Array, rhs: Array, dtype: Any) -> Array:
   return product if order is None else lax.transpose(product, order)
 
 
+def _as_floats(meta: Meta) -> Meta:
+  return Meta(*(lax.convert_element_type(x, jnp.float32) for x in meta))
+
+
 def _next_scale(meta: Meta, dtype: Any) -> Array:
   """Returns the scale that brings the largest number so far to the range."""
+  meta = _as_floats(meta)
   largest = jnp.max(meta.history)
   known = (largest > 0.0) & jnp.isfinite(largest)
   return jnp.where(known, largest / float(jnp.finfo(dtype).max), meta.scale)
 
 
 def _next_meta(x: Array, meta: Meta, dtype: Any) -> Meta:
-  largest = jnp.max(jnp.abs(x)).astype(meta.history.dtype)
-  history = jnp.roll(meta.history, -1).at[0].set(largest)
-  return Meta(_next_scale(meta, dtype), history)
+  largest = jnp.max(jnp.abs(x)).astype(jnp.float32)
+  history = jnp.roll(_as_floats(meta).history, -1).at[0].set(largest)
+  values = Meta(_next_scale(meta, dtype), history)
+  # In the type of the variables, as gradients are.
+  return jax.tree.map(
+    lambda new, old: lax.convert_element_type(new, old.dtype), values, meta
+  )
 
 
 def _quantize(x: Array, scale: Array, dtype: Any) -> Array:
