@@ -20,9 +20,9 @@ _STATE = 'ssm_state'
 class SSM(base_layer.BaseLayer):
   """S4D: each channel has states of its own, which see that channel only.
 
-  Decoding goes step by step, from a state of 0: the forward pass on the prompt
-  leaves none behind, so that prompts are to be read by `extend_step`, too
-  (fprop_for_prefix=False).
+  Decoding goes step by step, from a state of 0: by default the forward pass on
+  the prompt leaves none behind, so that prompts are to be read by
+  `extend_step`, too (fprop_for_prefix=False).
   """
 
   # How many states a channel has.
@@ -38,6 +38,10 @@ class SSM(base_layer.BaseLayer):
   # What A is, which is not learned: 'ss4d-1d-legs' or 'ss4d-1d-lagt', the
   # eigenvalues of a HiPPO matrix, or 'ss4d-1d', equally spaced ones.
   hippo_type: str = 'ss4d-1d'
+  # Whether the forward pass leaves the state after its last step, padding or
+  # not, for `extend_step` to go on from. Not for decoding by LanguageModel,
+  # which reads the prompt, or its last token, again in steps.
+  continues_from_forward: bool = False
 
   def setup(self) -> None:
     self._check_settings()
@@ -63,7 +67,7 @@ class SSM(base_layer.BaseLayer):
     self.update_decode_state(_STATE, jnp.zeros(shape, jnp.complex64))
 
   def __call__(self, inputs: Float[Array, 'B L D']) -> Float[Array, 'B L D']:
-    """Returns the outputs of all steps, by a convolution; resets the state."""
+    """Returns the outputs of all steps, by a convolution; sets the state."""
     batch, length = inputs.shape[:2]
     if length > self.l_max:
       raise ValueError(
@@ -71,6 +75,8 @@ class SSM(base_layer.BaseLayer):
         f'{self.l_max} long, got {length}; raise l_max'
       )
     self.init_states(batch * self.decode_num_samples)
+    if self.continues_from_forward:
+      self._keep_last_state(inputs)
     return self._parallel(inputs).astype(inputs.dtype)
 
   def extend_step(
@@ -109,6 +115,23 @@ class SSM(base_layer.BaseLayer):
     new = transform_fn(state, 0, -1)
     if self.decode_num_samples <= 1 or new.shape[0] <= state.shape[0]:
       self.update_decode_state(_STATE, new)
+
+  def _keep_last_state(self, inputs: Float[Array, 'B L D']) -> None:
+    """Sets the state, one for each sample, to that after the last step."""
+    if self.is_mutable_collection(base_layer.DECODE_CACHE):
+      state = self._last_state(inputs).astype(jnp.complex64)
+      samples = jnp.repeat(state, self.decode_num_samples, axis=0)
+      self.update_decode_state(_STATE, samples)
+
+  def _last_state(
+    self, inputs: Float[Array, 'B L D']
+  ) -> Complex[Array, 'B N D']:
+    """Returns the sum of the inputs, each decayed since it came."""
+    ones = jnp.ones(self.amat.shape)
+    _, b = s4d_kernels.s4d_discretize(self.amat, ones, self._step_sizes())
+    ages = jnp.arange(inputs.shape[1])[::-1, None, None]
+    decays = jnp.exp(ages * self._step_sizes() * self.amat)
+    return b * jnp.einsum('bld,lnd->bnd', inputs, decays)
 
   def _parallel(self, inputs: Float[Array, 'B L D']) -> Float[Array, 'B L D']:
     times = jnp.arange(inputs.shape[1])

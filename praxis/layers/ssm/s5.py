@@ -48,6 +48,12 @@ class S5(SSM):
     params = (*self._discrete(), self.cmat, self.get_var('D'))
     return s5_kernels.s5_parallel_scan(params, inputs)
 
+  def _last_state(self, inputs: Float[Array, 'B L D']) -> Complex[Array, 'B N']:
+    _, b = self._discrete()
+    ages = jnp.arange(inputs.shape[1])[::-1, None]
+    decays = jnp.exp(ages * self.step_size * self.amat)
+    return jnp.einsum('bld,nd,ln->bn', inputs, b, decays)
+
   def _step(
     self, state: Complex[Array, 'B N'], inputs: Float[Array, 'B D']
   ) -> tuple[Complex[Array, 'B N'], Float[Array, 'B D']]:

@@ -136,6 +136,27 @@ def test_s5_equals_numpy_and_its_steps(hippo_type, uses_b):
 
 
 @pytest.mark.parametrize('cls', [ssm.SSM, ssm.S5])
+def test_steps_continue_the_forward_pass(cls):
+  config = _config(cls, continues_from_forward=True, decode_num_samples=2)
+  layer, variables = running.build(config, _inputs())
+  twin = _s4d_by_hand if cls is ssm.SSM else _s5_by_hand
+  u = np.asarray(_inputs())
+  want = twin(variables['params'], u, 'ss4d-1d')
+  prefix, rest = _inputs()[:, :4], _inputs()[:, 4:]
+  got, cache = running.run(layer, variables, prefix, mutable=_CACHE)
+  np.testing.assert_allclose(got, want[:, :4], atol=1e-5)
+  # Both samples of an example go on from it.
+  got, _ = running.run(
+    layer,
+    {**variables, **cache},
+    jnp.repeat(rest, 2, axis=0),
+    method='extend_step',
+    mutable=_CACHE,
+  )
+  np.testing.assert_allclose(got, np.repeat(want[:, 4:], 2, axis=0), atol=1e-5)
+
+
+@pytest.mark.parametrize('cls', [ssm.SSM, ssm.S5])
 def test_gradients_equal_numpy(cls):
   layer, variables = running.build(_config(cls), _inputs())
   at = (variables['params'], _inputs())

@@ -135,6 +135,35 @@ def _check_steps(layer, variables, cache, want, cross_mask=None):
     np.testing.assert_allclose(got, want[:, 3:], atol=1e-4)
 
 
+@pytest.mark.parametrize('name', ['SSMTransformer', 'SSMGated'])
+def test_steps_continue_the_forward_pass(name):
+  config = _config(
+    getattr(ssm_transformers, name),
+    ssm_tpl=ssm.SSM.config(continues_from_forward=True),
+  )
+  layer, variables = running.build(config, *_inputs())
+  x, paddings, mask = _inputs()
+  want = _by_hand(variables['params'], x, 'pre', name == 'SSMGated')
+  _, cache = running.run(
+    layer,
+    variables,
+    x[:, :3],
+    paddings[:, :3],
+    mask[:, :, :3, :3],
+    mutable=_CACHE,
+  )
+  got, _ = running.run(
+    layer,
+    {**variables, **cache},
+    x[:, 3:],
+    time_step=jnp.int32(3),
+    attention_mask=mask[:, :, 3:],
+    method='extend_step',
+    mutable=_CACHE,
+  )
+  np.testing.assert_allclose(got, want[:, 3:], atol=1e-4)
+
+
 def test_cross_attention_and_its_steps():
   config = _config(use_cross_attention=True)
   layer, variables = running.build(config, *_inputs(), *_cross())
