@@ -121,9 +121,12 @@ def _adapted(**kwargs):
 
 
 @pytest.mark.parametrize('mode', ['sequential', 'parallel'])
-@pytest.mark.parametrize('policy', ['pre', 'post_skip'])
-def test_adapted_feed_forward_equals_numpy(mode, policy):
+@pytest.mark.parametrize(
+  'policy, padding_first', [('pre', False), ('post_skip', False), ('pre', True)]
+)
+def test_adapted_feed_forward_equals_numpy(mode, policy, padding_first):
   config = _adapted(mode=mode, norm_policy=policy, residual_weight=0.5)
+  config.apply_padding_first = padding_first
   padding = jnp.asarray([[0.0, 0, 1], [0, 0, 0]])
   tasks = _TASKS['by position']
   kwargs = {'tasks': jnp.asarray(tasks)}
@@ -131,12 +134,16 @@ def test_adapted_feed_forward_equals_numpy(mode, policy):
   params = variables['params']
   params = jax.tree.map(lambda w: np.asarray(w, np.float64), params)
   x = np.asarray(_x(), np.float64)
+  visible = 1 - np.asarray(padding)[..., None]
+  if padding_first:
+    # Of the residual connection, too; what padding then becomes stays.
+    x *= visible
   linear = lambda x, name: (
     x @ params[name]['linear']['w'] + params[name]['bias']['b']
   )
   branch = _norm(x, params['layer_norm']) if policy == 'pre' else x
   branch = linear(np.tanh(linear(branch, 'ffn_layer1')), 'ffn_layer2')
-  branch *= 1 - np.asarray(padding)[..., None]
+  branch *= 1 if padding_first else visible
   seen = branch if mode == 'sequential' else x
   branch = branch + _by_hand(params['adapters'], seen, tasks)
   want = x + 0.5 * branch

@@ -75,17 +75,30 @@ def test_reset_mask():
 
 
 @pytest.mark.parametrize('cls', [frnn.FRnn, frnn.LstmFrnn])
-@pytest.mark.parametrize('packed', [False, True])
-@pytest.mark.parametrize('reverse', [False, True])
-def test_frnn_equals_numpy(cls, packed, reverse):
-  config = cls.config(cell_tpl=_cell(), reverse=reverse, unroll=2)
-  inputs = _packed() if packed else _inputs()
-  layer, variables = running.build(config, inputs)
-  out, state = running.run(layer, variables, inputs)
-  params = variables['params']['cell']
-  want, last = _by_hand(params, inputs.act, packed=packed, reverse=reverse)
-  np.testing.assert_allclose(out, want, atol=1e-5)
-  np.testing.assert_allclose([state.m, state.c], last, atol=1e-5)
+def test_frnn_equals_numpy(cls):
+  config = cls.config(cell_tpl=_cell(), unroll=2)
+  layer, variables = running.build(config, _packed())
+  backward = config.clone().set(reverse=True, name='layer').Instantiate()
+
+  @running.jit
+  def run(variables):
+    return {
+      (reverse, packed): each.apply(
+        variables, _packed() if packed else _inputs()
+      )
+      for reverse, each in enumerate((layer, backward))
+      for packed in (False, True)
+    }
+
+  for (reverse, packed), (out, state) in run(variables).items():
+    want, last = _by_hand(
+      variables['params']['cell'],
+      _inputs().act,
+      packed=packed,
+      reverse=bool(reverse),
+    )
+    np.testing.assert_allclose(out, want, atol=1e-5)
+    np.testing.assert_allclose([state.m, state.c], last, atol=1e-5)
 
 
 def test_gradients_of_both_classes_and_numpy():
