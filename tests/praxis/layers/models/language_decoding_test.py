@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from praxis import decoder_hparams, decoder_utils
-from praxis.decoding import streaming
+from praxis.decoding import requests, streaming
 from praxis.layers.models import LanguageModelType
 from praxis.nested_map import NestedMap
 from tests.praxis.layers.models import decoding
@@ -206,9 +206,8 @@ def test_errors(hparams, error, message):
 
 
 def test_models_that_cannot_decode():
-  cfg = decoding.config(decoder_tpl='greedy')
   with pytest.raises(ValueError, match='must be a DecoderHParams, got str'):
-    cfg.Instantiate().bind({}).decode(decoding.batch())
+    requests.checked('greedy')
   cfg = decoding.config(model_type=LanguageModelType.BIDIRECTIONAL)
   with pytest.raises(NotImplementedError, match='bidirectional'):
     cfg.Instantiate().bind({}).decode(decoding.batch())
