@@ -112,13 +112,11 @@ def test_ngrammer_equals_numpy(concat):
   # Ids and partners of their own for each head, heads kept apart.
   ids[..., 1] = ids[::-1, ::-1, 0]
   partners = np.stack([_POS, _POS + 2], axis=1)
-  got = layer.apply(
-    variables,
-    jnp.asarray(ids),
-    _embs().reshape(_B, _L, _N, _H),
-    merge_heads=False,
-    pair_ids=jnp.asarray(partners),
+  apply = lambda ids, embs, pairs: layer.apply(
+    variables, ids, embs, merge_heads=False, pair_ids=pairs
   )
+  embs = _embs().reshape(_B, _L, _N, _H)
+  got = running.jit(apply)(jnp.asarray(ids), embs, jnp.asarray(partners))
   want = _by_hand(params, ids, _embs(), concat=concat, partners=partners)
   np.testing.assert_allclose(got, want, atol=1e-4)
 
@@ -260,17 +258,15 @@ def test_vq_ngrammer_fills_and_reads_its_table():
     pos=_POS,
   )
   want = (want * (1 - _PAD[..., None, None])).reshape(_B, _L, -1)
-  train = lambda variables: running.run(
-    layer, variables, *args, **kwargs, mutable=[base_layer.NON_TRAINABLE]
-  )
-  got, new = train(variables)
+  train = running.compiled(layer, mutable=[base_layer.NON_TRAINABLE])
+  got, new = train(variables, *args, **kwargs)
   np.testing.assert_allclose(got, want, atol=1e-4)
   seen = np.unique(_IDS)
   stored = np.asarray(new['non_trainable'][table])
   assert (stored[np.setdiff1d(np.arange(_V), seen)] == -1).all()
   np.testing.assert_array_equal(stored[6], _clusters(variables, _embs())[0, 2])
   # Step 1 stores the clusters of every token, by the centroids as they are.
-  _, all_stored = train({**variables, **new})
+  _, all_stored = train({**variables, **new}, *args, **kwargs)
   np.testing.assert_array_equal(
     all_stored['non_trainable'][table],
     _clusters({**variables, **new}, tokens[None])[0],
@@ -404,13 +400,12 @@ def test_padding_does_not_move_components():
   layer, variables = running.build(config, _embs(), jnp.asarray(_PAD))
   for head in variables['non_trainable'].values():
     head['step'] = jnp.float32(0)
-  train = lambda pad: running.run(
-    layer,
-    variables,
-    _embs(),
-    jnp.asarray(pad),
-    mutable=[base_layer.NON_TRAINABLE],
-  )[1]['non_trainable']['bregman_layers_0']
+  run = running.compiled(layer, mutable=[base_layer.NON_TRAINABLE])
+
+  def train(pad):
+    _, new = run(variables, _embs(), jnp.asarray(pad))
+    return new['non_trainable']['bregman_layers_0']
+
   before = variables['non_trainable']['bregman_layers_0']
   nothing = train(np.ones_like(_PAD))
   np.testing.assert_allclose(

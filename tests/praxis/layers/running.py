@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -37,18 +38,26 @@ def build(cfg: Any, *args: Any, seed: int = 0, **kwargs: Any) -> Any:
 
 def run(layer: Any, variables: Any, *args: Any, **kwargs: Any) -> Any:
   """Returns what the layer gives, in one compilation."""
-  fixed = {
-    name: kwargs.pop(name) for name in ('method', 'mutable') if name in kwargs
-  }
-  do_eval = kwargs.pop('do_eval', False)
+  names = ('method', 'mutable', 'do_eval')
+  fixed = {name: kwargs.pop(name) for name in names if name in kwargs}
+  return compiled(layer, **fixed)(variables, *args, **kwargs)
+
+
+def compiled(
+  layer: Any, *, do_eval: bool = False, **fixed: Any
+) -> Callable[..., Any]:
+  """Returns `(variables, *args, **kwargs)`, for calls that share a program.
+
+  `fixed` are the method and the mutable collections.
+  """
 
   @jit
-  def apply(variables: Any, args: Any, kwargs: Any) -> Any:
+  def apply(variables: Any, *args: Any, **kwargs: Any) -> Any:
     context = base_layer.JaxContext.HParams(do_eval=do_eval)
     with base_layer.JaxContext.new_context(hparams=context):
       return layer.apply(variables, *args, **fixed, **kwargs)
 
-  return apply(variables, args, kwargs)
+  return apply
 
 
 def normal(*shape: int, seed: int = 7) -> jax.Array:
