@@ -136,7 +136,8 @@ class FullSoftmax(base_layer.BaseLayer):
     else:
       output = self._from_ids(inputs, weights, class_ids[..., 0], input_ids)
     if 'z_loss' in output:
-      self.add_aux_loss('final_softmax_z_loss', output.z_loss)
+      self.add_summary('aux_z_loss', output.z_loss)
+      self.add_aux_loss('aux_z_loss', output.z_loss)
     return output
 
   def _smoothing_prob(self) -> float:

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from praxis import base_layer, pytypes
-from praxis.base_layer import WeightHParams, WeightInit
+from praxis import base_layer, pax_fiddle, pytypes
+from praxis.base_layer import WeightInit
 from praxis.layers import linears
 from praxis.layers.embedding_softmax import xent
 from praxis.layers.embedding_softmax.embedding import finish_lookup
@@ -42,20 +42,19 @@ class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
     extend_step_out: pytypes.SplitDimsMapping = None
 
   def setup(self) -> None:
-    self.create_variable(
-      'w',
-      WeightHParams(
-        shape=[self.num_classes, self.input_dims],
-        init=WeightInit.Gaussian(),
-        mesh_shape=self.mesh_shape,
-        tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
-      ),
+    table = pax_fiddle.Config(
+      linears.Linear,
+      input_dims=self.num_classes,
+      output_dims=self.input_dims,
+      params_init=WeightInit.Gaussian(),
     )
+    table.weight_split_dims_mapping.wt = self.weight_split_dims_mapping.wt
+    self.create_child('embedding', table)
 
   def emb_lookup(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
     """Returns the vectors of `ids`."""
     one_hot = jax.nn.one_hot(ids, self.num_classes, dtype=self.fprop_dtype)
-    vectors = jnp.einsum('...v,vd->...d', one_hot, self.theta.w)
+    vectors = jnp.einsum('...v,vd->...d', one_hot, self.embedding.theta.w)
     return finish_lookup(self, vectors, scale_sqrt_depth=False)
 
   def extend_step(
@@ -69,7 +68,7 @@ class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
   ) -> Float[Array, '*B V']:
     """Returns the logits in float32, capped and clipped."""
     scaled = inputs * self.input_dims**-0.5
-    logits = jnp.einsum('...d,vd->...v', scaled, self.theta.w)
+    logits = jnp.einsum('...d,vd->...v', scaled, self.embedding.theta.w)
     out = self.activation_split_dims_mapping.out
     mapping = linears.without_time(out, logits.ndim)
     logits = base_layer.maybe_shard(logits, mapping, self.mesh_axis_names)
@@ -111,7 +110,8 @@ class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
     output.avg_xent = output.total_xent / denominator
     square = jnp.sum(jnp.square(losses.log_z) * weights)
     output.z_loss = self.z_loss_weight * square / denominator
-    self.add_aux_loss('final_softmax_z_loss', output.z_loss)
+    self.add_summary('aux_z_loss', output.z_loss)
+    self.add_aux_loss('aux_z_loss', output.z_loss)
     return output
 
   def _denominator(self, weights: Array) -> Array:

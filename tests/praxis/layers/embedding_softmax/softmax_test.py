@@ -54,7 +54,7 @@ def _logits(cls, variables, x):
   params = params['params']
   x = np.asarray(x, np.float64)
   if cls is es.GShardSharedEmbeddingSoftmax:
-    return x * _D**-0.5 @ params['w'].T
+    return x * _D**-0.5 @ params['embedding']['w'].T
   if cls is es.NClassMajorSharedEmbeddingSoftmax:
     return x @ params['w'].T + params['b']
   ffn = params['logits_ffn']
@@ -110,7 +110,9 @@ def test_variable_names_and_shapes():
   major = es.NClassMajorSharedEmbeddingSoftmax
   assert shapes(major) == {'w': (_V, _D), 'b': (_V,)}
   assert shapes(major, use_bias=False) == {'w': (_V, _D)}
-  assert shapes(es.GShardSharedEmbeddingSoftmax) == {'w': (_V, _D)}
+  assert shapes(es.GShardSharedEmbeddingSoftmax) == {
+    'embedding': {'w': (_V, _D)}
+  }
 
 
 def test_argmax_is_the_first_of_equals():
@@ -319,7 +321,7 @@ def test_gshard(by_size):
     evaluated.per_example_xent, _xent(logits, ids), atol=1e-5
   )
   y = _run(layer, variables, ids[..., 0], method='emb_lookup')
-  table = np.asarray(variables['params']['w'])
+  table = np.asarray(variables['params']['embedding']['w'])
   np.testing.assert_allclose(y, table[np.asarray(ids)[..., 0]], atol=1e-5)
 
 
