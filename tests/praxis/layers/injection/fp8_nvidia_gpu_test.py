@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from flax.linen import fp8_ops
 
 from praxis import base_layer, pax_fiddle
-from praxis.layers import linears, repeats
+from praxis.layers import linears, pipeline, repeats
 from praxis.layers.injection import fp8_nvidia_gpu
 from tests.praxis.layers import running
 
@@ -156,3 +157,40 @@ def test_wrong_operands_and_settings_are_refused():
   bad = fp8_nvidia_gpu.Fp8EinsumOp.config(amax_history_length=0, name='op')
   with pytest.raises(ValueError, match='amax_history_length must be positive'):
     bad.Instantiate().init(jax.random.key(0), 'bd,df->bf', _X, _W)
+
+
+def test_microbatches_of_a_pipeline_give_the_largest():
+  linear = linears.Linear.config(
+    input_dims=4,
+    output_dims=4,
+    einsum_tpl=pax_fiddle.Config(
+      fp8_nvidia_gpu.Fp8EinsumOp, amax_history_length=2
+    ),
+  )
+  layer = pipeline.CircularLayerwiseShardablePipelined.config(
+    name='p',
+    num_stages=2,
+    num_microbatches=4,
+    circular_repeat=2,
+    single_stage_body=linear,
+  ).Instantiate()
+  x = running.normal(8, 4)
+  variables = jax.jit(layer.init)(jax.random.key(0), x)
+
+  def loss(params):
+    # As pax.steps do.
+    params = jax.tree_util.tree_map_with_path(
+      lambda path, p: (
+        jax.lax.convert_element_type(p, fp8_ops.fm32)
+        if 'einsum' in jax.tree_util.keystr(path)
+        else p
+      ),
+      params,
+    )
+    return jnp.sum(layer.apply({'params': params}, x))
+
+  grads = running.jit(jax.grad(loss))(variables['params'])['body']
+  w, op = np.abs(variables['params']['body']['w']), grads['einsum']
+  np.testing.assert_allclose(op['kernel_amax_history'][..., 0], w.max((2, 3)))
+  np.testing.assert_allclose(op['input_amax_history'][0, 0, 0], np.abs(x).max())
+  assert np.all(op['input_scale'] == 1.0)
