@@ -110,6 +110,24 @@ def test(module: pyimports.Module, deps: list[str]) -> Rule:
   )
 
 
+def is_small(module: pyimports.Module) -> bool:
+  """Whether a test says that it is small, and nothing else."""
+  return module.is_test and module.directives == {'size': ['small']}
+
+
+def small_tests(modules: list[pyimports.Module], deps: list[str]) -> Rule:
+  """One pytest_test for the small tests of a folder: they start once."""
+  return Rule(
+    'pytest_test',
+    {
+      'name': 'small_tests',
+      'size': 'medium',
+      'srcs': sorted(m.path.name for m in modules),
+      'deps': _local(modules[0].package, deps),
+    },
+  )
+
+
 def experiment(module: pyimports.Module, library: str, name: str) -> Rule:
   """The pax_experiment of one registered class."""
   return Rule(

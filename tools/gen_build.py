@@ -5,9 +5,10 @@
     python3 tools/gen_build.py --check    # fails if something would change
 
 One py_library per file (an `__init__.py` is called like its folder), one
-pytest_test per *_test.py, one py_binary per program. What stands between the
-lines `# BEGIN BY HAND` and `# END BY HAND` of a BUILD file is kept. Comments
-in the first lines of a Python file add what imports cannot say:
+py_binary per program, one pytest_test per *_test.py, but one for all those of
+a folder that say `size=small` and no more: they start once. What stands
+between the lines `# BEGIN BY HAND` and `# END BY HAND` of a BUILD file is kept.
+Comments in the first lines of a Python file add what imports cannot say:
 
     # bazel: deps=//pax/tasks:experiments
     # bazel: data=//:all_files
@@ -176,11 +177,15 @@ def faults(index: Index) -> list[str]:
 
 def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
   """The generated targets of one folder, in the order of its files."""
-  found = []
+  found, small, small_needs = [], [], set()
   for m in index.values():
     if m.package != package:
       continue
     needs = deps(m, index, known)
+    if build_text.is_small(m):
+      small.append(m)
+      small_needs.update(needs)
+      continue
     if m.is_test:
       found.append(build_text.test(m, needs))
       continue
@@ -191,6 +196,8 @@ def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
     if m.is_program:
       extra = PROGRAM_DEPS.get(m.name, [])
       found.append(build_text.binary(m, [f':{name}', *extra]))
+  if small:
+    found.append(build_text.small_tests(small, sorted(small_needs)))
   for name, folder in GATHERED.get(package, {}).items():
     below = [m for m in index.values() if m.path.is_relative_to(folder)]
     labels = {label(m, index) for m in below}

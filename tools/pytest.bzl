@@ -1,4 +1,4 @@
-"""pytest_test: one *_test.py run by pytest."""
+"""pytest_test: *_test.py files run by pytest."""
 
 _MAIN = "//tests/testing:pytest_main.py"
 
@@ -7,15 +7,15 @@ def pytest_test(name, srcs, args = [], deps = [], **kwargs):
 
     Args:
       name: of the target.
-      srcs: the test file.
-      args: for pytest, after the test file.
-      deps: what the file imports.
+      srcs: the test files.
+      args: for pytest, after the test files.
+      deps: what the files import.
       **kwargs: of py_test.
     """
     native.py_test(
         name = name,
         srcs = srcs + [_MAIN],
-        args = ["$(rootpath %s)" % srcs[0]] + args,
+        args = ["$(rootpath %s)" % src for src in srcs] + args,
         main = _MAIN,
         deps = depset(deps + ["//tests/testing:pytest_main_lib"]).to_list(),
         **kwargs

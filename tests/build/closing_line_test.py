@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Tests of the line that ends `bazelw test`."""
 
 from __future__ import annotations

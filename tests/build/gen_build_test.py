@@ -41,6 +41,22 @@ def test_imports_become_deps(tmp_path):
   assert 'visibility = ["//tools/visibility:base"]' in text
 
 
+def test_small_tests_of_a_folder_are_one_target(tmp_path):
+  small = '# bazel: size=small\nfrom praxis import {}\n'
+  files = {
+    'praxis/a.py': '',
+    'praxis/b.py': '',
+    'tests/a_test.py': small.format('a'),
+    'tests/b_test.py': small.format('b'),
+    'tests/c_test.py': '# bazel: tags=nightly\n' + small.format('a'),
+  }
+  text = _build(_tree(tmp_path, files), 'tests')
+  assert text.count('pytest_test(') == 2
+  assert 'name = "c_test"' in text and 'name = "small_tests"' in text
+  assert '"a_test.py",\n        "b_test.py",' in text
+  assert '"//praxis:a",\n        "//praxis:b",' in text
+
+
 def test_a_type_checkers_imports_are_no_deps(tmp_path):
   source = 'if typing.TYPE_CHECKING:\n  import jax\n'
   text = _build(_tree(tmp_path, {'praxis/a.py': source}), 'praxis')

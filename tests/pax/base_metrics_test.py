@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Weighted scalars become means, maxima and losses."""
 
 from __future__ import annotations

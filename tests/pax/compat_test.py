@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Code written for paxml finds the modules of pax."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The command from outside: help, errors, and where it stands."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Train states are pytrees with names that checkpoints can rely on."""
 
 from __future__ import annotations

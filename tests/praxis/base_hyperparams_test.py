@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Stand-alone parameter classes and the text dump."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """What every input promises, shown on one that counts."""
 
 from __future__ import annotations

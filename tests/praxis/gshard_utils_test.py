@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Gating functions: two tokens of two, worked by hand."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """NestedMap: attribute access, paths, tree structure."""
 
 from __future__ import annotations

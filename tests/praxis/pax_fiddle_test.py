@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Configuration: both spellings, typos, templates, sharing, copying."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """What Pax's README showed its users to write, written so, runs so."""
 
 from __future__ import annotations

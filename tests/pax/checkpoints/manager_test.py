@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Saving, restoring on other meshes, retention, and what a torn file does."""
 
 from __future__ import annotations

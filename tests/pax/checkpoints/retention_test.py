@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Which checkpoints go, and how durations are read."""
 
 from __future__ import annotations

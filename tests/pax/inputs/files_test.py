@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Files and documents, and the split that no machine changes."""
 
 from __future__ import annotations

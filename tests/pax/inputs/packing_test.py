@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Packed rows hold each label once, and no document looks at another."""
 
 from __future__ import annotations

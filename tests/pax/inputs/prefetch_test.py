@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Reading ahead changes neither the batches nor the state that is saved."""
 
 from __future__ import annotations

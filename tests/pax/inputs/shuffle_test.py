@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Orders that are computed are permutations, and look random."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Text batches: every row once an epoch, the same on every run and host."""
 
 from __future__ import annotations

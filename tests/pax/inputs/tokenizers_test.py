@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Text survives its tokenizer; a trained model is kept and found again."""
 
 from __future__ import annotations

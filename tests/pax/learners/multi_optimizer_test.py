@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Several optimizers in one learner, each with variables of its own."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Host batches become global arrays with their rows in order."""
 
 from __future__ import annotations

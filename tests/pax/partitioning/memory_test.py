@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """What cannot fit is refused before anything is allocated."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Meshes hold the right devices, and say what is missing."""
 
 from __future__ import annotations

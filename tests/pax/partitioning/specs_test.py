@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Specs are made to fit their shapes, and batches are split as mapped."""
 
 from __future__ import annotations

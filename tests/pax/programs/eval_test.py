@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Evaluation: weighted means, which batches, and what inputs derive."""
 
 from __future__ import annotations

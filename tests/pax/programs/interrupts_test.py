@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Signals ask once and stop at the second."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The order of the loop, seen from its collaborators."""
 
 from __future__ import annotations

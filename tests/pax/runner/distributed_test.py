@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """How JAX is set up before it looks for devices."""
 
 from __future__ import annotations

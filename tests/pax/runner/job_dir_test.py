@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The job directory: held by one run, written to, with a log."""
 
 from __future__ import annotations

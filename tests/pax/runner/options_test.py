@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The command line: which flags there are, and what a wrong one says."""
 
 from __future__ import annotations

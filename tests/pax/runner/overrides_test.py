@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """`--set`: constants and paths, typed, with near names for what is wrong."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """What would be ignored is refused by name."""
 
 from __future__ import annotations

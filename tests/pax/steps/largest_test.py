@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
+# bazel: size=small
 """An fp8 product that runs several times in a step, and on replicas."""
 
 from __future__ import annotations

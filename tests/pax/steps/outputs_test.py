@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Scalars travel in one array and read like scalars."""
 
 from __future__ import annotations

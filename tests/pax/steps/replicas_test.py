@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """What replicas computed is combined by weight, by sum, or by mean."""
 
 from __future__ import annotations

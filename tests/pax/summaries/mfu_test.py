@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """FLOPs by hand, and the table of devices by their names in JAX."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Curves are read as they count, and drawn."""
 
 from __future__ import annotations

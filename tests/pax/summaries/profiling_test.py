@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The profiler opens and closes where it is told to."""
 
 from __future__ import annotations

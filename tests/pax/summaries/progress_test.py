@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The progress line, word for word, and the speed that it shows."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The names of what a step reports."""
 
 from __future__ import annotations

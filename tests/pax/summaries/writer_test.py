@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """What a run reports can be read again, and writing never stops the loop."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The task: its parts, its defaults, and the states it makes."""
 
 from __future__ import annotations

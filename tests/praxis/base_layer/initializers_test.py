@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Every WeightInit kind against its moments and bounds."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """BaseLayer: weights, children, inheritance, variables, what it reports."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Quantised and sparse variables of layers, and trees of them."""
 
 from __future__ import annotations

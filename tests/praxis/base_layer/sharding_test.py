@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Split-dims mappings, as PartitionSpecs and as constraints."""
 
 from __future__ import annotations

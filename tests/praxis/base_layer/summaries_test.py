@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Summary types in keys, and summaries from outside a layer."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The next token is drawn from the right tokens, with the right odds."""
 
 from __future__ import annotations

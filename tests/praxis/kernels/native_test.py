@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The extension: its stub, its registrations, life without it."""
 
 from __future__ import annotations

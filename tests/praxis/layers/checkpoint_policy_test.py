@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Remat policies: what they keep, by what jax itself says it saves."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The repeated layer: loops, reports, caches and further arguments."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """What is dropped, how often, and that eval drops nothing."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """States are split over devices like their variables, with equal numbers."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Every schedule against numbers worked by hand."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Synthetic batches by their definition, and plain lines from a file."""
 
 from __future__ import annotations

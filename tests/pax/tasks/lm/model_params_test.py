@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The builders set what upstream's set, and refuse what does not fit."""
 
 from __future__ import annotations

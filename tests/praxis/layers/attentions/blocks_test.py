@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Blocks of a sequence, and what they see."""
 
 from __future__ import annotations

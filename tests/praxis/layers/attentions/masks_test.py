@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Masks against definitions written out position by position."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Every template and switch of attention reaches what it is for."""
 
 from __future__ import annotations

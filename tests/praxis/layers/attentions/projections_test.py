@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Projections to heads and back: products, variables, shardings, fans."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Relative positions of Transformer-XL against a loop over pairs."""
 
 from __future__ import annotations

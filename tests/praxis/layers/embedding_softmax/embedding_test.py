@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Embeddings and the token counter."""
 
 from __future__ import annotations

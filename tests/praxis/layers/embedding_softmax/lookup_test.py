@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Looking up by products: where it is one, and that a gather equals it."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Rotary positions for texts longer than those of training."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The benchmark model predicts labels from single tokens."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Packing, types, equations and low-rank shapes."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# bazel: size=small
+# bazel: size=medium
 # SPDX-License-Identifier: Apache-2.0
 """The metrics of LAMBADA and BoolQ, by hand, and of a small model."""
 
