@@ -120,26 +120,18 @@ def GlamUniTransformerLmHParams(
     checkpoint_policy: what the backward pass of scanned layers finds.
     **options: fields of `BlockOptions`.
   """
-  block = GlamStackedTransformerHParams(
-    model_dim,
-    ff_dim,
-    attention_num_heads,
-    attention_key_value_dim,
-    name='decoder_block',
-    **options,
-  )
-  lm = language_model(vocab_size, model_dim, z_loss_weight).set(
-    name=name, model_type=model_type
-  )
+  sizes = (model_dim, ff_dim, attention_num_heads, attention_key_value_dim)
+  block = GlamStackedTransformerHParams(*sizes, name='decoder_block', **options)
+  lm = language_model(vocab_size, model_dim, z_loss_weight)
+  lm.set(name=name, model_type=model_type)
   lm.softmax_tpl.use_tgt_labels_size_as_loss_denominator = (
     use_tgt_labels_size_as_loss_denominator
   )
   blocks = whole(num_transformer_layers, block.num_layers, 'layers of a block')
   if num_pipeline_stages > 1:
-    per_stage = whole(blocks, num_pipeline_stages, 'num_pipeline_stages')
     lm.stacked_transformer_tpl = pipelined(
-      _extended(block, per_stage), num_pipeline_stages
-    ).set(num_pipeline_microbatches=num_pipeline_microbatches)
+      block, blocks, num_pipeline_stages, num_pipeline_microbatches
+    )
   elif repeat:
     lm.stacked_transformer_tpl = repeated(block, blocks, checkpoint_policy)
   else:
@@ -263,13 +255,19 @@ def repeated(
 
 
 def pipelined(
-  stage: LayerTpl, stages: int
+  block: LayerTpl, times: int, stages: int, microbatches: int
 ) -> pax_fiddle.Config[transformers.PipelinedTransformer]:
-  """Returns stages of a pipeline."""
+  """Returns `times` blocks, divided into the stages of a pipeline.
+
+  Raises:
+    ValueError: `stages` do not divide `times`.
+  """
+  per_stage = whole(times, stages, 'num_pipeline_stages')
   return pax_fiddle.Config(
     transformers.PipelinedTransformer,
-    pipeline_stage=stage,
+    pipeline_stage=_extended(block, per_stage),
     num_pipeline_stages=stages,
+    num_pipeline_microbatches=microbatches,
     stream_io=True,
   )
 

@@ -94,36 +94,22 @@ def GrokUniTransformerLmHParams(
     checkpoint_policy: what the backward pass finds.
     **options: of `GrokStackedTransformerHParams`.
   """
+  heads = attention_num_heads, attention_num_groups, attention_key_value_dim
   block = GrokStackedTransformerHParams(
-    model_dim,
-    ff_dim,
-    attention_num_heads,
-    attention_num_groups,
-    attention_key_value_dim,
-    name='decoder_block',
-    **options,
+    model_dim, ff_dim, *heads, name='decoder_block', **options
   )
-  lm = glam.language_model(vocab_size, model_dim, z_loss_weight).set(
-    name=name, model_type=model_type
-  )
+  lm = glam.language_model(vocab_size, model_dim, z_loss_weight)
+  lm.set(name=name, model_type=model_type)
   lm.softmax_tpl.use_tgt_labels_size_as_loss_denominator = (
     use_tgt_labels_size_as_loss_denominator
   )
-  if num_pipeline_stages == 1:
-    layers = num_transformer_layers
-    lm.stacked_transformer_tpl = glam.repeated(block, layers, checkpoint_policy)
-    return lm
-  per_stage = glam.whole(
-    num_transformer_layers, num_pipeline_stages, 'num_pipeline_stages'
-  )
-  block.num_layers = per_stage
-  if block.moe_layers is not None:
-    block.moe_layers = list(range(per_stage))
-  lm.stacked_transformer_tpl = glam.pipelined(block, num_pipeline_stages).set(
-    num_pipeline_microbatches=num_pipeline_microbatches,
-    checkpoint_policy=checkpoint_policy,
-  )
-  return lm
+  layers, stages = num_transformer_layers, num_pipeline_stages
+  if stages == 1:
+    stack = glam.repeated(block, layers, checkpoint_policy)
+  else:
+    stack = glam.pipelined(block, layers, stages, num_pipeline_microbatches)
+    stack.checkpoint_policy = checkpoint_policy
+  return lm.set(stacked_transformer_tpl=stack)
 
 
 def _set_fp8(block: LayerTpl, options: glam.BlockOptions) -> None:

@@ -70,8 +70,7 @@ def set_transformer_quantization(
   unless asked for, separate embeddings if `softmax_only`. Activations are
   quantised with weight_quant_only=False, and then need `num_bits_act` and
   `use_symmetric_act`. Layers with a name in `skip_transformers` are left.
-  `weight_options` are further fields of WeightQuantizationParams: dtype,
-  block_size, use_int4_packed_weights, vn_scale and so on.
+  `weight_options` are further fields of WeightQuantizationParams.
   """
   weight_params = WeightQuantizationParams(
     precision=num_bits,
