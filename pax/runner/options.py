@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import textwrap
 from collections.abc import Sequence
-from typing import Any
 
-from absl import flags
+from pax.runner import command_line
 
 _USAGE = """\
 Trains a model that an experiment describes.
@@ -21,21 +18,9 @@ checkpoint. Ctrl-C or SIGTERM finishes the step, saves and stops.
 
 Exit codes: 0 done, 1 failed, 75 stopped by a signal and saved."""
 
-_WIDTH = 78
-
-
-class UsageError(ValueError):
-  """A command line that cannot be meant."""
-
-
-class HelpRequested(Exception):
-  """The command line asks for help; the text is the message."""
-
-
-def _flag(default: Any, group: str, text: str) -> Any:
-  return dataclasses.field(
-    default=default, metadata={'group': group, 'help': text}
-  )
+UsageError = command_line.UsageError
+HelpRequested = command_line.HelpRequested
+_flag = command_line.flag
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,71 +102,4 @@ def parse(argv: Sequence[str]) -> RunOptions:
       belongs to no flag.
     HelpRequested: --help is among the words.
   """
-  if any(word in ('--help', '-h', '-help', '--helpfull') for word in argv):
-    raise HelpRequested(help_text())
-  values = flags.FlagValues()
-  for field in dataclasses.fields(RunOptions):
-    _define(field, values)
-  try:
-    extra = values(list(argv))[1:]
-  except flags.UnrecognizedFlagError as e:
-    raise UsageError(_unknown(e.flagname)) from e
-  except flags.Error as e:
-    raise UsageError(str(e)) from e
-  if extra:
-    raise UsageError(
-      f'{extra[0]!r} belongs to no flag; flags begin with --, as in'
-      f' --exp={extra[0]}'
-    )
-  found = {f.name: values[f.name].value for f in dataclasses.fields(RunOptions)}
-  return RunOptions(**found | {'set': tuple(found['set'])})
-
-
-def help_text() -> str:
-  """What --help prints."""
-  lines, group = [_USAGE], None
-  for field in dataclasses.fields(RunOptions):
-    if field.metadata['group'] != group:
-      group = field.metadata['group']
-      lines += ['', f'{group}:']
-    lines += [f'  --{field.name}{_default_text(field)}']
-    lines += textwrap.wrap(
-      field.metadata['help'],
-      _WIDTH,
-      initial_indent=' ' * 6,
-      subsequent_indent=' ' * 6,
-    )
-  return '\n'.join(lines)
-
-
-def _define(field: dataclasses.Field[Any], values: flags.FlagValues) -> None:
-  define = {
-    'str': flags.DEFINE_string,
-    'bool': flags.DEFINE_boolean,
-    'int': flags.DEFINE_integer,
-    'tuple': flags.DEFINE_multi_string,
-  }[_kind(field)]
-  default = list(field.default) if _kind(field) == 'tuple' else field.default
-  define(field.name, default, field.metadata['help'], flag_values=values)
-
-
-def _kind(field: dataclasses.Field[Any]) -> str:
-  return str(field.type).partition(' ')[0].partition('[')[0]
-
-
-def _default_text(field: dataclasses.Field[Any]) -> str:
-  if _kind(field) == 'tuple':
-    return ' NAME=VALUE'
-  if _kind(field) == 'bool' and field.default is not None:
-    state = 'on' if field.default else 'off'
-    return f'  (--[no]{field.name}; {state})'
-  if field.default in (None, ''):
-    return ''
-  return f'={field.default}'
-
-
-def _unknown(name: str) -> str:
-  names = [field.name for field in dataclasses.fields(RunOptions)]
-  near = difflib.get_close_matches(name.removeprefix('no'), names, n=2)
-  hint = f'did you mean --{" or --".join(near)}?' if near else 'see pax --help'
-  return f'there is no flag --{name}; {hint}'
+  return command_line.parse(RunOptions, argv, _USAGE)

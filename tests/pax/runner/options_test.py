@@ -61,7 +61,7 @@ def test_defaults_are_those_of_the_dataclass():
   ('word', 'message'),
   [
     ('--job_logdir=x', 'there is no flag --job_logdir; did you mean --job_log'),
-    ('--zzz', 'there is no flag --zzz; see pax --help'),
+    ('--zzz', 'there is no flag --zzz; see --help'),
     ('tasks.X', "'tasks.X' belongs to no flag"),
     ('--num_hosts=two', '--num_hosts=two'),
   ],
