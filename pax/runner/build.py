@@ -11,12 +11,18 @@ from typing import Any
 import jax
 from absl import logging
 
-from pax import checkpoints, experiment_registry, partitioning, summaries
+from pax import checkpoints, partitioning, summaries
 from pax.programs import eval as eval_program
 from pax.programs import interrupts as interrupts_lib
 from pax.programs.run import Run
-from pax.runner import artifacts, overrides, run_config, unsupported
-from pax.runner.options import RunOptions, UsageError
+from pax.runner import (
+  artifacts,
+  experiments,
+  overrides,
+  run_config,
+  unsupported,
+)
+from pax.runner.options import RunOptions
 from praxis import base_input, pax_fiddle
 
 Config = pax_fiddle.Config
@@ -41,14 +47,9 @@ def plan(options: RunOptions) -> Plan:
     UsageError: an option is missing or has no meaning.
     ValueError: no such experiment, constant or field.
   """
-  if not options.exp:
-    raise UsageError(
-      'which experiment? e.g. --exp=tasks.lm.params.quickstart.TinyLm'
-    )
   settings = overrides.parse(options.set)
-  found = experiment_registry.get_experiment(options.exp)
-  experiment = overrides.set_constants(found, settings)
-  instance = experiment()
+  instance = experiments.find(options.exp, settings)
+  experiment = type(instance)
   instance.validate()
   tree = run_config.from_experiment(instance, settings)
   unsupported.check(instance, tree)

@@ -33,10 +33,16 @@ class HelpRequested(Exception):
   """The command line asks for help; the text is the message."""
 
 
-def flag(default: Any, group: str, text: str) -> Any:
-  """A field that is a flag; `group` is the heading it stands under in help."""
+def flag(
+  default: Any, group: str, text: str, *, example: str = 'NAME=VALUE'
+) -> Any:
+  """A field that is a flag; `group` is the heading it stands under in help.
+
+  `example` shows a value of a flag that may be repeated.
+  """
   return dataclasses.field(
-    default=default, metadata={'group': group, 'help': text}
+    default=default,
+    metadata={'group': group, 'help': text, 'example': example},
   )
 
 
@@ -122,7 +128,7 @@ def _repeats(field: dataclasses.Field[Any]) -> bool:
 
 def _default_text(field: dataclasses.Field[Any]) -> str:
   if _repeats(field):
-    return field.metadata.get('example', ' NAME=VALUE')
+    return f' {field.metadata["example"]}'
   if _kind(field) == 'bool' and field.default is not None:
     state = 'on' if field.default else 'off'
     return f'  (--[no]{field.name}; {state})'

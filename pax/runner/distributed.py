@@ -19,20 +19,25 @@ _HEARTBEAT_TIMEOUT_SECS = 60
 
 def initialize(options: RunOptions) -> None:
   """Configures JAX; to be called before anything asks for a device."""
-  _simulate_devices(options.host_device_count)
+  if options.host_device_count is not None:
+    simulate_devices(options.host_device_count)
   _keep_compiled(options.compilation_cache_dir)
   _join_hosts(options)
 
 
-def _simulate_devices(count: int | None) -> None:
-  if count is None:
-    return
+def simulate_devices(count: int) -> None:
+  """Makes JAX find so many devices on the CPU, and no others.
+
+  Raises:
+    UsageError: not even one.
+    RuntimeError: JAX has looked for devices before.
+  """
   if count < 1:
     raise UsageError(f'--host_device_count must be at least 1, got {count}')
+  jax.config.update('jax_num_cpu_devices', count)
+  jax.config.update('jax_platforms', 'cpu')
   xla_flags = _FORCED_DEVICES.sub('', os.environ.get('XLA_FLAGS', ''))
   os.environ['XLA_FLAGS'] = xla_flags.strip()
-  jax.config.update('jax_platforms', 'cpu')
-  jax.config.update('jax_num_cpu_devices', count)
 
 
 def _keep_compiled(directory: str) -> None:
