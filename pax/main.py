@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command: `python -m pax.main --exp=EXPERIMENT --job_log_dir=DIR`."""
+"""The command: `python -m pax.main --exp=EXPERIMENT --job_log_dir=DIR`.
+
+Its first word may name a tool instead, as in `python -m pax.main plot DIR`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import traceback
 from collections.abc import Sequence
 
 from pax.runner import options as options_lib
+from pax.tools import commands
 
 EXIT_ERROR = 1
 EXIT_PREEMPTED = 75
@@ -19,10 +23,13 @@ def main(argv: Sequence[str]) -> int:
 
   0: done. 1: failed, the reason is on stderr. 75: stopped by a signal, saved.
   """
+  if commands.named(argv):
+    return commands.run(argv)
   try:
     options = options_lib.parse(argv)
   except options_lib.HelpRequested as e:
     print(e)
+    print(f'\nTools, each with --help:\n{commands.help_text()}')
     return 0
   except options_lib.UsageError as e:
     return _fail(e, show_traceback=False)
