@@ -11,8 +11,10 @@ from typing import Any
 from absl import logging
 
 from pax import checkpoints, partitioning, summaries, tasks_lib, train_states
-from pax.programs import eval as eval_program
 from pax.programs import interrupts as interrupts_lib
+from pax.programs import passes as passes_lib
+from pax.programs import stopping as stopping_lib
+from pax.programs import train_program
 from praxis import base_input
 
 TrainState = train_states.TrainState
@@ -29,6 +31,8 @@ class Outcome(enum.Enum):
   PREEMPTED = 'preempted'
   # The training data came to an end before the last step.
   OUT_OF_DATA = 'out of data'
+  # The task's early stopping function said so.
+  STOPPED_EARLY = 'stopped early'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,14 +42,16 @@ class Run:
   job_log_dir: str
   # The task on a mesh.
   partitioner: partitioning.Partitioner
-  # `(state, batch, key) -> (state, StepOutput)`, compiled.
-  train_step: partitioning.PartitionedStep
+  # Trains; it is set up when the loop begins.
+  train_program: train_program.BaseTrainProgram
   # The state to begin with, and its step.
   state: TrainState
   step: int
   train_input: base_input.BaseInput
-  # What to evaluate while training.
-  evals: tuple[eval_program.EvalProgram, ...]
+  # What to evaluate and decode while training.
+  passes: passes_lib.Passes
+  # Whether training ends before the last step.
+  stopping: stopping_lib.Stopping
   checkpointer: checkpoints.Checkpointer
   writer: summaries.Writer
   progress: summaries.Progress

@@ -16,7 +16,7 @@ Trains a model that an experiment describes.
 Start it again with the same --job_log_dir and it goes on from the newest
 checkpoint. Ctrl-C or SIGTERM finishes the step, saves and stops.
 
-Exit codes: 0 done, 1 failed, 75 stopped by a signal and saved."""
+Exit codes: 0 done, 1 failed, 75 stopped by a signal and saved, 124 hung."""
 
 UsageError = command_line.UsageError
 HelpRequested = command_line.HelpRequested
@@ -33,7 +33,12 @@ class RunOptions:
   job_log_dir: str | None = _flag(
     None, 'What', 'Directory of everything the run writes; made if missing.'
   )
-  mode: str = _flag('train', 'What', "What to do; 'train' is all there is.")
+  mode: str = _flag(
+    'train',
+    'What',
+    'What to do: train; eval or decode, which follow the checkpoints of a'
+    ' training job; decode_once; infer.',
+  )
   set: tuple[str, ...] = _flag(
     (),
     'What',
@@ -45,6 +50,45 @@ class RunOptions:
     'What',
     'Evaluate on the test inputs while training. Unset: as the experiment'
     ' says in EVAL_ON_TEST.',
+  )
+  decode_during_train: bool = _flag(
+    False,
+    'What',
+    'Decode while training, every task.train.decode_interval_steps.',
+  )
+  eval_during_decode: bool = _flag(
+    False, 'What', 'Evaluate too, in a job that decodes.'
+  )
+  init_from: str | None = _flag(
+    None,
+    'Checkpoints',
+    'Start from the variables of another checkpoint that have the same name and'
+    ' shape: DIR for the newest there, DIR@STEP. What is taken is listed. A run'
+    ' that has checkpoints of its own goes on from those.',
+  )
+  restore_checkpoint_dir: str | None = _flag(
+    None,
+    'Checkpoints',
+    'For --mode=decode and decode_once: where checkpoints are, if not in'
+    ' --job_log_dir.',
+  )
+  restore_checkpoint_step: tuple[int, ...] = _flag(
+    (),
+    'Checkpoints',
+    'For --mode=decode_once: which checkpoints, if not the newest. Repeatable.'
+    ' For --mode=decode: from which on.',
+    example='STEP',
+  )
+  first_checkpoint_timeout_secs: int = _flag(
+    4800,
+    'Checkpoints',
+    'How long a job that follows another waits for the first checkpoint.',
+  )
+  next_checkpoint_timeout_secs: int | None = _flag(
+    None,
+    'Checkpoints',
+    'How long it waits for each one after that. Unset: for ever, or until'
+    ' training ends.',
   )
   enable_checkpoint_saving: bool = _flag(
     True, 'Checkpoints', 'Save checkpoints.'
@@ -88,6 +132,15 @@ class RunOptions:
   )
   enable_summary_writer: bool = _flag(
     True, 'Output', 'Write TensorBoard events and metrics.jsonl.'
+  )
+  decode_output_pickle: bool = _flag(
+    True, 'Output', 'Write what is decoded as .pickle beside .jsonl.'
+  )
+  hang_timeout_secs: int | None = _flag(
+    None,
+    'Output',
+    'End with exit code 124 and the stacks of all threads when no step was done'
+    ' for so long. Unset: never.',
   )
   traceback: bool = _flag(
     False, 'Output', 'Show the Python traceback of an error.'

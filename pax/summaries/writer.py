@@ -119,7 +119,9 @@ class TensorBoardWriter:
       import tensorboardX  # Slow to import.
 
       self._by_split[split] = tensorboardX.SummaryWriter(
-        os.path.join(self._dir, split)
+        os.path.join(self._dir, split),
+        # Several jobs may begin to write in the same second.
+        filename_suffix=f'.{os.getpid()}',
       )
     return self._by_split[split]
 

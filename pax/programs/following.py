@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that evaluate and decode the checkpoints of another job."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import jax
+from absl import logging
+
+from pax import io_utils, partitioning, summaries, tasks_lib, train_states
+from pax.checkpoints import reading
+from pax.programs import interrupts as interrupts_lib
+from pax.programs import passes as passes_lib
+from pax.programs import stopping as stopping_lib
+from pax.programs.run import Outcome
+
+TrainState = train_states.TrainState
+
+_FIRST_POLL_SECS = 0.1
+_LAST_POLL_SECS = 10.0
+
+
+class Source(Protocol):
+  """Gives the states that a job evaluates."""
+
+  def states(self) -> Iterator[tuple[int, TrainState, bool]]:
+    """Yields (step, state, whether it is the last)."""
+    ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalJob:
+  """One job that does not train, complete when it is constructed."""
+
+  job_log_dir: str
+  mode: io_utils.EvaluationMode
+  # The task on its devices.
+  partitioner: partitioning.Partitioner
+  source: Source
+  # What is evaluated and decoded.
+  passes: passes_lib.Passes
+  stopping: stopping_lib.Stopping
+  writer: summaries.Writer
+  progress: summaries.Progress
+
+  def run(self) -> Outcome:
+    """Evaluates and decodes each state of the source."""
+    try:
+      for step, state, is_last in self.source.states():
+        found = self._look_at(step, state)
+        if self.stopping.should_stop(step, is_last, found):
+          return Outcome.STOPPED_EARLY
+    except interrupts_lib.StoppedError:
+      return Outcome.PREEMPTED
+    finally:
+      self.progress.close()
+      self.passes.shutdown()
+      self.writer.close()
+    return Outcome.DONE
+
+  def _look_at(self, step: int, state: TrainState) -> stopping_lib.Found:
+    with io_utils.checkpoint_progress(self.job_log_dir, step, self.mode):
+      decodes = self.passes.decode(state, step)
+      evals = self.passes.evaluate(state, step)
+      self.writer.flush()
+    return stopping_lib.Found(evals=evals, decodes=decodes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StateReader:
+  """Reads of a checkpoint what evaluation needs: variables, or averages."""
+
+  partitioner: partitioning.Partitioner
+  # Whether the averages of the optimizer take the place of the variables.
+  use_ema: bool
+
+  def read(self, path: pathlib.Path) -> TrainState:
+    abstract, names = self._wanted
+    return reading.read_as(path, abstract, names)
+
+  @functools.cached_property
+  def _wanted(self) -> tuple[Any, Any]:
+    whole = self.partitioner.state_metadata
+    names = reading.leaf_names(whole)
+    if self.use_ema:
+      return tasks_lib.extract_ema(whole), tasks_lib.extract_ema(names)
+    return whole.to_eval_state(), names.to_eval_state()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Given:
+  """A state that is at hand, once."""
+
+  state: TrainState
+
+  def states(self) -> Iterator[tuple[int, TrainState, bool]]:
+    yield int(self.state.step), self.state, True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chosen:
+  """The checkpoints of certain steps, or the newest."""
+
+  reader: StateReader
+  directory: pathlib.Path
+  steps: Sequence[int]
+
+  def states(self) -> Iterator[tuple[int, TrainState, bool]]:
+    steps = list(self.steps) or [reading.find(self.directory)[0]]
+    paths = [reading.find(self.directory, step)[1] for step in steps]
+    for i, (step, path) in enumerate(zip(steps, paths, strict=True)):
+      yield step, self.reader.read(path), i == len(steps) - 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Following:
+  """The checkpoints of a training job, as they appear, each once.
+
+  It begins with the newest, or with the one that this job was stopped in, and
+  ends with that of the last step, or where training ended before.
+  """
+
+  reader: StateReader
+  # Of the training job, which tells when it ends.
+  job_log_dir: str
+  directory: pathlib.Path
+  mode: io_utils.EvaluationMode
+  # The step that training goes to, and from which on checkpoints count.
+  last_step: int
+  first_step: int
+  # Seconds to wait for the first and for another checkpoint; None for ever.
+  first_timeout_secs: float | None
+  next_timeout_secs: float | None
+  interrupts: interrupts_lib.Interrupts
+
+  def states(self) -> Iterator[tuple[int, TrainState, bool]]:
+    done: int | None = None
+    while (step := self._wait_for_checkpoint(done)) is not None:
+      done = step
+      if (state := self._read(step)) is not None:
+        yield step, state, self._is_last(step)
+      if self._is_last(step):
+        return
+
+  def _read(self, step: int) -> TrainState | None:
+    """The state; None if the training job deleted it meanwhile."""
+    path = reading.checkpoint_steps(self.directory).get(step)
+    try:
+      return self.reader.read(path) if path else None
+    except (OSError, ValueError):
+      if path.exists():
+        raise
+    logging.warning('Checkpoint %s was deleted before it was read', path)
+    return None
+
+  def _wait_for_checkpoint(self, done: int | None) -> int | None:
+    """The next step to look at; None if there will be none.
+
+    Raises:
+      ValueError: it took too long.
+    """
+    timeout = (
+      self.first_timeout_secs if done is None else self.next_timeout_secs
+    )
+    begun, pause = time.monotonic(), _FIRST_POLL_SECS
+    while True:
+      self.interrupts.check_batch()
+      # Before looking: the last checkpoint is there when training has ended.
+      is_ended = io_utils.training_end(self.job_log_dir) is not None
+      found = _agreed(self._next(done))
+      if found is not None or (is_ended and done is not None):
+        return found
+      if timeout is not None and time.monotonic() - begun > timeout:
+        raise ValueError(_nothing_came(self.directory, done, timeout))
+      time.sleep(pause)
+      pause = min(2 * pause, _LAST_POLL_SECS)
+
+  def _next(self, done: int | None) -> int | None:
+    steps = [
+      s
+      for s in reading.checkpoint_steps(self.directory)
+      if s >= self.first_step
+    ]
+    if done is not None:
+      return min((s for s in steps if s > done), default=None)
+    undone = io_utils.undone_step(self.job_log_dir, self.mode)
+    return undone if undone in steps else max(steps, default=None)
+
+  def _is_last(self, step: int) -> bool:
+    end = io_utils.training_end(self.job_log_dir)
+    return step >= self.last_step or (end is not None and step >= end)
+
+
+def _agreed(step: int | None) -> int | None:
+  """What process 0 sees: another one may see a file later."""
+  if jax.process_count() == 1:
+    return step
+  from jax.experimental import multihost_utils
+
+  told = multihost_utils.broadcast_one_to_all(-1 if step is None else step)
+  return None if int(told) < 0 else int(told)
+
+
+def _nothing_came(
+  directory: pathlib.Path, done: int | None, timeout: float
+) -> str:
+  what = 'checkpoint' if done is None else f'checkpoint after step {done}'
+  flag = 'first' if done is None else 'next'
+  return (
+    f'no {what} appeared in {directory} within {timeout:g} s; see whether the'
+    f' training job is alive, or wait longer with'
+    f' --{flag}_checkpoint_timeout_secs'
+  )
