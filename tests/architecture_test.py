@@ -157,6 +157,7 @@ WIDE = {
   'set_diffusion_quantization',
   'set_transformer_mixed_precision_quantization',
   'set_transformer_quantization',
+  'sharded_adam',
   'vanilla_sample_decode',
 }
 
