@@ -237,7 +237,7 @@ def test_replicas_share_the_work():
   grads = problem.gradients(params, 0)
   state = tx.init(params)
   want = jax.jit(tx.update)(grads, state, params)
-  mesh = jax.make_mesh((4,), ('batch',), devices=jax.devices()[:4])
+  mesh = jax.sharding.Mesh(jax.devices()[:4], ('batch',))
   spec = jax.sharding.PartitionSpec()
   shared = jax.jit(
     jax.shard_map(
