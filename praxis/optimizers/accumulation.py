@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -19,18 +22,16 @@ def sharded_static_accumulation(
 ) -> transforms.ShardedGradientTransformation:
   """Returns `base_tx` on the mean of every `num_sub_batches` gradients.
 
-  Between its steps updates are zero. They are added up in float32.
+  Between its steps updates are zero. Gradients are added up in float32.
   `accumulation_use_cond_op` decides by `jax.lax.cond`, which may need less
   memory, but for stacked layers works on every step.
   """
   base_tx = transforms.as_sharded(base_tx)
+  decide = _by_cond if accumulation_use_cond_op else conditional.run_if
 
   def init(params: Nested[JTensor]) -> transforms.State:
-    return NestedMap(
-      base_state=base_tx.init(params),
-      accumulated_update=_zeros(params, jnp.float32),
-      count=jnp.zeros([], jnp.int32),
-    )
+    zeros = _zeros(params, jnp.float32)
+    return _state(base_tx.init(params), zeros, jnp.zeros([], jnp.int32))
 
   def update(
     updates: Nested[JTensor],
@@ -50,27 +51,17 @@ def sharded_static_accumulation(
       return new, base_state, _zeros(total)
 
     wait = (_zeros(updates), state.base_state, total)
-    if accumulation_use_cond_op:
-      done = jax.lax.cond(due, step, lambda: wait)
-    else:
-      done = conditional.run_if(due, step, wait)
-    new, base_state, total = done
-    return new, NestedMap(
-      base_state=base_state,
-      accumulated_update=total,
-      count=jnp.where(due, 0, count),
-    )
+    new, base_state, total = decide(due, step, wait)
+    return new, _state(base_state, total, jnp.where(due, 0, count))
 
   def init_partition_spec(
     hparams: Nested[base_layer.WeightHParams],
   ) -> transforms.State:
-    return NestedMap(
-      base_state=base_tx.init_partition_spec(hparams),
-      accumulated_update=jax.tree.map(
-        lambda hp: transforms.like(hp, dtype=jnp.float32), hparams
-      ),
-      count=transforms.replicated((), jnp.int32),
+    sums = jax.tree.map(
+      lambda hp: transforms.like(hp, dtype=jnp.float32), hparams
     )
+    count = transforms.replicated((), jnp.int32)
+    return _state(base_tx.init_partition_spec(hparams), sums, count)
 
   return transforms.ShardedGradientTransformation(
     init=init, update=update, init_partition_spec=init_partition_spec
@@ -126,6 +117,16 @@ class ShardedStaticAccumulator(base.BaseOptimizer):
       ),
       self.accumulation_use_cond_op,
     )
+
+
+def _state(base_state: Any, accumulated_update: Any, count: Any) -> NestedMap:
+  return NestedMap(
+    base_state=base_state, accumulated_update=accumulated_update, count=count
+  )
+
+
+def _by_cond(due: JTensor, compute: Callable[[], Any], otherwise: Any) -> Any:
+  return jax.lax.cond(due, compute, lambda: otherwise)
 
 
 def _zeros(

@@ -15,9 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from praxis.pytypes import JTensor
+
 _ITERATIONS = 100
 _TOLERANCE = 1e-6
-# An error that grows by more than this ends the iteration.
+# A distance that grows by more than this ends the iteration. It is a norm: the
+# largest entry may well grow on the way to convergence.
 _LARGEST_GROWTH = 1.2
 # The largest eigenvalue counts as this much at least.
 _SMALLEST_SCALE = 1e-6
@@ -39,6 +42,8 @@ class _Newton(NamedTuple):
   h: Float[Array, 'N N']
   last_h: Float[Array, 'N N']
   error: Float[Array, '']
+  # Norm of m - identity, and by how much the last step changed it.
+  distance: Float[Array, '']
   growth: Float[Array, '']
 
 
@@ -79,26 +84,27 @@ def newton_root(
   if n == 1:
     return Root(damped ** (-1.0 / power), jnp.float32(0.0))
 
-  def distance(m: Float[Array, 'N N']) -> Float[Array, '']:
-    return jnp.max(jnp.abs(m - identity))
+  def state(
+    step: JTensor, m: JTensor, h: JTensor, last_h: JTensor, last: JTensor
+  ) -> _Newton:
+    distance = jnp.linalg.norm(m - identity)
+    error = jnp.max(jnp.abs(m - identity))
+    return _Newton(step, m, h, last_h, error, distance, distance / last)
 
-  def unfinished(state: _Newton) -> Bool[Array, '']:
-    converging = (state.error > _TOLERANCE) & (state.growth < _LARGEST_GROWTH)
-    return converging & (state.step < _ITERATIONS)
+  def unfinished(now: _Newton) -> Bool[Array, '']:
+    converging = (now.error > _TOLERANCE) & (now.growth < _LARGEST_GROWTH)
+    return converging & (now.step < _ITERATIONS)
 
-  def iterate(state: _Newton) -> _Newton:
-    factor = ((power + 1.0) * identity - state.m) / power
-    m = _matmul(_matrix_power(factor, power), state.m)
-    h = _matmul(state.h, factor)
-    error = distance(m)
-    return _Newton(state.step + 1, m, h, state.h, error, error / state.error)
+  def iterate(now: _Newton) -> _Newton:
+    factor = ((power + 1.0) * identity - now.m) / power
+    m = _matmul(_matrix_power(factor, power), now.m)
+    h = _matmul(now.h, factor)
+    return state(now.step + 1, m, h, now.h, now.distance)
 
   z = (1.0 + power) / (2.0 * jnp.linalg.norm(damped))
   m, h = damped * z, identity * z ** (1.0 / power)
-  one = jnp.float32(1.0)
-  end = jax.lax.while_loop(
-    unfinished, iterate, _Newton(jnp.int32(0), m, h, h, distance(m), one)
-  )
+  start = state(jnp.int32(0), m, h, h, jnp.float32(jnp.inf))
+  end = jax.lax.while_loop(unfinished, iterate, start)
   diverged = end.growth >= _LARGEST_GROWTH
   return Root(jnp.where(diverged, end.last_h, end.h), end.error)
 

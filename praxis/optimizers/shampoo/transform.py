@@ -8,7 +8,8 @@ References:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +17,8 @@ from jaxtyping import Array, Float
 
 from praxis import base_layer
 from praxis.nested_map import NestedMap
-from praxis.optimizers import conditional, masking, transforms
-from praxis.optimizers.shampoo import grafting, matrices, storage
+from praxis.optimizers import conditional, transforms
+from praxis.optimizers.shampoo import matrices, step
 from praxis.optimizers.shampoo.rule import (
   Plan,
   ShampooRule,
@@ -25,16 +26,6 @@ from praxis.optimizers.shampoo.rule import (
   make_plan,
 )
 from praxis.pytypes import JTensor, Nested
-
-
-class _Slot(NamedTuple):
-  """The state of one variable beside its matrices."""
-
-  # Sums or averages of squared gradients, for grafting.
-  squares: Any
-  # Momentum of the grafted-on optimizer, and of Shampoo.
-  diagonal_momentum: storage.Stored
-  momentum: storage.Stored
 
 
 def distributed_shampoo(
@@ -48,57 +39,59 @@ def distributed_shampoo(
   simpler optimizer's; until `start_preconditioning_step` it is that one's.
   """
 
-  def init(params: Nested[JTensor]) -> transforms.State:
-    leaves, tree = jax.tree.flatten(params)
-    plan = make_plan(rule, [w.shape for w in leaves])
-    return _pack(
-      tree,
-      jnp.zeros([], jnp.int32),
-      [
-        matrices.store(matrices.identities(plan, scale), rule)
-        for scale in (rule.matrix_epsilon, 1.0)
-      ],
-      [_init_slot(rule, w) for w in leaves],
-      _errors_of(rule, plan, tree, None),
-    )
-
-  def update(
-    grads: Nested[JTensor],
-    state: transforms.State,
-    params: Nested[JTensor] | None = None,
-  ) -> tuple[Nested[JTensor], transforms.State]:
-    if params is None:
-      raise ValueError('Shampoo needs the variables; pass params to update')
-    leaves, tree = jax.tree.flatten(grads)
-    weights = tree.flatten_up_to(params)
-    plan = make_plan(rule, [w.shape for w in weights])
-    precise = [g.astype(jnp.float32) for g in leaves]
-    statistics = _statistics(rule, plan, state, precise)
-    preconditioners, shown = _preconditioners(
-      rule, plan, tree, state, statistics
-    )
-    used = state.preconditioners if rule.sharded else preconditioners
-    used = matrices.load(used)
-    lr = learning_rate_fn(state.count)
-    running = state.count >= rule.start_preconditioning_step
-    updates, slots = [], []
-    for i, (g, w, slot) in enumerate(
-      zip(precise, weights, _unpack(tree, state), strict=True)
-    ):
-      cut = plan.cuts[i]
-      direction = matrices.precondition(plan, used, i, g) if cut else None
-      step, slot = _step(rule, g, w, direction, slot, lr, running)
-      updates.append(step.astype(leaves[i].dtype))
-      slots.append(slot)
-    kept = [statistics, preconditioners]
-    state = _pack(tree, state.count + 1, kept, slots, shown)
-    return tree.unflatten(updates), state
-
   return transforms.ShardedGradientTransformation(
-    init=init,
-    update=update,
-    init_partition_spec=lambda hparams: _partition_spec(rule, hparams, init),
+    init=functools.partial(_init, rule),
+    update=functools.partial(_update, rule, learning_rate_fn),
+    init_partition_spec=functools.partial(_partition_spec, rule),
   )
+
+
+def _init(rule: ShampooRule, params: Nested[JTensor]) -> transforms.State:
+  leaves, tree = jax.tree.flatten(params)
+  plan = make_plan(rule, [w.shape for w in leaves])
+  kept = [
+    matrices.store(matrices.identities(plan, scale), rule)
+    for scale in (rule.matrix_epsilon, 1.0)
+  ]
+  slots = [step.init_slot(rule, w) for w in leaves]
+  shown = _errors_of(rule, plan, tree, None)
+  return _pack(tree, jnp.zeros([], jnp.int32), kept, slots, shown)
+
+
+def _update(
+  rule: ShampooRule,
+  learning_rate_fn: transforms.LearningRateFn,
+  grads: Nested[JTensor],
+  state: transforms.State,
+  params: Nested[JTensor] | None = None,
+) -> tuple[Nested[JTensor], transforms.State]:
+  if params is None:
+    raise ValueError('Shampoo needs the variables; pass params to update')
+  leaves, tree = jax.tree.flatten(grads)
+  weights = tree.flatten_up_to(params)
+  plan = make_plan(rule, [w.shape for w in weights])
+  precise = [g.astype(jnp.float32) for g in leaves]
+  statistics = _statistics(rule, plan, state, precise)
+  preconditioners, shown = _preconditioners(rule, plan, tree, state, statistics)
+  used = matrices.load(
+    state.preconditioners if rule.sharded else preconditioners
+  )
+  now = step.Now(
+    learning_rate_fn(state.count),
+    state.count >= rule.start_preconditioning_step,
+  )
+  updates, slots = [], []
+  for i, (g, w, slot) in enumerate(
+    zip(precise, weights, _unpack(tree, state), strict=True)
+  ):
+    cut = plan.cuts[i]
+    direction = matrices.precondition(plan, used, i, g) if cut else None
+    change, slot = step.update(rule, g, w, direction, slot, now)
+    updates.append(change.astype(leaves[i].dtype))
+    slots.append(slot)
+  kept = [statistics, preconditioners]
+  state = _pack(tree, state.count + 1, kept, slots, shown)
+  return tree.unflatten(updates), state
 
 
 def _statistics(
@@ -141,63 +134,6 @@ def _preconditioners(
   )
 
 
-def _step(
-  rule: ShampooRule,
-  g: Float[Array, ...],
-  w: JTensor,
-  direction: Float[Array, ...] | None,
-  slot: _Slot,
-  lr: Float[Array, ''],
-  running: JTensor,
-) -> tuple[Float[Array, ...], _Slot]:
-  """Returns the update of one variable and its new state.
-
-  `direction` is the preconditioned gradient; None for a variable without
-  preconditioners.
-  """
-  simple, squares = grafting.graft(
-    rule.graft_type,
-    g,
-    slot.squares,
-    decay=rule.beta2,
-    epsilon=rule.diagonal_epsilon,
-    largest_rms=rule.clip_by_scaled_gradient_norm,
-  )
-  late_lr = rule.decoupled_learning_rate_from_momentum
-  simple = simple if late_lr else simple * lr
-  direction = simple if direction is None else direction
-  size = jnp.linalg.norm(simple) / (jnp.linalg.norm(direction) + 1e-16)
-  direction = direction * size
-
-  decay = rule.weight_decay * w.astype(jnp.float32)
-  if not rule.decoupled_weight_decay_from_momentum:
-    direction, simple = direction + decay, simple + decay
-  new = 1.0 - rule.beta1 if rule.moving_average_for_momentum else 1.0
-  momentum = rule.beta1 * storage.load(slot.momentum) + new * direction
-  simple_momentum = (
-    rule.beta1 * storage.load(slot.diagonal_momentum) + new * simple
-  )
-  step = jnp.where(running, momentum, simple_momentum)
-  if rule.nesterov:
-    step = new * jnp.where(running, direction, simple) + rule.beta1 * step
-  step = step * lr if late_lr else step
-  if rule.decoupled_weight_decay_from_momentum:
-    step = step + lr * decay
-  dtype = rule.momentum_dtype(w.ndim)
-  return -step, _Slot(
-    squares,
-    storage.store(simple_momentum, dtype),
-    storage.store(momentum, dtype),
-  )
-
-
-def _init_slot(rule: ShampooRule, w: JTensor) -> _Slot:
-  zeros = jnp.zeros(w.shape, jnp.float32)
-  momentum = storage.store(zeros, rule.momentum_dtype(w.ndim))
-  squares = zeros if rule.graft_type.has_squares else masking.BpropMaskedNode()
-  return _Slot(squares, momentum, momentum)
-
-
 def _errors_of(
   rule: ShampooRule,
   plan: Plan,
@@ -214,12 +150,12 @@ def _errors_of(
 
 
 def _partition_spec(
-  rule: ShampooRule, hparams: Nested[base_layer.WeightHParams], init: Any
+  rule: ShampooRule, hparams: Nested[base_layer.WeightHParams]
 ) -> transforms.State:
   """Returns the descriptions of the state's arrays."""
   leaves, tree = jax.tree.flatten(hparams)
   shapes = jax.eval_shape(
-    init,
+    functools.partial(_init, rule),
     tree.unflatten(
       [jax.ShapeDtypeStruct(tuple(hp.shape), hp.dtype) for hp in leaves]
     ),
@@ -244,7 +180,7 @@ def _partition_spec(
     lambda x: transforms.replicated(x.shape, x.dtype), shapes
   )
   slots = [
-    _Slot(*(local(hp, part) for part in slot))
+    step.Slot(*(local(hp, part) for part in slot))
     for hp, slot in zip(leaves, _unpack(tree, shapes), strict=True)
   ]
   kept = [
@@ -258,7 +194,7 @@ def _pack(
   tree: Any,
   count: Any,
   kept: list[NestedMap],
-  slots: list[_Slot],
+  slots: list[step.Slot],
   summaries: NestedMap,
 ) -> NestedMap:
   statistics, preconditioners = kept
@@ -275,7 +211,7 @@ def _pack(
   )
 
 
-def _unpack(tree: Any, state: transforms.State) -> list[_Slot]:
+def _unpack(tree: Any, state: transforms.State) -> list[step.Slot]:
   names = ('diagonal_statistics', 'diagonal_momentum', 'momentum')
   parts = [tree.flatten_up_to(state[name]) for name in names]
-  return [_Slot(*slot) for slot in zip(*parts, strict=True)]
+  return [step.Slot(*slot) for slot in zip(*parts, strict=True)]

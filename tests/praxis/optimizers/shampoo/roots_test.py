@@ -67,3 +67,16 @@ def test_zero_has_the_root_of_the_smallest_ridge():
 def test_a_matrix_of_nans_is_an_error():
   root = roots.newton_root(jnp.full([3, 3], jnp.nan), 4, 1e-6, relative=True)
   assert not root.error < 0.1
+
+
+def test_a_largest_entry_that_grows_at_first_is_no_divergence():
+  # Entries of m - identity are at most 0.55 at first, then 0.71.
+  values = np.array([2.3e-3, 0.5925, 7.4747, 58.4665])
+  signs = np.array(
+    [[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]
+  )
+  matrix = ((signs / 2 * values) @ (signs / 2).T).astype(np.float32)
+  root = roots.newton_root(jnp.asarray(matrix), 3, RIDGE, relative=True)
+  assert root.error < 1e-5
+  want = _by_hand(matrix, 3, True)
+  np.testing.assert_allclose(root.value, want, atol=1e-3 * np.abs(want).max())
