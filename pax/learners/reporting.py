@@ -32,7 +32,7 @@ def skipped_steps(step: ArrayLike, states: Any) -> None:
 def optimizer_summaries(states: Any) -> None:
   """Records what transformations keep in their states under `summaries`.
 
-  Of stacked layers it is the largest value.
+  Of an array it is the largest value.
   """
   for path, x in py_utils.tree_paths(states):
     _, found, name = f'/{path}'.partition('/summaries/')

@@ -99,7 +99,7 @@ class DistributedShampoo(base.BaseOptimizer):
   lobpcg_max_iter: int = 0
   # Variables with fewer dimensions have no preconditioners.
   skip_preconditioning_rank_lt: int = 1
-  # Shows the errors of roots, inverse_pth_root_errors/<variable>.
+  # Shows the largest error of roots, inverse_pth_root_errors/<variable>.
   summarize_training_metrics: bool = True
   # Applies weight decay, and the learning rate, after the momentum.
   decoupled_weight_decay_from_momentum: bool = True

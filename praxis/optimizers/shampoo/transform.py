@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from praxis import base_layer
 from praxis.nested_map import NestedMap
-from praxis.optimizers import conditional, transforms
+from praxis.optimizers import conditional, masking, transforms
 from praxis.optimizers.shampoo import matrices, step
 from praxis.optimizers.shampoo.rule import (
   Plan,
@@ -140,12 +140,17 @@ def _errors_of(
   tree: Any,
   errors: dict[str, Float[Array, ' K']] | None,
 ) -> NestedMap:
-  """Returns what is to be shown: the errors by variable, at first zero."""
+  """Returns what is to be shown: the errors of each variable, at first 0."""
   if not rule.summarize_training_metrics:
     return NestedMap()
   if errors is None:
     errors = {key: jnp.zeros(n) for key, (n, _, _) in plan.groups.items()}
-  mine = [matrices.gather(plan, errors, i) for i in range(len(plan.places))]
+  mine = [
+    jnp.stack(matrices.gather(plan, errors, i))
+    if places
+    else masking.BpropMaskedNode()
+    for i, places in enumerate(plan.places)
+  ]
   return NestedMap(inverse_pth_root_errors=tree.unflatten(mine))
 
 

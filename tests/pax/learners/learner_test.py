@@ -368,6 +368,6 @@ def test_what_optimizers_keep_to_be_shown_is_shown():
   variables = _variables()
   _, _, summaries = _step(_learner(shampoo), variables, variables)
   errors = {k: v for k, v in summaries.items() if 'root_errors' in k}
-  name = 'inverse_pth_root_errors/params/lm/w'
-  assert {f'{name}/0', f'{name}/1'} <= set(errors)
+  prefix = 'inverse_pth_root_errors/params'
+  assert set(errors) == {f'{prefix}/{x}' for x in ('lm/w', 'lm/b', 'head/w')}
   assert all(0 <= x < 1e-2 for x in errors.values())

@@ -27,7 +27,8 @@ DEFAULTS = dict(
   preconditioning_compute_steps=1,
 )
 CASES = {
-  'sgd': dict(graft_type=Graft.SGD),
+  # Less momentum, or rounding would grow: the gradients are waves.
+  'sgd': dict(graft_type=Graft.SGD, beta1=0.5),
   'adagrad': dict(
     graft_type=Graft.ADAGRAD,
     preconditioning_compute_steps=3,
@@ -55,7 +56,7 @@ CASES = {
   ),
   'signs': dict(graft_type=Graft.SQRT_N, skip_preconditioning_rank_lt=2),
   'large_dims_skipped': dict(
-    graft_type=Graft.SGD, skip_preconditioning_dim_size_gt=5
+    graft_type=Graft.SGD, beta1=0.5, skip_preconditioning_dim_size_gt=5
   ),
 }
 
@@ -162,9 +163,10 @@ def test_same_as_the_twin(name):
 
 def test_sharded_uses_the_roots_of_the_step_before():
   params = problem.variables()
-  config = _config(optimizers.ShardedDistributedShampoo, graft_type=Graft.SGD)
+  case = dict(graft_type=Graft.ADAGRAD, beta1=0.5)
+  config = _config(optimizers.ShardedDistributedShampoo, **case)
   got, state = problem.run(problem.tx_of(config), params)
-  want = problem.run_numpy(_twin(graft_type=Graft.SGD, late=True), params)
+  want = problem.run_numpy(_twin(late=True, **case), params)
   problem.assert_close(got, want)
   # Blocks of [4, 6] are [4, 4] and [4, 2]; of [6], [4] and [2]; of [3, 2] one.
   shapes = {key: x.values.shape[0] for key, x in state[2].statistics.items()}
@@ -204,9 +206,10 @@ def test_errors_of_roots_are_kept_to_be_shown():
   _, state = update(problem.gradients(params, 0), tx.init(params), params)
   shown = state[2].summaries.inverse_pth_root_errors['params']
   assert [len(shown[name]) for name in ('w', 'b', 'skipped')] == [4, 2, 2]
-  assert 0 < float(shown['w'][0]) < 1e-3
+  assert np.all((shown['w'] > 0) & (shown['w'] < 1e-3))
   _, state = update(problem.gradients(params, 1), state, params)
-  assert state[2].summaries.inverse_pth_root_errors['params'] == shown
+  kept = state[2].summaries.inverse_pth_root_errors['params']
+  jax.tree.map(np.testing.assert_array_equal, kept, shown)
   silent = problem.tx_of(_config(summarize_training_metrics=False))
   assert not silent.init(params)[2].summaries
 
