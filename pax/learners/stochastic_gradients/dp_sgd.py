@@ -36,7 +36,8 @@ class DpSgdStochasticGradient(base.BaseStochasticGradient):
   normalize_gradients: bool = False
   # Examples whose gradients are in memory at a time; None: all of the batch.
   inner_batch_size: int | None = None
-  # Mesh axes that the batch is split over.
+  # Mesh axes that the batch is split over, for a model that itself splits
+  # nothing over them; None leaves it to the compiler.
   spmd_axis_name: str | tuple[str, ...] | None = None
 
   def __post_init__(self) -> None:

@@ -13,9 +13,9 @@ from tests.pax import tiny
 _KEY = jax.random.key(1)
 
 
-def _setup(devices=1, gradient=None):
-  """Returns (partitioner, state at step 0); several devices are replicas."""
-  config = tiny.task([1, 1, 1] if devices == 1 else None)
+def _setup(devices=1, gradient=None, mesh=None):
+  """Returns (partitioner, state); without a mesh several are replicas."""
+  config = tiny.task([1, 1, 1] if devices == 1 else mesh)
   config.train.learner.stochastic_gradient = gradient
   made = partitioning.create_partitioner(
     config, tiny.spec(tiny.batch()), devices=jax.devices()[:devices]
@@ -73,6 +73,16 @@ def test_examples_are_clipped():
   )
   assert float(told['dp_metrics/noise_std_scalar']) == 0.0
   assert np.isfinite(output.loss)
+
+
+def test_examples_are_clipped_on_a_mesh_too():
+  gradient = sgf.DpSgdStochasticGradient.config(
+    l2_norm_clip=2.0, inner_batch_size=4
+  )
+  one, _ = _moved(*_setup(gradient=gradient))
+  eight, _ = _moved(*_setup(8, gradient, [1, 4, 2]))
+  for a, b in zip(eight, one, strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
 def test_replicas_are_clipped():
