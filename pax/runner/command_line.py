@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from absl import flags
@@ -51,8 +51,15 @@ def words(text: str) -> Any:
   return dataclasses.field(default=(), metadata={'words': text})
 
 
-def parse(options: type[OptionsT], argv: Sequence[str], usage: str) -> OptionsT:
+def parse(
+  options: type[OptionsT],
+  argv: Sequence[str],
+  usage: str,
+  refused: Mapping[str, str] | None = None,
+) -> OptionsT:
   """The `options` of a command line, whose first word is the program.
+
+  `refused` says of flags that others have why they are none here.
 
   Raises:
     UsageError: an unknown flag, a value of the wrong type, or a word that
@@ -68,7 +75,7 @@ def parse(options: type[OptionsT], argv: Sequence[str], usage: str) -> OptionsT:
   try:
     extra = values(list(argv))[1:]
   except flags.UnrecognizedFlagError as e:
-    raise UsageError(_unknown(e.flagname, fields)) from e
+    raise UsageError(_unknown(e.flagname, fields, refused or {})) from e
   except flags.Error as e:
     raise UsageError(str(e)) from e
   found = {f.name: _value(values[f.name].value) for f in fields}
@@ -137,7 +144,13 @@ def _default_text(field: dataclasses.Field[Any]) -> str:
   return f'={field.default}'
 
 
-def _unknown(name: str, fields: Sequence[dataclasses.Field[Any]]) -> str:
+def _unknown(
+  name: str,
+  fields: Sequence[dataclasses.Field[Any]],
+  refused: Mapping[str, str],
+) -> str:
+  if reason := refused.get(name) or refused.get(name.removeprefix('no')):
+    return f'--{name} is not here: {reason}'
   names = [field.name for field in fields]
   near = difflib.get_close_matches(name.removeprefix('no'), names, n=2)
   hint = f'did you mean --{" or --".join(near)}?' if near else 'see --help'

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
-from pax.runner import command_line
+from pax.runner import command_line, refused
 
 _USAGE = """\
 Trains a model that an experiment describes.
@@ -17,6 +18,10 @@ Start it again with the same --job_log_dir and it goes on from the newest
 checkpoint. Ctrl-C or SIGTERM finishes the step, saves and stops.
 
 Exit codes: 0 done, 1 failed, 75 stopped by a signal and saved, 124 hung."""
+
+# Older spellings: --fdl.task.train.num_train_steps=10, --fdl_tag.Name=1.
+_FDL_PATH = re.compile(r'^--?fdl\.(?=\w)')
+_FDL_TAG = re.compile(r'^--?fdl_tag\.(?=\w)')
 
 UsageError = command_line.UsageError
 HelpRequested = command_line.HelpRequested
@@ -107,6 +112,29 @@ class RunOptions:
     'Checkpoints',
     'How long process 0 waits for what the others write to a checkpoint.',
   )
+  fdl: tuple[str, ...] = _flag(
+    (),
+    'Fiddle',
+    'Makes the experiment, instead of --exp: config:module.function(...),'
+    ' config_file:PATH, config_str:TEXT; then changes it: set:PATH=VALUE,'
+    ' tag:NAME=VALUE, fiddler:module.function(...). Repeatable, in order.',
+    example='COMMAND',
+  )
+  fdl_config: str | None = _flag(
+    None, 'Fiddle', 'Older name of --fdl=config:...'
+  )
+  fdl_config_file: str | None = _flag(
+    None, 'Fiddle', 'Older name of --fdl=config_file:...'
+  )
+  fiddler: tuple[str, ...] = _flag(
+    (), 'Fiddle', 'Older name of --fdl=fiddler:...', example='FUNCTION'
+  )
+  fdl_set: tuple[str, ...] = _flag(
+    (), 'Fiddle', 'Older name of --fdl=set:..., also as --fdl.PATH=VALUE.'
+  )
+  fdl_tags_set: tuple[str, ...] = _flag(
+    (), 'Fiddle', 'Older name of --fdl=tag:..., also as --fdl_tag.NAME=VALUE.'
+  )
   host_device_count: int | None = _flag(
     None, 'Devices', 'Run on this many simulated CPU devices.'
   )
@@ -114,6 +142,29 @@ class RunOptions:
     '~/.cache/pax/xla',
     'Devices',
     'Where compiled programs are kept for the next start; empty: nowhere.',
+  )
+  globally_use_hardware_rng: bool = _flag(
+    False,
+    'Devices',
+    'Random numbers by the generator of the hardware: faster on TPUs, but other'
+    ' numbers on another mesh. Off: the same everywhere.',
+  )
+  jax_enable_checks: bool = _flag(
+    False, 'Devices', "JAX's own consistency checks; slow."
+  )
+  jax_traceback_filtering_option: str = _flag(
+    'auto',
+    'Devices',
+    'How much of JAX tracebacks show: off, tracebackhide, remove_frames, auto.',
+  )
+  jax_profiler_port: int | None = _flag(
+    None, 'Devices', 'Serve profiles on this port, for TensorBoard and XProf.'
+  )
+  startup_random_jitter_max_secs: int = _flag(
+    60,
+    'Several processes',
+    'With more than 128 processes each waits up to so long before it starts,'
+    ' so that storage is not asked by all at once.',
   )
   multiprocess_gpu: bool = _flag(
     False,
@@ -132,6 +183,18 @@ class RunOptions:
   )
   enable_summary_writer: bool = _flag(
     True, 'Output', 'Write TensorBoard events and metrics.jsonl.'
+  )
+  pax_only_aggregate_summaries: bool = _flag(
+    False,
+    'Output',
+    'Write of what layers and learners record only what is aggregated over'
+    ' hosts.',
+  )
+  wandb_project: str | None = _flag(
+    None, 'Output', 'Also log to this project of Weights & Biases.'
+  )
+  mlflow_experiment: str | None = _flag(
+    None, 'Output', 'Also log to this experiment of MLflow.'
   )
   decode_output_pickle: bool = _flag(
     True, 'Output', 'Write what is decoded as .pickle beside .jsonl.'
@@ -155,4 +218,6 @@ def parse(argv: Sequence[str]) -> RunOptions:
       belongs to no flag.
     HelpRequested: --help is among the words.
   """
-  return command_line.parse(RunOptions, argv, _USAGE)
+  words = [_FDL_PATH.sub('--fdl_set=', word) for word in argv]
+  words = [_FDL_TAG.sub('--fdl_tags_set=', word) for word in words]
+  return command_line.parse(RunOptions, words, _USAGE, refused.REFUSED)

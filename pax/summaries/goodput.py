@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
+
+from pax.summaries import jsonl, progress
 
 # In the job directory.
 GOODPUT_FILE = 'goodput.jsonl'
@@ -43,6 +43,8 @@ PURPOSES = (
 _OF_STEPS = (STEP, INPUT_WAIT, EVAL, CHECKPOINT)
 # A killed process has written its sums at most so long ago.
 _WRITE_SECS = 5.0
+# Less is not told.
+_WORTH_SECS = 0.5
 
 
 class Ledger:
@@ -55,24 +57,26 @@ class Ledger:
     self,
     path: str | None,
     clock: Callable[[], float] = time.time,
+    began: float | None = None,
   ):
     """Begins to count.
 
     Args:
       path: of the file; None counts and writes nothing.
       clock: gives seconds since 1970, as other processes have them.
+      began: when the process did; None is now.
     """
     self._clock = clock
-    self._began = self._last = clock()
+    self._began = self._last = clock() if began is None else began
     self._seconds: dict[str, float] = collections.defaultdict(float)
     self._purpose = START
     self._written = float('-inf')
     self._step: int | None = None
     self._file = None
-    self._attempt = 0
+    self._earlier = [] if path is None else read(path)
+    self._attempt = len(_attempts(self._earlier))
     if path is not None:
-      self._attempt = len(_attempts(read(path)))
-      self._file = open(path, 'a', encoding='utf-8')
+      self._file = jsonl.open_to_append(path)
     self._write()
 
   def during(self, purpose: str) -> _During:
@@ -95,6 +99,10 @@ class Ledger:
     if self._clock() - self._written > _WRITE_SECS:
       self._write()
 
+  def summary_line(self) -> str:
+    """Where the time of the job went until now, for people."""
+    return summary_line(summarize([*self._earlier, self._record()]))
+
   def close(self) -> None:
     """Writes the last sums."""
     if self._file is not None:
@@ -111,20 +119,19 @@ class Ledger:
     return last
 
   def _write(self, **marks: bool) -> None:
-    if self._file is None:
-      return
+    if self._file is not None:
+      jsonl.append(self._file, self._record() | marks)
+      self._written = self._last
+
+  def _record(self) -> dict[str, Any]:
     self._switch(self._purpose)
-    self._written = self._last
-    record = {
+    return {
       'attempt': self._attempt,
       'began': self._began,
       'time': self._last,
       'step': self._step,
       'seconds': dict(self._seconds),
-      **marks,
     }
-    self._file.write(json.dumps(record) + '\n')
-    self._file.flush()
 
 
 class _During:
@@ -165,12 +172,7 @@ class Goodput:
     return self.seconds[STEP] / self.wall_secs if self.wall_secs else 0.0
 
 
-def read(path: str) -> list[dict[str, Any]]:
-  """The records of a file, without a last line that is not complete."""
-  if not os.path.exists(path):
-    return []
-  with open(path, encoding='utf-8') as f:
-    return [json.loads(line) for line in f if line.endswith('\n')]
+read = jsonl.read
 
 
 def summarize(records: Sequence[Mapping[str, Any]]) -> Goodput | None:
@@ -196,8 +198,11 @@ def summarize(records: Sequence[Mapping[str, Any]]) -> Goodput | None:
 
 def summary_line(goodput: Goodput) -> str:
   """As `goodput 93.1%  step 12m05s  compile 20s  start 9s  (2 starts)`."""
-  shown = {p: s for p, s in goodput.seconds.items() if s >= 0.5}
-  parts = [f'{purpose} {_short(spent)}' for purpose, spent in shown.items()]
+  parts = [
+    f'{purpose} {progress.short_time(spent)}'
+    for purpose, spent in goodput.seconds.items()
+    if spent >= _WORTH_SECS
+  ]
   if goodput.attempts > 1:
     parts.append(f'({goodput.attempts} starts)')
   return '  '.join([f'goodput {100 * goodput.share:.1f}%', *parts])
@@ -243,9 +248,3 @@ def _kept(
     marked = record.get('saved') or record.get('resumed')
     if marked and record['step'] <= step:
       yield record
-
-
-def _short(seconds: float) -> str:
-  from pax.summaries import progress
-
-  return progress.short_time(seconds)

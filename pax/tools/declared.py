@@ -35,6 +35,12 @@ class ExperimentOptions:
   exp: str | None = command_line.flag(
     None, 'What', 'Experiment, as module.Class or any unique end of it.'
   )
+  fdl: tuple[str, ...] = command_line.flag(
+    (),
+    'What',
+    'Makes the experiment, instead of --exp, as for a run. Repeatable.',
+    example='COMMAND',
+  )
   set: tuple[str, ...] = command_line.flag(
     (),
     'What',
@@ -73,14 +79,14 @@ def declare(options: ExperimentOptions) -> Declared:
   """
   settings = overrides.parse(options.set)
   compat.install()
-  experiment = experiments.find(options.exp, settings)
+  experiment = experiments.find(options.exp, settings, options.fdl)
   experiment.validate()
   tree = Config(run_config.RunConfig, task=experiment.task())
   of_task = [s for s in settings if s.name.startswith('task.')]
   overrides.set_fields(tree, of_task)
   simulate_devices(num_devices(tree.task))
   return Declared(
-    name=options.exp,
+    name=options.exp or ' '.join(options.fdl),
     experiment=experiment,
     tree=run_config.from_experiment(experiment, settings),
   )

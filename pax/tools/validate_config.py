@@ -67,7 +67,8 @@ class _Checks:
   def found(self) -> str:
     compat.install()
     settings = overrides.parse(self._options.set)
-    experiment = experiments.find(self._options.exp, settings)
+    options = self._options
+    experiment = experiments.find(options.exp, settings, options.fdl)
     experiment.validate()
     return f'{type(experiment).__module__}.{type(experiment).__qualname__}'
 

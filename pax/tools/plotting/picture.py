@@ -35,10 +35,10 @@ def draw(jobs: Sequence[curves.Job], path: str, *, smoothing: float) -> None:
   canvas = figure.Figure(
     figsize=(6.4 * _COLUMNS, 3.6 * rows), layout='constrained', dpi=120
   )
-  axes = canvas.subplots(rows, _COLUMNS, squeeze=False).flat
+  axes = list(canvas.subplots(rows, _COLUMNS, squeeze=False).flat)
   for ax, title in zip(axes, titles, strict=False):
     _panel(ax, jobs, title, smoothing)
-  rest = list(axes)[len(titles) :]
+  rest = axes[len(titles) :]
   if timed:
     _times(rest.pop(0), timed)
   for ax in rest:
