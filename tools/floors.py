@@ -102,6 +102,7 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
       'pax.io_utils',
       'pax.partitioning',
       'pax.summaries',
+      'pax.summary_utils',
       'pax.tuning',
     ),
   ),
