@@ -188,3 +188,53 @@ def test_pretty_texts():
     {'w': np.zeros((8, 2, 3), np.int8)}, True, with_dtype=True
   )
   assert text == "    w: '2x3 int8'"
+
+
+class Scalar:
+  def __init__(self, value):
+    self.value = value
+
+
+class Text:
+  def __init__(self, textdata):
+    self.textdata = textdata
+
+
+class Computed:
+  def compute_value(self):
+    return [Scalar(1.0), Scalar(2.0)]
+
+
+def test_metrics_of_clu_and_seqio(tmp_path):
+  with summary_utils.get_summary_writer(tmp_path / 'm') as writer:
+    with writer.as_default():
+      summary_utils.compute_and_write_clu_metric_summaries(
+        {'x': Computed()}, 3, 'p/'
+      )
+      summary_utils.write_clu_metric_summaries({'y': Scalar(4.0)}, 3)
+      summary_utils.write_seqio_metric_summaries(
+        [{'bleu': 0.5, 't': Text(b'words')}], 'eval', 3
+      )
+      with pytest.raises(ValueError, match='must be one of Scalar'):
+        summary_utils.write_clu_metric_summaries({'z': object()}, 3)
+  found = scalars(tmp_path / 'm')
+  assert found.pop((3, 'eval/t')) == 0.0
+  assert found == {
+    (3, 'p/x_0'): 1.0, (3, 'p/x_1'): 2.0, (3, 'Metrics/y'): 4.0,
+    (3, 'eval/bleu'): 0.5,
+  }  # fmt: skip
+
+
+def test_summaries_of_all_replicas():
+  def on_each(x, images):
+    return summary_utils.aggregate_per_replica_summaries(
+      {'x_scalar': x, 'i_image': images, 'h_histogram': x}
+    )
+
+  out = jax.vmap(on_each, axis_name=base_layer.PMAP_PARALLEL_AXIS_NAME)(
+    jnp.array([1.0, 3.0]), jnp.arange(80.0).reshape(2, 40, 1, 1, 1)
+  )
+  assert out['x_scalar'].tolist() == [2.0, 2.0]
+  assert out['i_image'].shape == (2, 64, 1, 1, 1)
+  assert out['i_image'][0, :, 0, 0, 0].tolist() == list(range(64))
+  assert out['h_histogram'].tolist() == [1.0, 3.0]
