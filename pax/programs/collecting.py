@@ -55,6 +55,7 @@ class Collected:
     self._metrics = WeightedMeans()
     self._loss = WeightedMeans()
     self._summaries = WeightedMeans()
+    self._media: dict[str, summaries.media.Media] = {}
     self._rows: list[NestedMap] = []
     self.count = 0
 
@@ -84,6 +85,11 @@ class Collected:
     """The mean over batches of each scalar that a layer recorded, by tag."""
     return {name: mean for name, (mean, _) in self._summaries.pairs().items()}
 
+  @property
+  def media(self) -> dict[str, summaries.media.Media]:
+    """The first images, audio and texts, and all of histograms, by tag."""
+    return dict(self._media)
+
   def examples(self) -> list[tuple[str | None, NestedMap]]:
     """An identity, or None, and the outputs of each example."""
     return [
@@ -104,11 +110,14 @@ class Collected:
     self._loss.add({summaries.tags.LOSS: (loss, weight)})
     self._summaries.add(
       {
-        base_layer.trim_summary_type_from_key(key): (value, 1)
+        summaries.tags.of_key(key): (value, 1)
         for key, value in tensors.items()
         if base_layer.get_summary_type_from_key(key) in _SCALARS
       }
     )
+    for tag, one in summaries.tags.media_of(tensors).items():
+      old = self._media.get(tag)
+      self._media[tag] = summaries.media.joined(old, one) if old else one
     if jax.tree.leaves(output.per_example_out) or kept_on_host:
       rows = NestedMap(on_host(output.per_example_out))
       xla_passthrough.merge_back_xla_unsupported_batch(rows, kept_on_host)

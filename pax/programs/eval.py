@@ -109,6 +109,7 @@ class BaseEvalProgram(program.InputProgram):
       **summaries.tags.weighted_scalars(found.metrics, prefix),
       **{f'{prefix}{name}': value for name, value in derived.items()},
       **found.layer_summaries,
+      **found.media,
     }
 
 

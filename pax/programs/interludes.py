@@ -15,6 +15,8 @@ from pax.programs.train_program import BaseTrainProgram
 
 TrainState = program.TrainState
 
+_EVAL = summaries.goodput.EVAL
+
 
 class Interludes:
   """Runs the other programs of a training job when they are due."""
@@ -62,13 +64,13 @@ class Interludes:
 
   def _eval_train(self, step: int, state: TrainState) -> Found:
     train_program: BaseTrainProgram = self._run.train_program
-    with self._reports.pause():
+    with self._reports.pause(), self._run.ledger.during(_EVAL):
       output = train_program.run_eval_train(state)
       if output is None:
         return Found()
       means = {k: float(v) for k, (v, _) in output.weighted_scalars.items()}
     self._run.writer.write(
-      step, summaries.tags.step_scalars(output), split='eval_train'
+      step, summaries.tags.step_summaries(output), split='eval_train'
     )
     return Found(eval_train=means)
 
@@ -76,7 +78,7 @@ class Interludes:
     self._evaluated_step = step
     if not (self._run.passes.evals and self._eval_interval):
       return found
-    with self._reports.pause():
+    with self._reports.pause(), self._run.ledger.during(_EVAL):
       state = program.get_eval_train_state(
         self._run.task, state, self._eval_ema
       )
@@ -86,7 +88,7 @@ class Interludes:
     return dataclasses.replace(found, evals=evals)
 
   def _decode(self, step: int, state: TrainState, found: Found) -> Found:
-    with self._reports.pause():
+    with self._reports.pause(), self._run.ledger.during(_EVAL):
       state = program.get_eval_train_state(
         self._run.task, state, self._decode_ema
       )

@@ -44,6 +44,10 @@ class Reports:
     self._speed = _Speed(run.partitioner)
     self._metrics: dict[str, float] = {}
     self._shown_at = float('-inf')
+    batch_size, _ = _batch_shape(run.partitioner.input_spec)
+    summaries.write_description(
+      run.writer, run.partitioner.var_weight_hparams, batch_size
+    )
     self._profiler = _profiler(run)
     self._profiler.step(run.step)
 
@@ -85,6 +89,7 @@ class Reports:
     self._run.writer.flush()
     if jax.process_index() == 0:
       summaries.plots.loss_curve(self._run.job_log_dir)
+      self._run.progress.print(self._run.ledger.summary_line())
     if prompt := getattr(self._run.train_input, 'sample_prompt', ''):
       self._sample(state, prompt)
 
@@ -101,7 +106,7 @@ class Reports:
   def _scalars(self, outputs: list[StepOutput]) -> dict[str, Any]:
     """All scalars of steps by tag; waits for them. The last one's if single."""
     if len(outputs) == 1:
-      scalars = summaries.tags.step_scalars(outputs[0])
+      scalars = summaries.tags.step_summaries(outputs[0])
     else:
       scalars = _means(outputs, self._run.task.decode.metrics_prefix)
     pairs = outputs[-1].weighted_scalars.items()
@@ -148,6 +153,7 @@ def _means(outputs: list[StepOutput], prefix: str) -> dict[str, float]:
     summaries.tags.LOSS: found.loss,
     **summaries.tags.weighted_scalars(found.metrics, prefix),
     **found.layer_summaries,
+    **found.media,
   }
 
 

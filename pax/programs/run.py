@@ -54,6 +54,8 @@ class Run:
   stopping: stopping_lib.Stopping
   checkpointer: checkpoints.Checkpointer
   writer: summaries.Writer
+  # Counts what time is spent on.
+  ledger: summaries.goodput.Ledger
   progress: summaries.Progress
   interrupts: interrupts_lib.Interrupts
   # Writes the description of the run meanwhile.
@@ -74,12 +76,15 @@ class Run:
     self.describing.result()
     # A checkpoint flushes the writer before it is written.
     try:
-      self.checkpointer.close()
+      with self.ledger.during(summaries.goodput.CHECKPOINT):
+        self.checkpointer.close()
     finally:
       self.writer.close()
+      self.ledger.close()
 
   def _abandon(self) -> None:
     """What was being written may need another process, which is gone."""
+    self.ledger.close()
     self.checkpointer.abandon(_ABANDON_SECS)
     try:
       self.writer.close()

@@ -8,12 +8,14 @@ from typing import Any
 
 import jax
 
-from pax import io_utils
+from pax import io_utils, summaries
 from pax.inputs import prefetch
 from pax.programs.interludes import Interludes
 from pax.programs.interrupts import StoppedError
 from pax.programs.reports import Reports
 from pax.programs.run import Outcome, Run
+
+goodput = summaries.goodput
 
 
 def train(run: Run) -> Outcome:
@@ -66,18 +68,24 @@ class _Loop:
     The order matters: save, stop, batch, step, report.
     """
     run, program = self._run, self._program
+    ledger = run.ledger
+    ledger.resumed(self.step)
     while True:
       self._save()
       if not program.should_run(self.state, self.step):
         return Outcome.DONE
       if run.interrupts.requested(self.step):
         return Outcome.PREEMPTED
-      if self._batches.peek() is None:
+      with ledger.during(goodput.INPUT_WAIT):
+        batch = self._batches.peek()
+      if batch is None:
         return Outcome.OUT_OF_DATA
-      state = program.update_state(self.state, self.step)
-      done = program.run(state, self.step)
-      self._reports.add(self.step, done)
+      with ledger.during(goodput.STEP):
+        state = program.update_state(self.state, self.step)
+        done = program.run(state, self.step)
+        self._reports.add(self.step, done)
       self.state, self.step = done.state, done.new_train_step
+      ledger.reached(self.step)
       if self._gc_interval and self.step % self._gc_interval == 0:
         gc.collect()
       if self._interludes.after(self.step, done):
@@ -85,23 +93,31 @@ class _Loop:
 
   def finish(self, outcome: Outcome) -> Outcome:
     """Saves the last state, and tells of it unless training goes on later."""
-    self._reports.drain()
+    ledger = self._run.ledger
+    with ledger.during(goodput.STEP):
+      self._reports.drain()
     self._save(force=True)
     if outcome is not Outcome.PREEMPTED:
       try:
-        self._interludes.conclude(self.step, self.state)
-        self._reports.conclude(self.state)
+        with ledger.during(goodput.EVAL):
+          self._interludes.conclude(self.step, self.state)
+          self._reports.conclude(self.state)
       except StoppedError:
         outcome = Outcome.PREEMPTED
-    self._run.checkpointer.wait()
+    with ledger.during(goodput.CHECKPOINT):
+      self._run.checkpointer.wait()
     self._program.shutdown()
     self._run.passes.shutdown()
     return outcome
 
   def _save(self, *, force: bool = False) -> None:
-    self._run.checkpointer.save(
-      self.step, self.state, _input_state(self._batches), force=force
-    )
+    ledger = self._run.ledger
+    with ledger.during(goodput.CHECKPOINT):
+      saved = self._run.checkpointer.save(
+        self.step, self.state, _input_state(self._batches), force=force
+      )
+    if saved:
+      ledger.saved(self.step)
 
 
 def _input_state(batches: prefetch.Prefetcher) -> dict[str, Any] | None:

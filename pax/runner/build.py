@@ -31,12 +31,16 @@ def build(
   options: RunOptions,
   planned: Plan,
   interrupts: interrupts_lib.Interrupts,
+  began: float | None = None,
 ) -> Run:
   """Makes everything the plan speaks of, checked before it is allocated.
+
+  `began` is when the process did, in seconds since 1970; None is now.
 
   Raises:
     ValueError: the devices cannot hold it, or a checkpoint cannot be read.
   """
+  ledger = parts.create_ledger(options, began)
   tree, job_log_dir = planned.tree, options.job_log_dir
   artifacts.write_before_build(job_log_dir, type(planned.experiment), tree)
   train_input = _train_input(planned)
@@ -53,7 +57,8 @@ def build(
   state, step = _first_state(
     options, partitioner, checkpointer, train_input, sinks['progress']
   )
-  compiling.result()
+  with ledger.during(summaries.goodput.COMPILE):
+    compiling.result()
   describing = _POOL.submit(
     artifacts.write_after_build, job_log_dir, tree, task, spec
   )
@@ -75,6 +80,7 @@ def build(
     checkpointer=checkpointer,
     interrupts=interrupts,
     describing=describing,
+    ledger=ledger,
     **sinks,
   )
 

@@ -46,7 +46,8 @@ def plan(
   """
   settings = overrides.parse(options.set)
   if experiment is None:
-    experiment = experiments.find(options.exp, settings)
+    commands = experiments.commands_of(options)
+    experiment = experiments.find(options.exp, settings, commands)
   experiment.validate()
   tree = run_config.from_experiment(experiment, settings)
   inputs = [*tree.eval_inputs, *tree.decode_inputs]
@@ -152,7 +153,23 @@ def create_passes(
 def create_writer(options: RunOptions) -> summaries.Writer:
   """Where summaries go; only the first process writes."""
   enabled = jax.process_index() == 0 and options.enable_summary_writer
-  return summaries.create_writer(options.job_log_dir, enabled=enabled)
+  wanted = summaries.WriterOptions(
+    only_aggregates=options.pax_only_aggregate_summaries,
+    wandb_project=options.wandb_project,
+    mlflow_experiment=options.mlflow_experiment,
+  )
+  return summaries.create_writer(options.job_log_dir, enabled, wanted)
+
+
+def create_ledger(
+  options: RunOptions, began: float | None
+) -> summaries.goodput.Ledger:
+  """Counts what time is spent on; only the first process writes it down."""
+  path = None
+  if jax.process_index() == 0:
+    file = summaries.goodput.GOODPUT_FILE
+    path = os.path.join(options.job_log_dir, file)
+  return summaries.goodput.Ledger(path, began=began)
 
 
 def create_progress(task: Task) -> summaries.Progress:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+
 import jax
 from absl import logging
 
@@ -11,7 +13,7 @@ from pax.programs import interrupts as interrupts_lib
 from pax.programs import train as train_program
 from pax.programs import watchdog as watchdog_lib
 from pax.programs.run import Outcome
-from pax.runner import build, build_eval, distributed, job_dir, parts
+from pax.runner import build, build_eval, distributed, job_dir, parts, refused
 from pax.runner.options import RunOptions, UsageError
 
 EXIT_DONE = 0
@@ -37,6 +39,7 @@ def run(
   Raises:
     ValueError: the options, the configuration or the machine do not allow it.
   """
+  began = time.time()
   _check(options)
   job_dir.log_to_console()
   distributed.initialize(options)
@@ -45,7 +48,7 @@ def run(
   with job_dir.open_job_dir(options.job_log_dir, process, options.mode):
     with _interrupts(options) as interrupts:
       planned = parts.plan(options, experiment)
-      outcome = _run(options, planned, interrupts)
+      outcome = _run(options, planned, interrupts, began)
   return EXIT_PREEMPTED if outcome is Outcome.PREEMPTED else EXIT_DONE
 
 
@@ -53,12 +56,13 @@ def _run(
   options: RunOptions,
   planned: parts.Plan,
   interrupts: interrupts_lib.Interrupts,
+  began: float,
 ) -> Outcome:
   if options.mode == 'infer':
     return build_eval.build_infer(options, planned, interrupts).run()
   if options.mode != 'train':
     return build_eval.build_eval(options, planned, interrupts).run()
-  built = build.build(options, planned, interrupts)
+  built = build.build(options, planned, interrupts, began)
   with built:
     outcome = _train(built, planned)
     if outcome is Outcome.OUT_OF_DATA:
@@ -94,6 +98,8 @@ def _check(options: RunOptions) -> None:
       'where to? e.g. --job_log_dir=/tmp/pax/tiny; a run that is started again'
       ' with the same directory goes on'
     )
+  if reason := refused.MODES.get(options.mode):
+    raise UsageError(f'--mode={options.mode} is not here: {reason}')
   if options.mode not in _MODES:
     raise UsageError(
       f'--mode={options.mode!r} does not exist; use {", ".join(_MODES)}'
