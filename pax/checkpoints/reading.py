@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from pax.checkpoints import layouts, names, paths
+from pax.checkpoints import layouts, names, paths, transformations
 from pax.checkpoints.contract import CheckpointError
 
 Path = pathlib.Path
@@ -57,13 +57,19 @@ def read(
   return dict(named)
 
 
-def read_as(path: Path, abstract: Any, leaf_names: Any) -> Any:
+def read_as(
+  path: Path,
+  abstract: Any,
+  leaf_names: Any,
+  restore_transformations: Mapping[str, Any] | None = None,
+) -> Any:
   """Reads a tree; `leaf_names` has the name of each leaf in the checkpoint."""
   treedef = jax.tree.structure(abstract)
   wanted = dict(
     zip(jax.tree.leaves(leaf_names), jax.tree.leaves(abstract), strict=True)
   )
-  found = read(path, wanted)
+  restored_as = transformations.Transformations(restore_transformations)
+  found, _ = restored_as.read(path, wanted, whole=False)
   return jax.tree.unflatten(
     treedef, [found[name] for name in jax.tree.leaves(leaf_names)]
   )

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import pathlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -23,7 +23,9 @@ from pax.programs.run import Outcome
 TrainState = train_states.TrainState
 
 _FIRST_POLL_SECS = 0.1
-_LAST_POLL_SECS = 10.0
+_LAST_POLL_SECS = 2.0
+# In the place of a step: none so far, and none any more.
+_NOTHING, _ENDED = -1, -2
 
 
 class Source(Protocol):
@@ -79,10 +81,12 @@ class StateReader:
   partitioner: partitioning.Partitioner
   # Whether the averages of the optimizer take the place of the variables.
   use_ema: bool
+  # `task.train.restore_transformations`, built.
+  restore_transformations: Mapping[str, Any] | None = None
 
   def read(self, path: pathlib.Path) -> TrainState:
     abstract, names = self._wanted
-    return reading.read_as(path, abstract, names)
+    return reading.read_as(path, abstract, names, self.restore_transformations)
 
   @functools.cached_property
   def _wanted(self) -> tuple[Any, Any]:
@@ -143,9 +147,10 @@ class Following:
     done: int | None = None
     while (step := self._wait_for_checkpoint(done)) is not None:
       done = step
+      is_last = self._is_last(step)
       if (state := self._read(step)) is not None:
-        yield step, state, self._is_last(step)
-      if self._is_last(step):
+        yield step, state, is_last
+      if is_last:
         return
 
   def _read(self, step: int) -> TrainState | None:
@@ -171,15 +176,24 @@ class Following:
     begun, pause = time.monotonic(), _FIRST_POLL_SECS
     while True:
       self.interrupts.check_batch()
-      # Before looking: the last checkpoint is there when training has ended.
-      is_ended = io_utils.training_end(self.job_log_dir) is not None
-      found = _agreed(self._next(done))
-      if found is not None or (is_ended and done is not None):
+      found = _agreed(self._look(done))
+      if found == _ENDED:
+        return None
+      if found != _NOTHING:
         return found
       if timeout is not None and time.monotonic() - begun > timeout:
         raise ValueError(_nothing_came(self.directory, done, timeout))
       time.sleep(pause)
       pause = min(2 * pause, _LAST_POLL_SECS)
+
+  def _look(self, done: int | None) -> int:
+    """The next step, or why there is none."""
+    # Before looking: the last checkpoint is there when training has ended.
+    is_ended = io_utils.training_end(self.job_log_dir) is not None
+    found = self._next(done)
+    if found is not None:
+      return found
+    return _ENDED if is_ended and done is not None else _NOTHING
 
   def _next(self, done: int | None) -> int | None:
     steps = [
@@ -194,17 +208,17 @@ class Following:
 
   def _is_last(self, step: int) -> bool:
     end = io_utils.training_end(self.job_log_dir)
-    return step >= self.last_step or (end is not None and step >= end)
+    is_last = step >= self.last_step or (end is not None and step >= end)
+    return bool(_agreed(int(is_last)))
 
 
-def _agreed(step: int | None) -> int | None:
+def _agreed(number: int) -> int:
   """What process 0 sees: another one may see a file later."""
   if jax.process_count() == 1:
-    return step
+    return number
   from jax.experimental import multihost_utils
 
-  told = multihost_utils.broadcast_one_to_all(-1 if step is None else step)
-  return None if int(told) < 0 else int(told)
+  return int(multihost_utils.broadcast_one_to_all(number))
 
 
 def _nothing_came(

@@ -133,6 +133,7 @@ def _checkpointer(
     options.job_log_dir,
     kinds.FLAX if in_one_file else kinds.GDA,
     before_write=writer.flush,
+    restore_transformations=parts.built(train.restore_transformations),
   )
 
 
@@ -164,4 +165,9 @@ def _external_state(partitioner: partitioning.Partitioner) -> Any:
   if handler := parts.built(train.external_checkpoint_handler):
     return handler.restore(train.external_checkpoint_path, item=metadata)
   found = reading.find(train.external_checkpoint_path)[1]
-  return reading.read_as(found, metadata, reading.leaf_names(metadata))
+  return reading.read_as(
+    found,
+    metadata,
+    reading.leaf_names(metadata),
+    parts.built(train.restore_transformations),
+  )

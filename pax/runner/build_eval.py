@@ -172,8 +172,11 @@ def _source(
 
 def _reader(partitioner: partitioning.Partitioner) -> following.StateReader:
   """Averages are what is evaluated wherever the optimizer keeps them."""
+  task = partitioner.task
   return following.StateReader(
-    partitioner=partitioner, use_ema=partitioner.task.has_ema_decay
+    partitioner=partitioner,
+    use_ema=task.has_ema_decay,
+    restore_transformations=parts.built(task.train.restore_transformations),
   )
 
 

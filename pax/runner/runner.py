@@ -8,9 +8,8 @@ import time
 import jax
 from absl import logging
 
-from pax import base_experiment, compat
+from pax import base_experiment, compat, executors
 from pax.programs import interrupts as interrupts_lib
-from pax.programs import train as train_program
 from pax.programs import watchdog as watchdog_lib
 from pax.programs.run import Outcome
 from pax.runner import build, build_eval, distributed, job_dir, parts, refused
@@ -71,10 +70,8 @@ def _run(
 
 
 def _train(built: build.Run, planned: parts.Plan) -> Outcome:
-  """Trains by the experiment's own executor, or by the usual loop."""
-  executor = planned.experiment.executor()
-  if executor is None:
-    return train_program.train(built)
+  """Trains by the experiment's own executor, or by the usual one."""
+  executor = planned.experiment.executor() or executors.DefaultExecutor()
   executor.setup(built)
   outcome = executor.start()
   return outcome if isinstance(outcome, Outcome) else Outcome.DONE

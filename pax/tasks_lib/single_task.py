@@ -152,6 +152,9 @@ class SingleTask(base_task.BaseTask):
       var_weight_hparams, discard_opt_states, self.learners
     )
 
+  # No shape is padded here: what a mesh does not divide is kept whole.
+  create_train_state_padded_shapes = create_train_state_unpadded_shapes
+
   def create_train_state_partition_specs(
     self, var_weight_hparams: Nested[Any], discard_opt_states: bool = False
   ) -> TrainState:

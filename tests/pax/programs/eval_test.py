@@ -98,7 +98,7 @@ def test_what_each_example_gave_is_written_with_its_text(tmp_path):
   _program(tmp_path, reset_for_eval=True).run(None, 7)
   folder = tmp_path / 'eval_out' / 'rows'
   lines = (folder / 'eval_out_7_shard_0.jsonl').read_text().splitlines()
-  assert lines[1] == '{"y": -2.0, "text": "row 2"}'
+  assert lines[1] == '{"text": "row 2", "y": -2.0}'
   pairs = io_utils.load_outputs(tmp_path, 'rows', 'eval')
   assert [float(value.y) for _, value in pairs] == [-1, -2, -3, -4]
 

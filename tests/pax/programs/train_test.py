@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax import checkpoints, io_utils, programs
+from pax import checkpoints, io_utils, programs, summaries
 from pax.programs import passes, stopping
 from pax.programs import train as train_program
 from pax.programs.run import Outcome, Run
+from pax.steps import outputs
 from praxis import base_input, py_utils
 
 NestedMap = py_utils.NestedMap
@@ -54,19 +55,15 @@ class Recorder(checkpoints.NoopCheckpointer):
     return force
 
 
-class FakeWriter:
+class FakeWriter(summaries.NoopWriter):
+  """Remembers the losses."""
+
   def __init__(self):
     self.steps = []
 
   def write(self, step, scalars, split='train'):
     scalars = scalars() if callable(scalars) else scalars
     self.steps.append((split, step, float(scalars['loss'])))
-
-  def flush(self):
-    pass
-
-  def close(self):
-    pass
 
 
 class FakeProgress:
@@ -93,11 +90,7 @@ class StopAt:
 
 def _step(state, batch, key):
   """The state sums the batches; the loss is the batch."""
-  output = types.SimpleNamespace(
-    loss=batch.x[0],
-    weighted_scalars={},
-    summary_tensors={},
-  )
+  output = outputs.make_output(batch.x[0], {}, {}, NestedMap())
   return state + batch.x[0], output
 
 
@@ -167,6 +160,7 @@ def _run(tmp_path, *, stop_at=None, first=0, num_batches=0, **changes):
     checkpointer=Recorder(),
     interrupts=StopAt(stop_at),
     describing=futures.Future(),
+    ledger=summaries.goodput.Ledger(None),
     **{
       'train_program': programs.SingleTaskTrainProgram(),
       'stopping': stopping.NeverStops(),
