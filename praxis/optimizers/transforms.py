@@ -144,15 +144,19 @@ def count_init_partition_spec_fn(
 
 def sharded_masked(
   inner: GradientTransformation | ShardedGradientTransformation,
-  mask: Nested[bool],
+  mask: Nested[bool] | Callable[[Nested[Any]], Nested[bool]],
   use_custom_masked: bool = False,
 ) -> ShardedGradientTransformation:
   """Returns `inner` for the variables in `mask`; other updates pass as is.
 
+  A function makes the mask from a tree of the variables' structure.
   `use_custom_masked` changes nothing: there is one way of masking.
   """
   del use_custom_masked
   tx = as_sharded(inner)
+
+  def masked(tree: Nested[Any]) -> Nested[Any]:
+    return masking.mask_tree(tree, mask(tree) if callable(mask) else mask)
 
   def update(
     updates: Nested[JTensor],
@@ -160,16 +164,14 @@ def sharded_masked(
     params: Nested[JTensor] | None = None,
   ) -> tuple[Nested[JTensor], State]:
     if params is not None:
-      params = masking.mask_tree(params, mask)
-    new, state = tx.update(masking.mask_tree(updates, mask), state, params)
+      params = masked(params)
+    new, state = tx.update(masked(updates), state, params)
     return masking.merge_tree(new, updates), state
 
   return ShardedGradientTransformation(
-    init=lambda params: tx.init(masking.mask_tree(params, mask)),
+    init=lambda params: tx.init(masked(params)),
     update=update,
-    init_partition_spec=lambda hparams: tx.init_partition_spec(
-      masking.mask_tree(hparams, mask)
-    ),
+    init_partition_spec=lambda hparams: tx.init_partition_spec(masked(hparams)),
   )
 
 

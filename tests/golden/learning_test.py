@@ -158,7 +158,8 @@ def _weights(config) -> Iterator[list[float]]:
   run = jax.jit(
     lambda params: jax.lax.scan(
       one, (params, tx.init(params)), length=max(_WEIGHT_STEPS)
-    )[1]
+    )[1],
+    compiler_options={'xla_backend_optimization_level': 0},
   )
   every = np.asarray(run(start))
   for step in _WEIGHT_STEPS:

@@ -36,7 +36,7 @@ def test_every_third_batch_updates_by_the_mean(use_cond):
       beta1=0.9, beta2=0.999, epsilon=1e-6, clip_threshold=1.0
     ),
   )
-  update = jax.jit(tx.update)
+  update = problem.jit(tx.update)
   now, state, other = params, tx.init(params), adam.init(params)
   grads = []
   for step in range(6):
@@ -46,7 +46,7 @@ def test_every_third_batch_updates_by_the_mean(use_cond):
       assert not any(np.any(u) for u in jax.tree.leaves(updates))
       continue
     mean = jax.tree.map(lambda *g: sum(g) / 3, *grads)
-    want, other = jax.jit(adam.update)(mean, other, now)
+    want, other = problem.jit(adam.update)(mean, other, now)
     problem.assert_close(updates, want, rtol=1e-5)
     grads = []
   raw = state[2]
@@ -86,7 +86,7 @@ def test_stacked_layers_and_descriptions():
     state,
     specs,
   )
-  update = jax.jit(tx.update)
+  update = problem.jit(tx.update)
   for _ in range(6):
     updates, state = update(params, state, params)
   np.testing.assert_allclose(updates['w'], -problem.lr(1), rtol=1e-4)

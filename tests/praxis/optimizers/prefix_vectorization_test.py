@@ -242,7 +242,7 @@ def test_a_transformation_made_before_is_taken_as_well():
     state = tx.init(params)
     states.append(state)
     grads = problem.gradients(params, 0)
-    updates.append(jax.jit(tx.update)(grads, state, params)[0])
+    updates.append(problem.jit(tx.update)(grads, state, params)[0])
   problem.assert_close(*updates, rtol=1e-6)
   described = upstream_path.partition_params(tx, _hparams(), states[0])
   m = described['p#4#i-1'][2].m['params']['layers']['w']

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,10 @@ import numpy as np
 from praxis import base_layer, schedules
 
 STEPS = 20
+# Compiles what runs for a moment only.
+jit = functools.partial(
+  jax.jit, compiler_options={'xla_backend_optimization_level': 0}
+)
 _FLAG = base_layer.WeightHParamsCollection.SKIP_LP_REGULARIZATION
 SCHEDULE = schedules.LinearRampupExponentialDecay.config(
   max=1.0, warmup_steps=5, decay_start=10, decay_end=30, min_ratio=0.1
@@ -65,7 +71,7 @@ def run(tx, params, steps=STEPS):
     updates, state = tx.update(gradients(params, step), state, params)
     return (jax.tree.map(jnp.add, params, updates), state), None
 
-  @jax.jit
+  @jit
   def every(params):
     carry = (params, tx.init(params))
     return jax.lax.scan(one, carry, jnp.arange(steps))[0]

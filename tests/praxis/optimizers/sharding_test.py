@@ -119,13 +119,13 @@ def test_eight_devices_compute_what_one_does(config):
   )
   grads = problem.gradients(params, 1)
   state = tx.init(params)
-  want, want_state = jax.jit(tx.update)(grads, state, params)
+  want, want_state = problem.jit(tx.update)(grads, state, params)
 
   auto = (jax.sharding.AxisType.Auto,) * 3
   mesh = jax.make_mesh(SHAPE, AXES, auto, devices=jax.devices()[:8])
   params, var_shardings = _place(params, _hparams(), mesh)
   state, shardings = _place(state, tx.init_partition_spec(_hparams()), mesh)
-  update = jax.jit(tx.update, out_shardings=(var_shardings, shardings))
+  update = problem.jit(tx.update, out_shardings=(var_shardings, shardings))
   with jax.set_mesh(mesh):
     got, got_state = update(grads, state, params)
   problem.assert_close(got, want, rtol=1e-5, atol=1e-6)

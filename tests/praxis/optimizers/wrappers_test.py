@@ -194,3 +194,19 @@ def test_a_state_of_another_chain_is_refused():
   state = problem.tx_of(Sgd.config()).init(params)
   with pytest.raises(ValueError, match='chain of 5 transformations'):
     tx.update(params, state, params)
+
+
+def test_a_mask_can_be_a_function():
+  params = problem.variables()
+  sgd = optimizers.sharded_sgd(problem.lr, None)
+  by_rank = optimizers.sharded_masked(
+    sgd, lambda tree: jax.tree.map(lambda x: len(x.shape) > 1, tree)
+  )
+  grads = problem.gradients(params, 0)
+  state = jax.tree.map(lambda count: count + 3, by_rank.init(params))
+  updates, _ = by_rank.update(grads, state, params)
+  np.testing.assert_array_equal(updates['params']['b'], grads['params']['b'])
+  want = -problem.lr(3) * grads['params']['w']
+  np.testing.assert_allclose(updates['params']['w'], want, rtol=1e-6)
+  specs = by_rank.init_partition_spec(problem.hparams())
+  assert jax.tree.structure(specs) == jax.tree.structure(state)
