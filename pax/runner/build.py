@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from concurrent import futures
 from typing import Any
 
@@ -40,7 +41,25 @@ def build(
   Raises:
     ValueError: the devices cannot hold it, or a checkpoint cannot be read.
   """
-  ledger = parts.create_ledger(options, began)
+  with contextlib.ExitStack() as on_error:
+    ledger = parts.create_ledger(options, began)
+    on_error.callback(ledger.close)
+    writer = parts.create_writer(options)
+    on_error.callback(writer.close)
+    made = _build(options, planned, interrupts, ledger=ledger, writer=writer)
+    # From here on closing is the run's.
+    on_error.pop_all()
+  return made
+
+
+def _build(
+  options: RunOptions,
+  planned: Plan,
+  interrupts: interrupts_lib.Interrupts,
+  *,
+  ledger: summaries.goodput.Ledger,
+  writer: summaries.Writer,
+) -> Run:
   tree, job_log_dir = planned.tree, options.job_log_dir
   artifacts.write_before_build(job_log_dir, type(planned.experiment), tree)
   train_input = _train_input(planned)
@@ -49,11 +68,8 @@ def build(
   task = partitioner.task
   partitioner.preflight()
   compiling = _POOL.submit(partitioner.train_step().compile)
-  sinks = {
-    'writer': parts.create_writer(options),
-    'progress': parts.create_progress(task),
-  }
-  checkpointer = _checkpointer(options, partitioner, sinks['writer'])
+  sinks = {'writer': writer, 'progress': parts.create_progress(task)}
+  checkpointer = _checkpointer(options, partitioner, writer)
   state, step = _first_state(
     options, partitioner, checkpointer, train_input, sinks['progress']
   )

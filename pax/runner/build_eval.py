@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from typing import Any
 
@@ -28,13 +29,26 @@ def build_eval(
   Raises:
     ValueError: there is nothing to evaluate or decode, or no checkpoint.
   """
-  mode = Mode.EVAL if options.mode == 'eval' else Mode.DECODE
   partitioner = _partitioner(options, planned)
+  with contextlib.ExitStack() as on_error:
+    writer = parts.create_writer(options)
+    on_error.callback(writer.close)
+    made = _build_eval(options, planned, interrupts, partitioner, writer)
+    # From here on closing is the job's.
+    on_error.pop_all()
+  return made
+
+
+def _build_eval(
+  options: RunOptions,
+  planned: parts.Plan,
+  interrupts: interrupts_lib.Interrupts,
+  partitioner: partitioning.Partitioner,
+  writer: summaries.Writer,
+) -> following.EvalJob:
+  mode = Mode.EVAL if options.mode == 'eval' else Mode.DECODE
   task = partitioner.task
-  sinks = {
-    'writer': parts.create_writer(options),
-    'progress': parts.create_progress(task),
-  }
+  sinks = {'writer': writer, 'progress': parts.create_progress(task)}
   passes = parts.create_passes(
     options,
     planned,

@@ -64,13 +64,16 @@ def log_to_console() -> None:
   """Sends warnings to stderr as plain lines; the log file has the rest."""
   logging.set_verbosity(logging.INFO)
   root = std_logging.getLogger()
-  if not any(type(h) is std_logging.StreamHandler for h in root.handlers):
-    console = std_logging.StreamHandler(sys.stderr)
-    console.setLevel(std_logging.WARNING)
-    # Tracebacks are for the file; `main` says what went wrong.
-    console.addFilter(lambda record: record.exc_info is None)
-    console.setFormatter(std_logging.Formatter('pax: %(message)s'))
-    root.addHandler(console)
+  for old in root.handlers[:]:
+    if type(old) is std_logging.StreamHandler:
+      # What stderr is may have changed since.
+      root.removeHandler(old)
+  console = std_logging.StreamHandler(sys.stderr)
+  console.setLevel(std_logging.WARNING)
+  # Tracebacks are for the file; `main` says what went wrong.
+  console.addFilter(lambda record: record.exc_info is None)
+  console.setFormatter(std_logging.Formatter('pax: %(message)s'))
+  root.addHandler(console)
 
 
 @contextlib.contextmanager

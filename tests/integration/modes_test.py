@@ -175,7 +175,7 @@ def test_infer(job, cache):
   np.testing.assert_allclose(found, guesses, rtol=1e-5)
 
 
-def _main(capsys, exp, job, *words):
+def _main(capfd, exp, job, *words):
   """Runs in this process, on its eight simulated devices."""
   code = main.main(
     [
@@ -186,7 +186,7 @@ def _main(capsys, exp, job, *words):
       *words,
     ]
   )
-  return code, capsys.readouterr().err
+  return code, capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -197,10 +197,10 @@ def _main(capsys, exp, job, *words):
     ('TinyPmap', []),
   ],
 )
-def test_many_devices(tmp_path, capsys, exp, words):
+def test_many_devices(tmp_path, capfd, exp, words):
   words = [*words, QUIET, '--set=EMA_DECAY=0.5', '--set=NUM_STEPS=4']
   for mode in ('train', 'eval', 'decode', 'infer'):
-    code, err = _main(capsys, exp, tmp_path, f'--mode={mode}', *words)
+    code, err = _main(capfd, exp, tmp_path, f'--mode={mode}', *words)
     assert code == 0, err
   params = _averages(tmp_path)
   loss, _ = _by_hand(params, SEEDS['held_out'])
@@ -235,7 +235,7 @@ def _averages(job):
 
 
 @pytest.mark.parametrize('mode', ['eval', 'decode', 'train'])
-def test_sigterm_and_the_next_start(job, tmp_path, capsys, mode):
+def test_sigterm_and_the_next_start(job, tmp_path, capfd, mode):
   words = [f'--mode={mode}', f'--set=SENT={tmp_path / "sent"}']
   words += {
     'train': ['--eval_on_test', '--set=NUM_STEPS=20'],
@@ -243,18 +243,18 @@ def test_sigterm_and_the_next_start(job, tmp_path, capsys, mode):
     'eval': [],
   }[mode]
   directory = job if mode == 'eval' else tmp_path
-  code, err = _main(capsys, 'TinySpmd', directory, *words)
+  code, err = _main(capfd, 'TinySpmd', directory, *words)
   assert code == 75, err
   assert 'pax: SIGTERM: finishing the step, then' in err
   progress = list((directory / '_internal_artifacts').glob('*progress.json'))
   assert len(progress) == (mode != 'train')
-  code, err = _main(capsys, 'TinySpmd', directory, *words)
+  code, err = _main(capfd, 'TinySpmd', directory, *words)
   assert code == 0, err
   assert not list((directory / '_internal_artifacts').glob('*progress.json'))
 
 
-def test_programs_of_the_experiment(tmp_path, capsys):
-  code, err = _main(capsys, 'TinyOwn', tmp_path, '--eval_on_test')
+def test_programs_of_the_experiment(tmp_path, capfd):
+  code, err = _main(capfd, 'TinyOwn', tmp_path, '--eval_on_test')
   assert code == 0, err
   assert (tmp_path / 'note').read_text() == 'done'
   assert binary.checkpoint_names(tmp_path)[-1] == 'checkpoint_00000020'
@@ -265,23 +265,23 @@ def test_programs_of_the_experiment(tmp_path, capsys):
   assert 'of 8 devices' not in err
 
 
-def test_an_early_stop_ends_the_job_that_follows(tmp_path, capsys):
+def test_an_early_stop_ends_the_job_that_follows(tmp_path, capfd):
   words = ['--set=STOP_AT=12', '--eval_on_test']
-  assert _main(capsys, 'TinySpmd', tmp_path, *words)[0] == 0
+  assert _main(capfd, 'TinySpmd', tmp_path, *words)[0] == 0
   assert binary.checkpoint_names(tmp_path)[-1] == 'checkpoint_00000012'
-  code, err = _main(capsys, 'TinySpmd', tmp_path, '--mode=eval')
+  code, err = _main(capfd, 'TinySpmd', tmp_path, '--mode=eval')
   assert code == 0, err
   assert _evaluations(tmp_path)[-1]['step'] == 12
 
 
-def test_start_from_another_task(job, tmp_path, capsys):
+def test_start_from_another_task(job, tmp_path, capfd):
   words = [f'--init_from={job}@10', QUIET]
-  code, err = _main(capsys, 'TinySpmd', tmp_path, '--mode=eval', *words)
+  code, err = _main(capfd, 'TinySpmd', tmp_path, '--mode=eval', *words)
   assert code == 0, err
   assert 'mdl_vars.params.second.w' in err
   loss, _ = _by_hand(_params(job, 10), SEEDS['held_out'])
   assert _evaluations(tmp_path)[-1]['loss'] == pytest.approx(loss, rel=1e-5)
-  code, err = _main(capsys, 'TinySpmd', tmp_path, '--set=NUM_STEPS=0', words[0])
+  code, err = _main(capfd, 'TinySpmd', tmp_path, '--set=NUM_STEPS=0', words[0])
   assert code == 0, err
   for name in ('first.linear.w', 'second.w'):
     found = _params(tmp_path, 0, [name])
@@ -302,7 +302,7 @@ def test_start_from_another_task(job, tmp_path, capsys):
     (['--init_from=/nowhere'], 'no checkpoint'),
   ],
 )
-def test_one_clear_message(tmp_path, capsys, words, hint):
-  code, err = _main(capsys, 'TinySpmd', tmp_path, *words)
+def test_one_clear_message(tmp_path, capfd, words, hint):
+  code, err = _main(capfd, 'TinySpmd', tmp_path, *words)
   assert code == 1
   assert hint in err.splitlines()[-1]
