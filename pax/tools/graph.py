@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import fiddle as fdl
-from fiddle.experimental import visualize
 
 from pax.runner import command_line
 from pax.tools import declared, tool
+from pax.tools.fiddler import graphviz_utils
 
 _USAGE = """\
 Draws the configuration of an experiment with Graphviz.
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] = sys.argv) -> int:
   """Draws; returns the exit code."""
   options = command_line.parse(Options, argv, _USAGE)
   part = _part(declared.declare(options).tree, options.part)
-  picture = render(
+  picture = graphviz_utils.render(
     part,
     max_depth=options.max_depth,
     max_str_length=options.max_str_length,
@@ -67,23 +67,6 @@ def main(argv: Sequence[str] = sys.argv) -> int:
     )
   picture.render(outfile=options.output, cleanup=True)
   return 0
-
-
-def render(
-  config: Any,
-  *,
-  max_depth: int | None = 4,
-  max_str_length: int | None = 100,
-  remove_defaults: bool = True,
-) -> Any:
-  """The picture of a Config, as a `graphviz.Graph`."""
-  from fiddle import graphviz
-
-  if remove_defaults:
-    config = visualize.with_defaults_trimmed(config, remove_deep_defaults=True)
-  return graphviz.render(
-    config, max_depth=max_depth, max_str_length=max_str_length
-  )
 
 
 def _part(tree: Any, path: str) -> Any:

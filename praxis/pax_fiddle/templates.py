@@ -111,9 +111,11 @@ def _annotation(fn_or_cls: Any, name: str, where: str) -> Any:
   """Returns the type of an argument, None if it has none."""
   is_class = isinstance(fn_or_cls, type)
   for owner in fn_or_cls.__mro__ if is_class else (fn_or_cls,):
-    annotation = getattr(owner, '__annotations__', {}).get(name)
-    if annotation is not None:
-      return _resolved(annotation, owner, where)
+    # Of a class the fields, or what its own `__init__` takes.
+    for holder in (owner, vars(owner).get('__init__')):
+      annotation = getattr(holder, '__annotations__', {}).get(name)
+      if annotation is not None:
+        return _resolved(annotation, owner, where)
   return None
 
 

@@ -51,3 +51,14 @@ def test_a_dataset_in_the_wrong_place(use, is_training):
   wrong = {f'{use}_datasets': [dataset('x', is_training)]}
   with pytest.raises(ValueError, match="dataset 'x' must be"):
     ParameterizedExperiment(task=None, **wrong)
+
+
+def test_configs_stay_configs_when_it_is_built():
+  config = pax_fiddle.Config(
+    ParameterizedExperiment,
+    task=pax_fiddle.Config(dict, a=1),
+    train_datasets=[dataset('a', True)],
+  )
+  experiment = config.Instantiate()
+  assert experiment.task() == config.task
+  assert experiment.train_datasets() == config.train_datasets

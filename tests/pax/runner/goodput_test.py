@@ -84,7 +84,7 @@ def test_tensorboard_has_words_about_the_model(job):
       if value.HasField('tensor'):
         texts[value.tag] = value.tensor.string_val[0].decode()
     os.remove(folder / 'one' / name)
-  assert texts['Total Num Params'] == '161'
+  assert texts['Total Num Params'] == '160'
   assert texts['Global batch size'] == '8'
   assert '| params/first/linear/w | 8x16 | 128 |' in texts['Model']
 
