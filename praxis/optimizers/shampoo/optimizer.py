@@ -184,6 +184,19 @@ class ShardedDistributedShampoo(DistributedShampoo):
   for roots.
   """
 
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    for field in (
+      'tensor_split_dims_mapping',
+      'tensor_split_dims_mapping_for_inverse_pth_root',
+    ):
+      mapping = getattr(self, field)
+      if len(mapping) != 3:
+        raise ValueError(
+          f'ShardedDistributedShampoo.{field} must have 3 entries, for the'
+          f' number of matrices, rows and columns, got {list(mapping)}'
+        )
+
   @classmethod
   def HParamsLargeLanguageModeling(
     cls,
@@ -223,6 +236,12 @@ class ShardedDistributedShampoo(DistributedShampoo):
       mapping=self.tensor_split_dims_mapping,
       root_mapping=self.tensor_split_dims_mapping_for_inverse_pth_root,
     )
+    if placed.mesh_shape and not self.mesh_axis_names:
+      raise ValueError(
+        'ShardedDistributedShampoo.mesh_axis_names must name the axes of the'
+        f' mesh {list(placed.mesh_shape)}, got {self.mesh_axis_names}; give it'
+        ' those of the model'
+      )
     several = self.num_devices_for_pjit or math.lcm(
       *(
         rule.axis_size(placed, rule.axis_names(placed, mapping)[0])

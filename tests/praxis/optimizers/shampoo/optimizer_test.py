@@ -35,6 +35,15 @@ def test_what_is_not_available_says_why(fields, message):
     Shampoo.config(**fields).Instantiate()
 
 
+def test_a_mesh_needs_names_and_mappings_of_three():
+  with pytest.raises(ValueError, match='must have 3 entries'):
+    Sharded.config(tensor_split_dims_mapping=[-1, 1]).Instantiate()
+  hparams = {'w': problem.weight([4, 4], mesh_shape=(1, 4, 2))}
+  config = Sharded.config(lr_schedule=schedules.Constant.config())
+  with pytest.raises(ValueError, match=r'axes of the mesh \[1, 4, 2\]'):
+    config.Instantiate().get_grad_transformation(hparams)
+
+
 def test_presets():
   image = Shampoo.HParamsImageClassification().Instantiate()
   assert (image.block_size, image.beta2, image.weight_decay) == (
