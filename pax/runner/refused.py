@@ -14,6 +14,7 @@ REFUSED: dict[str, str] = {
     'shardings are those that the experiment declares; --set ICI_MESH_SHAPE=...'
     ' fits them to other devices'
   ),
+  'fdl_help': 'see --help, and docs/tools.md on --fdl',
   'jax_backend_target': (
     'JAX has given up remote backends; set JAX_PLATFORMS to choose one'
   ),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -77,6 +78,28 @@ def declare(options: ExperimentOptions) -> Declared:
   Raises:
     ValueError: no such experiment, constant or field; or it is not valid.
   """
+  (found,) = declare_all([options])
+  return found
+
+
+def declare_all(every: Sequence[ExperimentOptions]) -> list[Declared]:
+  """What several experiments declare, with devices for the largest mesh."""
+  found = [_find(options) for options in every]
+  simulate_devices(max(count for _, count in found))
+  return [
+    Declared(
+      name=options.exp or ' '.join(options.fdl),
+      experiment=experiment,
+      tree=run_config.from_experiment(experiment, overrides.parse(options.set)),
+    )
+    for options, (experiment, _) in zip(every, found, strict=True)
+  ]
+
+
+def _find(
+  options: ExperimentOptions,
+) -> tuple[base_experiment.BaseExperiment, int]:
+  """The experiment, and how many devices it wants."""
   settings = overrides.parse(options.set)
   compat.install()
   experiment = experiments.find(options.exp, settings, options.fdl)
@@ -84,12 +107,7 @@ def declare(options: ExperimentOptions) -> Declared:
   tree = Config(run_config.RunConfig, task=experiment.task())
   of_task = [s for s in settings if s.name.startswith('task.')]
   overrides.set_fields(tree, of_task)
-  simulate_devices(num_devices(tree.task))
-  return Declared(
-    name=options.exp or ' '.join(options.fdl),
-    experiment=experiment,
-    tree=run_config.from_experiment(experiment, settings),
-  )
+  return experiment, num_devices(tree.task)
 
 
 def num_devices(task: Config[Any]) -> int:

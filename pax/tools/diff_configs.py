@@ -42,9 +42,11 @@ def main(argv: Sequence[str] = sys.argv) -> int:
       f'two experiments, or one and --set, are wanted, got {len(names)} and'
       f' {len(options.set)} of --set'
     )
-  first = _fields(declared.ExperimentOptions(exp=names[0]))
-  second = _fields(declared.ExperimentOptions(exp=names[1], set=options.set))
-  lines = list(differences(first, second))
+  found = declared.declare_all([
+    declared.ExperimentOptions(exp=names[0]),
+    declared.ExperimentOptions(exp=names[1], set=options.set),
+  ])  # fmt: skip
+  lines = list(differences(*map(_fields, found)))
   print('\n'.join(lines) if lines else 'no difference')
   return 0
 
@@ -60,9 +62,9 @@ def differences(first: dict[str, str], second: dict[str, str]) -> Iterator[str]:
       yield f'  {path} : {first[path]} -> {second[path]}'
 
 
-def _fields(options: declared.ExperimentOptions) -> dict[str, str]:
+def _fields(found: declared.Declared) -> dict[str, str]:
   """The text of every field by its path."""
-  text = artifacts.to_text(declared.declare(options).tree)
+  text = artifacts.to_text(found.tree)
   pairs = (line.partition(' : ') for line in text.splitlines())
   return {path: value for path, colon, value in pairs if colon}
 

@@ -138,9 +138,9 @@ def test_validate_goes_as_deep_as_asked(tell, capsys):
   assert levels == ['0', '1', '3', '5', '6', '7', '8', '9']
   assert tell(*words).count('\n') == 1
   error = fail(
-    capsys, *words, '--check_level=10', '--set=ICI_MESH_SHAPE=[1,3,1]'
+    capsys, *words, '--check_level=10', '--set=ICI_MESH_SHAPE=[1,99,1]'
   )
-  assert 'level 6 is not passed' in error
+  assert 'level 1 is not passed: the experiment wants 99 devices' in error
 
 
 def test_differences(tell):
