@@ -8,7 +8,7 @@ The commands apply in the order in which they were typed:
     config_str:eJx...                       the same, packed into one word
     set:task.train.num_train_steps=10       one field
     fiddler:my_module.make_small()          a function that changes the Config
-    tag:ActivationDType=bfloat16            all fields that have this tag
+    tag:ActivationDType=jnp.bfloat16        all fields that have this tag
 """
 
 from __future__ import annotations

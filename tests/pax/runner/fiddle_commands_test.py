@@ -76,7 +76,7 @@ def test_changes_apply_in_order():
 
 
 def test_tags_reach_all_fields():
-  task = made('config:mine_for_fdl.config', 'tag:ActivationDType=bfloat16')
+  task = made('config:mine_for_fdl.config', 'tag:ActivationDType=jnp.bfloat16')
   assert task.model.fprop_dtype == jnp.bfloat16
 
 
