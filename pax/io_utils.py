@@ -136,15 +136,17 @@ def checkpoint_progress(
 ) -> Iterator[None]:
   """Notes which checkpoint is at work; the note goes when that is done.
 
-  A job that is stopped meanwhile begins with that checkpoint again.
+  A job that is stopped meanwhile begins with that checkpoint again; the note of
+  its first attempt stays.
   """
   if jax.process_index():
     yield
     return
   file = _progress_file(job_log_dir, mode)
-  file.parent.mkdir(parents=True, exist_ok=True)
-  with _complete(file) as out:
-    out.write(json.dumps({_STEP: int(checkpoint_step)}).encode())
+  if undone_step(job_log_dir, mode) != int(checkpoint_step):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with _complete(file) as out:
+      out.write(json.dumps({_STEP: int(checkpoint_step)}).encode())
   yield
   file.unlink(missing_ok=True)
 
@@ -171,6 +173,28 @@ def undone_step(job_log_dir: PathLike, mode: EvaluationMode) -> int | None:
   """Returns the step of `checkpoint_progress` that did not come to its end."""
   file = _progress_file(job_log_dir, mode)
   return json.loads(file.read_text())[_STEP] if file.exists() else None
+
+
+def is_written_since_undone(
+  job_log_dir: PathLike,
+  mode: EvaluationMode,
+  outputs: pathlib.Path,
+  step: int,
+) -> bool:
+  """Whether a job wrote `outputs` of a step before it was stopped in that.
+
+  Args:
+    job_log_dir: The job directory.
+    mode: What the job does.
+    outputs: What `output_file` gave.
+    step: The step.
+  """
+  if undone_step(job_log_dir, mode) != step:
+    return False
+  # The last file that is written of the two.
+  written = outputs.with_suffix('.jsonl')
+  began = _progress_file(job_log_dir, mode).stat().st_mtime_ns
+  return written.exists() and written.stat().st_mtime_ns >= began
 
 
 def note_training_end(job_log_dir: PathLike, step: int) -> None:

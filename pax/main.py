@@ -22,6 +22,7 @@ def main(argv: Sequence[str]) -> int:
   """Runs what the command line asks for; returns the exit code.
 
   0: done. 1: failed, the reason is on stderr. 75: stopped by a signal, saved.
+  A run that hangs ends the process with 124, if --hang_timeout_secs says so.
   """
   if commands.named(argv):
     return commands.run(argv)

@@ -68,12 +68,15 @@ class SingleTaskDecodeProgram(program.InputProgram):
   def run(self, state: TrainState, train_step: int) -> DecodeProgramOutput:
     """Decodes; writes what the model makes of each example."""
     found = _Decoded(self._task)
+    profiler = self._profiler()
     for batch in program.batches(self.input, self.before_batch):
+      profiler.step(found.count + 1)
       batch, kept, _ = xla_passthrough.split_out_xla_unsupported_batch(batch)
       inputs = self._partitioner.put_batch(batch)
       key = self._batch_key(found.count)
       output = self.decode_step(state, key, inputs, self._static_args)
       found.add(output, kept, self.input)
+    profiler.close()
     self._reset_if_done(found.count)
     if jax.process_index() == 0 and found.count:
       file = io_utils.output_file(
@@ -96,6 +99,19 @@ class SingleTaskDecodeProgram(program.InputProgram):
   ) -> StepOutput:
     """Returns what the model decodes from a batch that is on the devices."""
     return self._partitioner.decode_step_for(inputs)(state, inputs, prng_key)
+
+  def _profiler(self) -> summaries.StepProfiler:
+    """Traces batches as `task.decode` says; 1 is the first."""
+    settings = self._task.decode
+    hosts = settings.profiler_max_num_hosts
+    traced = settings.profiler_num_steps and (
+      hosts is None or jax.process_index() < hosts
+    )
+    return summaries.StepProfiler(
+      str(self._job_log_dir),
+      settings.profiler_capture_step if traced else None,
+      settings.profiler_num_steps,
+    )
 
   def _batch_key(self, done: int) -> jax.Array:
     if not self._task.decode.prng_key_fold_with_batch_index:

@@ -53,9 +53,10 @@ class EvalJob:
 
   def run(self) -> Outcome:
     """Evaluates and decodes each state of the source."""
+    undone = io_utils.undone_step(self.job_log_dir, self.mode)
     try:
       for step, state, is_last in self.source.states():
-        found = self._look_at(step, state)
+        found = self._look_at(step, state, is_resumed=step == undone)
         if self.stopping.should_stop(step, is_last, found):
           return Outcome.STOPPED_EARLY
     except interrupts_lib.StoppedError:
@@ -66,10 +67,20 @@ class EvalJob:
       self.writer.close()
     return Outcome.DONE
 
-  def _look_at(self, step: int, state: TrainState) -> stopping_lib.Found:
+  def _look_at(
+    self, step: int, state: TrainState, *, is_resumed: bool
+  ) -> stopping_lib.Found:
+    def is_done(mode: io_utils.EvaluationMode, name: str) -> bool:
+      """Whether this job had done that when it was stopped in this step."""
+      file = io_utils.output_file(self.job_log_dir, mode, name, step)
+      written = is_resumed and io_utils.is_written_since_undone(
+        self.job_log_dir, self.mode, file, step
+      )
+      return bool(_agreed(int(written)))
+
     with io_utils.checkpoint_progress(self.job_log_dir, step, self.mode):
-      decodes = self.passes.decode(state, step)
-      evals = self.passes.evaluate(state, step)
+      decodes = self.passes.decode(state, step, is_done)
+      evals = self.passes.evaluate(state, step, is_done)
       self.writer.flush()
     return stopping_lib.Found(evals=evals, decodes=decodes)
 

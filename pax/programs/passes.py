@@ -8,15 +8,23 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pax import summaries, train_states
+from pax import io_utils, summaries, train_states
 from pax.programs import program
 from pax.programs.decode import SingleTaskDecodeProgram
 from pax.programs.eval import BaseEvalProgram
 
 TrainState = train_states.TrainState
 
+_MODES = io_utils.EvaluationMode
+# Whether the outputs of an input are there already.
+IsDone = Callable[[io_utils.EvaluationMode, str], bool]
+
 # What a person wants to see of an evaluation.
 _HEADLINES = ('bits_per_byte',)
+
+
+def _nothing_is_done(mode: io_utils.EvaluationMode, name: str) -> bool:
+  return False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,28 +46,34 @@ class Passes:
         one.before_batch = self._watch(f'{kind} {one.input.name}', one.input)
 
   def evaluate(
-    self, state: TrainState, step: int
+    self, state: TrainState, step: int, is_done: IsDone = _nothing_is_done
   ) -> dict[str, program.EvalProgramOutput]:
-    """Evaluates the state on all inputs; returns what programs said."""
+    """Evaluates the state on all inputs; returns what programs said.
+
+    Inputs of which `is_done` says so are left out.
+    """
     found = {}
     for one in self.evals:
-      if not one.should_run(state, step):
-        continue
       name = one.input.name
+      if not one.should_run(state, step) or is_done(_MODES.EVAL, name):
+        continue
       out = found[name] = one.run(state, step)
       self.writer.write(step, out.scalars, split=f'eval_test_{name}')
       self._tell(step, headline(name, out))
     return found
 
   def decode(
-    self, state: TrainState, step: int
+    self, state: TrainState, step: int, is_done: IsDone = _nothing_is_done
   ) -> dict[str, program.DecodeProgramOutput]:
-    """Decodes all inputs by the state; returns what programs said."""
+    """Decodes all inputs by the state; returns what programs said.
+
+    Inputs of which `is_done` says so are left out.
+    """
     found = {}
     for one in self.decodes:
-      if not one.should_run(state, step):
-        continue
       name = one.input.name
+      if not one.should_run(state, step) or is_done(_MODES.DECODE, name):
+        continue
       out = found[name] = one.run(state, step)
       self.writer.write(step, out.scalars, split=f'decode_test_{name}')
       self.progress.print(

@@ -66,6 +66,7 @@ def _build(
   spec = _checked_spec(planned, train_input)
   partitioner = parts.create_partitioner(planned, spec)
   task = partitioner.task
+  _check_averages(task)
   partitioner.preflight()
   compiling = _POOL.submit(partitioner.train_step().compile)
   sinks = {'writer': writer, 'progress': parts.create_progress(task)}
@@ -115,6 +116,15 @@ def _checked_spec(planned: Plan, train_input: base_input.BaseInput) -> Any:
     if declared is not None:
       parts.check_spec(spec, declared)
   return spec
+
+
+def _check_averages(task: Any) -> None:
+  for name in ('eval_use_ema_states', 'decode_use_ema_states'):
+    if getattr(task.train, name) and not task.has_ema_decay:
+      raise ValueError(
+        f'task.train.{name} is set, and the optimizer keeps no averages; set'
+        ' task.train.learner.optimizer.ema_decay, as 0.999'
+      )
 
 
 def _train_program(planned: Plan) -> train_program_lib.BaseTrainProgram:

@@ -8,8 +8,24 @@ from typing import Any
 import jax
 
 from pax import train_states
+from praxis import optimizer_prefix_vectorization
 
+NO_PREFIX_KEY = optimizer_prefix_vectorization.NO_PREFIX_KEY
 _EMA = 'ema'
+
+
+def is_vectorized(states: train_states.TrainState) -> bool:
+  """Whether optimizer states are stacked over the repeats of layers.
+
+  Raises:
+    ValueError: there are no optimizer states.
+  """
+  if not states.opt_states:
+    raise ValueError(
+      'whether a model is vectorized is told by opt_states, got none; ask'
+      ' before to_eval_state()'
+    )
+  return NO_PREFIX_KEY in states.opt_states[0]
 
 
 def has_ema(task: Any) -> bool:

@@ -148,7 +148,7 @@ class SingleTask(base_task.BaseTask):
     self, var_weight_hparams: Nested[Any], discard_opt_states: bool = False
   ) -> TrainState:
     """Returns the state with a ShapeDtypeStruct for each array."""
-    return state.create_state_shapes(
+    return state.create_state_unpadded_shapes(
       var_weight_hparams, discard_opt_states, self.learners
     )
 

@@ -85,6 +85,15 @@ class FailingRows(CountedRows):
     return batch
 
 
+class HangingRows(CountedRows):
+  """Never gives its fifth batch."""
+
+  def get_next(self) -> NestedMap:
+    if self._count == 4:
+      time.sleep(3600)
+    return super().get_next()
+
+
 class SignallingRows(CountedRows):
   """Sends this process a signal with one of its batches."""
 
@@ -184,6 +193,13 @@ class TinyStopped(TinySpmd):
   """Gets a signal with its fifth batch, or one after it."""
 
   INPUT = SignallingRows
+
+
+@experiment_registry.register
+class TinyHanging(TinySpmd):
+  """Its data come to a halt."""
+
+  INPUT = HangingRows
 
 
 @experiment_registry.register

@@ -253,6 +253,15 @@ def test_sigterm_and_the_next_start(job, tmp_path, capfd, mode):
   assert not list((directory / '_internal_artifacts').glob('*progress.json'))
 
 
+def test_a_hang_ends_with_the_stacks_of_all_threads(tmp_path, cache):
+  ended = binary.run('TinyHanging', tmp_path, cache, '--hang_timeout_secs=2')
+  assert ended.returncode == 124, ended.stderr
+  log = (tmp_path / 'logs' / 'train_0.log').read_text()
+  for text in (ended.stderr, log):
+    assert 'pax: hang: no step for 2 s' in text
+    assert 'in get_next' in text
+
+
 def test_programs_of_the_experiment(tmp_path, capfd):
   code, err = _main(capfd, 'TinyOwn', tmp_path, '--eval_on_test')
   assert code == 0, err

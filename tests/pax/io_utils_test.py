@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 
 import jax.numpy as jnp
@@ -61,6 +62,28 @@ def test_what_is_undone_is_remembered(tmp_path):
     with io_utils.checkpoint_progress(tmp_path, 4, EVAL):
       raise OSError('gone')
   assert io_utils.undone_step(tmp_path, EVAL) == 4
+
+
+def test_what_was_written_before_a_job_was_stopped(tmp_path):
+  file = io_utils.output_file(tmp_path, EVAL, 'x', 3)
+
+  def is_written(step=3):
+    return io_utils.is_written_since_undone(tmp_path, EVAL, file, step)
+
+  # Training may have evaluated the same step: that does not count.
+  io_utils.write_key_value_pairs(file, [])
+  os.utime(file.with_suffix('.jsonl'), (1, 1))
+  assert not is_written()
+  for writes in (False, True):
+    with pytest.raises(OSError, match='gone'):
+      with io_utils.checkpoint_progress(tmp_path, 3, EVAL):
+        assert not is_written()
+        if writes:
+          io_utils.write_key_value_pairs(file, [])
+        raise OSError('gone')
+    assert is_written() is writes and not is_written(4)
+  with io_utils.checkpoint_progress(tmp_path, 4, EVAL):
+    assert not is_written()
 
 
 def test_the_end_of_training_is_told_and_taken_back(tmp_path):

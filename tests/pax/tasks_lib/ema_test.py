@@ -46,6 +46,13 @@ def test_what_has_no_average_may_be_left_out():
   assert left.mdl_vars['params'] == {'a': 10, 'b': None}
 
 
+def test_states_stacked_over_repeats():
+  assert tasks_lib.is_vectorized(_state([{'no_prefix': (), 'p#2#i-1': ()}]))
+  assert not tasks_lib.is_vectorized(_state([(NestedMap(),)]))
+  with pytest.raises(ValueError, match='got none'):
+    tasks_lib.is_vectorized(_state([]))
+
+
 def test_no_averages():
   with pytest.raises(ValueError, match='ema_decay'):
     tasks_lib.extract_ema(_state([(NestedMap(m={'params': {'a': 7}}),)]))
