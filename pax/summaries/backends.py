@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import uuid
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -19,19 +20,26 @@ SummaryType = base_layer.SummaryType
 
 TRAIN = 'train'
 
+# In the job directory: a job that is started again goes on in the same run.
+_WANDB_ID_FILE = 'wandb_run_id.txt'
+_MLFLOW_ID_FILE = 'mlflow_run_id.txt'
+
 
 class WandbWriter:
-  """Logs to a Weights & Biases project; the run is called as its directory.
-
-  A job that is started again goes on in the same run.
-  """
+  """Logs to a Weights & Biases project; the run is called as its directory."""
 
   def __init__(self, project: str, job_log_dir: str):
     self._wandb = _load('wandb', '--wandb_project')
-    name = _run_name(job_log_dir)
+    file = os.path.join(job_log_dir, _WANDB_ID_FILE)
+    run_id = _read(file) or uuid.uuid4().hex
     self._run = self._wandb.init(
-      project=project, name=name, id=name, dir=job_log_dir, resume='allow'
+      project=project,
+      name=_run_name(job_log_dir),
+      id=run_id,
+      dir=job_log_dir,
+      resume='allow',
     )
+    _write(file, run_id)
     # Evaluations may come behind later training steps, which W&B's own
     # counter would refuse.
     self._run.define_metric('*', step_metric='step')
@@ -74,14 +82,12 @@ class MlflowWriter:
   def __init__(self, experiment: str, job_log_dir: str):
     self._mlflow = _load('mlflow', '--mlflow_experiment')
     self._mlflow.set_experiment(experiment)
-    name = _run_name(job_log_dir)
-    # A job that is started again goes on in the same run.
-    run_id = _read(_id_file(job_log_dir))
+    file = os.path.join(job_log_dir, _MLFLOW_ID_FILE)
+    run_id = _read(file)
     run = self._mlflow.start_run(
-      run_id=run_id, run_name=None if run_id else name
+      run_id=run_id, run_name=None if run_id else _run_name(job_log_dir)
     )
-    with open(_id_file(job_log_dir), 'w', encoding='utf-8') as f:
-      f.write(run.info.run_id)
+    _write(file, run.info.run_id)
 
   def write(
     self, step: int, values: Mapping[str, Any], split: str = TRAIN
@@ -134,12 +140,13 @@ def _run_name(job_log_dir: str) -> str:
   return os.path.basename(os.path.abspath(job_log_dir))
 
 
-def _id_file(job_log_dir: str) -> str:
-  return os.path.join(job_log_dir, 'mlflow_run_id.txt')
-
-
 def _read(path: str) -> str | None:
   if not os.path.exists(path):
     return None
   with open(path, encoding='utf-8') as f:
     return f.read()
+
+
+def _write(path: str, text: str) -> None:
+  with open(path, 'w', encoding='utf-8') as f:
+    f.write(text)

@@ -70,10 +70,13 @@ def report(job_dir, **options):
 
 
 def test_weights_and_biases(installed, tmp_path):
-  report(tmp_path / 'my_run', wandb_project='mine')
-  started, counter, scalars, image, text, end = installed('wandb')
+  for _ in range(2):
+    report(tmp_path / 'my_run', wandb_project='mine')
+  logged = installed('wandb')
+  started, counter, scalars, image, text, end = logged[:6]
   assert started['project'] == 'mine' and started['name'] == 'my_run'
-  assert started['resume'] == 'allow' and started['id'] == 'my_run'
+  assert started['resume'] == 'allow' and len(started['id']) == 32
+  assert logged[6] == started
   assert counter == ('*', 'step')
   assert scalars == {'step': 3, 'train/loss': 0.5}
   assert image['step'] == 4 and image['eval_test_a/n'] == 2.0
