@@ -8,9 +8,8 @@ from typing import Any
 import jax
 
 from pax import train_states
-from praxis import optimizer_prefix_vectorization
+from praxis.optimizers import prefix_vectorization
 
-NO_PREFIX_KEY = optimizer_prefix_vectorization.NO_PREFIX_KEY
 _EMA = 'ema'
 
 
@@ -25,7 +24,7 @@ def is_vectorized(states: train_states.TrainState) -> bool:
       'whether a model is vectorized is told by opt_states, got none; ask'
       ' before to_eval_state()'
     )
-  return NO_PREFIX_KEY in states.opt_states[0]
+  return prefix_vectorization.NO_PREFIX in states.opt_states[0]
 
 
 def has_ema(task: Any) -> bool:
