@@ -20,21 +20,17 @@ SummaryType = base_layer.SummaryType
 
 TRAIN = 'train'
 
-# In the job directory: a job that is started again goes on in the same run.
-_WANDB_ID_FILE = 'wandb_run_id.txt'
-_MLFLOW_ID_FILE = 'mlflow_run_id.txt'
-
 
 class WandbWriter:
   """Logs to a Weights & Biases project; the run is called as its directory."""
 
-  def __init__(self, project: str, job_log_dir: str):
+  def __init__(self, project: str, job_log_dir: str, mode: str = TRAIN):
     self._wandb = _load('wandb', '--wandb_project')
-    file = os.path.join(job_log_dir, _WANDB_ID_FILE)
+    file = _id_file(job_log_dir, 'wandb', mode)
     run_id = _read(file) or uuid.uuid4().hex
     self._run = self._wandb.init(
       project=project,
-      name=_run_name(job_log_dir),
+      name=_run_name(job_log_dir, mode),
       id=run_id,
       dir=job_log_dir,
       resume='allow',
@@ -79,14 +75,13 @@ class MlflowWriter:
   Texts and images become artifacts; there is no place for audio or histograms.
   """
 
-  def __init__(self, experiment: str, job_log_dir: str):
+  def __init__(self, experiment: str, job_log_dir: str, mode: str = TRAIN):
     self._mlflow = _load('mlflow', '--mlflow_experiment')
     self._mlflow.set_experiment(experiment)
-    file = os.path.join(job_log_dir, _MLFLOW_ID_FILE)
+    file = _id_file(job_log_dir, 'mlflow', mode)
     run_id = _read(file)
-    run = self._mlflow.start_run(
-      run_id=run_id, run_name=None if run_id else _run_name(job_log_dir)
-    )
+    name = None if run_id else _run_name(job_log_dir, mode)
+    run = self._mlflow.start_run(run_id=run_id, run_name=name)
     _write(file, run.info.run_id)
 
   def write(
@@ -136,8 +131,14 @@ def _name(tag: str, split: str) -> str:
   return f'{split}/{tag}'
 
 
-def _run_name(job_log_dir: str) -> str:
-  return os.path.basename(os.path.abspath(job_log_dir))
+def _run_name(job_log_dir: str, mode: str) -> str:
+  name = os.path.basename(os.path.abspath(job_log_dir))
+  return name if mode == TRAIN else f'{name} {mode}'
+
+
+def _id_file(job_log_dir: str, service: str, mode: str) -> str:
+  """A job that is started again goes on in the run whose id is in here."""
+  return os.path.join(job_log_dir, f'{service}_run_id_{mode}.txt')
 
 
 def _read(path: str) -> str | None:

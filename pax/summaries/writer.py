@@ -195,6 +195,8 @@ class AsyncWriter:
 class WriterOptions:
   """What is written, and where beside the job directory."""
 
+  # Which job of the directory writes, as in --mode.
+  mode: str = 'train'
   # Leaves out what layers and learners record of one host alone.
   only_aggregates: bool = False
   # A project of Weights & Biases.
@@ -233,10 +235,11 @@ def _make(job_log_dir: str, options: WriterOptions) -> Writer:
     tensorboard.TensorBoardWriter(os.path.join(job_log_dir, SUMMARIES_DIR)),
   ]
   if options.wandb_project:
-    writers.append(backends.WandbWriter(options.wandb_project, job_log_dir))
+    project = options.wandb_project
+    writers.append(backends.WandbWriter(project, job_log_dir, options.mode))
   if options.mlflow_experiment:
-    experiment = options.mlflow_experiment
-    writers.append(backends.MlflowWriter(experiment, job_log_dir))
+    name = options.mlflow_experiment
+    writers.append(backends.MlflowWriter(name, job_log_dir, options.mode))
   return CompositeWriter(writers)
 
 

@@ -104,6 +104,14 @@ def test_mlflow_goes_on_in_the_same_run(installed, tmp_path):
   assert logged[7:9] == ['mine', ('id-7', None)]
 
 
+def test_a_job_that_evaluates_has_a_run_of_its_own(installed, tmp_path):
+  report(tmp_path / 'my_run', wandb_project='mine')
+  report(tmp_path / 'my_run', wandb_project='mine', mode='eval')
+  logged = installed('wandb')
+  first, second = (x for x in logged if isinstance(x, dict) and 'project' in x)
+  assert second['name'] == 'my_run eval' and first['id'] != second['id']
+
+
 @pytest.mark.parametrize(
   ('option', 'flag', 'package'),
   [
