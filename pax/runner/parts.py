@@ -154,6 +154,7 @@ def create_writer(options: RunOptions) -> summaries.Writer:
   """Where summaries go; only the first process writes."""
   enabled = jax.process_index() == 0 and options.enable_summary_writer
   wanted = summaries.WriterOptions(
+    mode=options.mode,
     only_aggregates=options.pax_only_aggregate_summaries,
     wandb_project=options.wandb_project,
     mlflow_experiment=options.mlflow_experiment,
