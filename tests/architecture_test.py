@@ -161,6 +161,7 @@ WIDE = {
   'set_diffusion_quantization',
   'set_transformer_mixed_precision_quantization',
   'set_transformer_quantization',
+  'setup_jax',
   'sharded_adam',
   'vanilla_sample_decode',
   'write_summary_entry',

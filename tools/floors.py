@@ -122,6 +122,7 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
       'pax.eval_lib',
       'pax.main',
       'pax.runner',
+      'pax.setup_jax',
       'pax.tools',
       'pax.train',
     ),
