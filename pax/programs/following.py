@@ -57,6 +57,8 @@ class EvalJob:
     try:
       for step, state, is_last in self.source.states():
         found = self._look_at(step, state, is_resumed=step == undone)
+        # Makes room for the next.
+        del state
         if self.stopping.should_stop(step, is_last, found):
           return Outcome.STOPPED_EARLY
     except interrupts_lib.StoppedError:
@@ -161,6 +163,7 @@ class Following:
       is_last = self._is_last(step)
       if (state := self._read(step)) is not None:
         yield step, state, is_last
+      del state
       if is_last:
         return
 

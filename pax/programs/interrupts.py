@@ -90,6 +90,10 @@ class Interrupts:
     if self._asked and not self._many:
       raise StoppedError
 
+  def rest(self) -> None:
+    """To be called before what takes its time, as writing a checkpoint."""
+    self._watchdog.rest()
+
   def _ask(self, number: int, frame: FrameType | None) -> None:
     if self._asked:
       raise KeyboardInterrupt

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pax import io_utils, summaries, train_states
@@ -53,10 +53,7 @@ class Passes:
     Inputs of which `is_done` says so are left out.
     """
     found = {}
-    for one in self.evals:
-      name = one.input.name
-      if not one.should_run(state, step) or is_done(_MODES.EVAL, name):
-        continue
+    for name, one in self._due(_MODES.EVAL, state, step, is_done):
       out = found[name] = one.run(state, step)
       self.writer.write(step, out.scalars, split=f'eval_test_{name}')
       self._tell(step, headline(name, out))
@@ -70,10 +67,7 @@ class Passes:
     Inputs of which `is_done` says so are left out.
     """
     found = {}
-    for one in self.decodes:
-      name = one.input.name
-      if not one.should_run(state, step) or is_done(_MODES.DECODE, name):
-        continue
+    for name, one in self._due(_MODES.DECODE, state, step, is_done):
       out = found[name] = one.run(state, step)
       self.writer.write(step, out.scalars, split=f'decode_test_{name}')
       self.progress.print(
@@ -85,6 +79,23 @@ class Passes:
     """Ends the programs."""
     for one in (*self.evals, *self.decodes):
       one.shutdown()
+
+  def _due(
+    self,
+    mode: io_utils.EvaluationMode,
+    state: TrainState,
+    step: int,
+    is_done: IsDone,
+  ) -> Iterator[tuple[str, Any]]:
+    """The programs that are to run, by the name of their input."""
+    for one in self.evals if mode is _MODES.EVAL else self.decodes:
+      name = one.input.name
+      if not one.should_run(state, step):
+        continue
+      if is_done(mode, name):
+        self.progress.print(f'step {step}  {mode} {name}: written before')
+      else:
+        yield name, one
 
   def _tell(self, step: int, shown: Mapping[str, float]) -> None:
     parts = '  '.join(f'{name} {value:.4f}' for name, value in shown.items())

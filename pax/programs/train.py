@@ -96,6 +96,7 @@ class _Loop:
     ledger = self._run.ledger
     with ledger.during(goodput.STEP):
       self._reports.drain()
+    self._run.interrupts.rest()
     self._save(force=True)
     if outcome is not Outcome.PREEMPTED:
       try:
@@ -104,6 +105,7 @@ class _Loop:
           self._reports.conclude(self.state)
       except StoppedError:
         outcome = Outcome.PREEMPTED
+    self._run.interrupts.rest()
     with ledger.during(goodput.CHECKPOINT):
       self._run.checkpointer.wait()
     self._program.shutdown()

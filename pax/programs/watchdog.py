@@ -23,6 +23,9 @@ class Watchdog(Protocol):
   def beat(self) -> None:
     """To be called at every step and batch; watching begins with the first."""
 
+  def rest(self) -> None:
+    """Until the next beat nothing is expected."""
+
   def close(self) -> None:
     """Ends watching."""
 
@@ -31,6 +34,9 @@ class NoopWatchdog:
   """Watches nothing."""
 
   def beat(self) -> None:
+    pass
+
+  def rest(self) -> None:
     pass
 
   def close(self) -> None:
@@ -74,6 +80,9 @@ class HangWatchdog:
 
   def beat(self) -> None:
     self._last_beat = time.monotonic()
+
+  def rest(self) -> None:
+    self._last_beat = None
 
   def close(self) -> None:
     self._closed.set()

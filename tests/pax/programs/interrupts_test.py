@@ -34,6 +34,9 @@ def test_a_pass_over_batches_is_left(capfd):
     def beat(self):
       self.beats += 1
 
+    def rest(self):
+      self.beats = 0
+
     def close(self):
       self.beats = None
 
@@ -42,6 +45,8 @@ def test_a_pass_over_batches_is_left(capfd):
     found.check_batch(0)
     found.check_batch_while_training(1)
     assert watchdog.beats == 2
+    found.rest()
+    assert watchdog.beats == 0
     os.kill(os.getpid(), signal.SIGTERM)
     with pytest.raises(interrupts.StoppedError):
       found.check_batch(2)

@@ -87,6 +87,9 @@ class StopAt:
   def requested(self, step):
     return step == self._step
 
+  def rest(self):
+    pass
+
 
 def _step(state, batch, key):
   """The state sums the batches; the loss is the batch."""
