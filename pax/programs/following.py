@@ -14,7 +14,7 @@ import jax
 from absl import logging
 
 from pax import io_utils, partitioning, summaries, tasks_lib, train_states
-from pax.checkpoints import reading
+from pax.checkpoints import paths, reading
 from pax.programs import interrupts as interrupts_lib
 from pax.programs import passes as passes_lib
 from pax.programs import stopping as stopping_lib
@@ -144,8 +144,9 @@ class Following:
   """
 
   reader: StateReader
-  # Of the training job, which tells when it ends.
+  # Of this job, which notes where it is stopped.
   job_log_dir: str
+  # Of the training job, or of its checkpoints.
   directory: pathlib.Path
   mode: io_utils.EvaluationMode
   # The step that training goes to, and from which on checkpoints count.
@@ -166,6 +167,12 @@ class Following:
       del state
       if is_last:
         return
+
+  @property
+  def _training_dir(self) -> pathlib.Path:
+    """The training job tells there when it ends."""
+    is_inner = self.directory.name == paths.CHECKPOINTS
+    return self.directory.parent if is_inner else self.directory
 
   def _read(self, step: int) -> TrainState | None:
     """The state; None if the training job deleted it meanwhile."""
@@ -203,7 +210,7 @@ class Following:
   def _look(self, done: int | None) -> int:
     """The next step, or why there is none."""
     # Before looking: the last checkpoint is there when training has ended.
-    is_ended = io_utils.training_end(self.job_log_dir) is not None
+    is_ended = io_utils.training_end(self._training_dir) is not None
     found = self._next(done)
     if found is not None:
       return found
@@ -221,7 +228,7 @@ class Following:
     return undone if undone in steps else max(steps, default=None)
 
   def _is_last(self, step: int) -> bool:
-    end = io_utils.training_end(self.job_log_dir)
+    end = io_utils.training_end(self._training_dir)
     is_last = step >= self.last_step or (end is not None and step >= end)
     return bool(_agreed(int(is_last)))
 

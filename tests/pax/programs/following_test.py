@@ -86,6 +86,15 @@ def test_ends_where_training_did(tmp_path):
   assert _seen(_following(tmp_path)) == [(10, True)]
 
 
+def test_the_end_of_another_job_is_seen(tmp_path):
+  own, other = tmp_path / 'own', tmp_path / 'other'
+  _save(other, 10)
+  io_utils.note_training_end(other, 10)
+  for directory in (other, other / 'checkpoints'):
+    source = _following(tmp_path, job_log_dir=str(own), directory=directory)
+    assert _seen(source) == [(10, True)]
+
+
 def test_steps_before_the_first_that_counts_are_left_out(tmp_path):
   _save(tmp_path, 0)
   more = Interrupts(at_2=lambda: _save(tmp_path, 30))
