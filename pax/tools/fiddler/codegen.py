@@ -8,6 +8,7 @@ from typing import Any
 from pax import base_experiment
 from pax.parameterized_experiment import ParameterizedExperiment
 from pax.tools.fiddler import (
+  code_format,
   config_normalization,
   make_parameterized_experiment,
 )
@@ -60,9 +61,10 @@ def codegen_experiment(
   Raises:
     ValueError: it holds a value that no code makes, such as a lambda.
   """
-  return codegen.new_codegen(
+  code = codegen.new_codegen(
     config,
     top_level_fixture_name=FIXTURE,
     sub_fixtures={'task': config.task, 'model': config.task.model},
     max_expression_complexity=max_expression_complexity,
   )
+  return code_format.format_code(code)
