@@ -48,6 +48,7 @@ class Reports:
     summaries.write_description(
       run.writer, run.partitioner.var_weight_hparams, batch_size
     )
+    summaries.write_provenance(run.writer, run.job_log_dir)
     self._profiler = _profiler(run)
     self._profiler.step(run.step)
 

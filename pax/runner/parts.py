@@ -200,7 +200,7 @@ def initialize(
     state = initializer.by_rules(state, rules)
   if jax.process_index() == 0:
     lines = [f'{name}: {x!r}' for name, x in initializer.provenance.items()]
-    file = pathlib.Path(options.job_log_dir) / 'train_state_provenance.txt'
+    file = pathlib.Path(options.job_log_dir) / summaries.PROVENANCE_FILE
     file.write_text('\n'.join([*lines, '']))
   return state
 

@@ -8,7 +8,9 @@ from pax.summaries import media as media
 from pax.summaries import mfu as mfu
 from pax.summaries import plots as plots
 from pax.summaries import tags as tags
+from pax.summaries.model_text import PROVENANCE_FILE as PROVENANCE_FILE
 from pax.summaries.model_text import write_description as write_description
+from pax.summaries.model_text import write_provenance as write_provenance
 from pax.summaries.profiling import StepProfiler as StepProfiler
 from pax.summaries.progress import Progress as Progress
 from pax.summaries.throughput import Rate as Rate

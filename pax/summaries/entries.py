@@ -228,8 +228,8 @@ def write_model_provenance(
 ) -> None:
   """Writes where variables and optimizer states come from, as texts."""
   for tag, tree in (
-    ('Model vars provenance', train_state_provenance.mdl_vars),
-    ('Opt states provenance', train_state_provenance.opt_states),
+    (tags.MODEL_PROVENANCE, train_state_provenance.mdl_vars),
+    (tags.OPT_PROVENANCE, train_state_provenance.opt_states),
   ):
     text = trees_text.pretty_repr_provenance(tree)
     _write_text(train_summary_writer, tag, text)

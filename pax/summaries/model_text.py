@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import math
+import pathlib
 from typing import Any
 
 import jax
 
 from pax.summaries import tags, writer
 from praxis import base_layer, py_utils
+
+# In the job directory: `variable: where it is from`, a line each.
+PROVENANCE_FILE = 'train_state_provenance.txt'
 
 
 def write_description(
@@ -21,6 +25,21 @@ def write_description(
   out.text(0, tags.MODEL, model_text(var_weight_hparams))
   out.text(0, tags.TOTAL_NUM_PARAMS, spaced(sum(sizes)))
   out.text(0, tags.GLOBAL_BATCH_SIZE, spaced(global_batch_size))
+
+
+def write_provenance(out: writer.Writer, job_log_dir: str) -> None:
+  """Writes where the variables of a fresh state came from, if that is known."""
+  file = pathlib.Path(job_log_dir) / PROVENANCE_FILE
+  if not file.exists():
+    return
+  lines = file.read_text(encoding='utf-8').splitlines()
+  for tag, prefix in (
+    (tags.MODEL_PROVENANCE, 'mdl_vars.'),
+    (tags.OPT_PROVENANCE, 'opt_states'),
+  ):
+    found = [line for line in lines if line.startswith(prefix)]
+    # Two line ends begin a paragraph, two spaces before one only a line.
+    out.text(0, tag, '  \n'.join(found))
 
 
 def model_text(var_weight_hparams: Any) -> str:

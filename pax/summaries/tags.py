@@ -18,6 +18,8 @@ METRICS_PREFIX = 'Metrics/'
 MODEL = 'Model'
 TOTAL_NUM_PARAMS = 'Total Num Params'
 GLOBAL_BATCH_SIZE = 'Global batch size'
+MODEL_PROVENANCE = 'Model vars provenance'
+OPT_PROVENANCE = 'Opt states provenance'
 
 
 class LocalTag(str):

@@ -31,3 +31,16 @@ def test_variables_and_sizes():
   lines = out.found['Model'].splitlines()
   assert '| params/lm/w | 2x1000x3 | 6 000 |' in lines
   assert '| non_trainable/mean |  | 1 |' in lines
+
+
+def test_where_variables_come_from(tmp_path):
+  out = Texts()
+  model_text.write_provenance(out, str(tmp_path))
+  assert not out.found
+  lines = ['step: 1', 'mdl_vars.params.w: 2', 'opt_states_0.m: 3']
+  (tmp_path / model_text.PROVENANCE_FILE).write_text('\n'.join(lines))
+  model_text.write_provenance(out, str(tmp_path))
+  assert out.found == {
+    'Model vars provenance': 'mdl_vars.params.w: 2',
+    'Opt states provenance': 'opt_states_0.m: 3',
+  }
