@@ -63,7 +63,17 @@ class Partitioner:
     return step
 
 
-def _program(tmp_path, partitioner=None, fold=False, output_pickle=True, **f):
+DecodeProgram = decode_programs.SingleTaskDecodeProgram
+
+
+def _program(
+  tmp_path,
+  partitioner=None,
+  fold=False,
+  output_pickle=True,
+  cls=DecodeProgram,
+  **fields,
+):
   task = types.SimpleNamespace(
     decode=types.SimpleNamespace(
       prng_key_fold_with_batch_index=fold,
@@ -74,9 +84,7 @@ def _program(tmp_path, partitioner=None, fold=False, output_pickle=True, **f):
     model=Model(),
     metrics_aggregator=base_metrics.MeanMetrics.config().Instantiate(),
   )
-  program = decode_programs.SingleTaskDecodeProgram(
-    Rows.config(name='rows', batch_size=1, **f)
-  )
+  program = cls(Rows.config(name='rows', batch_size=1, **fields))
   program.setup(
     task,
     partitioner or Partitioner(),
@@ -133,13 +141,12 @@ def test_randomness_of_batches(tmp_path):
 
 
 def test_a_subclass_changes_the_step(tmp_path):
-  class Negative(decode_programs.SingleTaskDecodeProgram):
+  class Negative(DecodeProgram):
     def decode_step(self, state, prng_key, inputs, static_args):
       out = super().decode_step(state, prng_key, inputs, static_args)
       out.per_example_out.y = -out.per_example_out.y
       return out
 
-  program = _program(tmp_path, reset_for_eval=True)
-  program.__class__ = Negative
+  program = _program(tmp_path, cls=Negative, reset_for_eval=True)
   out = program.run(None, 0)
   assert out.processed_decode_metrics == pytest.approx({'twice': -4.0})
