@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from pax.runner import command_line
 from pax.runner import options as options_lib
 from pax.tools import commands
 
@@ -46,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
 def console() -> None:
   """The `pax` command."""
-  _stand_where_it_was_typed()
+  command_line.stand_where_it_was_typed()
   code = main(sys.argv)
   if code == EXIT_ERROR or (code and not _is_one_of_many()):
     # Waits neither for a compilation nor for the processes that go on.
@@ -54,14 +55,6 @@ def console() -> None:
     sys.stderr.flush()
     os._exit(code)
   sys.exit(code)
-
-
-def _stand_where_it_was_typed() -> None:
-  """Relative paths, and experiments in files there, are as one expects."""
-  # `bazel run` starts programs elsewhere, and tells here from where.
-  if directory := os.environ.get('BUILD_WORKING_DIRECTORY'):
-    os.chdir(directory)
-  sys.path.append(os.getcwd())
 
 
 def _is_one_of_many() -> bool:

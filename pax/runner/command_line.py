@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -87,6 +89,14 @@ def parse(
       f' --exp={extra[0]}'
     )
   return options(**found)
+
+
+def stand_where_it_was_typed() -> None:
+  """Relative paths, and experiments in files there, are as one expects."""
+  # `bazel run` starts programs elsewhere, and tells here from where.
+  if directory := os.environ.get('BUILD_WORKING_DIRECTORY'):
+    os.chdir(directory)
+  sys.path.append(os.getcwd())
 
 
 def help_text(options: type, usage: str) -> str:

@@ -69,4 +69,4 @@ def parameterized(tree: Config[Any]) -> Config[ParameterizedExperiment]:
 
 
 if __name__ == '__main__':
-  sys.exit(tool.run(main, sys.argv))
+  tool.console(main)

@@ -70,4 +70,4 @@ def _fields(found: declared.Declared) -> dict[str, str]:
 
 
 if __name__ == '__main__':
-  sys.exit(tool.run(main, sys.argv))
+  tool.console(main)

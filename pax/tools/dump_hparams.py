@@ -67,4 +67,4 @@ def post_init_text(found: declared.Declared) -> str:
 
 
 if __name__ == '__main__':
-  sys.exit(tool.run(main, sys.argv))
+  tool.console(main)

@@ -86,4 +86,4 @@ def _spec(x: Any) -> jax.ShapeDtypeStruct:
 
 
 if __name__ == '__main__':
-  sys.exit(tool.run(main, sys.argv))
+  tool.console(main)

@@ -82,4 +82,4 @@ def _part(tree: Any, path: str) -> Any:
 
 
 if __name__ == '__main__':
-  sys.exit(tool.run(main, sys.argv))
+  tool.console(main)

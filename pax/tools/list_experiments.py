@@ -159,4 +159,4 @@ def _short(count: int) -> str:
 
 
 if __name__ == '__main__':
-  sys.exit(tool.run(main, sys.argv))
+  tool.console(main)

@@ -227,4 +227,4 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 if __name__ == '__main__':
-  sys.exit(tool.run(main, sys.argv))
+  tool.console(main)

@@ -90,4 +90,4 @@ def _summary(job: curves.Job) -> str:
 
 
 if __name__ == '__main__':
-  sys.exit(tool.run(main, sys.argv))
+  tool.console(main)

@@ -10,6 +10,12 @@ from collections.abc import Callable, Sequence
 from pax.runner import command_line
 
 
+def console(main: Callable[[Sequence[str]], int]) -> None:
+  """Runs a tool as a program: the words it was started with, its exit code."""
+  command_line.stand_where_it_was_typed()
+  sys.exit(run(main, sys.argv))
+
+
 def run(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
   """Returns the exit code of a tool: 1 when words or files are wrong."""
   try:

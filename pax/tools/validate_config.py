@@ -139,4 +139,4 @@ def main(argv: Sequence[str] = sys.argv) -> int:
 
 
 if __name__ == '__main__':
-  sys.exit(tool.run(main, sys.argv))
+  tool.console(main)

@@ -57,7 +57,8 @@ def test_the_times_add_up(job):
   found = goodput.summarize(goodput.read(str(job_dir / goodput.GOODPUT_FILE)))
   assert found.attempts == 2
   assert sum(found.seconds.values()) == pytest.approx(found.wall_secs)
-  assert found.wall_secs == pytest.approx(took, abs=0.3)
+  # Before the first ledger the experiment was planned.
+  assert took - 2 < found.wall_secs <= took
   assert found.seconds['restart'] >= 0.5
   assert 0 < found.seconds['lost'] < took / 2
   for purpose in (goodput.COMPILE, goodput.STEP, goodput.EVAL, goodput.START):
