@@ -5,6 +5,10 @@ A transformation is three pure functions: `init(params) -> state`,
 `update(updates, state, params) -> (updates, state)` as in Optax, and
 `init_partition_spec(var_weight_hparams)`, which describes every array of the
 state by `WeightHParams`, as a layer describes its weights.
+
+What a state keeps under a key `summaries`, small arrays in any tree, learners
+record by their paths: an update may run vmapped, or not at all, and so cannot
+record anything itself.
 """
 
 from __future__ import annotations

@@ -18,7 +18,9 @@ from praxis.pytypes import JTensor
 
 # Of each group, its matrices.
 Groups = dict[str, Float[Array, 'K N N']]
-_einsum = functools.partial(jnp.tensordot, precision=jax.lax.Precision.HIGHEST)
+_tensordot = functools.partial(
+  jnp.tensordot, precision=jax.lax.Precision.HIGHEST
+)
 
 
 def identities(plan: Plan, scale: float) -> Groups:
@@ -100,7 +102,7 @@ def precondition(
   for block in cut.split(grad):
     for _ in range(block.ndim):
       # Takes the first dimension and appends it: after all, they are in order.
-      block = _einsum(block, next(mine), axes=[[0], [0]])
+      block = _tensordot(block, next(mine), axes=[[0], [0]])
     done.append(block)
   return cut.join(done)
 
@@ -110,7 +112,7 @@ def _products(blocks: Sequence[JTensor]) -> list[Float[Array, 'N N']]:
   for block in blocks:
     for axis in range(block.ndim):
       others = [i for i in range(block.ndim) if i != axis]
-      products.append(_einsum(block, block, axes=(others, others)))
+      products.append(_tensordot(block, block, axes=(others, others)))
   return products
 
 

@@ -34,10 +34,12 @@ class Now(NamedTuple):
 
 def init_slot(rule: ShampooRule, w: JTensor) -> Slot:
   """Returns the state of a variable before the first step."""
-  zeros = jnp.zeros(w.shape, jnp.float32)
-  momentum = storage.store(zeros, rule.momentum_dtype(w.ndim))
-  squares = zeros if rule.graft_type.has_squares else masking.BpropMaskedNode()
-  return Slot(squares, momentum, momentum)
+  # Each has memory of its own: states are donated.
+  squares, simple, own = (jnp.zeros(w.shape, jnp.float32) for _ in range(3))
+  if not rule.graft_type.has_squares:
+    squares = masking.BpropMaskedNode()
+  dtype = rule.momentum_dtype(w.ndim)
+  return Slot(squares, storage.store(simple, dtype), storage.store(own, dtype))
 
 
 def update(

@@ -38,7 +38,6 @@ def distributed_shampoo(
   is the gradient multiplied by all its preconditioners, in the size of a
   simpler optimizer's; until `start_preconditioning_step` it is that one's.
   """
-
   return transforms.ShardedGradientTransformation(
     init=functools.partial(_init, rule),
     update=functools.partial(_update, rule, learning_rate_fn),

@@ -144,6 +144,24 @@ def test_an_infinite_gradient_becomes_nan(config):
   assert np.isnan(updates['params']['w'][0, 0])
 
 
+@pytest.mark.parametrize(
+  'config',
+  [
+    optimizers.Adam.config(ema_decay=0.9, ewc_regularizer_weight=0.1),
+    optimizers.ShardedAdafactor.HParamsAdamB(),
+    optimizers.DistributedShampoo.config(block_size=4),
+    optimizers.ShardedStaticAccumulator.config(
+      optimizer_tpl=optimizers.Lion.config(), num_sub_batches=2
+    ),
+  ],
+)
+def test_no_two_arrays_of_a_state_share_memory(config):
+  params = jax.tree.map(jnp.asarray, problem.variables())
+  arrays = jax.tree.leaves((params, problem.tx_of(config).init(params)))
+  where = [x.unsafe_buffer_pointer() for x in arrays]
+  assert len(set(where)) == len(where)
+
+
 def test_functions_make_what_the_classes_do():
   params = problem.variables()
   lr = problem.lr
