@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 
 import fiddle as fdl
 import pytest
@@ -141,6 +142,7 @@ def test_pictures():
     ('paxml.tools.dump_input_specs_lib', 'pax.tools.dump_input_specs'),
   ],
 )
-def test_names_of_paxml(old, new):
+def test_names_of_paxml(old, new, monkeypatch):
+  monkeypatch.setattr(sys, 'meta_path', [*sys.meta_path])
   compat.install()
   assert importlib.import_module(old) is importlib.import_module(new)
