@@ -26,6 +26,7 @@ from praxis.decoding.hparams import (
   FlatBeamSearchHParams,
   SampleDecoderHParams,
 )
+from praxis.layers import decode_states
 from praxis.layers.models import decode_output
 from praxis.layers.transformer_models import LanguageModelType
 from praxis.nested_map import NestedMap
@@ -60,7 +61,7 @@ class LanguageDecoding(base_model.BaseModel):
       ({'num_decoded'}, what the algorithm returns and the batch, {}).
     """
     return self.decode_with_params(
-      requests.checked(self.decoder_tpl),
+      self.decoder_tpl,
       input_batch,
       result_callback=result_callback,
       return_result_for_suffix_score=return_result_for_suffix_score,
@@ -74,6 +75,7 @@ class LanguageDecoding(base_model.BaseModel):
     return_result_for_suffix_score: bool = False,
   ) -> base_model.DecodeOut:
     """As `decode`, by parameters other than the model's."""
+    decoder_params = requests.checked(decoder_params)
     data = self._prepare_decode_data(input_batch, decoder_params)
     pspecs = self._pspecs(data, decoder_params)
     if isinstance(decoder_params, FlatBeamSearchHParams):
@@ -121,6 +123,11 @@ class LanguageDecoding(base_model.BaseModel):
     """
     if self.model_type == LanguageModelType.BIDIRECTIONAL:
       raise NotImplementedError('a bidirectional model cannot generate')
+    decode_states.check(
+      self.lm,
+      at_once=decoder_params.fprop_for_prefix,
+      in_order=not isinstance(decoder_params, FlatBeamSearchHParams),
+    )
     lengths, causal = self._prompts(input_batch)
     columns = input_batch.ids.shape[1]
     data = NestedMap(

@@ -269,6 +269,16 @@ class TransformerLm(decode_states.HoldsDecodeStates):
       activations = self.final_ln(activations)
     return NestedMap(logits=self.softmax.get_logits(activations, inputs))
 
+  def check_decoding(self, *, at_once: bool, in_order: bool) -> None:
+    """Raises ValueError if a layer cannot decode so; see `decode_states`."""
+    if self.ngrammer_tpl is not None and not in_order:
+      raise ValueError(
+        'ngrammer_tpl must be None in a flat beam search, where the step '
+        f'before is of another text, got {self.ngrammer_tpl.cls.__name__}; use '
+        'BeamSearchHParams'
+      )
+    super().check_decoding(at_once=at_once, in_order=in_order)
+
   def transform_decode_state(
     self, transform_fn: decode_states.TransformFn
   ) -> None:
