@@ -18,7 +18,13 @@ from praxis.layers import (
   transformers,
 )
 from praxis.layers.embedding_softmax import fused
-from praxis.layers.transformer_models import ngrams, scoring, sharding, stacks
+from praxis.layers.transformer_models import (
+  ngrams,
+  scoring,
+  segments,
+  sharding,
+  stacks,
+)
 from praxis.layers.transformer_models.language_model_type import (
   LanguageModelType,
 )
@@ -192,11 +198,9 @@ class TransformerLm(decode_states.HoldsDecodeStates):
     embedded = self._embed(inputs, segment_pos, paddings)
     if self.ngrammer_tpl is not None:
       ngrams.begin(self, inputs, self._look_up(inputs), start_time_step)
-    if segment_ids is None:
-      segment_ids = (1 - paddings).astype(jnp.int32)
-    if segment_pos is None:
-      length = jnp.arange(inputs.shape[1], dtype=jnp.int32)
-      segment_pos = jnp.broadcast_to(length, inputs.shape)
+    segment_ids, segment_pos = segments.or_one_per_row(
+      paddings, segment_ids, segment_pos
+    )
     if segment_mask is None:
       segment_mask = self._mask(segment_ids, causal_attention_mask)
     self.update_decode_state(
