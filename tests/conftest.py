@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What holds for every test: eight CPU devices, checked shapes."""
 
-# bazel: deps=@pypi//beartype
 from __future__ import annotations
 
 import os
@@ -15,6 +14,6 @@ if _DEVICES.split('=')[0] not in os.environ.get('XLA_FLAGS', ''):
   os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {_DEVICES}'
 
 if os.environ.get('PAX_CHECK_SHAPES', '1') == '1':
-  import jaxtyping
+  from tests.testing import checking
 
-  jaxtyping.install_import_hook(_CHECKED, 'beartype.beartype')
+  checking.install(*_CHECKED)
