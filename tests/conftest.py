@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every test: eight CPU devices, checked shapes."""
+"""What holds for every test: eight CPU devices, checked shapes.
+
+And which files are for the night: those that say so and are not named.
+"""
 
 from __future__ import annotations
 
 import os
+import pathlib
 
 _DEVICES = '--xla_force_host_platform_device_count=8'
 _CHECKED = ('praxis.layers', 'praxis.kernels', 'praxis.contrib')
@@ -17,3 +21,14 @@ if os.environ.get('PAX_CHECK_SHAPES', '1') == '1':
   from tests.testing import checking
 
   checking.install(*_CHECKED)
+
+
+def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
+  """Leaves out what is tagged nightly, without PAX_NIGHTLY=1."""
+  night = os.environ.get('PAX_NIGHTLY') == '1'
+  if night or collection_path.suffix != '.py':
+    return None
+  with collection_path.open(encoding='utf-8', errors='replace') as lines:
+    head = lines.read(1000).splitlines()
+  tags = [line for line in head if line.startswith('# bazel: tags=')]
+  return True if any('nightly' in line for line in tags) else None
