@@ -14,9 +14,6 @@ TOKENS_PER_SEC = 'Tokens/sec'
 MFU = 'MFU'
 LEARNING_RATE = 'lr'
 METRICS_PREFIX = 'Metrics/'
-MODEL = 'Model'
-TOTAL_NUM_PARAMS = 'Total Num Params'
-GLOBAL_BATCH_SIZE = 'Global batch size'
 
 _SCALARS = (
   base_layer.SummaryType.SCALAR,
