@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 
 from pax.inputs import prefetch
@@ -30,7 +28,7 @@ def train(run: Run) -> Outcome:
   with batches:
     # The order matters: save, stop, batch, step, report.
     while True:
-      run.checkpointer.save(step, state, _input_state(batches))
+      run.checkpointer.save(step, state, prefetch.state_of(batches))
       if step >= last_step:
         break
       if run.interrupts.requested(step):
@@ -44,15 +42,8 @@ def train(run: Run) -> Outcome:
       step += 1
       reports.evaluate_if_due(step, state)
     reports.drain()
-    run.checkpointer.save(step, state, _input_state(batches), force=True)
+    run.checkpointer.save(step, state, prefetch.state_of(batches), force=True)
     if outcome is not Outcome.PREEMPTED:
       reports.conclude(step, state)
     run.checkpointer.wait()
   return outcome
-
-
-def _input_state(batches: prefetch.Prefetcher) -> dict[str, Any] | None:
-  try:
-    return batches.get_state()
-  except NotImplementedError:
-    return None

@@ -87,8 +87,7 @@ class TransformerEncoderDecoder(decode_states.HoldsDecodeStates):
     )
 
   def setup(self) -> None:
-    if self.model_dims <= 0:
-      raise ValueError(f'model_dims must be > 0, got {self.model_dims}')
+    self._check_positive('model_dims')
     if self.position_emb_tpl is not None:
       self._check_no_own_positions()
       sides.create_sized(self, 'position_emb', self.position_emb_tpl)
