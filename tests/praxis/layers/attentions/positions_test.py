@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Query scales, relative biases and causal convolutions."""
 
 from __future__ import annotations
