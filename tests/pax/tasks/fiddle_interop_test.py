@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
+# bazel: size=small
 """Fiddle's own tools on the Configs of a whole experiment."""
 
 from __future__ import annotations
