@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from praxis import base_layer, schedules
+from tests.praxis.layers import running
 
 STEPS = 20
 _FLAG = base_layer.WeightHParamsCollection.SKIP_LP_REGULARIZATION
@@ -65,7 +66,7 @@ def run(tx, params, steps=STEPS):
     updates, state = tx.update(gradients(params, step), state, params)
     return (jax.tree.map(jnp.add, params, updates), state), None
 
-  @jax.jit
+  @running.jit
   def every(params):
     carry = (params, tx.init(params))
     return jax.lax.scan(one, carry, jnp.arange(steps))[0]
