@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import pathlib
 import re
 import shlex
@@ -17,12 +16,24 @@ import types
 
 import pytest
 
+from tests.testing import programs
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
 FENCE = re.compile(r'^```(\w+)\n(.*?)^```', re.MULTILINE | re.DOTALL)
 TRAIN = './bazelw run //pax:main -- '
 # What makes a documented run short; it goes last, so it wins.
-SHORT = ['--set', 'task.train.num_train_steps=2']
+SHORT = ['--set=task.train.num_train_steps=2']
+# The models of the others are small as they stand there.
+SMALL_QUICKSTART = [
+  '--set=NUM_LAYERS=1',
+  '--set=MODEL_DIMS=32',
+  '--set=HIDDEN_DIMS=64',
+  '--set=MAX_SEQ_LEN=32',
+  '--set=NUM_PIECES=512',
+  '--set=HELD_OUT_PERCENT=10',
+  f'--set=TRAIN_FILES={ROOT}/pax',
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,14 +86,11 @@ def test_training_commands_run(line, tmp_path):
     re.sub(r'^--job_log_dir=.*', f'--job_log_dir={tmp_path}/job', argument)
     for argument in shlex.split(line.split(TRAIN, 1)[1])
   ]
-  environment = {k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'}
-  environment |= {
-    'HOME': str(tmp_path),
-    'PYTHONPATH': ':'.join([str(ROOT), *filter(None, sys.path)]),
-  }
+  is_quickstart = any('.quickstart.' in argument for argument in arguments)
+  small = SMALL_QUICKSTART if is_quickstart else []
   done = subprocess.run(
-    [sys.executable, '-m', 'pax.main', *arguments, *SHORT],
-    env=environment,
+    [sys.executable, '-m', 'pax.main', *arguments, *SHORT, *small],
+    env=programs.environment() | {'HOME': str(tmp_path)},
     capture_output=True,
     text=True,
     timeout=240,
