@@ -167,11 +167,6 @@ class FeedForwardBlock(base_layer.BaseLayer):
       return None
     return base_layer.WeightInit.Uniform(math.sqrt(3.0 / fan_in))
 
-  def _check_positive(self, *names: str) -> None:
-    for name in names:
-      if getattr(self, name) < 1:
-        raise ValueError(f'{name} must be positive, got {getattr(self, name)}')
-
 
 def visible_rms(
   x: Float[Array, '*B D'], paddings: Num[Array, '*B'] | None

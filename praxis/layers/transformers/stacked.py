@@ -208,11 +208,7 @@ class StackedTransformer(stack.TransformerStack):
     return experts
 
   def _check_fields(self) -> None:
-    if self.num_layers < 1 or self.model_dims < 1 or self.hidden_dims < 1:
-      raise ValueError(
-        'num_layers, model_dims and hidden_dims must be positive, got '
-        f'{self.num_layers}, {self.model_dims} and {self.hidden_dims}'
-      )
+    self._check_positive('num_layers', 'model_dims', 'hidden_dims')
     templates = self.transformer_layer_params_tpl
     if isinstance(templates, Sequence) and self.num_layers % len(templates):
       raise ValueError(
