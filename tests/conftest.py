@@ -9,13 +9,18 @@ from __future__ import annotations
 import os
 import pathlib
 
-_DEVICES = '--xla_force_host_platform_device_count=8'
+_FLAGS = (
+  '--xla_force_host_platform_device_count=8',
+  # The older emitters compile in half the time, and tests run things once.
+  '--xla_cpu_use_fusion_emitters=false',
+)
 _CHECKED = ('praxis.layers', 'praxis.kernels', 'praxis.contrib')
 
-# Both are read when jax is first imported. A GPU is used when asked for.
+# All is read when jax is first imported. A GPU is used when asked for.
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-if _DEVICES.split('=')[0] not in os.environ.get('XLA_FLAGS', ''):
-  os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {_DEVICES}'
+for flag in _FLAGS:
+  if flag.split('=')[0] not in os.environ.get('XLA_FLAGS', ''):
+    os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {flag}'
 
 if os.environ.get('PAX_CHECK_SHAPES', '1') == '1':
   from tests.testing import checking
