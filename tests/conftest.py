@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import pathlib
 
-_FLAGS = (
-  '--xla_force_host_platform_device_count=8',
-  # The older emitters compile in half the time, and tests run things once.
-  '--xla_cpu_use_fusion_emitters=false',
-)
+_NIGHT = os.environ.get('PAX_NIGHTLY') == '1'
+_FLAGS = ['--xla_force_host_platform_device_count=8']
+if not _NIGHT:
+  # The older emitters compile in half the time, and tests run things once. By
+  # night all is compiled as users have it.
+  _FLAGS.append('--xla_cpu_use_fusion_emitters=false')
 _CHECKED = ('praxis.layers', 'praxis.kernels', 'praxis.contrib')
 
 # All is read when jax is first imported. A GPU is used when asked for.
@@ -30,8 +31,7 @@ if os.environ.get('PAX_CHECK_SHAPES', '1') == '1':
 
 def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
   """Leaves out what is tagged nightly, without PAX_NIGHTLY=1."""
-  night = os.environ.get('PAX_NIGHTLY') == '1'
-  if night or collection_path.suffix != '.py':
+  if _NIGHT or collection_path.suffix != '.py':
     return None
   with collection_path.open(encoding='utf-8', errors='replace') as lines:
     head = lines.read(1000).splitlines()
