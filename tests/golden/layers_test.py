@@ -38,8 +38,7 @@ _MESH = {
 }
 
 
-# Layers that stand in no text: bases, and halves, of others; and four quantised
-# ones, with the variables of their kind that have a case elsewhere.
+# Layers that stand in no text: bases, and halves, of others.
 _WITHOUT = """
 activations.BaseActivation
 attentions.cache.CachedAttention
@@ -58,11 +57,7 @@ ngrammer.heads.NgramCombiner
 ngrammer.heads.PerHeadNorm
 normalizations.base.BaseNormalization
 quantization.automl_select.BaseAutoMLSelect
-quantization.conformers.DotProductAttentionWithContext
-quantization.convolutions.Conv2D
 quantization.lora.LowRankResidual
-quantization.ngrammer.Ngrammer
-quantization.ngrammer.VQNgrammer
 quantization.overflow_check.OverflowChecker
 quantization.quantizer.products.QuantizationLayer
 quantization.quantizer.weights.QuantizedWeights

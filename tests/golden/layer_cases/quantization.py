@@ -16,7 +16,8 @@ from tests.golden.layer_case import case, f32, i32
 
 _HEADS = {'input_dim': 8, 'num_heads': 2, 'dim_per_head': 8}
 _DIMS = {'input_dims': 8, 'output_dims': 16}
-_AXES = ['data', 'mdl', None]
+_NGRAMS = {'num_heads': 2, 'dim_per_head': 4}
+_AXES = ['data', 'mdl', None, None]
 
 
 def _served(cls, rank=2, weight=None, **fields):
@@ -108,7 +109,9 @@ CASES = {
     method='get_logits',
   ),
   'SharedEmbeddingSoftmax': case(
-    _served(quantization.SharedEmbeddingSoftmax, num_classes=16, input_dims=8),
+    _served(
+      quantization.SharedEmbeddingSoftmax, num_classes=16, input_dims=8
+    ),
     f32(2, 3, 8),
     method='get_logits',
   ),
@@ -116,6 +119,40 @@ CASES = {
     _served(quantized_linears.LinearActScaling, **_DIMS), f32(2, 3, 8)
   ),
   'DotProductAttention': _attention(quantization.DotProductAttention),
+  'DotProductAttentionWithContext': _attention(
+    quantization.DotProductAttentionWithContext, left_context=2, right_context=0
+  ),
+  'Conv2D': case(
+    _served(
+      quantization.Conv2D,
+      4,
+      filter_shape=(3, 3, 8, 4),
+      filter_stride=(1, 1),
+    ),
+    f32(2, 5, 5, 8),
+  ),
+  'Ngrammer': case(
+    _served(
+      quantization.Ngrammer,
+      ngram_vocab_size=20,
+      unigram_vocab_size=7,
+      ngram_emb_dim=4,
+      **_NGRAMS,
+    ),
+    i32(2, 5),
+    f32(2, 5, 8),
+  ),
+  'VQNgrammer': case(
+    _served(
+      quantization.VQNgrammer,
+      ngram_vocab_size=20,
+      ngram_emb_dim=4,
+      num_clusters=3,
+      **_NGRAMS,
+    ),
+    i32(2, 5),
+    f32(2, 5, 8),
+  ),
   **{
     cls.__name__: case(
       cls.config(quantization=_trained(), precisions=[4, 8], **fields),
