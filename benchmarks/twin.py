@@ -146,7 +146,8 @@ def _by_rows(x: jax.Array, style: Style) -> jax.Array:
 
 def attention(layer: Params, x: jax.Array, visible: jax.Array) -> jax.Array:
   """Returns what self attention makes of `x`, [B, T, D]."""
-  query, key, value = jnp.einsum('BTD,KDNH->KBTNH', x, layer['qkv'])
+  heads = jnp.einsum('BTD,KDNH->BTKNH', x, layer['qkv'])
+  query, key, value = (part[:, :, 0] for part in jnp.split(heads, 3, axis=2))
   head = query.shape[-1]
   scale = jax.nn.softplus(layer['scale']) * (1.442695041 / math.sqrt(head))
   logits = jnp.einsum('BTNH,BSNH->BNTS', query * scale, key)

@@ -6,11 +6,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
-import importlib.resources
 import importlib.util
+import pathlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from importlib.resources import abc
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from pax import compat
@@ -155,20 +154,14 @@ def _exists(module: str) -> bool:
 
 def _experiment_modules() -> list[str]:
   """Returns the names of all modules in `params` folders of pax.tasks."""
-  return sorted(
-    name
-    for name in _walk(importlib.resources.files(_TASKS), _TASKS)
-    if '.params.' in name
-  )
-
-
-def _walk(folder: abc.Traversable, package: str) -> Iterator[str]:
-  """Yields the modules in a folder, and in those below it."""
-  for entry in folder.iterdir():
-    if entry.is_dir():
-      yield from _walk(entry, f'{package}.{entry.name}')
-    elif entry.name.endswith('.py') and entry.name != '__init__.py':
-      yield f'{package}.{entry.name.removesuffix(".py")}'
+  # A package without __init__.py has several paths, some only for importers.
+  folders = map(pathlib.Path, importlib.import_module(_TASKS).__path__)
+  found = {
+    '.'.join((_TASKS, *file.relative_to(folder).with_suffix('').parts))
+    for folder in folders
+    for file in folder.rglob('params/**/*.py')
+  }
+  return sorted(name for name in found if not name.endswith('.__init__'))
 
 
 def _hint(name: str) -> str:

@@ -121,7 +121,7 @@ def subclass(
   msg: str | None = None,
   exception_type: type[Exception] = ValueError,
 ) -> None:
-  """Raises unless the value is a subclass of one of the types."""
+  """Raises unless the class derives from one of these."""
   if AssertsContext.assertions_enabled() and not issubclass(value, subclasses):
     shown = value_str or _shown(value, 0)
     raise exception_type(
@@ -161,9 +161,7 @@ def between(
     shown = value_str or _shown(value, 0)
     left, right = '(['[not left_strict], ')]'[not right_strict]
     raise exception_type(
-      msg
-      or f'`{shown}` must be in the range `{left}{min_value}, '
-      f'{max_value}{right}`.'
+      msg or f'`{shown}` must lie in `{left}{min_value}, {max_value}{right}`.'
     )
 
 

@@ -222,10 +222,12 @@ class FiddleBaseParameterizable:
 
   @classmethod
   def config(cls, **kwargs: Any) -> pax_fiddle.Config:
+    """Returns a Config of this class."""
     return pax_fiddle.Config(cls, **kwargs)
 
   @classmethod
   def partial(cls, **kwargs: Any) -> pax_fiddle.Partial:
+    """Returns a Config that builds a function, which takes what is missing."""
     return pax_fiddle.Partial(cls, **kwargs)
 
 

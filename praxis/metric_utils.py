@@ -25,7 +25,7 @@ def top_k_accuracy(
   """
   if label_ids is None:
     if label_probs is None:
-      raise ValueError('One of label_ids and label_probs should be given.')
+      raise ValueError('label_ids or label_probs must be given, got neither')
     label_ids = jnp.argmax(label_probs, axis=-1)
   if weights is None:
     weights = jnp.ones(logits.shape[:-1])

@@ -60,6 +60,7 @@ class NestedMap(dict):
       raise AttributeError(f'NestedMap has no key {name!r}') from None
 
   def copy(self) -> NestedMap:
+    """Returns a map of the same values."""
     return NestedMap(self)
 
   def DeepCopy(self) -> NestedMap:
@@ -125,6 +126,7 @@ class NestedMap(dict):
     return items
 
   def Flatten(self) -> list[Any]:
+    """Returns the leaves in sorted key order."""
     return [leaf for _, leaf in self.FlattenItems()]
 
   def Pack(self, leaves: Iterable[Any]) -> NestedMap:
@@ -136,9 +138,11 @@ class NestedMap(dict):
     return _map_containers(self, lambda _: next(following))
 
   def Transform(self, fn: Callable[[Any], Any]) -> NestedMap:
+    """Returns a map of this structure with `fn(leaf)` for its leaves."""
     return _map_containers(self, fn)
 
   def TransformWithKey(self, fn: Callable[[str, Any], Any]) -> NestedMap:
+    """Returns a map of this structure with `fn(path, leaf)` for its leaves."""
     return self.Pack(fn(path, leaf) for path, leaf in self.FlattenItems())
 
   def IsCompatible(self, other: NestedMap) -> bool:

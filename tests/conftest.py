@@ -1,20 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for every test: eight CPU devices, checked shapes."""
+"""What holds for every test: eight CPU devices, checked shapes.
 
-# bazel: deps=@pypi//beartype
+And which files are for the night: those that say so and are not named.
+"""
+
 from __future__ import annotations
 
 import os
+import pathlib
 
-_DEVICES = '--xla_force_host_platform_device_count=8'
+_NIGHT = os.environ.get('PAX_NIGHTLY') == '1'
+_FLAGS = ['--xla_force_host_platform_device_count=8']
+if not _NIGHT:
+  # The older emitters compile in half the time, and tests run things once. By
+  # night all is compiled as users have it.
+  _FLAGS.append('--xla_cpu_use_fusion_emitters=false')
 _CHECKED = ('praxis.layers', 'praxis.kernels', 'praxis.contrib')
 
-# Both are read when jax is first imported. A GPU is used when asked for.
+# All is read when jax is first imported. A GPU is used when asked for.
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-if _DEVICES.split('=')[0] not in os.environ.get('XLA_FLAGS', ''):
-  os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {_DEVICES}'
+for flag in _FLAGS:
+  if flag.split('=')[0] not in os.environ.get('XLA_FLAGS', ''):
+    os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {flag}'
 
 if os.environ.get('PAX_CHECK_SHAPES', '1') == '1':
-  import jaxtyping
+  from tests.testing import checking
 
-  jaxtyping.install_import_hook(_CHECKED, 'beartype.beartype')
+  checking.install(*_CHECKED)
+
+
+def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
+  """Leaves out what is tagged nightly, without PAX_NIGHTLY=1."""
+  if _NIGHT or collection_path.suffix != '.py':
+    return None
+  with collection_path.open(encoding='utf-8', errors='replace') as lines:
+    head = lines.read(1000).splitlines()
+  tags = [line for line in head if line.startswith('# bazel: tags=')]
+  return True if any('nightly' in line for line in tags) else None

@@ -111,8 +111,10 @@ def test(module: pyimports.Module, deps: list[str]) -> Rule:
 
 
 def is_small(module: pyimports.Module) -> bool:
-  """Whether a test says that it is small, and nothing else."""
-  return module.is_test and module.directives == {'size': ['small']}
+  """Whether a test says that it is small, and of what it needs only deps."""
+  says = dict(module.directives)
+  says.pop('deps', None)
+  return module.is_test and says == {'size': ['small']}
 
 
 def small_tests(modules: list[pyimports.Module], deps: list[str]) -> Rule:

@@ -124,7 +124,9 @@ def _plain_inits(module: pyimports.Module, index: Index) -> list[str]:
 
 def _conftests(module: pyimports.Module, index: Index) -> list[str]:
   parents = ['.'.join((*p.parts, 'conftest')) for p in module.path.parents]
-  return [p for p in parents if p in index and p != module.name]
+  found = [p for p in parents if p in index and p != module.name]
+  # What a conftest imports is there before it.
+  return [p for p in found if module.name not in own_imports(index[p], index)]
 
 
 def third_party(module: pyimports.Module, known: set[str]) -> set[str]:

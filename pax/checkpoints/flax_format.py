@@ -41,6 +41,7 @@ def write(
   metadata: Mapping[str, Any],
   train_input: Mapping[str, str],
 ) -> None:
+  """Writes all of it, and the checksums of the state, to one file."""
   from flax import serialization
 
   sums = {name: _checksum(array) for name, array in state.items()}

@@ -42,15 +42,19 @@ class Layout(Protocol):
   on process 0 once all have written.
   """
 
-  def snapshot(self, named: Named) -> Any: ...
+  def snapshot(self, named: Named) -> Any:
+    """Returns the leaves on the host, apart from the arrays they were in."""
+    ...
 
-  def write(
-    self, staging: Path, snapshot: Any
-  ) -> dict[str, manifest.Entry]: ...
+  def write(self, staging: Path, snapshot: Any) -> dict[str, manifest.Entry]:
+    """Writes what this process holds; returns its files for the manifest."""
+    ...
 
   def commit(
     self, staging: Path, final: Path, snapshot: Any, step: int
-  ) -> None: ...
+  ) -> None:
+    """Makes what all processes wrote the checkpoint `final`, at once."""
+    ...
 
   def shapes(self, path: Path) -> Shapes:
     """Shape and dtype of every leaf that is stored."""
@@ -127,6 +131,7 @@ class BlobLayout:
 
 
 def layout_of(kind: CheckpointType) -> Layout:
+  """The layout that checkpoints of this kind are written in."""
   return BlobLayout() if kind is CheckpointType.FLAX else LeafLayout()
 
 
@@ -147,6 +152,7 @@ def write_input(
 
 
 def read_inputs(path: Path) -> dict[str, str]:
+  """The texts that `write_input` wrote, by process."""
   folder = path / _TRAIN_INPUT
   files = folder.iterdir() if folder.exists() else ()
   return {file.name: file.read_text() for file in files}

@@ -40,7 +40,7 @@ class Prefetcher:
     self._source = source
     self._depth = depth
     self._transform = transform or (lambda batch: batch)
-    self._state = _state_of(source)
+    self._state = state_of(source)
     self._peeked: tuple[Any, base_input.State | None] | None = None
     self._start()
 
@@ -86,7 +86,7 @@ class Prefetcher:
     """Goes back to the first batch."""
     self.close()
     self._source.reset()
-    self._state = _state_of(self._source)
+    self._state = state_of(self._source)
     self._start()
 
   def close(self) -> None:
@@ -123,7 +123,7 @@ class Prefetcher:
     try:
       while not self._stopped.is_set():
         batch = self._source.get_next_padded()
-        self._put((self._transform(batch), _state_of(self._source)))
+        self._put((self._transform(batch), state_of(self._source)))
     except BaseException as e:  # Whatever it is, the reader must not wait.
       self._put(e)
 
@@ -135,7 +135,10 @@ class Prefetcher:
         continue
 
 
-def _state_of(source: base_input.BaseInput) -> base_input.State | None:
+def state_of(
+  source: base_input.BaseInput | Prefetcher,
+) -> base_input.State | None:
+  """The state of an input, None if it keeps none."""
   try:
     return source.get_state()
   except NotImplementedError:

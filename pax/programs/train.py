@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
 
 import jax
 
@@ -116,14 +115,7 @@ class _Loop:
     ledger = self._run.ledger
     with ledger.during(goodput.CHECKPOINT):
       saved = self._run.checkpointer.save(
-        self.step, self.state, _input_state(self._batches), force=force
+        self.step, self.state, prefetch.state_of(self._batches), force=force
       )
     if saved:
       ledger.saved(self.step)
-
-
-def _input_state(batches: prefetch.Prefetcher) -> dict[str, Any] | None:
-  try:
-    return batches.get_state()
-  except NotImplementedError:
-    return None

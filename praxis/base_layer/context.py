@@ -37,6 +37,7 @@ class JaxContext:
     self_reflect_configs: bool = False
 
     def clone(self) -> JaxContext.HParams:
+      """Returns a deep copy."""
       return copy.deepcopy(self)
 
   def __init__(self, hparams: JaxContext.HParams):
@@ -52,6 +53,7 @@ class JaxContext:
 
   @property
   def hparams(self) -> JaxContext.HParams:
+    """The settings."""
     return self._hparams
 
   @property
@@ -61,14 +63,17 @@ class JaxContext:
 
   @property
   def do_eval(self) -> bool:
+    """Whether layers evaluate or decode; False where it is not said."""
     return bool(self.hparams.do_eval)
 
   @property
   def summary_verbosity(self) -> int:
+    """The largest verbosity of summaries that are recorded."""
     return self.hparams.summary_verbosity
 
   @property
   def self_reflect_configs(self) -> bool:
+    """Whether layers record their Configs in HYPER_PARAMS."""
     return self.hparams.self_reflect_configs
 
   @staticmethod
@@ -78,6 +83,7 @@ class JaxContext:
 
   @staticmethod
   def has_context() -> bool:
+    """Whether this thread is in a context."""
     return bool(_stack())
 
   @staticmethod

@@ -274,6 +274,15 @@ class BaseLayer(quantized.QuantizedVariables, children.ParentModule):
   # Inside.
 
   @nn.nowrap
+  def _check_positive(self, *names: str) -> None:
+    """Raises ValueError for the first of these fields that is not above 0."""
+    for name in names:
+      value = getattr(self, name)
+      if value is None or value <= 0:
+        kind = type(self).__name__
+        raise ValueError(f'{kind} {self.name!r} needs {name} > 0, got {value}')
+
+  @nn.nowrap
   def _check_fields(self) -> None:
     kind = type(self).__name__
     try:

@@ -5,8 +5,8 @@ The tokens of all K hypotheses of all steps stand in one cache, [B, T * K], step
 by step. The mask of a hypothesis, over those, shows the tokens that it is made
 of. Where `beams` reorders caches, this reorders masks.
 
-It needs a decoder whose attention sees positions by `segment_pos` alone (no
-relative bias, no convolution).
+It needs a decoder whose layers know positions by `segment_pos` alone: no
+relative bias, window, convolution or n-grammer; `decode_states.check` says so.
 """
 
 from __future__ import annotations

@@ -57,13 +57,15 @@ class DecoderHParams:
   decode_loop_mesh_axes_transpose: dict[str, str] | None = None
   # Gets the model and the result, and returns another result.
   process_result_fn: ProcessResultFn | None = None
-  # For serving: how embeddings are looked up in steps, 'matmul' or 'index'.
+  # For servers built on upstream, which read it. Other values are refused: the
+  # model's embedding says how it is looked up.
   emb_lookup_style: str = 'matmul'
   # Whether the batch's extra_input_kwargs are passed to the network.
   use_extra_input_kwargs: bool = False
   # For continuous batching: of how many requests there are caches.
   num_cache_slots: int = 0
-  # For serving: ids and paddings of a prefix whose cache is computed once.
+  # For servers built on upstream, which read it: ids and paddings of a prefix
+  # whose cache is computed once. Refused unless None.
   precompute_kv_cache_prefix_ids: tuple[NpTensor, NpTensor] | None = None
 
   def clone(self) -> DecoderHParams:

@@ -29,11 +29,27 @@ _OVERRIDES = ('temperature', 'eos_id', 'cf_guidance_scale')
 
 
 def checked(hparams: Any) -> DecoderHParams:
-  """Returns them, if they are DecoderHParams; else raises ValueError."""
+  """Returns them.
+
+  Raises:
+    ValueError: they are no DecoderHParams, or ask for what a server does.
+  """
   if not isinstance(hparams, DecoderHParams):
     raise ValueError(
       f'decoder_tpl must be a DecoderHParams, got {type(hparams).__name__}; '
       'use one of praxis.decoder_hparams'
+    )
+  if hparams.emb_lookup_style != 'matmul':
+    raise ValueError(
+      "emb_lookup_style must be 'matmul', which servers read and decoding does "
+      f'not, got {hparams.emb_lookup_style!r}; set lookup_style of the '
+      "model's embedding"
+    )
+  if hparams.precompute_kv_cache_prefix_ids is not None:
+    raise ValueError(
+      'precompute_kv_cache_prefix_ids must be None, as no cache is computed '
+      f'beforehand, got {hparams.precompute_kv_cache_prefix_ids}; begin the '
+      'prompts of the batch with that prefix'
     )
   return hparams
 

@@ -47,8 +47,8 @@ class Rows:
         return None
       if x.ndim < 1 or x.shape[0] != examples:
         raise ValueError(
-          f'Dynamic {name} should have shape: ({examples},), but it has '
-          f'shape: {x.shape}; it needs one value for each example'
+          f'{name} must have shape ({examples},), a value for each example, '
+          f'got {x.shape}'
         )
       times = num_samples * (2 if both and guided else 1)
       return jnp.repeat(x, times, axis=0)
@@ -92,9 +92,9 @@ def _temperature(
     by_sample = jnp.repeat(temperature[:, jnp.newaxis], num_samples, axis=1)
   if by_sample.shape != (examples, num_samples):
     raise ValueError(
-      f'Dynamic temperature should have shape: ({examples},) or ({examples}, '
-      f'{num_samples}), but it has shape: {temperature.shape}; it needs a '
-      'value for each example, or each sample'
+      f'temperature must have shape ({examples},) or ({examples}, '
+      f'{num_samples}), a value for each example or for each sample, got '
+      f'{temperature.shape}'
     )
   return by_sample.reshape(-1, 1)
 

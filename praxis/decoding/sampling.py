@@ -158,9 +158,9 @@ def decode(
     plan = _plan(steps, sampler, prefix, shape, options)
     _prepare_states(model, plan)
     state = plan.first_state(model)
-    streaming.start(options.result_callback, prefix.ids.shape[0], num_samples)
+    state = streaming.start(options.result_callback, state, num_samples)
     state = _run(model, plan, state)
-    streaming.finish(options.result_callback)
+    state = streaming.finish(options.result_callback, state)
     if options.return_result_for_suffix_score:
       result = state
     else:
@@ -235,7 +235,7 @@ class _Plan:
     state.step += 1
     state.segment_pos += 1
     if self.options.result_callback is not None:
-      self._send(state)
+      state.num_calls = self._send(state)
     return state
 
   def _draw(self, model: Any, logits: Array, state: NestedMap) -> NestedMap:
@@ -336,7 +336,7 @@ class _Plan:
       state.top_candidate_ids, place, jnp.where(kept, jnp.pad(ids, fill), 0)
     )
 
-  def _send(self, state: NestedMap) -> None:
+  def _send(self, state: NestedMap) -> Int[Array, '']:
     if self.guide is not None:
       count = state.done.shape[0]
       state = jax.tree.map(
@@ -345,7 +345,8 @@ class _Plan:
         ),
         state,
       )
-    streaming.send(self.options.result_callback, state, self.texts.num_samples)
+    callback, num_samples = self.options.result_callback, self.texts.num_samples
+    return streaming.send(callback, state, num_samples)
 
 
 def _plan(

@@ -9,7 +9,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import io_callback
+from jaxtyping import Array, Int
 
 from praxis.nested_map import NestedMap
 from praxis.pytypes import NestedJTensor
@@ -30,41 +32,55 @@ class StreamingResultCallback:
 
 
 def start(
-  callback: StreamingResultCallback | None, batch: int, num_samples: int
-) -> None:
-  """Calls init_fn."""
-  if callback is None or callback.init_fn is None:
-    return
+  callback: StreamingResultCallback | None, state: NestedMap, num_samples: int
+) -> NestedMap:
+  """Calls init_fn; returns the state of a loop that counts the calls."""
+  if callback is None:
+    return state
   if callback.interval_steps < 1:
     raise ValueError(
-      f'interval_steps must be >= 1, got {callback.interval_steps}'
+      f'interval_steps must be >= 1, got {callback.interval_steps}; 1 sends '
+      'every step'
     )
-  init_fn = callback.init_fn
-  io_callback(lambda: init_fn((batch, num_samples)), None, ordered=True)
+  count = jnp.zeros((), jnp.int32)
+  if callback.init_fn is not None:
+    shape = state.done.shape[0] // num_samples, num_samples
+    count = _call(lambda: callback.init_fn(shape), count)
+  return NestedMap(**state, num_calls=count)
 
 
-def finish(callback: StreamingResultCallback | None) -> None:
-  """Calls done_fn."""
-  if callback is not None and callback.done_fn is not None:
-    io_callback(callback.done_fn, None, ordered=True)
+def finish(
+  callback: StreamingResultCallback | None, state: NestedMap
+) -> NestedMap:
+  """Calls done_fn; returns the state as it is without streaming."""
+  if callback is None:
+    return state
+  state = NestedMap(state)
+  count = state.pop('num_calls')
+  if callback.done_fn is not None:
+    _call(callback.done_fn, count)
+  return state
 
 
 def send(
   callback: StreamingResultCallback, state: NestedMap, num_samples: int
-) -> None:
+) -> Int[Array, '']:
   """Calls callback_fn, if it is time to, with the columns since the last call.
 
   They come as output_ids, logprobs and, if asked for, top_candidate_ids and
   top_candidate_logprobs, [B, N, interval_steps, ...], with decode_lengths,
   scores (the sum of those log-probs, or prefix_scores of the loop's state) and
   done, all [B, N], and prefix_lengths [B].
+
+  Returns:
+    The number of calls that there were.
   """
   interval = callback.interval_steps
   done_steps = state.step - state.start_step
   first = state.start_step + 1 + (done_steps - 1) // interval * interval
   is_time = (done_steps % interval == 0) | jnp.all(state.done)
 
-  def emit(state: NestedMap) -> None:
+  def emit(state: NestedMap) -> Int[Array, '']:
     ids = _columns(state.output_ids, first, interval, 0)
     logprobs = _columns(state.logprobs, first, interval, 1)
     sent = NestedMap(output_ids=ids, logprobs=logprobs, done=state.done)
@@ -80,9 +96,26 @@ def send(
       lambda x: x.reshape(-1, num_samples, *x.shape[1:]), sent
     )
     sent.prefix_lengths = jnp.zeros(sent.done.shape[:1], jnp.int32)
-    io_callback(callback.callback_fn, None, sent, ordered=True)
+    return _call(callback.callback_fn, state.num_calls, sent)
 
-  jax.lax.cond(is_time, emit, lambda state: None, state)
+  return jax.lax.cond(is_time, emit, lambda state: state.num_calls, state)
+
+
+def _call(
+  fn: Callable[..., None], count: Int[Array, ''], *args: NestedJTensor
+) -> Int[Array, '']:
+  """Calls a function of the host after the first `count`; returns count + 1.
+
+  Each call needs what the one before it returned. That orders them on any
+  number of devices, where `ordered=True` knows one only.
+  """
+
+  def call(count: Any, *args: Any) -> np.ndarray:
+    fn(*jax.tree.map(np.asarray, args))
+    return np.asarray(count) + np.int32(1)
+
+  result = jax.ShapeDtypeStruct((), jnp.int32)
+  return io_callback(call, result, count, *args)
 
 
 def _columns(x: Any, first: jax.Array, count: int, blank: int) -> jax.Array:

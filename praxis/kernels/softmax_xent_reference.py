@@ -33,6 +33,7 @@ class Spec:
   transposed: bool = False
 
   def vocab(self, table: Array) -> int:
+    """Returns how many classes `table` has."""
     return table.shape[0 if self.transposed else 1]
 
 

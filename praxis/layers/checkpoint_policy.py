@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from typing import Any
 
+import flax.linen as nn
 import jax
 
 Policy = Callable[..., bool]
@@ -123,6 +125,19 @@ def saves_everything(checkpoint_policy: AutodiffCheckpointType | str) -> bool:
   """Returns whether the policy makes `jax.checkpoint` pointless."""
   kind = _checkpoint_type(checkpoint_policy)
   return kind is AutodiffCheckpointType.SAVE_EVERYTHING
+
+
+def in_loop(
+  layer: Any, body: Callable[..., Any], policy: AutodiffCheckpointType | str
+) -> Callable[..., Any]:
+  """Returns the body of a loop of modules; training computes it again.
+
+  It stays as it is in eval, and where everything is saved. The loop keeps
+  the compiler from merging both computations, so nothing else has to.
+  """
+  if layer.do_eval or saves_everything(policy):
+    return body
+  return nn.remat(body, policy=custom_policy(policy), prevent_cse=False)
 
 
 def _checkpoint_type(

@@ -16,8 +16,10 @@ from praxis.layers import (
   transformers,
 )
 from praxis.layers.attentions import window
+from praxis.layers.transformers import residual
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+Place = residual.Place
 template_field = pax_fiddle.template_field
 
 
@@ -59,15 +61,6 @@ class DotProductAttentionWithContextXL(
   right_context: int | None = None
 
 
-# The norms before and after attention, and after the residual connection.
-_NORMS = {
-  'pre': ('norm', None, None),
-  'post': (None, 'norm', None),
-  'post_skip': (None, None, 'norm'),
-  'primer_hybrid': ('pre_norm', 'post_norm', None),
-}
-
-
 class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
   """Self attention that is normalised and added to its input."""
 
@@ -89,15 +82,16 @@ class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
 
   def setup(self) -> None:
     policies = (self.pre_layer_norm, self.norm_policy)
-    if policies.count(None) != 1 or self.unified_norm_policy() not in _NORMS:
+    policy = self.unified_norm_policy()
+    if policies.count(None) != 1 or policy not in residual.NORM_POLICIES:
       raise ValueError(
         f'SelfAttentionWithNormAndResidual {self.name!r} needs pre_layer_norm '
-        f'or a norm_policy of {", ".join(_NORMS)}, and not both, got '
+        f'or a norm_policy of {", ".join(residual.NORM_POLICIES)}, and not '
+        'both, got '
         f'pre_layer_norm={policies[0]} and norm_policy={policies[1]!r}'
       )
-    for name in _NORMS[self.unified_norm_policy()]:
-      if name is not None:
-        self.create_child(name, self.norm_tpl.clone())
+    for name in residual.norm_names(policy, 'norm').values():
+      self.create_child(name, self.norm_tpl.clone())
     self._create_self_atten()
     self.create_child(
       'residual_dropout',
@@ -123,20 +117,20 @@ class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
     atten_mask: Float[Array, '#B 1 #T T'] | None = None,
   ) -> Float[Array, 'B T D']:
     """Returns the sum; `atten_mask` hides more than padding does."""
-    normed = self._normed(inputs, 0)
+    normed = self._normed(Place.BEFORE, inputs)
     mask = self._padding_mask(paddings, normed)
     if atten_mask is not None:
       mask = jnp.minimum(mask, atten_mask)
     outputs, _ = self.self_atten(normed, normed, normed, mask)
-    outputs = self.residual_dropout(self._normed(outputs, 1))
+    outputs = self.residual_dropout(self._normed(Place.AFTER, outputs))
     outputs = outputs * self.residual_weight + inputs * self.input_weight
-    return self._normed(outputs, 2)
+    return self._normed(Place.SKIP, outputs)
 
   def _normed(
-    self, x: Float[Array, 'B T D'], place: int
+    self, place: Place, x: Float[Array, 'B T D']
   ) -> Float[Array, 'B T D']:
-    name = _NORMS[self.unified_norm_policy()][place]
-    return x if name is None else getattr(self, name)(x)
+    names = residual.norm_names(self.unified_norm_policy(), 'norm')
+    return getattr(self, names[place])(x) if place in names else x
 
   def _padding_mask(
     self, paddings: Num[Array, 'B T'], inputs: Float[Array, 'B T D']

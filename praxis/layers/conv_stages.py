@@ -95,5 +95,20 @@ class ConvStages(base_layer.BaseLayer):
     return self.output_spatial_pooling(inputs)
 
 
+def conv(
+  block: base_layer.BaseLayer,
+  size: int,
+  input_dim: int,
+  output_dim: int,
+  stride: int = 1,
+) -> LayerTpl:
+  """Returns the Config of a square convolution, as the block has them."""
+  return block.conv_params.clone().set(
+    filter_shape=(size, size, input_dim, output_dim),
+    filter_stride=(stride, stride),
+    activation_tpl=block.activation_tpl.clone(),
+  )
+
+
 def _name(stage: int, block: int) -> str:
   return f'stage_{stage}_block_{block}'

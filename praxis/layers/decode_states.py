@@ -14,12 +14,37 @@ from praxis import base_layer
 TransformFn = Callable[[jax.Array, int, int], jax.Array]
 
 
+def check(
+  layer: base_layer.BaseLayer, *, at_once: bool, in_order: bool
+) -> None:
+  """Raises ValueError if a layer, or one in it, cannot decode so.
+
+  Layers say it by their `check_decoding`, if they have one.
+
+  Args:
+    layer: that a model decodes with.
+    at_once: whether a forward pass on the prompt leaves the states that steps
+      start from, its last token being read again.
+    in_order: whether a text's steps follow each other in the caches, so that
+      their indices say how far they are apart; of flat beam search only
+      positions and masks do.
+  """
+  if hasattr(layer, 'check_decoding'):
+    layer.check_decoding(at_once=at_once, in_order=in_order)
+
+
 class HoldsDecodeStates(base_layer.BaseLayer):
   """Passes on to children what decoding does to states."""
 
   def _each_decode_state(self, visit: Callable[[Any], None]) -> None:
     """Calls `visit` with each child that holds states of self attention."""
     raise NotImplementedError(f'{type(self).__name__} names no children')
+
+  def check_decoding(self, *, at_once: bool, in_order: bool) -> None:
+    """Raises ValueError if a layer cannot decode so; see `check`."""
+    self._each_decode_state(
+      lambda layer: check(layer, at_once=at_once, in_order=in_order)
+    )
 
   def transform_decode_state(self, transform_fn: TransformFn) -> None:
     """Replaces every cached tensor by fn(tensor, batch_dim, time_dim)."""

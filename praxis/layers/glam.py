@@ -122,11 +122,12 @@ def GlamUniTransformerLmHParams(
   """
   sizes = (model_dim, ff_dim, attention_num_heads, attention_key_value_dim)
   block = GlamStackedTransformerHParams(*sizes, name='decoder_block', **options)
-  lm = language_model(vocab_size, model_dim, z_loss_weight)
-  lm.set(name=name, model_type=model_type)
-  lm.softmax_tpl.use_tgt_labels_size_as_loss_denominator = (
-    use_tgt_labels_size_as_loss_denominator
-  )
+  lm = language_model(
+    vocab_size,
+    model_dim,
+    z_loss_weight=z_loss_weight,
+    loss_over_all_positions=use_tgt_labels_size_as_loss_denominator,
+  ).set(name=name, model_type=model_type)
   blocks = whole(num_transformer_layers, block.num_layers, 'layers of a block')
   if num_pipeline_stages > 1:
     lm.stacked_transformer_tpl = pipelined(
@@ -218,7 +219,11 @@ def set_attention(
 
 
 def language_model(
-  vocab_size: int, model_dim: int, z_loss_weight: float
+  vocab_size: int,
+  model_dim: int,
+  *,
+  z_loss_weight: float,
+  loss_over_all_positions: bool,
 ) -> pax_fiddle.Config[transformer_models.TransformerLm]:
   """Returns a model without position embedding, with GShard's softmax."""
   return pax_fiddle.Config(
@@ -236,6 +241,7 @@ def language_model(
       input_dims=model_dim,
       num_classes=vocab_size,
       z_loss_weight=z_loss_weight,
+      use_tgt_labels_size_as_loss_denominator=loss_over_all_positions,
     ),
   )
 

@@ -98,11 +98,12 @@ def GrokUniTransformerLmHParams(
   block = GrokStackedTransformerHParams(
     model_dim, ff_dim, *heads, name='decoder_block', **options
   )
-  lm = glam.language_model(vocab_size, model_dim, z_loss_weight)
-  lm.set(name=name, model_type=model_type)
-  lm.softmax_tpl.use_tgt_labels_size_as_loss_denominator = (
-    use_tgt_labels_size_as_loss_denominator
-  )
+  lm = glam.language_model(
+    vocab_size,
+    model_dim,
+    z_loss_weight=z_loss_weight,
+    loss_over_all_positions=use_tgt_labels_size_as_loss_denominator,
+  ).set(name=name, model_type=model_type)
   layers, stages = num_transformer_layers, num_pipeline_stages
   if stages == 1:
     stack = glam.repeated(block, layers, checkpoint_policy)

@@ -33,7 +33,7 @@ class Linear(base_layer.BaseLayer):
     extend_step_out: pytypes.SplitDimsMapping = None
 
   def setup(self) -> None:
-    _check_dims(self, 'input_dims', 'output_dims')
+    self._check_positive('input_dims', 'output_dims')
     self.create_variable(
       'w',
       WeightHParams(
@@ -60,7 +60,7 @@ class Bias(base_layer.BaseLayer):
   bias_init: float | None = 0.0
 
   def setup(self) -> None:
-    _check_dims(self, 'dims')
+    self._check_positive('dims')
     self.create_variable(
       'b',
       WeightHParams(
@@ -146,7 +146,7 @@ class MLPBlock(base_layer.BaseLayer):
   ff_tpl: LayerTpl = template_field(FeedForward)
 
   def setup(self) -> None:
-    _check_dims(self, 'num_layers', 'hidden_dims')
+    self._check_positive('num_layers', 'hidden_dims')
     between = [self.hidden_dims] * (self.num_layers - 1)
     dims = [self.ff_tpl.input_dims, *between, self.ff_tpl.output_dims]
     layers = [
@@ -181,7 +181,7 @@ class StackingOverTime(base_layer.BaseLayer):
   padding_reduce_option: str = 'reduce_min'
 
   def setup(self) -> None:
-    _check_dims(self, 'stride')
+    self._check_positive('stride')
     if self.padding_reduce_option not in ('reduce_min', 'reduce_max'):
       raise ValueError(
         "padding_reduce_option must be 'reduce_min' or 'reduce_max', got "
@@ -262,12 +262,3 @@ def without_time(
   if mapping is None or len(mapping) == rank or rank != 2:
     return mapping
   return [mapping[0], mapping[-1]]
-
-
-def _check_dims(layer: base_layer.BaseLayer, *names: str) -> None:
-  for name in names:
-    if getattr(layer, name) <= 0:
-      raise ValueError(
-        f'{type(layer).__name__} {layer.name!r} needs {name} > 0, got '
-        f'{getattr(layer, name)}'
-      )

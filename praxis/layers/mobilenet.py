@@ -11,6 +11,7 @@ from praxis import base_layer, pax_fiddle
 from praxis.base_layer import WeightInit
 from praxis.layers import (
   activations,
+  conv_stages,
   convolutions,
   linears,
   normalizations,
@@ -45,32 +46,18 @@ class InvertedResidualBlock(base_layer.BaseLayer):
   activation_tpl: LayerTpl = template_field(activations.ReLU6)
 
   def setup(self) -> None:
-    for name in ('input_dim', 'output_dim', 'expansion', 'stride'):
-      if getattr(self, name) <= 0:
-        raise ValueError(
-          f'{type(self).__name__} {self.name!r} needs {name} > 0, got '
-          f'{getattr(self, name)}'
-        )
+    self._check_positive('input_dim', 'output_dim', 'expansion', 'stride')
     size, inner = self.kernel_size, self.expansion * self.input_dim
     # A filter of one input channel makes a group of each channel.
     body = [
-      self._conv(size, 1, inner, self.stride),
-      self._conv(1, inner, self.output_dim).set(
+      conv_stages.conv(self, size, 1, inner, self.stride),
+      conv_stages.conv(self, 1, inner, self.output_dim).set(
         activation_tpl=pax_fiddle.Config(activations.Identity)
       ),
     ]
     if self.expansion != 1:
-      body.insert(0, self._conv(1, self.input_dim, inner))
+      body.insert(0, conv_stages.conv(self, 1, self.input_dim, inner))
     _create_body(self, body)
-
-  def _conv(
-    self, size: int, input_dim: int, output_dim: int, stride: int = 1
-  ) -> LayerTpl:
-    return self.conv_params.clone().set(
-      filter_shape=(size, size, input_dim, output_dim),
-      filter_stride=(stride, stride),
-      activation_tpl=self.activation_tpl.clone(),
-    )
 
   def __call__(
     self, inputs: Float[Array, 'B H W I']

@@ -235,9 +235,10 @@ class VectorQuantizer(_Quantizer):
   ) -> NestedMap:
     """Returns a NestedMap; vectors and codes of padding are 0.
 
-    z_q [B, T, D] the vectors, whose gradient goes straight to z, z_codes
-    [B, T, G], z_onehot [B, T, G, V], and scalars: loss, codebook_coverage (the
-    share of classes in use), codebook_num_covered_words, pplx, entropy.
+    z_q [B, T, D] are the vectors, whose gradient goes straight to z; z_onehot
+    [B, T, G, V] and z_codes [B, T, G] the classes; and there are scalars: loss,
+    codebook_coverage (the share of classes in use), codebook_num_covered_words,
+    pplx, entropy.
     """
     valid = 1.0 - paddings
     keep = lambda x: (

@@ -218,19 +218,12 @@ class Repeat(decode_states.HoldsDecodeStates):
     is_decoding = self.is_mutable_collection(base_layer.DECODE_CACHE)
     if self.unroll_in_decode and is_decoding and not self.is_initializing():
       return self._unrolled(body, carry, xs)
-    loop = self._scanned(self._rematerialized(body))
+    policy = self.checkpoint_policy
+    loop = self._scanned(checkpoint_policy_lib.in_loop(self, body, policy))
     reports = [c for c in _REPORTS if self.is_mutable_collection(c)]
     if self.unpack_summaries and reports and not self.is_initializing():
       loop = self._unpacking(loop, reports)
     return loop(self.sublayer, carry, xs)
-
-  def _rematerialized(self, body: _Body) -> _Body:
-    if self.do_eval or checkpoint_policy_lib.saves_everything(
-      self.checkpoint_policy
-    ):
-      return body
-    policy = checkpoint_policy_lib.custom_policy(self.checkpoint_policy)
-    return nn.remat(body, policy=policy, prevent_cse=False)
 
   def _scanned(self, body: _Body) -> _Body:
     """Loops over the leading axes of variables, the last of them innermost."""

@@ -9,8 +9,13 @@ from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle
 from praxis.base_layer import WeightInit
-from praxis.layers import activations, convolutions, normalizations, stochastics
-from praxis.layers.conv_stages import ConvStages
+from praxis.layers import (
+  activations,
+  conv_stages,
+  convolutions,
+  normalizations,
+  stochastics,
+)
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field
@@ -36,17 +41,14 @@ class ResNetBlock(base_layer.BaseLayer):
   zero_init_residual: bool = False
 
   def setup(self) -> None:
-    for name in ('input_dim', 'output_dim', 'kernel_size', 'stride'):
-      if getattr(self, name) <= 0:
-        raise ValueError(
-          f'{type(self).__name__} {self.name!r} needs {name} > 0, got '
-          f'{getattr(self, name)}'
-        )
+    self._check_positive('input_dim', 'output_dim', 'kernel_size', 'stride')
     body = self._body()
     body[-1] = self._last(body[-1])
     self.create_children('body', body)
     if self._is_reshaping:
-      shortcut = self._conv(1, self.input_dim, self.output_dim, self.stride)
+      shortcut = conv_stages.conv(
+        self, 1, self.input_dim, self.output_dim, self.stride
+      )
       self.create_child('shortcut', _linear(shortcut))
     if self.residual_droppath_prob > 0:
       droppath = pax_fiddle.Config(
@@ -65,19 +67,10 @@ class ResNetBlock(base_layer.BaseLayer):
       )
     middle = self.output_dim // 4
     return [
-      self._conv(1, self.input_dim, middle),
-      self._conv(self.kernel_size, middle, middle, self.stride),
-      self._conv(1, middle, self.output_dim),
+      conv_stages.conv(self, 1, self.input_dim, middle),
+      conv_stages.conv(self, self.kernel_size, middle, middle, self.stride),
+      conv_stages.conv(self, 1, middle, self.output_dim),
     ]
-
-  def _conv(
-    self, size: int, input_dim: int, output_dim: int, stride: int = 1
-  ) -> LayerTpl:
-    return self.conv_params.clone().set(
-      filter_shape=(size, size, input_dim, output_dim),
-      filter_stride=(stride, stride),
-      activation_tpl=self.activation_tpl.clone(),
-    )
 
   def _last(self, conv: LayerTpl) -> LayerTpl:
     if self.zero_init_residual:
@@ -115,12 +108,12 @@ class ResNetBasicBlock(ResNetBlock):
   def _body(self) -> list[LayerTpl]:
     size, output = self.kernel_size, self.output_dim
     return [
-      self._conv(size, self.input_dim, output, self.stride),
-      self._conv(size, output, output),
+      conv_stages.conv(self, size, self.input_dim, output, self.stride),
+      conv_stages.conv(self, size, output, output),
     ]
 
 
-class ResNet(ConvStages):
+class ResNet(conv_stages.ConvStages):
   """A residual network; by default the one of 50 layers."""
 
   # What entry and blocks are made of.

@@ -150,5 +150,6 @@ class SSMGated(SSMTransformer):
     outputs: Float[Array, 'B *L D'],
     paddings: Num[Array, 'B *L'] | None,
   ) -> Float[Array, 'B *L D']:
-    gates = self.gss_ffn_v(residual.norm_before(self, inputs, paddings))
+    normed = residual.norm(self, residual.Place.BEFORE, inputs, paddings)
+    gates = self.gss_ffn_v(normed)
     return self.gss_ffn_o(self.gss_ffn_uco(outputs) * gates)

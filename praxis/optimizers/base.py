@@ -132,16 +132,15 @@ class BaseOptimizer(base_hyperparams.FiddleBaseParameterizable):
   def _check(self) -> None:
     if self.l1_regularizer_weight and self.l2_regularizer_weight:
       raise ValueError(
-        'Should not mix L1 and L2 regularization, got l1_regularizer_weight='
-        f'{self.l1_regularizer_weight} and l2_regularizer_weight='
-        f'{self.l2_regularizer_weight}; set one to None'
+        'l1_regularizer_weight and l2_regularizer_weight exclude each other, '
+        f'got {self.l1_regularizer_weight} and {self.l2_regularizer_weight}; '
+        'set one to None'
       )
     lp = self.l1_regularizer_weight or self.l2_regularizer_weight
     if self.decoupled_weight_decay and lp:
       raise ValueError(
-        'Should not mix decoupled weight decay with L1 or L2 regularization,'
-        f' got decoupled_weight_decay={self.decoupled_weight_decay} and a'
-        f' regularizer weight of {lp}; set one to None'
+        'decoupled_weight_decay excludes l1_ and l2_regularizer_weight, got '
+        f'{self.decoupled_weight_decay} and {lp}; set one to None'
       )
     if not 0.0 <= self.ema_decay < 1.0:
       raise ValueError(f'ema_decay must be in [0, 1), got {self.ema_decay}')

@@ -91,9 +91,8 @@ def _build(buildable: Any, is_detached: bool) -> Any:
       name: state.call(argument, daglish.Attr(name))
       for name, argument in value.__arguments__.items()
     }
-    has_parent = 'parent' in {
-      f.name for f in metadata.fields_of(_callable(value))
-    }
+    fields = metadata.fields_of(_callable(value))
+    has_parent = any(f.name == 'parent' for f in fields)
     if has_parent and (is_detached or state.current_path):
       arguments.setdefault('parent', None)
     return fiddle_building.call_buildable(

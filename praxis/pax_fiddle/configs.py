@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 import difflib
@@ -43,6 +44,22 @@ class _Settable(CloneAndSetMixin):
     _check_names(owner_of(cls), kwargs)
     super().__init__(owner_of(cls), *args, **kwargs)
     _add_tags_and_defaults(self)
+
+  def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    # Entries of a history and signatures never change: Fiddle's own copies
+    # them too, which takes longer than all else when a layer is built.
+    copied = object.__new__(type(self))
+    memo[id(self)] = copied
+    past = history.History()
+    past.update((k, list(v)) for k, v in self.__argument_history__.items())
+    tags = {k: set(v) for k, v in self.__argument_tags__.items()}
+    vars(copied).update(
+      vars(self),
+      __argument_history__=past,
+      __argument_tags__=collections.defaultdict(set, tags),
+      __arguments__=copy.deepcopy(self.__arguments__, memo),
+    )
+    return copied
 
   @property
   def cls(self) -> Callable[..., Any]:

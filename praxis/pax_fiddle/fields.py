@@ -107,6 +107,7 @@ class SubConfigFactory:
   lazy_ref: Callable[[], Any]
 
   def get_class(self) -> Any:
+    """Returns the class, which exists by now."""
     return self.lazy_ref()
 
   def __call__(self) -> Any:

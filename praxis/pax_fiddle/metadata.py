@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -11,6 +12,10 @@ import fiddle as fdl
 
 # Where FieldMetadata stands in the metadata of a dataclass field.
 KEY = 'pax.fiddle'
+# {class: its table of fields when asked, and the fields}.
+_known: weakref.WeakKeyDictionary[type, tuple[Any, tuple[Any, ...]]] = (
+  weakref.WeakKeyDictionary()
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,4 +43,13 @@ def field_has_tag(dc_field: dataclasses.Field, tag: type[fdl.Tag]) -> bool:
 
 def fields_of(cls: Any) -> tuple[dataclasses.Field, ...]:
   """Returns the dataclass fields of `cls`, none if it has no such thing."""
-  return dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+  if not dataclasses.is_dataclass(cls):
+    return ()
+  cls = cls if isinstance(cls, type) else type(cls)
+  # A class that is being made has those of its base until it is a dataclass.
+  table = cls.__dataclass_fields__
+  known, fields = _known.get(cls, (None, ()))
+  if known is not table:
+    fields = dataclasses.fields(cls)
+    _known[cls] = table, fields
+  return fields

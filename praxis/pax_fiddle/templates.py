@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import inspect
 import sys
 import types
 import typing
@@ -29,14 +30,20 @@ _CONTAINERS = (
   types.UnionType,
   typing.Union,
 )
+# What most arguments are, and what holds no Config.
+_LEAVES = (bool, float, int, str, type)
 _known: weakref.WeakKeyDictionary[Any, dict[str, bool]] = (
   weakref.WeakKeyDictionary()
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class TemplateWrapper:
   """A function without arguments that returns a template, as it is."""
+
+  # Fiddle looks for both, which takes longer than all else it does here.
+  __signature__ = inspect.Signature()
+  __no_type_check__ = True
 
   template: fdl.Buildable
 
@@ -70,7 +77,12 @@ def wrap_templates(buildable: Any) -> Any:
         arguments[name] = daglish.MemoizedTraversal.run(wrap, argument)
       else:
         arguments[name] = state.call(argument, daglish.Attr(name))
-    return fdl.copy_with(value, **arguments)
+    changed = {
+      name: new
+      for name, new in arguments.items()
+      if new is not value.__arguments__[name]
+    }
+    return fdl.copy_with(value, **changed)
 
   return daglish.MemoizedTraversal.run(visit, buildable)
 
@@ -104,6 +116,8 @@ def _is_template(fn_or_cls: Any, name: str) -> bool:
 
 
 def _holds_config(value: Any) -> bool:
+  if value is None or isinstance(value, _LEAVES):
+    return False
   return any(isinstance(v, fdl.Buildable) for v, _ in daglish.iterate(value))
 
 

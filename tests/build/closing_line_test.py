@@ -11,10 +11,10 @@ import pytest
 from tools.bazel import closing_line
 
 
-def _configured(label: str, kind: str) -> str:
+def _configured(label: str, kind: str, *tags: str) -> str:
   event = {
     'id': {'targetConfigured': {'label': label}},
-    'configured': {'targetKind': kind},
+    'configured': {'targetKind': kind, 'tag': list(tags)},
   }
   return json.dumps(event)
 
@@ -62,6 +62,31 @@ def test_a_test_that_cannot_be_analysed_has_failed():
     'aborted': {'reason': 'ANALYSIS_FAILURE'},
   }
   assert closing_line.outcomes([json.dumps(aborted)]) == {'//:a_test': False}
+
+
+def test_an_interrupted_run_owes_its_summaries():
+  event = {
+    'id': {'testSummary': {'label': '//:t'}},
+    'aborted': {'reason': 'USER_INTERRUPTED'},
+  }
+  assert closing_line.outcomes([json.dumps(event)]) == {'//:t': False}
+
+
+@pytest.mark.parametrize(
+  ('words', 'counts'),
+  [
+    (['--test_tag_filters=-nightly'], False),
+    (['--test_tag_filters=-nightly', '--test_tag_filters='], True),
+  ],
+)
+def test_nightly_tests_count_where_they_run(words, counts):
+  options = {'id': {'optionsParsed': {}}, 'optionsParsed': {'cmdLine': words}}
+  lines = [
+    json.dumps(options),
+    _configured('//:t', 'py_test rule', 'nightly'),
+    _completed('//:t', False),
+  ]
+  assert closing_line.outcomes(lines) == ({'//:t': False} if counts else {})
 
 
 @pytest.mark.parametrize('finished', [False, True])

@@ -20,12 +20,17 @@ import pytest
 
 _FOLDER = pathlib.Path('tools/wheel')
 _STEPS = 5
+_COMPILE_FAST = {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'}
 _FLAGS = (
   '--exp=tasks.lm.params.quickstart.TinyLm',
   '--job_log_dir=job',
   '--set=NUM_LAYERS=1',
   '--set=MODEL_DIMS=16',
   '--set=HIDDEN_DIMS=32',
+  '--set=MAX_SEQ_LEN=32',
+  '--set=NUM_PIECES=None',
+  '--set=TRAIN_FILES=text',
+  '--set=HELD_OUT_PERCENT=20',
   f'--set=task.train.num_train_steps={_STEPS}',
 )
 
@@ -72,10 +77,13 @@ def test_dependencies_hold(environment):
 
 
 def test_five_steps(environment, tmp_path):
+  (tmp_path / 'text').mkdir()
+  for i in range(30):
+    (tmp_path / f'text/{i}').write_text(f'This is text {i}.\n' * 30)
   done = subprocess.run(
     [environment / 'bin/pax', *_FLAGS],
     cwd=tmp_path,
-    env={'HOME': str(tmp_path), 'JAX_PLATFORMS': 'cpu'},
+    env={'HOME': str(tmp_path), 'JAX_PLATFORMS': 'cpu', **_COMPILE_FAST},
     capture_output=True,
     text=True,
     check=False,

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import pathlib
 import re
 import shlex
@@ -17,6 +16,8 @@ import types
 
 import pytest
 
+from tests.testing import programs
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
 FENCE = re.compile(r'^```(\w+)\n(.*?)^```', re.MULTILINE | re.DOTALL)
@@ -25,7 +26,17 @@ PAX = 'pax '
 # Where documented commands write.
 JOBS = '/tmp/pax'
 # What makes a documented run short; it goes last, so it wins.
-SHORT = ['--set', 'task.train.num_train_steps=2']
+SHORT = ['--set=task.train.num_train_steps=2']
+# The models of the others are small as they stand there.
+SMALL_QUICKSTART = [
+  '--set=NUM_LAYERS=1',
+  '--set=MODEL_DIMS=32',
+  '--set=HIDDEN_DIMS=64',
+  '--set=MAX_SEQ_LEN=32',
+  '--set=NUM_PIECES=512',
+  '--set=HELD_OUT_PERCENT=10',
+  f'--set=TRAIN_FILES={ROOT}/pax',
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,14 +99,12 @@ def test_commands_run(line, jobs):
   ]
   # A tool's name comes first, and has no steps to save.
   short = SHORT if arguments[0].startswith('--') else []
-  environment = {k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'}
-  environment |= {
-    'HOME': str(jobs),
-    'PYTHONPATH': ':'.join([str(ROOT), *filter(None, sys.path)]),
-  }
+  is_quickstart = any('.quickstart.' in argument for argument in arguments)
+  if short and is_quickstart:
+    short = SHORT + SMALL_QUICKSTART
   done = subprocess.run(
     [sys.executable, '-m', 'pax.main', *arguments, *short],
-    env=environment,
+    env=programs.environment() | {'HOME': str(jobs)},
     capture_output=True,
     text=True,
     timeout=240,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: data=//tests/golden:all_files
 # bazel: deps=//tests/golden:layer_cases
+# bazel: deps=//tools/wheel:praxis_modules
 # bazel: size=medium
 """What each layer declares and returns, as text that changes visibly.
 
@@ -18,15 +19,16 @@ import importlib
 import os
 import pathlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from praxis import base_layer, py_utils
+from praxis import base_layer, layers, py_utils
 from tests.golden import layer_case, layer_cases
 
 _FOLDER = pathlib.Path(__file__).parent / 'layers'
@@ -34,6 +36,40 @@ _MESH = {
   'ici_mesh_shape': [1, 2, 2],
   'mesh_axis_names': ['replica', 'data', 'mdl'],
 }
+
+
+# Layers that stand in no text: bases, and halves, of others.
+_WITHOUT = """
+activations.BaseActivation
+attentions.cache.CachedAttention
+attentions.products.AttentionProducts
+attentions.stepping.SteppingAttention
+bregman.BregmanSettings
+conv_stages.ConvStages
+convolutions.conv.BaseConv
+convolutions.depthwise.BaseDepthwiseConv1D
+decode_states.HoldsDecodeStates
+embedding_softmax.projection.LogitsProjection
+flax_adapter.FlaxModuleAdapterBase
+models.language_decoding.LanguageDecoding
+models.sequence_decoding.SequenceDecoding
+ngrammer.heads.NgramCombiner
+ngrammer.heads.PerHeadNorm
+normalizations.base.BaseNormalization
+quantization.automl_select.BaseAutoMLSelect
+quantization.lora.LowRankResidual
+quantization.overflow_check.OverflowChecker
+quantization.quantizer.products.QuantizationLayer
+quantization.quantizer.weights.QuantizedWeights
+quantization.searchable.SearchableQuantizedLayer
+quantization.sparsity.sparsifier.SparsityBaseLayer
+quantization.wrapping.QuantizedProduct
+quantization.wrapping.SparseQuantizedProduct
+rnn_cell.BaseRnnCell
+transformers.feed_forward_block.FeedForwardBlock
+transformers.moe_weights.MoeWeights
+transformers.stack.TransformerStack
+""".split()
 
 
 def _rooms() -> list[str]:
@@ -50,14 +86,38 @@ def _layer(case: layer_case.Case, **fields: Any) -> base_layer.BaseLayer:
 
 
 def _variable_lines(case: layer_case.Case) -> Iterator[str]:
+  arrays, fill = _split((case.args, case.kwargs))
+  method = _method(case) or type(_layer(case)).__call__
+
+  def call(layer: base_layer.BaseLayer, *arrays: jax.Array) -> Any:
+    args, kwargs = fill(arrays)
+    return method(layer, *args, **kwargs)
+
   declared = _layer(case, **_MESH).abstract_init_with_metadata(
-    *case.args, method=_method(case), **case.kwargs
+    *arrays, method=call
   )
   for path, weight in py_utils.tree_paths(declared):
     shape = ','.join(map(str, weight.full_shape))
-    init = f'{weight.init.method}({weight.init.scale:g})'
+    init = weight.init
+    init = init and f'{init.method}({init.scale:g})'
     split = weight.full_split_dims_mapping
     yield f'{path} : {np.dtype(weight.dtype)}[{shape}] {init} {split}'
+
+
+def _is_array(x: Any) -> bool:
+  return isinstance(x, jax.ShapeDtypeStruct)
+
+
+def _split(arguments: Any) -> tuple[list[Any], Callable[..., Any]]:
+  """Returns the arrays among arguments, and what puts others in their place."""
+  leaves, tree = jax.tree.flatten(arguments)
+
+  def fill(arrays: Iterable[jax.Array]) -> Any:
+    found = iter(arrays)
+    filled = [next(found) if _is_array(leaf) else leaf for leaf in leaves]
+    return jax.tree.unflatten(tree, filled)
+
+  return [leaf for leaf in leaves if _is_array(leaf)], fill
 
 
 def _method(case: layer_case.Case) -> Any:
@@ -67,20 +127,15 @@ def _method(case: layer_case.Case) -> Any:
 def _returned(case: layer_case.Case, dtype: jnp.dtype) -> Any:
   """Returns the abstract output for inputs and arithmetic in `dtype`."""
   layer = _layer(case, fprop_dtype=dtype)
-  is_array = lambda x: isinstance(x, jax.ShapeDtypeStruct)
   cast = lambda x: (
     jax.ShapeDtypeStruct(x.shape, dtype)
-    if is_array(x) and x.dtype == jnp.float32
+    if _is_array(x) and x.dtype == jnp.float32
     else x
   )
-  args, kwargs = jax.tree.map(cast, (case.args, case.kwargs))
-  leaves, tree = jax.tree.flatten((args, kwargs))
-  arrays = [leaf for leaf in leaves if is_array(leaf)]
+  arrays, fill = _split(jax.tree.map(cast, (case.args, case.kwargs)))
 
   def call(*arrays: jax.Array) -> Any:
-    found = iter(arrays)
-    filled = [next(found) if is_array(leaf) else leaf for leaf in leaves]
-    args, kwargs = jax.tree.unflatten(tree, filled)
+    args, kwargs = fill(arrays)
     method = _method(case)
     init = layer.init(jax.random.key(0), *args, method=method, **kwargs)
     output, _ = layer.apply(
@@ -107,15 +162,53 @@ def _lines(room: str) -> Iterator[str]:
     yield ''
 
 
+@functools.cache
+def _text_and_layers(room: str) -> tuple[str, set[type]]:
+  """Returns the text, and the classes of all layers that were called."""
+  called = set()
+
+  def note(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
+    called.add(type(context.module))
+    return method(*args, **kwargs)
+
+  with nn.intercept_methods(note):
+    return '\n'.join(_lines(room)), called
+
+
+def _public_layers() -> set[type]:
+  """Returns the layers that modules of praxis.layers define."""
+  found = set()
+  for entry in pkgutil.walk_packages(layers.__path__, f'{layers.__name__}.'):
+    module = importlib.import_module(entry.name)
+    found |= {
+      value
+      for name, value in vars(module).items()
+      if isinstance(value, type)
+      and issubclass(value, base_layer.BaseLayer)
+      and value.__module__ == entry.name
+      and not name.startswith('_')
+    }
+  return found
+
+
 @pytest.mark.parametrize('room', _rooms())
 def test_declares_and_returns_the_golden_text(room):
-  text = '\n'.join(_lines(room))
+  text, _ = _text_and_layers(room)
   golden = _FOLDER / f'{room}.txt'
   if os.environ.get('UPDATE_GOLDEN') == '1':
     golden.parent.mkdir(exist_ok=True)
     golden.write_text(text)
   assert golden.exists(), f'run UPDATE_GOLDEN=1 pytest {__file__}'
   assert text == golden.read_text()
+
+
+def test_every_public_layer_is_in_the_golden_text():
+  """Each is called in a case, as itself or as a part of another layer."""
+  called = set().union(*(_text_and_layers(room)[1] for room in _rooms()))
+  names = {f'{x.__module__}.{x.__name__}' for x in _public_layers() - called}
+  known = {f'praxis.layers.{name}' for name in _WITHOUT}
+  assert sorted(names - known) == []
+  assert sorted(known - names) == []
 
 
 def test_no_golden_text_is_left_over():

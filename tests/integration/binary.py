@@ -6,26 +6,31 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import socket
 import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 
+from tests.testing import programs
+
 EXPERIMENTS = 'tests.integration.experiments'
 TIMEOUT_SECS = 120
+# What a run imports on its way.
+_PRELOADED = (
+  EXPERIMENTS,
+  'matplotlib.figure',
+  'pax.runner.runner',
+  'tensorboardX',
+)
 
 
-def command(
+def start(
   exp: str, job_log_dir: pathlib.Path, *words: str, devices: int = 1
-) -> list[str]:
-  """The command line that trains a tiny experiment."""
-  return [
-    sys.executable,
-    '-m',
+) -> programs.Program:
+  """Begins to train a tiny experiment."""
+  command = [
     'pax.main',
     f'--exp={EXPERIMENTS}.{exp}',
     f'--job_log_dir={job_log_dir}',
@@ -33,43 +38,19 @@ def command(
     '--compilation_cache_dir=',
     *words,
   ]
-
-
-def environment() -> dict[str, str]:
-  """This process's, without the devices that tests simulate."""
-  found = {k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'}
-  return found | {'PYTHONPATH': os.pathsep.join(filter(None, sys.path))}
+  return programs.Program(command, programs.environment(), _PRELOADED)
 
 
 def run(
   exp: str, job_log_dir: pathlib.Path, *words: str, devices: int = 1
 ) -> subprocess.CompletedProcess[str]:
   """Trains, and returns exit code and output."""
-  return subprocess.run(
-    command(exp, job_log_dir, *words, devices=devices),
-    env=environment(),
-    capture_output=True,
-    text=True,
-    timeout=TIMEOUT_SECS,
-  )
-
-
-def start(
-  exp: str, job_log_dir: pathlib.Path, *words: str, devices: int = 1
-) -> subprocess.Popen[str]:
-  """Begins to train."""
-  return subprocess.Popen(
-    command(exp, job_log_dir, *words, devices=devices),
-    env=environment(),
-    stdout=subprocess.PIPE,
-    stderr=subprocess.STDOUT,
-    text=True,
-  )
+  return start(exp, job_log_dir, *words, devices=devices).wait(TIMEOUT_SECS)
 
 
 def start_processes(
   exp: str, job_log_dir: pathlib.Path, *words: str, count: int, devices: int
-) -> list[subprocess.Popen[str]]:
+) -> list[programs.Program]:
   """Begins one run of `count` processes, with `devices` each."""
   with socket.socket() as free:
     free.bind(('localhost', 0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A language model learns the same on 1, 2, 4 and 8 devices, either way."""
+"""A language model learns the same on 1, 4 and 8 devices, either way."""
 
 # bazel: deps=//pax/tasks:experiments
 # bazel: size=large
@@ -53,7 +53,7 @@ def one_device():
   return losses
 
 
-@pytest.mark.parametrize('mesh', [[1, 2, 1], [1, 4, 1], [2, 2, 2]])
+@pytest.mark.parametrize('mesh', [[1, 4, 1], [2, 2, 2]])
 def test_mesh(mesh, one_device):
   setting = f'ICI_MESH_SHAPE={mesh}'
   losses = _losses('TinyLmBytes', int(np.prod(mesh)), setting)

@@ -35,8 +35,8 @@ def test_sigterm_of_one_stops_both_and_one_process_goes_on(tmp_path, single):
   )
   _wait_for_losses(tmp_path, 3)
   processes[1].send_signal(signal.SIGTERM)
-  outputs = [p.communicate(timeout=binary.TIMEOUT_SECS)[0] for p in processes]
-  assert [p.returncode for p in processes] == [75, 75], outputs
+  ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
+  assert [p.returncode for p in ended] == [75, 75], ended
   newest = binary.checkpoint_names(tmp_path)[-1]
   stopped_at = int(newest.removeprefix('checkpoint_'))
   inputs = tmp_path / 'checkpoints' / newest / 'train_input'
@@ -86,12 +86,14 @@ def test_two_processes_evaluate_and_decode_what_one_trained(tmp_path, single):
 
 
 def test_the_failure_of_one_ends_both(tmp_path):
+  """Once they are connected; who still waits for that gives up in a minute."""
+  words = [MESH, '--set=BATCH_SIZE=4', '--set=train_input.fails_at=10']
   processes = binary.start_processes(
-    'TinyBroken', tmp_path, MESH, '--set=BATCH_SIZE=4', count=2, devices=2
+    'TinyBroken', tmp_path, *words, count=2, devices=2
   )
-  outputs = [p.communicate(timeout=binary.TIMEOUT_SECS)[0] for p in processes]
-  assert all(p.returncode for p in processes)
-  assert 'the disk with the data is gone' in outputs[1]
+  ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
+  assert all(p.returncode for p in ended)
+  assert 'the disk with the data is gone' in ended[1].stderr
 
 
 def _wait_for_losses(job_log_dir, count):

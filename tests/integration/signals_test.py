@@ -57,8 +57,8 @@ def test_kill_at_any_moment(tmp_path, straight):
     process = binary.start('TinySpmd', tmp_path, *words)
     _wait_for_checkpoint_after(tmp_path, newest)
     time.sleep(chance.uniform(0, 0.2))
-    process.kill()
-    process.communicate()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
     newest = _newest(tmp_path)
   ended = binary.run('TinySpmd', tmp_path, *words)
   assert ended.returncode == 0, ended.stderr
@@ -86,10 +86,10 @@ def _wait_for_checkpoint_after(job_log_dir, step):
 def test_a_signal_before_the_first_step_is_obeyed_at_once(tmp_path):
   process = binary.start('TinySpmd', tmp_path, '--set=SECONDS=60')
   _wait_for_file(tmp_path / 'config.json')
-  process.terminate()
-  output = process.communicate(timeout=30)[0]
-  assert process.returncode == EXIT_PREEMPTED, output
-  assert 'stopped before the first step' in output
+  process.send_signal(signal.SIGTERM)
+  ended = process.wait(timeout=30)
+  assert ended.returncode == EXIT_PREEMPTED, ended.stderr
+  assert 'stopped before the first step' in ended.stderr
 
 
 def _wait_for_file(path):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Experiments are found by any unique part of their names."""
 
+# bazel: size=small
 # bazel: deps=//pax/tasks:experiments
 from __future__ import annotations
 

@@ -96,3 +96,11 @@ def test_jax_sees_sorted_keys_whatever_the_insertion():
 def test_is_compatible_compares_paths():
   assert NestedMap(a=1).IsCompatible(NestedMap(a=2))
   assert not NestedMap(a=1).IsCompatible(NestedMap(b=1))
+
+
+def test_transformations_and_text_know_paths():
+  x = NestedMap(a=[1, NestedMap(b=2)], c=np.zeros((2, 3), np.float32))
+  paths = x.TransformWithKey(lambda path, leaf: path)
+  assert paths == NestedMap(a=['a[0]', NestedMap(b='a[1].b')], c='c')
+  assert x.Transform(type).a == [int, NestedMap(b=int)]
+  assert x.DebugString() == 'a[0]  1\na[1].b  2\nc  (2, 3) float32'

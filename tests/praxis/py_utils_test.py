@@ -251,7 +251,7 @@ def test_asserts_name_what_they_checked():
     with asserts.AssertsContext(enabled=False):
       check(*values)
   asserts.between(1, 1, 2, right_strict=True)
-  with pytest.raises(ValueError, match=r'in the range `\(1, 2\]`'):
+  with pytest.raises(ValueError, match=r'must lie in `\(1, 2\]`'):
     asserts.between(1, 1, 2, left_strict=True)
   asserts.assert_same_structure(NestedMap(a=1), {'a': 2})
 
@@ -266,7 +266,7 @@ def test_top_k_accuracy():
   np.testing.assert_allclose(accuracy(2, logits, ids, weights=weights), 1.0)
   probs = jax.nn.one_hot(ids, 3)
   np.testing.assert_allclose(accuracy(1, logits, label_probs=probs), 1 / 3)
-  with pytest.raises(ValueError, match='should be given'):
+  with pytest.raises(ValueError, match='label_ids or label_probs must be'):
     accuracy(1, logits)
 
 

@@ -7,6 +7,7 @@ import json
 import sys
 
 PASSED = ('PASSED', 'FLAKY')
+_FILTERS = '--test_tag_filters='
 
 
 def outcomes(lines: list[str]) -> dict[str, bool]:
@@ -15,13 +16,18 @@ def outcomes(lines: list[str]) -> dict[str, bool]:
   A test that could not be analysed or built, or that an end before its time
   left without a result, has failed.
   """
-  tests, done, finished = set(), {}, False
+  tests, done, finished, filters = set(), {}, False, '-nightly'
   for event in map(json.loads, lines):
     label = next(iter(event['id'].values()), {}).get('label', '')
-    if 'targetConfigured' in event['id']:
+    if 'optionsParsed' in event['id']:
+      words = event.get('optionsParsed', {}).get('cmdLine', [])
+      given = [word for word in words if word.startswith(_FILTERS)]
+      # The last one counts.
+      filters = given[-1].removeprefix(_FILTERS) if given else filters
+    elif 'targetConfigured' in event['id']:
       said = event.get('configured', {})
       if said.get('targetKind', '').endswith('_test rule'):
-        if 'nightly' not in said.get('tag', []):
+        if '-nightly' not in filters or 'nightly' not in said.get('tag', []):
           tests.add(label)
       elif 'aborted' in event and label.endswith('_test'):
         done[label] = False
@@ -29,7 +35,9 @@ def outcomes(lines: list[str]) -> dict[str, bool]:
       if not event.get('completed', {}).get('success', False):
         done.setdefault(label, False)
     elif 'testSummary' in event['id']:
-      done[label] = event['testSummary']['overallStatus'] in PASSED
+      # A summary that an interrupted run owes says only that it was aborted.
+      status = event.get('testSummary', {}).get('overallStatus')
+      done[label] = status in PASSED
     finished = finished or 'buildFinished' in event['id']
   return done if finished else dict.fromkeys(tests, False) | done
 

@@ -20,6 +20,7 @@ import sysconfig
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Iterable
 
 # {path in the unpacked folder: file to take}.
 Files = dict[str, pathlib.Path]
@@ -114,10 +115,10 @@ def packages(runfiles: pathlib.Path) -> Files:
   return files
 
 
-def needed(path: pathlib.Path) -> dict[str, str]:
-  """{name: path} of the shared libraries that a file loads, as ldd says."""
+def needed(paths: Iterable[pathlib.Path]) -> dict[str, str]:
+  """{name: path} of the shared libraries that files load, as ldd says."""
   text = subprocess.run(
-    ['ldd', str(path)], capture_output=True, text=True, check=False
+    ['ldd', *map(str, paths)], capture_output=True, text=True, check=False
   ).stdout
   rows = [line.split() for line in text.splitlines() if ' => /' in line]
   return {row[0]: row[2] for row in rows}
@@ -126,13 +127,16 @@ def needed(path: pathlib.Path) -> dict[str, str]:
 def shared_libraries(files: Files) -> Files:
   """What the programs load from elsewhere, glibc apart."""
   have = {pathlib.PurePath(name).name for name in files} | _GLIBC
-  found: Files = {}
-  for name, program in files.items():
-    if name == 'bin/python3' or '.so' in pathlib.PurePath(name).suffixes:
-      for library, path in needed(program).items():
-        if library not in have:
-          found[f'lib/{library}'] = pathlib.Path(os.path.realpath(path))
-  return found
+  programs = [
+    path
+    for name, path in files.items()
+    if name == 'bin/python3' or '.so' in pathlib.PurePath(name).suffixes
+  ]
+  return {
+    f'lib/{library}': pathlib.Path(os.path.realpath(path))
+    for library, path in needed(programs).items()
+    if library not in have
+  }
 
 
 def is_executable(path: pathlib.Path) -> bool:

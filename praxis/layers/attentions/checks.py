@@ -53,6 +53,27 @@ def check_options(layer: base_layer.BaseLayer) -> None:
     )
 
 
+def check_ignores_order(layer: base_layer.BaseLayer) -> None:
+  """Raises ValueError unless cached steps may stand in any order.
+
+  That is so where positions and masks alone say what a step sees.
+  """
+  wrong = {
+    'relative_bias_tpl': layer.relative_bias_tpl is not None,
+    'dconv_qkv': layer.dconv_qkv,
+    'ngrammer_tpl': layer.ngrammer_tpl is not None,
+    'its window': layer._window() is not None,
+    'its distance of query and key': layer._logits_use_offset,
+  }
+  found = [name for name, is_set in wrong.items() if is_set]
+  if found:
+    raise ValueError(
+      f'{type(layer).__name__} {layer.name!r} must not depend on the order of '
+      f'steps in a flat beam search, got {", ".join(found)}; use '
+      'BeamSearchHParams'
+    )
+
+
 def check_inputs(inputs: Sequence[Array], sizes: Sequence[int]) -> None:
   """Raises ValueError if queries, keys and values are not [B, time, size]."""
   for name, x, size in zip(INPUTS, inputs, sizes, strict=True):

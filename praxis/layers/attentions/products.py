@@ -31,7 +31,7 @@ Offset = Int[Array, ''] | int
 class AttentionProducts(cache.CachedAttention):
   """Attends with projected queries; DotProductAttention has the fields."""
 
-  # Whether logits depend on how far a query is from a key.
+  # Whether logits depend on how far apart the indices of query and key are.
   _logits_use_offset: ClassVar[bool] = False
 
   def _attend(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle, pytypes
@@ -167,11 +168,12 @@ class CombinedQKVProjectionLayer(base_layer.BaseLayer):
       )
     # With K beside the heads the product is one matrix product as it stands.
     outputs = self.einsum('...D,KDNH->...KNH', inputs, weight)
-    query, key, value = (outputs[..., i, :, :] for i in range(3))
     if self.use_bias:
-      bias = self.theta.b
-      return query + bias[0], key + bias[1], value + bias[2]
-    return query, key, value
+      outputs = outputs + self.theta.b
+    # The gradient of a split joins three arrays; those of three slices would be
+    # filled up with zeros and summed.
+    query, key, value = jnp.split(outputs, 3, axis=-3)
+    return query.squeeze(-3), key.squeeze(-3), value.squeeze(-3)
 
   def extend_step(
     self,

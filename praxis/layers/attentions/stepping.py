@@ -70,6 +70,15 @@ class SteppingAttention(products.AttentionProducts):
     outputs = self._post(encoded, is_step=True)
     return outputs[:, 0] if is_single else outputs
 
+  def check_decoding(self, *, at_once: bool, in_order: bool) -> None:
+    """Raises ValueError if it looks at indices of steps and must not.
+
+    See `decode_states.check`.
+    """
+    del at_once
+    if not in_order:
+      checks.check_ignores_order(self)
+
   def _extend_states(
     self,
     query_vec: Float[Array, 'B L D'],

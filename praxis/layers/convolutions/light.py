@@ -57,12 +57,7 @@ class LightConv1D(base_layer.BaseLayer):
     bld: pytypes.SplitDimsMapping = None
 
   def setup(self) -> None:
-    for name in ('input_dims', 'kernel_size'):
-      if not getattr(self, name):
-        raise ValueError(
-          f'LightConv1D {self.name!r} needs {name} > 0, got '
-          f'{getattr(self, name)}'
-        )
+    self._check_positive('input_dims', 'kernel_size')
     weights = self.weight_split_dims_mapping
     outputs = self.activation_split_dims_mapping
     self.create_child('ln', self.ln_tpl.clone().set(dim=self.input_dims))

@@ -9,22 +9,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from praxis import base_layer, pax_fiddle, pytypes
-from praxis.layers import activations, base_ops, linears
-from praxis.layers.embedding_softmax import fused, xent
+from praxis.layers import base_ops, linears
+from praxis.layers.embedding_softmax import fused, projection, xent
 from praxis.nested_map import NestedMap
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field
 
 
-class FullSoftmax(base_layer.BaseLayer):
+class FullSoftmax(projection.LogitsProjection):
   """Projects to logits and compares them with labels, in float32."""
 
-  # Sizes of the input and of the output.
-  input_dims: int = 0
-  num_classes: int = 0
-  # c · tanh(logits / c) replaces the logits; 0 and None leave them.
-  soft_cap_logits: float | None = 0.0
   # A loss of logits and distributions that replaces the cross entropy.
   bi_tempered_loss_tpl: LayerTpl | None = template_field(None)
   # The probability taken from the label and spread over the other classes,
@@ -33,10 +28,6 @@ class FullSoftmax(base_layer.BaseLayer):
   label_smoothing_apply_for_eval: bool = True
   # Weight of the mean square of the log partition function in the loss.
   z_loss_weight: float = 0.0
-  # What the bias is initialised with.
-  bias_init: float | None = 0.0
-  # The projection.
-  feed_forward_tpl: LayerTpl | None = template_field(linears.FeedForward)
   # Whether the input is divided by the square root of its size.
   scale_before_logits: bool = False
   # How many time steps have their logits in memory at once; None for all.
@@ -50,20 +41,7 @@ class FullSoftmax(base_layer.BaseLayer):
 
   def setup(self) -> None:
     fused.check(self)
-    if self.feed_forward_tpl is not None:
-      feed_forward = self.feed_forward_tpl.clone().set(
-        input_dims=self.input_dims,
-        output_dims=self.num_classes,
-        activation_tpl=pax_fiddle.Config(activations.Identity),
-        bias_init=self.bias_init,
-      )
-      feed_forward.weight_split_dims_mapping.wt = (
-        self.weight_split_dims_mapping.wt
-      )
-      feed_forward.activation_split_dims_mapping.out = (
-        self.activation_split_dims_mapping.out
-      )
-      self.create_child('logits_ffn', feed_forward)
+    super().setup()
     if self.bi_tempered_loss_tpl is not None:
       self.create_child('bi_tempered_loss', self.bi_tempered_loss_tpl.clone())
 
@@ -71,10 +49,7 @@ class FullSoftmax(base_layer.BaseLayer):
     self, inputs: Float[Array, '*B D'], input_ids: Array | None = None
   ) -> Float[Array, '*B V']:
     """Returns the logits in float32, capped if the layer caps them."""
-    logits = inputs
-    if self.feed_forward_tpl is not None:
-      logits = self.logits_ffn(self.scale_inputs(inputs))
-    return xent.soft_cap(logits.astype(jnp.float32), self.soft_cap_logits)
+    return self._logits(inputs)
 
   def logits_to_logp(self, logits: Float[Array, '*B V']) -> Array:
     """Returns the logarithms of the probabilities, in float32."""

@@ -8,55 +8,27 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from praxis import base_layer, pax_fiddle
-from praxis.layers import activations, linears
-from praxis.layers.embedding_softmax import xent
+from praxis.layers.embedding_softmax import projection, xent
 from praxis.nested_map import NestedMap
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field
 
 
-class SigmoidCrossEntropy(base_layer.BaseLayer):
+class SigmoidCrossEntropy(projection.LogitsProjection):
   """Projects to one logit a class; each is a yes-or-no question of its own."""
 
-  # Sizes of the input and of the output.
-  input_dims: int = 0
-  num_classes: int = 0
-  # c · tanh(logits / c) replaces the logits; 0 and None leave them.
-  soft_cap_logits: float | None = 0.0
-  # What the bias is initialised with.
-  bias_init: float | None = 0.0
-  # The projection; None takes the inputs for logits.
-  feed_forward_tpl: LayerTpl | None = template_field(linears.FeedForward)
-
   def setup(self) -> None:
-    if self.feed_forward_tpl is None:
-      if self.input_dims != self.num_classes:
-        raise ValueError(
-          f'without feed_forward_tpl, input_dims must be num_classes '
-          f'{self.num_classes}, got {self.input_dims}'
-        )
-      return
-    feed_forward = self.feed_forward_tpl.clone().set(
-      input_dims=self.input_dims,
-      output_dims=self.num_classes,
-      activation_tpl=pax_fiddle.Config(activations.Identity),
-      bias_init=self.bias_init,
-    )
-    feed_forward.weight_split_dims_mapping.wt = (
-      self.weight_split_dims_mapping.wt
-    )
-    feed_forward.activation_split_dims_mapping.out = (
-      self.activation_split_dims_mapping.out
-    )
-    self.create_child('logits_ffn', feed_forward)
+    if self.feed_forward_tpl is None and self.input_dims != self.num_classes:
+      raise ValueError(
+        f'without feed_forward_tpl, input_dims must be num_classes '
+        f'{self.num_classes}, got {self.input_dims}'
+      )
+    super().setup()
 
   def get_logits(self, inputs: Float[Array, '*B D']) -> Float[Array, '*B V']:
     """Returns the logits in float32, capped if the layer caps them."""
-    logits = inputs
-    if self.feed_forward_tpl is not None:
-      logits = self.logits_ffn(inputs)
-    return xent.soft_cap(logits.astype(jnp.float32), self.soft_cap_logits)
+    return self._logits(inputs)
 
   def logits_to_logp(self, logits: Float[Array, '*B V']) -> Array:
     """Returns the logarithms of the probabilities, in float32."""

@@ -10,14 +10,19 @@ same, as it is zero where a position is visible.
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Shaped
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import multi_query_attention
-from praxis.layers.attentions import cache, checks, groups, projections
+from praxis.layers.attentions import (
+  cache,
+  checks,
+  groups,
+  projections,
+  softmax,
+)
 from praxis.layers.grouped_query_attention import functions
 
 SplitDimsMapping = pytypes.SplitDimsMapping
@@ -173,7 +178,7 @@ class GroupedQueryAttention(cache.CachedAttention):
     else:
       mask = mask.reshape(mask.shape[0], key.shape[2], -1, *mask.shape[2:])
     masked = functions.apply_mask(logits.astype(jnp.float32), mask)
-    probs = jax.nn.softmax(masked, axis=-1).astype(key.dtype)
+    probs = softmax.softmax(masked).astype(key.dtype)
     if self.atten_dropout_prob > 0.0 and not self.do_eval:
       probs = functions.apply_dropout(
         probs, self.next_prng_key(), self.atten_dropout_prob

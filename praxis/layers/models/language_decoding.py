@@ -26,7 +26,8 @@ from praxis.decoding.hparams import (
   FlatBeamSearchHParams,
   SampleDecoderHParams,
 )
-from praxis.layers.models import decode_output
+from praxis.layers import decode_states
+from praxis.layers.models import decode_output, prompts
 from praxis.layers.transformer_models import LanguageModelType
 from praxis.nested_map import NestedMap
 
@@ -60,7 +61,7 @@ class LanguageDecoding(base_model.BaseModel):
       ({'num_decoded'}, what the algorithm returns and the batch, {}).
     """
     return self.decode_with_params(
-      requests.checked(self.decoder_tpl),
+      self.decoder_tpl,
       input_batch,
       result_callback=result_callback,
       return_result_for_suffix_score=return_result_for_suffix_score,
@@ -74,6 +75,7 @@ class LanguageDecoding(base_model.BaseModel):
     return_result_for_suffix_score: bool = False,
   ) -> base_model.DecodeOut:
     """As `decode`, by parameters other than the model's."""
+    decoder_params = requests.checked(decoder_params)
     data = self._prepare_decode_data(input_batch, decoder_params)
     pspecs = self._pspecs(data, decoder_params)
     if isinstance(decoder_params, FlatBeamSearchHParams):
@@ -121,10 +123,15 @@ class LanguageDecoding(base_model.BaseModel):
     """
     if self.model_type == LanguageModelType.BIDIRECTIONAL:
       raise NotImplementedError('a bidirectional model cannot generate')
+    decode_states.check(
+      self.lm,
+      at_once=decoder_params.fprop_for_prefix,
+      in_order=not isinstance(decoder_params, FlatBeamSearchHParams),
+    )
     lengths, causal = self._prompts(input_batch)
     columns = input_batch.ids.shape[1]
     data = NestedMap(
-      seqlen=_length(decoder_params, columns),
+      seqlen=prompts.result_length(decoder_params, columns),
       prefix_lengths=lengths,
       original_lengths=alignment.lengths_of(self._paddings(input_batch)),
       extra_input_kwargs={},
@@ -132,9 +139,11 @@ class LanguageDecoding(base_model.BaseModel):
     if decoder_params.use_extra_input_kwargs:
       data.extra_input_kwargs = input_batch.get('extra_input_kwargs', {})
     if decoder_params.fprop_for_prefix:
-      data.update(_at_once(input_batch.ids, lengths, causal, self.fprop_dtype))
+      data.update(
+        prompts.at_once(input_batch.ids, lengths, causal, self.fprop_dtype)
+      )
     else:
-      data.update(_token_by_token(input_batch.ids, lengths, causal))
+      data.update(prompts.token_by_token(input_batch.ids, lengths, causal))
     if getattr(decoder_params, 'cf_guidance_scale', None) is not None:
       data = self._prepare_guidance_decode_data(data)
     return data
@@ -286,74 +295,6 @@ class LanguageDecoding(base_model.BaseModel):
     return base_layer.var_partition_specs(
       declared, self.lm.mesh_shape, self.lm.mesh_axis_names
     )
-
-
-def _length(decoder_params: DecoderHParams, columns: int) -> int:
-  """Returns the number of columns of the result."""
-  steps = decoder_params.decode_steps()
-  if decoder_params.fprop_for_prefix:
-    if not steps:
-      raise ValueError(
-        'max_decode_steps must be > 0 with fprop_for_prefix, got None'
-      )
-    return columns + steps[-1]
-  if decoder_params.seqlen <= 0:
-    raise ValueError(
-      f'Must set p.decoder_tpl.seqlen > 0, got {decoder_params.seqlen}; it is '
-      'the length of prompt and continuation'
-    )
-  if decoder_params.seqlen < columns:
-    raise ValueError(
-      f'decoder_tpl.seqlen must be at least {columns}, the length of the '
-      f'prompts, got {decoder_params.seqlen}'
-    )
-  return decoder_params.seqlen
-
-
-def _at_once(
-  ids: Int[Array, 'B P'],
-  lengths: Int[Array, 'B'],
-  causal: Array | None,
-  dtype: Any,
-) -> NestedMap:
-  """Returns right-aligned prompts, padding in a segment of its own."""
-  columns = ids.shape[1]
-  ids, paddings = alignment.right_align_prefix_ids(ids, lengths, dtype)
-  if causal is not None:
-    causal = alignment.right_align_tensors(causal, lengths)
-  return NestedMap(
-    input_ids=ids,
-    input_paddings=paddings,
-    fprop_input_ids=ids,
-    fprop_input_paddings=paddings,
-    fprop_segment_ids=(1 - paddings).astype(jnp.int32),
-    fprop_segment_pos=alignment.right_align_segment_position(lengths, columns),
-    causal_attention_mask=causal,
-    start_time_step=columns - 1,
-  )
-
-
-def _token_by_token(
-  ids: Int[Array, 'B P'], lengths: Int[Array, 'B'], causal: Array | None
-) -> NestedMap:
-  """Returns prompts of which the network reads nothing but a padding."""
-  if causal is not None:
-    raise ValueError(
-      'a prefix model sees its prompt at once; set fprop_for_prefix=True and '
-      'max_decode_steps'
-    )
-  is_prompt = jnp.arange(ids.shape[1])[jnp.newaxis] < lengths[:, jnp.newaxis]
-  nothing = jnp.zeros_like(ids[:, :1])
-  return NestedMap(
-    input_ids=jnp.where(is_prompt, ids, 0),
-    input_paddings=1.0 - is_prompt,
-    fprop_input_ids=nothing,
-    fprop_input_paddings=jnp.ones(nothing.shape, jnp.float32),
-    fprop_segment_ids=None,
-    fprop_segment_pos=None,
-    causal_attention_mask=None,
-    start_time_step=0,
-  )
 
 
 def _require_at_once(hparams: BeamSearchHParams) -> None:

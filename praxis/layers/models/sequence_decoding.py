@@ -16,6 +16,7 @@ from praxis.decoding.hparams import (
   DecoderHParams,
   FlatBeamSearchHParams,
 )
+from praxis.layers import decode_states
 from praxis.layers.models import decode_output
 from praxis.nested_map import NestedMap
 
@@ -33,14 +34,13 @@ class SequenceDecoding(base_model.BaseModel):
     Returns:
       ({'num_decoded'}, what the algorithm returns and the batch, {}).
     """
-    decoder_params = requests.checked(self.decoder_tpl)
-    return self.decode_with_params(input_batch, decoder_params)
+    return self.decode_with_params(input_batch, self.decoder_tpl)
 
   def decode_with_params(
     self, input_batch: NestedMap, decoder_params: DecoderHParams
   ) -> base_model.DecodeOut:
     """As `decode`, by parameters other than the model's."""
-    self._check(decoder_params)
+    self._check(requests.checked(decoder_params))
     if isinstance(decoder_params, BeamSearchHParams):
       result = self._search(decoder_params, input_batch)
     else:
@@ -119,6 +119,7 @@ class SequenceDecoding(base_model.BaseModel):
         'a sequence model reads its targets token by token; set '
         'fprop_for_prefix=False and lazy_prefix_broadcast=False'
       )
+    decode_states.check(self.model, at_once=False, in_order=True)
 
   def _sample(
     self, decoder_params: DecoderHParams, batch: NestedMap

@@ -75,5 +75,28 @@ def first_stage_only(tree: Any, num_stages: int) -> Any:
   return jax.tree.map(one, tree)
 
 
+def read_stream(stream: Any, delay: int) -> Any:
+  """Returns the rows of all microbatches, in their order.
+
+  An output enters the stream so many iterations after its input left.
+  """
+
+  def one(x: Array) -> Array:
+    x = jnp.roll(x, -delay, axis=1)
+    return x.reshape(-1, *x.shape[2:])
+
+  return jax.tree.map(one, stream)
+
+
+def nans_like(tree: Any) -> Any:
+  """Returns a tree of nan, but for arrays that cannot hold any."""
+
+  def one(x: Array) -> Array:
+    is_float = jnp.issubdtype(x.dtype, jnp.floating)
+    return jnp.full_like(x, jnp.nan) if is_float else x
+
+  return jax.tree.map(one, tree)
+
+
 def _columns(x: Array, rank: int) -> Array:
   return x.reshape(-1, *[1] * (rank - 1))

@@ -21,7 +21,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
-from praxis.layers.pipeline import arguments, buffers, reports
+from praxis.layers.pipeline import arguments, buffers, reports, stage_weights
 from praxis.layers.pipeline import schedule as schedule_lib
 
 AutodiffCheckpointType = checkpoint_policy_lib.AutodiffCheckpointType
@@ -172,7 +172,9 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
   ) -> Callable[..., Any]:
     """Returns the lifted function (body, carry, xs) -> (carry, ys)."""
     widened: list[Any] = []
-    stages = self._rematerialized(self._stages(schedule, args, widened))
+    stages = checkpoint_policy_lib.in_loop(
+      self, self._stages(schedule, args, widened), self.checkpoint_policy
+    )
 
     def iteration(body: nn.Module, carry: _Carry, xs: Any) -> Any:
       carry, first = self._take_first(schedule, carry, xs)
@@ -194,7 +196,9 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
 
     def widen(weights: Any) -> Any:
       widened.append(weights)
-      return _to_float32(weights) if self.bf16_accum_in_fp32 else weights
+      if self.bf16_accum_in_fp32:
+        weights = stage_weights.to_float32(weights)
+      return weights
 
     return nn.map_variables(loop, list(_WEIGHTS), trans_in_fn=widen)
 
@@ -238,7 +242,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
   def _outputs(self, schedule: Schedule, carry: _Carry, ys: Any) -> Any:
     """Returns the outputs of all microbatches, when the loop is over."""
     if self.stream_io:
-      return _read_stream(carry['stream'], schedule)
+      return buffers.read_stream(carry['stream'], schedule.num_stages - 1)
     bubbles = schedule.num_stages - 1
     return jax.tree.map(lambda y: y[bubbles:], ys['last'])
 
@@ -259,23 +263,23 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       )
       valid = schedule.valid(t)
 
-      def stage_weights(weights: Any) -> Any:
+      def of_iteration(weights: Any) -> Any:
         weights = jax.tree.map(
           lambda x, stored: x.astype(stored.dtype), weights, widened[0]
         )
         if self._has_weights_per_repeat():
-          weights = _pick_repeat(weights, schedule.repeat(t))
+          weights = stage_weights.of_repeat(weights, schedule.repeat(t))
         return self._without_bubbles(valid, weights)
 
       looked_up = []
       if not self.pipeline_broadcast_inputs:
         looked_up = args.of_microbatches(schedule.microbatch(t))
       mapped = nn.map_variables(
-        stages, list(_WEIGHTS), trans_in_fn=stage_weights
+        stages, list(_WEIGHTS), trans_in_fn=of_iteration
       )
       inputs = self._without_bubbles(valid, inputs)
       if self.polluting_bubbles_with_nan:
-        inputs = buffers.select(valid, inputs, _nans_like(inputs))
+        inputs = buffers.select(valid, inputs, buffers.nans_like(inputs))
       return mapped(body, inputs, looked_up)
 
     return run
@@ -336,14 +340,6 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       return tree
     return buffers.select(valid, tree, jax.lax.stop_gradient(tree))
 
-  def _rematerialized(self, stages: Callable[..., Any]) -> Callable[..., Any]:
-    if self.do_eval or checkpoint_policy_lib.saves_everything(
-      self.checkpoint_policy
-    ):
-      return stages
-    policy = checkpoint_policy_lib.custom_policy(self.checkpoint_policy)
-    return nn.remat(stages, policy=policy, prevent_cse=False)
-
   def _stage_axis(self) -> Any:
     stages = self.weight_split_dims_mapping.stages
     axis = stages[0] if stages else None
@@ -382,74 +378,3 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       num_microbatches=num_microbatches,
       repeats=self._num_repeats(),
     )
-
-
-def _read_stream(stream: Any, schedule: Schedule) -> Any:
-  """Returns the outputs in the order of microbatches.
-
-  An output enters the stream num_stages - 1 iterations after its input left.
-  """
-  delay = schedule.num_stages - 1
-
-  def one(x: jax.Array) -> jax.Array:
-    x = jnp.roll(x, -delay, axis=1)
-    return x.reshape(schedule.num_microbatches, *x.shape[2:])
-
-  return jax.tree.map(one, stream)
-
-
-def _pick_repeat(weights: Any, repeat: pytypes.JTensor) -> Any:
-  """Returns [stages, ...] of weights [repeats, stages, ...]."""
-
-  def pick(weight: jax.Array) -> jax.Array:
-    if jnp.issubdtype(weight.dtype, jax.dtypes.extended):
-      return _pick_maximum(weight, repeat)
-    return _pick(weight, repeat)
-
-  return jax.tree.map(pick, weights)
-
-
-def _pick(weight: jax.Array, repeat: pytypes.JTensor) -> jax.Array:
-  def of_stage(weight: jax.Array, index: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_index_in_dim(weight, index, 0, keepdims=False)
-
-  return jax.vmap(of_stage, in_axes=(1, 0))(weight, repeat)
-
-
-# Weights whose gradients combine by maximum are of flax's type fm32, which JAX
-# cannot gather.
-@jax.custom_vjp
-def _pick_maximum(weight: jax.Array, repeat: pytypes.JTensor) -> jax.Array:
-  floats = jax.lax.convert_element_type(weight, jnp.float32)
-  return jax.lax.convert_element_type(_pick(floats, repeat), weight.dtype)
-
-
-def _pick_maximum_fwd(weight: jax.Array, repeat: pytypes.JTensor) -> Any:
-  indices = jnp.arange(weight.shape[0])[:, jnp.newaxis]
-  return _pick_maximum(weight, repeat), indices == repeat
-
-
-def _pick_maximum_bwd(here: jax.Array, grad: jax.Array) -> Any:
-  floats = jax.lax.convert_element_type(grad, jnp.float32)
-  here = here.reshape(*here.shape, *(1,) * (grad.ndim - 1))
-  # The maximum of nothing where another repeat was picked.
-  floats = jnp.where(here, floats, -jnp.inf)
-  return jax.lax.convert_element_type(floats, grad.dtype), None
-
-
-_pick_maximum.defvjp(_pick_maximum_fwd, _pick_maximum_bwd)
-
-
-def _nans_like(tree: Any) -> Any:
-  def one(x: jax.Array) -> jax.Array:
-    is_float = jnp.issubdtype(x.dtype, jnp.floating)
-    return jnp.full_like(x, jnp.nan) if is_float else x
-
-  return jax.tree.map(one, tree)
-
-
-def _to_float32(tree: Any) -> Any:
-  def one(x: jax.Array) -> jax.Array:
-    return x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x
-
-  return jax.tree.map(one, tree)

@@ -51,13 +51,7 @@ class Embedding(embedding_softmax.Embedding, wrapping.QuantizedProduct):
     super().setup()
 
   def _rows(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
-    rows = super()._rows(ids)
-    if not self._is_inference:
-      return rows
-    _, scale, zero_point = self.get_quantized_weight(
-      'emb_var', self.quantization.weight_params.use_symmetric
-    )
-    return _restored(rows, ids, scale, zero_point)
+    return _numbers(self, 'emb_var', super()._rows(ids), ids)
 
   def _table(self) -> Float[Array, 'V D']:
     if self._is_inference:
@@ -184,13 +178,7 @@ class NClassMajorSharedEmbeddingSoftmax(
     return xent.soft_cap(logits, self.soft_cap_logits)
 
   def _rows(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
-    rows = super()._rows(ids)
-    if not self._is_inference:
-      return rows
-    _, scale, zero_point = self.get_quantized_weight(
-      'w', self.quantization.weight_params.use_symmetric
-    )
-    return _restored(rows, ids, scale, zero_point)
+    return _numbers(self, 'w', super()._rows(ids), ids)
 
   def _table(self) -> Float[Array, 'V D']:
     table = self.theta.w.astype(self.fprop_dtype)
@@ -207,6 +195,21 @@ class NClassMajorSharedEmbeddingSoftmax(
     if not self._is_inference:
       declared = _transposed(declared)
     return super()._quantized_hparams(name, declared)
+
+
+def _numbers(
+  layer: wrapping.QuantizedProduct,
+  name: str,
+  rows: Shaped[Array, '*B D'],
+  ids: Int[Array, '*B'],
+) -> Float[Array, '*B D']:
+  """Returns the rows of a weight, restored if it is quantised by now."""
+  if not layer._is_inference:
+    return rows
+  _, scale, zero_point = layer.get_quantized_weight(
+    name, layer.quantization.weight_params.use_symmetric
+  )
+  return _restored(rows, ids, scale, zero_point)
 
 
 def _restored(

@@ -39,8 +39,8 @@ class SSM(base_layer.BaseLayer):
   # eigenvalues of a HiPPO matrix, or 'ss4d-1d', equally spaced ones.
   hippo_type: str = 'ss4d-1d'
   # Whether the forward pass leaves the state after its last step, padding or
-  # not, for `extend_step` to go on from. Not for decoding by LanguageModel,
-  # which reads the prompt, or its last token, again in steps.
+  # not, for `extend_step` to go on from. Models, which read the prompt, or its
+  # last token, again in steps, refuse to decode with it.
   continues_from_forward: bool = False
 
   def setup(self) -> None:
@@ -102,6 +102,24 @@ class SSM(base_layer.BaseLayer):
       outputs = jnp.moveaxis(outputs, 0, 1)
     self.update_decode_state(_STATE, state)
     return outputs.astype(inputs.dtype)
+
+  def check_decoding(self, *, at_once: bool, in_order: bool) -> None:
+    """Raises ValueError if the state at the first step would be wrong.
+
+    See `decode_states.check`.
+    """
+    del in_order
+    wanted = {'fprop_for_prefix': at_once}
+    wanted[f'continues_from_forward of {self.name!r}'] = (
+      self.continues_from_forward
+    )
+    for name, is_on in wanted.items():
+      if is_on:
+        raise ValueError(
+          f'{name} must be False to decode with {type(self).__name__}, which '
+          'reads a prompt step by step, from a state of 0, got True; set it to '
+          'False, and seqlen to the length of prompt and continuation'
+        )
 
   def transform_decode_state(
     self, transform_fn: Callable[[jax.Array, int, int], jax.Array]

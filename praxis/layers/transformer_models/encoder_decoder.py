@@ -16,7 +16,13 @@ from praxis.layers import (
   embedding_softmax,
   normalizations,
 )
-from praxis.layers.transformer_models import ngrams, scoring, sharding, stacks
+from praxis.layers.transformer_models import (
+  ngrams,
+  scoring,
+  segments,
+  sharding,
+  sides,
+)
 from praxis.nested_map import NestedMap
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
@@ -81,14 +87,13 @@ class TransformerEncoderDecoder(decode_states.HoldsDecodeStates):
     )
 
   def setup(self) -> None:
-    if self.model_dims <= 0:
-      raise ValueError(f'model_dims must be > 0, got {self.model_dims}')
+    self._check_positive('model_dims')
     if self.position_emb_tpl is not None:
       self._check_no_own_positions()
-      self._create_sized('position_emb', self.position_emb_tpl)
-    self._create_side('encoder')
-    self._create_side('decoder')
-    self._create_sized('softmax', self.softmax_tpl)
+      sides.create_sized(self, 'position_emb', self.position_emb_tpl)
+    sides.create(self, 'encoder')
+    sides.create(self, 'decoder')
+    sides.create_sized(self, 'softmax', self.softmax_tpl)
 
   def encode(
     self,
@@ -99,8 +104,10 @@ class TransformerEncoderDecoder(decode_states.HoldsDecodeStates):
     input_segment_mask: Float[Array, 'B 1 S S'] | None = None,
   ) -> Float[Array, 'B S D']:
     """Returns what the encoder makes of the inputs; see `__call__`."""
-    ids, pos = _segments(input_paddings, input_segment_ids, input_segment_pos)
-    embedded = self._embed('encoder', inputs, pos, input_paddings)
+    ids, pos = segments.or_one_per_row(
+      input_paddings, input_segment_ids, input_segment_pos
+    )
+    embedded = sides.embed(self, 'encoder', inputs, pos, input_paddings)
     if input_segment_mask is None:
       input_segment_mask = attentions.segment_mask(ids, dtype=embedded.dtype)
     outputs = self.encoder(
@@ -109,7 +116,7 @@ class TransformerEncoderDecoder(decode_states.HoldsDecodeStates):
       segment_mask=input_segment_mask,
       segment_pos=pos,
     )
-    return outputs if self.encoder_ln_tpl is None else self.encoder_ln(outputs)
+    return sides.finish(self, 'encoder', outputs)
 
   def __call__(
     self,
@@ -187,13 +194,13 @@ class TransformerEncoderDecoder(decode_states.HoldsDecodeStates):
     start_time_step: int = 0,
   ) -> NestedMap:
     """Does what `__call__` does after `encode`."""
-    input_ids, _ = _segments(
+    input_ids, _ = segments.or_one_per_row(
       input_paddings, input_segment_ids, input_segment_pos
     )
-    ids, pos = _segments(
+    ids, pos = segments.or_one_per_row(
       target_paddings, target_segment_ids, target_segment_pos
     )
-    embedded = self._embed('decoder', targets, pos, target_paddings)
+    embedded = sides.embed(self, 'decoder', targets, pos, target_paddings)
     if cross_segment_mask is None:
       cross_segment_mask = attentions.segment_mask(
         ids, input_ids, embedded.dtype
@@ -210,7 +217,7 @@ class TransformerEncoderDecoder(decode_states.HoldsDecodeStates):
       cross_segment_mask=cross_segment_mask,
       segment_pos=pos,
     )
-    return self.compute_loss(self._finish(outputs), labels)
+    return self.compute_loss(sides.finish(self, 'decoder', outputs), labels)
 
   def compute_loss(
     self, activations: Float[Array, '*B D'], labels: NestedMap | None = None
@@ -240,14 +247,14 @@ class TransformerEncoderDecoder(decode_states.HoldsDecodeStates):
     time_step = self.get_decode_state('time_step')
     paddings = self.get_decode_state('input_paddings')
     pos = jnp.full((ids.shape[0], 1), time_step, jnp.int32)
-    embedded = self._embed_step(ids, pos)
+    embedded = sides.embed_step(self, 'decoder', ids, pos)
     outputs = self.decoder.extend_step(
       embedded[:, -1],
       time_step=time_step,
       cross_paddings=_of_samples(paddings, ids.shape[0]),
     )
     self.update_decode_state('time_step', time_step + 1)
-    return self.compute_loss(self._finish(outputs))
+    return self.compute_loss(sides.finish(self, 'decoder', outputs))
 
   def transform_decode_state(
     self, transform_fn: Callable[[Array, int, int], Array]
@@ -261,54 +268,7 @@ class TransformerEncoderDecoder(decode_states.HoldsDecodeStates):
   ) -> None:
     visit(self.decoder)
 
-  # Setup.
-
-  def _create_side(self, side: str) -> None:
-    """Creates the layers of 'encoder' or 'decoder'."""
-    template = lambda name: getattr(self, f'{side}_{name}')
-    for name, child in (
-      ('position_emb_tpl', f'{side}_position_emb'),
-      ('embedding_tpl', f'{side}_embedding_lookup'),
-    ):
-      if template(name) is not None:
-        self._create_sized(child, template(name))
-    if template('ngrammer_tpl') is not None:
-      self.create_child(f'{side}_ngrammer', template('ngrammer_tpl').clone())
-    stack = template('stacked_transformer_tpl')
-    if stack is None:
-      raise ValueError(
-        f'{side}_stacked_transformer_tpl must be the Config of a stack of '
-        'layers, got None'
-      )
-    stack = stacks.for_model(
-      stack,
-      self.model_dims,
-      template('post_attention_ngrammer_tpls'),
-      packed_input=self.packed_input,
-    )
-    for block in stacks.blocks(stack):
-      self._check_visible(side, block.mask_self_attention)
-      if side == 'encoder':
-        _forget(block)
-    self.create_child(side, stack)
-    if template('ln_tpl') is not None:
-      norm = template('ln_tpl').clone().set(dim=self.model_dims)
-      self.create_child(f'{side}_ln', norm)
-
-  def _create_sized(self, name: str, template: LayerTpl) -> None:
-    """Creates a child whose size is the model's."""
-    template = template.clone()
-    field = 'embedding_dims' if name.endswith('position_emb') else 'input_dims'
-    size = getattr(template, field)
-    stacks.check_dims(f'{field} of {name}', size, self.model_dims)
-    self.create_child(name, template.set(**{field: self.model_dims}))
-
-  def _check_visible(self, side: str, is_masked: bool) -> None:
-    if is_masked != (side == 'decoder'):
-      raise ValueError(
-        f'mask_self_attention of the {side} must be {not is_masked}, got '
-        f'{is_masked}; it hides later positions, as decoders have to'
-      )
+  # Helpers.
 
   def _check_no_own_positions(self) -> None:
     for name in ('encoder_position_emb_tpl', 'decoder_position_emb_tpl'):
@@ -317,55 +277,6 @@ class TransformerEncoderDecoder(decode_states.HoldsDecodeStates):
           f'{name} must be None with position_emb_tpl, got a template; set '
           'position_emb_tpl=None to have one for each side'
         )
-
-  # Helpers.
-
-  def _embed(
-    self,
-    side: str,
-    ids: Int[Array, 'B T'],
-    pos: Int[Array, 'B T'],
-    paddings: Num[Array, 'B T'],
-  ) -> Float[Array, 'B T D']:
-    embedded = self._look_up(side, ids)
-    if getattr(self, f'{side}_ngrammer_tpl') is not None:
-      embedded = getattr(self, f'{side}_ngrammer')(
-        input_ids=ids, input_embs=embedded, paddings=paddings, segment_pos=pos
-      )
-    return self._add_positions(side, embedded, pos, ids.shape[1])
-
-  def _embed_step(
-    self, ids: Int[Array, 'B P'], pos: Int[Array, 'B 1']
-  ) -> Float[Array, 'B 1 D']:
-    embedded = self._look_up('decoder', ids)
-    if self.decoder_ngrammer_tpl is not None:
-      embedded = ngrams.step(self, self.decoder_ngrammer, ids, embedded)
-    return self._add_positions('decoder', embedded[:, -1:], pos)
-
-  def _look_up(
-    self, side: str, ids: Int[Array, 'B T']
-  ) -> Float[Array, 'B T D']:
-    if side == 'encoder' and self.encoder_embedding_tpl is not None:
-      return self.encoder_embedding_lookup.emb_lookup(ids)
-    if self.decoder_embedding_tpl is not None:
-      return self.decoder_embedding_lookup.emb_lookup(ids)
-    return self.softmax.emb_lookup(ids)
-
-  def _add_positions(
-    self,
-    side: str,
-    embedded: Float[Array, 'B T D'],
-    pos: Int[Array, 'B T'],
-    seq_length: int | None = None,
-  ) -> Float[Array, 'B T D']:
-    """Adds embeddings of positions, all below `seq_length` if given."""
-    if self.position_emb_tpl is not None:
-      layer = self.position_emb
-    elif getattr(self, f'{side}_position_emb_tpl') is not None:
-      layer = getattr(self, f'{side}_position_emb')
-    else:
-      return embedded
-    return embedded + layer(seq_length=seq_length, position=pos)
 
   def _begin_decoding(
     self,
@@ -380,34 +291,10 @@ class TransformerEncoderDecoder(decode_states.HoldsDecodeStates):
     )
     self.update_decode_state('input_paddings', input_paddings)
     if self.decoder_ngrammer_tpl is not None:
-      embedded = self._look_up('decoder', targets)
+      embedded = sides.look_up(self, 'decoder', targets)
       ngrams.begin(self, targets, embedded, start_time_step)
-
-  def _finish(self, outputs: Float[Array, '*B D']) -> Float[Array, '*B D']:
-    return outputs if self.decoder_ln_tpl is None else self.decoder_ln(outputs)
-
-
-def _segments(
-  paddings: Num[Array, 'B T'],
-  ids: Int[Array, 'B T'] | None,
-  pos: Int[Array, 'B T'] | None,
-) -> tuple[Int[Array, 'B T'], Int[Array, 'B T']]:
-  """Returns segment ids and positions, those of one example when absent."""
-  if ids is None:
-    ids = (1 - paddings).astype(jnp.int32)
-  if pos is None:
-    pos = jnp.arange(paddings.shape[1], dtype=jnp.int32)
-    pos = jnp.broadcast_to(pos, paddings.shape)
-  return ids, pos
 
 
 def _of_samples(paddings: Num[Array, 'C S'], batch: int) -> Num[Array, 'B S']:
   """Repeats the rows of examples for their samples."""
   return jnp.repeat(paddings, batch // paddings.shape[0], axis=0)
-
-
-def _forget(block: LayerTpl) -> None:
-  """Lets a block of the encoder leave no cache: it takes no steps."""
-  for layer in stacks.as_list(block.transformer_layer_params_tpl):
-    if stacks.has(layer.tr_atten_tpl, 'decode_cache'):
-      layer.tr_atten_tpl.decode_cache = False

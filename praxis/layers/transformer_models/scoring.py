@@ -77,3 +77,23 @@ def add_aux_losses(
   output.total_loss += output.aux_loss
   layer.add_summary('total_aux_loss', output.aux_loss)
   layer.add_summary('total_aux_loss_weight', output.aux_loss_weight)
+
+
+def add_entropy_loss(
+  layer: base_layer.BaseLayer,
+  output: NestedMap,
+  weights: Float[Array, 'B T'],
+  entropy_loss_weight: float,
+) -> None:
+  """Adds the mean negative entropy, in nats, of the predictions."""
+  weights = weights.astype(jnp.float32)
+  total = jnp.sum(weights)
+  shares = weights / jnp.where(total > 0.0, total, 1.0)
+  log_probs = output.log_probs
+  negative = jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+  output.avg_entropy_loss = jnp.sum(negative * shares)
+  output.total_loss += entropy_loss_weight * output.avg_entropy_loss
+  layer.add_summary('avg_entropy_loss', output.avg_entropy_loss)
+  layer.add_summary(
+    'per_token_logits', jnp.mean(output.logits, axis=-1) * shares
+  )

@@ -17,8 +17,14 @@ from praxis.layers import (
   normalizations,
   transformers,
 )
-from praxis.layers.embedding_softmax import fused
-from praxis.layers.transformer_models import ngrams, scoring, sharding, stacks
+from praxis.layers.transformer_models import (
+  ngrams,
+  scoring,
+  segments,
+  sharding,
+  softmaxes,
+  stacks,
+)
 from praxis.layers.transformer_models.language_model_type import (
   LanguageModelType,
 )
@@ -92,8 +98,7 @@ class TransformerLm(decode_states.HoldsDecodeStates):
     return sharding.set_custom(lm_p, **options)
 
   def setup(self) -> None:
-    if self.model_dims <= 0:
-      raise ValueError(f'model_dims must be > 0, got {self.model_dims}')
+    self._check_positive('model_dims')
     if self.position_emb_tpl is not None:
       position_emb = self.position_emb_tpl.clone()
       self.create_child(
@@ -110,7 +115,7 @@ class TransformerLm(decode_states.HoldsDecodeStates):
       final_ln = self.final_ln_tpl.clone().set(dim=self.model_dims)
       self.create_child('final_ln', final_ln)
     if self.softmax_tpl is not None:
-      self.create_child('softmax', self._checked_softmax_tpl())
+      self.create_child('softmax', softmaxes.of_language_model(self))
 
   def _transformer_tpl(self) -> LayerTpl:
     """Returns the stack's Config with what the model decides for it."""
@@ -123,40 +128,6 @@ class TransformerLm(decode_states.HoldsDecodeStates):
       fold_padding_with_segment_mask=True,
       mask_self_attention=self.model_type == LanguageModelType.CAUSAL,
     )
-
-  def _checked_softmax_tpl(self) -> LayerTpl:
-    softmax = self.softmax_tpl.clone()
-    softmax.set(input_dims=self.model_dims, num_classes=self.vocab_size)
-    self._choose_xent(softmax)
-    if fused.may_be_on(softmax):
-      if self.skip_aux_loss and softmax.z_loss_weight:
-        raise ValueError(
-          'skip_aux_loss leaves out the z-loss, whose gradient the fused cross '
-          'entropy includes; set softmax_tpl.z_loss_weight=0'
-        )
-    without_logits = fused.may_be_on(softmax) or getattr(
-      softmax, 'chunk_size', None
-    )
-    if self.entropy_loss_weight and without_logits:
-      raise ValueError(
-        'entropy_loss_weight needs the logits of all tokens, which the softmax '
-        "is set not to hold; set its xent_implementation='xla', chunk_size=None"
-      )
-    return softmax
-
-  def _choose_xent(self, softmax: LayerTpl) -> None:
-    """Lets the loss go without logits, where its Config is silent on that."""
-    names = {f.name for f in pax_fiddle.fields_of(softmax.cls)}
-    if 'xent_implementation' not in names:
-      return
-    needs_logits = (
-      self.record_logits_in_xent_output
-      or self.entropy_loss_weight
-      or softmax.bi_tempered_loss_tpl is not None
-      or (self.skip_aux_loss and softmax.z_loss_weight)
-    )
-    if not softmax.has('xent_implementation') and not needs_logits:
-      softmax.xent_implementation = 'auto'
 
   def __call__(
     self,
@@ -192,11 +163,9 @@ class TransformerLm(decode_states.HoldsDecodeStates):
     embedded = self._embed(inputs, segment_pos, paddings)
     if self.ngrammer_tpl is not None:
       ngrams.begin(self, inputs, self._look_up(inputs), start_time_step)
-    if segment_ids is None:
-      segment_ids = (1 - paddings).astype(jnp.int32)
-    if segment_pos is None:
-      length = jnp.arange(inputs.shape[1], dtype=jnp.int32)
-      segment_pos = jnp.broadcast_to(length, inputs.shape)
+    segment_ids, segment_pos = segments.or_one_per_row(
+      paddings, segment_ids, segment_pos
+    )
     if segment_mask is None:
       segment_mask = self._mask(segment_ids, causal_attention_mask)
     self.update_decode_state(
@@ -222,7 +191,9 @@ class TransformerLm(decode_states.HoldsDecodeStates):
       return scoring.probabilities(self.softmax, activations, input_ids)
     output = scoring.score_labels(self.softmax, activations, labels, input_ids)
     if self.entropy_loss_weight:
-      self._add_entropy_loss(output, labels.class_weights)
+      scoring.add_entropy_loss(
+        self, output, labels.class_weights, self.entropy_loss_weight
+      )
     scoring.add_aux_losses(self, output, skip=self.skip_aux_loss)
     self._record(output, activations, input_ids)
     return output
@@ -268,6 +239,16 @@ class TransformerLm(decode_states.HoldsDecodeStates):
     if self.final_ln_tpl is not None:
       activations = self.final_ln(activations)
     return NestedMap(logits=self.softmax.get_logits(activations, inputs))
+
+  def check_decoding(self, *, at_once: bool, in_order: bool) -> None:
+    """Raises ValueError if a layer cannot decode so; see `decode_states`."""
+    if self.ngrammer_tpl is not None and not in_order:
+      raise ValueError(
+        'ngrammer_tpl must be None in a flat beam search, where the step '
+        f'before is of another text, got {self.ngrammer_tpl.cls.__name__}; use '
+        'BeamSearchHParams'
+      )
+    super().check_decoding(at_once=at_once, in_order=in_order)
 
   def transform_decode_state(
     self, transform_fn: decode_states.TransformFn
@@ -348,22 +329,6 @@ class TransformerLm(decode_states.HoldsDecodeStates):
 
     self.add_summary('num_unpadded_tokens', count)
     self.add_summary('ratio_unpadded_tokens', lambda: count() / paddings.size)
-
-  def _add_entropy_loss(
-    self, output: NestedMap, weights: Float[Array, 'B T']
-  ) -> None:
-    """Adds the mean negative entropy, in nats, of the predictions."""
-    weights = weights.astype(jnp.float32)
-    total = jnp.sum(weights)
-    shares = weights / jnp.where(total > 0.0, total, 1.0)
-    log_probs = output.log_probs
-    negative = jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
-    output.avg_entropy_loss = jnp.sum(negative * shares)
-    output.total_loss += self.entropy_loss_weight * output.avg_entropy_loss
-    self.add_summary('avg_entropy_loss', output.avg_entropy_loss)
-    self.add_summary(
-      'per_token_logits', jnp.mean(output.logits, axis=-1) * shares
-    )
 
   def _record(
     self, output: NestedMap, activations: Array, input_ids: Array | None

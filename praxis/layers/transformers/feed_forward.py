@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import math
-
 from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle, pytypes
@@ -22,8 +20,6 @@ class TransformerFeedForward(feed_forward_block.FeedForwardBlock):
   output_dims: int = 0
   has_bias: bool = True
   fflayer_tpl: LayerTpl = pax_fiddle.template_field(linears.FeedForward)
-  # Whether weights start uniform with the variance 1 / fan_in.
-  internal_gshard_variance_scaling_fan_in_init: bool = False
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
     # Of the first and of the second weight.
@@ -93,9 +89,8 @@ class TransformerFeedForward(feed_forward_block.FeedForwardBlock):
       activation_tpl=activation.clone(),
       checkpoint_str=name,
     )
-    if self.internal_gshard_variance_scaling_fan_in_init:
-      bound = math.sqrt(3.0 / inputs)
-      layer.linear_tpl.params_init = base_layer.WeightInit.Uniform(bound)
+    if (init := self._fan_in_init(inputs)) is not None:
+      layer.linear_tpl.params_init = init
     return layer
 
   def _output_size(self) -> int:

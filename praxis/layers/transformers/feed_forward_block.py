@@ -8,6 +8,7 @@ norm; which of the norms there are, the policy in residual.py says.
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable
 
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from praxis.layers import activations, normalizations, stochastics
 from praxis.layers.transformers import reports, residual
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+Place = residual.Place
 template_field = pax_fiddle.template_field
 
 
@@ -46,6 +48,9 @@ class FeedForwardBlock(base_layer.BaseLayer):
   residual_droppath_prob: float = 0.0
   # Where to normalise; see residual.py.
   norm_policy: str = 'pre'
+  # Whether weights start uniform with the variance 1 / fan_in, rather than as
+  # params_init says.
+  internal_gshard_variance_scaling_fan_in_init: bool = False
 
   def _create_surroundings(self, output_size: int) -> None:
     """Creates norms, dropouts and the residual connection."""
@@ -101,13 +106,13 @@ class FeedForwardBlock(base_layer.BaseLayer):
       if self.apply_padding_first:
         inputs = inputs * visible
     self._report('input_rms', lambda: reports.rms(inputs))
-    normed = residual.norm_before(self, inputs, paddings)
+    normed = residual.norm(self, Place.BEFORE, inputs, paddings)
     self._report_norm('input_norm_rms', normed, inputs)
     outputs = self._transform(normed, paddings, segment_ids)
     if visible is not None and self._hides_outputs():
       outputs = outputs * visible
     self._report('output_rms', lambda: reports.rms(outputs))
-    branch = residual.norm_after(self, outputs, paddings)
+    branch = residual.norm(self, Place.AFTER, outputs, paddings)
     self._report_norm('output_norm_rms', branch, outputs)
     return inputs, self.residual_dropout(branch)
 
@@ -119,7 +124,7 @@ class FeedForwardBlock(base_layer.BaseLayer):
   ) -> Float[Array, '*B Do']:
     """Returns the residual connection of inputs and branch."""
     results = self._add(inputs, branch) if self.add_skip_connection else branch
-    results = residual.norm_skip(self, results, paddings)
+    results = residual.norm(self, Place.SKIP, results, paddings)
     if results.shape == inputs.shape:
       cosine = lambda: reports.cosine(inputs, results)
       self._report('output_rel_cos', cosine)
@@ -156,10 +161,11 @@ class FeedForwardBlock(base_layer.BaseLayer):
     """Adds a summary for the curious."""
     reports.report(self, name, value)
 
-  def _check_positive(self, *names: str) -> None:
-    for name in names:
-      if getattr(self, name) < 1:
-        raise ValueError(f'{name} must be positive, got {getattr(self, name)}')
+  def _fan_in_init(self, fan_in: int) -> base_layer.WeightInit | None:
+    """Returns the distribution with variance 1 / fan_in, None if not asked."""
+    if not self.internal_gshard_variance_scaling_fan_in_init:
+      return None
+    return base_layer.WeightInit.Uniform(math.sqrt(3.0 / fan_in))
 
 
 def visible_rms(

@@ -6,8 +6,6 @@ Shapes: E experts, M model and H hidden dimension.
 
 from __future__ import annotations
 
-import math
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -23,7 +21,7 @@ class MoeWeights(feed_forward_block.FeedForwardBlock):
   num_experts: int = 0
   # Into how many variables the weights are split along the hidden dimension.
   expert_weight_shards: int = 1
-  # Whether weights start uniform with variance 1 / fan_in.
+  # Experts start by their fan-in unless told otherwise.
   internal_gshard_variance_scaling_fan_in_init: bool = True
   # Whether initialisers see the model and hidden dimension as fans.
   explicit_fan_in_fan_out_axes: bool = False
@@ -59,11 +57,10 @@ class MoeWeights(feed_forward_block.FeedForwardBlock):
   def _weight_hparams(
     self, shape: list[int], split: SplitDimsMapping, fan_in: int
   ) -> base_layer.WeightHParams:
-    init = base_layer.WeightInit.Uniform(math.sqrt(3.0 / fan_in))
     explicit = self.explicit_fan_in_fan_out_axes and len(shape) == 3
     return base_layer.WeightHParams(
       shape=shape,
-      init=init if self.internal_gshard_variance_scaling_fan_in_init else None,
+      init=self._fan_in_init(fan_in),
       mesh_shape=self.mesh_shape,
       tensor_split_dims_mapping=split,
       fan_in_axes=[-2] if explicit else None,

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
 from praxis.layers import pipeline
-from praxis.layers.transformers import stacked
+from praxis.layers.transformers import stack, stacked
 
 AutodiffCheckpointType = checkpoint_policy_lib.AutodiffCheckpointType
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
@@ -22,7 +23,7 @@ _NO_STEPS = (
 )
 
 
-class PipelinedTransformer(base_layer.BaseLayer):
+class PipelinedTransformer(stack.TransformerStack):
   """Applies num_pipeline_stages copies of a stack, on devices of their own.
 
   It does not decode; from the same checkpoints does
@@ -63,26 +64,10 @@ class PipelinedTransformer(base_layer.BaseLayer):
       )
     self.create_child('pipeline', self._pipeline())
 
-  def __call__(
-    self,
-    inputs: Float[Array, 'B T D'],
-    paddings: Num[Array, 'B T'] | None,
-    segment_mask: Float[Array, '#B 1 #T T'] | None = None,
-    cross_inputs: Float[Array, 'B S D'] | None = None,
-    cross_paddings: Num[Array, 'B S'] | None = None,
-    cross_segment_mask: Float[Array, '#B 1 #T S'] | None = None,
-    segment_pos: Int[Array, '#B T'] | None = None,
+  def _run(
+    self, inputs: Float[Array, 'B T D'], side: stack.SideInputs
   ) -> Float[Array, 'B T D']:
-    """Returns the output of the last stage; see StackedTransformer."""
-    outputs = self.pipeline(
-      inputs,
-      paddings,
-      segment_mask=segment_mask,
-      cross_inputs=cross_inputs,
-      cross_paddings=cross_paddings,
-      cross_segment_mask=cross_segment_mask,
-      segment_pos=segment_pos,
-    )
+    outputs = self.pipeline(inputs, *side)
     split = self.activation_split_dims_mapping.final_out
     return base_layer.maybe_shard(outputs, split, self.mesh_axis_names)
 
@@ -90,16 +75,14 @@ class PipelinedTransformer(base_layer.BaseLayer):
     """Raises NotImplementedError: a pipeline does not decode."""
     raise NotImplementedError(_NO_STEPS)
 
-  def extend_step(
-    self,
-    inputs: Float[Array, 'B *L D'],
-    *,
-    time_step: Int[Array, ''] | int,
-    segment_pos: Int[Array, 'B *L'] | None = None,
-    cross_paddings: Num[Array, 'B C'] | None = None,
-    cross_segment_mask: Float[Array, '#B 1 C'] | None = None,
-  ) -> Float[Array, 'B *L D']:
-    """Raises NotImplementedError: a pipeline does not decode."""
+  def _run_step(
+    self, inputs: Float[Array, 'B *L D'], step: stack.StepInputs
+  ) -> None:
+    raise NotImplementedError(_NO_STEPS)
+
+  def _each_decode_state(
+    self, visit: Callable[[base_layer.BaseLayer], None]
+  ) -> None:
     raise NotImplementedError(_NO_STEPS)
 
   def _pipeline(self) -> LayerTpl:

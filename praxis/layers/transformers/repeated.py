@@ -6,19 +6,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
-from praxis.layers import decode_states, repeats
-from praxis.layers.transformers import stacked
+from praxis.layers import repeats
+from praxis.layers.transformers import stack, stacked
 
 AutodiffCheckpointType = checkpoint_policy_lib.AutodiffCheckpointType
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 SplitDimsMapping = pytypes.SplitDimsMapping
 
 
-class StackedTransformerRepeated(decode_states.HoldsDecodeStates):
+class StackedTransformerRepeated(stack.TransformerStack):
   """Applies a block x_times; its weights are stacked on a leading axis.
 
   Compared with one StackedTransformer of all layers it compiles once per block
@@ -69,49 +69,17 @@ class StackedTransformerRepeated(decode_states.HoldsDecodeStates):
     """The loop over the blocks."""
     return getattr(self, self.repeat_layer_name)
 
-  def __call__(
-    self,
-    inputs: Float[Array, 'B T D'],
-    paddings: Num[Array, 'B T'] | None,
-    segment_mask: Float[Array, '#B 1 #T T'] | None = None,
-    cross_inputs: Float[Array, 'B S D'] | None = None,
-    cross_paddings: Num[Array, 'B S'] | None = None,
-    cross_segment_mask: Float[Array, '#B 1 #T S'] | None = None,
-    segment_pos: Int[Array, '#B T'] | None = None,
-  ) -> Any:
-    """Returns the last block's output; see StackedTransformer.
+  def _run(self, inputs: Float[Array, 'B T D'], side: stack.SideInputs) -> Any:
+    """Returns the last block's output.
 
     With return_intermediate_outputs, also those of all blocks, [x_times, ...].
     """
-    return self.repeat_layer(
-      inputs,
-      paddings,
-      segment_mask,
-      cross_inputs,
-      cross_paddings,
-      cross_segment_mask,
-      segment_pos,
-    )
+    return self.repeat_layer(inputs, *side)
 
-  def extend_step(
-    self,
-    inputs: Float[Array, 'B *L D'],
-    *,
-    time_step: Int[Array, ''] | int,
-    segment_pos: Int[Array, 'B *L'] | None = None,
-    atten_mask: Float[Array, '#B 1 *L S'] | None = None,
-    cross_paddings: Num[Array, 'B C'] | None = None,
-    cross_segment_mask: Float[Array, '#B 1 C'] | None = None,
+  def _run_step(
+    self, inputs: Float[Array, 'B *L D'], step: stack.StepInputs
   ) -> Any:
-    """Returns the output of one decoding step; see StackedTransformer."""
-    return self.repeat_layer.extend_step(
-      inputs,
-      time_step=time_step,
-      segment_pos=segment_pos,
-      atten_mask=atten_mask,
-      cross_paddings=cross_paddings,
-      cross_segment_mask=cross_segment_mask,
-    )
+    return self.repeat_layer.extend_step(inputs, **step._asdict())
 
   def _each_decode_state(
     self, visit: Callable[[base_layer.BaseLayer], None]

@@ -11,6 +11,8 @@ With f the block and x its input, the policies are
 
 from __future__ import annotations
 
+import enum
+
 from jaxtyping import Array, Float, Num
 
 from praxis import base_layer, pax_fiddle
@@ -18,7 +20,23 @@ from praxis.layers import stochastics
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
-NORM_POLICIES = ('pre', 'post', 'post_skip', 'primer_hybrid')
+
+class Place(enum.Enum):
+  """Where a norm may stand: around f, or after the residual connection."""
+
+  BEFORE = 'before'
+  AFTER = 'after'
+  SKIP = 'skip'
+
+
+# By policy: where the norms stand, and what their names begin with.
+_PREFIXES = {
+  'pre': {Place.BEFORE: ''},
+  'post': {Place.AFTER: ''},
+  'post_skip': {Place.SKIP: ''},
+  'primer_hybrid': {Place.BEFORE: 'pre_', Place.AFTER: 'post_'},
+}
+NORM_POLICIES = tuple(_PREFIXES)
 
 
 def check_norm_policy(policy: str) -> None:
@@ -29,6 +47,11 @@ def check_norm_policy(policy: str) -> None:
     )
 
 
+def norm_names(policy: str, name: str) -> dict[Place, str]:
+  """Returns what a policy calls its norms `name`, by their places."""
+  return {place: prefix + name for place, prefix in _PREFIXES[policy].items()}
+
+
 def create_norms(
   layer: base_layer.BaseLayer,
   template: LayerTpl,
@@ -36,54 +59,22 @@ def create_norms(
   output_size: int,
   name: str,
 ) -> None:
-  """Creates the layer's norms: `name`, or pre_`name` and post_`name`."""
-  before = template.clone().set(dim=input_size)
-  after = template.clone().set(dim=output_size)
-  if layer.norm_policy == 'primer_hybrid':
-    layer.create_child(f'pre_{name}', before)
-    layer.create_child(f'post_{name}', after)
-  else:
-    layer.create_child(name, before if layer.norm_policy == 'pre' else after)
+  """Creates the norms of the layer's policy, of their places' sizes."""
+  for place, child in norm_names(layer.norm_policy, name).items():
+    size = input_size if place is Place.BEFORE else output_size
+    layer.create_child(child, template.clone().set(dim=size))
 
 
-def norm_before(
+def norm(
   layer: base_layer.BaseLayer,
-  inputs: Float[Array, '...'],
+  place: Place,
+  x: Float[Array, '...'],
   paddings: Num[Array, '...'] | None,
   name: str = 'layer_norm',
 ) -> Float[Array, '...']:
-  """Returns what the block gets."""
-  if layer.norm_policy == 'pre':
-    return getattr(layer, name)(inputs, paddings)
-  if layer.norm_policy == 'primer_hybrid':
-    return getattr(layer, f'pre_{name}')(inputs, paddings)
-  return inputs
-
-
-def norm_after(
-  layer: base_layer.BaseLayer,
-  outputs: Float[Array, '...'],
-  paddings: Num[Array, '...'] | None,
-  name: str = 'layer_norm',
-) -> Float[Array, '...']:
-  """Returns what the block gives to the residual connection."""
-  if layer.norm_policy == 'post':
-    return getattr(layer, name)(outputs, paddings)
-  if layer.norm_policy == 'primer_hybrid':
-    return getattr(layer, f'post_{name}')(outputs, paddings)
-  return outputs
-
-
-def norm_skip(
-  layer: base_layer.BaseLayer,
-  outputs: Float[Array, '...'],
-  paddings: Num[Array, '...'] | None,
-  name: str = 'layer_norm',
-) -> Float[Array, '...']:
-  """Returns what follows the residual connection."""
-  if layer.norm_policy == 'post_skip':
-    return getattr(layer, name)(outputs, paddings)
-  return outputs
+  """Returns `x` normalised if the layer's policy does so at this place."""
+  child = norm_names(layer.norm_policy, name).get(place)
+  return x if child is None else getattr(layer, child)(x, paddings)
 
 
 def droppath(prob: float, residual_weight: float = 1.0) -> LayerTpl:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
-from praxis.layers import decode_states, stochastics
-from praxis.layers.transformers import masks, moe, transformer
+from praxis.layers import stochastics
+from praxis.layers.transformers import masks, moe, stack, transformer
 
 AutodiffCheckpointType = checkpoint_policy_lib.AutodiffCheckpointType
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
@@ -21,7 +21,7 @@ template_field = pax_fiddle.template_field
 _Window = tuple[int, int] | None
 
 
-class StackedTransformer(decode_states.HoldsDecodeStates):
+class StackedTransformer(stack.TransformerStack):
   """num_layers transformer layers, `x_layers`, and the masks they share."""
 
   # Whether layers also attend to another sequence.
@@ -84,93 +84,53 @@ class StackedTransformer(decode_states.HoldsDecodeStates):
         ),
       )
 
-  def __call__(
-    self,
-    inputs: Float[Array, 'B T D'],
-    paddings: Num[Array, 'B T'] | None,
-    segment_mask: Float[Array, '#B 1 #T T'] | None = None,
-    cross_inputs: Float[Array, 'B S D'] | None = None,
-    cross_paddings: Num[Array, 'B S'] | None = None,
-    cross_segment_mask: Float[Array, '#B 1 #T S'] | None = None,
-    segment_pos: Int[Array, '#B T'] | None = None,
+  def _run(
+    self, inputs: Float[Array, 'B T D'], side: stack.SideInputs
   ) -> Float[Array, 'B T D']:
-    """Returns the output of the last layer.
-
-    Args:
-      inputs: of the first layer.
-      paddings: 1 where the inputs are padding.
-      segment_mask: hides other segments; additive, see attentions.
-      cross_inputs: what cross attention attends to.
-      cross_paddings: 1 where those are padding.
-      cross_segment_mask: hides segments of cross_inputs.
-      segment_pos: position of each input in its segment.
-
-    Raises:
-      ValueError: inputs are packed and no segment mask is given.
-    """
-    if self.packed_input and segment_mask is None:
+    if self.packed_input and side.segment_mask is None:
       raise ValueError(
         'segment_mask must be given with packed_input=True, got None; build it '
         'with attentions.segment_mask or causal_segment_mask'
       )
     mask, cross_mask = masks.compute_attention_masks_for_fprop(
       inputs,
-      paddings,
+      side.paddings,
       self.mask_self_attention,
-      segment_mask,
-      cross_inputs if self.use_cross_attention else None,
-      cross_paddings,
-      cross_segment_mask,
+      side.segment_mask,
+      side.cross_inputs if self.use_cross_attention else None,
+      side.cross_paddings,
+      side.cross_segment_mask,
       self.fold_padding_with_segment_mask,
     )
     outputs = inputs
     if self.input_dropout_prob > 0.0:
       outputs = self.input_dropout(outputs)
     run = self._run_layer()
+    of_all = side.paddings, mask, side.cross_inputs, cross_mask
     for layer in self.x_layers:
-      outputs = run(
-        layer, outputs, paddings, mask, cross_inputs, cross_mask, segment_pos
-      )
+      outputs = run(layer, outputs, *of_all, side.segment_pos)
     return outputs
 
-  def extend_step(
-    self,
-    inputs: Float[Array, 'B *L D'],
-    *,
-    time_step: Int[Array, ''] | int,
-    segment_pos: Int[Array, 'B *L'] | None = None,
-    atten_mask: Float[Array, '#B 1 *L S'] | None = None,
-    cross_paddings: Num[Array, 'B C'] | None = None,
-    cross_segment_mask: Float[Array, '#B 1 C'] | None = None,
+  def _run_step(
+    self, inputs: Float[Array, 'B *L D'], step: stack.StepInputs
   ) -> Float[Array, 'B *L D']:
-    """Returns the output of one decoding step, or of a run of them.
-
-    Args:
-      inputs: of the step, or with a time axis those of several.
-      time_step: index of the (first) step.
-      segment_pos: position of each step in its segment; the cached steps
-        before its beginning are hidden. All are visible when absent.
-      atten_mask: in place of all this, which cached steps are hidden.
-      cross_paddings: 1 where the inputs of cross attention were padding.
-      cross_segment_mask: hides segments of those inputs.
-    """
     seq_len = self.x_layers[0].decoding_sequence_length()
     mask, cross_mask = masks.compute_attention_masks_for_extend_step(
-      time_step,
+      step.time_step,
       seq_len,
-      cross_paddings=cross_paddings if self.use_cross_attention else None,
-      cross_segment_mask=cross_segment_mask,
+      cross_paddings=step.cross_paddings if self.use_cross_attention else None,
+      cross_segment_mask=step.cross_segment_mask,
     )
-    if segment_pos is not None or inputs.ndim == 3:
-      mask = _mask_of_steps(inputs, time_step, seq_len, segment_pos)
-    if atten_mask is not None:
-      mask = atten_mask
+    if step.atten_mask is not None:
+      mask = step.atten_mask
+    elif step.segment_pos is not None or inputs.ndim == 3:
+      mask = _mask_of_steps(inputs, step.time_step, seq_len, step.segment_pos)
     outputs = inputs
     for layer in self.x_layers:
       outputs = layer.extend_step(
         outputs,
-        time_step=time_step,
-        segment_pos=segment_pos,
+        time_step=step.time_step,
+        segment_pos=step.segment_pos,
         attention_mask=mask,
         cross_attention_mask=cross_mask,
       )
@@ -248,11 +208,7 @@ class StackedTransformer(decode_states.HoldsDecodeStates):
     return experts
 
   def _check_fields(self) -> None:
-    if self.num_layers < 1 or self.model_dims < 1 or self.hidden_dims < 1:
-      raise ValueError(
-        'num_layers, model_dims and hidden_dims must be positive, got '
-        f'{self.num_layers}, {self.model_dims} and {self.hidden_dims}'
-      )
+    self._check_positive('num_layers', 'model_dims', 'hidden_dims')
     templates = self.transformer_layer_params_tpl
     if isinstance(templates, Sequence) and self.num_layers % len(templates):
       raise ValueError(

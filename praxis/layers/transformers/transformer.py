@@ -20,6 +20,7 @@ from praxis.layers.transformers import feed_forward, reports, residual
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 NestedMap = py_utils.NestedMap
+Place = residual.Place
 template_field = pax_fiddle.template_field
 
 _Mask = Float[Array, '#B #N #T S']
@@ -235,22 +236,24 @@ class Transformer(decode_states.HoldsDecodeStates):
     prefix: str = '',
   ) -> tuple[Float[Array, 'B *L D'], Array | None]:
     """Returns norm, attention and residual connection in the policy's order."""
-    norm = f'{prefix}layer_norm'
+
+    def normed(place: Place, x: Array) -> Array:
+      return residual.norm(self, place, x, paddings, f'{prefix}layer_norm')
 
     def report(name: str, value: Callable[[], Array]) -> None:
       reports.report(self, f'{prefix}attention_{name}', value)
 
     report('input_rms', lambda: reports.rms(inputs))
-    encoded, probs = attend(residual.norm_before(self, inputs, paddings, norm))
+    encoded, probs = attend(normed(Place.BEFORE, inputs))
     report('output_rms', lambda: reports.rms(encoded))
-    branch = residual.norm_after(self, encoded, paddings, norm)
+    branch = normed(Place.AFTER, encoded)
     report('output_norm_rms', lambda: reports.rms(branch))
     branch = self.residual_dropout(branch)
     if self.residual_droppath_prob > 0.0:
       outputs = self.residual_droppath(inputs, branch)
     else:
       outputs = inputs + branch
-    outputs = residual.norm_skip(self, outputs, paddings, norm)
+    outputs = normed(Place.SKIP, outputs)
     report('output_rel_cos', lambda: reports.cosine(inputs, outputs))
     return outputs, probs
 

@@ -9,7 +9,7 @@ from praxis import pax_fiddle
 from praxis.layers import attentions, gpu_fast_attention, normalizations
 from praxis.layers import grouped_query_attention as gqa
 from praxis.layers import multi_query_attention as mqa
-from tests.golden.layer_case import case, f32
+from tests.golden.layer_case import case, f32, i32
 
 _SIZES = {'input_dim': 6, 'hidden_dim': 8, 'num_heads': 4}
 _GROUPS = {'input_dim': 6, 'dim_per_head': 2, 'num_heads': 4, 'num_kv_heads': 2}
@@ -32,8 +32,10 @@ def _projection(cls: Any, **fields: Any) -> Any:
   return case(cfg, f32(2, 5, 4, 2) if fields else f32(2, 5, 6))
 
 
-def _headless(**fields: Any) -> Any:
-  cfg = mqa.MultiQueryDotProductAttention.config(**{**_SIZES, **fields})
+def _headless(
+  cls: Any = mqa.MultiQueryDotProductAttention, **fields: Any
+) -> Any:
+  cfg = pax_fiddle.Config(cls, **{**_SIZES, **fields})
   cfg.weight_split_dims_mapping.proj = ['data', 'mdl', None]
   cfg.weight_split_dims_mapping.proj_headless = ['data', None]
   return case(cfg, *_INPUTS)
@@ -51,6 +53,21 @@ CASES = {
     dconv_qkv=True,
     relative_bias_tpl=attentions.RelativeBias.config(),
     ln_tpl=normalizations.RmsNorm.config(),
+  ),
+  'DotProductAttentionWithLPB': _attention(
+    attentions.DotProductAttentionWithLPB, use_rotary_position_emb=True
+  ),
+  'CausalDepthwiseConv1D': case(
+    attentions.CausalDepthwiseConv1D.config(kernel_size=2, hidden_dims=[4, 2]),
+    f32(2, 5, 4, 2),
+    1,
+  ),
+  'PerDimScale': case(attentions.PerDimScale.config(dim=2), f32(2, 5, 4, 2)),
+  'RelativeBias': case(
+    attentions.RelativeBias.config(
+      num_heads=4, relative_attention_num_buckets=8
+    ),
+    i32(2, 5),
   ),
   'AttentionProjection output': _projection(
     attentions.AttentionProjection,
@@ -75,6 +92,9 @@ CASES = {
   ),
   'MultiQueryDotProductAttention': _headless(),
   'MultiQueryDotProductAttention grouped': _headless(num_kv_heads=2),
+  'MultiQueryDotProductAttentionLPB': _headless(
+    mqa.MultiQueryDotProductAttentionLPB
+  ),
   'OneHeadedAttentionProjection': case(
     mqa.OneHeadedAttentionProjection.config(input_dim=6, output_dim=2),
     f32(2, 5, 6),

@@ -29,6 +29,11 @@ CASES = {
     ),
     f32(2, 3, 4),
   ),
+  'StackingOverTime': case(
+    linears.StackingOverTime.config(left_context=1, stride=2),
+    f32(2, 5, 4),
+    f32(2, 5, 1),
+  ),
   'MLPBlock': case(
     linears.MLPBlock.config(
       ff_tpl=linears.FeedForward.config(input_dims=4, output_dims=2),

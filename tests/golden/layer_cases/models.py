@@ -141,6 +141,9 @@ CASES = {
   'LanguageModel': _predictions(
     _language_model(models.LanguageModel, count_tokens=True), _text()
   ),
+  'LanguageModelContinuousBatching': _predictions(
+    _language_model(models.LanguageModelContinuousBatching), _text()
+  ),
   'BertModel': _predictions(_bert(), _masked_text()),
   'SequenceModel': _predictions(
     _sequence_model(models.SequenceModel),

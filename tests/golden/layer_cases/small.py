@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import functools
+
+import flax.linen as nn
+
 from praxis import pax_fiddle
 from praxis.layers import (
   chain,
   einsum,
+  flax_adapter,
   linears,
   searchable,
   sequential,
@@ -38,6 +43,25 @@ CASES = {
   'Chain': case(
     chain.chain(
       chain.feed_forward(4, 6), chain.copy_n_times(2, chain.feed_forward(6, 6))
+    ),
+    f32(2, 4),
+  ),
+  'Repeat': case(chain.repeat(3, chain.feed_forward(4, 4)), f32(2, 4)),
+  'FlaxModuleAdapter': case(
+    flax_adapter.FlaxModuleAdapter.config(
+      module_factory_method=functools.partial(nn.Dense, 6)
+    ),
+    f32(2, 4),
+  ),
+  'DirectFlaxModuleAdapter': case(
+    flax_adapter.DirectFlaxModuleAdapter.config(
+      cld=pax_fiddle.Config(nn.Dense, 6)
+    ),
+    f32(2, 4),
+  ),
+  'EncoderDecoderFlaxModuleAdaptor': case(
+    flax_adapter.EncoderDecoderFlaxModuleAdaptor.config(
+      module_factory_method=functools.partial(nn.Dense, 6)
     ),
     f32(2, 4),
   ),

@@ -6,7 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 from praxis import pax_fiddle
-from praxis.layers import attentions, ngrammer, normalizations, transformers
+from praxis.layers import (
+  attentions,
+  linears,
+  ngrammer,
+  normalizations,
+  pipeline,
+  transformers,
+)
 from tests.golden.layer_case import case, f32, i32
 
 _SIZES = {'hidden_dims': 12, 'num_heads': 2}
@@ -53,6 +60,17 @@ def _pipeline(**fields: Any) -> Any:
   )
   cfg.weight_split_dims_mapping.stages = ['replica']
   return case(cfg, *_INPUTS)
+
+
+def _stages(cls: Any, **fields: Any) -> Any:
+  cfg = pax_fiddle.Config(
+    cls,
+    num_stages=2,
+    num_microbatches=2,
+    single_stage_body=linears.Linear.config(input_dims=6, output_dims=6),
+    **fields,
+  )
+  return case(cfg, f32(4, 6))
 
 
 def _repeated(cls: Any, split: tuple[str | None, ...], **fields: Any) -> Any:
@@ -120,6 +138,10 @@ CASES = {
     (None, 'replica'),
     x_times=4,
     nd_prefix_shape=[2, 2],
+  ),
+  'LayerwiseShardablePipelined': _stages(pipeline.LayerwiseShardablePipelined),
+  'CircularLayerwiseShardablePipelined': _stages(
+    pipeline.CircularLayerwiseShardablePipelined, circular_repeat=2
   ),
   'PipelinedTransformer': _pipeline(),
   'PipelinedTransformer circular': _pipeline(circular_repeat=2, stream_io=True),

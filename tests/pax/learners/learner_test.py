@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Clipping, skipping, selecting, applying: what a learner does to a step."""
 
 from __future__ import annotations

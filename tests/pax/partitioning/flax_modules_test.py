@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
+# bazel: size=small
 """Training a model that has a flax module in it."""
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,27 +36,38 @@ def _partitioner(mesh, num_devices, **model_fields):
   )
 
 
+class _Trained(NamedTuple):
+  """A partitioner, its train step, and what three steps gave."""
+
+  made: partitioning.Partitioner
+  step: Any
+  state: Any
+  losses: list[float]
+  output: Any
+
+
 def _train(made, num_steps=3):
   state, step = made.initialize(_KEY), made.train_step()
   losses = []
   for i in range(num_steps):
     state, output = step(state, made.put_batch(tiny.batch(seed=i)), _KEY)
     losses.append(float(output.loss))
-  return state, losses, output
+  return _Trained(made, step, state, losses, output)
 
 
-@pytest.fixture(scope='module')
-def one_device():
-  return _train(_partitioner([1, 1, 1], 1))
+@functools.cache
+def _trained(name):
+  """Compiled once for all tests; none of them may donate the state."""
+  return _train(_partitioner(*_MESHES[name]))
 
 
 @pytest.mark.parametrize('name', list(_MESHES)[1:])
-def test_losses_are_those_of_one_device(name, one_device):
-  made = _partitioner(*_MESHES[name])
-  state, losses, output = _train(made)
-  np.testing.assert_allclose(losses, one_device[1], rtol=1e-5)
+def test_losses_are_those_of_one_device(name):
+  _, _, state, losses, output = _trained(name)
+  alone = _trained('1')
+  np.testing.assert_allclose(losses, alone.losses, rtol=1e-5)
   for mine, wanted in zip(
-    jax.tree.leaves(state), jax.tree.leaves(one_device[0]), strict=True
+    jax.tree.leaves(state), jax.tree.leaves(alone.state), strict=True
   ):
     np.testing.assert_allclose(mine, wanted, rtol=1e-4, atol=1e-6)
   value, weight = output.weighted_scalars.total_loss
@@ -61,7 +75,7 @@ def test_losses_are_those_of_one_device(name, one_device):
 
 
 def test_state_lies_as_told():
-  made = _partitioner([2, 2, 2], 8)
+  made = _trained('8').made
   state = made.initialize(_KEY)
   for array, told in zip(
     jax.tree.leaves(state), jax.tree.leaves(made.state_metadata), strict=True
@@ -73,32 +87,29 @@ def test_state_lies_as_told():
 
 
 def test_spmd_splits_the_batch_and_reduces_over_it():
-  text = _partitioner([1, 4, 1], 4).train_step().compiled.as_text()
-  assert 'all-reduce' in text
-  alone = _partitioner([1, 1, 1], 1).train_step().compiled.as_text()
-  assert 'all-reduce' not in alone
+  # Two devices along the axis of the batch, none along that of the model.
+  assert 'all-reduce' in _trained('2').step.compiled.as_text()
+  assert 'all-reduce' not in _trained('1').step.compiled.as_text()
 
 
 def test_replicas_reduce_gradients_only():
-  text = _partitioner(None, 4).train_step().compiled.as_text()
+  text = _trained('replica4').step.compiled.as_text()
   assert 'all-reduce' in text
   assert 'all-gather' not in text
 
 
 def test_state_is_donated():
-  made = _partitioner([1, 1, 1], 1)
-  before = made.initialize(_KEY)
-  made.train_step()(before, made.put_batch(tiny.batch()), _KEY)
+  made, step, state, _, _ = _trained('1')
+  before = jax.tree.map(jnp.copy, state)
+  step(before, made.put_batch(tiny.batch()), _KEY)
   assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before.mdl_vars))
 
 
 def test_a_step_is_compiled_once():
-  made = _partitioner(None, 2)
-  with jax.log_compiles(False):
-    state, step = made.initialize(_KEY), made.train_step()
-    state, _ = step(state, made.put_batch(tiny.batch()), _KEY)
-    compiled = step.compiled
-    state, _ = step(state, made.put_batch(tiny.batch()), jax.random.key(8))
+  made, step, state, _, _ = _trained('replica2')
+  compiled = step.compiled
+  state = jax.tree.map(jnp.copy, state)
+  step(state, made.put_batch(tiny.batch()), jax.random.key(8))
   assert step.compiled is compiled
 
 
@@ -115,12 +126,13 @@ def test_eval_takes_other_shapes_and_raw_keys():
 
 
 def test_replicas_eval_rows_in_order():
-  made = _partitioner(None, 4)
-  state = made.initialize(_KEY)
+  made, _, state, _, _ = _trained('replica4')
   batch = tiny.batch()
   output = made.eval_step()(state.to_eval_state(), made.put_batch(batch), _KEY)
   params = jax.device_get(state.mdl_vars['params'])
-  hidden = np.maximum(batch.x @ params['first']['linear']['w'], 0.0)
+  first = params['first']
+  hidden = batch.x @ first['linear']['w'] + first['bias']['b']
+  hidden = np.maximum(hidden, 0.0)
   error = np.square((hidden @ params['second']['w'])[:, 0] - batch.y)
   np.testing.assert_allclose(output.per_example_out.error, error, rtol=1e-4)
 
@@ -166,15 +178,14 @@ def test_batch_stats_are_the_models_business():
   made = partitioning.create_partitioner(
     task_p, tiny.spec(tiny.batch()), devices=jax.devices()[:1]
   )
-  state, _, _ = _train(made)
+  state = _train(made).state
   assert float(state.mdl_vars['batch_stats']['calls']) == 1.0 + 3.0
 
 
 def test_num_params_and_preflight():
-  made = _partitioner([1, 2, 2], 4)
+  made, _, state, _, _ = _trained('4')
   assert made.num_params == 8 * 16 + 16 + 16
   report = made.preflight()
-  state = made.initialize(_KEY)
   on_first = sum(
     x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(state)
   )

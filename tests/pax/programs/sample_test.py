@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """A model continues a prompt: with what it was taught, and reproducibly."""
 
 from __future__ import annotations

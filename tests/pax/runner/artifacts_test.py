@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ran, written down and read again."""
 
+# bazel: size=small
 # bazel: deps=//pax/tasks:experiments
 from __future__ import annotations
 
@@ -32,8 +33,16 @@ def _tree(experiment):
 def test_config_json_makes_the_same_tree(name):
   tree = _tree(experiment_registry.get_experiment(name))
   text = artifacts.dump_config(tree)
-  assert artifacts.load_config(text) == tree
+  again = artifacts.load_config(text)
+  assert artifacts.config_text(again) == artifacts.config_text(tree)
+  assert artifacts.dump_config(again) == text
   assert json.loads(text)
+
+
+def test_configs_that_were_read_again_are_equal():
+  """Fiddle takes seconds to compare those of a whole experiment."""
+  tree = _tree(experiments.TinySpmd)
+  assert artifacts.load_config(artifacts.dump_config(tree)) == tree
 
 
 def test_constants_that_were_set_are_those_of_the_file(tmp_path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
+# bazel: size=small
 """Train steps of a language model that multiplies in fp8."""
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The train step against the same step written by hand."""
 
 from __future__ import annotations
 
 import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +21,18 @@ _KEY = jax.random.key(1)
 _COMPILE_FAST = {'xla_backend_optimization_level': 0}
 
 
+class _Setup(NamedTuple):
+  """A task, what it declares, its state at step 0, and its compiled step."""
+
+  task: Any
+  declared: Any
+  state: Any
+  step: Any
+
+
 @functools.cache
 def _setup(changed_by='', **model_fields):
-  """Returns (task, declarations, state at step 0).
+  """Returns the setup of a task.
 
   A test that changes the task names itself, to have one of its own.
   """
@@ -32,21 +43,24 @@ def _setup(changed_by='', **model_fields):
     devices=jax.devices()[:1],
   )
   state = made.initialize(jax.random.key(0))
-  return made.task, made.var_weight_hparams, state
+  step = _jitted(steps.train_step, made.task, made.var_weight_hparams)
+  return _Setup(made.task, made.var_weight_hparams, state, step)
+
+
+def _jitted(step, task, declared):
+  """Returns `(state, batch, key)`; it is traced anew for the task as it is."""
+
+  @functools.partial(jax.jit, compiler_options=_COMPILE_FAST)
+  def run(state, batch, key):
+    return step(task, state, batch, key, var_weight_hparams=declared)
+
+  return run
 
 
 def _run(setup, batches, key=_KEY):
-  task, declared, state = setup
-
-  @functools.partial(jax.jit, compiler_options=_COMPILE_FAST)
-  def step(state, batch):
-    return steps.train_step(
-      task, state, batch, key, var_weight_hparams=declared
-    )
-
-  outputs = []
+  state, outputs = setup.state, []
   for batch in batches:
-    state, output = step(state, batch)
+    state, output = setup.step(state, batch, key)
     outputs.append(output)
   return state, outputs
 
@@ -71,7 +85,7 @@ def test_equals_the_step_by_hand():
   batches = [tiny.batch(seed=i) for i in range(3)]
   state, outputs = _run(setup, batches)
 
-  weights = _weights(setup[2])
+  weights = _weights(setup.state)
   for batch, output in zip(batches, outputs, strict=True):
     loss, grads = jax.value_and_grad(_loss_by_hand)(weights, batch)
     np.testing.assert_allclose(output.loss, loss, rtol=1e-6)
@@ -95,9 +109,9 @@ def test_scalars_summaries_and_non_trainables():
 
 
 def test_variable_norms_are_computed_when_due():
-  task, declared, state = _setup('variabl')
-  task.train.summary_interval_steps = 2
-  after, outputs = _run((task, declared, state), [tiny.batch()] * 2)
+  setup = _setup('variabl')
+  setup.task.train.summary_interval_steps = 2
+  _, outputs = _run(setup, [tiny.batch()] * 2)
   name = 'vars/second/w/norm_scalar'
   first, second = (float(o.summary_tensors[name]) for o in outputs)
   assert first > 0
@@ -108,10 +122,10 @@ def test_bfloat16_forward_keeps_float32_state():
   setup = _setup(fprop_dtype=jnp.bfloat16)
   batch = tiny.batch()
   state, (output,) = _run(setup, [batch])
-  wanted = _loss_by_hand(_weights(setup[2]), batch, jnp.bfloat16)
+  wanted = _loss_by_hand(_weights(setup.state), batch, jnp.bfloat16)
   assert output.loss.dtype == jnp.float32
   np.testing.assert_allclose(output.loss, wanted, rtol=2e-2)
-  exact = _loss_by_hand(_weights(setup[2]), batch)
+  exact = _loss_by_hand(_weights(setup.state), batch)
   assert float(output.loss) != float(exact)
   assert {x.dtype for x in jax.tree.leaves(state.mdl_vars)} == {
     jnp.dtype('float32')
@@ -122,9 +136,8 @@ def test_randomness_follows_the_step_alone():
   setup = _setup(noise=0.5)
   batches = [tiny.batch()] * 3
   straight, outputs = _run(setup, batches)
-  task, declared, _ = setup
   half, _ = _run(setup, batches[:2])
-  resumed, _ = _run((task, declared, half), batches[2:])
+  resumed, _ = _run(setup._replace(state=half), batches[2:])
   for mine, wanted in zip(
     jax.tree.leaves(resumed), jax.tree.leaves(straight), strict=True
   ):
@@ -140,19 +153,19 @@ def test_a_bad_step_changes_nothing_but_the_count():
   state, (output,) = _run(setup, [bad])
   assert np.isnan(output.loss)
   assert int(state.step) == 1
-  for mine, wanted in zip(_weights(state), _weights(setup[2]), strict=True):
+  for mine, wanted in zip(_weights(state), _weights(setup.state), strict=True):
     np.testing.assert_array_equal(mine, wanted)
 
 
 def test_per_example_outputs_on_request():
-  task, declared, state = _setup('per_exa')
-  task.train.log_train_output_interval_steps = 5
-  _, (output,) = _run((task, declared, state), [tiny.batch()])
+  setup = _setup('per_exa')
+  setup.task.train.log_train_output_interval_steps = 5
+  _, (output,) = _run(setup, [tiny.batch()])
   assert output.per_example_out.error.shape == (8,)
 
 
 def test_eval_step_changes_nothing_and_sees_do_eval():
-  task, declared, state = _setup('eval_st')
+  task, declared, state, _ = _setup('eval_st')
   seen = []
 
   class Spy(tiny.TinyModel):
@@ -161,10 +174,7 @@ def test_eval_step_changes_nothing_and_sees_do_eval():
       return super().compute_predictions(input_batch)
 
   task.model = Spy(name='model')
-  batch = jax.tree.map(jnp.asarray, tiny.batch())
-  output = steps.eval_step(
-    task, state, batch, _KEY, var_weight_hparams=declared
-  )
+  output = _jitted(steps.eval_step, task, declared)(state, tiny.batch(), _KEY)
   wanted = _loss_by_hand(_weights(state), tiny.batch())
   np.testing.assert_allclose(output.loss, wanted, rtol=1e-6)
   assert output.per_example_out.error.shape == (8,)
@@ -172,7 +182,7 @@ def test_eval_step_changes_nothing_and_sees_do_eval():
 
 
 def test_scalars_must_be_pairs():
-  task, declared, state = _setup('scalars')
+  task, declared, state, _ = _setup('scalars')
 
   class Unweighted(tiny.TinyModel):
     def compute_loss(self, predictions, input_batch):
@@ -181,26 +191,27 @@ def test_scalars_must_be_pairs():
 
   task.model = Unweighted(name='model')
   with pytest.raises(ValueError, match="'accuracy' must be a .value, weight."):
-    batch = jax.tree.map(jnp.asarray, tiny.batch())
-    steps.eval_step(task, state, batch, _KEY, var_weight_hparams=declared)
+    _jitted(steps.eval_step, task, declared)(state, tiny.batch(), _KEY)
 
 
 def test_variational_noise_reaches_the_loss():
-  task, declared, state = _setup('variati')
-  plain = _run((task, declared, state), [tiny.batch()])[1][0]
+  plain = _run(_setup(), [tiny.batch()])[1][0]
+  setup = _setup('variati')
+  task, state = setup.task, setup.state
   task.vn.set(vn_scale=0.1, vn_regex='params/second', vn_start_step=1)
-  early = _run((task, declared, state), [tiny.batch()])[1][0]
+  early = _run(setup, [tiny.batch()])[1][0]
   np.testing.assert_array_equal(early.loss, plain.loss)
-  late = _run(
-    (task, declared, state.replace(step=state.step + 1)), [tiny.batch()]
-  )[1][0]
+  setup = setup._replace(state=state.replace(step=state.step + 1))
+  late = _run(setup, [tiny.batch()])[1][0]
   assert float(late.loss) != float(plain.loss)
   task.vn.vn_regex = 'second'
+  step = _jitted(steps.train_step, task, setup.declared)
   with pytest.raises(RuntimeError, match='matches none'):
-    _run((task, declared, state), [tiny.batch()])
+    step(state, tiny.batch(), _KEY)
 
 
 def test_context_is_left_behind():
   before = base_layer.JaxContext.has_context()
-  _run(_setup(), [tiny.batch()])
+  task, declared, state, _ = _setup()
+  _jitted(steps.train_step, task, declared).trace(state, tiny.batch(), _KEY)
   assert base_layer.JaxContext.has_context() == before

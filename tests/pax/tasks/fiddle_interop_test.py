@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
+# bazel: size=small
 """Fiddle's own tools on the Configs of a whole experiment."""
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from fiddle.experimental import serialization
 from pax.tasks.lm.params import lm_cloud
 from praxis import fiddle_tags, pax_fiddle
 from praxis.layers import linears, stochastics, transformers
+from praxis.pax_fiddle import codegen
 
 
 @pytest.fixture(scope='module')
@@ -71,3 +72,12 @@ def test_a_picture_names_the_layers(task):
   assert isinstance(picture, graphviz.Graph)
   for name in ('TransformerLm', 'StackedTransformer', 'Linear', 'params_init'):
     assert name in picture.source
+
+
+def test_generated_code_makes_the_experiment_again(experiment, task):
+  for config in (task, *experiment.datasets()):
+    scope = {}
+    exec(codegen.new_codegen(config, max_expression_complexity=12), scope)
+    again = scope['config_fixture']()
+    assert again == config
+    assert again.to_text() == config.to_text()

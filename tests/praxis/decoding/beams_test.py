@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Beam searches against all texts there are, and against one in numpy."""
 
 from __future__ import annotations

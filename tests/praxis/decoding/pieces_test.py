@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Alignment, cache transforms and ends, on numbers by hand."""
 
 from __future__ import annotations

@@ -286,11 +286,11 @@ def test_constraints_end_samples():
     ({'max_decode_steps': 0}, 'max_decode_steps must be > 0'),
     (
       {'max_decode_steps': 2, 'temperature': jnp.ones(2)},
-      r'temperature should have shape: \(3,\) or \(3, 1\)',
+      r'temperature must have shape \(3,\) or \(3, 1\)',
     ),
     (
       {'max_decode_steps': 2, 'per_example_top_k': jnp.ones(4, int)},
-      r'per_example_top_k should have shape: \(3,\)',
+      r'per_example_top_k must have shape \(3,\)',
     ),
     (
       {'max_decode_steps': 2, 'gumbel_prng_key': jnp.ones((3, 5), int)},

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """softmax_xent against float64 numpy, on every implementation."""
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import pytest
 
 from praxis import base_layer
 from praxis.layers import normalizations
+from tests.praxis.layers import running
 from tests.testing.layers import random_variables
 
 _PADDINGS = jnp.asarray([[0.0, 0, 0, 0], [0, 0, 0, 1], [0, 1, 1, 1]])
@@ -19,14 +20,14 @@ _MUTABLE = [base_layer.NON_TRAINABLE]
 
 
 def _x():
-  return 2.0 * jax.random.normal(jax.random.key(1), (3, 4, 8)) + 1.0
+  return 2.0 * running.normal(3, 4, 8) + 1.0
 
 
 def _run(layer, variables, *args, do_eval=False):
   context = base_layer.JaxContext.HParams(do_eval=do_eval)
   with base_layer.JaxContext.new_context(hparams=context):
     apply = functools.partial(layer.apply, mutable=_MUTABLE)
-    return jax.jit(apply)(variables, *args)
+    return running.jit(apply)(variables, *args)
 
 
 def _batch_norm(**fields):
@@ -89,8 +90,7 @@ def test_batch_norm_by_moving_averages_in_training():
 
 def test_batch_norm_counts_replicas_as_one_batch():
   layer, variables = _batch_norm()
-  x = jax.random.normal(jax.random.key(2), (4, 2, 8))
-  mark = jax.random.normal(jax.random.key(3), (4, 2, 8))
+  x, mark = running.normal(4, 2, 8), running.normal(4, 2, 8, seed=3)
   paddings = jnp.zeros((4, 2)).at[3, 1].set(1.0)
 
   def train(variables, x, paddings, mark):
@@ -104,7 +104,7 @@ def test_batch_norm_counts_replicas_as_one_batch():
     (by_variable, by_input), (y, updated) = grad(variables, x)
     return y, by_input, updated, by_variable['params']
 
-  want = jax.jit(train)(variables, x, paddings, mark)
+  want = running.jit(train)(variables, x, paddings, mark)
   spec, axis = jax.sharding.PartitionSpec, base_layer.PMAP_PARALLEL_AXIS_NAME
 
   def replica(*args):
@@ -124,7 +124,7 @@ def test_batch_norm_counts_replicas_as_one_batch():
     out_specs=(spec(axis), spec(axis), spec(), spec()),
     check_vma=False,
   )
-  got = jax.jit(by_replica)(variables, x, paddings, mark)
+  got = running.jit(by_replica)(variables, x, paddings, mark)
   jax.tree.map(
     functools.partial(np.testing.assert_allclose, atol=1e-5), got, want
   )
@@ -136,7 +136,7 @@ def test_batch_norm_variables():
   for hparams in tree['non_trainable'].values():
     assert base_layer.var_requires_mean_sync(hparams)
     assert base_layer.var_disallow_bfloat16_conversion(hparams)
-  start = layer.init(jax.random.key(0), _x())
+  start = running.jit(layer.init)(jax.random.key(0), _x())
   np.testing.assert_array_equal(start['params']['gamma'], 0)
   np.testing.assert_array_equal(start['non_trainable']['moving_variance'], 1)
 
@@ -160,7 +160,7 @@ def _scaled(y, variables):
 @pytest.mark.parametrize('shape', [(2, 3, 8), (2, 3, 2, 8), (2, 3, 2, 2, 8)])
 def test_group_norm(shape):
   layer, variables = _group_norm(input_rank=len(shape))
-  x = jax.random.normal(jax.random.key(1), shape)
+  x = running.normal(*shape)
   y, _ = _run(layer, variables, x)
   x = np.asarray(x, np.float64)
   want = np.empty_like(x)

@@ -11,16 +11,16 @@ from jax.test_util import check_grads
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import activations, base_ops, linears
+from tests.praxis.layers import running
 
 
 def _run(cfg, *args, **kwargs):
-  layer = cfg.Instantiate()
-  variables = jax.jit(layer.init)(jax.random.key(0), *args, **kwargs)
-  return jax.jit(layer.apply)(variables, *args, **kwargs), variables
+  layer, variables = running.build(cfg, *args, **kwargs)
+  return running.run(layer, variables, *args, **kwargs), variables
 
 
 def _x(*shape, dtype=jnp.float32):
-  return jax.random.normal(jax.random.key(1), shape).astype(dtype)
+  return running.normal(*shape).astype(dtype)
 
 
 @pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
@@ -80,12 +80,11 @@ def test_linear_output_is_split_with_and_without_time():
     mesh_axis_names=['data', 'mdl'],
   )
   cfg.activation_split_dims_mapping.out = ['data', None, 'mdl']
-  layer = cfg.Instantiate()
   spec = jax.sharding.PartitionSpec
-  variables = layer.init(jax.random.key(0), _x(2, 4))
+  layer, variables = running.build(cfg, _x(2, 4))
   with jax.set_mesh(mesh):
-    whole = jax.jit(layer.apply)(variables, _x(2, 3, 4))
-    step = jax.jit(layer.apply)(variables, _x(2, 4))
+    whole = running.run(layer, variables, _x(2, 3, 4))
+    step = running.run(layer, variables, _x(2, 4))
   assert whole.sharding.spec == spec('data', None, 'mdl')
   assert step.sharding.spec == spec('data', 'mdl')
 
@@ -113,8 +112,10 @@ def test_feed_forward_is_linear_bias_activation():
     'linear': {'w': (4, 5)},
     'bias': {'b': (5,)},
   }
-  np.testing.assert_array_equal(params['bias']['b'], 0.5)
-  want = np.maximum(np.asarray(x) @ np.asarray(params['linear']['w']) + 0.5, 0)
+  declared = cfg.Instantiate().abstract_init_with_metadata(x)['params']
+  assert declared['bias']['b'].init == base_layer.WeightInit.Constant(0.5)
+  p = jax.tree.map(np.asarray, params)
+  want = np.maximum(np.asarray(x) @ p['linear']['w'] + p['bias']['b'], 0)
   np.testing.assert_allclose(y, want, atol=1e-6)
 
 
@@ -136,9 +137,8 @@ def test_feed_forward_gradients():
   cfg = linears.FeedForward.config(
     input_dims=3, output_dims=2, activation_tpl=activations.GELU.config()
   )
-  layer = cfg.Instantiate()
   x = _x(2, 3)
-  variables = layer.init(jax.random.key(0), x)
+  layer, variables = running.build(cfg, x)
   check_grads(jax.jit(layer.apply), (variables, x), order=1, modes=['rev'])
 
 
@@ -160,9 +160,8 @@ def test_feed_forward_names_what_remat_may_save():
   cfg = linears.FeedForward.config(
     input_dims=4, output_dims=5, checkpoint_str='ffn1'
   )
-  layer = cfg.Instantiate()
   x = _x(2, 4)
-  variables = layer.init(jax.random.key(0), x)
+  layer, variables = running.build(cfg, x)
   assert 'name=ffn1' in str(jax.make_jaxpr(layer.apply)(variables, x))
 
 
@@ -180,7 +179,7 @@ def test_mlp_block_chains_its_layers(num_layers, activate_final):
   want = np.asarray(x)
   for i in range(num_layers):
     layer = variables['params'][f'mlp_layers_{i}']
-    want = want @ np.asarray(layer['linear']['w'])
+    want = want @ np.asarray(layer['linear']['w']) + layer['bias']['b']
     if i < num_layers - 1 or activate_final:
       want = np.maximum(want, 0)
   np.testing.assert_allclose(y, want, atol=1e-5)
@@ -237,7 +236,7 @@ def test_stacking_pads_with_edge_frames_and_unstacks():
   layer = cfg.Instantiate()
   (stacked, _), _ = _run(cfg, x)
   np.testing.assert_array_equal(stacked[:, 0, :2], x[:, 0])
-  back = layer.apply({}, stacked, method='unstack')
+  back = running.run(layer, {}, stacked, method='unstack')
   np.testing.assert_array_equal(back[:, :5], x[:, :5])
   with pytest.raises(ValueError, match='unstack needs stride 3'):
     cfg.clone().set(stride=2).Instantiate().apply({}, x, method='unstack')

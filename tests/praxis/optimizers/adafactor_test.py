@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """ShardedAdafactor against a numpy twin, and its state in few bits."""
 
 from __future__ import annotations

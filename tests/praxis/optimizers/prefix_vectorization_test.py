@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Stacked layers are updated as if each were alone; how their state lies."""
 
 from __future__ import annotations

@@ -3,19 +3,15 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from praxis import base_layer, schedules
+from tests.praxis.layers import running
 
 STEPS = 20
-# Compiles what runs for a moment only.
-jit = functools.partial(
-  jax.jit, compiler_options={'xla_backend_optimization_level': 0}
-)
+jit = running.jit
 _FLAG = base_layer.WeightHParamsCollection.SKIP_LP_REGULARIZATION
 SCHEDULE = schedules.LinearRampupExponentialDecay.config(
   max=1.0, warmup_steps=5, decay_start=10, decay_end=30, min_ratio=0.1

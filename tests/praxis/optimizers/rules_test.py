@@ -10,6 +10,7 @@ import optax
 import pytest
 
 from praxis import optimizers
+from tests.praxis.layers import running
 from tests.praxis.optimizers import problem
 
 # Same formula, so only rounding may differ.
@@ -120,9 +121,9 @@ def test_adam_with_optax_state_clips_and_decays_the_same():
 def test_lion_keeps_its_momentum_in_bfloat16_and_clips():
   params = problem.variables()
   tx = problem.tx_of(optimizers.Lion.config(clip_threshold=0.25))
-  state = tx.init(params)
-  updates, state = tx.update(problem.gradients(params, 0), state, params)
-  updates, state = tx.update(problem.gradients(params, 1), state, params)
+  update = running.jit(tx.update)
+  _, state = update(problem.gradients(params, 0), tx.init(params), params)
+  updates, state = update(problem.gradients(params, 1), state, params)
   assert state[2].m['params']['w'].dtype == jnp.bfloat16
   u = np.abs(updates['params']['w'])
   np.testing.assert_allclose(u, 0.25 * problem.lr(1), rtol=1e-6)
@@ -140,7 +141,7 @@ def test_an_infinite_gradient_becomes_nan(config):
   tx = problem.tx_of(config)
   grads = jax.tree.map(np.copy, params)
   grads['params']['w'][0, 0] = np.inf
-  updates, _ = tx.update(grads, tx.init(params), params)
+  updates, _ = running.jit(tx.update)(grads, tx.init(params), params)
   assert np.isnan(updates['params']['w'][0, 0])
 
 

@@ -116,11 +116,11 @@ def test_the_chain_has_the_same_four_places_whatever_is_on():
   [
     (
       dict(l1_regularizer_weight=0.1, l2_regularizer_weight=0.1),
-      'Should not mix L1 and L2',
+      'l1_regularizer_weight and l2_regularizer_weight exclude',
     ),
     (
       dict(decoupled_weight_decay=0.1, l2_regularizer_weight=0.1),
-      'Should not mix decoupled weight decay with L1 or L2',
+      'decoupled_weight_decay excludes l1_ and l2_',
     ),
     (dict(ema_decay=1.0), 'ema_decay must be in'),
   ],

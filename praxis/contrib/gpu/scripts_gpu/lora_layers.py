@@ -43,6 +43,8 @@ class LoraThetaDescriptor:
 class LowRank:
   """Creates the matrix of low rank of the layer it is mixed into."""
 
+  theta = LoraThetaDescriptor()
+
   def _create_low_rank(self) -> None:
     """Creates `lora_a` and `lora_b`, after the layer's own weights."""
     if self.rank <= 0:
@@ -85,8 +87,6 @@ class LoraLinear(LowRank, linears.Linear):
   # How A is initialised; absent, like w.
   lora_init: WeightInit | None = None
 
-  theta = LoraThetaDescriptor()
-
   def setup(self) -> None:
     super().setup()
     self._create_low_rank()
@@ -102,8 +102,6 @@ class LoraAttentionProjection(LowRank, attentions.AttentionProjection):
   rank: int = 0
   # How A is initialised; absent, like w.
   lora_init: WeightInit | None = None
-
-  theta = LoraThetaDescriptor()
 
   def setup(self) -> None:
     super().setup()
@@ -127,8 +125,6 @@ class LoraCombinedQKVProjection(LowRank, attentions.CombinedQKVProjectionLayer):
   rank: int = 0
   # How A is initialised; absent, like w.
   lora_init: WeightInit | None = None
-
-  theta = LoraThetaDescriptor()
 
   def setup(self) -> None:
     super().setup()

@@ -37,7 +37,7 @@ class FP4:
     self, x: Float[Array, '*shape'], contract_dim: int | Sequence[int]
   ) -> Float[Array, '*shape']:
     """Returns `x`, quantised over the dimensions and restored."""
-    axes = _axes(contract_dim)
+    axes = axes_of(contract_dim)
     smallest = jnp.min(x, axis=axes, keepdims=True)
     largest = jnp.max(x, axis=axes, keepdims=True)
     scale = (largest - smallest) / (self.v[-1] - self.v[0])
@@ -98,7 +98,7 @@ def reduce_precision(
   as its bits in int8, or in bfloat16 without `save_fp8_to_int8`. For
   `quant_method` see WeightQuantizationParams.
   """
-  axes = _axes(contract_dims)
+  axes = axes_of(contract_dims)
   if bits == 1 and quant_method in ('bin', 'bin_norm'):
     return _binarize(t, axes, center=quant_method == 'bin_norm')
   low, high = _levels(bits, quant_method, use_fp)
@@ -200,7 +200,8 @@ def _container(bits: int) -> Any:
   return jnp.int16 if bits <= 16 else jnp.int32
 
 
-def _axes(dims: int | Sequence[int] | None) -> tuple[int, ...] | None:
+def axes_of(dims: int | Sequence[int] | None) -> tuple[int, ...] | None:
+  """Returns one or several axes as a tuple; None, for all, as it is."""
   if dims is None:
     return None
   return (dims,) if isinstance(dims, int) else tuple(dims)

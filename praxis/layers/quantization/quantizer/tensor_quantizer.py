@@ -117,7 +117,7 @@ class TensorQuantizer(base_layer.BaseLayer):
       restored = self.dequantize(numbers, scale, contract_dims, zero_point)
       self._add_losses(x, restored, contract_dims)
     if squeeze_scale:
-      axes = _axes(contract_dims)
+      axes = rounding.axes_of(contract_dims)
       scale = jnp.squeeze(scale, axis=axes)
       if zero_point is not None:
         zero_point = jnp.squeeze(zero_point, axis=axes)
@@ -137,7 +137,7 @@ class TensorQuantizer(base_layer.BaseLayer):
   ) -> tuple[Array, Array | None]:
     if self.precision is None:
       return jnp.ones((1,) * x.ndim, x.dtype), None
-    axes, smallest = _axes(dims), None
+    axes, smallest = rounding.axes_of(dims), None
     low, high = self._bounds()
     if self.use_symmetric:
       bound, levels = jnp.max(jnp.abs(x), axis=axes, keepdims=True), high
@@ -156,7 +156,9 @@ class TensorQuantizer(base_layer.BaseLayer):
 
   def _best_range(self, x: Array, dims: _Dims) -> tuple[Array, Array | None]:
     """Returns the range, of num_optimize_clipping, with the smallest error."""
-    axes = _axes(dims) if self.optimize_clipping_per_channel else None
+    axes = (
+      rounding.axes_of(dims) if self.optimize_clipping_per_channel else None
+    )
 
     def attempt(clipping: Array) -> tuple[Array, tuple[Array, Array | None]]:
       scale, smallest = self._range(x, dims, clipping)
@@ -193,7 +195,7 @@ class TensorQuantizer(base_layer.BaseLayer):
         'quant_loss', jnp.square(x - restored), self.quant_loss_weight
       )
     if self.kurt_loss_weight is not None:
-      axes = _axes(dims)
+      axes = rounding.axes_of(dims)
       deviation = jnp.std(x, axis=axes, keepdims=True)
       deviation = rounding.nonzero_scale(deviation, None)
       standard = (x - jnp.mean(x, axis=axes, keepdims=True)) / deviation
@@ -275,9 +277,3 @@ def do_static_activation_quantization(
 ) -> bool:
   """Whether the range of activations is known beforehand."""
   return act_params is not None and act_params.stats_config is not None
-
-
-def _axes(dims: _Dims) -> tuple[int, ...] | None:
-  if dims is None:
-    return None
-  return (dims,) if isinstance(dims, int) else tuple(dims)

@@ -39,14 +39,14 @@ def _build(**kwargs):
   return running.build(_config(**kwargs), x, x, x, _mask())
 
 
-def _attend(layer, variables, x, mask=None, **kwargs):
+def _apply(layer, variables, x, mask=None, **kwargs):
   mask = _mask() if mask is None else mask
   pos = _POSITIONS
+  return layer.apply(variables, x, x, x, mask, pos, pos, **kwargs)
 
-  def call(variables, x):
-    return layer.apply(variables, x, x, x, mask, pos, pos, **kwargs)
 
-  return jax.jit(call)(variables, x)
+def _attend(layer, *args, **kwargs):
+  return running.jit(lambda *args: _apply(layer, *args, **kwargs))(*args)
 
 
 def _rotate(x, positions):
@@ -223,9 +223,9 @@ def test_nothing_leaks_from_hidden_positions():
   x, mask = _inputs(), _mask()
 
   def first_segment(x):
-    return _attend(layer, variables, x, mask)[0][0, :2].sum()
+    return _apply(layer, variables, x, mask)[0][0, :2].sum()
 
-  gradient = jax.grad(first_segment)(x)
+  gradient = running.jit(jax.grad(first_segment))(x)
   assert np.all(np.asarray(gradient[0, :2]) != 0)
   np.testing.assert_array_equal(gradient[0, 2:], 0)
   np.testing.assert_array_equal(gradient[1], 0)
@@ -249,7 +249,7 @@ def test_bfloat16_keeps_the_softmax_in_float32():
   want, want_probs = _reference(variables['params'], x, _mask(), {})
   np.testing.assert_allclose(probs.astype(np.float32), want_probs, atol=2e-2)
   np.testing.assert_allclose(encoded.astype(np.float32), want, atol=8e-2)
-  jaxpr = str(jax.make_jaxpr(lambda x: _attend(layer, variables, x))(x))
+  jaxpr = str(jax.make_jaxpr(lambda x: _apply(layer, variables, x))(x))
   assert f'exp2:f32[{_B},{_N},{_T},{_T}]' in jaxpr or (
     f'f32[{_B},{_N},{_T},{_T}] = exp' in jaxpr
   )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
+# bazel: size=small
 """Local attention in blocks against loops over pairs of positions."""
 
 from __future__ import annotations

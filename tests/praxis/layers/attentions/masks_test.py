@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from praxis.layers import attentions
-from praxis.layers.attentions import softmax
 
 _SEGMENTS = np.array([[1, 1, 2, 2, 0], [1, 1, 1, 1, 1]])
 
@@ -122,33 +121,3 @@ def test_apply_mask_tolerates_sums_and_other_dtypes():
     np.testing.assert_array_equal(masked[..., 1, :], logits[..., 1, :])
     assert masked[0, 0, 0, 0] == 1.0 and masked[0, 0, 0, 1] < -2e38
     assert np.all(np.isfinite(masked))
-
-
-def test_softmax_sees_only_the_visible():
-  logits = jnp.array([[1.0, 2.0, 3.0], [1.0, 1.0, 5.0]])
-  mask = attentions.hide(jnp.array([[False, False, True]] * 2), jnp.float32)
-  probs = softmax.masked_softmax(logits, mask)
-  want = np.exp([[1, 2], [1, 1]]) / np.exp([[1, 2], [1, 1]]).sum(1)[:, None]
-  np.testing.assert_allclose(probs[:, :2], want, rtol=1e-6)
-  np.testing.assert_array_equal(probs[:, 2], 0)
-
-
-@pytest.mark.parametrize('zero', [False, True])
-def test_softmax_of_rows_that_see_nothing(zero):
-  mask = attentions.hide(jnp.array([[True, True], [True, False]]), jnp.float32)
-  logits = jnp.array([[1.0, 3.0], [1.0, 3.0]])
-  probs = softmax.masked_softmax(logits, mask, zero_fully_masked=zero)
-  np.testing.assert_allclose(probs[0], 0.0 if zero else 0.5)
-  np.testing.assert_allclose(probs[1], [0.0, 1.0])
-
-
-@pytest.mark.parametrize('extra', [0.0, 40.0, -3.0])
-def test_softmax_with_an_extra_logit(extra):
-  logits = jnp.array([[1.0, 30.0, -2.0]], jnp.bfloat16)
-  mask = jnp.zeros((1, 3))
-  probs = softmax.masked_softmax(logits, mask, extra_logit=extra)
-  assert probs.dtype == jnp.float32
-  exps = np.exp(np.asarray(logits, np.float64))
-  np.testing.assert_allclose(
-    probs, exps / (exps.sum() + np.exp(extra)), rtol=1e-5
-  )

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Query scales, relative biases and causal convolutions."""
 
 from __future__ import annotations
@@ -88,10 +89,16 @@ def test_relative_bias_by_steps():
   pos = jnp.arange(16)[None]
   layer, variables = running.build(config, pos)
   want = running.run(layer, variables, pos)
-  whole = layer.apply(variables, 16, method=layer.extend_step)
+
+  @running.jit
+  def extend(steps):
+    call = lambda *args: layer.apply(variables, 16, *args, method='extend_step')
+    return call(), [call(step) for step in steps]
+
+  steps = [0, 5, 15]
+  whole, rows = extend(steps)
   np.testing.assert_array_equal(whole, want)
-  for step in (0, 5, 15):
-    row = layer.apply(variables, 16, jnp.int32(step), method='extend_step')
+  for step, row in zip(steps, rows, strict=True):
     np.testing.assert_array_equal(row[0, :, 0], want[0, :, step])
 
 
@@ -124,15 +131,13 @@ def test_causal_convolution(segmented):
       want[b, t] += x[b, t - i] * np.asarray(weights[f'dconv_{i}'])
   got = running.jit(lambda x: layer.apply(variables, x, 1, given))(x)
   np.testing.assert_allclose(got, want, atol=1e-6)
-  for t in range(6):
-    step = layer.apply(
-      variables,
-      jnp.asarray(x),
-      1,
-      jnp.int32(t),
-      jnp.asarray(pos[:, t]),
-      method='extend_step',
+  extend = running.jit(
+    lambda *args: layer.apply(
+      variables, jnp.asarray(x), 1, *args, method='extend_step'
     )
+  )
+  for t in range(6):
+    step = extend(jnp.int32(t), jnp.asarray(pos[:, t]))
     np.testing.assert_allclose(step, want[:, t], atol=1e-6)
 
 

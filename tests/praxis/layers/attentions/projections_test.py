@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -77,6 +78,15 @@ def test_combined_projection_is_three():
     np.testing.assert_allclose(got, want, atol=1e-5)
   steps = running.run(layer, variables, x[:, 0], method='extend_step')
   assert [step.shape for step in steps] == [(2, _N, _H)] * 3
+
+
+def test_gradient_of_the_combined_projection_pads_nothing():
+  x = running.normal(2, 4, _D)
+  config = _config(attentions.CombinedQKVProjectionLayer)
+  layer, variables = running.build(config, x)
+  total = lambda variables: sum(y.sum() for y in layer.apply(variables, x))
+  jaxpr = str(jax.make_jaxpr(jax.grad(total))(variables))
+  assert 'concatenate' in jaxpr and 'pad' not in jaxpr
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Decoding step by step gives what the forward pass gives."""
 
 from __future__ import annotations
@@ -80,15 +81,20 @@ def test_a_run_of_steps_equals_single_ones(dconv):
   x = running.normal(_B, _T, _D)
   config = _config(use_rotary_position_emb=True, dconv_qkv=dconv)
   layer, variables, want, cache = _forward(config, x)
-  run, _ = layer.apply(
-    {**variables, **_erased(cache, 1)},
-    x[:, 1:4],
-    atten_mask=attentions.causal_mask(x)[:, :, 1:4],
-    time_step=1,
-    segment_pos=None,
-    method='extend_step',
-    mutable=_CACHE,
-  )
+
+  @running.jit
+  def steps(variables):
+    return layer.apply(
+      variables,
+      x[:, 1:4],
+      atten_mask=attentions.causal_mask(x)[:, :, 1:4],
+      time_step=1,
+      segment_pos=None,
+      method='extend_step',
+      mutable=_CACHE,
+    )
+
+  run, _ = steps({**variables, **_erased(cache, 1)})
   np.testing.assert_allclose(run, want[:, 1:4], atol=2e-6)
 
 
@@ -98,7 +104,7 @@ def test_positions_of_steps_are_those_given():
   config = _config(use_rotary_position_emb=True)
   layer, variables, _, cache = _forward(config, x)
   mask = attentions.causal_mask(x)
-  want, _ = layer.apply(variables, x, x, x, mask, pos, pos)
+  want, _ = running.run(layer, variables, x, x, x, mask, pos, pos)
   got, last = _steps(layer, variables, _erased(cache), x, segment_pos=pos)
   np.testing.assert_allclose(got, want, atol=2e-6)
   name = 'key_post_rotary_pos_emb'
@@ -110,19 +116,24 @@ def test_cross_attention_reads_what_the_forward_pass_left():
   x, source = running.normal(_B, _T, _D), running.normal(_B, 3, _D, seed=1)
   mask = attentions.convert_paddings_to_mask(jnp.array([[0, 0, 1], [0, 0, 0]]))
   layer, variables = running.build(_config(), x, source, source, mask)
-  (want, _), cache = layer.apply(
-    variables, x, source, source, mask, mutable=_CACHE
+  (want, _), cache = running.run(
+    layer, variables, x, source, source, mask, mutable=_CACHE
   )
-  got, after = layer.apply(
-    {**variables, **cache},
-    x[:, 2],
-    atten_mask=mask[:, 0],
-    time_step=2,
-    segment_pos=None,
-    is_cross_attention=True,
-    method='extend_step',
-    mutable=_CACHE,
-  )
+
+  @running.jit
+  def step(variables):
+    return layer.apply(
+      variables,
+      x[:, 2],
+      atten_mask=mask[:, 0],
+      time_step=2,
+      segment_pos=None,
+      is_cross_attention=True,
+      method='extend_step',
+      mutable=_CACHE,
+    )
+
+  got, after = step({**variables, **cache})
   np.testing.assert_allclose(got, want[:, 2], atol=2e-6)
   jax.tree.map(np.testing.assert_array_equal, after, cache)
 
@@ -132,17 +143,21 @@ def test_samples_of_one_source_share_its_cache():
   mask = attentions.convert_paddings_to_mask(jnp.array([[0, 0, 1], [0, 0, 0]]))
   config = _config(use_rotary_position_emb=True)
   layer, variables = running.build(config, source, source, source, mask)
-  apply = lambda cache, mask: layer.apply(
-    {**variables, **cache},
-    x[:, 2],
-    atten_mask=mask[:, 0],
-    time_step=2,
-    segment_pos=None,
-    is_cross_attention=True,
-    method='extend_step',
-  )
-  _, cache = layer.apply(
-    variables, source, source, source, mask, mutable=_CACHE
+
+  @running.jit
+  def apply(cache, mask):
+    return layer.apply(
+      {**variables, **cache},
+      x[:, 2],
+      atten_mask=mask[:, 0],
+      time_step=2,
+      segment_pos=None,
+      is_cross_attention=True,
+      method='extend_step',
+    )
+
+  _, cache = running.run(
+    layer, variables, source, source, source, mask, mutable=_CACHE
   )
   repeated = jax.tree.map(lambda c: jnp.repeat(c, 2, axis=0), cache)
   mask = jnp.repeat(mask, 2, axis=0)
@@ -162,13 +177,16 @@ def test_transform_reaches_every_cached_tensor():
     widths = [(0, 2 if dim == time_dim else 0) for dim in range(x.ndim)]
     return jnp.pad(x, widths)
 
-  transform = lambda **kwargs: layer.apply(
-    {**variables, **cache},
-    lengthen,
-    method='transform_decode_state',
-    mutable=_CACHE,
-    **kwargs,
-  )
+  def transform(**kwargs):
+    apply = lambda variables: layer.apply(
+      variables,
+      lengthen,
+      method='transform_decode_state',
+      mutable=_CACHE,
+      **kwargs,
+    )
+    return running.jit(apply)({**variables, **cache})
+
   states = transform()[1][base_layer.DECODE_CACHE]
   assert seen == [(0, 1)] * 6
   assert {s.shape for s in states.values()} == {(_B, _T + 2, _N, _D // _N)}

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The fused cross entropy is the ordinary one, without logits."""
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from praxis.kernels import softmax_xent
 from praxis.layers import activations, linears, models
 from praxis.layers import embedding_softmax as es
 from praxis.nested_map import NestedMap
+from tests.praxis.layers import running
 from tests.testing.layers import random_variables
 
 _B, _T, _D, _V = 2, 5, 8, 19
@@ -20,10 +22,10 @@ _CLASSES = [es.FullSoftmax, es.NClassMajorSharedEmbeddingSoftmax]
 
 
 def _data():
-  keys = jax.random.split(jax.random.key(3), 3)
-  x = jax.random.normal(keys[0], (_B, _T, _D))
-  ids = jax.random.randint(keys[1], (_B, _T, 1), 0, _V)
-  weights = (jax.random.uniform(keys[2], (_B, _T, 1)) > 0.3) * 1.0
+  numbers = np.random.default_rng(3)
+  x = running.normal(_B, _T, _D)
+  ids = jnp.asarray(numbers.integers(_V, size=(_B, _T, 1)))
+  weights = jnp.asarray(numbers.random((_B, _T, 1)) > 0.3, jnp.float32)
   return x, weights, ids
 
 
@@ -51,7 +53,7 @@ def _loss_and_outputs(cfg, variables, x, weights, ids):
     )
     return out.avg_xent + struct.value, out
 
-  run = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
+  run = running.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
   (value, out), grads = run(variables, x)
   return value, grads, out
 
@@ -76,14 +78,14 @@ def test_losses_by_token_have_gradients():
   x, weights, ids = _data()
   cfg = _config(es.FullSoftmax)
   variables = random_variables(cfg.Instantiate(), x, weights, ids, scale=1.0)
-  weight = jax.random.normal(jax.random.key(9), (_B, _T))
+  weight = running.normal(_B, _T)
 
   def grad(implementation):
     layer = cfg.clone().set(xent_implementation=implementation).Instantiate()
     loss = lambda variables: jnp.sum(
       weight * layer.apply(variables, x, weights, ids).per_example_xent
     )
-    return jax.jit(jax.grad(loss))(variables)
+    return running.jit(jax.grad(loss))(variables)
 
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
@@ -114,7 +116,9 @@ def test_distributions_take_the_ordinary_path():
   layer = cfg.Instantiate()
   variables = random_variables(layer, x, weights, ids)
   probs = jnp.full((_B, _T, _V), 1 / _V)
-  out = jax.jit(layer.apply)(variables, x, weights, class_probabilities=probs)
+  out = running.jit(layer.apply)(
+    variables, x, weights, class_probabilities=probs
+  )
   assert out.logits.shape == (_B, _T, _V)
 
 
@@ -124,7 +128,7 @@ def test_a_language_model_keeps_its_metrics():
   cfg.lm_tpl.stacked_transformer_tpl.set(
     num_layers=1, hidden_dims=16, num_heads=2
   )
-  ids = jax.random.randint(jax.random.key(0), (_B, _T), 0, _V)
+  ids = _data()[2][..., 0]
   batch = NestedMap(
     ids=ids,
     labels=ids[:, ::-1],
@@ -132,11 +136,11 @@ def test_a_language_model_keeps_its_metrics():
     paddings=jnp.zeros((_B, _T)),
   )
   variables = random_variables(cfg.Instantiate(), batch)
-  want = jax.jit(cfg.Instantiate().apply)(variables, batch)
+  want = running.jit(cfg.Instantiate().apply)(variables, batch)
   cfg.lm_tpl.softmax_tpl.xent_implementation = 'reference'
   cfg.lm_tpl.record_logits_in_xent_output = True
   cfg.return_predictions = True
-  metrics, predictions = jax.jit(cfg.Instantiate().apply)(variables, batch)
+  metrics, predictions = running.jit(cfg.Instantiate().apply)(variables, batch)
   jax.tree.map(
     lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), metrics, want[0]
   )

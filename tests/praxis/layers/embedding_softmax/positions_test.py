@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Positional embeddings against their formulas."""
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from praxis.layers import embedding_softmax as es
+from tests.praxis.layers import running
 
 
 def _sinusoid(position, dims, shortest=1, longest=10_000):
@@ -23,13 +25,17 @@ def _sinusoid(position, dims, shortest=1, longest=10_000):
   return out
 
 
+def _call(layer, variables=None, **kwargs):
+  return running.jit(lambda v: layer.apply(v, **kwargs))(variables or {})
+
+
 @pytest.mark.parametrize('dims', [2, 6, 7])
 def test_sinusoids(dims):
   layer = es.PositionalEmbedding.config(embedding_dims=dims).Instantiate()
-  y = layer.apply({}, seq_length=5)
+  y = _call(layer, seq_length=5)
   np.testing.assert_allclose(y, _sinusoid(np.arange(5)[None], dims), atol=1e-5)
   position = jnp.asarray([[3, 0, 9], [1, 1, 400]])
-  y = layer.apply({}, position=position)
+  y = _call(layer, position=position)
   np.testing.assert_allclose(y, _sinusoid(position, dims), atol=1e-4)
 
 
@@ -38,7 +44,7 @@ def test_sinusoids_have_fprop_dtype_and_timescales():
     embedding_dims=4, min_timescale=2, max_timescale=32
   )
   want = _sinusoid(np.arange(3)[None], 4, 2, 32)
-  y = cfg.Instantiate().apply({}, seq_length=3)
+  y = _call(cfg.Instantiate(), seq_length=3)
   np.testing.assert_allclose(y, want, atol=1e-6)
   cfg.fprop_dtype = jnp.bfloat16
   assert cfg.Instantiate().apply({}, seq_length=3).dtype == jnp.bfloat16
@@ -54,15 +60,14 @@ def test_trainable_looks_up_its_table(style):
   cfg = es.TrainablePositionalEmbedding.config(
     embedding_dims=4, max_seq_length=10, lookup_style=style
   )
-  layer = cfg.Instantiate()
-  variables = layer.init(jax.random.key(0), seq_length=3)
+  layer, variables = running.build(cfg, seq_length=3)
   table = np.asarray(variables['params']['emb_var'])
   assert table.shape == (10, 4)
-  y = layer.apply(variables, seq_length=3)
+  y = _call(layer, variables, seq_length=3)
   np.testing.assert_allclose(y, table[None, :3], atol=1e-6)
   position = jnp.asarray([[2, 0, 1], [0, 0, 2]])
   for length in (3, None):
-    y = layer.apply(variables, seq_length=length, position=position)
+    y = _call(layer, variables, seq_length=length, position=position)
     np.testing.assert_allclose(y, table[np.asarray(position)], atol=1e-6)
   with pytest.raises(ValueError, match='at most max_seq_length 10, got 11'):
     layer.apply(variables, seq_length=11)
@@ -86,7 +91,7 @@ def test_2d_encodes_row_and_column_from_the_centre(transform):
     num_prepend_cls_tokens=1,
     num_append_cls_tokens=2,
   )
-  y = cfg.Instantiate().apply({})
+  y = running.run(cfg.Instantiate(), {})
   assert y.shape == (1, 1 + 6 + 2, 8)
   np.testing.assert_array_equal(y[0, [0, 7, 8]], 0)
   rows, columns = np.arange(3) - 1.0, np.arange(2) - 0.5
@@ -98,7 +103,7 @@ def test_2d_encodes_row_and_column_from_the_centre(transform):
 
 
 def _apply(layer, *args, method=None):
-  return jax.jit(functools.partial(layer.apply, {}, method=method))(*args)
+  return running.jit(functools.partial(layer.apply, {}, method=method))(*args)
 
 
 def _rotated(x, position, dims, longest=10_000):
@@ -115,7 +120,7 @@ def _rotated(x, position, dims, longest=10_000):
 @pytest.mark.parametrize('shape', [(2, 5, 3, 6), (2, 5, 6)])
 def test_rotary(shape):
   layer = es.RotaryPositionalEmbedding.config(embedding_dims=6).Instantiate()
-  x = jax.random.normal(jax.random.key(0), shape)
+  x = running.normal(*shape)
   index = np.broadcast_to(np.arange(5), (2, 5))
   np.testing.assert_allclose(_apply(layer, x), _rotated(x, index, 6), atol=1e-5)
   position = jnp.asarray([[0, 1, 2, 0, 1], [7, 8, 9, 10, 11]])
@@ -130,13 +135,13 @@ def test_rotary(shape):
 
 def test_rotary_products_depend_on_distance_only():
   layer = es.RotaryPositionalEmbedding.config(embedding_dims=8).Instantiate()
-  q, k = jax.random.normal(jax.random.key(0), (2, 1, 2, 1, 8))
+  q, k = running.normal(2, 1, 2, 1, 8)
   dots = []
   for shift in (0, 5):
     position = jnp.asarray([[3, 7]]) + shift
     turned_q = _apply(layer, q, position)
     turned_k = _apply(layer, k, position)
-    dots.append(jnp.einsum('btnh,bsnh->bts', turned_q, turned_k))
+    dots.append(np.einsum('btnh,bsnh->bts', turned_q, turned_k))
   np.testing.assert_allclose(*dots, atol=1e-4)
 
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Softmaxes and their cross entropy against numpy in float64."""
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from jax.test_util import check_grads
 from praxis import base_layer, pax_fiddle
 from praxis.layers import activations, losses
 from praxis.layers import embedding_softmax as es
+from tests.praxis.layers import running
 from tests.testing.layers import random_variables
 
 _B, _T, _D, _V = 2, 6, 4, 9
@@ -21,10 +23,10 @@ _TABLES = [es.SharedEmbeddingSoftmax, es.NClassMajorSharedEmbeddingSoftmax]
 
 
 def _data(dtype=jnp.float32):
-  keys = jax.random.split(jax.random.key(3), 3)
-  x = jax.random.normal(keys[0], (_B, _T, _D)).astype(dtype)
-  ids = jax.random.randint(keys[1], (_B, _T, 1), 0, _V)
-  weights = (jax.random.uniform(keys[2], (_B, _T, 1)) > 0.3) * 1.0
+  numbers = np.random.default_rng(3)
+  x = running.normal(_B, _T, _D).astype(dtype)
+  ids = jnp.asarray(numbers.integers(_V, size=(_B, _T, 1)))
+  weights = jnp.asarray(numbers.random((_B, _T, 1)) > 0.3, jnp.float32)
   return x, weights, ids
 
 
@@ -37,14 +39,16 @@ def _init(layer, *args):
 
 
 def _run(layer, variables, *args, method=None, **kwargs):
-  run = jax.jit(functools.partial(layer.apply, method=method))
+  run = running.jit(functools.partial(layer.apply, method=method))
   return run(variables, *args, **kwargs)
 
 
 def _apply(layer, variables, *args, do_eval=False, **kwargs):
   """Returns outputs and auxiliary losses."""
   context = base_layer.JaxContext.HParams(do_eval=do_eval)
-  run = jax.jit(functools.partial(layer.apply, mutable=[base_layer.AUX_LOSS]))
+  run = running.jit(
+    functools.partial(layer.apply, mutable=[base_layer.AUX_LOSS])
+  )
   with base_layer.JaxContext.new_context(hparams=context):
     return run(variables, *args, **kwargs)
 
@@ -153,7 +157,8 @@ def test_distributions_as_labels():
   layer = _config(es.FullSoftmax, label_smoothing_prob=0.2).Instantiate()
   x, weights, ids = _data()
   variables = _init(layer, x, weights, ids)
-  probs = jax.nn.softmax(jax.random.normal(jax.random.key(8), (_B, _T, _V)))
+  probs = np.exp(running.normal(_B, _T, _V))
+  probs = jnp.asarray(probs / probs.sum(-1, keepdims=True))
   out, _ = _apply(layer, variables, x, weights, class_probabilities=probs)
   log_probs = _log_softmax(_logits(es.FullSoftmax, variables, x))
   np.testing.assert_allclose(
@@ -189,21 +194,19 @@ def test_chunks_change_nothing_but_the_memory(cls, chunk):
   x, weights, ids = _data()
   variables = _init(whole, x, weights, ids)
 
-  def loss(layer):
-    return jax.jit(
-      jax.value_and_grad(
-        lambda variables, x: layer.apply(variables, x, weights, ids).avg_xent,
-        argnums=(0, 1),
-      )
-    )(variables, x)
+  def results(layer):
+    def loss(variables, x):
+      out = layer.apply(variables, x, weights, ids)
+      return out.avg_xent, out
 
+    return running.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(
+      variables, x
+    )
+
+  (gradients, out), (want, same) = results(chunked), results(whole)
   jax.tree.map(
-    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6),
-    loss(chunked),
-    loss(whole),
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), gradients, want
   )
-  out = _run(chunked, variables, x, weights, ids)
-  same = _run(whole, variables, x, weights, ids)
   assert 'logits' not in out and 'log_probs' not in out
   for name in out:
     np.testing.assert_allclose(out[name], same[name], atol=1e-6)
@@ -329,7 +332,9 @@ def test_sigmoid_cross_entropy():
   layer = _config(es.SigmoidCrossEntropy).Instantiate()
   x, weights, ids = _data()
   variables = _init(layer, x, weights, ids)
-  probs = jax.random.uniform(jax.random.key(8), (_B, _T, _V))
+  probs = jnp.asarray(
+    np.random.default_rng(8).random((_B, _T, _V)), jnp.float32
+  )
   out = _run(layer, variables, x, weights, class_probabilities=probs)
   logits = _logits(es.FullSoftmax, variables, x)
   p, q = np.asarray(probs, np.float64), 1 / (1 + np.exp(-logits))

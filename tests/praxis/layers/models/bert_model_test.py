@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The masked language model: what it masks, loses and reports."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """The classifier's metrics, by hand."""
 
 from __future__ import annotations

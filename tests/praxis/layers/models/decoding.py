@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from praxis import base_layer, decoder_hparams
-from praxis.layers import attentions, models, transformers
+from praxis.layers import attentions, models, ssm_transformers, transformers
 from praxis.layers.models import LanguageModelType
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
@@ -29,6 +29,10 @@ def config(kind='stacked', **fields):
     cfg.lm_tpl.position_emb_tpl = None
     attention = block.transformer_layer_params_tpl.tr_atten_tpl
     attention.set(use_rotary_position_emb=True)
+  if 'ssm' in kind:
+    block.transformer_layer_params_tpl = ssm_transformers.SSMTransformer.config(
+      ssm_nheads=3, ssm_dim=8, ssm_l_max=8, decode_num_samples=1
+    )
   if 'lazy' in kind:
     block.transformer_layer_params_tpl.tr_atten_tpl = (
       attentions.DotProductAttentionWithLPB.config(

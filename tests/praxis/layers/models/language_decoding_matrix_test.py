@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.praxis.layers.models import continuous_batching_test, decoding
+from tests.praxis.layers.models import decoding, serving
 
 
 @pytest.mark.parametrize('at_once', [True, False])
@@ -16,6 +16,10 @@ from tests.praxis.layers.models import continuous_batching_test, decoding
 )
 def test_greedy_decoding_equals_reading_the_whole_text(kind, at_once):
   decoding.check_greedy(kind, at_once)
+
+
+def test_state_spaces_equal_reading_the_whole_text():
+  decoding.check_greedy('ssm', at_once=False)
 
 
 @pytest.mark.parametrize(
@@ -32,4 +36,4 @@ def test_beam_searches_agree(kind):
 
 
 def test_requests_get_what_they_would_get_alone():
-  continuous_batching_test.check_requests('stacked')
+  serving.check_requests('stacked')

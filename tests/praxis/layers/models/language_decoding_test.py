@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -90,10 +92,11 @@ def test_a_prefix_model_sees_its_whole_prompt():
     decoding.decode(kind[0], hparams, decoding.batch(), kind[1])
 
 
-def test_tokens_stream_to_the_host():
+@pytest.mark.parametrize('devices', [1, 4])
+def test_tokens_stream_to_the_host(devices):
   calls = []
   callback = streaming.StreamingResultCallback(
-    callback_fn=lambda sent: calls.append(jax.tree.map(np.asarray, sent)),
+    callback_fn=calls.append,
     interval_steps=2,
     init_fn=calls.append,
     done_fn=lambda: calls.append('done'),
@@ -106,11 +109,27 @@ def test_tokens_stream_to_the_host():
     sort_samples=False,
     eos_id=-1,
   )
-  _, out = decoding.decode('stacked', hparams, batch, result_callback=callback)
-  jax.effects_barrier()
+  kind = 'stacked'
+  with contextlib.ExitStack() as stack:
+    if devices > 1:
+      kind = 'sharded'
+      mesh = jax.make_mesh(
+        (1, 2, devices // 2),
+        ('replica', 'data', 'mdl'),
+        (jax.sharding.AxisType.Auto,) * 3,
+        devices=jax.devices()[:devices],
+      )
+      stack.enter_context(jax.set_mesh(mesh))
+      by_example = jax.sharding.NamedSharding(
+        mesh, jax.sharding.PartitionSpec('data')
+      )
+      batch = jax.device_put(batch, by_example)
+    _, out = decoding.decode(kind, hparams, batch, result_callback=callback)
+    jax.effects_barrier()
   first, *sent, last = calls
   assert first == (2, 2)
   assert last == 'done'
+  assert all(isinstance(x, np.ndarray) for x in jax.tree.leaves(sent))
   assert [list(call.done.ravel()) for call in sent] == [
     [False] * 4, [False] * 4, [True] * 4
   ]  # fmt: skip
@@ -121,6 +140,7 @@ def test_tokens_stream_to_the_host():
     np.testing.assert_array_equal(ids[row], out.output_ids[row, :, new])
     np.testing.assert_array_equal(logprobs[row], out.logprobs[row, :, new])
   np.testing.assert_allclose(sent[0].scores, logprobs[..., :2].sum(-1), 1e-5)
+  assert 'num_calls' not in out
 
 
 def test_the_loop_may_be_sharded_otherwise():

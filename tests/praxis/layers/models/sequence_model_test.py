@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
 """Metrics, packing and label smoothing of the sequence model."""
 
 from __future__ import annotations

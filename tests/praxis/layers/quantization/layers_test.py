@@ -307,7 +307,8 @@ def test_quantised_training_uses_its_own_params():
   layer, variables = running.build(
     linears.Linear.config(**_DIMS, quantization=params), _X
   )
-  outputs = layer.apply(variables, _X, rngs=jax.random.key(0))
+  rngs = jax.random.key(0)
+  outputs = running.run(layer, variables, _X, rngs=rngs)
   want = np.asarray(_X) @ np.asarray(variables['params']['w'])
   np.testing.assert_allclose(outputs, want, atol=1e-5)
 
@@ -318,16 +319,21 @@ def test_two_matrices_of_low_rank_are_both_quantised():
   )
   layer, variables = running.build(cfg, _X)
   assert running.shapes(variables) == {'w_a': (8, 2), 'w_b': (2, 16)}
-  tree = layer.apply(variables, method=layer.quantize_weight)
+  serving = cfg.clone().set(quantization=_params(QuantizationMode.INFERENCE))
+  serving = serving.Instantiate(name='s')
+
+  @running.jit
+  def run(variables):
+    tree = layer.apply(variables, method=layer.quantize_weight)
+    return tree, serving.apply(tree, _X), layer.apply(variables, _X)
+
+  tree, got, want = run(variables)
   assert {k: v.shape for k, v in tree['params'].items()} == {
     'w_a': (8, 2),
     'w_a_quantized_scale': (2,),
     'w_b': (2, 16),
     'w_b_quantized_scale': (16,),
   }
-  serving = cfg.set(quantization=_params(QuantizationMode.INFERENCE))
-  got = serving.Instantiate(name='s').apply(tree, _X)
-  want = layer.apply(variables, _X)
   np.testing.assert_allclose(got, want, atol=0.1)
 
 
@@ -353,7 +359,8 @@ def test_low_rank_residuals(order):
   x = np.asarray(_X)
   low = norm('mid', norm('pre', x) @ p['w_left']) @ p['w_right']
   want = x @ p['w'] + norm('post', low)
-  np.testing.assert_allclose(layer.apply(variables, _X), want, atol=1e-4)
+  got = running.run(layer, variables, _X)
+  np.testing.assert_allclose(got, want, atol=1e-4)
 
 
 def test_a_search_chooses_the_precision():
@@ -362,7 +369,8 @@ def test_a_search_chooses_the_precision():
     **_DIMS, precisions=[2, 8], quantization=params
   )
   layer = cfg.Instantiate(name='layer')
-  variables = jax.jit(layer.init)(jax.random.key(0), _X)
+  variables = running.jit(layer.init)(jax.random.key(0), _X)
+  apply = running.compiled(layer)
   w = np.asarray(variables['params']['w'])
   select = variables['non_trainable']['weight_quantizer']
   assert select['rl_variables'].shape == (2,)
@@ -370,7 +378,7 @@ def test_a_search_chooses_the_precision():
     select['decision'] = jnp.uint8(choice)
     scale = np.abs(w).max(0) / (2 ** (bits - 1) - 1)
     want = np.asarray(_X) @ (np.round(w / scale) * scale)
-    np.testing.assert_allclose(layer.apply(variables, _X), want, atol=1e-4)
+    np.testing.assert_allclose(apply(variables, _X), want, atol=1e-4)
 
 
 def test_what_does_not_fit_is_refused():

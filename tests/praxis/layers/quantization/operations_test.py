@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
+# bazel: size=small
 """The arithmetic of quantisation against numpy."""
 
 from __future__ import annotations

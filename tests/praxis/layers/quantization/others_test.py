@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
+# bazel: size=small
 """Quantised attention products, softmaxes and n-grammers; overflow checks."""
 
 from __future__ import annotations
@@ -110,15 +110,22 @@ def test_tables_of_ngrammers_are_quantised():
   )
   embs = running.normal(2, 3, 16)
   layer, variables = running.build(cfg, _IDS, embs)
-  tree = layer.apply(variables, method=layer.quantize_weight)
+  serving = cfg.clone().set(quantization=QuantizationParams())
+  serving = serving.Instantiate(name='s')
+
+  @running.jit
+  def run(variables):
+    tree = layer.apply(variables, method=layer.quantize_weight)
+    outputs = (
+      m.apply(v, _IDS, embs) for m, v in ((serving, tree), (layer, variables))
+    )
+    return tree, *outputs
+
+  tree, got, want = run(variables)
   for i in range(2):
     table = tree['params'][f'ngram_table_{i}']
     assert table['emb_var'].dtype == jnp.int8
     assert table['emb_var_quantized_scale'].shape == (32,)
-  serving = cfg.set(quantization=QuantizationParams()).Instantiate(name='s')
-  got, want = (
-    m.apply(v, _IDS, embs) for m, v in ((serving, tree), (layer, variables))
-  )
   np.testing.assert_allclose(got, want, atol=0.05)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
+# bazel: size=small
 """Whole language models: float, materialised, served from integers."""
 
 from __future__ import annotations

@@ -93,13 +93,14 @@ def test_padding_of_a_feed_forward(first):
 def test_residual_weight_and_no_skip():
   x = running.normal(_B, _T, _D)
   layer, variables = running.build(_feed_forward(), x)
-  branch = layer.apply(variables, x) - x
+  branch = running.run(layer, variables, x) - x
   for kwargs, want in [
     ({'residual_weight': 0.5}, x + 0.5 * branch),
     ({'add_skip_connection': False}, branch),
   ]:
     other = _feed_forward(name='other', **kwargs).Instantiate()
-    np.testing.assert_allclose(other.apply(variables, x), want, atol=1e-5)
+    got = running.run(other, variables, x)
+    np.testing.assert_allclose(got, want, atol=1e-5)
 
 
 def test_sizes_of_weights_and_their_start():
@@ -143,7 +144,7 @@ def test_dropouts_and_drop_path_are_for_training():
   [
     ({'norm_policy': 'both'}, "one of pre, post.*got 'both'"),
     ({'output_dims': 5}, 'output_dims must be input_dims=6'),
-    ({'hidden_dims': 0}, 'must be positive'),
+    ({'hidden_dims': 0}, 'needs hidden_dims > 0'),
   ],
 )
 def test_impossible_feed_forwards_are_refused(kwargs, message):
@@ -172,7 +173,8 @@ def test_transformer_is_attention_then_feed_forward(policy):
   def attend(x):
     x = jnp.asarray(x, jnp.float32)
     params = {'params': variables['params']['self_attention']}
-    return np.asarray(attention.apply(params, x, x, x, mask)[0], np.float64)
+    out, _ = running.run(attention, params, x, x, x, mask)
+    return np.asarray(out, np.float64)
 
   def feed(x):
     hidden = np.maximum(_linear(x, p['ff_layer']['ffn_layer1']), 0)
@@ -237,8 +239,8 @@ def test_cross_attention_may_be_skipped_where_allowed():
   )
   layer, variables = running.build(config, x, None, mask, x, mask)
   plain = _transformer(name='plain').Instantiate()
-  got, _ = layer.apply(variables, x, None, mask)
-  want, _ = plain.apply(variables, x, None, mask)
+  got, _ = running.run(layer, variables, x, None, mask)
+  want, _ = running.run(plain, variables, x, None, mask)
   np.testing.assert_allclose(got, want, atol=1e-6)
 
 
@@ -274,15 +276,11 @@ def test_summaries_of_a_transformer():
     np.asarray(x, np.float64), _numbers(variables['params']['layer_norm'])
   )
   normed = jnp.asarray(normed, jnp.float32)
-  branch, _ = (
-    attentions.DotProductAttention.config(
-      input_dim=_D, hidden_dim=_D, num_heads=_N, name='attention'
-    )
-    .Instantiate()
-    .apply(
-      {'params': variables['params']['self_attention']}, *[normed] * 3, mask
-    )
-  )
+  attention = attentions.DotProductAttention.config(
+    input_dim=_D, hidden_dim=_D, num_heads=_N, name='attention'
+  ).Instantiate()
+  params = {'params': variables['params']['self_attention']}
+  branch, _ = running.run(attention, params, *[normed] * 3, mask)
   attended = np.asarray(x + branch, np.float64)
   want = {
     'xformer_input_mean': seen.mean(),

@@ -32,10 +32,11 @@ def test_bfloat16_rounds_and_no_more(name):
   outputs, by_inputs, by_params = want = equality.reference(name)
   got = equality.scanned(name, jnp.bfloat16)
   assert got[0].dtype == got[1].dtype == jnp.bfloat16
-  # Every operation rounds, so it is some times what rounding arguments does;
-  # gradients through a softmax are differences of rounded numbers besides.
+  # Every operation rounds, so it is some times what rounding arguments does:
+  # measured, 1.5 to 4.2 times, the most where the residual stream is
+  # normalised.
   once = equality.errors(
     equality.reference_of_rounded(name, jnp.bfloat16), want
   )
   want = outputs, by_inputs, equality.stacked(by_params)
-  assert np.all(equality.errors(got, want) < np.array([8, 32, 32]) * once)
+  assert np.all(equality.errors(got, want) < 5 * once)

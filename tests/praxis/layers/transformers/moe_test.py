@@ -11,6 +11,7 @@ import pytest
 from praxis import base_layer, pax_fiddle
 from praxis.layers import activations, normalizations, transformers
 from praxis.layers.transformers import moe_gating, moe_sentences
+from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
 
 _B, _T, _D, _F, _E = 2, 8, 4, 6, 3
@@ -101,13 +102,19 @@ def test_load_balance_loss():
 def _route(logits, paddings=None, **kwargs):
   paddings = jnp.zeros(logits.shape[:2]) if paddings is None else paddings
   options = moe_gating.GatingOptions(**{'capacity_factor': 1.0, **kwargs})
-  choices = moe_gating.choose(
-    jnp.asarray(logits, jnp.float32),
-    1 - paddings,
-    options,
-    lambda: jax.random.key(0),
-  )
-  return moe_gating.queue(choices, options)
+
+  @running.jit
+  def route(logits, paddings):
+    choices = moe_gating.choose(
+      logits, 1 - paddings, options, lambda: jax.random.key(0)
+    )
+    routing = moe_gating.queue(choices, options)
+    return {
+      'combine': routing.combine,
+      'over_capacity': routing.over_capacity,
+    }
+
+  return NestedMap(route(jnp.asarray(logits, jnp.float32), paddings))
 
 
 def test_experts_that_are_full_drop_tokens_second_choices_first():
@@ -305,13 +312,14 @@ def test_means_of_segments():
   want = np.zeros((1, 5, 2))
   want[0, :2] = x[0, :2].mean(0)
   want[0, [2, 4]] = x[0, [2, 4]].mean(0)
-  got = moe_sentences.means(jnp.asarray(x), None, ids)
+  means = running.jit(moe_sentences.means)
+  got = means(jnp.asarray(x), None, ids)
   np.testing.assert_allclose(got, want, rtol=1e-6)
   # As many segments as positions.
-  alone = moe_sentences.means(jnp.asarray(x), None, jnp.arange(1, 6)[None])
+  alone = means(jnp.asarray(x), None, jnp.arange(1, 6)[None])
   np.testing.assert_allclose(alone, x)
   paddings = jnp.asarray([[0.0, 0, 0, 1, 1]])
-  padded = moe_sentences.means(jnp.asarray(x), paddings, None)
+  padded = means(jnp.asarray(x), paddings, None)
   np.testing.assert_allclose(padded[0, 0], x[0, :3].mean(0), rtol=1e-6)
   np.testing.assert_array_equal(padded[0, 3:], 0)
 
@@ -367,7 +375,7 @@ def test_declared_weights():
     ({'gating_func': 'top3'}, 'gating_func must be one of top2'),
     ({'second_expert_policy': 'none'}, 'second_expert_policy must be'),
     ({'moe_load_balance_loss_weight': 0.0}, 'must not be 0'),
-    ({'num_experts': 0}, 'num_experts must be positive'),
+    ({'num_experts': 0}, 'needs num_experts > 0'),
     (
       {'gating_func': 'dense_top2', 'use_gated_activation': True},
       'use_gated_activation must be False',

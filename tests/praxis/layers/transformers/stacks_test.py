@@ -276,10 +276,10 @@ def test_masks_of_one_step():
 
 
 _DECODERS = {
-  'unrolled': _stack,
-  'separate_caches': _repeated,
-  'scanned': lambda **kw: _repeated(unroll_in_decode=False, **kw),
-  'nested': lambda **kw: _repeated(nd_prefix_shape=[2, 2], **kw),
+  'unrolled': _stack(2),
+  'separate_caches': _repeated().set(x_times=2),
+  'scanned': _repeated(unroll_in_decode=False).set(x_times=2),
+  'nested': _repeated(nd_prefix_shape=[2, 2]),
 }
 
 
@@ -288,7 +288,7 @@ def test_steps_equal_the_forward_pass(name):
   x = running.normal(_B, _T, _D)
   positions = jnp.tile(jnp.arange(_T), (_B, 1))
   args = (x, jnp.zeros((_B, _T)), attentions.causal_mask(x))
-  layer, variables = running.build(_DECODERS[name](), *args)
+  layer, variables = running.build(_DECODERS[name], *args)
   want, cache = running.run(layer, variables, *args, mutable=_CACHE)
   half = running.run(
     layer,
@@ -325,7 +325,7 @@ def _halve_and_pad(x, batch_dim, time_dim):
 def test_steps_do_not_see_what_is_before_their_segment():
   x = running.normal(_B, _T, _D)
   args = (x, jnp.zeros((_B, _T)), attentions.causal_mask(x))
-  layer, variables = running.build(_stack(), *args)
+  layer, variables = running.build(_stack(1), *args)
   # Two steps of padding before a prompt of two, then one step.
   late = jnp.pad(x[:, :4], [(0, 0), (2, 0), (0, 0)], constant_values=50.0)
   positions = jnp.maximum(jnp.arange(6) - 2, 0)[None]
@@ -423,7 +423,7 @@ def test_templates_take_equal_shares_of_the_layers():
 @pytest.mark.parametrize(
   'kwargs, message',
   [
-    ({'num_layers': 0}, 'must be positive'),
+    ({'num_layers': 0}, 'needs num_layers > 0'),
     ({'moe_layers': [0]}, 'need num_experts'),
     (
       {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
+# bazel: size=small
 """The video tokenizer: sizes, causality, its ways in and out."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# bazel: size=medium
+# bazel: size=small
 # SPDX-License-Identifier: Apache-2.0
 """The metrics of LAMBADA and BoolQ, by hand, and of a small model."""
 

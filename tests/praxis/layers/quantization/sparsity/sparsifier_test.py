@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
+# bazel: size=small
 """Layers that prune their weights while they train."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _linear(hparams, **fields):
   layer = quantization.Linear.config(
     name='l', input_dims=8, output_dims=4, sparsity=hparams, **fields
   ).Instantiate()
-  return layer, jax.jit(layer.init)(jax.random.key(0), _X)
+  return layer, running.jit(layer.init)(jax.random.key(0), _X)
 
 
 def _train(layer, variables, steps):
@@ -162,7 +162,8 @@ def test_a_sparse_layer_is_materialised_without_masks():
   )
   layer, variables = _linear(hparams, quantization=params)
   _, masks, variables = _train(layer, variables, 1)
-  tree = layer.apply(variables, method=layer.quantize_weight)
+  quantize = lambda v: layer.apply(v, method=layer.quantize_weight)
+  tree = running.jit(quantize)(variables)
   assert set(tree) == {'params'}
   assert set(tree['params']) == {'w', 'w_quantized_scale'}
   np.testing.assert_array_equal(np.asarray(tree['params']['w'])[~masks[0]], 0)

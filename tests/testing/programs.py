@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that start at once: forks of a process that has imported a lot.
+
+A test that starts `python -m pax.main` ten times would import JAX ten times.
+What starts here is a process of its own all the same, with its own arguments,
+environment, output, signals and end; it only finds its modules imported.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+
+_TIMEOUT_SECS = 120
+_DEVICES = 'xla_force_host_platform_device_count'
+_MAX_REQUEST = 1 << 20
+_SERVE = """
+import sys
+from tests.testing import programs
+programs.serve(int(sys.argv[1]), sys.argv[2:])
+"""
+
+
+def environment() -> dict[str, str]:
+  """This process's, without the devices that tests simulate.
+
+  What runs a few steps is compiled as fast as can be, unless told otherwise.
+  """
+  found = dict(os.environ)
+  flags = found.get('XLA_FLAGS', '').split()
+  found['XLA_FLAGS'] = ' '.join(f for f in flags if _DEVICES not in f)
+  found['PYTHONPATH'] = os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))
+  return {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'} | found
+
+
+class Program:
+  """A program that runs."""
+
+  def __init__(
+    self, words: Sequence[str], env: dict[str, str], preloaded: tuple[str, ...]
+  ):
+    """Starts `python -m` with `words`.
+
+    Args:
+      words: the module and its arguments.
+      env: what its environment becomes.
+      preloaded: modules that it finds imported.
+    """
+    self._words = list(words)
+    self._files = [tempfile.TemporaryFile('w+') for _ in range(2)]
+    mine, its = socket.socketpair()
+    request = json.dumps({'words': self._words, 'env': env}).encode()
+    handles = [its.fileno(), *(file.fileno() for file in self._files)]
+    socket.send_fds(_server(preloaded), [request], handles)
+    its.close()
+    mine.settimeout(_TIMEOUT_SECS)
+    self._socket, self._answers = mine, mine.makefile()
+    # Of its process.
+    self.pid = int(self._answers.readline())
+
+  def send_signal(self, number: int) -> None:
+    os.kill(self.pid, number)
+
+  def wait(
+    self, timeout: float = _TIMEOUT_SECS
+  ) -> subprocess.CompletedProcess[str]:
+    """Returns how it ended and what it said; kills it after `timeout`."""
+    self._socket.settimeout(timeout)
+    try:
+      code = int(self._answers.readline())
+    except TimeoutError:
+      self.send_signal(signal.SIGKILL)
+      raise
+    finally:
+      self._answers.close()
+      self._socket.close()
+    texts = []
+    for file in self._files:
+      file.seek(0)
+      texts.append(file.read())
+      file.close()
+    return subprocess.CompletedProcess(self._words, code, *texts)
+
+
+@functools.cache
+def _server(preloaded: tuple[str, ...]) -> socket.socket:
+  """Starts the process that forks; it ends when this one does."""
+  mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+  handle = its.fileno()
+  process = subprocess.Popen(
+    [sys.executable, '-c', _SERVE, str(handle), *preloaded],
+    env=environment(),
+    stdin=subprocess.DEVNULL,
+    pass_fds=[handle],
+  )
+  its.close()
+
+  @atexit.register
+  def end() -> None:
+    mine.close()
+    process.wait()
+
+  return mine
+
+
+def serve(handle: int, preloaded: Sequence[str]) -> None:
+  """Starts what the socket `handle` asks for, until its other end closes."""
+  for name in preloaded:
+    importlib.import_module(name)
+  # Nobody waits for those that watch.
+  signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+  requests = socket.socket(fileno=handle)
+  while True:
+    text, handles, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 3)
+    if not text:
+      return
+    if os.fork() == 0:
+      return _watch(json.loads(text), handles)
+    for handle in handles:
+      os.close(handle)
+
+
+def _watch(request: dict, handles: Sequence[int]) -> None:
+  """Forks into the program, and what tells its number and how it ended."""
+  answers, *outputs = handles
+  signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+  pid = os.fork()
+  if pid == 0:
+    os.close(answers)
+    for number, output in enumerate(outputs, 1):
+      os.dup2(output, number)
+    os.environ.clear()
+    os.environ.update(request['env'])
+    sys.argv[:] = request['words']
+    runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)
+    return
+  os.write(answers, f'{pid}\n'.encode())
+  _, status = os.waitpid(pid, 0)
+  os.write(answers, f'{os.waitstatus_to_exitcode(status)}\n'.encode())
+  # Not as the program ends: it flushes and finalises nothing.
+  os._exit(0)
