@@ -95,9 +95,10 @@ class LeafLayout:
   def read(
     self, path: Path, abstract: Named, *, whole: bool = True
   ) -> tuple[Named, Mapping[str, str]]:
-    saved = self.shapes(path)
+    _check_metadata(path)
     leaves = None if whole else tensorstore_format.folders(abstract)
     manifest.verify(path, jax.process_index(), jax.process_count(), leaves)
+    saved = tensorstore_format.saved_shapes(path)
     check_shapes(path, saved, abstract, whole=whole)
     return tensorstore_format.read(path, abstract), read_inputs(path)
 
