@@ -35,8 +35,8 @@ _LARGE_BLOCK = 10
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--steps', type=int, default=3000)
-  parser.add_argument('--large_steps', type=int, default=80)
-  parser.add_argument('--rounds', type=int, default=3)
+  parser.add_argument('--large_steps', type=int, default=40)
+  parser.add_argument('--rounds', type=int, default=2)
   options = parser.parse_args()
   measure.on_cpu_devices(1)
   _report_framework(options.steps)
