@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pax import base_executor
+from pax.tuning import interfaces
 from praxis import base_input, pax_fiddle
 
 InputConfig = pax_fiddle.Config[base_input.BaseInput]
@@ -68,8 +69,8 @@ class BaseExperiment(abc.ABC):
   def validate(self) -> None:  # noqa: B027 (most have nothing to check)
     """Raises ValueError when the constants do not fit together."""
 
-  def search(self) -> Any:
-    """Returns how to search over the experiment's constants."""
+  def search(self) -> interfaces.SearchHParams:
+    """Returns how to search over the constants that are search points."""
     raise NotImplementedError(f'{type(self).__name__} defines no search()')
 
   @classmethod

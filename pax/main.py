@@ -36,6 +36,10 @@ def main(argv: Sequence[str]) -> int:
   except options_lib.UsageError as e:
     return _fail(e, show_traceback=False)
   try:
+    if options.study:
+      from pax.runner import studies
+
+      return studies.run(options)
     from pax.runner import runner
 
     return runner.run(options)

@@ -126,6 +126,9 @@ def positional(node: ast.FunctionDef) -> list[str]:
 WIDE = {
   'handler.__init__',
   'parameterized_experiment.__init__',
+  'sweeps.hyperparameter_tuning',
+  'sweeps.neural_architecture_search',
+  'sweeps.parameter_sweep',
   'GlamUniTransformerLmHParams',
   'GrokStackedTransformerHParams',
   'GrokUniTransformerLmHParams',

@@ -84,6 +84,8 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
   (
     'declaring',
     (
+      'pax.automl',
+      'pax.automl_interfaces',
       'pax.base_executor',
       'pax.base_experiment',
       'pax.compat',
@@ -91,6 +93,7 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
       'pax.experiment_utils',
       'pax.experiment_vars_summary_parser',
       'pax.parameterized_experiment',
+      'pax.tuning',
     ),
   ),
   ('experiments', ('pax.tasks',)),
@@ -103,7 +106,6 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
       'pax.partitioning',
       'pax.summaries',
       'pax.summary_utils',
-      'pax.tuning',
     ),
   ),
   (

@@ -91,6 +91,17 @@ def parse(
   return options(**found)
 
 
+def words_of(options: Any) -> list[str]:
+  """The words that `parse` reads these options from; defaults have none."""
+  words = []
+  for field in _flag_fields(type(options)):
+    value = getattr(options, field.name)
+    if value != field.default:
+      values = value if _repeats(field) else (value,)
+      words += [f'--{field.name}={one}' for one in values]
+  return words
+
+
 def stand_where_it_was_typed() -> None:
   """Relative paths, and experiments in files there, are as one expects."""
   # `bazel run` starts programs elsewhere, and tells here from where.

@@ -10,6 +10,7 @@ from absl import logging
 from pax import base_experiment, experiment_registry
 from pax.runner import fiddle_commands, overrides
 from pax.runner.options import RunOptions, UsageError
+from pax.tuning import space
 
 
 def find(
@@ -34,7 +35,14 @@ def find(
       'which experiment? e.g. --exp=tasks.lm.params.quickstart.TinyLm'
     )
   found = experiment_registry.get_experiment(exp)
-  return overrides.set_constants(found, settings)()
+  experiment = overrides.set_constants(found, settings)
+  if open_points := space.search_points(experiment):
+    raise UsageError(
+      f'{", ".join(open_points)} of {experiment.__name__} are search points;'
+      f' --study=local searches them, --set {next(iter(open_points))}=...'
+      ' chooses'
+    )
+  return experiment()
 
 
 def commands_of(options: RunOptions) -> list[str]:

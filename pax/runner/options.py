@@ -64,6 +64,23 @@ class RunOptions:
   eval_during_decode: bool = _flag(
     False, 'What', 'Evaluate too, in a job that decodes.'
   )
+  study: str | None = _flag(
+    None,
+    'Study',
+    'Search the constants of the experiment, as its search() says, in trials:'
+    ' runs of their own under --job_log_dir. --study=local; started again it'
+    ' goes on.',
+  )
+  num_trials: int | None = _flag(
+    None, 'Study', 'How many trials at most, if not as search() says.'
+  )
+  parallel_trials: int = _flag(1, 'Study', 'How many trials run at a time.')
+  metrics_from: str = _flag(
+    'eval',
+    'Study',
+    'Where the metrics of the reward are from: train; eval; decode, which'
+    ' evaluates too.',
+  )
   init_from: str | None = _flag(
     None,
     'Checkpoints',

@@ -13,6 +13,7 @@ import fiddle as fdl
 from absl import logging
 
 from pax.runner import values
+from pax.tuning import points
 
 _CONSTANT = re.compile(r'_?[A-Z][A-Z0-9_]*')
 _STEP = re.compile(r'\.?([A-Za-z_]\w*)|\[(\w+)\]')
@@ -96,7 +97,12 @@ def _constant(experiment: type, override: Override) -> Any:
     for cls in experiment.__mro__
   ]
   declared = next((str(a) for a in annotations if a is not None), '')
-  return _value(override, known[override.name], declared)
+  current = known[override.name]
+  if isinstance(current, points.OneOf) and override.text in current.by_text:
+    return current.by_text[override.text]
+  if isinstance(current, points.SearchPoint):
+    current = current.example
+  return _value(override, current, declared)
 
 
 def _set_field(tree: fdl.Config, override: Override) -> None:

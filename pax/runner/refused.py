@@ -7,9 +7,12 @@ _NO_TF_DATA = (
   'inputs here need no TensorFlow, so there is no tf.data service; every host'
   ' reads its own share of the data'
 )
-_NO_SEARCH_SERVICE = 'there is no search service to talk to'
+_NO_SEARCH_SERVICE = (
+  'there is no search service to talk to; --study=local holds the study itself'
+)
 
 REFUSED: dict[str, str] = {
+  'controller_mode': _NO_SEARCH_SERVICE,
   'enable_auto_sharding': (
     'shardings are those that the experiment declares; --set ICI_MESH_SHAPE=...'
     ' fits them to other devices'
@@ -29,6 +32,7 @@ REFUSED: dict[str, str] = {
   'tfds_data_dir': (
     'no input here reads TFDS; --set the files of the input instead'
   ),
+  'tuner_group': _NO_SEARCH_SERVICE,
   **dict.fromkeys(
     (
       'tf_data_service_address',

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from pax import (
+  automl,
   base_experiment,
   executors,
   experiment_registry,
@@ -250,3 +251,19 @@ class TinyOwn(TinySpmd):
   def partitioner(self):
     devices = jax.devices()[:1]
     return functools.partial(partitioning.create_partitioner, devices=devices)
+
+
+@experiment_registry.register
+class TinySweep(TinySpmd):
+  """Eight trials of a few steps."""
+
+  NUM_STEPS = 4
+  SAVE_EVERY = 4
+  EVAL_EVERY = 2
+  HIDDEN = automl.oneof([4, 8])
+  NOISE = automl.oneof([0.0, 0.1, 0.5, 2.0])
+
+  def search(self):
+    return automl.hyperparameter_tuning(
+      automl.Metric.eval('loss'), goal='minimize'
+    )

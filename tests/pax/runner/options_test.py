@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 
-from pax.runner import options, refused
+from pax.runner import command_line, options, refused
 
 # A new knob is a field of a config. A flag is for what no config can say.
 FLAGS = [
@@ -19,6 +19,10 @@ FLAGS = [
   'eval_on_test',
   'decode_during_train',
   'eval_during_decode',
+  'study',
+  'num_trials',
+  'parallel_trials',
+  'metrics_from',
   'init_from',
   'restore_checkpoint_dir',
   'restore_checkpoint_step',
@@ -74,6 +78,16 @@ def test_parse():
     enable_summary_writer=False,
     host_device_count=4,
   )
+
+
+def test_words_say_the_options_again():
+  said = options.RunOptions(
+    exp='a.B', set=('A=1', 'b=x y'), eval_on_test=True, num_trials=3,
+    decode_output_pickle=False,
+  )  # fmt: skip
+  words = command_line.words_of(said)
+  assert len(words) == 6
+  assert options.parse(['pax', *words]) == said
 
 
 def test_defaults_are_those_of_the_dataclass():

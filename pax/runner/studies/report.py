@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What came out of a study: a table, the best settings, a picture."""
+
+from __future__ import annotations
+
+import pathlib
+import shlex
+from collections.abc import Sequence
+
+from pax.runner.studies.study import Search
+from pax.tools.plotting import picture
+from pax.tuning.space import Space
+from pax.tuning.trial import Status, Trial
+
+TABLE_FILE = 'study.txt'
+PICTURE_FILE = 'study.png'
+
+
+def write(
+  directory: str, trials: Sequence[Trial], searched: Space, search: Search
+) -> None:
+  """Prints and writes the table, and draws the rewards of trials done."""
+  shown = text(trials, searched, search)
+  print(shown)
+  folder = pathlib.Path(directory)
+  (folder / TABLE_FILE).write_text(f'{shown}\n')
+  if any(trial.status is Status.DONE for trial in trials):
+    draw(trials, searched, str(folder / PICTURE_FILE))
+
+
+def text(trials: Sequence[Trial], searched: Space, search: Search) -> str:
+  """The trials, best first, and how to run the best again."""
+  used = search.reward.used_metrics if search.reward else []
+  metrics = sorted(
+    {k for t in trials for m in used for k, _ in m.match_items(t.metrics)}
+  )
+  rows = [['trial', *searched.names, *metrics, 'step', 'reward', 'status']]
+  ranked = sorted(trials, key=lambda t: (t.reward is None, -(t.reward or 0.0)))
+  for trial in ranked:
+    values = [trial.metrics.get(name) for name in metrics]
+    settings = [trial.settings[name] for name in searched.names]
+    status = f'{trial.status.value}  {trial.reason}'.rstrip()
+    cells = [*map(_number, [*values]), str(trial.step), _number(trial.reward)]
+    rows.append([str(trial.id), *settings, *cells, status])
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  lines = [
+    '  '.join(f'{cell:<{w}}' for cell, w in zip(row, widths, strict=True))
+    for row in rows
+  ]
+  if search.reward and ranked and ranked[0].status is Status.DONE:
+    best = ranked[0]
+    words = [
+      f'--set {shlex.quote(f"{n}={v}")}' for n, v in best.settings.items()
+    ]
+    lines += ['', f'best: trial {best.id}  {" ".join(words)}']
+  return '\n'.join(line.rstrip() for line in lines)
+
+
+def draw(trials: Sequence[Trial], searched: Space, path: str) -> None:
+  """Draws the rewards in the order of trials, and over each constant."""
+  from matplotlib import figure  # Slow to import.
+
+  done = [trial for trial in trials if trial.status is Status.DONE]
+  rewards = [trial.reward for trial in done]
+  count = 1 + len(searched.names)
+  canvas = figure.Figure(
+    figsize=(4.2 * count, 3.6), layout='constrained', dpi=120
+  )
+  first, *rest = canvas.subplots(1, count, squeeze=False)[0]
+  best = [max(rewards[: i + 1]) for i in range(len(rewards))]
+  ids = [trial.id for trial in done]
+  first.plot(ids, rewards, 'o', color=picture.COLORS[0], label='reward')
+  first.step(ids, best, where='post', color=picture.COLORS[1], label='best')
+  first.set_xlabel('trial')
+  first.legend(frameon=False, fontsize=8)
+  for ax, name in zip(rest, searched.names, strict=True):
+    texts = [trial.settings[name] for trial in done]
+    ax.plot(_places(texts), rewards, 'o', color=picture.COLORS[0])
+    ax.set_xlabel(name)
+  for ax in (first, *rest):
+    ax.grid(alpha=0.25)
+    ax.spines[['top', 'right']].set_visible(False)
+  canvas.savefig(path, format='png')
+
+
+def _places(texts: Sequence[str]) -> Sequence[float] | Sequence[str]:
+  """Numbers as such, anything else by name."""
+  try:
+    return [float(text) for text in texts]
+  except ValueError:
+    return texts
+
+
+def _number(value: float | None) -> str:
+  return '' if value is None else f'{value:.5g}'

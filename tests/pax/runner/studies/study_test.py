@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Studies whose trials are no processes: restarts, kills, errors, stops."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from pax import automl
+from pax.runner import options as options_lib
+from pax.runner.studies import command, errors, report, study
+from pax.tuning import space
+from praxis import pax_fiddle
+
+Config = pax_fiddle.Config
+
+
+class Searched:
+  """Four combinations."""
+
+  A = automl.oneof([1, 2])
+  B = automl.oneof([10, 20])
+
+
+class Ended:
+  """A trial that ends with a code, or never."""
+
+  def __init__(self, code):
+    self.code = code
+
+  def poll(self):
+    return self.code
+
+  def send_signal(self, number):
+    self.code = -number
+
+
+def _search(**fields):
+  found = automl.hyperparameter_tuning(automl.Metric.eval('loss'))
+  for name, value in fields.items():
+    setattr(found, name, value)
+  return study.Search.of(found, 'eval')
+
+
+def _study(tmp_path, begin, num_trials=None, search=None, experiment=Searched):
+  (tmp_path / 'logs').mkdir(exist_ok=True)
+
+  def start(trial):
+    begun.append(trial.id)
+    folder = tmp_path / str(trial.id)
+    folder.mkdir(exist_ok=True)
+    loss = float(trial.settings['A']) * float(trial.settings['B'])
+    record = {'step': 1, 'split': 'eval_test_x', 'time': 0, 'loss': loss}
+    (folder / 'metrics.jsonl').write_text(json.dumps(record) + '\n')
+    return Ended(begin(trial.id))
+
+  begun: list[int] = []
+  made = study.Study(
+    str(tmp_path),
+    space.of(experiment),
+    search or _search(),
+    study.Limits(num_trials=num_trials, parallel=2),
+    start,
+  )
+  return made, begun
+
+
+def test_a_study_that_is_started_again_goes_on(tmp_path):
+  first, begun = _study(tmp_path, lambda id: 0, num_trials=3)
+  first.run()
+  assert sorted(begun) == [1, 2, 3]
+  second, begun = _study(tmp_path, lambda id: 0)
+  second.run()
+  assert begun == [4]
+  assert [t.reward for t in second.trials] == [10, 20, 20, 40]
+  shown = report.text(second.trials, space.of(Searched), _search())
+  assert shown.splitlines()[1].split()[:3] == ['4', '2', '20']
+  assert shown.endswith('best: trial 4  --set A=2 --set B=20')
+
+
+def test_a_killed_trial_is_run_again(tmp_path):
+  codes = {2: [-9]}
+  made, begun = _study(
+    tmp_path, lambda id: codes[id].pop() if codes.get(id) else 0
+  )
+  made.run()
+  assert sorted(begun) == [1, 2, 2, 3, 4]
+  assert {t.status.value for t in made.trials} == {'done'}
+
+
+def test_what_ran_when_the_study_stopped_runs_again(tmp_path):
+  made, begun = _study(tmp_path, lambda id: 75 if id == 1 else 0)
+  made.stop()
+  made.run()
+  assert not begun
+  path = pathlib.Path(tmp_path, 'study.jsonl')
+  record = {'id': 1, 'settings': {'A': '2', 'B': '20'}, 'status': 'running'}
+  path.write_text(json.dumps(record) + '\n')
+  made, begun = _study(tmp_path, lambda id: 0, num_trials=1)
+  made.run()
+  assert begun == [1] and made.trials[0].reward == 40
+
+
+def _log(tmp_path, id, error):
+  (tmp_path / 'logs').mkdir(exist_ok=True)
+  text = f'Traceback (most recent call last):\n  File "x"\n{error}\npax: error'
+  (tmp_path / 'logs' / f'trial_{id}.log').write_text(text)
+
+
+def test_an_error_ends_the_study_unless_it_is_skipped(tmp_path):
+  _log(tmp_path, 2, 'FileNotFoundError: no data')
+  made, _ = _study(tmp_path, lambda id: int(id == 2))
+  with pytest.raises(ValueError, match='trial 2 failed: FileNotFoundError: no'):
+    made.run()
+  skips = _search(errors_to_skip=[(OSError, 'no d.ta')])
+  made, _ = _study(tmp_path, lambda id: int(id == 2), search=skips)
+  made.run()
+  assert [t.status.value for t in made.trials] == [
+    'done', 'skipped', 'done', 'done',
+  ]  # fmt: skip
+  assert made.trials[1].reason == 'FileNotFoundError: no data'
+
+
+def test_errors_by_type_and_message():
+  error = errors.TrialError('FileNotFoundError', 'no data')
+  assert error.is_one_of([OSError])
+  assert not error.is_one_of([(OSError, 'full'), ValueError])
+
+
+@pytest.mark.parametrize('keep', [True, False])
+def test_a_trial_far_behind_is_stopped(tmp_path, keep):
+  search = _search(
+    treats_early_stopped_trials_as_done=keep,
+    early_stopping=Config(automl.EarlyStoppingByValue, step_values=[(1, 15.0)]),
+  )
+  made, _ = _study(tmp_path, lambda id: None if id == 1 else 0, search=search)
+  made.run()
+  assert made.trials[0].status.value == ('done' if keep else 'skipped')
+
+
+def test_another_study_is_not_continued(tmp_path):
+  made, _ = _study(tmp_path, lambda id: 0)
+  made.run()
+  with pytest.raises(ValueError, match='a study of A, B, not of A;'):
+    _study(tmp_path, lambda id: 0, experiment=type('E', (), {'A': Searched.A}))
+
+
+def test_the_reward_must_be_measured():
+  search = automl.hyperparameter_tuning(automl.Metric.decode('bleu'))
+  with pytest.raises(ValueError, match='wants --metrics_from=decode, got eval'):
+    study.Search.of(search, 'eval')
+
+
+def test_words_of_a_trial():
+  options = options_lib.parse([
+    'pax', '--exp=E', '--job_log_dir=/d', '--study=local', '--num_trials=9',
+    '--parallel_trials=3', '--set=N=1',
+  ])  # fmt: skip
+  words = command.trial_words(options, 4, {'A': "'x y'"})
+  assert options_lib.parse(['pax', *words]) == options_lib.RunOptions(
+    exp='E',
+    job_log_dir='/d/4',
+    set=('N=1', "A='x y'"),
+    eval_on_test=True,
+    traceback=True,
+  )
+
+
+@pytest.mark.parametrize(
+  ('word', 'message'),
+  [
+    ('--study=vizier', 'wants a search service'),
+    ('--mode=eval', '--study trains'),
+    ('--metrics_from=x', 'must be one of train, eval, decode'),
+    ('--parallel_trials=0', 'must be at least 1'),
+  ],
+)
+def test_what_is_no_study(word, message):
+  words = ['pax', '--study=local', '--exp=E', '--job_log_dir=/d', word]
+  with pytest.raises(ValueError, match=message):
+    command.run(options_lib.parse(words))
