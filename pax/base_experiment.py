@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
+from pax import base_executor
 from praxis import base_input, pax_fiddle
 
 InputConfig = pax_fiddle.Config[base_input.BaseInput]
@@ -75,22 +77,29 @@ class BaseExperiment(abc.ABC):
     """Returns the experiments that make up this one, by id."""
     return {'': cls}
 
-  def partitioner(self) -> TaskConfig | None:
-    """Returns the config of a partitioner, or None for the usual one."""
+  def partitioner(self) -> Callable[..., Any] | None:
+    """Returns what makes the partitioner, or None for the usual one.
+
+    It is called as `create_partitioner(task config, specs of a batch)`.
+    """
     return None
 
-  def train_programs(self) -> list[TaskConfig]:
-    """Returns configs of train programs; none means the usual one."""
+  def train_programs(self) -> list[Any]:
+    """Returns the train program, not set up; none means the usual one.
+
+    Like those below it is an object of a subclass of those in `pax.programs`
+    and `pax.decode_programs`.
+    """
     return []
 
-  def eval_programs(self) -> list[TaskConfig]:
-    """Returns configs of eval programs; none means one per eval dataset."""
+  def eval_programs(self) -> list[Any]:
+    """Returns the eval programs; none means one per eval dataset."""
     return []
 
-  def decode_programs(self) -> list[TaskConfig]:
-    """Returns configs of decode programs; none means one per dataset."""
+  def decode_programs(self) -> list[Any]:
+    """Returns the decode programs; none means one per decode dataset."""
     return []
 
-  def executor(self) -> Any:
-    """Returns what runs the programs, or None for the usual loop."""
+  def executor(self) -> base_executor.BaseExecutor | None:
+    """Returns what runs the programs of training, or None for the usual."""
     return None

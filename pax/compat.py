@@ -13,12 +13,25 @@ from types import ModuleType
 
 _OLD = 'paxml'
 _NEW = 'pax'
+# Modules that have another name within.
+_RENAMED = {
+  'pax.tools.dump_hparams_lib': 'pax.tools.dump_hparams',
+  'pax.tools.dump_input_specs_lib': 'pax.tools.dump_input_specs',
+  'pax.tools.fiddle': 'pax.tools.fiddler',
+  'pax.tools.validate_config_lib': 'pax.tools.validate_config',
+}
 
 
 def new_name(name: str) -> str:
-  """Returns `name` with a leading `paxml` replaced by `pax`."""
+  """Returns what is called `name` in paxml by its name here."""
   head, dot, tail = name.partition('.')
-  return f'{_NEW}{dot}{tail}' if head == _OLD else name
+  if head != _OLD:
+    return name
+  name = f'{_NEW}{dot}{tail}'
+  for old, new in _RENAMED.items():
+    if name == old or name.startswith(f'{old}.'):
+      return new + name.removeprefix(old)
+  return name
 
 
 class _AliasLoader(importlib.abc.Loader):

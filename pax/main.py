@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command: `python -m pax.main --exp=EXPERIMENT --job_log_dir=DIR`."""
+"""The command: `python -m pax.main --exp=EXPERIMENT --job_log_dir=DIR`.
+
+Its first word may name a tool instead, as in `python -m pax.main plot DIR`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from pax.runner import command_line
 from pax.runner import options as options_lib
+from pax.tools import commands
 
 EXIT_ERROR = 1
 EXIT_PREEMPTED = 75
@@ -18,11 +23,15 @@ def main(argv: Sequence[str]) -> int:
   """Runs what the command line asks for; returns the exit code.
 
   0: done. 1: failed, the reason is on stderr. 75: stopped by a signal, saved.
+  A run that hangs ends the process with 124, if --hang_timeout_secs says so.
   """
+  if commands.named(argv):
+    return commands.run(argv)
   try:
     options = options_lib.parse(argv)
   except options_lib.HelpRequested as e:
     print(e)
+    print(f'\nTools, each with --help:\n{commands.help_text()}')
     return 0
   except options_lib.UsageError as e:
     return _fail(e, show_traceback=False)
@@ -38,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
 def console() -> None:
   """The `pax` command."""
-  _stand_where_it_was_typed()
+  command_line.stand_where_it_was_typed()
   code = main(sys.argv)
   if code == EXIT_ERROR or (code and not _is_one_of_many()):
     # Waits neither for a compilation nor for the processes that go on.
@@ -46,14 +55,6 @@ def console() -> None:
     sys.stderr.flush()
     os._exit(code)
   sys.exit(code)
-
-
-def _stand_where_it_was_typed() -> None:
-  """Relative paths, and experiments in files there, are as one expects."""
-  # `bazel run` starts programs elsewhere, and tells here from where.
-  if directory := os.environ.get('BUILD_WORKING_DIRECTORY'):
-    os.chdir(directory)
-  sys.path.append(os.getcwd())
 
 
 def _is_one_of_many() -> bool:

@@ -7,10 +7,12 @@ from praxis.optimizers.prefix_vectorization import (
   NO_PREFIX,
   get_transformations_with_vectorized_repeat_prefix,
   has_no_prefix,
+  partition_params,
 )
 
 __all__ = [
   'NO_PREFIX',
   'get_transformations_with_vectorized_repeat_prefix',
   'has_no_prefix',
+  'partition_params',
 ]

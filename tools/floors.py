@@ -68,25 +68,65 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
   (
     'learning',
     (
+      'pax.base_inference_runner',
       'pax.base_metrics',
+      'pax.ghostnorm',
+      'pax.base_task',
       'pax.inputs',
       'pax.learners',
+      'pax.sgf',
       'pax.tasks_lib',
+      'pax.tf_records',
       'pax.train_states',
+      'pax.xla_passthrough',
     ),
   ),
   (
     'declaring',
-    ('pax.base_experiment', 'pax.compat', 'pax.experiment_registry'),
+    (
+      'pax.base_executor',
+      'pax.base_experiment',
+      'pax.compat',
+      'pax.experiment_registry',
+      'pax.experiment_utils',
+      'pax.experiment_vars_summary_parser',
+      'pax.parameterized_experiment',
+    ),
   ),
   ('experiments', ('pax.tasks',)),
   ('steps', ('pax.steps',)),
   (
     'storage',
-    ('pax.checkpoints', 'pax.partitioning', 'pax.summaries', 'pax.tuning'),
+    (
+      'pax.checkpoints',
+      'pax.io_utils',
+      'pax.partitioning',
+      'pax.summaries',
+      'pax.summary_utils',
+      'pax.tuning',
+    ),
   ),
-  ('programs', ('pax.programs',)),
-  ('running', ('pax.aot', 'pax.main', 'pax.runner', 'pax.tools')),
+  (
+    'programs',
+    (
+      'pax.decode_programs',
+      'pax.executors',
+      'pax.programs',
+      'pax.trainer_lib',
+    ),
+  ),
+  (
+    'running',
+    (
+      'pax.aot',
+      'pax.eval_lib',
+      'pax.main',
+      'pax.runner',
+      'pax.setup_jax',
+      'pax.tools',
+      'pax.train',
+    ),
+  ),
 )
 
 _RUNTIME = ('pax.aot', 'pax.main', 'pax.programs', 'pax.runner', 'pax.steps')
@@ -99,7 +139,8 @@ NEVER: dict[str, tuple[str, ...]] = {
   'pax.tasks': _RUNTIME,
   **dict.fromkeys(_RUNTIME, ('pax.tasks',)),
   **dict.fromkeys(
-    ('pax.checkpoints', 'pax.partitioning', 'pax.summaries'), ('pax.tasks',)
+    ('pax.checkpoints', 'pax.io_utils', 'pax.partitioning', 'pax.summaries'),
+    ('pax.tasks',),
   ),
 }
 

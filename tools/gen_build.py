@@ -28,9 +28,10 @@ from tools import build_text, floors, pyimports  # noqa: E402
 
 Index = dict[str, pyimports.Module]
 
-# What a program finds by name only.
+# What a program, or those of a room, find by name only.
 PROGRAM_DEPS = {
-  'pax.main': ['//pax/tasks:experiments', '//third_party/pip:accelerator']
+  'pax.main': ['//pax/tasks:experiments', '//third_party/pip:accelerator'],
+  'pax.tools': ['//pax/tasks:experiments'],
 }
 # {package: {target: folder}}: targets that gather all modules of a folder.
 GATHERED = {
@@ -53,6 +54,11 @@ OPTIONAL = {'IPython', 'lingvo', 'seqio', 'tensorflow', 'torch'}
 
 class UnknownImportError(Exception):
   """A file imports what is neither ours nor in the lock."""
+
+
+def _room(module: pyimports.Module) -> str:
+  """Name of the package a module is in."""
+  return module.name.rpartition('.')[0]
 
 
 def library_name(module: pyimports.Module, index: Index) -> str:
@@ -196,7 +202,7 @@ def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
     if m.path.is_relative_to('pax/tasks'):
       found += [build_text.experiment(m, name, e) for e in m.experiments]
     if m.is_program:
-      extra = PROGRAM_DEPS.get(m.name, [])
+      extra = PROGRAM_DEPS.get(m.name) or PROGRAM_DEPS.get(_room(m), [])
       found.append(build_text.binary(m, [f':{name}', *extra]))
   if small:
     found.append(build_text.small_tests(small, sorted(small_needs)))

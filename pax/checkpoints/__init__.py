@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pax.checkpoints import init_from as init_from
+from pax.checkpoints import reading as reading
 from pax.checkpoints.contract import (
   CheckpointError as CheckpointError,
 )

@@ -27,6 +27,8 @@ from pax.checkpoints.contract import (
 
 Path = pathlib.Path
 Named = Mapping[str, Any]
+# Shape and name of the dtype of leaves by name.
+Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 
 _TRAIN_INPUT = 'train_input'
 _VERSION = 1.1
@@ -54,10 +56,17 @@ class Layout(Protocol):
     """Makes what all processes wrote the checkpoint `final`, at once."""
     ...
 
+  def shapes(self, path: Path) -> Shapes:
+    """Shape and dtype of every leaf that is stored."""
+    ...
+
   def read(
-    self, path: Path, abstract: Named
+    self, path: Path, abstract: Named, *, whole: bool = True
   ) -> tuple[Named, Mapping[str, str]]:
-    """The leaves, and the text of each process's input state."""
+    """The leaves, and the text of each process's input state.
+
+    If the `whole` state is wanted, one of other leaves too is refused.
+    """
     ...
 
 
@@ -79,12 +88,18 @@ class LeafLayout:
     (staging / paths.METADATA_FILE).write_text(text)
     paths.commit(staging, final)
 
+  def shapes(self, path: Path) -> Shapes:
+    _check_metadata(path)
+    return tensorstore_format.saved_shapes(path)
+
   def read(
-    self, path: Path, abstract: Named
+    self, path: Path, abstract: Named, *, whole: bool = True
   ) -> tuple[Named, Mapping[str, str]]:
     _check_metadata(path)
-    manifest.verify(path, jax.process_index(), jax.process_count())
-    check_shapes(path, tensorstore_format.saved_shapes(path), abstract)
+    leaves = None if whole else tensorstore_format.folders(abstract)
+    manifest.verify(path, jax.process_index(), jax.process_count(), leaves)
+    saved = tensorstore_format.saved_shapes(path)
+    check_shapes(path, saved, abstract, whole=whole)
     return tensorstore_format.read(path, abstract), read_inputs(path)
 
 
@@ -105,12 +120,14 @@ class BlobLayout:
     paths.commit(blob, final)
     paths.discard(staging)
 
+  def shapes(self, path: Path) -> Shapes:
+    return _shapes(flax_format.read(path)[0])
+
   def read(
-    self, path: Path, abstract: Named
+    self, path: Path, abstract: Named, *, whole: bool = True
   ) -> tuple[Named, Mapping[str, str]]:
     state, _, train_input = flax_format.read(path)
-    saved = {name: (x.shape, x.dtype.name) for name, x in state.items()}
-    check_shapes(path, saved, abstract)
+    check_shapes(path, _shapes(state), abstract, whole=whole)
     return flax_format.place(state, abstract), train_input
 
 
@@ -144,10 +161,15 @@ def read_inputs(path: Path) -> dict[str, str]:
 
 def check_shapes(
   path: Path,
-  saved: Mapping[str, tuple[tuple[int, ...], str]],
+  saved: Shapes,
   abstract: Named,
+  *,
+  whole: bool = True,
 ) -> None:
-  """Raises CheckpointError when `path` holds another model's state."""
+  """Raises CheckpointError when `path` holds another model's state.
+
+  Further leaves are another model's only if the `whole` state is wanted.
+  """
   wanted = {
     name: (tuple(leaf.shape), np.dtype(leaf.dtype).name)
     for name, leaf in abstract.items()
@@ -159,7 +181,8 @@ def check_shapes(
     if saved[name] != wanted[name]
   ]
   faults += [
-    f'{name} is not in the model' for name in saved.keys() - wanted.keys()
+    f'{name} is not in the model'
+    for name in (saved.keys() - wanted.keys() if whole else ())
   ]
   if faults:
     more = f' (and {len(faults) - 1} more differences)' if faults[1:] else ''
@@ -167,6 +190,10 @@ def check_shapes(
       f'{path} was saved by another model: {faults[0]}{more}. Use a new'
       ' --job_log_dir, or the experiment and the --set values of that run'
     )
+
+
+def _shapes(state: Mapping[str, np.ndarray]) -> Shapes:
+  return {name: (x.shape, x.dtype.name) for name, x in state.items()}
 
 
 def _shown(shape_and_dtype: tuple[tuple[int, ...], str]) -> str:

@@ -14,7 +14,14 @@ from typing import Any, Protocol
 import jax
 from absl import logging
 
-from pax.checkpoints import layouts, manifest, names, paths, retention
+from pax.checkpoints import (
+  layouts,
+  manifest,
+  names,
+  paths,
+  retention,
+  transformations,
+)
 from pax.checkpoints.contract import (
   CheckpointError,
   CheckpointOptions,
@@ -105,7 +112,9 @@ class FileCheckpointer:
     job_log_dir: str,
     kind: CheckpointType,
     before_write: Callable[[], None],
+    restored_as: transformations.Transformations,
   ):
+    self._restored_as = restored_as
     self._options = options
     self._before_write = before_write
     self._kind = kind
@@ -155,9 +164,7 @@ class FileCheckpointer:
       )
     path = available[step]
     try:
-      named, inputs = layouts.layout_at(path).read(
-        path, names.flatten(abstract)
-      )
+      named, inputs = self._restored_as.read(path, names.flatten(abstract))
     except CorruptCheckpointError as e:
       raise CorruptCheckpointError(_advice(e, path, available)) from e
     logging.info('Restored step %d from %s', step, path)
@@ -226,13 +233,16 @@ def create_checkpointer(
   job_log_dir: str,
   kind: CheckpointType = CheckpointType.GDA,
   before_write: Callable[[], None] = lambda: None,
+  restore_transformations: Mapping[str, Any] | None = None,
 ) -> Checkpointer:
   """The checkpointer of a job directory.
 
   `before_write` is called, in the thread that writes, before a checkpoint is:
   what a run told of the steps before it is on disk when it is complete.
+  `restore_transformations` are those of a task.
   """
-  return FileCheckpointer(options, job_log_dir, kind, before_write)
+  restored_as = transformations.Transformations(restore_transformations)
+  return FileCheckpointer(options, job_log_dir, kind, before_write, restored_as)
 
 
 def _start_clean(directory: pathlib.Path) -> None:

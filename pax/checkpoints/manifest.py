@@ -11,7 +11,7 @@ import json
 import pathlib
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent import futures
 
 import numpy as np
@@ -63,13 +63,26 @@ def wait_for_all(directory: Path, count: int, timeout_secs: float) -> None:
     time.sleep(_POLL_SECS)
 
 
-def verify(directory: Path, part: int = 0, num_parts: int = 1) -> None:
+def verify(
+  directory: Path,
+  part: int = 0,
+  num_parts: int = 1,
+  folders: Iterable[str] | None = None,
+) -> None:
   """Raises CorruptCheckpointError unless the files are as they were written.
 
   Sizes are compared for all files, checksums for every `num_parts`-th from
-  `part` on, so that the processes of a job share the reading.
+  `part` on, so that the processes of a job share the reading. With `folders`
+  only the files right in those count.
   """
   entries = _read_all(directory)
+  if folders is not None:
+    wanted = set(folders)
+    entries = {
+      name: listed
+      for name, listed in entries.items()
+      if name.rpartition('/')[0] in wanted
+    }
   mine = set(sorted(entries)[part::num_parts])
   with futures.ThreadPoolExecutor(_THREADS) as pool:
     for fault in pool.map(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent import futures
 from typing import Any
 
@@ -53,6 +53,11 @@ def read(
       abstract.items(),
     )
     return dict(zip(abstract, arrays, strict=True))
+
+
+def folders(leaves: Iterable[str]) -> list[str]:
+  """Where the files of these leaves are, below the checkpoint."""
+  return [f'{_STATE}/{name}' for name in leaves]
 
 
 def saved_shapes(directory: Path) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -55,6 +55,9 @@ class Prefetcher:
     self._peeked = None
     return batch
 
+  # As inputs call it; what was padded is padded already.
+  get_next_padded = get_next
+
   def peek(self) -> Any | None:
     """What `get_next` will return, or None at the end of the data."""
     if self._peeked is None:
@@ -63,6 +66,8 @@ class Prefetcher:
       except StopIteration:
         return None
     return self._peeked[0]
+
+  peek_padded = peek
 
   def get_state(self) -> base_input.State:
     """The state of the input behind the batch that was handed out last."""

@@ -9,7 +9,7 @@ import io
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -72,6 +72,9 @@ class SentencePieceTokenizer(Tokenizer):
   References:
     https://arxiv.org/abs/1808.06226
   """
+
+  # What SentencePiece gives the end of a text in the models that it trains.
+  EOS_ID: ClassVar[int] = 2
 
   # A trained model. None: train one on the corpus.
   model_file: str | None = None

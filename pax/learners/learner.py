@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from pax.learners import clipping, selection, stochastic_gradients
+from pax.learners import clipping, reporting, selection
+from pax.learners.stochastic_gradients import base as stochastic_gradients
 from praxis import (
   base_hyperparams,
   base_layer,
@@ -21,7 +21,7 @@ from praxis import (
   pytypes,
 )
 from praxis.nested_map import NestedMap
-from praxis.optimizers import masking, moments, prefix_vectorization
+from praxis.optimizers import masking, prefix_vectorization
 
 JTensor = pytypes.JTensor
 Nested = pytypes.Nested
@@ -75,7 +75,8 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
   repeat_prefix_sep: str = '#'
   # Keeps optimizer state for excluded variables; it sees zero gradients.
   keep_optimizer_state_for_excluded_vars: bool = False
-  # Multiplies the update of a variable by the variable's RMS.
+  # Multiplies the update of a variable by the scale of its initial values; for
+  # variables with at most one dimension that is 1.
   scale_update_by_var_norm: bool = False
 
   def __post_init__(self) -> None:
@@ -93,6 +94,13 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
         'Learner takes bprop_variable_exclusion or bprop_variable_inclusion,'
         f' got both: {self.bprop_variable_exclusion} and'
         f' {self.bprop_variable_inclusion}'
+      )
+    if self.force_repeat_prefix_structure and not (
+      self.vectorize_on_repeat_prefix
+    ):
+      raise ValueError(
+        'Learner.force_repeat_prefix_structure needs'
+        ' vectorize_on_repeat_prefix=True, got False'
       )
     if isinstance(self.optimizer, pax_fiddle.Config):
       self.optimizer = self.optimizer.Instantiate()
@@ -127,8 +135,8 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     """Returns (what to add to the variables, the new optimizer state).
 
     Gradients of variables that are not learned may be there or masked; they are
-    ignored. `step` is for the learning rate in the summaries, which is left out
-    without.
+    ignored. `step` is the number of steps before this one, for summaries of the
+    learning rate and of the number of skipped steps; None leaves them out.
     """
     if step is not None:
       self.plot_learning_rate(step)
@@ -148,40 +156,51 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
 
     updates, new_states = self._if_valid(scaled.raw_norm, update, skip)
     if self.grad_norm_summary:
-      self.summarize_norms('learning/applied_grad_norm', updates)
+      base_layer.add_global_summary(
+        'learning/applied_grad_norm', clipping.global_norm(updates)
+      )
+    if step is not None:
+      reporting.skipped_steps(step, new_states)
+    reporting.optimizer_summaries(new_states)
     return updates, new_states
 
   def apply_gradient(
     self,
     old_vars: Nested[JTensor],
-    updates: Nested[JTensor],
+    transformed_grads: Nested[JTensor],
     var_weight_hparams: Hparams,
   ) -> Nested[JTensor]:
-    """Returns the variables after their updates.
+    """Returns the variables after their updates, `transformed_grads`.
 
     A masked update leaves its variable alone; a variable flagged
     OVERWRITE_WITH_GRADIENT becomes its update.
     """
 
-    def new_value(overwrite: bool, update: JTensor, old: JTensor) -> JTensor:
+    def new_value(
+      path: str,
+      hparams: base_layer.WeightHParams,
+      update: JTensor,
+      old: JTensor,
+    ) -> JTensor:
       if masking.is_masked(update):
         return old
-      if overwrite:
+      if base_layer.var_overwrite_with_gradient(hparams):
         return update.astype(old.dtype)
-      if self.scale_update_by_var_norm:
-        update = update * moments.reduce_rms(old).astype(update.dtype)
+      if self.scale_update_by_var_norm and len(hparams.shape) > 1:
+        update = update * base_layer.var_init_scale(hparams, path)
       return (old + update).astype(old.dtype)
 
-    overwritten = selection.overwritten(var_weight_hparams)
-    new_vars = jax.tree.map(new_value, overwritten, updates, old_vars)
-    if self.var_norm_summary or self.var_norm_individual_vars:
-      trainable = selection.trainable(var_weight_hparams)
-      self.summarize_norms(
-        'learning/var_norm',
-        masking.mask_tree(new_vars, trainable),
-        together=self.var_norm_summary,
-        each=self.var_norm_individual_vars,
+    new_vars = py_utils.map_with_path(
+      new_value, var_weight_hparams, transformed_grads, old_vars
+    )
+    trainable = selection.trainable(var_weight_hparams)
+    learnable = masking.mask_tree(new_vars, trainable)
+    if self.var_norm_summary:
+      base_layer.add_global_summary(
+        'learning/var_norm', clipping.global_norm(learnable)
       )
+    if self.var_norm_individual_vars:
+      self.summarize_norms('per_var_norm', learnable)
     return new_vars
 
   def scale_gradients(
@@ -193,7 +212,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
   ) -> clipping.ScaledGradients:
     """Returns the gradients, clipped as told or else as the optimizer asks.
 
-    The names of the summaries end in `_<optimizer_name>`, if one is given.
+    The summaries are under `learning/<optimizer_name>/`, if a name is given.
     """
     opt = self.optimizer
     if clip_gradient_norm_to_value is None:
@@ -207,12 +226,15 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
       global_limit=clip_gradient_norm_to_value,
       single_limit=clip_gradient_single_norm_to_value,
     )
-    suffix = f'_{optimizer_name}' if optimizer_name else ''
+    group = f'learning/{optimizer_name}' if optimizer_name else 'learning'
+    add = base_layer.add_global_summary
+    add(f'{group}/grad_scale', scaled.scale)
     if self.grad_norm_summary:
-      add = base_layer.add_global_summary
-      add(f'learning/raw_grad_norm{suffix}', scaled.raw_norm)
-      add(f'learning/grad_scale{suffix}', scaled.scale)
-      add(f'learning/clipped_grad_norm{suffix}', scaled.clipped_norm)
+      add(f'{group}/raw_grad_norm', scaled.raw_norm)
+      add(f'{group}/clipped_grad_norm', scaled.clipped_norm)
+    if self.grad_norm_individual_vars:
+      name = f'/{optimizer_name}' if optimizer_name else ''
+      self.summarize_norms(f'per_var_grad_norm{name}', raw_grads)
     return scaled
 
   def plot_learning_rate(self, step: ArrayLike) -> None:
@@ -224,19 +246,12 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
       )
 
   def summarize_norms(
-    self,
-    name: str,
-    tensors: Nested[JTensor],
-    *,
-    together: bool = True,
-    each: bool = False,
+    self, summary_prefix: str, tensors: Nested[JTensor]
   ) -> None:
-    """Records the norm of all tensors together, of each, or both."""
-    if together:
-      base_layer.add_global_summary(name, lambda: clipping.global_norm(tensors))
-    for path, x in py_utils.tree_paths(tensors) if each else ():
+    """Records the norm of each tensor, under the prefix and its path."""
+    for path, x in py_utils.tree_paths(tensors):
       base_layer.add_global_summary(
-        f'{name}/{path}', functools.partial(clipping.global_norm, x)
+        f'{summary_prefix}/{path}', clipping.global_norm(x)
       )
 
   def _make_tx(
@@ -290,12 +305,6 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     ordinary = jax.tree.map(lambda o: not o, overwritten)
     scaled = self._scale_ordinary(
       masking.mask_tree(grads, ordinary), var_weight_hparams
-    )
-    self.summarize_norms(
-      'learning/raw_grad_norm',
-      grads,
-      together=False,
-      each=self.grad_norm_individual_vars,
     )
     return scaled._replace(grads=masking.merge_tree(scaled.grads, grads))
 

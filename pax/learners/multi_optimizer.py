@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +23,9 @@ Hparams = learner.Hparams
 class MultiOptimizerLearner(learner.Learner):
   """Auxiliary optimizers for variables by path, the main one for the rest.
 
-  The state of the optimizer is a tuple: the main one's, those of the auxiliary
-  ones, and at the end the moving average of all variables, if the main
-  optimizer has an `ema_decay`.
+  The state of the optimizer is a tuple: the moving average of all variables, if
+  the main optimizer has an `ema_decay`, then the main one's state, and those of
+  the auxiliary ones.
   """
 
   auxiliary_optimizers: Sequence[optimizers.Optimizer] = ()
@@ -123,12 +124,42 @@ class MultiOptimizerLearner(learner.Learner):
         masking.mask_tree(var_weight_hparams, mask), include_ema=False
       )
       chain.append(optimizers.sharded_masked(tx, mask))
-    if self.optimizer.ema_decay:
-      chain.append(optimizers.apply_ema_weights(self.optimizer.ema_decay))
-    return optimizers.sharded_chain(*chain)
+    several = optimizers.sharded_chain(*chain)
+    if not self.optimizer.ema_decay:
+      return several
+    average = optimizers.apply_ema_weights(self.optimizer.ema_decay)
+    return _then_average(several, average)
 
   def _named_optimizers(self) -> list[tuple[str, optimizers.Optimizer]]:
     auxiliary = zip(
       self.auxiliary_names, self.auxiliary_optimizers, strict=True
     )
     return [('main', self.optimizer), *auxiliary]
+
+
+def _then_average(
+  tx: optimizers.ShardedGradientTransformation,
+  average: optimizers.ShardedGradientTransformation,
+) -> optimizers.ShardedGradientTransformation:
+  """Returns `tx`, then `average`, whose state nevertheless stands first.
+
+  That is how checkpoints have it.
+  """
+
+  def update(
+    updates: Nested[JTensor],
+    state: tuple[Any, ...],
+    params: Nested[JTensor] | None = None,
+  ) -> tuple[Nested[JTensor], tuple[Any, ...]]:
+    updates, rest = tx.update(updates, state[1:], params)
+    updates, mean = average.update(updates, state[0], params)
+    return updates, (mean, *rest)
+
+  return optimizers.ShardedGradientTransformation(
+    init=lambda params: (average.init(params), *tx.init(params)),
+    update=update,
+    init_partition_spec=lambda hparams: (
+      average.init_partition_spec(hparams),
+      *tx.init_partition_spec(hparams),
+    ),
+  )

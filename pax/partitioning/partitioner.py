@@ -65,6 +65,7 @@ class Partitioner:
     self.is_spmd = placement.axis_name is None
     self._placement = placement
     self._batches = BatchPlacer(placement)
+    self._steps: dict[Any, PartitionedStep] = {}
     # Shapes, dtypes and shardings of a global training batch.
     self.input_spec = self._batches.global_spec(input_spec)
     # The declaration of each variable.
@@ -112,27 +113,47 @@ class Partitioner:
     with jax.set_mesh(self.mesh):
       return init(key)
 
+  def fresh_opt_states(self, mdl_vars: Nested[jax.Array]) -> list[Any]:
+    """Returns the optimizer states to begin with from these variables."""
+    shardings = jax.tree.map(lambda x: x.sharding, self.state_metadata)
+    create = jax.jit(
+      lambda mdl_vars: self.task.create_opt_states(
+        mdl_vars, self.var_weight_hparams
+      ),
+      out_shardings=shardings.opt_states,
+    )
+    with jax.set_mesh(self.mesh):
+      return create(mdl_vars)
+
+  @property
+  def eval_state_metadata(self) -> TrainState:
+    """`state_metadata` without what only training needs."""
+    return self.state_metadata.to_eval_state()
+
   def train_step(self) -> PartitionedStep:
     """Returns `(state, batch, key) -> (state, StepOutput)`; donates state."""
-    return self._partition(
-      steps.train_step,
-      lambda state, output: (state, output),
-      self.input_spec,
-      donate_state=True,
-    )
+    return self._once('train', self.input_spec, self._make_train_step)
 
   def eval_step(self, input_spec: NestedMap | None = None) -> PartitionedStep:
-    """Returns `(state, batch, key) -> StepOutput`.
+    """Returns `(eval state, batch, key) -> StepOutput`.
 
     `input_spec` tells the shapes of a host's batch, if not those of training.
     """
     if input_spec is None:
-      batch = self.input_spec
-    else:
-      batch = self._batches.global_spec(input_spec)
-    return self._partition(
-      steps.eval_step, lambda _, output: output, batch, donate_state=False
-    )
+      return self.eval_step_for(self.input_spec)
+    return self.eval_step_for(self._batches.global_spec(input_spec))
+
+  def eval_step_for(self, batch: NestedMap) -> PartitionedStep:
+    """Returns `eval_step` for batches as this one, which `put_batch` gave."""
+    return self._for_eval(steps.eval_step, batch, _output)
+
+  def decode_step_for(self, batch: NestedMap) -> PartitionedStep:
+    """Returns `(eval state, batch, key) -> StepOutput` of `model.decode`."""
+    return self._for_eval(steps.decode_step, batch, _output)
+
+  def infer_step_for(self, batch: NestedMap) -> PartitionedStep:
+    """Returns `(eval state, batch, key) -> rows` of the inference runner."""
+    return self._for_eval(steps.infer_step, batch, lambda scalars, rows: rows)
 
   def put_batch(self, host_batch: NestedMap) -> NestedMap:
     """Returns a host's numpy batch on the mesh; any thread may call it."""
@@ -143,17 +164,57 @@ class Partitioner:
     with jax.set_mesh(self.mesh):
       return fn(*args)
 
+  def _make_train_step(self, batch: NestedMap) -> PartitionedStep:
+    return self._partition(
+      steps.train_step,
+      lambda state, scalars, rows: (state, _output(scalars, rows)),
+      self.state_metadata,
+      batch,
+    )
+
+  def _for_eval(
+    self,
+    step: Callable[..., Any],
+    batch: NestedMap,
+    outputs: Callable[[Any, Any], Any],
+  ) -> PartitionedStep:
+    """Returns a step that leaves the state as it is, once for each shape."""
+
+    def make(batch: NestedMap) -> PartitionedStep:
+      return self._partition(
+        step,
+        lambda state, scalars, rows: outputs(scalars, rows),
+        self.eval_state_metadata,
+        batch,
+      )
+
+    return self._once(step.__name__, batch, make)
+
+  def _once(
+    self,
+    name: str,
+    batch: NestedMap,
+    make: Callable[[NestedMap], PartitionedStep],
+  ) -> PartitionedStep:
+    """Returns the step of that name for batches of those shapes."""
+    leaves, structure = jax.tree.flatten(batch)
+    shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+    key = (name, structure, shapes)
+    if key not in self._steps:
+      self._steps[key] = make(jax.tree.map(_shape_of, batch))
+    return self._steps[key]
+
   def _partition(
     self,
     step: Callable[..., Any],
-    outputs: Callable[[Any, steps.StepOutput], Any],
+    outputs: Callable[[Any, Any, Any], Any],
+    state: TrainState,
     batch: NestedMap,
-    *,
-    donate_state: bool,
   ) -> PartitionedStep:
     """Returns `step` over the whole batch, compiled for the mesh.
 
-    `outputs` arranges (state, StepOutput) as the step returns them.
+    `outputs` arranges what is said of the state, of scalars and of rows as the
+    step returns them. The state is donated where it comes back.
     """
     placement = self._placement
 
@@ -170,18 +231,21 @@ class Partitioner:
     bound.__name__ = step.__name__
     everywhere = PartitionSpec()
     rows = placement.batch_spec(1)
-    out_specs = outputs(everywhere, _output(everywhere, rows))
-    shardings = jax.tree.map(lambda x: x.sharding, self.state_metadata)
+    shardings = jax.tree.map(lambda x: x.sharding, state)
     replicated = NamedSharding(self.mesh, everywhere)
     return PartitionedStep(
-      placement.globalize(bound, out_specs),
+      placement.globalize(bound, outputs(everywhere, everywhere, rows)),
       mesh=self.mesh,
-      state=self.state_metadata,
+      state=state,
       batch=batch,
       # Rows of examples are left where the compiler puts them.
-      out_shardings=outputs(shardings, _output(replicated, None)),
-      donate_state=donate_state,
+      out_shardings=outputs(shardings, replicated, None),
+      donate_state=step is steps.train_step,
     )
+
+
+def _shape_of(x: Any) -> jax.ShapeDtypeStruct:
+  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
 
 
 def _output(scalars: Any, examples: Any) -> steps.StepOutput:

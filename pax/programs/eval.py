@@ -3,92 +3,125 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+import abc
+import pathlib
 from typing import Any
 
 import jax
-import numpy as np
 from absl import logging
 
-from pax import base_metrics, train_states
+from pax import io_utils, partitioning, summaries, tasks_lib, xla_passthrough
+from pax.programs import collecting, program
+from pax.steps import StepOutput
 from praxis import base_input, pytypes
 
 NestedMap = pytypes.NestedMap
+EvalProgramOutput = program.EvalProgramOutput
+TrainState = program.TrainState
 
-LOSS = 'loss'
 
+class BaseEvalProgram(program.InputProgram):
+  """Evaluates an input; subclasses say how a batch is."""
 
-class EvalProgram:
-  """Evaluates an input, with a step that is compiled at the first batch."""
+  @property
+  def eval_input(self) -> base_input.BaseInput:
+    """The input."""
+    return self.input
 
-  def __init__(self, partitioner: Any, inp: base_input.BaseInput):
-    self.inp = inp
-    self._partitioner = partitioner
-    self._key = jax.random.key(partitioner.task.evaluate.random_seed)
-    self._step: Any = None
+  def setup(
+    self,
+    task: tasks_lib.SingleTask,
+    partitioner: partitioning.Partitioner,
+    job_log_dir: str | pathlib.Path,
+    eval_prng_seed: jax.Array,
+    enable_summary_writer: bool = True,
+  ) -> None:
+    """Makes the input; to be called once, before `run`.
 
-  def run(self, state: train_states.TrainState) -> dict[str, float]:
-    """The mean of every metric over the batches, and the mean `loss`.
-
-    Empty when there is no batch. What the input derives from metrics is added.
+    Args:
+      task: What is evaluated.
+      partitioner: The task on its devices.
+      job_log_dir: Where `eval_out` is.
+      eval_prng_seed: The key of all randomness.
+      enable_summary_writer: Whether the job writes summaries; it does, of what
+        `run` returns.
     """
-    means = _Means(self._partitioner.task.train.learner.loss_name)
-    for batch in batches(self.inp):
-      self._step = self._step or self._partitioner.eval_step(batch)
+    del enable_summary_writer
+    self._set_up(task, partitioner, job_log_dir, eval_prng_seed)
+
+  def run(self, state: TrainState, step: int) -> EvalProgramOutput:
+    """Evaluates; writes what was computed for each example.
+
+    Metrics are the means over all batches by weight, and those that the input
+    derives from them. Without a batch there are none.
+    """
+    found = self._loop(state)
+    means = {name: mean for name, (mean, _) in found.metrics.items()}
+    if not found.count:
+      logging.warning('Eval input %r gave no batch', self.input.name)
+    elif jax.process_index() == 0:
+      file = io_utils.output_file(
+        self._job_log_dir,
+        io_utils.EvaluationMode.EVAL,
+        self.input.name,
+        step,
+      )
+      io_utils.write_key_value_pairs(file, found.examples())
+    with_loss = means if found.loss is None else means | {'loss': found.loss}
+    derived = self.input.derived_metrics(with_loss)
+    return EvalProgramOutput(
+      state,
+      eval_metrics=means | derived,
+      num_eval_steps=found.count,
+      scalars=self._scalars(found, derived),
+    )
+
+  @abc.abstractmethod
+  def eval_step(
+    self,
+    state: TrainState,
+    prng_key: jax.Array,
+    inputs: NestedMap,
+    static_args: program.BaseStepFnStaticArgs,
+  ) -> StepOutput:
+    """Returns what is computed from a batch that is on the devices."""
+
+  def _loop(self, state: TrainState) -> collecting.Collected:
+    found = collecting.Collected(self._task.train.learner.loss_name)
+    for batch in program.batches(self.input, self.before_batch):
+      batch, kept, _ = xla_passthrough.split_out_xla_unsupported_batch(batch)
       on_devices = self._partitioner.put_batch(batch)
-      means.add(self._step(state, on_devices, self._key))
-    if self.inp.reset_for_eval:
-      self.inp.reset()
-    metrics = means.result()
-    if not metrics:
-      logging.warning('Eval input %r gave no batch', self.inp.name)
-    return metrics | self.inp.derived_metrics(metrics)
+      output = self.eval_step(state, self._key, on_devices, self._static_args)
+      found.add(output, kept)
+    found.finish()
+    if self.input.reset_for_eval:
+      self.input.reset()
+    return found
 
-
-def batches(inp: base_input.BaseInput) -> Iterator[NestedMap]:
-  """The batches of one evaluation: an epoch, or the next so many."""
-  count = inp.eval_loop_num_batches
-  rounds = itertools.count()
-  if count and count > 0 and not inp.reset_for_eval:
-    rounds = range(count)
-  for _ in rounds:
-    try:
-      yield inp.get_next_padded()
-    except StopIteration:
-      return
-
-
-class _Means:
-  """Weighted means; the device works on a batch while the last is summed."""
-
-  def __init__(self, loss_name: str | None):
-    self._loss_name = loss_name
-    self._pending: Any = None
-    self._sums: dict[str, np.ndarray] = {}
-
-  def add(self, output: Any) -> None:
-    pending, self._pending = self._pending, output
-    if pending is not None:
-      self._sum(pending)
-
-  def result(self) -> dict[str, float]:
-    if self._pending is not None:
-      self._sum(self._pending)
+  def _scalars(
+    self, found: collecting.Collected, derived: dict[str, float]
+  ) -> dict[str, Any]:
+    if not found.count:
+      return {}
+    prefix = self._task.decode.metrics_prefix
     return {
-      name: float(total / max(weight, base_metrics.MIN_WEIGHT))
-      for name, (total, weight) in self._sums.items()
+      summaries.tags.LOSS: found.loss,
+      **summaries.tags.weighted_scalars(found.metrics, prefix),
+      **{f'{prefix}{name}': value for name, value in derived.items()},
+      **found.layer_summaries,
+      **found.media,
     }
 
-  def _sum(self, output: Any) -> None:
-    loss, scalars = jax.device_get((output.loss, output.weighted_scalars))
-    for name, pair in self._with_loss(loss, scalars).items():
-      value, weight = np.float64(pair[0]), np.float64(pair[1])
-      old = self._sums.get(name, np.zeros(2))
-      self._sums[name] = old + [value * weight, weight]
 
-  def _with_loss(
-    self, loss: np.ndarray, scalars: Mapping[str, Any]
-  ) -> dict[str, Any]:
-    weight = scalars[self._loss_name][1] if self._loss_name in scalars else 1
-    return {**scalars, LOSS: (loss, weight)}
+class SingleTaskEvalProgram(BaseEvalProgram):
+  """Evaluates an input, with a step that is compiled at the first batch."""
+
+  def eval_step(
+    self,
+    state: TrainState,
+    prng_key: jax.Array,
+    inputs: NestedMap,
+    static_args: program.BaseStepFnStaticArgs,
+  ) -> StepOutput:
+    """Returns the forward pass of training, as `do_eval` has it."""
+    return self._partitioner.eval_step_for(inputs)(state, inputs, prng_key)

@@ -11,6 +11,12 @@ from typing import Any
 
 import jax
 
+from pax.programs import watchdog as watchdog_lib
+
+
+class StoppedError(Exception):
+  """A signal came between two batches, and the pass over them was left."""
+
 
 class StoppedEarlyError(KeyboardInterrupt):
   """A signal came before the first step: there is nothing to save."""
@@ -25,7 +31,18 @@ class Interrupts:
   receives SIGTERM and agrees on a step, and Ctrl-C becomes a SIGTERM.
   """
 
-  def __init__(self) -> None:
+  def __init__(
+    self, watchdog: watchdog_lib.Watchdog | None = None, verb: str = 'saving'
+  ) -> None:
+    """Does not listen yet.
+
+    Args:
+      watchdog: Is told of every step and batch.
+      verb: What happens after the step, as a person is told.
+    """
+    self._watchdog = watchdog or watchdog_lib.NoopWatchdog()
+    self._verb = verb
+    self._num_checks = 0
     self._asked = False
     self._has_begun = False
     self._previous: dict[int, Any] = {}
@@ -40,15 +57,42 @@ class Interrupts:
   def __exit__(self, *unused: Any) -> None:
     for number, handler in self._previous.items():
       signal.signal(number, handler)
+    self._watchdog.close()
 
   def requested(self, step: int) -> bool:
     """Whether to stop before `step`; to be asked at every step."""
     self._has_begun = True
+    self._watchdog.beat()
     if self._many:
       from jax.experimental import multihost_utils
 
       return multihost_utils.reached_preemption_sync_point(step)
     return self._asked
+
+  def check_batch(self, count: int = 0) -> None:
+    """To be called before each batch of a job that does not train.
+
+    Raises:
+      StoppedError: a signal asked to stop.
+    """
+    del count
+    self._num_checks += 1
+    if self.requested(self._num_checks):
+      raise StoppedError
+
+  def check_batch_while_training(self, count: int = 0) -> None:
+    """The same within training; several processes finish the pass.
+
+    They agree on a step of training only.
+    """
+    del count
+    self._watchdog.beat()
+    if self._asked and not self._many:
+      raise StoppedError
+
+  def rest(self) -> None:
+    """To be called before what takes its time, as writing a checkpoint."""
+    self._watchdog.rest()
 
   def _ask(self, number: int, frame: FrameType | None) -> None:
     if self._asked:
@@ -60,8 +104,8 @@ class Interrupts:
     # No print: the signal may have come in the middle of one.
     os.write(
       sys.__stderr__.fileno(),
-      f'\npax: {name}: finishing the step, then saving (once more: stop at'
-      ' once)\n'.encode(),
+      f'\npax: {name}: finishing the step, then {self._verb} (once more: stop'
+      ' at once)\n'.encode(),
     )
     if self._many:
       os.kill(os.getpid(), signal.SIGTERM)

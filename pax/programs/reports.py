@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run tells while it trains: speed, losses, evaluations."""
+"""What a run tells of its steps while it trains: speed, losses, summaries."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import math
 import time
 from typing import Any
 
 import jax
+from absl import logging
 
-from pax import summaries, train_states
-from pax.programs import eval as eval_program
+from pax import summaries
+from pax.programs import collecting
+from pax.programs.program import TrainProgramOutput, TrainState
 from pax.programs.run import Run
 from pax.steps import StepOutput
-
-TrainState = train_states.TrainState
+from praxis import pytypes
 
 # A fast run is not shown more often than a person reads.
 _SHOW_SECS = 1.0
@@ -34,39 +34,52 @@ class Reports:
     settings = run.task.train
     # Read once: a Config takes its time to tell, and this is asked every step.
     self._summary_interval = settings.summary_interval_steps
-    self._eval_interval = settings.eval_interval_steps if run.evals else None
     self._speed_interval = settings.compute_steps_per_sec_interval_steps
     self._max_inflight = settings.max_inflight_steps
     self._last_step = int(settings.num_train_steps)
+    self._log_interval = settings.log_train_output_interval_steps
+    self._accumulate_interval = settings.summary_accumulate_interval_steps
+    self._accumulated: list[StepOutput] = []
     self._inflight: collections.deque[tuple[int, Any]] = collections.deque()
     self._speed = _Speed(run.partitioner)
     self._metrics: dict[str, float] = {}
-    self._evaluated_step: int | None = None
     self._shown_at = float('-inf')
+    batch_size, _ = _batch_shape(run.partitioner.input_spec)
+    summaries.write_description(
+      run.writer, run.partitioner.var_weight_hparams, batch_size
+    )
+    summaries.write_provenance(run.writer, run.job_log_dir)
     self._profiler = _profiler(run)
     self._profiler.step(run.step)
 
-  def add(self, step: int, output: StepOutput) -> None:
+  def add(self, step: int, done: TrainProgramOutput) -> None:
     """Takes the output of `step`, which may still be running."""
-    if step % self._summary_interval == 0:
-      speed = self._speed.scalars()
-      self._run.writer.write(step, lambda: self._scalars(output) | speed)
-    self._profiler.step(step + 1, output.loss)
-    self._inflight.append((step, output.loss))
+    if output := done.step_output:
+      self._summarize(step, output)
+      if self._log_interval and step % self._log_interval == 0:
+        rows = jax.device_get(output.per_example_out)
+        logging.info('Step %d gave by example: %s', step, rows)
+    self._profiler.step(done.new_train_step, done.loss)
+    self._inflight.append((step, done.loss))
     while len(self._inflight) > self._max_inflight:
       self._finish_oldest()
 
-  def _scalars(self, output: StepOutput) -> dict[str, Any]:
-    """All scalars of a step by tag; waits for it."""
-    pairs = output.weighted_scalars.items()
-    means = {name: float(value) for name, (value, _) in pairs}
-    derived = self._run.train_input.derived_metrics(means)
-    return summaries.tags.step_scalars(output) | _tagged(derived)
+  def pause(self) -> contextlib.AbstractContextManager[None]:
+    """Time in which no steps are expected; those in flight end before."""
+    while self._inflight:
+      self._finish_oldest()
+    return self._speed.pause()
 
-  def evaluate_if_due(self, step: int, state: TrainState) -> None:
-    """Evaluates when as many steps are done as the interval, or a multiple."""
-    if self._eval_interval and step % self._eval_interval == 0:
-      self._evaluate(step, state)
+  def show_also(self, metrics: dict[str, float]) -> None:
+    """Shows these beside the loss from now on."""
+    self._metrics |= metrics
+
+  def numbers(self) -> dict[str, float]:
+    """The number of parameters, and the speed where it is known."""
+    known = {'num_params': self._run.partitioner.num_params}
+    if self._speed.rate is not None:
+      known['train_steps_per_sec'] = self._speed.rate.steps_per_sec
+    return known
 
   def drain(self) -> None:
     """Waits for all steps."""
@@ -74,15 +87,35 @@ class Reports:
       self._finish_oldest()
     self._profiler.close()
 
-  def conclude(self, step: int, state: TrainState) -> None:
-    """Evaluates the last state, draws the losses, prints a sample."""
-    if self._run.evals and self._evaluated_step != step:
-      self._evaluate(step, state)
+  def conclude(self, state: TrainState) -> None:
+    """Draws the losses, prints a sample."""
     self._run.writer.flush()
     if jax.process_index() == 0:
       summaries.plots.loss_curve(self._run.job_log_dir)
+      self._run.progress.print(self._run.ledger.summary_line())
     if prompt := getattr(self._run.train_input, 'sample_prompt', ''):
       self._sample(state, prompt)
+
+  def _summarize(self, step: int, output: StepOutput) -> None:
+    interval = self._accumulate_interval
+    if interval and step % interval == 0:
+      self._accumulated.append(output)
+    if step % self._summary_interval == 0:
+      outputs = self._accumulated or [output]
+      self._accumulated = []
+      speed = self._speed.scalars()
+      self._run.writer.write(step, lambda: self._scalars(outputs) | speed)
+
+  def _scalars(self, outputs: list[StepOutput]) -> dict[str, Any]:
+    """All scalars of steps by tag; waits for them. The last one's if single."""
+    if len(outputs) == 1:
+      scalars = summaries.tags.step_summaries(outputs[0])
+    else:
+      scalars = _means(outputs, self._run.task.decode.metrics_prefix)
+    pairs = outputs[-1].weighted_scalars.items()
+    means = {name: float(value) for name, (value, _) in pairs}
+    derived = self._run.train_input.derived_metrics(means)
+    return scalars | {f'Metrics/{name}': x for name, x in derived.items()}
 
   def _sample(self, state: TrainState, prompt: str) -> None:
     from pax.programs import sample
@@ -112,17 +145,19 @@ class Reports:
       mfu=self._speed.mfu,
     )
 
-  def _evaluate(self, step: int, state: TrainState) -> None:
-    self._evaluated_step = step
-    with self._speed.pause():
-      for program in self._run.evals:
-        metrics, name = program.run(state), program.inp.name
-        self._run.writer.write(
-          step, _tagged(metrics), split=f'eval_test_{name}'
-        )
-        shown = {f'{name} {k}': v for k, v in _headline(metrics).items()}
-        self._metrics |= shown
-        self._run.progress.print(_line(step, shown))
+
+def _means(outputs: list[StepOutput], prefix: str) -> dict[str, float]:
+  """The means over steps, of weighted scalars by weight."""
+  found = collecting.Collected(None)
+  for output in outputs:
+    found.add(output, pytypes.NestedMap())
+  found.finish()
+  return {
+    summaries.tags.LOSS: found.loss,
+    **summaries.tags.weighted_scalars(found.metrics, prefix),
+    **found.layer_summaries,
+    **found.media,
+  }
 
 
 def _profiler(run: Run) -> summaries.StepProfiler:
@@ -181,25 +216,3 @@ def _batch_shape(input_spec: Any) -> tuple[int, int]:
     return ids.shape
   leaf = next(iter(input_spec.Flatten()))
   return leaf.shape[0], 1
-
-
-def _tagged(metrics: dict[str, float]) -> dict[str, float]:
-  return {
-    name if name == eval_program.LOSS else f'Metrics/{name}': value
-    for name, value in metrics.items()
-  }
-
-
-def _headline(metrics: dict[str, float]) -> dict[str, float]:
-  """What a person wants to see of an evaluation."""
-  names = [eval_program.LOSS, 'bits_per_byte']
-  return {
-    name: metrics[name]
-    for name in names
-    if math.isfinite(metrics.get(name, math.nan))
-  }
-
-
-def _line(step: int, metrics: dict[str, float]) -> str:
-  shown = '  '.join(f'{name} {value:.4f}' for name, value in metrics.items())
-  return f'step {step}  {shown}'

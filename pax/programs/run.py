@@ -11,8 +11,10 @@ from typing import Any
 from absl import logging
 
 from pax import checkpoints, partitioning, summaries, tasks_lib, train_states
-from pax.programs import eval as eval_program
 from pax.programs import interrupts as interrupts_lib
+from pax.programs import passes as passes_lib
+from pax.programs import stopping as stopping_lib
+from pax.programs import train_program
 from praxis import base_input
 
 TrainState = train_states.TrainState
@@ -29,6 +31,8 @@ class Outcome(enum.Enum):
   PREEMPTED = 'preempted'
   # The training data came to an end before the last step.
   OUT_OF_DATA = 'out of data'
+  # The task's early stopping function said so.
+  STOPPED_EARLY = 'stopped early'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,16 +42,20 @@ class Run:
   job_log_dir: str
   # The task on a mesh.
   partitioner: partitioning.Partitioner
-  # `(state, batch, key) -> (state, StepOutput)`, compiled.
-  train_step: partitioning.PartitionedStep
+  # Trains; it is set up when the loop begins.
+  train_program: train_program.BaseTrainProgram
   # The state to begin with, and its step.
   state: TrainState
   step: int
   train_input: base_input.BaseInput
-  # What to evaluate while training.
-  evals: tuple[eval_program.EvalProgram, ...]
+  # What to evaluate and decode while training.
+  passes: passes_lib.Passes
+  # Whether training ends before the last step.
+  stopping: stopping_lib.Stopping
   checkpointer: checkpoints.Checkpointer
   writer: summaries.Writer
+  # Counts what time is spent on.
+  ledger: summaries.goodput.Ledger
   progress: summaries.Progress
   interrupts: interrupts_lib.Interrupts
   # Writes the description of the run meanwhile.
@@ -68,12 +76,15 @@ class Run:
     self.describing.result()
     # A checkpoint flushes the writer before it is written.
     try:
-      self.checkpointer.close()
+      with self.ledger.during(summaries.goodput.CHECKPOINT):
+        self.checkpointer.close()
     finally:
       self.writer.close()
+      self.ledger.close()
 
   def _abandon(self) -> None:
     """What was being written may need another process, which is gone."""
+    self.ledger.close()
     self.checkpointer.abandon(_ABANDON_SECS)
     try:
       self.writer.close()

@@ -3,11 +3,18 @@
 
 from __future__ import annotations
 
+import gc
+
 import jax
 
+from pax import io_utils, summaries
 from pax.inputs import prefetch
+from pax.programs.interludes import Interludes
+from pax.programs.interrupts import StoppedError
 from pax.programs.reports import Reports
 from pax.programs.run import Outcome, Run
+
+goodput = summaries.goodput
 
 
 def train(run: Run) -> Outcome:
@@ -17,33 +24,98 @@ def train(run: Run) -> Outcome:
   batch of that step: whoever restores it takes the same batch. All randomness
   comes from one key and the number of the step.
   """
-  settings = run.task.train
-  last_step = int(settings.num_train_steps)
-  key = jax.random.key(settings.random_seed)
-  state, step, outcome = run.state, run.step, Outcome.DONE
+  io_utils.forget_training_end(run.job_log_dir)
   batches = prefetch.Prefetcher(
     run.train_input, transform=run.partitioner.put_batch
   )
-  reports = Reports(run)
   with batches:
-    # The order matters: save, stop, batch, step, report.
-    while True:
-      run.checkpointer.save(step, state, prefetch.state_of(batches))
-      if step >= last_step:
-        break
-      if run.interrupts.requested(step):
-        outcome = Outcome.PREEMPTED
-        break
-      if batches.peek() is None:
-        outcome = Outcome.OUT_OF_DATA
-        break
-      state, output = run.train_step(state, batches.get_next(), key)
-      reports.add(step, output)
-      step += 1
-      reports.evaluate_if_due(step, state)
-    reports.drain()
-    run.checkpointer.save(step, state, prefetch.state_of(batches), force=True)
-    if outcome is not Outcome.PREEMPTED:
-      reports.conclude(step, state)
-    run.checkpointer.wait()
+    loop = _Loop(run, batches)
+    try:
+      outcome = loop.run_to_the_end()
+    except StoppedError:
+      outcome = Outcome.PREEMPTED
+    outcome = loop.finish(outcome)
+  if outcome in (Outcome.OUT_OF_DATA, Outcome.STOPPED_EARLY):
+    # Who follows the checkpoints expects the last step, and cannot know.
+    io_utils.note_training_end(run.job_log_dir, loop.step)
   return outcome
+
+
+class _Loop:
+  """The state, and what is done to it in which order."""
+
+  def __init__(self, run: Run, batches: prefetch.Prefetcher):
+    self._run = run
+    self._batches = batches
+    self._program = run.train_program
+    self._program.setup(
+      run.task,
+      batches,
+      run.partitioner,
+      run.job_log_dir,
+      jax.random.key(run.task.train.random_seed),
+      jax.random.key(run.task.evaluate.random_seed),
+    )
+    self._reports = Reports(run)
+    self._interludes = Interludes(run, self._reports)
+    self._gc_interval = run.task.train.gc_interval_steps
+    self.state, self.step = run.state, run.step
+
+  def run_to_the_end(self) -> Outcome:
+    """Trains until there is a reason not to, which it returns.
+
+    The order matters: save, stop, batch, step, report.
+    """
+    run, program = self._run, self._program
+    ledger = run.ledger
+    ledger.resumed(self.step)
+    while True:
+      self._save()
+      if not program.should_run(self.state, self.step):
+        return Outcome.DONE
+      if run.interrupts.requested(self.step):
+        return Outcome.PREEMPTED
+      with ledger.during(goodput.INPUT_WAIT):
+        batch = self._batches.peek()
+      if batch is None:
+        return Outcome.OUT_OF_DATA
+      with ledger.during(goodput.STEP):
+        state = program.update_state(self.state, self.step)
+        done = program.run(state, self.step)
+        self._reports.add(self.step, done)
+      self.state, self.step = done.state, done.new_train_step
+      ledger.reached(self.step)
+      if self._gc_interval and self.step % self._gc_interval == 0:
+        gc.collect()
+      if self._interludes.after(self.step, done):
+        return Outcome.STOPPED_EARLY
+
+  def finish(self, outcome: Outcome) -> Outcome:
+    """Saves the last state, and tells of it unless training goes on later."""
+    ledger = self._run.ledger
+    with ledger.during(goodput.STEP):
+      self._reports.drain()
+    self._run.interrupts.rest()
+    self._save(force=True)
+    if outcome is not Outcome.PREEMPTED:
+      try:
+        with ledger.during(goodput.EVAL):
+          self._interludes.conclude(self.step, self.state)
+          self._reports.conclude(self.state)
+      except StoppedError:
+        outcome = Outcome.PREEMPTED
+    self._run.interrupts.rest()
+    with ledger.during(goodput.CHECKPOINT):
+      self._run.checkpointer.wait()
+    self._program.shutdown()
+    self._run.passes.shutdown()
+    return outcome
+
+  def _save(self, *, force: bool = False) -> None:
+    ledger = self._run.ledger
+    with ledger.during(goodput.CHECKPOINT):
+      saved = self._run.checkpointer.save(
+        self.step, self.state, prefetch.state_of(self._batches), force=force
+      )
+    if saved:
+      ledger.saved(self.step)

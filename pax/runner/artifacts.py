@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from pax.runner import overrides
+from pax import experiment_utils
 from pax.runner.run_config import RunConfig
 from praxis import base_hyperparams, pax_fiddle
 
@@ -20,14 +20,26 @@ _RULE = '-' * 40
 
 
 def write_before_build(
-  job_log_dir: str, experiment: type, tree: Config[RunConfig]
+  job_log_dir: str,
+  experiment: type,
+  tree: Config[RunConfig],
+  prefix: str = '',
 ) -> None:
-  """Writes the constants, the configuration as text, and `config.json`."""
+  """Writes the constants, the configuration as text, and `config.json`.
+
+  The names begin with `prefix`, which tells jobs in one directory apart.
+  """
   if jax.process_index() != 0:
     return
-  _write(job_log_dir, 'experiment_cls_vars.txt', constants_text(experiment))
-  _write(job_log_dir, 'model_params.txt', config_text(tree))
-  _write(job_log_dir, 'config.json', dump_config(tree))
+  for name, text in (
+    (
+      'experiment_cls_vars.txt',
+      experiment_utils.get_cls_vars_summary(experiment),
+    ),
+    ('model_params.txt', config_text(tree)),
+    ('config.json', dump_config(tree)),
+  ):
+    _write(job_log_dir, f'{prefix}{name}', text)
 
 
 def write_after_build(
@@ -44,22 +56,11 @@ def write_after_build(
   )
 
 
-def constants_text(experiment: type) -> str:
-  """The upper-case attributes of each class, in method resolution order."""
-  sections = []
-  for cls in experiment.__mro__:
-    own = overrides.constants_of(cls).keys() & vars(cls).keys()
-    if own:
-      lines = [f'{name}: {vars(cls)[name]!r}' for name in sorted(own)]
-      title = f'{cls.__module__}.{cls.__qualname__}'
-      sections.append('\n'.join([title, _RULE, *lines, '']))
-  return '\n'.join(sections)
-
-
 def config_text(tree: Config[RunConfig]) -> str:
   """The inputs, then the task, one field a line."""
-  sections = [('Train input', tree.train_input)]
+  sections = [('Train input', tree.train_input)] if tree.train_input else []
   sections += [(f'Eval input {c.name}', c) for c in tree.eval_inputs]
+  sections += [(f'Decode input {c.name}', c) for c in tree.decode_inputs]
   sections += [('Task', tree.task)]
   return '\n'.join(
     f'{title}\n{_RULE}\n{to_text(config)}' for title, config in sections

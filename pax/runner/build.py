@@ -1,128 +1,140 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the options to a `Run`: experiment, configuration, checks, objects."""
+"""From the options to a `Run`, the job that trains: checks, then objects."""
 
 from __future__ import annotations
 
-import dataclasses
-import os
+import contextlib
 from concurrent import futures
 from typing import Any
 
 import jax
 from absl import logging
 
-from pax import checkpoints, experiment_registry, partitioning, summaries
-from pax.programs import eval as eval_program
+from pax import checkpoints, partitioning, summaries
+from pax.checkpoints import reading
 from pax.programs import interrupts as interrupts_lib
+from pax.programs import stopping
+from pax.programs import train_program as train_program_lib
 from pax.programs.run import Run
-from pax.runner import artifacts, overrides, run_config, unsupported
-from pax.runner.options import RunOptions, UsageError
-from praxis import base_input, pax_fiddle
+from pax.runner import artifacts, parts
+from pax.runner.options import RunOptions
+from praxis import base_input
 
-Config = pax_fiddle.Config
+plan = parts.plan
+batch_spec = parts.batch_spec
+Plan = parts.Plan
 
 # Compiles the step while the state is initialised or read, then describes it.
 _POOL = futures.ThreadPoolExecutor(1, 'compile')
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-  """What to run, still as data."""
-
-  experiment: type
-  tree: Config[run_config.RunConfig]
-  eval_on_test: bool
-
-
-def plan(options: RunOptions) -> Plan:
-  """Finds the experiment and makes its configuration.
-
-  Raises:
-    UsageError: an option is missing or has no meaning.
-    ValueError: no such experiment, constant or field.
-  """
-  if not options.exp:
-    raise UsageError(
-      'which experiment? e.g. --exp=tasks.lm.params.quickstart.TinyLm'
-    )
-  settings = overrides.parse(options.set)
-  found = experiment_registry.get_experiment(options.exp)
-  experiment = overrides.set_constants(found, settings)
-  instance = experiment()
-  instance.validate()
-  tree = run_config.from_experiment(instance, settings)
-  unsupported.check(instance, tree)
-  for config in (tree.train_input, *tree.eval_inputs):
-    _set_infeed(config)
-  wish = options.eval_on_test
-  if wish is None:
-    wish = getattr(experiment, 'EVAL_ON_TEST', False)
-  return Plan(experiment, tree, wish)
 
 
 def build(
   options: RunOptions,
   planned: Plan,
   interrupts: interrupts_lib.Interrupts,
+  began: float | None = None,
 ) -> Run:
   """Makes everything the plan speaks of, checked before it is allocated.
+
+  `began` is when the process did, in seconds since 1970; None is now.
 
   Raises:
     ValueError: the devices cannot hold it, or a checkpoint cannot be read.
   """
+  with contextlib.ExitStack() as on_error:
+    ledger = parts.create_ledger(options, began)
+    on_error.callback(ledger.close)
+    writer = parts.create_writer(options)
+    on_error.callback(writer.close)
+    made = _build(options, planned, interrupts, ledger=ledger, writer=writer)
+    # From here on closing is the run's.
+    on_error.pop_all()
+  return made
+
+
+def _build(
+  options: RunOptions,
+  planned: Plan,
+  interrupts: interrupts_lib.Interrupts,
+  *,
+  ledger: summaries.goodput.Ledger,
+  writer: summaries.Writer,
+) -> Run:
   tree, job_log_dir = planned.tree, options.job_log_dir
-  is_first = jax.process_index() == 0
-  artifacts.write_before_build(job_log_dir, planned.experiment, tree)
-  train_input = tree.train_input.Instantiate()
-  spec = batch_spec(train_input)
-  partitioner = partitioning.create_partitioner(tree.task, spec)
+  artifacts.write_before_build(job_log_dir, type(planned.experiment), tree)
+  train_input = _train_input(planned)
+  spec = _checked_spec(planned, train_input)
+  partitioner = parts.create_partitioner(planned, spec)
+  task = partitioner.task
+  _check_averages(task)
   partitioner.preflight()
-  train_step = partitioner.train_step()
-  compiling = _POOL.submit(train_step.compile)
-  writer = summaries.create_writer(
-    job_log_dir, enabled=is_first and options.enable_summary_writer
-  )
+  compiling = _POOL.submit(partitioner.train_step().compile)
+  sinks = {'writer': writer, 'progress': parts.create_progress(task)}
   checkpointer = _checkpointer(options, partitioner, writer)
-  state, step = _first_state(partitioner, checkpointer, train_input)
-  compiling.result()
+  state, step = _first_state(
+    options, partitioner, checkpointer, train_input, sinks['progress']
+  )
+  with ledger.during(summaries.goodput.COMPILE):
+    compiling.result()
   describing = _POOL.submit(
-    artifacts.write_after_build, job_log_dir, tree, partitioner.task, spec
+    artifacts.write_after_build, job_log_dir, tree, task, spec
   )
   return Run(
     job_log_dir=job_log_dir,
     partitioner=partitioner,
-    train_step=train_step,
+    train_program=_train_program(planned),
     state=state,
     step=step,
     train_input=train_input,
-    evals=tuple(
-      eval_program.EvalProgram(partitioner, config.Instantiate())
-      for config in (tree.eval_inputs if planned.eval_on_test else ())
+    passes=parts.create_passes(
+      options,
+      planned,
+      partitioner,
+      before_batch=interrupts.check_batch_while_training,
+      **sinks,
     ),
+    stopping=stopping.create_stopping(task.early_stopping_fn, job_log_dir),
     checkpointer=checkpointer,
-    writer=writer,
-    progress=summaries.Progress(
-      int(partitioner.task.train.num_train_steps),
-      None if is_first else open(os.devnull, 'w', encoding='utf-8'),
-    ),
     interrupts=interrupts,
     describing=describing,
+    ledger=ledger,
+    **sinks,
   )
 
 
-def batch_spec(inp: base_input.BaseInput) -> Any:
-  """Shape and dtype of every array in a batch of this host."""
-  batch = inp.peek_padded()
-  if batch is None:
-    raise ValueError(f'the training input {inp.name!r} has no batch')
-  return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
+def _train_input(planned: Plan) -> base_input.BaseInput:
+  if planned.tree.train_input is None:
+    # Says how many there are, and what is wanted.
+    planned.experiment.training_dataset()
+  return planned.tree.train_input.Instantiate()
 
 
-def _set_infeed(config: Config[base_input.BaseInput]) -> None:
-  """Tells an input which of the processes it reads for, unless told."""
-  if not config.num_infeed_hosts:
-    config.num_infeed_hosts = jax.process_count()
-    config.infeed_host_index = jax.process_index()
+def _checked_spec(planned: Plan, train_input: base_input.BaseInput) -> Any:
+  spec = parts.batch_spec(train_input)
+  if planned.tree.task.train.enforce_input_specs:
+    declared = parts.declared_spec(planned.experiment)
+    if declared is not None:
+      parts.check_spec(spec, declared)
+  return spec
+
+
+def _check_averages(task: Any) -> None:
+  for name in ('eval_use_ema_states', 'decode_use_ema_states'):
+    if getattr(task.train, name) and not task.has_ema_decay:
+      raise ValueError(
+        f'task.train.{name} is set, and the optimizer keeps no averages; set'
+        ' task.train.learner.optimizer.ema_decay, as 0.999'
+      )
+
+
+def _train_program(planned: Plan) -> train_program_lib.BaseTrainProgram:
+  programs = planned.experiment.train_programs()
+  if len(programs) > 1:
+    raise ValueError(
+      f'train_programs() of {type(planned.experiment).__name__} must return at'
+      f' most 1 program, got {len(programs)}'
+    )
+  return programs[0] if programs else train_program_lib.SingleTaskTrainProgram()
 
 
 def _checkpointer(
@@ -147,20 +159,41 @@ def _checkpointer(
     options.job_log_dir,
     kinds.FLAX if in_one_file else kinds.GDA,
     before_write=writer.flush,
+    restore_transformations=parts.built(train.restore_transformations),
   )
 
 
 def _first_state(
+  options: RunOptions,
   partitioner: partitioning.Partitioner,
   checkpointer: checkpoints.Checkpointer,
   train_input: base_input.BaseInput,
+  progress: summaries.Progress,
 ) -> tuple[Any, int]:
   """The newest checkpoint's state, its input put back; else a fresh one."""
   if checkpointer.latest_step() is None:
-    key = jax.random.key(partitioner.task.train.random_seed)
-    return partitioner.initialize(key), 0
+    if partitioner.task.train.external_checkpoint_path:
+      state = _external_state(partitioner)
+    else:
+      state = parts.initialize(options, partitioner, progress.print)
+    return state, int(jax.device_get(state.step))
   restored = checkpointer.restore(partitioner.state_metadata)
   if restored.input_state is not None:
     train_input.set_state(restored.input_state)
   logging.info('Continuing from step %d', restored.step)
   return restored.state, restored.step
+
+
+def _external_state(partitioner: partitioning.Partitioner) -> Any:
+  """The whole state of another job, read by the handler that the task names."""
+  train = partitioner.task.train
+  metadata = partitioner.state_metadata
+  if handler := parts.built(train.external_checkpoint_handler):
+    return handler.restore(train.external_checkpoint_path, item=metadata)
+  found = reading.find(train.external_checkpoint_path)[1]
+  return reading.read_as(
+    found,
+    metadata,
+    reading.leaf_names(metadata),
+    parts.built(train.restore_transformations),
+  )

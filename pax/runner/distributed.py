@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import random
 import re
+import time
 
 import jax
 from absl import logging
@@ -15,24 +17,62 @@ _FORCED_DEVICES = re.compile(r'--xla_force_host_platform_device_count=\S+')
 
 # After so long without a sign of life of one process the others end.
 _HEARTBEAT_TIMEOUT_SECS = 60
+_MANY_PROCESSES = 128
+_TRACEBACK_FILTERINGS = ('off', 'tracebackhide', 'remove_frames', 'auto')
+_PROFILER_SERVERS: list[object] = []
 
 
 def initialize(options: RunOptions) -> None:
   """Configures JAX; to be called before anything asks for a device."""
-  _simulate_devices(options.host_device_count)
+  if options.host_device_count is not None:
+    simulate_devices(options.host_device_count)
+  _configure(options)
   _keep_compiled(options.compilation_cache_dir)
   _join_hosts(options)
+  if jax.distributed.is_initialized():
+    _jitter(options.startup_random_jitter_max_secs)
 
 
-def _simulate_devices(count: int | None) -> None:
-  if count is None:
-    return
+def simulate_devices(count: int) -> None:
+  """Makes JAX find so many devices on the CPU, and no others.
+
+  Raises:
+    UsageError: not even one.
+    RuntimeError: JAX has looked for devices before.
+  """
   if count < 1:
     raise UsageError(f'--host_device_count must be at least 1, got {count}')
+  jax.config.update('jax_num_cpu_devices', count)
+  jax.config.update('jax_platforms', 'cpu')
   xla_flags = _FORCED_DEVICES.sub('', os.environ.get('XLA_FLAGS', ''))
   os.environ['XLA_FLAGS'] = xla_flags.strip()
-  jax.config.update('jax_platforms', 'cpu')
-  jax.config.update('jax_num_cpu_devices', count)
+
+
+def _configure(options: RunOptions) -> None:
+  """Passes on the flags that only JAX asks for; leaves its defaults."""
+  if options.globally_use_hardware_rng:
+    jax.config.update('jax_default_prng_impl', 'rbg')
+  if options.jax_enable_checks:
+    jax.config.update('jax_enable_checks', True)
+  filtering = options.jax_traceback_filtering_option
+  if filtering not in _TRACEBACK_FILTERINGS:
+    raise UsageError(
+      f'--jax_traceback_filtering_option={filtering} does not exist; use'
+      f' {", ".join(_TRACEBACK_FILTERINGS)}'
+    )
+  if filtering != 'auto':
+    jax.config.update('jax_traceback_filtering', filtering)
+  if options.jax_profiler_port is not None:
+    # It lives as long as somebody holds it.
+    _PROFILER_SERVERS.append(
+      jax.profiler.start_server(options.jax_profiler_port)
+    )
+
+
+def _jitter(max_secs: int) -> None:
+  """Waits a random time when there are very many processes."""
+  if jax.process_count() > _MANY_PROCESSES:
+    time.sleep(random.uniform(0, max_secs))
 
 
 def _keep_compiled(directory: str) -> None:

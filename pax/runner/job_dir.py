@@ -23,8 +23,12 @@ class JobDirError(ValueError):
 
 
 @contextlib.contextmanager
-def open_job_dir(job_log_dir: str, process: int) -> Iterator[None]:
+def open_job_dir(
+  job_log_dir: str, process: int, mode: str = 'train'
+) -> Iterator[None]:
   """Makes the directory, holds it against other runs, and logs into it.
+
+  Only one run may train in it; others may look at its checkpoints meanwhile.
 
   Raises:
     JobDirError: it cannot be written, or another run is at work in it.
@@ -38,33 +42,38 @@ def open_job_dir(job_log_dir: str, process: int) -> Iterator[None]:
   try:
     (path / _LOGS).mkdir(parents=True, exist_ok=True)
     lock = (path / _LOCK).open('a')
-    handler = std_logging.FileHandler(log_file(job_log_dir, process))
+    handler = std_logging.FileHandler(log_file(job_log_dir, process, mode))
   except OSError as e:
     raise JobDirError(
       f'cannot write to --job_log_dir={job_log_dir}: {e}'
     ) from e
   with lock, _handling(handler):
-    if process == 0:
+    if process == 0 and mode == 'train':
       _hold(lock.fileno(), job_log_dir)
     yield
 
 
-def log_file(job_log_dir: str, process: int) -> pathlib.Path:
+def log_file(
+  job_log_dir: str, process: int, mode: str = 'train'
+) -> pathlib.Path:
   """Where a process of the job logs."""
-  return pathlib.Path(job_log_dir) / _LOGS / f'train_{process}.log'
+  return pathlib.Path(job_log_dir) / _LOGS / f'{mode}_{process}.log'
 
 
 def log_to_console() -> None:
   """Sends warnings to stderr as plain lines; the log file has the rest."""
   logging.set_verbosity(logging.INFO)
   root = std_logging.getLogger()
-  if not any(type(h) is std_logging.StreamHandler for h in root.handlers):
-    console = std_logging.StreamHandler(sys.stderr)
-    console.setLevel(std_logging.WARNING)
-    # Tracebacks are for the file; `main` says what went wrong.
-    console.addFilter(lambda record: record.exc_info is None)
-    console.setFormatter(std_logging.Formatter('pax: %(message)s'))
-    root.addHandler(console)
+  for old in root.handlers[:]:
+    if type(old) is std_logging.StreamHandler:
+      # What stderr is may have changed since.
+      root.removeHandler(old)
+  console = std_logging.StreamHandler(sys.stderr)
+  console.setLevel(std_logging.WARNING)
+  # Tracebacks are for the file; `main` says what went wrong.
+  console.addFilter(lambda record: record.exc_info is None)
+  console.setFormatter(std_logging.Formatter('pax: %(message)s'))
+  root.addHandler(console)
 
 
 @contextlib.contextmanager

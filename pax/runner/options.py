@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import textwrap
+import re
 from collections.abc import Sequence
-from typing import Any
 
-from absl import flags
+from pax.runner import command_line, refused
 
 _USAGE = """\
 Trains a model that an experiment describes.
@@ -19,23 +17,15 @@ Trains a model that an experiment describes.
 Start it again with the same --job_log_dir and it goes on from the newest
 checkpoint. Ctrl-C or SIGTERM finishes the step, saves and stops.
 
-Exit codes: 0 done, 1 failed, 75 stopped by a signal and saved."""
+Exit codes: 0 done, 1 failed, 75 stopped by a signal and saved, 124 hung."""
 
-_WIDTH = 78
+# Older spellings: --fdl.task.train.num_train_steps=10, --fdl_tag.Name=1.
+_FDL_PATH = re.compile(r'^--?fdl\.(?=\w)')
+_FDL_TAG = re.compile(r'^--?fdl_tag\.(?=\w)')
 
-
-class UsageError(ValueError):
-  """A command line that cannot be meant."""
-
-
-class HelpRequested(Exception):
-  """The command line asks for help; the text is the message."""
-
-
-def _flag(default: Any, group: str, text: str) -> Any:
-  return dataclasses.field(
-    default=default, metadata={'group': group, 'help': text}
-  )
+UsageError = command_line.UsageError
+HelpRequested = command_line.HelpRequested
+_flag = command_line.flag
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,7 +38,12 @@ class RunOptions:
   job_log_dir: str | None = _flag(
     None, 'What', 'Directory of everything the run writes; made if missing.'
   )
-  mode: str = _flag('train', 'What', "What to do; 'train' is all there is.")
+  mode: str = _flag(
+    'train',
+    'What',
+    'What to do: train; eval or decode, which follow the checkpoints of a'
+    ' training job; decode_once; infer.',
+  )
   set: tuple[str, ...] = _flag(
     (),
     'What',
@@ -60,6 +55,45 @@ class RunOptions:
     'What',
     'Evaluate on the test inputs while training. Unset: as the experiment'
     ' says in EVAL_ON_TEST.',
+  )
+  decode_during_train: bool = _flag(
+    False,
+    'What',
+    'Decode while training, every task.train.decode_interval_steps.',
+  )
+  eval_during_decode: bool = _flag(
+    False, 'What', 'Evaluate too, in a job that decodes.'
+  )
+  init_from: str | None = _flag(
+    None,
+    'Checkpoints',
+    'Start from the variables of another checkpoint that have the same name and'
+    ' shape: DIR for the newest there, DIR@STEP. What is taken is listed. A run'
+    ' that has checkpoints of its own goes on from those.',
+  )
+  restore_checkpoint_dir: str | None = _flag(
+    None,
+    'Checkpoints',
+    'For --mode=decode and decode_once: where checkpoints are, if not in'
+    ' --job_log_dir.',
+  )
+  restore_checkpoint_step: tuple[int, ...] = _flag(
+    (),
+    'Checkpoints',
+    'For --mode=decode_once: which checkpoints, if not the newest. Repeatable.'
+    ' For --mode=decode: from which on.',
+    example='STEP',
+  )
+  first_checkpoint_timeout_secs: int = _flag(
+    4800,
+    'Checkpoints',
+    'How long a job that follows another waits for the first checkpoint.',
+  )
+  next_checkpoint_timeout_secs: int | None = _flag(
+    None,
+    'Checkpoints',
+    'How long it waits for each one after that. Unset: for ever, or until'
+    ' training ends.',
   )
   enable_checkpoint_saving: bool = _flag(
     True, 'Checkpoints', 'Save checkpoints.'
@@ -78,6 +112,29 @@ class RunOptions:
     'Checkpoints',
     'How long process 0 waits for what the others write to a checkpoint.',
   )
+  fdl: tuple[str, ...] = _flag(
+    (),
+    'Fiddle',
+    'Makes the experiment, instead of --exp: config:module.function(...),'
+    ' config_file:PATH, config_str:TEXT; then changes it: set:PATH=VALUE,'
+    ' tag:NAME=VALUE, fiddler:module.function(...). Repeatable, in order.',
+    example='COMMAND',
+  )
+  fdl_config: str | None = _flag(
+    None, 'Fiddle', 'Older name of --fdl=config:...'
+  )
+  fdl_config_file: str | None = _flag(
+    None, 'Fiddle', 'Older name of --fdl=config_file:...'
+  )
+  fiddler: tuple[str, ...] = _flag(
+    (), 'Fiddle', 'Older name of --fdl=fiddler:...', example='FUNCTION'
+  )
+  fdl_set: tuple[str, ...] = _flag(
+    (), 'Fiddle', 'Older name of --fdl=set:..., also as --fdl.PATH=VALUE.'
+  )
+  fdl_tags_set: tuple[str, ...] = _flag(
+    (), 'Fiddle', 'Older name of --fdl=tag:..., also as --fdl_tag.NAME=VALUE.'
+  )
   host_device_count: int | None = _flag(
     None, 'Devices', 'Run on this many simulated CPU devices.'
   )
@@ -85,6 +142,29 @@ class RunOptions:
     '~/.cache/pax/xla',
     'Devices',
     'Where compiled programs are kept for the next start; empty: nowhere.',
+  )
+  globally_use_hardware_rng: bool = _flag(
+    False,
+    'Devices',
+    'Random numbers by the generator of the hardware: faster on TPUs, but other'
+    ' numbers on another mesh. Off: the same everywhere.',
+  )
+  jax_enable_checks: bool = _flag(
+    False, 'Devices', "JAX's own consistency checks; slow."
+  )
+  jax_traceback_filtering_option: str = _flag(
+    'auto',
+    'Devices',
+    'How much of JAX tracebacks show: off, tracebackhide, remove_frames, auto.',
+  )
+  jax_profiler_port: int | None = _flag(
+    None, 'Devices', 'Serve profiles on this port, for TensorBoard and XProf.'
+  )
+  startup_random_jitter_max_secs: int = _flag(
+    60,
+    'Several processes',
+    'With more than 128 processes each waits up to so long before it starts,'
+    ' so that storage is not asked by all at once.',
   )
   multiprocess_gpu: bool = _flag(
     False,
@@ -104,6 +184,27 @@ class RunOptions:
   enable_summary_writer: bool = _flag(
     True, 'Output', 'Write TensorBoard events and metrics.jsonl.'
   )
+  pax_only_aggregate_summaries: bool = _flag(
+    False,
+    'Output',
+    'Write of what layers and learners record only what is aggregated over'
+    ' hosts.',
+  )
+  wandb_project: str | None = _flag(
+    None, 'Output', 'Also log to this project of Weights & Biases.'
+  )
+  mlflow_experiment: str | None = _flag(
+    None, 'Output', 'Also log to this experiment of MLflow.'
+  )
+  decode_output_pickle: bool = _flag(
+    True, 'Output', 'Write what is decoded as .pickle beside .jsonl.'
+  )
+  hang_timeout_secs: int | None = _flag(
+    None,
+    'Output',
+    'End with exit code 124 and the stacks of all threads when no step was done'
+    ' for so long. Unset: never.',
+  )
   traceback: bool = _flag(
     False, 'Output', 'Show the Python traceback of an error.'
   )
@@ -117,71 +218,6 @@ def parse(argv: Sequence[str]) -> RunOptions:
       belongs to no flag.
     HelpRequested: --help is among the words.
   """
-  if any(word in ('--help', '-h', '-help', '--helpfull') for word in argv):
-    raise HelpRequested(help_text())
-  values = flags.FlagValues()
-  for field in dataclasses.fields(RunOptions):
-    _define(field, values)
-  try:
-    extra = values(list(argv))[1:]
-  except flags.UnrecognizedFlagError as e:
-    raise UsageError(_unknown(e.flagname)) from e
-  except flags.Error as e:
-    raise UsageError(str(e)) from e
-  if extra:
-    raise UsageError(
-      f'{extra[0]!r} belongs to no flag; flags begin with --, as in'
-      f' --exp={extra[0]}'
-    )
-  found = {f.name: values[f.name].value for f in dataclasses.fields(RunOptions)}
-  return RunOptions(**found | {'set': tuple(found['set'])})
-
-
-def help_text() -> str:
-  """What --help prints."""
-  lines, group = [_USAGE], None
-  for field in dataclasses.fields(RunOptions):
-    if field.metadata['group'] != group:
-      group = field.metadata['group']
-      lines += ['', f'{group}:']
-    lines += [f'  --{field.name}{_default_text(field)}']
-    lines += textwrap.wrap(
-      field.metadata['help'],
-      _WIDTH,
-      initial_indent=' ' * 6,
-      subsequent_indent=' ' * 6,
-    )
-  return '\n'.join(lines)
-
-
-def _define(field: dataclasses.Field[Any], values: flags.FlagValues) -> None:
-  define = {
-    'str': flags.DEFINE_string,
-    'bool': flags.DEFINE_boolean,
-    'int': flags.DEFINE_integer,
-    'tuple': flags.DEFINE_multi_string,
-  }[_kind(field)]
-  default = list(field.default) if _kind(field) == 'tuple' else field.default
-  define(field.name, default, field.metadata['help'], flag_values=values)
-
-
-def _kind(field: dataclasses.Field[Any]) -> str:
-  return str(field.type).partition(' ')[0].partition('[')[0]
-
-
-def _default_text(field: dataclasses.Field[Any]) -> str:
-  if _kind(field) == 'tuple':
-    return ' NAME=VALUE'
-  if _kind(field) == 'bool' and field.default is not None:
-    state = 'on' if field.default else 'off'
-    return f'  (--[no]{field.name}; {state})'
-  if field.default in (None, ''):
-    return ''
-  return f'={field.default}'
-
-
-def _unknown(name: str) -> str:
-  names = [field.name for field in dataclasses.fields(RunOptions)]
-  near = difflib.get_close_matches(name.removeprefix('no'), names, n=2)
-  hint = f'did you mean --{" or --".join(near)}?' if near else 'see pax --help'
-  return f'there is no flag --{name}; {hint}'
+  words = [_FDL_PATH.sub('--fdl_set=', word) for word in argv]
+  words = [_FDL_TAG.sub('--fdl_tags_set=', word) for word in words]
+  return command_line.parse(RunOptions, words, _USAGE, refused.REFUSED)

@@ -24,6 +24,8 @@ class RunConfig:
   train_input: Config[Any] | None = pax_fiddle.template_field(None)
   # The data to evaluate on.
   eval_inputs: list[Config[Any]] = pax_fiddle.template_field(None)
+  # The data to decode.
+  decode_inputs: list[Config[Any]] = pax_fiddle.template_field(None)
 
 
 def from_experiment(
@@ -31,11 +33,13 @@ def from_experiment(
   settings: Sequence[overrides.Override] = (),
 ) -> Config[RunConfig]:
   """The tree of `experiment`, with the paths among `settings` assigned."""
+  trains = bool(experiment.train_datasets())
   tree = Config(
     RunConfig,
     task=experiment.task(),
-    train_input=experiment.training_dataset(),
+    train_input=experiment.training_dataset() if trains else None,
     eval_inputs=experiment.eval_datasets(),
+    decode_inputs=experiment.decode_datasets(),
   )
   overrides.set_fields(tree, settings)
   return tree

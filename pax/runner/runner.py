@@ -3,41 +3,89 @@
 
 from __future__ import annotations
 
+import time
+
 import jax
 from absl import logging
 
-from pax import compat
+from pax import base_experiment, compat, executors
 from pax.programs import interrupts as interrupts_lib
-from pax.programs import train as train_program
+from pax.programs import watchdog as watchdog_lib
 from pax.programs.run import Outcome
-from pax.runner import build, distributed, job_dir
+from pax.runner import build, build_eval, distributed, job_dir, parts, refused
 from pax.runner.options import RunOptions, UsageError
 
 EXIT_DONE = 0
 EXIT_ERROR = 1
 # EX_TEMPFAIL: try again, and the run goes on.
 EXIT_PREEMPTED = 75
+EXIT_HANG = watchdog_lib.EXIT_HANG
+
+_MODES = ('train', 'eval', 'decode', 'decode_once', 'infer')
+_DECODING = ('decode', 'decode_once')
 
 
-def run(options: RunOptions) -> int:
-  """Trains as the options say; returns the exit code.
+def run(
+  options: RunOptions,
+  experiment: base_experiment.BaseExperiment | None = None,
+) -> int:
+  """Does what the options say; returns the exit code.
+
+  Args:
+    options: What to do, and where.
+    experiment: Of what; None finds the one that the options name.
 
   Raises:
     ValueError: the options, the configuration or the machine do not allow it.
   """
+  began = time.time()
   _check(options)
   job_dir.log_to_console()
   distributed.initialize(options)
   compat.install()
-  with job_dir.open_job_dir(options.job_log_dir, jax.process_index()):
-    with interrupts_lib.Interrupts() as interrupts:
-      planned = build.plan(options)
-      built = build.build(options, planned, interrupts)
-      with built:
-        outcome = train_program.train(built)
-        if outcome is Outcome.OUT_OF_DATA:
-          logging.warning('The training data ended before the last step')
+  process = jax.process_index()
+  with job_dir.open_job_dir(options.job_log_dir, process, options.mode):
+    with _interrupts(options) as interrupts:
+      planned = parts.plan(options, experiment)
+      outcome = _run(options, planned, interrupts, began)
   return EXIT_PREEMPTED if outcome is Outcome.PREEMPTED else EXIT_DONE
+
+
+def _run(
+  options: RunOptions,
+  planned: parts.Plan,
+  interrupts: interrupts_lib.Interrupts,
+  began: float,
+) -> Outcome:
+  if options.mode == 'infer':
+    return build_eval.build_infer(options, planned, interrupts).run()
+  if options.mode != 'train':
+    return build_eval.build_eval(options, planned, interrupts).run()
+  built = build.build(options, planned, interrupts, began)
+  with built:
+    outcome = _train(built, planned)
+    if outcome is Outcome.OUT_OF_DATA:
+      logging.warning('The training data ended before the last step')
+  return outcome
+
+
+def _train(built: build.Run, planned: parts.Plan) -> Outcome:
+  """Trains by the experiment's own executor, or by the usual one."""
+  executor = planned.experiment.executor() or executors.DefaultExecutor()
+  executor.setup(built)
+  outcome = executor.start()
+  return outcome if isinstance(outcome, Outcome) else Outcome.DONE
+
+
+def _interrupts(options: RunOptions) -> interrupts_lib.Interrupts:
+  log_file = job_dir.log_file(
+    options.job_log_dir, jax.process_index(), options.mode
+  )
+  watchdog = watchdog_lib.create_watchdog(
+    options.hang_timeout_secs, str(log_file)
+  )
+  verb = 'saving' if options.mode == 'train' else 'stopping'
+  return interrupts_lib.Interrupts(watchdog, verb)
 
 
 def _check(options: RunOptions) -> None:
@@ -47,5 +95,16 @@ def _check(options: RunOptions) -> None:
       'where to? e.g. --job_log_dir=/tmp/pax/tiny; a run that is started again'
       ' with the same directory goes on'
     )
-  if options.mode != 'train':
-    raise UsageError(f'--mode={options.mode!r} does not exist; use train')
+  if reason := refused.MODES.get(options.mode):
+    raise UsageError(f'--mode={options.mode} is not here: {reason}')
+  if options.mode not in _MODES:
+    raise UsageError(
+      f'--mode={options.mode!r} does not exist; use {", ".join(_MODES)}'
+    )
+  restores = options.restore_checkpoint_dir or options.restore_checkpoint_step
+  if restores and options.mode not in _DECODING:
+    raise UsageError(
+      '--restore_checkpoint_dir and --restore_checkpoint_step are for'
+      f' --mode=decode and decode_once, got --mode={options.mode}; another'
+      ' checkpoint to start from is --init_from'
+    )

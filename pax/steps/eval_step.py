@@ -37,14 +37,9 @@ def eval_step(
       var_weight_hparams=var_weight_hparams,
       mutable=task.evaluate.apply_mutable_list,
     )
-  loss = passed.mean_loss
-  if axis_name is not None:
-    loss, _ = replicas.mean_loss(
-      passed.mean_loss * passed.loss_weight, passed.loss_weight, axis_name
-    )
   summaries = forward_lib.layer_summaries(passed.updated_vars)
   return make_output(
-    loss,
+    passed.mean_loss,
     replicas.mean_scalars(passed.weighted_scalars, axis_name),
     replicas.mean_summaries(summaries, axis_name),
     passed.per_example_out,

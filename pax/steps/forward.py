@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pax import tasks_lib
+from pax import base_metrics, tasks_lib
 from praxis import base_layer, pytypes
 
 JTensor = pytypes.JTensor
@@ -23,9 +23,13 @@ NestedMap = pytypes.NestedMap
 class Forward:
   """What one pass over one batch computed."""
 
-  # The mean loss, and its weight among other batches: float32 scalars.
+  # The loss to differentiate: of replicas, what adds up to the mean loss of
+  # all, which is the second. Float32 scalars.
+  weighted_loss: JTensor
   mean_loss: JTensor
-  loss_weight: JTensor
+  # The loss's weight; of replicas, the share of this one; None if there is no
+  # such number.
+  loss_weight: JTensor | None
   weighted_scalars: NestedMap
   per_example_out: NestedMap
   # The variable collections that the model wrote.
@@ -41,35 +45,44 @@ def forward(
   var_weight_hparams: Nested[Any],
   mutable: Sequence[str],
 ) -> Forward:
-  """Runs the model on a batch and makes the loss.
+  """Runs the model on a batch and makes the loss."""
+  mdl_vars, batch = as_computed(task, mdl_vars, batch, var_weight_hparams)
+  (scalars, per_example_out), updated_vars = task.model.apply(
+    mdl_vars, batch, mutable=list(mutable), rngs=rngs
+  )
+  weighted, mean, weight = task.loss_aggregator_inst.aggregate(scalars)
+  return Forward(
+    weighted_loss=weighted,
+    mean_loss=mean,
+    loss_weight=weight,
+    weighted_scalars=float32_pairs(scalars),
+    per_example_out=per_example_out,
+    updated_vars=dict(updated_vars),
+  )
+
+
+def as_computed(
+  task: tasks_lib.SingleTask,
+  mdl_vars: Nested[JTensor],
+  batch: NestedMap,
+  var_weight_hparams: Nested[Any],
+) -> tuple[Nested[JTensor], NestedMap]:
+  """Returns variables and batch in the dtypes that the model computes in.
 
   With a model that computes in bfloat16, float32 inputs and float32 parameters
   are cast to it first, parameters flagged DISALLOW_BFLOAT16_CONVERSION apart;
   gradients still reach the float32 parameters. Variables that the pass updates
   keep their dtype: an average kept in bfloat16 stops moving.
   """
-  model = task.model
-  if model.fprop_dtype == jnp.bfloat16:
-    batch = jax.tree.map(_to_bfloat16, batch)
-    mdl_vars = {
-      **mdl_vars,
-      base_layer.PARAMS: jax.tree.map(
-        _weight_to_bfloat16,
-        mdl_vars[base_layer.PARAMS],
-        var_weight_hparams[base_layer.PARAMS],
-      ),
-    }
-  (scalars, per_example_out), updated_vars = model.apply(
-    mdl_vars, batch, mutable=list(mutable), rngs=rngs
+  if task.model.fprop_dtype != jnp.bfloat16:
+    return mdl_vars, batch
+  params = jax.tree.map(
+    _weight_to_bfloat16,
+    var_weight_hparams[base_layer.PARAMS],
+    mdl_vars[base_layer.PARAMS],
   )
-  mean, _, weight = task.loss_aggregator_inst.aggregate(scalars)
-  return Forward(
-    mean_loss=mean,
-    loss_weight=jax.lax.stop_gradient(weight),
-    weighted_scalars=_float32_pairs(scalars),
-    per_example_out=per_example_out,
-    updated_vars=dict(updated_vars),
-  )
+  batch = jax.tree.map(_to_bfloat16, batch)
+  return {**mdl_vars, base_layer.PARAMS: params}, batch
 
 
 def context(task: tasks_lib.SingleTask, *, do_eval: bool) -> Any:
@@ -80,12 +93,18 @@ def context(task: tasks_lib.SingleTask, *, do_eval: bool) -> Any:
   return base_layer.JaxContext.new_context(hparams=hparams)
 
 
+def replica_key(key: jax.Array, axis_name: str | None) -> jax.Array:
+  """Returns the key of this replica; those of replicas are different."""
+  if axis_name is None:
+    return key
+  return jax.random.fold_in(key, jax.lax.axis_index(axis_name))
+
+
 def make_rngs(
   key: jax.Array, axis_name: str | None = None
 ) -> dict[str, jax.Array]:
   """Returns the key of each stream; those of replicas are different."""
-  if axis_name is not None:
-    key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
+  key = replica_key(key, axis_name)
   params, random, dropout = jax.random.split(key, 3)
   return {
     base_layer.PARAMS: params,
@@ -108,13 +127,13 @@ def _to_bfloat16(x: JTensor) -> JTensor:
   return x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x
 
 
-def _weight_to_bfloat16(x: JTensor, hparams: Any) -> JTensor:
+def _weight_to_bfloat16(hparams: Any, x: JTensor) -> JTensor:
   if base_layer.var_disallow_bfloat16_conversion(hparams):
     return x
   return _to_bfloat16(x)
 
 
-def _float32_pairs(scalars: Any) -> NestedMap:
+def float32_pairs(scalars: Any) -> NestedMap:
   """Returns the scalars as NestedMap of float32 pairs.
 
   Raises:
@@ -122,6 +141,8 @@ def _float32_pairs(scalars: Any) -> NestedMap:
   """
   pairs = NestedMap()
   for name, pair in scalars.items():
+    if isinstance(pair, base_metrics.WeightedScalarCluMetric):
+      pair = pair.compute(), pair.weight
     if not isinstance(pair, tuple) or len(pair) != 2:
       raise ValueError(
         f'weighted scalar {name!r} must be a (value, weight) pair, got '

@@ -30,15 +30,6 @@ def pmean(x: JTensor, axis_name: str) -> JTensor:
   return psum(x, axis_name) / jax.lax.axis_size(axis_name)
 
 
-def mean_loss(
-  weighted_loss: JTensor, weight: JTensor, axis_name: str
-) -> tuple[JTensor, JTensor]:
-  """Returns the mean loss over all replicas, and the sum of their weights."""
-  total, weight = psum((weighted_loss, weight), axis_name)
-  weight = jnp.maximum(weight, base_metrics.MIN_WEIGHT)
-  return total / weight, weight
-
-
 def mean_scalars(scalars: NestedMap, axis_name: str | None) -> NestedMap:
   """Returns each (value, weight) over all replicas, by one reduction."""
   if axis_name is None or not scalars:

@@ -12,7 +12,7 @@ from pax import learners, tasks_lib, train_states
 from pax.steps import forward as forward_lib
 from pax.steps import largest, replicas
 from pax.steps.outputs import StepOutput, make_output
-from praxis import base_layer, pytypes
+from praxis import base_layer, py_utils, pytypes
 
 JTensor = pytypes.JTensor
 Nested = pytypes.Nested
@@ -43,7 +43,7 @@ def train_step(
   (learner,) = task.learners
   key = jax.random.fold_in(key, state.step)
   with forward_lib.context(task, do_eval=False):
-    loss, passed, grads = _differentiate(
+    passed, grads = _differentiate(
       task, state, batch, key, var_weight_hparams, axis_name
     )
     mdl_vars = _with_updates(
@@ -65,7 +65,7 @@ def train_step(
     }
   wants_examples = task.train.log_train_output_interval_steps
   output = make_output(
-    loss,
+    passed.mean_loss,
     replicas.mean_scalars(passed.weighted_scalars, axis_name),
     summaries,
     passed.per_example_out if wants_examples else NestedMap(),
@@ -80,16 +80,23 @@ def _differentiate(
   key: jax.Array,
   var_weight_hparams: Nested[Any],
   axis_name: str | None,
-) -> tuple[JTensor, forward_lib.Forward, Nested[JTensor]]:
-  """Returns the mean loss, all that was computed with it, and its gradient."""
+) -> tuple[forward_lib.Forward, Nested[JTensor]]:
+  """Returns all that the forward pass computed, and the loss's gradient."""
   (learner,) = task.learners
-  rngs = forward_lib.make_rngs(key, axis_name)
   mask = learner.bprop_mask(var_weight_hparams)
   learned = learners.mask_tree(state.mdl_vars, mask)
   takes_largest = largest.flagged(var_weight_hparams)
 
-  def loss_fn(learned: Nested[JTensor]) -> tuple[JTensor, forward_lib.Forward]:
-    mdl_vars = learners.merge_tree(learned, state.mdl_vars)
+  def loss_fn(
+    learned: Nested[JTensor],
+    others_and_batch: tuple[Nested[JTensor], NestedMap],
+    replica_key: jax.Array,
+  ) -> tuple[JTensor, learners.GradAuxInfo]:
+    others, batch = others_and_batch
+    # A gradient function may put something else in the place of a leaf.
+    mdl_vars = jax.tree.map(
+      lambda keep, mine, other: mine if keep else other, mask, learned, others
+    )
     mdl_vars = task.maybe_adjust_train_state(
       state.step, mdl_vars, var_weight_hparams, key
     )
@@ -97,25 +104,39 @@ def _differentiate(
       task,
       largest.as_maximums(mdl_vars, takes_largest),
       batch,
-      rngs,
+      forward_lib.make_rngs(replica_key),
       var_weight_hparams=var_weight_hparams,
       mutable=task.train.apply_mutable_list,
     )
-    if axis_name is None:
-      return passed.mean_loss, passed
-    return passed.mean_loss * passed.loss_weight, passed
+    weight = 1.0 if passed.loss_weight is None else passed.loss_weight
+    return passed.weighted_loss, learners.GradAuxInfo(passed, weight)
 
-  (loss, passed), grads = jax.value_and_grad(loss_fn, has_aux=True)(learned)
+  gradient = learner.stochastic_gradient or learners.StandardGradient()
+  (_, aux), grads = gradient.grad_fn(
+    loss_fn,
+    learned,
+    (state.mdl_vars, batch),
+    forward_lib.replica_key(key, axis_name),
+  )
+  _report_privacy(aux, axis_name)
   takes_largest = learners.mask_tree(takes_largest, mask)
   grads = largest.settled(grads, learned, takes_largest)
   if axis_name is not None:
-    loss, weight = replicas.mean_loss(loss, passed.loss_weight, axis_name)
-    means = jax.tree.map(
-      lambda grad: (grad / weight).astype(grad.dtype),
-      replicas.psum(grads, axis_name),
-    )
-    grads = largest.over_replicas(means, grads, takes_largest, axis_name)
-  return loss, passed, grads
+    total = replicas.psum(grads, axis_name)
+    grads = largest.over_replicas(total, grads, takes_largest, axis_name)
+  return aux.aux_info, grads
+
+
+def _report_privacy(aux: learners.GradAuxInfo, axis_name: str | None) -> None:
+  """Records what a private gradient clipped, and the noise it added."""
+  reported = getattr(aux, 'dp_aux_info', None) or {}
+  for path, x in py_utils.tree_paths(dict(reported)):
+    if axis_name is not None and path == 'per_core_grad_norm':
+      # Each is of a loss that is scaled down by the number of replicas.
+      path, x = f'mean_{path}', replicas.psum(x, axis_name)
+    elif axis_name is not None:
+      x = replicas.pmean(x, axis_name)
+    base_layer.add_global_summary(f'dp_metrics/{path}', x)
 
 
 def _with_updates(

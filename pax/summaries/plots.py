@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from pax.summaries import tags, writer
+from pax.summaries import jsonl, tags, writer
 
 LOSS_CURVE_FILE = 'loss_curve.png'
 
@@ -26,12 +25,9 @@ def read_metrics(job_log_dir: str) -> dict[str, dict[str, Curve]]:
   Where a run went back to an older checkpoint, what it did again replaces what
   it had done. A last line that is not complete is left out.
   """
-  path = os.path.join(job_log_dir, writer.METRICS_FILE)
   curves: dict[str, dict[str, Curve]] = {}
-  with open(path, encoding='utf-8') as f:
-    for line in f:
-      if line.endswith('\n'):
-        _add(curves, json.loads(line))
+  for record in jsonl.read(os.path.join(job_log_dir, writer.METRICS_FILE)):
+    _add(curves, record)
   return curves
 
 

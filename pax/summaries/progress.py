@@ -14,6 +14,7 @@ from pax.summaries import throughput
 _ERASE_LINE = '\r\x1b[2K'
 # A terminal is written to at most so often, a log file as often as updated.
 _REDRAW_SECONDS = 0.1
+_BAR_WIDTH = 30
 
 
 class Progress:
@@ -54,6 +55,19 @@ class Progress:
       print(self._line, file=self._stream, flush=True)
     elif self._clock() - self._drawn_at >= _REDRAW_SECONDS:
       self._draw()
+
+  def batches(self, label: str, done: int, total: int | None = None) -> None:
+    """Shows in a terminal how far a pass over an input is; else nothing.
+
+    Args:
+      label: What is done, as `eval held_out`.
+      done: How many batches are.
+      total: How many there are, where that is known.
+    """
+    if self._is_terminal and self._clock() - self._drawn_at >= _REDRAW_SECONDS:
+      line, self._line = self._line, batches_line(label, done, total)
+      self._draw()
+      self._line = line
 
   def print(self, text: str) -> None:
     """Prints `text` above the line."""
@@ -109,6 +123,15 @@ def format_line(
     left = max(0, total_steps - step) / rate.steps_per_sec
     parts.append(f'ETA {short_time(left)}')
   return '  '.join([*parts, *shown[1:]])
+
+
+def batches_line(label: str, done: int, total: int | None) -> str:
+  """As `eval held_out  [######........]  3/7 batches`, or `... 3 batches`."""
+  if total is None:
+    return f'{label}  {done} batches'
+  filled = round(_BAR_WIDTH * done / total)
+  bar = '#' * filled + '.' * (_BAR_WIDTH - filled)
+  return f'{label}  [{bar}]  {done}/{total} batches'
 
 
 def short_number(value: float) -> str:

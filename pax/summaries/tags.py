@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pax.summaries import media
 from praxis import base_layer
 
 LOSS = 'loss'
@@ -14,10 +15,24 @@ TOKENS_PER_SEC = 'Tokens/sec'
 MFU = 'MFU'
 LEARNING_RATE = 'lr'
 METRICS_PREFIX = 'Metrics/'
+MODEL = 'Model'
+TOTAL_NUM_PARAMS = 'Total Num Params'
+GLOBAL_BATCH_SIZE = 'Global batch size'
+MODEL_PROVENANCE = 'Model vars provenance'
+OPT_PROVENANCE = 'Opt states provenance'
+
+
+class LocalTag(str):
+  """The tag of what is not aggregated over hosts; some runs leave it out."""
+
 
 _SCALARS = (
   base_layer.SummaryType.SCALAR,
   base_layer.SummaryType.AGGREGATE_SCALAR,
+)
+_AGGREGATES = (
+  base_layer.SummaryType.AGGREGATE_SCALAR,
+  base_layer.SummaryType.AGGREGATE_IMAGE,
 )
 
 
@@ -31,8 +46,26 @@ def step_scalars(output: Any, prefix: str = METRICS_PREFIX) -> dict[str, Any]:
   scalars |= weighted_scalars(output.weighted_scalars, prefix)
   for key, value in output.summary_tensors.items():
     if base_layer.get_summary_type_from_key(key) in _SCALARS:
-      scalars[base_layer.trim_summary_type_from_key(key)] = value
+      scalars[of_key(key)] = value
   return scalars
+
+
+def step_summaries(output: Any, prefix: str = METRICS_PREFIX) -> dict[str, Any]:
+  """The scalars of a `StepOutput`, and images, audio, texts and histograms."""
+  return step_scalars(output, prefix) | media_of(output.tensors)
+
+
+def media_of(tensors: Mapping[str, Any]) -> dict[str, media.Media]:
+  """The images, audio, texts and histograms among summaries, by tag."""
+  found = media.of_tensors(tensors)
+  return {of_key(key): value for key, value in found.items()}
+
+
+def of_key(key: str) -> str:
+  """The tag of a summary's key, without the suffix of its type."""
+  tag = base_layer.trim_summary_type_from_key(key)
+  is_aggregate = base_layer.get_summary_type_from_key(key) in _AGGREGATES
+  return tag if is_aggregate else LocalTag(tag)
 
 
 def weighted_scalars(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the numbers of a run go: TensorBoard events and `metrics.jsonl`.
+"""Where what a run reports goes: TensorBoard, `metrics.jsonl`, services.
 
 The training loop hands over values that a device may still be computing; a
 thread waits for them and writes, so that the loop never does.
@@ -7,7 +7,7 @@ thread waits for them and writes, so that the loop never does.
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
 import queue
 import threading
@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 import numpy as np
 from absl import logging
+
+from pax.summaries import backends, jsonl, media, tags, tensorboard
 
 # In the job directory.
 METRICS_FILE = 'metrics.jsonl'
@@ -34,7 +36,7 @@ class Writer(Protocol):
     scalars: Scalars | Callable[[], Scalars],
     split: str = 'train',
   ) -> None:
-    """Records numbers by tag; they may be unfinished jax scalars.
+    """Records numbers and media by tag; jax may still compute them.
 
     A function that gives them is called when they are written, in a thread.
     """
@@ -73,13 +75,16 @@ class JsonlWriter:
   """
 
   def __init__(self, path: str):
-    self._file = open(path, 'a', encoding='utf-8')
+    self._file = jsonl.open_to_append(path)
 
   def write(self, step: int, scalars: Scalars, split: str = 'train') -> None:
     record = {'step': step, 'split': split, 'time': round(time.time(), 3)}
-    values = {tag: _json_number(value) for tag, value in scalars.items()}
-    self._file.write(json.dumps(record | values) + '\n')
-    self._file.flush()
+    values = {
+      tag: _json_number(value)
+      for tag, value in scalars.items()
+      if not isinstance(value, media.Media)
+    }
+    jsonl.append(self._file, record | values)
 
   def text(self, step: int, tag: str, text: str, split: str = 'train') -> None:
     pass  # Texts are for people, in TensorBoard.
@@ -89,39 +94,6 @@ class JsonlWriter:
 
   def close(self) -> None:
     self._file.close()
-
-
-class TensorBoardWriter:
-  """TensorBoard events, in a directory for each split."""
-
-  def __init__(self, summaries_dir: str):
-    self._dir = summaries_dir
-    self._by_split: dict[str, Any] = {}
-
-  def write(self, step: int, scalars: Scalars, split: str = 'train') -> None:
-    events = self._events(split)
-    for tag, value in scalars.items():
-      events.add_scalar(tag, float(value), step)
-
-  def text(self, step: int, tag: str, text: str, split: str = 'train') -> None:
-    self._events(split).add_text(tag, text, step)
-
-  def flush(self) -> None:
-    for events in self._by_split.values():
-      events.flush()
-
-  def close(self) -> None:
-    for events in self._by_split.values():
-      events.close()
-
-  def _events(self, split: str) -> Any:
-    if split not in self._by_split:
-      import tensorboardX  # Slow to import.
-
-      self._by_split[split] = tensorboardX.SummaryWriter(
-        os.path.join(self._dir, split)
-      )
-    return self._by_split[split]
 
 
 class CompositeWriter:
@@ -154,7 +126,10 @@ class AsyncWriter:
   `close`, since a full disk should not lose a training step.
   """
 
-  def __init__(self, make_writer: Callable[[], Writer]):
+  def __init__(
+    self, make_writer: Callable[[], Writer], only_aggregates: bool = False
+  ):
+    self._only_aggregates = only_aggregates
     self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
     self._error: Exception | None = None
     self._closed = False
@@ -170,7 +145,11 @@ class AsyncWriter:
     split: str = 'train',
   ) -> None:
     make = scalars if callable(scalars) else dict(scalars).copy
-    self._put(lambda writer: writer.write(step, _finished(make()), split))
+
+    def job(writer: Writer) -> None:
+      writer.write(step, _finished(make(), self._only_aggregates), split)
+
+    self._put(job)
 
   def text(self, step: int, tag: str, text: str, split: str = 'train') -> None:
     self._put(lambda writer: writer.text(step, tag, text, split))
@@ -212,23 +191,65 @@ class AsyncWriter:
         self._error = e
 
 
-def create_writer(job_log_dir: str, enabled: bool = True) -> Writer:
-  """The writer of a run: events and `metrics.jsonl` in its job directory."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WriterOptions:
+  """What is written, and where beside the job directory."""
+
+  # Which job of the directory writes, as in --mode.
+  mode: str = 'train'
+  # Leaves out what layers and learners record of one host alone.
+  only_aggregates: bool = False
+  # A project of Weights & Biases.
+  wandb_project: str | None = None
+  # An experiment of MLflow.
+  mlflow_experiment: str | None = None
+
+
+def create_writer(
+  job_log_dir: str,
+  enabled: bool = True,
+  options: WriterOptions | None = None,
+) -> Writer:
+  """The writer of a run: events and `metrics.jsonl` in its job directory.
+
+  Raises:
+    ValueError: a service is asked for whose package is not installed.
+  """
   if not enabled:
     return NoopWriter()
+  options = options or WriterOptions()
+  if options.wandb_project:
+    backends.check('--wandb_project', 'wandb')
+  if options.mlflow_experiment:
+    backends.check('--mlflow_experiment', 'mlflow')
+  return AsyncWriter(
+    lambda: _make(job_log_dir, options), options.only_aggregates
+  )
 
-  def make() -> Writer:
-    os.makedirs(job_log_dir, exist_ok=True)
-    jsonl = JsonlWriter(os.path.join(job_log_dir, METRICS_FILE))
-    events = TensorBoardWriter(os.path.join(job_log_dir, SUMMARIES_DIR))
-    return CompositeWriter([jsonl, events])
 
-  return AsyncWriter(make)
+def _make(job_log_dir: str, options: WriterOptions) -> Writer:
+  """Runs in the thread of the writer."""
+  os.makedirs(job_log_dir, exist_ok=True)
+  writers: list[Writer] = [
+    JsonlWriter(os.path.join(job_log_dir, METRICS_FILE)),
+    tensorboard.TensorBoardWriter(os.path.join(job_log_dir, SUMMARIES_DIR)),
+  ]
+  if options.wandb_project:
+    project = options.wandb_project
+    writers.append(backends.WandbWriter(project, job_log_dir, options.mode))
+  if options.mlflow_experiment:
+    name = options.mlflow_experiment
+    writers.append(backends.MlflowWriter(name, job_log_dir, options.mode))
+  return CompositeWriter(writers)
 
 
-def _finished(scalars: Scalars) -> dict[str, float]:
-  """The values as numbers, waiting for those a device still computes."""
-  return {tag: float(np.asarray(value)) for tag, value in scalars.items()}
+def _finished(scalars: Scalars, only_aggregates: bool) -> dict[str, Any]:
+  """The values on the host, waiting for those a device still computes."""
+  return {
+    tag: value.on_host() if isinstance(value, media.Media) else float(value)
+    for tag, value in scalars.items()
+    if not (only_aggregates and isinstance(tag, tags.LocalTag))
+  }
 
 
 def _json_number(value: Any) -> float | str:

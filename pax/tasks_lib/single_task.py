@@ -9,9 +9,15 @@ from typing import Any
 
 import jax
 
-from pax import base_metrics, learners, train_states
+from pax import (
+  base_inference_runner,
+  base_metrics,
+  base_task,
+  learners,
+  train_states,
+)
 from pax.tasks_lib import hparams, state, variational_noise
-from praxis import base_hyperparams, base_model, pax_fiddle, pytypes
+from praxis import base_model, pax_fiddle, pytypes
 
 JTensor = pytypes.JTensor
 Nested = pytypes.Nested
@@ -22,11 +28,7 @@ Config = pax_fiddle.Config
 EarlyStoppingFn = Callable[[Mapping[str, float], Any, int, bool, str], bool]
 
 
-class BaseTask(base_hyperparams.FiddleBaseParameterizable):
-  """What an experiment runs."""
-
-
-class SingleTask(BaseTask):
+class SingleTask(base_task.BaseTask):
   """A task of one model, trained by one learner."""
 
   Train = hparams.Train
@@ -88,6 +90,7 @@ class SingleTask(BaseTask):
       )
     self._learner = _build_learner(self.train.learner)
     self._loss = _build_loss(self._learner.loss_name, self.loss_aggregator)
+    self._inference_runner = self._build_inference_runner()
     self._metrics = (self.metrics or base_metrics.MeanMetrics.config()).clone()
 
   @property
@@ -104,6 +107,20 @@ class SingleTask(BaseTask):
   def metrics_aggregator(self) -> base_metrics.BaseMetrics:
     """Makes one metric from those of several batches."""
     return self._metrics.Instantiate()
+
+  @property
+  def inference_runner(self) -> base_inference_runner.BaseInferenceRunner:
+    """What `--mode=infer` computes.
+
+    Raises:
+      ValueError: the task names none.
+    """
+    if self._inference_runner is None:
+      raise ValueError(
+        'task.infer_writer.inference_runner is not set; to infer it must be a'
+        ' Config of a BaseInferenceRunner'
+      )
+    return self._inference_runner
 
   @property
   def has_ema_decay(self) -> bool:
@@ -131,9 +148,12 @@ class SingleTask(BaseTask):
     self, var_weight_hparams: Nested[Any], discard_opt_states: bool = False
   ) -> TrainState:
     """Returns the state with a ShapeDtypeStruct for each array."""
-    return state.create_state_shapes(
+    return state.create_state_unpadded_shapes(
       var_weight_hparams, discard_opt_states, self.learners
     )
+
+  # No shape is padded here: what a mesh does not divide is kept whole.
+  create_train_state_padded_shapes = create_train_state_unpadded_shapes
 
   def create_train_state_partition_specs(
     self, var_weight_hparams: Nested[Any], discard_opt_states: bool = False
@@ -158,6 +178,15 @@ class SingleTask(BaseTask):
     if self.vn.vn_scale == 0.0:
       return mdl_vars
     return variational_noise.add_noise(self.vn, step, mdl_vars, prng_key)
+
+  def _build_inference_runner(
+    self,
+  ) -> base_inference_runner.BaseInferenceRunner | None:
+    if self.infer_writer is None or self.infer_writer.inference_runner is None:
+      return None
+    return self.infer_writer.inference_runner.clone().Instantiate(
+      model=self.model
+    )
 
 
 def _build_learner(config: Any) -> learners.Learner:

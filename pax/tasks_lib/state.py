@@ -46,7 +46,7 @@ def create_state(
   )
 
 
-def create_state_shapes(
+def create_state_unpadded_shapes(
   var_weight_hparams: Nested[Any],
   discard_opt_states: bool,
   learners: Learners,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -103,6 +103,7 @@ class ShardedAdafactor(base.BaseOptimizer):
         'ShardedAdafactor.per_var_learning_summary=True is not available; use'
         ' Learner.grad_norm_individual_vars'
       )
+    self.quantized_dtype = jnp.dtype(self.quantized_dtype).name
     quantized.check_dtype(self.quantized_dtype)
 
   @classmethod
@@ -283,6 +284,16 @@ class ShardedAdafactor(base.BaseOptimizer):
       if re.match(pattern, name)
     )
     return next(found, 0.0)
+
+
+def sharded_adafactor(
+  learning_rate_fn: transforms.LearningRateFn,
+  sharded_adafactor_helper_fn: Callable[..., Any] = ShardedAdafactor,
+  **kwargs: Any,
+) -> transforms.GradientTransformation:
+  """Returns Adafactor; `kwargs` are fields of the class that makes it."""
+  optimizer = sharded_adafactor_helper_fn(**kwargs)
+  return optimizer._get_raw_grad_transformation(learning_rate_fn, None)
 
 
 def _mix(old: JTensor, new: JTensor, decay: JTensor) -> JTensor:

@@ -28,6 +28,29 @@ class AdamRule:
 
 
 def sharded_adam(
+  learning_rate_fn: transforms.LearningRateFn,
+  beta1: float,
+  beta2: float,
+  epsilon: float,
+  epsilon_root: float,
+  update_capping: float,
+  weight_decay: float,
+  maybe_inf_to_nan: bool = True,
+) -> transforms.ShardedGradientTransformation:
+  """Returns Adam; `update_capping` is its `clip_threshold`."""
+  rule = AdamRule(
+    beta1=beta1,
+    beta2=beta2,
+    epsilon=epsilon,
+    epsilon_root=epsilon_root,
+    clip_threshold=update_capping,
+    weight_decay=weight_decay,
+    maybe_inf_to_nan=maybe_inf_to_nan,
+  )
+  return adam_by_rule(learning_rate_fn, rule)
+
+
+def adam_by_rule(
   learning_rate_fn: transforms.LearningRateFn, rule: AdamRule
 ) -> transforms.ShardedGradientTransformation:
   """Returns Adam; its state holds the unbiased moments m and v.
@@ -105,7 +128,7 @@ class Adam(base.BaseOptimizer):
       weight_decay=self.weight_decay,
       maybe_inf_to_nan=self.maybe_inf_to_nan,
     )
-    make = sharded_adam if self.sharded_adam else _optax_adam
+    make = adam_by_rule if self.sharded_adam else _optax_adam
     return make(learning_rate_fn, rule)
 
 

@@ -17,9 +17,17 @@ from praxis.pytypes import Nested
 class Optimizer(Protocol):
   """What a learner needs of an optimizer."""
 
-  clip_gradient_norm_to_value: float
-  clip_gradient_single_norm_to_value: float
-  ema_decay: float
+  @property
+  def clip_gradient_norm_to_value(self) -> float:
+    """Largest norm of all gradients together; 0: they are not clipped."""
+
+  @property
+  def clip_gradient_single_norm_to_value(self) -> float:
+    """Largest norm of each gradient; 0: they are not clipped."""
+
+  @property
+  def ema_decay(self) -> float:
+    """Decay of the moving average of the variables; 0: there is none."""
 
   def get_learning_rate(self, step_count: ArrayLike) -> Float[Array, '']:
     """Returns the learning rate at a step."""
@@ -44,7 +52,7 @@ class BaseOptimizer(base_hyperparams.FiddleBaseParameterizable):
   # Adds weight * w, or weight * sign(w), to the clipped gradient.
   l2_regularizer_weight: float | None = None
   l1_regularizer_weight: float | None = None
-  # Leaves variables with at most one dimension out of these and of the decay.
+  # Leaves variables with at most one dimension out of these.
   skip_lp_1d_vectors: bool = False
   # Adds -learning rate * weight * w to the update, as AdamW does.
   decoupled_weight_decay: float | None = None
@@ -87,14 +95,15 @@ class BaseOptimizer(base_hyperparams.FiddleBaseParameterizable):
   ) -> transforms.ShardedGradientTransformation:
     """Returns the chain for variables described by `var_weight_hparams`.
 
-    They tell which variables are regularized, so they may be None only when
-    nothing is.
+    They tell which variables are not regularized; without, all are.
     """
     lr = self.get_learning_rate
-    mask = self._lp_mask(var_weight_hparams)
+    mask = var_weight_hparams and wrappers.lp_mask(var_weight_hparams)
+    skip = self.skip_lp_1d_vectors
+    l1, l2 = self.l1_regularizer_weight, self.l2_regularizer_weight
     chain = [
-      wrappers.apply_lp_regularizer(mask, self.l1_regularizer_weight, p=1),
-      wrappers.apply_lp_regularizer(mask, self.l2_regularizer_weight, p=2),
+      wrappers.apply_lp_regularizer(mask, l1, 1.0, skip),
+      wrappers.apply_lp_regularizer(mask, l2, 2.0, skip),
       self._get_raw_grad_transformation(lr, var_weight_hparams),
       wrappers.apply_decoupled_weight_decay(
         lr, mask, self.decoupled_weight_decay
@@ -118,25 +127,6 @@ class BaseOptimizer(base_hyperparams.FiddleBaseParameterizable):
     """Returns the update rule itself, scaled by -learning rate."""
     raise NotImplementedError(
       f'{type(self).__name__} must define _get_raw_grad_transformation'
-    )
-
-  def _lp_mask(
-    self, var_weight_hparams: Nested[base_layer.WeightHParams] | None
-  ) -> Nested[bool]:
-    weights = (
-      self.l1_regularizer_weight,
-      self.l2_regularizer_weight,
-      self.decoupled_weight_decay,
-    )
-    if not any(weights):
-      return ()
-    if var_weight_hparams is None:
-      raise ValueError(
-        f'{type(self).__name__} regularizes, so it must know the variables;'
-        ' pass var_weight_hparams to get_grad_transformation'
-      )
-    return wrappers.lp_mask(
-      var_weight_hparams, skip_lp_1d_vectors=self.skip_lp_1d_vectors
     )
 
   def _check(self) -> None:

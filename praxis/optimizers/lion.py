@@ -14,12 +14,55 @@ from praxis.optimizers import base, moments, transforms
 from praxis.pytypes import JTensor, Nested
 
 
-class Lion(base.BaseOptimizer):
-  """sign(beta1 m + (1 - beta1) g), with m <- beta2 m + (1 - beta2) g.
+def sharded_lion(
+  learning_rate_fn: transforms.LearningRateFn,
+  beta1: float,
+  beta2: float,
+  m_dtype: Any,
+  update_capping: float,
+  weight_decay: float,
+) -> transforms.ShardedGradientTransformation:
+  """Returns Lion; `update_capping` is its `clip_threshold`.
 
   References:
     Chen et al., https://arxiv.org/abs/2302.06675
   """
+
+  def init(params: Nested[JTensor]) -> transforms.State:
+    m = jax.tree.map(lambda w: jnp.zeros_like(w, m_dtype), params)
+    return NestedMap(count=jnp.zeros([], jnp.int32), m=m)
+
+  def direction(g: JTensor, m: JTensor, w: JTensor) -> JTensor:
+    step = jnp.sign(_mix(m.astype(g.dtype), g, beta1))
+    step = moments.clip_rms(step, update_capping)
+    return step + (weight_decay * w).astype(g.dtype) if weight_decay else step
+
+  def update(
+    grads: Nested[JTensor],
+    state: transforms.State,
+    params: Nested[JTensor] | None = None,
+  ) -> tuple[Nested[JTensor], transforms.State]:
+    if weight_decay and params is None:
+      raise ValueError('weight_decay needs the variables; pass params')
+    lr = learning_rate_fn(state.count)
+    updates = jax.tree.map(
+      lambda g, m, w: -lr.astype(g.dtype) * direction(g, m, w),
+      grads,
+      state.m,
+      grads if params is None else params,
+    )
+    m = jax.tree.map(
+      lambda g, m: _mix(m.astype(g.dtype), g, beta2).astype(m.dtype),
+      grads,
+      state.m,
+    )
+    return updates, NestedMap(count=state.count + 1, m=m)
+
+  return transforms.sharded(init, update)
+
+
+class Lion(base.BaseOptimizer):
+  """sign(beta1 m + (1 - beta1) g), with m <- beta2 m + (1 - beta2) g."""
 
   beta1: float = 0.9
   beta2: float = 0.99
@@ -35,39 +78,14 @@ class Lion(base.BaseOptimizer):
     learning_rate_fn: transforms.LearningRateFn,
     var_weight_hparams: Nested[base_layer.WeightHParams] | None,
   ) -> transforms.GradientTransformation:
-    def init(params: Nested[JTensor]) -> transforms.State:
-      m = jax.tree.map(lambda w: jnp.zeros_like(w, self.m_dtype), params)
-      return NestedMap(count=jnp.zeros([], jnp.int32), m=m)
-
-    def update(
-      grads: Nested[JTensor],
-      state: transforms.State,
-      params: Nested[JTensor] | None = None,
-    ) -> tuple[Nested[JTensor], transforms.State]:
-      if self.weight_decay and params is None:
-        raise ValueError('weight_decay needs the variables; pass params')
-      lr = learning_rate_fn(state.count)
-      updates = jax.tree.map(
-        lambda g, m, w: -lr.astype(g.dtype) * self._direction(g, m, w),
-        grads,
-        state.m,
-        grads if params is None else params,
-      )
-      m = jax.tree.map(
-        lambda g, m: _mix(m.astype(g.dtype), g, self.beta2).astype(m.dtype),
-        grads,
-        state.m,
-      )
-      return updates, NestedMap(count=state.count + 1, m=m)
-
-    return transforms.sharded(init, update)
-
-  def _direction(self, g: JTensor, m: JTensor, w: JTensor) -> JTensor:
-    step = jnp.sign(_mix(m.astype(g.dtype), g, self.beta1))
-    step = moments.clip_rms(step, self.clip_threshold)
-    if not self.weight_decay:
-      return step
-    return step + (self.weight_decay * w).astype(g.dtype)
+    return sharded_lion(
+      learning_rate_fn,
+      self.beta1,
+      self.beta2,
+      self.m_dtype,
+      self.clip_threshold,
+      self.weight_decay,
+    )
 
 
 def _mix(m: JTensor, g: JTensor, decay: float) -> JTensor:

@@ -10,28 +10,35 @@ from praxis.pytypes import JTensor
 
 
 def bias_corrected_decay(
-  decay: float, count: Int[Array, '']
+  beta2: float, step_counter: Int[Array, '']
 ) -> Float[Array, '']:
   """Returns the decay rate that keeps a moving average free of its start.
 
-  With t = count + 1 it is decay (1 - decay^(t-1)) / (1 - decay^t): the average
-  so updated equals Adam's m / (1 - decay^t), without storing the biased one.
+  With t = step + 1 it is beta (1 - beta^(t-1)) / (1 - beta^t): the average so
+  updated equals Adam's m / (1 - beta^t), without storing the biased one.
 
   References:
     Shazeer and Stern, section 7.1, https://arxiv.org/abs/1804.04235
   """
-  t = count.astype(jnp.float32) + 1.0
-  return decay * (1.0 - decay ** (t - 1.0)) / (1.0 - decay**t)
+  t = jnp.asarray(step_counter, jnp.float32) + 1.0
+  return beta2 * (1.0 - beta2 ** (t - 1.0)) / (1.0 - beta2**t)
 
 
-def power_decay(exponent: float, count: Int[Array, '']) -> Float[Array, '']:
-  """Returns 1 - (count + 1)^-exponent, a decay rate that rises to one."""
-  return 1.0 - (count.astype(jnp.float32) + 1.0) ** -exponent
+def power_decay(
+  exponent: float, step_counter: Int[Array, '']
+) -> Float[Array, '']:
+  """Returns 1 - (step + 1)^-exponent, a decay rate that rises to one."""
+  return 1.0 - (jnp.asarray(step_counter, jnp.float32) + 1.0) ** -exponent
 
 
-def reduce_rms(x: JTensor) -> Float[Array, '']:
+def reduce_mean(array: JTensor) -> Float[Array, '']:
+  """Returns the mean of all elements, in float32."""
+  return jnp.mean(array.astype(jnp.float32))
+
+
+def reduce_rms(array: JTensor) -> Float[Array, '']:
   """Returns the root of the mean square of all elements, in float32."""
-  return jnp.sqrt(jnp.mean(jnp.square(x.astype(jnp.float32))))
+  return jnp.sqrt(reduce_mean(jnp.square(array.astype(jnp.float32))))
 
 
 def clip_rms(x: JTensor, threshold: float | None) -> JTensor:

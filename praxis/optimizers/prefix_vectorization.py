@@ -12,7 +12,7 @@ and replicated (-1) along the stack.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -35,35 +35,51 @@ class _Group:
   mask: Nested[bool]
   # How often the layers are stacked, outermost first.
   prefix: tuple[int, ...]
+  # Mesh axes over which the work on each of these dimensions is split.
+  axes: tuple[Any, ...]
   # For one layer.
   tx: transforms.ShardedGradientTransformation
 
 
-def has_no_prefix(state: Any) -> bool:
-  """Returns whether an optimizer state is not split in groups."""
-  return not (isinstance(state, dict) and NO_PREFIX in state)
+def has_no_prefix(dct: Mapping[str, Any]) -> bool:
+  """Returns whether the only group is that of variables without a prefix."""
+  return set(dct) == {NO_PREFIX}
+
+
+def partition_params(
+  grad_tx: transforms.GradientTransformation,
+  var_weight_hparams: _Hparams | None,
+  opt_states: transforms.State,
+  repeat_prefix_sep: str = '#',
+) -> transforms.State:
+  """Returns the descriptions of a state, in groups or not.
+
+  Of arrays that are nobody's, the prefix is replicated as well.
+  """
+  del repeat_prefix_sep  # Groups need not be told apart.
+  return transforms.partition_params(grad_tx, var_weight_hparams, opt_states)
 
 
 def get_transformations_with_vectorized_repeat_prefix(
-  make_tx: _MakeTx,
+  tx: transforms.GradientTransformation | _MakeTx,
   var_hparams: _Hparams,
-  *,
   repeat_prefix_sep: str = '#',
   force_prefix_structure: bool = False,
 ) -> transforms.ShardedGradientTransformation:
   """Returns one transformation for variables with and without a prefix.
 
-  `make_tx` makes the transformation for the variables of one layer, from their
-  descriptions. Where nothing is stacked its state is used as it is, unless
-  `force_prefix_structure` asks for the dict.
+  `tx` is the transformation for the variables of one layer, or makes it from
+  their descriptions. Where nothing is stacked its state is used as it is,
+  unless `force_prefix_structure` asks for the dict.
   """
+  make_tx = tx if callable(tx) else lambda hparams: tx
   groups = _make_groups(make_tx, var_hparams, repeat_prefix_sep)
-  if set(groups) <= {NO_PREFIX} and not force_prefix_structure:
+  if has_no_prefix(groups) and not force_prefix_structure:
     return transforms.as_sharded(make_tx(var_hparams))
 
   def init(params: Nested[JTensor]) -> transforms.State:
     return {
-      key: _vectorize(group.tx.init, group.prefix)(
+      key: _vectorize(group.tx.init, group)(
         masking.mask_tree(params, group.mask)
       )
       for key, group in groups.items()
@@ -77,7 +93,7 @@ def get_transformations_with_vectorized_repeat_prefix(
     _check_keys(groups, state)
     new_state = {}
     for key, group in groups.items():
-      new, new_state[key] = _vectorize(group.tx.update, group.prefix)(
+      new, new_state[key] = _vectorize(group.tx.update, group)(
         masking.mask_tree(updates, group.mask),
         state[key],
         None if params is None else masking.mask_tree(params, group.mask),
@@ -102,8 +118,9 @@ def group_key(hparams: base_layer.WeightHParams, sep: str) -> str:
     return NO_PREFIX
   parts = ['p', '.'.join(map(str, hparams.repeat_prefix))]
   parts.append(_encode(_prefix_mapping(hparams)))
-  if hparams.repeat_optimizer_dims_mapping is not None:
-    parts.append(_encode(hparams.repeat_optimizer_dims_mapping))
+  optimizer_dims = hparams.repeat_optimizer_dims_mapping or ()
+  if any(dim != -1 for dim in _as_tuple(optimizer_dims)):
+    parts.append(_encode(optimizer_dims))
   return sep.join(parts)
 
 
@@ -118,20 +135,22 @@ def _make_groups(
   for key in sorted({NO_PREFIX, *by_key}):
     mask = jax.tree.map(lambda k, key=key: k == key, keys)
     mine = jax.tree.map(_one_layer, masking.mask_tree(var_hparams, mask))
-    prefix = by_key[key].repeat_prefix if key in by_key else None
+    first = by_key.get(key)
+    prefix = tuple((first and first.repeat_prefix) or ())
+    axes = (first and first.repeat_optimizer_dims_mapping) or [None]
     groups[key] = _Group(
       mask=mask,
-      prefix=tuple(prefix or ()),
+      prefix=prefix,
+      axes=tuple(axes) if len(axes) == len(prefix) else (None,) * len(prefix),
       tx=transforms.as_sharded(make_tx(mine)),
     )
   return groups
 
 
-def _vectorize(
-  fn: Callable[..., Any], prefix: Sequence[int]
-) -> Callable[..., Any]:
-  for size in reversed(prefix):
-    fn = jax.vmap(fn, axis_size=size)
+def _vectorize(fn: Callable[..., Any], group: _Group) -> Callable[..., Any]:
+  for size, axis in reversed(list(zip(group.prefix, group.axes, strict=True))):
+    over = axis if isinstance(axis, str | tuple) else None
+    fn = jax.vmap(fn, axis_size=size, spmd_axis_name=over)
   return fn
 
 
@@ -180,7 +199,7 @@ def _as_tuple(mapping: Any) -> tuple[Any, ...]:
 
 
 def _encode(mapping: Any) -> str:
-  """Returns 'i-1' for -1, 'sdata' for 'data', 'tdata,mdl' for several."""
+  """Returns 'i-1' for -1, 'sdata' for 'data', 'tsdata,smdl' for several."""
 
   def encode(dim: Any) -> str:
     if dim is None:
@@ -189,7 +208,7 @@ def _encode(mapping: Any) -> str:
       return f'i{dim}'
     if isinstance(dim, str):
       return f's{dim}'
-    return 't' + ','.join(map(str, dim))
+    return 't' + ','.join(map(encode, dim))
 
   return '.'.join(encode(dim) for dim in _as_tuple(mapping))
 

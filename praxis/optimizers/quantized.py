@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moments in fewer bits: int8 with a scale per column, or bfloat16."""
+"""Moments in fewer bits: integers with a scale per column, or bfloat16."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from praxis.optimizers import masking
 from praxis.pytypes import JTensor
 
 _DTYPES = ('int8', 'bfloat16', 'float32')
-_LARGEST = 127.0
 
 
 def check_dtype(name: str) -> None:
-  """Raises ValueError unless `name` is a storage type of this module."""
+  """Raises ValueError unless optimizers can store moments as `name`."""
   if name not in _DTYPES:
     raise ValueError(
       f'quantized_dtype must be one of {", ".join(_DTYPES)}, got {name!r}'
@@ -24,22 +23,23 @@ def check_dtype(name: str) -> None:
 
 
 def to_quantized(
-  x: Float[Array, ...], dtype: str
+  fvalue: Float[Array, ...], quantized_dtype: Any
 ) -> tuple[JTensor, JTensor | masking.BpropMaskedNode]:
-  """Returns (values in `dtype`, scale); only int8 has a scale.
+  """Returns (values in `quantized_dtype`, scale); only integers have a scale.
 
-  The int8 scale is the largest magnitude over the first dimension, divided by
-  127, so that no value saturates.
+  It is the largest magnitude over the first dimension, divided by the largest
+  integer, so that no value saturates.
   """
-  if dtype != 'int8':
-    return x.astype(dtype), masking.BpropMaskedNode()
-  axis = 0 if x.ndim else None
-  scale = jnp.max(jnp.abs(x), axis=axis) / _LARGEST
-  values = jnp.round(x / jnp.where(scale > 0, scale, 1.0))
-  return values.astype(jnp.int8), scale
+  dtype = jnp.dtype(quantized_dtype)
+  if not jnp.issubdtype(dtype, jnp.integer):
+    return fvalue.astype(dtype), masking.BpropMaskedNode()
+  axis = 0 if fvalue.ndim else None
+  scale = jnp.max(jnp.abs(fvalue), axis=axis) / jnp.iinfo(dtype).max
+  values = jnp.round(fvalue / jnp.where(scale > 0, scale, 1.0))
+  return values.astype(dtype), scale
 
 
-def to_float(values: JTensor, scale: Any) -> Float[Array, ...]:
+def to_float(quantized: JTensor, bucket_size: Any) -> Float[Array, ...]:
   """Returns what `to_quantized` stored, as float32."""
-  values = values.astype(jnp.float32)
-  return values if masking.is_masked(scale) else values * scale
+  values = quantized.astype(jnp.float32)
+  return values if masking.is_masked(bucket_size) else values * bucket_size

@@ -5,6 +5,10 @@ A transformation is three pure functions: `init(params) -> state`,
 `update(updates, state, params) -> (updates, state)` as in Optax, and
 `init_partition_spec(var_weight_hparams)`, which describes every array of the
 state by `WeightHParams`, as a layer describes its weights.
+
+What a state keeps under a key `summaries`, small arrays in any tree, learners
+record by their paths: an update may run vmapped, or not at all, and so cannot
+record anything itself.
 """
 
 from __future__ import annotations
@@ -51,16 +55,18 @@ def sharded(
   init: Callable[[Nested[JTensor]], State],
   update: Callable[..., tuple[Nested[JTensor], State]],
 ) -> ShardedGradientTransformation:
-  """Returns a transformation whose state is sharded like its variables.
+  """Returns a transformation whose state `partition_params` describes."""
 
-  An array of the state belongs to a variable when its path ends with the
-  variable's path and it has the variable's shape; others are replicated.
-  """
-  return ShardedGradientTransformation(
-    init=init,
-    update=update,
-    init_partition_spec=lambda var_hparams: _infer_specs(init, var_hparams),
+  def init_partition_spec(hparams: Nested[base_layer.WeightHParams]) -> State:
+    shapes = jax.tree.map(
+      lambda hp: jax.ShapeDtypeStruct(tuple(hp.full_shape), hp.dtype), hparams
+    )
+    return partition_params(tx, hparams, jax.eval_shape(init, shapes))
+
+  tx = ShardedGradientTransformation(
+    init=init, update=update, init_partition_spec=init_partition_spec
   )
+  return tx
 
 
 def as_sharded(
@@ -112,10 +118,6 @@ def counting(
 ) -> ShardedGradientTransformation:
   """Returns the transformation whose only state is the number of steps."""
 
-  def init(params: Nested[JTensor]) -> State:
-    del params
-    return NestedMap(count=jnp.zeros([], jnp.int32))
-
   def counted(
     updates: Nested[JTensor],
     state: State,
@@ -124,15 +126,41 @@ def counting(
     updates = update(updates, state.count, params)
     return updates, NestedMap(count=state.count + 1)
 
-  return sharded(init, counted)
+  return ShardedGradientTransformation(
+    init=count_init_fn,
+    update=counted,
+    init_partition_spec=count_init_partition_spec_fn,
+  )
+
+
+def count_init_fn(_: Nested[JTensor]) -> NestedMap:
+  """Returns the state that is only a count of steps."""
+  return NestedMap(count=jnp.zeros([], jnp.int32))
+
+
+def count_init_partition_spec_fn(
+  var_hparams: Nested[base_layer.WeightHParams],
+) -> NestedMap:
+  """Returns the description of that state."""
+  del var_hparams
+  return NestedMap(count=replicated((), jnp.int32))
 
 
 def sharded_masked(
   inner: GradientTransformation | ShardedGradientTransformation,
-  mask: Nested[bool],
+  mask: Nested[bool] | Callable[[Nested[Any]], Nested[bool]],
+  use_custom_masked: bool = False,
 ) -> ShardedGradientTransformation:
-  """Returns `inner` for the variables in `mask`; other updates pass as is."""
+  """Returns `inner` for the variables in `mask`; other updates pass as is.
+
+  A function makes the mask from a tree of the variables' structure.
+  `use_custom_masked` changes nothing: there is one way of masking.
+  """
+  del use_custom_masked
   tx = as_sharded(inner)
+
+  def masked(tree: Nested[Any]) -> Nested[Any]:
+    return masking.mask_tree(tree, mask(tree) if callable(mask) else mask)
 
   def update(
     updates: Nested[JTensor],
@@ -140,17 +168,41 @@ def sharded_masked(
     params: Nested[JTensor] | None = None,
   ) -> tuple[Nested[JTensor], State]:
     if params is not None:
-      params = masking.mask_tree(params, mask)
-    new, state = tx.update(masking.mask_tree(updates, mask), state, params)
+      params = masked(params)
+    new, state = tx.update(masked(updates), state, params)
     return masking.merge_tree(new, updates), state
 
   return ShardedGradientTransformation(
-    init=lambda params: tx.init(masking.mask_tree(params, mask)),
+    init=lambda params: tx.init(masked(params)),
     update=update,
-    init_partition_spec=lambda hparams: tx.init_partition_spec(
-      masking.mask_tree(hparams, mask)
-    ),
+    init_partition_spec=lambda hparams: tx.init_partition_spec(masked(hparams)),
   )
+
+
+def partition_params(
+  grad_tx: GradientTransformation,
+  var_weight_hparams: Nested[base_layer.WeightHParams] | None,
+  opt_states: State,
+) -> State:
+  """Returns a tree like `opt_states` that describes each of its arrays.
+
+  An array belongs to a variable when its path ends with the variable's path
+  and it has the variable's shape; it is then laid out alike. Others are
+  replicated.
+  """
+  del grad_tx  # The states tell.
+  variables = jax.tree_util.tree_flatten_with_path(var_weight_hparams)[0]
+  by_path = {tuple(map(_key_name, path)): hp for path, hp in variables}
+
+  def describe(path: Any, leaf: Any) -> base_layer.WeightHParams:
+    names = tuple(map(_key_name, path))
+    for start in range(len(names)):
+      hparams = by_path.get(names[start:])
+      if hparams is not None and tuple(hparams.full_shape) == leaf.shape:
+        return like(hparams, dtype=leaf.dtype)
+    return replicated(leaf.shape, leaf.dtype)
+
+  return jax.tree_util.tree_map_with_path(describe, opt_states)
 
 
 def replicated(shape: tuple[int, ...], dtype: Any) -> base_layer.WeightHParams:
@@ -186,30 +238,6 @@ def like(
     fan_in_axes=None,
     fan_out_axes=None,
   )
-
-
-def _infer_specs(
-  init: Callable[[Nested[JTensor]], State],
-  var_hparams: Nested[base_layer.WeightHParams],
-) -> State:
-  """Returns the descriptions of `init`'s state, by path and shape."""
-  shapes = jax.tree.map(
-    lambda hp: jax.ShapeDtypeStruct(tuple(hp.full_shape), hp.dtype),
-    var_hparams,
-  )
-  state = jax.eval_shape(init, shapes)
-  variables = jax.tree_util.tree_flatten_with_path(var_hparams)[0]
-  by_path = {tuple(map(_key_name, path)): hp for path, hp in variables}
-
-  def describe(path: Any, leaf: jax.ShapeDtypeStruct) -> Any:
-    names = tuple(map(_key_name, path))
-    for start in range(len(names)):
-      hparams = by_path.get(names[start:])
-      if hparams is not None and tuple(hparams.full_shape) == leaf.shape:
-        return like(hparams, dtype=leaf.dtype)
-    return replicated(leaf.shape, leaf.dtype)
-
-  return jax.tree_util.tree_map_with_path(describe, state)
 
 
 def _key_name(key: Any) -> str:

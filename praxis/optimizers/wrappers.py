@@ -11,81 +11,78 @@ from jaxtyping import Array, Float, Int
 
 from praxis import base_layer
 from praxis.nested_map import NestedMap
-from praxis.optimizers import transforms
+from praxis.optimizers import masking, transforms
 from praxis.pytypes import JTensor, Nested
 
 _Hparams = Nested[base_layer.WeightHParams]
 
 
-def lp_mask(
-  var_weight_hparams: _Hparams, *, skip_lp_1d_vectors: bool
-) -> Nested[bool]:
-  """Returns which variables are regularized and decayed.
-
-  Left out are those flagged SKIP_LP_REGULARIZATION and, on request, those with
-  at most one dimension (per layer, when layers are stacked).
-  """
-
-  def is_regularized(hparams: base_layer.WeightHParams) -> bool:
-    if base_layer.var_skip_lp_regularization(hparams):
-      return False
-    return not (skip_lp_1d_vectors and len(hparams.shape) <= 1)
-
-  return jax.tree.map(is_regularized, var_weight_hparams)
+def lp_mask(var_weight_hparams: _Hparams) -> Nested[bool]:
+  """Returns which variables are not flagged SKIP_LP_REGULARIZATION."""
+  return jax.tree.map(
+    lambda hp: not base_layer.var_skip_lp_regularization(hp),
+    var_weight_hparams,
+  )
 
 
 def apply_lp_regularizer(
-  mask: Nested[bool], weight: float | None, *, p: int
-) -> transforms.ShardedGradientTransformation:
+  var_lp_mask: Nested[bool] | None,
+  regularizer_weight: float | None = 0.0,
+  p: float | None = 2.0,
+  skip_lp_1d_vectors: bool | None = False,
+  use_optax_gradient_transformations: bool = False,
+) -> transforms.GradientTransformation:
   """Returns the transformation that adds the gradient of weight |w|_p^p / p.
 
   That is weight * sign(w) for p=1, weight * w for p=2. Without a weight the
-  updates pass unchanged.
+  updates pass unchanged. A mask of None has every variable in it.
   """
-  slope = {1: jnp.sign, 2: lambda w: w}.get(p)
+  slope = {1.0: jnp.sign, 2.0: lambda w: w}.get(p)
   if slope is None:
     raise ValueError(f'p must be 1 or 2, got {p}')
-  if not weight:
-    return _identity()
+
+  def term(w: JTensor) -> JTensor | float:
+    if skip_lp_1d_vectors and w.ndim <= 1:
+      return 0.0
+    return regularizer_weight * slope(w)
 
   def update(
     updates: Nested[JTensor], count: JTensor, params: Nested[JTensor] | None
   ) -> Nested[JTensor]:
     del count
-    return _add_where(
-      mask,
-      updates,
-      _required(params, f'l{p}_regularizer_weight'),
-      lambda w: weight * slope(w),
-    )
+    params = _required(params, f'l{p:.0f}_regularizer_weight')
+    return _add_where(var_lp_mask, updates, params, term)
 
-  return transforms.counting(update)
+  tx = transforms.counting(update) if regularizer_weight else _identity()
+  return _as_asked(tx, use_optax_gradient_transformations)
 
 
 def apply_decoupled_weight_decay(
   learning_rate_fn: transforms.LearningRateFn,
-  mask: Nested[bool],
-  weight: float | None,
-) -> transforms.ShardedGradientTransformation:
+  var_wd_mask: Nested[bool] | None,
+  regularizer_weight: float | None = 0.0,
+  use_optax_gradient_transformations: bool = False,
+) -> transforms.GradientTransformation:
   """Returns the transformation that subtracts lr * weight * w.
 
   References:
     Loshchilov and Hutter, https://arxiv.org/abs/1711.05101
   """
-  if not weight:
-    return _identity()
 
   def update(
     updates: Nested[JTensor], count: JTensor, params: Nested[JTensor] | None
   ) -> Nested[JTensor]:
-    scale = -learning_rate_fn(count) * weight
+    scale = -learning_rate_fn(count) * regularizer_weight
     params = _required(params, 'decoupled_weight_decay')
-    return _add_where(mask, updates, params, lambda w: scale * w)
+    return _add_where(var_wd_mask, updates, params, lambda w: scale * w)
 
-  return transforms.counting(update)
+  tx = transforms.counting(update) if regularizer_weight else _identity()
+  return _as_asked(tx, use_optax_gradient_transformations)
 
 
-def apply_ema_weights(decay: float) -> transforms.ShardedGradientTransformation:
+def apply_ema_weights(
+  decay: float, use_optax_gradient_transformations: bool = False
+) -> transforms.GradientTransformation:
   """Returns the transformation that averages the variables over time.
 
   With n steps done, d = min(decay, (1 + n) / (10 + n)) and w the variable
@@ -116,7 +113,8 @@ def apply_ema_weights(decay: float) -> transforms.ShardedGradientTransformation:
     ema = jax.tree.map(average, updates, state.ema, params)
     return updates, NestedMap(count=state.count + 1, ema=ema)
 
-  return transforms.sharded(init, update)
+  tx = transforms.sharded(init, update)
+  return _as_asked(tx, use_optax_gradient_transformations)
 
 
 def ema_decay_at(decay: float, count: Int[Array, '']) -> Float[Array, '']:
@@ -127,13 +125,14 @@ def ema_decay_at(decay: float, count: Int[Array, '']) -> Float[Array, '']:
 
 def apply_ewc_regularization(
   learning_rate_fn: transforms.LearningRateFn,
-  weight: float,
-  weight_per_var: Nested[float] | None,
-) -> transforms.ShardedGradientTransformation:
+  ewc_regularizer_weight: float = 0.0,
+  ewc_weight_per_var: Nested[float] | None = None,
+  use_optax_gradient_transformations: bool = False,
+) -> transforms.GradientTransformation:
   """Returns the transformation that pulls variables to where they started.
 
-  It subtracts lr * weight * weight_per_var * (w - w_start), where w_start is
-  the variable at the first step.
+  It subtracts lr * weight / 2 * weight_per_var * (w - w_start), where w_start
+  is the variable at the first step.
 
   References:
     Kirkpatrick et al., https://arxiv.org/abs/1612.00796
@@ -155,8 +154,8 @@ def apply_ewc_regularization(
       state.pretrain_vars,
       params,
     )
-    scale = learning_rate_fn(state.count) * weight
-    per_var = weight_per_var or jax.tree.map(lambda _: 1.0, params)
+    scale = learning_rate_fn(state.count) * ewc_regularizer_weight / 2
+    per_var = ewc_weight_per_var or jax.tree.map(lambda _: 1.0, params)
     updates = jax.tree.map(
       lambda u, w, s, k: u - (scale * k * (w - s)).astype(u.dtype),
       updates,
@@ -166,25 +165,39 @@ def apply_ewc_regularization(
     )
     return updates, NestedMap(count=state.count + 1, pretrain_vars=start)
 
-  return transforms.sharded(init, update)
+  tx = transforms.sharded(init, update)
+  return _as_asked(tx, use_optax_gradient_transformations)
 
 
 def _identity() -> transforms.ShardedGradientTransformation:
   return transforms.counting(lambda updates, count, params: updates)
 
 
+def _as_asked(
+  tx: transforms.ShardedGradientTransformation, use_optax: bool
+) -> transforms.GradientTransformation:
+  if not use_optax:
+    return tx
+  import optax  # Needed by who asks for it.
+
+  return optax.GradientTransformationExtraArgs(tx.init, tx.update)
+
+
 def _add_where(
-  mask: Nested[bool],
+  mask: Nested[bool] | None,
   updates: Nested[JTensor],
   params: Nested[JTensor],
-  term: Callable[[JTensor], JTensor],
+  term: Callable[[JTensor], JTensor | float],
 ) -> Nested[JTensor]:
-  return jax.tree.map(
-    lambda keep, u, w: u + term(w).astype(u.dtype) if keep else u,
-    mask,
-    updates,
-    params,
-  )
+  """Returns `updates` plus a term, but for what is masked or not in `mask`."""
+
+  def add(u: JTensor, w: JTensor, keep: bool = True) -> JTensor:
+    if masking.is_masked(u) or keep is not True:
+      return u
+    return u + jnp.asarray(term(w), u.dtype)
+
+  masks = [] if mask is None else [mask]
+  return jax.tree.map(add, updates, params, *masks, is_leaf=masking.is_masked)
 
 
 def _required(params: Nested[JTensor] | None, why: str) -> Nested[JTensor]:

@@ -124,8 +124,13 @@ def _holds_config(value: Any) -> bool:
 def _annotation(fn_or_cls: Any, name: str, where: str) -> Any:
   """Returns the type of an argument, None if it has none."""
   is_class = isinstance(fn_or_cls, type)
-  for owner in fn_or_cls.__mro__ if is_class else (fn_or_cls,):
-    annotation = getattr(owner, '__annotations__', {}).get(name)
+  owners = fn_or_cls.__mro__ if is_class else (fn_or_cls,)
+  # Of a class the fields, and only then what an `__init__` takes: the one of a
+  # dataclass repeats inherited fields, whose types other modules know.
+  holders = [(owner, owner) for owner in owners]
+  holders += [(vars(owner).get('__init__'), owner) for owner in owners]
+  for holder, owner in holders:
+    annotation = getattr(holder, '__annotations__', {}).get(name)
     if annotation is not None:
       return _resolved(annotation, owner, where)
   return None

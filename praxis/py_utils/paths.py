@@ -25,14 +25,19 @@ def tree_paths(tree: Any, separator: str = '/') -> list[tuple[str, Any]]:
 
 
 def map_with_path(
-  fn: Callable[[str, Any], Any], tree: Any, separator: str = '/'
+  fn: Callable[..., Any], tree: Any, *rest: Any, separator: str = '/'
 ) -> Any:
-  """Returns `tree` with each leaf replaced by `fn(path, leaf)`."""
+  """Returns `tree` with each leaf replaced by `fn(path, leaf, ...)`.
+
+  The further arguments of `fn` come from the trees in `rest`, as in
+  `jax.tree.map`.
+  """
   return jax.tree_util.tree_map_with_path(
-    lambda path, leaf: fn(
-      jax.tree_util.keystr(path, simple=True, separator=separator), leaf
+    lambda path, *leaves: fn(
+      jax.tree_util.keystr(path, simple=True, separator=separator), *leaves
     ),
     tree,
+    *rest,
   )
 
 

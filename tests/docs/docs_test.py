@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=large
 # bazel: data=//:all_files
-# bazel: deps=//pax:main
+# bazel: deps=//pax:main,//tests/integration:experiments
 """Runs what README.md and the docs tell people to write and to type."""
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
 FENCE = re.compile(r'^```(\w+)\n(.*?)^```', re.MULTILINE | re.DOTALL)
 TRAIN = './bazelw run //pax:main -- '
+PAX = 'pax '
+# Where documented commands write.
+JOBS = '/tmp/pax'
 # What makes a documented run short; it goes last, so it wins.
 SHORT = ['--set=task.train.num_train_steps=2']
 # The models of the others are small as they stand there.
@@ -80,25 +83,38 @@ def test_python_blocks_run(page, monkeypatch):
   assert ran
 
 
-@pytest.mark.parametrize('line', [c for c in commands() if TRAIN in c])
-def test_training_commands_run(line, tmp_path):
+@pytest.fixture(scope='module')
+def jobs(tmp_path_factory):
+  """Where documented jobs write; those of one directory share it here too."""
+  return tmp_path_factory.mktemp('jobs')
+
+
+@pytest.mark.parametrize(
+  'line', [c for c in commands() if TRAIN in c or c.startswith(PAX)]
+)
+def test_commands_run(line, jobs):
+  words = line.split(TRAIN, 1)[1] if TRAIN in line else line.removeprefix(PAX)
   arguments = [
-    re.sub(r'^--job_log_dir=.*', f'--job_log_dir={tmp_path}/job', argument)
-    for argument in shlex.split(line.split(TRAIN, 1)[1])
+    argument.replace(JOBS, f'{jobs}') for argument in shlex.split(words)
   ]
+  # A tool's name comes first, and has no steps to save.
+  short = SHORT if arguments[0].startswith('--') else []
   is_quickstart = any('.quickstart.' in argument for argument in arguments)
-  small = SMALL_QUICKSTART if is_quickstart else []
+  if short and is_quickstart:
+    short = SHORT + SMALL_QUICKSTART
   done = subprocess.run(
-    [sys.executable, '-m', 'pax.main', *arguments, *SHORT, *small],
-    env=programs.environment() | {'HOME': str(tmp_path)},
+    [sys.executable, '-m', 'pax.main', *arguments, *short],
+    env=programs.environment() | {'HOME': str(jobs)},
     capture_output=True,
     text=True,
     timeout=240,
     check=False,
   )
   assert done.returncode == 0, done.stderr[-3000:]
-  if '--help' not in arguments:
-    assert (tmp_path / 'job' / 'metrics.jsonl').exists()
+  for argument in arguments:
+    if argument.startswith('--job_log_dir='):
+      job = pathlib.Path(argument.partition('=')[2])
+      assert (job / 'metrics.jsonl').exists()
 
 
 def labels() -> list[str]:

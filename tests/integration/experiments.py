@@ -3,12 +3,23 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import pathlib
 import signal
 import time
 from typing import Any
 
-from pax import base_experiment, experiment_registry
+import jax
+
+from pax import (
+  base_experiment,
+  executors,
+  experiment_registry,
+  partitioning,
+  programs,
+  tasks_lib,
+)
 from praxis import base_input, pax_fiddle, py_utils
 from tests.pax import tiny
 
@@ -47,6 +58,20 @@ class CountedRows(base_input.BaseInput):
     self._count = state['count']
 
 
+class StoppedRows(CountedRows):
+  """Sends this process SIGTERM with one of its batches, once."""
+
+  # A file that is there when the signal was sent.
+  sent: str = ''
+
+  def get_next(self) -> NestedMap:
+    batch = super().get_next()
+    if self._count == 2 and self.sent and not os.path.exists(self.sent):
+      with open(self.sent, 'x', encoding='utf-8'):
+        os.kill(os.getpid(), signal.SIGTERM)
+    return batch
+
+
 class FailingRows(CountedRows):
   """Fails at one batch, on the last host."""
 
@@ -60,6 +85,15 @@ class FailingRows(CountedRows):
     return batch
 
 
+class HangingRows(CountedRows):
+  """Never gives its fifth batch."""
+
+  def get_next(self) -> NestedMap:
+    if self._count == 4:
+      time.sleep(3600)
+    return super().get_next()
+
+
 class SignallingRows(CountedRows):
   """Sends this process a signal with one of its batches."""
 
@@ -71,6 +105,17 @@ class SignallingRows(CountedRows):
     if self._count == self.signal_at:
       os.kill(os.getpid(), self.number)
     return batch
+
+
+class StopAt:
+  """An early stopping function."""
+
+  def __init__(self, step: int):
+    self._step = step
+
+  def __call__(self, metrics, mode, step, is_last, path) -> bool:
+    assert not mode.has_eval or 'eval_test_held_out/metrics/rows' in metrics
+    return step >= self._step
 
 
 @experiment_registry.register
@@ -87,6 +132,11 @@ class TinySpmd(base_experiment.BaseExperiment):
   # Steps that are never evaluated, unless --eval_on_test.
   EVAL_EVERY = 10
   INPUT = CountedRows
+  EMA_DECAY = 0.0
+  # Stops early after this step.
+  STOP_AT: int | None = None
+  # A file; --mode=eval and decode get a SIGTERM unless it is there.
+  SENT = ''
 
   def task(self) -> Any:
     config = tiny.task(
@@ -97,6 +147,15 @@ class TinySpmd(base_experiment.BaseExperiment):
     config.train.eval_interval_steps = self.EVAL_EVERY
     config.train.summary_interval_steps = 1
     config.train.variable_norm_summary = False
+    config.train.decode_interval_steps = self.SAVE_EVERY
+    config.train.learner.optimizer.ema_decay = self.EMA_DECAY
+    config.infer_writer = pax_fiddle.Config(
+      tasks_lib.SingleTask.InferWriter,
+      inference_runner=pax_fiddle.Config(tiny.TinyRunner),
+      output_num_shards=2,
+    )
+    if self.STOP_AT is not None:
+      config.early_stopping_fn = pax_fiddle.Config(StopAt, step=self.STOP_AT)
     return config
 
   def datasets(self) -> list[Any]:
@@ -106,14 +165,20 @@ class TinySpmd(base_experiment.BaseExperiment):
       is_training=True,
       seconds=self.SECONDS,
     )
-    held_out = pax_fiddle.Config(
-      CountedRows,
-      name='held_out',
+    return [train, self._finite('held_out', 3)]
+
+  def decode_datasets(self) -> list[Any]:
+    return [self._finite('prompts', 2)]
+
+  def _finite(self, name: str, num_batches: int) -> Any:
+    return pax_fiddle.Config(
+      StoppedRows,
+      name=name,
       batch_size=self.BATCH_SIZE,
-      num_batches=3,
+      num_batches=num_batches,
       reset_for_eval=True,
+      sent=self.SENT,
     )
-    return [train, held_out]
 
 
 @experiment_registry.register
@@ -131,7 +196,57 @@ class TinyStopped(TinySpmd):
 
 
 @experiment_registry.register
+class TinyHanging(TinySpmd):
+  """Its data come to a halt."""
+
+  INPUT = HangingRows
+
+
+@experiment_registry.register
 class TinyBroken(TinySpmd):
   """Its data fail."""
 
   INPUT = FailingRows
+
+
+class HalfTrain(programs.SingleTaskTrainProgram):
+  """Stops half way."""
+
+  def should_run(self, state, step):
+    return 2 * step < TinyOwn.NUM_STEPS
+
+
+class LateEval(programs.SingleTaskEvalProgram):
+  """Does not look at step 10."""
+
+  def should_run(self, state, step):
+    return step != 10
+
+
+class TellingExecutor(executors.DefaultExecutor):
+  """Leaves a note."""
+
+  def start(self):
+    outcome = super().start()
+    pathlib.Path(self._job.job_log_dir, 'note').write_text(outcome.value)
+    return outcome
+
+
+@experiment_registry.register
+class TinyOwn(TinySpmd):
+  """Has programs, a partitioner and an executor of its own."""
+
+  NUM_STEPS = 40
+
+  def train_programs(self):
+    return [HalfTrain()]
+
+  def eval_programs(self):
+    return [LateEval(self._finite('mine', 1))]
+
+  def executor(self):
+    return TellingExecutor()
+
+  def partitioner(self):
+    devices = jax.devices()[:1]
+    return functools.partial(partitioning.create_partitioner, devices=devices)

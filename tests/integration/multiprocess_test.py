@@ -18,13 +18,13 @@ MESH = '--set=ICI_MESH_SHAPE=[1,4,1]'
 
 @pytest.fixture(scope='module')
 def single(tmp_path_factory):
-  """The losses of one process with all the devices."""
+  """What one process with all the devices wrote."""
   directory = tmp_path_factory.mktemp('single')
   ended = binary.run(
     'TinySpmd', directory, MESH, '--set=NUM_STEPS=15', devices=4
   )
   assert ended.returncode == 0, ended.stderr
-  return binary.losses(directory)
+  return directory
 
 
 def test_sigterm_of_one_stops_both_and_one_process_goes_on(tmp_path, single):
@@ -49,12 +49,40 @@ def test_sigterm_of_one_stops_both_and_one_process_goes_on(tmp_path, single):
     devices=4,
   )
   assert ended.returncode == 0, ended.stderr
-  found = binary.losses(tmp_path)
+  found, wanted = binary.losses(tmp_path), binary.losses(single)
   assert sorted(found) == list(range(stopped_at + 3))
-  common = sorted(found.keys() & single.keys())
+  common = sorted(found.keys() & wanted.keys())
   np.testing.assert_allclose(
-    [found[s] for s in common], [single[s] for s in common], rtol=1e-5
+    [found[s] for s in common], [wanted[s] for s in common], rtol=1e-5
   )
+
+
+def test_two_processes_evaluate_and_decode_what_one_trained(tmp_path, single):
+  processes = binary.start_processes(
+    'TinySpmd',
+    tmp_path,
+    MESH,
+    '--set=BATCH_SIZE=4',
+    '--set=NUM_STEPS=15',
+    '--mode=decode',
+    '--eval_during_decode',
+    f'--restore_checkpoint_dir={single}',
+    count=2,
+    devices=2,
+  )
+  outputs = [p.communicate(timeout=binary.TIMEOUT_SECS)[0] for p in processes]
+  assert [p.returncode for p in processes] == [0, 0], outputs
+  found = [r for r in binary.records(tmp_path) if 'Metrics/rows' in r]
+  # Three batches of eight rows, of which the last weighs nothing.
+  assert [(r['step'], r['Metrics/rows']) for r in found] == [(15, 7)]
+  files = sorted(p.name for p in tmp_path.rglob('*_out_15_*.jsonl'))
+  assert files == ['decoder_out_15_shard_0.jsonl', 'eval_out_15_shard_0.jsonl']
+  lines = [
+    len(p.read_text().splitlines())
+    for p in tmp_path.rglob('*.jsonl')
+    if '_out_15_' in p.name
+  ]
+  assert sorted(lines) == [16, 24]
 
 
 def test_the_failure_of_one_ends_both(tmp_path):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pax import learners, tasks_lib
+from pax import base_inference_runner, learners, tasks_lib
 from praxis import base_layer, base_model, optimizers, pax_fiddle, schedules
 from praxis.layers import linears
 from praxis.pytypes import NestedMap
@@ -68,6 +68,35 @@ class TinyModel(base_model.BaseModel):
     )
     return scalars, NestedMap(error=error)
 
+  def guess(self, input_batch):
+    """Returns predictions; nothing is counted."""
+    return self.second(self.first(input_batch.x))[:, 0]
+
+  def decode(self, input_batch):
+    guess = self.guess(input_batch)
+    mean = (guess.mean(), jnp.float32(guess.shape[0]))
+    return NestedMap(mean=mean), NestedMap(guess=guess), NestedMap()
+
+  def process_decode_out(self, input_obj, decode_out):
+    rows = [
+      (f'{input_obj.name} {i}', {'guess': float(guess)})
+      for i, guess in enumerate(decode_out.guess)
+    ]
+    count = (np.float32(len(rows)), np.float32(1.0))
+    return NestedMap(rows=count), rows, NestedMap()
+
+
+class TinyRunner(base_inference_runner.BaseInferenceRunner):
+  """Infers what the model guesses."""
+
+  def infer(self, train_state, prng_key, var_weight_hparams, input_batch):
+    guess = self.model.apply(train_state.mdl_vars, input_batch, method='guess')
+    return NestedMap(guess=guess)
+
+  @property
+  def output_schema(self):
+    return NestedMap(guess=jax.ShapeDtypeStruct((), jnp.float32))
+
 
 def task(mesh=None, **model_fields):
   """Returns the Config of the task, over `mesh` if one is given."""
@@ -92,6 +121,14 @@ def task(mesh=None, **model_fields):
     ),
   )
   return config
+
+
+def guess(params, x):
+  """Returns what the model says of rows, by numpy."""
+  hidden = np.maximum(
+    x @ params['first']['linear']['w'] + params['first']['bias']['b'], 0.0
+  )
+  return (hidden @ params['second']['w'])[:, 0]
 
 
 def batch(rows=8, seed=0):

@@ -109,9 +109,7 @@ CASES = {
     method='get_logits',
   ),
   'SharedEmbeddingSoftmax': case(
-    _served(
-      quantization.SharedEmbeddingSoftmax, num_classes=16, input_dims=8
-    ),
+    _served(quantization.SharedEmbeddingSoftmax, num_classes=16, input_dims=8),
     f32(2, 3, 8),
     method='get_logits',
   ),

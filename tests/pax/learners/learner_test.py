@@ -95,6 +95,7 @@ def test_plain_descent_and_its_summaries():
     'learning/is_valid_step': 1.0,
     'learning/applied_grad_norm': LR * norm,
     'learning/var_norm': 0.95 * _norm(variables['params']),
+    'learning/skipped_steps': 0.0,
     'learning/lr': LR,
     'lr': LR,
   }
@@ -152,7 +153,8 @@ def test_a_step_with_a_bad_gradient_changes_nothing(bad):
     opt_fields={'clip_gradient_norm_to_value': 1.0, 'ema_decay': 0.9},
   )
   good = jax.tree.map(lambda w: w * 0.1, variables)
-  variables, state, _ = _step(learner, good, variables)
+  variables, state, summaries = _step(learner, good, variables)
+  assert summaries['learning/skipped_steps'] == 0.0
   grads = jax.tree.map(jnp.copy, good)
   grads['params']['lm']['b'] = grads['params']['lm']['b'].at[1].set(bad)
   new, new_state, summaries = _step(learner, grads, variables, state=state)
@@ -160,6 +162,14 @@ def test_a_step_with_a_bad_gradient_changes_nothing(bad):
   jax.tree.map(np.testing.assert_array_equal, new_state, state)
   assert summaries['learning/is_valid_step'] == 0.0
   assert summaries['learning/applied_grad_norm'] == 0.0
+  # The optimizer has made one step of two.
+  with base_layer.JaxContext.new_context():
+    learner.update_states(good, new_state, variables, _hparams(), step=2)
+    told = {
+      base_layer.trim_summary_type_from_key(key): value
+      for key, value in base_layer.all_global_summaries().items()
+    }
+  assert told['learning/skipped_steps'] == 1.0
 
 
 def test_a_large_norm_skips_the_step():
@@ -268,13 +278,19 @@ def test_overwritten_variables_take_their_gradient_unless_skipped():
   )
 
 
-def test_updates_can_be_scaled_by_the_size_of_the_variable():
+def test_updates_can_be_scaled_as_the_variable_was_initialised():
+  hparams = _hparams()
+  init = base_layer.WeightInit.Gaussian(0.25)
+  hparams['params']['lm']['w'].init = init
+  hparams['params']['head']['w'].init = init
   variables = _variables()
   grads = jax.tree.map(jnp.ones_like, variables)
-  new, _, _ = _step(_learner(scale_update_by_var_norm=True), grads, variables)
-  w = np.asarray(variables['params']['lm']['w'])
-  want = w - LR * np.sqrt(np.mean(w * w))
-  np.testing.assert_allclose(new['params']['lm']['w'], want, rtol=1e-5)
+  learner = _learner(scale_update_by_var_norm=True)
+  new, _, _ = _step(learner, grads, variables, hparams)
+  moved = jax.tree.map(jnp.subtract, variables, new)['params']['lm']
+  np.testing.assert_allclose(moved['w'], LR * 0.25, rtol=1e-5)
+  # A vector has no such scale.
+  np.testing.assert_allclose(moved['b'], LR, rtol=1e-5)
 
 
 def test_norms_of_single_variables_on_request():
@@ -287,11 +303,15 @@ def test_norms_of_single_variables_on_request():
   )
   _, _, summaries = _step(learner, variables, variables)
   np.testing.assert_allclose(
-    summaries['learning/raw_grad_norm/params/head/w'],
+    summaries['per_var_grad_norm/params/head/w'],
     _norm(variables['params']['head']['w']),
     rtol=1e-5,
   )
-  assert 'learning/var_norm/params/lm/b' in summaries
+  np.testing.assert_allclose(
+    summaries['per_var_norm/params/lm/b'],
+    (1 - LR) * _norm(variables['params']['lm']['b']),
+    rtol=1e-5,
+  )
   assert 'learning/raw_grad_norm' not in summaries
   assert 'learning/var_norm' not in summaries
 
@@ -325,6 +345,13 @@ def test_stacked_layers_get_a_state_of_their_own():
       {'bprop_variable_exclusion': 'a', 'bprop_variable_inclusion': 'b'},
       'got both',
     ),
+    (
+      {
+        'force_repeat_prefix_structure': True,
+        'vectorize_on_repeat_prefix': False,
+      },
+      'needs vectorize_on_repeat_prefix=True',
+    ),
   ],
 )
 def test_errors(fields, message):
@@ -335,16 +362,13 @@ def test_errors(fields, message):
     config.set(**fields).Instantiate()
 
 
-def test_standard_gradient_is_plain_differentiation():
-  def loss_fn(variables, inputs, key):
-    del key
-    loss = jnp.sum(variables['w'] * inputs) ** 2
-    return loss, learners.GradAuxInfo(aux_info=loss + 1.0)
-
-  sgf = learners.StandardGradient.config().Instantiate()
-  x = jnp.array([1.0, 2.0])
-  (loss, aux), grads = sgf.grad_fn(
-    loss_fn, {'w': jnp.array([3.0, 4.0])}, x, jax.random.key(0)
+def test_what_optimizers_keep_to_be_shown_is_shown():
+  shampoo = optimizers.DistributedShampoo.config(
+    block_size=4, preconditioning_compute_steps=1, matrix_epsilon=1e-2
   )
-  assert (loss, aux) == (121.0, 122.0)
-  np.testing.assert_allclose(grads['w'], 22.0 * x)
+  variables = _variables()
+  _, _, summaries = _step(_learner(shampoo), variables, variables)
+  errors = {k: v for k, v in summaries.items() if 'root_errors' in k}
+  prefix = 'inverse_pth_root_errors/params'
+  assert set(errors) == {f'{prefix}/{x}' for x in ('lm/w', 'lm/b', 'head/w')}
+  assert all(0 <= x < 1e-2 for x in errors.values())

@@ -91,9 +91,9 @@ def test_separate_scaling_clips_by_each_optimizers_limits():
   )
   np.testing.assert_allclose(new['params']['lm']['a'], 2.0 - 2.0, atol=1e-6)
   np.testing.assert_allclose(
-    summaries['learning/grad_scale_main'], 1 / (4 * np.sqrt(8)), rtol=1e-5
+    summaries['learning/main/grad_scale'], 1 / (4 * np.sqrt(8)), rtol=1e-5
   )
-  assert summaries['learning/grad_scale_a'] == 1.0
+  assert summaries['learning/a/grad_scale'] == 1.0
 
 
 def test_the_average_is_of_all_variables():
@@ -101,7 +101,7 @@ def test_the_average_is_of_all_variables():
   config.optimizer.ema_decay = 0.99
   grads = jax.tree.map(jnp.zeros_like, _variables())
   _, state, _ = _step(config.Instantiate(), grads)
-  ema = state['no_prefix'][-1].ema['params']
+  ema = state['no_prefix'][0].ema['params']
   np.testing.assert_array_equal(ema['head'], 2.0)
   np.testing.assert_array_equal(ema['lm']['a'], 2.0)
 

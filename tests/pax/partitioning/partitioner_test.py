@@ -118,7 +118,9 @@ def test_eval_takes_other_shapes_and_raw_keys():
   state = made.initialize(jax.random.PRNGKey(0))
   batch = tiny.batch(rows=4)
   step = made.eval_step(tiny.spec(batch))
-  output = step(state, made.put_batch(batch), jax.random.PRNGKey(0))
+  output = step(
+    state.to_eval_state(), made.put_batch(batch), jax.random.PRNGKey(0)
+  )
   assert output.per_example_out.error.shape == (4,)
   assert not jax.tree.leaves(state)[0].is_deleted()
 
@@ -126,7 +128,7 @@ def test_eval_takes_other_shapes_and_raw_keys():
 def test_replicas_eval_rows_in_order():
   made, _, state, _, _ = _trained('replica4')
   batch = tiny.batch()
-  output = made.eval_step()(state, made.put_batch(batch), _KEY)
+  output = made.eval_step()(state.to_eval_state(), made.put_batch(batch), _KEY)
   params = jax.device_get(state.mdl_vars['params'])
   first = params['first']
   hidden = batch.x @ first['linear']['w'] + first['bias']['b']
@@ -141,7 +143,7 @@ def test_replicas_draw_different_noise():
   row = tiny.batch()
   for name in ('x', 'y'):
     row[name][:] = row[name][:1]
-  output = made.eval_step()(state, made.put_batch(row), _KEY)
+  output = made.eval_step()(state.to_eval_state(), made.put_batch(row), _KEY)
   error = np.asarray(output.per_example_out.error).reshape(2, 4)
   assert not np.allclose(error[0], error[1])
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Evaluation: weighted means, which batches, and what inputs derive."""
+"""Evaluation: weighted means, which batches, files, and what inputs derive."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import types
 import numpy as np
 import pytest
 
-from pax.programs import eval as eval_program
-from praxis import base_input, py_utils
+from pax import io_utils, programs
+from praxis import base_input, base_layer, py_utils
 
 NestedMap = py_utils.NestedMap
+HIDDEN = 'hidden' + base_layer.get_summary_type_suffix(
+  base_layer.SummaryType.SCALAR
+)
 
 
 class Rows(base_input.BaseInput):
@@ -28,7 +31,9 @@ class Rows(base_input.BaseInput):
     if self.count >= self.num_batches:
       raise StopIteration
     self.count += 1
-    return NestedMap(x=np.float32([self.count]))
+    return NestedMap(
+      x=np.float32([self.count]), text=np.array([f'row {self.count}'])
+    )
 
   def reset(self):
     self.count = 0
@@ -37,46 +42,65 @@ class Rows(base_input.BaseInput):
     return {'twice': 2 * metrics['x']} if metrics else {}
 
 
-class FakePartitioner:
+TASK = types.SimpleNamespace(
+  evaluate=types.SimpleNamespace(random_seed=1),
+  decode=types.SimpleNamespace(metrics_prefix='Metrics/'),
+  train=types.SimpleNamespace(learner=types.SimpleNamespace(loss_name='x')),
+)
+
+
+class Partitioner:
   """Its step reports x with weight x, and a loss of 10 x."""
 
-  def __init__(self):
-    learner = types.SimpleNamespace(loss_name='x')
-    self.task = types.SimpleNamespace(
-      evaluate=types.SimpleNamespace(random_seed=1),
-      train=types.SimpleNamespace(learner=learner),
-    )
-    self.compiled = 0
-
   def put_batch(self, batch):
+    assert set(batch) == {'x'}
     return batch
 
-  def eval_step(self, batch):
-    self.compiled += 1
-
+  def eval_step_for(self, batch):
     def step(state, batch, key):
       x = batch.x[0]
       return types.SimpleNamespace(
-        loss=10 * x, weighted_scalars=NestedMap(x=(x, x))
+        loss=10 * x,
+        weighted_scalars=NestedMap(x=(x, x)),
+        summary_tensors={HIDDEN: x},
+        per_example_out=NestedMap(y=-batch.x),
       )
 
     return step
 
 
-def _rows(**fields):
-  return Rows.config(batch_size=1, **fields).Instantiate()
+def _program(tmp_path, cls=programs.SingleTaskEvalProgram, **fields):
+  program = cls(Rows.config(name='rows', batch_size=1, **fields))
+  program.setup(TASK, Partitioner(), tmp_path, None)
+  return program
 
 
-def test_weighted_means_over_an_epoch_every_time():
-  partitioner = FakePartitioner()
-  program = eval_program.EvalProgram(partitioner, _rows(reset_for_eval=True))
+def test_weighted_means_over_an_epoch_every_time(tmp_path):
+  program = _program(tmp_path, reset_for_eval=True)
   mean = (1 + 4 + 9 + 16) / (1 + 2 + 3 + 4)
   for _ in range(2):
-    metrics = program.run(state=None)
-    assert metrics == pytest.approx(
-      {'x': mean, 'loss': 10 * mean, 'twice': 2 * mean}
+    out = program.run(None, 7)
+    assert out.eval_metrics == pytest.approx({'x': mean, 'twice': 2 * mean})
+    assert out.scalars == pytest.approx(
+      {
+        'loss': 10 * mean,
+        'Metrics/x': mean,
+        'Metrics/x-weight': 10,
+        'Metrics/twice': 2 * mean,
+        # Of layers the batches count alike.
+        'hidden': 2.5,
+      }
     )
-  assert partitioner.compiled == 1
+    assert out.num_eval_steps == 4
+
+
+def test_what_each_example_gave_is_written_with_its_text(tmp_path):
+  _program(tmp_path, reset_for_eval=True).run(None, 7)
+  folder = tmp_path / 'eval_out' / 'rows'
+  lines = (folder / 'eval_out_7_shard_0.jsonl').read_text().splitlines()
+  assert lines[1] == '{"text": "row 2", "y": -2.0}'
+  pairs = io_utils.load_outputs(tmp_path, 'rows', 'eval')
+  assert [float(value.y) for _, value in pairs] == [-1, -2, -3, -4]
 
 
 @pytest.mark.parametrize(
@@ -88,16 +112,37 @@ def test_weighted_means_over_an_epoch_every_time():
     ({'eval_loop_num_batches': 1, 'reset_for_eval': True}, [0, 0, 0]),
   ],
 )
-def test_batches_of_each_evaluation(fields, seen):
-  inp = _rows(**fields)
-  program = eval_program.EvalProgram(FakePartitioner(), inp)
+def test_batches_of_each_evaluation(tmp_path, fields, seen):
+  program = _program(tmp_path, **fields)
   counts = []
   for _ in range(3):
-    program.run(state=None)
-    counts.append(inp.count)
+    program.run(None, 0)
+    counts.append(program.eval_input.count)
   assert counts == seen
 
 
-def test_no_batch_gives_no_metric():
-  inp = _rows(num_batches=0, reset_for_eval=True)
-  assert eval_program.EvalProgram(FakePartitioner(), inp).run(None) == {}
+def test_no_batch_gives_no_metric(tmp_path):
+  out = _program(tmp_path, num_batches=0, reset_for_eval=True).run(None, 0)
+  assert out.eval_metrics == {} and out.scalars == {}
+  assert not (tmp_path / 'eval_out').exists()
+
+
+def test_a_subclass_changes_the_step_and_when_it_runs(tmp_path):
+  class Doubled(programs.SingleTaskEvalProgram):
+    def should_run(self, state, step):
+      return step > 0
+
+    def eval_step(self, state, prng_key, inputs, static_args):
+      assert static_args.unpadded_global_batch_size == 1
+      out = super().eval_step(state, prng_key, inputs, static_args)
+      out.weighted_scalars.x = (2 * out.weighted_scalars.x[0], 1)
+      return out
+
+  program = _program(tmp_path, Doubled, reset_for_eval=True)
+  assert not program.should_run(None, 0) and program.should_run(None, 1)
+  assert program.run(None, 1).eval_metrics['x'] == pytest.approx(5.0)
+
+
+def test_before_setup_there_is_no_input():
+  with pytest.raises(ValueError, match='no input before setup'):
+    _ = programs.SingleTaskEvalProgram(Rows.config(batch_size=1)).eval_input

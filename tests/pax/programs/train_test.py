@@ -12,9 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax import checkpoints
+from pax import checkpoints, io_utils, programs, summaries
+from pax.programs import passes, stopping
 from pax.programs import train as train_program
 from pax.programs.run import Outcome, Run
+from pax.steps import outputs
 from praxis import base_input, py_utils
 
 NestedMap = py_utils.NestedMap
@@ -53,19 +55,15 @@ class Recorder(checkpoints.NoopCheckpointer):
     return force
 
 
-class FakeWriter:
+class FakeWriter(summaries.NoopWriter):
+  """Remembers the losses."""
+
   def __init__(self):
     self.steps = []
 
   def write(self, step, scalars, split='train'):
     scalars = scalars() if callable(scalars) else scalars
     self.steps.append((split, step, float(scalars['loss'])))
-
-  def flush(self):
-    pass
-
-  def close(self):
-    pass
 
 
 class FakeProgress:
@@ -89,53 +87,89 @@ class StopAt:
   def requested(self, step):
     return step == self._step
 
+  def rest(self):
+    pass
+
 
 def _step(state, batch, key):
   """The state sums the batches; the loss is the batch."""
-  output = types.SimpleNamespace(
-    loss=batch.x[0],
-    weighted_scalars={},
-    summary_tensors={},
-  )
+  output = outputs.make_output(batch.x[0], {}, {}, NestedMap())
   return state + batch.x[0], output
 
 
-def _run(tmp_path, *, num_steps=4, stop_at=None, first=0, num_batches=0):
-  settings = types.SimpleNamespace(
-    num_train_steps=num_steps,
-    random_seed=1,
-    summary_interval_steps=2,
-    eval_interval_steps=None,
-    compute_steps_per_sec_interval_steps=10,
-    profiler_capture_step=None,
-    profiler_num_steps=2,
-    profiler_max_num_hosts=None,
-    max_inflight_steps=2,
-  )
+class Partitioner:
+  """Knows the step."""
+
+  num_params = 0
+  var_weight_hparams = {'params': {}}
+  input_spec = NestedMap(x=np.zeros([1], np.float32))
+  devices = jax.devices()[:1]
+
+  def __init__(self, settings):
+    self.task = types.SimpleNamespace(
+      train=settings,
+      early_stopping_fn=None,
+      evaluate=types.SimpleNamespace(random_seed=1),
+      decode=types.SimpleNamespace(metrics_prefix='Metrics/'),
+    )
+
+  def put_batch(self, batch):
+    return NestedMap(x=jnp.asarray(batch.x))
+
+  def train_step(self):
+    return _step
+
+
+SETTINGS = {
+  'num_train_steps': 4,
+  'random_seed': 1,
+  'summary_interval_steps': 2,
+  'summary_accumulate_interval_steps': None,
+  'log_train_output_interval_steps': None,
+  'eval_interval_steps': None,
+  'eval_skip_train': True,
+  'eval_use_ema_states': False,
+  'decode_interval_steps': None,
+  'decode_start_after_n_steps': 0,
+  'decode_use_ema_states': False,
+  'gc_interval_steps': 0,
+  'compute_steps_per_sec_interval_steps': 10,
+  'profiler_capture_step': None,
+  'profiler_num_steps': 2,
+  'profiler_max_num_hosts': None,
+  'max_inflight_steps': 2,
+}
+
+
+def _run(tmp_path, *, stop_at=None, first=0, num_batches=0, **changes):
+  parts = {
+    name: changes.pop(name)
+    for name in ('train_program', 'stopping')
+    if name in changes
+  }
+  settings = types.SimpleNamespace(**SETTINGS | changes)
   inp = Counting.config(
     batch_size=1, is_training=True, num_batches=num_batches
   ).Instantiate()
   inp.set_state({'count': first})
-  partitioner = types.SimpleNamespace(
-    task=types.SimpleNamespace(train=settings),
-    put_batch=lambda b: NestedMap(x=jnp.asarray(b.x)),
-    input_spec=NestedMap(x=np.zeros([1], np.float32)),
-    var_weight_hparams={'params': {}},
-    devices=jax.devices()[:1],
-  )
+  sinks = {'writer': FakeWriter(), 'progress': FakeProgress()}
   return Run(
     job_log_dir=str(tmp_path),
-    partitioner=partitioner,
-    train_step=_step,
+    partitioner=Partitioner(settings),
     state=jnp.float32(0),
     step=first,
     train_input=inp,
-    evals=(),
+    passes=passes.Passes(before_batch=lambda count: None, **sinks),
     checkpointer=Recorder(),
-    writer=FakeWriter(),
-    progress=FakeProgress(),
     interrupts=StopAt(stop_at),
     describing=futures.Future(),
+    ledger=summaries.goodput.Ledger(None),
+    **{
+      'train_program': programs.SingleTaskTrainProgram(),
+      'stopping': stopping.NeverStops(),
+    }
+    | parts,
+    **sinks,
   )
 
 
@@ -150,7 +184,7 @@ def test_saves_the_state_that_enters_each_step_with_its_input(tmp_path):
 
 
 def test_reports_the_loss_of_a_step_under_its_number(tmp_path):
-  run = _run(tmp_path, num_steps=5)
+  run = _run(tmp_path, num_train_steps=5)
   train_program.train(run)
   assert run.writer.steps == [('train', 0, 1), ('train', 2, 3), ('train', 4, 5)]
   assert run.progress.shown == [(1, 1.0), (5, 5.0)]
@@ -178,6 +212,59 @@ def test_ends_where_the_data_end(tmp_path):
   run = _run(tmp_path, num_batches=2)
   assert train_program.train(run) is Outcome.OUT_OF_DATA
   assert run.checkpointer.saves[-1] == (2, 3, 2, True)
+  # Whoever follows the checkpoints learns that this is the last.
+  assert io_utils.training_end(tmp_path) == 2
+
+
+def test_stops_early_where_the_task_says_so(tmp_path):
+  asked = []
+
+  def stops(metrics, mode, step, is_last, checkpoints):
+    asked.append((step, is_last, metrics['num_params']))
+    assert checkpoints == f'{tmp_path}/checkpoints'
+    return step == 3
+
+  run = _run(tmp_path, stopping=stopping.EarlyStopping(stops, str(tmp_path)))
+  assert train_program.train(run) is Outcome.STOPPED_EARLY
+  assert asked == [(1, False, 0), (2, False, 0), (3, False, 0)]
+  assert run.checkpointer.saves[-1] == (3, 6, 3, True)
+  assert io_utils.training_end(tmp_path) == 3
+
+
+def test_a_custom_program_trains(tmp_path):
+  class Twice(programs.SingleTaskTrainProgram):
+    """Adds 100 before each step, and ends at 3."""
+
+    def should_run(self, state, step):
+      return step < 3
+
+    def update_state(self, state, step):
+      return state + 100
+
+    def train_step(self, step, state, prng_key, inputs, static_args):
+      return super().train_step(step, state, prng_key, inputs, static_args)
+
+    def shutdown(self):
+      ended.append(True)
+
+  ended = []
+  run = _run(tmp_path, train_program=Twice())
+  assert train_program.train(run) is Outcome.DONE
+  assert run.checkpointer.saves[-1] == (3, 306, 3, True)
+  assert ended == [True]
+  assert io_utils.training_end(tmp_path) is None
+
+
+def test_summaries_may_be_means_over_steps(tmp_path):
+  run = _run(
+    tmp_path,
+    num_train_steps=5,
+    summary_interval_steps=4,
+    summary_accumulate_interval_steps=1,
+  )
+  train_program.train(run)
+  # Step 0 alone, then the mean of batches 2 to 5.
+  assert run.writer.steps == [('train', 0, 1), ('train', 4, 3.5)]
 
 
 def test_an_error_in_the_data_reaches_the_caller(tmp_path):

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from pax import experiment_registry
+from pax import experiment_registry, experiment_vars_summary_parser
 from pax.runner import artifacts, overrides, run_config
 from tests.integration import experiments
 from tests.pax import tiny
@@ -45,15 +45,15 @@ def test_configs_that_were_read_again_are_equal():
   assert artifacts.load_config(artifacts.dump_config(tree)) == tree
 
 
-def test_constants_by_class_with_the_overridden_ones_first():
+def test_constants_that_were_set_are_those_of_the_file(tmp_path):
   settings = overrides.parse(['NUM_STEPS=3'])
   experiment = overrides.set_constants(experiments.TinyPmap, settings)
-  text = artifacts.constants_text(experiment)
-  sections = text.strip().split('\n\n')
-  assert sections[0].splitlines()[2:] == ['NUM_STEPS: 3']
-  assert sections[1].splitlines()[0].endswith('experiments.TinyPmap')
-  assert 'ICI_MESH_SHAPE: None' in sections[1]
-  assert 'NUM_STEPS: 20' in sections[2]
+  tree = _tree(experiment)
+  artifacts.write_before_build(str(tmp_path), experiment, tree)
+  text = (tmp_path / 'experiment_cls_vars.txt').read_text()
+  found = experiment_vars_summary_parser.parse(text)
+  assert found['NUM_STEPS'] == 3 and found['ICI_MESH_SHAPE'] is None
+  assert text.count('NUM_STEPS') == 1
 
 
 def test_config_text_tells_inputs_then_task():

@@ -101,3 +101,32 @@ def test_joins_the_job_it_is_part_of(calls, monkeypatch, environment, joins):
     monkeypatch.setenv(name, value)
   _initialize()
   assert bool(calls['initialize']) == joins
+
+
+def test_flags_that_jax_asks_for(calls, monkeypatch):
+  served = []
+  monkeypatch.setattr(jax.profiler, 'start_server', served.append)
+  _initialize(
+    globally_use_hardware_rng=True,
+    jax_enable_checks=True,
+    jax_traceback_filtering_option='off',
+    jax_profiler_port=9999,
+  )
+  assert calls['config'] == {
+    'jax_default_prng_impl': 'rbg',
+    'jax_enable_checks': True,
+    'jax_traceback_filtering': 'off',
+  }
+  assert served == [9999]
+  with pytest.raises(options.UsageError, match='use off, tracebackhide'):
+    _initialize(jax_traceback_filtering_option='some')
+
+
+def test_very_many_processes_do_not_start_at_once(calls, monkeypatch):
+  slept = []
+  monkeypatch.setattr(distributed.time, 'sleep', slept.append)
+  monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: True)
+  for count in (128, 129):
+    monkeypatch.setattr(jax, 'process_count', lambda count=count: count)
+    _initialize(startup_random_jitter_max_secs=2)
+  assert len(slept) == 1 and 0 <= slept[0] <= 2

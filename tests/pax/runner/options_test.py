@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 
-from pax.runner import options
+from pax.runner import options, refused
 
 # A new knob is a field of a config. A flag is for what no config can say.
 FLAGS = [
@@ -17,17 +17,40 @@ FLAGS = [
   'mode',
   'set',
   'eval_on_test',
+  'decode_during_train',
+  'eval_during_decode',
+  'init_from',
+  'restore_checkpoint_dir',
+  'restore_checkpoint_step',
+  'first_checkpoint_timeout_secs',
+  'next_checkpoint_timeout_secs',
   'enable_checkpoint_saving',
   'pmap_use_tensorstore',
   'jax_fully_async_checkpoint',
   'async_timeout_secs',
+  'fdl',
+  'fdl_config',
+  'fdl_config_file',
+  'fiddler',
+  'fdl_set',
+  'fdl_tags_set',
   'host_device_count',
   'compilation_cache_dir',
+  'globally_use_hardware_rng',
+  'jax_enable_checks',
+  'jax_traceback_filtering_option',
+  'jax_profiler_port',
+  'startup_random_jitter_max_secs',
   'multiprocess_gpu',
   'server_addr',
   'num_hosts',
   'host_idx',
   'enable_summary_writer',
+  'pax_only_aggregate_summaries',
+  'wandb_project',
+  'mlflow_experiment',
+  'decode_output_pickle',
+  'hang_timeout_secs',
   'traceback',
 ]
 
@@ -61,7 +84,7 @@ def test_defaults_are_those_of_the_dataclass():
   ('word', 'message'),
   [
     ('--job_logdir=x', 'there is no flag --job_logdir; did you mean --job_log'),
-    ('--zzz', 'there is no flag --zzz; see pax --help'),
+    ('--zzz', 'there is no flag --zzz; see --help'),
     ('tasks.X', "'tasks.X' belongs to no flag"),
     ('--num_hosts=two', '--num_hosts=two'),
   ],
@@ -77,3 +100,17 @@ def test_help_names_every_flag_within_the_line():
   text = str(help_requested.value)
   assert all(f'--{name}' in text for name in FLAGS)
   assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize('name', refused.REFUSED)
+def test_a_flag_of_paxml_that_is_not_here_says_why(name):
+  with pytest.raises(options.UsageError, match=f'^--{name} is not here: .'):
+    options.parse(['pax', f'--{name}=1'])
+
+
+def test_older_spellings_of_fiddle_flags():
+  words = ['--fdl.task.name=x', '--fdl_tag.Own=3', '--fdl=config:a.b']
+  found = options.parse(['pax', *words])
+  assert found.fdl_set == ('task.name=x',)
+  assert found.fdl_tags_set == ('Own=3',)
+  assert found.fdl == ('config:a.b',)

@@ -32,15 +32,6 @@ def _on_two(fn, *args):
   )(*map(jnp.asarray, args))
 
 
-def test_loss_is_weighted():
-  loss, weight = _on_two(
-    lambda value, weight: replicas.mean_loss(value * weight, weight, 'batch'),
-    [1.0, 4.0],
-    [1.0, 2.0],
-  )
-  assert (float(loss), float(weight)) == (3.0, 3.0)
-
-
 def test_scalars_are_weighted_and_a_weight_of_zero_counts_nothing():
   made = _on_two(
     lambda value, weight: replicas.mean_scalars(

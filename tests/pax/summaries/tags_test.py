@@ -41,3 +41,15 @@ def test_another_prefix():
     'eval/a': 1,
     'eval/a-weight': 2,
   }
+
+
+def test_media_are_no_scalars():
+  output = Output(
+    loss=1.0,
+    weighted_scalars={},
+    summary_tensors={'x_image': 'pixels', 'y_scalar': 2.0},
+  )
+  output.tensors = output.summary_tensors
+  found = tags.step_summaries(output)
+  assert list(found) == ['loss', 'y', 'x']
+  assert found['x'].value == 'pixels'

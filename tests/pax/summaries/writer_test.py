@@ -12,7 +12,9 @@ import threading
 import jax.numpy as jnp
 import pytest
 
+from pax.summaries import jsonl, tags
 from pax.summaries import writer as writer_lib
+from tests.pax.summaries import event_files
 
 
 def lines(job_dir) -> list[dict]:
@@ -23,20 +25,8 @@ def lines(job_dir) -> list[dict]:
 
 def events(job_dir, split):
   """The events of a split, decoded by TensorBoard's format."""
-  from tensorboardX import proto
-
   folder = os.path.join(job_dir, writer_lib.SUMMARIES_DIR, split)
-  [name] = os.listdir(folder)
-  with open(os.path.join(folder, name), 'rb') as f:
-    content = f.read()
-  position, found = 0, []
-  while position < len(content):
-    size = int.from_bytes(content[position : position + 8], 'little')
-    # Each record: its size, a checksum, itself, and a checksum.
-    record = content[position + 12 : position + 12 + size]
-    position += 16 + size
-    found.append(proto.event_pb2.Event.FromString(record))
-  return [(e.step, v) for e in found for v in e.summary.value]
+  return event_files.read(folder)
 
 
 def test_scalars_go_to_jsonl_and_to_tensorboard(tmp_path):
@@ -159,3 +149,26 @@ def test_nothing_is_written_when_disabled(tmp_path):
   writer.flush()
   writer.close()
   assert not (tmp_path / 'job').exists()
+
+
+def test_what_is_not_aggregated_may_be_left_out(tmp_path):
+  options = writer_lib.WriterOptions(only_aggregates=True)
+  writer = writer_lib.create_writer(str(tmp_path), options=options)
+  scalars = {tags.of_key('a_scalar'): 1, tags.of_key('b_aggregate_scalar'): 2}
+  writer.write(1, {'loss': 3} | scalars)
+  writer.close()
+  [record] = lines(tmp_path)
+  assert record.keys() - {'step', 'split', 'time'} == {'loss', 'b'}
+  writer = writer_lib.create_writer(str(tmp_path))
+  writer.write(2, scalars)
+  writer.close()
+  assert {'a', 'b'} <= lines(tmp_path)[1].keys()
+
+
+def test_half_a_line_of_a_killed_run_is_passed_over(tmp_path):
+  path = tmp_path / writer_lib.METRICS_FILE
+  path.write_text('{"step": 1, "split": "train", "time": 0}\n{"step": 2, "s')
+  writer = writer_lib.create_writer(str(tmp_path))
+  writer.write(2, {'loss': 1})
+  writer.close()
+  assert [r['step'] for r in jsonl.read(str(path))] == [1, 2]

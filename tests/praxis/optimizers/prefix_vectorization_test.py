@@ -151,10 +151,10 @@ def test_without_a_prefix_the_state_is_plain_unless_forced():
   make_tx = adam.get_grad_transformation
   plain = vectorize(make_tx, hparams).init(params)
   assert isinstance(plain, tuple)
-  assert prefix_vectorization.has_no_prefix(plain)
   forced = vectorize(make_tx, hparams, force_prefix_structure=True).init(params)
   assert set(forced) == {'no_prefix'}
-  assert not upstream_path.has_no_prefix(forced)
+  assert upstream_path.has_no_prefix(forced)
+  assert not upstream_path.has_no_prefix({**forced, 'p#2#i-1': ()})
 
 
 @pytest.mark.parametrize(
@@ -178,12 +178,17 @@ def test_without_a_prefix_the_state_is_plain_unless_forced():
         repeat_prefix_split_dims_mapping=[('data', 'mdl'), None],
       ),
       '#',
-      'p#2.8#tdata,mdl.',
+      'p#2.8#tsdata,smdl.',
     ),
     (
       dict(repeat_prefix=[8], repeat_optimizer_dims_mapping=['data']),
       '#',
       'p#8#i-1#sdata',
+    ),
+    (
+      dict(repeat_prefix=[8], repeat_optimizer_dims_mapping=[-1]),
+      '#',
+      'p#8#i-1',
     ),
   ],
 )
@@ -222,3 +227,24 @@ def test_updates_without_variables():
   ones = jax.tree.map(jnp.ones_like, _variables())
   updates, _ = tx.update(ones, tx.init(ones))
   assert jax.tree.structure(updates) == jax.tree.structure(ones)
+
+
+def test_a_transformation_made_before_is_taken_as_well():
+  adam = _optimizer(optimizers.Adam.config(l2_regularizer_weight=0.1))
+  params = _variables()
+  states, updates = [], []
+  for tx in (
+    adam.get_grad_transformation,
+    adam.get_grad_transformation(_hparams()),
+  ):
+    tx = upstream_path.get_transformations_with_vectorized_repeat_prefix(
+      tx, _hparams()
+    )
+    state = tx.init(params)
+    states.append(state)
+    grads = problem.gradients(params, 0)
+    updates.append(problem.jit(tx.update)(grads, state, params)[0])
+  problem.assert_close(*updates, rtol=1e-6)
+  described = upstream_path.partition_params(tx, _hparams(), states[0])
+  m = described['p#4#i-1'][2].m['params']['layers']['w']
+  assert (list(m.shape), m.repeat_prefix) == ([5, 6], [4])

@@ -11,6 +11,7 @@ from praxis import base_layer, schedules
 from tests.praxis.layers import running
 
 STEPS = 20
+jit = running.jit
 _FLAG = base_layer.WeightHParamsCollection.SKIP_LP_REGULARIZATION
 SCHEDULE = schedules.LinearRampupExponentialDecay.config(
   max=1.0, warmup_steps=5, decay_start=10, decay_end=30, min_ratio=0.1
@@ -66,7 +67,7 @@ def run(tx, params, steps=STEPS):
     updates, state = tx.update(gradients(params, step), state, params)
     return (jax.tree.map(jnp.add, params, updates), state), None
 
-  @running.jit
+  @jit
   def every(params):
     carry = (params, tx.init(params))
     return jax.lax.scan(one, carry, jnp.arange(steps))[0]

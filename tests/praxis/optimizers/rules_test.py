@@ -145,6 +145,73 @@ def test_an_infinite_gradient_becomes_nan(config):
   assert np.isnan(updates['params']['w'][0, 0])
 
 
+@pytest.mark.parametrize(
+  'config',
+  [
+    optimizers.Adam.config(ema_decay=0.9, ewc_regularizer_weight=0.1),
+    optimizers.ShardedAdafactor.HParamsAdamB(),
+    optimizers.DistributedShampoo.config(block_size=4),
+    optimizers.ShardedStaticAccumulator.config(
+      optimizer_tpl=optimizers.Lion.config(), num_sub_batches=2
+    ),
+  ],
+)
+def test_no_two_arrays_of_a_state_share_memory(config):
+  params = jax.tree.map(jnp.asarray, problem.variables())
+  arrays = jax.tree.leaves((params, problem.tx_of(config).init(params)))
+  where = [x.unsafe_buffer_pointer() for x in arrays]
+  assert len(set(where)) == len(where)
+
+
+def test_functions_make_what_the_classes_do():
+  params = problem.variables()
+  lr = problem.lr
+  pairs = [
+    (
+      optimizers.sharded_adam(lr, 0.9, 0.99, 1e-5, 1e-4, 0.5, 0.1),
+      optimizers.Adam.config(
+        beta2=0.99,
+        epsilon=1e-5,
+        epsilon_root=1e-4,
+        clip_threshold=0.5,
+        weight_decay=0.1,
+      ),
+    ),
+    (
+      optimizers.sharded_lion(lr, 0.8, 0.9, jnp.float32, 0.5, 0.1),
+      optimizers.Lion.config(
+        beta1=0.8,
+        beta2=0.9,
+        m_dtype=jnp.float32,
+        clip_threshold=0.5,
+        weight_decay=0.1,
+      ),
+    ),
+    (
+      optimizers.sharded_adafactor(
+        lr, decay_method='pow', decay_pow=0.8, quantized_dtype=jnp.int8
+      ),
+      optimizers.ShardedAdafactor.config(decay_method='pow', decay_pow=0.8),
+    ),
+  ]
+  grads = problem.gradients(params, 1)
+  for tx, config in pairs:
+    got, _ = tx.update(grads, tx.init(params), params)
+    chain = problem.tx_of(config)
+    want, _ = chain.update(grads, chain.init(params), params)
+    problem.assert_close(got, want, rtol=1e-6)
+
+
+def test_decay_rates_and_means_by_hand():
+  adam = [float(optimizers.adafactor_decay_rate_adam(0.9, t)) for t in (0, 1)]
+  np.testing.assert_allclose(adam, [0.0, 0.9 * 0.1 / 0.19], rtol=1e-5)
+  power = float(optimizers.adafactor_decay_rate_pow(0.5, 3))
+  np.testing.assert_allclose(power, 1 - 4**-0.5, rtol=1e-6)
+  x = jnp.array([[3.0, 4.0]], jnp.bfloat16)
+  assert float(optimizers.reduce_mean(x)) == 3.5
+  np.testing.assert_allclose(optimizers.reduce_rms(x), 12.5**0.5, rtol=1e-6)
+
+
 def test_an_optimizer_without_schedule_says_how_to_get_one():
   adam = optimizers.Adam.config(learning_rate=0.1).Instantiate()
   with pytest.raises(ValueError, match='schedules.Constant'):
@@ -159,8 +226,7 @@ def test_optax_optimizer_needs_a_transformation():
 def test_moments_have_the_dtype_of_their_variable():
   params = {'w': jnp.ones([4], jnp.bfloat16)}
   tx = optimizers.sharded_adam(
-    lambda count: jnp.float32(0.1),
-    optimizers.AdamRule(beta1=0.9, beta2=0.99, epsilon=1e-6),
+    lambda count: jnp.float32(0.1), 0.9, 0.99, 1e-6, 0.0, 0.0, 0.0
   )
   updates, state = tx.update(params, tx.init(params), params)
   assert updates['w'].dtype == jnp.bfloat16

@@ -5,7 +5,10 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
+import optax.contrib
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -39,6 +42,34 @@ def _hparams():
   }
 
 
+def sophia_like(learning_rate):
+  """Returns a chain whose second moment is a curvature, in extra state."""
+
+  def init(params):
+    return {
+      'hessian': jax.tree.map(jnp.zeros_like, params),
+      'seen': jnp.int32(0),
+    }
+
+  def update(updates, state, params):
+    def curvature(h, u, w):
+      return 0.99 * h + 0.01 * jnp.abs(u * w)
+
+    hessian = jax.tree.map(curvature, state['hessian'], updates, params)
+    updates = jax.tree.map(
+      lambda u, h: jnp.clip(u / jnp.maximum(20.0 * h, 1e-8), -1.0, 1.0),
+      updates,
+      hessian,
+    )
+    return updates, {'hessian': hessian, 'seen': state['seen'] + 1}
+
+  return optax.chain(
+    optax.trace(0.96),
+    optax.GradientTransformation(init, update),
+    optax.scale(-learning_rate),
+  )
+
+
 def _tx_of(config):
   optimizer = config.set(
     learning_rate=0.1, lr_schedule=problem.SCHEDULE
@@ -63,6 +94,21 @@ def _place(tree, specs, mesh):
     optimizers.ShardedAdafactor.HParamsAdamB(),
     optimizers.Sgd.config(momentum=0.9),
     optimizers.Lamb.config(),
+    optimizers.ShardedStaticAccumulator.config(
+      optimizer_tpl=optimizers.Adam.config(), num_sub_batches=1
+    ),
+    optimizers.ShardedDistributedShampoo.config(
+      mesh_axis_names=AXES,
+      block_size=4,
+      merge_small_dims_block_size=8,
+      matrix_epsilon=1e-2,
+      start_preconditioning_step=0,
+      preconditioning_compute_steps=1,
+      tensor_split_dims_mapping=[1, -1, 2],
+      tensor_split_dims_mapping_for_inverse_pth_root=['data', -1, -1],
+    ),
+    optimizers.OptaxOptimizer.config(grad_tx=optax.contrib.muon(0.1)),
+    optimizers.OptaxOptimizer.config(grad_tx=sophia_like(0.1)),
   ],
 )
 def test_eight_devices_compute_what_one_does(config):
@@ -73,13 +119,15 @@ def test_eight_devices_compute_what_one_does(config):
   )
   grads = problem.gradients(params, 1)
   state = tx.init(params)
-  want, want_state = jax.jit(tx.update)(grads, state, params)
+  want, want_state = problem.jit(tx.update)(grads, state, params)
 
-  mesh = jax.make_mesh(SHAPE, AXES, devices=jax.devices()[:8])
+  auto = (jax.sharding.AxisType.Auto,) * 3
+  mesh = jax.make_mesh(SHAPE, AXES, auto, devices=jax.devices()[:8])
   params, var_shardings = _place(params, _hparams(), mesh)
   state, shardings = _place(state, tx.init_partition_spec(_hparams()), mesh)
-  update = jax.jit(tx.update, out_shardings=(var_shardings, shardings))
-  got, got_state = update(grads, state, params)
+  update = problem.jit(tx.update, out_shardings=(var_shardings, shardings))
+  with jax.set_mesh(mesh):
+    got, got_state = update(grads, state, params)
   problem.assert_close(got, want, rtol=1e-5, atol=1e-6)
   problem.assert_close(got_state, want_state, rtol=1e-5, atol=1e-6)
 
@@ -105,3 +153,25 @@ def test_factored_moments_keep_the_dimension_they_have():
   assert raw.vr['params']['ff'] == PartitionSpec(None, 'mdl')
   assert raw.vc['params']['ff'] == PartitionSpec(None, ('replica', 'data'))
   assert raw.m_scale['params']['ff'] == PartitionSpec(None, ('replica', 'data'))
+
+
+def test_any_chain_of_optax_is_sharded_like_its_variables():
+  emb, ff = PartitionSpec('data', 'mdl'), ('mdl', ('replica', 'data'))
+  specs = _specs_of(optimizers.OptaxOptimizer.config(grad_tx=sophia_like(0.1)))
+  trace, curvature, _ = specs['no_prefix'][2]
+  assert trace.trace['params']['emb'] == emb
+  assert curvature['hessian']['params']['emb'] == emb
+  assert curvature['seen'] == PartitionSpec()
+  stacked = specs['p#3#i-1'][2][1]['hessian']['params']['ff']
+  assert stacked == PartitionSpec(None, *ff)
+
+  muon = optimizers.OptaxOptimizer.config(grad_tx=optax.contrib.muon(0.1))
+  inner = _specs_of(muon)['no_prefix'][2][0]
+  by_path = {
+    jax.tree_util.keystr(path): spec
+    for path, spec in jax.tree_util.tree_flatten_with_path(
+      inner, is_leaf=lambda x: isinstance(x, PartitionSpec)
+    )[0]
+  }
+  moments = {p: s for p, s in by_path.items() if p.endswith("['emb']")}
+  assert moments and set(moments.values()) == {emb}

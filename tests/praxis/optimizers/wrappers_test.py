@@ -7,9 +7,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from praxis import optimizers
+from praxis import optimizers, schedules
 from praxis.optimizers import wrappers
 from tests.praxis.optimizers import problem
 
@@ -99,7 +100,7 @@ def test_consolidation_pulls_back_to_the_start():
     _, state = tx.update(zeros, state, params)
   moved = jax.tree.map(lambda w: w + 2.0, params)
   updates, _ = tx.update(zeros, state, moved)
-  want = -problem.lr(6) * 0.5 * 2.0
+  want = -problem.lr(6) * 0.5 / 2 * 2.0
   np.testing.assert_allclose(updates['params']['w'], want, rtol=1e-4)
 
 
@@ -129,11 +130,59 @@ def test_contradictions_are_refused(fields, message):
     Sgd.config(**fields).Instantiate()
 
 
+def test_the_decay_has_its_own_mask():
+  params = problem.variables()
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  updates, _ = _one_update(
+    Sgd.config(),
+    params,
+    zeros,
+    decoupled_weight_decay=0.3,
+    skip_lp_1d_vectors=True,
+  )
+  want = -problem.lr(6) * 0.3 * params['params']['b']
+  np.testing.assert_allclose(updates['params']['b'], want, rtol=1e-5)
+
+
+def test_without_descriptions_every_variable_is_regularized():
+  params = problem.variables()
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  sgd = Sgd.config(
+    l2_regularizer_weight=0.1,
+    learning_rate=2.0,
+    lr_schedule=schedules.Constant.config(),
+  ).Instantiate()
+  tx = sgd.get_grad_transformation()
+  updates, _ = tx.update(zeros, tx.init(params), params)
+  want = jax.tree.map(lambda w: -0.2 * w, params)
+  problem.assert_close(updates, want, rtol=1e-5)
+
+
+def test_upstreams_functions_can_be_plain_optax():
+  lr = problem.lr
+  params = problem.variables()
+  grads = problem.gradients(params, 0)
+  made = [
+    wrappers.apply_lp_regularizer(None, 0.1, p=1.0),
+    wrappers.apply_decoupled_weight_decay(lr, None, 0.1),
+    wrappers.apply_ema_weights(0.9),
+    wrappers.apply_ewc_regularization(lr, 0.1),
+  ]
+  plain = [
+    wrappers.apply_lp_regularizer(
+      None, 0.1, p=1.0, use_optax_gradient_transformations=True
+    ),
+    wrappers.apply_decoupled_weight_decay(lr, None, 0.1, True),
+    wrappers.apply_ema_weights(0.9, True),
+    wrappers.apply_ewc_regularization(lr, 0.1, None, True),
+  ]
+  chain, twin = optimizers.sharded_chain(*made), optax.chain(*plain)
+  want = chain.update(grads, chain.init(params), params)
+  problem.assert_close(twin.update(grads, twin.init(params), params), want)
+
+
 def test_a_regularizer_needs_the_variables():
   params = problem.variables()
-  sgd = Sgd.config(l2_regularizer_weight=0.1).Instantiate()
-  with pytest.raises(ValueError, match='pass var_weight_hparams'):
-    sgd.get_grad_transformation()
   tx = problem.tx_of(Sgd.config(), l2_regularizer_weight=0.1)
   with pytest.raises(ValueError, match='needs the variables'):
     tx.update(params, tx.init(params))
@@ -145,3 +194,19 @@ def test_a_state_of_another_chain_is_refused():
   state = problem.tx_of(Sgd.config()).init(params)
   with pytest.raises(ValueError, match='chain of 5 transformations'):
     tx.update(params, state, params)
+
+
+def test_a_mask_can_be_a_function():
+  params = problem.variables()
+  sgd = optimizers.sharded_sgd(problem.lr, None)
+  by_rank = optimizers.sharded_masked(
+    sgd, lambda tree: jax.tree.map(lambda x: len(x.shape) > 1, tree)
+  )
+  grads = problem.gradients(params, 0)
+  state = jax.tree.map(lambda count: count + 3, by_rank.init(params))
+  updates, _ = by_rank.update(grads, state, params)
+  np.testing.assert_array_equal(updates['params']['b'], grads['params']['b'])
+  want = -problem.lr(3) * grads['params']['w']
+  np.testing.assert_allclose(updates['params']['w'], want, rtol=1e-6)
+  specs = by_rank.init_partition_spec(problem.hparams())
+  assert jax.tree.structure(specs) == jax.tree.structure(state)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from pax import base_experiment, experiment_registry, tasks_lib
+from pax.inputs import prompts as prompts_lib
 from pax.inputs import text, tokenizers
 from pax.tasks.lm import model_params
 from praxis import (
@@ -19,6 +20,7 @@ from praxis import (
   pax_fiddle,
   schedules,
 )
+from praxis.decoding import hparams as decoding
 from praxis.layers import activations
 
 Config = pax_fiddle.Config
@@ -44,6 +46,9 @@ class PythonSource(base_experiment.BaseExperiment):
   EVAL_ON_TEST = True
   # What the trained model continues in the end.
   SAMPLE_PROMPT = 'def '
+  # What --mode=decode and decode_once continue, up to how many tokens in all.
+  PROMPTS = ('def ', 'class ', 'import ', 'for i in range(')
+  DECODE_SEQ_LEN = 128
 
   def validate(self) -> None:
     super().validate()
@@ -69,6 +74,34 @@ class PythonSource(base_experiment.BaseExperiment):
       eval_loop_num_batches=None,
     )
     return [train, held_out]
+
+  def decode_datasets(self) -> list[Config[base_input.BaseInput]]:
+    prompts = Config(
+      prompts_lib.PromptLmInput,
+      name='prompts',
+      prompts=self.PROMPTS,
+      files=self.TRAIN_FILES,
+      tokenizer=self._tokenizer(),
+      batch_size=max(1, len(self.PROMPTS) // jax.process_count()),
+      seq_len=self.DECODE_SEQ_LEN // 2,
+      held_out_percent=self.HELD_OUT_PERCENT,
+      reset_for_eval=True,
+    )
+    return [prompts]
+
+  def task(self) -> TaskConfig:
+    task_p = super().task()
+    byte, piece = tokenizers.ByteTokenizer, tokenizers.SentencePieceTokenizer
+    task_p.model.decoder_tpl = Config(
+      decoding.SampleDecoderHParams,
+      fprop_for_prefix=True,
+      seqlen=self.DECODE_SEQ_LEN,
+      max_decode_steps=self.DECODE_SEQ_LEN // 2,
+      eos_id=byte.eos_id if self.NUM_PIECES is None else piece.EOS_ID,
+      temperature=0.7,
+      k=40,
+    )
+    return task_p
 
   def _input(
     self, name: str, batch_size: int, **kwargs: object
@@ -115,6 +148,8 @@ class TinyTraining(base_experiment.BaseExperiment):
       save_max_to_keep=2,
       summary_interval_steps=self.SUMMARY_INTERVAL_STEPS,
       eval_interval_steps=self.EVAL_INTERVAL_STEPS,
+      # What is held out is evaluated; another step need not be compiled.
+      eval_skip_train=True,
     )
     task_p.train.learner.optimizer = Config(
       optimizers.Adam,

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluation of 100 batches by the real program, against the bare jitted loop.
+
+    python -m benchmarks.evaluation
+
+The bare loop puts the same batches on the device and calls the same compiled
+step, and keeps nothing but the last loss. The program also sums the metrics of
+every batch and writes the outputs of every example.
+"""
+
+# bazel: deps=//benchmarks:experiments
+# bazel: deps=//pax/tasks:experiments
+# bazel: deps=//pax:main_lib
+from __future__ import annotations
+
+import argparse
+import tempfile
+from typing import Any
+
+from benchmarks import measure
+
+_EXPERIMENT = 'benchmarks.experiments.Lm4x256Spmd'
+# A step of some ten milliseconds: what surrounds it would be seen.
+_SETTINGS = ('MAX_SEQ_LEN=64',)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('--batches', type=int, default=100)
+  parser.add_argument('--rounds', type=int, default=5)
+  options = parser.parse_args()
+  measure.on_cpu_devices(1)
+  with tempfile.TemporaryDirectory() as job_log_dir:
+    program, state = _program(job_log_dir, options.batches)
+    runs = {
+      'program': lambda: program.run(state, 0),
+      'bare_loop': lambda: _bare_loop(program, state, options.batches),
+    }
+    for run in runs.values():
+      run()
+    times = measure.in_turns(runs, options.rounds)
+  measure.report(
+    'evaluation',
+    {
+      'ratio': measure.ratio(times['program'].wall, times['bare_loop'].wall),
+      'cpu_ratio': measure.ratio(times['program'].cpu, times['bare_loop'].cpu),
+      **{name: measure.summary(found.wall) for name, found in times.items()},
+      'batches': options.batches,
+      'rounds': options.rounds,
+    },
+  )
+
+
+def _program(job_log_dir: str, batches: int) -> tuple[Any, Any]:
+  """Returns an eval program that is set up, and a state to evaluate."""
+  import jax
+
+  from pax import partitioning, programs
+  from pax.runner import build
+  from pax.runner.options import RunOptions
+
+  planned = build.plan(
+    RunOptions(exp=_EXPERIMENT, job_log_dir=job_log_dir, set=_SETTINGS)
+  )
+  input_p = planned.tree.train_input.clone().set(
+    name='evaluated', is_training=False, eval_loop_num_batches=batches
+  )
+  spec = build.batch_spec(input_p.Instantiate())
+  partitioner = partitioning.create_partitioner(planned.tree.task, spec)
+  key = jax.random.key(0)
+  program = programs.SingleTaskEvalProgram(input_p)
+  program.setup(partitioner.task, partitioner, job_log_dir, key)
+  return program, partitioner.initialize(key).to_eval_state()
+
+
+def _bare_loop(program: Any, state: Any, batches: int) -> None:
+  """Calls the compiled step on as many batches."""
+  partitioner, key = program._partitioner, program._key
+  for _ in range(batches):
+    batch = partitioner.put_batch(program.eval_input.get_next_padded())
+    output = partitioner.eval_step_for(batch)(state, batch, key)
+  output.loss.block_until_ready()
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers that tell the norm of each example's gradient; see `base`."""
+
+from __future__ import annotations
+
+from pax.ghostnorm.base import ParamWithAux, get_aux, get_param
+from pax.ghostnorm.embedding import EmbeddingGhostNorm
+from pax.ghostnorm.generic_wrapper import (
+  GhostNormPaxConfig,
+  WrappedGhostNorm,
+  generate_wrapped_template,
+)
+from pax.ghostnorm.linears import BiasGhostNorm, LinearGhostNorm
+
+__all__ = [
+  'BiasGhostNorm',
+  'EmbeddingGhostNorm',
+  'GhostNormPaxConfig',
+  'LinearGhostNorm',
+  'ParamWithAux',
+  'WrappedGhostNorm',
+  'generate_wrapped_template',
+  'get_aux',
+  'get_param',
+]

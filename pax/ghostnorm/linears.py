@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Linear layers that tell the norm of each example's gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pax.ghostnorm import base
+from praxis import base_layer
+from praxis.layers import linears
+
+Projector = Callable[[Any, Any], Any]
+
+
+def make_last_dim_projector(einsum: Callable[..., Any]) -> Projector:
+  """Returns the product of inputs and weights on the last dimension."""
+  product = base.with_norms(
+    lambda weights, inputs: einsum('...y,yz->...z', inputs, weights),
+    _squares_of_product,
+  )
+  return lambda inputs, weights: product(weights, inputs)
+
+
+def bias_add(inputs: Float[Array, 'N *B D'], bias: Any) -> Float[Array, '...']:
+  """Returns inputs plus bias."""
+  return _bias_add(bias, inputs)
+
+
+class LinearGhostNorm(linears.Linear):
+  """`Linear` for ghost norm clipping."""
+
+  def __call__(self, inputs: Float[Array, 'N *B I']) -> Float[Array, '...']:
+    project = make_last_dim_projector(self.einsum)
+    outputs = project(inputs, self.theta.w)
+    mapping = linears.step_mapping(
+      self.activation_split_dims_mapping, outputs.ndim
+    )
+    return base_layer.maybe_shard(outputs, mapping, self.mesh_axis_names)
+
+
+class BiasGhostNorm(linears.Bias):
+  """`Bias` for ghost norm clipping."""
+
+  def __call__(self, inputs: Float[Array, 'N *B D']) -> Float[Array, '...']:
+    return bias_add(inputs, self.theta.b)
+
+
+def _squares_of_product(
+  weights: Float[Array, 'I O'],
+  inputs: tuple[Float[Array, 'N *B I']],
+  g: Float[Array, 'N *B O'],
+) -> Float[Array, ' N']:
+  """Returns |Xᵀ G|² for each example, whichever way is the smaller."""
+  (x,) = inputs
+  x = x.reshape(x.shape[0], -1, x.shape[-1]).astype(jnp.float32)
+  g = g.reshape(x.shape[0], -1, g.shape[-1]).astype(jnp.float32)
+  if 2 * x.shape[1] ** 2 <= weights.size:
+    # |Xᵀ G|² is the sum of all entries of X Xᵀ times those of G Gᵀ.
+    between = (jnp.einsum('nti,nsi->nts', y, y) for y in (x, g))
+    return jnp.einsum('nts,nts->n', *between)
+  return _squares(jnp.einsum('nti,nto->nio', x, g))
+
+
+def _squares_of_bias(
+  bias: Float[Array, ' D'],
+  inputs: tuple[Float[Array, 'N *B D']],
+  g: Float[Array, 'N *B D'],
+) -> Float[Array, ' N']:
+  del bias, inputs
+  rows = g.reshape(g.shape[0], -1, g.shape[-1]).astype(jnp.float32)
+  return _squares(rows.sum(axis=1))
+
+
+def _squares(x: Float[Array, 'N ...']) -> Float[Array, ' N']:
+  return jnp.sum(jnp.square(x), axis=tuple(range(1, x.ndim)))
+
+
+_bias_add = base.with_norms(
+  lambda bias, inputs: inputs + bias, _squares_of_bias
+)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DP-SGD that learns the norms of gradients without the gradients."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pax.ghostnorm import base as ghostnorm
+from pax.learners.stochastic_gradients import base, dp_sgd, privacy
+from praxis import base_layer, pytypes
+
+JTensor = base.JTensor
+Nested = base.Nested
+PARAMS = base_layer.PARAMS
+
+
+class GhostClippingDpSgdStochasticGradient(dp_sgd.DpSgdStochasticGradient):
+  """DP-SGD in two passes over the whole batch.
+
+  The first tells the norm of each example's gradient, the second averages the
+  gradients with weights that clip them. Every layer with weights must be one of
+  `pax.ghostnorm`, and the loss a mean over examples of equal weight.
+
+  References:
+    Li et al., https://arxiv.org/abs/2110.05679
+  """
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.inner_batch_size is not None:
+      raise ValueError(
+        'GhostClippingDpSgdStochasticGradient.inner_batch_size must be None:'
+        ' no gradients of single examples are made; got'
+        f' {self.inner_batch_size}'
+      )
+
+  def process_aux_info(self, aux_info: base.GradAuxInfo) -> base.GradAuxInfo:
+    """Returns `aux_info`, which is of the whole batch."""
+    return aux_info
+
+  def grad_fn(
+    self,
+    loss_fn: base.LossFn,
+    mdl_vars_grad: Nested[JTensor],
+    mdl_vars_nograd_and_inputs: tuple[Nested[JTensor], Nested[JTensor]],
+    prng_key: pytypes.PRNGKey,
+  ) -> base.Gradients:
+    examples = jax.tree.leaves(mdl_vars_nograd_and_inputs[1])[0].shape[0]
+    loss_key, noise_key = jax.random.split(prng_key)
+
+    def weighted(
+      scales: Float[Array, ' N'],
+    ) -> tuple[tuple[JTensor, base.GradAuxInfo], Nested[JTensor]]:
+      params = jax.tree.map(
+        lambda w: ghostnorm.ParamWithAux(w, scales), mdl_vars_grad[PARAMS]
+      )
+      return jax.value_and_grad(loss_fn, has_aux=True)(
+        _with_params(mdl_vars_grad, params),
+        mdl_vars_nograd_and_inputs,
+        loss_key,
+      )
+
+    _, grads = weighted(jnp.ones(examples))
+    # Losses of replicas are scaled to add up.
+    norms = privacy.replicas() * jnp.sqrt(
+      sum(g.aux for g in _ghosts(grads[PARAMS]))
+    )
+    scales = jnp.minimum(1.0, self.l2_norm_clip / jnp.maximum(norms, 1e-30))
+    (loss, aux), grads = weighted(scales)
+    grads = _with_params(grads, ghostnorm.get_param(grads[PARAMS]))
+    grads, noise_std = self._finish(grads, examples, noise_key)
+    dp_aux_info = {
+      'frac_clipped': jnp.mean(scales < 1.0),
+      'noise_std': noise_std,
+    }
+    aux = base.DPGradAuxInfo(aux.aux_info, aux.loss_weight, dp_aux_info)
+    return (loss, self.process_aux_info(aux)), grads
+
+
+def _ghosts(grads: Nested[JTensor]) -> list[ghostnorm.ParamWithAux]:
+  return jax.tree.leaves(
+    grads, is_leaf=lambda x: isinstance(x, ghostnorm.ParamWithAux)
+  )
+
+
+def _with_params(
+  variables: Nested[JTensor], params: Nested[JTensor]
+) -> Nested[JTensor]:
+  """Returns the variables with other parameters, in the same kind of dict."""
+  changed = variables.copy()
+  changed[PARAMS] = params
+  return changed

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What jobs run: programs that users may subclass."""
+
+from __future__ import annotations
+
+from pax.programs.eval import (
+  BaseEvalProgram,
+  SingleTaskEvalProgram,
+)
+from pax.programs.program import (
+  BaseStepFnStaticArgs,
+  EvalProgramOutput,
+  Program,
+  ProgramOutput,
+  TrainProgramOutput,
+  get_eval_train_state,
+)
+from pax.programs.train_program import (
+  BaseTrainProgram,
+  SingleTaskTrainProgram,
+)
+
+__all__ = [
+  'BaseEvalProgram',
+  'BaseStepFnStaticArgs',
+  'BaseTrainProgram',
+  'EvalProgramOutput',
+  'Program',
+  'ProgramOutput',
+  'SingleTaskEvalProgram',
+  'SingleTaskTrainProgram',
+  'TrainProgramOutput',
+  'get_eval_train_state',
+]

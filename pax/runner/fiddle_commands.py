@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--fdl`: an experiment made by Fiddle, from functions, files and changes.
+
+The commands apply in the order in which they were typed:
+
+    config:my_module.experiment(layers=4)   a function that returns a Config
+    config_file:job/config.json             a Config that was written as JSON
+    config_str:eJx...                       the same, packed into one word
+    set:task.train.num_train_steps=10       one field
+    fiddler:my_module.make_small()          a function that changes the Config
+    tag:ActivationDType=jnp.bfloat16        all fields that have this tag
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import binascii
+import importlib
+import pathlib
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import fiddle as fdl
+from fiddle import tagging
+
+from pax import base_experiment, compat
+from pax.parameterized_experiment import ParameterizedExperiment
+from pax.runner import overrides, values
+from pax.runner.command_line import UsageError
+from praxis import pax_fiddle
+
+Config = pax_fiddle.Config
+
+
+def experiment(commands: Sequence[str]) -> base_experiment.BaseExperiment:
+  """The experiment that the commands describe.
+
+  Raises:
+    UsageError: a command is none of these, or there is not one Config.
+    ValueError: a function, a file or a field is not there.
+  """
+  config = None
+  for command in commands:
+    kind, colon, value = command.partition(':')
+    if not colon or kind not in _COMMANDS:
+      raise UsageError(
+        f'--fdl={command} must begin with one of'
+        f' {", ".join(f"{name}:" for name in _COMMANDS)}'
+      )
+    if kind.startswith('config') != (config is None):
+      raise UsageError(
+        '--fdl wants one config:, config_file: or config_str:, before all'
+        f' set: and fiddler:; got {" ".join(commands)}'
+      )
+    config = _COMMANDS[kind](value, config)
+  return _built(config)
+
+
+def _built(config: Any) -> base_experiment.BaseExperiment:
+  if isinstance(config, fdl.Buildable):
+    if hasattr(config, 'train_input'):
+      config = _of_run_config(config)
+    config = pax_fiddle.build(config)
+  if not isinstance(config, base_experiment.BaseExperiment):
+    raise ValueError(
+      f'--fdl must give the Config of an experiment, got {config!r}; try that'
+      ' of pax.parameterized_experiment.ParameterizedExperiment'
+    )
+  return config
+
+
+def _of_run_config(tree: Any) -> Config[ParameterizedExperiment]:
+  """The experiment of a `config.json` that a run wrote."""
+  return Config(
+    ParameterizedExperiment,
+    task=tree.task,
+    train_datasets=[tree.train_input] if tree.train_input else [],
+    eval_datasets=tree.eval_inputs or [],
+    decode_datasets=tree.decode_inputs or [],
+  )
+
+
+def _config(text: str, unused: Any) -> Any:
+  function, args, kwargs = _call(text)
+  return function(*args, **kwargs)
+
+
+def _config_file(path: str, unused: Any) -> Any:
+  file = pathlib.Path(path).expanduser()
+  if not file.exists():
+    raise ValueError(f'--fdl=config_file:{path}: there is no such file')
+  return _loaded(file.read_text(encoding='utf-8'))
+
+
+def _config_str(text: str, unused: Any) -> Any:
+  try:
+    return _loaded(zlib.decompress(base64.urlsafe_b64decode(text)).decode())
+  except (binascii.Error, zlib.error) as e:
+    raise ValueError(f'--fdl=config_str: cannot be unpacked: {e}') from e
+
+
+def _loaded(text: str) -> Any:
+  from fiddle.experimental import serialization
+
+  return serialization.load_json(text)
+
+
+def _set(text: str, config: Any) -> Any:
+  overrides.set_fields(config, overrides.parse([text]))
+  return config
+
+
+def _tag(text: str, config: Any) -> Any:
+  """Sets the fields that have a tag, named as its class or by module."""
+  name, equals, value = text.partition('=')
+  tags = tagging.list_tags(config)
+  named = [tag for tag in tags if _has_name(tag, name)]
+  if not equals or len(named) != 1:
+    known = ', '.join(sorted(tag.__name__ for tag in tags))
+    raise ValueError(f'--fdl=tag:{text} wants NAME=VALUE; tags are {known}')
+  pax_fiddle.set_tagged(
+    config, tag=named[0], value=values.parse_value(value, None)
+  )
+  return config
+
+
+def _has_name(tag: Any, name: str) -> bool:
+  return name in (tag.__name__, f'{tag.__module__}.{tag.__qualname__}')
+
+
+def _fiddler(text: str, config: Any) -> Any:
+  function, args, kwargs = _call(text)
+  changed = function(config, *args, **kwargs)
+  return config if changed is None else changed
+
+
+_COMMANDS: dict[str, Callable[[str, Any], Any]] = {
+  'config': _config,
+  'config_file': _config_file,
+  'config_str': _config_str,
+  'set': _set,
+  'fiddler': _fiddler,
+  'tag': _tag,
+}
+
+
+def _call(text: str) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+  """The function and the literals of `module.function(1, name='x')`."""
+  try:
+    node = ast.parse(text, mode='eval').body
+    if not isinstance(node, ast.Call):
+      return _function(ast.unparse(node)), [], {}
+    args = [ast.literal_eval(arg) for arg in node.args]
+    kwargs = {k.arg: ast.literal_eval(k.value) for k in node.keywords}
+  except (SyntaxError, ValueError) as e:
+    raise UsageError(
+      f'--fdl: {text!r} must be module.function, or that with literals in'
+      f' parentheses: {e}'
+    ) from e
+  return _function(ast.unparse(node.func)), args, kwargs
+
+
+def _function(name: str) -> Callable[..., Any]:
+  module, _, attribute = compat.new_name(name).rpartition('.')
+  if not module:
+    raise UsageError(f'--fdl: {name!r} must be module.function')
+  try:
+    return getattr(importlib.import_module(module), attribute)
+  except (ModuleNotFoundError, AttributeError) as e:
+    raise ValueError(f'--fdl: there is no {name}: {e}') from e

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Services that show runs: Weights & Biases, MLflow; used when asked for.
+
+Their packages are imported here and nowhere else, and are no dependency.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import uuid
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from pax.summaries import media
+from praxis import base_layer
+
+SummaryType = base_layer.SummaryType
+
+TRAIN = 'train'
+
+
+class WandbWriter:
+  """Logs to a Weights & Biases project; the run is called as its directory."""
+
+  def __init__(self, project: str, job_log_dir: str, mode: str = TRAIN):
+    self._wandb = _load('wandb', '--wandb_project')
+    file = _id_file(job_log_dir, 'wandb', mode)
+    run_id = _read(file) or uuid.uuid4().hex
+    self._run = self._wandb.init(
+      project=project,
+      name=_run_name(job_log_dir, mode),
+      id=run_id,
+      dir=job_log_dir,
+      resume='allow',
+    )
+    _write(file, run_id)
+    # Evaluations may come behind later training steps, which W&B's own
+    # counter would refuse.
+    self._run.define_metric('*', step_metric='step')
+
+  def write(
+    self, step: int, values: Mapping[str, Any], split: str = TRAIN
+  ) -> None:
+    logged = {_name(tag, split): self._value(v) for tag, v in values.items()}
+    self._run.log({'step': step, **logged})
+
+  def text(self, step: int, tag: str, text: str, split: str = TRAIN) -> None:
+    self.write(step, {tag: media.Media(SummaryType.TEXT, text)}, split)
+
+  def flush(self) -> None:
+    pass  # It sends when it wants to.
+
+  def close(self) -> None:
+    self._run.finish()
+
+  def _value(self, value: Any) -> Any:
+    if not isinstance(value, media.Media):
+      return float(value)
+    items = [item for _, item in value.items()]
+    if value.kind is SummaryType.IMAGE:
+      return [self._wandb.Image(image) for image in items]
+    if value.kind is SummaryType.AUDIO:
+      rate = value.sample_rate
+      return [self._wandb.Audio(a, sample_rate=rate) for a in items]
+    if value.kind is SummaryType.HISTOGRAM:
+      return self._wandb.Histogram(items[0])
+    return '\n'.join(items)
+
+
+class MlflowWriter:
+  """Logs to an MLflow experiment, at MLFLOW_TRACKING_URI or in ./mlruns.
+
+  Texts and images become artifacts; there is no place for audio or histograms.
+  """
+
+  def __init__(self, experiment: str, job_log_dir: str, mode: str = TRAIN):
+    self._mlflow = _load('mlflow', '--mlflow_experiment')
+    self._mlflow.set_experiment(experiment)
+    file = _id_file(job_log_dir, 'mlflow', mode)
+    run_id = _read(file)
+    name = None if run_id else _run_name(job_log_dir, mode)
+    run = self._mlflow.start_run(run_id=run_id, run_name=name)
+    _write(file, run.info.run_id)
+
+  def write(
+    self, step: int, values: Mapping[str, Any], split: str = TRAIN
+  ) -> None:
+    numbers = {}
+    for tag, value in values.items():
+      if isinstance(value, media.Media):
+        self._artifacts(step, _name(tag, split), value)
+      else:
+        numbers[_name(tag, split)] = float(value)
+    self._mlflow.log_metrics(numbers, step=step)
+
+  def text(self, step: int, tag: str, text: str, split: str = TRAIN) -> None:
+    self._mlflow.log_text(text, f'{_name(tag, split)}.txt')
+
+  def flush(self) -> None:
+    pass
+
+  def close(self) -> None:
+    self._mlflow.end_run()
+
+  def _artifacts(self, step: int, name: str, value: media.Media) -> None:
+    for suffix, item in value.items():
+      if value.kind is SummaryType.IMAGE:
+        self._mlflow.log_image(item, f'{name}{suffix}/{step}.png')
+      elif value.kind is SummaryType.TEXT:
+        self._mlflow.log_text(item, f'{name}{suffix}/{step}.txt')
+
+
+def check(flag: str, module: str) -> None:
+  """Raises ValueError unless the package that a flag wants is installed."""
+  _load(module, flag)
+
+
+def _load(module: str, flag: str) -> ModuleType:
+  try:
+    return importlib.import_module(module)
+  except ModuleNotFoundError as e:
+    raise ValueError(
+      f'{flag} needs the package {module!r}, which is not installed: pip'
+      f' install {module}'
+    ) from e
+
+
+def _name(tag: str, split: str) -> str:
+  return f'{split}/{tag}'
+
+
+def _run_name(job_log_dir: str, mode: str) -> str:
+  name = os.path.basename(os.path.abspath(job_log_dir))
+  return name if mode == TRAIN else f'{name} {mode}'
+
+
+def _id_file(job_log_dir: str, service: str, mode: str) -> str:
+  """A job that is started again goes on in the run whose id is in here."""
+  return os.path.join(job_log_dir, f'{service}_run_id_{mode}.txt')
+
+
+def _read(path: str) -> str | None:
+  if not os.path.exists(path):
+    return None
+  with open(path, encoding='utf-8') as f:
+    return f.read()
+
+
+def _write(path: str, text: str) -> None:
+  with open(path, 'w', encoding='utf-8') as f:
+    f.write(text)

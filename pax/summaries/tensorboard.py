@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorBoard's event files, without TensorFlow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pax.summaries import media
+from praxis import base_layer
+
+SummaryType = base_layer.SummaryType
+
+_BINS = 30
+
+
+class TensorBoardWriter:
+  """TensorBoard events, in a directory for each split."""
+
+  def __init__(self, summaries_dir: str):
+    self._dir = summaries_dir
+    self._by_split: dict[str, Any] = {}
+
+  def write(
+    self, step: int, values: Mapping[str, Any], split: str = 'train'
+  ) -> None:
+    from tensorboardX.proto import summary_pb2
+
+    # One event for all of a step: many small ones take long to write.
+    found = []
+    for tag, value in values.items():
+      if isinstance(value, media.Media):
+        found += _media(summary_pb2, tag, value)
+      else:
+        found.append(
+          summary_pb2.Summary.Value(tag=tag, simple_value=float(value))
+        )
+    if found:
+      events = self._events(split)
+      events.add_summary(summary_pb2.Summary(value=found), step)
+
+  def text(self, step: int, tag: str, text: str, split: str = 'train') -> None:
+    self.write(step, {tag: media.Media(SummaryType.TEXT, text)}, split)
+
+  def flush(self) -> None:
+    for events in self._by_split.values():
+      events.flush()
+
+  def close(self) -> None:
+    for events in self._by_split.values():
+      events.close()
+
+  def _events(self, split: str) -> Any:
+    if split not in self._by_split:
+      import tensorboardX  # Slow to import.
+
+      self._by_split[split] = tensorboardX.FileWriter(
+        os.path.join(self._dir, split),
+        # Several jobs may begin to write in the same second.
+        filename_suffix=f'.{os.getpid()}',
+      )
+    return self._by_split[split]
+
+
+def _media(pb2: Any, tag: str, value: media.Media) -> list[Any]:
+  """The messages of one tag; `pb2` has their classes."""
+  build = {
+    SummaryType.IMAGE: _image,
+    SummaryType.AUDIO: _audio,
+    SummaryType.TEXT: _text,
+    SummaryType.HISTOGRAM: _histogram,
+  }[value.kind]
+  return [
+    build(pb2, f'{tag}{suffix}', item, value.sample_rate)
+    for suffix, item in value.items()
+  ]
+
+
+def _image(pb2: Any, tag: str, image: np.ndarray, rate: int) -> Any:
+  height, width, channels = image.shape
+  return pb2.Summary.Value(
+    tag=tag,
+    image=pb2.Summary.Image(
+      height=height,
+      width=width,
+      colorspace=channels,
+      encoded_image_string=media.png(image),
+    ),
+  )
+
+
+def _audio(pb2: Any, tag: str, samples: np.ndarray, rate: int) -> Any:
+  length, channels = samples.shape
+  return pb2.Summary.Value(
+    tag=tag,
+    audio=pb2.Summary.Audio(
+      sample_rate=rate,
+      num_channels=channels,
+      length_frames=length,
+      encoded_audio_string=media.wav(samples, rate),
+      content_type='audio/wav',
+    ),
+  )
+
+
+def _text(pb2: Any, tag: str, text: str, rate: int) -> Any:
+  from tensorboardX import summary
+
+  (value,) = summary.text(tag, text).value
+  value.tag = tag
+  return value
+
+
+def _histogram(pb2: Any, tag: str, values: np.ndarray, rate: int) -> Any:
+  values = values[np.isfinite(values)]
+  counts, edges = np.histogram(values, bins=_BINS)
+  return pb2.Summary.Value(
+    tag=tag,
+    histo=pb2.HistogramProto(
+      min=values.min(initial=np.inf),
+      max=values.max(initial=-np.inf),
+      num=values.size,
+      sum=values.sum(),
+      sum_squares=values.dot(values),
+      # Each bucket by its upper end.
+      bucket_limit=edges[1:].tolist(),
+      bucket=counts.tolist(),
+    ),
+  )

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes Python code that makes the configuration of an experiment.
+
+pax codegen --exp=... --output=my_config.py
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from pax.parameterized_experiment import ParameterizedExperiment
+from pax.runner import command_line
+from pax.tools import declared, tool
+from pax.tools.fiddler import codegen, config_normalization
+from praxis import pax_fiddle
+
+Config = pax_fiddle.Config
+
+_USAGE = """\
+Writes Python code that makes the configuration of an experiment: classes and
+constants are resolved, what is left is what runs, ready to be changed.
+
+  pax codegen --exp=tasks.lm.params.lm_cloud.LmCloudSpmd2B --output=my_config.py
+  pax --fdl=config:my_config.experiment --job_log_dir=/tmp/pax/mine"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(declared.ExperimentOptions):
+  """The flags of this tool."""
+
+  output: str = command_line.flag('-', 'Output', 'File for the code.')
+  keep_defaults: bool = command_line.flag(
+    False, 'What', 'Also write fields that are at their defaults.'
+  )
+  max_expression_complexity: int = command_line.flag(
+    12, 'What', 'An expression with more parts than this gets a variable.'
+  )
+
+
+def main(argv: Sequence[str] = sys.argv) -> int:
+  """Writes the code; returns the exit code."""
+  options = command_line.parse(Options, argv, _USAGE)
+  found = declared.declare(options)
+  normalizer = config_normalization.ConfigNormalizer(
+    remove_defaults=not options.keep_defaults,
+    convert_dataclasses=False,
+    wrap_nested_maps=False,
+  )
+  code = codegen.codegen_experiment(
+    normalizer(parameterized(found.tree)), options.max_expression_complexity
+  )
+  declared.write(options.output, code)
+  return 0
+
+
+def parameterized(tree: Config[Any]) -> Config[ParameterizedExperiment]:
+  """The Config of an experiment that declares what is in the tree."""
+  train_datasets = [tree.train_input] if tree.train_input else []
+  return Config(
+    ParameterizedExperiment,
+    task=tree.task,
+    train_datasets=train_datasets,
+    eval_datasets=list(tree.eval_inputs),
+    decode_datasets=list(tree.decode_inputs),
+  )
+
+
+if __name__ == '__main__':
+  tool.console(main)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shows what is different between two experiments.
+
+pax diff_configs lm_cloud.LmCloudSpmd2B lm_cloud.LmCloudSpmd32B
+pax diff_configs lm_cloud.LmCloudSpmd2B --set NUM_LAYERS=4
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Sequence
+
+from pax.runner import artifacts, command_line
+from pax.tools import declared, tool
+
+_USAGE = """\
+Shows what is different between two experiments, or what --set changes in one.
+
+  pax diff_configs lm_cloud.LmCloudSpmd2B lm_cloud.LmCloudSpmd32B
+  pax diff_configs lm_cloud.LmCloudSpmd2B --set NUM_LAYERS=4"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+  """The flags of this tool."""
+
+  experiments: tuple[str, ...] = command_line.words('EXPERIMENT [EXPERIMENT]')
+  set: tuple[str, ...] = command_line.flag(
+    (), 'What', 'Sets a constant or a field of the second one. Repeatable.'
+  )
+
+
+def main(argv: Sequence[str] = sys.argv) -> int:
+  """Prints the differences; returns the exit code."""
+  options = command_line.parse(Options, argv, _USAGE)
+  names = options.experiments
+  if len(names) == 1 and options.set:
+    names *= 2
+  if len(names) != 2:
+    raise command_line.UsageError(
+      f'two experiments, or one and --set, are wanted, got {len(names)} and'
+      f' {len(options.set)} of --set'
+    )
+  found = declared.declare_all([
+    declared.ExperimentOptions(exp=names[0]),
+    declared.ExperimentOptions(exp=names[1], set=options.set),
+  ])  # fmt: skip
+  lines = list(differences(*map(_fields, found)))
+  print('\n'.join(lines) if lines else 'no difference')
+  return 0
+
+
+def differences(first: dict[str, str], second: dict[str, str]) -> Iterator[str]:
+  """Lines such as `a.b : 1 -> 2`, `- a.b : 1` and `+ a.b : 2`, by path."""
+  for path in sorted(first.keys() | second.keys()):
+    if path not in second:
+      yield f'- {path} : {first[path]}'
+    elif path not in first:
+      yield f'+ {path} : {second[path]}'
+    elif first[path] != second[path]:
+      yield f'  {path} : {first[path]} -> {second[path]}'
+
+
+def _fields(found: declared.Declared) -> dict[str, str]:
+  """The text of every field by its path."""
+  text = artifacts.to_text(found.tree)
+  pairs = (line.partition(' : ') for line in text.splitlines())
+  return {path: value for path, colon, value in pairs if colon}
+
+
+if __name__ == '__main__':
+  tool.console(main)

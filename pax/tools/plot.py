@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws the curves of one or several jobs, running or done.
+
+pax plot /tmp/pax/tiny /tmp/pax/other --output=curves
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from pax.runner import command_line
+from pax.summaries import goodput
+from pax.tools import tool
+from pax.tools.plotting import curves, page, picture
+
+_USAGE = """\
+Draws loss, log perplexity, learning rate, gradient norm, MFU and where the time
+went, of one or several jobs, running or done: a PNG, and a page for a browser.
+
+  pax plot /tmp/pax/tiny
+  pax plot /tmp/pax/tiny /tmp/pax/other --output=/tmp/compared"""
+
+_NAME = 'curves'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+  """The flags of this tool."""
+
+  job_log_dirs: tuple[str, ...] = command_line.words('JOB_LOG_DIR...')
+  output: str | None = command_line.flag(
+    None,
+    'Output',
+    'The files without .png and .html. Unset: `curves` in the directory of the'
+    ' job, or here if there are several.',
+  )
+  smoothing: float = command_line.flag(
+    0.6,
+    'Output',
+    'Moving average: how much each value counts against the next, from 0 to'
+    ' below 1.',
+  )
+  tag: tuple[str, ...] = command_line.flag(
+    (),
+    'What',
+    'One more tag of metrics.jsonl to draw. Repeatable.',
+    example='TAG',
+  )
+
+
+def main(argv: Sequence[str] = sys.argv) -> int:
+  """Writes the picture and the page; returns the exit code."""
+  options = command_line.parse(Options, argv, _USAGE)
+  directories = options.job_log_dirs
+  if not directories:
+    raise command_line.UsageError(
+      'of which job? e.g. pax plot /tmp/pax/tiny, the --job_log_dir of a run'
+    )
+  if not 0 <= options.smoothing < 1:
+    raise command_line.UsageError(
+      f'--smoothing must be from 0 to below 1, got {options.smoothing}'
+    )
+  jobs = curves.read_jobs(directories, options.tag)
+  base = options.output or str(_default_output(directories))
+  pathlib.Path(base).parent.mkdir(parents=True, exist_ok=True)
+  picture.draw(jobs, f'{base}.png', smoothing=options.smoothing)
+  page.write(jobs, f'{base}.html', smoothing=options.smoothing)
+  for job in jobs:
+    print(_summary(job))
+  print(f'wrote {base}.png and {base}.html')
+  return 0
+
+
+def _default_output(directories: Sequence[str]) -> pathlib.Path:
+  folder = pathlib.Path(directories[0] if len(directories) == 1 else '.')
+  return folder / _NAME
+
+
+def _summary(job: curves.Job) -> str:
+  """The job's last values, and where its time went."""
+  lines = [f'{job.name}: step {job.step}']
+  for (title, split), value in page.last_values(job).items():
+    lines.append(f'  {title:<18} {split:<24} {value:.6g}')
+  if job.goodput:
+    lines.append(f'  {goodput.summary_line(job.goodput)}')
+  return '\n'.join(lines)
+
+
+if __name__ == '__main__':
+  tool.console(main)

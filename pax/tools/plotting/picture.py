@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws jobs as one PNG."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from pax.summaries import goodput
+from pax.tools.plotting import curves
+
+# Colours that stay apart for colour-blind people (Okabe and Ito).
+COLORS = ('#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9')
+# One for each purpose of the ledger.
+PURPOSE_COLORS = (
+  '#009e73', '#e69f00', '#56b4e9', '#0072b2',
+  '#cc79a7', '#999999', '#d55e00', '#8b0000',
+)  # fmt: skip
+_LINES = ('-', '--', ':', '-.')
+_COLUMNS = 2
+_FEW_POINTS = 30
+
+
+def draw(jobs: Sequence[curves.Job], path: str, *, smoothing: float) -> None:
+  """Writes the picture to `path`: a panel for each curve, and the times."""
+  from matplotlib import figure  # Slow to import.
+
+  titles = curves.titles(jobs)
+  timed = [job for job in jobs if job.goodput]
+  count = len(titles) + bool(timed)
+  rows = math.ceil(count / _COLUMNS)
+  canvas = figure.Figure(
+    figsize=(6.4 * _COLUMNS, 3.6 * rows), layout='constrained', dpi=120
+  )
+  axes = list(canvas.subplots(rows, _COLUMNS, squeeze=False).flat)
+  for ax, title in zip(axes, titles, strict=False):
+    _panel(ax, jobs, title, smoothing)
+  rest = axes[len(titles) :]
+  if timed:
+    _times(rest.pop(0), timed)
+  for ax in rest:
+    ax.axis('off')
+  partial = f'{path}.partial'
+  canvas.savefig(partial, format='png')
+  os.replace(partial, path)
+
+
+def _panel(
+  ax: Any, jobs: Sequence[curves.Job], title: str, smoothing: float
+) -> None:
+  panel = curves.panel(title)
+  scale = 100.0 if panel.percent else 1.0
+  for job, color in zip(jobs, itertools.cycle(COLORS), strict=False):
+    splits = job.panels.get(title, {})
+    for line, (split, points) in zip(
+      itertools.cycle(_LINES), splits.items(), strict=False
+    ):
+      points = [(step, scale * value) for step, value in points]
+      few = len(points) < _FEW_POINTS
+      smooth = panel.smooth and smoothing > 0 and not few
+      if smooth:
+        ax.plot(*zip(*points, strict=True), color=color, alpha=0.2, lw=1)
+        points = curves.smoothed(points, smoothing)
+      ax.plot(
+        *zip(*points, strict=True),
+        line,
+        color=color,
+        lw=1.6,
+        marker='o' if few else None,
+        markersize=3,
+        label=_label(job, split, len(jobs)),
+      )
+  ax.set_title(title, loc='left', fontsize=11)
+  ax.set_xlabel('step')
+  ax.set_ylabel('%' if panel.percent else '')
+  ax.grid(alpha=0.25)
+  ax.spines[['top', 'right']].set_visible(False)
+  ax.legend(frameon=False, fontsize=8)
+
+
+def _label(job: curves.Job, split: str, num_jobs: int) -> str:
+  if num_jobs == 1:
+    return split
+  return job.name if split == curves.TRAIN else f'{job.name} {split}'
+
+
+def _times(ax: Any, jobs: Sequence[curves.Job]) -> None:
+  """One bar for each job: what its time was spent on."""
+  for row, job in enumerate(jobs):
+    left = 0.0
+    for purpose, color in zip(goodput.PURPOSES, PURPOSE_COLORS, strict=True):
+      width = job.goodput.seconds[purpose] / (job.goodput.wall_secs or 1)
+      label = purpose if row == 0 else None
+      ax.barh(row, 100 * width, left=left, color=color, label=label)
+      left += 100 * width
+  ax.set_title('Time', loc='left', fontsize=11)
+  ax.set_xlabel('% of the wall time')
+  ax.set_yticks(range(len(jobs)), [job.name for job in jobs])
+  ax.set_xlim(0, 100)
+  ax.invert_yaxis()
+  ax.spines[['top', 'right']].set_visible(False)
+  ax.legend(
+    frameon=False, fontsize=8, ncols=4, loc='upper center',
+    bbox_to_anchor=(0.5, -0.2),
+  )  # fmt: skip

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accumulates the gradients of several batches before it updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from praxis import base_layer, pax_fiddle
+from praxis.nested_map import NestedMap
+from praxis.optimizers import base, conditional, transforms
+from praxis.pytypes import JTensor, Nested
+
+
+def sharded_static_accumulation(
+  num_sub_batches: int,
+  base_tx: transforms.GradientTransformation,
+  accumulation_use_cond_op: bool = False,
+) -> transforms.ShardedGradientTransformation:
+  """Returns `base_tx` on the mean of every `num_sub_batches` gradients.
+
+  Between its steps updates are zero. Gradients are added up in float32.
+  `accumulation_use_cond_op` decides by `jax.lax.cond`, which may need less
+  memory, but for stacked layers works on every step.
+  """
+  base_tx = transforms.as_sharded(base_tx)
+  decide = _by_cond if accumulation_use_cond_op else conditional.run_if
+
+  def init(params: Nested[JTensor]) -> transforms.State:
+    zeros = _zeros(params, jnp.float32)
+    return _state(base_tx.init(params), zeros, jnp.zeros([], jnp.int32))
+
+  def update(
+    updates: Nested[JTensor],
+    state: transforms.State,
+    params: Nested[JTensor] | None = None,
+  ) -> tuple[Nested[JTensor], transforms.State]:
+    total = jax.tree.map(jnp.add, state.accumulated_update, updates)
+    count = state.count + 1
+    due = count >= num_sub_batches
+
+    def step() -> tuple[Nested[JTensor], transforms.State, Nested[JTensor]]:
+      mean = jax.tree.map(
+        lambda x, u: (x / num_sub_batches).astype(u.dtype), total, updates
+      )
+      new, base_state = base_tx.update(mean, state.base_state, params)
+      new = jax.tree.map(lambda x, u: x.astype(u.dtype), new, updates)
+      return new, base_state, _zeros(total)
+
+    wait = (_zeros(updates), state.base_state, total)
+    new, base_state, total = decide(due, step, wait)
+    return new, _state(base_state, total, jnp.where(due, 0, count))
+
+  def init_partition_spec(
+    hparams: Nested[base_layer.WeightHParams],
+  ) -> transforms.State:
+    sums = jax.tree.map(
+      lambda hp: transforms.like(hp, dtype=jnp.float32), hparams
+    )
+    count = transforms.replicated((), jnp.int32)
+    return _state(base_tx.init_partition_spec(hparams), sums, count)
+
+  return transforms.ShardedGradientTransformation(
+    init=init, update=update, init_partition_spec=init_partition_spec
+  )
+
+
+class ShardedStaticAccumulator(base.BaseOptimizer):
+  """Another optimizer, on the mean gradient of several batches.
+
+  Gradients of single batches are clipped, by the limits set here and not by
+  those of `optimizer_tpl`; regularizers, decay and averaging set here act on
+  every batch too. The learning rate is that of the other optimizer unless it is
+  set here; its schedule counts the other's updates.
+  """
+
+  # The other optimizer; required.
+  optimizer_tpl: pax_fiddle.Config[base.BaseOptimizer] | None = None
+  # Batches in one update.
+  num_sub_batches: int = 1
+  # How to decide whether an update is due; see `sharded_static_accumulation`.
+  accumulation_use_cond_op: bool = False
+
+  def __post_init__(self) -> None:
+    if self.optimizer_tpl is None:
+      raise ValueError(
+        'ShardedStaticAccumulator.optimizer_tpl is not set; give it the Config'
+        ' of an optimizer'
+      )
+    if self.num_sub_batches < 1:
+      raise ValueError(
+        'ShardedStaticAccumulator.num_sub_batches must be at least 1, got'
+        f' {self.num_sub_batches}'
+      )
+    other = self.optimizer_tpl.clone()
+    if other.lr_schedule is None:
+      other.lr_schedule = self.lr_schedule
+    elif self.lr_schedule is None:
+      self.lr_schedule = other.lr_schedule
+    if not self.learning_rate:
+      self.learning_rate = other.learning_rate
+    self.base_optimizer = other.Instantiate()
+    super().__post_init__()
+
+  def _get_raw_grad_transformation(
+    self,
+    learning_rate_fn: transforms.LearningRateFn,
+    var_weight_hparams: Nested[base_layer.WeightHParams] | None,
+  ) -> transforms.GradientTransformation:
+    return sharded_static_accumulation(
+      self.num_sub_batches,
+      self.base_optimizer._get_raw_grad_transformation(
+        learning_rate_fn, var_weight_hparams
+      ),
+      self.accumulation_use_cond_op,
+    )
+
+
+def _state(base_state: Any, accumulated_update: Any, count: Any) -> NestedMap:
+  return NestedMap(
+    base_state=base_state, accumulated_update=accumulated_update, count=count
+  )
+
+
+def _by_cond(due: JTensor, compute: Callable[[], Any], otherwise: Any) -> Any:
+  return jax.lax.cond(due, compute, lambda: otherwise)
+
+
+def _zeros(
+  tree: Nested[JTensor], dtype: jnp.dtype | None = None
+) -> Nested[JTensor]:
+  return jax.tree.map(lambda x: jnp.zeros_like(x, dtype), tree)

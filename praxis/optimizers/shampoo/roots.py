@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inverse p-th roots of symmetric positive semi-definite matrices.
+
+Both ways first add a ridge to the diagonal: `ridge` itself, or with `relative`
+that fraction of the largest eigenvalue. Both return the root and a measure of
+how wrong it is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from praxis.pytypes import JTensor
+
+_ITERATIONS = 100
+_TOLERANCE = 1e-6
+# A distance that grows by more than this ends the iteration. It is a norm: the
+# largest entry may well grow on the way to convergence.
+_LARGEST_GROWTH = 1.2
+# The largest eigenvalue counts as this much at least.
+_SMALLEST_SCALE = 1e-6
+
+
+class Root(NamedTuple):
+  """An inverse root."""
+
+  value: Float[Array, 'N N']
+  # Largest absolute error of an entry of what should be the identity.
+  error: Float[Array, '']
+
+
+class _Newton(NamedTuple):
+  """Where the iteration stands; m -> identity while h -> the root."""
+
+  step: Int[Array, '']
+  m: Float[Array, 'N N']
+  h: Float[Array, 'N N']
+  last_h: Float[Array, 'N N']
+  error: Float[Array, '']
+  # Norm of m - identity, and by how much the last step changed it.
+  distance: Float[Array, '']
+  growth: Float[Array, '']
+
+
+def largest_eigenvalue(matrix: Float[Array, 'N N']) -> Float[Array, '']:
+  """Returns the largest eigenvalue, by power iteration."""
+  start = np.random.default_rng(0).uniform(-1.0, 1.0, matrix.shape[0])
+
+  def unsettled(state: tuple[Array, ...]) -> Bool[Array, '']:
+    step, _, value, last = state
+    return (step < _ITERATIONS) & (jnp.abs(value - last) > _TOLERANCE * value)
+
+  def iterate(state: tuple[Array, ...]) -> tuple[Array, ...]:
+    step, vector, value, _ = state
+    vector = vector / jnp.maximum(jnp.linalg.norm(vector), 1e-30)
+    image = _matmul(matrix, vector)
+    return step + 1, image, _matmul(vector, image), value
+
+  one = jnp.float32(1.0)
+  state = (jnp.int32(0), jnp.asarray(start, jnp.float32), one, 0.0 * one)
+  return jax.lax.while_loop(unsettled, iterate, state)[2]
+
+
+def newton_root(
+  matrix: Float[Array, 'N N'], power: int, ridge: float, *, relative: bool
+) -> Root:
+  """Returns (matrix + ridge)^(-1/power), by coupled Newton iteration.
+
+  It needs products of matrices only, which accelerators are fast at.
+
+  References:
+    Higham, Functions of Matrices, equation 7.18,
+    https://doi.org/10.1137/1.9780898717778
+  """
+  n = matrix.shape[0]
+  identity = jnp.eye(n, dtype=jnp.float32)
+  scale = largest_eigenvalue(matrix) if relative else jnp.float32(1.0)
+  damped = matrix + ridge * jnp.maximum(scale, _SMALLEST_SCALE) * identity
+  if n == 1:
+    return Root(damped ** (-1.0 / power), jnp.float32(0.0))
+
+  def state(
+    step: JTensor, m: JTensor, h: JTensor, last_h: JTensor, last: JTensor
+  ) -> _Newton:
+    distance = jnp.linalg.norm(m - identity)
+    error = jnp.max(jnp.abs(m - identity))
+    return _Newton(step, m, h, last_h, error, distance, distance / last)
+
+  def unfinished(now: _Newton) -> Bool[Array, '']:
+    converging = (now.error > _TOLERANCE) & (now.growth < _LARGEST_GROWTH)
+    return converging & (now.step < _ITERATIONS)
+
+  def iterate(now: _Newton) -> _Newton:
+    factor = ((power + 1.0) * identity - now.m) / power
+    m = _matmul(_matrix_power(factor, power), now.m)
+    h = _matmul(now.h, factor)
+    return state(now.step + 1, m, h, now.h, now.distance)
+
+  z = (1.0 + power) / (2.0 * jnp.linalg.norm(damped))
+  m, h = damped * z, identity * z ** (1.0 / power)
+  start = state(jnp.int32(0), m, h, h, jnp.float32(jnp.inf))
+  end = jax.lax.while_loop(unfinished, iterate, start)
+  diverged = end.growth >= _LARGEST_GROWTH
+  return Root(jnp.where(diverged, end.last_h, end.h), end.error)
+
+
+def eigh_root(
+  matrix: Float[Array, 'N N'], power: int, ridge: float, *, relative: bool
+) -> Root:
+  """Returns (matrix + ridge)^(-1/power), by the eigendecomposition.
+
+  The error is that of the decomposition, relative to its largest eigenvalue.
+  """
+  values, vectors = jnp.linalg.eigh(matrix)
+  largest = jnp.maximum(values[-1], _SMALLEST_SCALE)
+  damped = jnp.maximum(values, 0.0) + ridge * (largest if relative else 1.0)
+  root = _matmul(vectors * damped ** (-1.0 / power), vectors.T)
+  rebuilt = _matmul(vectors * values, vectors.T)
+  return Root(root, jnp.max(jnp.abs(rebuilt - matrix)) / largest)
+
+
+def _matrix_power(x: Float[Array, 'N N'], power: int) -> Float[Array, 'N N']:
+  """Returns x^power for power >= 1, by repeated squaring."""
+  half = x if power < 4 else _matrix_power(x, power // 2)
+  if power == 1:
+    return x
+  square = _matmul(half, half)
+  return _matmul(square, x) if power % 2 else square
+
+
+def _matmul(a: Float[Array, ...], b: Float[Array, ...]) -> Float[Array, ...]:
+  return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Which leaf of another checkpoint becomes which leaf of a fresh state."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pax import checkpoints, tasks_lib, train_states
+from pax.checkpoints import init_from
+
+Rules = tasks_lib.CheckpointLoadingRules
+
+
+def _mesh():
+  return Mesh(np.array(jax.devices()[:2]), ('data',))
+
+
+def _state(offset, step=0, *, split=('a',)):
+  """Variables a, b of 2 and c of 3 numbers; their momenta; averages."""
+  mesh = _mesh()
+
+  def place(name, value):
+    spec = PartitionSpec('data') if name in split else PartitionSpec()
+    return jax.device_put(
+      jnp.asarray(value, jnp.float32), NamedSharding(mesh, spec)
+    )
+
+  def variables(add):
+    return {
+      'params': {
+        'a': place('a', [offset + add, 1]),
+        'deep': {'b': place('b', [offset + add, 2])},
+        'c': place('c', [offset + add, 3, 3]),
+      }
+    }
+
+  momenta = [{'m': variables(100)}, {'ema': variables(200)}]
+  place_step = jax.device_put(
+    jnp.uint32(step), NamedSharding(mesh, PartitionSpec())
+  )
+  return train_states.TrainState(
+    step=place_step, mdl_vars=variables(0), opt_states=[tuple(momenta)]
+  )
+
+
+def _metadata(state):
+  return jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+    state,
+  )
+
+
+@pytest.fixture(scope='module')
+def saved(tmp_path_factory):
+  """Two jobs: one stopped at step 7, its numbers 10 and more; one 20."""
+  found = []
+  for offset, step in ((10, 7), (20, 8)):
+    job = tmp_path_factory.mktemp('job')
+    writer = checkpoints.create_checkpointer(
+      checkpoints.CheckpointOptions(), str(job)
+    )
+    writer.save(step, _state(offset, step), force=True)
+    writer.close()
+    found.append(str(job))
+  return found
+
+
+def _load(all_rules, *, split=('a',)):
+  state = _state(0, split=split)
+  shown = []
+  initializer = init_from.Initializer(
+    _metadata(state),
+    lambda mdl_vars: _state(float(mdl_vars['params']['a'][0])).opt_states,
+    shown.append,
+  )
+  made = initializer.by_rules(state, all_rules)
+  return made, shown, initializer.provenance
+
+
+def _firsts(tree):
+  """The first number of each variable."""
+  params = tree['params']
+  return [float(x[0]) for x in (params['a'], params['deep']['b'], params['c'])]
+
+
+def _rules(*load, **fields):
+  return Rules(task_p=None, load_rules=list(load), **fields)
+
+
+def test_everything_by_its_own_name(saved):
+  made, shown, provenance = _load({saved[0]: _rules(init_from.LOAD_ALL)})
+  assert _firsts(made.mdl_vars) == [10, 10, 10]
+  # The optimizer begins with the variables that were loaded.
+  assert _firsts(made.opt_states[0][0]['m']) == [110, 110, 110]
+  assert int(made.step) == 0
+  assert made.mdl_vars['params']['a'].sharding.spec == PartitionSpec('data')
+  assert 'mdl_vars.params.deep.b  [2]  <- mdl_vars.params.deep.b' in shown[0]
+  assert provenance['mdl_vars.params.c'].checkpoint_step == 7
+  assert provenance['step'].checkpoint_path == 'random_init'
+
+
+def test_rules_in_order_and_from_the_start_of_a_path(saved):
+  rules = _rules(
+    ('deep', 'no{}'),
+    (r'params/(.*)/b$', 'params/{}/b'),
+    (r'params/a', 'params/deep/b'),
+  )
+  made, *_ = _load({saved[0]: rules}, split=())
+  assert _firsts(made.mdl_vars) == [10, 10, 0]
+  assert float(made.mdl_vars['params']['a'][1]) == 2
+
+
+def test_ignored_variables_and_those_that_are_done(saved):
+  all_rules = {
+    saved[0]: _rules(init_from.LOAD_ALL, ignore_rules=['params/deep']),
+    saved[1]: _rules(init_from.LOAD_ALL),
+  }
+  made, *_ = _load(all_rules)
+  assert _firsts(made.mdl_vars) == [10, 20, 10]
+
+
+def test_averages_step_and_optimizer(saved):
+  rules = _rules(('(params/a)', 'ema/{}'), load_step=True, load_opt_states=True)
+  made, *_ = _load({saved[0]: rules})
+  assert _firsts(made.mdl_vars) == [210, 0, 0]
+  assert int(made.step) == 7
+  assert _firsts(made.opt_states[0][0]['m']) == [110, 110, 110]
+  assert _firsts(made.opt_states[0][1]['ema']) == [210, 210, 210]
+
+
+def test_part_of_the_optimizer(saved):
+  rules = _rules(
+    ('(params/a)', '{}'),
+    ('(0/0/m/params/a)', '{}'),
+    ('0/0/m/params/deep/(.*)', '0/1/ema/params/deep/{}'),
+    partial_load_opt_states=True,
+  )
+  made, *_ = _load({saved[0]: rules})
+  # c begins with what belongs to the variable a that was loaded.
+  assert _firsts(made.opt_states[0][0]['m']) == [110, 210, 110]
+
+
+def test_the_second_of_one_source_is_a_copy(saved):
+  made, *_ = _load({saved[0]: _rules(('params/(?!c)', 'params/a'))}, split=())
+  params = made.mdl_vars['params']
+  assert float(params['deep']['b'][1]) == 1
+  params['a'].delete()
+  assert float(params['deep']['b'][0]) == 10
+
+
+@pytest.mark.parametrize(
+  ('rules', 'error', 'message'),
+  [
+    (_rules(('params/a', 'params/x')), KeyError, 'params/x is not in'),
+    (_rules(('params/a', 'params/c')), ValueError, 'must have shape [2]'),
+    (_rules(('params/(?!c)', 'params/a')), ValueError, 'sharded differently'),
+    (
+      _rules(init_from.LOAD_ALL, ('para', '{}'), safe_load=True),
+      ValueError,
+      "load_rules ['para'] match no variable",
+    ),
+    (
+      _rules(('(params/a)', 'ema/{}'), load_ema_states=False),
+      RuntimeError,
+      'keeps no averages',
+    ),
+    (_rules(init_from.LOAD_ALL, step=3), ValueError, 'no checkpoint of step 3'),
+  ],
+)
+def test_mistakes(saved, rules, error, message):
+  with pytest.raises(error, match=re.escape(message)):
+    _load({saved[0]: rules})
+
+
+def test_optax_takes_over_what_our_adam_kept(saved):
+  paths = {'0/0/0/mu/params/a': 'x', '0/0/0/count': 'y'}
+  source = init_from.Source.open(saved[0])
+  found = init_from._whole_opt_states(paths, source)
+  assert found == {'x': 'opt_states_0_0.m.params.a'}
+
+
+def test_all_that_has_the_same_name_and_shape(saved):
+  state = _state(0)
+  other = state.replace(
+    mdl_vars={'params': {**state.mdl_vars['params'], 'c': jnp.zeros(4)}}
+  )
+  initializer = init_from.Initializer(
+    _metadata(other), lambda mdl_vars: other.opt_states, lambda text: None
+  )
+  made = initializer.by_name(other, *init_from.parse(f'{saved[1]}@8'))
+  assert _firsts(made.mdl_vars) == [20, 20, 0]
+  with pytest.raises(ValueError, match='DIR or DIR@STEP'):
+    init_from.parse('dir@newest')
+  np.testing.assert_equal(init_from.parse('a/b'), ('a/b', None))

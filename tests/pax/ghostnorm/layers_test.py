@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Layers tell the norms that vmap over examples finds."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pax import ghostnorm
+from pax.ghostnorm import linears as ghost_linears
+from praxis import pax_fiddle
+from praxis.layers import embedding_softmax, linears, normalizations
+from tests.pax.ghostnorm import examples
+
+Config = pax_fiddle.Config
+
+
+def _normal(*shape):
+  rng = np.random.default_rng(1)
+  return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+
+@pytest.mark.parametrize(
+  # A short sequence multiplies inputs and gradients each by themselves.
+  'shape',
+  [(3, 4), (3, 2, 4), (3, 6, 4), (2, 2, 3, 4)],
+)
+def test_linear(shape):
+  fields = dict(name='linear', input_dims=4, output_dims=5)
+  examples.check(
+    Config(ghostnorm.LinearGhostNorm, **fields),
+    (_normal(*shape),),
+    Config(linears.Linear, **fields),
+  )
+
+
+@pytest.mark.parametrize('shape', [(3, 4), (3, 2, 4)])
+def test_bias(shape):
+  fields = dict(name='bias', dims=4)
+  examples.check(
+    Config(ghostnorm.BiasGhostNorm, **fields),
+    (_normal(*shape),),
+    Config(linears.Bias, **fields),
+  )
+  np.testing.assert_array_equal(
+    ghost_linears.bias_add(jnp.ones([2, 3]), jnp.arange(3.0)),
+    [[1.0, 2.0, 3.0]] * 2,
+  )
+
+
+@pytest.mark.parametrize('style', ['index', 'matmul'])
+def test_embedding(style):
+  ids = jnp.array([[1, 1, 4], [0, 2, 1]])
+  fields = dict(name='emb', num_classes=5, input_dims=3, lookup_style=style)
+  examples.check(
+    Config(ghostnorm.EmbeddingGhostNorm, scale_sqrt_depth=True, **fields),
+    (ids,),
+    Config(embedding_softmax.Embedding, scale_sqrt_depth=True, **fields),
+  )
+
+
+def test_embedding_in_the_shape_of_a_softmax():
+  ids = jnp.array([[1, 1, 4], [0, 2, 1]])
+  config = Config(
+    ghostnorm.EmbeddingGhostNorm,
+    name='emb',
+    num_classes=5,
+    input_dims=3,
+    use_softmax_shared_embedding_shape_weights=True,
+  )
+  table = _normal(3, 5)
+  got = config.Instantiate().apply({'params': {'emb_var': table}}, ids)
+  np.testing.assert_array_equal(got, table.T[ids])
+  examples.check(config, (ids,))
+
+
+def test_a_wrapped_layer():
+  norm = Config(normalizations.LayerNorm, name='ln', dim=4)
+  wrapped = ghostnorm.generate_wrapped_template(norm.clone())
+  assert isinstance(wrapped, ghostnorm.GhostNormPaxConfig)
+  assert wrapped.dim == 4
+  examples.check(wrapped, (_normal(3, 2, 4),), norm)
+
+
+def test_templates_are_converted_where_layers_are_known():
+  feed_forward = Config(
+    linears.FeedForward, name='ff', input_dims=3, output_dims=4
+  )
+  made = ghostnorm.generate_wrapped_template(feed_forward.clone())
+  assert made.linear_tpl.cls is ghostnorm.LinearGhostNorm
+  assert made.bias_tpl.cls is ghostnorm.BiasGhostNorm
+  assert made.activation_tpl.cls is feed_forward.activation_tpl.cls
+  examples.check(made, (_normal(2, 3),), feed_forward)
+
+
+def test_wrapping_can_be_forced():
+  linear = Config(linears.Linear, name='linear', input_dims=4, output_dims=2)
+  kept = ghostnorm.generate_wrapped_template(linear.clone(), True, True)
+  assert isinstance(kept, ghostnorm.GhostNormPaxConfig)
+  examples.check(kept, (_normal(3, 2, 4),), linear)
+  again = kept.to_pax_config()
+  assert again == linear and not isinstance(again, ghostnorm.GhostNormPaxConfig)
+
+
+def test_parameters_change_dtype_with_their_numbers():
+  param = ghostnorm.ParamWithAux(jnp.ones([2, 3]), jnp.ones([4]))
+  half = param.astype(jnp.bfloat16)
+  assert half.dtype == half.aux.dtype == jnp.bfloat16
+  assert param.transpose().shape == (3, 2)
+  assert ghostnorm.get_aux({'w': param}) is param.aux
+  assert ghostnorm.get_aux({'w': jnp.ones(2)}) is None
+  plain = ghostnorm.get_param({'w': param, 'b': jnp.zeros(1)})
+  assert jax.tree.map(jnp.shape, plain) == {'w': (2, 3), 'b': (1,)}

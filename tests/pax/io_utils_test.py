@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Files of outputs are whole, found again, and readable without Pax."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pax import io_utils, tf_records
+
+EVAL = io_utils.EvaluationMode.EVAL
+
+
+def test_jsonl_and_pickle(tmp_path):
+  file = io_utils.output_file(tmp_path, EVAL, 'held.out', 7)
+  assert file == tmp_path / 'eval_out' / 'held.out' / 'eval_out_7_shard_0'
+  pairs = [
+    ('a', {'x': jnp.arange(2), 'text': b'hi', 'half': np.float16(0.5)}),
+    (None, {'y': jnp.bfloat16(2.0), 'flag': np.bool_(True)}),
+  ]
+  io_utils.write_key_value_pairs(file, pairs)
+  lines = file.with_suffix('.jsonl').read_text().splitlines()
+  assert [json.loads(line) for line in lines] == [
+    {'x': [0, 1], 'text': 'hi', 'half': 0.5},
+    {'y': 2.0, 'flag': True},
+  ]
+  assert isinstance(
+    pickle.loads(file.with_suffix('.pickle').read_bytes())[0][1]['x'],
+    np.ndarray,
+  )
+  found = io_utils.load_outputs(tmp_path, 'held.out', 'eval')
+  assert [key for key, _ in found] == ['a', None]
+  assert len(list(file.parent.iterdir())) == 2
+
+
+def test_which_outputs_is_asked_where_there_are_several(tmp_path):
+  for step in (1, 2):
+    file = io_utils.output_file(tmp_path, EVAL, 'x', step)
+    io_utils.write_key_value_pairs(file, [(None, step)])
+  with pytest.raises(ValueError, match=r'one of \[1, 2\]'):
+    io_utils.load_outputs(tmp_path, 'x', 'eval')
+  assert io_utils.load_outputs(tmp_path, 'x', 'eval', 2) == [(None, 2)]
+
+
+def test_no_pickle(tmp_path):
+  file = tmp_path / 'out'
+  io_utils.write_key_value_pairs(file, [], write_pickle=False)
+  assert [p.name for p in tmp_path.iterdir()] == ['out.jsonl']
+
+
+def test_what_is_undone_is_remembered(tmp_path):
+  with io_utils.checkpoint_progress(tmp_path, 3, EVAL):
+    assert io_utils.undone_step(tmp_path, EVAL) == 3
+  assert io_utils.undone_step(tmp_path, EVAL) is None
+  with pytest.raises(OSError, match='gone'):
+    with io_utils.checkpoint_progress(tmp_path, 4, EVAL):
+      raise OSError('gone')
+  assert io_utils.undone_step(tmp_path, EVAL) == 4
+
+
+def test_what_was_written_before_a_job_was_stopped(tmp_path):
+  file = io_utils.output_file(tmp_path, EVAL, 'x', 3)
+
+  def is_written(step=3):
+    return io_utils.is_written_since_undone(tmp_path, EVAL, file, step)
+
+  # Training may have evaluated the same step: that does not count.
+  io_utils.write_key_value_pairs(file, [])
+  os.utime(file.with_suffix('.jsonl'), (1, 1))
+  assert not is_written()
+  for writes in (False, True):
+    with pytest.raises(OSError, match='gone'):
+      with io_utils.checkpoint_progress(tmp_path, 3, EVAL):
+        assert not is_written()
+        if writes:
+          io_utils.write_key_value_pairs(file, [])
+        raise OSError('gone')
+    assert is_written() is writes and not is_written(4)
+  with io_utils.checkpoint_progress(tmp_path, 4, EVAL):
+    assert not is_written()
+
+
+def test_the_end_of_training_is_told_and_taken_back(tmp_path):
+  assert io_utils.training_end(tmp_path) is None
+  io_utils.note_training_end(tmp_path, 5)
+  assert io_utils.training_end(tmp_path) == 5
+  io_utils.forget_training_end(tmp_path)
+  assert io_utils.training_end(tmp_path) is None
+
+
+def test_shards_take_turns(tmp_path):
+  writer = io_utils.ShardedParallelWriter(tmp_path / 'out', 2)
+  for chunk in ([b'a', b'b'], [b'c'], [b'd']):
+    writer.write(chunk)
+  writer.close()
+  found = []
+  for name in ('out.tfrecord-00000-of-00002', 'out.tfrecord-00001-of-00002'):
+    with (tmp_path / name).open('rb') as file:
+      found.append(list(tf_records.read(file)))
+  assert found == [[b'a', b'b', b'd'], [b'c']]

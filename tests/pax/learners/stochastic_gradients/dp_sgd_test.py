@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Gradients of single examples are clipped, averaged and made noisy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pax import sgf
+from tests.pax.learners.stochastic_gradients import regression
+
+BOUND = 1.0
+
+
+def _made(cls=sgf.DpSgdStochasticGradient, **fields):
+  return cls.config(**{'l2_norm_clip': BOUND, **fields}).Instantiate()
+
+
+def test_standard_gradient_is_plain_differentiation():
+  gradient = sgf.StandardGradient.config().Instantiate()
+  (loss, aux), grads = regression.run(gradient)
+  by_hand = regression.gradients_by_hand()
+  np.testing.assert_allclose(
+    regression.flat(grads), by_hand.mean(axis=0), rtol=1e-5
+  )
+  np.testing.assert_allclose(
+    loss, regression.losses_by_hand().mean(), rtol=1e-5
+  )
+  np.testing.assert_allclose(aux.aux_info['error'], by_hand[:, 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize('inner_batch_size', [None, 2, 8])
+def test_each_example_is_clipped(inner_batch_size):
+  (loss, aux), grads = regression.run(_made(inner_batch_size=inner_batch_size))
+  by_hand = regression.gradients_by_hand()
+  want = regression.clipped(by_hand, BOUND).mean(axis=0)
+  np.testing.assert_allclose(regression.flat(grads), want, rtol=1e-5)
+  np.testing.assert_allclose(
+    loss, regression.losses_by_hand().mean(), rtol=1e-5
+  )
+  long = np.linalg.norm(by_hand, axis=1) > BOUND
+  assert 0 < long.mean() < 1
+  np.testing.assert_allclose(aux.dp_aux_info['frac_clipped'], long.mean())
+  np.testing.assert_allclose(
+    aux.aux_info['error'], [by_hand[:, 0].mean()], rtol=1e-4, atol=1e-6
+  )
+
+
+def test_normalizing_divides_by_the_bound():
+  _, grads = regression.run(_made(l2_norm_clip=0.5, normalize_gradients=True))
+  clipped = regression.clipped(regression.gradients_by_hand(), 0.5)
+  want = clipped.mean(axis=0) / 0.5
+  np.testing.assert_allclose(regression.flat(grads), want, rtol=1e-5)
+
+
+def test_losses_can_scale_the_bound():
+  # All weights are 1 here: nothing changes.
+  _, plain = regression.run(_made())
+  _, scaled = regression.run(_made(use_loss_weight_scaling=True))
+  np.testing.assert_allclose(
+    regression.flat(plain), regression.flat(scaled), rtol=1e-6
+  )
+
+
+@pytest.mark.parametrize(
+  'fields, deviation',
+  [
+    (dict(noise_multiplier=4.0), 4.0 * BOUND / 8),
+    (
+      dict(noise_multiplier=4.0, l2_norm_clip=0.1, normalize_gradients=True),
+      4.0 / 8,
+    ),
+  ],
+)
+def test_noise_has_the_deviation_that_is_reported(fields, deviation):
+  silent = {**fields, 'noise_multiplier': 0.0}
+  _, quiet = regression.run(_made(**silent))
+  noisy = _made(**fields)
+  runs = [regression.run(noisy, seed) for seed in range(40)]
+  noise = [regression.flat(g) - regression.flat(quiet) for _, g in runs]
+  np.testing.assert_allclose(np.std(noise), deviation, rtol=0.2)
+  np.testing.assert_allclose(np.mean(noise), 0.0, atol=deviation / 3)
+  (_, aux), _ = runs[0]
+  np.testing.assert_allclose(aux.dp_aux_info['noise_std'], deviation, rtol=1e-6)
+
+
+@pytest.mark.parametrize('inner_batch_size', [None, 4])
+def test_means_of_microbatches_are_clipped(inner_batch_size):
+  gradient = _made(
+    sgf.MicrobatchDpSgdStochasticGradient,
+    microbatch_size=2,
+    inner_batch_size=inner_batch_size,
+  )
+  (_, aux), grads = regression.run(gradient)
+  means = regression.gradients_by_hand().reshape(4, 2, 4).mean(axis=1)
+  want = regression.clipped(means, BOUND).mean(axis=0)
+  np.testing.assert_allclose(regression.flat(grads), want, rtol=1e-5)
+  long = np.linalg.norm(means, axis=1) > BOUND
+  np.testing.assert_allclose(aux.dp_aux_info['frac_clipped'], long.mean())
+
+
+def test_copies_of_an_example_count_as_one():
+  gradient = _made(
+    sgf.AugMulDpSgdStochasticGradient, microbatch_size=3, inner_batch_size=6
+  )
+  _, grads = regression.run(gradient)
+  _, want = regression.run(_made())
+  np.testing.assert_allclose(
+    regression.flat(grads), regression.flat(want), rtol=1e-5
+  )
+
+
+@pytest.mark.parametrize('uniform', [True, False])
+def test_each_variable_is_clipped_by_itself(uniform):
+  gradient = _made(sgf.PerLayerDpSgdStochasticGradient, use_uniform=uniform)
+  (_, aux), grads = regression.run(gradient)
+  # Of the four numbers the bias is one and the vector three.
+  parts = (0.5, 0.5) if uniform else (0.25, 0.75)
+  by_hand = regression.gradients_by_hand()
+  want, fractions = [], []
+  for share, part in zip(parts, (by_hand[:, :1], by_hand[:, 1:]), strict=True):
+    bound = BOUND * share**0.5
+    want.append(regression.clipped(part, bound).mean(axis=0))
+    fractions.append((np.linalg.norm(part, axis=1) > bound).mean())
+  np.testing.assert_allclose(
+    regression.flat(grads), np.concatenate(want), rtol=1e-5
+  )
+  told = aux.dp_aux_info
+  np.testing.assert_allclose(told['frac_clipped']['params']['w'], fractions[1])
+  np.testing.assert_allclose(told['mean_frac_clipped'], np.mean(fractions))
+  np.testing.assert_allclose(told['stdev_frac_clipped'], np.std(fractions))
+  np.testing.assert_allclose(
+    told['mean_layer_grad_norms']['params']['b'],
+    np.abs(by_hand[:, 0]).mean(),
+    rtol=1e-5,
+  )
+
+
+def test_replicas_make_what_one_program_makes():
+  _, want = regression.run(_made())
+  grads, reported = regression.run_on_replicas(_made())
+  np.testing.assert_allclose(
+    regression.flat(grads), regression.flat(want), rtol=1e-5
+  )
+  by_hand = regression.gradients_by_hand()
+  long = np.linalg.norm(by_hand, axis=1) > BOUND
+  np.testing.assert_allclose(
+    reported['frac_clipped'], long.reshape(4, 2).mean(axis=1)
+  )
+
+
+def test_noises_of_replicas_make_up_the_noise():
+  gradient = _made(noise_multiplier=8.0)
+  _, quiet = regression.run(_made())
+  noise = [
+    regression.flat(regression.run_on_replicas(gradient, seed=seed)[0])
+    - regression.flat(quiet)
+    for seed in range(40)
+  ]
+  np.testing.assert_allclose(np.std(noise), 8.0 * BOUND / 8, rtol=0.2)
+
+
+@pytest.mark.parametrize(
+  'cls, fields, message',
+  [
+    (sgf.DpSgdStochasticGradient, dict(l2_norm_clip=0.0), 'above 0, got 0.0'),
+    (
+      sgf.DpSgdStochasticGradient,
+      dict(noise_multiplier=1.0, use_loss_weight_scaling=True),
+      'set noise_multiplier to 0',
+    ),
+    (
+      sgf.PercoreClippedDpSgdGradient,
+      dict(adaptive_clipping_method='max'),
+      "None or 'min', got 'max'",
+    ),
+    (
+      sgf.GhostClippingDpSgdStochasticGradient,
+      dict(inner_batch_size=4),
+      'inner_batch_size must be None',
+    ),
+  ],
+)
+def test_wrong_settings_are_refused(cls, fields, message):
+  with pytest.raises(ValueError, match=message):
+    _made(cls, **fields)
+
+
+@pytest.mark.parametrize(
+  'cls, fields, message',
+  [
+    (
+      sgf.DpSgdStochasticGradient,
+      dict(inner_batch_size=3),
+      'divides the batch',
+    ),
+    (
+      sgf.MicrobatchDpSgdStochasticGradient,
+      dict(microbatch_size=3),
+      'must divide the batch of 8, got 3',
+    ),
+    (sgf.PercoreClippedDpSgdGradient, dict(), 'set ici_mesh_shape to None'),
+  ],
+)
+def test_sizes_that_do_not_fit_are_refused(cls, fields, message):
+  with pytest.raises(ValueError, match=message):
+    regression.run(_made(cls, **fields))

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""The gradient of each replica is clipped."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pax import sgf
+from tests.pax.learners.stochastic_gradients import regression
+
+
+def _made(**fields):
+  return sgf.PercoreClippedDpSgdGradient.config(**fields).Instantiate()
+
+
+def _means():
+  return regression.gradients_by_hand().reshape(4, 2, 4).mean(axis=1)
+
+
+@pytest.mark.parametrize('normalize', [False, True])
+@pytest.mark.parametrize('by_weight', [False, True])
+def test_replicas_are_clipped(normalize, by_weight):
+  bound = 1.0
+  grads, told = regression.run_on_replicas(
+    _made(
+      l2_norm_clip=bound,
+      normalize_gradients=normalize,
+      use_loss_weight_scaling=by_weight,
+    )
+  )
+  norms = np.linalg.norm(_means(), axis=1)
+  assert 0 < (norms > bound).mean() < 1
+  want = regression.clipped(_means(), bound).mean(axis=0)
+  np.testing.assert_allclose(regression.flat(grads), want, rtol=1e-5)
+  np.testing.assert_array_equal(told['frac_clipped'], norms > bound)
+  np.testing.assert_allclose(told['per_core_grad_norm'], norms / 4, rtol=1e-5)
+
+
+@pytest.mark.parametrize('normalize', [False, True])
+def test_the_bound_can_be_the_smallest_norm(normalize):
+  grads, told = regression.run_on_replicas(
+    _made(adaptive_clipping_method='min', normalize_gradients=normalize)
+  )
+  smallest = np.linalg.norm(_means(), axis=1).min()
+  want = regression.clipped(_means(), smallest).mean(axis=0)
+  want = want / smallest if normalize else want
+  np.testing.assert_allclose(regression.flat(grads), want, rtol=1e-5)
+  assert told['frac_clipped'].sum() == 3
+
+
+def test_noise():
+  quiet, _ = regression.run_on_replicas(_made(l2_norm_clip=0.5))
+  noisy = _made(l2_norm_clip=0.5, noise_multiplier=2.0)
+  runs = [regression.run_on_replicas(noisy, seed=seed) for seed in range(40)]
+  noise = [regression.flat(g) - regression.flat(quiet) for g, _ in runs]
+  deviation = 2.0 * 0.5 / 4
+  np.testing.assert_allclose(np.std(noise), deviation, rtol=0.2)
+  np.testing.assert_allclose(runs[0][1]['noise_std'], deviation, rtol=1e-6)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Decoding: metrics, files, randomness, and where the data end."""
+
+from __future__ import annotations
+
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from pax import base_metrics, decode_programs, io_utils
+from praxis import base_input
+from praxis.pytypes import NestedMap
+
+
+class Rows(base_input.BaseInput):
+  """Batches of one number: 1, 2, 3, with a text beside it."""
+
+  def __post_init__(self):
+    super().__post_init__()
+    self.count = 0
+
+  def get_next(self):
+    if self.count >= 3:
+      raise StopIteration
+    self.count += 1
+    return NestedMap(
+      x=np.float32([self.count]), text=np.array([f'row {self.count}'])
+    )
+
+  def reset(self):
+    self.count = 0
+
+
+class Model:
+  """Says what it was given, in two batches' metrics."""
+
+  def process_decode_out(self, input_obj, decode_out):
+    y = float(decode_out.y[0])
+    result = {'y': y, 'text': str(decode_out.text[0])}
+    return NestedMap(twice=(2 * y, 1.0)), [(f'key {y}', result)], NestedMap()
+
+
+class Partitioner:
+  """Its step gives back the batch, and keeps the key."""
+
+  def __init__(self):
+    self.keys = []
+
+  def put_batch(self, batch):
+    return batch
+
+  def decode_step_for(self, batch):
+    def step(state, batch, key):
+      self.keys.append(int(jax.random.key_data(key)[-1]))
+      return types.SimpleNamespace(
+        weighted_scalars=NestedMap(x=(batch.x[0], batch.x[0])),
+        per_example_out=NestedMap(y=batch.x),
+      )
+
+    return step
+
+
+DecodeProgram = decode_programs.SingleTaskDecodeProgram
+
+
+def _program(
+  tmp_path,
+  partitioner=None,
+  fold=False,
+  output_pickle=True,
+  cls=DecodeProgram,
+  **fields,
+):
+  task = types.SimpleNamespace(
+    decode=types.SimpleNamespace(
+      prng_key_fold_with_batch_index=fold,
+      profiler_num_steps=0,
+      profiler_capture_step=1,
+      profiler_max_num_hosts=None,
+    ),
+    model=Model(),
+    metrics_aggregator=base_metrics.MeanMetrics.config().Instantiate(),
+  )
+  program = cls(Rows.config(name='rows', batch_size=1, **fields))
+  program.setup(
+    task,
+    partitioner or Partitioner(),
+    tmp_path,
+    jax.random.key(7),
+    output_pickle=output_pickle,
+  )
+  return program
+
+
+def test_metrics_and_outputs_of_a_whole_epoch(tmp_path):
+  out = _program(tmp_path, reset_for_eval=True).run(None, 5)
+  mean = (1 + 4 + 9) / (1 + 2 + 3)
+  assert out.decode_metrics == pytest.approx({'x': mean})
+  assert out.processed_decode_metrics == pytest.approx({'twice': 4.0})
+  assert out.num_decode_steps == 3
+  assert out.scalars == pytest.approx(
+    {
+      'decode_metrics/x': mean,
+      'decode_metrics/x-weight': 6.0,
+      'process_decode_metrics/twice': 4.0,
+      'process_decode_metrics/twice-weight': 3.0,
+    }
+  )
+  pairs = io_utils.load_outputs(tmp_path, 'rows', 'decoder')
+  assert pairs[1] == ('key 2.0', {'y': 2.0, 'text': 'row 2'})
+
+
+def test_no_pickle(tmp_path):
+  _program(tmp_path, output_pickle=False, reset_for_eval=True).run(None, 5)
+  names = [p.name for p in (tmp_path / 'decoder_out' / 'rows').iterdir()]
+  assert names == ['decoder_out_5_shard_0.jsonl']
+
+
+@pytest.mark.parametrize(
+  ('fields', 'seen'),
+  [
+    ({'eval_loop_num_batches': 2}, [2, 1, 2]),
+    ({'eval_loop_num_batches': None}, [3, 3, 3]),
+    ({'eval_loop_num_batches': 1, 'reset_for_eval': True}, [3, 3, 3]),
+  ],
+)
+def test_batches_of_each_pass(tmp_path, fields, seen):
+  program = _program(tmp_path, **fields)
+  counts = [program.run(None, step).num_decode_steps for step in range(3)]
+  assert counts == seen
+
+
+def test_randomness_of_batches(tmp_path):
+  alike, apart = Partitioner(), Partitioner()
+  _program(tmp_path, alike, reset_for_eval=True).run(None, 0)
+  _program(tmp_path, apart, fold=True, reset_for_eval=True).run(None, 0)
+  assert len(set(alike.keys)) == 1 and len(set(apart.keys)) == 3
+
+
+def test_a_subclass_changes_the_step(tmp_path):
+  class Negative(DecodeProgram):
+    def decode_step(self, state, prng_key, inputs, static_args):
+      out = super().decode_step(state, prng_key, inputs, static_args)
+      out.per_example_out.y = -out.per_example_out.y
+      return out
+
+  program = _program(tmp_path, cls=Negative, reset_for_eval=True)
+  out = program.run(None, 0)
+  assert out.processed_decode_metrics == pytest.approx({'twice': -4.0})

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Which checkpoints a job looks at, in which order, and when it ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from pax import io_utils
+from pax.programs import following, interrupts
+
+EVAL = io_utils.EvaluationMode.EVAL
+
+
+class Reader:
+  """The state is the name of the checkpoint."""
+
+  def read(self, path):
+    if not path.exists():
+      raise FileNotFoundError(path)
+    return path.name
+
+
+class Interrupts:
+  """Does something at certain checks."""
+
+  def __init__(self, **actions):
+    self._actions = actions
+    self._count = 0
+
+  def check_batch(self, count=0):
+    self._count += 1
+    self._actions.get(f'at_{self._count}', lambda: None)()
+
+
+def _save(tmp_path, *steps):
+  for step in steps:
+    (tmp_path / 'checkpoints' / f'checkpoint_{step:08d}').mkdir(parents=True)
+
+
+def _following(tmp_path, **fields):
+  defaults = {
+    'reader': Reader(),
+    'job_log_dir': str(tmp_path),
+    'directory': tmp_path / 'checkpoints',
+    'mode': EVAL,
+    'last_step': 30,
+    'first_step': 0,
+    'first_timeout_secs': 5.0,
+    'next_timeout_secs': 5.0,
+    'interrupts': Interrupts(),
+  }
+  return following.Following(**defaults | fields)
+
+
+def _seen(source):
+  return [(step, is_last) for step, _, is_last in source.states()]
+
+
+def test_begins_with_the_newest_and_takes_each_later_one_in_order(tmp_path):
+  _save(tmp_path, 0, 10)
+  more = Interrupts(at_3=lambda: _save(tmp_path, 20, 30))
+  found = _seen(_following(tmp_path, interrupts=more))
+  assert found == [(10, False), (20, False), (30, True)]
+
+
+def test_waits_for_the_first(tmp_path):
+  more = Interrupts(at_2=lambda: _save(tmp_path, 30))
+  assert _seen(_following(tmp_path, interrupts=more)) == [(30, True)]
+
+
+def test_begins_with_what_was_left_undone(tmp_path):
+  _save(tmp_path, 0, 10, 30)
+  try:
+    with io_utils.checkpoint_progress(tmp_path, 10, EVAL):
+      raise KeyboardInterrupt
+  except KeyboardInterrupt:
+    pass
+  assert _seen(_following(tmp_path)) == [(10, False), (30, True)]
+
+
+def test_ends_where_training_did(tmp_path):
+  _save(tmp_path, 10)
+  ends = Interrupts(at_3=lambda: io_utils.note_training_end(tmp_path, 10))
+  assert _seen(_following(tmp_path, interrupts=ends)) == [(10, False)]
+  assert _seen(_following(tmp_path)) == [(10, True)]
+
+
+def test_the_end_of_another_job_is_seen(tmp_path):
+  own, other = tmp_path / 'own', tmp_path / 'other'
+  _save(other, 10)
+  io_utils.note_training_end(other, 10)
+  for directory in (other, other / 'checkpoints'):
+    source = _following(tmp_path, job_log_dir=str(own), directory=directory)
+    assert _seen(source) == [(10, True)]
+
+
+def test_steps_before_the_first_that_counts_are_left_out(tmp_path):
+  _save(tmp_path, 0)
+  more = Interrupts(at_2=lambda: _save(tmp_path, 30))
+  found = _seen(_following(tmp_path, first_step=5, interrupts=more))
+  assert found == [(30, True)]
+
+
+def test_one_that_was_deleted_meanwhile_is_passed_over(tmp_path):
+  _save(tmp_path, 10)
+
+  class Gone(Reader):
+    def read(self, path):
+      if path.name.endswith('10'):
+        path.rmdir()
+        _save(tmp_path, 30)
+      return super().read(path)
+
+  assert _seen(_following(tmp_path, reader=Gone())) == [(30, True)]
+
+
+def test_waiting_too_long(tmp_path):
+  wait = _following(tmp_path, first_timeout_secs=0.0)
+  with pytest.raises(ValueError, match='no checkpoint appeared'):
+    _seen(wait)
+  _save(tmp_path, 10)
+  wait = _following(tmp_path, next_timeout_secs=0.0)
+  with pytest.raises(ValueError, match='no checkpoint after step 10'):
+    _seen(wait)
+
+
+def test_a_signal_ends_the_wait(tmp_path):
+  def stop():
+    raise interrupts.StoppedError
+
+  with pytest.raises(interrupts.StoppedError):
+    _seen(_following(tmp_path, interrupts=Interrupts(at_2=stop)))
+
+
+def test_chosen_steps_and_the_newest(tmp_path):
+  _save(tmp_path, 0, 10, 20)
+
+  def chosen(*steps):
+    return following.Chosen(
+      reader=Reader(), directory=tmp_path / 'checkpoints', steps=steps
+    )
+
+  assert _seen(chosen(10, 0)) == [(10, False), (0, True)]
+  assert _seen(chosen()) == [(20, True)]
+  with pytest.raises(ValueError, match='no checkpoint of step 5'):
+    _seen(chosen(5))

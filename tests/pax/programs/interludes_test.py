@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""When training evaluates, decodes and stops."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+
+import pytest
+
+from pax import summaries, train_states
+from pax.programs import interludes, stopping
+from pax.programs.program import (
+  DecodeProgramOutput,
+  EvalProgramOutput,
+  TrainProgramOutput,
+)
+from praxis.pytypes import NestedMap
+
+STATE = train_states.TrainState(
+  step=0,
+  mdl_vars={'params': {'w': 1.0}},
+  opt_states=[(NestedMap(ema={'params': {'w': 2.0}}),)],
+)
+
+
+class Passes:
+  """Remembers what was run when, on which variable."""
+
+  def __init__(self):
+    self.ran = []
+    self.decodes = ('one',)
+    self.evals = ('one',)
+
+  def evaluate(self, state, step):
+    self.ran.append(('eval', step, state.mdl_vars['params']['w']))
+    return {'held_out': EvalProgramOutput(state, {'x': 1.0}, scalars={'x': 1})}
+
+  def decode(self, state, step):
+    self.ran.append(('decode', step, state.mdl_vars['params']['w']))
+    return {'prompts': DecodeProgramOutput(state, {'y': 2.0})}
+
+
+class Reports:
+  """Knows the number of parameters."""
+
+  def pause(self):
+    return contextlib.nullcontext()
+
+  def show_also(self, metrics):
+    pass
+
+  def numbers(self):
+    return {'num_params': 5, 'train_steps_per_sec': 1.0}
+
+
+class TrainProgram:
+  """Evaluates the next batch, if the task wants that."""
+
+  def __init__(self, ran):
+    self._ran = ran
+
+  def run_eval_train(self, state):
+    self._ran.append('eval_train')
+
+
+def _interludes(stops=None, **changes):
+  settings = {
+    'num_train_steps': 10,
+    'eval_interval_steps': 4,
+    'eval_use_ema_states': False,
+    'decode_interval_steps': 3,
+    'decode_start_after_n_steps': 5,
+    'decode_use_ema_states': True,
+  }
+  passes = Passes()
+  run = types.SimpleNamespace(
+    task=types.SimpleNamespace(
+      train=types.SimpleNamespace(**settings | changes),
+      early_stopping_fn=stops,
+    ),
+    passes=passes,
+    stopping=stopping.create_stopping(stops, '/job'),
+    train_program=TrainProgram([]),
+    writer=summaries.NoopWriter(),
+    ledger=summaries.goodput.Ledger(None),
+  )
+  return interludes.Interludes(run, Reports()), passes
+
+
+def _train(made, last=10):
+  for step in range(1, last + 1):
+    done = TrainProgramOutput(
+      STATE, loss=0.0, weighted_scalars={'x': (3.0, 1)}, new_train_step=step
+    )
+    if made.after(step, done):
+      return step
+  return None
+
+
+def test_intervals_the_last_step_and_averages():
+  made, passes = _interludes()
+  assert _train(made) is None
+  made.conclude(10, STATE)
+  assert passes.ran == [
+    ('eval', 4, 1.0),
+    ('decode', 6, 2.0),
+    ('eval', 8, 1.0),
+    ('decode', 9, 2.0),
+    ('eval', 10, 1.0),
+    ('decode', 10, 2.0),
+  ]
+
+
+def test_none_is_never():
+  made, passes = _interludes(
+    eval_interval_steps=None, decode_interval_steps=None
+  )
+  _train(made)
+  made.conclude(10, STATE)
+  assert passes.ran == []
+
+
+def test_data_that_end_early_are_evaluated_once_more():
+  made, passes = _interludes(decode_interval_steps=None)
+  _train(made, last=6)
+  made.conclude(6, STATE)
+  assert [step for _, step, _ in passes.ran] == [4, 6]
+
+
+def test_the_verdict():
+  asked = {}
+
+  def stops(metrics, mode, step, is_last, path):
+    asked[step] = (sorted(metrics), mode.has_eval, mode.has_decode, is_last)
+    return step == 9
+
+  made, _ = _interludes(stops)
+  assert _train(made) == 9
+  always = ['num_params', 'train_steps_per_sec']
+  assert asked[1] == (always, False, False, False)
+  names = ['eval_test_held_out/metrics/x', *always[:1], 'train/x', *always[1:]]
+  assert asked[4] == (names, True, False, False)
+  # No evaluation comes after step 8 but the last.
+  assert asked[8][1:] == (True, False, True)
+  assert asked[9][1:] == (False, True, True)
+  assert 'decode_test_prompts/y' in asked[9][0]
+
+
+def test_averages_that_are_not_there():
+  made, _ = _interludes(eval_use_ema_states=True)
+  bare = TrainProgramOutput(
+    STATE.replace(opt_states=[()]),
+    loss=0.0,
+    weighted_scalars={},
+    new_train_step=4,
+  )
+  with pytest.raises(ValueError, match='no averages'):
+    made.after(4, bare)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Programs run in turn, on what is due, and everyone is told."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from pax import io_utils, summaries
+from pax.programs import passes
+from pax.programs.program import DecodeProgramOutput, EvalProgramOutput
+
+EVAL = io_utils.EvaluationMode.EVAL
+
+
+class Program:
+  """Returns the state as its loss."""
+
+  def __init__(self, name, out, first=0, num_batches=None):
+    self.input = types.SimpleNamespace(
+      name=name, reset_for_eval=False, eval_loop_num_batches=num_batches
+    )
+    self._out, self._first = out, first
+    self.ended = False
+
+  def should_run(self, state, step):
+    return step >= self._first
+
+  def run(self, state, step):
+    for i in range(2):
+      self.before_batch(i)
+    return self._out(state)
+
+  def shutdown(self):
+    self.ended = True
+
+
+def _evaluated(state):
+  return EvalProgramOutput(
+    state,
+    eval_metrics={'bits_per_byte': 2.0, 'other': 3.0},
+    scalars={'loss': state},
+  )
+
+
+def _decoded(state):
+  return DecodeProgramOutput(state, num_decode_steps=4, scalars={'x': 1})
+
+
+class Writer(summaries.NoopWriter):
+  def __init__(self):
+    self.written = []
+
+  def write(self, step, scalars, split='train'):
+    self.written.append((step, split, dict(scalars)))
+
+
+class Progress:
+  def __init__(self):
+    self.lines, self.bars = [], []
+
+  def print(self, text):
+    self.lines.append(text)
+
+  def batches(self, label, done, total=None):
+    self.bars.append((label, done, total))
+
+
+def _passes(evals=(), decodes=()):
+  before = []
+  made = passes.Passes(
+    evals=evals,
+    decodes=decodes,
+    writer=Writer(),
+    progress=Progress(),
+    before_batch=before.append,
+  )
+  return made, before
+
+
+def test_evaluation():
+  programs = [
+    Program('a', _evaluated, num_batches=5),
+    Program('late', _evaluated, first=9),
+    Program('done', _evaluated),
+  ]
+  made, before = _passes(evals=programs)
+  found = made.evaluate(
+    1.5, 7, lambda mode, name: (mode, name) == (EVAL, 'done')
+  )
+  assert list(found) == ['a'] and before == [0, 1]
+  assert made.writer.written == [(7, 'eval_test_a', {'loss': 1.5})]
+  assert made.progress.bars == [('eval a', 0, 5), ('eval a', 1, 5)]
+  assert made.progress.lines == [
+    'step 7  a loss 1.5000  a bits_per_byte 2.0000',
+    'step 7  eval done: written before',
+  ]
+  made.shutdown()
+  assert all(program.ended for program in programs)
+
+
+def test_decoding():
+  made, _ = _passes(decodes=[Program('p', _decoded)])
+  assert list(made.decode(None, 3)) == ['p']
+  assert made.writer.written == [(3, 'decode_test_p', {'x': 1})]
+  assert made.progress.lines == ['step 3  decoded p: 4 batches']
+  assert made.progress.bars[1] == ('decode p', 1, None)
+
+
+def test_a_signal_ends_a_pass():
+  def stop(count):
+    raise StopIteration
+
+  made, _ = _passes(evals=[Program('a', _evaluated)])
+  object.__setattr__(made, 'before_batch', stop)
+  with pytest.raises(StopIteration):
+    made.evals[0].run(0, 0)
+
+
+def test_names_are_unique():
+  with pytest.raises(ValueError, match="two inputs are called 'a'"):
+    _passes(evals=[Program('a', _evaluated), Program('a', _evaluated)])

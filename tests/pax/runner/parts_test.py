@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""What an experiment declares of its batches, programs and averages."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from pax import programs
+from pax.runner import build, options, parts
+from praxis import base_input, pax_fiddle
+from praxis.pytypes import NestedMap
+from tests.integration import experiments
+
+
+class Provider(base_input.BaseInputSpecsProvider):
+  """Says that a batch has an x of 8 rows."""
+
+  def get_input_specs(self):
+    return NestedMap(x=jax.ShapeDtypeStruct((8, 2), np.float32))
+
+
+class Provided(experiments.TinySpmd):
+  def get_input_specs_provider_params(self):
+    return pax_fiddle.Config(Provider)
+
+
+class FromData(experiments.TinySpmd):
+  def get_input_specs_provider_params(self):
+    return super().get_input_specs_provider_params()
+
+
+def test_only_a_provider_of_its_own_is_asked():
+  assert parts.declared_spec(experiments.TinySpmd()) is None
+  assert parts.declared_spec(FromData()) is None
+  assert parts.declared_spec(Provided()).x.shape == (8, 2)
+
+
+def test_a_batch_must_be_as_declared():
+  spec = Provider.config().Instantiate().get_input_specs()
+  parts.check_spec(spec, spec)
+  other = NestedMap(x=jax.ShapeDtypeStruct((8, 3), np.float32))
+  with pytest.raises(ValueError, match=r"must be \{'x': 'float32\[8, 2\]'\}"):
+    parts.check_spec(other, spec)
+
+
+def _plan(tmp_path, experiment, *settings):
+  made = options.RunOptions(job_log_dir=str(tmp_path), set=settings)
+  return made, parts.plan(made, experiment)
+
+
+def test_the_plan_of_an_experiment_at_hand(tmp_path):
+  _, planned = _plan(
+    tmp_path, experiments.TinySpmd(), 'decode_inputs[0].num_batches=5'
+  )
+  assert planned.tree.decode_inputs[0].num_batches == 5
+  assert planned.tree.eval_inputs[0].num_infeed_hosts == 1
+
+
+def test_averages_that_nobody_keeps(tmp_path):
+  made, planned = _plan(
+    tmp_path,
+    experiments.TinySpmd(),
+    'task.train.eval_use_ema_states=True',
+    'task.model.ici_mesh_shape=[1,1,1]',
+  )
+  with pytest.raises(ValueError, match='eval_use_ema_states is set'):
+    build.build(made, planned, None)
+
+
+def test_one_train_program_at_most(tmp_path):
+  class Two(experiments.TinySpmd):
+    def train_programs(self):
+      return [programs.SingleTaskTrainProgram() for _ in range(2)]
+
+  with pytest.raises(ValueError, match='at most 1 program, got 2'):
+    build._train_program(_plan(tmp_path, Two())[1])

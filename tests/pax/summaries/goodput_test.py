@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Every second of a job is counted once, whatever happened to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pax.summaries import goodput
+
+
+class Clock:
+  """Goes on when it is told to."""
+
+  def __init__(self):
+    self.now = 1000.0
+
+  def __call__(self):
+    return self.now
+
+  def spend(self, seconds: float):
+    self.now += seconds
+
+
+@pytest.fixture
+def clock():
+  return Clock()
+
+
+def attempt(path, clock, resumed, ends, save_every=10):
+  """A process: 5 s of start, 20 s of compilation, steps of 3 s."""
+  ledger = goodput.Ledger(path, clock)
+  clock.spend(5)
+  with ledger.during(goodput.COMPILE):
+    clock.spend(20)
+  ledger.resumed(resumed)
+  for step in range(resumed, ends):
+    if step % save_every == 0:
+      with ledger.during(goodput.CHECKPOINT):
+        clock.spend(2)
+      ledger.saved(step)
+    with ledger.during(goodput.INPUT_WAIT):
+      clock.spend(1)
+    with ledger.during(goodput.STEP):
+      clock.spend(3)
+    ledger.reached(step + 1)
+  return ledger
+
+
+def test_one_process(tmp_path, clock):
+  path = str(tmp_path / goodput.GOODPUT_FILE)
+  ledger = attempt(path, clock, 0, 20)
+  with ledger.during(goodput.EVAL):
+    clock.spend(7)
+  ledger.close()
+  found = goodput.summarize(goodput.read(path))
+  assert found.seconds == {
+    'start': 5, 'compile': 20, 'input wait': 20, 'step': 60, 'eval': 7,
+    'checkpoint': 4, 'restart': 0, 'lost': 0,
+  }  # fmt: skip
+  assert found.wall_secs == clock.now - 1000
+  assert found.attempts == 1
+  assert found.share == pytest.approx(60 / 116)
+
+
+def test_the_inner_purpose_counts(clock):
+  ledger = goodput.Ledger(None, clock)
+  with ledger.during(goodput.STEP):
+    clock.spend(1)
+    with ledger.during(goodput.EVAL):
+      clock.spend(10)
+    clock.spend(2)
+  assert ledger._seconds['step'] == 3 and ledger._seconds['eval'] == 10
+
+
+def test_killed_and_started_again(tmp_path, clock):
+  path = str(tmp_path / goodput.GOODPUT_FILE)
+  # Killed between the steps 25 and 26: the checkpoint of step 20 is there.
+  killed = attempt(path, clock, 0, 25)
+  killed._file.close()
+  clock.spend(60)
+  # Killed again before a checkpoint of its own.
+  killed = attempt(path, clock, 20, 23, save_every=1000)
+  killed._file.close()
+  with open(path, 'a', encoding='utf-8') as f:
+    f.write('{"attempt": 1, "beg')
+  clock.spend(30)
+  attempt(path, clock, 20, 30).close()
+  found = goodput.summarize(goodput.read(path))
+  assert found.attempts == 3
+  seconds = found.seconds
+  assert sum(seconds.values()) == found.wall_secs == clock.now - 1000
+  # A killed process has not written its last seconds: they are the restart's.
+  unwritten = seconds['restart'] - 90
+  assert 0 <= unwritten <= 2 * goodput._WRITE_SECS + 2 * 4
+  assert seconds['lost'] + unwritten == pytest.approx((5 + 3) * 4)
+  assert seconds['step'] == 30 * 3 and seconds['input wait'] == 30
+  assert seconds['start'] == 15 and seconds['compile'] == 60
+
+
+def test_a_line_for_people(tmp_path, clock):
+  path = str(tmp_path / goodput.GOODPUT_FILE)
+  attempt(path, clock, 0, 200).close()
+  found = goodput.summarize(goodput.read(path))
+  line = goodput.summary_line(found)
+  assert line.startswith('goodput 69.')
+  assert 'step 10m00s  input wait 3m20s  checkpoint 40s  compile 20s' in line
+  assert 'lost' not in line and 'starts' not in line
+  assert goodput.summarize([]) is None

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Inverse roots against numpy's eigendecomposition in float64."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from praxis.optimizers.shampoo import roots
+
+RIDGE = 1e-3
+
+
+def _matrix(size, seed=0, smallest=1e-2):
+  rng = np.random.default_rng(seed)
+  vectors = np.linalg.qr(rng.normal(size=(size, size)))[0]
+  values = np.geomspace(smallest, 10.0, size)
+  return ((vectors * values) @ vectors.T).astype(np.float32)
+
+
+def _by_hand(matrix, power, relative):
+  values, vectors = np.linalg.eigh(matrix.astype(np.float64))
+  ridge = RIDGE * (values[-1] if relative else 1.0)
+  return (vectors * (values + ridge) ** (-1.0 / power)) @ vectors.T
+
+
+@pytest.mark.parametrize('way', [roots.newton_root, roots.eigh_root])
+@pytest.mark.parametrize(
+  'power, relative', [(1, True), (2, False), (4, True), (7, True)]
+)
+def test_roots(way, power, relative):
+  many = np.stack([_matrix(5, seed) for seed in range(3)])
+  root = jax.jit(
+    jax.vmap(
+      functools.partial(way, power=power, ridge=RIDGE, relative=relative)
+    )
+  )(many)
+  for got, matrix in zip(root.value, many, strict=True):
+    want = _by_hand(matrix, power, relative)
+    np.testing.assert_allclose(got, want, atol=2e-4 * np.abs(want).max())
+  assert np.all(root.error < 1e-4)
+
+
+def test_a_number_is_a_matrix():
+  root = roots.newton_root(jnp.full([1, 1], 4.0), 2, 0.0, relative=False)
+  np.testing.assert_allclose(root.value, [[0.5]], rtol=1e-6)
+  assert root.error == 0.0
+
+
+def test_largest_eigenvalue():
+  for size in (1, 6):
+    got = roots.largest_eigenvalue(jnp.asarray(_matrix(size)))
+    want = np.linalg.eigvalsh(_matrix(size))[-1]
+    np.testing.assert_allclose(got, want, rtol=1e-3)
+
+
+def test_zero_has_the_root_of_the_smallest_ridge():
+  root = roots.newton_root(jnp.zeros([3, 3]), 2, 1e-2, relative=True)
+  np.testing.assert_allclose(root.value, 1e4 * np.eye(3), rtol=1e-3, atol=1)
+
+
+def test_a_matrix_of_nans_is_an_error():
+  root = roots.newton_root(jnp.full([3, 3], jnp.nan), 4, 1e-6, relative=True)
+  assert not root.error < 0.1
+
+
+def test_a_largest_entry_that_grows_at_first_is_no_divergence():
+  # Entries of m - identity are at most 0.55 at first, then 0.71.
+  values = np.array([2.3e-3, 0.5925, 7.4747, 58.4665])
+  signs = np.array(
+    [[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]
+  )
+  matrix = ((signs / 2 * values) @ (signs / 2).T).astype(np.float32)
+  root = roots.newton_root(jnp.asarray(matrix), 3, RIDGE, relative=True)
+  assert root.error < 1e-5
+  want = _by_hand(matrix, 3, True)
+  np.testing.assert_allclose(root.value, want, atol=1e-3 * np.abs(want).max())
