@@ -65,7 +65,9 @@ class Reports:
       self._finish_oldest()
 
   def pause(self) -> contextlib.AbstractContextManager[None]:
-    """Time in which no steps are expected."""
+    """Time in which no steps are expected; those in flight end before."""
+    while self._inflight:
+      self._finish_oldest()
     return self._speed.pause()
 
   def show_also(self, metrics: dict[str, float]) -> None:

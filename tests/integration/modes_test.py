@@ -39,8 +39,8 @@ def job(tmp_path_factory, cache):
     binary.start('TinySpmd', directory, cache, QUIET, *w) for w in words
   ]
   for process in started:
-    output = process.communicate(timeout=binary.TIMEOUT_SECS)[0]
-    assert process.returncode == 0, output
+    ended = process.wait(binary.TIMEOUT_SECS)
+    assert ended.returncode == 0, ended.stderr
   return directory
 
 

@@ -70,8 +70,8 @@ def test_two_processes_evaluate_and_decode_what_one_trained(tmp_path, single):
     count=2,
     devices=2,
   )
-  outputs = [p.communicate(timeout=binary.TIMEOUT_SECS)[0] for p in processes]
-  assert [p.returncode for p in processes] == [0, 0], outputs
+  ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
+  assert [p.returncode for p in ended] == [0, 0], ended
   found = [r for r in binary.records(tmp_path) if 'Metrics/rows' in r]
   # Three batches of eight rows, of which the last weighs nothing.
   assert [(r['step'], r['Metrics/rows']) for r in found] == [(15, 7)]

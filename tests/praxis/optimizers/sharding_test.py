@@ -107,11 +107,22 @@ def _place(tree, specs, mesh):
       tensor_split_dims_mapping=[1, -1, 2],
       tensor_split_dims_mapping_for_inverse_pth_root=['data', -1, -1],
     ),
-    optimizers.OptaxOptimizer.config(grad_tx=optax.contrib.muon(0.1)),
     optimizers.OptaxOptimizer.config(grad_tx=sophia_like(0.1)),
   ],
 )
 def test_eight_devices_compute_what_one_does(config):
+  _check_eight_devices(config, atol=1e-6)
+
+
+def test_eight_devices_compute_what_one_does_with_muon():
+  # Each of Muon's five Newton-Schulz steps multiplies rounding by its slope at
+  # zero, 3.4445; updates are of the size of the learning rate.
+  rounding = 3.4445**5 * 2**-24
+  config = optimizers.OptaxOptimizer.config(grad_tx=optax.contrib.muon(0.1))
+  _check_eight_devices(config, atol=0.1 * rounding)
+
+
+def _check_eight_devices(config, atol):
   tx = _tx_of(config)
   rng = np.random.default_rng(0)
   params = jax.tree.map(
@@ -128,8 +139,8 @@ def test_eight_devices_compute_what_one_does(config):
   update = problem.jit(tx.update, out_shardings=(var_shardings, shardings))
   with jax.set_mesh(mesh):
     got, got_state = update(grads, state, params)
-  problem.assert_close(got, want, rtol=1e-5, atol=1e-6)
-  problem.assert_close(got_state, want_state, rtol=1e-5, atol=1e-6)
+  problem.assert_close(got, want, rtol=1e-5, atol=atol)
+  problem.assert_close(got_state, want_state, rtol=1e-5, atol=atol)
 
 
 def _specs_of(config):
