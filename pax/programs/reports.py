@@ -44,6 +44,7 @@ class Reports:
     self._speed = _Speed(run.partitioner)
     self._metrics: dict[str, float] = {}
     self._shown_at = float('-inf')
+    self._status = _status_log(run)
     batch_size, _ = _batch_shape(run.partitioner.input_spec)
     summaries.write_description(
       run.writer, run.partitioner.var_weight_hparams, batch_size
@@ -133,6 +134,7 @@ class Reports:
     is_first_or_last = step == self._run.step or done == self._last_step
     if done % self._speed_interval == 0 or is_first_or_last:
       self._speed.measure(done)
+      self._status.update(done, self._speed.rate)
       if is_first_or_last or time.monotonic() - self._shown_at > _SHOW_SECS:
         self._show(done, float(loss))
 
@@ -170,6 +172,13 @@ def _profiler(run: Run) -> summaries.StepProfiler:
     settings.profiler_capture_step if traced else None,
     settings.profiler_num_steps,
   )
+
+
+def _status_log(run: Run) -> summaries.StatusLog | summaries.NoopStatusLog:
+  train = run.task.train
+  if not train.report_progress_hook:
+    return summaries.NoopStatusLog()
+  return summaries.StatusLog(int(train.num_train_steps))
 
 
 class _Speed:

@@ -67,7 +67,9 @@ class StoppedRows(CountedRows):
 
   def get_next(self) -> NestedMap:
     batch = super().get_next()
-    if self._count == 2 and self.sent and not os.path.exists(self.sent):
+    is_first = self.infeed_host_index == 0
+    asked = is_first and self.sent and self._count == 2
+    if asked and not os.path.exists(self.sent):
       with open(self.sent, 'x', encoding='utf-8'):
         os.kill(os.getpid(), signal.SIGTERM)
     return batch
@@ -187,6 +189,14 @@ class TinyPmap(TinySpmd):
   """The same on replicas."""
 
   ICI_MESH_SHAPE = None
+
+
+@experiment_registry.register
+class TinyLongEval(TinySpmd):
+  """Only a signal ends its evaluation."""
+
+  def datasets(self):
+    return [super().datasets()[0], self._finite('held_out', 10**6)]
 
 
 @experiment_registry.register
