@@ -26,7 +26,7 @@ from unittest import mock
 import jax
 import numpy as np
 
-from praxis import py_utils
+from praxis import base_input, py_utils
 from praxis.pytypes import NestedMap
 
 _FOLDER = pathlib.Path(__file__).parent
@@ -78,15 +78,8 @@ def resolve(experiment_class: type) -> Resolved:
   experiment = experiment_class()
   task_p = experiment.task()
   devices = math.prod(task_p.model.mesh_shape or [1])
-  rows = max(1, round(experiment.PERCORE_BATCH_SIZE * devices))
-  shape = (rows, experiment.MAX_SEQ_LEN)
-  batch = NestedMap(eval_sample_weights=_spec(shape[:1], np.float32))
-  for key in ('ids', 'labels', 'segment_ids', 'segment_pos'):
-    batch[key] = _spec(shape, np.int32)
-  for key in ('paddings', 'weights'):
-    batch[key] = _spec(shape, np.float32)
   model = task_p.Instantiate().model
-  declared = model.abstract_init_with_metadata(batch)
+  declared = model.abstract_init_with_metadata(_batch(experiment, devices))
   return Resolved(experiment, declared, devices)
 
 
@@ -117,6 +110,22 @@ def golden(family: str, made: dict[str, str]) -> dict[str, str]:
   parts = re.split(f'^(?={_TITLE})', path.read_text(), flags=re.MULTILINE)[1:]
   name_of = lambda part: re.match(rf'{_TITLE}(\w+)', part)[1]
   return {name_of(part): part.rstrip('\n') + '\n' for part in parts}
+
+
+def _batch(experiment: Any, devices: int) -> NestedMap:
+  """Returns the shapes of a batch as the experiment says them, or an LM's."""
+  with mock.patch.object(jax, 'local_device_count', lambda: devices):
+    provider_p = experiment.get_input_specs_provider_params()
+  if provider_p.cls is not base_input.DatasetInputSpecsProvider:
+    return provider_p.Instantiate().get_input_specs()
+  rows = max(1, round(experiment.PERCORE_BATCH_SIZE * devices))
+  shape = (rows, experiment.MAX_SEQ_LEN)
+  batch = NestedMap(eval_sample_weights=_spec(shape[:1], np.float32))
+  for key in ('ids', 'labels', 'segment_ids', 'segment_pos'):
+    batch[key] = _spec(shape, np.int32)
+  for key in ('paddings', 'weights'):
+    batch[key] = _spec(shape, np.float32)
+  return batch
 
 
 def _spec(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
