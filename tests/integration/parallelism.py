@@ -19,7 +19,7 @@ from praxis.pytypes import NestedMap
 
 Config = pax_fiddle.Config
 
-LAYERS, ROWS, LENGTH, VOCAB = 4, 16, 16, 64
+LAYERS, ROWS, LENGTH, VOCAB = 4, 16, 16, 96
 # A power of two, so that what one step of SGD changes is the gradient. It is
 # large beside the weights, so that the difference keeps its digits.
 _LEARNING_RATE = 2.0**12
@@ -39,8 +39,10 @@ class Case:
   expert: int | None = None
   # Splits the length of sequences; None: there is no such axis.
   seq: int | None = None
-  # Constants of an experiment beside those of its mesh.
+  # Constants of an experiment: those that say how it is spread, and those that
+  # say what it computes.
   more: tuple[tuple[str, Any], ...] = ()
+  model: tuple[tuple[str, Any], ...] = ()
   # Stages of a pipeline; None: no pipeline.
   stages: int | None = None
   # Two slices, which share the work of axis `replica`.
@@ -126,15 +128,16 @@ def step(case: Case) -> Stepped:
 
 
 @functools.cache
-def alone(*, experts: bool = False) -> Stepped:
+def alone(*, experts: bool, model: tuple[tuple[str, Any], ...]) -> Stepped:
   """Returns what one device computes."""
-  return step(Case(expert=1 if experts else None))
+  return step(Case(expert=1 if experts else None, model=model))
 
 
-def check(case: Case, **wanted: Any) -> Stepped:
+@functools.cache
+def check(case: Case) -> Stepped:
   """Asserts that a case computes what one device does; returns the step."""
   got = step(case)
-  want = alone(experts=case.expert is not None, **wanted)
+  want = alone(experts=case.expert is not None, model=case.model)
   np.testing.assert_allclose(got.loss, want.loss, rtol=1e-5)
   assert got.gradients.keys() == want.gradients.keys()
   for path, gradient in want.gradients.items():
@@ -151,7 +154,7 @@ _QUICKLY = {'xla_backend_optimization_level': 0}
 
 
 def _task(case: Case) -> Config:
-  constants = dict(case.more)
+  constants = dict((*case.model, *case.more))
   constants['NUM_EXPERTS'] = 0 if case.expert is None else 8
   base = _Lm if case.stages is None else _PipelinedLm
   front = () if case.stages is None else (case.stages,)
