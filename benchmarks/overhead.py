@@ -9,7 +9,7 @@ loop, is what the loop, the input, the ledger and the checkpointer cost, with
 summaries off and as they usually are.
 
 `summaries`: a model of a laptop's size with all its summaries written at every
-step, against none at all, in turns.
+step, in turns with nothing written, within one run.
 """
 
 # bazel: deps=//benchmarks:experiments
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import statistics
 import tempfile
 import time
@@ -29,25 +30,30 @@ from benchmarks import measure
 
 # Steps that are averaged; the fastest block is free of other processes.
 _BLOCK = 100
-_LARGE_BLOCK = 10
+_LARGE_BLOCK = 5
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--steps', type=int, default=3000)
-  parser.add_argument('--large_steps', type=int, default=40)
-  parser.add_argument('--rounds', type=int, default=2)
+  parser.add_argument('--large_steps', type=int, default=200)
   options = parser.parse_args()
+  if options.steps < 4 * _BLOCK or options.large_steps < 4 * _LARGE_BLOCK:
+    parser.error(
+      f'--steps must be at least {4 * _BLOCK} and --large_steps '
+      f'{4 * _LARGE_BLOCK}: times are taken over blocks of steps'
+    )
   measure.on_cpu_devices(1)
   _report_framework(options.steps)
-  _report_summaries(options.large_steps, options.rounds)
+  _report_summaries(options.large_steps)
 
 
 def _report_framework(steps: int) -> None:
   """One line: the program with summaries off and on, and the bare loop."""
   name = 'benchmarks.experiments.LmNothing'
-  off, bare = _measure(name, steps, summaries=False, bare_loop=True)
-  usual, _ = _measure(name, steps, summaries=True)
+  recorded, run = _measure(name, steps, summaries=False)
+  off, bare = recorded.per_step(), _bare_loop(run, steps).per_step()
+  usual = _measure(name, steps)[0].per_step()
   measure.report(
     'overhead',
     {
@@ -63,30 +69,36 @@ def _report_framework(steps: int) -> None:
   )
 
 
-def _report_summaries(steps: int, rounds: int) -> None:
-  """One line: what summaries at every step cost, in percent."""
+def _report_summaries(steps: int) -> None:
+  """One line: what summaries at every step cost, in percent.
+
+  One run writes during every other block of steps; each block that writes is
+  compared with the mean of the two beside it.
+  """
   name = 'benchmarks.experiments.Lm4x256Spmd'
-  settings = ('task.train.summary_interval_steps=1',)
-  found: dict[bool, list[dict[str, float]]] = {False: [], True: []}
-  for _ in range(rounds):
-    for summaries in found:
-      measured, _ = _measure(
-        name, steps, summaries=summaries, settings=settings, block=_LARGE_BLOCK
-      )
-      found[summaries].append(measured)
-  off, on = (
-    min(one['min_ms'] for one in found[summaries]) for summaries in found
-  )
+  settings = ('task.train.summary_interval_steps=1', 'MAX_SEQ_LEN=64')
+  times, _ = _measure(name, steps, settings, every_other=_LARGE_BLOCK)
+  wall, cpu = times.blocks(_LARGE_BLOCK)
   measure.report(
     'overhead',
     {
       'what': 'summaries at every step',
-      'cost_percent': round(100 * (on / off - 1), 2),
-      'off': found[False],
-      'every_step': found[True],
+      'cost_percent': _cost_percent(wall),
+      'cpu_cost_percent': _cost_percent(cpu),
+      'step_ms': round(1e3 * statistics.median(wall), 2),
+      'block': _LARGE_BLOCK,
       'steps': steps,
     },
   )
+
+
+def _cost_percent(blocks: Sequence[float]) -> float:
+  """The median cost of the odd blocks over the means of their neighbours."""
+  ratios = [
+    2 * blocks[i] / (blocks[i - 1] + blocks[i + 1])
+    for i in range(1, len(blocks) - 1, 2)
+  ]
+  return round(100 * (statistics.median(ratios) - 1), 2)
 
 
 class _Recorder:
@@ -94,35 +106,56 @@ class _Recorder:
 
   def __init__(self, step: Callable[..., Any]):
     self._step = step
-    self.times: list[float] = []
+    self.wall: list[float] = []
+    self.cpu: list[float] = []
 
   def __call__(self, *args: Any) -> Any:
-    self.times.append(time.perf_counter())
+    self.wall.append(time.perf_counter())
+    self.cpu.append(time.process_time())
     return self._step(*args)
 
-  def per_step(self, block: int) -> dict[str, float]:
+  def blocks(self, block: int) -> tuple[list[float], list[float]]:
+    """Returns seconds per step of each block: passed, and used by threads."""
+    return _per_step(self.wall, block), _per_step(self.cpu, block)
+
+  def per_step(self) -> dict[str, float]:
     """Returns milliseconds per step over blocks, the first steps left out."""
-    skipped = min(5 * _BLOCK, len(self.times) // 4)
-    blocks = self.times[skipped::block]
-    seconds = [
-      (b - a) / block for a, b in zip(blocks[:-1], blocks[1:], strict=True)
-    ]
+    seconds = _per_step(self.wall[len(self.wall) // 4 :], _BLOCK)
     return {
       'median_ms': round(1e3 * statistics.median(seconds), 4),
       'min_ms': round(1e3 * min(seconds), 4),
     }
 
 
+def _per_step(times: Sequence[float], block: int) -> list[float]:
+  ends = times[::block]
+  return [(b - a) / block for a, b in itertools.pairwise(ends)]
+
+
+class _Gate:
+  """A writer that passes on what is written in every other block of steps."""
+
+  def __init__(self, writer: Any, block: int):
+    self._writer = writer
+    self._block = block
+
+  def write(self, step: int, *args: Any, **kwargs: Any) -> None:
+    if step // self._block % 2:
+      self._writer.write(step, *args, **kwargs)
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._writer, name)
+
+
 def _measure(
   name: str,
   steps: int,
-  *,
-  summaries: bool,
   settings: Sequence[str] = (),
-  bare_loop: bool = False,
-  block: int = _BLOCK,
-) -> tuple[dict[str, float], dict[str, float]]:
-  """Returns milliseconds per step of the program and of the bare loop."""
+  *,
+  summaries: bool = True,
+  every_other: int | None = None,
+) -> tuple[_Recorder, Any]:
+  """Returns the times of the program's steps, and the run."""
   from pax.programs import interrupts, train_program
   from pax.programs import train as train_lib
   from pax.runner import build
@@ -145,10 +178,11 @@ def _measure(
     with interrupts.Interrupts() as signals:
       with build.build(options, build.plan(options), signals) as run:
         program = Recorded()
-        train_lib.train(dataclasses.replace(run, train_program=program))
-  bare = _bare_loop(run, steps) if bare_loop else None
-  recorded = program._compiled_step.per_step(block)
-  return recorded, bare.per_step(block) if bare else {}
+        writer = _Gate(run.writer, every_other) if every_other else run.writer
+        train_lib.train(
+          dataclasses.replace(run, train_program=program, writer=writer)
+        )
+  return program._compiled_step, run
 
 
 def _bare_loop(run: Any, steps: int) -> _Recorder:

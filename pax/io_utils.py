@@ -38,6 +38,7 @@ class EvaluationMode(enum.StrEnum):
 
   EVAL = 'eval'
   DECODE = 'decoder'
+  INFER = 'infer'
 
   @property
   def progress_filename(self) -> str:
@@ -178,21 +179,19 @@ def undone_step(job_log_dir: PathLike, mode: EvaluationMode) -> int | None:
 def is_written_since_undone(
   job_log_dir: PathLike,
   mode: EvaluationMode,
-  outputs: pathlib.Path,
+  written: pathlib.Path,
   step: int,
 ) -> bool:
-  """Whether a job wrote `outputs` of a step before it was stopped in that.
+  """Whether a job was done with outputs of a step when it was stopped in that.
 
   Args:
     job_log_dir: The job directory.
     mode: What the job does.
-    outputs: What `output_file` gave.
+    written: The file of these outputs that is written last.
     step: The step.
   """
   if undone_step(job_log_dir, mode) != step:
     return False
-  # The last file that is written of the two.
-  written = outputs.with_suffix('.jsonl')
   began = _progress_file(job_log_dir, mode).stat().st_mtime_ns
   return written.exists() and written.stat().st_mtime_ns >= began
 
@@ -219,7 +218,10 @@ def training_end(job_log_dir: PathLike) -> int | None:
 
 
 class ShardedParallelWriter:
-  """Deals chunks of records out to files `<name>.tfrecord-00000-of-00032`."""
+  """Deals chunks of records out to files `<name>.tfrecord-00000-of-00032`.
+
+  They have their names when they are complete.
+  """
 
   def __init__(
     self,
@@ -227,14 +229,14 @@ class ShardedParallelWriter:
     num_shards: int,
     output_format: OutputFormatType = OutputFormatType.TFRECORD,
   ):
-    """Makes the files, in place of others of these names."""
+    """Begins the files; they take the place of others of these names."""
     if num_shards < 1:
       raise ValueError(
         f'output_num_shards must be at least 1, got {num_shards}'
       )
     suffix = output_format.name.lower()
     self._files = [
-      open(f'{fq_filename}.{suffix}-{i:05d}-of-{num_shards:05d}', 'wb')
+      open(f'{fq_filename}.{suffix}-{i:05d}-of-{num_shards:05d}.part', 'wb')
       for i in range(num_shards)
     ]
     self._next = 0
@@ -248,6 +250,13 @@ class ShardedParallelWriter:
     """Completes the files."""
     for file in self._files:
       file.close()
+      os.replace(file.name, file.name.removesuffix('.part'))
+
+  def discard(self) -> None:
+    """Takes what was written away."""
+    for file in self._files:
+      file.close()
+      os.unlink(file.name)
 
 
 def _progress_file(job_log_dir: PathLike, mode: EvaluationMode) -> pathlib.Path:

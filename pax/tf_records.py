@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of records as TensorFlow reads them, written without TensorFlow.
+"""Files of records as TensorFlow knows them, without TensorFlow.
 
 A record is its length, a checksum of that, the data and a checksum of those:
 https://www.tensorflow.org/tutorials/load_data/tfrecord
@@ -7,6 +7,7 @@ https://www.tensorflow.org/tutorials/load_data/tfrecord
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
@@ -17,7 +18,8 @@ import numpy as np
 # The polynomial of CRC-32C, bits reversed (RFC 3720).
 _POLYNOMIAL = 0x82F63B78
 _MASK_DELTA = 0xA282EAD8
-_LENGTH_DELIMITED = 2
+# How a protocol buffer writes a field.
+_VARINT, _FIXED_64, _LENGTH_DELIMITED, _FIXED_32 = 0, 1, 2, 5
 
 
 def _make_table() -> tuple[int, ...]:
@@ -64,6 +66,32 @@ def read(file: BinaryIO) -> Iterator[bytes]:
     yield record
 
 
+def offsets(file: BinaryIO) -> np.ndarray:
+  """Returns where each record's data start and how long they are, [N, 2].
+
+  Of every record only the length is read.
+
+  Raises:
+    ValueError: this is no file of records, or it is cut short.
+  """
+  end = file.seek(0, os.SEEK_END)
+  found, at = [], 0
+  while at < end:
+    file.seek(at)
+    header = file.read(12)
+    size = struct.unpack('<Q', header[:8])[0] if len(header) == 12 else end
+    # One checksum tells whether it is such a file, and sums tell the rest.
+    is_wrong = not at and header[8:] != _checksum(header[:8])
+    if is_wrong or at + 16 + size > end:
+      raise ValueError(
+        f'byte {at} of {getattr(file, "name", file)!r} must begin a whole'
+        ' record; write the file again'
+      )
+    found.append((at + 12, size))
+    at += 16 + size
+  return np.array(found, np.int64).reshape(-1, 2)
+
+
 def example(features: Mapping[str, Any]) -> bytes:
   """Returns a serialised tf.train.Example of arrays by name.
 
@@ -75,6 +103,30 @@ def example(features: Mapping[str, Any]) -> bytes:
     for name, value in sorted(features.items())
   )
   return _field(1, entries)
+
+
+def parse_example(record: bytes) -> dict[str, list[bytes] | np.ndarray]:
+  """Returns the features of a serialised tf.train.Example by name.
+
+  A bytes_list is a list of bytes, a float_list an array of float32, an
+  int64_list one of int64; a feature without a value is an empty list.
+
+  Raises:
+    ValueError: the record is no such thing.
+  """
+  found: dict[str, list[bytes] | np.ndarray] = {}
+  try:
+    for _, features in _fields(memoryview(record)):
+      for _, entry in _fields(features):
+        # Of a map: its key, and the value if there is one.
+        parts = dict(_fields(entry))
+        found[bytes(parts[1]).decode()] = _values(parts.get(2, b''))
+  except (IndexError, KeyError, TypeError, ValueError) as e:
+    raise ValueError(
+      'a record must be a serialised tf.train.Example, got'
+      f' {bytes(record[:20])!r}...; see pax.tf_records.example'
+    ) from e
+  return found
 
 
 def flat(tree: Any) -> dict[str, Any]:
@@ -96,6 +148,61 @@ def _feature(value: Any) -> bytes:
     numbers = b''.join(_varint(int(x) % 2**64) for x in array.ravel())
     return _field(3, _field(1, numbers))
   return _field(2, _field(1, array.astype('<f4').tobytes()))
+
+
+def _values(feature: memoryview) -> list[bytes] | np.ndarray:
+  """The values of a tf.train.Feature, packed or one by one."""
+  for kind, values in _fields(feature):
+    items = [item for _, item in _fields(values)]
+    if kind == 1:
+      return [bytes(item) for item in items]
+    if kind == 2:
+      return np.frombuffer(b''.join(items), '<f4')
+    numbers = [_varints(x) if isinstance(x, memoryview) else [x] for x in items]
+    return np.concatenate([np.zeros(0, np.int64), *numbers]).astype(np.int64)
+  return []
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
+  """The fields of a message: (number, bytes or, of a varint, an int64)."""
+  at = 0
+  while at < len(data):
+    key, at = _read_varint(data, at)
+    kind = key & 7
+    if kind == _VARINT:
+      value, at = _read_varint(data, at)
+      yield key >> 3, np.uint64(value).astype(np.int64)
+      continue
+    sizes = {_FIXED_32: 4, _FIXED_64: 8}
+    if kind == _LENGTH_DELIMITED:
+      size, at = _read_varint(data, at)
+    else:
+      size = sizes[kind]
+    if at + size > len(data):
+      raise ValueError('a field reaches beyond its message')
+    yield key >> 3, data[at : at + size]
+    at += size
+
+
+def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
+  """The number that starts at `at`, and where it ends."""
+  value = shift = 0
+  while (byte := data[at]) > 0x7F:
+    value |= (byte & 0x7F) << shift
+    at, shift = at + 1, shift + 7
+  return value | byte << shift, at + 1
+
+
+def _varints(data: memoryview) -> np.ndarray:
+  """The packed numbers that `data` consists of, as int64."""
+  codes = np.frombuffer(data, np.uint8)
+  ends = np.flatnonzero(codes < 0x80) + 1
+  starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+  if not len(codes):
+    return np.zeros(0, np.int64)
+  places = np.arange(len(codes)) - np.repeat(starts, ends - starts)
+  parts = (codes & 0x7F).astype(np.uint64) << (7 * places).astype(np.uint64)
+  return np.add.reduceat(parts, starts).astype(np.int64)
 
 
 def _field(number: int, data: bytes) -> bytes:

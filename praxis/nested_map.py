@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,18 @@ import jax
 # An identifier; or several, as the keys of feature converters are.
 _KEY = re.compile(r'[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z0-9_]+)*')
 _STEP = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)|\[(\d+)\]')
+
+
+# Maps are made at every step of training, of few keys.
+@functools.lru_cache(maxsize=4096)
+def _check_key(key: Any) -> None:
+  if not (isinstance(key, str) and _KEY.fullmatch(key)):
+    raise ValueError(
+      f'NestedMap key must be an identifier, got {key!r}; '
+      'use letters, digits and underscores'
+    )
+  if hasattr(dict, key):
+    raise ValueError(f'NestedMap key {key!r} hides a method of dict; rename')
 
 
 class NestedMap(dict):
@@ -30,13 +43,7 @@ class NestedMap(dict):
   @staticmethod
   def CheckKey(key: Any) -> None:
     """Raises ValueError unless `key` can also be an attribute name."""
-    if not (isinstance(key, str) and _KEY.fullmatch(key)):
-      raise ValueError(
-        f'NestedMap key must be an identifier, got {key!r}; '
-        'use letters, digits and underscores'
-      )
-    if hasattr(dict, key):
-      raise ValueError(f'NestedMap key {key!r} hides a method of dict; rename')
+    _check_key(key)
 
   def __setitem__(self, key: str, value: Any) -> None:
     self.CheckKey(key)

@@ -43,6 +43,7 @@ GATHERED = {
 _RENAMED = {'paxml': 'pax'}
 # Imported name -> distribution, where they differ.
 DISTRIBUTIONS = {
+  'PIL': 'pillow',
   'absl': 'absl_py',
   'google': 'protobuf',
   'orbax': 'orbax_checkpoint',

@@ -17,6 +17,7 @@ lock() { # in out [options]: resolves one file
 
 lock requirements.in "$work/base.txt" "$@"
 cp "$work/base.txt" requirements_lock.txt
+lock requirements_data.in requirements_data_lock.txt --no-deps "$@"
 for kind in cuda tpu; do
   lock requirements_$kind.in "$work/$kind.txt" -c "$work/base.txt" "$@"
   # What the first lock has comes from there.

@@ -4,8 +4,10 @@
 `task.train.restore_transformations` has, by a regex on the path of a leaf such
 as `mdl_vars/params/lm/softmax/w`, the path it has in the checkpoint, with
 groups of the regex as `match.expand` takes them, or an object with its
-`original_key` and `value_fn`, as Orbax's Transform. Leaves that the checkpoint
-has under their own name are taken as they are.
+`original_key`, `value_fn` and `use_fallback`, as Orbax's Transform. Leaves that
+the checkpoint has under their own name are taken as they are, so that a job
+goes on from checkpoints of its own. With `use_fallback` a leaf that it lacks,
+or has in another shape, keeps its fresh value.
 """
 
 from __future__ import annotations
@@ -24,40 +26,38 @@ from pax.checkpoints.contract import CheckpointError
 
 Named = Mapping[str, Any]
 ValueFn = Callable[[Any], Any]
+Rules = Mapping[str, Any]
 
 
 class Transformations:
   """How leaves are found in checkpoints of older models."""
 
-  def __init__(self, rules: Mapping[str, Any] | None = None):
-    """Compiles the rules.
-
-    Raises:
-      ValueError: a rule asks for a fresh value, of which there is none here.
-    """
+  def __init__(self, rules: Rules | None = None):
+    """Compiles the rules."""
+    self._fresh = [re.compile(p) for p in rules or {} if _is_fresh(rules[p])]
     self._rules = []
     for pattern, rule in (rules or {}).items():
-      if getattr(rule, 'use_fallback', False):
-        raise ValueError(
-          f'restore_transformations[{pattern!r}] sets use_fallback; start from'
-          ' the checkpoint with --init_from, which leaves fresh what it lacks'
-        )
-      key = rule if isinstance(rule, str) else rule.original_key
-      value_fn = getattr(rule, 'value_fn', None)
-      self._rules.append((re.compile(pattern), key, value_fn))
+      if not _is_fresh(rule):
+        key = rule if isinstance(rule, str) else rule.original_key
+        value_fn = getattr(rule, 'value_fn', None)
+        self._rules.append((re.compile(pattern), key, value_fn))
 
   def read(
     self, path: pathlib.Path, abstract: Named, *, whole: bool = True
   ) -> tuple[Named, Mapping[str, str]]:
     """As `Layout.read`, with the leaves that the rules find for others.
 
+    Leaves of `abstract` that are to keep fresh values are arrays.
+
     Raises:
       CheckpointError: a leaf is missing, or of another shape or dtype.
     """
     layout = layouts.layout_at(path)
-    if not self._rules:
+    if not (self._rules or self._fresh):
       return layout.read(path, abstract, whole=whole)
     saved = layout.shapes(path)
+    fresh = {k: v for k, v in abstract.items() if self._is_kept(k, v, saved)}
+    abstract = {k: v for k, v in abstract.items() if k not in fresh}
     found = {name: self._find(name, saved) for name in abstract}
     wanted = {}
     for name, (source, value_fn) in found.items():
@@ -70,7 +70,16 @@ class Transformations:
         found.items(), abstract.values(), strict=True
       )
     }
-    return made, inputs
+    return made | fresh, inputs
+
+  def _is_kept(self, name: str, leaf: Any, saved: layouts.Shapes) -> bool:
+    """Whether a leaf has a fresh value that nothing on disk replaces."""
+    if name in saved and tuple(saved[name][0]) == tuple(leaf.shape):
+      return False
+    slashed = name.replace('.', '/')
+    return isinstance(leaf, jax.Array) and any(
+      pattern.fullmatch(slashed) for pattern in self._fresh
+    )
 
   def _find(
     self, name: str, saved: layouts.Shapes
@@ -84,6 +93,15 @@ class Transformations:
         source = match.expand(key) if key else slashed
         return source.replace('/', '.'), value_fn
     return name, None
+
+
+def needs_fresh(rules: Rules | None) -> bool:
+  """Whether leaves may keep fresh values: there must be some to keep."""
+  return any(map(_is_fresh, (rules or {}).values()))
+
+
+def _is_fresh(rule: Any) -> bool:
+  return bool(getattr(rule, 'use_fallback', False))
 
 
 def _whole(

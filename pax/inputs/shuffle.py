@@ -39,6 +39,18 @@ def permuted(indices: np.ndarray, size: int, seed: int) -> np.ndarray:
   return out.astype(np.int64)
 
 
+def endless(positions: np.ndarray, size: int, seed: int) -> np.ndarray:
+  """Which of `range(size)` come at `positions` of an order without an end.
+
+  Each epoch, of `size` positions, is a permutation of its own.
+  """
+  epochs, indices = np.divmod(positions, size)
+  for epoch in np.unique(epochs):
+    here = epochs == epoch
+    indices[here] = permuted(indices[here], size, seed + (int(epoch) << 32))
+  return indices
+
+
 def _feistel(
   values: np.ndarray, half_bits: int, keys: np.ndarray
 ) -> np.ndarray:

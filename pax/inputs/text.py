@@ -146,14 +146,9 @@ class TextLmInput(base_input.BaseInput):
   def _rows_at(self, positions: np.ndarray) -> np.ndarray:
     """The rows at `positions` of the endless order of this input."""
     total = self._text.plan.num_rows
-    epochs, indices = positions // total, positions % total
     if not self.is_training:
-      return indices
-    for epoch in np.unique(epochs):
-      here = epochs == epoch
-      seed = (self.input_random_seed or 0) + (int(epoch) << 32)
-      indices[here] = shuffle.permuted(indices[here], total, seed)
-    return indices
+      return positions % total
+    return shuffle.endless(positions, total, self.input_random_seed or 0)
 
   def _get_state_internal(self) -> base_input.State:
     return {'examples': self._examples}

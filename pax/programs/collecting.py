@@ -124,6 +124,15 @@ class Collected:
       self._rows.append(rows)
 
 
+def agreed(number: int) -> int:
+  """Returns what process 0 sees: another one may see a file later."""
+  if jax.process_count() == 1:
+    return number
+  from jax.experimental import multihost_utils
+
+  return int(multihost_utils.broadcast_one_to_all(number))
+
+
 def on_host(tree: Any) -> Any:
   """Returns global arrays as numpy's, whole on every process."""
   if jax.process_count() == 1:

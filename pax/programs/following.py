@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-import jax
 from absl import logging
 
 from pax import io_utils, partitioning, summaries, tasks_lib, train_states
 from pax.checkpoints import paths, reading
+from pax.programs import collecting
 from pax.programs import interrupts as interrupts_lib
 from pax.programs import passes as passes_lib
 from pax.programs import stopping as stopping_lib
@@ -75,10 +75,12 @@ class EvalJob:
     def is_done(mode: io_utils.EvaluationMode, name: str) -> bool:
       """Whether this job had done that when it was stopped in this step."""
       file = io_utils.output_file(self.job_log_dir, mode, name, step)
+      # The last one that is written of the two.
+      last = file.with_suffix('.jsonl')
       written = is_resumed and io_utils.is_written_since_undone(
-        self.job_log_dir, self.mode, file, step
+        self.job_log_dir, self.mode, last, step
       )
-      return bool(_agreed(int(written)))
+      return bool(collecting.agreed(int(written)))
 
     with io_utils.checkpoint_progress(self.job_log_dir, step, self.mode):
       decodes = self.passes.decode(state, step, is_done)
@@ -91,7 +93,8 @@ class EvalJob:
 class StateReader:
   """Reads of a checkpoint what evaluation needs: variables, or averages."""
 
-  partitioner: partitioning.Partitioner
+  # The train state: shapes, or values where transformations keep fresh ones.
+  whole: TrainState
   # Whether the averages of the optimizer take the place of the variables.
   use_ema: bool
   # `task.train.restore_transformations`, built.
@@ -103,11 +106,10 @@ class StateReader:
 
   @functools.cached_property
   def _wanted(self) -> tuple[Any, Any]:
-    whole = self.partitioner.state_metadata
-    names = reading.leaf_names(whole)
+    names = reading.leaf_names(self.whole)
     if self.use_ema:
-      return tasks_lib.extract_ema(whole), tasks_lib.extract_ema(names)
-    return whole.to_eval_state(), names.to_eval_state()
+      return tasks_lib.extract_ema(self.whole), tasks_lib.extract_ema(names)
+    return self.whole.to_eval_state(), names.to_eval_state()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,7 +199,7 @@ class Following:
     begun, pause = time.monotonic(), _FIRST_POLL_SECS
     while True:
       self.interrupts.check_batch()
-      found = _agreed(self._look(done))
+      found = collecting.agreed(self._look(done))
       if found == _ENDED:
         return None
       if found != _NOTHING:
@@ -230,16 +232,7 @@ class Following:
   def _is_last(self, step: int) -> bool:
     end = io_utils.training_end(self._training_dir)
     is_last = step >= self.last_step or (end is not None and step >= end)
-    return bool(_agreed(int(is_last)))
-
-
-def _agreed(number: int) -> int:
-  """What process 0 sees: another one may see a file later."""
-  if jax.process_count() == 1:
-    return number
-  from jax.experimental import multihost_utils
-
-  return int(multihost_utils.broadcast_one_to_all(number))
+    return bool(collecting.agreed(int(is_last)))
 
 
 def _nothing_came(

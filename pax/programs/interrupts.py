@@ -27,8 +27,9 @@ class Interrupts:
 
   Before the loop has asked for the first time, the first one does.
 
-  All processes of a job stop at the same step: there JAX's preemption service
-  receives SIGTERM and agrees on a step, and Ctrl-C becomes a SIGTERM.
+  All processes of a job stop before the same step or batch: there JAX's
+  preemption service receives SIGTERM and agrees on how many of them there
+  were, and Ctrl-C becomes a SIGTERM.
   """
 
   def __init__(
@@ -59,35 +60,28 @@ class Interrupts:
       signal.signal(number, handler)
     self._watchdog.close()
 
-  def requested(self, step: int) -> bool:
-    """Whether to stop before `step`; to be asked at every step."""
+  def requested(self) -> bool:
+    """Whether to stop now; to be asked before every step.
+
+    Processes ask equally often, for that is what they count.
+    """
     self._has_begun = True
     self._watchdog.beat()
+    self._num_checks += 1
     if self._many:
       from jax.experimental import multihost_utils
 
-      return multihost_utils.reached_preemption_sync_point(step)
+      return multihost_utils.reached_preemption_sync_point(self._num_checks)
     return self._asked
 
   def check_batch(self, count: int = 0) -> None:
-    """To be called before each batch of a job that does not train.
+    """To be called before each batch of a pass, in training or not.
 
     Raises:
       StoppedError: a signal asked to stop.
     """
     del count
-    self._num_checks += 1
-    if self.requested(self._num_checks):
-      raise StoppedError
-
-  def check_batch_while_training(self, count: int = 0) -> None:
-    """The same within training; several processes finish the pass.
-
-    They agree on a step of training only.
-    """
-    del count
-    self._watchdog.beat()
-    if self._asked and not self._many:
+    if self.requested():
       raise StoppedError
 
   def rest(self) -> None:

@@ -73,7 +73,7 @@ class _Loop:
       self._save()
       if not program.should_run(self.state, self.step):
         return Outcome.DONE
-      if run.interrupts.requested(self.step):
+      if run.interrupts.requested():
         return Outcome.PREEMPTED
       with ledger.during(goodput.INPUT_WAIT):
         batch = self._batches.peek()

@@ -90,7 +90,7 @@ def _build(
       options,
       planned,
       partitioner,
-      before_batch=interrupts.check_batch_while_training,
+      before_batch=interrupts.check_batch,
       **sinks,
     ),
     stopping=stopping.create_stopping(task.early_stopping_fn, job_log_dir),
@@ -177,7 +177,7 @@ def _first_state(
     else:
       state = parts.initialize(options, partitioner, progress.print)
     return state, int(jax.device_get(state.step))
-  restored = checkpointer.restore(partitioner.state_metadata)
+  restored = checkpointer.restore(parts.restore_target(partitioner))
   if restored.input_state is not None:
     train_input.set_state(restored.input_state)
   logging.info('Continuing from step %d', restored.step)
@@ -187,13 +187,13 @@ def _first_state(
 def _external_state(partitioner: partitioning.Partitioner) -> Any:
   """The whole state of another job, read by the handler that the task names."""
   train = partitioner.task.train
-  metadata = partitioner.state_metadata
+  target = parts.restore_target(partitioner)
   if handler := parts.built(train.external_checkpoint_handler):
-    return handler.restore(train.external_checkpoint_path, item=metadata)
+    return handler.restore(train.external_checkpoint_path, item=target)
   found = reading.find(train.external_checkpoint_path)[1]
   return reading.read_as(
     found,
-    metadata,
-    reading.leaf_names(metadata),
+    target,
+    reading.leaf_names(target),
     parts.built(train.restore_transformations),
   )

@@ -188,7 +188,7 @@ def _reader(partitioner: partitioning.Partitioner) -> following.StateReader:
   """Averages are what is evaluated wherever the optimizer keeps them."""
   task = partitioner.task
   return following.StateReader(
-    partitioner=partitioner,
+    whole=parts.restore_target(partitioner),
     use_ema=task.has_ema_decay,
     restore_transformations=parts.built(task.train.restore_transformations),
   )

@@ -81,6 +81,12 @@ class RunOptions:
     'Where the metrics of the reward are from: train; eval; decode, which'
     ' evaluates too.',
   )
+  sub_experiment: str | None = _flag(
+    None,
+    'Study',
+    "One of the experiment's sub_experiments(), by its id. A trial of a study"
+    ' runs them all.',
+  )
   init_from: str | None = _flag(
     None,
     'Checkpoints',

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from pax import base_experiment, partitioning, summaries
-from pax.checkpoints import init_from
+from pax.checkpoints import init_from, transformations
 from pax.programs import decode as decode_program
 from pax.programs import eval as eval_program
 from pax.programs import passes as passes_lib
@@ -47,7 +47,9 @@ def plan(
   settings = overrides.parse(options.set)
   if experiment is None:
     commands = experiments.commands_of(options)
-    experiment = experiments.find(options.exp, settings, commands)
+    experiment = experiments.find(
+      options.exp, settings, commands, options.sub_experiment
+    )
   experiment.validate()
   tree = run_config.from_experiment(experiment, settings)
   inputs = [*tree.eval_inputs, *tree.decode_inputs]
@@ -203,6 +205,14 @@ def initialize(
     file = pathlib.Path(options.job_log_dir) / summaries.PROVENANCE_FILE
     file.write_text('\n'.join([*lines, '']))
   return state
+
+
+def restore_target(partitioner: partitioning.Partitioner) -> Any:
+  """What a checkpoint is read as: shapes, or a fresh state to keep parts of."""
+  train = partitioner.task.train
+  if transformations.needs_fresh(built(train.restore_transformations)):
+    return partitioner.initialize(jax.random.key(train.random_seed))
+  return partitioner.state_metadata
 
 
 def built(value: Any) -> Any:

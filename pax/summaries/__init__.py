@@ -12,7 +12,9 @@ from pax.summaries.model_text import PROVENANCE_FILE as PROVENANCE_FILE
 from pax.summaries.model_text import write_description as write_description
 from pax.summaries.model_text import write_provenance as write_provenance
 from pax.summaries.profiling import StepProfiler as StepProfiler
+from pax.summaries.progress import NoopStatusLog as NoopStatusLog
 from pax.summaries.progress import Progress as Progress
+from pax.summaries.progress import StatusLog as StatusLog
 from pax.summaries.throughput import Rate as Rate
 from pax.summaries.throughput import Throughput as Throughput
 from pax.summaries.writer import NoopWriter as NoopWriter

@@ -9,12 +9,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
+from absl import logging
+
 from pax.summaries import throughput
 
 _ERASE_LINE = '\r\x1b[2K'
 # A terminal is written to at most so often, a log file as often as updated.
 _REDRAW_SECONDS = 0.1
 _BAR_WIDTH = 30
+_STATUS_SECONDS = 60.0
 
 
 class Progress:
@@ -97,6 +100,43 @@ class Progress:
     self._stream.write(_ERASE_LINE + self._line[:width])
     self._stream.flush()
     self._drawn_at = self._clock()
+
+
+class StatusLog:
+  """Logs how far training is, at most once a minute."""
+
+  def __init__(
+    self, total_steps: int, clock: Callable[[], float] = time.monotonic
+  ):
+    """Logs nothing yet.
+
+    Args:
+      total_steps: at which step training ends.
+      clock: gives seconds.
+    """
+    self._total_steps = total_steps
+    self._clock = clock
+    self._began = self._logged_at = clock()
+
+  def update(self, step: int, rate: throughput.Rate | None) -> None:
+    """Logs the speed, the share of steps done, and the time left and past."""
+    now = self._clock()
+    if rate is None or now - self._logged_at < _STATUS_SECONDS:
+      return
+    self._logged_at = now
+    logging.info(
+      '%s  %.1f%%  up %s',
+      format_line(step, self._total_steps, {}, rate=rate),
+      100 * step / self._total_steps,
+      short_time(now - self._began),
+    )
+
+
+class NoopStatusLog:
+  """Logs nothing."""
+
+  def update(self, step: int, rate: throughput.Rate | None) -> None:
+    pass
 
 
 def format_line(

@@ -125,7 +125,7 @@ class Train(Parameterizable):
   # A foreign checkpoint to start from, and what reads it.
   external_checkpoint_path: Any = None
   external_checkpoint_handler: Any = None
-  # Whether progress is reported to the platform.
+  # Whether speed and time left are logged once a minute.
   report_progress_hook: bool = False
   # Steps between garbage collections by hand; 0 leaves it to Python.
   gc_interval_steps: int = 0

@@ -144,7 +144,10 @@ class _Pool:
       if paddings is not None:
         inputs = jnp.where(_align(paddings, inputs.ndim) > 0, lowest, inputs)
       return self._windows(inputs, lowest, jax.lax.max)
-    valid = jnp.ones(inputs.shape[: 1 + len(self._shape)], jnp.float32)
+    # One row counts for all: XLA makes the counts while it compiles.
+    rows = 1 if paddings is None else len(inputs)
+    sizes = inputs.shape[1 : 1 + len(self._shape)]
+    valid = jnp.ones((rows, *sizes), jnp.float32)
     if paddings is not None:
       valid *= 1.0 - _align(paddings, valid.ndim)
       inputs = jnp.where(_align(paddings, inputs.ndim) > 0, 0, inputs)

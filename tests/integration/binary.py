@@ -29,10 +29,10 @@ _PRELOADED = (
 def start(
   exp: str, job_log_dir: pathlib.Path, *words: str, devices: int = 1
 ) -> programs.Program:
-  """Begins to train a tiny experiment."""
+  """Begins to train a tiny experiment, or one that a module names."""
   command = [
     'pax.main',
-    f'--exp={EXPERIMENTS}.{exp}',
+    f'--exp={exp if "." in exp else f"{EXPERIMENTS}.{exp}"}',
     f'--job_log_dir={job_log_dir}',
     f'--host_device_count={devices}',
     '--compilation_cache_dir=',

@@ -67,7 +67,9 @@ class StoppedRows(CountedRows):
 
   def get_next(self) -> NestedMap:
     batch = super().get_next()
-    if self._count == 2 and self.sent and not os.path.exists(self.sent):
+    is_first = self.infeed_host_index == 0
+    asked = is_first and self.sent and self._count == 2
+    if asked and not os.path.exists(self.sent):
       with open(self.sent, 'x', encoding='utf-8'):
         os.kill(os.getpid(), signal.SIGTERM)
     return batch
@@ -190,6 +192,14 @@ class TinyPmap(TinySpmd):
 
 
 @experiment_registry.register
+class TinyLongEval(TinySpmd):
+  """Only a signal ends its evaluation."""
+
+  def datasets(self):
+    return [super().datasets()[0], self._finite('held_out', 10**6)]
+
+
+@experiment_registry.register
 class TinyStopped(TinySpmd):
   """Gets a signal with its fifth batch, or one after it."""
 
@@ -267,3 +277,23 @@ class TinySweep(TinySpmd):
     return automl.hyperparameter_tuning(
       automl.Metric.eval('loss'), goal='minimize'
     )
+
+
+@experiment_registry.register
+class TinyParts(TinySweep):
+  """A trial trains a narrow model, then a wide one."""
+
+  NUM_STEPS = 2
+  HIDDEN = 4
+  NOISE = automl.oneof([0.0, 0.5])
+
+  @classmethod
+  def sub_experiments(cls):
+    return {'narrow': cls, 'wide': type(cls.__name__, (cls,), {'HIDDEN': 8})}
+
+  def search(self):
+    search = super().search()
+    search.search_reward.metric = automl.Metric.eval(
+      'loss', aggregator=automl.MetricAggregator.MAX
+    )
+    return search

@@ -253,6 +253,25 @@ def test_sigterm_and_the_next_start(job, tmp_path, capfd, mode):
   assert not list((directory / '_internal_artifacts').glob('*progress.json'))
 
 
+def test_sigterm_while_inferring(job, tmp_path, capfd):
+  """There are whole outputs of an input, or none."""
+  words = ['--mode=infer', f'--set=SENT={tmp_path / "sent"}']
+  words += [f'--set=task.infer_writer.restore_checkpoint_dir={job}']
+  code, err = _main(capfd, 'TinySpmd', tmp_path, *words)
+  assert code == 75, err
+  assert not list((tmp_path / 'output' / 'prompts').iterdir())
+  code, err = _main(capfd, 'TinySpmd', tmp_path, *words)
+  assert code == 0, err
+  names = {p.name for p in (tmp_path / 'output' / 'prompts').iterdir()}
+  assert names == {
+    'features.json',
+    'metadata.json',
+    'output.tfrecord-00000-of-00002',
+    'output.tfrecord-00001-of-00002',
+  }
+  assert not list((tmp_path / '_internal_artifacts').glob('*progress.json'))
+
+
 def test_a_hang_ends_with_the_stacks_of_all_threads(tmp_path, cache):
   ended = binary.run('TinyHanging', tmp_path, cache, '--hang_timeout_secs=2')
   assert ended.returncode == 124, ended.stderr

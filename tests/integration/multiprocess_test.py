@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 
+from pax import tf_records
 from tests.integration import binary
 
 STEPS = 40
@@ -83,6 +84,51 @@ def test_two_processes_evaluate_and_decode_what_one_trained(tmp_path, single):
     if '_out_15_' in p.name
   ]
   assert sorted(lines) == [16, 24]
+
+
+def test_two_processes_infer(tmp_path, single):
+  words = ['--mode=infer', MESH]
+  restored = f'--set=task.infer_writer.restore_checkpoint_dir={single}'
+  found = []
+  for count in (1, 2):
+    directory = tmp_path / str(count)
+    processes = binary.start_processes(
+      'TinySpmd',
+      directory,
+      *words,
+      restored,
+      f'--set=BATCH_SIZE={8 // count}',
+      count=count,
+      devices=4 // count,
+    )
+    ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
+    assert [p.returncode for p in ended] == [0] * count, ended
+    files = sorted((directory / 'output' / 'prompts').glob('*tfrecord*'))
+    records = []
+    for file in files:
+      with file.open('rb') as f:
+        records += tf_records.read(f)
+    # The guess is the last four bytes of a record.
+    found.append([np.frombuffer(r[-4:], '<f4')[0] for r in records])
+  assert len(found[0]) == 16
+  np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+
+
+def test_sigterm_of_one_ends_the_evaluation_of_both(tmp_path):
+  """The pass would take hours."""
+  processes = binary.start_processes(
+    'TinyLongEval',
+    tmp_path,
+    MESH,
+    '--set=BATCH_SIZE=4',
+    '--eval_on_test',
+    f'--set=SENT={tmp_path / "sent"}',
+    count=2,
+    devices=2,
+  )
+  ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
+  assert [p.returncode for p in ended] == [75, 75], ended
+  assert binary.checkpoint_names(tmp_path)[-1] == 'checkpoint_00000010'
 
 
 def test_the_failure_of_one_ends_both(tmp_path):

@@ -66,13 +66,14 @@ def test_what_is_undone_is_remembered(tmp_path):
 
 def test_what_was_written_before_a_job_was_stopped(tmp_path):
   file = io_utils.output_file(tmp_path, EVAL, 'x', 3)
+  last = file.with_suffix('.jsonl')
 
   def is_written(step=3):
-    return io_utils.is_written_since_undone(tmp_path, EVAL, file, step)
+    return io_utils.is_written_since_undone(tmp_path, EVAL, last, step)
 
   # Training may have evaluated the same step: that does not count.
   io_utils.write_key_value_pairs(file, [])
-  os.utime(file.with_suffix('.jsonl'), (1, 1))
+  os.utime(last, (1, 1))
   assert not is_written()
   for writes in (False, True):
     with pytest.raises(OSError, match='gone'):
@@ -98,9 +99,20 @@ def test_shards_take_turns(tmp_path):
   writer = io_utils.ShardedParallelWriter(tmp_path / 'out', 2)
   for chunk in ([b'a', b'b'], [b'c'], [b'd']):
     writer.write(chunk)
+  assert {p.suffix for p in tmp_path.iterdir()} == {'.part'}
   writer.close()
   found = []
   for name in ('out.tfrecord-00000-of-00002', 'out.tfrecord-00001-of-00002'):
     with (tmp_path / name).open('rb') as file:
       found.append(list(tf_records.read(file)))
   assert found == [[b'a', b'b', b'd'], [b'c']]
+
+
+def test_discarded_shards_leave_those_before(tmp_path):
+  for ends in ('close', 'discard'):
+    writer = io_utils.ShardedParallelWriter(tmp_path / 'out', 1)
+    writer.write([ends.encode()])
+    getattr(writer, ends)()
+  (left,) = tmp_path.iterdir()
+  with left.open('rb') as file:
+    assert list(tf_records.read(file)) == [b'close']

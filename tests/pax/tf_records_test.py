@@ -55,3 +55,56 @@ def test_texts():
 def test_names_of_nested_outputs():
   tree = {'x': np.zeros(2), 'y': {'z': np.ones(1)}}
   assert set(tf_records.flat(tree)) == {'x', 'y/z'}
+
+
+def test_an_example_is_read_again():
+  wanted = {
+    'bytes': [b'', b'\x00\xff'],
+    'floats': np.float32([1.5, -2.0]),
+    'ints': np.int64([0, 1, -1, 127, 128, 2**40, -(2**63), 2**63 - 1]),
+  }
+  record = tf_records.example(
+    wanted | {'bytes': np.array(wanted['bytes'], 'O')}
+  )
+  found = tf_records.parse_example(record)
+  assert found.pop('bytes') == wanted.pop('bytes')
+  for name, value in wanted.items():
+    assert found[name].dtype == value.dtype
+    np.testing.assert_array_equal(found[name], value)
+  assert list(found) == ['floats', 'ints']
+  empty = tf_records.example({'ints': np.int64([])})
+  assert tf_records.parse_example(empty)['ints'].size == 0
+
+
+def test_an_example_of_another_writer():
+  # Numbers one by one instead of packed, and a feature without a value.
+  numbers = b'\x1a\x05' + b'\x08\x03' + b'\x08\x80\x01'
+  floats = b'\x12\x05' + b'\x0d\x00\x00\x80\x3f'
+  a = b'\x0a\x01a' + b'\x12\x07' + numbers
+  b = b'\x0a\x01b' + b'\x12\x07' + floats
+  empty = b'\x0a\x01c' + b'\x12\x00'
+  entries = b''.join(b'\x0a' + bytes([len(e)]) + e for e in (a, b, empty))
+  record = b'\x0a' + bytes([len(entries)]) + entries
+  found = tf_records.parse_example(record)
+  np.testing.assert_array_equal(found['a'], [3, 128])
+  np.testing.assert_array_equal(found['b'], [1.0])
+  assert found['c'] == []
+
+
+@pytest.mark.parametrize('record', [b'jpeg', b'\x0a\x05ab', b'\x0a'])
+def test_what_is_no_example_is_refused(record):
+  with pytest.raises(ValueError, match='tf.train.Example'):
+    tf_records.parse_example(record)
+
+
+def test_where_records_are():
+  file = io.BytesIO()
+  tf_records.write(file, [b'abc', b'', b'de'])
+  found = tf_records.offsets(file)
+  data = file.getvalue()
+  assert [data[a : a + n] for a, n in found] == [b'abc', b'', b'de']
+  assert tf_records.offsets(io.BytesIO()).shape == (0, 2)
+  with pytest.raises(ValueError, match='byte 35 '):
+    tf_records.offsets(io.BytesIO(data[:-1]))
+  with pytest.raises(ValueError, match='byte 0 '):
+    tf_records.offsets(io.BytesIO(b'\x03' + bytes(40)))

@@ -57,6 +57,8 @@ class Options:
   # All wheels in one directory: for wheels that find each other's shared
   # libraries by relative paths.
   merged: bool
+  # The wheels' code is not run: what they require is left out.
+  data_only: bool
   # Distribution name -> file of BUILD text to append to its package.
   annotations: dict[str, str]
 
@@ -242,7 +244,8 @@ def write_packages(opts: Options, stored: dict[str, str]) -> list[str]:
   base = lock_entries(opts.base_lock) if opts.base_lock else {}
   labels = {n: f'@{opts.base_repo}//{n}' for n in base}
   labels |= {n: f'//{n}' for n in stored}
-  deps = dependencies(stored)
+  nothing: dict[str, list[str]] = dict.fromkeys(stored, [])
+  deps = nothing if opts.data_only else dependencies(stored)
   for name, needs in deps.items():
     for dep in needs:
       if dep not in labels:
@@ -268,6 +271,7 @@ def parse() -> Options:
   parser.add_argument('--base_repo', default='')
   parser.add_argument('--repo', required=True)
   parser.add_argument('--merged', action='store_true')
+  parser.add_argument('--data_only', action='store_true')
   parser.add_argument('--annotate', action='append', default=[])
   args = vars(parser.parse_args())
   annotations = dict(a.split('=', 1) for a in args.pop('annotate'))

@@ -1,6 +1,7 @@
-"""What @pypi, @pypi_cuda and @pypi_tpu are made from."""
+"""What @pypi, @pypi_data, @pypi_cuda and @pypi_tpu are made from."""
 
 LOCK = "//third_party/pip:requirements_lock.txt"
+DATA_LOCK = "//third_party/pip:requirements_data_lock.txt"
 CUDA_LOCK = "//third_party/pip:requirements_cuda_lock.txt"
 TPU_LOCK = "//third_party/pip:requirements_tpu_lock.txt"
 
@@ -25,6 +26,7 @@ RUNTIME = [
     "numpy",
     "optax",
     "orbax_checkpoint",
+    "pillow",
     "rich",
     "sentencepiece",
     "tensorboardx",

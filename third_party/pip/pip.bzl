@@ -14,6 +14,8 @@ def _impl(rctx):
     if rctx.attr.base_lock:
         args.append("--base_lock=%s" % rctx.path(rctx.attr.base_lock))
         args.append("--base_repo=%s" % rctx.attr.base_repo)
+    if rctx.attr.data_only:
+        args.append("--data_only")
     if rctx.attr.merged:
         args.append("--merged")
     for target, name in rctx.attr.annotations.items():
@@ -37,6 +39,7 @@ pip_repository = repository_rule(
             doc = "The lock of `base_repo`, whose packages the wheels here may need.",
         ),
         "base_repo": attr.string(default = "pypi"),
+        "data_only": attr.bool(doc = "The wheels' code is not run, so they need nothing."),
         "lock": attr.label(
             mandatory = True,
             allow_single_file = True,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs that language-model experiments name: synthetic data, plain lines."""
+"""Inputs that language-model experiments name: synthetic, records, lines."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pax.inputs import packing, tokenizers
+from pax.tasks.lm.bert_input import TFRecordBertInput as TFRecordBertInput
 from praxis import base_input, pax_fiddle, py_utils, pytypes
 
 NestedMap = py_utils.NestedMap

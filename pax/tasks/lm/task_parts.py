@@ -11,6 +11,7 @@ from praxis import optimizers, pax_fiddle, pytypes, schedules
 from praxis.layers import models, transformers
 from praxis.layers.checkpoint_policy import AutodiffCheckpointType
 from praxis.layers.injection import fp8_nvidia_gpu
+from praxis.layers.transformer_models import sharding
 
 Config = pax_fiddle.Config
 NestedMap = pytypes.NestedMap
@@ -186,7 +187,10 @@ def set_pipeline_sharding(
   lm_p = task_p.model.lm_tpl
   rows = [batch, None, 'mdl']
   softmax_p, pipeline_p = lm_p.softmax_tpl, lm_p.stacked_transformer_tpl
-  softmax_p.weight_split_dims_mapping.wt = [emb_w_data_dims, 'mdl']
+  wt = [emb_w_data_dims, 'mdl']
+  if sharding.is_class_major(softmax_p):
+    wt.reverse()
+  softmax_p.weight_split_dims_mapping.wt = wt
   softmax_p.activation_split_dims_mapping.out = rows
   embedding_p = lm_p.separate_embedding_tpl or softmax_p
   embedding_p.activation_split_dims_mapping.emb_out_split_dims_mapping = rows

@@ -168,6 +168,18 @@ def set_sharding(model_p: Any, mesh: Mesh, mappings: Mappings) -> Any:
   return model_p
 
 
+def is_class_major(table: Any) -> bool:
+  """Returns whether a softmax or an embedding has a weight [V, D]."""
+  return issubclass(
+    table.cls,
+    (
+      embedding_softmax.Embedding,
+      embedding_softmax.NClassMajorSharedEmbeddingSoftmax,
+      embedding_softmax.GShardSharedEmbeddingSoftmax,
+    ),
+  )
+
+
 def _templates(model_p: Any, *endings: str) -> Iterator[Any]:
   """Yields what is set of the fields whose names end so."""
   for name in stacks.field_names(model_p):
@@ -187,15 +199,10 @@ def _set_block(block: Any, mappings: Mappings) -> None:
 
 def _set_table(table: Any, mappings: Mappings) -> None:
   """Sets a softmax or an embedding: [V, D], or else [D, V]."""
-  class_major = (
-    embedding_softmax.Embedding,
-    embedding_softmax.NClassMajorSharedEmbeddingSoftmax,
-    embedding_softmax.GShardSharedEmbeddingSoftmax,
-  )
   w_vd = mappings.w_vd
   transposed = None if w_vd is None else [w_vd[1], w_vd[0]]
-  is_class_major = issubclass(table.cls, class_major)
-  table.weight_split_dims_mapping.wt = w_vd if is_class_major else transposed
+  wt = w_vd if is_class_major(table) else transposed
+  table.weight_split_dims_mapping.wt = wt
   table.activation_split_dims_mapping.out = mappings.a_blv
   _set_lookup(table, mappings)
 

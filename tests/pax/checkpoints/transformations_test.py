@@ -67,5 +67,24 @@ def test_mistakes(job):
     _restore(job, {'x': 'lm/gone'}, x=2)
   with pytest.raises(ValueError, match=r'must have shape \[2\]'):
     _restore(job, {'x': _transform('lm/wide', lambda x: x)}, x=2)
-  with pytest.raises(ValueError, match='sets use_fallback'):
-    transformations.Transformations({'x': _transform('y', use_fallback=True)})
+
+
+def test_fresh_values_stay_where_the_checkpoint_has_none(job):
+  rules = {'lm/.*': _transform(None, use_fallback=True)}
+  assert transformations.needs_fresh(rules)
+  assert not transformations.needs_fresh({'x': 'y'})
+  fresh = {
+    'lm': {'new': jnp.full(2, 7.0), 'wide': jnp.full(2, 8.0)},
+    'kept': jnp.full(2, 9.0),
+  }
+  reader = checkpoints.create_checkpointer(
+    checkpoints.CheckpointOptions(), job, restore_transformations=rules
+  )
+  found = reader.restore(fresh).state
+  # Missing, of another shape, and as it is on disk.
+  np.testing.assert_array_equal(found['lm']['new'], [7, 7])
+  np.testing.assert_array_equal(found['lm']['wide'], [8, 8])
+  np.testing.assert_array_equal(found['kept'], [1, 1])
+  # A shape alone is no value.
+  with pytest.raises(ValueError, match='lm.new is not in it'):
+    _restore(job, rules, **{'lm/new': 2})

@@ -66,3 +66,10 @@ def test_the_order_is_the_same_for_ever():
 def test_an_index_outside_is_refused():
   with pytest.raises(ValueError, match='within 0 and 4'):
     shuffle.permuted([5], 5, seed=0)
+
+
+def test_an_endless_order_is_one_permutation_after_another():
+  found = shuffle.endless(np.arange(30), 10, seed=5)
+  for epoch in range(3):
+    wanted = shuffle.permuted(np.arange(10), 10, 5 + (epoch << 32))
+    np.testing.assert_array_equal(found[10 * epoch : 10 * epoch + 10], wanted)

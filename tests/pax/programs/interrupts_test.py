@@ -8,6 +8,7 @@ import os
 import signal
 
 import pytest
+from jax.experimental import multihost_utils
 
 from pax.programs import interrupts
 
@@ -18,9 +19,9 @@ def test_first_asks_second_stops(number, capfd):
   with interrupts.Interrupts() as found:
     with pytest.raises(interrupts.StoppedEarlyError):
       os.kill(os.getpid(), number)
-    assert not found.requested(0)
+    assert not found.requested()
     os.kill(os.getpid(), number)
-    assert found.requested(1)
+    assert found.requested()
     with pytest.raises(KeyboardInterrupt):
       os.kill(os.getpid(), number)
   assert signal.getsignal(number) is before
@@ -43,14 +44,30 @@ def test_a_pass_over_batches_is_left(capfd):
   watchdog = Watchdog()
   with interrupts.Interrupts(watchdog, verb='stopping') as found:
     found.check_batch(0)
-    found.check_batch_while_training(1)
+    found.check_batch(1)
     assert watchdog.beats == 2
     found.rest()
     assert watchdog.beats == 0
     os.kill(os.getpid(), signal.SIGTERM)
     with pytest.raises(interrupts.StoppedError):
       found.check_batch(2)
-    with pytest.raises(interrupts.StoppedError):
-      found.check_batch_while_training(2)
   assert watchdog.beats is None
   assert 'finishing the step, then stopping' in capfd.readouterr().err
+
+
+def test_processes_count_steps_and_batches_as_one(monkeypatch):
+  """What they agree on is how often they asked, whatever they asked before."""
+  asked = []
+  monkeypatch.setattr(interrupts.jax, 'process_count', lambda: 2)
+  monkeypatch.setattr(
+    multihost_utils,
+    'reached_preemption_sync_point',
+    lambda count: asked.append(count) or count == 4,
+  )
+  found = interrupts.Interrupts()
+  assert not found.requested()
+  found.check_batch(0)
+  found.check_batch(1)
+  with pytest.raises(interrupts.StoppedError):
+    found.check_batch(2)
+  assert asked == [1, 2, 3, 4]

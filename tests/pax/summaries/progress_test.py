@@ -99,3 +99,16 @@ def test_throughput_by_a_clock():
   now[0] += 1
   assert speed.measure(9).steps_per_sec == pytest.approx(0.5)
   assert speed.measure(9) is None
+
+
+def test_the_log_has_a_line_a_minute(monkeypatch):
+  now, lines = [0.0], []
+  monkeypatch.setattr(
+    progress.logging, 'info', lambda text, *args: lines.append(text % args)
+  )
+  log = progress.StatusLog(400, clock=lambda: now[0])
+  for step, now[0] in enumerate([30.0, 61.0, 90.0, 122.0], 1):
+    log.update(step, RATE if step != 4 else None)
+  assert lines == [
+    'step 2/400  2.00 steps/s  81.2k tokens/s  ETA 3m19s  0.5%  up 1m01s'
+  ]

@@ -13,10 +13,13 @@ from praxis.layers import (
   attentions,
   embedding_softmax,
   gpu_fast_attention,
+  models,
   transformers,
 )
+from praxis.layers.checkpoint_policy import AutodiffCheckpointType
 from praxis.layers.injection import fp8_nvidia_gpu
 from praxis.layers.quantization import utils
+from praxis.layers.transformer_models import LanguageModelType
 
 _PIPELINE = {
   'NUM_STAGES': 2,
@@ -84,6 +87,45 @@ def test_pmap_language_model():
   assert atten_p.cls is attentions.DotProductAttention
   assert atten_p.atten_logit_cap == 50.0
   assert not atten_p.use_bias
+
+
+def test_masked_language_model_on_replicas():
+  base = model_params.TransformerBertPmapAdam
+  task_p = _task(base, FORCE_MASK_GENERATION=True)
+  model_p, lm_p = task_p.model, task_p.model.lm_tpl
+  assert model_p.cls is models.BertModel and model_p.force_mask_generation
+  assert lm_p.model_type == LanguageModelType.BIDIRECTIONAL
+  assert lm_p.packed_input and lm_p.softmax_tpl.scale_sqrt_depth
+  assert lm_p.softmax_tpl.soft_cap_logits == 30.0
+  assert lm_p.softmax_tpl.params_init.scale == pytest.approx(128**-0.5)
+  assert model_p.fprop_dtype == jnp.bfloat16
+  optimizer_p = task_p.train.learner.optimizer
+  assert optimizer_p.cls is optimizers.Adam
+  assert optimizer_p.lr_schedule.decay_end == 300000
+  assert task_p.train.save_interval_steps == 5000
+  assert model_p.ici_mesh_shape is None
+
+
+def test_masked_language_model_over_a_mesh():
+  base = model_params.TransformerBertSpmdAdafactor
+  task_p = _task(
+    base, MESH_SHAPE=[1, 4, 2], MASK_TOKEN_ID=3, USE_REPEATED_LAYER=True
+  )
+  repeated_p = task_p.model.lm_tpl.stacked_transformer_tpl
+  assert (repeated_p.x_times, repeated_p.block.num_layers) == (32, 1)
+  policy = AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM
+  assert repeated_p.checkpoint_policy == policy
+  atten_p = repeated_p.block.transformer_layer_params_tpl.tr_atten_tpl
+  assert (atten_p.atten_logit_cap, atten_p.use_bias) == (50.0, False)
+  assert atten_p.combine_qkv
+  assert task_p.model.mask_token_id == 3
+  assert task_p.model.mesh_axis_names == ['replica', 'data', 'mdl']
+  assert task_p.model.fprop_dtype is None
+  optimizer_p = task_p.train.learner.optimizer
+  assert optimizer_p.cls is optimizers.ShardedAdafactor
+  assert optimizer_p.lr_schedule.decay_end == 100000
+  train_p = task_p.train
+  assert (train_p.save_interval_steps, train_p.save_max_to_keep) == (500, 10)
 
 
 def test_spmd_language_model():

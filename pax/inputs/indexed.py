@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs whose examples have numbers: a batch is some of them, read by number.
+
+Which come next is computed from how many were read, by all hosts together.
+That count is the whole state: a run resumes at any batch, on any number of
+hosts.
+"""
+
+from __future__ import annotations
+
+import abc
+
+import numpy as np
+from jaxtyping import Int64
+
+from pax.inputs import shuffle
+from praxis import base_input, py_utils
+
+NestedMap = py_utils.NestedMap
+
+
+class IndexedInput(base_input.BaseInput, abc.ABC):
+  """Reads examples by number; subclasses say how many there are, and `read`.
+
+  Training goes through all of them in a new random order each epoch, for ever;
+  evaluation goes through them once, in their order. The last batch is filled
+  with rows of zeros, whose `eval_sample_weights` [B] are 0, others' being 1.
+  """
+
+  def __post_init__(self):
+    super().__post_init__()
+    self._examples = 0
+
+  @property
+  @abc.abstractmethod
+  def num_examples(self) -> int:
+    """Examples in an epoch."""
+
+  @abc.abstractmethod
+  def read(
+    self,
+    indices: Int64[np.ndarray, 'N'],
+    positions: Int64[np.ndarray, 'N'],
+  ) -> NestedMap:
+    """Returns N examples, N being 0 perhaps; the first dimension counts them.
+
+    Args:
+      indices: Which, each below `num_examples`.
+      positions: Their places in the endless order of this input, by which
+        random changes to them are chosen.
+    """
+
+  def get_next(self) -> NestedMap:
+    if not self.is_training and self._examples >= self.num_examples:
+      raise StopIteration
+    first = self._examples + self.infeed_host_index * self.batch_size
+    self._examples += self.batch_size * self.num_infeed_hosts
+    positions = np.arange(first, first + self.batch_size)
+    if self.is_training:
+      indices = shuffle.endless(positions, self.num_examples, self.seed)
+    else:
+      indices = positions = positions[positions < self.num_examples]
+    missing = self.batch_size - len(indices)
+    batch = self.read(indices, positions)
+    batch.eval_sample_weights = np.ones(len(indices), np.float32)
+    return batch.Transform(lambda x: _pad(x, missing)) if missing else batch
+
+  def reset(self) -> None:
+    self.set_state({'examples': 0})
+
+  @property
+  def seed(self) -> int:
+    """Chooses the random order."""
+    return self.input_random_seed or 0
+
+  @property
+  def num_batches(self) -> int:
+    """Batches in one epoch; the last may be padded, or run into the next."""
+    global_batch = self.batch_size * self.num_infeed_hosts
+    return -(-self.num_examples // global_batch)
+
+  def _get_state_internal(self) -> base_input.State:
+    return {'examples': self._examples}
+
+  def _set_state_internal(self, state: base_input.State) -> None:
+    self._examples = int(state['examples'])
+
+
+def _pad(x: np.ndarray, rows: int) -> np.ndarray:
+  return np.pad(x, [(0, rows)] + [(0, 0)] * (x.ndim - 1))

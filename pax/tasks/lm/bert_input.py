@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the records that MLPerf's BERT is trained on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from pax import tf_records
+from pax.inputs import packing, records
+from pax.tasks.lm import masking
+from praxis import base_input, pax_fiddle, py_utils
+
+NestedMap = py_utils.NestedMap
+# A document is a map of these, each [length].
+Document = dict[str, np.ndarray]
+
+
+class TFRecordBertInput(base_input.BaseInput):
+  """Masked documents: what the tokens were, what the model sees, and where.
+
+  A batch has labels, masked_ids, segment_ids and segment_pos, int32 [B, T],
+  and masked_pos and paddings, float32 [B, T].
+
+  Training goes on for ever; each host has files of its own. Evaluation goes
+  through the documents once, in order, hosts taking batches in turn; rows of
+  padding fill the last one, and hosts have equally many. (Upstream marks the
+  rows that fill a batch as text, since it looks for another name.)
+
+  References:
+    github.com/mlcommons/training/tree/master/language_model/tensorflow/bert
+  """
+
+  # Files, globs, folders or `name@shards`; a string may hold several, with
+  # commas between.
+  input_file: str | list[str] | None = None
+  # Positions per row and of a record.
+  max_sequence_length: int = 512
+  # Places for masked tokens that a record has.
+  max_predictions_per_seq: int = 76
+  # The token that ends both parts of a document; the first is taken out.
+  eos_token_id: int = 102
+  # How many documents evaluation has; they are counted all the same.
+  eval_data_size: int = 10000
+  # Among how many documents each is drawn in training.
+  file_buffer_size: int = 10000
+  # Whether several documents share a row in training.
+  enable_packing: bool = False
+  # How many documents are packed together.
+  prepacking_batch_size: int = 1 << 14
+  # Whether other tokens are masked each epoch than those that the records name.
+  remask: bool = False
+  # Chooses them.
+  mlm_augmenter: masking.MaskedLmDataAugmenter = pax_fiddle.instance_field(
+    masking.MaskedLmDataAugmenter
+  )
+  # How many documents there are, for people.
+  num_samples: int = -1
+
+  def __post_init__(self):
+    if not self.is_training:
+      self.reset_for_eval = True
+      self.enable_packing = False
+      self.remask = False
+    super().__post_init__()
+    if not self.input_file:
+      raise ValueError(
+        f'input_file of {self.name!r} must name files of records, got none; an '
+        'experiment of bert.py wants --set TRAIN_FILES=/data/train* and --set '
+        'EVAL_FILES=/data/eval*'
+      )
+    if self.remask:
+      self.mlm_augmenter.validate()
+    self._paths = records.expand(self.input_file)
+    self._batches = 0
+    self._block: list[list[Document]] = []
+    if self.is_training:
+      self._records = records.ShuffledRecords(
+        self._own_paths(),
+        window=self.file_buffer_size,
+        seed=self.input_random_seed or 0,
+      )
+      self._set_state_internal({'records': self._records.state, 'row': 0})
+
+  def get_next(self) -> NestedMap:
+    rows = self._next_rows() if self.is_training else self._eval_rows()
+    return _batch_of(rows, self.batch_size, self.max_sequence_length)
+
+  def reset(self) -> None:
+    if self.is_training:
+      raise ValueError('training data have no end to be reset at')
+    self._batches = 0
+
+  def _own_paths(self) -> Sequence[str]:
+    count = len(self._paths)
+    if count % self.num_infeed_hosts:
+      raise ValueError(
+        f'the number of files of {self.name!r} must be a multiple of '
+        f'num_infeed_hosts = {self.num_infeed_hosts}, got {count}; each host '
+        'reads files of its own, so write the records into other files'
+      )
+    return self._paths[self.infeed_host_index :: self.num_infeed_hosts]
+
+  def _next_rows(self) -> list[list[Document]]:
+    rows: list[list[Document]] = []
+    while len(rows) < self.batch_size:
+      if self._row >= len(self._block):
+        self._load_block()
+      missing = self.batch_size - len(rows)
+      rows += self._block[self._row : self._row + missing]
+      self._row += missing
+    self._row = min(self._row, len(self._block))
+    return rows
+
+  def _load_block(self) -> None:
+    """Reads as many documents as are packed together, or make a batch."""
+    if self._block:
+      self._block_begin, self._row = self._records.state, 0
+    begin = self._block_begin
+    random = np.random.default_rng(
+      [
+        self.input_random_seed or 0,
+        self.infeed_host_index,
+        *begin.values(),
+      ]
+    )
+    size = (
+      self.prepacking_batch_size if self.enable_packing else (self.batch_size)
+    )
+    documents = []
+    for _ in range(size):
+      document = self._parse(self._records.take())
+      if self.remask:
+        masked = self.mlm_augmenter(document['labels'], random)
+        document['masked_ids'], document['masked_pos'] = masked
+      documents.append(document)
+    if not self.enable_packing:
+      self._block = [[document] for document in documents]
+      return
+    rows = _packed(documents, self.max_sequence_length)
+    self._block = [rows[i] for i in random.permutation(len(rows))]
+
+  def _eval_rows(self) -> list[list[Document]]:
+    hosts = self.num_infeed_hosts
+    count = -(-len(self._eval_records) // self.batch_size)
+    if self._batches >= -(-count // hosts):
+      raise StopIteration
+    first = self._batches * hosts + self.infeed_host_index
+    self._batches += 1
+    rows = slice(first * self.batch_size, (first + 1) * self.batch_size)
+    return [[self._parse(record)] for record in self._eval_records[rows]]
+
+  @functools.cached_property
+  def _eval_records(self) -> list[bytes]:
+    return records.read_all(self._paths)
+
+  def _parse(self, record: bytes) -> Document:
+    """Returns a document without its padding and its first end."""
+    example = tf_records.parse_example(record)
+    shapes = {
+      'input_ids': self.max_sequence_length,
+      'input_mask': self.max_sequence_length,
+      'masked_lm_positions': self.max_predictions_per_seq,
+      'masked_lm_ids': self.max_predictions_per_seq,
+      'masked_lm_weights': self.max_predictions_per_seq,
+    }
+    found = {name: len(example.get(name, ())) for name in shapes}
+    if found != shapes:
+      raise ValueError(
+        f'a record of {self.name!r} must have as many values as {shapes}, got '
+        f'{found}; set max_sequence_length and max_predictions_per_seq'
+      )
+    masked_ids = example['input_ids'].astype(np.int32)
+    count = int(example['masked_lm_weights'].sum())
+    where = example['masked_lm_positions'][:count]
+    labels, masked_pos = (
+      masked_ids.copy(),
+      np.zeros(len(masked_ids), np.float32),
+    )
+    labels[where] = example['masked_lm_ids'][:count]
+    masked_pos[where] = 1
+    ends = np.flatnonzero(labels == self.eos_token_id)
+    if not len(ends):
+      raise ValueError(
+        f'a document of {self.name!r} must have a token eos_token_id = '
+        f'{self.eos_token_id}, got {labels[:20]}...; set eos_token_id'
+      )
+    keep = example['input_mask'].astype(bool)
+    keep[ends[0]] = False
+    return {
+      'labels': labels[keep],
+      'masked_ids': masked_ids[keep],
+      'masked_pos': masked_pos[keep],
+    }
+
+  def _get_state_internal(self) -> base_input.State:
+    if not self.is_training:
+      return {'batches': self._batches}
+    if self._row == len(self._block) and self._block:
+      return {'records': self._records.state, 'row': 0}
+    return {'records': self._block_begin, 'row': self._row}
+
+  def _set_state_internal(self, state: base_input.State) -> None:
+    if not self.is_training:
+      self._batches = int(state['batches'])
+      return
+    self._records.state = state['records']
+    self._block_begin, self._row = dict(state['records']), int(state['row'])
+    self._block = []
+
+
+def _packed(documents: list[Document], length: int) -> list[list[Document]]:
+  """Returns rows of documents that together fit into a length."""
+  plan = packing.plan([len(d['labels']) for d in documents], length)
+  ends = plan.row_starts
+  return [
+    [documents[i] for i in plan.documents[ends[row] : ends[row + 1]]]
+    for row in range(plan.num_rows)
+  ]
+
+
+def _batch_of(
+  rows: list[list[Document]], batch_size: int, length: int
+) -> NestedMap:
+  """Returns a batch whose first rows hold these documents, side by side."""
+  shape = (batch_size, length)
+  ints = ('labels', 'masked_ids', 'segment_ids', 'segment_pos')
+  batch = NestedMap({name: np.zeros(shape, np.int32) for name in ints})
+  batch.masked_pos = np.zeros(shape, np.float32)
+  batch.paddings = np.ones(shape, np.float32)
+  for b, row in enumerate(rows):
+    at = 0
+    for segment, document in enumerate(row, start=1):
+      size = len(document['labels'])
+      here = slice(at, at + size)
+      for name, values in document.items():
+        batch[name][b, here] = values
+      batch.segment_ids[b, here] = segment
+      batch.segment_pos[b, here] = np.arange(size)
+      batch.paddings[b, here] = 0
+      at += size
+  return batch

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What makes a Transformer language model a LLaMA, but for its attention."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from praxis import base_layer, pax_fiddle
+from praxis.layers import normalizations
+from praxis.layers.transformer_models import stacks
+
+LmConfig = pax_fiddle.Config[base_layer.BaseLayer]
+
+
+def configure_llama(lm_p: LmConfig, epsilon: float) -> None:
+  """Gives a language model LLaMA's norms and takes its other biases.
+
+  Args:
+    lm_p: a model with a separate embedding, whose feed-forward layers are
+      gated already.
+    epsilon: what norms add to the mean square.
+
+  References: LLaMA, https://arxiv.org/abs/2302.13971, and LLaMA 2,
+  https://arxiv.org/abs/2307.09288
+  """
+  norm_p = pax_fiddle.Config(
+    normalizations.RmsNorm,
+    direct_scale=True,
+    epsilon=epsilon,
+    intermediate_dtype=jnp.float32,
+  )
+  # Attention rotates its heads by their positions.
+  lm_p.position_emb_tpl = None
+  lm_p.separate_embedding_tpl.scale_sqrt_depth = False
+  lm_p.softmax_tpl.feed_forward_tpl.has_bias = False
+  lm_p.final_ln_tpl = norm_p.clone()
+  for block_p in stacks.blocks(lm_p.stacked_transformer_tpl):
+    layer_p = block_p.transformer_layer_params_tpl
+    layer_p.ln_tpl = norm_p.clone()
+    layer_p.tr_fflayer_tpl.set(ln_tpl=norm_p.clone(), has_bias=False)

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Masked language models on the data of MLPerf's BERT."""
+
+from __future__ import annotations
+
+import jax
+
+from pax import base_experiment, experiment_registry, tasks_lib
+from pax.inputs import specs
+from pax.tasks.lm import input_generator, model_params
+from praxis import base_input, pax_fiddle
+from praxis.layers.checkpoint_policy import AutodiffCheckpointType
+
+Config = pax_fiddle.Config
+TaskConfig = Config[tasks_lib.SingleTask]
+InputConfig = Config[base_input.BaseInput]
+
+
+class BertDataset(base_experiment.BaseExperiment):
+  """The records of MLPerf's BERT; where they lie is for the user to say.
+
+  --set TRAIN_FILES='/data/train/part-*' --set EVAL_FILES=/data/eval_10k
+  """
+
+  # Files, globs, folders or `name@shards`, several with commas between.
+  TRAIN_FILES: str | None = None
+  EVAL_FILES: str | None = None
+  # Rows per device.
+  PERCORE_BATCH_SIZE = 8
+  # Positions per row; that is how long the records are.
+  MAX_SEQ_LEN = 512
+  # Whether each epoch masks other tokens.
+  MLPERF_REMASK = True
+  # Among how many documents each is drawn.
+  RANDOM_BUFFER_SIZE = 100_000
+
+  def datasets(self) -> list[InputConfig]:
+    return [self._train(), self._test()]
+
+  def get_input_specs_provider_params(
+    self,
+  ) -> Config[base_input.BaseInputSpecsProvider]:
+    train_p = self.training_dataset()
+    return Config(
+      specs.RowSpecsProvider,
+      batch_size=train_p.batch_size,
+      seq_len=self.MAX_SEQ_LEN,
+      ints=('labels', 'masked_ids', 'segment_ids', 'segment_pos'),
+      floats=('masked_pos', 'paddings'),
+    )
+
+  def _train(self) -> InputConfig:
+    train_p = Config(
+      input_generator.TFRecordBertInput,
+      name='train',
+      input_file=self.TRAIN_FILES,
+      max_sequence_length=self.MAX_SEQ_LEN,
+      enable_packing=True,
+      batch_size=self.PERCORE_BATCH_SIZE * jax.local_device_count(),
+      remask=self.MLPERF_REMASK,
+      num_samples=156_725_653,
+      file_buffer_size=self.RANDOM_BUFFER_SIZE,
+      is_training=True,
+    )
+    train_p.mlm_augmenter.set(mask_token_id=103, vocab_size=30522)
+    return train_p
+
+  def _test(self) -> InputConfig:
+    return Config(
+      input_generator.TFRecordBertInput,
+      name='test',
+      input_file=self.EVAL_FILES,
+      max_sequence_length=self.MAX_SEQ_LEN,
+      reset_for_eval=True,
+      batch_size=self.PERCORE_BATCH_SIZE * jax.local_device_count(),
+      num_samples=10_000,
+    )
+
+
+@experiment_registry.register
+class BertAdamL4H128(model_params.TransformerBertPmapAdam, BertDataset):
+  """4 layers of dimension 128 (5M), one replica per device."""
+
+  NUM_LAYERS = 4
+  VOCAB_SIZE = 32000
+  NUM_HEADS = 8
+  MODEL_DIMS = 128
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  LEARNING_RATE = 1e-3
+  WEIGHT_DECAY = 1e-3
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM
+  CHECKPOINT_EVERY_N_STEPS = 5000
+  ENABLE_BFLOAT16 = True
+
+
+class BertSpmd(model_params.TransformerBertSpmdAdafactor, BertDataset):
+  """32 layers of dimension 1024 (0.4B) over a mesh that a subclass names."""
+
+  NUM_LAYERS = 32
+  VOCAB_SIZE = 32000
+  NUM_HEADS = 16
+  MODEL_DIMS = 1024
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  LEARNING_RATE = 1e-3
+  WEIGHT_DECAY = 1e-3
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM
+  ENABLE_BFLOAT16 = False
+  MASK_TOKEN_ID = 0
+  MESH_SHAPE = None
+  CHECKPOINT_EVERY_N_STEPS = 500
+  CHECKPOINT_SAVE_MAX_TO_KEEP = 10
+
+
+@experiment_registry.register
+class BertSpmdL4H128(BertSpmd):
+  """4 layers of dimension 128 (5M) on 8 devices."""
+
+  PERCORE_BATCH_SIZE = 4
+  NUM_LAYERS = 4
+  MODEL_DIMS = 128
+  DIMS_PER_HEAD = 16
+  HIDDEN_DIMS = MODEL_DIMS * 4
+  NUM_HEADS = MODEL_DIMS // DIMS_PER_HEAD
+  LEARNING_RATE = 2.5e-4
+  ENABLE_BFLOAT16 = True
+  MESH_SHAPE = [1, 4, 2]
+  CHECKPOINT_EVERY_N_STEPS = 5000
+
+
+@experiment_registry.register
+class BertSpmdL33H12kBiggerBatch(BertSpmd):
+  """100B parameters on 512 devices, 2048 rows a step."""
+
+  PERCORE_BATCH_SIZE = 4
+  NUM_LAYERS = 33
+  MODEL_DIMS = 12288
+  DIMS_PER_HEAD = 96
+  HIDDEN_DIMS = MODEL_DIMS * 8
+  NUM_HEADS = MODEL_DIMS // DIMS_PER_HEAD
+  LEARNING_RATE = 2.5e-4
+  WEIGHT_DECAY = 1e-2
+  ENABLE_BFLOAT16 = True
+  MESH_SHAPE = [1, 64, 8]
+  CHECKPOINT_EVERY_N_STEPS = 1000
+
+  def task(self) -> TaskConfig:
+    task_p = super().task()
+    task_p.model.label_smoothing_prob = 0.1
+    return task_p
+
+
+@experiment_registry.register
+class BertSpmdL33H12kBiggerBatch8x8x16(BertSpmdL33H12kBiggerBatch):
+  """100B parameters on 1024 devices, 4096 rows a step."""
+
+  PERCORE_BATCH_SIZE = 4
+  RANDOM_BUFFER_SIZE = 50_000
+  MESH_SHAPE = [1, 64, 16]
+  CHECKPOINT_EVERY_N_STEPS = 500
+
+
+@experiment_registry.register
+class BertSpmdL66H12kBiggerBatch8x8x16(BertSpmdL33H12kBiggerBatch):
+  """200B parameters on 1024 devices, 4096 rows a step."""
+
+  NUM_LAYERS = 66
+  PERCORE_BATCH_SIZE = 4
+  RANDOM_BUFFER_SIZE = 50_000
+  MESH_SHAPE = [1, 64, 16]
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_FOR_MLPERF_200B
+  CHECKPOINT_EVERY_N_STEPS = 200
+  CHECKPOINT_SAVE_MAX_TO_KEEP = 20
+
+
+@experiment_registry.register
+class BertSpmdL66H12kBiggerBatch8x8x8(BertSpmdL66H12kBiggerBatch8x8x16):
+  """200B parameters on 512 devices, 512 rows a step."""
+
+  PERCORE_BATCH_SIZE = 1
+  MESH_SHAPE = [1, 64, 8]

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Shapes and types of the batches that are promised."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pax.inputs import specs
+
+
+def test_shapes_and_types():
+  found = specs.RowSpecsProvider.config(
+    batch_size=3,
+    seq_len=5,
+    ints=('ids',),
+    floats=('paddings',),
+    weights=('eval_sample_weights',),
+  )
+  found = found.Instantiate().get_input_specs()
+  assert {name: (x.shape, x.dtype) for name, x in found.items()} == {
+    'ids': ((3, 5), np.int32),
+    'paddings': ((3, 5), np.float32),
+    'eval_sample_weights': ((3,), np.float32),
+  }

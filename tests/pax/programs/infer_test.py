@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Inference writes whole outputs, and goes on where it was stopped."""
+
+from __future__ import annotations
+
+import io
+import json
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from pax import io_utils, summaries, tf_records
+from pax.programs import infer, interrupts
+from pax.programs.run import Outcome
+from praxis import py_utils
+
+
+class Rows:
+  """Three batches of one row each, whose values are 10 times the batch."""
+
+  reset_for_eval = True
+  eval_loop_num_batches = None
+
+  def __init__(self, name):
+    self.name = name
+    self.count = 0
+
+  def get_next_padded(self):
+    self.count += 1
+    if self.count > 3:
+      raise StopIteration
+    return py_utils.NestedMap(x=np.full((1,), 10.0 * self.count, np.float32))
+
+
+class Partitioner:
+  """Doubles."""
+
+  task = types.SimpleNamespace(
+    infer=types.SimpleNamespace(random_seed=1),
+    model=types.SimpleNamespace(name='double'),
+    infer_writer=types.SimpleNamespace(
+      output_num_shards=1, output_format=io_utils.OutputFormatType.TFRECORD
+    ),
+  )
+
+  def put_batch(self, batch):
+    return batch
+
+  def infer_step_for(self, batch):
+    return lambda state, batch, key: py_utils.NestedMap(y=2 * batch.x)
+
+
+RUNNER = types.SimpleNamespace(
+  output_schema=py_utils.NestedMap(y=jax.ShapeDtypeStruct((), np.float32)),
+  serialize_outputs=lambda rows: [
+    tf_records.example({'y': y}) for y in np.asarray(rows.y)
+  ],
+)
+
+
+class StopsAt:
+  """Stops a job before the check of this number."""
+
+  def __init__(self, number):
+    self._left = number
+
+  def check_batch(self, count=0):
+    self._left -= 1
+    if not self._left:
+      raise interrupts.StoppedError
+
+
+def _run(directory, stops_at=0):
+  inputs = [Rows('one'), Rows('two')]
+  job = infer.InferJob(
+    job_log_dir=str(directory),
+    partitioner=Partitioner(),
+    runner=RUNNER,
+    state=types.SimpleNamespace(step=7),
+    checkpoint='somewhere',
+    inputs=inputs,
+    progress=summaries.Progress(1, io.StringIO()),
+    interrupts=StopsAt(stops_at),
+  )
+  return job.run(), [inp.count for inp in inputs]
+
+
+def _values(directory, name):
+  file = directory / 'output' / name / 'output.tfrecord-00000-of-00001'
+  with file.open('rb') as f:
+    return [np.frombuffer(r[-4:], '<f4')[0] for r in tf_records.read(f)]
+
+
+def test_a_stopped_job_goes_on_with_the_next_input(tmp_path):
+  # Four checks of the first input; the second is left in its second batch.
+  assert _run(tmp_path, stops_at=6) == (Outcome.PREEMPTED, [4, 1])
+  assert _values(tmp_path, 'one') == [20, 40, 60]
+  assert not list((tmp_path / 'output' / 'two').iterdir())
+  assert _run(tmp_path) == (Outcome.DONE, [0, 4])
+  assert _values(tmp_path, 'two') == [20, 40, 60]
+  metadata = tmp_path / 'output' / 'two' / 'metadata.json'
+  assert json.loads(metadata.read_text())['restore_checkpoint_step'] == 7
+  # Whoever starts a job that was done wants it again.
+  assert _run(tmp_path) == (Outcome.DONE, [4, 4])
+
+
+def test_a_failure_leaves_no_half_of_a_file(tmp_path, monkeypatch):
+  def fail(rows):
+    raise OSError('the disk is full')
+
+  monkeypatch.setattr(RUNNER, 'serialize_outputs', fail)
+  with pytest.raises(OSError, match='the disk is full'):
+    _run(tmp_path)
+  assert not list((tmp_path / 'output' / 'one').iterdir())

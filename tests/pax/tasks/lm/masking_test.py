@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Shares of what is masked, random and itself, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pax.tasks.lm import masking
+
+
+def make(**kwargs):
+  settings = {'mask_token_id': 1, 'vocab_size': 1000, **kwargs}
+  return masking.MaskedLmDataAugmenter.config(**settings).Instantiate()
+
+
+def test_shares_are_the_probabilities():
+  ids = np.full(100_000, 5, np.int32)
+  masked, chosen = make()(ids, np.random.default_rng(0))
+  assert (masked.dtype, chosen.dtype) == (np.int32, np.float32)
+  assert chosen.mean() == pytest.approx(0.15, rel=0.03)
+  assert (masked == 1).mean() == pytest.approx(0.12, rel=0.03)
+  is_random = (masked != 1) & (masked != 5)
+  assert is_random.mean() == pytest.approx(0.015, rel=0.1)
+  assert set(np.unique(masked)) <= set(range(1000))
+  # Nothing changes where nothing is asked.
+  np.testing.assert_array_equal(masked[chosen == 0], 5)
+
+
+def test_the_generator_decides():
+  ids = np.arange(50, dtype=np.int32)
+  first, second = (make()(ids, np.random.default_rng(3)) for _ in range(2))
+  np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+  ('settings', 'message'),
+  [
+    ({'mask_token_id': -1}, 'mask_token_id'),
+    ({'mask_token_id': 1000}, 'got 1000'),
+    ({'mask_prob': -0.1}, 'must not be negative'),
+    ({'same_prob': 0.9}, r'sum be in \(0, 1\)'),
+  ],
+)
+def test_what_is_refused(settings, message):
+  with pytest.raises(ValueError, match=message):
+    make(**settings).validate()
