@@ -11,6 +11,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pax.partitioning import memory
+from praxis import py_utils
 
 
 class PartitionedStep:
@@ -50,11 +51,22 @@ class PartitionedStep:
     """The executable: cost and memory analysis, and its text."""
     return self.compile()._compiled
 
-  def lower(self, key: jax.Array | None = None) -> jax.stages.Lowered:
-    """Returns the traced step; `key` only tells which kind of key is used."""
+  def trace(self, key: jax.Array | None = None) -> jax.stages.Traced:
+    """Returns the step as a jaxpr; `key` only tells which kind of key is used.
+
+    Choices by platform are those of the mesh, which may be of another platform
+    than what this process runs on.
+    """
     key = jax.eval_shape(lambda: jax.random.key(0)) if key is None else key
+    platform = self._mesh.devices.flat[0].platform
+    with jax.set_mesh(self._mesh), py_utils.tracing_for(platform):
+      return self._jitted.trace(*self._abstract, key)
+
+  def lower(self, key: jax.Array | None = None) -> jax.stages.Lowered:
+    """Returns the step as StableHLO; `key` as for `trace`."""
+    traced = self.trace(key)
     with jax.set_mesh(self._mesh):
-      return self._jitted.lower(*self._abstract, key)
+      return traced.lower()
 
   def compile(self, key: jax.Array | None = None) -> PartitionedStep:
     """Compiles, unless that was done before; returns self."""
