@@ -7,6 +7,7 @@ import os
 import pathlib
 
 from pax.aot import check, page, report, text
+from pax.partitioning import saved_step
 from pax.runner import job_dir
 from pax.runner.options import RunOptions, UsageError
 from pax.tools import declared
@@ -34,6 +35,8 @@ def run(options: RunOptions) -> int:
   made = check.Check(experiment, options.topology)
   checked = made.run(options.check_level)
   print(text.render(checked.report), flush=True)
+  if options.aot_save:
+    _save(made, checked, options.aot_save)
   if options.job_log_dir:
     write(checked.report, options.job_log_dir)
   return EXIT_DOES_NOT_FIT if checked.report.fits is False else EXIT_FITS
@@ -60,6 +63,16 @@ def write(found: report.Report, job_log_dir: str) -> pathlib.Path:
   except OSError as e:
     raise ValueError(f'cannot write to --job_log_dir={job_log_dir}: {e}') from e
   return folder / name
+
+
+def _save(made: check.Check, checked: check.Checked, path: str) -> None:
+  if checked.program is None:
+    raise ValueError(
+      f'--aot_save={path}: there is no compiled step to save; '
+      + (checked.report.not_compiled or 'it does not fit, or was not compiled')
+    )
+  saved_step.save(made.partitioner.train_step(), path)
+  print(f'compiled step: {path}', flush=True)
 
 
 def _check(options: RunOptions) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -47,6 +47,16 @@ class PartitionedStep:
     self._placed_key: jax.Array | None = None
 
   @property
+  def devices(self) -> list[jax.Device]:
+    """What the step runs on, in the order of the mesh."""
+    return list(self._mesh.devices.flat)
+
+  @property
+  def mesh_shape(self) -> Mapping[str, int]:
+    """Devices along each axis of the mesh."""
+    return self._mesh.shape
+
+  @property
   def compiled(self) -> jax.stages.Compiled:
     """The executable: cost and memory analysis, and its text."""
     return self.compile()._compiled
@@ -75,6 +85,11 @@ class PartitionedStep:
         self._compiled = self.lower(key).compile()
         memory.release_freed()
     return self
+
+  def adopt(self, compiled: jax.stages.Compiled) -> None:
+    """Takes an executable of this very step, compiled elsewhere."""
+    with self._compiling:
+      self._compiled = compiled
 
   def __call__(self, state: Any, batch: Any, key: jax.Array) -> Any:
     if key is not self._key:

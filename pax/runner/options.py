@@ -94,6 +94,17 @@ class RunOptions:
     'For --mode=aot: 6 lays out the state, 7 traces the step too, 10 compiles'
     ' it.',
   )
+  aot_save: str | None = _flag(
+    None,
+    'Ahead of time',
+    'For --mode=aot: file for the compiled step, which --aot_load takes.',
+  )
+  aot_load: str | None = _flag(
+    None,
+    'Ahead of time',
+    'For --mode=train: take the compiled step from this file. Another machine,'
+    ' configuration or JAX version is refused.',
+  )
   init_from: str | None = _flag(
     None,
     'Checkpoints',
