@@ -18,9 +18,11 @@ from pax.tuning.aggregators import (
 from pax.tuning.algorithms import RandomSearch as RandomSearch
 from pax.tuning.algorithms import RegularizedEvolution as RegularizedEvolution
 from pax.tuning.algorithms import Sweeping as Sweeping
+from pax.tuning.early_stopping import EarlyStoppingByRank as EarlyStoppingByRank
 from pax.tuning.early_stopping import (
   EarlyStoppingByValue as EarlyStoppingByValue,
 )
+from pax.tuning.early_stopping import EarlyStoppingError as EarlyStoppingError
 from pax.tuning.interfaces import BaseAlgorithm as BaseAlgorithm
 from pax.tuning.interfaces import (
   BaseEarlyStoppingPolicy as BaseEarlyStoppingPolicy,

@@ -15,3 +15,6 @@ from pax.tuning.interfaces import SearchHParams as SearchHParams
 from pax.tuning.metrics import Metric as Metric
 from pax.tuning.metrics import MetricAggregator as MetricAggregator
 from pax.tuning.metrics import MetricType as MetricType
+from pax.tuning.space import (
+  enable_class_level_hyper_primitives as enable_class_level_hyper_primitives,
+)

@@ -3,34 +3,5 @@
 
 from __future__ import annotations
 
-from pax.learners.stochastic_gradients.base import (
-  BaseStochasticGradient,
-  DPGradAuxInfo,
-  GradAuxInfo,
-  StandardGradient,
-)
-from pax.learners.stochastic_gradients.dp_sgd import (
-  AugMulDpSgdStochasticGradient,
-  DpSgdStochasticGradient,
-  MicrobatchDpSgdStochasticGradient,
-  PerLayerDpSgdStochasticGradient,
-)
-from pax.learners.stochastic_gradients.ghost import (
-  GhostClippingDpSgdStochasticGradient,
-)
-from pax.learners.stochastic_gradients.percore import (
-  PercoreClippedDpSgdGradient,
-)
-
-__all__ = [
-  'AugMulDpSgdStochasticGradient',
-  'BaseStochasticGradient',
-  'DPGradAuxInfo',
-  'DpSgdStochasticGradient',
-  'GhostClippingDpSgdStochasticGradient',
-  'GradAuxInfo',
-  'MicrobatchDpSgdStochasticGradient',
-  'PerLayerDpSgdStochasticGradient',
-  'PercoreClippedDpSgdGradient',
-  'StandardGradient',
-]
+from pax.learners.stochastic_gradients import *  # noqa: F403
+from pax.learners.stochastic_gradients import __all__ as __all__

@@ -126,6 +126,7 @@ def positional(node: ast.FunctionDef) -> list[str]:
 WIDE = {
   'handler.__init__',
   'parameterized_experiment.__init__',
+  'resnet_preprocessing.distorted_bounding_box_crop',
   'sweeps.hyperparameter_tuning',
   'sweeps.neural_architecture_search',
   'sweeps.parameter_sweep',

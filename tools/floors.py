@@ -74,6 +74,7 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
       'pax.base_task',
       'pax.inputs',
       'pax.learners',
+      'pax.seqio_input',
       'pax.sgf',
       'pax.tasks_lib',
       'pax.tf_records',
@@ -96,7 +97,7 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
       'pax.tuning',
     ),
   ),
-  ('experiments', ('pax.tasks',)),
+  ('experiments', ('pax.contrib', 'pax.tasks')),
   ('steps', ('pax.steps',)),
   (
     'storage',
@@ -137,12 +138,13 @@ _RUNTIME = ('pax.aot', 'pax.main', 'pax.programs', 'pax.runner', 'pax.steps')
 # experiment is not to run it, and nothing that runs knows an experiment.
 NEVER: dict[str, tuple[str, ...]] = {
   'pax.base_experiment': _RUNTIME,
+  'pax.contrib': _RUNTIME,
   'pax.experiment_registry': _RUNTIME,
   'pax.tasks': _RUNTIME,
-  **dict.fromkeys(_RUNTIME, ('pax.tasks',)),
+  **dict.fromkeys(_RUNTIME, ('pax.contrib', 'pax.tasks')),
   **dict.fromkeys(
     ('pax.checkpoints', 'pax.io_utils', 'pax.partitioning', 'pax.summaries'),
-    ('pax.tasks',),
+    ('pax.contrib', 'pax.tasks'),
   ),
 }
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -13,6 +14,7 @@ from pax.ghostnorm import base
 from praxis import base_layer
 from praxis.layers import linears
 
+JTensor = base.JTensor
 Projector = Callable[[Any, Any], Any]
 
 
@@ -28,6 +30,26 @@ def make_last_dim_projector(einsum: Callable[..., Any]) -> Projector:
 def bias_add(inputs: Float[Array, 'N *B D'], bias: Any) -> Float[Array, '...']:
   """Returns inputs plus bias."""
   return _bias_add(bias, inputs)
+
+
+def bias_add_fwd(
+  inputs: Float[Array, 'N *B D'], bias: Any
+) -> tuple[Float[Array, '...'], JTensor | None]:
+  """Returns inputs plus bias, and what `bias_add_bwd` wants."""
+  return bias_add(inputs, bias), base.get_aux(bias)
+
+
+def bias_add_bwd(
+  res: JTensor | None, g: Float[Array, 'N *B D']
+) -> tuple[Float[Array, 'N *B D'], Any]:
+  """Returns the gradients of inputs and bias.
+
+  `res` are the factors of the examples, or None; see `base`.
+  """
+  bias = jnp.zeros(g.shape[-1], g.dtype)
+  if res is not None:
+    bias = base.ParamWithAux(bias, res)
+  return jax.vjp(bias_add, jnp.zeros_like(g), bias)[1](g)
 
 
 class LinearGhostNorm(linears.Linear):

@@ -1,132 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of files in a random order, which fits into memory however many."""
+"""Records of many TFRecord files, read one by one by their number."""
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Sequence
+from concurrent import futures
 
 import numpy as np
 
 from pax import tf_records
-from pax.inputs import files
-from praxis import base_input
 
-# `name@8` stands for name-00000-of-00008 and its siblings, `name@*` for any.
-_SHARDED = re.compile(r'(.+)@(\d+|\*)([^@/]*)')
+# Files that are looked through at once: on network storage each read waits.
+_MAX_THREADS = 64
 
 
-def expand(patterns: str | Sequence[str]) -> tuple[str, ...]:
-  """Returns the files that patterns match; `name@8` means its eight shards.
+class RecordFiles:
+  """The records of files, numbered through in the order of the files.
 
-  Raises:
-    ValueError: a pattern matches no file.
-  """
-  if isinstance(patterns, str):
-    patterns = [p for p in patterns.split(',') if p]
-  return files.expand([_glob_of(p) for p in patterns])
-
-
-def read_all(paths: Sequence[str]) -> list[bytes]:
-  """Returns the records of files one after the other."""
-  return [
-    _read(path, start, size) for path in paths for start, size in _offsets(path)
-  ]
-
-
-class ShuffledRecords:
-  """Takes the records of files for ever, each epoch in another order.
-
-  Files come in a random order, and so do the records within each window of
-  those that follow. The window is all that is held, and of a record only where
-  it lies; where the window began and how many were taken since is the state.
+  To open them reads the length of each record. What is read later is not held
+  against its checksum, which in Python takes longer than to decode an image.
   """
 
-  def __init__(self, paths: Sequence[str], *, window: int, seed: int):
-    """Begins with the first epoch.
-
-    Args:
-      paths: files of records.
-      window: among how many records each is drawn.
-      seed: chooses the order.
+  def __init__(self, paths: Sequence[str]):
+    """Looks where the records are.
 
     Raises:
-      ValueError: the window is empty.
+      ValueError: a file is no file of records, or is cut short.
     """
-    if window < 1:
-      raise ValueError(f'window must be at least 1, got {window}')
-    self._paths, self._window, self._seed = tuple(paths), window, seed
-    self._indexed: tuple[str, np.ndarray] | None = None
-    self.state = {'epoch': 0, 'file': 0, 'record': 0, 'taken': 0}
+    self._paths = tuple(paths)
+    with futures.ThreadPoolExecutor(_MAX_THREADS) as pool:
+      self._places = list(pool.map(_offsets, self._paths))
+    self._ends = np.cumsum([len(places) for places in self._places])
 
-  @property
-  def state(self) -> base_input.State:
-    """Which record is next, as a dict that JSON can hold."""
-    return {**self._begin, 'taken': self._taken}
+  def __len__(self) -> int:
+    return int(self._ends[-1]) if len(self._ends) else 0
 
-  @state.setter
-  def state(self, state: base_input.State) -> None:
-    self._begin = {k: int(state[k]) for k in ('epoch', 'file', 'record')}
-    self._taken = int(state['taken'])
-    self._order: list[tuple[str, int, int]] | None = None
+  def read(self, index: int) -> bytes:
+    """Returns a record."""
+    file, place = self._find(index)
+    start, size = self._places[file][place]
+    with open(self._paths[file], 'rb', buffering=0) as f:
+      return os.pread(f.fileno(), int(size), int(start))
 
-  def take(self) -> bytes:
-    """Returns the next record.
+  def where(self, index: int) -> str:
+    """Returns a description of where a record is, for messages."""
+    file, place = self._find(index)
+    return f'record {place} of {self._paths[file]}'
 
-    Raises:
-      ValueError: the files have none.
-    """
-    if self._order is None:
-      self._load()
-    if self._taken == len(self._order):
-      self._begin, self._taken = self._end, 0
-      self._load()
-    path, start, size = self._order[self._taken]
-    self._taken += 1
-    return _read(path, start, size)
-
-  def _load(self) -> None:
-    """Finds the records of the window, and where the next one begins."""
-    epoch, at, record = self._begin.values()
-    chosen = np.random.default_rng([self._seed, epoch])
-    paths = [self._paths[i] for i in chosen.permutation(len(self._paths))]
-    found: list[tuple[str, int, int]] = []
-    while at < len(paths) and len(found) < self._window:
-      offsets = self._offsets(paths[at])
-      piece = offsets[record : record + self._window - len(found)]
-      found += [(paths[at], start, size) for start, size in piece.tolist()]
-      record += len(piece)
-      if record == len(offsets):
-        at, record = at + 1, 0
-    if not found and not any(len(self._offsets(p)) for p in paths):
-      raise ValueError(f'{paths} must have records, got none')
-    order = np.random.default_rng([self._seed, *self._begin.values()])
-    self._order = [found[i] for i in order.permutation(len(found))]
-    if at == len(paths):
-      epoch, at, record = epoch + 1, 0, 0
-    self._end = {'epoch': epoch, 'file': at, 'record': record}
-
-  def _offsets(self, path: str) -> np.ndarray:
-    """Finds the records of a file; several windows may begin in one file."""
-    if self._indexed is None or self._indexed[0] != path:
-      self._indexed = (path, _offsets(path))
-    return self._indexed[1]
-
-
-def _glob_of(pattern: str) -> str:
-  if not (found := _SHARDED.fullmatch(pattern)):
-    return pattern
-  name, shards, rest = found.groups()
-  count = '?' * 5 if shards == '*' else f'{int(shards):05}'
-  return f'{name}-?????-of-{count}{rest}'
+  def _find(self, index: int) -> tuple[int, int]:
+    """The number of a record's file, and its own in there."""
+    file = int(np.searchsorted(self._ends, index, 'right'))
+    return file, index - int(self._ends[file]) + len(self._places[file])
 
 
 def _offsets(path: str) -> np.ndarray:
-  with open(path, 'rb') as file:
-    return tf_records.offsets(file)
-
-
-def _read(path: str, start: int, size: int) -> bytes:
-  with open(path, 'rb') as file:
-    file.seek(start)
-    return file.read(size)
+  # A buffer would read what lies between the lengths.
+  with open(path, 'rb', buffering=0) as f:
+    return tf_records.offsets(f)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from pax import io_utils, summaries, train_states
 from pax.programs import program
@@ -14,6 +15,10 @@ from pax.programs.decode import SingleTaskDecodeProgram
 from pax.programs.eval import BaseEvalProgram
 
 TrainState = train_states.TrainState
+
+OutputT = TypeVar(
+  'OutputT', program.EvalProgramOutput, program.DecodeProgramOutput
+)
 
 _MODES = io_utils.EvaluationMode
 # Whether the outputs of an input are there already.
@@ -54,7 +59,9 @@ class Passes:
     """
     found = {}
     for name, one in self._due(_MODES.EVAL, state, step, is_done):
-      out = found[name] = one.run(state, step)
+      began = time.monotonic()
+      out = one.run(state, step)
+      out = found[name] = _with_speed(out, out.num_eval_steps, began)
       self.writer.write(step, out.scalars, split=f'eval_test_{name}')
       self._tell(step, headline(name, out))
     return found
@@ -68,7 +75,9 @@ class Passes:
     """
     found = {}
     for name, one in self._due(_MODES.DECODE, state, step, is_done):
-      out = found[name] = one.run(state, step)
+      began = time.monotonic()
+      out = one.run(state, step)
+      out = found[name] = _with_speed(out, out.num_decode_steps, began)
       self.writer.write(step, out.scalars, split=f'decode_test_{name}')
       self.progress.print(
         f'step {step}  decoded {name}: {out.num_decode_steps} batches'
@@ -110,6 +119,15 @@ class Passes:
       self.progress.batches(label, done, total)
 
     return before_batch
+
+
+def _with_speed(out: OutputT, count: int, began: float) -> OutputT:
+  """The output, with the batches a second since `began`."""
+  if not count:
+    return out
+  rate = count / (time.monotonic() - began)
+  scalars = out.scalars | {summaries.tags.STEPS_PER_SEC: rate}
+  return dataclasses.replace(out, steps_per_sec=rate, scalars=scalars)
 
 
 def headline(name: str, out: program.EvalProgramOutput) -> dict[str, float]:

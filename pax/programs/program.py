@@ -63,8 +63,9 @@ class EvalProgramOutput(ProgramOutput):
   eval_metrics: Mapping[str, float] | None = None
   # Metrics that the input makes of the outputs by example.
   eval_scoring_metrics: Mapping[str, float] | None = None
-  # Number of batches.
+  # Number of batches, and how many of them there are a second.
   num_eval_steps: int = 0
+  steps_per_sec: float | None = None
   # All that is written to the summaries, by tag.
   scalars: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
@@ -78,8 +79,9 @@ class DecodeProgramOutput(ProgramOutput):
   processed_decode_metrics: Mapping[str, float] | None = None
   # Metrics that the input makes of the texts.
   seqio_metrics: Mapping[str, float] | None = None
-  # Number of batches.
+  # Number of batches, and how many of them there are a second.
   num_decode_steps: int = 0
+  steps_per_sec: float | None = None
   # All that is written to the summaries, by tag.
   scalars: Mapping[str, float] = dataclasses.field(default_factory=dict)
 

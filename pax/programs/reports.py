@@ -43,6 +43,8 @@ class Reports:
     self._inflight: collections.deque[tuple[int, Any]] = collections.deque()
     self._speed = _Speed(run.partitioner)
     self._metrics: dict[str, float] = {}
+    # What is written once, with the first summaries.
+    self._once = {summaries.tags.NUM_PARAMS: run.partitioner.num_params}
     self._shown_at = float('-inf')
     self._status = _status_log(run)
     batch_size, _ = _batch_shape(run.partitioner.input_spec)
@@ -77,7 +79,7 @@ class Reports:
 
   def numbers(self) -> dict[str, float]:
     """The number of parameters, and the speed where it is known."""
-    known = {'num_params': self._run.partitioner.num_params}
+    known = {summaries.tags.NUM_PARAMS: self._run.partitioner.num_params}
     if self._speed.rate is not None:
       known['train_steps_per_sec'] = self._speed.rate.steps_per_sec
     return known
@@ -104,8 +106,9 @@ class Reports:
     if step % self._summary_interval == 0:
       outputs = self._accumulated or [output]
       self._accumulated = []
-      speed = self._speed.scalars()
-      self._run.writer.write(step, lambda: self._scalars(outputs) | speed)
+      also = self._speed.scalars() | self._once
+      self._once = {}
+      self._run.writer.write(step, lambda: self._scalars(outputs) | also)
 
   def _scalars(self, outputs: list[StepOutput]) -> dict[str, Any]:
     """All scalars of steps by tag; waits for them. The last one's if single."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -39,7 +40,8 @@ class Found:
 
     `train/<metric>`, `eval_train/metrics/<metric>`,
     `eval_test_<input>/metrics/<metric>`, `eval_test_<input>/scoring_eval/...`,
-    `decode_test_<input>/<metric>`, and the numbers.
+    `decode_test_<input>/<metric>`, the numbers, and `eval_steps_per_sec` and
+    `decode_steps_per_sec`, the means over inputs.
     """
     groups: dict[str, Mapping[str, Any] | None] = {
       'train': self.train and {k: v[0] for k, v in self.train.items()},
@@ -56,6 +58,10 @@ class Found:
         decoded.seqio_metrics,
       ):
         merged |= _flat({f'decode_test_{name}': part})
+    for kind, outs in (('eval', self.evals), ('decode', self.decodes)):
+      speeds = [out.steps_per_sec for out in outs.values() if out.steps_per_sec]
+      if speeds:
+        merged[f'{kind}_steps_per_sec'] = statistics.fmean(speeds)
     return merged | {name: float(x) for name, x in self.numbers.items()}
 
 

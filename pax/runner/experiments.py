@@ -17,10 +17,13 @@ def find(
   exp: str | None,
   settings: Sequence[overrides.Override],
   commands: Sequence[str] = (),
+  sub_experiment: str | None = None,
 ) -> base_experiment.BaseExperiment:
   """The experiment called `exp`, else that which Fiddle `commands` make.
 
-  The constants among `settings` are set; one made of Configs has none.
+  Of an experiment that consists of several it is the `sub_experiment` of that
+  id, if one is named. The constants among `settings` are set; one made of
+  Configs has none.
 
   Raises:
     UsageError: no name is given.
@@ -36,6 +39,8 @@ def find(
     )
   found = experiment_registry.get_experiment(exp)
   experiment = overrides.set_constants(found, settings)
+  if sub_experiment:
+    experiment = _part(experiment, sub_experiment, settings)
   if open_points := space.search_points(experiment):
     raise UsageError(
       f'{", ".join(open_points)} of {experiment.__name__} are search points;'
@@ -43,6 +48,23 @@ def find(
       ' chooses'
     )
   return experiment()
+
+
+def _part(
+  experiment: type, name: str, settings: Sequence[overrides.Override]
+) -> type:
+  """One of the experiments that one consists of, with the same constants."""
+  parts = experiment.sub_experiments()
+  if name not in parts:
+    raise UsageError(
+      f'--sub_experiment={name} is none of {", ".join(parts)}, of which'
+      f' {experiment.__name__} consists'
+    )
+  part = parts[name]
+  if issubclass(part, experiment):
+    return part
+  known = overrides.constants_of(part)
+  return overrides.set_constants(part, [s for s in settings if s.name in known])
 
 
 def commands_of(options: RunOptions) -> list[str]:

@@ -9,12 +9,14 @@ import logging as std_logging
 import os
 import pathlib
 import sys
+import time
 from collections.abc import Iterator
 
 from absl import logging
 
 _LOCK = '.lock'
 _LOGS = 'logs'
+_POLL_SECS = 0.1
 _FORMAT = '%(asctime)s %(levelname)s %(name)s %(message)s'
 
 
@@ -51,6 +53,20 @@ def open_job_dir(
     if process == 0 and mode == 'train':
       _hold(lock.fileno(), job_log_dir)
     yield
+
+
+def wait_until_free(job_log_dir: str, timeout_secs: float) -> None:
+  """Returns when no other run trains in the directory, or it took too long."""
+  path = pathlib.Path(job_log_dir) / _LOCK
+  deadline = time.monotonic() + timeout_secs
+  while path.exists() and time.monotonic() < deadline:
+    with path.open('a') as lock:
+      try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      except OSError:
+        time.sleep(_POLL_SECS)
+      else:
+        return
 
 
 def log_file(

@@ -82,6 +82,12 @@ class RunOptions:
     'Where the metrics of the reward are from: train; eval; decode, which'
     ' evaluates too.',
   )
+  sub_experiment: str | None = _flag(
+    None,
+    'Study',
+    "One of the experiment's sub_experiments(), by its id. A trial of a study"
+    ' runs them all.',
+  )
   topology: str | None = _flag(
     None,
     'Ahead of time',

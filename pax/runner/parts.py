@@ -47,7 +47,9 @@ def plan(
   settings = overrides.parse(options.set)
   if experiment is None:
     commands = experiments.commands_of(options)
-    experiment = experiments.find(options.exp, settings, commands)
+    experiment = experiments.find(
+      options.exp, settings, commands, options.sub_experiment
+    )
   experiment.validate()
   tree = run_config.from_experiment(experiment, settings)
   inputs = [*tree.eval_inputs, *tree.decode_inputs]

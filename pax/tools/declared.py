@@ -22,6 +22,7 @@ from pax.runner import (
   distributed,
   experiments,
   overrides,
+  parts,
   run_config,
 )
 from praxis import pax_fiddle
@@ -64,7 +65,16 @@ class Declared:
     return self.tree.task
 
   def input_spec(self) -> Any:
-    """Shapes and dtypes of a training batch of one host."""
+    """Shapes and dtypes of a training batch of one host.
+
+    Where the experiment has a specs provider of its own, that tells them, and
+    the data need not be there.
+    """
+    provided = parts.declared_spec(self.experiment)
+    return self.spec_of_data() if provided is None else provided
+
+  def spec_of_data(self) -> Any:
+    """The same of the first training batch."""
     return build.batch_spec(self.tree.train_input.Instantiate())
 
   def partitioner(self) -> partitioning.Partitioner:

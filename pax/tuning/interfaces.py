@@ -21,8 +21,9 @@ Config = pax_fiddle.Config
 Proposer = Callable[[Space, Sequence[Trial]], Settings | None]
 # What was measured at each step, by name.
 History = Sequence[tuple[int, dict[str, float]]]
-# Whether a trial with this history is to be stopped.
-Stopper = Callable[[History], bool]
+# Whether a trial is to be stopped, from its history, whose last entry is new,
+# and from the histories of the other trials.
+Stopper = Callable[[History, Sequence[History]], bool]
 ErrorToSkip = type[Exception] | tuple[type[Exception], str]
 
 

@@ -8,6 +8,7 @@ import enum
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 AggregationFn = Callable[[Sequence[float]], float]
 
@@ -63,6 +64,52 @@ _AGGREGATIONS: dict[MetricAggregator, AggregationFn] = {
   MetricAggregator.AVERAGE: statistics.fmean,
   MetricAggregator.SUM: sum,
 }
+
+
+def _number(name: str, doc: str) -> Any:
+  """A class method that makes the metric of this full name."""
+
+  def make(
+    cls: type[Metric],
+    sub_experiment_id: str | None = None,
+    aggregator: MetricAggregator | AggregationFn | None = None,
+  ) -> Metric:
+    kind = MetricType.CUSTOM
+    return cls(name, kind, None, sub_experiment_id, aggregator)
+
+  make.__doc__ = doc
+  return classmethod(make)
+
+
+def _of_run(kind: MetricType, doc: str) -> Any:
+  """A class method that makes a metric of a type without datasets."""
+
+  def make(
+    cls: type[Metric],
+    metric_name: str,
+    sub_experiment_id: str | None = None,
+    aggregator: MetricAggregator | AggregationFn | None = None,
+  ) -> Metric:
+    return cls(metric_name, kind, None, sub_experiment_id, aggregator)
+
+  make.__doc__ = doc
+  return classmethod(make)
+
+
+def _of_dataset(kind: MetricType, doc: str) -> Any:
+  """A class method that makes a metric of a type with datasets."""
+
+  def make(
+    cls: type[Metric],
+    metric_name: str,
+    dataset_name: str | None = None,
+    sub_experiment_id: str | None = None,
+    aggregator: MetricAggregator | AggregationFn | None = None,
+  ) -> Metric:
+    return cls(metric_name, kind, dataset_name, sub_experiment_id, aggregator)
+
+  make.__doc__ = doc
+  return classmethod(make)
 
 
 @dataclasses.dataclass
@@ -163,110 +210,30 @@ class Metric:
       )
     return _AGGREGATIONS.get(self.aggregator, self.aggregator)(values)
 
-  @classmethod
-  def train_steps_per_second(
-    cls,
-    sub_experiment_id: str | None = None,
-    aggregator: MetricAggregator | AggregationFn | None = None,
-  ) -> Metric:
-    """Returns how many steps a second training does."""
-    return _custom('train_steps_per_sec', sub_experiment_id, aggregator)
-
-  @classmethod
-  def eval_steps_per_second(
-    cls,
-    sub_experiment_id: str | None = None,
-    aggregator: MetricAggregator | AggregationFn | None = None,
-  ) -> Metric:
-    """Returns how many batches a second evaluation does."""
-    return _custom('eval_steps_per_sec', sub_experiment_id, aggregator)
-
-  @classmethod
-  def decode_steps_per_second(
-    cls,
-    sub_experiment_id: str | None = None,
-    aggregator: MetricAggregator | AggregationFn | None = None,
-  ) -> Metric:
-    """Returns how many batches a second decoding does."""
-    return _custom('decode_steps_per_sec', sub_experiment_id, aggregator)
-
-  @classmethod
-  def num_params(
-    cls,
-    sub_experiment_id: str | None = None,
-    aggregator: MetricAggregator | AggregationFn | None = None,
-  ) -> Metric:
-    """Returns how many parameters the model has."""
-    return _custom('num_params', sub_experiment_id, aggregator)
-
-  @classmethod
-  def train(
-    cls,
-    metric_name: str,
-    sub_experiment_id: str | None = None,
-    aggregator: MetricAggregator | AggregationFn | None = None,
-  ) -> Metric:
-    """Returns a metric of training."""
-    kind = MetricType.TRAIN_METRICS
-    return Metric(metric_name, kind, None, sub_experiment_id, aggregator)
-
-  @classmethod
-  def eval_train(
-    cls,
-    metric_name: str,
-    sub_experiment_id: str | None = None,
-    aggregator: MetricAggregator | AggregationFn | None = None,
-  ) -> Metric:
-    """Returns a metric of evaluation on the training data that come next."""
-    kind = MetricType.EVAL_TRAIN_METRICS
-    return Metric(metric_name, kind, None, sub_experiment_id, aggregator)
-
-  @classmethod
-  def eval(
-    cls,
-    metric_name: str,
-    dataset_name: str | None = None,
-    sub_experiment_id: str | None = None,
-    aggregator: MetricAggregator | AggregationFn | None = None,
-  ) -> Metric:
-    """Returns a metric of evaluation."""
-    kind = MetricType.EVAL_METRICS
-    return Metric(
-      metric_name, kind, dataset_name, sub_experiment_id, aggregator
-    )
-
-  @classmethod
-  def eval_scoring(
-    cls,
-    metric_name: str,
-    dataset_name: str | None = None,
-    sub_experiment_id: str | None = None,
-    aggregator: MetricAggregator | AggregationFn | None = None,
-  ) -> Metric:
-    """Returns a metric of evaluation by a score."""
-    kind = MetricType.EVAL_SCORING_METRICS
-    return Metric(
-      metric_name, kind, dataset_name, sub_experiment_id, aggregator
-    )
-
-  @classmethod
-  def decode(
-    cls,
-    metric_name: str,
-    dataset_name: str | None = None,
-    sub_experiment_id: str | None = None,
-    aggregator: MetricAggregator | AggregationFn | None = None,
-  ) -> Metric:
-    """Returns a metric of decoding."""
-    kind = MetricType.DECODE_METRICS
-    return Metric(
-      metric_name, kind, dataset_name, sub_experiment_id, aggregator
-    )
-
-
-def _custom(
-  name: str,
-  sub_experiment_id: str | None,
-  aggregator: MetricAggregator | AggregationFn | None,
-) -> Metric:
-  return Metric(name, MetricType.CUSTOM, None, sub_experiment_id, aggregator)
+  train_steps_per_second = _number(
+    'train_steps_per_sec', 'Returns how many steps a second training does.'
+  )
+  eval_steps_per_second = _number(
+    'eval_steps_per_sec',
+    'Returns how many batches a second evaluation does, the mean over inputs.',
+  )
+  decode_steps_per_second = _number(
+    'decode_steps_per_sec',
+    'Returns how many batches a second decoding does, the mean over inputs.',
+  )
+  num_params = _number(
+    'num_params', 'Returns how many parameters the model has.'
+  )
+  train = _of_run(MetricType.TRAIN_METRICS, 'Returns a metric of training.')
+  eval_train = _of_run(
+    MetricType.EVAL_TRAIN_METRICS,
+    'Returns a metric of evaluation on the training data that come next.',
+  )
+  eval = _of_dataset(MetricType.EVAL_METRICS, 'Returns a metric of evaluation.')
+  eval_scoring = _of_dataset(
+    MetricType.EVAL_SCORING_METRICS,
+    'Returns a metric of evaluation by a score.',
+  )
+  decode = _of_dataset(
+    MetricType.DECODE_METRICS, 'Returns a metric of decoding.'
+  )

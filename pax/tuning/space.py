@@ -88,8 +88,10 @@ def of(experiment: type) -> Space:
   """Returns the space that the constants of `experiment` span.
 
   Raises:
-    ValueError: a constant that is combined with others is set on its own.
+    ValueError: a constant that is combined with others is set on its own, or
+      a search point is no constant.
   """
+  enable_class_level_hyper_primitives(experiment)
   free = search_points(experiment)
   decisions: list[Decision] = []
   if rows := getattr(experiment, COMBINED_DECISION_ATTR, None):
@@ -113,6 +115,21 @@ def search_points(experiment: type) -> dict[str, points.SearchPoint]:
   )
   found = {name: getattr(experiment, name, None) for name in names}
   return {n: p for n, p in found.items() if isinstance(p, points.SearchPoint)}
+
+
+def enable_class_level_hyper_primitives(cls: type) -> None:
+  """Checks that trials can set the search points of an experiment.
+
+  That they stand in the class is enough; nothing is changed.
+
+  Raises:
+    ValueError: one is no constant.
+  """
+  if small := [name for name in search_points(cls) if not name.isupper()]:
+    raise ValueError(
+      f'{cls.__name__}.{small[0]} is a search point, and only constants are'
+      f' searched; call it {small[0].upper()}'
+    )
 
 
 def _joined(parts: Any) -> Settings:

@@ -31,8 +31,8 @@ class JaxContext:
     do_eval: bool | None = None
     # Summaries of a verbosity above this are not recorded.
     summary_verbosity: int = 3
-    # Mesh axes that activations see under another name.
-    mesh_axes_transpose: dict[str, str] | None = None
+    # Mesh axes that activations see under another name, or do not see: None.
+    mesh_axes_transpose: dict[str, str | None] | None = None
     # Whether layers record their Configs in HYPER_PARAMS.
     self_reflect_configs: bool = False
 

@@ -77,9 +77,12 @@ def var_partition_specs(
 
 
 def transpose_one_axis(
-  axis: str | None, mesh_axes_transpose: Mapping[str, str] | None
+  axis: str | None, mesh_axes_transpose: Mapping[str, str | None] | None
 ) -> str | None:
-  """Returns the mesh axis that `axis` stands for, itself by default."""
+  """Returns the mesh axis that `axis` stands for, itself by default.
+
+  None is no axis: what it split is whole.
+  """
   return (mesh_axes_transpose or {}).get(axis, axis)
 
 
@@ -91,7 +94,8 @@ def maybe_transpose_mesh_axes(partition_spec: PartitionSpec) -> PartitionSpec:
 
   def rename(entry: Any) -> Any:
     if isinstance(entry, tuple):
-      return tuple(transpose_one_axis(axis, names) for axis in entry)
+      renamed = (transpose_one_axis(axis, names) for axis in entry)
+      return tuple(axis for axis in renamed if axis is not None) or None
     return transpose_one_axis(entry, names)
 
   return PartitionSpec(*map(rename, partition_spec))

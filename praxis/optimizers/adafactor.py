@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,34 +14,26 @@ from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle, py_utils
 from praxis.optimizers import base, masking, moments, quantized, transforms
+from praxis.optimizers.adafactor_state import (
+  ShardedAdafactorState,
+  Slot,
+  pack,
+  unpack,
+)
 from praxis.pytypes import JTensor, Nested
 
 _Hparams = Nested[base_layer.WeightHParams]
 
-
-class ShardedAdafactorState(NamedTuple):
-  """The state, in trees like the variables; what one lacks is masked."""
-
-  # Number of updates so far.
-  count: JTensor
-  # First moment and, when it is int8, its scale per column.
-  m: Nested[JTensor]
-  m_scale: Nested[JTensor]
-  # Means of the squared gradients over one factored dimension and the other.
-  vr: Nested[JTensor]
-  vc: Nested[JTensor]
-  # Second moment of the variables that are not factored.
-  v: Nested[JTensor]
-
-
-class _Slot(NamedTuple):
-  """The state of one variable; `BpropMaskedNode` for what it lacks."""
-
-  m: Any = masking.BpropMaskedNode()
-  m_scale: Any = masking.BpropMaskedNode()
-  vr: Any = masking.BpropMaskedNode()
-  vc: Any = masking.BpropMaskedNode()
-  v: Any = masking.BpropMaskedNode()
+# What there is to show of a variable.
+_FACTS = (
+  'fraction_zero_grad',
+  'sharded_adafactor_decay_rate',
+  'sharded_adafactor_learning',
+  'sharded_adafactor_learning_after_clipping',
+  'sharded_adafactor_clipping_denom',
+  'sharded_adafactor_parameter_scale',
+  'sharded_adafactor_update_scale',
+)
 
 
 class ShardedAdafactor(base.BaseOptimizer):
@@ -80,7 +72,8 @@ class ShardedAdafactor(base.BaseOptimizer):
   quantized_dtype: str = 'int8'
   # Leaves variables flagged SKIP_LP_REGULARIZATION out of weight_decay.
   respect_skip_lp_regularization: bool = False
-  # Kept for configurations; see Learner.grad_norm_individual_vars.
+  # Shows of each variable how its update comes about, under `name` if there is
+  # one: fraction_zero_grad/<variable>, sharded_adafactor_learning/<variable>...
   per_var_learning_summary: bool = False
   # Factors over the two largest dimensions, if both reach the size below.
   sort_factored_second_moment_dims: bool = False
@@ -97,11 +90,6 @@ class ShardedAdafactor(base.BaseOptimizer):
       raise ValueError(
         "ShardedAdafactor.decay_method must be 'adam' or 'pow', got"
         f' {self.decay_method!r}'
-      )
-    if self.per_var_learning_summary:
-      raise ValueError(
-        'ShardedAdafactor.per_var_learning_summary=True is not available; use'
-        ' Learner.grad_norm_individual_vars'
       )
     self.quantized_dtype = jnp.dtype(self.quantized_dtype).name
     quantized.check_dtype(self.quantized_dtype)
@@ -126,7 +114,10 @@ class ShardedAdafactor(base.BaseOptimizer):
     def init(params: Nested[JTensor]) -> ShardedAdafactorState:
       leaves, tree = jax.tree.flatten(params)
       count = jnp.zeros([], jnp.int32)
-      return _pack(tree, count, [self._init_slot(w) for w in leaves])
+      slots = [self._init_slot(w) for w in leaves]
+      return pack(
+        tree, count, slots, self._nothing_shown(leaves, lambda: jnp.zeros([]))
+      )
 
     def update(
       grads: Nested[JTensor],
@@ -140,20 +131,22 @@ class ShardedAdafactor(base.BaseOptimizer):
       decay = self._second_moment_decay(state.count)
       weights = self._weight_decays(grads, var_weight_hparams)
       names = [name for name, _ in py_utils.tree_paths(grads)]
-      updates, slots = [], []
+      updates, slots, shown = [], [], []
       for i, (g, w, slot) in enumerate(
         zip(
           leaves,
           tree.flatten_up_to(params),
-          _unpack(tree, state),
+          unpack(tree, state),
           strict=True,
         )
       ):
-        step, slot = self._update_leaf(g, w, slot, lr, decay)
+        step, slot, facts = self._update_leaf(g, w, slot, lr, decay)
         step = self._adapt(step, w, names[i]) + (lr * weights[i]) * w
         updates.append(-step.astype(g.dtype))
         slots.append(slot)
-      return tree.unflatten(updates), _pack(tree, state.count + 1, slots)
+        shown.append(self._shown(facts))
+      state = pack(tree, state.count + 1, slots, shown)
+      return tree.unflatten(updates), state
 
     return transforms.ShardedGradientTransformation(
       init=init, update=update, init_partition_spec=self._partition_spec
@@ -163,15 +156,17 @@ class ShardedAdafactor(base.BaseOptimizer):
     self,
     g: JTensor,
     w: JTensor,
-    slot: _Slot,
+    slot: Slot,
     lr: Float[Array, ''],
     decay: Float[Array, ''],
-  ) -> tuple[JTensor, _Slot]:
-    """Returns the step to subtract from `w`, and the new state."""
+  ) -> tuple[JTensor, Slot, dict[str, JTensor]]:
+    """Returns the step to subtract from `w`, the new state, what to show."""
     g = g.astype(jnp.float32)
     if self.maybe_inf_to_nan:
       g = moments.inf_to_nan(g)
-    square = g * g + self.epsilon1_grad_sq_reg
+    square = g * g
+    zeros = jnp.mean(square < 0.01 * self.epsilon1_grad_sq_reg)
+    square = square + self.epsilon1_grad_sq_reg
     dims = self._factored_dims(g.shape)
     if dims:
       row, column = dims
@@ -182,16 +177,48 @@ class ShardedAdafactor(base.BaseOptimizer):
     else:
       slot = slot._replace(v=_mix(slot.v, square, decay))
       step = g * jax.lax.rsqrt(slot.v)
-    step = lr * moments.clip_rms(step, self.clip_threshold)
+    learning = moments.reduce_rms(step)
+    step = moments.clip_rms(step, self.clip_threshold)
+    facts = {
+      'fraction_zero_grad': zeros,
+      'sharded_adafactor_decay_rate': decay,
+      'sharded_adafactor_learning': learning,
+      'sharded_adafactor_learning_after_clipping': moments.reduce_rms(step),
+    }
+    if self.clip_threshold:
+      denominator = jnp.maximum(1.0, learning / self.clip_threshold)
+      facts['sharded_adafactor_clipping_denom'] = denominator
     if self.multiply_by_parameter_scale:
       floor = self.epsilon2_param_scale_reg
-      step = step * jnp.maximum(moments.reduce_rms(w), floor)
+      scale = jnp.maximum(moments.reduce_rms(w), floor)
+      facts['sharded_adafactor_parameter_scale'] = scale
+      lr = lr * scale
+    step = lr * step
+    facts['sharded_adafactor_update_scale'] = lr
     if self.beta1:
       old = quantized.to_float(slot.m, slot.m_scale)
       step = self.beta1 * old + (1.0 - self.beta1) * step
       m, m_scale = quantized.to_quantized(step, self.quantized_dtype)
       slot = slot._replace(m=m, m_scale=m_scale)
-    return step, slot
+    return step, slot, facts
+
+  def _shown(self, facts: dict[str, Any]) -> dict[str, Any]:
+    """Returns what is shown of a variable, by the name it is shown under."""
+    if not self.per_var_learning_summary:
+      return {}
+    group = f'{self.name}/' if self.name else ''
+    return {f'{group}{fact}': value for fact, value in facts.items()}
+
+  def _nothing_shown(
+    self, leaves: Sequence[Any], make: Callable[[], Any]
+  ) -> list[dict[str, Any]]:
+    """Returns `make()` for all that is shown of each of some variables."""
+    facts = set(_FACTS)
+    if not self.clip_threshold:
+      facts.remove('sharded_adafactor_clipping_denom')
+    if not self.multiply_by_parameter_scale:
+      facts.remove('sharded_adafactor_parameter_scale')
+    return [self._shown({fact: make() for fact in facts}) for _ in leaves]
 
   def _adapt(self, step: JTensor, w: JTensor, name: str) -> JTensor:
     """Returns `step` times |w| / |step|, unless switched off for `name`."""
@@ -205,8 +232,8 @@ class ShardedAdafactor(base.BaseOptimizer):
     ratio = w_rms / jnp.where(usable, step_rms, 1.0)
     return step * jnp.where(usable, ratio, 1.0)
 
-  def _init_slot(self, w: JTensor) -> _Slot:
-    return _Slot(
+  def _init_slot(self, w: JTensor) -> Slot:
+    return Slot(
       *(
         part
         if masking.is_masked(part)
@@ -218,7 +245,7 @@ class ShardedAdafactor(base.BaseOptimizer):
   def _partition_spec(self, hparams: _Hparams) -> ShardedAdafactorState:
     leaves, tree = jax.tree.flatten(hparams)
     slots = [
-      _Slot(
+      Slot(
         *(
           part
           if masking.is_masked(part)
@@ -228,12 +255,15 @@ class ShardedAdafactor(base.BaseOptimizer):
       )
       for hp in leaves
     ]
-    return _pack(tree, transforms.replicated((), jnp.int32), slots)
+    shown = self._nothing_shown(
+      leaves, lambda: transforms.replicated((), jnp.float32)
+    )
+    return pack(tree, transforms.replicated((), jnp.int32), slots, shown)
 
-  def _layout(self, shape: Sequence[int]) -> _Slot:
+  def _layout(self, shape: Sequence[int]) -> Slot:
     """Returns for each part of the state (dimensions kept, dtype)."""
     every = tuple(range(len(shape)))
-    slot = _Slot()
+    slot = Slot()
     if self.beta1:
       slot = slot._replace(m=(every, jnp.dtype(self.quantized_dtype)))
     if self.beta1 and self.quantized_dtype == 'int8':
@@ -317,15 +347,3 @@ def _refuse_stacked(hparams: _Hparams | None) -> None:
         f'ShardedAdafactor got the stacked variable {name} (repeat_prefix'
         f' {hp.repeat_prefix}); set Learner.vectorize_on_repeat_prefix=True'
       )
-
-
-def _pack(
-  tree: Any, count: Any, slots: Sequence[_Slot]
-) -> ShardedAdafactorState:
-  parts = [tree.unflatten(part) for part in zip(*slots, strict=True)]
-  return ShardedAdafactorState(count, *(parts or [tree.unflatten([])] * 5))
-
-
-def _unpack(tree: Any, state: ShardedAdafactorState) -> list[_Slot]:
-  parts = [tree.flatten_up_to(part) for part in state[1:]]
-  return [_Slot(*slot) for slot in zip(*parts, strict=True)]

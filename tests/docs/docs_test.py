@@ -27,6 +27,9 @@ PAX = 'pax '
 JOBS = '/tmp/pax'
 # What makes a documented run short; it goes last, so it wins.
 SHORT = ['--set=task.train.num_train_steps=2']
+ONE_TRIAL = ['--num_trials=1']
+# The first line of an experiment that commands name.
+IS_FILE = re.compile(r'# (\w+\.py)\n')
 # The models of the others are small as they stand there.
 SMALL_QUICKSTART = [
   '--set=NUM_LAYERS=1',
@@ -85,8 +88,15 @@ def test_python_blocks_run(page, monkeypatch):
 
 @pytest.fixture(scope='module')
 def jobs(tmp_path_factory):
-  """Where documented jobs write; those of one directory share it here too."""
-  return tmp_path_factory.mktemp('jobs')
+  """Where documented jobs write; those of one directory share it here too.
+
+  Modules that pages show are there.
+  """
+  folder = tmp_path_factory.mktemp('jobs')
+  for block in blocks('python'):
+    if named := IS_FILE.match(block.text):
+      (folder / named[1]).write_text(block.text)
+  return folder
 
 
 @pytest.mark.parametrize(
@@ -100,11 +110,13 @@ def test_commands_run(line, jobs):
   # A tool's name comes first, and has no steps to save.
   short = SHORT if arguments[0].startswith('--') else []
   is_quickstart = any('.quickstart.' in argument for argument in arguments)
-  if short and is_quickstart:
-    short = SHORT + SMALL_QUICKSTART
+  is_study = any(argument.startswith('--study') for argument in arguments)
+  if short and (is_quickstart or is_study):
+    short = SHORT + SMALL_QUICKSTART + ONE_TRIAL * is_study
   done = subprocess.run(
     [sys.executable, '-m', 'pax.main', *arguments, *short],
     env=programs.environment() | {'HOME': str(jobs)},
+    cwd=jobs,
     capture_output=True,
     text=True,
     timeout=240,
@@ -114,7 +126,8 @@ def test_commands_run(line, jobs):
   for argument in arguments:
     if argument.startswith('--job_log_dir='):
       job = pathlib.Path(argument.partition('=')[2])
-      assert (job / 'metrics.jsonl').exists()
+      wrote = 'study.txt' if is_study else 'metrics.jsonl'
+      assert (job / wrote).exists()
 
 
 def labels() -> list[str]:

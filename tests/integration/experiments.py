@@ -277,3 +277,23 @@ class TinySweep(TinySpmd):
     return automl.hyperparameter_tuning(
       automl.Metric.eval('loss'), goal='minimize'
     )
+
+
+@experiment_registry.register
+class TinyParts(TinySweep):
+  """A trial trains a narrow model, then a wide one."""
+
+  NUM_STEPS = 2
+  HIDDEN = 4
+  NOISE = automl.oneof([0.0, 0.5])
+
+  @classmethod
+  def sub_experiments(cls):
+    return {'narrow': cls, 'wide': type(cls.__name__, (cls,), {'HIDDEN': 8})}
+
+  def search(self):
+    search = super().search()
+    search.search_reward.metric = automl.Metric.eval(
+      'loss', aggregator=automl.MetricAggregator.MAX
+    )
+    return search

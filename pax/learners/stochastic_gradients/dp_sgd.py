@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from pax.learners.stochastic_gradients import base, privacy
-from praxis import pytypes
+from praxis import base_layer, pytypes
 
 JTensor = base.JTensor
 Nested = base.Nested
@@ -36,8 +36,8 @@ class DpSgdStochasticGradient(base.BaseStochasticGradient):
   normalize_gradients: bool = False
   # Examples whose gradients are in memory at a time; None: all of the batch.
   inner_batch_size: int | None = None
-  # Mesh axes that the batch is split over, for a model that itself splits
-  # nothing over them; None leaves it to the compiler.
+  # Mesh axes that the batch is split over; the model, which sees one example,
+  # splits nothing over them then. None leaves it to the compiler.
   spmd_axis_name: str | tuple[str, ...] | None = None
 
   def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class DpSgdStochasticGradient(base.BaseStochasticGradient):
     groups, size = jax.tree.leaves(grouped)[0].shape[:2]
     rounds = self._rounds(groups, size)
     grads_of = jax.vmap(
-      jax.value_and_grad(loss_fn, has_aux=True),
+      jax.value_and_grad(self._without_axes(loss_fn), has_aux=True),
       in_axes=(None, (None, 0), None),
       spmd_axis_name=self.spmd_axis_name,
     )
@@ -91,6 +91,25 @@ class DpSgdStochasticGradient(base.BaseStochasticGradient):
       aux.aux_info, aux.loss_weight, {**dp_aux_info, 'noise_std': noise_std}
     )
     return (loss, aux), grads
+
+  def _without_axes(self, loss_fn: base.LossFn) -> base.LossFn:
+    """Returns the loss of a model that does not split the examples."""
+    axes = self.spmd_axis_name
+    if axes is None:
+      return loss_fn
+    settings = base_layer.cur_jax_context().hparams.clone()
+    hidden = dict.fromkeys([axes] if isinstance(axes, str) else axes)
+    renamed = {
+      new: None if old in hidden else old
+      for new, old in (settings.mesh_axes_transpose or {}).items()
+    }
+    settings.mesh_axes_transpose = hidden | renamed
+
+    def without(*args: Any) -> Any:
+      with base_layer.JaxContext.new_context(hparams=settings):
+        return loss_fn(*args)
+
+    return without
 
   def _group(self, x: JTensor) -> JTensor:
     """Returns a tensor of inputs as [groups, examples of a group, ...]."""

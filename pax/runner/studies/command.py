@@ -13,13 +13,16 @@ from collections.abc import Sequence
 from absl import logging
 
 from pax import compat, experiment_registry
-from pax.runner import command_line, job_dir, overrides
+from pax.runner import command_line, job_dir, lifeline, overrides
 from pax.runner.options import RunOptions, UsageError
 from pax.runner.studies import measured, report, study
+from pax.runner.studies.search import Search
 from pax.tuning import space
+from pax.tuning.trial import Trial
 
 _EXIT_DONE = 0
 _EXIT_PREEMPTED = 75
+_SAVING_SECS = 120.0
 
 
 def run(options: RunOptions) -> int:
@@ -41,7 +44,13 @@ def run(options: RunOptions) -> int:
       ' --study'
     )
   job_dir.log_to_console()
-  search = study.Search.of(experiment().search(), options.metrics_from)
+  search = Search.of(
+    experiment().search(),
+    options.metrics_from,
+    tuple(experiment.sub_experiments()),
+  )
+  # Never closed: trials end when this process does.
+  line = lifeline.Lifeline()
   with job_dir.open_job_dir(options.job_log_dir, 0):
     ran = study.Study(
       options.job_log_dir,
@@ -50,7 +59,7 @@ def run(options: RunOptions) -> int:
       study.Limits(
         num_trials=options.num_trials, parallel=options.parallel_trials
       ),
-      lambda trial: _start(options, trial.id, trial.settings),
+      lambda trial, part: _start(options, trial, part, line),
     )
     handlers = {
       number: signal.signal(number, lambda *_: ran.stop())
@@ -65,17 +74,16 @@ def run(options: RunOptions) -> int:
   return _EXIT_PREEMPTED if ran.stopped else _EXIT_DONE
 
 
-def trial_words(
-  options: RunOptions, trial_id: int, settings: space.Settings
-) -> list[str]:
-  """The command line of a trial, without the program."""
+def trial_words(options: RunOptions, trial: Trial, part: str) -> list[str]:
+  """The command line of a run of a trial, without the program."""
   flags = dataclasses.replace(
     options,
     **dict.fromkeys(('study', 'num_trials')),
     metrics_from=RunOptions.metrics_from,
     parallel_trials=RunOptions.parallel_trials,
-    job_log_dir=os.path.join(options.job_log_dir, str(trial_id)),
-    set=(*options.set, *(f'{n}={text}' for n, text in settings.items())),
+    job_log_dir=study.job_log_dir(options.job_log_dir, trial.id, part),
+    sub_experiment=part or None,
+    set=(*options.set, *(f'{n}={text}' for n, text in trial.settings.items())),
     # Errors are told apart by their types.
     traceback=True,
     **measured.OPTIONS[options.metrics_from],
@@ -84,19 +92,24 @@ def trial_words(
 
 
 def _start(
-  options: RunOptions, trial_id: int, settings: space.Settings
+  options: RunOptions, trial: Trial, part: str, line: lifeline.Lifeline
 ) -> subprocess.Popen[bytes]:
-  words = trial_words(options, trial_id, settings)
-  logging.info('Trial %d: pax %s', trial_id, ' '.join(words))
-  environment = os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)}
-  log = study.log_file(options.job_log_dir, trial_id)
+  words = trial_words(options, trial, part)
+  logging.info('Trial %d: pax %s', trial.id, ' '.join(words))
+  path = {'PYTHONPATH': os.pathsep.join(sys.path)}
+  log = study.log_file(options.job_log_dir, trial.id, part)
+  # A trial of a study that was killed may still be saving.
+  job_dir.wait_until_free(
+    study.job_log_dir(options.job_log_dir, trial.id, part), _SAVING_SECS
+  )
   with open(log, 'wb') as f:
     return subprocess.Popen(
       [sys.executable, '-m', 'pax.main', *words],
       stdin=subprocess.DEVNULL,
       stdout=f,
       stderr=subprocess.STDOUT,
-      env=environment,
+      env=os.environ | path | line.environment,
+      pass_fds=line.pass_fds,
       # Ctrl-C is for the study, which tells its trials.
       start_new_session=True,
     )
@@ -113,6 +126,10 @@ def _check(options: RunOptions) -> None:
     (not options.job_log_dir, '--study wants a --job_log_dir for its trials'),
     (not options.exp, '--study wants --exp: it searches its constants'),
     (options.mode != 'train', f'--study trains, got --mode={options.mode}'),
+    (
+      bool(options.sub_experiment),
+      '--study runs all sub-experiments; leave out --sub_experiment',
+    ),
     (options.multiprocess_gpu, '--study runs its trials on one host'),
     (
       options.metrics_from not in measured.OPTIONS,

@@ -7,7 +7,7 @@ import pathlib
 import shlex
 from collections.abc import Sequence
 
-from pax.runner.studies.study import Search
+from pax.runner.studies.search import Search
 from pax.tools.plotting import picture
 from pax.tuning.space import Space
 from pax.tuning.trial import Status, Trial

@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from absl import logging
 
 from pax.runner.studies import errors, measured
+from pax.runner.studies.search import Search
 from pax.summaries import jsonl
-from pax.tuning import aggregators, algorithms, interfaces, space
+from pax.tuning import aggregators, space
 from pax.tuning.trial import Status, Trial
 
 STUDY_FILE = 'study.jsonl'
@@ -37,59 +39,6 @@ class Process(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Search:
-  """A search whose parts are built."""
-
-  # How, as the experiment says.
-  hparams: interfaces.SearchHParams
-  # Where metrics are from: train, eval or decode.
-  metrics_from: str
-  # What to try next.
-  propose: interfaces.Proposer
-  # What is maximized.
-  reward: interfaces.BaseReward | None
-  # Metrics of a trial from those of its steps.
-  aggregate: interfaces.CrossStepMetricAggregator
-  # Which trials end early.
-  is_to_stop: interfaces.Stopper | None
-
-  @classmethod
-  def of(cls, hparams: interfaces.SearchHParams, metrics_from: str) -> Search:
-    """Builds the parts.
-
-    Raises:
-      ValueError: they want metrics or a service that is not there.
-    """
-    if hparams.prior_study_ids or hparams.vizier_service_endpoint:
-      raise ValueError(
-        'prior_study_ids and vizier_service_endpoint must be None: there is no'
-        ' search service to ask'
-      )
-
-    def built(config: Any, usual: Any = None) -> Any:
-      return config.Instantiate() if config is not None else usual
-
-    algorithm = built(hparams.search_algorithm, algorithms.Sweeping())
-    reward = built(hparams.search_reward)
-    last = aggregators.LastReportedMetricValues()
-    early = built(hparams.early_stopping)
-    wants = 'decode' if reward and reward.needs_decode else 'eval'
-    needs_more = reward and (reward.needs_eval or reward.needs_decode)
-    if needs_more and metrics_from not in (wants, 'decode'):
-      raise ValueError(
-        f'the reward wants --metrics_from={wants}, got {metrics_from}'
-      )
-    return cls(
-      hparams=hparams,
-      metrics_from=metrics_from,
-      propose=algorithm(),
-      reward=reward,
-      aggregate=built(hparams.cross_step_metric_aggregator, last),
-      is_to_stop=early and early(),
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class Limits:
   """How many trials."""
 
@@ -97,6 +46,20 @@ class Limits:
   num_trials: int | None = None
   # At a time.
   parallel: int = 1
+
+
+@dataclasses.dataclass
+class _Course:
+  """How a trial goes while the study runs."""
+
+  # Which of its runs it is at, and how often that was begun.
+  part: int = 0
+  attempts: int = 0
+  # How much there was to read of it, and how many steps that was.
+  size: int = 0
+  seen: int = 0
+  # Whether it was told to end.
+  ended_early: bool = False
 
 
 class Study:
@@ -108,7 +71,7 @@ class Study:
     searched: space.Space,
     search: Search,
     limits: Limits,
-    start: Callable[[Trial], Process],
+    start: Callable[[Trial, str], Process],
   ):
     """Reads what earlier runs of the study did.
 
@@ -117,7 +80,7 @@ class Study:
       searched: What is searched.
       search: How.
       limits: How long.
-      start: Begins a trial.
+      start: Begins one of the runs of a trial.
 
     Raises:
       ValueError: the directory has a study of other constants.
@@ -128,8 +91,7 @@ class Study:
     self._path = os.path.join(directory, STUDY_FILE)
     self._trials = {t.id: t for t in read(self._path)}
     self._running: dict[int, Process] = {}
-    self._attempts: dict[int, int] = {}
-    self._ended_early: set[int] = set()
+    self._courses: dict[int, _Course] = collections.defaultdict(_Course)
     self._failure: str | None = None
     self.stopped = False
     for known in self.trials:
@@ -167,8 +129,8 @@ class Study:
         if code is not None:
           del self._running[id]
           self._end(self._trials[id], code)
-        elif self._is_behind(id):
-          self._ended_early.add(id)
+        elif self._is_to_end(id):
+          self._courses[id].ended_early = True
           process.send_signal(signal.SIGTERM)
     if self._failure:
       raise ValueError(self._failure)
@@ -186,25 +148,38 @@ class Study:
 
   def _begin(self, trial: Trial) -> None:
     self._record(trial)
-    self._attempts[trial.id] = self._attempts.get(trial.id, 0) + 1
-    self._running[trial.id] = self._start(trial)
+    course = self._courses[trial.id]
+    course.attempts += 1
+    part = self._search.sub_experiments[course.part]
+    self._running[trial.id] = self._start(trial, part)
 
   def _end(self, trial: Trial, code: int) -> None:
-    if trial.id in self._ended_early:
+    course = self._courses[trial.id]
+    if course.ended_early:
       self._record(self._measured(trial, stopped_early=True))
     elif code == 0:
-      self._record(self._measured(trial))
+      self._go_on(trial)
     elif self.stopped:
       return
     elif code < 0 or code == _EXIT_PREEMPTED:
       logging.warning('Trial %d was killed; it is run again', trial.id)
-      if self._attempts[trial.id] >= _MAX_ATTEMPTS:
+      if course.attempts >= _MAX_ATTEMPTS:
         self._failure = f'trial {trial.id} was killed {_MAX_ATTEMPTS} times'
     else:
       self._fail(trial)
 
+  def _go_on(self, trial: Trial) -> None:
+    """Begins the next run of a trial, if it has one."""
+    course = self._courses[trial.id]
+    if course.part + 1 == len(self._search.sub_experiments):
+      self._record(self._measured(trial))
+    elif not self.stopped:
+      course.part, course.attempts = course.part + 1, 0
+      self._begin(trial)
+
   def _fail(self, trial: Trial) -> None:
-    log = log_file(self._directory, trial.id)
+    part = self._search.sub_experiments[self._courses[trial.id].part]
+    log = log_file(self._directory, trial.id, part)
     error = errors.of_log(log)
     if error.is_one_of(self._search.hparams.errors_to_skip or ()):
       logging.warning('Trial %d is skipped: %s', trial.id, error)
@@ -215,33 +190,54 @@ class Study:
       ' again, or name the error in errors_to_skip'
     )
 
-  def _is_behind(self, id: int) -> bool:
-    is_to_stop = self._search.is_to_stop
-    if is_to_stop is None or id in self._ended_early:
+  def _is_to_end(self, id: int) -> bool:
+    """Whether what is new of a trial says that it should end."""
+    search, course = self._search, self._courses[id]
+    size = measured.size(self._directories(id))
+    if course.ended_early or size == course.size:
       return False
-    return is_to_stop(self._history(id))
+    course.size = size
+    found = self._found(id)
+    if found.signal or not search.is_to_stop:
+      return found.signal is not None
+    ids = [other for other in self._trials if other != id]
+    others = [self._found(other).history for other in ids]
+    seen, course.seen = course.seen, len(found.history)
+    return any(
+      search.is_to_stop(found.history[:end], others)
+      for end in range(seen + 1, course.seen + 1)
+    )
 
   def _measured(self, trial: Trial, *, stopped_early: bool = False) -> Trial:
     """The trial with its reward, or skipped if it has none."""
-    keep = self._search.hparams.treats_early_stopped_trials_as_done
-    if stopped_early and not keep:
-      return _skipped(trial, 'stopped early')
-    history = self._history(trial.id)
+    search, found = self._search, self._found(trial.id)
+    signal, history = found.signal, found.history
+    if signal and not signal.skip:
+      metrics, value = signal.metrics or {}, signal.reward
+      if value is None:
+        value = search.reward(metrics, signal.step)
+      return _done(trial, value, signal.step, metrics)
+    keep = search.hparams.treats_early_stopped_trials_as_done
+    if (stopped_early or signal) and not (keep and history):
+      reason = signal and signal.skip_reason
+      return _skipped(trial, reason or 'stopped early')
     if not history:
-      return _skipped(trial, f'{self._search.metrics_from} measured nothing')
-    step, metrics = history[-1][0], self._search.aggregate(history)
-    reward = self._search.reward
-    value = reward(metrics, step) if reward else 0.0
-    if not math.isfinite(value):
-      return _skipped(trial, f'the reward is {value}')
-    return dataclasses.replace(
-      trial, status=Status.DONE, reward=value, step=step, metrics=metrics
-    )
+      return _skipped(trial, f'{search.metrics_from} measured nothing')
+    step, metrics = history[-1][0], search.aggregate(history)
+    value = search.reward(metrics, step) if search.reward else 0.0
+    return _done(trial, value, step, metrics)
 
-  def _history(self, id: int) -> Sequence[tuple[int, dict[str, float]]]:
-    directory = os.path.join(self._directory, str(id))
+  def _found(self, id: int) -> measured.Measured:
     search = self._search
-    return measured.history(directory, search.metrics_from, search.reward)
+    directories = self._directories(id)
+    return measured.read(directories, search.metrics_from, search.reward)
+
+  def _directories(self, id: int) -> dict[str, str]:
+    """Where the runs of a trial are, by their names."""
+    return {
+      part: job_log_dir(self._directory, id, part)
+      for part in self._search.sub_experiments
+    }
 
   def _record(self, trial: Trial) -> None:
     self._trials[trial.id] = trial
@@ -260,9 +256,27 @@ def read(path: str) -> list[Trial]:
   return list(found.values())
 
 
-def log_file(directory: str, id: int) -> str:
-  """Where what a trial prints is kept."""
-  return os.path.join(directory, 'logs', f'trial_{id}.log')
+def job_log_dir(directory: str, id: int, part: str) -> str:
+  """Where a run of a trial writes."""
+  return os.path.join(directory, str(id), part).rstrip(os.sep)
+
+
+def log_file(directory: str, id: int, part: str = '') -> str:
+  """Where what a run of a trial prints is kept."""
+  name = f'trial_{id}_{part}' if part else f'trial_{id}'
+  return os.path.join(directory, 'logs', f'{name}.log')
+
+
+def _done(
+  trial: Trial, value: float, step: int, metrics: dict[str, float]
+) -> Trial:
+  """The trial with its reward; skipped if that is no number."""
+  if not math.isfinite(value):
+    return _skipped(trial, f'the reward is {value}')
+  step %= aggregators.SUB_EXPERIMENT_STEP_OFFSET
+  return dataclasses.replace(
+    trial, status=Status.DONE, reward=value, step=step, metrics=metrics
+  )
 
 
 def _skipped(trial: Trial, reason: str) -> Trial:

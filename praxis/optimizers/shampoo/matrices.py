@@ -76,7 +76,7 @@ def updated_preconditioners(
   rule: ShampooRule, plan: Plan, statistics: Groups, old: Groups
 ) -> tuple[Groups, dict[str, Float[Array, ' K']]]:
   """Returns (the inverse roots, their errors); a bad root stays the old one."""
-  take_root = roots.eigh_root if rule.eigh else roots.newton_root
+  take_root = _root_of(rule)
   new, errors = {}, {}
   for key, (_, _, power) in plan.groups.items():
     root = functools.partial(
@@ -105,6 +105,18 @@ def precondition(
       block = _tensordot(block, next(mine), axes=[[0], [0]])
     done.append(block)
   return cut.join(done)
+
+
+def _root_of(rule: ShampooRule) -> Callable[..., roots.Root]:
+  if rule.eigh:
+    return roots.eigh_root
+  if not rule.lobpcg_topk_precondition:
+    return roots.newton_root
+  return functools.partial(
+    roots.deflated_newton_root,
+    largest=rule.lobpcg_topk_precondition,
+    iterations=rule.lobpcg_max_iter or rule.lobpcg_topk_precondition,
+  )
 
 
 def _products(blocks: Sequence[JTensor]) -> list[Float[Array, 'N N']]:

@@ -20,11 +20,6 @@ from praxis.pytypes import Nested
 _REFUSED: dict[str, tuple[Any, str]] = {
   'cholesky': (False, 'statistics are kept whole; for precision use eigh=True'),
   'qr_based_root': (False, 'roots are exact already with eigh=True'),
-  'lobpcg_topk_precondition': (
-    0,
-    'it mends the condition of Newton roots; eigh=True has no need of it',
-  ),
-  'lobpcg_max_iter': (0, 'it belongs to lobpcg_topk_precondition'),
   'compression_rank': (
     0,
     'preconditioners have full rank; for less memory lower block_size',
@@ -94,7 +89,9 @@ class DistributedShampoo(base.BaseOptimizer):
   cholesky: bool = False
   qr_based_root: bool = False
   merge_small_dims_block_size: int = 4096
-  # Not available.
+  # Treats this many of the largest eigenvalues apart before Newton iteration,
+  # which is then shorter and more exact. They are found in at most so many
+  # iterations; 0: as many as there are of them.
   lobpcg_topk_precondition: int = 0
   lobpcg_max_iter: int = 0
   # Variables with fewer dimensions have no preconditioners.
@@ -120,6 +117,11 @@ class DistributedShampoo(base.BaseOptimizer):
           f'{type(self).__name__}.{field}={getattr(self, field)} is not'
           f' available: {why}; set it to {off}'
         )
+    if self.lobpcg_topk_precondition and self.eigh:
+      raise ValueError(
+        f'{type(self).__name__}.lobpcg_topk_precondition mends Newton roots,'
+        ' and eigh=True takes others; set one of them'
+      )
     if self.batch_axis_name != base_layer.PMAP_PARALLEL_AXIS_NAME:
       raise ValueError(
         'DistributedShampoo.batch_axis_name must be'

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.sparse import linalg
 from jaxtyping import Array, Bool, Float, Int
 
 from praxis.pytypes import JTensor
@@ -67,7 +68,11 @@ def largest_eigenvalue(matrix: Float[Array, 'N N']) -> Float[Array, '']:
 
 
 def newton_root(
-  matrix: Float[Array, 'N N'], power: int, ridge: float, *, relative: bool
+  matrix: Float[Array, 'N N'],
+  power: int,
+  ridge: JTensor | float,
+  *,
+  relative: bool,
 ) -> Root:
   """Returns (matrix + ridge)^(-1/power), by coupled Newton iteration.
 
@@ -107,6 +112,42 @@ def newton_root(
   end = jax.lax.while_loop(unfinished, iterate, start)
   diverged = end.growth >= _LARGEST_GROWTH
   return Root(jnp.where(diverged, end.last_h, end.h), end.error)
+
+
+def deflated_newton_root(
+  matrix: Float[Array, 'N N'],
+  power: int,
+  ridge: float,
+  *,
+  relative: bool,
+  largest: int,
+  iterations: int,
+) -> Root:
+  """Returns `newton_root`, some of the largest eigenvalues treated apart.
+
+  They are lowered to the smallest of them, which leaves a matrix of a better
+  condition, and the root is mended along their eigenvectors. A matrix with no
+  more than five times as many rows is left to `newton_root` as it is.
+
+  References:
+    Knyazev, Toward the Optimal Preconditioned Eigensolver,
+    https://doi.org/10.1137/S1064827500366124
+  """
+  n = matrix.shape[0]
+  if n <= 5 * largest:
+    return newton_root(matrix, power, ridge, relative=relative)
+  start = np.random.default_rng(0).normal(size=(n, largest))
+  values, vectors, _ = linalg.lobpcg_standard(
+    matrix, jnp.asarray(np.linalg.qr(start)[0], jnp.float32), m=iterations
+  )
+  scale = jnp.maximum(values[0], _SMALLEST_SCALE) if relative else 1.0
+  ridge = ridge * scale
+  low = values[-1]
+  lowered = matrix - _matmul(vectors * (values - low), vectors.T)
+  root = newton_root(lowered, power, ridge, relative=False)
+  excess = (low + ridge) ** (-1.0 / power) - (values + ridge) ** (-1.0 / power)
+  value = root.value - _matmul(vectors * excess, vectors.T)
+  return Root(value, root.error)
 
 
 def eigh_root(

@@ -39,6 +39,8 @@ class ShampooRule:
   decoupled_weight_decay_from_momentum: bool
   decoupled_learning_rate_from_momentum: bool
   eigh: bool
+  lobpcg_topk_precondition: int
+  lobpcg_max_iter: int
   # The variant for SPMD: matrices are sharded, and used a step late, so that
   # their roots need not be waited for.
   sharded: bool = False

@@ -51,6 +51,25 @@ def test_bias(shape):
   )
 
 
+@pytest.mark.parametrize('scales', [None, [1.0, 0.5]])
+def test_the_two_passes_of_a_bias(scales):
+  inputs, bias, g = _normal(2, 3, 4), _normal(4), _normal(2, 3, 4)
+  given = bias
+  if scales is not None:
+    given = ghostnorm.ParamWithAux(bias, jnp.array(scales))
+  outputs, res = ghost_linears.bias_add_fwd(inputs, given)
+  np.testing.assert_array_equal(outputs, inputs + bias)
+  to_inputs, to_bias = ghost_linears.bias_add_bwd(res, g)
+  np.testing.assert_array_equal(to_inputs, g)
+  by_example = np.asarray(g).sum(axis=1) * np.array(scales or [1, 1])[:, None]
+  if scales is None:
+    np.testing.assert_allclose(to_bias, by_example.sum(axis=0), rtol=1e-5)
+    return
+  np.testing.assert_allclose(to_bias.param, by_example.sum(axis=0), rtol=1e-5)
+  squares = np.square(2 * by_example).sum(axis=1)
+  np.testing.assert_allclose(to_bias.aux, squares, rtol=1e-5)
+
+
 @pytest.mark.parametrize('style', ['index', 'matmul'])
 def test_embedding(style):
   ids = jnp.array([[1, 1, 4], [0, 2, 1]])

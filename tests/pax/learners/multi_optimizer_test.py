@@ -112,6 +112,18 @@ def test_descriptions_match_the_state():
   assert jax.tree.structure(state) == jax.tree.structure(specs)
 
 
+def test_groups_are_named_as_the_learner_says():
+  made = _config(repeat_prefix_sep='_').Instantiate()
+  state = made.get_grad_tx(_hparams()).init(_variables())
+  assert set(state) == {'no_prefix', 'p_4_i-1'}
+  single = {'params': {'head': weight(2, 3)}}
+  forced = _config(force_repeat_prefix_structure=True).Instantiate()
+  state = forced.get_grad_tx(single).init(
+    {'params': {'head': jnp.ones([2, 3])}}
+  )
+  assert set(state) == {'no_prefix'}
+
+
 def test_lists_of_different_length_are_refused():
   with pytest.raises(ValueError, match="'auxiliary_names': 1"):
     _config(auxiliary_names=['head']).Instantiate()

@@ -103,8 +103,11 @@ def test_evaluation():
 
 def test_decoding():
   made, _ = _passes(decodes=[Program('p', _decoded)])
-  assert list(made.decode(None, 3)) == ['p']
-  assert made.writer.written == [(3, 'decode_test_p', {'x': 1})]
+  found = made.decode(None, 3)
+  assert list(found) == ['p'] and found['p'].steps_per_sec > 0
+  ((step, split, scalars),) = made.writer.written
+  assert (step, split, scalars['x']) == (3, 'decode_test_p', 1)
+  assert scalars['Steps/sec'] > 0
   assert made.progress.lines == ['step 3  decoded p: 4 batches']
   assert made.progress.bars[1] == ('decode p', 1, None)
 

@@ -13,8 +13,12 @@ FOUND = stopping.Found(
   eval_train={'loss': 2.0},
   evals={
     'held_out': EvalProgramOutput(
-      None, eval_metrics={'loss': 3.0}, eval_scoring_metrics={'f1': 4.0}
-    )
+      None,
+      eval_metrics={'loss': 3.0},
+      eval_scoring_metrics={'f1': 4.0},
+      steps_per_sec=9.0,
+    ),
+    'not_timed': EvalProgramOutput(None),
   },
   decodes={
     'prompts': DecodeProgramOutput(
@@ -37,6 +41,7 @@ def test_names_of_metrics():
     'decode_test_prompts/bleu': 6.0,
     'num_params': 7.0,
     'train_steps_per_sec': 8.0,
+    'eval_steps_per_sec': 9.0,
   }
 
 

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from absl import logging
 
@@ -57,3 +59,16 @@ def test_a_bucket_is_to_be_mounted():
   with pytest.raises(job_dir.JobDirError, match='mount the bucket'):
     with job_dir.open_job_dir('gs://bucket/job', 0):
       pass
+
+
+def test_waiting_for_another_run(tmp_path):
+  """It takes a moment where a run is at work, and no time where none is."""
+  directory = str(tmp_path)
+  job_dir.wait_until_free(directory, 60)
+  with job_dir.open_job_dir(directory, 0):
+    began = time.monotonic()
+    job_dir.wait_until_free(directory, 0.2)
+    assert time.monotonic() - began >= 0.2
+  job_dir.wait_until_free(directory, 60)
+  with job_dir.open_job_dir(directory, 0):
+    pass

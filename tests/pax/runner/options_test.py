@@ -23,6 +23,7 @@ FLAGS = [
   'num_trials',
   'parallel_trials',
   'metrics_from',
+  'sub_experiment',
   'init_from',
   'restore_checkpoint_dir',
   'restore_checkpoint_step',

@@ -226,6 +226,67 @@ def test_a_trial_is_stopped_by_value():
   policy = automl.EarlyStoppingByValue(
     step_values=[(10, 0.5)], metric=automl.Metric('a')
   )()
-  assert not policy([(9, {'a': 0.1})])
-  assert policy([(9, {'a': 0.9}), (12, {'a': 0.4}), (20, {'a': 0.9})])
-  assert not policy([(12, {'a': 0.6}), (20, {'a': 0.1})])
+  assert not policy([(9, {'a': 0.1})], [])
+  assert policy([(9, {'a': 0.9}), (12, {'a': 0.4})], [])
+  assert not policy([(12, {'a': 0.6}), (20, {'a': 0.1})], [])
+  # What did not measure it counts when it does.
+  assert policy([(12, {'b': 0.6}), (20, {'a': 0.1})], [])
+
+
+@pytest.mark.parametrize(
+  ('rank', 'value', 'stops'),
+  [
+    # Others are 4, 3, 2, 1, and one that is not so far.
+    (2, 2.9, True),
+    (2, 3.0, False),
+    (4, 0.5, True),
+    (5, 0.0, False),
+    # A place of int(0.5 * 3) = 1: the second best.
+    (0.5, 2.9, True),
+    (0.5, 3.0, False),
+    (0.0, 3.9, True),
+    (1.0, 1.0, False),
+    (1.0, 0.9, True),
+  ],
+)
+def test_a_trial_is_stopped_by_rank(rank, value, stops):
+  others = [[(9, {'a': 99.0}), (11, {'a': v})] for v in (1.0, 4.0, 2.0, 3.0)]
+  others.append([(9, {'a': 99.0})])
+  history = [(9, {'a': 0.0}), (10, {'a': value})]
+  metric = automl.Metric('a')
+  for sign in (1, -1):
+    if sign < 0:
+      others = [[(s, {'a': -m['a']}) for s, m in one] for one in others]
+      history = [(s, {'a': -m['a']}) for s, m in history]
+    policy = automl.EarlyStoppingByRank(
+      step_ranks=[(10, rank, 4)], metric=metric, maximize=sign > 0
+    )()
+    assert policy(history, others) is stops
+    # Too few others, or decided before.
+    assert not policy(history, others[:3])
+    assert not policy([*history, (12, {'a': sign * -9.0})], others)
+
+
+@pytest.mark.parametrize(
+  'ranks', [None, [(1, 0, 1)], [(1, 1.5, 1)], [(1, 2)], [(1, -1, 1)]]
+)
+def test_impossible_ranks(ranks):
+  with pytest.raises(ValueError, match='step_ranks must be'):
+    automl.EarlyStoppingByRank(step_ranks=ranks)
+
+
+def test_the_signal_of_a_reward():
+  with pytest.raises(ValueError, match='wants a step and a reward or metrics'):
+    automl.EarlyStoppingError(skip=False, step=3)
+  found = automl.EarlyStoppingError(skip_reason='flat')
+  assert (found.skip, str(found)) == (True, 'flat')
+  assert not isinstance(found, Exception)
+
+
+def test_a_search_point_is_a_constant():
+  class Small:
+    rate = automl.oneof([1, 2])
+
+  with pytest.raises(ValueError, match='call it RATE'):
+    space.of(Small)
+  space.enable_class_level_hyper_primitives(Wide)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from praxis import optimizers
+from praxis import optimizers, py_utils
 from praxis.optimizers import masking, quantized
 from tests.praxis.optimizers import problem
 
@@ -120,7 +120,7 @@ def test_state_holds_only_what_a_variable_needs():
   state = tx.init(problem.variables())[2]
   shapes = jax.tree.map(lambda x: (x.shape, x.dtype.name), state)
   w, b = (
-    {f: getattr(shapes, f)['params'][v] for f in shapes._fields[1:]}
+    {f: getattr(shapes, f)['params'][v] for f in shapes._fields[1:6]}
     for v in 'wb'
   )
   none = masking.BpropMaskedNode()
@@ -206,7 +206,6 @@ def test_layerwise_adaptation_gives_updates_the_norm_of_the_variable():
   [
     (dict(), "decay_method must be 'adam' or 'pow'"),
     (dict(decay_method='pow', quantized_dtype='int4'), 'quantized_dtype must'),
-    (dict(decay_method='pow', per_var_learning_summary=True), 'not available'),
   ],
 )
 def test_errors(fields, message):
@@ -219,3 +218,67 @@ def test_a_stacked_variable_must_be_vectorized():
   stacked = {'w': problem.weight([2, 2], repeat_prefix=[3])}
   with pytest.raises(ValueError, match='stacked variable w'):
     adafactor.get_grad_transformation(stacked)
+
+
+def test_how_an_update_came_about():
+  """By hand, for the first step: v is the squared gradient."""
+  config = Adafactor.config(
+    decay_method='pow',
+    decay_pow=0.8,
+    clip_threshold=0.5,
+    multiply_by_parameter_scale=True,
+    per_var_learning_summary=True,
+    factored=False,
+    name='main',
+  )
+  tx = config.Instantiate()._get_raw_grad_transformation(
+    lambda step: 0.1, problem.hparams()
+  )
+  params = problem.variables()
+  grads = jax.tree.map(lambda w: jnp.where(w > 0, w, 0.0), params)
+  state = tx.init(params)
+  assert len({id(x) for x in jax.tree.leaves(state)}) == len(
+    jax.tree.leaves(state)
+  )
+  described = tx.init_partition_spec(problem.hparams())
+  _, state = problem.jit(tx.update)(grads, state, params)
+  assert jax.tree.structure(state) == jax.tree.structure(described)
+  w, g = (np.asarray(tree['params']['w']) for tree in (params, grads))
+  learning = np.sqrt(np.mean(g != 0))
+  wanted = {
+    'fraction_zero_grad': np.mean(g == 0),
+    'sharded_adafactor_decay_rate': 0.0,
+    'sharded_adafactor_learning': learning,
+    'sharded_adafactor_clipping_denom': max(1, learning / 0.5),
+    'sharded_adafactor_learning_after_clipping': 0.5,
+    'sharded_adafactor_parameter_scale': _rms(w),
+    'sharded_adafactor_update_scale': 0.1 * _rms(w),
+  }
+  found = {name: tree['params']['w'] for name, tree in state.summaries.items()}
+  assert found == pytest.approx(
+    {f'main/{name}': value for name, value in wanted.items()}, rel=1e-5
+  )
+
+
+def test_what_is_not_there_is_not_shown():
+  config = Adafactor.config(
+    decay_method='pow',
+    decay_pow=0.8,
+    clip_threshold=None,
+    per_var_learning_summary=True,
+  )
+  tx = problem.tx_of(config)
+  _, state = problem.run(tx, problem.variables(), steps=2)
+  names = {
+    name
+    for path, _ in py_utils.tree_paths(state)
+    if (name := path.rpartition('/params/w')[0].rpartition('summaries/')[2])
+    and 'summaries/' in path
+  }
+  assert names == {
+    'fraction_zero_grad',
+    'sharded_adafactor_decay_rate',
+    'sharded_adafactor_learning',
+    'sharded_adafactor_learning_after_clipping',
+    'sharded_adafactor_update_scale',
+  }

@@ -13,8 +13,14 @@ and multiplies wider ones, which costs time.
 from __future__ import annotations
 
 from pax import experiment_registry, tasks_lib
-from pax.tasks.lm import llama, model_params, moe_params, nvidia_lm
-from pax.tasks.lm.params import c4, lm_cloud
+from pax.tasks.lm import (
+  adam_params,
+  llama,
+  model_params,
+  moe_params,
+  nvidia_lm,
+)
+from pax.tasks.lm.params import lm_cloud
 from praxis import base_layer, pax_fiddle
 from praxis.layers import (
   activations,
@@ -31,7 +37,9 @@ WeightInit = base_layer.WeightInit
 
 @experiment_registry.register
 class NVIDIA1_3B(
-  nvidia_lm.NvidiaLm, c4.TransformerLmSpmdAdam, lm_cloud.SyntheticDataset
+  nvidia_lm.NvidiaLm,
+  adam_params.TransformerLmSpmdAdam,
+  lm_cloud.SyntheticDataset,
 ):
   """1.3B parameters on 16 GPUs."""
 
@@ -55,7 +63,7 @@ class NVIDIA1_3B(
 @experiment_registry.register
 class NVIDIA5B(
   nvidia_lm.NvidiaLm,
-  c4.TransformerLmSpmdPipelineAdam,
+  adam_params.TransformerLmSpmdPipelineAdam,
   lm_cloud.SyntheticDataset,
 ):
   """5B parameters in 4 stages on 16 GPUs."""
@@ -500,7 +508,7 @@ class Grok_PP(Grok_Proxy_PP):
 
 @experiment_registry.register
 class NVIDIA_CIRCULAR_REPEAT(
-  c4.TransformerLmSpmdPipelineAdam, lm_cloud.SyntheticDataset
+  adam_params.TransformerLmSpmdPipelineAdam, lm_cloud.SyntheticDataset
 ):
   """6.6B parameters in 8 stages, each of which holds 4 groups of layers.
 

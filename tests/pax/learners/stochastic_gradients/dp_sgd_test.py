@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
 from pax import sgf
+from praxis import base_layer
 from tests.pax.learners.stochastic_gradients import regression
 
 BOUND = 1.0
@@ -206,3 +208,27 @@ def test_wrong_settings_are_refused(cls, fields, message):
 def test_sizes_that_do_not_fit_are_refused(cls, fields, message):
   with pytest.raises(ValueError, match=message):
     regression.run(_made(cls, **fields))
+
+
+@pytest.mark.parametrize('axes', ['data', ('data',)])
+def test_a_model_that_splits_its_batch_over_the_same_axis(axes):
+  names = ('replica', 'data')
+  mesh = jax.make_mesh((2, 4), names, (jax.sharding.AxisType.Auto,) * 2)
+
+  def loss_fn(variables, others_and_inputs, key):
+    others, inputs = others_and_inputs
+    split = [('replica', 'data'), None] if axes == 'data' else ['data', None]
+    x = base_layer.maybe_shard(inputs['x'], split, names)
+    inputs = inputs | {'x': x}
+    return regression.loss_fn(variables, (others, inputs), key)
+
+  gradient = sgf.DpSgdStochasticGradient(l2_norm_clip=0.5, spmd_axis_name=axes)
+  with jax.set_mesh(mesh):
+    (loss, _), grads = jax.jit(
+      lambda v, x, k: gradient.grad_fn(loss_fn, v, ({}, x), k)
+    )(regression.variables(), regression.batch(), jax.random.key(0))
+  np.testing.assert_allclose(
+    loss, regression.losses_by_hand().mean(), rtol=1e-5
+  )
+  wanted = regression.clipped(regression.gradients_by_hand(), 0.5).mean(axis=0)
+  np.testing.assert_allclose(regression.flat(grads), wanted, rtol=1e-5)

@@ -11,8 +11,8 @@ import pytest
 
 from pax import automl
 from pax.runner import options as options_lib
-from pax.runner.studies import command, errors, report, study
-from pax.tuning import space
+from pax.runner.studies import command, errors, measured, report, study
+from pax.tuning import space, trial
 from praxis import pax_fiddle
 
 Config = pax_fiddle.Config
@@ -38,20 +38,20 @@ class Ended:
     self.code = -number
 
 
-def _search(**fields):
+def _search(parts=('',), **fields):
   found = automl.hyperparameter_tuning(automl.Metric.eval('loss'))
   for name, value in fields.items():
     setattr(found, name, value)
-  return study.Search.of(found, 'eval')
+  return study.Search.of(found, 'eval', parts)
 
 
 def _study(tmp_path, begin, num_trials=None, search=None, experiment=Searched):
   (tmp_path / 'logs').mkdir(exist_ok=True)
 
-  def start(trial):
-    begun.append(trial.id)
-    folder = tmp_path / str(trial.id)
-    folder.mkdir(exist_ok=True)
+  def start(trial, part):
+    begun.append((trial.id, part) if part else trial.id)
+    folder = tmp_path / str(trial.id) / part
+    folder.mkdir(exist_ok=True, parents=True)
     loss = float(trial.settings['A']) * float(trial.settings['B'])
     record = {'step': 1, 'split': 'eval_test_x', 'time': 0, 'loss': loss}
     (folder / 'metrics.jsonl').write_text(json.dumps(record) + '\n')
@@ -159,7 +159,8 @@ def test_words_of_a_trial():
     'pax', '--exp=E', '--job_log_dir=/d', '--study=local', '--num_trials=9',
     '--parallel_trials=3', '--set=N=1',
   ])  # fmt: skip
-  words = command.trial_words(options, 4, {'A': "'x y'"})
+  searched = trial.Trial(4, {'A': "'x y'"})
+  words = command.trial_words(options, searched, '')
   assert options_lib.parse(['pax', *words]) == options_lib.RunOptions(
     exp='E',
     job_log_dir='/d/4',
@@ -167,6 +168,9 @@ def test_words_of_a_trial():
     eval_on_test=True,
     traceback=True,
   )
+  words = command.trial_words(options, searched, 'small')
+  found = options_lib.parse(['pax', *words])
+  assert (found.job_log_dir, found.sub_experiment) == ('/d/4/small', 'small')
 
 
 @pytest.mark.parametrize(
@@ -176,9 +180,109 @@ def test_words_of_a_trial():
     ('--mode=eval', '--study trains'),
     ('--metrics_from=x', 'must be one of train, eval, decode'),
     ('--parallel_trials=0', 'must be at least 1'),
+    ('--sub_experiment=x', 'runs all sub-experiments'),
   ],
 )
 def test_what_is_no_study(word, message):
   words = ['pax', '--study=local', '--exp=E', '--job_log_dir=/d', word]
   with pytest.raises(ValueError, match=message):
     command.run(options_lib.parse(words))
+
+
+def test_a_trial_of_two_runs(tmp_path):
+  search = _search(('small', 'large'))
+  metrics = [automl.Metric.eval('loss', sub_experiment_id='large')]
+  search.reward.metric.aggregator = automl.MetricAggregator.SUM
+  made, begun = _study(tmp_path, lambda id: 0, num_trials=2, search=search)
+  made.run()
+  assert begun == [(1, 'small'), (2, 'small'), (1, 'large'), (2, 'large')]
+  first = made.trials[0]
+  assert (first.reward, first.step) == (20, 1)
+  assert metrics[0].get_value(first.metrics) == 10
+  assert 'eval_test_x/metrics/loss:small' in first.metrics
+
+
+def test_a_run_that_failed_is_named(tmp_path):
+  _log(tmp_path, '1_large', 'OSError: full')
+  codes = iter([0, 1])
+  made, _ = _study(
+    tmp_path,
+    lambda id: next(codes),
+    num_trials=1,
+    search=_search(('small', 'large')),
+  )
+  with pytest.raises(ValueError, match='trial 1 failed: OSError: full'):
+    made.run()
+
+
+class Enough(automl.BaseReward):
+  """Ends the trials that reach 20, one way or the other."""
+
+  skip: bool = True
+
+  def __call__(self, metrics_dict, global_step):
+    loss = metrics_dict['eval_test_x/metrics/loss']
+    if loss == 20:
+      raise automl.EarlyStoppingError(
+        skip=self.skip, skip_reason='enough', step=5, reward=99.0
+      )
+    return loss
+
+  @property
+  def used_metrics(self):
+    return [automl.Metric.eval('loss')]
+
+
+@pytest.mark.parametrize('skip', [True, False])
+def test_a_reward_ends_a_trial(tmp_path, skip):
+  search = _search(search_reward=Config(Enough, skip=skip))
+  made, _ = _study(
+    tmp_path, lambda id: None if id in (2, 3) else 0, search=search
+  )
+  made.run()
+  assert [t.reward for t in made.trials] == (
+    [10, None, None, 40] if skip else [10, 99, 99, 40]
+  )
+  assert made.trials[1].reason == ('enough' if skip else '')
+  assert made.trials[1].step == (0 if skip else 5)
+
+
+def test_a_trial_that_others_are_ahead_of(tmp_path):
+  """Losses are 10, 20, 20, 40, and more is better here."""
+  early = Config(
+    automl.EarlyStoppingByRank, step_ranks=[(1, 2, 2)], maximize=False
+  )
+  search = _search(
+    early_stopping=early, treats_early_stopped_trials_as_done=False
+  )
+  made, _ = _study(tmp_path, lambda id: None if id == 4 else 0, search=search)
+  made.run()
+  assert [t.status.value for t in made.trials][-1] == 'skipped'
+
+
+def test_speeds_and_sizes_by_the_names_metrics_have(tmp_path):
+  records = [
+    ('train', {'Steps/sec': 4.0, 'num_params': 12, 'loss': 3.0}),
+    ('eval_test_a', {'Steps/sec': 1.0, 'loss': 2.0}),
+    ('eval_test_b', {'Steps/sec': 3.0, 'Metrics/x': 5.0}),
+    ('decode_test_c', {'Steps/sec': 7.0}),
+  ]
+  lines = [
+    json.dumps({'step': 1, 'split': split, 'time': 0} | values)
+    for split, values in records
+  ]
+  (tmp_path / 'metrics.jsonl').write_text('\n'.join(lines) + '\n')
+  found = measured.read({'': str(tmp_path)}, 'decode', None).history
+  ((step, metrics),) = found
+  made = automl.Metric
+  wanted = [
+    (made.train_steps_per_second(), 4),
+    (made.eval_steps_per_second(), 2),
+    (made.decode_steps_per_second(), 7),
+    (made.num_params(), 12),
+    (made.train('loss'), 3),
+    (made.eval('loss', 'a'), 2),
+    (made.eval('x'), 5),
+  ]
+  assert step == 1
+  assert [m.get_value(metrics) for m, _ in wanted] == [x for _, x in wanted]

@@ -21,7 +21,7 @@ AXES = ('replica', 'data', 'mdl')
   [
     (dict(cholesky=True), 'use eigh=True'),
     (dict(qr_based_root=True), 'eigh=True'),
-    (dict(lobpcg_topk_precondition=2), 'eigh=True'),
+    (dict(lobpcg_topk_precondition=2, eigh=True), 'set one of them'),
     (dict(compression_rank=8), 'lower block_size'),
     (dict(frequent_directions=True), 'belongs to compression_rank'),
     (dict(average_grad=True), 'belongs to frequent_directions'),

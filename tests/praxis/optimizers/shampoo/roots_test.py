@@ -80,3 +80,38 @@ def test_a_largest_entry_that_grows_at_first_is_no_divergence():
   assert root.error < 1e-5
   want = _by_hand(matrix, 3, True)
   np.testing.assert_allclose(root.value, want, atol=1e-3 * np.abs(want).max())
+
+
+def test_a_few_large_eigenvalues_are_treated_apart():
+  """Newton alone is less exact for what is small beside them."""
+  rng = np.random.default_rng(0)
+  vectors = np.linalg.qr(rng.normal(size=(24, 24)))[0]
+  values = np.concatenate([np.geomspace(1, 2, 21), [1e5, 2e5, 1e6]])
+  matrix = ((vectors * values) @ vectors.T).astype(np.float32)
+  want = _by_hand((matrix + matrix.T) / 2, 4, False)
+  # What rounds up a group is the identity: it must not disturb its neighbours.
+  many = jnp.stack([jnp.asarray((matrix + matrix.T) / 2), jnp.eye(24)])
+  mended = functools.partial(
+    roots.deflated_newton_root, largest=3, iterations=3
+  )
+
+  @functools.partial(jax.jit, static_argnums=1)
+  def root_of(many, way):
+    arguments = dict(power=4, ridge=RIDGE, relative=False)
+    return jax.vmap(functools.partial(way, **arguments))(many).value[0]
+
+  plain, better = (
+    np.abs(root_of(many, way) - want).max() / np.abs(want).max()
+    for way in (roots.newton_root, mended)
+  )
+  assert better < 1.5e-3 and better < plain / 1.5
+
+
+def test_a_small_matrix_is_left_as_it_is():
+  matrix = jnp.asarray(_matrix(10))
+  arguments = dict(power=2, ridge=RIDGE, relative=True)
+  plain = roots.newton_root(matrix, **arguments)
+  mended = roots.deflated_newton_root(
+    matrix, largest=2, iterations=2, **arguments
+  )
+  np.testing.assert_array_equal(plain.value, mended.value)

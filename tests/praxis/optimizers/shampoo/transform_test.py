@@ -54,6 +54,8 @@ CASES = {
     beta2=1.0,
     exponent_override=3,
   ),
+  # Its matrices are small, and so left as they are.
+  'deflated': dict(graft_type=Graft.SGD, beta1=0.5, lobpcg_topk_precondition=1),
   'signs': dict(graft_type=Graft.SQRT_N, skip_preconditioning_rank_lt=2),
   'large_dims_skipped': dict(
     graft_type=Graft.SGD, beta1=0.5, skip_preconditioning_dim_size_gt=5

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the tasks and mixtures of SeqIO."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+from jax.experimental import multihost_utils
+
+from pax.inputs import lm_features, seqio_tasks
+from praxis import base_input, py_utils, pytypes
+
+NestedMap = py_utils.NestedMap
+_EVAL_SEED = 42
+
+
+class SeqIOInput(base_input.BaseInput):
+  """Rows of a SeqIO task or mixture; each host reads a shard of its own.
+
+  Training repeats and shuffles unless told otherwise. Evaluation with
+  `reset_for_eval` is one epoch, in order: rows of weight 0 in
+  `eval_sample_weights` [B] fill the last batch, and batches are added until all
+  hosts have equally many.
+
+  The state is how many examples were read. To go on from it they are read once
+  more and thrown away, so the order must be certain: set `input_random_seed`.
+
+  References: SeqIO, https://arxiv.org/abs/2203.17189
+  """
+
+  # A task or mixture of SeqIO's registry, or the object; one of the two.
+  mixture_name: str | None = None
+  mixture_or_task: Any = None
+  # The part of the data: 'train', 'validation', 'test', or as the task says.
+  split_name: str | None = None
+  # Google's deterministic data are not public.
+  deterministic_input: bool = False
+  # How long each feature of the task may be.
+  task_feature_lengths: Mapping[str, int] | None = None
+  # Makes rows of examples.
+  feature_converter: lm_features.LanguageModelFeatures | None = None
+  # Whether examples come in a random order, and again and again; None: in
+  # training.
+  shuffle: bool | None = None
+  repeat: bool | None = None
+  # Whether to read what SeqIO has preprocessed and cached.
+  use_cached: bool = False
+  # Whether evaluation is filled up to whole batches, equally many on all hosts.
+  eval_auto_pad: bool = True
+  # Whether a last batch that is not full is left out.
+  drop_remainder: bool = True
+  # How many batches are left out at the beginning of training.
+  num_batches_to_skip: int | None = None
+  # Whether SeqIO cuts features to task_feature_lengths.
+  trim_output_features: bool = True
+  # Whether SeqIO keeps small data in memory.
+  try_in_mem_cache: bool = True
+  # Whether rows of weight 0 also have `weights` 0 and `paddings` 1.
+  annotate_padding_fields: bool = False
+  # Decodes ids in place of the task's vocabulary.
+  overridden_vocab: Any = None
+  # How many examples evaluation has, if not all of them count.
+  eval_num_examples: int | None = None
+  # How TFDS reads files, for the whole process: a tfds.ReadConfig.
+  read_config: Any = None
+
+  def __post_init__(self):
+    self._check_names()
+    if not self.name:
+      self.name = f'{self._task_name}_{self.split_name}'
+    if not self.is_training and self.input_random_seed is None:
+      self.input_random_seed = _EVAL_SEED
+    super().__post_init__()
+    self._check_meaning()
+    self._seqio = seqio_tasks.load(f'the input {self.name!r}')
+    self._task = self.mixture_or_task or seqio_tasks.find(
+      self._seqio, self.mixture_name
+    )
+    self._check_scoring()
+    if self.read_config is not None:
+      self._seqio.set_tfds_read_config_override(self.read_config)
+    self._epoch: list[NestedMap] | None = None
+    self._start(0, 0)
+    if self.is_training and self.num_batches_to_skip:
+      skipped = self.num_batches_to_skip * self.batch_size
+      for _ in itertools.islice(self._rows, skipped):
+        pass
+
+  @property
+  def should_shuffle(self) -> bool:
+    """Whether examples come in a random order; never in evaluation."""
+    return self.is_training and self.shuffle is not False
+
+  @property
+  def should_repeat(self) -> bool:
+    """Whether examples come again and again."""
+    return self.is_training if self.repeat is None else self.repeat
+
+  @property
+  def is_mixture(self) -> bool:
+    """Whether this reads a mixture of tasks."""
+    return isinstance(self._task, self._seqio.Mixture)
+
+  def get_next(self) -> NestedMap:
+    if self._is_one_epoch:
+      return self._next_of_epoch()
+    rows = list(itertools.islice(self._rows, self.batch_size))
+    if not rows or (len(rows) < self.batch_size and self.drop_remainder):
+      raise StopIteration
+    return _stack(rows, np.ones(len(rows), np.float32))
+
+  def reset(self) -> None:
+    self._start(0, 0)
+
+  def ids_to_strings(
+    self,
+    ids: pytypes.NpTensor,
+    lengths: pytypes.NpTensor | None,
+    key: str | None = None,
+  ) -> Sequence[str]:
+    ids = np.atleast_2d(ids)
+    if lengths is None:
+      lengths = [ids.shape[1]] * len(ids)
+    pairs = zip(ids, np.atleast_1d(lengths), strict=True)
+    vocabulary = self._vocabulary(key)
+    return [vocabulary.decode(row[: int(n)].tolist()) for row, n in pairs]
+
+  @property
+  def _task_name(self) -> str:
+    return self.mixture_name or self.mixture_or_task.name
+
+  @property
+  def _is_one_epoch(self) -> bool:
+    """Whether this is an evaluation that ends after equal batches."""
+    return (
+      not self.is_training
+      and self.reset_for_eval
+      and self.eval_auto_pad
+      and not self.should_repeat
+    )
+
+  def _start(self, examples: int, row: int) -> None:
+    """Goes to a row of what is made of the examples after so many."""
+    self._examples, self._row = examples, row
+    self._rows = self._iterate()
+
+  def _iterate(self) -> Iterator[NestedMap]:
+    """Yields rows, and keeps the count of examples and rows."""
+    source = self._read(self._examples, self._shard())
+    size = self.feature_converter.group_size(self.task_feature_lengths)
+    while group := list(itertools.islice(source, size)):
+      rows = self.feature_converter.rows(group, self.task_feature_lengths)
+      while self._row < len(rows):
+        self._row += 1
+        yield rows[self._row - 1]
+      self._examples, self._row = self._examples + len(group), 0
+
+  def _read(self, first: int, shard: Any) -> Iterator[Mapping[str, Any]]:
+    """Returns the examples of a shard from the first on."""
+    data = self._task.get_dataset(
+      sequence_length=dict(self.task_feature_lengths),
+      split=self.split_name,
+      shuffle=self.should_shuffle,
+      num_epochs=-1 if self.should_repeat else 1,
+      shard_info=shard,
+      use_cached=self.use_cached,
+      seed=self.input_random_seed,
+      trim_output_features=self.trim_output_features,
+      try_in_mem_cache=self.try_in_mem_cache,
+    )
+    return data.skip(first).as_numpy_iterator()
+
+  def _shard(self) -> Any:
+    return self._seqio.ShardInfo(
+      index=self.infeed_host_index, num_shards=self.num_infeed_hosts
+    )
+
+  def _next_of_epoch(self) -> NestedMap:
+    if self._epoch is None:
+      row = self._row
+      self._start(0, 0)
+      self._epoch = list(self._rows)
+      self._batches = _most_on_any_host(-(-self._count() // self.batch_size))
+      self._start(0, row)
+    if self._row >= self._batches * self.batch_size:
+      raise StopIteration
+    rows = self._epoch[self._row : self._row + self.batch_size]
+    rows = rows[: max(0, self._count() - self._row)]
+    self._row += self.batch_size
+    weights = np.zeros(self.batch_size, np.float32)
+    weights[: len(rows)] = 1
+    if missing := self.batch_size - len(rows):
+      rows = rows + [self._filler()] * missing
+    return _stack(rows, weights)
+
+  def _count(self) -> int:
+    """Returns how many rows of this host's count."""
+    return min(len(self._epoch), self.eval_num_examples or len(self._epoch))
+
+  def _filler(self) -> NestedMap:
+    """Returns a row that is there to fill a batch."""
+    row = self._epoch[0] if self._epoch else self._any_row()
+    if self.annotate_padding_fields and 'weights' in row:
+      row = NestedMap(row, weights=0 * row.weights)
+      if 'paddings' in row:
+        row.paddings = 1 - row.weights
+    return row
+
+  def _any_row(self) -> NestedMap:
+    """Returns the first row of all hosts', where this one has none."""
+    size = self.feature_converter.group_size(self.task_feature_lengths)
+    group = list(itertools.islice(self._read(0, None), size))
+    if not group:
+      raise ValueError(f'the split {self.split_name!r} must have examples')
+    return self.feature_converter.rows(group, self.task_feature_lengths)[0]
+
+  def _vocabulary(self, key: str | None) -> Any:
+    if self.overridden_vocab is not None:
+      return self.overridden_vocab
+    features = {None: 'targets', 'tgt': 'targets', 'src': 'inputs'}
+    if key not in features:
+      raise ValueError(f"key must be None, 'tgt' or 'src', got {key!r}")
+    return self._task.output_features[features[key]].vocabulary
+
+  def _check_names(self) -> None:
+    if bool(self.mixture_name) == (self.mixture_or_task is not None):
+      raise ValueError(
+        'set one of mixture_name and mixture_or_task, got '
+        f'{self.mixture_name!r} and {self.mixture_or_task!r}'
+      )
+    for name in ('task_feature_lengths', 'feature_converter', 'split_name'):
+      if not getattr(self, name):
+        raise ValueError(f'{name} of {self._task_name!r} must be set')
+
+  def _check_meaning(self) -> None:
+    if self.deterministic_input:
+      raise ValueError(
+        'deterministic_input must be False, got True; such data are not public'
+      )
+    if self.eval_loop_num_batches is None and self.should_repeat:
+      raise ValueError(
+        f'eval_loop_num_batches of {self.name!r} must be set with repeat=True, '
+        'got None; the evaluation would never end'
+      )
+    if self.is_training and self.split_name != 'train':
+      logging.warning('%s trains on split %s', self.name, self.split_name)
+    if not self.is_training and self.shuffle:
+      logging.warning('%s is evaluated in order; unset shuffle', self.name)
+    if not self.is_training and self.num_batches_to_skip:
+      logging.warning('%s is evaluated from its beginning', self.name)
+
+  def _check_scoring(self) -> None:
+    """Raises ValueError if a task that scores targets counts inputs too."""
+    if self.is_training or not getattr(self._task, 'score_metric_fns', None):
+      return
+    converter = self.feature_converter
+    is_lm = isinstance(converter, lm_features.LanguageModelFeatures)
+    if is_lm and not converter.weights_on_targets_only:
+      raise ValueError(
+        f'weights_on_targets_only of {self.name!r} must be True, as its task '
+        f'scores targets, got {converter.weights_on_targets_only}; set it in '
+        'feature_converter'
+      )
+
+  def _get_state_internal(self) -> base_input.State:
+    return {'examples': self._examples, 'row': self._row}
+
+  def _set_state_internal(self, state: base_input.State) -> None:
+    self._start(int(state['examples']), int(state['row']))
+
+
+def _stack(rows: Sequence[NestedMap], weights: np.ndarray) -> NestedMap:
+  """Returns a batch of rows, without features that are no numbers."""
+  batch = jax.tree.map(lambda *xs: np.stack(xs), *rows)
+  numbers = {k: x for k, x in batch.items() if x.dtype.kind in 'biuf'}
+  return NestedMap(numbers, eval_sample_weights=weights)
+
+
+def _most_on_any_host(number: int) -> int:
+  if jax.process_count() == 1:
+    return number
+  return int(np.max(multihost_utils.process_allgather(np.array([number]))))
