@@ -13,7 +13,14 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pax import steps, tasks_lib, train_states
-from pax.partitioning import initialize, memory, pjit, pmap, specs
+from pax.partitioning import (
+  initialize,
+  memory,
+  offload,
+  pjit,
+  pmap,
+  specs,
+)
 from pax.partitioning.batches import BatchPlacer
 from pax.partitioning.partitioned_step import PartitionedStep
 from pax.partitioning.placement import Placement
@@ -76,6 +83,10 @@ class Partitioner:
       task.create_train_state_unpadded_shapes(self.var_weight_hparams),
       self.mesh,
     )
+    if task.train.offload_opt_states:
+      self.state_metadata = self.state_metadata.replace(
+        opt_states=offload.on_host(self.state_metadata.opt_states, self.mesh)
+      )
 
   @property
   def devices(self) -> list[jax.Device]:
@@ -228,19 +239,22 @@ class Partitioner:
         axis_name=placement.axis_name,
       )
 
-    bound.__name__ = step.__name__
     everywhere = PartitionSpec()
     rows = placement.batch_spec(1)
     shardings = jax.tree.map(lambda x: x.sharding, state)
     replicated = NamedSharding(self.mesh, everywhere)
+    changes_state = step is steps.train_step
+    run = placement.globalize(bound, outputs(everywhere, everywhere, rows))
+    run = offload.around(run, state, gives_back=changes_state)
+    run.__name__ = step.__name__
     return PartitionedStep(
-      placement.globalize(bound, outputs(everywhere, everywhere, rows)),
+      run,
       mesh=self.mesh,
       state=state,
       batch=batch,
       # Rows of examples are left where the compiler puts them.
       out_shardings=outputs(shardings, replicated, None),
-      donate_state=step is steps.train_step,
+      donate_state=changes_state,
     )
 
 
