@@ -132,6 +132,35 @@ def test_rows_are_those_of_seqio(task, pack, bos_id):
     np.testing.assert_array_equal(row['weights'], counted)
 
 
+@pytest.mark.parametrize('pack', [False, True])
+def test_rows_of_two_sides_are_those_of_seqio(pack):
+  theirs = seqio.EncDecFeatureConverter(pack=pack, bos_id=7)
+  lengths = _LENGTHS['pax_pairs']
+  wanted = list(theirs(_examples('pax_pairs'), lengths).as_numpy_iterator())
+  source = _input('pax_pairs', {}, reset_for_eval=True).hparams.clone()
+  source.feature_converter = pax_fiddle.Config(
+    seqio_input.SequenceModelFeatures, pack=pack, bos_id=7
+  )
+  source.batch_size = 1
+  source = source.Instantiate()
+  names = {
+    'encoder_input_tokens': ('src', 'ids'),
+    'decoder_input_tokens': ('tgt', 'ids'),
+    'decoder_target_tokens': ('tgt', 'labels'),
+    'decoder_loss_weights': ('tgt', 'weights'),
+    'encoder_segment_ids': ('src', 'segment_ids'),
+    'decoder_segment_ids': ('tgt', 'segment_ids'),
+    'encoder_positions': ('src', 'segment_pos'),
+    'decoder_positions': ('tgt', 'segment_pos'),
+  }
+  for row in wanted:
+    batch = source.get_next()
+    for name in row:
+      side, feature = names[name]
+      np.testing.assert_array_equal(batch[side][feature][0], row[name], name)
+  assert source.peek_padded() is None
+
+
 def test_documents_are_joined_then_cut():
   length = _LENGTHS['pax_c4']['targets']
   found = [
