@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the comparisons need, which the lock does not have.
 
-pip install -e '.[test,compare]' seqio && pytest tests/compare
+pip install -e '.[test,compare]' seqio mlflow wandb && pytest tests/compare
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import importlib.util
 import pathlib
 
 _USUAL = ('torch', 'transformers')
-_NEEDED = {'seqio_test.py': ('seqio',)}
+_NEEDED = {
+  'seqio_test.py': ('seqio',),
+  'services_test.py': ('mlflow', 'wandb'),
+}
 
 
 def _missing(name: str) -> list[str]:
@@ -28,4 +31,4 @@ def pytest_report_header() -> str:
   missing = sorted({x for name in _FILES for x in _missing(name)})
   if missing:
     return f'tests/compare: not installed: {", ".join(missing)}'
-  return 'tests/compare: against torch, transformers and seqio'
+  return 'tests/compare: against torch, transformers and others'
