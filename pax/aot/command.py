@@ -8,7 +8,7 @@ import pathlib
 
 from pax.aot import check, every, page, report, text
 from pax.partitioning import saved_step
-from pax.runner import job_dir
+from pax.runner import distributed, job_dir
 from pax.runner.options import RunOptions, UsageError
 from pax.tools import declared
 
@@ -31,6 +31,7 @@ def run(options: RunOptions) -> int:
   if options.all:
     return every.run(options)
   job_dir.log_to_console()
+  distributed.configure(options)
   experiment = declared.ExperimentOptions(
     exp=options.exp, fdl=options.fdl, set=options.set
   )
