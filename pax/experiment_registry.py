@@ -16,8 +16,8 @@ from pax import compat
 
 ExperimentT = TypeVar('ExperimentT', bound=type)
 
-# Where the experiments that come with Pax live.
-_TASKS = 'pax.tasks'
+# Where the experiments that come with Pax live: package, and modules in it.
+_HOMES = {'pax.tasks': 'params/**/*.py', 'pax.contrib': 'configs.py'}
 _MAX_NEAR_NAMES = 5
 
 
@@ -153,13 +153,13 @@ def _exists(module: str) -> bool:
 
 
 def _experiment_modules() -> list[str]:
-  """Returns the names of all modules in `params` folders of pax.tasks."""
+  """Returns the names of all modules that have experiments of Pax's."""
   # A package without __init__.py has several paths, some only for importers.
-  folders = map(pathlib.Path, importlib.import_module(_TASKS).__path__)
   found = {
-    '.'.join((_TASKS, *file.relative_to(folder).with_suffix('').parts))
-    for folder in folders
-    for file in folder.rglob('params/**/*.py')
+    '.'.join((home, *file.relative_to(folder).with_suffix('').parts))
+    for home, pattern in _HOMES.items()
+    for folder in map(pathlib.Path, importlib.import_module(home).__path__)
+    for file in folder.rglob(pattern)
   }
   return sorted(name for name in found if not name.endswith('.__init__'))
 

@@ -126,9 +126,12 @@ def positional(node: ast.FunctionDef) -> list[str]:
 WIDE = {
   'handler.__init__',
   'parameterized_experiment.__init__',
+  'resnet_preprocessing.distorted_bounding_box_crop',
+  'stopping.is_last_checkpoint',
   'sweeps.hyperparameter_tuning',
   'sweeps.neural_architecture_search',
   'sweeps.parameter_sweep',
+  'tuning_lib.should_early_stop',
   'GlamUniTransformerLmHParams',
   'GrokStackedTransformerHParams',
   'GrokUniTransformerLmHParams',

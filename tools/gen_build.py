@@ -29,12 +29,14 @@ from tools import build_text, floors, pyimports  # noqa: E402
 Index = dict[str, pyimports.Module]
 
 # What a program, or those of a room, find by name only.
+_EXPERIMENTS = ['//pax/contrib:experiments', '//pax/tasks:experiments']
 PROGRAM_DEPS = {
-  'pax.main': ['//pax/tasks:experiments', '//third_party/pip:accelerator'],
-  'pax.tools': ['//pax/tasks:experiments'],
+  'pax.main': [*_EXPERIMENTS, '//third_party/pip:accelerator'],
+  'pax.tools': _EXPERIMENTS,
 }
 # {package: {target: folder}}: targets that gather all modules of a folder.
 GATHERED = {
+  'pax/contrib': {'experiments': 'pax/contrib'},
   'pax/tasks': {'experiments': 'pax/tasks'},
   'tests/golden': {'layer_cases': 'tests/golden/layer_cases'},
   'tools/wheel': {'pax_modules': 'pax', 'praxis_modules': 'praxis'},
@@ -200,7 +202,7 @@ def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
       continue
     name = library_name(m, index)
     found.append(build_text.library(m, name, needs, visibility(m, index)))
-    if m.path.is_relative_to('pax/tasks'):
+    if any(map(m.path.is_relative_to, ('pax/contrib', 'pax/tasks'))):
       found += [build_text.experiment(m, name, e) for e in m.experiments]
     if m.is_program:
       extra = PROGRAM_DEPS.get(m.name) or PROGRAM_DEPS.get(_room(m), [])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from pax.runner import (
   distributed,
   experiments,
   overrides,
+  parts,
   run_config,
 )
 from praxis import pax_fiddle
@@ -64,7 +65,16 @@ class Declared:
     return self.tree.task
 
   def input_spec(self) -> Any:
-    """Shapes and dtypes of a training batch of one host."""
+    """Shapes and dtypes of a training batch of one host.
+
+    Where the experiment has a specs provider of its own, that tells them, and
+    the data need not be there.
+    """
+    provided = parts.declared_spec(self.experiment)
+    return self.spec_of_data() if provided is None else provided
+
+  def spec_of_data(self) -> Any:
+    """The same of the first training batch."""
     return build.batch_spec(self.tree.train_input.Instantiate())
 
   def partitioner(self) -> partitioning.Partitioner:
@@ -72,19 +82,30 @@ class Declared:
     return partitioning.create_partitioner(self.task, self.input_spec())
 
 
-def declare(options: ExperimentOptions) -> Declared:
+def declare(
+  options: ExperimentOptions,
+  devices_for: Callable[[Config[Any]], int] | None = None,
+) -> Declared:
   """What the experiment of the options declares, with devices for its mesh.
+
+  Args:
+    options: which experiment.
+    devices_for: tells how many devices to simulate for a task; as many as its
+      mesh has, if None.
 
   Raises:
     ValueError: no such experiment, constant or field; or it is not valid.
   """
-  (found,) = declare_all([options])
+  (found,) = declare_all([options], devices_for)
   return found
 
 
-def declare_all(every: Sequence[ExperimentOptions]) -> list[Declared]:
+def declare_all(
+  every: Sequence[ExperimentOptions],
+  devices_for: Callable[[Config[Any]], int] | None = None,
+) -> list[Declared]:
   """What several experiments declare, with devices for the largest mesh."""
-  found = [_find(options) for options in every]
+  found = [_find(options, devices_for or num_devices) for options in every]
   simulate_devices(max(count for _, count in found))
   return [
     Declared(
@@ -97,7 +118,7 @@ def declare_all(every: Sequence[ExperimentOptions]) -> list[Declared]:
 
 
 def _find(
-  options: ExperimentOptions,
+  options: ExperimentOptions, devices_for: Callable[[Config[Any]], int]
 ) -> tuple[base_experiment.BaseExperiment, int]:
   """The experiment, and how many devices it wants."""
   settings = overrides.parse(options.set)
@@ -107,7 +128,7 @@ def _find(
   tree = Config(run_config.RunConfig, task=experiment.task())
   of_task = [s for s in settings if s.name.startswith('task.')]
   overrides.set_fields(tree, of_task)
-  return experiment, num_devices(tree.task)
+  return experiment, devices_for(tree.task)
 
 
 def num_devices(task: Config[Any]) -> int:

@@ -20,7 +20,7 @@ from pax.tools import declared, tool
 from praxis import base_input, pytypes
 
 NestedMap = pytypes.NestedMap
-Specs = tuple[NestedMap | None, NestedMap | None]
+Specs = tuple[NestedMap | None, NestedMap | str | None]
 
 _USAGE = """\
 Writes shapes and dtypes of the batches of an experiment, as its specs provider
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] = sys.argv) -> int:
   """Writes the shapes; returns the exit code."""
   options = command_line.parse(Options, argv, _USAGE)
   found = declared.declare(options)
-  specs = _provided(found.experiment), found.input_spec()
+  specs = _provided(found.experiment), _of_data(found)
   declared.write(options.output_filename, specs_to_string(found.name, specs))
   return 0
 
@@ -72,6 +72,16 @@ def specs_to_string(experiment_name: str, specs: Specs) -> str:
     pprint.pformat(from_input, indent=2),
     '',
   ])  # fmt: skip
+
+
+def _of_data(found: declared.Declared) -> NestedMap | str:
+  """The specs of the training input, or why it cannot be made here."""
+  try:
+    return found.spec_of_data()
+  except ValueError as e:
+    if _provided(found.experiment) is None:
+      raise
+    return f'not known: {e}'
 
 
 def _provided(experiment: base_experiment.BaseExperiment) -> NestedMap | None:

@@ -166,7 +166,7 @@ class MnistDatasetInput(indexed.IndexedInput):
 
 @experiment_registry.register
 class MnistExperiment(base_experiment.BaseExperiment):
-  """Tells digits apart: @ACCURACY@ of the held out ones after 1000 steps.
+  """Tells digits apart: 91 % of the held out ones after 1000 steps.
 
   A mesh for more devices: --set ICI_MESH_SHAPE=[1,N,1]; None for replicas.
   """

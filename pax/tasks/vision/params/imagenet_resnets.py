@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ResNets learn to classify the images of ImageNet.
+
+pax --exp=tasks.vision.params.imagenet_resnets.ResNet50Pjit \
+    --job_log_dir=/tmp/pax/resnet --set DATA_DIR=/data/imagenet
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from pax import base_experiment, experiment_registry, learners, tasks_lib
+from pax.tasks.vision import input_generator
+from praxis import (
+  base_input,
+  base_layer,
+  optimizers,
+  pax_fiddle,
+  py_utils,
+  schedules,
+)
+from praxis.layers import embedding_softmax, models, resnets
+
+Config = pax_fiddle.Config
+LayerTpl = Config[base_layer.BaseLayer]
+NestedMap = py_utils.NestedMap
+WeightInit = base_layer.WeightInit
+
+# A DATA_DIR that is none.
+SYNTHETIC = 'synthetic'
+# The learning rate by epochs: a warm-up to all of it, then a tenth each time.
+_EPOCHS = (5, 30, 60, 80, 90)
+_RATES = (1.0, 0.1, 0.01, 0.001, 0.0)
+
+
+class ImageClassificationInputSpecsProvider(base_input.BaseInputSpecsProvider):
+  """Knows the shapes of a batch of images without any data."""
+
+  # Of the images.
+  height: int = 224
+  width: int = 224
+  num_color_channels: int = 3
+  # Classes of the data.
+  num_classes: int = 1000
+  # Examples per batch and host.
+  batch_size: int = 1
+
+  def get_input_specs(self) -> NestedMap:
+    """A `jax.ShapeDtypeStruct` for each array of a host's batch."""
+    names = ('height', 'width', 'num_color_channels', 'num_classes')
+    for name in (*names, 'batch_size'):
+      if not getattr(self, name):
+        raise ValueError(
+          f'{name} of ImageClassificationInputSpecsProvider must be positive,'
+          f' got {getattr(self, name)}'
+        )
+    image = (self.height, self.width, self.num_color_channels)
+    shapes = {
+      'image': image,
+      'label_probs': (self.num_classes,),
+      'weight': (),
+      'eval_sample_weights': (),
+    }
+    return NestedMap(
+      {
+        name: jax.ShapeDtypeStruct((self.batch_size, *shape), jnp.float32)
+        for name, shape in shapes.items()
+      }
+    )
+
+
+@experiment_registry.register(tags=['smoke_test_abstract_init'])
+class ResNet50Pjit(base_experiment.BaseExperiment):
+  """ResNet-50 on ImageNet as in "ImageNet in 1 Hour", on 8 devices.
+
+  Batches are normalised over all devices together, and the learning rate
+  warms up from 0. `--eval_on_test` evaluates while training, once an epoch.
+
+  References:
+    Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677.
+  """
+
+  # The folder of train-*-of-* and validation-*-of-*, TFRecord files as
+  # TensorFlow's models make them of ImageNet; 'synthetic' is noise instead.
+  DATA_DIR: str | None = None
+  NUM_TRAIN_EXAMPLES = input_generator.TRAIN_EXAMPLES
+  NUM_CLASSES = 1000
+
+  # Height and width of images; images in a step, of all devices.
+  IMAGE_SIZE = 224
+  TRAIN_BATCH_SIZE = 512
+  EVAL_BATCH_SIZE = 512
+
+  LOSS_NAME = 'avg_xent'
+  NUM_EPOCHS = 90
+  LEARNING_RATE = (TRAIN_BATCH_SIZE / 256) * 0.1
+  L2_REGULARIZER_WEIGHT = 1e-4
+  BPROP_VARIABLE_EXCLUSION: list[str] = []
+  CLIP_GRADIENT_NORM_TO_VALUE = 0.0
+  EMA_DECAY = 0.0
+
+  # So many that a run can be looked into afterwards.
+  SAVE_MAX_TO_KEEP = 1_000
+  SAVE_INTERVAL_STEPS = 5_000
+  SUMMARY_INTERVAL_STEPS = 1_000
+  # Not used: evaluation is once an epoch.
+  EVAL_INTERVAL_STEPS = 1_000
+  DECODE_INTERVAL_STEPS = 5_000
+
+  MESH_AXIS_NAMES = ('replica', 'data', 'mdl')
+  BATCH_SPLIT_AXES = ('replica', 'data')
+  # Data parallel; None is a replica on each device.
+  MESH_SHAPE: list[int] | None = [1, 8, 1]
+
+  def get_input_specs_provider_params(
+    self,
+  ) -> Config[base_input.BaseInputSpecsProvider]:
+    return Config(
+      ImageClassificationInputSpecsProvider,
+      height=self.IMAGE_SIZE,
+      width=self.IMAGE_SIZE,
+      num_classes=self.NUM_CLASSES,
+      batch_size=_per_host(self.TRAIN_BATCH_SIZE),
+    )
+
+  def datasets(self) -> list[Config[base_input.BaseInput]]:
+    train = self._input(
+      input_generator.ImageNetTrain,
+      name='train',
+      batch_size=_per_host(self.TRAIN_BATCH_SIZE),
+      is_training=True,
+    )
+    validation = self._input(
+      input_generator.ImageNetValidation,
+      name='validation',
+      batch_size=_per_host(self.EVAL_BATCH_SIZE),
+      reset_for_eval=True,
+    )
+    return [train, validation]
+
+  def task(self) -> Config[tasks_lib.SingleTask]:
+    network = self._network()
+    softmax = Config(
+      embedding_softmax.FullSoftmax,
+      params_init=WeightInit.Gaussian(0.01),
+      input_dims=network.channels[-1],
+      num_classes=self.NUM_CLASSES,
+    )
+    task_p = Config(tasks_lib.SingleTask, name='classifier_task')
+    task_p.model = Config(
+      models.ClassificationModel,
+      name='classifier',
+      network_tpl=network,
+      softmax_tpl=softmax,
+    )
+    if self.MESH_SHAPE is not None:
+      task_p.model.ici_mesh_shape = self.MESH_SHAPE
+      task_p.model.mesh_axis_names = self.MESH_AXIS_NAMES
+      task_p.train.inputs_split_mapping = self._inputs_split_mapping()
+    task_p.train.set(
+      learner=self._learner(),
+      num_train_steps=self._steps_per_epoch * self.NUM_EPOCHS,
+      eval_interval_steps=self._steps_per_epoch,
+      summary_interval_steps=self.SUMMARY_INTERVAL_STEPS,
+      summary_accumulate_interval_steps=1,
+      save_interval_steps=self.SAVE_INTERVAL_STEPS,
+      save_max_to_keep=self.SAVE_MAX_TO_KEEP,
+      decode_interval_steps=self.DECODE_INTERVAL_STEPS,
+      variable_norm_summary=True,
+      eval_skip_train=True,
+    )
+    return task_p
+
+  @property
+  def _steps_per_epoch(self) -> int:
+    return max(1, self.NUM_TRAIN_EXAMPLES // self.TRAIN_BATCH_SIZE)
+
+  def _network(self) -> LayerTpl:
+    network = resnets.ResNet.HParamsResNet50()
+    # Each block starts as the identity, which large batches need; its scale is
+    # then no weight to be kept small (skip_lp_1d_vectors).
+    network.block_params = Config(resnets.ResNetBlock, zero_init_residual=True)
+    return network
+
+  def _learner(self) -> Config[learners.Learner]:
+    schedule = Config(
+      schedules.LinearRampupPiecewiseConstant,
+      boundaries=[self._steps_per_epoch * epoch for epoch in _EPOCHS],
+      values=list(_RATES),
+    )
+    optimizer = Config(
+      optimizers.ShardedSgd,
+      momentum=0.9,
+      nesterov=True,
+      learning_rate=self.LEARNING_RATE,
+      lr_schedule=schedule,
+      l2_regularizer_weight=self.L2_REGULARIZER_WEIGHT,
+      skip_lp_1d_vectors=True,
+      clip_gradient_norm_to_value=self.CLIP_GRADIENT_NORM_TO_VALUE,
+      ema_decay=self.EMA_DECAY,
+    )
+    return Config(
+      learners.Learner,
+      loss_name=self.LOSS_NAME,
+      bprop_variable_exclusion=self.BPROP_VARIABLE_EXCLUSION,
+      optimizer=optimizer,
+    )
+
+  def _inputs_split_mapping(self) -> NestedMap:
+    axes = self.BATCH_SPLIT_AXES
+    return NestedMap(
+      {f'map_{n}d': (axes, *[None] * (n - 1)) for n in range(1, 6)}
+    )
+
+  def _input(
+    self, cls: type[base_input.BaseInput], **kwargs: object
+  ) -> Config[base_input.BaseInput]:
+    config = Config(
+      input_generator.SyntheticImages if self.DATA_DIR == SYNTHETIC else cls,
+      num_classes=self.NUM_CLASSES,
+      data_shape=(self.IMAGE_SIZE, self.IMAGE_SIZE, 3),
+      **kwargs,
+    )
+    if self.DATA_DIR != SYNTHETIC:
+      config.data_dir = self.DATA_DIR
+    return config
+
+
+def _per_host(batch_size: int) -> int:
+  return max(1, batch_size // jax.process_count())
