@@ -37,6 +37,9 @@ _CASES = {
   'ring_pipeline_tensor': Case(
     stages=2, seq=2, mdl=2, more=(('CONTEXT_PARALLEL', 'ring'),)
   ),
+  'uneven': Case(
+    data=2, mdl=4, model=(('VOCAB_SIZE', 97), ('HIDDEN_DIMS', 62))
+  ),
   'streamed_tensor': Case(stages=4, mdl=2, more=(('STREAM_IO', True),)),
 }
 
