@@ -11,7 +11,7 @@ import json
 import jax
 import pytest
 
-from pax.aot import check, command, page, text
+from pax.aot import check, command, memory, page, text
 from pax.partitioning import memory as memory_lib
 from pax.runner.options import RunOptions
 from pax.summaries import chips
@@ -145,3 +145,25 @@ def test_files_and_exit_code(tmp_path, capsys):
     command.run(dataclasses.replace(options, aot_save='x'))
   with pytest.raises(ValueError, match='--check_level=3'):
     command.run(dataclasses.replace(options, check_level=3))
+
+
+@pytest.mark.parametrize(
+  ('tenths_over', 'efforts'), [(0, [True]), (0.5, [True, False]), (2, [True])]
+)
+def test_what_nearly_fits_is_compiled_again(monkeypatch, tenths_over, efforts):
+  made, tried = make(), []
+  total = 1000.0
+
+  def compiled(traced, quickly):
+    tried.append(quickly)
+    capacity = total / (1 + tenths_over / 10)
+    held = memory.Memory(
+      parameters=total, other_variables=0.0, optimizer=0.0, batch=0.0,
+      capacity=capacity,
+    )  # fmt: skip
+    told = dataclasses.replace(traced, memory=held, fits=held.fits)
+    return check.Checked(told, None)
+
+  monkeypatch.setattr(made, '_compiled', compiled)
+  made.run()
+  assert tried == efforts
