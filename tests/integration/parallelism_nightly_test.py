@@ -14,6 +14,9 @@ Case = parallelism.Case
 _CIRCULAR = (('CIRCULAR_REPEAT', 2),)
 _STREAMED = (('STREAM_IO', True),)
 _BROADCAST = (('PIPELINE_BROADCAST_INPUTS', True),)
+_RING = (('CONTEXT_PARALLEL', 'ring'),)
+_GATHERED = (('CONTEXT_PARALLEL', 'all_gather'),)
+_COMPILER = (('CONTEXT_PARALLEL', 'compiler'),)
 _VARIANTS = {
   'separate_embedding': (('SEPARATE_EMBEDDING', True),),
   'gated_separate_qkv': (
@@ -39,6 +42,15 @@ _CASES = {
   'expert_data': Case(replica=2, expert=4),
   'expert_fsdp': Case(data=4, expert=2),
   'expert_tensor': Case(expert=4, mdl=2),
+  'sequence': Case(seq=8, more=_COMPILER),
+  'sequence_fsdp_tensor': Case(data=2, seq=2, mdl=2, more=_COMPILER),
+  'ring': Case(seq=8, more=_RING),
+  'ring_data': Case(replica=2, seq=4, more=_RING),
+  'ring_fsdp_tensor': Case(data=2, seq=2, mdl=2, more=_RING),
+  'ring_pipeline': Case(stages=2, seq=4, more=_RING),
+  'gathered': Case(seq=8, more=_GATHERED),
+  'gathered_fsdp_tensor': Case(data=2, seq=2, mdl=2, more=_GATHERED),
+  'gathered_pipeline': Case(stages=2, seq=2, mdl=2, more=_GATHERED),
   'pipeline': Case(stages=4),
   'pipeline_data': Case(stages=4, replica=2),
   'pipeline_tensor': Case(stages=2, mdl=4),

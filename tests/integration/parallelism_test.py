@@ -27,6 +27,19 @@ _CASES = {
   'circular_fsdp_tensor': Case(
     stages=2, data=2, mdl=2, more=(('CIRCULAR_REPEAT', 2),)
   ),
+  'sequence': Case(seq=8, more=(('CONTEXT_PARALLEL', 'compiler'),)),
+  'ring_fsdp_tensor': Case(
+    data=2, seq=2, mdl=2, more=(('CONTEXT_PARALLEL', 'ring'),)
+  ),
+  'gathered_data': Case(
+    replica=2, seq=4, more=(('CONTEXT_PARALLEL', 'all_gather'),)
+  ),
+  'ring_pipeline_tensor': Case(
+    stages=2, seq=2, mdl=2, more=(('CONTEXT_PARALLEL', 'ring'),)
+  ),
+  'uneven': Case(
+    data=2, mdl=4, model=(('VOCAB_SIZE', 97), ('HIDDEN_DIMS', 62))
+  ),
   'streamed_tensor': Case(stages=4, mdl=2, more=(('STREAM_IO', True),)),
 }
 
