@@ -102,19 +102,34 @@ class Check:
           f' {self.topology.name} has {there}; --topology='
           f'{topology.natural(ici, dcn)} fits, or --set ICI_MESH_SHAPE=...'
         )
+      slices = self.topology.num_slices
+      if self.topology.platform == 'tpu' and slices not in (1, dcn):
+        raise ValueError(
+          f'{self.topology.name} has {slices} slices and dcn_mesh_shape'
+          f' {list(model.dcn_mesh_shape or [])} is of {dcn}; let'
+          ' ICI_MESH_SHAPE be the mesh of a slice and DCN_MESH_SHAPE of slices'
+        )
       return wanted
     return there
 
   def _partitioner(self) -> partitioning.Partitioner:
     found = self._declared
-    create = found.experiment.partitioner() or partitioning.create_partitioner
+    if create := found.experiment.partitioner():
+      if self.topology.platform != 'cpu':
+        raise ValueError(
+          f'{found.name} makes its partitioner itself, for devices that are'
+          ' here; --topology=cpu:N simulates some'
+        )
+      return create(found.task, found.input_spec())
     devices = jax.devices()
     if not self.topology.missing_compiler():
       devices = self.topology.devices()
     model = found.task.model
     if model.ici_mesh_shape is not None:
       devices = devices[: declared.num_devices(found.task)]
-    return create(found.task, found.input_spec(), devices=devices)
+    return partitioning.create_partitioner(
+      found.task, found.input_spec(), devices=devices
+    )
 
   def _base(self) -> report.Report:
     partitioner, machine = self.partitioner, self.topology
@@ -192,9 +207,10 @@ class Check:
       failed = self._does_not_fit(traced, e)
       seconds = time.monotonic() - began
       return Checked(dataclasses.replace(failed, compile_s=seconds), None)
-    task = self._declared.task
+    model = self._declared.task.model
+    between = model.dcn_mesh_shape if self.topology.num_slices > 1 else None
     place = collectives.Place.of(
-      self.partitioner.mesh, task.model.dcn_mesh_shape, self.topology.shape
+      self.partitioner.mesh, between, self.topology.shape
     )
     sent = collectives.find(program.module, place)
     state = self._base().memory

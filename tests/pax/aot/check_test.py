@@ -105,7 +105,7 @@ def test_what_does_not_fit_is_said_with_what_would_help(found):
 def test_a_machine_whose_compiler_is_missing_still_gets_an_answer():
   made = make('8xh100', 'ICI_MESH_SHAPE=[2,2,2]')
   found = made.run().report
-  assert 'where one is' in found.not_compiled
+  assert 'needs no compiler' in found.not_compiled
   assert found.roofline.mfu > 0 and found.collectives is None
   assert 'not compiled' in text.render(found)
 
@@ -167,3 +167,8 @@ def test_what_nearly_fits_is_compiled_again(monkeypatch, tenths_over, efforts):
   monkeypatch.setattr(made, '_compiled', compiled)
   made.run()
   assert tried == efforts
+
+
+def test_slices_that_the_mesh_does_not_have():
+  with pytest.raises(ValueError, match='has 2 slices and dcn_mesh_shape'):
+    make('v4-8x2', 'ICI_MESH_SHAPE=[1,8,1]')
