@@ -33,6 +33,12 @@ _EXPERIMENTS = ['//pax/contrib:experiments', '//pax/tasks:experiments']
 PROGRAM_DEPS = {
   'pax.main': [*_EXPERIMENTS, '//third_party/pip:accelerator'],
   'pax.tools': _EXPERIMENTS,
+  # Starts the first.
+  'pax.tools.launch': [
+    '//pax:main_lib',
+    *_EXPERIMENTS,
+    '//third_party/pip:accelerator',
+  ],
 }
 # {package: {target: folder}}: targets that gather all modules of a folder.
 GATHERED = {
@@ -50,6 +56,7 @@ DISTRIBUTIONS = {
   'google': 'protobuf',
   'orbax': 'orbax_checkpoint',
   'tensorboardX': 'tensorboardx',
+  'yaml': 'pyyaml',
 }
 # Imported where present, never required.
 OPTIONAL = {'IPython', 'lingvo', 'seqio', 'tensorflow', 'torch'}

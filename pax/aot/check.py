@@ -57,14 +57,20 @@ class Check:
     """
     began = time.monotonic()
     self._declared = declared.declare(
-      options, lambda task: self._set_machine(task, topology_name)
+      options,
+      lambda experiment, task: self._set_machine(
+        task, topology_name or _natural(experiment, task)
+      ),
     )
     self.partitioner = self._partitioner()
     self._declare_s = time.monotonic() - began
 
-  def run(self, level: int = COMPILED) -> Checked:
-    """Returns the report, as deep as `level` says."""
-    base = self._base()
+  def run(self, level: int = COMPILED, *, quickly: bool = True) -> Checked:
+    """Returns the report, as deep as `level` says.
+
+    `quickly` compiles a step that is not to be run, in a quarter of the time.
+    """
+    base = dataclasses.replace(self._base(), level=level)
     if level < TRACED:
       return Checked(base, None)
     traced = self._traced(base)
@@ -72,13 +78,14 @@ class Check:
       return Checked(traced, None)
     if reason := self.topology.missing_compiler():
       return Checked(dataclasses.replace(traced, not_compiled=reason), None)
-    return self._compiled(traced)
+    return self._compiled(traced, quickly)
 
-  def _set_machine(self, task: Any, name: str | None) -> int:
+  def _set_machine(self, task: Any, name: str) -> int:
     """Finds the machine; returns how many devices it has."""
     model = task.model
-    ici, dcn = _sizes(model.ici_mesh_shape), _sizes(model.dcn_mesh_shape)
-    self.topology = topology.parse(name or topology.natural(ici, dcn))
+    ici = _product(model.ici_mesh_shape or [1])
+    dcn = _product(model.dcn_mesh_shape or [1])
+    self.topology = topology.parse(name)
     wanted, there = ici * dcn, self.topology.num_devices
     if model.ici_mesh_shape is not None:
       small = wanted < there and self.topology.num_slices == 1
@@ -94,7 +101,6 @@ class Check:
 
   def _partitioner(self) -> partitioning.Partitioner:
     found = self._declared
-    provider = found.experiment.get_input_specs_provider_params().Instantiate()
     create = found.experiment.partitioner() or partitioning.create_partitioner
     devices = jax.devices()
     if not self.topology.missing_compiler():
@@ -102,7 +108,7 @@ class Check:
     model = found.task.model
     if model.ici_mesh_shape is not None:
       devices = devices[: declared.num_devices(found.task)]
-    return create(found.task, provider.get_input_specs(), devices=devices)
+    return create(found.task, found.input_spec(), devices=devices)
 
   def _base(self) -> report.Report:
     partitioner, machine = self.partitioner, self.topology
@@ -114,6 +120,7 @@ class Check:
     leaves = jax.tree.leaves(partitioner.input_spec)
     return report.Report(
       experiment=self._declared.name,
+      level=MESH,
       topology=machine.name,
       device_kind=machine.device_kind,
       num_devices=len(partitioner.devices),
@@ -140,9 +147,11 @@ class Check:
       batch_size=rows,
       seq_len=length[0] if len(length) == 1 else 1,
     )
+    products = sum(counted.get(name, 0) for name in _PRODUCTS)
     found = report.Flops(
-      model=needed.flops_per_step,
-      products=sum(counted.get(name, 0) for name in _PRODUCTS),
+      # The formula is of tokens; of images the products themselves are told.
+      model=needed.flops_per_step if len(length) == 1 else products,
+      products=products,
       total=sum(counted.values()),
     )
     guess = prediction.predict(jaxpr, self.partitioner)
@@ -167,10 +176,12 @@ class Check:
       trace_s=time.monotonic() - began,
     )
 
-  def _compiled(self, traced: report.Report) -> Checked:
+  def _compiled(self, traced: report.Report, quickly: bool) -> Checked:
     began = time.monotonic()
     try:
-      program = compiling.compile_step(self.partitioner.train_step())
+      program = compiling.compile_step(
+        self.partitioner.train_step(), quickly=quickly
+      )
     except compiling.DoesNotFitError as e:
       failed = self._does_not_fit(traced, e)
       seconds = time.monotonic() - began
@@ -254,6 +265,23 @@ class Check:
 _DEVICES_OF_A_HOST = 8
 
 
+# Where experiments for GPUs are declared.
+_OF_GPUS = ('gpu', 'nvidia')
+
+
+def _natural(experiment: Any, task: Any) -> str:
+  """The machine that an experiment is made for: TOPOLOGY, or as its mesh is."""
+  if declared_name := getattr(experiment, 'TOPOLOGY', None):
+    return declared_name
+  module = type(experiment).__module__.split('.')
+  ici, dcn = (
+    _product(shape or [1])
+    for shape in (task.model.ici_mesh_shape, task.model.dcn_mesh_shape)
+  )
+  gpus = any(name in module for name in _OF_GPUS)
+  return topology.natural(ici, dcn, gpus=gpus)
+
+
 def _summed(sent: Sequence[collectives.Collective]) -> list[report.Sent]:
   return [
     report.Sent(kind=kind, axes=axes, times=times, ici_bytes=ici, dcn_bytes=dcn)
@@ -261,10 +289,6 @@ def _summed(sent: Sequence[collectives.Collective]) -> list[report.Sent]:
       sent
     ).items()
   ]
-
-
-def _sizes(shape: Sequence[int] | None) -> int:
-  return _product(shape or [1])
 
 
 def _product(shape: Sequence[int]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,6 +20,9 @@ KINDS = (
   'all-to-all',
   'collective-permute',
 )
+# Between slices of TPUs hosts send; what a transfer is part of is said beside.
+_TRANSFER = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_ONE_TO_ONE = 'one-to-one'
 # How the TPU compiler calls what it makes of all-reduce and slice.
 _FUSED_REDUCE_SCATTER = 'all-reduce-scatter'
 _ASYNC = ('async', '-start')
@@ -95,6 +99,8 @@ def find(module: hlo.Module, place: Place) -> list[Collective]:
   """Returns the collectives of a program, in order; those of one device not."""
   found = []
   for visit in module.visits():
+    if visit.instruction.opcode == 'send':
+      found.append(_transfer(visit, place))
     kind = visit.instruction.opcode.removesuffix('-start')
     if kind in KINDS:
       found.append(_collective(visit, kind, place))
@@ -149,6 +155,36 @@ def _collective(visit: hlo.Visit, kind: str, place: Place) -> Collective | None:
     is_async=any(word in one.opcode + computation.name for word in _ASYNC),
     elements=elements,
     result_elements=elements * grows,
+    op_name=one.op_name,
+  )
+
+
+def _transfer(visit: hlo.Visit, place: Place) -> Collective | None:
+  """What a host sends to those of other slices for its devices."""
+  one = visit.instruction
+  told = _TRANSFER.search(one.attributes)
+  if told is None:
+    return None
+  kind = told[1].lower().replace('_', '-')
+  kind = 'collective-permute' if kind == _ONE_TO_ONE else kind
+  operand = visit.computation.instructions[one.operands[0]]
+  slices = math.prod(place.slices)
+  elements = sum(t.size for t in operand.types)
+  return Collective(
+    kind=kind,
+    axes=tuple(
+      name
+      for name, count in zip(place.axis_names, place.slices, strict=True)
+      if count > 1
+    ),
+    times=visit.times,
+    ici_bytes=0.0,
+    dcn_bytes=_sent(kind, operand.num_bytes, 1, slices)[1],
+    torus_dims=1,
+    is_ring=True,
+    is_async=True,
+    elements=elements,
+    result_elements=elements * (slices if kind == 'all-gather' else 1),
     op_name=one.op_name,
   )
 

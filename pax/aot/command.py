@@ -6,14 +6,14 @@ from __future__ import annotations
 import os
 import pathlib
 
-from pax.aot import check, page, report, text
+from pax.aot import check, every, page, report, text
 from pax.partitioning import saved_step
-from pax.runner import job_dir
+from pax.runner import distributed, job_dir
 from pax.runner.options import RunOptions, UsageError
 from pax.tools import declared
 
-EXIT_FITS = 0
-EXIT_DOES_NOT_FIT = 2
+EXIT_FITS = every.EXIT_FITS
+EXIT_DOES_NOT_FIT = every.EXIT_DOES_NOT_FIT
 
 _FOLDER = 'aot'
 
@@ -28,12 +28,16 @@ def run(options: RunOptions) -> int:
     ValueError: the options, the experiment or the machine are wrong.
   """
   _check(options)
+  if options.all:
+    return every.run(options)
   job_dir.log_to_console()
+  distributed.configure(options)
   experiment = declared.ExperimentOptions(
     exp=options.exp, fdl=options.fdl, set=options.set
   )
   made = check.Check(experiment, options.topology)
-  checked = made.run(options.check_level)
+  quickly = not (options.aot_save or options.aot_full_effort)
+  checked = made.run(options.check_level, quickly=quickly)
   print(text.render(checked.report), flush=True)
   if options.aot_save:
     _save(made, checked, options.aot_save)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from pax import partitioning
 
@@ -32,6 +32,9 @@ _MADE = frozenset({
 _DEAR = frozenset({
   'cos', 'div', 'erf', 'exp', 'exp2', 'expm1', 'log', 'log1p', 'logistic',
   'pow', 'rsqrt', 'sin', 'sqrt', 'tanh',
+})  # fmt: skip
+_PRODUCTS = frozenset({
+  'conv_general_dilated', 'dot_general', 'ragged_dot_general',
 })  # fmt: skip
 # Take arrays as they are in memory.
 _TAKES_ARRAYS = frozenset({'scan', 'while', 'cond', 'shard_map'})
@@ -101,8 +104,9 @@ class _Parts:
     for shape, sharding in [*placed, *_constraints(jaxpr)]:
       if isinstance(sharding, NamedSharding):
         for size, axes in zip(shape, sharding.spec, strict=False):
-          named = (axes,) if isinstance(axes, str) else tuple(axes or ())
-          votes.setdefault(size, collections.Counter())[named] += 1
+          if axes is not PartitionSpec.UNCONSTRAINED:
+            named = (axes,) if isinstance(axes, str) else tuple(axes or ())
+            votes.setdefault(size, collections.Counter())[named] += 1
     self._axes = {
       size: max(found, key=lambda axes: (bool(axes), found[axes]))
       for size, found in votes.items()
@@ -180,19 +184,32 @@ class _Walk:
     )
 
   def _made(self, eqns: Sequence[Any], results: Sequence[Any]) -> set[Any]:
-    """The variables that are in memory, none that is fused away."""
-    users: collections.Counter[Any] = collections.Counter()
+    """The variables that are in memory, none that is fused away.
+
+    An operation that alone wants a product is fused to it: what is in memory is
+    the last of such a chain, not the product.
+    """
+    users: dict[Any, list[str]] = {}
     wanted = set(results)
     for eqn in eqns:
-      users.update(set(_variables(eqn.invars)))
+      for variable in set(_variables(eqn.invars)):
+        users.setdefault(variable, []).append(eqn.primitive.name)
       if eqn.primitive.name in _TAKES_ARRAYS:
         wanted.update(_variables(eqn.invars))
-    made = set()
+    made, carried = set(), set()
     for eqn in eqns:
       name = eqn.primitive.name
+      is_carried = name in _PRODUCTS or (
+        name not in _MADE and any(v in carried for v in _variables(eqn.invars))
+      )
       for variable in eqn.outvars:
-        several = name in _DEAR and users[variable] > 1
-        is_made = name in _MADE or variable in wanted or several
+        used = users.get(variable, [])
+        goes_on = len(used) == 1 and used[0] not in _MADE
+        if is_carried and goes_on and variable not in wanted:
+          carried.add(variable)
+          continue
+        several = len(used) > 1 and (name in _DEAR or _reduced(used))
+        is_made = name in _MADE or is_carried or several or variable in wanted
         if is_made and not self._is_in_place(name, variable):
           made.add(variable)
     return {v for v in made if hasattr(v.aval, 'dtype') and _plain(v.aval)}
@@ -218,6 +235,11 @@ def _last_uses(
   for variable in results:
     last[variable] = len(eqns)
   return last
+
+
+def _reduced(users: Sequence[str]) -> bool:
+  """Whether one of several users needs all before the others begin."""
+  return any(name.startswith('reduce_') for name in users)
 
 
 def _flat(jaxpr: Any, names: dict[Any, Any]) -> Iterator[Any]:

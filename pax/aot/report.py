@@ -44,6 +44,8 @@ class Report:
   """An experiment on a machine."""
 
   experiment: str
+  # The --check_level that it was checked to.
+  level: int
   topology: str
   device_kind: str
   num_devices: int
@@ -79,4 +81,6 @@ class Report:
     """All of it, as one JSON object."""
     data: dict[str, Any] = dataclasses.asdict(self)
     data['memory']['total'] = self.memory.total
+    if self.roofline:
+      data['roofline']['bound'] = self.roofline.bound
     return json.dumps(data, indent=1)

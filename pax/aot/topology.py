@@ -183,11 +183,17 @@ def parse(name: str) -> Topology:
   raise ValueError(f'--topology={name} is none; as in {EXAMPLES}')
 
 
-def natural(ici: int, dcn: int) -> str:
-  """Returns the name of the TPU v4 that `dcn` slices of `ici` chips are.
+def natural(ici: int, dcn: int, *, gpus: bool = False) -> str:
+  """Returns the name of the machine that a mesh of `dcn` x `ici` is made for.
 
-  The smallest slice has four chips; a smaller mesh takes some of them.
+  That is a TPU v4, whose smallest slice has four chips: a smaller mesh takes
+  some of them. With `gpus` it is hosts of 16 A100 where a slice has 16, else
+  of 8 H100.
   """
+  if gpus:
+    kind, host = ('a100', 16) if ici == 16 else ('h100', min(8, ici))
+    hosts = max(1, ici * dcn // host)
+    return f'{host}x{kind}' if hosts == 1 else f'{hosts}x{host}x{kind}'
   cores = 2 * max(ici, _CHIPS_PER_HOST)
   return f'v4-{cores}' + (f'x{dcn}' if dcn > 1 else '')
 

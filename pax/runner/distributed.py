@@ -11,6 +11,7 @@ import time
 import jax
 from absl import logging
 
+from pax.runner import tpu_vm
 from pax.runner.options import RunOptions, UsageError
 
 _FORCED_DEVICES = re.compile(r'--xla_force_host_platform_device_count=\S+')
@@ -26,7 +27,7 @@ def initialize(options: RunOptions) -> None:
   """Configures JAX; to be called before anything asks for a device."""
   if options.host_device_count is not None:
     simulate_devices(options.host_device_count)
-  _configure(options)
+  configure(options)
   _keep_compiled(options.compilation_cache_dir)
   _join_hosts(options)
   if jax.distributed.is_initialized():
@@ -48,7 +49,7 @@ def simulate_devices(count: int) -> None:
   os.environ['XLA_FLAGS'] = xla_flags.strip()
 
 
-def _configure(options: RunOptions) -> None:
+def configure(options: RunOptions) -> None:
   """Passes on the flags that only JAX asks for; leaves its defaults."""
   if options.globally_use_hardware_rng:
     jax.config.update('jax_default_prng_impl', 'rbg')
@@ -115,7 +116,9 @@ def _join_hosts(options: RunOptions) -> None:
     )
   elif _is_one_of_many():
     jax.distributed.initialize(
-      heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_SECS
+      num_processes=_number('JAX_NUM_PROCESSES'),
+      process_id=_number('JAX_PROCESS_ID'),
+      heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_SECS,
     )
 
 
@@ -131,4 +134,13 @@ def _is_one_of_many() -> bool:
     ',' in hosts
     or 'MEGASCALE_COORDINATOR_ADDRESS' in os.environ
     or 'JAX_COORDINATOR_ADDRESS' in os.environ
+    or tpu_vm.is_one_of_many()
   )
+
+
+def _number(name: str) -> int | None:
+  """What the environment says, or None for JAX to find out."""
+  text = os.environ.get(name)
+  if text is not None and not text.isdecimal():
+    raise UsageError(f'{name} must be a number from 0, got {text!r}')
+  return None if text is None else int(text)

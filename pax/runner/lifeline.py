@@ -14,6 +14,8 @@ import threading
 from collections.abc import Mapping
 
 _VARIABLE = 'PAX_LIFELINE'
+# For a process whose standard input its starter keeps open, as ssh can.
+ON_INPUT: Mapping[str, str] = {_VARIABLE: '0'}
 # How long a process may take to save and end.
 _GRACE_SECS = 120.0
 

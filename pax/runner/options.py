@@ -94,11 +94,22 @@ class RunOptions:
     'For --mode=aot: the machine, as v4-128, v4-128x2 (two slices), v5e-256,'
     ' 8xh100, cpu:8. Unset: the TPU v4 that the mesh of the experiment is.',
   )
+  all: bool = _flag(
+    False,
+    'Ahead of time',
+    'For --mode=aot: every experiment, each on its own machine, and a table.',
+  )
   check_level: int = _flag(
     10,
     'Ahead of time',
     'For --mode=aot: 6 lays out the state, 7 traces the step too, 10 compiles'
     ' it.',
+  )
+  aot_full_effort: bool = _flag(
+    False,
+    'Ahead of time',
+    'For --mode=aot: compile as for a run. Without it the compiler takes a'
+    ' quarter of the time and tells the same to a percent.',
   )
   aot_save: str | None = _flag(
     None,

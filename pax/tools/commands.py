@@ -5,7 +5,7 @@
 # bazel: deps=//pax/tools:dump_hparams_lib,//pax/tools:dump_input_specs_lib
 # bazel: deps=//pax/tools:graph_lib,//pax/tools:list_experiments_lib
 # bazel: deps=//pax/tools:model_analysis_lib,//pax/tools:plot_lib
-# bazel: deps=//pax/tools:validate_config_lib
+# bazel: deps=//pax/tools:launch_lib,//pax/tools:validate_config_lib
 from __future__ import annotations
 
 import importlib
@@ -23,6 +23,7 @@ TOOLS = {
   'diff_configs': 'what is different between two experiments',
   'graph': 'a picture of its configuration',
   'codegen': 'Python code that makes its configuration',
+  'launch': 'all processes of a job: here, over ssh, or as a file',
   'plot': 'curves of jobs, as a picture and a page',
 }
 

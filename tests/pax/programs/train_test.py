@@ -82,10 +82,13 @@ class FakeProgress:
 
 class StopAt:
   def __init__(self, step=None):
-    self._step = step
+    self._left = step
 
-  def requested(self, step):
-    return step == self._step
+  def requested(self):
+    if self._left is None:
+      return False
+    self._left -= 1
+    return self._left < 0
 
   def rest(self):
     pass
@@ -133,6 +136,7 @@ SETTINGS = {
   'decode_start_after_n_steps': 0,
   'decode_use_ema_states': False,
   'gc_interval_steps': 0,
+  'report_progress_hook': True,
   'compute_steps_per_sec_interval_steps': 10,
   'profiler_capture_step': None,
   'profiler_num_steps': 2,

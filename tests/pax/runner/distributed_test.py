@@ -19,6 +19,8 @@ VARIABLES = [
   'TPU_WORKER_HOSTNAMES',
   'MEGASCALE_COORDINATOR_ADDRESS',
   'JAX_COORDINATOR_ADDRESS',
+  'JAX_NUM_PROCESSES',
+  'JAX_PROCESS_ID',
 ]
 
 
@@ -101,6 +103,24 @@ def test_joins_the_job_it_is_part_of(calls, monkeypatch, environment, joins):
     monkeypatch.setenv(name, value)
   _initialize()
   assert bool(calls['initialize']) == joins
+
+
+def test_a_place_that_the_environment_tells(calls, monkeypatch):
+  monkeypatch.setenv('JAX_COORDINATOR_ADDRESS', 'h:1')
+  monkeypatch.setenv('JAX_NUM_PROCESSES', '2')
+  monkeypatch.setenv('JAX_PROCESS_ID', '1')
+  _initialize()
+  (joined,) = calls['initialize']
+  assert (joined['num_processes'], joined['process_id']) == (2, 1)
+  monkeypatch.setenv('JAX_PROCESS_ID', 'one')
+  with pytest.raises(options.UsageError, match='JAX_PROCESS_ID must be'):
+    _initialize()
+
+
+def test_tpu_vms_are_joined(calls, monkeypatch):
+  monkeypatch.setattr(distributed.tpu_vm, 'is_one_of_many', lambda: True)
+  _initialize()
+  assert len(calls['initialize']) == 1
 
 
 def test_flags_that_jax_asks_for(calls, monkeypatch):

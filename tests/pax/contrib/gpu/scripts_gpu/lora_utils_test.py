@@ -99,9 +99,10 @@ def test_checkpoint_need_not_have_it():
   # Made twice, it is the same.
   again = llama.task().train.init_from_checkpoint_rules[there]
   assert again.ignore_rules == rules.ignore_rules
-  plain = tiny_llama.made().task().Instantiate()
-  assert not plain.train.init_from_checkpoint_rules
-  assert not plain.learners[0].bprop_variable_inclusion
+  plain = tiny_llama.made().task().train.Instantiate()
+  assert not plain.init_from_checkpoint_rules
+  learner = plain.learner.set(name='learner').Instantiate()
+  assert not learner.bprop_variable_inclusion
 
 
 def test_says_what_targets_there_are():

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts all processes of a job, here or over ssh, or prints how others do.
+
+pax launch --hosts=2 -- --exp=EXPERIMENT --job_log_dir=DIR
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from pax.runner.command_line import UsageError
+from pax.tools import tool
+from pax.tools.launching import job as job_lib
+from pax.tools.launching import starting, together
+from pax.tools.launching.recipes import gcloud, jobset, slurm, ssh
+
+RECIPES = {
+  'gcloud': gcloud.text,
+  'jobset': jobset.text,
+  'slurm': slurm.text,
+  'ssh': ssh.text,
+}
+
+
+def main(argv: Sequence[str] = sys.argv) -> int:
+  """Runs or prints a job; returns the exit code."""
+  job = job_lib.parse(argv)
+  if job.print is None:
+    start = starting.over_ssh if job.machines else starting.here
+    return together.run(start(job))
+  if job.print not in RECIPES:
+    raise UsageError(
+      f'--print={job.print} does not exist; use {", ".join(RECIPES)}'
+    )
+  print(RECIPES[job.print](job), end='')
+  return 0
+
+
+if __name__ == '__main__':
+  tool.console(main)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A JobSet for Kubernetes: a Job for each slice, a pod for each process.
+
+References:
+  https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/
+  https://cloud.google.com/kubernetes-engine/docs/how-to/tpu-multislice
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Mapping, Sequence
+
+from pax.tools.launching.job import Job, joining
+from pax.tools.launching.starting import PORT
+
+_FILE = string.Template("""\
+# kubectl apply -f THIS_FILE
+# When a pod fails, or is told to leave its node, all begin again, from the
+# newest checkpoint.
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata:
+  name: $name$annotations
+spec:
+  failurePolicy:
+    maxRestarts: 100
+  replicatedJobs:
+  - name: slice
+    replicas: $slices
+    template:
+      spec:
+        backoffLimit: 0
+        completionMode: Indexed
+        completions: $pods
+        parallelism: $pods
+        template:
+          spec:
+            restartPolicy: Never
+            # To finish the step and save.
+            terminationGracePeriodSeconds: 300
+$placement            containers:
+            - name: pax
+              image: $image
+              env:
+$environment
+              ports:
+$ports
+              resources:
+                limits:
+                  $limit
+              command:
+              - bash
+              - -c
+              - |
+                $script
+""")
+
+# One slice has the nodes of one pool for itself.
+_TPU_ANNOTATIONS = """
+  annotations:
+    alpha.jobset.sigs.k8s.io/exclusive-topology: cloud.google.com/gke-nodepool\
+"""
+_TPU_PLACEMENT = string.Template("""\
+            hostNetwork: true
+            dnsPolicy: ClusterFirstWithHostNet
+            nodeSelector:
+              cloud.google.com/gke-tpu-accelerator: $tpu
+              cloud.google.com/gke-tpu-topology: $topology
+""")
+# Between TPU hosts, and between slices.
+_TPU_PORTS = (8471, 8080)
+
+
+def text(job: Job) -> str:
+  """The JobSet, for TPUs where --tpu says so.
+
+  Raises:
+    UsageError: the image or the topology is not named.
+  """
+  return _tpu(job) if job.tpu else _gpu(job)
+
+
+def _tpu(job: Job) -> str:
+  """GKE tells the processes their places."""
+  return _file(
+    job,
+    annotations=_TPU_ANNOTATIONS,
+    placement=_TPU_PLACEMENT.substitute(
+      tpu=job.tpu, topology=job.needs('topology', '4x4x4')
+    ),
+    environment=_environment(job, {}),
+    ports=_ports(_TPU_PORTS),
+    limit=f'google.com/tpu: {job.chips_per_host}',
+    script=f'exec {job.command()}',
+  )
+
+
+def _gpu(job: Job) -> str:
+  """Places follow from the numbers of Job and pod; the first pod has a name."""
+  port = job.port or PORT
+  per_slice = job.hosts_per_slice
+  address = f'{job.name}-slice-0-0.{job.name}:{port}'
+  lines = [f'at=$((SLICE * {per_slice} + JOB_COMPLETION_INDEX))']
+  if job.slices > 1:
+    lines.append('export JAX_PARTITION_INDEX=$SLICE')
+  joins = ' '.join(joining(address, job.num_hosts, '$at'))
+  lines.append(f'exec {job.command()} {joins}')
+  count = job.gpus_per_host
+  return _file(
+    job,
+    annotations='',
+    placement='',
+    environment=_environment(
+      job, {'SLICE': "metadata.annotations['jobset.sigs.k8s.io/job-index']"}
+    ),
+    ports=_ports((port,)),
+    limit=f'nvidia.com/gpu: {count}' if count else 'cpu: 8',
+    script=('\n' + ' ' * 16).join(lines),
+  )
+
+
+def _file(job: Job, *, script: str, **parts: str) -> str:
+  return _FILE.substitute(
+    parts,
+    name=job.name,
+    slices=job.slices,
+    pods=job.hosts_per_slice,
+    image=json.dumps(job.needs('image', 'example.com/pax:1')),
+    script=_plain(script),
+  )
+
+
+def _environment(job: Job, fields: Mapping[str, str]) -> str:
+  """What a container finds set: by --env, and from fields of its pod."""
+  lines = []
+  for name, value in {'PYTHONUNBUFFERED': '1', **job.environment}.items():
+    # JSON's strings are YAML's.
+    lines += [f'- name: {name}', f'  value: {json.dumps(_plain(value))}']
+  for name, field in fields.items():
+    lines += [
+      f'- name: {name}',
+      '  valueFrom:',
+      '    fieldRef:',
+      f'      fieldPath: {field}',
+    ]
+  return _indented(lines)
+
+
+def _plain(value: str) -> str:
+  """Kubernetes has variables of its own, which are not meant."""
+  return value.replace('$(', '$$(')
+
+
+def _ports(numbers: Sequence[int]) -> str:
+  return _indented([f'- containerPort: {number}' for number in numbers])
+
+
+def _indented(lines: Sequence[str]) -> str:
+  return '\n'.join(' ' * 14 + line for line in lines)
