@@ -41,6 +41,10 @@ def main(argv: Sequence[str]) -> int:
       from pax.runner import studies
 
       return studies.run(options)
+    if options.mode == 'aot':
+      from pax import aot
+
+      return aot.run(options)
     from pax.runner import runner
 
     return runner.run(options)

@@ -10,3 +10,6 @@ from pax.inputs.lm_features import (
   PackedLanguageModelFeatures as PackedLanguageModelFeatures,
 )
 from pax.inputs.seqio_source import SeqIOInput as SeqIOInput
+from pax.inputs.sequence_features import (
+  SequenceModelFeatures as SequenceModelFeatures,
+)

@@ -74,6 +74,7 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
       'pax.base_task',
       'pax.inputs',
       'pax.learners',
+      'pax.metric_utils',
       'pax.seqio_input',
       'pax.sgf',
       'pax.tasks_lib',
@@ -116,6 +117,7 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
       'pax.executors',
       'pax.programs',
       'pax.trainer_lib',
+      'pax.tuning_lib',
     ),
   ),
   (

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from pax.inputs import rows
 from praxis import base_hyperparams, py_utils
 
 NestedMap = py_utils.NestedMap
@@ -72,14 +73,21 @@ class LanguageModelFeatures(base_hyperparams.FiddleBaseParameterizable):
     texts = [self._text(example, lengths) for example in examples]
     length = self._row_length(lengths)
     if self.pack:
-      packed = _packed([_without_padding(*text) for text in texts], length)
-      return [self._row(_decoder_features(row, length, self)) for row in packed]
-    rows = []
+      texts = [
+        (rows.without_padding(tokens)[:length], width)
+        for tokens, width in texts
+      ]
+      sizes = [[len(tokens)] for tokens, _ in texts]
+      return [
+        self._row(self._decoder_features([texts[i] for i in row], length))
+        for row in rows.next_fit(sizes, [length])
+      ]
+    found = []
     for text, example in zip(texts, examples, strict=True):
-      row = self._row(_decoder_features([text], length, self))
+      row = self._row(self._decoder_features([text], length))
       row.update({k: example[k] for k in self.passthrough_features or ()})
-      rows.append(row)
-    return rows
+      found.append(row)
+    return found
 
   def _row_length(self, lengths: Lengths) -> int:
     passed = self.passthrough_features or ()
@@ -104,6 +112,32 @@ class LanguageModelFeatures(base_hyperparams.FiddleBaseParameterizable):
     if not len(targets):
       targets = np.zeros(1, np.int32)
     return np.concatenate([parts['inputs'], targets]), len(parts['inputs'])
+
+  def _decoder_features(
+    self, texts: Sequence[tuple[np.ndarray, int]], length: int
+  ) -> dict[str, np.ndarray]:
+    """Returns what SeqIO calls the features of a decoder, for texts in a row.
+
+    Args:
+      texts: tokens, and how many of them are inputs; -1 where there are none.
+      length: positions of the row.
+    """
+    row = rows.lay_out([tokens for tokens, _ in texts], length)
+    widths = np.array([-1, *(width for _, width in texts)])[row.segments]
+    is_token = row.tokens != 0
+    is_input = row.positions < widths
+    features = {
+      'decoder_target_tokens': row.tokens,
+      'decoder_input_tokens': row.shifted(self.bos_id, self.pack),
+      'decoder_loss_weights': (is_token ^ is_input).astype(np.int32),
+    }
+    if any(width >= 0 for _, width in texts):
+      is_ahead = row.positions < widths + 1
+      features['decoder_causal_attention'] = is_ahead.astype(np.int32)
+    if self.pack:
+      features['decoder_segment_ids'] = row.segments * is_token
+      features['decoder_positions'] = row.positions
+    return features
 
   def _row(self, features: Example) -> NestedMap:
     """Returns what a model of ours reads for SeqIO's features of a decoder."""
@@ -147,66 +181,3 @@ class PackedLanguageModelFeatures(LanguageModelFeatures):
   ) -> list[NestedMap]:
     del lengths
     return [self._row(example) for example in examples]
-
-
-def _without_padding(tokens: np.ndarray, width: int) -> tuple[np.ndarray, int]:
-  return tokens[: np.count_nonzero(tokens)], width
-
-
-def _packed(
-  texts: Sequence[tuple[np.ndarray, int]], length: int
-) -> list[list[tuple[np.ndarray, int]]]:
-  """Returns texts in rows, each in the row of the one before it if it fits.
-
-  As SeqIO does, so that a task has the same rows here.
-  """
-  rows: list[list[tuple[np.ndarray, int]]] = [[]]
-  free = length
-  for tokens, width in texts:
-    tokens = tokens[:length]
-    if len(tokens) > free:
-      rows.append([])
-      free = length
-    rows[-1].append((tokens, width))
-    free -= len(tokens)
-  return rows
-
-
-def _decoder_features(
-  texts: Sequence[tuple[np.ndarray, int]],
-  length: int,
-  converter: LanguageModelFeatures,
-) -> dict[str, np.ndarray]:
-  """Returns what SeqIO calls the features of a decoder, for texts in a row."""
-  row = {
-    name: np.zeros(length, np.int32)
-    for name in ('labels', 'ids', 'segment', 'position', 'ahead', 'input')
-  }
-  at = 0
-  for segment, (tokens, width) in enumerate(texts, start=1):
-    here = slice(at, at + len(tokens))
-    position = np.arange(len(tokens), dtype=np.int32)
-    row['labels'][here] = tokens
-    row['ids'][here] = np.append(np.int32(converter.bos_id), tokens)[:-1]
-    row['segment'][here] = segment
-    row['position'][here] = position
-    row['input'][here] = position < width
-    row['ahead'][here] = position < width + 1
-    at += len(tokens)
-  if not converter.pack:
-    row['ids'] = np.append(np.int32(converter.bos_id), row['labels'])[:-1]
-  elif at < length:
-    # What SeqIO has where the padding begins.
-    row['ids'][at] = converter.bos_id
-  is_token = row['labels'] != 0
-  features = {
-    'decoder_target_tokens': row['labels'],
-    'decoder_input_tokens': row['ids'],
-    'decoder_loss_weights': (is_token ^ (row['input'] > 0)).astype(np.int32),
-  }
-  if any(width >= 0 for _, width in texts):
-    features['decoder_causal_attention'] = row['ahead']
-  if converter.pack:
-    features['decoder_segment_ids'] = row['segment'] * is_token
-    features['decoder_positions'] = row['position']
-  return features

@@ -12,7 +12,7 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
-from pax.inputs import lm_features, seqio_tasks
+from pax.inputs import lm_features, seqio_tasks, sequence_features
 from praxis import base_input, py_utils, pytypes
 
 NestedMap = py_utils.NestedMap
@@ -43,7 +43,11 @@ class SeqIOInput(base_input.BaseInput):
   # How long each feature of the task may be.
   task_feature_lengths: Mapping[str, int] | None = None
   # Makes rows of examples.
-  feature_converter: lm_features.LanguageModelFeatures | None = None
+  feature_converter: (
+    lm_features.LanguageModelFeatures
+    | sequence_features.SequenceModelFeatures
+    | None
+  ) = None
   # Whether examples come in a random order, and again and again; None: in
   # training.
   shuffle: bool | None = None
@@ -277,8 +281,9 @@ class SeqIOInput(base_input.BaseInput):
 def _stack(rows: Sequence[NestedMap], weights: np.ndarray) -> NestedMap:
   """Returns a batch of rows, without features that are no numbers."""
   batch = jax.tree.map(lambda *xs: np.stack(xs), *rows)
-  numbers = {k: x for k, x in batch.items() if x.dtype.kind in 'biuf'}
-  return NestedMap(numbers, eval_sample_weights=weights)
+  return NestedMap(
+    batch.Filter(lambda x: x.dtype.kind in 'biuf'), eval_sample_weights=weights
+  )
 
 
 def _most_on_any_host(number: int) -> int:

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pax.partitioning import specs
 from pax.partitioning.placement import Placement
@@ -69,23 +68,52 @@ class BatchPlacer:
   def _make_sharding(self, shape: tuple[int, ...]) -> NamedSharding:
     mesh = self._placement.mesh
     wanted = self._placement.batch_spec(len(shape))
-    spec = specs.fit(wanted, shape, mesh)
-    if self._placement.even_batches and shape:
-      parts = _num_parts(wanted, mesh)
-      if shape[0] % parts:
-        raise ValueError(
-          f'a global batch of {shape[0]} rows cannot be dealt out evenly to '
-          f'{parts} devices; make it a multiple of {parts}, e.g. with '
-          '--set PERCORE_BATCH_SIZE=1'
-        )
-    return NamedSharding(mesh, spec)
+    placed = NamedSharding(mesh, specs.fit(wanted, shape, mesh))
+    if specs.is_even(wanted, shape, mesh) or not shape:
+      return placed
+    if self._placement.even_batches:
+      raise _uneven(shape, wanted, mesh)
+    # Steps split unevenly what lies here in copies.
+    if jax.process_count() == 1:
+      return placed
+    for sharding in (placed, *_by_host(mesh)):
+      if _feeds_itself(sharding, shape):
+        return sharding
+    raise _uneven(shape, wanted, mesh)
 
 
-def _num_parts(spec: Any, mesh: Any) -> int:
-  """Returns into how many parts the spec splits the batch dimension."""
-  entry = spec[0] if len(spec) else None
-  axes = (entry,) if isinstance(entry, str) else tuple(entry or ())
-  return math.prod(mesh.shape[axis] for axis in axes)
+def _uneven(
+  shape: tuple[int, ...], spec: PartitionSpec, mesh: Mesh
+) -> ValueError:
+  parts = specs.num_parts(spec[:1], mesh)
+  return ValueError(
+    f'a global batch of {shape[0]} rows cannot be dealt out evenly to '
+    f'{parts} devices; make it a multiple of {parts}, e.g. with '
+    '--set PERCORE_BATCH_SIZE=1'
+  )
+
+
+def _by_host(mesh: Mesh) -> list[NamedSharding]:
+  """Returns the sharding by host of rows, if hosts follow one another."""
+  owners = [device.process_index for device in mesh.devices.flat]
+  hosts = sorted(set(owners))
+  each = len(owners) // len(hosts)
+  if owners != [host for host in hosts for _ in range(each)]:
+    return []
+  devices = mesh.devices.reshape(len(hosts), each)
+  by_host = Mesh(devices, ('host', 'device of host'))
+  return [NamedSharding(by_host, PartitionSpec('host'))]
+
+
+def _feeds_itself(sharding: NamedSharding, shape: tuple[int, ...]) -> bool:
+  """Returns whether no host needs rows of another."""
+  each = shape[0] // jax.process_count()
+  for device, index in sharding.devices_indices_map(shape).items():
+    start, stop, _ = index[0].indices(shape[0])
+    first = device.process_index * each
+    if start < first or stop > first + each:
+      return False
+  return True
 
 
 def _global_shape(shape: tuple[int, ...]) -> tuple[int, ...]:

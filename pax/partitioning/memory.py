@@ -12,6 +12,8 @@ from typing import Any
 
 import jax
 
+from pax.partitioning import offload
+
 _GIB = 2**30
 
 
@@ -29,6 +31,7 @@ def state_bytes_per_device(state_metadata: Any) -> int:
   return sum(
     math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
     for leaf in jax.tree.leaves(state_metadata)
+    if not offload.is_on_host(leaf.sharding)
   )
 
 

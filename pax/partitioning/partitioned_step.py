@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pax.partitioning import memory
+from praxis import py_utils
 
 
 class PartitionedStep:
@@ -46,15 +47,36 @@ class PartitionedStep:
     self._placed_key: jax.Array | None = None
 
   @property
+  def devices(self) -> list[jax.Device]:
+    """What the step runs on, in the order of the mesh."""
+    return list(self._mesh.devices.flat)
+
+  @property
+  def mesh_shape(self) -> Mapping[str, int]:
+    """Devices along each axis of the mesh."""
+    return self._mesh.shape
+
+  @property
   def compiled(self) -> jax.stages.Compiled:
     """The executable: cost and memory analysis, and its text."""
     return self.compile()._compiled
 
-  def lower(self, key: jax.Array | None = None) -> jax.stages.Lowered:
-    """Returns the traced step; `key` only tells which kind of key is used."""
+  def trace(self, key: jax.Array | None = None) -> jax.stages.Traced:
+    """Returns the step as a jaxpr; `key` only tells which kind of key is used.
+
+    Choices by platform are those of the mesh, which may be of another platform
+    than what this process runs on.
+    """
     key = jax.eval_shape(lambda: jax.random.key(0)) if key is None else key
+    platform = self._mesh.devices.flat[0].platform
+    with jax.set_mesh(self._mesh), py_utils.tracing_for(platform):
+      return self._jitted.trace(*self._abstract, key)
+
+  def lower(self, key: jax.Array | None = None) -> jax.stages.Lowered:
+    """Returns the step as StableHLO; `key` as for `trace`."""
+    traced = self.trace(key)
     with jax.set_mesh(self._mesh):
-      return self._jitted.lower(*self._abstract, key)
+      return traced.lower()
 
   def compile(self, key: jax.Array | None = None) -> PartitionedStep:
     """Compiles, unless that was done before; returns self."""
@@ -63,6 +85,11 @@ class PartitionedStep:
         self._compiled = self.lower(key).compile()
         memory.release_freed()
     return self
+
+  def adopt(self, compiled: jax.stages.Compiled) -> None:
+    """Takes an executable of this very step, compiled elsewhere."""
+    with self._compiling:
+      self._compiled = compiled
 
   def __call__(self, state: Any, batch: Any, key: jax.Array) -> Any:
     if key is not self._key:

@@ -13,7 +13,14 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pax import steps, tasks_lib, train_states
-from pax.partitioning import initialize, memory, pjit, pmap, specs
+from pax.partitioning import (
+  initialize,
+  memory,
+  offload,
+  pjit,
+  pmap,
+  specs,
+)
 from pax.partitioning.batches import BatchPlacer
 from pax.partitioning.partitioned_step import PartitionedStep
 from pax.partitioning.placement import Placement
@@ -71,11 +78,16 @@ class Partitioner:
     # The declaration of each variable.
     self.var_weight_hparams = _declarations(task, self.input_spec)
     # Shapes, dtypes and shardings of the train state.
+    self._state_specs = placement.state_specs(self.var_weight_hparams)
     self.state_metadata = specs.state_shardings(
-      placement.state_specs(self.var_weight_hparams),
+      self._state_specs,
       task.create_train_state_unpadded_shapes(self.var_weight_hparams),
       self.mesh,
     )
+    if task.train.offload_opt_states:
+      self.state_metadata = self.state_metadata.replace(
+        opt_states=offload.on_host(self.state_metadata.opt_states, self.mesh)
+      )
 
   @property
   def devices(self) -> list[jax.Device]:
@@ -228,20 +240,42 @@ class Partitioner:
         axis_name=placement.axis_name,
       )
 
-    bound.__name__ = step.__name__
     everywhere = PartitionSpec()
     rows = placement.batch_spec(1)
     shardings = jax.tree.map(lambda x: x.sharding, state)
     replicated = NamedSharding(self.mesh, everywhere)
+    changes_state = step is steps.train_step
+    run = placement.globalize(bound, outputs(everywhere, everywhere, rows))
+    run = self._with_uneven_parts(run, changes_state=changes_state)
+    run = offload.around(run, state, gives_back=changes_state)
+    run.__name__ = step.__name__
     return PartitionedStep(
-      placement.globalize(bound, outputs(everywhere, everywhere, rows)),
+      run,
       mesh=self.mesh,
       state=state,
       batch=batch,
       # Rows of examples are left where the compiler puts them.
       out_shardings=outputs(shardings, replicated, None),
-      donate_state=step is steps.train_step,
+      donate_state=changes_state,
     )
+
+  def _with_uneven_parts(
+    self, step: Callable[..., Any], *, changes_state: bool
+  ) -> Callable[..., Any]:
+    """Returns the step, with all split as is said, be that uneven."""
+    state_specs = self._state_specs
+    if not changes_state:
+      state_specs = state_specs.to_eval_state()
+
+    def run(state: TrainState, batch: NestedMap, key: jax.Array) -> Any:
+      batch_specs = jax.tree.map(
+        lambda x: self._placement.batch_spec(x.ndim), batch
+      )
+      state = specs.constrain(state, state_specs, self.mesh)
+      batch = specs.constrain(batch, batch_specs, self.mesh)
+      return step(state, batch, key)
+
+    return run
 
 
 def _shape_of(x: Any) -> jax.ShapeDtypeStruct:

@@ -42,7 +42,7 @@ def spmd_placement(
     state_specs=task.create_train_state_partition_specs,
     batch_spec=lambda rank: specs.batch_spec(mapping, rank, mesh.axis_names),
     globalize=_as_it_is,
-    even_batches=jax.process_count() > 1,
+    even_batches=False,
   )
 
 

@@ -26,5 +26,6 @@ class Placement:
   batch_spec: Callable[[int], PartitionSpec]
   # Step on one part of the batch, specs of its outputs -> step on all of it.
   globalize: Callable[[Callable[..., Any], Any], Callable[..., Any]]
-  # Whether a batch that the mesh does not divide is an error.
+  # Whether a batch that the mesh does not divide is an error; steps split it
+  # unevenly where it is not.
   even_batches: bool

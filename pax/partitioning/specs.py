@@ -27,32 +27,82 @@ def fit(
   """
   entries = []
   for size, entry in zip(shape, spec, strict=False):
-    axes = (entry,) if isinstance(entry, str) else tuple(entry or ())
-    while axes and size % math.prod(mesh.shape[axis] for axis in axes):
+    axes = _axes(entry)
+    while axes and size % _count(axes, mesh):
       axes = axes[:-1]
-    entries.append(axes[0] if len(axes) == 1 else axes or None)
+    entries.append(_entry(axes))
   return PartitionSpec(*entries)
 
 
+def is_even(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh) -> bool:
+  """Returns whether all axes of `spec` divide their dimensions."""
+  return fit(spec, shape, mesh) == _plain(spec)
+
+
+def stored(
+  spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh
+) -> PartitionSpec:
+  """Returns how an array lies between steps: nothing twice, if possible.
+
+  Axes that do not divide their dimension split another one, which they divide.
+  Inside the step the array is split as `spec` says, unevenly.
+  """
+  entries = [_axes(entry) for entry in fit(spec, shape, mesh)]
+  entries += [()] * (len(shape) - len(entries))
+  wanted = [axis for entry in spec for axis in _axes(entry)]
+  used = {axis for entry in entries for axis in entry}
+  for axis in wanted:
+    if axis in used or mesh.shape[axis] == 1:
+      continue
+    sizes = [
+      size // _count(axes, mesh)
+      for size, axes in zip(shape, entries, strict=True)
+    ]
+    fitting = [i for i, n in enumerate(sizes) if n % mesh.shape[axis] == 0]
+    if fitting:
+      largest = max(fitting, key=lambda i: sizes[i])
+      entries[largest] = (*entries[largest], axis)
+  return PartitionSpec(*map(_entry, entries))
+
+
+def num_parts(spec: PartitionSpec, mesh: Mesh) -> int:
+  """Returns into how many parts a spec splits an array."""
+  return math.prod(_count(_axes(entry), mesh) for entry in spec)
+
+
 def state_shardings(specs: Any, shapes: Any, mesh: Mesh) -> Any:
-  """Returns `shapes` with the sharding that `specs` ask for, made to fit."""
-  uneven = []
+  """Returns `shapes` with the shardings in which they are stored."""
+  copied = []
 
   def shard(path: Any, shape: Any, spec: PartitionSpec) -> Any:
-    fitting = fit(spec, shape.shape, mesh)
-    if fitting != _plain(spec):
-      uneven.append(f'{jax.tree_util.keystr(path)} {shape.shape} {spec}')
-    sharding = NamedSharding(mesh, fitting)
+    found = _plain(spec)
+    if not is_even(spec, shape.shape, mesh):
+      found = stored(spec, shape.shape, mesh)
+      if num_parts(found, mesh) < num_parts(spec, mesh):
+        copied.append(f'{jax.tree_util.keystr(path)} {shape.shape} {spec}')
+    sharding = NamedSharding(mesh, found)
     return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
 
   made = jax.tree_util.tree_map_with_path(shard, shapes, specs)
-  if uneven:
+  if copied:
     logging.warning(
-      'dimensions that mesh %s does not divide are kept whole: %s',
+      'several devices of mesh %s hold the same part of what it does not '
+      'divide: %s',
       dict(mesh.shape),
-      '; '.join(uneven),
+      '; '.join(copied),
     )
   return made
+
+
+def constrain(tree: Any, specs: Any, mesh: Mesh) -> Any:
+  """Returns traced arrays, those split that `specs` split unevenly."""
+
+  def one(x: jax.Array, spec: PartitionSpec) -> jax.Array:
+    if is_even(spec, x.shape, mesh):
+      return x
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
+
+  return jax.tree.map(one, tree, specs)
 
 
 def batch_spec(
@@ -73,8 +123,16 @@ def batch_spec(
 
 def _plain(spec: PartitionSpec) -> PartitionSpec:
   """Returns `spec` spelled as `fit` spells it."""
-  entries = []
-  for entry in spec:
-    axes = (entry,) if isinstance(entry, str) else tuple(entry or ())
-    entries.append(axes[0] if len(axes) == 1 else axes or None)
-  return PartitionSpec(*entries)
+  return PartitionSpec(*(_entry(_axes(entry)) for entry in spec))
+
+
+def _axes(entry: Any) -> tuple[str, ...]:
+  return (entry,) if isinstance(entry, str) else tuple(entry or ())
+
+
+def _entry(axes: tuple[str, ...]) -> Any:
+  return axes[0] if len(axes) == 1 else axes or None
+
+
+def _count(axes: tuple[str, ...], mesh: Mesh) -> int:
+  return math.prod(mesh.shape[axis] for axis in axes)

@@ -68,7 +68,7 @@ class SingleTaskDecodeProgram(program.InputProgram):
   def run(self, state: TrainState, train_step: int) -> DecodeProgramOutput:
     """Decodes; writes what the model makes of each example."""
     found = _Decoded(self._task)
-    profiler = self._profiler()
+    profiler = program.step_profiler(self._task.decode, self._job_log_dir)
     for batch in program.batches(self.input, self.before_batch):
       profiler.step(found.count + 1)
       batch, kept, _ = xla_passthrough.split_out_xla_unsupported_batch(batch)
@@ -99,19 +99,6 @@ class SingleTaskDecodeProgram(program.InputProgram):
   ) -> StepOutput:
     """Returns what the model decodes from a batch that is on the devices."""
     return self._partitioner.decode_step_for(inputs)(state, inputs, prng_key)
-
-  def _profiler(self) -> summaries.StepProfiler:
-    """Traces batches as `task.decode` says; 1 is the first."""
-    settings = self._task.decode
-    hosts = settings.profiler_max_num_hosts
-    traced = settings.profiler_num_steps and (
-      hosts is None or jax.process_index() < hosts
-    )
-    return summaries.StepProfiler(
-      str(self._job_log_dir),
-      settings.profiler_capture_step if traced else None,
-      settings.profiler_num_steps,
-    )
 
   def _batch_key(self, done: int) -> jax.Array:
     if not self._task.decode.prng_key_fold_with_batch_index:

@@ -7,9 +7,10 @@ import dataclasses
 
 from pax import summaries
 from pax.programs import passes as passes_lib
-from pax.programs import program
+from pax.programs import program, stopping
 from pax.programs.reports import Reports
 from pax.programs.run import Run
+from pax.programs.running_mode import RunningMode
 from pax.programs.stopping import Found
 from pax.programs.train_program import BaseTrainProgram
 
@@ -110,12 +111,18 @@ class Interludes:
 
   def _is_last(self, step: int, found: Found) -> bool:
     """Whether nothing of the kind comes after this."""
-    left = self._last_step - step
-    if left <= 0 or getattr(
-      self._run.task.early_stopping_fn, 'train_to_end', 0
-    ):
-      return left <= 0
-    return bool(
-      (found.evals and left < self._eval_interval)
-      or (found.decodes and left < self._decode_interval)
+    return stopping.is_last_checkpoint(
+      RunningMode.detect(
+        has_train_metrics=True,
+        has_eval_metrics=bool(found.evals),
+        has_decode_metrics=bool(found.decodes),
+      ),
+      step,
+      self._last_step,
+      self._eval_interval or 0,
+      self._decode_interval or 0,
+      save_interval_steps=0,
+      train_to_end=bool(
+        getattr(self._run.task.early_stopping_fn, 'train_to_end', False)
+      ),
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from pax import partitioning, tasks_lib, train_states
+from pax import partitioning, summaries, tasks_lib, train_states
 from pax.steps import StepOutput
 from praxis import base_input, pax_fiddle, pytypes
 
@@ -151,6 +151,17 @@ class InputProgram(Program):
     self._static_args = BaseStepFnStaticArgs(
       input_p.cls.get_global_batch_size(input_p)
     )
+
+
+def step_profiler(
+  settings: Any, job_log_dir: str | pathlib.Path
+) -> summaries.StepProfiler:
+  """Returns what traces the steps that a task names, on the hosts it names."""
+  hosts = settings.profiler_max_num_hosts
+  count = settings.profiler_num_steps
+  traced = count and (hosts is None or jax.process_index() < hosts)
+  first = settings.profiler_capture_step if traced else None
+  return summaries.StepProfiler(str(job_log_dir), first, count)
 
 
 def for_this_process(input_p: InputConfig) -> InputConfig:

@@ -12,7 +12,7 @@ import jax
 from absl import logging
 
 from pax import summaries
-from pax.programs import collecting
+from pax.programs import collecting, program
 from pax.programs.program import TrainProgramOutput, TrainState
 from pax.programs.run import Run
 from pax.steps import StepOutput
@@ -52,7 +52,7 @@ class Reports:
       run.writer, run.partitioner.var_weight_hparams, batch_size
     )
     summaries.write_provenance(run.writer, run.job_log_dir)
-    self._profiler = _profiler(run)
+    self._profiler = program.step_profiler(settings, run.job_log_dir)
     self._profiler.step(run.step)
 
   def add(self, step: int, done: TrainProgramOutput) -> None:
@@ -163,18 +163,6 @@ def _means(outputs: list[StepOutput], prefix: str) -> dict[str, float]:
     **found.layer_summaries,
     **found.media,
   }
-
-
-def _profiler(run: Run) -> summaries.StepProfiler:
-  """Traces the steps that the task names, on as many hosts as it names."""
-  settings = run.task.train
-  hosts = settings.profiler_max_num_hosts
-  traced = hosts is None or jax.process_index() < hosts
-  return summaries.StepProfiler(
-    run.job_log_dir,
-    settings.profiler_capture_step if traced else None,
-    settings.profiler_num_steps,
-  )
 
 
 def _status_log(run: Run) -> summaries.StatusLog | summaries.NoopStatusLog:

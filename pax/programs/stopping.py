@@ -94,16 +94,7 @@ class EarlyStopping:
     self._checkpoints = f'{job_log_dir}/{paths.CHECKPOINTS}'
 
   def should_stop(self, step: int, is_last: bool, found: Found) -> bool:
-    metrics = found.metrics()
-    mode = RunningMode.detect(
-      has_train_metrics='train_steps_per_sec' in found.numbers,
-      has_eval_metrics=bool(found.evals),
-      has_decode_metrics=bool(found.decodes),
-    )
-    stops = bool(self._stops(metrics, mode, step, is_last, self._checkpoints))
-    if stops:
-      logging.info('Stopped early at step %d: %s', step, metrics)
-    return stops
+    return ask(self._stops, step, is_last, found, self._checkpoints)
 
 
 def create_stopping(
@@ -111,6 +102,50 @@ def create_stopping(
 ) -> Stopping:
   """Returns what decides; without a function a job goes on to its end."""
   return EarlyStopping(stops, job_log_dir) if stops else NeverStops()
+
+
+def ask(
+  stops: EarlyStoppingFn,
+  step: int,
+  is_last: bool,
+  found: Found,
+  checkpoints: str | None,
+) -> bool:
+  """Returns what the function of a task says of what was found."""
+  metrics = found.metrics()
+  mode = RunningMode.detect(
+    has_train_metrics='train_steps_per_sec' in found.numbers,
+    has_eval_metrics=bool(found.evals),
+    has_decode_metrics=bool(found.decodes),
+  )
+  is_over = bool(stops(metrics, mode, step, is_last, checkpoints))
+  if is_over:
+    logging.info('Stopped early at step %d: %s', step, metrics)
+  return is_over
+
+
+def is_last_checkpoint(
+  running_mode: RunningMode,
+  global_step: int,
+  num_train_steps: int,
+  eval_interval_steps: int,
+  decode_interval_steps: int,
+  save_interval_steps: int,
+  train_to_end: bool = False,
+) -> bool:
+  """Returns whether nothing of the kind comes after this step.
+
+  A job that trains evaluates what it has; another one waits for a checkpoint.
+  """
+  left = num_train_steps - global_step
+  if left <= 0 or train_to_end:
+    return left <= 0
+  saves = 0 if running_mode.has_train else save_interval_steps
+  last_eval = running_mode.has_eval and left < max(eval_interval_steps, saves)
+  last_decode = running_mode.has_decode and left < max(
+    decode_interval_steps, saves
+  )
+  return last_eval or last_decode
 
 
 def _flat(groups: Mapping[str, Mapping[str, Any] | None]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from absl import logging
 
 from pax import checkpoints, partitioning, summaries
 from pax.checkpoints import reading
+from pax.partitioning import saved_step
 from pax.programs import interrupts as interrupts_lib
 from pax.programs import stopping
 from pax.programs import train_program as train_program_lib
@@ -68,7 +69,7 @@ def _build(
   task = partitioner.task
   _check_averages(task)
   partitioner.preflight()
-  compiling = _POOL.submit(partitioner.train_step().compile)
+  compiling = _POOL.submit(_compile, options, partitioner)
   sinks = {'writer': writer, 'progress': parts.create_progress(task)}
   checkpointer = _checkpointer(options, partitioner, writer)
   state, step = _first_state(
@@ -100,6 +101,16 @@ def _build(
     ledger=ledger,
     **sinks,
   )
+
+
+def _compile(
+  options: RunOptions, partitioner: partitioning.Partitioner
+) -> None:
+  """Compiles the step, or takes it from the file that the options name."""
+  step = partitioner.train_step()
+  if options.aot_load:
+    saved_step.load(step, options.aot_load)
+  step.compile()
 
 
 def _train_input(planned: Plan) -> base_input.BaseInput:

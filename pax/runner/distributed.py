@@ -27,7 +27,7 @@ def initialize(options: RunOptions) -> None:
   """Configures JAX; to be called before anything asks for a device."""
   if options.host_device_count is not None:
     simulate_devices(options.host_device_count)
-  _configure(options)
+  configure(options)
   _keep_compiled(options.compilation_cache_dir)
   _join_hosts(options)
   if jax.distributed.is_initialized():
@@ -49,7 +49,7 @@ def simulate_devices(count: int) -> None:
   os.environ['XLA_FLAGS'] = xla_flags.strip()
 
 
-def _configure(options: RunOptions) -> None:
+def configure(options: RunOptions) -> None:
   """Passes on the flags that only JAX asks for; leaves its defaults."""
   if options.globally_use_hardware_rng:
     jax.config.update('jax_default_prng_impl', 'rbg')

@@ -42,7 +42,8 @@ class RunOptions:
     'train',
     'What',
     'What to do: train; eval or decode, which follow the checkpoints of a'
-    ' training job; decode_once; infer.',
+    ' training job; decode_once; infer; aot, which compiles for a machine that'
+    ' need not be here and tells what the run will do there.',
   )
   set: tuple[str, ...] = _flag(
     (),
@@ -86,6 +87,40 @@ class RunOptions:
     'Study',
     "One of the experiment's sub_experiments(), by its id. A trial of a study"
     ' runs them all.',
+  )
+  topology: str | None = _flag(
+    None,
+    'Ahead of time',
+    'For --mode=aot: the machine, as v4-128, v4-128x2 (two slices), v5e-256,'
+    ' 8xh100, cpu:8. Unset: the TPU v4 that the mesh of the experiment is.',
+  )
+  all: bool = _flag(
+    False,
+    'Ahead of time',
+    'For --mode=aot: every experiment, each on its own machine, and a table.',
+  )
+  check_level: int = _flag(
+    10,
+    'Ahead of time',
+    'For --mode=aot: 6 lays out the state, 7 traces the step too, 10 compiles'
+    ' it.',
+  )
+  aot_full_effort: bool = _flag(
+    False,
+    'Ahead of time',
+    'For --mode=aot: compile as for a run. Without it the compiler takes a'
+    ' quarter of the time and tells the same to a percent.',
+  )
+  aot_save: str | None = _flag(
+    None,
+    'Ahead of time',
+    'For --mode=aot: file for the compiled step, which --aot_load takes.',
+  )
+  aot_load: str | None = _flag(
+    None,
+    'Ahead of time',
+    'For --mode=train: take the compiled step from this file. Another machine,'
+    ' configuration or JAX version is refused.',
   )
   init_from: str | None = _flag(
     None,

@@ -101,6 +101,10 @@ def _check(options: RunOptions) -> None:
     raise UsageError(
       f'--mode={options.mode!r} does not exist; use {", ".join(_MODES)}'
     )
+  if options.aot_load and options.mode != 'train':
+    raise UsageError(
+      f'--aot_load is the step of --mode=train, got --mode={options.mode}'
+    )
   restores = options.restore_checkpoint_dir or options.restore_checkpoint_step
   if restores and options.mode not in _DECODING:
     raise UsageError(

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pax import learners, tasks_lib, train_states
+from pax.learners import clipping
 from pax.steps import forward as forward_lib
 from pax.steps import largest, replicas
 from pax.steps.outputs import StepOutput, make_output
@@ -164,9 +165,8 @@ def _variable_norms(
   values = [value for _, value in leaves]
 
   def norms() -> JTensor:
-    return jnp.stack(
-      [jnp.linalg.norm(v.astype(jnp.float32).ravel()) for v in values]
-    )
+    # Not by a reshape, which would gather weights that are split.
+    return jnp.sqrt(jnp.stack([clipping.squared_norm(v) for v in values]))
 
   interval = jnp.uint32(task.train.summary_interval_steps)
   due = step % interval == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import tempfile
 import uuid
 from collections.abc import Mapping
 from types import ModuleType
@@ -39,12 +40,24 @@ class WandbWriter:
     # Evaluations may come behind later training steps, which W&B's own
     # counter would refuse.
     self._run.define_metric('*', step_metric='step')
+    # Of videos and audio, until they are copied.
+    self._folder = tempfile.TemporaryDirectory()
+    self._count = 0
 
   def write(
     self, step: int, values: Mapping[str, Any], split: str = TRAIN
   ) -> None:
-    logged = {_name(tag, split): self._value(v) for tag, v in values.items()}
-    self._run.log({'step': step, **logged})
+    logged = {'step': step}
+    for tag, value in values.items():
+      name = _name(tag, split)
+      if getattr(value, 'kind', None) is SummaryType.AUDIO:
+        # Its lists of audio want another package.
+        logged |= {
+          f'{name}{at}': self._audio(value, x) for at, x in value.items()
+        }
+      else:
+        logged[name] = self._value(value)
+    self._run.log(logged)
 
   def text(self, step: int, tag: str, text: str, split: str = TRAIN) -> None:
     self.write(step, {tag: media.Media(SummaryType.TEXT, text)}, split)
@@ -54,6 +67,7 @@ class WandbWriter:
 
   def close(self) -> None:
     self._run.finish()
+    self._folder.cleanup()
 
   def _value(self, value: Any) -> Any:
     if not isinstance(value, media.Media):
@@ -61,18 +75,31 @@ class WandbWriter:
     items = [item for _, item in value.items()]
     if value.kind is SummaryType.IMAGE:
       return [self._wandb.Image(image) for image in items]
-    if value.kind is SummaryType.AUDIO:
-      rate = value.sample_rate
-      return [self._wandb.Audio(a, sample_rate=rate) for a in items]
+    if value.kind is SummaryType.VIDEO:
+      films = [media.animated_png(frames) for frames in items]
+      return [self._wandb.Image(self._file(f, 'png')) for f in films]
     if value.kind is SummaryType.HISTOGRAM:
       return self._wandb.Histogram(items[0])
     return '\n'.join(items)
 
+  def _audio(self, value: media.Media, samples: Any) -> Any:
+    sound = media.wav(samples, value.sample_rate)
+    return self._wandb.Audio(self._file(sound, 'wav'))
+
+  def _file(self, content: bytes, suffix: str) -> str:
+    """A file of this content, which W&B copies when it is logged."""
+    self._count += 1
+    path = os.path.join(self._folder.name, f'{self._count}.{suffix}')
+    with open(path, 'wb') as f:
+      f.write(content)
+    return path
+
 
 class MlflowWriter:
-  """Logs to an MLflow experiment, at MLFLOW_TRACKING_URI or in ./mlruns.
+  """Logs to an MLflow experiment, at MLFLOW_TRACKING_URI or its usual place.
 
-  Texts and images become artifacts; there is no place for audio or histograms.
+  Texts, images and videos become artifacts; there is no place for audio or
+  histograms.
   """
 
   def __init__(self, experiment: str, job_log_dir: str, mode: str = TRAIN):
@@ -108,8 +135,17 @@ class MlflowWriter:
     for suffix, item in value.items():
       if value.kind is SummaryType.IMAGE:
         self._mlflow.log_image(item, f'{name}{suffix}/{step}.png')
+      elif value.kind is SummaryType.VIDEO:
+        self._log_video(item, f'{name}{suffix}', step)
       elif value.kind is SummaryType.TEXT:
         self._mlflow.log_text(item, f'{name}{suffix}/{step}.txt')
+
+  def _log_video(self, frames: Any, folder: str, step: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+      path = os.path.join(directory, f'{step}.png')
+      with open(path, 'wb') as f:
+        f.write(media.animated_png(frames))
+      self._mlflow.log_artifact(path, folder)
 
 
 def check(flag: str, module: str) -> None:

@@ -142,21 +142,14 @@ def write_summary_tensor(
   """Writes a value, or those of several steps as one; says whether it did.
 
   To be called within `SummaryWriter.as_default()`. Of scalars the mean is
-  written, of images, audio and texts the latest 64, of numbers one histogram.
-
-  Raises:
-    ValueError: a video, for which there is no format.
+  written, of images, videos, audio and texts the latest 64, of numbers one
+  histogram.
   """
   writer = _default.get()
   if writer is None:
     return False
   values = list(tensor) if isinstance(tensor, list | tuple) else [tensor]
   kind = base_layer.get_summary_base_type(summary_type)
-  if kind is SummaryType.VIDEO:
-    raise ValueError(
-      f'the video {key!r} cannot be written, TensorBoard has no format for it;'
-      ' record its frames as SummaryType.IMAGE'
-    )
   if kind is SummaryType.SCALAR:
     mean = float(np.mean([np.asarray(value) for value in values]))
     writer.write(step_i, {key: mean})

@@ -17,40 +17,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from pax.summaries import chips
 from praxis import base_layer, py_utils
-
-# Peak FLOP/s of a jax device in dense bfloat16 products (float16 where there is
-# no bfloat16), from the vendors' data sheets. The first match counts. A device
-# of TPU v2, v3 and 7x is half a chip.
-PEAK_FLOPS_PER_DEVICE = (
-  ('TPU v2', 22.5e12),
-  ('TPU v3', 61.5e12),
-  ('TPU v4 lite', 138e12),
-  ('TPU v4', 275e12),
-  ('TPU v5 lite', 197e12),
-  ('TPU v5e', 197e12),
-  ('TPU v5', 459e12),
-  ('TPU v6', 918e12),
-  ('TPU7x', 1153.5e12),
-  ('TPU v7', 1153.5e12),
-  ('GB300', 2500e12),
-  ('GB200', 2500e12),
-  ('B300', 2250e12),
-  ('B200', 2250e12),
-  ('H200', 989e12),
-  ('GH200', 989e12),
-  ('H100 PCIe', 756e12),
-  ('H100 NVL', 835e12),
-  ('H100', 989e12),
-  ('H800', 989e12),
-  ('A100', 312e12),
-  ('A800', 312e12),
-  ('A10G', 70e12),
-  ('L40S', 362e12),
-  ('L4', 121e12),
-  ('V100', 125e12),
-  ('T4', 65e12),
-)
 
 _MEASURED_SIZE = 1024
 _MEASURED_REPEATS = 8
@@ -119,12 +87,11 @@ def peak_flops(devices: Sequence[jax.Device]) -> Peak:
     return Peak(
       flops=_measured_cpu(), source='measured on this CPU by a matmul'
     )
-  for name, flops in PEAK_FLOPS_PER_DEVICE:
-    if name.lower() in kind.lower():
-      return Peak(
-        flops=flops * len(devices),
-        source=f'{len(devices)} x {kind}, dense bfloat16',
-      )
+  if chip := chips.find(kind):
+    return Peak(
+      flops=chip.flops * len(devices),
+      source=f'{len(devices)} x {kind}, dense bfloat16',
+    )
   return Peak(flops=None, source=f'unknown for {kind!r}')
 
 

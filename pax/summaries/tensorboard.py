@@ -69,6 +69,7 @@ def _media(pb2: Any, tag: str, value: media.Media) -> list[Any]:
   """The messages of one tag; `pb2` has their classes."""
   build = {
     SummaryType.IMAGE: _image,
+    SummaryType.VIDEO: _video,
     SummaryType.AUDIO: _audio,
     SummaryType.TEXT: _text,
     SummaryType.HISTOGRAM: _histogram,
@@ -80,14 +81,25 @@ def _media(pb2: Any, tag: str, value: media.Media) -> list[Any]:
 
 
 def _image(pb2: Any, tag: str, image: np.ndarray, rate: int) -> Any:
-  height, width, channels = image.shape
+  return _picture(pb2, tag, image.shape, media.png(image))
+
+
+def _video(pb2: Any, tag: str, frames: np.ndarray, rate: int) -> Any:
+  # An image to TensorBoard; browsers play it.
+  return _picture(pb2, tag, frames.shape[1:], media.animated_png(frames))
+
+
+def _picture(
+  pb2: Any, tag: str, shape: tuple[int, int, int], encoded: bytes
+) -> Any:
+  height, width, channels = shape
   return pb2.Summary.Value(
     tag=tag,
     image=pb2.Summary.Image(
       height=height,
       width=width,
       colorspace=channels,
-      encoded_image_string=media.png(image),
+      encoded_image_string=encoded,
     ),
   )
 

@@ -114,6 +114,9 @@ class Train(Parameterizable):
   enforce_input_specs: bool = True
   # Seed of initialisation, dropout and all other randomness.
   random_seed: int = 1234
+  # Whether optimizer states wait in the host's memory between steps, which
+  # leaves room for a larger model and takes the time of the transfer.
+  offload_opt_states: bool = False
   # Variable collections that a training step may write.
   apply_mutable_list: Sequence[str] = TRAIN_DEFAULT_MUTABLE_LIST
   # Name of this state's metadata in a tensorstore.

@@ -14,7 +14,11 @@ from typing import Any
 from pax.parameterized_experiment import ParameterizedExperiment
 from pax.runner import command_line
 from pax.tools import declared, tool
-from pax.tools.fiddler import codegen, config_normalization
+from pax.tools.fiddler import (
+  codegen,
+  codegen_highlevel_parameterization,
+  codegen_sharding,
+)
 from praxis import pax_fiddle
 
 Config = pax_fiddle.Config
@@ -35,6 +39,15 @@ class Options(declared.ExperimentOptions):
   keep_defaults: bool = command_line.flag(
     False, 'What', 'Also write fields that are at their defaults.'
   )
+  sharding_apart: bool = command_line.flag(
+    False, 'What', 'Say how arrays are split in a function of its own.'
+  )
+  keep_constants: bool = command_line.flag(
+    False,
+    'What',
+    'Begin with the constants of the experiment and use them below; of --set'
+    ' only constants count then.',
+  )
   max_expression_complexity: int = command_line.flag(
     12, 'What', 'An expression with more parts than this gets a variable.'
   )
@@ -44,14 +57,21 @@ def main(argv: Sequence[str] = sys.argv) -> int:
   """Writes the code; returns the exit code."""
   options = command_line.parse(Options, argv, _USAGE)
   found = declared.declare(options)
-  normalizer = config_normalization.ConfigNormalizer(
-    remove_defaults=not options.keep_defaults,
-    convert_dataclasses=False,
-    wrap_nested_maps=False,
-  )
-  code = codegen.codegen_experiment(
-    normalizer(parameterized(found.tree)), options.max_expression_complexity
-  )
+  if options.keep_constants:
+    code = codegen_highlevel_parameterization.codegen_with_constants(
+      type(found.experiment),
+      max_expression_complexity=options.max_expression_complexity,
+      has_input_specs_provider=False,
+    )
+    declared.write(options.output, code)
+    return 0
+  normalizer = codegen.normalizer(remove_defaults=not options.keep_defaults)
+  config = normalizer(parameterized(found.tree))
+  most = options.max_expression_complexity
+  if options.sharding_apart:
+    code = codegen_sharding.codegen_with_sharding_apart(config, most)
+  else:
+    code = codegen.codegen_experiment(config, most)
   declared.write(options.output, code)
   return 0
 

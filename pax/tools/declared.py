@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -28,6 +28,7 @@ from pax.runner import (
 from praxis import pax_fiddle
 
 Config = pax_fiddle.Config
+DevicesFor = Callable[[base_experiment.BaseExperiment, Config[Any]], int]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,19 +83,30 @@ class Declared:
     return partitioning.create_partitioner(self.task, self.input_spec())
 
 
-def declare(options: ExperimentOptions) -> Declared:
+def declare(
+  options: ExperimentOptions,
+  devices_for: DevicesFor | None = None,
+) -> Declared:
   """What the experiment of the options declares, with devices for its mesh.
+
+  Args:
+    options: which experiment.
+    devices_for: tells how many devices to simulate for an experiment and its
+      task; as many as the mesh has, if None.
 
   Raises:
     ValueError: no such experiment, constant or field; or it is not valid.
   """
-  (found,) = declare_all([options])
+  (found,) = declare_all([options], devices_for)
   return found
 
 
-def declare_all(every: Sequence[ExperimentOptions]) -> list[Declared]:
+def declare_all(
+  every: Sequence[ExperimentOptions],
+  devices_for: DevicesFor | None = None,
+) -> list[Declared]:
   """What several experiments declare, with devices for the largest mesh."""
-  found = [_find(options) for options in every]
+  found = [_find(options, devices_for or _of_mesh) for options in every]
   simulate_devices(max(count for _, count in found))
   return [
     Declared(
@@ -107,7 +119,7 @@ def declare_all(every: Sequence[ExperimentOptions]) -> list[Declared]:
 
 
 def _find(
-  options: ExperimentOptions,
+  options: ExperimentOptions, devices_for: DevicesFor
 ) -> tuple[base_experiment.BaseExperiment, int]:
   """The experiment, and how many devices it wants."""
   settings = overrides.parse(options.set)
@@ -117,7 +129,14 @@ def _find(
   tree = Config(run_config.RunConfig, task=experiment.task())
   of_task = [s for s in settings if s.name.startswith('task.')]
   overrides.set_fields(tree, of_task)
-  return experiment, num_devices(tree.task)
+  return experiment, devices_for(experiment, tree.task)
+
+
+def _of_mesh(
+  experiment: base_experiment.BaseExperiment, task: Config[Any]
+) -> int:
+  del experiment
+  return num_devices(task)
 
 
 def num_devices(task: Config[Any]) -> int:

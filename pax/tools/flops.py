@@ -31,20 +31,34 @@ def count(fn: Callable[..., Any], *args: Any) -> dict[str, int]:
   one per number that goes in. Of the branches of a condition the most expensive
   counts, of a loop without a known end one round.
   """
-  found = _count(jax.make_jaxpr(fn)(*args).jaxpr)
+  return count_jaxpr(jax.make_jaxpr(fn)(*args).jaxpr)
+
+
+def count_jaxpr(jaxpr: Any, *, loops_once: bool = False) -> dict[str, int]:
+  """As `count`, of what is traced already.
+
+  Args:
+    jaxpr: of the whole program, before it is split over devices.
+    loops_once: whether to count one round of each loop, as XLA does.
+  """
+  found = _count(jaxpr, loops_once)
   return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
 
-def _count(jaxpr: Any) -> collections.Counter[str]:
+def _count(jaxpr: Any, loops_once: bool) -> collections.Counter[str]:
   total: collections.Counter[str] = collections.Counter()
   for eqn in jaxpr.eqns:
     inner = list(_inner(eqn.params))
     if eqn.primitive.name == 'cond':
-      total += max((_count(j) for j in inner), key=lambda c: c.total())
+      total += max(
+        (_count(j, loops_once) for j in inner), key=lambda c: c.total()
+      )
     elif inner:
+      is_loop = eqn.primitive.name == 'scan'
+      times = 1 if loops_once and is_loop else _times(eqn)
       for called in inner:
-        for name, flops in _count(called).items():
-          total[name] += _times(eqn) * flops
+        for name, flops in _count(called, loops_once).items():
+          total[name] += times * flops
     else:
       total[eqn.primitive.name] += _flops(eqn)
   return +total

@@ -74,13 +74,15 @@ def unused_key(
 
 
 def batched(value: Any, summary_type: SummaryType) -> Any:
-  """Returns a value in which images and audio have a batch dimension.
+  """Returns a value in which images, videos and audio have a batch dimension.
 
   Raises:
-    ValueError: an image has not 3 or 4 dimensions, audio not 2 or 3.
+    ValueError: an image has not 3 or 4 dimensions, a video not 4 or 5, audio
+      not 2 or 3.
   """
   kind = get_summary_base_type(summary_type)
-  rank = {SummaryType.IMAGE: 4, SummaryType.AUDIO: 3}.get(kind)
+  ranks = {SummaryType.IMAGE: 4, SummaryType.VIDEO: 5, SummaryType.AUDIO: 3}
+  rank = ranks.get(kind)
   if rank is None or value.ndim == rank:
     return value
   if value.ndim != rank - 1:

@@ -27,6 +27,9 @@ _NAMES = {
     'Conformer DotProductAttentionWithContext '
     'DotProductAttentionWithContextXL SelfAttentionWithNormAndResidual'
   ),
+  'context_parallel': (
+    'ContextParallelAttention ContextParallelGroupedQueryAttention'
+  ),
   'convolutions': (
     'Conv2D ConvBNAct ConvBNActWithPadding DepthwiseConv1D LightConv1D'
   ),

@@ -50,6 +50,13 @@ class AutodiffCheckpointType(enum.StrEnum):
   # Convolutions of a U-Net block: the last, or all.
   SAVE_UNET_CONV = 'save_unet_conv'
   SAVE_UNET_ALL_CONV = 'save_unet_all_conv'
+  # As the policies of those names, but what is kept waits in the memory of the
+  # host for the backward pass: memory for transfers.
+  OFFLOAD_QKV_OUT_PROJ = 'offload_qkv_out_proj'
+  OFFLOAD_CONTEXT_AND_OUT_PROJ = 'offload_encoded_and_out_proj'
+  OFFLOAD_DOT_EXCEPT_LOGITS = 'offload_dot_except_logits'
+  OFFLOAD_ITERATION_INPUT = 'offload_iteration_input'
+  OFFLOAD_TRANSFORMER_LAYER_OUTPUT = 'offload_transformer_layer_output'
 
 
 _ATTENTION_DOTS = (
@@ -118,6 +125,14 @@ def custom_policy(checkpoint_policy: AutodiffCheckpointType | str) -> Policy:
   }
   if kind in by_operation:
     return by_operation[kind]
+  if kind.name.startswith('OFFLOAD_'):
+    kept = AutodiffCheckpointType[kind.name.replace('OFFLOAD_', 'SAVE_')]
+    return policies.save_and_offload_only_these_names(
+      names_which_can_be_saved=[],
+      names_which_can_be_offloaded=_SAVED_NAMES[kept],
+      offload_src='device',
+      offload_dst='pinned_host',
+    )
   return policies.save_only_these_names(*_SAVED_NAMES[kind])
 
 

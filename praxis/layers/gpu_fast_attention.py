@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Shaped
 
-from praxis import base_layer
+from praxis import base_layer, py_utils
 from praxis.layers import attentions, grouped_query_attention
 from praxis.layers.attentions import masks, products
 
@@ -116,7 +116,7 @@ def _fused(
   query, key, value = heads
   implementation = layer.implementation
   if implementation is None:
-    has_gpu = jax.default_backend() == 'gpu'
+    has_gpu = py_utils.target_platform() == 'gpu'
     implementation = 'cudnn' if has_gpu else 'xla'
   if implementation == 'cudnn':
     _check_cudnn(query)
@@ -135,10 +135,10 @@ def _fused(
 
 def _check_cudnn(query: Float[Array, 'B T N H']) -> None:
   """Raises ValueError if this machine or data type has no cuDNN kernel."""
-  if jax.default_backend() != 'gpu':
+  if py_utils.target_platform() != 'gpu':
     raise ValueError(
       "implementation='cudnn' needs an NVIDIA GPU, got the backend "
-      f"{jax.default_backend()!r}; leave it None or set it to 'xla'"
+      f"{py_utils.target_platform()!r}; leave it None or set it to 'xla'"
     )
   if query.dtype not in _CUDNN_DTYPES:
     raise ValueError(

@@ -28,6 +28,9 @@ from fiddle.extensions import jax as jax_extension
 
 from praxis import nested_map
 
+# What has an attribute of this name is written as the name that it holds.
+CODE_NAME = '__code_name__'
+
 # What `repr` writes as Python reads it.
 _LITERALS = (int, float, bool, str, bytes, complex, type(None), type(...))
 
@@ -39,6 +42,15 @@ for _module, _room in (
 ):
   fiddle_codegen.register_import_alias(_module, _room)
 jax_extension.enable()
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+  """Stands in a Config for what a function makes; code calls that."""
+
+  # The function, and its one argument.
+  function: Callable[[Any], Any]
+  argument: Any
 
 
 def new_codegen(
@@ -95,6 +107,10 @@ class _Writer:
     """Returns a literal, a container, or a node of generated code."""
     if type(value).__module__ == code_ir.__name__:
       return state.map_children(value) if state.is_traversable(value) else value
+    if (name := getattr(value, CODE_NAME, None)) and not isinstance(
+      value, fdl.Buildable
+    ):
+      return code_ir.VariableReference(code_ir.Name(name))
     if isinstance(value, fdl.Buildable):
       return self._config(value, state)
     if isinstance(value, enum.Enum):
@@ -165,6 +181,8 @@ def _call_that_makes(
   """Returns a callable, arguments and keywords; None if there is no such."""
   if isinstance(value, nested_map.NestedMap):
     return type(value), [dict(value)], {}
+  if isinstance(value, Call):
+    return value.function, [value.argument], {}
   if isinstance(value, functools.partial):
     return functools.partial, [value.func, *value.args], value.keywords
   if isinstance(value, jax.sharding.PartitionSpec):

@@ -20,6 +20,7 @@ from praxis.py_utils.paths import (
   tree_paths,
   update_matched_variables,
 )
+from praxis.py_utils.platforms import target_platform, tracing_for
 from praxis.py_utils.running import (
   ENUM_PROVENANCE_KEYS,
   INDEX_WITHIN_SHARD_KEY,

@@ -1,21 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the comparisons need, which the lock does not have.
 
-pip install -e '.[test,compare]' && pytest tests/compare
+pip install -e '.[test,compare]' seqio mlflow wandb && pytest tests/compare
 """
 
 from __future__ import annotations
 
 import importlib.util
+import pathlib
 
-_NEEDED = ('torch', 'transformers')
-_MISSING = [name for name in _NEEDED if not importlib.util.find_spec(name)]
+_USUAL = ('torch', 'transformers')
+_NEEDED = {
+  'seqio_test.py': ('seqio',),
+  'services_test.py': ('mlflow', 'wandb'),
+}
 
-collect_ignore_glob = ['*_test.py'] if _MISSING else []
+
+def _missing(name: str) -> list[str]:
+  """Returns the packages that a file needs and does not find."""
+  needed = _NEEDED.get(name, _USUAL)
+  return [x for x in needed if not importlib.util.find_spec(x)]
+
+
+_FILES = [p.name for p in pathlib.Path(__file__).parent.glob('*_test.py')]
+collect_ignore = [name for name in _FILES if _missing(name)]
 
 
 def pytest_report_header() -> str:
   """Says why there is nothing to run, where that is so."""
-  if _MISSING:
-    return f'tests/compare: left out, not installed: {", ".join(_MISSING)}'
-  return 'tests/compare: against torch and transformers'
+  missing = sorted({x for name in _FILES for x in _missing(name)})
+  if missing:
+    return f'tests/compare: not installed: {", ".join(missing)}'
+  return 'tests/compare: against torch, transformers and others'

@@ -108,7 +108,9 @@ def test_commands_run(line, jobs):
     argument.replace(JOBS, f'{jobs}') for argument in shlex.split(words)
   ]
   # A tool's name comes first, and has no steps to save.
-  short = SHORT if arguments[0].startswith('--') else []
+  is_ahead = '--mode=aot' in arguments
+  trains = arguments[0].startswith('--') and not is_ahead
+  short = SHORT if trains or '--aot_save' in line else []
   is_quickstart = any('.quickstart.' in argument for argument in arguments)
   is_study = any(argument.startswith('--study') for argument in arguments)
   if short and (is_quickstart or is_study):
@@ -127,6 +129,7 @@ def test_commands_run(line, jobs):
     if argument.startswith('--job_log_dir='):
       job = pathlib.Path(argument.partition('=')[2])
       wrote = 'study.txt' if is_study else 'metrics.jsonl'
+      wrote = 'aot' if is_ahead else wrote
       assert (job / wrote).exists()
 
 

@@ -116,7 +116,8 @@ def _batch(experiment: Any, devices: int) -> NestedMap:
   """Returns the shapes of a batch as the experiment says them, or an LM's."""
   with mock.patch.object(jax, 'local_device_count', lambda: devices):
     provider_p = experiment.get_input_specs_provider_params()
-  if provider_p.cls is not base_input.DatasetInputSpecsProvider:
+  reads_data = provider_p.cls is base_input.DatasetInputSpecsProvider
+  if not (reads_data and hasattr(experiment, 'PERCORE_BATCH_SIZE')):
     return provider_p.Instantiate().get_input_specs()
   rows = max(1, round(experiment.PERCORE_BATCH_SIZE * devices))
   shape = (rows, experiment.MAX_SEQ_LEN)

@@ -45,6 +45,7 @@ attentions.cache.CachedAttention
 attentions.products.AttentionProducts
 attentions.stepping.SteppingAttention
 bregman.BregmanSettings
+context_parallel.layers.ContextParallel
 conv_stages.ConvStages
 convolutions.conv.BaseConv
 convolutions.depthwise.BaseDepthwiseConv1D

@@ -73,7 +73,7 @@ def test_tensors_of_several_steps(tmp_path):
       images = [np.full((40, 2, 2, 1), v, np.float32) for v in (0.0, 1.0)]
       assert write(1, 'i', images, SummaryType.IMAGE)
       write(1, 'h', [np.arange(3.0), np.arange(2.0)], SummaryType.HISTOGRAM)
-      with pytest.raises(ValueError, match='no format'):
+      with pytest.raises(ValueError, match='at least 4 dimensions'):
         write(1, 'v', 0, SummaryType.VIDEO)
   assert not write(1, 'nowhere', 1.0, SummaryType.SCALAR)
   found = {v.tag: v for _, v in event_files.read(str(tmp_path / 'd'))}

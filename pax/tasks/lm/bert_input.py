@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pax import tf_records
-from pax.inputs import packing, records
+from pax.inputs import packing, records, shuffled_records
 from pax.tasks.lm import masking
 from praxis import base_input, pax_fiddle, py_utils
 
@@ -73,11 +73,11 @@ class TFRecordBertInput(base_input.BaseInput):
       )
     if self.remask:
       self.mlm_augmenter.validate()
-    self._paths = records.expand(self.input_file)
+    self._paths = shuffled_records.expand(self.input_file)
     self._batches = 0
     self._block: list[list[Document]] = []
     if self.is_training:
-      self._records = records.ShuffledRecords(
+      self._records = shuffled_records.ShuffledRecords(
         self._own_paths(),
         window=self.file_buffer_size,
         seed=self.input_random_seed or 0,
@@ -149,12 +149,15 @@ class TFRecordBertInput(base_input.BaseInput):
       raise StopIteration
     first = self._batches * hosts + self.infeed_host_index
     self._batches += 1
-    rows = slice(first * self.batch_size, (first + 1) * self.batch_size)
-    return [[self._parse(record)] for record in self._eval_records[rows]]
+    rows = range(first * self.batch_size, (first + 1) * self.batch_size)
+    return [
+      [self._parse(self._eval_records.read(row))]
+      for row in rows[: max(0, len(self._eval_records) - rows.start)]
+    ]
 
   @functools.cached_property
-  def _eval_records(self) -> list[bytes]:
-    return records.read_all(self._paths)
+  def _eval_records(self) -> records.RecordFiles:
+    return records.RecordFiles(self._paths)
 
   def _parse(self, record: bytes) -> Document:
     """Returns a document without its padding and its first end."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 from collections.abc import Sequence
 
@@ -70,7 +71,8 @@ class TextInput(base_input.BaseInput):
   max_sequence_length: int = 512
   # How many lines to read; 0 is all.
   num_samples: int = 0
-  # Whether `ids_to_strings` gives `b'...'`, which shows every byte, or text.
+  # Whether a line is written as Python writes bytes, b'...', so that it may
+  # hold any of them, line ends too; else it is the text itself.
   bytes_repr: bool = True
 
   def __post_init__(self):
@@ -104,21 +106,35 @@ class TextInput(base_input.BaseInput):
     key: str | None = None,
   ) -> Sequence[str]:
     del key
-    show = (lambda s: repr(s.encode())) if self.bytes_repr else str
     decode = self._corpus and self.tokenizer.decode
     pairs = zip(np.asarray(ids), np.asarray(lengths), strict=True)
-    return [show(decode(row[:length])) for row, length in pairs]
+    return [decode(row[:length]) for row, length in pairs]
 
   @functools.cached_property
   def _corpus(self) -> packing.Corpus:
     with open(self.input_file, 'rb') as f:
       lines = f.read().splitlines()[: self.num_samples or None]
+    if self.bytes_repr:
+      lines = [self._bytes_of(line) for line in lines]
     self.tokenizer.fit(lines)
     return packing.corpus_of(
       [self.tokenizer.encode(line) for line in lines],
       bos_id=self.tokenizer.bos_id,
       eos_id=self.tokenizer.eos_id,
     )
+
+  def _bytes_of(self, line: bytes) -> bytes:
+    """Returns the bytes that a line spells."""
+    try:
+      found = ast.literal_eval(line.decode())
+    except (SyntaxError, ValueError):
+      found = None
+    if not isinstance(found, bytes):
+      raise ValueError(
+        f"a line of {self.input_file} must be as b'...' with bytes_repr=True, "
+        f'got {line[:40]!r}; set bytes_repr=False for lines of text'
+      )
+    return found
 
   @functools.cached_property
   def _plan(self) -> packing.PackingPlan:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pax import learners, tasks_lib
 from praxis import optimizers, pax_fiddle, pytypes, schedules
-from praxis.layers import models, transformers
+from praxis.layers import attentions, context_parallel, models, transformers
 from praxis.layers.checkpoint_policy import AutodiffCheckpointType
 from praxis.layers.injection import fp8_nvidia_gpu
 from praxis.layers.transformer_models import sharding
@@ -51,6 +51,34 @@ def use_fp8(layer_p: Config[transformers.Transformer]) -> None:
     layer_p.tr_fflayer_tpl.fflayer_tpl.linear_tpl,
   ):
     tpl.einsum_tpl = Config(fp8_nvidia_gpu.Fp8EinsumOp)
+
+
+def spread_attention(
+  layer_p: Config[transformers.Transformer], how: str
+) -> None:
+  """Lets a causal layer attend over split sequences.
+
+  Raises:
+    ValueError: `how` is none of 'ring', 'all_gather' and 'compiler'.
+  """
+  if how == 'compiler':
+    return
+  if how not in ('ring', 'all_gather'):
+    raise ValueError(
+      "CONTEXT_PARALLEL must be 'ring', 'all_gather' or 'compiler', got "
+      f'{how!r}; choose one, or None where sequences are not split'
+    )
+  if layer_p.tr_atten_tpl.cls is not attentions.DotProductAttention:
+    raise ValueError(
+      'CONTEXT_PARALLEL needs DotProductAttention, got '
+      f"{layer_p.tr_atten_tpl.cls.__name__}; set CONTEXT_PARALLEL='compiler'"
+    )
+  layer_p.tr_atten_tpl = Config(
+    context_parallel.ContextParallelAttention,
+    context_method=how,
+    is_causal=True,
+    is_balanced=True,
+  )
 
 
 def set_default_adam(
@@ -154,6 +182,27 @@ def set_sharding_annotations_with_expert_parallelism(
   )
 
 
+def set_sharding_annotations_with_context_parallelism(
+  task_p: TaskConfig,
+  training_optimized: bool,
+  ici_mesh_shape: Sequence[int],
+  dcn_mesh_shape: Sequence[int] | None = None,
+) -> None:
+  """As v1, with an axis seq that splits sequences, and weights like data."""
+  axes = ('replica', 'data', 'seq', 'mdl')
+  _set_mesh(task_p, axes, ici_mesh_shape, dcn_mesh_shape)
+  _split_batch(task_p, axes[:2], 'seq')
+  _shard_lm(
+    task_p,
+    'set_sharding_params_v1',
+    replica_axis='replica',
+    data_axis='data',
+    seq_axis='seq',
+    mdl_axis='mdl',
+    training_optimized=training_optimized,
+  )
+
+
 def set_pipeline_sharding(
   task_p: TaskConfig,
   ici_mesh_shape: Sequence[int],
@@ -161,22 +210,25 @@ def set_pipeline_sharding(
   *,
   emb_w_data_dims: str | tuple[str, ...],
   training_optimized: bool,
-  expert_parallel: bool,
+  inner_axis: str | None,
 ) -> None:
   """As v1, with an axis stage that splits the layers.
 
   Outside the pipeline, where there are no stages, that axis splits the batch
-  too; what is there is sharded for it.
+  too; what is there is sharded for it. The axis between data and mdl, if any,
+  is data_expert or seq.
   """
-  experts = ('data_expert',) if expert_parallel else ()
+  experts = ('data_expert',) if inner_axis == 'data_expert' else ()
+  seq = 'seq' if inner_axis == 'seq' else None
   batch = ('stage', 'replica', 'data', *experts)
-  _set_mesh(task_p, (*batch, 'mdl'), ici_mesh_shape, dcn_mesh_shape)
-  _split_batch(task_p, batch)
-  axes = {'data_expert_axis': 'data_expert'} if expert_parallel else {}
+  inner = (seq, 'mdl') if seq else ('mdl',)
+  _set_mesh(task_p, (*batch, *inner), ici_mesh_shape, dcn_mesh_shape)
+  _split_batch(task_p, batch, seq)
+  axes = {'data_expert_axis': 'data_expert'} if experts else {'seq_axis': seq}
   _shard_lm(
     task_p,
     'set_sharding_params_with_expert_parallelism'
-    if expert_parallel
+    if experts
     else 'set_sharding_params_v1',
     replica_axis='replica',
     data_axis='data',
@@ -185,7 +237,7 @@ def set_pipeline_sharding(
     **axes,
   )
   lm_p = task_p.model.lm_tpl
-  rows = [batch, None, 'mdl']
+  rows = [batch, seq, 'mdl']
   softmax_p, pipeline_p = lm_p.softmax_tpl, lm_p.stacked_transformer_tpl
   wt = [emb_w_data_dims, 'mdl']
   if sharding.is_class_major(softmax_p):
@@ -242,10 +294,12 @@ def _set_mesh(
   )
 
 
-def _split_batch(task_p: TaskConfig, axes: tuple[str, ...]) -> None:
-  """Splits the first dimension of every input over mesh axes."""
+def _split_batch(
+  task_p: TaskConfig, axes: tuple[str, ...], seq: str | None = None
+) -> None:
+  """Splits the first dimension of every input, and their length."""
   task_p.train.inputs_split_mapping = NestedMap(
-    map_1d=(axes,), map_2d=(axes, None)
+    map_1d=(axes,), map_2d=(axes, seq)
   )
 
 

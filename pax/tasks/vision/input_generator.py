@@ -17,7 +17,7 @@ from jaxtyping import Float, Int64
 from pax import tf_records
 from pax.inputs import files, indexed, records
 from pax.tasks.vision import resnet_preprocessing
-from praxis import base_input, py_utils
+from praxis import base_input, pax_fiddle, py_utils
 
 NestedMap = py_utils.NestedMap
 
@@ -36,6 +36,7 @@ class BaseImageNetInput(indexed.IndexedInput):
   example in the order alone, so that a resumed run sees the same images.
   """
 
+  batch_size: int | None = 128
   # The folder of the files, and which of those in it.
   data_dir: str | None = None
   file_pattern: str = '*'
@@ -83,8 +84,13 @@ class BaseImageNetInput(indexed.IndexedInput):
       batch.label_probs[i, label] = 1.0
     return batch
 
-  def image_bytes_to_batch(self, image_bytes: bytes) -> NestedMap:
-    """A batch that is one image, without its class."""
+  @classmethod
+  def Params(cls) -> pax_fiddle.Config[BaseImageNetInput]:
+    """The config of this input; upstream's name for `config`."""
+    return cls.config()
+
+  def ImageBytesToBatch(self, image_bytes: bytes) -> NestedMap:
+    """A batch that is one image, without its class; upstream's name."""
     rng = np.random.default_rng(self.seed)
     return NestedMap(image=self._preprocess(image_bytes, rng)[None])
 

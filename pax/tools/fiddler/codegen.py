@@ -37,23 +37,28 @@ def codegen_baseline_from_legacy(
     **options: fields of ConfigNormalizer, but for those of NestedMaps and
       dataclasses, which code can make.
   """
-  normalizer = config_normalization.ConfigNormalizer(
-    convert_dataclasses=False, wrap_nested_maps=False, **options
-  )
   config = make_parameterized_experiment.from_legacy(
     experiment_cls,
-    normalizer=normalizer,
+    normalizer=normalizer(**options),
     has_train_dataset=has_train_dataset,
     has_input_specs_provider=has_input_specs_provider,
   )
   return codegen_experiment(config)
 
 
+def normalizer(**options: Any) -> config_normalization.ConfigNormalizer:
+  """Returns what makes a Config simpler before it is written as code."""
+  return config_normalization.ConfigNormalizer(
+    convert_dataclasses=False, wrap_nested_maps=False, **options
+  )
+
+
 def codegen_experiment(
   config: Config[ParameterizedExperiment],
   max_expression_complexity: int | None = None,
+  name: str = FIXTURE,
 ) -> str:
-  """Returns code with a function `experiment()` that returns `config`.
+  """Returns code with a function of this name that returns `config`.
 
   Task and model have functions of their own. An expression with more parts
   than `max_expression_complexity` gets a variable.
@@ -63,7 +68,7 @@ def codegen_experiment(
   """
   code = codegen.new_codegen(
     config,
-    top_level_fixture_name=FIXTURE,
+    top_level_fixture_name=name,
     sub_fixtures={'task': config.task, 'model': config.task.model},
     max_expression_complexity=max_expression_complexity,
   )

@@ -12,6 +12,7 @@ from fiddle.experimental import visualize
 
 from pax.parameterized_experiment import ParameterizedExperiment
 from pax.tools.fiddler import (
+  convert_seqio_task_objects,
   remove_sharding,
   unshare_sharding,
   wrap_nested_maps,
@@ -35,7 +36,7 @@ class ConfigNormalizer:
   remove_sharding_annotations: bool = False
   # Whether layers of a task share no sharding.
   unshare_sharding_config: bool = True
-  # Whether SeqIO's tasks become Configs; inputs here hold them by name.
+  # Whether SeqIO's tasks become Configs that find them by name.
   convert_seqio_task_objects: bool = True
   # Whether these datasets are left out.
   remove_eval_datasets: bool = False
@@ -66,6 +67,8 @@ class ConfigNormalizer:
 
   def component(self, config: Any) -> Any:
     """Any Config, or a container of them, made simpler."""
+    if self.convert_seqio_task_objects:
+      config = convert_seqio_task_objects.convert_seqio_tasks(config)
     if self.remove_defaults:
       config = visualize.with_defaults_trimmed(
         config, remove_deep_defaults=True

@@ -183,7 +183,9 @@ class DotProductAttention(stepping.SteppingAttention):
     if self.use_rotary_position_emb:
       query = self.rotary_position_emb(query, query_segment_pos)
     bias = self._relative_bias(query, key, query_segment_pos, key_segment_pos)
-    encoded, probs = self._attend(query, key, value, atten_mask, bias)
+    encoded, probs = self._attend_at(
+      query, key, value, atten_mask, bias, query_segment_pos
+    )
     if self.ngrammer_tpl is not None:
       self._remember('encoded_pre_ngrammer', encoded)
       encoded = self.ngrammer(

@@ -34,6 +34,19 @@ class AttentionProducts(cache.CachedAttention):
   # Whether logits depend on how far apart the indices of query and key are.
   _logits_use_offset: ClassVar[bool] = False
 
+  def _attend_at(
+    self,
+    query: Heads,
+    key: SourceHeads,
+    value: SourceHeads,
+    mask: Mask,
+    bias: Bias | None,
+    positions: Int[Array, '#B T'] | None,
+  ) -> tuple[Heads, Float[Array, 'B N ...'] | None]:
+    """As `_attend`, for who needs the queries' positions in their segments."""
+    del positions
+    return self._attend(query, key, value, mask, bias)
+
   def _attend(
     self,
     query: Heads,

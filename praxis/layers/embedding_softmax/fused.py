@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from praxis import py_utils
 from praxis.layers.embedding_softmax import lookup, xent
 from praxis.nested_map import NestedMap
 
@@ -44,7 +45,7 @@ def is_on(layer: Any) -> bool:
   # Only who asks for the kernel loads it.
   from praxis.kernels import softmax_xent
 
-  if not softmax_xent.prefers_native(jax.default_backend()):
+  if not softmax_xent.prefers_native(py_utils.target_platform()):
     return False
   is_split = lookup.num_parts(layer, layer.class_axes()) > 1
   return not is_split and layer.class_table() is not None

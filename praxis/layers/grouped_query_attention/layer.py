@@ -112,7 +112,9 @@ class GroupedQueryAttention(cache.CachedAttention):
     key = self._maybe_rope(key, key_segment_pos)
     self._remember('key_state', key)
     self._remember('value_state', value)
-    encoded, probs = self._atten_context(query, key, value, atten_mask)
+    encoded, probs = self._attend_at(
+      query, key, value, atten_mask, query_segment_pos
+    )
     return self._post(encoded), probs
 
   def extend_step(
@@ -165,11 +167,26 @@ class GroupedQueryAttention(cache.CachedAttention):
     outputs = self._post(encoded)
     return outputs[:, 0] if is_single else outputs
 
+  def _attend_at(
+    self,
+    query: _Heads,
+    key: _SourceHeads,
+    value: _SourceHeads,
+    mask: _Mask,
+    positions: Int[Array, '#B T'] | None,
+  ) -> tuple[_Heads, Float[Array, 'B K G T S'] | None]:
+    """As `_atten_context`, for who needs positions in segments."""
+    del positions
+    return self._atten_context(query, key, value, mask)
+
+  def _scale_query(self, query: _Heads) -> _Heads:
+    return query * (self.dim_per_head**-0.5 / self.atten_temp)
+
   def _atten_context(
     self, query: _Heads, key: _SourceHeads, value: _SourceHeads, mask: _Mask
   ) -> tuple[_Heads, Float[Array, 'B K G T S'] | None]:
     """Returns the mean of the values each query sees, and the weights."""
-    query = query * (self.dim_per_head**-0.5 / self.atten_temp)
+    query = self._scale_query(query)
     logits = checkpoint_name(groups.logits(jnp.einsum, query, key), 'logits')
     if self.atten_logit_cap > 0.0:
       logits = self.atten_logit_cap * jnp.tanh(logits / self.atten_logit_cap)

@@ -17,6 +17,7 @@ from praxis.layers.transformers import (
   moe_dropless,
   moe_gating,
   moe_sentences,
+  moe_spread,
   moe_weights,
 )
 
@@ -147,6 +148,7 @@ class TransformerFeedForwardMoe(moe_weights.MoeWeights):
     if self.gating_func == 'dense_top2':
       return self._experts_of_all(tokens, _counts(choices)), no_loss
     if self.gating_func == 'dropless_top2':
+      self._summarize_load(choices)
       outputs = self._experts_of_runs(tokens, choices)
       return outputs, choices.load_balance_loss
     routing = moe_gating.queue(choices, options)
@@ -226,25 +228,55 @@ class TransformerFeedForwardMoe(moe_weights.MoeWeights):
     self, tokens: Float[Array, 'G S M'], choices: moe_gating.Choices
   ) -> Float[Array, 'G S M']:
     """Computes each token at the experts of its choice."""
-
-    def experts(rows: Array, sizes: Array) -> Array:
-      products = [
-        moe_dropless.product(rows, weight, sizes)
-        for weight in self._input_weights()
-      ]
-      hidden = self.activation(products[-1])
-      if self.use_gated_activation:
-        hidden = hidden * products[0]
-      hidden = self.relu_dropout(hidden)
-      return moe_dropless.product(hidden, self._output_weight(), sizes)
-
-    experts_of = [mask.reshape(-1, self.num_experts) for mask in choices.masks]
-    gates = [gate.reshape(-1, 1) for gate in choices.gates]
-    weights = [a * b for a, b in zip(experts_of, gates, strict=True)]
+    weights = self._input_weights(), self._output_weight()
+    chosen = moe_dropless.chosen(choices.masks, choices.gates)
+    axes = moe_spread.Axes.of(
+      self.weight_split_dims_mapping.emh,
+      self.activation_split_dims_mapping.gsm,
+      self.mesh_axis_names,
+      (tokens.shape[0], self.num_experts, self.hidden_dims),
+    )
+    has_dropout = self.relu_dropout_prob > 0.0 and not self.do_eval
+    if axes.expert and has_dropout:
+      raise ValueError(
+        'relu_dropout_prob must be 0 with experts on several devices and '
+        f"gating_func='dropless_top2', got {self.relu_dropout_prob}; use "
+        'residual_dropout_prob'
+      )
+    if axes.expert:
+      return moe_spread.mix(tokens, chosen, weights, self._of_rows, axes)
+    # Dropout is drawn once, for all experts.
+    mix = moe_dropless.mix_runs if has_dropout else moe_dropless.mix
     rows = tokens.reshape(-1, self.input_dims)
-    return moe_dropless.mix(rows, weights, experts).reshape(tokens.shape)
+    mixed = mix(rows, chosen.flat(), weights, self._of_rows)
+    return mixed.reshape(tokens.shape)
+
+  def _of_rows(
+    self,
+    weights: tuple[list[Float[Array, '...']], Float[Array, '...']],
+    rows: Float[Array, 'R M'],
+    counts: Float[Array, 'R 1'],
+    product: moe_dropless.Product,
+  ) -> Float[Array, 'R M']:
+    """Returns what experts, or one of them, make of rows; see `Experts`."""
+    into, out_of = weights
+    products = [product(rows, weight) for weight in into]
+    hidden = self.activation(products[-1])
+    if self.use_gated_activation:
+      hidden = hidden * products[0]
+    return product(self.relu_dropout(hidden) * counts, out_of)
 
   # Summaries.
+
+  def _summarize_load(self, choices: moe_gating.Choices) -> None:
+    """Reports the most and least loaded expert, 1 being an equal share."""
+
+    def shares() -> Array:
+      load = sum(jnp.sum(mask, axis=(0, 1)) for mask in choices.masks)
+      return load / jnp.maximum(jnp.mean(load), 1.0)
+
+    self.add_summary('expert_load_max', lambda: jnp.max(shares()))
+    self.add_summary('expert_load_min', lambda: jnp.min(shares()))
 
   def _summarize_dispatch(
     self, combine: Float[Array, 'G S E C'], importance: Float[Array, 'G S']

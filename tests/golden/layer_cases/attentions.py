@@ -6,7 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 from praxis import pax_fiddle
-from praxis.layers import attentions, gpu_fast_attention, normalizations
+from praxis.layers import (
+  attentions,
+  context_parallel,
+  gpu_fast_attention,
+  normalizations,
+)
 from praxis.layers import grouped_query_attention as gqa
 from praxis.layers import multi_query_attention as mqa
 from tests.golden.layer_case import case, f32, i32
@@ -108,5 +113,16 @@ CASES = {
   ),
   'GpuCudnnFusedGroupedQueryAttention': _grouped(
     gpu_fast_attention.GpuCudnnFusedGroupedQueryAttention, is_causal=True
+  ),
+  'ContextParallelAttention': _attention(
+    context_parallel.ContextParallelAttention,
+    context_axis='data',
+    is_causal=True,
+    is_balanced=True,
+  ),
+  'ContextParallelGroupedQueryAttention': _grouped(
+    context_parallel.ContextParallelGroupedQueryAttention,
+    context_axis='data',
+    context_method='all_gather',
   ),
 }

@@ -41,9 +41,12 @@ def test_spec_foretells_what_put_makes():
     assert array.sharding == told.sharding
 
 
-def test_spmd_keeps_rows_whole_that_do_not_divide():
+def test_spmd_copies_rows_that_do_not_divide():
+  # Steps split them unevenly.
   placed = _placer([2, 2, 1], 4).put(tiny.batch(rows=6))
   assert placed.x.sharding.spec[0] == 'replica'
+  placed = _placer([2, 2, 1], 4).put(tiny.batch(rows=1))
+  assert placed.x.sharding.is_fully_replicated
 
 
 def test_wide_integers_become_what_the_device_holds():

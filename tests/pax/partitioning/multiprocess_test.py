@@ -17,16 +17,22 @@ import pytest
 from pax import partitioning
 from tests.pax import tiny
 
-_MESHES = (None, [1, 2, 2])
+# Meshes of four devices, and how many rows a batch has.
+_CASES = ((None, 8), ([1, 2, 2], 8), ([1, 4, 1], 6))
 _STEPS = 2
 
 
-def losses_on_all_devices(rows: slice) -> list[float]:
-  """Returns the losses of every mesh; a host feeds its rows of a batch."""
+def losses_on_all_devices(host: int, num_hosts: int) -> list[float]:
+  """Returns the losses of every case; a host feeds its rows of a batch."""
   losses = []
-  for mesh in _MESHES:
+  for mesh, num_rows in _CASES:
+    each = num_rows // num_hosts
+    rows = slice(host * each, (host + 1) * each)
     batches = [
-      jax.tree.map(lambda x: x[rows], tiny.batch(rows=8, seed=i))
+      jax.tree.map(
+        lambda x: x[rows],  # noqa: B023
+        tiny.batch(rows=num_rows, seed=i),
+      )
       for i in range(_STEPS)
     ]
     made = partitioning.create_partitioner(
@@ -47,8 +53,7 @@ jax.config.update('jax_cpu_collectives_implementation', 'gloo')
 index = int(sys.argv[2])
 jax.distributed.initialize(sys.argv[1], 2, index)
 from tests.pax.partitioning import multiprocess_test
-rows = slice(4 * index, 4 * index + 4)
-print(json.dumps(multiprocess_test.losses_on_all_devices(rows)))
+print(json.dumps(multiprocess_test.losses_on_all_devices(index, 2)))
 """
 
 
@@ -76,7 +81,7 @@ def test_losses_are_those_of_one_process():
   finally:
     for process in processes:
       process.kill()
-  wanted = losses_on_all_devices(slice(None))
+  wanted = losses_on_all_devices(0, 1)
   for process, (out, err) in zip(processes, outputs, strict=True):
     assert process.returncode == 0, err
     np.testing.assert_allclose(

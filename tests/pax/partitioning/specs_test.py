@@ -39,15 +39,48 @@ def test_fit_drops_the_last_axes_that_do_not_divide(mesh, spec, shape, wanted):
   jax.device_put(np.zeros(shape), sharding)
 
 
-def test_uneven_variables_are_logged_by_name(mesh, caplog):
-  shapes = {'w': jax.ShapeDtypeStruct((4, 7), np.float32)}
-  made = specs.state_shardings({'w': P('data', 'mdl')}, shapes, mesh)
-  assert made['w'].sharding.spec == P('data', None)
-  assert "['w'] (4, 7)" in caplog.text
+@pytest.mark.parametrize(
+  ('spec', 'shape', 'wanted'),
+  [
+    # What divides stays; what does not goes where it does, the largest first.
+    (P('data', 'mdl'), (4, 6), P('data', 'mdl')),
+    (P('mdl', 'data'), (7, 12), P(None, ('data', 'mdl'))),
+    (P('mdl', None, None), (7, 4, 8), P(None, None, 'mdl')),
+    (P(('replica', 'data'), 'mdl'), (6, 4), P('replica', ('mdl', 'data'))),
+    # What divides nothing is copied.
+    (P('mdl', 'data'), (7, 2), P(None, 'data')),
+    (P('mdl'), (7,), P(None)),
+  ],
+)
+def test_stored_arrays_are_split_as_often(mesh, spec, shape, wanted):
+  assert specs.stored(spec, shape, mesh) == wanted
+  jax.device_put(np.zeros(shape), jax.sharding.NamedSharding(mesh, wanted))
+
+
+def test_copies_of_variables_are_logged_by_name(mesh, caplog):
+  shapes = {'w': jax.ShapeDtypeStruct((7, 2), np.float32)}
+  made = specs.state_shardings({'w': P('mdl', 'data')}, shapes, mesh)
+  assert made['w'].sharding.spec == P(None, 'data')
+  assert "['w'] (7, 2)" in caplog.text
   caplog.clear()
-  shapes = {'w': jax.ShapeDtypeStruct((4, 8), np.float32)}
-  specs.state_shardings({'w': P(('data',), 'mdl')}, shapes, mesh)
+  for shape in ((4, 8), (7, 4)):
+    shapes = {'w': jax.ShapeDtypeStruct(shape, np.float32)}
+    specs.state_shardings({'w': P(('data',), 'mdl')}, shapes, mesh)
   assert not caplog.text
+
+
+def test_steps_split_unevenly(mesh):
+  def step(tree):
+    tree = specs.constrain(tree, {'a': P('mdl'), 'b': P('mdl')}, mesh)
+    return jax.tree.map(lambda x: x + 1.0, tree)
+
+  tree = {'a': np.zeros(7), 'b': np.zeros(8)}
+  text = jax.jit(step).lower(tree).as_text()
+  # The compiler splits what is even by itself.
+  assert text.count('sharding_constraint') == 1
+  jax.tree.map(np.testing.assert_array_equal, jax.jit(step)(tree), {
+    'a': np.ones(7), 'b': np.ones(8)
+  })  # fmt: skip
 
 
 def test_batch_spec():

@@ -26,13 +26,18 @@ class Run:
 def init(**settings):
   logged.append(settings)
   return Run()
+import pathlib
 class Image:
-  def __init__(self, pixels): self.shape = pixels.shape
+  def __init__(self, of):
+    if isinstance(of, str): self.file = pathlib.Path(of).read_bytes()
+    else: self.shape = of.shape
+class Audio:
+  def __init__(self, path): self.file = pathlib.Path(path).read_bytes()
 class Histogram:
   def __init__(self, numbers): self.count = len(numbers)
 """
 MLFLOW = """
-import types
+import pathlib, types
 logged = []
 def set_experiment(name): logged.append(name)
 def start_run(run_id, run_name):
@@ -40,6 +45,9 @@ def start_run(run_id, run_name):
   return types.SimpleNamespace(info=types.SimpleNamespace(run_id='id-7'))
 def log_metrics(values, step): logged.append((step, values))
 def log_text(text, path): logged.append((path, text))
+def log_artifact(path, folder):
+  path = pathlib.Path(path)
+  logged.append((folder, path.name, path.read_bytes()))
 def log_image(pixels, path): logged.append((path, pixels.shape))
 def end_run(): logged.append('ended')
 """
@@ -86,6 +94,31 @@ def test_weights_and_biases(installed, tmp_path):
   # The job directory has all as ever.
   line = (tmp_path / 'my_run' / 'metrics.jsonl').read_text().splitlines()[0]
   assert json.loads(line)['loss'] == 0.5
+
+
+def _film(job_dir, **options):
+  out = summaries.create_writer(
+    str(job_dir), options=summaries.WriterOptions(**options)
+  )
+  frames = np.zeros((1, 2, 4, 4, 3))
+  sound = np.zeros((1, 10, 1))
+  shown = {
+    'film': media.Media(SummaryType.VIDEO, frames),
+    'sound': media.Media(SummaryType.AUDIO, sound),
+  }
+  out.write(4, shown)
+  out.close()
+  film = media.animated_png(np.zeros((2, 4, 4, 3), np.uint8))
+  return film, media.wav(sound[0], media.AUDIO_SAMPLE_RATE)
+
+
+def test_videos_and_audio_are_files(installed, tmp_path):
+  film, sound = _film(tmp_path / 'a', wandb_project='mine')
+  (logged,) = (x for x in installed('wandb') if 'train/film' in x)
+  assert logged['train/film'][0].file == film
+  assert logged['train/sound/0'].file == sound
+  _film(tmp_path / 'b', mlflow_experiment='mine')
+  assert ('train/film/0', '4.png', film) in installed('mlflow')
 
 
 def test_mlflow_goes_on_in_the_same_run(installed, tmp_path):

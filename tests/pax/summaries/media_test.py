@@ -11,6 +11,7 @@ import wave
 import jax.numpy as jnp
 import matplotlib.image
 import numpy as np
+import PIL.Image
 import pytest
 
 from pax.summaries import media, tags, tensorboard
@@ -44,6 +45,28 @@ def test_every_number_of_channels():
       assert decoded.tolist() == image[..., 0].tolist()
   with pytest.raises(ValueError, match='1 to 4 channels'):
     media.png(np.zeros((2, 3, 5), np.uint8))
+
+
+def test_videos_are_pngs_that_move(tmp_path):
+  """As Pillow reads them."""
+  frames = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 5, 3), np.uint8)
+  found = written(tmp_path, x=media.Media(SummaryType.VIDEO, frames))
+  assert list(found) == ['x/0', 'x/1']
+  shown = found['x/1'].image
+  assert (shown.height, shown.width, shown.colorspace) == (4, 5, 3)
+  with PIL.Image.open(io.BytesIO(shown.encoded_image_string)) as film:
+    assert film.n_frames == 3 and film.info['loop'] == 0
+    for index, frame in enumerate(frames[1]):
+      film.seek(index)
+      assert film.info['duration'] == 100
+      np.testing.assert_array_equal(np.asarray(film.convert('RGB')), frame)
+  # A viewer that knows no films shows the first frame.
+  assert decode(shown.encoded_image_string).tolist() == frames[1, 0].tolist()
+
+
+def test_too_few_dimensions(tmp_path):
+  with pytest.raises(ValueError, match='VIDEO must have at least 4 dimensions'):
+    list(media.Media(SummaryType.VIDEO, np.zeros((2, 3, 3))).items())
 
 
 def test_images_are_pngs_of_their_pixels(tmp_path):
@@ -104,14 +127,15 @@ def test_media_of_a_step_by_tag():
       'lm/attention_image': jnp.zeros((2, 3, 1)),
       'lm/picture_aggregate_image': jnp.zeros((1, 2, 3, 1)),
       'lm/loss_scalar': 1.0,
-      'lm/film_video': 0,
+      'lm/film_video': jnp.zeros((1, 2, 2, 3, 1)),
       'lm/weights_histogram': jnp.arange(3),
     }
   )
-  assert list(found) == ['lm/attention', 'lm/picture', 'lm/weights']
+  names = ['lm/attention', 'lm/picture', 'lm/film', 'lm/weights']
+  assert list(found) == names
   assert found['lm/picture'].kind is SummaryType.IMAGE
   is_local = [isinstance(tag, tags.LocalTag) for tag in found]
-  assert is_local == [True, False, True]
+  assert is_local == [True, False, True, True]
 
 
 def test_those_of_several_batches_are_joined():

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 
@@ -64,8 +65,10 @@ def _kept(policy, fn):
   )
 
 
-def test_there_are_17_policies_with_values_of_their_own():
-  assert len(Type) == 17 == len({kind.value for kind in Type})
+def test_policies_have_values_of_their_own():
+  offloading = [kind for kind in Type if kind.value.startswith('offload_')]
+  assert len(Type) - len(offloading) == 17
+  assert len(Type) == len({kind.value for kind in Type})
   assert Type('save_encoded_and_out_proj') is Type.SAVE_CONTEXT_AND_OUT_PROJ
 
 
@@ -110,3 +113,36 @@ def test_only_save_everything_saves_everything():
 def test_unknown_policy_is_an_error_that_lists_the_known():
   with pytest.raises(ValueError, match="save_out_proj.*got 'save_all'"):
     checkpoint_policy.custom_policy('save_all')
+
+
+_OFFLOADED = {
+  Type.OFFLOAD_QKV_OUT_PROJ: Type.SAVE_QKV_OUT_PROJ,
+  Type.OFFLOAD_CONTEXT_AND_OUT_PROJ: Type.SAVE_CONTEXT_AND_OUT_PROJ,
+  Type.OFFLOAD_DOT_EXCEPT_LOGITS: Type.SAVE_DOT_EXCEPT_LOGITS,
+  Type.OFFLOAD_ITERATION_INPUT: Type.SAVE_ITERATION_INPUT,
+  Type.OFFLOAD_TRANSFORMER_LAYER_OUTPUT: Type.SAVE_TRANSFORMER_LAYER_OUTPUT,
+}
+
+
+@pytest.mark.parametrize('kind', _OFFLOADED)
+def test_what_is_offloaded_comes_back(kind):
+  names = sorted(_SAVED[_OFFLOADED[kind]])
+
+  def fn(x):
+    for name in [*names, 'unheard_of']:
+      x = checkpoint_name(jnp.sin(3.0 * x), name)
+    return jnp.sum(x**2)
+
+  def step(policy):
+    # As a loop over layers does it.
+    body = jax.checkpoint(fn, policy=policy, prevent_cse=False)
+    return jax.grad(lambda x: jax.lax.map(body, x).sum())
+
+  x = jnp.linspace(0.0, 1.0, 6).reshape(2, 3)
+  policy = checkpoint_policy.custom_policy(kind)
+  got = jax.jit(step(policy))(x)
+  want = step(checkpoint_policy.custom_policy(Type.SAVE_EVERYTHING))(x)
+  np.testing.assert_allclose(got, want, rtol=1e-6)
+  # Each name goes to the host, and the one that has none does not.
+  text = str(jax.make_jaxpr(step(policy))(x))
+  assert text.count('Host') == len(names)

@@ -296,7 +296,7 @@ class GLaM126M64EBase(GPT126MBase):
   PERCORE_BATCH_SIZE = 4
 
   LOAD_BALANCING_WEIGHT = 0.01
-  Z_LOSS_WEIGHT = 0
+  Z_LOSS_WEIGHT = 0.0
 
   @property
   def NUM_GROUPS(self) -> int:  # noqa: N802 (a constant that others make)

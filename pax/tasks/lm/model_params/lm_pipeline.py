@@ -51,7 +51,7 @@ class TransformerLmSpmdPipelineAdafactor(lm_spmd.TransformerLmSpmdAdafactor):
         'set one of NUM_MICROBATCHES and MICROBATCH_SIZE, got '
         f'{self.NUM_MICROBATCHES} and {self.MICROBATCH_SIZE}'
       )
-    axes = 5 if self.USE_EXPERT_PARALLEL else 4
+    axes = 4 if self._inner_axis() is None else 5
     if len(self.ICI_MESH_SHAPE) != axes or len(self.DCN_MESH_SHAPE) != axes:
       raise ValueError(
         f'the mesh of a pipeline must have {axes} axes, got '
@@ -91,5 +91,11 @@ class TransformerLmSpmdPipelineAdafactor(lm_spmd.TransformerLmSpmdAdafactor):
       self.DCN_MESH_SHAPE,
       emb_w_data_dims=self.EMB_W_DATA_DIMS,
       training_optimized=self.TRAINING_OPTIMIZED_SHARDING,
-      expert_parallel=self.USE_EXPERT_PARALLEL,
+      inner_axis=self._inner_axis(),
     )
+
+  def _inner_axis(self) -> str | None:
+    """Returns the mesh axis between data and mdl."""
+    if self.USE_EXPERT_PARALLEL:
+      return 'data_expert'
+    return 'seq' if self.CONTEXT_PARALLEL else None

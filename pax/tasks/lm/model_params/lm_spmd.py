@@ -53,6 +53,9 @@ class TransformerLmSpmdAdafactor(base_experiment.BaseExperiment):
   USE_FP8 = False
   USE_CUDNN_FLASH_ATTENTION = False
   USE_EXPERT_PARALLEL = False
+  # How attention works over sequences that are split: 'ring' (keys go from
+  # device to device), 'all_gather' or 'compiler'; None: they are not split.
+  CONTEXT_PARALLEL = None
 
   DROPOUT_PROB = 0.0
   LEARNING_RATE = 2.5e-4
@@ -74,7 +77,8 @@ class TransformerLmSpmdAdafactor(base_experiment.BaseExperiment):
   PROFILER_MIN_DURATION_SEC = 1
   PROFILER_CAPTURE_STEP = None
 
-  # Mesh (replica, data, mdl) within a slice, and over slices.
+  # Mesh (replica, data, mdl) within a slice, and over slices. Before mdl there
+  # is data_expert with USE_EXPERT_PARALLEL, or seq with CONTEXT_PARALLEL.
   ICI_MESH_SHAPE = None
   DCN_MESH_SHAPE = [1, 1, 1]
   TRAINING_OPTIMIZED_SHARDING = True
@@ -98,6 +102,13 @@ class TransformerLmSpmdAdafactor(base_experiment.BaseExperiment):
       raise ValueError(
         'ATTEN_LOGIT_CAP must be 0 with USE_CUDNN_FLASH_ATTENTION=True, got '
         f'{self.ATTEN_LOGIT_CAP}; the fused kernel does not cap logits'
+      )
+
+    if self.CONTEXT_PARALLEL and self.USE_EXPERT_PARALLEL:
+      raise ValueError(
+        'USE_EXPERT_PARALLEL must be False with CONTEXT_PARALLEL='
+        f'{self.CONTEXT_PARALLEL!r}, got True; a mesh has an axis for one of '
+        'them'
       )
 
   def _heads(self) -> tuple[int, int]:
@@ -160,6 +171,8 @@ class TransformerLmSpmdAdafactor(base_experiment.BaseExperiment):
       layer_p.tr_atten_tpl = Config(
         gpu_fast_attention.GpuCudnnFusedDotProductAttention, is_causal=True
       )
+    if self.CONTEXT_PARALLEL:
+      task_parts.spread_attention(layer_p, self.CONTEXT_PARALLEL)
     atten_p = layer_p.tr_atten_tpl
     atten_p.atten_logit_cap = self.ATTEN_LOGIT_CAP
     atten_p.use_bias = False
@@ -208,6 +221,8 @@ class TransformerLmSpmdAdafactor(base_experiment.BaseExperiment):
     annotate = task_parts.set_sharding_annotations_v1
     if self.USE_EXPERT_PARALLEL:
       annotate = task_parts.set_sharding_annotations_with_expert_parallelism
+    elif self.CONTEXT_PARALLEL:
+      annotate = task_parts.set_sharding_annotations_with_context_parallelism
     annotate(
       task_p,
       self.TRAINING_OPTIMIZED_SHARDING,

@@ -38,13 +38,18 @@ def lines(tmp_path):
 
 
 def text(lines, **kwargs):
-  return input_generator.TextInput.config(
-    input_file=lines, batch_size=2, max_sequence_length=6, **kwargs
-  ).Instantiate()
+  settings = {
+    'input_file': lines,
+    'batch_size': 2,
+    'max_sequence_length': 6,
+    'bytes_repr': False,
+    **kwargs,
+  }
+  return input_generator.TextInput.config(**settings).Instantiate()
 
 
 def test_lines_fill_rows_and_the_last_batch_is_padded(lines):
-  source = text(lines, bytes_repr=False)
+  source = text(lines)
   assert source.computed_num_samples() == 3
   first, second = source.get_next(), source.get_next()
   lengths = (1 - second.paddings).sum(axis=1).astype(int)
@@ -59,11 +64,28 @@ def test_lines_fill_rows_and_the_last_batch_is_padded(lines):
   np.testing.assert_array_equal(source.get_next().ids, first.ids)
 
 
-def test_some_lines_as_bytes(lines):
+def test_some_lines(lines):
   source = text(lines, num_samples=1)
   batch = source.get_next()
-  assert source.ids_to_strings(batch.labels[:1], [3]) == ["b'one'"]
+  assert source.ids_to_strings(batch.labels[:1], [3]) == ['one']
   assert source.peek_padded() is None
+
+
+def test_lines_that_spell_bytes(tmp_path):
+  path = tmp_path / 'lines'
+  path.write_text(f'{b"a"!r}\n{"ä, b".encode()!r}\n{chr(10).encode()!r}\n')
+  source = text(str(path), bytes_repr=True)
+  batches = [source.get_next(), source.get_next()]
+  labels = np.concatenate([b.labels for b in batches])[:3]
+  assert source.ids_to_strings(labels, [1, 5, 1]) == ['a', 'ä, b', '\n']
+
+
+@pytest.mark.parametrize('line', ['one', "'one'", "b'one", '1'])
+def test_lines_that_do_not_spell_bytes(tmp_path, line):
+  path = tmp_path / 'lines'
+  path.write_text(line)
+  with pytest.raises(ValueError, match='set bytes_repr=False'):
+    text(str(path), bytes_repr=True).get_next()
 
 
 def test_hosts_take_rows_in_turn(lines):

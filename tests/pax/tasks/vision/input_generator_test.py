@@ -118,9 +118,16 @@ def test_hosts_share_a_batch(folder):
 
 def test_one_image(folder):
   image = jpegs.coloured(2)
-  batch = validation(folder).image_bytes_to_batch(image)
+  batch = validation(folder).ImageBytesToBatch(image)
   assert batch.image.shape == (1, 16, 16, 3)
   np.testing.assert_allclose(batch.image.mean((0, 1, 2)), [40, 40, 220], atol=9)
+
+
+def test_params_are_the_config(folder):
+  params = input_generator.ImageNetTrain.Params()
+  assert (params.batch_size, params.is_training) == (128, True)
+  params.set(data_dir=str(folder), batch_size=2, num_classes=_CLASSES)
+  assert params.Instantiate().get_next().image.shape == (2, 224, 224, 3)
 
 
 @pytest.mark.parametrize(

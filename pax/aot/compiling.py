@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the train step for devices that need not be here."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from pax import partitioning
+from pax.aot import hlo
+
+# From -1, least, to 1.
+_EFFORT = 'jax_exec_time_optimization_effort'
+_LEAST = -1.0
+
+_SIZES = {'': 1, 'K': 2**10, 'M': 2**20, 'G': 2**30, 'T': 2**40}
+_TEMPORARIES = re.compile(
+  r'HLO temporaries \(([\d.]+)([KMGT]?)B?\) exceeds available HBM '
+  r'\(([\d.]+)([KMGT]?)B?\)'
+)
+_USED = re.compile(r'Used ([\d.]+)([KMGT]?)B? of ([\d.]+)([KMGT]?)B? hbm')
+# XLA's list of the largest allocations, an entry of several lines each.
+_BUFFER = re.compile(
+  r'\n\s*\d+\. Size: ([\d.]+)([KMGT]?)B?\n(.*?)(?=\n\s*={3,}|\n\s*\n|\Z)', re.S
+)
+_DETAILS = {
+  'shape': re.compile(r'Shape: (\S+)'),
+  'op_name': re.compile(r'op_name="([^"]*)"'),
+  'what': re.compile(r'Allocation type: (.+)'),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Buffer:
+  """One of the largest allocations of a step that does not fit."""
+
+  num_bytes: float
+  shape: str
+  # Where in the model it is from, and what it is for.
+  op_name: str
+  what: str
+
+
+class DoesNotFitError(ValueError):
+  """The compiler finds no way to run the step in the memory of a device."""
+
+  def __init__(self, message: str):
+    super().__init__(message)
+    # Bytes, None where the message does not tell: of all, or beside arguments.
+    self.needs, capacity = _numbers(_USED, message)
+    self.temporaries, alternative = _numbers(_TEMPORARIES, message)
+    self.capacity = capacity or alternative
+    self.buffers = _buffers(message)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Program:
+  """A compiled train step."""
+
+  executable: jax.stages.Compiled
+  module: hlo.Module
+  # XLA's own account of its memory and its cost.
+  memory: Any
+  cost: dict[str, float]
+  seconds: float
+
+
+def compile_step(
+  step: partitioning.PartitionedStep, *, quickly: bool = False
+) -> Program:
+  """Compiles a step for the devices of its mesh.
+
+  `quickly` makes a step that is not to be run: memory and collectives are those
+  of the other to a percent, and the compiler takes a quarter of the time.
+
+  Raises:
+    DoesNotFitError: no device can hold it.
+  """
+  began = time.monotonic()
+  try:
+    with _effort(_LEAST if quickly else None):
+      executable = step.compiled
+  except jax.errors.JaxRuntimeError as e:
+    if 'RESOURCE_EXHAUSTED' not in str(e):
+      raise
+    raise DoesNotFitError(str(e)) from e
+  return Program(
+    executable=executable,
+    module=hlo.parse(executable.as_text()),
+    memory=executable.memory_analysis(),
+    cost=dict(executable.cost_analysis() or {}),
+    seconds=time.monotonic() - began,
+  )
+
+
+@contextlib.contextmanager
+def _effort(wanted: float | None) -> Iterator[None]:
+  """Tells XLA meanwhile how hard to try to make the step fast."""
+  before = getattr(jax.config, _EFFORT)
+  jax.config.update(_EFFORT, before if wanted is None else wanted)
+  try:
+    yield
+  finally:
+    jax.config.update(_EFFORT, before)
+
+
+def _numbers(
+  pattern: re.Pattern[str], message: str
+) -> tuple[float | None, float | None]:
+  """Bytes wanted and bytes there."""
+  found = pattern.search(message)
+  if not found:
+    return None, None
+  used, used_unit, there, there_unit = found.groups()
+  return float(used) * _SIZES[used_unit], float(there) * _SIZES[there_unit]
+
+
+def _buffers(message: str) -> list[Buffer]:
+  found = []
+  for number, unit, details in _BUFFER.findall(message):
+    told = {name: rx.search(details) for name, rx in _DETAILS.items()}
+    found.append(
+      Buffer(
+        num_bytes=float(number) * _SIZES[unit],
+        **{name: match[1] if match else '' for name, match in told.items()},
+      )
+    )
+  return found

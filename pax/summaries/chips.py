@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What accelerators can do, by the vendors: the one table of the tree.
+
+A row is one JAX device: of TPU v2, v3 and 7x that is half a chip, of v4 and
+v5p a chip (its two cores work as one). Bandwidths are of one direction.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+_GIB = 2**30
+_GB = 10**9
+
+# Google Cloud's pages on each TPU version; links and DCN from Austin et al.,
+# "How to Scale Your Model" (2025), chapter 2, which gives them by direction.
+_TPU = 'Google Cloud TPU docs; How to Scale Your Model, ch. 2'
+_TPU_LINKS_UNKNOWN = 'Google Cloud TPU docs'
+# Data sheets of the boards; the network is one adapter for each GPU, as in the
+# vendor's reference systems (DGX).
+_NVIDIA = 'NVIDIA data sheet; DGX reference network'
+_NVIDIA_BOARD = 'NVIDIA data sheet'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chip:
+  """One device; None is what no source tells, or what it has not."""
+
+  # What `device_kind` of JAX holds.
+  kind: str
+  # FLOP/s of dense bfloat16 products, float16 where there is no bfloat16.
+  flops: float
+  # Bytes of device memory, and how many of them a second.
+  hbm_bytes: float | None = None
+  hbm_bytes_per_s: float | None = None
+  # Bytes a second to one neighbour in a slice, or to all GPUs of a host.
+  link_bytes_per_s: float | None = None
+  # Dimensions of the torus that a slice is; 0 where a switch joins all.
+  torus_dims: int = 0
+  # Bytes a second out of a slice or a host, for each device.
+  dcn_bytes_per_s: float | None = None
+  # Where the figures are from.
+  source: str
+
+
+def _tpu(
+  kind: str,
+  teraflops: float,
+  hbm_gib: float,
+  hbm_gb_per_s: float,
+  *network: float,
+) -> Chip:
+  """A TPU; `network` is dimensions of the torus, GB/s of a link and of DCN."""
+  dims, link, dcn = network or (0, None, None)
+  return Chip(
+    kind=kind,
+    flops=teraflops * 1e12,
+    hbm_bytes=hbm_gib * _GIB,
+    hbm_bytes_per_s=hbm_gb_per_s * _GB,
+    link_bytes_per_s=link and link * _GB,
+    torus_dims=int(dims),
+    dcn_bytes_per_s=dcn and dcn * _GB,
+    source=_TPU if network else _TPU_LINKS_UNKNOWN,
+  )
+
+
+def _gpu(
+  kind: str,
+  teraflops: float,
+  hbm_gb: float,
+  hbm_gb_per_s: float,
+  *network: float,
+) -> Chip:
+  """A GPU; `network` is GB/s of NVLink and of the adapter."""
+  link, dcn = network or (None, None)
+  return Chip(
+    kind=kind,
+    flops=teraflops * 1e12,
+    hbm_bytes=hbm_gb * _GB,
+    hbm_bytes_per_s=hbm_gb_per_s * _GB,
+    link_bytes_per_s=link and link * _GB,
+    dcn_bytes_per_s=dcn and dcn * _GB,
+    source=_NVIDIA if network else _NVIDIA_BOARD,
+  )
+
+
+# The first row whose kind is part of a device's counts.
+CHIPS: tuple[Chip, ...] = (
+  _tpu('TPU v2', 22.5, 8, 350),
+  _tpu('TPU v3', 61.5, 16, 450, 2, 50, 3.125),
+  _tpu('TPU v4 lite', 138, 8, 614),
+  _tpu('TPU v4', 275, 32, 1200, 3, 45, 6.25),
+  _tpu('TPU v5 lite', 197, 16, 819, 2, 45, 3.125),
+  _tpu('TPU v5e', 197, 16, 819, 2, 45, 3.125),
+  _tpu('TPU v5', 459, 95, 2765, 3, 90, 6.25),
+  _tpu('TPU v6', 918, 32, 1640, 2, 90, 12.5),
+  _tpu('TPU7x', 1153.5, 96, 3690, 3, 45, 6.25),
+  _tpu('TPU v7', 1153.5, 96, 3690, 3, 45, 6.25),
+  _gpu('GB300', 2500, 288, 8000, 900, 100),
+  _gpu('GB200', 2500, 186, 8000, 900, 50),
+  _gpu('B300', 2250, 288, 8000, 900, 100),
+  _gpu('B200', 2250, 180, 8000, 900, 50),
+  _gpu('GH200', 989, 144, 4900, 450, 50),
+  _gpu('H200', 989, 141, 4800, 450, 50),
+  _gpu('H100 PCIe', 756, 80, 2000),
+  _gpu('H100 NVL', 835, 94, 3900),
+  _gpu('H100', 989, 80, 3350, 450, 50),
+  _gpu('H800', 989, 80, 3350, 200, 50),
+  _gpu('A100', 312, 80, 2039, 300, 25),
+  _gpu('A800', 312, 80, 2039, 200, 25),
+  _gpu('A10G', 70, 24, 600),
+  _gpu('L40S', 362, 48, 864),
+  _gpu('L4', 121, 24, 300),
+  _gpu('V100', 125, 32, 900, 150, 12.5),
+  _gpu('T4', 65, 16, 320),
+)
+
+
+def find(device_kind: str) -> Chip | None:
+  """The row of a device, by what JAX calls it; None if there is none."""
+  kind = device_kind.lower()
+  return next((chip for chip in CHIPS if chip.kind.lower() in kind), None)

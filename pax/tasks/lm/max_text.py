@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same model and mesh in the words of MaxText, to compare the two.
+
+References: github.com/AI-Hypercomputer/maxtext, MaxText/configs/base.yml
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pax.tasks.lm import model_params
+from praxis.layers.checkpoint_policy import AutodiffCheckpointType
+
+# What Pax calls the axes of a mesh, and MaxText.
+_AXES = {'replica': 'data', 'data': 'fsdp', 'mdl': 'tensor'}
+_REMAT = {
+  AutodiffCheckpointType.SAVE_NOTHING: 'full',
+  AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM: 'minimal',
+}
+
+
+def settings(
+  experiment: model_params.TransformerLmSpmdAdafactor,
+) -> dict[str, Any]:
+  """Returns what to set in MaxText for a language model over a mesh.
+
+  What differs all the same: MaxText's positions, norms and initial values.
+
+  Raises:
+    ValueError: the experiment has a mesh or saves something that MaxText has no
+      word for.
+  """
+  ici, dcn = experiment.ICI_MESH_SHAPE, experiment.DCN_MESH_SHAPE
+  if ici is None or len(ici) != len(_AXES):
+    raise ValueError(
+      f'ICI_MESH_SHAPE must have the axes {list(_AXES)}, got {ici}; MaxText '
+      'splits stages in another way'
+    )
+  if experiment.CHECKPOINT_POLICY not in _REMAT:
+    raise ValueError(
+      f'CHECKPOINT_POLICY must be one of {[x.name for x in _REMAT]}, got '
+      f'{experiment.CHECKPOINT_POLICY.name}; set it'
+    )
+  heads = experiment.NUM_HEADS
+  heads = heads or experiment.MODEL_DIMS // experiment.DIMS_PER_HEAD
+  found = {
+    'base_emb_dim': experiment.MODEL_DIMS,
+    'base_num_decoder_layers': experiment.NUM_LAYERS,
+    'base_mlp_dim': experiment.HIDDEN_DIMS,
+    'base_num_query_heads': heads,
+    'base_num_kv_heads': heads,
+    'head_dim': experiment.DIMS_PER_HEAD or experiment.MODEL_DIMS // heads,
+    'mlp_activations': [experiment.ACTIVATION_CLS.__name__.lower()],
+    'vocab_size': experiment.VOCAB_SIZE,
+    'logits_via_embedding': not experiment.SEPARATE_EMBEDDING,
+    'max_target_length': experiment.MAX_SEQ_LEN,
+    'per_device_batch_size': experiment.PERCORE_BATCH_SIZE,
+    'dtype': experiment.FPROP_DTYPE.__name__,
+    'scan_layers': experiment.USE_REPEATED_LAYER,
+    'remat_policy': _REMAT[experiment.CHECKPOINT_POLICY],
+    'num_slices': math.prod(dcn),
+  }
+  for network, shape in (('ici', ici), ('dcn', dcn)):
+    for axis, size in zip(_AXES.values(), shape, strict=True):
+      found[f'{network}_{axis}_parallelism'] = size
+  return found

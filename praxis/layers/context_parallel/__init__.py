@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention over sequences that are split over devices."""
+
+from praxis.layers.context_parallel.layers import (
+  ContextParallelAttention,
+  ContextParallelGroupedQueryAttention,
+)
+
+__all__ = ['ContextParallelAttention', 'ContextParallelGroupedQueryAttention']

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experts that turn no token away, on devices of their own.
+
+Every device of an axis of experts gets the tokens of all of them, computes
+those that chose its experts, and gives back to each what came out of its
+tokens. No buffer has to be as large as the worst case for one pair of devices,
+as it would be if tokens were sent to their experts alone.
+
+Shapes: G groups of S tokens with k choices, E experts, M model and H hidden
+dimension.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float
+
+from praxis import base_layer
+from praxis.layers.transformers import moe_dropless
+from praxis.pytypes import SplitDimsMapping
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Axes:
+  """The mesh axes that split a mixture of experts."""
+
+  # The experts; none when empty.
+  expert: tuple[str, ...] = ()
+  # Groups of tokens.
+  group: tuple[str, ...] = ()
+  # The hidden dimension.
+  hidden: tuple[str, ...] = ()
+
+  @classmethod
+  def of(
+    cls,
+    emh: SplitDimsMapping,
+    gsm: SplitDimsMapping,
+    mesh_axis_names: Any,
+    shape: tuple[int, int, int],
+  ) -> Axes:
+    """Returns the axes of weights and tokens that divide [G, E, H]."""
+    if not mesh_axis_names or emh is None or mesh_is_empty():
+      return cls()
+    weight = base_layer.to_partition_spec(emh, mesh_axis_names)
+    tokens = base_layer.to_partition_spec(gsm, mesh_axis_names)
+    groups, experts, hidden = shape
+    found = cls(
+      expert=_dividing(weight[0], experts),
+      group=_dividing(tokens[0] if len(tokens) else None, groups),
+      hidden=_dividing(weight[2], hidden),
+    )
+    return found if _size(found.expert) > 1 else cls()
+
+
+def mesh_is_empty() -> bool:
+  """Returns whether there is no mesh at hand."""
+  return jax.sharding.get_abstract_mesh().empty
+
+
+def mix(
+  tokens: Float[Array, 'G S M'],
+  choices: moe_dropless.Chosen,
+  weights: tuple[list[Float[Array, 'E M H']], Float[Array, 'E H M']],
+  experts: moe_dropless.Experts,
+  axes: Axes,
+) -> Float[Array, 'G S M']:
+  """Returns the sum of experts' outputs, as much as they count for a token.
+
+  Args:
+    tokens: what goes to experts.
+    choices: of these tokens.
+    weights: the first ones and the last one of all experts.
+    experts: what experts make of their rows.
+    axes: what is split how.
+  """
+  num_experts = weights[1].shape[0] // _size(axes.expert)
+  # Groups that the experts' axes split are brought together and dealt out.
+  shared = tuple(axis for axis in axes.expert if axis in axes.group)
+  apart = tuple(axis for axis in axes.expert if axis not in axes.group)
+  rows = PartitionSpec(axes.group or None)
+  into = PartitionSpec(axes.expert, None, axes.hidden or None)
+  out_of = PartitionSpec(axes.expert, axes.hidden or None)
+
+  def of_device(tokens: Array, choices: Any, weights: Any) -> Array:
+    if shared:
+      tokens, choices = jax.tree.map(
+        lambda x: jax.lax.all_gather(x, shared, tiled=True), (tokens, choices)
+      )
+    mixed = moe_dropless.mix(
+      tokens.reshape(-1, tokens.shape[-1]),
+      choices.flat(),
+      weights,
+      experts,
+      first=jax.lax.axis_index(axes.expert) * num_experts,
+    ).reshape(tokens.shape)
+    if partial := (*apart, *axes.hidden):
+      mixed = jax.lax.psum(mixed, partial)
+    if shared:
+      mixed = jax.lax.psum_scatter(mixed, shared, tiled=True)
+    return mixed
+
+  return jax.shard_map(
+    of_device,
+    in_specs=(rows, rows, ([into] * len(weights[0]), out_of)),
+    out_specs=rows,
+    check_vma=False,
+  )(tokens, choices, weights)
+
+
+def _dividing(entry: Any, size: int) -> tuple[str, ...]:
+  """Returns the longest run of axes, from the first, that divides."""
+  axes = (entry,) if isinstance(entry, str) else tuple(entry or ())
+  while axes and size % _size(axes):
+    axes = axes[:-1]
+  return axes
+
+
+def _size(axes: tuple[str, ...]) -> int:
+  sizes = dict(jax.sharding.get_abstract_mesh().shape)
+  return math.prod(sizes[axis] for axis in axes)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Collectives of compiled programs on 2 x 4 devices, bytes by hand."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from pax.aot import collectives, hlo
+
+ROWS, DIM = 16, 32
+
+
+@functools.cache
+def mesh():
+  return Mesh(np.asarray(jax.devices()[:8]).reshape(2, 4), ('data', 'mdl'))
+
+
+def found_in(fn, *arguments, slices=None):
+  """Collectives of `fn` on arrays of those (shape, spec)."""
+  shapes = [
+    jax.ShapeDtypeStruct(s, jnp.float32, sharding=NamedSharding(mesh(), spec))
+    for s, spec in arguments
+  ]
+  text = jax.jit(fn).lower(*shapes).compile().as_text()
+  place = collectives.Place.of(mesh(), slices, ())
+  return collectives.find(hlo.parse(text), place)
+
+
+def whole(x):
+  return jax.lax.with_sharding_constraint(x, NamedSharding(mesh(), P()))
+
+
+def test_a_sum_over_split_rows_is_reduced_along_their_axis():
+  (one,) = found_in(lambda x: whole(x.sum(0)), ((ROWS, DIM), P('data', None)))
+  assert (one.kind, one.axes, one.times) == ('all-reduce', ('data',), 1)
+  # Two devices: each sends half of DIM floats twice.
+  assert one.ici_bytes == 2 * DIM * 4 / 2 and one.dcn_bytes == 0
+
+
+def test_a_split_array_is_gathered():
+  (one,) = found_in(whole, ((ROWS, DIM), P(None, 'mdl')))
+  assert (one.kind, one.axes) == ('all-gather', ('mdl',))
+  assert one.ici_bytes == 3 * (ROWS * DIM / 4) * 4
+  assert one.result_elements == ROWS * DIM
+
+
+def test_loops_count_as_often_as_they_run():
+  def body(carry, w):
+    carry = jnp.tanh(carry @ w)
+    return jax.lax.with_sharding_constraint(
+      carry, NamedSharding(mesh(), P('data', None))
+    ), None
+
+  fn = lambda x, ws: jax.lax.scan(body, x, ws)[0]
+  found = found_in(
+    fn, ((ROWS, DIM), P('data', None)), ((6, DIM, DIM), P(None, 'mdl', None))
+  )
+  times = sum(one.times for one in found if one.axes == ('mdl',))
+  sent = sum(one.times * one.ici_bytes for one in found)
+  assert times == 6
+  # Either the weights are gathered or the products are summed: whichever the
+  # compiler took, it did so in each round.
+  each = {
+    'all-gather': 3 * (DIM * DIM / 4) * 4,
+    'all-reduce': 2 * (ROWS / 2 * DIM) * 4 * 3 / 4,
+  }
+  assert sent == 6 * each[found[0].kind]
+
+
+def test_what_crosses_slices_is_told_apart():
+  # Along data are two slices, along mdl the devices of one.
+  both = ((ROWS, DIM), P(('data', 'mdl'), None))
+  (one,) = found_in(lambda x: whole(x.sum(0)), both, slices=(2, 1))
+  assert one.axes == ('data', 'mdl')
+  size = DIM * 4
+  assert one.ici_bytes == 2 * size * 3 / 4
+  assert one.dcn_bytes == 2 * size / 4 * 1 / 2
+
+
+def test_sums_by_kind_and_axes():
+  (one,) = found_in(whole, ((ROWS, DIM), P(None, 'mdl')))
+  total = collectives.by_kind_and_axes([one, one])
+  assert total == {('all-gather', ('mdl',)): (2, 2 * one.ici_bytes, 0.0)}
+
+
+@pytest.mark.parametrize(
+  ('kind', 'sent'),
+  [
+    ('all-gather', (4.0 * 2 * 3, 4.0 * 1)),
+    ('reduce-scatter', (4.0 * 3 / 4, 1.0 / 2)),
+    ('all-to-all', (4.0 * 3 / 8, 4.0 / 2)),
+    ('collective-permute', (0.0, 4.0)),
+  ],
+)
+def test_bytes_of_two_slices_of_four(kind, sent):
+  assert collectives._sent(kind, 4.0, 4, 2) == sent
+
+
+def test_hosts_send_between_slices():
+  program = """\
+ENTRY %main (x: bf16[8,16]) -> bf16[8,16] {
+  %x = bf16[8,16]{1,0} parameter(0)
+  %t = token[] after-all()
+  %s = (bf16[8,16]{1,0}, u32[], token[]) send(%x, %t), is_host_transfer=true, \
+frontend_attributes={_xla_megascale_target="{1,2}x{0:63}",\
+_xla_megascale_transfer_type="ALL_REDUCE"}
+  ROOT %r = bf16[8,16]{1,0} copy(%x)
+}
+"""
+  place = collectives.Place(('replica', 'data'), (2, 4), (2, 1), None, ())
+  (one,) = collectives.find(hlo.parse(program), place)
+  assert (one.kind, one.axes, one.ici_bytes) == ('all-reduce', ('replica',), 0)
+  # Two slices: each device's part is sent once to be added and once added.
+  assert one.dcn_bytes == 2 * (8 * 16 * 2) / 2
+
+
+def test_a_torus_closes_in_blocks_of_four():
+  coords = np.array(
+    [[x, y, z] for x in range(4) for y in range(2) for z in (0,)]
+  )
+  place = collectives.Place(('a',), (8,), (1,), coords, (4, 2, 1))
+  along_x = np.array([0, 2, 4, 6])
+  assert collectives._torus(along_x, place) == (1, True)
+  assert collectives._torus(np.arange(8), place) == (2, False)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""What XLA says of a step that does not fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from pax.aot import compiling
+
+# As libtpu 0.0.42 says it.
+TEMPORARIES = (
+  'RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for'
+  ' HLO temporaries (19.32G) exceeds available HBM (15.75G).'
+)
+LISTED = """\
+RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in \
+memory space hbm. Used 33.50G of 30.75G hbm. Exceeded hbm capacity by 2.75G.
+
+Total hbm usage >= 34.75G:
+    reserved        1.25G
+    program        23.50G
+    arguments      10.00G
+
+  Largest program allocations in hbm:
+
+  1. Size: 6.00G
+     Operator: op_name="jit(step)/softmax" source_file="a.py"
+     Shape: f32[64,1024,32000]{2,1,0:T(8,128)}
+     Unpadded size: 6.00G
+     XLA label: fusion.1
+     Allocation type: HLO temp
+     ==========================
+
+  2. Size: 512.0M
+     Shape: bf16[8,1024]{1,0}
+     Allocation type: HLO temp
+     ==========================
+"""
+
+
+def test_all_is_too_much():
+  error = compiling.DoesNotFitError(LISTED)
+  assert error.needs == 33.5 * 2**30 and error.capacity == 30.75 * 2**30
+  first, second = error.buffers
+  assert first == compiling.Buffer(
+    num_bytes=6 * 2**30,
+    shape='f32[64,1024,32000]{2,1,0:T(8,128)}',
+    op_name='jit(step)/softmax',
+    what='HLO temp',
+  )
+  assert second.num_bytes == 2**29 and second.op_name == ''
+
+
+def test_temporaries_alone_are_too_much():
+  error = compiling.DoesNotFitError(TEMPORARIES)
+  assert error.needs is None and error.buffers == []
+  assert error.temporaries == pytest.approx(19.32 * 2**30)
+  assert error.capacity == 15.75 * 2**30
+
+
+def test_what_says_nothing():
+  error = compiling.DoesNotFitError('RESOURCE_EXHAUSTED: no')
+  assert error.needs is error.temporaries is error.capacity is None

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Seconds by hand, on a machine of round figures."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pax.aot import collectives, roofline
+from pax.summaries import chips
+
+CHIP = chips.Chip(
+  kind='round',
+  flops=100.0,
+  hbm_bytes=1e9,
+  hbm_bytes_per_s=10.0,
+  link_bytes_per_s=5.0,
+  torus_dims=3,
+  dcn_bytes_per_s=1.0,
+  source='none',
+)
+SENT = collectives.Collective(
+  kind='all-reduce',
+  axes=('data',),
+  times=2,
+  ici_bytes=60.0,
+  dcn_bytes=3.0,
+  torus_dims=2,
+  is_ring=True,
+  is_async=False,
+  elements=1,
+  result_elements=1,
+  op_name='',
+)
+
+
+def predict(*sent, memory_bytes=50.0):
+  return roofline.predict(
+    CHIP,
+    model_flops=600.0,
+    product_flops=800.0,
+    memory_bytes=memory_bytes,
+    collectives=sent,
+  )
+
+
+def test_products_bound_what_moves_little():
+  found = predict()
+  assert (found.compute_s, found.memory_s, found.step_s) == (8.0, 5.0, 8.0)
+  assert found.bound == 'products' and found.mfu == 6 / 8
+
+
+def test_memory_may_take_longer():
+  found = predict(memory_bytes=120.0)
+  assert found.step_s == 12.0 and found.bound == 'device memory'
+
+
+def test_links_of_a_torus_work_both_ways_along_each_dimension():
+  found = predict(SENT)
+  # Two dimensions, two ways: 4 links of 5.
+  assert found.ici_s == 2 * 60 / 20 and found.dcn_s == 2 * 3 / 1
+  assert found.waiting_s == 12.0 and found.step_s == 8.0 + 12.0
+  open_ended = dataclasses.replace(SENT, is_ring=False)
+  assert predict(open_ended).ici_s == 2 * 60 / 10
+
+
+def test_what_runs_meanwhile_costs_only_what_it_takes_longer():
+  aside = dataclasses.replace(SENT, is_async=True)
+  assert predict(aside).step_s == 8.0
+  longer = dataclasses.replace(aside, times=6)
+  assert predict(longer).step_s == 6 * 3.0
+  assert predict(longer).bound.startswith('links')
+
+
+def test_without_a_program_products_alone_tell():
+  found = roofline.predict(
+    CHIP,
+    model_flops=600.0,
+    product_flops=800.0,
+    memory_bytes=None,
+    collectives=None,
+  )
+  assert found.step_s == 8.0 and found.ici_s is None and found.memory_s is None
+
+
+@pytest.mark.parametrize('kind', ['TPU v4', 'TPU v5 lite', 'TPU v6 lite'])
+def test_the_table_has_what_a_roofline_wants(kind):
+  chip = chips.find(kind)
+  assert chip.hbm_bytes_per_s and chip.link_bytes_per_s and chip.source

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""A compiled step goes through a file, and only into a job that is the same."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from pax import partitioning
+from pax.partitioning import saved_step
+from tests.pax import tiny
+
+
+def partitioner(mesh=(1, 2, 2), **fields):
+  size = int(np.prod(mesh))
+  return partitioning.create_partitioner(
+    tiny.task(mesh=list(mesh), **fields),
+    tiny.spec(tiny.batch()),
+    devices=jax.devices()[:size],
+  )
+
+
+def losses(made):
+  key = jax.random.key(3)
+  state, step = made.initialize(key), made.train_step()
+  found = []
+  for seed in range(3):
+    batch = made.put_batch(tiny.batch(seed=seed))
+    state, out = step(state, batch, key)
+    found.append(float(out.loss))
+  return found
+
+
+@pytest.fixture(scope='module')
+def saved(tmp_path_factory):
+  """A file, and the losses of the job that wrote it."""
+  made = partitioner()
+  path = tmp_path_factory.mktemp('saved') / 'folder' / 'step'
+  saved_step.save(made.train_step(), path)
+  return path, losses(made)
+
+
+def test_a_loaded_step_computes_the_same_and_is_not_compiled(
+  saved, monkeypatch
+):
+  path, expected = saved
+  made = partitioner()
+  saved_step.load(made.train_step(), path)
+
+  def compile_again(*unused):
+    raise AssertionError('compiled again')
+
+  with monkeypatch.context() as patched:
+    patched.setattr(partitioning.PartitionedStep, 'lower', compile_again)
+    made.train_step().compile()
+  assert losses(made) == expected
+
+
+@pytest.mark.parametrize(
+  ('job', 'says'),
+  [
+    ({'mesh': (1, 4, 1)}, "another mesh .*'mdl': 2.*'data': 4"),
+    ({'hidden': 8}, 'another configuration'),
+  ],
+)
+def test_another_job_is_refused(saved, job, says):
+  with pytest.raises(ValueError, match=says):
+    saved_step.load(partitioner(**job).train_step(), saved[0])
+
+
+def test_another_jax_is_refused(saved, tmp_path):
+  head, _, payload = saved[0].read_bytes().partition(b'\n')
+  told = json.loads(head)
+  assert told['jax'] == jax.__version__
+  other = tmp_path / 'step'
+  other.write_bytes(
+    json.dumps(told | {'jax': '0.1.2'}).encode() + b'\n' + payload
+  )
+  with pytest.raises(ValueError, match=r'another JAX version 0\.1\.2'):
+    saved_step.load(partitioner().train_step(), other)
+
+
+def test_what_is_no_step(saved, tmp_path):
+  step = partitioner().train_step()
+  with pytest.raises(ValueError, match='--aot_save=FILE writes one'):
+    saved_step.load(step, tmp_path / 'missing')
+  cut = tmp_path / 'cut'
+  cut.write_bytes(saved[0].read_bytes()[:-1000])
+  with pytest.raises(ValueError, match='damaged or not for this machine'):
+    saved_step.load(step, cut)
+
+
+def test_where_nothing_can_be_written(saved):
+  made = partitioner()
+  made.train_step().adopt(made.train_step().compiled)
+  with pytest.raises(ValueError, match='cannot save'):
+    saved_step.save(made.train_step(), saved[0] / 'below' / 'a_file')

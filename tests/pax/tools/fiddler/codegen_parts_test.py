@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Code in parts: constants, sharding, other experiments, each on its own."""
+
+# bazel: deps=//pax/tasks:experiments
+from __future__ import annotations
+
+import fiddle as fdl
+import pytest
+
+from pax import tasks_lib
+from pax.checkpoints import init_from
+from pax.tasks.lm.params import lm_cloud
+from pax.tools.fiddler import (
+  codegen,
+  codegen_external_init_checkpoint_fns,
+  codegen_highlevel_parameterization,
+  codegen_sharding,
+  codegen_tracer,
+  convert_seqio_task_objects,
+  make_parameterized_experiment,
+  remove_sharding,
+)
+from praxis import pax_fiddle
+
+
+class Small(lm_cloud.LmCloudSpmdTest):
+  """With a constant of each type."""
+
+  MODEL_DIMS = 48
+
+
+def _made(code, **changed):
+  """What the code makes; with other constants, what it makes then."""
+  for name, value in changed.items():
+    lines = code.splitlines()
+    (at,) = (i for i, x in enumerate(lines) if x.startswith(f'{name} = '))
+    lines[at] = f'{name} = {value!r}'
+    code = '\n'.join(lines)
+  scope = {}
+  exec(code, scope)
+  return scope[codegen.FIXTURE]()
+
+
+def _text(task):
+  # What is at its default may be an int in one and a float in the other.
+  return task.to_text().replace(' : 1.0\n', ' : 1\n')
+
+
+def test_constants_keep_their_names():
+  for value in (3, 0.5, 'x', [1, 2], (1, 2)):
+    named = codegen_tracer.make_tracer('N', value)
+    assert named == value and type(named) is not type(value)
+    config = pax_fiddle.Config(dict, a=[named], b={'c': named})
+    plain = codegen_tracer.remove_tracers(config)
+    assert type(plain.a[0]) is type(plain.b['c']) is type(value)
+  assert codegen_tracer.make_tracer('N', True) is True
+  assert codegen_tracer.make_tracer('N', None) is None
+
+
+def test_a_constant_is_changed_in_one_place():
+  code = codegen_highlevel_parameterization.codegen_with_constants(
+    Small, has_input_specs_provider=False
+  )
+  assert 'MODEL_DIMS = 48\n' in code
+  assert _text(_made(code).task) == _text(Small().task())
+  found = _made(code, MODEL_DIMS=64).task
+  assert found.model.lm_tpl.model_dims == 64
+
+
+def test_sharding_stands_apart():
+  config = make_parameterized_experiment.from_legacy(
+    Small, normalizer=codegen.normalizer(), has_input_specs_provider=False
+  )
+  code = codegen_sharding.codegen_with_sharding_apart(config)
+  head, _, tail = code.partition('def add_sharding(config):')
+  assert 'split_dims_mapping' not in head
+  assert 'config.task.model.lm_tpl' in tail
+  assert _text(_made(code).task) == _text(Small().task())
+  bare = remove_sharding.remove_sharding(config)
+  assert codegen_sharding.sharding_diff(bare) == []
+  assert _made(codegen_sharding.codegen_with_sharding_apart(bare))
+
+
+def test_sharding_that_code_cannot_tell():
+  from praxis.layers import linears
+
+  config = pax_fiddle.Config(linears.Linear)
+  config.weight_split_dims_mapping.wt = [object()]
+  with pytest.raises(ValueError, match='must be mesh axes'):
+    codegen_sharding.sharding_diff(config)
+  config.weight_split_dims_mapping = pax_fiddle.Config(
+    linears.Linear.ActivationSharding
+  )
+  with pytest.raises(ValueError, match='of what its class declares'):
+    codegen_sharding.sharding_diff(config)
+
+
+def test_other_experiments_are_named():
+  config = make_parameterized_experiment.from_legacy(
+    Small, normalizer=codegen.normalizer(), has_input_specs_provider=False
+  )
+  other = lm_cloud.LmCloudSpmdTest
+  rules = tasks_lib.CheckpointLoadingRules(
+    task_p=other().task(), load_rules=[init_from.LOAD_ALL]
+  )
+  config.task.train.init_from_checkpoint_rules = {'/models/a': rules}
+  name = codegen_external_init_checkpoint_fns.name_init_checkpoint_experiments
+  config.task = name(config.task, {'/models/a': other})
+  code = codegen.codegen_experiment(config)
+  # Written out it would be a second model.
+  assert 'task_of(' in code and code.count('language_model.Lang') == 1
+  found = _made(code).task.train.init_from_checkpoint_rules['/models/a']
+  assert _text(found.task_p) == _text(other().task())
+  assert found.input_specs_provider_p is None
+  assert found.load_rules == rules.load_rules
+  config.task.train.init_from_checkpoint_rules = {'/models/b': rules}
+  with pytest.raises(ValueError, match="has '/models/b'"):
+    name(config.task, {})
+  kept = name(config.task, {}, strict=False)
+  assert kept.train.init_from_checkpoint_rules['/models/b'] is rules
+
+
+def test_tasks_of_seqio_are_found_by_name():
+  kind = type('Task', (), {'__module__': 'seqio.dataset_providers'})
+  task = kind()
+  task.name = 'c4'
+  config = pax_fiddle.Config(dict, a=[task], b=3)
+  found = convert_seqio_task_objects.convert_seqio_tasks(config)
+  assert isinstance(found.a[0], fdl.Buildable)
+  assert found.a[0].name == 'c4' and found.b == 3

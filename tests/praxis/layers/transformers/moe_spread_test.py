@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experts on devices of their own give the same numbers, bit by bit."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from praxis import base_layer, pax_fiddle
+from praxis.layers import transformers
+from praxis.layers.transformers import moe_dropless, moe_spread
+from tests.praxis.layers import running
+from tests.testing import collectives
+
+_B, _T, _D, _F, _E = 8, 6, 8, 12, 8
+_AXES = ('data', 'expert', 'mdl')
+_BATCH = ('data', 'expert')
+
+
+def _config(**fields):
+  config = pax_fiddle.Config(
+    transformers.TransformerFeedForwardMoe,
+    input_dims=_D,
+    hidden_dims=_F,
+    num_experts=_E,
+    num_groups=_B,
+    gating_func='dropless_top2',
+    use_gated_activation=True,
+    mesh_axis_names=_AXES,
+    **fields,
+  )
+  weights = config.weight_split_dims_mapping
+  weights.me = [None, None]
+  weights.emh = ['expert', 'data', 'mdl']
+  weights.ehm = ['expert', 'mdl', 'data']
+  activations = config.activation_split_dims_mapping
+  activations.gsm = [_BATCH, None, 'mdl']
+  activations.gs = [_BATCH, None]
+  return config
+
+
+def _inputs():
+  x = running.normal(_B, _T, _D)
+  return x, jnp.zeros((_B, _T)).at[:, _T - 1].set(1.0).at[0, 2:].set(1.0)
+
+
+def _mesh(shape):
+  return jax.make_mesh(
+    shape,
+    _AXES,
+    axis_types=(jax.sharding.AxisType.Auto,) * 3,
+    devices=jax.devices()[: int(np.prod(shape))],
+  )
+
+
+def _step(mesh, config, **options):
+  """Returns loss, output and gradients, and the text of the program."""
+  x, paddings = _inputs()
+  layer, variables = running.build(config, x, paddings)
+  params = variables['params']
+
+  def loss(params, x):
+    y = layer.apply({'params': params}, x, paddings)
+    return jnp.sum(jnp.sin(3.0 * y)), y
+
+  mesh = _mesh(mesh)
+  put = lambda x, *spec: jax.device_put(
+    x, NamedSharding(mesh, PartitionSpec(*spec))
+  )
+  params = {
+    name: put(w, *() if name == 'gate' else ('expert',))
+    for name, w in params.items()
+    if name[0] in 'gw'
+  } | {name: put(w) for name, w in params.items() if name[0] not in 'gw'}
+  step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
+  with jax.set_mesh(mesh):
+    compiled = step.lower(params, put(x, _BATCH)).compile(options)
+    return compiled(params, put(x, _BATCH)), compiled.as_text()
+
+
+@pytest.fixture(scope='module')
+def one_device():
+  return _step((1, 1, 1), _config(), xla_backend_optimization_level=0)[0]
+
+
+def _mixed(shards):
+  """Returns outputs and all gradients of experts on so many devices."""
+  numbers = np.random.default_rng(0)
+  draw = lambda *shape: jnp.asarray(numbers.normal(size=shape), jnp.float32)
+  experts = [numbers.permutation(_E)[:2] for _ in range(_B * _T)]
+  expert = jnp.asarray(np.reshape(experts, (_B, _T, 2)), jnp.int32)
+  gate = jax.nn.softmax(draw(_B, _T, 2)).at[0, 2:].set(0.0)
+  weights = [draw(_E, _D, _F), draw(_E, _D, _F)], draw(_E, _F, _D)
+  tokens, gradient = draw(_B, _T, _D), draw(_B, _T, _D)
+  axes = moe_spread.Axes(expert=('expert',), group=('expert',))
+
+  def ffn(weights, rows, counts, product):
+    into, out_of = weights
+    hidden, gated = (product(rows, weight) for weight in into)
+    return product(jax.nn.relu(hidden) * gated * counts, out_of)
+
+  def mix(tokens, gate, weights):
+    choices = moe_dropless.Chosen(expert, gate)
+    return moe_spread.mix(tokens, choices, weights, ffn, axes)
+
+  def both(tokens, gate, weights, gradient):
+    outputs, pull = jax.vjp(mix, tokens, gate, weights)
+    return outputs, pull(gradient)
+
+  with jax.set_mesh(_mesh((1, shards, 1))):
+    return jax.jit(both)(tokens, gate, weights, gradient)
+
+
+@pytest.mark.parametrize('shards', [2, 4, 8])
+def test_bits_are_the_same_on_any_number_of_devices(shards):
+  for got, want in zip(
+    jax.tree.leaves(_mixed(shards)), jax.tree.leaves(_mixed(1)), strict=True
+  ):
+    np.testing.assert_array_equal(got, want)
+
+
+def test_runs_of_rows_are_the_same_experts():
+  # What accelerators compute, beside what CPUs do.
+  def outputs():
+    x, paddings = _inputs()
+    layer, variables = running.build(_config(), x, paddings)
+    return running.run(layer, variables, x, paddings)
+
+  in_turn = outputs()
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(moe_dropless, 'mix', moe_dropless.mix_runs)
+    by_runs = outputs()
+  np.testing.assert_allclose(by_runs, in_turn, atol=1e-5)
+
+
+def test_tokens_move_and_weights_stay(one_device):
+  got, text = _step((1, 8, 1), _config(), xla_backend_optimization_level=0)
+  _check(got, one_device)
+  sent = {
+    shape
+    for found in collectives.read(text)
+    for shape in found.shapes
+    if found.kind != 'all-reduce'
+  }
+  assert sent
+  assert not any(shape[-2:] in {(_D, _F), (_F, _D)} for shape in sent)
+
+
+# Experts and other axes together; experts on an axis that tokens are not on.
+@pytest.mark.parametrize('batch', [_BATCH, 'data'])
+def test_with_other_axes(batch, one_device):
+  config = _config()
+  config.activation_split_dims_mapping.gsm = [batch, None, 'mdl']
+  got, _ = _step((2, 2, 2), config, xla_backend_optimization_level=0)
+  _check(got, one_device)
+
+
+def _check(got, want):
+  for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+    np.testing.assert_allclose(a, b, atol=2e-6 * max(1.0, np.abs(b).max()))
+
+
+def test_dropout_within_experts_is_refused_on_several_devices():
+  with pytest.raises(ValueError, match='use residual_dropout_prob'):
+    _step((1, 2, 1), _config(relu_dropout_prob=0.1))
+
+
+def test_load_of_experts_is_reported():
+  x, paddings = _inputs()
+  layer, variables = running.build(_config(), x, paddings)
+  _, updates = running.run(
+    layer, variables, x, paddings, mutable=[base_layer.SUMMARIES]
+  )
+  params = jax.device_get(variables['params'])
+  tokens = np.asarray(x)[np.asarray(paddings) == 0]
+  best = np.argsort(_normed(tokens, params) @ params['gate'], axis=-1)[:, -2:]
+  load = np.bincount(best.ravel(), minlength=_E)
+  reports = updates[base_layer.SUMMARIES]
+  for name, want in (('max', load.max()), ('min', load.min())):
+    np.testing.assert_allclose(
+      reports[f'expert_load_{name}_scalar'], want / load.mean(), rtol=1e-6
+    )
+
+
+def _normed(x, params):
+  """Returns what the layer's own normalisation makes of its inputs."""
+  if 'layer_norm' not in params:
+    return x
+  norm = params['layer_norm']
+  scaled = (x - x.mean(-1, keepdims=True)) / np.sqrt(
+    x.var(-1, keepdims=True) + 1e-6
+  )
+  return scaled * (1 + norm['scale']) + norm['bias']
