@@ -117,17 +117,26 @@ def of_state(
 
 
 def of_program(state: Memory, analysis: Any, module: hlo.Module) -> Memory:
-  """Returns what a compiled step takes, by XLA's own `analysis` of it."""
-  kept = min(activations.kept_bytes(module), analysis.temp_size_in_bytes)
+  """Returns what a compiled step takes, by XLA's own `analysis` of it.
+
+  Of a TPU it tells the peak, which is what must fit; the block for temporaries
+  that it tells too has gaps that other things lie in. Of a CPU it tells the
+  block alone.
+  """
   arguments = analysis.argument_size_in_bytes
-  known = state.total
+  outputs = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+  if state.capacity is None:
+    within = analysis.temp_size_in_bytes
+  else:
+    within = analysis.peak_memory_in_bytes - arguments - max(0, outputs)
+  kept = min(activations.kept_bytes(module), within)
   return dataclasses.replace(
     state,
     # Small arrays take up whole tiles.
-    other_variables=state.other_variables + max(0, arguments - known),
+    other_variables=state.other_variables + max(0, arguments - state.total),
     activations=kept,
-    temporaries=analysis.temp_size_in_bytes - kept,
-    outputs=analysis.output_size_in_bytes - analysis.alias_size_in_bytes,
+    temporaries=within - kept,
+    outputs=outputs,
     program=analysis.generated_code_size_in_bytes,
   )
 
