@@ -229,9 +229,10 @@ class Check:
         full_effort=not quickly,
         fits=fits,
         buffers=self._largest if fits is False else [],
-        warnings=advice.warnings(
-          traced.arrays, sent, counted, traced.num_devices
-        ),
+        warnings=[
+          *advice.tight(held),
+          *advice.warnings(traced.arrays, sent, counted, traced.num_devices),
+        ],
         advice=advice.to_fit(held, traced.arrays) if fits is False else [],
       ),
       program,

@@ -35,6 +35,8 @@ class Memory:
   program: float | None = None
   # What there is; None for CPUs.
   capacity: float | None = None
+  # What the compiler's block for activations and temporaries has of gaps.
+  gaps: float = 0.0
 
   def parts(self) -> dict[str, float | None]:
     """Bytes by what they are for, in words."""
@@ -119,9 +121,9 @@ def of_state(
 def of_program(state: Memory, analysis: Any, module: hlo.Module) -> Memory:
   """Returns what a compiled step takes, by XLA's own `analysis` of it.
 
-  Of a TPU it tells the peak, which is what must fit; the block for temporaries
-  that it tells too has gaps that other things lie in. Of a CPU it tells the
-  block alone.
+  Of a TPU it tells the peak, which must fit. The block for temporaries that it
+  tells too has gaps besides; whether other arrays lie in them only a run would
+  show. Of a CPU it tells the block alone.
   """
   arguments = analysis.argument_size_in_bytes
   outputs = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
@@ -136,6 +138,7 @@ def of_program(state: Memory, analysis: Any, module: hlo.Module) -> Memory:
     other_variables=state.other_variables + max(0, arguments - state.total),
     activations=kept,
     temporaries=within - kept,
+    gaps=max(0, analysis.temp_size_in_bytes - within),
     outputs=outputs,
     program=analysis.generated_code_size_in_bytes,
   )
