@@ -79,6 +79,7 @@ class _Sizes:
   FPROP_DTYPE = np.float32
   USE_REPEATED_LAYER = True
   NUM_EXPERTS = 0
+  NUM_MICROBATCHES = None
 
   def datasets(self) -> list[Any]:
     return []
@@ -86,7 +87,11 @@ class _Sizes:
   def _stack(self, num_layers: int) -> Config[transformers.StackedTransformer]:
     stack_p = super()._stack(num_layers)
     if self.NUM_EXPERTS:
-      stack_p.set(num_experts=self.NUM_EXPERTS, moe_layers=[0], num_groups=ROWS)
+      # A group is a row, of which a stage sees a microbatch.
+      groups = ROWS // (self.NUM_MICROBATCHES or 1)
+      stack_p.set(
+        num_experts=self.NUM_EXPERTS, moe_layers=[0], num_groups=groups
+      )
     return stack_p
 
 

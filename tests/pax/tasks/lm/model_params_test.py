@@ -11,6 +11,7 @@ from pax.tasks.lm import model_params
 from praxis import optimizers, schedules
 from praxis.layers import (
   attentions,
+  context_parallel,
   embedding_softmax,
   gpu_fast_attention,
   models,
@@ -240,3 +241,43 @@ def test_fused_attention_is_causal():
   fused = gpu_fast_attention.GpuCudnnFusedDotProductAttention
   assert atten_p.cls is fused and atten_p.is_causal
   assert not atten_p.use_bias and atten_p.combine_qkv
+
+
+@pytest.mark.parametrize('how', ['ring', 'all_gather', 'compiler'])
+@pytest.mark.parametrize('make', [_spmd, _pipeline])
+def test_sequences_are_split(make, how):
+  front = [2] if make is _pipeline else []
+  task_p = make(
+    CONTEXT_PARALLEL=how,
+    ICI_MESH_SHAPE=[*front, 1, 2, 2, 1],
+    DCN_MESH_SHAPE=[1] * (len(front) + 4),
+  )
+  names = ['replica', 'data', 'seq', 'mdl']
+  assert task_p.model.mesh_axis_names[-4:] == names
+  assert task_p.train.inputs_split_mapping.map_2d[1] == 'seq'
+  stack_p = task_p.model.lm_tpl.stacked_transformer_tpl
+  if make is _pipeline:
+    stack_p = stack_p.pipeline_stage
+  layer_p = stack_p.transformer_layer_params_tpl
+  atten_p = layer_p.tr_atten_tpl
+  assert atten_p.activation_split_dims_mapping.blnh[1] == 'seq'
+  assert atten_p.weight_split_dims_mapping.proj[0] == ('data', 'seq')
+  if how == 'compiler':
+    assert atten_p.cls is attentions.DotProductAttention
+  else:
+    assert atten_p.cls is context_parallel.ContextParallelAttention
+    assert (atten_p.context_axis, atten_p.context_method) == ('seq', how)
+    assert atten_p.is_causal and atten_p.is_balanced
+
+
+def test_split_sequences_that_do_not_fit():
+  with pytest.raises(ValueError, match="'ring', 'all_gather' or 'compiler'"):
+    _spmd(CONTEXT_PARALLEL='rign')
+  with pytest.raises(ValueError, match='USE_EXPERT_PARALLEL must be False'):
+    _spmd(CONTEXT_PARALLEL='ring', USE_EXPERT_PARALLEL=True)
+  with pytest.raises(ValueError, match='needs DotProductAttention'):
+    _spmd(
+      CONTEXT_PARALLEL='ring',
+      USE_CUDNN_FLASH_ATTENTION=True,
+      ATTEN_LOGIT_CAP=0.0,
+    )
