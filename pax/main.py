@@ -22,7 +22,8 @@ EXIT_PREEMPTED = 75
 def main(argv: Sequence[str]) -> int:
   """Runs what the command line asks for; returns the exit code.
 
-  0: done. 1: failed, the reason is on stderr. 75: stopped by a signal, saved.
+  0: done. 1: failed, the reason is on stderr. 2: of --mode=aot, the step does
+  not fit. 75: stopped by a signal, saved.
   A run that hangs ends the process with 124, if --hang_timeout_secs says so.
   """
   if commands.named(argv):

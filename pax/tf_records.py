@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import jax
@@ -105,11 +105,17 @@ def example(features: Mapping[str, Any]) -> bytes:
   return _field(1, entries)
 
 
-def parse_example(record: bytes) -> dict[str, list[bytes] | np.ndarray]:
+def parse_example(
+  record: bytes, names: Sequence[str] | None = None
+) -> dict[str, list[bytes] | np.ndarray]:
   """Returns the features of a serialised tf.train.Example by name.
 
   A bytes_list is a list of bytes, a float_list an array of float32, an
   int64_list one of int64; a feature without a value is an empty list.
+
+  Args:
+    record: the example.
+    names: of the features to look at; None for all.
 
   Raises:
     ValueError: the record is no such thing.
@@ -120,7 +126,9 @@ def parse_example(record: bytes) -> dict[str, list[bytes] | np.ndarray]:
       for _, entry in _fields(features):
         # Of a map: its key, and the value if there is one.
         parts = dict(_fields(entry))
-        found[bytes(parts[1]).decode()] = _values(parts.get(2, b''))
+        name = bytes(parts[1]).decode()
+        if names is None or name in names:
+          found[name] = _values(parts.get(2, b''))
   except (IndexError, KeyError, TypeError, ValueError) as e:
     raise ValueError(
       'a record must be a serialised tf.train.Example, got'

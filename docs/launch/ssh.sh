@@ -4,33 +4,29 @@
 set -uo pipefail
 
 # Each process ends when this pipe, its input, does: with this script at latest.
-pipe=$(mktemp -u)
-mkfifo "$pipe"
-exec 3<> "$pipe" 4< "$pipe"
-rm "$pipe"
+folder=$(mktemp -d)
+mkfifo "$folder/pipe"
+exec 3<> "$folder/pipe" 4< "$folder/pipe"
 trap 'exec 3>&-' INT TERM
 
-pids=()
+count=0
 start() {
   {
     exec 3>&-
     ssh -o BatchMode=yes -o ServerAliveInterval=15 -o ServerAliveCountMax=4 "$1" "$2" <&4 4<&-
     code=$?
+    echo $code >> "$folder/codes"
     # The others cannot go on without it.
     if ((code)); then kill -TERM $$; fi
-    exit $code
   } &
-  pids+=($!)
+  ((++count))
 }
 
 start alpha 'exec env PYTHONUNBUFFERED=1 PAX_LIFELINE=0 pax --exp=nvidia.NVIDIA1_3B --job_log_dir=/nfs/job --multiprocess_gpu --server_addr=alpha:8476 --num_hosts=2 --host_idx=0'
 start beta 'exec env PYTHONUNBUFFERED=1 PAX_LIFELINE=0 pax --exp=nvidia.NVIDIA1_3B --job_log_dir=/nfs/job --multiprocess_gpu --server_addr=alpha:8476 --num_hosts=2 --host_idx=1'
 
 while [[ -n $(jobs -rp) ]]; do wait; done
-code=0
-for pid in "${pids[@]}"; do
-  wait "$pid"
-  ended=$?
-  if ((code == 0)); then code=$ended; fi
-done
-exit $code
+failed=$(grep -m1 -vx 0 "$folder/codes")
+ended=$(wc -l < "$folder/codes")
+rm -r "$folder"
+exit "${failed:-$((ended == count ? 0 : 143))}"

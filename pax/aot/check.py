@@ -68,7 +68,8 @@ class Check:
   def run(self, level: int = COMPILED, *, quickly: bool = True) -> Checked:
     """Returns the report, as deep as `level` says.
 
-    `quickly` compiles a step that is not to be run, in a quarter of the time.
+    `quickly` lets the compiler try less, which takes it a quarter of the time
+    and some more memory; what then nearly fits is compiled again.
     """
     base = dataclasses.replace(self._base(), level=level)
     if level < TRACED:
@@ -78,7 +79,12 @@ class Check:
       return Checked(traced, None)
     if reason := self.topology.missing_compiler():
       return Checked(dataclasses.replace(traced, not_compiled=reason), None)
-    return self._compiled(traced, quickly)
+    checked = self._compiled(traced, quickly)
+    held = checked.report.memory
+    nearly = held.capacity and held.total <= _NEARLY * held.capacity
+    if quickly and checked.report.fits is False and nearly:
+      return self._compiled(traced, quickly=False)
+    return checked
 
   def _set_machine(self, task: Any, name: str) -> int:
     """Finds the machine; returns how many devices it has."""
@@ -96,19 +102,34 @@ class Check:
           f' {self.topology.name} has {there}; --topology='
           f'{topology.natural(ici, dcn)} fits, or --set ICI_MESH_SHAPE=...'
         )
+      slices = self.topology.num_slices
+      if self.topology.platform == 'tpu' and slices not in (1, dcn):
+        raise ValueError(
+          f'{self.topology.name} has {slices} slices and dcn_mesh_shape'
+          f' {list(model.dcn_mesh_shape or [])} is of {dcn}; let'
+          ' ICI_MESH_SHAPE be the mesh of a slice and DCN_MESH_SHAPE of slices'
+        )
       return wanted
     return there
 
   def _partitioner(self) -> partitioning.Partitioner:
     found = self._declared
-    create = found.experiment.partitioner() or partitioning.create_partitioner
+    if create := found.experiment.partitioner():
+      if self.topology.platform != 'cpu':
+        raise ValueError(
+          f'{found.name} makes its partitioner itself, for devices that are'
+          ' here; --topology=cpu:N simulates some'
+        )
+      return create(found.task, found.input_spec())
     devices = jax.devices()
     if not self.topology.missing_compiler():
       devices = self.topology.devices()
     model = found.task.model
     if model.ici_mesh_shape is not None:
       devices = devices[: declared.num_devices(found.task)]
-    return create(found.task, found.input_spec(), devices=devices)
+    return partitioning.create_partitioner(
+      found.task, found.input_spec(), devices=devices
+    )
 
   def _base(self) -> report.Report:
     partitioner, machine = self.partitioner, self.topology
@@ -116,7 +137,7 @@ class Check:
     dcn = self._declared.task.model.dcn_mesh_shape or [1] * len(names)
     chip = machine.chip
     arrays = memory.held(partitioner)
-    state = memory.of_state(partitioner, chip and chip.hbm_bytes)
+    state = memory.of_state(partitioner, chip and chip.usable_bytes)
     leaves = jax.tree.leaves(partitioner.input_spec)
     return report.Report(
       experiment=self._declared.name,
@@ -186,9 +207,10 @@ class Check:
       failed = self._does_not_fit(traced, e)
       seconds = time.monotonic() - began
       return Checked(dataclasses.replace(failed, compile_s=seconds), None)
-    task = self._declared.task
+    model = self._declared.task.model
+    between = model.dcn_mesh_shape if self.topology.num_slices > 1 else None
     place = collectives.Place.of(
-      self.partitioner.mesh, task.model.dcn_mesh_shape, self.topology.shape
+      self.partitioner.mesh, between, self.topology.shape
     )
     sent = collectives.find(program.module, place)
     state = self._base().memory
@@ -204,6 +226,7 @@ class Check:
         collectives=_summed(sent),
         roofline=self._roofline(traced, counted, moved, sent),
         compile_s=program.seconds,
+        full_effort=not quickly,
         fits=fits,
         buffers=self._largest if fits is False else [],
         warnings=advice.warnings(
@@ -261,6 +284,8 @@ class Check:
     )
 
 
+# What the compiler may save by trying harder.
+_NEARLY = 1.1
 # A part of a host's devices may be used, as of a v4-8 two.
 _DEVICES_OF_A_HOST = 8
 

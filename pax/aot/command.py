@@ -15,8 +15,6 @@ from pax.tools import declared
 EXIT_FITS = every.EXIT_FITS
 EXIT_DOES_NOT_FIT = every.EXIT_DOES_NOT_FIT
 
-_FOLDER = 'aot'
-
 
 def run(options: RunOptions) -> int:
   """Tells what an experiment does on a machine; returns the exit code.
@@ -53,7 +51,7 @@ def write(found: report.Report, job_log_dir: str) -> pathlib.Path:
     ValueError: nothing can be written there.
   """
   name = f'{found.experiment.rpartition(".")[2]}-{found.topology}'
-  folder = pathlib.Path(job_log_dir) / _FOLDER
+  folder = pathlib.Path(job_log_dir) / every.FOLDER
   try:
     folder.mkdir(parents=True, exist_ok=True)
     for ending, content in (

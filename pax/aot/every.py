@@ -23,6 +23,8 @@ from pax.runner.options import RunOptions, UsageError
 
 EXIT_FITS = 0
 EXIT_DOES_NOT_FIT = 2
+# In the job directory.
+FOLDER = 'aot'
 TABLE = 'table.md'
 
 _EXIT_ERROR = 1
@@ -64,7 +66,7 @@ def run(options: RunOptions, names: Sequence[str] | None = None) -> int:
     compat.install()
     experiment_registry.import_all_experiments()
     names = sorted(experiment_registry.get_all())
-  folder = pathlib.Path(options.job_log_dir) / 'aot'
+  folder = folder_of(options)
   folder.mkdir(parents=True, exist_ok=True)
   found = []
   for name in names:
@@ -78,6 +80,11 @@ def run(options: RunOptions, names: Sequence[str] | None = None) -> int:
     return _EXIT_ERROR
   fits = (one.report['fits'] is not False for one in found)
   return EXIT_FITS if all(fits) else EXIT_DOES_NOT_FIT
+
+
+def folder_of(options: RunOptions) -> pathlib.Path:
+  """Where reports and table are."""
+  return pathlib.Path(options.job_log_dir) / FOLDER
 
 
 def line(one: Outcome) -> str:

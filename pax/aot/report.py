@@ -67,6 +67,8 @@ class Report:
   declare_s: float = 0.0
   trace_s: float | None = None
   compile_s: float | None = None
+  # Whether the compiler tried as hard as for a run.
+  full_effort: bool = False
   # Why it was not compiled, and how it would be.
   not_compiled: str | None = None
   # False: the step does not fit; None: nobody can say.

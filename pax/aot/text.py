@@ -76,7 +76,8 @@ def facts(found: report.Report) -> Iterator[tuple[str, str]]:
   if found.trace_s is not None:
     spent.append(f'tracing {found.trace_s:.1f} s')
   if found.compile_s is not None:
-    spent.append(f'compiling {found.compile_s:.1f} s')
+    how = ', as for a run' if found.full_effort else ', with least effort'
+    spent.append(f'compiling {found.compile_s:.1f} s{how}')
   yield 'this took', ', '.join(spent)
 
 

@@ -99,10 +99,7 @@ class Topology:
         f" //pax:main fetches it, or pip install 'jax[tpu]=={jax.__version__}'"
       )
     if self.platform == 'gpu':
-      return (
-        'JAX compiles for GPUs only where one is: run --mode=aot --topology='
-        f'{self.name} on such a machine, or read on'
-      )
+      return 'for GPUs it is told what needs no compiler, and no more'
     return None
 
   def devices(self) -> Sequence[jax.Device]:

@@ -69,17 +69,17 @@ class BatchPlacer:
     mesh = self._placement.mesh
     wanted = self._placement.batch_spec(len(shape))
     placed = NamedSharding(mesh, specs.fit(wanted, shape, mesh))
-    if specs.is_even(wanted, shape, mesh) or not shape:
-      return placed
-    if self._placement.even_batches:
+    is_even = specs.is_even(wanted, shape, mesh)
+    if self._placement.even_batches and not is_even:
       raise _uneven(shape, wanted, mesh)
     # Steps split unevenly what lies here in copies.
-    if jax.process_count() == 1:
+    if jax.process_count() == 1 or not shape:
       return placed
+    # Of rows that several hosts are to hold each has a part to begin with.
     for sharding in (placed, *_by_host(mesh)):
       if _feeds_itself(sharding, shape):
         return sharding
-    raise _uneven(shape, wanted, mesh)
+    raise _shared(shape) if is_even else _uneven(shape, wanted, mesh)
 
 
 def _uneven(
@@ -90,6 +90,15 @@ def _uneven(
     f'a global batch of {shape[0]} rows cannot be dealt out evenly to '
     f'{parts} devices; make it a multiple of {parts}, e.g. with '
     '--set PERCORE_BATCH_SIZE=1'
+  )
+
+
+def _shared(shape: tuple[int, ...]) -> ValueError:
+  hosts = jax.process_count()
+  return ValueError(
+    f'several hosts hold the same of the {shape[0]} rows of a global batch, of'
+    f' which each of {hosts} feeds its {shape[0] // hosts}; let'
+    ' task.train.inputs_split_mapping split rows over all axes of the mesh'
   )
 
 
@@ -106,14 +115,16 @@ def _by_host(mesh: Mesh) -> list[NamedSharding]:
 
 
 def _feeds_itself(sharding: NamedSharding, shape: tuple[int, ...]) -> bool:
-  """Returns whether no host needs rows of another."""
-  each = shape[0] // jax.process_count()
+  """Returns whether each host holds as many rows as it feeds, all its own."""
+  held: dict[int, set[tuple[int, int]]] = {}
   for device, index in sharding.devices_indices_map(shape).items():
     start, stop, _ = index[0].indices(shape[0])
-    first = device.process_index * each
-    if start < first or stop > first + each:
-      return False
-  return True
+    held.setdefault(device.process_index, set()).add((start, stop))
+  each = shape[0] // jax.process_count()
+  return all(
+    sum(stop - start for start, stop in parts) == each
+    for parts in held.values()
+  )
 
 
 def _global_shape(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -65,6 +65,10 @@ class SingleTaskDecodeProgram(program.InputProgram):
     self._set_up(task, partitioner, job_log_dir, decode_prng_seed)
     self._output_pickle = output_pickle
 
+  def should_run(self, state: TrainState, train_step: int) -> bool:
+    """Always; the job knows the intervals."""
+    return super().should_run(state, train_step)
+
   def run(self, state: TrainState, train_step: int) -> DecodeProgramOutput:
     """Decodes; writes what the model makes of each example."""
     found = _Decoded(self._task)

@@ -63,10 +63,11 @@ def wait_until_free(job_log_dir: str, timeout_secs: float) -> None:
     with path.open('a') as lock:
       try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except OSError:
-        time.sleep(_POLL_SECS)
-      else:
         return
+      except BlockingIOError:
+        time.sleep(_POLL_SECS)
+      except OSError:
+        return  # There are no locks here.
 
 
 def log_file(

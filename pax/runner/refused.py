@@ -14,8 +14,8 @@ _NO_SEARCH_SERVICE = (
 REFUSED: dict[str, str] = {
   'controller_mode': _NO_SEARCH_SERVICE,
   'enable_auto_sharding': (
-    'shardings are those that the experiment declares; --set ICI_MESH_SHAPE=...'
-    ' fits them to other devices'
+    'JAX has given up AUTO shardings; they are those that the experiment'
+    ' declares, and --set ICI_MESH_SHAPE=... fits them to other devices'
   ),
   'fdl_help': 'see --help, and docs/tools.md on --fdl',
   'jax_backend_target': (

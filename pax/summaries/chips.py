@@ -16,6 +16,8 @@ _GB = 10**9
 # "How to Scale Your Model" (2025), chapter 2, which gives them by direction.
 _TPU = 'Google Cloud TPU docs; How to Scale Your Model, ch. 2'
 _TPU_LINKS_UNKNOWN = 'Google Cloud TPU docs'
+# As libtpu 0.0.42 says where a program does not fit: 30.75 and 15.75 GiB.
+_RESERVED_GIB = {'TPU v4': 1.25, 'TPU v5 lite': 0.25, 'TPU v5e': 0.25}
 # Data sheets of the boards; the network is one adapter for each GPU, as in the
 # vendor's reference systems (DGX).
 _NVIDIA = 'NVIDIA data sheet; DGX reference network'
@@ -33,6 +35,8 @@ class Chip:
   # Bytes of device memory, and how many of them a second.
   hbm_bytes: float | None = None
   hbm_bytes_per_s: float | None = None
+  # Of these what the TPU compiler leaves to the system, where it has told.
+  reserved_bytes: float = 0.0
   # Bytes a second to one neighbour in a slice, or to all GPUs of a host.
   link_bytes_per_s: float | None = None
   # Dimensions of the torus that a slice is; 0 where a switch joins all.
@@ -41,6 +45,13 @@ class Chip:
   dcn_bytes_per_s: float | None = None
   # Where the figures are from.
   source: str
+
+  @property
+  def usable_bytes(self) -> float | None:
+    """What a program may take."""
+    return (
+      None if self.hbm_bytes is None else self.hbm_bytes - self.reserved_bytes
+    )
 
 
 def _tpu(
@@ -60,6 +71,7 @@ def _tpu(
     link_bytes_per_s=link and link * _GB,
     torus_dims=int(dims),
     dcn_bytes_per_s=dcn and dcn * _GB,
+    reserved_bytes=_RESERVED_GIB.get(kind, 0.0) * _GIB,
     source=_TPU if network else _TPU_LINKS_UNKNOWN,
   )
 

@@ -2,7 +2,7 @@
 """`pax launch` trains; a job that loses a process ends, and goes on later."""
 
 # bazel: size=large
-# bazel: deps=//tests/multiprocess:experiments
+# bazel: deps=//tests/multiprocess:experiments,//pax/tools:launch_lib
 from __future__ import annotations
 
 import subprocess

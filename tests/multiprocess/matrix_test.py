@@ -5,6 +5,9 @@
 # bazel: tags=nightly
 from __future__ import annotations
 
+import signal
+import time
+
 import pytest
 
 from tests.integration import binary
@@ -60,8 +63,35 @@ def test_what_goes_on_is_what_was_never_stopped(tmp_path, count):
   assert many.numbers(stopped) == many.numbers(straight)
 
 
+@pytest.mark.parametrize('killed', [0, 1])
+def test_without_a_launcher_who_is_left_ends_too(tmp_path, killed):
+  """Within a minute, for that is how long a process may be silent."""
+  processes = binary.start_processes(
+    'TinySpmd',
+    tmp_path,
+    many.MESH,
+    '--set=BATCH_SIZE=4',
+    f'--set=NUM_STEPS={10**6}',
+    count=2,
+    devices=2,
+  )
+  wait_for_losses(tmp_path)
+  processes[killed].send_signal(signal.SIGKILL)
+  ended = [process.wait(binary.TIMEOUT_SECS) for process in processes]
+  left = ended[1 - killed]
+  assert left.returncode
+  assert 'most likely indicates that another task died' in left.stderr
+
+
+def wait_for_losses(directory):
+  deadline = time.monotonic() + binary.TIMEOUT_SECS
+  while not (directory / 'metrics.jsonl').exists():
+    assert time.monotonic() < deadline
+    time.sleep(0.1)
+
+
 def test_an_output_of_four_processes_is_that_of_one(tmp_path, single):
-  """Decoding: each record once, in files of process 0."""
+  """Decoding: each record once."""
   words = ('--mode=decode_once', f'--restore_checkpoint_dir={single}')
   many.train(tmp_path / 'four', many.MESH, *words, count=4)
   many.train(tmp_path / 'one', many.MESH, *words, count=1)

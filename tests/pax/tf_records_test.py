@@ -72,6 +72,7 @@ def test_an_example_is_read_again():
     assert found[name].dtype == value.dtype
     np.testing.assert_array_equal(found[name], value)
   assert list(found) == ['floats', 'ints']
+  assert list(tf_records.parse_example(record, ['ints', 'x'])) == ['ints']
   empty = tf_records.example({'ints': np.int64([])})
   assert tf_records.parse_example(empty)['ints'].size == 0
 

@@ -283,3 +283,13 @@ def test_types_of_arrays():
   assert isinstance(shape, pytypes.JaxArrayT)
   assert isinstance(np.ones(2), pytypes.ArrayT)
   assert not isinstance(np.ones(2), pytypes.JaxArrayT)
+
+
+def test_a_step_may_be_traced_for_devices_that_are_elsewhere():
+  assert py_utils.target_platform() == jax.default_backend()
+  with py_utils.tracing_for('tpu'):
+    assert py_utils.target_platform() == 'tpu'
+    with py_utils.tracing_for('gpu'):
+      assert py_utils.target_platform() == 'gpu'
+    assert py_utils.target_platform() == 'tpu'
+  assert py_utils.target_platform() == jax.default_backend()

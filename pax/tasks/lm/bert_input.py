@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pax import tf_records
-from pax.inputs import packing, records, shuffled_records
+from pax.inputs import blocks, packing, records, shuffled_records
 from pax.tasks.lm import masking
 from praxis import base_input, pax_fiddle, py_utils
 
@@ -75,17 +75,14 @@ class TFRecordBertInput(base_input.BaseInput):
       self.mlm_augmenter.validate()
     self._paths = shuffled_records.expand(self.input_file)
     self._batches = 0
-    self._block: list[list[Document]] = []
     if self.is_training:
-      self._records = shuffled_records.ShuffledRecords(
-        self._own_paths(),
-        window=self.file_buffer_size,
-        seed=self.input_random_seed or 0,
-      )
-      self._set_state_internal({'records': self._records.state, 'row': 0})
+      self._blocks = self._open_blocks()
 
   def get_next(self) -> NestedMap:
-    rows = self._next_rows() if self.is_training else self._eval_rows()
+    if self.is_training:
+      rows = self._blocks.take(self.batch_size)
+    else:
+      rows = self._eval_rows()
     return _batch_of(rows, self.batch_size, self.max_sequence_length)
 
   def reset(self) -> None:
@@ -103,44 +100,36 @@ class TFRecordBertInput(base_input.BaseInput):
       )
     return self._paths[self.infeed_host_index :: self.num_infeed_hosts]
 
-  def _next_rows(self) -> list[list[Document]]:
-    rows: list[list[Document]] = []
-    while len(rows) < self.batch_size:
-      if self._row >= len(self._block):
-        self._load_block()
-      missing = self.batch_size - len(rows)
-      rows += self._block[self._row : self._row + missing]
-      self._row += missing
-    self._row = min(self._row, len(self._block))
-    return rows
+  def _open_blocks(self) -> blocks.Blocks:
+    seed = self.input_random_seed or 0
+    source = shuffled_records.ShuffledRecords(
+      self._own_paths(), window=self.file_buffer_size, seed=seed
+    )
+    size = self.batch_size
+    if self.enable_packing:
+      size = self.prepacking_batch_size
+    return blocks.Blocks(
+      source,
+      self._read,
+      self._rows_of,
+      size=size,
+      seeds=[seed, self.infeed_host_index],
+    )
 
-  def _load_block(self) -> None:
-    """Reads as many documents as are packed together, or make a batch."""
-    if self._block:
-      self._block_begin, self._row = self._records.state, 0
-    begin = self._block_begin
-    random = np.random.default_rng(
-      [
-        self.input_random_seed or 0,
-        self.infeed_host_index,
-        *begin.values(),
-      ]
-    )
-    size = (
-      self.prepacking_batch_size if self.enable_packing else (self.batch_size)
-    )
-    documents = []
-    for _ in range(size):
-      document = self._parse(self._records.take())
-      if self.remask:
-        masked = self.mlm_augmenter(document['labels'], random)
-        document['masked_ids'], document['masked_pos'] = masked
-      documents.append(document)
+  def _read(self, record: bytes, random: np.random.Generator) -> Document:
+    document = self._parse(record)
+    if self.remask:
+      masked = self.mlm_augmenter(document['labels'], random)
+      document['masked_ids'], document['masked_pos'] = masked
+    return document
+
+  def _rows_of(
+    self, documents: list[Document], random: np.random.Generator
+  ) -> list[list[Document]]:
     if not self.enable_packing:
-      self._block = [[document] for document in documents]
-      return
+      return [[document] for document in documents]
     rows = _packed(documents, self.max_sequence_length)
-    self._block = [rows[i] for i in random.permutation(len(rows))]
+    return [rows[i] for i in random.permutation(len(rows))]
 
   def _eval_rows(self) -> list[list[Document]]:
     hosts = self.num_infeed_hosts
@@ -161,7 +150,6 @@ class TFRecordBertInput(base_input.BaseInput):
 
   def _parse(self, record: bytes) -> Document:
     """Returns a document without its padding and its first end."""
-    example = tf_records.parse_example(record)
     shapes = {
       'input_ids': self.max_sequence_length,
       'input_mask': self.max_sequence_length,
@@ -169,6 +157,7 @@ class TFRecordBertInput(base_input.BaseInput):
       'masked_lm_ids': self.max_predictions_per_seq,
       'masked_lm_weights': self.max_predictions_per_seq,
     }
+    example = tf_records.parse_example(record, tuple(shapes))
     found = {name: len(example.get(name, ())) for name in shapes}
     if found != shapes:
       raise ValueError(
@@ -199,19 +188,15 @@ class TFRecordBertInput(base_input.BaseInput):
     }
 
   def _get_state_internal(self) -> base_input.State:
-    if not self.is_training:
-      return {'batches': self._batches}
-    if self._row == len(self._block) and self._block:
-      return {'records': self._records.state, 'row': 0}
-    return {'records': self._block_begin, 'row': self._row}
+    if self.is_training:
+      return self._blocks.state
+    return {'batches': self._batches}
 
   def _set_state_internal(self, state: base_input.State) -> None:
-    if not self.is_training:
+    if self.is_training:
+      self._blocks.state = state
+    else:
       self._batches = int(state['batches'])
-      return
-    self._records.state = state['records']
-    self._block_begin, self._row = dict(state['records']), int(state['row'])
-    self._block = []
 
 
 def _packed(documents: list[Document], length: int) -> list[list[Document]]:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import IO, TextIO
 
@@ -201,7 +201,7 @@ class _Member:
     self._events.put(_End(self._command.name, code))
 
 
-def _begin(function, *args: object) -> threading.Thread:
+def _begin(function: Callable[..., None], *args: object) -> threading.Thread:
   thread = threading.Thread(target=function, args=args, daemon=True)
   thread.start()
   return thread

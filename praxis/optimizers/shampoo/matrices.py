@@ -31,14 +31,26 @@ def identities(plan: Plan, scale: float) -> Groups:
   }
 
 
+def first_preconditioners(rule: ShampooRule, plan: Plan) -> Groups:
+  """Returns preconditioners that change nothing."""
+  found = identities(plan, 1.0)
+  for key, (n, size, _) in plan.groups.items():
+    if rule.is_compressed(size):
+      empty = jnp.zeros([n, size, rule.compression_rank + 1])
+      found[key] = empty.at[:, 0, -1].set(1.0)
+  return found
+
+
 def store(groups: Groups, rule: ShampooRule) -> NestedMap:
   """Returns the matrices as they are kept."""
-  return NestedMap(
-    {
-      key: storage.store_matrices(x, rule.matrix_dtype)
-      for key, x in groups.items()
-    }
-  )
+
+  def stored(x: Float[Array, 'K N M']) -> storage.Stored:
+    is_square = x.shape[1] == x.shape[2]
+    if not is_square:
+      return storage.store(x, 'float32')
+    return storage.store_matrices(x, rule.matrix_dtype)
+
+  return NestedMap({key: stored(x) for key, x in groups.items()})
 
 
 def load(stored: NestedMap) -> Groups:
@@ -76,11 +88,10 @@ def updated_preconditioners(
   rule: ShampooRule, plan: Plan, statistics: Groups, old: Groups
 ) -> tuple[Groups, dict[str, Float[Array, ' K']]]:
   """Returns (the inverse roots, their errors); a bad root stays the old one."""
-  take_root = _root_of(rule)
   new, errors = {}, {}
-  for key, (_, _, power) in plan.groups.items():
+  for key, (_, size, power) in plan.groups.items():
     root = functools.partial(
-      take_root,
+      _root_of(rule, size),
       power=power,
       ridge=rule.matrix_epsilon,
       relative=rule.relative_matrix_epsilon,
@@ -102,12 +113,27 @@ def precondition(
   for block in cut.split(grad):
     for _ in range(block.ndim):
       # Takes the first dimension and appends it: after all, they are in order.
-      block = _tensordot(block, next(mine), axes=[[0], [0]])
+      block = _multiplied(block, next(mine))
     done.append(block)
   return cut.join(done)
 
 
-def _root_of(rule: ShampooRule) -> Callable[..., roots.Root]:
+def _multiplied(
+  block: JTensor, matrix: Float[Array, 'N M']
+) -> Float[Array, '...']:
+  """Returns the product with the first dimension, which comes last."""
+  size, width = matrix.shape
+  if width == size:
+    return _tensordot(block, matrix, axes=[[0], [0]])
+  low, constant = matrix[:, :-1], matrix[0, -1]
+  along = _tensordot(block, low, axes=[[0], [0]])
+  removed = _tensordot(along, low, axes=[[-1], [1]])
+  return constant * jnp.moveaxis(block, 0, -1) - removed
+
+
+def _root_of(rule: ShampooRule, size: int) -> Callable[..., roots.Root]:
+  if rule.is_compressed(size):
+    return functools.partial(roots.compressed_root, rank=rule.compression_rank)
   if rule.eigh:
     return roots.eigh_root
   if not rule.lobpcg_topk_precondition:

@@ -20,11 +20,10 @@ from praxis.pytypes import Nested
 _REFUSED: dict[str, tuple[Any, str]] = {
   'cholesky': (False, 'statistics are kept whole; for precision use eigh=True'),
   'qr_based_root': (False, 'roots are exact already with eigh=True'),
-  'compression_rank': (
-    0,
-    'preconditioners have full rank; for less memory lower block_size',
+  'frequent_directions': (
+    False,
+    'statistics are kept whole; compression_rank compresses preconditioners',
   ),
-  'frequent_directions': (False, 'it belongs to compression_rank'),
   'average_grad': (False, 'it belongs to frequent_directions'),
   'reuse_preconditioner': (False, 'it belongs to frequent_directions'),
 }
@@ -103,8 +102,10 @@ class DistributedShampoo(base.BaseOptimizer):
   decoupled_learning_rate_from_momentum: bool = False
   # Takes roots by eigendecomposition instead of by Newton iteration.
   eigh: bool = False
-  # Not available.
+  # Preconditioners keep this many of the largest eigenvalues of their
+  # statistic, taken by eigendecomposition, and the mean of the others; 0: all.
   compression_rank: int = 0
+  # Not available.
   frequent_directions: bool = False
   average_grad: bool = False
   reuse_preconditioner: bool = False
@@ -117,10 +118,11 @@ class DistributedShampoo(base.BaseOptimizer):
           f'{type(self).__name__}.{field}={getattr(self, field)} is not'
           f' available: {why}; set it to {off}'
         )
-    if self.lobpcg_topk_precondition and self.eigh:
+    by_eigh = self.eigh or self.compression_rank
+    if self.lobpcg_topk_precondition and by_eigh:
       raise ValueError(
         f'{type(self).__name__}.lobpcg_topk_precondition mends Newton roots,'
-        ' and eigh=True takes others; set one of them'
+        ' and eigh=True or compression_rank takes others; set one of them'
       )
     if self.batch_axis_name != base_layer.PMAP_PARALLEL_AXIS_NAME:
       raise ValueError(

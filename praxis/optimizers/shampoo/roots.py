@@ -30,7 +30,8 @@ _SMALLEST_SCALE = 1e-6
 class Root(NamedTuple):
   """An inverse root."""
 
-  value: Float[Array, 'N N']
+  # [N, N], or as `compressed_root` has it.
+  value: Float[Array, 'N M']
   # Largest absolute error of an entry of what should be the identity.
   error: Float[Array, '']
 
@@ -163,6 +164,35 @@ def eigh_root(
   root = _matmul(vectors * damped ** (-1.0 / power), vectors.T)
   rebuilt = _matmul(vectors * values, vectors.T)
   return Root(root, jnp.max(jnp.abs(rebuilt - matrix)) / largest)
+
+
+def compressed_root(
+  matrix: Float[Array, 'N N'],
+  power: int,
+  ridge: float,
+  *,
+  relative: bool,
+  rank: int,
+) -> Root:
+  """Returns (matrix + ridge)^(-1/power), all but some eigenvalues made equal.
+
+  The `rank` largest are kept, the others become their mean, c: the root is
+  c' I - U Uᵀ. It comes as U and one more column, which has c' at its top, and
+  zeros: [N, rank + 1] numbers instead of [N, N].
+  """
+  values, vectors = jnp.linalg.eigh(matrix)
+  rebuilt = _matmul(vectors * values, vectors.T)
+  largest = jnp.maximum(values[-1], _SMALLEST_SCALE)
+  error = jnp.max(jnp.abs(rebuilt - matrix)) / largest
+  values = jnp.maximum(values, 0.0)
+  mean = jnp.mean(values[:-rank])
+  damped = jnp.append(values[-rank:], mean) + ridge * (
+    largest if relative else 1.0
+  )
+  *kept, constant = jnp.split(damped ** (-1.0 / power), [rank])
+  gap = jnp.maximum(constant - kept[0], 0.0)
+  column = jnp.zeros([matrix.shape[0], 1]).at[0].set(constant)
+  return Root(jnp.append(vectors[:, -rank:] * jnp.sqrt(gap), column, 1), error)
 
 
 def _matrix_power(x: Float[Array, 'N N'], power: int) -> Float[Array, 'N N']:

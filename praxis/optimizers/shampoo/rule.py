@@ -41,6 +41,7 @@ class ShampooRule:
   eigh: bool
   lobpcg_topk_precondition: int
   lobpcg_max_iter: int
+  compression_rank: int
   # The variant for SPMD: matrices are sharded, and used a step late, so that
   # their roots need not be waited for.
   sharded: bool = False
@@ -57,6 +58,10 @@ class ShampooRule:
     """How statistics and preconditioners are kept."""
     reduced = self.best_effort_memory_usage_reduction and not self.sharded
     return 'int16' if reduced else 'float32'
+
+  def is_compressed(self, size: int) -> bool:
+    """Returns whether preconditioners of this size are kept at a low rank."""
+    return 0 < self.compression_rank < size - 1
 
   def momentum_dtype(self, rank: int) -> str:
     """Returns how the momentum of a variable is kept."""

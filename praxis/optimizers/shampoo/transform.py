@@ -48,10 +48,9 @@ def distributed_shampoo(
 def _init(rule: ShampooRule, params: Nested[JTensor]) -> transforms.State:
   leaves, tree = jax.tree.flatten(params)
   plan = make_plan(rule, [w.shape for w in leaves])
-  kept = [
-    matrices.store(matrices.identities(plan, scale), rule)
-    for scale in (rule.matrix_epsilon, 1.0)
-  ]
+  statistics = matrices.identities(plan, rule.matrix_epsilon)
+  preconditioners = matrices.first_preconditioners(rule, plan)
+  kept = [matrices.store(x, rule) for x in (statistics, preconditioners)]
   slots = [step.init_slot(rule, w) for w in leaves]
   shown = _errors_of(rule, plan, tree, None)
   return _pack(tree, jnp.zeros([], jnp.int32), kept, slots, shown)

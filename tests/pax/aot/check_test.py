@@ -11,7 +11,7 @@ import json
 import jax
 import pytest
 
-from pax.aot import check, command, page, text
+from pax.aot import check, command, memory, page, text
 from pax.partitioning import memory as memory_lib
 from pax.runner.options import RunOptions
 from pax.summaries import chips
@@ -105,7 +105,7 @@ def test_what_does_not_fit_is_said_with_what_would_help(found):
 def test_a_machine_whose_compiler_is_missing_still_gets_an_answer():
   made = make('8xh100', 'ICI_MESH_SHAPE=[2,2,2]')
   found = made.run().report
-  assert 'where one is' in found.not_compiled
+  assert 'needs no compiler' in found.not_compiled
   assert found.roofline.mfu > 0 and found.collectives is None
   assert 'not compiled' in text.render(found)
 
@@ -145,3 +145,30 @@ def test_files_and_exit_code(tmp_path, capsys):
     command.run(dataclasses.replace(options, aot_save='x'))
   with pytest.raises(ValueError, match='--check_level=3'):
     command.run(dataclasses.replace(options, check_level=3))
+
+
+@pytest.mark.parametrize(
+  ('tenths_over', 'efforts'), [(0, [True]), (0.5, [True, False]), (2, [True])]
+)
+def test_what_nearly_fits_is_compiled_again(monkeypatch, tenths_over, efforts):
+  made, tried = make(), []
+  total = 1000.0
+
+  def compiled(traced, quickly):
+    tried.append(quickly)
+    capacity = total / (1 + tenths_over / 10)
+    held = memory.Memory(
+      parameters=total, other_variables=0.0, optimizer=0.0, batch=0.0,
+      capacity=capacity,
+    )  # fmt: skip
+    told = dataclasses.replace(traced, memory=held, fits=held.fits)
+    return check.Checked(told, None)
+
+  monkeypatch.setattr(made, '_compiled', compiled)
+  made.run()
+  assert tried == efforts
+
+
+def test_slices_that_the_mesh_does_not_have():
+  with pytest.raises(ValueError, match='has 2 slices and dcn_mesh_shape'):
+    make('v4-8x2', 'ICI_MESH_SHAPE=[1,8,1]')

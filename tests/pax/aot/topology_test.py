@@ -48,7 +48,7 @@ def test_hosts_of_gpus_are_joined_as_slices_are():
   found = topology.parse('16x8xh100')
   assert (found.devices_per_slice, found.num_slices) == (8, 16)
   assert found.chip.kind == 'H100' and found.chip.hbm_bytes == 80e9
-  assert 'where one is' in found.missing_compiler()
+  assert 'needs no compiler' in found.missing_compiler()
 
 
 def test_simulated_cpus_are_real_devices():

@@ -49,6 +49,14 @@ def test_spmd_copies_rows_that_do_not_divide():
   assert placed.x.sharding.is_fully_replicated
 
 
+def test_rows_that_several_hosts_hold_and_none_can_feed(monkeypatch):
+  """Hosts take turns on this mesh, and each row is to be on all of them."""
+  monkeypatch.setattr(batches.jax, 'process_count', lambda: 2)
+  monkeypatch.setattr(batches, '_by_host', lambda mesh: [])
+  with pytest.raises(ValueError, match='hold the same of the 8 rows'):
+    _placer([1, 1, 2], 2).global_spec(tiny.batch(rows=4))
+
+
 def test_wide_integers_become_what_the_device_holds():
   told = _placer(None, 1).global_spec(
     {'n': jax.ShapeDtypeStruct((4,), np.int64)}

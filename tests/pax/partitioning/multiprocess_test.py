@@ -18,7 +18,7 @@ from pax import partitioning
 from tests.pax import tiny
 
 # Meshes of four devices, and how many rows a batch has.
-_CASES = ((None, 8), ([1, 2, 2], 8), ([1, 4, 1], 6))
+_CASES = ((None, 8), ([1, 2, 2], 8), ([1, 4, 1], 6), ([1, 1, 4], 8))
 _STEPS = 2
 
 

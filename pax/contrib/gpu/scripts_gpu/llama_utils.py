@@ -6,7 +6,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from pax import tasks_lib
-from pax.contrib.gpu.scripts_gpu import saxml_layers
+from pax.contrib.gpu.scripts_gpu import llama_checkpoints, saxml_layers
 from pax.tasks.lm import adam_params, llama
 from praxis import pax_fiddle
 from praxis.contrib.gpu.scripts_gpu import models
@@ -32,6 +32,8 @@ class BaseLLaMA(adam_params.TransformerLmSpmdAdam):
 
   # Evaluates what it is given; more steps fine-tune it.
   MAX_STEPS = 0
+  # A folder of safetensors, as Hugging Face publishes LLaMA, to start from.
+  HUGGINGFACE_PATH = None
 
   NUM_LAYERS = 32
   VOCAB_SIZE = 32000
@@ -59,6 +61,13 @@ class BaseLLaMA(adam_params.TransformerLmSpmdAdam):
   def task(self) -> Config[tasks_lib.SingleTask]:
     task_p = super().task()
     task_p.train.num_train_steps = self.MAX_STEPS
+    if self.HUGGINGFACE_PATH:
+      task_p.train.set(
+        external_checkpoint_path=self.HUGGINGFACE_PATH,
+        external_checkpoint_handler=llama_checkpoints.HuggingFaceHandler.of(
+          self
+        ),
+      )
     lm_p = task_p.model.lm_tpl
     llama.configure_llama(lm_p, self.RMS_NORM_EPSILON)
     for block_p in stacks.blocks(lm_p.stacked_transformer_tpl):

@@ -69,8 +69,8 @@ def from_meta(weights: Weights, llama: Any) -> Tree:
     if weight is None or weight.shape != shape:
       raise ValueError(
         f'{name}.weight must have shape {list(shape)}, got '
-        f'{None if weight is None else list(weight.shape)}; '
-        f'{type(llama).__name__} wants other weights'
+        f'{None if weight is None else list(weight.shape)}; take the weights '
+        'of a model of these sizes'
       )
     return np.asarray(weight)
 
@@ -84,8 +84,8 @@ def from_meta(weights: Weights, llama: Any) -> Tree:
   }
   if left:
     raise ValueError(
-      f'{len(left)} weights have no place in {type(llama).__name__}, such as '
-      f'{sorted(left)[:3]}; it has neither biases nor more layers'
+      f'{len(left)} weights have no place in the model, such as '
+      f'{sorted(left)[:3]}; it has no biases, and {llama.NUM_LAYERS} layers'
     )
   return {'params': {'lm': lm}}
 

@@ -13,21 +13,29 @@ from praxis.layers.checkpoint_policy import AutodiffCheckpointType
 
 
 class OptimalScaling(lm_cloud.LmCloudSpmd):
-  """As many layers as heads, each of dimension 128; a subclass says how many.
-
-  MODEL_DIMS and HIDDEN_DIMS follow, so that they cannot be set.
-  """
+  """As many layers as heads of dimension 128; a subclass says how many."""
 
   CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM
   PERCORE_BATCH_SIZE = None
   NUM_LAYERS = None
+  # Both follow from NUM_LAYERS.
+  MODEL_DIMS = None
+  HIDDEN_DIMS = None
 
   def task(self) -> pax_fiddle.Config[tasks_lib.SingleTask]:
     if not self.NUM_LAYERS:
       raise ValueError('NUM_LAYERS must be set, got none; the width follows')
-    self.MODEL_DIMS = self.NUM_LAYERS * 128
-    self.HIDDEN_DIMS = self.MODEL_DIMS * 4
+    self._follow('MODEL_DIMS', self.NUM_LAYERS * 128)
+    self._follow('HIDDEN_DIMS', self.MODEL_DIMS * 4)
     return super().task()
+
+  def _follow(self, name: str, value: int) -> None:
+    if getattr(self, name) not in (None, value):
+      raise ValueError(
+        f'{name} must be {value} with NUM_LAYERS={self.NUM_LAYERS}, got '
+        f'{getattr(self, name)}; set NUM_LAYERS, the width follows'
+      )
+    setattr(self, name, value)
 
 
 @experiment_registry.register

@@ -164,9 +164,29 @@ class MnistDatasetInput(indexed.IndexedInput):
     return digits.mnist_5k(held_out=not self.is_training)
 
 
+class MnistInputSpecsProvider(base_input.BaseInputSpecsProvider):
+  """Knows the shapes of a batch of digits without any data."""
+
+  # Of the images.
+  height: int = 28
+  width: int = 28
+  # Examples per batch and host.
+  batch_size: int = 1
+
+  def get_input_specs(self) -> NestedMap:
+    """A `jax.ShapeDtypeStruct` for each array of a host's batch."""
+    rows = self.batch_size
+    images = (rows, self.height, self.width, 1)
+    return NestedMap(
+      inputs=jax.ShapeDtypeStruct(images, jnp.float32),
+      labels=jax.ShapeDtypeStruct((rows,), jnp.int32),
+      eval_sample_weights=jax.ShapeDtypeStruct((rows,), jnp.float32),
+    )
+
+
 @experiment_registry.register
 class MnistExperiment(base_experiment.BaseExperiment):
-  """Tells digits apart: 91 % of the held out ones after 1000 steps.
+  """Tells digits apart: 91 % of those held out, after 1000 steps of 256.
 
   A mesh for more devices: --set ICI_MESH_SHAPE=[1,N,1]; None for replicas.
   """
@@ -215,10 +235,23 @@ class MnistExperiment(base_experiment.BaseExperiment):
     )
     return task_p
 
+  def get_input_specs_provider_params(
+    self,
+  ) -> Config[base_input.BaseInputSpecsProvider]:
+    return Config(
+      MnistInputSpecsProvider,
+      height=self.HEIGHT,
+      width=self.WIDTH,
+      batch_size=self._batch_size,
+    )
+
   def datasets(self) -> list[Config[base_input.BaseInput]]:
     train = self._input(name='train', is_training=True)
     return [train, self._input(name='test', reset_for_eval=True)]
 
   def _input(self, **kwargs: object) -> Config[base_input.BaseInput]:
-    batch_size = max(1, self.BATCH_SIZE // jax.process_count())
-    return Config(MnistDatasetInput, batch_size=batch_size, **kwargs)
+    return Config(MnistDatasetInput, batch_size=self._batch_size, **kwargs)
+
+  @property
+  def _batch_size(self) -> int:
+    return max(1, self.BATCH_SIZE // jax.process_count())

@@ -115,3 +115,17 @@ def test_a_small_matrix_is_left_as_it_is():
     matrix, largest=2, iterations=2, **arguments
   )
   np.testing.assert_array_equal(plain.value, mended.value)
+
+
+def test_a_compressed_root_is_that_of_a_simpler_matrix():
+  matrix = _matrix(6)
+  root = roots.compressed_root(
+    jnp.asarray(matrix), 4, RIDGE, relative=True, rank=2
+  )
+  low, column = root.value[:, :2], root.value[:, 2]
+  got = column[0] * np.eye(6) - low @ low.T
+  values, vectors = np.linalg.eigh(matrix.astype(np.float64))
+  values[:4] = values[:4].mean()
+  want = _by_hand((vectors * values) @ vectors.T, 4, True)
+  np.testing.assert_allclose(got, want, atol=1e-5 * np.abs(want).max())
+  assert root.error < 1e-5 and not np.any(column[1:])

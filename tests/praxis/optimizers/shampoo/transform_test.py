@@ -54,6 +54,11 @@ CASES = {
     beta2=1.0,
     exponent_override=3,
   ),
+  'compressed': dict(
+    graft_type=Graft.SGD,
+    beta1=0.5,
+    compression_rank=1,
+  ),
   # Its matrices are small, and so left as they are.
   'deflated': dict(graft_type=Graft.SGD, beta1=0.5, lobpcg_topk_precondition=1),
   'signs': dict(graft_type=Graft.SQRT_N, skip_preconditioning_rank_lt=2),
@@ -63,8 +68,10 @@ CASES = {
 }
 
 
-def _root(matrix, power):
+def _root(matrix, power, rank):
   values, vectors = np.linalg.eigh(matrix)
+  if 0 < rank < len(values) - 1:
+    values[:-rank] = values[:-rank].mean()
   damped = np.maximum(values, 0) + EPSILON * max(values[-1], 1e-6)
   return (vectors * damped ** (-1.0 / power)) @ vectors.T
 
@@ -92,7 +99,7 @@ def _precondition(hp, step, g, memory, *, late):
         stat = hp['beta2'] * stat + new * gram
       used = root
       if step % hp['preconditioning_compute_steps'] == 0:
-        root = _root(stat, power)
+        root = _root(stat, power, hp.get('compression_rank', 0))
       memory[key] = stat, root
       used = used if late else root
       block = np.moveaxis(np.tensordot(used, block, (1, axis)), 0, axis)
@@ -258,3 +265,16 @@ def test_replicas_share_the_work():
   got = shared(grads, state, params)
   problem.assert_close(got, want, rtol=1e-3, atol=1e-3)
   assert 'all-gather' in shared.lower(grads, state, params).compile().as_text()
+
+
+def test_compressed_preconditioners_take_less_memory():
+  tx = problem.tx_of(_config(compression_rank=1))
+  state = tx.init(_few())[2]
+  assert state.statistics.s4p4.values.shape[1:] == (4, 4)
+  assert state.preconditioners.s4p4.values.shape[1:] == (4, 2)
+  specs = tx.init_partition_spec(
+    {k: problem.weight(list(v.shape)) for k, v in _few().items()}
+  )
+  assert jax.tree.structure(specs[2].preconditioners) == jax.tree.structure(
+    state.preconditioners
+  )

@@ -114,5 +114,9 @@ def test_batches_of_the_experiment():
   assert batch.inputs.dtype == np.float32
   assert (batch.inputs.min(), batch.inputs.max()) == (0, 1)
   assert batch.labels.dtype == np.int32
+  provider = mnist.MnistExperiment().get_input_specs_provider_params()
+  specs = provider.Instantiate().get_input_specs()
+  shapes = lambda tree: {n: (x.shape, x.dtype) for n, x in tree.items()}
+  assert shapes(specs) == shapes(batch)
   held_out = test.Instantiate().get_next()
   assert held_out.eval_sample_weights.sum() == 1000

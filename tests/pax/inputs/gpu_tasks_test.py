@@ -1,0 +1,30 @@
+# bazel: size=small
+# SPDX-License-Identifier: Apache-2.0
+"""What LAMBADA asks for, and what is said where data are not named."""
+
+from __future__ import annotations
+
+import pytest
+
+from pax.inputs import gpu_tasks
+
+
+@pytest.mark.parametrize(
+  ('text', 'inputs', 'targets'),
+  [
+    ('he looked at his watch', 'he looked at his', ' watch'),
+    ('“go,” said  Anne ', '"go," said', ' Anne'),
+    ('it’s Anne’s', "it's", " Anne's"),
+  ],
+)
+def test_last_word_is_the_target(text, inputs, targets):
+  found = gpu_tasks.last_word(text)
+  assert found == {'inputs': inputs, 'targets': targets}
+
+
+def test_says_what_to_export(monkeypatch):
+  monkeypatch.delenv('VOCAB_PATH', raising=False)
+  with pytest.raises(ValueError, match='export VOCAB_PATH=PATH'):
+    gpu_tasks.from_environment('VOCAB_PATH')
+  monkeypatch.setenv('VOCAB_PATH', '/there')
+  assert gpu_tasks.from_environment('VOCAB_PATH') == '/there'
