@@ -68,8 +68,8 @@ class Check:
   def run(self, level: int = COMPILED, *, quickly: bool = True) -> Checked:
     """Returns the report, as deep as `level` says.
 
-    `quickly` lets the compiler try less, which takes it a quarter of the time
-    and some more memory; what then nearly fits is compiled again.
+    `quickly` lets the compiler try less, which takes it a quarter of the time;
+    what then fits or misses by little is compiled again.
     """
     base = dataclasses.replace(self._base(), level=level)
     if level < TRACED:
@@ -81,8 +81,8 @@ class Check:
       return Checked(dataclasses.replace(traced, not_compiled=reason), None)
     checked = self._compiled(traced, quickly)
     held = checked.report.memory
-    nearly = held.capacity and held.total <= _NEARLY * held.capacity
-    if quickly and checked.report.fits is False and nearly:
+    off = abs(held.total / held.capacity - 1) if held.capacity else 1.0
+    if quickly and off <= _NEARLY:
       return self._compiled(traced, quickly=False)
     return checked
 
@@ -229,9 +229,10 @@ class Check:
         full_effort=not quickly,
         fits=fits,
         buffers=self._largest if fits is False else [],
-        warnings=advice.warnings(
-          traced.arrays, sent, counted, traced.num_devices
-        ),
+        warnings=[
+          *advice.tight(held),
+          *advice.warnings(traced.arrays, sent, counted, traced.num_devices),
+        ],
         advice=advice.to_fit(held, traced.arrays) if fits is False else [],
       ),
       program,
@@ -284,8 +285,8 @@ class Check:
     )
 
 
-# What the compiler may save by trying harder.
-_NEARLY = 1.1
+# By how much what the compiler allocates may change when it tries harder.
+_NEARLY = 0.1
 # A part of a host's devices may be used, as of a v4-8 two.
 _DEVICES_OF_A_HOST = 8
 

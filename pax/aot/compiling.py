@@ -77,7 +77,7 @@ def compile_step(
   """Compiles a step for the devices of its mesh.
 
   `quickly` makes one that is not to be run, in a quarter of the time: the
-  compiler tries less, and takes up to a tenth more memory.
+  compiler tries less, and allocates some percent more or less.
 
   Raises:
     DoesNotFitError: no device can hold it.

@@ -35,6 +35,8 @@ class Memory:
   program: float | None = None
   # What there is; None for CPUs.
   capacity: float | None = None
+  # What the compiler's block for activations and temporaries has of gaps.
+  gaps: float = 0.0
 
   def parts(self) -> dict[str, float | None]:
     """Bytes by what they are for, in words."""
@@ -117,17 +119,27 @@ def of_state(
 
 
 def of_program(state: Memory, analysis: Any, module: hlo.Module) -> Memory:
-  """Returns what a compiled step takes, by XLA's own `analysis` of it."""
-  kept = min(activations.kept_bytes(module), analysis.temp_size_in_bytes)
+  """Returns what a compiled step takes, by XLA's own `analysis` of it.
+
+  Of a TPU it tells the peak, which must fit. The block for temporaries that it
+  tells too has gaps besides; whether other arrays lie in them only a run would
+  show. Of a CPU it tells the block alone.
+  """
   arguments = analysis.argument_size_in_bytes
-  known = state.total
+  outputs = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+  if state.capacity is None:
+    within = analysis.temp_size_in_bytes
+  else:
+    within = analysis.peak_memory_in_bytes - arguments - max(0, outputs)
+  kept = min(activations.kept_bytes(module), within)
   return dataclasses.replace(
     state,
     # Small arrays take up whole tiles.
-    other_variables=state.other_variables + max(0, arguments - known),
+    other_variables=state.other_variables + max(0, arguments - state.total),
     activations=kept,
-    temporaries=analysis.temp_size_in_bytes - kept,
-    outputs=analysis.output_size_in_bytes - analysis.alias_size_in_bytes,
+    temporaries=within - kept,
+    gaps=max(0, analysis.temp_size_in_bytes - within),
+    outputs=outputs,
     program=analysis.generated_code_size_in_bytes,
   )
 

@@ -94,6 +94,8 @@ def memory_rows(found: report.Report) -> list[tuple[str, str]]:
     share = 100 * held.total / held.capacity
     whole += f' of {size(held.capacity)} ({share:.0f} %)'
   shown.append(('in all', whole))
+  if held.gaps:
+    shown.append(('with all gaps', size(held.total + held.gaps)))
   if found.predicted is None:
     return shown
   if found.predicted == held:

@@ -110,8 +110,8 @@ class RunOptions:
     False,
     'Ahead of time',
     'For --mode=aot: compile as for a run. Without it the compiler takes a'
-    ' quarter of the time, and memory is up to a tenth more; what nearly fits'
-    ' is compiled again.',
+    ' quarter of the time and memory is some percent off; what fits or misses'
+    ' by a tenth is compiled again.',
   )
   aot_save: str | None = _flag(
     None,

@@ -148,7 +148,8 @@ def test_files_and_exit_code(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-  ('tenths_over', 'efforts'), [(0, [True]), (0.5, [True, False]), (2, [True])]
+  ('tenths_over', 'efforts'),
+  [(-2, [True]), (-0.5, [True, False]), (0.5, [True, False]), (2, [True])],
 )
 def test_what_nearly_fits_is_compiled_again(monkeypatch, tenths_over, efforts):
   made, tried = make(), []
