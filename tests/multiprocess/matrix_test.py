@@ -3,6 +3,7 @@
 
 # bazel: size=large
 # bazel: tags=nightly
+# bazel: shards=3
 from __future__ import annotations
 
 import signal
