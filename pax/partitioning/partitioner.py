@@ -246,7 +246,7 @@ class Partitioner:
     replicated = NamedSharding(self.mesh, everywhere)
     changes_state = step is steps.train_step
     run = placement.globalize(bound, outputs(everywhere, everywhere, rows))
-    run = self._with_uneven_parts(run, changes_state=changes_state)
+    run = self._as_is_said(run, batch, changes_state=changes_state)
     run = offload.around(run, state, gives_back=changes_state)
     run.__name__ = step.__name__
     return PartitionedStep(
@@ -259,21 +259,28 @@ class Partitioner:
       donate_state=changes_state,
     )
 
-  def _with_uneven_parts(
-    self, step: Callable[..., Any], *, changes_state: bool
+  def _as_is_said(
+    self, step: Callable[..., Any], lies: NestedMap, *, changes_state: bool
   ) -> Callable[..., Any]:
-    """Returns the step, with all split as is said, be that uneven."""
+    """Returns the step, with all split as is said, be that uneven.
+
+    A batch that `lies` split by host is split by devices.
+    """
     state_specs = self._state_specs
     if not changes_state:
       state_specs = state_specs.to_eval_state()
 
+    def place(x: jax.Array, told: Any) -> jax.Array:
+      spec = self._placement.batch_spec(x.ndim)
+      is_even = specs.is_even(spec, x.shape, self.mesh)
+      if is_even and told.sharding.mesh == self.mesh:
+        return x
+      wanted = NamedSharding(self.mesh, spec)
+      return jax.lax.with_sharding_constraint(x, wanted)
+
     def run(state: TrainState, batch: NestedMap, key: jax.Array) -> Any:
-      batch_specs = jax.tree.map(
-        lambda x: self._placement.batch_spec(x.ndim), batch
-      )
       state = specs.constrain(state, state_specs, self.mesh)
-      batch = specs.constrain(batch, batch_specs, self.mesh)
-      return step(state, batch, key)
+      return step(state, jax.tree.map(place, batch, lies), key)
 
     return run
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from pax.tasks.lm.params import c4, nvidia
 from tests.integration import parallelism
 
 Case = parallelism.Case
@@ -14,6 +15,7 @@ Case = parallelism.Case
 _CIRCULAR = (('CIRCULAR_REPEAT', 2),)
 _STREAMED = (('STREAM_IO', True),)
 _BROADCAST = (('PIPELINE_BROADCAST_INPUTS', True),)
+_DROPLESS = (('GATING_FUNC', 'dropless_top2'),)
 _RING = (('CONTEXT_PARALLEL', 'ring'),)
 _GATHERED = (('CONTEXT_PARALLEL', 'all_gather'),)
 _COMPILER = (('CONTEXT_PARALLEL', 'compiler'),)
@@ -42,6 +44,8 @@ _CASES = {
   'expert_data': Case(replica=2, expert=4),
   'expert_fsdp': Case(data=4, expert=2),
   'expert_tensor': Case(expert=4, mdl=2),
+  'dropless': Case(expert=8, model=_DROPLESS),
+  'dropless_pipeline': Case(stages=2, expert=2, mdl=2, model=_DROPLESS),
   'sequence': Case(seq=8, more=_COMPILER),
   'sequence_fsdp_tensor': Case(data=2, seq=2, mdl=2, more=_COMPILER),
   'ring': Case(seq=8, more=_RING),
@@ -78,12 +82,13 @@ def test_it_learns_what_one_device_does(name):
 @pytest.mark.parametrize('name', _VARIANTS)
 @pytest.mark.parametrize('optimized', [True, False])
 def test_no_variant_meets_the_wrong_gradient(name, optimized):
+  more = (('TRAINING_OPTIMIZED_SHARDING', optimized),)
   parallelism.check(
-    Case(
-      replica=2,
-      data=2,
-      mdl=2,
-      model=_VARIANTS[name],
-      more=(('TRAINING_OPTIMIZED_SHARDING', optimized),),
-    )
+    Case(replica=2, data=2, mdl=2, model=_VARIANTS[name], more=more)
   )
+
+
+@pytest.mark.parametrize('family', [c4.C4SpmdGpt3AdamOrgHP, nvidia.Llama2_7B])
+def test_no_family_meets_the_wrong_gradient(family):
+  sizes = (('NUM_KV_HEADS', 4),)
+  parallelism.check(Case(replica=2, data=2, mdl=2, model=sizes, family=family))

@@ -23,6 +23,9 @@ _CASES = {
   'tensor': Case(mdl=8),
   'data_fsdp_tensor': Case(replica=2, data=2, mdl=2),
   'expert_fsdp_tensor': Case(data=2, expert=2, mdl=2),
+  'dropless_fsdp_tensor': Case(
+    data=2, expert=2, mdl=2, model=(('GATING_FUNC', 'dropless_top2'),)
+  ),
   'pipeline_fsdp': Case(stages=4, data=2),
   'circular_fsdp_tensor': Case(
     stages=2, data=2, mdl=2, more=(('CIRCULAR_REPEAT', 2),)

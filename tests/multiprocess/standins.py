@@ -71,11 +71,12 @@ _GCLOUD = """\
 printf '%s\\n' "$*" >> "$GCLOUD_LOG"
 case "$*" in
   *' describe '*) echo ACTIVE ;;
-  *' scp '*) slice=${5%%:*}; mkdir -p "$slice"; cp "$4" "$slice/${5#*:}" ;;
+  *' scp '*) slice=${6%%:*}; mkdir -p "$slice"; cp "$5" "$slice/${6#*:}" ;;
   *' ssh '*)
     slice=$5
     export JAX_PROCESS_ID=${slice##*-}
-    cd "$slice" && exec bash -c "${*##*--command=}"
+    command=${!#}
+    cd "$slice" && exec bash -c "${command#--command=}"
     ;;
 esac
 """

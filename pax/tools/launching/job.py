@@ -122,6 +122,7 @@ class Job:
 
   @property
   def hosts_per_slice(self) -> int:
+    """Processes of each slice."""
     return self.num_hosts // self.slices
 
   @property

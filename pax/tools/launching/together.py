@@ -179,6 +179,7 @@ class _Member:
     _begin(self._wait)
 
   def stop(self, number: signal.Signals) -> None:
+    """Tells it to end, by a signal where one reaches it."""
     if self._command.is_remote:
       # The other end of its lifeline, over the network.
       with contextlib.suppress(OSError):

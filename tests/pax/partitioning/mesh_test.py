@@ -48,6 +48,41 @@ def test_slices_are_contiguous_along_the_dcn_axis():
   assert (slices[:, 2:] == 1).all()
 
 
+@dataclasses.dataclass(frozen=True)
+class _Tpu(_Device):
+  platform: str = 'tpu'
+  device_kind: str = 'TPU v4'
+  coords: tuple[int, ...] = ()
+  core_on_chip: int = 0
+
+
+def _torus(slice_index, first=0):
+  """Returns the chips of a slice of 4 x 4 x 4."""
+  return [
+    _Tpu(id=first + i, slice_index=slice_index, coords=(x, y, z))
+    for i, (z, y, x) in enumerate(np.ndindex(4, 4, 4))
+  ]
+
+
+@pytest.mark.parametrize('contiguous', [True, False])
+def test_contiguous_submeshes_are_planes_of_the_torus(contiguous):
+  array = mesh_lib.create_mesh(
+    [1, 16, 4],
+    [2, 1, 1],
+    _AXES,
+    devices=[*_torus(0), *_torus(1, first=64)],
+    contiguous_submeshes=contiguous,
+  ).devices
+  assert array.shape == (2, 16, 4)
+  for i, of_slice in enumerate(array):
+    assert {device.slice_index for device in of_slice.flat} == {i}
+    planes = [
+      {device.coords[2] for device in rows.flat}
+      for rows in np.split(of_slice, 4)
+    ]
+    assert all(len(plane) == 1 for plane in planes) == contiguous
+
+
 def test_without_slices_the_order_makes_them():
   array = mesh_lib.create_mesh([1, 2, 2], [2, 1, 1], _AXES).devices
   assert list(array[0].flat) == jax.devices()[:4]

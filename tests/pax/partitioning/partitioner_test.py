@@ -74,6 +74,28 @@ def test_losses_are_those_of_one_device(name):
   np.testing.assert_allclose((value, weight), (losses[-1], 7.0), rtol=1e-6)
 
 
+def test_fewer_rows_than_devices_are_spread():
+  def losses(mesh):
+    made = partitioning.create_partitioner(
+      tiny.task(mesh),
+      tiny.spec(tiny.batch(rows=6)),
+      devices=jax.devices()[: mesh[1]],
+    )
+    state, step = made.initialize(_KEY), made.train_step()
+    found = []
+    for i in range(2):
+      batch = made.put_batch(tiny.batch(rows=6, seed=i))
+      state, output = step(state, batch, _KEY)
+      found.append(float(output.loss))
+    return found, step.compiled.as_text()
+
+  (got, text), (wanted, whole) = losses([1, 8, 1]), losses([1, 1, 1])
+  np.testing.assert_allclose(got, wanted, rtol=1e-5)
+  # The hidden values of one row, not of all.
+  assert 'f32[6,16]' in whole
+  assert 'f32[6,16]' not in text and 'f32[1,16]' in text
+
+
 def test_state_lies_as_told():
   made = _trained('8').made
   state = made.initialize(_KEY)
