@@ -77,7 +77,7 @@ def test_a_step_that_fits_without_its_gaps_alone():
   )  # fmt: skip
   assert list(advice.tight(held)) == []
   (one,) = advice.tight(dataclasses.replace(held, gaps=5.0))
-  assert 'would be' in one and 'PERCORE_BATCH_SIZE' in one
+  assert 'it would' in one and 'PERCORE_BATCH_SIZE' in one
 
 
 def test_what_takes_most_is_named_first():
