@@ -17,7 +17,11 @@ from pax import compat
 ExperimentT = TypeVar('ExperimentT', bound=type)
 
 # Where the experiments that come with Pax live: package, and modules in it.
-_HOMES = {'pax.tasks': 'params/**/*.py', 'pax.contrib': 'configs.py'}
+_HOMES = {
+  'pax.tasks': 'params/**/*.py',
+  'pax.tasks.test': '*.py',
+  'pax.contrib': 'configs.py',
+}
 _MAX_NEAR_NAMES = 5
 
 
@@ -153,11 +157,15 @@ def _exists(module: str) -> bool:
 
 
 def _experiment_modules() -> list[str]:
-  """Returns the names of all modules that have experiments of Pax's."""
+  """Returns the names of all modules that have experiments of Pax's.
+
+  A binary has not all of them: what it does not hold is left out.
+  """
   # A package without __init__.py has several paths, some only for importers.
   found = {
     '.'.join((home, *file.relative_to(folder).with_suffix('').parts))
     for home, pattern in _HOMES.items()
+    if _exists(home)
     for folder in map(pathlib.Path, importlib.import_module(home).__path__)
     for file in folder.rglob(pattern)
   }

@@ -116,6 +116,14 @@ def test_a_missing_module_within_is_not_hidden(tmp_path, monkeypatch):
     registry.get('broken_exps.Mine')
 
 
+def test_a_binary_without_some_experiments_names_the_others(monkeypatch):
+  monkeypatch.setattr(
+    registry, '_HOMES', {'pax.left_out': '*.py', 'pax.no.such': '*.py'}
+  )
+  with pytest.raises(ValueError, match='no experiment is called'):
+    registry.get_experiment('elsewhere.Unheard')
+
+
 def test_nothing_is_printed(capsys):
   registry.register(_class('Quiet', 'pax.tasks.lm.params.cloud'))
   assert capsys.readouterr() == ('', '')
