@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=medium
-# bazel: deps=//pax:main_lib,//pax/tasks:experiments,//tests/integration:experiments
+# bazel: deps=//pax:main_lib,//pax/tasks:experiments
+# bazel: deps=//tests/integration:experiments
 """Several experiments, each in a process, and the table of them."""
 
 from __future__ import annotations
