@@ -135,9 +135,8 @@ class Check:
     partitioner, machine = self.partitioner, self.topology
     names = partitioner.mesh.axis_names
     dcn = self._declared.task.model.dcn_mesh_shape or [1] * len(names)
-    chip = machine.chip
     arrays = memory.held(partitioner)
-    state = memory.of_state(partitioner, chip and chip.usable_bytes)
+    state = self._state_memory()
     leaves = jax.tree.leaves(partitioner.input_spec)
     return report.Report(
       experiment=self._declared.name,
@@ -156,6 +155,10 @@ class Check:
       warnings=advice.warnings(arrays, [], None, len(partitioner.devices)),
       advice=advice.to_fit(state, arrays) if state.fits is False else [],
     )
+
+  def _state_memory(self) -> memory.Memory:
+    chip = self.topology.chip
+    return memory.of_state(self.partitioner, chip and chip.usable_bytes)
 
   def _traced(self, base: report.Report) -> report.Report:
     began = time.monotonic()
@@ -213,8 +216,9 @@ class Check:
       self.partitioner.mesh, between, self.topology.shape
     )
     sent = collectives.find(program.module, place)
-    state = self._base().memory
-    held = memory.of_program(state, program.memory, program.module)
+    held = memory.of_program(
+      self._state_memory(), program.memory, program.module
+    )
     counted = self._with_repeated(traced, program.cost)
     moved = traffic.memory_bytes(program.module)
     fits = held.fits
@@ -267,7 +271,7 @@ class Check:
     self, traced: report.Report, error: compiling.DoesNotFitError
   ) -> report.Report:
     """The report of what the compiler finds too large."""
-    held = self._base().memory
+    held = self._state_memory()
     if error.temporaries is not None:
       held = dataclasses.replace(held, temporaries=error.temporaries)
     elif error.needs is not None:
