@@ -19,8 +19,10 @@ from pax.aot import (
   advice,
   collectives,
   compiling,
+  hlo,
   memory,
   prediction,
+  reckoned,
   report,
   roofline,
   topology,
@@ -196,7 +198,7 @@ class Check:
       buffers=self._largest if held.fits is False else [],
       advice=advice.to_fit(held, base.arrays) if held.fits is False else [],
       flops=found,
-      roofline=self._roofline(base, found, None, None),
+      roofline=self._roofline(base, found),
       trace_s=time.monotonic() - began,
     )
 
@@ -220,7 +222,6 @@ class Check:
       self._state_memory(), program.memory, program.module
     )
     counted = self._with_repeated(traced, program.cost)
-    moved = traffic.memory_bytes(program.module)
     fits = held.fits
     return Checked(
       dataclasses.replace(
@@ -228,7 +229,9 @@ class Check:
         memory=held,
         flops=counted,
         collectives=_summed(sent),
-        roofline=self._roofline(traced, counted, moved, sent),
+        roofline=self._roofline(
+          traced, counted, program.module, sent, is_as_run=not quickly
+        ),
         compile_s=program.seconds,
         full_effort=not quickly,
         fits=fits,
@@ -246,17 +249,21 @@ class Check:
     self,
     base: report.Report,
     counted: report.Flops,
-    moved: float | None,
-    sent: Sequence[collectives.Collective] | None,
+    module: hlo.Module | None = None,
+    sent: Sequence[collectives.Collective] | None = None,
+    *,
+    is_as_run: bool = False,
   ) -> roofline.Roofline | None:
-    if self.topology.chip is None:
+    chip = self.topology.chip
+    if chip is None:
       return None
     return roofline.predict(
-      self.topology.chip,
+      chip,
       model_flops=counted.model / base.num_devices,
       product_flops=counted.products / base.num_devices,
-      memory_bytes=moved,
+      memory_bytes=module and traffic.memory_bytes(module),
       collectives=sent,
+      kernel_s=reckoned.kernel_seconds(module, chip) if is_as_run else None,
     )
 
   def _with_repeated(
