@@ -16,9 +16,9 @@ _GB = 10**9
 # "How to Scale Your Model" (2025), chapter 2, which gives them by direction.
 _TPU = 'Google Cloud TPU docs; How to Scale Your Model, ch. 2'
 _TPU_LINKS_UNKNOWN = 'Google Cloud TPU docs'
-# Jouppi et al., "Ten Lessons From Three Generations" (2021) and "TPU v4" (2023).
-# Of v5e and v5p what makes their peaks out of 2 * 128 * 128 FLOPs of each
-# matrix unit in a cycle. Of later ones no figure was found.
+# Jouppi et al., "Ten Lessons From Three Generations" (2021) and "TPU v4"
+# (2023). Of v5e and v5p what makes their peaks out of 2 * 128 * 128 FLOPs of
+# each matrix unit in a cycle. Of later ones no figure was found.
 _CLOCK_MHZ = {
   'TPU v2': 700,
   'TPU v3': 940,
