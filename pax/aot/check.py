@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from pax.aot import (
   advice,
   collectives,
   compiling,
+  gpus,
   memory,
   prediction,
   report,
@@ -215,6 +216,8 @@ class Check:
     sent = collectives.find(program.module, place)
     state = self._base().memory
     held = memory.of_program(state, program.memory, program.module)
+    if self.topology.platform == 'gpu':
+      held = gpus.as_allocated(held)
     counted = self._with_repeated(traced, program.cost)
     moved = traffic.memory_bytes(program.module)
     fits = held.fits
@@ -231,12 +234,16 @@ class Check:
         buffers=self._largest if fits is False else [],
         warnings=[
           *advice.tight(held),
+          *self._of_platform(held),
           *advice.warnings(traced.arrays, sent, counted, traced.num_devices),
         ],
         advice=advice.to_fit(held, traced.arrays) if fits is False else [],
       ),
       program,
     )
+
+  def _of_platform(self, held: memory.Memory) -> Iterable[str]:
+    return gpus.warnings(held) if self.topology.platform == 'gpu' else ()
 
   def _roofline(
     self,
