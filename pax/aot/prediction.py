@@ -175,7 +175,11 @@ class _Walk:
     whole = math.prod(aval.shape) * aval.dtype.itemsize
     is_kept = False
     if eqn.primitive.name == 'scan' and not eqn.params['reverse']:
-      is_kept = eqn.outvars.index(variable) >= eqn.params['num_carry']
+      # What is carried has the shape that a round gives, what is kept one more
+      # dimension. Parameters that count them are not in every JAX.
+      (called,) = _inner(eqn)
+      given = called.outvars[eqn.outvars.index(variable)]
+      is_kept = len(aval.shape) > len(given.aval.shape)
     return _Alive(
       whole / self._parts.of(tuple(aval.shape)),
       f'{aval.dtype}{list(aval.shape)}',
