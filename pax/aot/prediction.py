@@ -184,7 +184,11 @@ class _Walk:
     aval = variable.aval
     is_kept = False
     if eqn.primitive.name == 'scan' and not eqn.params['reverse']:
-      is_kept = eqn.outvars.index(variable) >= eqn.params['num_carry']
+      # What is carried has the shape that a round gives, what is kept one more
+      # dimension. Parameters that count them are not in every JAX.
+      (called,) = _inner(eqn)
+      given = called.outvars[eqn.outvars.index(variable)]
+      is_kept = len(aval.shape) > len(given.aval.shape)
     return _Alive(
       self._lie.num_bytes(variable),
       f'{aval.dtype}{list(aval.shape)}',
