@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from pax.aot import (
   advice,
   collectives,
   compiling,
+  gpus,
   hlo,
   memory,
   prediction,
@@ -221,6 +222,8 @@ class Check:
     held = memory.of_program(
       self._state_memory(), program.memory, program.module
     )
+    if self.topology.platform == 'gpu':
+      held = gpus.as_allocated(held)
     counted = self._with_repeated(traced, program.cost)
     fits = held.fits
     return Checked(
@@ -238,12 +241,16 @@ class Check:
         buffers=self._largest if fits is False else [],
         warnings=[
           *advice.tight(held),
+          *self._of_platform(held),
           *advice.warnings(traced.arrays, sent, counted, traced.num_devices),
         ],
         advice=advice.to_fit(held, traced.arrays) if fits is False else [],
       ),
       program,
     )
+
+  def _of_platform(self, held: memory.Memory) -> Iterable[str]:
+    return gpus.warnings(held) if self.topology.platform == 'gpu' else ()
 
   def _roofline(
     self,
