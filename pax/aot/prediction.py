@@ -186,7 +186,7 @@ class _Walk:
     if eqn.primitive.name == 'scan' and not eqn.params['reverse']:
       # What is carried has the shape that a round gives, what is kept one more
       # dimension. Parameters that count them are not in every JAX.
-      (called,) = _inner(eqn)
+      (called,) = equations.inner(eqn)
       given = called.outvars[eqn.outvars.index(variable)]
       is_kept = len(aval.shape) > len(given.aval.shape)
     return _Alive(
