@@ -117,6 +117,7 @@ def test_bits_of_the_layer_are_the_same(shards):
       np.testing.assert_array_equal(a, b, err_msg=name)
 
 
+@functools.cache
 def _mixed(shards):
   """Returns outputs and all gradients of experts on so many devices."""
   numbers = np.random.default_rng(0)
