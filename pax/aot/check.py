@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -19,8 +19,11 @@ from pax.aot import (
   advice,
   collectives,
   compiling,
+  gpus,
+  hlo,
   memory,
   prediction,
+  reckoned,
   report,
   roofline,
   topology,
@@ -135,9 +138,8 @@ class Check:
     partitioner, machine = self.partitioner, self.topology
     names = partitioner.mesh.axis_names
     dcn = self._declared.task.model.dcn_mesh_shape or [1] * len(names)
-    chip = machine.chip
     arrays = memory.held(partitioner)
-    state = memory.of_state(partitioner, chip and chip.usable_bytes)
+    state = self._state_memory()
     leaves = jax.tree.leaves(partitioner.input_spec)
     return report.Report(
       experiment=self._declared.name,
@@ -156,6 +158,10 @@ class Check:
       warnings=advice.warnings(arrays, [], None, len(partitioner.devices)),
       advice=advice.to_fit(state, arrays) if state.fits is False else [],
     )
+
+  def _state_memory(self) -> memory.Memory:
+    chip = self.topology.chip
+    return memory.of_state(self.partitioner, chip and chip.usable_bytes)
 
   def _traced(self, base: report.Report) -> report.Report:
     began = time.monotonic()
@@ -193,7 +199,7 @@ class Check:
       buffers=self._largest if held.fits is False else [],
       advice=advice.to_fit(held, base.arrays) if held.fits is False else [],
       flops=found,
-      roofline=self._roofline(base, found, None, None),
+      roofline=self._roofline(base, found),
       trace_s=time.monotonic() - began,
     )
 
@@ -213,10 +219,12 @@ class Check:
       self.partitioner.mesh, between, self.topology.shape
     )
     sent = collectives.find(program.module, place)
-    state = self._base().memory
-    held = memory.of_program(state, program.memory, program.module)
+    held = memory.of_program(
+      self._state_memory(), program.memory, program.module
+    )
+    if self.topology.platform == 'gpu':
+      held = gpus.as_allocated(held)
     counted = self._with_repeated(traced, program.cost)
-    moved = traffic.memory_bytes(program.module)
     fits = held.fits
     return Checked(
       dataclasses.replace(
@@ -224,13 +232,16 @@ class Check:
         memory=held,
         flops=counted,
         collectives=_summed(sent),
-        roofline=self._roofline(traced, counted, moved, sent),
+        roofline=self._roofline(
+          traced, counted, program.module, sent, is_as_run=not quickly
+        ),
         compile_s=program.seconds,
         full_effort=not quickly,
         fits=fits,
         buffers=self._largest if fits is False else [],
         warnings=[
           *advice.tight(held),
+          *self._of_platform(held),
           *advice.warnings(traced.arrays, sent, counted, traced.num_devices),
         ],
         advice=advice.to_fit(held, traced.arrays) if fits is False else [],
@@ -238,21 +249,28 @@ class Check:
       program,
     )
 
+  def _of_platform(self, held: memory.Memory) -> Iterable[str]:
+    return gpus.warnings(held) if self.topology.platform == 'gpu' else ()
+
   def _roofline(
     self,
     base: report.Report,
     counted: report.Flops,
-    moved: float | None,
-    sent: Sequence[collectives.Collective] | None,
+    module: hlo.Module | None = None,
+    sent: Sequence[collectives.Collective] | None = None,
+    *,
+    is_as_run: bool = False,
   ) -> roofline.Roofline | None:
-    if self.topology.chip is None:
+    chip = self.topology.chip
+    if chip is None:
       return None
     return roofline.predict(
-      self.topology.chip,
+      chip,
       model_flops=counted.model / base.num_devices,
       product_flops=counted.products / base.num_devices,
-      memory_bytes=moved,
+      memory_bytes=module and traffic.memory_bytes(module),
       collectives=sent,
+      kernel_s=reckoned.kernel_seconds(module, chip) if is_as_run else None,
     )
 
   def _with_repeated(
@@ -267,7 +285,7 @@ class Check:
     self, traced: report.Report, error: compiling.DoesNotFitError
   ) -> report.Report:
     """The report of what the compiler finds too large."""
-    held = self._base().memory
+    held = self._state_memory()
     if error.temporaries is not None:
       held = dataclasses.replace(held, temporaries=error.temporaries)
     elif error.needs is not None:

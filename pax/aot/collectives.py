@@ -26,6 +26,8 @@ _ONE_TO_ONE = 'one-to-one'
 # How the TPU compiler calls what it makes of all-reduce and slice.
 _FUSED_REDUCE_SCATTER = 'all-reduce-scatter'
 _ASYNC = ('async', '-start')
+# GPUs start and await also what nothing is scheduled between.
+_SYNC = '"is_sync":true'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,8 @@ class Place:
   coords: np.ndarray | None
   # Sides of the torus of a slice.
   torus: tuple[int, ...]
+  # The host of each device, where hosts are what slices are of TPUs.
+  hosts: np.ndarray | None = None
 
   @classmethod
   def of(
@@ -75,12 +79,14 @@ class Place:
     devices = list(mesh.devices.flat)
     known = bool(torus) and all(hasattr(d, 'coords') for d in devices)
     shape = tuple(mesh.devices.shape)
+    has_hosts = devices[0].platform == 'gpu'
     return cls(
       tuple(mesh.axis_names),
       shape,
       tuple(dcn) if dcn else (1,) * len(shape),
       np.array([d.coords for d in devices]) if known else None,
       tuple(torus),
+      np.array([d.process_index for d in devices]) if has_hosts else None,
     )
 
   def coordinates(self, ids: np.ndarray) -> np.ndarray:
@@ -88,7 +94,9 @@ class Place:
     return np.stack(np.unravel_index(ids, self.shape), axis=-1)
 
   def slice_of(self, ids: np.ndarray) -> np.ndarray:
-    """Number of the slice of each device."""
+    """Number of the slice, or of the host, of each device."""
+    if self.hosts is not None:
+      return self.hosts[ids]
     per_slice = np.array(self.shape) // np.array(self.slices)
     return np.ravel_multi_index(
       tuple((self.coordinates(ids) // per_slice).T), self.slices
@@ -152,7 +160,8 @@ def _collective(visit: hlo.Visit, kind: str, place: Place) -> Collective | None:
     dcn_bytes=dcn,
     torus_dims=torus_dims,
     is_ring=is_ring,
-    is_async=any(word in one.opcode + computation.name for word in _ASYNC),
+    is_async=_SYNC not in one.attributes
+    and any(word in one.opcode + computation.name for word in _ASYNC),
     elements=elements,
     result_elements=elements * grows,
     op_name=one.op_name,

@@ -119,6 +119,28 @@ def inner(eqn: Any) -> Iterator[Any]:
         yield found
 
 
+def scan_counts(eqn: Any) -> tuple[int, int]:
+  """Returns how many operands of a scan are constants, and how many carried.
+
+  Shapes tell: what is sliced or stacked has one more dimension outside of the
+  loop. Not every JAX has parameters that count them.
+  """
+  (body,) = inner(eqn)
+  sliced = _num_larger(eqn.invars, body.invars)
+  carried = len(eqn.outvars) - _num_larger(eqn.outvars, body.outvars)
+  return len(eqn.invars) - sliced - carried, carried
+
+
+def _num_larger(outside: Sequence[Any], within: Sequence[Any]) -> int:
+  return sum(
+    _rank(one) > _rank(own) for one, own in zip(outside, within, strict=True)
+  )
+
+
+def _rank(variable: Any) -> int:
+  return len(getattr(variable.aval, 'shape', ()))
+
+
 def variables(found: Sequence[Any]) -> list[Any]:
   """Those of operands or results that are no literals."""
   return [v for v in found if is_variable(v)]

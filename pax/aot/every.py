@@ -14,10 +14,11 @@ import pathlib
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent import futures
 from typing import Any
 
 from pax import compat, experiment_registry
-from pax.aot import text
+from pax.aot import check, table, topology
 from pax.runner import command_line
 from pax.runner.options import RunOptions, UsageError
 
@@ -30,29 +31,13 @@ TABLE = 'table.md'
 _EXIT_ERROR = 1
 # Which line of what a process says tells what went wrong.
 _ERROR = 'pax: error: '
-_HEAD = (
-  'experiment', 'machine', 'parameters', 'state', 'activations', 'temporaries',
-  'of memory', 'step at best', 'MFU at best', 'bound by', 'sent within',
-  'sent between', 'compiled in',
-)  # fmt: skip
-# Columns of figures, which stand to the right.
-_FIGURES = slice(2, 9)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Outcome:
-  """One experiment."""
-
-  name: str
-  # The report as JSON has it, or what went wrong.
-  report: dict[str, Any] | None = None
-  error: str = ''
 
 
 def run(options: RunOptions, names: Sequence[str] | None = None) -> int:
-  """Checks the experiments and writes `aot/table.md`; returns the exit code.
+  """Checks the experiments and writes the table; returns the exit code.
 
-  What was told before in the same directory is not computed again.
+  What was told before in the same directory is not computed again. The table is
+  written again after each, so that a run that is stopped leaves one too.
 
   Args:
     options: of the command line.
@@ -68,86 +53,68 @@ def run(options: RunOptions, names: Sequence[str] | None = None) -> int:
     names = sorted(experiment_registry.get_all())
   folder = folder_of(options)
   folder.mkdir(parents=True, exist_ok=True)
-  found = []
-  for name in names:
-    outcome = _known(folder, name, options) or _run(folder, name, options)
-    print(line(outcome), flush=True)
-    found.append(outcome)
-    table = '\n'.join([*rows(found), ''])
-    (folder / TABLE).write_text(table, encoding='utf-8')
-  print(f'table: {folder / TABLE}')
-  if any(one.error for one in found):
+  written = pathlib.Path(options.aot_table or folder / TABLE)
+  found: dict[str, table.Outcome] = {}
+  for outcome in _outcomes(folder, names, options):
+    print(table.line(outcome), flush=True)
+    found[outcome.name] = outcome
+    in_order = [found[name] for name in names if name in found]
+    written.write_text(table.page(in_order), encoding='utf-8')
+  print(f'table: {written}')
+  if any(one.error for one in found.values()):
     return _EXIT_ERROR
-  fits = (one.report['fits'] is not False for one in found)
+  fits = (one.report['fits'] is not False for one in found.values())
   return EXIT_FITS if all(fits) else EXIT_DOES_NOT_FIT
 
 
 def folder_of(options: RunOptions) -> pathlib.Path:
-  """Where reports and table are."""
+  """Where reports are, and the table if it is not wanted elsewhere."""
   return pathlib.Path(options.job_log_dir) / FOLDER
 
 
-def line(one: Outcome) -> str:
-  """An outcome in one line."""
-  if one.report is None:
-    return f'{one.name}: {one.error}'
-  cells = _cells(one.report)
-  return ', '.join(f'{h} {c}' for h, c in zip(_HEAD, cells, strict=True))
-
-
-def rows(found: Sequence[Outcome]) -> Iterator[str]:
-  """The lines of the table, as Markdown."""
-  marks = ['---'] * len(_HEAD)
-  marks[_FIGURES] = ['--:'] * len(marks[_FIGURES])
-  yield f'| {" | ".join(_HEAD)} |'
-  yield f'|{"|".join(marks)}|'
-  for one in found:
-    if one.report is not None:
-      yield f'| {" | ".join(_cells(one.report))} |'
-  for one in found:
-    if one.error:
-      yield f'\n{one.name}: {one.error}'
-
-
-def _cells(report: dict[str, Any]) -> list[str]:
-  held, roof = report['memory'], report['roofline'] or {}
-  state = held['parameters'] + held['other_variables'] + held['optimizer']
-  sent = report['collectives'] or []
-  ici = sum(one['ici_bytes'] for one in sent)
-  dcn = sum(one['dcn_bytes'] for one in sent)
-  share = held['capacity'] and f'{100 * held["total"] / held["capacity"]:.0f} %'
-  compiled = report['compile_s']
-  return [
-    report['experiment'].rpartition('.')[2],
-    report['topology'],
-    f'{report["num_params"] / 1e9:.3g}B',
-    text.size(state),
-    text.size(held['activations'] or 0.0),
-    text.size(held['temporaries'] or 0.0),
-    ('does not fit: ' if report['fits'] is False else '') + (share or '-'),
-    text.seconds(roof['step_s']) if roof else '-',
-    f'{100 * roof["mfu"]:.1f} %' if roof else '-',
-    roof.get('bound') or '-',
-    text.size(ici) if report['collectives'] is not None else '-',
-    text.size(dcn) if dcn else '-',
-    f'{compiled:.0f} s' if compiled else '-',
-  ]
+def _outcomes(
+  folder: pathlib.Path, names: Sequence[str], options: RunOptions
+) -> Iterator[table.Outcome]:
+  """Each experiment as soon as it is done, `--aot_jobs` of them at a time."""
+  pool = futures.ThreadPoolExecutor(options.aot_jobs)
+  try:
+    waiting = [
+      pool.submit(
+        lambda n: _known(folder, n, options) or _run(folder, n, options), name
+      )
+      for name in names
+    ]
+    for done in futures.as_completed(waiting):
+      yield done.result()
+  finally:
+    pool.shutdown(cancel_futures=True)
 
 
 def _known(
   folder: pathlib.Path, name: str, options: RunOptions
-) -> Outcome | None:
+) -> table.Outcome | None:
   """What an earlier run told, at least as much as is asked now."""
   for file in folder.glob(f'{name.rpartition(".")[2]}-*.json'):
     report = json.loads(file.read_text(encoding='utf-8'))
-    if report['experiment'] == name and report['level'] >= options.check_level:
-      return Outcome(name=name, report=report)
+    if report['experiment'] == name and _is_enough(report, options):
+      return table.Outcome(name=name, report=report)
   return None
 
 
-def _run(folder: pathlib.Path, name: str, options: RunOptions) -> Outcome:
+def _is_enough(report: dict[str, Any], options: RunOptions) -> bool:
+  """Whether a report tells all that can be told now."""
+  if report['level'] < options.check_level:
+    return False
+  if options.check_level < check.COMPILED or not report['not_compiled']:
+    return True
+  return bool(topology.parse(report['topology']).missing_compiler())
+
+
+def _run(folder: pathlib.Path, name: str, options: RunOptions) -> table.Outcome:
   words = command_line.words_of(
-    dataclasses.replace(options, all=False, exp=name)
+    dataclasses.replace(
+      options, all=False, exp=name, aot_jobs=1, aot_table=None
+    )
   )
   done = subprocess.run(
     [sys.executable, '-m', 'pax.main', *words],
@@ -162,13 +129,16 @@ def _run(folder: pathlib.Path, name: str, options: RunOptions) -> Outcome:
     return known
   said = [s for s in done.stderr.splitlines() if s.startswith(_ERROR)]
   reason = said[-1].removeprefix(_ERROR) if said else done.stderr[-500:]
-  return Outcome(name=name, error=reason or f'exit code {done.returncode}')
+  return table.Outcome(
+    name=name, error=reason or f'exit code {done.returncode}'
+  )
 
 
 def _check(options: RunOptions) -> None:
   wrong = (
     (bool(options.exp), '--all is instead of --exp'),
     (bool(options.topology), '--all takes the machine of each experiment'),
+    (options.aot_jobs < 1, '--aot_jobs is 1 at least'),
     (bool(options.aot_save), '--aot_save is for one --exp'),
     (not options.job_log_dir, '--all wants a --job_log_dir for its reports'),
   )

@@ -157,7 +157,7 @@ class _Walk:
       return [], 0.0
     carried, consts = 0, None
     if name == 'scan':
-      carried, consts = eqn.params['num_carry'], eqn.params['num_consts']
+      consts, carried = equations.scan_counts(eqn)
     elif name == 'cond':
       consts = 0
     found = [
@@ -184,7 +184,8 @@ class _Walk:
     aval = variable.aval
     is_kept = False
     if eqn.primitive.name == 'scan' and not eqn.params['reverse']:
-      is_kept = eqn.outvars.index(variable) >= eqn.params['num_carry']
+      _, carried = equations.scan_counts(eqn)
+      is_kept = eqn.outvars.index(variable) >= carried
     return _Alive(
       self._lie.num_bytes(variable),
       f'{aval.dtype}{list(aval.shape)}',
@@ -224,8 +225,8 @@ def _carried(eqn: Any, variable: Any) -> Any:
   """What a loop begins with in the place of one of its results."""
   k = eqn.outvars.index(variable)
   if eqn.primitive.name == 'scan':
-    skipped = eqn.params['num_consts']
-    return eqn.invars[skipped + k] if k < eqn.params['num_carry'] else None
+    skipped, carried = equations.scan_counts(eqn)
+    return eqn.invars[skipped + k] if k < carried else None
   skipped = eqn.params['cond_nconsts'] + eqn.params['body_nconsts']
   return eqn.invars[skipped + k]
 

@@ -30,6 +30,10 @@ class Roofline:
   step_s: float
   # Share of the peak that the model's own FLOPs are then.
   mfu: float
+  # The step by the compiler's own account of its kernels, which also know what
+  # a real shape costs, and the share then. None: it gives none.
+  compiler_s: float | None = None
+  compiler_mfu: float | None = None
 
   @property
   def bound(self) -> str:
@@ -51,6 +55,7 @@ def predict(
   product_flops: float,
   memory_bytes: float | None,
   collectives: Iterable[collectives_lib.Collective] | None,
+  kernel_s: float | None = None,
 ) -> Roofline:
   """Returns the roofline of a step.
 
@@ -60,6 +65,7 @@ def predict(
     product_flops: what the step multiplies, recomputation too, for each device.
     memory_bytes: what a device moves from and to its memory; None: not known.
     collectives: of the compiled step; None: not known.
+    kernel_s: its kernels by the compiler's account; None: not known.
   """
   compute = product_flops / chip.flops
   memory = ici = dcn = waiting = None
@@ -70,8 +76,12 @@ def predict(
     ici = sum(on_ici for _, on_ici, _ in times)
     dcn = sum(on_dcn for _, _, on_dcn in times)
     waiting = sum(a + b for one, a, b in times if not one.is_async)
-  busy = max(compute, memory or 0.0) + (waiting or 0.0)
-  step = max(busy, ici or 0.0, dcn or 0.0)
+  links = max(ici or 0.0, dcn or 0.0)
+  step = max(max(compute, memory or 0.0) + (waiting or 0.0), links)
+  reckoned = None
+  if kernel_s is not None:
+    reckoned = max(kernel_s + (waiting or 0.0), links)
+  needed = model_flops / chip.flops
   return Roofline(
     compute_s=compute,
     memory_s=memory,
@@ -79,7 +89,9 @@ def predict(
     dcn_s=dcn,
     waiting_s=waiting,
     step_s=step,
-    mfu=model_flops / chip.flops / step if step else 0.0,
+    mfu=needed / step if step else 0.0,
+    compiler_s=reckoned,
+    compiler_mfu=needed / reckoned if reckoned else None,
   )
 
 

@@ -72,6 +72,9 @@ def facts(found: report.Report) -> Iterator[tuple[str, str]]:
     yield 'step at best', f'{seconds(roof.step_s)}, bound by {roof.bound}'
     yield 'of that', ', '.join(_times(found))
     yield 'MFU at best', f'{100 * roof.mfu:.1f} %'
+    if roof.compiler_s:
+      mfu = f'MFU {100 * roof.compiler_mfu:.1f} %'
+      yield 'as the compiler reckons', f'{seconds(roof.compiler_s)}, {mfu}'
   spent = [f'declaring {found.declare_s:.1f} s']
   if found.trace_s is not None:
     spent.append(f'tracing {found.trace_s:.1f} s')

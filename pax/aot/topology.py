@@ -15,6 +15,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
+from pax.aot import gpus
 from pax.summaries import chips
 
 EXAMPLES = 'v4-128, v4-128x2, v5e-256, v5p-512, v6e-64, tpu7x-64, 8xh100, cpu:8'
@@ -98,9 +99,7 @@ class Topology:
         'the TPU compiler is not installed: ./bazelw run --config=tpu'
         f" //pax:main fetches it, or pip install 'jax[tpu]=={jax.__version__}'"
       )
-    if self.platform == 'gpu':
-      return 'for GPUs it is told what needs no compiler, and no more'
-    return None
+    return gpus.missing_compiler(self.chip) if self.platform == 'gpu' else None
 
   def devices(self) -> Sequence[jax.Device]:
     """Returns devices that can be compiled for, and be nothing else.
@@ -114,14 +113,18 @@ class Topology:
       return jax.devices('cpu')[: self.num_devices]
     if reason := self.missing_compiler():
       raise ValueError(f'{self.name}: {reason}')
-    _quiet_libtpu(self.name)
     try:
+      if self.platform == 'gpu':
+        return gpus.devices(
+          self.chip, hosts=self.num_slices, per_host=self.devices_per_slice
+        )
+      _quiet_libtpu(self.name)
       return topologies.get_topology_desc(
         platform='tpu', **self._description()
       ).devices
     except Exception as e:
       raise ValueError(
-        f'--topology={self.name}: the TPU compiler does not know it: {e}'
+        f'--topology={self.name}: the compiler does not know it: {e}'
       ) from e
 
   def _description(self) -> Mapping[str, Any]:

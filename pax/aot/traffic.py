@@ -24,11 +24,12 @@ def memory_bytes(module: hlo.Module) -> float:
   total = 0.0
   for visit in module.visits():
     if not visit.is_fused:
-      total += visit.times * _of_instruction(module, visit)
+      total += visit.times * moved_bytes(module, visit)
   return total
 
 
-def _of_instruction(module: hlo.Module, visit: hlo.Visit) -> float:
+def moved_bytes(module: hlo.Module, visit: hlo.Visit) -> float:
+  """Returns what one instruction, which is not fused, moves when it runs."""
   one, where = visit.instruction, visit.computation
   if one.opcode in _FREE or one.opcode.endswith('-done'):
     return 0.0

@@ -23,7 +23,7 @@ class BatchPlacer:
   def __init__(self, placement: Placement):
     self._placement = placement
     self._shardings: dict[tuple[int, ...], NamedSharding] = {}
-    # To one device, a compiled copy takes a fifth of the time of device_put.
+    # To one device, a compiled copy takes a seventh of the time of device_put.
     self._copy = jax.jit(
       lambda batch: jax.tree.map(jnp.copy, batch),
       out_shardings=NamedSharding(placement.mesh, PartitionSpec()),

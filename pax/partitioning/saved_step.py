@@ -43,10 +43,11 @@ def save(step: PartitionedStep, path: str | os.PathLike[str]) -> None:
   path = pathlib.Path(path)
   try:
     payload, _, _ = serialize_executable.serialize(step.compiled)
+    identity = _identity(step, step.lower())
     partial = path.with_name(f'{path.name}.partial')
     path.parent.mkdir(parents=True, exist_ok=True)
     with partial.open('wb') as file:
-      file.write(json.dumps(_identity(step)).encode() + b'\n')
+      file.write(json.dumps(identity).encode() + b'\n')
       file.write(payload)
     os.replace(partial, path)
   except (OSError, NotImplementedError) as e:
@@ -70,7 +71,8 @@ def load(step: PartitionedStep, path: str | os.PathLike[str]) -> None:
       f'no compiled step can be read from {path}: {e}; --mode=aot'
       ' --aot_save=FILE writes one'
     ) from e
-  here = _identity(step)
+  lowered = step.lower()
+  here = _identity(step, lowered)
   wrong = [name for name in _WORDS if saved.get(name) != here[name]]
   if wrong:
     name = wrong[0]
@@ -83,7 +85,6 @@ def load(step: PartitionedStep, path: str | os.PathLike[str]) -> None:
       f'the compiled step in {path} is of another {_WORDS[name]}{was}, and this'
       f' job has{now or " its own"}; compile again with --mode=aot --aot_save'
     )
-  lowered = step.lower()
   try:
     step.adopt(
       serialize_executable.deserialize_and_load(
@@ -101,9 +102,11 @@ def load(step: PartitionedStep, path: str | os.PathLike[str]) -> None:
     ) from e
 
 
-def _identity(step: PartitionedStep) -> dict[str, Any]:
+def _identity(
+  step: PartitionedStep, lowered: jax.stages.Lowered
+) -> dict[str, Any]:
   """What must be the same where the step is compiled and where it runs."""
-  text = _ADDRESS.sub('', step.lower().as_text())
+  text = _ADDRESS.sub('', lowered.as_text())
   return {
     'format': _FORMAT,
     'jax': jax.__version__,

@@ -98,7 +98,16 @@ class RunOptions:
   all: bool = _flag(
     False,
     'Ahead of time',
-    'For --mode=aot: every experiment, each on its own machine, and a table.',
+    'For --mode=aot: every experiment, each on its own machine, and a table.'
+    ' Started again with the same --job_log_dir it goes on.',
+  )
+  aot_jobs: int = _flag(
+    1, 'Ahead of time', 'For --all: how many experiments at a time.'
+  )
+  aot_table: str | None = _flag(
+    None,
+    'Ahead of time',
+    'For --all: file of the table, if not aot/table.md in --job_log_dir.',
   )
   check_level: int = _flag(
     10,

@@ -16,6 +16,17 @@ _GB = 10**9
 # "How to Scale Your Model" (2025), chapter 2, which gives them by direction.
 _TPU = 'Google Cloud TPU docs; How to Scale Your Model, ch. 2'
 _TPU_LINKS_UNKNOWN = 'Google Cloud TPU docs'
+# Jouppi et al., "Ten Lessons From Three Generations" (2021) and "TPU v4"
+# (2023). Of v5e and v5p what makes their peaks out of 2 * 128 * 128 FLOPs of
+# each matrix unit in a cycle. Of later ones no figure was found.
+_CLOCK_MHZ = {
+  'TPU v2': 700,
+  'TPU v3': 940,
+  'TPU v4': 1050,
+  'TPU v5 lite': 1500,
+  'TPU v5e': 1500,
+  'TPU v5': 1750,
+}
 # As libtpu 0.0.42 says where a program does not fit: 30.75 and 15.75 GiB.
 _RESERVED_GIB = {'TPU v4': 1.25, 'TPU v5 lite': 0.25, 'TPU v5e': 0.25}
 # Data sheets of the boards; the network is one adapter for each GPU, as in the
@@ -32,6 +43,8 @@ class Chip:
   kind: str
   # FLOP/s of dense bfloat16 products, float16 where there is no bfloat16.
   flops: float
+  # Cycles a second.
+  clock_hz: float | None = None
   # Bytes of device memory, and how many of them a second.
   hbm_bytes: float | None = None
   hbm_bytes_per_s: float | None = None
@@ -66,6 +79,7 @@ def _tpu(
   return Chip(
     kind=kind,
     flops=teraflops * 1e12,
+    clock_hz=_CLOCK_MHZ[kind] * 1e6 if kind in _CLOCK_MHZ else None,
     hbm_bytes=hbm_gib * _GIB,
     hbm_bytes_per_s=hbm_gb_per_s * _GB,
     link_bytes_per_s=link and link * _GB,

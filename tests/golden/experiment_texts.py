@@ -19,13 +19,15 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+import types
+from collections.abc import Iterable, Iterator
 from typing import Any
 from unittest import mock
 
 import jax
 import numpy as np
 
+from pax import experiment_registry
 from praxis import base_input, py_utils
 from praxis.pytypes import NestedMap
 
@@ -83,33 +85,53 @@ def resolve(experiment_class: type) -> Resolved:
   return Resolved(experiment, declared, devices)
 
 
-def texts(experiments: Sequence[type]) -> dict[str, str]:
-  """Returns the text of each experiment of a family by name."""
-  wholes: dict[str, list[str]] = {}
-  found = {}
-  for experiment in experiments:
-    name, lines = experiment.__name__, list(resolve(experiment).lines())
-    shortest = [_title(name), *lines]
-    for other, others in wholes.items():
-      changes = _changes(others, lines)
-      if len(changes) + 1 < len(shortest):
-        shortest = [_title(f'{name}, which is {other} but for'), *changes]
-    wholes[name] = lines
-    found[name] = '\n'.join([*shortest, ''])
-  return found
+class Family:
+  """Experiments with one golden file."""
+
+  def __init__(self, name: str, experiments: Iterable[type]):
+    self._path = _FOLDER / 'experiments' / f'{name}.txt'
+    self._experiments = list(experiments)
+
+  @functools.cached_property
+  def made(self) -> dict[str, str]:
+    """The text of each experiment by name."""
+    wholes: dict[str, list[str]] = {}
+    found = {}
+    for experiment in self._experiments:
+      name, lines = experiment.__name__, list(resolve(experiment).lines())
+      shortest = [_title(name), *lines]
+      for other, others in wholes.items():
+        changes = _changes(others, lines)
+        if len(changes) + 1 < len(shortest):
+          shortest = [_title(f'{name}, which is {other} but for'), *changes]
+      wholes[name] = lines
+      found[name] = '\n'.join([*shortest, ''])
+    return found
+
+  @functools.cached_property
+  def golden(self) -> dict[str, str]:
+    """The accepted texts; with UPDATE_GOLDEN=1 set those that are made."""
+    if os.environ.get('UPDATE_GOLDEN') == '1':
+      self._path.parent.mkdir(exist_ok=True)
+      self._path.write_text('\n'.join(self.made.values()))
+    text = self._path.read_text() if self._path.exists() else ''
+    parts = re.split(f'^(?={_TITLE})', text, flags=re.MULTILINE)[1:]
+    name_of = lambda part: re.match(rf'{_TITLE}(\w+)', part)[1]
+    return {name_of(part): part.rstrip('\n') + '\n' for part in parts}
+
+  def accepted(self, name: str) -> str:
+    """The accepted text of one, or how to accept it."""
+    return self.golden.get(name, 'run UPDATE_GOLDEN=1 pytest tests/golden')
 
 
-def golden(family: str, made: dict[str, str]) -> dict[str, str]:
-  """Returns the accepted texts; `made` are, with UPDATE_GOLDEN=1 set."""
-  path = _FOLDER / 'experiments' / f'{family}.txt'
-  if os.environ.get('UPDATE_GOLDEN') == '1':
-    path.parent.mkdir(exist_ok=True)
-    path.write_text('\n'.join(made.values()))
-  if not path.exists():
-    return {}
-  parts = re.split(f'^(?={_TITLE})', path.read_text(), flags=re.MULTILINE)[1:]
-  name_of = lambda part: re.match(rf'{_TITLE}(\w+)', part)[1]
-  return {name_of(part): part.rstrip('\n') + '\n' for part in parts}
+def registered(*modules: types.ModuleType) -> set[str]:
+  """Returns the names of the experiments that modules register."""
+  of_modules = tuple(f'{module.__name__}.' for module in modules)
+  return {
+    name.rpartition('.')[2]
+    for name in experiment_registry.get_all()
+    if name.startswith(of_modules)
+  }
 
 
 def _batch(experiment: Any, devices: int) -> NestedMap:

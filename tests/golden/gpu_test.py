@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import pytest
 
-from pax import experiment_registry
 from pax.contrib.gpu.scripts_gpu import configs
 from tests.golden import experiment_texts
 
@@ -43,31 +42,20 @@ _UNREGISTERED = {'PileGLaM126M64E': 1.9e9, 'LambadaGLaM64B64E': 1.14e12}
 _NAMES = (*_SIZES, *_UNREGISTERED)
 
 
-@pytest.fixture(scope='module')
-def made():
-  return experiment_texts.texts([getattr(configs, name) for name in _NAMES])
-
-
-@pytest.fixture(scope='module')
-def golden(made):
-  return experiment_texts.golden('gpu', made)
+_FAMILY = experiment_texts.Family(
+  'gpu', [getattr(configs, name) for name in _NAMES]
+)
 
 
 def test_these_are_all():
-  registered = {
-    name.rpartition('.')[2]
-    for name in experiment_registry.get_all()
-    if name.startswith(f'{configs.__name__}.')
-  }
-  assert registered == set(_SIZES)
+  assert experiment_texts.registered(configs) == set(_SIZES)
   assert configs.GPT175B is configs.Pile175B
   assert configs.GPT5B is configs.Pile5B
 
 
 @pytest.mark.parametrize('name', _NAMES)
-def test_resolves_to_the_golden_text(name, made, golden):
-  assert name in golden, f'run UPDATE_GOLDEN=1 pytest {__file__}'
-  assert made[name] == golden[name]
+def test_resolves_to_the_golden_text(name):
+  assert _FAMILY.made[name] == _FAMILY.accepted(name)
 
 
 @pytest.mark.parametrize('name', _SIZES)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import pytest
 
-from pax import experiment_registry
 from pax.tasks.lm.params import lm_cloud
 from tests.golden import experiment_texts
 
@@ -38,31 +37,18 @@ _MILLIONS = {
   'LmCloudSpmdPipelineMultislice2B': 2136.7,
   'LmCloudSpmdPipelineMultislice2BCircular': 2136.7,
 }
-
-
-@pytest.fixture(scope='module')
-def made():
-  return experiment_texts.texts([getattr(lm_cloud, name) for name in _MILLIONS])
-
-
-@pytest.fixture(scope='module')
-def golden(made):
-  return experiment_texts.golden('lm_cloud', made)
+_FAMILY = experiment_texts.Family(
+  'lm_cloud', [getattr(lm_cloud, name) for name in _MILLIONS]
+)
 
 
 def test_these_are_all():
-  registered = {
-    name.rpartition('.')[2]
-    for name in experiment_registry.get_all()
-    if name.startswith(f'{lm_cloud.__name__}.')
-  }
-  assert registered == set(_MILLIONS)
+  assert experiment_texts.registered(lm_cloud) == set(_MILLIONS)
 
 
 @pytest.mark.parametrize('name', _MILLIONS)
-def test_resolves_to_the_golden_text(name, made, golden):
-  assert name in golden, f'run UPDATE_GOLDEN=1 pytest {__file__}'
-  assert made[name] == golden[name]
+def test_resolves_to_the_golden_text(name):
+  assert _FAMILY.made[name] == _FAMILY.accepted(name)
 
 
 @pytest.mark.parametrize('name', _MILLIONS)

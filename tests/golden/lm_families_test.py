@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import pytest
 
-from pax import experiment_registry
 from pax.tasks.lm.params import c4, c4_multislice, optimal_scaling
 from tests.golden import experiment_texts
 
@@ -82,42 +81,26 @@ _FAMILIES = {
 }
 
 
-def _family(module):
-  return module.__name__.rpartition('.')[2]
-
-
 @pytest.fixture(
-  scope='module', params=_FAMILIES, ids=[_family(m) for m in _FAMILIES]
+  scope='module',
+  params=_FAMILIES,
+  ids=[m.__name__.rpartition('.')[2] for m in _FAMILIES],
 )
 def module(request):
   return request.param
 
 
-@pytest.fixture(scope='module')
-def made(module):
-  return experiment_texts.texts(
-    [getattr(module, name) for name in _FAMILIES[module]]
-  )
-
-
-@pytest.fixture(scope='module')
-def golden(module, made):
-  return experiment_texts.golden(_family(module), made)
-
-
 def test_these_are_all(module):
-  registered = {
-    name.rpartition('.')[2]
-    for name in experiment_registry.get_all()
-    if name.startswith(f'{module.__name__}.')
-  }
-  assert registered == set(_FAMILIES[module])
+  assert experiment_texts.registered(module) == set(_FAMILIES[module])
 
 
-def test_resolve_to_the_golden_texts(made, golden):
-  assert list(golden) == list(made), f'run UPDATE_GOLDEN=1 pytest {__file__}'
-  for name, text in made.items():
-    assert text == golden[name], name
+def test_resolve_to_the_golden_texts(module):
+  family = experiment_texts.Family(
+    module.__name__.rpartition('.')[2],
+    [getattr(module, name) for name in _FAMILIES[module]],
+  )
+  for name, text in family.made.items():
+    assert text == family.accepted(name)
 
 
 def test_sizes_are_those_of_their_numbers(module):

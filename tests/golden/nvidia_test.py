@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import pytest
 
-from pax import experiment_registry
 from pax.tasks.lm.params import nvidia
 from tests.golden import experiment_texts
 
@@ -61,29 +60,18 @@ _MILLIONS = {
 _EXACT = ('Llama2_7B', 'Llama2_13B', 'Llama2_70B')
 
 
-@pytest.fixture(scope='module')
-def made():
-  return experiment_texts.texts([getattr(nvidia, name) for name in _MILLIONS])
-
-
-@pytest.fixture(scope='module')
-def golden(made):
-  return experiment_texts.golden('nvidia', made)
+_FAMILY = experiment_texts.Family(
+  'nvidia', [getattr(nvidia, name) for name in _MILLIONS]
+)
 
 
 def test_these_are_all():
-  registered = {
-    name.rpartition('.')[2]
-    for name in experiment_registry.get_all()
-    if name.startswith(f'{nvidia.__name__}.')
-  }
-  assert registered == set(_MILLIONS)
+  assert experiment_texts.registered(nvidia) == set(_MILLIONS)
 
 
 @pytest.mark.parametrize('name', _MILLIONS)
-def test_resolves_to_the_golden_text(name, made, golden):
-  assert name in golden, f'run UPDATE_GOLDEN=1 pytest {__file__}'
-  assert made[name] == golden[name]
+def test_resolves_to_the_golden_text(name):
+  assert _FAMILY.made[name] == _FAMILY.accepted(name)
 
 
 @pytest.mark.parametrize('name', _MILLIONS)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import pytest
 
-from pax import experiment_registry
 from pax.tasks.test import synthetic
 from pax.tasks.vision.params import imagenet_resnets, mnist
 from tests.golden import experiment_texts
@@ -26,33 +25,17 @@ _PARAMETERS = {
   synthetic.SyntheticClassifier: _POINTS,
   synthetic.SharedNameExperiment: _POINTS,
 }
-
-
-@pytest.fixture(scope='module')
-def made():
-  return experiment_texts.texts(list(_PARAMETERS))
-
-
-@pytest.fixture(scope='module')
-def golden(made):
-  return experiment_texts.golden('vision', made)
+_FAMILY = experiment_texts.Family('vision', _PARAMETERS)
 
 
 def test_these_are_all():
-  names = tuple(f'{module.__name__}.' for module in _MODULES)
-  registered = {
-    experiment
-    for name, experiment in experiment_registry.get_all().items()
-    if name.startswith(names)
-  }
-  assert registered == set(_PARAMETERS)
+  names = {experiment.__name__ for experiment in _PARAMETERS}
+  assert experiment_texts.registered(*_MODULES) == names
 
 
-@pytest.mark.parametrize('experiment', _PARAMETERS)
-def test_resolves_to_the_golden_text(experiment, made, golden):
-  name = experiment.__name__
-  assert name in golden, f'run UPDATE_GOLDEN=1 pytest {__file__}'
-  assert made[name] == golden[name]
+@pytest.mark.parametrize('name', [one.__name__ for one in _PARAMETERS])
+def test_resolves_to_the_golden_text(name):
+  assert _FAMILY.made[name] == _FAMILY.accepted(name)
 
 
 @pytest.mark.parametrize('experiment', _PARAMETERS)

@@ -130,3 +130,29 @@ def test_a_torus_closes_in_blocks_of_four():
   along_x = np.array([0, 2, 4, 6])
   assert collectives._torus(along_x, place) == (1, True)
   assert collectives._torus(np.arange(8), place) == (2, False)
+
+
+def test_gpus_start_and_await_collectives_across_hosts():
+  program = """\
+ENTRY %main (x: bf16[8,16]) -> bf16[8,16] {
+  %x = bf16[8,16]{1,0} parameter(0)
+  %s = ((bf16[8,16]{1,0}), bf16[1,16]{1,0}) reduce-scatter-start(%x), \
+replica_groups=mesh['axis_0'=8] {'axis_0'}, dimensions={0}, \
+backend_config={"collective_backend_config":{"is_sync":false}}
+  %d = bf16[1,16]{1,0} reduce-scatter-done(%s)
+  %a = bf16[8,16]{1,0} all-reduce-start(%x), \
+replica_groups={{0,1,2,3},{4,5,6,7}}, \
+backend_config={"collective_backend_config":{"is_sync":true}}
+  ROOT %r = bf16[8,16]{1,0} all-reduce-done(%a)
+}
+"""
+  hosts = np.arange(8) // 4
+  place = collectives.Place(('data',), (8,), (1,), None, (), hosts)
+  split, summed = collectives.find(hlo.parse(program), place)
+  size = 8 * 16 * 2
+  assert (split.kind, split.is_async) == ('reduce-scatter', True)
+  assert split.ici_bytes == size * 3 / 4
+  assert split.dcn_bytes == size / 4 / 2
+  # Nothing is scheduled between the start of the other and its end.
+  assert (summed.kind, summed.is_async) == ('all-reduce', False)
+  assert summed.ici_bytes == 2 * size * 3 / 4 and summed.dcn_bytes == 0

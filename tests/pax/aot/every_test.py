@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -21,7 +22,7 @@ def told(tmp_path_factory):
   """Options and exit code of a run over two experiments, one of them not."""
   folder = tmp_path_factory.mktemp('all')
   options = RunOptions(
-    mode='aot', all=True, check_level=6, job_log_dir=str(folder)
+    mode='aot', all=True, aot_jobs=2, check_level=6, job_log_dir=str(folder)
   )
   return options, every.run(options, [EXP, f'{EXP}OfNobody'])
 
@@ -33,7 +34,8 @@ def test_reports_and_table(told):
   report = json.loads((folder / 'TinySpmd-v4-8.json').read_text())
   assert report['experiment'] == EXP and report['num_params'] == 160
   table = (folder / every.TABLE).read_text()
-  assert '| TinySpmd | v4-8 | 1.6e-07B |' in table
+  assert '2 experiments, 0 of them compiled' in table
+  assert '| TinySpmd | v4-8 | 1.6e-07B |' in table and 'shapes alone' in table
   assert f'{EXP}OfNobody: no experiment is called' in table
 
 
@@ -48,6 +50,25 @@ def test_it_goes_on_with_what_is_left(told, monkeypatch, capsys):
   assert 'experiment TinySpmd, machine v4-8' in capsys.readouterr().out
 
 
+def test_the_table_is_written_where_it_is_wanted(told, tmp_path):
+  options, _ = told
+  wanted = tmp_path / 'docs.md'
+  every.run(dataclasses.replace(options, aot_table=str(wanted)), [EXP])
+  assert '| TinySpmd | v4-8 |' in wanted.read_text()
+
+
+def test_what_could_not_be_compiled_is_tried_where_it_can(monkeypatch):
+  report = {'level': 10, 'not_compiled': 'no compiler', 'topology': '8xh100'}
+  options = RunOptions(check_level=10)
+  reasons = iter(('no compiler', None))
+  monkeypatch.setattr(
+    every.topology.Topology, 'missing_compiler', lambda self: next(reasons)
+  )
+  assert every._is_enough(report, options)
+  assert not every._is_enough(report, options)
+  assert every._is_enough(report, RunOptions(check_level=7))
+
+
 def test_what_does_not_fit_is_in_the_exit_code(told, monkeypatch):
   options, _ = told
   (file,) = every.folder_of(options).glob('TinySpmd*.json')
@@ -55,7 +76,7 @@ def test_what_does_not_fit_is_in_the_exit_code(told, monkeypatch):
   monkeypatch.setattr(
     every,
     '_known',
-    lambda folder, name, options: every.Outcome(
+    lambda folder, name, options: every.table.Outcome(
       name=name, report=report | {'fits': False}
     ),
   )
@@ -72,6 +93,7 @@ def test_what_does_not_fit_is_in_the_exit_code(told, monkeypatch):
     ({'topology': 'v4-8'}, 'the machine of each experiment'),
     ({'job_log_dir': None}, 'wants a --job_log_dir'),
     ({'aot_save': 'x'}, 'for one --exp'),
+    ({'aot_jobs': 0}, 'is 1 at least'),
   ],
 )
 def test_options_that_are_not_for_all(changes, says):

@@ -36,13 +36,14 @@ SENT = collectives.Collective(
 )
 
 
-def predict(*sent, memory_bytes=50.0):
+def predict(*sent, memory_bytes=50.0, kernel_s=None):
   return roofline.predict(
     CHIP,
     model_flops=600.0,
     product_flops=800.0,
     memory_bytes=memory_bytes,
     collectives=sent,
+    kernel_s=kernel_s,
   )
 
 
@@ -72,6 +73,15 @@ def test_what_runs_meanwhile_costs_only_what_it_takes_longer():
   longer = dataclasses.replace(aside, times=6)
   assert predict(longer).step_s == 6 * 3.0
   assert predict(longer).bound.startswith('links')
+
+
+def test_kernels_wait_for_links_too():
+  assert predict(SENT).compiler_s is None
+  found = predict(SENT, kernel_s=18.0)
+  assert found.compiler_s == 18.0 + 12.0
+  assert found.compiler_mfu == 6 / 30
+  aside = dataclasses.replace(SENT, is_async=True, times=20)
+  assert predict(aside, kernel_s=18.0).compiler_s == 20 * 3.0
 
 
 def test_without_a_program_products_alone_tell():

@@ -48,7 +48,12 @@ def test_hosts_of_gpus_are_joined_as_slices_are():
   found = topology.parse('16x8xh100')
   assert (found.devices_per_slice, found.num_slices) == (8, 16)
   assert found.chip.kind == 'H100' and found.chip.hbm_bytes == 80e9
-  assert 'needs no compiler' in found.missing_compiler()
+
+
+def test_gpus_without_their_compiler(monkeypatch):
+  monkeypatch.setattr(topology.gpus, '_has_plugin', lambda: False)
+  with pytest.raises(ValueError, match=r'8xh100: the CUDA compiler.*cuda13'):
+    topology.parse('8xh100').devices()
 
 
 def test_simulated_cpus_are_real_devices():

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -51,6 +52,7 @@ def test_the_end_of_the_starter(words, number):
   process.stdout.close()
 
 
-def test_without_a_lifeline_nothing_is_watched(monkeypatch):
-  monkeypatch.setattr(lifeline.threading, 'Thread', None)
+def test_without_a_lifeline_nothing_is_watched():
+  before = threading.enumerate()
   lifeline.watch()
+  assert threading.enumerate() == before

@@ -26,6 +26,8 @@ FLAGS = [
   'sub_experiment',
   'topology',
   'all',
+  'aot_jobs',
+  'aot_table',
   'check_level',
   'aot_full_effort',
   'aot_save',

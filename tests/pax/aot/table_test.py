@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""The table of many experiments."""
+
+from __future__ import annotations
+
+from pax.aot import table
+
+MEMORY = {
+  'parameters': 2**30, 'other_variables': 0, 'optimizer': 2**31,
+  'activations': None, 'temporaries': None, 'total': 3 * 2**30,
+  'capacity': 12 * 2**30,
+}  # fmt: skip
+SHAPES = {
+  'experiment': 'a.b.Small', 'topology': 'v4-8', 'num_params': 125e6,
+  'memory': MEMORY, 'roofline': None, 'collectives': None, 'fits': None,
+  'flops': None, 'compile_s': None,
+}  # fmt: skip
+ROOF = {'step_s': 0.25, 'mfu': 0.5, 'bound': 'products'}
+COMPILED = SHAPES | {
+  'experiment': 'a.b.Large',
+  'memory': MEMORY | {'activations': 2**33, 'temporaries': 2**33,
+                      'total': 19 * 2**30},
+  'roofline': ROOF, 'flops': {'model': 1.0}, 'compile_s': 12.4, 'fits': False,
+  'collectives': [{'ici_bytes': 2**20, 'dcn_bytes': 2**10}] * 2,
+}  # fmt: skip
+OUTCOMES = [
+  table.Outcome(name='a.b.Small', report=SHAPES),
+  table.Outcome(name='a.b.Large', report=COMPILED),
+  table.Outcome(name='a.b.Wrong', error='has no mesh'),
+]
+
+
+def test_rows():
+  head, marks, small, large, wrong = table.rows(OUTCOMES)
+  assert head.count('|') == marks.count('|') == small.count('|')
+  assert small == (
+    '| Small | v4-8 | 0.125B | 3.00 GiB | - | - | 25 % | - | - | - | - | - |'
+    ' shapes alone |'
+  )
+  assert large == (
+    '| Large | v4-8 | 0.125B | 3.00 GiB | 8.00 GiB | 8.00 GiB | does not fit:'
+    ' 158 % | 250 ms | 50.0 % | products | 2.00 MiB | 2.00 KiB | the compiler,'
+    ' in 12 s |'
+  )
+  assert wrong == '\na.b.Wrong: has no mesh'
+
+
+def test_page_tells_what_it_is_of():
+  text = table.page(OUTCOMES)
+  assert text.startswith('# ') and text.endswith('\n')
+  assert '3 experiments, 1 of them compiled' in text and 'jax 0.' in text
+
+
+def test_a_line_for_whoever_waits():
+  assert 'experiment Small, machine v4-8, parameters' in table.line(OUTCOMES[0])
+  assert table.line(OUTCOMES[2]) == 'a.b.Wrong: has no mesh'
