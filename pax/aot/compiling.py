@@ -15,9 +15,9 @@ import jax
 from pax import partitioning
 from pax.aot import hlo
 
-# From -1, least, to 1.
-_EFFORT = 'jax_exec_time_optimization_effort'
-_LEAST = -1.0
+# From O0, the least that XLA can do, to O3; UNKNOWN is as every run has it.
+_EFFORT = 'jax_optimization_level'
+_LEAST = 'O0'
 
 _SIZES = {'': 1, 'K': 2**10, 'M': 2**20, 'G': 2**30, 'T': 2**40}
 _TEMPORARIES = re.compile(
@@ -101,7 +101,7 @@ def compile_step(
 
 
 @contextlib.contextmanager
-def _effort(wanted: float | None) -> Iterator[None]:
+def _effort(wanted: str | None) -> Iterator[None]:
   """Tells XLA meanwhile how hard to try to make the step fast."""
   before = getattr(jax.config, _EFFORT)
   jax.config.update(_EFFORT, before if wanted is None else wanted)

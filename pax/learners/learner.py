@@ -329,9 +329,14 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     )
     if not self.enable_skip_step_on_gradient_anomalies:
       return update()
-    # A choice between old and new for each element would keep both around:
-    # XLA then copies the donated state before it writes to it.
-    return jax.lax.cond(valid, update, skip)
+    if py_utils.target_platform() == 'cpu':
+      # For a choice by element XLA copies here what is donated.
+      return jax.lax.cond(valid, update, skip)
+    # Accelerators fuse the choice with the update, which so writes over the old
+    # state. A branch would have gradients, updates, old and new state at once.
+    return jax.tree.map(
+      lambda new, old: jnp.where(valid, new, old), update(), skip()
+    )
 
   def _no_updates(
     self,

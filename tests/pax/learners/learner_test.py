@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from pax import learners
-from praxis import base_layer, optimizers, schedules
+from praxis import base_layer, optimizers, py_utils, schedules
 
 Flags = base_layer.WeightHParamsCollection
 NONE = learners.BpropMaskedNode()
@@ -170,6 +170,48 @@ def test_a_step_with_a_bad_gradient_changes_nothing(bad):
       for key, value in base_layer.all_global_summaries().items()
     }
   assert told['learning/skipped_steps'] == 1.0
+
+
+@pytest.mark.parametrize('bad', [None, np.nan])
+def test_accelerators_choose_by_element_with_the_same_result(bad):
+  variables = _variables()
+  learner = _learner(
+    optimizers.Adam.config(),
+    opt_fields={'clip_gradient_norm_to_value': 1.0, 'ema_decay': 0.9},
+  )
+  grads = jax.tree.map(lambda w: w * 0.1, variables)
+  _, state, _ = _step(learner, grads, variables)
+  if bad is not None:
+    grads['params']['lm']['b'] = grads['params']['lm']['b'].at[1].set(bad)
+
+  def run(platform):
+    # Operation by operation, as compilers differ in how they fuse them.
+    with py_utils.tracing_for(platform), jax.disable_jit():
+      return _step(learner, grads, variables, state=state)
+
+  branched = run('cpu')
+  jax.tree.map(np.testing.assert_array_equal, run('tpu'), branched)
+  skipped = np.array_equal(
+    branched[0]['params']['lm']['w'], variables['params']['lm']['w']
+  )
+  assert skipped == (bad is not None)
+
+
+def test_accelerators_have_no_branch_that_holds_old_and_new_state():
+  variables = _variables()
+  learner = _learner(optimizers.Adam.config())
+  state = learner.get_grad_tx(_hparams()).init(variables)
+
+  def text(platform):
+    with py_utils.tracing_for(platform):
+      return str(
+        jax.make_jaxpr(lambda g: _step(learner, g, variables, state=state))(
+          variables
+        )
+      )
+
+  assert ' cond[' in text('cpu')
+  assert ' cond[' not in text('tpu') and ' cond[' not in text('gpu')
 
 
 def test_a_large_norm_skips_the_step():
