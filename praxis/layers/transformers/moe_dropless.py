@@ -141,7 +141,7 @@ def mix_if_any(
     return jnp.zeros_like(tokens)
 
   return jax.lax.cond(
-    jnp.any(is_here & (choices.gate > 0.0)),
+    jnp.any(is_here & (choices.gate != 0.0)),
     in_turn,
     nothing,
     *(tokens, choices, weights),
