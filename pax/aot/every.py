@@ -96,7 +96,9 @@ def _known(
   """What an earlier run told, at least as much as is asked now."""
   for file in folder.glob(f'{name.rpartition(".")[2]}-*.json'):
     report = json.loads(file.read_text(encoding='utf-8'))
-    if report['experiment'] == name and _is_enough(report, options):
+    # It may have been asked for by the end of its name.
+    is_it = f'.{name}'.endswith(f'.{report["experiment"]}')
+    if is_it and _is_enough(report, options):
       return table.Outcome(name=name, report=report)
   return None
 

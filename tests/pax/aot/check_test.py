@@ -74,6 +74,19 @@ def test_products_by_hand(found):
   assert found.flops.repeated > 0.5
 
 
+def test_experts_that_do_not_run_are_not_of_the_model(monkeypatch):
+  # Which the formula counts all.
+  monkeypatch.setattr(
+    check.mfu,
+    'model_flops',
+    lambda *unused, **too: check.mfu.ModelFlops(
+      num_params=1, flops_per_token=1e12, flops_per_step=1e12
+    ),
+  )
+  told = make().run(check.TRACED).report.flops
+  assert told.model == told.products < 1e12
+
+
 def test_collectives_are_along_the_axes_that_split(found):
   axes = {sent.axes for sent in found.collectives}
   assert ('mdl',) in axes or ('data', 'mdl') in axes
@@ -162,12 +175,14 @@ def test_what_nearly_fits_is_compiled_again(monkeypatch, tenths_over, efforts):
       parameters=total, other_variables=0.0, optimizer=0.0, batch=0.0,
       capacity=capacity,
     )  # fmt: skip
-    told = dataclasses.replace(traced, memory=held, fits=held.fits)
+    told = dataclasses.replace(
+      traced, memory=held, fits=held.fits, compile_s=3.0
+    )
     return check.Checked(told, None)
 
   monkeypatch.setattr(made, '_compiled', compiled)
-  made.run()
-  assert tried == efforts
+  spent = made.run().report.compile_s
+  assert tried == efforts and spent == 3.0 * len(efforts)
 
 
 def test_slices_that_the_mesh_does_not_have():

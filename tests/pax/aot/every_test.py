@@ -50,6 +50,16 @@ def test_it_goes_on_with_what_is_left(told, monkeypatch, capsys):
   assert 'experiment TinySpmd, machine v4-8' in capsys.readouterr().out
 
 
+def test_what_was_asked_for_by_the_end_of_its_name_is_known(told, tmp_path):
+  options, _ = told
+  (file,) = every.folder_of(options).glob('TinySpmd*.json')
+  report = json.loads(file.read_text()) | {'experiment': 'experiments.TinySpmd'}
+  (tmp_path / file.name).write_text(json.dumps(report))
+  assert every._known(tmp_path, EXP, options).name == EXP
+  other = EXP.replace('experiments', 'twins')
+  assert every._known(tmp_path, other, options) is None
+
+
 def test_the_table_is_written_where_it_is_wanted(told, tmp_path):
   options, _ = told
   wanted = tmp_path / 'docs.md'
