@@ -77,17 +77,9 @@ class Partitioner:
     self.input_spec = self._batches.global_spec(input_spec)
     # The declaration of each variable.
     self.var_weight_hparams = _declarations(task, self.input_spec)
-    # Shapes, dtypes and shardings of the train state.
     self._state_specs = placement.state_specs(self.var_weight_hparams)
-    self.state_metadata = specs.state_shardings(
-      self._state_specs,
-      task.create_train_state_unpadded_shapes(self.var_weight_hparams),
-      self.mesh,
-    )
-    if task.train.offload_opt_states:
-      self.state_metadata = self.state_metadata.replace(
-        opt_states=offload.on_host(self.state_metadata.opt_states, self.mesh)
-      )
+    # Shapes, dtypes and shardings of the train state.
+    self.state_metadata = self._make_state_metadata()
 
   @property
   def devices(self) -> list[jax.Device]:
@@ -175,6 +167,21 @@ class Partitioner:
     """Returns `fn(*args)`, with the mesh in scope for what it jits."""
     with jax.set_mesh(self.mesh):
       return fn(*args)
+
+  def _make_state_metadata(self) -> TrainState:
+    metadata = specs.state_shardings(
+      self._state_specs,
+      self.task.create_train_state_unpadded_shapes(self.var_weight_hparams),
+      self.mesh,
+    )
+    train, opt_states = self.task.train, metadata.opt_states
+    if train.opt_states_mesh_axes:
+      _check_has_mesh(self.is_spmd, train.opt_states_mesh_axes)
+      axes = tuple(train.opt_states_mesh_axes)
+      opt_states = specs.split_metadata(opt_states, axes, self.mesh)
+    if train.offload_opt_states:
+      opt_states = offload.on_host(opt_states, self.mesh)
+    return metadata.replace(opt_states=opt_states)
 
   def _make_train_step(self, batch: NestedMap) -> PartitionedStep:
     return self._partition(
@@ -283,6 +290,14 @@ class Partitioner:
       return step(state, jax.tree.map(place, batch, lies), key)
 
     return run
+
+
+def _check_has_mesh(is_spmd: bool, axes: Sequence[str]) -> None:
+  if not is_spmd:
+    raise ValueError(
+      f'opt_states_mesh_axes needs a mesh, got {list(axes)} and replicas of the'
+      ' whole model; set ICI_MESH_SHAPE, or opt_states_mesh_axes=()'
+    )
 
 
 def _shape_of(x: Any) -> jax.ShapeDtypeStruct:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -47,9 +48,23 @@ def stored(
   Axes that do not divide their dimension split another one, which they divide.
   Inside the step the array is split as `spec` says, unevenly.
   """
-  entries = [_axes(entry) for entry in fit(spec, shape, mesh)]
-  entries += [()] * (len(shape) - len(entries))
   wanted = [axis for entry in spec for axis in _axes(entry)]
+  return split_by(wanted, fit(spec, shape, mesh), shape, mesh)
+
+
+def split_by(
+  wanted: Sequence[str],
+  spec: PartitionSpec,
+  shape: tuple[int, ...],
+  mesh: Mesh,
+) -> PartitionSpec:
+  """Returns `spec`, which fits, where the axes wanted split something too.
+
+  Each splits the largest dimension that it divides; if there is none, the axis
+  holds copies.
+  """
+  entries = [_axes(entry) for entry in spec]
+  entries += [()] * (len(shape) - len(entries))
   used = {axis for entry in entries for axis in entry}
   for axis in wanted:
     if axis in used or mesh.shape[axis] == 1:
@@ -92,6 +107,27 @@ def state_shardings(specs: Any, shapes: Any, mesh: Mesh) -> Any:
       '; '.join(copied),
     )
   return made
+
+
+def split_metadata(metadata: Any, axes: Sequence[str], mesh: Mesh) -> Any:
+  """Returns shapes whose shardings split arrays by these axes too.
+
+  Raises:
+    ValueError: the mesh does not have such an axis.
+  """
+  unknown = [axis for axis in axes if axis not in mesh.shape]
+  if unknown:
+    raise ValueError(
+      f'opt_states_mesh_axes must be axes of the mesh {list(mesh.shape)}, got '
+      f'{unknown}; set task.train.opt_states_mesh_axes'
+    )
+
+  def split(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    spec = split_by(axes, x.sharding.spec, x.shape, mesh)
+    sharding = NamedSharding(mesh, spec)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+  return jax.tree.map(split, metadata)
 
 
 def constrain(tree: Any, specs: Any, mesh: Mesh) -> Any:

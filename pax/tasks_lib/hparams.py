@@ -117,6 +117,9 @@ class Train(Parameterizable):
   # Whether optimizer states wait in the host's memory between steps, which
   # leaves room for a larger model and takes the time of the transfer.
   offload_opt_states: bool = False
+  # Mesh axes that split optimizer states besides those that split variables:
+  # ('replica',) is ZeRO-1.
+  opt_states_mesh_axes: Sequence[str] = ()
   # Variable collections that a training step may write.
   apply_mutable_list: Sequence[str] = TRAIN_DEFAULT_MUTABLE_LIST
   # Name of this state's metadata in a tensorstore.

@@ -91,6 +91,20 @@ def num_shards_on_dim(dim_sharding: DimSharding) -> int:
   )
 
 
+def dividing_axes(entry: DimSharding, size: int) -> tuple[str, ...]:
+  """Returns the longest run of axes, from the first, that divides a size."""
+  axes = (entry,) if isinstance(entry, str) else tuple(entry or ())
+  while axes and size % num_devices_along(axes):
+    axes = axes[:-1]
+  return axes
+
+
+def num_devices_along(axes: Sequence[str]) -> int:
+  """Returns how many parts these axes make of what they split together."""
+  sizes = dict(jax.sharding.get_abstract_mesh().shape)
+  return math.prod(sizes[axis] for axis in axes)
+
+
 def _sides(s: Sequence[DimSharding], eqn: str) -> tuple[str, str]:
   sides = eqn.replace(' ', '').split('->')
   if len(sides) != 2 or len(sides[0]) != len(s):

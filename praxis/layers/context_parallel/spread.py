@@ -8,7 +8,6 @@ values with N = K · G, H head; all of the whole sequence.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import jax
@@ -17,6 +16,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from praxis import base_layer
+from praxis.layers import sharding
 from praxis.layers.context_parallel import blocks, zigzag
 from praxis.layers.context_parallel import ring as ring_lib
 from praxis.layers.context_parallel.sight import Sight
@@ -24,6 +24,7 @@ from praxis.pytypes import SplitDimsMapping
 
 _Heads = Float[Array, 'B T N H']
 _SourceHeads = Float[Array, 'B S K H']
+_AxesOfDim = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,23 +76,20 @@ def attend(
   )
   batch, heads = _axes(spread, query)
   key, value = _with_heads_for(heads, key, value)
-  heads = heads if key.shape[2] % _count(heads) == 0 else None
-  rows = PartitionSpec(batch, spread.axis, heads, None)
-  inputs = [query, key, value]
-  specs = [rows] * 3
-  if mask is not None:
-    inputs.append(mask[:, 0])
-    specs.append(_spec_of(mask[:, 0], batch, spread.axis))
-  else:
-    inputs.append(first)
-    specs.append(_spec_of(first, batch, spread.axis))
+  if key.shape[2] % sharding.num_devices_along(heads):
+    heads = ()
+  rows = PartitionSpec(batch, spread.axis, heads or None, None)
+  visible = first if mask is None else mask[:, 0]
 
   def of_device(query: Array, key: Array, value: Array, seen: Array) -> Array:
     return _of_device(ring, query, key, value, seen, has_mask=mask is not None)
 
   encoded = jax.shard_map(
-    of_device, in_specs=tuple(specs), out_specs=rows, check_vma=False
-  )(*inputs)
+    of_device,
+    in_specs=(rows, rows, rows, _spec_of(visible, batch, spread.axis)),
+    out_specs=rows,
+    check_vma=False,
+  )(query, key, value, visible)
   return encoded.astype(value.dtype)
 
 
@@ -123,7 +121,7 @@ def _of_device(
   return encoded
 
 
-def _axes(spread: Spread, query: _Heads) -> tuple[tuple, tuple]:
+def _axes(spread: Spread, query: _Heads) -> tuple[_AxesOfDim, _AxesOfDim]:
   """Returns the mesh axes that split batch and heads, where they divide."""
   split = spread.split
   if split is None or not spread.mesh_axis_names:
@@ -132,36 +130,23 @@ def _axes(spread: Spread, query: _Heads) -> tuple[tuple, tuple]:
   spec = base_layer.maybe_transpose_mesh_axes(spec)
   sizes = query.shape[0], query.shape[2]
   return tuple(
-    _dividing(entry, size)
+    sharding.dividing_axes(entry, size)
     for entry, size in zip((spec[0], spec[2]), sizes, strict=True)
   )
 
 
-def _dividing(entry: str | tuple[str, ...] | None, size: int) -> tuple:
-  """Returns the longest run of axes, from the first, that divides."""
-  axes = (entry,) if isinstance(entry, str) else tuple(entry or ())
-  while axes and size % _count(axes):
-    axes = axes[:-1]
-  return axes
-
-
-def _count(axes: tuple | None) -> int:
-  sizes = dict(jax.sharding.get_abstract_mesh().shape)
-  return math.prod(sizes[axis] for axis in axes or ())
-
-
 def _with_heads_for(
-  axes: tuple, key: _SourceHeads, value: _SourceHeads
+  axes: _AxesOfDim, key: _SourceHeads, value: _SourceHeads
 ) -> tuple[Float[Array, 'B S R H'], Float[Array, 'B S R H']]:
   """Returns keys and values, repeated where there are fewer than devices."""
-  parts, heads = _count(axes), key.shape[2]
+  parts, heads = sharding.num_devices_along(axes), key.shape[2]
   if parts % heads or parts == heads:
     return key, value
   key, value = (jnp.repeat(x, parts // heads, axis=2) for x in (key, value))
   return key, value
 
 
-def _spec_of(x: Array, batch: tuple, axis: str) -> PartitionSpec:
+def _spec_of(x: Array, batch: _AxesOfDim, axis: str) -> PartitionSpec:
   """Returns the spec of [#B, #T, ...]; an axis of length 1 is not split."""
   return PartitionSpec(
     batch if x.shape[0] > 1 else None, axis if x.shape[1] > 1 else None

@@ -243,13 +243,12 @@ class TransformerFeedForwardMoe(moe_weights.MoeWeights):
         f"gating_func='dropless_top2', got {self.relu_dropout_prob}; use "
         'residual_dropout_prob'
       )
-    if axes.expert:
+    if has_dropout:
+      # It is drawn once, for all experts.
+      return moe_dropless.mix_runs(tokens, chosen, weights, self._of_rows)
+    if axes:
       return moe_spread.mix(tokens, chosen, weights, self._of_rows, axes)
-    # Dropout is drawn once, for all experts.
-    mix = moe_dropless.mix_runs if has_dropout else moe_dropless.mix
-    rows = tokens.reshape(-1, self.input_dims)
-    mixed = mix(rows, chosen.flat(), weights, self._of_rows)
-    return mixed.reshape(tokens.shape)
+    return moe_dropless.mix(tokens, chosen, weights, self._of_rows)
 
   def _of_rows(
     self,

@@ -5,8 +5,8 @@ On accelerators tokens are sorted by expert, so that each expert has a run of
 rows; products of runs with the weights of their experts take as long as there
 are rows. CPUs have no such product: they compute all tokens at each expert in
 turn. There, a token's numbers are the same bit by bit whichever experts a
-device has, since it always stands at the same place in products of the same
-shape.
+device has: it always stands at the same place in products of the same shape,
+and what is computed before and after is compiled apart from that.
 
 Shapes: N tokens, R = N · k rows for k choices of each, E experts, M model and H
 hidden dimension.
@@ -55,12 +55,12 @@ def chosen(
 
 
 def mix(
-  tokens: Float[Array, 'N M'],
+  tokens: Float[Array, '*N M'],
   choices: Chosen,
   weights: Any,
   experts: Experts,
   first: Int[Array, ''] | int = 0,
-) -> Float[Array, 'N M']:
+) -> Float[Array, '*N M']:
   """Returns the sum of experts' outputs, as much as they count for a token.
 
   The experts are some of all; what others would give is left out.
@@ -76,7 +76,7 @@ def mix(
   """
 
   def all_rows(*args: Any) -> Array:
-    return mix_in_turn(*args[:3], experts, args[3])
+    return mix_if_any(*args[:3], experts, args[3])
 
   def runs(*args: Any) -> Array:
     return mix_runs(*args[:3], experts, args[3])
@@ -88,12 +88,12 @@ def mix(
 
 
 def mix_runs(
-  tokens: Float[Array, 'N M'],
+  tokens: Float[Array, '*N M'],
   choices: Chosen,
   weights: Any,
   experts: Experts,
   first: Int[Array, ''] | int = 0,
-) -> Float[Array, 'N M']:
+) -> Float[Array, '*N M']:
   """As `mix`, by products of runs of rows."""
   num_experts = _count(weights)
   count = choices.expert.shape[-1]
@@ -106,13 +106,46 @@ def mix_runs(
   gate = jnp.where(is_here, choices.gate.reshape(-1), 0.0)
   outputs = experts(
     weights,
-    tokens[order // count],
+    tokens.reshape(-1, tokens.shape[-1])[order // count],
     gate[order, jnp.newaxis].astype(tokens.dtype),
     lambda rows, weight: jax.lax.ragged_dot(rows, weight, sizes),
   )
   outputs = outputs[jnp.argsort(order)]
   outputs = jnp.where(is_here[:, jnp.newaxis], outputs, 0.0)
-  return jnp.sum(outputs.reshape(-1, count, outputs.shape[-1]), axis=1)
+  outputs = outputs.reshape(*tokens.shape[:-1], count, tokens.shape[-1])
+  return jnp.sum(outputs, axis=-2)
+
+
+def mix_if_any(
+  tokens: Float[Array, '*N M'],
+  choices: Chosen,
+  weights: Any,
+  experts: Experts,
+  first: Int[Array, ''] | int = 0,
+) -> Float[Array, '*N M']:
+  """As `mix`, one expert after the other, if any token chose one of them.
+
+  What a conditional holds is not fused with what is around it, and so rounds
+  in the same way next to any number of experts. XLA's compiler for CPUs drops
+  optimization barriers before it fuses.
+  """
+  last = first + _count(weights)
+  is_here = (choices.expert >= first) & (choices.expert < last)
+
+  def in_turn(tokens: Array, choices: Chosen, weights: Any) -> Array:
+    rows = tokens.reshape(-1, tokens.shape[-1])
+    mixed = mix_in_turn(rows, choices.flat(), weights, experts, first)
+    return mixed.reshape(tokens.shape)
+
+  def nothing(tokens: Array, choices: Chosen, weights: Any) -> Array:
+    return jnp.zeros_like(tokens)
+
+  return jax.lax.cond(
+    jnp.any(is_here & (choices.gate != 0.0)),
+    in_turn,
+    nothing,
+    *(tokens, choices, weights),
+  )
 
 
 def mix_in_turn(

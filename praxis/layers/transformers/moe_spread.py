@@ -3,8 +3,9 @@
 
 Every device of an axis of experts gets the tokens of all of them, computes
 those that chose its experts, and gives back to each what came out of its
-tokens. No buffer has to be as large as the worst case for one pair of devices,
-as it would be if tokens were sent to their experts alone.
+tokens. If tokens were sent to their experts alone, buffers would have to be for
+the worst case, all tokens of one device at the experts of another: as much as
+is gathered here.
 
 Shapes: G groups of S tokens with k choices, E experts, M model and H hidden
 dimension.
@@ -13,14 +14,15 @@ dimension.
 from __future__ import annotations
 
 import dataclasses
-import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-from praxis import base_layer
+from praxis import base_layer, py_utils
+from praxis.layers import sharding
 from praxis.layers.transformers import moe_dropless
 from praxis.pytypes import SplitDimsMapping
 
@@ -41,26 +43,25 @@ class Axes:
     cls,
     emh: SplitDimsMapping,
     gsm: SplitDimsMapping,
-    mesh_axis_names: Any,
+    mesh_axis_names: Sequence[str] | None,
     shape: tuple[int, int, int],
   ) -> Axes:
     """Returns the axes of weights and tokens that divide [G, E, H]."""
-    if not mesh_axis_names or emh is None or mesh_is_empty():
+    has_mesh = mesh_axis_names and py_utils.global_mesh_defined()
+    if not has_mesh or emh is None:
       return cls()
     weight = base_layer.to_partition_spec(emh, mesh_axis_names)
     tokens = base_layer.to_partition_spec(gsm, mesh_axis_names)
     groups, experts, hidden = shape
-    found = cls(
-      expert=_dividing(weight[0], experts),
-      group=_dividing(tokens[0] if len(tokens) else None, groups),
-      hidden=_dividing(weight[2], hidden),
+    return cls(
+      expert=_splitting(weight[0], experts),
+      group=_splitting(tokens[0] if len(tokens) else None, groups),
+      hidden=_splitting(weight[2], hidden),
     )
-    return found if _size(found.expert) > 1 else cls()
 
-
-def mesh_is_empty() -> bool:
-  """Returns whether there is no mesh at hand."""
-  return jax.sharding.get_abstract_mesh().empty
+  def __bool__(self) -> bool:
+    """Whether anything is split."""
+    return bool(self.expert or self.group or self.hidden)
 
 
 def mix(
@@ -79,26 +80,23 @@ def mix(
     experts: what experts make of their rows.
     axes: what is split how.
   """
-  num_experts = weights[1].shape[0] // _size(axes.expert)
+  num_experts = weights[1].shape[0] // sharding.num_devices_along(axes.expert)
   # Groups that the experts' axes split are brought together and dealt out.
   shared = tuple(axis for axis in axes.expert if axis in axes.group)
   apart = tuple(axis for axis in axes.expert if axis not in axes.group)
   rows = PartitionSpec(axes.group or None)
-  into = PartitionSpec(axes.expert, None, axes.hidden or None)
-  out_of = PartitionSpec(axes.expert, axes.hidden or None)
+  into = PartitionSpec(axes.expert or None, None, axes.hidden or None)
+  out_of = PartitionSpec(axes.expert or None, axes.hidden or None)
 
   def of_device(tokens: Array, choices: Any, weights: Any) -> Array:
     if shared:
       tokens, choices = jax.tree.map(
         lambda x: jax.lax.all_gather(x, shared, tiled=True), (tokens, choices)
       )
-    mixed = moe_dropless.mix(
-      tokens.reshape(-1, tokens.shape[-1]),
-      choices.flat(),
-      weights,
-      experts,
-      first=jax.lax.axis_index(axes.expert) * num_experts,
-    ).reshape(tokens.shape)
+    first = 0
+    if axes.expert:
+      first = jax.lax.axis_index(axes.expert) * num_experts
+    mixed = moe_dropless.mix(tokens, choices, weights, experts, first=first)
     if partial := (*apart, *axes.hidden):
       mixed = jax.lax.psum(mixed, partial)
     if shared:
@@ -113,14 +111,10 @@ def mix(
   )(tokens, choices, weights)
 
 
-def _dividing(entry: Any, size: int) -> tuple[str, ...]:
-  """Returns the longest run of axes, from the first, that divides."""
-  axes = (entry,) if isinstance(entry, str) else tuple(entry or ())
-  while axes and size % _size(axes):
-    axes = axes[:-1]
-  return axes
-
-
-def _size(axes: tuple[str, ...]) -> int:
-  sizes = dict(jax.sharding.get_abstract_mesh().shape)
-  return math.prod(sizes[axis] for axis in axes)
+def _splitting(entry: Any, size: int) -> tuple[str, ...]:
+  """Returns the axes that divide, those of one device left out."""
+  return tuple(
+    axis
+    for axis in sharding.dividing_axes(entry, size)
+    if sharding.num_devices_along([axis]) > 1
+  )

@@ -69,3 +69,15 @@ def test_number_of_shards_knows_renamed_axes(mesh):
     assert count('z') == 1
     with base_layer.JaxContext.new_context(hparams=hparams):
       assert count('z') == 2
+
+
+def test_axes_that_divide_a_size(mesh):
+  with jax.set_mesh(mesh):
+    found = {
+      size: sharding.dividing_axes(('x', 'y'), size) for size in (8, 6, 3)
+    }
+    assert found == {8: ('x', 'y'), 6: ('x',), 3: ()}
+    assert sharding.dividing_axes('y', 2) == ('y',)
+    assert sharding.dividing_axes(None, 2) == ()
+    assert sharding.num_devices_along(('x', 'y')) == 4
+    assert sharding.num_devices_along(()) == 1

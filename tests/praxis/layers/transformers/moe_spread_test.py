@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +20,8 @@ from tests.testing import collectives
 _B, _T, _D, _F, _E = 8, 6, 8, 12, 8
 _AXES = ('data', 'expert', 'mdl')
 _BATCH = ('data', 'expert')
+# A program runs once here.
+_QUICKLY = {'xla_backend_optimization_level': 0}
 
 
 def _config(**fields):
@@ -70,6 +74,7 @@ def _step(mesh, config, **options):
   put = lambda x, *spec: jax.device_put(
     x, NamedSharding(mesh, PartitionSpec(*spec))
   )
+  batch = config.activation_split_dims_mapping.gs[0]
   params = {
     name: put(w, *() if name == 'gate' else ('expert',))
     for name, w in params.items()
@@ -77,13 +82,47 @@ def _step(mesh, config, **options):
   } | {name: put(w) for name, w in params.items() if name[0] not in 'gw'}
   step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))
   with jax.set_mesh(mesh):
-    compiled = step.lower(params, put(x, _BATCH)).compile(options)
-    return compiled(params, put(x, _BATCH)), compiled.as_text()
+    compiled = step.lower(params, put(x, batch)).compile(options)
+    return compiled(params, put(x, batch)), compiled.as_text()
 
 
 @pytest.fixture(scope='module')
 def one_device():
-  return _step((1, 1, 1), _config(), xla_backend_optimization_level=0)[0]
+  return _step((1, 1, 1), _config(), **_QUICKLY)[0]
+
+
+def _alike(batch):
+  """Returns a config of which nothing but experts and the batch is split."""
+  config = _config()
+  weights = config.weight_split_dims_mapping
+  weights.emh = weights.ehm = ['expert', None, None]
+  activations = config.activation_split_dims_mapping
+  activations.gsm, activations.gs = [batch, None, None], [batch, None]
+  return config
+
+
+@functools.cache
+def _on_eight_devices(shards, batch):
+  """Returns loss, output and gradients; compiled alike for all shards."""
+  return _step((8 // shards, shards, 1), _alike(batch), **_QUICKLY)[0]
+
+
+# Tokens that all devices have, and tokens of which each has its part.
+@pytest.mark.parametrize('batch', [None, _BATCH])
+@pytest.mark.parametrize('shards', [2, 4, 8])
+def test_bits_of_the_layer_are_the_same(shards, batch):
+  got, want = (
+    jax.tree_util.tree_leaves_with_path(_on_eight_devices(n, batch))
+    for n in (shards, 1)
+  )
+  for (path, a), (_, b) in zip(got, want, strict=True):
+    name = jax.tree_util.keystr(path)
+    if batch and "['w" in name:
+      # The sum over the batch is either one product, of tokens that came
+      # together, or one of the products of all devices.
+      np.testing.assert_allclose(a, b, atol=2e-6 * np.abs(b).max())
+    else:
+      np.testing.assert_array_equal(a, b, err_msg=name)
 
 
 def _mixed(shards):
@@ -137,7 +176,7 @@ def test_runs_of_rows_are_the_same_experts():
 
 
 def test_tokens_move_and_weights_stay(one_device):
-  got, text = _step((1, 8, 1), _config(), xla_backend_optimization_level=0)
+  got, text = _step((1, 8, 1), _config(), **_QUICKLY)
   _check(got, one_device)
   sent = {
     shape
@@ -153,8 +192,9 @@ def test_tokens_move_and_weights_stay(one_device):
 @pytest.mark.parametrize('batch', [_BATCH, 'data'])
 def test_with_other_axes(batch, one_device):
   config = _config()
-  config.activation_split_dims_mapping.gsm = [batch, None, 'mdl']
-  got, _ = _step((2, 2, 2), config, xla_backend_optimization_level=0)
+  activations = config.activation_split_dims_mapping
+  activations.gsm, activations.gs = [batch, None, 'mdl'], [batch, None]
+  got, _ = _step((2, 2, 2), config, **_QUICKLY)
   _check(got, one_device)
 
 
