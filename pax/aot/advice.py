@@ -32,15 +32,6 @@ def warnings(
   return told
 
 
-def tight(held: memory.Memory) -> Iterator[str]:
-  """A sentence where a step fits only if the gaps of its memory are used."""
-  if held.fits and held.total + held.gaps > held.capacity:
-    yield (
-      f'with the gaps between temporaries, {held.gaps / _GIB:.2f} GiB, it would'
-      ' not fit; fewer rows with --set PERCORE_BATCH_SIZE=... are safe'
-    )
-
-
 def to_fit(one: memory.Memory, arrays: Sequence[memory.Held]) -> list[str]:
   """Returns the changes that would help most, the largest first."""
   whole = [a for a in arrays if a.is_large_and_whole]

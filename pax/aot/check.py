@@ -247,7 +247,6 @@ class Check:
         fits=fits,
         buffers=self._largest if fits is False else [],
         warnings=[
-          *advice.tight(held),
           *self._of_platform(held),
           *advice.warnings(traced.arrays, sent, counted, traced.num_devices),
         ],
@@ -292,14 +291,11 @@ class Check:
     self, traced: report.Report, error: compiling.DoesNotFitError
   ) -> report.Report:
     """The report of what the compiler finds too large."""
-    held = self._state_memory()
-    if error.temporaries is not None:
-      held = dataclasses.replace(held, temporaries=error.temporaries)
-    elif error.needs is not None:
+    held = traced.memory
+    if error.needs is not None:
+      held = self._state_memory()
       rest = max(0.0, error.needs - held.total)
       held = dataclasses.replace(held, temporaries=rest)
-    else:
-      held = traced.memory
     held = dataclasses.replace(held, capacity=error.capacity or held.capacity)
     return dataclasses.replace(
       traced,

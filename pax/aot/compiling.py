@@ -20,6 +20,7 @@ _EFFORT = 'jax_optimization_level'
 _LEAST = 'O0'
 
 _SIZES = {'': 1, 'K': 2**10, 'M': 2**20, 'G': 2**30, 'T': 2**40}
+# It says temporaries, and counts the arguments too.
 _TEMPORARIES = re.compile(
   r'HLO temporaries \(([\d.]+)([KMGT]?)B?\) exceeds available HBM '
   r'\(([\d.]+)([KMGT]?)B?\)'
@@ -52,10 +53,10 @@ class DoesNotFitError(ValueError):
 
   def __init__(self, message: str):
     super().__init__(message)
-    # Bytes, None where the message does not tell: of all, or beside arguments.
-    self.needs, capacity = _numbers(_USED, message)
-    self.temporaries, alternative = _numbers(_TEMPORARIES, message)
-    self.capacity = capacity or alternative
+    # Bytes of all that the step holds, and of what there is; None where the
+    # message does not tell.
+    told = _USED.search(message) or _TEMPORARIES.search(message)
+    self.needs, self.capacity = _numbers(told)
     self.buffers = _buffers(message)
 
 
@@ -112,10 +113,9 @@ def _effort(wanted: str | None) -> Iterator[None]:
 
 
 def _numbers(
-  pattern: re.Pattern[str], message: str
+  found: re.Match[str] | None,
 ) -> tuple[float | None, float | None]:
   """Bytes wanted and bytes there."""
-  found = pattern.search(message)
   if not found:
     return None, None
   used, used_unit, there, there_unit = found.groups()

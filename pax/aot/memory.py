@@ -121,9 +121,9 @@ def of_state(
 def of_program(state: Memory, analysis: Any, module: hlo.Module) -> Memory:
   """Returns what a compiled step takes, by XLA's own `analysis` of it.
 
-  Of a TPU it tells the peak, which must fit. The block for temporaries that it
-  tells too has gaps besides; whether other arrays lie in them only a run would
-  show. Of a CPU it tells the block alone.
+  Of a TPU it tells the peak, by which its compiler takes a step or refuses it:
+  not by the block for temporaries, which has gaps besides and may alone be more
+  than there is (docs/aot.md). Of a CPU it tells the block alone.
   """
   arguments = analysis.argument_size_in_bytes
   outputs = analysis.output_size_in_bytes - analysis.alias_size_in_bytes

@@ -70,16 +70,6 @@ def test_devices_that_compute_the_same():
   assert told(flops=dataclasses.replace(flops, repeated=1.1)) == []
 
 
-def test_a_step_that_fits_without_its_gaps_alone():
-  held = memory.Memory(
-    parameters=6.0, other_variables=0.0, optimizer=0.0, batch=0.0,
-    capacity=10.0, gaps=3.0,
-  )  # fmt: skip
-  assert list(advice.tight(held)) == []
-  (one,) = advice.tight(dataclasses.replace(held, gaps=5.0))
-  assert 'it would' in one and 'PERCORE_BATCH_SIZE' in one
-
-
 def test_what_takes_most_is_named_first():
   held = memory.Memory(
     parameters=10.0, other_variables=0.0, optimizer=20.0, batch=1.0,

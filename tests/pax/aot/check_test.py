@@ -11,7 +11,7 @@ import json
 import jax
 import pytest
 
-from pax.aot import check, command, memory, page, text
+from pax.aot import check, command, compiling, memory, page, text
 from pax.partitioning import memory as memory_lib
 from pax.runner.options import RunOptions
 from pax.summaries import chips
@@ -183,6 +183,20 @@ def test_what_nearly_fits_is_compiled_again(monkeypatch, tenths_over, efforts):
   monkeypatch.setattr(made, '_compiled', compiled)
   spent = made.run().report.compile_s
   assert tried == efforts and spent == 3.0 * len(efforts)
+
+
+def test_what_the_compiler_refuses_is_counted_once(monkeypatch):
+  def refuse(step, quickly):
+    raise compiling.DoesNotFitError(
+      'RESOURCE_EXHAUSTED: the total memory required for HLO temporaries'
+      ' (40.00G) exceeds available HBM (30.75G).'
+    )
+
+  monkeypatch.setattr(compiling, 'compile_step', refuse)
+  found = make().run().report
+  assert found.fits is False and found.advice and found.buffers
+  assert found.memory.total == 40 * 2**30
+  assert found.memory.capacity == 30.75 * 2**30
 
 
 def test_slices_that_the_mesh_does_not_have():

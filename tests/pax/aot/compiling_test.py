@@ -52,13 +52,13 @@ def test_all_is_too_much():
   assert second.num_bytes == 2**29 and second.op_name == ''
 
 
-def test_temporaries_alone_are_too_much():
+def test_temporaries_are_told_with_arguments():
   error = compiling.DoesNotFitError(TEMPORARIES)
-  assert error.needs is None and error.buffers == []
-  assert error.temporaries == pytest.approx(19.32 * 2**30)
+  assert error.buffers == []
+  assert error.needs == pytest.approx(19.32 * 2**30)
   assert error.capacity == 15.75 * 2**30
 
 
 def test_what_says_nothing():
   error = compiling.DoesNotFitError('RESOURCE_EXHAUSTED: no')
-  assert error.needs is error.temporaries is error.capacity is None
+  assert error.needs is error.capacity is None
