@@ -61,6 +61,15 @@ class _Alive:
   is_kept: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class _Span:
+  """From which equation to which an array is alive."""
+
+  array: _Alive
+  first: int
+  last: int
+
+
 class _Walk:
   """Goes through a jaxpr in its order."""
 
@@ -95,31 +104,51 @@ class _Walk:
     last = _last_uses(eqns, begins, wanted)
     if num_consts is not None:
       carried = jaxpr.invars[num_consts : num_consts + num_carried]
-      self._place(begins, last, results, carried)
-    made_at: dict[int, list[Any]] = {}
-    for variable, i in begins.items():
-      made_at.setdefault(i, []).append(variable)
-    gathered = gathers.find(eqns, self._lie, keeps=not self._comes_late)
-    alive: dict[Any, _Alive] = {}
-    now, most, then = 0.0, 0.0, []
+      self._drop_placed(begins, last, results, carried)
+    spans = self._spans(eqns, stored, last)
+    for one in gathers.find(eqns, self._lie, keeps=not self._comes_late):
+      whole = _Alive(one.num_bytes, one.shape, f'all parts for {one.wanted_by}')
+      spans.append(_Span(whole, one.first, one.last))
+    return self._largest(eqns, spans)
+
+  def _largest(
+    self, eqns: Sequence[Any], spans: Sequence[_Span]
+  ) -> tuple[list[_Alive], float]:
+    """What is alive, and how much, at the equation where that is most."""
+    change = [0.0] * (len(eqns) + 2)
+    for span in spans:
+      change[span.first] += span.array.num_bytes
+      change[span.last + 1] -= span.array.num_bytes
+    now, most, at, then = 0.0, 0.0, -1, []
     for i, eqn in enumerate(eqns):
-      for variable in made_at.get(i, ()):
-        if variable not in stored.beside_sums:
-          now -= self._make_room(variable, eqn, alive, last, i)
-        alive[variable] = self._array(variable, eqn)
-        now += alive[variable].num_bytes
+      now += change[i]
       within, extra = self._within(eqn)
-      whole = [
-        _Alive(one.num_bytes, one.shape, f'all parts for {one.wanted_by}')
-        for one in gathered
-        if one.first <= i <= one.last
-      ]
-      extra += sum(one.num_bytes for one in whole)
       if now + extra > most:
-        most, then = now + extra, [*alive.values(), *whole, *within]
-      for variable in [v for v in alive if last.get(v, i) <= i]:
-        now -= alive.pop(variable).num_bytes
-    return then, most
+        most, at, then = now + extra, i, within
+    alive = [span.array for span in spans if span.first <= at <= span.last]
+    return [*alive, *then], most
+
+  def _spans(
+    self, eqns: Sequence[Any], stored: fusion.Stored, last: dict[Any, int]
+  ) -> list[_Span]:
+    """From where to where each array is alive."""
+    found: dict[Any, _Span] = {}
+    made_at: dict[int, list[Any]] = {}
+    read_last: dict[int, list[Any]] = {}
+    for variable, i in stored.begins.items():
+      made_at.setdefault(i, []).append(variable)
+      read_last.setdefault(last.get(variable, i), []).append(variable)
+    for i, eqn in enumerate(eqns):
+      free = [v for v in read_last.get(i, ()) if v in found]
+      for variable in made_at.get(i, ()):
+        array = self._array(variable, eqn)
+        if variable not in stored.beside_sums:
+          if place := _place(variable, array, eqn, free, found):
+            free.remove(place)
+            found[place] = dataclasses.replace(found[place], last=i - 1)
+        end = min(last.get(variable, i), len(eqns))
+        found[variable] = _Span(array, i, end)
+    return list(found.values())
 
   def _within(self, eqn: Any) -> tuple[list[_Alive], float]:
     """What one round of a loop, or a branch, holds meanwhile."""
@@ -136,7 +165,7 @@ class _Walk:
     ]
     return max(found, key=lambda pair: pair[1], default=([], 0.0))
 
-  def _place(
+  def _drop_placed(
     self,
     begins: dict[Any, int],
     last: dict[Any, int],
@@ -151,35 +180,6 @@ class _Walk:
       if before is None or last.get(before, -1) <= begins[result]:
         del begins[result]
 
-  def _make_room(
-    self,
-    variable: Any,
-    eqn: Any,
-    alive: dict[Any, _Alive],
-    last: dict[Any, int],
-    i: int,
-  ) -> float:
-    """Drops what `variable` is put in the place of; returns its bytes.
-
-    That is an array of its size that an elementwise operation reads last, or
-    the first value of what a loop carries.
-    """
-    name = eqn.primitive.name
-    size = self._lie.num_bytes(variable)
-    if name in ('scan', 'while'):
-      before = [_carried(eqn, variable)]
-    elif name in ('dynamic_update_slice', 'scatter', 'scatter-add'):
-      before = eqn.invars[:1]
-    elif name in equations.WHOLE:
-      return 0.0
-    else:
-      before = list(alive)
-    for one in before:
-      if one in alive and last.get(one, i) <= i:
-        if alive[one].num_bytes == size:
-          return alive.pop(one).num_bytes
-    return 0.0
-
   def _array(self, variable: Any, eqn: Any) -> _Alive:
     aval = variable.aval
     is_kept = False
@@ -192,6 +192,33 @@ class _Walk:
       equations.origin(eqn),
       is_kept and len(aval.shape) > 1,
     )
+
+
+def _place(
+  variable: Any,
+  array: _Alive,
+  eqn: Any,
+  free: Sequence[Any],
+  found: dict[Any, _Span],
+) -> Any | None:
+  """Returns which of what is read here last an array is put in the place of.
+
+  That is one of its size that an elementwise operation reads, or the first
+  value of what a loop carries.
+  """
+  name = eqn.primitive.name
+  if name in ('scan', 'while'):
+    may = [_carried(eqn, variable)]
+  elif name in ('dynamic_update_slice', 'scatter', 'scatter-add'):
+    may = eqn.invars[:1]
+  elif name in equations.WHOLE:
+    return None
+  else:
+    may = free
+  for one in may:
+    if one in free and found[one].array.num_bytes == array.num_bytes:
+      return one
+  return None
 
 
 def _carried(eqn: Any, variable: Any) -> Any:

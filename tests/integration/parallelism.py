@@ -114,16 +114,12 @@ class _PipelinedLm(_Sizes, model_params.TransformerLmSpmdPipelineAdafactor):
 
 def step(case: Case) -> Stepped:
   """Returns what a training step does to variables that all cases share."""
-  return step_of(task(case), case.num_devices)
-
-
-def step_of(task_p: Config, num_devices: int) -> Stepped:
-  """Returns what a step of a case's task does, which may be changed."""
+  task_p = _task(case)
   batch = _batch()
   made = partitioning.create_partitioner(
     task_p,
     jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch),
-    devices=jax.devices()[:num_devices],
+    devices=jax.devices()[: case.num_devices],
   )
   state = jax.device_put(
     _state(made.state_metadata), _shardings(made.state_metadata)
@@ -171,8 +167,7 @@ def check(case: Case) -> Stepped:
 _QUICKLY = {'xla_backend_optimization_level': 0}
 
 
-def task(case: Case) -> Config:
-  """Returns the Config of a case's model, to be trained by SGD."""
+def _task(case: Case) -> Config:
   constants = dict((*case.model, *case.more))
   constants['NUM_EXPERTS'] = 0 if case.expert is None else 8
   base = _Lm if case.stages is None else _PipelinedLm

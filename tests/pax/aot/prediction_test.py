@@ -4,38 +4,20 @@
 
 from __future__ import annotations
 
-import functools
-import types
-
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from pax.aot import prediction
+from tests.pax.aot import jaxprs
+from tests.pax.aot.jaxprs import shape
 
 LAYERS, ROWS, DIM = 6, 16, 32
 # An array of activations on one of four devices, which split the rows.
 ROW_BYTES = ROWS * DIM * 4 / 4
 
 
-@functools.cache
-def mesh():
-  return Mesh(np.asarray(jax.devices()[:4]), ('data',))
-
-
-def shape(dims, *spec):
-  sharding = NamedSharding(mesh(), P(*spec))
-  return jax.ShapeDtypeStruct(dims, jnp.float32, sharding=sharding)
-
-
 def predict(fn, weights, batch):
-  jaxpr = jax.make_jaxpr(fn)(weights, batch).jaxpr
-  partitioner = types.SimpleNamespace(
-    state_metadata=weights, input_spec=batch, mesh=mesh()
-  )
-  return prediction.predict(jaxpr, partitioner)
+  return prediction.predict(*jaxprs.trace(fn, weights, batch))
 
 
 def test_a_scan_keeps_what_each_layer_wants_for_the_backward_pass():
@@ -80,3 +62,43 @@ def test_new_values_of_variables_lie_where_the_old_ones_were():
   fn = lambda w, x: w - 0.1 * w
   found = predict(fn, shape((DIM, DIM)), shape((ROWS, DIM), 'data'))
   assert found.temporaries == 0
+
+
+def test_what_a_loop_carries_is_changed_in_place():
+  def fn(w, x):
+    return jax.lax.scan(lambda c, _: (c @ w, None), x, length=3)[0]
+
+  found = predict(fn, shape((DIM, DIM)), shape((ROWS, DIM), 'data'))
+  assert found.temporaries == ROW_BYTES
+
+
+def test_an_elementwise_result_takes_the_place_of_what_it_reads_last():
+  def fn(w, x):
+    y = (x @ w) * (x @ (w + 1))
+    return y @ w, y.T @ x
+
+  found = predict(fn, shape((DIM, DIM)), shape((ROWS, DIM), 'data'))
+  # In the end y, where one of the first products was, and both results.
+  assert found.temporaries == 2 * ROW_BYTES + DIM * DIM * 4
+
+
+def chain(w, x):
+  """Four links, and of each a product whose sum is a result."""
+  sums = []
+  for _ in range(4):
+    x = x @ w
+    sums.append(jnp.sum(x @ w))
+  return x, sums
+
+
+def test_of_two_orders_the_one_that_holds_less():
+  rows = 16 * ROWS
+  found = predict(chain, shape((DIM, DIM)), shape((rows, DIM), 'data'))
+  # A link, its product or the next link, and the sums.
+  assert found.temporaries == 2 * 16 * ROW_BYTES + 4 * 4
+
+
+def test_late_where_the_new_state_is_larger_than_either():
+  found = predict(chain, shape((DIM, DIM)), shape((ROWS, DIM), 'data'))
+  # All links wait for their products, of which there is one.
+  assert DIM * DIM * 4 > 5 * ROW_BYTES == found.temporaries
