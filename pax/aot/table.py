@@ -83,7 +83,6 @@ def _cells(report: dict[str, Any]) -> list[str]:
   sent = report['collectives'] or []
   ici = sum(one['ici_bytes'] for one in sent)
   dcn = sum(one['dcn_bytes'] for one in sent)
-  share = held['capacity'] and f'{100 * held["total"] / held["capacity"]:.0f} %'
   return [
     report['experiment'].rpartition('.')[2],
     report['topology'],
@@ -91,7 +90,7 @@ def _cells(report: dict[str, Any]) -> list[str]:
     text.size(state),
     _size(held['activations']),
     _size(held['temporaries']),
-    ('does not fit: ' if report['fits'] is False else '') + (share or '-'),
+    _share(report),
     text.seconds(roof['step_s']) if roof else '-',
     f'{100 * roof["mfu"]:.1f} %' if roof else '-',
     roof.get('bound') or '-',
@@ -99,6 +98,19 @@ def _cells(report: dict[str, Any]) -> list[str]:
     text.size(dcn) if dcn else '-',
     _told_by(report),
   ]
+
+
+def _share(report: dict[str, Any]) -> str:
+  """Of the memory; whether it fits only the compiler or the state can say."""
+  held = report['memory']
+  if not held['capacity']:
+    return '-'
+  share = f'{100 * held["total"] / held["capacity"]:.0f} %'
+  if report['fits'] is not False:
+    return share
+  if report['flops'] and not report['compile_s']:
+    return f'{share}, predicted'
+  return f'does not fit: {share}'
 
 
 def _size(num_bytes: float | None) -> str:

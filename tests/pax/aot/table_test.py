@@ -46,6 +46,13 @@ def test_rows():
   assert wrong == '\na.b.Wrong: has no mesh'
 
 
+def test_what_is_only_predicted_is_no_verdict():
+  predicted = COMPILED | {'compile_s': None}
+  one = table.Outcome(name='a.b.Large', report=predicted)
+  (row,) = [*table.rows([one])][2:]
+  assert '| 158 %, predicted |' in row and row.endswith('| prediction |')
+
+
 def test_page_tells_what_it_is_of():
   text = table.page(OUTCOMES)
   assert text.startswith('# ') and text.endswith('\n')
