@@ -4,7 +4,7 @@
 The compiler knows better and takes minutes. This follows what is alive from
 operation to operation, one device's part of each array: what `fusion` says is
 in memory, from where it is made to where it is read last. It does so for two
-orders of operations, of which the compiler takes one.
+orders of operations, of which the compiler takes the one that holds less.
 """
 
 from __future__ import annotations
@@ -32,15 +32,11 @@ class Predicted:
 def predict(jaxpr: Any, partitioner: partitioning.Partitioner) -> Predicted:
   """Returns what the train step `jaxpr` holds."""
   lie = parts.Parts(jaxpr, partitioner)
-  early, late = (
+  orders = (
     _Walk(lie, comes_late=comes_late).peak(jaxpr)
     for comes_late in (False, True)
   )
-  # What XLA compares when it chooses an order: it does not know yet that the
-  # new state will lie where the old one did.
-  state = partitioning.state_bytes_per_device(partitioner.state_metadata)
-  is_early = max(early[1], state) < max(late[1], state)
-  alive, peak = early if is_early else late
+  alive, peak = min(orders, key=lambda pair: pair[1])
   kept = sum(one.num_bytes for one in alive if one.is_kept)
   largest = sorted(alive, key=lambda one: -one.num_bytes)
   return Predicted(

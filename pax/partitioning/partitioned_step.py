@@ -61,14 +61,18 @@ class PartitionedStep:
     """The executable: cost and memory analysis, and its text."""
     return self.compile()._compiled
 
-  def trace(self, key: jax.Array | None = None) -> jax.stages.Traced:
-    """Returns the step as a jaxpr; `key` only tells which kind of key is used.
+  def trace(
+    self, key: jax.Array | None = None, platform: str | None = None
+  ) -> jax.stages.Traced:
+    """Returns the step as a jaxpr.
 
-    Choices by platform are those of the mesh, which may be of another platform
-    than what this process runs on.
+    Args:
+      key: only tells which kind of key is used.
+      platform: whose choices are made; None: that of the mesh, which may be
+        another one than what this process runs on.
     """
     key = jax.eval_shape(lambda: jax.random.key(0)) if key is None else key
-    platform = self._mesh.devices.flat[0].platform
+    platform = platform or self._mesh.devices.flat[0].platform
     with jax.set_mesh(self._mesh), py_utils.tracing_for(platform):
       return self._jitted.trace(*self._abstract, key)
 

@@ -96,9 +96,3 @@ def test_of_two_orders_the_one_that_holds_less():
   found = predict(chain, shape((DIM, DIM)), shape((rows, DIM), 'data'))
   # A link, its product or the next link, and the sums.
   assert found.temporaries == 2 * 16 * ROW_BYTES + 4 * 4
-
-
-def test_late_where_the_new_state_is_larger_than_either():
-  found = predict(chain, shape((DIM, DIM)), shape((ROWS, DIM), 'data'))
-  # All links wait for their products, of which there is one.
-  assert DIM * DIM * 4 > 5 * ROW_BYTES == found.temporaries
