@@ -89,9 +89,10 @@ class Check:
       return checked
     again = self._compiled(traced, quickly=False)
     spent = checked.report.compile_s + again.report.compile_s
-    return dataclasses.replace(
-      again, report=dataclasses.replace(again.report, compile_s=spent)
+    report_again = dataclasses.replace(
+      again.report, compile_s=spent, flops=checked.report.flops
     )
+    return dataclasses.replace(again, report=report_again)
 
   def _set_machine(self, task: Any, name: str) -> int:
     """Finds the machine; returns how many devices it has."""
@@ -233,7 +234,10 @@ class Check:
     )
     if self.topology.platform == 'gpu':
       held = gpus.as_allocated(held)
-    counted = self._with_repeated(traced, program.cost)
+    counted = traced.flops
+    if quickly or self.topology.platform != 'tpu':
+      # Trying hard, the TPU compiler unrolls loops, which XLA counts once.
+      counted = self._with_repeated(traced, program.cost)
     fits = held.fits
     return Checked(
       dataclasses.replace(
