@@ -8,13 +8,12 @@ need not be here, from shapes instead of arrays.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import jax
 
-from pax import partitioning
 from pax.aot import (
   advice,
   collectives,
@@ -22,11 +21,11 @@ from pax.aot import (
   gpus,
   hlo,
   memory,
+  placing,
   prediction,
   reckoned,
   report,
   roofline,
-  topology,
   traffic,
 )
 from pax.summaries import mfu
@@ -59,13 +58,9 @@ class Check:
         each other.
     """
     began = time.monotonic()
-    self._declared = declared.declare(
-      options,
-      lambda experiment, task: self._set_machine(
-        task, topology_name or _natural(experiment, task)
-      ),
-    )
-    self.partitioner = self._partitioner()
+    placed = placing.place(options, topology_name)
+    self._declared, self.topology = placed.declared, placed.topology
+    self.partitioner = placed.partitioner
     self._declare_s = time.monotonic() - began
 
   def run(self, level: int = COMPILED, *, quickly: bool = True) -> Checked:
@@ -94,51 +89,6 @@ class Check:
     )
     return dataclasses.replace(again, report=report_again)
 
-  def _set_machine(self, task: Any, name: str) -> int:
-    """Finds the machine; returns how many devices it has."""
-    model = task.model
-    ici = _product(model.ici_mesh_shape or [1])
-    dcn = _product(model.dcn_mesh_shape or [1])
-    self.topology = topology.parse(name)
-    wanted, there = ici * dcn, self.topology.num_devices
-    if model.ici_mesh_shape is not None:
-      small = wanted < there and self.topology.num_slices == 1
-      if wanted != there and not (small and there <= _DEVICES_OF_A_HOST):
-        raise ValueError(
-          f'the mesh {list(model.ici_mesh_shape)} x'
-          f' {list(model.dcn_mesh_shape or [])} has {wanted} devices and'
-          f' {self.topology.name} has {there}; --topology='
-          f'{topology.natural(ici, dcn)} fits, or --set ICI_MESH_SHAPE=...'
-        )
-      slices = self.topology.num_slices
-      if self.topology.platform == 'tpu' and slices not in (1, dcn):
-        raise ValueError(
-          f'{self.topology.name} has {slices} slices and dcn_mesh_shape'
-          f' {list(model.dcn_mesh_shape or [])} is of {dcn}; let'
-          ' ICI_MESH_SHAPE be the mesh of a slice and DCN_MESH_SHAPE of slices'
-        )
-      return wanted
-    return there
-
-  def _partitioner(self) -> partitioning.Partitioner:
-    found = self._declared
-    if create := found.experiment.partitioner():
-      if self.topology.platform != 'cpu':
-        raise ValueError(
-          f'{found.name} makes its partitioner itself, for devices that are'
-          ' here; --topology=cpu:N simulates some'
-        )
-      return create(found.task, found.input_spec())
-    devices = jax.devices()
-    if not self.topology.missing_compiler():
-      devices = self.topology.devices()
-    model = found.task.model
-    if model.ici_mesh_shape is not None:
-      devices = devices[: declared.num_devices(found.task)]
-    return partitioning.create_partitioner(
-      found.task, found.input_spec(), devices=devices
-    )
-
   def _base(self) -> report.Report:
     partitioner, machine = self.partitioner, self.topology
     names = partitioner.mesh.axis_names
@@ -155,7 +105,7 @@ class Check:
       mesh=dict(partitioner.mesh.shape),
       slices=dict(zip(names, dcn, strict=True)),
       num_params=partitioner.num_params,
-      batch=max((leaf.shape for leaf in leaves), key=_product),
+      batch=max((leaf.shape for leaf in leaves), key=math.prod),
       arrays=arrays,
       memory=state,
       declare_s=self._declare_s,
@@ -314,25 +264,6 @@ class Check:
 
 # By how much what the compiler allocates may change when it tries harder.
 _NEARLY = 0.1
-# A part of a host's devices may be used, as of a v4-8 two.
-_DEVICES_OF_A_HOST = 8
-
-
-# Where experiments for GPUs are declared.
-_OF_GPUS = ('gpu', 'nvidia')
-
-
-def _natural(experiment: Any, task: Any) -> str:
-  """The machine that an experiment is made for: TOPOLOGY, or as its mesh is."""
-  if declared_name := getattr(experiment, 'TOPOLOGY', None):
-    return declared_name
-  module = type(experiment).__module__.split('.')
-  ici, dcn = (
-    _product(shape or [1])
-    for shape in (task.model.ici_mesh_shape, task.model.dcn_mesh_shape)
-  )
-  gpus = any(name in module for name in _OF_GPUS)
-  return topology.natural(ici, dcn, gpus=gpus)
 
 
 def _summed(sent: Sequence[collectives.Collective]) -> list[report.Sent]:
@@ -342,10 +273,3 @@ def _summed(sent: Sequence[collectives.Collective]) -> list[report.Sent]:
       sent
     ).items()
   ]
-
-
-def _product(shape: Sequence[int]) -> int:
-  size = 1
-  for dim in shape:
-    size *= dim
-  return size

@@ -140,11 +140,6 @@ def test_levels():
   assert found.memory.total - found.memory.batch == exact - step
 
 
-def test_a_mesh_that_is_no_machine():
-  with pytest.raises(ValueError, match=r'4 devices and v4-128 has 64.*v4-8'):
-    make('v4-128')
-
-
 def test_files_and_exit_code(tmp_path, capsys):
   options = RunOptions(
     exp=EXP, set=MESH, mode='aot', topology='cpu:4', check_level=7,
@@ -200,8 +195,3 @@ def test_what_the_compiler_refuses_is_counted_once(monkeypatch):
   assert found.fits is False and found.advice and found.buffers
   assert found.memory.total == 40 * 2**30
   assert found.memory.capacity == 30.75 * 2**30
-
-
-def test_slices_that_the_mesh_does_not_have():
-  with pytest.raises(ValueError, match='has 2 slices and dcn_mesh_shape'):
-    make('v4-8x2', 'ICI_MESH_SHAPE=[1,8,1]')
