@@ -95,7 +95,10 @@ def _flat(jaxpr: Any, names: dict[Any, Any]) -> Iterator[Any]:
   for eqn in jaxpr.eqns:
     invars = [names.get(v, v) if is_variable(v) else v for v in eqn.invars]
     called = list(inner(eqn))
-    if eqn.primitive.name in _CALLS and len(called) == 1:
+    if eqn.primitive.name == 'optimization_barrier':
+      # Only says when, not what.
+      names.update(zip(eqn.outvars, invars, strict=True))
+    elif eqn.primitive.name in _CALLS and len(called) == 1:
       (function,) = called
       skipped = len(invars) - len(function.invars)
       within = dict(zip(function.invars, invars[skipped:], strict=True))

@@ -33,10 +33,11 @@ def find(
   such a sum is of is whole before its parts are scattered.
 
   Where the schedule `keeps` them, all are gathered at the beginning, and sums
-  are scattered at the end; else when they are wanted.
+  are scattered when they are wanted, gradients at the end; else at once.
   """
   copies: dict[Any, Gathered] = {}
   made = {v for eqn in eqns for v in eqn.outvars}
+  wanted = _first_uses(eqns)
   based: dict[Any, Any] = {}
   found = []
   for i, eqn in enumerate(eqns):
@@ -59,9 +60,22 @@ def find(
     if scattered > 1:
       (result,) = eqn.outvars
       size = lie.num_bytes(result) * scattered
-      last = len(eqns) if keeps else i
+      last = wanted.get(result, len(eqns)) if keeps else i
       found.append(Gathered(size, _shape(result), origin, i, last))
   return [*found, *copies.values()]
+
+
+def _first_uses(eqns: Sequence[Any]) -> dict[Any, int]:
+  """Which equation is the first that cannot be fused and wants a variable."""
+  found: dict[Any, int] = {}
+  for i, eqn in reversed(list(enumerate(eqns))):
+    uses = [found[v] for v in eqn.outvars if v in found]
+    is_whole = eqn.primitive.name in equations.WHOLE
+    if is_whole or uses:
+      first = i if is_whole else min(uses)
+      for variable in equations.variables(eqn.invars):
+        found[variable] = min(first, found.get(variable, first))
+  return found
 
 
 def _shape(variable: Any) -> str:

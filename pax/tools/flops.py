@@ -14,7 +14,8 @@ import numpy as np
 # Moves or names numbers and computes none.
 _FREE = frozenset({
   'broadcast_in_dim', 'concatenate', 'convert_element_type', 'copy',
-  'dynamic_slice', 'dynamic_update_slice', 'gather', 'iota', 'pad',
+  'dynamic_slice', 'dynamic_update_slice', 'gather', 'iota',
+  'optimization_barrier', 'pad',
   'random_bits', 'random_fold_in', 'random_seed', 'random_split',
   'random_unwrap', 'random_wrap', 'reshape', 'rev', 'scatter',
   'sharding_constraint', 'slice', 'split', 'squeeze', 'stop_gradient',

@@ -72,7 +72,8 @@ class Bias(base_layer.BaseLayer):
     )
 
   def __call__(self, inputs: Float[Array, '*B D']) -> Float[Array, '*B D']:
-    return inputs + self.theta.b
+    inputs, bias = base_ops.operands(inputs, self.theta.b)
+    return inputs + bias
 
 
 class FeedForward(base_layer.BaseLayer):

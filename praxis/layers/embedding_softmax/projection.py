@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle
-from praxis.layers import activations, linears
+from praxis.layers import activations, base_ops, linears
 from praxis.layers.embedding_softmax import xent
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
@@ -53,5 +53,6 @@ class LogitsProjection(base_layer.BaseLayer):
     """Returns the logits in float32, capped if the layer caps them."""
     logits = inputs
     if self.feed_forward_tpl is not None:
-      logits = self.logits_ffn(self.scale_inputs(inputs))
+      with base_ops.gradients_at_once():
+        logits = self.logits_ffn(self.scale_inputs(inputs))
     return xent.soft_cap(logits.astype(jnp.float32), self.soft_cap_logits)

@@ -121,9 +121,11 @@ class NClassMajorSharedEmbeddingSoftmax(SharedEmbeddingSoftmax):
   ) -> Float[Array, '*B V']:
     """Returns the logits in float32, capped if the layer caps them."""
     inputs = self.scale_inputs(inputs)
-    logits = self.einsum('...y,zy->...z', inputs, self.theta.w)
-    if self.use_bias:
-      logits += self.theta.b
+    with base_ops.gradients_at_once():
+      logits = self.einsum('...y,zy->...z', inputs, self.theta.w)
+      if self.use_bias:
+        logits, bias = base_ops.operands(logits, self.theta.b)
+        logits += bias
     logits = self.activation(logits).astype(jnp.float32)
     logits = xent.soft_cap(logits, self.soft_cap_logits)
     out = self.activation_split_dims_mapping.out

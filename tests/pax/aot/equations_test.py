@@ -28,6 +28,16 @@ def test_a_function_called_twice_gives_other_variables_each_time():
   assert eqns[2].invars == [made[1]]
 
 
+def test_a_barrier_is_what_it_holds_up():
+  def fn(x, y):
+    x, y = jax.lax.optimization_barrier((jnp.sin(x), jnp.cos(y)))
+    return x * y
+
+  eqns, _ = flat(fn, 1.0, 2.0)
+  assert names(eqns) == ['sin', 'cos', 'mul']
+  assert eqns[2].invars == [eqns[0].outvars[0], eqns[1].outvars[0]]
+
+
 def test_what_nobody_wants_is_left_out():
   def fn(x):
     jnp.exp(x)

@@ -37,6 +37,14 @@ def test_a_gradient_is_whole_before_it_is_scattered():
   assert all(one.first == one.last for one in found)
 
 
+def test_a_sum_that_is_wanted_is_scattered_before():
+  # The second product wants the gradient, behind what is fused with either.
+  fn = lambda w, x: x @ (2 * (x.T @ (x @ w)) + 1)
+  number, kept = find(fn, keeps=True)
+  (summed,) = [one for one in kept if one.num_bytes == WHOLE and one.first == 2]
+  assert summed.last == number - 1
+
+
 def test_nothing_is_gathered_where_nothing_is_split():
   eqns, _, lie = jaxprs.flat(
     lambda w, x: x @ w,
