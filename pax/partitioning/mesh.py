@@ -41,9 +41,7 @@ def create_mesh(
     )
   devices = _needed(devices, ici, dcn)
   if math.prod(dcn) == 1:
-    array = mesh_utils.create_device_mesh(
-      ici, devices, contiguous_submeshes=contiguous_submeshes
-    )
+    array = _of_slice(ici, devices, contiguous_submeshes)
   else:
     array = _hybrid(ici, dcn, devices, contiguous_submeshes)
   return Mesh(array, tuple(axis_names))
@@ -90,6 +88,27 @@ def _smaller(ici: list[int], dcn: list[int], found: int) -> str:
   return f'[{text}]{extra}'
 
 
+def _of_slice(
+  ici: list[int], devices: list[Device], contiguous_submeshes: bool
+) -> np.ndarray:
+  """Returns the devices of a slice as an array of the mesh's shape.
+
+  An axis has whole dimensions of the torus, or where none make it up parts.
+  """
+  try:
+    return mesh_utils.create_device_mesh(
+      ici, devices, contiguous_submeshes=contiguous_submeshes
+    )
+  except NotImplementedError as e:
+    logging.warning('the mesh %s splits dimensions of the torus: %s', ici, e)
+    return mesh_utils.create_device_mesh(
+      ici,
+      devices,
+      contiguous_submeshes=contiguous_submeshes,
+      allow_split_physical_axes=True,
+    )
+
+
 def _hybrid(
   ici: list[int],
   dcn: list[int],
@@ -98,12 +117,7 @@ def _hybrid(
 ) -> np.ndarray:
   """Returns the devices of several slices as an array of the mesh's shape."""
   slices = _slices(devices, math.prod(dcn))
-  blocks = [
-    mesh_utils.create_device_mesh(
-      ici, block, contiguous_submeshes=contiguous_submeshes
-    )
-    for block in slices
-  ]
+  blocks = [_of_slice(ici, block, contiguous_submeshes) for block in slices]
   rank = len(ici)
   stacked = np.empty([*dcn, *ici], dtype=object)
   for index, block in zip(np.ndindex(*dcn), blocks, strict=True):

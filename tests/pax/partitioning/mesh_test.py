@@ -114,3 +114,19 @@ def test_lengths_must_agree():
 def test_replica_mesh():
   mesh = mesh_lib.create_replica_mesh('batch')
   assert dict(mesh.shape) == {'batch': 8}
+
+
+def test_an_axis_may_be_part_of_a_dimension_of_the_torus(monkeypatch):
+  # As of TPU slices: 16 along an axis are no whole dimensions of 8 x 8 x 8.
+  devices, asked = jax.devices()[:4], []
+
+  def create(shape, found, **options):
+    asked.append(options)
+    if not options.get('allow_split_physical_axes'):
+      raise NotImplementedError('no assignment')
+    return np.reshape(found, shape)
+
+  monkeypatch.setattr(mesh_lib.mesh_utils, 'create_device_mesh', create)
+  made = mesh_lib.create_mesh([2, 2], None, ('data', 'mdl'), devices=devices)
+  assert made.devices.tolist() == np.reshape(devices, (2, 2)).tolist()
+  assert [one.get('allow_split_physical_axes') for one in asked] == [None, True]
