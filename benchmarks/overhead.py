@@ -156,9 +156,9 @@ def _measure(
   every_other: int | None = None,
 ) -> tuple[_Recorder, Any]:
   """Returns the times of the program's steps, and the run."""
-  from pax.programs import interrupts, train_program
+  from pax.programs import preemption, train_program
   from pax.programs import train as train_lib
-  from pax.runner import build
+  from pax.runner import build_train
   from pax.runner.options import RunOptions
 
   class Recorded(train_program.SingleTaskTrainProgram):
@@ -175,8 +175,10 @@ def _measure(
       set=(f'task.train.num_train_steps={steps}', *settings),
       enable_summary_writer=summaries,
     )
-    with interrupts.Interrupts() as signals:
-      with build.build(options, build.plan(options), signals) as run:
+    with preemption.Interrupts() as signals:
+      with build_train.build(
+        options, build_train.plan(options), signals
+      ) as run:
         program = Recorded()
         writer = _Gate(run.writer, every_other) if every_other else run.writer
         train_lib.train(

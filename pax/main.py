@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from pax.runner import command_line, lifeline
+from pax.runner import command_line, parent_death
 from pax.runner import options as options_lib
 from pax.tools import commands
 
@@ -36,10 +36,10 @@ def main(argv: Sequence[str]) -> int:
     return 0
   except options_lib.UsageError as e:
     return _fail(e, show_traceback=False)
-  lifeline.watch()
+  parent_death.watch()
   try:
     if options.study:
-      from pax.runner import studies
+      from pax import studies
 
       return studies.run(options)
     if options.mode == 'aot':

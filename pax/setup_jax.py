@@ -8,7 +8,7 @@ import dataclasses
 import jax
 from absl import logging
 
-from pax.runner import distributed, refused
+from pax.runner import distributed, unsupported_flags
 from pax.runner.options import RunOptions
 
 
@@ -53,7 +53,7 @@ def setup_jax(
   ):
     if value is not None:
       raise ValueError(
-        f'{name} must be None, got {value!r}: {refused.REFUSED[name]}'
+        f'{name} must be None, got {value!r}: {unsupported_flags.REFUSED[name]}'
       )
   options = RunOptions(
     globally_use_hardware_rng=globally_use_hardware_rng,

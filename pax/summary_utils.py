@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pax.summaries import entries, foreign, handler, trees_text
+from pax.summaries import clu_seqio, entries, handler, trees_text
 
 AUDIO_SUMMARY_SAMPLE_RATE = entries.AUDIO_SUMMARY_SAMPLE_RATE
 MAX_AUDIOS_PER_SUMMARY = entries.MAX_AUDIOS_PER_SUMMARY
@@ -11,9 +11,9 @@ MAX_IMAGES_PER_SUMMARY = entries.MAX_IMAGES_PER_SUMMARY
 MAX_TEXTS_PER_SUMMARY = entries.MAX_TEXTS_PER_SUMMARY
 SummaryHandler = handler.SummaryHandler
 SummaryWriter = entries.SummaryWriter
-aggregate_per_replica_summaries = foreign.aggregate_per_replica_summaries
+aggregate_per_replica_summaries = clu_seqio.aggregate_per_replica_summaries
 compute_and_write_clu_metric_summaries = (
-  foreign.compute_and_write_clu_metric_summaries
+  clu_seqio.compute_and_write_clu_metric_summaries
 )
 flatten_flax_summaries = entries.flatten_flax_summaries
 flatten_summary_dict = entries.flatten_summary_dict
@@ -25,11 +25,11 @@ pretty_repr = trees_text.pretty_repr
 pretty_repr_provenance = trees_text.pretty_repr_provenance
 pretty_repr_shapes = trees_text.pretty_repr_shapes
 should_cap_summary = entries.should_cap_summary
-write_clu_metric_summaries = foreign.write_clu_metric_summaries
+write_clu_metric_summaries = clu_seqio.write_clu_metric_summaries
 write_global_batch_size = entries.write_global_batch_size
 write_model_provenance = entries.write_model_provenance
 write_model_structure = entries.write_model_structure
-write_seqio_metric_summaries = foreign.write_seqio_metric_summaries
+write_seqio_metric_summaries = clu_seqio.write_seqio_metric_summaries
 write_summary_entry = entries.write_summary_entry
 write_summary_tensor = entries.write_summary_tensor
 write_total_num_params = entries.write_total_num_params

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import jax
 
 from pax import learners, partitioning, steps, tasks_lib, train_states
+from pax.programs.early_stopping import EarlyStoppingFn as EarlyStoppingFn
 from pax.programs.program import BaseStepFnStaticArgs as BaseStepFnStaticArgs
 from pax.programs.running_mode import RunningMode as RunningMode
-from pax.programs.stopping import EarlyStoppingFn as EarlyStoppingFn
 from pax.steps.outputs import StepOutput as StepFnOutput
 from praxis import (
   base_input,

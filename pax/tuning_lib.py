@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Early stopping functions and search spaces, as users of paxml call them.
 
-Studies themselves are `--study=local`; see pax/runner/studies.
+Studies themselves are `--study=local`; see pax/studies.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pax import base_experiment
-from pax.programs import stopping
+from pax.programs import early_stopping
+from pax.programs.early_stopping import is_last_checkpoint as is_last_checkpoint
 from pax.programs.program import DecodeProgramOutput, EvalProgramOutput
-from pax.programs.stopping import is_last_checkpoint as is_last_checkpoint
 from pax.tuning import aggregators, space
 
 SUB_EXPERIMENT_STEP_INTERVAL = aggregators.SUB_EXPERIMENT_STEP_OFFSET
@@ -52,7 +52,7 @@ def get_search_space(
 
 
 def should_early_stop(
-  early_stop_fn: stopping.EarlyStoppingFn | None,
+  early_stop_fn: early_stopping.EarlyStoppingFn | None,
   global_step: int,
   is_last_ckpt: bool,
   train_weighted_scalars: Mapping[str, Any] | None = None,
@@ -68,7 +68,7 @@ def should_early_stop(
     'num_params': num_params,
     'train_steps_per_sec': train_steps_per_sec,
   }
-  found = stopping.Found(
+  found = early_stopping.Found(
     train=train_weighted_scalars
     if is_last_ckpt or eval_metrics or decode_metrics
     else None,
@@ -79,7 +79,7 @@ def should_early_stop(
   )
   if early_stop_fn is None:
     return False
-  return stopping.ask(
+  return early_stopping.ask(
     early_stop_fn, global_step, is_last_ckpt, found, checkpoint_path
   )
 

@@ -29,7 +29,7 @@ from praxis.decoding.meshes import (
 from praxis.decoding.meshes import (
   maybe_reshard_mdl_for_decode as maybe_reshard_mdl_for_decode,
 )
-from praxis.decoding.sampled import (
+from praxis.decoding.sample_results import (
   collect_results_to_optimize_eos as collect_results_to_optimize_eos,
 )
 from praxis.decoding.samplers import DUMMY_PRNG_KEY as DUMMY_PRNG_KEY

@@ -25,14 +25,22 @@ from praxis.decoding.alignment import (
 from praxis.decoding.constraints import (
   BaseSampleTerminationConstraint as BaseSampleTerminationConstraint,
 )
+from praxis.decoding.continuous_batching import (
+  sample_decoding_step as sample_decoding_step,
+)
+from praxis.decoding.continuous_batching import (
+  sample_init_decode_state as sample_init_decode_state,
+)
 from praxis.decoding.filters import epsilon_mask_logits as epsilon_mask_logits
 from praxis.decoding.filters import get_top_k as get_top_k
 from praxis.decoding.filters import top_p_mask_logits as top_p_mask_logits
-from praxis.decoding.sampled import reorder_with_indices as reorder_with_indices
-from praxis.decoding.sampled import (
+from praxis.decoding.sample_results import (
+  reorder_with_indices as reorder_with_indices,
+)
+from praxis.decoding.sample_results import (
   sort_samples_by_scores as sort_samples_by_scores,
 )
-from praxis.decoding.sampled import split_batch_dim as split_batch_dim
+from praxis.decoding.sample_results import split_batch_dim as split_batch_dim
 from praxis.decoding.samplers import DUMMY_PRNG_KEY as DUMMY_PRNG_KEY
 from praxis.decoding.samplers import (
   BaseNextTokenSampler as BaseNextTokenSampler,
@@ -48,10 +56,6 @@ from praxis.decoding.samplers import (
 )
 from praxis.decoding.sampling import (
   MAX_NUM_PER_TOKEN_LOGPROBS as MAX_NUM_PER_TOKEN_LOGPROBS,
-)
-from praxis.decoding.slots import sample_decoding_step as sample_decoding_step
-from praxis.decoding.slots import (
-  sample_init_decode_state as sample_init_decode_state,
 )
 from praxis.decoding.streaming import (
   StreamingResultCallback as StreamingResultCallback,

@@ -127,7 +127,7 @@ WIDE = {
   'handler.__init__',
   'parameterized_experiment.__init__',
   'resnet_preprocessing.distorted_bounding_box_crop',
-  'stopping.is_last_checkpoint',
+  'early_stopping.is_last_checkpoint',
   'sweeps.hyperparameter_tuning',
   'sweeps.neural_architecture_search',
   'sweeps.parameter_sweep',

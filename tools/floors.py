@@ -120,6 +120,7 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
       'pax.tuning_lib',
     ),
   ),
+  ('plotting', ('pax.plotting',)),
   (
     'running',
     (
@@ -128,6 +129,7 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
       'pax.main',
       'pax.runner',
       'pax.setup_jax',
+      'pax.studies',
       'pax.tools',
       'pax.train',
     ),

@@ -29,7 +29,7 @@ from pax.aot import (
   traffic,
 )
 from pax.summaries import mfu
-from pax.tools import declared, flops
+from pax.tools import abstract_experiment, flops
 
 # Levels of --check_level, as those of `pax validate_config`.
 MESH, TRACED, COMPILED = 6, 7, 10
@@ -49,7 +49,9 @@ class Check:
   """One experiment on one machine."""
 
   def __init__(
-    self, options: declared.ExperimentOptions, topology_name: str | None
+    self,
+    options: abstract_experiment.ExperimentOptions,
+    topology_name: str | None,
   ):
     """Declares the experiment, for the machine named or its own one.
 

@@ -10,7 +10,7 @@ from pax.aot import check, every, page, report, text
 from pax.partitioning import saved_step
 from pax.runner import distributed, job_dir
 from pax.runner.options import RunOptions, UsageError
-from pax.tools import declared
+from pax.tools import abstract_experiment
 
 EXIT_FITS = every.EXIT_FITS
 EXIT_DOES_NOT_FIT = every.EXIT_DOES_NOT_FIT
@@ -30,7 +30,7 @@ def run(options: RunOptions) -> int:
     return every.run(options)
   job_dir.log_to_console()
   distributed.configure(options)
-  experiment = declared.ExperimentOptions(
+  experiment = abstract_experiment.ExperimentOptions(
     exp=options.exp, fdl=options.fdl, set=options.set
   )
   made = check.Check(experiment, options.topology)

@@ -11,7 +11,7 @@ import jax
 
 from pax import partitioning
 from pax.aot import topology
-from pax.tools import declared
+from pax.tools import abstract_experiment
 
 # A part of a host's devices may be used, as of a v4-8 two.
 _DEVICES_OF_A_HOST = 8
@@ -23,14 +23,16 @@ _OF_GPUS = ('gpu', 'nvidia')
 class Placed:
   """What is checked."""
 
-  declared: declared.Declared
+  declared: abstract_experiment.Declared
   topology: topology.Topology
   # For the devices of the machine, or where their compiler is missing for as
   # many simulated ones.
   partitioner: partitioning.Partitioner
 
 
-def place(options: declared.ExperimentOptions, name: str | None) -> Placed:
+def place(
+  options: abstract_experiment.ExperimentOptions, name: str | None
+) -> Placed:
   """Declares an experiment for the machine `name`, or for its own one.
 
   Raises:
@@ -44,7 +46,7 @@ def place(options: declared.ExperimentOptions, name: str | None) -> Placed:
     machines.append(machine)
     return _num_devices(task.model, machine)
 
-  found = declared.declare(options, num_devices)
+  found = abstract_experiment.declare(options, num_devices)
   (machine,) = machines
   return Placed(found, machine, _partitioner(found, machine))
 
@@ -74,7 +76,7 @@ def _num_devices(model: Any, machine: topology.Topology) -> int:
 
 
 def _partitioner(
-  found: declared.Declared, machine: topology.Topology
+  found: abstract_experiment.Declared, machine: topology.Topology
 ) -> partitioning.Partitioner:
   if create := found.experiment.partitioner():
     if machine.platform != 'cpu':
@@ -87,7 +89,7 @@ def _partitioner(
   if not machine.missing_compiler():
     devices = machine.devices()
   if found.task.model.ici_mesh_shape is not None:
-    devices = devices[: declared.num_devices(found.task)]
+    devices = devices[: abstract_experiment.num_devices(found.task)]
   return partitioning.create_partitioner(
     found.task, found.input_spec(), devices=devices
   )

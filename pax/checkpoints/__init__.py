@@ -5,21 +5,6 @@ from __future__ import annotations
 
 from pax.checkpoints import init_from as init_from
 from pax.checkpoints import reading as reading
-from pax.checkpoints.contract import (
-  CheckpointError as CheckpointError,
-)
-from pax.checkpoints.contract import (
-  CheckpointOptions as CheckpointOptions,
-)
-from pax.checkpoints.contract import (
-  CheckpointType as CheckpointType,
-)
-from pax.checkpoints.contract import (
-  CorruptCheckpointError as CorruptCheckpointError,
-)
-from pax.checkpoints.contract import (
-  Restored as Restored,
-)
 from pax.checkpoints.manager import (
   Checkpointer as Checkpointer,
 )
@@ -33,3 +18,18 @@ from pax.checkpoints.manager import (
   create_checkpointer as create_checkpointer,
 )
 from pax.checkpoints.retention import parse_duration as parse_duration
+from pax.checkpoints.types import (
+  CheckpointError as CheckpointError,
+)
+from pax.checkpoints.types import (
+  CheckpointOptions as CheckpointOptions,
+)
+from pax.checkpoints.types import (
+  CheckpointType as CheckpointType,
+)
+from pax.checkpoints.types import (
+  CorruptCheckpointError as CorruptCheckpointError,
+)
+from pax.checkpoints.types import (
+  Restored as Restored,
+)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from pax.checkpoints import manifest
-from pax.checkpoints.contract import CheckpointError, CorruptCheckpointError
+from pax.checkpoints.types import CheckpointError, CorruptCheckpointError
 
 Path = pathlib.Path
 

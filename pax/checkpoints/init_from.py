@@ -19,7 +19,7 @@ from absl import logging
 
 from pax import tasks_lib, train_states
 from pax.checkpoints import names, reading
-from pax.checkpoints.contract import CheckpointError
+from pax.checkpoints.types import CheckpointError
 
 Rules = tasks_lib.CheckpointLoadingRules
 TrainState = train_states.TrainState

@@ -19,7 +19,7 @@ from pax.checkpoints import (
   paths,
   tensorstore_format,
 )
-from pax.checkpoints.contract import (
+from pax.checkpoints.types import (
   CheckpointError,
   CheckpointType,
   CorruptCheckpointError,

@@ -22,7 +22,7 @@ from pax.checkpoints import (
   retention,
   transformations,
 )
-from pax.checkpoints.contract import (
+from pax.checkpoints.types import (
   CheckpointError,
   CheckpointOptions,
   CheckpointType,

@@ -17,7 +17,7 @@ from concurrent import futures
 import numpy as np
 
 from pax.checkpoints import paths
-from pax.checkpoints.contract import CheckpointError, CorruptCheckpointError
+from pax.checkpoints.types import CheckpointError, CorruptCheckpointError
 
 Path = pathlib.Path
 Entry = tuple[int, int]  # Size in bytes and CRC-32.

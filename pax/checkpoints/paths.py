@@ -12,7 +12,7 @@ import pathlib
 import re
 import shutil
 
-from pax.checkpoints.contract import CheckpointType
+from pax.checkpoints.types import CheckpointType
 
 CHECKPOINTS = 'checkpoints'
 METADATA_FILE = 'metadata'

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from pax.checkpoints import layouts, names, paths, transformations
-from pax.checkpoints.contract import CheckpointError
+from pax.checkpoints.types import CheckpointError
 
 Path = pathlib.Path
 

@@ -21,8 +21,8 @@ import jax
 import numpy as np
 
 from pax.checkpoints import manifest
-from pax.checkpoints.contract import CheckpointError
 from pax.checkpoints.host_arrays import HostArray, Index
+from pax.checkpoints.types import CheckpointError
 
 Path = pathlib.Path
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pax.checkpoints import layouts
-from pax.checkpoints.contract import CheckpointError
+from pax.checkpoints.types import CheckpointError
 
 Named = Mapping[str, Any]
 ValueFn = Callable[[Any], Any]

@@ -19,7 +19,7 @@ from pax import (
   tasks_lib,
   xla_passthrough,
 )
-from pax.programs import collecting, program
+from pax.programs import metric_accumulator, program
 from pax.steps import StepOutput
 from praxis import base_input, pytypes
 
@@ -123,7 +123,7 @@ class _Decoded:
 
   def __init__(self, task: tasks_lib.SingleTask):
     self._task = task
-    self._summaries = collecting.WeightedMeans()
+    self._summaries = metric_accumulator.WeightedMeans()
     self._metrics: list[Pairs] = []
     self._processed: list[Pairs] = []
     self.outputs: list[tuple[str | None, Any]] = []
@@ -134,7 +134,7 @@ class _Decoded:
   ) -> None:
     self.count += 1
     self._metrics.append(jax.device_get(output.weighted_scalars))
-    rows = NestedMap(collecting.on_host(output.per_example_out))
+    rows = NestedMap(metric_accumulator.on_host(output.per_example_out))
     xla_passthrough.merge_back_xla_unsupported_batch(rows, kept)
     if jax.process_index():
       return

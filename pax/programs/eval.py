@@ -11,7 +11,7 @@ import jax
 from absl import logging
 
 from pax import io_utils, partitioning, summaries, tasks_lib, xla_passthrough
-from pax.programs import collecting, program
+from pax.programs import metric_accumulator, program
 from pax.steps import StepOutput
 from praxis import base_input, pytypes
 
@@ -86,8 +86,8 @@ class BaseEvalProgram(program.InputProgram):
   ) -> StepOutput:
     """Returns what is computed from a batch that is on the devices."""
 
-  def _loop(self, state: TrainState) -> collecting.Collected:
-    found = collecting.Collected(self._task.train.learner.loss_name)
+  def _loop(self, state: TrainState) -> metric_accumulator.Collected:
+    found = metric_accumulator.Collected(self._task.train.learner.loss_name)
     for batch in program.batches(self.input, self.before_batch):
       batch, kept, _ = xla_passthrough.split_out_xla_unsupported_batch(batch)
       on_devices = self._partitioner.put_batch(batch)
@@ -99,7 +99,7 @@ class BaseEvalProgram(program.InputProgram):
     return found
 
   def _scalars(
-    self, found: collecting.Collected, derived: dict[str, float]
+    self, found: metric_accumulator.Collected, derived: dict[str, float]
   ) -> dict[str, Any]:
     if not found.count:
       return {}

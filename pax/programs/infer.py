@@ -21,8 +21,8 @@ from pax import (
   tf_records,
   train_states,
 )
-from pax.programs import collecting, program
-from pax.programs import interrupts as interrupts_lib
+from pax.programs import metric_accumulator, program
+from pax.programs import preemption as interrupts_lib
 from pax.programs.run import Outcome
 from praxis import base_input
 
@@ -88,7 +88,7 @@ class InferJob:
     written = undone == step and io_utils.is_written_since_undone(
       self.job_log_dir, _MODE, self._folder(inp) / _METADATA, step
     )
-    return bool(collecting.agreed(int(written)))
+    return bool(metric_accumulator.agreed(int(written)))
 
   @contextlib.contextmanager
   def _writing(
@@ -125,7 +125,7 @@ class InferJob:
       batch = self.partitioner.put_batch(batch)
       step = self.partitioner.infer_step_for(batch)
       rows = step(self.state, batch, jax.random.fold_in(key, count))
-      yield collecting.on_host(rows)
+      yield metric_accumulator.on_host(rows)
 
   def _describe(self, folder: pathlib.Path, name: str) -> None:
     schema = tf_records.flat(self.runner.output_schema)

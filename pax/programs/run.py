@@ -11,9 +11,9 @@ from typing import Any
 from absl import logging
 
 from pax import checkpoints, partitioning, summaries, tasks_lib, train_states
-from pax.programs import interrupts as interrupts_lib
-from pax.programs import passes as passes_lib
-from pax.programs import stopping as stopping_lib
+from pax.programs import early_stopping as stopping_lib
+from pax.programs import eval_runner as passes_lib
+from pax.programs import preemption as interrupts_lib
 from pax.programs import train_program
 from praxis import base_input
 

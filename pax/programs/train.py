@@ -9,10 +9,10 @@ import jax
 
 from pax import io_utils, summaries
 from pax.inputs import prefetch
-from pax.programs.interludes import Interludes
-from pax.programs.interrupts import StoppedError
-from pax.programs.reports import Reports
+from pax.programs.periodic_eval import Interludes
+from pax.programs.preemption import StoppedError
 from pax.programs.run import Outcome, Run
+from pax.programs.train_metrics import Reports
 
 goodput = summaries.goodput
 

@@ -11,9 +11,9 @@ import jax
 
 from pax import io_utils, partitioning, summaries
 from pax.checkpoints import paths, reading
-from pax.programs import following, infer, program, stopping
-from pax.programs import interrupts as interrupts_lib
-from pax.runner import artifacts, parts
+from pax.programs import checkpoint_follower, early_stopping, infer, program
+from pax.programs import preemption as interrupts_lib
+from pax.runner import artifacts, job_setup
 from pax.runner.options import RunOptions, UsageError
 
 Mode = io_utils.EvaluationMode
@@ -21,9 +21,9 @@ Mode = io_utils.EvaluationMode
 
 def build_eval(
   options: RunOptions,
-  planned: parts.Plan,
+  planned: job_setup.Plan,
   interrupts: interrupts_lib.Interrupts,
-) -> following.EvalJob:
+) -> checkpoint_follower.EvalJob:
   """Makes the job of --mode=eval, decode or decode_once.
 
   Raises:
@@ -31,7 +31,7 @@ def build_eval(
   """
   partitioner = _partitioner(options, planned)
   with contextlib.ExitStack() as on_error:
-    writer = parts.create_writer(options)
+    writer = job_setup.create_writer(options)
     on_error.callback(writer.close)
     made = _build_eval(options, planned, interrupts, partitioner, writer)
     # From here on closing is the job's.
@@ -41,15 +41,15 @@ def build_eval(
 
 def _build_eval(
   options: RunOptions,
-  planned: parts.Plan,
+  planned: job_setup.Plan,
   interrupts: interrupts_lib.Interrupts,
   partitioner: partitioning.Partitioner,
   writer: summaries.Writer,
-) -> following.EvalJob:
+) -> checkpoint_follower.EvalJob:
   mode = Mode.EVAL if options.mode == 'eval' else Mode.DECODE
   task = partitioner.task
-  sinks = {'writer': writer, 'progress': parts.create_progress(task)}
-  passes = parts.create_passes(
+  sinks = {'writer': writer, 'progress': job_setup.create_progress(task)}
+  passes = job_setup.create_passes(
     options,
     planned,
     partitioner,
@@ -62,13 +62,13 @@ def _build_eval(
       f'{type(planned.experiment).__name__} has no input to {what}; return some'
       f' from {what}_datasets()'
     )
-  return following.EvalJob(
+  return checkpoint_follower.EvalJob(
     job_log_dir=options.job_log_dir,
     mode=mode,
     partitioner=partitioner,
     source=_source(options, partitioner, mode, interrupts, sinks['progress']),
     passes=passes,
-    stopping=stopping.create_stopping(
+    stopping=early_stopping.create_stopping(
       task.early_stopping_fn, options.job_log_dir
     ),
     **sinks,
@@ -77,7 +77,7 @@ def _build_eval(
 
 def build_infer(
   options: RunOptions,
-  planned: parts.Plan,
+  planned: job_setup.Plan,
   interrupts: interrupts_lib.Interrupts,
 ) -> infer.InferJob:
   """Makes the job of --mode=infer.
@@ -95,9 +95,9 @@ def build_infer(
       f'{type(planned.experiment).__name__} has no input to infer; return some'
       ' from decode_datasets()'
     )
-  progress = parts.create_progress(task)
+  progress = job_setup.create_progress(task)
   if options.init_from:
-    state = parts.initialize(options, partitioner, progress.print)
+    state = job_setup.initialize(options, partitioner, progress.print)
     state, where = _for_eval(task, state), options.init_from
   else:
     settings = task.infer_writer
@@ -118,7 +118,7 @@ def build_infer(
 
 
 def _partitioner(
-  options: RunOptions, planned: parts.Plan
+  options: RunOptions, planned: job_setup.Plan
 ) -> partitioning.Partitioner:
   """The task on its devices; all that is needed of data is their shapes."""
   artifacts.write_before_build(
@@ -127,22 +127,22 @@ def _partitioner(
     planned.tree,
     prefix=f'{options.mode}_',
   )
-  return parts.create_partitioner(planned, _spec(planned))
+  return job_setup.create_partitioner(planned, _spec(planned))
 
 
-def _spec(planned: parts.Plan) -> Any:
+def _spec(planned: job_setup.Plan) -> Any:
   """The shapes of a batch that the variables are declared by."""
   tree = planned.tree
   if not tree.task.train.always_use_train_for_model_init:
     inputs = [*tree.eval_inputs, *tree.decode_inputs]
-    return parts.batch_spec(inputs[0].Instantiate())
-  declared = parts.declared_spec(planned.experiment)
+    return job_setup.batch_spec(inputs[0].Instantiate())
+  declared = job_setup.declared_spec(planned.experiment)
   if declared is not None:
     return declared
   if tree.train_input is None:
     # Says how many there are, and what is wanted.
     planned.experiment.training_dataset()
-  return parts.batch_spec(tree.train_input.Instantiate())
+  return job_setup.batch_spec(tree.train_input.Instantiate())
 
 
 def _source(
@@ -151,16 +151,16 @@ def _source(
   mode: Mode,
   interrupts: interrupts_lib.Interrupts,
   progress: summaries.Progress,
-) -> following.Source:
+) -> checkpoint_follower.Source:
   """Where states come from: another task, chosen checkpoints, or a job."""
   task = partitioner.task
   if options.init_from:
-    state = parts.initialize(options, partitioner, progress.print)
-    return following.Given(state=_for_eval(task, state))
+    state = job_setup.initialize(options, partitioner, progress.print)
+    return checkpoint_follower.Given(state=_for_eval(task, state))
   own = pathlib.Path(options.job_log_dir) / paths.CHECKPOINTS
   directory = pathlib.Path(options.restore_checkpoint_dir or own)
   if options.mode == 'decode_once':
-    return following.Chosen(
+    return checkpoint_follower.Chosen(
       reader=_reader(partitioner),
       directory=directory,
       steps=options.restore_checkpoint_step,
@@ -171,7 +171,7 @@ def _source(
       f' decodes, got {list(options.restore_checkpoint_step)}; use decode_once'
     )
   starts = task.train.decode_start_after_n_steps if mode is Mode.DECODE else 0
-  return following.Following(
+  return checkpoint_follower.Following(
     reader=_reader(partitioner),
     job_log_dir=options.job_log_dir,
     directory=directory,
@@ -184,13 +184,15 @@ def _source(
   )
 
 
-def _reader(partitioner: partitioning.Partitioner) -> following.StateReader:
+def _reader(
+  partitioner: partitioning.Partitioner,
+) -> checkpoint_follower.StateReader:
   """Averages are what is evaluated wherever the optimizer keeps them."""
   task = partitioner.task
-  return following.StateReader(
-    whole=parts.restore_target(partitioner),
+  return checkpoint_follower.StateReader(
+    whole=job_setup.restore_target(partitioner),
     use_ema=task.has_ema_decay,
-    restore_transformations=parts.built(task.train.restore_transformations),
+    restore_transformations=job_setup.built(task.train.restore_transformations),
   )
 
 

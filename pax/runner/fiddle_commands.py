@@ -27,7 +27,7 @@ from fiddle import tagging
 
 from pax import base_experiment, compat
 from pax.parameterized_experiment import ParameterizedExperiment
-from pax.runner import overrides, values
+from pax.runner import overrides, value_parsing
 from pax.runner.command_line import UsageError
 from praxis import pax_fiddle
 
@@ -121,7 +121,7 @@ def _tag(text: str, config: Any) -> Any:
     known = ', '.join(sorted(tag.__name__ for tag in tags))
     raise ValueError(f'--fdl=tag:{text} wants NAME=VALUE; tags are {known}')
   pax_fiddle.set_tagged(
-    config, tag=named[0], value=values.parse_value(value, None)
+    config, tag=named[0], value=value_parsing.parse_value(value, None)
   )
   return config
 

@@ -7,7 +7,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-from pax.runner import command_line, refused
+from pax.runner import command_line, unsupported_flags
 
 _USAGE = """\
 Trains a model that an experiment describes.
@@ -289,4 +289,6 @@ def parse(argv: Sequence[str]) -> RunOptions:
   """
   words = [_FDL_PATH.sub('--fdl_set=', word) for word in argv]
   words = [_FDL_TAG.sub('--fdl_tags_set=', word) for word in words]
-  return command_line.parse(RunOptions, words, _USAGE, refused.REFUSED)
+  return command_line.parse(
+    RunOptions, words, _USAGE, unsupported_flags.REFUSED
+  )

@@ -12,7 +12,7 @@ from typing import Any
 import fiddle as fdl
 from absl import logging
 
-from pax.runner import values
+from pax.runner import value_parsing
 from pax.tuning import points
 
 _CONSTANT = re.compile(r'_?[A-Z][A-Z0-9_]*')
@@ -168,7 +168,7 @@ def _declared(owner: Any, step: str | int) -> str:
 
 def _value(override: Override, current: Any, declared: str) -> Any:
   try:
-    return values.parse_value(override.text, current, declared)
+    return value_parsing.parse_value(override.text, current, declared)
   except ValueError as e:
     raise override.error(f'{override.name} {e}') from e
 

@@ -9,10 +9,17 @@ import jax
 from absl import logging
 
 from pax import base_experiment, compat, executors
-from pax.programs import interrupts as interrupts_lib
+from pax.programs import preemption as interrupts_lib
 from pax.programs import watchdog as watchdog_lib
 from pax.programs.run import Outcome
-from pax.runner import build, build_eval, distributed, job_dir, parts, refused
+from pax.runner import (
+  build_eval,
+  build_train,
+  distributed,
+  job_dir,
+  job_setup,
+  unsupported_flags,
+)
 from pax.runner.options import RunOptions, UsageError
 
 EXIT_DONE = 0
@@ -46,14 +53,14 @@ def run(
   process = jax.process_index()
   with job_dir.open_job_dir(options.job_log_dir, process, options.mode):
     with _interrupts(options) as interrupts:
-      planned = parts.plan(options, experiment)
+      planned = job_setup.plan(options, experiment)
       outcome = _run(options, planned, interrupts, began)
   return EXIT_PREEMPTED if outcome is Outcome.PREEMPTED else EXIT_DONE
 
 
 def _run(
   options: RunOptions,
-  planned: parts.Plan,
+  planned: job_setup.Plan,
   interrupts: interrupts_lib.Interrupts,
   began: float,
 ) -> Outcome:
@@ -61,7 +68,7 @@ def _run(
     return build_eval.build_infer(options, planned, interrupts).run()
   if options.mode != 'train':
     return build_eval.build_eval(options, planned, interrupts).run()
-  built = build.build(options, planned, interrupts, began)
+  built = build_train.build(options, planned, interrupts, began)
   with built:
     outcome = _train(built, planned)
     if outcome is Outcome.OUT_OF_DATA:
@@ -69,7 +76,7 @@ def _run(
   return outcome
 
 
-def _train(built: build.Run, planned: parts.Plan) -> Outcome:
+def _train(built: build_train.Run, planned: job_setup.Plan) -> Outcome:
   """Trains by the experiment's own executor, or by the usual one."""
   executor = planned.experiment.executor() or executors.DefaultExecutor()
   executor.setup(built)
@@ -95,7 +102,7 @@ def _check(options: RunOptions) -> None:
       'where to? e.g. --job_log_dir=/tmp/pax/tiny; a run that is started again'
       ' with the same directory goes on'
     )
-  if reason := refused.MODES.get(options.mode):
+  if reason := unsupported_flags.MODES.get(options.mode):
     raise UsageError(f'--mode={options.mode} is not here: {reason}')
   if options.mode not in _MODES:
     raise UsageError(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from pax import learners, tasks_lib, train_states
 from pax.learners import clipping
 from pax.steps import forward as forward_lib
-from pax.steps import largest, replicas
+from pax.steps import max_gradients, replicas
 from pax.steps.outputs import StepOutput, make_output
 from praxis import base_layer, py_utils, pytypes
 
@@ -86,7 +86,7 @@ def _differentiate(
   (learner,) = task.learners
   mask = learner.bprop_mask(var_weight_hparams)
   learned = learners.mask_tree(state.mdl_vars, mask)
-  takes_largest = largest.flagged(var_weight_hparams)
+  takes_largest = max_gradients.flagged(var_weight_hparams)
 
   def loss_fn(
     learned: Nested[JTensor],
@@ -103,7 +103,7 @@ def _differentiate(
     )
     passed = forward_lib.forward(
       task,
-      largest.as_maximums(mdl_vars, takes_largest),
+      max_gradients.as_maximums(mdl_vars, takes_largest),
       batch,
       forward_lib.make_rngs(replica_key),
       var_weight_hparams=var_weight_hparams,
@@ -121,10 +121,10 @@ def _differentiate(
   )
   _report_privacy(aux, axis_name)
   takes_largest = learners.mask_tree(takes_largest, mask)
-  grads = largest.settled(grads, learned, takes_largest)
+  grads = max_gradients.settled(grads, learned, takes_largest)
   if axis_name is not None:
     total = replicas.psum(grads, axis_name)
-    grads = largest.over_replicas(total, grads, takes_largest, axis_name)
+    grads = max_gradients.over_replicas(total, grads, takes_largest, axis_name)
   return aux.aux_info, grads
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pax.parameterized_experiment import ParameterizedExperiment
 from pax.runner import command_line
-from pax.tools import declared, tool
+from pax.tools import abstract_experiment, tool
 from pax.tools.fiddler import (
   codegen,
   codegen_highlevel_parameterization,
@@ -32,7 +32,7 @@ constants are resolved, what is left is what runs, ready to be changed.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(declared.ExperimentOptions):
+class Options(abstract_experiment.ExperimentOptions):
   """The flags of this tool."""
 
   output: str = command_line.flag('-', 'Output', 'File for the code.')
@@ -56,14 +56,14 @@ class Options(declared.ExperimentOptions):
 def main(argv: Sequence[str] = sys.argv) -> int:
   """Writes the code; returns the exit code."""
   options = command_line.parse(Options, argv, _USAGE)
-  found = declared.declare(options)
+  found = abstract_experiment.declare(options)
   if options.keep_constants:
     code = codegen_highlevel_parameterization.codegen_with_constants(
       type(found.experiment),
       max_expression_complexity=options.max_expression_complexity,
       has_input_specs_provider=False,
     )
-    declared.write(options.output, code)
+    abstract_experiment.write(options.output, code)
     return 0
   normalizer = codegen.normalizer(remove_defaults=not options.keep_defaults)
   config = normalizer(parameterized(found.tree))
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] = sys.argv) -> int:
     code = codegen_sharding.codegen_with_sharding_apart(config, most)
   else:
     code = codegen.codegen_experiment(config, most)
-  declared.write(options.output, code)
+  abstract_experiment.write(options.output, code)
   return 0
 
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from pax.runner import artifacts, command_line
-from pax.tools import declared, tool
+from pax.tools import abstract_experiment, tool
 
 _USAGE = """\
 Shows what is different between two experiments, or what --set changes in one.
@@ -42,9 +42,9 @@ def main(argv: Sequence[str] = sys.argv) -> int:
       f'two experiments, or one and --set, are wanted, got {len(names)} and'
       f' {len(options.set)} of --set'
     )
-  found = declared.declare_all([
-    declared.ExperimentOptions(exp=names[0]),
-    declared.ExperimentOptions(exp=names[1], set=options.set),
+  found = abstract_experiment.declare_all([
+    abstract_experiment.ExperimentOptions(exp=names[0]),
+    abstract_experiment.ExperimentOptions(exp=names[1], set=options.set),
   ])  # fmt: skip
   lines = list(differences(*map(_fields, found)))
   print('\n'.join(lines) if lines else 'no difference')
@@ -62,7 +62,7 @@ def differences(first: dict[str, str], second: dict[str, str]) -> Iterator[str]:
       yield f'  {path} : {first[path]} -> {second[path]}'
 
 
-def _fields(found: declared.Declared) -> dict[str, str]:
+def _fields(found: abstract_experiment.Declared) -> dict[str, str]:
   """The text of every field by its path."""
   text = artifacts.to_text(found.tree)
   pairs = (line.partition(' : ') for line in text.splitlines())

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from pax import experiment_utils
 from pax.runner import artifacts, command_line
-from pax.tools import declared, tool
+from pax.tools import abstract_experiment, tool
 from praxis import base_hyperparams
 
 _USAGE = """\
@@ -22,7 +22,7 @@ Writes the configuration of an experiment as text: its inputs, then its task.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(declared.ExperimentOptions):
+class Options(abstract_experiment.ExperimentOptions):
   """The flags of this tool."""
 
   params_ofile: str = command_line.flag(
@@ -41,22 +41,24 @@ class Options(declared.ExperimentOptions):
 def main(argv: Sequence[str] = sys.argv) -> int:
   """Writes the files that the command line names; returns the exit code."""
   options = command_line.parse(Options, argv, _USAGE)
-  found = declared.declare(options)
-  declared.write(options.params_ofile, params_text(found))
+  found = abstract_experiment.declare(options)
+  abstract_experiment.write(options.params_ofile, params_text(found))
   if options.post_init_params_ofile:
-    declared.write(options.post_init_params_ofile, post_init_text(found))
+    abstract_experiment.write(
+      options.post_init_params_ofile, post_init_text(found)
+    )
   if options.cls_vars_ofile:
     text = experiment_utils.get_cls_vars_summary(type(found.experiment))
-    declared.write(options.cls_vars_ofile, text)
+    abstract_experiment.write(options.cls_vars_ofile, text)
   return 0
 
 
-def params_text(found: declared.Declared) -> str:
+def params_text(found: abstract_experiment.Declared) -> str:
   """All inputs, those that are decoded too, and the task, one field a line."""
   return artifacts.config_text(found.tree)
 
 
-def post_init_text(found: declared.Declared) -> str:
+def post_init_text(found: abstract_experiment.Declared) -> str:
   """The model after inheritance, then the declarations of its variables."""
   partitioner = found.partitioner()
   model = artifacts.post_init_text(partitioner.task, partitioner.input_spec)

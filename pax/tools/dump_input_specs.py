@@ -16,7 +16,7 @@ import jax
 
 from pax import base_experiment
 from pax.runner import command_line
-from pax.tools import declared, tool
+from pax.tools import abstract_experiment, tool
 from praxis import base_input, pytypes
 
 NestedMap = pytypes.NestedMap
@@ -30,7 +30,7 @@ tells them and as its training input makes them.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(declared.ExperimentOptions):
+class Options(abstract_experiment.ExperimentOptions):
   """The flags of this tool."""
 
   output_filename: str = command_line.flag(
@@ -41,9 +41,11 @@ class Options(declared.ExperimentOptions):
 def main(argv: Sequence[str] = sys.argv) -> int:
   """Writes the shapes; returns the exit code."""
   options = command_line.parse(Options, argv, _USAGE)
-  found = declared.declare(options)
+  found = abstract_experiment.declare(options)
   specs = _provided(found.experiment), _of_data(found)
-  declared.write(options.output_filename, specs_to_string(found.name, specs))
+  abstract_experiment.write(
+    options.output_filename, specs_to_string(found.name, specs)
+  )
   return 0
 
 
@@ -74,7 +76,7 @@ def specs_to_string(experiment_name: str, specs: Specs) -> str:
   ])  # fmt: skip
 
 
-def _of_data(found: declared.Declared) -> NestedMap | str:
+def _of_data(found: abstract_experiment.Declared) -> NestedMap | str:
   """The specs of the training input, or why it cannot be made here."""
   try:
     return found.spec_of_data()

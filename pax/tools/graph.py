@@ -16,7 +16,7 @@ from typing import Any
 import fiddle as fdl
 
 from pax.runner import command_line
-from pax.tools import declared, tool
+from pax.tools import abstract_experiment, tool
 from pax.tools.fiddler import graphviz_utils
 
 _USAGE = """\
@@ -30,7 +30,7 @@ svg, png and pdf are drawn here by the program `dot` of Graphviz."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(declared.ExperimentOptions):
+class Options(abstract_experiment.ExperimentOptions):
   """The flags of this tool."""
 
   output: str = command_line.flag(
@@ -49,7 +49,7 @@ class Options(declared.ExperimentOptions):
 def main(argv: Sequence[str] = sys.argv) -> int:
   """Draws; returns the exit code."""
   options = command_line.parse(Options, argv, _USAGE)
-  part = _part(declared.declare(options).tree, options.part)
+  part = _part(abstract_experiment.declare(options).tree, options.part)
   picture = graphviz_utils.render(
     part,
     max_depth=options.max_depth,
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] = sys.argv) -> int:
   )
   kind = pathlib.Path(options.output).suffix.removeprefix('.')
   if kind in ('', 'dot', 'gv'):
-    declared.write(options.output, picture.source)
+    abstract_experiment.write(options.output, picture.source)
     return 0
   if not shutil.which('dot'):
     raise ValueError(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pax.runner.command_line import UsageError
 from pax.tools import tool
 from pax.tools.launching import job as job_lib
-from pax.tools.launching import starting, together
+from pax.tools.launching import launcher, process_group
 from pax.tools.launching.recipes import gcloud, jobset, slurm, ssh
 
 RECIPES = {
@@ -27,8 +27,8 @@ def main(argv: Sequence[str] = sys.argv) -> int:
   """Runs or prints a job; returns the exit code."""
   job = job_lib.parse(argv)
   if job.print is None:
-    start = starting.over_ssh if job.machines else starting.here
-    return together.run(start(job))
+    start = launcher.over_ssh if job.machines else launcher.here
+    return process_group.run(start(job))
   if job.print not in RECIPES:
     raise UsageError(
       f'--print={job.print} does not exist; use {", ".join(RECIPES)}'

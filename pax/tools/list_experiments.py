@@ -20,7 +20,7 @@ import numpy as np
 
 from pax import compat, experiment_registry
 from pax.runner import command_line
-from pax.tools import declared, tool
+from pax.tools import abstract_experiment, tool
 from praxis import base_layer
 from praxis.layers import models
 from praxis.pytypes import NestedMap
@@ -85,7 +85,9 @@ def describe(name: str, experiment: type) -> Row:
     row = dataclasses.replace(
       row,
       mesh=task.model.mesh_shape and list(task.model.mesh_shape),
-      devices=declared.num_devices(task) if task.model.mesh_shape else None,
+      devices=abstract_experiment.num_devices(task)
+      if task.model.mesh_shape
+      else None,
     )
     return dataclasses.replace(row, parameters=_num_params(instance, task))
   except Exception as e:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from pax.partitioning import memory
 from pax.runner import command_line
-from pax.tools import declared, flops, tool
+from pax.tools import abstract_experiment, flops, tool
 from praxis import base_layer, py_utils
 
 _USAGE = """\
@@ -37,7 +37,7 @@ _GIB = 2**30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(declared.ExperimentOptions):
+class Options(abstract_experiment.ExperimentOptions):
   """The flags of this tool."""
 
   usage: str = command_line.flag(
@@ -69,9 +69,11 @@ class ExperimentParser:
     """Declares the experiment; see the flags for the arguments."""
     if bs != -1:
       settings = (*settings, f'PERCORE_BATCH_SIZE={bs}')
-    options = declared.ExperimentOptions(exp=exp_name, set=tuple(settings))
+    options = abstract_experiment.ExperimentOptions(
+      exp=exp_name, set=tuple(settings)
+    )
     self.exp_name = exp_name
-    self._declared = declared.declare(options)
+    self._declared = abstract_experiment.declare(options)
     self._seed = seed
     if debug_file_pattern:
       _set_files(self._declared.tree.train_input, debug_file_pattern)
@@ -190,7 +192,7 @@ def main(argv: Sequence[str] = sys.argv) -> int:
     settings=options.set,
   )
   text = _USAGES[options.usage](parser, options.fprop_func)
-  declared.write(options.output, text)
+  abstract_experiment.write(options.output, text)
   return 0
 
 

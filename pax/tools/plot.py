@@ -11,10 +11,10 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
+from pax.plotting import curves, html_page, png
 from pax.runner import command_line
 from pax.summaries import goodput
 from pax.tools import tool
-from pax.tools.plotting import curves, page, picture
 
 _USAGE = """\
 Draws loss, log perplexity, learning rate, gradient norm, MFU and where the time
@@ -66,8 +66,8 @@ def main(argv: Sequence[str] = sys.argv) -> int:
   jobs = curves.read_jobs(directories, options.tag)
   base = options.output or str(_default_output(directories))
   pathlib.Path(base).parent.mkdir(parents=True, exist_ok=True)
-  picture.draw(jobs, f'{base}.png', smoothing=options.smoothing)
-  page.write(jobs, f'{base}.html', smoothing=options.smoothing)
+  png.draw(jobs, f'{base}.png', smoothing=options.smoothing)
+  html_page.write(jobs, f'{base}.html', smoothing=options.smoothing)
   for job in jobs:
     print(_summary(job))
   print(f'wrote {base}.png and {base}.html')
@@ -82,7 +82,7 @@ def _default_output(directories: Sequence[str]) -> pathlib.Path:
 def _summary(job: curves.Job) -> str:
   """The job's last values, and where its time went."""
   lines = [f'{job.name}: step {job.step}']
-  for (title, split), value in page.last_values(job).items():
+  for (title, split), value in html_page.last_values(job).items():
     lines.append(f'  {title:<18} {split:<24} {value:.6g}')
   if job.goodput:
     lines.append(f'  {goodput.summary_line(job.goodput)}')

@@ -16,7 +16,7 @@ import jax
 from pax import compat, partitioning
 from pax.partitioning import memory
 from pax.runner import command_line, experiments, overrides
-from pax.tools import declared, tool
+from pax.tools import abstract_experiment, tool
 
 _USAGE = """\
 Checks whether an experiment can run. Every level does what is below it too.
@@ -38,7 +38,7 @@ _GIB = 2**30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(declared.ExperimentOptions):
+class Options(abstract_experiment.ExperimentOptions):
   """The flags of this tool."""
 
   check_level: int = command_line.flag(
@@ -73,7 +73,7 @@ class _Checks:
     return f'{type(experiment).__module__}.{type(experiment).__qualname__}'
 
   def task(self) -> str:
-    self._declared = declared.declare(self._options)
+    self._declared = abstract_experiment.declare(self._options)
     task = self._declared.task.Instantiate()
     return f'{type(task).__name__} of {type(task.model).__name__}'
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from praxis.decoding import loop, sampled, states
+from praxis.decoding import loop, sample_results, states
 from praxis.nested_map import NestedMap
 
 
@@ -64,7 +64,9 @@ def _take_best(
   state: NestedMap, size: int
 ) -> tuple[NestedMap, Int[Array, 'R']]:
   """Returns the state of the best samples, and which row each is of."""
-  scores = state.get('prefix_scores', sampled.sample_scores(state.logprobs))
+  scores = state.get(
+    'prefix_scores', sample_results.sample_scores(state.logprobs)
+  )
   best = jnp.argmax(scores.reshape(-1, size), axis=1)
   rows = jnp.arange(best.shape[0]) * size + best
   winners = jnp.repeat(rows, size)

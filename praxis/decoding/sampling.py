@@ -32,8 +32,8 @@ from praxis.decoding import (
   hparams,
   loop,
   meshes,
-  rows,
-  sampled,
+  per_row_params,
+  sample_results,
   samplers,
   states,
   stopping,
@@ -164,7 +164,7 @@ def decode(
     if options.return_result_for_suffix_score:
       result = state
     else:
-      result = sampled.result(state, plan.texts, sampler, options)
+      result = sample_results.result(state, plan.texts, sampler, options)
     if options.process_result_fn is not None:
       result = options.process_result_fn(model, result)
   return result
@@ -177,8 +177,8 @@ class _Plan:
   steps: loop.Steps
   sampler: samplers.BaseNextTokenSampler
   options: Options
-  texts: sampled.Texts
-  settings: rows.Rows
+  texts: sample_results.Texts
+  settings: per_row_params.Rows
   guide: guidance.Guide | None
   buckets: Sequence[int]
 
@@ -376,7 +376,7 @@ def _plan(
     sampler=sampler,
     options=options,
     guide=guide,
-    texts=sampled.Texts(
+    texts=sample_results.Texts(
       ids=repeat(prefix.ids)[:, :seq_len],
       starts=repeat(starts),
       ends=repeat(starts + prefix.lengths),
@@ -386,7 +386,7 @@ def _plan(
       first_step=first_step,
       guide=guide,
     ),
-    settings=rows.Rows.of(
+    settings=per_row_params.Rows.of(
       options, prefix.ids.shape[0], num_samples, (limits or [seq_len])[-1]
     ),
     buckets=limits if options.fprop_for_prefix else [seq_len - 1],

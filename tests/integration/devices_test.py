@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pax import partitioning
-from pax.runner import build, options
+from pax.runner import build_train, options
 
 NUM_STEPS = 3
 SMALL = (
@@ -21,7 +21,7 @@ SMALL = (
 
 
 def _losses(exp, num_devices, *settings):
-  planned = build.plan(
+  planned = build_train.plan(
     options.RunOptions(
       exp=f'tasks.lm.params.quickstart.{exp}',
       job_log_dir='unused',
@@ -33,7 +33,7 @@ def _losses(exp, num_devices, *settings):
   data = planned.tree.train_input.Instantiate()
   partitioner = partitioning.create_partitioner(
     planned.tree.task,
-    build.batch_spec(data),
+    build_train.batch_spec(data),
     devices=jax.devices()[:num_devices],
   )
   key = jax.random.key(0)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, Shaped
 from praxis import base_layer, pytypes
 from praxis.layers import base_ops
 from praxis.layers.attentions import dot_product, masks
-from praxis.layers.context_parallel import blocks, spread
+from praxis.layers.context_parallel import block_attention, sharded_attention
 from praxis.layers.grouped_query_attention import layer as grouped
 
 SplitDimsMapping = pytypes.SplitDimsMapping
@@ -72,7 +72,7 @@ class ContextParallel(base_layer.BaseLayer):
       )
 
   def _is_spread(self) -> bool:
-    return spread.num_parts(self.context_axis) > 1
+    return sharded_attention.num_parts(self.context_axis) > 1
 
   def _gathered(
     self, source: _SourceHeads, split: SplitDimsMapping
@@ -88,7 +88,7 @@ class ContextParallel(base_layer.BaseLayer):
     heads: tuple[_Heads, _SourceHeads, _SourceHeads],
     mask: Shaped[Array, '#B #N #T S'],
     positions: _Positions,
-    logits: blocks.Logits,
+    logits: block_attention.Logits,
     split: SplitDimsMapping,
   ) -> _Heads:
     """Returns what queries, scaled, see of the values that go around."""
@@ -100,14 +100,14 @@ class ContextParallel(base_layer.BaseLayer):
         f'atten_mask must be one for all heads in a ring, got {mask.shape}; '
         "set context_method='all_gather'"
       )
-    how = spread.Spread(
+    how = sharded_attention.Spread(
       axis=self.context_axis,
       split=split,
       mesh_axis_names=self.mesh_axis_names,
       logits=logits,
       balanced=self.is_balanced,
     )
-    return spread.attend(*heads, how, **visible)
+    return sharded_attention.attend(*heads, how, **visible)
 
 
 class ContextParallelAttention(
@@ -149,7 +149,7 @@ class ContextParallelAttention(
       key, value = (self._gathered(x, split) for x in (key, value))
       return self._attend(query, key, value, mask, bias)
     scale = self._head_size() ** -0.5
-    logits = blocks.Logits(
+    logits = block_attention.Logits(
       scale=scale if self.scale_logits_by_head_dims else 1.0,
       cap=self.atten_logit_cap,
       extra=self.attention_extra_logit,
@@ -187,7 +187,7 @@ class ContextParallelGroupedQueryAttention(
       key, value = (self._gathered(x, split.bskh) for x in (key, value))
       return self._atten_context(query, key, value, mask)
     heads = self._scale_query(query), key, value
-    logits = blocks.Logits(cap=self.atten_logit_cap)
+    logits = block_attention.Logits(cap=self.atten_logit_cap)
     # Boolean or additive; True or not zero hides.
     additive = masks.hide(mask != 0, jnp.float32)
     encoded = self._around(heads, additive, positions, logits, split.btnh)

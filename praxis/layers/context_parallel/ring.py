@@ -27,8 +27,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from praxis.layers.context_parallel import blocks
-from praxis.layers.context_parallel.sight import Sight
+from praxis.layers.context_parallel import block_attention
+from praxis.layers.context_parallel.visibility import Sight
 
 _Queries = Float[Array, 'B T K G H']
 _Keys = Float[Array, 'B T K H']
@@ -41,7 +41,7 @@ class Ring:
   # The mesh axis, and how many devices it has.
   axis: str
   size: int
-  logits: blocks.Logits
+  logits: block_attention.Logits
   # Whether devices hold halves from both ends; see the head of the file.
   balanced: bool = False
 
@@ -77,17 +77,17 @@ def _attend_fwd(
 ) -> Any:
   def visit(seen: Any, here: Any, index: Array, part: _Part) -> Any:
     rows, columns = part
-    new = blocks.see(
-      blocks.Seen(*(x[:, rows] for x in seen)),
+    new = block_attention.see(
+      block_attention.Seen(*(x[:, rows] for x in seen)),
       query[:, rows],
       *(x[:, columns] for x in here),
       sight.rows(rows).hidden(index[columns]),
       ring.logits,
     )
     seen = [x.at[:, rows].set(y) for x, y in zip(seen, new, strict=True)]
-    return blocks.Seen(*seen), here
+    return block_attention.Seen(*seen), here
 
-  seen = blocks.nothing(query, ring.logits)
+  seen = block_attention.nothing(query, ring.logits)
   seen, _ = _go_around(ring, visit, seen, (key, value))
   outputs = seen.mean()
   return outputs, (query, key, value, sight, outputs, seen.log_total())
@@ -96,13 +96,13 @@ def _attend_fwd(
 def _attend_bwd(ring: Ring, kept: Any, gradient: Array) -> Any:
   query, key, value, sight, outputs, log_total = kept
   along = jnp.sum(gradient * outputs, axis=-1)
-  back = blocks.Backward(query, log_total, gradient, along)
+  back = block_attention.Backward(query, log_total, gradient, along)
 
   def visit(of_query: Any, here: Any, index: Array, part: _Part) -> Any:
     rows, columns = part
     key, value, of_key, of_value = here
-    new = blocks.differentiate(
-      blocks.Backward(*(x[:, rows] for x in back)),
+    new = block_attention.differentiate(
+      block_attention.Backward(*(x[:, rows] for x in back)),
       key[:, columns],
       value[:, columns],
       sight.rows(rows).hidden(index[columns]),

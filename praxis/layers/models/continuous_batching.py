@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from praxis import base_layer
-from praxis.decoding import alignment, slots
+from praxis.decoding import alignment, continuous_batching
 from praxis.decoding.hparams import DecoderHParams
 from praxis.layers.models import language_model
 from praxis.nested_map import NestedMap
@@ -48,7 +48,7 @@ class LanguageModelContinuousBatching(language_model.LanguageModel):
   ) -> NestedMap:
     """Returns the state of prompts that were read, with room in the caches."""
     columns, max_steps = _sizes(decoder_params)
-    return slots.sample_init_decode_state(
+    return continuous_batching.sample_init_decode_state(
       self.lm,
       decode_data.input_ids,
       columns,
@@ -221,7 +221,7 @@ class LanguageModelContinuousBatching(language_model.LanguageModel):
     self, state: NestedMap, decoder_params: DecoderHParams, extend_step: Any
   ) -> NestedMap:
     columns, max_steps = _sizes(decoder_params)
-    return slots.sample_decoding_step(
+    return continuous_batching.sample_decoding_step(
       self.lm,
       state,
       extend_step,

@@ -15,7 +15,7 @@ from pax.aot import check, command, compiling, memory, page, text
 from pax.partitioning import memory as memory_lib
 from pax.runner.options import RunOptions
 from pax.summaries import chips
-from pax.tools import declared
+from pax.tools import abstract_experiment
 
 EXP = 'tests.integration.experiments.TinySpmd'
 MESH = ('ICI_MESH_SHAPE=[1,2,2]',)
@@ -24,7 +24,9 @@ PARAMS = 8 * 16 + 16 + 16
 
 
 def make(topology='cpu:4', *settings):
-  options = declared.ExperimentOptions(exp=EXP, set=(*MESH, *settings))
+  options = abstract_experiment.ExperimentOptions(
+    exp=EXP, set=(*MESH, *settings)
+  )
   return check.Check(options, topology)
 
 

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from pax.aot import placing
-from pax.tools import declared
+from pax.tools import abstract_experiment
 
 EXP = 'tests.integration.experiments.TinySpmd'
 
@@ -21,7 +21,7 @@ def devices():
 
 
 def place(name, *settings):
-  options = declared.ExperimentOptions(exp=EXP, set=settings)
+  options = abstract_experiment.ExperimentOptions(exp=EXP, set=settings)
   return placing.place(options, name)
 
 

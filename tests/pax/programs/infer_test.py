@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pax import io_utils, summaries, tf_records
-from pax.programs import infer, interrupts
+from pax.programs import infer, preemption
 from pax.programs.run import Outcome
 from praxis import py_utils
 
@@ -70,7 +70,7 @@ class StopsAt:
   def check_batch(self, count=0):
     self._left -= 1
     if not self._left:
-      raise interrupts.StoppedError
+      raise preemption.StoppedError
 
 
 def _run(directory, stops_at=0):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pax import checkpoints, io_utils, programs, summaries
-from pax.programs import passes, stopping
+from pax.programs import early_stopping, eval_runner
 from pax.programs import train as train_program
 from pax.programs.run import Outcome, Run
 from pax.steps import outputs
@@ -163,14 +163,14 @@ def _run(tmp_path, *, stop_at=None, first=0, num_batches=0, **changes):
     state=jnp.float32(0),
     step=first,
     train_input=inp,
-    passes=passes.Passes(before_batch=lambda count: None, **sinks),
+    passes=eval_runner.Passes(before_batch=lambda count: None, **sinks),
     checkpointer=Recorder(),
     interrupts=StopAt(stop_at),
     describing=futures.Future(),
     ledger=summaries.goodput.Ledger(None),
     **{
       'train_program': programs.SingleTaskTrainProgram(),
-      'stopping': stopping.NeverStops(),
+      'stopping': early_stopping.NeverStops(),
     }
     | parts,
     **sinks,
@@ -228,7 +228,9 @@ def test_stops_early_where_the_task_says_so(tmp_path):
     assert checkpoints == f'{tmp_path}/checkpoints'
     return step == 3
 
-  run = _run(tmp_path, stopping=stopping.EarlyStopping(stops, str(tmp_path)))
+  run = _run(
+    tmp_path, stopping=early_stopping.EarlyStopping(stops, str(tmp_path))
+  )
   assert train_program.train(run) is Outcome.STOPPED_EARLY
   assert asked == [(1, False, 0), (2, False, 0), (3, False, 0)]
   assert run.checkpointer.saves[-1] == (3, 6, 3, True)

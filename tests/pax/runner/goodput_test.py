@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from pax.programs import interrupts, train
-from pax.runner import build
+from pax.programs import preemption, train
+from pax.runner import build_train
 from pax.runner.options import RunOptions
 from pax.summaries import goodput
 from tests.integration import experiments
@@ -33,9 +33,9 @@ def _train(job_dir, experiment):
     eval_on_test=True,
     pax_only_aggregate_summaries=True,
   )
-  planned = build.plan(options, experiment)
-  with interrupts.Interrupts() as signals:
-    with build.build(options, planned, signals) as run:
+  planned = build_train.plan(options, experiment)
+  with preemption.Interrupts() as signals:
+    with build_train.build(options, planned, signals) as run:
       train.train(run)
   return run
 

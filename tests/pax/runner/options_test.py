@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 
-from pax.runner import command_line, options, refused
+from pax.runner import command_line, options, unsupported_flags
 
 # A new knob is a field of a config. A flag is for what no config can say.
 FLAGS = [
@@ -125,7 +125,7 @@ def test_help_names_every_flag_within_the_line():
   assert max(map(len, text.splitlines())) <= 80
 
 
-@pytest.mark.parametrize('name', refused.REFUSED)
+@pytest.mark.parametrize('name', unsupported_flags.REFUSED)
 def test_a_flag_of_paxml_that_is_not_here_says_why(name):
   with pytest.raises(options.UsageError, match=f'^--{name} is not here: .'):
     options.parse(['pax', f'--{name}=1'])

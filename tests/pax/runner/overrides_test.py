@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from pax.runner import overrides, values
+from pax.runner import overrides, value_parsing
 from praxis import pax_fiddle
 from praxis.layers import activations
 
@@ -176,4 +176,4 @@ def test_a_wrong_path(word, message):
 
 
 def test_none_is_always_none():
-  assert values.parse_value('None', 3) is None
+  assert value_parsing.parse_value('None', 3) is None

@@ -16,14 +16,14 @@ import pytest
 
 from pax.runner import command_line
 from pax.tools import commands
-from pax.tools.launching import job, starting, together
+from pax.tools.launching import job, launcher, process_group
 
 RUN = ['--', '--exp=E', '--job_log_dir=/tmp/d e']
 
 
 def command(name, code, **environment):
   """A process that runs Python code."""
-  return together.Command(
+  return process_group.Command(
     name=name,
     words=[sys.executable, '-I', '-c', code],
     environment=environment,
@@ -31,7 +31,7 @@ def command(name, code, **environment):
 
 
 def test_lines_tell_who_wrote_them(capfd):
-  code = together.run(
+  code = process_group.run(
     [
       command('0', "print('one\\ntwo')"),
       command('1', "import sys; sys.stderr.write('three')"),
@@ -45,7 +45,7 @@ def test_lines_tell_who_wrote_them(capfd):
 def test_the_first_that_fails_ends_all(capfd):
   sleep = 'import time; time.sleep(60)'
   began = time.monotonic()
-  code = together.run([command('0', sleep), command('1', 'exit(3)')])
+  code = process_group.run([command('0', sleep), command('1', 'exit(3)')])
   assert code == 3 and time.monotonic() - began < 10
   told = 'pax launch: 1 failed with exit code 3; ending 0\n'
   assert told in capfd.readouterr().err
@@ -58,7 +58,7 @@ def test_who_does_not_listen_is_killed(capfd):
   )
   dies = 'import os, time; time.sleep(0.5); os.kill(os.getpid(), 9)'
   commands_ = [command('0', deaf), command('1', dies)]
-  assert together.run(commands_, grace_secs=0.5) == 128 + 9
+  assert process_group.run(commands_, grace_secs=0.5) == 128 + 9
   err = capfd.readouterr().err
   assert '1 was ended by SIGKILL; ending 0' in err
   assert 'ended the hard way: 0' in err
@@ -73,15 +73,15 @@ def test_a_stop_that_saves_stays_one(capfd):
   )
   stops = 'import time; time.sleep(0.5); exit(75)'
   commands_ = [command('0', saves), command('1', stops)]
-  assert together.run(commands_, grace_secs=0.1) == 75
+  assert process_group.run(commands_, grace_secs=0.1) == 75
   err = capfd.readouterr().err
   assert '1 was stopped, and saved; ending 0' in err and 'hard' not in err
 
 
 def test_what_does_not_exist_leaves_nothing_behind():
-  missing = together.Command(name='1', words=['/does/not/exist'])
+  missing = process_group.Command(name='1', words=['/does/not/exist'])
   with pytest.raises(FileNotFoundError):
-    together.run([command('0', 'import time; time.sleep(60)'), missing])
+    process_group.run([command('0', 'import time; time.sleep(60)'), missing])
 
 
 LAUNCH = """
@@ -163,7 +163,7 @@ def test_processes_here():
       *('--gpus_per_host=2', '--env=A=b=c', '--port=7', *RUN),
     ]
   )
-  found = starting.here(parsed)
+  found = launcher.here(parsed)
   assert [c.name for c in found] == ['0', '1', '2', '3']
   assert found[3].words == [
     *(sys.executable, '-m', 'pax.main', '--exp=E', '--job_log_dir=/tmp/d e'),
@@ -179,7 +179,7 @@ def test_processes_here():
 def test_processes_elsewhere():
   """The shell there sees what was typed here."""
   parsed = job.parse(['launch', '--ssh=alpha,me@beta', '--env=A=x y', *RUN])
-  first, second = starting.over_ssh(parsed)
+  first, second = launcher.over_ssh(parsed)
   assert (first.name, second.name) == ('alpha', 'me@beta')
   assert first.is_remote and second.words[0] == 'ssh'
   assert second.words[-2] == 'me@beta'
@@ -230,5 +230,5 @@ def test_help_is_the_launchers_before_the_dashes_only():
 
 def test_what_runs_here_is_this_pax():
   parsed = job.parse(['launch', *RUN])
-  (only,) = starting.here(parsed)
+  (only,) = launcher.here(parsed)
   assert only.environment['PYTHONPATH'].split(os.pathsep) == sys.path

@@ -9,10 +9,10 @@ import re
 
 import pytest
 
+from pax.plotting import curves, html_page
 from pax.runner import command_line
 from pax.summaries import goodput, writer
 from pax.tools import plot, tool
-from pax.tools.plotting import curves, page
 
 
 def job(folder, steps=100, **more):
@@ -64,7 +64,7 @@ def test_the_page_holds_all_it_needs(tmp_path):
 
 def test_names_cannot_end_the_data(tmp_path):
   strange = curves.Job(name='</script><b>', panels={}, goodput=None)
-  text = page.text([strange], smoothing=0.5)
+  text = html_page.text([strange], smoothing=0.5)
   assert '</script><b>' not in text
 
 

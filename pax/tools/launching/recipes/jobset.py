@@ -13,7 +13,7 @@ import string
 from collections.abc import Mapping, Sequence
 
 from pax.tools.launching.job import Job, joining
-from pax.tools.launching.starting import PORT
+from pax.tools.launching.launcher import PORT
 
 _FILE = string.Template("""\
 # kubectl apply -f THIS_FILE

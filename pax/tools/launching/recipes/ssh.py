@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 import string
 
-from pax.tools.launching import starting
+from pax.tools.launching import launcher
 from pax.tools.launching.job import Job
 
 _SCRIPT = string.Template("""\
@@ -52,9 +52,9 @@ def text(job: Job) -> str:
   """
   job.needs('ssh', 'alpha,beta')
   starts = []
-  for command in starting.over_ssh(job):
+  for command in launcher.over_ssh(job):
     *_, machine, line = command.words
     starts.append(f'start {shlex.quote(machine)} {shlex.quote(line)}')
   return _SCRIPT.substitute(
-    name=job.name, ssh=' '.join(starting.SSH), starts='\n'.join(starts)
+    name=job.name, ssh=' '.join(launcher.SSH), starts='\n'.join(starts)
   )

@@ -7,8 +7,8 @@ import pathlib
 import shlex
 from collections.abc import Sequence
 
-from pax.runner.studies.search import Search
-from pax.tools.plotting import picture
+from pax.plotting import png
+from pax.studies.search import Search
 from pax.tuning.space import Space
 from pax.tuning.trial import Status, Trial
 
@@ -69,13 +69,13 @@ def draw(trials: Sequence[Trial], searched: Space, path: str) -> None:
   first, *rest = canvas.subplots(1, count, squeeze=False)[0]
   best = [max(rewards[: i + 1]) for i in range(len(rewards))]
   ids = [trial.id for trial in done]
-  first.plot(ids, rewards, 'o', color=picture.COLORS[0], label='reward')
-  first.step(ids, best, where='post', color=picture.COLORS[1], label='best')
+  first.plot(ids, rewards, 'o', color=png.COLORS[0], label='reward')
+  first.step(ids, best, where='post', color=png.COLORS[1], label='best')
   first.set_xlabel('trial')
   first.legend(frameon=False, fontsize=8)
   for ax, name in zip(rest, searched.names, strict=True):
     texts = [trial.settings[name] for trial in done]
-    ax.plot(_places(texts), rewards, 'o', color=picture.COLORS[0])
+    ax.plot(_places(texts), rewards, 'o', color=png.COLORS[0])
     ax.set_xlabel(name)
   for ax in (first, *rest):
     ax.grid(alpha=0.25)

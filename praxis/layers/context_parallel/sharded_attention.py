@@ -17,9 +17,9 @@ from jaxtyping import Array, Float, Int
 
 from praxis import base_layer
 from praxis.layers import sharding
-from praxis.layers.context_parallel import blocks, zigzag
+from praxis.layers.context_parallel import block_attention, zigzag
 from praxis.layers.context_parallel import ring as ring_lib
-from praxis.layers.context_parallel.sight import Sight
+from praxis.layers.context_parallel.visibility import Sight
 from praxis.pytypes import SplitDimsMapping
 
 _Heads = Float[Array, 'B T N H']
@@ -36,7 +36,7 @@ class Spread:
   # How queries are split, [B, T, N, H].
   split: SplitDimsMapping
   mesh_axis_names: Sequence[str] | None
-  logits: blocks.Logits
+  logits: block_attention.Logits
   # Whether devices have the same work where later positions are hidden.
   balanced: bool = False
 

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from pax.programs import stopping
+from pax.programs import early_stopping
 from pax.programs.program import DecodeProgramOutput, EvalProgramOutput
 from pax.programs.running_mode import RunningMode
 
-FOUND = stopping.Found(
+FOUND = early_stopping.Found(
   train={'loss': (1.0, 8)},
   eval_train={'loss': 2.0},
   evals={
@@ -52,8 +52,8 @@ def test_the_function_is_asked():
     calls.append(told)
     return told[2] > 4
 
-  verdict = stopping.create_stopping(stops, '/job')
-  assert not verdict.should_stop(4, False, stopping.Found())
+  verdict = early_stopping.create_stopping(stops, '/job')
+  assert not verdict.should_stop(4, False, early_stopping.Found())
   assert verdict.should_stop(5, True, FOUND)
   assert calls[0] == ({}, RunningMode.UNKNOWN, 4, False, '/job/checkpoints')
   mode = RunningMode.TRAIN | RunningMode.EVAL | RunningMode.DECODE
@@ -62,4 +62,6 @@ def test_the_function_is_asked():
 
 
 def test_without_a_function_nothing_stops():
-  assert not stopping.create_stopping(None, '/job').should_stop(9, True, FOUND)
+  assert not early_stopping.create_stopping(None, '/job').should_stop(
+    9, True, FOUND
+  )

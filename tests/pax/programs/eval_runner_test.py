@@ -9,7 +9,7 @@ import types
 import pytest
 
 from pax import io_utils, summaries
-from pax.programs import passes
+from pax.programs import eval_runner
 from pax.programs.program import DecodeProgramOutput, EvalProgramOutput
 
 EVAL = io_utils.EvaluationMode.EVAL
@@ -70,7 +70,7 @@ class Progress:
 
 def _passes(evals=(), decodes=()):
   before = []
-  made = passes.Passes(
+  made = eval_runner.Passes(
     evals=evals,
     decodes=decodes,
     writer=Writer(),

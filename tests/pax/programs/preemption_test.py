@@ -10,14 +10,14 @@ import signal
 import pytest
 from jax.experimental import multihost_utils
 
-from pax.programs import interrupts
+from pax.programs import preemption
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_first_asks_second_stops(number, capfd):
   before = signal.getsignal(number)
-  with interrupts.Interrupts() as found:
-    with pytest.raises(interrupts.StoppedEarlyError):
+  with preemption.Interrupts() as found:
+    with pytest.raises(preemption.StoppedEarlyError):
       os.kill(os.getpid(), number)
     assert not found.requested()
     os.kill(os.getpid(), number)
@@ -42,14 +42,14 @@ def test_a_pass_over_batches_is_left(capfd):
       self.beats = None
 
   watchdog = Watchdog()
-  with interrupts.Interrupts(watchdog, verb='stopping') as found:
+  with preemption.Interrupts(watchdog, verb='stopping') as found:
     found.check_batch(0)
     found.check_batch(1)
     assert watchdog.beats == 2
     found.rest()
     assert watchdog.beats == 0
     os.kill(os.getpid(), signal.SIGTERM)
-    with pytest.raises(interrupts.StoppedError):
+    with pytest.raises(preemption.StoppedError):
       found.check_batch(2)
   assert watchdog.beats is None
   assert 'finishing the step, then stopping' in capfd.readouterr().err
@@ -58,16 +58,16 @@ def test_a_pass_over_batches_is_left(capfd):
 def test_processes_count_steps_and_batches_as_one(monkeypatch):
   """What they agree on is how often they asked, whatever they asked before."""
   asked = []
-  monkeypatch.setattr(interrupts.jax, 'process_count', lambda: 2)
+  monkeypatch.setattr(preemption.jax, 'process_count', lambda: 2)
   monkeypatch.setattr(
     multihost_utils,
     'reached_preemption_sync_point',
     lambda count: asked.append(count) or count == 4,
   )
-  found = interrupts.Interrupts()
+  found = preemption.Interrupts()
   assert not found.requested()
   found.check_batch(0)
   found.check_batch(1)
-  with pytest.raises(interrupts.StoppedError):
+  with pytest.raises(preemption.StoppedError):
     found.check_batch(2)
   assert asked == [1, 2, 3, 4]

@@ -10,7 +10,7 @@ import types
 import pytest
 
 from pax import summaries, train_states
-from pax.programs import interludes, stopping
+from pax.programs import early_stopping, periodic_eval
 from pax.programs.program import (
   DecodeProgramOutput,
   EvalProgramOutput,
@@ -81,12 +81,12 @@ def _interludes(stops=None, **changes):
       early_stopping_fn=stops,
     ),
     passes=passes,
-    stopping=stopping.create_stopping(stops, '/job'),
+    stopping=early_stopping.create_stopping(stops, '/job'),
     train_program=TrainProgram([]),
     writer=summaries.NoopWriter(),
     ledger=summaries.goodput.Ledger(None),
   )
-  return interludes.Interludes(run, Reports()), passes
+  return periodic_eval.Interludes(run, Reports()), passes
 
 
 def _train(made, last=10):

@@ -11,7 +11,7 @@ import pytest
 
 from pax import automl
 from pax.runner import options as options_lib
-from pax.runner.studies import command, errors, measured, report, study
+from pax.studies import command, errors, report, study, trial_metrics
 from pax.tuning import space, trial
 from praxis import pax_fiddle
 
@@ -272,7 +272,7 @@ def test_speeds_and_sizes_by_the_names_metrics_have(tmp_path):
     for split, values in records
   ]
   (tmp_path / 'metrics.jsonl').write_text('\n'.join(lines) + '\n')
-  found = measured.read({'': str(tmp_path)}, 'decode', None).history
+  found = trial_metrics.read({'': str(tmp_path)}, 'decode', None).history
   ((step, metrics),) = found
   made = automl.Metric
   wanted = [

@@ -6,12 +6,12 @@ from __future__ import annotations
 import dataclasses
 
 from pax import summaries
-from pax.programs import passes as passes_lib
-from pax.programs import program, stopping
-from pax.programs.reports import Reports
+from pax.programs import early_stopping, program
+from pax.programs import eval_runner as passes_lib
+from pax.programs.early_stopping import Found
 from pax.programs.run import Run
 from pax.programs.running_mode import RunningMode
-from pax.programs.stopping import Found
+from pax.programs.train_metrics import Reports
 from pax.programs.train_program import BaseTrainProgram
 
 TrainState = program.TrainState
@@ -111,7 +111,7 @@ class Interludes:
 
   def _is_last(self, step: int, found: Found) -> bool:
     """Whether nothing of the kind comes after this."""
-    return stopping.is_last_checkpoint(
+    return early_stopping.is_last_checkpoint(
       RunningMode.detect(
         has_train_metrics=True,
         has_eval_metrics=bool(found.evals),

@@ -9,8 +9,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from pax.plotting import curves, html_template, png
 from pax.summaries import goodput, progress
-from pax.tools.plotting import curves, page_text, picture
 
 _SIGNIFICANT = 5
 
@@ -32,7 +32,7 @@ def text(jobs: Sequence[curves.Job], *, smoothing: float) -> str:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
-<style>{page_text.STYLE}</style>
+<style>{html_template.STYLE}</style>
 <h1>{title}</h1>
 <div class="soft">{steps}</div>
 <div class="bar">
@@ -47,7 +47,7 @@ def text(jobs: Sequence[curves.Job], *, smoothing: float) -> str:
 <div class="scroll">{_last_values(jobs)}</div>
 {_times(jobs)}
 <script type="application/json" id="data">{_data(jobs)}</script>
-<script>{page_text.SCRIPT}</script>
+<script>{html_template.SCRIPT}</script>
 </html>
 """
 
@@ -69,7 +69,7 @@ def _data(jobs: Sequence[curves.Job]) -> str:
       {'title': p.title, 'percent': p.percent, 'smooth': p.smooth}
       for p in panels
     ],
-    'colors': picture.COLORS,
+    'colors': png.COLORS,
   }
   # Nothing within may end the element that holds it.
   return json.dumps(data, separators=(',', ':')).replace('<', '\\u003c')
@@ -132,7 +132,7 @@ def _times(jobs: Sequence[curves.Job]) -> str:
 
 
 def _bar(spent: goodput.Goodput) -> str:
-  colors = zip(goodput.PURPOSES, picture.PURPOSE_COLORS, strict=True)
+  colors = zip(goodput.PURPOSES, png.PURPOSE_COLORS, strict=True)
   return ''.join(
     f'<div title="{purpose}" style="background:{color};'
     f'width:{100 * spent.seconds[purpose] / (spent.wall_secs or 1):.2f}%">'

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from pax import io_utils
-from pax.programs import following, interrupts
+from pax.programs import checkpoint_follower, preemption
 
 EVAL = io_utils.EvaluationMode.EVAL
 
@@ -50,7 +50,7 @@ def _following(tmp_path, **fields):
     'next_timeout_secs': 5.0,
     'interrupts': Interrupts(),
   }
-  return following.Following(**defaults | fields)
+  return checkpoint_follower.Following(**defaults | fields)
 
 
 def _seen(source):
@@ -127,9 +127,9 @@ def test_waiting_too_long(tmp_path):
 
 def test_a_signal_ends_the_wait(tmp_path):
   def stop():
-    raise interrupts.StoppedError
+    raise preemption.StoppedError
 
-  with pytest.raises(interrupts.StoppedError):
+  with pytest.raises(preemption.StoppedError):
     _seen(_following(tmp_path, interrupts=Interrupts(at_2=stop)))
 
 
@@ -137,7 +137,7 @@ def test_chosen_steps_and_the_newest(tmp_path):
   _save(tmp_path, 0, 10, 20)
 
   def chosen(*steps):
-    return following.Chosen(
+    return checkpoint_follower.Chosen(
       reader=Reader(), directory=tmp_path / 'checkpoints', steps=steps
     )
 

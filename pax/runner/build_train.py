@@ -13,17 +13,17 @@ from absl import logging
 from pax import checkpoints, partitioning, summaries
 from pax.checkpoints import reading
 from pax.partitioning import saved_step
-from pax.programs import interrupts as interrupts_lib
-from pax.programs import stopping
+from pax.programs import early_stopping
+from pax.programs import preemption as interrupts_lib
 from pax.programs import train_program as train_program_lib
 from pax.programs.run import Run
-from pax.runner import artifacts, parts
+from pax.runner import artifacts, job_setup
 from pax.runner.options import RunOptions
 from praxis import base_input
 
-plan = parts.plan
-batch_spec = parts.batch_spec
-Plan = parts.Plan
+plan = job_setup.plan
+batch_spec = job_setup.batch_spec
+Plan = job_setup.Plan
 
 # Compiles the step while the state is initialised or read, then describes it.
 _POOL = futures.ThreadPoolExecutor(1, 'compile')
@@ -43,9 +43,9 @@ def build(
     ValueError: the devices cannot hold it, or a checkpoint cannot be read.
   """
   with contextlib.ExitStack() as on_error:
-    ledger = parts.create_ledger(options, began)
+    ledger = job_setup.create_ledger(options, began)
     on_error.callback(ledger.close)
-    writer = parts.create_writer(options)
+    writer = job_setup.create_writer(options)
     on_error.callback(writer.close)
     made = _build(options, planned, interrupts, ledger=ledger, writer=writer)
     # From here on closing is the run's.
@@ -65,12 +65,12 @@ def _build(
   artifacts.write_before_build(job_log_dir, type(planned.experiment), tree)
   train_input = _train_input(planned)
   spec = _checked_spec(planned, train_input)
-  partitioner = parts.create_partitioner(planned, spec)
+  partitioner = job_setup.create_partitioner(planned, spec)
   task = partitioner.task
   _check_averages(task)
   partitioner.preflight()
   compiling = _POOL.submit(_compile, options, partitioner)
-  sinks = {'writer': writer, 'progress': parts.create_progress(task)}
+  sinks = {'writer': writer, 'progress': job_setup.create_progress(task)}
   checkpointer = _checkpointer(options, partitioner, writer)
   state, step = _first_state(
     options, partitioner, checkpointer, train_input, sinks['progress']
@@ -87,14 +87,16 @@ def _build(
     state=state,
     step=step,
     train_input=train_input,
-    passes=parts.create_passes(
+    passes=job_setup.create_passes(
       options,
       planned,
       partitioner,
       before_batch=interrupts.check_batch,
       **sinks,
     ),
-    stopping=stopping.create_stopping(task.early_stopping_fn, job_log_dir),
+    stopping=early_stopping.create_stopping(
+      task.early_stopping_fn, job_log_dir
+    ),
     checkpointer=checkpointer,
     interrupts=interrupts,
     describing=describing,
@@ -121,11 +123,11 @@ def _train_input(planned: Plan) -> base_input.BaseInput:
 
 
 def _checked_spec(planned: Plan, train_input: base_input.BaseInput) -> Any:
-  spec = parts.batch_spec(train_input)
+  spec = job_setup.batch_spec(train_input)
   if planned.tree.task.train.enforce_input_specs:
-    declared = parts.declared_spec(planned.experiment)
+    declared = job_setup.declared_spec(planned.experiment)
     if declared is not None:
-      parts.check_spec(spec, declared)
+      job_setup.check_spec(spec, declared)
   return spec
 
 
@@ -170,7 +172,7 @@ def _checkpointer(
     options.job_log_dir,
     kinds.FLAX if in_one_file else kinds.GDA,
     before_write=writer.flush,
-    restore_transformations=parts.built(train.restore_transformations),
+    restore_transformations=job_setup.built(train.restore_transformations),
   )
 
 
@@ -186,9 +188,9 @@ def _first_state(
     if partitioner.task.train.external_checkpoint_path:
       state = _external_state(partitioner)
     else:
-      state = parts.initialize(options, partitioner, progress.print)
+      state = job_setup.initialize(options, partitioner, progress.print)
     return state, int(jax.device_get(state.step))
-  restored = checkpointer.restore(parts.restore_target(partitioner))
+  restored = checkpointer.restore(job_setup.restore_target(partitioner))
   if restored.input_state is not None:
     train_input.set_state(restored.input_state)
   logging.info('Continuing from step %d', restored.step)
@@ -198,13 +200,13 @@ def _first_state(
 def _external_state(partitioner: partitioning.Partitioner) -> Any:
   """The whole state of another job, read by the handler that the task names."""
   train = partitioner.task.train
-  target = parts.restore_target(partitioner)
-  if handler := parts.built(train.external_checkpoint_handler):
+  target = job_setup.restore_target(partitioner)
+  if handler := job_setup.built(train.external_checkpoint_handler):
     return handler.restore(train.external_checkpoint_path, item=target)
   found = reading.find(train.external_checkpoint_path)[1]
   return reading.read_as(
     found,
     target,
     reading.leaf_names(target),
-    parts.built(train.restore_transformations),
+    job_setup.built(train.restore_transformations),
   )

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from absl import logging
 
-from pax.runner.studies import errors, measured
-from pax.runner.studies.search import Search
+from pax.studies import errors, trial_metrics
+from pax.studies.search import Search
 from pax.summaries import jsonl
 from pax.tuning import aggregators, space
 from pax.tuning.trial import Status, Trial
@@ -193,7 +193,7 @@ class Study:
   def _is_to_end(self, id: int) -> bool:
     """Whether what is new of a trial says that it should end."""
     search, course = self._search, self._courses[id]
-    size = measured.size(self._directories(id))
+    size = trial_metrics.size(self._directories(id))
     if course.ended_early or size == course.size:
       return False
     course.size = size
@@ -227,10 +227,10 @@ class Study:
     value = search.reward(metrics, step) if search.reward else 0.0
     return _done(trial, value, step, metrics)
 
-  def _found(self, id: int) -> measured.Measured:
+  def _found(self, id: int) -> trial_metrics.Measured:
     search = self._search
     directories = self._directories(id)
-    return measured.read(directories, search.metrics_from, search.reward)
+    return trial_metrics.read(directories, search.metrics_from, search.reward)
 
   def _directories(self, id: int) -> dict[str, str]:
     """Where the runs of a trial are, by their names."""

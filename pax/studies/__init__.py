@@ -3,4 +3,4 @@
 
 from __future__ import annotations
 
-from pax.runner.studies.command import run as run
+from pax.studies.command import run as run

@@ -17,12 +17,12 @@ import jax
 
 from pax import base_experiment, compat, partitioning
 from pax.runner import (
-  build,
+  build_train,
   command_line,
   distributed,
   experiments,
+  job_setup,
   overrides,
-  parts,
   run_config,
 )
 from praxis import pax_fiddle
@@ -71,12 +71,12 @@ class Declared:
     Where the experiment has a specs provider of its own, that tells them, and
     the data need not be there.
     """
-    provided = parts.declared_spec(self.experiment)
+    provided = job_setup.declared_spec(self.experiment)
     return self.spec_of_data() if provided is None else provided
 
   def spec_of_data(self) -> Any:
     """The same of the first training batch."""
-    return build.batch_spec(self.tree.train_input.Instantiate())
+    return build_train.batch_spec(self.tree.train_input.Instantiate())
 
   def partitioner(self) -> partitioning.Partitioner:
     """The task on its mesh of simulated devices."""

@@ -14,10 +14,10 @@ from absl import logging
 
 from pax import io_utils, partitioning, summaries, tasks_lib, train_states
 from pax.checkpoints import paths, reading
-from pax.programs import collecting
-from pax.programs import interrupts as interrupts_lib
-from pax.programs import passes as passes_lib
-from pax.programs import stopping as stopping_lib
+from pax.programs import early_stopping as stopping_lib
+from pax.programs import eval_runner as passes_lib
+from pax.programs import metric_accumulator
+from pax.programs import preemption as interrupts_lib
 from pax.programs.run import Outcome
 
 TrainState = train_states.TrainState
@@ -80,7 +80,7 @@ class EvalJob:
       written = is_resumed and io_utils.is_written_since_undone(
         self.job_log_dir, self.mode, last, step
       )
-      return bool(collecting.agreed(int(written)))
+      return bool(metric_accumulator.agreed(int(written)))
 
     with io_utils.checkpoint_progress(self.job_log_dir, step, self.mode):
       decodes = self.passes.decode(state, step, is_done)
@@ -199,7 +199,7 @@ class Following:
     begun, pause = time.monotonic(), _FIRST_POLL_SECS
     while True:
       self.interrupts.check_batch()
-      found = collecting.agreed(self._look(done))
+      found = metric_accumulator.agreed(self._look(done))
       if found == _ENDED:
         return None
       if found != _NOTHING:
@@ -232,7 +232,7 @@ class Following:
   def _is_last(self, step: int) -> bool:
     end = io_utils.training_end(self._training_dir)
     is_last = step >= self.last_step or (end is not None and step >= end)
-    return bool(collecting.agreed(int(is_last)))
+    return bool(metric_accumulator.agreed(int(is_last)))
 
 
 def _nothing_came(

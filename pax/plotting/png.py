@@ -9,8 +9,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from pax.plotting import curves
 from pax.summaries import goodput
-from pax.tools.plotting import curves
 
 # Colours that stay apart for colour-blind people (Okabe and Ito).
 COLORS = ('#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9')

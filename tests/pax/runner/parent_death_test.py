@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from pax.runner import lifeline
+from pax.runner import parent_death
 
 _WATCHES = """
 import sys, time
@@ -44,7 +44,7 @@ def _start(line, *words):
   [(['60'], signal.SIGTERM), (['0.1', 'deaf'], signal.SIGKILL)],
 )
 def test_the_end_of_the_starter(words, number):
-  line = lifeline.Lifeline()
+  line = parent_death.Lifeline()
   process = _start(line, *words)
   assert process.poll() is None
   line.close()
@@ -54,5 +54,5 @@ def test_the_end_of_the_starter(words, number):
 
 def test_without_a_lifeline_nothing_is_watched():
   before = threading.enumerate()
-  lifeline.watch()
+  parent_death.watch()
   assert threading.enumerate() == before

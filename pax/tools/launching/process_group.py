@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import IO, TextIO
 
-from pax.runner import lifeline
+from pax.runner import parent_death
 
 EXIT_PREEMPTED = 75
 # How long the others may take when one has failed: they cannot go on.
@@ -165,7 +165,7 @@ class _Member:
       stderr=subprocess.PIPE,
       text=True,
       errors='replace',
-      env=os.environ | dict(command.environment) | lifeline.ON_INPUT,
+      env=os.environ | dict(command.environment) | parent_death.ON_INPUT,
       # Ctrl-C is for this process, which tells the others.
       start_new_session=True,
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pax import programs
-from pax.runner import build, options, parts
+from pax.runner import build_train, job_setup, options
 from praxis import base_input, pax_fiddle
 from praxis.pytypes import NestedMap
 from tests.integration import experiments
@@ -33,22 +33,22 @@ class FromData(experiments.TinySpmd):
 
 
 def test_only_a_provider_of_its_own_is_asked():
-  assert parts.declared_spec(experiments.TinySpmd()) is None
-  assert parts.declared_spec(FromData()) is None
-  assert parts.declared_spec(Provided()).x.shape == (8, 2)
+  assert job_setup.declared_spec(experiments.TinySpmd()) is None
+  assert job_setup.declared_spec(FromData()) is None
+  assert job_setup.declared_spec(Provided()).x.shape == (8, 2)
 
 
 def test_a_batch_must_be_as_declared():
   spec = Provider.config().Instantiate().get_input_specs()
-  parts.check_spec(spec, spec)
+  job_setup.check_spec(spec, spec)
   other = NestedMap(x=jax.ShapeDtypeStruct((8, 3), np.float32))
   with pytest.raises(ValueError, match=r"must be \{'x': 'float32\[8, 2\]'\}"):
-    parts.check_spec(other, spec)
+    job_setup.check_spec(other, spec)
 
 
 def _plan(tmp_path, experiment, *settings):
   made = options.RunOptions(job_log_dir=str(tmp_path), set=settings)
-  return made, parts.plan(made, experiment)
+  return made, job_setup.plan(made, experiment)
 
 
 def test_the_plan_of_an_experiment_at_hand(tmp_path):
@@ -67,7 +67,7 @@ def test_averages_that_nobody_keeps(tmp_path):
     'task.model.ici_mesh_shape=[1,1,1]',
   )
   with pytest.raises(ValueError, match='eval_use_ema_states is set'):
-    build.build(made, planned, None)
+    build_train.build(made, planned, None)
 
 
 def test_one_train_program_at_most(tmp_path):
@@ -76,4 +76,4 @@ def test_one_train_program_at_most(tmp_path):
       return [programs.SingleTaskTrainProgram() for _ in range(2)]
 
   with pytest.raises(ValueError, match='at most 1 program, got 2'):
-    build._train_program(_plan(tmp_path, Two())[1])
+    build_train._train_program(_plan(tmp_path, Two())[1])

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from absl import logging
 
 from pax import compat, experiment_registry
-from pax.runner import command_line, job_dir, lifeline, overrides
+from pax.runner import command_line, job_dir, overrides, parent_death
 from pax.runner.options import RunOptions, UsageError
-from pax.runner.studies import measured, report, study
-from pax.runner.studies.search import Search
+from pax.studies import report, study, trial_metrics
+from pax.studies.search import Search
 from pax.tuning import space
 from pax.tuning.trial import Trial
 
@@ -50,7 +50,7 @@ def run(options: RunOptions) -> int:
     tuple(experiment.sub_experiments()),
   )
   # Never closed: trials end when this process does.
-  line = lifeline.Lifeline()
+  line = parent_death.Lifeline()
   with job_dir.open_job_dir(options.job_log_dir, 0):
     ran = study.Study(
       options.job_log_dir,
@@ -86,13 +86,13 @@ def trial_words(options: RunOptions, trial: Trial, part: str) -> list[str]:
     set=(*options.set, *(f'{n}={text}' for n, text in trial.settings.items())),
     # Errors are told apart by their types.
     traceback=True,
-    **measured.OPTIONS[options.metrics_from],
+    **trial_metrics.OPTIONS[options.metrics_from],
   )
   return command_line.words_of(flags)
 
 
 def _start(
-  options: RunOptions, trial: Trial, part: str, line: lifeline.Lifeline
+  options: RunOptions, trial: Trial, part: str, line: parent_death.Lifeline
 ) -> subprocess.Popen[bytes]:
   words = trial_words(options, trial, part)
   logging.info('Trial %d: pax %s', trial.id, ' '.join(words))
@@ -132,8 +132,8 @@ def _check(options: RunOptions) -> None:
     ),
     (options.multiprocess_gpu, '--study runs its trials on one host'),
     (
-      options.metrics_from not in measured.OPTIONS,
-      f'--metrics_from must be one of {", ".join(measured.OPTIONS)}, got'
+      options.metrics_from not in trial_metrics.OPTIONS,
+      f'--metrics_from must be one of {", ".join(trial_metrics.OPTIONS)}, got'
       f' {options.metrics_from!r}',
     ),
     (

@@ -12,7 +12,7 @@ import jax
 from absl import logging
 
 from pax import summaries
-from pax.programs import collecting, program
+from pax.programs import metric_accumulator, program
 from pax.programs.program import TrainProgramOutput, TrainState
 from pax.programs.run import Run
 from pax.steps import StepOutput
@@ -153,7 +153,7 @@ class Reports:
 
 def _means(outputs: list[StepOutput], prefix: str) -> dict[str, float]:
   """The means over steps, of weighted scalars by weight."""
-  found = collecting.Collected(None)
+  found = metric_accumulator.Collected(None)
   for output in outputs:
     found.add(output, pytypes.NestedMap())
   found.finish()

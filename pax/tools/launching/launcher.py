@@ -9,9 +9,9 @@ import socket
 import sys
 from collections.abc import Mapping
 
-from pax.runner import lifeline
+from pax.runner import parent_death
 from pax.tools.launching.job import Job, joining
-from pax.tools.launching.together import Command
+from pax.tools.launching.process_group import Command
 
 PORT = 8476
 # No question can be answered, and a machine that is gone is noticed.
@@ -61,7 +61,7 @@ def over_ssh(job: Job) -> list[Command]:
 
 def remote_line(job: Job, address: str, index: int) -> str:
   """What the shell of another machine is given."""
-  variables = _environment(job, index) | lifeline.ON_INPUT
+  variables = _environment(job, index) | parent_death.ON_INPUT
   assigned = [f'{name}={shlex.quote(v)}' for name, v in variables.items()]
   joins = joining(address, job.num_hosts, index)
   return f'exec env {" ".join(assigned)} {job.command()} {shlex.join(joins)}'

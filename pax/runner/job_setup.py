@@ -15,7 +15,7 @@ from pax import base_experiment, partitioning, summaries
 from pax.checkpoints import init_from, transformations
 from pax.programs import decode as decode_program
 from pax.programs import eval as eval_program
-from pax.programs import passes as passes_lib
+from pax.programs import eval_runner as passes_lib
 from pax.programs import program
 from pax.runner import experiments, overrides, run_config
 from pax.runner.options import RunOptions
