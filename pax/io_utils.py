@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pax import tasks_lib, tf_records
+from pax import atomic_file, tasks_lib, tf_records
 from pax.checkpoints import reading
 
 OutputFormatType = tasks_lib.OutputFormatType
@@ -84,13 +84,12 @@ def write_key_value_pairs(
     write_pickle: Whether there is a `.pickle`.
   """
   filename = pathlib.Path(filename)
-  filename.parent.mkdir(parents=True, exist_ok=True)
   if cast_to_ndarray:
     key_value_pairs = jax.tree.map(_to_numpy, list(key_value_pairs))
   if write_pickle:
-    with _complete(filename.with_suffix('.pickle')) as file:
+    with atomic_file.open_atomic(filename.with_suffix('.pickle')) as file:
       pickle.dump(key_value_pairs, file, protocol=pickle.HIGHEST_PROTOCOL)
-  with _complete(filename.with_suffix('.jsonl')) as file:
+  with atomic_file.open_atomic(filename.with_suffix('.jsonl')) as file:
     for _, value in key_value_pairs:
       file.write(f'{json.dumps(value, cls=JnpEncoder)}\n'.encode())
 
@@ -145,9 +144,7 @@ def checkpoint_progress(
     return
   file = _progress_file(job_log_dir, mode)
   if undone_step(job_log_dir, mode) != int(checkpoint_step):
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with _complete(file) as out:
-      out.write(json.dumps({_STEP: int(checkpoint_step)}).encode())
+    atomic_file.write_text(file, json.dumps({_STEP: int(checkpoint_step)}))
   yield
   file.unlink(missing_ok=True)
 
@@ -200,9 +197,7 @@ def note_training_end(job_log_dir: PathLike, step: int) -> None:
   """Notes that there will be no checkpoint after `step`."""
   if jax.process_index() == 0:
     file = _training_end_file(job_log_dir)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with _complete(file) as out:
-      out.write(json.dumps({'step': int(step)}).encode())
+    atomic_file.write_text(file, json.dumps({'step': int(step)}))
 
 
 def forget_training_end(job_log_dir: PathLike) -> None:
@@ -236,27 +231,27 @@ class ShardedParallelWriter:
       )
     suffix = output_format.name.lower()
     self._files = [
-      open(f'{fq_filename}.{suffix}-{i:05d}-of-{num_shards:05d}.part', 'wb')
+      atomic_file.AtomicFile(
+        f'{fq_filename}.{suffix}-{i:05d}-of-{num_shards:05d}'
+      )
       for i in range(num_shards)
     ]
     self._next = 0
 
   def write(self, chunk: Sequence[bytes]) -> None:
     """Writes the records of a chunk to one file, the next to the next."""
-    tf_records.write(self._files[self._next], chunk)
+    tf_records.write(self._files[self._next].file, chunk)
     self._next = (self._next + 1) % len(self._files)
 
   def close(self) -> None:
     """Completes the files."""
     for file in self._files:
-      file.close()
-      os.replace(file.name, file.name.removesuffix('.part'))
+      file.commit()
 
   def discard(self) -> None:
     """Takes what was written away."""
     for file in self._files:
-      file.close()
-      os.unlink(file.name)
+      file.discard()
 
 
 def _progress_file(job_log_dir: PathLike, mode: EvaluationMode) -> pathlib.Path:
@@ -265,15 +260,6 @@ def _progress_file(job_log_dir: PathLike, mode: EvaluationMode) -> pathlib.Path:
 
 def _training_end_file(job_log_dir: PathLike) -> pathlib.Path:
   return pathlib.Path(job_log_dir) / _ARTIFACTS / _TRAINING_END
-
-
-@contextlib.contextmanager
-def _complete(path: pathlib.Path) -> Iterator[Any]:
-  """A file that has its name only when all of it is written."""
-  part = path.with_name(f'{path.name}.{os.getpid()}.part')
-  with part.open('wb') as file:
-    yield file
-  part.replace(path)
 
 
 def _to_numpy(x: Any) -> Any:

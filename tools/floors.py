@@ -68,6 +68,7 @@ FLOORS: tuple[tuple[str, tuple[str, ...]], ...] = (
   (
     'learning',
     (
+      'pax.atomic_file',
       'pax.base_inference_runner',
       'pax.base_metrics',
       'pax.ghostnorm',

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 
+from pax import atomic_file
 from pax.aot import check, every, page, report, text
 from pax.partitioning import saved_step
 from pax.runner import distributed, job_dir
@@ -53,15 +53,12 @@ def write(found: report.Report, job_log_dir: str) -> pathlib.Path:
   name = f'{found.experiment.rpartition(".")[2]}-{found.topology}'
   folder = pathlib.Path(job_log_dir) / every.FOLDER
   try:
-    folder.mkdir(parents=True, exist_ok=True)
     for ending, content in (
       ('txt', text.render(found) + '\n'),
       ('json', found.as_json() + '\n'),
       ('html', page.render(found)),
     ):
-      partial = folder / f'{name}.{ending}.partial'
-      partial.write_text(content, encoding='utf-8')
-      os.replace(partial, folder / f'{name}.{ending}')
+      atomic_file.write_text(folder / f'{name}.{ending}', content)
   except OSError as e:
     raise ValueError(f'cannot write to --job_log_dir={job_log_dir}: {e}') from e
   return folder / name

@@ -1,35 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints: saved when due, complete or absent, restored on any mesh."""
+"""Checkpoints of a train state: saved atomically, restored on any mesh."""
 
 from __future__ import annotations
 
 from pax.checkpoints import init_from as init_from
 from pax.checkpoints import reading as reading
-from pax.checkpoints.manager import (
-  Checkpointer as Checkpointer,
-)
-from pax.checkpoints.manager import (
-  FileCheckpointer as FileCheckpointer,
-)
-from pax.checkpoints.manager import (
-  NoopCheckpointer as NoopCheckpointer,
-)
-from pax.checkpoints.manager import (
-  create_checkpointer as create_checkpointer,
-)
-from pax.checkpoints.retention import parse_duration as parse_duration
-from pax.checkpoints.types import (
-  CheckpointError as CheckpointError,
-)
-from pax.checkpoints.types import (
-  CheckpointOptions as CheckpointOptions,
-)
-from pax.checkpoints.types import (
-  CheckpointType as CheckpointType,
-)
+from pax.checkpoints.manager import Checkpointer as Checkpointer
+from pax.checkpoints.manager import FileCheckpointer as FileCheckpointer
+from pax.checkpoints.manager import NoopCheckpointer as NoopCheckpointer
+from pax.checkpoints.manager import create_checkpointer as create_checkpointer
+from pax.checkpoints.types import CheckpointError as CheckpointError
+from pax.checkpoints.types import CheckpointOptions as CheckpointOptions
+from pax.checkpoints.types import CheckpointType as CheckpointType
 from pax.checkpoints.types import (
   CorruptCheckpointError as CorruptCheckpointError,
 )
-from pax.checkpoints.types import (
-  Restored as Restored,
-)
+from pax.checkpoints.types import Restored as Restored
+from pax.checkpoints.types import parse_duration as parse_duration

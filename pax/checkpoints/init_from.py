@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from absl import logging
 
 from pax import tasks_lib, train_states
-from pax.checkpoints import names, reading
+from pax.checkpoints import paths, reading
 from pax.checkpoints.types import CheckpointError
 
 Rules = tasks_lib.CheckpointLoadingRules
@@ -152,7 +152,7 @@ class Initializer:
       fresh_opt_states: Makes optimizer states for variables.
       show: Tells a person what will be loaded.
     """
-    self._metadata = names.flatten(metadata)
+    self._metadata = paths.flatten(metadata)
     self._opt_paths = _opt_paths(metadata)
     self._fresh_opt_states = fresh_opt_states
     self._show = show
@@ -258,15 +258,15 @@ class Initializer:
     for mapped in (*variables, *states):
       self._check_shapes(mapped)
       self._show(table(mapped, self._metadata))
-    flat = names.flatten(state)
+    flat = paths.flatten(state)
     for mapped in variables:
       self._replace(flat, mapped)
-    state = names.unflatten(state, flat)
+    state = paths.unflatten(state, flat)
     state = state.replace(opt_states=self._fresh_opt_states(state.mdl_vars))
-    flat = names.flatten(state)
+    flat = paths.flatten(state)
     for mapped in states:
       self._replace(flat, mapped)
-    return names.unflatten(state, flat)
+    return paths.unflatten(state, flat)
 
   def _check_shapes(self, mapped: Mapped) -> None:
     for target, leaf in mapped.leaves.items():
@@ -365,7 +365,7 @@ def _opt_paths(metadata: TrainState) -> dict[str, str]:
   leaves = jax.tree_util.tree_flatten_with_path(metadata.opt_states)[0]
   return {
     jax.tree_util.keystr(path, simple=True, separator='/'): (
-      names.leaf_name((jax.tree_util.GetAttrKey('opt_states'), *path))
+      paths.leaf_name((jax.tree_util.GetAttrKey('opt_states'), *path))
     )
     for path, _ in leaves
   }

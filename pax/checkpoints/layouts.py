@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from pax import atomic_file
 from pax.checkpoints import (
   flax_format,
   host_arrays,
@@ -148,7 +149,7 @@ def write_input(
   folder = staging / _TRAIN_INPUT
   folder.mkdir(parents=True, exist_ok=True)
   name = manifest.process_name(index, count)
-  paths.write_json(folder / name, text)
+  atomic_file.write_text(folder / name, text)
   return {f'{_TRAIN_INPUT}/{name}': manifest.entry(text.encode())}
 
 

@@ -17,9 +17,7 @@ from absl import logging
 from pax.checkpoints import (
   layouts,
   manifest,
-  names,
   paths,
-  retention,
   transformations,
 )
 from pax.checkpoints.types import (
@@ -27,13 +25,12 @@ from pax.checkpoints.types import (
   CheckpointOptions,
   CheckpointType,
   CorruptCheckpointError,
+  InputState,
   Restored,
   State,
 )
 
 _POLL_SECS = 0.01
-
-InputState = dict[str, Any]
 
 
 class Checkpointer(Protocol):
@@ -145,7 +142,7 @@ class FileCheckpointer:
       # Not before: who only reads must leave alone what another run writes.
       _start_clean(self._directory)
       self._is_clean = True
-    snapshot = self._layout.snapshot(names.flatten(state))
+    snapshot = self._layout.snapshot(paths.flatten(state))
     text = None if input_state is None else json.dumps(input_state)
     self._writing = self._pool.submit(self._write, step, snapshot, text)
     self._last_step = step
@@ -164,12 +161,12 @@ class FileCheckpointer:
       )
     path = available[step]
     try:
-      named, inputs = self._restored_as.read(path, names.flatten(abstract))
+      named, inputs = self._restored_as.read(path, paths.flatten(abstract))
     except CorruptCheckpointError as e:
       raise CorruptCheckpointError(_advice(e, path, available)) from e
     logging.info('Restored step %d from %s', step, path)
     return Restored(
-      names.unflatten(abstract, named), _input_state(path, inputs), step
+      paths.unflatten(abstract, named), _input_state(path, inputs), step
     )
 
   def wait(self) -> None:
@@ -222,9 +219,7 @@ class FileCheckpointer:
   def _delete_old(self) -> None:
     available = paths.steps(self._directory)
     times = {s: path.stat().st_mtime for s, path in available.items()}
-    for step in retention.steps_to_delete(
-      times, self._options.max_to_keep, self._options.keep_interval_secs
-    ):
+    for step in self._options.steps_to_delete(times):
       paths.delete(available[step])
 
 

@@ -16,7 +16,7 @@ from concurrent import futures
 
 import numpy as np
 
-from pax.checkpoints import paths
+from pax import atomic_file
 from pax.checkpoints.types import CheckpointError, CorruptCheckpointError
 
 Path = pathlib.Path
@@ -43,10 +43,9 @@ def write(
   directory: Path, entries: Mapping[str, Entry], index: int, count: int
 ) -> None:
   """Lists what process `index` of `count` wrote below `directory`."""
-  folder = directory / _DIRECTORY
-  folder.mkdir(parents=True, exist_ok=True)
   name = f'{process_name(index, count)}.json'
-  paths.write_json(folder / name, json.dumps(entries, sort_keys=True))
+  text = json.dumps(entries, sort_keys=True)
+  atomic_file.write_text(directory / _DIRECTORY / name, text)
 
 
 def wait_for_all(directory: Path, count: int, timeout_secs: float) -> None:

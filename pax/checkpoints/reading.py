@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from pax.checkpoints import layouts, names, paths, transformations
+from pax.checkpoints import layouts, paths, transformations
 from pax.checkpoints.types import CheckpointError
 
 Path = pathlib.Path
@@ -77,4 +77,4 @@ def read_as(
 
 def leaf_names(tree: Any) -> Any:
   """`tree` with each leaf replaced by its name in a checkpoint."""
-  return jax.tree.unflatten(jax.tree.structure(tree), list(names.flatten(tree)))
+  return jax.tree.unflatten(jax.tree.structure(tree), list(paths.flatten(tree)))

@@ -1,47 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of checkpointing: kinds, options, errors, what a restore gives."""
+"""Formats, options with the retention policy, and errors of checkpoints."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import re
+from collections.abc import Mapping
 from typing import Any
 
-State = Any  # A pytree: of arrays, or of shapes with their shardings.
+# A pytree of arrays, or of jax.ShapeDtypeStruct with their shardings.
+State = Any
+# What `BaseInput.get_state` returns, as JSON.
+InputState = dict[str, Any]
+# Leaves of a state by leaf name (`paths.flatten`).
+LeafDict = Mapping[str, Any]
+# Shape and dtype name of leaves by leaf name.
+Shapes = Mapping[str, tuple[tuple[int, ...], str]]
+
+_SECONDS = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400}
 
 
 class CheckpointType(enum.StrEnum):
-  """How the state lies on disk."""
+  """On-disk format of the state."""
 
-  # One directory of TensorStore chunks per leaf; every process writes its own.
+  # One TensorStore directory per leaf; each process writes its own chunks.
   GDA = 'gda'
-  # The whole state in one msgpack file, written by process 0.
+  # The full state in one msgpack file, written by process 0.
   FLAX = 'flax'
 
 
 class CheckpointError(ValueError):
-  """A checkpoint that cannot be written or read; the message says why."""
+  """A checkpoint cannot be written or read."""
 
 
 class CorruptCheckpointError(CheckpointError):
-  """A checkpoint whose files are not those that were written."""
+  """The files of a checkpoint differ from those that were written."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointOptions:
-  """When to save, and how long to keep what was saved."""
+  """When checkpoints are saved, how, and which of them are kept."""
 
-  # Steps from one checkpoint to the next.
+  # Steps between checkpoints.
   save_interval_steps: int = 5000
-  # How many of the newest to keep; None keeps all.
+  # Number of newest checkpoints to keep; None keeps all.
   max_to_keep: int | None = 10
-  # Seconds; besides the newest, one checkpoint per so long is kept for ever.
+  # Seconds. Of the older checkpoints one per interval is kept; None keeps none.
   keep_interval_secs: float | None = None
-  # Whether to save at all; restoring is always possible.
+  # Whether checkpoints are saved; restoring is always possible.
   saving: bool = True
-  # Whether files are written by a thread while training goes on.
+  # Whether a thread writes the files while training continues.
   asynchronous: bool = True
-  # Seconds that process 0 waits for the other processes' files.
+  # Seconds that process 0 waits for the files of the other processes.
   timeout_secs: float = 600
 
   def __post_init__(self):
@@ -52,12 +63,50 @@ class CheckpointOptions:
         '--noenable_checkpoint_saving'
       )
 
+  def steps_to_delete(self, saved_at: Mapping[int, float]) -> list[int]:
+    """Returns the steps whose checkpoints expire, oldest first.
+
+    The newest `max_to_keep` stay. Of the older ones the first stays, and then
+    each that is at least `keep_interval_secs` younger than the last that stays.
+
+    Args:
+      saved_at: Time of saving in seconds by step.
+    """
+    if self.max_to_keep is None:
+      return []
+    older = sorted(saved_at)[: max(len(saved_at) - self.max_to_keep, 0)]
+    interval = self.keep_interval_secs
+    expired, last_kept = [], float('-inf')
+    for step in older:
+      if interval and saved_at[step] - last_kept >= interval:
+        last_kept = saved_at[step]
+      else:
+        expired.append(step)
+    return expired
+
 
 @dataclasses.dataclass(frozen=True)
 class Restored:
-  """What `Checkpointer.restore` gives."""
+  """Result of `Checkpointer.restore`."""
 
   state: State
-  # What the input's `get_state` gave; None where it was not saved.
-  input_state: dict[str, Any] | None
+  # State of the training input; None if the checkpoint has none.
+  input_state: InputState | None
   step: int
+
+
+def parse_duration(text: str | None) -> float | None:
+  """Returns the seconds of a duration such as '90s', '30m', '12h' or '1d'.
+
+  Raises:
+    ValueError: The text is not a duration.
+  """
+  if not text:
+    return None
+  match = re.fullmatch(r'(\d+(?:\.\d+)?)\s*([smhd])', text.strip())
+  if not match:
+    raise ValueError(
+      'save_keep_interval_duration must be a number and one of s, m, h, d,'
+      f" as in '12h'; got {text!r}"
+    )
+  return float(match[1]) * _SECONDS[match[2]]

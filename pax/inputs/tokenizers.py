@@ -7,12 +7,12 @@ import abc
 import hashlib
 import io
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
+from pax import atomic_file
 from praxis import base_hyperparams
 
 
@@ -94,7 +94,8 @@ class SentencePieceTokenizer(Tokenizer):
       return
     path = os.path.join(_cache_dir(), f'{self._fingerprint(documents)}.model')
     if not os.path.exists(path):
-      _write_atomically(path, self._train(documents))
+      with atomic_file.open_atomic(path) as file:
+        file.write(self._train(documents))
     self._load(path)
 
   @property
@@ -175,11 +176,3 @@ class SentencePieceTokenizer(Tokenizer):
 def _cache_dir() -> str:
   base = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
   return os.path.join(base, 'pax')
-
-
-def _write_atomically(path: str, content: bytes) -> None:
-  folder = os.path.dirname(path)
-  os.makedirs(folder, exist_ok=True)
-  with tempfile.NamedTemporaryFile(dir=folder, delete=False) as f:
-    f.write(content)
-  os.replace(f.name, path)

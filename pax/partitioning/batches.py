@@ -70,7 +70,7 @@ class BatchPlacer:
     wanted = self._placement.batch_spec(len(shape))
     placed = NamedSharding(mesh, specs.fit(wanted, shape, mesh))
     is_even = specs.is_even(wanted, shape, mesh)
-    if self._placement.even_batches and not is_even:
+    if self._placement.requires_even_batches and not is_even:
       raise _uneven(shape, wanted, mesh)
     # Steps split unevenly what lies here in copies.
     if jax.process_count() == 1 or not shape:

@@ -17,13 +17,15 @@ from pax.partitioning import (
   initialize,
   memory,
   offload,
-  pjit,
-  pmap,
   specs,
 )
 from pax.partitioning.batches import BatchPlacer
 from pax.partitioning.partitioned_step import PartitionedStep
-from pax.partitioning.placement import Placement
+from pax.partitioning.placement import (
+  Placement,
+  replica_placement,
+  spmd_placement,
+)
 from praxis import base_layer, pax_fiddle, pytypes
 
 Nested = pytypes.Nested
@@ -52,9 +54,9 @@ def create_partitioner(
   if isinstance(task, pax_fiddle.Config):
     task = task.Instantiate()
   if task.model.ici_mesh_shape is None:
-    placement = pmap.replica_placement(task, devices)
+    placement = replica_placement(task, devices)
   else:
-    placement = pjit.spmd_placement(task, devices)
+    placement = spmd_placement(task, devices)
   return Partitioner(task, placement, input_spec)
 
 
@@ -252,7 +254,7 @@ class Partitioner:
     shardings = jax.tree.map(lambda x: x.sharding, state)
     replicated = NamedSharding(self.mesh, everywhere)
     changes_state = step is steps.train_step
-    run = placement.globalize(bound, outputs(everywhere, everywhere, rows))
+    run = placement.parallelize(bound, outputs(everywhere, everywhere, rows))
     run = self._as_is_said(run, batch, changes_state=changes_state)
     run = offload.around(run, state, gives_back=changes_state)
     run.__name__ = step.__name__

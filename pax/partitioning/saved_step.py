@@ -18,6 +18,7 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
+from pax import atomic_file
 from pax.partitioning.partitioned_step import PartitionedStep
 
 _FORMAT = 1
@@ -44,12 +45,9 @@ def save(step: PartitionedStep, path: str | os.PathLike[str]) -> None:
   try:
     payload, _, _ = serialize_executable.serialize(step.compiled)
     identity = _identity(step, step.lower())
-    partial = path.with_name(f'{path.name}.partial')
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with partial.open('wb') as file:
+    with atomic_file.open_atomic(path) as file:
       file.write(json.dumps(identity).encode() + b'\n')
       file.write(payload)
-    os.replace(partial, path)
   except (OSError, NotImplementedError) as e:
     raise ValueError(f'cannot save the compiled step to {path}: {e}') from e
 

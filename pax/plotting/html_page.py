@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import html
 import json
-import os
 from collections.abc import Sequence
 from typing import Any
 
+from pax import atomic_file
 from pax.plotting import curves, html_template, png
 from pax.summaries import goodput, progress
 
@@ -17,10 +17,7 @@ _SIGNIFICANT = 5
 
 def write(jobs: Sequence[curves.Job], path: str, *, smoothing: float) -> None:
   """Writes the page to `path`."""
-  partial = f'{path}.partial'
-  with open(partial, 'w', encoding='utf-8') as f:
-    f.write(text(jobs, smoothing=smoothing))
-  os.replace(partial, path)
+  atomic_file.write_text(path, text(jobs, smoothing=smoothing))
 
 
 def text(jobs: Sequence[curves.Job], *, smoothing: float) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Sequence
 from typing import Any
 
+from pax import atomic_file
 from pax.plotting import curves
 from pax.summaries import goodput
 
@@ -43,9 +43,8 @@ def draw(jobs: Sequence[curves.Job], path: str, *, smoothing: float) -> None:
     _times(rest.pop(0), timed)
   for ax in rest:
     ax.axis('off')
-  partial = f'{path}.partial'
-  canvas.savefig(partial, format='png')
-  os.replace(partial, path)
+  with atomic_file.open_atomic(path) as file:
+    canvas.savefig(file, format='png')
 
 
 def _panel(

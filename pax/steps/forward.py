@@ -46,7 +46,9 @@ def forward(
   mutable: Sequence[str],
 ) -> Forward:
   """Runs the model on a batch and makes the loss."""
-  mdl_vars, batch = as_computed(task, mdl_vars, batch, var_weight_hparams)
+  mdl_vars, batch = cast_to_fprop_dtype(
+    task, mdl_vars, batch, var_weight_hparams
+  )
   (scalars, per_example_out), updated_vars = task.model.apply(
     mdl_vars, batch, mutable=list(mutable), rngs=rngs
   )
@@ -61,7 +63,7 @@ def forward(
   )
 
 
-def as_computed(
+def cast_to_fprop_dtype(
   task: tasks_lib.SingleTask,
   mdl_vars: Nested[JTensor],
   batch: NestedMap,

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from pax import atomic_file
 from pax.summaries import jsonl, tags, writer
 
 LOSS_CURVE_FILE = 'loss_curve.png'
@@ -75,6 +76,5 @@ def _draw(pictures: Mapping[str, Mapping[str, Curve]], path: str) -> None:
     ax.set(xlabel='step', ylabel=name)
     ax.grid(alpha=0.3)
     ax.legend()
-  partial = f'{path}.partial'
-  canvas.savefig(partial, format='png', dpi=120)
-  os.replace(partial, path)
+  with atomic_file.open_atomic(path) as file:
+    canvas.savefig(file, format='png', dpi=120)

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pax import checkpoints
-from pax.checkpoints import host_arrays, names
+from pax.checkpoints import host_arrays, paths
 
 KINDS = list(checkpoints.CheckpointType)
 GDA = checkpoints.CheckpointType.GDA
@@ -261,11 +261,11 @@ def test_a_failed_write_is_raised_and_leaves_the_older(tmp_path):
 
 def test_two_leaves_of_one_name_are_refused():
   with pytest.raises(ValueError, match='are both called'):
-    names.flatten({'a': {'b.c': 1}, 'a.b': {'c': 2}})
+    paths.flatten({'a': {'b.c': 1}, 'a.b': {'c': 2}})
 
 
 def test_replicated_leaves_are_written_once():
-  snapshot = host_arrays.snapshot(names.flatten(_state(8)))
+  snapshot = host_arrays.snapshot(paths.flatten(_state(8)))
   assert len(snapshot['step'].pieces) == 1
   assert len(snapshot['mdl_vars.params.rows'].pieces) == 8
 

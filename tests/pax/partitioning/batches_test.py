@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from pax.partitioning import batches, pjit, pmap
+from pax.partitioning import batches, placement
 from tests.pax import tiny
 
 
@@ -16,8 +16,8 @@ def _placer(mesh, num_devices):
   task = tiny.task(mesh).Instantiate()
   devices = jax.devices()[:num_devices]
   if mesh is None:
-    return batches.BatchPlacer(pmap.replica_placement(task, devices))
-  return batches.BatchPlacer(pjit.spmd_placement(task, devices))
+    return batches.BatchPlacer(placement.replica_placement(task, devices))
+  return batches.BatchPlacer(placement.spmd_placement(task, devices))
 
 
 @pytest.mark.parametrize('mesh', [None, [1, 2, 2], [2, 2, 1]])
