@@ -10,8 +10,6 @@
 # bazel: deps=//third_party/pip:accelerator
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.integration import binary
@@ -21,16 +19,10 @@ pytest.importorskip(
 )
 
 
-def check(folder, *words):
-  """The report of a tiny experiment."""
-  done = binary.run('TinySpmd', folder, '--mode=aot', *words, devices=1)
-  assert done.returncode == 0, done.stderr
-  (file,) = (folder / 'aot').glob('*.json')
-  return json.loads(file.read_text())
-
-
 def test_one_host(tmp_path):
-  found = check(tmp_path, '--topology=8xh100', '--set=ICI_MESH_SHAPE=[1,4,2]')
+  found = binary.aot_report(
+    tmp_path, '--topology=8xh100', '--set=ICI_MESH_SHAPE=[1,4,2]'
+  )
   assert found['compile_s'] and found['num_devices'] == 8
   assert found['fits'] and found['memory']['capacity'] == 80e9
   # What the compiler says that the step takes is what shapes say, and more.
@@ -42,7 +34,9 @@ def test_one_host(tmp_path):
 
 
 def test_hosts_talk_over_the_slow_network(tmp_path):
-  found = check(tmp_path, '--topology=2x4xa100', '--set=ICI_MESH_SHAPE=[1,8,1]')
+  found = binary.aot_report(
+    tmp_path, '--topology=2x4xa100', '--set=ICI_MESH_SHAPE=[1,8,1]'
+  )
   assert found['compile_s'] and found['num_devices'] == 8
   assert sum(sent['dcn_bytes'] for sent in found['collectives']) > 0
   assert sum(sent['ici_bytes'] for sent in found['collectives']) > 0

@@ -6,8 +6,6 @@
 # bazel: deps=//third_party/pip:tpu_compiler
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.integration import binary
@@ -15,16 +13,10 @@ from tests.integration import binary
 pytest.importorskip('libtpu', reason='the TPU compiler is not installed')
 
 
-def check(folder, *words):
-  """The report of a tiny experiment."""
-  done = binary.run('TinySpmd', folder, '--mode=aot', *words, devices=1)
-  assert done.returncode == 0, done.stderr
-  (file,) = (folder / 'aot').glob('*.json')
-  return json.loads(file.read_text())
-
-
 def test_one_slice(tmp_path):
-  found = check(tmp_path, '--topology=v4-16', '--set=ICI_MESH_SHAPE=[1,4,2]')
+  found = binary.aot_report(
+    tmp_path, '--topology=v4-16', '--set=ICI_MESH_SHAPE=[1,4,2]'
+  )
   assert found['device_kind'] == 'TPU v4' and found['num_devices'] == 8
   assert found['fits'] and found['memory']['capacity'] == 30.75 * 2**30
   axes = {tuple(sent['axes']) for sent in found['collectives']}
@@ -33,7 +25,7 @@ def test_one_slice(tmp_path):
 
 
 def test_two_slices_talk_over_the_slow_network(tmp_path):
-  found = check(
+  found = binary.aot_report(
     tmp_path,
     '--topology=v4-8x2',
     '--set=task.model.dcn_mesh_shape=[2,1,1]',
@@ -44,5 +36,7 @@ def test_two_slices_talk_over_the_slow_network(tmp_path):
 
 
 def test_another_generation(tmp_path):
-  found = check(tmp_path, '--topology=v5e-4', '--set=ICI_MESH_SHAPE=[1,4,1]')
+  found = binary.aot_report(
+    tmp_path, '--topology=v5e-4', '--set=ICI_MESH_SHAPE=[1,4,1]'
+  )
   assert found['device_kind'] == 'TPU v5 lite' and found['fits']

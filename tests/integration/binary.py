@@ -48,6 +48,14 @@ def run(
   return start(exp, job_log_dir, *words, devices=devices).wait(TIMEOUT_SECS)
 
 
+def aot_report(job_log_dir: pathlib.Path, *flags: str) -> dict[str, Any]:
+  """Compiles TinySpmd ahead of time and returns the JSON report."""
+  completed = run('TinySpmd', job_log_dir, '--mode=aot', *flags)
+  assert completed.returncode == 0, completed.stderr
+  (file,) = (job_log_dir / 'aot').glob('*.json')
+  return json.loads(file.read_text())
+
+
 def start_processes(
   exp: str, job_log_dir: pathlib.Path, *words: str, count: int, devices: int
 ) -> list[programs.Program]:

@@ -7,12 +7,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pax import base_inference_runner, learners, tasks_lib
+from pax import base_inference_runner, learners, tasks_lib, train_states
 from praxis import base_layer, base_model, optimizers, pax_fiddle, schedules
 from praxis.layers import linears
 from praxis.pytypes import NestedMap
 
 DIM = 8
+
+
+def weights(state: train_states.TrainState) -> tuple[jax.Array, ...]:
+  """Returns the trainable variables of a TinyModel: both kernels, a bias."""
+  params = state.mdl_vars['params']
+  first, second = params['first'], params['second']
+  return first['linear']['w'], first['bias']['b'], second['w']
 
 
 class TinyModel(base_model.BaseModel):

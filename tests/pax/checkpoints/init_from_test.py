@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pax import checkpoints, tasks_lib, train_states
 from pax.checkpoints import init_from
+from tests.testing import trees
 
 Rules = tasks_lib.CheckpointLoadingRules
 
@@ -50,13 +51,6 @@ def _state(offset, step=0, *, split=('a',)):
   )
 
 
-def _metadata(state):
-  return jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-    state,
-  )
-
-
 @pytest.fixture(scope='module')
 def saved(tmp_path_factory):
   """Two jobs: one stopped at step 7, its numbers 10 and more; one 20."""
@@ -76,7 +70,7 @@ def _load(all_rules, *, split=('a',)):
   state = _state(0, split=split)
   shown = []
   initializer = init_from.Initializer(
-    _metadata(state),
+    trees.abstract(state),
     lambda mdl_vars: _state(float(mdl_vars['params']['a'][0])).opt_states,
     shown.append,
   )
@@ -192,7 +186,7 @@ def test_all_that_has_the_same_name_and_shape(saved):
     mdl_vars={'params': {**state.mdl_vars['params'], 'c': jnp.zeros(4)}}
   )
   initializer = init_from.Initializer(
-    _metadata(other), lambda mdl_vars: other.opt_states, lambda text: None
+    trees.abstract(other), lambda mdl_vars: other.opt_states, lambda text: None
   )
   made = initializer.by_name(other, *init_from.parse(f'{saved[1]}@8'))
   assert _firsts(made.mdl_vars) == [20, 20, 0]

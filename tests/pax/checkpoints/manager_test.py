@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from pax import checkpoints
 from pax.checkpoints import host_arrays, paths
+from tests.testing import trees
 
 KINDS = list(checkpoints.CheckpointType)
 GDA = checkpoints.CheckpointType.GDA
@@ -44,13 +45,6 @@ def _state(num_devices: int, scale: float = 1.0):
     },
     'opt_states': [[place(jnp.zeros((8, 3)), 'data'), place(jnp.int32(-1))]],
   }
-
-
-def _abstract(state):
-  return jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-    state,
-  )
 
 
 def _checkpointer(directory, kind=GDA, **options):
@@ -82,7 +76,7 @@ def _assert_equal(actual, wanted):
 def test_restores_on_another_number_of_devices(tmp_path, kind, num_devices):
   _saved(tmp_path, kind, num_devices=4)
   target = _state(num_devices)
-  restored = _checkpointer(tmp_path, GDA).restore(_abstract(target))
+  restored = _checkpointer(tmp_path, GDA).restore(trees.abstract(target))
   assert restored.step == 5
   assert restored.input_state == {'examples': 5}
   _assert_equal(restored.state, _state(4, scale=6.0))
@@ -148,7 +142,7 @@ def test_what_was_saved_does_not_change_when_buffers_are_donated(tmp_path):
   for _ in range(5):
     state = double(state)
   checkpointer.close()
-  restored = _checkpointer(tmp_path).restore(_abstract(state))
+  restored = _checkpointer(tmp_path).restore(trees.abstract(state))
   _assert_equal(restored.state, wanted)
 
 
@@ -167,7 +161,7 @@ def test_removes_what_a_killed_process_left(tmp_path):
   torn.mkdir(parents=True)
   (directory / 'tmp_delete_checkpoint_00000000').mkdir()
   checkpointer = _checkpointer(tmp_path)
-  assert checkpointer.restore(_abstract(_state(4))).step == 5
+  assert checkpointer.restore(trees.abstract(_state(4))).step == 5
   assert torn.exists()
   assert checkpointer.save(10, _state(1))
   checkpointer.close()
@@ -196,14 +190,14 @@ def test_a_torn_newest_checkpoint_is_refused(tmp_path, damage):
   damage(newest)
   before = sorted(p.name for p in tmp_path.rglob('*'))
   with pytest.raises(checkpoints.CorruptCheckpointError) as error:
-    _checkpointer(tmp_path).restore(_abstract(_state(4)))
+    _checkpointer(tmp_path).restore(trees.abstract(_state(4)))
   message = str(error.value)
   aside = newest.parent / 'corrupt_checkpoint_00000005'
   assert f'mv {newest} {aside}' in message
   assert 'continue from step 0' in message
   assert sorted(p.name for p in tmp_path.rglob('*')) == before
   newest.rename(aside)
-  assert _checkpointer(tmp_path).restore(_abstract(_state(4))).step == 0
+  assert _checkpointer(tmp_path).restore(trees.abstract(_state(4))).step == 0
 
 
 @pytest.mark.parametrize(
@@ -223,13 +217,13 @@ def test_a_torn_blob_is_refused(tmp_path, damage):
   assert damage(blob) != blob
   newest.write_bytes(damage(blob))
   with pytest.raises(checkpoints.CorruptCheckpointError, match='is corrupt'):
-    _checkpointer(tmp_path, FLAX).restore(_abstract(_state(4)))
+    _checkpointer(tmp_path, FLAX).restore(trees.abstract(_state(4)))
 
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_another_model_is_refused(tmp_path, kind):
   _saved(tmp_path, kind)
-  other = _abstract(_state(4))
+  other = trees.abstract(_state(4))
   other['mdl_vars']['params']['bias'] = jax.ShapeDtypeStruct((4,), jnp.bfloat16)
   with pytest.raises(checkpoints.CheckpointError) as error:
     _checkpointer(tmp_path, kind).restore(other)
@@ -244,7 +238,7 @@ def test_another_model_is_refused(tmp_path, kind):
 def test_an_unknown_step_lists_those_there_are(tmp_path):
   _saved(tmp_path)
   with pytest.raises(checkpoints.CheckpointError, match=r'there are \[0, 5\]'):
-    _checkpointer(tmp_path).restore(_abstract(_state(4)), step=3)
+    _checkpointer(tmp_path).restore(trees.abstract(_state(4)), step=3)
 
 
 def test_a_failed_write_is_raised_and_leaves_the_older(tmp_path):
@@ -273,7 +267,7 @@ def test_replicated_leaves_are_written_once():
 def test_digit_directories_are_read(tmp_path):
   directory = _saved(tmp_path, steps=(5,))
   (directory / 'checkpoint_00000005').rename(directory / '5')
-  assert _checkpointer(tmp_path).restore(_abstract(_state(4))).step == 5
+  assert _checkpointer(tmp_path).restore(trees.abstract(_state(4))).step == 5
 
 
 def test_noop_has_nothing():

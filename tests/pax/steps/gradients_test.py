@@ -23,18 +23,12 @@ def _setup(devices=1, gradient=None, mesh=None):
   return made, made.initialize(jax.random.key(0))
 
 
-def _params(state):
-  params = state.mdl_vars['params']
-  first, second = params['first'], params['second']
-  return first['linear']['w'], first['bias']['b'], second['w']
-
-
 def _moved(made, state):
   """Returns (the gradient of the parameters, the step's output)."""
-  before = [np.asarray(w) for w in _params(state)]
+  before = [np.asarray(w) for w in tiny.weights(state)]
   batch = made.put_batch(tiny.batch())
   state, output = made.train_step()(state, batch, _KEY)
-  after = [np.asarray(w) for w in _params(state)]
+  after = [np.asarray(w) for w in tiny.weights(state)]
   pairs = zip(before, after, strict=True)
   return [(a - b) / 0.1 for a, b in pairs], output
 
@@ -61,7 +55,7 @@ def test_examples_are_clipped():
   bound = 2.0
   gradient = sgf.DpSgdStochasticGradient.config(l2_norm_clip=bound)
   made, state = _setup(gradient=gradient)
-  params = [np.asarray(w) for w in _params(state)]
+  params = [np.asarray(w) for w in tiny.weights(state)]
   moved, output = _moved(made, state)
   want, fraction = _by_hand(params, bound)
   assert 0 < fraction < 1

@@ -65,12 +65,6 @@ def _run(setup, batches, key=_KEY):
   return state, outputs
 
 
-def _weights(state):
-  params = state.mdl_vars['params']
-  first, second = params['first'], params['second']
-  return first['linear']['w'], first['bias']['b'], second['w']
-
-
 def _loss_by_hand(weights, batch, dtype=jnp.float32):
   w1, b1, w2 = (w.astype(dtype) for w in weights)
   x, y, weight = (batch[k].astype(dtype) for k in ('x', 'y', 'weights'))
@@ -85,7 +79,7 @@ def test_equals_the_step_by_hand():
   batches = [tiny.batch(seed=i) for i in range(3)]
   state, outputs = _run(setup, batches)
 
-  weights = _weights(setup.state)
+  weights = tiny.weights(setup.state)
   for batch, output in zip(batches, outputs, strict=True):
     loss, grads = jax.value_and_grad(_loss_by_hand)(weights, batch)
     np.testing.assert_allclose(output.loss, loss, rtol=1e-6)
@@ -94,7 +88,7 @@ def test_equals_the_step_by_hand():
       output.summary_tensors['learning/raw_grad_norm_scalar'], norm, rtol=1e-5
     )
     weights = [w - 0.1 * g for w, g in zip(weights, grads, strict=True)]
-  for mine, wanted in zip(_weights(state), weights, strict=True):
+  for mine, wanted in zip(tiny.weights(state), weights, strict=True):
     np.testing.assert_allclose(mine, wanted, rtol=1e-5, atol=1e-7)
   assert int(state.step) == 3
 
@@ -122,10 +116,10 @@ def test_bfloat16_forward_keeps_float32_state():
   setup = _setup(fprop_dtype=jnp.bfloat16)
   batch = tiny.batch()
   state, (output,) = _run(setup, [batch])
-  wanted = _loss_by_hand(_weights(setup.state), batch, jnp.bfloat16)
+  wanted = _loss_by_hand(tiny.weights(setup.state), batch, jnp.bfloat16)
   assert output.loss.dtype == jnp.float32
   np.testing.assert_allclose(output.loss, wanted, rtol=2e-2)
-  exact = _loss_by_hand(_weights(setup.state), batch)
+  exact = _loss_by_hand(tiny.weights(setup.state), batch)
   assert float(output.loss) != float(exact)
   assert {x.dtype for x in jax.tree.leaves(state.mdl_vars)} == {
     jnp.dtype('float32')
@@ -153,7 +147,9 @@ def test_a_bad_step_changes_nothing_but_the_count():
   state, (output,) = _run(setup, [bad])
   assert np.isnan(output.loss)
   assert int(state.step) == 1
-  for mine, wanted in zip(_weights(state), _weights(setup.state), strict=True):
+  for mine, wanted in zip(
+    tiny.weights(state), tiny.weights(setup.state), strict=True
+  ):
     np.testing.assert_array_equal(mine, wanted)
 
 
@@ -175,7 +171,7 @@ def test_eval_step_changes_nothing_and_sees_do_eval():
 
   task.model = Spy(name='model')
   output = _jitted(steps.eval_step, task, declared)(state, tiny.batch(), _KEY)
-  wanted = _loss_by_hand(_weights(state), tiny.batch())
+  wanted = _loss_by_hand(tiny.weights(state), tiny.batch())
   np.testing.assert_allclose(output.loss, wanted, rtol=1e-6)
   assert output.per_example_out.error.shape == (8,)
   assert seen == [True]

@@ -12,6 +12,7 @@ import pytest
 from praxis import pax_fiddle
 from praxis.layers import activations, adapters, normalizations, transformers
 from tests.praxis.layers import running
+from tests.testing import numpy_layers
 
 _B, _T, _D, _K = 2, 3, 4, 3
 
@@ -26,12 +27,6 @@ def _x():
   return running.normal(_B, _T, _D)
 
 
-def _norm(x, weights):
-  centred = x - x.mean(-1, keepdims=True)
-  deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
-  return centred / deviation * (1 + weights['scale']) + weights['bias']
-
-
 def _by_hand(params, x, tasks):
   """The adapter of each position, one by one; `tasks` is [B, T]."""
   params = jax.tree.map(lambda w: np.asarray(w, np.float64), params)
@@ -39,7 +34,7 @@ def _by_hand(params, x, tasks):
   for b, t in np.ndindex(*tasks.shape):
     k = tasks[b, t]
     y = np.asarray(x[b, t], np.float64)
-    y = _norm(y, params['norm']) if 'norm' in params else y
+    y = numpy_layers.layer_norm(y, params['norm']) if 'norm' in params else y
     y = np.maximum(y @ params['down_w'][k] + params['down_b'][k], 0)
     out[b, t] = y @ params['up_w'][k] + params['up_b'][k]
   return out
@@ -141,14 +136,16 @@ def test_adapted_feed_forward_equals_numpy(mode, policy, padding_first):
   linear = lambda x, name: (
     x @ params[name]['linear']['w'] + params[name]['bias']['b']
   )
-  branch = _norm(x, params['layer_norm']) if policy == 'pre' else x
+  branch = (
+    numpy_layers.layer_norm(x, params['layer_norm']) if policy == 'pre' else x
+  )
   branch = linear(np.tanh(linear(branch, 'ffn_layer1')), 'ffn_layer2')
   branch *= 1 if padding_first else visible
   seen = branch if mode == 'sequential' else x
   branch = branch + _by_hand(params['adapters'], seen, tasks)
   want = x + 0.5 * branch
   if policy == 'post_skip':
-    want = _norm(want, params['layer_norm'])
+    want = numpy_layers.layer_norm(want, params['layer_norm'])
   got = running.run(layer, variables, _x(), padding, **kwargs)
   np.testing.assert_allclose(got, want, atol=1e-5)
 

@@ -98,18 +98,7 @@ def test_steps_equal_one_pass(kind):
   mask = attentions.causal_mask(x)
   layer, variables = running.build(_config(kind), x, x, x, mask)
 
-  def step(cache, inputs):
-    x, t, mask = inputs
-    out, cache = layer.apply(
-      {**variables, **cache},
-      x,
-      atten_mask=mask,
-      time_step=t,
-      segment_pos=None,
-      method='extend_step',
-      mutable=[_CACHE],
-    )
-    return cache, out
+  step = running.attention_step(layer, variables)
 
   @running.jit
   def both(x):

@@ -12,6 +12,7 @@ import pytest
 from praxis import base_layer, pax_fiddle
 from praxis.layers import attentions, conformers, convolutions, transformers
 from tests.praxis.layers import running
+from tests.testing import numpy_layers
 
 _B, _T, _D, _N, _H = 2, 6, 4, 2, 2
 _HIDDEN = -2.3e38
@@ -28,11 +29,6 @@ def _attention(cls=conformers.DotProductAttentionWithContext, **kwargs):
   ).set(**kwargs)
 
 
-def _softmax(x):
-  e = np.exp(x - x.max(-1, keepdims=True))
-  return e / e.sum(-1, keepdims=True)
-
-
 def _attention_by_hand(params, x, visible):
   """Attention of `x` to itself where `visible` [B, T, T] holds."""
   project = lambda n: (
@@ -40,7 +36,7 @@ def _attention_by_hand(params, x, visible):
   )
   query, key, value = map(project, ('query', 'key', 'value'))
   logits = np.einsum('btnh,bsnh->bnts', query, key)
-  probs = _softmax(np.where(visible[:, None], logits, -1e30))
+  probs = numpy_layers.softmax(np.where(visible[:, None], logits, -1e30))
   out = np.einsum('bnts,bsnh->btnh', probs, value)
   return (
     np.einsum('btnh,dnh->btd', out, params['post']['w']) + (params['post']['b'])
@@ -115,12 +111,6 @@ def test_context_of_the_xl_variant():
   np.testing.assert_allclose(got, want, atol=1e-5)
 
 
-def _norm(x, weights):
-  centred = x - x.mean(-1, keepdims=True)
-  deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
-  return centred / deviation * (1 + weights['scale']) + weights['bias']
-
-
 _POLICIES = {
   'pre': {'pre_layer_norm': True},
   'post_skip': {'pre_layer_norm': False},
@@ -139,11 +129,13 @@ def _self_attention(**kwargs):
 def _self_attention_by_hand(params, x, policy, seen):
   before = {'pre': 'norm', 'primer_hybrid': 'pre_norm'}.get(policy)
   after = {'post': 'norm', 'primer_hybrid': 'post_norm'}.get(policy)
-  y = _norm(x, params[before]) if before else x
+  y = numpy_layers.layer_norm(x, params[before]) if before else x
   y = _attention_by_hand(params['self_atten'], y, seen)
-  y = _norm(y, params[after]) if after else y
+  y = numpy_layers.layer_norm(y, params[after]) if after else y
   y = 0.7 * y + 1.3 * x
-  return _norm(y, params['norm']) if policy == 'post_skip' else y
+  return (
+    numpy_layers.layer_norm(y, params['norm']) if policy == 'post_skip' else y
+  )
 
 
 @pytest.mark.parametrize('policy', _POLICIES)
@@ -258,7 +250,9 @@ def test_conformer_is_its_blocks_in_order(order):
   context = base_layer.JaxContext.HParams(do_eval=True)
   with base_layer.JaxContext.new_context(hparams=context):
     got, y = both(_x(), jnp.asarray(_PAD))
-  want = _norm(np.asarray(y), _numpy(variables['params']['final_ln']))
+  want = numpy_layers.layer_norm(
+    np.asarray(y), _numpy(variables['params']['final_ln'])
+  )
   np.testing.assert_allclose(got, want, atol=1e-4)
 
 

@@ -12,6 +12,7 @@ from praxis import base_layer
 from praxis.layers import attentions
 from praxis.layers import grouped_query_attention as gqa
 from tests.praxis.layers import running
+from tests.testing import numpy_layers
 
 _B, _T, _D, _N, _H = 2, 5, 6, 4, 4
 _SEGMENTS = jnp.array([[1, 1, 2, 2, 2], [1, 1, 1, 1, 0]])
@@ -24,16 +25,6 @@ def _config(**kwargs):
   return gqa.GroupedQueryAttention.config(**fields)
 
 
-def _rotate(x, positions):
-  half = x.shape[-1] // 2
-  angle = np.asarray(positions)[..., None, None] / 10_000 ** (
-    np.arange(half) / half
-  )
-  a, b = x[..., :half], x[..., half:]
-  sin, cos = np.sin(angle), np.cos(angle)
-  return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
-
-
 def _reference(params, x, hidden, o):
   p = jax.tree.map(lambda a: np.asarray(a, np.float64), params)
   heads = []
@@ -43,7 +34,10 @@ def _reference(params, x, hidden, o):
     heads.append(np.einsum('btd,dnh->btnh', x, w) + b)
   q, k, v = heads
   if 'rope_min_max_timescales' in o:
-    q, k = _rotate(q, _POSITIONS), _rotate(k, _POSITIONS)
+    q, k = (
+      numpy_layers.rotate(q, _POSITIONS),
+      numpy_layers.rotate(k, _POSITIONS),
+    )
   k, v = (np.repeat(y, _N // y.shape[2], axis=2) for y in (k, v))
   logits = np.einsum('btnh,bsnh->bnts', q, k) * _H**-0.5
   logits /= o.get('atten_temp', 1.0)
@@ -95,18 +89,7 @@ def test_steps_equal_one_pass(options):
   mask = gqa.causal_mask(_T)
   layer, variables = running.build(_config(**options), x, x, x, mask)
 
-  def step(cache, inputs):
-    x, t, mask = inputs
-    out, cache = layer.apply(
-      {**variables, **cache},
-      x,
-      atten_mask=mask,
-      time_step=t,
-      segment_pos=None,
-      method='extend_step',
-      mutable=[_CACHE],
-    )
-    return cache, out
+  step = running.attention_step(layer, variables)
 
   @running.jit
   def both(x):

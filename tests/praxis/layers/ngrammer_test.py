@@ -12,6 +12,7 @@ import pytest
 from praxis import base_layer
 from praxis.layers import ngrammer
 from tests.praxis.layers import running
+from tests.testing import numpy_layers
 
 _B, _L, _N, _H, _V = 2, 5, 2, 4, 7
 _TABLE = 10
@@ -25,12 +26,6 @@ _HEADS = {'num_heads': _N, 'dim_per_head': _H}
 
 def _embs(seed=7):
   return running.normal(_B, _L, _N * _H, seed=seed)
-
-
-def _norm(x, weights):
-  centred = x - x.mean(-1, keepdims=True)
-  deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
-  return centred / deviation * (1 + weights['scale']) + weights['bias']
 
 
 def _pairs(ids, pos=None, partner=None):
@@ -60,8 +55,10 @@ def _by_hand(params, ids, embs, *, vectors=None, concat=True, **pairing):
       looked_up = params[f'ngram_table_{n}']['emb_var'][hashed]
     else:
       looked_up = vectors[:, :, n]
-    head = _norm(heads[:, :, n], params[f'emb_layer_norm_{n}'])
-    grams = _norm(looked_up, params[f'ngram_layer_norm_{n}'])
+    head = numpy_layers.layer_norm(
+      heads[:, :, n], params[f'emb_layer_norm_{n}']
+    )
+    grams = numpy_layers.layer_norm(looked_up, params[f'ngram_layer_norm_{n}'])
     kept = _H - grams.shape[-1]
     both = np.concatenate([head[..., :kept], grams], -1)
     out.append(both if concat else head + grams)

@@ -60,6 +60,25 @@ def compiled(
   return apply
 
 
+def attention_step(layer: Any, variables: Any) -> Callable[..., Any]:
+  """Returns one step of `extend_step` as a body for `jax.lax.scan`."""
+
+  def step(cache: Any, inputs: Any) -> tuple[Any, jax.Array]:
+    x, time_step, mask = inputs
+    out, cache = layer.apply(
+      {**variables, **cache},
+      x,
+      atten_mask=mask,
+      time_step=time_step,
+      segment_pos=None,
+      method='extend_step',
+      mutable=[base_layer.DECODE_CACHE],
+    )
+    return cache, out
+
+  return step
+
+
 def normal(*shape: int, seed: int = 7) -> jax.Array:
   numbers = np.random.default_rng(seed).normal(size=shape)
   return jnp.asarray(numbers, jnp.float32)

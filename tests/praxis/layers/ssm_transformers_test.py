@@ -12,6 +12,7 @@ import pytest
 from praxis import base_layer
 from praxis.layers import attentions, ssm, ssm_transformers
 from tests.praxis.layers import running
+from tests.testing import numpy_layers
 
 _B, _T, _D = 2, 5, 4
 _CACHE = [base_layer.DECODE_CACHE]
@@ -38,12 +39,6 @@ def _inputs():
 
 def _cross():
   return running.normal(_B, 3, _D, seed=2), jnp.zeros([_B, 1, _T, 3])
-
-
-def _norm(x, weights):
-  centred = x - x.mean(-1, keepdims=True)
-  deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
-  return centred / deviation * (1 + weights['scale']) + weights['bias']
 
 
 def _linear(x, weights):
@@ -75,24 +70,24 @@ def _by_hand(params, x, policy, is_gated):
   before, after = (
     ('pre_layer_norm', 'post_layer_norm') if hybrid else ('layer_norm',) * 2
   )
-  normed = x if policy == 'post' else _norm(x, params[before])
+  normed = x if policy == 'post' else numpy_layers.layer_norm(x, params[before])
   if is_gated:
     few = _gelu(_linear(normed, params['gss_ffn_u']))
     mixed = _linear(_ssm(few, params['ssm']), params['gss_ffn_uc'])
   else:
     mixed = _ssm(normed, params['ssm'])
   if policy != 'pre':
-    mixed = _norm(mixed, params[after])
+    mixed = numpy_layers.layer_norm(mixed, params[after])
   y = x + mixed
   if is_gated:
     gates = _gelu(_linear(normed, params['gss_ffn_v']))
     y = _gelu(_linear(y, params['gss_ffn_uco']))
     return _linear(y * gates, params['gss_ffn_o'])
   ff = params['ff_layer']
-  z = y if policy == 'post' else _norm(y, ff[before])
+  z = y if policy == 'post' else numpy_layers.layer_norm(y, ff[before])
   z = np.maximum(_linear(z, ff['ffn_layer1']), 0)
   z = _linear(z, ff['ffn_layer2'])
-  return y + (z if policy == 'pre' else _norm(z, ff[after]))
+  return y + (z if policy == 'pre' else numpy_layers.layer_norm(z, ff[after]))
 
 
 @pytest.mark.parametrize('policy', ['pre', 'post', 'primer_hybrid'])

@@ -15,6 +15,7 @@ from praxis import base_layer, pax_fiddle
 from praxis.layers import attentions, normalizations
 from praxis.layers.attentions import checks
 from tests.praxis.layers import running
+from tests.testing import numpy_layers
 
 _B, _T, _D, _N, _H = 2, 5, 8, 2, 4
 _SEGMENTS = jnp.array([[1, 1, 2, 2, 2], [1, 1, 1, 1, 0]])
@@ -49,16 +50,6 @@ def _attend(layer, *args, **kwargs):
   return running.jit(lambda *args: _apply(layer, *args, **kwargs))(*args)
 
 
-def _rotate(x, positions):
-  half = x.shape[-1] // 2
-  angle = np.asarray(positions)[..., None, None] / 10_000 ** (
-    np.arange(half) / half
-  )
-  a, b = x[..., :half], x[..., half:]
-  sin, cos = np.sin(angle), np.cos(angle)
-  return np.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
-
-
 def _norm(x, scale):
   return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-6) * scale
 
@@ -85,7 +76,10 @@ def _reference(params, x, mask, o):
       for y, n in zip((q, k, v), 'qkv', strict=True)
     )
   if o.get('use_rotary_position_emb'):
-    q, k = _rotate(q, _POSITIONS), _rotate(k, _POSITIONS)
+    q, k = (
+      numpy_layers.rotate(q, _POSITIONS),
+      numpy_layers.rotate(k, _POSITIONS),
+    )
   if o.get('internal_enable_query_scale', True):
     if o.get('internal_enable_per_dim_scale', True):
       scale = p['per_dim_scale']['per_dim_scale']

@@ -19,6 +19,7 @@ from praxis.layers import transformer_models, transformers
 from praxis.layers.transformer_models import stacks
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
+from tests.testing import numpy_layers
 from tests.testing.layers import random_variables
 
 _B, _S, _T, _D, _V, _H = 2, 5, 4, 8, 11, 4
@@ -101,12 +102,6 @@ def _own():
 # The twin, of one layer a side.
 
 
-def _norm(x, p):
-  centred = x - x.mean(-1, keepdims=True)
-  deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
-  return centred / deviation * (1 + p['scale']) + p['bias']
-
-
 def _attention(x, others, visible, p):
   project = lambda x, p: np.einsum('btd,dnh->btnh', x, p['w']) + p['b']
   per_dim = np.log1p(np.exp(p['per_dim_scale']['per_dim_scale']))
@@ -119,15 +114,17 @@ def _attention(x, others, visible, p):
 
 
 def _layer(x, visible, own, p, others=None, others_visible=None):
-  normed = _norm(x, p['layer_norm'])
+  normed = numpy_layers.layer_norm(x, p['layer_norm'])
   x = x + _attention(normed, normed, visible, p['self_attention'])
   if others is not None:
-    normed = _norm(x, p['cross_layer_norm'])
+    normed = numpy_layers.layer_norm(x, p['cross_layer_norm'])
     p_cross = p['cross_attention']
     x = x + _attention(normed, others, others_visible, p_cross)
   p = p['ff_layer']
   linear = lambda x, p: x @ p['linear']['w'] + p['bias']['b']
-  hidden = np.maximum(linear(_norm(x, p['layer_norm']), p['ffn_layer1']), 0)
+  hidden = np.maximum(
+    linear(numpy_layers.layer_norm(x, p['layer_norm']), p['ffn_layer1']), 0
+  )
   return x + linear(hidden, p['ffn_layer2']) * own[..., None]
 
 
@@ -153,7 +150,9 @@ def _twin(p, batch):
   x = _embed(p, 'encoder', batch['inputs'])
   same = read[:, :, None] == read[:, None]
   seen = same * read[:, None]
-  x = _norm(_layer(x, seen, read, p['encoder']['x_layers_0']), p['encoder_ln'])
+  x = numpy_layers.layer_norm(
+    _layer(x, seen, read, p['encoder']['x_layers_0']), p['encoder_ln']
+  )
   y = _embed(p, 'decoder', batch['targets'])
   earlier = written[:, None] * np.tri(_T)
   y = _layer(
@@ -165,7 +164,7 @@ def _twin(p, batch):
     np.broadcast_to(read[:, None], (_B, _T, _S)),
   )
   if 'decoder_ln' in p:
-    y = _norm(y, p['decoder_ln'])
+    y = numpy_layers.layer_norm(y, p['decoder_ln'])
   p = p['softmax']['logits_ffn']
   logits = y @ p['linear']['w'] + p['bias']['b']
   log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))

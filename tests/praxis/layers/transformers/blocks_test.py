@@ -11,6 +11,7 @@ import pytest
 from praxis import base_layer, pax_fiddle
 from praxis.layers import activations, attentions, transformers
 from tests.praxis.layers import running
+from tests.testing import numpy_layers
 
 _B, _T, _D, _F, _N = 2, 4, 6, 8, 2
 _POLICIES = ['pre', 'post', 'post_skip', 'primer_hybrid']
@@ -22,12 +23,6 @@ def _feed_forward(**kwargs):
   )
 
 
-def _norm(x, p):
-  centred = x - x.mean(-1, keepdims=True)
-  deviation = np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
-  return centred / deviation * (1 + p['scale']) + p['bias']
-
-
 def _linear(x, p):
   y = x @ p['linear']['w']
   return y + p['bias']['b'] if 'bias' in p else y
@@ -37,12 +32,14 @@ def _around(policy, f, x, p, prefix=''):
   """x + f(x) with the norms where the policy has them."""
   name = f'{prefix}layer_norm'
   if policy == 'pre':
-    return x + f(_norm(x, p[name]))
+    return x + f(numpy_layers.layer_norm(x, p[name]))
   if policy == 'post':
-    return x + _norm(f(x), p[name])
+    return x + numpy_layers.layer_norm(f(x), p[name])
   if policy == 'post_skip':
-    return _norm(x + f(x), p[name])
-  return x + _norm(f(_norm(x, p[f'pre_{name}'])), p[f'post_{name}'])
+    return numpy_layers.layer_norm(x + f(x), p[name])
+  return x + numpy_layers.layer_norm(
+    f(numpy_layers.layer_norm(x, p[f'pre_{name}'])), p[f'post_{name}']
+  )
 
 
 def _numbers(tree):
@@ -272,7 +269,7 @@ def test_summaries_of_a_transformer():
     if not isinstance(value, dict)
   }
   seen = np.asarray(x, np.float64)[np.asarray(paddings) == 0]
-  normed = _norm(
+  normed = numpy_layers.layer_norm(
     np.asarray(x, np.float64), _numbers(variables['params']['layer_norm'])
   )
   normed = jnp.asarray(normed, jnp.float32)

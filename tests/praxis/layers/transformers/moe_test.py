@@ -13,6 +13,7 @@ from praxis.layers import activations, normalizations, transformers
 from praxis.layers.transformers import moe_gating, moe_sentences
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
+from tests.testing import numpy_layers
 
 _B, _T, _D, _F, _E = 2, 8, 4, 6, 3
 
@@ -27,11 +28,6 @@ def _config(**kwargs):
     'ln_tpl': pax_fiddle.Config(normalizations.IdentityNorm),
   }
   return transformers.TransformerFeedForwardMoe.config(**{**fields, **kwargs})
-
-
-def _softmax(x):
-  exps = np.exp(x - x.max(-1, keepdims=True))
-  return exps / exps.sum(-1, keepdims=True)
 
 
 def _experts(p, x, gated=False):
@@ -80,7 +76,9 @@ def test_two_experts_of_choice(kwargs):
   if cap := kwargs.get('gating_logit_cap'):
     logits = cap * np.tanh(logits / cap)
   outputs = _experts(p, x, kwargs.get('use_gated_activation'))
-  mixed = np.einsum('bted,bte->btd', outputs, _top2(_softmax(logits)))
+  mixed = np.einsum(
+    'bted,bte->btd', outputs, _top2(numpy_layers.softmax(logits))
+  )
   visible = 1 - np.asarray(paddings)[..., None]
   skip = x * visible if kwargs.get('apply_padding_first') else x
   got = running.run(layer, variables, x, paddings)
@@ -92,7 +90,7 @@ def test_load_balance_loss():
   config = _config(moe_load_balance_loss_weight=0.5)
   layer, variables = running.build(config, x)
   _, updates = running.run(layer, variables, x, mutable=['aux_loss'])
-  gates = _softmax(np.asarray(x) @ _numbers(variables)['gate'])
+  gates = numpy_layers.softmax(np.asarray(x) @ _numbers(variables)['gate'])
   share = np.mean(np.eye(_E)[gates.argmax(-1)], axis=1)
   want = np.mean(share * gates.mean(1)) * _E**2
   loss = updates['aux_loss']['aux_moe_load_balance_loss']
@@ -194,7 +192,7 @@ def test_experts_choose_tokens(version):
   )
   layer, variables = running.build(config, x, paddings)
   p = _numbers(variables)
-  gates = _softmax(np.asarray(x, np.float64) @ p['gate'])
+  gates = numpy_layers.softmax(np.asarray(x, np.float64) @ p['gate'])
   if version == 'expert_choice_v2':
     gates = gates * (1 - np.asarray(paddings))[..., None]
   counts = np.zeros((1, 8, 4))
@@ -223,7 +221,7 @@ def test_gradients(gated):
     return jnp.sum(layer.apply({'params': params}, x) * target)
 
   def twin(p):
-    weights = _top2(_softmax(np.asarray(x, np.float64) @ p['gate']))
+    weights = _top2(numpy_layers.softmax(np.asarray(x, np.float64) @ p['gate']))
     outputs = _experts(p, np.asarray(x, np.float64), gated)
     return np.sum(np.einsum('bted,bte->btd', outputs, weights) * target)
 
@@ -299,7 +297,7 @@ def test_routing_of_whole_sentences():
   config = _config(moe_gating_embedding_level='sentence')
   layer, variables = running.build(config, x)
   p = _numbers(variables)
-  gates = _softmax(np.asarray(x).mean(1) @ p['gate'])
+  gates = numpy_layers.softmax(np.asarray(x).mean(1) @ p['gate'])
   weights = np.repeat(_top2(gates)[:, None], _T, axis=1)
   mixed = np.einsum('bted,bte->btd', _experts(p, x), weights)
   got = running.run(layer, variables, x)

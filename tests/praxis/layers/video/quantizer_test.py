@@ -13,6 +13,7 @@ import pytest
 
 from praxis.layers.video import quantizer
 from tests.praxis.layers.running import build, jit, normal, run
+from tests.testing import numpy_layers
 
 
 @pytest.mark.parametrize('method', ['sine', 'tanh'])
@@ -61,15 +62,12 @@ def _entropy(p):
   return -np.sum(p * np.log(p + 1e-5), axis=-1)
 
 
-def _softmax(x):
-  e = np.exp(x - x.max(-1, keepdims=True))
-  return e / e.sum(-1, keepdims=True)
-
-
 def _exact(x, temperature, hard=False):
   """Entropy of samples less that of the batch, over all sign vectors."""
   signs = np.asarray(list(itertools.product([-1, 1], repeat=x.shape[-1])))
-  p = _softmax(2 * x.reshape(-1, x.shape[-1]) @ signs.T / temperature)
+  p = numpy_layers.softmax(
+    2 * x.reshape(-1, x.shape[-1]) @ signs.T / temperature
+  )
   counted = np.eye(p.shape[-1])[p.argmax(-1)] if hard else p
   return -np.mean(np.sum(counted * np.log(p), -1)) - _entropy(counted.mean(0))
 
@@ -78,7 +76,7 @@ def _by_groups(x, temperature, size, balance):
   """The entropy of the batch as the mean over two ways to make groups."""
   flat = x.reshape(-1, x.shape[-1]) / temperature
   dims = flat.shape[-1]
-  p = _softmax(np.stack([2 * flat, -2 * flat], -1))
+  p = numpy_layers.softmax(np.stack([2 * flat, -2 * flat], -1))
   sample = -np.mean(np.sum(p * np.log(p), (1, 2)))
   count = dims // size
   near = [list(range(i * size, (i + 1) * size)) for i in range(count)]

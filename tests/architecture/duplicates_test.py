@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
+# bazel: data=//:all_files
+"""No function is written twice, whatever its variables are called."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import pathlib
+from collections.abc import Iterator
+
+from tests.architecture import source_tree
+
+# Syntax nodes below which two functions may be alike by chance.
+_MIN_NODES = 30
+_FOLDERS = (*source_tree.PACKAGES, 'tests', 'tools', 'benchmarks')
+
+
+def canonical(function: ast.FunctionDef) -> tuple[int, str]:
+  """Returns the number of syntax nodes of a body, and the body as text.
+
+  Variables are numbered in order of appearance; docstring and annotations are
+  left out.
+  """
+  function = copy.deepcopy(function)
+  numbers: dict[str, str] = {}
+  for node in ast.walk(function):
+    if isinstance(node, ast.arg):
+      numbers.setdefault(node.arg, f'v{len(numbers)}')
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+      numbers.setdefault(node.id, f'v{len(numbers)}')
+  body = function.body
+  if ast.get_docstring(function) is not None:
+    body = body[1:]
+  nodes = [node for statement in body for node in ast.walk(statement)]
+  for node in nodes:
+    if isinstance(node, ast.Name):
+      node.id = numbers.get(node.id, node.id)
+    elif isinstance(node, ast.arg):
+      node.arg, node.annotation = numbers[node.arg], None
+    elif isinstance(node, ast.AnnAssign):
+      node.annotation = ast.Constant(None)
+  return len(nodes), '\n'.join(ast.dump(statement) for statement in body)
+
+
+def duplicates(
+  trees: dict[pathlib.Path, ast.Module],
+) -> Iterator[str]:
+  """Yields functions of several places whose bodies are the same."""
+  places: dict[str, list[str]] = {}
+  for path, tree in trees.items():
+    for node in ast.walk(tree):
+      if isinstance(node, source_tree.FUNCTIONS):
+        size, body = canonical(node)
+        if size >= _MIN_NODES:
+          place = f'{path}:{node.lineno}: {node.name}'
+          places.setdefault(body, []).append(place)
+  for same in places.values():
+    if len(same) > 1:
+      yield ' = '.join(same)
+
+
+def test_no_function_is_written_twice():
+  trees = {p: source_tree.parse(p) for p in source_tree.files(*_FOLDERS)}
+  source_tree.check_empty(sorted(duplicates(trees)))
+
+
+_FUNCTION = """
+def weighted_mean(values, weights):
+  \'\'\'Returns the mean.\'\'\'
+  total = sum(v * w for v, w in zip(values, weights, strict=True))
+  return total / max(sum(weights), 1e-6)
+"""
+_RENAMED = """
+def average(xs: list[float], ws: list[float]) -> float:
+  summed = sum(x * y for x, y in zip(xs, ws, strict=True))
+  return summed / max(sum(ws), 1e-6)
+"""
+
+
+def test_duplicates_are_found():
+  first, second = pathlib.Path('first.py'), pathlib.Path('second.py')
+  trees = {first: ast.parse(_FUNCTION), second: ast.parse(_RENAMED)}
+  assert len(list(duplicates(trees))) == 1
+  trees[second] = ast.parse(_RENAMED.replace('1e-6', '1e-5'))
+  assert not list(duplicates(trees))

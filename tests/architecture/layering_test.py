@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
+# bazel: data=//:all_files
+"""Which module may import which: layers, cycles, and modules without a user."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+
+import pytest
+
+from pax.tools import commands
+from tests.architecture import source_tree
+from tools import floors
+
+# Packages whose modules each have an idea of their own; every other package is
+# one node of the graph of packages.
+_NAMESPACES = ('praxis', 'pax', 'paxml', 'praxis.layers')
+# Imported on the way to a first step only where they are needed.
+_SLOW = (
+  'grain',
+  'matplotlib',
+  'orbax',
+  'rich',
+  'sentencepiece',
+  'tensorboardX',
+)
+
+Graph = dict[str, set[str]]
+
+
+def cycles(graph: Graph) -> list[list[str]]:
+  """Returns the groups of nodes that reach each other (Tarjan, 1972)."""
+  index: dict[str, int] = {}
+  lowest: dict[str, int] = {}
+  stack: list[str] = []
+  groups: list[list[str]] = []
+
+  def visit(node: str) -> None:
+    index[node] = lowest[node] = len(index)
+    stack.append(node)
+    for successor in sorted(graph.get(node, ())):
+      if successor not in index:
+        visit(successor)
+        lowest[node] = min(lowest[node], lowest[successor])
+      elif successor in stack:
+        lowest[node] = min(lowest[node], index[successor])
+    if lowest[node] == index[node]:
+      start = stack.index(node)
+      groups.append(sorted(stack[start:]))
+      del stack[start:]
+
+  for node in sorted(graph):
+    if node not in index:
+      visit(node)
+  return [group for group in groups if len(group) > 1]
+
+
+def package_of(module: str) -> str:
+  """Returns the node of a module in the graph of packages."""
+  namespace = max(
+    (n for n in _NAMESPACES if module.startswith(f'{n}.')), key=len, default=''
+  )
+  if not namespace:
+    return module
+  return f'{namespace}.{module[len(namespace) + 1 :].split(".")[0]}'
+
+
+def module_graph() -> Graph:
+  """Returns the modules of the library and what each imports.
+
+  An `__init__.py` imports in order to re-export: it has no edges out.
+  """
+  return {
+    module: {name for name in source_tree.imported_modules(path)} - {module}
+    for module, path in source_tree.library().items()
+    if path.name != '__init__.py'
+  }
+
+
+def package_graph() -> Graph:
+  graph: Graph = {}
+  for module, imported in module_graph().items():
+    node = package_of(module)
+    successors = graph.setdefault(node, set())
+    successors |= {package_of(name) for name in imported} - {node}
+  return graph
+
+
+def experiments(path: pathlib.Path) -> bool:
+  return 'experiment_registry.register' in path.read_text()
+
+
+def without_users(importers: Iterable[pathlib.Path]) -> list[str]:
+  """Returns modules that nothing imports, runs, or finds by a public name."""
+  imported = {
+    name for path in importers for name in source_tree.imported_modules(path)
+  }
+  scripts = (source_tree.ROOT / 'pyproject.toml').read_text()
+  return [
+    module
+    for module, path in source_tree.library().items()
+    if path.name != '__init__.py'
+    and module not in imported
+    and module not in source_tree.published_modules()
+    and not module.startswith('paxml.')
+    and module.removeprefix('pax.tools.') not in commands.TOOLS
+    and not experiments(path)
+    and not re.search(rf'\b{re.escape(module)}\b', scripts)
+  ]
+
+
+def test_modules_import_their_own_layer_or_lower():
+  faults = (
+    floors.fault(module, name)
+    for module, path in source_tree.library().items()
+    for name in source_tree.imported_names(path)
+  )
+  source_tree.check_empty(sorted({fault for fault in faults if fault}))
+
+
+def test_every_module_is_in_a_layer():
+  source_tree.check_empty(
+    [
+      f'{path}: add {module} to tools/floors.py'
+      for module, path in source_tree.library().items()
+      if module not in source_tree.PACKAGES and floors.floor(module) is None
+    ]
+  )
+
+
+def test_layers_name_modules_that_exist():
+  source_tree.check_empty(
+    [
+      f'tools/floors.py: no module {name}'
+      for _, names in floors.FLOORS
+      for name in names
+      if name not in source_tree.library()
+      and not (source_tree.ROOT / name.replace('.', '/')).is_dir()
+    ]
+  )
+
+
+def test_upward_imports_are_faults():
+  assert floors.fault('praxis.base_layer.layer', 'pax.runner.options')
+  assert floors.fault('pax.tasks.lm.params.x', 'pax.programs.train')
+  assert floors.fault('pax.runner', 'tensorflow.data')
+  assert not floors.fault('pax.runner', 'praxis.base_layer')
+
+
+def test_no_cycles_between_modules():
+  source_tree.check_empty([' <-> '.join(g) for g in cycles(module_graph())])
+
+
+def test_no_cycles_between_packages():
+  source_tree.check_empty([' <-> '.join(g) for g in cycles(package_graph())])
+
+
+def test_cycles_are_found():
+  graph = {'a': {'b'}, 'b': {'c'}, 'c': {'a', 'd'}, 'd': {'e'}, 'e': set()}
+  assert cycles(graph) == [['a', 'b', 'c']]
+  assert package_of('praxis.layers.moe.gating') == 'praxis.layers.moe'
+  assert package_of('pax.tools.launching.job') == 'pax.tools'
+  assert len(module_graph()) > 300
+  assert len(package_graph()) > 50
+
+
+def test_every_module_has_a_user():
+  source_tree.check_empty(
+    [
+      f'{module}: nothing imports it, and upstream has no such module'
+      for module in without_users(source_tree.files(*source_tree.PACKAGES))
+    ]
+  )
+
+
+def test_modules_without_users_are_found():
+  assert 'pax.runner.runner' in without_users([])
+
+
+@pytest.mark.parametrize('module', ['pax.main', 'pax.experiment_registry'])
+def test_slow_libraries_are_not_imported_at_start(module):
+  code = f'import sys, {module}; print(" ".join(sys.modules))'
+  out = subprocess.run(
+    [sys.executable, '-c', code],
+    capture_output=True,
+    text=True,
+    check=True,
+    cwd=source_tree.ROOT,
+    env={
+      'PYTHONPATH': ':'.join([str(source_tree.ROOT), *sys.path]),
+      'HOME': '/nonexistent',
+    },
+  )
+  loaded = set(out.stdout.split())
+  assert not loaded & {*_SLOW, *floors.ONLY_IN}
