@@ -20,7 +20,7 @@ from typing import Any
 import jax
 
 from praxis.nested_map import NestedMap
-from praxis.py_utils.running import ThreadLocalStack
+from praxis.py_utils.process_state import ThreadLocalStack
 
 _contexts = ThreadLocalStack()
 

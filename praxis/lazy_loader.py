@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that are imported when they are first used."""
+"""Modules that are imported at the first access to one of their attributes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import logging
 import types
 from typing import Any
 
+_log = logging.getLogger(__name__)
+
 
 class LazyLoader(types.ModuleType):
-  """Stands for a module until an attribute of it is asked for.
+  """A placeholder that imports its module at the first attribute access.
 
-  Then it imports it, and puts it in its own place among the parent's globals.
+  The import also rebinds the name in the parent's globals, so that later
+  accesses there go straight to the module.
   """
 
   def __init__(
@@ -22,27 +25,34 @@ class LazyLoader(types.ModuleType):
     name: str,
     warning: str | None = None,
   ):
+    """Creates a placeholder.
+
+    Args:
+      local_name: the variable of the parent module that holds the placeholder.
+      parent_module_globals: `globals()` of the parent module.
+      name: the full name of the module to import.
+      warning: logged once, when the module is imported.
+    """
     super().__init__(name)
-    self._local_name = local_name
-    self._parent_module_globals = parent_module_globals
-    # Logged once, when the module is imported.
+    self._binding = parent_module_globals, local_name
     self._warning = warning
 
   def __getattr__(self, name: str) -> Any:
-    return getattr(self._load(), name)
+    return getattr(self._import(), name)
 
   def __dir__(self) -> list[str]:
-    return dir(self._load())
+    return dir(self._import())
 
   def __repr__(self) -> str:
-    return f'<LazyLoader {self.__name__} as {self._local_name}>'
+    return f'<LazyLoader {self.__name__} as {self._binding[1]}>'
 
-  def _load(self) -> types.ModuleType:
+  def _import(self) -> types.ModuleType:
     module = importlib.import_module(self.__name__)
-    self._parent_module_globals[self._local_name] = module
-    if self._warning:
-      logging.getLogger(__name__).warning(self._warning)
+    namespace, local_name = self._binding
+    namespace[local_name] = module
+    # Other references to the placeholder find the attributes without an import.
+    vars(self).update(vars(module))
+    if self._warning is not None:
+      _log.warning(self._warning)
       self._warning = None
-    # Whoever holds this object finds everything here from now on.
-    self.__dict__.update(module.__dict__)
     return module

@@ -11,7 +11,7 @@ from pax.learners.stochastic_gradients.base import (
   GradAuxInfo,
   StandardGradient,
 )
-from praxis.optimizers.masking import (
+from praxis.optimizers.masked_trees import (
   BpropMaskedNode,
   is_masked,
   mask_tree,

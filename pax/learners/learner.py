@@ -21,7 +21,7 @@ from praxis import (
   pytypes,
 )
 from praxis.nested_map import NestedMap
-from praxis.optimizers import masking, prefix_vectorization
+from praxis.optimizers import masked_trees, prefix_vectorization
 
 JTensor = pytypes.JTensor
 Nested = pytypes.Nested
@@ -121,7 +121,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     Its `init` and `init_partition_spec` take trees with every variable.
     """
     mask = self._state_mask(var_weight_hparams)
-    tx = self._make_tx(masking.mask_tree(var_weight_hparams, mask))
+    tx = self._make_tx(masked_trees.mask_tree(var_weight_hparams, mask))
     return optimizers.sharded_masked(tx, mask)
 
   def update_states(
@@ -141,18 +141,20 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     if step is not None:
       self.plot_learning_rate(step)
     mask = self.bprop_mask(var_weight_hparams)
-    scaled = self._scale(masking.mask_tree(grads, mask), var_weight_hparams)
+    scaled = self._scale(
+      masked_trees.mask_tree(grads, mask), var_weight_hparams
+    )
     grads = self._fill_excluded(scaled.grads, old_vars, var_weight_hparams)
     tx = self.get_grad_tx(var_weight_hparams)
 
     def update() -> tuple[Nested[JTensor], Any]:
       updates, new_states = tx.update(grads, states, old_vars)
       updates = jax.tree.map(lambda u, g: u.astype(g.dtype), updates, grads)
-      return masking.mask_tree(updates, mask), new_states
+      return masked_trees.mask_tree(updates, mask), new_states
 
     def skip() -> tuple[Nested[JTensor], Any]:
       no_updates = self._no_updates(grads, old_vars, var_weight_hparams)
-      return masking.mask_tree(no_updates, mask), states
+      return masked_trees.mask_tree(no_updates, mask), states
 
     updates, new_states = self._if_valid(scaled.raw_norm, update, skip)
     if self.grad_norm_summary:
@@ -182,7 +184,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
       update: JTensor,
       old: JTensor,
     ) -> JTensor:
-      if masking.is_masked(update):
+      if masked_trees.is_masked(update):
         return old
       if base_layer.var_overwrite_with_gradient(hparams):
         return update.astype(old.dtype)
@@ -194,7 +196,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
       new_value, var_weight_hparams, transformed_grads, old_vars
     )
     trainable = selection.trainable(var_weight_hparams)
-    learnable = masking.mask_tree(new_vars, trainable)
+    learnable = masked_trees.mask_tree(new_vars, trainable)
     if self.var_norm_summary:
       base_layer.add_global_summary(
         'learning/var_norm', clipping.global_norm(learnable)
@@ -294,8 +296,8 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     if not self.keep_optimizer_state_for_excluded_vars:
       return grads
     mask = self._state_mask(var_weight_hparams)
-    zeros = jax.tree.map(jnp.zeros_like, masking.mask_tree(old_vars, mask))
-    return masking.merge_tree(grads, zeros)
+    zeros = jax.tree.map(jnp.zeros_like, masked_trees.mask_tree(old_vars, mask))
+    return masked_trees.merge_tree(grads, zeros)
 
   def _scale(
     self, grads: Nested[JTensor], var_weight_hparams: Hparams
@@ -304,9 +306,9 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     overwritten = selection.overwritten(var_weight_hparams)
     ordinary = jax.tree.map(lambda o: not o, overwritten)
     scaled = self._scale_ordinary(
-      masking.mask_tree(grads, ordinary), var_weight_hparams
+      masked_trees.mask_tree(grads, ordinary), var_weight_hparams
     )
-    return scaled._replace(grads=masking.merge_tree(scaled.grads, grads))
+    return scaled._replace(grads=masked_trees.merge_tree(scaled.grads, grads))
 
   def _scale_ordinary(
     self, grads: Nested[JTensor], var_weight_hparams: Hparams
@@ -347,7 +349,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     """Returns the updates that leave every variable as it is."""
 
     def no_update(overwrite: bool, grad: JTensor, old: JTensor) -> JTensor:
-      if masking.is_masked(grad):
+      if masked_trees.is_masked(grad):
         return grad
       return old.astype(grad.dtype) if overwrite else jnp.zeros_like(grad)
 

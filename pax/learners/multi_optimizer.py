@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from pax.learners import clipping, learner
 from praxis import base_layer, optimizers, pax_fiddle, py_utils
-from praxis.optimizers import masking
+from praxis.optimizers import masked_trees
 
 JTensor = learner.JTensor
 Nested = learner.Nested
@@ -95,12 +95,12 @@ class MultiOptimizerLearner(learner.Learner):
     masks = self.get_masks(var_weight_hparams)
     for (name, opt), mask in zip(self._named_optimizers(), masks, strict=True):
       scaled = self.scale_gradients(
-        masking.mask_tree(raw_grads, mask),
+        masked_trees.mask_tree(raw_grads, mask),
         name,
         opt.clip_gradient_norm_to_value,
         opt.clip_gradient_single_norm_to_value,
       )
-      grads = masking.merge_tree(scaled.grads, grads)
+      grads = masked_trees.merge_tree(scaled.grads, grads)
       raw.append(scaled.raw_norm)
       clipped.append(scaled.clipped_norm)
     norm, after = (jnp.linalg.norm(jnp.stack(x)) for x in (raw, clipped))
@@ -121,7 +121,7 @@ class MultiOptimizerLearner(learner.Learner):
     chain = []
     for (_, opt), mask in zip(self._named_optimizers(), masks, strict=True):
       tx = opt.get_grad_transformation(
-        masking.mask_tree(var_weight_hparams, mask), include_ema=False
+        masked_trees.mask_tree(var_weight_hparams, mask), include_ema=False
       )
       chain.append(optimizers.sharded_masked(tx, mask))
     several = optimizers.sharded_chain(*chain)

@@ -11,7 +11,7 @@ import jax
 from absl import logging
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from praxis import base_layer, pytypes
+from praxis import base_layer, py_utils, pytypes
 
 Nested = pytypes.Nested
 
@@ -28,7 +28,7 @@ def fit(
   """
   entries = []
   for size, entry in zip(shape, spec, strict=False):
-    axes = _axes(entry)
+    axes = py_utils.mesh_axes(entry)
     while axes and size % _count(axes, mesh):
       axes = axes[:-1]
     entries.append(_entry(axes))
@@ -48,7 +48,7 @@ def stored(
   Axes that do not divide their dimension split another one, which they divide.
   Inside the step the array is split as `spec` says, unevenly.
   """
-  wanted = [axis for entry in spec for axis in _axes(entry)]
+  wanted = [axis for entry in spec for axis in py_utils.mesh_axes(entry)]
   return split_by(wanted, fit(spec, shape, mesh), shape, mesh)
 
 
@@ -63,7 +63,7 @@ def split_by(
   Each splits the largest dimension that it divides; if there is none, the axis
   holds copies.
   """
-  entries = [_axes(entry) for entry in spec]
+  entries = [py_utils.mesh_axes(entry) for entry in spec]
   entries += [()] * (len(shape) - len(entries))
   used = {axis for entry in entries for axis in entry}
   for axis in wanted:
@@ -82,7 +82,7 @@ def split_by(
 
 def num_parts(spec: PartitionSpec, mesh: Mesh) -> int:
   """Returns into how many parts a spec splits an array."""
-  return math.prod(_count(_axes(entry), mesh) for entry in spec)
+  return math.prod(_count(py_utils.mesh_axes(entry), mesh) for entry in spec)
 
 
 def state_shardings(specs: Any, shapes: Any, mesh: Mesh) -> Any:
@@ -159,11 +159,7 @@ def batch_spec(
 
 def _plain(spec: PartitionSpec) -> PartitionSpec:
   """Returns `spec` spelled as `fit` spells it."""
-  return PartitionSpec(*(_entry(_axes(entry)) for entry in spec))
-
-
-def _axes(entry: Any) -> tuple[str, ...]:
-  return (entry,) if isinstance(entry, str) else tuple(entry or ())
+  return PartitionSpec(*(_entry(py_utils.mesh_axes(entry)) for entry in spec))
 
 
 def _entry(axes: tuple[str, ...]) -> Any:

@@ -2,13 +2,6 @@
 """The contract between layers: fields, weights, children, context."""
 
 from praxis.base_layer.children import instantiate_layer
-from praxis.base_layer.context import (
-  JaxContext,
-  add_global_summary,
-  all_global_summaries,
-  clear_global_summary,
-  cur_jax_context,
-)
 from praxis.base_layer.initializers import (
   WeightInit,
   default_param_init,
@@ -16,6 +9,13 @@ from praxis.base_layer.initializers import (
   is_default_param_init,
   scaled_delta_orthogonal,
   scaled_orthogonal,
+)
+from praxis.base_layer.jax_context import (
+  JaxContext,
+  add_global_summary,
+  all_global_summaries,
+  clear_global_summary,
+  cur_jax_context,
 )
 from praxis.base_layer.layer import (
   BaseHParams,
@@ -26,13 +26,13 @@ from praxis.base_layer.layer import (
   is_running_under_pmap,
   is_sublayer_template_or_instance,
 )
-from praxis.base_layer.quantized import (
+from praxis.base_layer.quantized_variables import (
   QUANTIZED_SCALE_NAME_POSTFIX,
   QUANTIZED_ZP_NAME_POSTFIX,
   SPARSITY_NAME_POSTFIX,
   BoxedPartitionSpec,
 )
-from praxis.base_layer.sharding import (
+from praxis.base_layer.sharding_annotations import (
   ActivationSharding,
   WeightSharding,
   maybe_shard,
@@ -41,15 +41,14 @@ from praxis.base_layer.sharding import (
   transpose_one_axis,
   var_partition_specs,
 )
-from praxis.base_layer.sharing import SharedLayer, compatible_hparams
-from praxis.base_layer.summaries import (
+from praxis.base_layer.summary_types import (
   SummaryType,
   get_summary_base_type,
   get_summary_type_from_key,
   get_summary_type_suffix,
   trim_summary_type_from_key,
 )
-from praxis.base_layer.variables import (
+from praxis.base_layer.variable_collections import (
   AUX_LOSS,
   DECODE_CACHE,
   DEFAULT_INIT_MUTABLE_LIST,
@@ -66,7 +65,7 @@ from praxis.base_layer.variables import (
   AuxLossStruct,
   WrappedHParams,
 )
-from praxis.base_layer.weights import (
+from praxis.base_layer.weight_params import (
   BoxedParam,
   WeightHParams,
   WeightHParamsCollection,
@@ -83,6 +82,7 @@ from praxis.base_layer.weights import (
   var_skip_lp_regularization,
   var_take_largest_gradient,
 )
+from praxis.base_layer.weight_sharing import SharedLayer, compatible_hparams
 from praxis.pax_fiddle import instantiate
 from praxis.pytypes import SplitDimsMapping
 

@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
 from flax.core import Scope
 
 from praxis import pax_fiddle
-from praxis.base_layer import reporting, sharing
+from praxis.base_layer import auxiliary_outputs, weight_sharing
 
 
-class ParentModule(reporting.ReportingModule):
+class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
   """A module that builds children in `setup`; `_children` has them by name."""
 
   def __post_init__(self) -> None:
@@ -54,6 +54,16 @@ class ParentModule(reporting.ReportingModule):
     return self._bind(name, children, named)
 
   @nn.nowrap
+  def _child_modules(self) -> Iterator[nn.Module]:
+    """Yields the children whose variables are below this module's."""
+    fields = {f.name for f in pax_fiddle.fields_of(type(self))} - {'parent'}
+    values = [getattr(self, name) for name in sorted(fields)]
+    for child in (*self._children.values(), *values):
+      # A shared layer belongs to the first module that uses it.
+      if isinstance(child, nn.Module) and child.path[:-1] == self.path:
+        yield child
+
+  @nn.nowrap
   def _build_child(
     self, name: str, params: pax_fiddle.Config, skip_clone: bool
   ) -> nn.Module:
@@ -85,4 +95,4 @@ def instantiate_layer(layer_p: pax_fiddle.Config, scope: Scope) -> nn.Module:
   """Builds a layer, or returns that of its shared id at `scope`, the root."""
   if getattr(layer_p, 'shared_weight_layer_id', None) is None:
     return pax_fiddle.build(layer_p)
-  return sharing.shared_layer(layer_p, scope)
+  return weight_sharing.shared_layer(layer_p, scope)

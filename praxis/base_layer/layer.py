@@ -7,7 +7,7 @@ import copy
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, dataclass_transform
 
 import flax.linen as nn
@@ -16,9 +16,14 @@ import jax.numpy as jnp
 from flax.core import meta as flax_meta
 
 from praxis import base_hyperparams, fiddle_tags, pax_fiddle, py_utils
-from praxis.base_layer import children, quantized, sharding, weights
+from praxis.base_layer import (
+  children,
+  quantized_variables,
+  sharding_annotations,
+  weight_params,
+)
 from praxis.base_layer.initializers import WeightInit, default_param_init
-from praxis.base_layer.variables import (
+from praxis.base_layer.variable_collections import (
   DECODE_CACHE,
   HYPER_PARAMS,
   NON_TRAINABLE,
@@ -26,7 +31,7 @@ from praxis.base_layer.variables import (
   PMAP_PARALLEL_AXIS_NAME,
   WrappedHParams,
 )
-from praxis.base_layer.weights import (
+from praxis.base_layer.weight_params import (
   BoxedParam,
   WeightHParams,
   WeightHParamsCollection,
@@ -63,15 +68,15 @@ def is_running_under_pmap() -> bool:
     pax_fiddle.instance_field,
   ),
 )
-class BaseLayer(quantized.QuantizedVariables, children.ParentModule):
+class BaseLayer(children.ParentModule):
   """A layer: fields configure it, `setup` declares weights and children.
 
   `__call__` (also written `fprop`) computes. Fields that a child leaves unset
   take the owner's values where `INHERITED` lists them.
   """
 
-  WeightSharding = sharding.WeightSharding
-  ActivationSharding = sharding.ActivationSharding
+  WeightSharding = sharding_annotations.WeightSharding
+  ActivationSharding = sharding_annotations.ActivationSharding
 
   # What weights are stored in.
   dtype: Any = pax_fiddle.field(
@@ -95,12 +100,12 @@ class BaseLayer(quantized.QuantizedVariables, children.ParentModule):
   mesh_axis_names: Sequence[str] | None = None
   # Layers of one id share their weights.
   shared_weight_layer_id: str | None = None
-  weight_split_dims_mapping: pax_fiddle.Config[sharding.WeightSharding] = (
-    pax_fiddle.template_field(sharding.WeightSharding)
-  )
+  weight_split_dims_mapping: pax_fiddle.Config[
+    sharding_annotations.WeightSharding
+  ] = pax_fiddle.template_field(sharding_annotations.WeightSharding)
   activation_split_dims_mapping: pax_fiddle.Config[
-    sharding.ActivationSharding
-  ] = pax_fiddle.template_field(sharding.ActivationSharding)
+    sharding_annotations.ActivationSharding
+  ] = pax_fiddle.template_field(sharding_annotations.ActivationSharding)
 
   def __init_subclass__(cls, **kwargs: Any) -> None:
     base_hyperparams.lift_hparams(cls)
@@ -159,10 +164,14 @@ class BaseLayer(quantized.QuantizedVariables, children.ParentModule):
   def get_shard_count_on_dim(
     self, dim_sharding: str | Sequence[str] | None
   ) -> int:
-    """Returns into how many parts mesh axes split a dimension."""
+    """Returns the number of shards of a dimension.
+
+    Raises:
+      ValueError: the mesh lacks one of the axes.
+    """
     if dim_sharding is None or not self.mesh_axis_names or not self.mesh_shape:
       return 1
-    axes = [dim_sharding] if isinstance(dim_sharding, str) else dim_sharding
+    axes = py_utils.mesh_axes(dim_sharding)
     sizes = dict(zip(self.mesh_axis_names, self.mesh_shape, strict=True))
     if unknown := set(axes) - set(sizes):
       raise ValueError(
@@ -209,7 +218,7 @@ class BaseLayer(quantized.QuantizedVariables, children.ParentModule):
     collection = PARAMS if trainable else NON_TRAINABLE
     if self.has_variable(collection, name):
       return
-    make = lambda key: BoxedParam(weights.init_var(hparams, key), hparams)
+    make = lambda key: BoxedParam(weight_params.init_var(hparams, key), hparams)
     if trainable:
       self.param(name, make)
     else:
@@ -224,9 +233,9 @@ class BaseLayer(quantized.QuantizedVariables, children.ParentModule):
   def get_var(self, name: str) -> JTensor:
     """Returns a variable as stored, trainable or not."""
     hparams = self._declared(name)
-    trainable = weights.var_is_trainable(hparams)
+    trainable = weight_params.var_is_trainable(hparams)
     value = self.get_variable(PARAMS if trainable else NON_TRAINABLE, name)
-    return weights.maybe_unbox_value(value)
+    return weight_params.maybe_unbox_value(value)
 
   @nn.nowrap
   def update_var(self, name: str, new_val: JTensor) -> None:
@@ -235,7 +244,7 @@ class BaseLayer(quantized.QuantizedVariables, children.ParentModule):
     Raises:
       ValueError: the variable is trainable, or of another shape.
     """
-    if weights.var_is_trainable(self._declared(name)):
+    if weight_params.var_is_trainable(self._declared(name)):
       raise ValueError(f'{name!r} is trainable: the learner updates it')
     if self.is_initializing() or not self.is_mutable_collection(NON_TRAINABLE):
       return
@@ -266,12 +275,116 @@ class BaseLayer(quantized.QuantizedVariables, children.ParentModule):
     if self.is_mutable_collection(DECODE_CACHE):
       self.put_variable(DECODE_CACHE, name, new_state)
 
+  # Quantised and sparse weights.
+
+  @nn.nowrap
+  def create_quantized_variable(
+    self,
+    name: str,
+    weight_hparams: WeightHParams,
+    scale_shape: Sequence[int] = (),
+    dtype: Any = jnp.int8,
+    use_symmetric: bool = True,
+    scale_hparams: WeightHParams | None = None,
+  ) -> None:
+    """Declares a weight stored in `dtype`, its scale, and its zero point.
+
+    Args:
+      name: the name of the weight.
+      weight_hparams: shape and sharding of the weight.
+      scale_shape: the shape of a replicated scale.
+      dtype: the storage dtype of the weight.
+      use_symmetric: whether the weight has no zero point.
+      scale_hparams: shape and sharding of the scale; replaces `scale_shape`.
+
+    Raises:
+      ValueError: `scale_shape` and `scale_hparams` are both given.
+    """
+    scale = quantized_variables.scale_hparams(name, scale_shape, scale_hparams)
+    declarations = quantized_variables.quantized_weight_hparams(
+      name, weight_hparams, scale, dtype, use_symmetric
+    )
+    for variable, hparams in declarations.items():
+      self._declare_variable(variable, hparams)
+
+  @nn.nowrap
+  def get_quantized_weight(
+    self, name: str, use_symmetric: bool = True
+  ) -> tuple[JTensor, JTensor, JTensor | None]:
+    """Returns a weight as stored, its scale, and its zero point or None."""
+    zero_point = None
+    if not use_symmetric:
+      zero_point = self._theta_value(
+        name + quantized_variables.QUANTIZED_ZP_NAME_POSTFIX
+      )
+    scale = self._theta_value(
+      name + quantized_variables.QUANTIZED_SCALE_NAME_POSTFIX
+    )
+    return self._theta_value(name), scale, zero_point
+
+  @nn.nowrap
+  def create_sparse_variable(
+    self, name: str, weight_hparams: WeightHParams
+  ) -> None:
+    """Declares a weight and a boolean mask of its shape, False at first."""
+    self._declare_variable(name, weight_hparams)
+    self._declare_variable(
+      name + quantized_variables.SPARSITY_NAME_POSTFIX,
+      quantized_variables.sparsity_mask_hparams(weight_hparams),
+      trainable=False,
+    )
+
+  @nn.nowrap
+  def get_sparse_weight(self, name: str) -> tuple[JTensor, JTensor]:
+    """Returns a weight and its mask."""
+    mask = self.get_var(name + quantized_variables.SPARSITY_NAME_POSTFIX)
+    return self._theta_value(name), mask
+
+  def quantize_weight(self) -> dict[str, Nested[JTensor]]:
+    """Returns the variables by collection, with quantised weights.
+
+    This base class leaves the layer's own weights unquantised and collects the
+    results of its children.
+    """
+    collections = quantized_variables.collect(
+      self._child_modules(), _quantized_weights
+    )
+    for collection, name in self._own_variables():
+      value = weight_params.maybe_unbox_value(
+        self.get_variable(collection, name)
+      )
+      collections.setdefault(collection, {})[name] = value
+    return collections
+
+  def quantized_partition_specs(
+    self,
+  ) -> dict[str, Nested[quantized_variables.BoxedPartitionSpec]]:
+    """Returns the partition specs of the variables of `quantize_weight`."""
+    collections = quantized_variables.collect(
+      self._child_modules(), _quantized_partition_specs
+    )
+    for collection, name in self._own_variables():
+      spec = quantized_variables.partition_spec(
+        self._weights[name], self.mesh_axis_names
+      )
+      collections.setdefault(collection, {})[name] = spec
+    return collections
+
   @nn.nowrap
   def shard(self, x: JTensor, mapping: SplitDimsMapping) -> JTensor:
     """Returns `x` split over the mesh as `mapping` says, if there is one."""
-    return sharding.maybe_shard(x, mapping, self.mesh_axis_names)
+    return sharding_annotations.maybe_shard(x, mapping, self.mesh_axis_names)
 
-  # Inside.
+  # Private methods.
+
+  @nn.nowrap
+  def _own_variables(self) -> Iterator[tuple[str, str]]:
+    """Yields (collection, name) of this layer's variables."""
+    for name, hparams in self._weights.items():
+      trainable = weight_params.var_is_trainable(hparams)
+      collection = PARAMS if trainable else NON_TRAINABLE
+      if self.has_variable(collection, name):
+        yield collection, name
 
   @nn.nowrap
   def _check_positive(self, *names: str) -> None:
@@ -303,15 +416,21 @@ class BaseLayer(quantized.QuantizedVariables, children.ParentModule):
   def _theta_value(self, name: str) -> JTensor:
     # Not nowrap: flax runs setup first where a parent reads the weight.
     hparams = self._weights.get(name)
-    if hparams is None or weights.var_not_trainable(hparams):
+    if hparams is None or weight_params.var_not_trainable(hparams):
       raise AttributeError(
         f'{type(self).__name__} has no weight {name!r}; create_variable made '
         f'{sorted(self._weights)} (weights exist once setup has run)'
       )
-    value = weights.maybe_unbox_value(self.get_variable(PARAMS, name))
-    if weights.var_disallow_bfloat16_conversion(hparams):
+    value = weight_params.maybe_unbox_value(self.get_variable(PARAMS, name))
+    if weight_params.var_disallow_bfloat16_conversion(hparams):
       return value
     return self._cast_to_fprop_dtype(value)
+
+  @nn.nowrap
+  def _cast_inputs(self, inputs: Nested[Any]) -> Nested[Any]:
+    if jnp.dtype(self.fprop_dtype) != jnp.bfloat16:
+      return inputs
+    return jax.tree.map(_float32_to_bfloat16, inputs)
 
   @nn.nowrap
   def _cast_to_fprop_dtype(self, value: Nested[JTensor]) -> Nested[JTensor]:
@@ -339,6 +458,27 @@ class BaseLayer(quantized.QuantizedVariables, children.ParentModule):
     hparams.init = given.init or self.params_init
     hparams.dtype = self.dtype if given.dtype is None else given.dtype
     return hparams
+
+
+def _float32_to_bfloat16(x: Any) -> Any:
+  """Returns a float32 array as a bfloat16 shape, other leaves unchanged."""
+  if getattr(x, 'dtype', None) != jnp.float32:
+    return x
+  return jax.ShapeDtypeStruct(x.shape, jnp.bfloat16)
+
+
+def _quantized_weights(module: nn.Module) -> quantized_variables.Collections:
+  if isinstance(module, BaseLayer):
+    return module.quantize_weight()
+  return quantized_variables.flax_variables(module)
+
+
+def _quantized_partition_specs(
+  module: nn.Module,
+) -> quantized_variables.Collections:
+  if isinstance(module, BaseLayer):
+    return module.quantized_partition_specs()
+  return quantized_variables.flax_partition_specs(module)
 
 
 def is_sublayer_template_or_instance(val: Any) -> bool:

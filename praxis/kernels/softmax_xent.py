@@ -19,7 +19,7 @@ from absl import logging
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float, Int
 
-from praxis.kernels import native, partitioned, softmax_xent_native
+from praxis.kernels import native, softmax_xent_native, token_sharding
 from praxis.kernels import softmax_xent_reference as reference
 from praxis.kernels.softmax_xent_reference import Spec, Tokens, Weights
 
@@ -266,7 +266,7 @@ def _forward(options: Options) -> Callable[..., tuple[Array, ...]]:
     default = functools.partial(reference.forward, spec=options)
     return tuple(_dispatch(choices, default, args))
 
-  return partitioned.over_tokens(local, 'nd rc b n', 'n n n')
+  return token_sharding.over_tokens(local, 'nd rc b n', 'n n n')
 
 
 @functools.cache
@@ -286,7 +286,7 @@ def _gradient(options: Options) -> Callable[..., tuple[Array, ...]]:
     tokens, grads = _dispatch(choices, default, args)
     return (*tokens, *grads)
 
-  return partitioned.over_tokens(local, 'nd rc b n n n', 'n n n nd rc b')
+  return token_sharding.over_tokens(local, 'nd rc b n n n', 'n n n nd rc b')
 
 
 def _dispatch(

@@ -15,7 +15,7 @@ import jax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Shaped
 
-from praxis import base_layer
+from praxis import base_layer, py_utils
 
 DimSharding = str | Sequence[str] | None
 Sharding = Sequence[DimSharding] | None
@@ -83,7 +83,7 @@ def num_shards_on_dim(dim_sharding: DimSharding) -> int:
   """Returns into how many parts the mesh splits; unknown axes count as one."""
   if dim_sharding is None:
     return 1
-  axes = [dim_sharding] if isinstance(dim_sharding, str) else dim_sharding
+  axes = py_utils.mesh_axes(dim_sharding)
   names = base_layer.cur_jax_context().hparams.mesh_axes_transpose
   sizes = dict(jax.sharding.get_abstract_mesh().shape)
   return math.prod(
@@ -93,7 +93,7 @@ def num_shards_on_dim(dim_sharding: DimSharding) -> int:
 
 def dividing_axes(entry: DimSharding, size: int) -> tuple[str, ...]:
   """Returns the longest run of axes, from the first, that divides a size."""
-  axes = (entry,) if isinstance(entry, str) else tuple(entry or ())
+  axes = py_utils.mesh_axes(entry)
   while axes and size % num_devices_along(axes):
     axes = axes[:-1]
   return axes

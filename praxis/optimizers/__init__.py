@@ -14,30 +14,29 @@ from praxis.optimizers.adafactor import (
 )
 from praxis.optimizers.adagrad import Adagrad, ShardedAdagrad, sharded_adagrad
 from praxis.optimizers.adam import Adam, AdamRule, adam_by_rule, sharded_adam
-from praxis.optimizers.base import BaseOptimizer, Optimizer
+from praxis.optimizers.base_optimizer import BaseOptimizer, Optimizer
 from praxis.optimizers.lion import Lion, sharded_lion
-from praxis.optimizers.masking import BpropMaskedNode
-from praxis.optimizers.moments import (
-  bias_corrected_decay as adafactor_decay_rate_adam,
-)
-from praxis.optimizers.moments import (
-  power_decay as adafactor_decay_rate_pow,
-)
-from praxis.optimizers.moments import reduce_mean, reduce_rms
+from praxis.optimizers.masked_trees import BpropMaskedNode
 from praxis.optimizers.optax_optimizers import (
   Adafactor,
   Lamb,
   Lars,
   OptaxOptimizer,
 )
-from praxis.optimizers.quantized import to_float, to_quantized
+from praxis.optimizers.quantized_moments import to_float, to_quantized
+from praxis.optimizers.regularization import (
+  apply_decoupled_weight_decay,
+  apply_ema_weights,
+  apply_ewc_regularization,
+  apply_lp_regularizer,
+)
 from praxis.optimizers.sgd import Sgd, ShardedSgd, sharded_sgd
 from praxis.optimizers.shampoo.grafting import GraftingType
 from praxis.optimizers.shampoo.optimizer import (
   DistributedShampoo,
   ShardedDistributedShampoo,
 )
-from praxis.optimizers.transforms import (
+from praxis.optimizers.sharded_transforms import (
   GradientTransformation,
   ShardedGradientTransformation,
   count_init_fn,
@@ -46,12 +45,13 @@ from praxis.optimizers.transforms import (
   sharded_chain,
   sharded_masked,
 )
-from praxis.optimizers.wrappers import (
-  apply_decoupled_weight_decay,
-  apply_ema_weights,
-  apply_ewc_regularization,
-  apply_lp_regularizer,
+from praxis.optimizers.update_math import (
+  bias_corrected_decay as adafactor_decay_rate_adam,
 )
+from praxis.optimizers.update_math import (
+  power_decay as adafactor_decay_rate_pow,
+)
+from praxis.optimizers.update_math import reduce_mean, reduce_rms
 
 __all__ = [
   'Adafactor',

@@ -11,38 +11,44 @@ import jax.numpy as jnp
 
 from praxis import base_layer, pax_fiddle
 from praxis.nested_map import NestedMap
-from praxis.optimizers import base, conditional, transforms
+from praxis.optimizers import (
+  base_optimizer,
+  conditional_step,
+  sharded_transforms,
+)
 from praxis.pytypes import JTensor, Nested
 
 
 def sharded_static_accumulation(
   num_sub_batches: int,
-  base_tx: transforms.GradientTransformation,
+  base_tx: sharded_transforms.GradientTransformation,
   accumulation_use_cond_op: bool = False,
-) -> transforms.ShardedGradientTransformation:
+) -> sharded_transforms.ShardedGradientTransformation:
   """Returns `base_tx` on the mean of every `num_sub_batches` gradients.
 
   Between its steps updates are zero. Gradients are added up in float32.
   `accumulation_use_cond_op` decides by `jax.lax.cond`, which may need less
   memory, but for stacked layers works on every step.
   """
-  base_tx = transforms.as_sharded(base_tx)
-  decide = _by_cond if accumulation_use_cond_op else conditional.run_if
+  base_tx = sharded_transforms.as_sharded(base_tx)
+  decide = _by_cond if accumulation_use_cond_op else conditional_step.run_if
 
-  def init(params: Nested[JTensor]) -> transforms.State:
+  def init(params: Nested[JTensor]) -> sharded_transforms.State:
     zeros = _zeros(params, jnp.float32)
     return _state(base_tx.init(params), zeros, jnp.zeros([], jnp.int32))
 
   def update(
     updates: Nested[JTensor],
-    state: transforms.State,
+    state: sharded_transforms.State,
     params: Nested[JTensor] | None = None,
-  ) -> tuple[Nested[JTensor], transforms.State]:
+  ) -> tuple[Nested[JTensor], sharded_transforms.State]:
     total = jax.tree.map(jnp.add, state.accumulated_update, updates)
     count = state.count + 1
     due = count >= num_sub_batches
 
-    def step() -> tuple[Nested[JTensor], transforms.State, Nested[JTensor]]:
+    def step() -> tuple[
+      Nested[JTensor], sharded_transforms.State, Nested[JTensor]
+    ]:
       mean = jax.tree.map(
         lambda x, u: (x / num_sub_batches).astype(u.dtype), total, updates
       )
@@ -56,19 +62,19 @@ def sharded_static_accumulation(
 
   def init_partition_spec(
     hparams: Nested[base_layer.WeightHParams],
-  ) -> transforms.State:
+  ) -> sharded_transforms.State:
     sums = jax.tree.map(
-      lambda hp: transforms.like(hp, dtype=jnp.float32), hparams
+      lambda hp: sharded_transforms.like(hp, dtype=jnp.float32), hparams
     )
-    count = transforms.replicated((), jnp.int32)
+    count = sharded_transforms.replicated((), jnp.int32)
     return _state(base_tx.init_partition_spec(hparams), sums, count)
 
-  return transforms.ShardedGradientTransformation(
+  return sharded_transforms.ShardedGradientTransformation(
     init=init, update=update, init_partition_spec=init_partition_spec
   )
 
 
-class ShardedStaticAccumulator(base.BaseOptimizer):
+class ShardedStaticAccumulator(base_optimizer.BaseOptimizer):
   """Another optimizer, on the mean gradient of several batches.
 
   Gradients of single batches are clipped, by the limits set here and not by
@@ -78,7 +84,7 @@ class ShardedStaticAccumulator(base.BaseOptimizer):
   """
 
   # The other optimizer; required.
-  optimizer_tpl: pax_fiddle.Config[base.BaseOptimizer] | None = None
+  optimizer_tpl: pax_fiddle.Config[base_optimizer.BaseOptimizer] | None = None
   # Batches in one update.
   num_sub_batches: int = 1
   # How to decide whether an update is due; see `sharded_static_accumulation`.
@@ -107,9 +113,9 @@ class ShardedStaticAccumulator(base.BaseOptimizer):
 
   def _get_raw_grad_transformation(
     self,
-    learning_rate_fn: transforms.LearningRateFn,
+    learning_rate_fn: sharded_transforms.LearningRateFn,
     var_weight_hparams: Nested[base_layer.WeightHParams] | None,
-  ) -> transforms.GradientTransformation:
+  ) -> sharded_transforms.GradientTransformation:
     return sharded_static_accumulation(
       self.num_sub_batches,
       self.base_optimizer._get_raw_grad_transformation(

@@ -13,7 +13,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle, py_utils
-from praxis.optimizers import base, masking, moments, quantized, transforms
+from praxis.optimizers import (
+  base_optimizer,
+  masked_trees,
+  quantized_moments,
+  sharded_transforms,
+  update_math,
+)
 from praxis.optimizers.adafactor_state import (
   ShardedAdafactorState,
   Slot,
@@ -36,7 +42,7 @@ _FACTS = (
 )
 
 
-class ShardedAdafactor(base.BaseOptimizer):
+class ShardedAdafactor(base_optimizer.BaseOptimizer):
   """Adafactor, sharded like the variables it updates.
 
   The update is g / sqrt(v), clipped to an RMS of clip_threshold, times the
@@ -92,7 +98,7 @@ class ShardedAdafactor(base.BaseOptimizer):
         f' {self.decay_method!r}'
       )
     self.quantized_dtype = jnp.dtype(self.quantized_dtype).name
-    quantized.check_dtype(self.quantized_dtype)
+    quantized_moments.check_dtype(self.quantized_dtype)
 
   @classmethod
   def HParamsAdamB(
@@ -106,9 +112,9 @@ class ShardedAdafactor(base.BaseOptimizer):
 
   def _get_raw_grad_transformation(
     self,
-    learning_rate_fn: transforms.LearningRateFn,
+    learning_rate_fn: sharded_transforms.LearningRateFn,
     var_weight_hparams: _Hparams | None,
-  ) -> transforms.GradientTransformation:
+  ) -> sharded_transforms.GradientTransformation:
     _refuse_stacked(var_weight_hparams)
 
     def init(params: Nested[JTensor]) -> ShardedAdafactorState:
@@ -148,7 +154,7 @@ class ShardedAdafactor(base.BaseOptimizer):
       state = pack(tree, state.count + 1, slots, shown)
       return tree.unflatten(updates), state
 
-    return transforms.ShardedGradientTransformation(
+    return sharded_transforms.ShardedGradientTransformation(
       init=init, update=update, init_partition_spec=self._partition_spec
     )
 
@@ -163,7 +169,7 @@ class ShardedAdafactor(base.BaseOptimizer):
     """Returns the step to subtract from `w`, the new state, what to show."""
     g = g.astype(jnp.float32)
     if self.maybe_inf_to_nan:
-      g = moments.inf_to_nan(g)
+      g = update_math.inf_to_nan(g)
     square = g * g
     zeros = jnp.mean(square < 0.01 * self.epsilon1_grad_sq_reg)
     square = square + self.epsilon1_grad_sq_reg
@@ -177,28 +183,28 @@ class ShardedAdafactor(base.BaseOptimizer):
     else:
       slot = slot._replace(v=_mix(slot.v, square, decay))
       step = g * jax.lax.rsqrt(slot.v)
-    learning = moments.reduce_rms(step)
-    step = moments.clip_rms(step, self.clip_threshold)
+    learning = update_math.reduce_rms(step)
+    step = update_math.clip_rms(step, self.clip_threshold)
     facts = {
       'fraction_zero_grad': zeros,
       'sharded_adafactor_decay_rate': decay,
       'sharded_adafactor_learning': learning,
-      'sharded_adafactor_learning_after_clipping': moments.reduce_rms(step),
+      'sharded_adafactor_learning_after_clipping': update_math.reduce_rms(step),
     }
     if self.clip_threshold:
       denominator = jnp.maximum(1.0, learning / self.clip_threshold)
       facts['sharded_adafactor_clipping_denom'] = denominator
     if self.multiply_by_parameter_scale:
       floor = self.epsilon2_param_scale_reg
-      scale = jnp.maximum(moments.reduce_rms(w), floor)
+      scale = jnp.maximum(update_math.reduce_rms(w), floor)
       facts['sharded_adafactor_parameter_scale'] = scale
       lr = lr * scale
     step = lr * step
     facts['sharded_adafactor_update_scale'] = lr
     if self.beta1:
-      old = quantized.to_float(slot.m, slot.m_scale)
+      old = quantized_moments.to_float(slot.m, slot.m_scale)
       step = self.beta1 * old + (1.0 - self.beta1) * step
-      m, m_scale = quantized.to_quantized(step, self.quantized_dtype)
+      m, m_scale = quantized_moments.to_quantized(step, self.quantized_dtype)
       slot = slot._replace(m=m, m_scale=m_scale)
     return step, slot, facts
 
@@ -227,7 +233,7 @@ class ShardedAdafactor(base.BaseOptimizer):
       re.match(pattern, name) for pattern in excluded
     ):
       return step
-    w_rms, step_rms = moments.reduce_rms(w), moments.reduce_rms(step)
+    w_rms, step_rms = update_math.reduce_rms(w), update_math.reduce_rms(step)
     usable = (w_rms > 0) & (step_rms > 0)
     ratio = w_rms / jnp.where(usable, step_rms, 1.0)
     return step * jnp.where(usable, ratio, 1.0)
@@ -236,7 +242,7 @@ class ShardedAdafactor(base.BaseOptimizer):
     return Slot(
       *(
         part
-        if masking.is_masked(part)
+        if masked_trees.is_masked(part)
         else jnp.zeros([w.shape[i] for i in part[0]], part[1])
         for part in self._layout(w.shape)
       )
@@ -248,17 +254,19 @@ class ShardedAdafactor(base.BaseOptimizer):
       Slot(
         *(
           part
-          if masking.is_masked(part)
-          else transforms.like(hp, keep=part[0], dtype=part[1])
+          if masked_trees.is_masked(part)
+          else sharded_transforms.like(hp, keep=part[0], dtype=part[1])
           for part in self._layout(hp.shape)
         )
       )
       for hp in leaves
     ]
     shown = self._nothing_shown(
-      leaves, lambda: transforms.replicated((), jnp.float32)
+      leaves, lambda: sharded_transforms.replicated((), jnp.float32)
     )
-    return pack(tree, transforms.replicated((), jnp.int32), slots, shown)
+    return pack(
+      tree, sharded_transforms.replicated((), jnp.int32), slots, shown
+    )
 
   def _layout(self, shape: Sequence[int]) -> Slot:
     """Returns for each part of the state (dimensions kept, dtype)."""
@@ -286,8 +294,8 @@ class ShardedAdafactor(base.BaseOptimizer):
 
   def _second_moment_decay(self, count: JTensor) -> Float[Array, '']:
     if self.decay_method == 'adam':
-      return moments.bias_corrected_decay(self.decay_adam, count)
-    return moments.power_decay(self.decay_pow, count)
+      return update_math.bias_corrected_decay(self.decay_adam, count)
+    return update_math.power_decay(self.decay_pow, count)
 
   def _weight_decays(
     self, tree: Nested[JTensor], hparams: _Hparams | None
@@ -317,10 +325,10 @@ class ShardedAdafactor(base.BaseOptimizer):
 
 
 def sharded_adafactor(
-  learning_rate_fn: transforms.LearningRateFn,
+  learning_rate_fn: sharded_transforms.LearningRateFn,
   sharded_adafactor_helper_fn: Callable[..., Any] = ShardedAdafactor,
   **kwargs: Any,
-) -> transforms.GradientTransformation:
+) -> sharded_transforms.GradientTransformation:
   """Returns Adafactor; `kwargs` are fields of the class that makes it."""
   optimizer = sharded_adafactor_helper_fn(**kwargs)
   return optimizer._get_raw_grad_transformation(learning_rate_fn, None)

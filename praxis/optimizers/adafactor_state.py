@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from praxis.optimizers import masking
+from praxis.optimizers import masked_trees
 from praxis.pytypes import JTensor, Nested
 
 
@@ -30,11 +30,11 @@ class ShardedAdafactorState(NamedTuple):
 class Slot(NamedTuple):
   """The state of one variable; `BpropMaskedNode` for what it lacks."""
 
-  m: Any = masking.BpropMaskedNode()
-  m_scale: Any = masking.BpropMaskedNode()
-  vr: Any = masking.BpropMaskedNode()
-  vc: Any = masking.BpropMaskedNode()
-  v: Any = masking.BpropMaskedNode()
+  m: Any = masked_trees.BpropMaskedNode()
+  m_scale: Any = masked_trees.BpropMaskedNode()
+  vr: Any = masked_trees.BpropMaskedNode()
+  vc: Any = masked_trees.BpropMaskedNode()
+  v: Any = masked_trees.BpropMaskedNode()
 
 
 def pack(

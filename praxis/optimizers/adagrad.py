@@ -8,22 +8,22 @@ import jax.numpy as jnp
 
 from praxis import base_layer
 from praxis.nested_map import NestedMap
-from praxis.optimizers import base, transforms
+from praxis.optimizers import base_optimizer, sharded_transforms
 from praxis.pytypes import JTensor, Nested
 
 
 def sharded_adagrad(
-  learning_rate_fn: transforms.LearningRateFn,
+  learning_rate_fn: sharded_transforms.LearningRateFn,
   initial_accumulator_value: float,
   epsilon: float,
-) -> transforms.ShardedGradientTransformation:
+) -> sharded_transforms.ShardedGradientTransformation:
   """Returns Adagrad; its state holds the sums of squares.
 
   References:
     Duchi et al., https://jmlr.org/papers/v12/duchi11a.html
   """
 
-  def init(params: Nested[JTensor]) -> transforms.State:
+  def init(params: Nested[JTensor]) -> sharded_transforms.State:
     sums = jax.tree.map(
       lambda w: jnp.full_like(w, initial_accumulator_value), params
     )
@@ -31,9 +31,9 @@ def sharded_adagrad(
 
   def update(
     grads: Nested[JTensor],
-    state: transforms.State,
+    state: sharded_transforms.State,
     params: Nested[JTensor] | None = None,
-  ) -> tuple[Nested[JTensor], transforms.State]:
+  ) -> tuple[Nested[JTensor], sharded_transforms.State]:
     del params
     lr = learning_rate_fn(state.count)
     sums = jax.tree.map(
@@ -47,10 +47,10 @@ def sharded_adagrad(
     updates = jax.tree.map(scale, grads, sums)
     return updates, NestedMap(count=state.count + 1, sum_of_squares=sums)
 
-  return transforms.sharded(init, update)
+  return sharded_transforms.sharded(init, update)
 
 
-class Adagrad(base.BaseOptimizer):
+class Adagrad(base_optimizer.BaseOptimizer):
   """Adagrad with Optax's defaults."""
 
   initial_accumulator_value: float = 0.1
@@ -59,9 +59,9 @@ class Adagrad(base.BaseOptimizer):
 
   def _get_raw_grad_transformation(
     self,
-    learning_rate_fn: transforms.LearningRateFn,
+    learning_rate_fn: sharded_transforms.LearningRateFn,
     var_weight_hparams: Nested[base_layer.WeightHParams] | None,
-  ) -> transforms.GradientTransformation:
+  ) -> sharded_transforms.GradientTransformation:
     return sharded_adagrad(
       learning_rate_fn, self.initial_accumulator_value, self.epsilon
     )

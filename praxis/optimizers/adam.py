@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from praxis import base_layer, pax_fiddle
 from praxis.nested_map import NestedMap
-from praxis.optimizers import base, moments, transforms
+from praxis.optimizers import base_optimizer, sharded_transforms, update_math
 from praxis.pytypes import JTensor, Nested
 
 
@@ -28,7 +28,7 @@ class AdamRule:
 
 
 def sharded_adam(
-  learning_rate_fn: transforms.LearningRateFn,
+  learning_rate_fn: sharded_transforms.LearningRateFn,
   beta1: float,
   beta2: float,
   epsilon: float,
@@ -36,7 +36,7 @@ def sharded_adam(
   update_capping: float,
   weight_decay: float,
   maybe_inf_to_nan: bool = True,
-) -> transforms.ShardedGradientTransformation:
+) -> sharded_transforms.ShardedGradientTransformation:
   """Returns Adam; `update_capping` is its `clip_threshold`."""
   rule = AdamRule(
     beta1=beta1,
@@ -51,27 +51,27 @@ def sharded_adam(
 
 
 def adam_by_rule(
-  learning_rate_fn: transforms.LearningRateFn, rule: AdamRule
-) -> transforms.ShardedGradientTransformation:
+  learning_rate_fn: sharded_transforms.LearningRateFn, rule: AdamRule
+) -> sharded_transforms.ShardedGradientTransformation:
   """Returns Adam; its state holds the unbiased moments m and v.
 
   References:
     Kingma and Ba, https://arxiv.org/abs/1412.6980
   """
 
-  def init(params: Nested[JTensor]) -> transforms.State:
+  def init(params: Nested[JTensor]) -> sharded_transforms.State:
     m, v = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
     return NestedMap(count=jnp.zeros([], jnp.int32), m=m, v=v)
 
   def update(
     grads: Nested[JTensor],
-    state: transforms.State,
+    state: sharded_transforms.State,
     params: Nested[JTensor] | None = None,
-  ) -> tuple[Nested[JTensor], transforms.State]:
+  ) -> tuple[Nested[JTensor], sharded_transforms.State]:
     if rule.maybe_inf_to_nan:
-      grads = jax.tree.map(moments.inf_to_nan, grads)
-    b1 = moments.bias_corrected_decay(rule.beta1, state.count)
-    b2 = moments.bias_corrected_decay(rule.beta2, state.count)
+      grads = jax.tree.map(update_math.inf_to_nan, grads)
+    b1 = update_math.bias_corrected_decay(rule.beta1, state.count)
+    b2 = update_math.bias_corrected_decay(rule.beta2, state.count)
     m = jax.tree.map(lambda m, g: _decay(m, g, b1), state.m, grads)
     v = jax.tree.map(lambda v, g: _decay(v, g * g, b2), state.v, grads)
 
@@ -82,10 +82,10 @@ def adam_by_rule(
     updates = _clip_decay_scale(steps, params, rule, lr)
     return updates, NestedMap(count=state.count + 1, m=m, v=v)
 
-  return transforms.sharded(init, update)
+  return sharded_transforms.sharded(init, update)
 
 
-class Adam(base.BaseOptimizer):
+class Adam(base_optimizer.BaseOptimizer):
   """Adam with update clipping; m / (sqrt(v + epsilon_root) + epsilon)."""
 
   beta1: float = 0.9
@@ -116,9 +116,9 @@ class Adam(base.BaseOptimizer):
 
   def _get_raw_grad_transformation(
     self,
-    learning_rate_fn: transforms.LearningRateFn,
+    learning_rate_fn: sharded_transforms.LearningRateFn,
     var_weight_hparams: Nested[base_layer.WeightHParams] | None,
-  ) -> transforms.GradientTransformation:
+  ) -> sharded_transforms.GradientTransformation:
     rule = AdamRule(
       beta1=self.beta1,
       beta2=self.beta2,
@@ -133,8 +133,8 @@ class Adam(base.BaseOptimizer):
 
 
 def _optax_adam(
-  learning_rate_fn: transforms.LearningRateFn, rule: AdamRule
-) -> transforms.ShardedGradientTransformation:
+  learning_rate_fn: sharded_transforms.LearningRateFn, rule: AdamRule
+) -> sharded_transforms.ShardedGradientTransformation:
   import optax  # Needed by this variant alone.
 
   moments_tx = optax.scale_by_adam(
@@ -146,7 +146,9 @@ def _optax_adam(
   ) -> Nested[JTensor]:
     return _clip_decay_scale(updates, params, rule, learning_rate_fn(count))
 
-  return transforms.sharded_chain(moments_tx, transforms.counting(finish))
+  return sharded_transforms.sharded_chain(
+    moments_tx, sharded_transforms.counting(finish)
+  )
 
 
 def _clip_decay_scale(
@@ -160,7 +162,7 @@ def _clip_decay_scale(
     raise ValueError('weight_decay needs the variables; pass params to update')
 
   def finish(u: JTensor, w: JTensor) -> JTensor:
-    u = moments.clip_rms(u, rule.clip_threshold)
+    u = update_math.clip_rms(u, rule.clip_threshold)
     if rule.weight_decay:
       u = u + (rule.weight_decay * w).astype(u.dtype)
     return -lr.astype(u.dtype) * u

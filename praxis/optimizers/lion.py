@@ -10,38 +10,38 @@ import jax.numpy as jnp
 
 from praxis import base_layer
 from praxis.nested_map import NestedMap
-from praxis.optimizers import base, moments, transforms
+from praxis.optimizers import base_optimizer, sharded_transforms, update_math
 from praxis.pytypes import JTensor, Nested
 
 
 def sharded_lion(
-  learning_rate_fn: transforms.LearningRateFn,
+  learning_rate_fn: sharded_transforms.LearningRateFn,
   beta1: float,
   beta2: float,
   m_dtype: Any,
   update_capping: float,
   weight_decay: float,
-) -> transforms.ShardedGradientTransformation:
+) -> sharded_transforms.ShardedGradientTransformation:
   """Returns Lion; `update_capping` is its `clip_threshold`.
 
   References:
     Chen et al., https://arxiv.org/abs/2302.06675
   """
 
-  def init(params: Nested[JTensor]) -> transforms.State:
+  def init(params: Nested[JTensor]) -> sharded_transforms.State:
     m = jax.tree.map(lambda w: jnp.zeros_like(w, m_dtype), params)
     return NestedMap(count=jnp.zeros([], jnp.int32), m=m)
 
   def direction(g: JTensor, m: JTensor, w: JTensor) -> JTensor:
     step = jnp.sign(_mix(m.astype(g.dtype), g, beta1))
-    step = moments.clip_rms(step, update_capping)
+    step = update_math.clip_rms(step, update_capping)
     return step + (weight_decay * w).astype(g.dtype) if weight_decay else step
 
   def update(
     grads: Nested[JTensor],
-    state: transforms.State,
+    state: sharded_transforms.State,
     params: Nested[JTensor] | None = None,
-  ) -> tuple[Nested[JTensor], transforms.State]:
+  ) -> tuple[Nested[JTensor], sharded_transforms.State]:
     if weight_decay and params is None:
       raise ValueError('weight_decay needs the variables; pass params')
     lr = learning_rate_fn(state.count)
@@ -58,10 +58,10 @@ def sharded_lion(
     )
     return updates, NestedMap(count=state.count + 1, m=m)
 
-  return transforms.sharded(init, update)
+  return sharded_transforms.sharded(init, update)
 
 
-class Lion(base.BaseOptimizer):
+class Lion(base_optimizer.BaseOptimizer):
   """sign(beta1 m + (1 - beta1) g), with m <- beta2 m + (1 - beta2) g."""
 
   beta1: float = 0.9
@@ -75,9 +75,9 @@ class Lion(base.BaseOptimizer):
 
   def _get_raw_grad_transformation(
     self,
-    learning_rate_fn: transforms.LearningRateFn,
+    learning_rate_fn: sharded_transforms.LearningRateFn,
     var_weight_hparams: Nested[base_layer.WeightHParams] | None,
-  ) -> transforms.GradientTransformation:
+  ) -> sharded_transforms.GradientTransformation:
     return sharded_lion(
       learning_rate_fn,
       self.beta1,

@@ -10,13 +10,13 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from praxis import base_layer
-from praxis.optimizers import base, transforms
+from praxis.optimizers import base_optimizer, sharded_transforms
 from praxis.pytypes import Nested
 
 _Hparams = Nested[base_layer.WeightHParams]
 
 
-class OptaxOptimizer(base.BaseOptimizer):
+class OptaxOptimizer(base_optimizer.BaseOptimizer):
   """Any Optax transformation, inside the chain all optimizers share.
 
   `grad_tx` contains its own learning rate; ours is what is reported, and what
@@ -41,13 +41,13 @@ class OptaxOptimizer(base.BaseOptimizer):
 
   def _get_raw_grad_transformation(
     self,
-    learning_rate_fn: transforms.LearningRateFn,
+    learning_rate_fn: sharded_transforms.LearningRateFn,
     var_weight_hparams: _Hparams | None,
-  ) -> transforms.GradientTransformation:
+  ) -> sharded_transforms.GradientTransformation:
     return self.grad_tx
 
 
-class Lamb(base.BaseOptimizer):
+class Lamb(base_optimizer.BaseOptimizer):
   """Adam with layerwise adaptation.
 
   References:
@@ -64,9 +64,9 @@ class Lamb(base.BaseOptimizer):
 
   def _get_raw_grad_transformation(
     self,
-    learning_rate_fn: transforms.LearningRateFn,
+    learning_rate_fn: sharded_transforms.LearningRateFn,
     var_weight_hparams: _Hparams | None,
-  ) -> transforms.GradientTransformation:
+  ) -> sharded_transforms.GradientTransformation:
     import optax  # Slow to import; needed when built.
 
     return optax.lamb(
@@ -80,7 +80,7 @@ class Lamb(base.BaseOptimizer):
     )
 
 
-class Lars(base.BaseOptimizer):
+class Lars(base_optimizer.BaseOptimizer):
   """Momentum with layerwise adaptation.
 
   References:
@@ -99,9 +99,9 @@ class Lars(base.BaseOptimizer):
 
   def _get_raw_grad_transformation(
     self,
-    learning_rate_fn: transforms.LearningRateFn,
+    learning_rate_fn: sharded_transforms.LearningRateFn,
     var_weight_hparams: _Hparams | None,
-  ) -> transforms.GradientTransformation:
+  ) -> sharded_transforms.GradientTransformation:
     import optax  # Slow to import; needed when built.
 
     return optax.lars(
@@ -116,7 +116,7 @@ class Lars(base.BaseOptimizer):
     )
 
 
-class Adafactor(base.BaseOptimizer):
+class Adafactor(base_optimizer.BaseOptimizer):
   """Optax's Adafactor; its factored moments are not sharded.
 
   References:
@@ -136,9 +136,9 @@ class Adafactor(base.BaseOptimizer):
 
   def _get_raw_grad_transformation(
     self,
-    learning_rate_fn: transforms.LearningRateFn,
+    learning_rate_fn: sharded_transforms.LearningRateFn,
     var_weight_hparams: _Hparams | None,
-  ) -> transforms.GradientTransformation:
+  ) -> sharded_transforms.GradientTransformation:
     import optax  # Slow to import; needed when built.
 
     return optax.adafactor(

@@ -18,13 +18,13 @@ from typing import Any
 import jax
 
 from praxis import base_layer
-from praxis.optimizers import masking, transforms
+from praxis.optimizers import masked_trees, sharded_transforms
 from praxis.pytypes import JTensor, Nested
 
 NO_PREFIX = 'no_prefix'
 
 _Hparams = Nested[base_layer.WeightHParams]
-_MakeTx = Callable[[_Hparams], transforms.GradientTransformation]
+_MakeTx = Callable[[_Hparams], sharded_transforms.GradientTransformation]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class _Group:
   # Mesh axes over which the work on each of these dimensions is split.
   axes: tuple[Any, ...]
   # For one layer.
-  tx: transforms.ShardedGradientTransformation
+  tx: sharded_transforms.ShardedGradientTransformation
 
 
 def has_no_prefix(dct: Mapping[str, Any]) -> bool:
@@ -47,25 +47,27 @@ def has_no_prefix(dct: Mapping[str, Any]) -> bool:
 
 
 def partition_params(
-  grad_tx: transforms.GradientTransformation,
+  grad_tx: sharded_transforms.GradientTransformation,
   var_weight_hparams: _Hparams | None,
-  opt_states: transforms.State,
+  opt_states: sharded_transforms.State,
   repeat_prefix_sep: str = '#',
-) -> transforms.State:
+) -> sharded_transforms.State:
   """Returns the descriptions of a state, in groups or not.
 
   Of arrays that are nobody's, the prefix is replicated as well.
   """
   del repeat_prefix_sep  # Groups need not be told apart.
-  return transforms.partition_params(grad_tx, var_weight_hparams, opt_states)
+  return sharded_transforms.partition_params(
+    grad_tx, var_weight_hparams, opt_states
+  )
 
 
 def get_transformations_with_vectorized_repeat_prefix(
-  tx: transforms.GradientTransformation | _MakeTx,
+  tx: sharded_transforms.GradientTransformation | _MakeTx,
   var_hparams: _Hparams,
   repeat_prefix_sep: str = '#',
   force_prefix_structure: bool = False,
-) -> transforms.ShardedGradientTransformation:
+) -> sharded_transforms.ShardedGradientTransformation:
   """Returns one transformation for variables with and without a prefix.
 
   `tx` is the transformation for the variables of one layer, or makes it from
@@ -75,39 +77,39 @@ def get_transformations_with_vectorized_repeat_prefix(
   make_tx = tx if callable(tx) else lambda hparams: tx
   groups = _make_groups(make_tx, var_hparams, repeat_prefix_sep)
   if has_no_prefix(groups) and not force_prefix_structure:
-    return transforms.as_sharded(make_tx(var_hparams))
+    return sharded_transforms.as_sharded(make_tx(var_hparams))
 
-  def init(params: Nested[JTensor]) -> transforms.State:
+  def init(params: Nested[JTensor]) -> sharded_transforms.State:
     return {
       key: _vectorize(group.tx.init, group)(
-        masking.mask_tree(params, group.mask)
+        masked_trees.mask_tree(params, group.mask)
       )
       for key, group in groups.items()
     }
 
   def update(
     updates: Nested[JTensor],
-    state: transforms.State,
+    state: sharded_transforms.State,
     params: Nested[JTensor] | None = None,
-  ) -> tuple[Nested[JTensor], transforms.State]:
+  ) -> tuple[Nested[JTensor], sharded_transforms.State]:
     _check_keys(groups, state)
     new_state = {}
     for key, group in groups.items():
       new, new_state[key] = _vectorize(group.tx.update, group)(
-        masking.mask_tree(updates, group.mask),
+        masked_trees.mask_tree(updates, group.mask),
         state[key],
-        None if params is None else masking.mask_tree(params, group.mask),
+        None if params is None else masked_trees.mask_tree(params, group.mask),
       )
-      updates = masking.merge_tree(new, updates)
+      updates = masked_trees.merge_tree(new, updates)
     return updates, new_state
 
-  def init_partition_spec(hparams: _Hparams) -> transforms.State:
+  def init_partition_spec(hparams: _Hparams) -> sharded_transforms.State:
     return {
-      key: _group_specs(group, masking.mask_tree(hparams, group.mask))
+      key: _group_specs(group, masked_trees.mask_tree(hparams, group.mask))
       for key, group in groups.items()
     }
 
-  return transforms.ShardedGradientTransformation(
+  return sharded_transforms.ShardedGradientTransformation(
     init=init, update=update, init_partition_spec=init_partition_spec
   )
 
@@ -134,7 +136,7 @@ def _make_groups(
   groups = {}
   for key in sorted({NO_PREFIX, *by_key}):
     mask = jax.tree.map(lambda k, key=key: k == key, keys)
-    mine = jax.tree.map(_one_layer, masking.mask_tree(var_hparams, mask))
+    mine = jax.tree.map(_one_layer, masked_trees.mask_tree(var_hparams, mask))
     first = by_key.get(key)
     prefix = tuple((first and first.repeat_prefix) or ())
     axes = (first and first.repeat_optimizer_dims_mapping) or [None]
@@ -142,7 +144,7 @@ def _make_groups(
       mask=mask,
       prefix=prefix,
       axes=tuple(axes) if len(axes) == len(prefix) else (None,) * len(prefix),
-      tx=transforms.as_sharded(make_tx(mine)),
+      tx=sharded_transforms.as_sharded(make_tx(mine)),
     )
   return groups
 
@@ -165,7 +167,7 @@ def _one_layer(
   )
 
 
-def _group_specs(group: _Group, hparams: _Hparams) -> transforms.State:
+def _group_specs(group: _Group, hparams: _Hparams) -> sharded_transforms.State:
   """Returns the descriptions of a group's state, with its prefix."""
   specs = group.tx.init_partition_spec(jax.tree.map(_one_layer, hparams))
   if not group.prefix:
@@ -213,7 +215,9 @@ def _encode(mapping: Any) -> str:
   return '.'.join(encode(dim) for dim in _as_tuple(mapping))
 
 
-def _check_keys(groups: dict[str, _Group], state: transforms.State) -> None:
+def _check_keys(
+  groups: dict[str, _Group], state: sharded_transforms.State
+) -> None:
   if not isinstance(state, dict) or set(state) != set(groups):
     have = sorted(state) if isinstance(state, dict) else type(state).__name__
     raise ValueError(

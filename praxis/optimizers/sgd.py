@@ -8,15 +8,15 @@ import jax.numpy as jnp
 
 from praxis import base_layer
 from praxis.nested_map import NestedMap
-from praxis.optimizers import base, transforms
+from praxis.optimizers import base_optimizer, sharded_transforms
 from praxis.pytypes import JTensor, Nested
 
 
 def sharded_sgd(
-  learning_rate_fn: transforms.LearningRateFn,
+  learning_rate_fn: sharded_transforms.LearningRateFn,
   momentum: float | None,
   nesterov: bool = False,
-) -> transforms.ShardedGradientTransformation:
+) -> sharded_transforms.ShardedGradientTransformation:
   """Returns SGD: trace <- g + momentum * trace, update = -lr * trace.
 
   With `nesterov` the update is -lr * (g + momentum * trace). Without momentum
@@ -26,20 +26,20 @@ def sharded_sgd(
     Sutskever et al., https://proceedings.mlr.press/v28/sutskever13.html
   """
   if momentum is None:
-    return transforms.counting(
+    return sharded_transforms.counting(
       lambda grads, count, params: _scale(grads, -learning_rate_fn(count))
     )
 
-  def init(params: Nested[JTensor]) -> transforms.State:
+  def init(params: Nested[JTensor]) -> sharded_transforms.State:
     return NestedMap(
       count=jnp.zeros([], jnp.int32), trace=jax.tree.map(jnp.zeros_like, params)
     )
 
   def update(
     grads: Nested[JTensor],
-    state: transforms.State,
+    state: sharded_transforms.State,
     params: Nested[JTensor] | None = None,
-  ) -> tuple[Nested[JTensor], transforms.State]:
+  ) -> tuple[Nested[JTensor], sharded_transforms.State]:
     del params
 
     def decay(g: JTensor, t: JTensor) -> JTensor:
@@ -50,10 +50,10 @@ def sharded_sgd(
     updates = _scale(ahead, -learning_rate_fn(state.count))
     return updates, NestedMap(count=state.count + 1, trace=trace)
 
-  return transforms.sharded(init, update)
+  return sharded_transforms.sharded(init, update)
 
 
-class Sgd(base.BaseOptimizer):
+class Sgd(base_optimizer.BaseOptimizer):
   """Stochastic gradient descent."""
 
   # Decay of the trace of gradients; None: no trace is kept.
@@ -62,9 +62,9 @@ class Sgd(base.BaseOptimizer):
 
   def _get_raw_grad_transformation(
     self,
-    learning_rate_fn: transforms.LearningRateFn,
+    learning_rate_fn: sharded_transforms.LearningRateFn,
     var_weight_hparams: Nested[base_layer.WeightHParams] | None,
-  ) -> transforms.GradientTransformation:
+  ) -> sharded_transforms.GradientTransformation:
     return sharded_sgd(learning_rate_fn, self.momentum, self.nesterov)
 
 

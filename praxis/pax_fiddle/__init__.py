@@ -25,23 +25,17 @@ from fiddle import remove_tag as remove_tag
 from fiddle import set_tagged as set_tagged
 from fiddle import set_tags as set_tags
 
-from praxis.pax_fiddle.auto import auto_config as auto_config
-from praxis.pax_fiddle.building import build as build
-from praxis.pax_fiddle.building import (
-  copy_inheritable_base_layer_params as copy_inheritable_base_layer_params,
-)
-from praxis.pax_fiddle.building import inherit as inherit
-from praxis.pax_fiddle.building import instantiate as instantiate
-from praxis.pax_fiddle.configs import ArgFactory as ArgFactory
-from praxis.pax_fiddle.configs import CloneAndSetMixin as CloneAndSetMixin
-from praxis.pax_fiddle.configs import Config as Config
-from praxis.pax_fiddle.configs import Partial as Partial
-from praxis.pax_fiddle.configs import PaxArgFactory as PaxArgFactory
-from praxis.pax_fiddle.configs import PaxConfig as PaxConfig
-from praxis.pax_fiddle.configs import PaxPartial as PaxPartial
-from praxis.pax_fiddle.configs import mesh_shape as mesh_shape
-from praxis.pax_fiddle.configs import owner_of as owner_of
-from praxis.pax_fiddle.configs import update_callable as update_callable
+from praxis.pax_fiddle.autoconfig import auto_config as auto_config
+from praxis.pax_fiddle.buildables import ArgFactory as ArgFactory
+from praxis.pax_fiddle.buildables import CloneAndSetMixin as CloneAndSetMixin
+from praxis.pax_fiddle.buildables import Config as Config
+from praxis.pax_fiddle.buildables import Partial as Partial
+from praxis.pax_fiddle.buildables import PaxArgFactory as PaxArgFactory
+from praxis.pax_fiddle.buildables import PaxConfig as PaxConfig
+from praxis.pax_fiddle.buildables import PaxPartial as PaxPartial
+from praxis.pax_fiddle.buildables import mesh_shape as mesh_shape
+from praxis.pax_fiddle.buildables import owner_of as owner_of
+from praxis.pax_fiddle.buildables import update_callable as update_callable
 from praxis.pax_fiddle.fields import (
   OverrideSubConfigFieldProtocol as OverrideSubConfigFieldProtocol,
 )
@@ -51,12 +45,24 @@ from praxis.pax_fiddle.fields import field as field
 from praxis.pax_fiddle.fields import instance_field as instance_field
 from praxis.pax_fiddle.fields import sub_config_field as sub_config_field
 from praxis.pax_fiddle.fields import template_field as template_field
+from praxis.pax_fiddle.instantiation import build as build
+from praxis.pax_fiddle.instantiation import (
+  copy_inheritable_base_layer_params as copy_inheritable_base_layer_params,
+)
+from praxis.pax_fiddle.instantiation import inherit as inherit
+from praxis.pax_fiddle.instantiation import instantiate as instantiate
 from praxis.pax_fiddle.metadata import FieldMetadata as FieldMetadata
 from praxis.pax_fiddle.metadata import field_has_tag as field_has_tag
 from praxis.pax_fiddle.metadata import field_metadata as field_metadata
 from praxis.pax_fiddle.metadata import fields_of as fields_of
-from praxis.pax_fiddle.templates import TemplateWrapper as TemplateWrapper
-from praxis.pax_fiddle.templates import wrap_templates as wrap_templates
-from praxis.pax_fiddle.traversal import BasicTraversal as BasicTraversal
-from praxis.pax_fiddle.traversal import MemoizedTraversal as MemoizedTraversal
-from praxis.pax_fiddle.traversal import register_dataclass as register_dataclass
+from praxis.pax_fiddle.template_arguments import (
+  TemplateWrapper as TemplateWrapper,
+)
+from praxis.pax_fiddle.template_arguments import (
+  wrap_templates as wrap_templates,
+)
+from praxis.pax_fiddle.traversers import BasicTraversal as BasicTraversal
+from praxis.pax_fiddle.traversers import MemoizedTraversal as MemoizedTraversal
+from praxis.pax_fiddle.traversers import (
+  register_dataclass as register_dataclass,
+)

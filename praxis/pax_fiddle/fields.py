@@ -11,8 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import fiddle as fdl
 
-from praxis.pax_fiddle import auto, metadata
-from praxis.pax_fiddle.configs import Config
+from praxis.pax_fiddle import autoconfig, metadata
+from praxis.pax_fiddle.buildables import Config
 
 Tags = type[fdl.Tag] | Collection[type[fdl.Tag]]
 
@@ -35,7 +35,7 @@ def field(
       `auto_config` function, which is one anyway.
   """
   make = None
-  if auto.is_auto_config(default_factory):
+  if autoconfig.is_auto_config(default_factory):
     if configurable_factory:
       raise ValueError(
         'configurable_factory must be False for an auto_config function, '
@@ -66,8 +66,8 @@ def instance_field(
   if default_factory is None:
     return field(default=None, tags=tags)
   if inspect.isfunction(default_factory):
-    default_factory = auto.auto_config(default_factory)
-  is_auto = auto.is_auto_config(default_factory)
+    default_factory = autoconfig.auto_config(default_factory)
+  is_auto = autoconfig.is_auto_config(default_factory)
   return field(
     default_factory=default_factory,
     tags=tags,
@@ -90,8 +90,8 @@ def template_field(
       return dataclasses.field(default=None, metadata=said)
     return dataclasses.field(metadata=said)
   if inspect.isfunction(template):
-    template = auto.auto_config(template)
-  if auto.is_auto_config(template):
+    template = autoconfig.auto_config(template)
+  if autoconfig.is_auto_config(template):
     make = template.as_buildable
   else:
     # Copies: two Configs of the owner must not share a nested one.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers on trees, arrays and sequences that every floor may use."""
+"""Utilities on pytrees, arrays, sequences, devices and timing; re-exports."""
 
 from praxis.nested_map import NestedMap
 from praxis.py_utils.arrays import (
@@ -11,7 +11,16 @@ from praxis.py_utils.arrays import (
   pad_or_trim_to,
   reshape_with_outer_batch_size,
 )
-from praxis.py_utils.paths import (
+from praxis.py_utils.example_ids import (
+  ENUM_PROVENANCE_KEYS,
+  INDEX_WITHIN_SHARD_KEY,
+  NUM_SHARDS_KEY,
+  PROVENANCE_PREFIX,
+  SHARD_INDEX_KEY,
+  get_enumeration_id,
+  sharded_file_pattern_to_glob,
+)
+from praxis.py_utils.key_paths import (
   Patterns,
   extract_prefixed_keys_from_nested_map,
   map_with_path,
@@ -21,19 +30,9 @@ from praxis.py_utils.paths import (
   update_matched_variables,
 )
 from praxis.py_utils.platforms import target_platform, tracing_for
-from praxis.py_utils.running import (
-  ENUM_PROVENANCE_KEYS,
-  INDEX_WITHIN_SHARD_KEY,
-  NUM_SHARDS_KEY,
-  PROVENANCE_PREFIX,
-  SHARD_INDEX_KEY,
-  RunningPeriod,
+from praxis.py_utils.process_state import (
   ThreadLocalStack,
-  benchmark,
-  get_enumeration_id,
   logging_verbosity_level,
-  sharded_file_pattern_to_glob,
-  timeit,
 )
 from praxis.py_utils.sequences import (
   append_eos,
@@ -43,7 +42,7 @@ from praxis.py_utils.sequences import (
   sequence_mask,
   sequence_paddings,
 )
-from praxis.py_utils.sharded import (
+from praxis.py_utils.sharded_arrays import (
   create_device_mesh,
   get_global_input_shape_dtype,
   get_uneven_sharding_paddings,
@@ -54,6 +53,7 @@ from praxis.py_utils.sharded import (
   maybe_slice_uneven_sharding,
   maybe_unreplicate_for_first_shard,
   maybe_unreplicate_for_fully_replicated,
+  mesh_axes,
   put_to_devices,
   reshard,
   set_globally_use_rbg_prng_key,
@@ -61,6 +61,7 @@ from praxis.py_utils.sharded import (
   unshard,
   with_sharding_constraint,
 )
+from praxis.py_utils.timing import RunningPeriod, benchmark, timeit
 from praxis.py_utils.tree import (
   BpropMaskedNode,
   assert_same_shape_and_dtype,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic that many layers need: casts, masks, norms, shapes."""
+"""Casts, masks, norms and reshapes of arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from praxis.pytypes import JTensor, Nested
 
 
 def get_large_negative_number(dtype: jnp.dtype) -> JTensor:
-  """Returns -0.7 times the largest number of `dtype`: hides, yet never nan."""
+  """Returns -0.7 times the maximum of `dtype`: a finite value for masking."""
   info = jnp.finfo if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo
   return jnp.asarray(-0.7 * info(dtype).max, dtype=dtype)
 
@@ -22,13 +22,16 @@ def get_large_negative_number(dtype: jnp.dtype) -> JTensor:
 def apply_mask_to_logits(
   logits: Float[Array, '...'], mask: Float[Array, '...']
 ) -> Float[Array, '...']:
-  """Returns logits, the large negative number where `mask` is about that."""
-  hidden = get_large_negative_number(logits.dtype)
-  return jnp.where(mask >= hidden * 0.5, logits, hidden)
+  """Returns logits with the large negative number at masked positions.
+
+  A position is masked if `mask` is below half the large negative number.
+  """
+  masked = get_large_negative_number(logits.dtype)
+  return jnp.where(mask >= masked * 0.5, logits, masked)
 
 
 def maybe_cast_float(x: Nested[JTensor], dtype: jnp.dtype) -> Nested[JTensor]:
-  """Returns `x` with its floating point leaves in `dtype`, others as is."""
+  """Returns a tree with its floating point leaves cast to `dtype`."""
 
   def cast(leaf: Any) -> Any:
     if not hasattr(leaf, 'dtype') or leaf.dtype == dtype:
@@ -45,7 +48,7 @@ def l2_normalize(
   axis: int | Sequence[int] = -1,
   epsilon: float = 1e-12,
 ) -> Float[Array, '*shape']:
-  """Returns x / sqrt(sum(x^2) + epsilon), summed along `axis`."""
+  """Returns x / sqrt(sum(x^2) + epsilon) with the sum over `axis`."""
   axes = axis if isinstance(axis, int) else tuple(axis)
   return x / jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True) + epsilon)
 
@@ -53,16 +56,20 @@ def l2_normalize(
 def pad_or_trim_to(
   x: Shaped[Array, '...'] | None, shape: Sequence[int], pad_val: float = 0
 ) -> Shaped[Array, '...'] | None:
-  """Returns `x` cut, or filled up with `pad_val`, at the end of each axis."""
+  """Trims or pads the end of each axis of `x` to `shape`.
+
+  Raises:
+    ValueError: `x` and `shape` differ in the number of dimensions.
+  """
   if x is None:
     return None
   if x.ndim != len(shape):
     raise ValueError(
-      f'pad_or_trim_to wants a shape of {x.ndim} dimensions like that of x, '
+      f'pad_or_trim_to expects a shape of {x.ndim} dimensions like that of x, '
       f'{x.shape}, got {tuple(shape)}'
     )
   padding = [
-    (0, max(0, want - got)) for got, want in zip(x.shape, shape, strict=True)
+    (0, max(0, new - old)) for old, new in zip(x.shape, shape, strict=True)
   ]
   padded = jnp.pad(x, padding, constant_values=pad_val)
   return jax.lax.slice(padded, [0] * x.ndim, shape)
@@ -71,7 +78,11 @@ def pad_or_trim_to(
 def reshape_with_outer_batch_size(
   array: Shaped[Array, 'B ...'], outer_bs: int
 ) -> Shaped[Array, 'outer inner ...']:
-  """Returns [B, ...] as [outer_bs, B / outer_bs, ...]."""
+  """Reshapes [B, ...] to [outer_bs, B / outer_bs, ...].
+
+  Raises:
+    ValueError: `outer_bs` does not divide B.
+  """
   if outer_bs < 1 or len(array) < outer_bs or len(array) % outer_bs:
     raise ValueError(
       f'outer_bs should be a factor of the batch size {len(array)}, got '
@@ -83,5 +94,5 @@ def reshape_with_outer_batch_size(
 def combine_inner_and_outer_batches(
   array: Shaped[Array, 'outer inner ...'],
 ) -> Shaped[Array, 'B ...']:
-  """Returns [outer, inner, ...] as [outer * inner, ...]."""
+  """Reshapes [outer, inner, ...] to [outer * inner, ...]."""
   return array.reshape(-1, *array.shape[2:])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For which kind of devices a computation is traced."""
+"""The platform that a computation is traced for."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _TARGET: contextvars.ContextVar[str | None] = contextvars.ContextVar(
 
 
 def target_platform() -> str:
-  """The platform, as `cpu`, `gpu` or `tpu`, that a traced function will run on.
+  """Returns the platform a traced function will run on: `cpu`, `gpu`, `tpu`.
 
-  It is that of this process, but for a step that is compiled ahead of time for
-  devices which are elsewhere.
+  It is the default backend of the process, except in ahead-of-time compilation
+  for other devices.
   """
   return _TARGET.get() or jax.default_backend()
 
 
 @contextlib.contextmanager
 def tracing_for(platform: str) -> Iterator[None]:
-  """Makes `target_platform` answer `platform` meanwhile, in this thread."""
+  """Sets `target_platform` for this thread within a `with` block."""
   token = _TARGET.set(platform)
   try:
     yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of sequences of different lengths, padded to one."""
+"""Padded batches of sequences of different lengths."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ def apply_padding(
   use_select: bool = True,
   axis: int | None = None,
 ) -> Shaped[Array, '...']:
-  """Returns `inputs`, but `pad_value` (or 0) where `padding` is 1.
+  """Returns `inputs` with `pad_value` (or 0) where `padding` is 1.
 
   Args:
-    inputs: what is padded.
-    padding: 1 where to pad; broadcasts against `inputs`.
-    pad_value: what to pad with.
-    use_select: whether by choice, or by products (where a nan would survive).
-    axis: from here on `padding` may lack trailing dimensions, or have more of
-      size 1 than `inputs`.
+    inputs: the array to pad.
+    padding: 1 at padded positions; broadcasts against `inputs`.
+    pad_value: the value of padded positions; None: 0.
+    use_select: whether to use `where`; products with the mask otherwise, which
+      keep NaNs.
+    axis: from this axis on `padding` may lack trailing dimensions, or have
+      more dimensions of size 1 than `inputs`.
   """
   if axis is not None:
     head, tail = padding.shape[:axis], padding.shape[axis:]
@@ -73,13 +74,18 @@ def concat_sequences_with_padding(
   input1: Shaped[Array, 'B T1 ...'],
   paddings1: Shaped[Array, 'B T1'],
 ) -> tuple[Shaped[Array, 'B T ...'], Shaped[Array, 'B T']]:
-  """Returns each sequence of `input0` followed by that of `input1`, paddings.
+  """Concatenates the sequences of two batches pairwise, without gaps.
 
-  Paddings stand after the sequences; those of `input0` come last.
+  Returns:
+    The sequences and their paddings. Padded positions follow the sequence:
+    those of `input1` first, then those of `input0`.
+
+  Raises:
+    ValueError: the inputs differ after batch and time.
   """
   if input0.shape[2:] != input1.shape[2:]:
     raise ValueError(
-      'input0 and input1 must be alike after batch and time, got shapes '
+      'input0 and input1 must have one shape after batch and time, got shapes '
       f'{input0.shape} and {input1.shape}'
     )
   length0, length1 = (
@@ -87,15 +93,19 @@ def concat_sequences_with_padding(
     for paddings in (paddings0, paddings1)
   )
   time0, time1 = paddings0.shape[1], paddings1.shape[1]
-  at = jnp.arange(time0 + time1)
-  order = jnp.where(
-    at < length0,
-    at,
-    jnp.where(at < length0 + time1, at - length0 + time0, at - time1),
+  position = jnp.arange(time0 + time1)
+  source = jnp.where(
+    position < length0,
+    position,
+    jnp.where(
+      position < length0 + time1,
+      position - length0 + time0,
+      position - time1,
+    ),
   )
-  both = jnp.concatenate([input0, input1], axis=1)
-  joined = jax.vmap(lambda x, indices: x[indices])(both, order)
-  return joined, (at >= length0 + length1).astype(paddings0.dtype)
+  inputs = jnp.concatenate([input0, input1], axis=1)
+  outputs = jax.vmap(lambda x, indices: x[indices])(inputs, source)
+  return outputs, (position >= length0 + length1).astype(paddings0.dtype)
 
 
 def append_eos(
@@ -104,11 +114,17 @@ def append_eos(
   eos_id: int,
   extend_if_overflow: bool = True,
 ) -> tuple[Int[Array, 'B S'], Shaped[Array, 'B S']]:
-  """Returns sequences that end with `eos_id`, and their paddings.
+  """Appends `eos_id` to the sequences that do not end with it.
 
-  One that ends with it stays as it is; padded positions hold it too. If one has
-  no room left, all get one more position, or it goes without
-  (`extend_if_overflow` False, which `jit` needs).
+  Args:
+    x: token ids.
+    paddings: 1 at padded positions.
+    eos_id: the id to append; padded positions of the result hold it too.
+    extend_if_overflow: whether to add a position to all sequences if one is
+      full; otherwise full sequences stay unchanged. Must be False under `jit`.
+
+  Returns:
+    The sequences and their paddings.
   """
   time = x.shape[1]
   lengths = jnp.sum(1 - paddings, axis=1).astype(jnp.int32)

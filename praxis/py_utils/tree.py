@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees and maps as wholes: sizes, splitting, joining, special leaves."""
+"""Pytrees and maps: sizes, splitting, merging, masked leaves."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from praxis.nested_map import NestedMap
 
 
 class BpropMaskedNode(NamedTuple):
-  """Stands in a tree for a variable that no gradient is taken of."""
+  """Replaces a variable without a gradient; a pytree without leaves."""
 
 
 def is_bprop_masked_node(x: Any) -> bool:
-  """Whether `x` stands for a variable that no gradient is taken of."""
+  """Whether `x` replaces a variable without a gradient."""
   return isinstance(x, BpropMaskedNode)
 
 
 def is_optax_masked_node(x: Any) -> bool:
-  """Whether `x` is optax's stand-in for a leaf that is masked out."""
-  optax = sys.modules.get('optax')  # Who has such a node has imported it.
+  """Whether `x` is the `optax.MaskedNode` of a masked leaf."""
+  # A node of optax can exist only if optax is imported.
+  optax = sys.modules.get('optax')
   return optax is not None and isinstance(x, optax.MaskedNode)
 
 
@@ -40,81 +41,94 @@ def total_num_vars(variables: Any) -> int:
 
 
 def assert_same_shape_and_dtype(x: Any, y: Any) -> None:
-  """Raises ValueError unless the leaves of two trees are alike pairwise."""
+  """Checks that corresponding leaves have one shape and dtype.
+
+  Raises:
+    ValueError: two leaves differ in shape or dtype.
+  """
 
   def check(a: Any, b: Any) -> None:
     if a.shape != b.shape or a.dtype != b.dtype:
       raise ValueError(
-        f'wants equal shapes and dtypes, got {a.shape} {a.dtype} and '
+        f'expected equal shapes and dtypes, got {a.shape} {a.dtype} and '
         f'{b.shape} {b.dtype}'
       )
 
   jax.tree.map(check, x, y)
 
 
-def merge_dict(dict1: Mapping, dict2: Mapping) -> dict[Any, Any]:
-  """Returns both dicts in one; ValueError if a key has different values."""
-  for key in set(dict1) & set(dict2):
-    if dict1[key] is not dict2[key]:
+def merge_dict(
+  dict1: Mapping[Any, Any], dict2: Mapping[Any, Any]
+) -> dict[Any, Any]:
+  """Returns the union of two dicts.
+
+  Raises:
+    ValueError: a key maps to two different objects.
+  """
+  merged = dict(dict1)
+  for key, value in dict2.items():
+    if merged.setdefault(key, value) is not value:
       raise ValueError(
         f'The same key {key!r} has different values in two dicts: '
-        f'{dict1[key]} and {dict2[key]}; rename one'
+        f'{merged[key]} and {value}; rename one'
       )
-  return {**dict1, **dict2}
+  return merged
 
 
 def tree_unstack(tree: Any, axis: int) -> Sequence[Any]:
-  """Returns a list of trees, one for each index along an axis of all leaves.
+  """Returns one tree for each index along `axis` of all leaves.
+
+  A tree of scalars is returned as the only element.
 
   Raises:
-    ValueError: a leaf is no array, or lacks that axis, or its size differs.
+    ValueError: a leaf is not an array, or the leaves differ in the size of
+      `axis`.
   """
-  leaves = jax.tree.leaves(tree)
+  leaves, treedef = jax.tree.flatten(tree)
   if not leaves:
     return []
   if not all(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves):
-    raise ValueError('tree_unstack wants arrays of jax or numpy as leaves')
-  if all(leaf.ndim == 0 for leaf in leaves):
+    raise ValueError('tree_unstack takes arrays of jax or numpy as leaves')
+  shapes = [leaf.shape for leaf in leaves]
+  if not any(shapes):
     return [tree]
-  sizes = {x.shape[axis] if x.ndim > axis else None for x in leaves}
-  if len(sizes) > 1 or None in sizes:
+  sizes = {shape[axis] if axis < len(shape) else None for shape in shapes}
+  if len(sizes) != 1 or None in sizes:
     raise ValueError(
-      f'all leaves must have one size along axis {axis}, got shapes '
-      f'{[leaf.shape for leaf in leaves]}'
+      f'all leaves must have one size along axis {axis}, got shapes {shapes}'
     )
   return [
-    jax.tree.map(lambda x, i=i: x.take(i, axis), tree)
-    for i in range(sizes.pop())
+    treedef.unflatten(leaf.take(index, axis) for leaf in leaves)
+    for index in range(sizes.pop())
   ]
 
 
 def concat_nested_maps(map_list: list[NestedMap], axis: int) -> NestedMap:
-  """Returns a map whose arrays are joined along `axis`.
+  """Returns a map whose arrays are concatenated along `axis`.
 
-  What is no array, has no such axis, or is not in the second map is taken from
-  the first.
+  Entries that are not arrays, lack that axis, or are missing in the second map
+  come from the first map.
   """
   first, *rest = map_list
   if not rest:
     return first
-  joined = NestedMap(first)
+  result = NestedMap(first)
   for key, value in first.items():
     if key not in rest[0]:
       continue
     values = [m[key] for m in map_list]
     if isinstance(value, dict):
-      joined[key] = concat_nested_maps(values, axis)
+      result[key] = concat_nested_maps(values, axis)
     elif isinstance(value, jax.Array) and value.ndim > axis:
-      joined[key] = jnp.concatenate(values, axis)
-  return joined
+      result[key] = jnp.concatenate(values, axis)
+  return result
 
 
 def filter_by_matching_keys(
   batch: Mapping[str, Any], prefixes: Sequence[str]
 ) -> tuple[NestedMap, NestedMap]:
-  """Returns the entries whose key begins with one of `prefixes`, and others."""
-  matches = {k: k.startswith(tuple(prefixes)) for k in batch}
-  pick = lambda want: NestedMap(
-    {k: v for k, v in batch.items() if matches[k] is want}
-  )
-  return pick(True), pick(False)
+  """Returns (entries whose key starts with one of `prefixes`, the others)."""
+  matching, others = NestedMap(), NestedMap()
+  for key, value in batch.items():
+    (matching if key.startswith(tuple(prefixes)) else others)[key] = value
+  return matching, others

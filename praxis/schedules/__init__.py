@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from praxis.schedules.base import BaseSchedule
+from praxis.schedules.base_schedule import BaseSchedule
 from praxis.schedules.composed import (
   CycleSchedule,
   PiecewiseConstant,

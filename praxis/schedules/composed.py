@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from praxis import pax_fiddle
-from praxis.schedules import base
+from praxis.schedules import base_schedule
 
 
 def step_function(
@@ -20,7 +20,7 @@ def step_function(
   values: Sequence[ArrayLike],
 ) -> Float[Array, '']:
   """Returns values[i], where i boundaries are at or before `step`."""
-  t = base.as_float(step)
+  t = base_schedule.as_float(step)
   result = jnp.asarray(values[0], jnp.float32)
   for boundary, value in zip(boundaries, values[1:], strict=True):
     result = jnp.where(t < boundary, result, value)
@@ -28,15 +28,15 @@ def step_function(
 
 
 def _built(
-  schedules: Sequence[base.BaseSchedule | pax_fiddle.Config],
-) -> list[base.BaseSchedule]:
+  schedules: Sequence[base_schedule.BaseSchedule | pax_fiddle.Config],
+) -> list[base_schedule.BaseSchedule]:
   return [
     s.Instantiate() if isinstance(s, pax_fiddle.Config) else s
     for s in schedules
   ]
 
 
-class PiecewiseConstant(base.BaseSchedule):
+class PiecewiseConstant(base_schedule.BaseSchedule):
   """values[i] from boundaries[i - 1] on, until boundaries[i]."""
 
   # Sorted steps.
@@ -46,36 +46,36 @@ class PiecewiseConstant(base.BaseSchedule):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    base.check_lengths(
+    base_schedule.check_lengths(
       self, ('boundaries', self.boundaries), ('values', self.values), extra=1
     )
-    base.check_sorted(self, self.boundaries)
+    base_schedule.check_sorted(self, self.boundaries)
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
     return step_function(step, self.boundaries, self.values)
 
 
-class PiecewiseSchedule(base.BaseSchedule):
+class PiecewiseSchedule(base_schedule.BaseSchedule):
   """schedules[i] from boundaries[i - 1] on, counting its steps from there."""
 
   # Sorted steps.
   boundaries: Sequence[int] | None = None
   # One more than boundaries.
-  schedules: Sequence[base.BaseSchedule] | None = None
+  schedules: Sequence[base_schedule.BaseSchedule] | None = None
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    base.check_lengths(
+    base_schedule.check_lengths(
       self,
       ('boundaries', self.boundaries),
       ('schedules', self.schedules),
       extra=1,
     )
-    base.check_sorted(self, self.boundaries)
+    base_schedule.check_sorted(self, self.boundaries)
     self._schedules = _built(self.schedules)
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
-    t = base.as_float(step)
+    t = base_schedule.as_float(step)
     begins = [0, *self.boundaries]
     values = [
       schedule.value_at(t - begin)
@@ -84,19 +84,19 @@ class PiecewiseSchedule(base.BaseSchedule):
     return step_function(t, self.boundaries, values)
 
 
-class CycleSchedule(base.BaseSchedule):
+class CycleSchedule(base_schedule.BaseSchedule):
   """schedules[i] for steps[i] steps, one after the other, again and again.
 
   Each schedule sees the global step, not the step inside the cycle.
   """
 
-  schedules: Sequence[base.BaseSchedule] | None = None
+  schedules: Sequence[base_schedule.BaseSchedule] | None = None
   # How long each schedule lasts; positive.
   steps: Sequence[int] | None = None
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    base.check_lengths(
+    base_schedule.check_lengths(
       self, ('schedules', self.schedules), ('steps', self.steps), extra=0
     )
     if not self.steps or min(self.steps) <= 0:
@@ -107,6 +107,6 @@ class CycleSchedule(base.BaseSchedule):
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
     ends = list(itertools.accumulate(self.steps))
-    inside = base.as_float(step) % ends[-1]
+    inside = base_schedule.as_float(step) % ends[-1]
     values = [schedule.value_at(step) for schedule in self._schedules]
     return step_function(inside, ends[:-1], values)

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from praxis.schedules import base
+from praxis.schedules import base_schedule
 
-Point = base.Point
+Point = base_schedule.Point
 
 
-class Constant(base.BaseSchedule):
+class Constant(base_schedule.BaseSchedule):
   """The same value at every step."""
 
   value: float = 1.0
@@ -23,7 +23,7 @@ class Constant(base.BaseSchedule):
     return jnp.float32(self.value)
 
 
-class Polynomial(base.BaseSchedule):
+class Polynomial(base_schedule.BaseSchedule):
   """A power curve from `start` to `limit`, constant before and after.
 
   With `u` in [0, 1] the progress and `y` the values: y0 + (y1 - y0) u^power
@@ -40,7 +40,7 @@ class Polynomial(base.BaseSchedule):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    base.check_points(self, self.start, self.limit)
+    base_schedule.check_points(self, self.start, self.limit)
     if self.origin not in ('start', 'limit'):
       raise ValueError(
         f"Polynomial.origin must be 'start' or 'limit', got {self.origin!r}"
@@ -48,7 +48,7 @@ class Polynomial(base.BaseSchedule):
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
     (x0, y0), (x1, y1) = self.start, self.limit
-    u = base.progress(step, x0, x1)
+    u = base_schedule.progress(step, x0, x1)
     if self.origin == 'start':
       return jnp.float32(y0) + (y1 - y0) * u**self.power
     return jnp.float32(y1) + (y0 - y1) * (1.0 - u) ** self.power
@@ -60,7 +60,7 @@ class Linear(Polynomial):
   power: int = 1
 
 
-class Exponential(base.BaseSchedule):
+class Exponential(base_schedule.BaseSchedule):
   """A line in log space from `start` to `limit`, constant before and after."""
 
   # First and last (step, value); both values must be positive.
@@ -69,7 +69,7 @@ class Exponential(base.BaseSchedule):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    base.check_points(self, self.start, self.limit)
+    base_schedule.check_points(self, self.start, self.limit)
     if min(self.start[1], self.limit[1]) <= 0:
       raise ValueError(
         'Exponential needs positive values, got'
@@ -78,7 +78,7 @@ class Exponential(base.BaseSchedule):
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
     (x0, y0), (x1, y1) = self.start, self.limit
-    u = base.progress(step, x0, x1)
+    u = base_schedule.progress(step, x0, x1)
     return jnp.float32(y0) * jnp.exp(u * math.log(y1 / y0))
 
 
@@ -89,7 +89,7 @@ def half_cosine(
   return jnp.float32(last) + (first - last) * 0.5 * (1.0 + jnp.cos(jnp.pi * u))
 
 
-class Cosine(base.BaseSchedule):
+class Cosine(base_schedule.BaseSchedule):
   """Half a cosine wave over `total_steps`, then constant.
 
   References:
@@ -109,11 +109,11 @@ class Cosine(base.BaseSchedule):
       )
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
-    u = base.progress(step, 0, self.total_steps)
+    u = base_schedule.progress(step, 0, self.total_steps)
     return half_cosine(u, self.initial_value, self.final_value)
 
 
-class DelayedCosine(base.BaseSchedule):
+class DelayedCosine(base_schedule.BaseSchedule):
   """Half a cosine wave from `start` to `limit`, constant before and after."""
 
   # First and last (step, value) of the wave.
@@ -122,14 +122,14 @@ class DelayedCosine(base.BaseSchedule):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    base.check_points(self, self.start, self.limit)
+    base_schedule.check_points(self, self.start, self.limit)
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
     (x0, y0), (x1, y1) = self.start, self.limit
-    return half_cosine(base.progress(step, x0, x1), y0, y1)
+    return half_cosine(base_schedule.progress(step, x0, x1), y0, y1)
 
 
-class Transformer(base.BaseSchedule):
+class Transformer(base_schedule.BaseSchedule):
   """Inverse square root after a linear warm-up: the "Noam" schedule.
 
   References:
@@ -146,7 +146,7 @@ class Transformer(base.BaseSchedule):
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
     warmup = float(self.warmup_steps * self.worker_replicas)
-    t = base.as_float(step)
+    t = base_schedule.as_float(step)
     if self.decay_end is not None:
       t = jnp.minimum(t, self.decay_end)
     return self.model_dim**-0.5 * jnp.minimum(
@@ -154,7 +154,7 @@ class Transformer(base.BaseSchedule):
     )
 
 
-class SqrtDecay(base.BaseSchedule):
+class SqrtDecay(base_schedule.BaseSchedule):
   """multiplier / sqrt(max(step - offset, decay_start))."""
 
   decay_start: int = 10000
@@ -169,11 +169,13 @@ class SqrtDecay(base.BaseSchedule):
       )
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
-    t = jnp.maximum(base.as_float(step) - self.offset, self.decay_start)
+    t = jnp.maximum(
+      base_schedule.as_float(step) - self.offset, self.decay_start
+    )
     return self.multiplier / jnp.sqrt(t)
 
 
-class ContinuousSchedule(base.BaseSchedule):
+class ContinuousSchedule(base_schedule.BaseSchedule):
   """Halves every `half_life_steps` after `start_step`, down to a floor."""
 
   initial_value: float = 1.0
@@ -192,6 +194,6 @@ class ContinuousSchedule(base.BaseSchedule):
       )
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
-    after = jnp.maximum(base.as_float(step) - self.start_step, 0.0)
+    after = jnp.maximum(base_schedule.as_float(step) - self.start_step, 0.0)
     fraction = jnp.exp2(-after / self.half_life_steps)
     return self.initial_value * jnp.maximum(fraction, self.min)

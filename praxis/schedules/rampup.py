@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from praxis.schedules import base, composed, elementary
+from praxis.schedules import base_schedule, composed, elementary
 
 
-class _RampupDecay(base.BaseSchedule):
+class _RampupDecay(base_schedule.BaseSchedule):
   """0 -> max over the warm-up, max until decay_start, then a decay.
 
   The decay ends at decay_end with max * min_ratio and stays there. Without
@@ -46,10 +46,14 @@ class _RampupDecay(base.BaseSchedule):
     raise NotImplementedError
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
-    t = base.as_float(step)
-    ramp = base.progress(t, 0, self.warmup_steps) if self.warmup_steps else 1.0
+    t = base_schedule.as_float(step)
+    ramp = (
+      base_schedule.progress(t, 0, self.warmup_steps)
+      if self.warmup_steps
+      else 1.0
+    )
     length = max(self.decay_end - self.decay_start, 1)
-    u = base.progress(t, self.decay_start, self.decay_start + length)
+    u = base_schedule.progress(t, self.decay_start, self.decay_start + length)
     return self.max * (
       jnp.where(t < self.warmup_steps, ramp, self._decay(u))
     ).astype(jnp.float32)
@@ -95,12 +99,12 @@ class LinearRampupCosineDecay(_RampupDecay):
     return elementary.half_cosine(u, 1.0, self.min_ratio)
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
-    t = base.as_float(step)
+    t = base_schedule.as_float(step)
     after = super().value_at(t - self.start_step)
     return jnp.where(t < self.start_step, jnp.float32(self.max), after)
 
 
-class LinearRampupSqrtDecay(base.BaseSchedule):
+class LinearRampupSqrtDecay(base_schedule.BaseSchedule):
   """peak * min(t / warmup, sqrt(warmup / t)) with t = step."""
 
   # Value at the end of the warm-up.
@@ -116,12 +120,12 @@ class LinearRampupSqrtDecay(base.BaseSchedule):
       )
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
-    t = base.as_float(step)
+    t = base_schedule.as_float(step)
     decay = jnp.sqrt(self.warmup_steps / jnp.maximum(t, 1.0))
     return self.peak * jnp.minimum(t / self.warmup_steps, decay)
 
 
-class LinearRampupPiecewiseConstant(base.BaseSchedule):
+class LinearRampupPiecewiseConstant(base_schedule.BaseSchedule):
   """0 -> values[0] until boundaries[0], then values[i] from boundaries[i]."""
 
   # Steps: the end of the warm-up, then the start of each later value.
@@ -131,10 +135,10 @@ class LinearRampupPiecewiseConstant(base.BaseSchedule):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    base.check_lengths(
+    base_schedule.check_lengths(
       self, ('boundaries', self.boundaries), ('values', self.values), extra=0
     )
-    base.check_sorted(self, self.boundaries)
+    base_schedule.check_sorted(self, self.boundaries)
     if not self.boundaries or self.boundaries[0] <= 0:
       raise ValueError(
         'LinearRampupPiecewiseConstant.boundaries must start with a positive'
@@ -142,6 +146,6 @@ class LinearRampupPiecewiseConstant(base.BaseSchedule):
       )
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
-    t = base.as_float(step)
-    ramp = base.progress(t, 0, self.boundaries[0])
+    t = base_schedule.as_float(step)
+    ramp = base_schedule.progress(t, 0, self.boundaries[0])
     return ramp * composed.step_function(t, self.boundaries[1:], self.values)

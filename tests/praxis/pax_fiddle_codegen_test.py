@@ -16,7 +16,7 @@ import pytest
 
 from praxis import base_hyperparams, base_layer, fiddle_tags, pax_fiddle
 from praxis.nested_map import NestedMap
-from praxis.pax_fiddle import codegen
+from praxis.pax_fiddle import config_codegen
 
 
 class Size(enum.Enum):
@@ -47,7 +47,7 @@ def add(a: int, b: int) -> int:
 
 def made_again(config: Any, **options: Any) -> Any:
   scope: dict[str, Any] = {}
-  exec(codegen.new_codegen(config, **options), scope)
+  exec(config_codegen.new_codegen(config, **options), scope)
   return scope[options.get('top_level_fixture_name', 'config_fixture')]()
 
 
@@ -114,7 +114,7 @@ def test_tags_beyond_those_of_the_class():
 
 def test_options_are_those_of_fiddle():
   config = Holder.config(value=Holder.config(value=[1, [2, [3]]]))
-  code = codegen.new_codegen(
+  code = config_codegen.new_codegen(
     config,
     top_level_fixture_name='outer',
     sub_fixtures={'inner': config.value},
@@ -130,4 +130,4 @@ def test_options_are_those_of_fiddle():
 @pytest.mark.parametrize('value', [lambda: 1, object(), jnp.ones(2)])
 def test_what_cannot_be_written_is_named(value):
   with pytest.raises(ValueError, match=r'value.* must be a literal'):
-    codegen.new_codegen(Holder.config(value=[value]))
+    config_codegen.new_codegen(Holder.config(value=[value]))

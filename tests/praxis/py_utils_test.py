@@ -141,7 +141,7 @@ def test_sequences_are_joined_where_they_end():
   )
   assert joined[..., 0].tolist() == [[1, 2, 6, 0, 0], [3, 4, 5, 7, 8]]
   assert paddings.tolist() == [[0, 0, 0, 1, 1], [0] * 5]
-  with pytest.raises(ValueError, match='alike after batch and time'):
+  with pytest.raises(ValueError, match='one shape after batch and time'):
     py_utils.concat_sequences_with_padding(
       a[..., None], a, jnp.ones([2, 2, 3]), b
     )

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from pax.learners.stochastic_gradients import base, privacy
-from praxis import base_layer, pytypes
+from praxis import base_layer, py_utils, pytypes
 
 JTensor = base.JTensor
 Nested = base.Nested
@@ -98,7 +98,7 @@ class DpSgdStochasticGradient(base.BaseStochasticGradient):
     if axes is None:
       return loss_fn
     settings = base_layer.cur_jax_context().hparams.clone()
-    hidden = dict.fromkeys([axes] if isinstance(axes, str) else axes)
+    hidden = dict.fromkeys(py_utils.mesh_axes(axes))
     renamed = {
       new: None if old in hidden else old
       for new, old in (settings.mesh_axes_transpose or {}).items()

@@ -13,7 +13,7 @@ from pax.tools.fiddler import (
   make_parameterized_experiment,
 )
 from praxis import pax_fiddle
-from praxis.pax_fiddle import codegen
+from praxis.pax_fiddle import config_codegen
 
 Config = pax_fiddle.Config
 
@@ -66,7 +66,7 @@ def codegen_experiment(
   Raises:
     ValueError: it holds a value that no code makes, such as a lambda.
   """
-  code = codegen.new_codegen(
+  code = config_codegen.new_codegen(
     config,
     top_level_fixture_name=name,
     sub_fixtures={'task': config.task, 'model': config.task.model},

@@ -12,7 +12,7 @@ from typing import Any
 
 from pax import base_experiment
 from praxis import pax_fiddle
-from praxis.pax_fiddle import codegen
+from praxis.pax_fiddle import config_codegen
 
 Config = pax_fiddle.Config
 Experiments = Mapping[str, type[base_experiment.BaseExperiment]]
@@ -73,7 +73,7 @@ def _named(
   }
   return rules._replace(
     **{
-      field: codegen.Call(function, experiment_cls)
+      field: config_codegen.Call(function, experiment_cls)
       for field, function in made_by.items()
       if getattr(rules, field) is not None
     }

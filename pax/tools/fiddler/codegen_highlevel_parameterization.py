@@ -12,7 +12,7 @@ from pax.tools.fiddler import (
   codegen_tracer,
   make_parameterized_experiment,
 )
-from praxis.pax_fiddle import codegen as config_codegen
+from praxis.pax_fiddle import config_codegen as config_codegen
 
 
 def codegen_with_constants(

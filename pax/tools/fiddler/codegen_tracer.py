@@ -9,7 +9,7 @@ from fiddle import daglish
 
 from pax import base_experiment
 from pax.runner import overrides
-from praxis.pax_fiddle import codegen
+from praxis.pax_fiddle import config_codegen
 
 # Types whose values can have a name; a bool is one of two, and None the one.
 _NAMED = {
@@ -27,7 +27,7 @@ def make_tracer(name: str, value: Any) -> Any:
   if kind is None:
     return value
   named = kind(value)
-  setattr(named, codegen.CODE_NAME, name)
+  setattr(named, config_codegen.CODE_NAME, name)
   return named
 
 

@@ -17,11 +17,11 @@ from jaxtyping import Array, Shaped
 
 from praxis import base_layer
 from praxis.base_layer import WeightHParams, WeightInit
-from praxis.layers.injection import fp8_products
-from praxis.layers.quantization.utils import equations
+from praxis.layers.injection import fp8_delayed_scaling
+from praxis.layers.quantization.utils import einsum_equations
 
 _FLAGS = base_layer.WeightHParamsCollection
-_E4M3 = fp8_products.E4M3
+_E4M3 = fp8_delayed_scaling.E4M3
 
 
 class Fp8EinsumOp(base_layer.BaseLayer):
@@ -64,7 +64,7 @@ class Fp8EinsumOp(base_layer.BaseLayer):
 
     Its gradient is rounded to fp8, too.
     """
-    rounded = fp8_products.round_operand(x, self._meta('input'), _E4M3)
+    rounded = fp8_delayed_scaling.round_operand(x, self._meta('input'), _E4M3)
     product = self._rounded_product(equation, rounded, k)
     return (product, rounded) if return_quantized_x else product
 
@@ -83,8 +83,8 @@ class Fp8EinsumOp(base_layer.BaseLayer):
     )
     self.create_variable(name, hparams)
 
-  def _meta(self, tensor: str, suffix: str = '') -> fp8_products.Meta:
-    return fp8_products.Meta(
+  def _meta(self, tensor: str, suffix: str = '') -> fp8_delayed_scaling.Meta:
+    return fp8_delayed_scaling.Meta(
       self._theta_value(f'{tensor}_scale{suffix}'),
       self._theta_value(f'{tensor}_amax_history{suffix}'),
     )
@@ -104,24 +104,26 @@ class Fp8EinsumOp(base_layer.BaseLayer):
         )
     return (x.astype(dtype), *kernels)
 
-  def _quantized_input(self, x: Array) -> fp8_products.Operand:
-    quantize = fp8_products.quantize_operand
-    return fp8_products.Operand(x, *quantize(x, self._meta('input'), _E4M3))
+  def _quantized_input(self, x: Array) -> fp8_delayed_scaling.Operand:
+    quantize = fp8_delayed_scaling.quantize_operand
+    return fp8_delayed_scaling.Operand(
+      x, *quantize(x, self._meta('input'), _E4M3)
+    )
 
   def _dot(
     self,
     equation: str,
-    x: fp8_products.Operand,
+    x: fp8_delayed_scaling.Operand,
     kernel: Array,
     suffix: str = '',
   ) -> Array:
     """Returns the product of the quantised input with a kernel."""
     meta = self._meta('kernel', suffix)
-    quantized = fp8_products.quantize_operand(kernel, meta, _E4M3)
-    return fp8_products.dot(
+    quantized = fp8_delayed_scaling.quantize_operand(kernel, meta, _E4M3)
+    return fp8_delayed_scaling.dot(
       _expanded(equation, x.value, kernel),
       x,
-      fp8_products.Operand(kernel, *quantized),
+      fp8_delayed_scaling.Operand(kernel, *quantized),
       self._meta('output_grad', suffix),
     )
 
@@ -130,11 +132,13 @@ class Fp8EinsumOp(base_layer.BaseLayer):
   ) -> Array:
     """Returns the product of the rounded input with a kernel."""
     meta = self._meta('kernel', suffix)
-    kernel = fp8_products.round_operand(kernel, meta, _E4M3)
+    kernel = fp8_delayed_scaling.round_operand(kernel, meta, _E4M3)
     eqn = _expanded(equation, rounded, kernel)
-    product = fp8_products.einsum(str(eqn), rounded, kernel, rounded.dtype)
+    product = fp8_delayed_scaling.einsum(
+      str(eqn), rounded, kernel, rounded.dtype
+    )
     grad_meta = self._meta('output_grad', suffix)
-    return fp8_products.round_gradient(product, grad_meta)
+    return fp8_delayed_scaling.round_gradient(product, grad_meta)
 
 
 class Fp8EinsumGatedOp(Fp8EinsumOp):
@@ -158,5 +162,7 @@ class Fp8EinsumGatedOp(Fp8EinsumOp):
     )
 
 
-def _expanded(equation: str, x: Array, kernel: Array) -> equations.Equation:
-  return equations.Equation.parse(equation).expand(x.ndim, kernel.ndim)
+def _expanded(
+  equation: str, x: Array, kernel: Array
+) -> einsum_equations.Equation:
+  return einsum_equations.Equation.parse(equation).expand(x.ndim, kernel.ndim)

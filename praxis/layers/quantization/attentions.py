@@ -11,11 +11,11 @@ from jaxtyping import Array, Shaped
 from praxis import base_layer, pax_fiddle
 from praxis.layers import attentions, base_ops
 from praxis.layers.quantization import (
-  lora,
+  low_rank_residual,
   operations,
   quantization_hparams,
+  quantized_product,
   quantizer,
-  wrapping,
 )
 
 ActQuantizationParams = quantization_hparams.ActQuantizationParams
@@ -23,7 +23,7 @@ QuantizationType = quantization_hparams.QuantizationType
 
 
 class AttentionProjection(
-  attentions.AttentionProjection, wrapping.SparseQuantizedProduct
+  attentions.AttentionProjection, quantized_product.SparseQuantizedProduct
 ):
   """A quantised projection to the heads, or back."""
 
@@ -42,14 +42,16 @@ class AttentionProjection(
     return {'w': f'...D,{weight}->...{heads}'}
 
 
-class AttentionProjectionLoRA(lora.LowRankResidual, AttentionProjection):
+class AttentionProjectionLoRA(
+  low_rank_residual.LowRankResidual, AttentionProjection
+):
   """A quantised projection plus two float ones through a low rank."""
 
   # Whether an output projection has the larger one, of the number of heads and
   # their size, replaced by the low rank, or each of both.
   max_reduction: bool = True
 
-  def _residual(self) -> lora.Residual:
+  def _residual(self) -> low_rank_residual.Residual:
     weight = ''.join(self._in_order('D', *'NH'))
     split = self.weight_split_dims_mapping.wt
     equation, sizes = f'...D,{weight}->...NH', self._sizes()
@@ -57,7 +59,7 @@ class AttentionProjectionLoRA(lora.LowRankResidual, AttentionProjection):
     if self.is_output_projection:
       equation = f'...NH,{weight}->...D'
       ends = {'pre': self.dim_per_head, 'post': self.input_dim}
-    return lora.Residual(
+    return low_rank_residual.Residual(
       equation=equation,
       weight_shape=self._in_order(*sizes),
       split=split and self._in_order(*split),
@@ -66,7 +68,8 @@ class AttentionProjectionLoRA(lora.LowRankResidual, AttentionProjection):
 
 
 class CombinedQKVProjectionLayer(
-  attentions.CombinedQKVProjectionLayer, wrapping.SparseQuantizedProduct
+  attentions.CombinedQKVProjectionLayer,
+  quantized_product.SparseQuantizedProduct,
 ):
   """A quantised projection to queries, keys and values with one weight."""
 

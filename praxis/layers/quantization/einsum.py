@@ -10,11 +10,11 @@ from jaxtyping import Array, Shaped
 
 from praxis import base_layer
 from praxis.base_layer import WeightHParams, WeightInit
-from praxis.layers.quantization import wrapping
-from praxis.layers.quantization.utils import equations
+from praxis.layers.quantization import quantized_product
+from praxis.layers.quantization.utils import einsum_equations
 
 
-class Einsum(wrapping.QuantizedProduct):
+class Einsum(quantized_product.QuantizedProduct):
   """The product of inputs and a quantised weight."""
 
   # Of inputs and weight, as '...d,df->...f'.
@@ -30,7 +30,7 @@ class Einsum(wrapping.QuantizedProduct):
     return {'w': self.eqn}
 
   def setup(self) -> None:
-    parsed = equations.Equation.parse(self.eqn)
+    parsed = einsum_equations.Equation.parse(self.eqn)
     x, w, out = parsed.lhs, parsed.rhs, parsed.out
     if '.' in w or len(w) != len(self.w_shape):
       raise ValueError(

@@ -19,8 +19,8 @@ from praxis.layers.quantization import (
   linears,
   operations,
   quantization_hparams,
+  quantized_product,
   quantizer,
-  wrapping,
 )
 
 QuantizationMode = quantization_hparams.QuantizationMode
@@ -30,7 +30,9 @@ QuantizationType = quantization_hparams.QuantizationType
 _EQUATION = 'xy,zy->xz'
 
 
-class Embedding(embedding_softmax.Embedding, wrapping.QuantizedProduct):
+class Embedding(
+  embedding_softmax.Embedding, quantized_product.QuantizedProduct
+):
   """An Embedding with a quantised table."""
 
   quantization: QuantizationParams = pax_fiddle.instance_field(
@@ -102,7 +104,7 @@ class SharedEmbeddingSoftmax(embedding_softmax.SharedEmbeddingSoftmax):
 
 
 class NClassMajorSharedEmbeddingSoftmax(
-  embedding_softmax.SharedEmbeddingSoftmax, wrapping.QuantizedProduct
+  embedding_softmax.SharedEmbeddingSoftmax, quantized_product.QuantizedProduct
 ):
   """A SharedEmbeddingSoftmax whose quantised table is [classes, dims].
 
@@ -198,7 +200,7 @@ class NClassMajorSharedEmbeddingSoftmax(
 
 
 def _numbers(
-  layer: wrapping.QuantizedProduct,
+  layer: quantized_product.QuantizedProduct,
   name: str,
   rows: Shaped[Array, '*B D'],
   ids: Int[Array, '*B'],

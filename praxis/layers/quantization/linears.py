@@ -9,12 +9,12 @@ from jaxtyping import Array, Float
 from praxis import base_layer
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.layers import linears
-from praxis.layers.quantization import lora, wrapping
+from praxis.layers.quantization import low_rank_residual, quantized_product
 
 _EQUATION = '...y,yz->...z'
 
 
-class Linear(linears.Linear, wrapping.SparseQuantizedProduct):
+class Linear(linears.Linear, quantized_product.SparseQuantizedProduct):
   """A product with a quantised matrix, or with two of a smaller rank."""
 
   # Size between the two matrices that then replace the one; -1 for one matrix.
@@ -53,11 +53,11 @@ class Linear(linears.Linear, wrapping.SparseQuantizedProduct):
     return base_layer.maybe_shard(outputs, mapping, self.mesh_axis_names)
 
 
-class LinearLoRA(lora.LowRankResidual, Linear):
+class LinearLoRA(low_rank_residual.LowRankResidual, Linear):
   """A quantised Linear plus a product with two float matrices of low rank."""
 
-  def _residual(self) -> lora.Residual:
-    return lora.Residual(
+  def _residual(self) -> low_rank_residual.Residual:
+    return low_rank_residual.Residual(
       equation=_EQUATION,
       weight_shape=(self.input_dims, self.output_dims),
       split=self.weight_split_dims_mapping.wt,

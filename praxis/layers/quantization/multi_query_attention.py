@@ -6,11 +6,12 @@ from __future__ import annotations
 import flax.linen as nn
 
 from praxis.layers import multi_query_attention
-from praxis.layers.quantization import wrapping
+from praxis.layers.quantization import quantized_product
 
 
 class OneHeadedAttentionProjection(
-  multi_query_attention.OneHeadedAttentionProjection, wrapping.QuantizedProduct
+  multi_query_attention.OneHeadedAttentionProjection,
+  quantized_product.QuantizedProduct,
 ):
   """A quantised projection of the model dimension to one head."""
 

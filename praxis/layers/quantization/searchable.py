@@ -9,19 +9,20 @@ from typing import Any
 
 import flax.linen as nn
 
-from praxis import base_layer, pax_fiddle
+from praxis import pax_fiddle
 from praxis.layers.quantization import (
   attentions,
   automl_select,
   linears,
   quantizer,
 )
+from praxis.layers.quantization.quantizer import quantized_weights
 
 _SUPPORTED_PRECISIONS = (2, 4, 8)
 
 
-class SearchableQuantizedLayer(base_layer.BaseLayer):
-  """Makes a quantised layer choose among precisions; for type AQT."""
+class SearchableQuantizedLayer(quantized_weights.QuantizedWeights):
+  """A mixin that makes precisions searchable; for quantization_type AQT."""
 
   # Bits to choose from.
   precisions: Sequence[int] = dataclasses.field(default_factory=list)

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from praxis import py_utils
 from praxis.layers import embedding_softmax
 from praxis.layers.transformer_models import stacks
 from praxis.pytypes import SplitDimsMapping
@@ -278,12 +279,7 @@ def _set_experts(moe: Any, mappings: Mappings) -> None:
 
 def _joined(*axes: Axis) -> Axis:
   """Returns one axis, or a tuple of several, for those that are not None."""
-  names = [
-    name
-    for axis in axes
-    if axis is not None
-    for name in ((axis,) if isinstance(axis, str) else axis)
-  ]
+  names = [name for axis in axes for name in py_utils.mesh_axes(axis)]
   if len(names) > 1:
     return tuple(names)
   return names[0] if names else None

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+from praxis.optimizers.shampoo.gradient_transform import distributed_shampoo
 from praxis.optimizers.shampoo.grafting import GraftingType
+from praxis.optimizers.shampoo.hyperparams import ShampooRule
 from praxis.optimizers.shampoo.optimizer import (
   DistributedShampoo,
   ShardedDistributedShampoo,
 )
-from praxis.optimizers.shampoo.rule import ShampooRule
-from praxis.optimizers.shampoo.transform import distributed_shampoo
 
 __all__ = [
   'DistributedShampoo',

@@ -11,7 +11,7 @@ import enum
 
 import jax.numpy as jnp
 
-from praxis.optimizers import moments
+from praxis.optimizers import update_math
 from praxis.pytypes import JTensor
 
 
@@ -79,7 +79,7 @@ def graft(
   squares = old * squares + new * jnp.square(grad)
   update = grad / (jnp.sqrt(squares) + epsilon)
   if kind.averages:
-    update = moments.clip_rms(update, largest_rms)
+    update = update_math.clip_rms(update, largest_rms)
   return update, squares
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 
 from praxis import base_layer, pax_fiddle
-from praxis.optimizers import base, transforms
-from praxis.optimizers.shampoo import rule, transform
+from praxis.optimizers import base_optimizer, sharded_transforms
+from praxis.optimizers.shampoo import gradient_transform, hyperparams
 from praxis.optimizers.shampoo.grafting import GraftingType
 from praxis.pytypes import Nested
 
@@ -29,7 +29,7 @@ _REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
-class DistributedShampoo(base.BaseOptimizer):
+class DistributedShampoo(base_optimizer.BaseOptimizer):
   """Shampoo for replicas, which share the work of taking roots.
 
   References:
@@ -170,15 +170,19 @@ class DistributedShampoo(base.BaseOptimizer):
 
   def _get_raw_grad_transformation(
     self,
-    learning_rate_fn: transforms.LearningRateFn,
+    learning_rate_fn: sharded_transforms.LearningRateFn,
     var_weight_hparams: Nested[base_layer.WeightHParams] | None,
-  ) -> transforms.GradientTransformation:
-    return transform.distributed_shampoo(learning_rate_fn, self._rule())
+  ) -> sharded_transforms.GradientTransformation:
+    return gradient_transform.distributed_shampoo(
+      learning_rate_fn, self._rule()
+    )
 
-  def _rule(self, **fields: Any) -> rule.ShampooRule:
-    names = {field.name for field in dataclasses.fields(rule.ShampooRule)}
+  def _rule(self, **fields: Any) -> hyperparams.ShampooRule:
+    names = {
+      field.name for field in dataclasses.fields(hyperparams.ShampooRule)
+    }
     mine = {name: getattr(self, name) for name in names if hasattr(self, name)}
-    return rule.ShampooRule(**{**mine, **fields})
+    return hyperparams.ShampooRule(**{**mine, **fields})
 
 
 class ShardedDistributedShampoo(DistributedShampoo):
@@ -230,9 +234,9 @@ class ShardedDistributedShampoo(DistributedShampoo):
 
   def _get_raw_grad_transformation(
     self,
-    learning_rate_fn: transforms.LearningRateFn,
+    learning_rate_fn: sharded_transforms.LearningRateFn,
     var_weight_hparams: Nested[base_layer.WeightHParams] | None,
-  ) -> transforms.GradientTransformation:
+  ) -> sharded_transforms.GradientTransformation:
     shapes = (hp.mesh_shape for hp in jax.tree.leaves(var_weight_hparams))
     placed = self._rule(
       sharded=True,
@@ -248,10 +252,12 @@ class ShardedDistributedShampoo(DistributedShampoo):
       )
     several = self.num_devices_for_pjit or math.lcm(
       *(
-        rule.axis_size(placed, rule.axis_names(placed, mapping)[0])
+        hyperparams.axis_size(
+          placed, hyperparams.axis_names(placed, mapping)[0]
+        )
         for mapping in (placed.mapping, placed.root_mapping)
       )
     )
-    return transform.distributed_shampoo(
+    return gradient_transform.distributed_shampoo(
       learning_rate_fn, dataclasses.replace(placed, multiple_of=several)
     )

@@ -12,7 +12,7 @@ from fiddle.experimental import serialization
 from pax.tasks.lm.params import lm_cloud
 from praxis import fiddle_tags, pax_fiddle
 from praxis.layers import linears, stochastics, transformers
-from praxis.pax_fiddle import codegen
+from praxis.pax_fiddle import config_codegen
 
 
 @pytest.fixture(scope='module')
@@ -77,7 +77,9 @@ def test_a_picture_names_the_layers(task):
 def test_generated_code_makes_the_experiment_again(experiment, task):
   for config in (task, *experiment.datasets()):
     scope = {}
-    exec(codegen.new_codegen(config, max_expression_complexity=12), scope)
+    exec(
+      config_codegen.new_codegen(config, max_expression_complexity=12), scope
+    )
     again = scope['config_fixture']()
     assert again == config
     assert again.to_text() == config.to_text()

@@ -14,7 +14,7 @@ from fiddle.experimental import serialization
 
 from praxis import base_layer
 from praxis.base_layer import WeightInit, get_fan_in_fan_out, init_var
-from praxis.base_layer.weights import WeightHParams
+from praxis.base_layer.weight_params import WeightHParams
 
 SHAPE = (2, 100, 300)
 FAN_IN, FAN_OUT = 200, 600

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from praxis import optimizers, py_utils
-from praxis.optimizers import masking, quantized
+from praxis.optimizers import masked_trees, quantized_moments
 from tests.praxis.optimizers import problem
 
 Adafactor = optimizers.ShardedAdafactor
@@ -103,16 +103,16 @@ def test_fewer_bits_stay_close_to_float32(dtype, limit):
 
 def test_int8_has_one_scale_per_column():
   x = jnp.array([[1.27, -100.0], [-0.5, 50.0], [0.0, 0.0]])
-  values, scale = quantized.to_quantized(x, 'int8')
+  values, scale = quantized_moments.to_quantized(x, 'int8')
   np.testing.assert_array_equal(values, [[127, -127], [-50, 64], [0, 0]])
   np.testing.assert_allclose(scale, [0.01, 100 / 127], rtol=1e-6)
-  error = np.abs(quantized.to_float(values, scale) - x)
+  error = np.abs(quantized_moments.to_float(values, scale) - x)
   assert (error <= np.asarray(scale) / 2 + 1e-6).all()
 
 
 def test_zeros_survive_quantization():
-  values, scale = quantized.to_quantized(jnp.zeros([3, 2]), 'int8')
-  np.testing.assert_array_equal(quantized.to_float(values, scale), 0.0)
+  values, scale = quantized_moments.to_quantized(jnp.zeros([3, 2]), 'int8')
+  np.testing.assert_array_equal(quantized_moments.to_float(values, scale), 0.0)
 
 
 def test_state_holds_only_what_a_variable_needs():
@@ -123,7 +123,7 @@ def test_state_holds_only_what_a_variable_needs():
     {f: getattr(shapes, f)['params'][v] for f in shapes._fields[1:6]}
     for v in 'wb'
   )
-  none = masking.BpropMaskedNode()
+  none = masked_trees.BpropMaskedNode()
   assert w == {
     'm': ((4, 6), 'int8'),
     'm_scale': ((6,), 'float32'),

@@ -2,7 +2,7 @@
 """The arithmetic of quantisation."""
 
 from praxis.layers.quantization.operations.aqt import aqt_einsum
-from praxis.layers.quantization.operations.fake import (
+from praxis.layers.quantization.operations.fake_quant import (
   fakequant_activation,
   fakequant_einsum,
   fakequant_vn,
@@ -10,12 +10,15 @@ from praxis.layers.quantization.operations.fake import (
   reduce_einsum_weight_precision,
   reduce_precision_activation,
 )
-from praxis.layers.quantization.operations.products import (
+from praxis.layers.quantization.operations.quantized_einsum import (
   compute_offset,
   dot_general_int,
   dot_general_int_jvp,
   einsum,
   get_scale_eqn,
+)
+from praxis.layers.quantization.operations.quantized_training import (
+  custom_einsum,
 )
 from praxis.layers.quantization.operations.rounding import (
   FP4,
@@ -25,13 +28,12 @@ from praxis.layers.quantization.operations.rounding import (
   pass_through,
   reduce_precision,
 )
-from praxis.layers.quantization.operations.shapes import (
+from praxis.layers.quantization.operations.scale_shapes import (
   compute_shape_with_subchannels,
   get_scale_shape,
   get_sub_channel_shape,
 )
-from praxis.layers.quantization.operations.training import custom_einsum
-from praxis.layers.quantization.utils.equations import (
+from praxis.layers.quantization.utils.einsum_equations import (
   eqn_to_activation_contract_dims,
   eqn_to_weight_contract_dims,
 )

@@ -12,8 +12,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from praxis.layers.quantization.operations import products, shapes
-from praxis.layers.quantization.utils import equations
+from praxis.layers.quantization.operations import quantized_einsum, scale_shapes
+from praxis.layers.quantization.utils import einsum_equations
 
 
 def aqt_einsum(
@@ -38,7 +38,7 @@ def aqt_einsum(
       yet the output; then the left operand must not be quantised.
     zp_eqn: of `lhs` and the zero points of `rhs` then.
   """
-  parsed = equations.Equation.parse(eqn).expand(lhs.ndim, rhs.ndim)
+  parsed = einsum_equations.Equation.parse(eqn).expand(lhs.ndim, rhs.ndim)
   if getattr(rhs_quantizer, 'sub_channels', None) is not None:
     _check_not_quantized(lhs_quantizer, 'sub_channels')
     rhs = _restored_sub_channels(rhs, parsed.contracted, rhs_quantizer)
@@ -68,14 +68,14 @@ def aqt_einsum(
     return product
   if zp_eqn is not None:
     return product - jnp.einsum(zp_eqn, lhs, rhs_zp)
-  return product - products.compute_offset(str(parsed), lhs, rhs_zp)
+  return product - quantized_einsum.compute_offset(str(parsed), lhs, rhs_zp)
 
 
 def _restored_sub_channels(
   weight: Array, contract_dims: list[int], quantizer: Any
 ) -> Array:
   """Returns a weight, quantised in parts and restored."""
-  shape = shapes.compute_shape_with_subchannels(
+  shape = scale_shapes.compute_shape_with_subchannels(
     quantizer.sub_channels, weight.shape, contract_dims
   )
   numbers, scale, zero_point = quantizer.quantize(

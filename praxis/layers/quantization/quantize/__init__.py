@@ -6,16 +6,16 @@ from praxis.layers.quantization.quantize.decorators import (
   for_transformer,
   mixed_precision_for_transformer,
 )
-from praxis.layers.quantization.quantize.models import (
-  set_diffusion_quantization,
-  set_inference_mode,
-  set_transformer_mixed_precision_quantization,
-  set_transformer_quantization,
-)
-from praxis.layers.quantization.quantize.templates import (
+from praxis.layers.quantization.quantize.layer_configs import (
   quantize_attention_layer_weights,
   quantize_dot_product_attention_layer_weights,
   quantize_mq_dot_product_attention_layer_weights,
   quantize_transformer_feed_forward_layer_weights,
   quantize_transformer_layer_weights,
+)
+from praxis.layers.quantization.quantize.model_configs import (
+  set_diffusion_quantization,
+  set_inference_mode,
+  set_transformer_mixed_precision_quantization,
+  set_transformer_quantization,
 )

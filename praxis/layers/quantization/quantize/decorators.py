@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from praxis.layers.quantization import quantization_hparams
-from praxis.layers.quantization.quantize import models
+from praxis.layers.quantization.quantize import model_configs
 
 QuantizationMode = quantization_hparams.QuantizationMode
 QuantizationType = quantization_hparams.QuantizationType
@@ -56,7 +56,7 @@ def for_transformer(
     **options,
   }
   return _rewriting(
-    functools.partial(models.set_transformer_quantization, **settings),
+    functools.partial(model_configs.set_transformer_quantization, **settings),
     with_init=quantize_init_from_checkpoint_rules_task,
   )
 
@@ -75,7 +75,7 @@ def mixed_precision_for_transformer(
   for bits in (num_bits or {}).values():
     _check_bits(bits)
   rewrite = functools.partial(
-    models.set_transformer_mixed_precision_quantization,
+    model_configs.set_transformer_mixed_precision_quantization,
     quantization_type=quantization_type,
     mode=mode,
     num_bits=num_bits,
@@ -99,7 +99,7 @@ def for_diffusion(
   """
   _check_bits(num_bits)
   rewrite = functools.partial(
-    models.set_diffusion_quantization,
+    model_configs.set_diffusion_quantization,
     target=target,
     num_bits=num_bits,
     quantization_type=quantization_type,

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers that quantise, and layers whose weights are quantised."""
 
-from praxis.layers.quantization.quantizer.convolution import quantized_conv
-from praxis.layers.quantization.quantizer.products import QuantizationLayer
+from praxis.layers.quantization.quantizer.quantization_layer import (
+  QuantizationLayer,
+)
+from praxis.layers.quantization.quantizer.quantized_conv import quantized_conv
 from praxis.layers.quantization.quantizer.tensor_quantizer import (
   TensorQuantizer,
   create_tensor_quantizer,

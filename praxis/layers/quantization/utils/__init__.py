@@ -8,17 +8,17 @@ from praxis.layers.quantization.utils.dtypes import (
   dtype_to_bits,
   get_smallest_matching_dtype,
 )
-from praxis.layers.quantization.utils.equations import (
+from praxis.layers.quantization.utils.einsum_equations import (
   einsum_eqn_to_dimension_numbers,
 )
-from praxis.layers.quantization.utils.lora import (
-  get_left_weight_split_dims_mapping,
-  get_lora_shape_and_eqn,
-  get_right_weight_split_dims_mapping,
-)
-from praxis.layers.quantization.utils.packing import (
+from praxis.layers.quantization.utils.find_templates import find_target_tpl
+from praxis.layers.quantization.utils.int4_packing import (
   get_packed_shape,
   pack_4bit,
   unpack_4bit,
 )
-from praxis.layers.quantization.utils.templates import find_target_tpl
+from praxis.layers.quantization.utils.lora_shapes import (
+  get_left_weight_split_dims_mapping,
+  get_lora_shape_and_eqn,
+  get_right_weight_split_dims_mapping,
+)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds while layers run: train or eval, and where summaries go."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+from flax.core import Scope
+
+from praxis import pax_fiddle
+from praxis.base_layer import summary_types, weight_sharing
+from praxis.base_layer.summary_types import SummaryType
+from praxis.pytypes import JTensor
+
+_stacks = threading.local()
+
+
+class JaxContext:
+  """A thread's stack of settings; `new_context` pushes one for a `with`."""
+
+  @dataclasses.dataclass(kw_only=True)
+  class HParams:
+    """The settings of a context."""
+
+    # True in eval and decode, False in training, None: not said.
+    do_eval: bool | None = None
+    # Summaries of a verbosity above this are not recorded.
+    summary_verbosity: int = 3
+    # Mesh axes that activations see under another name, or do not see: None.
+    mesh_axes_transpose: dict[str, str | None] | None = None
+    # Whether layers record their Configs in HYPER_PARAMS.
+    self_reflect_configs: bool = False
+
+    def clone(self) -> JaxContext.HParams:
+      """Returns a deep copy."""
+      return copy.deepcopy(self)
+
+  def __init__(self, hparams: JaxContext.HParams):
+    self._hparams = hparams.clone()
+    self._summary_dict: dict[str, JTensor] = {}
+
+  def __enter__(self) -> JaxContext:
+    _stack().append(self)
+    return self
+
+  def __exit__(self, *exc_info: Any) -> None:
+    _stack().pop()
+
+  @property
+  def hparams(self) -> JaxContext.HParams:
+    """The settings."""
+    return self._hparams
+
+  @property
+  def summary_dict(self) -> dict[str, JTensor]:
+    """The global summaries by key."""
+    return self._summary_dict
+
+  @property
+  def do_eval(self) -> bool:
+    """Whether layers evaluate or decode; False where it is not said."""
+    return bool(self.hparams.do_eval)
+
+  @property
+  def summary_verbosity(self) -> int:
+    """The largest verbosity of summaries that are recorded."""
+    return self.hparams.summary_verbosity
+
+  @property
+  def self_reflect_configs(self) -> bool:
+    """Whether layers record their Configs in HYPER_PARAMS."""
+    return self.hparams.self_reflect_configs
+
+  @staticmethod
+  def top() -> JaxContext | None:
+    """Returns the innermost context of this thread, None outside any."""
+    return _stack()[-1] if _stack() else None
+
+  @staticmethod
+  def has_context() -> bool:
+    """Whether this thread is in a context."""
+    return bool(_stack())
+
+  @staticmethod
+  def new_context(*, hparams: JaxContext.HParams | None = None) -> JaxContext:
+    """Returns a context to enter, by default like the current one."""
+    return JaxContext(cur_jax_context().hparams if hparams is None else hparams)
+
+  @staticmethod
+  def lookup_shared_layer(
+    root_scope: Scope, shared_layer_id: str
+  ) -> weight_sharing.SharedLayer | None:
+    """Returns the layer of an id under a root and its Config, or None."""
+    return weight_sharing.lookup(root_scope, shared_layer_id)
+
+  @staticmethod
+  def set_shared_layer(
+    root_scope: Scope,
+    shared_layer_id: str,
+    layer: nn.Module,
+    layer_hparams: pax_fiddle.Config,
+  ) -> None:
+    """Makes `layer` that of an id; ValueError if there is one already."""
+    weight_sharing.keep(root_scope, shared_layer_id, layer, layer_hparams)
+
+
+def cur_jax_context() -> JaxContext:
+  """Returns the current context, one of defaults outside any."""
+  return JaxContext.top() or JaxContext(JaxContext.HParams())
+
+
+def add_global_summary(
+  name: str,
+  tensor: JTensor | Callable[[], JTensor],
+  summary_type: SummaryType = SummaryType.SCALAR,
+  verbosity: int = 2,
+) -> None:
+  """Records a summary from outside a layer; see BaseLayer.add_summary."""
+  context = cur_jax_context()
+  if verbosity > context.summary_verbosity:
+    return
+  taken = context.summary_dict.__contains__
+  key = summary_types.unused_key(name, summary_type, taken)
+  value = tensor() if callable(tensor) else tensor
+  context.summary_dict[key] = summary_types.add_batch_dim(value, summary_type)
+
+
+def all_global_summaries() -> dict[str, Any]:
+  """Returns the global summaries of the current context by key."""
+  return cur_jax_context().summary_dict
+
+
+def clear_global_summary() -> None:
+  """Forgets the global summaries of the current context."""
+  cur_jax_context().summary_dict.clear()
+
+
+def _stack() -> list[JaxContext]:
+  if not hasattr(_stacks, 'stack'):
+    _stacks.stack = []
+  return _stacks.stack

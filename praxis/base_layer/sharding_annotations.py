@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which mesh axes split which dimensions: declared as data, applied here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from praxis import py_utils
+from praxis.base_layer import jax_context
+from praxis.pytypes import (
+  DimShardingAnnotation,
+  JTensor,
+  Nested,
+  SplitDimsMapping,
+)
+
+
+class _Sharding:
+  """A base whose subclasses become frozen, keyword-only dataclasses."""
+
+  def __init_subclass__(cls, **kwargs: Any) -> None:
+    super().__init_subclass__(**kwargs)
+    dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+
+class WeightSharding(_Sharding):
+  """How the weights of a layer are split; layers add what else they hold."""
+
+  # The layer's main weight.
+  wt: SplitDimsMapping = None
+
+
+class ActivationSharding(_Sharding):
+  """How the activations of a layer are split."""
+
+  # The layer's output.
+  out: SplitDimsMapping = None
+
+
+def to_partition_spec(
+  split_dims_mapping: SplitDimsMapping, mesh_axis_names: Sequence[str]
+) -> PartitionSpec:
+  """Returns the PartitionSpec of a mapping; see pytypes.SplitDimsMapping.
+
+  Raises:
+    ValueError: an axis is not in the mesh, or splits two dimensions.
+  """
+  entries = [_axes(e, mesh_axis_names) for e in split_dims_mapping or ()]
+  axes = [axis for entry in entries for axis in py_utils.mesh_axes(entry)]
+  if repeated := {axis for axis in axes if axes.count(axis) > 1}:
+    raise ValueError(
+      f'split_dims_mapping {list(split_dims_mapping)} uses mesh axis '
+      f'{sorted(repeated)} for two dimensions; an axis can split only one'
+    )
+  return PartitionSpec(*entries)
+
+
+def var_partition_specs(
+  var_specs: Nested[Any],
+  mesh_shape: Sequence[int] | None,
+  device_axis_names: Sequence[str] | None,
+) -> Nested[PartitionSpec]:
+  """Returns the PartitionSpec of each WeightHParams in a tree."""
+
+  def spec(hparams: Any) -> PartitionSpec:
+    mapping = hparams.full_split_dims_mapping
+    if mesh_shape is None or mapping is None:
+      return PartitionSpec()
+    return to_partition_spec(mapping, device_axis_names)
+
+  is_leaf = lambda x: hasattr(x, 'full_split_dims_mapping')
+  return jax.tree.map(spec, var_specs, is_leaf=is_leaf)
+
+
+def transpose_one_axis(
+  axis: str | None, mesh_axes_transpose: Mapping[str, str | None] | None
+) -> str | None:
+  """Returns the mesh axis that `axis` stands for, itself by default.
+
+  None is no axis: what it split is whole.
+  """
+  return (mesh_axes_transpose or {}).get(axis, axis)
+
+
+def maybe_transpose_mesh_axes(partition_spec: PartitionSpec) -> PartitionSpec:
+  """Returns a spec with its axes renamed as the JaxContext says."""
+  names = jax_context.cur_jax_context().hparams.mesh_axes_transpose
+  if not names:
+    return partition_spec
+
+  def rename(entry: Any) -> Any:
+    if isinstance(entry, tuple):
+      renamed = (transpose_one_axis(axis, names) for axis in entry)
+      return tuple(axis for axis in renamed if axis is not None) or None
+    return transpose_one_axis(entry, names)
+
+  return PartitionSpec(*map(rename, partition_spec))
+
+
+def maybe_shard(
+  x: JTensor,
+  split_dims_mapping: SplitDimsMapping = None,
+  mesh_axis_names: Sequence[str] | None = None,
+  unconstrained_dims: Sequence[int] | None = None,
+) -> JTensor:
+  """Returns `x` constrained to a mapping where a mesh is in use, else `x`.
+
+  Dimensions in `unconstrained_dims` are left for the compiler to split. Axes
+  are renamed by the `mesh_axes_transpose` of the JaxContext, {new: old}.
+
+  Raises:
+    ValueError: the mapping has not one entry a dimension of `x`.
+  """
+  if not mesh_axis_names or split_dims_mapping is None:
+    return x
+  if len(split_dims_mapping) != x.ndim:
+    raise ValueError(
+      f'split_dims_mapping must have {x.ndim} entries for shape {x.shape}, '
+      f'got {list(split_dims_mapping)}'
+    )
+  if jax.sharding.get_abstract_mesh().empty:
+    return x
+  spec = to_partition_spec(split_dims_mapping, mesh_axis_names)
+  spec = list(maybe_transpose_mesh_axes(spec))
+  for dim in unconstrained_dims or ():
+    spec[dim] = PartitionSpec.UNCONSTRAINED
+  return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
+
+
+def _axes(
+  entry: DimShardingAnnotation, names: Sequence[str]
+) -> str | tuple[str, ...] | None:
+  if entry is None or entry == -1:
+    return None
+  if isinstance(entry, int):
+    return names[entry]
+  if isinstance(entry, str):
+    if entry not in names:
+      raise ValueError(
+        f'mesh axis {entry!r} is not in mesh_axis_names {list(names)}'
+      )
+    return entry
+  return tuple(_axes(e, names) for e in entry)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of activations and weights, as a quantisation has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from praxis.layers.quantization import operations, quantization_hparams
+from praxis.layers.quantization.quantizer import quantized_weights
+from praxis.layers.quantization.utils import einsum_equations
+
+QuantizationMode = quantization_hparams.QuantizationMode
+QuantizationType = quantization_hparams.QuantizationType
+
+
+class QuantizationLayer(quantized_weights.QuantizedWeights):
+  """Declares weights by `set_up_weights`, multiplies by `quantized_einsum`.
+
+  Without `quantization` both do what they would do for floats.
+  """
+
+  def quantized_einsum(
+    self,
+    *,
+    eqn: str,
+    x: Array,
+    w: Array,
+    reshape: Sequence[int],
+    weight_name: str = 'w',
+    scale_eqn: str | None = None,
+    zp_eqn: str | None = None,
+    swap_xw: bool = False,
+  ) -> Array:
+    """Returns the product of `x` and a weight, as the quantisation has it.
+
+    Args:
+      eqn: of `x` and the weight.
+      x: activations.
+      w: the weight, if it is in float. Quantised weights are read by name.
+      reshape: what shape the weight has in `eqn`; empty for its own.
+      weight_name: name of the weight.
+      scale_eqn: see operations.einsum; and so on.
+      zp_eqn: of activations and zero points.
+      swap_xw: whether `eqn` is of the weight and `x`, in this order.
+    """
+    if self._is_inference:
+      return self._inference_einsum(
+        eqn, x, reshape, weight_name, (scale_eqn, zp_eqn, swap_xw)
+      )
+    w = jnp.reshape(w, reshape) if len(reshape) else w
+    if not self.quantization:
+      return jnp.einsum(eqn, w, x) if swap_xw else jnp.einsum(eqn, x, w)
+    if swap_xw:
+      raise ValueError(
+        'swap_xw=True is for mode INFERENCE only, got '
+        f'{self.quantization.mode}; pass the equation of x and w'
+      )
+    step = self._count_step()
+    if self.quantization.mode == QuantizationMode.QT:
+      return operations.custom_einsum(
+        x,
+        w,
+        eqn=eqn,
+        prng_key=self.next_prng_key(),
+        params=self.quantization.quantized_training_params,
+      )
+    if self.quantization.mode == QuantizationMode.CALIB:
+      return self._calibrated_einsum(eqn, x, w)
+    if self.quantization.quantization_type == QuantizationType.AQT:
+      return operations.aqt_einsum(
+        eqn,
+        x,
+        w,
+        lhs_quantizer=self.act_quantizer,
+        rhs_quantizer=self.weight_quantizer,
+        scale_eqn=scale_eqn,
+        zp_eqn=zp_eqn,
+      )
+    w = self.fake_weight(eqn, w, step)
+    return self._within_fp16(jnp.einsum(eqn, self._fake_act(eqn, x), w))
+
+  def fake_weight(self, eqn: str, w: Array, step: Array | None = None) -> Array:
+    """Returns a weight as training by FQ or FQ_VN sees it, else as it is."""
+    kind = self.quantization.quantization_type
+    params = self.quantization.weight_params
+    if kind == QuantizationType.FQ:
+      return operations.fakequant_einsum(
+        eqn,
+        w,
+        bits=params.precision,
+        use_symmetric=params.use_symmetric,
+        calculation_dtype=params.calculation_dtype,
+        block_size=params.block_size,
+        quant_method=params.quant_method,
+      )
+    if kind == QuantizationType.FQ_VN:
+      return operations.fakequant_vn(
+        eqn,
+        w,
+        self.next_prng_key(),
+        params,
+        step,
+        self.do_eval,
+        bits=params.precision,
+        calculation_dtype=params.calculation_dtype,
+        use_symmetric=params.use_symmetric,
+      )
+    return w
+
+  # Inside.
+
+  def _inference_einsum(
+    self,
+    eqn: str,
+    x: Array,
+    reshape: Sequence[int],
+    name: str,
+    options: tuple[str | None, str | None, bool],
+  ) -> Array:
+    params = self.quantization
+    scale_eqn, zp_eqn, swap_xw = options
+    w, scale, zero_point = self.get_quantized_weight(
+      name, params.weight_params.use_symmetric
+    )
+    parsed = einsum_equations.Equation.parse(eqn)
+    parsed = parsed.swapped() if swap_xw else parsed
+    if len(reshape):
+      w = jnp.reshape(w, reshape)
+      kept = [n for i, n in enumerate(reshape) if i not in parsed.contracted]
+      scale = jnp.reshape(scale, kept)
+      zero_point = None if zero_point is None else zero_point.reshape(kept)
+    scale_act, zp_act, act = None, None, params.act_params
+    if act is not None:
+      x, scale_act, zp_act = operations.reduce_einsum_activation_precision(
+        str(parsed),
+        x,
+        bits=act.precision,
+        per_channel=act.per_channel,
+        symmetric=act.symmetric,
+        percentile=act.clipping_coeff,
+      )
+    return operations.einsum(
+      eqn,
+      x,
+      w,
+      scale,
+      zero_point,
+      scale_act,
+      zp_act,
+      scale_eqn,
+      zp_eqn,
+      swap_xw,
+    )
+
+  def _calibrated_einsum(self, eqn: str, x: Array, w: Array) -> Array:
+    """Returns the product, and remembers the largest activation so far."""
+    largest = jnp.maximum(jnp.max(x), self.get_var('framestat'))
+    self.update_var('framestat', largest.astype(jnp.bfloat16))
+    stop = jax.lax.stop_gradient
+    return jnp.einsum(eqn, stop(x), stop(w))
+
+  def _fake_act(self, eqn: str, x: Array) -> Array:
+    act = self.quantization.act_params
+    is_fake = self.quantization.quantization_type == QuantizationType.FQ
+    if act is None or not is_fake:
+      return x
+    return operations.fakequant_activation(
+      x,
+      bits=act.precision,
+      eqn=eqn,
+      per_channel=act.per_channel,
+      symmetric=act.symmetric,
+      percentile=act.clipping_coeff,
+    )
+
+  def _within_fp16(self, product: Array) -> Array:
+    act = self.quantization.act_params
+    is_fake = self.quantization.quantization_type == QuantizationType.FQ
+    if is_fake and act is not None and act.fp16:
+      return operations.clip_to_fp16(product)
+    return product
+
+  def _count_step(self) -> Array | None:
+    """Returns how many training steps there were before, if that is counted."""
+    if not self.quantization.weight_params.use_step_count:
+      return None
+    count = self.get_var('step_count')
+    if not self.do_eval:
+      self.update_var('step_count', count + 1)
+    self.add_summary('step_count', count)
+    return count

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights that can be quantised: how they are declared, stored and made."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
+
+from praxis import base_layer, pax_fiddle
+from praxis.base_layer import WeightHParams, WeightInit
+from praxis.layers.quantization import operations, quantization_hparams
+from praxis.layers.quantization.operations import fake_quant, rounding
+from praxis.layers.quantization.quantizer import tensor_quantizer
+from praxis.layers.quantization.utils import dtypes, int4_packing
+
+QuantizationMode = quantization_hparams.QuantizationMode
+QuantizationType = quantization_hparams.QuantizationType
+QuantizationParams = quantization_hparams.QuantizationParams
+
+
+class QuantizedWeights(base_layer.BaseLayer):
+  """Declares weights with `set_up_weights`, in float or quantised."""
+
+  # How weights and products are quantised; None leaves them in float.
+  quantization: QuantizationParams | None = pax_fiddle.instance_field(
+    QuantizationParams
+  )
+  # The dimension of weights along which numbers of 4 bits are packed.
+  _PACK_4BIT_DIM: ClassVar[int | None] = None
+
+  def create_tensor_quantizers(self) -> None:
+    """Creates the children `act_quantizer` and `weight_quantizer`."""
+    params = self.quantization
+    for name, of_operand in (
+      ('act_quantizer', params.act_params if params else None),
+      ('weight_quantizer', params.weight_params if params else None),
+    ):
+      create = tensor_quantizer.create_tensor_quantizer
+      self.create_child(name, create(name, of_operand))
+
+  @nn.nowrap
+  def set_up_weights(
+    self,
+    *,
+    weight_name: str,
+    weight_params: WeightHParams,
+    scale_shape: Sequence[int] = (),
+    scale_hparams: WeightHParams | None = None,
+  ) -> None:
+    """Declares a weight: in float, or for inference quantised with its scale.
+
+    Raises:
+      ValueError: the settings of `quantization` contradict each other.
+    """
+    if not self.quantization:
+      self._declare_variable(weight_name, weight_params)
+      return
+    self._check_quantization()
+    if self._is_inference:
+      self.create_quantized_variable(
+        weight_name,
+        self._packed(weight_name, weight_params),
+        scale_shape,
+        dtype=self._storage_dtype(),
+        use_symmetric=self.quantization.weight_params.use_symmetric,
+        scale_hparams=scale_hparams,
+      )
+    else:
+      self._declare_variable(weight_name, weight_params)
+    self._create_once()
+
+  @nn.nowrap
+  def quantize_array(
+    self, w: Array, contract_dims: Sequence[int]
+  ) -> rounding.Quantized:
+    """Returns a float weight quantised, its scale and its zero point.
+
+    Scale and zero point have the dimensions that are not contracted.
+    """
+    params = self.quantization.weight_params
+    w = w.astype(self.dtype)
+    if self.quantization.quantization_type == QuantizationType.AQT:
+      return self.weight_quantizer.quantize(
+        w, contract_dims, quantized_dtype=params.dtype
+      )
+    numbers, scale, zero_point = operations.reduce_precision(
+      w,
+      contract_dims,
+      bits=params.precision,
+      percentile=params.clipping_coeff,
+      use_symmetric=params.use_symmetric,
+      use_fp=dtypes.is_fp8(params.dtype),
+      quant_method=params.quant_method,
+    )
+    return fake_quant.squeezed((numbers, scale, zero_point), contract_dims)
+
+  # Inside.
+
+  @property
+  def _is_inference(self) -> bool:
+    params = self.quantization
+    return bool(params) and params.mode == QuantizationMode.INFERENCE
+
+  @property
+  def _is_packed(self) -> bool:
+    params = self.quantization.weight_params
+    return params.precision == 4 and params.use_int4_packed_weights
+
+  @nn.nowrap
+  def _pack_dim(self, name: str) -> int:
+    """Returns the dimension of a weight along which it is packed."""
+    del name  # Subclasses know of several.
+    if self._PACK_4BIT_DIM is None:
+      raise ValueError(
+        f'{type(self).__name__} must set _PACK_4BIT_DIM to pack 4-bit weights, '
+        'or have use_int4_packed_weights=False'
+      )
+    return self._PACK_4BIT_DIM
+
+  def _theta_value(self, name: str) -> Array:
+    """Returns a weight; one that is packed, or bits of fp8, as numbers."""
+    value = super()._theta_value(name)
+    has_scale = name + base_layer.QUANTIZED_SCALE_NAME_POSTFIX in self._weights
+    if not has_scale:
+      return value
+    if self._is_packed:
+      dtype = self.quantization.weight_params.dtype
+      value = int4_packing.unpack_4bit(value, self._pack_dim(name), dtype)
+    dtype = self.quantization.weight_params.dtype
+    if dtypes.is_fp8(dtype):
+      return lax.bitcast_convert_type(value, dtype).astype(self.fprop_dtype)
+    return value.astype(jnp.int8) if value.dtype in dtypes.INT4_TYPES else value
+
+  @nn.nowrap
+  def _packed(self, name: str, hparams: WeightHParams) -> WeightHParams:
+    """Returns a declaration with the shape that is stored."""
+    if not self._is_packed:
+      return hparams
+    factor = int4_packing.packing_factor(self._storage_dtype())
+    dim = self._pack_dim(name)
+    hparams = copy.copy(hparams)
+    hparams.shape = tuple(
+      int4_packing.get_packed_shape(hparams.shape, dim, factor)
+    )
+    return hparams
+
+  @nn.nowrap
+  def _storage_dtype(self) -> Any:
+    params = self.quantization.weight_params
+    if self._is_packed:
+      return params.int4_packed_weights_container_dtype
+    return jnp.int8 if dtypes.is_fp8(params.dtype) else params.dtype
+
+  @nn.nowrap
+  def _create_once(self) -> None:
+    """Creates what a layer has once, however many weights it has."""
+    params = self.quantization
+    if params.quantization_type == QuantizationType.AQT:
+      if 'weight_quantizer' not in self._children:
+        self.create_tensor_quantizers()
+    scalar = functools.partial(
+      WeightHParams, shape=[], init=WeightInit.Constant(0), dtype=jnp.int32
+    )
+    extra = {}
+    if params.weight_params.use_step_count:
+      extra['step_count'] = scalar()
+    if params.mode == QuantizationMode.CALIB:
+      extra['framestat'] = scalar(shape=[1], dtype=jnp.bfloat16)
+    for name in extra.keys() - self._weights.keys():
+      self._declare_variable(name, extra[name], trainable=False)
+
+  @nn.nowrap
+  def _check_quantization(self) -> None:
+    params, weight = self.quantization, self.quantization.weight_params
+    bits = dtypes.dtype_to_bits(weight.dtype)
+    if bits < weight.precision:
+      raise ValueError(
+        f'dtype of weights must have at least precision={weight.precision} '
+        f'bits, got {jnp.dtype(weight.dtype)}'
+      )
+    if self._is_packed and bits != 8:
+      raise ValueError(
+        f'packed weights must have dtype int8, got {jnp.dtype(weight.dtype)}; '
+        'set use_int4_packed_weights=False'
+      )
+    is_fr = params.quantization_type == QuantizationType.FR
+    if params.mode == QuantizationMode.CALIB and not is_fr:
+      raise ValueError(
+        f'mode CALIB needs quantization_type FR, got {params.quantization_type}'
+      )
+    if self._is_inference and is_fr:
+      raise ValueError(
+        'quantization_type FR has no mode INFERENCE; use PTQ, FQ or AQT'
+      )
+    if tensor_quantizer.do_static_activation_quantization(params.act_params):
+      raise ValueError(
+        'act_params.stats_config must be None, got '
+        f'{params.act_params.stats_config}; ranges are those of each batch'
+      )

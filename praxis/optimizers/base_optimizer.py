@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every optimizer offers, and the chain it is wrapped in."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from praxis import base_hyperparams, base_layer, pax_fiddle, schedules
+from praxis.optimizers import regularization, sharded_transforms
+from praxis.pytypes import Nested
+
+
+class Optimizer(Protocol):
+  """What a learner needs of an optimizer."""
+
+  @property
+  def clip_gradient_norm_to_value(self) -> float:
+    """Largest norm of all gradients together; 0: they are not clipped."""
+
+  @property
+  def clip_gradient_single_norm_to_value(self) -> float:
+    """Largest norm of each gradient; 0: they are not clipped."""
+
+  @property
+  def ema_decay(self) -> float:
+    """Decay of the moving average of the variables; 0: there is none."""
+
+  def get_learning_rate(self, step_count: ArrayLike) -> Float[Array, '']:
+    """Returns the learning rate at a step."""
+
+  def get_grad_transformation(
+    self,
+    var_weight_hparams: Nested[base_layer.WeightHParams] | None = None,
+    include_ema: bool = True,
+  ) -> sharded_transforms.ShardedGradientTransformation:
+    """Returns the whole chain, for variables so described."""
+
+
+class BaseOptimizer(base_hyperparams.FiddleBaseParameterizable):
+  """An optimizer: its own update rule inside the chain they all share.
+
+  The chain is: L1, L2, the rule (times -learning rate), decoupled weight decay,
+  elastic weight consolidation, moving average. The first four are always there,
+  so a state has the same places whatever is switched on. Gradients are clipped
+  before, by the learner.
+  """
+
+  # Adds weight * w, or weight * sign(w), to the clipped gradient.
+  l2_regularizer_weight: float | None = None
+  l1_regularizer_weight: float | None = None
+  # Leaves variables with at most one dimension out of these.
+  skip_lp_1d_vectors: bool = False
+  # Adds -learning rate * weight * w to the update, as AdamW does.
+  decoupled_weight_decay: float | None = None
+  # The learner clips the norm of all gradients together; 0: does not.
+  clip_gradient_norm_to_value: float = 0.0
+  # The learner clips the norm of each gradient; 0: does not.
+  clip_gradient_single_norm_to_value: float = 0.0
+  # Multiplies the schedule.
+  learning_rate: float = 0.0
+  lr_schedule: pax_fiddle.Config[schedules.BaseSchedule] | None = None
+  # Decay of the moving average of the variables; 0: none is kept.
+  ema_decay: float = 0.0
+  # Pulls variables to their values at the first step; 0: does not.
+  ewc_regularizer_weight: float = 0.0
+  # A factor to that for each variable.
+  ewc_weight_per_var: Any = None
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    self._check()
+    schedule = self.lr_schedule
+    if isinstance(schedule, pax_fiddle.Config):
+      schedule = schedule.Instantiate()
+    self._lr_schedule = schedule
+
+  def get_learning_rate(self, step_count: ArrayLike) -> Float[Array, '']:
+    """Returns learning_rate times the schedule at `step_count`."""
+    if self._lr_schedule is None:
+      raise ValueError(
+        f'{type(self).__name__}.lr_schedule is not set; for a constant rate'
+        ' use schedules.Constant.config(value=1.0)'
+      )
+    value = self._lr_schedule.value_at(step_count)
+    return jnp.float32(self.learning_rate) * value
+
+  def get_grad_transformation(
+    self,
+    var_weight_hparams: Nested[base_layer.WeightHParams] | None = None,
+    include_ema: bool = True,
+  ) -> sharded_transforms.ShardedGradientTransformation:
+    """Returns the chain for variables described by `var_weight_hparams`.
+
+    They tell which variables are not regularized; without, all are.
+    """
+    lr = self.get_learning_rate
+    mask = var_weight_hparams and regularization.lp_mask(var_weight_hparams)
+    skip = self.skip_lp_1d_vectors
+    l1, l2 = self.l1_regularizer_weight, self.l2_regularizer_weight
+    chain = [
+      regularization.apply_lp_regularizer(mask, l1, 1.0, skip),
+      regularization.apply_lp_regularizer(mask, l2, 2.0, skip),
+      self._get_raw_grad_transformation(lr, var_weight_hparams),
+      regularization.apply_decoupled_weight_decay(
+        lr, mask, self.decoupled_weight_decay
+      ),
+    ]
+    if self.ewc_regularizer_weight:
+      chain.append(
+        regularization.apply_ewc_regularization(
+          lr, self.ewc_regularizer_weight, self.ewc_weight_per_var
+        )
+      )
+    if self.ema_decay and include_ema:
+      chain.append(regularization.apply_ema_weights(self.ema_decay))
+    return sharded_transforms.sharded_chain(*chain)
+
+  def _get_raw_grad_transformation(
+    self,
+    learning_rate_fn: sharded_transforms.LearningRateFn,
+    var_weight_hparams: Nested[base_layer.WeightHParams] | None,
+  ) -> sharded_transforms.GradientTransformation:
+    """Returns the update rule itself, scaled by -learning rate."""
+    raise NotImplementedError(
+      f'{type(self).__name__} must define _get_raw_grad_transformation'
+    )
+
+  def _check(self) -> None:
+    if self.l1_regularizer_weight and self.l2_regularizer_weight:
+      raise ValueError(
+        'l1_regularizer_weight and l2_regularizer_weight exclude each other, '
+        f'got {self.l1_regularizer_weight} and {self.l2_regularizer_weight}; '
+        'set one to None'
+      )
+    lp = self.l1_regularizer_weight or self.l2_regularizer_weight
+    if self.decoupled_weight_decay and lp:
+      raise ValueError(
+        'decoupled_weight_decay excludes l1_ and l2_regularizer_weight, got '
+        f'{self.decoupled_weight_decay} and {lp}; set one to None'
+      )
+    if not 0.0 <= self.ema_decay < 1.0:
+      raise ValueError(f'ema_decay must be in [0, 1), got {self.ema_decay}')

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moments in fewer bits: integers with a scale per column, or bfloat16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from praxis.optimizers import masked_trees
+from praxis.pytypes import JTensor
+
+_DTYPES = ('int8', 'bfloat16', 'float32')
+
+
+def check_dtype(name: str) -> None:
+  """Raises ValueError unless optimizers can store moments as `name`."""
+  if name not in _DTYPES:
+    raise ValueError(
+      f'quantized_dtype must be one of {", ".join(_DTYPES)}, got {name!r}'
+    )
+
+
+def to_quantized(
+  fvalue: Float[Array, ...], quantized_dtype: Any
+) -> tuple[JTensor, JTensor | masked_trees.BpropMaskedNode]:
+  """Returns (values in `quantized_dtype`, scale); only integers have a scale.
+
+  It is the largest magnitude over the first dimension, divided by the largest
+  integer, so that no value saturates.
+  """
+  dtype = jnp.dtype(quantized_dtype)
+  if not jnp.issubdtype(dtype, jnp.integer):
+    return fvalue.astype(dtype), masked_trees.BpropMaskedNode()
+  axis = 0 if fvalue.ndim else None
+  scale = jnp.max(jnp.abs(fvalue), axis=axis) / jnp.iinfo(dtype).max
+  values = jnp.round(fvalue / jnp.where(scale > 0, scale, 1.0))
+  return values.astype(dtype), scale
+
+
+def to_float(quantized: JTensor, bucket_size: Any) -> Float[Array, ...]:
+  """Returns what `to_quantized` stored, as float32."""
+  values = quantized.astype(jnp.float32)
+  return values if masked_trees.is_masked(bucket_size) else values * bucket_size

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What any optimizer can be wrapped in: regularizers, weight decay, EMA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from praxis import base_layer
+from praxis.nested_map import NestedMap
+from praxis.optimizers import masked_trees, sharded_transforms
+from praxis.pytypes import JTensor, Nested
+
+_Hparams = Nested[base_layer.WeightHParams]
+
+
+def lp_mask(var_weight_hparams: _Hparams) -> Nested[bool]:
+  """Returns which variables are not flagged SKIP_LP_REGULARIZATION."""
+  return jax.tree.map(
+    lambda hp: not base_layer.var_skip_lp_regularization(hp),
+    var_weight_hparams,
+  )
+
+
+def apply_lp_regularizer(
+  var_lp_mask: Nested[bool] | None,
+  regularizer_weight: float | None = 0.0,
+  p: float | None = 2.0,
+  skip_lp_1d_vectors: bool | None = False,
+  use_optax_gradient_transformations: bool = False,
+) -> sharded_transforms.GradientTransformation:
+  """Returns the transformation that adds the gradient of weight |w|_p^p / p.
+
+  That is weight * sign(w) for p=1, weight * w for p=2. Without a weight the
+  updates pass unchanged. A mask of None has every variable in it.
+  """
+  slope = {1.0: jnp.sign, 2.0: lambda w: w}.get(p)
+  if slope is None:
+    raise ValueError(f'p must be 1 or 2, got {p}')
+
+  def term(w: JTensor) -> JTensor | float:
+    if skip_lp_1d_vectors and w.ndim <= 1:
+      return 0.0
+    return regularizer_weight * slope(w)
+
+  def update(
+    updates: Nested[JTensor], count: JTensor, params: Nested[JTensor] | None
+  ) -> Nested[JTensor]:
+    del count
+    params = _required(params, f'l{p:.0f}_regularizer_weight')
+    return _add_where(var_lp_mask, updates, params, term)
+
+  tx = (
+    sharded_transforms.counting(update) if regularizer_weight else _identity()
+  )
+  return _as_asked(tx, use_optax_gradient_transformations)
+
+
+def apply_decoupled_weight_decay(
+  learning_rate_fn: sharded_transforms.LearningRateFn,
+  var_wd_mask: Nested[bool] | None,
+  regularizer_weight: float | None = 0.0,
+  use_optax_gradient_transformations: bool = False,
+) -> sharded_transforms.GradientTransformation:
+  """Returns the transformation that subtracts lr * weight * w.
+
+  References:
+    Loshchilov and Hutter, https://arxiv.org/abs/1711.05101
+  """
+
+  def update(
+    updates: Nested[JTensor], count: JTensor, params: Nested[JTensor] | None
+  ) -> Nested[JTensor]:
+    scale = -learning_rate_fn(count) * regularizer_weight
+    params = _required(params, 'decoupled_weight_decay')
+    return _add_where(var_wd_mask, updates, params, lambda w: scale * w)
+
+  tx = (
+    sharded_transforms.counting(update) if regularizer_weight else _identity()
+  )
+  return _as_asked(tx, use_optax_gradient_transformations)
+
+
+def apply_ema_weights(
+  decay: float, use_optax_gradient_transformations: bool = False
+) -> sharded_transforms.GradientTransformation:
+  """Returns the transformation that averages the variables over time.
+
+  With n steps done, d = min(decay, (1 + n) / (10 + n)) and w the variable
+  after this step: ema <- d ema + (1 - d) w. (Upstream Pax averaged the variable
+  before the step, so its average lagged by one.) Integers are copied.
+  """
+  if not 0.0 < decay < 1.0:
+    raise ValueError(f'ema_decay must be in (0, 1), got {decay}')
+
+  def init(params: Nested[JTensor]) -> sharded_transforms.State:
+    # Copies: the average must not share memory with the donated variables.
+    ema = jax.tree.map(lambda w: jnp.array(w, copy=True), params)
+    return NestedMap(count=jnp.zeros([], jnp.int32), ema=ema)
+
+  def update(
+    updates: Nested[JTensor],
+    state: sharded_transforms.State,
+    params: Nested[JTensor] | None = None,
+  ) -> tuple[Nested[JTensor], sharded_transforms.State]:
+    d = ema_decay_at(decay, state.count)
+
+    def average(u: JTensor, ema: JTensor, w: JTensor) -> JTensor:
+      if not jnp.issubdtype(w.dtype, jnp.inexact):
+        return w
+      return (ema - (1.0 - d) * (ema - (w + u))).astype(ema.dtype)
+
+    params = _required(params, 'ema_decay')
+    ema = jax.tree.map(average, updates, state.ema, params)
+    return updates, NestedMap(count=state.count + 1, ema=ema)
+
+  tx = sharded_transforms.sharded(init, update)
+  return _as_asked(tx, use_optax_gradient_transformations)
+
+
+def ema_decay_at(decay: float, count: Int[Array, '']) -> Float[Array, '']:
+  """Returns the decay after `count` steps: low at first, then `decay`."""
+  n = count.astype(jnp.float32)
+  return jnp.minimum(decay, (1.0 + n) / (10.0 + n))
+
+
+def apply_ewc_regularization(
+  learning_rate_fn: sharded_transforms.LearningRateFn,
+  ewc_regularizer_weight: float = 0.0,
+  ewc_weight_per_var: Nested[float] | None = None,
+  use_optax_gradient_transformations: bool = False,
+) -> sharded_transforms.GradientTransformation:
+  """Returns the transformation that pulls variables to where they started.
+
+  It subtracts lr * weight / 2 * weight_per_var * (w - w_start), where w_start
+  is the variable at the first step.
+
+  References:
+    Kirkpatrick et al., https://arxiv.org/abs/1612.00796
+  """
+
+  def init(params: Nested[JTensor]) -> sharded_transforms.State:
+    start = jax.tree.map(lambda w: jnp.array(w, copy=True), params)
+    return NestedMap(count=jnp.zeros([], jnp.int32), pretrain_vars=start)
+
+  def update(
+    updates: Nested[JTensor],
+    state: sharded_transforms.State,
+    params: Nested[JTensor] | None = None,
+  ) -> tuple[Nested[JTensor], sharded_transforms.State]:
+    params = _required(params, 'ewc_regularizer_weight')
+    # At the first step the variables may come from another checkpoint.
+    start = jax.tree.map(
+      lambda old, w: jnp.where(state.count == 0, w, old),
+      state.pretrain_vars,
+      params,
+    )
+    scale = learning_rate_fn(state.count) * ewc_regularizer_weight / 2
+    per_var = ewc_weight_per_var or jax.tree.map(lambda _: 1.0, params)
+    updates = jax.tree.map(
+      lambda u, w, s, k: u - (scale * k * (w - s)).astype(u.dtype),
+      updates,
+      params,
+      start,
+      per_var,
+    )
+    return updates, NestedMap(count=state.count + 1, pretrain_vars=start)
+
+  tx = sharded_transforms.sharded(init, update)
+  return _as_asked(tx, use_optax_gradient_transformations)
+
+
+def _identity() -> sharded_transforms.ShardedGradientTransformation:
+  return sharded_transforms.counting(lambda updates, count, params: updates)
+
+
+def _as_asked(
+  tx: sharded_transforms.ShardedGradientTransformation, use_optax: bool
+) -> sharded_transforms.GradientTransformation:
+  if not use_optax:
+    return tx
+  import optax  # Needed by who asks for it.
+
+  return optax.GradientTransformationExtraArgs(tx.init, tx.update)
+
+
+def _add_where(
+  mask: Nested[bool] | None,
+  updates: Nested[JTensor],
+  params: Nested[JTensor],
+  term: Callable[[JTensor], JTensor | float],
+) -> Nested[JTensor]:
+  """Returns `updates` plus a term, but for what is masked or not in `mask`."""
+
+  def add(u: JTensor, w: JTensor, keep: bool = True) -> JTensor:
+    if masked_trees.is_masked(u) or keep is not True:
+      return u
+    return u + jnp.asarray(term(w), u.dtype)
+
+  masks = [] if mask is None else [mask]
+  return jax.tree.map(
+    add, updates, params, *masks, is_leaf=masked_trees.is_masked
+  )
+
+
+def _required(params: Nested[JTensor] | None, why: str) -> Nested[JTensor]:
+  if params is None:
+    raise ValueError(
+      f'{why} needs the variables; call update(updates, state, params)'
+    )
+  return params

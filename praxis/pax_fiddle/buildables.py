@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Config, Partial and ArgFactory: Fiddle's, with what Pax adds to them."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import difflib
+from collections.abc import Callable, Container, Sequence
+from typing import Any, Generic, Self, TypeVar
+
+import fiddle as fdl
+from fiddle import daglish, history
+
+from praxis import struct_text
+from praxis.pax_fiddle import instantiation, metadata
+
+T = TypeVar('T')
+
+history.add_exclude_location('praxis/pax_fiddle/')
+
+
+class CloneAndSetMixin:
+  """`clone` and `set`, as parameters have them."""
+
+  def clone(self) -> Self:
+    """Returns a deep copy."""
+    return copy.deepcopy(self)
+
+  def set(self, **kwargs: Any) -> Self:
+    """Assigns fields by keyword; returns self."""
+    for name, value in kwargs.items():
+      setattr(self, name, value)
+    return self
+
+  Set = set
+
+
+class _Settable(CloneAndSetMixin):
+  """What Pax adds to all of Fiddle's buildables."""
+
+  def __init__(self, cls: Callable[..., Any], /, *args: Any, **kwargs: Any):
+    _check_names(owner_of(cls), kwargs)
+    super().__init__(owner_of(cls), *args, **kwargs)
+    _add_tags_and_defaults(self)
+
+  def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    # Entries of a history and signatures never change: Fiddle's own copies
+    # them too, which takes longer than all else when a layer is built.
+    copied = object.__new__(type(self))
+    memo[id(self)] = copied
+    past = history.History()
+    past.update((k, list(v)) for k, v in self.__argument_history__.items())
+    tags = {k: set(v) for k, v in self.__argument_tags__.items()}
+    vars(copied).update(
+      vars(self),
+      __argument_history__=past,
+      __argument_tags__=collections.defaultdict(set, tags),
+      __arguments__=copy.deepcopy(self.__arguments__, memo),
+    )
+    return copied
+
+  @property
+  def cls(self) -> Callable[..., Any]:
+    """The class or function that is configured; assign to replace it."""
+    return fdl.get_callable(self)
+
+  @cls.setter
+  def cls(self, new: Callable[..., Any]) -> None:
+    update_callable(self, new, drop_invalid_args=True)
+
+  def has(self, name: str) -> bool:
+    """Whether `name` was set here, rather than left at its default."""
+    return name in self.__arguments__
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    if name == 'cls':
+      type(self).cls.fset(self, value)
+      return
+    _check_names(self.cls, (name,))
+    super().__setattr__(name, value)
+
+
+class Config(_Settable, fdl.Config[T], Generic[T]):
+  """Values for the fields of a class, and for those of its sub-configs."""
+
+  def Instantiate(self, **kwargs: Any) -> T:
+    """Builds a copy of this config with `kwargs` assigned."""
+    return instantiation.instantiate(self, **kwargs)
+
+  @property
+  def mesh_shape(self) -> list[int] | None:
+    """The mesh over all slices: ICI times DCN, or None without a mesh."""
+    shape = mesh_shape(self.ici_mesh_shape, self.dcn_mesh_shape)
+    names = getattr(self, 'mesh_axis_names', None)
+    if shape and names is not None and len(shape) != len(names):
+      raise ValueError(
+        f'mesh_axis_names must have {len(shape)} entries like ici_mesh_shape '
+        f'{shape}, got {list(names)}'
+      )
+    return shape
+
+  def to_text(self, include_types: bool = False, separator: str = ':') -> str:
+    """Returns one sorted line `path : value` per leaf of the tree."""
+    return struct_text.nested_struct_to_text(self, include_types, separator)
+
+  def copy_fields_from(
+    self, source: Config, missing_fields_in_self: Container[str] = ()
+  ) -> Self:
+    """Copies every field of `source` but `parent`; returns self.
+
+    Raises:
+      TypeError: `source` is no Config.
+      ValueError: a field of `source` is not in self, and not in
+        `missing_fields_in_self`, or is required and has no value.
+    """
+    if not isinstance(source, fdl.Config):
+      raise TypeError(f'copy_fields_from wants a Config, got {type(source)}')
+    mine = {field.name: field for field in metadata.fields_of(self.cls)}
+    for field in metadata.fields_of(source.cls):
+      if field.name == 'parent' or not field.init:
+        continue
+      if field.name in mine:
+        _copy_field(source, field, self, mine[field.name])
+      elif field.name not in missing_fields_in_self:
+        raise ValueError(
+          f'{field.name!r} not in self: {_name(self.cls)} cannot take it from '
+          f'{_name(source.cls)}; list it in missing_fields_in_self to drop it'
+        )
+    return self
+
+
+class Partial(_Settable, fdl.Partial[T], Generic[T]):
+  """A `Config` that builds a callable, which takes what is still missing."""
+
+
+class ArgFactory(_Settable, fdl.ArgFactory[T], Generic[T]):
+  """An argument of a `Partial`, built anew at each call."""
+
+
+PaxConfig = Config
+PaxPartial = Partial
+PaxArgFactory = ArgFactory
+
+
+def update_callable(
+  buildable: fdl.Buildable,
+  new_callable: Callable[..., Any],
+  drop_invalid_args: bool = False,
+) -> None:
+  """Replaces what a Config builds, and adds what the fields of that say.
+
+  Raises:
+    TypeError: `new_callable` does not take a value that is set, unless those
+      are to be dropped.
+  """
+  fdl.update_callable(buildable, owner_of(new_callable), drop_invalid_args)
+  _add_tags_and_defaults(buildable)
+
+
+def mesh_shape(
+  ici: Sequence[int] | None, dcn: Sequence[int] | None
+) -> list[int] | None:
+  """Returns the element-wise product of the two shapes; None without ICI."""
+  if ici is None:
+    return None
+  if dcn is None:
+    return list(ici)
+  if len(ici) != len(dcn):
+    raise ValueError(
+      f'dcn_mesh_shape must have {len(ici)} entries like ici_mesh_shape '
+      f'{list(ici)}, got {list(dcn)}'
+    )
+  return [i * d for i, d in zip(ici, dcn, strict=True)]
+
+
+def owner_of(cls: Any) -> Any:
+  """Returns `Linear` for `Linear.HParams`, any other callable as it is."""
+  return getattr(cls, 'owner', None) or cls
+
+
+def _add_tags_and_defaults(buildable: fdl.Buildable) -> None:
+  for field in metadata.fields_of(fdl.get_callable(buildable)):
+    said = metadata.field_metadata(field)
+    if said is None:
+      continue
+    make = said.buildable_initializer
+    if make and field.name not in buildable.__arguments__:
+      value = make()
+      if not said.is_template and not isinstance(buildable, fdl.Config):
+        value = _per_call(value, f'{_name(buildable.cls)}.{field.name}')
+      setattr(buildable, field.name, value)
+    for tag in said.tags:
+      fdl.add_tag(buildable, field.name, tag)
+
+
+def _per_call(value: Any, where: str) -> Any:
+  """Returns a default of a Partial so that each call builds its own."""
+
+  def visit(value: Any, state: daglish.MemoizedTraversal) -> Any:
+    if isinstance(value, fdl.Partial):
+      if any(isinstance(v, fdl.Config) for v, _ in daglish.iterate(value)):
+        raise ValueError(
+          f'Unable to safely replace {where} in a Partial: its default is a '
+          'Partial that holds a Config, which calls of the inner one would '
+          'share and calls of the outer one would not; give a value for it'
+        )
+      return value
+    value = state.map_children(value)
+    is_config = isinstance(value, fdl.Config)
+    return fdl.cast(ArgFactory, value) if is_config else value
+
+  return daglish.MemoizedTraversal.run(visit, value)
+
+
+def _check_names(cls: Any, names: Any) -> None:
+  """Raises AttributeError, with a near name, for a field `cls` lacks."""
+  fields = [f.name for f in metadata.fields_of(cls) if f.init]
+  if not fields:
+    return
+  for name in names:
+    if name.startswith('__') or name in fields:
+      continue
+    near = difflib.get_close_matches(name, fields, n=1)
+    hint = f' Did you mean {near[0]!r}?' if near else ''
+    raise AttributeError(
+      f'{_name(cls)} has no field {name!r}.{hint} Its fields: '
+      f'{", ".join(sorted(fields))}.'
+    )
+
+
+def _copy_field(
+  source: fdl.Config,
+  theirs: dataclasses.Field,
+  target: fdl.Config,
+  mine: dataclasses.Field,
+) -> None:
+  name = theirs.name
+  if name in source.__arguments__:
+    setattr(target, name, copy.deepcopy(source.__arguments__[name]))
+  elif theirs.default is not dataclasses.MISSING:
+    setattr(target, name, theirs.default)
+  elif theirs.default_factory is dataclasses.MISSING:
+    raise ValueError(f"Can't copy {name!r} from missing required value")
+  elif theirs.default_factory != mine.default_factory:
+    raise ValueError(f"Can't copy {name!r} from default_factory")
+  else:
+    target.__arguments__.pop(name, None)
+
+
+def _name(cls: Any) -> str:
+  return getattr(cls, '__name__', str(cls))

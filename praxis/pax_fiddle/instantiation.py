@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a tree of Configs becomes objects."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import fiddle as fdl
+from fiddle import building as fiddle_building
+from fiddle import daglish
+
+from praxis.pax_fiddle import metadata, template_arguments
+
+
+def build(buildable: Any) -> Any:
+  """Builds every Config within `buildable`, except those that are templates.
+
+  A Config that is referenced twice is built once. A layer passes the values
+  that layers inherit (dtypes, mesh, initialiser) to the layers built with it.
+  """
+  return _build(buildable, is_detached=True)
+
+
+def instantiate(config: Any, **overrides: Any) -> Any:
+  """Builds a copy of `config` with `overrides` assigned.
+
+  Like a module that is called by its class, a layer that is built in a compact
+  method of a flax module is a child of that module.
+
+  Raises:
+    ValueError: `config` is neither a Config nor has a method `Instantiate`.
+  """
+  if isinstance(config, fdl.Buildable):
+    config = copy.copy(config)
+    for name, value in overrides.items():
+      setattr(config, name, value)
+    return _build(config, is_detached=False)
+  if hasattr(config, 'Instantiate'):
+    return config.Instantiate(**overrides)
+  raise ValueError(
+    f'Unknown configuration type {type(config)}; pass a pax_fiddle.Config'
+  )
+
+
+def copy_inheritable_base_layer_params(buildable: Any) -> Any:
+  """Returns a copy in which layers have what they inherit from layers above."""
+  owners: list[fdl.Buildable] = []
+
+  def visit(value: Any, state: daglish.MemoizedTraversal) -> Any:
+    if not hasattr(_callable(value), 'INHERITED'):
+      return state.map_children(value)
+    if owners:
+      value = copy.copy(value)
+      inherit(value, owners[-1])
+    owners.append(value)
+    try:
+      return state.map_children(value)
+    finally:
+      owners.pop()
+
+  return daglish.MemoizedTraversal.run(visit, buildable)
+
+
+def inherit(child: Any, owner: Any) -> None:
+  """Gives the unset inheritable fields of Config `child` the owner's values.
+
+  `owner` is a layer or its Config. A field is inheritable when the child's
+  class lists it in `INHERITED` and declares no default of its own for it.
+  """
+  if not isinstance(child, fdl.Config):
+    return
+  cls = _callable(child)
+  for name in getattr(cls, 'INHERITED', ()):
+    if name in child.__arguments__ or not hasattr(owner, name):
+      continue
+    if not _is_redeclared(cls, name):
+      setattr(child, name, copy.deepcopy(getattr(owner, name)))
+
+
+def _build(buildable: Any, is_detached: bool) -> Any:
+  """Builds; a flax module gets no parent: who assigns it becomes that.
+
+  Unless it `is_detached`, flax chooses the parent of the outermost.
+  """
+
+  def visit(value: Any, state: daglish.MemoizedTraversal) -> Any:
+    if not isinstance(value, fdl.Buildable):
+      return state.map_children(value)
+    arguments = {
+      name: state.call(argument, daglish.Attr(name))
+      for name, argument in value.__arguments__.items()
+    }
+    fields = metadata.fields_of(_callable(value))
+    has_parent = any(f.name == 'parent' for f in fields)
+    if has_parent and (is_detached or state.current_path):
+      arguments.setdefault('parent', None)
+    return fiddle_building.call_buildable(
+      value, arguments, current_path=state.current_path
+    )
+
+  buildable = template_arguments.wrap_templates(buildable)
+  buildable = copy_inheritable_base_layer_params(buildable)
+  return daglish.MemoizedTraversal.run(visit, buildable)
+
+
+def _callable(value: Any) -> Any:
+  return fdl.get_callable(value) if isinstance(value, fdl.Buildable) else None
+
+
+def _is_redeclared(cls: Any, name: str) -> bool:
+  base = cls.INHERITED[name]
+  own = next(f for f in metadata.fields_of(cls) if f.name == name)
+  return own.default is not base.default

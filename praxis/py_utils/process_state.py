@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State of the process and its threads: thread-local stacks, logging level."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+
+class ThreadLocalStack(threading.local):
+  """A list, `stack`, with separate contents in each thread."""
+
+  def __init__(self):
+    super().__init__()
+    self.stack: list[Any] = []
+
+
+@contextlib.contextmanager
+def logging_verbosity_level(level: str | int) -> Iterator[None]:
+  """Sets the root logger's level, as 'INFO' or 'FATAL', in a `with` block."""
+  root = logging.getLogger()
+  previous = root.level
+  root.setLevel(level)
+  try:
+    yield
+  finally:
+    root.setLevel(previous)
