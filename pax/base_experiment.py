@@ -88,8 +88,8 @@ class BaseExperiment(abc.ABC):
   def train_programs(self) -> list[Any]:
     """Returns the train program, not set up; none means the usual one.
 
-    Like those below it is an object of a subclass of those in `pax.programs`
-    and `pax.decode_programs`.
+    Like the programs of the methods below, it is an instance of a subclass of
+    a program in `pax.programs`.
     """
     return []
 

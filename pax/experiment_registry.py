@@ -12,8 +12,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from pax import compat
-
 ExperimentT = TypeVar('ExperimentT', bound=type)
 
 # Where the experiments that come with Pax live: package, and modules in it.
@@ -71,6 +69,12 @@ def canonical_name(experiment: type) -> str:
   return f'{experiment.__module__}.{experiment.__qualname__}'
 
 
+def pax_name(name: str) -> str:
+  """Returns a dotted name with `paxml` as its first part spelt `pax`."""
+  top, dot, path = name.partition('.')
+  return f'pax{dot}{path}' if top == 'paxml' else name
+
+
 def get(name: str) -> type | None:
   """Returns the experiment called `name`, or None.
 
@@ -80,7 +84,7 @@ def get(name: str) -> type | None:
   Raises:
     ValueError: several experiments end in `name`.
   """
-  name = compat.new_name(name)
+  name = pax_name(name)
   found = _lookup(name)
   if found is None:
     for module in _modules_for(name):

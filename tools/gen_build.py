@@ -28,15 +28,19 @@ from tools import build_text, floors, pyimports  # noqa: E402
 
 Index = dict[str, pyimports.Module]
 
-# What a program, or those of a room, find by name only.
-_EXPERIMENTS = ['//pax/contrib:experiments', '//pax/tasks:experiments']
+# Modules that a program, or those of a package, import by name only.
+_BY_NAME = [
+  '//pax/contrib:experiments',
+  '//pax/tasks:experiments',
+  '//paxml:modules',
+]
 PROGRAM_DEPS = {
-  'pax.main': [*_EXPERIMENTS, '//third_party/pip:accelerator'],
-  'pax.tools': _EXPERIMENTS,
+  'pax.main': [*_BY_NAME, '//third_party/pip:accelerator'],
+  'pax.tools': _BY_NAME,
   # Starts the first.
   'pax.tools.launch': [
     '//pax:main_lib',
-    *_EXPERIMENTS,
+    *_BY_NAME,
     '//third_party/pip:accelerator',
   ],
 }
@@ -44,11 +48,10 @@ PROGRAM_DEPS = {
 GATHERED = {
   'pax/contrib': {'experiments': 'pax/contrib'},
   'pax/tasks': {'experiments': 'pax/tasks'},
+  'paxml': {'modules': 'paxml'},
   'tests/golden': {'layer_cases': 'tests/golden/layer_cases'},
   'tools/wheel': {'pax_modules': 'pax', 'praxis_modules': 'praxis'},
 }
-# Modules that are named differently from what is imported of them.
-_RENAMED = {'paxml': 'pax'}
 # Imported name -> distribution, where they differ.
 DISTRIBUTIONS = {
   'PIL': 'pillow',
@@ -114,12 +117,13 @@ def own_imports(module: pyimports.Module, index: Index) -> list[str]:
   found = set()
   mentioned = module.mentions if module.is_test else ()
   for imported in (*module.imports, *mentioned):
-    top, dot, rest = imported.partition('.')
-    if top in _RENAMED:
-      imported = _RENAMED[top] + dot + rest
-      found.add('pax.compat')
-    if target := pyimports.resolve(imported, index):
-      found.add(target.name)
+    names = [imported]
+    if imported.startswith('paxml.'):
+      # A module of paxml, or else its package finds that of pax.
+      names.append(imported.replace('paxml.', 'pax.', 1))
+    for name in names:
+      if target := pyimports.resolve(name, index):
+        found.add(target.name)
   if module.is_init and module.is_lazy:
     found.update(_siblings(module, index))
   return sorted((found & set(index)) - {module.name})
@@ -147,7 +151,7 @@ def third_party(module: pyimports.Module, known: set[str]) -> set[str]:
     name = DISTRIBUTIONS.get(top, top.lower())
     if name in known:
       found.add(f'@pypi//{name}')
-    elif top not in sys.stdlib_module_names | OPTIONAL | set(_RENAMED):
+    elif top not in sys.stdlib_module_names | OPTIONAL:
       if top not in (*pyimports.FOLDERS, '__future__'):
         raise UnknownImportError(
           f'{module.path}: imports {imported}, which is in no lock; add it to '
@@ -169,9 +173,13 @@ def deps(module: pyimports.Module, index: Index, known: set[str]) -> list[str]:
 
 
 def visibility(module: pyimports.Module, index: Index) -> list[str]:
-  """Its floor and those above; a lazy package sees what it is the door of."""
+  """Its layer and those above; a lazy package sees the modules it re-exports.
+
+  Nothing imports the top layer, paxml, but the code of users: it is public.
+  """
   level = floors.floor(module.name)
-  if level is None or module.is_program:
+  is_top = level == len(floors.FLOORS) - 1
+  if level is None or is_top or module.is_program:
     return ['//visibility:public']
   groups = [f'//tools/visibility:{floors.FLOORS[level][0]}']
   door = index.get(module.name.rpartition('.')[0])

@@ -12,7 +12,15 @@ import re
 from collections.abc import Iterator
 
 # Folders whose Python files are modules of ours.
-FOLDERS = ('benchmarks', 'docs', 'pax', 'praxis', 'tests', 'tools')
+FOLDERS = (
+  'benchmarks',
+  'docs',
+  'pax',
+  'paxml',
+  'praxis',
+  'tests',
+  'tools',
+)
 # Folders among them that are not built, for they need what no lock holds.
 OUTSIDE = ('tests/compare',)
 _DIRECTIVE = re.compile(r'^# bazel: *(\w+)(?:=(.*))?$')

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from concurrent import futures
 from typing import Any
 
-from pax import compat, experiment_registry
+from pax import experiment_registry
 from pax.aot import check, table, topology
 from pax.runner import command_line
 from pax.runner.options import RunOptions, UsageError
@@ -48,7 +48,6 @@ def run(options: RunOptions, names: Sequence[str] | None = None) -> int:
   """
   _check(options)
   if names is None:
-    compat.install()
     experiment_registry.import_all_experiments()
     names = sorted(experiment_registry.get_all())
   folder = folder_of(options)

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from pax.programs.decode import SingleTaskDecodeProgram
 from pax.programs.eval import (
   BaseEvalProgram,
   SingleTaskEvalProgram,
 )
 from pax.programs.program import (
   BaseStepFnStaticArgs,
+  DecodeProgramOutput,
   EvalProgramOutput,
   Program,
   ProgramOutput,
@@ -24,9 +26,11 @@ __all__ = [
   'BaseEvalProgram',
   'BaseStepFnStaticArgs',
   'BaseTrainProgram',
+  'DecodeProgramOutput',
   'EvalProgramOutput',
   'Program',
   'ProgramOutput',
+  'SingleTaskDecodeProgram',
   'SingleTaskEvalProgram',
   'SingleTaskTrainProgram',
   'TrainProgramOutput',

@@ -44,8 +44,8 @@ class Passes:
   before_batch: Callable[[int], None]
 
   def __post_init__(self) -> None:
-    program.check_unique_names(self.evals)
-    program.check_unique_names(self.decodes)
+    program.check_unique_names([p.input for p in self.evals])
+    program.check_unique_names([p.input for p in self.decodes])
     for kind, programs in (('eval', self.evals), ('decode', self.decodes)):
       for one in programs:
         one.before_batch = self._watch(f'{kind} {one.input.name}', one.input)

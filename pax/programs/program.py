@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import abc
+import collections
 import dataclasses
 import itertools
 import pathlib
@@ -174,14 +175,18 @@ def for_this_process(input_p: InputConfig) -> InputConfig:
   )
 
 
-def check_unique_names(programs: Sequence[InputProgram]) -> None:
-  """Raises ValueError if two programs have inputs of one name."""
-  names = [program.input.name for program in programs]
-  for name in names:
-    if names.count(name) > 1:
+def check_unique_names(inputs: Sequence[base_input.BaseInput]) -> None:
+  """Checks that no two inputs have the same name.
+
+  Raises:
+    ValueError: two inputs have the same name.
+  """
+  counts = collections.Counter(inp.name for inp in inputs)
+  for name, count in counts.items():
+    if count > 1:
       raise ValueError(
-        f'two inputs are called {name!r}, which names their summaries and'
-        ' outputs; set another name in the config of one'
+        f'input names must be unique, got {name!r} for {count} inputs; set'
+        ' `name` in the config of each: it names summaries and outputs'
       )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from pax import experiment_utils
+from pax import experiment_vars_summary
 from pax.runner.run_config import RunConfig
 from praxis import base_hyperparams, pax_fiddle
 
@@ -34,7 +34,7 @@ def write_before_build(
   for name, text in (
     (
       'experiment_cls_vars.txt',
-      experiment_utils.get_cls_vars_summary(experiment),
+      experiment_vars_summary.get_cls_vars_summary(experiment),
     ),
     ('model_params.txt', config_text(tree)),
     ('config.json', dump_config(tree)),

@@ -25,7 +25,7 @@ from typing import Any
 import fiddle as fdl
 from fiddle import tagging
 
-from pax import base_experiment, compat
+from pax import base_experiment
 from pax.parameterized_experiment import ParameterizedExperiment
 from pax.runner import overrides, value_parsing
 from pax.runner.command_line import UsageError
@@ -163,7 +163,7 @@ def _call(text: str) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
 
 
 def _function(name: str) -> Callable[..., Any]:
-  module, _, attribute = compat.new_name(name).rpartition('.')
+  module, _, attribute = name.rpartition('.')
   if not module:
     raise UsageError(f'--fdl: {name!r} must be module.function')
   try:

@@ -8,7 +8,7 @@ import time
 import jax
 from absl import logging
 
-from pax import base_experiment, compat, executors
+from pax import base_experiment, executors
 from pax.programs import preemption as interrupts_lib
 from pax.programs import watchdog as watchdog_lib
 from pax.programs.run import Outcome
@@ -49,7 +49,6 @@ def run(
   _check(options)
   job_dir.log_to_console()
   distributed.initialize(options)
-  compat.install()
   process = jax.process_index()
   with job_dir.open_job_dir(options.job_log_dir, process, options.mode):
     with _interrupts(options) as interrupts:

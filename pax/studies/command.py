@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from pax import compat, experiment_registry
+from pax import experiment_registry
 from pax.runner import command_line, job_dir, overrides, parent_death
 from pax.runner.options import RunOptions, UsageError
 from pax.studies import report, study, trial_metrics
@@ -32,7 +32,6 @@ def run(options: RunOptions) -> int:
     ValueError: the options, the experiment or a trial do not allow it.
   """
   _check(options)
-  compat.install()
   settings = overrides.parse(options.set)
   found = experiment_registry.get_experiment(options.exp)
   experiment = overrides.set_constants(found, settings)

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from pax import base_experiment, compat, partitioning
+from pax import base_experiment, partitioning
 from pax.runner import (
   build_train,
   command_line,
@@ -123,7 +123,6 @@ def _find(
 ) -> tuple[base_experiment.BaseExperiment, int]:
   """The experiment, and how many devices it wants."""
   settings = overrides.parse(options.set)
-  compat.install()
   experiment = experiments.find(options.exp, settings, options.fdl)
   experiment.validate()
   tree = Config(run_config.RunConfig, task=experiment.task())

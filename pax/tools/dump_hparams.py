@@ -10,7 +10,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from pax import experiment_utils
+from pax import experiment_vars_summary
 from pax.runner import artifacts, command_line
 from pax.tools import abstract_experiment, tool
 from praxis import base_hyperparams
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] = sys.argv) -> int:
       options.post_init_params_ofile, post_init_text(found)
     )
   if options.cls_vars_ofile:
-    text = experiment_utils.get_cls_vars_summary(type(found.experiment))
+    text = experiment_vars_summary.get_cls_vars_summary(type(found.experiment))
     abstract_experiment.write(options.cls_vars_ofile, text)
   return 0
 

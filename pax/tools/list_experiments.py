@@ -18,7 +18,7 @@ import fiddle as fdl
 import jax
 import numpy as np
 
-from pax import compat, experiment_registry
+from pax import experiment_registry
 from pax.runner import command_line
 from pax.tools import abstract_experiment, tool
 from praxis import base_layer
@@ -121,13 +121,12 @@ def _batch(experiment: Any, task: Any) -> NestedMap:
 
 def _selected(parts: Sequence[str]) -> list[tuple[str, type]]:
   """(name, class) of the experiments with one of the parts in their name."""
-  compat.install()
   experiment_registry.import_all_experiments()
   for part in parts:
     _import(part)
   every = sorted(experiment_registry.get_all().items())
   named = [(name.removeprefix('pax.'), cls) for name, cls in every]
-  wanted = [compat.new_name(part) for part in parts] or ['']
+  wanted = [experiment_registry.pax_name(part) for part in parts] or ['']
   return [
     (name, cls)
     for name, cls in named

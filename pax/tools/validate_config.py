@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from pax import compat, partitioning
+from pax import partitioning
 from pax.partitioning import memory
 from pax.runner import command_line, experiments, overrides
 from pax.tools import abstract_experiment, tool
@@ -65,7 +65,6 @@ class _Checks:
     return iter(checks.items())
 
   def found(self) -> str:
-    compat.install()
     settings = overrides.parse(self._options.set)
     options = self._options
     experiment = experiments.find(options.exp, settings, options.fdl)

@@ -3,6 +3,7 @@
 # bazel: data=//:all_files
 # bazel: deps=//tools/wheel:pax_modules
 # bazel: deps=//tools/wheel:praxis_modules
+# bazel: deps=//paxml:modules
 """A class reads only the attributes that it or one of its bases defines."""
 
 from __future__ import annotations

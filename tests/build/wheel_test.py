@@ -92,6 +92,11 @@ def test_five_steps(environment, tmp_path):
   assert (tmp_path / f'job/checkpoints/checkpoint_{_STEPS:08d}').exists()
 
 
+def test_paxml_is_installed_with_pax(environment):
+  code = 'import paxml.learners as x, pax.learners as y; assert x is y'
+  subprocess.run([environment / 'bin/python', '-c', code], check=True, cwd='/')
+
+
 @pytest.mark.parametrize('name', ['pax', 'praxis'])
 def test_bounds_are_what_was_tested(name):
   """A lower bound is a version that a test ran with, not a guess."""

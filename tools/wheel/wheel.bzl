@@ -7,8 +7,8 @@ VERSION = "0.1.0"
 
 def _impl(ctx):
     own = depset(transitive = [d[DefaultInfo].default_runfiles.files for d in ctx.attr.deps])
-    prefix = ctx.label.name + "/"
-    files = [f for f in own.to_list() if f.short_path.startswith(prefix)]
+    folders = ctx.attr.folders or [ctx.label.name]
+    files = [f for f in own.to_list() if f.short_path.split("/")[0] in folders]
     tag = "py3-none-any"
     if ctx.attr.platform:
         tag = "cp{v}-cp{v}-{platform}".format(
@@ -42,9 +42,12 @@ def _pair(file):
 
 py_wheel = rule(
     implementation = _impl,
-    doc = "The target's name is the distribution's, and the folder it holds.",
+    doc = "The target's name is the distribution's.",
     attrs = {
         "deps": attr.label_list(),
+        "folders": attr.string_list(
+            doc = "The top-level packages it holds; by default the one of its name.",
+        ),
         "own": attr.string_list(doc = "Our other distributions that it may need."),
         "platform": attr.string(doc = "As linux_x86_64; empty for a pure wheel."),
         "scripts": attr.string_list(doc = "As `pax = pax.main:console`."),

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from pax import base_metrics, decode_programs, io_utils
+from pax import base_metrics, io_utils, programs
 from praxis import base_input
 from praxis.pytypes import NestedMap
 
@@ -63,7 +63,7 @@ class Partitioner:
     return step
 
 
-DecodeProgram = decode_programs.SingleTaskDecodeProgram
+DecodeProgram = programs.SingleTaskDecodeProgram
 
 
 def _program(

@@ -123,5 +123,5 @@ def test_a_signal_ends_a_pass():
 
 
 def test_names_are_unique():
-  with pytest.raises(ValueError, match="two inputs are called 'a'"):
+  with pytest.raises(ValueError, match="got 'a' for 2 inputs"):
     _passes(evals=[Program('a', _evaluated), Program('a', _evaluated)])

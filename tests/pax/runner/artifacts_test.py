@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from pax import experiment_registry, experiment_vars_summary_parser
+from pax import experiment_registry, experiment_vars_summary
 from pax.runner import artifacts, overrides, run_config
 from tests.integration import experiments
 from tests.pax import tiny
@@ -51,7 +51,7 @@ def test_constants_that_were_set_are_those_of_the_file(tmp_path):
   tree = _tree(experiment)
   artifacts.write_before_build(str(tmp_path), experiment, tree)
   text = (tmp_path / 'experiment_cls_vars.txt').read_text()
-  found = experiment_vars_summary_parser.parse(text)
+  found = experiment_vars_summary.parse(text)
   assert found['NUM_STEPS'] == 3 and found['ICI_MESH_SHAPE'] is None
   assert text.count('NUM_STEPS') == 1
 

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pax import base_metrics, partitioning, sgf
+from pax import base_metrics, partitioning
+from pax.learners import stochastic_gradients
 from tests.pax import tiny
 
 _KEY = jax.random.key(1)
@@ -53,7 +54,9 @@ def _by_hand(params, bound):
 
 def test_examples_are_clipped():
   bound = 2.0
-  gradient = sgf.DpSgdStochasticGradient.config(l2_norm_clip=bound)
+  gradient = stochastic_gradients.DpSgdStochasticGradient.config(
+    l2_norm_clip=bound
+  )
   made, state = _setup(gradient=gradient)
   params = [np.asarray(w) for w in tiny.weights(state)]
   moved, output = _moved(made, state)
@@ -70,7 +73,7 @@ def test_examples_are_clipped():
 
 
 def test_examples_are_clipped_on_a_mesh_too():
-  gradient = sgf.DpSgdStochasticGradient.config(
+  gradient = stochastic_gradients.DpSgdStochasticGradient.config(
     l2_norm_clip=2.0, inner_batch_size=4
   )
   one, _ = _moved(*_setup(gradient=gradient))
@@ -80,7 +83,9 @@ def test_examples_are_clipped_on_a_mesh_too():
 
 
 def test_replicas_are_clipped():
-  gradient = sgf.PercoreClippedDpSgdGradient.config(l2_norm_clip=1e-3)
+  gradient = stochastic_gradients.PercoreClippedDpSgdGradient.config(
+    l2_norm_clip=1e-3
+  )
   made, state = _setup(4, gradient)
   moved, output = _moved(made, state)
   norm = np.sqrt(sum(np.square(g).sum() for g in moved))
@@ -92,7 +97,7 @@ def test_replicas_are_clipped():
 
 def test_plain_differentiation_is_the_default():
   moved = []
-  for gradient in (None, sgf.StandardGradient.config()):
+  for gradient in (None, stochastic_gradients.StandardGradient.config()):
     moved.append(_moved(*_setup(4, gradient))[0])
   for a, b in zip(*moved, strict=True):
     np.testing.assert_array_equal(a, b)

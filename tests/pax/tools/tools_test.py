@@ -11,7 +11,7 @@ import re
 import jax
 import pytest
 
-from pax import experiment_vars_summary_parser, main
+from pax import experiment_vars_summary, main
 from pax.tools import commands
 
 TEST = 'lm_cloud.LmCloudSpmdTest'
@@ -120,7 +120,7 @@ def test_dump_hparams_writes_three_files(tell, tmp_path):
   assert text.startswith('Train input\n')
   assert '\ntrain.num_train_steps : 7.0\n' in text
   assert 'params.lm.final_ln.scale' in after.read_text()
-  found = experiment_vars_summary_parser.parse(constants.read_text())
+  found = experiment_vars_summary.parse(constants.read_text())
   assert found['MODEL_DIMS'] == 64 and found['ICI_MESH_SHAPE'] == [1, 1, 1]
 
 

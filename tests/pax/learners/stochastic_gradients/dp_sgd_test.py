@@ -8,19 +8,19 @@ import jax
 import numpy as np
 import pytest
 
-from pax import sgf
+from pax.learners import stochastic_gradients
 from praxis import base_layer
 from tests.pax.learners.stochastic_gradients import regression
 
 BOUND = 1.0
 
 
-def _made(cls=sgf.DpSgdStochasticGradient, **fields):
+def _made(cls=stochastic_gradients.DpSgdStochasticGradient, **fields):
   return cls.config(**{'l2_norm_clip': BOUND, **fields}).Instantiate()
 
 
 def test_standard_gradient_is_plain_differentiation():
-  gradient = sgf.StandardGradient.config().Instantiate()
+  gradient = stochastic_gradients.StandardGradient.config().Instantiate()
   (loss, aux), grads = regression.run(gradient)
   by_hand = regression.gradients_by_hand()
   np.testing.assert_allclose(
@@ -90,7 +90,7 @@ def test_noise_has_the_deviation_that_is_reported(fields, deviation):
 @pytest.mark.parametrize('inner_batch_size', [None, 4])
 def test_means_of_microbatches_are_clipped(inner_batch_size):
   gradient = _made(
-    sgf.MicrobatchDpSgdStochasticGradient,
+    stochastic_gradients.MicrobatchDpSgdStochasticGradient,
     microbatch_size=2,
     inner_batch_size=inner_batch_size,
   )
@@ -104,7 +104,9 @@ def test_means_of_microbatches_are_clipped(inner_batch_size):
 
 def test_copies_of_an_example_count_as_one():
   gradient = _made(
-    sgf.AugMulDpSgdStochasticGradient, microbatch_size=3, inner_batch_size=6
+    stochastic_gradients.AugMulDpSgdStochasticGradient,
+    microbatch_size=3,
+    inner_batch_size=6,
   )
   _, grads = regression.run(gradient)
   _, want = regression.run(_made())
@@ -115,7 +117,9 @@ def test_copies_of_an_example_count_as_one():
 
 @pytest.mark.parametrize('uniform', [True, False])
 def test_each_variable_is_clipped_by_itself(uniform):
-  gradient = _made(sgf.PerLayerDpSgdStochasticGradient, use_uniform=uniform)
+  gradient = _made(
+    stochastic_gradients.PerLayerDpSgdStochasticGradient, use_uniform=uniform
+  )
   (_, aux), grads = regression.run(gradient)
   # Of the four numbers the bias is one and the vector three.
   parts = (0.5, 0.5) if uniform else (0.25, 0.75)
@@ -166,19 +170,23 @@ def test_noises_of_replicas_make_up_the_noise():
 @pytest.mark.parametrize(
   'cls, fields, message',
   [
-    (sgf.DpSgdStochasticGradient, dict(l2_norm_clip=0.0), 'above 0, got 0.0'),
     (
-      sgf.DpSgdStochasticGradient,
+      stochastic_gradients.DpSgdStochasticGradient,
+      dict(l2_norm_clip=0.0),
+      'above 0, got 0.0',
+    ),
+    (
+      stochastic_gradients.DpSgdStochasticGradient,
       dict(noise_multiplier=1.0, use_loss_weight_scaling=True),
       'set noise_multiplier to 0',
     ),
     (
-      sgf.PercoreClippedDpSgdGradient,
+      stochastic_gradients.PercoreClippedDpSgdGradient,
       dict(adaptive_clipping_method='max'),
       "None or 'min', got 'max'",
     ),
     (
-      sgf.GhostClippingDpSgdStochasticGradient,
+      stochastic_gradients.GhostClippingDpSgdStochasticGradient,
       dict(inner_batch_size=4),
       'inner_batch_size must be None',
     ),
@@ -193,16 +201,20 @@ def test_wrong_settings_are_refused(cls, fields, message):
   'cls, fields, message',
   [
     (
-      sgf.DpSgdStochasticGradient,
+      stochastic_gradients.DpSgdStochasticGradient,
       dict(inner_batch_size=3),
       'divides the batch',
     ),
     (
-      sgf.MicrobatchDpSgdStochasticGradient,
+      stochastic_gradients.MicrobatchDpSgdStochasticGradient,
       dict(microbatch_size=3),
       'must divide the batch of 8, got 3',
     ),
-    (sgf.PercoreClippedDpSgdGradient, dict(), 'set ici_mesh_shape to None'),
+    (
+      stochastic_gradients.PercoreClippedDpSgdGradient,
+      dict(),
+      'set ici_mesh_shape to None',
+    ),
   ],
 )
 def test_sizes_that_do_not_fit_are_refused(cls, fields, message):
@@ -222,7 +234,9 @@ def test_a_model_that_splits_its_batch_over_the_same_axis(axes):
     inputs = inputs | {'x': x}
     return regression.loss_fn(variables, (others, inputs), key)
 
-  gradient = sgf.DpSgdStochasticGradient(l2_norm_clip=0.5, spmd_axis_name=axes)
+  gradient = stochastic_gradients.DpSgdStochasticGradient(
+    l2_norm_clip=0.5, spmd_axis_name=axes
+  )
   with jax.set_mesh(mesh):
     (loss, _), grads = jax.jit(
       lambda v, x, k: gradient.grad_fn(loss_fn, v, ({}, x), k)

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax import ghostnorm, sgf
+from pax import ghostnorm
+from pax.learners import stochastic_gradients
 from praxis import pax_fiddle
 from praxis.layers import linears
 
@@ -33,7 +34,9 @@ def _problem():
   def loss_fn(variables, others_and_inputs, key):
     del key
     outputs = model.apply(variables, others_and_inputs[1]['x'])
-    return jnp.mean(outputs**2), sgf.GradAuxInfo({'mean': jnp.mean(outputs)})
+    return jnp.mean(outputs**2), stochastic_gradients.GradAuxInfo(
+      {'mean': jnp.mean(outputs)}
+    )
 
   return loss_fn, {'params': params}, {'x': x}
 
@@ -43,8 +46,8 @@ def test_same_as_one_example_at_a_time(normalize):
   loss_fn, variables, inputs = _problem()
   made = []
   for cls in (
-    sgf.DpSgdStochasticGradient,
-    sgf.GhostClippingDpSgdStochasticGradient,
+    stochastic_gradients.DpSgdStochasticGradient,
+    stochastic_gradients.GhostClippingDpSgdStochasticGradient,
   ):
     gradient = cls.config(
       l2_norm_clip=0.3, normalize_gradients=normalize
@@ -68,7 +71,7 @@ def test_same_as_one_example_at_a_time(normalize):
 def test_noise_is_added():
   loss_fn, variables, inputs = _problem()
   quiet, noisy = (
-    sgf.GhostClippingDpSgdStochasticGradient.config(
+    stochastic_gradients.GhostClippingDpSgdStochasticGradient.config(
       l2_norm_clip=0.3, noise_multiplier=multiplier
     ).Instantiate()
     for multiplier in (0.0, 5.0)

@@ -7,12 +7,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pax import sgf
+from pax.learners import stochastic_gradients
 from tests.pax.learners.stochastic_gradients import regression
 
 
 def _made(**fields):
-  return sgf.PercoreClippedDpSgdGradient.config(**fields).Instantiate()
+  return stochastic_gradients.PercoreClippedDpSgdGradient.config(
+    **fields
+  ).Instantiate()
 
 
 def _means():

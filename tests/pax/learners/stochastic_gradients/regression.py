@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pax import sgf
+from pax.learners import stochastic_gradients
 from praxis import base_layer
 
 ROWS = 8
@@ -39,7 +39,7 @@ def loss_fn(variables, others_and_inputs, key):
   share = 1.0
   if base_layer.is_running_under_pmap():
     share = 1.0 / jax.lax.axis_size('batch')
-  return loss * share, sgf.GradAuxInfo({'error': error}, share)
+  return loss * share, stochastic_gradients.GradAuxInfo({'error': error}, share)
 
 
 def gradients_by_hand():

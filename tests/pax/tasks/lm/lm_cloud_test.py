@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from pax import compat, experiment_registry
+from pax import experiment_registry
 from pax.tasks.lm.params import lm_cloud
 from tests.pax.tasks.lm import tiny_cloud
 
@@ -37,7 +37,6 @@ def test_losses_are_those_of_one_device(mesh, num_devices, one_device):
 
 
 def test_every_spelling_of_a_name():
-  compat.install()
   wanted = lm_cloud.LmCloudSpmd2B
   for name in (
     'tasks.lm.params.lm_cloud.LmCloudSpmd2B',

@@ -5,12 +5,10 @@
 from __future__ import annotations
 
 import importlib
-import sys
 
 import fiddle as fdl
 import pytest
 
-from pax import compat
 from pax.tasks.lm.params import lm_cloud
 from pax.tools.fiddler import (
   codegen,
@@ -142,7 +140,5 @@ def test_pictures():
     ('paxml.tools.dump_input_specs_lib', 'pax.tools.dump_input_specs'),
   ],
 )
-def test_names_of_paxml(old, new, monkeypatch):
-  monkeypatch.setattr(sys, 'meta_path', [*sys.meta_path])
-  compat.install()
+def test_names_of_paxml(old, new):
   assert importlib.import_module(old) is importlib.import_module(new)

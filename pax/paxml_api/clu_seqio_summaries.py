@@ -12,7 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pax.summaries import entries, media, tags
+from pax.paxml_api import summary_writer
+from pax.summaries import media, tags
 from praxis import base_layer
 
 SummaryType = base_layer.SummaryType
@@ -77,7 +78,7 @@ def write_seqio_metric_summaries(
         _write(step, tag, value)
       else:
         scalar = SummaryType.AGGREGATE_SCALAR
-        entries.write_summary_tensor(step, tag, float(value), scalar)
+        summary_writer.write_summary_tensor(step, tag, float(value), scalar)
 
 
 def aggregate_per_replica_summaries(
@@ -117,4 +118,6 @@ def _write(step: int, tag: str, value: Any) -> None:
   if isinstance(content, bytes):
     content = content.decode()
   rate = getattr(value, 'sample_rate', media.AUDIO_SAMPLE_RATE)
-  entries.write_summary_tensor(step, tag, content, kind, sample_rate=rate)
+  summary_writer.write_summary_tensor(
+    step, tag, content, kind, sample_rate=rate
+  )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from pax import experiment_utils, experiment_vars_summary_parser
+from pax import experiment_vars_summary
 
 
 class Base:
@@ -32,7 +32,7 @@ class Child(Base):
 
 
 def test_each_constant_stands_under_the_class_it_comes_from():
-  text = experiment_utils.get_cls_vars_summary(Child)
+  text = experiment_vars_summary.get_cls_vars_summary(Child)
   base, child = text.strip().split('\n\n')
   assert base.splitlines()[0] == f'{__name__}.Base:'
   assert '    tuned: 0.5' in base.splitlines()
@@ -45,8 +45,8 @@ def test_each_constant_stands_under_the_class_it_comes_from():
 
 
 def test_parse_is_the_inverse():
-  text = experiment_utils.get_cls_vars_summary(Child)
-  found = experiment_vars_summary_parser.parse(text)
+  text = experiment_vars_summary.get_cls_vars_summary(Child)
+  found = experiment_vars_summary.parse(text)
   assert str(found.pop('DTYPE')).endswith("float32'>")
   assert found == {
     'LAYERS': 8,
@@ -59,5 +59,5 @@ def test_parse_is_the_inverse():
 
 def test_text_of_upstream_has_bare_strings():
   text = 'paxml.X:\n    STR_VAR: B\n    INT_VAR: 0\nno colon here\n'
-  found = experiment_vars_summary_parser.parse(text)
+  found = experiment_vars_summary.parse(text)
   assert found == {'STR_VAR': 'B', 'INT_VAR': 0}

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax import summary_utils
+from paxml import summary_utils
 from praxis import base_layer
 from tests.pax.summaries import event_files
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax import base_metrics, metric_utils
+from pax import base_metrics
+from paxml import metric_utils
 from praxis.pytypes import NestedMap
 
 Mean = base_metrics.WeightedScalarCluMetric

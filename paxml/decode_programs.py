@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decode program, where users of paxml look for it."""
+"""Re-exports the decode program under paxml's path."""
 
 from __future__ import annotations
 

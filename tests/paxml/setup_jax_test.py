@@ -7,8 +7,8 @@ from __future__ import annotations
 import jax
 import pytest
 
-from pax import setup_jax
 from pax.runner import distributed
+from paxml import setup_jax
 
 
 @pytest.fixture

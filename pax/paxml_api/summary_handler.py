@@ -12,7 +12,8 @@ import jax
 import numpy as np
 from absl import logging
 
-from pax.summaries import entries, tags
+from pax.paxml_api import summary_writer
+from pax.summaries import tags
 
 
 class SummaryHandler:
@@ -20,7 +21,7 @@ class SummaryHandler:
 
   def __init__(
     self,
-    summary_writer: entries.SummaryWriter,
+    summary_writer: summary_writer.SummaryWriter,
     write_interval_steps: int,
     accumulate_interval_steps: int | None = None,
     log_interval_steps: int | None = None,
@@ -132,7 +133,7 @@ class SummaryHandler:
     if self.should_accumulate(step) or is_alone:
       self._add(values, steps_per_sec, metrics)
     if self.should_write(step) and self._losses:
-      entries.write_summary_entry(
+      summary_writer.write_summary_entry(
         self._writer,
         step,
         np.mean(self._losses),
@@ -154,7 +155,7 @@ class SummaryHandler:
     self._losses.append(np.mean(loss))
     for name, pair in scalars.items():
       self._scalars[name].append(pair)
-    for key, value in entries.flatten_summary_dict(tensors):
+    for key, value in summary_writer.flatten_summary_dict(tensors):
       self._tensors[key].append(value)
     for name, metric in metrics.items():
       old = self._metrics.get(name)

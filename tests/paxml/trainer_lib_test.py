@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pax import trainer_lib
+from paxml import trainer_lib
 from praxis import base_input, pax_fiddle
 from tests.pax import tiny
 
@@ -94,7 +94,7 @@ def test_shapes_of_inputs(task):
 def test_names_of_inputs():
   a, b = (types.SimpleNamespace(name=name) for name in 'ab')
   trainer_lib.check_unique_names([a, b])
-  with pytest.raises(ValueError, match="got 'a' for 2 of them"):
+  with pytest.raises(ValueError, match="got 'a' for 2 inputs"):
     trainer_lib.check_unique_names([a, b, a])
 
 

@@ -8,8 +8,9 @@ import json
 
 import pytest
 
-from pax import automl, tuning_lib
+from pax import automl
 from pax.programs.running_mode import RunningMode
+from paxml import tuning_lib
 
 
 def test_the_function_is_told_by_name():

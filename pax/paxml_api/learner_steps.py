@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train, eval and decode steps as functions of a task, and their protocols.
+
+A run goes through `pax.partitioning`; these functions serve tests and notebooks
+that hold a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+from jaxtyping import Array, Float
+
+from pax import learners, steps, tasks_lib, train_states
+from pax.steps.outputs import StepOutput
+from praxis import base_model, pytypes
+
+Nested = pytypes.Nested
+NestedMap = pytypes.NestedMap
+TrainState = train_states.TrainState
+Task = tasks_lib.SingleTask
+
+
+class ApplyFnProtocol(Protocol):
+  """Applies a model to a batch."""
+
+  def __call__(
+    self,
+    model: base_model.BaseModel,
+    variables: Nested[jax.Array],
+    inputs: NestedMap,
+    mutable: Sequence[str],
+    rngs: dict[str, jax.Array],
+  ) -> tuple[Any, Nested[jax.Array]]:
+    """Returns the outputs of the model and the updated variables."""
+
+
+class LossFnProtocol(Protocol):
+  """Computes the loss of a batch."""
+
+  def __call__(
+    self, mdl_vars: Nested[jax.Array], inputs: NestedMap, prng_key: jax.Array
+  ) -> tuple[Float[Array, ''], learners.GradAuxInfo]:
+    """Returns the loss and auxiliary outputs."""
+
+
+class GradFnProtocol(Protocol):
+  """Differentiates a loss."""
+
+  def __call__(
+    self,
+    loss_fn: LossFnProtocol,
+    learner: learners.Learner,
+    mdl_vars: Nested[jax.Array],
+    inputs: NestedMap,
+    prng_key: jax.Array,
+  ) -> tuple[tuple[Float[Array, ''], learners.GradAuxInfo], Nested[jax.Array]]:
+    """Returns ((loss, auxiliary outputs), gradients)."""
+
+
+def train_step_single_learner(
+  jax_task: Task,
+  states: TrainState,
+  prng_key: jax.Array,
+  inputs: NestedMap,
+  var_weight_hparams: Nested[Any] | None = None,
+) -> tuple[TrainState, StepOutput]:
+  """Returns the state after one update, and the outputs of the step.
+
+  Args:
+    jax_task: The task.
+    states: The state before the update.
+    prng_key: Key of the step.
+    inputs: The batch.
+    var_weight_hparams: WeightHParams of the variables; None derives them from
+      the batch.
+  """
+  return steps.train_step(
+    jax_task,
+    states,
+    inputs,
+    prng_key,
+    var_weight_hparams=_weight_hparams(jax_task, inputs, var_weight_hparams),
+  )
+
+
+def eval_step_single_learner(
+  jax_task: Task,
+  states: TrainState,
+  prng_key: jax.Array,
+  inputs: NestedMap,
+  var_weight_hparams: Nested[Any] | None = None,
+) -> StepOutput:
+  """Returns the metrics of the model on a batch.
+
+  Args:
+    jax_task: The task.
+    states: The state; optimizer states are not read.
+    prng_key: Key of the step.
+    inputs: The batch.
+    var_weight_hparams: WeightHParams of the variables; None derives them from
+      the batch.
+  """
+  return steps.eval_step(
+    jax_task,
+    states,
+    inputs,
+    prng_key,
+    var_weight_hparams=_weight_hparams(jax_task, inputs, var_weight_hparams),
+  )
+
+
+def decode_step(
+  jax_task: Task,
+  states: TrainState,
+  prng_key: jax.Array,
+  inputs: NestedMap,
+  var_weight_hparams: Nested[Any] | None = None,
+) -> StepOutput:
+  """Returns the decoder's outputs on a batch.
+
+  Args:
+    jax_task: The task.
+    states: The state; optimizer states are not read.
+    prng_key: Key of the step.
+    inputs: The batch.
+    var_weight_hparams: WeightHParams of the variables; None derives them from
+      the batch.
+  """
+  return steps.decode_step(
+    jax_task,
+    states,
+    inputs,
+    prng_key,
+    var_weight_hparams=_weight_hparams(jax_task, inputs, var_weight_hparams),
+  )
+
+
+def _weight_hparams(
+  jax_task: Task, inputs: NestedMap, var_weight_hparams: Nested[Any] | None
+) -> Nested[Any]:
+  if var_weight_hparams is not None:
+    return var_weight_hparams
+  return jax_task.model.abstract_init_with_metadata(inputs)

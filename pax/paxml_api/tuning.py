@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Early stopping and search spaces with the signatures of paxml's tuning loop.
+
+Pax runs searches as `--study=local` (pax/studies), a process for each trial.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import lzma
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pax import base_experiment
+from pax.programs import early_stopping
+from pax.programs.program import DecodeProgramOutput, EvalProgramOutput
+from pax.tuning import space
+
+# Metrics by name for each input; None for an input without such metrics.
+_MetricsOfInputs = Sequence[Mapping[str, float] | None]
+
+
+class EvalMetrics(NamedTuple):
+  """Metrics of evaluations, in the order of `input_names`."""
+
+  metrics_list: _MetricsOfInputs | None = None
+  scoring_metrics_list: _MetricsOfInputs | None = None
+  # Batches per second.
+  steps_per_sec: float | None = None
+  input_names: Sequence[str] | None = None
+
+
+class DecodeMetrics(NamedTuple):
+  """Metrics of decoding, in the order of `input_names`."""
+
+  metrics_list: _MetricsOfInputs | None = None
+  processed_metrics_list: _MetricsOfInputs | None = None
+  seqio_metrics_list: _MetricsOfInputs | None = None
+  # Batches per second.
+  steps_per_sec: float | None = None
+  input_names: Sequence[str] | None = None
+
+
+def get_search_space(
+  experiment_config: base_experiment.BaseExperiment,
+) -> space.Space:
+  """Returns the space spanned by the search points of an experiment."""
+  return space.of(type(experiment_config))
+
+
+def should_early_stop(
+  early_stop_fn: early_stopping.EarlyStoppingFn | None,
+  global_step: int,
+  is_last_ckpt: bool,
+  train_weighted_scalars: Mapping[str, Any] | None = None,
+  eval_train_metrics: Mapping[str, float] | None = None,
+  eval_metrics: EvalMetrics | None = None,
+  decode_metrics: DecodeMetrics | None = None,
+  num_params: float | None = None,
+  train_steps_per_sec: float | None = None,
+  checkpoint_path: str | None = None,
+) -> bool:
+  """Returns the verdict of `early_stop_fn` on the metrics of a step.
+
+  Args:
+    early_stop_fn: The function of the task; None never stops.
+    global_step: The step.
+    is_last_ckpt: Whether no later checkpoint is evaluated.
+    train_weighted_scalars: (value, weight) of the training step by name; passed
+      on only with evaluation or decoding metrics, or at the last checkpoint.
+    eval_train_metrics: Metrics of the evaluation on a training batch.
+    eval_metrics: Metrics of the evaluations.
+    decode_metrics: Metrics of decoding.
+    num_params: Number of parameters of the model.
+    train_steps_per_sec: Training speed.
+    checkpoint_path: Directory of the checkpoints.
+  """
+  if early_stop_fn is None:
+    return False
+  is_evaluated = is_last_ckpt or eval_metrics or decode_metrics
+  numbers = {
+    'num_params': num_params,
+    'train_steps_per_sec': train_steps_per_sec,
+  }
+  results = early_stopping.Found(
+    train=train_weighted_scalars if is_evaluated else None,
+    eval_train=eval_train_metrics,
+    evals=_eval_outputs(eval_metrics or EvalMetrics()),
+    decodes=_decode_outputs(decode_metrics or DecodeMetrics()),
+    numbers={k: v for k, v in numbers.items() if v is not None},
+  )
+  return early_stopping.ask(
+    early_stop_fn, global_step, is_last_ckpt, results, checkpoint_path
+  )
+
+
+def compressed(value: Any) -> str:
+  """Returns a JSON value as LZMA-compressed base64 text."""
+  packed = lzma.compress(json.dumps(value).encode())
+  return base64.b64encode(packed).decode('ascii')
+
+
+def uncompressed(str_compressed: str) -> str:
+  """Returns the JSON text that `compressed` compressed."""
+  return lzma.decompress(base64.b64decode(str_compressed)).decode()
+
+
+def _eval_outputs(metrics: EvalMetrics) -> dict[str, EvalProgramOutput]:
+  return {
+    name: EvalProgramOutput(
+      None,
+      eval_metrics=_at(metrics.metrics_list, index),
+      eval_scoring_metrics=_at(metrics.scoring_metrics_list, index),
+      steps_per_sec=metrics.steps_per_sec,
+    )
+    for index, name in enumerate(metrics.input_names or ())
+  }
+
+
+def _decode_outputs(metrics: DecodeMetrics) -> dict[str, DecodeProgramOutput]:
+  return {
+    name: DecodeProgramOutput(
+      None,
+      decode_metrics=_at(metrics.metrics_list, index),
+      processed_decode_metrics=_at(metrics.processed_metrics_list, index),
+      seqio_metrics=_at(metrics.seqio_metrics_list, index),
+      steps_per_sec=metrics.steps_per_sec,
+    )
+    for index, name in enumerate(metrics.input_names or ())
+  }
+
+
+def _at(values: _MetricsOfInputs | None, index: int) -> Any:
+  return None if values is None else values[index]

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The module paths of paxml, so that code written for paxml runs unchanged.
+
+A path with a file in this folder is that module; it only re-exports. Every
+other path is an alias: `paxml.learners` is the module object `pax.learners`, so
+that types and registries are the same under both names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from types import CodeType, ModuleType
+
+# Paths below paxml whose module has another path below pax.
+_RENAMED = {
+  'sgf': 'learners.stochastic_gradients',
+  'tools.dump_hparams_lib': 'tools.dump_hparams',
+  'tools.dump_input_specs_lib': 'tools.dump_input_specs',
+  'tools.fiddle': 'tools.fiddler',
+  'tools.validate_config_lib': 'tools.validate_config',
+}
+
+
+def _pax_name(name: str) -> str:
+  """Returns the name in pax of the module `paxml.<path>`."""
+  path = name.partition('.')[2]
+  for old, new in _RENAMED.items():
+    if path == old or path.startswith(f'{old}.'):
+      path = new + path.removeprefix(old)
+  return f'pax.{path}'
+
+
+class _AliasLoader(importlib.abc.InspectLoader):
+  """Loads the module of pax under its path in paxml."""
+
+  def create_module(
+    self, spec: importlib.machinery.ModuleSpec
+  ) -> ModuleType | None:
+    self._module = importlib.import_module(_pax_name(spec.name))
+    self._spec = self._module.__spec__
+    return self._module
+
+  def exec_module(self, module: ModuleType) -> None:
+    # The import system has replaced the module's own spec by the alias' spec.
+    module.__spec__ = self._spec
+
+  def get_code(self, fullname: str) -> CodeType | None:
+    """Returns the code of the module, for `python -m paxml.main`."""
+    spec = importlib.util.find_spec(_pax_name(fullname))
+    return spec.loader.get_code(spec.name)
+
+  def get_source(self, fullname: str) -> str | None:
+    spec = importlib.util.find_spec(_pax_name(fullname))
+    return spec.loader.get_source(spec.name)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+  """Finds modules below paxml: files of this folder, else aliases.
+
+  It has to precede the finder of files, which would load a second copy of
+  `pax/learners/learner.py` for `paxml.learners.learner`: the path of the alias
+  `paxml.learners` is the folder `pax/learners`.
+  """
+
+  def find_spec(
+    self,
+    fullname: str,
+    path: Sequence[str] | None = None,
+    target: ModuleType | None = None,
+  ) -> importlib.machinery.ModuleSpec | None:
+    top, *parents = fullname.split('.')[:-1] or ['']
+    if top != __name__:
+      return None
+    folders = [os.path.join(folder, *parents) for folder in __path__]
+    own = importlib.machinery.PathFinder.find_spec(fullname, folders)
+    if own is not None and own.origin is not None:  # None: only a folder.
+      return own
+    module = importlib.util.find_spec(_pax_name(fullname))
+    if module is None:
+      return None
+    return importlib.machinery.ModuleSpec(
+      fullname,
+      _AliasLoader(),
+      origin=module.origin,
+      is_package=module.submodule_search_locations is not None,
+    )
+
+
+sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Re-exports evaluation, decoding and inference jobs under paxml's path."""
+
+from __future__ import annotations
+
+from pax.jobs import decode, evaluate, infer_and_write
+
+__all__ = ['decode', 'evaluate', 'infer_and_write']

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Re-exports the tools under paxml's path, which names some differently."""
