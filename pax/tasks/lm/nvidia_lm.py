@@ -21,6 +21,10 @@ class NvidiaLm(base_experiment.BaseExperiment):
   the Triton kernels, which are gone, say what to set instead.
   """
 
+  # Set by the model and the learner of the experiment.
+  MODEL_DIMS: int
+  WEIGHT_DECAY: float
+
   USE_FLASH_ATTENTION = False
   USE_TRITON_LAYER_NORM = False
 

@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experiments that start from the variables of a checkpoint."""
+"""Initialization of experiments from the variables of a checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pax import tasks_lib
+from pax import base_experiment, tasks_lib
 from praxis import pax_fiddle
 
 TaskConfig = pax_fiddle.Config[tasks_lib.SingleTask]
 
 
-class CheckpointRestoreMixin:
-  """Lets an experiment name the checkpoint it starts from."""
+class CheckpointRestoreMixin(base_experiment.BaseExperiment):
+  """Mixin for experiments that initialize their model from a checkpoint."""
 
-  # The folder; None starts afresh.
+  # Checkpoint directory; None initializes all variables at random.
   CHECKPOINT_RESTORE_PATH: str | None = None
-  # Variables, by regex on their paths, that are not in it.
+  # Regexes over paths of variables that the checkpoint does not hold.
   CHECKPOINT_IGNORE_RULES: Sequence[str] | None = None
 
   def configure_checkpoint_restore(self, task_p: TaskConfig) -> TaskConfig:
-    """Loads what the checkpoint has by the same name; returns the task."""
+    """Adds the rule that loads variables of equal names; returns `task_p`."""
     if self.CHECKPOINT_RESTORE_PATH:
       task_p.train.init_from_checkpoint_rules = {
         self.CHECKPOINT_RESTORE_PATH: tasks_lib.CheckpointLoadingRules(

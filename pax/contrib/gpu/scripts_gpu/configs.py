@@ -37,48 +37,38 @@ class GPT126MBase(adam_params.TransformerLmSpmdAdam):
   MODEL_CLASS = models.CustomMetricsLM
   # Whether batches are made up, so that no row only fills them.
   SYNTHETIC_DATA = False
+  NUM_LAYERS = 12
+  MODEL_DIMS = 768
+  HIDDEN_DIMS = 3072
+  NUM_HEADS = 12
+  DIMS_PER_HEAD = 64
+  # GPT-2's 50257 tokens, filled up to a multiple of 128.
+  VOCAB_SIZE = 50304
+  TRAINABLE_POSITION_EMB = True
+  ACTIVATION_CLS = activations.GELU
+  USE_BIAS = True
+  ATTEN_LOGIT_CAP = -1.0
+  LAYERNORM_EPSILON = 1e-5
+  INIT_STD = 0.023
+  SOFTMAX_INIT_STD = 0.023
 
-  USE_REPEATED_LAYER = False
+  PERCORE_BATCH_SIZE = 4
+  MAX_SEQ_LEN = 2048
   ICI_MESH_SHAPE = [8, 1, 1]
   DCN_MESH_SHAPE = [8, 1, 1]
   FPROP_DTYPE = jnp.bfloat16
-  MAX_STEPS = 600000
 
-  MAX_SEQ_LEN = 2048
-  # GPT-2's 50257 tokens, filled up to a multiple of 128.
-  VOCAB_SIZE = 50304
-  PACKED_INPUT = True
-  PERCORE_BATCH_SIZE = 4
-
-  NUM_LAYERS = 12
-  NUM_HEADS = 12
-  MODEL_DIMS = 768
-  HIDDEN_DIMS = 3072
-  DIMS_PER_HEAD = 64
-
-  TRAINABLE_POSITION_EMB = True
-  USE_BIAS = True
-  LAYERNORM_EPSILON = 1e-5
-  ATTEN_LOGIT_CAP = -1.0
-  INIT_STD = 0.023
-  SOFTMAX_INIT_STD = 0.023
-  ACTIVATION_CLS = activations.GELU
-
-  ADAM_BETA1 = 0.9
-  ADAM_BETA2 = 0.95
   LEARNING_RATE = 6e-4
-  ADAM_EPSILON_ROOT = 0.0
-  ADAM_EPSILON = 1e-8
   WEIGHT_DECAY = 0.1
+  ADAM_BETA2 = 0.95
+  ADAM_EPSILON = 1e-8
   ADAM_CLIP_THRESHOLD = -1.0
   CLIP_GRADIENT_NORM_TO_VALUE = 1.0
-
   LR_SCHEDULE = 'linear_rampup_cosine_decay'
   LR_COS_WARMUP = 636
   LR_COS_DECAY_START = LR_COS_WARMUP + 1
   LR_COS_DECAY_END = 500000
-  LR_COS_MIN_RATIO = 0.1
-  LR_COS_MAX = 1.0
+  MAX_STEPS = 600000
 
   def task(self) -> TaskConfig:
     task_p = gpt3.configure_gpt3_task(self, super().task())
@@ -104,30 +94,27 @@ class GPT126MBase(adam_params.TransformerLmSpmdAdam):
 class GPT5BBase(GPT126MBase):
   """GPT-3 with 5B parameters on 32 nodes."""
 
-  USE_REPEATED_LAYER = True
-  ICI_MESH_SHAPE = [1, 8, 1]
-  DCN_MESH_SHAPE = [1, 32, 1]
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM
-  MAX_STEPS = 75000
-
-  PERCORE_BATCH_SIZE = 8
-
   NUM_LAYERS = 24
-  NUM_HEADS = 32
   MODEL_DIMS = 4096
   HIDDEN_DIMS = 16384
+  NUM_HEADS = 32
   DIMS_PER_HEAD = 128
-
   INIT_STD = 0.01
   SOFTMAX_INIT_STD = 0.01
+
+  PERCORE_BATCH_SIZE = 8
+  ICI_MESH_SHAPE = [1, 8, 1]
+  DCN_MESH_SHAPE = [1, 32, 1]
+  USE_REPEATED_LAYER = True
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM
 
   LEARNING_RATE = 1.6e-4
   LR_COS_WARMUP = 115
   LR_COS_DECAY_START = LR_COS_WARMUP + 1
   LR_COS_DECAY_END = 62500
-
-  CHECKPOINT_EVERY_N_STEPS = 250
+  MAX_STEPS = 75000
   SUMMARY_INTERVAL_STEPS = 10
+  CHECKPOINT_EVERY_N_STEPS = 250
 
   def task(self) -> TaskConfig:
     task_p = super().task()
@@ -143,52 +130,49 @@ class GPT175BBase(GPT126MBase):
   """
 
   NUM_LAYERS = 96
-  NUM_HEADS = 96
   MODEL_DIMS = 12288
   HIDDEN_DIMS = MODEL_DIMS * 4
+  NUM_HEADS = 96
   DIMS_PER_HEAD = None
   VOCAB_SIZE = 50257
+
+  PERCORE_BATCH_SIZE = 6
+  ICI_MESH_SHAPE = [1, 8, 1]
+  DCN_MESH_SHAPE = [1, 32, 1]
   USE_REPEATED_LAYER = True
-  MAX_STEPS = 75000
 
   LEARNING_RATE = 2e-5
   # As for batches of 1536 rows.
   LR_COS_WARMUP = 265
   LR_COS_DECAY_START = LR_COS_WARMUP + 1
   LR_COS_DECAY_END = 108600
-
-  EVAL_INTERVAL_STEPS = 100
+  MAX_STEPS = 75000
   SUMMARY_INTERVAL_STEPS = 10
   CHECKPOINT_EVERY_N_STEPS = 100
-  CHECKPOINT_MAX_TO_KEEP = 10
-
-  ICI_MESH_SHAPE = [1, 8, 1]
-  DCN_MESH_SHAPE = [1, 32, 1]
-  PERCORE_BATCH_SIZE = 6
 
 
 @experiment_registry.register
 class Synthetic126M(GPT126MBase, lm_cloud.SyntheticDataset):
   """100 steps on synthetic data, to measure speed."""
 
-  MAX_STEPS = 100
   SYNTHETIC_DATA = True
+  MAX_STEPS = 100
 
 
 @experiment_registry.register
 class Synthetic5B(GPT5BBase, lm_cloud.SyntheticDataset):
   """100 steps on synthetic data, to measure speed."""
 
-  MAX_STEPS = 100
   SYNTHETIC_DATA = True
+  MAX_STEPS = 100
 
 
 @experiment_registry.register
 class Synthetic175B(GPT175BBase, lm_cloud.SyntheticDataset):
   """100 steps on synthetic data, to measure speed."""
 
-  MAX_STEPS = 100
   SYNTHETIC_DATA = True
+  MAX_STEPS = 100
 
 
 @experiment_registry.register
@@ -228,13 +212,7 @@ class Lambada126M(GPT126MBase, LambadaDataset):
 class LLaMA7B(BaseLLaMA, BoolQDataset, LoRAMixin, CheckpointRestoreMixin):
   """LLaMA 2 as published, of 6,738,415,616 parameters, on BoolQ: a node."""
 
-  NUM_LAYERS = 32
-  VOCAB_SIZE = 32000
-  DIMS_PER_HEAD = 128
-  NUM_HEADS = 32
-  MODEL_DIMS = 4096
   HIDDEN_DIMS = 11008
-
   PERCORE_BATCH_SIZE = 16
   ICI_MESH_SHAPE = [1, 8, 1]
   DCN_MESH_SHAPE = [1, 1, 1]
@@ -255,13 +233,11 @@ class LLaMA13B(LLaMA7B):
   """LLaMA 2 as published, of 13,015,864,320 parameters, on BoolQ: a node."""
 
   NUM_LAYERS = 40
-  NUM_HEADS = 40
   MODEL_DIMS = 5120
   HIDDEN_DIMS = 13824
+  NUM_HEADS = 40
 
   PERCORE_BATCH_SIZE = 8
-  ICI_MESH_SHAPE = [1, 8, 1]
-  DCN_MESH_SHAPE = [1, 1, 1]
 
 
 @experiment_registry.register
@@ -269,14 +245,13 @@ class LLaMA70B(LLaMA7B):
   """LLaMA 2 as published, of 68,976,648,192 parameters, on BoolQ: 2 nodes."""
 
   NUM_LAYERS = 80
-  NUM_HEADS = 64
   MODEL_DIMS = 8192
   HIDDEN_DIMS = 28672
-  USE_MQA = True
+  NUM_HEADS = 64
   NUM_KV_HEADS = 8
+  USE_MQA = True
 
   PERCORE_BATCH_SIZE = 4
-  ICI_MESH_SHAPE = [1, 8, 1]
   DCN_MESH_SHAPE = [1, 2, 1]
 
 
@@ -288,15 +263,11 @@ class GLaM126M64EBase(GPT126MBase):
 
   NUM_GPUS = 64
   NUM_EXPERTS = 64
+  LOAD_BALANCING_WEIGHT = 0.01
+  Z_LOSS_WEIGHT = 0.0
 
   ICI_MESH_SHAPE = [1, NUM_GPUS, 1]
   DCN_MESH_SHAPE = [1, 1, 1]
-  USE_REPEATED_LAYER = False
-
-  PERCORE_BATCH_SIZE = 4
-
-  LOAD_BALANCING_WEIGHT = 0.01
-  Z_LOSS_WEIGHT = 0.0
 
   @property
   def NUM_GROUPS(self) -> int:  # noqa: N802 (a constant that others make)
@@ -323,33 +294,25 @@ class GLaM64B64EBase(GLaM126M64EBase):
   Its first moment is switched off; upstream takes that 0 for Adam's default.
   """
 
-  MAX_SEQ_LEN = 1024
-
   NUM_GPUS = 512
-  DCN_MESH_SHAPE = [1, NUM_GPUS // 8, 1]
-  ICI_MESH_SHAPE = [1, 1, 8]
-
   NUM_LAYERS = 64
-  NUM_HEADS = 64
-  DIMS_PER_HEAD = 128
   MODEL_DIMS = 8192
   HIDDEN_DIMS = 32768
-  NUM_EXPERTS = 64
+  NUM_HEADS = 64
+  DIMS_PER_HEAD = 128
+
+  MAX_SEQ_LEN = 1024
+  ICI_MESH_SHAPE = [1, 1, 8]
+  DCN_MESH_SHAPE = [1, NUM_GPUS // 8, 1]
   USE_REPEATED_LAYER = True
 
+  LEARNING_RATE = 2e-5
   ADAM_BETA1 = 0
   ADAM_BETA2 = 0.99
-  CLIP_GRADIENT_NORM_TO_VALUE = 1.0
-
-  PERCORE_BATCH_SIZE = 4
-
-  LEARNING_RATE = 2e-5
   # As for batches of 1024 rows.
   LR_COS_WARMUP = 398
   LR_COS_DECAY_START = LR_COS_WARMUP + 1
   LR_COS_DECAY_END = 162900
-
-  EVAL_INTERVAL_STEPS = 100
   SUMMARY_INTERVAL_STEPS = 10
   CHECKPOINT_EVERY_N_STEPS = 100
   CHECKPOINT_MAX_TO_KEEP = 2

@@ -90,7 +90,9 @@ class PileUnsupervisedDataset(SeqIODataset):
   References: https://arxiv.org/abs/2101.00027
   """
 
-  # Whether one made-up batch takes the place of the data.
+  # Whether training batches hold several documents per row; set by the model.
+  PACKED_INPUT: bool
+  # Trains on one constant synthetic batch instead of the data set.
   SYNTHETIC_DATA = False
 
   def datasets(self) -> list[InputConfig]:

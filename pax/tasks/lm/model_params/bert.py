@@ -21,6 +21,16 @@ class _TransformerBert(base_experiment.BaseExperiment):
   References: BERT, https://arxiv.org/abs/1810.04805
   """
 
+  # Sizes of the model; set by the subclasses.
+  NUM_LAYERS: int
+  NUM_HEADS: int
+  MODEL_DIMS: int
+  HIDDEN_DIMS: int
+  # Steps between checkpoints.
+  CHECKPOINT_EVERY_N_STEPS: int
+  # Computes layers in bfloat16 instead of float32.
+  ENABLE_BFLOAT16: bool
+
   VOCAB_SIZE = 32000
   DROPOUT_PROB = 0.0
   LEARNING_RATE = 1e-3
@@ -91,7 +101,6 @@ class TransformerBertPmapAdam(_TransformerBert):
   DECAY_END = 300000
   # Whether the model masks tokens even where the data have masked some.
   FORCE_MASK_GENERATION = False
-  # Whether layers compute in bfloat16 rather than float32.
   ENABLE_BFLOAT16 = True
 
   def task(self) -> Config[tasks_lib.SingleTask]:
@@ -120,7 +129,6 @@ class TransformerBertSpmdAdafactor(_TransformerBert):
   CHECKPOINT_SAVE_MAX_TO_KEEP = 10
   # Step at which the learning rate has decayed.
   DECAY_END = 100000
-  # Whether layers compute in bfloat16 rather than float32.
   ENABLE_BFLOAT16 = False
 
   # Mesh (replica, data, mdl); None trains one replica per device.

@@ -25,6 +25,7 @@ class BertDataset(base_experiment.BaseExperiment):
   # Files, globs, folders or `name@shards`, several with commas between.
   TRAIN_FILES: str | None = None
   EVAL_FILES: str | None = None
+
   # Rows per device.
   PERCORE_BATCH_SIZE = 8
   # Positions per row; that is how long the records are.
@@ -81,67 +82,50 @@ class BertDataset(base_experiment.BaseExperiment):
 class BertAdamL4H128(model_params.TransformerBertPmapAdam, BertDataset):
   """4 layers of dimension 128 (5M), one replica per device."""
 
-  NUM_LAYERS = 4
-  VOCAB_SIZE = 32000
-  NUM_HEADS = 8
   MODEL_DIMS = 128
-  HIDDEN_DIMS = MODEL_DIMS * 4
-  LEARNING_RATE = 1e-3
-  WEIGHT_DECAY = 1e-3
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM
-  CHECKPOINT_EVERY_N_STEPS = 5000
-  ENABLE_BFLOAT16 = True
 
 
 class BertSpmd(model_params.TransformerBertSpmdAdafactor, BertDataset):
   """32 layers of dimension 1024 (0.4B) over a mesh that a subclass names."""
 
-  NUM_LAYERS = 32
-  VOCAB_SIZE = 32000
-  NUM_HEADS = 16
   MODEL_DIMS = 1024
-  HIDDEN_DIMS = MODEL_DIMS * 4
-  LEARNING_RATE = 1e-3
-  WEIGHT_DECAY = 1e-3
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM
-  ENABLE_BFLOAT16 = False
-  MASK_TOKEN_ID = 0
-  MESH_SHAPE = None
-  CHECKPOINT_EVERY_N_STEPS = 500
-  CHECKPOINT_SAVE_MAX_TO_KEEP = 10
 
 
 @experiment_registry.register
 class BertSpmdL4H128(BertSpmd):
   """4 layers of dimension 128 (5M) on 8 devices."""
 
-  PERCORE_BATCH_SIZE = 4
   NUM_LAYERS = 4
   MODEL_DIMS = 128
-  DIMS_PER_HEAD = 16
   HIDDEN_DIMS = MODEL_DIMS * 4
+  DIMS_PER_HEAD = 16
   NUM_HEADS = MODEL_DIMS // DIMS_PER_HEAD
-  LEARNING_RATE = 2.5e-4
-  ENABLE_BFLOAT16 = True
+
+  PERCORE_BATCH_SIZE = 4
   MESH_SHAPE = [1, 4, 2]
+
+  LEARNING_RATE = 2.5e-4
   CHECKPOINT_EVERY_N_STEPS = 5000
+  ENABLE_BFLOAT16 = True
 
 
 @experiment_registry.register
 class BertSpmdL33H12kBiggerBatch(BertSpmd):
   """100B parameters on 512 devices, 2048 rows a step."""
 
-  PERCORE_BATCH_SIZE = 4
   NUM_LAYERS = 33
   MODEL_DIMS = 12288
-  DIMS_PER_HEAD = 96
   HIDDEN_DIMS = MODEL_DIMS * 8
+  DIMS_PER_HEAD = 96
   NUM_HEADS = MODEL_DIMS // DIMS_PER_HEAD
+
+  PERCORE_BATCH_SIZE = 4
+  MESH_SHAPE = [1, 64, 8]
+
   LEARNING_RATE = 2.5e-4
   WEIGHT_DECAY = 1e-2
-  ENABLE_BFLOAT16 = True
-  MESH_SHAPE = [1, 64, 8]
   CHECKPOINT_EVERY_N_STEPS = 1000
+  ENABLE_BFLOAT16 = True
 
   def task(self) -> TaskConfig:
     task_p = super().task()
@@ -153,10 +137,9 @@ class BertSpmdL33H12kBiggerBatch(BertSpmd):
 class BertSpmdL33H12kBiggerBatch8x8x16(BertSpmdL33H12kBiggerBatch):
   """100B parameters on 1024 devices, 4096 rows a step."""
 
-  PERCORE_BATCH_SIZE = 4
-  RANDOM_BUFFER_SIZE = 50_000
   MESH_SHAPE = [1, 64, 16]
   CHECKPOINT_EVERY_N_STEPS = 500
+  RANDOM_BUFFER_SIZE = 50_000
 
 
 @experiment_registry.register
@@ -164,11 +147,12 @@ class BertSpmdL66H12kBiggerBatch8x8x16(BertSpmdL33H12kBiggerBatch):
   """200B parameters on 1024 devices, 4096 rows a step."""
 
   NUM_LAYERS = 66
-  PERCORE_BATCH_SIZE = 4
-  RANDOM_BUFFER_SIZE = 50_000
+
   MESH_SHAPE = [1, 64, 16]
   CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_FOR_MLPERF_200B
+
   CHECKPOINT_EVERY_N_STEPS = 200
+  RANDOM_BUFFER_SIZE = 50_000
   CHECKPOINT_SAVE_MAX_TO_KEEP = 20
 
 

@@ -40,17 +40,6 @@ def configure_gpt3_task(cls: Any, task_p: TaskConfig) -> TaskConfig:
   return task_p
 
 
-class LimitSteps(base_experiment.BaseExperiment):
-  """Ends the training of the experiment it is mixed into."""
-
-  NUM_TRAIN_STEPS = 300
-
-  def task(self) -> TaskConfig:
-    task_p = super().task()
-    task_p.train.num_train_steps = self.NUM_TRAIN_STEPS
-    return task_p
-
-
 @experiment_registry.register
 class LmCloudSpmdAdam(TransformerLmSpmdAdam, lm_cloud.SyntheticDataset):
   """2 layers of dimension 2048 (0.2B) on 8 devices, on synthetic data."""
@@ -59,12 +48,12 @@ class LmCloudSpmdAdam(TransformerLmSpmdAdam, lm_cloud.SyntheticDataset):
   MODEL_DIMS = 2048
   HIDDEN_DIMS = MODEL_DIMS * 4
   ACTIVATION_CLS = activations.GELU
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+
   ICI_MESH_SHAPE = [1, 4, 2]
 
 
 @experiment_registry.register
-class LmCloudSpmdAdamLimitSteps(LimitSteps, LmCloudSpmdAdam):
+class LmCloudSpmdAdamLimitSteps(lm_cloud.LimitSteps, LmCloudSpmdAdam):
   """The same for 4000 steps."""
 
   NUM_TRAIN_STEPS = 4000
@@ -74,14 +63,16 @@ class _C4Lm(C4UnsupervisedDataset):
   """What language models on C4 have in common."""
 
   NUM_LAYERS = 24
-  NUM_HEADS = 32
   MODEL_DIMS = 2048
   HIDDEN_DIMS = MODEL_DIMS * 4
+  NUM_HEADS = 32
   DIMS_PER_HEAD = None
   VOCAB_SIZE = 32128
   ACTIVATION_CLS = activations.GELU
   USE_GATED_ACTIVATION = False
+
   CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_FOR_MLPERF_200B
+
   CHECKPOINT_EVERY_N_STEPS = 1000
 
   def task(self) -> TaskConfig:
@@ -101,10 +92,10 @@ class C4SpmdAdam(_C4Lm, TransformerLmSpmdAdam):
 class C4SpmdPipelineAdam(_C4Lm, TransformerLmSpmdPipelineAdam):
   """The same in two stages, on 8 devices."""
 
-  NUM_STAGES = 2
-  MICROBATCH_SIZE = 2
   ICI_MESH_SHAPE = [2, 1, 2, 2]
   EMB_W_DATA_DIMS = ('replica', 'data')
+  NUM_STAGES = 2
+  MICROBATCH_SIZE = 2
 
 
 class _Gpt3(base_experiment.BaseExperiment):
@@ -113,11 +104,10 @@ class _Gpt3(base_experiment.BaseExperiment):
   References: GPT-3, https://arxiv.org/abs/2005.14165
   """
 
-  MAX_SEQ_LEN = 2048
   NUM_LAYERS = 96
-  NUM_HEADS = 96
   MODEL_DIMS = 12288
   HIDDEN_DIMS = MODEL_DIMS * 4
+  NUM_HEADS = 96
   DIMS_PER_HEAD = None
   VOCAB_SIZE = 50257
   SEPARATE_EMBEDDING = False
@@ -126,6 +116,9 @@ class _Gpt3(base_experiment.BaseExperiment):
   # Logits are as they come.
   ATTEN_LOGIT_CAP = -1.0
   LAYERNORM_EPSILON = 1e-5
+
+  MAX_SEQ_LEN = 2048
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
 
   LEARNING_RATE = 6e-5
   WEIGHT_DECAY = 0.1
@@ -139,12 +132,10 @@ class _Gpt3(base_experiment.BaseExperiment):
   LR_COS_WARMUP = 265
   LR_COS_DECAY_START = LR_COS_WARMUP + 1
   LR_COS_DECAY_END = 108600
-  LR_COS_MAX = 1.0
   LR_COS_MIN_RATIO = 0.1
+  LR_COS_MAX = 1.0
   # Training ends when the validation set is predicted so well.
   TARGET_LOG_PPLX = 2.69
-
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
   EVAL_INTERVAL_STEPS = 100
   SUMMARY_INTERVAL_STEPS = 10
   CHECKPOINT_EVERY_N_STEPS = 100
@@ -168,12 +159,12 @@ class C4SpmdGpt3AdamOrgHPBS1p5k1536Replicas(C4SpmdGpt3AdamOrgHP):
   """
 
   VOCAB_SIZE = 51200
-  PERCORE_BATCH_SIZE = 1
+
   ICI_MESH_SHAPE = [1, 64, 24]
-  FPROP_DTYPE = jnp.float32
-  CHECKPOINT_MAX_TO_KEEP = 100
+
   EVAL_INTERVAL_STEPS = 25
   SUMMARY_INTERVAL_STEPS = 1
+  CHECKPOINT_MAX_TO_KEEP = 100
 
 
 class C4SpmdPipelineGpt3AdamOrgHP(_Gpt3, C4SpmdPipelineAdam):
@@ -186,17 +177,16 @@ class C4SpmdPipelineGpt3AdamMLPerfHP(C4SpmdPipelineGpt3AdamOrgHP):
   """GPT-3 by the rules of MLPerf: the schedule follows from the batch."""
 
   VOCAB_SIZE = 51200
-  FPROP_DTYPE = jnp.float32
-  SUMMARY_INTERVAL_STEPS = 1
-  # For subclasses to set.
-  EVAL_INTERVAL_STEPS = None
-  CHECKPOINT_EVERY_N_STEPS = None
-  CHECKPOINT_MAX_TO_KEEP = 100
 
   LEARNING_RATE = None
   LR_COS_WARMUP = None
   LR_COS_DECAY_START = None
   LR_COS_DECAY_END = None
+  # For subclasses to set.
+  EVAL_INTERVAL_STEPS = None
+  SUMMARY_INTERVAL_STEPS = 1
+  CHECKPOINT_EVERY_N_STEPS = None
+  CHECKPOINT_MAX_TO_KEEP = 100
 
 
 @experiment_registry.register
@@ -206,17 +196,17 @@ class C4SpmdPipelineGpt3AdamOrgHPBS1p5k768Replicas(C4SpmdPipelineGpt3AdamOrgHP):
   Upstream misspells MICROBATCH_SIZE here and runs microbatches of 2.
   """
 
-  PERCORE_BATCH_SIZE = 2
   VOCAB_SIZE = 51200
-  NUM_STAGES = 8
+
+  PERCORE_BATCH_SIZE = 2
   ICI_MESH_SHAPE = [8, 1, 8, 12]
+  NUM_STAGES = 8
   MICROBATCH_SIZE = 8
-  FPROP_DTYPE = jnp.float32
-  CHECKPOINT_MAX_TO_KEEP = 100
+
   EVAL_INTERVAL_STEPS = 25
   SUMMARY_INTERVAL_STEPS = 1
   CHECKPOINT_EVERY_N_STEPS = 50
-  STREAM_IO = False
+  CHECKPOINT_MAX_TO_KEEP = 100
 
 
 @experiment_registry.register
@@ -226,12 +216,12 @@ class C4SpmdPipelineGpt3AdamMLPerfHPBS1p5k768Replicas(
   """GPT-3 in float32 on 768 devices, 1536 rows a step."""
 
   PERCORE_BATCH_SIZE = 2
-  NUM_STAGES = 8
   ICI_MESH_SHAPE = [8, 1, 8, 12]
+  NUM_STAGES = 8
   MICROBATCH_SIZE = 8
+
   EVAL_INTERVAL_STEPS = 16
   CHECKPOINT_EVERY_N_STEPS = EVAL_INTERVAL_STEPS * 2
-  STREAM_IO = False
 
 
 @experiment_registry.register
@@ -241,12 +231,13 @@ class C4SpmdPipelineGpt3AdamMLPerfHPBS2k512Replicas(
   """GPT-3 in float32 on 512 devices, 2048 rows a step."""
 
   PERCORE_BATCH_SIZE = 4
-  NUM_STAGES = 8
   ICI_MESH_SHAPE = [8, 1, 8, 8]
+  NUM_STAGES = 8
   MICROBATCH_SIZE = 8
+  STREAM_IO = True
+
   EVAL_INTERVAL_STEPS = 12
   CHECKPOINT_EVERY_N_STEPS = EVAL_INTERVAL_STEPS * 2
-  STREAM_IO = True
 
 
 @experiment_registry.register
@@ -256,12 +247,13 @@ class C4SpmdPipelineGpt3AdamMLPerfHPBS3k768Replicas(
   """GPT-3 in float32 on 768 devices, 3072 rows a step."""
 
   PERCORE_BATCH_SIZE = 4
-  NUM_STAGES = 4
   ICI_MESH_SHAPE = [4, 1, 16, 12]
+  NUM_STAGES = 4
   MICROBATCH_SIZE = 16
+  STREAM_IO = True
+
   EVAL_INTERVAL_STEPS = 8
   CHECKPOINT_EVERY_N_STEPS = EVAL_INTERVAL_STEPS * 2
-  STREAM_IO = True
 
 
 @experiment_registry.register
@@ -271,12 +263,13 @@ class C4SpmdPipelineGpt3AdamMLPerfHPBS4k1024Replicas(
   """GPT-3 in float32 on 1024 devices, 4096 rows a step."""
 
   PERCORE_BATCH_SIZE = 4
-  NUM_STAGES = 8
   ICI_MESH_SHAPE = [8, 1, 8, 16]
+  NUM_STAGES = 8
   MICROBATCH_SIZE = 8
+  STREAM_IO = True
+
   EVAL_INTERVAL_STEPS = 6
   CHECKPOINT_EVERY_N_STEPS = EVAL_INTERVAL_STEPS * 2
-  STREAM_IO = True
 
 
 @experiment_registry.register
@@ -286,24 +279,26 @@ class C4SpmdPipelineGpt3AdamMLPerfHPBS8k1024Replicas(
   """GPT-3 in float32 on 1024 devices, 8192 rows a step."""
 
   PERCORE_BATCH_SIZE = 8
-  NUM_STAGES = 4
   ICI_MESH_SHAPE = [4, 1, 16, 16]
+  NUM_STAGES = 4
   MICROBATCH_SIZE = 16
+  STREAM_IO = True
+
   EVAL_INTERVAL_STEPS = 3
   CHECKPOINT_EVERY_N_STEPS = EVAL_INTERVAL_STEPS * 2
-  STREAM_IO = True
 
 
 class _C4SpmdBfloat16(C4SpmdAdam):
   """A scan of layers in bfloat16 that keeps nothing for the backward pass."""
 
   DIMS_PER_HEAD = 128
-  MAX_SEQ_LEN = 1024
   VOCAB_SIZE = 32000
+
   FPROP_DTYPE = jnp.bfloat16
   USE_REPEATED_LAYER = True
-  SUMMARY_INTERVAL_STEPS = 10
   CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+
+  SUMMARY_INTERVAL_STEPS = 10
 
 
 @experiment_registry.register
@@ -314,12 +309,15 @@ class C4Spmd1BAdam4Replicas(_C4SpmdBfloat16):
   MODEL_DIMS = 2560
   HIDDEN_DIMS = MODEL_DIMS * 4
   NUM_HEADS = 20
+
   PERCORE_BATCH_SIZE = 32
   ICI_MESH_SHAPE = [1, 4, 1]
 
 
 @experiment_registry.register
-class C4Spmd1BAdam4ReplicasLimitSteps(LimitSteps, C4Spmd1BAdam4Replicas):
+class C4Spmd1BAdam4ReplicasLimitSteps(
+  lm_cloud.LimitSteps, C4Spmd1BAdam4Replicas
+):
   """The same for 15000 steps."""
 
   NUM_TRAIN_STEPS = 15000
@@ -333,6 +331,7 @@ class C4Spmd2BAdam4Replicas(_C4SpmdBfloat16):
   MODEL_DIMS = 3072
   HIDDEN_DIMS = MODEL_DIMS * 4
   NUM_HEADS = 24
+
   PERCORE_BATCH_SIZE = 32
   ICI_MESH_SHAPE = [1, 4, 1]
 
@@ -345,6 +344,7 @@ class C4Spmd16BAdam32Replicas(_C4SpmdBfloat16):
   MODEL_DIMS = 6144
   HIDDEN_DIMS = MODEL_DIMS * 4
   NUM_HEADS = 48
+
   PERCORE_BATCH_SIZE = 16
   ICI_MESH_SHAPE = [1, 16, 2]
 
@@ -357,6 +357,7 @@ class C4Spmd32BAdam64Replicas(_C4SpmdBfloat16):
   MODEL_DIMS = 8192
   HIDDEN_DIMS = MODEL_DIMS * 4
   NUM_HEADS = 64
+
   PERCORE_BATCH_SIZE = 8
   ICI_MESH_SHAPE = [1, 16, 4]
 
@@ -366,10 +367,12 @@ class C4SpmdGpt3L16AdamOrgHP(C4SpmdGpt3AdamOrgHP):
   """16 of GPT-3's layers (30B) in bfloat16 on 64 devices, 192 rows a step."""
 
   NUM_LAYERS = 16
-  FPROP_DTYPE = jnp.bfloat16
+
   PERCORE_BATCH_SIZE = 3
-  EVAL_INTERVAL_STEPS = 25000
   ICI_MESH_SHAPE = [1, 16, 4]
+  FPROP_DTYPE = jnp.bfloat16
+
+  EVAL_INTERVAL_STEPS = 25000
 
 
 @experiment_registry.register
@@ -379,24 +382,22 @@ class C4SpmdPipelineGpt3SmallAdam8Replicas(C4SpmdPipelineGpt3AdamOrgHP):
   The size of GPT-3 XL but for the dimension, which is 3072 instead of 2048.
   """
 
-  NUM_STAGES = 2
   NUM_LAYERS = 24
-  NUM_HEADS = 24
   MODEL_DIMS = 3072
   HIDDEN_DIMS = MODEL_DIMS * 4
+  NUM_HEADS = 24
   DIMS_PER_HEAD = 128
   VOCAB_SIZE = 51200
 
   PERCORE_BATCH_SIZE = 64
   MICROBATCH_SIZE = 8
   FPROP_DTYPE = jnp.bfloat16
-  LEARNING_RATE = 2.0e-4
-  ICI_MESH_SHAPE = [2, 1, 2, 2]
 
-  CHECKPOINT_MAX_TO_KEEP = 1000
+  LEARNING_RATE = 2.0e-4
   EVAL_INTERVAL_STEPS = 10
   SUMMARY_INTERVAL_STEPS = 5
   CHECKPOINT_EVERY_N_STEPS = 200
+  CHECKPOINT_MAX_TO_KEEP = 1000
 
 
 @experiment_registry.register
@@ -408,11 +409,10 @@ class C4SpmdPipelineGpt3SmallAdam64Replicas(
   Upstream's README names it and shows its loss; its code is lost.
   """
 
-  NUM_STAGES = 4
   PERCORE_BATCH_SIZE = 8
-  MICROBATCH_SIZE = 16
   ICI_MESH_SHAPE = [4, 1, 4, 4]
+  NUM_STAGES = 4
+  MICROBATCH_SIZE = 16
 
   EVAL_INTERVAL_STEPS = 100
   SUMMARY_INTERVAL_STEPS = 1
-  CHECKPOINT_EVERY_N_STEPS = 200

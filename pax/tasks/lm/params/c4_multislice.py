@@ -6,7 +6,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from pax import experiment_registry, tasks_lib
-from pax.tasks.lm.params import c4
+from pax.tasks.lm.params import c4, lm_cloud
 from praxis import pax_fiddle
 from praxis.layers.checkpoint_policy import AutodiffCheckpointType
 
@@ -22,14 +22,14 @@ class C4Spmd22BAdamMaxText(c4.C4SpmdAdam):
   HIDDEN_DIMS = MODEL_DIMS * 4
   NUM_HEADS = 24
   DIMS_PER_HEAD = 256
-  PERCORE_BATCH_SIZE = 16
-  MAX_SEQ_LEN = 1024
   VOCAB_SIZE = 32768
 
+  PERCORE_BATCH_SIZE = 16
   FPROP_DTYPE = jnp.bfloat16
   USE_REPEATED_LAYER = True
-  SUMMARY_INTERVAL_STEPS = 10
   CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+
+  SUMMARY_INTERVAL_STEPS = 10
 
 
 @experiment_registry.register
@@ -54,17 +54,23 @@ class C4Spmd22BAdam4xv4_128(C4Spmd22BAdam1xv4_128):
 
 
 @experiment_registry.register
-class C4Spmd22BAdam1xv4_128LimitSteps(c4.LimitSteps, C4Spmd22BAdam1xv4_128):
+class C4Spmd22BAdam1xv4_128LimitSteps(
+  lm_cloud.LimitSteps, C4Spmd22BAdam1xv4_128
+):
   """22B parameters on a v4-128 for 300 steps."""
 
 
 @experiment_registry.register
-class C4Spmd22BAdam2xv4_128LimitSteps(c4.LimitSteps, C4Spmd22BAdam2xv4_128):
+class C4Spmd22BAdam2xv4_128LimitSteps(
+  lm_cloud.LimitSteps, C4Spmd22BAdam2xv4_128
+):
   """22B parameters on two v4-128 for 300 steps."""
 
 
 @experiment_registry.register
-class C4Spmd22BAdam4xv4_128LimitSteps(c4.LimitSteps, C4Spmd22BAdam4xv4_128):
+class C4Spmd22BAdam4xv4_128LimitSteps(
+  lm_cloud.LimitSteps, C4Spmd22BAdam4xv4_128
+):
   """22B parameters on four v4-128 for 300 steps."""
 
 
@@ -75,8 +81,8 @@ class C4Spmd22BAdam1xv4_384(C4Spmd22BAdamMaxText):
   NUM_LAYERS = 24
   MODEL_DIMS = 9216
   HIDDEN_DIMS = MODEL_DIMS * 4
-  NUM_HEADS = 24
   DIMS_PER_HEAD = 384
+
   PERCORE_BATCH_SIZE = 10
   ICI_MESH_SHAPE = [1, 192, 1]
 
@@ -96,7 +102,7 @@ class C4Spmd22BAdam1xv4_8(C4Spmd22BAdamMaxText):
   MODEL_DIMS = 2048
   HIDDEN_DIMS = MODEL_DIMS * 4
   NUM_HEADS = 8
-  DIMS_PER_HEAD = 256
+
   ICI_MESH_SHAPE = [1, 4, 1]
 
 
@@ -115,34 +121,37 @@ class C4Spmd22BAdam4xv4_8(C4Spmd22BAdam1xv4_8):
 
 
 @experiment_registry.register
-class C4Spmd22BAdam1xv4_8LimitSteps(c4.LimitSteps, C4Spmd22BAdam1xv4_8):
+class C4Spmd22BAdam1xv4_8LimitSteps(lm_cloud.LimitSteps, C4Spmd22BAdam1xv4_8):
   """0.9B parameters on a v4-8 for 300 steps."""
 
 
 @experiment_registry.register
-class C4Spmd22BAdam2xv4_8LimitSteps(c4.LimitSteps, C4Spmd22BAdam2xv4_8):
+class C4Spmd22BAdam2xv4_8LimitSteps(lm_cloud.LimitSteps, C4Spmd22BAdam2xv4_8):
   """0.9B parameters on two v4-8 for 300 steps."""
 
 
 @experiment_registry.register
-class C4Spmd22BAdam4xv4_8LimitSteps(c4.LimitSteps, C4Spmd22BAdam4xv4_8):
+class C4Spmd22BAdam4xv4_8LimitSteps(lm_cloud.LimitSteps, C4Spmd22BAdam4xv4_8):
   """0.9B parameters on four v4-8 for 300 steps."""
 
 
 @experiment_registry.register
-class C4SpmdGpt3AdamDataParallel2x16x16(c4.LimitSteps, c4.C4SpmdGpt3AdamOrgHP):
+class C4SpmdGpt3AdamDataParallel2x16x16(
+  lm_cloud.LimitSteps, c4.C4SpmdGpt3AdamOrgHP
+):
   """GPT-3 on two slices of 256 devices, 256 rows a step, for 100 steps.
 
   Keeps 20 checkpoints; upstream sets that by a name nobody reads.
   """
 
-  NUM_TRAIN_STEPS = 100
   PERCORE_BATCH_SIZE = 0.5
   ICI_MESH_SHAPE = [1, 16, 16]
   DCN_MESH_SHAPE = [2, 1, 1]
   FPROP_DTYPE = jnp.bfloat16
+
   CHECKPOINT_EVERY_N_STEPS = 2000
   CHECKPOINT_MAX_TO_KEEP = 20
+  NUM_TRAIN_STEPS = 100
 
   def task(self) -> TaskConfig:
     task_p = super().task()
@@ -158,7 +167,7 @@ class C4Spmd32BAdam1xv5_256(C4Spmd22BAdam1xv4_128):
   MODEL_DIMS = 8192
   HIDDEN_DIMS = MODEL_DIMS * 4
   NUM_HEADS = 32
-  DIMS_PER_HEAD = 256
+
   PERCORE_BATCH_SIZE = 2
   MAX_SEQ_LEN = 2048
   ICI_MESH_SHAPE = [1, 128, 1]

@@ -44,14 +44,20 @@ class SyntheticDataset(base_experiment.BaseExperiment):
     )
 
 
+class LimitSteps(base_experiment.BaseExperiment):
+  """Mixin that sets the number of training steps."""
+
+  NUM_TRAIN_STEPS = 300
+
+  def task(self) -> TaskConfig:
+    task_p = super().task()
+    task_p.train.num_train_steps = self.NUM_TRAIN_STEPS
+    return task_p
+
+
 @experiment_registry.register
 class LargeMlp(model_params.ClassificationModelAdam, SyntheticDataset):
   """A perceptron of 8 layers, 4096 x 7168, over 8 devices."""
-
-  NUM_LAYER = 8
-  INPUT_DIM = 4096
-  OUTPUT_DIM = 4096
-  HIDDEN_DIM = 7168
 
   MESH_SHAPE = [8, 1, 1]
   MLP_WEIGHT_SHARDING = [-1, -1]
@@ -62,7 +68,6 @@ class LargeMlp(model_params.ClassificationModelAdam, SyntheticDataset):
 class SmallMlp(model_params.ClassificationModelAdam, SyntheticDataset):
   """A perceptron of 8 layers, 1024 x 1024, over 8 devices."""
 
-  NUM_LAYER = 8
   INPUT_DIM = 1024
   OUTPUT_DIM = 1024
   HIDDEN_DIM = 1024
@@ -78,14 +83,7 @@ class LmCloudTransformerAdam(
 ):
   """32 layers of dimension 1024 (0.4B), one replica per device."""
 
-  NUM_LAYERS = 32
-  VOCAB_SIZE = 32000
-  NUM_HEADS = 16
   MODEL_DIMS = 1024
-  HIDDEN_DIMS = MODEL_DIMS * 4
-
-  DROPOUT_PROB = 0.0
-  LEARNING_RATE = 1e-3
 
   def task(self) -> TaskConfig:
     task_p = super().task()
@@ -102,27 +100,19 @@ class LmCloudTransformerAdamTest(LmCloudTransformerAdam):
 
 
 @experiment_registry.register
-class LmCloudTransformerAdamLimitSteps(LmCloudTransformerAdam):
+class LmCloudTransformerAdamLimitSteps(LimitSteps, LmCloudTransformerAdam):
   """10 layers, trained for 2000 steps."""
 
   NUM_LAYERS = 10
-
-  def task(self) -> TaskConfig:
-    task_p = super().task()
-    task_p.train.num_train_steps = 2000
-    return task_p
+  NUM_TRAIN_STEPS = 2000
 
 
 class LmCloudSpmd(model_params.TransformerLmSpmdAdafactor, SyntheticDataset):
   """A scan of Transformer layers over a mesh, trained by Adam."""
 
-  NUM_LAYERS = 10
   MODEL_DIMS = 2048
-  HIDDEN_DIMS = MODEL_DIMS * 4
   ACTIVATION_CLS = activations.GELU
-  USE_GATED_ACTIVATION = False
   USE_REPEATED_LAYER = True
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
 
   def task(self) -> TaskConfig:
     task_p = super().task()
@@ -136,12 +126,12 @@ class LmCloudSpmd(model_params.TransformerLmSpmdAdafactor, SyntheticDataset):
 class LmCloudSpmdTest(LmCloudSpmd):
   """2 layers of dimension 64 (2M) on one device."""
 
-  PERCORE_BATCH_SIZE = 4
   NUM_LAYERS = 2
   MODEL_DIMS = 64
   HIDDEN_DIMS = MODEL_DIMS * 4
   DIMS_PER_HEAD = 8
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+
+  PERCORE_BATCH_SIZE = 4
   ICI_MESH_SHAPE = [1, 1, 1]
 
 
@@ -149,57 +139,54 @@ class LmCloudSpmdTest(LmCloudSpmd):
 class LmCloudSpmd2B(LmCloudSpmd):
   """2B parameters on 4 devices."""
 
-  PERCORE_BATCH_SIZE = 8
   NUM_LAYERS = 18
   MODEL_DIMS = 3072
   HIDDEN_DIMS = MODEL_DIMS * 4
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+
+  PERCORE_BATCH_SIZE = 8
   ICI_MESH_SHAPE = [1, 4, 1]
 
 
 @experiment_registry.register
-class LmCloudSpmd2BLimitSteps(LmCloudSpmd2B):
+class LmCloudSpmd2BLimitSteps(LimitSteps, LmCloudSpmd2B):
   """2B parameters, trained for 300 steps."""
-
-  def task(self) -> TaskConfig:
-    task_p = super().task()
-    task_p.train.num_train_steps = 300
-    return task_p
 
 
 @experiment_registry.register
 class LmCloudSpmd32B(LmCloudSpmd):
   """32B parameters on 64 devices."""
 
-  PERCORE_BATCH_SIZE = 8
   NUM_LAYERS = 40
   MODEL_DIMS = 8192
   HIDDEN_DIMS = MODEL_DIMS * 4
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_CONTEXT_AND_OUT_PROJ
+
+  PERCORE_BATCH_SIZE = 8
   ICI_MESH_SHAPE = [1, 16, 4]
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_CONTEXT_AND_OUT_PROJ
 
 
 @experiment_registry.register
 class LmCloudSpmd64B(LmCloudSpmd):
   """64B parameters on 128 devices."""
 
-  PERCORE_BATCH_SIZE = 4
   NUM_LAYERS = 51
   MODEL_DIMS = 10240
   HIDDEN_DIMS = MODEL_DIMS * 4
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_CONTEXT_AND_OUT_PROJ
+
+  PERCORE_BATCH_SIZE = 4
   ICI_MESH_SHAPE = [1, 16, 8]
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_CONTEXT_AND_OUT_PROJ
 
 
 @experiment_registry.register
 class LmCloudSpmd128B(LmCloudSpmd):
   """128B parameters on 256 devices."""
 
-  PERCORE_BATCH_SIZE = 4
   NUM_LAYERS = 71
   MODEL_DIMS = 12288
   HIDDEN_DIMS = MODEL_DIMS * 4
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+
+  PERCORE_BATCH_SIZE = 4
   ICI_MESH_SHAPE = [1, 64, 4]
 
 
@@ -207,11 +194,11 @@ class LmCloudSpmd128B(LmCloudSpmd):
 class LmCloudSpmd256B(LmCloudSpmd):
   """256B parameters on 512 devices."""
 
-  PERCORE_BATCH_SIZE = 4
   NUM_LAYERS = 80
   MODEL_DIMS = 16384
   HIDDEN_DIMS = MODEL_DIMS * 4
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+
+  PERCORE_BATCH_SIZE = 4
   ICI_MESH_SHAPE = [1, 64, 8]
 
 
@@ -219,11 +206,11 @@ class LmCloudSpmd256B(LmCloudSpmd):
 class LmCloudSpmd512B(LmCloudSpmd):
   """512B parameters on 1024 devices."""
 
-  PERCORE_BATCH_SIZE = 4
   NUM_LAYERS = 102
   MODEL_DIMS = 20480
   HIDDEN_DIMS = MODEL_DIMS * 4
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+
+  PERCORE_BATCH_SIZE = 4
   ICI_MESH_SHAPE = [1, 64, 16]
 
 
@@ -231,11 +218,11 @@ class LmCloudSpmd512B(LmCloudSpmd):
 class LmCloudSpmd1024B(LmCloudSpmd):
   """1024B parameters on 2048 devices."""
 
-  PERCORE_BATCH_SIZE = 2
   NUM_LAYERS = 142
   MODEL_DIMS = 24576
   HIDDEN_DIMS = MODEL_DIMS * 4
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+
+  PERCORE_BATCH_SIZE = 2
   ICI_MESH_SHAPE = [1, 256, 8]
 
 
@@ -244,12 +231,8 @@ class LmCloudSpmdPipeline(
 ):
   """A pipeline of Transformer layers over a mesh, trained by Adam."""
 
-  NUM_LAYERS = 10
   MODEL_DIMS = 2048
-  HIDDEN_DIMS = MODEL_DIMS * 4
   ACTIVATION_CLS = activations.GELU
-  USE_GATED_ACTIVATION = False
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
 
   def task(self) -> TaskConfig:
     task_p = super().task()
@@ -261,43 +244,42 @@ class LmCloudSpmdPipeline(
 class LmCloudSpmdPipeline9B(LmCloudSpmdPipeline):
   """9B parameters in 16 stages on 64 devices."""
 
-  PERCORE_BATCH_SIZE = 8
   NUM_LAYERS = 48
   MODEL_DIMS = 4096
   HIDDEN_DIMS = MODEL_DIMS * 4
-  FPROP_DTYPE = jnp.float32
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+
+  PERCORE_BATCH_SIZE = 8
+  ICI_MESH_SHAPE = [16, 4, 1, 1]
   NUM_STAGES = 16
   MICROBATCH_SIZE = 4
-  ICI_MESH_SHAPE = [16, 4, 1, 1]
+  FPROP_DTYPE = jnp.float32
 
 
 @experiment_registry.register
 class LmCloudSpmdPipeline175B(LmCloudSpmdPipeline):
   """175B parameters in 8 stages, a slice of 16 devices each."""
 
-  PERCORE_BATCH_SIZE = 0.75
-  MAX_SEQ_LEN = 2048
   NUM_LAYERS = 96
-  NUM_HEADS = 96
   MODEL_DIMS = 12288
   HIDDEN_DIMS = MODEL_DIMS * 4
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
-  NUM_STAGES = 8
-  MICROBATCH_SIZE = 2
+  NUM_HEADS = 96
+
+  PERCORE_BATCH_SIZE = 0.75
+  MAX_SEQ_LEN = 2048
   ICI_MESH_SHAPE = [1, 1, 1, 16]
   DCN_MESH_SHAPE = [8, 1, 1, 1]
+  NUM_STAGES = 8
+  MICROBATCH_SIZE = 2
 
 
 @experiment_registry.register
 class LmCloudSpmdMultislice2B(LmCloudSpmd):
   """2B parameters on two slices of 4 devices."""
 
-  PERCORE_BATCH_SIZE = 16
   NUM_LAYERS = 18
   MODEL_DIMS = 3072
   HIDDEN_DIMS = MODEL_DIMS * 4
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+
   ICI_MESH_SHAPE = [1, 4, 1]
   DCN_MESH_SHAPE = [2, 1, 1]
 
@@ -306,17 +288,16 @@ class LmCloudSpmdMultislice2B(LmCloudSpmd):
 class LmCloudSpmdPipelineMultislice2B(LmCloudSpmdPipeline):
   """2B parameters in two stages, a slice of 4 devices each."""
 
-  PERCORE_BATCH_SIZE = 16
   NUM_LAYERS = 18
   MODEL_DIMS = 3072
   HIDDEN_DIMS = MODEL_DIMS * 4
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
+
+  ICI_MESH_SHAPE = [1, 4, 1, 1]
+  DCN_MESH_SHAPE = [2, 1, 1, 1]
+  EMB_W_DATA_DIMS = ('replica', 'data')
   NUM_STAGES = 2
   MICROBATCH_SIZE = 4
   STREAM_IO = True
-  EMB_W_DATA_DIMS = ('replica', 'data')
-  ICI_MESH_SHAPE = [1, 4, 1, 1]
-  DCN_MESH_SHAPE = [2, 1, 1, 1]
 
 
 @experiment_registry.register

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Language models on synthetic data, for NVIDIA's GPUs.
+"""Language models on synthetic data for NVIDIA GPUs.
 
-Where a class says so its numbers are not upstream's, which do not work or do
-not say what is meant. Two options hold for all of them:
+A docstring names each value that differs from upstream, and the reason. All
+experiments take two options:
 
-USE_CUDNN_FLASH_ATTENTION takes cuDNN's attention, on GPUs; elsewhere the same
-layer has XLA's. It cannot cap logits: set ATTEN_LOGIT_CAP = 0 with it.
-USE_FP8 multiplies 8-bit numbers, from Hopper on; elsewhere XLA rounds to them
-and multiplies wider ones, which costs time.
+USE_CUDNN_FLASH_ATTENTION selects cuDNN's fused attention on GPUs; on other
+platforms the layer runs XLA's attention. cuDNN does not cap logits, so it
+requires ATTEN_LOGIT_CAP = 0.
+USE_FP8 multiplies in float8 (Hopper or newer); on other devices XLA rounds the
+operands to float8 and multiplies in a wider type, which is slower.
 """
 
 from __future__ import annotations
 
-from pax import experiment_registry, tasks_lib
+from pax import base_experiment, experiment_registry, tasks_lib
 from pax.tasks.lm import (
   adam_params,
   llama,
@@ -43,16 +44,15 @@ class NVIDIA1_3B(
 ):
   """1.3B parameters on 16 GPUs."""
 
-  USE_REPEATED_LAYER = True
-  DCN_MESH_SHAPE = [1, 1, 1]
-  ICI_MESH_SHAPE = [16, 1, 1]
-  PERCORE_BATCH_SIZE = 4
-
   NUM_LAYERS = 24
-  NUM_HEADS = 32
-  DIMS_PER_HEAD = 64
   MODEL_DIMS = 2048
   HIDDEN_DIMS = 8192
+  NUM_HEADS = 32
+  DIMS_PER_HEAD = 64
+
+  PERCORE_BATCH_SIZE = 4
+  ICI_MESH_SHAPE = [16, 1, 1]
+  USE_REPEATED_LAYER = True
 
   def task(self) -> TaskConfig:
     task_p = super().task()
@@ -68,129 +68,110 @@ class NVIDIA5B(
 ):
   """5B parameters in 4 stages on 16 GPUs."""
 
-  USE_REPEATED_LAYER = False
-  DCN_MESH_SHAPE = [1, 1, 1, 1]
+  NUM_LAYERS = 24
+  MODEL_DIMS = 4096
+  HIDDEN_DIMS = 16384
+  NUM_HEADS = 32
+
+  PERCORE_BATCH_SIZE = 1
   ICI_MESH_SHAPE = [4, 2, 1, 2]
   NUM_STAGES = 4
   MICROBATCH_SIZE = 2
-  PERCORE_BATCH_SIZE = 1
-
-  NUM_LAYERS = 24
-  NUM_HEADS = 32
-  DIMS_PER_HEAD = 128
-  MODEL_DIMS = 4096
-  HIDDEN_DIMS = 16384
 
 
 @experiment_registry.register
 class NVIDIA8_3B(NVIDIA1_3B):
   """8.3B parameters on 16 GPUs, 4 of which share a replica."""
 
-  DCN_MESH_SHAPE = [1, 1, 1]
-  ICI_MESH_SHAPE = [4, 1, 4]
-  PERCORE_BATCH_SIZE = 4
-
   NUM_LAYERS = 40
-  NUM_HEADS = 64
-  DIMS_PER_HEAD = 64
   MODEL_DIMS = 4096
   HIDDEN_DIMS = 4 * 4096
+  NUM_HEADS = 64
+
+  ICI_MESH_SHAPE = [4, 1, 4]
 
 
 @experiment_registry.register
 class NVIDIA10B(NVIDIA1_3B):
   """10B parameters on 16 GPUs, 8 of which share a replica."""
 
-  DCN_MESH_SHAPE = [1, 1, 1]
-  ICI_MESH_SHAPE = [2, 1, 8]
-  PERCORE_BATCH_SIZE = 0.25
-
   NUM_LAYERS = 32
-  NUM_HEADS = 40
-  DIMS_PER_HEAD = 128
   MODEL_DIMS = 5120
   HIDDEN_DIMS = 4 * 5120
+  NUM_HEADS = 40
+  DIMS_PER_HEAD = 128
+
+  PERCORE_BATCH_SIZE = 0.25
+  ICI_MESH_SHAPE = [2, 1, 8]
 
 
 @experiment_registry.register
 class NVIDIA40BProxy(NVIDIA5B):
   """Layers of a 40B model, as many as 16 GPUs hold: 10B in 2 stages."""
 
-  DCN_MESH_SHAPE = [1, 1, 1, 1]
+  NUM_LAYERS = 12
+  MODEL_DIMS = 8192
+  HIDDEN_DIMS = 4 * 8192
+  NUM_HEADS = 64
+
+  PERCORE_BATCH_SIZE = 16
   ICI_MESH_SHAPE = [2, 2, 1, 4]
   NUM_STAGES = 2
   MICROBATCH_SIZE = 4
-  PERCORE_BATCH_SIZE = 16
-
-  NUM_LAYERS = 12
-  NUM_HEADS = 64
-  DIMS_PER_HEAD = 128
-  MODEL_DIMS = 8192
-  HIDDEN_DIMS = 4 * 8192
 
 
 @experiment_registry.register
 class NVIDIA70BProxy(NVIDIA5B):
   """Layers of a 70B model, as many as 16 GPUs hold: 17B in 2 stages."""
 
-  DCN_MESH_SHAPE = [1, 1, 1, 1]
+  NUM_LAYERS = 20
+  MODEL_DIMS = 8192
+  HIDDEN_DIMS = 4 * 8192
+  NUM_HEADS = 64
+
+  PERCORE_BATCH_SIZE = 8
   ICI_MESH_SHAPE = [2, 2, 1, 4]
   NUM_STAGES = 2
   MICROBATCH_SIZE = 4
-  PERCORE_BATCH_SIZE = 8
-
-  NUM_LAYERS = 20
-  NUM_HEADS = 64
-  DIMS_PER_HEAD = 128
-  MODEL_DIMS = 8192
-  HIDDEN_DIMS = 4 * 8192
 
 
 @experiment_registry.register
 class NVIDIA116BProxy(NVIDIA5B):
   """Layers of a 116B model, as many as 16 GPUs hold: 30B in 4 stages."""
 
-  DCN_MESH_SHAPE = [1, 1, 1, 1]
-  ICI_MESH_SHAPE = [4, 1, 1, 4]
-  NUM_STAGES = 4
-  MICROBATCH_SIZE = 2
-  PERCORE_BATCH_SIZE = 6
-
   NUM_LAYERS = 16
-  NUM_HEADS = 96
-  DIMS_PER_HEAD = 128
   MODEL_DIMS = 12288
   HIDDEN_DIMS = 4 * 12288
+  NUM_HEADS = 96
+
+  PERCORE_BATCH_SIZE = 6
+  ICI_MESH_SHAPE = [4, 1, 1, 4]
 
 
 @experiment_registry.register
 class NVIDIA175BProxy(NVIDIA5B):
   """A quarter of the layers of a 175B model, in 4 stages on 16 GPUs."""
 
-  DCN_MESH_SHAPE = [1, 1, 1, 1]
-  ICI_MESH_SHAPE = [4, 1, 1, 4]
-  NUM_STAGES = 4
-  MICROBATCH_SIZE = 1
-  PERCORE_BATCH_SIZE = 6
-
-  NUM_LAYERS = 24
-  NUM_HEADS = 96
-  DIMS_PER_HEAD = 128
   MODEL_DIMS = 12288
   HIDDEN_DIMS = 4 * 12288
+  NUM_HEADS = 96
+
+  PERCORE_BATCH_SIZE = 6
+  ICI_MESH_SHAPE = [4, 1, 1, 4]
+  MICROBATCH_SIZE = 1
 
 
 @experiment_registry.register
 class NVIDIA175B(NVIDIA175BProxy):
   """175B parameters in 6 stages, 16 GPUs (A100, 40 GB) each."""
 
-  DCN_MESH_SHAPE = [6, 1, 1, 1]
-  ICI_MESH_SHAPE = [1, 1, 1, 16]
-  NUM_STAGES = 6
-  MICROBATCH_SIZE = 1
-  PERCORE_BATCH_SIZE = 0.0625
-
   NUM_LAYERS = 96
+
+  PERCORE_BATCH_SIZE = 0.0625
+  ICI_MESH_SHAPE = [1, 1, 1, 16]
+  DCN_MESH_SHAPE = [6, 1, 1, 1]
+  NUM_STAGES = 6
+
   USE_ADAFACTOR = True
 
 
@@ -198,32 +179,26 @@ class NVIDIA175B(NVIDIA175BProxy):
 class TestSmallConfig(NVIDIA5B):
   """3.4B parameters in 2 stages on 16 GPUs."""
 
-  DCN_MESH_SHAPE = [1, 1, 1, 1]
+  NUM_LAYERS = 16
+  PERCORE_BATCH_SIZE = 2
   ICI_MESH_SHAPE = [2, 2, 1, 4]
   NUM_STAGES = 2
-  MICROBATCH_SIZE = 2
-  PERCORE_BATCH_SIZE = 2
-
-  NUM_LAYERS = 16
-  NUM_HEADS = 32
-  DIMS_PER_HEAD = 128
-  MODEL_DIMS = 4096
-  HIDDEN_DIMS = 4 * 4096
 
 
 @experiment_registry.register
 class Llama33BProxy(NVIDIA1_3B):
   """Layers of the sizes of LLaMA's 33B, but neither gated nor rotated: 25B."""
 
-  ICI_MESH_SHAPE = [1, 16, 1]
-  PERCORE_BATCH_SIZE = 1
-
   NUM_LAYERS = 60
-  VOCAB_SIZE = 32000
-  DIMS_PER_HEAD = 128
-  NUM_HEADS = 52
   MODEL_DIMS = 6656
   HIDDEN_DIMS = 17920
+  NUM_HEADS = 52
+  DIMS_PER_HEAD = 128
+  VOCAB_SIZE = 32000
+
+  PERCORE_BATCH_SIZE = 1
+  ICI_MESH_SHAPE = [1, 16, 1]
+
   USE_ADAFACTOR = True
 
 
@@ -231,16 +206,17 @@ class Llama33BProxy(NVIDIA1_3B):
 class NVIDIA175B_FSDP(NVIDIA1_3B):
   """175B parameters, fully sharded over 8 x 16 GPUs."""
 
-  ICI_MESH_SHAPE = [1, 16, 1]
-  DCN_MESH_SHAPE = [1, 8, 1]
-  PERCORE_BATCH_SIZE = 1
-
-  USE_ADAFACTOR = True
   NUM_LAYERS = 96
-  NUM_HEADS = 96
-  DIMS_PER_HEAD = 128
   MODEL_DIMS = 12288
   HIDDEN_DIMS = 4 * 12288
+  NUM_HEADS = 96
+  DIMS_PER_HEAD = 128
+
+  PERCORE_BATCH_SIZE = 1
+  ICI_MESH_SHAPE = [1, 16, 1]
+  DCN_MESH_SHAPE = [1, 8, 1]
+
+  USE_ADAFACTOR = True
 
 
 @experiment_registry.register
@@ -256,10 +232,8 @@ class Llama2_7B(NVIDIA1_3B):
   NUM_LAYERS = 32
   MODEL_DIMS = 4096
   HIDDEN_DIMS = 11008
-  NUM_HEADS = 32
-  DIMS_PER_HEAD = 128
   NUM_KV_HEADS = 32
-  MAX_SEQ_LEN = 4096
+  DIMS_PER_HEAD = 128
   VOCAB_SIZE = 32000
   SEPARATE_EMBEDDING = True
   TRAINABLE_POSITION_EMB = False
@@ -270,8 +244,9 @@ class Llama2_7B(NVIDIA1_3B):
   RMS_NORM_EPSILON = 1e-5
 
   PERCORE_BATCH_SIZE = 1
-  DCN_MESH_SHAPE = [1, 1, 1]
+  MAX_SEQ_LEN = 4096
   ICI_MESH_SHAPE = [1, 16, 1]
+
   MAX_STEPS = 100
 
   def task(self) -> TaskConfig:
@@ -313,8 +288,6 @@ class Llama2_13B(Llama2_7B):
   HIDDEN_DIMS = 13824
   NUM_HEADS = 40
   NUM_KV_HEADS = NUM_HEADS
-  ICI_MESH_SHAPE = [1, 16, 1]
-  DCN_MESH_SHAPE = [1, 1, 1]
 
 
 @experiment_registry.register
@@ -326,7 +299,7 @@ class Llama2_70B(Llama2_7B):
   HIDDEN_DIMS = 28672
   NUM_HEADS = 64
   NUM_KV_HEADS = 8
-  ICI_MESH_SHAPE = [1, 16, 1]
+
   DCN_MESH_SHAPE = [1, 4, 1]
 
 
@@ -335,11 +308,9 @@ class MoELarge(NVIDIA1_3B):
   """27B parameters, 16 experts in every layer, on 32 GPUs."""
 
   NUM_LAYERS = 12
-  NUM_HEADS = 32
   MODEL_DIMS = 4096
   HIDDEN_DIMS = 16384
   DIMS_PER_HEAD = 128
-
   NUM_EXPERTS = 16
   NUM_GROUPS = 16
 
@@ -366,13 +337,11 @@ class GLaM64B64EProxy(NVIDIA1_3B):
   """
 
   NUM_GPUS = 128
-
   NUM_LAYERS = 8
-  NUM_HEADS = 64
-  DIMS_PER_HEAD = 128
   MODEL_DIMS = 8192
   HIDDEN_DIMS = 32768
-
+  NUM_HEADS = 64
+  DIMS_PER_HEAD = 128
   NUM_EXPERTS = 64
   NUM_GROUPS = NUM_GPUS
 
@@ -398,36 +367,37 @@ class GLaM64B64EProxy_EP(GLaM64B64EProxy):
   ICI_MESH_SHAPE = [1, 16, 8, 1]
 
 
-@experiment_registry.register
-class Grok(NVIDIA1_3B):
-  """Grok-1 on 256 GPUs: mesh (replica, data, data_expert, mdl)."""
+class _Grok1(base_experiment.BaseExperiment):
+  """Sizes of Grok-1, sharded by expert: 8 experts in each of 64 layers."""
 
-  NUM_GPUS = 256
-
-  USE_REPEATED_LAYER = True
   NUM_LAYERS = 64
+  MODEL_DIMS = 6144
+  HIDDEN_DIMS = 32768
   NUM_HEADS = 48
   NUM_KV_HEADS = 8
   DIMS_PER_HEAD = 128
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_QKV_OUT_PROJ
-  MODEL_DIMS = 6144
-  HIDDEN_DIMS = 32768
+  VOCAB_SIZE = 131072
+  # Rotary position embedding; if False, a relative position bias.
+  USE_ROPE = True
   COMBINE_QKV = False
+  NUM_EXPERTS = 8
+  USE_EXPERT_PARALLEL = True
+
   PERCORE_BATCH_SIZE = 1
   MAX_SEQ_LEN = 8192
-  VOCAB_SIZE = 131072
-  USE_FP8 = False
-  # Whether attention rotates heads by their positions; else a bias tells it
-  # distances.
-  USE_ROPE = True
-
-  NUM_EXPERTS = 8
-  NUM_GROUPS = NUM_GPUS
-  USE_EXPERT_PARALLEL = True
-  ICI_MESH_SHAPE = [1, 1, 8, 1]
-  DCN_MESH_SHAPE = [1, NUM_GPUS // 8, 1, 1]
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_QKV_OUT_PROJ
 
   MAX_STEPS = 10
+
+
+@experiment_registry.register
+class Grok(_Grok1, NVIDIA1_3B):
+  """Grok-1 on 256 GPUs: mesh (replica, data, data_expert, mdl)."""
+
+  NUM_GPUS = 256
+  NUM_GROUPS = NUM_GPUS
+  ICI_MESH_SHAPE = [1, 1, 8, 1]
+  DCN_MESH_SHAPE = [1, NUM_GPUS // 8, 1, 1]
 
   def task(self) -> TaskConfig:
     task_p = super().task()
@@ -448,41 +418,22 @@ class Grok_Proxy(Grok):
 
 
 @experiment_registry.register
-class Grok_Proxy_PP(NVIDIA5B):
+class Grok_Proxy_PP(_Grok1, NVIDIA5B):
   """A quarter of the layers of Grok-1 in 8 stages, 64 GPUs each.
 
-  A batch has NUM_MICROBATCHES parts; upstream also sets a MICROBATCH_SIZE that
-  would make other parts, and has no effect.
+  NUM_MICROBATCHES sets the microbatches. Upstream also sets a MICROBATCH_SIZE
+  that contradicts it and has no effect.
   """
 
-  NUM_STAGES = 8
   NUM_GPUS = 64
-
-  USE_REPEATED_LAYER = False
   NUM_LAYERS = 16
-  NUM_HEADS = 48
-  NUM_KV_HEADS = 8
-  DIMS_PER_HEAD = 128
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_QKV_OUT_PROJ
-  MODEL_DIMS = 6144
-  HIDDEN_DIMS = 32768
-  COMBINE_QKV = False
-  MAX_SEQ_LEN = 8192
-  VOCAB_SIZE = 131072
-  USE_FP8 = False
-  USE_ROPE = True
+  NUM_GROUPS = 8
 
+  ICI_MESH_SHAPE = [1, 1, 1, 8, 1]
+  NUM_STAGES = 8
+  DCN_MESH_SHAPE = [NUM_STAGES, 1, NUM_GPUS // 8, 1, 1]
   NUM_MICROBATCHES = 32
   MICROBATCH_SIZE = None
-  PERCORE_BATCH_SIZE = 1
-
-  NUM_EXPERTS = 8
-  NUM_GROUPS = 8
-  USE_EXPERT_PARALLEL = True
-  ICI_MESH_SHAPE = [1, 1, 1, 8, 1]
-  DCN_MESH_SHAPE = [NUM_STAGES, 1, NUM_GPUS // 8, 1, 1]
-
-  MAX_STEPS = 10
 
   def task(self) -> TaskConfig:
     task_p = super().task()
@@ -516,32 +467,27 @@ class NVIDIA_CIRCULAR_REPEAT(
   without using them.
   """
 
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_ONLY
-  USE_REPEATED_LAYER = False
-  DCN_MESH_SHAPE = [1, 1, 1, 1]
-  ICI_MESH_SHAPE = [8, 1, 1, 1]
-  NUM_STAGES = 8
-  NUM_MICROBATCHES = 8
-  PERCORE_BATCH_SIZE = 1
-  CIRCULAR_REPEAT = 4
-
-  NUM_LAYERS = 32
-  NUM_HEADS = 32
   MODEL_DIMS = 4096
   HIDDEN_DIMS = 16384
-  DIMS_PER_HEAD = 128
-
-  MAX_STEPS = 2000
+  NUM_HEADS = 32
   INIT_STD = 0.01
   SOFTMAX_INIT_STD = 0.01
+
+  PERCORE_BATCH_SIZE = 1
+  ICI_MESH_SHAPE = [8, 1, 1, 1]
+  NUM_STAGES = 8
+  CIRCULAR_REPEAT = 4
+  NUM_MICROBATCHES = 8
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_ONLY
+
   LEARNING_RATE = 1.6e-4
   LR_SCHEDULE = 'linear_rampup_cosine_decay'
   LR_COS_WARMUP = 115
   LR_COS_DECAY_START = LR_COS_WARMUP + 1
   LR_COS_DECAY_END = 62500
-
-  CHECKPOINT_EVERY_N_STEPS = 250
+  MAX_STEPS = 2000
   SUMMARY_INTERVAL_STEPS = 10
+  CHECKPOINT_EVERY_N_STEPS = 250
 
   def task(self) -> TaskConfig:
     task_p = super().task()

@@ -15,12 +15,13 @@ from praxis.layers.checkpoint_policy import AutodiffCheckpointType
 class OptimalScaling(lm_cloud.LmCloudSpmd):
   """As many layers as heads of dimension 128; a subclass says how many."""
 
-  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM
-  PERCORE_BATCH_SIZE = None
   NUM_LAYERS = None
   # Both follow from NUM_LAYERS.
   MODEL_DIMS = None
   HIDDEN_DIMS = None
+
+  PERCORE_BATCH_SIZE = None
+  CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM
 
   def task(self) -> pax_fiddle.Config[tasks_lib.SingleTask]:
     if not self.NUM_LAYERS:

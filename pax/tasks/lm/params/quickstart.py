@@ -38,6 +38,8 @@ class PythonSource(base_experiment.BaseExperiment):
   NUM_PIECES = 2048
   # How much of it is held out, in percent of documents.
   HELD_OUT_PERCENT = 2.0
+  # Size of the model's vocabulary; set by the model.
+  VOCAB_SIZE: int
   # Rows in a step, of all devices, and tokens in a row.
   BATCH_SIZE = 8
   MAX_SEQ_LEN = 256
