@@ -2,7 +2,7 @@
 """Gating of mixtures of experts as GShard's functions.
 
 Shapes: G groups, S tokens of a group, E experts, C places at an expert. The
-layer uses praxis.layers.transformers.moe_gating, which does the work.
+layer uses praxis.layers.moe.gating, which does the work.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from praxis import pytypes
-from praxis.layers.transformers import moe_gating
-from praxis.layers.transformers.moe_gating import top_k as top_k
+from praxis.layers.moe import gating
+from praxis.layers.moe.gating import top_k as top_k
 
 # (load balancing loss, combine, dispatch, ...)
 _Gating = tuple[Any, ...]
@@ -71,7 +71,7 @@ def top2_gating_on_logits(
     expert_capacity_dim: places of an expert, unless capacity_factor wants more.
     fprop_dtype: of combine and dispatch, [G, S, E, C].
     prng_key: for second_expert_policy 'sampling' and 'random'.
-    **options: fields of `moe_gating.GatingOptions`; importance, in place of
+    **options: fields of `gating.GatingOptions`; importance, in place of
       1 - paddings; and mask_dtype, without effect: masks are float32.
 
   The summaries are the shares of first and of second choices turned away, and
@@ -99,7 +99,7 @@ def topk_gating_on_logits(
   **options: Any,
 ) -> _Gating:
   """Returns (loss, combine, dispatch, shares turned away) of k choices."""
-  options = options | {'num_choices': k}
+  options = options | {'experts_per_token': k}
   chosen = _options(experts_dim, logits, expert_capacity_dim, options)
   importance = _importance(paddings, logits)
   combine, loss, lost = _queued(logits, importance, chosen, None)
@@ -144,8 +144,8 @@ def expert_choice_gating_on_logits(
   """Returns (0, gates [G, E, C], tokens [G, E, C, S]) that experts pick."""
   del mask_dtype
   _options(experts_dim, logits, expert_capacity_dim, {})
-  gates = moe_gating.gate_probabilities(logits)
-  picks = moe_gating.pick_tokens(gates, capacity_factor or 1.0)
+  gates = gating.gate_probabilities(logits)
+  picks = gating.choose_tokens(gates, capacity_factor or 1.0)
   cast = lambda x: x.astype(fprop_dtype)
   return jnp.zeros((), fprop_dtype), cast(picks.gates), cast(picks.tokens)
 
@@ -160,8 +160,8 @@ def expert_choice_gating_on_logits_v2(
 ) -> _Gating:
   """Returns (0, combine, dispatch) where experts pick tokens, no padding."""
   chosen = _options(experts_dim, logits, expert_capacity_dim, options)
-  gates = moe_gating.gate_probabilities(logits, chosen.gating_logit_cap)
-  combine = moe_gating.pick_visible_tokens(
+  gates = gating.gate_probabilities(logits, chosen.gating_logit_cap)
+  combine = gating.choose_unpadded_tokens(
     gates, _importance(paddings, logits), chosen
   )
   return jnp.zeros((), fprop_dtype), *_cast(combine, fprop_dtype)
@@ -170,14 +170,14 @@ def expert_choice_gating_on_logits_v2(
 def _queued(
   logits: Float[Array, 'G S E'],
   importance: Float[Array, 'G S'],
-  options: moe_gating.GatingOptions,
+  options: gating.GatingOptions,
   key: jax.Array | None,
 ) -> tuple[Array, Array, list[Array]]:
   """Returns combine, the loss, and the shares of choices turned away."""
   next_key: Callable[[], Any] = lambda: key
-  choices = moe_gating.choose(logits, importance, options, next_key)
-  routing = moe_gating.queue(choices, options)
-  return routing.combine, choices.load_balance_loss, routing.over_capacity
+  assignment = gating.assign_experts(logits, importance, options, next_key)
+  routing = gating.apply_capacity(assignment, options)
+  return routing.combine, assignment.load_balance_loss, routing.over_capacity
 
 
 def _options(
@@ -185,14 +185,14 @@ def _options(
   logits: Float[Array, 'G S E'],
   expert_capacity_dim: int | None,
   options: dict[str, Any],
-) -> moe_gating.GatingOptions:
+) -> gating.GatingOptions:
   if logits.shape[-1] != experts_dim:
     raise ValueError(
       f'logits must have experts_dim={experts_dim} as last dimension, got '
       f'shape {logits.shape}'
     )
   fields = {k: v for k, v in options.items() if k != 'mask_dtype'}
-  return moe_gating.GatingOptions(
+  return gating.GatingOptions(
     expert_capacity_dim=expert_capacity_dim or 0, **fields
   )
 

@@ -126,7 +126,7 @@ class BaseLayer(children.ParentModule):
     return super().__new__(cls)
 
   def __post_init__(self) -> None:
-    self._check_fields()
+    self._check_base_fields()
     if self.fprop_dtype is None:
       object.__setattr__(self, 'fprop_dtype', self.dtype)
     object.__setattr__(self, '_weights', {})
@@ -396,7 +396,7 @@ class BaseLayer(children.ParentModule):
         raise ValueError(f'{kind} {self.name!r} needs {name} > 0, got {value}')
 
   @nn.nowrap
-  def _check_fields(self) -> None:
+  def _check_base_fields(self) -> None:
     kind = type(self).__name__
     try:
       jnp.dtype(self.dtype)

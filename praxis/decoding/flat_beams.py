@@ -6,7 +6,8 @@ by step. The mask of a hypothesis, over those, shows the tokens that it is made
 of. Where `beams` reorders caches, this reorders masks.
 
 It needs a decoder whose layers know positions by `segment_pos` alone: no
-relative bias, window, convolution or n-grammer; `decode_states.check` says so.
+relative bias, window, convolution or n-grammer; see
+`decode_states.check_decoding`.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class AdaptedTransformerFeedForward(transformers.TransformerFeedForward):
     tasks: Int[Array, '...'] | None = None,
   ) -> Float[Array, '*B Do']:
     """Returns the block's output; `tasks` are the adapter's."""
-    inputs, branch = self._branch(inputs, paddings, segment_ids)
+    inputs, branch = self._residual_branch(inputs, paddings, segment_ids)
     seen = branch if self.mode == 'sequential' else inputs
     branch += self.adapters(seen, paddings, tasks, add_residual=False)
-    return self._join(inputs, branch, paddings)
+    return self._add_residual(inputs, branch, paddings)

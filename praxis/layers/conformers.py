@@ -16,10 +16,10 @@ from praxis.layers import (
   transformers,
 )
 from praxis.layers.attentions import window
-from praxis.layers.transformers import residual
+from praxis.layers.transformers import norm_placement
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
-Place = residual.Place
+NormPosition = norm_placement.NormPosition
 template_field = pax_fiddle.template_field
 
 
@@ -77,20 +77,20 @@ class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
   residual_dropout_prob: float = 0.0
   residual_dropout_tpl: LayerTpl = template_field(stochastics.Dropout)
   # 'pre', 'post', 'post_skip' or 'primer_hybrid', where pre_layer_norm is None;
-  # transformers/residual.py says what they are.
+  # transformers/norm_placement.py says what they are.
   norm_policy: str | None = None
 
   def setup(self) -> None:
     policies = (self.pre_layer_norm, self.norm_policy)
     policy = self.unified_norm_policy()
-    if policies.count(None) != 1 or policy not in residual.NORM_POLICIES:
+    if policies.count(None) != 1 or policy not in norm_placement.NORM_POLICIES:
       raise ValueError(
         f'SelfAttentionWithNormAndResidual {self.name!r} needs pre_layer_norm '
-        f'or a norm_policy of {", ".join(residual.NORM_POLICIES)}, and not '
-        'both, got '
-        f'pre_layer_norm={policies[0]} and norm_policy={policies[1]!r}'
+        f'or a norm_policy of {", ".join(norm_placement.NORM_POLICIES)}, and '
+        f'not both, got pre_layer_norm={self.pre_layer_norm} and '
+        f'norm_policy={self.norm_policy!r}'
       )
-    for name in residual.norm_names(policy, 'norm').values():
+    for name in norm_placement.norm_names(policy, 'norm').values():
       self.create_child(name, self.norm_tpl.clone())
     self._create_self_atten()
     self.create_child(
@@ -117,20 +117,20 @@ class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
     atten_mask: Float[Array, '#B 1 #T T'] | None = None,
   ) -> Float[Array, 'B T D']:
     """Returns the sum; `atten_mask` hides more than padding does."""
-    normed = self._normed(Place.BEFORE, inputs)
+    normed = self._normed(NormPosition.INPUT, inputs)
     mask = self._padding_mask(paddings, normed)
     if atten_mask is not None:
       mask = jnp.minimum(mask, atten_mask)
     outputs, _ = self.self_atten(normed, normed, normed, mask)
-    outputs = self.residual_dropout(self._normed(Place.AFTER, outputs))
+    outputs = self.residual_dropout(self._normed(NormPosition.OUTPUT, outputs))
     outputs = outputs * self.residual_weight + inputs * self.input_weight
-    return self._normed(Place.SKIP, outputs)
+    return self._normed(NormPosition.SUM, outputs)
 
   def _normed(
-    self, place: Place, x: Float[Array, 'B T D']
+    self, position: NormPosition, x: Float[Array, 'B T D']
   ) -> Float[Array, 'B T D']:
-    names = residual.norm_names(self.unified_norm_policy(), 'norm')
-    return getattr(self, names[place])(x) if place in names else x
+    names = norm_placement.norm_names(self.unified_norm_policy(), 'norm')
+    return getattr(self, names[position])(x) if position in names else x
 
   def _padding_mask(
     self, paddings: Num[Array, 'B T'], inputs: Float[Array, 'B T D']

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers whose children hold decode states: what is done to all of them."""
+"""Layers that forward operations on the decode state to their children."""
 
 from __future__ import annotations
 
@@ -10,58 +10,67 @@ import jax
 
 from praxis import base_layer
 
-# fn(tensor, batch_dim, time_dim), -1 for a dimension the tensor lacks.
+# fn(tensor, batch_dim, time_dim); a dimension is -1 if the tensor lacks it.
 TransformFn = Callable[[jax.Array, int, int], jax.Array]
 
 
-def check(
-  layer: base_layer.BaseLayer, *, at_once: bool, in_order: bool
+def check_decoding(
+  layer: base_layer.BaseLayer, *, prefill: bool, sequential: bool
 ) -> None:
-  """Raises ValueError if a layer, or one in it, cannot decode so.
+  """Checks that a layer and its children support a mode of decoding.
 
-  Layers say it by their `check_decoding`, if they have one.
+  Layers with restrictions define a method `check_decoding`, which raises
+  ValueError.
 
   Args:
-    layer: that a model decodes with.
-    at_once: whether a forward pass on the prompt leaves the states that steps
-      start from, its last token being read again.
-    in_order: whether a text's steps follow each other in the caches, so that
-      their indices say how far they are apart; of flat beam search only
-      positions and masks do.
+    layer: the layer to decode with.
+    prefill: whether a forward pass over the prompt fills the decode state, and
+      decoding starts from its last token.
+    sequential: whether consecutive entries of the cache are consecutive steps
+      of one sequence, so that their index differences are distances. False for
+      flat beam search, where only positions and masks are valid.
   """
   if hasattr(layer, 'check_decoding'):
-    layer.check_decoding(at_once=at_once, in_order=in_order)
+    layer.check_decoding(prefill=prefill, sequential=sequential)
 
 
-class HoldsDecodeStates(base_layer.BaseLayer):
-  """Passes on to children what decoding does to states."""
+class DecodeStateContainer(base_layer.BaseLayer):
+  """A layer whose decode state is held by its children."""
 
-  def _each_decode_state(self, visit: Callable[[Any], None]) -> None:
-    """Calls `visit` with each child that holds states of self attention."""
-    raise NotImplementedError(f'{type(self).__name__} names no children')
+  def _visit_decode_states(self, visit: Callable[[Any], None]) -> None:
+    """Calls `visit` with each child that holds self-attention state."""
+    raise NotImplementedError(
+      f'{type(self).__name__} must define _visit_decode_states'
+    )
 
-  def check_decoding(self, *, at_once: bool, in_order: bool) -> None:
-    """Raises ValueError if a layer cannot decode so; see `check`."""
-    self._each_decode_state(
-      lambda layer: check(layer, at_once=at_once, in_order=in_order)
+  def check_decoding(self, *, prefill: bool, sequential: bool) -> None:
+    """Checks that the children can decode; see `decode_states.check_decoding`.
+
+    Raises:
+      ValueError: a child does not support this mode of decoding.
+    """
+    self._visit_decode_states(
+      lambda layer: check_decoding(
+        layer, prefill=prefill, sequential=sequential
+      )
     )
 
   def transform_decode_state(self, transform_fn: TransformFn) -> None:
     """Replaces every cached tensor by fn(tensor, batch_dim, time_dim)."""
-    self._each_decode_state(
+    self._visit_decode_states(
       lambda layer: layer.transform_decode_state(transform_fn)
     )
 
   def lazy_broadcast_prefix(
     self, num_suffix_samples: int, suffix_length: int
   ) -> None:
-    """Freezes caches as prefixes of so many samples; see attentions.
+    """Moves the caches to shared prefix caches, and starts suffix caches.
 
     Args:
-      num_suffix_samples: how many samples share what is cached.
-      suffix_length: for how many steps the new caches have room.
+      num_suffix_samples: number of samples that share a prefix.
+      suffix_length: number of steps that the suffix caches can hold.
     """
-    self._each_decode_state(
+    self._visit_decode_states(
       lambda layer: layer.lazy_broadcast_prefix(
         num_suffix_samples, suffix_length
       )
@@ -70,21 +79,21 @@ class HoldsDecodeStates(base_layer.BaseLayer):
   def right_align_decode_state_with_prefix(
     self, max_prefix_size: int, right_align_fn: TransformFn
   ) -> None:
-    """Joins caches with their prefixes, aligned to the right; see attentions.
+    """Concatenates prefix and suffix caches, right-aligned.
 
     Args:
-      max_prefix_size: how many steps, the last ones, are taken of prefixes.
-      right_align_fn: aligns a tensor [rows, time, ...].
+      max_prefix_size: number of trailing steps to keep of the prefixes.
+      right_align_fn: right-aligns a tensor [rows, time, ...].
     """
-    self._each_decode_state(
+    self._visit_decode_states(
       lambda layer: layer.right_align_decode_state_with_prefix(
         max_prefix_size, right_align_fn
       )
     )
 
   def init_states(self, *args: Any, **kwargs: Any) -> None:
-    """Raises NotImplementedError: a forward pass makes the states."""
+    """Raises NotImplementedError: a forward pass creates the states."""
     raise NotImplementedError(
       f'{type(self).__name__}.init_states: call the layer on the prompt with '
-      'DECODE_CACHE mutable, which makes the states'
+      'DECODE_CACHE mutable, which creates the states'
     )

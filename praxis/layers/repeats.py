@@ -39,7 +39,7 @@ _STACKED = (*_WEIGHTS, *_DECODE_STATE, *_REPORTS, base_layer.INTERMEDIATES)
 _RNGS = (base_layer.PARAMS, base_layer.RANDOM, base_layer.NON_PAX_RNG_KEY)
 
 
-class Repeat(decode_states.HoldsDecodeStates):
+class Repeat(decode_states.DecodeStateContainer):
   """Applies a layer x_times, feeding each output to the next repetition."""
 
   # The layer; its output must look like its first input.
@@ -172,7 +172,7 @@ class Repeat(decode_states.HoldsDecodeStates):
     """Returns the output of one decoding step."""
     return self(step_inputs, *args, method_name='extend_step', **kwargs)
 
-  def _each_decode_state(
+  def _visit_decode_states(
     self, visit: Callable[[base_layer.BaseLayer], None]
   ) -> None:
     def body(sub: nn.Module, carry: Any, x: Any) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import activations, linears, ssm, transformers
-from praxis.layers.transformers import residual
+from praxis.layers.transformers import norm_placement
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field
@@ -79,7 +79,7 @@ class SSMTransformer(transformers.Transformer):
     """Returns what takes the place of attention; `model` runs the SSM."""
     return model(x)
 
-  def _each_decode_state(
+  def _visit_decode_states(
     self, visit: Callable[[base_layer.BaseLayer], None]
   ) -> None:
     visit(self.ssm)
@@ -127,7 +127,7 @@ class SSMGated(SSMTransformer):
   ) -> Float[Array, 'B *L D']:
     return self.gss_ffn_uc(model(self.gss_ffn_u(x)))
 
-  def _feed(
+  def _feed_forward(
     self,
     inputs: Float[Array, 'B T D'],
     outputs: Float[Array, 'B T D'],
@@ -136,7 +136,7 @@ class SSMGated(SSMTransformer):
   ) -> Float[Array, 'B T D']:
     return self._gate(inputs, outputs, paddings)
 
-  def _feed_step(
+  def _feed_forward_step(
     self,
     inputs: Float[Array, 'B *L D'],
     outputs: Float[Array, 'B *L D'],
@@ -150,6 +150,12 @@ class SSMGated(SSMTransformer):
     outputs: Float[Array, 'B *L D'],
     paddings: Num[Array, 'B *L'] | None,
   ) -> Float[Array, 'B *L D']:
-    normed = residual.norm(self, residual.Place.BEFORE, inputs, paddings)
+    normed = norm_placement.apply_norm(
+      self,
+      self.norm_policy,
+      norm_placement.NormPosition.INPUT,
+      inputs,
+      paddings,
+    )
     gates = self.gss_ffn_v(normed)
     return self.gss_ffn_o(self.gss_ffn_uco(outputs) * gates)

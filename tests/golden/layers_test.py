@@ -49,7 +49,7 @@ context_parallel.layers.ContextParallel
 conv_stages.ConvStages
 convolutions.conv.BaseConv
 convolutions.depthwise.BaseDepthwiseConv1D
-decode_states.HoldsDecodeStates
+decode_states.DecodeStateContainer
 embedding_softmax.projection.LogitsProjection
 flax_adapter.FlaxModuleAdapterBase
 models.language_decoding.LanguageDecoding
@@ -68,8 +68,7 @@ quantization.wrapping.QuantizedProduct
 quantization.wrapping.SparseQuantizedProduct
 rnn_cell.BaseRnnCell
 transformers.feed_forward_block.FeedForwardBlock
-transformers.moe_weights.MoeWeights
-transformers.stack.TransformerStack
+transformers.transformer_stack.TransformerStack
 """.split()
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from pax import base_experiment, tasks_lib
 from pax.tasks.lm import model_params
 from praxis import optimizers, pax_fiddle, schedules
-from praxis.layers.transformer_models import stacks
+from praxis.layers.transformer_models import stack_configs
 
 Config = pax_fiddle.Config
 TaskConfig = Config[tasks_lib.SingleTask]
@@ -66,7 +66,9 @@ class AdamLm(base_experiment.BaseExperiment):
 
   def task(self) -> TaskConfig:
     task_p = super().task()
-    for block_p in stacks.blocks(task_p.model.lm_tpl.stacked_transformer_tpl):
+    for block_p in stack_configs.stacked_transformers(
+      task_p.model.lm_tpl.stacked_transformer_tpl
+    ):
       layer_p = block_p.transformer_layer_params_tpl
       layer_p.tr_atten_tpl.use_bias = self.USE_BIAS
     return set_adam_and_learning_rate_schedule(self, task_p)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pax import tasks_lib
 from praxis import base_layer, pax_fiddle
-from praxis.layers.transformer_models import stacks
+from praxis.layers.transformer_models import stack_configs
 
 TaskConfig = pax_fiddle.Config[tasks_lib.SingleTask]
 WeightInit = base_layer.WeightInit
@@ -46,7 +46,9 @@ def configure_gpt3_task(cls: Any, task_p: TaskConfig) -> TaskConfig:
   if cls.TRAINABLE_POSITION_EMB:
     lm_p.position_emb_tpl.lookup_style = cls.EMBEDDING_LOOKUP_STYLE
   lm_p.final_ln_tpl.epsilon = cls.LAYERNORM_EPSILON
-  for block_p in stacks.blocks(lm_p.stacked_transformer_tpl):
+  for block_p in stack_configs.stacked_transformers(
+    lm_p.stacked_transformer_tpl
+  ):
     _configure_layer(cls, block_p.transformer_layer_params_tpl)
   return task_p
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import normalizations
-from praxis.layers.transformer_models import stacks
+from praxis.layers.transformer_models import stack_configs
 
 LmConfig = pax_fiddle.Config[base_layer.BaseLayer]
 
@@ -34,7 +34,9 @@ def configure_llama(lm_p: LmConfig, epsilon: float) -> None:
   lm_p.separate_embedding_tpl.scale_sqrt_depth = False
   lm_p.softmax_tpl.feed_forward_tpl.has_bias = False
   lm_p.final_ln_tpl = norm_p.clone()
-  for block_p in stacks.blocks(lm_p.stacked_transformer_tpl):
+  for block_p in stack_configs.stacked_transformers(
+    lm_p.stacked_transformer_tpl
+  ):
     layer_p = block_p.transformer_layer_params_tpl
     layer_p.ln_tpl = norm_p.clone()
     layer_p.tr_fflayer_tpl.set(ln_tpl=norm_p.clone(), has_bias=False)

@@ -12,7 +12,7 @@ from typing import Any
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import glam, grok
-from praxis.layers.transformer_models import stacks
+from praxis.layers.transformer_models import stack_configs
 
 LmConfig = pax_fiddle.Config[base_layer.BaseLayer]
 
@@ -37,7 +37,9 @@ def glam_lm(
     repeat=repeat,
     **_sizes_and_routing(cls),
   )
-  for block_p in stacks.blocks(lm_p.stacked_transformer_tpl):
+  for block_p in stack_configs.stacked_transformers(
+    lm_p.stacked_transformer_tpl
+  ):
     block_p.moe_layer_tpl.use_gated_activation = False
   return lm_p
 
@@ -63,7 +65,9 @@ def grok_lm(cls: Any, **pipeline: int) -> LmConfig:
     **pipeline,
   )
   if cls.USE_ROPE:
-    for block_p in stacks.blocks(lm_p.stacked_transformer_tpl):
+    for block_p in stack_configs.stacked_transformers(
+      lm_p.stacked_transformer_tpl
+    ):
       block_p.transformer_layer_params_tpl.tr_atten_tpl.set(
         use_rotary_position_emb=True, relative_bias_tpl=None
       )

@@ -11,7 +11,7 @@ from praxis import optimizers, pax_fiddle, pytypes, schedules
 from praxis.layers import attentions, context_parallel, models, transformers
 from praxis.layers.checkpoint_policy import AutodiffCheckpointType
 from praxis.layers.injection import fp8_nvidia_gpu
-from praxis.layers.transformer_models import sharding
+from praxis.layers.transformer_models import model_sharding
 
 Config = pax_fiddle.Config
 NestedMap = pytypes.NestedMap
@@ -240,7 +240,7 @@ def set_pipeline_sharding(
   rows = [batch, seq, 'mdl']
   softmax_p, pipeline_p = lm_p.softmax_tpl, lm_p.stacked_transformer_tpl
   wt = [emb_w_data_dims, 'mdl']
-  if sharding.is_class_major(softmax_p):
+  if model_sharding.is_class_major(softmax_p):
     wt.reverse()
   softmax_p.weight_split_dims_mapping.wt = wt
   softmax_p.activation_split_dims_mapping.out = rows

@@ -70,13 +70,13 @@ class SteppingAttention(products.AttentionProducts):
     outputs = self._post(encoded, is_step=True)
     return outputs[:, 0] if is_single else outputs
 
-  def check_decoding(self, *, at_once: bool, in_order: bool) -> None:
+  def check_decoding(self, *, prefill: bool, sequential: bool) -> None:
     """Raises ValueError if it looks at indices of steps and must not.
 
-    See `decode_states.check`.
+    See `decode_states.check_decoding`.
     """
-    del at_once
-    if not in_order:
+    del prefill
+    if not sequential:
       checks.check_ignores_order(self)
 
   def _extend_states(

@@ -123,10 +123,10 @@ class LanguageDecoding(base_model.BaseModel):
     """
     if self.model_type == LanguageModelType.BIDIRECTIONAL:
       raise NotImplementedError('a bidirectional model cannot generate')
-    decode_states.check(
+    decode_states.check_decoding(
       self.lm,
-      at_once=decoder_params.fprop_for_prefix,
-      in_order=not isinstance(decoder_params, FlatBeamSearchHParams),
+      prefill=decoder_params.fprop_for_prefix,
+      sequential=not isinstance(decoder_params, FlatBeamSearchHParams),
     )
     lengths, causal = self._prompts(input_batch)
     columns = input_batch.ids.shape[1]

@@ -119,7 +119,7 @@ class SequenceDecoding(base_model.BaseModel):
         'a sequence model reads its targets token by token; set '
         'fprop_for_prefix=False and lazy_prefix_broadcast=False'
       )
-    decode_states.check(self.model, at_once=False, in_order=True)
+    decode_states.check_decoding(self.model, prefill=False, sequential=True)
 
   def _sample(
     self, decoder_params: DecoderHParams, batch: NestedMap

@@ -2,6 +2,8 @@
 """Pipelined layers: stages on devices of their own, fed by microbatches."""
 
 from praxis.layers.pipeline.circular import CircularLayerwiseShardablePipelined
-from praxis.layers.pipeline.layer import LayerwiseShardablePipelined
+from praxis.layers.pipeline.layerwise_shardable import (
+  LayerwiseShardablePipelined,
+)
 
 __all__ = ['CircularLayerwiseShardablePipelined', 'LayerwiseShardablePipelined']

@@ -9,13 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from praxis import pytypes
-from praxis.layers.pipeline import buffers, layer
+from praxis.layers.pipeline import layerwise_shardable, stage_buffers
 from praxis.layers.pipeline import schedule as schedule_lib
 
 Schedule = schedule_lib.Schedule
 
 
-class CircularLayerwiseShardablePipelined(layer.LayerwiseShardablePipelined):
+class CircularLayerwiseShardablePipelined(
+  layerwise_shardable.LayerwiseShardablePipelined
+):
   """A pipeline whose stages hold circular_repeat groups of layers each.
 
   The bubble is that of one pass, however many passes there are. Weights have
@@ -42,7 +44,7 @@ class CircularLayerwiseShardablePipelined(layer.LayerwiseShardablePipelined):
   def _first_carry(self, schedule: Schedule, flow: Any) -> dict[str, Any]:
     """Adds slots, where microbatches wait for the first stage."""
     carry = super()._first_carry(schedule, flow)
-    slots = buffers.first_stage_only(flow, schedule.num_stages)
+    slots = stage_buffers.first_stage_only(flow, schedule.num_stages)
     carry['slots'] = self._shard(slots)
     if self._sends_ahead(schedule):
       carry['in_flight'] = carry['state']
@@ -53,7 +55,7 @@ class CircularLayerwiseShardablePipelined(layer.LayerwiseShardablePipelined):
   ) -> tuple[dict[str, Any], Any]:
     t, count = xs['t'], schedule.num_microbatches
     carry = self._store_arriving(schedule, carry, t)
-    first = buffers.read_slot(carry['slots'], t % count)
+    first = stage_buffers.read_slot(carry['slots'], t % count)
     if self.stream_io:
       _, fresh = super()._take_first(schedule, carry, xs)
       first = jax.tree.map(
@@ -68,7 +70,7 @@ class CircularLayerwiseShardablePipelined(layer.LayerwiseShardablePipelined):
     slots = carry['slots']
     if self._sends_ahead(schedule):
       slots = _store(slots, schedule, end - 2, carry['in_flight'])
-    last = buffers.rotate(carry['state'], 1)
+    last = stage_buffers.rotate(carry['state'], 1)
     slots = _store(slots, schedule, end - 1, last)
     return jax.tree.map(lambda x: x[0], slots)
 
@@ -80,7 +82,7 @@ class CircularLayerwiseShardablePipelined(layer.LayerwiseShardablePipelined):
     That is of the iteration before, or when it is sent ahead, of that before.
     """
     carry = dict(carry)
-    arriving = buffers.rotate(carry['state'], 1)
+    arriving = stage_buffers.rotate(carry['state'], 1)
     delay = schedule.num_stages
     if self._sends_ahead(schedule):
       arriving, carry['in_flight'] = carry['in_flight'], arriving
@@ -100,8 +102,8 @@ def _store(
 ) -> Any:
   """Writes the values of a position, if that is not before the beginning."""
   slot = position % schedule.num_microbatches
-  kept = buffers.read_slot(slots, slot)
+  kept = stage_buffers.read_slot(slots, slot)
   values = jax.tree.map(
     lambda new, old: jnp.where(position >= 0, new, old), values, kept
   )
-  return buffers.write_slot(slots, slot, values)
+  return stage_buffers.write_slot(slots, slot, values)

@@ -103,13 +103,13 @@ class SSM(base_layer.BaseLayer):
     self.update_decode_state(_STATE, state)
     return outputs.astype(inputs.dtype)
 
-  def check_decoding(self, *, at_once: bool, in_order: bool) -> None:
+  def check_decoding(self, *, prefill: bool, sequential: bool) -> None:
     """Raises ValueError if the state at the first step would be wrong.
 
-    See `decode_states.check`.
+    See `decode_states.check_decoding`.
     """
-    del in_order
-    wanted = {'fprop_for_prefix': at_once}
+    del sequential
+    wanted = {'fprop_for_prefix': prefill}
     wanted[f'continues_from_forward of {self.name!r}'] = (
       self.continues_from_forward
     )

@@ -17,10 +17,10 @@ from praxis.layers import (
   normalizations,
 )
 from praxis.layers.transformer_models import (
-  ngrams,
-  scoring,
+  model_losses,
+  model_sharding,
+  ngrammer_state,
   segments,
-  sharding,
   sides,
 )
 from praxis.nested_map import NestedMap
@@ -29,7 +29,7 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field
 
 
-class TransformerEncoderDecoder(decode_states.HoldsDecodeStates):
+class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
   """Scores target ids given input ids: B examples, S inputs, T targets.
 
   The encoder sees all of its segment; the decoder sees the targets so far and
@@ -75,14 +75,14 @@ class TransformerEncoderDecoder(decode_states.HoldsDecodeStates):
   @classmethod
   def set_sharding_params_v1(cls, model_p: Any, **options: Any) -> Any:
     """Splits a Config over data and model; see `sharding.set_v1`."""
-    return sharding.set_v1(model_p, **options)
+    return model_sharding.set_v1(model_p, **options)
 
   @classmethod
   def set_sharding_params_with_expert_parallelism(
     cls, model_p: Any, *, data_expert_axis: str, **options: Any
   ) -> Any:
     """As `set_sharding_params_v1`, with an axis that splits experts too."""
-    return sharding.set_v1(
+    return model_sharding.set_v1(
       model_p, data_expert_axis=data_expert_axis, **options
     )
 
@@ -224,9 +224,9 @@ class TransformerEncoderDecoder(decode_states.HoldsDecodeStates):
   ) -> NestedMap:
     """Returns the scores, and with labels the losses; see `__call__`."""
     if labels is None:
-      return scoring.probabilities(self.softmax, activations)
-    output = scoring.score_labels(self.softmax, activations, labels)
-    scoring.add_aux_losses(self, output)
+      return model_losses.probabilities(self.softmax, activations)
+    output = model_losses.score_labels(self.softmax, activations, labels)
+    model_losses.add_aux_losses(self, output)
     return output
 
   def extend_step(self, targets: Int[Array, 'B *P']) -> NestedMap:
@@ -260,10 +260,10 @@ class TransformerEncoderDecoder(decode_states.HoldsDecodeStates):
     self, transform_fn: Callable[[Array, int, int], Array]
   ) -> None:
     """Replaces every cached array x by transform_fn(x, batch_dim, time_dim)."""
-    ngrams.transform(self, transform_fn)
+    ngrammer_state.transform(self, transform_fn)
     super().transform_decode_state(transform_fn)
 
-  def _each_decode_state(
+  def _visit_decode_states(
     self, visit: Callable[[base_layer.BaseLayer], None]
   ) -> None:
     visit(self.decoder)
@@ -292,7 +292,7 @@ class TransformerEncoderDecoder(decode_states.HoldsDecodeStates):
     self.update_decode_state('input_paddings', input_paddings)
     if self.decoder_ngrammer_tpl is not None:
       embedded = sides.look_up(self, 'decoder', targets)
-      ngrams.begin(self, targets, embedded, start_time_step)
+      ngrammer_state.begin(self, targets, embedded, start_time_step)
 
 
 def _of_samples(paddings: Num[Array, 'C S'], batch: int) -> Num[Array, 'B S']:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle
-from praxis.layers.transformer_models import ngrams, stacks
+from praxis.layers.transformer_models import ngrammer_state, stack_configs
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 Side = Literal['encoder', 'decoder']
@@ -47,7 +47,7 @@ def create_sized(
   template = template.clone()
   field = 'embedding_dims' if name.endswith('position_emb') else 'input_dims'
   size = getattr(template, field)
-  stacks.check_dims(f'{field} of {name}', size, model.model_dims)
+  stack_configs.check_dims(f'{field} of {name}', size, model.model_dims)
   model.create_child(name, template.set(**{field: model.model_dims}))
 
 
@@ -76,7 +76,7 @@ def embed_step(
   """Returns what the side's stack gets for the last of the ids."""
   embedded = look_up(model, side, ids)
   if (ngrammer := _own(model, side, 'ngrammer')) is not None:
-    embedded = ngrams.step(model, ngrammer, ids, embedded)
+    embedded = ngrammer_state.step(model, ngrammer, ids, embedded)
   return _add_positions(model, side, embedded[:, -1:], pos)
 
 
@@ -129,13 +129,13 @@ def _stack(model: base_layer.BaseLayer, side: Side) -> LayerTpl:
       f'{side}_stacked_transformer_tpl must be the Config of a stack of '
       'layers, got None'
     )
-  stack = stacks.for_model(
+  stack = stack_configs.for_model(
     stack,
     model.model_dims,
     getattr(model, f'{side}_post_attention_ngrammer_tpls'),
     packed_input=model.packed_input,
   )
-  for block in stacks.blocks(stack):
+  for block in stack_configs.stacked_transformers(stack):
     _check_visible(side, block.mask_self_attention)
     if side == 'encoder':
       _forget(block)
@@ -152,6 +152,6 @@ def _check_visible(side: Side, is_masked: bool) -> None:
 
 def _forget(block: LayerTpl) -> None:
   """Lets a block of the encoder leave no cache: it takes no steps."""
-  for layer in stacks.as_list(block.transformer_layer_params_tpl):
-    if stacks.has(layer.tr_atten_tpl, 'decode_cache'):
+  for layer in stack_configs.as_list(block.transformer_layer_params_tpl):
+    if stack_configs.has(layer.tr_atten_tpl, 'decode_cache'):
       layer.tr_atten_tpl.decode_cache = False

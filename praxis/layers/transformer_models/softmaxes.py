@@ -7,7 +7,7 @@ from typing import Any
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers.embedding_softmax import fused
-from praxis.layers.transformer_models import stacks
+from praxis.layers.transformer_models import stack_configs
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
@@ -23,7 +23,7 @@ def of_language_model(model: Any) -> LayerTpl:
   softmax = model.softmax_tpl.clone()
   softmax.set(input_dims=model.model_dims, num_classes=model.vocab_size)
   leaves_out_z_loss = (
-    model.skip_aux_loss and stacks.has(softmax, 'z_loss_weight')
+    model.skip_aux_loss and stack_configs.has(softmax, 'z_loss_weight')
   ) and softmax.z_loss_weight
   _choose_xent(model, softmax, leaves_out_z_loss)
   is_fused = fused.may_be_on(softmax)
@@ -42,7 +42,7 @@ def of_language_model(model: Any) -> LayerTpl:
 
 
 def _choose_xent(model: Any, softmax: LayerTpl, leaves_out_z_loss: Any) -> None:
-  if not stacks.has(softmax, 'xent_implementation'):
+  if not stack_configs.has(softmax, 'xent_implementation'):
     return
   needs_logits = (
     model.record_logits_in_xent_output

@@ -18,12 +18,12 @@ from praxis.layers import (
   transformers,
 )
 from praxis.layers.transformer_models import (
-  ngrams,
-  scoring,
+  model_losses,
+  model_sharding,
+  ngrammer_state,
   segments,
-  sharding,
   softmaxes,
-  stacks,
+  stack_configs,
 )
 from praxis.layers.transformer_models.language_model_type import (
   LanguageModelType,
@@ -34,7 +34,7 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field
 
 
-class TransformerLm(decode_states.HoldsDecodeStates):
+class TransformerLm(decode_states.DecodeStateContainer):
   """Embeds ids, runs a stack of transformer layers, and scores the next ids."""
 
   # Added to the embedding of tokens; None where attention knows positions.
@@ -83,19 +83,21 @@ class TransformerLm(decode_states.HoldsDecodeStates):
   @classmethod
   def set_sharding_params_v1(cls, lm_p: Any, **options: Any) -> Any:
     """Splits a Config over data and model; see `sharding.set_v1`."""
-    return sharding.set_v1(lm_p, **options)
+    return model_sharding.set_v1(lm_p, **options)
 
   @classmethod
   def set_sharding_params_with_expert_parallelism(
     cls, lm_p: Any, *, data_expert_axis: str, **options: Any
   ) -> Any:
     """As `set_sharding_params_v1`, with an axis that splits experts too."""
-    return sharding.set_v1(lm_p, data_expert_axis=data_expert_axis, **options)
+    return model_sharding.set_v1(
+      lm_p, data_expert_axis=data_expert_axis, **options
+    )
 
   @classmethod
   def set_custom_sharding_params(cls, lm_p: Any, **options: Any) -> Any:
     """Splits a Config as its arguments say; see `sharding.set_custom`."""
-    return sharding.set_custom(lm_p, **options)
+    return model_sharding.set_custom(lm_p, **options)
 
   def setup(self) -> None:
     self._check_positive('model_dims')
@@ -119,7 +121,7 @@ class TransformerLm(decode_states.HoldsDecodeStates):
 
   def _transformer_tpl(self) -> LayerTpl:
     """Returns the stack's Config with what the model decides for it."""
-    return stacks.for_model(
+    return stack_configs.for_model(
       self.stacked_transformer_tpl,
       self.model_dims,
       self.post_attention_ngrammer_tpls,
@@ -162,7 +164,7 @@ class TransformerLm(decode_states.HoldsDecodeStates):
     self._summarize_tokens(paddings)
     embedded = self._embed(inputs, segment_pos, paddings)
     if self.ngrammer_tpl is not None:
-      ngrams.begin(self, inputs, self._look_up(inputs), start_time_step)
+      ngrammer_state.begin(self, inputs, self._look_up(inputs), start_time_step)
     segment_ids, segment_pos = segments.or_one_per_row(
       paddings, segment_ids, segment_pos
     )
@@ -188,13 +190,15 @@ class TransformerLm(decode_states.HoldsDecodeStates):
   ) -> NestedMap:
     """Returns the scores, and with labels the losses; see `__call__`."""
     if labels is None:
-      return scoring.probabilities(self.softmax, activations, input_ids)
-    output = scoring.score_labels(self.softmax, activations, labels, input_ids)
+      return model_losses.probabilities(self.softmax, activations, input_ids)
+    output = model_losses.score_labels(
+      self.softmax, activations, labels, input_ids
+    )
     if self.entropy_loss_weight:
-      scoring.add_entropy_loss(
+      model_losses.add_entropy_loss(
         self, output, labels.class_weights, self.entropy_loss_weight
       )
-    scoring.add_aux_losses(self, output, skip=self.skip_aux_loss)
+    model_losses.add_aux_losses(self, output, skip=self.skip_aux_loss)
     self._record(output, activations, input_ids)
     return output
 
@@ -240,21 +244,21 @@ class TransformerLm(decode_states.HoldsDecodeStates):
       activations = self.final_ln(activations)
     return NestedMap(logits=self.softmax.get_logits(activations, inputs))
 
-  def check_decoding(self, *, at_once: bool, in_order: bool) -> None:
+  def check_decoding(self, *, prefill: bool, sequential: bool) -> None:
     """Raises ValueError if a layer cannot decode so; see `decode_states`."""
-    if self.ngrammer_tpl is not None and not in_order:
+    if self.ngrammer_tpl is not None and not sequential:
       raise ValueError(
         'ngrammer_tpl must be None in a flat beam search, where the step '
         f'before is of another text, got {self.ngrammer_tpl.cls.__name__}; use '
         'BeamSearchHParams'
       )
-    super().check_decoding(at_once=at_once, in_order=in_order)
+    super().check_decoding(prefill=prefill, sequential=sequential)
 
   def transform_decode_state(
     self, transform_fn: decode_states.TransformFn
   ) -> None:
     """Replaces every cached tensor by fn(tensor, batch_dim, time_dim)."""
-    ngrams.transform(self, transform_fn)
+    ngrammer_state.transform(self, transform_fn)
     super().transform_decode_state(transform_fn)
 
   def lazy_broadcast_prefix(
@@ -262,10 +266,10 @@ class TransformerLm(decode_states.HoldsDecodeStates):
   ) -> None:
     """Freezes caches as prefixes of so many samples; see attentions."""
     repeat = lambda x, batch, time: jnp.repeat(x, num_suffix_samples, batch)
-    ngrams.transform(self, repeat)
+    ngrammer_state.transform(self, repeat)
     super().lazy_broadcast_prefix(num_suffix_samples, suffix_length)
 
-  def _each_decode_state(
+  def _visit_decode_states(
     self, visit: Callable[[base_layer.BaseLayer], None]
   ) -> None:
     visit(self.transformer)
@@ -295,7 +299,9 @@ class TransformerLm(decode_states.HoldsDecodeStates):
   ) -> Float[Array, 'B L D']:
     embedded = self._look_up(ids)
     if self.ngrammer_tpl is not None:
-      embedded = ngrams.step(self, self.ngrammer, ids, embedded, position)
+      embedded = ngrammer_state.step(
+        self, self.ngrammer, ids, embedded, position
+      )
     if self.position_emb_tpl is not None:
       embedded += self.position_emb(position=position)
     return embedded

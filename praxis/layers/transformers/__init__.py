@@ -2,15 +2,17 @@
 """Transformer layers, alone, stacked, repeated and pipelined."""
 
 from praxis.layers.transformers.feed_forward import TransformerFeedForward
-from praxis.layers.transformers.masks import (
-  compute_attention_masks_for_extend_step,
-  compute_attention_masks_for_fprop,
+from praxis.layers.transformers.feed_forward_moe import (
+  TransformerFeedForwardMoe,
 )
-from praxis.layers.transformers.moe import TransformerFeedForwardMoe
 from praxis.layers.transformers.pipelined import PipelinedTransformer
 from praxis.layers.transformers.repeated import (
   PipelineCompatibleStackedTransformerRepeated,
   StackedTransformerRepeated,
+)
+from praxis.layers.transformers.stack_masks import (
+  compute_attention_masks_for_extend_step,
+  compute_attention_masks_for_fprop,
 )
 from praxis.layers.transformers.stacked import StackedTransformer
 from praxis.layers.transformers.transformer import Transformer

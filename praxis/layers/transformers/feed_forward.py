@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The position-wise feed-forward block of a transformer."""
+"""The position-wise feed-forward layer of a transformer."""
 
 from __future__ import annotations
 
@@ -7,27 +7,31 @@ from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import activations, linears
-from praxis.layers.transformers import feed_forward_block
+from praxis.layers.transformers import activation_summaries, feed_forward_block
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 SplitDimsMapping = pytypes.SplitDimsMapping
 
 
 class TransformerFeedForward(feed_forward_block.FeedForwardBlock):
-  """Norm, two linear layers with an activation between, residual."""
+  """Norm, two linear layers with an activation between, residual.
 
-  # Size of the last dimension of the output: the input's when 0.
+  References: Attention Is All You Need, https://arxiv.org/abs/1706.03762,
+  section 3.3.
+  """
+
+  # Output dimension; 0 for the input's.
   output_dims: int = 0
   has_bias: bool = True
   fflayer_tpl: LayerTpl = pax_fiddle.template_field(linears.FeedForward)
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    # Of the first and of the second weight.
+    # The first and the second weight.
     ffn0: SplitDimsMapping = None
     ffn1: SplitDimsMapping = None
 
   class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    # Of what comes out of the first and of the second product.
+    # Outputs of the first and the second linear layer.
     ffn0: SplitDimsMapping = None
     ffn0_extend_step: SplitDimsMapping = None
     ffn1: SplitDimsMapping = None
@@ -35,15 +39,16 @@ class TransformerFeedForward(feed_forward_block.FeedForwardBlock):
 
   def setup(self) -> None:
     self._check_dims()
-    self._create_surroundings(self._output_size())
+    self._create_norms_and_residual(self._output_dims())
     identity = pax_fiddle.Config(activations.Identity)
     first = identity if self.use_gated_activation else self.activation_tpl
-    self.create_child('ffn_layer1', self._layer0('ffn1', first))
+    self.create_child('ffn_layer1', self._input_projection('ffn1', first))
     if self.use_gated_activation:
       self.create_child(
-        'ffn_layer1_gate', self._layer0('ffn1_gate', self.activation_tpl)
+        'ffn_layer1_gate',
+        self._input_projection('ffn1_gate', self.activation_tpl),
       )
-    self.create_child('ffn_layer2', self._layer1(identity))
+    self.create_child('ffn_layer2', self._output_projection(identity))
 
   def _transform(
     self,
@@ -51,54 +56,55 @@ class TransformerFeedForward(feed_forward_block.FeedForwardBlock):
     paddings: Num[Array, '*B'] | None,
     segment_ids: Int[Array, '*B'] | None,
   ) -> Float[Array, '*B Do']:
-    del segment_ids
     hidden = self.ffn_layer1(inputs)
     if self.use_gated_activation:
       hidden = self.ffn_layer1_gate(inputs) * hidden
-    self._report(
-      'activation_rms', lambda: feed_forward_block.visible_rms(hidden, paddings)
+    self._summarize(
+      'activation_rms', lambda: activation_summaries.rms(hidden, paddings)
     )
     return self.ffn_layer2(self.relu_dropout(hidden))
 
-  def _layer0(self, name: str, activation: LayerTpl) -> LayerTpl:
-    """Returns a layer from the input to the hidden size."""
+  def _input_projection(self, name: str, activation: LayerTpl) -> LayerTpl:
     layer = self._linear(self.input_dims, self.hidden_dims, name, activation)
-    outs = self.activation_split_dims_mapping
+    outputs = self.activation_split_dims_mapping
     layer.weight_split_dims_mapping.wt = self.weight_split_dims_mapping.ffn0
-    layer.activation_split_dims_mapping.out = outs.ffn0
-    layer.activation_split_dims_mapping.extend_step_out = outs.ffn0_extend_step
+    layer.activation_split_dims_mapping.out = outputs.ffn0
+    layer.activation_split_dims_mapping.extend_step_out = (
+      outputs.ffn0_extend_step
+    )
     return layer
 
-  def _layer1(self, activation: LayerTpl) -> LayerTpl:
-    """Returns the layer from the hidden to the output size."""
-    outputs = self._output_size()
-    layer = self._linear(self.hidden_dims, outputs, 'ffn2', activation)
-    outs = self.activation_split_dims_mapping
+  def _output_projection(self, activation: LayerTpl) -> LayerTpl:
+    output_dims = self._output_dims()
+    layer = self._linear(self.hidden_dims, output_dims, 'ffn2', activation)
+    outputs = self.activation_split_dims_mapping
     layer.weight_split_dims_mapping.wt = self.weight_split_dims_mapping.ffn1
-    layer.activation_split_dims_mapping.out = outs.ffn1
-    layer.activation_split_dims_mapping.extend_step_out = outs.ffn1_extend_step
+    layer.activation_split_dims_mapping.out = outputs.ffn1
+    layer.activation_split_dims_mapping.extend_step_out = (
+      outputs.ffn1_extend_step
+    )
     return layer
 
   def _linear(
-    self, inputs: int, outputs: int, name: str, activation: LayerTpl
+    self, input_dims: int, output_dims: int, name: str, activation: LayerTpl
   ) -> LayerTpl:
     layer = self.fflayer_tpl.clone().set(
-      input_dims=inputs,
-      output_dims=outputs,
+      input_dims=input_dims,
+      output_dims=output_dims,
       has_bias=self.has_bias,
       activation_tpl=activation.clone(),
       checkpoint_str=name,
     )
-    if (init := self._fan_in_init(inputs)) is not None:
+    if (init := self._fan_in_init(input_dims)) is not None:
       layer.linear_tpl.params_init = init
     return layer
 
-  def _output_size(self) -> int:
+  def _output_dims(self) -> int:
     return self.output_dims or self.input_dims
 
   def _check_dims(self) -> None:
     self._check_positive('input_dims', 'hidden_dims')
-    if self.add_skip_connection and self._output_size() != self.input_dims:
+    if self.add_skip_connection and self._output_dims() != self.input_dims:
       raise ValueError(
         f'output_dims must be input_dims={self.input_dims} with a skip '
         f'connection, got {self.output_dims}; set add_skip_connection=False'

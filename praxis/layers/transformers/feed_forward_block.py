@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What feed-forward blocks share: everything around the products.
+"""The residual block around a feed-forward transformation.
 
-Padding, norm, the transformation, padding, norm, dropout, residual connection,
-norm; which of the norms there are, the policy in residual.py says.
+Subclasses define the transformation; the block adds norms, dropout, padding and
+the residual connection.
 """
 
 from __future__ import annotations
@@ -11,60 +11,71 @@ import abc
 import math
 from collections.abc import Callable
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import activations, normalizations, stochastics
-from praxis.layers.transformers import reports, residual
+from praxis.layers.transformers import activation_summaries, norm_placement
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
-Place = residual.Place
+NormPosition = norm_placement.NormPosition
 template_field = pax_fiddle.template_field
 
 
 class FeedForwardBlock(base_layer.BaseLayer):
-  """A transformation of each position by itself, and a residual connection."""
+  """A position-wise transformation with norms and a residual connection."""
 
-  # Sizes of the last dimension: of the input, and within the block.
+  # Model dimension of the input, and hidden dimension.
   input_dims: int = 0
   hidden_dims: int = 0
-  # Whether padding is zeroed in the input.
+  # Whether to zero padded inputs before the norm, rather than the output of the
+  # transformation.
   apply_padding_first: bool = False
   ln_tpl: LayerTpl = template_field(normalizations.LayerNorm)
   activation_tpl: LayerTpl = template_field(activations.ReLU)
-  # Whether the activation is that of a second product, which multiplies the
-  # first.
+  # Whether the hidden layer is gated (a GLU variant, arXiv:2002.05202): the
+  # product of a linear projection and the activation of a second one.
   use_gated_activation: bool = False
-  # Dropout of the output and of what is between the two products.
+  # Dropout of the output, and of the hidden layer.
   residual_dropout_prob: float = 0.0
   relu_dropout_tpl: LayerTpl = template_field(stochastics.Dropout)
   relu_dropout_prob: float = 0.0
   residual_dropout_tpl: LayerTpl = template_field(stochastics.Dropout)
-  # Whether the input is added, and the factor of what it is added to.
+  # Whether to add the input to the output times residual_weight.
   add_skip_connection: bool = True
   residual_weight: float = 1.0
-  # Probability that an example skips the block.
+  # Stochastic depth: the probability that an example skips the block.
   residual_droppath_prob: float = 0.0
-  # Where to normalise; see residual.py.
+  # One of norm_placement.NORM_POLICIES.
   norm_policy: str = 'pre'
-  # Whether weights start uniform with the variance 1 / fan_in, rather than as
-  # params_init says.
+  # Whether weights are initialised uniformly with variance 1 / fan_in instead
+  # of by params_init.
   internal_gshard_variance_scaling_fan_in_init: bool = False
 
-  def _create_surroundings(self, output_size: int) -> None:
-    """Creates norms, dropouts and the residual connection."""
-    residual.check_norm_policy(self.norm_policy)
-    sizes = self.input_dims, output_size
-    residual.create_norms(self, self.ln_tpl, *sizes, 'layer_norm')
-    for name in ('relu_dropout', 'residual_dropout'):
-      keep_prob = 1.0 - getattr(self, f'{name}_prob')
-      template = getattr(self, f'{name}_tpl').clone()
-      self.create_child(name, template.set(keep_prob=keep_prob))
+  def _create_norms_and_residual(self, output_dims: int) -> None:
+    """Creates the norms, dropouts and stochastic depth."""
+    norm_placement.check_norm_policy(self.norm_policy)
+    norm_placement.create_norms(
+      self, self.norm_policy, self.ln_tpl, self.input_dims, output_dims
+    )
+    self.create_child(
+      'relu_dropout',
+      self.relu_dropout_tpl.clone().set(keep_prob=1.0 - self.relu_dropout_prob),
+    )
+    self.create_child(
+      'residual_dropout',
+      self.residual_dropout_tpl.clone().set(
+        keep_prob=1.0 - self.residual_dropout_prob
+      ),
+    )
     if self.residual_droppath_prob > 0.0:
       self.create_child(
         'residual_droppath',
-        residual.droppath(self.residual_droppath_prob, self.residual_weight),
+        pax_fiddle.Config(
+          stochastics.StochasticResidual,
+          residual_weight=self.residual_weight,
+          survival_prob=1.0 - self.residual_droppath_prob,
+        ),
       )
 
   def __call__(
@@ -73,15 +84,15 @@ class FeedForwardBlock(base_layer.BaseLayer):
     paddings: Num[Array, '*B'] | None = None,
     segment_ids: Int[Array, '*B'] | None = None,
   ) -> Float[Array, '*B Do']:
-    """Returns the block's output, where `paddings` is 1 zero plus residual.
+    """Returns the output of the block.
 
     Args:
       inputs: of the block.
-      paddings: 1 where the inputs are padding.
-      segment_ids: segment of each input, for routing by sentences.
+      paddings: 1 for padding, where the transformation contributes 0.
+      segment_ids: segments of packed inputs, for routing by segment.
     """
-    inputs, branch = self._branch(inputs, paddings, segment_ids)
-    return self._join(inputs, branch, paddings)
+    inputs, branch = self._residual_branch(inputs, paddings, segment_ids)
+    return self._add_residual(inputs, branch, paddings)
 
   def extend_step(
     self,
@@ -89,46 +100,58 @@ class FeedForwardBlock(base_layer.BaseLayer):
     *,
     time_step: pytypes.JTensor | int | None = None,
   ) -> Float[Array, '*B Do']:
-    """Returns the output of one decoding step, which `__call__` gives too."""
-    del time_step
+    """Returns the output of one decoding step, the same at any `time_step`."""
     return self(inputs)
 
-  def _branch(
+  def _residual_branch(
     self,
     inputs: Float[Array, '*B D'],
     paddings: Num[Array, '*B'] | None,
     segment_ids: Int[Array, '*B'] | None,
   ) -> tuple[Float[Array, '*B D'], Float[Array, '*B Do']]:
-    """Returns the inputs, perhaps without padding, and what to add to them."""
-    visible = None
+    """Returns the inputs, masked if configured, and the branch to add."""
+    token_mask = None
     if paddings is not None:
-      visible = (1 - paddings).astype(inputs.dtype)[..., None]
+      token_mask = (1 - paddings).astype(inputs.dtype)[..., None]
       if self.apply_padding_first:
-        inputs = inputs * visible
-    self._report('input_rms', lambda: reports.rms(inputs))
-    normed = residual.norm(self, Place.BEFORE, inputs, paddings)
-    self._report_norm('input_norm_rms', normed, inputs)
+        inputs = inputs * token_mask
+    self._summarize('input_rms', lambda: activation_summaries.rms(inputs))
+    normed = self._norm(NormPosition.INPUT, inputs, paddings)
+    if normed is not inputs:
+      self._summarize(
+        'input_norm_rms', lambda: activation_summaries.rms(normed)
+      )
     outputs = self._transform(normed, paddings, segment_ids)
-    if visible is not None and self._hides_outputs():
-      outputs = outputs * visible
-    self._report('output_rms', lambda: reports.rms(outputs))
-    branch = residual.norm(self, Place.AFTER, outputs, paddings)
-    self._report_norm('output_norm_rms', branch, outputs)
+    if token_mask is not None and self._masks_outputs():
+      outputs = outputs * token_mask
+    self._summarize('output_rms', lambda: activation_summaries.rms(outputs))
+    branch = self._norm(NormPosition.OUTPUT, outputs, paddings)
+    if branch is not outputs:
+      self._summarize(
+        'output_norm_rms', lambda: activation_summaries.rms(branch)
+      )
     return inputs, self.residual_dropout(branch)
 
-  def _join(
+  def _add_residual(
     self,
     inputs: Float[Array, '*B D'],
     branch: Float[Array, '*B Do'],
     paddings: Num[Array, '*B'] | None,
   ) -> Float[Array, '*B Do']:
-    """Returns the residual connection of inputs and branch."""
-    results = self._add(inputs, branch) if self.add_skip_connection else branch
-    results = residual.norm(self, Place.SKIP, results, paddings)
-    if results.shape == inputs.shape:
-      cosine = lambda: reports.cosine(inputs, results)
-      self._report('output_rel_cos', cosine)
-    return results
+    """Returns the (normalized) sum of inputs and branch."""
+    outputs = branch
+    if self.residual_droppath_prob > 0.0 and self.add_skip_connection:
+      outputs = self.residual_droppath(inputs, branch)
+    elif self.add_skip_connection:
+      if self.residual_weight != 1.0:
+        branch = branch * self.residual_weight
+      outputs = inputs + branch
+    outputs = self._norm(NormPosition.SUM, outputs, paddings)
+    if outputs.shape == inputs.shape:
+      self._summarize(
+        'output_rel_cos', lambda: activation_summaries.cosine(inputs, outputs)
+      )
+    return outputs
 
   @abc.abstractmethod
   def _transform(
@@ -137,41 +160,27 @@ class FeedForwardBlock(base_layer.BaseLayer):
     paddings: Num[Array, '*B'] | None,
     segment_ids: Int[Array, '*B'] | None,
   ) -> Float[Array, '*B Do']:
-    """Returns what is made of normalised inputs."""
+    """Returns the transformation of normalized inputs."""
 
-  def _hides_outputs(self) -> bool:
-    """Returns whether padding is zeroed in what `_transform` returns."""
+  def _masks_outputs(self) -> bool:
+    """Returns whether to zero the padded outputs of `_transform`."""
     return not self.apply_padding_first
 
-  def _add(
-    self, inputs: Float[Array, '*B D'], outputs: Float[Array, '*B D']
+  def _norm(
+    self,
+    position: NormPosition,
+    x: Float[Array, '*B D'],
+    paddings: Num[Array, '*B'] | None,
   ) -> Float[Array, '*B D']:
-    if self.residual_droppath_prob > 0.0:
-      return self.residual_droppath(inputs, outputs)
-    if self.residual_weight != 1.0:
-      outputs = outputs * self.residual_weight
-    return inputs + outputs
+    return norm_placement.apply_norm(
+      self, self.norm_policy, position, x, paddings
+    )
 
-  def _report_norm(self, name: str, normed: Array, before: Array) -> None:
-    """Adds a summary of what a norm made of `before`, if there is one."""
-    if normed is not before:
-      self._report(name, lambda: reports.rms(normed))
-
-  def _report(self, name: str, value: Callable[[], Array]) -> None:
-    """Adds a summary for the curious."""
-    reports.report(self, name, value)
+  def _summarize(self, name: str, value: Callable[[], Array]) -> None:
+    activation_summaries.add_verbose_summary(self, name, value)
 
   def _fan_in_init(self, fan_in: int) -> base_layer.WeightInit | None:
-    """Returns the distribution with variance 1 / fan_in, None if not asked."""
+    """Returns the initialiser of variance 1 / fan_in, None if disabled."""
     if not self.internal_gshard_variance_scaling_fan_in_init:
       return None
     return base_layer.WeightInit.Uniform(math.sqrt(3.0 / fan_in))
-
-
-def visible_rms(
-  x: Float[Array, '*B D'], paddings: Num[Array, '*B'] | None
-) -> Float[Array, '']:
-  """Returns the root mean square, padding counted as zeros."""
-  if paddings is not None:
-    x = x * (1 - paddings).astype(x.dtype)[..., jnp.newaxis]
-  return reports.rms(x)

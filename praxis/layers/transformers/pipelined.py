@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transformer layers as the stages of a pipeline."""
+"""A stack of transformer layers as a pipeline (GPipe, arXiv:1811.06965)."""
 
 from __future__ import annotations
 
@@ -11,36 +11,40 @@ from jaxtyping import Array, Float
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
 from praxis.layers import pipeline
-from praxis.layers.transformers import stack, stacked
+from praxis.layers.transformers import stacked, transformer_stack
 
 AutodiffCheckpointType = checkpoint_policy_lib.AutodiffCheckpointType
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 SplitDimsMapping = pytypes.SplitDimsMapping
 
-_NO_STEPS = (
-  'a PipelinedTransformer has no decoding steps; load its checkpoint into a '
+_NO_DECODING = (
+  'PipelinedTransformer does not decode; load its checkpoint into '
   'PipelineCompatibleStackedTransformerRepeated'
 )
 
 
-class PipelinedTransformer(stack.TransformerStack):
-  """Applies num_pipeline_stages copies of a stack, on devices of their own.
+class PipelinedTransformer(transformer_stack.TransformerStack):
+  """Pipelines num_pipeline_stages copies of a stack over devices.
 
-  It does not decode; from the same checkpoints does
-  PipelineCompatibleStackedTransformerRepeated.
+  Decoding is not supported; PipelineCompatibleStackedTransformerRepeated loads
+  the same checkpoints and decodes.
+
+  References: GPipe, https://arxiv.org/abs/1811.06965; GSPMD,
+  https://arxiv.org/abs/2105.04663, section 3.3.
   """
 
   # The layers of one stage.
   pipeline_stage: LayerTpl = pax_fiddle.template_field(
     stacked.StackedTransformer
   )
-  # How often a microbatch passes all stages, with other weights each time.
+  # Number of passes of each microbatch through all stages, with separate
+  # weights; above 1 the pipeline is circular.
   circular_repeat: int = 1
   num_pipeline_stages: int | None = None
-  # Into how many parts a batch is split, or how large they are: set one.
+  # Number of microbatches per batch, or examples per microbatch: set one.
   num_pipeline_microbatches: int | None = None
   pipeline_microbatch_size: int | None = None
-  # The fields below are those of the layers in praxis.layers.pipeline.
+  # Fields of LayerwiseShardablePipelined.
   stream_io: bool = False
   pipeline_broadcast_inputs: bool = False
   checkpoint_policy: AutodiffCheckpointType = (
@@ -50,11 +54,11 @@ class PipelinedTransformer(stack.TransformerStack):
   bf16_accum_in_fp32: bool = False
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    # Of the leading axis of stages.
+    # The leading axis of stages.
     stages: SplitDimsMapping = (None,)
 
   class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    # Of the output of the last stage, all microbatches joined.
+    # The output of the last stage for the whole batch.
     final_out: SplitDimsMapping = None
 
   def setup(self) -> None:
@@ -62,30 +66,29 @@ class PipelinedTransformer(stack.TransformerStack):
       raise ValueError(
         f'num_pipeline_stages must be set, got {self.num_pipeline_stages}'
       )
-    self.create_child('pipeline', self._pipeline())
+    self.create_child('pipeline', self._pipeline_tpl())
 
   def _run(
-    self, inputs: Float[Array, 'B T D'], side: stack.SideInputs
+    self, inputs: Float[Array, 'B T D'], context: transformer_stack.LayerContext
   ) -> Float[Array, 'B T D']:
-    outputs = self.pipeline(inputs, *side)
-    split = self.activation_split_dims_mapping.final_out
-    return base_layer.maybe_shard(outputs, split, self.mesh_axis_names)
+    outputs = self.pipeline(inputs, *context)
+    return self.shard(outputs, self.activation_split_dims_mapping.final_out)
 
   def init_states(self, *args: Any, **kwargs: Any) -> None:
-    """Raises NotImplementedError: a pipeline does not decode."""
-    raise NotImplementedError(_NO_STEPS)
+    """Raises NotImplementedError: pipelines do not decode."""
+    raise NotImplementedError(_NO_DECODING)
 
   def _run_step(
-    self, inputs: Float[Array, 'B *L D'], step: stack.StepInputs
+    self, inputs: Float[Array, 'B *L D'], context: transformer_stack.StepContext
   ) -> None:
-    raise NotImplementedError(_NO_STEPS)
+    raise NotImplementedError(_NO_DECODING)
 
-  def _each_decode_state(
+  def _visit_decode_states(
     self, visit: Callable[[base_layer.BaseLayer], None]
   ) -> None:
-    raise NotImplementedError(_NO_STEPS)
+    raise NotImplementedError(_NO_DECODING)
 
-  def _pipeline(self) -> LayerTpl:
+  def _pipeline_tpl(self) -> LayerTpl:
     layer = pax_fiddle.Config(pipeline.LayerwiseShardablePipelined)
     if self.circular_repeat > 1:
       layer = pax_fiddle.Config(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A block of transformer layers repeated with stacked weights."""
+"""A stack of transformer layers repeated by a scan over stacked weights."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from jaxtyping import Array, Float
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
 from praxis.layers import repeats
-from praxis.layers.transformers import stack, stacked
+from praxis.layers.transformers import stacked, transformer_stack
 
 AutodiffCheckpointType = checkpoint_policy_lib.AutodiffCheckpointType
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 SplitDimsMapping = pytypes.SplitDimsMapping
 
 
-class StackedTransformerRepeated(stack.TransformerStack):
-  """Applies a block x_times; its weights are stacked on a leading axis.
+class StackedTransformerRepeated(transformer_stack.TransformerStack):
+  """Applies a block of layers x_times, by `repeats.Repeat`.
 
-  Compared with one StackedTransformer of all layers it compiles once per block
-  and keeps, by its checkpoint policy, little for the backward pass.
+  The block is compiled once, and its activations are saved for the backward
+  pass by `checkpoint_policy` only.
   """
 
-  # What is repeated.
+  # The stack that is repeated.
   block: LayerTpl = pax_fiddle.template_field(stacked.StackedTransformer)
-  # The fields below are those of repeats.Repeat.
+  # Fields of repeats.Repeat.
   x_times: int = 0
   checkpoint_policy: AutodiffCheckpointType = (
     AutodiffCheckpointType.SAVE_NOTHING
   )
   unroll_in_decode: bool = True
-  # Names in variable trees, of the loop and of the block in it.
+  # Names of the loop and of the block in variable trees.
   repeat_layer_name: str = 'repeat'
   sublayer_name: str = 'sub'
   repeat_optimizer_dims_mapping: SplitDimsMapping = None
@@ -43,7 +43,7 @@ class StackedTransformerRepeated(stack.TransformerStack):
   scan_unroll: int = 1
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    # Of the leading axes of all weights.
+    # The leading axes of all weights.
     block: SplitDimsMapping = None
 
   def setup(self) -> None:
@@ -66,31 +66,33 @@ class StackedTransformerRepeated(stack.TransformerStack):
 
   @property
   def repeat_layer(self) -> repeats.Repeat:
-    """The loop over the blocks."""
+    """The loop over the repetitions."""
     return getattr(self, self.repeat_layer_name)
 
-  def _run(self, inputs: Float[Array, 'B T D'], side: stack.SideInputs) -> Any:
-    """Returns the last block's output.
+  def _run(
+    self, inputs: Float[Array, 'B T D'], context: transformer_stack.LayerContext
+  ) -> Any:
+    """Returns the output of the last repetition.
 
-    With return_intermediate_outputs, also those of all blocks, [x_times, ...].
+    With return_intermediate_outputs also the outputs of all, [x_times, ...].
     """
-    return self.repeat_layer(inputs, *side)
+    return self.repeat_layer(inputs, *context)
 
   def _run_step(
-    self, inputs: Float[Array, 'B *L D'], step: stack.StepInputs
+    self, inputs: Float[Array, 'B *L D'], context: transformer_stack.StepContext
   ) -> Any:
-    return self.repeat_layer.extend_step(inputs, **step._asdict())
+    return self.repeat_layer.extend_step(inputs, **context._asdict())
 
-  def _each_decode_state(
+  def _visit_decode_states(
     self, visit: Callable[[base_layer.BaseLayer], None]
   ) -> None:
     visit(self.repeat_layer)
 
 
 class PipelineCompatibleStackedTransformerRepeated(StackedTransformerRepeated):
-  """Repeats the stages of a PipelinedTransformer, from its checkpoints.
+  """Repeats the stages of a PipelinedTransformer; loads its checkpoints.
 
-  For a circular pipeline nd_prefix_shape is [circular_repeat, num_stages].
+  For a circular pipeline, nd_prefix_shape is [circular_repeat, num_stages].
   """
 
   repeat_layer_name: str = 'pipeline'

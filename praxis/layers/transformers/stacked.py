@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transformer layers one after the other, each with variables of its own."""
+"""A stack of transformer layers with separate weights."""
 
 from __future__ import annotations
 
@@ -7,74 +7,81 @@ from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
 from praxis.layers import stochastics
-from praxis.layers.transformers import masks, moe, stack, transformer
+from praxis.layers.transformers import (
+  feed_forward_moe,
+  stack_masks,
+  transformer,
+  transformer_stack,
+)
 
 AutodiffCheckpointType = checkpoint_policy_lib.AutodiffCheckpointType
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field
-# How many keys a query sees to its left and right; None: all.
+# (left, right): keys visible to a query on each side; None for all.
 _Window = tuple[int, int] | None
 
 
-class StackedTransformer(stack.TransformerStack):
-  """num_layers transformer layers, `x_layers`, and the masks they share."""
+class StackedTransformer(transformer_stack.TransformerStack):
+  """A sequence of transformer layers, `x_layers`, with shared masks."""
 
-  # Whether layers also attend to another sequence.
+  # Whether layers have cross-attention.
   use_cross_attention: bool = False
-  # Whether later positions are hidden.
+  # Whether self-attention masks later positions.
   mask_self_attention: bool = False
   num_layers: int = 0
-  # Sizes: of inputs and outputs, within feed-forward blocks, and the heads.
+  # Model dimension, hidden dimension of feed-forward blocks, attention heads.
   model_dims: int = 0
   hidden_dims: int = 0
   num_heads: int = 0
   dim_per_head: int | None = None
-  # Of all dropouts, unless one of the next three says otherwise.
+  # Dropout probability; the next three override it by kind.
   dropout_prob: float = 0.0
   atten_dropout_prob: float | None = None
   residual_dropout_prob: float | None = None
   relu_dropout_prob: float | None = None
-  # Probability that an example skips a block of the last layer but one in
-  # depth; it grows linearly from 0 in the first layer.
+  # Stochastic depth: layer i is skipped with probability i / num_layers times
+  # this (arXiv:1603.09382, linear decay).
   residual_droppath_prob: float = 0.0
-  # Dropout of the inputs of the stack.
   input_dropout_prob: float = 0.0
-  # How experts are chosen, and how many tokens they take unless moe_layer_tpl
-  # says otherwise; see moe.py.
+  # Routing of the MoE layers; see TransformerFeedForwardMoe. A capacity factor
+  # set in moe_layer_tpl takes precedence.
   gating_func: str = 'top2'
   unadjusted_expert_capacity_factor: float = 2.0
-  # The layer; or k of them, each for num_layers / k layers in a row.
+  # One template for all layers, or k templates for num_layers / k consecutive
+  # layers each.
   transformer_layer_params_tpl: LayerTpl | Sequence[LayerTpl] = template_field(
     transformer.Transformer
   )
-  # Whether sequences hold several segments.
+  # Whether rows hold several segments; segment_mask is then required.
   packed_input: bool = False
-  # Whether the segment mask hides padding, too.
+  # Whether segment_mask also masks padding.
   fold_padding_with_segment_mask: bool = False
-  # The feed-forward block of the layers listed in moe_layers.
-  moe_layer_tpl: LayerTpl | None = template_field(moe.TransformerFeedForwardMoe)
+  # The feed-forward block of the layers whose indices are in moe_layers.
+  moe_layer_tpl: LayerTpl | None = template_field(
+    feed_forward_moe.TransformerFeedForwardMoe
+  )
   num_experts: int = 0
   num_groups: int = 1
   min_group_size: int | None = None
   moe_layers: Sequence[int] | None = ()
-  # N-grammers after the attention of each layer; None in the list for none.
+  # An n-grammer, or None, after the self-attention of each layer.
   ngrammer_tpls: Sequence[LayerTpl | None] | None = template_field(None)
-  # Whether the backward pass computes layers again, and what it finds.
+  # Whether to rematerialize each layer in the backward pass, and the policy.
   remat: bool = False
   checkpoint_policy: AutodiffCheckpointType = (
     AutodiffCheckpointType.SAVE_DOT_EXCEPT_LOGITS_FFN1
   )
-  # The attention window of all layers, or a sequence of one for each.
+  # Local attention window of all layers, or a sequence with one per layer.
   local_window_size: _Window | Sequence[_Window] = None
 
   def setup(self) -> None:
-    self._check_fields()
-    layers = [self._layer(i) for i in range(self.num_layers)]
+    self._check_stack_fields()
+    layers = [self._layer_tpl(i) for i in range(self.num_layers)]
     self.create_children('x_layers', layers)
     if self.input_dropout_prob > 0.0:
       self.create_child(
@@ -85,84 +92,83 @@ class StackedTransformer(stack.TransformerStack):
       )
 
   def _run(
-    self, inputs: Float[Array, 'B T D'], side: stack.SideInputs
+    self, inputs: Float[Array, 'B T D'], context: transformer_stack.LayerContext
   ) -> Float[Array, 'B T D']:
-    if self.packed_input and side.segment_mask is None:
+    if self.packed_input and context.segment_mask is None:
       raise ValueError(
         'segment_mask must be given with packed_input=True, got None; build it '
         'with attentions.segment_mask or causal_segment_mask'
       )
-    mask, cross_mask = masks.compute_attention_masks_for_fprop(
+    mask, cross_mask = stack_masks.compute_attention_masks_for_fprop(
       inputs,
-      side.paddings,
+      context.paddings,
       self.mask_self_attention,
-      side.segment_mask,
-      side.cross_inputs if self.use_cross_attention else None,
-      side.cross_paddings,
-      side.cross_segment_mask,
+      context.segment_mask,
+      context.cross_inputs if self.use_cross_attention else None,
+      context.cross_paddings,
+      context.cross_segment_mask,
       self.fold_padding_with_segment_mask,
     )
     outputs = inputs
     if self.input_dropout_prob > 0.0:
       outputs = self.input_dropout(outputs)
-    run = self._run_layer()
-    of_all = side.paddings, mask, side.cross_inputs, cross_mask
+    run_layer = _run_layer
+    if self.remat and not self.do_eval:
+      policy = checkpoint_policy_lib.custom_policy(self.checkpoint_policy)
+      run_layer = nn.remat(_run_layer, policy=policy)
     for layer in self.x_layers:
-      outputs = run(layer, outputs, *of_all, side.segment_pos)
+      outputs = run_layer(
+        *(layer, outputs, context.paddings, mask),
+        *(context.cross_inputs, cross_mask, context.segment_pos),
+      )
     return outputs
 
   def _run_step(
-    self, inputs: Float[Array, 'B *L D'], step: stack.StepInputs
+    self, inputs: Float[Array, 'B *L D'], context: transformer_stack.StepContext
   ) -> Float[Array, 'B *L D']:
     seq_len = self.x_layers[0].decoding_sequence_length()
-    mask, cross_mask = masks.compute_attention_masks_for_extend_step(
-      step.time_step,
+    mask, cross_mask = stack_masks.compute_attention_masks_for_extend_step(
+      context.time_step,
       seq_len,
-      cross_paddings=step.cross_paddings if self.use_cross_attention else None,
-      cross_segment_mask=step.cross_segment_mask,
+      cross_paddings=context.cross_paddings
+      if self.use_cross_attention
+      else None,
+      cross_segment_mask=context.cross_segment_mask,
     )
-    if step.atten_mask is not None:
-      mask = step.atten_mask
-    elif step.segment_pos is not None or inputs.ndim == 3:
-      mask = _mask_of_steps(inputs, step.time_step, seq_len, step.segment_pos)
+    if context.atten_mask is not None:
+      mask = context.atten_mask
+    elif context.segment_pos is not None or inputs.ndim == 3:
+      mask = _segment_step_mask(
+        inputs, context.time_step, seq_len, context.segment_pos
+      )
     outputs = inputs
     for layer in self.x_layers:
       outputs = layer.extend_step(
         outputs,
-        time_step=step.time_step,
-        segment_pos=step.segment_pos,
+        time_step=context.time_step,
+        segment_pos=context.segment_pos,
         attention_mask=mask,
         cross_attention_mask=cross_mask,
       )
     return outputs
 
-  def _each_decode_state(
+  def _visit_decode_states(
     self, visit: Callable[[base_layer.BaseLayer], None]
   ) -> None:
     for layer in self.x_layers:
       visit(layer)
 
-  def _run_layer(self) -> Callable[..., Array]:
-    """Returns a function of a layer and its inputs, rematerialised if asked."""
-    if not self.remat or self.do_eval:
-      return _layer_output
-    policy = checkpoint_policy_lib.custom_policy(self.checkpoint_policy)
-    return nn.remat(_layer_output, policy=policy)
-
-  def _layer(self, i: int) -> LayerTpl:
-    layer = (
-      self._template(i)
-      .clone()
-      .set(
-        use_cross_attention=self.use_cross_attention,
-        dim_per_head=self.dim_per_head,
-        input_dims=self.model_dims,
-        hidden_dims=self.hidden_dims,
-        packed_input=self.packed_input,
-        atten_dropout_prob=self._dropout(self.atten_dropout_prob),
-        residual_dropout_prob=self._dropout(self.residual_dropout_prob),
-        relu_dropout_prob=self._dropout(self.relu_dropout_prob),
-      )
+  def _layer_tpl(self, i: int) -> LayerTpl:
+    layer = self._template_of_layer(i).clone()
+    layer.set(
+      use_cross_attention=self.use_cross_attention,
+      dim_per_head=self.dim_per_head,
+      input_dims=self.model_dims,
+      hidden_dims=self.hidden_dims,
+      packed_input=self.packed_input,
+      atten_dropout_prob=self._dropout_prob(self.atten_dropout_prob),
+      residual_dropout_prob=self._dropout_prob(self.residual_dropout_prob),
+      relu_dropout_prob=self._dropout_prob(self.relu_dropout_prob),
     )
     if self.num_heads:
       layer.num_heads = self.num_heads
@@ -171,43 +177,42 @@ class StackedTransformer(stack.TransformerStack):
         self.residual_droppath_prob * i / max(1, self.num_layers)
       )
     if self.local_window_size is not None:
-      layer.tr_atten_tpl.local_window_size = self._window(i)
+      layer.tr_atten_tpl.local_window_size = self._window_of_layer(i)
     if self.ngrammer_tpls is not None and self.ngrammer_tpls[i] is not None:
       layer.ngrammer_tpl = self.ngrammer_tpls[i]
     if i in (self.moe_layers or ()):
-      experts = self._experts()
-      layer.tr_fflayer_tpl = experts
-      layer.hidden_dims = experts.hidden_dims
+      layer.tr_fflayer_tpl = self._moe_tpl()
+      layer.hidden_dims = layer.tr_fflayer_tpl.hidden_dims
     return layer
 
-  def _template(self, i: int) -> LayerTpl:
+  def _template_of_layer(self, i: int) -> LayerTpl:
     templates = self.transformer_layer_params_tpl
     if not isinstance(templates, Sequence):
       return templates
     return templates[i // (self.num_layers // len(templates))]
 
-  def _dropout(self, prob: float | None) -> float:
+  def _dropout_prob(self, prob: float | None) -> float:
     return self.dropout_prob if prob is None else prob
 
-  def _window(self, i: int) -> _Window:
-    sizes = self.local_window_size
-    per_layer = any(not isinstance(size, int) for size in sizes)
-    return sizes[i] if per_layer else tuple(sizes)
+  def _window_of_layer(self, i: int) -> _Window:
+    window = self.local_window_size
+    is_per_layer = any(not isinstance(size, int) for size in window)
+    return window[i] if is_per_layer else tuple(window)
 
-  def _experts(self) -> LayerTpl:
-    experts = self.moe_layer_tpl.clone().set(
+  def _moe_tpl(self) -> LayerTpl:
+    moe = self.moe_layer_tpl.clone().set(
       num_experts=self.num_experts,
       num_groups=self.num_groups,
       min_group_size=self.min_group_size,
       gating_func=self.gating_func,
     )
-    if not experts.has('unadjusted_expert_capacity_factor'):
+    if not moe.has('unadjusted_expert_capacity_factor'):
       factor = self.unadjusted_expert_capacity_factor
-      experts.unadjusted_expert_capacity_factor = factor
-    experts.hidden_dims = experts.hidden_dims or self.hidden_dims
-    return experts
+      moe.unadjusted_expert_capacity_factor = factor
+    moe.hidden_dims = moe.hidden_dims or self.hidden_dims
+    return moe
 
-  def _check_fields(self) -> None:
+  def _check_stack_fields(self) -> None:
     self._check_positive('num_layers', 'model_dims', 'hidden_dims')
     templates = self.transformer_layer_params_tpl
     if isinstance(templates, Sequence) and self.num_layers % len(templates):
@@ -224,29 +229,30 @@ class StackedTransformer(stack.TransformerStack):
     ngrammers = self.ngrammer_tpls
     if ngrammers is not None and len(ngrammers) != self.num_layers:
       raise ValueError(
-        f'ngrammer_tpls must be one for each of {self.num_layers} layers, or '
-        f'None for it, got {len(ngrammers)}'
+        f'ngrammer_tpls must have an entry for each of {self.num_layers} '
+        f'layers (None for no n-grammer), got {len(ngrammers)}'
       )
 
 
-def _layer_output(
-  layer: transformer.Transformer, *arguments: Array | None
-) -> Array:
-  outputs, _ = layer(*arguments)
+def _run_layer(
+  layer: transformer.Transformer, *args: Array | None
+) -> Float[Array, 'B T D']:
+  """Returns the output of the layer without attention probabilities."""
+  outputs, _ = layer(*args)
   return outputs
 
 
-def _mask_of_steps(
-  inputs: Array,
-  time_step: Array | int,
+def _segment_step_mask(
+  inputs: Float[Array, 'B *L D'],
+  time_step: Int[Array, ''] | int,
   seq_len: int,
-  segment_pos: Array | None,
-) -> Array:
-  """Returns [B or 1, 1, S] for one step, [B or 1, 1, L, S] for several."""
-  steps = 1 if inputs.ndim == 2 else inputs.shape[1]
+  segment_pos: Int[Array, 'B *L'] | None,
+) -> Float[Array, '#B 1 *L S']:
+  """Returns the mask of L steps, or of one step without the dimension L."""
+  num_steps = 1 if inputs.ndim == 2 else inputs.shape[1]
   if segment_pos is None:
-    segment_pos = (time_step + jnp.arange(steps))[jnp.newaxis]
+    segment_pos = (time_step + jnp.arange(num_steps))[jnp.newaxis]
   elif segment_pos.ndim == 1:
-    segment_pos = segment_pos[:, jnp.newaxis] + jnp.arange(steps)
-  mask = masks.mask_of_steps(time_step, seq_len, segment_pos)
+    segment_pos = segment_pos[:, jnp.newaxis] + jnp.arange(num_steps)
+  mask = stack_masks.segment_step_mask(time_step, seq_len, segment_pos)
   return mask[:, :, 0] if inputs.ndim == 2 else mask

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One transformer layer: attention, perhaps cross attention, feed-forward."""
+"""The transformer layer (Attention Is All You Need, arXiv:1706.03762)."""
 
 from __future__ import annotations
 
@@ -16,65 +16,72 @@ from praxis.layers import (
   normalizations,
   stochastics,
 )
-from praxis.layers.transformers import feed_forward, reports, residual
+from praxis.layers.transformers import (
+  activation_summaries,
+  feed_forward,
+  norm_placement,
+)
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 NestedMap = py_utils.NestedMap
-Place = residual.Place
+NormPosition = norm_placement.NormPosition
 template_field = pax_fiddle.template_field
 
 _Mask = Float[Array, '#B #N #T S']
 
 
-class Transformer(decode_states.HoldsDecodeStates):
-  """A transformer layer.
+class Transformer(decode_states.DecodeStateContainer):
+  """Self-attention, optional cross-attention and feed-forward blocks.
 
   References: Attention Is All You Need, https://arxiv.org/abs/1706.03762
   """
 
-  # Sizes of the input and output, and within the feed-forward block.
+  # Model dimension, and hidden dimension of the feed-forward block.
   input_dims: int = 0
   hidden_dims: int = 0
-  # Of the attention; what the templates say when absent.
+  # Heads of the attention; None for the values of its template.
   num_heads: int | None = None
   dim_per_head: int | None = None
-  # Dropout of the output of attention, and the probabilities of all dropouts.
+  # Dropout of the attention outputs.
   dropout_tpl: LayerTpl = template_field(stochastics.Dropout)
   atten_dropout_prob: float = 0.0
   residual_dropout_prob: float = 0.0
   relu_dropout_prob: float = 0.0
-  # Probability that an example skips a block.
+  # Stochastic depth: the probability that an example skips a block.
   residual_droppath_prob: float = 0.0
-  # Whether there is attention to another sequence, whether it may be left out
-  # by a call, and what it is; like the self attention when absent.
+  # Whether to create cross-attention, and whether calls without cross inputs
+  # skip it. Without cross_atten_tpl it is configured like self-attention.
   use_cross_attention: bool = False
   allow_skip_cross_attention: bool = False
   cross_atten_tpl: LayerTpl | None = template_field(None)
   ln_tpl: LayerTpl = template_field(normalizations.LayerNorm)
-  # Where to normalise; see residual.py.
+  # One of norm_placement.NORM_POLICIES.
   norm_policy: str = 'pre'
   tr_atten_tpl: LayerTpl = template_field(attentions.DotProductAttention)
-  # Whether sequences hold several segments; then masks have to tell them apart.
+  # Accepted and ignored: the attention masks separate packed segments.
   packed_input: bool = False
   tr_fflayer_tpl: LayerTpl = template_field(feed_forward.TransformerFeedForward)
-  # Adds n-grams to what self attention puts out; a VQNgrammer.
+  # Augments the self-attention output with n-grams; a VQNgrammer.
   ngrammer_tpl: LayerTpl | None = template_field(None)
 
   def setup(self) -> None:
-    residual.check_norm_policy(self.norm_policy)
+    norm_placement.check_norm_policy(self.norm_policy)
     self._create_norms('layer_norm')
     self._create_self_attention()
     if self.use_cross_attention:
       self._create_norms('cross_layer_norm')
-      self.create_child('cross_attention', self._cross_attention())
-    dropout = self.dropout_tpl.clone()
+      self.create_child('cross_attention', self._cross_attention_tpl())
     self.create_child(
       'residual_dropout',
-      dropout.set(keep_prob=1.0 - self.residual_dropout_prob),
+      self.dropout_tpl.clone().set(keep_prob=1.0 - self.residual_dropout_prob),
     )
     if self.residual_droppath_prob > 0.0:
       self.create_child(
-        'residual_droppath', residual.droppath(self.residual_droppath_prob)
+        'residual_droppath',
+        pax_fiddle.Config(
+          stochastics.StochasticResidual,
+          survival_prob=1.0 - self.residual_droppath_prob,
+        ),
       )
     self._create_feed_forward()
 
@@ -88,34 +95,39 @@ class Transformer(decode_states.HoldsDecodeStates):
     segment_pos: Int[Array, '#B T'] | None = None,
     segment_ids: Int[Array, 'B T'] | None = None,
   ) -> tuple[Float[Array, 'B T D'], NestedMap]:
-    """Returns the output, and attention probabilities by kind.
+    """Returns the output, and the attention probabilities.
 
     Args:
       inputs: of the layer.
-      paddings: 1 where the inputs are padding.
-      attention_mask: of self attention; additive, see attentions.
-      cross_inputs: what cross attention attends to.
-      cross_attention_mask: of cross attention.
+      paddings: 1 for padded inputs.
+      attention_mask: additive mask of self-attention.
+      cross_inputs: keys and values of cross-attention.
+      cross_attention_mask: additive mask of cross-attention.
       segment_pos: position of each input in its segment.
-      segment_ids: segment of each input, for feed-forward blocks that ask.
+      segment_ids: segments of packed inputs, for routing by segment.
+
+    Raises:
+      ValueError: cross_inputs are required and missing.
     """
 
-    def attend(x: Array) -> tuple[Array, Array | None]:
+    def self_attend(x: Array) -> tuple[Array, Array | None]:
       return self._self_attend(x, attention_mask, segment_pos)
 
-    def attend_cross(x: Array) -> tuple[Array, Array]:
+    def cross_attend(x: Array) -> tuple[Array, Array]:
       return self.cross_attention(
         x, cross_inputs, cross_inputs, cross_attention_mask
       )
 
-    reports.report_inputs(self, inputs, paddings)
+    activation_summaries.add_input_statistics(self, inputs, paddings)
     probs = NestedMap()
-    outputs, probs.self_atten = self._block(attend, inputs, paddings)
-    if self._attends_cross(cross_inputs):
-      outputs, probs.cross_atten = self._block(
-        attend_cross, outputs, paddings, 'cross_'
+    outputs, probs.self_atten = self._attention_block(
+      self_attend, inputs, paddings
+    )
+    if self._uses_cross_inputs(cross_inputs):
+      outputs, probs.cross_atten = self._attention_block(
+        cross_attend, outputs, paddings, 'cross_'
       )
-    outputs = self._feed(inputs, outputs, paddings, segment_ids)
+    outputs = self._feed_forward(inputs, outputs, paddings, segment_ids)
     return checkpoint_name(outputs, 'transformer_layer_out'), probs
 
   def extend_step(
@@ -127,22 +139,26 @@ class Transformer(decode_states.HoldsDecodeStates):
     attention_mask: Float[Array, '...'],
     cross_attention_mask: Float[Array, '...'] | None = None,
   ) -> Float[Array, 'B *L D']:
-    """Returns the output of one decoding step, or of a run of them.
+    """Returns the output of one decoding step, or of L consecutive ones.
 
     Args:
-      inputs: of the step, or with a time axis those of several.
+      inputs: [B, D] for one step, [B, L, D] for several.
       time_step: index of the (first) step.
       segment_pos: position of each step in its segment.
       attention_mask: [B or 1, 1, S], or [B or 1, 1, L, S] for several steps.
-      cross_attention_mask: likewise of cross attention, which is left out
-        without one.
+      cross_attention_mask: the same for cross-attention; None skips it.
+
+    Raises:
+      ValueError: cross_attention_mask is required and missing.
     """
 
-    def attend(x: Array) -> tuple[Array, None]:
-      pos = segment_pos
-      return self._self_attend_step(x, attention_mask, time_step, pos), None
+    def self_attend(x: Array) -> tuple[Array, None]:
+      encoded = self._self_attend_step(
+        x, attention_mask, time_step, segment_pos
+      )
+      return encoded, None
 
-    def attend_cross(x: Array) -> tuple[Array, None]:
+    def cross_attend(x: Array) -> tuple[Array, None]:
       encoded = self.cross_attention.extend_step(
         x,
         atten_mask=cross_attention_mask,
@@ -152,13 +168,13 @@ class Transformer(decode_states.HoldsDecodeStates):
       )
       return encoded, None
 
-    outputs, _ = self._block(attend, inputs, None)
-    if self._attends_cross(cross_attention_mask):
-      outputs, _ = self._block(attend_cross, outputs, None, 'cross_')
-    return self._feed_step(inputs, outputs, time_step)
+    outputs, _ = self._attention_block(self_attend, inputs, None)
+    if self._uses_cross_inputs(cross_attention_mask):
+      outputs, _ = self._attention_block(cross_attend, outputs, None, 'cross_')
+    return self._feed_forward_step(inputs, outputs, time_step)
 
   def decoding_sequence_length(self) -> int:
-    """Returns for how many steps the decode cache has room."""
+    """Returns the number of steps that the decode cache can hold."""
     return self.self_attention.decoding_state_sequence_length()
 
   def transform_decode_state(
@@ -171,26 +187,26 @@ class Transformer(decode_states.HoldsDecodeStates):
         transform_fn, is_cross_attention=True
       )
 
-  def _each_decode_state(
+  def _visit_decode_states(
     self, visit: Callable[[base_layer.BaseLayer], None]
   ) -> None:
     visit(self.self_attention)
 
-  # What variants with another self attention, or without, override.
+  # Overridden by variants that replace self-attention or feed-forward.
 
   def _create_self_attention(self) -> None:
-    attention = self._attention(self.tr_atten_tpl)
+    attention = self._attention_tpl(self.tr_atten_tpl)
     if self.ngrammer_tpl is not None:
       attention.ngrammer_tpl = self.ngrammer_tpl
     self.create_child('self_attention', attention)
 
   def _create_feed_forward(self) -> None:
-    self.create_child('ff_layer', self._feed_forward())
+    self.create_child('ff_layer', self._feed_forward_tpl())
 
   def _self_attend(
     self, x: Float[Array, 'B T D'], mask: Array, pos: Array | None
   ) -> tuple[Float[Array, 'B T D'], Array | None]:
-    """Returns what follows the first norm, and attention probabilities."""
+    """Returns self-attention of the normalized inputs, and probabilities."""
     return self.self_attention(
       x, x, x, mask, query_segment_pos=pos, key_segment_pos=pos
     )
@@ -206,73 +222,82 @@ class Transformer(decode_states.HoldsDecodeStates):
       x, atten_mask=mask, time_step=time_step, segment_pos=pos
     )
 
-  def _feed(
+  def _feed_forward(
     self,
     inputs: Float[Array, 'B T D'],
     outputs: Float[Array, 'B T D'],
     paddings: Num[Array, 'B T'] | None,
     segment_ids: Int[Array, 'B T'] | None,
   ) -> Float[Array, 'B T D']:
-    """Returns what follows attention; `inputs` are the layer's."""
-    del inputs
+    """Returns the feed-forward block of the attention outputs.
+
+    The `inputs` of the layer are for gated variants.
+    """
     return self.ff_layer(outputs, paddings, segment_ids=segment_ids)
 
-  def _feed_step(
+  def _feed_forward_step(
     self,
     inputs: Float[Array, 'B *L D'],
     outputs: Float[Array, 'B *L D'],
     time_step: Int[Array, ''] | int,
   ) -> Float[Array, 'B *L D']:
-    del inputs
     return self.ff_layer.extend_step(outputs, time_step=time_step)
 
-  # Parts.
+  # Blocks and templates.
 
-  def _block(
+  def _attention_block(
     self,
     attend: Callable[[Array], tuple[Array, Array | None]],
     inputs: Float[Array, 'B *L D'],
     paddings: Num[Array, 'B *L'] | None,
     prefix: str = '',
   ) -> tuple[Float[Array, 'B *L D'], Array | None]:
-    """Returns norm, attention and residual connection in the policy's order."""
+    """Applies norms, attention and the residual connection by norm_policy."""
 
-    def normed(place: Place, x: Array) -> Array:
-      return residual.norm(self, place, x, paddings, f'{prefix}layer_norm')
+    def norm(position: NormPosition, x: Array) -> Array:
+      return norm_placement.apply_norm(
+        self, self.norm_policy, position, x, paddings, f'{prefix}layer_norm'
+      )
 
-    def report(name: str, value: Callable[[], Array]) -> None:
-      reports.report(self, f'{prefix}attention_{name}', value)
+    def summarize(name: str, value: Callable[[], Array]) -> None:
+      activation_summaries.add_verbose_summary(
+        self, f'{prefix}attention_{name}', value
+      )
 
-    report('input_rms', lambda: reports.rms(inputs))
-    encoded, probs = attend(normed(Place.BEFORE, inputs))
-    report('output_rms', lambda: reports.rms(encoded))
-    branch = normed(Place.AFTER, encoded)
-    report('output_norm_rms', lambda: reports.rms(branch))
+    summarize('input_rms', lambda: activation_summaries.rms(inputs))
+    encoded, probs = attend(norm(NormPosition.INPUT, inputs))
+    summarize('output_rms', lambda: activation_summaries.rms(encoded))
+    branch = norm(NormPosition.OUTPUT, encoded)
+    summarize('output_norm_rms', lambda: activation_summaries.rms(branch))
     branch = self.residual_dropout(branch)
     if self.residual_droppath_prob > 0.0:
       outputs = self.residual_droppath(inputs, branch)
     else:
       outputs = inputs + branch
-    outputs = normed(Place.SKIP, outputs)
-    report('output_rel_cos', lambda: reports.cosine(inputs, outputs))
+    outputs = norm(NormPosition.SUM, outputs)
+    summarize(
+      'output_rel_cos', lambda: activation_summaries.cosine(inputs, outputs)
+    )
     return outputs, probs
 
-  def _attends_cross(self, cross: Array | None) -> bool:
+  def _uses_cross_inputs(self, cross: Array | None) -> bool:
     if not self.use_cross_attention:
       return False
     if cross is None and not self.allow_skip_cross_attention:
       raise ValueError(
-        'cross attention needs cross_inputs, or in decoding a '
+        'use_cross_attention=True needs cross_inputs, or in decoding '
         'cross_attention_mask, got None; set allow_skip_cross_attention=True '
-        'to go without'
+        'to skip cross-attention'
       )
     return cross is not None
 
   def _create_norms(self, name: str) -> None:
-    size = self.input_dims
-    residual.create_norms(self, self.ln_tpl, size, size, name)
+    dims = self.input_dims
+    norm_placement.create_norms(
+      self, self.norm_policy, self.ln_tpl, dims, dims, name
+    )
 
-  def _attention(self, template: LayerTpl) -> LayerTpl:
+  def _attention_tpl(self, template: LayerTpl) -> LayerTpl:
     attention = template.clone().set(
       input_dim=self.input_dims,
       hidden_dim=self.input_dims,
@@ -284,15 +309,16 @@ class Transformer(decode_states.HoldsDecodeStates):
       attention.dim_per_head = self.dim_per_head
     return attention
 
-  def _cross_attention(self) -> LayerTpl:
+  def _cross_attention_tpl(self) -> LayerTpl:
     if self.cross_atten_tpl is not None:
-      return self._attention(self.cross_atten_tpl)
-    attention = self._attention(self.tr_atten_tpl)
+      return self._attention_tpl(self.cross_atten_tpl)
+    attention = self._attention_tpl(self.tr_atten_tpl)
+    # Queries and keys come from different sequences.
     if getattr(attention, 'combine_qkv', False):
       attention.combine_qkv = False
     return attention
 
-  def _feed_forward(self) -> LayerTpl:
+  def _feed_forward_tpl(self) -> LayerTpl:
     return self.tr_fflayer_tpl.clone().set(
       input_dims=self.input_dims,
       hidden_dims=self.hidden_dims,

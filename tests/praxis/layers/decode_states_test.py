@@ -112,4 +112,4 @@ def test_state_spaces_read_prompts_token_by_token():
 
 def test_layers_that_say_nothing_may_decode():
   layer = activations.ReLU.config(name='relu').Instantiate()
-  decode_states.check(layer, at_once=True, in_order=False)
+  decode_states.check_decoding(layer, prefill=True, sequential=False)

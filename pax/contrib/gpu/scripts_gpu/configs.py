@@ -22,7 +22,7 @@ from praxis import base_layer, pax_fiddle
 from praxis.contrib.gpu.scripts_gpu import models
 from praxis.layers import activations
 from praxis.layers.checkpoint_policy import AutodiffCheckpointType
-from praxis.layers.transformer_models import stacks
+from praxis.layers.transformer_models import stack_configs
 
 TaskConfig = pax_fiddle.Config[tasks_lib.SingleTask]
 WeightInit = base_layer.WeightInit
@@ -84,7 +84,9 @@ class GPT126MBase(adam_params.TransformerLmSpmdAdam):
     lm_p.position_emb_tpl.max_seq_length = self.MAX_SEQ_LEN
     lm_p.softmax_tpl.params_init = WeightInit.Gaussian(self.SOFTMAX_INIT_STD)
     lm_p.final_ln_tpl.reductions_in_fp32 = True
-    for block_p in stacks.blocks(lm_p.stacked_transformer_tpl):
+    for block_p in stack_configs.stacked_transformers(
+      lm_p.stacked_transformer_tpl
+    ):
       layer_p = block_p.transformer_layer_params_tpl
       for norm_p in (layer_p.ln_tpl, layer_p.tr_fflayer_tpl.ln_tpl):
         norm_p.reductions_in_fp32 = True
@@ -118,7 +120,9 @@ class GPT5BBase(GPT126MBase):
 
   def task(self) -> TaskConfig:
     task_p = super().task()
-    for block_p in stacks.blocks(task_p.model.lm_tpl.stacked_transformer_tpl):
+    for block_p in stack_configs.stacked_transformers(
+      task_p.model.lm_tpl.stacked_transformer_tpl
+    ):
       block_p.input_dropout_prob = 0.1
     return task_p
 

@@ -11,7 +11,7 @@ from pax.tasks.lm import adam_params, llama
 from praxis import pax_fiddle
 from praxis.contrib.gpu.scripts_gpu import models
 from praxis.layers import activations, multi_query_attention
-from praxis.layers.transformer_models import stacks
+from praxis.layers.transformer_models import stack_configs
 
 Config = pax_fiddle.Config
 
@@ -70,7 +70,9 @@ class BaseLLaMA(adam_params.TransformerLmSpmdAdam):
       )
     lm_p = task_p.model.lm_tpl
     llama.configure_llama(lm_p, self.RMS_NORM_EPSILON)
-    for block_p in stacks.blocks(lm_p.stacked_transformer_tpl):
+    for block_p in stack_configs.stacked_transformers(
+      lm_p.stacked_transformer_tpl
+    ):
       layer_p = block_p.transformer_layer_params_tpl
       if self.USE_MQA:
         layer_p.tr_atten_tpl = Config(

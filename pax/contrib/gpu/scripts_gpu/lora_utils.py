@@ -6,7 +6,7 @@ from __future__ import annotations
 from pax import tasks_lib
 from praxis import base_layer, pax_fiddle
 from praxis.contrib.gpu.scripts_gpu import lora_layers
-from praxis.layers.transformer_models import stacks
+from praxis.layers.transformer_models import stack_configs
 
 Config = pax_fiddle.Config
 LayerTpl = Config[base_layer.BaseLayer]
@@ -49,7 +49,7 @@ class LoRAMixin:
       self.CHECKPOINT_IGNORE_RULES = [*dict.fromkeys([*others, _ADDED])]
     task_p.train.learner.bprop_variable_inclusion = [_ADDED]
     stack_p = task_p.model.lm_tpl.stacked_transformer_tpl
-    for block_p in stacks.blocks(stack_p):
+    for block_p in stack_configs.stacked_transformers(stack_p):
       self._add_to_layer(block_p.transformer_layer_params_tpl)
     return task_p
 

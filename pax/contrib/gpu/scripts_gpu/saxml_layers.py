@@ -137,7 +137,7 @@ class ParallelTransformer(transformers.Transformer):
     encoded, probs = attend(self._atten_norm(inputs))
     return inputs + self.residual_dropout(encoded), probs
 
-  def _feed(
+  def _feed_forward(
     self,
     inputs: Float[Array, 'B T D'],
     outputs: Float[Array, 'B T D'],
@@ -147,7 +147,7 @@ class ParallelTransformer(transformers.Transformer):
     normed = self.ffn_norm(inputs, self._atten_norm(inputs))
     return outputs + self.ff_layer(normed, paddings, segment_ids=segment_ids)
 
-  def _feed_step(
+  def _feed_forward_step(
     self,
     inputs: _Inputs,
     outputs: _Inputs,

@@ -29,7 +29,7 @@ from praxis.layers import (
   grouped_query_attention,
 )
 from praxis.layers.checkpoint_policy import AutodiffCheckpointType
-from praxis.layers.transformer_models import stacks
+from praxis.layers.transformer_models import stack_configs
 
 Config = pax_fiddle.Config
 TaskConfig = Config[tasks_lib.SingleTask]
@@ -254,7 +254,9 @@ class Llama2_7B(NVIDIA1_3B):
     task_p.train.set(num_train_steps=self.MAX_STEPS, eval_skip_train=True)
     lm_p = task_p.model.lm_tpl
     llama.configure_llama(lm_p, self.RMS_NORM_EPSILON)
-    for block_p in stacks.blocks(lm_p.stacked_transformer_tpl):
+    for block_p in stack_configs.stacked_transformers(
+      lm_p.stacked_transformer_tpl
+    ):
       block_p.transformer_layer_params_tpl.tr_atten_tpl = self._attention()
     return task_p
 
@@ -319,7 +321,9 @@ class MoELarge(NVIDIA1_3B):
 
   def task(self) -> TaskConfig:
     task_p = super().task()
-    for block_p in stacks.blocks(task_p.model.lm_tpl.stacked_transformer_tpl):
+    for block_p in stack_configs.stacked_transformers(
+      task_p.model.lm_tpl.stacked_transformer_tpl
+    ):
       block_p.set(
         moe_layers=list(range(block_p.num_layers)),
         num_groups=self.NUM_GROUPS,

@@ -16,7 +16,7 @@ import pytest
 from praxis import base_layer
 from praxis.layers import embedding_softmax as es
 from praxis.layers import transformer_models, transformers
-from praxis.layers.transformer_models import stacks
+from praxis.layers.transformer_models import stack_configs
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
 from tests.testing import numpy_layers
@@ -343,7 +343,7 @@ def test_both_sides_are_split(experts):
 
 def test_where_layers_of_n_grammers_arrive():
   tpl = transformers.Transformer.config()
-  stack = stacks.for_model(_stack(), _D, [tpl], packed_input=True)
+  stack = stack_configs.for_model(_stack(), _D, [tpl], packed_input=True)
   assert stack.ngrammer_tpls == [tpl] and stack.packed_input
 
 

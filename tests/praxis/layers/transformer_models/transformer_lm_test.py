@@ -14,7 +14,7 @@ from praxis import base_layer
 from praxis.kernels import softmax_xent
 from praxis.layers import embedding_softmax as es
 from praxis.layers import ngrammer, transformer_models, transformers
-from praxis.layers.transformer_models import LanguageModelType, stacks
+from praxis.layers.transformer_models import LanguageModelType, stack_configs
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
 from tests.testing.layers import random_variables
@@ -226,7 +226,7 @@ def test_summaries_count_tokens():
 
 def _rotary(lm):
   lm.position_emb_tpl = None
-  block = next(stacks.blocks(lm.stacked_transformer_tpl))
+  block = next(stack_configs.stacked_transformers(lm.stacked_transformer_tpl))
   layer = block.transformer_layer_params_tpl
   layer.tr_atten_tpl.set(use_rotary_position_emb=True, combine_qkv=True)
   return lm
@@ -335,7 +335,7 @@ def test_errors():
   _refuses(lm, 'leaves out the z-loss')
   _refuses(
     _with_ngrams().set(post_attention_ngrammer_tpls=[None]),
-    'ngrammer_tpls must be one for each of 2 layers',
+    'ngrammer_tpls must have an entry for each of 2 layers',
   )
   lm = _lm(entropy_loss_weight=0.1)
   lm.softmax_tpl.set(chunk_size=2)

@@ -448,3 +448,12 @@ def test_missing_masks_are_refused(unrolled):
   args, _ = _call(segment_mask=False)
   with pytest.raises(ValueError, match='segment_mask must be given'):
     layer.apply(variables, *args)
+
+
+@pytest.mark.parametrize(
+  'layer',
+  [_stack(), pax_fiddle.Config(attentions.DotProductAttention, name='a')],
+)
+def test_layers_that_check_their_fields_check_the_dtype_too(layer):
+  with pytest.raises(TypeError, match='must be a dtype'):
+    layer.clone().set(dtype='no dtype').Instantiate()

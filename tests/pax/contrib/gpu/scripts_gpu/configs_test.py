@@ -13,7 +13,7 @@ from pax import seqio_input
 from pax.contrib.gpu.scripts_gpu import configs, tasks
 from praxis import base_input
 from praxis.contrib.gpu.scripts_gpu import models
-from praxis.layers.transformer_models import stacks
+from praxis.layers.transformer_models import stack_configs
 from tests.pax.tasks.lm import tiny_training
 
 _TINY = {
@@ -51,7 +51,9 @@ def test_gpt3_has_biases_norms_and_positions():
   assert lm_p.position_emb_tpl.max_seq_length == 2048
   assert lm_p.softmax_tpl.soft_cap_logits is None
   assert not lm_p.softmax_tpl.feed_forward_tpl.has_bias
-  block_p = next(stacks.blocks(lm_p.stacked_transformer_tpl))
+  block_p = next(
+    stack_configs.stacked_transformers(lm_p.stacked_transformer_tpl)
+  )
   layer_p = block_p.transformer_layer_params_tpl
   assert block_p.input_dropout_prob == 0.1
   assert layer_p.tr_atten_tpl.use_bias

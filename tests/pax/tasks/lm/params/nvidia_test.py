@@ -11,7 +11,7 @@ import pytest
 from pax.tasks.lm.params import nvidia
 from praxis import optimizers
 from praxis.layers import gpu_fast_attention, grouped_query_attention
-from praxis.layers.transformer_models import stacks
+from praxis.layers.transformer_models import stack_configs
 from tests.pax.tasks.lm import tiny_training
 
 _TINY = {
@@ -57,7 +57,9 @@ def _made(cls, **constants):
 
 def _layer(task_p):
   stack_p = task_p.model.lm_tpl.stacked_transformer_tpl
-  return next(stacks.blocks(stack_p)).transformer_layer_params_tpl
+  return next(
+    stack_configs.stacked_transformers(stack_p)
+  ).transformer_layer_params_tpl
 
 
 @pytest.mark.parametrize('name', _TRAINED)
@@ -131,7 +133,11 @@ def test_grok_rotates_its_heads_or_has_a_bias():
 def test_experts_are_gated_as_in_their_papers():
   def experts(cls):
     task_p = cls().task()
-    block_p = next(stacks.blocks(task_p.model.lm_tpl.stacked_transformer_tpl))
+    block_p = next(
+      stack_configs.stacked_transformers(
+        task_p.model.lm_tpl.stacked_transformer_tpl
+      )
+    )
     layer_p = block_p.transformer_layer_params_tpl
     gated = 'use_gated_activation'
     tpls = block_p.moe_layer_tpl, layer_p.tr_fflayer_tpl
@@ -147,7 +153,11 @@ def test_all_layers_of_a_mixture_have_experts():
     task_p = _made(
       nvidia.MoELarge, NUM_LAYERS=2, USE_REPEATED_LAYER=repeats
     ).task()
-    block_p = next(stacks.blocks(task_p.model.lm_tpl.stacked_transformer_tpl))
+    block_p = next(
+      stack_configs.stacked_transformers(
+        task_p.model.lm_tpl.stacked_transformer_tpl
+      )
+    )
     assert block_p.moe_layers == layers
 
 

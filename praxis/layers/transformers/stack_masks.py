@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attention masks of a whole stack, from paddings and segments."""
+"""The additive attention masks of a stack, from paddings and segments."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from jaxtyping import Array, Float, Int, Num
 
 from praxis.layers import attentions
 
-# [batch or 1, 1, queries or 1, keys], additive; see attentions.
-Mask = Float[Array, '#B 1 #T S']
+# [batch or 1, 1, queries or 1, keys]
+AdditiveMask = Float[Array, '#B 1 #T S']
 
 
 def compute_attention_masks_for_fprop(
@@ -22,22 +22,21 @@ def compute_attention_masks_for_fprop(
   cross_segment_mask: Float[Array, '#B 1 #T S'] | None = None,
   fold_padding_with_segment_mask: bool | None = False,
 ) -> tuple[Float[Array, '#B 1 #T T'], Float[Array, '#B 1 #T S'] | None]:
-  """Returns the masks of self attention and, given its inputs, of cross.
+  """Returns the masks of self-attention and, given its inputs, cross-attention.
 
   Args:
     inputs: of the stack.
-    paddings: 1 where the inputs are padding.
-    causal_attention: whether later positions are hidden.
-    segment_mask: hides other segments, and whatever else it was made to hide.
-    cross_inputs: what cross attention attends to.
-    cross_paddings: 1 where those are padding.
-    cross_segment_mask: hides segments of cross_inputs.
-    fold_padding_with_segment_mask: whether the segment mask says all there is
-      to say about padding.
+    paddings: 1 for padded inputs.
+    causal_attention: whether to mask later positions.
+    segment_mask: additive mask between segments.
+    cross_inputs: keys and values of cross-attention.
+    cross_paddings: 1 for padded cross inputs.
+    cross_segment_mask: additive mask between inputs and cross inputs.
+    fold_padding_with_segment_mask: whether `segment_mask` masks padding too, so
+      that `paddings` are not used.
 
   Raises:
-    ValueError: the padding is folded into a segment mask that is missing, or
-      cross inputs come without their paddings.
+    ValueError: a mask or paddings required by the other arguments are None.
   """
   mask = segment_mask
   if fold_padding_with_segment_mask:
@@ -53,7 +52,7 @@ def compute_attention_masks_for_fprop(
   _require(cross_paddings, 'cross_paddings', 'cross_inputs')
   cross_mask = attentions.convert_paddings_to_mask(cross_paddings, inputs.dtype)
   if cross_segment_mask is not None:
-    # Not merged: queries are others than keys, even if there are as many.
+    # merge_masks is for square masks, of queries and keys of one sequence.
     cross_mask = jnp.minimum(cross_segment_mask, cross_mask)
   return mask, cross_mask
 
@@ -65,18 +64,19 @@ def compute_attention_masks_for_extend_step(
   cross_paddings: Num[Array, 'B C'] | None = None,
   cross_segment_mask: Float[Array, '#B 1 C'] | None = None,
 ) -> tuple[Float[Array, '#B 1 S'], Float[Array, '#B 1 C'] | None]:
-  """Returns the masks of the one query at `time_step`.
+  """Returns the masks of the single query at `time_step`.
 
   Args:
     time_step: index of the step.
-    seq_len: for how many steps the cache has room.
-    segment_mask: hides cached steps beyond those after time_step.
-    cross_paddings: 1 where the inputs of cross attention are padding.
-    cross_segment_mask: hides segments of those inputs.
+    seq_len: number of steps in the cache.
+    segment_mask: additive mask over cached steps, besides the causal one.
+    cross_paddings: 1 for padded cross inputs.
+    cross_segment_mask: additive mask over cross inputs.
   """
   dtype = jnp.float32 if segment_mask is None else segment_mask.dtype
-  later = (jnp.arange(seq_len) > time_step).astype(dtype)
-  mask = attentions.convert_paddings_to_mask(later[jnp.newaxis], dtype)[:, 0]
+  is_later = (jnp.arange(seq_len) > time_step).astype(dtype)
+  mask = attentions.convert_paddings_to_mask(is_later[jnp.newaxis], dtype)
+  mask = mask[:, 0]
   if segment_mask is not None:
     mask = jnp.minimum(mask, segment_mask)
   if cross_paddings is None:
@@ -87,25 +87,27 @@ def compute_attention_masks_for_extend_step(
   return mask, cross_mask
 
 
-def mask_of_steps(
+def segment_step_mask(
   time_step: Int[Array, ''] | int,
   seq_len: int,
   segment_pos: Int[Array, 'B L'],
 ) -> Float[Array, 'B 1 L S']:
-  """Returns the mask that shows each step its segment so far.
+  """Returns the causal mask of L steps within their segments.
 
-  Step i of the run stands at time_step + i in the cache, and its segment began
-  segment_pos steps before.
+  Step i has cache index time_step + i, and its segment starts segment_pos
+  entries earlier.
   """
-  column = jnp.arange(seq_len)
-  row = time_step + jnp.arange(segment_pos.shape[1])
-  first = row - segment_pos
-  hidden = (column > row[:, jnp.newaxis]) | (column < first[:, :, jnp.newaxis])
-  return attentions.hide(hidden, jnp.float32)[:, jnp.newaxis]
+  key = jnp.arange(seq_len)
+  query = time_step + jnp.arange(segment_pos.shape[1])
+  segment_start = query - segment_pos
+  is_masked = (key > query[:, jnp.newaxis]) | (
+    key < segment_start[:, :, jnp.newaxis]
+  )
+  return attentions.hide(is_masked, jnp.float32)[:, jnp.newaxis]
 
 
-def _merge(a: Mask | None, b: Mask) -> Mask:
-  return b if a is None else attentions.merge_masks(a, b)
+def _merge(mask: AdditiveMask | None, other: AdditiveMask) -> AdditiveMask:
+  return other if mask is None else attentions.merge_masks(mask, other)
 
 
 def _require(value: Array | None, name: str, reason: str) -> None:

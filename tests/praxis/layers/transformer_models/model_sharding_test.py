@@ -11,7 +11,7 @@ import pytest
 from praxis import base_layer, pax_fiddle
 from praxis.layers import embedding_softmax as es
 from praxis.layers import transformer_models, transformers
-from praxis.layers.transformer_models import sharding, stacks
+from praxis.layers.transformer_models import model_sharding, stack_configs
 from praxis.nested_map import NestedMap
 from tests.testing.layers import random_variables
 
@@ -25,7 +25,7 @@ def _lm(**fields):
     name='lm', model_dims=8, vocab_size=16, **fields
   )
   stack = lm.stacked_transformer_tpl
-  for block in stacks.blocks(stack):
+  for block in stack_configs.stacked_transformers(stack):
     block.set(num_layers=1, hidden_dims=16, num_heads=2)
   return lm
 
@@ -40,9 +40,9 @@ def _set_v1(lm, **kwargs):
 
 
 def test_v1_in_training():
-  got = sharding.Axes(training_optimized=True, **_V1).mappings()
+  got = model_sharding.Axes(training_optimized=True, **_V1).mappings()
   blf = [_BATCH, None, 'mdl']
-  assert got == sharding.Mappings(
+  assert got == model_sharding.Mappings(
     w_df=['data', 'mdl'],
     w_dnh=['data', 'mdl', None],
     w_emh=['data', None, 'mdl'],
@@ -61,7 +61,7 @@ def test_v1_in_training():
 
 
 def test_v1_for_serving_with_a_sequence_axis():
-  got = sharding.Axes(
+  got = model_sharding.Axes(
     training_optimized=False, seq_axis='seq', batch_axes=('data',), **_V1
   ).mappings()
   assert got.a_bld == [('data',), None, None]
@@ -73,7 +73,7 @@ def test_v1_for_serving_with_a_sequence_axis():
 
 
 def test_expert_parallelism():
-  got = sharding.Axes(
+  got = model_sharding.Axes(
     training_optimized=True, data_expert_axis='data_expert', **_V1
   ).mappings()
   data = ('data', 'data_expert')
@@ -166,7 +166,7 @@ def test_blocks_descend_into_repeats_and_pipelines():
   repeated = transformers.StackedTransformerRepeated.config(block=block)
   pipelined = transformers.PipelinedTransformer.config(pipeline_stage=repeated)
   for stack in (block, repeated, pipelined):
-    (found,) = stacks.blocks(stack)
+    (found,) = stack_configs.stacked_transformers(stack)
     assert found.num_layers == 3
 
 

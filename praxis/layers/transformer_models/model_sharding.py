@@ -13,7 +13,7 @@ from typing import Any
 
 from praxis import py_utils
 from praxis.layers import embedding_softmax
-from praxis.layers.transformer_models import stacks
+from praxis.layers.transformer_models import stack_configs
 from praxis.pytypes import SplitDimsMapping
 
 Axis = str | tuple[str, ...] | None
@@ -164,7 +164,7 @@ def set_sharding(model_p: Any, mesh: Mesh, mappings: Mappings) -> Any:
       position_emb.weight_split_dims_mapping.wt = mappings.w_df
       _set_lookup(position_emb, mappings)
   for stack in _templates(model_p, 'stacked_transformer_tpl'):
-    for block in stacks.blocks(stack):
+    for block in stack_configs.stacked_transformers(stack):
       _set_block(block, mappings)
   return model_p
 
@@ -183,13 +183,13 @@ def is_class_major(table: Any) -> bool:
 
 def _templates(model_p: Any, *endings: str) -> Iterator[Any]:
   """Yields what is set of the fields whose names end so."""
-  for name in stacks.field_names(model_p):
+  for name in stack_configs.field_names(model_p):
     if name.endswith(endings) and getattr(model_p, name) is not None:
       yield getattr(model_p, name)
 
 
 def _set_block(block: Any, mappings: Mappings) -> None:
-  for layer in stacks.as_list(block.transformer_layer_params_tpl):
+  for layer in stack_configs.as_list(block.transformer_layer_params_tpl):
     _set_attention(layer.tr_atten_tpl, mappings)
     if layer.cross_atten_tpl is not None:
       _set_attention(layer.cross_atten_tpl, mappings)
@@ -210,7 +210,7 @@ def _set_table(table: Any, mappings: Mappings) -> None:
 
 def _set_lookup(embedding: Any, mappings: Mappings) -> None:
   """Sets how vectors come out, and looks them up by products."""
-  if stacks.has(embedding, 'lookup_style'):
+  if stack_configs.has(embedding, 'lookup_style'):
     embedding.lookup_style = 'matmul'
   _set_present(
     embedding.activation_split_dims_mapping,
@@ -222,7 +222,7 @@ def _set_lookup(embedding: Any, mappings: Mappings) -> None:
 def _set_present(sharding: Any, **values: Any) -> None:
   """Sets those of `values` that `sharding` has fields for."""
   for name, value in values.items():
-    if stacks.has(sharding, name):
+    if stack_configs.has(sharding, name):
       setattr(sharding, name, value)
 
 

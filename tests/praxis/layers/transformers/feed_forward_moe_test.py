@@ -10,7 +10,7 @@ import pytest
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import activations, normalizations, transformers
-from praxis.layers.transformers import moe_gating, moe_sentences
+from praxis.layers.moe import gating, segment_means
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
 from tests.testing import numpy_layers
@@ -99,14 +99,14 @@ def test_load_balance_loss():
 
 def _route(logits, paddings=None, **kwargs):
   paddings = jnp.zeros(logits.shape[:2]) if paddings is None else paddings
-  options = moe_gating.GatingOptions(**{'capacity_factor': 1.0, **kwargs})
+  options = gating.GatingOptions(**{'capacity_factor': 1.0, **kwargs})
 
   @running.jit
   def route(logits, paddings):
-    choices = moe_gating.choose(
+    assignment = gating.assign_experts(
       logits, 1 - paddings, options, lambda: jax.random.key(0)
     )
-    routing = moe_gating.queue(choices, options)
+    routing = gating.apply_capacity(assignment, options)
     return {
       'combine': routing.combine,
       'over_capacity': routing.over_capacity,
@@ -145,10 +145,10 @@ def test_gates_add_up_after_drops_without_legacy_behavior():
 )
 def test_places_of_an_expert(tokens, factor, at_least, want):
   """The factor's share of 4 experts, rounded up to 4s where it is more."""
-  options = moe_gating.GatingOptions(
+  options = gating.GatingOptions(
     capacity_factor=factor, expert_capacity_dim=at_least
   )
-  assert moe_gating.expert_capacity((1, tokens, 4), options) == want
+  assert gating.expert_capacity((1, tokens, 4), options) == want
 
 
 def test_padding_takes_no_place():
@@ -310,7 +310,7 @@ def test_means_of_segments():
   want = np.zeros((1, 5, 2))
   want[0, :2] = x[0, :2].mean(0)
   want[0, [2, 4]] = x[0, [2, 4]].mean(0)
-  means = running.jit(moe_sentences.means)
+  means = running.jit(segment_means.segment_means)
   got = means(jnp.asarray(x), None, ids)
   np.testing.assert_allclose(got, want, rtol=1e-6)
   # As many segments as positions.
@@ -336,8 +336,8 @@ def test_steps_are_routed_among_the_batch():
 def test_groups_are_not_smaller_than_asked_for():
   x = running.normal(_B, _T, _D)
   layer = _config(num_groups=8, min_group_size=8, name='layer').Instantiate()
-  assert layer._count_groups(16) == 2
-  assert layer._count_groups(64) == 8
+  assert layer._num_groups(16) == 2
+  assert layer._num_groups(64) == 8
   with pytest.raises(ValueError, match='must divide the number of tokens 16'):
     running.build(_config(num_groups=3), x)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a stack of transformer layers is called, whatever way it runs them."""
+"""The calling convention of stacks of transformer layers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, Int, Num
 from praxis.layers import decode_states
 
 
-class SideInputs(NamedTuple):
-  """What each layer of a stack gets beside the output of the one before."""
+class LayerContext(NamedTuple):
+  """The inputs that all layers of a stack share in a forward pass."""
 
   paddings: Num[Array, 'B T'] | None
   segment_mask: Float[Array, '#B 1 #T T'] | None
@@ -21,8 +21,8 @@ class SideInputs(NamedTuple):
   segment_pos: Int[Array, '#B T'] | None
 
 
-class StepInputs(NamedTuple):
-  """The same of a decoding step, or of a run of them."""
+class StepContext(NamedTuple):
+  """The inputs that all layers of a stack share in decoding steps."""
 
   time_step: Int[Array, ''] | int
   segment_pos: Int[Array, 'B *L'] | None
@@ -31,8 +31,8 @@ class StepInputs(NamedTuple):
   cross_segment_mask: Float[Array, '#B 1 C'] | None
 
 
-class TransformerStack(decode_states.HoldsDecodeStates):
-  """What is called like a StackedTransformer; subclasses say what it runs."""
+class TransformerStack(decode_states.DecodeStateContainer):
+  """The interface of StackedTransformer; subclasses execute the layers."""
 
   def __call__(
     self,
@@ -44,18 +44,18 @@ class TransformerStack(decode_states.HoldsDecodeStates):
     cross_segment_mask: Float[Array, '#B 1 #T S'] | None = None,
     segment_pos: Int[Array, '#B T'] | None = None,
   ) -> Any:
-    """Returns the output of the last layer, like the inputs.
+    """Returns the output of the last layer.
 
     Args:
       inputs: of the first layer.
-      paddings: 1 where the inputs are padding.
-      segment_mask: hides other segments; additive, see attentions.
-      cross_inputs: what cross attention attends to.
-      cross_paddings: 1 where those are padding.
-      cross_segment_mask: hides segments of cross_inputs.
+      paddings: 1 for padded inputs.
+      segment_mask: additive mask between segments.
+      cross_inputs: keys and values of cross-attention.
+      cross_paddings: 1 for padded cross inputs.
+      cross_segment_mask: additive mask between inputs and cross inputs.
       segment_pos: position of each input in its segment.
     """
-    side = SideInputs(
+    context = LayerContext(
       paddings,
       segment_mask,
       cross_inputs,
@@ -63,7 +63,7 @@ class TransformerStack(decode_states.HoldsDecodeStates):
       cross_segment_mask,
       segment_pos,
     )
-    return self._run(inputs, side)
+    return self._run(inputs, context)
 
   def extend_step(
     self,
@@ -75,26 +75,28 @@ class TransformerStack(decode_states.HoldsDecodeStates):
     cross_paddings: Num[Array, 'B C'] | None = None,
     cross_segment_mask: Float[Array, '#B 1 C'] | None = None,
   ) -> Any:
-    """Returns the output of one decoding step, or of a run of them.
+    """Returns the output of one decoding step, or of L consecutive ones.
 
     Args:
-      inputs: of the step, or with a time axis those of several.
+      inputs: [B, D] for one step, [B, L, D] for several.
       time_step: index of the (first) step.
-      segment_pos: position of each step in its segment; the cached steps
-        before its beginning are hidden. All are visible when absent.
-      atten_mask: in place of all this, which cached steps are hidden.
-      cross_paddings: 1 where the inputs of cross attention were padding.
-      cross_segment_mask: hides segments of those inputs.
+      segment_pos: position of each step in its segment; masks cached steps
+        before the segment. None: all cached steps are visible.
+      atten_mask: additive mask over cached steps, replaces the default one.
+      cross_paddings: 1 for padded cross inputs.
+      cross_segment_mask: additive mask over cross inputs.
     """
-    step = StepInputs(
+    context = StepContext(
       time_step, segment_pos, atten_mask, cross_paddings, cross_segment_mask
     )
-    return self._run_step(inputs, step)
+    return self._run_step(inputs, context)
 
-  def _run(self, inputs: Float[Array, 'B T D'], side: SideInputs) -> Any:
+  def _run(self, inputs: Float[Array, 'B T D'], context: LayerContext) -> Any:
     """Returns the output of the last layer."""
-    raise NotImplementedError(f'{type(self).__name__} runs no layers')
+    raise NotImplementedError(f'{type(self).__name__} must define _run')
 
-  def _run_step(self, inputs: Float[Array, 'B *L D'], step: StepInputs) -> Any:
-    """Returns the output of the last layer for a decoding step."""
+  def _run_step(
+    self, inputs: Float[Array, 'B *L D'], context: StepContext
+  ) -> Any:
+    """Returns the output of the last layer for decoding steps."""
     raise NotImplementedError(f'{type(self).__name__} has no decoding steps')

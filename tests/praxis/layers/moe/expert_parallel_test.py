@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import transformers
-from praxis.layers.transformers import moe_dropless, moe_spread
+from praxis.layers.moe import dropless, expert_parallel
 from tests.praxis.layers import running
 from tests.testing import collectives
 
@@ -127,7 +127,7 @@ def _mixed(shards):
   gate = jax.nn.softmax(draw(_B, _T, 2)).at[0, 2:].set(0.0)
   weights = [draw(_E, _D, _F), draw(_E, _D, _F)], draw(_E, _F, _D)
   tokens, gradient = draw(_B, _T, _D), draw(_B, _T, _D)
-  axes = moe_spread.Axes(expert=('expert',), group=('expert',))
+  axes = expert_parallel.ExpertMeshAxes(expert=('expert',), group=('expert',))
 
   def ffn(weights, rows, counts, product):
     into, out_of = weights
@@ -135,8 +135,8 @@ def _mixed(shards):
     return product(jax.nn.relu(hidden) * gated * counts, out_of)
 
   def mix(tokens, gate, weights):
-    choices = moe_dropless.Chosen(expert, gate)
-    return moe_spread.mix(tokens, choices, weights, ffn, axes)
+    choices = dropless.TopKExperts(expert, gate)
+    return expert_parallel.sharded_mixture(tokens, choices, weights, ffn, axes)
 
   def both(tokens, gate, weights, gradient):
     outputs, pull = jax.vjp(mix, tokens, gate, weights)
@@ -163,7 +163,7 @@ def test_runs_of_rows_are_the_same_experts():
 
   in_turn = outputs()
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(moe_dropless, 'mix', moe_dropless.mix_runs)
+    patch.setattr(dropless, 'mixture', dropless.grouped_mixture)
     by_runs = outputs()
   np.testing.assert_allclose(by_runs, in_turn, atol=1e-5)
 

@@ -11,7 +11,7 @@ from praxis import base_layer, pax_fiddle
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
-def blocks(stacked_tpl: Any) -> Iterator[Any]:
+def stacked_transformers(stacked_tpl: Any) -> Iterator[Any]:
   """Yields the StackedTransformer Configs within a stack's Config.
 
   A repeated stack holds one as its `block`, a pipelined one as its
@@ -22,7 +22,7 @@ def blocks(stacked_tpl: Any) -> Iterator[Any]:
     yield stacked_tpl
   for name in inner:
     for stage in as_list(getattr(stacked_tpl, name)):
-      yield from blocks(stage)
+      yield from stacked_transformers(stage)
 
 
 def as_list(value: Any) -> list[Any]:
@@ -58,7 +58,7 @@ def for_model(
     ValueError: the stack's model_dims are others.
   """
   stacked = stacked_tpl.clone()
-  for block in blocks(stacked):
+  for block in stacked_transformers(stacked):
     check_dims('model_dims of the stack', block.model_dims, model_dims)
     block.set(model_dims=model_dims, **fields)
     if ngrammer_tpls is not None:

@@ -21,7 +21,12 @@ from jax.ad_checkpoint import checkpoint_name
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
-from praxis.layers.pipeline import arguments, buffers, reports, stage_weights
+from praxis.layers.pipeline import (
+  arguments,
+  reports,
+  stage_buffers,
+  stage_weights,
+)
 from praxis.layers.pipeline import schedule as schedule_lib
 
 AutodiffCheckpointType = checkpoint_policy_lib.AutodiffCheckpointType
@@ -178,7 +183,9 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
 
     def iteration(body: nn.Module, carry: _Carry, xs: Any) -> Any:
       carry, first = self._take_first(schedule, carry, xs)
-      inputs = buffers.put_at_stage(buffers.shift(carry['state']), 0, first)
+      inputs = stage_buffers.put_at_stage(
+        stage_buffers.shift(carry['state']), 0, first
+      )
       outputs = self._shard(stages(body, xs['t'], self._shard(inputs)))
       return self._give_last(schedule, carry, outputs, xs['t'])
 
@@ -222,7 +229,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     if not self.stream_io:
       return carry, jax.tree.map(lambda x: x[jnp.newaxis], xs['first'])
     slot = xs['t'] % (schedule.num_microbatches // schedule.num_stages)
-    return carry, buffers.read_slot(carry['stream'], slot)
+    return carry, stage_buffers.read_slot(carry['stream'], slot)
 
   def _give_last(
     self, schedule: Schedule, carry: _Carry, outputs: Any, t: pytypes.JTensor
@@ -232,9 +239,11 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     ys = {'all': outputs[0]} if self.collect_intermediate_outputs else {}
     if self.stream_io:
       slot = t % (schedule.num_microbatches // schedule.num_stages)
-      row = buffers.rotate(buffers.read_slot(carry['stream'], slot), -1)
-      row = buffers.put_at_stage(row, schedule.num_stages - 1, outputs)
-      carry['stream'] = buffers.write_slot(carry['stream'], slot, row)
+      row = stage_buffers.rotate(
+        stage_buffers.read_slot(carry['stream'], slot), -1
+      )
+      row = stage_buffers.put_at_stage(row, schedule.num_stages - 1, outputs)
+      carry['stream'] = stage_buffers.write_slot(carry['stream'], slot, row)
     elif not self._keeps_inputs():
       ys['last'] = jax.tree.map(lambda x: x[-1], outputs)
     return carry, ys
@@ -242,7 +251,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
   def _outputs(self, schedule: Schedule, carry: _Carry, ys: Any) -> Any:
     """Returns the outputs of all microbatches, when the loop is over."""
     if self.stream_io:
-      return buffers.read_stream(carry['stream'], schedule.num_stages - 1)
+      return stage_buffers.read_stream(carry['stream'], schedule.num_stages - 1)
     bubbles = schedule.num_stages - 1
     return jax.tree.map(lambda y: y[bubbles:], ys['last'])
 
@@ -279,7 +288,9 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       )
       inputs = self._without_bubbles(valid, inputs)
       if self.polluting_bubbles_with_nan:
-        inputs = buffers.select(valid, inputs, buffers.nans_like(inputs))
+        inputs = stage_buffers.select(
+          valid, inputs, stage_buffers.nans_like(inputs)
+        )
       return mapped(body, inputs, looked_up)
 
     return run
@@ -338,7 +349,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     """Returns the tree; bubbles contribute nothing to its gradient."""
     if not self.enable_bubble_grad_skipping:
       return tree
-    return buffers.select(valid, tree, jax.lax.stop_gradient(tree))
+    return stage_buffers.select(valid, tree, jax.lax.stop_gradient(tree))
 
   def _stage_axis(self) -> Any:
     stages = self.weight_split_dims_mapping.stages

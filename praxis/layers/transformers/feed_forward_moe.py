@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mixture-of-experts feed-forward layer (GShard, arXiv:2006.16668).
+
+Shapes: B batch, T time, G groups, S tokens per group, E experts, C expert
+capacity per group, M model dimension, H hidden dimension.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Num
+
+from praxis import base_layer, pax_fiddle, pytypes
+from praxis.layers import activations, base_ops
+from praxis.layers.moe import dropless, expert_parallel, gating, segment_means
+from praxis.layers.transformers import feed_forward_block
+
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+SplitDimsMapping = pytypes.SplitDimsMapping
+template_field = pax_fiddle.template_field
+
+_GATING_FUNCS = (
+  'top2',
+  'dropless_top2',
+  'dense_top2',
+  'expert_choice',
+  'expert_choice_v2',
+)
+
+
+class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
+  """A mixture of experts that replaces TransformerFeedForward.
+
+  References:
+    GShard, https://arxiv.org/abs/2006.16668;
+    MegaBlocks, https://arxiv.org/abs/2211.15841 (dropless_top2);
+    Expert Choice Routing, https://arxiv.org/abs/2202.09368 (expert_choice).
+  """
+
+  # 'top2': each token is sent to two experts, unless they are full;
+  # 'dropless_top2': always to both; 'dense_top2': every expert computes every
+  # token, and the two best are mixed; 'expert_choice': each expert chooses
+  # tokens; 'expert_choice_v2': the same, padding excluded.
+  gating_func: str = 'top2'
+  num_experts: int = 0
+  # Tokens are routed within groups. If they have fewer than min_group_size
+  # tokens, the number of groups becomes ceil(num_tokens / min_group_size).
+  num_groups: int = 0
+  min_group_size: int | None = None
+  # Capacity of an expert per group: the larger of expert_capacity_dim and the
+  # factor times an equal share of the tokens.
+  expert_capacity_dim: int | None = 0
+  unadjusted_expert_capacity_factor: float = 2.0
+  # Number of variables that the weights are split into along H.
+  expert_weight_shards: int = 1
+  # 'all': the second best expert; 'sampling': an expert sampled from the gates;
+  # 'random': the second best, with probability gate / threshold.
+  second_expert_policy: str = 'all'
+  second_expert_threshold: float = 0.0
+  internal_gshard_variance_scaling_fan_in_init: bool = True
+  # Whether initialisers use M and H as fan-in and fan-out, not E.
+  explicit_fan_in_fan_out_axes: bool = False
+  # Weight of the load balancing loss; must not be 0.
+  moe_load_balance_loss_weight: float = 1.0
+  # Tanh soft cap of the router logits; 0 disables it.
+  gating_logit_cap: float = 0.0
+  # Router input: the token ('token') or the mean of its segment ('sentence').
+  moe_gating_embedding_level: str = 'token'
+  # Compute the products of 'top2' and 'expert_choice'.
+  einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
+  einsum_gated_tpl: LayerTpl = template_field(base_ops.EinsumGatedOp)
+
+  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+    # The router, and the input and output projections of the experts.
+    me: SplitDimsMapping = None
+    emh: SplitDimsMapping = None
+    ehm: SplitDimsMapping = None
+
+  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+    # Activations by their dimensions; see the module docstring.
+    gsm: SplitDimsMapping = None
+    gs: SplitDimsMapping = None
+    gsec: SplitDimsMapping = None
+    gecs: SplitDimsMapping = None
+    gec: SplitDimsMapping = None
+    egcm: SplitDimsMapping = None
+    egch: SplitDimsMapping = None
+    gecm: SplitDimsMapping = None
+
+  def setup(self) -> None:
+    self._check_moe_fields()
+    self._create_norms_and_residual(self.input_dims)
+    self._create_weights()
+    self.create_child('activation', self.activation_tpl.clone())
+    for name in ('dispatch_einsum', 'ffn2_einsum', 'combine_einsum'):
+      self.create_child(name, self.einsum_tpl.clone())
+    if self.use_gated_activation:
+      self.create_child('gated_ffn1_einsum', self.einsum_gated_tpl.clone())
+
+  def extend_step(
+    self,
+    inputs: Float[Array, 'B *L M'],
+    *,
+    time_step: pytypes.JTensor | int | None = None,
+  ) -> Float[Array, 'B *L M']:
+    """Returns the output of one decoding step; groups span the batch."""
+    if inputs.ndim == 3:
+      return super().extend_step(inputs, time_step=time_step)
+    outputs = super().extend_step(inputs[:, jnp.newaxis], time_step=time_step)
+    return outputs[:, 0]
+
+  def _masks_outputs(self) -> bool:
+    return True
+
+  def _transform(
+    self,
+    inputs: Float[Array, 'B T M'],
+    paddings: Num[Array, 'B T'] | None,
+    segment_ids: Int[Array, 'B T'] | None,
+  ) -> Float[Array, 'B T M']:
+    """Returns the mixture of expert outputs; adds the load balancing loss."""
+    num_groups = self._num_groups(inputs.shape[0] * inputs.shape[1])
+    sharding = self.activation_split_dims_mapping
+    tokens = self.shard(_group(inputs, num_groups), sharding.gsm)
+    router_inputs = tokens
+    if self.moe_gating_embedding_level == 'sentence':
+      means = segment_means.segment_means(inputs, paddings, segment_ids)
+      router_inputs = self.shard(_group(means, num_groups), sharding.gsm)
+    logits = jnp.einsum('gsm,me->gse', router_inputs, self.theta.gate)
+    importance = jnp.ones(tokens.shape[:2], jnp.float32)
+    if paddings is not None:
+      is_token = 1.0 - paddings.astype(jnp.float32)
+      importance = self.shard(is_token.reshape(num_groups, -1), sharding.gs)
+    outputs, loss = self._route(tokens, logits, importance)
+    loss = loss * self.moe_load_balance_loss_weight
+    self.add_summary('aux_moe_load_balance_loss', loss)
+    self.add_aux_loss('aux_moe_load_balance_loss', loss)
+    outputs = self.shard(outputs, sharding.gsm).reshape(inputs.shape)
+    return outputs.astype(inputs.dtype)
+
+  # Routing.
+
+  def _route(
+    self,
+    tokens: Float[Array, 'G S M'],
+    logits: Float[Array, 'G S E'],
+    importance: Float[Array, 'G S'],
+  ) -> tuple[Float[Array, 'G S M'], Float[Array, '']]:
+    """Returns the mixture of expert outputs and the load balancing loss."""
+    if self.gating_func.startswith('expert_choice'):
+      outputs = self._apply_expert_choice(tokens, logits, importance)
+      return outputs, jnp.zeros((), jnp.float32)
+    options = self._gating_options()
+    assignment = gating.assign_experts(
+      logits, importance, options, self.next_prng_key
+    )
+    if self.gating_func == 'dense_top2':
+      outputs = self._apply_all_experts(tokens, assignment.expert_weights())
+      return outputs, jnp.zeros((), jnp.float32)
+    if self.gating_func == 'dropless_top2':
+      load = assignment.relative_expert_load
+      self.add_summary('expert_load_max', lambda: jnp.max(load()))
+      self.add_summary('expert_load_min', lambda: jnp.min(load()))
+      outputs = self._apply_dropless_experts(tokens, assignment)
+      return outputs, assignment.load_balance_loss
+    routing = gating.apply_capacity(assignment, options)
+    for i, fraction in enumerate(routing.over_capacity, start=1):
+      self.add_summary(f'over_capacity_{i}_ratio', fraction)
+    self._summarize_dispatch(routing.combine, importance)
+    gsec = self.activation_split_dims_mapping.gsec
+    outputs = self._apply_experts(tokens, self.shard(routing.combine, gsec))
+    return outputs, assignment.load_balance_loss
+
+  def _apply_expert_choice(
+    self,
+    tokens: Float[Array, 'G S M'],
+    logits: Float[Array, 'G S E'],
+    importance: Float[Array, 'G S'],
+  ) -> Float[Array, 'G S M']:
+    sharding = self.activation_split_dims_mapping
+    gates = gating.gate_probabilities(logits, self.gating_logit_cap)
+    if self.gating_func == 'expert_choice_v2':
+      combine = gating.choose_unpadded_tokens(
+        gates, importance, self._gating_options()
+      )
+      return self._apply_experts(tokens, self.shard(combine, sharding.gsec))
+    factor = self.unadjusted_expert_capacity_factor
+    choice = gating.choose_tokens(gates, factor)
+    combine = jnp.einsum(
+      'gecs,gec->gsec',
+      self.shard(choice.tokens, sharding.gecs),
+      self.shard(choice.gates, sharding.gec),
+    )
+    return self._apply_experts(tokens, combine)
+
+  def _gating_options(self) -> gating.GatingOptions:
+    return gating.GatingOptions(
+      second_expert_policy=self.second_expert_policy,
+      second_expert_threshold=self.second_expert_threshold,
+      expert_capacity_dim=self.expert_capacity_dim or 0,
+      capacity_factor=self.unadjusted_expert_capacity_factor,
+      gating_logit_cap=self.gating_logit_cap,
+    )
+
+  # Experts.
+
+  def _apply_experts(
+    self, tokens: Float[Array, 'G S M'], combine: Float[Array, 'G S E C']
+  ) -> Float[Array, 'G S M']:
+    """Dispatches tokens to expert slots and combines the outputs."""
+    sharding = self.activation_split_dims_mapping
+    dispatch = (combine > 0.0).astype(self.fprop_dtype)
+    dispatched = self.dispatch_einsum('gsec,gsm->egcm', dispatch, tokens)
+    dispatched = self.shard(dispatched, sharding.egcm)
+    weights = self._input_weights()
+    if self.use_gated_activation:
+      hidden, preactivation = self.gated_ffn1_einsum(
+        'egcm,emh->egch', dispatched, *weights
+      )
+      hidden = self.activation(preactivation) * hidden
+    else:
+      preactivation = jnp.einsum('egcm,emh->egch', dispatched, *weights)
+      hidden = self.activation(self.shard(preactivation, sharding.egch))
+    if self.gating_func != 'expert_choice':
+      self._summarize_dead_neurons(preactivation, dispatch)
+    hidden = self.relu_dropout(hidden)
+    outputs = self.ffn2_einsum('egch,ehm->egcm', hidden, self._output_weight())
+    outputs = jnp.swapaxes(self.shard(outputs, sharding.egcm), 0, 1)
+    combine = combine.astype(self.fprop_dtype)
+    return self.combine_einsum(
+      'gecm,gsec->gsm', self.shard(outputs, sharding.gecm), combine
+    )
+
+  def _apply_all_experts(
+    self, tokens: Float[Array, 'G S M'], gates: Float[Array, 'G S E']
+  ) -> Float[Array, 'G S M']:
+    """Applies every expert to every token and mixes the outputs by gate."""
+    (weight,) = self._input_weights()
+    hidden = self.activation(jnp.einsum('gsm,emh->egsh', tokens, weight))
+    hidden = self.relu_dropout(hidden)
+    outputs = jnp.einsum('egsh,ehm->egsm', hidden, self._output_weight())
+    return jnp.einsum('egsm,gse->gsm', outputs, gates.astype(outputs.dtype))
+
+  def _apply_dropless_experts(
+    self, tokens: Float[Array, 'G S M'], assignment: gating.ExpertAssignment
+  ) -> Float[Array, 'G S M']:
+    """Applies to each token its experts, without a capacity limit."""
+    weights = self._input_weights(), self._output_weight()
+    top_k = dropless.top_k_experts(assignment.masks, assignment.gates)
+    axes = expert_parallel.ExpertMeshAxes.from_mappings(
+      self.weight_split_dims_mapping.emh,
+      self.activation_split_dims_mapping.gsm,
+      self.mesh_axis_names,
+      (tokens.shape[0], self.num_experts, self.hidden_dims),
+    )
+    has_dropout = self.relu_dropout_prob > 0.0 and not self.do_eval
+    if axes.expert and has_dropout:
+      raise ValueError(
+        'relu_dropout_prob must be 0 with experts on several devices and '
+        f"gating_func='dropless_top2', got {self.relu_dropout_prob}; use "
+        'residual_dropout_prob'
+      )
+    if has_dropout:
+      # The dropout layer may be called once only, for all experts.
+      return dropless.grouped_mixture(tokens, top_k, weights, self._expert)
+    if axes:
+      return expert_parallel.sharded_mixture(
+        tokens, top_k, weights, self._expert, axes
+      )
+    return dropless.mixture(tokens, top_k, weights, self._expert)
+
+  def _expert(
+    self,
+    weights: dropless.ExpertWeights,
+    rows: Float[Array, 'R M'],
+    gates: Float[Array, 'R 1'],
+    matmul: dropless.Matmul,
+  ) -> Float[Array, 'R M']:
+    """Applies experts to rows; a `dropless.ExpertFn`."""
+    input_weights, output_weight = weights
+    projections = [matmul(rows, weight) for weight in input_weights]
+    hidden = self.activation(projections[-1])
+    if self.use_gated_activation:
+      hidden = hidden * projections[0]
+    return matmul(self.relu_dropout(hidden) * gates, output_weight)
+
+  # Weights.
+
+  def _create_weights(self) -> None:
+    model, split = self.input_dims, self.weight_split_dims_mapping
+    hidden = self.hidden_dims // self.expert_weight_shards
+    router = self._weight_hparams([model, self.num_experts], split.me, model)
+    self.create_variable('gate', router)
+    input_weight = self._weight_hparams(
+      [self.num_experts, model, hidden], split.emh, model
+    )
+    output_weight = self._weight_hparams(
+      [self.num_experts, hidden, model], split.ehm, self.hidden_dims
+    )
+    for i in range(self.expert_weight_shards):
+      self.create_variable(f'wi_{i}', input_weight)
+      if self.use_gated_activation:
+        self.create_variable(f'wi_gate_{i}', input_weight)
+      self.create_variable(f'wo_{i}', output_weight)
+
+  def _weight_hparams(
+    self, shape: list[int], split: SplitDimsMapping, fan_in: int
+  ) -> base_layer.WeightHParams:
+    has_explicit_axes = self.explicit_fan_in_fan_out_axes and len(shape) == 3
+    return base_layer.WeightHParams(
+      shape=shape,
+      init=self._fan_in_init(fan_in),
+      mesh_shape=self.mesh_shape,
+      tensor_split_dims_mapping=split,
+      fan_in_axes=[-2] if has_explicit_axes else None,
+      fan_out_axes=[-1] if has_explicit_axes else None,
+    )
+
+  def _input_weights(self) -> list[Float[Array, 'E M H']]:
+    """Returns the input projection and, if gated, that of the activation."""
+    names = ['wi', 'wi_gate'] if self.use_gated_activation else ['wi']
+    return [self._concatenate_shards(name, 2) for name in names]
+
+  def _output_weight(self) -> Float[Array, 'E H M']:
+    return self._concatenate_shards('wo', 1)
+
+  def _concatenate_shards(
+    self, name: str, hidden_axis: int
+  ) -> Float[Array, 'E _ _']:
+    shards = [
+      self.theta[f'{name}_{i}'] for i in range(self.expert_weight_shards)
+    ]
+    if len(shards) == 1:
+      return shards[0]
+    return jnp.concatenate(shards, axis=hidden_axis)
+
+  # Summaries.
+
+  def _summarize_dispatch(
+    self, combine: Float[Array, 'G S E C'], importance: Float[Array, 'G S']
+  ) -> None:
+    """Adds the fractions of the tokens that reach 0, 1 and 2 experts."""
+    for count in range(3):
+      self.add_summary(
+        f'dispatch_{count}',
+        lambda count=count: gating.dispatch_fraction(
+          combine, importance, count
+        ),
+      )
+
+  def _summarize_dead_neurons(
+    self,
+    preactivation: Float[Array, 'E G C H'],
+    dispatch: Float[Array, 'G S E C'],
+  ) -> None:
+    """Adds the number of hidden units that no token activates."""
+    activation = self.activation_tpl.cls
+    # GELU is nearly 0 below -3.
+    threshold = -3.0 if issubclass(activation, activations.GELU) else 0.0
+
+    def num_dead() -> Array:
+      has_token = jnp.einsum('gsec->egc', dispatch)[..., jnp.newaxis] > 0
+      largest = jnp.max(jnp.where(has_token, preactivation, -10.0), axis=(1, 2))
+      return jnp.sum(largest < threshold)
+
+    self.add_summary(f'dead_{activation.__name__}_count', num_dead)
+
+  # Validation.
+
+  def _num_groups(self, num_tokens: int) -> int:
+    num_groups, size = self.num_groups, self.min_group_size
+    if size is not None and num_tokens / num_groups < size:
+      num_groups = -(-num_tokens // size)
+    if num_tokens % num_groups:
+      raise ValueError(
+        f'num_groups must divide the number of tokens {num_tokens}, got '
+        f'{num_groups}; change num_groups or min_group_size'
+      )
+    return num_groups
+
+  def _check_moe_fields(self) -> None:
+    self._check_positive('input_dims', 'hidden_dims')
+    self._check_positive('num_experts', 'num_groups')
+    if self.hidden_dims % self.expert_weight_shards:
+      raise ValueError(
+        f'expert_weight_shards must divide hidden_dims={self.hidden_dims}, got '
+        f'{self.expert_weight_shards}'
+      )
+    if not self.moe_load_balance_loss_weight:
+      raise ValueError('moe_load_balance_loss_weight must not be 0, got 0')
+    if not (self.unadjusted_expert_capacity_factor or self.expert_capacity_dim):
+      raise ValueError(
+        'unadjusted_expert_capacity_factor or expert_capacity_dim must be '
+        'positive, got 0 for both'
+      )
+    for name, value, allowed in (
+      ('gating_func', self.gating_func, _GATING_FUNCS),
+      (
+        'second_expert_policy',
+        self.second_expert_policy,
+        gating.SECOND_EXPERT_POLICIES,
+      ),
+      (
+        'moe_gating_embedding_level',
+        self.moe_gating_embedding_level,
+        ('token', 'sentence'),
+      ),
+    ):
+      if value not in allowed:
+        raise ValueError(
+          f'{name} must be one of {", ".join(allowed)}; got {value!r}'
+        )
+    if self.gating_func == 'dense_top2' and self.use_gated_activation:
+      raise ValueError(
+        "use_gated_activation must be False with gating_func='dense_top2', got "
+        "True; 'dropless_top2' supports gated activations"
+      )
+
+
+def _group(x: Float[Array, 'B T M'], num_groups: int) -> Float[Array, 'G S M']:
+  return x.reshape(num_groups, -1, x.shape[-1])
