@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract between layers: fields, weights, children, context."""
+"""The base class of layers and what it is made of; this module re-exports."""
 
 from praxis.base_layer.children import instantiate_layer
 from praxis.base_layer.initializers import (

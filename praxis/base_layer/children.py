@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a layer builds its children from their Configs."""
+"""Building of child layers from their Configs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from praxis.base_layer import auxiliary_outputs, weight_sharing
 
 
 class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
-  """A module that builds children in `setup`; `_children` has them by name."""
+  """A module that builds children in `setup`; `_children` maps their names."""
 
   def __post_init__(self) -> None:
     object.__setattr__(self, '_children', {})
@@ -24,12 +24,18 @@ class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
   def create_child(
     self, name: str, params: pax_fiddle.Config, *, skip_clone: bool = False
   ) -> nn.Module:
-    """Builds a child layer from its Config; returns it, bound to `self.name`.
+    """Builds a child layer, binds it to `self.<name>` and returns it.
 
-    Layers whose Configs have one `shared_weight_layer_id` are one layer.
+    Configs with the same `shared_weight_layer_id` yield the same layer.
+
+    Args:
+      name: the name of the child.
+      params: its Config.
+      skip_clone: whether to fill inherited fields into `params` itself instead
+        of a copy.
 
     Raises:
-      ValueError: `params` is no Config, or there is a child of that name.
+      ValueError: `params` is not a Config, or a child has that name.
       AttributeError: the layer has a field of that name.
     """
     child = self._build_child(name, params, skip_clone)
@@ -43,15 +49,21 @@ class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
     *,
     skip_clone: bool = False,
   ) -> Sequence[nn.Module]:
-    """Builds a list of layers, `self.name[i]`, called `name_i` in trees."""
+    """Builds a list of layers: `self.<name>[i]`, `<name>_i` in variable trees.
+
+    Raises:
+      ValueError: `params` is not a sequence of Configs, or a child has one of
+        the names.
+      AttributeError: the layer has a field of that name.
+    """
     if not isinstance(params, Sequence):
       raise ValueError(
-        f'create_children({name!r}) wants a sequence of Configs, got '
+        f'create_children({name!r}) expects a sequence of Configs, got '
         f'{type(params).__name__}; create_child takes a single one'
       )
     children = [self._build_child(name, p, skip_clone) for p in params]
-    named = {f'{name}_{i}': child for i, child in enumerate(children)}
-    return self._bind(name, children, named)
+    modules = {f'{name}_{i}': child for i, child in enumerate(children)}
+    return self._bind(name, children, modules)
 
   @nn.nowrap
   def _child_modules(self) -> Iterator[nn.Module]:
@@ -68,7 +80,8 @@ class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
     self, name: str, params: pax_fiddle.Config, skip_clone: bool
   ) -> nn.Module:
     if not isinstance(params, pax_fiddle.Buildable):
-      hint = ' (an instance: pass its Config)' * isinstance(params, nn.Module)
+      is_instance = isinstance(params, nn.Module)
+      hint = ' (an instance: pass its Config)' if is_instance else ''
       raise ValueError(
         f'Expected templates for child {name!r} of {type(self).__name__}, '
         f'got {type(params).__name__}{hint}'
@@ -78,21 +91,21 @@ class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
     return instantiate_layer(params, self.scope.root)
 
   @nn.nowrap
-  def _bind(self, name: str, child: Any, named: dict[str, nn.Module]) -> Any:
+  def _bind(self, name: str, child: Any, modules: dict[str, nn.Module]) -> Any:
     kind = type(self).__name__
-    if twice := {name, *named} & set(self._children):
-      raise ValueError(f'{kind} has a child {min(twice)!r} already')
+    if existing := {name, *modules} & set(self._children):
+      raise ValueError(f'{kind} has a child {min(existing)!r} already')
     if name in {f.name for f in pax_fiddle.fields_of(type(self))}:
       raise AttributeError(f'child {name!r} of {kind} has the name of a field')
     setattr(self, name, child)
     bound = getattr(self, name)
     layers = bound if isinstance(child, list) else [bound]
-    self._children.update(zip(named, layers, strict=True))
+    self._children.update(zip(modules, layers, strict=True))
     return bound
 
 
 def instantiate_layer(layer_p: pax_fiddle.Config, scope: Scope) -> nn.Module:
-  """Builds a layer, or returns that of its shared id at `scope`, the root."""
+  """Builds a layer, or returns the shared one of its id at the root `scope`."""
   if getattr(layer_p, 'shared_weight_layer_id', None) is None:
     return pax_fiddle.build(layer_p)
   return weight_sharing.shared_layer(layer_p, scope)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The distributions that weights start from."""
+"""Initializers of weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRUNCATE_AT = 2.0  # standard deviations
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class WeightInit:
-  """A distribution by name (one of the factories below) and its scale."""
+  """An initializer: the name of a distribution (see the factories), a scale."""
 
   method: str
   scale: float | int
@@ -36,17 +36,20 @@ class WeightInit:
 
   @staticmethod
   def Constant(scale: float | int | bool = 1.0) -> WeightInit:
-    """The value `scale` everywhere."""
+    """All elements equal `scale`."""
     return WeightInit('constant', scale)
 
   @staticmethod
   def TruncatedGaussian(scale: float = 1.0) -> WeightInit:
-    """scale * N(0, 1) conditioned to two standard deviations."""
+    """scale * N(0, 1), truncated at two standard deviations."""
     return WeightInit('truncated_gaussian', scale)
 
   @staticmethod
   def Xavier(scale: float = 1.0) -> WeightInit:
-    """Uniform with bound scale * sqrt(6 / (fan_in + fan_out))."""
+    """Uniform with bound scale * sqrt(6 / (fan_in + fan_out)).
+
+    References: Glorot and Bengio, AISTATS 2010, equation 16.
+    """
     return WeightInit('xavier', scale)
 
   @staticmethod
@@ -55,12 +58,12 @@ class WeightInit:
     depth: float = 1.0,
     layers_per_residual_block: float = 1.0,
   ) -> WeightInit:
-    """Xavier shrunk by depth^(-1 / (2 layers_per_residual_block)): Fixup.
+    """Xavier times depth^(-1 / (2 layers_per_residual_block)).
 
-    References: https://arxiv.org/abs/1901.09321
+    References: Fixup, https://arxiv.org/abs/1901.09321
     """
-    shrink = math.pow(depth, -1.0 / (2 * layers_per_residual_block))
-    return WeightInit('xavier', scale * shrink)
+    factor = math.pow(depth, -1.0 / (2 * layers_per_residual_block))
+    return WeightInit('xavier', scale * factor)
 
   @staticmethod
   def GaussianSqrtDim(scale: float = 1.0) -> WeightInit:
@@ -114,16 +117,18 @@ class WeightInit:
 
   @staticmethod
   def ScaledDeltaOrthogonal(scale: float = 1.0) -> WeightInit:
-    """scaled_orthogonal (2-D), scaled_delta_orthogonal (3-D on), Gaussian.
+    """`scaled_orthogonal` in 2-D, `scaled_delta_orthogonal` from 3-D on.
 
-    The scale multiplies all of them (upstream dropped it from 2-D on).
+    Vectors are Gaussian. The scale multiplies all of them; upstream ignores it
+    from 2-D on.
+
     References: https://arxiv.org/abs/1806.05393
     """
     return WeightInit('delta_orthogonal', scale)
 
 
 def default_param_init() -> WeightInit:
-  """Xavier with scale 1.000001, as upstream checkpoints were made with."""
+  """Xavier with scale 1.000001, the default of upstream."""
   return WeightInit.Xavier(1.000001)
 
 
@@ -132,10 +137,18 @@ def get_fan_in_fan_out(
   fan_in_axes: Sequence[int] | None = None,
   fan_out_axes: Sequence[int] | None = None,
 ) -> tuple[int | None, int | None]:
-  """Returns the fans of a weight: the last two axes times the axes before.
+  """Returns (fan_in, fan_out) of a weight.
 
-  Explicit axes override that; a vector has both fans equal to its length, a
-  scalar has none.
+  By default they are the last two dimensions times the product of the others.
+  Both fans of a vector are its length; those of a scalar are None.
+
+  Args:
+    shape: the shape of the weight.
+    fan_in_axes: the dimensions whose product is the fan-in.
+    fan_out_axes: the dimensions whose product is the fan-out.
+
+  Raises:
+    ValueError: only one of `fan_in_axes` and `fan_out_axes` is given.
   """
   shape = tuple(shape)
   if fan_in_axes or fan_out_axes:
@@ -157,14 +170,14 @@ def get_fan_in_fan_out(
 
 
 def is_default_param_init(p: WeightInit) -> bool:
-  """Whether an initialiser is the one that stands for "not set"."""
+  """Whether an initializer is the default one."""
   return p == default_param_init()
 
 
 def scaled_orthogonal(
   key: PRNGKey, shape: Sequence[int], dtype: jnp.dtype = jnp.float32
 ) -> JTensor:
-  """Returns an orthogonal matrix times max(1, sqrt(rows / columns))."""
+  """Returns a random orthogonal matrix times max(1, sqrt(rows / columns))."""
   scale = max(math.sqrt(shape[-2] / shape[-1]), 1.0)
   return jax.nn.initializers.orthogonal(scale)(key, tuple(shape), dtype)
 
@@ -172,13 +185,16 @@ def scaled_orthogonal(
 def scaled_delta_orthogonal(
   key: PRNGKey, shape: Sequence[int], dtype: jnp.dtype = jnp.float32
 ) -> JTensor:
-  """Returns a kernel that is orthogonal in its centre and zero elsewhere.
+  """Returns a kernel that is orthogonal at its centre and zero elsewhere.
 
   References: https://arxiv.org/abs/1806.05393
+
+  Raises:
+    ValueError: the shape does not have 3 to 5 dimensions.
   """
   if not 3 <= len(shape) <= 5:
     raise ValueError(
-      'scaled_delta_orthogonal wants a shape of 3, 4 or 5 dimensions, got '
+      'scaled_delta_orthogonal needs a shape of 3, 4 or 5 dimensions, got '
       f'{tuple(shape)}; scaled_orthogonal takes matrices'
     )
   centre = tuple((n - 1) // 2 for n in shape[:-2])
@@ -199,25 +215,31 @@ def sample(
     return _constant(init.scale, shape, dtype)
   if init.method == 'delta_orthogonal':
     return init.scale * _delta_orthogonal(key, shape, dtype)
-  unit_sample, _ = _spread_of(init)
-  return spread(init, shape, fans) * unit_sample(key, shape, dtype)
+  unit_sample, _ = _scaled_distribution(init)
+  return scale_of(init, shape, fans) * unit_sample(key, shape, dtype)
 
 
-def spread(
+def scale_of(
   init: WeightInit, shape: Sequence[int], fans: tuple[int | None, int | None]
 ) -> float:
-  """Returns what `init` multiplies a unit sample by: a deviation or bound."""
-  _, factor = _spread_of(init)
+  """Returns the standard deviation or bound of `init`.
+
+  Raises:
+    ValueError: `init` is constant or orthogonal.
+  """
+  _, factor = _scaled_distribution(init)
   return init.scale * (factor(tuple(shape), *fans) if shape else 1.0)
 
 
-def _spread_of(init: WeightInit) -> tuple[Callable[..., JTensor], _Spread]:
-  if init.method not in _SPREADS:
+def _scaled_distribution(
+  init: WeightInit,
+) -> tuple[Callable[..., JTensor], _ScaleFactor]:
+  if init.method not in _SCALED_DISTRIBUTIONS:
     raise ValueError(
       f'unknown WeightInit method {init.method!r}; one of '
-      f'{sorted([*_SPREADS, "constant", "delta_orthogonal"])}'
+      f'{sorted([*_SCALED_DISTRIBUTIONS, "constant", "delta_orthogonal"])}'
     )
-  return _SPREADS[init.method]
+  return _SCALED_DISTRIBUTIONS[init.method]
 
 
 def _constant(
@@ -226,7 +248,7 @@ def _constant(
   is_int = jnp.issubdtype(dtype, jnp.integer)
   if is_int and not isinstance(scale, int):
     raise ValueError(
-      f'WeightInit.Constant for dtype {dtype} wants an int, got {scale!r}'
+      f'WeightInit.Constant for dtype {dtype} needs an int, got {scale!r}'
     )
   return jnp.full(shape, scale, dtype)
 
@@ -253,34 +275,40 @@ def _delta_orthogonal(
   return scaled_delta_orthogonal(key, shape, dtype)
 
 
-_Spread = Callable[[tuple[int, ...], int, int], float]
-_one: _Spread = lambda shape, fan_in, fan_out: 1.0
-_dim: _Spread = lambda shape, fan_in, fan_out: 1 / math.sqrt(shape[0])
-_in: _Spread = lambda shape, fan_in, fan_out: 1 / math.sqrt(fan_in)
-_out: _Spread = lambda shape, fan_in, fan_out: 1 / math.sqrt(fan_out)
-_avg: _Spread = lambda shape, fan_in, fan_out: math.sqrt(2 / (fan_in + fan_out))
-_bound: _Spread = lambda shape, fan_in, fan_out: math.sqrt(
+_ScaleFactor = Callable[[tuple[int, ...], int, int], float]
+_unscaled: _ScaleFactor = lambda shape, fan_in, fan_out: 1.0
+_sqrt_dim: _ScaleFactor = lambda shape, fan_in, fan_out: 1 / math.sqrt(shape[0])
+_sqrt_fan_in: _ScaleFactor = lambda shape, fan_in, fan_out: (
+  1 / math.sqrt(fan_in)
+)
+_sqrt_fan_out: _ScaleFactor = lambda shape, fan_in, fan_out: (
+  1 / math.sqrt(fan_out)
+)
+_sqrt_fan_avg: _ScaleFactor = lambda shape, fan_in, fan_out: math.sqrt(
+  2 / (fan_in + fan_out)
+)
+_xavier_bound: _ScaleFactor = lambda shape, fan_in, fan_out: math.sqrt(
   6 / (fan_in + fan_out)
 )
-_unit: _Spread = lambda shape, fan_in, fan_out: math.sqrt(
+_unit_scaling: _ScaleFactor = lambda shape, fan_in, fan_out: math.sqrt(
   3 / math.prod(shape[:-1])
 )
 
 _normal = jax.random.normal
-# Method -> (unit sample, factor from shape and fans).
-_SPREADS = {
-  'gaussian': (_normal, _one),
-  'gaussian_sqrt_dim': (_normal, _dim),
-  'gaussian_sqrt_fanin': (_normal, _in),
-  'gaussian_sqrt_fanout': (_normal, _out),
-  'gaussian_sqrt_fanavg': (_normal, _avg),
-  'uniform': (_uniform, _one),
-  'uniform_sqrt_dim': (_uniform, _dim),
-  'uniform_sqrt_fanavg': (_uniform, _bound),
-  'uniform_unit_scaling': (_uniform, _unit),
-  'xavier': (_uniform, _bound),
-  'truncated_gaussian': (_truncated, _one),
-  'truncated_gaussian_sqrt_dim': (_truncated, _dim),
-  'truncated_gaussian_sqrt_fanin': (_truncated, _in),
-  'truncated_gaussian_sqrt_fanout': (_truncated, _out),
+# (unit sample, factor from shape and fans) by method.
+_SCALED_DISTRIBUTIONS = {
+  'gaussian': (_normal, _unscaled),
+  'gaussian_sqrt_dim': (_normal, _sqrt_dim),
+  'gaussian_sqrt_fanin': (_normal, _sqrt_fan_in),
+  'gaussian_sqrt_fanout': (_normal, _sqrt_fan_out),
+  'gaussian_sqrt_fanavg': (_normal, _sqrt_fan_avg),
+  'uniform': (_uniform, _unscaled),
+  'uniform_sqrt_dim': (_uniform, _sqrt_dim),
+  'uniform_sqrt_fanavg': (_uniform, _xavier_bound),
+  'uniform_unit_scaling': (_uniform, _unit_scaling),
+  'xavier': (_uniform, _xavier_bound),
+  'truncated_gaussian': (_truncated, _unscaled),
+  'truncated_gaussian_sqrt_dim': (_truncated, _sqrt_dim),
+  'truncated_gaussian_sqrt_fanin': (_truncated, _sqrt_fan_in),
+  'truncated_gaussian_sqrt_fanout': (_truncated, _sqrt_fan_out),
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds while layers run: train or eval, and where summaries go."""
+"""JaxContext: thread-local settings of a forward pass, and its summaries."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class JaxContext:
   class HParams:
     """The settings of a context."""
 
-    # True in eval and decode, False in training, None: not said.
+    # True in eval and decode, False in training; None: unset, as in training.
     do_eval: bool | None = None
     # Summaries of a verbosity above this are not recorded.
     summary_verbosity: int = 3
-    # Mesh axes that activations see under another name, or do not see: None.
+    # New names of mesh axes in activation shardings; None removes an axis.
     mesh_axes_transpose: dict[str, str | None] | None = None
     # Whether layers record their Configs in HYPER_PARAMS.
     self_reflect_configs: bool = False
@@ -63,12 +63,12 @@ class JaxContext:
 
   @property
   def do_eval(self) -> bool:
-    """Whether layers evaluate or decode; False where it is not said."""
+    """Whether layers evaluate or decode; False if unset."""
     return bool(self.hparams.do_eval)
 
   @property
   def summary_verbosity(self) -> int:
-    """The largest verbosity of summaries that are recorded."""
+    """The maximum verbosity of recorded summaries."""
     return self.hparams.summary_verbosity
 
   @property
@@ -78,7 +78,7 @@ class JaxContext:
 
   @staticmethod
   def top() -> JaxContext | None:
-    """Returns the innermost context of this thread, None outside any."""
+    """Returns the innermost context of this thread, or None."""
     return _stack()[-1] if _stack() else None
 
   @staticmethod
@@ -88,14 +88,14 @@ class JaxContext:
 
   @staticmethod
   def new_context(*, hparams: JaxContext.HParams | None = None) -> JaxContext:
-    """Returns a context to enter, by default like the current one."""
+    """Returns a context to enter, by default with the current settings."""
     return JaxContext(cur_jax_context().hparams if hparams is None else hparams)
 
   @staticmethod
   def lookup_shared_layer(
     root_scope: Scope, shared_layer_id: str
   ) -> weight_sharing.SharedLayer | None:
-    """Returns the layer of an id under a root and its Config, or None."""
+    """Returns the shared layer of an id at a root scope, or None."""
     return weight_sharing.lookup(root_scope, shared_layer_id)
 
   @staticmethod
@@ -105,12 +105,12 @@ class JaxContext:
     layer: nn.Module,
     layer_hparams: pax_fiddle.Config,
   ) -> None:
-    """Makes `layer` that of an id; ValueError if there is one already."""
-    weight_sharing.keep(root_scope, shared_layer_id, layer, layer_hparams)
+    """Registers the shared layer of an id at a root scope."""
+    weight_sharing.register(root_scope, shared_layer_id, layer, layer_hparams)
 
 
 def cur_jax_context() -> JaxContext:
-  """Returns the current context, one of defaults outside any."""
+  """Returns the current context, or one with default settings."""
   return JaxContext.top() or JaxContext(JaxContext.HParams())
 
 
@@ -120,12 +120,19 @@ def add_global_summary(
   summary_type: SummaryType = SummaryType.SCALAR,
   verbosity: int = 2,
 ) -> None:
-  """Records a summary from outside a layer; see BaseLayer.add_summary."""
+  """Records a summary outside of layers, as `BaseLayer.add_summary`.
+
+  Args:
+    name: the name of the summary.
+    tensor: the value, or a function that is called only if it is recorded.
+    summary_type: the kind of the value.
+    verbosity: the summary is dropped if the context's verbosity is lower.
+  """
   context = cur_jax_context()
   if verbosity > context.summary_verbosity:
     return
-  taken = context.summary_dict.__contains__
-  key = summary_types.unused_key(name, summary_type, taken)
+  is_used = context.summary_dict.__contains__
+  key = summary_types.unused_key(name, summary_type, is_used)
   value = tensor() if callable(tensor) else tensor
   context.summary_dict[key] = summary_types.add_batch_dim(value, summary_type)
 
@@ -136,7 +143,7 @@ def all_global_summaries() -> dict[str, Any]:
 
 
 def clear_global_summary() -> None:
-  """Forgets the global summaries of the current context."""
+  """Removes the global summaries of the current context."""
   cur_jax_context().summary_dict.clear()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of all layers: a configured flax module with declared weights."""
+"""BaseLayer: a configurable flax module that declares its weights."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from praxis.pytypes import JTensor, Nested, SplitDimsMapping
 
 
 class Theta:
-  """The weights of a layer by name, cast to the dtype it computes in."""
+  """The trainable weights of a layer by name, cast to its fprop_dtype."""
 
   def __init__(self, layer: BaseLayer):
     self._layer = layer
@@ -52,7 +52,7 @@ class Theta:
 
 
 def is_running_under_pmap() -> bool:
-  """Whether the axis of pmap-style training is mapped here."""
+  """Whether the trace is inside the mapped axis of pmap-style training."""
   try:
     jax.lax.axis_index(PMAP_PARALLEL_AXIS_NAME)
   except NameError:
@@ -71,34 +71,35 @@ def is_running_under_pmap() -> bool:
 class BaseLayer(children.ParentModule):
   """A layer: fields configure it, `setup` declares weights and children.
 
-  `__call__` (also written `fprop`) computes. Fields that a child leaves unset
-  take the owner's values where `INHERITED` lists them.
+  `__call__`, or its alias `fprop`, is the forward pass. A child inherits the
+  parent's values of the fields in `INHERITED` that its Config leaves unset.
   """
 
   WeightSharding = sharding_annotations.WeightSharding
   ActivationSharding = sharding_annotations.ActivationSharding
 
-  # What weights are stored in.
+  # Storage dtype of the weights.
   dtype: Any = pax_fiddle.field(
     default=jnp.float32, tags=fiddle_tags.ParamsDType
   )
-  # What the layer computes in; None: `dtype`.
+  # Dtype of the forward pass; None: `dtype`.
   fprop_dtype: Any = pax_fiddle.field(
     default=None, tags=fiddle_tags.ActivationDType
   )
-  # What weights start from unless they say otherwise.
+  # Initializer of weights that declare none.
   params_init: WeightInit = pax_fiddle.field(
     default=default_param_init(), tags=fiddle_tags.WeightInit
   )
-  # Whether L1/L2 and weight decay pass over this layer's weights.
+  # Whether L1, L2 and weight decay skip this layer's weights.
   skip_lp_regularization: bool | None = None
-  # The device mesh within a slice, and over slices; None: no mesh (pmap).
+  # Device mesh within a slice, and slices per mesh axis; None: no mesh
+  # (pmap).
   ici_mesh_shape: Sequence[int] | None = None
   dcn_mesh_shape: Sequence[int] | None = None
   contiguous_submeshes: bool | None = None
-  # The names of the mesh's axes.
+  # Names of the mesh axes.
   mesh_axis_names: Sequence[str] | None = None
-  # Layers of one id share their weights.
+  # Layers with the same id share their weights.
   shared_weight_layer_id: str | None = None
   weight_split_dims_mapping: pax_fiddle.Config[
     sharding_annotations.WeightSharding
@@ -114,7 +115,7 @@ class BaseLayer(children.ParentModule):
     if 'fprop' in body and '__call__' not in body:
       cls.__call__ = body['fprop']
     if 'setup' in body:
-      cls.setup = _reflecting(body['setup'])
+      cls.setup = _recording_config(body['setup'])
     super().__init_subclass__(kw_only=True, **kwargs)
 
   def __new__(cls, *args: Any, **kwargs: Any) -> BaseLayer:
@@ -137,7 +138,7 @@ class BaseLayer(children.ParentModule):
 
   @nn.nowrap
   def fprop(self, *args: Any, **kwargs: Any) -> Any:
-    """The other name of `__call__`."""
+    """Alias of `__call__`."""
     return self(*args, **kwargs)
 
   # Configuration.
@@ -152,12 +153,12 @@ class BaseLayer(children.ParentModule):
 
   @property
   def hparams(self) -> pax_fiddle.Config:
-    """A Config that would build this layer again."""
+    """A Config that builds an equal layer."""
     return base_hyperparams.config_of(self)
 
   @property
   def mesh_shape(self) -> list[int] | None:
-    """The mesh over all slices: ICI times DCN, or None without a mesh."""
+    """The mesh over all slices, ICI times DCN; None without a mesh."""
     return pax_fiddle.mesh_shape(self.ici_mesh_shape, self.dcn_mesh_shape)
 
   @nn.nowrap
@@ -181,7 +182,7 @@ class BaseLayer(children.ParentModule):
 
   @staticmethod
   def copy_base_hparams(source: Any, target: Any) -> Any:
-    """Gives Config `target` what layers inherit, from a layer or Config."""
+    """Copies the inherited fields of a layer or Config to Config `target`."""
     pax_fiddle.inherit(target, source)
     return target
 
@@ -191,10 +192,16 @@ class BaseLayer(children.ParentModule):
   def create_variable(
     self, name: str, var_hparams: WeightHParams, trainable: bool = True
   ) -> None:
-    """Declares a weight, to be read as `self.theta.name` (or `get_var`).
+    """Declares a variable.
+
+    Args:
+      name: the layer reads it as `self.theta.<name>`, or by `get_var`.
+      var_hparams: shape, initializer, sharding and flags.
+      trainable: whether the optimizer updates it.
 
     Raises:
       AttributeError: the layer has an attribute of that name.
+      ValueError: a dimension is not positive.
     """
     self._declare_variable(name, var_hparams, trainable)
 
@@ -202,31 +209,34 @@ class BaseLayer(children.ParentModule):
   def _declare_variable(
     self, name: str, var_hparams: WeightHParams, trainable: bool = True
   ) -> None:
-    """Does what create_variable does, where subclasses do more there."""
+    """Implements `create_variable`, which subclasses override."""
     if hasattr(type(self), name) or name in {**self._children, **self._weights}:
       raise AttributeError(
-        f'{type(self).__name__} has an attribute {name!r}; name the variable '
-        'otherwise'
+        f'{type(self).__name__} has an attribute {name!r}; choose another name '
+        'for the variable'
       )
     if not all(size > 0 for size in var_hparams.shape):
       raise ValueError(
-        f'weight {name!r} of {type(self).__name__} wants positive dimensions, '
+        f'weight {name!r} of {type(self).__name__} needs positive dimensions, '
         f'got shape {var_hparams.shape}; set the sizes in its Config'
       )
-    hparams = self._complete(var_hparams, trainable)
+    hparams = self._with_layer_defaults(var_hparams, trainable)
     self._weights[name] = hparams
     collection = PARAMS if trainable else NON_TRAINABLE
     if self.has_variable(collection, name):
       return
-    make = lambda key: BoxedParam(weight_params.init_var(hparams, key), hparams)
+    init = lambda key: BoxedParam(weight_params.init_var(hparams, key), hparams)
     if trainable:
-      self.param(name, make)
+      self.param(name, init)
     else:
-      self.variable(collection, name, lambda: make(self.make_rng(PARAMS)))
+      self.variable(collection, name, lambda: init(self.make_rng(PARAMS)))
 
   @property
   def theta(self) -> Theta:
-    """The trainable weights; floats are in fprop_dtype unless they refuse."""
+    """The trainable weights; floats are cast to fprop_dtype.
+
+    Weights with DISALLOW_BFLOAT16_CONVERSION keep their dtype.
+    """
     return Theta(self)
 
   @nn.nowrap
@@ -239,29 +249,36 @@ class BaseLayer(children.ParentModule):
 
   @nn.nowrap
   def update_var(self, name: str, new_val: JTensor) -> None:
-    """Replaces a non-trainable variable, where the collection may change.
+    """Replaces a non-trainable variable if its collection is mutable.
 
     Raises:
-      ValueError: the variable is trainable, or of another shape.
+      ValueError: the variable is trainable, or has another shape.
     """
     if weight_params.var_is_trainable(self._declared(name)):
-      raise ValueError(f'{name!r} is trainable: the learner updates it')
+      raise ValueError(
+        f'{name!r} is trainable: the learner updates it; declare it with '
+        'trainable=False to update it in the forward pass'
+      )
     if self.is_initializing() or not self.is_mutable_collection(NON_TRAINABLE):
       return
     stored = self.scope.get_variable(NON_TRAINABLE, name)
-    have, given = jnp.shape(self.get_var(name)), jnp.shape(new_val)
-    if have != given:
+    shape, new_shape = jnp.shape(self.get_var(name)), jnp.shape(new_val)
+    if shape != new_shape:
       raise ValueError(
-        f'update_var({name!r}) wants shape {have}, got {given}; a variable '
-        'keeps its shape'
+        f'update_var({name!r}) expects shape {shape}, got {new_shape}; a '
+        'variable keeps its shape'
       )
-    # In a plain flax module the variable keeps the box it came in.
+    # Within `init` of a plain flax module the variable is boxed, and stays so.
     boxed = flax_meta.replace_boxed(stored, new_val)
     self.put_variable(NON_TRAINABLE, name, boxed)
 
   @nn.nowrap
   def get_decode_state(self, name: str) -> JTensor:
-    """Returns what `update_decode_state` stored; KeyError if nothing."""
+    """Returns a value that `update_decode_state` stored.
+
+    Raises:
+      KeyError: there is no such value.
+    """
     if not self.has_variable(DECODE_CACHE, name):
       raise KeyError(
         f'{"/".join(self.path)} has no decode state {name!r}; run the prefix '
@@ -271,7 +288,7 @@ class BaseLayer(children.ParentModule):
 
   @nn.nowrap
   def update_decode_state(self, name: str, new_state: JTensor) -> None:
-    """Stores state between decode steps, where the collection may change."""
+    """Stores state for later decode steps if DECODE_CACHE is mutable."""
     if self.is_mutable_collection(DECODE_CACHE):
       self.put_variable(DECODE_CACHE, name, new_state)
 
@@ -372,7 +389,7 @@ class BaseLayer(children.ParentModule):
 
   @nn.nowrap
   def shard(self, x: JTensor, mapping: SplitDimsMapping) -> JTensor:
-    """Returns `x` split over the mesh as `mapping` says, if there is one."""
+    """Constrains `x` to the sharding `mapping` if there is a mesh."""
     return sharding_annotations.maybe_shard(x, mapping, self.mesh_axis_names)
 
   # Private methods.
@@ -408,18 +425,18 @@ class BaseLayer(children.ParentModule):
     shared = self.shared_weight_layer_id
     if shared is not None and isinstance(self.parent, nn.Module):
       raise ValueError(
-        f'shared_weight_layer_id={shared!r} of {kind} is for layers that '
-        'create_child makes; an instance field is shared by using one Config '
+        f'shared_weight_layer_id={shared!r} of {kind} works for layers that '
+        'create_child builds; to share an instance field, use one Config '
         'object (or one instance) in several fields'
       )
 
   def _theta_value(self, name: str) -> JTensor:
-    # Not nowrap: flax runs setup first where a parent reads the weight.
+    # Not nowrap: flax must run `setup` before a parent reads a child's weight.
     hparams = self._weights.get(name)
     if hparams is None or weight_params.var_not_trainable(hparams):
       raise AttributeError(
-        f'{type(self).__name__} has no weight {name!r}; create_variable made '
-        f'{sorted(self._weights)} (weights exist once setup has run)'
+        f'{type(self).__name__} has no weight {name!r}; its variables are '
+        f'{sorted(self._weights)} (they exist after setup)'
       )
     value = weight_params.maybe_unbox_value(self.get_variable(PARAMS, name))
     if weight_params.var_disallow_bfloat16_conversion(hparams):
@@ -446,17 +463,19 @@ class BaseLayer(children.ParentModule):
     return self._weights[name]
 
   @nn.nowrap
-  def _complete(self, given: WeightHParams, trainable: bool) -> WeightHParams:
-    """Returns a declaration with what the layer says where it is silent."""
-    collections = set(given.collections)
+  def _with_layer_defaults(
+    self, declared: WeightHParams, trainable: bool
+  ) -> WeightHParams:
+    """Fills the init, dtype and flags of the layer into a declaration."""
+    collections = set(declared.collections)
     if not trainable:
       collections.add(WeightHParamsCollection.NON_TRAINABLE)
     if self.skip_lp_regularization:
       collections.add(WeightHParamsCollection.SKIP_LP_REGULARIZATION)
-    hparams = copy.copy(given)
+    hparams = copy.copy(declared)
     hparams.collections = tuple(sorted(collections))
-    hparams.init = given.init or self.params_init
-    hparams.dtype = self.dtype if given.dtype is None else given.dtype
+    hparams.init = declared.init or self.params_init
+    hparams.dtype = self.dtype if declared.dtype is None else declared.dtype
     return hparams
 
 
@@ -488,45 +507,56 @@ def is_sublayer_template_or_instance(val: Any) -> bool:
   if isinstance(val, Mapping):
     return is_sublayer_template_or_instance(list(val.values()))
   if isinstance(val, list | tuple):
-    given = [v for v in val if v is not None]
-    return bool(given) and all(map(is_sublayer_template_or_instance, given))
+    values = [v for v in val if v is not None]
+    return bool(values) and all(map(is_sublayer_template_or_instance, values))
   return isinstance(val, BaseLayer)
 
 
 def get_template_fields(template: pax_fiddle.Config) -> list[str]:
-  """Returns the names of the fields that a Config can hold, set or not."""
+  """Returns the names of all fields of a Config, set or not.
+
+  Raises:
+    TypeError: `template` is not a Config.
+  """
   if not isinstance(template, pax_fiddle.Config):
-    raise TypeError(f'get_template_fields wants a Config, got {type(template)}')
+    raise TypeError(
+      f'get_template_fields expects a Config, got {type(template)}'
+    )
   names = [f.name for f in pax_fiddle.fields_of(template.cls) if f.init]
   return names or list(inspect.signature(template.cls).parameters)
 
 
 def assert_has_shape(t: JTensor, shape: Sequence[int]) -> None:
-  """Raises ValueError unless `t` has a shape, in which -1 fits any size."""
-  fits = t.ndim == len(shape) and all(
-    want in (-1, got) for want, got in zip(shape, t.shape, strict=True)
+  """Checks the shape of an array; -1 in `shape` matches any size.
+
+  Raises:
+    ValueError: the shape differs.
+  """
+  matches = t.ndim == len(shape) and all(
+    expected in (-1, size)
+    for expected, size in zip(shape, t.shape, strict=True)
   )
-  if not fits:
+  if not matches:
     raise ValueError(f'an array must have shape {list(shape)}, got {t.shape}')
 
 
-def _reflecting(setup: Callable[[BaseLayer], None]):
-  """Lets a layer's setup also record its Config where that is asked for."""
+def _recording_config(setup: Callable[[BaseLayer], None]):
+  """Wraps `setup` to also record the Config in HYPER_PARAMS if requested."""
 
   @functools.wraps(setup)
   def wrapped(self: BaseLayer) -> None:
     setup(self)
     if self.reflect_configs and self.is_initializing():
-      own = self.hparams
-      for name, value in list(own.__arguments__.items()):
+      config = self.hparams
+      for name, value in list(config.__arguments__.items()):
         if is_sublayer_template_or_instance(value):
-          setattr(own, name, None)
-      self.put_variable(HYPER_PARAMS, '_hparams', WrappedHParams(own))
+          setattr(config, name, None)
+      self.put_variable(HYPER_PARAMS, '_hparams', WrappedHParams(config))
 
   return wrapped
 
 
-BaseLayer.setup = _reflecting(BaseLayer.setup)
+BaseLayer.setup = _recording_config(BaseLayer.setup)
 
 _INHERITED = (
   'dtype',
@@ -542,12 +572,12 @@ BaseLayer.INHERITED = {
   f.name: f for f in pax_fiddle.fields_of(BaseLayer) if f.name in _INHERITED
 }
 base_hyperparams.lift_hparams(BaseLayer)
-# What the README calls the base of a layer's nested parameters.
+# The base of a layer's nested HParams, under the name that the README uses.
 BaseHParams = BaseLayer.HParams
 
 
 def _lift_shardings(cls: type) -> None:
-  """Makes nested sharding classes the defaults of the sharding fields."""
+  """Makes the nested sharding classes the templates of the sharding fields."""
   for kind, field in (
     ('WeightSharding', 'weight_split_dims_mapping'),
     ('ActivationSharding', 'activation_split_dims_mapping'),
@@ -555,11 +585,11 @@ def _lift_shardings(cls: type) -> None:
     nested = cls.__dict__.get(kind)
     if nested is None:
       continue
-    above = next(getattr(b, kind) for b in cls.__bases__ if hasattr(b, kind))
-    if not issubclass(nested, above):
+    base = next(getattr(b, kind) for b in cls.__bases__ if hasattr(b, kind))
+    if not issubclass(nested, base):
       raise ValueError(
-        f'{cls.__name__}.{kind} must derive from {above.__qualname__}; '
-        f'declare `class {kind}({above.__qualname__})`'
+        f'{cls.__name__}.{kind} must derive from {base.__qualname__}; '
+        f'declare `class {kind}({base.__qualname__})`'
       )
     cls.__annotations__ = {
       **inspect.get_annotations(cls),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which mesh axes split which dimensions: declared as data, applied here."""
+"""Sharding annotations of weights and activations, and their application."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from praxis.pytypes import (
 
 
 class _Sharding:
-  """A base whose subclasses become frozen, keyword-only dataclasses."""
+  """A base class whose subclasses become frozen, keyword-only dataclasses."""
 
   def __init_subclass__(cls, **kwargs: Any) -> None:
     super().__init_subclass__(**kwargs)
@@ -29,14 +29,14 @@ class _Sharding:
 
 
 class WeightSharding(_Sharding):
-  """How the weights of a layer are split; layers add what else they hold."""
+  """Shardings of a layer's weights; layers add fields for further weights."""
 
   # The layer's main weight.
   wt: SplitDimsMapping = None
 
 
 class ActivationSharding(_Sharding):
-  """How the activations of a layer are split."""
+  """Shardings of a layer's activations."""
 
   # The layer's output.
   out: SplitDimsMapping = None
@@ -45,10 +45,10 @@ class ActivationSharding(_Sharding):
 def to_partition_spec(
   split_dims_mapping: SplitDimsMapping, mesh_axis_names: Sequence[str]
 ) -> PartitionSpec:
-  """Returns the PartitionSpec of a mapping; see pytypes.SplitDimsMapping.
+  """Returns the PartitionSpec of a mapping (pytypes.SplitDimsMapping).
 
   Raises:
-    ValueError: an axis is not in the mesh, or splits two dimensions.
+    ValueError: an axis is not in the mesh, or shards two dimensions.
   """
   entries = [_axes(e, mesh_axis_names) for e in split_dims_mapping or ()]
   axes = [axis for entry in entries for axis in py_utils.mesh_axes(entry)]
@@ -80,15 +80,15 @@ def var_partition_specs(
 def transpose_one_axis(
   axis: str | None, mesh_axes_transpose: Mapping[str, str | None] | None
 ) -> str | None:
-  """Returns the mesh axis that `axis` stands for, itself by default.
+  """Returns the new name of a mesh axis, by default its own.
 
-  None is no axis: what it split is whole.
+  None means that the dimension is replicated.
   """
   return (mesh_axes_transpose or {}).get(axis, axis)
 
 
 def maybe_transpose_mesh_axes(partition_spec: PartitionSpec) -> PartitionSpec:
-  """Returns a spec with its axes renamed as the JaxContext says."""
+  """Returns a spec with axes renamed by the context's mesh_axes_transpose."""
   names = jax_context.cur_jax_context().hparams.mesh_axes_transpose
   if not names:
     return partition_spec
@@ -108,13 +108,17 @@ def maybe_shard(
   mesh_axis_names: Sequence[str] | None = None,
   unconstrained_dims: Sequence[int] | None = None,
 ) -> JTensor:
-  """Returns `x` constrained to a mapping where a mesh is in use, else `x`.
+  """Constrains the sharding of `x`; returns it unchanged without a mesh.
 
-  Dimensions in `unconstrained_dims` are left for the compiler to split. Axes
-  are renamed by the `mesh_axes_transpose` of the JaxContext, {new: old}.
+  Args:
+    x: the array.
+    split_dims_mapping: one entry per dimension; None: no constraint. Axes are
+      renamed by `mesh_axes_transpose` of the JaxContext.
+    mesh_axis_names: names of the mesh axes.
+    unconstrained_dims: dimensions whose sharding the compiler chooses.
 
   Raises:
-    ValueError: the mapping has not one entry a dimension of `x`.
+    ValueError: the mapping and `x` differ in the number of dimensions.
   """
   if not mesh_axis_names or split_dims_mapping is None:
     return x

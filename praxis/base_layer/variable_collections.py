@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of variable collections and random streams, and what they hold."""
+"""Names of variable collections and PRNG streams, and their value types."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ INTERMEDIATES = 'intermediates'
 DECODE_CACHE = 'decoder_cache'
 PREFIX_DECODE_CACHE = 'prefix_decoder_cache'
 HYPER_PARAMS = 'hyper_params'
-# What wrapped flax modules declare: statistics, and the names of axes.
+# Collections of wrapped flax modules: statistics, and logical axis names.
 BATCH_STATS = 'batch_stats'
 PARAMS_AXES = 'params_axes'
 NON_PAX_VAR_COLLECTION = [BATCH_STATS, PARAMS_AXES]
-# Streams of random numbers.
+# PRNG streams.
 RANDOM = 'random'
 NON_PAX_RNG_KEY = 'dropout'
 DEFAULT_INIT_MUTABLE_LIST = [PARAMS, NON_TRAINABLE, *NON_PAX_VAR_COLLECTION]
-# The axis that pmap-style training maps over.
+# The mapped axis of pmap-style training.
 PMAP_PARALLEL_AXIS_NAME = 'batch'
 
 
 class AuxLossStruct(NamedTuple):
-  """A loss that a layer adds to the model's own, and its weight."""
+  """An auxiliary loss and its weight."""
 
   value: JTensor
   weight: JTensor
 
 
 class WrappedHParams(struct.PyTreeNode):
-  """The Config of a layer, as a variable without arrays."""
+  """The Config of a layer as a pytree without arrays."""
 
   meta: Any = struct.field(pytree_node=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is declared of each weight, and the box that carries it to the tree."""
+"""Declarations of weights, and the box that carries them through flax."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ class WeightHParamsCollection:
   REQUIRES_SUM_SYNC = '_requires_sum_sync'
   DISALLOW_BFLOAT16_CONVERSION = '_disallow_bfloat16_conversion'
   OVERWRITE_WITH_GRADIENT = '_overwrite_with_gradient'
-  # Together with the last: of several uses in a step, the largest counts.
+  # With OVERWRITE_WITH_GRADIENT: gradients of several uses in a step combine by
+  # their maximum instead of their sum.
   TAKE_LARGEST_GRADIENT = '_take_largest_gradient'
 
 
 @dataclasses.dataclass
 class WeightHParams:
-  """Shape, distribution, sharding and flags of one weight."""
+  """Shape, initializer, sharding and flags of one weight."""
 
   shape: Sequence[int]
   # None: the layer's params_init.
@@ -43,13 +44,13 @@ class WeightHParams:
   # Flags of WeightHParamsCollection.
   collections: Sequence[str] | None = None
   mesh_shape: Sequence[int] | None = None
-  # How `shape` is split over the mesh; None on a mesh means replicated.
+  # The sharding of `shape`; None means replicated if there is a mesh.
   tensor_split_dims_mapping: SplitDimsMapping = None
-  # Leading dimensions added by repeated and pipelined layers, outermost first.
+  # Leading dimensions that repeated and pipelined layers add, outermost first.
   repeat_prefix: Sequence[int] | None = None
   repeat_prefix_split_dims_mapping: SplitDimsMapping = None
   repeat_optimizer_dims_mapping: SplitDimsMapping = None
-  # Axes of `shape` that count as fan-in and fan-out; None: the last two.
+  # Dimensions of `shape` that make up fan-in and fan-out; None: the last two.
   fan_in_axes: Sequence[int] | None = None
   fan_out_axes: Sequence[int] | None = None
 
@@ -70,7 +71,7 @@ class WeightHParams:
 
   @property
   def full_shape(self) -> tuple[int, ...]:
-    """The shape with the repeat prefix before it."""
+    """The repeat prefix followed by the shape."""
     return tuple(self.repeat_prefix or ()) + tuple(self.shape)
 
   @property
@@ -85,10 +86,10 @@ class WeightHParams:
 
 
 class BoxedParam(struct.PyTreeNode, flax_meta.AxisMetadata):
-  """A weight and its declaration, which scans and vmaps extend by an axis.
+  """A weight with its declaration; lifted transforms add axes to both.
 
-  The transforms pass `metadata_params`: `x_times` (the length of the axis),
-  `prefix_split_dims_mapping` (what splits it) and `optimizer_dims_mapping`.
+  `metadata_params` of the transforms: `x_times` (length of the axis),
+  `prefix_split_dims_mapping` (its sharding) and `optimizer_dims_mapping`.
   """
 
   value: Any
@@ -137,16 +138,17 @@ class BoxedParam(struct.PyTreeNode, flax_meta.AxisMetadata):
 def init_var(
   var_p: WeightHParams, prng_key: PRNGKey, var_full_name: str = ''
 ) -> JTensor:
-  """Returns a sample of a weight as its declaration says.
+  """Returns the initial value of a weight.
 
   Raises:
-    ValueError: the initialiser does not fit; `var_full_name` says where.
+    ValueError: the declaration has no initializer, or one that does not support
+      the shape or dtype.
   """
   if var_p.init is None:
     raise ValueError(
       f'{var_full_name or "a weight"} of shape {tuple(var_p.shape)} declares '
-      'no init, as those of wrapped flax modules; take its value from '
-      'layer.init'
+      'no init, like all weights of wrapped flax modules; use the value that '
+      'layer.init returns'
     )
   try:
     return initializers.sample(
@@ -157,31 +159,32 @@ def init_var(
 
 
 def var_init_scale(var_p: WeightHParams, var_key: str | None = None) -> float:
-  """Returns the deviation (Gaussian) or bound (uniform) of initial values.
+  """Returns the standard deviation (Gaussian) or bound (uniform) of the init.
 
   Raises:
-    ValueError: the initialiser is a constant or orthogonal.
+    ValueError: the initializer is constant or orthogonal.
   """
   try:
-    return initializers.spread(var_p.init, var_p.shape, _fans(var_p))
+    return initializers.scale_of(var_p.init, var_p.shape, _fans(var_p))
   except ValueError as error:
     raise ValueError(
-      f'var_init_scale of {var_key or "a weight"} wants a Gaussian or uniform '
+      f'var_init_scale of {var_key or "a weight"} needs a Gaussian or uniform '
       f'init, got {var_p.init}'
     ) from error
 
 
 def maybe_unbox_value(tree: Any) -> Any:
-  """Returns a tree with the value of every box in it."""
+  """Returns a tree with every BoxedParam replaced by its value."""
   return jax.tree.map(
     lambda x: x.value if isinstance(x, BoxedParam) else x, tree, is_leaf=_is_box
   )
 
 
 def unbox_meta(tree: Any) -> Any:
-  """Returns a tree with the declaration of every weight in it.
+  """Returns a tree with every weight replaced by its declaration.
 
-  An array without a box, as wrapped flax modules make, gets one by its shape.
+  The declaration of an unboxed array, as wrapped flax modules create, has its
+  shape and dtype only.
   """
 
   def declaration(x: Any) -> Any:
@@ -193,7 +196,7 @@ def unbox_meta(tree: Any) -> Any:
 
 
 def var_not_trainable(var_hparams: WeightHParams) -> bool:
-  """Whether the optimizer leaves the variable alone."""
+  """Whether the optimizer does not update the variable."""
   return WeightHParamsCollection.NON_TRAINABLE in var_hparams.collections
 
 
@@ -203,17 +206,17 @@ def var_is_trainable(var_hparams: WeightHParams) -> bool:
 
 
 def var_requires_mean_sync(var_hparams: WeightHParams) -> bool:
-  """Whether replicas take the mean of their values of the variable."""
+  """Whether replicas average their values of the variable."""
   return WeightHParamsCollection.REQUIRES_MEAN_SYNC in var_hparams.collections
 
 
 def var_requires_sum_sync(var_hparams: WeightHParams) -> bool:
-  """Whether replicas take the sum of their changes of the variable."""
+  """Whether replicas sum their changes of the variable."""
   return WeightHParamsCollection.REQUIRES_SUM_SYNC in var_hparams.collections
 
 
 def var_disallow_bfloat16_conversion(var_hparams: WeightHParams) -> bool:
-  """Whether the variable keeps its dtype where others become bfloat16."""
+  """Whether the variable keeps its dtype when weights are cast to bfloat16."""
   flag = WeightHParamsCollection.DISALLOW_BFLOAT16_CONVERSION
   return flag in var_hparams.collections
 
@@ -225,13 +228,13 @@ def var_skip_lp_regularization(var_params: WeightHParams) -> bool:
 
 
 def var_overwrite_with_gradient(var_hparams: WeightHParams) -> bool:
-  """Whether the gradient is the new value of the variable."""
+  """Whether the variable's gradient is its new value."""
   flag = WeightHParamsCollection.OVERWRITE_WITH_GRADIENT
   return flag in var_hparams.collections
 
 
 def var_take_largest_gradient(var_hparams: WeightHParams) -> bool:
-  """Whether gradients of the variable's uses combine by their maximum."""
+  """Whether gradients of several uses combine by their maximum."""
   flag = WeightHParamsCollection.TAKE_LARGEST_GRADIENT
   return flag in var_hparams.collections
 

@@ -72,7 +72,7 @@ def test_uniform_kinds(init, bound):
 def test_constants():
   assert (draw(WeightInit.Constant(1.5)) == 1.5).all()
   assert draw(WeightInit.Constant(2), dtype=jnp.int32).dtype == jnp.int32
-  with pytest.raises(ValueError, match='wants an int'):
+  with pytest.raises(ValueError, match='needs an int'):
     draw(WeightInit.Constant(1.5), dtype=jnp.int32)
 
 
@@ -99,7 +99,7 @@ def test_the_scale_that_optimizers_ask_for():
   assert scale(WeightInit.Gaussian(0.3)) == 0.3
   assert scale(WeightInit.GaussianSqrtFanIn(0.3)) == pytest.approx(0.15)
   assert scale(WeightInit.Xavier(2.0)) == pytest.approx(2 * math.sqrt(6 / 16))
-  with pytest.raises(ValueError, match='wants a Gaussian or uniform'):
+  with pytest.raises(ValueError, match='needs a Gaussian or uniform'):
     scale(WeightInit.Constant(1.0))
 
 

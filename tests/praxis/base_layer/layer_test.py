@@ -270,7 +270,7 @@ def test_mistakes_in_setup():
   expect_in_setup(
     lambda self: self.create_variable('w', WeightHParams(shape=[0, 2])),
     ValueError,
-    'wants positive dimensions',
+    'needs positive dimensions',
   )
   expect_in_setup(
     lambda self: self.create_variable('w', weight) or self.theta.v,
@@ -361,7 +361,9 @@ def test_losses_of_one_name_add_up():
   loss = updates['aux_loss']['z']
   assert (float(loss.value), float(loss.weight)) == (2.0, 3.0)
   variables = {base_layer.NON_TRAINABLE: {'seen': jnp.zeros([2])}}
-  with pytest.raises(ValueError, match=r"'seen'. wants shape \(2,\), got \(\)"):
+  with pytest.raises(
+    ValueError, match=r"'seen'. expects shape \(2,\), got \(\)"
+  ):
     layer.apply(variables, jnp.float32(0.5), mutable=mutable)
 
 

@@ -158,7 +158,9 @@ def test_differing_configs_are_refused_by_line():
 
 def test_an_id_on_an_instance_field_is_refused():
   layer = Fields.config(first=shared_linear(), second=linear()).Instantiate()
-  with pytest.raises(ValueError, match='is for layers that create_child makes'):
+  with pytest.raises(
+    ValueError, match='works for layers that create_child builds'
+  ):
     layer.init(jax.random.key(0), X)
 
 
