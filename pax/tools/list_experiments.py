@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists the experiments: how large they are, and on what mesh they run.
+"""Lists the experiments with parameter counts and meshes.
 
 pax list_experiments [PART_OF_A_NAME...]
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import inspect
 import json
-import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import fiddle as fdl
@@ -20,21 +21,23 @@ import numpy as np
 
 from pax import experiment_registry
 from pax.runner import command_line
-from pax.tools import abstract_experiment, tool
-from praxis import base_layer
+from pax.tools import abstract_experiment, parameter_count, tool
 from praxis.layers import models
 from praxis.pytypes import NestedMap
 
 _USAGE = """\
-Lists the experiments: how large they are, and on what mesh they run.
+Lists experiments: number of parameters, mesh, first line of the docstring.
 
-  pax list_experiments               all that come with Pax
-  pax list_experiments lm_cloud      those with this in their name
-  pax list_experiments my.module     those of a module of yours"""
+  pax list_experiments               all experiments that come with Pax
+  pax list_experiments lm_cloud      those with this text in their name
+  pax list_experiments my.module     those of another module, which is imported
 
-# The shape of the batch for which variables are declared: it holds whole
-# microbatches of every pipeline, and no variable depends on it.
-_ROWS, _LENGTH = 512, 128
+Parameters are those that layers declare in setup(); `pax model_analysis
+--usage=params` traces the model and lists each variable."""
+
+# Shape [B, T] of the batch of tokens that a language model is traced with: it
+# holds whole microbatches of every pipeline, and no variable depends on it.
+_TOKENS_SHAPE = (512, 128)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,7 @@ class Options:
 
   parts: tuple[str, ...] = command_line.words('[PART_OF_A_NAME...]')
   json: bool = command_line.flag(
-    False, 'Output', 'One line of JSON for each, instead of a table.'
+    False, 'Output', 'Print one JSON record per line instead of a table.'
   )
 
 
@@ -52,63 +55,73 @@ class Row:
   """One experiment."""
 
   name: str
-  # None where the model cannot be declared without data; `note` says why.
+  # None if the model cannot be built; `note` holds the error.
   parameters: int | None
-  # None for one replica per device.
+  # None without a mesh: one replica per device.
   mesh: list[int] | None
   devices: int | None
-  # The first line of its docstring, or what went wrong.
+  # First line of the docstring, or the error.
   note: str
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:
-  """Prints the list; returns the exit code."""
+  """Prints the list; returns the exit code.
+
+  Raises:
+    ValueError: no experiment matches the command line.
+  """
   options = command_line.parse(Options, argv, _USAGE)
-  found = [describe(name, cls) for name, cls in _selected(options.parts)]
-  if not found:
-    raise ValueError(f'no experiment has {" or ".join(options.parts)} in it')
+  experiments = _selected(options.parts)
+  if not experiments:
+    raise ValueError(
+      f'no experiment has {" or ".join(options.parts)} in its name'
+    )
+  counter = parameter_count.ParameterCounter()
+  with _rare_garbage_collection():
+    rows = [describe(name, cls, counter) for name, cls in experiments]
   if options.json:
-    lines = [json.dumps(dataclasses.asdict(row)) for row in found]
+    lines = [json.dumps(dataclasses.asdict(row)) for row in rows]
   else:
-    lines = _table(found)
+    lines = _table(rows)
   print('\n'.join(lines))
   return 0
 
 
-def describe(name: str, experiment: type) -> Row:
-  """What there is to say about an experiment; nothing is allocated."""
+def describe(
+  name: str, experiment: type, counter: parameter_count.ParameterCounter
+) -> Row:
+  """Returns the row of an experiment; nothing is allocated.
+
+  Args:
+    name: of the experiment, as the table prints it.
+    experiment: its class.
+    counter: counts the parameters; shared over rows, for it remembers layers.
+  """
   doc = (inspect.getdoc(experiment) or '').partition('\n')[0]
   row = Row(name=name, parameters=None, mesh=None, devices=None, note=doc)
   try:
     instance = experiment()
     task = instance.task()
+    shape = task.model.mesh_shape
     row = dataclasses.replace(
       row,
-      mesh=task.model.mesh_shape and list(task.model.mesh_shape),
-      devices=abstract_experiment.num_devices(task)
-      if task.model.mesh_shape
-      else None,
+      mesh=shape and list(shape),
+      devices=abstract_experiment.num_devices(task) if shape else None,
     )
-    return dataclasses.replace(row, parameters=_num_params(instance, task))
+    parameters = counter.count(task.model, lambda: _batch_spec(instance, task))
+    return dataclasses.replace(row, parameters=parameters)
   except Exception as e:
-    # One that needs data that is not here should not hide the others.
+    # One broken experiment does not hide the others.
     return dataclasses.replace(row, note=f'{type(e).__name__}: {e}')
 
 
-def _num_params(experiment: Any, task: Any) -> int:
-  model = task.Instantiate().model
-  variables = model.abstract_init_with_metadata(_batch(experiment, task))
-  weights = jax.tree.leaves(variables[base_layer.PARAMS])
-  return sum(math.prod(weight.full_shape) for weight in weights)
-
-
-def _batch(experiment: Any, task: Any) -> NestedMap:
-  """The shapes of a batch: of tokens, or as the experiment tells."""
+def _batch_spec(experiment: Any, task: Any) -> NestedMap:
+  """Shapes of a batch: of tokens for a language model, else the provider's."""
   if not issubclass(fdl.get_callable(task.model), models.LanguageModel):
     provider = experiment.get_input_specs_provider_params()
     return provider.Instantiate().get_input_specs()
-  ints = jax.ShapeDtypeStruct((_ROWS, _LENGTH), np.int32)
-  floats = jax.ShapeDtypeStruct((_ROWS, _LENGTH), np.float32)
+  ints = jax.ShapeDtypeStruct(_TOKENS_SHAPE, np.int32)
+  floats = jax.ShapeDtypeStruct(_TOKENS_SHAPE, np.float32)
   return NestedMap(
     ids=ints,
     labels=ints,
@@ -116,43 +129,55 @@ def _batch(experiment: Any, task: Any) -> NestedMap:
     segment_pos=ints,
     paddings=floats,
     weights=floats,
+    eval_sample_weights=jax.ShapeDtypeStruct(_TOKENS_SHAPE[:1], np.float32),
   )
+
+
+@contextlib.contextmanager
+def _rare_garbage_collection() -> Iterator[None]:
+  """Collects cycles rarely: they take a third of the time to make Configs."""
+  thresholds = gc.get_threshold()
+  gc.freeze()
+  gc.set_threshold(1_000_000, *thresholds[1:])
+  try:
+    yield
+  finally:
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
 
 
 def _selected(parts: Sequence[str]) -> list[tuple[str, type]]:
   """(name, class) of the experiments with one of the parts in their name."""
   experiment_registry.import_all_experiments()
   for part in parts:
-    _import(part)
-  every = sorted(experiment_registry.get_all().items())
-  named = [(name.removeprefix('pax.'), cls) for name, cls in every]
-  wanted = [experiment_registry.pax_name(part) for part in parts] or ['']
+    _import_module(part)
+  patterns = [experiment_registry.pax_name(part) for part in parts] or ['']
   return [
-    (name, cls)
-    for name, cls in named
-    if any(part in f'pax.{name}' for part in wanted)
+    (name.removeprefix('pax.'), cls)
+    for name, cls in sorted(experiment_registry.get_all().items())
+    if any(pattern in name for pattern in patterns)
   ]
 
 
-def _import(module: str) -> None:
-  """Lets a module of the user register what it has."""
-  if '.' in module:
-    # Asking for an experiment in it imports it.
-    experiment_registry.get(f'{module}.')
+def _import_module(name: str) -> None:
+  """Imports a module of the user, so that its experiments are registered."""
+  if '.' in name:
+    # The registry imports the module to look for an experiment in it.
+    experiment_registry.get(f'{name}.')
 
 
-def _table(found: Sequence[Row]) -> list[str]:
-  width = max(len(row.name) for row in found)
+def _table(rows: Sequence[Row]) -> list[str]:
+  width = max(len(row.name) for row in rows)
   lines = [f'{"experiment":<{width}}  {"parameters":>10}  {"mesh":<12}  ']
-  for row in found:
-    params = '?' if row.parameters is None else _short(row.parameters)
+  for row in rows:
+    params = '?' if row.parameters is None else _short_count(row.parameters)
     mesh = 'x'.join(map(str, row.mesh)) if row.mesh else 'replicas'
     lines.append(f'{row.name:<{width}}  {params:>10}  {mesh:<12}  {row.note}')
   return [line.rstrip() for line in lines]
 
 
-def _short(count: int) -> str:
-  """As 58M, 2.14B, 1.03T: what models are called by."""
+def _short_count(count: int) -> str:
+  """Three digits and a unit, such as 58M, 2.14B, 1.03T."""
   for limit, unit in ((1e12, 'T'), (1e9, 'B'), (1e6, 'M'), (1e3, 'k')):
     if count >= limit:
       return f'{count / limit:.3g}{unit}'
