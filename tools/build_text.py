@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 
-from tools import floors, pyimports
+from tools import layers, pyimports
 
 _HEAD = '# Written by tools/gen_build.py.\n'
 _BEGIN, _END = '# BEGIN BY HAND\n', '# END BY HAND\n'
@@ -227,8 +227,8 @@ def render(
 
 
 def _above(root: pathlib.Path, level: int) -> list[str]:
-  """Package patterns of the floors from `level` up."""
-  names = {n for _, names in floors.FLOORS[level:] for n in names}
+  """Returns package patterns of the layers from `level` up."""
+  names = {n for layer in layers.LAYERS[level:] for n in layer.modules}
   found = {'//benchmarks/...', '//docs/...', '//tests/...', '//tools/...'}
   for name in names:
     folder = name.replace('.', '/')
@@ -240,9 +240,9 @@ def _above(root: pathlib.Path, level: int) -> list[str]:
 
 
 def visibility(root: pathlib.Path) -> str:
-  """The BUILD file of //tools/visibility: one package_group per floor."""
+  """Returns the BUILD file of //tools/visibility: one package_group a layer."""
   groups = [
-    Rule('package_group', {'name': name, 'packages': _above(root, level)})
-    for level, (name, _) in enumerate(floors.FLOORS)
+    Rule('package_group', {'name': layer.name, 'packages': _above(root, level)})
+    for level, layer in enumerate(layers.LAYERS)
   ]
   return render('tools/visibility', groups, [], '')

@@ -24,7 +24,7 @@ _ROOT = pathlib.Path(__file__).absolute().parent.parent
 if __name__ == '__main__':
   sys.path.insert(0, str(_ROOT))
 
-from tools import build_text, floors, pyimports  # noqa: E402
+from tools import build_text, layers, pyimports  # noqa: E402
 
 Index = dict[str, pyimports.Module]
 
@@ -177,11 +177,11 @@ def visibility(module: pyimports.Module, index: Index) -> list[str]:
 
   Nothing imports the top layer, paxml, but the code of users: it is public.
   """
-  level = floors.floor(module.name)
-  is_top = level == len(floors.FLOORS) - 1
+  level = layers.level(module.name)
+  is_top = level == len(layers.LAYERS) - 1
   if level is None or is_top or module.is_program:
     return ['//visibility:public']
-  groups = [f'//tools/visibility:{floors.FLOORS[level][0]}']
+  groups = [f'//tools/visibility:{layers.LAYERS[level].name}']
   door = index.get(module.name.rpartition('.')[0])
   if door and door.is_lazy and door.package != module.package:
     groups.append(f'//{door.package}:__pkg__')
@@ -189,7 +189,7 @@ def visibility(module: pyimports.Module, index: Index) -> list[str]:
 
 
 def faults(index: Index) -> list[str]:
-  """Cycles, and imports of higher floors."""
+  """Returns import cycles and imports of higher layers."""
   edges = {name: own_imports(m, index) for name, m in index.items()}
   found = {
     f'import cycle: {" <-> ".join(group)}' for group in pyimports.cycles(edges)
@@ -197,7 +197,9 @@ def faults(index: Index) -> list[str]:
   for name, m in index.items():
     # What a lazy __init__ names is not its own import.
     own = [] if m.is_lazy else edges[name]
-    found |= {floors.fault(name, imported) for imported in (*own, *m.imports)}
+    found |= {
+      layers.violation(name, imported) for imported in (*own, *m.imports)
+    }
   return sorted(filter(None, found))
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import os
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 # Folders whose Python files are modules of ours.
 FOLDERS = (
@@ -151,8 +151,8 @@ def resolve(imported: str, index: dict[str, Module]) -> Module | None:
   return index[imported]
 
 
-def cycles(edges: dict[str, list[str]]) -> list[list[str]]:
-  """Groups of nodes that reach each other (Tarjan's strong components)."""
+def cycles(edges: Mapping[str, Iterable[str]]) -> list[list[str]]:
+  """Returns groups of nodes that reach each other (Tarjan, 1972)."""
   order: dict[str, int] = {}
   low: dict[str, int] = {}
   stack: list[str] = []
@@ -161,7 +161,7 @@ def cycles(edges: dict[str, list[str]]) -> list[list[str]]:
   def visit(node: str) -> None:
     order[node] = low[node] = len(order)
     stack.append(node)
-    for other in edges.get(node, []):
+    for other in edges.get(node, ()):
       if other not in order:
         visit(other)
         low[node] = min(low[node], low[other])

@@ -15,7 +15,7 @@ import pytest
 
 from pax.tools import commands
 from tests.architecture import source_tree
-from tools import floors
+from tools import layers, pyimports
 
 # Packages whose modules each have an idea of their own; every other package is
 # one node of the graph of packages.
@@ -31,33 +31,6 @@ _SLOW = (
 )
 
 Graph = dict[str, set[str]]
-
-
-def cycles(graph: Graph) -> list[list[str]]:
-  """Returns the groups of nodes that reach each other (Tarjan, 1972)."""
-  index: dict[str, int] = {}
-  lowest: dict[str, int] = {}
-  stack: list[str] = []
-  groups: list[list[str]] = []
-
-  def visit(node: str) -> None:
-    index[node] = lowest[node] = len(index)
-    stack.append(node)
-    for successor in sorted(graph.get(node, ())):
-      if successor not in index:
-        visit(successor)
-        lowest[node] = min(lowest[node], lowest[successor])
-      elif successor in stack:
-        lowest[node] = min(lowest[node], index[successor])
-    if lowest[node] == index[node]:
-      start = stack.index(node)
-      groups.append(sorted(stack[start:]))
-      del stack[start:]
-
-  for node in sorted(graph):
-    if node not in index:
-      visit(node)
-  return [group for group in groups if len(group) > 1]
 
 
 def package_of(module: str) -> str:
@@ -116,7 +89,7 @@ def without_users(importers: Iterable[pathlib.Path]) -> list[str]:
 
 def test_modules_import_their_own_layer_or_lower():
   faults = (
-    floors.fault(module, name)
+    layers.violation(module, name)
     for module, path in source_tree.library().items()
     for name in source_tree.imported_names(path)
   )
@@ -126,9 +99,9 @@ def test_modules_import_their_own_layer_or_lower():
 def test_every_module_is_in_a_layer():
   source_tree.check_empty(
     [
-      f'{path}: add {module} to tools/floors.py'
+      f'{path}: add {module} to tools/layers.py'
       for module, path in source_tree.library().items()
-      if module not in source_tree.PACKAGES and floors.floor(module) is None
+      if module not in source_tree.PACKAGES and layers.level(module) is None
     ]
   )
 
@@ -136,9 +109,9 @@ def test_every_module_is_in_a_layer():
 def test_layers_name_modules_that_exist():
   source_tree.check_empty(
     [
-      f'tools/floors.py: no module {name}'
-      for _, names in floors.FLOORS
-      for name in names
+      f'tools/layers.py: no module {name}'
+      for layer in layers.LAYERS
+      for name in layer.modules
       if name not in source_tree.library()
       and not (source_tree.ROOT / name.replace('.', '/')).is_dir()
     ]
@@ -146,23 +119,27 @@ def test_layers_name_modules_that_exist():
 
 
 def test_upward_imports_are_faults():
-  assert floors.fault('praxis.base_layer.layer', 'pax.runner.options')
-  assert floors.fault('pax.tasks.lm.params.x', 'pax.programs.train')
-  assert floors.fault('pax.runner', 'tensorflow.data')
-  assert not floors.fault('pax.runner', 'praxis.base_layer')
+  assert layers.violation('praxis.base_layer.layer', 'pax.runner.options')
+  assert layers.violation('pax.tasks.lm.params.x', 'pax.programs.train')
+  assert layers.violation('pax.runner', 'tensorflow.data')
+  assert not layers.violation('pax.runner', 'praxis.base_layer')
 
 
 def test_no_cycles_between_modules():
-  source_tree.check_empty([' <-> '.join(g) for g in cycles(module_graph())])
+  source_tree.check_empty(
+    [' <-> '.join(g) for g in pyimports.cycles(module_graph())]
+  )
 
 
 def test_no_cycles_between_packages():
-  source_tree.check_empty([' <-> '.join(g) for g in cycles(package_graph())])
+  source_tree.check_empty(
+    [' <-> '.join(g) for g in pyimports.cycles(package_graph())]
+  )
 
 
 def test_cycles_are_found():
   graph = {'a': {'b'}, 'b': {'c'}, 'c': {'a', 'd'}, 'd': {'e'}, 'e': set()}
-  assert cycles(graph) == [['a', 'b', 'c']]
+  assert pyimports.cycles(graph) == [['a', 'b', 'c']]
   assert package_of('praxis.layers.moe.gating') == 'praxis.layers.moe'
   assert package_of('pax.tools.launching.job') == 'pax.tools'
   assert len(module_graph()) > 300
@@ -197,4 +174,10 @@ def test_slow_libraries_are_not_imported_at_start(module):
     },
   )
   loaded = set(out.stdout.split())
-  assert not loaded & {*_SLOW, *floors.ONLY_IN}
+  assert not loaded & {*_SLOW, *layers.ONLY_IN}
+
+
+def test_the_documented_diagram_is_the_generated_one():
+  assert layers.documented_diagram() == layers.diagram(), (
+    'run: python3 tools/layers.py'
+  )

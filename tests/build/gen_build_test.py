@@ -110,7 +110,7 @@ def test_what_people_wrote_is_kept(tmp_path):
     ({'pax/a.py': 'from pax import b', 'pax/b.py': 'import pax.a'}, 'cycle'),
     (
       {'praxis/layers/a.py': 'import pax.learners', 'pax/learners.py': ''},
-      'higher floor',
+      'higher layer',
     ),
   ],
 )

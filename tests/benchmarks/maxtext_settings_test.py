@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from pax.tasks.lm import max_text
+from benchmarks import maxtext_settings
 from pax.tasks.lm.params import c4, c4_multislice
 
 _22B, _25B = (48, 6144, 24, 256, 1024, 16), (24, 9216, 24, 384, 1024, 10)
@@ -36,7 +36,7 @@ _TABLE = {
 @pytest.mark.parametrize('name', _TABLE)
 def test_table(name):
   (layers, dims, heads, per_head, length, rows), fsdp, slices = _TABLE[name]
-  assert max_text.settings(getattr(c4_multislice, name)()) == {
+  assert maxtext_settings.settings(getattr(c4_multislice, name)()) == {
     'base_emb_dim': dims,
     'base_num_decoder_layers': layers,
     'base_mlp_dim': 4 * dims,
@@ -62,13 +62,13 @@ def test_table(name):
 
 
 def test_the_base_has_a_tensor_axis():
-  found = max_text.settings(c4_multislice.C4Spmd22BAdamMaxText())
+  found = maxtext_settings.settings(c4_multislice.C4Spmd22BAdamMaxText())
   assert found['ici_fsdp_parallelism'] == 4
   assert found['ici_tensor_parallelism'] == 2
 
 
 def test_what_max_text_has_no_word_for():
   with pytest.raises(ValueError, match=r'ICI_MESH_SHAPE .* \[2, 1, 2, 2\]'):
-    max_text.settings(c4.C4SpmdPipelineAdam())
+    maxtext_settings.settings(c4.C4SpmdPipelineAdam())
   with pytest.raises(ValueError, match='got SAVE_DOT_FOR_MLPERF_200B'):
-    max_text.settings(c4.C4SpmdAdam())
+    maxtext_settings.settings(c4.C4SpmdAdam())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same model and mesh in the words of MaxText, to compare the two.
+"""MaxText settings of the same model and mesh, for comparisons.
 
 References: github.com/AI-Hypercomputer/maxtext, MaxText/configs/base.yml
 """
@@ -12,7 +12,7 @@ from typing import Any
 from pax.tasks.lm import model_params
 from praxis.layers.checkpoint_policy import AutodiffCheckpointType
 
-# What Pax calls the axes of a mesh, and MaxText.
+# Names of mesh axes: of Pax, of MaxText.
 _AXES = {'replica': 'data', 'data': 'fsdp', 'mdl': 'tensor'}
 _REMAT = {
   AutodiffCheckpointType.SAVE_NOTHING: 'full',
@@ -23,19 +23,18 @@ _REMAT = {
 def settings(
   experiment: model_params.TransformerLmSpmdAdafactor,
 ) -> dict[str, Any]:
-  """Returns what to set in MaxText for a language model over a mesh.
+  """Returns MaxText's settings for a language model over a mesh.
 
-  What differs all the same: MaxText's positions, norms and initial values.
+  MaxText's position embeddings, norms and initial values still differ.
 
   Raises:
-    ValueError: the experiment has a mesh or saves something that MaxText has no
-      word for.
+    ValueError: MaxText has no equivalent of the mesh or the remat policy.
   """
   ici, dcn = experiment.ICI_MESH_SHAPE, experiment.DCN_MESH_SHAPE
   if ici is None or len(ici) != len(_AXES):
     raise ValueError(
       f'ICI_MESH_SHAPE must have the axes {list(_AXES)}, got {ici}; MaxText '
-      'splits stages in another way'
+      'has no equivalent of other meshes'
     )
   if experiment.CHECKPOINT_POLICY not in _REMAT:
     raise ValueError(
@@ -44,7 +43,7 @@ def settings(
     )
   heads = experiment.NUM_HEADS
   heads = heads or experiment.MODEL_DIMS // experiment.DIMS_PER_HEAD
-  found = {
+  config = {
     'base_emb_dim': experiment.MODEL_DIMS,
     'base_num_decoder_layers': experiment.NUM_LAYERS,
     'base_mlp_dim': experiment.HIDDEN_DIMS,
@@ -63,5 +62,5 @@ def settings(
   }
   for network, shape in (('ici', ici), ('dcn', dcn)):
     for axis, size in zip(_AXES.values(), shape, strict=True):
-      found[f'{network}_{axis}_parallelism'] = size
-  return found
+      config[f'{network}_{axis}_parallelism'] = size
+  return config
