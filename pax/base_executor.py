@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What drives the programs of a training run, where it is not the usual."""
+"""The interface of executors, which drive the programs of a training run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from typing import Any
 
 
 class BaseExecutor(abc.ABC):
-  """Runs the programs of one job; `experiment.executor()` returns one."""
+  """Runs the programs of one training job.
+
+  `experiment.executor()` may return a subclass; the default is
+  `pax.executors.DefaultExecutor`.
+  """
 
   @abc.abstractmethod
   def setup(self, run: Any) -> None:
-    """Takes the job: a `pax.programs.run.Run`, complete.
+    """Receives the job.
 
-    It has the task on its devices (`partitioner`), the first state and its
-    step, the programs, the training input, and where things are saved and
-    written.
+    Args:
+      run: A `pax.programs.run.Run` with the partitioned task, the initial state
+        and its step, the programs, the training input, the checkpointer and the
+        summary writer.
     """
 
   @abc.abstractmethod
   def start(self) -> Any:
-    """Runs the job to its end; may return a `pax.programs.run.Outcome`."""
+    """Runs the job; may return a `pax.programs.run.Outcome`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `--mode=infer` computes from each batch, and how it is written."""
+"""The interface of inference runners: the computation of `--mode=infer`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ NestedMap = pytypes.NestedMap
 
 
 class BaseInferenceRunner(base_hyperparams.FiddleBaseParameterizable, abc.ABC):
-  """A function of a model and a batch, and the shape of what it returns.
+  """Computes outputs per example and serializes them as records.
 
-  Subclasses give `infer` and `output_schema`; set one as
+  Subclasses define `infer` and `output_schema`; a task takes one as
   `task.infer_writer.inference_runner`.
   """
 
-  # The model of the task.
+  # The model of the task, set by the task.
   model: base_model.BaseModel | None = None
 
   def __post_init__(self) -> None:
@@ -36,40 +36,50 @@ class BaseInferenceRunner(base_hyperparams.FiddleBaseParameterizable, abc.ABC):
     var_weight_hparams: pytypes.Nested[Any],
     input_batch: NestedMap,
   ) -> NestedMap:
-    """Returns arrays with one row per example; it is compiled."""
+    """Returns the outputs of a batch; runs under `jax.jit`.
+
+    Args:
+      train_state: The restored state.
+      prng_key: Key of this batch.
+      var_weight_hparams: WeightHParams of the variables.
+      input_batch: The batch.
+
+    Returns:
+      Arrays with one row per example.
+    """
 
   @property
   @abc.abstractmethod
   def output_schema(self) -> NestedMap:
-    """The shape and dtype of each output of one example.
+    """Shape and dtype of each output of one example.
 
-    Leaves have `shape` and `dtype`, as `jax.ShapeDtypeStruct` and the features
-    of TensorFlow Datasets do.
+    Leaves have `shape` and `dtype`, such as `jax.ShapeDtypeStruct` or the
+    features of TensorFlow Datasets.
     """
 
   def serialize_outputs(self, outputs: NestedMap) -> list[bytes]:
-    """Returns the record of each example: a serialised tf.train.Example.
+    """Returns a serialized tf.train.Example for each example.
 
     Args:
-      outputs: What `infer` returned, as numpy arrays.
+      outputs: The outputs of `infer`, as numpy arrays.
 
     Raises:
-      ValueError: the outputs are not what `output_schema` says.
+      ValueError: names or shapes differ from `output_schema`.
     """
     schema = tf_records.flat(self.output_schema)
     records = []
     for example in py_utils.tree_unstack(outputs, 0):
       features = tf_records.flat(example)
-      _check(schema, features)
+      _check_shapes(schema, features)
       records.append(tf_records.example(features))
     return records
 
 
-def _check(schema: dict[str, Any], features: dict[str, Any]) -> None:
-  wanted = {name: tuple(leaf.shape) for name, leaf in schema.items()}
-  found = {name: tuple(leaf.shape) for name, leaf in features.items()}
-  if wanted != found:
+def _check_shapes(schema: dict[str, Any], features: dict[str, Any]) -> None:
+  expected = {name: tuple(leaf.shape) for name, leaf in schema.items()}
+  actual = {name: tuple(leaf.shape) for name, leaf in features.items()}
+  if expected != actual:
     raise ValueError(
-      f'output_schema says {wanted}, and infer returned {found} for an'
-      ' example; make them agree'
+      f'output_schema has shapes {expected}, but infer returned {actual} for an'
+      ' example; make them equal'
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an experiment runs."""
+"""The base class of tasks."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from praxis import base_hyperparams
 
 
 class BaseTask(base_hyperparams.FiddleBaseParameterizable):
-  """What an experiment runs."""
+  """A model with everything needed to run it; see `tasks_lib.SingleTask`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The executor that runs where an experiment names no other."""
+"""The default executor of training jobs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pax.programs.run import Outcome, Run
 
 
 class DefaultExecutor(base_executor.BaseExecutor):
-  """Trains by the usual loop; a subclass may do something before or after."""
+  """Runs the training loop; subclasses may act before and after it."""
 
   def setup(self, run: Run) -> None:
-    """Takes the job."""
+    """Receives the job."""
     self._job = run
 
   def start(self) -> Outcome:
-    """Trains to the end; says how that was."""
+    """Runs the training loop and returns its outcome."""
     return train.train(self._job)

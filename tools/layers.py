@@ -106,7 +106,6 @@ LAYERS: tuple[Layer, ...] = (
       'pax.base_task',
       'pax.inputs',
       'pax.learners',
-      'pax.seqio_input',
       'pax.tasks_lib',
       'pax.tf_records',
       'pax.train_states',
@@ -176,7 +175,7 @@ LAYERS: tuple[Layer, ...] = (
   ),
   Layer(
     'paxml',
-    "re-exports under paxml's module paths",
+    "paxml's module paths and signatures, re-exported",
     (
       'pax.paxml_api',
       'paxml',

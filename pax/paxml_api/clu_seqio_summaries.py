@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of clu and SeqIO as summaries, without either of them.
+"""Summaries of the metric values of clu and SeqIO.
 
-Their values are known by the names of their classes and their fields.
+Neither package is a dependency: values are recognised by the names of their
+classes and fields.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from praxis import base_layer
 
 SummaryType = base_layer.SummaryType
 
-# The type of a value by the name of its class.
-_KINDS = {
+# The summary type of a value by the name of its class.
+_TYPES = {
   'Scalar': SummaryType.AGGREGATE_SCALAR,
   'Text': SummaryType.TEXT,
   'Image': SummaryType.IMAGE,
@@ -28,9 +29,9 @@ _KINDS = {
   'Summary': SummaryType.VIDEO,
   'Generic': SummaryType.VIDEO,
 }
-# Where a value keeps what is written: clu's first, then those of SeqIO.
+# The field of a value that is written: fields of clu, then those of SeqIO.
 _FIELDS = ('value', 'textdata', 'audiodata', 'image', 'values', 'tensor')
-# How many dimensions one image and one recording have.
+# Rank of one image (height, width, channels) and one recording.
 _RANKS = {SummaryType.IMAGE: 3, SummaryType.AUDIO: 2}
 
 
@@ -39,18 +40,18 @@ def write_clu_metric_summaries(
   step_i: int,
   metrics_prefix: str = tags.METRICS_PREFIX,
 ) -> None:
-  """Writes values of clu, or lists of them, within `as_default()`.
+  """Writes metric values of clu, possibly nested, to the default writer.
 
   Raises:
-    ValueError: a value is of no known class.
+    ValueError: the class of a value is unknown.
   """
   for name, value in metric_values.items():
     if isinstance(value, Mapping):
-      inner = {f'{name}/{key}': part for key, part in value.items()}
-      write_clu_metric_summaries(inner, step_i, metrics_prefix)
+      children = {f'{name}/{key}': child for key, child in value.items()}
+      write_clu_metric_summaries(children, step_i, metrics_prefix)
     elif isinstance(value, list | tuple):
-      inner = {f'{name}_{i}': part for i, part in enumerate(value)}
-      write_clu_metric_summaries(inner, step_i, metrics_prefix)
+      children = {f'{name}_{i}': child for i, child in enumerate(value)}
+      write_clu_metric_summaries(children, step_i, metrics_prefix)
     else:
       _write(step_i, f'{metrics_prefix}{name}', value)
 
@@ -60,7 +61,7 @@ def compute_and_write_clu_metric_summaries(
   step: int,
   metrics_prefix: str = tags.METRICS_PREFIX,
 ) -> None:
-  """Writes `compute_value()` of each metric, within `as_default()`."""
+  """Writes `compute_value()` of each metric to the default writer."""
   values = {name: metric.compute_value() for name, metric in metrics.items()}
   write_clu_metric_summaries(values, step, metrics_prefix)
 
@@ -70,11 +71,11 @@ def write_seqio_metric_summaries(
   metric_name_prefix: str,
   step: int,
 ) -> None:
-  """Writes numbers and values of SeqIO, within `as_default()`."""
-  for found in seqio_metrics:
-    for name, value in found.items():
+  """Writes numbers and metric values of SeqIO to the default writer."""
+  for metrics in seqio_metrics:
+    for name, value in metrics.items():
       tag = f'{metric_name_prefix}/{name}'
-      if type(value).__name__ in _KINDS:
+      if type(value).__name__ in _TYPES:
         _write(step, tag, value)
       else:
         scalar = SummaryType.AGGREGATE_SCALAR
@@ -84,35 +85,36 @@ def write_seqio_metric_summaries(
 def aggregate_per_replica_summaries(
   summary_tensors: Mapping[str, Any],
 ) -> dict[str, Any]:
-  """Returns the summaries of all replicas, to be called on each of them.
+  """Aggregates summaries over replicas; to be called within pmap.
 
-  Scalars become their mean; images and audio are put together, 64 at most;
-  videos get a dimension for the replicas.
+  Scalars are averaged. Images and audio are concatenated, at most 64 of them.
+  Videos get a leading replica dimension. Other types remain per replica.
   """
   axis = base_layer.PMAP_PARALLEL_AXIS_NAME
-  found = dict(summary_tensors)
+  aggregated = dict(summary_tensors)
   for key, value in summary_tensors.items():
     kind = base_layer.get_summary_base_type(
       base_layer.get_summary_type_from_key(key)
     )
     if kind is SummaryType.SCALAR:
-      found[key] = jax.lax.pmean(value, axis)
+      aggregated[key] = jax.lax.pmean(value, axis)
     elif kind in _RANKS:
-      every = jax.lax.all_gather(value, axis)
-      row = every.shape[every.ndim - _RANKS[kind] :]
-      found[key] = jnp.reshape(every, (-1, *row))[: media.MAX_PER_TAG]
+      gathered = jax.lax.all_gather(value, axis)
+      shape = gathered.shape[gathered.ndim - _RANKS[kind] :]
+      rows = jnp.reshape(gathered, (-1, *shape))
+      aggregated[key] = rows[: media.MAX_PER_TAG]
     elif kind is SummaryType.VIDEO:
-      found[key] = jax.lax.all_gather(value, axis)
-  return found
+      aggregated[key] = jax.lax.all_gather(value, axis)
+  return aggregated
 
 
 def _write(step: int, tag: str, value: Any) -> None:
-  kind = _KINDS.get(type(value).__name__)
+  kind = _TYPES.get(type(value).__name__)
   field = next((f for f in _FIELDS if hasattr(value, f)), None)
   if kind is None or field is None:
     raise ValueError(
-      f'metric {tag!r} must be one of {", ".join(_KINDS)}, as clu and SeqIO'
-      f' have them, got {value!r}'
+      f'metric {tag!r} of clu or SeqIO must be one of'
+      f' {", ".join(_TYPES)}, got {value!r}'
     )
   content = getattr(value, field)
   if isinstance(content, bytes):

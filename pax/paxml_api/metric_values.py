@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers out of what models and metric libraries return."""
+"""Conversion of weighted scalars and clu metrics to numbers."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ import numpy as np
 
 from pax import base_metrics
 
+# clu metrics by name: objects with `merge` and `compute`.
 Metrics = dict[str, Any]
+# (value, weight) by name.
 WeightedScalars = Mapping[str, tuple[Any, Any]]
 
 
 def is_scalar(v: Any) -> bool:
-  """Returns whether it is a number, or an array of them."""
+  """Returns whether `v` is a number or an array."""
   return isinstance(v, numbers.Number | np.ndarray | jax.Array)
 
 
 def is_weighted_scalar(v: Any) -> bool:
-  """Returns whether it is a (value, weight) pair."""
+  """Returns whether `v` is a (value, weight) pair."""
   return isinstance(v, tuple) and len(v) == 2 and all(map(is_scalar, v))
 
 
 def is_float_convertible(metric_value: Any) -> bool:
-  """Returns whether `as_float` takes it."""
+  """Returns whether `as_float` accepts the value."""
   if isinstance(metric_value, list):
     return bool(metric_value) and all(map(is_weighted_scalar, metric_value))
   return (
@@ -38,12 +40,14 @@ def is_float_convertible(metric_value: Any) -> bool:
 
 
 def as_float(metric_value: Any) -> float:
-  """Returns a number; of (value, weight) pairs it is the weighted mean.
+  """Returns a metric as a float.
 
-  The scalars of clu and SeqIO are numbers too.
+  Args:
+    metric_value: A number, a `Scalar` of clu or SeqIO, a (value, weight) pair,
+      or a list of such pairs, which is averaged by weight.
 
   Raises:
-    ValueError: it is none of these.
+    ValueError: the value has another type.
   """
   if not is_float_convertible(metric_value):
     raise ValueError(
@@ -61,10 +65,15 @@ def as_float_dict(
   metric_output: Mapping[str, Any],
   raise_on_non_float_convertible: bool = False,
 ) -> dict[str, float]:
-  """Returns the numbers by name, without what is none.
+  """Returns the metrics that are numbers as floats, by name.
+
+  Args:
+    metric_output: Values by name.
+    raise_on_non_float_convertible: Whether other values raise instead of being
+      left out.
 
   Raises:
-    ValueError: there is something else, and that was not expected.
+    ValueError: a value is not a number, and that raises.
   """
   return {
     name: as_float(value)
@@ -78,54 +87,58 @@ def update_float_dict(
   source: Mapping[str, float],
   prefix: str | None = None,
 ) -> dict[str, float]:
-  """Adds `source` to `target`, names as `prefix/name`; returns `target`."""
+  """Updates `target` with `source` under `prefix/name`; returns `target`."""
   head = '' if prefix is None else f'{prefix}/'
   target.update({f'{head}{name}': value for name, value in source.items()})
   return target
 
 
 def merge_clu_metrics(metrics: Metrics, updated_metrics: Metrics) -> Metrics:
-  """Returns each metric over what both have seen; of nothing, the second.
+  """Returns the merge of each pair of metrics of the same name.
+
+  Args:
+    metrics: Metrics by name; empty returns `updated_metrics`.
+    updated_metrics: Metrics with the same names.
 
   Raises:
-    ValueError: they are not the same metrics.
+    ValueError: the names differ.
   """
   if not metrics:
     return updated_metrics
   if metrics.keys() != updated_metrics.keys():
     raise ValueError(
-      f'metrics must be those before, {sorted(metrics)}, got'
+      f'updated_metrics must have the names {sorted(metrics)}, got'
       f' {sorted(updated_metrics)}'
     )
   return {name: m.merge(updated_metrics[name]) for name, m in metrics.items()}
 
 
 def compute_metric_values(metrics: Metrics) -> dict[str, Any]:
-  """Returns what metrics come to, by name.
+  """Returns the computed value of each metric, by name.
 
-  A metric that has a dict of values has them under `metric/key`, and one that
-  has a list under `metric/metric_0` or `metric/key_0` and so on.
+  A dict of values is flattened to `metric/key`, and a list of values to
+  `metric/metric_0`, or `metric/key_0` within a dict, and so on.
   """
-  found = {}
+  values = {}
   for name, metric in metrics.items():
-    value = _computed(metric)
+    value = _compute(metric)
     if isinstance(value, Mapping):
-      for key, one in value.items():
-        found.update(_entries(f'{name}/{key}', one))
+      for key, element in value.items():
+        values.update(_flatten(f'{name}/{key}', element))
     elif isinstance(value, list | tuple):
-      found.update(_entries(f'{name}/{name}', value))
+      values.update(_flatten(f'{name}/{name}', value))
     else:
-      found[name] = value
-  return found
+      values[name] = value
+  return values
 
 
 def extract_weighted_scalars_and_clu_metrics(
   metrics: Mapping[str, Any],
 ) -> tuple[WeightedScalars, Metrics]:
-  """Returns (weighted scalars, metrics), of which one is empty.
+  """Returns (weighted scalars, clu metrics), one of them empty.
 
   Raises:
-    TypeError: they are neither, or both are mixed.
+    TypeError: the values are of neither kind, or of both.
   """
   leaves = jax.tree.leaves(
     dict(metrics), is_leaf=lambda x: is_weighted_scalar(x) or _is_metric(x)
@@ -135,32 +148,36 @@ def extract_weighted_scalars_and_clu_metrics(
   if leaves and all(map(_is_metric, leaves)):
     return {}, dict(metrics)
   raise TypeError(
-    'metrics must be (value, weight) pairs, or all of them metrics with'
-    f' merge and compute, got {dict(metrics)!r}'
+    'metrics must be (value, weight) pairs, or must all have `merge` and'
+    f' `compute`, got {dict(metrics)!r}'
   )
 
 
 def _is_metric(x: Any) -> bool:
-  """Whether it is a metric as clu has them, ours included."""
-  known = isinstance(x, base_metrics.WeightedScalarCluMetric)
-  return known or (hasattr(x, 'merge') and hasattr(x, 'compute'))
+  """Returns whether `x` is a clu metric or one of `pax.base_metrics`."""
+  if isinstance(x, base_metrics.WeightedScalarCluMetric):
+    return True
+  return hasattr(x, 'merge') and hasattr(x, 'compute')
 
 
 def _is_scalar_record(x: Any) -> bool:
-  """Whether it is clu's or SeqIO's Scalar, neither of which is needed here."""
+  """Returns whether `x` is a `Scalar` of clu or SeqIO.
+
+  The class name decides: neither package is a dependency.
+  """
   if type(x).__name__ != 'Scalar':
     return False
   return isinstance(getattr(x, 'value', None), numbers.Number | np.ndarray)
 
 
-def _computed(metric: Any) -> Any:
+def _compute(metric: Any) -> Any:
   compute = getattr(metric, 'compute_value', None) or metric.compute
   return compute()
 
 
-def _entries(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _flatten(name: str, value: Any) -> Iterator[tuple[str, Any]]:
   if not isinstance(value, list | tuple):
     yield name, value
     return
-  for index, one in enumerate(value):
-    yield f'{name}_{index}', one
+  for index, element in enumerate(value):
+    yield f'{name}_{index}', element

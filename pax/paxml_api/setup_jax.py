@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets JAX up for programs of users, as `pax.main` does for itself."""
+"""Setup of JAX for programs of users, as `pax.main` sets it up."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from pax.runner.options import RunOptions
 
 @dataclasses.dataclass
 class JaxDistributedOptions:
-  """Which process of a job this is."""
+  """The place of this process in a multi-process job."""
 
   # Address of process 0, as host:port.
   coordinator_address: str
-  # Number of processes.
   num_processes: int
-  # Number of this process, from 0.
+  # Index of this process, from 0.
   process_id: int
 
 
@@ -33,19 +32,21 @@ def setup_jax(
   should_initialize_jax_distributed: bool = False,
   jax_distributed_options: JaxDistributedOptions | None = None,
 ) -> None:
-  """Configures JAX, and joins other processes; see the flags of these names.
+  """Configures JAX and connects the processes of a job.
 
   Args:
-    globally_use_hardware_rng: draw random numbers by the hardware's generator.
-    jax_backend_target: must be None, JAX has given it up.
-    jax_xla_backend: must be None, like it.
-    jax_enable_checks: let JAX check itself.
-    jax_traceback_filtering_option: how much of JAX tracebacks show.
-    should_initialize_jax_distributed: whether there are other processes.
-    jax_distributed_options: which one this is; None asks the environment.
+    globally_use_hardware_rng: Whether random numbers come from the generator of
+      the hardware.
+    jax_backend_target: Must be None; JAX has removed this flag.
+    jax_xla_backend: Must be None; JAX has removed this flag.
+    jax_enable_checks: Whether JAX checks its internal invariants.
+    jax_traceback_filtering_option: Which frames of JAX tracebacks show.
+    should_initialize_jax_distributed: Whether the job has other processes.
+    jax_distributed_options: The place of this process; None is detected from
+      the environment.
 
   Raises:
-    ValueError: one of the two that must be None is not.
+    ValueError: `jax_backend_target` or `jax_xla_backend` is set.
   """
   for name, value in (
     ('jax_backend_target', jax_backend_target),
@@ -70,9 +71,9 @@ def setup_jax(
       host_idx=jax_distributed_options.process_id,
     )
   distributed.initialize(options)
-  wants_others = should_initialize_jax_distributed
-  if wants_others and not jax.distributed.is_initialized():
-    jax.distributed.initialize()
+  if should_initialize_jax_distributed:
+    if not jax.distributed.is_initialized():
+      jax.distributed.initialize()
   logging.info(
     'Process %d of %d, devices %s',
     jax.process_index(),

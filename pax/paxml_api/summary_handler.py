@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides at which steps summaries are taken and written, for user loops."""
+"""Accumulation and periodic writing of summaries, for loops of users."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ import jax
 import numpy as np
 from absl import logging
 
-from pax.paxml_api import summary_writer
+from pax.paxml_api import summary_writer as summary_writer_lib
 from pax.summaries import tags
+
+# Loss, (value, weight) by name, and summary tensors by key, on the host.
+_StepValues = tuple[Any, Mapping[str, tuple[Any, Any]], Mapping[str, Any]]
 
 
 class SummaryHandler:
-  """Takes what steps give; writes it now and then, as means over steps."""
+  """Accumulates the outputs of steps and writes their mean at an interval."""
 
   def __init__(
     self,
-    summary_writer: summary_writer.SummaryWriter,
+    summary_writer: summary_writer_lib.SummaryWriter,
     write_interval_steps: int,
     accumulate_interval_steps: int | None = None,
     log_interval_steps: int | None = None,
@@ -29,17 +32,17 @@ class SummaryHandler:
     name: str = '',
     metrics_prefix: str = tags.METRICS_PREFIX,
   ):
-    """Has nothing yet.
+    """Creates a handler with nothing accumulated.
 
     Args:
-      summary_writer: where to write.
-      write_interval_steps: an entry is written at each multiple of this.
-      accumulate_interval_steps: steps at multiples of this are averaged into
-        an entry; None takes the step of the entry alone.
-      log_interval_steps: steps at multiples of this are logged; None logs all.
-      is_async: whether a thread does all this.
-      name: stands in the log.
-      metrics_prefix: put before the names of metrics.
+      summary_writer: The writer of the entries.
+      write_interval_steps: An entry is written at each multiple of this.
+      accumulate_interval_steps: Steps at multiples of this are averaged into
+        an entry; None writes the values of the entry's own step.
+      log_interval_steps: Steps at multiples of this are logged; None logs all.
+      is_async: Whether a thread accumulates and writes.
+      name: Name of the handler in the log.
+      metrics_prefix: Prefix of the names of metrics.
     """
     self._writer = summary_writer
     self._write_interval = write_interval_steps
@@ -50,18 +53,18 @@ class SummaryHandler:
     self._pool = None
     if is_async:
       self._pool = futures.ThreadPoolExecutor(1, 'SummaryHandler')
-    self._running: list[futures.Future[None]] = []
+    self._pending: list[futures.Future[None]] = []
     self._clear()
 
   def close(self, wait: bool = True) -> None:
-    """Ends the thread; raises what went wrong in it, if it is waited for."""
+    """Ends the thread; with `wait`, re-raises its errors."""
     if self._pool is None:
       return
     self._pool.shutdown(wait=wait)
     self._pool = None
     if wait:
-      for job in self._running:
-        job.result()
+      for future in self._pending:
+        future.result()
 
   @property
   def accumulate_over_steps(self) -> bool:
@@ -69,71 +72,84 @@ class SummaryHandler:
     return self._accumulate_interval is not None
 
   def should_accumulate(self, step: int) -> bool:
-    """Whether this step is one of those averaged."""
+    """Returns whether this step enters a mean."""
     return self.accumulate_over_steps and step % self._accumulate_interval == 0
 
   def should_write(self, step: int) -> bool:
-    """Whether an entry is written at this step."""
+    """Returns whether an entry is written at this step."""
     return step % self._write_interval == 0
 
   def should_log(self, step: int) -> bool:
-    """Whether this step is logged."""
+    """Returns whether this step is logged."""
     return not self._log_interval or step % self._log_interval == 0
 
   def process(
     self,
     step: int,
-    loss: Any,
+    loss: jax.typing.ArrayLike,
     weighted_scalars: Mapping[str, tuple[Any, Any]] | None,
     summary_tensors: Mapping[str, Any],
     per_example_out: Any = None,
     steps_per_sec: float | None = None,
     clu_metrics: Mapping[str, Any] | None = None,
   ) -> bool:
-    """Takes what a step gave; says whether an entry is written with it.
+    """Accumulates, logs and writes the outputs of a step where they are due.
 
-    Values may be on their way from a device. Of `clu_metrics` each has
-    `merge(other)` and `compute()`.
+    Arrays may still be computed on a device.
+
+    Args:
+      step: The step.
+      loss: The loss, of one or several replicas.
+      weighted_scalars: (value, weight) by name.
+      summary_tensors: Summaries by key, possibly nested.
+      per_example_out: Outputs per example, which are only logged.
+      steps_per_sec: Training speed.
+      clu_metrics: Metrics by name, each with `merge(other)` and `compute()`.
+
+    Returns:
+      Whether an entry is written at this step.
     """
     logs, writes = self.should_log(step), self.should_write(step)
     if not (logs or writes or self.should_accumulate(step)):
       return False
-    values = loss, weighted_scalars or {}, summary_tensors
+    on_device = loss, weighted_scalars or {}, summary_tensors
     examples = per_example_out if logs else None
 
-    def take() -> None:
-      found, rows = jax.device_get((values, examples))
-      self._take(step, found, steps_per_sec, clu_metrics or {})
+    def process_on_host() -> None:
+      values, rows = jax.device_get((on_device, examples))
+      self._accumulate_and_write(step, values, steps_per_sec, clu_metrics or {})
       if logs:
-        logging.info('[PAX STATUS] step_i: %d, %s: %s', step, self._name, found)
+        logging.info(
+          '[PAX STATUS] step_i: %d, %s: %s', step, self._name, values
+        )
         if rows:
           logging.info('per_example_out: %s', rows)
 
-    self._run(take)
+    self._submit(process_on_host)
     return writes
 
-  def _run(self, job: Callable[[], None]) -> None:
+  def _submit(self, job: Callable[[], None]) -> None:
     if self._pool is None:
       job()
       return
-    # Those that are done may have failed.
-    for done in [j for j in self._running if j.done()]:
-      self._running.remove(done)
-      done.result()
-    self._running.append(self._pool.submit(job))
+    # Raises the errors of finished jobs.
+    for future in [f for f in self._pending if f.done()]:
+      self._pending.remove(future)
+      future.result()
+    self._pending.append(self._pool.submit(job))
 
-  def _take(
+  def _accumulate_and_write(
     self,
     step: int,
-    values: tuple[Any, Mapping[str, Any], Mapping[str, Any]],
+    values: _StepValues,
     steps_per_sec: float | None,
     metrics: Mapping[str, Any],
   ) -> None:
-    is_alone = not self.accumulate_over_steps and self.should_write(step)
-    if self.should_accumulate(step) or is_alone:
-      self._add(values, steps_per_sec, metrics)
+    is_single = not self.accumulate_over_steps and self.should_write(step)
+    if self.should_accumulate(step) or is_single:
+      self._accumulate(values, steps_per_sec, metrics)
     if self.should_write(step) and self._losses:
-      summary_writer.write_summary_entry(
+      summary_writer_lib.write_summary_entry(
         self._writer,
         step,
         np.mean(self._losses),
@@ -145,9 +161,9 @@ class SummaryHandler:
       )
       self._clear()
 
-  def _add(
+  def _accumulate(
     self,
-    values: tuple[Any, Mapping[str, Any], Mapping[str, Any]],
+    values: _StepValues,
     steps_per_sec: float | None,
     metrics: Mapping[str, Any],
   ) -> None:
@@ -155,17 +171,19 @@ class SummaryHandler:
     self._losses.append(np.mean(loss))
     for name, pair in scalars.items():
       self._scalars[name].append(pair)
-    for key, value in summary_writer.flatten_summary_dict(tensors):
+    for key, value in summary_writer_lib.flatten_summary_dict(tensors):
       self._tensors[key].append(value)
     for name, metric in metrics.items():
-      old = self._metrics.get(name)
-      self._metrics[name] = old.merge(metric) if old else metric
+      previous = self._metrics.get(name)
+      self._metrics[name] = previous.merge(metric) if previous else metric
     if steps_per_sec is not None:
       self._speeds.append(steps_per_sec)
 
   def _clear(self) -> None:
-    self._losses: list[Any] = []
-    self._scalars: dict[str, list[Any]] = collections.defaultdict(list)
+    self._losses: list[np.floating] = []
+    self._scalars: dict[str, list[tuple[Any, Any]]] = collections.defaultdict(
+      list
+    )
     self._tensors: dict[str, list[Any]] = collections.defaultdict(list)
     self._metrics: dict[str, Any] = {}
     self._speeds: list[float] = []

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes single entries to the events of one directory, as paxml's code does.
+"""Writers of TensorBoard event files, with the signatures of paxml.
 
-Pax itself writes through `pax.summaries.writer`; programs of users that were
-written for paxml call these.
+Runs of Pax write through `pax.summaries.writer`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _default: contextvars.ContextVar[SummaryWriter | None] = contextvars.ContextVar(
 
 
 class SummaryWriter:
-  """The events of one directory; None writes nothing."""
+  """Writer of the event files of one directory; None discards everything."""
 
   def __init__(self, summary_dir: str | None):
     self._events = None
@@ -45,7 +44,7 @@ class SummaryWriter:
 
   @contextlib.contextmanager
   def as_default(self) -> Iterator[SummaryWriter]:
-    """While entered, the functions of this module write here."""
+    """Makes `write_summary_tensor` write here while the context is open."""
     token = _default.set(self)
     try:
       yield self
@@ -58,10 +57,12 @@ class SummaryWriter:
       self._events.write(step, values, self._split)
 
   def flush(self) -> None:
+    """Writes buffered events to the file."""
     if self._events is not None:
       self._events.flush()
 
   def close(self) -> None:
+    """Closes the file; later writes are discarded."""
     if self._events is not None:
       self._events.close()
       self._events = None
@@ -71,12 +72,13 @@ class SummaryWriter:
 def get_summary_writer(
   summary_dir: str | os.PathLike[str], enable_summary_writer: bool = True
 ) -> Iterator[SummaryWriter]:
-  """Gives the writer of a directory; one that writes nothing where disabled.
+  """Opens the writer of a directory.
 
-  Only the first process writes.
+  The writer discards everything if disabled, and in all processes but the
+  first.
   """
-  writes = enable_summary_writer and jax.process_index() == 0
-  writer = SummaryWriter(os.fspath(summary_dir) if writes else None)
+  is_enabled = enable_summary_writer and jax.process_index() == 0
+  writer = SummaryWriter(os.fspath(summary_dir) if is_enabled else None)
   try:
     yield writer
   finally:
@@ -86,31 +88,32 @@ def get_summary_writer(
 def flatten_flax_summaries(
   summary_tensors: Mapping[str, Any],
 ) -> dict[str, Any]:
-  """Returns nested summaries by slash path.
+  """Returns nested summaries by their path, joined with slashes.
 
-  A list, as repeated layers give, becomes entries numbered before the suffix.
+  A list, which repeated layers produce, becomes one entry for each layer; its
+  index precedes the suffix of the summary type.
   """
-  found = {}
-  for key, value in _flat(summary_tensors, '', '/'):
+  flat = {}
+  for key, value in _flatten(summary_tensors, '', '/'):
     if isinstance(value, list):
       kind = base_layer.get_summary_type_from_key(key)
       suffix = base_layer.get_summary_type_suffix(kind)
       name = base_layer.trim_summary_type_from_key(key)
-      found |= {f'{name}_{i}{suffix}': part for i, part in enumerate(value)}
+      flat |= {f'{name}_{i}{suffix}': layer for i, layer in enumerate(value)}
     else:
-      found[key] = value
-  return found
+      flat[key] = value
+  return flat
 
 
 def flatten_summary_dict(
   summary_dict: Mapping[str, Any], parent_key: str | None = None
 ) -> list[tuple[str, Any]]:
-  """Returns (key, value) of nested summaries, keys joined by nothing."""
-  return list(_flat(summary_dict, parent_key or '', ''))
+  """Returns (key, value) of nested summaries; keys are concatenated."""
+  return list(_flatten(summary_dict, parent_key or '', ''))
 
 
 def get_summary_display_name_from_key(key: str) -> str:
-  """Returns a key with the suffix of its plain type: none is AGGREGATE."""
+  """Returns a key with the suffix of its base type, without AGGREGATE."""
   kind = base_layer.get_summary_base_type(
     base_layer.get_summary_type_from_key(key)
   )
@@ -121,14 +124,14 @@ def get_summary_display_name_from_key(key: str) -> str:
 def should_cap_summary(
   summary_tensors: Mapping[str, Sequence[Any]], key: str
 ) -> bool:
-  """Whether there are images enough under a key, and more would not show."""
+  """Returns whether `key` already holds the most images a summary shows."""
   if base_layer.get_summary_type_from_key(key) is not SummaryType.IMAGE:
     return False
-  found = summary_tensors.get(key)
-  if not found:
+  steps = summary_tensors.get(key)
+  if not steps:
     return False
-  per_entry = int(np.prod(found[0].shape[:-3]))
-  return per_entry * len(found) >= MAX_IMAGES_PER_SUMMARY
+  images_per_step = int(np.prod(steps[0].shape[:-3]))
+  return images_per_step * len(steps) >= MAX_IMAGES_PER_SUMMARY
 
 
 def write_summary_tensor(
@@ -139,11 +142,21 @@ def write_summary_tensor(
   metadata: Any = None,
   sample_rate: int = AUDIO_SUMMARY_SAMPLE_RATE,
 ) -> bool:
-  """Writes a value, or those of several steps as one; says whether it did.
+  """Writes a value, or the values of several steps as one summary.
 
-  To be called within `SummaryWriter.as_default()`. Of scalars the mean is
-  written, of images, videos, audio and texts the latest 64, of numbers one
-  histogram.
+  Scalars are averaged; the newest 64 images, videos, recordings and texts are
+  written; numbers form one histogram.
+
+  Args:
+    step_i: The step of the summary.
+    key: Its tag.
+    tensor: The value, or a list of the values of several steps.
+    summary_type: The type that decides how values combine.
+    metadata: Ignored.
+    sample_rate: Samples per second of audio.
+
+  Returns:
+    Whether a `SummaryWriter.as_default()` context was open to write to.
   """
   writer = _default.get()
   if writer is None:
@@ -154,11 +167,11 @@ def write_summary_tensor(
     mean = float(np.mean([np.asarray(value) for value in values]))
     writer.write(step_i, {key: mean})
   else:
-    found = media.Media(kind, values[-1], sample_rate).on_host()
+    newest_first = media.Media(kind, values[-1], sample_rate).on_host()
     for value in reversed(values[:-1]):
       older = media.Media(kind, value, sample_rate).on_host()
-      found = media.joined(found, older)
-    writer.write(step_i, {key: found})
+      newest_first = media.joined(newest_first, older)
+    writer.write(step_i, {key: newest_first})
   return True
 
 
@@ -172,18 +185,18 @@ def write_summary_entry(
   steps_per_sec: float | None = None,
   metrics_prefix: str = tags.METRICS_PREFIX,
 ) -> None:
-  """Writes what one or several steps gave as one entry.
+  """Writes the outputs of one or several steps as one entry.
 
   Args:
-    summary_writer: where to.
-    step_i: the step of the entry.
-    loss: of the steps; the mean is written.
+    summary_writer: The writer.
+    step_i: The step of the entry.
+    loss: The losses of the steps; the mean is written.
     weighted_scalars_list: (value, weight) of each step by name; the weighted
       mean is written, and the sum of weights.
-    clu_metrics: by name, each with `compute()`.
-    summary_tensors: values by key, or those of each step as a list.
-    steps_per_sec: the speed.
-    metrics_prefix: put before the names of metrics.
+    clu_metrics: Metrics by name, each with `compute()`.
+    summary_tensors: Values by key, or a list with the value of each step.
+    steps_per_sec: Training speed.
+    metrics_prefix: Prefix of the names of metrics.
   """
   numbers = {tags.LOSS: float(np.mean(np.asarray(loss)))}
   if steps_per_sec is not None:
@@ -219,7 +232,7 @@ def write_model_structure(
 def write_model_provenance(
   train_summary_writer: SummaryWriter, train_state_provenance: Any
 ) -> None:
-  """Writes where variables and optimizer states come from, as texts."""
+  """Writes the origin of variables and optimizer states, as texts."""
   for tag, tree in (
     (tags.MODEL_PROVENANCE, train_state_provenance.mdl_vars),
     (tags.OPT_PROVENANCE, train_state_provenance.opt_states),
@@ -239,7 +252,7 @@ def write_total_num_params(
 def write_global_batch_size(
   train_summary_writer: SummaryWriter, global_batch_size: int
 ) -> None:
-  """Writes the rows of a batch of all hosts as a text."""
+  """Writes the number of rows of the global batch as a text."""
   text = model_text.spaced(global_batch_size)
   _write_text(train_summary_writer, tags.GLOBAL_BATCH_SIZE, text)
 
@@ -249,12 +262,12 @@ def _write_text(writer: SummaryWriter, tag: str, text: str) -> None:
   writer.flush()
 
 
-def _flat(
+def _flatten(
   tree: Mapping[str, Any], prefix: str, separator: str
 ) -> Iterator[tuple[str, Any]]:
   for key, value in tree.items():
     path = f'{prefix}{separator}{key}' if prefix else key
     if isinstance(value, collections.abc.Mapping):
-      yield from _flat(value, path, separator)
+      yield from _flatten(value, path, separator)
     else:
       yield path, value

@@ -11,8 +11,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from pax import seqio_input
-from pax.inputs import c4_tasks
+from pax.inputs import c4_tasks, lm_features, seqio_source, sequence_features
 from praxis import pax_fiddle
 
 _RANDOM = np.random.default_rng(0)
@@ -87,11 +86,11 @@ def _input(task, converter, **kwargs):
     'batch_size': 4,
     'task_feature_lengths': _LENGTHS[task],
     'feature_converter': pax_fiddle.Config(
-      seqio_input.LanguageModelFeatures, **converter
+      lm_features.LanguageModelFeatures, **converter
     ),
     **kwargs,
   }
-  return seqio_input.SeqIOInput.config(**settings).Instantiate()
+  return seqio_source.SeqIOInput.config(**settings).Instantiate()
 
 
 def _rows(source):
@@ -139,7 +138,7 @@ def test_rows_of_two_sides_are_those_of_seqio(pack):
   wanted = list(theirs(_examples('pax_pairs'), lengths).as_numpy_iterator())
   source = _input('pax_pairs', {}, reset_for_eval=True).hparams.clone()
   source.feature_converter = pax_fiddle.Config(
-    seqio_input.SequenceModelFeatures, pack=pack, bos_id=7
+    sequence_features.SequenceModelFeatures, pack=pack, bos_id=7
   )
   source.batch_size = 1
   source = source.Instantiate()

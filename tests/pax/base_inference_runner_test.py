@@ -23,7 +23,7 @@ def test_a_record_for_each_example():
 
 def test_outputs_that_are_not_in_the_schema():
   runner = tiny.TinyRunner.config().Instantiate()
-  with pytest.raises(ValueError, match='output_schema says'):
+  with pytest.raises(ValueError, match='output_schema has shapes'):
     runner.serialize_outputs(NestedMap(other=jnp.zeros(2)))
 
 

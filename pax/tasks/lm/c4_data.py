@@ -7,8 +7,8 @@ import math
 
 import jax
 
-from pax import base_experiment, seqio_input
-from pax.inputs import c4_tasks, specs
+from pax import base_experiment
+from pax.inputs import c4_tasks, lm_features, seqio_source, specs
 from pax.tasks.lm import gpt3, input_generator
 from praxis import base_input, pax_fiddle
 
@@ -62,7 +62,7 @@ class C4UnsupervisedDataset(base_experiment.BaseExperiment):
     cls, fields = (
       (input_generator.SyntheticLmData, {'seq_len': self.MAX_SEQ_LEN})
       if self.SYNTHETIC_DATA
-      else (seqio_input.SeqIOInput, self._seqio_fields(is_training))
+      else (seqio_source.SeqIOInput, self._seqio_fields(is_training))
     )
     return Config(
       cls,
@@ -82,7 +82,7 @@ class C4UnsupervisedDataset(base_experiment.BaseExperiment):
       'task_feature_lengths': {'targets': self.MAX_SEQ_LEN},
       'repeat': is_training,
       'feature_converter': Config(
-        seqio_input.LanguageModelFeatures,
+        lm_features.LanguageModelFeatures,
         pack=is_training,
         bos_id=0,
         reverse_bos_padding=True,

@@ -13,8 +13,7 @@ import types
 import numpy as np
 import pytest
 
-from pax import seqio_input
-from pax.inputs import seqio_source, seqio_tasks
+from pax.inputs import lm_features, seqio_source, seqio_tasks
 from praxis import pax_fiddle
 from tests.pax.inputs import stand_in_seqio
 
@@ -29,7 +28,7 @@ def seqio(monkeypatch):
 
 def make(**kwargs):
   converter = pax_fiddle.Config(
-    seqio_input.LanguageModelFeatures, **kwargs.pop('converter', {})
+    lm_features.LanguageModelFeatures, **kwargs.pop('converter', {})
   )
   settings = {
     'mixture_name': 'counting',
@@ -39,7 +38,7 @@ def make(**kwargs):
     'batch_size': 2,
     **kwargs,
   }
-  return seqio_input.SeqIOInput.config(**settings).Instantiate()
+  return seqio_source.SeqIOInput.config(**settings).Instantiate()
 
 
 def drain(source):

@@ -12,8 +12,8 @@ import math
 
 import jax
 
-from pax import base_experiment, seqio_input
-from pax.inputs import gpu_tasks, specs
+from pax import base_experiment
+from pax.inputs import gpu_tasks, lm_features, seqio_source, specs
 from pax.tasks.lm import input_generator
 from praxis import base_input, pax_fiddle
 
@@ -40,7 +40,7 @@ class SeqIODataset(base_experiment.BaseExperiment):
     self,
   ) -> Config[base_input.BaseInputSpecsProvider]:
     first = self.datasets()[0]
-    if first.cls is not seqio_input.SeqIOInput:
+    if first.cls is not seqio_source.SeqIOInput:
       return Config(base_input.DatasetInputSpecsProvider, input_p=first)
     has_inputs = 'inputs' in first.task_feature_lengths
     indicator = ('inputs_indicator',) if has_inputs else ()
@@ -60,7 +60,7 @@ class SeqIODataset(base_experiment.BaseExperiment):
     split: str,
     *,
     is_training: bool,
-    converter: Config[seqio_input.LanguageModelFeatures],
+    converter: Config[lm_features.LanguageModelFeatures],
   ) -> InputConfig:
     batch_size, hosts = rows_over_hosts(self.PERCORE_BATCH_SIZE)
     lengths = {'targets': self.MAX_SEQ_LEN}
@@ -68,7 +68,7 @@ class SeqIODataset(base_experiment.BaseExperiment):
       lengths = {'targets': _TARGETS, 'inputs': self.MAX_SEQ_LEN - _TARGETS}
     seed = self.TRAIN_INPUT_RANDOM_SEED if is_training else _EVAL_SEED
     return Config(
-      seqio_input.SeqIOInput,
+      seqio_source.SeqIOInput,
       name=name,
       mixture_name=mixture,
       split_name=split,
@@ -114,7 +114,7 @@ class PileUnsupervisedDataset(SeqIODataset):
       gpu_tasks.PILE,
       'train' if is_training else 'validation',
       is_training=is_training,
-      converter=Config(seqio_input.LanguageModelFeatures, pack=packs),
+      converter=Config(lm_features.LanguageModelFeatures, pack=packs),
     )
 
 
@@ -131,7 +131,7 @@ class LambadaDataset(SeqIODataset):
       'test',
       is_training=False,
       converter=Config(
-        seqio_input.LanguageModelFeatures, weights_on_targets_only=True
+        lm_features.LanguageModelFeatures, weights_on_targets_only=True
       ),
     )
     return [lambada.set(eval_loop_num_batches=-1)]
@@ -161,7 +161,7 @@ class BoolQDataset(SeqIODataset):
       'train' if is_training else 'validation',
       is_training=is_training,
       converter=Config(
-        seqio_input.LanguageModelFeatures,
+        lm_features.LanguageModelFeatures,
         weights_on_targets_only=True,
         bos_id=self.BOS_ID,
         eos_id=self.EOS_ID,
