@@ -175,7 +175,7 @@ def _measure(
       set=(f'task.train.num_train_steps={steps}', *settings),
       enable_summary_writer=summaries,
     )
-    with preemption.Interrupts() as signals:
+    with preemption.PreemptionHandler() as signals:
       with build_train.build(
         options, build_train.plan(options), signals
       ) as run:

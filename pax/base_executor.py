@@ -19,11 +19,11 @@ class BaseExecutor(abc.ABC):
     """Receives the job.
 
     Args:
-      run: A `pax.programs.run.Run` with the partitioned task, the initial state
-        and its step, the programs, the training input, the checkpointer and the
-        summary writer.
+      run: A `pax.programs.jobs.TrainJob` with the partitioned task, the initial
+        state and its step, the programs, the training input, the checkpointer
+        and the summary writer.
     """
 
   @abc.abstractmethod
   def start(self) -> Any:
-    """Runs the job; may return a `pax.programs.run.Outcome`."""
+    """Runs the job; may return a `pax.programs.jobs.Outcome`."""

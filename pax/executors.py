@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from pax import base_executor
 from pax.programs import train
-from pax.programs.run import Outcome, Run
+from pax.programs.jobs import Outcome, TrainJob
 
 
 class DefaultExecutor(base_executor.BaseExecutor):
   """Runs the training loop; subclasses may act before and after it."""
 
-  def setup(self, run: Run) -> None:
+  def setup(self, run: TrainJob) -> None:
     """Receives the job."""
     self._job = run
 

@@ -26,6 +26,7 @@ from pax.checkpoints import reading
 
 OutputFormatType = tasks_lib.OutputFormatType
 PathLike = str | os.PathLike[str]
+# (key or None, outputs) of each example.
 KeyValuePairs = Sequence[tuple[str | None, Any]]
 
 _ARTIFACTS = '_internal_artifacts'
@@ -34,7 +35,7 @@ _STEP = 'restore_checkpoint_step'
 
 
 class EvaluationMode(enum.StrEnum):
-  """What a job does with checkpoints; begins the names of its files."""
+  """Kind of a job on checkpoints; the prefix of its output files."""
 
   EVAL = 'eval'
   DECODE = 'decoder'
@@ -42,12 +43,12 @@ class EvaluationMode(enum.StrEnum):
 
   @property
   def progress_filename(self) -> str:
-    """Name of the file that tells which checkpoint is at work."""
+    """Name of the file that holds the step being evaluated."""
     return f'_{self.value}_progress.json'
 
 
 class JnpEncoder(json.JSONEncoder):
-  """Encodes arrays as lists, and numpy's numbers as numbers."""
+  """Encodes arrays as lists and numpy scalars as numbers."""
 
   def default(self, o: Any) -> Any:
     if isinstance(o, jax.Array | np.ndarray | np.generic):
@@ -62,7 +63,14 @@ class JnpEncoder(json.JSONEncoder):
 def output_file(
   job_log_dir: PathLike, mode: EvaluationMode, name: str, step: int
 ) -> pathlib.Path:
-  """Where the outputs of a step go; `.jsonl` or `.pickle` is to be added."""
+  """Returns the path of the outputs of a step, without suffix.
+
+  Args:
+    job_log_dir: The job directory.
+    mode: Kind of the outputs.
+    name: Name of the input.
+    step: Training step of the state.
+  """
   folder = pathlib.Path(job_log_dir) / f'{mode}_out' / name
   return folder / f'{mode}_out_{int(step)}_shard_{jax.process_index()}'
 
@@ -73,15 +81,15 @@ def write_key_value_pairs(
   cast_to_ndarray: bool = True,
   write_pickle: bool = True,
 ) -> None:
-  """Writes the values as `.jsonl`, a line each, and all pairs as `.pickle`.
+  """Writes the values as `.jsonl`, one per line, and all pairs as `.pickle`.
 
-  Each file is complete or absent.
+  Each file is complete or absent; the `.jsonl` is written last.
 
   Args:
-    filename: Without suffix; its folder is made.
+    filename: Path without suffix; its folder is created.
     key_value_pairs: A key, or None, and the outputs of each example.
-    cast_to_ndarray: Whether arrays of JAX are written as numpy's.
-    write_pickle: Whether there is a `.pickle`.
+    cast_to_ndarray: Whether jax.Arrays are written as numpy arrays.
+    write_pickle: Whether to write the `.pickle`.
   """
   filename = pathlib.Path(filename)
   if cast_to_ndarray:
@@ -103,10 +111,10 @@ def load_outputs(
     basedir: The job directory.
     pname: Name of the input.
     fname_prefix: 'eval' or 'decoder'.
-    step: Which step; None if there is only one.
+    step: The step; None if there are outputs of only one.
 
   Raises:
-    ValueError: there are no such files, of several steps, or some are missing.
+    ValueError: There are no outputs of the step, or shards are missing.
   """
   folder = pathlib.Path(basedir) / f'{fname_prefix}_out' / pname
   pattern = re.compile(rf'{fname_prefix}_out_(\d+)_shard_(\d+)\.pickle')
@@ -118,7 +126,7 @@ def load_outputs(
     (step,) = by_step
   if step not in by_step:
     raise ValueError(
-      f'step must be one of {sorted(by_step)}, of which there are outputs in'
+      f'step must be one of {sorted(by_step)}, the steps with outputs in'
       f' {folder}, got {step}'
     )
   shards = by_step[step]
@@ -134,16 +142,16 @@ def load_outputs(
 def checkpoint_progress(
   job_log_dir: PathLike, checkpoint_step: int, mode: EvaluationMode
 ) -> Iterator[None]:
-  """Notes which checkpoint is at work; the note goes when that is done.
+  """Records a checkpoint as unfinished until the block completes.
 
-  A job that is stopped meanwhile begins with that checkpoint again; the note of
-  its first attempt stays.
+  A preempted job starts with that checkpoint again and keeps the record, whose
+  modification time is the start of the first attempt.
   """
   if jax.process_index():
     yield
     return
   file = _progress_file(job_log_dir, mode)
-  if undone_step(job_log_dir, mode) != int(checkpoint_step):
+  if unfinished_step(job_log_dir, mode) != int(checkpoint_step):
     atomic_file.write_text(file, json.dumps({_STEP: int(checkpoint_step)}))
   yield
   file.unlink(missing_ok=True)
@@ -155,67 +163,73 @@ def get_checkpoint_step(
   mode: EvaluationMode,
   checkpoint_type: Any = None,
 ) -> int:
-  """Returns the step to begin with: one that was left undone, or the newest.
+  """Returns the step to start with: an unfinished one, or the newest.
+
+  Args:
+    job_log_dir: The job directory.
+    restore_checkpoint_dir: The directory of the checkpoints.
+    mode: Kind of the job.
+    checkpoint_type: Unused; the type is read from the checkpoint.
 
   Raises:
-    CheckpointError: there is no checkpoint.
+    CheckpointError: There is no checkpoint.
   """
-  del checkpoint_type  # A checkpoint tells what it is.
-  undone = undone_step(job_log_dir, mode)
-  if undone in reading.checkpoint_steps(restore_checkpoint_dir):
-    return undone
-  return reading.find(restore_checkpoint_dir)[0]
+  del checkpoint_type
+  unfinished = unfinished_step(job_log_dir, mode)
+  if unfinished in reading.checkpoint_steps(restore_checkpoint_dir):
+    return unfinished
+  return reading.find_checkpoint(restore_checkpoint_dir)[0]
 
 
-def undone_step(job_log_dir: PathLike, mode: EvaluationMode) -> int | None:
-  """Returns the step of `checkpoint_progress` that did not come to its end."""
+def unfinished_step(job_log_dir: PathLike, mode: EvaluationMode) -> int | None:
+  """Returns the step whose `checkpoint_progress` did not complete."""
   file = _progress_file(job_log_dir, mode)
   return json.loads(file.read_text())[_STEP] if file.exists() else None
 
 
-def is_written_since_undone(
+def is_written_since_start(
   job_log_dir: PathLike,
   mode: EvaluationMode,
-  written: pathlib.Path,
+  last_file: pathlib.Path,
   step: int,
 ) -> bool:
-  """Whether a job was done with outputs of a step when it was stopped in that.
+  """Returns whether a preempted job completed outputs of an unfinished step.
 
   Args:
     job_log_dir: The job directory.
-    mode: What the job does.
-    written: The file of these outputs that is written last.
+    mode: Kind of the job.
+    last_file: The file of these outputs that is written last.
     step: The step.
   """
-  if undone_step(job_log_dir, mode) != step:
+  if unfinished_step(job_log_dir, mode) != step:
     return False
-  began = _progress_file(job_log_dir, mode).stat().st_mtime_ns
-  return written.exists() and written.stat().st_mtime_ns >= began
+  start = _progress_file(job_log_dir, mode).stat().st_mtime_ns
+  return last_file.exists() and last_file.stat().st_mtime_ns >= start
 
 
-def note_training_end(job_log_dir: PathLike, step: int) -> None:
-  """Notes that there will be no checkpoint after `step`."""
+def record_training_end(job_log_dir: PathLike, step: int) -> None:
+  """Records that no checkpoint follows the one of `step`."""
   if jax.process_index() == 0:
     file = _training_end_file(job_log_dir)
     atomic_file.write_text(file, json.dumps({'step': int(step)}))
 
 
-def forget_training_end(job_log_dir: PathLike) -> None:
-  """Takes `note_training_end` back: training goes on."""
+def clear_training_end(job_log_dir: PathLike) -> None:
+  """Deletes the record of `record_training_end`: training continues."""
   if jax.process_index() == 0:
     _training_end_file(job_log_dir).unlink(missing_ok=True)
 
 
 def training_end(job_log_dir: PathLike) -> int | None:
-  """Returns the step that training ended with; None while it goes on."""
+  """Returns the step at which training ended early; None if it did not."""
   file = _training_end_file(job_log_dir)
   return json.loads(file.read_text())['step'] if file.exists() else None
 
 
 class ShardedParallelWriter:
-  """Deals chunks of records out to files `<name>.tfrecord-00000-of-00032`.
+  """Distributes chunks of records over `<name>.tfrecord-00000-of-00032` etc.
 
-  They have their names when they are complete.
+  The files have their names once they are complete.
   """
 
   def __init__(
@@ -224,7 +238,16 @@ class ShardedParallelWriter:
     num_shards: int,
     output_format: OutputFormatType = OutputFormatType.TFRECORD,
   ):
-    """Begins the files; they take the place of others of these names."""
+    """Opens the shards; they replace files of the same names.
+
+    Args:
+      fq_filename: Path without suffix.
+      num_shards: Number of files.
+      output_format: Format of the records; its name is the suffix.
+
+    Raises:
+      ValueError: `num_shards` is less than 1.
+    """
     if num_shards < 1:
       raise ValueError(
         f'output_num_shards must be at least 1, got {num_shards}'
@@ -239,7 +262,7 @@ class ShardedParallelWriter:
     self._next = 0
 
   def write(self, chunk: Sequence[bytes]) -> None:
-    """Writes the records of a chunk to one file, the next to the next."""
+    """Writes the records of a chunk to the next shard, round-robin."""
     tf_records.write(self._files[self._next].file, chunk)
     self._next = (self._next + 1) % len(self._files)
 
@@ -249,7 +272,7 @@ class ShardedParallelWriter:
       file.commit()
 
   def discard(self) -> None:
-    """Takes what was written away."""
+    """Deletes the files."""
     for file in self._files:
       file.discard()
 

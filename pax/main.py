@@ -76,7 +76,7 @@ def _is_one_of_many() -> bool:
 
 
 def _stopped(stop: KeyboardInterrupt) -> int:
-  if type(stop).__name__ == 'StoppedEarlyError':
+  if type(stop).__name__ == 'PreemptedBeforeFirstStepError':
     print('pax: stopped before the first step', file=sys.stderr)
     return EXIT_PREEMPTED
   print(

@@ -25,7 +25,7 @@ from pax.paxml_api.train_state_shapes import (
 from pax.programs.early_stopping import EarlyStoppingFn
 from pax.programs.program import BaseStepFnStaticArgs, check_unique_names
 from pax.programs.running_mode import RunningMode
-from pax.steps.outputs import StepOutput as StepFnOutput
+from pax.steps.step_types import StepOutput as StepFnOutput
 from praxis.pytypes import JTensor, Nested, NestedMap, PRNGKey
 
 __all__ = [

@@ -54,9 +54,12 @@ class Source:
     Raises:
       CheckpointError: there is none.
     """
-    step, path = reading.find(directory, step)
+    step, path = reading.find_checkpoint(directory, step)
     return cls(
-      directory=directory, step=step, path=path, shapes=reading.shapes(path)
+      directory=directory,
+      step=step,
+      path=path,
+      shapes=reading.saved_shapes(path),
     )
 
   def variable(self, path: str, *, allow_ema: bool = True) -> str:
@@ -290,7 +293,7 @@ class Initializer:
       wanted[leaf] = jax.ShapeDtypeStruct(
         shape, jnp.dtype(dtype), sharding=self._metadata[target].sharding
       )
-    found = reading.read(mapped.source.path, wanted)
+    found = reading.read_leaves(mapped.source.path, wanted)
     used = set()
     for target, leaf in mapped.leaves.items():
       value = found[leaf].astype(self._metadata[target].dtype)

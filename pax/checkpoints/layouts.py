@@ -24,12 +24,11 @@ from pax.checkpoints.types import (
   CheckpointError,
   CheckpointType,
   CorruptCheckpointError,
+  Shapes,
 )
 
 Path = pathlib.Path
 Named = Mapping[str, Any]
-# Shape and name of the dtype of leaves by name.
-Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 
 _TRAIN_INPUT = 'train_input'
 _VERSION = 1.1
@@ -62,7 +61,7 @@ class Layout(Protocol):
     ...
 
   def read(
-    self, path: Path, abstract: Named, *, whole: bool = True
+    self, path: Path, abstract: Named, *, is_full: bool = True
   ) -> tuple[Named, Mapping[str, str]]:
     """The leaves, and the text of each process's input state.
 
@@ -94,13 +93,13 @@ class LeafLayout:
     return tensorstore_format.saved_shapes(path)
 
   def read(
-    self, path: Path, abstract: Named, *, whole: bool = True
+    self, path: Path, abstract: Named, *, is_full: bool = True
   ) -> tuple[Named, Mapping[str, str]]:
     _check_metadata(path)
-    leaves = None if whole else tensorstore_format.folders(abstract)
+    leaves = None if is_full else tensorstore_format.folders(abstract)
     manifest.verify(path, jax.process_index(), jax.process_count(), leaves)
     saved = tensorstore_format.saved_shapes(path)
-    check_shapes(path, saved, abstract, whole=whole)
+    check_shapes(path, saved, abstract, is_full=is_full)
     return tensorstore_format.read(path, abstract), read_inputs(path)
 
 
@@ -125,10 +124,10 @@ class BlobLayout:
     return _shapes(flax_format.read(path)[0])
 
   def read(
-    self, path: Path, abstract: Named, *, whole: bool = True
+    self, path: Path, abstract: Named, *, is_full: bool = True
   ) -> tuple[Named, Mapping[str, str]]:
     state, _, train_input = flax_format.read(path)
-    check_shapes(path, _shapes(state), abstract, whole=whole)
+    check_shapes(path, _shapes(state), abstract, is_full=is_full)
     return flax_format.place(state, abstract), train_input
 
 
@@ -165,7 +164,7 @@ def check_shapes(
   saved: Shapes,
   abstract: Named,
   *,
-  whole: bool = True,
+  is_full: bool = True,
 ) -> None:
   """Raises CheckpointError when `path` holds another model's state.
 
@@ -183,7 +182,7 @@ def check_shapes(
   ]
   faults += [
     f'{name} is not in the model'
-    for name in (saved.keys() - wanted.keys() if whole else ())
+    for name in (saved.keys() - wanted.keys() if is_full else ())
   ]
   if faults:
     more = f' (and {len(faults) - 1} more differences)' if faults[1:] else ''

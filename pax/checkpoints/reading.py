@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads parts of a checkpoint, of this job or of another one."""
+"""Finds checkpoints and reads leaves or pytrees of them."""
 
 from __future__ import annotations
 
@@ -10,71 +10,81 @@ from typing import Any
 import jax
 
 from pax.checkpoints import layouts, paths, transformations
-from pax.checkpoints.types import CheckpointError
+from pax.checkpoints.types import CheckpointError, Shapes, State
 
 Path = pathlib.Path
 
 
 def checkpoint_steps(directory: str | Path) -> dict[int, Path]:
-  """The complete checkpoints of a directory, by step, oldest first.
+  """Returns the complete checkpoints of a directory by step, oldest first.
 
-  The directory is that of the checkpoints, or of the job that wrote them.
+  Args:
+    directory: The directory of the checkpoints or of the job that wrote them.
   """
   directory = Path(directory)
   return paths.steps(directory) or paths.steps(directory / paths.CHECKPOINTS)
 
 
-def find(directory: str | Path, step: int | None = None) -> tuple[int, Path]:
-  """The newest checkpoint of a directory, or that of `step`.
+def find_checkpoint(
+  directory: str | Path, step: int | None = None
+) -> tuple[int, Path]:
+  """Returns (step, path) of the newest checkpoint, or of that of `step`.
+
+  Args:
+    directory: The directory of the checkpoints or of the job that wrote them.
+    step: The step; None is the newest.
 
   Raises:
-    CheckpointError: there is none.
+    CheckpointError: There is none.
   """
   available = checkpoint_steps(directory)
-  wanted = max(available, default=None) if step is None else step
-  if wanted not in available:
+  selected = max(available, default=None) if step is None else step
+  if selected not in available:
     raise CheckpointError(
       f'no checkpoint{"" if step is None else f" of step {step}"} in'
-      f' {directory}; there are {list(available) or "none"}'
+      f' {directory}; available steps: {list(available) or "none"}'
     )
-  return wanted, available[wanted]
+  return selected, available[selected]
 
 
-def shapes(path: Path) -> layouts.Shapes:
-  """Shape and name of the dtype of every leaf, by leaf name."""
+def saved_shapes(path: Path) -> Shapes:
+  """Returns shape and dtype name of every leaf of a checkpoint."""
   return layouts.layout_at(path).shapes(path)
 
 
-def read(
+def read_leaves(
   path: Path, abstract: Mapping[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.Array]:
-  """Reads the leaves of these names to where their shardings say.
+  """Returns the leaves of these names, placed by the shardings of `abstract`.
 
   Raises:
-    CheckpointError: a leaf is missing, or of another shape or dtype.
+    CheckpointError: A leaf is missing, or has another shape or dtype.
   """
-  named, _ = layouts.layout_at(path).read(path, abstract, whole=False)
-  return dict(named)
+  leaves, _ = layouts.layout_at(path).read(path, abstract, is_full=False)
+  return dict(leaves)
 
 
-def read_as(
+def read_tree(
   path: Path,
-  abstract: Any,
-  leaf_names: Any,
+  abstract: State,
+  leaf_names: State,
   restore_transformations: Mapping[str, Any] | None = None,
-) -> Any:
-  """Reads a tree; `leaf_names` has the name of each leaf in the checkpoint."""
-  treedef = jax.tree.structure(abstract)
-  wanted = dict(
-    zip(jax.tree.leaves(leaf_names), jax.tree.leaves(abstract), strict=True)
-  )
-  restored_as = transformations.Transformations(restore_transformations)
-  found, _ = restored_as.read(path, wanted, whole=False)
-  return jax.tree.unflatten(
-    treedef, [found[name] for name in jax.tree.leaves(leaf_names)]
-  )
+) -> State:
+  """Returns a pytree of arrays, placed by the shardings of `abstract`.
+
+  Args:
+    path: The checkpoint.
+    abstract: Shapes, dtypes and shardings.
+    leaf_names: The name in the checkpoint of each leaf of `abstract`.
+    restore_transformations: `task.train.restore_transformations`, built.
+  """
+  names, treedef = jax.tree.flatten(leaf_names)
+  wanted = dict(zip(names, jax.tree.leaves(abstract), strict=True))
+  restore = transformations.Transformations(restore_transformations)
+  leaves, _ = restore.read(path, wanted, is_full=False)
+  return jax.tree.unflatten(treedef, [leaves[name] for name in names])
 
 
-def leaf_names(tree: Any) -> Any:
-  """`tree` with each leaf replaced by its name in a checkpoint."""
+def leaf_names(tree: State) -> State:
+  """Returns `tree` with each leaf replaced by its name in a checkpoint."""
   return jax.tree.unflatten(jax.tree.structure(tree), list(paths.flatten(tree)))

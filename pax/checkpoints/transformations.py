@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pax.checkpoints import layouts
-from pax.checkpoints.types import CheckpointError
+from pax.checkpoints.types import CheckpointError, Shapes
 
 Named = Mapping[str, Any]
 ValueFn = Callable[[Any], Any]
@@ -43,7 +43,7 @@ class Transformations:
         self._rules.append((re.compile(pattern), key, value_fn))
 
   def read(
-    self, path: pathlib.Path, abstract: Named, *, whole: bool = True
+    self, path: pathlib.Path, abstract: Named, *, is_full: bool = True
   ) -> tuple[Named, Mapping[str, str]]:
     """As `Layout.read`, with the leaves that the rules find for others.
 
@@ -54,7 +54,7 @@ class Transformations:
     """
     layout = layouts.layout_at(path)
     if not (self._rules or self._fresh):
-      return layout.read(path, abstract, whole=whole)
+      return layout.read(path, abstract, is_full=is_full)
     saved = layout.shapes(path)
     fresh = {k: v for k, v in abstract.items() if self._is_kept(k, v, saved)}
     abstract = {k: v for k, v in abstract.items() if k not in fresh}
@@ -63,7 +63,7 @@ class Transformations:
     for name, (source, value_fn) in found.items():
       leaf = abstract[name]
       wanted[source] = leaf if value_fn is None else _whole(saved, source, leaf)
-    read, inputs = layout.read(path, wanted, whole=False)
+    read, inputs = layout.read(path, wanted, is_full=False)
     made = {
       name: read[source] if fn is None else _made(fn, read[source], name, leaf)
       for (name, (source, fn)), leaf in zip(
@@ -72,7 +72,7 @@ class Transformations:
     }
     return made | fresh, inputs
 
-  def _is_kept(self, name: str, leaf: Any, saved: layouts.Shapes) -> bool:
+  def _is_kept(self, name: str, leaf: Any, saved: Shapes) -> bool:
     """Whether a leaf has a fresh value that nothing on disk replaces."""
     if name in saved and tuple(saved[name][0]) == tuple(leaf.shape):
       return False
@@ -81,9 +81,7 @@ class Transformations:
       pattern.fullmatch(slashed) for pattern in self._fresh
     )
 
-  def _find(
-    self, name: str, saved: layouts.Shapes
-  ) -> tuple[str, ValueFn | None]:
+  def _find(self, name: str, saved: Shapes) -> tuple[str, ValueFn | None]:
     """The leaf on disk that becomes `name`, and what is done to it."""
     if name in saved:
       return name, None
@@ -105,7 +103,7 @@ def _is_fresh(rule: Any) -> bool:
 
 
 def _whole(
-  saved: layouts.Shapes, source: str, leaf: jax.ShapeDtypeStruct
+  saved: Shapes, source: str, leaf: jax.ShapeDtypeStruct
 ) -> jax.ShapeDtypeStruct:
   """A leaf as it is on disk, on every device of the mesh it is made for."""
   if source not in saved:

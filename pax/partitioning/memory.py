@@ -57,7 +57,7 @@ def check(state_metadata: Any, devices: Sequence[jax.Device]) -> MemoryReport:
   return report
 
 
-def release_freed() -> None:
+def trim_heap() -> None:
   """Gives the system back what this process has freed, where malloc can.
 
   A compilation leaves hundreds of MiB in the allocator, which the arrays of a

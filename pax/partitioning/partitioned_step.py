@@ -87,7 +87,7 @@ class PartitionedStep:
     with self._compiling:
       if self._compiled is None:
         self._compiled = self.lower(key).compile()
-        memory.release_freed()
+        memory.trim_heap()
     return self
 
   def adopt(self, compiled: jax.stages.Compiled) -> None:

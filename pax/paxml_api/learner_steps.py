@@ -14,7 +14,7 @@ import jax
 from jaxtyping import Array, Float
 
 from pax import learners, steps, tasks_lib, train_states
-from pax.steps.outputs import StepOutput
+from pax.steps.step_types import StepOutput
 from praxis import base_model, pytypes
 
 Nested = pytypes.Nested

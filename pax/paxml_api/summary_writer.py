@@ -170,7 +170,7 @@ def write_summary_tensor(
     newest_first = media.Media(kind, values[-1], sample_rate).on_host()
     for value in reversed(values[:-1]):
       older = media.Media(kind, value, sample_rate).on_host()
-      newest_first = media.joined(newest_first, older)
+      newest_first = media.concatenate(newest_first, older)
     writer.write(step_i, {key: newest_first})
   return True
 

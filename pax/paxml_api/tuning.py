@@ -83,14 +83,14 @@ def should_early_stop(
     'num_params': num_params,
     'train_steps_per_sec': train_steps_per_sec,
   }
-  results = early_stopping.Found(
+  results = early_stopping.EvalResults(
     train=train_weighted_scalars if is_evaluated else None,
     eval_train=eval_train_metrics,
     evals=_eval_outputs(eval_metrics or EvalMetrics()),
     decodes=_decode_outputs(decode_metrics or DecodeMetrics()),
-    numbers={k: v for k, v in numbers.items() if v is not None},
+    job_scalars={k: v for k, v in numbers.items() if v is not None},
   )
-  return early_stopping.ask(
+  return early_stopping.call_early_stopping_fn(
     early_stop_fn, global_step, is_last_ckpt, results, checkpoint_path
   )
 

@@ -114,11 +114,11 @@ def _times(jobs: Sequence[curves.Job]) -> str:
   timed = [job for job in jobs if job.goodput]
   if not timed:
     return ''
-  rows = [['job', 'starts', 'wall', 'goodput', *goodput.PURPOSES]]
+  rows = [['job', 'starts', 'wall', 'goodput', *goodput.ACTIVITIES]]
   bars = []
   for job in timed:
     spent = job.goodput
-    times = [progress.short_time(spent.seconds[p]) for p in goodput.PURPOSES]
+    times = [progress.short_time(spent.seconds[p]) for p in goodput.ACTIVITIES]
     wall = progress.short_time(spent.wall_secs)
     name = html.escape(job.name)
     share = f'{100 * spent.share:.1f}%'
@@ -129,7 +129,7 @@ def _times(jobs: Sequence[curves.Job]) -> str:
 
 
 def _bar(spent: goodput.Goodput) -> str:
-  colors = zip(goodput.PURPOSES, png.PURPOSE_COLORS, strict=True)
+  colors = zip(goodput.ACTIVITIES, png.ACTIVITY_COLORS, strict=True)
   return ''.join(
     f'<div title="{purpose}" style="background:{color};'
     f'width:{100 * spent.seconds[purpose] / (spent.wall_secs or 1):.2f}%">'

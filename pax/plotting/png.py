@@ -15,7 +15,7 @@ from pax.summaries import goodput
 # Colours that stay apart for colour-blind people (Okabe and Ito).
 COLORS = ('#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9')
 # One for each purpose of the ledger.
-PURPOSE_COLORS = (
+ACTIVITY_COLORS = (
   '#009e73', '#e69f00', '#56b4e9', '#0072b2',
   '#cc79a7', '#999999', '#d55e00', '#8b0000',
 )  # fmt: skip
@@ -90,7 +90,7 @@ def _times(ax: Any, jobs: Sequence[curves.Job]) -> None:
   """One bar for each job: what its time was spent on."""
   for row, job in enumerate(jobs):
     left = 0.0
-    for purpose, color in zip(goodput.PURPOSES, PURPOSE_COLORS, strict=True):
+    for purpose, color in zip(goodput.ACTIVITIES, ACTIVITY_COLORS, strict=True):
       width = job.goodput.seconds[purpose] / (job.goodput.wall_secs or 1)
       label = purpose if row == 0 else None
       ax.barh(row, 100 * width, left=left, color=color, label=label)

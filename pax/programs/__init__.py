@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What jobs run: programs that users may subclass."""
+"""Programs, the jitted steps of a job; users may subclass them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that evaluate and decode the checkpoints of another job."""
+"""Sources of states to evaluate: one state, chosen or new checkpoints."""
 
 from __future__ import annotations
 
@@ -12,24 +12,21 @@ from typing import Any, Protocol
 
 from absl import logging
 
-from pax import io_utils, partitioning, summaries, tasks_lib, train_states
+from pax import io_utils, tasks_lib, train_states
 from pax.checkpoints import paths, reading
-from pax.programs import early_stopping as stopping_lib
-from pax.programs import eval_runner as passes_lib
-from pax.programs import metric_accumulator
-from pax.programs import preemption as interrupts_lib
-from pax.programs.run import Outcome
+from pax.programs.metric_accumulator import broadcast_from_first_process
+from pax.programs.preemption import PreemptionHandler
 
 TrainState = train_states.TrainState
 
 _FIRST_POLL_SECS = 0.1
 _LAST_POLL_SECS = 2.0
-# In the place of a step: none so far, and none any more.
-_NOTHING, _ENDED = -1, -2
+# Broadcast instead of a step: no new checkpoint yet, and no more to come.
+_NO_CHECKPOINT, _NO_MORE = -1, -2
 
 
-class Source(Protocol):
-  """Gives the states that a job evaluates."""
+class StateSource(Protocol):
+  """The states that a job evaluates."""
 
   def states(self) -> Iterator[tuple[int, TrainState, bool]]:
     """Yields (step, state, whether it is the last)."""
@@ -37,132 +34,89 @@ class Source(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvalJob:
-  """One job that does not train, complete when it is constructed."""
-
-  job_log_dir: str
-  mode: io_utils.EvaluationMode
-  # The task on its devices.
-  partitioner: partitioning.Partitioner
-  source: Source
-  # What is evaluated and decoded.
-  passes: passes_lib.Passes
-  stopping: stopping_lib.Stopping
-  writer: summaries.Writer
-  progress: summaries.Progress
-
-  def run(self) -> Outcome:
-    """Evaluates and decodes each state of the source."""
-    undone = io_utils.undone_step(self.job_log_dir, self.mode)
-    try:
-      for step, state, is_last in self.source.states():
-        found = self._look_at(step, state, is_resumed=step == undone)
-        # Makes room for the next.
-        del state
-        if self.stopping.should_stop(step, is_last, found):
-          return Outcome.STOPPED_EARLY
-    except interrupts_lib.StoppedError:
-      return Outcome.PREEMPTED
-    finally:
-      self.progress.close()
-      self.passes.shutdown()
-      self.writer.close()
-    return Outcome.DONE
-
-  def _look_at(
-    self, step: int, state: TrainState, *, is_resumed: bool
-  ) -> stopping_lib.Found:
-    def is_done(mode: io_utils.EvaluationMode, name: str) -> bool:
-      """Whether this job had done that when it was stopped in this step."""
-      file = io_utils.output_file(self.job_log_dir, mode, name, step)
-      # The last one that is written of the two.
-      last = file.with_suffix('.jsonl')
-      written = is_resumed and io_utils.is_written_since_undone(
-        self.job_log_dir, self.mode, last, step
-      )
-      return bool(metric_accumulator.agreed(int(written)))
-
-    with io_utils.checkpoint_progress(self.job_log_dir, step, self.mode):
-      decodes = self.passes.decode(state, step, is_done)
-      evals = self.passes.evaluate(state, step, is_done)
-      self.writer.flush()
-    return stopping_lib.Found(evals=evals, decodes=decodes)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class StateReader:
-  """Reads of a checkpoint what evaluation needs: variables, or averages."""
+  """Reads the variables of a checkpoint, or their moving averages."""
 
-  # The train state: shapes, or values where transformations keep fresh ones.
-  whole: TrainState
-  # Whether the averages of the optimizer take the place of the variables.
+  # Shapes and shardings of the full train state; arrays where
+  # `use_fallback` of a transformation may keep a fresh value.
+  state: TrainState
+  # Whether the optimizer's averages (EMA) replace the variables.
   use_ema: bool
   # `task.train.restore_transformations`, built.
   restore_transformations: Mapping[str, Any] | None = None
 
   def read(self, path: pathlib.Path) -> TrainState:
-    abstract, names = self._wanted
-    return reading.read_as(path, abstract, names, self.restore_transformations)
+    """Returns the eval state of the checkpoint at `path`."""
+    abstract, names = self._abstract_and_names
+    return reading.read_tree(
+      path, abstract, names, self.restore_transformations
+    )
 
   @functools.cached_property
-  def _wanted(self) -> tuple[Any, Any]:
-    names = reading.leaf_names(self.whole)
+  def _abstract_and_names(self) -> tuple[TrainState, TrainState]:
+    names = reading.leaf_names(self.state)
     if self.use_ema:
-      return tasks_lib.extract_ema(self.whole), tasks_lib.extract_ema(names)
-    return self.whole.to_eval_state(), names.to_eval_state()
+      return tasks_lib.extract_ema(self.state), tasks_lib.extract_ema(names)
+    return self.state.to_eval_state(), names.to_eval_state()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Given:
-  """A state that is at hand, once."""
+class FixedState:
+  """A single state in memory."""
 
   state: TrainState
 
   def states(self) -> Iterator[tuple[int, TrainState, bool]]:
+    """Yields the state."""
     yield int(self.state.step), self.state, True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Chosen:
-  """The checkpoints of certain steps, or the newest."""
+class SelectedCheckpoints:
+  """The checkpoints of given steps; the newest if there are none."""
 
   reader: StateReader
   directory: pathlib.Path
   steps: Sequence[int]
 
   def states(self) -> Iterator[tuple[int, TrainState, bool]]:
-    steps = list(self.steps) or [reading.find(self.directory)[0]]
-    paths = [reading.find(self.directory, step)[1] for step in steps]
-    for i, (step, path) in enumerate(zip(steps, paths, strict=True)):
+    """Yields the states in the order of `steps`."""
+    steps = list(self.steps) or [reading.find_checkpoint(self.directory)[0]]
+    checkpoints = [
+      reading.find_checkpoint(self.directory, step) for step in steps
+    ]
+    for i, (step, path) in enumerate(checkpoints):
       yield step, self.reader.read(path), i == len(steps) - 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Following:
-  """The checkpoints of a training job, as they appear, each once.
+class CheckpointFollower:
+  """The checkpoints of a training job, each once, as they appear.
 
-  It begins with the newest, or with the one that this job was stopped in, and
-  ends with that of the last step, or where training ended before.
+  The first is the newest one, or the one at which this job was preempted. The
+  last is that of `last_step`, or of the step at which training ended.
   """
 
   reader: StateReader
-  # Of this job, which notes where it is stopped.
+  # Directory of this job, which holds the step it was preempted at.
   job_log_dir: str
-  # Of the training job, or of its checkpoints.
+  # Directory of the training job, or of its checkpoints.
   directory: pathlib.Path
   mode: io_utils.EvaluationMode
-  # The step that training goes to, and from which on checkpoints count.
+  # The last step of training.
   last_step: int
+  # Checkpoints of earlier steps are skipped.
   first_step: int
-  # Seconds to wait for the first and for another checkpoint; None for ever.
+  # Seconds to wait for the first and for each later checkpoint; None: no limit.
   first_timeout_secs: float | None
   next_timeout_secs: float | None
-  interrupts: interrupts_lib.Interrupts
+  preemption: PreemptionHandler
 
   def states(self) -> Iterator[tuple[int, TrainState, bool]]:
-    done: int | None = None
-    while (step := self._wait_for_checkpoint(done)) is not None:
-      done = step
+    """Yields the states in the order of their steps."""
+    last_seen: int | None = None
+    while (step := self._wait_for_checkpoint(last_seen)) is not None:
+      last_seen = step
       is_last = self._is_last(step)
       if (state := self._read(step)) is not None:
         yield step, state, is_last
@@ -172,12 +126,12 @@ class Following:
 
   @property
   def _training_dir(self) -> pathlib.Path:
-    """The training job tells there when it ends."""
+    """The directory in which the training job records its end."""
     is_inner = self.directory.name == paths.CHECKPOINTS
     return self.directory.parent if is_inner else self.directory
 
   def _read(self, step: int) -> TrainState | None:
-    """The state; None if the training job deleted it meanwhile."""
+    """Returns the state; None if training deleted its checkpoint."""
     path = reading.checkpoint_steps(self.directory).get(step)
     try:
       return self.reader.read(path) if path else None
@@ -187,61 +141,63 @@ class Following:
     logging.warning('Checkpoint %s was deleted before it was read', path)
     return None
 
-  def _wait_for_checkpoint(self, done: int | None) -> int | None:
-    """The next step to look at; None if there will be none.
+  def _wait_for_checkpoint(self, last_seen: int | None) -> int | None:
+    """Returns the next step to evaluate; None if there is none to come.
 
     Raises:
-      ValueError: it took too long.
+      ValueError: The wait exceeded its timeout.
     """
-    timeout = (
-      self.first_timeout_secs if done is None else self.next_timeout_secs
-    )
-    begun, pause = time.monotonic(), _FIRST_POLL_SECS
+    is_first = last_seen is None
+    timeout = self.first_timeout_secs if is_first else self.next_timeout_secs
+    start, pause = time.monotonic(), _FIRST_POLL_SECS
     while True:
-      self.interrupts.check_batch()
-      found = metric_accumulator.agreed(self._look(done))
-      if found == _ENDED:
+      self.preemption.raise_if_requested()
+      step = broadcast_from_first_process(self._poll(last_seen))
+      if step == _NO_MORE:
         return None
-      if found != _NOTHING:
-        return found
-      if timeout is not None and time.monotonic() - begun > timeout:
-        raise ValueError(_nothing_came(self.directory, done, timeout))
+      if step != _NO_CHECKPOINT:
+        return step
+      if timeout is not None and time.monotonic() - start > timeout:
+        raise ValueError(_timeout_message(self.directory, last_seen, timeout))
       time.sleep(pause)
       pause = min(2 * pause, _LAST_POLL_SECS)
 
-  def _look(self, done: int | None) -> int:
-    """The next step, or why there is none."""
-    # Before looking: the last checkpoint is there when training has ended.
-    is_ended = io_utils.training_end(self._training_dir) is not None
-    found = self._next(done)
-    if found is not None:
-      return found
-    return _ENDED if is_ended and done is not None else _NOTHING
+  def _poll(self, last_seen: int | None) -> int:
+    """Returns the next step, _NO_CHECKPOINT or _NO_MORE."""
+    # Read before the checkpoints: training records its end after the last.
+    has_ended = io_utils.training_end(self._training_dir) is not None
+    step = self._next_step(last_seen)
+    if step is not None:
+      return step
+    return _NO_MORE if has_ended and last_seen is not None else _NO_CHECKPOINT
 
-  def _next(self, done: int | None) -> int | None:
+  def _next_step(self, last_seen: int | None) -> int | None:
     steps = [
-      s
-      for s in reading.checkpoint_steps(self.directory)
-      if s >= self.first_step
+      step
+      for step in reading.checkpoint_steps(self.directory)
+      if step >= self.first_step
     ]
-    if done is not None:
-      return min((s for s in steps if s > done), default=None)
-    undone = io_utils.undone_step(self.job_log_dir, self.mode)
-    return undone if undone in steps else max(steps, default=None)
+    if last_seen is not None:
+      return min((step for step in steps if step > last_seen), default=None)
+    unfinished = io_utils.unfinished_step(self.job_log_dir, self.mode)
+    return unfinished if unfinished in steps else max(steps, default=None)
 
   def _is_last(self, step: int) -> bool:
     end = io_utils.training_end(self._training_dir)
     is_last = step >= self.last_step or (end is not None and step >= end)
-    return bool(metric_accumulator.agreed(int(is_last)))
+    return bool(broadcast_from_first_process(int(is_last)))
 
 
-def _nothing_came(
-  directory: pathlib.Path, done: int | None, timeout: float
+def _timeout_message(
+  directory: pathlib.Path, last_seen: int | None, timeout: float
 ) -> str:
-  what = 'checkpoint' if done is None else f'checkpoint after step {done}'
-  flag = 'first' if done is None else 'next'
+  is_first = last_seen is None
+  checkpoint = (
+    'checkpoint' if is_first else f'checkpoint after step {last_seen}'
+  )
+  flag = 'first' if is_first else 'next'
   return (
-    f'no {what} appeared in {directory} within {timeout:g} s; see whether the'
-    f' training job is alive, or wait longer with'
+    f'no {checkpoint} appeared in {directory} within {timeout:g} s; check that'
+    ' the training job is alive, or increase'
     f' --{flag}_checkpoint_timeout_secs'
   )

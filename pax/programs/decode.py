@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pass of decoding over an input."""
+"""Decode programs: decoding of one input."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from pax import (
   xla_passthrough,
 )
 from pax.programs import metric_accumulator, program
-from pax.steps import StepOutput
+from pax.steps import Batch, StepOutput
 from praxis import base_input, pytypes
 
 NestedMap = pytypes.NestedMap
 DecodeProgramOutput = program.DecodeProgramOutput
 TrainState = program.TrainState
-Pairs = Mapping[str, tuple[Any, Any]]
+WeightedScalars = Mapping[str, tuple[Any, Any]]
 
-# Before the names of metrics in summaries.
+# Prefixes of metrics in summaries.
 _DECODE = 'decode_metrics/'
 _PROCESS = 'process_decode_metrics/'
 
 
 class SingleTaskDecodeProgram(program.InputProgram):
-  """Decodes an input, with a step that is compiled at the first batch."""
+  """Decodes an input with a step that is compiled at its first batch."""
 
   @property
   def decode_input(self) -> base_input.BaseInput:
@@ -50,39 +50,43 @@ class SingleTaskDecodeProgram(program.InputProgram):
     output_pickle: bool = True,
     enable_summary_writer: bool = True,
   ) -> None:
-    """Makes the input; to be called once, before `run`.
+    """Builds the input; call it once, before `run`.
 
     Args:
-      task: What decodes.
-      partitioner: The task on its devices.
-      job_log_dir: Where `decoder_out` is.
-      decode_prng_seed: The key of all randomness.
-      output_pickle: Whether outputs are written as `.pickle` too.
-      enable_summary_writer: Whether the job writes summaries; it does, of what
-        `run` returns.
+      task: The task whose model decodes.
+      partitioner: The partitioner of the task.
+      job_log_dir: The directory of the job; outputs go to its `decoder_out`.
+      decode_prng_seed: PRNG key of decoding.
+      output_pickle: Whether outputs are also written as `.pickle`.
+      enable_summary_writer: Unused; the job writes the summaries that `run`
+        returns.
     """
     del enable_summary_writer
     self._set_up(task, partitioner, job_log_dir, decode_prng_seed)
     self._output_pickle = output_pickle
 
   def should_run(self, state: TrainState, train_step: int) -> bool:
-    """Always; the job knows the intervals."""
+    """Returns True; the job applies the intervals."""
     return super().should_run(state, train_step)
 
   def run(self, state: TrainState, train_step: int) -> DecodeProgramOutput:
-    """Decodes; writes what the model makes of each example."""
-    found = _Decoded(self._task)
-    profiler = program.step_profiler(self._task.decode, self._job_log_dir)
-    for batch in program.batches(self.input, self.before_batch):
-      profiler.step(found.count + 1)
-      batch, kept, _ = xla_passthrough.split_out_xla_unsupported_batch(batch)
-      inputs = self._partitioner.put_batch(batch)
-      key = self._batch_key(found.count)
-      output = self.decode_step(state, key, inputs, self._static_args)
-      found.add(output, kept, self.input)
+    """Decodes the input and writes the processed outputs of each example."""
+    accumulator = _DecodeAccumulator(self._task)
+    profiler = program.create_step_profiler(
+      self._task.decode, self._job_log_dir
+    )
+    for host_batch in program.iterate_batches(self.input, self.before_batch):
+      profiler.step(accumulator.num_batches + 1)
+      host_batch, host_inputs, _ = (
+        xla_passthrough.split_out_xla_unsupported_batch(host_batch)
+      )
+      batch = self._partitioner.put_batch(host_batch)
+      key = self._batch_key(accumulator.num_batches)
+      output = self.decode_step(state, key, batch, self._static_args)
+      accumulator.add(output, host_inputs, self.input)
     profiler.close()
-    self._reset_if_done(found.count)
-    if jax.process_index() == 0 and found.count:
+    self._reset_input(accumulator.num_batches)
+    if jax.process_index() == 0 and accumulator.num_batches:
       file = io_utils.output_file(
         self._job_log_dir,
         io_utils.EvaluationMode.DECODE,
@@ -90,81 +94,92 @@ class SingleTaskDecodeProgram(program.InputProgram):
         train_step,
       )
       io_utils.write_key_value_pairs(
-        file, found.outputs, write_pickle=self._output_pickle
+        file, accumulator.outputs, write_pickle=self._output_pickle
       )
-    return found.result(state)
+    return accumulator.result(state)
 
   def decode_step(
     self,
     state: TrainState,
     prng_key: jax.Array,
-    inputs: NestedMap,
+    inputs: Batch,
     static_args: program.BaseStepFnStaticArgs,
   ) -> StepOutput:
-    """Returns what the model decodes from a batch that is on the devices."""
+    """Returns the output of `model.decode` on a batch.
+
+    Args:
+      state: The eval state.
+      prng_key: PRNG key of the batch.
+      inputs: The global batch on the devices.
+      static_args: Unused.
+    """
     return self._partitioner.decode_step_for(inputs)(state, inputs, prng_key)
 
-  def _batch_key(self, done: int) -> jax.Array:
+  def _batch_key(self, batch_index: int) -> jax.Array:
     if not self._task.decode.prng_key_fold_with_batch_index:
       return self._key
-    return jax.random.fold_in(self._key, done + 1)
+    return jax.random.fold_in(self._key, batch_index + 1)
 
-  def _reset_if_done(self, count: int) -> None:
-    """Goes back to the first batch where the data, or the pass, ended."""
-    wanted = self.input.eval_loop_num_batches
-    if self.input.reset_for_eval or count != wanted:
+  def _reset_input(self, num_batches: int) -> None:
+    """Resets the input with `reset_for_eval` or at the end of its data."""
+    if (
+      self.input.reset_for_eval
+      or num_batches != self.input.eval_loop_num_batches
+    ):
       self.input.reset()
-    if not count:
+    if not num_batches:
       logging.warning('Decode input %r gave no batch', self.input.name)
 
 
-class _Decoded:
-  """What was decoded so far; each batch is processed on the host."""
+class _DecodeAccumulator:
+  """Metrics and outputs over batches; the host processes each batch."""
 
   def __init__(self, task: tasks_lib.SingleTask):
     self._task = task
-    self._summaries = metric_accumulator.WeightedMeans()
-    self._metrics: list[Pairs] = []
-    self._processed: list[Pairs] = []
+    self._metrics: list[WeightedScalars] = []
+    self._processed: list[WeightedScalars] = []
     self.outputs: list[tuple[str | None, Any]] = []
-    self.count = 0
+    self.num_batches = 0
 
   def add(
-    self, output: StepOutput, kept: NestedMap, inp: base_input.BaseInput
+    self,
+    output: StepOutput,
+    host_inputs: NestedMap,
+    inp: base_input.BaseInput,
   ) -> None:
-    self.count += 1
+    self.num_batches += 1
     self._metrics.append(jax.device_get(output.weighted_scalars))
-    rows = NestedMap(metric_accumulator.on_host(output.per_example_out))
-    xla_passthrough.merge_back_xla_unsupported_batch(rows, kept)
+    rows = NestedMap(metric_accumulator.gather_to_host(output.per_example_out))
+    xla_passthrough.merge_back_xla_unsupported_batch(rows, host_inputs)
     if jax.process_index():
       return
-    # What follows is not written for devices.
+    # `process_decode_out` is host code: keep its arrays off the devices.
     with jax.default_device(jax.local_devices(backend='cpu')[0]):
       scalars, outputs, *_ = self._task.model.process_decode_out(inp, rows)
     self._processed.append(jax.tree.map(np.asarray, scalars))
     self.outputs += outputs or []
 
   def result(self, state: TrainState) -> DecodeProgramOutput:
-    decoded = self._aggregated(self._metrics)
-    processed = self._aggregated(self._processed)
+    decoded = self._aggregate(self._metrics)
+    processed = self._aggregate(self._processed)
     return DecodeProgramOutput(
       state,
       decode_metrics=_values(decoded),
       processed_decode_metrics=_values(processed),
-      num_decode_steps=self.count,
+      num_decode_steps=self.num_batches,
       scalars={
         **summaries.tags.weighted_scalars(decoded, _DECODE),
         **summaries.tags.weighted_scalars(processed, _PROCESS),
       },
     )
 
-  def _aggregated(self, by_batch: list[Pairs]) -> dict[str, Any]:
-    """The metrics over all batches, by those of `task.metrics` that fit."""
+  def _aggregate(self, by_batch: list[WeightedScalars]) -> dict[str, Any]:
+    """Returns `task.metrics` over all batches."""
     if not by_batch or not by_batch[0]:
       return {}
     aggregator: base_metrics.BaseMetrics = self._task.metrics_aggregator
     return jax.tree.map(float, dict(aggregator.aggregate(by_batch)))
 
 
-def _values(pairs: Pairs) -> dict[str, float]:
+def _values(pairs: WeightedScalars) -> dict[str, float]:
   return {name: float(value) for name, (value, _) in pairs.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Early stopping: the metrics of a step by their names, and the verdict."""
+"""Early stopping by the metrics of a step."""
 
 from __future__ import annotations
 
@@ -14,114 +14,128 @@ from pax.checkpoints import paths
 from pax.programs.program import DecodeProgramOutput, EvalProgramOutput
 from pax.programs.running_mode import RunningMode
 
+# (metrics, RunningMode, step, whether it is the last checkpoint, checkpoint
+# directory) -> whether to stop.
 EarlyStoppingFn = Callable[[Mapping[str, float], Any, int, bool, str], bool]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found:
-  """What is known after a step, or of a checkpoint."""
+class EvalResults:
+  """Metrics of one training step or of one checkpoint."""
 
-  # Weighted scalars of the step, where it is time to look at them.
-  train: Mapping[str, Any] | None = None
+  # Weighted scalars of the training step; None where they are not fetched.
+  train: Mapping[str, tuple[Any, Any]] | None = None
   # Metrics of the evaluation on a training batch.
   eval_train: Mapping[str, float] | None = None
-  # What programs returned, by the name of their input.
+  # Outputs of eval and decode programs by name of their input.
   evals: Mapping[str, EvalProgramOutput] = dataclasses.field(
     default_factory=dict
   )
   decodes: Mapping[str, DecodeProgramOutput] = dataclasses.field(
     default_factory=dict
   )
-  # Speeds and sizes, as `num_params`.
-  numbers: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  # Scalars of the job: `num_params`, `train_steps_per_sec`.
+  job_scalars: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
   def metrics(self) -> dict[str, float]:
-    """All metrics by the names that tuning knows them by.
+    """Returns all metrics under the names that tuning uses.
 
     `train/<metric>`, `eval_train/metrics/<metric>`,
     `eval_test_<input>/metrics/<metric>`, `eval_test_<input>/scoring_eval/...`,
-    `decode_test_<input>/<metric>`, the numbers, and `eval_steps_per_sec` and
-    `decode_steps_per_sec`, the means over inputs.
+    `decode_test_<input>/<metric>`, the scalars of the job, and
+    `eval_steps_per_sec` and `decode_steps_per_sec`, the means over inputs.
     """
     groups: dict[str, Mapping[str, Any] | None] = {
       'train': self.train and {k: v[0] for k, v in self.train.items()},
       'eval_train/metrics': self.eval_train,
     }
-    for name, out in self.evals.items():
-      groups[f'eval_test_{name}/metrics'] = out.eval_metrics
-      groups[f'eval_test_{name}/scoring_eval'] = out.eval_scoring_metrics
-    merged = _flat(groups)
+    for name, output in self.evals.items():
+      groups[f'eval_test_{name}/metrics'] = output.eval_metrics
+      groups[f'eval_test_{name}/scoring_eval'] = output.eval_scoring_metrics
+    merged = _flatten(groups)
     for name, decoded in self.decodes.items():
-      for part in (
+      for metrics in (
         decoded.decode_metrics,
         decoded.processed_decode_metrics,
         decoded.seqio_metrics,
       ):
-        merged |= _flat({f'decode_test_{name}': part})
-    for kind, outs in (('eval', self.evals), ('decode', self.decodes)):
-      speeds = [out.steps_per_sec for out in outs.values() if out.steps_per_sec]
+        merged |= _flatten({f'decode_test_{name}': metrics})
+    for kind, outputs in (('eval', self.evals), ('decode', self.decodes)):
+      speeds = [o.steps_per_sec for o in outputs.values() if o.steps_per_sec]
       if speeds:
         merged[f'{kind}_steps_per_sec'] = statistics.fmean(speeds)
-    return merged | {name: float(x) for name, x in self.numbers.items()}
+    return merged | {name: float(x) for name, x in self.job_scalars.items()}
 
 
-class Stopping(Protocol):
+class EarlyStopping(Protocol):
   """Decides whether a job ends before its last step."""
 
-  # Whether it looks at anything.
+  # Whether `should_stop` reads the results; if not, they need not be computed.
   is_active: bool
 
-  def should_stop(self, step: int, is_last: bool, found: Found) -> bool:
-    """Whether to stop after `step`."""
+  def should_stop(self, step: int, is_last: bool, results: EvalResults) -> bool:
+    """Returns whether to stop after `step`."""
 
 
-class NeverStops:
-  """Goes on to the last step."""
+class NoopEarlyStopping:
+  """Never stops."""
 
   is_active = False
 
-  def should_stop(self, step: int, is_last: bool, found: Found) -> bool:
+  def should_stop(self, step: int, is_last: bool, results: EvalResults) -> bool:
     return False
 
 
-class EarlyStopping:
-  """Asks the function of a task."""
+class TaskEarlyStopping:
+  """Calls the early stopping function of a task."""
 
   is_active = True
 
-  def __init__(self, stops: EarlyStoppingFn, job_log_dir: str):
-    self._stops = stops
-    self._checkpoints = f'{job_log_dir}/{paths.CHECKPOINTS}'
+  def __init__(self, early_stopping_fn: EarlyStoppingFn, job_log_dir: str):
+    self._early_stopping_fn = early_stopping_fn
+    self._checkpoint_dir = f'{job_log_dir}/{paths.CHECKPOINTS}'
 
-  def should_stop(self, step: int, is_last: bool, found: Found) -> bool:
-    return ask(self._stops, step, is_last, found, self._checkpoints)
-
-
-def create_stopping(
-  stops: EarlyStoppingFn | None, job_log_dir: str
-) -> Stopping:
-  """Returns what decides; without a function a job goes on to its end."""
-  return EarlyStopping(stops, job_log_dir) if stops else NeverStops()
+  def should_stop(self, step: int, is_last: bool, results: EvalResults) -> bool:
+    return call_early_stopping_fn(
+      self._early_stopping_fn, step, is_last, results, self._checkpoint_dir
+    )
 
 
-def ask(
-  stops: EarlyStoppingFn,
+def create_early_stopping(
+  early_stopping_fn: EarlyStoppingFn | None, job_log_dir: str
+) -> EarlyStopping:
+  """Returns the policy of a task; without a function it never stops."""
+  if early_stopping_fn is None:
+    return NoopEarlyStopping()
+  return TaskEarlyStopping(early_stopping_fn, job_log_dir)
+
+
+def call_early_stopping_fn(
+  early_stopping_fn: EarlyStoppingFn,
   step: int,
   is_last: bool,
-  found: Found,
-  checkpoints: str | None,
+  results: EvalResults,
+  checkpoint_dir: str | None,
 ) -> bool:
-  """Returns what the function of a task says of what was found."""
-  metrics = found.metrics()
+  """Returns whether the function stops the job at these results.
+
+  Args:
+    early_stopping_fn: The function of the task.
+    step: Number of training steps.
+    is_last: Whether no later evaluation follows.
+    results: The metrics.
+    checkpoint_dir: The directory of the checkpoints.
+  """
+  metrics = results.metrics()
   mode = RunningMode.detect(
-    has_train_metrics='train_steps_per_sec' in found.numbers,
-    has_eval_metrics=bool(found.evals),
-    has_decode_metrics=bool(found.decodes),
+    has_train_metrics='train_steps_per_sec' in results.job_scalars,
+    has_eval_metrics=bool(results.evals),
+    has_decode_metrics=bool(results.decodes),
   )
-  is_over = bool(stops(metrics, mode, step, is_last, checkpoints))
-  if is_over:
+  stops = bool(early_stopping_fn(metrics, mode, step, is_last, checkpoint_dir))
+  if stops:
     logging.info('Stopped early at step %d: %s', step, metrics)
-  return is_over
+  return stops
 
 
 def is_last_checkpoint(
@@ -133,22 +147,35 @@ def is_last_checkpoint(
   save_interval_steps: int,
   train_to_end: bool = False,
 ) -> bool:
-  """Returns whether nothing of the kind comes after this step.
+  """Returns whether no later step has metrics of these kinds.
 
-  A job that trains evaluates what it has; another one waits for a checkpoint.
+  A training job evaluates its state in memory; other jobs need a checkpoint.
+
+  Args:
+    running_mode: The kinds of metrics.
+    global_step: The step.
+    num_train_steps: The last step.
+    eval_interval_steps: Steps between evaluations.
+    decode_interval_steps: Steps between decodings.
+    save_interval_steps: Steps between checkpoints.
+    train_to_end: Whether only the last step counts.
   """
-  left = num_train_steps - global_step
-  if left <= 0 or train_to_end:
-    return left <= 0
-  saves = 0 if running_mode.has_train else save_interval_steps
-  last_eval = running_mode.has_eval and left < max(eval_interval_steps, saves)
-  last_decode = running_mode.has_decode and left < max(
-    decode_interval_steps, saves
+  steps_left = num_train_steps - global_step
+  if steps_left <= 0 or train_to_end:
+    return steps_left <= 0
+  save_interval = 0 if running_mode.has_train else save_interval_steps
+  is_last_eval = running_mode.has_eval and steps_left < max(
+    eval_interval_steps, save_interval
   )
-  return last_eval or last_decode
+  is_last_decode = running_mode.has_decode and steps_left < max(
+    decode_interval_steps, save_interval
+  )
+  return is_last_eval or is_last_decode
 
 
-def _flat(groups: Mapping[str, Mapping[str, Any] | None]) -> dict[str, float]:
+def _flatten(
+  groups: Mapping[str, Mapping[str, Any] | None],
+) -> dict[str, float]:
   return {
     f'{prefix}/{name}': float(value)
     for prefix, metrics in groups.items()

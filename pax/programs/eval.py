@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pass over an eval input."""
+"""Eval programs: evaluation of one input."""
 
 from __future__ import annotations
 
 import abc
 import pathlib
-from typing import Any
 
 import jax
 from absl import logging
 
 from pax import io_utils, partitioning, summaries, tasks_lib, xla_passthrough
 from pax.programs import metric_accumulator, program
-from pax.steps import StepOutput
-from praxis import base_input, pytypes
+from pax.steps import Batch, StepOutput
+from praxis import base_input
 
-NestedMap = pytypes.NestedMap
 EvalProgramOutput = program.EvalProgramOutput
 TrainState = program.TrainState
 
 
 class BaseEvalProgram(program.InputProgram):
-  """Evaluates an input; subclasses say how a batch is."""
+  """Evaluates an input; subclasses define `eval_step`."""
 
   @property
   def eval_input(self) -> base_input.BaseInput:
@@ -36,28 +34,28 @@ class BaseEvalProgram(program.InputProgram):
     eval_prng_seed: jax.Array,
     enable_summary_writer: bool = True,
   ) -> None:
-    """Makes the input; to be called once, before `run`.
+    """Builds the input; call it once, before `run`.
 
     Args:
-      task: What is evaluated.
-      partitioner: The task on its devices.
-      job_log_dir: Where `eval_out` is.
-      eval_prng_seed: The key of all randomness.
-      enable_summary_writer: Whether the job writes summaries; it does, of what
-        `run` returns.
+      task: The task to evaluate.
+      partitioner: The partitioner of the task.
+      job_log_dir: The directory of the job; outputs go to its `eval_out`.
+      eval_prng_seed: PRNG key of evaluation.
+      enable_summary_writer: Unused; the job writes the summaries that `run`
+        returns.
     """
     del enable_summary_writer
     self._set_up(task, partitioner, job_log_dir, eval_prng_seed)
 
   def run(self, state: TrainState, step: int) -> EvalProgramOutput:
-    """Evaluates; writes what was computed for each example.
+    """Evaluates the input and writes the outputs of each example.
 
-    Metrics are the means over all batches by weight, and those that the input
-    derives from them. Without a batch there are none.
+    Metrics are weighted means over all batches, and those that the input
+    derives from them; without a batch there are none.
     """
-    found = self._loop(state)
-    means = {name: mean for name, (mean, _) in found.metrics.items()}
-    if not found.count:
+    accumulator = self._evaluate_batches(state)
+    means = {name: mean for name, (mean, _) in accumulator.metrics.items()}
+    if not accumulator.num_batches:
       logging.warning('Eval input %r gave no batch', self.input.name)
     elif jax.process_index() == 0:
       file = io_utils.output_file(
@@ -66,14 +64,15 @@ class BaseEvalProgram(program.InputProgram):
         self.input.name,
         step,
       )
-      io_utils.write_key_value_pairs(file, found.examples())
-    with_loss = means if found.loss is None else means | {'loss': found.loss}
+      io_utils.write_key_value_pairs(file, accumulator.examples())
+    loss = accumulator.loss
+    with_loss = means if loss is None else means | {'loss': loss}
     derived = self.input.derived_metrics(with_loss)
     return EvalProgramOutput(
       state,
       eval_metrics=means | derived,
-      num_eval_steps=found.count,
-      scalars=self._scalars(found, derived),
+      num_eval_steps=accumulator.num_batches,
+      scalars=self._scalars(accumulator, derived),
     )
 
   @abc.abstractmethod
@@ -81,47 +80,69 @@ class BaseEvalProgram(program.InputProgram):
     self,
     state: TrainState,
     prng_key: jax.Array,
-    inputs: NestedMap,
+    inputs: Batch,
     static_args: program.BaseStepFnStaticArgs,
   ) -> StepOutput:
-    """Returns what is computed from a batch that is on the devices."""
+    """Returns the evaluation of a batch.
 
-  def _loop(self, state: TrainState) -> metric_accumulator.Collected:
-    found = metric_accumulator.Collected(self._task.train.learner.loss_name)
-    for batch in program.batches(self.input, self.before_batch):
-      batch, kept, _ = xla_passthrough.split_out_xla_unsupported_batch(batch)
-      on_devices = self._partitioner.put_batch(batch)
-      output = self.eval_step(state, self._key, on_devices, self._static_args)
-      found.add(output, kept)
-    found.finish()
+    Args:
+      state: The eval state.
+      prng_key: PRNG key of evaluation.
+      inputs: The global batch on the devices.
+      static_args: Arguments that are not traced.
+    """
+
+  def _evaluate_batches(
+    self, state: TrainState
+  ) -> metric_accumulator.MetricAccumulator:
+    accumulator = metric_accumulator.MetricAccumulator(
+      self._task.train.learner.loss_name
+    )
+    for host_batch in program.iterate_batches(self.input, self.before_batch):
+      host_batch, host_inputs, _ = (
+        xla_passthrough.split_out_xla_unsupported_batch(host_batch)
+      )
+      batch = self._partitioner.put_batch(host_batch)
+      output = self.eval_step(state, self._key, batch, self._static_args)
+      accumulator.add(output, host_inputs)
+    accumulator.finish()
     if self.input.reset_for_eval:
       self.input.reset()
-    return found
+    return accumulator
 
   def _scalars(
-    self, found: metric_accumulator.Collected, derived: dict[str, float]
-  ) -> dict[str, Any]:
-    if not found.count:
+    self,
+    accumulator: metric_accumulator.MetricAccumulator,
+    derived: dict[str, float],
+  ) -> dict[str, float | summaries.media.Media]:
+    if not accumulator.num_batches:
       return {}
     prefix = self._task.decode.metrics_prefix
     return {
-      summaries.tags.LOSS: found.loss,
-      **summaries.tags.weighted_scalars(found.metrics, prefix),
+      summaries.tags.LOSS: accumulator.loss,
+      **summaries.tags.weighted_scalars(accumulator.metrics, prefix),
       **{f'{prefix}{name}': value for name, value in derived.items()},
-      **found.layer_summaries,
-      **found.media,
+      **accumulator.layer_summaries,
+      **accumulator.media,
     }
 
 
 class SingleTaskEvalProgram(BaseEvalProgram):
-  """Evaluates an input, with a step that is compiled at the first batch."""
+  """Evaluates an input with a step that is compiled at its first batch."""
 
   def eval_step(
     self,
     state: TrainState,
     prng_key: jax.Array,
-    inputs: NestedMap,
+    inputs: Batch,
     static_args: program.BaseStepFnStaticArgs,
   ) -> StepOutput:
-    """Returns the forward pass of training, as `do_eval` has it."""
+    """Returns the forward pass with `do_eval`.
+
+    Args:
+      state: The eval state.
+      prng_key: PRNG key of evaluation.
+      inputs: The global batch on the devices.
+      static_args: Unused.
+    """
     return self._partitioner.eval_step_for(inputs)(state, inputs, prng_key)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs programs over inputs on one state, and tells what they found."""
+"""Runs eval and decode programs on one state and writes their metrics."""
 
 from __future__ import annotations
 
@@ -7,133 +7,166 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pax import io_utils, summaries, train_states
 from pax.programs import program
 from pax.programs.decode import SingleTaskDecodeProgram
 from pax.programs.eval import BaseEvalProgram
+from praxis import base_input
 
 TrainState = train_states.TrainState
 
 OutputT = TypeVar(
   'OutputT', program.EvalProgramOutput, program.DecodeProgramOutput
 )
+ProgramT = TypeVar('ProgramT', BaseEvalProgram, SingleTaskDecodeProgram)
 
 _MODES = io_utils.EvaluationMode
-# Whether the outputs of an input are there already.
+# (mode, name of the input) -> whether its outputs are already written.
 IsDone = Callable[[io_utils.EvaluationMode, str], bool]
 
-# What a person wants to see of an evaluation.
-_HEADLINES = ('bits_per_byte',)
+# Metrics that are printed besides the loss.
+_HEADLINE_METRICS = ('bits_per_byte',)
 
 
-def _nothing_is_done(mode: io_utils.EvaluationMode, name: str) -> bool:
+def _never_done(mode: io_utils.EvaluationMode, name: str) -> bool:
   return False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Passes:
-  """The programs of a job that go over inputs, set up."""
+class EvalRunner:
+  """The eval and decode programs of a job, after their `setup`."""
 
   evals: Sequence[BaseEvalProgram] = ()
   decodes: Sequence[SingleTaskDecodeProgram] = ()
   writer: summaries.Writer
   progress: summaries.Progress
-  # Called before every batch; what it raises ends the pass.
+  # Called with the index of each batch before it; an exception ends the run.
   before_batch: Callable[[int], None]
 
   def __post_init__(self) -> None:
     program.check_unique_names([p.input for p in self.evals])
     program.check_unique_names([p.input for p in self.decodes])
     for kind, programs in (('eval', self.evals), ('decode', self.decodes)):
-      for one in programs:
-        one.before_batch = self._watch(f'{kind} {one.input.name}', one.input)
+      for each in programs:
+        each.before_batch = self._batch_callback(
+          f'{kind} {each.input.name}', each.input
+        )
 
   def evaluate(
-    self, state: TrainState, step: int, is_done: IsDone = _nothing_is_done
+    self, state: TrainState, step: int, is_done: IsDone = _never_done
   ) -> dict[str, program.EvalProgramOutput]:
-    """Evaluates the state on all inputs; returns what programs said.
+    """Evaluates a state on the inputs that are not done.
 
-    Inputs of which `is_done` says so are left out.
+    Args:
+      state: The eval state.
+      step: Number of training steps of the state.
+      is_done: Whether the outputs of an input are already written.
+
+    Returns:
+      The outputs of the programs by name of their input.
     """
-    found = {}
-    for name, one in self._due(_MODES.EVAL, state, step, is_done):
-      began = time.monotonic()
-      out = one.run(state, step)
-      out = found[name] = _with_speed(out, out.num_eval_steps, began)
-      self.writer.write(step, out.scalars, split=f'eval_test_{name}')
-      self._tell(step, headline(name, out))
-    return found
+    outputs = {}
+    for name, each in self._due(self.evals, _MODES.EVAL, state, step, is_done):
+      start = time.monotonic()
+      output = each.run(state, step)
+      output = _with_speed(output, output.num_eval_steps, start)
+      self.writer.write(step, output.scalars, split=f'eval_test_{name}')
+      self._print_metrics(step, headline_metrics(name, output))
+      outputs[name] = output
+    return outputs
 
   def decode(
-    self, state: TrainState, step: int, is_done: IsDone = _nothing_is_done
+    self, state: TrainState, step: int, is_done: IsDone = _never_done
   ) -> dict[str, program.DecodeProgramOutput]:
-    """Decodes all inputs by the state; returns what programs said.
+    """Decodes the inputs that are not done.
 
-    Inputs of which `is_done` says so are left out.
+    Args:
+      state: The eval state.
+      step: Number of training steps of the state.
+      is_done: Whether the outputs of an input are already written.
+
+    Returns:
+      The outputs of the programs by name of their input.
     """
-    found = {}
-    for name, one in self._due(_MODES.DECODE, state, step, is_done):
-      began = time.monotonic()
-      out = one.run(state, step)
-      out = found[name] = _with_speed(out, out.num_decode_steps, began)
-      self.writer.write(step, out.scalars, split=f'decode_test_{name}')
+    outputs = {}
+    for name, each in self._due(
+      self.decodes, _MODES.DECODE, state, step, is_done
+    ):
+      start = time.monotonic()
+      output = each.run(state, step)
+      output = _with_speed(output, output.num_decode_steps, start)
+      self.writer.write(step, output.scalars, split=f'decode_test_{name}')
       self.progress.print(
-        f'step {step}  decoded {name}: {out.num_decode_steps} batches'
+        f'step {step}  decoded {name}: {output.num_decode_steps} batches'
       )
-    return found
+      outputs[name] = output
+    return outputs
 
   def shutdown(self) -> None:
-    """Ends the programs."""
-    for one in (*self.evals, *self.decodes):
-      one.shutdown()
+    """Shuts the programs down."""
+    for each in (*self.evals, *self.decodes):
+      each.shutdown()
 
   def _due(
     self,
+    programs: Sequence[ProgramT],
     mode: io_utils.EvaluationMode,
     state: TrainState,
     step: int,
     is_done: IsDone,
-  ) -> Iterator[tuple[str, Any]]:
-    """The programs that are to run, by the name of their input."""
-    for one in self.evals if mode is _MODES.EVAL else self.decodes:
-      name = one.input.name
-      if not one.should_run(state, step):
+  ) -> Iterator[tuple[str, ProgramT]]:
+    """Yields (name of the input, program) of the programs to run."""
+    for each in programs:
+      name = each.input.name
+      if not each.should_run(state, step):
         continue
       if is_done(mode, name):
         self.progress.print(f'step {step}  {mode} {name}: written before')
       else:
-        yield name, one
+        yield name, each
 
-  def _tell(self, step: int, shown: Mapping[str, float]) -> None:
-    parts = '  '.join(f'{name} {value:.4f}' for name, value in shown.items())
+  def _print_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+    parts = '  '.join(f'{name} {value:.4f}' for name, value in metrics.items())
     self.progress.print(f'step {step}  {parts}')
 
-  def _watch(self, label: str, inp: Any) -> Callable[[int], None]:
-    wanted = None if inp.reset_for_eval else inp.eval_loop_num_batches
-    total = wanted if wanted and wanted > 0 else None
+  def _batch_callback(
+    self, label: str, inp: base_input.BaseInput
+  ) -> Callable[[int], None]:
+    limit = None if inp.reset_for_eval else inp.eval_loop_num_batches
+    num_batches = limit if limit and limit > 0 else None
 
-    def before_batch(done: int) -> None:
-      self.before_batch(done)
-      self.progress.batches(label, done, total)
+    def before_batch(batch_index: int) -> None:
+      self.before_batch(batch_index)
+      self.progress.batches(label, batch_index, num_batches)
 
     return before_batch
 
 
-def _with_speed(out: OutputT, count: int, began: float) -> OutputT:
-  """The output, with the batches a second since `began`."""
-  if not count:
-    return out
-  rate = count / (time.monotonic() - began)
-  scalars = out.scalars | {summaries.tags.STEPS_PER_SEC: rate}
-  return dataclasses.replace(out, steps_per_sec=rate, scalars=scalars)
+def _with_speed(output: OutputT, num_batches: int, start: float) -> OutputT:
+  """Returns the output with the batches per second since `start`."""
+  if not num_batches:
+    return output
+  rate = num_batches / (time.monotonic() - start)
+  scalars = output.scalars | {summaries.tags.STEPS_PER_SEC: rate}
+  return dataclasses.replace(output, steps_per_sec=rate, scalars=scalars)
 
 
-def headline(name: str, out: program.EvalProgramOutput) -> dict[str, float]:
-  """The loss, and what else is shown of an evaluation, by name."""
-  loss = out.scalars.get(summaries.tags.LOSS, math.nan)
-  metrics = out.eval_metrics or {}
-  shown = {f'{name} loss': loss}
-  shown |= {f'{name} {k}': metrics[k] for k in _HEADLINES if k in metrics}
-  return {k: v for k, v in shown.items() if math.isfinite(v)}
+def headline_metrics(
+  name: str, output: program.EvalProgramOutput
+) -> dict[str, float]:
+  """Returns the finite metrics to print: the loss and bits per byte.
+
+  Args:
+    name: Name of the input, the prefix of the metrics.
+    output: The output of the eval program.
+  """
+  metrics = output.eval_metrics or {}
+  shown = {f'{name} loss': output.scalars.get(summaries.tags.LOSS, math.nan)}
+  shown |= {
+    f'{name} {metric}': metrics[metric]
+    for metric in _HEADLINE_METRICS
+    if metric in metrics
+  }
+  return {metric: x for metric, x in shown.items() if math.isfinite(x)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inference: what a task's runner makes of each example, as records."""
+"""The inference job: writes the outputs of each example as records."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from pax import (
+  atomic_file,
   base_inference_runner,
   io_utils,
   partitioning,
@@ -22,8 +23,8 @@ from pax import (
   train_states,
 )
 from pax.programs import metric_accumulator, program
-from pax.programs import preemption as interrupts_lib
-from pax.programs.run import Outcome
+from pax.programs.jobs import Outcome
+from pax.programs.preemption import PreemptedError, PreemptionHandler
 from praxis import base_input
 
 _OUTPUT = 'output'
@@ -33,37 +34,37 @@ _MODE = io_utils.EvaluationMode.INFER
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InferJob:
-  """Runs the inference runner on all inputs, from one checkpoint."""
+  """Runs the inference runner of a task on all inputs, from one checkpoint."""
 
   job_log_dir: str
-  # The task on its devices.
+  # The task on its mesh.
   partitioner: partitioning.Partitioner
-  # What computes the outputs.
+  # Computes and serialises the outputs.
   runner: base_inference_runner.BaseInferenceRunner
-  # What it is run on, and the directory that it comes from.
+  # The eval state, and the checkpoint directory it was restored from.
   state: train_states.TrainState
   checkpoint: str
   inputs: Sequence[base_input.BaseInput]
   progress: summaries.Progress
-  interrupts: interrupts_lib.Interrupts
+  preemption: PreemptionHandler
 
   def run(self) -> Outcome:
-    """Writes `output/<input>/output.tfrecord-xxxxx-of-yyyyy`, and what it is.
+    """Writes `output/<input>/output.tfrecord-xxxxx-of-yyyyy` for each input.
 
-    `features.json` says which outputs an example has, `metadata.json` where
-    they come from; that is written last. A job that is stopped leaves whole
-    outputs of inputs or none, and the next one goes on with the others.
+    `features.json` has shape and dtype of each output, `metadata.json`, written
+    last, the checkpoint and the input. A preempted job leaves complete outputs
+    of an input or none; the next job continues with the other inputs.
     """
     step = int(self.state.step)
-    undone = io_utils.undone_step(self.job_log_dir, _MODE)
+    unfinished = io_utils.unfinished_step(self.job_log_dir, _MODE)
     try:
       with io_utils.checkpoint_progress(self.job_log_dir, step, _MODE):
         for index, inp in enumerate(self.inputs):
-          if self._is_done(inp, step, undone):
+          if self._is_done(inp, step, unfinished):
             self.progress.print(f'infer {inp.name}: written before')
           else:
             self._infer(inp, index)
-    except interrupts_lib.StoppedError:
+    except PreemptedError:
       return Outcome.PREEMPTED
     finally:
       self.progress.close()
@@ -71,30 +72,34 @@ class InferJob:
 
   def _infer(self, inp: base_input.BaseInput, index: int) -> None:
     folder = self._folder(inp)
-    count = 0
-    with self._writing(inp) as write:
-      for rows in self._rows(inp, index):
-        count += len(jax.tree.leaves(rows)[0])
+    num_examples = 0
+    with self._open_writer(inp) as write:
+      for rows in self._infer_batches(inp, index):
+        num_examples += len(jax.tree.leaves(rows)[0])
         write(rows)
-    self.progress.print(f'inferred {inp.name}: {count} examples in {folder}')
+    self.progress.print(
+      f'inferred {inp.name}: {num_examples} examples in {folder}'
+    )
 
   def _folder(self, inp: base_input.BaseInput) -> pathlib.Path:
     return pathlib.Path(self.job_log_dir) / _OUTPUT / inp.name
 
   def _is_done(
-    self, inp: base_input.BaseInput, step: int, undone: int | None
+    self, inp: base_input.BaseInput, step: int, unfinished: int | None
   ) -> bool:
-    """Whether a job that was stopped had written the outputs of the input."""
-    written = undone == step and io_utils.is_written_since_undone(
+    """Returns whether a preempted job wrote the outputs of the input."""
+    is_written = unfinished == step and io_utils.is_written_since_start(
       self.job_log_dir, _MODE, self._folder(inp) / _METADATA, step
     )
-    return bool(metric_accumulator.agreed(int(written)))
+    return bool(
+      metric_accumulator.broadcast_from_first_process(int(is_written))
+    )
 
   @contextlib.contextmanager
-  def _writing(
+  def _open_writer(
     self, inp: base_input.BaseInput
   ) -> Iterator[Callable[[Any], None]]:
-    """Gives what takes rows; their files are complete at the end, or gone."""
+    """Yields a function that writes rows; an exception deletes the files."""
     if jax.process_index():
       yield lambda rows: None
       return
@@ -110,24 +115,28 @@ class InferJob:
       writer.discard()
       raise
     writer.close()
-    self._describe(folder, inp.name)
+    self._write_metadata(folder, inp.name)
 
-  def _rows(self, inp: base_input.BaseInput, index: int) -> Iterator[Any]:
-    """The outputs for each batch, on the host."""
+  def _infer_batches(
+    self, inp: base_input.BaseInput, index: int
+  ) -> Iterator[Any]:
+    """Yields the outputs of each batch as numpy arrays."""
     key = jax.random.key(self.partitioner.task.infer.random_seed)
     key = jax.random.fold_in(key, index)
 
-    def before_batch(done: int) -> None:
-      self.interrupts.check_batch()
-      self.progress.batches(f'infer {inp.name}', done)
+    def before_batch(batch_index: int) -> None:
+      self.preemption.raise_if_requested()
+      self.progress.batches(f'infer {inp.name}', batch_index)
 
-    for count, batch in enumerate(program.batches(inp, before_batch)):
-      batch = self.partitioner.put_batch(batch)
+    for batch_index, host_batch in enumerate(
+      program.iterate_batches(inp, before_batch)
+    ):
+      batch = self.partitioner.put_batch(host_batch)
       step = self.partitioner.infer_step_for(batch)
-      rows = step(self.state, batch, jax.random.fold_in(key, count))
-      yield metric_accumulator.on_host(rows)
+      rows = step(self.state, batch, jax.random.fold_in(key, batch_index))
+      yield metric_accumulator.gather_to_host(rows)
 
-  def _describe(self, folder: pathlib.Path, name: str) -> None:
+  def _write_metadata(self, folder: pathlib.Path, name: str) -> None:
     schema = tf_records.flat(self.runner.output_schema)
     features = {
       key: {'shape': list(leaf.shape), 'dtype': _dtype_name(leaf)}
@@ -140,7 +149,7 @@ class InferJob:
       'model_name': self.partitioner.task.model.name,
     }
     for file, content in ((_FEATURES, features), (_METADATA, metadata)):
-      (folder / file).write_text(json.dumps(content, indent=2))
+      atomic_file.write_text(folder / file, json.dumps(content, indent=2))
 
 
 def _dtype_name(leaf: Any) -> str:

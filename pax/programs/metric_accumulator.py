@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of many batches: weighted means, and a row per example."""
+"""Accumulates step outputs over batches: weighted means and example rows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from pax import base_metrics, summaries, xla_passthrough
+from pax.steps import StepOutput
 from praxis import base_layer, py_utils, pytypes
 
 NestedMap = pytypes.NestedMap
@@ -21,52 +22,62 @@ _SCALARS = (
 
 
 class WeightedMeans:
-  """Sums (value, weight) pairs by name, in float64."""
+  """Weighted means by name, summed in float64."""
 
   def __init__(self) -> None:
+    # Sum of value * weight, and sum of weights.
     self._sums: dict[str, np.ndarray] = {}
 
   def add(self, pairs: Mapping[str, tuple[Any, Any]]) -> None:
+    """Adds one (value, weight) per name."""
     for name, (value, weight) in pairs.items():
       weight = np.float64(weight)
       old = self._sums.get(name, np.zeros(2))
       self._sums[name] = old + [np.float64(value) * weight, weight]
 
   def pairs(self) -> dict[str, tuple[float, float]]:
-    """The mean and the sum of weights of each name."""
+    """Returns (mean, sum of weights) by name."""
     return {
       name: (float(total / max(weight, base_metrics.MIN_WEIGHT)), float(weight))
       for name, (total, weight) in self._sums.items()
     }
 
 
-class Collected:
-  """Takes the outputs of steps; the last is fetched while the next one runs."""
+class MetricAccumulator:
+  """Means of losses, metrics and summaries, and the rows of all examples.
+
+  The output of a step is fetched while the next step runs.
+  """
 
   def __init__(self, loss_name: str | None):
-    """Has nothing yet.
+    """Starts without batches.
 
     Args:
-      loss_name: The weighted scalar whose weight is that of the loss; without
-        one all batches weigh the same.
+      loss_name: The weighted scalar whose weight is the weight of the loss;
+        None weights all batches equally.
     """
     self._loss_name = loss_name
-    self._pending: tuple[Any, NestedMap] | None = None
+    self._pending: tuple[StepOutput, NestedMap] | None = None
     self._metrics = WeightedMeans()
     self._loss = WeightedMeans()
     self._summaries = WeightedMeans()
     self._media: dict[str, summaries.media.Media] = {}
     self._rows: list[NestedMap] = []
-    self.count = 0
+    self.num_batches = 0
 
-  def add(self, output: Any, kept_on_host: NestedMap) -> None:
-    """Takes the output of a step, and of its inputs what stayed behind."""
-    pending, self._pending = self._pending, (output, kept_on_host)
-    self.count += 1
+  def add(self, output: StepOutput, host_inputs: NestedMap) -> None:
+    """Adds the output of a step.
+
+    Args:
+      output: The output, which devices may still be computing.
+      host_inputs: Inputs that devices cannot hold, copied to the rows.
+    """
+    pending, self._pending = self._pending, (output, host_inputs)
+    self.num_batches += 1
     self._fetch(pending)
 
   def finish(self) -> None:
-    """Takes the last; to be called before anything is asked."""
+    """Adds the pending output; call it before reading results."""
     pending, self._pending = self._pending, None
     self._fetch(pending)
 
@@ -77,31 +88,31 @@ class Collected:
 
   @property
   def metrics(self) -> dict[str, tuple[float, float]]:
-    """The mean of each weighted scalar, and its weight."""
+    """(mean, sum of weights) of each weighted scalar."""
     return self._metrics.pairs()
 
   @property
   def layer_summaries(self) -> dict[str, float]:
-    """The mean over batches of each scalar that a layer recorded, by tag."""
+    """The mean over batches of each scalar summary, by tag."""
     return {name: mean for name, (mean, _) in self._summaries.pairs().items()}
 
   @property
   def media(self) -> dict[str, summaries.media.Media]:
-    """The first images, audio and texts, and all of histograms, by tag."""
+    """The first images, audio clips and texts, and the histograms, by tag."""
     return dict(self._media)
 
   def examples(self) -> list[tuple[str | None, NestedMap]]:
-    """An identity, or None, and the outputs of each example."""
+    """Returns (enumeration id or None, outputs) of each example."""
     return [
       (py_utils.get_enumeration_id(example), example)
       for rows in self._rows
       for example in py_utils.tree_unstack(rows, 0)
     ]
 
-  def _fetch(self, pending: tuple[Any, NestedMap] | None) -> None:
+  def _fetch(self, pending: tuple[StepOutput, NestedMap] | None) -> None:
     if pending is None:
       return
-    output, kept_on_host = pending
+    output, host_inputs = pending
     loss, scalars, tensors = jax.device_get(
       (output.loss, output.weighted_scalars, output.summary_tensors)
     )
@@ -115,17 +126,21 @@ class Collected:
         if base_layer.get_summary_type_from_key(key) in _SCALARS
       }
     )
-    for tag, one in summaries.tags.media_of(tensors).items():
-      old = self._media.get(tag)
-      self._media[tag] = summaries.media.joined(old, one) if old else one
-    if jax.tree.leaves(output.per_example_out) or kept_on_host:
-      rows = NestedMap(on_host(output.per_example_out))
-      xla_passthrough.merge_back_xla_unsupported_batch(rows, kept_on_host)
+    for tag, media in summaries.tags.media_of(tensors).items():
+      if old := self._media.get(tag):
+        media = summaries.media.concatenate(old, media)
+      self._media[tag] = media
+    if jax.tree.leaves(output.per_example_out) or host_inputs:
+      rows = NestedMap(gather_to_host(output.per_example_out))
+      xla_passthrough.merge_back_xla_unsupported_batch(rows, host_inputs)
       self._rows.append(rows)
 
 
-def agreed(number: int) -> int:
-  """Returns what process 0 sees: another one may see a file later."""
+def broadcast_from_first_process(number: int) -> int:
+  """Returns the number of process 0, on all processes.
+
+  Processes may see a file appear at different times.
+  """
   if jax.process_count() == 1:
     return number
   from jax.experimental import multihost_utils
@@ -133,8 +148,8 @@ def agreed(number: int) -> int:
   return int(multihost_utils.broadcast_one_to_all(number))
 
 
-def on_host(tree: Any) -> Any:
-  """Returns global arrays as numpy's, whole on every process."""
+def gather_to_host(tree: Any) -> Any:
+  """Returns global arrays as full numpy arrays, on every process."""
   if jax.process_count() == 1:
     return jax.tree.map(np.asarray, jax.device_get(tree))
   from jax.experimental import multihost_utils

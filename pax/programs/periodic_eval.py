@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens between steps of training: evaluation, decoding, a verdict."""
+"""Evaluation, decoding and early stopping between training steps."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from pax import summaries
-from pax.programs import early_stopping, program
-from pax.programs import eval_runner as passes_lib
-from pax.programs.early_stopping import Found
-from pax.programs.run import Run
+from pax.programs import early_stopping, eval_runner, program
+from pax.programs.early_stopping import EvalResults
+from pax.programs.jobs import TrainJob
 from pax.programs.running_mode import RunningMode
-from pax.programs.train_metrics import Reports
+from pax.programs.train_metrics import TrainMetricsReporter
 from pax.programs.train_program import BaseTrainProgram
 
 TrainState = program.TrainState
@@ -19,14 +18,14 @@ TrainState = program.TrainState
 _EVAL = summaries.goodput.EVAL
 
 
-class Interludes:
-  """Runs the other programs of a training job when they are due."""
+class PeriodicEval:
+  """Runs the eval and decode programs of a training job when they are due."""
 
-  def __init__(self, run: Run, reports: Reports):
-    self._run = run
-    self._reports = reports
-    train = run.task.train
-    # Read once: this is asked at every step.
+  def __init__(self, job: TrainJob, reporter: TrainMetricsReporter):
+    self._job = job
+    self._reporter = reporter
+    train = job.task.train
+    # Copied: reading a Config at every step is slow.
     self._last_step = int(train.num_train_steps)
     self._eval_interval = train.eval_interval_steps
     self._eval_ema = train.eval_use_ema_states
@@ -35,87 +34,96 @@ class Interludes:
     self._decode_ema = train.decode_use_ema_states
     self._evaluated_step: int | None = None
 
-  def after(self, step: int, done: program.TrainProgramOutput) -> bool:
-    """Does what is due when `step` steps are done; says whether to stop."""
-    found = Found(eval_train=done.eval_train_metrics)
-    if self._is_due(step, self._eval_interval):
-      found = self._eval_train(step, done.state)
-    if step >= self._last_step or self._is_due(step, self._eval_interval):
-      found = self._evaluate(step, done.state, found)
-    if self._is_time_to_decode(step):
-      found = self._decode(step, done.state, found)
-    if not self._run.stopping.is_active:
-      return False
-    return self._should_stop(step, done, found)
+  def run_due(self, step: int, output: program.TrainProgramOutput) -> bool:
+    """Runs the programs that are due; returns whether to stop training.
 
-  def conclude(self, step: int, state: TrainState) -> None:
-    """Evaluates the last state, unless that is done."""
+    Args:
+      step: Number of training steps done.
+      output: The output of the last step.
+    """
+    results = EvalResults(eval_train=output.eval_train_metrics)
+    if self._is_due(step, self._eval_interval):
+      results = self._eval_train(step, output.state)
+    if step >= self._last_step or self._is_due(step, self._eval_interval):
+      results = self._evaluate(step, output.state, results)
+    if self._is_decode_due(step):
+      results = self._decode(step, output.state, results)
+    if not self._job.early_stopping.is_active:
+      return False
+    return self._should_stop(step, output, results)
+
+  def run_final(self, step: int, state: TrainState) -> None:
+    """Evaluates the last state, unless `run_due` did."""
     if self._evaluated_step != step:
-      self._evaluate(step, state, Found())
+      self._evaluate(step, state, EvalResults())
 
   def _is_due(self, step: int, interval: int | None) -> bool:
     return bool(interval) and step % interval == 0
 
-  def _is_time_to_decode(self, step: int) -> bool:
-    if not (self._run.passes.decodes and self._decode_interval):
+  def _is_decode_due(self, step: int) -> bool:
+    if not (self._job.eval_runner.decodes and self._decode_interval):
       return False
     is_due = self._is_due(step, self._decode_interval)
-    begun = step >= self._decode_start
-    return (is_due and begun) or step >= self._last_step
+    has_started = step >= self._decode_start
+    return (is_due and has_started) or step >= self._last_step
 
-  def _eval_train(self, step: int, state: TrainState) -> Found:
-    train_program: BaseTrainProgram = self._run.train_program
-    with self._reports.pause(), self._run.ledger.during(_EVAL):
+  def _eval_train(self, step: int, state: TrainState) -> EvalResults:
+    train_program: BaseTrainProgram = self._job.train_program
+    with self._reporter.pause(), self._job.goodput.record(_EVAL):
       output = train_program.run_eval_train(state)
       if output is None:
-        return Found()
+        return EvalResults()
       means = {k: float(v) for k, (v, _) in output.weighted_scalars.items()}
-    self._run.writer.write(
+    self._job.writer.write(
       step, summaries.tags.step_summaries(output), split='eval_train'
     )
-    return Found(eval_train=means)
+    return EvalResults(eval_train=means)
 
-  def _evaluate(self, step: int, state: TrainState, found: Found) -> Found:
+  def _evaluate(
+    self, step: int, state: TrainState, results: EvalResults
+  ) -> EvalResults:
     self._evaluated_step = step
-    if not (self._run.passes.evals and self._eval_interval):
-      return found
-    with self._reports.pause(), self._run.ledger.during(_EVAL):
+    if not (self._job.eval_runner.evals and self._eval_interval):
+      return results
+    with self._reporter.pause(), self._job.goodput.record(_EVAL):
       state = program.get_eval_train_state(
-        self._run.task, state, self._eval_ema
+        self._job.task, state, self._eval_ema
       )
-      evals = self._run.passes.evaluate(state, step)
-    for name, out in evals.items():
-      self._reports.show_also(passes_lib.headline(name, out))
-    return dataclasses.replace(found, evals=evals)
+      evals = self._job.eval_runner.evaluate(state, step)
+    for name, output in evals.items():
+      self._reporter.show_metrics(eval_runner.headline_metrics(name, output))
+    return dataclasses.replace(results, evals=evals)
 
-  def _decode(self, step: int, state: TrainState, found: Found) -> Found:
-    with self._reports.pause(), self._run.ledger.during(_EVAL):
+  def _decode(
+    self, step: int, state: TrainState, results: EvalResults
+  ) -> EvalResults:
+    with self._reporter.pause(), self._job.goodput.record(_EVAL):
       state = program.get_eval_train_state(
-        self._run.task, state, self._decode_ema
+        self._job.task, state, self._decode_ema
       )
-      decodes = self._run.passes.decode(state, step)
-    return dataclasses.replace(found, decodes=decodes)
+      decodes = self._job.eval_runner.decode(state, step)
+    return dataclasses.replace(results, decodes=decodes)
 
   def _should_stop(
-    self, step: int, done: program.TrainProgramOutput, found: Found
+    self, step: int, output: program.TrainProgramOutput, results: EvalResults
   ) -> bool:
-    """Asks the task; the losses of a step are waited for only if it is time."""
-    is_last = self._is_last(step, found)
-    is_time = is_last or found.evals or found.decodes
-    found = dataclasses.replace(
-      found,
-      train=done.weighted_scalars if is_time else None,
-      numbers=self._reports.numbers(),
+    is_last = self._is_last(step, results)
+    # Fetching the scalars of a step waits for it: only with other metrics.
+    fetches_train = is_last or results.evals or results.decodes
+    results = dataclasses.replace(
+      results,
+      train=output.weighted_scalars if fetches_train else None,
+      job_scalars=self._reporter.job_scalars(),
     )
-    return self._run.stopping.should_stop(step, is_last, found)
+    return self._job.early_stopping.should_stop(step, is_last, results)
 
-  def _is_last(self, step: int, found: Found) -> bool:
-    """Whether nothing of the kind comes after this."""
+  def _is_last(self, step: int, results: EvalResults) -> bool:
+    """Returns whether no later step has metrics of these kinds."""
     return early_stopping.is_last_checkpoint(
       RunningMode.detect(
         has_train_metrics=True,
-        has_eval_metrics=bool(found.evals),
-        has_decode_metrics=bool(found.decodes),
+        has_eval_metrics=bool(results.evals),
+        has_decode_metrics=bool(results.decodes),
       ),
       step,
       self._last_step,
@@ -123,6 +131,6 @@ class Interludes:
       self._decode_interval or 0,
       save_interval_steps=0,
       train_to_end=bool(
-        getattr(self._run.task.early_stopping_fn, 'train_to_end', False)
+        getattr(self._job.task.early_stopping_fn, 'train_to_end', False)
       ),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C and SIGTERM, as a question the training loop asks once per step."""
+"""Preemption: SIGINT and SIGTERM as a flag that loops poll."""
 
 from __future__ import annotations
 
@@ -14,92 +14,93 @@ import jax
 from pax.programs import watchdog as watchdog_lib
 
 
-class StoppedError(Exception):
-  """A signal came between two batches, and the pass over them was left."""
+class PreemptedError(Exception):
+  """A signal arrived; the loop over batches ended before its next batch."""
 
 
-class StoppedEarlyError(KeyboardInterrupt):
-  """A signal came before the first step: there is nothing to save."""
+class PreemptedBeforeFirstStepError(KeyboardInterrupt):
+  """A signal arrived before the first step: there is nothing to save."""
 
 
-class Interrupts:
-  """While entered, a signal asks the loop to stop; a second one stops at once.
+class PreemptionHandler:
+  """As a context manager, turns a signal into a request to stop.
 
-  Before the loop has asked for the first time, the first one does.
+  A second signal raises KeyboardInterrupt, and so does the first one before
+  the first step.
 
-  All processes of a job stop before the same step or batch: there JAX's
-  preemption service receives SIGTERM and agrees on how many of them there
-  were, and Ctrl-C becomes a SIGTERM.
+  All processes of a job stop before the same step or batch: there, JAX's
+  preemption service receives SIGTERM and the processes agree on the number of
+  polls; SIGINT is sent on as SIGTERM.
   """
 
   def __init__(
     self, watchdog: watchdog_lib.Watchdog | None = None, verb: str = 'saving'
   ) -> None:
-    """Does not listen yet.
+    """Does not install the handlers.
 
     Args:
-      watchdog: Is told of every step and batch.
-      verb: What happens after the step, as a person is told.
+      watchdog: Receives a heartbeat at every poll.
+      verb: What the job does after the step, for the message to the user.
     """
     self._watchdog = watchdog or watchdog_lib.NoopWatchdog()
     self._verb = verb
-    self._num_checks = 0
-    self._asked = False
-    self._has_begun = False
-    self._previous: dict[int, Any] = {}
-    self._many = jax.process_count() > 1
+    self._num_polls = 0
+    self._is_requested = False
+    self._previous_handlers: dict[int, Any] = {}
+    self._is_multiprocess = jax.process_count() > 1
 
-  def __enter__(self) -> Interrupts:
-    handled = [signal.SIGINT] if self._many else [signal.SIGINT, signal.SIGTERM]
+  def __enter__(self) -> PreemptionHandler:
+    handled = [signal.SIGINT]
+    if not self._is_multiprocess:
+      handled.append(signal.SIGTERM)
     for number in handled:
-      self._previous[number] = signal.signal(number, self._ask)
+      self._previous_handlers[number] = signal.signal(number, self._on_signal)
     return self
 
   def __exit__(self, *unused: Any) -> None:
-    for number, handler in self._previous.items():
+    for number, handler in self._previous_handlers.items():
       signal.signal(number, handler)
     self._watchdog.close()
 
-  def requested(self) -> bool:
-    """Whether to stop now; to be asked before every step.
+  def stop_requested(self) -> bool:
+    """Returns whether to stop now; call it before every step.
 
-    Processes ask equally often, for that is what they count.
+    All processes must call it equally often.
     """
-    self._has_begun = True
     self._watchdog.beat()
-    self._num_checks += 1
-    if self._many:
+    self._num_polls += 1
+    if self._is_multiprocess:
       from jax.experimental import multihost_utils
 
-      return multihost_utils.reached_preemption_sync_point(self._num_checks)
-    return self._asked
+      return multihost_utils.reached_preemption_sync_point(self._num_polls)
+    return self._is_requested
 
-  def check_batch(self, count: int = 0) -> None:
-    """To be called before each batch of a pass, in training or not.
+  def raise_if_requested(self, batch_index: int = 0) -> None:
+    """Call it before each batch of an evaluation, decoding or inference.
 
     Raises:
-      StoppedError: a signal asked to stop.
+      PreemptedError: A signal requested to stop.
     """
-    del count
-    if self.requested():
-      raise StoppedError
+    del batch_index
+    if self.stop_requested():
+      raise PreemptedError
 
-  def rest(self) -> None:
-    """To be called before what takes its time, as writing a checkpoint."""
-    self._watchdog.rest()
+  def pause_watchdog(self) -> None:
+    """Call it before slow work without heartbeats, as saving a checkpoint."""
+    self._watchdog.pause()
 
-  def _ask(self, number: int, frame: FrameType | None) -> None:
-    if self._asked:
+  def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    if self._is_requested:
       raise KeyboardInterrupt
-    if not (self._has_begun or self._many):
-      raise StoppedEarlyError
-    self._asked = True
+    if not (self._num_polls or self._is_multiprocess):
+      raise PreemptedBeforeFirstStepError
+    self._is_requested = True
     name = 'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'
-    # No print: the signal may have come in the middle of one.
+    # print is not reentrant: the signal may have interrupted one.
     os.write(
       sys.__stderr__.fileno(),
-      f'\npax: {name}: finishing the step, then {self._verb} (once more: stop'
-      ' at once)\n'.encode(),
+      f'\npax: {name}: finishing the step, then {self._verb} (repeat to stop at'
+      ' once)\n'.encode(),
     )
-    if self._many:
+    if self._is_multiprocess:
       os.kill(os.getpid(), signal.SIGTERM)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every program is: set up once, run when due, shut down in the end."""
+"""Programs: one jitted step with `setup`, `run` and `shutdown`."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ import dataclasses
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Protocol
 
 import jax
 
 from pax import partitioning, summaries, tasks_lib, train_states
-from pax.steps import StepOutput
+from pax.steps import Batch, StepOutput
 from praxis import base_input, pax_fiddle, pytypes
 
 JTensor = pytypes.JTensor
-NestedMap = pytypes.NestedMap
 TrainState = train_states.TrainState
 InputConfig = pax_fiddle.Config[base_input.BaseInput]
+# A value and its weight by name; devices may still be computing them.
+WeightedScalars = Mapping[str, tuple[JTensor, JTensor]]
 
 
 @dataclasses.dataclass(frozen=True)
 class BaseStepFnStaticArgs:
-  """What a step function is told beside arrays."""
+  """Arguments of a step function that are not traced."""
 
-  # Rows of a batch of all hosts, without padding.
+  # Rows of the global batch, without padding.
   unpadded_global_batch_size: int | None
 
 
 @dataclasses.dataclass(frozen=True)
 class ProgramOutput:
-  """What any program returns."""
+  """Output of any program."""
 
   # The state after the program; only training changes it.
   state: TrainState
@@ -41,77 +42,77 @@ class ProgramOutput:
 
 @dataclasses.dataclass(frozen=True)
 class TrainProgramOutput(ProgramOutput):
-  """What one step of training returns."""
+  """Output of one training step."""
 
-  # The loss, and the weighted scalars of the step; maybe unfinished.
+  # Mean loss and weighted scalars of the step.
   loss: JTensor | None
-  weighted_scalars: Mapping[str, Any] | None
-  # The step after this one.
+  weighted_scalars: WeightedScalars | None
+  # Number of the next step.
   new_train_step: int
-  # Steps per second, where the program measured it.
+  # Steps per second; None if the program does not measure it.
   steps_per_sec: float | None = None
-  # Metrics of the evaluation on the next batch, where there was one.
+  # Metrics of the evaluation on the next batch; None without one.
   eval_train_metrics: Mapping[str, float] | None = None
-  # All that the step computed, summaries included.
+  # The complete output of the step function.
   step_output: StepOutput | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class EvalProgramOutput(ProgramOutput):
-  """What an evaluation of one input returns."""
+  """Output of the evaluation on one input."""
 
-  # The mean of each metric.
+  # Weighted mean of each metric.
   eval_metrics: Mapping[str, float] | None = None
-  # Metrics that the input makes of the outputs by example.
+  # Metrics that the input computes from the outputs by example.
   eval_scoring_metrics: Mapping[str, float] | None = None
-  # Number of batches, and how many of them there are a second.
+  # Number of batches, and batches per second.
   num_eval_steps: int = 0
   steps_per_sec: float | None = None
-  # All that is written to the summaries, by tag.
+  # Summaries by tag.
   scalars: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class DecodeProgramOutput(ProgramOutput):
-  """What decoding one input returns."""
+  """Output of decoding one input."""
 
-  # The metrics of decoding, and those of processing what was decoded.
+  # Metrics of `model.decode` and of `model.process_decode_out`.
   decode_metrics: Mapping[str, float] | None = None
   processed_decode_metrics: Mapping[str, float] | None = None
-  # Metrics that the input makes of the texts.
+  # Metrics that the input computes from the decoded texts.
   seqio_metrics: Mapping[str, float] | None = None
-  # Number of batches, and how many of them there are a second.
+  # Number of batches, and batches per second.
   num_decode_steps: int = 0
   steps_per_sec: float | None = None
-  # All that is written to the summaries, by tag.
+  # Summaries by tag.
   scalars: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 class Program(abc.ABC):
-  """Something that a job runs on the state of training, at some steps."""
+  """A step that a job repeats on the train state."""
 
-  # Called with the number of batches done before each further one, by programs
-  # that have several; what it raises ends the program.
-  before_batch: Callable[[int], None] = staticmethod(lambda count: None)
+  # Called with the index of each batch before it; an exception ends the
+  # program.
+  before_batch: Callable[[int], None] = staticmethod(lambda batch_index: None)
 
   @abc.abstractmethod
   def should_run(self, state: TrainState, step: int) -> bool:
-    """Whether to run now."""
+    """Returns whether to run at this step."""
 
   @abc.abstractmethod
   def run(self, state: TrainState, step: int) -> ProgramOutput:
-    """Runs on the state that has done `step` steps."""
+    """Runs on the state after `step` training steps."""
 
   @abc.abstractmethod
   def shutdown(self) -> None:
-    """Ends the program; it is not run again."""
+    """Releases resources after the last `run`."""
 
 
 class InputProgram(Program):
-  """A program that goes over an input of its own."""
+  """A program with an input of its own."""
 
   def __init__(self, input_p: InputConfig):
-    """Takes the config of the input; `setup` does the rest."""
+    """Takes the config of the input; `setup` builds it."""
     self._input_p = input_p
     self._input: base_input.BaseInput | None = None
 
@@ -120,7 +121,7 @@ class InputProgram(Program):
     """The input.
 
     Raises:
-      ValueError: before `setup`.
+      ValueError: Called before `setup`.
     """
     if self._input is None:
       raise ValueError(
@@ -130,11 +131,11 @@ class InputProgram(Program):
     return self._input
 
   def should_run(self, state: TrainState, step: int) -> bool:
-    """Always; the job knows the intervals."""
+    """Returns True; the job applies the intervals."""
     return True
 
   def shutdown(self) -> None:
-    """Nothing is left to do: outputs are written by `run`."""
+    """Does nothing: `run` writes all outputs."""
 
   def _set_up(
     self,
@@ -147,26 +148,39 @@ class InputProgram(Program):
     self._partitioner = partitioner
     self._job_log_dir = pathlib.Path(job_log_dir)
     self._key = key
-    input_p = for_this_process(self._input_p)
+    input_p = with_infeed_host(self._input_p)
     self._input = input_p.Instantiate()
     self._static_args = BaseStepFnStaticArgs(
       input_p.cls.get_global_batch_size(input_p)
     )
 
 
-def step_profiler(
-  settings: Any, job_log_dir: str | pathlib.Path
+class ProfilerSettings(Protocol):
+  """The profiler fields of `task.train` and `task.decode`."""
+
+  profiler_num_steps: int
+  profiler_min_duration_sec: float
+  profiler_capture_step: int | None
+  profiler_max_num_hosts: int | None
+
+
+def create_step_profiler(
+  settings: ProfilerSettings, job_log_dir: str | pathlib.Path
 ) -> summaries.StepProfiler:
-  """Returns what traces the steps that a task names, on the hosts it names."""
+  """Returns the profiler of the steps and hosts that a task selects."""
   hosts = settings.profiler_max_num_hosts
-  count = settings.profiler_num_steps
-  traced = count and (hosts is None or jax.process_index() < hosts)
-  first = settings.profiler_capture_step if traced else None
-  return summaries.StepProfiler(str(job_log_dir), first, count)
+  num_steps = settings.profiler_num_steps
+  is_profiled = num_steps and (hosts is None or jax.process_index() < hosts)
+  return summaries.StepProfiler(
+    str(job_log_dir),
+    settings.profiler_capture_step if is_profiled else None,
+    num_steps,
+    min_duration_secs=settings.profiler_min_duration_sec,
+  )
 
 
-def for_this_process(input_p: InputConfig) -> InputConfig:
-  """Returns the config, told which of the processes it reads for."""
+def with_infeed_host(input_p: InputConfig) -> InputConfig:
+  """Returns the config for this process, unless its infeed hosts are set."""
   if input_p.num_infeed_hosts:
     return input_p
   return input_p.clone().set(
@@ -190,20 +204,24 @@ def check_unique_names(inputs: Sequence[base_input.BaseInput]) -> None:
       )
 
 
-def batches(
+def iterate_batches(
   inp: base_input.BaseInput, before_batch: Callable[[int], None]
-) -> Iterator[NestedMap]:
-  """The batches of one pass: an epoch, or the next so many.
+) -> Iterator[Batch]:
+  """Yields the host batches of one evaluation of an input.
 
-  With `reset_for_eval` it is always the whole epoch. Else it is
-  `eval_loop_num_batches`, or what there is if that is None or -1.
+  With `reset_for_eval` these are the full epoch, otherwise the next
+  `eval_loop_num_batches`, or all that remain if that is None or -1.
+
+  Args:
+    inp: The input.
+    before_batch: Called with the index of each batch before it is read.
   """
-  count = inp.eval_loop_num_batches
-  rounds = itertools.count()
-  if count and count > 0 and not inp.reset_for_eval:
-    rounds = range(count)
-  for done in rounds:
-    before_batch(done)
+  num_batches = inp.eval_loop_num_batches
+  indices = itertools.count()
+  if num_batches and num_batches > 0 and not inp.reset_for_eval:
+    indices = range(num_batches)
+  for index in indices:
+    before_batch(index)
     try:
       yield inp.get_next_padded()
     except StopIteration:
@@ -213,10 +231,15 @@ def batches(
 def get_eval_train_state(
   task: tasks_lib.SingleTask, state: TrainState, use_ema: bool
 ) -> TrainState:
-  """Returns the state to evaluate: the variables, or their averages.
+  """Returns the state to evaluate: the variables or their averages (EMA).
+
+  Args:
+    task: Unused; the state holds the averages.
+    state: The train state.
+    use_ema: Whether the averages replace the variables.
 
   Raises:
-    ValueError: averages are asked for and there are none.
+    ValueError: `use_ema` is set and the state has no averages.
   """
-  del task  # The state tells whether there are averages.
+  del task
   return tasks_lib.extract_ema(state) if use_ema else state.to_eval_state()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job does, as early stopping functions are told."""
+"""The kinds of metrics that an early stopping function receives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import enum
 
 
 class RunningMode(enum.Flag):
-  """What metrics come from: any of training, evaluation and decoding."""
+  """Sources of metrics: any of training, evaluation and decoding."""
 
   UNKNOWN = 0
   TRAIN = enum.auto()
@@ -21,7 +21,13 @@ class RunningMode(enum.Flag):
     has_eval_metrics: bool,
     has_decode_metrics: bool,
   ) -> RunningMode:
-    """Returns the mode that has these kinds of metrics."""
+    """Returns the mode with these kinds of metrics.
+
+    Args:
+      has_train_metrics: Whether there are metrics of training.
+      has_eval_metrics: Whether there are metrics of evaluation.
+      has_decode_metrics: Whether there are metrics of decoding.
+    """
     mode = cls.UNKNOWN
     for kind, present in (
       (cls.TRAIN, has_train_metrics),

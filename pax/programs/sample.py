@@ -1,48 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A look at what a language model has learned: it continues a text."""
+"""Samples a continuation of a prompt from a language model."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pax import tasks_lib
 from praxis import base_layer, pytypes
 from praxis.decoding import hparams as decoding
 from praxis.nested_map import NestedMap
 
 
+class TextInput(Protocol):
+  """An input with a vocabulary."""
+
+  @property
+  def tokenizer(self) -> Any:
+    """Has the id of the end of a text, `eos_id`."""
+
+  def strings_to_ids(self, strings: Sequence[str]) -> list[list[int]]:
+    """Returns the token ids of each text."""
+
+  def ids_to_strings(
+    self, ids: np.ndarray, lengths: np.ndarray
+  ) -> Sequence[str]:
+    """Returns the text of each row of token ids."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleOptions:
-  """How the continuation is drawn."""
+  """Settings of top-k sampling with temperature."""
 
-  # How many tokens to generate.
+  # Number of tokens to generate.
   num_tokens: int = 200
-  # What logits are divided by; 0 takes the most probable token.
+  # Divides the logits; 0 is greedy decoding.
   temperature: float = 0.7
-  # Of how many of the most probable tokens one is drawn.
+  # Number of most probable tokens to sample from.
   top_k: int = 40
   seed: int = 0
 
 
 def sample_text(
-  task: Any,
+  task: tasks_lib.SingleTask,
   mdl_vars: pytypes.Nested[jax.Array],
-  inp: Any,
+  inp: TextInput,
   prompt: str,
   options: SampleOptions | None = None,
 ) -> str:
-  """Returns `prompt` with the continuation that the task's model draws.
+  """Returns `prompt` with a continuation sampled from the task's model.
 
   Args:
-    task: a SingleTask whose model is a LanguageModel.
-    mdl_vars: its variables.
-    inp: has the vocabulary: `strings_to_ids`, `ids_to_strings`, `tokenizer`.
-    prompt: the text to continue.
-    options: None for the defaults.
+    task: A task whose model is a LanguageModel.
+    mdl_vars: The variables of the model.
+    inp: The input with the vocabulary.
+    prompt: The text to continue.
+    options: Settings; None is the defaults.
   """
   options = options or SampleOptions()
   [ids] = inp.strings_to_ids([prompt])
@@ -50,7 +68,7 @@ def sample_text(
     fprop_for_prefix=True,
     seqlen=len(ids) + options.num_tokens,
     max_decode_steps=options.num_tokens,
-    # A text may end, but not before some of it can be seen.
+    # EOS may end the text, but not in its first half.
     min_decode_steps=options.num_tokens // 2,
     eos_id=inp.tokenizer.eos_id,
     temperature=options.temperature,

@@ -9,113 +9,111 @@ import jax
 
 from pax import io_utils, summaries
 from pax.inputs import prefetch
-from pax.programs.periodic_eval import Interludes
-from pax.programs.preemption import StoppedError
-from pax.programs.run import Outcome, Run
-from pax.programs.train_metrics import Reports
+from pax.programs.jobs import Outcome, TrainJob
+from pax.programs.periodic_eval import PeriodicEval
+from pax.programs.preemption import PreemptedError
+from pax.programs.train_metrics import TrainMetricsReporter
 
 goodput = summaries.goodput
 
 
-def train(run: Run) -> Outcome:
-  """Trains from the run's state to its last step, or until a signal.
+def train(job: TrainJob) -> Outcome:
+  """Trains from the state of the job to the last step, or until a signal.
 
-  The state that enters a step is saved, with the state of the input before the
-  batch of that step: whoever restores it takes the same batch. All randomness
-  comes from one key and the number of the step.
+  A checkpoint holds the state that enters a step and the input state before the
+  batch of that step, so that a restored job takes the same batch. All
+  randomness derives from one key and the step number.
   """
-  io_utils.forget_training_end(run.job_log_dir)
+  io_utils.clear_training_end(job.job_log_dir)
   batches = prefetch.Prefetcher(
-    run.train_input, transform=run.partitioner.put_batch
+    job.train_input, transform=job.partitioner.put_batch
   )
   with batches:
-    loop = _Loop(run, batches)
+    loop = _TrainLoop(job, batches)
     try:
-      outcome = loop.run_to_the_end()
-    except StoppedError:
+      outcome = loop.run()
+    except PreemptedError:
       outcome = Outcome.PREEMPTED
     outcome = loop.finish(outcome)
   if outcome in (Outcome.OUT_OF_DATA, Outcome.STOPPED_EARLY):
-    # Who follows the checkpoints expects the last step, and cannot know.
-    io_utils.note_training_end(run.job_log_dir, loop.step)
+    # Jobs that follow the checkpoints would wait for the last step.
+    io_utils.record_training_end(job.job_log_dir, loop.step)
   return outcome
 
 
-class _Loop:
-  """The state, and what is done to it in which order."""
+class _TrainLoop:
+  """State, step, and the order of operations on them."""
 
-  def __init__(self, run: Run, batches: prefetch.Prefetcher):
-    self._run = run
+  def __init__(self, job: TrainJob, batches: prefetch.Prefetcher):
+    self._job = job
     self._batches = batches
-    self._program = run.train_program
+    self._program = job.train_program
     self._program.setup(
-      run.task,
+      job.task,
       batches,
-      run.partitioner,
-      run.job_log_dir,
-      jax.random.key(run.task.train.random_seed),
-      jax.random.key(run.task.evaluate.random_seed),
+      job.partitioner,
+      job.job_log_dir,
+      jax.random.key(job.task.train.random_seed),
+      jax.random.key(job.task.evaluate.random_seed),
     )
-    self._reports = Reports(run)
-    self._interludes = Interludes(run, self._reports)
-    self._gc_interval = run.task.train.gc_interval_steps
-    self.state, self.step = run.state, run.step
+    self._reporter = TrainMetricsReporter(job)
+    self._periodic_eval = PeriodicEval(job, self._reporter)
+    self._gc_interval = job.task.train.gc_interval_steps
+    self.state, self.step = job.state, job.step
 
-  def run_to_the_end(self) -> Outcome:
-    """Trains until there is a reason not to, which it returns.
+  def run(self) -> Outcome:
+    """Trains until a reason to stop, which it returns.
 
-    The order matters: save, stop, batch, step, report.
+    The order matters: save, check for stop, batch, step, report, evaluate.
     """
-    run, program = self._run, self._program
-    ledger = run.ledger
-    ledger.resumed(self.step)
+    job, program = self._job, self._program
+    job.goodput.mark_resumed(self.step)
     while True:
       self._save()
       if not program.should_run(self.state, self.step):
         return Outcome.DONE
-      if run.interrupts.requested():
+      if job.preemption.stop_requested():
         return Outcome.PREEMPTED
-      with ledger.during(goodput.INPUT_WAIT):
+      with job.goodput.record(goodput.INPUT_WAIT):
         batch = self._batches.peek()
       if batch is None:
         return Outcome.OUT_OF_DATA
-      with ledger.during(goodput.STEP):
+      with job.goodput.record(goodput.STEP):
         state = program.update_state(self.state, self.step)
-        done = program.run(state, self.step)
-        self._reports.add(self.step, done)
-      self.state, self.step = done.state, done.new_train_step
-      ledger.reached(self.step)
+        output = program.run(state, self.step)
+        self._reporter.add(self.step, output)
+      self.state, self.step = output.state, output.new_train_step
+      job.goodput.mark_step(self.step)
       if self._gc_interval and self.step % self._gc_interval == 0:
         gc.collect()
-      if self._interludes.after(self.step, done):
+      if self._periodic_eval.run_due(self.step, output):
         return Outcome.STOPPED_EARLY
 
   def finish(self, outcome: Outcome) -> Outcome:
-    """Saves the last state, and tells of it unless training goes on later."""
-    ledger = self._run.ledger
-    with ledger.during(goodput.STEP):
-      self._reports.drain()
-    self._run.interrupts.rest()
+    """Saves the last state; evaluates and reports it unless preempted."""
+    job = self._job
+    with job.goodput.record(goodput.STEP):
+      self._reporter.drain()
+    job.preemption.pause_watchdog()
     self._save(force=True)
     if outcome is not Outcome.PREEMPTED:
       try:
-        with ledger.during(goodput.EVAL):
-          self._interludes.conclude(self.step, self.state)
-          self._reports.conclude(self.state)
-      except StoppedError:
+        with job.goodput.record(goodput.EVAL):
+          self._periodic_eval.run_final(self.step, self.state)
+          self._reporter.finish(self.state)
+      except PreemptedError:
         outcome = Outcome.PREEMPTED
-    self._run.interrupts.rest()
-    with ledger.during(goodput.CHECKPOINT):
-      self._run.checkpointer.wait()
+    job.preemption.pause_watchdog()
+    with job.goodput.record(goodput.CHECKPOINT):
+      job.checkpointer.wait()
     self._program.shutdown()
-    self._run.passes.shutdown()
+    job.eval_runner.shutdown()
     return outcome
 
   def _save(self, *, force: bool = False) -> None:
-    ledger = self._run.ledger
-    with ledger.during(goodput.CHECKPOINT):
-      saved = self._run.checkpointer.save(
+    with self._job.goodput.record(goodput.CHECKPOINT):
+      is_saved = self._job.checkpointer.save(
         self.step, self.state, prefetch.state_of(self._batches), force=force
       )
-    if saved:
-      ledger.saved(self.step)
+    if is_saved:
+      self._job.goodput.mark_saved(self.step)

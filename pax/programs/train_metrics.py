@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run tells of its steps while it trains: speed, losses, summaries."""
+"""Reports training steps: speed, losses, summaries, profiles."""
 
 from __future__ import annotations
 
@@ -11,78 +11,82 @@ from typing import Any
 import jax
 from absl import logging
 
-from pax import summaries
+from pax import partitioning, summaries
 from pax.programs import metric_accumulator, program
+from pax.programs.jobs import TrainJob
 from pax.programs.program import TrainProgramOutput, TrainState
-from pax.programs.run import Run
-from pax.steps import StepOutput
+from pax.steps import Batch, StepOutput
 from praxis import pytypes
 
-# A fast run is not shown more often than a person reads.
+# Shortest time between two progress lines.
 _SHOW_SECS = 1.0
 
 
-class Reports:
-  """Keeps a few steps in flight, and reports those that have finished.
+class TrainMetricsReporter:
+  """Bounds the steps in flight and reports those that have finished.
 
-  The device is never waited for but to bound the number of steps in flight;
-  the writer's thread fetches what is written.
+  It waits for the devices only to bound the steps in flight; the thread of the
+  writer fetches summaries.
   """
 
-  def __init__(self, run: Run):
-    self._run = run
-    settings = run.task.train
-    # Read once: a Config takes its time to tell, and this is asked every step.
-    self._summary_interval = settings.summary_interval_steps
-    self._speed_interval = settings.compute_steps_per_sec_interval_steps
-    self._max_inflight = settings.max_inflight_steps
-    self._last_step = int(settings.num_train_steps)
-    self._log_interval = settings.log_train_output_interval_steps
-    self._accumulate_interval = settings.summary_accumulate_interval_steps
+  def __init__(self, job: TrainJob):
+    self._job = job
+    train = job.task.train
+    # Copied: reading a Config at every step is slow.
+    self._summary_interval = train.summary_interval_steps
+    self._speed_interval = train.compute_steps_per_sec_interval_steps
+    self._max_inflight = train.max_inflight_steps
+    self._last_step = int(train.num_train_steps)
+    self._log_interval = train.log_train_output_interval_steps
+    self._accumulate_interval = train.summary_accumulate_interval_steps
     self._accumulated: list[StepOutput] = []
-    self._inflight: collections.deque[tuple[int, Any]] = collections.deque()
-    self._speed = _Speed(run.partitioner)
-    self._metrics: dict[str, float] = {}
-    # What is written once, with the first summaries.
-    self._once = {summaries.tags.NUM_PARAMS: run.partitioner.num_params}
-    self._shown_at = float('-inf')
-    self._status = _status_log(run)
-    batch_size, _ = _batch_shape(run.partitioner.input_spec)
-    summaries.write_description(
-      run.writer, run.partitioner.var_weight_hparams, batch_size
+    self._inflight: collections.deque[tuple[int, jax.Array]] = (
+      collections.deque()
     )
-    summaries.write_provenance(run.writer, run.job_log_dir)
-    self._profiler = program.step_profiler(settings, run.job_log_dir)
-    self._profiler.step(run.step)
+    self._speed = _Speed(job.partitioner)
+    self._shown_metrics: dict[str, float] = {}
+    # Written with the first summaries only.
+    self._first_scalars = {
+      summaries.tags.NUM_PARAMS: job.partitioner.num_params
+    }
+    self._shown_at = float('-inf')
+    self._status = _create_status_log(job)
+    batch_size, _ = _batch_shape(job.partitioner.input_spec)
+    summaries.write_description(
+      job.writer, job.partitioner.var_weight_hparams, batch_size
+    )
+    summaries.write_provenance(job.writer, job.job_log_dir)
+    self._profiler = program.create_step_profiler(train, job.job_log_dir)
+    self._profiler.step(job.step)
 
-  def add(self, step: int, done: TrainProgramOutput) -> None:
-    """Takes the output of `step`, which may still be running."""
-    if output := done.step_output:
-      self._summarize(step, output)
+  def add(self, step: int, output: TrainProgramOutput) -> None:
+    """Takes the output of `step`, which the devices may still be computing."""
+    if step_output := output.step_output:
+      self._summarize(step, step_output)
       if self._log_interval and step % self._log_interval == 0:
-        rows = jax.device_get(output.per_example_out)
-        logging.info('Step %d gave by example: %s', step, rows)
-    self._profiler.step(done.new_train_step, done.loss)
-    self._inflight.append((step, done.loss))
+        rows = jax.device_get(step_output.per_example_out)
+        logging.info('Per-example outputs of step %d: %s', step, rows)
+    self._profiler.step(output.new_train_step, output.loss)
+    self._inflight.append((step, output.loss))
     while len(self._inflight) > self._max_inflight:
       self._finish_oldest()
 
   def pause(self) -> contextlib.AbstractContextManager[None]:
-    """Time in which no steps are expected; those in flight end before."""
+    """Waits for the steps in flight; excludes the block from the speed."""
     while self._inflight:
       self._finish_oldest()
     return self._speed.pause()
 
-  def show_also(self, metrics: dict[str, float]) -> None:
-    """Shows these beside the loss from now on."""
-    self._metrics |= metrics
+  def show_metrics(self, metrics: dict[str, float]) -> None:
+    """Adds metrics to the progress lines from now on."""
+    self._shown_metrics |= metrics
 
-  def numbers(self) -> dict[str, float]:
-    """The number of parameters, and the speed where it is known."""
-    known = {summaries.tags.NUM_PARAMS: self._run.partitioner.num_params}
+  def job_scalars(self) -> dict[str, float]:
+    """Returns the number of parameters, and the speed once it is measured."""
+    scalars = {summaries.tags.NUM_PARAMS: self._job.partitioner.num_params}
     if self._speed.rate is not None:
-      known['train_steps_per_sec'] = self._speed.rate.steps_per_sec
-    return known
+      scalars['train_steps_per_sec'] = self._speed.rate.steps_per_sec
+    return scalars
 
   def drain(self) -> None:
     """Waits for all steps."""
@@ -90,14 +94,14 @@ class Reports:
       self._finish_oldest()
     self._profiler.close()
 
-  def conclude(self, state: TrainState) -> None:
-    """Draws the losses, prints a sample."""
-    self._run.writer.flush()
+  def finish(self, state: TrainState) -> None:
+    """Plots the losses, prints the goodput and a sample of the model."""
+    self._job.writer.flush()
     if jax.process_index() == 0:
-      summaries.plots.loss_curve(self._run.job_log_dir)
-      self._run.progress.print(self._run.ledger.summary_line())
-    if prompt := getattr(self._run.train_input, 'sample_prompt', ''):
-      self._sample(state, prompt)
+      summaries.plots.loss_curve(self._job.job_log_dir)
+      self._job.progress.print(self._job.goodput.summary_line())
+    if prompt := getattr(self._job.train_input, 'sample_prompt', ''):
+      self._print_sample(state, prompt)
 
   def _summarize(self, step: int, output: StepOutput) -> None:
     interval = self._accumulate_interval
@@ -106,83 +110,87 @@ class Reports:
     if step % self._summary_interval == 0:
       outputs = self._accumulated or [output]
       self._accumulated = []
-      also = self._speed.scalars() | self._once
-      self._once = {}
-      self._run.writer.write(step, lambda: self._scalars(outputs) | also)
+      job_scalars = self._speed.scalars() | self._first_scalars
+      self._first_scalars = {}
+      self._job.writer.write(
+        step, lambda: self._step_scalars(outputs) | job_scalars
+      )
 
-  def _scalars(self, outputs: list[StepOutput]) -> dict[str, Any]:
-    """All scalars of steps by tag; waits for them. The last one's if single."""
+  def _step_scalars(self, outputs: list[StepOutput]) -> dict[str, Any]:
+    """Returns summaries by tag, means if several steps; waits for the steps."""
     if len(outputs) == 1:
       scalars = summaries.tags.step_summaries(outputs[0])
     else:
-      scalars = _means(outputs, self._run.task.decode.metrics_prefix)
+      scalars = _mean_summaries(outputs, self._job.task.decode.metrics_prefix)
     pairs = outputs[-1].weighted_scalars.items()
     means = {name: float(value) for name, (value, _) in pairs}
-    derived = self._run.train_input.derived_metrics(means)
+    derived = self._job.train_input.derived_metrics(means)
     return scalars | {f'Metrics/{name}': x for name, x in derived.items()}
 
-  def _sample(self, state: TrainState, prompt: str) -> None:
+  def _print_sample(self, state: TrainState, prompt: str) -> None:
     from pax.programs import sample
 
-    run = self._run
-    text = run.partitioner.run_on_mesh(
-      sample.sample_text, run.task, state.mdl_vars, run.train_input, prompt
+    job = self._job
+    text = job.partitioner.run_on_mesh(
+      sample.sample_text, job.task, state.mdl_vars, job.train_input, prompt
     )
-    run.progress.print(f'sample: {text}')
+    job.progress.print(f'sample: {text}')
 
   def _finish_oldest(self) -> None:
     step, loss = self._inflight.popleft()
     loss.block_until_ready()
-    done = step + 1
-    is_first_or_last = step == self._run.step or done == self._last_step
-    if done % self._speed_interval == 0 or is_first_or_last:
-      self._speed.measure(done)
-      self._status.update(done, self._speed.rate)
+    num_done = step + 1
+    is_first_or_last = step == self._job.step or num_done == self._last_step
+    if num_done % self._speed_interval == 0 or is_first_or_last:
+      self._speed.measure(num_done)
+      self._status.update(num_done, self._speed.rate)
       if is_first_or_last or time.monotonic() - self._shown_at > _SHOW_SECS:
-        self._show(done, float(loss))
+        self._show(num_done, float(loss))
 
-  def _show(self, done: int, loss: float) -> None:
+  def _show(self, num_done: int, loss: float) -> None:
     self._shown_at = time.monotonic()
-    self._run.progress.update(
-      done,
-      {'loss': loss} | self._metrics,
+    self._job.progress.update(
+      num_done,
+      {'loss': loss} | self._shown_metrics,
       rate=self._speed.rate,
       mfu=self._speed.mfu,
     )
 
 
-def _means(outputs: list[StepOutput], prefix: str) -> dict[str, float]:
-  """The means over steps, of weighted scalars by weight."""
-  found = metric_accumulator.Collected(None)
+def _mean_summaries(outputs: list[StepOutput], prefix: str) -> dict[str, Any]:
+  """Returns means over steps; weighted scalars are weighted means."""
+  accumulator = metric_accumulator.MetricAccumulator(None)
   for output in outputs:
-    found.add(output, pytypes.NestedMap())
-  found.finish()
+    accumulator.add(output, pytypes.NestedMap())
+  accumulator.finish()
   return {
-    summaries.tags.LOSS: found.loss,
-    **summaries.tags.weighted_scalars(found.metrics, prefix),
-    **found.layer_summaries,
-    **found.media,
+    summaries.tags.LOSS: accumulator.loss,
+    **summaries.tags.weighted_scalars(accumulator.metrics, prefix),
+    **accumulator.layer_summaries,
+    **accumulator.media,
   }
 
 
-def _status_log(run: Run) -> summaries.StatusLog | summaries.NoopStatusLog:
-  train = run.task.train
+def _create_status_log(
+  job: TrainJob,
+) -> summaries.StatusLog | summaries.NoopStatusLog:
+  train = job.task.train
   if not train.report_progress_hook:
     return summaries.NoopStatusLog()
   return summaries.StatusLog(int(train.num_train_steps))
 
 
 class _Speed:
-  """Steps and tokens per second, and what share of the peak they are."""
+  """Steps and tokens per second, and model FLOPs utilization."""
 
-  def __init__(self, partitioner: Any):
+  def __init__(self, partitioner: partitioning.Partitioner):
     batch_size, seq_len = _batch_shape(partitioner.input_spec)
     self._throughput = summaries.Throughput(batch_size * seq_len)
     self._flops = summaries.mfu.model_flops(
       partitioner.var_weight_hparams, batch_size=batch_size, seq_len=seq_len
     )
     self._peak = summaries.mfu.peak_flops(partitioner.devices)
-    # The last measurement; None until there are two points in time.
+    # The last measurement; None before the second call of `measure`.
     self.rate: summaries.Rate | None = None
 
   @property
@@ -202,15 +210,17 @@ class _Speed:
   def scalars(self) -> dict[str, float]:
     if self.rate is None:
       return {}
-    found = {
+    scalars = {
       summaries.tags.STEPS_PER_SEC: self.rate.steps_per_sec,
       summaries.tags.TOKENS_PER_SEC: self.rate.tokens_per_sec,
     }
-    return found if self.mfu is None else found | {summaries.tags.MFU: self.mfu}
+    return (
+      scalars if self.mfu is None else scalars | {summaries.tags.MFU: self.mfu}
+    )
 
 
-def _batch_shape(input_spec: Any) -> tuple[int, int]:
-  """Batch size and sequence length of a global batch; 1 without sequences."""
+def _batch_shape(input_spec: Batch) -> tuple[int, int]:
+  """Returns (batch size, sequence length), the latter 1 without sequences."""
   ids = input_spec.get('ids')
   if ids is not None and len(ids.shape) == 2:
     return ids.shape

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of training, as a program that a user may change."""
+"""Train programs: one training step per `run`; users may subclass them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ import jax
 from pax import partitioning, tasks_lib
 from pax.inputs import prefetch
 from pax.programs import program
-from pax.steps import StepOutput
-from praxis import pytypes
+from pax.steps import Batch, StepOutput
 
-NestedMap = pytypes.NestedMap
 TrainProgramOutput = program.TrainProgramOutput
 TrainState = program.TrainState
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Settings:
-  """What is read at every step: a Config takes its time to tell."""
+class _StepSettings:
+  """Fields of `task.train` used at every step, where a Config is slow."""
 
   num_train_steps: int
   eval_skip_train: bool
@@ -31,16 +29,16 @@ class _Settings:
 
 
 class BaseTrainProgram(program.Program):
-  """Trains on the batches of an input; subclasses say how on one."""
+  """Trains on the batches of an input; subclasses define `train_step`."""
 
   @property
   def train_input(self) -> prefetch.Prefetcher:
-    """The input, whose batches are on the devices already."""
+    """The input, whose batches are on the devices."""
     return self._train_input
 
   @property
   def train_unpadded_global_batch_size(self) -> int | None:
-    """Rows of a batch of all hosts."""
+    """Rows of the global batch."""
     return self._static_args.unpadded_global_batch_size
 
   def setup(
@@ -52,15 +50,15 @@ class BaseTrainProgram(program.Program):
     train_prng_seed: jax.Array,
     eval_prng_seed: jax.Array,
   ) -> None:
-    """Takes what is trained and on what; to be called once, before `run`.
+    """Sets the program up; call it once, before `run`.
 
     Args:
-      task: What is trained.
-      train_input: Gives batches that are on the devices.
-      partitioner: The task on its devices.
+      task: The task to train.
+      train_input: Input of global batches on the devices.
+      partitioner: The partitioner of the task.
       job_log_dir: The directory of the job.
-      train_prng_seed: The key of the run; steps fold their number in.
-      eval_prng_seed: The key of evaluation.
+      train_prng_seed: PRNG key of training; steps fold their number in.
+      eval_prng_seed: PRNG key of evaluation.
     """
     self._task = task
     self._train_input = train_input
@@ -72,23 +70,23 @@ class BaseTrainProgram(program.Program):
       next(iter(jax.tree.leaves(partitioner.input_spec))).shape[0]
     )
     train = task.train
-    self._settings = _Settings(
+    self._settings = _StepSettings(
       num_train_steps=int(train.num_train_steps),
       eval_skip_train=train.eval_skip_train,
       eval_use_ema_states=train.eval_use_ema_states,
     )
 
   def update_state(self, state: TrainState, step: int) -> TrainState:
-    """Returns the state to train at `step`; a subclass may change it."""
+    """Returns the state that enters `step`; subclasses may change it."""
     del step
     return state
 
   def should_run(self, state: TrainState, step: int) -> bool:
-    """Whether `step` is not yet done."""
+    """Returns whether `step` is before the last step."""
     return step < self._settings.num_train_steps
 
   def run(self, state: TrainState, step: int) -> TrainProgramOutput:
-    """Takes a batch and trains on it; nothing here waits for the devices."""
+    """Trains on the next batch; does not wait for the devices."""
     new_step, state, output = self.train_step(
       step,
       state,
@@ -105,26 +103,26 @@ class BaseTrainProgram(program.Program):
     )
 
   def run_eval_train(self, state: TrainState) -> StepOutput | None:
-    """Evaluates on the batch that comes next, before it is trained on.
+    """Returns the evaluation on the next training batch, left in the input.
 
-    None if the task skips that, or there is no further batch.
+    None if `eval_skip_train` is set or no batch remains.
     """
     if self._settings.eval_skip_train:
       return None
-    inputs = self._train_input.peek()
-    if inputs is None:
+    batch = self._train_input.peek()
+    if batch is None:
       return None
     return self.eval_train_step(
       program.get_eval_train_state(
         self._task, state, self._settings.eval_use_ema_states
       ),
       self._eval_prng_seed,
-      inputs,
+      batch,
       self._static_args,
     )
 
   def shutdown(self) -> None:
-    """Nothing is left to do."""
+    """Does nothing; subclasses may release resources."""
 
   @abc.abstractmethod
   def train_step(
@@ -132,27 +130,44 @@ class BaseTrainProgram(program.Program):
     step: int,
     state: TrainState,
     prng_key: jax.Array,
-    inputs: NestedMap,
+    inputs: Batch,
     static_args: program.BaseStepFnStaticArgs,
   ) -> tuple[int, TrainState, StepOutput]:
-    """Returns the next step, the state then, and what was computed."""
+    """Returns (next step, new state, output) of one update.
+
+    Args:
+      step: Number of the step.
+      state: The state that enters the step; it is donated.
+      prng_key: PRNG key of training.
+      inputs: The global batch on the devices.
+      static_args: Arguments that are not traced.
+    """
 
   @abc.abstractmethod
   def eval_train_step(
     self,
     state: TrainState,
     prng_key: jax.Array,
-    inputs: NestedMap,
+    inputs: Batch,
     static_args: program.BaseStepFnStaticArgs,
   ) -> StepOutput:
-    """Returns the evaluation of a training batch."""
+    """Returns the evaluation on a training batch.
+
+    Args:
+      state: The eval state.
+      prng_key: PRNG key of evaluation.
+      inputs: The global batch on the devices.
+      static_args: Arguments that are not traced.
+    """
 
 
 class SingleTaskTrainProgram(BaseTrainProgram):
-  """Trains a task by the steps that its partitioner compiles."""
+  """Trains a task with the compiled steps of its partitioner."""
 
-  def setup(self, task: Any, *args: Any, **kwargs: Any) -> None:
-    """See the base class."""
+  def setup(
+    self, task: tasks_lib.SingleTask, *args: Any, **kwargs: Any
+  ) -> None:
+    """Sets the program up; see `BaseTrainProgram.setup`."""
     super().setup(task, *args, **kwargs)
     self._compiled_step = self._partitioner.train_step()
 
@@ -161,10 +176,18 @@ class SingleTaskTrainProgram(BaseTrainProgram):
     step: int,
     state: TrainState,
     prng_key: jax.Array,
-    inputs: NestedMap,
+    inputs: Batch,
     static_args: program.BaseStepFnStaticArgs,
   ) -> tuple[int, TrainState, StepOutput]:
-    """Returns the next step, the state then, and what was computed."""
+    """Returns (next step, new state, output) of one update.
+
+    Args:
+      step: Number of the step.
+      state: The state that enters the step; it is donated.
+      prng_key: PRNG key of training.
+      inputs: The global batch on the devices.
+      static_args: Unused.
+    """
     state, output = self._compiled_step(state, inputs, prng_key)
     return step + 1, state, output
 
@@ -172,8 +195,15 @@ class SingleTaskTrainProgram(BaseTrainProgram):
     self,
     state: TrainState,
     prng_key: jax.Array,
-    inputs: NestedMap,
+    inputs: Batch,
     static_args: program.BaseStepFnStaticArgs,
   ) -> StepOutput:
-    """Returns the evaluation of a training batch."""
+    """Returns the evaluation on a training batch.
+
+    Args:
+      state: The eval state.
+      prng_key: PRNG key of evaluation.
+      inputs: The global batch on the devices.
+      static_args: Unused.
+    """
     return self._partitioner.eval_step_for(inputs)(state, inputs, prng_key)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends a run that no longer gets anywhere, and tells where it hangs."""
+"""Watchdog: ends a process that makes no progress, with stack traces."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-# As of `timeout`: what was waited for did not come in time.
+# The exit code of `timeout`.
 EXIT_HANG = 124
 
-_CHECKS_PER_TIMEOUT = 20
+_POLLS_PER_TIMEOUT = 20
 
 
 class Watchdog(Protocol):
-  """Is told that a run is alive."""
+  """Receives heartbeats."""
 
   def beat(self) -> None:
-    """To be called at every step and batch; watching begins with the first."""
+    """Records progress; watching starts with the first heartbeat."""
 
-  def rest(self) -> None:
-    """Until the next beat nothing is expected."""
+  def pause(self) -> None:
+    """Stops watching until the next heartbeat."""
 
   def close(self) -> None:
-    """Ends watching."""
+    """Stops watching."""
 
 
 class NoopWatchdog:
@@ -36,7 +36,7 @@ class NoopWatchdog:
   def beat(self) -> None:
     pass
 
-  def rest(self) -> None:
+  def pause(self) -> None:
     pass
 
   def close(self) -> None:
@@ -44,9 +44,9 @@ class NoopWatchdog:
 
 
 class HangWatchdog:
-  """Ends the process when `beat` was not called for some seconds.
+  """Ends the process, with exit code 124, when no heartbeat arrives in time.
 
-  The stacks of all threads go to stderr and to a file; the exit code is 124.
+  The stacks of all threads go to stderr and to a file.
   """
 
   def __init__(
@@ -55,18 +55,21 @@ class HangWatchdog:
     log_file: str,
     end: Callable[[int], None] = os._exit,
   ):
-    """Begins to watch at the first beat.
+    """Starts the thread; watching starts with the first heartbeat.
 
     Args:
-      timeout_secs: For so long nothing may happen. The first beat comes when
-        the first step was compiled, but evaluation compiles later.
-      log_file: Gets the stacks, after what is in it.
-      end: Ends the process.
+      timeout_secs: Longest time between heartbeats. The first heartbeat follows
+        the compilation of the train step; evaluation compiles later.
+      log_file: File to which the stacks are appended.
+      end: Ends the process with an exit code.
+
+    Raises:
+      ValueError: The timeout is not positive.
     """
     if timeout_secs <= 0:
       raise ValueError(
         f'hang_timeout_secs must be positive, got {timeout_secs}; leave it'
-        ' unset to wait for ever'
+        ' unset to wait without limit'
       )
     self._timeout_secs = timeout_secs
     self._log_file = log_file
@@ -81,7 +84,7 @@ class HangWatchdog:
   def beat(self) -> None:
     self._last_beat = time.monotonic()
 
-  def rest(self) -> None:
+  def pause(self) -> None:
     self._last_beat = None
 
   def close(self) -> None:
@@ -89,7 +92,7 @@ class HangWatchdog:
     self._thread.join()
 
   def _watch(self) -> None:
-    while not self._closed.wait(self._timeout_secs / _CHECKS_PER_TIMEOUT):
+    while not self._closed.wait(self._timeout_secs / _POLLS_PER_TIMEOUT):
       last = self._last_beat
       if last is not None and time.monotonic() - last > self._timeout_secs:
         self._report()
@@ -109,7 +112,7 @@ class HangWatchdog:
 
 
 def create_watchdog(timeout_secs: float | None, log_file: str) -> Watchdog:
-  """Returns what watches a run; None never ends it."""
+  """Returns the watchdog of a job; without a timeout it watches nothing."""
   if timeout_secs is None:
     return NoopWatchdog()
   return HangWatchdog(timeout_secs, log_file)

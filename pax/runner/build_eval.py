@@ -11,8 +11,14 @@ import jax
 
 from pax import io_utils, partitioning, summaries
 from pax.checkpoints import paths, reading
-from pax.programs import checkpoint_follower, early_stopping, infer, program
-from pax.programs import preemption as interrupts_lib
+from pax.programs import (
+  checkpoint_follower,
+  early_stopping,
+  infer,
+  jobs,
+  program,
+)
+from pax.programs.preemption import PreemptionHandler
 from pax.runner import artifacts, job_setup
 from pax.runner.options import RunOptions, UsageError
 
@@ -22,8 +28,8 @@ Mode = io_utils.EvaluationMode
 def build_eval(
   options: RunOptions,
   planned: job_setup.Plan,
-  interrupts: interrupts_lib.Interrupts,
-) -> checkpoint_follower.EvalJob:
+  preemption: PreemptionHandler,
+) -> jobs.EvalJob:
   """Makes the job of --mode=eval, decode or decode_once.
 
   Raises:
@@ -31,9 +37,9 @@ def build_eval(
   """
   partitioner = _partitioner(options, planned)
   with contextlib.ExitStack() as on_error:
-    writer = job_setup.create_writer(options)
+    writer = job_setup.create_writer(options, planned)
     on_error.callback(writer.close)
-    made = _build_eval(options, planned, interrupts, partitioner, writer)
+    made = _build_eval(options, planned, preemption, partitioner, writer)
     # From here on closing is the job's.
     on_error.pop_all()
   return made
@@ -42,33 +48,33 @@ def build_eval(
 def _build_eval(
   options: RunOptions,
   planned: job_setup.Plan,
-  interrupts: interrupts_lib.Interrupts,
+  preemption: PreemptionHandler,
   partitioner: partitioning.Partitioner,
   writer: summaries.Writer,
-) -> checkpoint_follower.EvalJob:
+) -> jobs.EvalJob:
   mode = Mode.EVAL if options.mode == 'eval' else Mode.DECODE
   task = partitioner.task
   sinks = {'writer': writer, 'progress': job_setup.create_progress(task)}
-  passes = job_setup.create_passes(
+  eval_runner = job_setup.create_eval_runner(
     options,
     planned,
     partitioner,
-    before_batch=interrupts.check_batch,
+    before_batch=preemption.raise_if_requested,
     **sinks,
   )
-  if not passes.evals and not passes.decodes:
+  if not eval_runner.evals and not eval_runner.decodes:
     what = 'eval' if mode is Mode.EVAL else 'decode'
     raise ValueError(
       f'{type(planned.experiment).__name__} has no input to {what}; return some'
       f' from {what}_datasets()'
     )
-  return checkpoint_follower.EvalJob(
+  return jobs.EvalJob(
     job_log_dir=options.job_log_dir,
     mode=mode,
     partitioner=partitioner,
-    source=_source(options, partitioner, mode, interrupts, sinks['progress']),
-    passes=passes,
-    stopping=early_stopping.create_stopping(
+    source=_source(options, partitioner, mode, preemption, sinks['progress']),
+    eval_runner=eval_runner,
+    early_stopping=early_stopping.create_early_stopping(
       task.early_stopping_fn, options.job_log_dir
     ),
     **sinks,
@@ -78,7 +84,7 @@ def _build_eval(
 def build_infer(
   options: RunOptions,
   planned: job_setup.Plan,
-  interrupts: interrupts_lib.Interrupts,
+  preemption: PreemptionHandler,
 ) -> infer.InferJob:
   """Makes the job of --mode=infer.
 
@@ -103,7 +109,9 @@ def build_infer(
     settings = task.infer_writer
     directory = settings.restore_checkpoint_dir or options.job_log_dir
     where = str(directory)
-    path = reading.find(directory, settings.restore_checkpoint_step)[1]
+    _, path = reading.find_checkpoint(
+      directory, settings.restore_checkpoint_step
+    )
     state = _reader(partitioner).read(path)
   return infer.InferJob(
     job_log_dir=options.job_log_dir,
@@ -113,7 +121,7 @@ def build_infer(
     checkpoint=where,
     inputs=inputs,
     progress=progress,
-    interrupts=interrupts,
+    preemption=preemption,
   )
 
 
@@ -149,18 +157,18 @@ def _source(
   options: RunOptions,
   partitioner: partitioning.Partitioner,
   mode: Mode,
-  interrupts: interrupts_lib.Interrupts,
+  preemption: PreemptionHandler,
   progress: summaries.Progress,
-) -> checkpoint_follower.Source:
+) -> checkpoint_follower.StateSource:
   """Where states come from: another task, chosen checkpoints, or a job."""
   task = partitioner.task
   if options.init_from:
     state = job_setup.initialize(options, partitioner, progress.print)
-    return checkpoint_follower.Given(state=_for_eval(task, state))
+    return checkpoint_follower.FixedState(state=_for_eval(task, state))
   own = pathlib.Path(options.job_log_dir) / paths.CHECKPOINTS
   directory = pathlib.Path(options.restore_checkpoint_dir or own)
   if options.mode == 'decode_once':
-    return checkpoint_follower.Chosen(
+    return checkpoint_follower.SelectedCheckpoints(
       reader=_reader(partitioner),
       directory=directory,
       steps=options.restore_checkpoint_step,
@@ -171,7 +179,7 @@ def _source(
       f' decodes, got {list(options.restore_checkpoint_step)}; use decode_once'
     )
   starts = task.train.decode_start_after_n_steps if mode is Mode.DECODE else 0
-  return checkpoint_follower.Following(
+  return checkpoint_follower.CheckpointFollower(
     reader=_reader(partitioner),
     job_log_dir=options.job_log_dir,
     directory=directory,
@@ -180,7 +188,7 @@ def _source(
     first_step=max([starts, *options.restore_checkpoint_step]),
     first_timeout_secs=options.first_checkpoint_timeout_secs,
     next_timeout_secs=options.next_checkpoint_timeout_secs,
-    interrupts=interrupts,
+    preemption=preemption,
   )
 
 
@@ -190,7 +198,7 @@ def _reader(
   """Averages are what is evaluated wherever the optimizer keeps them."""
   task = partitioner.task
   return checkpoint_follower.StateReader(
-    whole=job_setup.restore_target(partitioner),
+    state=job_setup.restore_target(partitioner),
     use_ema=task.has_ema_decay,
     restore_transformations=job_setup.built(task.train.restore_transformations),
   )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the options to a `Run`, the job that trains: checks, then objects."""
+"""Builds a TrainJob from the options."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pax import checkpoints, partitioning, summaries
 from pax.checkpoints import reading
 from pax.partitioning import saved_step
 from pax.programs import early_stopping
-from pax.programs import preemption as interrupts_lib
 from pax.programs import train_program as train_program_lib
-from pax.programs.run import Run
+from pax.programs.jobs import TrainJob
+from pax.programs.preemption import PreemptionHandler
 from pax.runner import artifacts, job_setup
 from pax.runner.options import RunOptions
 from praxis import base_input
@@ -32,9 +32,9 @@ _POOL = futures.ThreadPoolExecutor(1, 'compile')
 def build(
   options: RunOptions,
   planned: Plan,
-  interrupts: interrupts_lib.Interrupts,
+  preemption: PreemptionHandler,
   began: float | None = None,
-) -> Run:
+) -> TrainJob:
   """Makes everything the plan speaks of, checked before it is allocated.
 
   `began` is when the process did, in seconds since 1970; None is now.
@@ -43,11 +43,11 @@ def build(
     ValueError: the devices cannot hold it, or a checkpoint cannot be read.
   """
   with contextlib.ExitStack() as on_error:
-    ledger = job_setup.create_ledger(options, began)
-    on_error.callback(ledger.close)
-    writer = job_setup.create_writer(options)
+    goodput = job_setup.create_goodput_recorder(options, began)
+    on_error.callback(goodput.close)
+    writer = job_setup.create_writer(options, planned)
     on_error.callback(writer.close)
-    made = _build(options, planned, interrupts, ledger=ledger, writer=writer)
+    made = _build(options, planned, preemption, goodput=goodput, writer=writer)
     # From here on closing is the run's.
     on_error.pop_all()
   return made
@@ -56,11 +56,11 @@ def build(
 def _build(
   options: RunOptions,
   planned: Plan,
-  interrupts: interrupts_lib.Interrupts,
+  preemption: PreemptionHandler,
   *,
-  ledger: summaries.goodput.Ledger,
+  goodput: summaries.goodput.Recorder,
   writer: summaries.Writer,
-) -> Run:
+) -> TrainJob:
   tree, job_log_dir = planned.tree, options.job_log_dir
   artifacts.write_before_build(job_log_dir, type(planned.experiment), tree)
   train_input = _train_input(planned)
@@ -75,32 +75,32 @@ def _build(
   state, step = _first_state(
     options, partitioner, checkpointer, train_input, sinks['progress']
   )
-  with ledger.during(summaries.goodput.COMPILE):
+  with goodput.record(summaries.goodput.COMPILE):
     compiling.result()
   describing = _POOL.submit(
     artifacts.write_after_build, job_log_dir, tree, task, spec
   )
-  return Run(
+  return TrainJob(
     job_log_dir=job_log_dir,
     partitioner=partitioner,
     train_program=_train_program(planned),
     state=state,
     step=step,
     train_input=train_input,
-    passes=job_setup.create_passes(
+    eval_runner=job_setup.create_eval_runner(
       options,
       planned,
       partitioner,
-      before_batch=interrupts.check_batch,
+      before_batch=preemption.raise_if_requested,
       **sinks,
     ),
-    stopping=early_stopping.create_stopping(
+    early_stopping=early_stopping.create_early_stopping(
       task.early_stopping_fn, job_log_dir
     ),
     checkpointer=checkpointer,
-    interrupts=interrupts,
+    preemption=preemption,
     describing=describing,
-    ledger=ledger,
+    goodput=goodput,
     **sinks,
   )
 
@@ -203,8 +203,8 @@ def _external_state(partitioner: partitioning.Partitioner) -> Any:
   target = job_setup.restore_target(partitioner)
   if handler := job_setup.built(train.external_checkpoint_handler):
     return handler.restore(train.external_checkpoint_path, item=target)
-  found = reading.find(train.external_checkpoint_path)[1]
-  return reading.read_as(
+  found = reading.find_checkpoint(train.external_checkpoint_path)[1]
+  return reading.read_tree(
     found,
     target,
     reading.leaf_names(target),

@@ -15,8 +15,8 @@ from pax import base_experiment, partitioning, summaries
 from pax.checkpoints import init_from, transformations
 from pax.programs import decode as decode_program
 from pax.programs import eval as eval_program
-from pax.programs import eval_runner as passes_lib
 from pax.programs import program
+from pax.programs.eval_runner import EvalRunner
 from pax.runner import experiments, overrides, run_config
 from pax.runner.options import RunOptions
 from praxis import base_input, pax_fiddle
@@ -110,12 +110,12 @@ def create_partitioner(planned: Plan, spec: Any) -> partitioning.Partitioner:
   return create(planned.tree.task, spec)
 
 
-def create_passes(
+def create_eval_runner(
   options: RunOptions,
   planned: Plan,
   partitioner: partitioning.Partitioner,
   **sinks: Any,
-) -> passes_lib.Passes:
+) -> EvalRunner:
   """The programs that this job runs beside training, or instead of it."""
   task = partitioner.task
   experiment, tree = planned.experiment, planned.tree
@@ -149,14 +149,15 @@ def create_passes(
       output_pickle=options.decode_output_pickle,
       enable_summary_writer=writes,
     )
-  return passes_lib.Passes(evals=evals, decodes=decodes, **sinks)
+  return EvalRunner(evals=evals, decodes=decodes, **sinks)
 
 
-def create_writer(options: RunOptions) -> summaries.Writer:
+def create_writer(options: RunOptions, planned: Plan) -> summaries.Writer:
   """Where summaries go; only the first process writes."""
   enabled = jax.process_index() == 0 and options.enable_summary_writer
   wanted = summaries.WriterOptions(
     mode=options.mode,
+    asynchronous=planned.tree.task.train.async_summary_writing,
     only_aggregates=options.pax_only_aggregate_summaries,
     wandb_project=options.wandb_project,
     mlflow_experiment=options.mlflow_experiment,
@@ -164,15 +165,15 @@ def create_writer(options: RunOptions) -> summaries.Writer:
   return summaries.create_writer(options.job_log_dir, enabled, wanted)
 
 
-def create_ledger(
+def create_goodput_recorder(
   options: RunOptions, began: float | None
-) -> summaries.goodput.Ledger:
+) -> summaries.goodput.Recorder:
   """Counts what time is spent on; only the first process writes it down."""
   path = None
   if jax.process_index() == 0:
     file = summaries.goodput.GOODPUT_FILE
     path = os.path.join(options.job_log_dir, file)
-  return summaries.goodput.Ledger(path, began=began)
+  return summaries.goodput.Recorder(path, began=began)
 
 
 def create_progress(task: Task) -> summaries.Progress:
@@ -230,6 +231,6 @@ def _evaluates(options: RunOptions, planned: Plan) -> bool:
 
 def _set_infeed(config: Config[base_input.BaseInput]) -> None:
   """Tells an input which of the processes it reads for, unless told."""
-  told = program.for_this_process(config)
+  told = program.with_infeed_host(config)
   config.num_infeed_hosts = told.num_infeed_hosts
   config.infeed_host_index = told.infeed_host_index

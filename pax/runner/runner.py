@@ -9,9 +9,9 @@ import jax
 from absl import logging
 
 from pax import base_experiment, executors
-from pax.programs import preemption as interrupts_lib
 from pax.programs import watchdog as watchdog_lib
-from pax.programs.run import Outcome
+from pax.programs.jobs import Outcome, TrainJob
+from pax.programs.preemption import PreemptionHandler
 from pax.runner import (
   build_eval,
   build_train,
@@ -51,23 +51,23 @@ def run(
   distributed.initialize(options)
   process = jax.process_index()
   with job_dir.open_job_dir(options.job_log_dir, process, options.mode):
-    with _interrupts(options) as interrupts:
+    with _preemption_handler(options) as preemption:
       planned = job_setup.plan(options, experiment)
-      outcome = _run(options, planned, interrupts, began)
+      outcome = _run(options, planned, preemption, began)
   return EXIT_PREEMPTED if outcome is Outcome.PREEMPTED else EXIT_DONE
 
 
 def _run(
   options: RunOptions,
   planned: job_setup.Plan,
-  interrupts: interrupts_lib.Interrupts,
+  preemption: PreemptionHandler,
   began: float,
 ) -> Outcome:
   if options.mode == 'infer':
-    return build_eval.build_infer(options, planned, interrupts).run()
+    return build_eval.build_infer(options, planned, preemption).run()
   if options.mode != 'train':
-    return build_eval.build_eval(options, planned, interrupts).run()
-  built = build_train.build(options, planned, interrupts, began)
+    return build_eval.build_eval(options, planned, preemption).run()
+  built = build_train.build(options, planned, preemption, began)
   with built:
     outcome = _train(built, planned)
     if outcome is Outcome.OUT_OF_DATA:
@@ -75,7 +75,7 @@ def _run(
   return outcome
 
 
-def _train(built: build_train.Run, planned: job_setup.Plan) -> Outcome:
+def _train(built: TrainJob, planned: job_setup.Plan) -> Outcome:
   """Trains by the experiment's own executor, or by the usual one."""
   executor = planned.experiment.executor() or executors.DefaultExecutor()
   executor.setup(built)
@@ -83,7 +83,7 @@ def _train(built: build_train.Run, planned: job_setup.Plan) -> Outcome:
   return outcome if isinstance(outcome, Outcome) else Outcome.DONE
 
 
-def _interrupts(options: RunOptions) -> interrupts_lib.Interrupts:
+def _preemption_handler(options: RunOptions) -> PreemptionHandler:
   log_file = job_dir.log_file(
     options.job_log_dir, jax.process_index(), options.mode
   )
@@ -91,7 +91,7 @@ def _interrupts(options: RunOptions) -> interrupts_lib.Interrupts:
     options.hang_timeout_secs, str(log_file)
   )
   verb = 'saving' if options.mode == 'train' else 'stopping'
-  return interrupts_lib.Interrupts(watchdog, verb)
+  return PreemptionHandler(watchdog, verb)
 
 
 def _check(options: RunOptions) -> None:

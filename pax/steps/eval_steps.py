@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from pax import tasks_lib, train_states
 from pax.steps import forward as forward_lib
 from pax.steps import replicas
-from pax.steps.outputs import StepOutput, make_output
+from pax.steps.step_types import StepOutput, make_output
 from praxis import py_utils, pytypes
 
 Nested = pytypes.Nested

@@ -12,7 +12,7 @@ from pax import learners, tasks_lib, train_states
 from pax.learners import clipping
 from pax.steps import forward as forward_lib
 from pax.steps import max_gradients, replicas
-from pax.steps.outputs import StepOutput, make_output
+from pax.steps.step_types import StepOutput, make_output
 from praxis import base_layer, py_utils, pytypes
 
 JTensor = pytypes.JTensor

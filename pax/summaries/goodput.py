@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of a job went, over all its restarts, to the last second.
+"""Goodput: the wall time of a job by activity, over all its restarts.
 
-A ledger counts every moment of a process to exactly one purpose, and writes the
-sums to `goodput.jsonl`. What one process trained and no later one continued
-from is lost; the time between two processes is that of the restart.
+A recorder assigns every moment of a process to exactly one activity and writes
+the sums to `goodput.jsonl`. Steps that a later process repeats are lost; the
+time between two processes is the time of the restart.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TypedDict
 
 from pax.summaries import jsonl, progress
 
@@ -28,7 +28,7 @@ EVAL = 'eval'
 CHECKPOINT = 'checkpoint'
 RESTART = 'restart'
 LOST = 'lost'
-PURPOSES = (
+ACTIVITIES = (
   STEP,
   INPUT_WAIT,
   EVAL,
@@ -39,18 +39,35 @@ PURPOSES = (
   LOST,
 )
 
-# What is lost when its step has to be done again.
-_OF_STEPS = (STEP, INPUT_WAIT, EVAL, CHECKPOINT)
-# A killed process has written its sums at most so long ago.
+# Lost when their steps are repeated.
+_STEP_ACTIVITIES = (STEP, INPUT_WAIT, EVAL, CHECKPOINT)
+# Longest time between two records, the most that a killed process loses.
 _WRITE_SECS = 5.0
-# Less is not told.
-_WORTH_SECS = 0.5
+# Activities with less time are not shown.
+_MIN_SHOWN_SECS = 0.5
 
 
-class Ledger:
-  """The times of one process; it is started by its construction.
+class Record(TypedDict, total=False):
+  """One line of the file: the sums of one process so far."""
 
-  Everything is `start` until something else is said, by `during`.
+  # Index of the process among those of the job.
+  attempt: int
+  # Start of the process and time of the record, in seconds since 1970.
+  began: float
+  time: float
+  # The current step; None before the first.
+  step: int | None
+  # Seconds by activity.
+  seconds: dict[str, float]
+  # Whether the process restored `step`, or saved a checkpoint of it.
+  resumed: bool
+  saved: bool
+
+
+class Recorder:
+  """Records the time of one process, from its construction.
+
+  The activity is `start` outside of `record`.
   """
 
   def __init__(
@@ -59,48 +76,48 @@ class Ledger:
     clock: Callable[[], float] = time.time,
     began: float | None = None,
   ):
-    """Begins to count.
+    """Starts to record.
 
     Args:
-      path: of the file; None counts and writes nothing.
-      clock: gives seconds since 1970, as other processes have them.
-      began: when the process did; None is now.
+      path: The file; None writes nothing.
+      clock: Returns seconds since 1970, the same in all processes.
+      began: Start of the process; None is now.
     """
     self._clock = clock
     self._began = self._last = clock() if began is None else began
     self._seconds: dict[str, float] = collections.defaultdict(float)
-    self._purpose = START
-    self._written = float('-inf')
+    self._activity = START
+    self._written_at = float('-inf')
     self._step: int | None = None
     self._file = None
     self._earlier = [] if path is None else read(path)
-    self._attempt = len(_attempts(self._earlier))
+    self._attempt = len(_by_attempt(self._earlier))
     if path is not None:
       self._file = jsonl.open_to_append(path)
     self._write()
 
-  def during(self, purpose: str) -> _During:
-    """While entered, time is spent on `purpose`."""
-    return _During(self, purpose)
+  def record(self, activity: str) -> _Activity:
+    """Returns a context manager whose block is time of `activity`."""
+    return _Activity(self, activity)
 
-  def resumed(self, step: int) -> None:
-    """Tells from which step this process goes on."""
+  def mark_resumed(self, step: int) -> None:
+    """Marks that this process continues from `step`."""
     self._step = step
     self._write(resumed=True)
 
-  def saved(self, step: int) -> None:
-    """Tells that what was done until `step` has been handed to be saved."""
+  def mark_saved(self, step: int) -> None:
+    """Marks that a checkpoint of `step` is being written."""
     self._step = step
     self._write(saved=True)
 
-  def reached(self, step: int) -> None:
-    """Tells that `step` steps are done; writes now and then."""
+  def mark_step(self, step: int) -> None:
+    """Marks that `step` steps are done."""
     self._step = step
-    if self._clock() - self._written > _WRITE_SECS:
+    if self._clock() - self._written_at > _WRITE_SECS:
       self._write()
 
   def summary_line(self) -> str:
-    """Where the time of the job went until now, for people."""
+    """Returns the goodput of the job so far as one line."""
     return summary_line(summarize([*self._earlier, self._record()]))
 
   def close(self) -> None:
@@ -110,21 +127,27 @@ class Ledger:
       self._file.close()
       self._file = None
 
-  def _switch(self, purpose: str) -> str:
-    """Counts until now, and from now to `purpose`; returns the last one."""
+  def _switch(self, activity: str) -> str:
+    """Ends the current activity, which it returns, and starts the next."""
     now = self._clock()
-    self._seconds[self._purpose] += now - self._last
+    self._seconds[self._activity] += now - self._last
     self._last = now
-    last, self._purpose = self._purpose, purpose
-    return last
+    previous, self._activity = self._activity, activity
+    return previous
 
-  def _write(self, **marks: bool) -> None:
-    if self._file is not None:
-      jsonl.append(self._file, self._record() | marks)
-      self._written = self._last
+  def _write(self, *, resumed: bool = False, saved: bool = False) -> None:
+    if self._file is None:
+      return
+    record = self._record()
+    if resumed:
+      record['resumed'] = True
+    if saved:
+      record['saved'] = True
+    jsonl.append(self._file, record)
+    self._written_at = self._last
 
-  def _record(self) -> dict[str, Any]:
-    self._switch(self._purpose)
+  def _record(self) -> Record:
+    self._switch(self._activity)
     return {
       'attempt': self._attempt,
       'began': self._began,
@@ -134,62 +157,62 @@ class Ledger:
     }
 
 
-class _During:
-  """A `with` statement; a class, since this is on the path of every step."""
+class _Activity:
+  """Context manager of an activity; a class, since every step enters two."""
 
-  __slots__ = ('_before', '_ledger', '_purpose')
+  __slots__ = ('_activity', '_previous', '_recorder')
 
-  def __init__(self, ledger: Ledger, purpose: str):
-    self._ledger = ledger
-    self._purpose = purpose
+  def __init__(self, recorder: Recorder, activity: str):
+    self._recorder = recorder
+    self._activity = activity
 
   def __enter__(self) -> None:
-    self._before = self._ledger._switch(self._purpose)
+    self._previous = self._recorder._switch(self._activity)
 
   def __exit__(
     self,
     kind: type[BaseException] | None,
     error: BaseException | None,
-    where: TracebackType | None,
+    trace: TracebackType | None,
   ) -> None:
-    self._ledger._switch(self._before)
+    self._recorder._switch(self._previous)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Goodput:
-  """Where the time of a job went."""
+  """The wall time of a job by activity."""
 
-  # Seconds by purpose; they add up to `wall_secs`.
+  # Seconds by activity; they sum to `wall_secs`.
   seconds: Mapping[str, float]
-  # From the start of the first process to the last sign of the last one.
+  # From the start of the first process to the last record.
   wall_secs: float
-  # How many processes it took.
+  # Number of processes.
   attempts: int
 
   @property
   def share(self) -> float:
-    """The share of the time in which steps were done that count."""
+    """The share of the time spent on steps that were not lost."""
     return self.seconds[STEP] / self.wall_secs if self.wall_secs else 0.0
 
 
 read = jsonl.read
 
 
-def summarize(records: Sequence[Mapping[str, Any]]) -> Goodput | None:
-  """What a job's records say together; None if there are none."""
-  attempts = _attempts(records)
+def summarize(records: Sequence[Record]) -> Goodput | None:
+  """Returns the goodput of a job from its records; None without records."""
+  attempts = _by_attempt(records)
   if not attempts:
     return None
-  seconds: dict[str, float] = dict.fromkeys(PURPOSES, 0.0)
+  seconds: dict[str, float] = dict.fromkeys(ACTIVITIES, 0.0)
   end = attempts[0][0]['began']
   for i, attempt in enumerate(attempts):
     last = attempt[-1]
     # Clocks may be set back; a restart takes no negative time.
     seconds[RESTART] += max(0.0, last['began'] - end)
     end = last['time']
-    lost = _lost(attempt, attempts[i + 1 :])
-    for purpose, spent in last['seconds'].items():
-      seconds[purpose] += spent - lost.get(purpose, 0.0)
+    lost = _lost_seconds(attempt, attempts[i + 1 :])
+    for activity, spent in last['seconds'].items():
+      seconds[activity] += spent - lost.get(activity, 0.0)
     seconds[LOST] += sum(lost.values())
   return Goodput(
     seconds=seconds, wall_secs=sum(seconds.values()), attempts=len(attempts)
@@ -197,54 +220,47 @@ def summarize(records: Sequence[Mapping[str, Any]]) -> Goodput | None:
 
 
 def summary_line(goodput: Goodput) -> str:
-  """As `goodput 93.1%  step 12m05s  compile 20s  start 9s  (2 starts)`."""
+  """Returns `goodput 93.1%  step 12m05s  compile 20s  start 9s  (2 starts)`."""
   parts = [
-    f'{purpose} {progress.short_time(spent)}'
-    for purpose, spent in goodput.seconds.items()
-    if spent >= _WORTH_SECS
+    f'{activity} {progress.short_time(spent)}'
+    for activity, spent in goodput.seconds.items()
+    if spent >= _MIN_SHOWN_SECS
   ]
   if goodput.attempts > 1:
     parts.append(f'({goodput.attempts} starts)')
   return '  '.join([f'goodput {100 * goodput.share:.1f}%', *parts])
 
 
-def _attempts(
-  records: Sequence[Mapping[str, Any]],
-) -> list[list[Mapping[str, Any]]]:
-  """The records of each process, in the order in which they ran."""
-  found: dict[int, list[Mapping[str, Any]]] = {}
+def _by_attempt(records: Sequence[Record]) -> list[list[Record]]:
+  """Returns the records of each process, in the order of the processes."""
+  attempts: dict[int, list[Record]] = {}
   for record in records:
-    found.setdefault(record['attempt'], []).append(record)
-  return [found[number] for number in sorted(found)]
+    attempts.setdefault(record['attempt'], []).append(record)
+  return [attempts[index] for index in sorted(attempts)]
 
 
-def _lost(
-  attempt: Sequence[Mapping[str, Any]],
-  later: Sequence[Sequence[Mapping[str, Any]]],
+def _lost_seconds(
+  attempt: Sequence[Record], later_attempts: Sequence[Sequence[Record]]
 ) -> dict[str, float]:
-  """What a process spent on steps that a later one had to do again."""
-  kept_until = min(_resumed_at(later), default=None)
-  if kept_until is None:
+  """Returns the seconds of a process on steps that a later one repeats."""
+  resumed_step = min(_resumed_steps(later_attempts), default=None)
+  if resumed_step is None:
     return {}
-  kept = next(_kept(attempt, kept_until), None)
-  # Without a checkpoint of its own all its steps are lost.
-  before = kept['seconds'] if kept else {}
+  saved = next(_saved_records(attempt, resumed_step), None)
+  # Without a checkpoint of its own a process loses all its steps.
+  before = saved['seconds'] if saved else {}
   after = attempt[-1]['seconds']
-  return {p: after.get(p, 0.0) - before.get(p, 0.0) for p in _OF_STEPS}
+  return {a: after.get(a, 0.0) - before.get(a, 0.0) for a in _STEP_ACTIVITIES}
 
 
-def _resumed_at(
-  attempts: Sequence[Sequence[Mapping[str, Any]]],
-) -> Iterator[int]:
+def _resumed_steps(attempts: Sequence[Sequence[Record]]) -> Iterator[int]:
   for attempt in attempts:
     yield from (r['step'] for r in attempt if r.get('resumed'))
 
 
-def _kept(
-  attempt: Sequence[Mapping[str, Any]], step: int
-) -> Iterator[Mapping[str, Any]]:
-  """The last record of a process by which all it did had been saved."""
+def _saved_records(attempt: Sequence[Record], step: int) -> Iterator[Record]:
+  """Yields, newest first, the records at which all steps were saved."""
   for record in reversed(attempt):
-    marked = record.get('saved') or record.get('resumed')
-    if marked and record['step'] <= step:
+    is_marked = record.get('saved') or record.get('resumed')
+    if is_marked and record['step'] <= step:
       yield record

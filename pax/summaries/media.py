@@ -87,7 +87,7 @@ def of_tensors(tensors: Mapping[str, Any]) -> dict[str, Media]:
   return found
 
 
-def joined(first: Media, second: Media) -> Media:
+def concatenate(first: Media, second: Media) -> Media:
   """Media of one tag from two batches as one."""
   if isinstance(first.value, str):
     return first

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records a few steps with the JAX profiler, for TensorBoard or XProf."""
+"""Traces selected steps with the JAX profiler, for TensorBoard or XProf."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,40 +12,62 @@ from absl import logging
 
 
 class StepProfiler:
-  """Traces `num_steps` steps from `capture_step` on; none if that is None."""
+  """Traces steps from `capture_step` on."""
 
   def __init__(
-    self, log_dir: str, capture_step: int | None, num_steps: int = 2
+    self,
+    log_dir: str,
+    capture_step: int | None,
+    num_steps: int = 2,
+    *,
+    min_duration_secs: float = 0.0,
+    clock: Callable[[], float] = time.monotonic,
   ):
+    """Does not start a trace.
+
+    Args:
+      log_dir: Directory of the traces.
+      capture_step: The first traced step; None traces nothing.
+      num_steps: Least number of traced steps; 0 traces nothing.
+      min_duration_secs: Least duration of the trace, which ends with a step.
+      clock: Returns seconds.
+
+    Raises:
+      ValueError: `num_steps` is negative.
+    """
     if num_steps < 0:
       raise ValueError(f'num_steps must not be negative, got {num_steps}')
     self._log_dir = log_dir
     self._first = capture_step if num_steps else None
     self._end = (capture_step or 0) + num_steps
-    self._active = False
+    self._min_duration_secs = min_duration_secs
+    self._clock = clock
+    self._started_at: float | None = None
 
   def step(self, step: int, last_output: Any = ()) -> None:
-    """Tells that `step` is about to start.
+    """Starts or ends the trace if due; call it before each step.
 
     Args:
-      step: the step.
-      last_output: what the step before returned; waited for, where the trace
-        begins and ends, so that it holds whole steps.
+      step: The step that is about to start.
+      last_output: Output of the previous step, which is waited for when the
+        trace starts or ends, so that it contains whole steps.
     """
-    if self._active and step >= self._end:
-      self._stop(last_output)
-    elif not self._active and step == self._first:
+    if self._started_at is not None and step >= self._end:
+      jax.block_until_ready(last_output)
+      if self._clock() - self._started_at >= self._min_duration_secs:
+        self._stop()
+    elif self._started_at is None and step == self._first:
       jax.block_until_ready(last_output)
       jax.profiler.start_trace(self._log_dir)
-      self._active = True
+      self._started_at = self._clock()
 
   def close(self, last_output: Any = ()) -> None:
-    """Ends a trace that is still open."""
-    if self._active:
-      self._stop(last_output)
+    """Ends an open trace."""
+    if self._started_at is not None:
+      jax.block_until_ready(last_output)
+      self._stop()
 
-  def _stop(self, last_output: Any) -> None:
-    jax.block_until_ready(last_output)
+  def _stop(self) -> None:
     jax.profiler.stop_trace()
-    self._active = False
+    self._started_at = None
     logging.info('Wrote a profile to %s', self._log_dir)

@@ -127,9 +127,21 @@ class AsyncWriter:
   """
 
   def __init__(
-    self, make_writer: Callable[[], Writer], only_aggregates: bool = False
+    self,
+    make_writer: Callable[[], Writer],
+    only_aggregates: bool = False,
+    *,
+    blocking: bool = False,
   ):
+    """Starts the thread.
+
+    Args:
+      make_writer: Creates the writer, in the thread.
+      only_aggregates: Whether summaries with a `LocalTag` are dropped.
+      blocking: Whether each call returns only when its values are written.
+    """
     self._only_aggregates = only_aggregates
+    self._blocking = blocking
     self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
     self._error: Exception | None = None
     self._closed = False
@@ -155,10 +167,8 @@ class AsyncWriter:
     self._put(lambda writer: writer.text(step, tag, text, split))
 
   def flush(self) -> None:
-    done = threading.Event()
     self._put(lambda writer: writer.flush())
-    self._queue.put(done)
-    done.wait()
+    self._wait()
 
   def close(self) -> None:
     if not self._closed:
@@ -173,6 +183,14 @@ class AsyncWriter:
     if self._closed:
       raise ValueError('this writer is closed; it takes no more values')
     self._queue.put(job)
+    if self._blocking:
+      self._wait()
+
+  def _wait(self) -> None:
+    """Returns when the thread has processed all jobs."""
+    done = threading.Event()
+    self._queue.put(done)
+    done.wait()
 
   def _run(self, make_writer: Callable[[], Writer]) -> None:
     """Runs in the thread."""
@@ -197,6 +215,8 @@ class WriterOptions:
 
   # Which job of the directory writes, as in --mode.
   mode: str = 'train'
+  # Whether a thread writes while training continues.
+  asynchronous: bool = True
   # Leaves out what layers and learners record of one host alone.
   only_aggregates: bool = False
   # A project of Weights & Biases.
@@ -223,7 +243,9 @@ def create_writer(
   if options.mlflow_experiment:
     backends.check('--mlflow_experiment', 'mlflow')
   return AsyncWriter(
-    lambda: _make(job_log_dir, options), options.only_aggregates
+    lambda: _make(job_log_dir, options),
+    options.only_aggregates,
+    blocking=not options.asynchronous,
   )
 
 

@@ -74,7 +74,7 @@ class Train(Parameterizable):
   log_train_output_interval_steps: int | None = None
   # Steps averaged in one summary; None for the last alone.
   summary_accumulate_interval_steps: int | None = None
-  # Whether summaries are written by a thread.
+  # Whether a thread writes summaries while training continues.
   async_summary_writing: bool = True
   # Whether summaries hold the norm of each variable.
   variable_norm_summary: bool = True
@@ -100,13 +100,13 @@ class Train(Parameterizable):
   compute_steps_per_sec_interval_steps: int = 10
   # Steps in one profile.
   profiler_num_steps: int = 2
-  # Seconds that a profile lasts at least.
+  # Least duration of a profile in seconds; it ends with a step.
   profiler_min_duration_sec: float = 1.0
   # Step at which a profile starts; None for never.
   profiler_capture_step: int | None = None
   # Hosts that are profiled; None for all.
   profiler_max_num_hosts: int | None = None
-  # Whether the host is profiled too.
+  # Accepted and ignored: the JAX profiler always traces the host too.
   profiler_capture_host_profile: bool = False
   # Whether variables are those of training even in eval and decode jobs.
   always_use_train_for_model_init: bool = True
@@ -122,9 +122,9 @@ class Train(Parameterizable):
   opt_states_mesh_axes: Sequence[str] = ()
   # Variable collections that a training step may write.
   apply_mutable_list: Sequence[str] = TRAIN_DEFAULT_MUTABLE_LIST
-  # Name of this state's metadata in a tensorstore.
+  # Accepted and ignored: each leaf holds its metadata in its own directory.
   tensorstore_metadata_key: str | None = None
-  # Whether checkpoints hold the state of the input.
+  # Accepted and ignored: checkpoints always hold the state of the input.
   enable_input_checkpointing: bool | None = False
   # Orbax transformations applied on restoring.
   restore_transformations: dict[str, Any] | None = None

@@ -46,13 +46,13 @@ def job(tmp_path_factory, cache):
 
 def _params(job, step, names=('first.linear.w', 'first.bias.b', 'second.w')):
   """Variables of a checkpoint as numpy, without a task."""
-  path = reading.find(job, step)[1]
-  shapes = reading.shapes(path)
+  path = reading.find_checkpoint(job, step)[1]
+  shapes = reading.saved_shapes(path)
   wanted = {
     f'mdl_vars.params.{n}': shapes[f'mdl_vars.params.{n}'] for n in names
   }
   device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-  found = reading.read(
+  found = reading.read_leaves(
     path,
     {
       name: jax.ShapeDtypeStruct(*about, sharding=device)
@@ -213,8 +213,8 @@ def test_many_devices(tmp_path, capfd, exp, words):
 
 def _averages(job):
   """The averages that the optimizer kept, by the names of variables."""
-  path = reading.find(job)[1]
-  shapes = reading.shapes(path)
+  path = reading.find_checkpoint(job)[1]
+  shapes = reading.saved_shapes(path)
   device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   wanted = {
     name: jax.ShapeDtypeStruct(*about, sharding=device)
@@ -223,7 +223,7 @@ def _averages(job):
   }
   found = {
     name.partition('.ema.params.')[2]: np.asarray(value)
-    for name, value in reading.read(path, wanted).items()
+    for name, value in reading.read_leaves(path, wanted).items()
   }
   return {
     'first': {

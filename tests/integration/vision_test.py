@@ -70,15 +70,15 @@ def test_evaluation_of_digits_is_that_by_hand(mnist):
 
 def _params(job):
   """Variables of the last checkpoint by name, as numpy."""
-  path = reading.find(job)[1]
+  path = reading.find_checkpoint(job)[1]
   device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   prefix = 'mdl_vars.params.network.'
   wanted = {
     name: jax.ShapeDtypeStruct(*about, sharding=device)
-    for name, about in reading.shapes(path).items()
+    for name, about in reading.saved_shapes(path).items()
     if name.startswith(prefix)
   }
-  found = reading.read(path, wanted)
+  found = reading.read_leaves(path, wanted)
   return {k.removeprefix(prefix): np.asarray(v) for k, v in found.items()}
 
 

@@ -56,12 +56,12 @@ def test_no_pickle(tmp_path):
 
 def test_what_is_undone_is_remembered(tmp_path):
   with io_utils.checkpoint_progress(tmp_path, 3, EVAL):
-    assert io_utils.undone_step(tmp_path, EVAL) == 3
-  assert io_utils.undone_step(tmp_path, EVAL) is None
+    assert io_utils.unfinished_step(tmp_path, EVAL) == 3
+  assert io_utils.unfinished_step(tmp_path, EVAL) is None
   with pytest.raises(OSError, match='gone'):
     with io_utils.checkpoint_progress(tmp_path, 4, EVAL):
       raise OSError('gone')
-  assert io_utils.undone_step(tmp_path, EVAL) == 4
+  assert io_utils.unfinished_step(tmp_path, EVAL) == 4
 
 
 def test_what_was_written_before_a_job_was_stopped(tmp_path):
@@ -69,7 +69,7 @@ def test_what_was_written_before_a_job_was_stopped(tmp_path):
   last = file.with_suffix('.jsonl')
 
   def is_written(step=3):
-    return io_utils.is_written_since_undone(tmp_path, EVAL, last, step)
+    return io_utils.is_written_since_start(tmp_path, EVAL, last, step)
 
   # Training may have evaluated the same step: that does not count.
   io_utils.write_key_value_pairs(file, [])
@@ -89,9 +89,9 @@ def test_what_was_written_before_a_job_was_stopped(tmp_path):
 
 def test_the_end_of_training_is_told_and_taken_back(tmp_path):
   assert io_utils.training_end(tmp_path) is None
-  io_utils.note_training_end(tmp_path, 5)
+  io_utils.record_training_end(tmp_path, 5)
   assert io_utils.training_end(tmp_path) == 5
-  io_utils.forget_training_end(tmp_path)
+  io_utils.clear_training_end(tmp_path)
   assert io_utils.training_end(tmp_path) is None
 
 

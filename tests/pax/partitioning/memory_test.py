@@ -73,7 +73,7 @@ def test_freed_memory_goes_back_to_the_system():
   last = blocks[-1]
   full = _resident_bytes()
   blocks = [last]
-  memory.release_freed()
+  memory.trim_heap()
   assert full - _resident_bytes() > 50_000_000
 
 

@@ -21,14 +21,14 @@ class Reader:
     return path.name
 
 
-class Interrupts:
+class Preemption:
   """Does something at certain checks."""
 
   def __init__(self, **actions):
     self._actions = actions
     self._count = 0
 
-  def check_batch(self, count=0):
+  def raise_if_requested(self):
     self._count += 1
     self._actions.get(f'at_{self._count}', lambda: None)()
 
@@ -48,9 +48,9 @@ def _following(tmp_path, **fields):
     'first_step': 0,
     'first_timeout_secs': 5.0,
     'next_timeout_secs': 5.0,
-    'interrupts': Interrupts(),
+    'preemption': Preemption(),
   }
-  return checkpoint_follower.Following(**defaults | fields)
+  return checkpoint_follower.CheckpointFollower(**defaults | fields)
 
 
 def _seen(source):
@@ -59,14 +59,14 @@ def _seen(source):
 
 def test_begins_with_the_newest_and_takes_each_later_one_in_order(tmp_path):
   _save(tmp_path, 0, 10)
-  more = Interrupts(at_3=lambda: _save(tmp_path, 20, 30))
-  found = _seen(_following(tmp_path, interrupts=more))
+  more = Preemption(at_3=lambda: _save(tmp_path, 20, 30))
+  found = _seen(_following(tmp_path, preemption=more))
   assert found == [(10, False), (20, False), (30, True)]
 
 
 def test_waits_for_the_first(tmp_path):
-  more = Interrupts(at_2=lambda: _save(tmp_path, 30))
-  assert _seen(_following(tmp_path, interrupts=more)) == [(30, True)]
+  more = Preemption(at_2=lambda: _save(tmp_path, 30))
+  assert _seen(_following(tmp_path, preemption=more)) == [(30, True)]
 
 
 def test_begins_with_what_was_left_undone(tmp_path):
@@ -81,15 +81,15 @@ def test_begins_with_what_was_left_undone(tmp_path):
 
 def test_ends_where_training_did(tmp_path):
   _save(tmp_path, 10)
-  ends = Interrupts(at_3=lambda: io_utils.note_training_end(tmp_path, 10))
-  assert _seen(_following(tmp_path, interrupts=ends)) == [(10, False)]
+  ends = Preemption(at_3=lambda: io_utils.record_training_end(tmp_path, 10))
+  assert _seen(_following(tmp_path, preemption=ends)) == [(10, False)]
   assert _seen(_following(tmp_path)) == [(10, True)]
 
 
 def test_the_end_of_another_job_is_seen(tmp_path):
   own, other = tmp_path / 'own', tmp_path / 'other'
   _save(other, 10)
-  io_utils.note_training_end(other, 10)
+  io_utils.record_training_end(other, 10)
   for directory in (other, other / 'checkpoints'):
     source = _following(tmp_path, job_log_dir=str(own), directory=directory)
     assert _seen(source) == [(10, True)]
@@ -97,8 +97,8 @@ def test_the_end_of_another_job_is_seen(tmp_path):
 
 def test_steps_before_the_first_that_counts_are_left_out(tmp_path):
   _save(tmp_path, 0)
-  more = Interrupts(at_2=lambda: _save(tmp_path, 30))
-  found = _seen(_following(tmp_path, first_step=5, interrupts=more))
+  more = Preemption(at_2=lambda: _save(tmp_path, 30))
+  found = _seen(_following(tmp_path, first_step=5, preemption=more))
   assert found == [(30, True)]
 
 
@@ -127,17 +127,17 @@ def test_waiting_too_long(tmp_path):
 
 def test_a_signal_ends_the_wait(tmp_path):
   def stop():
-    raise preemption.StoppedError
+    raise preemption.PreemptedError
 
-  with pytest.raises(preemption.StoppedError):
-    _seen(_following(tmp_path, interrupts=Interrupts(at_2=stop)))
+  with pytest.raises(preemption.PreemptedError):
+    _seen(_following(tmp_path, preemption=Preemption(at_2=stop)))
 
 
 def test_chosen_steps_and_the_newest(tmp_path):
   _save(tmp_path, 0, 10, 20)
 
   def chosen(*steps):
-    return checkpoint_follower.Chosen(
+    return checkpoint_follower.SelectedCheckpoints(
       reader=Reader(), directory=tmp_path / 'checkpoints', steps=steps
     )
 

@@ -78,6 +78,7 @@ def _program(
     decode=types.SimpleNamespace(
       prng_key_fold_with_batch_index=fold,
       profiler_num_steps=0,
+      profiler_min_duration_sec=0.0,
       profiler_capture_step=1,
       profiler_max_num_hosts=None,
     ),

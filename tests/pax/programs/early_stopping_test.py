@@ -8,7 +8,7 @@ from pax.programs import early_stopping
 from pax.programs.program import DecodeProgramOutput, EvalProgramOutput
 from pax.programs.running_mode import RunningMode
 
-FOUND = early_stopping.Found(
+FOUND = early_stopping.EvalResults(
   train={'loss': (1.0, 8)},
   eval_train={'loss': 2.0},
   evals={
@@ -27,7 +27,7 @@ FOUND = early_stopping.Found(
       processed_decode_metrics={'bleu': 6.0},
     )
   },
-  numbers={'num_params': 7, 'train_steps_per_sec': 8.0},
+  job_scalars={'num_params': 7, 'train_steps_per_sec': 8.0},
 )
 
 
@@ -52,8 +52,8 @@ def test_the_function_is_asked():
     calls.append(told)
     return told[2] > 4
 
-  verdict = early_stopping.create_stopping(stops, '/job')
-  assert not verdict.should_stop(4, False, early_stopping.Found())
+  verdict = early_stopping.create_early_stopping(stops, '/job')
+  assert not verdict.should_stop(4, False, early_stopping.EvalResults())
   assert verdict.should_stop(5, True, FOUND)
   assert calls[0] == ({}, RunningMode.UNKNOWN, 4, False, '/job/checkpoints')
   mode = RunningMode.TRAIN | RunningMode.EVAL | RunningMode.DECODE
@@ -62,6 +62,6 @@ def test_the_function_is_asked():
 
 
 def test_without_a_function_nothing_stops():
-  assert not early_stopping.create_stopping(None, '/job').should_stop(
+  assert not early_stopping.create_early_stopping(None, '/job').should_stop(
     9, True, FOUND
   )

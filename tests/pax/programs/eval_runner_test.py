@@ -68,16 +68,16 @@ class Progress:
     self.bars.append((label, done, total))
 
 
-def _passes(evals=(), decodes=()):
+def _eval_runner(evals=(), decodes=()):
   before = []
-  made = eval_runner.Passes(
+  runner = eval_runner.EvalRunner(
     evals=evals,
     decodes=decodes,
     writer=Writer(),
     progress=Progress(),
     before_batch=before.append,
   )
-  return made, before
+  return runner, before
 
 
 def test_evaluation():
@@ -86,42 +86,42 @@ def test_evaluation():
     Program('late', _evaluated, first=9),
     Program('done', _evaluated),
   ]
-  made, before = _passes(evals=programs)
-  found = made.evaluate(
+  runner, before = _eval_runner(evals=programs)
+  found = runner.evaluate(
     1.5, 7, lambda mode, name: (mode, name) == (EVAL, 'done')
   )
   assert list(found) == ['a'] and before == [0, 1]
-  assert made.writer.written == [(7, 'eval_test_a', {'loss': 1.5})]
-  assert made.progress.bars == [('eval a', 0, 5), ('eval a', 1, 5)]
-  assert made.progress.lines == [
+  assert runner.writer.written == [(7, 'eval_test_a', {'loss': 1.5})]
+  assert runner.progress.bars == [('eval a', 0, 5), ('eval a', 1, 5)]
+  assert runner.progress.lines == [
     'step 7  a loss 1.5000  a bits_per_byte 2.0000',
     'step 7  eval done: written before',
   ]
-  made.shutdown()
+  runner.shutdown()
   assert all(program.ended for program in programs)
 
 
 def test_decoding():
-  made, _ = _passes(decodes=[Program('p', _decoded)])
-  found = made.decode(None, 3)
+  runner, _ = _eval_runner(decodes=[Program('p', _decoded)])
+  found = runner.decode(None, 3)
   assert list(found) == ['p'] and found['p'].steps_per_sec > 0
-  ((step, split, scalars),) = made.writer.written
+  ((step, split, scalars),) = runner.writer.written
   assert (step, split, scalars['x']) == (3, 'decode_test_p', 1)
   assert scalars['Steps/sec'] > 0
-  assert made.progress.lines == ['step 3  decoded p: 4 batches']
-  assert made.progress.bars[1] == ('decode p', 1, None)
+  assert runner.progress.lines == ['step 3  decoded p: 4 batches']
+  assert runner.progress.bars[1] == ('decode p', 1, None)
 
 
 def test_a_signal_ends_a_pass():
   def stop(count):
     raise StopIteration
 
-  made, _ = _passes(evals=[Program('a', _evaluated)])
-  object.__setattr__(made, 'before_batch', stop)
+  runner, _ = _eval_runner(evals=[Program('a', _evaluated)])
+  object.__setattr__(runner, 'before_batch', stop)
   with pytest.raises(StopIteration):
-    made.evals[0].run(0, 0)
+    runner.evals[0].run(0, 0)
 
 
 def test_names_are_unique():
   with pytest.raises(ValueError, match="got 'a' for 2 inputs"):
-    _passes(evals=[Program('a', _evaluated), Program('a', _evaluated)])
+    _eval_runner(evals=[Program('a', _evaluated), Program('a', _evaluated)])

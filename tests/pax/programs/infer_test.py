@@ -14,7 +14,7 @@ import pytest
 
 from pax import io_utils, summaries, tf_records
 from pax.programs import infer, preemption
-from pax.programs.run import Outcome
+from pax.programs.jobs import Outcome
 from praxis import py_utils
 
 
@@ -67,10 +67,10 @@ class StopsAt:
   def __init__(self, number):
     self._left = number
 
-  def check_batch(self, count=0):
+  def raise_if_requested(self, count=0):
     self._left -= 1
     if not self._left:
-      raise preemption.StoppedError
+      raise preemption.PreemptedError
 
 
 def _run(directory, stops_at=0):
@@ -83,7 +83,7 @@ def _run(directory, stops_at=0):
     checkpoint='somewhere',
     inputs=inputs,
     progress=summaries.Progress(1, io.StringIO()),
-    interrupts=StopsAt(stops_at),
+    preemption=StopsAt(stops_at),
   )
   return job.run(), [inp.count for inp in inputs]
 

@@ -25,7 +25,7 @@ STATE = train_states.TrainState(
 )
 
 
-class Passes:
+class EvalRunner:
   """Remembers what was run when, on which variable."""
 
   def __init__(self):
@@ -42,16 +42,16 @@ class Passes:
     return {'prompts': DecodeProgramOutput(state, {'y': 2.0})}
 
 
-class Reports:
+class Reporter:
   """Knows the number of parameters."""
 
   def pause(self):
     return contextlib.nullcontext()
 
-  def show_also(self, metrics):
+  def show_metrics(self, metrics):
     pass
 
-  def numbers(self):
+  def job_scalars(self):
     return {'num_params': 5, 'train_steps_per_sec': 1.0}
 
 
@@ -65,7 +65,7 @@ class TrainProgram:
     self._ran.append('eval_train')
 
 
-def _interludes(stops=None, **changes):
+def _periodic_eval(stops=None, **changes):
   settings = {
     'num_train_steps': 10,
     'eval_interval_steps': 4,
@@ -74,36 +74,36 @@ def _interludes(stops=None, **changes):
     'decode_start_after_n_steps': 5,
     'decode_use_ema_states': True,
   }
-  passes = Passes()
-  run = types.SimpleNamespace(
+  runner = EvalRunner()
+  job = types.SimpleNamespace(
     task=types.SimpleNamespace(
       train=types.SimpleNamespace(**settings | changes),
       early_stopping_fn=stops,
     ),
-    passes=passes,
-    stopping=early_stopping.create_stopping(stops, '/job'),
+    eval_runner=runner,
+    early_stopping=early_stopping.create_early_stopping(stops, '/job'),
     train_program=TrainProgram([]),
     writer=summaries.NoopWriter(),
-    ledger=summaries.goodput.Ledger(None),
+    goodput=summaries.goodput.Recorder(None),
   )
-  return periodic_eval.Interludes(run, Reports()), passes
+  return periodic_eval.PeriodicEval(job, Reporter()), runner
 
 
-def _train(made, last=10):
+def _train(periodic, last=10):
   for step in range(1, last + 1):
     done = TrainProgramOutput(
       STATE, loss=0.0, weighted_scalars={'x': (3.0, 1)}, new_train_step=step
     )
-    if made.after(step, done):
+    if periodic.run_due(step, done):
       return step
   return None
 
 
 def test_intervals_the_last_step_and_averages():
-  made, passes = _interludes()
-  assert _train(made) is None
-  made.conclude(10, STATE)
-  assert passes.ran == [
+  periodic, runner = _periodic_eval()
+  assert _train(periodic) is None
+  periodic.run_final(10, STATE)
+  assert runner.ran == [
     ('eval', 4, 1.0),
     ('decode', 6, 2.0),
     ('eval', 8, 1.0),
@@ -114,19 +114,19 @@ def test_intervals_the_last_step_and_averages():
 
 
 def test_none_is_never():
-  made, passes = _interludes(
+  periodic, runner = _periodic_eval(
     eval_interval_steps=None, decode_interval_steps=None
   )
-  _train(made)
-  made.conclude(10, STATE)
-  assert passes.ran == []
+  _train(periodic)
+  periodic.run_final(10, STATE)
+  assert runner.ran == []
 
 
 def test_data_that_end_early_are_evaluated_once_more():
-  made, passes = _interludes(decode_interval_steps=None)
-  _train(made, last=6)
-  made.conclude(6, STATE)
-  assert [step for _, step, _ in passes.ran] == [4, 6]
+  periodic, runner = _periodic_eval(decode_interval_steps=None)
+  _train(periodic, last=6)
+  periodic.run_final(6, STATE)
+  assert [step for _, step, _ in runner.ran] == [4, 6]
 
 
 def test_the_verdict():
@@ -136,8 +136,8 @@ def test_the_verdict():
     asked[step] = (sorted(metrics), mode.has_eval, mode.has_decode, is_last)
     return step == 9
 
-  made, _ = _interludes(stops)
-  assert _train(made) == 9
+  periodic, _ = _periodic_eval(stops)
+  assert _train(periodic) == 9
   always = ['num_params', 'train_steps_per_sec']
   assert asked[1] == (always, False, False, False)
   names = ['eval_test_held_out/metrics/x', *always[:1], 'train/x', *always[1:]]
@@ -149,7 +149,7 @@ def test_the_verdict():
 
 
 def test_averages_that_are_not_there():
-  made, _ = _interludes(eval_use_ema_states=True)
+  periodic, _ = _periodic_eval(eval_use_ema_states=True)
   bare = TrainProgramOutput(
     STATE.replace(opt_states=[()]),
     loss=0.0,
@@ -157,4 +157,4 @@ def test_averages_that_are_not_there():
     new_train_step=4,
   )
   with pytest.raises(ValueError, match='no averages'):
-    made.after(4, bare)
+    periodic.run_due(4, bare)

@@ -16,12 +16,12 @@ from pax.programs import preemption
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_first_asks_second_stops(number, capfd):
   before = signal.getsignal(number)
-  with preemption.Interrupts() as found:
-    with pytest.raises(preemption.StoppedEarlyError):
+  with preemption.PreemptionHandler() as handler:
+    with pytest.raises(preemption.PreemptedBeforeFirstStepError):
       os.kill(os.getpid(), number)
-    assert not found.requested()
+    assert not handler.stop_requested()
     os.kill(os.getpid(), number)
-    assert found.requested()
+    assert handler.stop_requested()
     with pytest.raises(KeyboardInterrupt):
       os.kill(os.getpid(), number)
   assert signal.getsignal(number) is before
@@ -35,22 +35,22 @@ def test_a_pass_over_batches_is_left(capfd):
     def beat(self):
       self.beats += 1
 
-    def rest(self):
+    def pause(self):
       self.beats = 0
 
     def close(self):
       self.beats = None
 
   watchdog = Watchdog()
-  with preemption.Interrupts(watchdog, verb='stopping') as found:
-    found.check_batch(0)
-    found.check_batch(1)
+  with preemption.PreemptionHandler(watchdog, verb='stopping') as handler:
+    handler.raise_if_requested(0)
+    handler.raise_if_requested(1)
     assert watchdog.beats == 2
-    found.rest()
+    handler.pause_watchdog()
     assert watchdog.beats == 0
     os.kill(os.getpid(), signal.SIGTERM)
-    with pytest.raises(preemption.StoppedError):
-      found.check_batch(2)
+    with pytest.raises(preemption.PreemptedError):
+      handler.raise_if_requested(2)
   assert watchdog.beats is None
   assert 'finishing the step, then stopping' in capfd.readouterr().err
 
@@ -64,10 +64,10 @@ def test_processes_count_steps_and_batches_as_one(monkeypatch):
     'reached_preemption_sync_point',
     lambda count: asked.append(count) or count == 4,
   )
-  found = preemption.Interrupts()
-  assert not found.requested()
-  found.check_batch(0)
-  found.check_batch(1)
-  with pytest.raises(preemption.StoppedError):
-    found.check_batch(2)
+  handler = preemption.PreemptionHandler()
+  assert not handler.stop_requested()
+  handler.raise_if_requested(0)
+  handler.raise_if_requested(1)
+  with pytest.raises(preemption.PreemptedError):
+    handler.raise_if_requested(2)
   assert asked == [1, 2, 3, 4]

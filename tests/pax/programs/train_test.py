@@ -15,8 +15,8 @@ import pytest
 from pax import checkpoints, io_utils, programs, summaries
 from pax.programs import early_stopping, eval_runner
 from pax.programs import train as train_program
-from pax.programs.run import Outcome, Run
-from pax.steps import outputs
+from pax.programs.jobs import Outcome, TrainJob
+from pax.steps import step_types
 from praxis import base_input, py_utils
 
 NestedMap = py_utils.NestedMap
@@ -84,19 +84,19 @@ class StopAt:
   def __init__(self, step=None):
     self._left = step
 
-  def requested(self):
+  def stop_requested(self):
     if self._left is None:
       return False
     self._left -= 1
     return self._left < 0
 
-  def rest(self):
+  def pause_watchdog(self):
     pass
 
 
 def _step(state, batch, key):
   """The state sums the batches; the loss is the batch."""
-  output = outputs.make_output(batch.x[0], {}, {}, NestedMap())
+  output = step_types.make_output(batch.x[0], {}, {}, NestedMap())
   return state + batch.x[0], output
 
 
@@ -140,6 +140,7 @@ SETTINGS = {
   'compute_steps_per_sec_interval_steps': 10,
   'profiler_capture_step': None,
   'profiler_num_steps': 2,
+  'profiler_min_duration_sec': 0.0,
   'profiler_max_num_hosts': None,
   'max_inflight_steps': 2,
 }
@@ -148,7 +149,7 @@ SETTINGS = {
 def _run(tmp_path, *, stop_at=None, first=0, num_batches=0, **changes):
   parts = {
     name: changes.pop(name)
-    for name in ('train_program', 'stopping')
+    for name in ('train_program', 'early_stopping')
     if name in changes
   }
   settings = types.SimpleNamespace(**SETTINGS | changes)
@@ -157,20 +158,22 @@ def _run(tmp_path, *, stop_at=None, first=0, num_batches=0, **changes):
   ).Instantiate()
   inp.set_state({'count': first})
   sinks = {'writer': FakeWriter(), 'progress': FakeProgress()}
-  return Run(
+  return TrainJob(
     job_log_dir=str(tmp_path),
     partitioner=Partitioner(settings),
     state=jnp.float32(0),
     step=first,
     train_input=inp,
-    passes=eval_runner.Passes(before_batch=lambda count: None, **sinks),
+    eval_runner=eval_runner.EvalRunner(
+      before_batch=lambda count: None, **sinks
+    ),
     checkpointer=Recorder(),
-    interrupts=StopAt(stop_at),
+    preemption=StopAt(stop_at),
     describing=futures.Future(),
-    ledger=summaries.goodput.Ledger(None),
+    goodput=summaries.goodput.Recorder(None),
     **{
       'train_program': programs.SingleTaskTrainProgram(),
-      'stopping': early_stopping.NeverStops(),
+      'early_stopping': early_stopping.NoopEarlyStopping(),
     }
     | parts,
     **sinks,
@@ -229,7 +232,8 @@ def test_stops_early_where_the_task_says_so(tmp_path):
     return step == 3
 
   run = _run(
-    tmp_path, stopping=early_stopping.EarlyStopping(stops, str(tmp_path))
+    tmp_path,
+    early_stopping=early_stopping.TaskEarlyStopping(stops, str(tmp_path)),
   )
   assert train_program.train(run) is Outcome.STOPPED_EARLY
   assert asked == [(1, False, 0), (2, False, 0), (3, False, 0)]

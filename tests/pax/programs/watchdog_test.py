@@ -40,7 +40,7 @@ def test_beats_keep_it_quiet_and_nothing_counts_before_the_first(tmp_path):
   for _ in range(6):
     watched.beat()
     time.sleep(0.1)
-  watched.rest()
+  watched.pause()
   time.sleep(0.6)
   watched.close()
   assert codes == []

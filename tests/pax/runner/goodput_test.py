@@ -34,7 +34,7 @@ def _train(job_dir, experiment):
     pax_only_aggregate_summaries=True,
   )
   planned = build_train.plan(options, experiment)
-  with preemption.Interrupts() as signals:
+  with preemption.PreemptionHandler() as signals:
     with build_train.build(options, planned, signals) as run:
       train.train(run)
   return run
@@ -49,7 +49,7 @@ def job(tmp_path_factory):
     _train(job_dir, Dies())
   time.sleep(0.5)
   run = _train(job_dir, experiments.TinySpmd())
-  return job_dir, time.time() - began, run.ledger.summary_line()
+  return job_dir, time.time() - began, run.goodput.summary_line()
 
 
 def test_the_times_add_up(job):

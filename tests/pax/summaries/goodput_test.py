@@ -29,30 +29,30 @@ def clock():
 
 def attempt(path, clock, resumed, ends, save_every=10):
   """A process: 5 s of start, 20 s of compilation, steps of 3 s."""
-  ledger = goodput.Ledger(path, clock)
+  recorder = goodput.Recorder(path, clock)
   clock.spend(5)
-  with ledger.during(goodput.COMPILE):
+  with recorder.record(goodput.COMPILE):
     clock.spend(20)
-  ledger.resumed(resumed)
+  recorder.mark_resumed(resumed)
   for step in range(resumed, ends):
     if step % save_every == 0:
-      with ledger.during(goodput.CHECKPOINT):
+      with recorder.record(goodput.CHECKPOINT):
         clock.spend(2)
-      ledger.saved(step)
-    with ledger.during(goodput.INPUT_WAIT):
+      recorder.mark_saved(step)
+    with recorder.record(goodput.INPUT_WAIT):
       clock.spend(1)
-    with ledger.during(goodput.STEP):
+    with recorder.record(goodput.STEP):
       clock.spend(3)
-    ledger.reached(step + 1)
-  return ledger
+    recorder.mark_step(step + 1)
+  return recorder
 
 
 def test_one_process(tmp_path, clock):
   path = str(tmp_path / goodput.GOODPUT_FILE)
-  ledger = attempt(path, clock, 0, 20)
-  with ledger.during(goodput.EVAL):
+  recorder = attempt(path, clock, 0, 20)
+  with recorder.record(goodput.EVAL):
     clock.spend(7)
-  ledger.close()
+  recorder.close()
   found = goodput.summarize(goodput.read(path))
   assert found.seconds == {
     'start': 5, 'compile': 20, 'input wait': 20, 'step': 60, 'eval': 7,
@@ -64,13 +64,13 @@ def test_one_process(tmp_path, clock):
 
 
 def test_the_inner_purpose_counts(clock):
-  ledger = goodput.Ledger(None, clock)
-  with ledger.during(goodput.STEP):
+  recorder = goodput.Recorder(None, clock)
+  with recorder.record(goodput.STEP):
     clock.spend(1)
-    with ledger.during(goodput.EVAL):
+    with recorder.record(goodput.EVAL):
       clock.spend(10)
     clock.spend(2)
-  assert ledger._seconds['step'] == 3 and ledger._seconds['eval'] == 10
+  assert recorder._seconds['step'] == 3 and recorder._seconds['eval'] == 10
 
 
 def test_killed_and_started_again(tmp_path, clock):

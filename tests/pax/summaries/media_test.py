@@ -141,11 +141,11 @@ def test_media_of_a_step_by_tag():
 def test_those_of_several_batches_are_joined():
   one = media.Media(SummaryType.IMAGE, np.zeros((40, 2, 3, 1)))
   other = media.Media(SummaryType.IMAGE, np.ones((40, 2, 3, 1)))
-  both = media.joined(one, other)
+  both = media.concatenate(one, other)
   assert both.value.shape == (64, 2, 3, 1)
   assert both.value[:40].sum() == 0 and both.value[40:].min() == 1
   numbers = media.Media(SummaryType.HISTOGRAM, np.arange(50.0))
-  assert media.joined(numbers, numbers).value.shape == (100,)
+  assert media.concatenate(numbers, numbers).value.shape == (100,)
 
 
 @pytest.mark.parametrize('kind', [SummaryType.IMAGE, SummaryType.HISTOGRAM])

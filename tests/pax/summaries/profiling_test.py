@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""The profiler opens and closes where it is told to."""
+"""Traces start and end at the configured steps."""
 
 from __future__ import annotations
 
@@ -41,6 +41,17 @@ def test_an_open_trace_is_closed(calls):
   run(profiler, range(2))
   profiler.close()
   profiler.close()
+  assert calls == ['start dir', 'stop']
+
+
+def test_a_trace_lasts_its_minimal_duration(calls):
+  seconds = iter([10.0, 10.5, 11.5])
+  profiler = profiling.StepProfiler(
+    'dir', 1, num_steps=1, min_duration_secs=1.0, clock=lambda: next(seconds)
+  )
+  run(profiler, range(3))
+  assert calls == ['start dir']
+  run(profiler, range(3, 6))
   assert calls == ['start dir', 'stop']
 
 

@@ -172,3 +172,11 @@ def test_half_a_line_of_a_killed_run_is_passed_over(tmp_path):
   writer.write(2, {'loss': 1})
   writer.close()
   assert [r['step'] for r in jsonl.read(str(path))] == [1, 2]
+
+
+def test_writes_are_finished_when_they_return_without_a_thread(tmp_path):
+  options = writer_lib.WriterOptions(asynchronous=False)
+  writer = writer_lib.create_writer(str(tmp_path), options=options)
+  writer.write(3, lambda: {'loss': jnp.float32(1.5)})
+  assert [(r['step'], r['loss']) for r in lines(tmp_path)] == [(3, 1.5)]
+  writer.close()

@@ -31,8 +31,8 @@ def test_a_job_that_still_runs(tmp_path, capsys):
   directory = job(tmp_path / 'a')
   with open(f'{directory}/{writer.METRICS_FILE}', 'a') as f:
     f.write('{"step": 100, "lo')
-  ledger = goodput.Ledger(f'{directory}/{goodput.GOODPUT_FILE}')
-  ledger.close()
+  recorder = goodput.Recorder(f'{directory}/{goodput.GOODPUT_FILE}')
+  recorder.close()
   assert plot.main(['plot', directory]) == 0
   told = capsys.readouterr().out
   assert 'a: step 100' in told and 'goodput' in told

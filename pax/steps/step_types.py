@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step returns beside the new state."""
+"""Inputs and outputs of steps: batches, weighted scalars, StepOutput."""
 
 from __future__ import annotations
 
@@ -16,23 +16,29 @@ from praxis import pytypes
 JTensor = pytypes.JTensor
 NestedMap = pytypes.NestedMap
 
+# Arrays by name, each with the rows of the batch as its first dimension: the
+# rows of one host as numpy arrays, or all rows as global jax.Arrays.
+Batch = NestedMap
+# A value and its weight, scalars of float32, by name.
+WeightedScalars = Mapping[str, tuple[JTensor, JTensor]]
+
 _VALUE, _WEIGHT, _SUMMARY = 'value', 'weight', 'summary'
 
 
 @dataclasses.dataclass(frozen=True)
 class PackedScalar:
-  """One entry of an array on a device; reading it waits for the array."""
+  """One entry of a device array; reading it waits for the array."""
 
   values: JTensor
   index: int
 
-  # A scalar like any other.
+  # The array interface of a scalar.
   shape = ()
   ndim = 0
   dtype = np.dtype(np.float32)
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-    del copy  # The host copy of the whole array is made once, and kept.
+    del copy  # jax.Array caches its host copy.
     return np.asarray(np.asarray(self.values)[self.index], dtype)
 
   def __float__(self) -> float:
@@ -42,7 +48,7 @@ class PackedScalar:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PackedScalars:
-  """Float scalars by (kind, name), in one array: a step returns many."""
+  """Float scalars by (kind, name) in one array, to fetch them at once."""
 
   values: JTensor
   names: tuple[tuple[str, str], ...] = dataclasses.field(
@@ -54,33 +60,29 @@ class PackedScalars:
     on_host = isinstance(self.values, np.ndarray)
     return {
       name: self.values[i] if on_host else PackedScalar(self.values, i)
-      for i, (its_kind, name) in enumerate(self.names)
-      if its_kind == kind
+      for i, (scalar_kind, name) in enumerate(self.names)
+      if scalar_kind == kind
     }
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepOutput:
-  """Results of one step, over the batches of all devices.
+  """Results of one step over the global batch, as device arrays."""
 
-  Nothing here is fetched to the host by the step; `jax.device_get` fetches it
-  all at once when it is wanted.
-  """
-
-  # The loss that was differentiated: float32 scalar.
+  # The mean loss: float32 scalar.
   loss: JTensor
-  # The weighted scalars and the summaries that are float scalars.
+  # Weighted scalars, and summaries that are float scalars.
   scalars: PackedScalars
-  # The other summaries.
+  # Other summaries by path.
   tensors: dict[str, JTensor]
-  # One row per example. Empty in training, unless
-  # `task.train.log_train_output_interval_steps` asks for it.
+  # Arrays [B, ...] with a row per example. Empty in training unless
+  # `task.train.log_train_output_interval_steps` is set.
   per_example_out: NestedMap
 
   @property
   def weighted_scalars(self) -> NestedMap:
-    """Name -> (value, weight)."""
+    """(value, weight) by name."""
     weights = self.scalars.of_kind(_WEIGHT)
     return NestedMap(
       {
@@ -91,28 +93,35 @@ class StepOutput:
 
   @property
   def summary_tensors(self) -> dict[str, Any]:
-    """Summaries by path, ending in the suffix of their SummaryType."""
+    """Summaries by path with the suffix of their SummaryType."""
     return {**self.tensors, **self.scalars.of_kind(_SUMMARY)}
 
 
 def make_output(
   loss: JTensor,
-  weighted_scalars: Mapping[str, tuple[JTensor, JTensor]],
+  weighted_scalars: WeightedScalars,
   summaries: Mapping[str, JTensor],
   per_example_out: NestedMap,
 ) -> StepOutput:
-  """Returns the output of a step, its float scalars packed."""
+  """Returns a StepOutput with packed float scalars.
+
+  Args:
+    loss: The mean loss, a scalar.
+    weighted_scalars: (value, weight) by name.
+    summaries: Summaries by path with the suffix of their SummaryType.
+    per_example_out: Arrays with a row per example.
+  """
   floats = {name: x for name, x in summaries.items() if _is_float_scalar(x)}
-  named = {
+  packed = {
     **{(_VALUE, name): pair[0] for name, pair in weighted_scalars.items()},
     **{(_WEIGHT, name): pair[1] for name, pair in weighted_scalars.items()},
     **{(_SUMMARY, name): x for name, x in floats.items()},
   }
-  values = [jnp.asarray(x, jnp.float32) for x in named.values()]
+  values = [jnp.asarray(x, jnp.float32) for x in packed.values()]
   return StepOutput(
     loss=loss,
     scalars=PackedScalars(
-      jnp.stack(values) if values else jnp.zeros(0), tuple(named)
+      jnp.stack(values) if values else jnp.zeros(0), tuple(packed)
     ),
     tensors={k: x for k, x in summaries.items() if k not in floats},
     per_example_out=per_example_out,

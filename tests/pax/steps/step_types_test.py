@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pax.steps import outputs
+from pax.steps import step_types
 from praxis.pytypes import NestedMap
 
 
 def _output():
-  return outputs.make_output(
+  return step_types.make_output(
     jnp.float32(2.0),
     {'acc': (jnp.bfloat16(0.5), jnp.float32(4.0))},
     {
@@ -33,7 +33,7 @@ def test_leaves_are_few_whatever_the_scalars():
 def test_scalars_read_on_the_device():
   made = jax.jit(_output)()
   value, weight = made.weighted_scalars.acc
-  assert isinstance(value, outputs.PackedScalar)
+  assert isinstance(value, step_types.PackedScalar)
   assert (float(value), float(weight)) == (0.5, 4.0)
   assert np.asarray(value).shape == value.shape == ()
   assert jax.device_get(value) == np.float32(0.5)
@@ -54,6 +54,6 @@ def test_what_is_no_float_scalar_keeps_its_array():
 
 
 def test_nothing_to_pack():
-  made = outputs.make_output(jnp.float32(1.0), {}, {}, NestedMap())
+  made = step_types.make_output(jnp.float32(1.0), {}, {}, NestedMap())
   assert not made.weighted_scalars
   assert not made.summary_tensors
