@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The least time that a step can take on a machine, and the MFU that gives.
+"""Roofline bound on the step time (Williams et al., 2009), and its MFU.
 
-A roofline (Williams et al., 2009): products run at the peak of the device,
-memory and links at the bandwidths of their data sheets. Real steps are slower;
-what it is good for is which of the four bounds a step, and by how much.
+Matmuls run at the device's peak, HBM and links at their data-sheet bandwidths.
+Real steps are slower; the bound shows which resource limits a step.
 """
 
 from __future__ import annotations
@@ -11,36 +10,36 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from pax.aot import collectives as collectives_lib
+from pax.aot.hlo import collectives as collectives_lib
 from pax.summaries import chips
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Roofline:
-  """Seconds of one step on each device; None where a figure is missing."""
+  """Seconds of a step on each device; None where a figure is unknown."""
 
-  # Products at the peak; reading and writing device memory.
+  # Matmuls at the peak; HBM accesses.
   compute_s: float
   memory_s: float | None
-  # Links of a slice, and between slices: all, and what nothing runs beside.
+  # Links within a slice, and between slices.
   ici_s: float | None
   dcn_s: float | None
+  # Collectives that nothing overlaps with, over ICI and DCN.
   waiting_s: float | None
-  # The step, where what may run at the same time does.
+  # The step, with everything overlapped that can be.
   step_s: float
-  # Share of the peak that the model's own FLOPs are then.
+  # MFU of such a step.
   mfu: float
-  # The step by the compiler's own account of its kernels, which also know what
-  # a real shape costs, and the share then. None: it gives none.
+  # Step time and MFU from XLA's cycle estimates; None: it has none.
   compiler_s: float | None = None
   compiler_mfu: float | None = None
 
   @property
   def bound(self) -> str:
-    """What takes longest."""
+    """The resource that takes longest."""
     times = {
-      'products': self.compute_s,
-      'device memory': self.memory_s,
+      'matmuls': self.compute_s,
+      'HBM': self.memory_s,
       'links within a slice': self.ici_s,
       'links between slices': self.dcn_s,
     }
@@ -48,62 +47,64 @@ class Roofline:
     return max(known, key=known.get)
 
 
-def predict(
+def compute_roofline(
   chip: chips.Chip,
   *,
   model_flops: float,
-  product_flops: float,
+  matmul_flops: float,
   memory_bytes: float | None,
   collectives: Iterable[collectives_lib.Collective] | None,
   kernel_s: float | None = None,
 ) -> Roofline:
-  """Returns the roofline of a step.
+  """Returns the roofline of a step. All quantities are per device.
 
   Args:
-    chip: each device.
-    model_flops: what the model needs, for each device.
-    product_flops: what the step multiplies, recomputation too, for each device.
-    memory_bytes: what a device moves from and to its memory; None: not known.
-    collectives: of the compiled step; None: not known.
-    kernel_s: its kernels by the compiler's account; None: not known.
+    chip: the device.
+    model_flops: FLOPs that the model needs, without recomputation.
+    matmul_flops: FLOPs of the step's matmuls, with recomputation.
+    memory_bytes: bytes accessed in HBM; None: unknown.
+    collectives: of the compiled step; None: unknown.
+    kernel_s: kernel time from XLA's cycle estimates; None: unknown.
   """
-  compute = product_flops / chip.flops
-  memory = ici = dcn = waiting = None
+  compute_s = matmul_flops / chip.flops
+  memory_s = ici_s = dcn_s = waiting_s = None
   if memory_bytes is not None and chip.hbm_bytes_per_s:
-    memory = memory_bytes / chip.hbm_bytes_per_s
+    memory_s = memory_bytes / chip.hbm_bytes_per_s
   if collectives is not None and chip.link_bytes_per_s:
-    times = [(one, *_seconds(one, chip)) for one in collectives]
-    ici = sum(on_ici for _, on_ici, _ in times)
-    dcn = sum(on_dcn for _, _, on_dcn in times)
-    waiting = sum(a + b for one, a, b in times if not one.is_async)
-  links = max(ici or 0.0, dcn or 0.0)
-  step = max(max(compute, memory or 0.0) + (waiting or 0.0), links)
-  reckoned = None
+    times = [(c, *_link_seconds(c, chip)) for c in collectives]
+    ici_s = sum(ici for _, ici, _ in times)
+    dcn_s = sum(dcn for _, _, dcn in times)
+    waiting_s = sum(ici + dcn for c, ici, dcn in times if not c.is_async)
+  links_s = max(ici_s or 0.0, dcn_s or 0.0)
+  step_s = max(max(compute_s, memory_s or 0.0) + (waiting_s or 0.0), links_s)
+  compiler_s = None
   if kernel_s is not None:
-    reckoned = max(kernel_s + (waiting or 0.0), links)
-  needed = model_flops / chip.flops
+    compiler_s = max(kernel_s + (waiting_s or 0.0), links_s)
+  model_s = model_flops / chip.flops
   return Roofline(
-    compute_s=compute,
-    memory_s=memory,
-    ici_s=ici,
-    dcn_s=dcn,
-    waiting_s=waiting,
-    step_s=step,
-    mfu=needed / step if step else 0.0,
-    compiler_s=reckoned,
-    compiler_mfu=needed / reckoned if reckoned else None,
+    compute_s=compute_s,
+    memory_s=memory_s,
+    ici_s=ici_s,
+    dcn_s=dcn_s,
+    waiting_s=waiting_s,
+    step_s=step_s,
+    mfu=model_s / step_s if step_s else 0.0,
+    compiler_s=compiler_s,
+    compiler_mfu=model_s / compiler_s if compiler_s else None,
   )
 
 
-def _seconds(
-  one: collectives_lib.Collective, chip: chips.Chip
+def _link_seconds(
+  collective: collectives_lib.Collective, chip: chips.Chip
 ) -> tuple[float, float]:
-  """Seconds on links within a slice, and between slices, in a step."""
-  links = 1
+  """Seconds per step on links within a slice, and between slices."""
+  num_links = 1
   if chip.torus_dims:
-    # Along each dimension of the torus data goes both ways, if it closes.
-    dims = min(one.torus_dims, chip.torus_dims)
-    links = dims * (2 if one.is_ring else 1)
-  ici = one.ici_bytes / (links * chip.link_bytes_per_s)
-  dcn = one.dcn_bytes / chip.dcn_bytes_per_s if chip.dcn_bytes_per_s else 0.0
-  return one.times * ici, one.times * dcn
+    # A ring along each dimension of the torus, in both directions if it wraps.
+    dims = min(collective.torus_dims, chip.torus_dims)
+    num_links = dims * (2 if collective.is_ring else 1)
+  ici_s = collective.ici_bytes / (num_links * chip.link_bytes_per_s)
+  dcn_s = 0.0
+  if chip.dcn_bytes_per_s:
+    dcn_s = collective.dcn_bytes / chip.dcn_bytes_per_s
+  return collective.count * ici_s, collective.count * dcn_s

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Machines by name: v4-128, v5e-256, v4-128x2 (two slices), 8xh100, cpu:8."""
+"""Machines by name, and devices to compile for that need not be attached.
+
+Names are v4-128, v5e-256, v4-128x2 (two slices), 8xh100, cpu:8. Compiling for
+TPUs takes libtpu, for GPUs JAX's CUDA plugin; neither takes the device.
+"""
 
 from __future__ import annotations
 
@@ -15,244 +19,240 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from pax.aot import gpus
 from pax.summaries import chips
 
 EXAMPLES = 'v4-128, v4-128x2, v5e-256, v5p-512, v6e-64, tpu7x-64, 8xh100, cpu:8'
 
 _TPU = re.compile(r'(v2|v3|v4|v5e|v5litepod|v5p|v6e|tpu7x)-(\d+)(?:x(\d+))?')
-_TPU_SHAPE = re.compile(
+_TPU_TORUS = re.compile(
   r'(v2|v3|v4|v5e|v5p|v6e|tpu7x):(\d+(?:x\d+)+)(?:\*(\d+))?'
 )
 _GPU = re.compile(r'(?:(\d+)x)?(\d+)x([a-z]+\d+[a-z]*)')
 _CPU = re.compile(r'cpu:(\d+)')
 
-# A host's chips; smaller slices are one host's part.
-_CHIPS_PER_HOST = 4
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Generation:
-  """How a TPU version counts, and what its devices are."""
-
-  # As JAX names its devices.
-  kind: str
-  # What the number in a name counts, for each chip.
-  counted_per_chip: int
-  # JAX devices of a chip.
-  devices_per_chip: int
-  # Dimensions of the torus.
-  dims: int
-
-
-_GENERATIONS = {
-  'v2': _Generation(
-    kind='TPU v2', counted_per_chip=2, devices_per_chip=2, dims=2
-  ),
-  'v3': _Generation(
-    kind='TPU v3', counted_per_chip=2, devices_per_chip=2, dims=2
-  ),
-  'v4': _Generation(
-    kind='TPU v4', counted_per_chip=2, devices_per_chip=1, dims=3
-  ),
-  'v5e': _Generation(
-    kind='TPU v5 lite', counted_per_chip=1, devices_per_chip=1, dims=2
-  ),
-  'v5p': _Generation(
-    kind='TPU v5', counted_per_chip=2, devices_per_chip=1, dims=3
-  ),
-  'v6e': _Generation(
-    kind='TPU v6 lite', counted_per_chip=1, devices_per_chip=1, dims=2
-  ),
-  'tpu7x': _Generation(
-    kind='TPU7x', counted_per_chip=2, devices_per_chip=2, dims=3
-  ),
-}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Topology:
-  """A machine that need not be at hand."""
+  """A machine: its devices, and the slices or hosts that they are in."""
 
   name: str
   # tpu, gpu or cpu.
   platform: str
-  # As JAX calls the devices.
+  # `jax.Device.device_kind`.
   device_kind: str
-  # What a device can do; None for CPUs, which have no such figures.
+  # Peak, memory and bandwidths; None for CPUs.
   chip: chips.Chip | None
-  # Devices of a slice, or of a host of GPUs, and how many of those there are.
+  # Devices of a TPU slice or a GPU host, and the number of slices or hosts.
   devices_per_slice: int
   num_slices: int
-  # Chips along each dimension of a slice; () for what is no torus.
-  shape: tuple[int, ...] = ()
+  # Chips along each dimension of a TPU slice; () for other platforms.
+  torus: tuple[int, ...] = ()
 
   @property
   def num_devices(self) -> int:
-    """All devices."""
     return self.devices_per_slice * self.num_slices
 
   def missing_compiler(self) -> str | None:
-    """Why nothing can be compiled for it here, and how it could be; or None."""
+    """Returns why no compiler for it is installed, with a fix; else None."""
     if self.platform == 'tpu' and not importlib.util.find_spec('libtpu'):
       return (
-        'the TPU compiler is not installed: ./bazelw run --config=tpu'
-        f" //pax:main fetches it, or pip install 'jax[tpu]=={jax.__version__}'"
+        'the TPU compiler is not installed; ./bazelw run --config=tpu'
+        f" //pax:main fetches it, as does pip install 'jax[tpu]=="
+        f"{jax.__version__}'"
       )
-    return gpus.missing_compiler(self.chip) if self.platform == 'gpu' else None
+    if self.platform == 'gpu':
+      return _missing_gpu_compiler(self.chip)
+    return None
 
   def devices(self) -> Sequence[jax.Device]:
-    """Returns devices that can be compiled for, and be nothing else.
-
-    For CPUs they are real, those that JAX has been told to simulate.
+    """Returns devices that can be compiled for; for CPUs simulated ones.
 
     Raises:
-      ValueError: the compiler is missing, or knows no such machine.
+      ValueError: the compiler is missing, or rejects the topology.
     """
     if self.platform == 'cpu':
       return jax.devices('cpu')[: self.num_devices]
     if reason := self.missing_compiler():
-      raise ValueError(f'{self.name}: {reason}')
+      raise ValueError(f'--topology={self.name}: {reason}')
     try:
       if self.platform == 'gpu':
-        return gpus.devices(
-          self.chip, hosts=self.num_slices, per_host=self.devices_per_slice
-        )
-      _quiet_libtpu(self.name)
-      return topologies.get_topology_desc(
-        platform='tpu', **self._description()
-      ).devices
+        return _gpu_devices(self)
+      return _tpu_devices(self)
     except Exception as e:
       raise ValueError(
-        f'--topology={self.name}: the compiler does not know it: {e}'
+        f'--topology={self.name}: rejected by the compiler: {e}'
       ) from e
 
-  def _description(self) -> Mapping[str, Any]:
-    version = self.name.partition('-')[0].partition(':')[0]
-    version = 'v5e' if version == 'v5litepod' else version
-    found: dict[str, Any] = {
-      'topology_name': f'{version}:{"x".join(map(str, self.shape))}'
-    }
-    if _GENERATIONS[version].counted_per_chip == 2 and (
-      _GENERATIONS[version].devices_per_chip == 1
-    ):
-      found['chip_config_name'] = 'megacore'
-    if self.num_slices > 1:
-      found['num_slices'] = self.num_slices
-    if math.prod(self.shape) < _CHIPS_PER_HOST:
-      found['chips_per_host_bounds'] = [*self.shape, 1][:3]
-    return found
 
+def parse_topology(name: str) -> Topology:
+  """Returns the machine of a name.
 
-def parse(name: str) -> Topology:
-  """Returns the machine called `name`.
-
-  `v4-128` counts as Google Cloud does: TensorCores for v2, v3, v4, v5p and
-  tpu7x, chips for v5e and v6e. `v4:4x4x4` says the torus itself.
+  Google Cloud counts TensorCores for v2, v3, v4, v5p and tpu7x (v4-128 is 64
+  chips) and chips for v5e and v6e. `v4:4x4x4` is the torus, in chips.
 
   Raises:
-    ValueError: there is no such machine.
+    ValueError: the name is unknown, or TPUs have no slice of that size.
   """
-  if found := _TPU.fullmatch(name):
-    version, count, slices = found.groups()
+  if match := _TPU.fullmatch(name):
+    version, count, slices = match.groups()
     version = 'v5e' if version == 'v5litepod' else version
-    counted = _GENERATIONS[version].counted_per_chip
-    shape = _torus(int(count) // counted, _GENERATIONS[version].dims)
-    if int(count) % counted or shape is None:
+    generation = _GENERATIONS[version]
+    num_chips, remainder = divmod(int(count), generation.name_units_per_chip)
+    torus = _torus(num_chips, generation.torus_dims)
+    if remainder or torus is None:
       raise ValueError(
-        f'--topology={name}: {version} comes in no slice of {count}; e.g.'
-        f' {EXAMPLES}, or the torus itself as in {version}:'
-        + 'x'.join(['4'] * _GENERATIONS[version].dims)
+        f'--topology={name}: {version} has no slice of {count}; known:'
+        f' {EXAMPLES}, or a torus as in {version}:'
+        + 'x'.join(['4'] * generation.torus_dims)
       )
-    return _tpu(name, version, shape, int(slices or 1))
-  if found := _TPU_SHAPE.fullmatch(name):
-    version, sides, slices = found.groups()
-    shape = tuple(map(int, sides.split('x')))
-    return _tpu(name, version, shape, int(slices or 1))
-  if found := _GPU.fullmatch(name):
-    return _gpu(name, *found.groups())
-  if found := _CPU.fullmatch(name):
+    return _tpu_topology(name, version, torus, int(slices or 1))
+  if match := _TPU_TORUS.fullmatch(name):
+    version, sides, slices = match.groups()
+    torus = tuple(map(int, sides.split('x')))
+    return _tpu_topology(name, version, torus, int(slices or 1))
+  if match := _GPU.fullmatch(name):
+    hosts, per_host, kind = match.groups()
+    return _gpu_topology(name, int(hosts or 1), int(per_host), kind)
+  if match := _CPU.fullmatch(name):
     return Topology(
       name=name,
       platform='cpu',
       device_kind='cpu',
       chip=None,
-      devices_per_slice=int(found[1]),
+      devices_per_slice=int(match[1]),
       num_slices=1,
     )
-  raise ValueError(f'--topology={name} is none; as in {EXAMPLES}')
+  raise ValueError(f'unknown --topology={name!r}; known: {EXAMPLES}')
 
 
-def natural(ici: int, dcn: int, *, gpus: bool = False) -> str:
-  """Returns the name of the machine that a mesh of `dcn` x `ici` is made for.
+def default_topology(ici: int, dcn: int, *, is_gpu: bool = False) -> str:
+  """Returns the name of the machine for a mesh of `dcn` x `ici` devices.
 
-  That is a TPU v4, whose smallest slice has four chips: a smaller mesh takes
-  some of them. With `gpus` it is hosts of 16 A100 where a slice has 16, else
-  of 8 H100.
+  For TPUs it is a v4, whose smallest slice has four chips. For GPUs it is hosts
+  of 16 A100 if a slice of the mesh has 16 devices, else hosts of 8 H100.
   """
-  if gpus:
-    kind, host = ('a100', 16) if ici == 16 else ('h100', min(8, ici))
-    hosts = max(1, ici * dcn // host)
-    return f'{host}x{kind}' if hosts == 1 else f'{hosts}x{host}x{kind}'
+  if is_gpu:
+    kind, per_host = ('a100', 16) if ici == 16 else ('h100', min(8, ici))
+    hosts = max(1, ici * dcn // per_host)
+    return f'{per_host}x{kind}' if hosts == 1 else f'{hosts}x{per_host}x{kind}'
   cores = 2 * max(ici, _CHIPS_PER_HOST)
   return f'v4-{cores}' + (f'x{dcn}' if dcn > 1 else '')
 
 
-def _tpu(
-  name: str, version: str, shape: tuple[int, ...], slices: int
+# TPUs.
+
+_CHIPS_PER_HOST = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Generation:
+  """A TPU version."""
+
+  # `jax.Device.device_kind`.
+  device_kind: str
+  # How much a chip counts in the number of a slice's name.
+  name_units_per_chip: int
+  # JAX devices per chip.
+  devices_per_chip: int
+  torus_dims: int
+
+
+_GENERATIONS = {
+  'v2': _Generation(
+    device_kind='TPU v2', name_units_per_chip=2, devices_per_chip=2,
+    torus_dims=2,
+  ),
+  'v3': _Generation(
+    device_kind='TPU v3', name_units_per_chip=2, devices_per_chip=2,
+    torus_dims=2,
+  ),
+  'v4': _Generation(
+    device_kind='TPU v4', name_units_per_chip=2, devices_per_chip=1,
+    torus_dims=3,
+  ),
+  'v5e': _Generation(
+    device_kind='TPU v5 lite', name_units_per_chip=1, devices_per_chip=1,
+    torus_dims=2,
+  ),
+  'v5p': _Generation(
+    device_kind='TPU v5', name_units_per_chip=2, devices_per_chip=1,
+    torus_dims=3,
+  ),
+  'v6e': _Generation(
+    device_kind='TPU v6 lite', name_units_per_chip=1, devices_per_chip=1,
+    torus_dims=2,
+  ),
+  'tpu7x': _Generation(
+    device_kind='TPU7x', name_units_per_chip=2, devices_per_chip=2,
+    torus_dims=3,
+  ),
+}  # fmt: skip
+
+
+def _tpu_topology(
+  name: str, version: str, torus: tuple[int, ...], num_slices: int
 ) -> Topology:
   generation = _GENERATIONS[version]
   return Topology(
     name=name,
     platform='tpu',
-    device_kind=generation.kind,
-    chip=chips.find(generation.kind),
-    devices_per_slice=math.prod(shape) * generation.devices_per_chip,
-    num_slices=slices,
-    shape=shape,
-  )
-
-
-def _gpu(name: str, hosts: str | None, per_host: str, kind: str) -> Topology:
-  chip = chips.find(kind)
-  if chip is None:
-    known = ', '.join(
-      c.kind.lower() for c in chips.CHIPS if 'TPU' not in c.kind
-    )
-    raise ValueError(f'--topology={name}: no figures of {kind}; of {known}')
-  return Topology(
-    name=name,
-    platform='gpu',
-    device_kind=f'NVIDIA {chip.kind}',
-    chip=chip,
-    devices_per_slice=int(per_host),
-    num_slices=int(hosts or 1),
+    device_kind=generation.device_kind,
+    chip=chips.find(generation.device_kind),
+    devices_per_slice=math.prod(torus) * generation.devices_per_chip,
+    num_slices=num_slices,
+    torus=torus,
   )
 
 
 def _torus(num_chips: int, dims: int) -> tuple[int, ...] | None:
-  """Returns the sides of a slice, the most even that there is, or None.
+  """Returns the sides of a slice, as equal as possible; None if none exist.
 
-  Up to a host's chips a slice is flat; larger ones have even sides, and from
-  64 chips on those of a 3D torus are multiples of 4.
+  Slices within a host are flat. Larger ones have even sides, from 64 chips on
+  3D tori have sides that are multiples of 4.
   """
   if num_chips < _CHIPS_PER_HOST:
     flat = {1: (1, 1), 2: (1, 2)}.get(num_chips)
     return flat if dims == 2 else None
   if num_chips == _CHIPS_PER_HOST:
     return (2, 2, 1)[:dims]
-  step = 4 if dims == 3 and num_chips >= 64 else 2
-  divisors = [d for d in range(step, num_chips + 1, step) if num_chips % d == 0]
-  found = [
+  multiple = 4 if dims == 3 and num_chips >= 64 else 2
+  divisors = [
+    d for d in range(multiple, num_chips + 1, multiple) if num_chips % d == 0
+  ]
+  tori = [
     sides
     for sides in itertools.combinations_with_replacement(divisors, dims)
     if math.prod(sides) == num_chips
   ]
-  return min(found, key=lambda sides: sides[-1] - sides[0], default=None)
+  return min(tori, key=lambda sides: sides[-1] - sides[0], default=None)
 
 
-def _quiet_libtpu(name: str) -> None:
-  """Tells libtpu that there is no machine, and to keep that to itself."""
+def _tpu_devices(topology: Topology) -> Sequence[jax.Device]:
+  _configure_libtpu(topology.name)
+  return topologies.get_topology_desc(
+    platform='tpu', **_libtpu_options(topology)
+  ).devices
+
+
+def _libtpu_options(topology: Topology) -> Mapping[str, Any]:
+  version = topology.name.partition('-')[0].partition(':')[0]
+  version = 'v5e' if version == 'v5litepod' else version
+  generation = _GENERATIONS[version]
+  options: dict[str, Any] = {
+    'topology_name': f'{version}:{"x".join(map(str, topology.torus))}'
+  }
+  # Two cores that are one device.
+  if generation.name_units_per_chip == 2 and generation.devices_per_chip == 1:
+    options['chip_config_name'] = 'megacore'
+  if topology.num_slices > 1:
+    options['num_slices'] = topology.num_slices
+  if math.prod(topology.torus) < _CHIPS_PER_HOST:
+    options['chips_per_host_bounds'] = [*topology.torus, 1][:3]
+  return options
+
+
+def _configure_libtpu(name: str) -> None:
+  """Keeps libtpu from looking for TPUs and a metadata server, and from logs."""
   for key, value in {
     'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
     'TPU_ACCELERATOR_TYPE': name.partition('x')[0],
@@ -263,3 +263,145 @@ def _quiet_libtpu(name: str) -> None:
     'TPU_WORKER_ID': '0',
   }.items():
     os.environ.setdefault(key, value)
+
+
+# GPUs. XLA compiles for a GPU by its `GpuTargetConfigProto`, with JAX's CUDA
+# plugin but without a driver or a GPU.
+
+# The newest first.
+_CUDA_PLUGINS = ('xla_cuda13', 'xla_cuda12')
+
+# Limits that all these GPUs share (CUDA programming guide).
+_COMMON_LIMITS = """
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  threads_per_core_limit: 2048
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  thread_dim_limit_x: 1024
+  thread_dim_limit_y: 1024
+  thread_dim_limit_z: 64
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+  shared_memory_per_block: 49152
+"""
+# With older versions XLA avoids features of the libraries that the plugin has.
+_LIBRARY_VERSIONS = """
+dnn_version_info { major: 9 minor: 10 }
+runtime_version { major: 12 minor: 8 }
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _GpuSpec:
+  """Properties of a GPU that XLA's code generation and cost model use."""
+
+  # CUDA compute capability; 9 and later have architecture-specific features.
+  major: int
+  # Streaming multiprocessors, and float32 units of each.
+  cores: int
+  fpus_per_core: int
+  # Bytes of shared memory per multiprocessor and per block, and of L2.
+  shared_per_core: int
+  shared_per_block: int
+  l2: int
+  clock_ghz: float
+
+
+_A100 = _GpuSpec(
+  major=8, cores=108, fpus_per_core=64, shared_per_core=164 * 1024,
+  shared_per_block=163 * 1024, l2=40 * 2**20, clock_ghz=1.41,
+)  # fmt: skip
+_H100 = _GpuSpec(
+  major=9, cores=132, fpus_per_core=128, shared_per_core=228 * 1024,
+  shared_per_block=227 * 1024, l2=50 * 2**20, clock_ghz=1.98,
+)  # fmt: skip
+_B200 = _GpuSpec(
+  major=10, cores=148, fpus_per_core=128, shared_per_core=228 * 1024,
+  shared_per_block=227 * 1024, l2=132644864, clock_ghz=1.965,
+)  # fmt: skip
+# By `chips.Chip.kind`; from NVIDIA's tuning guides and CUDA device properties.
+_GPU_SPECS = {
+  'A100': _A100,
+  'A800': _A100,
+  'H100': _H100,
+  'H200': _H100,
+  'H800': _H100,
+  'B200': _B200,
+}
+
+
+def _gpu_topology(
+  name: str, num_hosts: int, per_host: int, kind: str
+) -> Topology:
+  chip = chips.find(kind)
+  if chip is None:
+    known = ', '.join(
+      c.kind.lower() for c in chips.CHIPS if 'TPU' not in c.kind
+    )
+    raise ValueError(f'--topology={name}: unknown GPU {kind!r}; known: {known}')
+  return Topology(
+    name=name,
+    platform='gpu',
+    device_kind=f'NVIDIA {chip.kind}',
+    chip=chip,
+    devices_per_slice=per_host,
+    num_slices=num_hosts,
+  )
+
+
+def _missing_gpu_compiler(chip: chips.Chip) -> str | None:
+  if chip.kind not in _GPU_SPECS:
+    known = ', '.join(kind.lower() for kind in _GPU_SPECS)
+    return (
+      f'compiling for {chip.kind.lower()} is not supported, only for {known};'
+      ' the report has what needs no compiler'
+    )
+  if not _has_cuda_plugin():
+    return (
+      'the CUDA compiler is not installed (it needs no GPU); ./bazelw run'
+      ' --config=cuda //pax:main fetches it, as does pip install'
+      f" 'jax[cuda13]=={jax.__version__}'"
+    )
+  return None
+
+
+def _has_cuda_plugin() -> bool:
+  if not importlib.util.find_spec('jax_plugins'):
+    return False
+  return any(
+    importlib.util.find_spec(f'jax_plugins.{name}') for name in _CUDA_PLUGINS
+  )
+
+
+def _gpu_devices(topology: Topology) -> Sequence[jax.Device]:
+  """Each host is a process."""
+  return topologies.get_topology_desc(
+    platform='cuda',
+    target_config=_gpu_target_config(topology.chip),
+    topology=f'1x{topology.num_slices}x{topology.devices_per_slice}',
+  ).devices
+
+
+def _gpu_target_config(chip: chips.Chip) -> str:
+  """Returns the `GpuTargetConfigProto` of a GPU, as text."""
+  spec = _GPU_SPECS[chip.kind]
+  extension = 'ACCELERATED_FEATURES' if spec.major >= 9 else 'NONE'
+  return f"""\
+gpu_device_info {{{_COMMON_LIMITS}\
+  cuda_compute_capability {{
+    major: {spec.major}
+    feature_extension: {extension}
+  }}
+  core_count: {spec.cores}
+  fpus_per_core: {spec.fpus_per_core}
+  shared_memory_per_core: {spec.shared_per_core}
+  shared_memory_per_block_optin: {spec.shared_per_block}
+  l2_cache_size: {spec.l2}
+  clock_rate_ghz: {spec.clock_ghz}
+  memory_bandwidth: {chip.hbm_bytes_per_s:.0f}
+  device_memory_size: {chip.hbm_bytes:.0f}
+}}
+platform_name: "CUDA"
+device_description_str: "NVIDIA {chip.kind}"{_LIBRARY_VERSIONS}"""

@@ -57,7 +57,7 @@ def _stepped(name):
   stepped = parallelism.check(_CASES[name])
   weights = stepped.partitioner.var_weight_hparams[base_layer.PARAMS]
   shapes = [tuple(w.full_shape) for w in jax.tree.leaves(weights)]
-  return shapes, collectives.read(stepped.text)
+  return shapes, collectives.find_collectives(stepped.text)
 
 
 def test_data_parallel_only_adds_up_gradients():
@@ -66,7 +66,7 @@ def test_data_parallel_only_adds_up_gradients():
   # The table of tokens is used twice, and both gradients are added up.
   size = sum(map(math.prod, shapes))
   twice = size + parallelism.VOCAB * _DIMS
-  assert size < collectives.total(sent, 'all-reduce') < twice + 100
+  assert size < collectives.total_elements(sent, 'all-reduce') < twice + 100
 
 
 def test_fsdp_gathers_one_layer_at_a_time():
@@ -78,14 +78,16 @@ def test_fsdp_gathers_one_layer_at_a_time():
       # Never a weight of all layers at once.
       assert shape[0] != parallelism.LAYERS
       if shape in of_layers:
-        assert found.times == parallelism.LAYERS
+        assert found.count == parallelism.LAYERS
   # Once in the forward pass and once in the backward pass.
   matrices = sum(math.prod(shape) for shape in shapes if len(shape) > 2)
   table = parallelism.VOCAB * _DIMS
-  sizes = collectives.total(sent, 'all-gather')
+  sizes = collectives.total_elements(sent, 'all-gather')
   assert 2 * matrices < sizes < 2 * matrices + 2 * table
   size = sum(map(math.prod, shapes))
-  assert size - table <= collectives.total(sent, 'all-reduce') < size + 100
+  assert (
+    size - table <= collectives.total_elements(sent, 'all-reduce') < size + 100
+  )
 
 
 def test_tensor_parallel_sends_activations_only():
@@ -97,7 +99,7 @@ def test_tensor_parallel_sends_activations_only():
   moved = collections.Counter()
   for found in sent:
     assert not matrices & set(found.shapes)
-    moved[found.kind] += found.times * found.shapes.count(activation)
+    moved[found.kind] += found.count * found.shapes.count(activation)
   # Attention and feed-forward take in whole activations, and add up what comes
   # out: in the forward pass, once more in the backward pass, and to its
   # gradient. Before and after the layers there is one of each.

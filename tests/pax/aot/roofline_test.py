@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Seconds by hand, on a machine of round figures."""
+"""Seconds by hand, on a machine with round figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import dataclasses
 
 import pytest
 
-from pax.aot import collectives, roofline
+from pax.aot import roofline
+from pax.aot.hlo import collectives
 from pax.summaries import chips
 
 CHIP = chips.Chip(
@@ -24,23 +25,23 @@ CHIP = chips.Chip(
 SENT = collectives.Collective(
   kind='all-reduce',
   axes=('data',),
-  times=2,
+  count=2,
   ici_bytes=60.0,
   dcn_bytes=3.0,
   torus_dims=2,
   is_ring=True,
   is_async=False,
-  elements=1,
+  num_elements=1,
   result_elements=1,
   op_name='',
 )
 
 
-def predict(*sent, memory_bytes=50.0, kernel_s=None):
-  return roofline.predict(
+def compute(*sent, memory_bytes=50.0, kernel_s=None):
+  return roofline.compute_roofline(
     CHIP,
     model_flops=600.0,
-    product_flops=800.0,
+    matmul_flops=800.0,
     memory_bytes=memory_bytes,
     collectives=sent,
     kernel_s=kernel_s,
@@ -48,51 +49,51 @@ def predict(*sent, memory_bytes=50.0, kernel_s=None):
 
 
 def test_products_bound_what_moves_little():
-  found = predict()
-  assert (found.compute_s, found.memory_s, found.step_s) == (8.0, 5.0, 8.0)
-  assert found.bound == 'products' and found.mfu == 6 / 8
+  limit = compute()
+  assert (limit.compute_s, limit.memory_s, limit.step_s) == (8.0, 5.0, 8.0)
+  assert limit.bound == 'matmuls' and limit.mfu == 6 / 8
 
 
 def test_memory_may_take_longer():
-  found = predict(memory_bytes=120.0)
-  assert found.step_s == 12.0 and found.bound == 'device memory'
+  limit = compute(memory_bytes=120.0)
+  assert limit.step_s == 12.0 and limit.bound == 'HBM'
 
 
 def test_links_of_a_torus_work_both_ways_along_each_dimension():
-  found = predict(SENT)
-  # Two dimensions, two ways: 4 links of 5.
-  assert found.ici_s == 2 * 60 / 20 and found.dcn_s == 2 * 3 / 1
-  assert found.waiting_s == 12.0 and found.step_s == 8.0 + 12.0
+  limit = compute(SENT)
+  # Two dimensions in both directions: 4 links of 5.
+  assert limit.ici_s == 2 * 60 / 20 and limit.dcn_s == 2 * 3 / 1
+  assert limit.waiting_s == 12.0 and limit.step_s == 8.0 + 12.0
   open_ended = dataclasses.replace(SENT, is_ring=False)
-  assert predict(open_ended).ici_s == 2 * 60 / 10
+  assert compute(open_ended).ici_s == 2 * 60 / 10
 
 
 def test_what_runs_meanwhile_costs_only_what_it_takes_longer():
-  aside = dataclasses.replace(SENT, is_async=True)
-  assert predict(aside).step_s == 8.0
-  longer = dataclasses.replace(aside, times=6)
-  assert predict(longer).step_s == 6 * 3.0
-  assert predict(longer).bound.startswith('links')
+  overlapped = dataclasses.replace(SENT, is_async=True)
+  assert compute(overlapped).step_s == 8.0
+  longer = dataclasses.replace(overlapped, count=6)
+  assert compute(longer).step_s == 6 * 3.0
+  assert compute(longer).bound.startswith('links')
 
 
 def test_kernels_wait_for_links_too():
-  assert predict(SENT).compiler_s is None
-  found = predict(SENT, kernel_s=18.0)
-  assert found.compiler_s == 18.0 + 12.0
-  assert found.compiler_mfu == 6 / 30
-  aside = dataclasses.replace(SENT, is_async=True, times=20)
-  assert predict(aside, kernel_s=18.0).compiler_s == 20 * 3.0
+  assert compute(SENT).compiler_s is None
+  limit = compute(SENT, kernel_s=18.0)
+  assert limit.compiler_s == 18.0 + 12.0
+  assert limit.compiler_mfu == 6 / 30
+  overlapped = dataclasses.replace(SENT, is_async=True, count=20)
+  assert compute(overlapped, kernel_s=18.0).compiler_s == 20 * 3.0
 
 
 def test_without_a_program_products_alone_tell():
-  found = roofline.predict(
+  limit = roofline.compute_roofline(
     CHIP,
     model_flops=600.0,
-    product_flops=800.0,
+    matmul_flops=800.0,
     memory_bytes=None,
     collectives=None,
   )
-  assert found.step_s == 8.0 and found.ici_s is None and found.memory_s is None
+  assert limit.step_s == 8.0 and limit.ici_s is None and limit.memory_s is None
 
 
 @pytest.mark.parametrize('kind', ['TPU v4', 'TPU v5 lite', 'TPU v6 lite'])

@@ -114,8 +114,8 @@ def test_each_replica_holds_its_part():
 
 def test_updates_are_gathered():
   def gathered(made):
-    sent = collectives.read(made.train_step().compiled.as_text())
-    return collectives.total(sent, 'all-gather')
+    sent = collectives.find_collectives(made.train_step().compiled.as_text())
+    return collectives.total_elements(sent, 'all-gather')
 
   assert gathered(_whole()) == 0
   assert gathered(_split()) == _split().num_params

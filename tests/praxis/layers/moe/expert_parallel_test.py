@@ -173,7 +173,7 @@ def test_tokens_move_and_weights_stay(one_device):
   _check(got, one_device)
   sent = {
     shape
-    for found in collectives.read(text)
+    for found in collectives.find_collectives(text)
     for shape in found.shapes
     if found.kind != 'all-reduce'
   }

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Analyses of compiled HLO: collectives, bytes accessed, kernel time."""

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shardings of a jaxpr's arrays, inferred from their shapes."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax.extend import core as jex_core
+from jax.sharding import NamedSharding, PartitionSpec
+
+from pax import partitioning
+from pax.aot.jaxpr import jaxpr_walk
+
+# The mesh axes of each dimension.
+DimAxes = tuple[tuple[str, ...], ...]
+
+
+class ArrayShardings:
+  """Infers the mesh axes of each dimension of an array.
+
+  An array with the shape of a state variable, or of one layer of a stacked
+  variable, has the variable's sharding. In other arrays a dimension has the
+  axes that sharding constraints and inputs use most for dimensions of its size.
+  """
+
+  def __init__(
+    self, jaxpr: jex_core.Jaxpr, partitioner: partitioning.Partitioner
+  ):
+    self._mesh_shape = dict(partitioner.mesh.shape)
+    state = jax.tree.leaves(partitioner.state_metadata)
+    self._state_types = {(tuple(x.shape), x.dtype) for x in state}
+    self._axes_by_shape: dict[tuple[int, ...], DimAxes] = {}
+    for leaf in state:
+      shape = tuple(leaf.shape)
+      axes = _dim_axes(leaf.sharding.spec, len(shape))
+      self._axes_by_shape.setdefault(shape, axes)
+      if len(shape) > 2 and not axes[0]:
+        self._axes_by_shape.setdefault(shape[1:], axes[1:])
+    inputs = jax.tree.leaves(partitioner.input_spec)
+    self._axes_by_dim_size = _most_used_axes(
+      [*((x.shape, x.sharding) for x in inputs), *_constraints(jaxpr)]
+    )
+
+  def is_state(self, aval: Any) -> bool:
+    """Whether a state variable of rank 2 or more has this shape and dtype."""
+    shape = tuple(getattr(aval, 'shape', ()))
+    return len(shape) > 1 and (shape, aval.dtype) in self._state_types
+
+  def dim_axes(self, shape: tuple[int, ...]) -> DimAxes:
+    """Returns the mesh axes that shard each dimension of an array."""
+    if shape in self._axes_by_shape:
+      return self._axes_by_shape[shape]
+    dim_axes, used = [], set()
+    for dim_size in shape:
+      axes = []
+      for axis in self._axes_by_dim_size.get(dim_size, ()):
+        if axis not in used and dim_size % self._mesh_shape[axis] == 0:
+          used.add(axis)
+          axes.append(axis)
+      dim_axes.append(tuple(axes))
+    return tuple(dim_axes)
+
+  def num_shards(self, axes: tuple[str, ...]) -> int:
+    """Returns the number of shards along mesh axes."""
+    return math.prod(self._mesh_shape[axis] for axis in axes)
+
+  def bytes_per_device(self, variable: jaxpr_walk.Var) -> float:
+    """Returns the bytes of an array's shard."""
+    axes = self.dim_axes(tuple(variable.aval.shape))
+    return jaxpr_walk.global_bytes(variable) / self.num_shards(sum(axes, ()))
+
+
+def _most_used_axes(
+  shardings: list[tuple[tuple[int, ...], Any]],
+) -> dict[int, tuple[str, ...]]:
+  """Maps a dimension's size to the axes that shard such dimensions most often.
+
+  Any axes win over none.
+  """
+  counts: dict[int, collections.Counter[tuple[str, ...]]] = {}
+  for shape, sharding in shardings:
+    if isinstance(sharding, NamedSharding):
+      for dim_size, entry in zip(shape, sharding.spec, strict=False):
+        if entry is not PartitionSpec.UNCONSTRAINED:
+          counter = counts.setdefault(dim_size, collections.Counter())
+          counter[_axis_names(entry)] += 1
+  return {
+    dim_size: max(counter, key=lambda axes: (bool(axes), counter[axes]))
+    for dim_size, counter in counts.items()
+  }
+
+
+def _axis_names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
+  return (entry,) if isinstance(entry, str) else tuple(entry or ())
+
+
+def _dim_axes(spec: PartitionSpec, rank: int) -> DimAxes:
+  axes = [_axis_names(entry) for entry in spec]
+  return tuple(axes + [()] * (rank - len(axes)))
+
+
+def _constraints(
+  jaxpr: jex_core.Jaxpr,
+) -> Iterator[tuple[tuple[int, ...], Any]]:
+  """Shape and sharding of each sharding constraint, of sub-jaxprs too."""
+  for eqn in jaxpr.eqns:
+    if eqn.primitive.name == 'sharding_constraint':
+      yield eqn.outvars[0].aval.shape, eqn.params['sharding']
+    for sub_jaxpr in jaxpr_walk.sub_jaxprs(eqn):
+      yield from _constraints(sub_jaxpr)

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inlined equations of a jaxpr, their schedules, and sets of primitives."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeGuard
+
+from jax.extend import core as jex_core
+
+CONTRACTIONS = frozenset({
+  'conv_general_dilated', 'dot_general', 'ragged_dot_general',
+})  # fmt: skip
+REDUCTIONS = frozenset({
+  'argmax', 'argmin', 'reduce_and', 'reduce_max', 'reduce_min', 'reduce_or',
+  'reduce_prod', 'reduce_sum',
+})  # fmt: skip
+# Their operands and results are buffers.
+CONTROL_FLOW = frozenset({'scan', 'while', 'cond', 'shard_map'})
+# Neither elementwise nor a view of their operand.
+NON_ELEMENTWISE = CONTRACTIONS | REDUCTIONS | CONTROL_FLOW | frozenset({
+  'concatenate', 'cumsum', 'dynamic_update_slice', 'gather', 'random_bits',
+  'scatter', 'scatter-add', 'sort', 'threefry2x32', 'top_k',
+})  # fmt: skip
+# The values of their operand in another shape, layout or dtype.
+VIEWS = frozenset({
+  'convert_element_type', 'copy', 'name', 'reshape', 'sharding_constraint',
+  'squeeze', 'stop_gradient', 'transpose',
+})  # fmt: skip
+_CALLS = frozenset({
+  'checkpoint', 'closed_call', 'core_call', 'custom_jvp_call',
+  'custom_vjp_call', 'jit', 'pjit', 'remat2',
+})  # fmt: skip
+# Parameters with functions that do not run with the equation.
+_UNUSED_FUNCTIONS = frozenset({
+  'bwd', 'cond_jaxpr', 'fwd_jaxpr_thunk', 'jvp_jaxpr_fun',
+})  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Variable:
+  """A result of an inlined equation; each call of a function has its own."""
+
+  aval: Any
+
+
+# An operand or result; inputs keep the variables of their jaxpr.
+Var = Variable | jex_core.Var
+Atom = Var | jex_core.Literal
+
+
+def inline_calls(
+  jaxpr: jex_core.Jaxpr,
+) -> tuple[list[jex_core.JaxprEqn], list[Atom]]:
+  """Returns the live equations of a jaxpr with calls inlined, and its results.
+
+  Control flow is not inlined. `optimization_barrier` is dropped: it constrains
+  the schedule and changes no values.
+  """
+  names: dict[Var, Atom] = {v: v for v in jaxpr.invars}
+  eqns = list(_inline(jaxpr, names))
+  results = [names.get(v, v) if is_variable(v) else v for v in jaxpr.outvars]
+  return _live_equations(eqns, results), results
+
+
+def _live_equations(
+  eqns: Sequence[jex_core.JaxprEqn], results: Sequence[Atom]
+) -> list[jex_core.JaxprEqn]:
+  live_vars, live_eqns = set(variables(results)), []
+  for eqn in reversed(eqns):
+    if not eqn.outvars or not live_vars.isdisjoint(eqn.outvars):
+      live_vars.update(variables(eqn.invars))
+      live_eqns.append(eqn)
+  return live_eqns[::-1]
+
+
+def _inline(
+  jaxpr: jex_core.Jaxpr, names: dict[Var, Atom]
+) -> Iterator[jex_core.JaxprEqn]:
+  """Yields inlined equations; adds the replacement of each var to `names`."""
+  for eqn in jaxpr.eqns:
+    invars = [names.get(v, v) if is_variable(v) else v for v in eqn.invars]
+    called = list(sub_jaxprs(eqn))
+    if eqn.primitive.name == 'optimization_barrier':
+      names.update(zip(eqn.outvars, invars, strict=True))
+    elif eqn.primitive.name in _CALLS and len(called) == 1:
+      (function,) = called
+      num_consts = len(invars) - len(function.invars)
+      inner = dict(zip(function.invars, invars[num_consts:], strict=True))
+      yield from _inline(function, inner)
+      for outer_var, inner_var in zip(
+        eqn.outvars, function.outvars, strict=True
+      ):
+        is_var = is_variable(inner_var)
+        names[outer_var] = (
+          inner.get(inner_var, inner_var) if is_var else inner_var
+        )
+    else:
+      outvars = [Variable(v.aval) for v in eqn.outvars]
+      names.update(zip(eqn.outvars, outvars, strict=True))
+      yield eqn.replace(invars=invars, outvars=outvars)
+
+
+def schedule_alap(
+  eqns: Sequence[jex_core.JaxprEqn], results: Sequence[Atom]
+) -> list[jex_core.JaxprEqn]:
+  """Reorders equations: each as late as possible, just before its first use.
+
+  Results are computed in their order. A loop body's first results are its
+  carry, so other results such as weight gradients come after that chain.
+  """
+  maker = {v: i for i, eqn in enumerate(eqns) for v in eqn.outvars}
+  scheduled: set[int] = set()
+  schedule = []
+  effects = [i for i, eqn in enumerate(eqns) if not eqn.outvars]
+  targets = [maker[v] for v in variables(results) if v in maker]
+  for target in [*targets, *effects]:
+    # Depth-first post-order over the operands.
+    stack = [(target, False)]
+    while stack:
+      i, has_operands = stack.pop()
+      if i in scheduled:
+        continue
+      if has_operands:
+        scheduled.add(i)
+        schedule.append(eqns[i])
+        continue
+      stack.append((i, True))
+      operands = [maker[v] for v in variables(eqns[i].invars) if v in maker]
+      stack += [(k, False) for k in reversed(operands) if k not in scheduled]
+  return schedule
+
+
+def sub_jaxprs(eqn: jex_core.JaxprEqn) -> Iterator[jex_core.Jaxpr]:
+  """Yields the jaxprs that an equation runs."""
+  for name, param in eqn.params.items():
+    if name in _UNUSED_FUNCTIONS:
+      continue
+    for value in param if isinstance(param, list | tuple) else [param]:
+      jaxpr = getattr(value, 'jaxpr', value)
+      if hasattr(jaxpr, 'eqns'):
+        yield jaxpr
+
+
+def scan_num_consts_and_carry(eqn: jex_core.JaxprEqn) -> tuple[int, int]:
+  """Returns the number of constant and of carried operands of a scan.
+
+  Derived from ranks, as not every supported JAX has parameters with the counts:
+  scanned operands and stacked results have one dimension more than in the body.
+  """
+  (body,) = sub_jaxprs(eqn)
+  num_scanned = _num_higher_rank(eqn.invars, body.invars)
+  num_carry = len(eqn.outvars) - _num_higher_rank(eqn.outvars, body.outvars)
+  return len(eqn.invars) - num_scanned - num_carry, num_carry
+
+
+def _num_higher_rank(outer: Sequence[Atom], inner: Sequence[Atom]) -> int:
+  return sum(_rank(x) > _rank(y) for x, y in zip(outer, inner, strict=True))
+
+
+def _rank(atom: Atom) -> int:
+  return len(getattr(atom.aval, 'shape', ()))
+
+
+def variables(atoms: Sequence[Atom]) -> list[Var]:
+  """Returns the operands or results that are not literals."""
+  return [atom for atom in atoms if is_variable(atom)]
+
+
+def is_variable(atom: Atom) -> TypeGuard[Var]:
+  return not hasattr(atom, 'val')
+
+
+def is_array(variable: Var) -> bool:
+  """Whether a value is a numeric array, unlike random keys and tokens."""
+  aval = variable.aval
+  return hasattr(aval, 'shape') and hasattr(
+    getattr(aval, 'dtype', None), 'kind'
+  )
+
+
+def global_bytes(variable: Var) -> int:
+  """Returns the bytes of an unsharded array."""
+  return math.prod(variable.aval.shape) * variable.aval.dtype.itemsize
+
+
+def type_text(variable: Var) -> str:
+  """Returns dtype and shape, as float32[16, 32]."""
+  return f'{variable.aval.dtype}{list(variable.aval.shape)}'
+
+
+def op_name(eqn: jex_core.JaxprEqn) -> str:
+  """Returns the name stack and the primitive, as HLO metadata has them."""
+  stack = str(eqn.source_info.name_stack)
+  return f'{stack}/{eqn.primitive.name}' if stack else eqn.primitive.name

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--mode=aot --all`: every experiment on its default machine, and a table.
+
+Each experiment runs in a process: JAX sets the number of simulated devices once
+per process, and a compiler's memory is freed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent import futures
+from typing import Any
+
+from pax import experiment_registry
+from pax.aot import analysis, topology
+from pax.aot.report import table
+from pax.runner import command_line
+from pax.runner.options import RunOptions, UsageError
+
+EXIT_FITS = 0
+EXIT_DOES_NOT_FIT = 2
+# In the job directory.
+FOLDER = 'aot'
+TABLE = 'table.md'
+
+_EXIT_ERROR = 1
+# Prefix of a process's last line on stderr when it fails.
+_ERROR_PREFIX = 'pax: error: '
+
+
+def run(options: RunOptions, names: Sequence[str] | None = None) -> int:
+  """Analyzes experiments and writes the table.
+
+  Reports of an earlier run in the same directory are reused. The table is
+  rewritten after each experiment, so an interrupted run has one too.
+
+  Args:
+    options: of the command line.
+    names: the experiments; None: all registered ones.
+
+  Returns:
+    The exit code. 0: all fit; 1: an experiment failed; 2: one does not fit.
+
+  Raises:
+    UsageError: an option does not apply to --all.
+  """
+  _check_options(options)
+  if names is None:
+    experiment_registry.import_all_experiments()
+    names = sorted(experiment_registry.get_all())
+  folder = report_folder(options)
+  folder.mkdir(parents=True, exist_ok=True)
+  table_file = pathlib.Path(options.aot_table or folder / TABLE)
+  outcomes: dict[str, table.Outcome] = {}
+  for outcome in _outcomes(folder, names, options):
+    print(table.format_line(outcome), flush=True)
+    outcomes[outcome.name] = outcome
+    sorted_outcomes = [outcomes[name] for name in names if name in outcomes]
+    table_file.write_text(table.render_page(sorted_outcomes), encoding='utf-8')
+  print(f'table: {table_file}')
+  if any(outcome.error for outcome in outcomes.values()):
+    return _EXIT_ERROR
+  if any(outcome.report['fits'] is False for outcome in outcomes.values()):
+    return EXIT_DOES_NOT_FIT
+  return EXIT_FITS
+
+
+def report_folder(options: RunOptions) -> pathlib.Path:
+  """Returns the directory of the reports."""
+  return pathlib.Path(options.job_log_dir) / FOLDER
+
+
+def _outcomes(
+  folder: pathlib.Path, names: Sequence[str], options: RunOptions
+) -> Iterator[table.Outcome]:
+  """Yields outcomes as they complete; `--aot_jobs` run at a time."""
+
+  def outcome(name: str) -> table.Outcome:
+    return _load_report(folder, name, options) or _run(folder, name, options)
+
+  pool = futures.ThreadPoolExecutor(options.aot_jobs)
+  try:
+    pending = [pool.submit(outcome, name) for name in names]
+    for future in futures.as_completed(pending):
+      yield future.result()
+  finally:
+    pool.shutdown(cancel_futures=True)
+
+
+def _load_report(
+  folder: pathlib.Path, name: str, options: RunOptions
+) -> table.Outcome | None:
+  """Returns a stored report of at least the requested level."""
+  for file in folder.glob(f'{name.rpartition(".")[2]}-*.json'):
+    report = json.loads(file.read_text(encoding='utf-8'))
+    # --exp may have been a suffix of the name.
+    is_same = f'.{name}'.endswith(f'.{report["experiment"]}')
+    if is_same and _is_complete(report, options):
+      return table.Outcome(name=name, report=report)
+  return None
+
+
+def _is_complete(report: dict[str, Any], options: RunOptions) -> bool:
+  """Whether another analysis with these options would add nothing."""
+  if report['level'] < options.check_level:
+    return False
+  if options.check_level < analysis.COMPILED or not report['not_compiled']:
+    return True
+  machine = topology.parse_topology(report['topology'])
+  return machine.missing_compiler() is not None
+
+
+def _run(folder: pathlib.Path, name: str, options: RunOptions) -> table.Outcome:
+  """Analyzes an experiment in a process."""
+  arguments = command_line.words_of(
+    dataclasses.replace(
+      options, all=False, exp=name, aot_jobs=1, aot_table=None
+    )
+  )
+  process = subprocess.run(
+    [sys.executable, '-m', 'pax.main', *arguments],
+    stdin=subprocess.DEVNULL,
+    capture_output=True,
+    text=True,
+    env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
+    check=False,
+  )
+  outcome = _load_report(folder, name, options)
+  if process.returncode in (EXIT_FITS, EXIT_DOES_NOT_FIT) and outcome:
+    return outcome
+  errors = [
+    line.removeprefix(_ERROR_PREFIX)
+    for line in process.stderr.splitlines()
+    if line.startswith(_ERROR_PREFIX)
+  ]
+  error = errors[-1] if errors else process.stderr[-500:]
+  return table.Outcome(
+    name=name, error=error or f'exit code {process.returncode}'
+  )
+
+
+def _check_options(options: RunOptions) -> None:
+  for is_invalid, message in (
+    (bool(options.exp), '--all and --exp exclude each other'),
+    (
+      bool(options.topology),
+      '--all uses the default machine of each experiment, not --topology',
+    ),
+    (
+      options.aot_jobs < 1,
+      f'--aot_jobs={options.aot_jobs}: expected at least 1',
+    ),
+    (bool(options.aot_save), '--aot_save needs --exp, not --all'),
+    (not options.job_log_dir, '--all needs --job_log_dir for its reports'),
+  ):
+    if is_invalid:
+      raise UsageError(message)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Kernel time of a small program by hand, and the clocks of TPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from pax.aot.hlo import hlo_parser, kernel_time
+from pax.summaries import chips
+
+CHIP = chips.Chip(
+  kind='round', flops=1.0, clock_hz=100.0, hbm_bytes_per_s=4.0, source='none'
+)
+PROGRAM = """\
+HloModule jit_step, is_scheduled=true
+
+%inner (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %n = f32[8]{0} negate(%p), backend_config={"estimated_cycles":"999"}
+}
+
+%body (b: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %b = (s32[], f32[8]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%b), index=0
+  %x = f32[8]{0} get-tuple-element(%b), index=1
+  %y = f32[8]{0} fusion(%x), kind=kLoop, calls=%inner, \
+backend_config={"window_config":{"estimated_cycles":"50"}}
+  ROOT %out = (s32[], f32[8]) tuple(%i, %y)
+}
+
+%check (c: (s32[], f32[8])) -> pred[] {
+  ROOT %yes = pred[] constant(true)
+}
+
+ENTRY %main (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  %zero = s32[] constant(0)
+  %init = (s32[], f32[8]) tuple(%zero, %a)
+  %loop = (s32[], f32[8]{0}) while(%init), condition=%check, body=%body, \
+backend_config={"known_trip_count":{"n":"6"}}
+  %z = f32[8]{0} get-tuple-element(%loop), index=1
+  %sum = f32[8]{0} all-reduce(%z), replica_groups={{0,1}}
+  %copied = (f32[8], f32[8], u32[]) copy-start(%sum)
+  %done = f32[8]{0} copy-done(%copied)
+  %neg = f32[8]{0} negate(%done)
+  ROOT %odd = f32[8]{0} fusion(%neg), kind=kLoop, calls=%inner, \
+backend_config={"window_config":{"estimated_cycles":"9223372036854775807"}}
+}
+"""
+
+
+def test_kernels_follow_each_other():
+  seconds = kernel_time.kernel_seconds(hlo_parser.parse(PROGRAM), CHIP)
+  loop = 6 * 50 / 100
+  # Two kernels have no estimate: 32 bytes read, 32 written.
+  without_estimate = 2 * (32 + 32) / 4
+  assert seconds == loop + without_estimate
+
+
+def test_nothing_is_said_where_nothing_is_known():
+  module = hlo_parser.parse(PROGRAM)
+  no_clock = dataclasses.replace(CHIP, clock_hz=None)
+  assert kernel_time.kernel_seconds(module, no_clock) is None
+  no_cycles = hlo_parser.parse(PROGRAM.replace('estimated_cycles', 'cycles'))
+  assert kernel_time.kernel_seconds(no_cycles, CHIP) is None
+
+
+@pytest.mark.parametrize(
+  ('kind', 'matrix_units'),
+  [('TPU v2', 1), ('TPU v3', 2), ('TPU v4', 8), ('TPU v5e', 4), ('TPU v5', 8)],
+)
+def test_clocks_explain_the_peaks(kind, matrix_units):
+  chip = chips.find(kind)
+  peak = chip.clock_hz * matrix_units * 2 * 128 * 128
+  assert peak == pytest.approx(chip.flops, rel=0.02)
