@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of values that raise errors which name what was checked.
+"""Assertions whose messages contain the caller's argument expressions.
 
-`asserts.eq(p.dims, 3)` raises "`p.dims=4` must be equal to `3`."; the text of
-the arguments is read from the caller's source. `value_str` replaces it, `msg`
-the whole message, `exception_type` the ValueError.
+`asserts.eq(p.dims, 3)` raises "`p.dims=4` must be equal to `3`.". `value_str`
+replaces the expression, `msg` the message, `exception_type` the ValueError.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _contexts = ThreadLocalStack()
 
 @dataclasses.dataclass
 class AssertsContext:
-  """Turns checks off, or on again, within a `with`."""
+  """Disables or enables the assertions within a `with` block."""
 
   enabled: bool = True
 
@@ -40,16 +39,16 @@ class AssertsContext:
 
   @staticmethod
   def assertions_enabled() -> bool:
-    """Whether checks are on here: what the innermost context says."""
+    """Whether the innermost context enables assertions; True outside any."""
     return not _contexts.stack or _contexts.stack[-1].enabled
 
 
 def _unary(
   name: str, holds: Callable[[Any], bool], text: str
 ) -> Callable[..., None]:
-  """Returns a check of one value."""
+  """Returns an assertion on one value."""
 
-  def check(
+  def assertion(
     value: Any,
     *,
     value_str: str | None = None,
@@ -57,20 +56,20 @@ def _unary(
     exception_type: type[Exception] = ValueError,
   ) -> None:
     if AssertsContext.assertions_enabled() and not holds(value):
-      shown = value_str or _shown(value, 0)
-      raise exception_type(msg or f'`{shown}` {text}')
+      described = value_str or _describe(value, 0)
+      raise exception_type(msg or f'`{described}` {text}')
 
-  check.__doc__ = f'Raises unless the value {text}'
-  check.__name__ = check.__qualname__ = name
-  return check
+  assertion.__doc__ = f'Raises unless the value {text}'
+  assertion.__name__ = assertion.__qualname__ = name
+  return assertion
 
 
 def _binary(
   name: str, holds: Callable[[Any, Any], bool], text: str
 ) -> Callable[..., None]:
-  """Returns a check of two values."""
+  """Returns an assertion on two values."""
 
-  def check(
+  def assertion(
     value1: Any,
     value2: Any,
     *,
@@ -80,13 +79,13 @@ def _binary(
     exception_type: type[Exception] = ValueError,
   ) -> None:
     if AssertsContext.assertions_enabled() and not holds(value1, value2):
-      shown1 = value_str1 or _shown(value1, 0)
-      shown2 = value_str2 or _shown(value2, 1)
-      raise exception_type(msg or f'`{shown1}` {text} `{shown2}`.')
+      described1 = value_str1 or _describe(value1, 0)
+      described2 = value_str2 or _describe(value2, 1)
+      raise exception_type(msg or f'`{described1}` {text} `{described2}`.')
 
-  check.__doc__ = f'Raises unless the first value {text} the second.'
-  check.__name__ = check.__qualname__ = name
-  return check
+  assertion.__doc__ = f'Raises unless the first value {text} the second.'
+  assertion.__name__ = assertion.__qualname__ = name
+  return assertion
 
 
 none = _unary('none', lambda v: v is None, 'must be `None`.')
@@ -109,8 +108,8 @@ def instance(
 ) -> None:
   """Raises unless the value is of one of the types."""
   if AssertsContext.assertions_enabled() and not isinstance(value, instances):
-    shown = value_str or _shown(value, 0)
-    raise exception_type(msg or f'`{shown}` must be of type `{instances}`.')
+    described = value_str or _describe(value, 0)
+    raise exception_type(msg or f'`{described}` must be of type `{instances}`.')
 
 
 def subclass(
@@ -121,11 +120,11 @@ def subclass(
   msg: str | None = None,
   exception_type: type[Exception] = ValueError,
 ) -> None:
-  """Raises unless the class derives from one of these."""
+  """Raises unless the class derives from one of the classes."""
   if AssertsContext.assertions_enabled() and not issubclass(value, subclasses):
-    shown = value_str or _shown(value, 0)
+    described = value_str or _describe(value, 0)
     raise exception_type(
-      msg or f'`{shown}` must be a subclass of `{subclasses}`.'
+      msg or f'`{described}` must be a subclass of `{subclasses}`.'
     )
 
 
@@ -137,10 +136,10 @@ def in_set(
   msg: str | None = None,
   exception_type: type[Exception] = ValueError,
 ) -> None:
-  """Raises unless the value is among the elements."""
+  """Raises unless the value is in the container."""
   if AssertsContext.assertions_enabled() and value not in elements:
-    shown = value_str or _shown(value, 0)
-    raise exception_type(msg or f'`{shown}` must be within `{elements}`.')
+    described = value_str or _describe(value, 0)
+    raise exception_type(msg or f'`{described}` must be within `{elements}`.')
 
 
 def between(
@@ -154,14 +153,15 @@ def between(
   msg: str | None = None,
   exception_type: type[Exception] = ValueError,
 ) -> None:
-  """Raises unless the value lies between two, which may be excluded."""
+  """Raises unless the value is in an interval; strict bounds are excluded."""
   above = value > min_value if left_strict else value >= min_value
   below = value < max_value if right_strict else value <= max_value
   if AssertsContext.assertions_enabled() and not (above and below):
-    shown = value_str or _shown(value, 0)
+    described = value_str or _describe(value, 0)
     left, right = '(['[not left_strict], ')]'[not right_strict]
     raise exception_type(
-      msg or f'`{shown}` must lie in `{left}{min_value}, {max_value}{right}`.'
+      msg
+      or f'`{described}` must be in `{left}{min_value}, {max_value}{right}`.'
     )
 
 
@@ -171,7 +171,7 @@ def assert_same_structure(
   msg: str | None = None,
   exception_type: type[Exception] = ValueError,
 ) -> None:
-  """Raises unless two trees of dicts, lists and tuples have one structure."""
+  """Raises unless two trees of dicts, lists and tuples have equal structure."""
   if not AssertsContext.assertions_enabled():
     return
   is_leaf = lambda value: not isinstance(value, dict | list | tuple)
@@ -187,15 +187,15 @@ def assert_same_structure(
     )
 
 
-def _shown(value: Any, index: int) -> str:
-  """Returns `text=value`, with the text of an argument of the check."""
+def _describe(value: Any, index: int) -> str:
+  """Returns `expression=value` for an argument of the assertion."""
   frame = inspect.currentframe().f_back.f_back
   text = _argument(frame, index)
   return str(value) if text in (None, repr(value)) else f'{text}={value}'
 
 
 def _argument(frame: types.FrameType | None, index: int) -> str | None:
-  """Returns the source of an argument of the call that a frame is in."""
+  """Returns the source of an argument of the frame's current call, or None."""
   positions = inspect.getframeinfo(frame).positions if frame else None
   if positions is None or positions.lineno is None:
     return None
@@ -210,4 +210,4 @@ def _argument(frame: types.FrameType | None, index: int) -> str | None:
     call = ast.parse(b''.join(lines).decode().strip(), mode='eval').body
     return ast.unparse(call.args[index])
   except (SyntaxError, AttributeError, IndexError):
-    return None  # The source is not at hand, or the value a keyword.
+    return None  # The source is not available, or the value is a keyword.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bases of what is configured: parameter classes and their owners.
+"""Base classes of configurable objects and of parameter classes.
 
-Fields may stand on the owner, or in a class nested in its body:
+Fields are declared on the configurable class, or in a nested class:
 
     class Cosine(FiddleBaseParameterizable):    class Cosine(...):
       total_steps: int = 0                        class HParams(BaseHParams):
@@ -32,18 +32,18 @@ instantiate = pax_fiddle.instantiate
 
 
 class _HParamsType(type):
-  """Makes `Linear.HParams(...)` spell `Config(Linear, ...)`."""
+  """Makes `Linear.HParams(...)` equivalent to `Config(Linear, ...)`."""
 
   owner: Any = None
 
   def __init__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]):
     super().__init__(name, bases, body)
     cls.owner = None
-    if name != 'HParams':  # Stands alone: it is itself what gets configured.
+    if name != 'HParams':  # Not nested: the class itself is configured.
       if bases:
         _refuse_silent_overrides(cls)
       dataclasses.dataclass(kw_only=True)(cls)
-      # Of the fields: `__call__` below says nothing.
+      # Fiddle reads the signature; that of `__call__` has no fields.
       _, *fields = inspect.signature(cls.__init__).parameters.values()
       cls.__signature__ = inspect.Signature(fields)
       pax_fiddle.register_dataclass(cls)
@@ -58,12 +58,12 @@ class _HParamsType(type):
       return super().__instancecheck__(value)
     if not isinstance(value, fdl.Config):
       return False
-    made = fdl.get_callable(value)
-    return isinstance(made, type) and issubclass(made, cls.owner)
+    configured = fdl.get_callable(value)
+    return isinstance(configured, type) and issubclass(configured, cls.owner)
 
   @property
   def cls(cls) -> Any:
-    """The class whose `HParams` this is; itself if it stands alone."""
+    """The class whose nested `HParams` this is, or this class itself."""
     return cls.owner or cls
 
   def config(cls, **kwargs: Any) -> pax_fiddle.Config:
@@ -100,18 +100,18 @@ class BaseHyperParams(metaclass=_HParamsType):
     object.__setattr__(self, name, value)
 
   def freeze(self) -> None:
-    """Refuses later assignments, here and in nested parameters."""
+    """Makes later assignments fail, in nested parameters too."""
     self._set_frozen(True)
 
   def unfreeze(self) -> None:
-    """Allows assignments again, here and in nested parameters."""
+    """Allows assignments again, in nested parameters too."""
     self._set_frozen(False)
 
   def clone(self) -> Any:
     """Returns a deep, unfrozen copy."""
-    made = copy.deepcopy(self)
-    made.unfreeze()
-    return made
+    clone = copy.deepcopy(self)
+    clone.unfreeze()
+    return clone
 
   def set(self, **kwargs: Any) -> Any:
     """Assigns fields by keyword; returns self."""
@@ -124,22 +124,25 @@ class BaseHyperParams(metaclass=_HParamsType):
   def copy_fields_from(
     self, source: Any, missing_fields_in_self: Sequence[str] = ()
   ) -> Any:
-    """Copies the fields of `source` but `cls`; returns self.
+    """Copies the fields of `source` except `cls`; returns self.
 
     Raises:
-      TypeError: `source` is no BaseHyperParams.
-      ValueError: a field is on one side only.
+      TypeError: `source` is not a BaseHyperParams.
+      ValueError: a field exists on one side only and is not in
+        `missing_fields_in_self`.
     """
     if not isinstance(source, BaseHyperParams):
-      raise TypeError(f'wants BaseHyperParams, got {type(source)}')
-    theirs = {f.name for f in dataclasses.fields(source)} - {'cls'}
-    mine = {f.name for f in dataclasses.fields(self)} - {'cls'}
-    if odd := (theirs ^ mine) - set(missing_fields_in_self):
+      raise TypeError(
+        f'copy_fields_from expects BaseHyperParams, got {type(source)}'
+      )
+    source_names = {f.name for f in dataclasses.fields(source)} - {'cls'}
+    names = {f.name for f in dataclasses.fields(self)} - {'cls'}
+    if unmatched := (source_names ^ names) - set(missing_fields_in_self):
       raise ValueError(
         f'Copying incompatible HParams from {type(source).__name__} to '
-        f'{type(self).__name__}: {sorted(odd)} exist on one side only'
+        f'{type(self).__name__}: {sorted(unmatched)} exist on one side only'
       )
-    for name in theirs & mine:
+    for name in source_names & names:
       setattr(self, name, copy.deepcopy(getattr(source, name)))
     return self
 
@@ -161,12 +164,12 @@ def lift_hparams(cls: type) -> None:
   """Moves the fields declared in `cls.HParams`, if any, onto `cls`.
 
   Raises:
-    TypeError: `cls` gives a field of its bases another default without an
-      annotation, which a dataclass would overlook.
-    ValueError: a default is a Config; it would be shared by all objects.
+    TypeError: `cls` redefines the default of an inherited field without an
+      annotation, which dataclasses ignore.
+    ValueError: a default is a Config, which all objects would share.
   """
-  above = (b.HParams for b in cls.__mro__[1:] if hasattr(b, 'HParams'))
-  base = next(above, BaseHyperParams)
+  bases = (b.HParams for b in cls.__mro__[1:] if hasattr(b, 'HParams'))
+  base = next(bases, BaseHyperParams)
   nested = cls.__dict__.get('HParams')
   if nested is None:
     nested = _HParamsType('HParams', (base,), {'__module__': cls.__module__})
@@ -190,9 +193,9 @@ def lift_hparams(cls: type) -> None:
   ),
 )
 class FiddleBaseParameterizable:
-  """Base of what is configured and is no layer: inputs, optimizers, tasks."""
+  """Base class of configurable objects that are not layers."""
 
-  # How the object is called in logs, directories and summaries.
+  # Name in logs, directories and summaries.
   name: str = ''
 
   def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -205,19 +208,23 @@ class FiddleBaseParameterizable:
 
   @property
   def hparams(self) -> HParamsView:
-    """What this object was configured with, to read; `clone()` is a Config."""
+    """A read-only view of the configuration; `clone()` returns a Config."""
     return HParamsView(config_of(self))
 
   @classmethod
   def make(cls, **kwargs: Any) -> Any:
-    """Returns an object of these fields; ValueError for missing ones."""
+    """Builds an object from the values of its fields.
+
+    Raises:
+      ValueError: a required field is missing.
+    """
     required = {
       f.name
       for f in pax_fiddle.fields_of(cls)
       if f.default is f.default_factory is dataclasses.MISSING
     }
     if missing := sorted(required - set(kwargs)):
-      raise ValueError(f'{cls.__name__}.make wants values of {missing}')
+      raise ValueError(f'{cls.__name__}.make needs values of {missing}')
     return cls.config(**kwargs).Instantiate()
 
   @classmethod
@@ -227,18 +234,18 @@ class FiddleBaseParameterizable:
 
   @classmethod
   def partial(cls, **kwargs: Any) -> pax_fiddle.Partial:
-    """Returns a Config that builds a function, which takes what is missing."""
+    """Returns a Config that builds a function of the missing arguments."""
     return pax_fiddle.Partial(cls, **kwargs)
 
 
 class HParamsView:
-  """The Config that would build an object again, to read but not to change."""
+  """A read-only view of the Config that builds an equal object."""
 
   def __init__(self, config: pax_fiddle.Config):
     object.__setattr__(self, '_config', config)
 
   def clone(self) -> pax_fiddle.Config:
-    """Returns a Config that may be changed, and builds the object again."""
+    """Returns a mutable Config that builds an equal object."""
     return self._config.clone()
 
   def __getattr__(self, name: str) -> Any:
@@ -250,7 +257,7 @@ class HParamsView:
     kind = self._config.cls.__name__
     raise AttributeError(
       f'cannot set {name!r} of a {kind} that is built already; clone() its '
-      'hparams, change that, and build it'
+      'hparams, change the clone, and build it'
     )
 
   def __eq__(self, other: object) -> bool:
@@ -280,10 +287,10 @@ def _unbuilt(value: Any) -> Any:
 
 
 def _check_defaults(cls: type) -> None:
-  known = {f.name for f in pax_fiddle.fields_of(cls)}
+  inherited = {f.name for f in pax_fiddle.fields_of(cls)}
   annotated = inspect.get_annotations(cls)
   for name, value in cls.__dict__.items():
-    if name in known - {'name', 'parent'} and name not in annotated:
+    if name in inherited - {'name', 'parent'} and name not in annotated:
       raise TypeError(
         f'{cls.__name__}.{name} is a field of a base class; annotate it, '
         f'`{name}: <type> = ...`, to give it another default'
@@ -301,7 +308,7 @@ def _refuse_silent_overrides(cls: type) -> None:
   if hidden := (inherited & own) - set(cls._attribute_overrides):
     raise AttributeError(
       f'{sorted(hidden)} of {cls.__name__} was overridden from its base; '
-      'list it in _attribute_overrides if that is meant'
+      'list it in _attribute_overrides if that is intended'
     )
 
 
@@ -309,7 +316,7 @@ dataclasses.dataclass(kw_only=True, eq=False, repr=False)(
   FiddleBaseParameterizable
 )
 lift_hparams(FiddleBaseParameterizable)
-# Upstream's other names of these.
+# Aliases that upstream has.
 BaseParameterizable = FiddleBaseParameterizable
 FiddleBaseParameterizableBase = FiddleBaseParameterizable
 FiddleHParamsClassStub = _HParamsType

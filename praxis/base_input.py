@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where data enters: an iterator of host batches that can be put back.
+"""Input pipelines: iterators of host batches with a checkpointable state.
 
-An input is made once per process. Its state is small and says which batch is
-next, so that a run that was stopped goes on with the batch it would have seen.
+There is one input object per process and dataset. Its state identifies the next
+batch, so that a restarted run continues with the batch it would have read.
 """
 
 from __future__ import annotations
@@ -27,38 +27,41 @@ _VALID_NAME = re.compile(r'[a-zA-Z0-9.:_+-]+')
 
 
 class BaseInput(base_hyperparams.FiddleBaseParameterizable):
-  """Batches of numpy arrays, the first dimension of each the batch of a host.
+  """Batches of numpy arrays whose first dimension is the batch of one host.
 
-  A subclass gives `get_next` and `reset`. One that also gives
-  `_get_state_internal` and `_set_state_internal` resumes where it stopped.
+  Subclasses define `get_next` and `reset`. With `_get_state_internal` and
+  `_set_state_internal` an input is also resumable.
 
-  With several hosts no two may emit the same training batch, and a finite input
-  must end after equally many batches on all of them.
+  Different hosts must emit different training batches. A finite input must end
+  after the same number of batches on all hosts.
   """
 
   # Examples per batch and host.
   batch_size: int | None = None
-  # How many hosts read, and which of them this is. 0 hosts: the trainer fills
-  # in the processes of the run.
+  # Number of hosts that read, and the index of this one. 0 hosts: the trainer
+  # sets both to those of the run's processes.
   num_infeed_hosts: int = 0
   infeed_host_index: int = 0
-  # Chooses the random order, where there is one.
+  # Seed of the shuffle, for inputs that shuffle.
   input_random_seed: int | None = None
-  # Evaluation starts over at each run, and takes one epoch of finite data.
+  # Whether each evaluation resets the input and reads one epoch.
   reset_for_eval: bool = False
-  # Else each evaluation takes so many batches and goes on; None or -1: all.
+  # Otherwise: the number of batches in an evaluation, which continues after the
+  # previous one; None or -1: all batches.
   eval_loop_num_batches: int | None = 1
-  # Whether this is training data: it repeats for ever and is never reset.
+  # Whether this is training data, which repeats and is never reset.
   is_training: bool = False
-  # One host reads for all.
+  # Whether one host reads for all; supported with one process only.
   experimental_remote_input: bool = False
-  # Rows of zeros that `get_next_padded` adds.
+  # Number of rows of zeros that `get_next_padded` appends.
   batch_padding_size: int = 0
-  # The order of devices that batches are laid out on, if not the default.
+  # Accepted and ignored: the mesh determines the order of devices.
   custom_device_order: Sequence[int] | None = None
-  # Set by the trainer when the state is part of checkpoints.
+  # Accepted and ignored: checkpoints always contain the state of a resumable
+  # training input.
   input_checkpointing_enabled: bool = False
-  # Where a tf.data service listens, for inputs that use one.
+  # Accepted and ignored: no input of Pax uses a tf.data service; a subclass may
+  # read it.
   tf_data_service_address: str | None = None
 
   def __post_init__(self):
@@ -71,7 +74,11 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
 
   @classmethod
   def get_batch_size(cls, params: pax_fiddle.Config[BaseInput]) -> int:
-    """The batch size of one host that `params` ask for."""
+    """Returns the batch size of one host.
+
+    Raises:
+      ValueError: batch_size is not set.
+    """
     if params.batch_size is None:
       raise ValueError(
         f'batch_size of {params.cls.__name__} is not set; it is the number of '
@@ -81,34 +88,43 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
 
   @classmethod
   def get_global_batch_size(cls, params: pax_fiddle.Config[BaseInput]) -> int:
-    """The batch size of all hosts together that `params` ask for."""
+    """Returns the batch size over all hosts."""
     return params.cls.get_batch_size(params) * (params.num_infeed_hosts or 1)
 
   def get_next(self) -> NestedMap:
-    """The next batch.
+    """Returns the next batch.
 
     Raises:
-      StopIteration: there is none; only if the data are finite.
+      NotImplementedError: a subclass must define it.
+      StopIteration: a finite dataset has ended.
     """
     raise NotImplementedError(f'{type(self).__name__} lacks get_next')
 
   def reset(self) -> None:
-    """Goes back to the first batch."""
+    """Restarts at the first batch.
+
+    Raises:
+      NotImplementedError: a subclass must define it.
+    """
     raise NotImplementedError(f'{type(self).__name__} lacks reset')
 
   def get_child(self, input_name: str) -> BaseInput:
-    """The input called `input_name` of those that this one is made of."""
+    """Returns the component input of that name.
+
+    Raises:
+      NotImplementedError: the input has no components.
+    """
     raise NotImplementedError(f'{type(self).__name__} has no children')
 
   def get_next_padded(self) -> NestedMap:
-    """The next batch, or the peeked one, below it `batch_padding_size` rows."""
+    """Returns the peeked or next batch, padded by batch_padding_size rows."""
     if self._peeked is not None:
       batch, self._peeked, self._state_before_peek = self._peeked, None, None
       return batch
     return _pad_rows(self.get_next(), self.batch_padding_size)
 
   def peek_padded(self) -> NestedMap | None:
-    """What `get_next_padded` will return, or None at the end of the data."""
+    """Returns the batch that `get_next_padded` will return, None at the end."""
     if self._peeked is not None:
       return self._peeked
     state = self._state_or_none()
@@ -120,11 +136,11 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     return batch
 
   def get_state(self) -> State:
-    """Which batch is next, as a small dict that JSON can hold.
+    """Returns the position in the data as a small JSON-serialisable dict.
 
     Raises:
-      ValueError: a batch was peeked, and the input cannot say where it was.
-      NotImplementedError: the input keeps no state.
+      ValueError: a batch was peeked, and the state before it is unknown.
+      NotImplementedError: the input is not resumable.
     """
     if self._peeked is None:
       return self._get_state_internal()
@@ -136,17 +152,17 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     return self._state_before_peek
 
   def set_state(self, state: State) -> None:
-    """Goes to where `state` was taken."""
+    """Restores the position of `get_state`."""
     self._peeked = self._state_before_peek = None
     self._set_state_internal(state)
 
   def save(self, checkpoint_path: str | os.PathLike[str]) -> None:
-    """Writes the state to a file."""
+    """Writes the state to a JSON file."""
     with open(checkpoint_path, 'w', encoding='utf-8') as f:
       json.dump(self.get_state(), f)
 
   def restore(self, checkpoint_path: str | os.PathLike[str]) -> None:
-    """Goes to the state in a file that `save` wrote."""
+    """Restores the state from a file that `save` wrote."""
     with open(checkpoint_path, encoding='utf-8') as f:
       self.set_state(json.load(f))
 
@@ -156,28 +172,35 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     lengths: pytypes.NpTensor,
     key: str | None = None,
   ) -> Sequence[str]:
-    """The text of each row of `ids`, of which the first `lengths` count.
+    """Returns the detokenized text of each row of `ids`.
 
     Args:
-      ids: integers of shape [B, T].
-      lengths: integers of shape [B].
-      key: which vocabulary, for an input that has several.
+      ids: token ids of shape [B, T].
+      lengths: number of valid tokens of each row, shape [B].
+      key: the name of the vocabulary, for inputs with several.
+
+    Raises:
+      NotImplementedError: the input has no vocabulary.
     """
     raise NotImplementedError(f'{type(self).__name__} has no vocabulary')
 
   def derived_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
-    """Further metrics that follow from those of a step or an evaluation."""
+    """Returns further metrics computed from those of a step or evaluation."""
     del metrics
     return {}
 
   def reshard_for_pmap(self, arrays: Nested[Any]) -> Nested[Any]:
-    """Splits the first dimension of host arrays over the local devices."""
+    """Reshapes host arrays [B, ...] to [local devices, B / devices, ...].
+
+    Raises:
+      ValueError: the devices do not divide B.
+    """
     devices = jax.local_device_count()
 
     def split(x):
       if x.shape[0] % devices:
         raise ValueError(
-          f'a batch of {x.shape[0]} does not divide by {devices} devices; '
+          f'a batch of {x.shape[0]} is not divisible by {devices} devices; '
           'change batch_size or set batch_padding_size'
         )
       return x.reshape(devices, x.shape[0] // devices, *x.shape[1:])
@@ -190,7 +213,7 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     global_mesh: jax.sharding.Mesh,
     pspecs: Nested[jax.sharding.PartitionSpec],
   ) -> Nested[jax.Array]:
-    """Makes global arrays, placed by `pspecs`, from each host's rows."""
+    """Returns global arrays, sharded by `pspecs`, from each host's rows."""
 
     def place(x, spec):
       sharding = jax.sharding.NamedSharding(global_mesh, spec)
@@ -201,12 +224,14 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
 
   def _get_state_internal(self) -> State:
     raise NotImplementedError(
-      f'{type(self).__name__} cannot say where it is; it cannot be resumed'
+      f'{type(self).__name__} is not resumable: it does not define '
+      '_get_state_internal'
     )
 
   def _set_state_internal(self, state: State) -> None:
     raise NotImplementedError(
-      f'{type(self).__name__} cannot be set to a state; it cannot be resumed'
+      f'{type(self).__name__} is not resumable: it does not define '
+      '_set_state_internal'
     )
 
   def _state_or_none(self) -> State | None:
@@ -234,7 +259,7 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
       )
     if self.experimental_remote_input and jax.process_count() > 1:
       raise NotImplementedError(
-        'experimental_remote_input works with one process only; unset it'
+        'experimental_remote_input supports one process only; unset it'
       )
     type(self).get_batch_size(self.hparams)
 
@@ -245,13 +270,13 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
 
 
 class MultiInput(BaseInput):
-  """Several inputs read side by side: a batch has one sub-batch for each."""
+  """Several inputs read in parallel: a batch has one sub-batch per input."""
 
   # The inputs by name.
   input_to_params: dict[str, pax_fiddle.Config[BaseInput]] | None = (
     pax_fiddle.template_field(None)
   )
-  # The one that speaks for all, in `ids_to_strings`.
+  # The input that `ids_to_strings` uses by default.
   default_input: str | None = None
 
   def __post_init__(self):
@@ -270,7 +295,11 @@ class MultiInput(BaseInput):
 
   @classmethod
   def get_batch_size(cls, params: pax_fiddle.Config[BaseInput]) -> int:
-    """The largest size that divides the batches of all inputs."""
+    """Returns the greatest common divisor of the inputs' batch sizes.
+
+    Raises:
+      ValueError: batch_size of the MultiInput itself is set.
+    """
     if params.batch_size is not None:
       raise ValueError(
         f'batch_size of MultiInput must stay None, got {params.batch_size}; '
@@ -323,17 +352,21 @@ class MultiInput(BaseInput):
 
 
 class BaseInputSpecsProvider(base_hyperparams.FiddleBaseParameterizable):
-  """Knows the shapes of batches, for those who need them before the data."""
+  """Provides the shapes of batches before the data are read."""
 
   def get_input_specs(self) -> NestedMap:
-    """A `jax.ShapeDtypeStruct` for each array of a host's batch."""
+    """Returns the `jax.ShapeDtypeStruct`s of a host's batch.
+
+    Raises:
+      NotImplementedError: a subclass must define it.
+    """
     raise NotImplementedError(f'{type(self).__name__} lacks get_input_specs')
 
 
 class DatasetInputSpecsProvider(BaseInputSpecsProvider):
-  """The shapes of the first batch of an input."""
+  """Provides the shapes of the first batch of an input."""
 
-  # The input, of which one batch is read.
+  # The input; one batch of it is read.
   input_p: pax_fiddle.Config[BaseInput] | None = pax_fiddle.template_field(None)
 
   def get_input_specs(self) -> NestedMap:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of models: predictions from a batch, losses from those."""
+"""BaseModel: the interface of models."""
 
 from __future__ import annotations
 
@@ -8,33 +8,41 @@ from typing import Any
 from praxis import base_layer
 from praxis.pytypes import NestedMap
 
-# Name -> (value, weight); averaged over batches by weight.
+# (value, weight) by name; averages over batches are weighted.
 WeightedScalars = NestedMap
-# (weighted scalars, outputs by example, other metrics).
+# (weighted scalars, per-example outputs, other metrics).
 DecodeOut = tuple[WeightedScalars, NestedMap, NestedMap]
-# (weighted scalars, (key, value) pairs by example, other metrics).
+# (weighted scalars, per-example (key, value) pairs, other metrics).
 ProcessDecodeOut = tuple[
   WeightedScalars, list[tuple[str, NestedMap]], NestedMap
 ]
 
 
 class BaseModel(base_layer.BaseLayer):
-  """A network and its losses; the learner names the one it minimises."""
+  """A network and its losses; the learner selects the loss to minimise."""
 
   def compute_predictions(self, input_batch: NestedMap) -> Any:
-    """Returns what `compute_loss` needs, from a batch."""
+    """Returns the predictions that `compute_loss` takes.
+
+    Raises:
+      NotImplementedError: a subclass must define it.
+    """
     raise NotImplementedError(_missing(self, 'compute_predictions'))
 
   def compute_loss(
     self, predictions: Any, input_batch: NestedMap
   ) -> tuple[WeightedScalars, NestedMap]:
-    """Returns weighted scalars, losses among them, and outputs by example."""
+    """Returns (weighted scalars including the losses, per-example outputs).
+
+    Raises:
+      NotImplementedError: a subclass must define it.
+    """
     raise NotImplementedError(_missing(self, 'compute_loss'))
 
   def __call__(
     self, input_batch: NestedMap
   ) -> tuple[WeightedScalars, NestedMap]:
-    """Returns `compute_loss` of `compute_predictions`."""
+    """Returns `compute_loss` of the batch's predictions."""
     predictions = self.compute_predictions(input_batch)
     return self.compute_loss(predictions, input_batch)
 
@@ -43,13 +51,21 @@ class BaseModel(base_layer.BaseLayer):
     return self.compute_predictions(input_batch)
 
   def decode(self, input_batch: NestedMap) -> DecodeOut:
-    """Returns what the model generates for a batch."""
+    """Returns the generated outputs for a batch.
+
+    Raises:
+      NotImplementedError: a subclass must define it.
+    """
     raise NotImplementedError(_missing(self, 'decode'))
 
   def process_decode_out(
     self, input_obj: Any, decode_out: NestedMap
   ) -> ProcessDecodeOut:
-    """Returns metrics and printable outputs from what `decode` returned."""
+    """Returns metrics and printable outputs of the results of `decode`.
+
+    Raises:
+      NotImplementedError: a subclass must define it.
+    """
     raise NotImplementedError(_missing(self, 'process_decode_out'))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tags by which fields of many Configs are found and set together.
+"""Fiddle tags, by which fields of many Configs are set together.
 
 `fdl.set_tagged(config, tag=DropoutRate, value=0.1)`; a field carries a tag by
 `pax_fiddle.field(..., tags=DropoutRate)`.
@@ -11,28 +11,28 @@ import fiddle as fdl
 
 
 class BaseDType(fdl.Tag):
-  """Any dtype; the tags below divide it."""
+  """Base of the dtype tags."""
 
 
 class ParamsDType(BaseDType):
-  """What weights are stored in."""
+  """Storage dtype of weights."""
 
 
 class ActivationDType(BaseDType):
-  """What layers compute in."""
+  """Dtype of the forward pass."""
 
 
 class WeightInit(fdl.Tag):
-  """What weights start from: a base_layer.WeightInit."""
+  """Initializer of weights, a base_layer.WeightInit."""
 
 
 class ParamsSplitDimsMapping(fdl.Tag):
-  """How weights are split over the mesh."""
+  """Sharding of weights."""
 
 
 class ActivationSplitDimsMapping(fdl.Tag):
-  """How activations are split over the mesh."""
+  """Sharding of activations."""
 
 
 class DropoutRate(fdl.Tag):
-  """The share of activations that dropout removes."""
+  """Dropout rate."""

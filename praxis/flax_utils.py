@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How flax modules and their variables become those of Pax, and back."""
+"""Conversion of flax variables to boxed Pax variables; stacked summaries."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _AXES = '_axes'
 def maybe_unpack_summary(
   tree: PyTree, unpack_summaries: bool, x_times: int
 ) -> PyTree:
-  """Returns a list of `x_times` values for each stacked summary, if asked to.
+  """Splits each stacked summary into `x_times` if `unpack_summaries`.
 
   Raises:
-    ValueError: a summary has another first dimension.
+    ValueError: the first dimension of a summary is not `x_times`.
   """
   if not unpack_summaries:
     return tree
@@ -45,7 +45,11 @@ def maybe_unpack_summary(
 def maybe_repack_summary(
   tree: PyTree, unpack_summaries: bool, x_times: int
 ) -> PyTree:
-  """Returns each list of `x_times` summaries as one array, if asked to."""
+  """Stacks each list of `x_times` summaries if `unpack_summaries`.
+
+  Raises:
+    ValueError: a list has another length.
+  """
   if not unpack_summaries:
     return tree
 
@@ -53,7 +57,7 @@ def maybe_repack_summary(
     if not isinstance(value, list):
       return value
     if len(value) != x_times:
-      raise ValueError(f'wants {x_times} summaries, got {len(value)}')
+      raise ValueError(f'expected {x_times} summaries, got {len(value)}')
     return jnp.stack(value)
 
   return jax.tree.map(repack, tree, is_leaf=lambda x: isinstance(x, list))
@@ -65,19 +69,20 @@ def convert_to_boxed_params(
   mesh_shape: Sequence[int] | None = None,
   var_collection_map: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, PyTree]:
-  """Returns variables of flax modules with what Pax declares of each.
+  """Returns the variables of flax modules as BoxedParams, by collection.
 
   Args:
-    var_tree: variables by collection. Names of their axes come from a
-      collection `<name>_axes` (`flax.linen.partitioning`) or from boxes
+    var_tree: variables by collection. Logical axis names come from a collection
+      `<name>_axes` (`flax.linen.partitioning`) or from boxes
       (`nn.with_logical_partitioning`).
     logical_axes_rules: (logical axis, mesh axis or None) pairs.
-    mesh_shape: the mesh; wanted with rules.
-    var_collection_map: flags of WeightHParamsCollection by collection. Others
-      than `params` are by default not trainable, and averaged over replicas.
+    mesh_shape: the mesh; required with rules.
+    var_collection_map: flags of WeightHParamsCollection by collection. By
+      default variables outside `params` are non-trainable and averaged over
+      replicas.
 
   Raises:
-    ValueError: there are rules and no mesh.
+    ValueError: there are rules but no mesh.
   """
   if logical_axes_rules is not None and mesh_shape is None:
     raise ValueError(
@@ -114,7 +119,7 @@ def convert_to_boxed_params(
 def _boxed(
   leaf: Any, axes: Any, rules: LogicalAxisRules | None, **declared: Any
 ) -> BoxedParam:
-  """Returns one variable in a box; what a Pax layer made has one already."""
+  """Returns a variable as BoxedParam; those of Pax layers already are."""
   if isinstance(leaf, BoxedParam):
     return leaf
   if isinstance(leaf, nn.Partitioned):

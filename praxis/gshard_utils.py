@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gating of mixtures of experts as GShard's functions.
+"""GShard's gating of mixtures of experts as functions (arXiv:2006.16668).
 
-Shapes: G groups, S tokens of a group, E experts, C places at an expert. The
-layer uses praxis.layers.moe.gating, which does the work.
+Dimensions: G groups, S tokens per group, E experts, C expert capacity. The
+implementation is `praxis.layers.moe.gating`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ _Gating = tuple[Any, ...]
 def remove_dim(
   dim: int, split_dims_mapping: pytypes.SplitDimsMapping
 ) -> pytypes.SplitDimsMapping:
-  """Returns the mapping without the entry of dimension `dim`."""
+  """Returns the mapping without the entry of dimension `dim`.
+
+  Raises:
+    ValueError: the mapping has no such dimension.
+  """
   entries = list(split_dims_mapping)
   if not -len(entries) <= dim < len(entries):
     raise ValueError(
@@ -42,14 +46,18 @@ def cum_sum(
   exclusive: bool = False,
   reverse: bool = False,
 ) -> Num[Array, '...']:
-  """Returns sums of the elements up to each, or from each on if `reverse`.
+  """Returns the cumulative sum along `axis`.
 
-  An `exclusive` sum leaves the element itself out.
+  Args:
+    elements: the summands.
+    axis: the dimension to sum over.
+    exclusive: whether each sum excludes its own element.
+    reverse: whether to sum from the end.
   """
-  turned = jnp.flip(elements, axis) if reverse else elements
-  sums = jnp.cumsum(turned, axis=axis)
+  ordered = jnp.flip(elements, axis) if reverse else elements
+  sums = jnp.cumsum(ordered, axis=axis)
   if exclusive:
-    sums = sums - turned
+    sums = sums - ordered
   return jnp.flip(sums, axis) if reverse else sums
 
 
@@ -62,31 +70,35 @@ def top2_gating_on_logits(
   prng_key: jax.Array | None = None,
   **options: Any,
 ) -> _Gating:
-  """Returns (loss, combine, dispatch, summaries) of two choices a token.
+  """Top-2 gating.
 
   Args:
-    paddings: 1 where there is no token.
-    logits: how well each expert suits each token.
-    experts_dim: how many experts there are.
-    expert_capacity_dim: places of an expert, unless capacity_factor wants more.
-    fprop_dtype: of combine and dispatch, [G, S, E, C].
+    paddings: 1 at padded positions.
+    logits: gating logits.
+    experts_dim: number of experts.
+    expert_capacity_dim: minimum capacity; capacity_factor may raise it.
+    fprop_dtype: dtype of combine and dispatch.
     prng_key: for second_expert_policy 'sampling' and 'random'.
-    **options: fields of `gating.GatingOptions`; importance, in place of
-      1 - paddings; and mask_dtype, without effect: masks are float32.
+    **options: fields of `gating.GatingOptions`; `importance`, which replaces
+      1 - paddings; `mask_dtype`, which is ignored (masks are float32).
 
-  The summaries are the shares of first and of second choices turned away, and
-  how many tokens reach 0, 1 and 2 experts.
+  Returns:
+    The load balancing loss; the combine and dispatch tensors, [G, S, E, C]; and
+    a tuple of summaries: the fractions of first and second choices over
+    capacity, and the numbers of tokens that reach 0, 1 and 2 experts.
   """
   importance = options.pop('importance', None)
-  chosen = _options(experts_dim, logits, expert_capacity_dim, options)
+  gating_options = _options(experts_dim, logits, expert_capacity_dim, options)
   if importance is None:
     importance = _importance(paddings, logits)
-  combine, loss, lost = _queued(logits, importance, chosen, prng_key)
-  reached = jnp.sum(combine > 0.0, axis=(-2, -1))
-  counts = [jnp.sum(reached == count) for count in range(3)]
+  combine, loss, dropped = _route_tokens(
+    logits, importance, gating_options, prng_key
+  )
+  num_experts = jnp.sum(combine > 0.0, axis=(-2, -1))
+  counts = [jnp.sum(num_experts == count) for count in range(3)]
   if paddings is not None:
     counts[0] -= jnp.sum(paddings.astype(jnp.int32))
-  return loss, *_cast(combine, fprop_dtype), (*lost, *counts)
+  return loss, *_cast(combine, fprop_dtype), (*dropped, *counts)
 
 
 def topk_gating_on_logits(
@@ -98,12 +110,14 @@ def topk_gating_on_logits(
   k: int = 2,
   **options: Any,
 ) -> _Gating:
-  """Returns (loss, combine, dispatch, shares turned away) of k choices."""
+  """Top-k gating: (loss, combine, dispatch, over-capacity fractions)."""
   options = options | {'experts_per_token': k}
-  chosen = _options(experts_dim, logits, expert_capacity_dim, options)
+  gating_options = _options(experts_dim, logits, expert_capacity_dim, options)
   importance = _importance(paddings, logits)
-  combine, loss, lost = _queued(logits, importance, chosen, None)
-  return loss.astype(fprop_dtype), *_cast(combine, fprop_dtype), lost
+  combine, loss, dropped = _route_tokens(
+    logits, importance, gating_options, None
+  )
+  return loss.astype(fprop_dtype), *_cast(combine, fprop_dtype), dropped
 
 
 def compute_gating(
@@ -115,7 +129,11 @@ def compute_gating(
   gating_func: str = 'top2',
   **options: Any,
 ) -> _Gating:
-  """Returns what the function of 'top2' or 'expert_choice(_v2)' returns."""
+  """Calls the gating function that `gating_func` names.
+
+  Raises:
+    ValueError: `gating_func` is unknown.
+  """
   sizes = experts_dim, expert_capacity_dim, fprop_dtype
   if gating_func == 'top2':
     return top2_gating_on_logits(paddings, logits, *sizes, **options)
@@ -141,7 +159,12 @@ def expert_choice_gating_on_logits(
   capacity_factor: float | None = None,
   mask_dtype: Any = jnp.int32,
 ) -> _Gating:
-  """Returns (0, gates [G, E, C], tokens [G, E, C, S]) that experts pick."""
+  """Expert-choice gating (arXiv:2202.09368).
+
+  Returns:
+    A loss of 0, the gates [G, E, C], and the one-hot chosen tokens
+    [G, E, C, S].
+  """
   del mask_dtype
   _options(experts_dim, logits, expert_capacity_dim, {})
   gates = gating.gate_probabilities(logits)
@@ -158,22 +181,22 @@ def expert_choice_gating_on_logits_v2(
   fprop_dtype: Any,
   **options: Any,
 ) -> _Gating:
-  """Returns (0, combine, dispatch) where experts pick tokens, no padding."""
-  chosen = _options(experts_dim, logits, expert_capacity_dim, options)
-  gates = gating.gate_probabilities(logits, chosen.gating_logit_cap)
+  """Expert-choice gating without padded tokens: (0, combine, dispatch)."""
+  gating_options = _options(experts_dim, logits, expert_capacity_dim, options)
+  gates = gating.gate_probabilities(logits, gating_options.gating_logit_cap)
   combine = gating.choose_unpadded_tokens(
-    gates, _importance(paddings, logits), chosen
+    gates, _importance(paddings, logits), gating_options
   )
   return jnp.zeros((), fprop_dtype), *_cast(combine, fprop_dtype)
 
 
-def _queued(
+def _route_tokens(
   logits: Float[Array, 'G S E'],
   importance: Float[Array, 'G S'],
   options: gating.GatingOptions,
   key: jax.Array | None,
 ) -> tuple[Array, Array, list[Array]]:
-  """Returns combine, the loss, and the shares of choices turned away."""
+  """Returns (combine, loss, over-capacity fraction of each choice)."""
   next_key: Callable[[], Any] = lambda: key
   assignment = gating.assign_experts(logits, importance, options, next_key)
   routing = gating.apply_capacity(assignment, options)
@@ -206,5 +229,5 @@ def _importance(
 
 
 def _cast(combine: Float[Array, 'G S E C'], dtype: Any) -> tuple[Array, Array]:
-  """Returns combine and dispatch, which is 1 where combine is not 0."""
+  """Returns combine and dispatch, the mask of positive combine weights."""
   return combine.astype(dtype), (combine > 0.0).astype(dtype)

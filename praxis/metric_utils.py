@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of classification."""
+"""Classification metrics."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ def top_k_accuracy(
   label_probs: Float[Array, '*B C'] | None = None,
   weights: Shaped[Array, '*B'] | None = None,
 ) -> Float[Array, '']:
-  """Returns the weighted share of labels among the `top_k` largest logits.
+  """Returns the weighted top-k accuracy.
 
-  The label is `label_ids`, or the most probable of `label_probs`. A weight sum
-  below 1 counts as 1.
+  Args:
+    top_k: number of largest logits that count as predictions.
+    logits: class logits.
+    label_ids: the correct classes.
+    label_probs: class probabilities, whose argmax replaces missing label_ids.
+    weights: weights of the examples, 1 by default; a sum below 1 counts as 1.
 
   Raises:
-    ValueError: there are neither ids nor probabilities.
+    ValueError: neither label_ids nor label_probs are given.
   """
   if label_ids is None:
     if label_probs is None:
@@ -30,7 +34,9 @@ def top_k_accuracy(
   if weights is None:
     weights = jnp.ones(logits.shape[:-1])
   threshold = jax.lax.top_k(logits, top_k)[0][..., -1]
-  of_label = jnp.take_along_axis(logits, label_ids[..., None], axis=-1)[..., 0]
-  is_correct = (of_label >= threshold).astype(jnp.float32)
+  label_logits = jnp.take_along_axis(logits, label_ids[..., None], axis=-1)[
+    ..., 0
+  ]
+  is_correct = (label_logits >= threshold).astype(jnp.float32)
   total = jnp.maximum(1.0, jnp.sum(weights.astype(jnp.float32)))
   return jnp.sum(is_correct * weights) / total

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dict whose keys are also attributes, and which JAX sees as a tree."""
+"""NestedMap: a dict with attribute access, registered as a pytree."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 import jax
 
-# An identifier; or several, as the keys of feature converters are.
+# Identifiers separated by slashes, as in keys of feature converters.
 _KEY = re.compile(r'[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z0-9_]+)*')
 _STEP = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)|\[(\d+)\]')
 
 
-# Maps are made at every step of training, of few keys.
+# Cached: every training step creates maps with the same few keys.
 @functools.lru_cache(maxsize=4096)
 def _check_key(key: Any) -> None:
   if not (isinstance(key, str) and _KEY.fullmatch(key)):
@@ -29,10 +29,10 @@ def _check_key(key: Any) -> None:
 
 
 class NestedMap(dict):
-  """A dict with attribute access, nested at will with lists and tuples.
+  """A dict with attribute access, nested arbitrarily with lists and tuples.
 
-  As a JAX tree its children are visited in sorted key order, so two maps with
-  equal keys have equal structures whatever the order of insertion.
+  JAX visits its children in sorted key order: maps with equal keys have equal
+  structures for any order of insertion.
   """
 
   def __init__(self, *args: Any, **kwargs: Any):
@@ -42,7 +42,7 @@ class NestedMap(dict):
 
   @staticmethod
   def CheckKey(key: Any) -> None:
-    """Raises ValueError unless `key` can also be an attribute name."""
+    """Raises ValueError unless `key` is a valid attribute name."""
     _check_key(key)
 
   def __setitem__(self, key: str, value: Any) -> None:
@@ -67,7 +67,7 @@ class NestedMap(dict):
       raise AttributeError(f'NestedMap has no key {name!r}') from None
 
   def copy(self) -> NestedMap:
-    """Returns a map of the same values."""
+    """Returns a shallow copy."""
     return NestedMap(self)
 
   def DeepCopy(self) -> NestedMap:
@@ -96,26 +96,30 @@ class NestedMap(dict):
     return convert(self)
 
   def GetItem(self, path: str) -> Any:
-    """Returns what lies at a path such as `a.b[2].c`; KeyError if nothing."""
+    """Returns the value at a path such as `a.b[2].c`.
+
+    Raises:
+      KeyError: there is no such path.
+    """
     value: Any = self
     for step in _steps(path):
       value = value[step]
     return value
 
   def Get(self, path: str, default: Any = None) -> Any:
-    """Returns what lies at `path`, or `default`."""
+    """Returns the value at `path`, or `default`."""
     try:
       return self.GetItem(path)
     except (KeyError, IndexError, TypeError):
       return default
 
   def Set(self, path: str, value: Any) -> None:
-    """Stores `value` at `path`, adding maps and extending lists on the way."""
+    """Stores `value` at `path`; creates the maps and list entries it lacks."""
     *parents, last = _steps(path)
-    following = [*parents[1:], last]
+    children = [*parents[1:], last]
     node: Any = self
-    for step, after in zip(parents, following, strict=True):
-      empty = [] if isinstance(after, int) else NestedMap()
+    for step, child in zip(parents, children, strict=True):
+      empty = [] if isinstance(child, int) else NestedMap()
       if isinstance(step, int) and step == len(node):
         node.append(empty)
       elif not isinstance(step, int) and step not in node:
@@ -137,12 +141,16 @@ class NestedMap(dict):
     return [leaf for _, leaf in self.FlattenItems()]
 
   def Pack(self, leaves: Iterable[Any]) -> NestedMap:
-    """Returns a map of this structure with `leaves` for its leaves."""
+    """Returns a map of this structure with other leaves.
+
+    Raises:
+      ValueError: the number of leaves differs.
+    """
     leaves = list(leaves)
-    if len(leaves) != (want := len(self.Flatten())):
-      raise ValueError(f'Pack wants {want} leaves, got {len(leaves)}')
-    following = iter(leaves)
-    return _map_containers(self, lambda _: next(following))
+    if len(leaves) != (num_leaves := len(self.Flatten())):
+      raise ValueError(f'Pack expects {num_leaves} leaves, got {len(leaves)}')
+    leaf_iterator = iter(leaves)
+    return _map_containers(self, lambda _: next(leaf_iterator))
 
   def Transform(self, fn: Callable[[Any], Any]) -> NestedMap:
     """Returns a map of this structure with `fn(leaf)` for its leaves."""
@@ -154,15 +162,15 @@ class NestedMap(dict):
 
   def IsCompatible(self, other: NestedMap) -> bool:
     """Whether both have the same paths to leaves."""
-    mine, others = self.FlattenItems(), other.FlattenItems()
-    return [path for path, _ in mine] == [path for path, _ in others]
+    items, other_items = self.FlattenItems(), other.FlattenItems()
+    return [path for path, _ in items] == [path for path, _ in other_items]
 
   def Filter(self, keep: Callable[[Any], bool]) -> NestedMap:
-    """Returns the leaves for which `keep(leaf)`; emptied parts are dropped."""
+    """Returns the leaves with `keep(leaf)`, without empty containers."""
     return self.FilterKeyVal(lambda _, leaf: keep(leaf))
 
   def FilterKeyVal(self, keep: Callable[[str, Any], bool]) -> NestedMap:
-    """Returns the leaves for which `keep(path, leaf)`, without empty parts."""
+    """Returns the leaves with `keep(path, leaf)`, without empty containers."""
     return _filter(self, '', keep) or NestedMap()
 
   def DebugString(self) -> str:
@@ -179,10 +187,10 @@ class NestedMap(dict):
 
 
 def _steps(path: str) -> list[str | int]:
-  found = _STEP.findall(path)
-  if not found:
+  matches = _STEP.findall(path)
+  if not matches:
     raise ValueError(f'empty or malformed path {path!r}; write a.b[0].c')
-  return [name if name else int(index) for name, index in found]
+  return [name if name else int(index) for name, index in matches]
 
 
 def _children(x: Any, path: str) -> Sequence[tuple[str, Any, Any]] | None:
@@ -214,16 +222,16 @@ def _map_containers(x: Any, fn: Callable[[Any], Any]) -> Any:
 
 
 def _filter(x: Any, path: str, keep: Callable[[str, Any], bool]) -> Any:
-  kept = {}
+  children = {}
   for child_path, key, child in _children(x, path) or ():
     if _children(child, child_path) is None:
       if keep(child_path, child):
-        kept[key] = child
-    elif (part := _filter(child, child_path, keep)) is not None:
-      kept[key] = part
-  if not kept:
+        children[key] = child
+    elif (filtered := _filter(child, child_path, keep)) is not None:
+      children[key] = filtered
+  if not children:
     return None
-  return type(x)(kept if isinstance(x, dict) else kept.values())
+  return type(x)(children if isinstance(x, dict) else children.values())
 
 
 def _flatten_with_keys(x: NestedMap):
@@ -237,9 +245,10 @@ def _flatten(x: NestedMap):
 
 
 def _unflatten(keys: tuple[str, ...], children: Iterable[Any]) -> NestedMap:
-  made = NestedMap()
-  dict.update(made, zip(keys, children, strict=True))
-  return made
+  # Without the check of keys, which passed when the map was created.
+  result = NestedMap()
+  dict.update(result, zip(keys, children, strict=True))
+  return result
 
 
 jax.tree_util.register_pytree_with_keys(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream's path to `praxis.optimizers.prefix_vectorization`."""
+"""Re-exports `praxis.optimizers.prefix_vectorization` under upstream's path."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types that signatures across Praxis and Pax are written in."""
+"""Type aliases of Praxis and Pax."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxtyping import Float, Int, Shaped
 from praxis.nested_map import NestedMap as NestedMap
 
 T = TypeVar('T')
-# A tree: a leaf, or maps, lists and tuples of them at any depth.
+# A pytree of T: maps, lists and tuples at any depth.
 Nested = T | tuple[Any, ...] | list[Any] | dict[str, Any] | NestedMap
 
 JTensor = jax.Array
@@ -28,8 +28,8 @@ NestedPartitionSpec = Nested[jax.sharding.PartitionSpec]
 NestedJTensorOrPartitionSpec = Nested[JTensorOrPartitionSpec]
 PRNGKey = jax.Array
 
-# One entry a tensor dimension: a mesh axis by name, several by a tuple, a mesh
-# axis by its index, or None or -1 for a dimension that is not split.
+# The sharding of one tensor dimension: a mesh axis by name or index, several
+# axes by a sequence of names, or None or -1 for a replicated dimension.
 DimShardingAnnotation = Sequence[str] | str | int | None
 SplitDimsMapping = Sequence[DimShardingAnnotation] | None
 
@@ -38,7 +38,7 @@ WeightedScalar = tuple[JTensor, JTensor]
 WeightedScalars = NestedMap
 Metrics = NestedMap
 
-# What one value in a summary may be.
+# The value of one summary.
 SummaryValue = Any
 SummaryDict = NestedMap | dict[str, JTensor]
 
@@ -50,7 +50,7 @@ LogicalAxisRules = Sequence[tuple[str, str | None]]
 
 
 class _OneOf(type):
-  """Makes `isinstance` ask for any of a class's `types`."""
+  """Makes `isinstance` accept any of a class's `types`."""
 
   types: tuple[Any, ...] = ()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renders nested values as sorted `path : value` lines, for people to diff."""
+"""Rendering of nested values as sorted `path : value` lines."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import fiddle as fdl
 import jax
 import numpy as np
 
-# Fields of flax modules that name an object's place, not its configuration.
+# Fields of flax modules that are not part of the configuration.
 _SKIPPED = ('parent',)
 
 
 class StrOverride:
-  """An object that prints itself by `str` in a text dump."""
+  """An object that is rendered by its `str`."""
 
 
 def nested_struct_to_text(
@@ -27,7 +27,7 @@ def nested_struct_to_text(
   """Returns one sorted line per leaf, such as `a.b[3].c : 1`.
 
   Raises:
-    ValueError: a container holds itself.
+    ValueError: a container contains itself.
   """
   lines = []
 
@@ -49,12 +49,12 @@ def visit_nested_struct(
 
   Args:
     obj_to_visit: Configs, parameters, dataclasses, maps, lists and tuples.
-    visit_fn: called on leaves, and on what is not entered.
-    enter_fn: called on each container; False: it is taken for a leaf.
-    exit_fn: called on each container that was entered, after its parts.
+    visit_fn: called on leaves, and on containers that are not entered.
+    enter_fn: called on each container; returns whether to enter it.
+    exit_fn: called on each entered container, after its children.
 
   Raises:
-    ValueError: a container holds itself.
+    ValueError: a container contains itself.
   """
   entered: list[int] = []
 
@@ -87,7 +87,7 @@ def _children(value: Any) -> list[tuple[str, Any]] | None:
     return [(n, getattr(value, n)) for n in names if n not in _SKIPPED]
   if isinstance(value, Mapping) and value:
     return [(str(k), v) for k, v in value.items()]
-  if isinstance(value, list | tuple) and any(map(_has_parts, value)):
+  if isinstance(value, list | tuple) and any(map(_has_own_lines, value)):
     return [(f'[{i}]', v) for i, v in enumerate(value)]
   return None
 
@@ -99,8 +99,8 @@ def _buildable_children(value: fdl.Buildable) -> list[tuple[str, Any]]:
   return children
 
 
-def _has_parts(value: Any) -> bool:
-  """Whether a list entry needs lines of its own."""
+def _has_own_lines(value: Any) -> bool:
+  """Whether a list element is rendered on lines of its own."""
   return _children(value) is not None or isinstance(value, type)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees compared with, and taken apart by, other trees and patterns."""
+"""Pytree paths, matching by path patterns, and subset comparison."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def to_path_tree(
 ) -> Any:
   """Returns the tree with each leaf replaced by its path: `a/b[0]/c`.
 
-  It is None for leaves of which `is_leaf` says so.
+  Leaves for which `is_leaf` holds become None.
   """
 
   def path_of(path: Any, leaf: Any) -> str | None:
@@ -31,7 +31,7 @@ def to_path_tree(
 def fullmatch_path(
   tree: Any, patterns: Patterns, is_leaf: Callable[..., bool] | None = None
 ) -> Any:
-  """Returns whether the path of each leaf matches one of the patterns."""
+  """Returns, per leaf, whether its path fully matches one of the patterns."""
   if isinstance(patterns, str | re.Pattern):
     patterns = [patterns]
   compiled = [re.compile(pattern) for pattern in patterns]
@@ -43,7 +43,7 @@ def fullmatch_path(
 
 
 def is_subset(subset: Any, superset: Any) -> bool:
-  """Whether a tree is another one, but for keys and ends of lists it lacks."""
+  """Whether `superset` equals `subset` up to more keys and longer lists."""
   if isinstance(subset, dict) and isinstance(superset, dict):
     return set(subset) <= set(superset) and all(
       is_subset(subset[key], superset[key]) for key in subset
@@ -60,10 +60,10 @@ def is_subset(subset: Any, superset: Any) -> bool:
 def extract_elements_matching_subset_structure(
   subset: Any, superset: Any
 ) -> Any:
-  """Returns what `superset` holds at the places that `subset` has.
+  """Returns the elements of `superset` in the structure of `subset`.
 
   Raises:
-    ValueError: `subset` has a key, an entry or a part that `superset` lacks.
+    ValueError: `subset` has a key, element or container that `superset` lacks.
   """
   if isinstance(subset, dict) and isinstance(superset, dict):
     if missing := set(subset) - set(superset):
@@ -73,8 +73,8 @@ def extract_elements_matching_subset_structure(
       )
     return type(subset)(
       {
-        key: extract_elements_matching_subset_structure(part, superset[key])
-        for key, part in subset.items()
+        key: extract_elements_matching_subset_structure(value, superset[key])
+        for key, value in subset.items()
       }
     )
   if type(subset) is type(superset) and type(subset) in (list, tuple):
@@ -101,7 +101,7 @@ def get_shape_dtype(nested_obj: Any) -> Any:
 
 
 def copy(pytree: Any) -> Any:
-  """Returns the tree in new containers; leaves are shared."""
+  """Returns a copy of the tree; leaves are shared."""
   return jax.tree.map(lambda leaf: leaf, pytree)
 
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How everything in Pax is configured: dataclass fields, held in a `Config`.
+"""Fiddle configuration of Pax; this module re-exports.
 
-A configurable class declares its parameters as fields; `Config(Linear)` holds
-values for them until `build` makes the object. A template field keeps its
-Config for the owner to build, an instance field is built with its owner.
+A configurable class declares its parameters as dataclass fields.
+`Config(Linear)` holds values for them until `build` creates the object. The
+Config in a template field is left for the owner to build; the one in an
+instance field is built with its owner.
 """
 
-# The Fiddle vocabulary, so that user code needs this module alone.
+# Names of Fiddle, so that user code imports only this module.
 from fiddle import NO_VALUE as NO_VALUE
 from fiddle import Buildable as Buildable
 from fiddle import Tag as Tag

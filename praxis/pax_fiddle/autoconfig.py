@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that build objects, read as functions that make their Configs."""
+"""Fiddle's auto_config with the Config types of Pax."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ is_auto_config = fiddle_auto_config.is_auto_config
 
 
 def auto_config(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
-  """Fiddle's `auto_config` (a decorator) with the Configs of Pax.
+  """Decorates a function that builds an object, as Fiddle's `auto_config`.
 
-  Called, the function builds; its `as_buildable()` returns the Config that
-  would build the same. A class stands for a function that makes one, and what
-  was decorated before is returned as it is.
+  A call of the function builds; its `as_buildable()` returns the Config that
+  builds an equal object. A class is treated as a function that instantiates it;
+  an `auto_config` function is returned unchanged.
   """
   if fn is None:
     return functools.partial(auto_config, **kwargs)
   if is_auto_config(fn):
     return fn
   if isinstance(fn, type):
-    made = fn
+    cls = fn
 
     def construct():
-      return made()
+      return cls()
 
     fn = construct
   is_exempt = kwargs.pop(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Config, Partial and ArgFactory: Fiddle's, with what Pax adds to them."""
+"""Config, Partial and ArgFactory: Fiddle's buildables, extended by Pax."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ signatures._type_hints_cache = {}
 
 
 class CloneAndSetMixin:
-  """`clone` and `set`, as parameters have them."""
+  """Adds `clone` and `set`."""
 
   def clone(self) -> Self:
     """Returns a deep copy."""
@@ -42,8 +42,8 @@ class CloneAndSetMixin:
   Set = set
 
 
-class _Settable(CloneAndSetMixin):
-  """What Pax adds to all of Fiddle's buildables."""
+class _PaxBuildable(CloneAndSetMixin, fdl.Buildable[T], Generic[T]):
+  """The extensions of all buildables: checked fields, `cls`, fast copies."""
 
   def __init__(self, cls: Callable[..., Any], /, *args: Any, **kwargs: Any):
     _check_names(owner_of(cls), kwargs)
@@ -51,16 +51,18 @@ class _Settable(CloneAndSetMixin):
     _add_tags_and_defaults(self)
 
   def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-    # Entries of a history and signatures never change: Fiddle's own copies
-    # them too, which takes longer than all else when a layer is built.
+    # History entries and signatures are immutable. That Fiddle copies them
+    # dominates the time to build a layer.
     copied = object.__new__(type(self))
     memo[id(self)] = copied
-    past = history.History()
-    past.update((k, list(v)) for k, v in self.__argument_history__.items())
+    history_copy = history.History()
+    history_copy.update(
+      (k, list(v)) for k, v in self.__argument_history__.items()
+    )
     tags = {k: set(v) for k, v in self.__argument_tags__.items()}
     vars(copied).update(
       vars(self),
-      __argument_history__=past,
+      __argument_history__=history_copy,
       __argument_tags__=collections.defaultdict(set, tags),
       __arguments__=copy.deepcopy(self.__arguments__, memo),
     )
@@ -68,7 +70,7 @@ class _Settable(CloneAndSetMixin):
 
   @property
   def cls(self) -> Callable[..., Any]:
-    """The class or function that is configured; assign to replace it."""
+    """The configured class or function; assign to replace it."""
     return fdl.get_callable(self)
 
   @cls.setter
@@ -76,7 +78,7 @@ class _Settable(CloneAndSetMixin):
     update_callable(self, new, drop_invalid_args=True)
 
   def has(self, name: str) -> bool:
-    """Whether `name` was set here, rather than left at its default."""
+    """Whether `name` is set, not left at its default."""
     return name in self.__arguments__
 
   def __setattr__(self, name: str, value: Any) -> None:
@@ -87,8 +89,8 @@ class _Settable(CloneAndSetMixin):
     super().__setattr__(name, value)
 
 
-class Config(_Settable, fdl.Config[T], Generic[T]):
-  """Values for the fields of a class, and for those of its sub-configs."""
+class Config(_PaxBuildable[T], fdl.Config[T], Generic[T]):
+  """Values for the fields of a class; builds an object of it."""
 
   def Instantiate(self, **kwargs: Any) -> T:
     """Builds a copy of this config with `kwargs` assigned."""
@@ -96,7 +98,11 @@ class Config(_Settable, fdl.Config[T], Generic[T]):
 
   @property
   def mesh_shape(self) -> list[int] | None:
-    """The mesh over all slices: ICI times DCN, or None without a mesh."""
+    """The mesh over all slices, ICI times DCN; None without a mesh.
+
+    Raises:
+      ValueError: mesh_axis_names has another length.
+    """
     shape = mesh_shape(self.ici_mesh_shape, self.dcn_mesh_shape)
     names = getattr(self, 'mesh_axis_names', None)
     if shape and names is not None and len(shape) != len(names):
@@ -113,21 +119,25 @@ class Config(_Settable, fdl.Config[T], Generic[T]):
   def copy_fields_from(
     self, source: Config, missing_fields_in_self: Container[str] = ()
   ) -> Self:
-    """Copies every field of `source` but `parent`; returns self.
+    """Copies every field of `source` except `parent`; returns self.
+
+    Args:
+      source: the Config to copy from.
+      missing_fields_in_self: fields of `source` to drop.
 
     Raises:
-      TypeError: `source` is no Config.
-      ValueError: a field of `source` is not in self, and not in
+      TypeError: `source` is not a Config.
+      ValueError: a field of `source` is neither in self nor in
         `missing_fields_in_self`, or is required and has no value.
     """
     if not isinstance(source, fdl.Config):
-      raise TypeError(f'copy_fields_from wants a Config, got {type(source)}')
-    mine = {field.name: field for field in metadata.fields_of(self.cls)}
+      raise TypeError(f'copy_fields_from expects a Config, got {type(source)}')
+    own_fields = {field.name: field for field in metadata.fields_of(self.cls)}
     for field in metadata.fields_of(source.cls):
       if field.name == 'parent' or not field.init:
         continue
-      if field.name in mine:
-        _copy_field(source, field, self, mine[field.name])
+      if field.name in own_fields:
+        _copy_field(source, field, self, own_fields[field.name])
       elif field.name not in missing_fields_in_self:
         raise ValueError(
           f'{field.name!r} not in self: {_name(self.cls)} cannot take it from '
@@ -136,12 +146,12 @@ class Config(_Settable, fdl.Config[T], Generic[T]):
     return self
 
 
-class Partial(_Settable, fdl.Partial[T], Generic[T]):
-  """A `Config` that builds a callable, which takes what is still missing."""
+class Partial(_PaxBuildable[T], fdl.Partial[T], Generic[T]):
+  """A Config that builds a callable of the arguments that are not set."""
 
 
-class ArgFactory(_Settable, fdl.ArgFactory[T], Generic[T]):
-  """An argument of a `Partial`, built anew at each call."""
+class ArgFactory(_PaxBuildable[T], fdl.ArgFactory[T], Generic[T]):
+  """An argument of a Partial that is built at each call."""
 
 
 PaxConfig = Config
@@ -154,11 +164,15 @@ def update_callable(
   new_callable: Callable[..., Any],
   drop_invalid_args: bool = False,
 ) -> None:
-  """Replaces what a Config builds, and adds what the fields of that say.
+  """Replaces the callable of a Config; adds its fields' tags and defaults.
+
+  Args:
+    buildable: the Config.
+    new_callable: the class or function to configure.
+    drop_invalid_args: whether to drop set values that it does not take.
 
   Raises:
-    TypeError: `new_callable` does not take a value that is set, unless those
-      are to be dropped.
+    TypeError: `new_callable` does not take a set value.
   """
   fdl.update_callable(buildable, owner_of(new_callable), drop_invalid_args)
   _add_tags_and_defaults(buildable)
@@ -167,7 +181,11 @@ def update_callable(
 def mesh_shape(
   ici: Sequence[int] | None, dcn: Sequence[int] | None
 ) -> list[int] | None:
-  """Returns the element-wise product of the two shapes; None without ICI."""
+  """Returns the element-wise product of two mesh shapes; None without ICI.
+
+  Raises:
+    ValueError: the shapes differ in length.
+  """
   if ici is None:
     return None
   if dcn is None:
@@ -181,35 +199,37 @@ def mesh_shape(
 
 
 def owner_of(cls: Any) -> Any:
-  """Returns `Linear` for `Linear.HParams`, any other callable as it is."""
+  """Returns `Linear` for `Linear.HParams`; other callables unchanged."""
   return getattr(cls, 'owner', None) or cls
 
 
 def _add_tags_and_defaults(buildable: fdl.Buildable) -> None:
   for field in metadata.fields_of(fdl.get_callable(buildable)):
-    said = metadata.field_metadata(field)
-    if said is None:
+    field_metadata = metadata.field_metadata(field)
+    if field_metadata is None:
       continue
-    make = said.buildable_initializer
-    if make and field.name not in buildable.__arguments__:
-      value = make()
-      if not said.is_template and not isinstance(buildable, fdl.Config):
+    initializer = field_metadata.buildable_initializer
+    if initializer and field.name not in buildable.__arguments__:
+      value = initializer()
+      if not field_metadata.is_template and not isinstance(
+        buildable, fdl.Config
+      ):
         value = _per_call(value, f'{_name(buildable.cls)}.{field.name}')
       setattr(buildable, field.name, value)
-    for tag in said.tags:
+    for tag in field_metadata.tags:
       fdl.add_tag(buildable, field.name, tag)
 
 
 def _per_call(value: Any, where: str) -> Any:
-  """Returns a default of a Partial so that each call builds its own."""
+  """Replaces the Configs in a Partial's default by factories for each call."""
 
   def visit(value: Any, state: daglish.MemoizedTraversal) -> Any:
     if isinstance(value, fdl.Partial):
       if any(isinstance(v, fdl.Config) for v, _ in daglish.iterate(value)):
         raise ValueError(
           f'Unable to safely replace {where} in a Partial: its default is a '
-          'Partial that holds a Config, which calls of the inner one would '
-          'share and calls of the outer one would not; give a value for it'
+          'Partial that contains a Config; calls of the inner Partial share '
+          'its object, calls of the outer one must not; set a value for it'
         )
       return value
     value = state.map_children(value)
@@ -220,15 +240,15 @@ def _per_call(value: Any, where: str) -> Any:
 
 
 def _check_names(cls: Any, names: Any) -> None:
-  """Raises AttributeError, with a near name, for a field `cls` lacks."""
+  """Raises AttributeError, with a similar name, for a field `cls` lacks."""
   fields = [f.name for f in metadata.fields_of(cls) if f.init]
   if not fields:
     return
   for name in names:
     if name.startswith('__') or name in fields:
       continue
-    near = difflib.get_close_matches(name, fields, n=1)
-    hint = f' Did you mean {near[0]!r}?' if near else ''
+    similar = difflib.get_close_matches(name, fields, n=1)
+    hint = f' Did you mean {similar[0]!r}?' if similar else ''
     raise AttributeError(
       f'{_name(cls)} has no field {name!r}.{hint} Its fields: '
       f'{", ".join(sorted(fields))}.'
@@ -237,18 +257,18 @@ def _check_names(cls: Any, names: Any) -> None:
 
 def _copy_field(
   source: fdl.Config,
-  theirs: dataclasses.Field,
+  source_field: dataclasses.Field,
   target: fdl.Config,
-  mine: dataclasses.Field,
+  target_field: dataclasses.Field,
 ) -> None:
-  name = theirs.name
+  name = source_field.name
   if name in source.__arguments__:
     setattr(target, name, copy.deepcopy(source.__arguments__[name]))
-  elif theirs.default is not dataclasses.MISSING:
-    setattr(target, name, theirs.default)
-  elif theirs.default_factory is dataclasses.MISSING:
+  elif source_field.default is not dataclasses.MISSING:
+    setattr(target, name, source_field.default)
+  elif source_field.default_factory is dataclasses.MISSING:
     raise ValueError(f"Can't copy {name!r} from missing required value")
-  elif theirs.default_factory != mine.default_factory:
+  elif source_field.default_factory != target_field.default_factory:
     raise ValueError(f"Can't copy {name!r} from default_factory")
   else:
     target.__arguments__.pop(name, None)

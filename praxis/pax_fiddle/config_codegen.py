@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python code that makes a Config again, by Fiddle's own generator.
+"""Python code generation for Configs, by passes on top of Fiddle's generator.
 
-Fiddle's `new_codegen` writes Configs of numbers and strings. The one below also
-writes what Configs of Pax hold: initialisers and other records, NestedMaps,
-dtypes, partitions, and tags, most of which come with the class.
+Fiddle's `new_codegen` supports Configs of numbers and strings. `new_codegen` of
+this module also supports the values in Configs of Pax: dataclasses such as
+WeightInit, NestedMaps, dtypes, PartitionSpecs and tags.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ import jax
 import numpy as np
 from fiddle import daglish
 
-# What passes of the generator read and write has no public name.
+# The types that the generator's passes exchange have no public names.
 from fiddle._src.codegen.auto_config import code_ir, import_manager_wrapper
 from fiddle.codegen import codegen as fiddle_codegen
 from fiddle.extensions import jax as jax_extension
 
 from praxis import nested_map
 
-# What has an attribute of this name is written as the name that it holds.
+# An object with this attribute is written as the name in the attribute.
 CODE_NAME = '__code_name__'
 
-# What `repr` writes as Python reads it.
+# Types whose `repr` is Python source.
 _LITERALS = (int, float, bool, str, bytes, complex, type(None), type(...))
 
-# Rooms whose modules are named by the room, as users import them.
-for _module, _room in (
+# Modules whose names users import from their package.
+for _module, _import in (
   ('praxis.pax_fiddle.buildables', 'from praxis import pax_fiddle'),
   ('praxis.base_layer.initializers', 'from praxis import base_layer'),
   ('praxis.base_layer.weight_params', 'from praxis import base_layer'),
 ):
-  fiddle_codegen.register_import_alias(_module, _room)
+  fiddle_codegen.register_import_alias(_module, _import)
 jax_extension.enable()
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-  """Stands in a Config for what a function makes; code calls that."""
+  """A placeholder in a Config; the generated code calls the function."""
 
-  # The function, and its one argument.
+  # The function and its only argument.
   function: Callable[[Any], Any]
   argument: Any
 
@@ -59,21 +59,20 @@ def new_codegen(
   sub_fixtures: dict[str, Any] | None = None,
   **options: Any,
 ) -> str:
-  """Returns a module's code, with a function that returns `config`.
+  """Returns the code of a module with a function that returns `config`.
 
   Args:
     config: a Config, or a container of them.
     sub_fixtures: parts of it that get functions of their own, by name.
-    **options: those of Fiddle's: top_level_fixture_name,
-      max_expression_complexity (what is larger gets a variable),
+    **options: options of Fiddle's generator: top_level_fixture_name,
+      max_expression_complexity (larger expressions get a variable),
       include_history and debug_print.
 
   Raises:
-    ValueError: a value has no name to import it by, as lambdas have none, and
-      cannot be written; the error says where it stands.
+    ValueError: a value, such as a lambda, is neither a literal nor importable.
   """
   generator = fiddle_codegen.code_generator(**options)
-  # Return types are left out, of which Fiddle names some without an import.
+  # Without return types: Fiddle does not import all that it names.
   generator.passes[:] = [
     dataclasses.replace(step, fn=_write_symbols) if _writes(step) else step
     for step in generator.passes
@@ -83,21 +82,21 @@ def new_codegen(
 
 
 def _writes(step: Any) -> bool:
-  """Whether this pass replaces Configs by the calls that make them."""
+  """Whether this pass replaces Configs by the calls that create them."""
   return hasattr(step, 'format_history')
 
 
 def _write_symbols(
   task: code_ir.CodegenTask, *, format_history: Callable[..., Any]
 ) -> None:
-  """Replaces all that is not a literal by the call or name that makes it."""
+  """Replaces all values except literals by calls or names."""
   writer = _Writer(task.import_manager, format_history)
   for function in task.top_level_call.all_fixture_functions():
     function.replace_with(daglish.MemoizedTraversal.run(writer.write, function))
 
 
 class _Writer:
-  """Replaces values; `imports` collects what the code has to import."""
+  """Replaces values by code nodes; `imports` collects the imports."""
 
   def __init__(self, imports: Any, format_history: Callable[..., Any]):
     self.imports = imports
@@ -116,7 +115,7 @@ class _Writer:
     if isinstance(value, enum.Enum):
       kind = self._symbol(type(value), state)
       return code_ir.AttributeExpression(kind, value.name)
-    if (parts := _call_that_makes(value)) is not None:
+    if (parts := _constructor_call(value)) is not None:
       return self._call(*parts, state)
     if state.is_traversable(value):
       return state.map_children(value)
@@ -125,23 +124,23 @@ class _Writer:
     return self._symbol(value, state)
 
   def _config(self, value: fdl.Buildable, state: daglish.State) -> Any:
-    made = fdl.get_callable(value)
+    fn_or_cls = fdl.get_callable(value)
     arguments = {
       name: state.call(argument, daglish.Attr(str(name)))
       for name, argument in fdl.ordered_arguments(value).items()
     }
-    # A new Config has tags already, those that the fields of its class say.
-    tags_of_class = type(value)(made).__argument_tags__
+    # A new Config already has the tags of the fields of its class.
+    tags_of_class = type(value)(fn_or_cls).__argument_tags__
     for name, tags in value.__argument_tags__.items():
-      more = sorted(tags - tags_of_class.get(name, set()), key=str)
-      if more:
-        tagged = {'tags': more}
+      added = sorted(tags - tags_of_class.get(name, set()), key=str)
+      if added:
+        tagged = {'tags': added}
         if name in arguments:
           tagged['default'] = arguments[name]
         arguments[name] = self._call(fdl.TaggedValue, [], tagged, state)
     return code_ir.SymbolOrFixtureCall(
       symbol_expression=self._symbol(type(value), state),
-      positional_arg_expressions=[self._symbol(made, state)],
+      positional_arg_expressions=[self._symbol(fn_or_cls, state)],
       arg_expressions=arguments,
       history_comments=self.format_history(value),
     )
@@ -164,21 +163,21 @@ class _Writer:
     )
 
   def _symbol(self, value: Any, state: daglish.State) -> code_ir.CodegenNode:
-    """Returns the name of a class or function, which gets imported."""
+    """Returns the name of a class or function, and imports it."""
     if not _is_importable(value):
       where = daglish.path_str(state.current_path)
       raise ValueError(
-        f'{where} must be a literal, a record of them, or what a module holds '
-        f'by its name, for code to make it again; got {value!r}; use a '
-        'function of a module, or a Config'
+        f'{where} must be a literal, a dataclass of them, or importable by '
+        f'name to be written as code; got {value!r}; use a function of a '
+        'module, or a Config'
       )
     return import_manager_wrapper.add(value, self.imports)
 
 
-def _call_that_makes(
+def _constructor_call(
   value: Any,
 ) -> tuple[Callable[..., Any], list[Any], dict[str, Any]] | None:
-  """Returns a callable, arguments and keywords; None if there is no such."""
+  """Returns a callable, its arguments and keywords; None for other values."""
   if isinstance(value, nested_map.NestedMap):
     return type(value), [dict(value)], {}
   if isinstance(value, Call):
@@ -200,12 +199,12 @@ def _call_that_makes(
 
 
 def _is_importable(value: Any) -> bool:
-  """Whether the module of `value` holds it by its name."""
+  """Whether the module of `value` has it under its name."""
   module = inspect.getmodule(value)
   names = getattr(value, '__qualname__', None)
   if module is None or names is None:
     return False
-  found: Any = module
+  resolved: Any = module
   for name in names.split('.'):
-    found = getattr(found, name, None)
-  return found is value
+    resolved = getattr(resolved, name, None)
+  return resolved is value

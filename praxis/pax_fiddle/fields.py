@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of fields: plain, built with their owner, or left as templates."""
+"""Dataclass fields for Configs: plain, instance and template fields."""
 
 from __future__ import annotations
 
@@ -25,31 +25,38 @@ def field(
   configurable_factory: bool = False,
   **kwargs: Any,
 ) -> Any:
-  """`dataclasses.field` with Fiddle tags; a factory may be configurable.
+  """Returns a `dataclasses.field` with Fiddle tags.
 
-  A Config of the class then holds a Config of the factory, as it does of an
-  `auto_config` function.
+  Args:
+    default_factory: creates the default.
+    tags: tags of the argument in Configs of the class.
+    metadata: further metadata of the dataclass field.
+    configurable_factory: whether Configs of the class hold a Config of the
+      factory by default. They always do for an `auto_config` function.
+    **kwargs: other arguments of `dataclasses.field`.
 
   Raises:
-    ValueError: `configurable_factory` without a factory, or with an
-      `auto_config` function, which is one anyway.
+    ValueError: `configurable_factory` is set without a factory, or with an
+      `auto_config` function.
   """
-  make = None
+  initializer = None
   if autoconfig.is_auto_config(default_factory):
     if configurable_factory:
       raise ValueError(
         'configurable_factory must be False for an auto_config function, '
-        'which is configurable as it is'
+        'which is always configurable'
       )
-    make = default_factory.as_buildable
+    initializer = default_factory.as_buildable
   elif configurable_factory:
     if default_factory is dataclasses.MISSING:
       raise ValueError('configurable_factory needs a default_factory')
-    make = lambda: Config(default_factory)
+    initializer = lambda: Config(default_factory)
   if default_factory is not dataclasses.MISSING:
     kwargs['default_factory'] = default_factory
-  said = _metadata(metadata, tags=_listed(tags), buildable_initializer=make)
-  return dataclasses.field(metadata=said, **kwargs)
+  return dataclasses.field(
+    metadata=_metadata(metadata, tags=tags, buildable_initializer=initializer),
+    **kwargs,
+  )
 
 
 fdl_field = field
@@ -58,10 +65,10 @@ fdl_field = field
 def instance_field(
   default_factory: Callable[..., Any] | None, tags: Tags = ()
 ) -> Any:
-  """A field configured as `Config(factory)` and built with its owner.
+  """Returns a field whose Config is built with its owner.
 
-  Of a function the Config is what it would build (see `auto_config`); None
-  stands for no default.
+  The default is `Config(default_factory)` for a class, the Config of the result
+  for a function (see `auto_config`), and None for None.
   """
   if default_factory is None:
     return field(default=None, tags=tags)
@@ -78,36 +85,38 @@ def instance_field(
 def template_field(
   template: Any = dataclasses.MISSING, tags: Tags = (), **kwargs: Any
 ) -> Any:
-  """A field whose Config is left for its owner to build, in `create_child`.
+  """Returns a field whose Config the owner builds, as in `create_child`.
 
-  `template` is the class to configure (or a function, see `instance_field`),
-  or None for no default; without it the field is required. `kwargs` preset
-  fields of the Config.
+  Args:
+    template: the class to configure, or a function as in `instance_field`; None
+      for no default. Without it the field is required.
+    tags: tags of the argument in Configs of the class.
+    **kwargs: preset fields of the Config.
   """
   if template is None or template is dataclasses.MISSING:
-    said = _metadata(tags=_listed(tags), is_template=True)
+    field_metadata = _metadata(tags=tags, is_template=True)
     if template is None:
-      return dataclasses.field(default=None, metadata=said)
-    return dataclasses.field(metadata=said)
+      return dataclasses.field(default=None, metadata=field_metadata)
+    return dataclasses.field(metadata=field_metadata)
   if inspect.isfunction(template):
     template = autoconfig.auto_config(template)
   if autoconfig.is_auto_config(template):
-    make = template.as_buildable
+    factory = template.as_buildable
   else:
-    # Copies: two Configs of the owner must not share a nested one.
-    make = lambda: Config(template, **copy.deepcopy(kwargs))
-  return _template_of(make, tags)
+    # Copies: Configs of the owner must not share nested Configs.
+    factory = lambda: Config(template, **copy.deepcopy(kwargs))
+  return _template_of(factory, tags)
 
 
 @dataclasses.dataclass(frozen=True)
 class SubConfigFactory:
-  """Makes the Config of a class, which may be named later than the field is."""
+  """Creates the Config of a class that may be defined after the field."""
 
   # Returns the class.
   lazy_ref: Callable[[], Any]
 
   def get_class(self) -> Any:
-    """Returns the class, which exists by now."""
+    """Returns the class."""
     return self.lazy_ref()
 
   def __call__(self) -> Any:
@@ -116,7 +125,7 @@ class SubConfigFactory:
 
 @runtime_checkable
 class OverrideSubConfigFieldProtocol(Protocol):
-  """What says itself which field `sub_config_field` makes of it."""
+  """An object that defines its own field for `sub_config_field`."""
 
   def __to_sub_config_field__(self) -> Any: ...
 
@@ -124,9 +133,14 @@ class OverrideSubConfigFieldProtocol(Protocol):
 def sub_config_field(
   sub_config_cls: Any = None, *, lazy_ref: Callable[[], Any] | None = None
 ) -> Any:
-  """The README's name of `template_field`.
+  """Returns a `template_field`, under the name that the README uses.
 
-  `lazy_ref` returns the class when a Config is made.
+  Args:
+    sub_config_cls: the class to configure.
+    lazy_ref: returns the class when a Config is created.
+
+  Raises:
+    TypeError: both are given.
   """
   if sub_config_cls is not None and lazy_ref is not None:
     raise TypeError('sub_config_field takes a class or lazy_ref, not both')
@@ -137,18 +151,19 @@ def sub_config_field(
   return template_field(sub_config_cls)
 
 
-def _template_of(make: Callable[[], Any], tags: Tags) -> Any:
-  said = _metadata(
-    tags=_listed(tags), buildable_initializer=make, is_template=True
+def _template_of(factory: Callable[[], Any], tags: Tags) -> Any:
+  return dataclasses.field(
+    default_factory=factory,
+    metadata=_metadata(
+      tags=tags, buildable_initializer=factory, is_template=True
+    ),
   )
-  return dataclasses.field(default_factory=make, metadata=said)
 
 
 def _metadata(
-  given: Mapping[Any, Any] | None = None, **kwargs: Any
+  other: Mapping[Any, Any] | None = None, *, tags: Tags, **kwargs: Any
 ) -> dict[Any, Any]:
-  return {**(given or {}), metadata.KEY: metadata.FieldMetadata(**kwargs)}
-
-
-def _listed(tags: Tags) -> tuple[type[fdl.Tag], ...]:
-  return (tags,) if isinstance(tags, type) else tuple(tags)
+  """Returns the metadata of a dataclass field."""
+  tags = (tags,) if isinstance(tags, type) else tuple(tags)
+  field_metadata = metadata.FieldMetadata(tags=tags, **kwargs)
+  return {**(other or {}), metadata.KEY: field_metadata}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a tree of Configs becomes objects."""
+"""Building of objects from trees of Configs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from praxis.pax_fiddle import metadata, template_arguments
 
 
 def build(buildable: Any) -> Any:
-  """Builds every Config within `buildable`, except those that are templates.
+  """Builds every Config within `buildable` except templates.
 
-  A Config that is referenced twice is built once. A layer passes the values
-  that layers inherit (dtypes, mesh, initialiser) to the layers built with it.
+  A Config that is referenced twice is built once. Layers pass the inherited
+  values (dtypes, mesh, initializer) to the layers built with them.
   """
   return _build(buildable, is_detached=True)
 
@@ -25,11 +25,11 @@ def build(buildable: Any) -> Any:
 def instantiate(config: Any, **overrides: Any) -> Any:
   """Builds a copy of `config` with `overrides` assigned.
 
-  Like a module that is called by its class, a layer that is built in a compact
-  method of a flax module is a child of that module.
+  A layer that is built in a compact method of a flax module becomes a child of
+  that module, as if its class was called there.
 
   Raises:
-    ValueError: `config` is neither a Config nor has a method `Instantiate`.
+    ValueError: `config` is not a Config and has no method `Instantiate`.
   """
   if isinstance(config, fdl.Buildable):
     config = copy.copy(config)
@@ -44,7 +44,7 @@ def instantiate(config: Any, **overrides: Any) -> Any:
 
 
 def copy_inheritable_base_layer_params(buildable: Any) -> Any:
-  """Returns a copy in which layers have what they inherit from layers above."""
+  """Returns a copy in which layers have the values inherited from owners."""
   owners: list[fdl.Buildable] = []
 
   def visit(value: Any, state: daglish.MemoizedTraversal) -> Any:
@@ -63,10 +63,10 @@ def copy_inheritable_base_layer_params(buildable: Any) -> Any:
 
 
 def inherit(child: Any, owner: Any) -> None:
-  """Gives the unset inheritable fields of Config `child` the owner's values.
+  """Sets the unset inheritable fields of Config `child` to the owner's values.
 
-  `owner` is a layer or its Config. A field is inheritable when the child's
-  class lists it in `INHERITED` and declares no default of its own for it.
+  `owner` is a layer or its Config. A field is inheritable if the child's class
+  lists it in `INHERITED` and does not redeclare its default.
   """
   if not isinstance(child, fdl.Config):
     return
@@ -79,9 +79,10 @@ def inherit(child: Any, owner: Any) -> None:
 
 
 def _build(buildable: Any, is_detached: bool) -> Any:
-  """Builds; a flax module gets no parent: who assigns it becomes that.
+  """Builds `buildable`, with parent=None for the flax modules within it.
 
-  Unless it `is_detached`, flax chooses the parent of the outermost.
+  The module that a parentless module is assigned to becomes its parent. If
+  `is_detached` is False, flax chooses the parent of the outermost module.
   """
 
   def visit(value: Any, state: daglish.MemoizedTraversal) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a dataclass field says to Fiddle: tags, a default Config, its kind."""
+"""Metadata of dataclass fields for Fiddle: tags, default Config, kind."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from typing import Any
 
 import fiddle as fdl
 
-# Where FieldMetadata stands in the metadata of a dataclass field.
+# The key of FieldMetadata in the metadata of a dataclass field.
 KEY = 'pax.fiddle'
-# {class: its table of fields when asked, and the fields}.
-_known: weakref.WeakKeyDictionary[type, tuple[Any, tuple[Any, ...]]] = (
+# (table of fields at the time of the lookup, fields) by class.
+_fields_cache: weakref.WeakKeyDictionary[type, tuple[Any, tuple[Any, ...]]] = (
   weakref.WeakKeyDictionary()
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class FieldMetadata:
-  """What `field` and its kin attach to a dataclass field."""
+  """The metadata that `field`, `template_field` and `instance_field` attach."""
 
-  # Tags that every Config of the class puts on the argument.
+  # Tags of the argument in every Config of the class.
   tags: Collection[type[fdl.Tag]] = ()
-  # Makes the value that a Config of the class has at first.
+  # Creates the initial value in a Config of the class.
   buildable_initializer: Callable[[], Any] | None = None
-  # Whether the Config stays one when its owner is built.
+  # Whether the Config is not built with its owner.
   is_template: bool = False
 
 
 def field_metadata(dc_field: dataclasses.Field) -> FieldMetadata | None:
-  """Returns what a field says to Fiddle, None for a plain dataclass field."""
+  """Returns the Fiddle metadata of a field, None for a plain field."""
   return dc_field.metadata.get(KEY)
 
 
 def field_has_tag(dc_field: dataclasses.Field, tag: type[fdl.Tag]) -> bool:
-  """Whether Configs of the class put `tag` on the argument of a field."""
+  """Whether the field's argument has `tag` in Configs of the class."""
   metadata = field_metadata(dc_field)
   return metadata is not None and tag in metadata.tags
 
 
 def fields_of(cls: Any) -> tuple[dataclasses.Field, ...]:
-  """Returns the dataclass fields of `cls`, none if it has no such thing."""
+  """Returns the dataclass fields of a class or object; () without any."""
   if not dataclasses.is_dataclass(cls):
     return ()
   cls = cls if isinstance(cls, type) else type(cls)
-  # A class that is being made has those of its base until it is a dataclass.
+  # A class has its base's table until the dataclass decorator has run.
   table = cls.__dataclass_fields__
-  known, fields = _known.get(cls, (None, ()))
-  if known is not table:
+  cached_table, fields = _fields_cache.get(cls, (None, ()))
+  if cached_table is not table:
     fields = dataclasses.fields(cls)
-    _known[cls] = table, fields
+    _fields_cache[cls] = table, fields
   return fields

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which arguments are templates: those that stay Configs in a built object.
+"""Template arguments: those whose Configs are not built with their owner.
 
-A field is one if `template_field` made it, or if its type says that it holds
-Configs: `Config[X]`, `list[Config[X]]`, `dict[str, Config] | None`, and so on.
+A field is a template if `template_field` created it, or if its annotation
+contains a Config: `Config[X]`, `list[Config[X]]`, `dict[str, Config] | None`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ _CONTAINERS = (
   types.UnionType,
   typing.Union,
 )
-# What most arguments are, and what holds no Config.
+# Types of most arguments; they contain no Config.
 _LEAVES = (bool, float, int, str, type)
-_known: weakref.WeakKeyDictionary[Any, dict[str, bool]] = (
+# Whether an argument is a template, by class or function and argument name.
+_is_template_cache: weakref.WeakKeyDictionary[Any, dict[str, bool]] = (
   weakref.WeakKeyDictionary()
 )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TemplateWrapper:
-  """A function without arguments that returns a template, as it is."""
+  """A function without arguments that returns a template, unbuilt."""
 
-  # Fiddle looks for both, which takes longer than all else it does here.
+  # Fiddle looks both up; without them the lookup dominates the build time.
   __signature__ = inspect.Signature()
   __no_type_check__ = True
 
@@ -52,14 +53,14 @@ class TemplateWrapper:
 
 
 def wrap_templates(buildable: Any) -> Any:
-  """Returns a copy in which a build gives back templates instead of objects.
+  """Returns a copy whose build keeps templates as Configs.
 
-  Templates within templates are left alone.
+  Templates within templates are not changed.
 
   Raises:
-    TypeError: the type of an argument that holds a Config is not to be found.
-    ValueError: that type is a container other than list, tuple, dict, Sequence,
-      Mapping and Union.
+    TypeError: the annotation of an argument with a Config cannot be resolved.
+    ValueError: that annotation has a container other than list, tuple, dict,
+      Sequence, Mapping and Union.
   """
 
   def wrap(value: Any, state: daglish.MemoizedTraversal) -> Any:
@@ -73,7 +74,7 @@ def wrap_templates(buildable: Any) -> Any:
     arguments = {}
     for name, argument in value.__arguments__.items():
       if _holds_config(argument) and is_template(fdl.get_callable(value), name):
-        # A walk of its own: elsewhere the same Config may be built.
+        # A separate traversal: the same Config may be built elsewhere.
         arguments[name] = daglish.MemoizedTraversal.run(wrap, argument)
       else:
         arguments[name] = state.call(argument, daglish.Attr(name))
@@ -88,29 +89,30 @@ def wrap_templates(buildable: Any) -> Any:
 
 
 def is_template(fn_or_cls: Any, name: str) -> bool:
-  """Whether an argument of a class or function stays a Config."""
+  """Whether an argument of a class or function is a template."""
   try:
-    known = _known.setdefault(fn_or_cls, {})
-  except TypeError:  # Not hashable, or not to be referenced weakly.
-    known = {}
-  if name not in known:
-    known[name] = _is_template(fn_or_cls, name)
-  return known[name]
+    cache = _is_template_cache.setdefault(fn_or_cls, {})
+  except TypeError:  # Not hashable, or not weakly referenceable.
+    cache = {}
+  if name not in cache:
+    cache[name] = _is_template(fn_or_cls, name)
+  return cache[name]
 
 
 def _is_template(fn_or_cls: Any, name: str) -> bool:
   for field in metadata.fields_of(fn_or_cls):
-    said = metadata.field_metadata(field)
-    if field.name == name and said is not None and said.is_template:
-      return True
+    if field.name == name:
+      field_metadata = metadata.field_metadata(field)
+      if field_metadata is not None and field_metadata.is_template:
+        return True
   where = f'{getattr(fn_or_cls, "__name__", fn_or_cls)}.{name}'
   annotation = _annotation(fn_or_cls, name, where)
   if not _mentions_buildable(annotation):
     return False
   if not _is_supported(annotation):
     raise ValueError(
-      f'Unsupported type {annotation!r} of {where}: what holds Configs must '
-      'be a list, tuple, dict, Mapping, Sequence or Union of them'
+      f'Unsupported type {annotation!r} of {where}: a container of Configs '
+      'must be a list, tuple, dict, Mapping, Sequence or Union'
     )
   return True
 
@@ -122,11 +124,11 @@ def _holds_config(value: Any) -> bool:
 
 
 def _annotation(fn_or_cls: Any, name: str, where: str) -> Any:
-  """Returns the type of an argument, None if it has none."""
+  """Returns the annotation of an argument, or None."""
   is_class = isinstance(fn_or_cls, type)
   owners = fn_or_cls.__mro__ if is_class else (fn_or_cls,)
-  # Of a class the fields, and only then what an `__init__` takes: the one of a
-  # dataclass repeats inherited fields, whose types other modules know.
+  # Fields first, then the parameters of `__init__`: that of a dataclass repeats
+  # inherited fields, whose annotations other modules resolve.
   holders = [(owner, owner) for owner in owners]
   holders += [(vars(owner).get('__init__'), owner) for owner in owners]
   for holder, owner in holders:

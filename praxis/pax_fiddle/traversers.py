@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Fiddle sees into: maps and parameters, like any other container.
+"""Registration of containers with Fiddle: NestedMaps and dataclasses.
 
-Configs within them are found, built, drawn and serialised.
+Fiddle builds, draws and serialises the Configs within registered containers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from praxis import nested_map
 
 T = TypeVar('T')
 
-# Upstream walks with a registry of its own; here all walks see the same.
+# Upstream has its own registry; here all traversals use Fiddle's.
 BasicTraversal = daglish.BasicTraversal
 MemoizedTraversal = daglish.MemoizedTraversal
 
@@ -30,7 +30,7 @@ daglish.register_node_traverser(
 
 
 def register_dataclass(cls: type[T]) -> type[T]:
-  """Lets Fiddle see into values of a dataclass, and save them as JSON."""
+  """Makes Fiddle traverse objects of a dataclass, and save them as JSON."""
   names = tuple(f.name for f in dataclasses.fields(cls) if f.init)
   daglish.register_node_traverser(
     cls,

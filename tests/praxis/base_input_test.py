@@ -122,7 +122,7 @@ def test_a_peek_without_state_cannot_be_saved():
   with pytest.raises(ValueError, match='peeked'):
     source.get_state()
   source.get_next_padded()
-  with pytest.raises(NotImplementedError, match='resumed'):
+  with pytest.raises(NotImplementedError, match='not resumable'):
     source.get_state()
 
 
@@ -160,7 +160,7 @@ def test_batches_are_split_over_devices_for_pmap():
   split = source.reshard_for_pmap(batch)
   assert split.x.shape == (devices, 2, 3)
   np.testing.assert_array_equal(split.x[1], batch.x[2:4])
-  with pytest.raises(ValueError, match='does not divide'):
+  with pytest.raises(ValueError, match='not divisible'):
     source.reshard_for_pmap(NestedMap(x=np.zeros(2 * devices + 1)))
 
 

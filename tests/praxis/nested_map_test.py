@@ -41,7 +41,7 @@ def test_flatten_items_are_sorted_paths():
 def test_pack_undoes_flatten_and_counts():
   m = sample()
   assert m.Pack(m.Flatten()) == m
-  with pytest.raises(ValueError, match='Pack wants 4 leaves, got 1'):
+  with pytest.raises(ValueError, match='Pack expects 4 leaves, got 1'):
     m.Pack([1])
 
 

@@ -97,7 +97,7 @@ def test_copy_fields_from():
   assert config.doors == 7
   with pytest.raises(ValueError, match="'doors' not in self"):
     Wheel.config().copy_fields_from(Car.config())
-  with pytest.raises(TypeError, match='wants a Config'):
+  with pytest.raises(TypeError, match='expects a Config'):
     Wheel.config().copy_fields_from(3)
   partly = Wheel.config().copy_fields_from(
     Car.config(name='c'), missing_fields_in_self=('doors', 'wheel_tpl', 'spare')
@@ -171,7 +171,7 @@ def test_fields_put_tags_on_arguments():
 def test_a_required_field_is_missed_by_name():
   with pytest.raises(TypeError, match='required'):
     Kinds.config().Instantiate()
-  with pytest.raises(ValueError, match=r"wants values of \['required'\]"):
+  with pytest.raises(ValueError, match=r"needs values of \['required'\]"):
     Kinds.make(plain=4)
   assert Kinds.make(plain=4, required=None).plain == 4
 
