@@ -7,7 +7,7 @@ from pax.inputs.lm_features import (
   LanguageModelFeatures,
   PackedLanguageModelFeatures,
 )
-from pax.inputs.seqio_source import SeqIOInput
+from pax.inputs.seqio_input import SeqIOInput
 from pax.inputs.sequence_features import SequenceModelFeatures
 
 __all__ = [

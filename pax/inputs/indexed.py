@@ -13,7 +13,7 @@ import abc
 import numpy as np
 from jaxtyping import Int64
 
-from pax.inputs import shuffle
+from pax.inputs import index_permutation
 from praxis import base_input, py_utils
 
 NestedMap = py_utils.NestedMap
@@ -57,7 +57,9 @@ class IndexedInput(base_input.BaseInput, abc.ABC):
     self._examples += self.batch_size * self.num_infeed_hosts
     positions = np.arange(first, first + self.batch_size)
     if self.is_training:
-      indices = shuffle.endless(positions, self.num_examples, self.seed)
+      indices = index_permutation.endless(
+        positions, self.num_examples, self.seed
+      )
     else:
       indices = positions = positions[positions < self.num_examples]
     missing = self.batch_size - len(indices)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pax.inputs import rows
+from pax.inputs import seqio_packing
 from praxis import base_hyperparams, py_utils
 
 NestedMap = py_utils.NestedMap
@@ -74,13 +74,13 @@ class LanguageModelFeatures(base_hyperparams.FiddleBaseParameterizable):
     length = self._row_length(lengths)
     if self.pack:
       texts = [
-        (rows.without_padding(tokens)[:length], width)
+        (seqio_packing.without_padding(tokens)[:length], width)
         for tokens, width in texts
       ]
       sizes = [[len(tokens)] for tokens, _ in texts]
       return [
         self._row(self._decoder_features([texts[i] for i in row], length))
-        for row in rows.next_fit(sizes, [length])
+        for row in seqio_packing.next_fit(sizes, [length])
       ]
     found = []
     for text, example in zip(texts, examples, strict=True):
@@ -122,7 +122,7 @@ class LanguageModelFeatures(base_hyperparams.FiddleBaseParameterizable):
       texts: tokens, and how many of them are inputs; -1 where there are none.
       length: positions of the row.
     """
-    row = rows.lay_out([tokens for tokens, _ in texts], length)
+    row = seqio_packing.lay_out([tokens for tokens, _ in texts], length)
     widths = np.array([-1, *(width for _, width in texts)])[row.segments]
     is_token = row.tokens != 0
     is_input = row.positions < widths

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pax.inputs import rows
+from pax.inputs import seqio_packing
 from praxis import base_hyperparams, py_utils
 
 NestedMap = py_utils.NestedMap
@@ -50,11 +50,13 @@ class SequenceModelFeatures(base_hyperparams.FiddleBaseParameterizable):
     texts = [self._texts(example, limits) for example in examples]
     which = [[i] for i in range(len(texts))]
     if self.pack:
-      which = rows.next_fit([[len(x) for x in pair] for pair in texts], limits)
+      which = seqio_packing.next_fit(
+        [[len(x) for x in pair] for pair in texts], limits
+      )
     found = []
     for row in which:
       sides = [
-        rows.lay_out([texts[i][side] for i in row], limit)
+        seqio_packing.lay_out([texts[i][side] for i in row], limit)
         for side, limit in enumerate(limits)
       ]
       found.append(self._row(*sides))
@@ -66,9 +68,13 @@ class SequenceModelFeatures(base_hyperparams.FiddleBaseParameterizable):
     texts = [
       np.asarray(example[name], np.int32)[:limit] for name, limit in pairs
     ]
-    return [rows.without_padding(x) for x in texts] if self.pack else texts
+    return (
+      [seqio_packing.without_padding(x) for x in texts] if self.pack else texts
+    )
 
-  def _row(self, source: rows.Row, target: rows.Row) -> NestedMap:
+  def _row(
+    self, source: seqio_packing.Row, target: seqio_packing.Row
+  ) -> NestedMap:
     row = NestedMap(src=self._side(source), tgt=self._side(target))
     row.src.ids = source.tokens
     row.tgt.ids = target.shifted(self.bos_id, self.pack)
@@ -76,7 +82,7 @@ class SequenceModelFeatures(base_hyperparams.FiddleBaseParameterizable):
     row.tgt.weights = 1 - row.tgt.paddings
     return row
 
-  def _side(self, row: rows.Row) -> NestedMap:
+  def _side(self, row: seqio_packing.Row) -> NestedMap:
     is_token = (row.tokens != 0).astype(np.int32)
     segments, positions = row.segments, row.positions
     if not self.pack:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pax.inputs import files, records
+from pax.inputs import text_files, tfrecord_files
 from praxis import base_input
 
 # `name@8` stands for name-00000-of-00008 and its siblings, `name@*` for any.
@@ -23,7 +23,7 @@ def expand(patterns: str | Sequence[str]) -> tuple[str, ...]:
   """
   if isinstance(patterns, str):
     patterns = [p for p in patterns.split(',') if p]
-  return files.expand([_glob_of(p) for p in patterns])
+  return text_files.expand([_glob_of(p) for p in patterns])
 
 
 class ShuffledRecords:
@@ -48,7 +48,7 @@ class ShuffledRecords:
     if window < 1:
       raise ValueError(f'window must be at least 1, got {window}')
     self._paths, self._window, self._seed = tuple(paths), window, seed
-    self._opened: tuple[str, records.RecordFiles] | None = None
+    self._opened: tuple[str, tfrecord_files.RecordFiles] | None = None
     self.state = {'epoch': 0, 'file': 0, 'record': 0, 'taken': 0}
 
   @property
@@ -60,7 +60,7 @@ class ShuffledRecords:
   def state(self, state: base_input.State) -> None:
     self._begin = {k: int(state[k]) for k in ('epoch', 'file', 'record')}
     self._taken = int(state['taken'])
-    self._order: list[tuple[records.RecordFiles, int]] | None = None
+    self._order: list[tuple[tfrecord_files.RecordFiles, int]] | None = None
 
   def take(self) -> bytes:
     """Returns the next record.
@@ -82,7 +82,7 @@ class ShuffledRecords:
     epoch, at, record = self._begin.values()
     chosen = np.random.default_rng([self._seed, epoch])
     paths = [self._paths[i] for i in chosen.permutation(len(self._paths))]
-    found: list[tuple[records.RecordFiles, int]] = []
+    found: list[tuple[tfrecord_files.RecordFiles, int]] = []
     while at < len(paths) and len(found) < self._window:
       file = self._open(paths[at])
       end = min(len(file), record + self._window - len(found))
@@ -90,7 +90,7 @@ class ShuffledRecords:
       record = end
       if record == len(file):
         at, record = at + 1, 0
-    if not found and not len(records.RecordFiles(paths)):
+    if not found and not len(tfrecord_files.RecordFiles(paths)):
       raise ValueError(f'{paths} must have records, got none')
     order = np.random.default_rng([self._seed, *self._begin.values()])
     self._order = [found[i] for i in order.permutation(len(found))]
@@ -98,10 +98,10 @@ class ShuffledRecords:
       epoch, at, record = epoch + 1, 0, 0
     self._end = {'epoch': epoch, 'file': at, 'record': record}
 
-  def _open(self, path: str) -> records.RecordFiles:
+  def _open(self, path: str) -> tfrecord_files.RecordFiles:
     """Looks through a file; several windows may begin in one."""
     if self._opened is None or self._opened[0] != path:
-      self._opened = (path, records.RecordFiles([path]))
+      self._opened = (path, tfrecord_files.RecordFiles([path]))
     return self._opened[1]
 
 

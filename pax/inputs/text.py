@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pax.inputs import files, packing, shuffle, tokenizers
+from pax.inputs import index_permutation, packing, text_files, tokenizers
 from praxis import base_input, pax_fiddle, py_utils, pytypes
 
 NestedMap = py_utils.NestedMap
@@ -56,7 +56,7 @@ class TextLmInput(base_input.BaseInput):
   def __post_init__(self):
     super().__post_init__()
     self._examples = 0
-    self._paths = files.expand(self.files)
+    self._paths = text_files.expand(self.files)
 
   def get_next(self) -> NestedMap:
     text = self._text
@@ -148,7 +148,9 @@ class TextLmInput(base_input.BaseInput):
     total = self._text.plan.num_rows
     if not self.is_training:
       return positions % total
-    return shuffle.endless(positions, total, self.input_random_seed or 0)
+    return index_permutation.endless(
+      positions, total, self.input_random_seed or 0
+    )
 
   def _get_state_internal(self) -> base_input.State:
     return {'examples': self._examples}
@@ -162,6 +164,6 @@ def _split(
 ) -> tuple[list[bytes], list[bytes]]:
   """The documents to train on, and those held out."""
   both: tuple[list[bytes], list[bytes]] = ([], [])
-  for document in files.documents(paths):
-    both[files.is_held_out(document, percent)].append(document)
+  for document in text_files.documents(paths):
+    both[text_files.is_held_out(document, percent)].append(document)
   return both

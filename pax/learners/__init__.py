@@ -6,7 +6,7 @@ from __future__ import annotations
 from pax.learners.clipping import ScaledGradients
 from pax.learners.learner import Learner
 from pax.learners.multi_optimizer import MultiOptimizerLearner
-from pax.learners.stochastic_gradients.base import (
+from pax.learners.stochastic_gradients.stochastic_gradient import (
   BaseStochasticGradient,
   GradAuxInfo,
   StandardGradient,

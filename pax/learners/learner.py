@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from pax.learners import clipping, reporting, selection
-from pax.learners.stochastic_gradients import base as stochastic_gradients
+from pax.learners import clipping, optimizer_summaries, variable_masks
+from pax.learners.stochastic_gradients import (
+  stochastic_gradient as stochastic_gradients,
+)
 from praxis import (
   base_hyperparams,
   base_layer,
@@ -107,10 +109,10 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
 
   def bprop_mask(self, var_weight_hparams: Hparams) -> Nested[bool]:
     """Returns which variables are learned: trainable and not excluded."""
-    return selection.selected(
+    return variable_masks.selected(
       var_weight_hparams,
-      exclusion=selection.patterns(self.bprop_variable_exclusion),
-      inclusion=selection.patterns(self.bprop_variable_inclusion),
+      exclusion=variable_masks.patterns(self.bprop_variable_exclusion),
+      inclusion=variable_masks.patterns(self.bprop_variable_inclusion),
     )
 
   def get_grad_tx(
@@ -162,8 +164,8 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
         'learning/applied_grad_norm', clipping.global_norm(updates)
       )
     if step is not None:
-      reporting.skipped_steps(step, new_states)
-    reporting.optimizer_summaries(new_states)
+      optimizer_summaries.skipped_steps(step, new_states)
+    optimizer_summaries.optimizer_summaries(new_states)
     return updates, new_states
 
   def apply_gradient(
@@ -195,7 +197,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     new_vars = py_utils.map_with_path(
       new_value, var_weight_hparams, transformed_grads, old_vars
     )
-    trainable = selection.trainable(var_weight_hparams)
+    trainable = variable_masks.trainable(var_weight_hparams)
     learnable = masked_trees.mask_tree(new_vars, trainable)
     if self.var_norm_summary:
       base_layer.add_global_summary(
@@ -280,10 +282,10 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
   def _state_mask(self, var_weight_hparams: Hparams) -> Nested[bool]:
     """Returns which variables have optimizer state."""
     if self.keep_optimizer_state_for_excluded_vars:
-      mask = selection.trainable(var_weight_hparams)
+      mask = variable_masks.trainable(var_weight_hparams)
     else:
       mask = self.bprop_mask(var_weight_hparams)
-    overwritten = selection.overwritten(var_weight_hparams)
+    overwritten = variable_masks.overwritten(var_weight_hparams)
     return jax.tree.map(lambda m, o: m and not o, mask, overwritten)
 
   def _fill_excluded(
@@ -303,7 +305,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     self, grads: Nested[JTensor], var_weight_hparams: Hparams
   ) -> clipping.ScaledGradients:
     """Returns the clipped gradients, OVERWRITE_WITH_GRADIENT ones as is."""
-    overwritten = selection.overwritten(var_weight_hparams)
+    overwritten = variable_masks.overwritten(var_weight_hparams)
     ordinary = jax.tree.map(lambda o: not o, overwritten)
     scaled = self._scale_ordinary(
       masked_trees.mask_tree(grads, ordinary), var_weight_hparams
@@ -353,5 +355,5 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
         return grad
       return old.astype(grad.dtype) if overwrite else jnp.zeros_like(grad)
 
-    overwritten = selection.overwritten(var_weight_hparams)
+    overwritten = variable_masks.overwritten(var_weight_hparams)
     return jax.tree.map(no_update, overwritten, grads, old_vars)

@@ -11,7 +11,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from pax.inputs import c4_tasks, lm_features, seqio_source, sequence_features
+from pax.inputs import c4_tasks, lm_features, seqio_input, sequence_features
 from praxis import pax_fiddle
 
 _RANDOM = np.random.default_rng(0)
@@ -90,7 +90,7 @@ def _input(task, converter, **kwargs):
     ),
     **kwargs,
   }
-  return seqio_source.SeqIOInput.config(**settings).Instantiate()
+  return seqio_input.SeqIOInput.config(**settings).Instantiate()
 
 
 def _rows(source):

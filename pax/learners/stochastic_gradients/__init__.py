@@ -3,23 +3,23 @@
 
 from __future__ import annotations
 
-from pax.learners.stochastic_gradients.base import (
-  BaseStochasticGradient,
-  DPGradAuxInfo,
-  GradAuxInfo,
-  StandardGradient,
-)
 from pax.learners.stochastic_gradients.dp_sgd import (
   AugMulDpSgdStochasticGradient,
   DpSgdStochasticGradient,
   MicrobatchDpSgdStochasticGradient,
   PerLayerDpSgdStochasticGradient,
 )
-from pax.learners.stochastic_gradients.ghost import (
+from pax.learners.stochastic_gradients.ghost_clipping import (
   GhostClippingDpSgdStochasticGradient,
 )
 from pax.learners.stochastic_gradients.percore import (
   PercoreClippedDpSgdGradient,
+)
+from pax.learners.stochastic_gradients.stochastic_gradient import (
+  BaseStochasticGradient,
+  DPGradAuxInfo,
+  GradAuxInfo,
+  StandardGradient,
 )
 
 __all__ = [

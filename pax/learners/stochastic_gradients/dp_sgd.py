@@ -9,14 +9,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pax.learners.stochastic_gradients import base, privacy
+from pax.learners.stochastic_gradients import (
+  gaussian_mechanism,
+  stochastic_gradient,
+)
 from praxis import base_layer, py_utils, pytypes
 
-JTensor = base.JTensor
-Nested = base.Nested
+JTensor = stochastic_gradient.JTensor
+Nested = stochastic_gradient.Nested
 
 
-class DpSgdStochasticGradient(base.BaseStochasticGradient):
+class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
   """Gradients of single examples, clipped, averaged, with noise.
 
   What the model returns beside the loss is averaged over the examples.
@@ -42,24 +45,26 @@ class DpSgdStochasticGradient(base.BaseStochasticGradient):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    privacy.check(
+    gaussian_mechanism.check(
       self,
       bound=self.l2_norm_clip,
       noise_multiplier=self.noise_multiplier,
       use_loss_weight_scaling=self.use_loss_weight_scaling,
     )
 
-  def process_aux_info(self, aux_info: base.GradAuxInfo) -> base.GradAuxInfo:
+  def process_aux_info(
+    self, aux_info: stochastic_gradient.GradAuxInfo
+  ) -> stochastic_gradient.GradAuxInfo:
     """Returns the mean over the examples."""
     return jax.tree.map(lambda x: jnp.mean(x, axis=0), aux_info)
 
   def grad_fn(
     self,
-    loss_fn: base.LossFn,
+    loss_fn: stochastic_gradient.LossFn,
     mdl_vars_grad: Nested[JTensor],
     mdl_vars_nograd_and_inputs: tuple[Nested[JTensor], Nested[JTensor]],
     prng_key: pytypes.PRNGKey,
-  ) -> base.Gradients:
+  ) -> stochastic_gradient.Gradients:
     nograd, inputs = mdl_vars_nograd_and_inputs
     grouped = jax.tree.map(self._group, inputs)
     groups, size = jax.tree.leaves(grouped)[0].shape[:2]
@@ -74,7 +79,9 @@ class DpSgdStochasticGradient(base.BaseStochasticGradient):
       examples, key = chosen
       (loss, aux), grads = grads_of(mdl_vars_grad, (nograd, examples), key)
       bound = self._bound(aux.loss_weight, size)
-      means, dp_aux_info = self._clip(privacy.group_means(grads, size), bound)
+      means, dp_aux_info = self._clip(
+        gaussian_mechanism.group_means(grads, size), bound
+      )
       return jnp.mean(loss), self.process_aux_info(aux), means, dp_aux_info
 
     # Rounds take every rounds-th group: the batch stays split as it is.
@@ -87,12 +94,14 @@ class DpSgdStochasticGradient(base.BaseStochasticGradient):
     chosen = (jax.tree.map(split, grouped), keys[:-1])
     loss, aux, grads, dp_aux_info = _mean_of_rounds(some, chosen, rounds)
     grads, noise_std = self._finish(grads, groups, keys[-1])
-    aux = base.DPGradAuxInfo(
+    aux = stochastic_gradient.DPGradAuxInfo(
       aux.aux_info, aux.loss_weight, {**dp_aux_info, 'noise_std': noise_std}
     )
     return (loss, aux), grads
 
-  def _without_axes(self, loss_fn: base.LossFn) -> base.LossFn:
+  def _without_axes(
+    self, loss_fn: stochastic_gradient.LossFn
+  ) -> stochastic_gradient.LossFn:
     """Returns the loss of a model that does not split the examples."""
     axes = self.spmd_axis_name
     if axes is None:
@@ -118,14 +127,16 @@ class DpSgdStochasticGradient(base.BaseStochasticGradient):
   def _bound(self, loss_weight: JTensor, size: int) -> JTensor | float:
     """Returns the largest norm, in the scale that losses have here."""
     if self.use_loss_weight_scaling:
-      return self.l2_norm_clip * privacy.group_means(loss_weight, size)
-    return self.l2_norm_clip / privacy.replicas()
+      return self.l2_norm_clip * gaussian_mechanism.group_means(
+        loss_weight, size
+      )
+    return self.l2_norm_clip / gaussian_mechanism.replicas()
 
   def _clip(
     self, grads: Nested[JTensor], bound: JTensor | float
   ) -> tuple[Nested[JTensor], dict[str, Any]]:
     """Returns (the mean of clipped gradients, what there is to report)."""
-    clipped = privacy.clip_and_mean(grads, bound)
+    clipped = gaussian_mechanism.clip_and_mean(grads, bound)
     return clipped.mean, {'frac_clipped': clipped.fraction}
 
   def _finish(
@@ -136,9 +147,11 @@ class DpSgdStochasticGradient(base.BaseStochasticGradient):
     if self.normalize_gradients:
       grads = jax.tree.map(lambda g: g / self.l2_norm_clip, grads)
       unit = 1.0
-    stddev = self.noise_multiplier * unit / (groups * privacy.replicas())
+    stddev = (
+      self.noise_multiplier * unit / (groups * gaussian_mechanism.replicas())
+    )
     if self.noise_multiplier:
-      grads = privacy.add_noise(grads, stddev, key)
+      grads = gaussian_mechanism.add_noise(grads, stddev, key)
     return grads, jnp.float32(stddev)
 
   def _rounds(self, groups: int, size: int) -> int:
@@ -203,11 +216,11 @@ class PerLayerDpSgdStochasticGradient(DpSgdStochasticGradient):
       1.0 if self.use_uniform else math.prod(g.shape[1:]) for g in leaves
     ]
     clipped = [
-      privacy.clip_and_mean(g, bound * math.sqrt(size / sum(sizes)))
+      gaussian_mechanism.clip_and_mean(g, bound * math.sqrt(size / sum(sizes)))
       for g, size in zip(leaves, sizes, strict=True)
     ]
     fractions = [c.fraction for c in clipped]
-    mean_norms = [jnp.mean(privacy.norms([g])) for g in leaves]
+    mean_norms = [jnp.mean(gaussian_mechanism.norms([g])) for g in leaves]
     return tree.unflatten([c.mean for c in clipped]), {
       'frac_clipped': tree.unflatten(fractions),
       'mean_frac_clipped': jnp.mean(jnp.stack(fractions)),

@@ -7,14 +7,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pax.learners.stochastic_gradients import base, privacy
+from pax.learners.stochastic_gradients import (
+  gaussian_mechanism,
+  stochastic_gradient,
+)
 from praxis import base_layer, pytypes
 
-JTensor = base.JTensor
-Nested = base.Nested
+JTensor = stochastic_gradient.JTensor
+Nested = stochastic_gradient.Nested
 
 
-class PercoreClippedDpSgdGradient(base.BaseStochasticGradient):
+class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
   """The gradient of each replica, clipped, with noise.
 
   It is for replicas only, that is with an ici_mesh_shape of None.
@@ -38,7 +41,7 @@ class PercoreClippedDpSgdGradient(base.BaseStochasticGradient):
         'PercoreClippedDpSgdGradient.adaptive_clipping_method must be None or'
         f" 'min', got {self.adaptive_clipping_method!r}"
       )
-    privacy.check(
+    gaussian_mechanism.check(
       self,
       bound=1.0 if self.adaptive_clipping_method else self.l2_norm_clip,
       noise_multiplier=self.noise_multiplier,
@@ -47,11 +50,11 @@ class PercoreClippedDpSgdGradient(base.BaseStochasticGradient):
 
   def grad_fn(
     self,
-    loss_fn: base.LossFn,
+    loss_fn: stochastic_gradient.LossFn,
     mdl_vars_grad: Nested[JTensor],
     mdl_vars_nograd_and_inputs: tuple[Nested[JTensor], Nested[JTensor]],
     prng_key: pytypes.PRNGKey,
-  ) -> base.Gradients:
+  ) -> stochastic_gradient.Gradients:
     if not base_layer.is_running_under_pmap():
       raise ValueError(
         'PercoreClippedDpSgdGradient clips the gradients of replicas, and there'
@@ -62,8 +65,10 @@ class PercoreClippedDpSgdGradient(base.BaseStochasticGradient):
       mdl_vars_grad, mdl_vars_nograd_and_inputs, prng_key
     )
     aux = self.process_aux_info(aux)
-    norm = privacy.norms([g[None] for g in jax.tree.leaves(grads)])[0]
-    share = 1.0 / privacy.replicas()
+    norm = gaussian_mechanism.norms([g[None] for g in jax.tree.leaves(grads)])[
+      0
+    ]
+    share = 1.0 / gaussian_mechanism.replicas()
     if self.use_loss_weight_scaling:
       share = aux.loss_weight
     bound = self._bound(norm, share)
@@ -72,15 +77,19 @@ class PercoreClippedDpSgdGradient(base.BaseStochasticGradient):
     if self.normalize_gradients:
       divisor, unit = divisor * bound, 1.0
     grads = jax.tree.map(lambda g: (g / divisor).astype(g.dtype), grads)
-    stddev = jnp.float32(self.noise_multiplier * unit / privacy.replicas())
+    stddev = jnp.float32(
+      self.noise_multiplier * unit / gaussian_mechanism.replicas()
+    )
     if self.noise_multiplier:
-      grads = privacy.add_noise(grads, stddev, prng_key)
+      grads = gaussian_mechanism.add_noise(grads, stddev, prng_key)
     dp_aux_info = {
       'frac_clipped': (norm > share * bound).astype(jnp.float32),
       'per_core_grad_norm': norm,
       'noise_std': stddev,
     }
-    aux = base.DPGradAuxInfo(aux.aux_info, aux.loss_weight, dp_aux_info)
+    aux = stochastic_gradient.DPGradAuxInfo(
+      aux.aux_info, aux.loss_weight, dp_aux_info
+    )
     return (loss, aux), grads
 
   def _bound(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pax import tf_records
-from pax.inputs import blocks, packing, records, shuffled_records
+from pax.inputs import block_reader, packing, shuffled_records, tfrecord_files
 from pax.tasks.lm import masking
 from praxis import base_input, pax_fiddle, py_utils
 
@@ -100,7 +100,7 @@ class TFRecordBertInput(base_input.BaseInput):
       )
     return self._paths[self.infeed_host_index :: self.num_infeed_hosts]
 
-  def _open_blocks(self) -> blocks.Blocks:
+  def _open_blocks(self) -> block_reader.BlockReader:
     seed = self.input_random_seed or 0
     source = shuffled_records.ShuffledRecords(
       self._own_paths(), window=self.file_buffer_size, seed=seed
@@ -108,7 +108,7 @@ class TFRecordBertInput(base_input.BaseInput):
     size = self.batch_size
     if self.enable_packing:
       size = self.prepacking_batch_size
-    return blocks.Blocks(
+    return block_reader.BlockReader(
       source,
       self._read,
       self._rows_of,
@@ -145,8 +145,8 @@ class TFRecordBertInput(base_input.BaseInput):
     ]
 
   @functools.cached_property
-  def _eval_records(self) -> records.RecordFiles:
-    return records.RecordFiles(self._paths)
+  def _eval_records(self) -> tfrecord_files.RecordFiles:
+    return tfrecord_files.RecordFiles(self._paths)
 
   def _parse(self, record: bytes) -> Document:
     """Returns a document without its padding and its first end."""

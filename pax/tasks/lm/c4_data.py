@@ -8,7 +8,7 @@ import math
 import jax
 
 from pax import base_experiment
-from pax.inputs import c4_tasks, lm_features, seqio_source, specs
+from pax.inputs import batch_specs, c4_tasks, lm_features, seqio_input
 from pax.tasks.lm import gpt3, input_generator
 from praxis import base_input, pax_fiddle
 
@@ -46,7 +46,7 @@ class C4UnsupervisedDataset(base_experiment.BaseExperiment):
     self,
   ) -> Config[base_input.BaseInputSpecsProvider]:
     return Config(
-      specs.RowSpecsProvider,
+      batch_specs.RowSpecsProvider,
       batch_size=self.training_dataset().batch_size,
       seq_len=self.MAX_SEQ_LEN,
       ints=('ids', 'labels', 'segment_ids', 'segment_pos'),
@@ -62,7 +62,7 @@ class C4UnsupervisedDataset(base_experiment.BaseExperiment):
     cls, fields = (
       (input_generator.SyntheticLmData, {'seq_len': self.MAX_SEQ_LEN})
       if self.SYNTHETIC_DATA
-      else (seqio_source.SeqIOInput, self._seqio_fields(is_training))
+      else (seqio_input.SeqIOInput, self._seqio_fields(is_training))
     )
     return Config(
       cls,

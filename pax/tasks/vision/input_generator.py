@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int64
 
 from pax import tf_records
-from pax.inputs import files, indexed, records
+from pax.inputs import indexed, text_files, tfrecord_files
 from pax.tasks.vision import resnet_preprocessing
 from praxis import base_input, pax_fiddle, py_utils
 
@@ -62,7 +62,9 @@ class BaseImageNetInput(indexed.IndexedInput):
         f' ImageNet ({self.file_pattern})? Pass --set DATA_DIR=/its/folder, or'
         ' --set DATA_DIR=synthetic for noise, which only measures speed'
       )
-    self._paths = files.expand([os.path.join(self.data_dir, self.file_pattern)])
+    self._paths = text_files.expand(
+      [os.path.join(self.data_dir, self.file_pattern)]
+    )
 
   @property
   def num_examples(self) -> int:
@@ -95,8 +97,8 @@ class BaseImageNetInput(indexed.IndexedInput):
     return NestedMap(image=self._preprocess(image_bytes, rng)[None])
 
   @functools.cached_property
-  def _records(self) -> records.RecordFiles:
-    found = records.RecordFiles(self._paths)
+  def _records(self) -> tfrecord_files.RecordFiles:
+    found = tfrecord_files.RecordFiles(self._paths)
     if not len(found):
       raise ValueError(f'{len(self._paths)} files in {self.data_dir} are empty')
     return found

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data of the experiments on GPUs: the Pile, LAMBADA and BoolQ.
 
-SeqIO reads them when a job asks for a batch, from where the environment says:
-see `pax.inputs.gpu_tasks`. To declare an experiment, to print it or to compile
-it takes neither SeqIO nor data.
+SeqIO reads them when a job asks for a batch, from the paths in environment
+variables (`pax.inputs.pile_lambada_boolq_tasks`). Declaring, printing or
+compiling an experiment needs neither SeqIO nor data.
 """
 
 from __future__ import annotations
@@ -13,14 +13,21 @@ import math
 import jax
 
 from pax import base_experiment
-from pax.inputs import gpu_tasks, lm_features, seqio_source, specs
+from pax.inputs import (
+  batch_specs,
+  lm_features,
+  pile_lambada_boolq_tasks,
+  seqio_input,
+)
 from pax.tasks.lm import input_generator
 from praxis import base_input, pax_fiddle
 
 Config = pax_fiddle.Config
 InputConfig = Config[base_input.BaseInput]
 
-concatenate_passage_and_question = gpu_tasks.concatenate_passage_and_question
+concatenate_passage_and_question = (
+  pile_lambada_boolq_tasks.concatenate_passage_and_question
+)
 
 # How long the answer of an example is at most; the rest of a row is before it.
 _TARGETS = 64
@@ -40,12 +47,12 @@ class SeqIODataset(base_experiment.BaseExperiment):
     self,
   ) -> Config[base_input.BaseInputSpecsProvider]:
     first = self.datasets()[0]
-    if first.cls is not seqio_source.SeqIOInput:
+    if first.cls is not seqio_input.SeqIOInput:
       return Config(base_input.DatasetInputSpecsProvider, input_p=first)
     has_inputs = 'inputs' in first.task_feature_lengths
     indicator = ('inputs_indicator',) if has_inputs else ()
     return Config(
-      specs.RowSpecsProvider,
+      batch_specs.RowSpecsProvider,
       batch_size=first.batch_size,
       seq_len=self.MAX_SEQ_LEN,
       ints=('ids', 'labels', 'segment_ids', 'segment_pos', *indicator),
@@ -68,7 +75,7 @@ class SeqIODataset(base_experiment.BaseExperiment):
       lengths = {'targets': _TARGETS, 'inputs': self.MAX_SEQ_LEN - _TARGETS}
     seed = self.TRAIN_INPUT_RANDOM_SEED if is_training else _EVAL_SEED
     return Config(
-      seqio_source.SeqIOInput,
+      seqio_input.SeqIOInput,
       name=name,
       mixture_name=mixture,
       split_name=split,
@@ -111,7 +118,7 @@ class PileUnsupervisedDataset(SeqIODataset):
     packs = is_training and self.PACKED_INPUT
     return self._seqio_input(
       'PileTrain' if is_training else 'PileValidation',
-      gpu_tasks.PILE,
+      pile_lambada_boolq_tasks.PILE,
       'train' if is_training else 'validation',
       is_training=is_training,
       converter=Config(lm_features.LanguageModelFeatures, pack=packs),
@@ -127,7 +134,7 @@ class LambadaDataset(SeqIODataset):
   def datasets(self) -> list[InputConfig]:
     lambada = self._seqio_input(
       'LambadaValidation',
-      gpu_tasks.LAMBADA,
+      pile_lambada_boolq_tasks.LAMBADA,
       'test',
       is_training=False,
       converter=Config(
@@ -157,7 +164,7 @@ class BoolQDataset(SeqIODataset):
   def _dataset(self, is_training: bool) -> InputConfig:
     boolq = self._seqio_input(
       'BoolQ',
-      gpu_tasks.BOOLQ,
+      pile_lambada_boolq_tasks.BOOLQ,
       'train' if is_training else 'validation',
       is_training=is_training,
       converter=Config(

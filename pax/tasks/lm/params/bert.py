@@ -6,7 +6,7 @@ from __future__ import annotations
 import jax
 
 from pax import base_experiment, experiment_registry, tasks_lib
-from pax.inputs import specs
+from pax.inputs import batch_specs
 from pax.tasks.lm import input_generator, model_params
 from praxis import base_input, pax_fiddle
 from praxis.layers.checkpoint_policy import AutodiffCheckpointType
@@ -43,7 +43,7 @@ class BertDataset(base_experiment.BaseExperiment):
   ) -> Config[base_input.BaseInputSpecsProvider]:
     train_p = self.training_dataset()
     return Config(
-      specs.RowSpecsProvider,
+      batch_specs.RowSpecsProvider,
       batch_size=train_p.batch_size,
       seq_len=self.MAX_SEQ_LEN,
       ints=('labels', 'masked_ids', 'segment_ids', 'segment_pos'),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pax.contrib.gpu.scripts_gpu import configs, tasks
-from pax.inputs import seqio_source
+from pax.inputs import seqio_input
 from praxis import base_input
 from praxis.contrib.gpu.scripts_gpu import models
 from praxis.layers.transformer_models import stack_configs
@@ -83,7 +83,7 @@ def test_groups_are_the_parts_of_the_batch():
 def test_data_are_seqio_tasks_or_made_up(monkeypatch):
   monkeypatch.setattr(jax, 'local_device_count', lambda: 8)
   train_p, eval_p = configs.Pile5B().datasets()
-  assert train_p.cls is seqio_source.SeqIOInput
+  assert train_p.cls is seqio_input.SeqIOInput
   assert (train_p.mixture_name, train_p.split_name) == ('the_pile_lm', 'train')
   assert (train_p.batch_size, train_p.feature_converter.pack) == (64, True)
   assert not eval_p.feature_converter.pack and eval_p.reset_for_eval

@@ -9,7 +9,7 @@ import sys
 import jax
 import pytest
 
-from pax.inputs import seqio_source
+from pax.inputs import seqio_input
 from pax.tasks.lm import input_generator
 from pax.tasks.lm.params import c4, optimal_scaling
 from praxis import schedules
@@ -59,7 +59,7 @@ def test_rows_that_do_not_divide(per_core, hosts, monkeypatch):
 
 def test_data():
   train, test = c4.C4SpmdAdam().datasets()
-  assert (train.cls, test.cls) == (seqio_source.SeqIOInput,) * 2
+  assert (train.cls, test.cls) == (seqio_input.SeqIOInput,) * 2
   assert (train.mixture_name, train.split_name) == ('c4_lm_v301_gpt', 'train2')
   assert test.mixture_name == 'c4_lm_v301_gpt_eval_tokenized'
   assert test.split_name == 'validation_tokenized_5662seqs'

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from pax import tf_records
-from pax.inputs import records
+from pax.inputs import tfrecord_files
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def paths(tmp_path):
 
 
 def test_each_record_has_a_number(paths):
-  found = records.RecordFiles(paths)
+  found = tfrecord_files.RecordFiles(paths)
   assert len(found) == 5
   wanted = [b'', b'0.1', b'', b'2.1', b'2.22.2']
   assert [found.read(i) for i in range(5)] == wanted
@@ -29,10 +29,10 @@ def test_each_record_has_a_number(paths):
 
 
 def test_no_file_has_no_record():
-  assert len(records.RecordFiles([])) == 0
+  assert len(tfrecord_files.RecordFiles([])) == 0
 
 
 def test_what_is_no_such_file_is_named(paths, tmp_path):
   (tmp_path / '1').write_text('a text, and nothing else')
   with pytest.raises(ValueError, match=f'byte 0 of {paths[1]!r}'):
-    records.RecordFiles(paths)
+    tfrecord_files.RecordFiles(paths)

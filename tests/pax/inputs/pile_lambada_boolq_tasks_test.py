@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from pax.inputs import gpu_tasks
+from pax.inputs import pile_lambada_boolq_tasks
 
 
 @pytest.mark.parametrize(
@@ -18,13 +18,13 @@ from pax.inputs import gpu_tasks
   ],
 )
 def test_last_word_is_the_target(text, inputs, targets):
-  found = gpu_tasks.last_word(text)
+  found = pile_lambada_boolq_tasks.last_word(text)
   assert found == {'inputs': inputs, 'targets': targets}
 
 
 def test_says_what_to_export(monkeypatch):
   monkeypatch.delenv('VOCAB_PATH', raising=False)
   with pytest.raises(ValueError, match='export VOCAB_PATH=PATH'):
-    gpu_tasks.from_environment('VOCAB_PATH')
+    pile_lambada_boolq_tasks.from_environment('VOCAB_PATH')
   monkeypatch.setenv('VOCAB_PATH', '/there')
-  assert gpu_tasks.from_environment('VOCAB_PATH') == '/there'
+  assert pile_lambada_boolq_tasks.from_environment('VOCAB_PATH') == '/there'

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from pax.inputs import specs
+from pax.inputs import batch_specs
 
 
 def test_shapes_and_types():
-  found = specs.RowSpecsProvider.config(
+  found = batch_specs.RowSpecsProvider.config(
     batch_size=3,
     seq_len=5,
     ints=('ids',),

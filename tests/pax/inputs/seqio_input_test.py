@@ -13,7 +13,7 @@ import types
 import numpy as np
 import pytest
 
-from pax.inputs import lm_features, seqio_source, seqio_tasks
+from pax.inputs import lm_features, seqio_input, seqio_tasks
 from praxis import pax_fiddle
 from tests.pax.inputs import stand_in_seqio
 
@@ -38,7 +38,7 @@ def make(**kwargs):
     'batch_size': 2,
     **kwargs,
   }
-  return seqio_source.SeqIOInput.config(**settings).Instantiate()
+  return seqio_input.SeqIOInput.config(**settings).Instantiate()
 
 
 def drain(source):
@@ -85,7 +85,7 @@ def test_rows_that_fill_a_batch(seqio, annotated):
 
 
 def test_hosts_have_equally_many_batches(seqio, monkeypatch):
-  monkeypatch.setattr(seqio_source, '_most_on_any_host', lambda number: 4)
+  monkeypatch.setattr(seqio_input, '_most_on_any_host', lambda number: 4)
   hosts = [
     drain(make(reset_for_eval=True, num_infeed_hosts=8, infeed_host_index=i))
     for i in (0, 1, 5)

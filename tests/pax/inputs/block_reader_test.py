@@ -9,7 +9,7 @@ import json
 import pytest
 
 from pax import tf_records
-from pax.inputs import blocks, shuffled_records
+from pax.inputs import block_reader, shuffled_records
 
 _COUNT = 10
 
@@ -36,7 +36,7 @@ def make(path, size=5, log=None):
     return [mixed[i : i + 2] for i in range(0, len(mixed), 2)]
 
   source = shuffled_records.ShuffledRecords([path], window=4, seed=0)
-  return blocks.Blocks(source, read, rows_of, size=size, seeds=[7])
+  return block_reader.BlockReader(source, read, rows_of, size=size, seeds=[7])
 
 
 def test_every_record_is_in_one_row(path):

@@ -8,11 +8,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pax.ghostnorm import base as ghostnorm
-from pax.learners.stochastic_gradients import base, dp_sgd, privacy
+from pax.learners.stochastic_gradients import (
+  dp_sgd,
+  gaussian_mechanism,
+  stochastic_gradient,
+)
 from praxis import base_layer, pytypes
 
-JTensor = base.JTensor
-Nested = base.Nested
+JTensor = stochastic_gradient.JTensor
+Nested = stochastic_gradient.Nested
 PARAMS = base_layer.PARAMS
 
 
@@ -36,23 +40,27 @@ class GhostClippingDpSgdStochasticGradient(dp_sgd.DpSgdStochasticGradient):
         f' {self.inner_batch_size}'
       )
 
-  def process_aux_info(self, aux_info: base.GradAuxInfo) -> base.GradAuxInfo:
+  def process_aux_info(
+    self, aux_info: stochastic_gradient.GradAuxInfo
+  ) -> stochastic_gradient.GradAuxInfo:
     """Returns `aux_info`, which is of the whole batch."""
     return aux_info
 
   def grad_fn(
     self,
-    loss_fn: base.LossFn,
+    loss_fn: stochastic_gradient.LossFn,
     mdl_vars_grad: Nested[JTensor],
     mdl_vars_nograd_and_inputs: tuple[Nested[JTensor], Nested[JTensor]],
     prng_key: pytypes.PRNGKey,
-  ) -> base.Gradients:
+  ) -> stochastic_gradient.Gradients:
     examples = jax.tree.leaves(mdl_vars_nograd_and_inputs[1])[0].shape[0]
     loss_key, noise_key = jax.random.split(prng_key)
 
     def weighted(
       scales: Float[Array, ' N'],
-    ) -> tuple[tuple[JTensor, base.GradAuxInfo], Nested[JTensor]]:
+    ) -> tuple[
+      tuple[JTensor, stochastic_gradient.GradAuxInfo], Nested[JTensor]
+    ]:
       params = jax.tree.map(
         lambda w: ghostnorm.ParamWithAux(w, scales), mdl_vars_grad[PARAMS]
       )
@@ -64,7 +72,7 @@ class GhostClippingDpSgdStochasticGradient(dp_sgd.DpSgdStochasticGradient):
 
     _, grads = weighted(jnp.ones(examples))
     # Losses of replicas are scaled to add up.
-    norms = privacy.replicas() * jnp.sqrt(
+    norms = gaussian_mechanism.replicas() * jnp.sqrt(
       sum(g.aux for g in _ghosts(grads[PARAMS]))
     )
     scales = jnp.minimum(1.0, self.l2_norm_clip / jnp.maximum(norms, 1e-30))
@@ -75,7 +83,9 @@ class GhostClippingDpSgdStochasticGradient(dp_sgd.DpSgdStochasticGradient):
       'frac_clipped': jnp.mean(scales < 1.0),
       'noise_std': noise_std,
     }
-    aux = base.DPGradAuxInfo(aux.aux_info, aux.loss_weight, dp_aux_info)
+    aux = stochastic_gradient.DPGradAuxInfo(
+      aux.aux_info, aux.loss_weight, dp_aux_info
+    )
     return (loss, self.process_aux_info(aux)), grads
 
 

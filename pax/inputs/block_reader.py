@@ -15,7 +15,7 @@ Example = Any
 Row = Any
 
 
-class Blocks:
+class BlockReader:
   """Makes blocks of records into rows, for ever.
 
   While the rows of one block are taken, the records of the next are read, a few
