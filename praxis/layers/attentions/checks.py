@@ -15,12 +15,12 @@ INPUTS = ('query', 'key', 'value')
 def check_sizes(layer: base_layer.BaseLayer) -> None:
   """Raises ValueError if an attention layer's sizes do not fit together."""
   sizes = layer.input_dim
-  if not isinstance(sizes, Mapping):
-    sizes = dict.fromkeys(INPUTS, sizes)
-  if set(sizes) != set(INPUTS) or min(sizes.values()) <= 0:
+  sizes = dict(sizes) if isinstance(sizes, Mapping) else sizes
+  by_input = sizes if isinstance(sizes, dict) else dict.fromkeys(INPUTS, sizes)
+  if set(by_input) != set(INPUTS) or min(by_input.values()) <= 0:
     raise ValueError(
       'input_dim must be positive, or a positive number for each of '
-      f'{list(INPUTS)}, got {layer.input_dim}; set the size of the inputs'
+      f'{list(INPUTS)}, got {sizes}; set the size of the inputs'
     )
   heads, size, hidden = layer.num_heads, layer.dim_per_head, layer.hidden_dim
   if heads <= 0 or (hidden if size is None else size) <= 0:
