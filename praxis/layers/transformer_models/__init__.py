@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transformers from token ids to losses."""
+"""Re-exports the transformer models: token ids to losses."""
 
 from praxis.layers.transformer_models.encoder_decoder import (
   TransformerEncoderDecoder as TransformerEncoderDecoder,
 )
-from praxis.layers.transformer_models.language_model_type import (
+from praxis.layers.transformer_models.transformer_lm import (
   LanguageModelType as LanguageModelType,
 )
 from praxis.layers.transformer_models.transformer_lm import (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An encoder of one sequence, and a decoder that attends to it."""
+"""The transformer encoder-decoder."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from praxis.layers import (
   normalizations,
 )
 from praxis.layers.transformer_models import (
+  input_embedder,
   model_losses,
   model_sharding,
   ngrammer_state,
-  segments,
-  sides,
+  stack_configs,
 )
 from praxis.nested_map import NestedMap
 
@@ -30,29 +30,30 @@ template_field = pax_fiddle.template_field
 
 
 class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
-  """Scores target ids given input ids: B examples, S inputs, T targets.
+  """A bidirectional encoder of S inputs and a causal decoder of T targets.
 
-  The encoder sees all of its segment; the decoder sees the targets so far and
-  all that the encoder makes of the segment.
+  The decoder attends to the encoder's outputs of the same segment.
+
+  References: Attention Is All You Need, https://arxiv.org/abs/1706.03762
   """
 
-  # Added to the embeddings of both sides; or, if this is None, to each its own.
+  # Position embedding of encoder and decoder; if None, each has its own.
   position_emb_tpl: LayerTpl | None = template_field(
     embedding_softmax.PositionalEmbedding
   )
   encoder_position_emb_tpl: LayerTpl | None = template_field(None)
-  # The encoder's layers: a stack, a repeated or a pipelined one.
+  # A plain, repeated or pipelined stack.
   encoder_stacked_transformer_tpl: LayerTpl | None = template_field(None)
-  # Changes the embedding of inputs by the neighbours' ids.
+  # Augments the token embeddings with n-grams.
   encoder_ngrammer_tpl: LayerTpl | None = template_field(None)
-  # N-grammers of the encoder's layers, after their attention.
+  # N-grammers after the self-attention of the layers, one or None per layer.
   encoder_post_attention_ngrammer_tpls: Sequence[LayerTpl | None] | None = (
     template_field(None)
   )
-  # Embeds inputs; what embeds targets does when it is absent.
+  # Embeds the inputs; None: the embedding of the targets does.
   encoder_embedding_tpl: LayerTpl | None = template_field(None)
-  # The same for the decoder; its stack has use_cross_attention, and the softmax
-  # embeds targets when decoder_embedding_tpl is absent.
+  # The same for the decoder. Its stack has use_cross_attention=True; without
+  # decoder_embedding_tpl the softmax embeds the targets.
   decoder_position_emb_tpl: LayerTpl | None = template_field(None)
   decoder_stacked_transformer_tpl: LayerTpl | None = template_field(None)
   decoder_ngrammer_tpl: LayerTpl | None = template_field(None)
@@ -60,40 +61,52 @@ class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
     template_field(None)
   )
   decoder_embedding_tpl: LayerTpl | None = template_field(None)
-  # Size of what goes from layer to layer.
   model_dims: int = 0
-  # Scores targets.
+  # Computes logits and losses of the targets.
   softmax_tpl: LayerTpl = template_field(
     embedding_softmax.SharedEmbeddingSoftmax
   )
-  # Whether several examples share a row, told apart by segment ids.
+  # Whether rows hold several examples, separated by segment ids.
   packed_input: bool = False
-  # Normalise what the last layer of each side puts out.
+  # Norms of the outputs of both stacks.
   encoder_ln_tpl: LayerTpl | None = template_field(normalizations.LayerNorm)
   decoder_ln_tpl: LayerTpl | None = template_field(normalizations.LayerNorm)
 
   @classmethod
   def set_sharding_params_v1(cls, model_p: Any, **options: Any) -> Any:
-    """Splits a Config over data and model; see `sharding.set_v1`."""
-    return model_sharding.set_v1(model_p, **options)
+    """Shards a Config, and returns it; see `model_sharding.set_v1`."""
+    return model_sharding.set_v1(
+      model_p, _sharded_templates(model_p), **options
+    )
 
   @classmethod
   def set_sharding_params_with_expert_parallelism(
     cls, model_p: Any, *, data_expert_axis: str, **options: Any
   ) -> Any:
-    """As `set_sharding_params_v1`, with an axis that splits experts too."""
+    """As `set_sharding_params_v1`, with an axis for expert parallelism."""
     return model_sharding.set_v1(
-      model_p, data_expert_axis=data_expert_axis, **options
+      model_p,
+      _sharded_templates(model_p),
+      data_expert_axis=data_expert_axis,
+      **options,
     )
 
   def setup(self) -> None:
     self._check_positive('model_dims')
-    if self.position_emb_tpl is not None:
-      self._check_no_own_positions()
-      sides.create_sized(self, 'position_emb', self.position_emb_tpl)
-    sides.create(self, 'encoder')
-    sides.create(self, 'decoder')
-    sides.create_sized(self, 'softmax', self.softmax_tpl)
+    self._check_position_templates()
+    self._create_embeddings()
+    if self.encoder_ngrammer_tpl is not None:
+      self.create_child('encoder_ngrammer', self.encoder_ngrammer_tpl)
+    if self.decoder_ngrammer_tpl is not None:
+      self.create_child('decoder_ngrammer', self.decoder_ngrammer_tpl)
+    self.create_child('encoder', self._configured_encoder())
+    self.create_child('decoder', self._configured_decoder())
+    if self.encoder_ln_tpl is not None:
+      norm = self.encoder_ln_tpl.clone().set(dim=self.model_dims)
+      self.create_child('encoder_ln', norm)
+    if self.decoder_ln_tpl is not None:
+      norm = self.decoder_ln_tpl.clone().set(dim=self.model_dims)
+      self.create_child('decoder_ln', norm)
 
   def encode(
     self,
@@ -103,11 +116,11 @@ class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
     input_segment_pos: Int[Array, 'B S'] | None = None,
     input_segment_mask: Float[Array, 'B 1 S S'] | None = None,
   ) -> Float[Array, 'B S D']:
-    """Returns what the encoder makes of the inputs; see `__call__`."""
-    ids, pos = segments.or_one_per_row(
+    """Returns the encoder's outputs; arguments as of `__call__`."""
+    ids, pos = input_embedder.default_segments(
       input_paddings, input_segment_ids, input_segment_pos
     )
-    embedded = sides.embed(self, 'encoder', inputs, pos, input_paddings)
+    embedded = self._encoder_embedder().embed(inputs, pos, input_paddings)
     if input_segment_mask is None:
       input_segment_mask = attentions.segment_mask(ids, dtype=embedded.dtype)
     outputs = self.encoder(
@@ -116,7 +129,7 @@ class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
       segment_mask=input_segment_mask,
       segment_pos=pos,
     )
-    return sides.finish(self, 'encoder', outputs)
+    return outputs if self.encoder_ln_tpl is None else self.encoder_ln(outputs)
 
   def __call__(
     self,
@@ -134,27 +147,28 @@ class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
     cross_segment_mask: Float[Array, 'B 1 T S'] | None = None,
     start_time_step: int = 0,
   ) -> NestedMap:
-    """Scores `labels`, or without them the token after each target.
+    """Returns the losses of `labels`, or without them the probabilities.
 
     Args:
-      inputs: ids that the encoder reads.
-      input_paddings: 1 where there is no input.
-      targets: ids that the decoder reads.
-      target_paddings: 1 where there is no target.
-      labels: class_ids, or class_probabilities, and class_weights, [B, T].
-      input_segment_ids: which example of its row an input belongs to, 0 none.
-      input_segment_pos: position of an input in its example.
-      input_segment_mask: an additive mask in place of the one made of these.
-      target_segment_ids: likewise of targets; the same number, same example.
-      target_segment_pos: position of a target in its example.
-      target_segment_mask: an additive mask in place of the causal one.
-      cross_segment_mask: an additive mask of what targets see of inputs.
-      start_time_step: the step that decoding starts at.
+      inputs: input ids of the encoder.
+      input_paddings: 1 for padding.
+      targets: input ids of the decoder.
+      target_paddings: 1 for padding.
+      labels: class_ids [B, T] or class_probabilities [B, T, V], and
+        class_weights [B, T].
+      input_segment_ids: example of each input in its row, 0 for padding.
+      input_segment_pos: position of each input in its example.
+      input_segment_mask: additive mask, replaces that of input_segment_ids.
+      target_segment_ids: example of each target, as of the inputs.
+      target_segment_pos: position of each target in its example.
+      target_segment_mask: additive mask, replaces the causal segment mask.
+      cross_segment_mask: additive mask from targets to inputs, likewise.
+      start_time_step: first step of decoding.
 
     Returns:
-      With labels what the softmax returns, and per_token_xent,
-      per_sequence_xent, total_loss, aux_loss and aux_loss_weight; without
-      labels logits, log_probs and probs.
+      With labels the output of the softmax, per_token_xent, per_sequence_xent,
+      total_loss, aux_loss and aux_loss_weight. Without labels logits, log_probs
+      and probs.
     """
     encoded = self.encode(
       inputs,
@@ -193,21 +207,21 @@ class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
     cross_segment_mask: Float[Array, 'B 1 T S'] | None = None,
     start_time_step: int = 0,
   ) -> NestedMap:
-    """Does what `__call__` does after `encode`."""
-    input_ids, _ = segments.or_one_per_row(
+    """Returns the output of `__call__`, given that of `encode`."""
+    input_ids, _ = input_embedder.default_segments(
       input_paddings, input_segment_ids, input_segment_pos
     )
-    ids, pos = segments.or_one_per_row(
+    ids, pos = input_embedder.default_segments(
       target_paddings, target_segment_ids, target_segment_pos
     )
-    embedded = sides.embed(self, 'decoder', targets, pos, target_paddings)
+    embedded = self._decoder_embedder().embed(targets, pos, target_paddings)
     if cross_segment_mask is None:
       cross_segment_mask = attentions.segment_mask(
         ids, input_ids, embedded.dtype
       )
     if target_segment_mask is None:
       target_segment_mask = attentions.causal_segment_mask(ids, embedded.dtype)
-    self._begin_decoding(targets, input_paddings, start_time_step)
+    self._init_decode_state(targets, input_paddings, start_time_step)
     outputs = self.decoder(
       embedded,
       target_paddings,
@@ -217,28 +231,27 @@ class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
       cross_segment_mask=cross_segment_mask,
       segment_pos=pos,
     )
-    return self.compute_loss(sides.finish(self, 'decoder', outputs), labels)
+    return self.compute_loss(self._normalize_decoded(outputs), labels)
 
   def compute_loss(
     self, activations: Float[Array, '*B D'], labels: NestedMap | None = None
   ) -> NestedMap:
-    """Returns the scores, and with labels the losses; see `__call__`."""
+    """Returns the losses or probabilities of `__call__`."""
     if labels is None:
       return model_losses.probabilities(self.softmax, activations)
-    output = model_losses.score_labels(self.softmax, activations, labels)
+    output = model_losses.label_losses(self.softmax, activations, labels)
     model_losses.add_aux_losses(self, output)
     return output
 
   def extend_step(self, targets: Int[Array, 'B *P']) -> NestedMap:
-    """Scores the tokens after one step.
+    """Returns the probabilities of the tokens after one decoding step.
 
-    The decode state holds what came before, and what the decoder's cross
-    attention remembers of the inputs. Several samples may continue one example:
-    B is then a multiple of the batch of inputs, rows of an example adjacent.
+    Several samples may continue one example: B is then a multiple of the batch
+    size of the inputs, and the samples of an example are adjacent.
 
     Args:
-      targets: the step's ids; of several per row, the last are, and those
-        before it are seen by the n-grammer only.
+      targets: ids of the step, [B] or [B, P]; of P ids the last is the step's,
+        earlier ones are seen by the n-grammer only.
 
     Returns:
       A map of logits, log_probs and probs, [B, V].
@@ -247,20 +260,21 @@ class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
     time_step = self.get_decode_state('time_step')
     paddings = self.get_decode_state('input_paddings')
     pos = jnp.full((ids.shape[0], 1), time_step, jnp.int32)
-    embedded = sides.embed_step(self, 'decoder', ids, pos)
+    embedded = self._decoder_embedder().embed_step(self, ids, pos)
+    num_samples = ids.shape[0] // paddings.shape[0]
     outputs = self.decoder.extend_step(
       embedded[:, -1],
       time_step=time_step,
-      cross_paddings=_of_samples(paddings, ids.shape[0]),
+      cross_paddings=jnp.repeat(paddings, num_samples, axis=0),
     )
     self.update_decode_state('time_step', time_step + 1)
-    return self.compute_loss(sides.finish(self, 'decoder', outputs))
+    return self.compute_loss(self._normalize_decoded(outputs))
 
   def transform_decode_state(
-    self, transform_fn: Callable[[Array, int, int], Array]
+    self, transform_fn: decode_states.TransformFn
   ) -> None:
-    """Replaces every cached array x by transform_fn(x, batch_dim, time_dim)."""
-    ngrammer_state.transform(self, transform_fn)
+    """Replaces every cached tensor by fn(tensor, batch_dim, time_dim)."""
+    ngrammer_state.transform_state(self, transform_fn)
     super().transform_decode_state(transform_fn)
 
   def _visit_decode_states(
@@ -268,17 +282,114 @@ class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
   ) -> None:
     visit(self.decoder)
 
-  # Helpers.
+  # Children and their templates.
 
-  def _check_no_own_positions(self) -> None:
-    for name in ('encoder_position_emb_tpl', 'decoder_position_emb_tpl'):
-      if getattr(self, name) is not None:
+  def _check_position_templates(self) -> None:
+    if self.position_emb_tpl is None:
+      return
+    for name, template in (
+      ('encoder_position_emb_tpl', self.encoder_position_emb_tpl),
+      ('decoder_position_emb_tpl', self.decoder_position_emb_tpl),
+    ):
+      if template is not None:
         raise ValueError(
           f'{name} must be None with position_emb_tpl, got a template; set '
-          'position_emb_tpl=None to have one for each side'
+          'position_emb_tpl=None for separate position embeddings'
         )
 
-  def _begin_decoding(
+  def _create_embeddings(self) -> None:
+    """Creates the embeddings and the softmax with the model's dimension."""
+    for name, template in (
+      ('position_emb', self.position_emb_tpl),
+      ('encoder_position_emb', self.encoder_position_emb_tpl),
+      ('decoder_position_emb', self.decoder_position_emb_tpl),
+    ):
+      if template is not None:
+        stack_configs.check_dims(
+          f'embedding_dims of {name}', template.embedding_dims, self.model_dims
+        )
+        template = template.clone().set(embedding_dims=self.model_dims)
+        self.create_child(name, template)
+    for name, template in (
+      ('encoder_embedding_lookup', self.encoder_embedding_tpl),
+      ('decoder_embedding_lookup', self.decoder_embedding_tpl),
+      ('softmax', self.softmax_tpl),
+    ):
+      if template is not None:
+        stack_configs.check_dims(
+          f'input_dims of {name}', template.input_dims, self.model_dims
+        )
+        template = template.clone().set(input_dims=self.model_dims)
+        self.create_child(name, template)
+
+  def _configured_encoder(self) -> LayerTpl:
+    stack = _configured_stack(
+      'encoder',
+      self.encoder_stacked_transformer_tpl,
+      self.model_dims,
+      self.encoder_post_attention_ngrammer_tpls,
+      packed_input=self.packed_input,
+    )
+    for stacked in stack_configs.stacked_transformers(stack):
+      _check_masking('encoder', stacked.mask_self_attention, must_mask=False)
+      for layer in stack_configs.layer_templates(stacked):
+        # The encoder has no decoding steps and needs no cache.
+        if stack_configs.has_field(layer.tr_atten_tpl, 'decode_cache'):
+          layer.tr_atten_tpl.decode_cache = False
+    return stack
+
+  def _configured_decoder(self) -> LayerTpl:
+    stack = _configured_stack(
+      'decoder',
+      self.decoder_stacked_transformer_tpl,
+      self.model_dims,
+      self.decoder_post_attention_ngrammer_tpls,
+      packed_input=self.packed_input,
+    )
+    for stacked in stack_configs.stacked_transformers(stack):
+      _check_masking('decoder', stacked.mask_self_attention, must_mask=True)
+    return stack
+
+  def _encoder_embedder(self) -> input_embedder.InputEmbedder:
+    token_emb = self._target_emb()
+    if self.encoder_embedding_tpl is not None:
+      token_emb = self.encoder_embedding_lookup
+    position_emb = None
+    if self.position_emb_tpl is not None:
+      position_emb = self.position_emb
+    elif self.encoder_position_emb_tpl is not None:
+      position_emb = self.encoder_position_emb
+    has_ngrammer = self.encoder_ngrammer_tpl is not None
+    return input_embedder.InputEmbedder(
+      token_emb=token_emb,
+      ngrammer=self.encoder_ngrammer if has_ngrammer else None,
+      position_emb=position_emb,
+    )
+
+  def _decoder_embedder(self) -> input_embedder.InputEmbedder:
+    position_emb = None
+    if self.position_emb_tpl is not None:
+      position_emb = self.position_emb
+    elif self.decoder_position_emb_tpl is not None:
+      position_emb = self.decoder_position_emb
+    has_ngrammer = self.decoder_ngrammer_tpl is not None
+    return input_embedder.InputEmbedder(
+      token_emb=self._target_emb(),
+      ngrammer=self.decoder_ngrammer if has_ngrammer else None,
+      position_emb=position_emb,
+    )
+
+  def _target_emb(self) -> base_layer.BaseLayer:
+    if self.decoder_embedding_tpl is not None:
+      return self.decoder_embedding_lookup
+    return self.softmax
+
+  def _normalize_decoded(
+    self, outputs: Float[Array, '*B D']
+  ) -> Float[Array, '*B D']:
+    return outputs if self.decoder_ln_tpl is None else self.decoder_ln(outputs)
+
+  def _init_decode_state(
     self,
     targets: Int[Array, 'B T'],
     input_paddings: Num[Array, 'B S'],
@@ -291,10 +402,51 @@ class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
     )
     self.update_decode_state('input_paddings', input_paddings)
     if self.decoder_ngrammer_tpl is not None:
-      embedded = sides.look_up(self, 'decoder', targets)
-      ngrammer_state.begin(self, targets, embedded, start_time_step)
+      embeddings = self._decoder_embedder().lookup(targets)
+      ngrammer_state.init_state(self, targets, embeddings, start_time_step)
 
 
-def _of_samples(paddings: Num[Array, 'C S'], batch: int) -> Num[Array, 'B S']:
-  """Repeats the rows of examples for their samples."""
-  return jnp.repeat(paddings, batch // paddings.shape[0], axis=0)
+def _configured_stack(
+  name: str,
+  stack_tpl: LayerTpl | None,
+  model_dims: int,
+  ngrammer_tpls: Sequence[LayerTpl | None] | None,
+  *,
+  packed_input: bool,
+) -> LayerTpl:
+  if stack_tpl is None:
+    raise ValueError(
+      f'{name}_stacked_transformer_tpl must be the Config of a stack of '
+      'layers, got None'
+    )
+  return stack_configs.for_model(
+    stack_tpl, model_dims, ngrammer_tpls, packed_input=packed_input
+  )
+
+
+def _check_masking(name: str, is_masked: bool, *, must_mask: bool) -> None:
+  if is_masked != must_mask:
+    raise ValueError(
+      f'mask_self_attention of the {name} must be {must_mask}, got {is_masked};'
+      ' decoders mask later positions, encoders do not'
+    )
+
+
+def _sharded_templates(model_p: LayerTpl) -> model_sharding.ShardedTemplates:
+  return model_sharding.ShardedTemplates(
+    softmax_and_embeddings=[
+      model_p.softmax_tpl,
+      model_p.encoder_embedding_tpl,
+      model_p.decoder_embedding_tpl,
+    ],
+    position_embs=[
+      model_p.position_emb_tpl,
+      model_p.encoder_position_emb_tpl,
+      model_p.decoder_position_emb_tpl,
+    ],
+    ngrammers=[model_p.encoder_ngrammer_tpl, model_p.decoder_ngrammer_tpl],
+    stacks=[
+      model_p.encoder_stacked_transformer_tpl,
+      model_p.decoder_stacked_transformer_tpl,
+    ],
+  )

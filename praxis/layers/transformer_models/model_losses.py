@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a model's last activations to scores and losses."""
+"""Probabilities and losses from the last activations of a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def probabilities(
   activations: Float[Array, '*B D'],
   input_ids: Int[Array, '*B'] | None = None,
 ) -> NestedMap:
-  """Returns logits, log_probs and probs of all classes, [*B, V]."""
+  """Returns logits, log_probs and probs over the vocabulary, [*B, V]."""
   logits = softmax.get_logits(activations, input_ids)
   log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
   return NestedMap(
@@ -26,23 +26,24 @@ def probabilities(
   )
 
 
-def score_labels(
+def label_losses(
   softmax: base_layer.BaseLayer,
   activations: Float[Array, 'B T D'],
   labels: NestedMap,
   input_ids: Int[Array, 'B T'] | None = None,
 ) -> NestedMap:
-  """Returns what `softmax` says of `labels`, and sums of it.
+  """Returns the cross entropy of the labels.
 
   Args:
-    softmax: scores the classes.
-    activations: what it scores them by.
-    labels: class_ids, or class_probabilities, and class_weights.
-    input_ids: what the activations were made of, for softmaxes that ask.
+    softmax: computes the cross entropy.
+    activations: inputs of the softmax.
+    labels: class_ids [B, T] or class_probabilities [B, T, V], and
+      class_weights [B, T].
+    input_ids: input tokens of the model, for softmaxes that use them.
 
   Returns:
-    The output of the softmax, with per_token_xent [B, T], per_sequence_xent
-    [B] and total_loss, which is avg_xent so far.
+    The output of the softmax with per_token_xent [B, T], per_sequence_xent [B]
+    and total_loss, initially avg_xent.
   """
   class_ids = labels.get('class_ids')
   output = softmax(
@@ -62,13 +63,13 @@ def score_labels(
 def add_aux_losses(
   layer: base_layer.BaseLayer, output: NestedMap, *, skip: bool = False
 ) -> None:
-  """Sets aux_loss and aux_loss_weight, sums over all that `layer` holds.
+  """Sets aux_loss and aux_loss_weight, the sums over all children.
 
-  They join total_loss and the summaries unless `skip`.
+  Adds them to total_loss and to the summaries unless `skip`.
   """
-  collected = layer.variables.get(base_layer.AUX_LOSS, {})
+  collection = layer.variables.get(base_layer.AUX_LOSS, {})
   is_loss = lambda x: isinstance(x, base_layer.AuxLossStruct)
-  losses = jax.tree.leaves(collected, is_leaf=is_loss)
+  losses = jax.tree.leaves(collection, is_leaf=is_loss)
   zero = jnp.zeros([], jnp.float32)
   output.aux_loss = sum((jnp.sum(loss.value) for loss in losses), zero)
   output.aux_loss_weight = sum((jnp.sum(loss.weight) for loss in losses), zero)
@@ -82,18 +83,18 @@ def add_aux_losses(
 def add_entropy_loss(
   layer: base_layer.BaseLayer,
   output: NestedMap,
-  weights: Float[Array, 'B T'],
+  class_weights: Float[Array, 'B T'],
   entropy_loss_weight: float,
 ) -> None:
-  """Adds the mean negative entropy, in nats, of the predictions."""
-  weights = weights.astype(jnp.float32)
-  total = jnp.sum(weights)
-  shares = weights / jnp.where(total > 0.0, total, 1.0)
+  """Adds the weighted mean negative entropy (nats) of the predictions."""
+  class_weights = class_weights.astype(jnp.float32)
+  total = jnp.sum(class_weights)
+  token_weights = class_weights / jnp.where(total > 0.0, total, 1.0)
   log_probs = output.log_probs
-  negative = jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
-  output.avg_entropy_loss = jnp.sum(negative * shares)
+  negative_entropy = jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+  output.avg_entropy_loss = jnp.sum(negative_entropy * token_weights)
   output.total_loss += entropy_loss_weight * output.avg_entropy_loss
   layer.add_summary('avg_entropy_loss', output.avg_entropy_loss)
   layer.add_summary(
-    'per_token_logits', jnp.mean(output.logits, axis=-1) * shares
+    'per_token_logits', jnp.mean(output.logits, axis=-1) * token_weights
   )

@@ -1,38 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the weights and activations of transformer models are split.
+"""Split-dims mappings for the weights and activations of transformer models.
 
 Letters name dimensions: b batch, l length, d model, f hidden, n heads, h head
-or hidden, v vocabulary, e expert, m model, g group, c capacity.
+or (MoE) hidden, v vocabulary, e expert, m model, g group, c expert capacity.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from praxis import py_utils
+from praxis import base_layer, pax_fiddle, py_utils
 from praxis.layers import embedding_softmax
 from praxis.layers.transformer_models import stack_configs
 from praxis.pytypes import SplitDimsMapping
 
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 Axis = str | tuple[str, ...] | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mesh:
-  """The devices of a model."""
+  """The device mesh of a model."""
 
-  # Sizes of the axes within a slice, and over slices.
+  # Sizes of the axes within a slice (ICI) and over slices (DCN).
   ici_mesh_shape: Sequence[int] | None
   dcn_mesh_shape: Sequence[int] | None = None
-  # Names of the axes.
   mesh_axis_names: Sequence[str]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mappings:
-  """One split-dims mapping for each kind of weight (w) and activation (a)."""
+  """Split-dims mappings by kind of weight (w_*) and activation (a_*)."""
 
   w_df: SplitDimsMapping = None
   w_dnh: SplitDimsMapping = None
@@ -45,44 +45,46 @@ class Mappings:
   a_blv: SplitDimsMapping = None
   a_egch: SplitDimsMapping = None
   a_egcm: SplitDimsMapping = None
-  # Those of a decoding step.
+  # Activations of a decoding step.
   a_bd: SplitDimsMapping = None
   a_bf: SplitDimsMapping = None
+  # Accepted and ignored: step logits use a_blv without the time dimension.
   a_bv: SplitDimsMapping = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Axes:
-  """What each axis of a mesh is for."""
+  """The parallelism of each mesh axis."""
 
-  # Splits the batch only.
+  # Data parallelism: shards the batch.
   replica_axis: Axis
-  # Splits the batch, and one dimension of each weight.
+  # Fully sharded data parallelism: shards the batch, and one dimension of each
+  # weight.
   data_axis: Axis
-  # Splits the other dimension of each weight, and activations.
+  # Tensor parallelism: shards the other dimension of each weight.
   mdl_axis: Axis
-  # Splits the experts, and whatever data_axis splits.
+  # Expert parallelism: shards the experts, and all that data_axis shards.
   data_expert_axis: Axis = None
-  # Splits the length of activations.
+  # Sequence parallelism: shards the time dimension of activations.
   seq_axis: Axis = None
-  # What splits the batch, if not all axes for data.
+  # Axes that shard the batch; None for replica, data and data_expert.
   batch_axes: tuple[str, ...] | None = None
-  # Whether activations between layers are split over mdl_axis too: memory for
-  # time, as training wants.
+  # Whether activations between layers are sharded over mdl_axis too, which
+  # saves memory at the cost of collectives.
   training_optimized: bool
 
   def mappings(self) -> Mappings:
-    """Returns the mappings that fully shard weights over data and model."""
-    data = _joined(self.data_axis, self.data_expert_axis)
-    weight = _joined(data, self.seq_axis)
-    batch = self.batch_axes or _joined(self.replica_axis, data)
+    """Returns the mappings of the v1 sharding."""
+    data = _combine(self.data_axis, self.data_expert_axis)
+    weight = _combine(data, self.seq_axis)
+    batch = self.batch_axes or _combine(self.replica_axis, data)
     mdl, seq = self.mdl_axis, self.seq_axis
     if self.data_expert_axis is None:
       expert, group = self.data_axis, None
       group_in_training = None
     else:
       expert, group = self.data_expert_axis, self.data_axis
-      group_in_training = _joined(self.replica_axis, self.data_axis)
+      group_in_training = _combine(self.replica_axis, self.data_axis)
     a_blf = [batch, seq, mdl]
     a_bld = a_blf if self.training_optimized else [batch, None, None]
     in_training = [expert, group_in_training, None, mdl]
@@ -106,73 +108,107 @@ class Axes:
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardedTemplates:
+  """The templates of a model that mappings are applied to; None is skipped."""
+
+  softmax_and_embeddings: Sequence[LayerTpl | None]
+  position_embs: Sequence[LayerTpl | None]
+  ngrammers: Sequence[LayerTpl | None]
+  stacks: Sequence[LayerTpl | None]
+
+
 def set_v1(
-  model_p: Any,
+  model_p: LayerTpl,
+  templates: ShardedTemplates,
   *,
   ici_mesh_shape: Sequence[int],
   dcn_mesh_shape: Sequence[int] | None = None,
   mesh_axis_names: Sequence[str],
   **axes: Any,
-) -> Any:
-  """Splits a model's Config over data and model; returns it.
+) -> LayerTpl:
+  """Shards a model by the parallelism of each mesh axis.
 
-  `axes` are the fields of `Axes`.
+  Args:
+    model_p: Config of the model, changed in place.
+    templates: its templates.
+    ici_mesh_shape: sizes of the mesh axes within a slice.
+    dcn_mesh_shape: sizes of the mesh axes over slices.
+    mesh_axis_names: names of the mesh axes.
+    **axes: fields of `Axes`.
+
+  Returns:
+    model_p.
   """
   mesh = Mesh(
     ici_mesh_shape=ici_mesh_shape,
     dcn_mesh_shape=dcn_mesh_shape,
     mesh_axis_names=mesh_axis_names,
   )
-  return set_sharding(model_p, mesh, Axes(**axes).mappings())
+  return _set_sharding(model_p, templates, mesh, Axes(**axes).mappings())
 
 
 def set_custom(
-  model_p: Any,
+  model_p: LayerTpl,
+  templates: ShardedTemplates,
   *,
   ici_mesh_shape: Sequence[int],
   dcn_mesh_shape: Sequence[int] | None = None,
   mesh_axis_names: Sequence[str],
   **mappings: Any,
-) -> Any:
-  """Splits a model's Config as `mappings` say; returns it.
+) -> LayerTpl:
+  """Shards a model by explicit mappings.
 
-  `mappings` are the fields of `Mappings`.
+  Args:
+    model_p: Config of the model, changed in place.
+    templates: its templates.
+    ici_mesh_shape: sizes of the mesh axes within a slice.
+    dcn_mesh_shape: sizes of the mesh axes over slices.
+    mesh_axis_names: names of the mesh axes.
+    **mappings: fields of `Mappings`.
+
+  Returns:
+    model_p.
   """
   mesh = Mesh(
     ici_mesh_shape=ici_mesh_shape,
     dcn_mesh_shape=dcn_mesh_shape,
     mesh_axis_names=mesh_axis_names,
   )
-  return set_sharding(model_p, mesh, Mappings(**mappings))
+  return _set_sharding(model_p, templates, mesh, Mappings(**mappings))
 
 
-def set_sharding(model_p: Any, mesh: Mesh, mappings: Mappings) -> Any:
-  """Sets the mesh and the mappings of a model's Config; returns it.
-
-  Which templates there are, fields whose names end alike say: of softmaxes,
-  embeddings, positions, n-grammers and stacks.
-  """
-  for field in dataclasses.fields(mesh):
-    setattr(model_p, field.name, getattr(mesh, field.name))
-  for table in _templates(model_p, 'softmax_tpl', 'embedding_tpl'):
-    _set_table(table, mappings)
-  for ngrammer in _templates(model_p, 'ngrammer_tpl'):
+def _set_sharding(
+  model_p: LayerTpl,
+  templates: ShardedTemplates,
+  mesh: Mesh,
+  mappings: Mappings,
+) -> LayerTpl:
+  """Sets the mesh of a model and the mappings of its templates."""
+  model_p.set(
+    ici_mesh_shape=mesh.ici_mesh_shape,
+    dcn_mesh_shape=mesh.dcn_mesh_shape,
+    mesh_axis_names=mesh.mesh_axis_names,
+  )
+  for embedding in _present(templates.softmax_and_embeddings):
+    _shard_embedding(embedding, mappings)
+  for ngrammer in _present(templates.ngrammers):
     ngrammer.weight_split_dims_mapping.wt = mappings.w_vd
   trainable = embedding_softmax.TrainablePositionalEmbedding
-  for position_emb in _templates(model_p, 'position_emb_tpl'):
+  for position_emb in _present(templates.position_embs):
     if issubclass(position_emb.cls, trainable):
       position_emb.weight_split_dims_mapping.wt = mappings.w_df
-      _set_lookup(position_emb, mappings)
-  for stack in _templates(model_p, 'stacked_transformer_tpl'):
-    for block in stack_configs.stacked_transformers(stack):
-      _set_block(block, mappings)
+      _shard_lookup(position_emb, mappings)
+  for stack in _present(templates.stacks):
+    for stacked in stack_configs.stacked_transformers(stack):
+      _shard_layers(stacked, mappings)
   return model_p
 
 
-def is_class_major(table: Any) -> bool:
+def is_class_major(embedding: LayerTpl) -> bool:
   """Returns whether a softmax or an embedding has a weight [V, D]."""
   return issubclass(
-    table.cls,
+    embedding.cls,
     (
       embedding_softmax.Embedding,
       embedding_softmax.NClassMajorSharedEmbeddingSoftmax,
@@ -181,61 +217,60 @@ def is_class_major(table: Any) -> bool:
   )
 
 
-def _templates(model_p: Any, *endings: str) -> Iterator[Any]:
-  """Yields what is set of the fields whose names end so."""
-  for name in stack_configs.field_names(model_p):
-    if name.endswith(endings) and getattr(model_p, name) is not None:
-      yield getattr(model_p, name)
+def _present(templates: Sequence[LayerTpl | None]) -> list[LayerTpl]:
+  return [template for template in templates if template is not None]
 
 
-def _set_block(block: Any, mappings: Mappings) -> None:
-  for layer in stack_configs.as_list(block.transformer_layer_params_tpl):
-    _set_attention(layer.tr_atten_tpl, mappings)
+def _shard_layers(stacked: LayerTpl, mappings: Mappings) -> None:
+  for layer in stack_configs.layer_templates(stacked):
+    _shard_attention(layer.tr_atten_tpl, mappings)
     if layer.cross_atten_tpl is not None:
-      _set_attention(layer.cross_atten_tpl, mappings)
-    _set_feed_forward(layer.tr_fflayer_tpl, mappings)
-  if block.moe_layer_tpl is not None:
-    _set_experts(block.moe_layer_tpl, mappings)
+      _shard_attention(layer.cross_atten_tpl, mappings)
+    _shard_feed_forward(layer.tr_fflayer_tpl, mappings)
+  if stacked.moe_layer_tpl is not None:
+    _shard_moe(stacked.moe_layer_tpl, mappings)
 
 
-def _set_table(table: Any, mappings: Mappings) -> None:
-  """Sets a softmax or an embedding: [V, D], or else [D, V]."""
+def _shard_embedding(embedding: LayerTpl, mappings: Mappings) -> None:
+  """Shards a softmax or an embedding, whose weight is [V, D] or [D, V]."""
   w_vd = mappings.w_vd
-  transposed = None if w_vd is None else [w_vd[1], w_vd[0]]
-  wt = w_vd if is_class_major(table) else transposed
-  table.weight_split_dims_mapping.wt = wt
-  table.activation_split_dims_mapping.out = mappings.a_blv
-  _set_lookup(table, mappings)
+  w_dv = None if w_vd is None else [w_vd[1], w_vd[0]]
+  weight = w_vd if is_class_major(embedding) else w_dv
+  embedding.weight_split_dims_mapping.wt = weight
+  embedding.activation_split_dims_mapping.out = mappings.a_blv
+  _shard_lookup(embedding, mappings)
 
 
-def _set_lookup(embedding: Any, mappings: Mappings) -> None:
-  """Sets how vectors come out, and looks them up by products."""
-  if stack_configs.has(embedding, 'lookup_style'):
+def _shard_lookup(embedding: LayerTpl, mappings: Mappings) -> None:
+  """Shards the looked-up embeddings, and makes lookups matrix products."""
+  if stack_configs.has_field(embedding, 'lookup_style'):
     embedding.lookup_style = 'matmul'
-  _set_present(
+  _set_existing(
     embedding.activation_split_dims_mapping,
     emb_out_split_dims_mapping=mappings.a_bld,
     extend_step_out=mappings.a_bd,
   )
 
 
-def _set_present(sharding: Any, **values: Any) -> None:
-  """Sets those of `values` that `sharding` has fields for."""
+def _set_existing(
+  sharding: pax_fiddle.Config, **values: SplitDimsMapping
+) -> None:
+  """Sets those of the fields that the class of `sharding` has."""
   for name, value in values.items():
-    if stack_configs.has(sharding, name):
+    if stack_configs.has_field(sharding, name):
       setattr(sharding, name, value)
 
 
-def _set_attention(attention: Any, mappings: Mappings) -> None:
+def _shard_attention(attention: LayerTpl, mappings: Mappings) -> None:
   weights = attention.weight_split_dims_mapping
   w_dnh, a_blnh, a_blh = mappings.w_dnh, mappings.a_blnh, mappings.a_blh
   weights.proj = w_dnh
   if w_dnh is not None:
     weights.dconv = [w_dnh[1], None]
-    _set_present(weights, proj_headless=[w_dnh[0], w_dnh[2]])
+    _set_existing(weights, proj_headless=[w_dnh[0], w_dnh[2]])
   if a_blh is None and a_blnh is not None:
     a_blh = [a_blnh[0], a_blnh[1], a_blnh[3]]
-  _set_present(
+  _set_existing(
     attention.activation_split_dims_mapping,
     blnh=a_blnh,
     blh=a_blh,
@@ -244,7 +279,7 @@ def _set_attention(attention: Any, mappings: Mappings) -> None:
   )
 
 
-def _set_feed_forward(feed_forward: Any, mappings: Mappings) -> None:
+def _shard_feed_forward(feed_forward: LayerTpl, mappings: Mappings) -> None:
   weights = feed_forward.weight_split_dims_mapping
   weights.ffn0 = mappings.w_df
   if mappings.w_df is not None:
@@ -256,7 +291,7 @@ def _set_feed_forward(feed_forward: Any, mappings: Mappings) -> None:
   activations.ffn1_extend_step = mappings.a_bd
 
 
-def _set_experts(moe: Any, mappings: Mappings) -> None:
+def _shard_moe(moe: LayerTpl, mappings: Mappings) -> None:
   weights = moe.weight_split_dims_mapping
   weights.me = [None, None]
   weights.emh = mappings.w_emh
@@ -267,7 +302,7 @@ def _set_experts(moe: Any, mappings: Mappings) -> None:
   activations.egch = mappings.a_egch
   activations.egcm = mappings.a_egcm
   if mappings.a_bld is not None:
-    # Groups are parts of the batch, so the batch's axes split them.
+    # Groups partition the batch, so the batch axes shard them.
     group, mdl = mappings.a_bld[0], mappings.a_bld[2]
     activations.gs = [group, None]
     activations.gsm = [group, None, mdl]
@@ -277,8 +312,8 @@ def _set_experts(moe: Any, mappings: Mappings) -> None:
     activations.gecm = [group, None, None, mdl]
 
 
-def _joined(*axes: Axis) -> Axis:
-  """Returns one axis, or a tuple of several, for those that are not None."""
+def _combine(*axes: Axis) -> Axis:
+  """Returns the axes that are not None: None, one, or a tuple of several."""
   names = [name for axis in axes for name in py_utils.mesh_axes(axis)]
   if len(names) > 1:
     return tuple(names)

@@ -1,68 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an n-grammer of token ids remembers between decoding steps.
+"""The decode state of a model's n-grammer: the previous token.
 
-A bigram needs the token before, so the decode state of the model holds its id
-and its embedding; at the beginning both are zero.
+A bigram needs the id and the embedding of the previous token; both are zero
+before the first token.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from praxis import base_layer
+from praxis.layers import decode_states
 
 _IDS = 'ngrammer_prefix'
 _EMBEDDINGS = 'ngrammer_prefix_emb'
 
 
-def begin(
-  layer: base_layer.BaseLayer,
+def init_state(
+  model: base_layer.BaseLayer,
   ids: Int[Array, 'B T'],
-  embedded: Float[Array, 'B T D'],
+  embeddings: Float[Array, 'B T D'],
   start_time_step: Int[Array, ''] | int,
 ) -> None:
-  """Remembers the token before the first step that `layer` will do."""
-  for name, rows in ((_IDS, ids), (_EMBEDDINGS, embedded)):
-    before = jnp.concatenate([jnp.zeros_like(rows[:, :1]), rows], axis=1)
-    row = jax.lax.dynamic_slice_in_dim(before, start_time_step, 1, axis=1)
-    layer.update_decode_state(name, row)
+  """Stores the token before `start_time_step` in the model's decode state."""
+  for name, values in ((_IDS, ids), (_EMBEDDINGS, embeddings)):
+    shifted = jnp.concatenate([jnp.zeros_like(values[:, :1]), values], axis=1)
+    previous = jax.lax.dynamic_slice_in_dim(shifted, start_time_step, 1, axis=1)
+    model.update_decode_state(name, previous)
 
 
-def step(
-  layer: base_layer.BaseLayer,
+def extend_step(
+  model: base_layer.BaseLayer,
   ngrammer: base_layer.BaseLayer,
   ids: Int[Array, 'B L'],
-  embedded: Float[Array, 'B L D'],
+  embeddings: Float[Array, 'B L D'],
   segment_pos: Int[Array, 'B L'] | None = None,
 ) -> Float[Array, 'B L D']:
-  """Returns what the n-grammer makes of steps; remembers the last of them."""
-  all_ids = jnp.concatenate([layer.get_decode_state(_IDS), ids], axis=1)
-  all_embedded = jnp.concatenate(
-    [layer.get_decode_state(_EMBEDDINGS).astype(embedded.dtype), embedded],
-    axis=1,
+  """Returns the n-grammer's output for L steps, and stores the last token."""
+  previous_embeddings = model.get_decode_state(_EMBEDDINGS)
+  all_ids = jnp.concatenate([model.get_decode_state(_IDS), ids], axis=1)
+  all_embeddings = jnp.concatenate(
+    [previous_embeddings.astype(embeddings.dtype), embeddings], axis=1
   )
   if segment_pos is not None:
     segment_pos = jnp.pad(segment_pos, [(0, 0), (1, 0)])
-  layer.update_decode_state(_IDS, ids[:, -1:])
-  layer.update_decode_state(_EMBEDDINGS, embedded[:, -1:])
+  model.update_decode_state(_IDS, ids[:, -1:])
+  model.update_decode_state(_EMBEDDINGS, embeddings[:, -1:])
   outputs = ngrammer(
     all_ids,
-    all_embedded,
+    all_embeddings,
     segment_pos=segment_pos,
     check_time_step_zero=True,
   )
   return outputs[:, 1:]
 
 
-def transform(
-  layer: base_layer.BaseLayer, transform_fn: Callable[[Array, int, int], Array]
+def transform_state(
+  model: base_layer.BaseLayer, transform_fn: decode_states.TransformFn
 ) -> None:
-  """Replaces what is remembered, x, by transform_fn(x, 0, -1)."""
+  """Replaces each stored tensor x by transform_fn(x, 0, -1)."""
   for name in (_IDS, _EMBEDDINGS):
-    if name in layer.variables.get(base_layer.DECODE_CACHE, {}):
-      state = transform_fn(layer.get_decode_state(name), 0, -1)
-      layer.update_decode_state(name, state)
+    if name in model.variables.get(base_layer.DECODE_CACHE, {}):
+      state = transform_fn(model.get_decode_state(name), 0, -1)
+      model.update_decode_state(name, state)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Configs of stacks of transformer layers, as models change them."""
+"""Traversal and adaptation of the Configs of transformer stacks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from praxis import base_layer, pax_fiddle
@@ -11,64 +11,70 @@ from praxis import base_layer, pax_fiddle
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
-def stacked_transformers(stacked_tpl: Any) -> Iterator[Any]:
+def stacked_transformers(stack_tpl: LayerTpl) -> Iterator[LayerTpl]:
   """Yields the StackedTransformer Configs within a stack's Config.
 
-  A repeated stack holds one as its `block`, a pipelined one as its
-  `pipeline_stage`, which may be repeated in turn.
+  A repeated stack contains one as `block`; a pipelined stack contains one, or a
+  repeated stack, as `pipeline_stage`.
   """
-  inner = [n for n in ('pipeline_stage', 'block') if has(stacked_tpl, n)]
-  if not inner:
-    yield stacked_tpl
-  for name in inner:
-    for stage in as_list(getattr(stacked_tpl, name)):
-      yield from stacked_transformers(stage)
+  if has_field(stack_tpl, 'pipeline_stage'):
+    stages = stack_tpl.pipeline_stage
+  elif has_field(stack_tpl, 'block'):
+    stages = stack_tpl.block
+  else:
+    yield stack_tpl
+    return
+  for stage in _as_list(stages):
+    yield from stacked_transformers(stage)
 
 
-def as_list(value: Any) -> list[Any]:
-  """Returns a list of templates for one, or several."""
-  return list(value) if isinstance(value, list | tuple) else [value]
+def layer_templates(stacked_tpl: LayerTpl) -> list[LayerTpl]:
+  """Returns the layer templates of a StackedTransformer Config."""
+  return _as_list(stacked_tpl.transformer_layer_params_tpl)
 
 
-def has(template: Any, name: str) -> bool:
+def has_field(template: pax_fiddle.Config, name: str) -> bool:
   """Returns whether the template's class has a field of this name."""
-  return name in field_names(template)
-
-
-def field_names(template: Any) -> list[str]:
-  """Returns the names of the fields of the template's class."""
-  return [f.name for f in pax_fiddle.fields_of(template.cls)]
+  return any(f.name == name for f in pax_fiddle.fields_of(template.cls))
 
 
 def for_model(
-  stacked_tpl: LayerTpl,
+  stack_tpl: LayerTpl,
   model_dims: int,
-  ngrammer_tpls: Any = None,
+  ngrammer_tpls: Sequence[LayerTpl | None] | None = None,
   **fields: Any,
 ) -> LayerTpl:
-  """Returns a clone of a stack's Config for a model of this size.
+  """Returns a copy of a stack's Config with the model's dimension.
 
   Args:
-    stacked_tpl: the stack.
-    model_dims: what its own model_dims become.
-    ngrammer_tpls: n-grammers of its layers, if the model has any.
-    **fields: set on each block.
+    stack_tpl: Config of a plain, repeated or pipelined stack.
+    model_dims: model dimension.
+    ngrammer_tpls: n-grammers of the layers, one or None per layer.
+    **fields: further fields of each StackedTransformer.
 
   Raises:
-    ValueError: the stack's model_dims are others.
+    ValueError: the stack has another model dimension.
   """
-  stacked = stacked_tpl.clone()
-  for block in stacked_transformers(stacked):
-    check_dims('model_dims of the stack', block.model_dims, model_dims)
-    block.set(model_dims=model_dims, **fields)
+  stack_tpl = stack_tpl.clone()
+  for stacked in stacked_transformers(stack_tpl):
+    check_dims('model_dims of the stack', stacked.model_dims, model_dims)
+    stacked.set(model_dims=model_dims, **fields)
     if ngrammer_tpls is not None:
-      block.ngrammer_tpls = ngrammer_tpls
-  return stacked
+      stacked.ngrammer_tpls = ngrammer_tpls
+  return stack_tpl
 
 
-def check_dims(name: str, got: int, model_dims: int) -> None:
-  """Raises ValueError unless `got` is unset, 0, or the model's."""
-  if got not in (0, model_dims):
+def check_dims(name: str, dims: int, model_dims: int) -> None:
+  """Checks that `dims` is unset (0) or the model's.
+
+  Raises:
+    ValueError: it is not.
+  """
+  if dims not in (0, model_dims):
     raise ValueError(
-      f"{name} must be 0 or {model_dims} like the model's, got {got}"
+      f"{name} must be 0 or {model_dims} like the model's, got {dims}"
     )
+
+
+def _as_list(value: Any) -> list[Any]:
+  return list(value) if isinstance(value, list | tuple) else [value]

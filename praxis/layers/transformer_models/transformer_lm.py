@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transformer language model."""
+"""The transformer language model."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,16 +18,13 @@ from praxis.layers import (
   normalizations,
   transformers,
 )
+from praxis.layers.embedding_softmax import fused
 from praxis.layers.transformer_models import (
+  input_embedder,
   model_losses,
   model_sharding,
   ngrammer_state,
-  segments,
-  softmaxes,
   stack_configs,
-)
-from praxis.layers.transformer_models.language_model_type import (
-  LanguageModelType,
 )
 from praxis.nested_map import NestedMap
 
@@ -34,70 +32,81 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field
 
 
-class TransformerLm(decode_states.DecodeStateContainer):
-  """Embeds ids, runs a stack of transformer layers, and scores the next ids."""
+class LanguageModelType(enum.StrEnum):
+  """The tokens of its segment that a token attends to."""
 
-  # Added to the embedding of tokens; None where attention knows positions.
+  # Itself and earlier tokens.
+  CAUSAL = 'causal'
+  # Earlier tokens, and for tokens of the prefix the whole prefix.
+  PREFIX = 'prefix'
+  # All tokens.
+  BIDIRECTIONAL = 'bidirectional'
+
+
+class TransformerLm(decode_states.DecodeStateContainer):
+  """Token embedding, a stack of transformer layers, and a softmax."""
+
+  # Added to token embeddings; None if attention encodes positions.
   position_emb_tpl: LayerTpl | None = template_field(
     embedding_softmax.PositionalEmbedding
   )
-  # Size of what goes from layer to layer.
   model_dims: int = 0
-  # The layers: a stack, a repeated or a pipelined one.
+  # A plain, repeated or pipelined stack.
   stacked_transformer_tpl: LayerTpl = template_field(
     transformers.StackedTransformer
   )
-  # Scores tokens; without separate_embedding_tpl it embeds them too. Where its
-  # xent_implementation is not set, 'auto' is taken unless logits are needed.
+  # Computes logits and losses; without separate_embedding_tpl it embeds tokens
+  # too. An unset xent_implementation becomes 'auto' unless logits are needed.
   softmax_tpl: LayerTpl = template_field(
     embedding_softmax.SharedEmbeddingSoftmax
   )
-  # How many tokens there are.
   vocab_size: int = 0
-  # Whether several texts share a row, told apart by segment_ids.
+  # Whether rows hold several segments.
   packed_input: bool = False
-  # What a token attends to.
   model_type: LanguageModelType = LanguageModelType.CAUSAL
-  # Changes the embedding by the neighbours' ids.
+  # Augments the token embeddings with n-grams.
   ngrammer_tpl: LayerTpl | None = template_field(None)
-  # N-grammers of the layers, after their attention.
+  # N-grammers after the attention of the layers, one or None per layer.
   post_attention_ngrammer_tpls: Sequence[LayerTpl | None] | None = (
     template_field(None)
   )
   # Embeds tokens instead of the softmax.
   separate_embedding_tpl: LayerTpl | None = template_field(None)
-  # Normalises what the last layer puts out.
+  # Norm of the output of the stack.
   final_ln_tpl: LayerTpl | None = template_field(normalizations.LayerNorm)
-  # Whether the result is the activations, without scores and losses.
+  # Whether to return activations instead of logits and losses.
   skip_compute_loss: bool = False
-  # Whether total_loss leaves out the auxiliary losses.
+  # Whether to leave the auxiliary losses out of total_loss.
   skip_aux_loss: bool = False
-  # Whether the result has the activations before the softmax, and the logits;
-  # without the latter the loss need not make them.
+  # Whether the output has the inputs of the softmax, and the logits. Without
+  # the latter the loss may be computed without materializing logits.
   record_activations_in_xent_output: bool = False
   record_logits_in_xent_output: bool = False
-  # Weight in total_loss of the mean negative entropy of the predictions: more
-  # of it, and they spread over more tokens.
+  # Weight in total_loss of the mean negative entropy of the predictions; above
+  # 0 it encourages high entropy.
   entropy_loss_weight: float | None = None
 
   @classmethod
   def set_sharding_params_v1(cls, lm_p: Any, **options: Any) -> Any:
-    """Splits a Config over data and model; see `sharding.set_v1`."""
-    return model_sharding.set_v1(lm_p, **options)
+    """Shards a Config, and returns it; see `model_sharding.set_v1`."""
+    return model_sharding.set_v1(lm_p, _sharded_templates(lm_p), **options)
 
   @classmethod
   def set_sharding_params_with_expert_parallelism(
     cls, lm_p: Any, *, data_expert_axis: str, **options: Any
   ) -> Any:
-    """As `set_sharding_params_v1`, with an axis that splits experts too."""
+    """As `set_sharding_params_v1`, with an axis for expert parallelism."""
     return model_sharding.set_v1(
-      lm_p, data_expert_axis=data_expert_axis, **options
+      lm_p,
+      _sharded_templates(lm_p),
+      data_expert_axis=data_expert_axis,
+      **options,
     )
 
   @classmethod
   def set_custom_sharding_params(cls, lm_p: Any, **options: Any) -> Any:
-    """Splits a Config as its arguments say; see `sharding.set_custom`."""
-    return model_sharding.set_custom(lm_p, **options)
+    """Shards a Config by explicit mappings; see `model_sharding.set_custom`."""
+    return model_sharding.set_custom(lm_p, _sharded_templates(lm_p), **options)
 
   def setup(self) -> None:
     self._check_positive('model_dims')
@@ -112,24 +121,58 @@ class TransformerLm(decode_states.DecodeStateContainer):
       embedding = self.separate_embedding_tpl.clone()
       embedding.set(input_dims=self.model_dims, num_classes=self.vocab_size)
       self.create_child('embedding_lookup', embedding)
-    self.create_child('transformer', self._transformer_tpl())
+    self.create_child('transformer', self._configured_stack())
     if self.final_ln_tpl is not None:
       final_ln = self.final_ln_tpl.clone().set(dim=self.model_dims)
       self.create_child('final_ln', final_ln)
     if self.softmax_tpl is not None:
-      self.create_child('softmax', softmaxes.of_language_model(self))
+      self.create_child('softmax', self._configured_softmax())
 
-  def _transformer_tpl(self) -> LayerTpl:
-    """Returns the stack's Config with what the model decides for it."""
+  def _configured_stack(self) -> LayerTpl:
     return stack_configs.for_model(
       self.stacked_transformer_tpl,
       self.model_dims,
       self.post_attention_ngrammer_tpls,
       packed_input=self.packed_input,
-      # segment_mask, which the model always passes, hides padding as well.
+      # The model always passes a segment_mask that masks padding too.
       fold_padding_with_segment_mask=True,
       mask_self_attention=self.model_type == LanguageModelType.CAUSAL,
     )
+
+  def _configured_softmax(self) -> LayerTpl:
+    """Returns the softmax's Config, fused with the loss where possible.
+
+    Raises:
+      ValueError: the model needs logits that the softmax does not materialize.
+    """
+    softmax = self.softmax_tpl.clone()
+    softmax.set(input_dims=self.model_dims, num_classes=self.vocab_size)
+    skips_z_loss = (
+      self.skip_aux_loss and stack_configs.has_field(softmax, 'z_loss_weight')
+    ) and bool(softmax.z_loss_weight)
+    if stack_configs.has_field(softmax, 'xent_implementation'):
+      needs_logits = (
+        self.record_logits_in_xent_output
+        or self.entropy_loss_weight
+        or softmax.bi_tempered_loss_tpl is not None
+        or skips_z_loss
+      )
+      if not softmax.has('xent_implementation') and not needs_logits:
+        softmax.xent_implementation = 'auto'
+    is_fused = fused.may_be_on(softmax)
+    if is_fused and skips_z_loss:
+      raise ValueError(
+        'skip_aux_loss leaves out the z-loss, whose gradient the fused cross '
+        'entropy includes; set softmax_tpl.z_loss_weight=0'
+      )
+    has_no_logits = is_fused or getattr(softmax, 'chunk_size', None)
+    if self.entropy_loss_weight and has_no_logits:
+      raise ValueError(
+        'entropy_loss_weight needs the logits of all tokens, which the softmax '
+        "does not materialize; set its xent_implementation='xla' and "
+        'chunk_size=None'
+      )
+    return softmax
 
   def __call__(
     self,
@@ -142,34 +185,38 @@ class TransformerLm(decode_states.DecodeStateContainer):
     segment_mask: Float[Array, 'B 1 T T'] | None = None,
     start_time_step: int = 0,
   ) -> Any:
-    """Scores `labels`, or without them the next token.
+    """Returns the losses of `labels`, or without them the probabilities.
 
     Args:
-      inputs: ids of the tokens.
-      paddings: 1 where there is no token.
-      labels: class_ids, or class_probabilities, and class_weights.
-      segment_ids: which text of its row a token belongs to, 0 for none.
-      segment_pos: position of a token in its text.
-      causal_attention_mask: 0 for tokens that earlier ones see as well, for a
-        prefix model.
-      segment_mask: an additive mask that replaces the one made of all this.
-      start_time_step: the step that decoding starts at.
+      inputs: token ids.
+      paddings: 1 for padding.
+      labels: class_ids [B, T] or class_probabilities [B, T, V], and
+        class_weights [B, T].
+      segment_ids: segment of each token in its row, 0 for padding.
+      segment_pos: position of each token in its segment.
+      causal_attention_mask: 0 for tokens of the prefix of a prefix model, which
+        earlier tokens attend to.
+      segment_mask: additive attention mask that replaces the default one.
+      start_time_step: first step of decoding.
 
     Returns:
-      With labels what the softmax returns, but logits and log_probs only if
-      record_logits_in_xent_output, and per_token_xent,
-      per_sequence_xent, total_loss, aux_loss and aux_loss_weight; without
-      labels logits, log_probs and probs; the activations if skip_compute_loss.
+      With labels the output of the softmax (logits and log_probs only with
+      record_logits_in_xent_output), per_token_xent, per_sequence_xent,
+      total_loss, aux_loss and aux_loss_weight. Without labels logits, log_probs
+      and probs. With skip_compute_loss the activations.
     """
     self._summarize_tokens(paddings)
-    embedded = self._embed(inputs, segment_pos, paddings)
+    embedder = self._input_embedder()
+    embedded = embedder.embed(inputs, segment_pos, paddings, self._emb_var())
     if self.ngrammer_tpl is not None:
-      ngrammer_state.begin(self, inputs, self._look_up(inputs), start_time_step)
-    segment_ids, segment_pos = segments.or_one_per_row(
+      ngrammer_state.init_state(
+        self, inputs, embedder.lookup(inputs), start_time_step
+      )
+    segment_ids, segment_pos = input_embedder.default_segments(
       paddings, segment_ids, segment_pos
     )
     if segment_mask is None:
-      segment_mask = self._mask(segment_ids, causal_attention_mask)
+      segment_mask = self._segment_mask(segment_ids, causal_attention_mask)
     self.update_decode_state(
       'time_step', jnp.asarray(start_time_step, jnp.int32)
     )
@@ -188,10 +235,10 @@ class TransformerLm(decode_states.DecodeStateContainer):
     labels: NestedMap | None = None,
     input_ids: Int[Array, 'B T'] | None = None,
   ) -> NestedMap:
-    """Returns the scores, and with labels the losses; see `__call__`."""
+    """Returns the losses or probabilities of `__call__`."""
     if labels is None:
       return model_losses.probabilities(self.softmax, activations, input_ids)
-    output = model_losses.score_labels(
+    output = model_losses.label_losses(
       self.softmax, activations, labels, input_ids
     )
     if self.entropy_loss_weight:
@@ -199,7 +246,7 @@ class TransformerLm(decode_states.DecodeStateContainer):
         self, output, labels.class_weights, self.entropy_loss_weight
       )
     model_losses.add_aux_losses(self, output, skip=self.skip_aux_loss)
-    self._record(output, activations, input_ids)
+    self._record_activations_and_logits(output, activations, input_ids)
     return output
 
   def extend_step(
@@ -208,10 +255,12 @@ class TransformerLm(decode_states.DecodeStateContainer):
     segment_pos: Int[Array, '*B'] | None = None,
     atten_mask: Float[Array, '...'] | None = None,
   ) -> NestedMap:
-    """Scores the tokens after `inputs`, one step or several at once.
+    """Returns the logits of the tokens after one or several decoding steps.
 
-    The decode state holds what came before. `segment_pos` is the position of
-    each input in its text, by default the time step.
+    Args:
+      inputs: token ids, [B] for one step, [B, T] for several.
+      segment_pos: position of each token in its segment; None: the time step.
+      atten_mask: additive mask over cached steps, replaces the default one.
 
     Returns:
       A map of logits, [B, V] or [B, T, V].
@@ -221,8 +270,8 @@ class TransformerLm(decode_states.DecodeStateContainer):
     """
     if self.model_type == LanguageModelType.BIDIRECTIONAL:
       raise ValueError(
-        'a bidirectional model sees later tokens, so it has no steps; set '
-        'model_type to CAUSAL or PREFIX'
+        'a bidirectional model attends to later tokens, so it has no decoding '
+        'steps; set model_type to CAUSAL or PREFIX'
       )
     time_step = self.get_decode_state('time_step')
     ids = inputs[:, None] if inputs.ndim == 1 else inputs
@@ -230,7 +279,8 @@ class TransformerLm(decode_states.DecodeStateContainer):
     if position is None:
       steps = jnp.arange(ids.shape[1], dtype=jnp.int32)
       position = jnp.broadcast_to(time_step + steps, ids.shape)
-    embedded = self._embed_step(ids, position.reshape(ids.shape))
+    position = position.reshape(ids.shape)
+    embedded = self._input_embedder().embed_step(self, ids, position, position)
     if inputs.ndim == 1:
       embedded = embedded[:, 0]
     activations = self.transformer.extend_step(
@@ -245,12 +295,16 @@ class TransformerLm(decode_states.DecodeStateContainer):
     return NestedMap(logits=self.softmax.get_logits(activations, inputs))
 
   def check_decoding(self, *, prefill: bool, sequential: bool) -> None:
-    """Raises ValueError if a layer cannot decode so; see `decode_states`."""
+    """Checks that the layers can decode; see `decode_states.check_decoding`.
+
+    Raises:
+      ValueError: a layer does not support this mode of decoding.
+    """
     if self.ngrammer_tpl is not None and not sequential:
       raise ValueError(
-        'ngrammer_tpl must be None in a flat beam search, where the step '
-        f'before is of another text, got {self.ngrammer_tpl.cls.__name__}; use '
-        'BeamSearchHParams'
+        'ngrammer_tpl must be None in flat beam search, where adjacent steps '
+        'belong to different hypotheses, got '
+        f'{self.ngrammer_tpl.cls.__name__}; use BeamSearchHParams'
       )
     super().check_decoding(prefill=prefill, sequential=sequential)
 
@@ -258,15 +312,15 @@ class TransformerLm(decode_states.DecodeStateContainer):
     self, transform_fn: decode_states.TransformFn
   ) -> None:
     """Replaces every cached tensor by fn(tensor, batch_dim, time_dim)."""
-    ngrammer_state.transform(self, transform_fn)
+    ngrammer_state.transform_state(self, transform_fn)
     super().transform_decode_state(transform_fn)
 
   def lazy_broadcast_prefix(
     self, num_suffix_samples: int, suffix_length: int
   ) -> None:
-    """Freezes caches as prefixes of so many samples; see attentions."""
+    """Moves the caches to shared prefix caches, and starts suffix caches."""
     repeat = lambda x, batch, time: jnp.repeat(x, num_suffix_samples, batch)
-    ngrammer_state.transform(self, repeat)
+    ngrammer_state.transform_state(self, repeat)
     super().lazy_broadcast_prefix(num_suffix_samples, suffix_length)
 
   def _visit_decode_states(
@@ -274,45 +328,18 @@ class TransformerLm(decode_states.DecodeStateContainer):
   ) -> None:
     visit(self.transformer)
 
-  def _embed(
-    self,
-    ids: Int[Array, 'B T'],
-    position: Int[Array, 'B T'] | None,
-    paddings: Num[Array, 'B T'],
-  ) -> Float[Array, 'B T D']:
-    embedded = self._look_up(ids)
-    if self.ngrammer_tpl is not None:
-      embedded = self.ngrammer(
-        input_ids=ids,
-        input_embs=embedded,
-        paddings=paddings,
-        segment_pos=position,
-        emb_var=self._table(),
-      )
-    if self.position_emb_tpl is not None:
-      length = ids.shape[1]
-      embedded += self.position_emb(seq_length=length, position=position)
-    return embedded
+  def _input_embedder(self) -> input_embedder.InputEmbedder:
+    has_embedding = self.separate_embedding_tpl is not None
+    return input_embedder.InputEmbedder(
+      token_emb=self.embedding_lookup if has_embedding else self.softmax,
+      ngrammer=None if self.ngrammer_tpl is None else self.ngrammer,
+      position_emb=None if self.position_emb_tpl is None else self.position_emb,
+    )
 
-  def _embed_step(
-    self, ids: Int[Array, 'B L'], position: Int[Array, 'B L']
-  ) -> Float[Array, 'B L D']:
-    embedded = self._look_up(ids)
-    if self.ngrammer_tpl is not None:
-      embedded = ngrammer_state.step(
-        self, self.ngrammer, ids, embedded, position
-      )
-    if self.position_emb_tpl is not None:
-      embedded += self.position_emb(position=position)
-    return embedded
-
-  def _look_up(self, ids: Int[Array, 'B T']) -> Float[Array, 'B T D']:
-    if self.separate_embedding_tpl is not None:
-      return self.embedding_lookup.emb_lookup(ids)
-    return self.softmax.emb_lookup(ids)
-
-  def _table(self) -> Float[Array, 'V D'] | None:
-    """Returns the vectors of all tokens, if they are one matrix."""
+  def _emb_var(self) -> Float[Array, 'V D'] | None:
+    """Returns the embeddings of the vocabulary for the n-grammer, if dense."""
+    if self.ngrammer_tpl is None:
+      return None
     if self.separate_embedding_tpl is not None:
       return self.embedding_lookup.theta.emb_var
     table = self.softmax.class_table()
@@ -320,7 +347,7 @@ class TransformerLm(decode_states.DecodeStateContainer):
       return table and table.weight
     return table.weight.T
 
-  def _mask(
+  def _segment_mask(
     self, segment_ids: Array, causal_attention_mask: Array | None
   ) -> Float[Array, 'B 1 T T']:
     if self.model_type == LanguageModelType.BIDIRECTIONAL:
@@ -330,20 +357,31 @@ class TransformerLm(decode_states.DecodeStateContainer):
     )
 
   def _summarize_tokens(self, paddings: Array) -> None:
-    def count() -> Array:
+    def num_tokens() -> Array:
       return jnp.sum(1.0 - paddings.astype(jnp.float32))
 
-    self.add_summary('num_unpadded_tokens', count)
-    self.add_summary('ratio_unpadded_tokens', lambda: count() / paddings.size)
+    self.add_summary('num_unpadded_tokens', num_tokens)
+    self.add_summary(
+      'ratio_unpadded_tokens', lambda: num_tokens() / paddings.size
+    )
 
-  def _record(
+  def _record_activations_and_logits(
     self, output: NestedMap, activations: Array, input_ids: Array | None
   ) -> None:
     if self.record_activations_in_xent_output:
       output.activations = activations
     if not self.record_logits_in_xent_output:
-      # The same keys whichever implementation computed the loss.
+      # All implementations of the loss give the same keys.
       output.pop('logits', None)
       output.pop('log_probs', None)
     elif 'logits' not in output:
       output.logits = self.softmax.get_logits(activations, input_ids)
+
+
+def _sharded_templates(lm_p: LayerTpl) -> model_sharding.ShardedTemplates:
+  return model_sharding.ShardedTemplates(
+    softmax_and_embeddings=[lm_p.softmax_tpl, lm_p.separate_embedding_tpl],
+    position_embs=[lm_p.position_emb_tpl],
+    ngrammers=[lm_p.ngrammer_tpl],
+    stacks=[lm_p.stacked_transformer_tpl],
+  )

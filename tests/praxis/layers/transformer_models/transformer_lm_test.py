@@ -344,7 +344,7 @@ def test_errors():
 
 def test_a_bidirectional_model_has_no_steps():
   layer = _lm(model_type=LanguageModelType.BIDIRECTIONAL).Instantiate()
-  with pytest.raises(ValueError, match='so it has no steps'):
+  with pytest.raises(ValueError, match='so it has no decoding'):
     layer.apply({}, _ids()[:, 0], method='extend_step')
 
 
