@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import experiments, measure, twin
+from benchmarks import baseline_lm, experiments, measure
 from praxis import base_layer
 from praxis.decoding import hparams
 from praxis.nested_map import NestedMap
@@ -105,7 +105,7 @@ class _Written:
 
   def __init__(self, ours: _Ours, steps: int):
     self._steps = steps
-    self._params = twin.params_of(ours.variables)
+    self._params = baseline_lm.params_of(ours.variables)
     self._ids = ours.ids
     jitted = jax.jit(self._decode)
     self._run = jitted.lower(self._params, self._ids).compile()
@@ -115,7 +115,7 @@ class _Written:
     return jax.block_until_ready(self._run(self._params, self._ids))
 
   def _decode(
-    self, params: twin.Params, ids: jax.Array
+    self, params: baseline_lm.Params, ids: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
     rows, prompt = ids.shape
     cache, logits = _read(params, ids, prompt + self._steps)
@@ -142,29 +142,29 @@ class _Written:
 
 
 def _read(
-  params: twin.Params, ids: jax.Array, length: int
+  params: baseline_lm.Params, ids: jax.Array, length: int
 ) -> tuple[Cache, jax.Array]:
   """Returns the cache of the prompts, and the logits after them."""
   x = _embed(params, ids, jnp.arange(ids.shape[1]))
-  visible = twin.causal_segments(jnp.ones_like(ids))
+  visible = baseline_lm.causal_segments(jnp.ones_like(ids))
   cache = []
   for layer in params['layers']:
-    normed = twin.layer_norm(layer['ln'], x)
+    normed = baseline_lm.layer_norm(layer['ln'], x)
     _, key, value = jnp.einsum('BTD,KDNH->KBTNH', normed, layer['qkv'])
     room = [(0, 0), (0, length - ids.shape[1]), (0, 0), (0, 0)]
     cache.append((jnp.pad(key, room), jnp.pad(value, room)))
-    x = twin.transformer(layer, x, visible)
+    x = baseline_lm.transformer(layer, x, visible)
   return cache, _logits(params, x[:, -1])
 
 
 def _extend(
-  params: twin.Params, cache: Cache, token: jax.Array, column: jax.Array
+  params: baseline_lm.Params, cache: Cache, token: jax.Array, column: jax.Array
 ) -> tuple[jax.Array, Cache]:
   """Returns the logits after one more token, and the cache with it."""
   x = _embed(params, token[:, None], column[None])[:, 0]
   longer = []
   for layer, own in zip(params['layers'], cache, strict=True):
-    normed = twin.layer_norm(layer['ln'], x)
+    normed = baseline_lm.layer_norm(layer['ln'], x)
     query, key, value = jnp.einsum('BD,KDNH->KBNH', normed, layer['qkv'])
     keys, values = (
       jax.lax.dynamic_update_slice_in_dim(old, new[:, None], column, 1)
@@ -180,21 +180,21 @@ def _extend(
     probs = jax.nn.softmax(jnp.where(seen, logits, -1e30))
     context = jnp.einsum('BNS,BSNH->BNH', probs, values)
     x = x + jnp.einsum('BNH,DNH->BD', context, layer['post'])
-    x = x + twin.feed_forward(layer, x)
+    x = x + baseline_lm.feed_forward(layer, x)
   return _logits(params, x), longer
 
 
 def _embed(
-  params: twin.Params, ids: jax.Array, positions: jax.Array
+  params: baseline_lm.Params, ids: jax.Array, positions: jax.Array
 ) -> jax.Array:
   dims = params['table'].shape[0]
   vectors = params['table'][:, ids]
   vectors = jnp.moveaxis(vectors, 0, -1) * math.sqrt(dims)
-  return vectors + twin.sinusoids(positions, dims)
+  return vectors + baseline_lm.sinusoids(positions, dims)
 
 
-def _logits(params: twin.Params, x: jax.Array) -> jax.Array:
-  x = twin.layer_norm(params['final_ln'], x)
+def _logits(params: baseline_lm.Params, x: jax.Array) -> jax.Array:
+  x = baseline_lm.layer_norm(params['final_ln'], x)
   logits = x @ params['table'] + params['table_bias']
   return 30.0 * jnp.tanh(logits / 30.0)
 

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import measure, twin
+from benchmarks import baseline_lm, measure
 from praxis import base_layer, pax_fiddle
 from praxis.layers import activations, attentions, transformers
 
@@ -90,13 +90,21 @@ def _twin(
   segments: jax.Array,
 ) -> jax.Array:
   params = jax.tree.map(lambda w: w.astype(x.dtype), params)
-  return part(twin.layer_of(params), x, twin.causal_segments(segments))
+  return part(
+    baseline_lm.layer_of(params), x, baseline_lm.causal_segments(segments)
+  )
 
 
 # {what: (ours, written by hand)}.
 _SIDES = {
-  'attention': (_our_attention, functools.partial(_twin, twin.attention)),
-  'decoder_layer': (_our_layer, functools.partial(_twin, twin.transformer)),
+  'attention': (
+    _our_attention,
+    functools.partial(_twin, baseline_lm.attention),
+  ),
+  'decoder_layer': (
+    _our_layer,
+    functools.partial(_twin, baseline_lm.transformer),
+  ),
 }
 
 

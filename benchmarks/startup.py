@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the command to the first finished step, in fresh processes.
+"""Time from the start of a process to its first finished step.
 
     python -m benchmarks.startup
 
-Starts `pax.main` on the model of `experiments.Lm4x256Spmd`, without compiled
-programs from before and with them, and the hand-written twin; also tells what
-`import pax.main` takes, and how much memory each process needs at most.
+Starts `pax.main` on `experiments.Lm4x256Spmd` with a cold and with a warm
+compilation cache, and the hand-written baseline. Also measures the import of
+`pax.main` and the peak memory of each process.
 """
 
 # bazel: deps=//benchmarks:experiments
-# bazel: deps=//benchmarks:twin_lib
+# bazel: deps=//benchmarks:baseline_lm_lib
 # bazel: deps=//pax/tasks:experiments
 # bazel: deps=//pax:main_lib
 from __future__ import annotations
@@ -32,26 +32,28 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--repeats', type=int, default=3)
   repeats = parser.parse_args().repeats
-  cold, warm, twins = [], [], []
+  cold, warm, baselines = [], [], []
   for _ in range(repeats):
     with tempfile.TemporaryDirectory() as cache:
       cold.append(_start_pax(cache))
       warm.append(_start_pax(cache))
-    twins.append(_start([sys.executable, '-m', 'benchmarks.twin', str(_STEPS)]))
+    baselines.append(
+      _start([sys.executable, '-m', 'benchmarks.baseline_lm', str(_STEPS)])
+    )
   line = {
     'pax_cold': _best(cold),
     'pax_warm': _best(warm),
-    'twin': _best(twins),
+    'baseline': _best(baselines),
     'import_pax_main_s': _import_seconds('pax.main', repeats),
     'import_jax_s': _import_seconds('jax', repeats),
   }
-  peak = line['twin']['peak_rss_mib']
+  peak = line['baseline']['peak_rss_mib']
   line['rss_ratio'] = round(line['pax_cold']['peak_rss_mib'] / peak, 3)
   measure.report('startup', line)
 
 
 class _Started:
-  """How long a process took to finish a first step, and its peak memory."""
+  """Time to the first step, peak memory and CPU time of a process."""
 
   def __init__(self, first_step_s: float, peak_rss_mib: float, cpu_s: float):
     self.first_step_s = first_step_s
@@ -74,7 +76,7 @@ def _start_pax(cache: str) -> _Started:
 
 
 def _start(command: Sequence[str]) -> _Started:
-  """Runs a program that tells of its first step in a line with `step 1`."""
+  """Runs a program until exit; its output has a line with `step 1`."""
   start = time.perf_counter()
   env = {**os.environ, 'JAX_PLATFORMS': 'cpu'}
   process = subprocess.Popen(
@@ -112,11 +114,11 @@ def _import_seconds(module: str, repeats: int) -> float:
     'import time; t = time.perf_counter();'
     f'import {module}; print(time.perf_counter() - t)'
   )
-  found = [
+  seconds = [
     float(subprocess.check_output([sys.executable, '-c', code]))
     for _ in range(repeats)
   ]
-  return round(min(found), 3)
+  return round(min(seconds), 3)
 
 
 if __name__ == '__main__':

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our training step against the fastest one written by hand.
+"""Time of a training step, relative to the fastest hand-written one.
 
     python -m benchmarks.step_time --devices=1 --mode=spmd
 
-Both do the same steps on the same batch, in turns; their losses must agree to
-1e-5. Prints the ratio of the times.
+Both programs alternate on the same batch. Their losses must agree to 1e-5.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 from benchmarks import measure
 
-# Steps whose losses are compared, and from which a style is chosen.
+# Steps whose losses are compared, and that select the fastest style.
 _CHECKED = 3
 
 
@@ -26,33 +25,35 @@ def main() -> None:
   args = parser.parse_args()
   measure.on_cpu_devices(args.devices)
   ours = _Ours(args.mode)
-  twins = {str(t.style): t for t in _twins(ours)}
+  baselines = {str(b.style): b for b in _baselines(ours)}
   losses = [ours.step() for _ in range(_CHECKED)]
-  for name, twin in twins.items():
-    _check_losses(losses, [twin.step() for _ in range(_CHECKED)], name)
-  trial = measure.in_turns({name: twin.step for name, twin in twins.items()}, 3)
+  for name, baseline in baselines.items():
+    _check_losses(losses, [baseline.step() for _ in range(_CHECKED)], name)
+  trial = measure.in_turns(
+    {name: baseline.step for name, baseline in baselines.items()}, 3
+  )
   best = min(trial, key=lambda name: min(trial[name].cpu))
   times = measure.in_turns(
-    {'ours': ours.step, 'twin': twins[best].step}, args.rounds
+    {'ours': ours.step, 'baseline': baselines[best].step}, args.rounds
   )
   measure.report(
     'step_time',
     {
       'mode': args.mode,
       'devices': args.devices,
-      'ratio': measure.ratio(times['ours'].wall, times['twin'].wall),
-      'cpu_ratio': measure.ratio(times['ours'].cpu, times['twin'].cpu),
+      'ratio': measure.ratio(times['ours'].wall, times['baseline'].wall),
+      'cpu_ratio': measure.ratio(times['ours'].cpu, times['baseline'].cpu),
       'ours': measure.summary(times['ours'].wall),
-      'twin': measure.summary(times['twin'].wall),
+      'baseline': measure.summary(times['baseline'].wall),
       'ours_cpu': measure.summary(times['ours'].cpu),
-      'twin_cpu': measure.summary(times['twin'].cpu),
-      'twin_style': best,
+      'baseline_cpu': measure.summary(times['baseline'].cpu),
+      'baseline_style': best,
     },
   )
 
 
 class _Ours:
-  """The experiment's own compiled step."""
+  """The compiled step of the experiment."""
 
   def __init__(self, mode: str):
     import jax
@@ -67,7 +68,7 @@ class _Ours:
     }[mode]()
     task_p = experiment.task()
     self.optimizer_p = task_p.train.learner.optimizer
-    # Reaches rates that move the losses within the steps that are compared.
+    # A short warm-up, so that the compared losses change.
     self.optimizer_p.lr_schedule.warmup_steps = 4
     self.batch = measure.random_lm_batch(
       experiment.GLOBAL_BATCH_SIZE,
@@ -90,7 +91,7 @@ class _Ours:
 
   @property
   def rows(self) -> tuple[str, ...]:
-    """The mesh axes that split the batch."""
+    """Mesh axes that shard the batch."""
     return tuple(self.mesh.axis_names)
 
   def placement(self, *axes: Any) -> Any:
@@ -99,7 +100,7 @@ class _Ours:
     return NamedSharding(self.mesh, PartitionSpec(*axes))
 
   def shardings(self, params: Any, split: bool) -> Any:
-    """Returns where to put these, matrices split as ours are or whole."""
+    """Returns shardings of `params`; `split` shards matrices like Pax."""
     from jax.tree_util import keystr, tree_map_with_path
 
     dims = params['table'].shape[0]
@@ -115,46 +116,46 @@ class _Ours:
     return tree_map_with_path(sharding, params)
 
 
-class _Twin:
-  """The step written by hand, in one style, placed like ours."""
+class _Baseline:
+  """The hand-written step in one style, with the same placement."""
 
   def __init__(self, style: Any, params: Any, ours: _Ours):
     import jax
     import optax
 
-    from benchmarks import twin
+    from benchmarks import baseline_lm
 
     self.style = style
     opt = ours.optimizer_p
-    schedule = twin.Schedule(
+    schedule = baseline_lm.Schedule(
       peak=opt.learning_rate,
       warmup=opt.lr_schedule.warmup_steps,
       decay_start=opt.lr_schedule.decay_start,
       decay_end=opt.lr_schedule.decay_end,
       min_ratio=opt.lr_schedule.min_ratio,
     )
-    tx = twin.optimizer(schedule)
+    tx = baseline_lm.optimizer(schedule)
     if style.scan:
-      params = jax.jit(twin.stacked)(params)
+      params = jax.jit(baseline_lm.stacked)(params)
     placed = ours.shardings(params, style.split)
-    everywhere = ours.placement()
+    replicated = ours.placement()
     states = optax.tree.map_params(
       tx,
       lambda _, sharding: sharding,
       jax.eval_shape(tx.init, params),
       placed,
-      transform_non_params=lambda _: everywhere,
+      transform_non_params=lambda _: replicated,
     )
-    # The step donates its arguments, so they must not be ours.
+    # The step donates its arguments, so it needs copies.
     copy = jax.jit(lambda p: jax.tree.map(lambda x: x + 0, p))
     self.params = jax.device_put(copy(params), placed)
     self.state = jax.jit(tx.init, out_shardings=states)(self.params)
     self.batch = jax.device_put(ours.batch, ours.placement(ours.rows))
     with jax.set_mesh(ours.mesh):
       jitted = jax.jit(
-        twin.make_step(tx, style),
+        baseline_lm.make_step(tx, style),
         donate_argnums=(0, 1),
-        out_shardings=(placed, states, everywhere),
+        out_shardings=(placed, states, replicated),
       )
       self._step = jitted.lower(self.params, self.state, self.batch).compile()
 
@@ -165,23 +166,25 @@ class _Twin:
     return float(loss)
 
 
-def _twins(ours: _Ours) -> list[_Twin]:
-  from benchmarks import twin
+def _baselines(ours: _Ours) -> list[_Baseline]:
+  from benchmarks import baseline_lm
 
-  params = twin.params_of(ours.state.mdl_vars)
+  params = baseline_lm.params_of(ours.state.mdl_vars)
   rows = ours.rows if ours.mesh.size > 1 else ()
   styles = [
-    twin.Style(scan=scan, remat=remat, split=split, rows=rows)
+    baseline_lm.Style(scan=scan, remat=remat, split=split, rows=rows)
     for scan, remat in ((False, False), (True, True), (True, False))
     for split in ((False, True) if rows and ours.is_spmd else (False,))
   ]
-  return [_Twin(style, params, ours) for style in styles]
+  return [_Baseline(style, params, ours) for style in styles]
 
 
-def _check_losses(ours: list[float], twins: list[float], name: str) -> None:
-  largest = max(abs(a - b) / abs(b) for a, b in zip(ours, twins, strict=True))
+def _check_losses(ours: list[float], baseline: list[float], name: str) -> None:
+  largest = max(
+    abs(a - b) / abs(b) for a, b in zip(ours, baseline, strict=True)
+  )
   if not largest < 1e-5:
-    raise SystemExit(f'losses differ by {largest}: {ours}, {name}: {twins}')
+    raise SystemExit(f'losses differ by {largest}: {ours}, {name}: {baseline}')
 
 
 if __name__ == '__main__':

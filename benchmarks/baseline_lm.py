@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step of `experiments.Lm4x256`, written by hand with JAX and Optax.
+"""The training step of `experiments.Lm4x256`, written in JAX and Optax only.
 
-Same variables, same numbers, nothing else: what a framework may be compared
-with. Shapes: B batch, T time, D model, N heads, H head, F hidden, V vocabulary.
+It has the same variables and computes the same numbers. Shapes: B batch, T
+time, D model, N heads, H head, F hidden, V vocabulary.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Step = Callable[[Params, Any, Batch], tuple[Params, Any, jax.Array]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Style:
-  """How the layers are run; the numbers are the same."""
+  """How the layers run; all styles compute the same numbers."""
 
-  # One scan over stacked layers, or one layer after the other.
+  # Scans over stacked layers instead of unrolling them.
   scan: bool = False
-  # Whether layers are computed again in the backward pass.
+  # Rematerializes layers in the backward pass.
   remat: bool = False
-  # Whether matrices are split over devices, or every device has them whole.
+  # Shards matrices over devices instead of replicating them.
   split: bool = False
-  # Mesh axes that split the batch; none on a single device.
+  # Mesh axes that shard the batch; empty on a single device.
   rows: tuple[str, ...] = ()
 
   def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Style:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Schedule:
-  """The learning rate: a line up, a plateau, a line in log space down."""
+  """Linear warm-up, constant, exponential decay of the learning rate."""
 
   peak: float
   warmup: int
@@ -62,7 +62,7 @@ class Schedule:
 
 
 def params_of(variables: Any) -> Params:
-  """Returns the twin's parameters with the values of the experiment's."""
+  """Returns the parameters of this program from those of the experiment."""
   lm = variables['params']['lm']
   stack = layer_of(lm['transformer']['repeat']['sub']['x_layers_0'])
   count = stack['scale'].shape[0]
@@ -100,20 +100,20 @@ def make_step(tx: optax.GradientTransformation, style: Style) -> Step:
 
 
 def stacked(params: Params) -> Params:
-  """Returns the parameters as a scan wants them."""
+  """Returns the parameters with layers stacked for a scan."""
   layers = jax.tree.map(lambda *x: jnp.stack(x), *params['layers'])
   return {**params, 'layers': layers}
 
 
 def loss_fn(params: Params, batch: Batch, style: Style) -> jax.Array:
-  """Returns the mean cross entropy, in nats a token."""
+  """Returns the mean cross entropy in nats per token."""
   ids, positions = batch['ids'], batch['segment_pos']
   dims = params['table'].shape[0]
   x = params['table'].T[ids] * math.sqrt(dims) + sinusoids(positions, dims)
-  visible = causal_segments(batch['segment_ids'])
+  mask = causal_segments(batch['segment_ids'])
 
   def run(x: jax.Array, layer: Params) -> tuple[jax.Array, None]:
-    return _by_rows(transformer(layer, x, visible), style), None
+    return _by_rows(transformer(layer, x, mask), style), None
 
   x = _by_rows(x, style)
 
@@ -136,7 +136,7 @@ def loss_fn(params: Params, batch: Batch, style: Style) -> jax.Array:
 
 
 def _by_rows(x: jax.Array, style: Style) -> jax.Array:
-  """Returns `x`, kept split by rows of the batch."""
+  """Constrains `x` to be sharded over rows of the batch."""
   if not style.rows:
     return x
   return jax.lax.with_sharding_constraint(
@@ -144,33 +144,33 @@ def _by_rows(x: jax.Array, style: Style) -> jax.Array:
   )
 
 
-def attention(layer: Params, x: jax.Array, visible: jax.Array) -> jax.Array:
-  """Returns what self attention makes of `x`, [B, T, D]."""
+def attention(layer: Params, x: jax.Array, mask: jax.Array) -> jax.Array:
+  """Returns the output of self-attention, [B, T, D]."""
   heads = jnp.einsum('BTD,KDNH->BTKNH', x, layer['qkv'])
   query, key, value = (part[:, :, 0] for part in jnp.split(heads, 3, axis=2))
   head = query.shape[-1]
   scale = jax.nn.softplus(layer['scale']) * (1.442695041 / math.sqrt(head))
   logits = jnp.einsum('BTNH,BSNH->BNTS', query * scale, key)
   logits = 50.0 * jnp.tanh(logits / 50.0)
-  probs = jax.nn.softmax(jnp.where(visible, logits, -1e30))
+  probs = jax.nn.softmax(jnp.where(mask, logits, -1e30))
   context = jnp.einsum('BNTS,BSNH->BTNH', probs, value)
   return jnp.einsum('BTNH,DNH->BTD', context, layer['post'])
 
 
-def transformer(layer: Params, x: jax.Array, visible: jax.Array) -> jax.Array:
-  """Returns what one layer makes of `x`, [B, T, D]."""
-  x = x + attention(layer, layer_norm(layer['ln'], x), visible)
+def transformer(layer: Params, x: jax.Array, mask: jax.Array) -> jax.Array:
+  """Returns the output of one layer, [B, T, D]."""
+  x = x + attention(layer, layer_norm(layer['ln'], x), mask)
   return x + feed_forward(layer, x)
 
 
 def feed_forward(layer: Params, x: jax.Array) -> jax.Array:
-  """Returns what the feed-forward block of a layer adds to `x`, [..., D]."""
+  """Returns the residual of the feed-forward block, [..., D]."""
   hidden = layer_norm(layer['ff_ln'], x) @ layer['w1'] + layer['b1']
   return jax.nn.gelu(hidden) @ layer['w2'] + layer['b2']
 
 
 def layer_norm(weights: Params, x: jax.Array) -> jax.Array:
-  """Returns `x` normalised over its last dimension."""
+  """Returns `x` normalized over its last dimension."""
   centred = x - jnp.mean(x, axis=-1, keepdims=True)
   variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
   normed = centred * jax.lax.rsqrt(variance + 1e-6)
@@ -178,7 +178,7 @@ def layer_norm(weights: Params, x: jax.Array) -> jax.Array:
 
 
 def causal_segments(segments: jax.Array) -> jax.Array:
-  """Returns which keys each query sees, [B, 1, T, T]."""
+  """Returns the causal mask within segments, [B, 1, T, T]."""
   length = segments.shape[1]
   causal = jnp.tril(jnp.ones((length, length), bool))
   same = segments[:, :, None] == segments[:, None, :]
@@ -186,7 +186,7 @@ def causal_segments(segments: jax.Array) -> jax.Array:
 
 
 def sinusoids(positions: jax.Array, dims: int) -> jax.Array:
-  """Returns the embedding of positions."""
+  """Returns sinusoidal position embeddings."""
   half = dims // 2
   step = math.log(10_000) / (half - 1)
   angles = positions[..., None] * jnp.exp(-step * jnp.arange(half))
@@ -194,7 +194,7 @@ def sinusoids(positions: jax.Array, dims: int) -> jax.Array:
 
 
 def layer_of(layer: Any) -> Params:
-  """Returns the twin's parameters of one of our layers, or of a stack."""
+  """Returns the parameters of one layer of the experiment, or of a stack."""
   attention, ff = layer['self_attention'], layer['ff_layer']
   return {
     'ln': dict(layer['layer_norm']),
@@ -210,7 +210,7 @@ def layer_of(layer: Any) -> Params:
 
 
 def random_params(key: jax.Array) -> Params:
-  """Returns parameters of the experiment's sizes, 4 layers stacked."""
+  """Returns random parameters of 4 stacked layers."""
   layers, dims, heads, head, hidden, vocab = 4, 256, 4, 64, 1024, 8192
 
   def matrix(key: jax.Array, *shape: int) -> jax.Array:
@@ -237,7 +237,7 @@ def random_params(key: jax.Array) -> Params:
 
 
 def main() -> None:
-  """Trains some steps, as a program of its own would; prints the first."""
+  """Trains for a few steps and prints their losses."""
   steps = int(sys.argv[1]) if len(sys.argv) > 1 else 3
   tx = optimizer(
     Schedule(
