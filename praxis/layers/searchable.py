@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer that is one of several, as a search decides."""
+"""Layer choice for architecture search: one of several layers is active."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -18,36 +18,52 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
 class AutoMLSelect(base_layer.BaseLayer):
-  """Calls the layer that the non-trainable variable `decision` numbers.
+  """Calls the layer whose index is in the non-trainable variable `decision`.
 
-  A search writes that variable (0 at first); every choice has its weights.
+  The search writes that variable, 0 at first. Every option has its weights.
   """
 
-  # The choices: layers that take and return the same shapes.
+  # The options: layers with the same input and output shapes.
   search_options_tpl: Sequence[LayerTpl] | None = pax_fiddle.template_field(
     None
   )
 
   def setup(self) -> None:
     if not self.search_options_tpl:
-      raise AttributeError('Must set at least one search option.')
+      raise AttributeError(
+        'Must set at least one search option: search_options_tpl of '
+        f'{type(self).__name__} is {self.search_options_tpl}'
+      )
     self.create_children('search_options', self.search_options_tpl)
-    self.create_variable(
-      'decision',
-      WeightHParams(shape=[], init=WeightInit.Constant(0), dtype=jnp.uint8),
-      trainable=False,
-    )
+    self._create_search_variable('decision', [], jnp.uint8)
 
   def __call__(
     self, x: Shaped[Array, '...'], *args: Any, **kwargs: Any
   ) -> NestedJTensor:
-    """Returns what the chosen layer returns of the arguments."""
-    choices = range(len(self.search_options_tpl))
+    """Returns the output of the selected layer."""
+    return self._call_selected(lambda layer: layer(x, *args, **kwargs))
+
+  def _call_selected(
+    self, call: Callable[[base_layer.BaseLayer], Any]
+  ) -> NestedJTensor:
+    """Returns `call` of the selected layer; initializes all options."""
     branches = [
-      lambda layer, i=i: layer.search_options[i](x, *args, **kwargs)
-      for i in choices
+      lambda module, i=i: call(module.search_options[i])
+      for i in range(len(self.search_options_tpl))
     ]
     if self.is_initializing():
-      # A switch would make only the weights of the choice that it takes.
+      # A switch would create only the weights of the selected option.
       return [branch(self) for branch in branches][0]
     return nn.switch(self.get_var('decision'), branches, self)
+
+  @nn.nowrap
+  def _create_search_variable(
+    self, name: str, shape: Sequence[int], dtype: Any
+  ) -> None:
+    hparams = WeightHParams(
+      shape=shape,
+      init=WeightInit.Constant(0),
+      dtype=dtype,
+      mesh_shape=self.mesh_shape,
+    )
+    self.create_variable(name, hparams, trainable=False)

@@ -64,8 +64,8 @@ quantization.quantizer.products.QuantizationLayer
 quantization.quantizer.weights.QuantizedWeights
 quantization.searchable.SearchableQuantizedLayer
 quantization.sparsity.sparsifier.SparsityBaseLayer
-quantization.wrapping.QuantizedProduct
-quantization.wrapping.SparseQuantizedProduct
+quantization.wrapping.QuantizedLayerMixin
+quantization.wrapping.SparseQuantizedLayerMixin
 rnn_cell.BaseRnnCell
 transformers.feed_forward_block.FeedForwardBlock
 transformers.transformer_stack.TransformerStack

@@ -14,7 +14,7 @@ from praxis.layers.quantization import (
   low_rank_residual,
   operations,
   quantization_hparams,
-  quantized_product,
+  quantized_layer_mixin,
   quantizer,
 )
 
@@ -23,7 +23,8 @@ QuantizationType = quantization_hparams.QuantizationType
 
 
 class AttentionProjection(
-  attentions.AttentionProjection, quantized_product.SparseQuantizedProduct
+  attentions.AttentionProjection,
+  quantized_layer_mixin.SparseQuantizedLayerMixin,
 ):
   """A quantised projection to the heads, or back."""
 
@@ -69,7 +70,7 @@ class AttentionProjectionLoRA(
 
 class CombinedQKVProjectionLayer(
   attentions.CombinedQKVProjectionLayer,
-  quantized_product.SparseQuantizedProduct,
+  quantized_layer_mixin.SparseQuantizedLayerMixin,
 ):
   """A quantised projection to queries, keys and values with one weight."""
 

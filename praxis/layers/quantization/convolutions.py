@@ -7,13 +7,13 @@ import flax.linen as nn
 from jaxtyping import Array, Float, Num
 
 from praxis.layers import convolutions
-from praxis.layers.quantization import quantized_product, quantizer
+from praxis.layers.quantization import quantized_layer_mixin, quantizer
 
 # What a filter contracts: its size and the channels that it takes.
 _EQUATION = 'bHWI,HWIO->bO'
 
 
-class Conv2D(convolutions.Conv2D, quantized_product.QuantizedProduct):
+class Conv2D(convolutions.Conv2D, quantized_layer_mixin.QuantizedLayerMixin):
   """A Conv2D whose filter has a scale for each channel that it makes."""
 
   _PACK_4BIT_DIM = 0

@@ -10,11 +10,11 @@ from jaxtyping import Array, Shaped
 
 from praxis import base_layer
 from praxis.base_layer import WeightHParams, WeightInit
-from praxis.layers.quantization import quantized_product
+from praxis.layers.quantization import quantized_layer_mixin
 from praxis.layers.quantization.utils import einsum_equations
 
 
-class Einsum(quantized_product.QuantizedProduct):
+class Einsum(quantized_layer_mixin.QuantizedLayerMixin):
   """The product of inputs and a quantised weight."""
 
   # Of inputs and weight, as '...d,df->...f'.

@@ -19,7 +19,7 @@ from praxis.layers.quantization import (
   linears,
   operations,
   quantization_hparams,
-  quantized_product,
+  quantized_layer_mixin,
   quantizer,
 )
 
@@ -31,7 +31,7 @@ _EQUATION = 'xy,zy->xz'
 
 
 class Embedding(
-  embedding_softmax.Embedding, quantized_product.QuantizedProduct
+  embedding_softmax.Embedding, quantized_layer_mixin.QuantizedLayerMixin
 ):
   """An Embedding with a quantised table."""
 
@@ -104,7 +104,8 @@ class SharedEmbeddingSoftmax(embedding_softmax.SharedEmbeddingSoftmax):
 
 
 class NClassMajorSharedEmbeddingSoftmax(
-  embedding_softmax.SharedEmbeddingSoftmax, quantized_product.QuantizedProduct
+  embedding_softmax.SharedEmbeddingSoftmax,
+  quantized_layer_mixin.QuantizedLayerMixin,
 ):
   """A SharedEmbeddingSoftmax whose quantised table is [classes, dims].
 
@@ -200,7 +201,7 @@ class NClassMajorSharedEmbeddingSoftmax(
 
 
 def _numbers(
-  layer: quantized_product.QuantizedProduct,
+  layer: quantized_layer_mixin.QuantizedLayerMixin,
   name: str,
   rows: Shaped[Array, '*B D'],
   ids: Int[Array, '*B'],

@@ -9,12 +9,12 @@ from jaxtyping import Array, Float
 from praxis import base_layer
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.layers import linears
-from praxis.layers.quantization import low_rank_residual, quantized_product
+from praxis.layers.quantization import low_rank_residual, quantized_layer_mixin
 
 _EQUATION = '...y,yz->...z'
 
 
-class Linear(linears.Linear, quantized_product.SparseQuantizedProduct):
+class Linear(linears.Linear, quantized_layer_mixin.SparseQuantizedLayerMixin):
   """A product with a quantised matrix, or with two of a smaller rank."""
 
   # Size between the two matrices that then replace the one; -1 for one matrix.

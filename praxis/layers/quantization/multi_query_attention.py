@@ -6,12 +6,12 @@ from __future__ import annotations
 import flax.linen as nn
 
 from praxis.layers import multi_query_attention
-from praxis.layers.quantization import quantized_product
+from praxis.layers.quantization import quantized_layer_mixin
 
 
 class OneHeadedAttentionProjection(
   multi_query_attention.OneHeadedAttentionProjection,
-  quantized_product.QuantizedProduct,
+  quantized_layer_mixin.QuantizedLayerMixin,
 ):
   """A quantised projection of the model dimension to one head."""
 

@@ -27,7 +27,7 @@ QuantizationType = quantization_hparams.QuantizationType
 PARAMS = base_layer.PARAMS
 
 
-class QuantizedProduct(quantizer.QuantizationLayer):
+class QuantizedLayerMixin(quantizer.QuantizationLayer):
   """Quantises the weights, and the product, of the layer it is mixed into."""
 
   # Whether block_size holds for its weights.
@@ -211,8 +211,10 @@ class QuantizedProduct(quantizer.QuantizationLayer):
       )
 
 
-class SparseQuantizedProduct(QuantizedProduct, sparsifier.SparsityBaseLayer):
-  """A QuantizedProduct whose weights can also be sparse."""
+class SparseQuantizedLayerMixin(
+  QuantizedLayerMixin, sparsifier.SparsityBaseLayer
+):
+  """A QuantizedLayerMixin whose weights can also be sparse."""
 
   @nn.nowrap
   def create_variable(
