@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A train state as one msgpack file, for states that every device holds whole.
+"""Replicated train states as one msgpack file.
 
 The file is `{'state': {leaf name: array}, 'metadata': {...}, 'train_input':
-{process: JSON}}`, as Flax serialises it.
+{process: JSON}}`, serialised by Flax.
 """
 
 from __future__ import annotations
@@ -20,19 +20,23 @@ from pax.checkpoints.types import CheckpointError, CorruptCheckpointError
 Path = pathlib.Path
 
 
-def snapshot(named: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:
-  """Copies the whole state to the host of process 0; elsewhere nothing."""
-  for name, leaf in named.items():
+def snapshot(leaves: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:
+  """Returns a host copy of the state; on processes other than 0 it is empty.
+
+  Raises:
+    CheckpointError: A leaf is sharded over processes.
+  """
+  for name, leaf in leaves.items():
     if not (leaf.is_fully_replicated or leaf.is_fully_addressable):
       raise CheckpointError(
-        f'{name} is divided among hosts ({leaf.sharding}), which one file'
-        ' cannot hold; use --pmap_use_tensorstore'
+        f'{name} is sharded over hosts ({leaf.sharding}), and one file holds'
+        ' only replicated arrays; use --pmap_use_tensorstore'
       )
   if jax.process_index():
     return {}
-  for leaf in named.values():
+  for leaf in leaves.values():
     leaf.addressable_shards[0].data.copy_to_host_async()
-  return {name: _to_host(leaf) for name, leaf in named.items()}
+  return {name: _to_host(leaf) for name, leaf in leaves.items()}
 
 
 def write(
@@ -41,15 +45,22 @@ def write(
   metadata: Mapping[str, Any],
   train_input: Mapping[str, str],
 ) -> None:
-  """Writes all of it, and the checksums of the state, to one file."""
+  """Writes the state, with its checksums, to one file.
+
+  Args:
+    file: The file.
+    state: Arrays by leaf name.
+    metadata: Metadata of the checkpoint.
+    train_input: Input states by process, as JSON.
+  """
   from flax import serialization
 
-  sums = {name: _checksum(array) for name, array in state.items()}
+  checksums = {name: _checksum(array) for name, array in state.items()}
   file.write_bytes(
     serialization.msgpack_serialize(
       {
         'state': state,
-        'metadata': {**metadata, 'crc32': sums},
+        'metadata': {**metadata, 'crc32': checksums},
         'train_input': dict(train_input),
       }
     )
@@ -59,7 +70,11 @@ def write(
 def read(
   file: Path,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, str]]:
-  """The state by leaf name, the metadata and the inputs' states."""
+  """Returns the state by leaf name, the metadata and the input states.
+
+  Raises:
+    CorruptCheckpointError: The file cannot be read, or a checksum differs.
+  """
   from flax import serialization
 
   try:
@@ -67,10 +82,10 @@ def read(
     state, metadata = tree['state'], tree['metadata']
   except (ValueError, KeyError, TypeError) as e:
     raise CorruptCheckpointError(
-      f'{file} is not a checkpoint that Flax can read ({type(e).__name__}: {e})'
+      f'{file} is not a msgpack checkpoint of Flax ({type(e).__name__}: {e})'
     ) from e
-  for name, wanted in metadata['crc32'].items():
-    if name not in state or _checksum(state[name]) != wanted:
+  for name, checksum in metadata['crc32'].items():
+    if name not in state or _checksum(state[name]) != checksum:
       raise CorruptCheckpointError(
         f'{name} in {file} is not what was written (its checksum differs)'
       )
@@ -81,21 +96,22 @@ def place(
   state: Mapping[str, np.ndarray],
   abstract: Mapping[str, jax.ShapeDtypeStruct],
 ) -> dict[str, jax.Array]:
-  """Puts each leaf on the devices of its sharding."""
+  """Returns the leaves on the devices of their shardings."""
   return {
     name: jax.make_array_from_callback(
-      tuple(wanted.shape),
-      wanted.sharding
+      tuple(leaf.shape),
+      leaf.sharding
       or jax.sharding.SingleDeviceSharding(jax.local_devices()[0]),
       lambda index, name=name: state[name][index],
     )
-    for name, wanted in abstract.items()
+    for name, leaf in abstract.items()
   }
 
 
 def _to_host(leaf: jax.Array) -> np.ndarray:
-  whole = leaf.addressable_shards[0].data if leaf.is_fully_replicated else leaf
-  return np.array(whole)
+  if leaf.is_fully_replicated:
+    return np.array(leaf.addressable_shards[0].data)
+  return np.array(leaf)
 
 
 def _checksum(array: np.ndarray) -> int:

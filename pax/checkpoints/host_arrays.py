@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of a sharded train state that this process writes, on the host.
+"""Host copies of the shards that this process writes.
 
-A piece that several devices hold is written by one of them. What all devices
-hold is dealt out among the processes, so that none writes everything.
+Of the replicas of a shard one process writes one. Fully replicated leaves are
+distributed over the processes.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
 
 import jax
 import numpy as np
@@ -18,21 +18,22 @@ Index = tuple[slice, ...]
 
 @dataclasses.dataclass(frozen=True)
 class HostArray:
-  """One leaf: its global shape, and the pieces this process writes."""
+  """One leaf: its global shape, and the shards that this process writes."""
 
   shape: tuple[int, ...]
   dtype: np.dtype
-  # The shape of one piece; all pieces are of the same.
-  piece_shape: tuple[int, ...]
-  pieces: list[tuple[Index, np.ndarray]]
+  # Shape of every shard.
+  shard_shape: tuple[int, ...]
+  # (index into the global array, values) of each shard.
+  shards: list[tuple[Index, np.ndarray]]
 
 
-def snapshot(named: dict[str, Any]) -> dict[str, HostArray]:
-  """Copies from the devices what this process writes of each leaf.
+def snapshot(leaves: Mapping[str, jax.Array]) -> dict[str, HostArray]:
+  """Copies the shards that this process writes from the devices.
 
-  The copy is whole when this returns: the arrays may be donated then.
+  The copy is complete on return, so that the arrays may be donated.
   """
-  owned = [_owned_shards(i, leaf) for i, leaf in enumerate(named.values())]
+  owned = [_owned_shards(i, leaf) for i, leaf in enumerate(leaves.values())]
   for shards in owned:
     for shard in shards:
       shard.data.copy_to_host_async()
@@ -43,22 +44,23 @@ def snapshot(named: dict[str, Any]) -> dict[str, HostArray]:
       tuple(leaf.sharding.shard_shape(leaf.shape)),
       [(_bounded(s.index, leaf.shape), np.array(s.data)) for s in shards],
     )
-    for (name, leaf), shards in zip(named.items(), owned, strict=True)
+    for (name, leaf), shards in zip(leaves.items(), owned, strict=True)
   }
 
 
-def _owned_shards(position: int, leaf: jax.Array) -> list[Any]:
+def _owned_shards(leaf_index: int, leaf: jax.Array) -> list[jax.Shard]:
   shards = leaf.addressable_shards
   if leaf.is_fully_replicated:
-    mine = position % jax.process_count() == jax.process_index()
+    is_owner = leaf_index % jax.process_count() == jax.process_index()
     holders = {d.process_index for d in leaf.sharding.device_set}
-    if mine or holders == {jax.process_index()}:
+    if is_owner or holders == {jax.process_index()}:
       return shards[:1]
     return []
   return [shard for shard in shards if shard.replica_id == 0]
 
 
 def _bounded(index: Index, shape: tuple[int, ...]) -> Index:
+  """Returns the index with explicit starts and stops."""
   return tuple(
     slice(*part.indices(size)[:2])
     for part, size in zip(index, shape, strict=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a state from other checkpoints: which variable comes from where.
+"""Warm start: initialises a train state from checkpoints of other tasks.
 
-Rules are pairs of a regex on the path of a variable, `params/lm/softmax/w`, and
-the path in the checkpoint, a format string with the groups of the regex.
+A rule is a pair of a regex on the path of a variable, `params/lm/softmax/w`,
+and a format string of the path in the checkpoint with the groups of the regex.
 """
 
 from __future__ import annotations
@@ -11,26 +11,30 @@ import dataclasses
 import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from absl import logging
+from jax.sharding import NamedSharding
 
 from pax import tasks_lib, train_states
 from pax.checkpoints import paths, reading
-from pax.checkpoints.types import CheckpointError
+from pax.checkpoints.types import CheckpointError, Shapes
+from praxis import pytypes
 
+Nested = pytypes.Nested
 Rules = tasks_lib.CheckpointLoadingRules
 TrainState = train_states.TrainState
+# Origin of each leaf by leaf name.
 Provenance = dict[str, train_states.TensorProvenance]
 
-# Takes everything by its own name.
+# Loads every variable under its own name.
 LOAD_ALL = ('(.*)', '{}')
 _EMA = 'ema/'
 _STEP = 'step'
+_MDL_VARS = 'mdl_vars.'
 _OPT_STATES = 'opt_states_'
-# What an optimizer of optax calls the states of Pax's own Adam.
+# Adam moments of Optax -> those of praxis.optimizers.Adam.
 _OPTAX_RULES = (
   (re.compile(r'(.*)/0/mu/params/(.*)'), '{}/m/params/{}'),
   (re.compile(r'(.*)/0/nu/params/(.*)'), '{}/v/params/{}'),
@@ -38,21 +42,21 @@ _OPTAX_RULES = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Source:
-  """One checkpoint that others start from."""
+class SourceCheckpoint:
+  """A checkpoint to load leaves from."""
 
   directory: str
   step: int
   path: pathlib.Path
-  # Shape and dtype of each leaf by name.
-  shapes: Mapping[str, tuple[tuple[int, ...], str]]
+  # Shape and dtype of each leaf by leaf name.
+  shapes: Shapes
 
   @classmethod
-  def open(cls, directory: str, step: int | None = None) -> Source:
-    """The checkpoint of a step, or the newest.
+  def open(cls, directory: str, step: int | None = None) -> SourceCheckpoint:
+    """Returns the checkpoint of `step`, or the newest.
 
     Raises:
-      CheckpointError: there is none.
+      CheckpointError: There is none.
     """
     step, path = reading.find_checkpoint(directory, step)
     return cls(
@@ -62,16 +66,21 @@ class Source:
       shapes=reading.saved_shapes(path),
     )
 
-  def variable(self, path: str, *, allow_ema: bool = True) -> str:
-    """The leaf of a variable, or with `ema/` before its path of its average.
+  def variable_leaf(self, path: str, *, allow_ema: bool = True) -> str:
+    """Returns the leaf name of a variable, or of its average.
+
+    Args:
+      path: Slash path of the variable; `ema/` before it selects the average.
+      allow_ema: Whether averages may be loaded.
 
     Raises:
-      KeyError: the checkpoint has no such variable.
-      RuntimeError: averages are asked for, and there are none.
+      KeyError: The checkpoint has no such variable.
+      RuntimeError: The path selects an average and there are none.
     """
-    plain = path.removeprefix(_EMA)
-    leaf = f'mdl_vars.{plain.replace("/", ".")}'
-    if path != plain:
+    variable_path = path.removeprefix(_EMA)
+    dotted = variable_path.replace('/', '.')
+    leaf = f'{_MDL_VARS}{dotted}'
+    if path != variable_path:
       averages = {
         name.partition('.ema.')[2]: name
         for name in self.shapes
@@ -79,81 +88,94 @@ class Source:
       }
       if not averages or not allow_ema:
         raise RuntimeError(
-          f'{path} is asked for, and the task of {self.path} keeps no averages'
-          ' (or load_ema_states is False); take the variable itself'
+          f'{path} is a moving average, and {self.path} has no averages (or'
+          ' load_ema_states is False); load the variable instead'
         )
-      # What is not trained has no average.
-      leaf = averages.get(plain.replace('/', '.'), leaf)
+      # Non-trainable variables have no average.
+      leaf = averages.get(dotted, leaf)
     if leaf not in self.shapes:
       raise KeyError(f'{path} is not in {self.path}; correct the load_rules')
     return leaf
 
-  def opt_leaf(self, path: str) -> str | None:
-    """The leaf of an optimizer state by its path, `0/2/m/params/lm/w`."""
-    wanted = _canonical(_OPT_STATES + path)
-    found = (name for name in self.shapes if _canonical(name) == wanted)
-    return next(found, None)
+  def opt_state_leaf(self, path: str) -> str | None:
+    """Returns the leaf name of an optimizer state, or None.
 
-  def origin(self) -> train_states.TensorProvenance:
+    Args:
+      path: Slash path in `opt_states`, `0/2/m/params/lm/w`.
+    """
+    canonical_path = _canonical(_OPT_STATES + path)
+    matches = (
+      name for name in self.shapes if _canonical(name) == canonical_path
+    )
+    return next(matches, None)
+
+  def provenance(self) -> train_states.TensorProvenance:
+    """Returns the origin of values loaded from this checkpoint."""
     return train_states.TensorProvenance(self.directory, self.step)
 
 
 @dataclasses.dataclass(frozen=True)
-class Mapped:
-  """Which leaf of a checkpoint becomes which leaf of the state."""
+class LeafMapping:
+  """Leaves of the state that are loaded from one checkpoint."""
 
-  source: Source
+  source: SourceCheckpoint
   # Leaf of the state -> leaf of the checkpoint.
   leaves: Mapping[str, str]
 
 
-def match(
+def match_rules(
   targets: Sequence[str], rules: Rules, initialized: dict[str, str]
 ) -> dict[str, str]:
-  """Returns the path in the checkpoint of each target that a rule names.
+  """Returns the path in the checkpoint of each target that a rule matches.
 
-  Rules are tried in their order, and match from the start of a path. What
-  `ignore_rules` match, or is in `initialized` already, goes to the next rule;
-  what is found is added to `initialized`.
+  The first matching rule applies; a regex matches from the start of a path.
+  Targets that match `ignore_rules` or are in `initialized` are skipped.
+
+  Args:
+    targets: Paths in the state.
+    rules: The rules of one checkpoint.
+    initialized: Targets that are initialised already; matches are added.
 
   Raises:
-    ValueError: with `safe_load`, a rule that gave nothing.
+    ValueError: `safe_load` is set and a rule matches nothing.
   """
   load = [(re.compile(regex), template) for regex, template in rules.load_rules]
   ignored = [re.compile(regex) for regex in rules.ignore_rules or ()]
-  fired, found = set(), {}
+  used: set[str] = set()
+  sources: dict[str, str] = {}
   for target in targets:
     if target in initialized or any(r.match(target) for r in ignored):
       continue
     for regex, template in load:
-      if hit := regex.match(target):
-        found[target] = initialized[target] = template.format(*hit.groups())
-        fired.add(regex.pattern)
+      if match := regex.match(target):
+        sources[target] = template.format(*match.groups())
+        used.add(regex.pattern)
         break
-  idle = {regex.pattern for regex, _ in load} - fired
-  if rules.safe_load and idle:
+  initialized |= sources
+  unused = {regex.pattern for regex, _ in load} - used
+  if rules.safe_load and unused:
     raise ValueError(
-      f'load_rules {sorted(idle)} match no variable that is still to be'
+      f'load_rules {sorted(unused)} match no variable that is still to be'
       ' loaded, and safe_load is set; correct the expressions'
     )
-  return found
+  return sources
 
 
 class Initializer:
-  """A fresh state, and what of it is taken from other checkpoints."""
+  """Replaces leaves of a fresh state by those of other checkpoints."""
 
   def __init__(
     self,
     metadata: TrainState,
-    fresh_opt_states: Callable[[Any], list[Any]],
+    fresh_opt_states: Callable[[Nested[jax.Array]], list[Nested[jax.Array]]],
     show: Callable[[str], None],
   ):
-    """Knows the state, and loads nothing yet.
+    """Loads nothing.
 
     Args:
-      metadata: Shapes and shardings of the state.
-      fresh_opt_states: Makes optimizer states for variables.
-      show: Tells a person what will be loaded.
+      metadata: Shapes, dtypes and shardings of the state.
+      fresh_opt_states: Returns the initial optimizer states of variables.
+      show: Prints the table of leaves to load.
     """
     self._metadata = paths.flatten(metadata)
     self._opt_paths = _opt_paths(metadata)
@@ -163,13 +185,20 @@ class Initializer:
       name: train_states.TensorProvenance() for name in self._metadata
     }
 
-  def by_name(self, state: TrainState, directory: str, step: int | None) -> Any:
-    """Returns `state` with all variables that a checkpoint has too.
+  def init_by_name(
+    self, state: TrainState, directory: str, step: int | None
+  ) -> TrainState:
+    """Returns `state` with all variables of the same name and shape.
+
+    Args:
+      state: The fresh state, whose replaced leaves are deleted.
+      directory: The directory of the checkpoints.
+      step: The step of the checkpoint; None is the newest.
 
     Raises:
-      ValueError: there is none of that name and shape.
+      CheckpointError: No variable has the same name and shape.
     """
-    source = Source.open(directory, step)
+    source = SourceCheckpoint.open(directory, step)
     shared = {
       name: name
       for name, leaf in self._variables().items()
@@ -180,134 +209,157 @@ class Initializer:
         f'{source.path} has no variable of this model, by name and shape; use'
         ' task.train.init_from_checkpoint_rules to map its names'
       )
-    return self._load(state, [Mapped(source, shared)], [])
+    return self._load(state, [LeafMapping(source, shared)], [])
 
-  def by_rules(self, state: TrainState, all_rules: Mapping[str, Rules]) -> Any:
-    """Returns `state` with what the rules of each checkpoint name.
+  def init_by_rules(
+    self, state: TrainState, all_rules: Mapping[str, Rules]
+  ) -> TrainState:
+    """Returns `state` with the leaves that the rules select.
 
-    Checkpoints are taken in their order; what one gave, no later one changes.
+    A leaf that one checkpoint initialises is skipped by later ones.
+
+    Args:
+      state: The fresh state, whose replaced leaves are deleted.
+      all_rules: The rules by directory of the checkpoints.
 
     Raises:
-      ValueError: see `match`; or two variables of different shardings come
-        from one; or shapes differ.
-      KeyError: a variable that a rule names is not in the checkpoint.
-      RuntimeError: a rule names averages, and there are none.
+      ValueError: See `match_rules`; or two variables of different shardings
+        have the same source; or shapes differ.
+      KeyError: A rule names a variable that is not in the checkpoint.
+      RuntimeError: A rule names an average and there are none.
     """
     variables, states = [], []
-    initialized: dict[str, str] = {}
-    done: dict[str, str] = {}
+    initialized_variables: dict[str, str] = {}
+    initialized_states: dict[str, str] = {}
     for directory, rules in all_rules.items():
-      source = Source.open(directory, rules.step)
-      variables.append(self._map_variables(source, rules, initialized))
-      states.append(self._map_states(source, rules, done))
+      source = SourceCheckpoint.open(directory, rules.step)
+      variables.append(
+        self._map_variables(source, rules, initialized_variables)
+      )
+      states.append(self._map_states(source, rules, initialized_states))
     return self._load(state, variables, states)
 
-  def _variables(self) -> dict[str, Any]:
+  def _variables(self) -> dict[str, jax.ShapeDtypeStruct]:
     return {
       name: leaf
       for name, leaf in self._metadata.items()
-      if name.startswith('mdl_vars.')
+      if name.startswith(_MDL_VARS)
     }
 
   def _map_variables(
-    self, source: Source, rules: Rules, initialized: dict[str, str]
-  ) -> Mapped:
+    self, source: SourceCheckpoint, rules: Rules, initialized: dict[str, str]
+  ) -> LeafMapping:
     by_path = {
-      name.removeprefix('mdl_vars.').replace('.', '/'): name
+      name.removeprefix(_MDL_VARS).replace('.', '/'): name
       for name in self._variables()
     }
-    found = match(list(by_path), rules, initialized)
+    sources = match_rules(list(by_path), rules, initialized)
     leaves = {
-      by_path[path]: source.variable(wanted, allow_ema=rules.load_ema_states)
-      for path, wanted in found.items()
+      by_path[path]: source.variable_leaf(
+        source_path, allow_ema=rules.load_ema_states
+      )
+      for path, source_path in sources.items()
     }
     self._check_shared(leaves)
-    return Mapped(source, leaves)
+    return LeafMapping(source, leaves)
 
   def _map_states(
-    self, source: Source, rules: Rules, done: dict[str, str]
-  ) -> Mapped:
-    """The step and the optimizer states, as far as the rules ask for them."""
+    self, source: SourceCheckpoint, rules: Rules, initialized: dict[str, str]
+  ) -> LeafMapping:
+    """Returns the step and the optimizer states that the rules select."""
     leaves = {}
-    if rules.load_step and _STEP not in done:
-      leaves[_STEP] = done[_STEP] = _STEP
+    if rules.load_step and _STEP not in initialized:
+      leaves[_STEP] = initialized[_STEP] = _STEP
     by_path = self._opt_paths
     if rules.partial_load_opt_states:
-      # What is safe to miss among variables may be so here.
-      found = match(list(by_path), rules._replace(safe_load=False), done)
-      for path, wanted in found.items():
-        leaf = source.opt_leaf(wanted)
+      # safe_load applies to variables only.
+      sources = match_rules(
+        list(by_path), rules._replace(safe_load=False), initialized
+      )
+      for path, source_path in sources.items():
+        leaf = source.opt_state_leaf(source_path)
         if leaf is None:
-          raise KeyError(f'optimizer state {wanted} is not in {source.path}')
+          raise KeyError(
+            f'optimizer state {source_path} is not in {source.path}'
+          )
         leaves[by_path[path]] = leaf
-    elif rules.load_opt_states and not done.keys() - {_STEP}:
-      leaves |= _whole_opt_states(by_path, source)
-      done |= leaves
-    return Mapped(source, leaves)
+    elif rules.load_opt_states and not initialized.keys() - {_STEP}:
+      leaves |= _all_opt_states(by_path, source)
+      initialized |= leaves
+    return LeafMapping(source, leaves)
 
   def _check_shared(self, leaves: Mapping[str, str]) -> None:
-    specs: dict[str, Any] = {}
+    """Checks that variables with the same source have the same sharding."""
+    shardings: dict[str, NamedSharding] = {}
     for target, leaf in leaves.items():
-      spec = self._metadata[target].sharding
-      if specs.setdefault(leaf, spec) != spec:
+      sharding = self._metadata[target].sharding
+      if shardings.setdefault(leaf, sharding) != sharding:
         raise ValueError(
           f'{target} and another variable come from {leaf}, and are sharded'
-          f' differently: {spec} and {specs[leaf]}; shard them alike'
+          f' differently: {sharding} and {shardings[leaf]}; shard them alike'
         )
 
   def _load(
-    self, state: TrainState, variables: list[Mapped], states: list[Mapped]
+    self,
+    state: TrainState,
+    variables: list[LeafMapping],
+    states: list[LeafMapping],
   ) -> TrainState:
-    for mapped in (*variables, *states):
-      self._check_shapes(mapped)
-      self._show(table(mapped, self._metadata))
-    flat = paths.flatten(state)
-    for mapped in variables:
-      self._replace(flat, mapped)
-    state = paths.unflatten(state, flat)
+    for mapping in (*variables, *states):
+      self._check_shapes(mapping)
+      self._show(table(mapping, self._metadata))
+    leaves = paths.flatten(state)
+    for mapping in variables:
+      self._replace(leaves, mapping)
+    state = paths.unflatten(state, leaves)
+    # Averages start from the loaded variables.
     state = state.replace(opt_states=self._fresh_opt_states(state.mdl_vars))
-    flat = paths.flatten(state)
-    for mapped in states:
-      self._replace(flat, mapped)
-    return paths.unflatten(state, flat)
+    leaves = paths.flatten(state)
+    for mapping in states:
+      self._replace(leaves, mapping)
+    return paths.unflatten(state, leaves)
 
-  def _check_shapes(self, mapped: Mapped) -> None:
-    for target, leaf in mapped.leaves.items():
-      found = tuple(mapped.source.shapes[leaf][0])
-      wanted = tuple(self._metadata[target].shape)
-      if found != wanted:
+  def _check_shapes(self, mapping: LeafMapping) -> None:
+    for target, leaf in mapping.leaves.items():
+      saved_shape = tuple(mapping.source.shapes[leaf][0])
+      shape = tuple(self._metadata[target].shape)
+      if saved_shape != shape:
         raise ValueError(
-          f'{target} must have shape {list(wanted)}, and {leaf} in'
-          f' {mapped.source.path} has {list(found)}; leave it out by'
+          f'{target} must have shape {list(shape)}, and {leaf} in'
+          f' {mapping.source.path} has {list(saved_shape)}; leave it out by'
           ' ignore_rules'
         )
 
-  def _replace(self, flat: dict[str, Any], mapped: Mapped) -> None:
-    """Puts leaves of the checkpoint in the place of those in `flat`."""
-    for target in mapped.leaves:
-      # Makes room on the devices before it is needed.
-      flat[target].delete()
-    wanted = {}
-    for target, leaf in mapped.leaves.items():
-      shape, dtype = mapped.source.shapes[leaf]
-      wanted[leaf] = jax.ShapeDtypeStruct(
+  def _replace(
+    self, leaves: dict[str, jax.Array], mapping: LeafMapping
+  ) -> None:
+    """Replaces leaves of the state by those of the checkpoint."""
+    for target in mapping.leaves:
+      # Frees device memory for the new values.
+      leaves[target].delete()
+    abstract = {}
+    for target, leaf in mapping.leaves.items():
+      shape, dtype = mapping.source.shapes[leaf]
+      abstract[leaf] = jax.ShapeDtypeStruct(
         shape, jnp.dtype(dtype), sharding=self._metadata[target].sharding
       )
-    found = reading.read_leaves(mapped.source.path, wanted)
+    loaded = reading.read_leaves(mapping.source.path, abstract)
     used = set()
-    for target, leaf in mapped.leaves.items():
-      value = found[leaf].astype(self._metadata[target].dtype)
-      # A step of training gives its state away: no two share an array.
-      flat[target] = jnp.copy(value) if leaf in used else value
+    for target, leaf in mapping.leaves.items():
+      value = loaded[leaf].astype(self._metadata[target].dtype)
+      # The train step donates its state: no two leaves may share a buffer.
+      leaves[target] = jnp.copy(value) if leaf in used else value
       used.add(leaf)
-      self.provenance[target] = mapped.source.origin()
+      self.provenance[target] = mapping.source.provenance()
 
 
-def table(mapped: Mapped, metadata: Mapping[str, Any]) -> str:
-  """What is loaded from a checkpoint, a line each, and how much is not."""
+def table(
+  mapping: LeafMapping, metadata: Mapping[str, jax.ShapeDtypeStruct]
+) -> str:
+  """Returns a table of the loaded leaves, with their number in the title."""
   rows = [
     (target, str(list(metadata[target].shape)), leaf)
-    for target, leaf in mapped.leaves.items()
+    for target, leaf in mapping.leaves.items()
   ]
   widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
   lines = [
@@ -315,56 +367,59 @@ def table(mapped: Mapped, metadata: Mapping[str, Any]) -> str:
     for target, shape, leaf in rows
   ]
   title = (
-    f'from {mapped.source.path}: {len(rows)} of {len(metadata)} arrays; the'
-    ' others start afresh'
+    f'from {mapping.source.path}: {len(rows)} of {len(metadata)} arrays; the'
+    ' others are initialised afresh'
   )
   return '\n'.join([title, *lines])
 
 
 def parse(text: str) -> tuple[str, int | None]:
-  """The directory and the step of `--init_from=DIR[@step]`.
+  """Returns directory and step of `--init_from=DIR[@STEP]`.
 
   Raises:
-    ValueError: what is behind the @ is no number.
+    ValueError: The text after @ is not a number.
   """
   directory, at, step = text.rpartition('@')
   if not at:
     return text, None
   if not step.isdigit():
     raise ValueError(
-      f'--init_from wants DIR or DIR@STEP, got {text!r}; the newest checkpoint'
-      ' is taken without @STEP'
+      f'--init_from must be DIR or DIR@STEP, got {text!r}; without @STEP it is'
+      ' the newest checkpoint'
     )
   return directory, int(step)
 
 
-def _whole_opt_states(
-  by_path: Mapping[str, str], source: Source
+def _all_opt_states(
+  by_path: Mapping[str, str], source: SourceCheckpoint
 ) -> dict[str, str]:
-  """All optimizer states; those of optax may come from our own Adam."""
+  """Returns the sources of all optimizer states.
+
+  States of an Optax optimizer may come from praxis.optimizers.Adam.
+  """
   if all(name in source.shapes for name in by_path.values()):
     return {name: name for name in by_path.values()}
   leaves = {}
   for path, name in by_path.items():
     for regex, template in _OPTAX_RULES:
-      if hit := regex.match(path):
-        leaf = source.opt_leaf(template.format(*hit.groups()))
+      if match := regex.match(path):
+        leaf = source.opt_state_leaf(template.format(*match.groups()))
         if leaf is not None:
           leaves[name] = leaf
   if not leaves:
     missing = next(n for n in by_path.values() if n not in source.shapes)
     raise KeyError(
       f'{missing} is not in {source.path}, whose optimizer is another one; use'
-      ' partial_load_opt_states to map what there is'
+      ' partial_load_opt_states to map the states by rules'
     )
   logging.warning(
-    '%d optimizer states start afresh', len(by_path) - len(leaves)
+    '%d optimizer states are initialised afresh', len(by_path) - len(leaves)
   )
   return leaves
 
 
 def _opt_paths(metadata: TrainState) -> dict[str, str]:
-  """The leaf name of each optimizer state by its path, `0/2/m/params/lm/w`."""
+  """Returns leaf names of optimizer states by path, `0/2/m/params/lm/w`."""
   leaves = jax.tree_util.tree_flatten_with_path(metadata.opt_states)[0]
   return {
     jax.tree_util.keystr(path, simple=True, separator='/'): (
@@ -375,5 +430,5 @@ def _opt_paths(metadata: TrainState) -> dict[str, str]:
 
 
 def _canonical(name: str) -> str:
-  """A name in which the ways of writing keys and indices are one."""
+  """Returns a leaf name or path with keys and indices separated by slashes."""
   return re.sub(r'_(?=\d+(?:[./_]|$))|\.', '/', name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two ways a checkpoint lies on disk, behind one small contract."""
+"""The two on-disk formats of a checkpoint behind one interface."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pathlib
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
 import jax
 import numpy as np
@@ -24,57 +24,87 @@ from pax.checkpoints.types import (
   CheckpointError,
   CheckpointType,
   CorruptCheckpointError,
+  LeafDict,
   Shapes,
 )
 
 Path = pathlib.Path
-Named = Mapping[str, Any]
+# Host copy of a state, in the form that a layout writes.
+SnapshotT = TypeVar('SnapshotT')
 
 _TRAIN_INPUT = 'train_input'
 _VERSION = 1.1
-_BLOB = 'blob'
+_STATE_FILE = 'blob'
 
 
-class Layout(Protocol):
-  """How a state is taken from the devices, written, committed and read.
+class Metadata(TypedDict):
+  """Contents of the file `metadata`."""
 
-  `write` runs on every process and puts files below `staging`; `commit` runs
-  on process 0 once all have written.
+  version: float
+  step: int
+  num_processes: int
+  # Seconds since 1970.
+  saved_at: float
+
+
+class Layout(Protocol, Generic[SnapshotT]):
+  """Copies a state to the host, writes, commits and reads it.
+
+  `write` runs on every process and writes below `staging`; `commit` runs on
+  process 0 when all processes have written.
   """
 
-  def snapshot(self, named: Named) -> Any:
-    """Returns the leaves on the host, apart from the arrays they were in."""
+  def snapshot(self, leaves: Mapping[str, jax.Array]) -> SnapshotT:
+    """Returns a host copy of the leaves, whose arrays may then be donated."""
     ...
 
-  def write(self, staging: Path, snapshot: Any) -> dict[str, manifest.Entry]:
-    """Writes what this process holds; returns its files for the manifest."""
+  def write(
+    self, staging: Path, snapshot: SnapshotT
+  ) -> dict[str, manifest.Entry]:
+    """Writes the data of this process; returns the manifest entries."""
     ...
 
   def commit(
-    self, staging: Path, final: Path, snapshot: Any, step: int
+    self, staging: Path, final: Path, snapshot: SnapshotT, step: int
   ) -> None:
-    """Makes what all processes wrote the checkpoint `final`, at once."""
+    """Makes the staged files the checkpoint `final`, atomically.
+
+    Args:
+      staging: Directory with the files of all processes.
+      final: Path of the checkpoint.
+      snapshot: The host copy of process 0.
+      step: The training step.
+    """
     ...
 
   def shapes(self, path: Path) -> Shapes:
-    """Shape and dtype of every leaf that is stored."""
+    """Returns shape and dtype of every stored leaf."""
     ...
 
   def read(
-    self, path: Path, abstract: Named, *, is_full: bool = True
-  ) -> tuple[Named, Mapping[str, str]]:
-    """The leaves, and the text of each process's input state.
+    self, path: Path, abstract: LeafDict, *, is_full: bool = True
+  ) -> tuple[LeafDict, Mapping[str, str]]:
+    """Returns the leaves, and the input state of each process as JSON.
 
-    If the `whole` state is wanted, one of other leaves too is refused.
+    Args:
+      path: The checkpoint.
+      abstract: Shapes, dtypes and shardings of the leaves.
+      is_full: Whether further leaves in the checkpoint are an error.
+
+    Raises:
+      CheckpointError: A leaf is missing, or has another shape or dtype.
+      CorruptCheckpointError: Files differ from what was written.
     """
     ...
 
 
 class LeafLayout:
-  """A directory with the state as one TensorStore per leaf."""
+  """A directory with one TensorStore per leaf."""
 
-  def snapshot(self, named: Named) -> dict[str, host_arrays.HostArray]:
-    return host_arrays.snapshot(named)
+  def snapshot(
+    self, leaves: Mapping[str, jax.Array]
+  ) -> dict[str, host_arrays.HostArray]:
+    return host_arrays.snapshot(leaves)
 
   def write(
     self, staging: Path, snapshot: dict[str, host_arrays.HostArray]
@@ -82,7 +112,11 @@ class LeafLayout:
     return tensorstore_format.write(staging, snapshot)
 
   def commit(
-    self, staging: Path, final: Path, snapshot: Any, step: int
+    self,
+    staging: Path,
+    final: Path,
+    snapshot: dict[str, host_arrays.HostArray],
+    step: int,
   ) -> None:
     text = json.dumps(_metadata(step), indent=2)
     (staging / paths.METADATA_FILE).write_text(text)
@@ -93,67 +127,78 @@ class LeafLayout:
     return tensorstore_format.saved_shapes(path)
 
   def read(
-    self, path: Path, abstract: Named, *, is_full: bool = True
-  ) -> tuple[Named, Mapping[str, str]]:
+    self, path: Path, abstract: LeafDict, *, is_full: bool = True
+  ) -> tuple[LeafDict, Mapping[str, str]]:
     _check_metadata(path)
-    leaves = None if is_full else tensorstore_format.folders(abstract)
-    manifest.verify(path, jax.process_index(), jax.process_count(), leaves)
+    folders = None if is_full else tensorstore_format.folders(abstract)
+    manifest.verify(path, jax.process_index(), jax.process_count(), folders)
     saved = tensorstore_format.saved_shapes(path)
     check_shapes(path, saved, abstract, is_full=is_full)
     return tensorstore_format.read(path, abstract), read_inputs(path)
 
 
-class BlobLayout:
-  """A single file with everything."""
+class FileLayout:
+  """A single msgpack file, written by process 0."""
 
-  def snapshot(self, named: Named) -> dict[str, np.ndarray]:
-    return flax_format.snapshot(named)
+  def snapshot(self, leaves: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:
+    return flax_format.snapshot(leaves)
 
-  def write(self, staging: Path, snapshot: Any) -> dict[str, manifest.Entry]:
+  def write(
+    self, staging: Path, snapshot: dict[str, np.ndarray]
+  ) -> dict[str, manifest.Entry]:
     return {}
 
   def commit(
-    self, staging: Path, final: Path, snapshot: Any, step: int
+    self,
+    staging: Path,
+    final: Path,
+    snapshot: dict[str, np.ndarray],
+    step: int,
   ) -> None:
-    blob = staging / _BLOB
-    flax_format.write(blob, snapshot, _metadata(step), read_inputs(staging))
-    paths.commit(blob, final)
+    file = staging / _STATE_FILE
+    flax_format.write(file, snapshot, _metadata(step), read_inputs(staging))
+    paths.commit(file, final)
     paths.discard(staging)
 
   def shapes(self, path: Path) -> Shapes:
     return _shapes(flax_format.read(path)[0])
 
   def read(
-    self, path: Path, abstract: Named, *, is_full: bool = True
-  ) -> tuple[Named, Mapping[str, str]]:
+    self, path: Path, abstract: LeafDict, *, is_full: bool = True
+  ) -> tuple[LeafDict, Mapping[str, str]]:
     state, _, train_input = flax_format.read(path)
     check_shapes(path, _shapes(state), abstract, is_full=is_full)
     return flax_format.place(state, abstract), train_input
 
 
-def layout_of(kind: CheckpointType) -> Layout:
-  """The layout that checkpoints of this kind are written in."""
-  return BlobLayout() if kind is CheckpointType.FLAX else LeafLayout()
+def layout_of(kind: CheckpointType) -> Layout[Any]:
+  """Returns the layout of checkpoints of this type."""
+  return FileLayout() if kind is CheckpointType.FLAX else LeafLayout()
 
 
-def layout_at(path: Path) -> Layout:
-  """The layout that the checkpoint at `path` was written in."""
-  return LeafLayout() if path.is_dir() else BlobLayout()
+def layout_at(path: Path) -> Layout[Any]:
+  """Returns the layout of the checkpoint at `path`."""
+  return LeafLayout() if path.is_dir() else FileLayout()
 
 
 def write_input(
   staging: Path, text: str, index: int, count: int
 ) -> dict[str, manifest.Entry]:
-  """Writes the state of one process's input."""
-  folder = staging / _TRAIN_INPUT
-  folder.mkdir(parents=True, exist_ok=True)
+  """Writes the input state of one process; returns its manifest entry.
+
+  Args:
+    staging: Directory of the checkpoint.
+    text: The state as JSON.
+    index: Index of the process.
+    count: Number of processes.
+  """
   name = manifest.process_name(index, count)
-  atomic_file.write_text(folder / name, text)
+  atomic_file.write_text(staging / _TRAIN_INPUT / name, text)
   return {f'{_TRAIN_INPUT}/{name}': manifest.entry(text.encode())}
 
 
 def read_inputs(path: Path) -> dict[str, str]:
-  """The texts that `write_input` wrote, by process."""
+  """Returns the input states by process name, as JSON."""
   folder = path / _TRAIN_INPUT
   files = folder.iterdir() if folder.exists() else ()
   return {file.name: file.read_text() for file in files}
@@ -162,27 +207,34 @@ def read_inputs(path: Path) -> dict[str, str]:
 def check_shapes(
   path: Path,
   saved: Shapes,
-  abstract: Named,
+  abstract: LeafDict,
   *,
   is_full: bool = True,
 ) -> None:
-  """Raises CheckpointError when `path` holds another model's state.
+  """Checks that a checkpoint has the leaves of this model.
 
-  Further leaves are another model's only if the `whole` state is wanted.
+  Args:
+    path: The checkpoint.
+    saved: Shapes and dtypes of its leaves.
+    abstract: Shapes and dtypes of the leaves to read.
+    is_full: Whether further leaves in the checkpoint are an error.
+
+  Raises:
+    CheckpointError: A leaf is missing, or has another shape or dtype.
   """
-  wanted = {
+  expected = {
     name: (tuple(leaf.shape), np.dtype(leaf.dtype).name)
     for name, leaf in abstract.items()
   }
-  faults = [f'{name} is not in it' for name in wanted.keys() - saved.keys()]
+  faults = [f'{name} is not in it' for name in expected.keys() - saved.keys()]
   faults += [
-    f'{name} is {_shown(saved[name])}, wanted {_shown(wanted[name])}'
-    for name in sorted(wanted.keys() & saved.keys())
-    if saved[name] != wanted[name]
+    f'{name} is {_format(saved[name])}, expected {_format(expected[name])}'
+    for name in sorted(expected.keys() & saved.keys())
+    if saved[name] != expected[name]
   ]
   faults += [
     f'{name} is not in the model'
-    for name in (saved.keys() - wanted.keys() if is_full else ())
+    for name in (saved.keys() - expected.keys() if is_full else ())
   ]
   if faults:
     more = f' (and {len(faults) - 1} more differences)' if faults[1:] else ''
@@ -196,12 +248,12 @@ def _shapes(state: Mapping[str, np.ndarray]) -> Shapes:
   return {name: (x.shape, x.dtype.name) for name, x in state.items()}
 
 
-def _shown(shape_and_dtype: tuple[tuple[int, ...], str]) -> str:
+def _format(shape_and_dtype: tuple[tuple[int, ...], str]) -> str:
   shape, dtype = shape_and_dtype
   return f'{dtype}{list(shape)}'
 
 
-def _metadata(step: int) -> dict[str, Any]:
+def _metadata(step: int) -> Metadata:
   return {
     'version': _VERSION,
     'step': step,
@@ -221,9 +273,10 @@ def _check_metadata(path: Path) -> None:
     ) from e
   if version != _VERSION:
     raise CheckpointError(
-      f'{path} has format version {version}; this reads {_VERSION}'
+      f'{path} has format version {version}, expected {_VERSION}; read it with'
+      ' the version of Pax that saved it'
     )
-  # Checkpoints that upstream Pax wrote do not tell, and have no manifest.
+  # Checkpoints of upstream Pax lack the number of processes and the manifest.
   for index in range(count := metadata.get('num_processes', 0)):
     name = f'{manifest.process_name(index, count)}.json'
     if not (path / 'manifest' / name).exists():

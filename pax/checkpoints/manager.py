@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves the train state when it is due, keeps the newest, restores them."""
+"""Checkpointer: saves the train state at intervals and restores it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _POLL_SECS = 0.01
 
 
 class Checkpointer(Protocol):
-  """What the training loop knows of checkpoints."""
+  """Saves and restores the train state of a job."""
 
   def save(
     self,
@@ -44,31 +44,51 @@ class Checkpointer(Protocol):
     *,
     force: bool = False,
   ) -> bool:
-    """Saves when `step` is due or forced; says whether it did.
+    """Saves if `step` is due or `force` is set; returns whether it saved.
 
-    The arrays of `state` may be donated or deleted afterwards.
+    Args:
+      step: The step that the state enters.
+      state: The train state; its arrays may be donated afterwards.
+      input_state: State of the training input before the batch of `step`.
+      force: Whether to save at any step.
+
+    Raises:
+      CheckpointError: This or the previous checkpoint cannot be written.
     """
     ...
 
-  def latest_step(self) -> int | None: ...
+  def latest_step(self) -> int | None:
+    """Returns the step of the newest checkpoint; None if there is none."""
+    ...
 
   def restore(self, abstract: State, step: int | None = None) -> Restored:
-    """The newest checkpoint, or that of `step`, placed as `abstract` says."""
+    """Returns the newest checkpoint or that of `step`.
+
+    Args:
+      abstract: Shapes, dtypes and shardings of the state.
+      step: The step; None is the newest.
+
+    Raises:
+      CheckpointError: There is none, or it is of another model.
+      CorruptCheckpointError: Its files differ from what was written.
+    """
     ...
 
   def wait(self) -> None:
-    """Returns when all that was saved is complete; raises what went wrong."""
+    """Waits until all checkpoints are complete; raises the error of writing."""
     ...
 
-  def close(self) -> None: ...
+  def close(self) -> None:
+    """Waits and releases the thread."""
+    ...
 
   def abandon(self, timeout_secs: float) -> None:
-    """Closes after another error: waits only so long, and raises nothing."""
+    """Closes after an error: waits at most `timeout_secs`, raises nothing."""
     ...
 
 
 class NoopCheckpointer:
-  """Saves nothing and has nothing to restore."""
+  """Saves nothing."""
 
   def save(
     self,
@@ -84,7 +104,7 @@ class NoopCheckpointer:
     return None
 
   def restore(self, abstract: State, step: int | None = None) -> Restored:
-    raise CheckpointError('checkpoints are switched off')
+    raise CheckpointError('there are no checkpoints: saving is disabled')
 
   def wait(self) -> None:
     pass
@@ -99,8 +119,8 @@ class NoopCheckpointer:
 class FileCheckpointer:
   """Keeps checkpoints in `<job_log_dir>/checkpoints`.
 
-  A save copies the state to the host and returns; a thread writes it. One save
-  at a time: the next waits for the last.
+  `save` copies the state to the host and returns; a thread writes the files. A
+  save waits for the previous one.
   """
 
   def __init__(
@@ -109,9 +129,9 @@ class FileCheckpointer:
     job_log_dir: str,
     kind: CheckpointType,
     before_write: Callable[[], None],
-    restored_as: transformations.Transformations,
+    transforms: transformations.Transformations,
   ):
-    self._restored_as = restored_as
+    self._transforms = transforms
     self._options = options
     self._before_write = before_write
     self._kind = kind
@@ -134,12 +154,12 @@ class FileCheckpointer:
     *,
     force: bool = False,
   ) -> bool:
-    due = force or step % self._options.save_interval_steps == 0
-    if not (due and self._options.saving) or step == self._last_step:
+    is_due = force or step % self._options.save_interval_steps == 0
+    if not (is_due and self._options.saving) or step == self._last_step:
       return False
     self.wait()
     if not self._is_clean:
-      # Not before: who only reads must leave alone what another run writes.
+      # Only at the first save: another job may be writing until then.
       _start_clean(self._directory)
       self._is_clean = True
     snapshot = self._layout.snapshot(paths.flatten(state))
@@ -156,17 +176,17 @@ class FileCheckpointer:
     step = max(available, default=None) if step is None else step
     if step not in available:
       raise CheckpointError(
-        f'no checkpoint of step {step} in {self._directory}; there are'
+        f'no checkpoint of step {step} in {self._directory}; available steps:'
         f' {list(available) or "none"}'
       )
     path = available[step]
     try:
-      named, inputs = self._restored_as.read(path, paths.flatten(abstract))
+      leaves, inputs = self._transforms.read(path, paths.flatten(abstract))
     except CorruptCheckpointError as e:
       raise CorruptCheckpointError(_advice(e, path, available)) from e
     logging.info('Restored step %d from %s', step, path)
     return Restored(
-      paths.unflatten(abstract, named), _input_state(path, inputs), step
+      paths.unflatten(abstract, leaves), _input_state(path, inputs), step
     )
 
   def wait(self) -> None:
@@ -230,18 +250,22 @@ def create_checkpointer(
   before_write: Callable[[], None] = lambda: None,
   restore_transformations: Mapping[str, Any] | None = None,
 ) -> Checkpointer:
-  """The checkpointer of a job directory.
+  """Returns the checkpointer of a job directory.
 
-  `before_write` is called, in the thread that writes, before a checkpoint is:
-  what a run told of the steps before it is on disk when it is complete.
-  `restore_transformations` are those of a task.
+  Args:
+    options: When to save, and what to keep.
+    job_log_dir: The job directory.
+    kind: The on-disk format of new checkpoints; any format is read.
+    before_write: Called in the writing thread before each checkpoint, to flush
+      the summaries of earlier steps.
+    restore_transformations: `task.train.restore_transformations`, built.
   """
-  restored_as = transformations.Transformations(restore_transformations)
-  return FileCheckpointer(options, job_log_dir, kind, before_write, restored_as)
+  transforms = transformations.Transformations(restore_transformations)
+  return FileCheckpointer(options, job_log_dir, kind, before_write, transforms)
 
 
 def _start_clean(directory: pathlib.Path) -> None:
-  """Removes leftovers before any process of the job writes something new."""
+  """Removes temporary files of killed jobs before any process writes."""
   if jax.process_index() == 0:
     paths.clean(directory)
   if jax.process_count() > 1:
@@ -263,7 +287,7 @@ def _wait_for(final: pathlib.Path, timeout_secs: float) -> None:
 def _input_state(
   path: pathlib.Path, inputs: Mapping[str, str]
 ) -> InputState | None:
-  """The state of this process's input; of the only one, if all are equal."""
+  """Returns the input state of this process, or the state that all share."""
   name = manifest.process_name(jax.process_index(), jax.process_count())
   if name in inputs:
     return json.loads(inputs[name])
@@ -272,9 +296,9 @@ def _input_state(
   if inputs:
     raise CheckpointError(
       f'{path} has the input states of {len(inputs)} processes, and this job'
-      f' has {jax.process_count()}; continue with as many'
+      f' has {jax.process_count()}; continue with the same number of processes'
     )
-  logging.warning('%s has no input state: the data starts anew', path)
+  logging.warning('%s has no input state: the data start over', path)
   return None
 
 
@@ -284,16 +308,16 @@ def _advice(
   available: Mapping[int, pathlib.Path],
 ) -> str:
   older = [step for step in available if available[step] != path]
-  aside = path.parent / f'corrupt_{path.name}'
-  then = f'continue from step {max(older)}' if older else 'start from step 0'
+  renamed = path.parent / f'corrupt_{path.name}'
+  action = f'continue from step {max(older)}' if older else 'start from step 0'
   return (
-    f'checkpoint {path} is corrupt: {error}. Nothing was changed. To {then},'
-    f' move it aside and run again: mv {path} {aside}'
+    f'checkpoint {path} is corrupt: {error}. Nothing was changed. To {action},'
+    f' move it aside and run again: mv {path} {renamed}'
   )
 
 
 def _warm_imports() -> None:
-  """Imports what the first save needs, while the step is being compiled."""
+  """Imports the libraries of the first save while the step compiles."""
   import flax.serialization
   import tensorstore
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes and checksums of the files of a checkpoint, to tell when one is torn.
+"""Manifest of a checkpoint: sizes and checksums of its files.
 
-Every process lists what it wrote in `manifest/process_<i>-of-<n>.json`. That
-file is the last one it writes, so it also says that the process is done.
+Every process lists its files in `manifest/process_<i>-of-<n>.json`, which it
+writes last: the manifest also marks the process as done.
 """
 
 from __future__ import annotations
@@ -28,31 +28,45 @@ _THREADS = 8
 
 
 def entry(data: bytes | np.ndarray) -> Entry:
-  """What is listed of a file that holds `data`."""
+  """Returns the entry of a file that contains `data`."""
   if not isinstance(data, bytes):
-    # As bytes, which any dtype can be seen as; copied only if strided.
+    # CRC-32 needs bytes, as which any dtype can be viewed without a copy.
     data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
   return len(data), zlib.crc32(data)
 
 
 def process_name(index: int, count: int) -> str:
+  """Returns the file name of process `index` of `count`."""
   return f'process_{index}-of-{count}'
 
 
 def write(
   directory: Path, entries: Mapping[str, Entry], index: int, count: int
 ) -> None:
-  """Lists what process `index` of `count` wrote below `directory`."""
+  """Writes the manifest of one process.
+
+  Args:
+    directory: The checkpoint.
+    entries: Entries by path below the checkpoint.
+    index: Index of the process.
+    count: Number of processes.
+  """
   name = f'{process_name(index, count)}.json'
   text = json.dumps(entries, sort_keys=True)
   atomic_file.write_text(directory / _DIRECTORY / name, text)
 
 
 def wait_for_all(directory: Path, count: int, timeout_secs: float) -> None:
-  """Returns when all processes have listed what they wrote."""
+  """Waits for the manifests of all processes.
+
+  Raises:
+    CheckpointError: A manifest is missing after the timeout.
+  """
   names = [f'{process_name(i, count)}.json' for i in range(count)]
   deadline = time.monotonic() + timeout_secs
-  while missing := [n for n in names if not _file(directory, n).exists()]:
+  while missing := [
+    name for name in names if not (directory / _DIRECTORY / name).exists()
+  ]:
     if time.monotonic() > deadline:
       raise CheckpointError(
         f'{len(missing)} of {count} processes had not written their part of'
@@ -68,24 +82,31 @@ def verify(
   num_parts: int = 1,
   folders: Iterable[str] | None = None,
 ) -> None:
-  """Raises CorruptCheckpointError unless the files are as they were written.
+  """Checks the size of every file, and the checksums of a part of them.
 
-  Sizes are compared for all files, checksums for every `num_parts`-th from
-  `part` on, so that the processes of a job share the reading. With `folders`
-  only the files right in those count.
+  The processes of a job each take a part, so that they share the reading.
+
+  Args:
+    directory: The checkpoint.
+    part: Index of the part whose checksums are compared.
+    num_parts: Number of parts.
+    folders: Folders whose files are checked; None is all.
+
+  Raises:
+    CorruptCheckpointError: A file is missing or differs.
   """
   entries = _read_all(directory)
   if folders is not None:
-    wanted = set(folders)
+    selected = set(folders)
     entries = {
-      name: listed
-      for name, listed in entries.items()
-      if name.rpartition('/')[0] in wanted
+      name: file_entry
+      for name, file_entry in entries.items()
+      if name.rpartition('/')[0] in selected
     }
-  mine = set(sorted(entries)[part::num_parts])
+  own_part = set(sorted(entries)[part::num_parts])
   with futures.ThreadPoolExecutor(_THREADS) as pool:
     for fault in pool.map(
-      lambda name: _fault(directory / name, entries[name], name in mine),
+      lambda name: _fault(directory / name, entries[name], name in own_part),
       entries,
     ):
       if fault:
@@ -103,16 +124,12 @@ def _read_all(directory: Path) -> dict[str, Entry]:
   return entries
 
 
-def _fault(path: Path, wanted: Entry, check_sum: bool) -> str | None:
+def _fault(path: Path, expected: Entry, checks_sum: bool) -> str | None:
   if not path.exists():
     return f'{path} is missing'
   size = path.stat().st_size
-  if size != wanted[0]:
-    return f'{path} has {size} bytes, {wanted[0]} were written'
-  if check_sum and entry(path.read_bytes()) != tuple(wanted):
+  if size != expected[0]:
+    return f'{path} has {size} bytes, {expected[0]} were written'
+  if checks_sum and entry(path.read_bytes()) != tuple(expected):
     return f'{path} is not what was written (its checksum differs)'
   return None
-
-
-def _file(directory: Path, name: str) -> Path:
-  return directory / _DIRECTORY / name

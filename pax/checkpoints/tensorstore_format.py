@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A train state as one TensorStore (zarr) directory per leaf.
+"""Sharded train states as one TensorStore (zarr) directory per leaf.
 
     checkpoint_00000100/state/mdl_vars.params.lm.softmax.w/{.zarray,0.0,0.1,...}
 
-Chunks divide the shards, so processes never write to the same file; a restore
-reads, for each device, just the chunks its shard needs, however the devices
-were arranged when the state was saved.
+Chunks divide the shards, so that processes never write to the same file. A
+restore reads for each device only the chunks of its shard, independent of the
+mesh that saved the state.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _THREADS = 8
 def write(
   directory: Path, arrays: Mapping[str, HostArray]
 ) -> dict[str, manifest.Entry]:
-  """Writes this process's pieces; returns the entries of its manifest."""
+  """Writes the shards of this process; returns its manifest entries."""
   with futures.ThreadPoolExecutor(_THREADS) as pool:
     written = pool.map(
       lambda item: _write_leaf(directory, *item), arrays.items()
@@ -46,7 +46,7 @@ def write(
 def read(
   directory: Path, abstract: Mapping[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.Array]:
-  """Reads each leaf straight to the devices of its sharding."""
+  """Returns the leaves, read onto the devices of their shardings."""
   with futures.ThreadPoolExecutor(_THREADS) as pool:
     arrays = pool.map(
       lambda item: _read_leaf(directory / _STATE / item[0], item[1]),
@@ -56,12 +56,12 @@ def read(
 
 
 def folders(leaves: Iterable[str]) -> list[str]:
-  """Where the files of these leaves are, below the checkpoint."""
+  """Returns the folders of these leaves below the checkpoint."""
   return [f'{_STATE}/{name}' for name in leaves]
 
 
 def saved_shapes(directory: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-  """The shape and the name of the dtype of every leaf that is stored."""
+  """Returns shape and dtype name of every stored leaf."""
   folder = directory / _STATE
   leaves = sorted(folder.iterdir()) if folder.exists() else []
   with futures.ThreadPoolExecutor(_THREADS) as pool:
@@ -69,10 +69,10 @@ def saved_shapes(directory: Path) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def chunk_shape(
-  piece_shape: tuple[int, ...], itemsize: int, max_bytes: int
+  shard_shape: tuple[int, ...], itemsize: int, max_bytes: int
 ) -> tuple[int, ...]:
-  """The largest chunk of at most `max_bytes` that divides a piece evenly."""
-  chunk = list(piece_shape)
+  """Returns a chunk shape of at most `max_bytes` that divides the shard."""
+  chunk = list(shard_shape)
   while np.prod(chunk, dtype=np.int64) * itemsize > max_bytes:
     axis = int(np.argmax(chunk))
     size = chunk[axis]
@@ -84,31 +84,31 @@ def chunk_shape(
 def _write_leaf(
   directory: Path, name: str, array: HostArray
 ) -> list[tuple[str, manifest.Entry]]:
-  if not array.pieces:
+  if not array.shards:
     return []
   path = directory / _STATE / name
-  chunk = chunk_shape(array.piece_shape, array.dtype.itemsize, _MAX_CHUNK_BYTES)
+  chunk = chunk_shape(array.shard_shape, array.dtype.itemsize, _MAX_CHUNK_BYTES)
   store = _open(path, _zarr_metadata(array, chunk))
-  with _named(path):
-    for index, piece in array.pieces:
-      # The snapshot is ours and nobody changes it: no copy is needed.
+  with _translate_errors(path):
+    for index, shard in array.shards:
+      # The snapshot is never modified: TensorStore need not copy it.
       store[index].write(
-        piece, can_reference_source_data_indefinitely=True
+        shard, can_reference_source_data_indefinitely=True
       ).result()
   return [
     (f'{_STATE}/{name}/{file}', manifest.entry(data))
     for file, data in _chunk_files(array, chunk)
-  ] + [(f'{_STATE}/{name}/{_ZARRAY}', _entry_of(path / _ZARRAY))]
+  ] + [(f'{_STATE}/{name}/{_ZARRAY}', _file_entry(path / _ZARRAY))]
 
 
 def _chunk_files(
   array: HostArray, chunk: tuple[int, ...]
 ) -> Iterator[tuple[str, np.ndarray]]:
-  """The files of the pieces of an array, and what each must hold."""
-  for index, piece in array.pieces:
+  """Yields (file name, contents) of the chunks of an array."""
+  for index, shard in array.shards:
     starts = [part.start for part in index]
     counts = [
-      size // part for size, part in zip(piece.shape, chunk, strict=True)
+      size // part for size, part in zip(shard.shape, chunk, strict=True)
     ]
     for cell in itertools.product(*map(range, counts)):
       inside = tuple(
@@ -119,30 +119,31 @@ def _chunk_files(
         str(start // size + i)
         for start, size, i in zip(starts, chunk, cell, strict=True)
       )
-      yield file or '0', piece[inside]
+      yield file or '0', shard[inside]
 
 
 def _read_leaf(path: Path, abstract: jax.ShapeDtypeStruct) -> jax.Array:
   store = _open(path)
-  pieces: dict[str, np.ndarray] = {}
+  # Replicas of a shard share one read.
+  shards: dict[str, np.ndarray] = {}
 
-  def piece(index: Index) -> np.ndarray:
-    if (key := str(index)) not in pieces:
-      with _named(path):
-        pieces[key] = store[index].read().result()
-    return pieces[key]
+  def read_shard(index: Index) -> np.ndarray:
+    if (key := str(index)) not in shards:
+      with _translate_errors(path):
+        shards[key] = store[index].read().result()
+    return shards[key]
 
-  return _place(abstract, piece)
+  return _place(abstract, read_shard)
 
 
 def _place(
-  abstract: jax.ShapeDtypeStruct, piece: Callable[[Index], np.ndarray]
+  abstract: jax.ShapeDtypeStruct, read_shard: Callable[[Index], np.ndarray]
 ) -> jax.Array:
   sharding = abstract.sharding or jax.sharding.SingleDeviceSharding(
     jax.local_devices()[0]
   )
   return jax.make_array_from_callback(
-    tuple(abstract.shape), sharding, piece, dtype=abstract.dtype
+    tuple(abstract.shape), sharding, read_shard, dtype=abstract.dtype
   )
 
 
@@ -162,23 +163,23 @@ def _zarr_metadata(array: HostArray, chunk: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _open(path: Path, metadata: dict[str, Any] | None = None) -> Any:
-  """The TensorStore at `path`; `metadata` creates it where it is missing."""
+  """Opens the TensorStore at `path`; with `metadata` creates it if missing."""
   import tensorstore as ts
 
   spec = {'driver': 'zarr', 'kvstore': {'driver': 'file', 'path': f'{path}/'}}
   if metadata:
-    # A chunk of zeros is stored like any other: a missing file is a loss.
+    # By default a chunk of zeros has no file, which would look like a loss.
     spec |= {'metadata': metadata, 'store_data_equal_to_fill_value': True}
   writes = metadata is not None
-  with _named(path):
+  with _translate_errors(path):
     return ts.open(
       spec, open=True, create=writes, read=True, write=writes
     ).result()
 
 
 @contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
-  """Raises TensorStore's errors as ours, without its specification."""
+def _translate_errors(path: Path) -> Iterator[None]:
+  """Raises TensorStore's errors as CheckpointError, without the spec."""
   try:
     yield
   except ValueError as e:
@@ -186,5 +187,5 @@ def _named(path: Path) -> Iterator[None]:
     raise CheckpointError(f'TensorStore failed at {path}: {reason}') from e
 
 
-def _entry_of(path: Path) -> manifest.Entry:
+def _file_entry(path: Path) -> manifest.Entry:
   return manifest.entry(path.read_bytes())

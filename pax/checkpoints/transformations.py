@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a state whose leaves have other names, or other shapes, on disk.
+"""Restore transformations: leaves with other names or shapes on disk.
 
-`task.train.restore_transformations` has, by a regex on the path of a leaf such
-as `mdl_vars/params/lm/softmax/w`, the path it has in the checkpoint, with
-groups of the regex as `match.expand` takes them, or an object with its
-`original_key`, `value_fn` and `use_fallback`, as Orbax's Transform. Leaves that
-the checkpoint has under their own name are taken as they are, so that a job
-goes on from checkpoints of its own. With `use_fallback` a leaf that it lacks,
-or has in another shape, keeps its fresh value.
+`task.train.restore_transformations` maps a regex on the path of a leaf,
+`mdl_vars/params/lm/softmax/w`, to its path in the checkpoint, with groups as in
+`re.Match.expand`, or to an object with the fields `original_key`, `value_fn`
+and `use_fallback` of Orbax's Transform. Leaves that the checkpoint has under
+their own name are not transformed, so that a job continues from its own
+checkpoints. With `use_fallback` a leaf that is missing, or has another shape,
+keeps its fresh value.
 """
 
 from __future__ import annotations
@@ -20,94 +20,114 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 
 from pax.checkpoints import layouts
-from pax.checkpoints.types import CheckpointError, Shapes
+from pax.checkpoints.types import CheckpointError, LeafDict, Shapes
 
-Named = Mapping[str, Any]
-ValueFn = Callable[[Any], Any]
+ValueFn = Callable[[jax.Array], ArrayLike]
+# A path, or an object such as Orbax's Transform, by regex.
 Rules = Mapping[str, Any]
 
 
 class Transformations:
-  """How leaves are found in checkpoints of older models."""
+  """Compiled restore transformations."""
 
   def __init__(self, rules: Rules | None = None):
     """Compiles the rules."""
-    self._fresh = [re.compile(p) for p in rules or {} if _is_fresh(rules[p])]
-    self._rules = []
+    self._fallbacks: list[re.Pattern[str]] = []
+    self._rules: list[tuple[re.Pattern[str], str | None, ValueFn | None]] = []
     for pattern, rule in (rules or {}).items():
-      if not _is_fresh(rule):
+      if _uses_fallback(rule):
+        self._fallbacks.append(re.compile(pattern))
+      else:
         key = rule if isinstance(rule, str) else rule.original_key
         value_fn = getattr(rule, 'value_fn', None)
         self._rules.append((re.compile(pattern), key, value_fn))
 
   def read(
-    self, path: pathlib.Path, abstract: Named, *, is_full: bool = True
-  ) -> tuple[Named, Mapping[str, str]]:
-    """As `Layout.read`, with the leaves that the rules find for others.
+    self, path: pathlib.Path, abstract: LeafDict, *, is_full: bool = True
+  ) -> tuple[LeafDict, Mapping[str, str]]:
+    """Reads like `Layout.read`, with transformed leaves.
 
-    Leaves of `abstract` that are to keep fresh values are arrays.
+    Args:
+      path: The checkpoint.
+      abstract: Shapes and shardings of leaves by name; arrays for leaves that
+        may keep fresh values.
+      is_full: Whether further leaves in the checkpoint are an error.
+
+    Returns:
+      The leaves, and the input state of each process.
 
     Raises:
-      CheckpointError: a leaf is missing, or of another shape or dtype.
+      CheckpointError: A leaf is missing, or has another shape or dtype.
     """
     layout = layouts.layout_at(path)
-    if not (self._rules or self._fresh):
+    if not (self._rules or self._fallbacks):
       return layout.read(path, abstract, is_full=is_full)
     saved = layout.shapes(path)
-    fresh = {k: v for k, v in abstract.items() if self._is_kept(k, v, saved)}
-    abstract = {k: v for k, v in abstract.items() if k not in fresh}
-    found = {name: self._find(name, saved) for name in abstract}
-    wanted = {}
-    for name, (source, value_fn) in found.items():
-      leaf = abstract[name]
-      wanted[source] = leaf if value_fn is None else _whole(saved, source, leaf)
-    read, inputs = layout.read(path, wanted, is_full=False)
-    made = {
-      name: read[source] if fn is None else _made(fn, read[source], name, leaf)
-      for (name, (source, fn)), leaf in zip(
-        found.items(), abstract.values(), strict=True
-      )
+    fresh = {
+      name: leaf
+      for name, leaf in abstract.items()
+      if self._keeps_fresh(name, leaf, saved)
     }
-    return made | fresh, inputs
+    abstract = {k: v for k, v in abstract.items() if k not in fresh}
+    sources = {name: self._source(name, saved) for name in abstract}
+    source_abstract = {}
+    for name, (source, value_fn) in sources.items():
+      leaf = abstract[name]
+      source_abstract[source] = (
+        leaf if value_fn is None else _replicated(saved, source, leaf)
+      )
+    values, inputs = layout.read(path, source_abstract, is_full=False)
+    transformed = {
+      name: values[source]
+      if value_fn is None
+      else _apply(value_fn, values[source], name, abstract[name])
+      for name, (source, value_fn) in sources.items()
+    }
+    return transformed | fresh, inputs
 
-  def _is_kept(self, name: str, leaf: Any, saved: Shapes) -> bool:
-    """Whether a leaf has a fresh value that nothing on disk replaces."""
+  def _keeps_fresh(
+    self,
+    name: str,
+    leaf: jax.Array | jax.ShapeDtypeStruct,
+    saved: Shapes,
+  ) -> bool:
     if name in saved and tuple(saved[name][0]) == tuple(leaf.shape):
       return False
-    slashed = name.replace('.', '/')
+    slash_path = name.replace('.', '/')
     return isinstance(leaf, jax.Array) and any(
-      pattern.fullmatch(slashed) for pattern in self._fresh
+      pattern.fullmatch(slash_path) for pattern in self._fallbacks
     )
 
-  def _find(self, name: str, saved: Shapes) -> tuple[str, ValueFn | None]:
-    """The leaf on disk that becomes `name`, and what is done to it."""
+  def _source(self, name: str, saved: Shapes) -> tuple[str, ValueFn | None]:
+    """Returns the saved leaf that becomes `name`, and its value function."""
     if name in saved:
       return name, None
-    slashed = name.replace('.', '/')
+    slash_path = name.replace('.', '/')
     for pattern, key, value_fn in self._rules:
-      if match := pattern.fullmatch(slashed):
-        source = match.expand(key) if key else slashed
+      if match := pattern.fullmatch(slash_path):
+        source = match.expand(key) if key else slash_path
         return source.replace('/', '.'), value_fn
     return name, None
 
 
-def needs_fresh(rules: Rules | None) -> bool:
-  """Whether leaves may keep fresh values: there must be some to keep."""
-  return any(map(_is_fresh, (rules or {}).values()))
+def needs_fresh_state(rules: Rules | None) -> bool:
+  """Returns whether leaves may keep fresh values."""
+  return any(map(_uses_fallback, (rules or {}).values()))
 
 
-def _is_fresh(rule: Any) -> bool:
+def _uses_fallback(rule: Any) -> bool:
   return bool(getattr(rule, 'use_fallback', False))
 
 
-def _whole(
+def _replicated(
   saved: Shapes, source: str, leaf: jax.ShapeDtypeStruct
 ) -> jax.ShapeDtypeStruct:
-  """A leaf as it is on disk, on every device of the mesh it is made for."""
+  """Returns the saved shape, replicated over the mesh of `leaf`."""
   if source not in saved:
-    return leaf  # Reading says that it is missing.
+    return leaf  # `Layout.read` reports it as missing.
   shape, dtype = saved[source]
   sharding = leaf.sharding
   if isinstance(sharding, NamedSharding):
@@ -115,8 +135,8 @@ def _whole(
   return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=sharding)
 
 
-def _made(
-  value_fn: ValueFn, value: Any, name: str, leaf: jax.ShapeDtypeStruct
+def _apply(
+  value_fn: ValueFn, value: jax.Array, name: str, leaf: jax.ShapeDtypeStruct
 ) -> jax.Array:
   value = jnp.asarray(value_fn(value), leaf.dtype)
   if value.shape != leaf.shape:

@@ -198,9 +198,9 @@ def initialize(
   )
   if options.init_from:
     directory, step = init_from.parse(options.init_from)
-    state = initializer.by_name(state, directory, step)
+    state = initializer.init_by_name(state, directory, step)
   elif rules := built(train.init_from_checkpoint_rules):
-    state = initializer.by_rules(state, rules)
+    state = initializer.init_by_rules(state, rules)
   if jax.process_index() == 0:
     lines = [f'{name}: {x!r}' for name, x in initializer.provenance.items()]
     file = pathlib.Path(options.job_log_dir) / summaries.PROVENANCE_FILE
@@ -211,7 +211,7 @@ def initialize(
 def restore_target(partitioner: partitioning.Partitioner) -> Any:
   """What a checkpoint is read as: shapes, or a fresh state to keep parts of."""
   train = partitioner.task.train
-  if transformations.needs_fresh(built(train.restore_transformations)):
+  if transformations.needs_fresh_state(built(train.restore_transformations)):
     return partitioner.initialize(jax.random.key(train.random_seed))
   return partitioner.state_metadata
 

@@ -74,7 +74,7 @@ def _load(all_rules, *, split=('a',)):
     lambda mdl_vars: _state(float(mdl_vars['params']['a'][0])).opt_states,
     shown.append,
   )
-  made = initializer.by_rules(state, all_rules)
+  made = initializer.init_by_rules(state, all_rules)
   return made, shown, initializer.provenance
 
 
@@ -163,7 +163,7 @@ def test_the_second_of_one_source_is_a_copy(saved):
     (
       _rules(('(params/a)', 'ema/{}'), load_ema_states=False),
       RuntimeError,
-      'keeps no averages',
+      'has no averages',
     ),
     (_rules(init_from.LOAD_ALL, step=3), ValueError, 'no checkpoint of step 3'),
   ],
@@ -175,8 +175,8 @@ def test_mistakes(saved, rules, error, message):
 
 def test_optax_takes_over_what_our_adam_kept(saved):
   paths = {'0/0/0/mu/params/a': 'x', '0/0/0/count': 'y'}
-  source = init_from.Source.open(saved[0])
-  found = init_from._whole_opt_states(paths, source)
+  source = init_from.SourceCheckpoint.open(saved[0])
+  found = init_from._all_opt_states(paths, source)
   assert found == {'x': 'opt_states_0_0.m.params.a'}
 
 
@@ -188,7 +188,7 @@ def test_all_that_has_the_same_name_and_shape(saved):
   initializer = init_from.Initializer(
     trees.abstract(other), lambda mdl_vars: other.opt_states, lambda text: None
   )
-  made = initializer.by_name(other, *init_from.parse(f'{saved[1]}@8'))
+  made = initializer.init_by_name(other, *init_from.parse(f'{saved[1]}@8'))
   assert _firsts(made.mdl_vars) == [20, 20, 0]
   with pytest.raises(ValueError, match='DIR or DIR@STEP'):
     init_from.parse('dir@newest')

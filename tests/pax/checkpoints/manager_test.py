@@ -227,7 +227,7 @@ def test_another_model_is_refused(tmp_path, kind):
   other['mdl_vars']['params']['bias'] = jax.ShapeDtypeStruct((4,), jnp.bfloat16)
   with pytest.raises(checkpoints.CheckpointError) as error:
     _checkpointer(tmp_path, kind).restore(other)
-  assert 'mdl_vars.params.bias is bfloat16[3], wanted bfloat16[4]' in str(
+  assert 'mdl_vars.params.bias is bfloat16[3], expected bfloat16[4]' in str(
     error.value
   )
   del other['mdl_vars']['params']['bias']
@@ -237,7 +237,9 @@ def test_another_model_is_refused(tmp_path, kind):
 
 def test_an_unknown_step_lists_those_there_are(tmp_path):
   _saved(tmp_path)
-  with pytest.raises(checkpoints.CheckpointError, match=r'there are \[0, 5\]'):
+  with pytest.raises(
+    checkpoints.CheckpointError, match=r'available steps: \[0, 5\]'
+  ):
     _checkpointer(tmp_path).restore(trees.abstract(_state(4)), step=3)
 
 
@@ -260,8 +262,8 @@ def test_two_leaves_of_one_name_are_refused():
 
 def test_replicated_leaves_are_written_once():
   snapshot = host_arrays.snapshot(paths.flatten(_state(8)))
-  assert len(snapshot['step'].pieces) == 1
-  assert len(snapshot['mdl_vars.params.rows'].pieces) == 8
+  assert len(snapshot['step'].shards) == 1
+  assert len(snapshot['mdl_vars.params.rows'].shards) == 8
 
 
 def test_digit_directories_are_read(tmp_path):

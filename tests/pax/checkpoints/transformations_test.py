@@ -71,8 +71,8 @@ def test_mistakes(job):
 
 def test_fresh_values_stay_where_the_checkpoint_has_none(job):
   rules = {'lm/.*': _transform(None, use_fallback=True)}
-  assert transformations.needs_fresh(rules)
-  assert not transformations.needs_fresh({'x': 'y'})
+  assert transformations.needs_fresh_state(rules)
+  assert not transformations.needs_fresh_state({'x': 'y'})
   fresh = {
     'lm': {'new': jnp.full(2, 7.0), 'wide': jnp.full(2, 8.0)},
     'kept': jnp.full(2, 9.0),
