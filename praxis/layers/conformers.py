@@ -15,7 +15,7 @@ from praxis.layers import (
   stochastics,
   transformers,
 )
-from praxis.layers.attentions import window
+from praxis.layers.attentions import masks
 from praxis.layers.transformers import norm_placement
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
@@ -23,42 +23,34 @@ NormPosition = norm_placement.NormPosition
 template_field = pax_fiddle.template_field
 
 
-class LimitedContext:
-  """Limits an attention, mixed into it, to left_context and right_context.
+class DotProductAttentionWithContext(attentions.DotProductAttention):
+  """Dot-product attention to a window around each position.
 
-  All logits are computed; LocalSelfAttention, which needs both limits, computes
-  those of its blocks only.
+  All logits are computed and masked; LocalSelfAttention, which needs both
+  limits, computes only those of its blocks.
   """
 
-  left_context: int | None
-  right_context: int | None
-
-  def _window(self) -> window.Window | None:
-    if self.left_context is None and self.right_context is None:
-      return None
-    return window.Window(self.left_context, self.right_context)
-
-
-class DotProductAttentionWithContext(
-  LimitedContext, attentions.DotProductAttention
-):
-  """Dot-product attention to a window around each position."""
-
-  # How many positions are visible up to and including the current one, and how
-  # many after it; all when absent.
+  # Number of visible positions up to and including the query's own, and after
+  # it; unlimited when None.
   left_context: int | None = None
   right_context: int | None = None
 
+  def _window(self) -> masks.ContextWindow | None:
+    return masks.context_window(self.left_context, self.right_context)
 
-class DotProductAttentionWithContextXL(
-  LimitedContext, attentions.DotProductAttentionXL
-):
+
+class DotProductAttentionWithContextXL(attentions.DotProductAttentionXL):
   """Transformer-XL's attention to a window around each position."""
 
-  # How many positions are visible up to and including the current one, and how
-  # many after it; all when absent.
+  # As in DotProductAttentionWithContext.
   left_context: int | None = None
   right_context: int | None = None
+
+  def _window(self) -> masks.ContextWindow | None:
+    return masks.context_window(self.left_context, self.right_context)
+
+
+_WINDOWED = (DotProductAttentionWithContext, DotProductAttentionWithContextXL)
 
 
 class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
@@ -138,7 +130,7 @@ class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
     """Returns the mask that hides padding; with a window, from padding too."""
     mask = attentions.convert_paddings_to_mask(paddings, inputs.dtype)
     attention = self.self_atten
-    if isinstance(attention, LimitedContext) and attention._window():
+    if isinstance(attention, _WINDOWED) and attention._window():
       mask = jnp.minimum(mask, jnp.swapaxes(mask, 2, 3))
     return mask
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of whole sequences by one fused kernel, cuDNN's on GPUs.
+"""Fused attention kernels for whole sequences: cuDNN on GPUs, XLA elsewhere.
 
-The mask is honoured: packed examples do not see each other. Steps of decoding,
-which have one query, are computed as in the base classes.
+Masks are honoured: packed examples do not see each other. Decoding steps, which
+have one query, use the computation of the base classes.
 
 Shapes: B batch, T queries, S keys and values, N heads, K heads of keys and
-values, H head.
+values, H head dimension.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Shaped
 
-from praxis import base_layer, py_utils
+from praxis import py_utils
 from praxis.layers import attentions, grouped_query_attention
-from praxis.layers.attentions import masks, products
+from praxis.layers.attentions import attention_core, dot_product, masks
 
-# What cuDNN's kernel computes with.
+# Data types of cuDNN's kernel.
 _CUDNN_DTYPES = (jnp.float16, jnp.bfloat16)
 
 
 class GpuCudnnFusedDotProductAttention(attentions.DotProductAttention):
-  """DotProductAttention whose logits are never in memory; no probabilities."""
+  """DotProductAttention without logits in memory; returns no probabilities."""
 
-  # Whether later positions are hidden even where the mask shows them. The
-  # kernel then skips them.
+  # Whether later positions are masked in addition to the mask; the kernel then
+  # skips them.
   is_causal: bool = False
-  # 'cudnn' or 'xla'; when absent 'cudnn' where there is a GPU, else 'xla'.
+  # 'cudnn' or 'xla'; when None 'cudnn' on a GPU, else 'xla'.
   implementation: str | None = None
 
   def _check_fields(self) -> None:
     super()._check_fields()
     _check_implementation(self.implementation)
-    _check_no_cap(self)
+    _check_no_cap(self.atten_logit_cap, 'DotProductAttention')
     if self.attention_extra_logit is not None:
       raise ValueError(
         'attention_extra_logit must be None for a fused kernel, got '
@@ -49,38 +49,36 @@ class GpuCudnnFusedDotProductAttention(attentions.DotProductAttention):
 
   def _attend(
     self,
-    query: products.Heads,
-    key: products.SourceHeads,
-    value: products.SourceHeads,
-    mask: products.Mask,
-    bias: products.Bias | None,
-  ) -> tuple[products.Heads, None]:
-    _check_no_dropout(self)
-    scale = 1.0
-    if self.scale_logits_by_head_dims:
-      scale = self._head_size() ** -0.5
+    inputs: attention_core.AttentionInputs,
+    query_pos: dot_product.Positions,
+  ) -> tuple[attention_core.QueryHeads, None]:
+    del query_pos
+    if not self.do_eval:
+      _check_no_dropout(self.atten_dropout_prob, 'DotProductAttention')
+    query, key, value, mask, bias = inputs
+    scale = self._logit_transform().scale
     if bias is not None:
-      # The kernel scales products only.
+      # The kernel scales the products only.
       bias = (bias * scale).astype(query.dtype)
-    encoded = _fused(
-      self,
+    encoded = _fused_attention(
       (self._scale_query(query), key, value),
-      ~masks.is_hidden(mask),
+      ~masks.is_masked(mask),
       bias,
       scale=scale,
+      is_causal=self.is_causal,
+      implementation=self.implementation,
     )
     if self.zero_fully_masked:
-      nothing = jnp.all(masks.is_hidden(mask), axis=-1)
-      encoded = jnp.where(
-        jnp.moveaxis(nothing, 1, 2)[..., jnp.newaxis], 0.0, encoded
-      )
+      fully_masked = jnp.all(masks.is_masked(mask), axis=-1)
+      fully_masked = jnp.moveaxis(fully_masked, 1, 2)[..., jnp.newaxis]
+      encoded = jnp.where(fully_masked, 0.0, encoded)
     return self._shard_heads(checkpoint_name(encoded, 'context')), None
 
 
 class GpuCudnnFusedGroupedQueryAttention(
   grouped_query_attention.GroupedQueryAttention
 ):
-  """GroupedQueryAttention whose logits are never in memory."""
+  """GroupedQueryAttention without logits in memory."""
 
   # As in GpuCudnnFusedDotProductAttention.
   is_causal: bool = False
@@ -89,7 +87,7 @@ class GpuCudnnFusedGroupedQueryAttention(
   def _check_fields(self) -> None:
     super()._check_fields()
     _check_implementation(self.implementation)
-    _check_no_cap(self)
+    _check_no_cap(self.atten_logit_cap, 'GroupedQueryAttention')
 
   def _atten_context(
     self,
@@ -98,23 +96,32 @@ class GpuCudnnFusedGroupedQueryAttention(
     value: Float[Array, 'B S K H'],
     mask: Shaped[Array, '#B #N #T S'],
   ) -> tuple[Float[Array, 'B T N H'], None]:
-    _check_no_dropout(self)
-    scale = self.dim_per_head**-0.5 / self.atten_temp
-    encoded = _fused(self, (query, key, value), mask == 0, None, scale=scale)
+    if not self.do_eval:
+      _check_no_dropout(self.atten_dropout_prob, 'GroupedQueryAttention')
+    encoded = _fused_attention(
+      (query, key, value),
+      mask == 0,
+      None,
+      scale=self.dim_per_head**-0.5 / self.atten_temp,
+      is_causal=self.is_causal,
+      implementation=self.implementation,
+    )
     return checkpoint_name(encoded, 'context'), None
 
 
-def _fused(
-  layer: base_layer.BaseLayer,
-  heads: tuple[Array, Array, Array],
+def _fused_attention(
+  heads: tuple[
+    Float[Array, 'B T N H'], Float[Array, 'B S K H'], Float[Array, 'B S K H']
+  ],
   visible: Bool[Array, '#B #N #T S'],
   bias: Float[Array, '#B N T S'] | None,
   *,
   scale: float,
+  is_causal: bool,
+  implementation: str | None,
 ) -> Float[Array, 'B T N H']:
-  """Returns the mean of the values each query sees."""
+  """Returns the attended values of (query, key, value)."""
   query, key, value = heads
-  implementation = layer.implementation
   if implementation is None:
     has_gpu = py_utils.target_platform() == 'gpu'
     implementation = 'cudnn' if has_gpu else 'xla'
@@ -128,13 +135,13 @@ def _fused(
     bias=bias,
     mask=jnp.broadcast_to(visible, shape),
     scale=scale,
-    is_causal=layer.is_causal,
+    is_causal=is_causal,
     implementation=implementation,
   )
 
 
 def _check_cudnn(query: Float[Array, 'B T N H']) -> None:
-  """Raises ValueError if this machine or data type has no cuDNN kernel."""
+  """Raises ValueError if the backend or data type has no cuDNN kernel."""
   if py_utils.target_platform() != 'gpu':
     raise ValueError(
       "implementation='cudnn' needs an NVIDIA GPU, got the backend "
@@ -151,21 +158,21 @@ def _check_implementation(implementation: str | None) -> None:
   if implementation not in (None, 'cudnn', 'xla'):
     raise ValueError(
       f"implementation must be 'cudnn', 'xla' or None, got {implementation!r}; "
-      'None takes what the machine has'
+      'None selects by the backend'
     )
 
 
-def _check_no_cap(layer: base_layer.BaseLayer) -> None:
-  if layer.atten_logit_cap > 0.0:
+def _check_no_cap(logit_cap: float, alternative: str) -> None:
+  if logit_cap > 0.0:
     raise ValueError(
-      'atten_logit_cap must be 0 for a fused kernel, got '
-      f'{layer.atten_logit_cap}; use {type(layer).__mro__[1].__name__}'
+      f'atten_logit_cap must be 0 for a fused kernel, got {logit_cap}; use '
+      f'{alternative}'
     )
 
 
-def _check_no_dropout(layer: base_layer.BaseLayer) -> None:
-  if layer.atten_dropout_prob > 0.0 and not layer.do_eval:
+def _check_no_dropout(dropout_prob: float, alternative: str) -> None:
+  if dropout_prob > 0.0:
     raise ValueError(
       'atten_dropout_prob must be 0 in training with a fused kernel, got '
-      f'{layer.atten_dropout_prob}; use {type(layer).__mro__[1].__name__}'
+      f'{dropout_prob}; use {alternative}'
     )

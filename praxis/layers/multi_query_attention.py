@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention whose heads share keys and values.
+"""Multi-query attention: few heads of keys and values, shared by the queries'.
 
-Shapes: B batch, T queries, S keys and values, D model, N heads, K key heads
-that N is a multiple of, H head.
+Shapes: B batch, T queries, S keys and values, D model, N heads of queries, K
+heads of keys and values with N = K · G, H head dimension.
+
+References: MQA, arXiv:1911.02150; GQA, arXiv:2305.13245.
 """
 
 from __future__ import annotations
@@ -12,7 +14,12 @@ from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import attentions, base_ops
-from praxis.layers.attentions import groups, lazy_prefix, products, window
+from praxis.layers.attentions import (
+  attention_core,
+  dot_product,
+  lazy_prefix,
+  masks,
+)
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 SplitDimsMapping = pytypes.SplitDimsMapping
@@ -22,12 +29,12 @@ template_field = pax_fiddle.template_field
 class OneHeadedAttentionProjection(base_layer.BaseLayer):
   """Projects the model dimension to one head."""
 
-  # Size of the model dimension.
+  # The model dimension.
   input_dim: int = 0
-  # Size of the head.
+  # The head dimension.
   output_dim: int = 0
   use_bias: bool = True
-  # Does the product.
+  # Computes the product.
   einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
 
   def setup(self) -> None:
@@ -69,7 +76,7 @@ class OneHeadedAttentionProjection(base_layer.BaseLayer):
     *,
     time_step: pytypes.JTensor | None = None,
   ) -> Float[Array, '*B H']:
-    """Returns what `__call__` does: a projection knows no time."""
+    """Returns the same as `__call__`; the time step is ignored."""
     del time_step
     return self(inputs)
 
@@ -77,9 +84,9 @@ class OneHeadedAttentionProjection(base_layer.BaseLayer):
 class MultiQueryDotProductAttention(attentions.DotProductAttention):
   """Dot-product attention with fewer heads of keys and values than of queries.
 
-  One such head has no axis: its projections are [D, H], and its cache is
-  [B, S, H]. Several are projected as heads are; the heads of the queries use
-  them in equal groups, in order.
+  A single head of keys has no head axis: its projection is [D, H], its cache
+  [B, S, H]. Several heads are projected to [B, S, K, H]; consecutive groups of
+  G heads of queries share one of them.
 
   References: One Write-Head is All You Need, https://arxiv.org/abs/1911.02150,
   and GQA, https://arxiv.org/abs/2305.13245
@@ -87,24 +94,23 @@ class MultiQueryDotProductAttention(attentions.DotProductAttention):
 
   # Number of heads of keys and values.
   num_kv_heads: int = 1
-  # The projection to keys and to values, if they have one head.
+  # The projection to keys and to values if they have one head.
   headless_proj_tpl: LayerTpl = template_field(OneHeadedAttentionProjection)
-  # Queries are scaled by 1/√H, not by a learned scale.
+  # Queries are scaled by 1/√H by default, not by a learned scale.
   internal_enable_per_dim_scale: bool = False
-  # Number of parts the queries are cut into, one after the other, so that only
-  # the logits of one part are in memory. With more than one, no probabilities
-  # are returned.
+  # Number of chunks of queries that are computed sequentially, with the logits
+  # of one chunk in memory. With several, no probabilities are returned.
   chunked_attn_num_seq_split: int = 1
-  # How many positions before and after its own each query sees; all when
-  # absent.
+  # Number of positions before and after its own that a query sees; all when
+  # None.
   local_window_size: tuple[int, int] | None = None
 
   class WeightSharding(attentions.DotProductAttention.WeightSharding):
-    # Of the projections to one head, as [D, H].
+    # Of projections to one head [D, H].
     proj_headless: SplitDimsMapping = None
 
   class ActivationSharding(attentions.DotProductAttention.ActivationSharding):
-    # Of keys and values of one head, and of the output of a step.
+    # Of keys and values of one head, and of the output of a decoding step.
     blh: SplitDimsMapping = None
     bd: SplitDimsMapping = None
 
@@ -139,8 +145,8 @@ class MultiQueryDotProductAttention(attentions.DotProductAttention):
     if self.num_kv_heads > 1:
       return proj.set(num_heads=self.num_kv_heads)
     headless = self.headless_proj_tpl.clone().set(
-      input_dim=self._input_size(name),
-      output_dim=self._head_size(),
+      input_dim=self._input_dim(name),
+      output_dim=self._head_dim(),
       use_bias=self.use_bias,
     )
     if self.internal_gshard_gaussian_init:
@@ -149,70 +155,39 @@ class MultiQueryDotProductAttention(attentions.DotProductAttention):
     headless.weight_split_dims_mapping.wt = split
     return headless
 
-  def _window(self) -> window.Window | None:
+  def _window(self) -> masks.ContextWindow | None:
     if self.local_window_size is None:
       return None
     before, after = self.local_window_size
-    return window.Window(before + 1, after)
+    return masks.ContextWindow(before + 1, after)
 
   def _attend(
     self,
-    query: products.Heads,
-    key: products.SourceHeads,
-    value: products.SourceHeads,
-    mask: products.Mask,
-    bias: products.Bias | None,
-  ) -> tuple[products.Heads, Float[Array, 'B N T S'] | None]:
-    parts = self.chunked_attn_num_seq_split
-    if parts == 1:
-      return super()._attend(query, key, value, mask, bias)
-    length = query.shape[1]
-    if length % parts:
+    inputs: attention_core.AttentionInputs,
+    query_pos: dot_product.Positions,
+  ) -> tuple[attention_core.QueryHeads, Float[Array, 'B N T S'] | None]:
+    chunks = self.chunked_attn_num_seq_split
+    if chunks == 1:
+      return super()._attend(inputs, query_pos)
+    length = inputs.query.shape[1]
+    if length % chunks:
       raise ValueError(
         f'chunked_attn_num_seq_split must divide the number of queries {length}'
-        f', got {parts}; set it to 1 for sequences of any length'
+        f', got {chunks}; set it to 1 for sequences of any length'
       )
-    size = length // parts
-    encoded = []
-    for first in range(0, length, size):
-      rows = lambda x, axis, span=(first, size): window.cut(x, span, axis)
-      # As a run of steps it sees the window only.
-      part, _ = self._attend_step(
-        rows(query, 1),
-        key,
-        value,
-        rows(mask, 2),
-        None if bias is None else rows(bias, 2),
-        first,
-      )
-      encoded.append(part)
+    size = length // chunks
+    encoded = [
+      self._attend_rows(inputs.slice_queries((first, size)), first)[0]
+      for first in range(0, length, size)
+    ]
     return jnp.concatenate(encoded, axis=1), None
 
-  def _logits(
-    self,
-    query: products.Heads,
-    key: products.SourceHeads,
-    offset: products.Offset,
-  ) -> Float[Array, 'B N T S']:
-    del offset
-    if self.num_kv_heads == 1:
-      return self.qk_einsum('BTNH,BSH->BNTS', query, key)
-    logits = groups.logits(self.qk_einsum, query, key)
-    return logits.reshape(logits.shape[0], -1, *logits.shape[3:])
-
-  def _average(
-    self, probs: Float[Array, 'B N T S'], value: products.SourceHeads
-  ) -> products.Heads:
-    if self.num_kv_heads == 1:
-      return self.pv_einsum('BNTS,BSH->BTNH', probs, value)
-    batch, _, *sizes = probs.shape
-    grouped = probs.reshape(batch, self.num_kv_heads, -1, *sizes)
-    return groups.average(self.pv_einsum, grouped, value)
-
-  def _step_split(self) -> SplitDimsMapping:
+  def _step_output_split(self) -> SplitDimsMapping:
     split = self.activation_split_dims_mapping.bd
     return (
-      super()._step_split() if split is None else [split[0], None, split[1]]
+      super()._step_output_split()
+      if split is None
+      else [split[0], None, split[1]]
     )
 
   def _shard_heads(self, x: Float[Array, '...']) -> Float[Array, '...']:
@@ -226,10 +201,10 @@ class MultiQueryDotProductAttention(attentions.DotProductAttention):
 
 
 class MultiQueryDotProductAttentionLPB(
-  lazy_prefix.LazyPrefix, MultiQueryDotProductAttention
+  MultiQueryDotProductAttention, lazy_prefix.DotProductAttentionWithLPB
 ):
   """Multi-query attention with lazy prefix broadcast.
 
-  It computes what MultiQueryDotProductAttention does and reads the cache of a
+  It computes the same as MultiQueryDotProductAttention and reads the cache of a
   prompt once for all of its samples; see attentions/lazy_prefix.py.
   """

@@ -41,9 +41,7 @@ _MESH = {
 # Layers that stand in no text: bases, and halves, of others.
 _WITHOUT = """
 activations.BaseActivation
-attentions.cache.CachedAttention
-attentions.products.AttentionProducts
-attentions.stepping.SteppingAttention
+attentions.kv_cache.CachedAttention
 bregman.BregmanSettings
 context_parallel.layers.ContextParallel
 conv_stages.ConvStages

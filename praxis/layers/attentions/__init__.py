@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention: masks, projections, positions and dot-product attention."""
+"""Attention layers, masks and projections."""
 
-from praxis.layers.attentions.blocks import (
-  convert_to_block,
-  extract_block_context,
-)
 from praxis.layers.attentions.dconv import CausalDepthwiseConv1D, shift_1d
 from praxis.layers.attentions.dot_product import DotProductAttention
 from praxis.layers.attentions.lazy_prefix import DotProductAttentionWithLPB
-from praxis.layers.attentions.local import LocalSelfAttention
+from praxis.layers.attentions.local import (
+  LocalSelfAttention,
+  convert_to_block,
+  extract_block_context,
+)
 from praxis.layers.attentions.local_bias import (
   LocalSelfAttentionAlibi,
   LocalSelfAttentionRelativeBias,
 )
 from praxis.layers.attentions.masks import (
+  additive_mask,
   apply_mask,
   causal_mask,
   causal_segment_mask,
   convert_paddings_to_mask,
-  hide,
   limited_context_mask,
   merge_masks,
   segment_mask,
@@ -47,6 +47,7 @@ __all__ = [
   'LocalSelfAttentionXL',
   'PerDimScale',
   'RelativeBias',
+  'additive_mask',
   'apply_mask',
   'causal_mask',
   'causal_segment_mask',
@@ -54,7 +55,6 @@ __all__ = [
   'convert_to_block',
   'create_relative_positional_embedding',
   'extract_block_context',
-  'hide',
   'limited_context_mask',
   'merge_masks',
   'segment_mask',

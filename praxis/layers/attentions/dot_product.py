@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multi-head dot-product attention.
+"""Multi-head dot-product attention, over sequences and decoding steps.
 
-Shapes: B batch, T queries, S keys and values, D model, N heads, H head.
+The arithmetic is in attention_core.py, masks are in masks.py, and the cache for
+decoding is in kv_cache.py; the layer here owns the variables and the options.
+
+Shapes: B batch, T queries, S keys and values, L decoding steps, C batch of the
+cache (B is a multiple of C when several samples continue one prompt), D model,
+N heads, H head dimension. Keys and values have the head axes *K: none, fewer
+heads (MQA, GQA), or N.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
@@ -15,49 +22,55 @@ from jaxtyping import Array, Float, Int
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import base_ops, embedding_softmax, stochastics
 from praxis.layers.attentions import (
-  checks,
+  attention_core,
   dconv,
+  kv_cache,
+  masks,
   positions,
-  products,
   projections,
-  stepping,
 )
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 SplitDimsMapping = pytypes.SplitDimsMapping
 template_field = pax_fiddle.template_field
 
-_Heads = products.Heads
-_SourceHeads = products.SourceHeads
+AttentionInputs = attention_core.AttentionInputs
+CacheWriter = kv_cache.CacheWriter
+QueryHeads = attention_core.QueryHeads
+KeyHeads = attention_core.KeyHeads
+Mask = attention_core.Mask
+Bias = attention_core.Bias
+Index = attention_core.Index
+Positions = Int[Array, '#B T'] | None
+
+# The cached input of the n-grammer.
+_NGRAM_STATE = 'encoded_pre_ngrammer'
 
 
-class DotProductAttention(stepping.SteppingAttention):
+class DotProductAttention(kv_cache.CachedAttention):
   """Attends with every head to the values whose keys match the queries.
 
   References: Attention Is All You Need, https://arxiv.org/abs/1706.03762
   """
 
-  # Size of the last dimension of the inputs; or one size each, by the keys
-  # 'query', 'key' and 'value'. The output has the size of the query.
+  # Dimension of the inputs, or a mapping by 'query', 'key' and 'value'.
   input_dim: int | Mapping[str, int] = 0
-  # Size of all heads together; not used when dim_per_head is given.
+  # Dimension of all heads together; ignored when dim_per_head is set.
   hidden_dim: int = 0
   num_heads: int = 1
-  # Size of one head; hidden_dim / num_heads when absent.
+  # Dimension of a head; hidden_dim / num_heads when None.
   dim_per_head: int | None = None
   # Dropout of the attention probabilities.
   dropout_tpl: LayerTpl = template_field(stochastics.Dropout)
   atten_dropout_prob: float = 0.0
-  # The projections to heads and back.
+  # The projections to heads and from heads to the output.
   proj_tpl: LayerTpl = template_field(projections.AttentionProjection)
-  # Whether queries, keys and values pass a causal depthwise convolution.
+  # Applies a causal depthwise convolution to queries, keys and values.
   dconv_qkv: bool = False
   dconv_kernel_size: int = 3
-  # Whether projections start Gaussian with the deviations of GShard. Has no
-  # effect on a combined projection.
+  # Initialises separate projections with GShard's Gaussian deviations.
   internal_gshard_gaussian_init: bool = False
-  # Whether one weight projects to queries, keys and values, which then have to
-  # come from the same input.
+  # Whether one weight projects the same input to queries, keys and values.
   combine_qkv: bool = False
   combined_qkv_proj_tpl: LayerTpl = template_field(
     projections.CombinedQKVProjectionLayer
@@ -65,47 +78,46 @@ class DotProductAttention(stepping.SteppingAttention):
   use_bias: bool = True
   # Whether the output projection stores its weight as [N, H, D].
   output_proj_use_nhd_shape: bool = False
-  # Whether queries are scaled, and if so whether by a learned scale per
-  # dimension or by 1/√H.
+  # Scales queries, by a learned scale per dimension or else by 1/√H.
   internal_enable_query_scale: bool = True
   internal_enable_per_dim_scale: bool = True
-  # Whether H of that 1/√H is dim_per_head and not hidden_dim / num_heads.
+  # Whether that H is dim_per_head instead of hidden_dim / num_heads.
   scale_query_by_dim_per_head: bool = False
-  # Whether logits are divided by √H (beside any scale of the queries).
+  # Divides logits by √H, in addition to any scale of the queries.
   scale_logits_by_head_dims: bool = False
-  # Logits are kept within ± this number by a tanh; 0 leaves them.
+  # Soft cap of the logits, cap * tanh(logits / cap); 0 disables it.
   atten_logit_cap: float = 0.0
   use_rotary_position_emb: bool = False
-  # Whether the cache holds rotated keys only.
+  # Whether only rotated keys are cached.
   consolidate_rope_key_state: bool = False
   rotary_position_emb_tpl: LayerTpl | None = template_field(
     embedding_softmax.RotaryPositionalEmbedding
   )
   cast_rotary_position_emb: bool = True
-  # Adds a bias per head and distance to the logits.
+  # A bias per head and distance that is added to the logits.
   relative_bias_tpl: LayerTpl | None = template_field(None)
-  # A constant logit that takes part in the softmax and contributes no value.
+  # A constant logit in the softmax's denominator that attends to no value.
   attention_extra_logit: float | None = None
-  # Adds n-grams to what the heads attended to; as ngrammer.VQNgrammer does.
+  # Adds n-gram embeddings to the attended values, e.g. ngrammer.VQNgrammer.
   ngrammer_tpl: LayerTpl | None = template_field(None)
-  # Whether the mask is recorded as an image summary.
+  # Whether the mask is written as an image summary.
   attention_mask_summary: bool = False
-  # Whether queries that see nothing give 0 and not the mean of the values.
+  # Whether fully masked queries give 0 instead of the mean of the values.
   zero_fully_masked: bool = False
-  # The two products of the attention.
+  # The products of queries with keys, and of probabilities with values.
   qk_einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
   pv_einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
   per_dim_scale_tpl: LayerTpl = template_field(positions.PerDimScale)
   causal_depthwise_conv1d_tpl: LayerTpl = template_field(
     dconv.CausalDepthwiseConv1D
   )
-  # Normalises queries and keys, each head by itself.
+  # Normalises the queries and the keys of each head.
   ln_tpl: LayerTpl | None = template_field(None)
-  # Whether projections are sharded as `blnh` in decoding, too.
+  # Whether `blnh` also shards projections of decoding steps.
   decoding_maybe_shard_projections: bool = False
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    # Of the projections, as [D, N, H], and of the convolutions, as [N, H].
+    # Of projections [D, N, H], and of convolutions [N, H].
     proj: SplitDimsMapping = None
     dconv: SplitDimsMapping = None
 
@@ -114,15 +126,17 @@ class DotProductAttention(stepping.SteppingAttention):
     blnh: SplitDimsMapping = None
     bld: SplitDimsMapping = None
 
+  # Whether logits depend on the distance between query and key index.
+  _has_relative_logits: ClassVar[bool] = False
+
   def setup(self) -> None:
     self._check_fields()
     if self.combine_qkv:
       combined = self._with_heads(self.combined_qkv_proj_tpl)
-      self.create_child(
-        'combined_qkv', combined.set(input_dim=self._input_size('query'))
-      )
+      combined.input_dim = self._input_dim('query')
+      self.create_child('combined_qkv', combined)
     else:
-      for name in checks.INPUTS:
+      for name in attention_core.INPUT_NAMES:
         self.create_child(name, self._input_projection(name))
     self.create_child('post', self._output_projection())
     self._create_position_children()
@@ -131,10 +145,9 @@ class DotProductAttention(stepping.SteppingAttention):
       self.create_child('ngrammer', self.ngrammer_tpl.clone())
     self.create_child('qk_einsum', self.qk_einsum_tpl.clone())
     self.create_child('pv_einsum', self.pv_einsum_tpl.clone())
-    dropout = self.dropout_tpl.clone()
-    self.create_child(
-      'atten_dropout', dropout.set(keep_prob=1.0 - self.atten_dropout_prob)
-    )
+    keep_prob = 1.0 - self.atten_dropout_prob
+    dropout = self.dropout_tpl.clone().set(keep_prob=keep_prob)
+    self.create_child('atten_dropout', dropout)
 
   def __call__(
     self,
@@ -145,9 +158,10 @@ class DotProductAttention(stepping.SteppingAttention):
     query_segment_pos: Int[Array, '#B T'] | None = None,
     key_segment_pos: Int[Array, '#B S'] | None = None,
   ) -> tuple[Float[Array, 'B T Dq'], Float[Array, 'B N ...'] | None]:
-    """Returns the attended values and the probabilities (before dropout).
+    """Returns the attended values and the probabilities before dropout.
 
-    The probabilities are [B, N, T, S], where a subclass does not say otherwise.
+    The probabilities are [B, N, T, S] unless a subclass documents another
+    shape.
 
     Args:
       query_vec: inputs of the queries.
@@ -155,17 +169,14 @@ class DotProductAttention(stepping.SteppingAttention):
       value_vec: inputs of the values.
       atten_mask: additive; see masks.py.
       query_segment_pos: position of each query in its segment; its index when
-        absent.
+        None.
       key_segment_pos: likewise of each key.
     """
-    sizes = [self._input_size(name) for name in checks.INPUTS]
-    checks.check_inputs((query_vec, key_vec, value_vec), sizes)
-    checks.check_mask(
-      atten_mask,
-      query_vec.shape[0],
-      self.num_heads,
-      query_vec.shape[1],
-      key_vec.shape[1],
+    dims = [self._input_dim(name) for name in attention_core.INPUT_NAMES]
+    attention_core.check_inputs((query_vec, key_vec, value_vec), dims)
+    batch, length = query_vec.shape[:2]
+    attention_core.check_mask(
+      atten_mask, batch, self.num_heads, length, key_vec.shape[1]
     )
     if self.attention_mask_summary:
       self.add_summary(
@@ -173,104 +184,173 @@ class DotProductAttention(stepping.SteppingAttention):
         lambda: jnp.moveaxis(atten_mask, 1, -1),
         base_layer.SummaryType.IMAGE,
       )
+    writer = self._prefill_writer()
     query, key, value = self._project(query_vec, key_vec, value_vec)
-    query, key, value = self._normalize(query, key, value)
-    if self.dconv_qkv:
-      self._remember('query_state', query)
-      query = self.dconv_q(query, 1, query_segment_pos)
-    key = self._finish_key(key, key_segment_pos)
-    value = self._finish_value(value, key_segment_pos)
-    if self.use_rotary_position_emb:
-      query = self.rotary_position_emb(query, query_segment_pos)
-    bias = self._relative_bias(query, key, query_segment_pos, key_segment_pos)
-    encoded, probs = self._attend_at(
-      query, key, value, atten_mask, bias, query_segment_pos
-    )
+    query = self._prepare_query(query, query_segment_pos, writer)
+    key = self._prepare_key(key, key_segment_pos, writer)
+    value = self._prepare_value(value, key_segment_pos, writer)
+    bias = None
+    if self.relative_bias_tpl is not None:
+      query_pos = masks.step_positions(query_segment_pos, 0, length)
+      key_pos = masks.step_positions(key_segment_pos, 0, key.shape[1])
+      bias = self.relative_bias(query_pos, key_pos)
+    inputs = AttentionInputs(query, key, value, atten_mask, bias)
+    encoded, probs = self._attend(inputs, query_segment_pos)
     if self.ngrammer_tpl is not None:
-      self._remember('encoded_pre_ngrammer', encoded)
-      encoded = self.ngrammer(
-        input_ids=None,
-        input_embs=encoded,
-        segment_pos=key_segment_pos,
-        merge_heads=False,
-        attention_scores=self._ngram_scores(probs),
-      )
-    return self._post(encoded), probs
+      encoded = self._add_ngrams(encoded, probs, key_segment_pos)
+    split = self.activation_split_dims_mapping.bld
+    return self._project_output(encoded, split), probs
 
-  # Children.
+  def extend_step(
+    self,
+    query_vec: Float[Array, 'B *L D'],
+    *,
+    atten_mask: Float[Array, '...'],
+    time_step: Int[Array, ''] | int,
+    segment_pos: Int[Array, 'B *L'] | None,
+    is_cross_attention: bool = False,
+  ) -> Float[Array, 'B *L D']:
+    """Returns the attended values for one or several decoding steps.
+
+    Keys and values of the steps are written to the cache; cross attention reads
+    those that the forward pass cached.
+
+    Args:
+      query_vec: input of one step, or of several with a time axis.
+      atten_mask: additive, [B, C or 1, 1, S], or [B, C or 1, 1, L, S] for L
+        steps.
+      time_step: index of the (first) step.
+      segment_pos: position of each step in its segment; its index when None.
+      is_cross_attention: whether keys come from another sequence.
+    """
+    is_single = query_vec.ndim == 2
+    if is_single:
+      query_vec = query_vec[:, jnp.newaxis]
+    batch, steps = query_vec.shape[:2]
+    atten_mask = masks.expand_step_mask(atten_mask, batch)
+    pos = masks.step_positions(segment_pos, time_step, steps)
+    pos = jnp.broadcast_to(pos, (batch, steps))
+    writer = self._step_writer(time_step)
+    if is_cross_attention:
+      query = self._prepare_query(self.query(query_vec), pos, writer)
+      key, value = map(self.get_decode_state, self._cached_names())
+    else:
+      query, key, value = self._project_step(query_vec)
+      query = self._prepare_query(query, pos, writer)
+      key = self._prepare_key(key, pos, writer)
+      value = self._prepare_value(value, pos, writer)
+    length = self.decoding_state_sequence_length()
+    attention_core.check_mask(atten_mask, batch, self.num_heads, steps, length)
+    bias = None
+    if self.relative_bias_tpl is not None:
+      rows = [
+        self.relative_bias.extend_step(length, time_step + i)
+        for i in range(steps)
+      ]
+      bias = jnp.concatenate(rows, axis=2)
+    inputs = AttentionInputs(query, key, value, atten_mask, bias)
+    encoded, probs = self._attend_rows(inputs, time_step)
+    if self.ngrammer_tpl is not None:
+      encoded = self._add_step_ngrams(encoded, probs, time_step)
+    outputs = self._project_output(encoded, self._step_output_split())
+    return outputs[:, 0] if is_single else outputs
+
+  def check_decoding(self, *, prefill: bool, sequential: bool) -> None:
+    """Raises ValueError if cached steps must be in order and are not.
+
+    See `decode_states.check_decoding`.
+    """
+    del prefill
+    if sequential:
+      return
+    order_dependent = {
+      'relative_bias_tpl': self.relative_bias_tpl is not None,
+      'dconv_qkv': self.dconv_qkv,
+      'ngrammer_tpl': self.ngrammer_tpl is not None,
+      'its window': self._window() is not None,
+      'its distance of query and key': self._has_relative_logits,
+    }
+    names = [name for name, is_set in order_dependent.items() if is_set]
+    if names:
+      raise ValueError(
+        f'{type(self).__name__} {self.name!r} must not depend on the order of '
+        f'steps in a flat beam search, got {", ".join(names)}; use '
+        'BeamSearchHParams'
+      )
 
   def _create_position_children(self) -> None:
     if self.use_rotary_position_emb:
       self.create_child(
         'rotary_position_emb',
         self.rotary_position_emb_tpl.clone().set(
-          embedding_dims=self._head_size(),
+          embedding_dims=self._head_dim(),
           cast_as_fprop_dtype=self.cast_rotary_position_emb,
         ),
       )
     if self.relative_bias_tpl is not None:
-      relative_bias = self.relative_bias_tpl.clone()
-      self.create_child(
-        'relative_bias', relative_bias.set(num_heads=self.num_heads)
-      )
+      bias = self.relative_bias_tpl.clone().set(num_heads=self.num_heads)
+      self.create_child('relative_bias', bias)
 
   def _create_head_children(self) -> None:
-    """Creates what works on projected queries, keys and values."""
+    """Creates the layers applied to projected queries, keys and values."""
     if self.internal_enable_query_scale and self.internal_enable_per_dim_scale:
       scale = self.per_dim_scale_tpl.clone()
-      self.create_child('per_dim_scale', scale.set(dim=self._head_size()))
+      self.create_child('per_dim_scale', scale.set(dim=self._head_dim()))
     if self.ln_tpl is not None:
       for name in ('layer_norm_q', 'layer_norm_k'):
-        self.create_child(name, self.ln_tpl.clone().set(dim=self._head_size()))
+        self.create_child(name, self.ln_tpl.clone().set(dim=self._head_dim()))
     if self.dconv_qkv:
       for name in ('dconv_q', 'dconv_k', 'dconv_v'):
         conv = self.causal_depthwise_conv1d_tpl.clone().set(
           kernel_size=self.dconv_kernel_size,
-          hidden_dims=[self.num_heads, self._head_size()],
+          hidden_dims=[self.num_heads, self._head_dim()],
         )
         conv.weight_split_dims_mapping.wt = self.weight_split_dims_mapping.dconv
         self.create_child(name, conv)
 
   def _input_projection(self, name: str) -> LayerTpl:
-    input_size = self._input_size(name)
-    proj = self._with_heads(self.proj_tpl).set(input_dim=input_size)
+    input_dim = self._input_dim(name)
+    proj = self._with_heads(self.proj_tpl).set(input_dim=input_dim)
     if self.internal_gshard_gaussian_init:
-      size = input_size * self._head_size() if name == 'query' else input_size
-      proj.params_init = base_layer.WeightInit.Gaussian(size**-0.5)
+      fan_in = input_dim * self._head_dim() if name == 'query' else input_dim
+      proj.params_init = base_layer.WeightInit.Gaussian(fan_in**-0.5)
     return proj
 
   def _output_projection(self) -> LayerTpl:
     proj = self._with_heads(self.proj_tpl).set(
-      input_dim=self._input_size('query'),
+      input_dim=self._input_dim('query'),
       is_output_projection=True,
       use_nhd_shape=self.output_proj_use_nhd_shape,
     )
     if self.internal_gshard_gaussian_init:
-      size = self.num_heads * self._head_size()
-      proj.params_init = base_layer.WeightInit.Gaussian(size**-0.5)
+      fan_in = self.num_heads * self._head_dim()
+      proj.params_init = base_layer.WeightInit.Gaussian(fan_in**-0.5)
     return proj
 
   def _with_heads(self, template: LayerTpl) -> LayerTpl:
     proj = template.clone().set(
       num_heads=self.num_heads,
-      dim_per_head=self._head_size(),
+      dim_per_head=self._head_dim(),
       use_bias=self.use_bias,
     )
     proj.weight_split_dims_mapping.wt = self.weight_split_dims_mapping.proj
     return proj
 
-  def _input_size(self, name: str) -> int:
-    sizes = self.input_dim
-    return sizes[name] if isinstance(sizes, Mapping) else sizes
+  def _input_dim(self, name: str) -> int:
+    dims = self.input_dim
+    return dims[name] if isinstance(dims, Mapping) else dims
 
-  # Steps of the computation, in order.
+  def _head_dim(self) -> int:
+    if self.dim_per_head is not None:
+      return self.dim_per_head
+    return self.hidden_dim // self.num_heads
 
   def _project(
     self, query_vec: Array, key_vec: Array, value_vec: Array
-  ) -> tuple[_Heads, _SourceHeads, _SourceHeads]:
+  ) -> tuple[QueryHeads, KeyHeads, KeyHeads]:
     if self.combine_qkv:
-      is_one = query_vec is key_vec and query_vec is value_vec
-      if not is_one and not self.is_initializing():
+      is_same_input = query_vec is key_vec and query_vec is value_vec
+      if not is_same_input and not self.is_initializing():
         raise ValueError(
           'query_vec, key_vec and value_vec must be the same array with '
           'combine_qkv=True; set combine_qkv=False for cross attention'
@@ -286,80 +366,232 @@ class DotProductAttention(stepping.SteppingAttention):
     )
     return query, key, value
 
-  def _normalize(
-    self, query: _Heads, key: _SourceHeads, value: _SourceHeads
-  ) -> tuple[_Heads, _SourceHeads, _SourceHeads]:
-    if self.ln_tpl is None:
-      return query, key, value
-    return self.layer_norm_q(query), self.layer_norm_k(key), value
-
-  def _finish_key(
-    self, key: _SourceHeads, pos: Int[Array, '#B S'] | None
-  ) -> _SourceHeads:
-    """Returns the key to attend with; caches it and what it was before."""
-    name = 'key_state'
-    if self.dconv_qkv:
-      self._remember(name, key)
-      key, name = self.dconv_k(key, 1, pos), 'key_post_dconv'
-    if not self.use_rotary_position_emb:
-      self._remember(name, key)
-      return key
-    rotated = self.rotary_position_emb(key, pos)
-    if self.consolidate_rope_key_state:
-      self._remember(name, rotated)
+  def _project_step(
+    self, query_vec: Float[Array, 'B L D']
+  ) -> tuple[Float[Array, 'B L N H'], Array, Array]:
+    if self.combine_qkv:
+      heads = self.combined_qkv.extend_step(query_vec)
     else:
-      self._remember(name, key)
-      self._remember('key_post_rotary_pos_emb', rotated)
-    return rotated
+      layers = self.query, self.key, self.value
+      heads = tuple(layer.extend_step(query_vec) for layer in layers)
+    query, key, value = map(self._shard_step_heads, heads)
+    return query, key, value
 
-  def _finish_value(
-    self, value: _SourceHeads, pos: Int[Array, '#B S'] | None
-  ) -> _SourceHeads:
-    self._remember('value_state', value)
-    if self.dconv_qkv:
-      value = self.dconv_v(value, 1, pos)
-      self._remember('value_post_dconv', value)
-    return value
-
-  def _relative_bias(
-    self,
-    query: _Heads,
-    key: _SourceHeads,
-    query_pos: Int[Array, '#B T'] | None,
-    key_pos: Int[Array, '#B S'] | None,
-  ) -> Float[Array, '#B N T S'] | None:
-    if self.relative_bias_tpl is None:
-      return None
-    if query_pos is None:
-      query_pos = jnp.arange(query.shape[1])[jnp.newaxis]
-    if key_pos is None:
-      key_pos = jnp.arange(key.shape[1])[jnp.newaxis]
-    return self.relative_bias(query_pos, key_pos)
-
-  def _ngram_scores(
-    self, probs: Float[Array, 'B N L S'] | None, step: int | None = None
-  ) -> Array | None:
-    """Returns the weights that the n-grammer wants, all or of one step."""
-    if not getattr(self.ngrammer_tpl, 'ngram_using_attention_scores', False):
-      return None
-    return probs if step is None else probs[:, :, step]
-
-  def _post(
-    self, encoded: _Heads, *, is_step: bool = False
+  def _project_output(
+    self, encoded: QueryHeads, split: SplitDimsMapping
   ) -> Float[Array, 'B T D']:
-    split = self._step_split() if is_step else self._output_split()
     outputs = base_layer.maybe_shard(
       self.post(encoded), split, self.mesh_axis_names
     )
     return checkpoint_name(outputs, 'out_proj')
 
-  def _output_split(self) -> SplitDimsMapping:
-    return self.activation_split_dims_mapping.bld
-
-  def _step_split(self) -> SplitDimsMapping:
-    split = self._output_split()
+  def _step_output_split(self) -> SplitDimsMapping:
+    split = self.activation_split_dims_mapping.bld
     return None if split is None else [split[0], None, split[2]]
 
+  def _shard_heads(self, x: Float[Array, '...']) -> Float[Array, '...']:
+    split = self.activation_split_dims_mapping.blnh
+    return base_layer.maybe_shard(x, split, self.mesh_axis_names)
+
+  def _shard_step_heads(self, x: Float[Array, 'B L ...']) -> Array:
+    split = self.activation_split_dims_mapping.blnh
+    if not self.decoding_maybe_shard_projections or split is None:
+      return x
+    # Keys and values of a single head have no head axis.
+    head_split = split[2:] if x.ndim == 4 else split[3:]
+    split = [split[0], None, *head_split]
+    return base_layer.maybe_shard(x, split, self.mesh_axis_names)
+
+  # From projected heads to the queries, keys and values of the attention. The
+  # writer caches every stage and, in decoding, returns all cached steps.
+
+  def _prepare_query(
+    self, query: QueryHeads, pos: Positions, writer: CacheWriter
+  ) -> QueryHeads:
+    if self.ln_tpl is not None:
+      query = self.layer_norm_q(query)
+    if self.dconv_qkv:
+      query = writer.convolve(self.dconv_q, 'query_state', query, pos)
+    if self.use_rotary_position_emb:
+      query = self.rotary_position_emb(query, pos)
+    return query
+
+  def _prepare_key(
+    self, key: KeyHeads, pos: Positions, writer: CacheWriter
+  ) -> Float[Array, '...']:
+    if self.ln_tpl is not None:
+      key = self.layer_norm_k(key)
+    name = 'key_state'
+    if self.dconv_qkv:
+      key = writer.convolve(self.dconv_k, name, key, pos)
+      name = 'key_post_dconv'
+    if self.use_rotary_position_emb:
+      if not self.consolidate_rope_key_state:
+        writer.write(name, key)
+        name = 'key_post_rotary_pos_emb'
+      key = self.rotary_position_emb(key, pos)
+    return writer.write(name, key)
+
+  def _prepare_value(
+    self, value: KeyHeads, pos: Positions, writer: CacheWriter
+  ) -> Float[Array, '...']:
+    if not self.dconv_qkv:
+      return writer.write('value_state', value)
+    value = writer.convolve(self.dconv_v, 'value_state', value, pos)
+    return writer.write('value_post_dconv', value)
+
+  def _cached_names(self) -> tuple[str, str]:
+    """Returns the names of the cached keys and values to attend to."""
+    key = 'key_post_dconv' if self.dconv_qkv else 'key_state'
+    if self.use_rotary_position_emb and not self.consolidate_rope_key_state:
+      key = 'key_post_rotary_pos_emb'
+    value = 'value_post_dconv' if self.dconv_qkv else 'value_state'
+    return key, value
+
+  def _attend(
+    self, inputs: AttentionInputs, query_pos: Positions
+  ) -> tuple[QueryHeads, Float[Array, 'B N ...'] | None]:
+    """Returns the attended values of whole sequences, and the probabilities."""
+    del query_pos
+    return self._attend_dense(inputs, 0)
+
+  def _attend_dense(
+    self, inputs: AttentionInputs, first_query: Index
+  ) -> tuple[QueryHeads, Float[Array, 'B N T S']]:
+    """Attends with the logits of all queries and keys in memory.
+
+    The first query has the index `first_query` among the keys.
+    """
+    query, key, value, mask, bias = inputs
+    window = self._window()
+    if window is not None:
+      lengths = query.shape[1], key.shape[1]
+      mask = jnp.minimum(mask, window.mask(*lengths, first_query, mask.dtype))
+    logits = self._logits(self._scale_query(query), key, first_query)
+    probs = self._probs(logits, mask, bias).astype(key.dtype)
+    encoded = attention_core.attend_to_values(
+      self.pv_einsum, self.atten_dropout(probs), value
+    )
+    return self._shard_heads(checkpoint_name(encoded, 'context')), probs
+
+  def _attend_rows(
+    self, inputs: AttentionInputs, first_query: Index
+  ) -> tuple[QueryHeads, Float[Array, 'B N L ...']]:
+    """Attends from consecutive queries, such as decoding steps, to the cache.
+
+    B / C samples in a row that continue one cached example become more queries
+    of it, so that its keys are read once. See `_attend_dense`.
+    """
+    query, key = inputs.query, inputs.key
+    if query.shape[0] % key.shape[0]:
+      raise ValueError(
+        f'the batch of query_vec must be a multiple of {key.shape[0]}, the '
+        f'batch of the cache, got {query.shape[0]}; repeat each example as '
+        'often'
+      )
+    window = self._window()
+    if window is not None:
+      span = window.key_span(first_query, query.shape[1], key.shape[1])
+      inputs = inputs.slice_keys(span)
+      first_query -= span[0]
+    if self._has_relative_logits or window is not None:
+      inputs = inputs.repeat_keys()
+    if query.shape[0] == inputs.key.shape[0]:
+      return self._attend_dense(inputs, first_query)
+    return attention_core.attend_with_folded_samples(
+      lambda folded: self._attend_dense(folded, 0), inputs
+    )
+
+  def _window(self) -> masks.ContextWindow | None:
+    """Returns the window that limits the mask further; None for no limit."""
+    return None
+
+  def _logits(
+    self, query: QueryHeads, key: KeyHeads, first_query: Index
+  ) -> Float[Array, 'B N T S']:
+    """Returns the products of scaled queries and keys; see `_attend_dense`."""
+    del first_query
+    return attention_core.dot_product_logits(self.qk_einsum, query, key)
+
+  def _probs(
+    self, logits: Float[Array, 'B N T S'], mask: Mask, bias: Bias | None
+  ) -> Float[Array, 'B N T S']:
+    return attention_core.attention_probs(
+      logits,
+      mask,
+      bias,
+      self._logit_transform(),
+      zero_fully_masked=self.zero_fully_masked,
+    )
+
+  def _logit_transform(self) -> attention_core.LogitTransform:
+    scaled = self.scale_logits_by_head_dims
+    return attention_core.LogitTransform(
+      scale=self._head_dim() ** -0.5 if scaled else 1.0,
+      cap=self.atten_logit_cap,
+      extra_logit=self.attention_extra_logit,
+    )
+
+  def _scale_query(self, query: QueryHeads) -> QueryHeads:
+    if not self.internal_enable_query_scale:
+      return query
+    if self.internal_enable_per_dim_scale:
+      return self.per_dim_scale(query)
+    dim = self._head_dim()
+    if not self.scale_query_by_dim_per_head and self.hidden_dim:
+      dim = self.hidden_dim // self.num_heads
+    return query * dim**-0.5
+
+  def _add_ngrams(
+    self,
+    encoded: QueryHeads,
+    probs: Float[Array, 'B N ...'] | None,
+    pos: Positions,
+  ) -> QueryHeads:
+    return self.ngrammer(
+      input_ids=None,
+      input_embs=self._prefill_writer().write(_NGRAM_STATE, encoded),
+      segment_pos=pos,
+      merge_heads=False,
+      attention_scores=probs if self._uses_ngram_scores() else None,
+    )
+
+  def _add_step_ngrams(
+    self,
+    encoded: Float[Array, 'B L N H'],
+    probs: Float[Array, 'B N L S'] | None,
+    time_step: Index,
+  ) -> Float[Array, 'B L N H']:
+    states = self._step_writer(time_step).write(_NGRAM_STATE, encoded)
+    steps = [
+      self.ngrammer.extend_step(
+        states,
+        step=time_step + i,
+        merge_heads=False,
+        attention_score=probs[:, :, i] if self._uses_ngram_scores() else None,
+      )
+      for i in range(encoded.shape[1])
+    ]
+    return jnp.stack(steps, axis=1)
+
+  def _uses_ngram_scores(self) -> bool:
+    return getattr(self.ngrammer_tpl, 'ngram_using_attention_scores', False)
+
   def _check_fields(self) -> None:
-    checks.check_sizes(self)
-    checks.check_options(self)
+    """Raises ValueError if fields exclude each other."""
+    attention_core.check_dims(
+      self.input_dim, self.num_heads, self.dim_per_head, self.hidden_dim
+    )
+    if self.combine_qkv and isinstance(self.input_dim, Mapping):
+      raise ValueError(
+        'input_dim must be one number with combine_qkv=True, got '
+        f'{self.input_dim}; set combine_qkv=False'
+      )
+    if self.consolidate_rope_key_state and (
+      self.dconv_qkv or not self.use_rotary_position_emb
+    ):
+      raise ValueError(
+        'consolidate_rope_key_state=True needs use_rotary_position_emb=True '
+        f'and dconv_qkv=False, got {self.use_rotary_position_emb} and '
+        f'{self.dconv_qkv}; set it to False'
+      )

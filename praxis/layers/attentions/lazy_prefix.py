@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention that keeps a shared prompt once for all samples that continue it.
+"""Attention that stores a shared prompt once for all samples that continue it.
 
-A lazy broadcast of the prefix freezes the decode cache as a chunk in the
-collection PREFIX_DECODE_CACHE and starts an empty one, with an axis of samples
-and room for the suffixes. It can be done again: each time the samples so far
-become prefixes of new samples.
+A lazy prefix broadcast freezes the decode cache as a chunk in the collection
+PREFIX_DECODE_CACHE and starts an empty cache with an axis of samples and room
+for the suffixes. It can be repeated: the samples then become prefixes of new
+samples.
 
     chunk 0: key_state_0_pfx  [B, T0, N, H]
     chunk 1: key_state_1_pfx  [B, n0, T1, N, H]
     suffix:  key_state        [B, n0, n1, T2, N, H]
 
-A step's inputs have B * n0 * n1 rows; the text of each is the chunks of its
-prefixes, one after the other, and its suffix.
+The inputs of a step have B * n0 * n1 rows. The sequence of a row is the chunks
+of its prefixes in order, then its suffix.
 """
 
 from __future__ import annotations
@@ -24,216 +24,196 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from praxis import base_layer
-from praxis.layers.attentions import cache, dot_product, products
+from praxis.layers.attentions import attention_core, dot_product, kv_cache
 
 PREFIX_DECODE_CACHE = base_layer.PREFIX_DECODE_CACHE
 
 
-class LazyPrefix:
-  """The cache in chunks, for a DotProductAttention that has it as first base.
+class PrefixKVCache(kv_cache.KVCache):
+  """A KVCache of suffixes, with the frozen chunks of their prefixes."""
 
-  It is no layer, so that fields come from the attention alone.
-  """
+  @property
+  def time_dim(self) -> int:
+    return kv_cache.TIME_DIM + self.num_prefixes()
 
-  def lazy_broadcast_prefix(
+  def num_prefixes(self) -> int:
+    """Returns the number of frozen chunks."""
+    frozen = self._layer.variables.get(PREFIX_DECODE_CACHE, {})
+    count = 0
+    while _chunk_name('key_state', count) in frozen:
+      count += 1
+    return count
+
+  def chunks(self, name: str) -> list[Float[Array, '...']]:
+    """Returns the prefixes and the suffix, each [rows, time, ...]."""
+    chunks = [*self._prefixes(name), self.read(name)]
+    return [_merge_rows(chunk, i + 1) for i, chunk in enumerate(chunks)]
+
+  def max_length(self) -> int:
+    """Returns the number of steps of the prefixes and the suffix."""
+    return self._prefix_length() + super().max_length()
+
+  def extend(
+    self,
+    name: str,
+    value: Float[Array, '...'],
+    time_step: Int[Array, ''] | int,
+    time_dim: int = kv_cache.TIME_DIM,
+  ) -> Float[Array, '...']:
+    """Writes steps to the suffixes and returns those, [rows, time, ...]."""
+    state = self.read(name)
+    axis = self.time_dim
+    # One step of each sample, or several with a time axis.
+    steps = value.shape[1] if value.ndim == state.ndim - axis + 1 else 1
+    value = value.reshape(*state.shape[:axis], steps, *state.shape[axis + 1 :])
+    new_state = super().extend(
+      name, value, time_step - self._prefix_length(), axis
+    )
+    return _merge_rows(new_state, axis)
+
+  def read_with_history(
+    self, name: str, time_step: Int[Array, ''] | int, num_steps: int
+  ) -> tuple[Float[Array, '...'], Int[Array, ''] | int]:
+    """Returns the suffixes after the last `num_steps` of their prefixes."""
+    length = self._prefix_length()
+    states = self._join_prefixes(name, num_steps)
+    return states, time_step - length + min(num_steps, length)
+
+  def broadcast_prefix(
     self, num_suffix_samples: int, suffix_length: int
   ) -> None:
-    """Freezes the cache as a prefix and starts one of samples after it.
+    """Freezes the cache as a prefix and starts an empty one for its samples.
 
     Args:
-      num_suffix_samples: how many samples share what is cached.
-      suffix_length: for how many steps the new cache has room.
+      num_suffix_samples: number of samples that share what is cached.
+      suffix_length: number of steps the new cache has room for.
+
+    Raises:
+      ValueError: the collection of prefixes is not mutable.
     """
-    if not self.is_mutable_collection(PREFIX_DECODE_CACHE):
+    if not self._layer.is_mutable_collection(PREFIX_DECODE_CACHE):
       raise ValueError(
         'a lazy broadcast of the prefix needs the mutable collections '
         f'{base_layer.DECODE_CACHE!r} and {PREFIX_DECODE_CACHE!r}, the latter '
         'is not; add it to `mutable` of apply'
       )
-    count = self._num_prefixes()
-    for name, state in self._cached().items():
-      self.put_variable(PREFIX_DECODE_CACHE, _chunk_name(name, count), state)
+    count = self.num_prefixes()
+    for name, state in self.tensors().items():
+      self._freeze(_chunk_name(name, count), state)
       lead, tail = state.shape[: count + 1], state.shape[count + 2 :]
       shape = (*lead, num_suffix_samples, suffix_length, *tail)
-      self.update_decode_state(name, jnp.zeros(shape, state.dtype))
+      self.replace(name, jnp.zeros(shape, state.dtype))
 
-  def transform_decode_state(
-    self,
-    transform_fn: cache.DecodeStateTransformFn,
-    *,
-    is_cross_attention: bool = False,
-  ) -> None:
-    """Replaces the cached tensors of suffixes; see CachedAttention."""
-    time_dim = -1 if is_cross_attention else self._time_dim()
-    for name, state in self._cached().items():
-      new_state = transform_fn(state, cache.BATCH_DIM, time_dim)
-      self.update_decode_state(name, new_state)
-
-  def right_align_decode_state_with_prefix(
+  def right_align_with_prefix(
     self,
     max_prefix_size: int,
-    right_align_fn: cache.DecodeStateTransformFn,
+    right_align_fn: kv_cache.DecodeStateTransformFn,
   ) -> None:
-    """Joins suffixes with their prefixes and aligns both to the right.
-
-    The prefixes are left without steps.
+    """Joins suffixes with their prefixes, aligned right, and empties those.
 
     Args:
-      max_prefix_size: how many steps, the last ones, are taken of prefixes.
+      max_prefix_size: number of steps to keep of the prefixes, the last ones.
       right_align_fn: aligns a tensor [rows, time, ...].
+
+    Raises:
+      ValueError: the collection of prefixes is not mutable.
     """
-    if self._num_prefixes() and not self.is_mutable_collection(
+    if self.num_prefixes() and not self._layer.is_mutable_collection(
       PREFIX_DECODE_CACHE
     ):
       raise ValueError(
         f'the collection {PREFIX_DECODE_CACHE!r} must be mutable to empty the '
         'prefixes; add it to `mutable` of apply'
       )
-    for name, state in self._cached().items():
-      joined = self._with_prefixes(name, max_prefix_size)
-      aligned = right_align_fn(joined, cache.BATCH_DIM, cache.TIME_DIM)
-      shape = (*state.shape[: self._time_dim()], *aligned.shape[1:])
-      self.update_decode_state(name, aligned.reshape(shape))
+    for name, state in self.tensors().items():
+      joined = self._join_prefixes(name, max_prefix_size)
+      aligned = right_align_fn(joined, kv_cache.BATCH_DIM, kv_cache.TIME_DIM)
+      shape = (*state.shape[: self.time_dim], *aligned.shape[1:])
+      self.replace(name, aligned.reshape(shape))
       for i, chunk in enumerate(self._prefixes(name)):
         empty = jax.lax.slice_in_dim(chunk, 0, 0, axis=i + 1)
-        self.put_variable(PREFIX_DECODE_CACHE, _chunk_name(name, i), empty)
+        self._freeze(_chunk_name(name, i), empty)
 
-  def decoding_state_sequence_length(self) -> int:
-    """Returns for how many steps prefixes and suffix have room."""
-    suffix = self.get_decode_state('key_state').shape[self._time_dim()]
-    return self._prefix_length() + suffix
-
-  def extend_decode_state(
-    self,
-    name: str,
-    value: Float[Array, '...'],
-    time_step: Int[Array, ''] | int,
-    time_dim: int = cache.TIME_DIM,
-  ) -> Float[Array, '...']:
-    """Writes rows to the cached suffixes; returns those, [rows, time, ...]."""
-    state = self.get_decode_state(name)
-    axis = self._time_dim()
-    # One row of each sample, or a run of them.
-    steps = value.shape[1] if value.ndim == state.ndim - axis + 1 else 1
-    value = value.reshape(*state.shape[:axis], steps, *state.shape[axis + 1 :])
-    new_state = super().extend_decode_state(
-      name, value, time_step - self._prefix_length(), axis
-    )
-    return _merge_rows(new_state, axis)
-
-  def cached_since(
-    self, name: str, time_step: Int[Array, ''] | int, reach: int
-  ) -> tuple[Float[Array, '...'], Int[Array, ''] | int]:
-    """Returns the suffix, the last `reach` steps of prefixes before it."""
-    length = self._prefix_length()
-    states = self._with_prefixes(name, reach)
-    return states, time_step - length + min(reach, length)
-
-  def _attend_step(
-    self,
-    query: products.Heads,
-    key: products.SourceHeads,
-    value: products.SourceHeads,
-    mask: Float[Array, '#B #N #T L'],
-    bias: Float[Array, '#B N T L'] | None,
-    time_step: products.Offset,
-  ) -> tuple[products.Heads, Float[Array, 'B N T L']]:
-    """Attends to the L steps of prefixes and suffix; `key` is the suffix's."""
-    if not self._num_prefixes():
-      return super()._attend_step(query, key, value, mask, bias, time_step)
-    keys, values = (self._chunks(name) for name in self._attended_names())
-    scaled = self._scale_query(query)
-    logits = [
-      _split_rows(
-        self._logits(_share_query(scaled, k.shape[0]), k, 0), query.shape[0]
-      )
-      for k in keys
-    ]
-    probs = self._probs(jnp.concatenate(logits, axis=-1), mask, bias)
-    probs = self.atten_dropout(probs.astype(key.dtype))
-    ends = np.cumsum([k.shape[1] for k in keys])[:-1]
-    encoded = [
-      self._average(_share_probs(part, v.shape[0]), v).reshape(query.shape)
-      for part, v in zip(jnp.split(probs, ends, -1), values, strict=True)
-    ]
-    return self._shard_heads(sum(encoded[1:], encoded[0])), probs
-
-  def _chunks(self, name: str) -> list[Array]:
-    """Returns the prefixes and the suffix, each [rows, time, ...]."""
-    chunks = [*self._prefixes(name), self.get_decode_state(name)]
-    return [_merge_rows(chunk, i + 1) for i, chunk in enumerate(chunks)]
-
-  def _with_prefixes(self, name: str, size: int) -> Float[Array, '...']:
-    """Returns the suffixes after the last `size` steps of their prefixes."""
-    *prefixes, suffix = self._chunks(name)
-    joined = [suffix]
-    for chunk in reversed(prefixes):
-      taken = min(size, chunk.shape[1])
-      size -= taken
-      last = chunk[:, chunk.shape[1] - taken :]
-      samples = suffix.shape[0] // chunk.shape[0]
-      joined.insert(0, jnp.repeat(last, samples, axis=0))
-    return jnp.concatenate(joined, axis=1)
-
-  def _cached(self) -> dict[str, Array]:
-    cached = self.variables.get(base_layer.DECODE_CACHE, {})
-    return {k: v for k, v in cached.items() if isinstance(v, jax.Array)}
+  def _freeze(self, chunk_name: str, state: Array) -> None:
+    self._layer.put_variable(PREFIX_DECODE_CACHE, chunk_name, state)
 
   def _prefixes(self, name: str) -> list[Array]:
     return [
-      self.get_variable(PREFIX_DECODE_CACHE, _chunk_name(name, i))
-      for i in range(self._num_prefixes())
+      self._layer.get_variable(PREFIX_DECODE_CACHE, _chunk_name(name, i))
+      for i in range(self.num_prefixes())
     ]
-
-  def _num_prefixes(self) -> int:
-    frozen = self.variables.get(PREFIX_DECODE_CACHE, {})
-    count = 0
-    while _chunk_name('key_state', count) in frozen:
-      count += 1
-    return count
 
   def _prefix_length(self) -> int:
     prefixes = self._prefixes('key_state')
     return sum(chunk.shape[i + 1] for i, chunk in enumerate(prefixes))
 
-  def _time_dim(self) -> int:
-    return cache.TIME_DIM + self._num_prefixes()
+  def _join_prefixes(self, name: str, num_steps: int) -> Float[Array, '...']:
+    """Returns the suffixes after the last `num_steps` of their prefixes."""
+    *prefixes, suffix = self.chunks(name)
+    joined = [suffix]
+    for chunk in reversed(prefixes):
+      size = min(num_steps, chunk.shape[1])
+      num_steps -= size
+      last = chunk[:, chunk.shape[1] - size :]
+      samples = suffix.shape[0] // chunk.shape[0]
+      joined.insert(0, jnp.repeat(last, samples, axis=0))
+    return jnp.concatenate(joined, axis=1)
 
 
-class DotProductAttentionWithLPB(LazyPrefix, dot_product.DotProductAttention):
+class DotProductAttentionWithLPB(dot_product.DotProductAttention):
   """Dot-product attention with lazy prefix broadcast.
 
-  It computes what DotProductAttention does and reads the cache of a prompt once
-  for all of its samples. Needs fprop_for_prefix in decoding.
+  It computes the same as DotProductAttention and reads the cache of a prompt
+  once for all of its samples. Decoding must set fprop_for_prefix.
   """
+
+  def _kv_cache(self) -> PrefixKVCache:
+    return PrefixKVCache(self)
+
+  def _attend_rows(
+    self,
+    inputs: attention_core.AttentionInputs,
+    first_query: attention_core.Index,
+  ) -> tuple[attention_core.QueryHeads, Float[Array, 'B N L S']]:
+    """Attends to the chunks of prefixes and suffix with one softmax."""
+    cache = self._kv_cache()
+    if not cache.num_prefixes():
+      return super()._attend_rows(inputs, first_query)
+    query, key, _, mask, bias = inputs
+    window = self._window()
+    if window is not None:
+      lengths = query.shape[1], cache.max_length()
+      mask = jnp.minimum(mask, window.mask(*lengths, first_query, mask.dtype))
+    keys, values = map(cache.chunks, self._cached_names())
+    scaled = self._scale_query(query)
+    chunk_logits = [self._chunk_logits(scaled, k) for k in keys]
+    probs = self._probs(jnp.concatenate(chunk_logits, axis=-1), mask, bias)
+    probs = self.atten_dropout(probs.astype(key.dtype))
+    ends = np.cumsum([k.shape[1] for k in keys])[:-1]
+    chunk_probs = jnp.split(probs, ends, axis=-1)
+    first, *others = map(self._attend_to_chunk, chunk_probs, values)
+    return self._shard_heads(sum(others, first)), probs
+
+  def _chunk_logits(
+    self, query: Float[Array, 'B L N H'], key: Float[Array, 'C S *K H']
+  ) -> Float[Array, 'B N L S']:
+    folded = attention_core.fold_queries(query, key.shape[0])
+    logits = self._logits(folded, key, 0)
+    return attention_core.unfold_samples(logits, query.shape[0])
+
+  def _attend_to_chunk(
+    self, probs: Float[Array, 'B N L S'], value: Float[Array, 'C S *K H']
+  ) -> Float[Array, 'B L N H']:
+    batch, heads, steps, _ = probs.shape
+    folded = attention_core.fold_samples(probs, value.shape[0])
+    encoded = attention_core.attend_to_values(self.pv_einsum, folded, value)
+    return encoded.reshape(batch, steps, heads, -1)
 
 
 def _chunk_name(name: str, i: int) -> str:
   return f'{name}_{i}_pfx'
 
 
-def _merge_rows(x: Array, time_dim: int) -> Array:
+def _merge_rows(x: Array, time_dim: int) -> Float[Array, '...']:
+  """Returns x [rows, time, ...] with all axes before time merged."""
   return x.reshape(math.prod(x.shape[:time_dim]), *x.shape[time_dim:])
-
-
-def _share_query(query: Array, rows: int) -> Float[Array, 'C R N H']:
-  """Moves the samples that share a chunk's row to the axis of its steps."""
-  return query.reshape(rows, -1, *query.shape[2:])
-
-
-def _split_rows(
-  logits: Float[Array, 'C N R S'], batch: int
-) -> Float[Array, 'B N L S']:
-  """Moves samples back to the batch."""
-  rows, heads, _, length = logits.shape
-  logits = logits.reshape(rows, heads, batch // rows, -1, length)
-  return jnp.moveaxis(logits, 2, 1).reshape(batch, heads, -1, length)
-
-
-def _share_probs(
-  probs: Float[Array, 'B N L S'], rows: int
-) -> Float[Array, 'C N R S']:
-  """Moves the samples that share a chunk's row to the axis of its steps."""
-  _, heads, steps, length = probs.shape
-  probs = probs.reshape(rows, -1, heads, steps, length)
-  return jnp.moveaxis(probs, 1, 2).reshape(rows, heads, -1, length)

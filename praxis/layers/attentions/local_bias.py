@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Local self attention with a bias by distance, learned or fixed.
+"""Local self-attention with a relative bias: learned (DIET-Rel), or ALiBi.
 
-Shapes: N heads, W block size, T queries, S keys; the distance is that of the
-key minus that of the query, from 1 - left_context to right_context where it is
-visible.
+Shapes: N heads, W block size, T queries, S keys. The distance is the key's
+position minus the query's, from 1 - left_context to right_context for visible
+keys.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from praxis import base_layer
-from praxis.layers.attentions import local, products
+from praxis.layers.attentions import attention_core, local
 
 
-class _DistanceBias(local.LocalSelfAttention):
+class _RelativeBiasAttention(local.LocalSelfAttention):
   """Adds a bias per head and distance to the logits."""
 
   def _check_fields(self) -> None:
@@ -32,31 +32,32 @@ class _DistanceBias(local.LocalSelfAttention):
 
   def _logits(
     self,
-    query: products.Heads,
-    key: products.SourceHeads,
-    offset: products.Offset,
+    query: attention_core.QueryHeads,
+    key: attention_core.KeyHeads,
+    first_query: attention_core.Index,
   ) -> Float[Array, 'B N T S']:
-    logits = super()._logits(query, key, offset)
+    logits = super()._logits(query, key, first_query)
     rows, columns = query.shape[1], key.shape[1]
-    distance = jnp.arange(columns) - jnp.arange(rows)[:, jnp.newaxis] - offset
-    # Far pairs are hidden; their bias only has to be finite.
+    query_index = first_query + jnp.arange(rows)
+    distance = jnp.arange(columns) - query_index[:, jnp.newaxis]
+    # Pairs outside the window are masked; their bias only has to be finite.
     distance = jnp.clip(distance, 1 - self.left_context, self.right_context)
     return logits + self._bias(distance).astype(logits.dtype)
 
   @abc.abstractmethod
   def _bias(self, distance: Int[Array, 'T S']) -> Float[Array, 'N T S']:
-    """Returns the bias of visible distances."""
+    """Returns the bias of distances inside the window."""
 
 
-class LocalSelfAttentionRelativeBias(_DistanceBias):
-  """Local self attention with a learned bias per head and distance.
+class LocalSelfAttentionRelativeBias(_RelativeBiasAttention):
+  """Local self-attention with a learned bias per head and distance.
 
-  References: DIET-REL in https://arxiv.org/abs/2104.08698
+  References: DIET-Rel in https://arxiv.org/abs/2104.08698
   """
 
   def setup(self) -> None:
     super().setup()
-    # Distances of all pairs of a query and a key of one block.
+    # One entry per distance between a query and a key of a block.
     context = self._block_size() + self.left_context - 1 + self.right_context
     shape = [self.num_heads, context + self._block_size() - 1]
     self.create_variable(
@@ -66,29 +67,32 @@ class LocalSelfAttentionRelativeBias(_DistanceBias):
   def _bias(self, distance: Int[Array, 'T S']) -> Float[Array, 'N T S']:
     table = self.theta.pos_emb_compressed
     self.add_summary('pos_emb_compressed', jnp.sum(table))
-    # The entries stand as upstream has them: the last entry precedes the first.
+    # Upstream's order of entries: distances wrap around the end of the table.
     first = self.left_context + self._block_size() - 3
     return table[:, (distance + first) % table.shape[1]]
 
 
-class LocalSelfAttentionAlibi(_DistanceBias):
-  """Local self attention with a fixed slope per head over distances.
+class LocalSelfAttentionAlibi(_RelativeBiasAttention):
+  """Local self-attention with a fixed slope per head over distances.
 
   References: ALiBi, https://arxiv.org/abs/2108.12409
   """
 
   def _bias(self, distance: Int[Array, 'T S']) -> Float[Array, 'N T S']:
-    nearest_zero = self.left_context + self._block_size() - 2
+    offset = self.left_context + self._block_size() - 2
     slopes = jnp.asarray(_slopes(self.num_heads), jnp.float32)
-    return slopes[:, np.newaxis, np.newaxis] * (distance + nearest_zero)
+    return slopes[:, np.newaxis, np.newaxis] * (distance + offset)
 
 
 def _slopes(num_heads: int) -> np.ndarray:
-  """Returns powers of 2 ** (-8 / n) for the power of two n up to num_heads.
+  """Returns the slope of each head: 2^(-8 i / n) for head i = 1 .. n.
 
-  The heads beyond n have slopes halfway between those, every other one.
+  n is the largest power of two up to num_heads. Further heads take every other
+  slope of the sequence for 2 n heads, as ALiBi's reference code does.
   """
   power = 2 ** int(np.log2(num_heads))
   slopes = 2.0 ** (-8.0 / power * np.arange(1, power + 1))
-  between = 2.0 ** (-4.0 / power * np.arange(1, 2 * (num_heads - power), 2))
-  return np.concatenate([slopes, between])
+  extra_slopes = 2.0 ** (
+    -4.0 / power * np.arange(1, 2 * (num_heads - power), 2)
+  )
+  return np.concatenate([slopes, extra_slopes])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention whose logits depend on the distance of query and key.
+"""Self-attention with the relative positions of Transformer-XL.
 
 With r the projected sinusoids of a distance, and u and v learned per head, a
-logit is (q + u) k + (q + v) r.
+logit is (q + u) k + (q + v) r: the content term and the position term.
 
 References: Transformer-XL, https://arxiv.org/abs/1901.02860, section 3.3
 """
@@ -17,16 +17,16 @@ from jaxtyping import Array, Float, Int
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import embedding_softmax
-from praxis.layers.attentions import dot_product, local, products
+from praxis.layers.attentions import attention_core, dot_product, local
 
 
 class DotProductAttentionXL(dot_product.DotProductAttention):
-  """Self attention with the relative positions of Transformer-XL."""
+  """Self-attention with the relative positions of Transformer-XL."""
 
-  # Size of the sinusoids.
+  # Dimension of the sinusoids.
   rel_pos_emb_dim: int = 0
 
-  _logits_use_offset: ClassVar[bool] = True
+  _has_relative_logits: ClassVar[bool] = True
 
   def setup(self) -> None:
     super().setup()
@@ -34,21 +34,21 @@ class DotProductAttentionXL(dot_product.DotProductAttention):
 
   def _logits(
     self,
-    query: products.Heads,
-    key: products.SourceHeads,
-    offset: products.Offset,
+    query: attention_core.QueryHeads,
+    key: attention_core.KeyHeads,
+    first_query: attention_core.Index,
   ) -> Float[Array, 'B N T S']:
     rows, columns = query.shape[1], key.shape[1]
-    by_content, query = _with_shifts(self, query, key)
-    distances = offset + rows - 1 - jnp.arange(rows + columns - 1)
-    by_distance = _distance_logits(self, query, distances)
-    return by_content + _by_key(by_distance, columns)
+    content_logits, query = _content_logits(self, query, key)
+    distances = first_query + rows - 1 - jnp.arange(rows + columns - 1)
+    position_logits = _position_logits(self, query, distances)
+    return content_logits + _relative_shift(position_logits, columns)
 
 
 class LocalSelfAttentionXL(local.LocalSelfAttention):
-  """Local self attention with the relative positions of Transformer-XL."""
+  """Local self-attention with the relative positions of Transformer-XL."""
 
-  # Size of the sinusoids.
+  # Dimension of the sinusoids.
   rel_pos_emb_dim: int = 0
 
   def setup(self) -> None:
@@ -62,31 +62,35 @@ class LocalSelfAttentionXL(local.LocalSelfAttention):
 
   def _logits(
     self,
-    query: products.Heads,
-    key: products.SourceHeads,
-    offset: products.Offset,
+    query: attention_core.QueryHeads,
+    key: attention_core.KeyHeads,
+    first_query: attention_core.Index,
   ) -> Float[Array, 'B N T S']:
     rows, columns = query.shape[1], key.shape[1]
-    by_content, query = _with_shifts(self, query, key)
-    # Distances outside of the window are hidden: only as many as it has
-    # positions are computed, and 0 stands for the others.
+    content_logits, query = _content_logits(self, query, key)
+    # Only distances inside the window are computed; the others are masked and
+    # padded with 0.
     first, last = self.left_context - 1, -self.right_context
     distances = jnp.arange(first, last - 1, -1)
-    by_distance = _distance_logits(self, query, distances)
-    beyond = rows + columns
-    padded = jnp.pad(by_distance, [(0, 0)] * 3 + [(beyond, beyond)])
-    start = beyond + first - offset - rows + 1
-    of_pairs = jax.lax.dynamic_slice_in_dim(padded, start, beyond - 1, axis=-1)
-    return by_content + _by_key(of_pairs, columns)
+    window_logits = _position_logits(self, query, distances)
+    padding = rows + columns
+    padded = jnp.pad(window_logits, [(0, 0)] * 3 + [(padding, padding)])
+    start = padding + first - first_query - rows + 1
+    position_logits = jax.lax.dynamic_slice_in_dim(
+      padded, start, padding - 1, axis=-1
+    )
+    return content_logits + _relative_shift(position_logits, columns)
 
 
 def create_relative_positional_embedding(layer: base_layer.BaseLayer) -> None:
-  """Creates the children `pos_emb` and `pos_proj` of attention.
-
-  With biases it has `u` and `v`, too, which shift the query by head.
+  """Creates `pos_emb` and `pos_proj`, and the query biases `u` and `v`.
 
   Args:
-    layer: has `rel_pos_emb_dim` and what projects to heads.
+    layer: an attention layer with the field `rel_pos_emb_dim`; without
+      `use_bias` it gets no `u` and `v`.
+
+  Raises:
+    ValueError: rel_pos_emb_dim is not positive.
   """
   if layer.rel_pos_emb_dim <= 0:
     raise ValueError(
@@ -97,13 +101,13 @@ def create_relative_positional_embedding(layer: base_layer.BaseLayer) -> None:
     embedding_softmax.PositionalEmbedding, embedding_dims=layer.rel_pos_emb_dim
   )
   layer.create_child('pos_emb', position)
-  size = layer.dim_per_head
-  if size is None:
-    size = layer.hidden_dim // layer.num_heads
+  head_dim = layer.dim_per_head
+  if head_dim is None:
+    head_dim = layer.hidden_dim // layer.num_heads
   proj = layer.proj_tpl.clone().set(
     input_dim=layer.rel_pos_emb_dim,
     num_heads=layer.num_heads,
-    dim_per_head=size,
+    dim_per_head=head_dim,
     use_bias=False,
   )
   proj.weight_split_dims_mapping.wt = layer.weight_split_dims_mapping.proj
@@ -111,44 +115,45 @@ def create_relative_positional_embedding(layer: base_layer.BaseLayer) -> None:
   if not layer.use_bias:
     return
   for name in ('u', 'v'):
-    shift = base_layer.WeightHParams(
-      shape=[layer.num_heads, size],
+    query_bias = base_layer.WeightHParams(
+      shape=[layer.num_heads, head_dim],
       init=base_layer.WeightInit.Constant(0.0),
       mesh_shape=layer.mesh_shape,
     )
-    layer.create_variable(name, shift)
+    layer.create_variable(name, query_bias)
 
 
-def _with_shifts(
+def _content_logits(
   layer: dot_product.DotProductAttention,
-  query: products.Heads,
-  key: products.SourceHeads,
-) -> tuple[Float[Array, 'B N T S'], products.Heads]:
-  """Returns the logits of the content, and the query that meets distances."""
+  query: attention_core.QueryHeads,
+  key: attention_core.KeyHeads,
+) -> tuple[Float[Array, 'B N T S'], attention_core.QueryHeads]:
+  """Returns (q + u) k, and the query q + v of the position term."""
   equation = 'BTNH,BSNH->BNTS'
   if not layer.use_bias:
     return layer.qk_einsum(equation, query, key), query
-  by_content = layer.qk_einsum(equation, query + layer.theta.u, key)
-  return by_content, query + layer.theta.v
+  logits = layer.qk_einsum(equation, query + layer.theta.u, key)
+  return logits, query + layer.theta.v
 
 
-def _distance_logits(
+def _position_logits(
   layer: dot_product.DotProductAttention,
-  query: products.Heads,
+  query: attention_core.QueryHeads,
   distances: Int[Array, 'P'],
 ) -> Float[Array, 'B N T P']:
-  """Returns the product of each query with each distance, query minus key."""
+  """Returns (q + v) r for each distance, query minus key index."""
   sinusoids = layer.pos_proj(layer.pos_emb(position=distances[jnp.newaxis]))
   return layer.qk_einsum('BTNH,PNH->BNTP', query, sinusoids[0])
 
 
-def _by_key(
+def _relative_shift(
   x: Float[Array, 'B N T P'], num_keys: int
 ) -> Float[Array, 'B N T S']:
-  """Returns [t, s] of x[t, T - 1 - t + s], where P = T + S - 1.
+  """Returns y[t, s] = x[t, T - 1 - t + s], where P = T + S - 1.
 
-  Read as rows that are one shorter, each starts one entry further left than
-  the row before.
+  The rows are padded by one entry, flattened and cut into rows of the unpadded
+  length, so that each row is shifted by one more entry than the row before
+  (Transformer-XL, appendix B).
   """
   *batch, rows, distances = x.shape
   padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)])

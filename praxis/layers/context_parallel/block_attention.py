@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention to one block of keys after the other, and its gradient.
+"""Attention to one block of keys after the other (online softmax).
 
-What queries have seen so far is kept as a sum of values, a sum of weights and
-the largest logit, all float32, which the next block corrects.
+The softmax over the blocks so far is kept as numerator, denominator and largest
+logit, all float32; each further block rescales them.
 
 Shapes: B batch, T queries, C keys of a block, N = K · G heads of queries, K
-heads of keys and values, H head. Queries are [B, T, K, G, H] here.
+heads of keys and values, H head dimension. Queries are [B, T, K, G, H] here.
 
 References: Online normalizer calculation for softmax,
 https://arxiv.org/abs/1805.02867; FlashAttention,
@@ -14,150 +14,157 @@ https://arxiv.org/abs/2205.14135.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from praxis.layers.attentions import masks
+from praxis.layers.attentions import attention_core, masks
+
+LogitTransform = attention_core.LogitTransform
 
 _Queries = Float[Array, 'B T K G H']
 _Keys = Float[Array, 'B C K H']
-_Hidden = Bool[Array, '#B #T C']
+_IsMasked = Bool[Array, '#B #T C']
 _Weights = Float[Array, 'B T K G C']
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Logits:
-  """How logits come from the products of queries and keys."""
+class SoftmaxState(NamedTuple):
+  """The online softmax of the queries over the blocks so far."""
 
-  # They are multiplied by this, then
-  scale: float = 1.0
-  # kept within ± this number by a tanh; 0 leaves them.
-  cap: float = 0.0
-  # A logit that takes part in the softmax and contributes no value.
-  extra: float | None = None
-
-
-class Seen(NamedTuple):
-  """What queries have seen so far."""
-
-  # Sum of values, each times e^(logit - largest).
-  values: Float[Array, 'B T K G H']
-  # Sum of these weights.
-  total: Float[Array, 'B T K G']
+  # Sum of values, each times e^(logit - max_logit).
+  numerator: Float[Array, 'B T K G H']
+  # Sum of these factors.
+  denominator: Float[Array, 'B T K G']
   # The largest logit.
-  largest: Float[Array, 'B T K G']
+  max_logit: Float[Array, 'B T K G']
 
-  def mean(self) -> Float[Array, 'B T K G H']:
+  def outputs(self) -> Float[Array, 'B T K G H']:
     """Returns the attended values."""
-    return self.values / self.total[..., jnp.newaxis]
+    return self.numerator / self.denominator[..., jnp.newaxis]
 
-  def log_total(self) -> Float[Array, 'B T K G']:
+  def log_sum_exp(self) -> Float[Array, 'B T K G']:
     """Returns the logarithm of the sum of e^logit."""
-    return self.largest + jnp.log(self.total)
+    return self.max_logit + jnp.log(self.denominator)
 
 
 class Gradients(NamedTuple):
-  """What a block adds to the gradients, in float32."""
+  """The gradients that a block of keys adds, in float32."""
 
   query: _Queries
   key: _Keys
   value: _Keys
 
 
-def nothing(query: _Queries, options: Logits) -> Seen:
-  """Returns what queries have seen before the first block."""
+def init_softmax_state(
+  query: _Queries, transform: LogitTransform
+) -> SoftmaxState:
+  """Returns the state before the first block."""
   shape = query.shape[:-1]
-  largest, total = -jnp.inf, 0.0
-  if options.extra is not None:
-    largest, total = options.extra, 1.0
-  return Seen(
-    values=jnp.zeros(query.shape, jnp.float32),
-    total=jnp.full(shape, total, jnp.float32),
-    largest=jnp.full(shape, largest, jnp.float32),
+  max_logit, denominator = -jnp.inf, 0.0
+  if transform.extra_logit is not None:
+    max_logit, denominator = transform.extra_logit, 1.0
+  return SoftmaxState(
+    numerator=jnp.zeros(query.shape, jnp.float32),
+    denominator=jnp.full(shape, denominator, jnp.float32),
+    max_logit=jnp.full(shape, max_logit, jnp.float32),
   )
 
 
-def see(
-  seen: Seen,
+def attend_to_block(
+  state: SoftmaxState,
   query: _Queries,
   key: _Keys,
   value: _Keys,
-  hidden: _Hidden,
-  options: Logits,
-) -> Seen:
-  """Returns what queries have seen after one more block."""
-  logits = _masked(_logits(query, key, options), hidden)
-  largest = jnp.maximum(seen.largest, jnp.max(logits, axis=-1))
-  weights = jnp.exp(logits - largest[..., jnp.newaxis])
-  before = jnp.exp(seen.largest - largest)
-  return Seen(
-    values=seen.values * before[..., jnp.newaxis] + _mix(weights, value),
-    total=seen.total * before + jnp.sum(weights, axis=-1),
-    largest=largest,
+  is_masked: _IsMasked,
+  transform: LogitTransform,
+) -> SoftmaxState:
+  """Returns the state after one more block of keys and values.
+
+  Args:
+    state: after the blocks so far.
+    query: scaled.
+    key: keys of the block.
+    value: values of the block.
+    is_masked: which keys of the block each query does not see.
+    transform: scale and cap of the logits.
+  """
+  logits = _mask_logits(_logits(query, key, transform), is_masked)
+  max_logit = jnp.maximum(state.max_logit, jnp.max(logits, axis=-1))
+  weights = jnp.exp(logits - max_logit[..., jnp.newaxis])
+  correction = jnp.exp(state.max_logit - max_logit)
+  numerator = state.numerator * correction[..., jnp.newaxis]
+  return SoftmaxState(
+    numerator=numerator + _weighted_values(weights, value),
+    denominator=state.denominator * correction + jnp.sum(weights, axis=-1),
+    max_logit=max_logit,
   )
 
 
-class Backward(NamedTuple):
-  """What the gradient of queries needs of the forward pass."""
+class BackwardInputs(NamedTuple):
+  """The inputs of the backward pass that belong to the queries."""
 
   query: _Queries
-  # Logarithm of the sum of e^logit over all keys.
-  log_total: Float[Array, 'B T K G']
+  # Logarithm of the softmax's denominator over all keys.
+  log_sum_exp: Float[Array, 'B T K G']
   # Gradient of the attended values, and its product with them.
   gradient: Float[Array, 'B T K G H']
-  along: Float[Array, 'B T K G']
+  gradient_dot_output: Float[Array, 'B T K G']
 
 
-def differentiate(
-  back: Backward,
+def block_gradients(
+  inputs: BackwardInputs,
   key: _Keys,
   value: _Keys,
-  hidden: _Hidden,
-  options: Logits,
+  is_masked: _IsMasked,
+  transform: LogitTransform,
 ) -> Gradients:
-  """Returns what one block adds; its weights are computed again."""
-  logits = _logits(back.query, key, options)
-  masked = _masked(logits, hidden)
-  weights = jnp.exp(masked - back.log_total[..., jnp.newaxis])
-  of_weights = _product(back.gradient, value)
-  of_logits = weights * (of_weights - back.along[..., jnp.newaxis])
-  of_logits = jnp.where(_columns(hidden), 0.0, of_logits)
-  if options.cap:
-    of_logits *= 1.0 - jnp.square(logits / options.cap)
-  of_logits *= options.scale
+  """Returns the gradients that one block adds; its weights are recomputed.
+
+  Args:
+    inputs: of the queries.
+    key: keys of the block.
+    value: values of the block.
+    is_masked: which keys of the block each query does not see.
+    transform: scale and cap of the logits.
+  """
+  logits = _logits(inputs.query, key, transform)
+  masked = _mask_logits(logits, is_masked)
+  probs = jnp.exp(masked - inputs.log_sum_exp[..., jnp.newaxis])
+  d_probs = _dot_products(inputs.gradient, value)
+  d_logits = probs * (d_probs - inputs.gradient_dot_output[..., jnp.newaxis])
+  d_logits = jnp.where(_expand_heads(is_masked), 0.0, d_logits)
+  if transform.cap:
+    d_logits *= 1.0 - jnp.square(logits / transform.cap)
+  d_logits *= transform.scale
   return Gradients(
-    query=_mix(of_logits, key),
-    key=_gather(of_logits, back.query),
-    value=_gather(weights, back.gradient),
+    query=_weighted_values(d_logits, key),
+    key=_weighted_queries(d_logits, inputs.query),
+    value=_weighted_queries(probs, inputs.gradient),
   )
 
 
-def _logits(query: _Queries, key: _Keys, options: Logits) -> _Weights:
-  logits = _product(query, key) * options.scale
-  if options.cap:
-    logits = options.cap * jnp.tanh(logits / options.cap)
-  return logits
+def _logits(query: _Queries, key: _Keys, transform: LogitTransform) -> _Weights:
+  logits = _dot_products(query, key) * transform.scale
+  return attention_core.cap_logits(logits, transform.cap)
 
 
-def _masked(logits: _Weights, hidden: _Hidden) -> _Weights:
-  low = masks.large_negative(jnp.float32)
-  return jnp.where(_columns(hidden), low, logits)
+def _mask_logits(logits: _Weights, is_masked: _IsMasked) -> _Weights:
+  masked_value = masks.large_negative(jnp.float32)
+  return jnp.where(_expand_heads(is_masked), masked_value, logits)
 
 
-def _columns(hidden: _Hidden) -> Bool[Array, '#B #T 1 1 C']:
-  return hidden[:, :, jnp.newaxis, jnp.newaxis]
+def _expand_heads(is_masked: _IsMasked) -> Bool[Array, '#B #T 1 1 C']:
+  return is_masked[:, :, jnp.newaxis, jnp.newaxis]
 
 
-def _product(query: _Queries, key: _Keys) -> _Weights:
+def _dot_products(query: _Queries, key: _Keys) -> _Weights:
   return jnp.einsum(
     'BTKGH,BCKH->BTKGC', query, key, preferred_element_type=jnp.float32
   )
 
 
-def _mix(weights: _Weights, value: _Keys) -> _Queries:
+def _weighted_values(weights: _Weights, value: _Keys) -> _Queries:
   return jnp.einsum(
     'BTKGC,BCKH->BTKGH',
     weights.astype(value.dtype),
@@ -166,7 +173,7 @@ def _mix(weights: _Weights, value: _Keys) -> _Queries:
   )
 
 
-def _gather(weights: _Weights, query: _Queries) -> _Keys:
+def _weighted_queries(weights: _Weights, query: _Queries) -> _Keys:
   return jnp.einsum(
     'BTKGC,BTKGH->BCKH',
     weights.astype(query.dtype),

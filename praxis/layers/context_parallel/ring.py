@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention to keys that are on other devices, which go around in a ring.
+"""Ring attention: keys and values pass from device to device.
 
-Each device keeps its queries; keys and values go from device to device until
-all have seen them, so that no device ever holds a whole sequence. What is here
-runs on one device of a mesh axis, within a shard_map.
+Each device keeps its queries; keys and values visit all devices of a mesh axis,
+so that no device holds a whole sequence. The functions run on one device,
+within a shard_map.
 
-A device has either one run of the sequence, or (balanced) two halves of one:
-its own and, counted from the end, the same. Then every device has as many
-visible keys in each round, where later positions are hidden.
+A device holds either one shard of the sequence or, balanced, two pieces in
+zigzag order (zigzag.py), so that under a causal mask all devices have equally
+many visible keys in each round.
 
 Shapes: B batch, T queries and keys of a device, K · G heads of queries, K heads
-of keys and values, H head.
+of keys and values, H head dimension.
 
 References: Ring Attention, https://arxiv.org/abs/2310.01889; Striped
 Attention, https://arxiv.org/abs/2311.09431.
@@ -21,110 +21,156 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from praxis.layers.context_parallel import block_attention
-from praxis.layers.context_parallel.visibility import Sight
+from praxis.layers.context_parallel.visibility import KeyVisibility
 
 _Queries = Float[Array, 'B T K G H']
 _Keys = Float[Array, 'B T K H']
+_QueryState = TypeVar('_QueryState')
+_KeyState = TypeVar('_KeyState')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ring:
-  """The devices of a ring, and what they compute."""
+  """A ring of devices and the options of its attention."""
 
-  # The mesh axis, and how many devices it has.
+  # The mesh axis and its number of devices.
   axis: str
   size: int
-  logits: block_attention.Logits
-  # Whether devices hold halves from both ends; see the head of the file.
+  transform: block_attention.LogitTransform
+  # Whether devices hold pieces in zigzag order.
   balanced: bool = False
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend(
-  ring: Ring, query: _Queries, key: _Keys, value: _Keys, sight: Sight
+  ring: Ring,
+  query: _Queries,
+  key: _Keys,
+  value: _Keys,
+  visibility: KeyVisibility,
 ) -> Float[Array, 'B T K G H']:
-  """Returns the mean of the values that each query sees, in float32."""
-  outputs, _ = _attend_fwd(ring, query, key, value, sight)
+  """Returns the attended values in float32.
+
+  Args:
+    ring: the devices and options.
+    query: scaled queries of this device.
+    key: keys of this device.
+    value: values of this device.
+    visibility: which keys of the sequence each query sees.
+  """
+  outputs, _ = _attend_fwd(ring, query, key, value, visibility)
   return outputs
 
 
-def indices(ring: Ring, device: Array | int, length: int) -> Int[Array, 'T']:
+def key_indices(
+  ring: Ring, device: Array | int, length: int
+) -> Int[Array, 'T']:
   """Returns the indices in the sequence of a device's queries and keys."""
   if not ring.balanced:
     return device * length + jnp.arange(length)
-  half = jnp.arange(length // 2)
+  piece = jnp.arange(length // 2)
   last = 2 * ring.size - 1 - device
   size = length // 2
-  return jnp.concatenate([device * size + half, last * size + half])
+  return jnp.concatenate([device * size + piece, last * size + piece])
 
 
-class _Part(NamedTuple):
-  """Which queries see which of the keys that are here."""
+class _Tile(NamedTuple):
+  """The queries and keys that a round computes."""
 
-  rows: slice
-  columns: slice
+  queries: slice
+  keys: slice
+
+
+class _Residuals(NamedTuple):
+  """The residuals of the forward pass for the backward pass."""
+
+  query: _Queries
+  key: _Keys
+  value: _Keys
+  visibility: KeyVisibility
+  outputs: Float[Array, 'B T K G H']
+  log_sum_exp: Float[Array, 'B T K G']
 
 
 def _attend_fwd(
-  ring: Ring, query: _Queries, key: _Keys, value: _Keys, sight: Sight
-) -> Any:
-  def visit(seen: Any, here: Any, index: Array, part: _Part) -> Any:
-    rows, columns = part
-    new = block_attention.see(
-      block_attention.Seen(*(x[:, rows] for x in seen)),
+  ring: Ring,
+  query: _Queries,
+  key: _Keys,
+  value: _Keys,
+  visibility: KeyVisibility,
+) -> tuple[Float[Array, 'B T K G H'], _Residuals]:
+  def visit(
+    state: block_attention.SoftmaxState,
+    key_value: tuple[_Keys, _Keys],
+    key_index: Array,
+    tile: _Tile,
+  ) -> tuple[block_attention.SoftmaxState, tuple[_Keys, _Keys]]:
+    rows, columns = tile
+    update = block_attention.attend_to_block(
+      block_attention.SoftmaxState(*(x[:, rows] for x in state)),
       query[:, rows],
-      *(x[:, columns] for x in here),
-      sight.rows(rows).hidden(index[columns]),
-      ring.logits,
+      *(x[:, columns] for x in key_value),
+      visibility.slice_queries(rows).is_masked(key_index[columns]),
+      ring.transform,
     )
-    seen = [x.at[:, rows].set(y) for x, y in zip(seen, new, strict=True)]
-    return block_attention.Seen(*seen), here
+    state = [x.at[:, rows].set(y) for x, y in zip(state, update, strict=True)]
+    return block_attention.SoftmaxState(*state), key_value
 
-  seen = block_attention.nothing(query, ring.logits)
-  seen, _ = _go_around(ring, visit, seen, (key, value))
-  outputs = seen.mean()
-  return outputs, (query, key, value, sight, outputs, seen.log_total())
+  state = block_attention.init_softmax_state(query, ring.transform)
+  state, _ = _visit_all_keys(ring, visit, state, (key, value))
+  outputs, log_sum_exp = state.outputs(), state.log_sum_exp()
+  return outputs, _Residuals(
+    query, key, value, visibility, outputs, log_sum_exp
+  )
 
 
-def _attend_bwd(ring: Ring, kept: Any, gradient: Array) -> Any:
-  query, key, value, sight, outputs, log_total = kept
-  along = jnp.sum(gradient * outputs, axis=-1)
-  back = block_attention.Backward(query, log_total, gradient, along)
+def _attend_bwd(
+  ring: Ring, residuals: _Residuals, gradient: Float[Array, 'B T K G H']
+) -> tuple[_Queries, _Keys, _Keys, None]:
+  query, key, value, visibility, outputs, log_sum_exp = residuals
+  inputs = block_attention.BackwardInputs(
+    query, log_sum_exp, gradient, jnp.sum(gradient * outputs, axis=-1)
+  )
 
-  def visit(of_query: Any, here: Any, index: Array, part: _Part) -> Any:
-    rows, columns = part
-    key, value, of_key, of_value = here
-    new = block_attention.differentiate(
-      block_attention.Backward(*(x[:, rows] for x in back)),
+  def visit(
+    d_query: _Queries,
+    keys: tuple[_Keys, _Keys, _Keys, _Keys],
+    key_index: Array,
+    tile: _Tile,
+  ) -> tuple[_Queries, tuple[_Keys, _Keys, _Keys, _Keys]]:
+    rows, columns = tile
+    key, value, d_key, d_value = keys
+    update = block_attention.block_gradients(
+      block_attention.BackwardInputs(*(x[:, rows] for x in inputs)),
       key[:, columns],
       value[:, columns],
-      sight.rows(rows).hidden(index[columns]),
-      ring.logits,
+      visibility.slice_queries(rows).is_masked(key_index[columns]),
+      ring.transform,
     )
-    of_key = of_key.at[:, columns].add(new.key)
-    of_value = of_value.at[:, columns].add(new.value)
-    of_query = of_query.at[:, rows].add(new.query)
-    return of_query, (key, value, of_key, of_value)
+    d_key = d_key.at[:, columns].add(update.key)
+    d_value = d_value.at[:, columns].add(update.value)
+    d_query = d_query.at[:, rows].add(update.query)
+    return d_query, (key, value, d_key, d_value)
 
-  of_query, of_key, of_value = (
+  d_query, d_key, d_value = (
     jnp.zeros(x.shape, jnp.float32) for x in (query, key, value)
   )
-  of_query, here = _go_around(
-    ring, visit, of_query, (key, value, of_key, of_value)
+  d_query, keys = _visit_all_keys(
+    ring, visit, d_query, (key, value, d_key, d_value)
   )
-  # What the keys have gathered has one step left to where they came from.
-  of_key, of_value = _pass_on(ring, here[2:])
+  # The gradients of keys and values are one step away from their own device.
+  d_key, d_value = _pass_on(ring, keys[2:])
   return (
-    of_query.astype(query.dtype),
-    of_key.astype(key.dtype),
-    of_value.astype(value.dtype),
+    d_query.astype(query.dtype),
+    d_key.astype(key.dtype),
+    d_value.astype(value.dtype),
     None,
   )
 
@@ -132,49 +178,59 @@ def _attend_bwd(ring: Ring, kept: Any, gradient: Array) -> Any:
 attend.defvjp(_attend_fwd, _attend_bwd)
 
 
-def _go_around(
-  ring: Ring, visit: Callable[..., Any], stays: Any, travels: Any
-) -> tuple[Any, Any]:
-  """Calls `visit` on every device for the keys of every device.
+def _visit_all_keys(
+  ring: Ring,
+  visit: Callable[..., tuple[_QueryState, _KeyState]],
+  query_state: _QueryState,
+  key_state: _KeyState,
+) -> tuple[_QueryState, _KeyState]:
+  """Calls `visit` with the keys of every device in turn.
 
   Args:
-    ring: where this runs.
-    visit: (stays, travels, indices of the keys, _Part) -> (stays, travels).
-    stays: what belongs to the queries.
-    travels: keys, values and what belongs to them.
+    ring: the devices and options.
+    visit: (query_state, key_state, indices of the keys, _Tile) -> (query_state,
+      key_state).
+    query_state: arrays that stay with the queries of this device.
+    key_state: keys, values and arrays that travel with them.
   """
-  length = travels[0].shape[1]
+  length = key_state[0].shape[1]
   half = length // 2
-  everything = _Part(slice(0, length), slice(0, length))
-  earlier = _Part(slice(0, length), slice(0, half))
-  later = _Part(slice(half, length), slice(0, length))
-  me = jax.lax.axis_index(ring.axis)
+  all_pairs = _Tile(slice(0, length), slice(0, length))
+  front_keys = _Tile(slice(0, length), slice(0, half))
+  back_queries = _Tile(slice(half, length), slice(0, length))
+  device = jax.lax.axis_index(ring.axis)
 
-  def next_round(carry: Any, distance: Array) -> tuple[Any, None]:
-    stays, travels = carry
-    travels = _pass_on(ring, travels)
-    source = (me - distance) % ring.size
-    index = indices(ring, source, length)
+  def next_round(
+    carry: tuple[_QueryState, _KeyState], distance: Array
+  ) -> tuple[tuple[_QueryState, _KeyState], None]:
+    query_state, key_state = carry
+    key_state = _pass_on(ring, key_state)
+    source = (device - distance) % ring.size
+    key_index = key_indices(ring, source, length)
     if not ring.balanced:
-      return visit(stays, travels, index, everything), None
-    # Of an earlier device, all queries see the half in front and none the
-    # other; of a later one, the half behind of the queries sees all.
+      return visit(query_state, key_state, key_index, all_pairs), None
+    # Under a causal mask all queries see the front piece of an earlier device
+    # and none its back piece; of a later device, only the back queries see any
+    # key, and they see all.
     return (
       jax.lax.cond(
-        source < me,
-        functools.partial(visit, part=earlier),
-        functools.partial(visit, part=later),
-        *(stays, travels, index),
+        source < device,
+        functools.partial(visit, tile=front_keys),
+        functools.partial(visit, tile=back_queries),
+        *(query_state, key_state, key_index),
       ),
       None,
     )
 
-  first = visit(stays, travels, indices(ring, me, length), everything)
-  carry, _ = jax.lax.scan(next_round, first, jnp.arange(1, ring.size))
+  own_index = key_indices(ring, device, length)
+  carry = visit(query_state, key_state, own_index, all_pairs)
+  carry, _ = jax.lax.scan(next_round, carry, jnp.arange(1, ring.size))
   return carry
 
 
-def _pass_on(ring: Ring, tree: Any) -> Any:
-  """Sends arrays to the next device; returns those of the one before."""
-  order = [(i, (i + 1) % ring.size) for i in range(ring.size)]
-  return jax.tree.map(lambda x: jax.lax.ppermute(x, ring.axis, order), tree)
+def _pass_on(ring: Ring, tree: _KeyState) -> _KeyState:
+  """Sends arrays to the next device; returns those of the previous one."""
+  permutation = [(i, (i + 1) % ring.size) for i in range(ring.size)]
+  return jax.tree.map(
+    lambda x: jax.lax.ppermute(x, ring.axis, permutation), tree
+  )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rings of devices within a mesh: what lies where around `ring.attend`.
+"""Ring attention of global arrays: the shard_map around `ring.attend`.
 
 Shapes: B batch, T queries, S keys and values, N heads of queries, K of keys and
-values with N = K · G, H head; all of the whole sequence.
+values with N = K · G, H head dimension; all of the whole sequence.
 """
 
 from __future__ import annotations
@@ -19,114 +19,136 @@ from praxis import base_layer
 from praxis.layers import sharding
 from praxis.layers.context_parallel import block_attention, zigzag
 from praxis.layers.context_parallel import ring as ring_lib
-from praxis.layers.context_parallel.visibility import Sight
+from praxis.layers.context_parallel.visibility import KeyVisibility
 from praxis.pytypes import SplitDimsMapping
 
 _Heads = Float[Array, 'B T N H']
-_SourceHeads = Float[Array, 'B S K H']
-_AxesOfDim = tuple[str, ...]
+_KeyHeads = Float[Array, 'B S K H']
+_MeshAxes = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Spread:
-  """How attention is spread over a mesh."""
+class RingConfig:
+  """The mesh axes and options of a ring attention."""
 
-  # The mesh axis that splits sequences.
+  # The mesh axis that shards sequences.
   axis: str
-  # How queries are split, [B, T, N, H].
-  split: SplitDimsMapping
+  # Sharding of queries [B, T, N, H].
+  query_split: SplitDimsMapping
   mesh_axis_names: Sequence[str] | None
-  logits: block_attention.Logits
-  # Whether devices have the same work where later positions are hidden.
+  transform: block_attention.LogitTransform
+  # Whether sequences are in zigzag order inside the ring; needs a causal mask.
   balanced: bool = False
 
 
-def num_parts(axis: str) -> int:
-  """Returns into how many parts the mesh at hand splits sequences."""
+def num_shards(axis: str) -> int:
+  """Returns the size of an axis of the current mesh, 1 if it has none."""
   return dict(jax.sharding.get_abstract_mesh().shape).get(axis, 1)
 
 
 def attend(
   query: _Heads,
-  key: _SourceHeads,
-  value: _SourceHeads,
-  spread: Spread,
+  key: _KeyHeads,
+  value: _KeyHeads,
+  config: RingConfig,
   *,
   mask: Float[Array, '#B 1 #T S'] | None = None,
-  first: Int[Array, '#B T'] | None = None,
+  first_key: Int[Array, '#B T'] | None = None,
 ) -> _Heads:
-  """Returns the attended values; keys and values go around.
+  """Returns the attended values.
 
   Args:
     query: scaled.
-    key: as many as values.
-    value: what is averaged.
-    spread: over which devices.
-    mask: additive; or else
-    first: index of the first key that each query sees, of those up to its own.
+    key: keys.
+    value: values, as many as keys.
+    config: the ring.
+    mask: additive; None with `first_key`.
+    first_key: index of the first visible key of each query, which sees the keys
+      from there up to its own index.
 
   Raises:
-    ValueError: the sequence does not fit the devices.
+    ValueError: the sequence does not divide into the shards.
   """
-  size = num_parts(spread.axis)
-  _check_length('queries', query.shape[1], size, spread.balanced)
-  _check_length('keys', key.shape[1], size, spread.balanced)
+  size = num_shards(config.axis)
+  _check_length('queries', query.shape[1], size, config.balanced)
+  _check_length('keys', key.shape[1], size, config.balanced)
   ring = ring_lib.Ring(
-    axis=spread.axis, size=size, logits=spread.logits, balanced=spread.balanced
+    axis=config.axis,
+    size=size,
+    transform=config.transform,
+    balanced=config.balanced,
   )
-  batch, heads = _axes(spread, query)
-  key, value = _with_heads_for(heads, key, value)
-  if key.shape[2] % sharding.num_devices_along(heads):
-    heads = ()
-  rows = PartitionSpec(batch, spread.axis, heads or None, None)
-  visible = first if mask is None else mask[:, 0]
+  batch_axes, head_axes = _batch_and_head_axes(config, query)
+  key, value = _repeat_heads(head_axes, key, value)
+  if key.shape[2] % sharding.num_devices_along(head_axes):
+    head_axes = ()
+  heads_spec = PartitionSpec(batch_axes, config.axis, head_axes or None, None)
+  visibility = first_key if mask is None else mask[:, 0]
 
-  def of_device(query: Array, key: Array, value: Array, seen: Array) -> Array:
-    return _of_device(ring, query, key, value, seen, has_mask=mask is not None)
+  def attend_on_device(
+    query: Array, key: Array, value: Array, visibility: Array
+  ) -> Array:
+    return _attend_on_device(
+      ring, query, key, value, visibility, has_mask=mask is not None
+    )
 
   encoded = jax.shard_map(
-    of_device,
-    in_specs=(rows, rows, rows, _spec_of(visible, batch, spread.axis)),
-    out_specs=rows,
+    attend_on_device,
+    in_specs=(
+      heads_spec,
+      heads_spec,
+      heads_spec,
+      _row_spec(visibility, batch_axes, config.axis),
+    ),
+    out_specs=heads_spec,
     check_vma=False,
-  )(query, key, value, visible)
+  )(query, key, value, visibility)
   return encoded.astype(value.dtype)
 
 
-def _of_device(
+def _attend_on_device(
   ring: ring_lib.Ring,
   query: Array,
   key: Array,
   value: Array,
-  seen: Array,
+  visibility: Array,
   *,
   has_mask: bool,
 ) -> Float[Array, 'B T N H']:
-  """Returns the attended values of one device's queries."""
+  """Returns the attended values of one device's queries.
+
+  `visibility` is the mask, or the first visible key of each query.
+  """
   length = query.shape[1]
-  index = ring_lib.indices(ring, jax.lax.axis_index(ring.axis), length)
-  first = None if has_mask else seen
+  query_index = ring_lib.key_indices(
+    ring, jax.lax.axis_index(ring.axis), length
+  )
+  first_key = None if has_mask else visibility
   if ring.balanced:
-    query, key, value, first = (
-      zigzag.scatter(x, ring.axis, ring.size)
-      for x in (query, key, value, first)
+    query, key, value, first_key = (
+      zigzag.to_zigzag(x, ring.axis, ring.size)
+      for x in (query, key, value, first_key)
     )
-  sight = Sight(index=index, first=first, mask=seen if has_mask else None)
-  batch, _, heads, width = query.shape
-  grouped = query.reshape(batch, length, key.shape[2], -1, width)
-  encoded = ring_lib.attend(ring, grouped, key, value, sight)
+  visible_keys = KeyVisibility(
+    query_index, first_key, mask=visibility if has_mask else None
+  )
+  batch, _, heads, head_dim = query.shape
+  grouped = query.reshape(batch, length, key.shape[2], -1, head_dim)
+  encoded = ring_lib.attend(ring, grouped, key, value, visible_keys)
   encoded = encoded.reshape(batch, length, heads, -1)
   if ring.balanced:
-    encoded = zigzag.gather(encoded, ring.axis, ring.size)
+    encoded = zigzag.from_zigzag(encoded, ring.axis, ring.size)
   return encoded
 
 
-def _axes(spread: Spread, query: _Heads) -> tuple[_AxesOfDim, _AxesOfDim]:
-  """Returns the mesh axes that split batch and heads, where they divide."""
-  split = spread.split
-  if split is None or not spread.mesh_axis_names:
+def _batch_and_head_axes(
+  config: RingConfig, query: _Heads
+) -> tuple[_MeshAxes, _MeshAxes]:
+  """Returns the mesh axes that shard batch and heads, where they divide."""
+  split = config.query_split
+  if split is None or not config.mesh_axis_names:
     return (), ()
-  spec = base_layer.to_partition_spec(split, spread.mesh_axis_names)
+  spec = base_layer.to_partition_spec(split, config.mesh_axis_names)
   spec = base_layer.maybe_transpose_mesh_axes(spec)
   sizes = query.shape[0], query.shape[2]
   return tuple(
@@ -135,28 +157,28 @@ def _axes(spread: Spread, query: _Heads) -> tuple[_AxesOfDim, _AxesOfDim]:
   )
 
 
-def _with_heads_for(
-  axes: _AxesOfDim, key: _SourceHeads, value: _SourceHeads
+def _repeat_heads(
+  axes: _MeshAxes, key: _KeyHeads, value: _KeyHeads
 ) -> tuple[Float[Array, 'B S R H'], Float[Array, 'B S R H']]:
-  """Returns keys and values, repeated where there are fewer than devices."""
-  parts, heads = sharding.num_devices_along(axes), key.shape[2]
-  if parts % heads or parts == heads:
+  """Returns keys and values with heads repeated if devices outnumber them."""
+  devices, heads = sharding.num_devices_along(axes), key.shape[2]
+  if devices % heads or devices == heads:
     return key, value
-  key, value = (jnp.repeat(x, parts // heads, axis=2) for x in (key, value))
+  key, value = (jnp.repeat(x, devices // heads, axis=2) for x in (key, value))
   return key, value
 
 
-def _spec_of(x: Array, batch: _AxesOfDim, axis: str) -> PartitionSpec:
-  """Returns the spec of [#B, #T, ...]; an axis of length 1 is not split."""
+def _row_spec(x: Array, batch: _MeshAxes, axis: str) -> PartitionSpec:
+  """Returns the spec of [#B, #T, ...]; axes of length 1 are replicated."""
   return PartitionSpec(
     batch if x.shape[0] > 1 else None, axis if x.shape[1] > 1 else None
   )
 
 
 def _check_length(name: str, length: int, size: int, balanced: bool) -> None:
-  parts = 2 * size if balanced else size
-  if length % parts:
+  divisor = 2 * size if balanced else size
+  if length % divisor:
     raise ValueError(
-      f'the number of {name} must be a multiple of {parts} on a ring of {size} '
-      f'devices, got {length}; change MAX_SEQ_LEN or the mesh'
+      f'the number of {name} must be a multiple of {divisor} on a ring of '
+      f'{size} devices, got {length}; change MAX_SEQ_LEN or the mesh'
     )

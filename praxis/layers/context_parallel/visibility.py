@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which keys a device's queries may see, wherever the keys come from.
+"""Visibility of keys for one device's queries, for keys of any device.
 
-Shapes: B batch, T queries here, S all keys, C keys of some device.
+Shapes: B batch, T queries of this device, S all keys, C keys of some device.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from jaxtyping import Array, Bool, Float, Int
 from praxis.layers.attentions import masks
 
 
-class Sight(NamedTuple):
-  """Either a mask, or runs of keys that end at their query.
+class KeyVisibility(NamedTuple):
+  """A mask, or for each query the range of keys that ends at its own index.
 
-  The runs take the place of a mask of T x S where sequences are long.
+  Ranges replace a mask of T x S for long sequences.
   """
 
   # Index of each query in the sequence.
-  index: Int[Array, 'T']
-  # Index of the first key that each query sees; it sees all from there on up
-  # to its own.
-  first: Int[Array, '#B T'] | None = None
+  query_index: Int[Array, 'T']
+  # Index of the first visible key of each query; later ones are visible up to
+  # the query's own index.
+  first_key: Int[Array, '#B T'] | None = None
   # Additive, of these queries and all keys; see attentions.masks.
   mask: Float[Array, '#B #T S'] | None = None
 
-  def hidden(self, columns: Int[Array, 'C']) -> Bool[Array, '#B #T C']:
-    """Returns which keys at these (neighbouring) indices are hidden."""
+  def is_masked(self, key_index: Int[Array, 'C']) -> Bool[Array, '#B #T C']:
+    """Returns which keys, at consecutive indices, each query does not see."""
     if self.mask is not None:
-      part = jax.lax.dynamic_slice_in_dim(
-        self.mask, columns[0], columns.shape[0], axis=-1
+      columns = jax.lax.dynamic_slice_in_dim(
+        self.mask, key_index[0], key_index.shape[0], axis=-1
       )
-      return masks.is_hidden(part)
-    after = columns > self.index[:, jnp.newaxis]
-    return after | (columns < self.first[:, :, jnp.newaxis])
+      return masks.is_masked(columns)
+    is_later = key_index > self.query_index[:, jnp.newaxis]
+    return is_later | (key_index < self.first_key[:, :, jnp.newaxis])
 
-  def rows(self, rows: slice) -> Sight:
-    """Returns what some of the queries see."""
+  def slice_queries(self, rows: slice) -> KeyVisibility:
+    """Returns the visibility for some of the queries."""
     mask = self.mask
     if mask is not None and mask.shape[1] > 1:
       mask = mask[:, rows]
-    first = None if self.first is None else self.first[:, rows]
-    return Sight(index=self.index[rows], first=first, mask=mask)
+    first_key = None if self.first_key is None else self.first_key[:, rows]
+    return KeyVisibility(self.query_index[rows], first_key, mask)

@@ -6,9 +6,8 @@ from praxis.layers.quantization.attentions import (
   AttentionProjectionLoRA,
   CombinedQKVProjectionLayer,
   DotProductAttention,
-)
-from praxis.layers.quantization.conformers import (
   DotProductAttentionWithContext,
+  OneHeadedAttentionProjection,
 )
 from praxis.layers.quantization.convolutions import Conv2D
 from praxis.layers.quantization.einsum import Einsum
@@ -18,9 +17,6 @@ from praxis.layers.quantization.embedding_softmax import (
   SharedEmbeddingSoftmax,
 )
 from praxis.layers.quantization.linears import Linear, LinearLoRA
-from praxis.layers.quantization.multi_query_attention import (
-  OneHeadedAttentionProjection,
-)
 from praxis.layers.quantization.ngrammer import Ngrammer, VQNgrammer
 from praxis.layers.quantization.operations import einsum
 from praxis.layers.quantization.overflow_check import (

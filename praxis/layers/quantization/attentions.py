@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention with quantised projections, or quantised products."""
+"""Attention with quantised projections or quantised products."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import flax.linen as nn
 from jaxtyping import Array, Shaped
 
 from praxis import base_layer, pax_fiddle
-from praxis.layers import attentions, base_ops
+from praxis.layers import (
+  attentions,
+  base_ops,
+  conformers,
+  multi_query_attention,
+)
 from praxis.layers.quantization import (
   low_rank_residual,
   operations,
@@ -26,7 +31,7 @@ class AttentionProjection(
   attentions.AttentionProjection,
   quantized_layer_mixin.SparseQuantizedLayerMixin,
 ):
-  """A quantised projection to the heads, or back."""
+  """A quantised projection to the heads, or from heads to the output."""
 
   _PACK_4BIT_DIM = 0
 
@@ -48,8 +53,8 @@ class AttentionProjectionLoRA(
 ):
   """A quantised projection plus two float ones through a low rank."""
 
-  # Whether an output projection has the larger one, of the number of heads and
-  # their size, replaced by the low rank, or each of both.
+  # Whether an output projection replaces the larger of the number of heads and
+  # the head dimension by the low rank, or both of them.
   max_reduction: bool = True
 
   def _residual(self) -> low_rank_residual.Residual:
@@ -86,10 +91,23 @@ class CombinedQKVProjectionLayer(
     return {'w': f'...D,KD{heads}->...K{heads}'}
 
 
-class AqtEinsumOp(base_ops.EinsumOp):
-  """A product of two activations, both quantised."""
+class OneHeadedAttentionProjection(
+  multi_query_attention.OneHeadedAttentionProjection,
+  quantized_layer_mixin.QuantizedLayerMixin,
+):
+  """A quantised projection to one head."""
 
-  # How they are quantised; None leaves them.
+  _PACK_4BIT_DIM = 0
+
+  @nn.nowrap
+  def _equations(self) -> dict[str, str]:
+    return {'w': '...D,DH->...H'}
+
+
+class AqtEinsumOp(base_ops.EinsumOp):
+  """An einsum of two activations, both quantised (AQT)."""
+
+  # Quantisation of both activations; None disables it.
   act_params: ActQuantizationParams | None = None
 
   def setup(self) -> None:
@@ -110,17 +128,17 @@ class AqtEinsumOp(base_ops.EinsumOp):
 class DotProductAttention(
   attentions.DotProductAttention, quantizer.QuantizationLayer
 ):
-  """Attention whose two products, of activations, are quantised."""
+  """Attention whose two products of activations are quantised."""
 
-  _PRODUCTS: ClassVar[tuple[str, ...]] = ('qk_einsum', 'pv_einsum')
+  _EINSUM_CHILDREN: ClassVar[tuple[str, ...]] = ('qk_einsum', 'pv_einsum')
 
   def setup(self) -> None:
     params = self.quantization
     if not params or params.quantization_type != QuantizationType.AQT:
-      got = params and params.quantization_type
+      actual = params and params.quantization_type
       raise ValueError(
-        f'quantization_type of {type(self).__name__} must be AQT, got {got}; '
-        'quantise its projections by their templates otherwise'
+        f'quantization_type of {type(self).__name__} must be AQT, got '
+        f'{actual}; quantise its projections by their templates otherwise'
       )
     super().setup()
 
@@ -128,11 +146,17 @@ class DotProductAttention(
   def create_child(
     self, name: str, params: pax_fiddle.Config, *, skip_clone: bool = False
   ) -> nn.Module:
-    """Creates a child; the two products are quantised ones."""
-    if name in self._PRODUCTS:
+    """Creates a child; the two products become AqtEinsumOp."""
+    if name in self._EINSUM_CHILDREN:
       act_params = self.quantization.act_params
       params = pax_fiddle.Config(AqtEinsumOp, act_params=act_params)
     return super().create_child(name, params, skip_clone=skip_clone)
+
+
+class DotProductAttentionWithContext(
+  DotProductAttention, conformers.DotProductAttentionWithContext
+):
+  """Attention to a window whose two products are quantised."""
 
 
 def _check_blocks(layer: base_layer.BaseLayer) -> None:

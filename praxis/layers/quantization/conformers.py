@@ -1,18 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attention of conformers with quantised products."""
+"""Re-exports `DotProductAttentionWithContext` under upstream's module path."""
 
-from __future__ import annotations
+from praxis.layers.quantization.attentions import (
+  DotProductAttentionWithContext,
+)
 
-from praxis.layers import conformers
-from praxis.layers.quantization import attentions
-
-
-class DotProductAttentionWithContext(
-  conformers.LimitedContext, attentions.DotProductAttention
-):
-  """Quantised dot-product attention to a window around each position."""
-
-  # How many positions are visible up to and including the current one, and how
-  # many after it; all when absent.
-  left_context: int | None = None
-  right_context: int | None = None
+__all__ = ['DotProductAttentionWithContext']

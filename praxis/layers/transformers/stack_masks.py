@@ -87,25 +87,6 @@ def compute_attention_masks_for_extend_step(
   return mask, cross_mask
 
 
-def segment_step_mask(
-  time_step: Int[Array, ''] | int,
-  seq_len: int,
-  segment_pos: Int[Array, 'B L'],
-) -> Float[Array, 'B 1 L S']:
-  """Returns the causal mask of L steps within their segments.
-
-  Step i has cache index time_step + i, and its segment starts segment_pos
-  entries earlier.
-  """
-  key = jnp.arange(seq_len)
-  query = time_step + jnp.arange(segment_pos.shape[1])
-  segment_start = query - segment_pos
-  is_masked = (key > query[:, jnp.newaxis]) | (
-    key < segment_start[:, :, jnp.newaxis]
-  )
-  return attentions.hide(is_masked, jnp.float32)[:, jnp.newaxis]
-
-
 def _merge(mask: AdditiveMask | None, other: AdditiveMask) -> AdditiveMask:
   return other if mask is None else attentions.merge_masks(mask, other)
 

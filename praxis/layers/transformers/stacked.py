@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import flax.linen as nn
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
 from praxis.layers import stochastics
+from praxis.layers.attentions import masks
 from praxis.layers.transformers import (
   feed_forward_moe,
   stack_masks,
@@ -250,9 +250,6 @@ def _segment_step_mask(
 ) -> Float[Array, '#B 1 *L S']:
   """Returns the mask of L steps, or of one step without the dimension L."""
   num_steps = 1 if inputs.ndim == 2 else inputs.shape[1]
-  if segment_pos is None:
-    segment_pos = (time_step + jnp.arange(num_steps))[jnp.newaxis]
-  elif segment_pos.ndim == 1:
-    segment_pos = segment_pos[:, jnp.newaxis] + jnp.arange(num_steps)
-  mask = stack_masks.segment_step_mask(time_step, seq_len, segment_pos)
+  segment_pos = masks.step_positions(segment_pos, time_step, num_steps)
+  mask = masks.segment_step_mask(time_step, seq_len, segment_pos)
   return mask[:, :, 0] if inputs.ndim == 2 else mask

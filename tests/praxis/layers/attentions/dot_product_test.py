@@ -13,7 +13,7 @@ from jax.test_util import check_grads
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import attentions, normalizations
-from praxis.layers.attentions import checks
+from praxis.layers.attentions import attention_core
 from tests.praxis.layers import running
 from tests.testing import numpy_layers
 
@@ -308,7 +308,7 @@ def test_dim_per_head_frees_the_head_from_the_model():
 def test_inputs_that_do_not_fit_are_refused():
   x = jnp.zeros((_B, _T, _D))
   sizes = (_D,) * 3
-  mask = lambda *dims: checks.check_mask(
+  mask = lambda *dims: attention_core.check_mask(
     jnp.zeros(dims), batch=_B, heads=_N, num_queries=_T, num_keys=_T
   )
   mask(_B, 1, _T, _T)
@@ -319,9 +319,9 @@ def test_inputs_that_do_not_fit_are_refused():
   flat, wide = jnp.zeros((_B, _D)), jnp.zeros((_B, _T, _D + 1))
   for other in (flat, wide):
     with pytest.raises(ValueError, match=r'key_vec must have shape \[batch, '):
-      checks.check_inputs((x, other, x), sizes)
+      attention_core.check_inputs((x, other, x), sizes)
   with pytest.raises(ValueError, match='pass one value for each key'):
-    checks.check_inputs((x, x, x[:, :3]), sizes)
+    attention_core.check_inputs((x, x, x[:, :3]), sizes)
 
 
 @pytest.mark.parametrize(

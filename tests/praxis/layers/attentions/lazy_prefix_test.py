@@ -80,7 +80,9 @@ def test_prefixes_of_prefixes(cls, options):
       )
       for i in range(part.shape[1]):
         length = time + part.shape[1] - i
-        hidden = attentions.hide(jnp.arange(length) > time, jnp.float32)
+        hidden = attentions.additive_mask(
+          jnp.arange(length) > time, jnp.float32
+        )
         output, changed = layer.apply(
           {**variables, **states},
           part[:, i],

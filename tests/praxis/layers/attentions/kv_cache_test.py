@@ -41,7 +41,7 @@ def _steps(layer, variables, cache, x, first=0, segment_pos=None):
 
   @running.jit
   def step(cache, x, t):
-    mask = attentions.hide(jnp.arange(_T) > t, jnp.float32)[None, None]
+    mask = attentions.additive_mask(jnp.arange(_T) > t, jnp.float32)[None, None]
     pos = None if segment_pos is None else segment_pos[:, t]
     return layer.apply(
       {**variables, **cache},
