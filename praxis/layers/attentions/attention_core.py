@@ -296,9 +296,10 @@ def check_dims(
   Raises:
     ValueError: a dimension is missing or does not divide.
   """
-  dims = input_dim
-  if not isinstance(dims, Mapping):
-    dims = dict.fromkeys(INPUT_NAMES, dims)
+  if isinstance(input_dim, Mapping):
+    input_dim = dims = dict(input_dim)
+  else:
+    dims = dict.fromkeys(INPUT_NAMES, input_dim)
   if set(dims) != set(INPUT_NAMES) or min(dims.values()) <= 0:
     raise ValueError(
       'input_dim must be positive, or a positive number for each of '

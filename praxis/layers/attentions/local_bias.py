@@ -38,8 +38,8 @@ class _RelativeBiasAttention(local.LocalSelfAttention):
   ) -> Float[Array, 'B N T S']:
     logits = super()._logits(query, key, first_query)
     rows, columns = query.shape[1], key.shape[1]
-    query_index = first_query + jnp.arange(rows)
-    distance = jnp.arange(columns) - query_index[:, jnp.newaxis]
+    distance = jnp.arange(columns) - jnp.arange(rows)[:, jnp.newaxis]
+    distance -= first_query
     # Pairs outside the window are masked; their bias only has to be finite.
     distance = jnp.clip(distance, 1 - self.left_context, self.right_context)
     return logits + self._bias(distance).astype(logits.dtype)

@@ -309,7 +309,7 @@ def test_inputs_that_do_not_fit_are_refused():
   x = jnp.zeros((_B, _T, _D))
   sizes = (_D,) * 3
   mask = lambda *dims: attention_core.check_mask(
-    jnp.zeros(dims), batch=_B, heads=_N, num_queries=_T, num_keys=_T
+    jnp.zeros(dims), batch=_B, num_heads=_N, num_queries=_T, num_keys=_T
   )
   mask(_B, 1, _T, _T)
   mask(1, _N, 1, _T)
