@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=medium
-"""The real program ahead of time: what it tells, and a step that it saves."""
+"""`--mode=aot` as a process: its report, and a saved step that trains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AHEAD = ('--mode=aot', '--topology=cpu:2', '--set=ICI_MESH_SHAPE=[1,2,1]')
 
 @pytest.fixture(scope='module')
 def ahead(tmp_path_factory):
-  """What was told, and the folder of the job with the saved step."""
+  """The output, and the job directory with the saved step."""
   folder = tmp_path_factory.mktemp('ahead')
   done = binary.run(
     'TinySpmd', folder, *AHEAD, f'--aot_save={folder}/step', devices=2
@@ -24,20 +24,20 @@ def ahead(tmp_path_factory):
   return done.stdout, folder
 
 
-def train(folder, job, *words):
+def train(folder, job, *flags):
   return binary.run(
     'TinySpmd',
     job,
     f'--aot_load={folder}/step',
     '--set=ICI_MESH_SHAPE=[1,2,1]',
-    *words,
+    *flags,
     devices=2,
   )
 
 
 def test_it_tells_what_the_step_takes(ahead):
-  said, folder = ahead
-  assert 'TinySpmd on cpu:2' in said and 'compiled step:' in said
+  stdout, folder = ahead
+  assert 'TinySpmd on cpu:2' in stdout and 'compiled step:' in stdout
   report = json.loads((folder / 'aot/TinySpmd-cpu:2.json').read_text())
   assert report['level'] == 10 and report['compile_s'] > 0
   assert report['mesh'] == {'replica': 1, 'data': 2, 'mdl': 1}

@@ -24,7 +24,7 @@ _INTRODUCTION = """\
 Every experiment on its default machine. Figures are of one device and one step;
 [ahead-of-time analysis](aot.md) explains them. The last column is the source of
 the memory: the compiler, an estimate from the jaxpr, which can be far off, or
-the shapes of the state alone.
+the shapes of the state only.
 """
 
 
