@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parameters of generation; they live in `praxis.decoding.hparams`."""
+"""Re-exports `praxis.decoding.hparams` under upstream's path."""
 
 from praxis.decoding.hparams import BeamSearchHParams as BeamSearchHParams
 from praxis.decoding.hparams import DecoderHParams as DecoderHParams

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be asked of generation; the class says which algorithm."""
+"""Hyperparameters of decoding; the class selects the algorithm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from praxis import pax_fiddle
-from praxis.decoding import constraints, filters, samplers
+from praxis.decoding import (
+  logit_filters,
+  termination_constraints,
+  token_samplers,
+)
 from praxis.nested_map import NestedMap
 from praxis.pytypes import NpTensor
 
@@ -19,53 +23,52 @@ ProcessResultFn = Callable[[Any, NestedMap], NestedMap]
 
 @dataclasses.dataclass
 class ControlledDecodingHParams:
-  """Every `interval` steps the best sample of a block replaces the others.
+  """Blockwise best-of-K selection of samples; see `controlled_decoding`.
 
-  References: Controlled Decoding from Language Models (blockwise best-of-K),
+  References: Controlled Decoding from Language Models,
   https://arxiv.org/abs/2310.17022
   """
 
-  # How many steps a block has; 0: it ends with each bucket of
+  # Number of decode steps of a block; 0: one block for each bucket of
   # max_decode_steps.
   interval: int = 0
-  # How many samples, next to each other, are compared.
+  # Number of adjacent samples of which the best is kept.
   block_num_samples: int = 0
 
 
 @dataclasses.dataclass
 class DecoderHParams:
-  """What all algorithms share."""
+  """Hyperparameters of all algorithms."""
 
-  # Length of the result, prompt and all, where the prompt is read token by
-  # token (fprop_for_prefix=False).
+  # Number of columns of the result, prompt included, without fprop_for_prefix.
   seqlen: int = 0
-  # For inputs that pick prefixes: how many tokens these have at least.
+  # Smallest number of prompt tokens, for inputs that choose prefixes.
   min_prefix_len: int = 5
-  # The tokens, one or several, each of which ends a sequence.
+  # One or several end-of-sequence ids.
   eos_id: int | Sequence[int] = 2
-  # How many tokens are generated before an end counts.
+  # Number of decode steps before an end-of-sequence id counts.
   min_decode_steps: int = 0
-  # How many tokens are generated at most; required by fprop_for_prefix. With
-  # several numbers caches start with room for the least, and grow.
+  # The largest number of decode steps; required with fprop_for_prefix. Several
+  # numbers are buckets: caches have room for the smallest, and grow.
   max_decode_steps: int | Sequence[int] | None = None
-  # Whether the prompt is read at once, or token by token.
+  # Whether prompts are prefilled in one forward pass, or token by token.
   fprop_for_prefix: bool = False
-  # Whether samples share the cache of their prompt; needs attention layers
+  # Whether samples share the KV cache of their prompt; needs attention layers
   # "WithLPB", fprop_for_prefix, and a mutable PREFIX_DECODE_CACHE.
   lazy_prefix_broadcast: bool = False
-  # {'a': 'b'}: in the loop, what is split over mesh axis a is split over b.
+  # {'a': 'b'}: the decode loop shards over mesh axis b what is declared over a.
   decode_loop_mesh_axes_transpose: dict[str, str] | None = None
-  # Gets the model and the result, and returns another result.
+  # fn(model, result) -> result, applied to the result.
   process_result_fn: ProcessResultFn | None = None
-  # For servers built on upstream, which read it. Other values are refused: the
-  # model's embedding says how it is looked up.
+  # Only the default is supported: the model's embedding has its lookup_style.
+  # The field exists for servers built on upstream.
   emb_lookup_style: str = 'matmul'
   # Whether the batch's extra_input_kwargs are passed to the network.
   use_extra_input_kwargs: bool = False
-  # For continuous batching: of how many requests there are caches.
+  # Number of requests with a cache, for continuous batching.
   num_cache_slots: int = 0
-  # For servers built on upstream, which read it: ids and paddings of a prefix
-  # whose cache is computed once. Refused unless None.
+  # Only None is supported: ids and paddings of a prefix with a precomputed
+  # cache. The field exists for servers built on upstream.
   precompute_kv_cache_prefix_ids: tuple[NpTensor, NpTensor] | None = None
 
   def clone(self) -> DecoderHParams:
@@ -73,10 +76,10 @@ class DecoderHParams:
     return copy.deepcopy(self)
 
   def decode_steps(self) -> list[int]:
-    """Returns max_decode_steps in ascending order, empty if there are none.
+    """Returns max_decode_steps in ascending order, empty if None.
 
     Raises:
-      ValueError: one of them is not positive.
+      ValueError: a number is not positive.
     """
     steps = self.max_decode_steps
     if steps is None:
@@ -92,79 +95,123 @@ class DecoderHParams:
 
 @dataclasses.dataclass
 class GreedyDecoderHParams(DecoderHParams):
-  """The most probable token, always."""
+  """Greedy decoding: the most probable token at each step."""
 
 
 @dataclasses.dataclass
 class BeamSearchHParams(DecoderHParams):
-  """The most probable texts, as far as a beam of hypotheses finds them."""
+  """Beam search; see `praxis.decoding.beam_search`."""
 
-  # How many hypotheses are kept.
+  # Number of live hypotheses, and of results.
   beam_size: int = 1
-  # Of how many tokens each hypothesis is continued by; beam_size when None.
+  # Number of continuations of each hypothesis; None: beam_size.
   tokens_per_beam: int | None = None
   # Scores are log-probabilities over ((5 + length) / 5) ** alpha.
   length_norm_alpha: float = 0.8
-  # Whether to stop as soon as no hypothesis can become better than the results.
+  # Whether to stop when no live hypothesis can reach the results.
   early_exit: bool = False
-  # Whether caches are reordered by a product with a one-hot matrix.
+  # Whether caches are reordered by a one-hot matmul instead of a gather.
   use_matmul_beam_shuffle: bool = False
-  # Added to the tokens of the result, where the model knows a part of a
-  # vocabulary.
+  # Added to generated ids, for a model of a part of a vocabulary.
   output_id_offset: int = 0
 
 
 @dataclasses.dataclass
 class FlatBeamSearchHParams(BeamSearchHParams):
-  """Beam search that reorders masks and not caches; for decoders only."""
+  """Flat beam search; see `praxis.decoding.flat_beam_search`."""
 
 
 @dataclasses.dataclass
 class SampleDecoderHParams(DecoderHParams):
-  """A token drawn by its probability."""
+  """Sampling; see `praxis.decoding.sampling`."""
 
-  # How many continuations of each prompt.
+  # Number of samples of each prompt.
   num_samples: int = 1
-  # What logits are divided by before drawing; 0 takes the most probable.
+  # Divisor of the logits; 0: greedy.
   temperature: float = 1.0
-  # Of how many of the most probable tokens one is drawn; 0 for all.
+  # Number of top tokens to sample from (top-k); 0: all.
   k: int = 40
-  # Below 1, the share of the top k that a faster search has to find.
+  # Below 1, the expected recall of an approximate top k.
   top_k_recall_target: float = 1.0
-  # Whether log-probabilities are normalised over the top k.
+  # Whether log-probabilities are normalized over the top k tokens.
   use_top_k_for_logprobs: bool = False
-  # Of which total probability the most probable tokens are drawn from.
-  p: filters.TopP | None = None
-  # Draws the token.
-  next_token_sampler_tpl: pax_fiddle.Config[samplers.BaseNextTokenSampler] = (
-    pax_fiddle.template_field(samplers.DefaultNextTokenSampler)
-  )
-  # Ends samples that break a rule, in batches with enforce_sample_constraints.
+  # Total probability of the tokens to sample from (top-p); None: 1.
+  p: logit_filters.TopP | None = None
+  # Samples the next token.
+  next_token_sampler_tpl: pax_fiddle.Config[
+    token_samplers.BaseNextTokenSampler
+  ] = pax_fiddle.template_field(token_samplers.DefaultNextTokenSampler)
+  # Ends samples early, in batches with enforce_sample_constraints.
   sample_constraint: (
-    pax_fiddle.Config[constraints.BaseSampleTerminationConstraint] | None
+    pax_fiddle.Config[termination_constraints.BaseSampleTerminationConstraint]
+    | None
   ) = None
-  # Whether p is of all tokens' probability and not of the top k's.
+  # Whether p is a share of all tokens' probability, not of the top k's.
   global_normalize: bool = False
-  # Classifier-free guidance: logits become u + scale * (c - u), c of the
-  # prompt and u of one without condition; one number, or one a sample.
+  # Scale of classifier-free guidance, one or one per sample: logits become
+  # u + scale * (c - u), conditional c and unconditional u.
   cf_guidance_scale: list[float] | float | None = None
-  # Replaces samples by better ones block by block.
+  # Blockwise controlled decoding; None: off.
   controlled_decoding: ControlledDecodingHParams | None = None
-  # Whether the samples of a prompt are ordered by their log-probability.
+  # Whether the samples of a prompt are sorted by log-probability.
   sort_samples: bool | None = True
-  # Whether the above replace those of next_token_sampler_tpl.
+  # Whether k, p and the fields on them override those of
+  # next_token_sampler_tpl.
   override_next_token_sampler_params: bool = True
-  # Whether no end is drawn, and each text is cut where an end is most
-  # probable.
+  # Whether end-of-sequence ids are masked, and each sample is cut where ending
+  # it is most probable.
   optimize_eos: bool = False
-  # Whether the result has no dimension of samples, as the minimal decoder's.
+  # Whether the result has no sample dimension; num_samples must be 1.
   vanilla_sample_decode: bool = False
-  # Whether to stop as soon as every sequence has ended.
+  # Whether to stop when all samples have ended.
   early_exit: bool = True
 
 
+def check_supported(hparams: Any) -> DecoderHParams:
+  """Returns `hparams`.
+
+  Raises:
+    ValueError: they are not DecoderHParams, or set an unsupported field.
+  """
+  if not isinstance(hparams, DecoderHParams):
+    raise ValueError(
+      f'decoder_tpl must be a DecoderHParams, got {type(hparams).__name__}; '
+      'use one of praxis.decoder_hparams'
+    )
+  if hparams.emb_lookup_style != 'matmul':
+    raise ValueError(
+      "emb_lookup_style must be 'matmul', as decoding ignores it, got "
+      f'{hparams.emb_lookup_style!r}; set lookup_style of the '
+      "model's embedding"
+    )
+  if hparams.precompute_kv_cache_prefix_ids is not None:
+    raise ValueError(
+      'precompute_kv_cache_prefix_ids must be None, as caches are not '
+      f'precomputed, got {hparams.precompute_kv_cache_prefix_ids}; begin the '
+      'prompts of the batch with that prefix'
+    )
+  return hparams
+
+
+def to_sampling(hparams: DecoderHParams) -> SampleDecoderHParams:
+  """Returns sampling hparams; greedy decoding samples from the top 1.
+
+  Raises:
+    NotImplementedError: the hparams are of another algorithm.
+  """
+  if isinstance(hparams, SampleDecoderHParams):
+    return hparams
+  if not isinstance(hparams, GreedyDecoderHParams):
+    raise NotImplementedError(
+      f'Decoding algorithm {type(hparams).__name__} is not implemented; use '
+      'GreedyDecoderHParams, SampleDecoderHParams, BeamSearchHParams or '
+      'FlatBeamSearchHParams'
+    )
+  return SampleDecoderHParams(**vars(hparams), k=1, temperature=0.0)
+
+
 def template_has_type(template: Any, cls: type) -> bool:
-  """Returns whether it is an instance of a class, or a Config of just that."""
+  """Returns whether `template` is an instance or a Config of exactly `cls`."""
   if isinstance(template, pax_fiddle.Config):
     return template.cls == cls
   return isinstance(template, cls)

@@ -1,35 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What beam searches share: scores, the best continuations, the best results.
+"""Hypotheses of a beam: scores, expansion and selection.
 
-Shapes: B prompts, K hypotheses (the beam), V tokens, T columns.
+Shapes: B prompts, K hypotheses (the beam size), V tokens, T columns.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Num, Shaped
+from jaxtyping import Array, Bool, Float, Int, Num, Shaped
 
-from praxis.decoding import loop
+from praxis.decoding import stop_sequences
 from praxis.decoding.hparams import BeamSearchHParams
 
-# The score of what is not (yet) there.
+# The score of a hypothesis that does not exist.
 NO_SCORE = -1e9
-# The log-probability of an end that would come too soon.
-_TOO_SOON = -1e20
+# The log-probability of an end-of-sequence token before min_decode_steps.
+_EARLY_EOS_LOGPROB = -1e20
 
 
 def length_norm(
   t: Num[Array, '*B'], length_norm_alpha: float
 ) -> Float[Array, '*B']:
-  """Returns ((t + 5) / 5) ** alpha, what log-probabilities are divided by.
+  """Returns ((t + 5) / 5) ** alpha, the divisor of log-probabilities.
 
-  References: Google's Neural Machine Translation System,
-  https://arxiv.org/abs/1609.08144
+  Equation 14 of Google's Neural Machine Translation System divides by 6.
+
+  References: https://arxiv.org/abs/1609.08144
   """
   return ((t.astype(jnp.float32) + 5.0) / 5.0) ** length_norm_alpha
 
@@ -52,6 +52,13 @@ def gather_logprobs(
   )
 
 
+def gather_hypotheses(
+  x: Shaped[Array, 'B M *D'], hyp_ids: Int[Array, 'B K']
+) -> Shaped[Array, 'B K *D']:
+  """Returns x[b, hyp_ids[b, k]]."""
+  return jax.vmap(lambda row, hyp: row[hyp])(x, hyp_ids)
+
+
 def two_stage_topk(
   logits: Float[Array, '*B V'],
   hyp_scores: Float[Array, 'B K'],
@@ -60,23 +67,23 @@ def two_stage_topk(
 ) -> tuple[
   Float[Array, 'B M'], Int[Array, 'B M'], Float[Array, 'B K'], Int[Array, 'B K']
 ]:
-  """Returns the best continuations: of each hypothesis, then of all.
+  """Returns the top continuations of each hypothesis, then of the whole beam.
 
   Args:
     logits: log-probabilities, [B, K, V] or [B * K, V].
-    hyp_scores: added to those of each hypothesis.
-    terminal_ids: tokens that are not continued, and so get a very low score.
-    tokens_per_beam: how many tokens of each hypothesis are looked at; K if
-      None.
+    hyp_scores: the scores of the hypotheses, added to the log-probabilities.
+    terminal_ids: end-of-sequence tokens; continuations by these are excluded by
+      a score of about NO_SCORE.
+    tokens_per_beam: number of continuations per hypothesis; None: K.
 
   Returns:
-    Scores and tokens of the M = K * tokens_per_beam continuations, and scores
-    and indices (among those) of the K best.
+    Scores and tokens of the M = K * tokens_per_beam continuations, then scores
+    and indices (into M) of the best K.
   """
   batch, beam = hyp_scores.shape
-  count = min(tokens_per_beam or beam, logits.shape[-1])
-  best, ids = jax.lax.top_k(logits.reshape(batch, beam, -1), count)
-  scores = best + hyp_scores[:, :, jnp.newaxis]
+  num_tokens = min(tokens_per_beam or beam, logits.shape[-1])
+  logprobs, ids = jax.lax.top_k(logits.reshape(batch, beam, -1), num_tokens)
+  scores = logprobs + hyp_scores[:, :, jnp.newaxis]
   for terminal_id in terminal_ids:
     scores += jnp.where(ids == terminal_id, NO_SCORE, 0.0)
   scores, ids = scores.reshape(batch, -1), ids.reshape(batch, -1)
@@ -84,44 +91,40 @@ def two_stage_topk(
 
 
 def keep_best(
-  kept: tuple[Array, ...], new: tuple[Array, ...]
+  end_hyps: tuple[Array, ...], cur_hyps: tuple[Array, ...]
 ) -> tuple[Array, ...]:
-  """Returns the best of old and new hypotheses, as many as there were.
+  """Returns the K best of the finished and the newly finished hypotheses.
 
-  Both are tuples of tensors [B, K, ...], the third of which is the score.
+  Args:
+    end_hyps: tensors [B, K, ...]; the third is the score.
+    cur_hyps: the same of the new hypotheses.
   """
-  count = kept[0].shape[1]
-  joined = [
-    jnp.concatenate([a, b.astype(a.dtype)], axis=1)
-    for a, b in zip(kept, new, strict=True)
+  beam = end_hyps[0].shape[1]
+  candidates = [
+    jnp.concatenate([end, cur.astype(end.dtype)], axis=1)
+    for end, cur in zip(end_hyps, cur_hyps, strict=True)
   ]
-  _, order = jax.lax.top_k(joined[2], count)
-  return tuple(take_hypotheses(x, order) for x in joined)
+  _, best = jax.lax.top_k(candidates[2], beam)
+  return tuple(gather_hypotheses(x, best) for x in candidates)
 
 
-def take_hypotheses(
-  x: Shaped[Array, 'B M *D'], index: Int[Array, 'B K']
-) -> Shaped[Array, 'B K *D']:
-  """Returns x[b, index[b, k]]."""
-  return jax.vmap(lambda row, i: row[i])(x, index)
-
-
-def first_scores(batch: int, beam: int) -> Float[Array, 'B K']:
-  """Returns the scores to start with: the others are copies of the first."""
+def initial_scores(batch: int, beam: int) -> Float[Array, 'B K']:
+  """Returns 0 for the first hypothesis and NO_SCORE for its copies."""
   scores = jnp.arange(beam, dtype=jnp.float32) * NO_SCORE
   return jnp.broadcast_to(scores, (batch, beam))
 
 
 @dataclasses.dataclass(frozen=True)
 class Expansion:
-  """What one step makes of the K hypotheses of each prompt."""
+  """The hypotheses of one beam search step: finished and live ones."""
 
-  # If they end here: the normalised score, the token and its log-probability.
+  # Each hypothesis finished by its best end-of-sequence token: the normalized
+  # score, the token and its log-probability.
   end_scores: Float[Array, 'B K']
   end_ids: Int[Array, 'B K']
   end_logprobs: Float[Array, 'B K']
-  # The best that go on: which one they come of, the token, its
-  # log-probability and the new score.
+  # The new live hypotheses: the index of the parent hypothesis, the token, its
+  # log-probability and the score.
   parents: Int[Array, 'B K']
   ids: Int[Array, 'B K']
   logprobs: Float[Array, 'B K']
@@ -131,46 +134,64 @@ class Expansion:
 def expand(
   logprobs: Float[Array, 'B K V'],
   scores: Float[Array, 'B K'],
-  length: Int[Array, ''],
+  num_decoded: Int[Array, ''],
   hparams: BeamSearchHParams,
 ) -> Expansion:
-  """Returns what becomes of hypotheses with their token number `length`."""
-  terminals = loop.as_list(hparams.eos_id)
+  """Returns the expansion of the beam by one token.
+
+  Args:
+    logprobs: log-probabilities of the next token.
+    scores: scores of the live hypotheses.
+    num_decoded: number of decoded tokens, the next one included.
+    hparams: the settings of the search.
+  """
+  terminal_ids = stop_sequences.as_list(hparams.eos_id)
   if hparams.min_decode_steps > 0:
-    too_soon = length <= hparams.min_decode_steps
-    without = logprobs.at[:, :, jnp.asarray(terminals)].set(_TOO_SOON)
-    logprobs = jnp.where(too_soon, without, logprobs)
-  ends = logprobs[:, :, jnp.asarray(terminals)]
-  which = jnp.argmax(ends, axis=-1)
-  end_logprobs = jnp.max(ends, axis=-1)
-  norm = length_norm(length, hparams.length_norm_alpha)
-  _, ids, best, chosen = two_stage_topk(
-    logprobs, scores, terminals, hparams.tokens_per_beam
+    is_too_early = num_decoded <= hparams.min_decode_steps
+    without_eos = logprobs.at[:, :, jnp.asarray(terminal_ids)].set(
+      _EARLY_EOS_LOGPROB
+    )
+    logprobs = jnp.where(is_too_early, without_eos, logprobs)
+  eos_logprobs = logprobs[:, :, jnp.asarray(terminal_ids)]
+  end_ids = jnp.asarray(terminal_ids, jnp.int32)[
+    jnp.argmax(eos_logprobs, axis=-1)
+  ]
+  end_logprobs = jnp.max(eos_logprobs, axis=-1)
+  norm = length_norm(num_decoded, hparams.length_norm_alpha)
+  _, topk_ids, topk_scores, topk_indices = two_stage_topk(
+    logprobs, scores, terminal_ids, hparams.tokens_per_beam
   )
-  parents = chosen // (ids.shape[1] // scores.shape[1])
-  new_ids = gather_output_id(ids, chosen)
+  parents = topk_indices // (topk_ids.shape[1] // scores.shape[1])
+  ids = gather_output_id(topk_ids, topk_indices)
   return Expansion(
     end_scores=jnp.maximum(scores + end_logprobs, NO_SCORE) / norm,
-    end_ids=jnp.asarray(terminals, jnp.int32)[which],
+    end_ids=end_ids,
     end_logprobs=end_logprobs,
     parents=parents,
-    ids=new_ids,
-    logprobs=gather_logprobs(logprobs, parents, new_ids),
-    scores=best,
+    ids=ids,
+    logprobs=gather_logprobs(logprobs, parents, ids),
+    scores=topk_scores,
   )
 
 
-def is_decided(
+def is_search_done(
   live_scores: Float[Array, 'B K'],
   end_scores: Float[Array, 'B K'],
   max_steps: int,
   hparams: BeamSearchHParams,
-) -> Any:
-  """Returns for which prompts no live hypothesis can become a result.
+) -> Bool[Array, 'B']:
+  """Returns the prompts whose live hypotheses cannot reach the results.
 
-  Log-probabilities only fall; the longest text divides them by the most.
+  Log-probabilities only fall, so a live score over the largest length norm
+  bounds every score that the hypothesis can end with.
+
+  Args:
+    live_scores: unnormalized scores of the live hypotheses.
+    end_scores: normalized scores of the finished hypotheses.
+    max_steps: the largest number of decode steps.
+    hparams: the settings of the search.
   """
   alpha = hparams.length_norm_alpha
-  largest = length_norm(jnp.asarray(max_steps if alpha > 0 else 1), alpha)
-  can_reach = jnp.max(live_scores, axis=1) / largest
-  return can_reach <= jnp.min(end_scores, axis=1)
+  max_norm = length_norm(jnp.asarray(max_steps if alpha > 0 else 1), alpha)
+  bound = jnp.max(live_scores, axis=1) / max_norm
+  return bound <= jnp.min(end_scores, axis=1)

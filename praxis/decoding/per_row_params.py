@@ -1,119 +1,153 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of sampling that each example of a batch may have for itself."""
+"""Sampling parameters by row, from options by example."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from praxis.decoding import samplers
+from praxis.decoding import token_samplers
+from praxis.decoding.sampling_options import SamplingOptions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rows:
-  """Settings by row: G rows are drawn for, R of them read (2 G if guided)."""
+class RowKeys:
+  """Raw PRNG keys of rows, folded with the step at each step."""
+
+  keys: UInt32[Array, 'G 2']
+  # Whether the batch holds DUMMY_PRNG_KEY everywhere, that is, no keys.
+  is_dummy: Bool[Array, '']
+
+  @classmethod
+  def from_seeds(
+    cls, seeds: Array, num_examples: int, num_samples: int
+  ) -> RowKeys:
+    """Returns keys of each sample, split from one per example.
+
+    Raises:
+      ValueError: there are not as many seeds as examples.
+    """
+    seeds = jnp.asarray(seeds).astype(jnp.uint32)
+    key_size = jax.random.key_data(jax.random.key(0)).shape[0]
+    if seeds.ndim == 1:
+      seeds = jnp.repeat(seeds[:, jnp.newaxis], key_size, axis=1)
+    if seeds.shape != (num_examples, key_size):
+      raise ValueError(
+        f'gumbel_prng_key must have shape ({num_examples},) or '
+        f'({num_examples}, {key_size}), got {seeds.shape}; it needs a key for '
+        'each example'
+      )
+    split = jax.vmap(lambda key: jax.random.split(key, num_samples))
+    keys = jax.random.key_data(split(jax.random.wrap_key_data(seeds)))
+    return cls(
+      keys=keys.reshape(-1, key_size),
+      is_dummy=jnp.all(seeds == token_samplers.DUMMY_PRNG_KEY),
+    )
+
+  def at_step(self, step: Int[Array, '']) -> UInt32[Array, 'G 2']:
+    """Returns the raw keys of a step, or DUMMY_PRNG_KEY everywhere."""
+    keys = jax.random.wrap_key_data(self.keys)
+    folded = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
+    data = jax.random.key_data(folded)
+    return jnp.where(self.is_dummy, token_samplers.DUMMY_PRNG_KEY, data)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PerRowParams:
+  """Sampling parameters by row.
+
+  R rows are decoded and G are sampled for: R, or R / 2 with classifier-free
+  guidance. None: the sampler's own parameter, or none.
+  """
 
   temperature: float | Float[Array, 'G 1']
   top_p: Float[Array, 'G 1'] | None
   top_k: Int[Array, 'G'] | None
   max_steps: int | Int[Array, 'R']
-  # Stop sequences, with zeros at the left; None: the same ids end all rows.
-  stops: Int[Array, 'R *S L'] | None
+  # Left-padded with 0; None: the ids in `SamplingOptions.eos_id` end all rows.
+  stop_sequences: Int[Array, 'R *S L'] | None
   num_candidates: Int[Array, 'R'] | None
-  # Raw keys of the rows.
-  keys: UInt32[Array, 'G 2'] | None
-  # Whether those mean that there are none.
-  is_dummy: Any = False
+  keys: RowKeys | None
 
   @classmethod
-  def of(
-    cls, options: Any, batch: int, num_samples: int, max_steps: int
-  ) -> Rows:
-    """Returns the settings of `sampling.Options`, for `batch` prompts.
+  def from_options(
+    cls, options: SamplingOptions, batch: int, num_samples: int, max_steps: int
+  ) -> PerRowParams:
+    """Returns the parameters of each row.
+
+    Args:
+      options: by example.
+      batch: number of prompts; with guidance twice the number of examples.
+      num_samples: number of samples of each prompt.
+      max_steps: the largest number of decode steps.
 
     Raises:
-      ValueError: something has another number of examples.
+      ValueError: an option has another number of examples.
     """
-    guided = options.cf_guidance_scale is not None
-    examples = batch // 2 if guided else batch
+    is_guided = options.cf_guidance_scale is not None
+    num_examples = batch // 2 if is_guided else batch
 
-    def by_row(name: str, both: bool = False) -> Array | None:
-      x = getattr(options, name)
+    def repeat(name: str, x: Array | None, copies: int) -> Array | None:
       if x is None:
         return None
-      if x.ndim < 1 or x.shape[0] != examples:
+      if x.ndim < 1 or x.shape[0] != num_examples:
         raise ValueError(
-          f'{name} must have shape ({examples},), a value for each example, '
-          f'got {x.shape}'
+          f'{name} must have shape ({num_examples},), a value for each '
+          f'example, got {x.shape}'
         )
-      times = num_samples * (2 if both and guided else 1)
-      return jnp.repeat(x, times, axis=0)
+      return jnp.repeat(x, copies, axis=0)
 
-    limit = by_row('per_example_max_decode_steps', both=True)
-    if limit is not None:
-      max_steps = jnp.minimum(limit.astype(jnp.int32), max_steps)
-    top_p = by_row('per_example_top_p')
-    candidates = by_row('num_per_token_logprobs', both=True)
-    stops = None
+    def for_sampled(name: str, x: Array | None) -> Array | None:
+      return repeat(name, x, num_samples)
+
+    def for_decoded(name: str, x: Array | None) -> Array | None:
+      return repeat(name, x, num_samples * (2 if is_guided else 1))
+
+    row_limits = for_decoded(
+      'per_example_max_decode_steps', options.per_example_max_decode_steps
+    )
+    if row_limits is not None:
+      max_steps = jnp.minimum(row_limits.astype(jnp.int32), max_steps)
+    top_p = for_sampled('per_example_top_p', options.per_example_top_p)
+    stop_sequences = None
     if getattr(options.eos_id, 'ndim', 0) > 1:
-      stops = by_row('eos_id', both=True).astype(jnp.int32)
+      stop_sequences = for_decoded('eos_id', options.eos_id).astype(jnp.int32)
+    keys = None
+    if options.gumbel_prng_key is not None:
+      keys = RowKeys.from_seeds(
+        options.gumbel_prng_key, num_examples, num_samples
+      )
     return cls(
-      temperature=_temperature(options.temperature, examples, num_samples),
+      temperature=_row_temperature(
+        options.temperature, num_examples, num_samples
+      ),
       top_p=None if top_p is None else top_p.reshape(-1, 1),
-      top_k=by_row('per_example_top_k'),
+      top_k=for_sampled('per_example_top_k', options.per_example_top_k),
       max_steps=max_steps,
-      stops=stops,
-      num_candidates=candidates,
-      **_keys(options.gumbel_prng_key, examples, num_samples),
+      stop_sequences=stop_sequences,
+      num_candidates=for_decoded(
+        'num_per_token_logprobs', options.num_per_token_logprobs
+      ),
+      keys=keys,
     )
 
-  def keys_of(self, step: Int[Array, '']) -> UInt32[Array, 'G 2'] | None:
-    """Returns the raw keys of a step, or DUMMY_PRNG_KEY everywhere."""
-    if self.keys is None:
-      return None
-    keys = jax.random.wrap_key_data(self.keys)
-    folded = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
-    data = jax.random.key_data(folded)
-    return jnp.where(self.is_dummy, samplers.DUMMY_PRNG_KEY, data)
 
-
-def _temperature(
-  temperature: float | Array, examples: int, num_samples: int
+def _row_temperature(
+  temperature: float | Array, num_examples: int, num_samples: int
 ) -> float | Float[Array, 'G 1']:
-  """Returns it as it is, or by row."""
+  """Returns a scalar unchanged, an array as one value per row."""
   if not isinstance(temperature, jax.Array) or temperature.ndim == 0:
     return temperature
-  by_sample = temperature
+  per_sample = temperature
   if temperature.ndim == 1:
-    by_sample = jnp.repeat(temperature[:, jnp.newaxis], num_samples, axis=1)
-  if by_sample.shape != (examples, num_samples):
+    per_sample = jnp.repeat(temperature[:, jnp.newaxis], num_samples, axis=1)
+  if per_sample.shape != (num_examples, num_samples):
     raise ValueError(
-      f'temperature must have shape ({examples},) or ({examples}, '
+      f'temperature must have shape ({num_examples},) or ({num_examples}, '
       f'{num_samples}), a value for each example or for each sample, got '
       f'{temperature.shape}'
     )
-  return by_sample.reshape(-1, 1)
-
-
-def _keys(
-  seeds: Array | None, examples: int, num_samples: int
-) -> dict[str, Any]:
-  if seeds is None:
-    return {'keys': None}
-  seeds = jnp.asarray(seeds).astype(jnp.uint32)
-  size = jax.random.key_data(jax.random.key(0)).shape[0]
-  if seeds.ndim == 1:
-    seeds = jnp.repeat(seeds[:, jnp.newaxis], size, axis=1)
-  if seeds.shape != (examples, size):
-    raise ValueError(
-      f'gumbel_prng_key must have shape ({examples},) or ({examples}, {size}), '
-      f'got {seeds.shape}; it needs a key for each example'
-    )
-  split = jax.vmap(lambda key: jax.random.split(key, num_samples))
-  keys = jax.random.key_data(split(jax.random.wrap_key_data(seeds)))
-  is_dummy = jnp.all(seeds == samplers.DUMMY_PRNG_KEY)
-  return {'keys': keys.reshape(-1, size), 'is_dummy': is_dummy}
+  return per_sample.reshape(-1, 1)

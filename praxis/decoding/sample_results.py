@@ -1,89 +1,103 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the last state of sampling to its result."""
+"""Results of sampling, from the final state of the decode loop."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
-from praxis.decoding import alignment, guidance, loop, samplers
+from praxis.decoding import (
+  classifier_free_guidance,
+  decode_loop,
+  sequence_alignment,
+  token_samplers,
+)
+from praxis.decoding.sampling_options import SamplingOptions
 from praxis.nested_map import NestedMap
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Texts:
-  """Where the prompts are, a row for each sample."""
+class PromptRows:
+  """The prompts in the rows of the decode loop, one row per sample."""
 
   ids: Int[Array, 'R P']
-  # Where each begins, and the column after its last token.
+  # The column of each prompt's first token, and the one after its last token.
   starts: Int[Array, 'R']
   ends: Int[Array, 'R']
-  # Of the whole texts that they begin.
+  # Number of tokens of the whole texts that the prompts begin.
   original_lengths: Int[Array, 'R']
-  # The number of columns.
-  length: int
+  # Number of columns of the result.
+  seq_len: int
   num_samples: int
-  # The column that the loop reads first.
-  first_step: int
-  guide: guidance.Guide | None
+  # The column that the first decode step reads.
+  start_step: int
+  guidance: classifier_free_guidance.ClassifierFreeGuidance | None
 
 
-def result(
+def finalize(
   state: NestedMap,
-  texts: Texts,
-  sampler: samplers.BaseNextTokenSampler,
-  options: Any,
+  prompts: PromptRows,
+  sampler: token_samplers.BaseNextTokenSampler,
+  options: SamplingOptions,
 ) -> NestedMap:
-  """Moves rows to the left and gives samples a dimension; see `decode`."""
+  """Returns left-aligned results [B, N, ...]; see `sampling.decode`.
+
+  Args:
+    state: the final state of the decode loop.
+    prompts: the prompts of its rows.
+    sampler: may remove its own entries of the state.
+    options: the options of sampling.
+  """
   if options.optimize_eos:
-    state = collect_results_to_optimize_eos(state, texts.starts)
+    state = collect_results_to_optimize_eos(state, prompts.starts)
   output = NestedMap(state)
-  shift = lambda x, fill: alignment.shift_rows(x, -texts.starts, fill=fill)
-  inside = jnp.arange(texts.length) < state.decode_lengths[:, jnp.newaxis]
-  output.output_ids = jnp.where(inside, shift(state.output_ids, 0), 0)
+
+  def left_align(x: Array, fill: float) -> Array:
+    return sequence_alignment.shift_rows(x, -prompts.starts, fill=fill)
+
+  position = jnp.arange(prompts.seq_len)
+  is_token = position < state.decode_lengths[:, jnp.newaxis]
+  output.output_ids = jnp.where(is_token, left_align(state.output_ids, 0), 0)
+  no_logprob = decode_loop.NO_LOGPROB
   output.logprobs = jnp.where(
-    inside, shift(state.logprobs, loop.NO_LOGPROB), loop.NO_LOGPROB
+    is_token, left_align(state.logprobs, no_logprob), no_logprob
   )
   if 'entropy' in state:
-    output.entropy = shift(state.entropy, 0.0)
-  lengths = texts.ends - texts.starts
-  prefix = shift_prefix(texts.ids, texts.starts, lengths)
+    output.entropy = left_align(state.entropy, 0.0)
+  prefix_lengths = prompts.ends - prompts.starts
   output.update(
-    prefix_ids=prefix,
-    prefix_lengths=lengths,
-    original_lengths=texts.original_lengths,
+    prefix_ids=_left_align_prefixes(
+      prompts.ids, prompts.starts, prefix_lengths
+    ),
+    prefix_lengths=prefix_lengths,
+    original_lengths=prompts.original_lengths,
   )
   for name in ('step', 'start_step', 'segment_pos', 'done', 'has_eos'):
     output.pop(name)
   output = sampler.post_process_decode_loop_state(output)
-  if texts.guide is not None:
-    output = jax.tree.map(texts.guide.conditioned, output)
+  if prompts.guidance is not None:
+    output = jax.tree.map(prompts.guidance.take_conditional, output)
   output = jax.tree.map(
-    lambda x: split_batch_dim(x, 0, texts.num_samples), output
+    lambda x: split_batch_dim(x, 0, prompts.num_samples), output
   )
-  if texts.num_samples > 1 and options.sort_samples:
+  if prompts.num_samples > 1 and options.sort_samples:
     return sort_samples_by_scores(output, options.top_k_recall_target)
   return output
-
-
-def shift_prefix(
-  ids: Int[Array, 'R P'], starts: Int[Array, 'R'], lengths: Int[Array, 'R']
-) -> Int[Array, 'R P']:
-  """Returns the prompts at the left, and 0 after them."""
-  moved = alignment.shift_rows(ids, -starts)
-  return jnp.where(jnp.arange(ids.shape[1]) < lengths[:, None], moved, 0)
 
 
 def split_batch_dim(
   x: Shaped[Array, '...'], batch_dim: int, num_samples: int
 ) -> Shaped[Array, '...']:
-  """Returns [..., batch * samples, ...] as [..., batch, samples, ...]."""
-  batch, rest = divmod(x.shape[batch_dim], num_samples)
-  if rest:
+  """Reshapes [..., batch * samples, ...] to [..., batch, samples, ...].
+
+  Raises:
+    ValueError: the dimension is not a multiple of num_samples.
+  """
+  batch, remainder = divmod(x.shape[batch_dim], num_samples)
+  if remainder:
     raise ValueError(
       f'dimension {batch_dim} must be a multiple of num_samples={num_samples}, '
       f'got {x.shape[batch_dim]}'
@@ -96,19 +110,19 @@ def split_batch_dim(
 def reorder_with_indices(
   x: Shaped[Array, 'B N *D'], indices: Int[Array, 'B M']
 ) -> Shaped[Array, 'B M *D']:
-  """Returns the samples of each example in the given order."""
+  """Returns x[b, indices[b, m]]."""
   return jax.vmap(lambda row, index: row[index])(x, indices)
 
 
 def sort_samples_by_scores(
   result: NestedMap, top_k_recall_target: float = 0.85
 ) -> NestedMap:
-  """Returns samples ordered by total log-probability, the highest first.
+  """Returns samples sorted by total log-probability, the highest first.
 
   Args:
-    result: with logprobs, [B, N, T], 1.0 where there are none.
-    top_k_recall_target: below 1, the share of samples to be found by a search
-      that accelerators do faster.
+    result: has logprobs [B, N, T], NO_LOGPROB where there is none.
+    top_k_recall_target: below 1, the recall of an approximate sort that is
+      faster on accelerators.
   """
   scores = sample_scores(result.logprobs)
   if top_k_recall_target < 1.0:
@@ -123,38 +137,48 @@ def sort_samples_by_scores(
 def sample_scores(
   logprobs: Float[Array, '*B T'],
 ) -> Float[Array, '*B']:
-  """Returns the sum of the log-probabilities that there are."""
-  return jnp.sum(jnp.where(logprobs >= loop.NO_LOGPROB, 0.0, logprobs), axis=-1)
+  """Returns the sum of the log-probabilities of generated tokens."""
+  is_absent = logprobs >= decode_loop.NO_LOGPROB
+  return jnp.sum(jnp.where(is_absent, 0.0, logprobs), axis=-1)
 
 
 def collect_results_to_optimize_eos(
   result: NestedMap, decode_length_shift: int | Int[Array, 'R'] = 0
 ) -> NestedMap:
-  """Ends each text where an end makes it most probable.
+  """Ends each row at the column where its total log-probability is largest.
 
   Args:
-    result: state of a loop with eos_ids and eos_logprobs, the best end at each
-      column.
-    decode_length_shift: of how many columns, from the left, lengths do not
-      count.
+    result: a loop state with eos_ids and eos_logprobs [R, T], the best
+      end-of-sequence id of each column.
+    decode_length_shift: number of columns of left padding, which
+      decode_lengths does not count.
   """
   output = NestedMap(result)
   column = jnp.arange(result.output_ids.shape[1])[jnp.newaxis]
   logprobs = result.logprobs
-  generated = logprobs < loop.NO_LOGPROB
-  so_far = jnp.cumsum(jnp.where(generated, logprobs, 0.0), axis=-1)
-  before = jnp.pad(so_far, [(0, 0), (1, 0)])[:, :-1]
-  scores = jnp.where(generated, before + result.eos_logprobs, -jnp.inf)
-  best = jnp.argmax(scores, axis=-1)
-  last = best[:, jnp.newaxis]
-  ends = column == last
-  output.output_ids = jnp.where(ends, result.eos_ids, result.output_ids)
-  output.output_ids = jnp.where(column > last, 0, output.output_ids)
-  output.logprobs = jnp.where(ends, result.eos_logprobs, logprobs)
-  output.logprobs = jnp.where(column > last, loop.NO_LOGPROB, output.logprobs)
-  output.decode_lengths = (best + 1 - decode_length_shift).astype(jnp.int32)
+  is_generated = logprobs < decode_loop.NO_LOGPROB
+  cumulative = jnp.cumsum(jnp.where(is_generated, logprobs, 0.0), axis=-1)
+  before = jnp.pad(cumulative, [(0, 0), (1, 0)])[:, :-1]
+  scores = jnp.where(is_generated, before + result.eos_logprobs, -jnp.inf)
+  end = jnp.argmax(scores, axis=-1)
+  is_end = column == end[:, jnp.newaxis]
+  is_after = column > end[:, jnp.newaxis]
+  ids = jnp.where(is_end, result.eos_ids, result.output_ids)
+  output.output_ids = jnp.where(is_after, 0, ids)
+  logprobs = jnp.where(is_end, result.eos_logprobs, logprobs)
+  output.logprobs = jnp.where(is_after, decode_loop.NO_LOGPROB, logprobs)
+  output.decode_lengths = (end + 1 - decode_length_shift).astype(jnp.int32)
   output.done = jnp.ones_like(result.done)
   output.has_eos = jnp.ones_like(result.has_eos)
   for name in ('eos_logprobs', 'eos_ids'):
     output.pop(name)
   return output
+
+
+def _left_align_prefixes(
+  ids: Int[Array, 'R P'], starts: Int[Array, 'R'], lengths: Int[Array, 'R']
+) -> Int[Array, 'R P']:
+  """Returns left-aligned prompts, padded with 0."""
+  aligned = sequence_alignment.shift_rows(ids, -starts)
+  is_token = jnp.arange(ids.shape[1]) < lengths[:, None]
+  return jnp.where(is_token, aligned, 0)

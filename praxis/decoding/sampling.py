@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws continuations of prompts, several samples of each.
+"""Sampling of continuations, several for each prompt.
 
-A prompt is read in one of two ways. Token by token, it stands at the left of
-its row and the loop starts at column 0. At once, it is moved to the right end
-of the prompt's columns, so that all rows generate in the same columns, and
-the loop starts at the prompt's last column.
+With fprop_for_prefix prompts are right-aligned and prefilled in one forward
+pass, and all rows generate from the same column on. Without it prompts are
+left-aligned and read token by token from column 0.
 
-The state of the loop, which samplers and constraints see, has for R rows
-(prompts times samples, next to each other) and T columns: step, start_step,
+The state of the decode loop, which token samplers and constraints read, has for
+R rows (B prompts times N samples, adjacent) and T columns: step, start_step,
 output_ids [R, T], logprobs [R, T], segment_pos [R], decode_lengths [R],
-done [R] and has_eos [R], and what was asked for of entropy [R, T],
-top_candidate_ids and top_candidate_logprobs [R, T, 5], eos_ids and eos_logprobs
-[R, T].
+done [R], has_eos [R], and on request entropy [R, T], top_candidate_ids and
+top_candidate_logprobs [R, T, 5], eos_ids and eos_logprobs [R, T].
 """
 
 from __future__ import annotations
@@ -26,398 +24,406 @@ from jaxtyping import Array, Bool, Float, Int
 
 from praxis import py_utils
 from praxis.decoding import (
-  blocks,
-  constraints,
-  guidance,
+  classifier_free_guidance,
+  controlled_decoding,
+  decode_loop,
   hparams,
-  loop,
-  meshes,
+  mesh_transpose,
+  model_fns,
   per_row_params,
   sample_results,
-  samplers,
-  states,
-  stopping,
+  state_transforms,
+  stop_sequences,
   streaming,
+  token_samplers,
 )
+from praxis.decoding.sampling_options import SamplingOptions
 from praxis.nested_map import NestedMap
 
-# How many candidates a step can report at most.
+# The largest number of candidates that are returned of each step.
 MAX_NUM_PER_TOKEN_LOGPROBS = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prefix:
-  """The prompts, at the right end of their columns if read at once."""
+  """The prompts; right-aligned with fprop_for_prefix, else left-aligned."""
 
   ids: Int[Array, 'B P']
   lengths: Int[Array, 'B']
-  # Of the whole texts that they begin.
+  # Number of tokens of the whole texts that the prompts begin.
   original_lengths: Int[Array, 'B']
 
-  def paddings(self, at_right: bool) -> Float[Array, 'B P']:
-    """Returns 1 where there is no token."""
+  def paddings(self, is_right_aligned: bool) -> Float[Array, 'B P']:
+    """Returns 1 at padding, 0 at tokens."""
     column = jnp.arange(self.ids.shape[1])[jnp.newaxis]
-    if at_right:
+    if is_right_aligned:
       column = column[:, ::-1]
     return (column >= self.lengths[:, jnp.newaxis]).astype(jnp.float32)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
-  """What sampling can be asked for; B is the number of prompts."""
-
-  # The scale of classifier-free guidance: one, one a sample, or by prompt [B]
-  # or [B, N]. Prompts then are [with a, without a, with b, ...].
-  cf_guidance_scale: Sequence[float] | float | Array | None = None
-  fprop_for_prefix: bool = False
-  # One, or [B] or [B, N].
-  temperature: float | Array = 1.0
-  # Raw keys, [B] or [B, 2]: what is drawn depends on them and not on the
-  # model's random stream.
-  gumbel_prng_key: Array | None = None
-  per_example_top_p: Float[Array, 'B'] | None = None
-  per_example_top_k: Int[Array, 'B'] | None = None
-  max_decode_steps: int | Sequence[int] | None = None
-  per_example_max_decode_steps: Int[Array, 'B'] | None = None
-  min_decode_steps: int = 0
-  eos_id: stopping.EosId | None = None
-  result_callback: streaming.StreamingResultCallback | None = None
-  decode_loop_mesh_axes_transpose: dict[str, str] | None = None
-  model_var_pspecs: Any = None
-  # Whether the result is the loop's state as it is.
-  return_result_for_suffix_score: bool = False
-  sort_samples: bool | None = True
-  # Of sorting samples.
-  top_k_recall_target: float = 1.0
-  early_exit: bool = True
-  use_top_k_for_logprobs: bool = False
-  controlled_decoding: hparams.ControlledDecodingHParams | None = None
-  return_entropy_score: bool = False
-  process_result_fn: hparams.ProcessResultFn | None = None
-  optimize_eos: bool = False
-  sample_constraint: constraints.BaseSampleTerminationConstraint | None = None
-  enforce_sample_constraints: Array | None = None
-  num_per_token_logprobs: Int[Array, 'B'] | None = None
-
-  def __post_init__(self) -> None:
-    if self.optimize_eos and (
-      self.eos_id is None
-      or getattr(self.eos_id, 'ndim', 0) > 1
-      or self.use_top_k_for_logprobs
-    ):
-      raise ValueError(
-        'optimize_eos needs an eos_id, no stop sequences, and '
-        f'use_top_k_for_logprobs=False, got eos_id={self.eos_id}, '
-        f'use_top_k_for_logprobs={self.use_top_k_for_logprobs}'
-      )
-    if (self.sample_constraint is None) != (
-      self.enforce_sample_constraints is None
-    ):
-      raise ValueError(
-        'sample_constraint and enforce_sample_constraints must be given '
-        f'together, got {self.sample_constraint} and '
-        f'{self.enforce_sample_constraints}; add the latter to the batch'
-      )
-
-
 def decode(
   model: Any,
-  steps: loop.Steps,
-  sampler: samplers.BaseNextTokenSampler,
+  fns: model_fns.ModelFns,
+  sampler: token_samplers.BaseNextTokenSampler,
   prefix: Prefix,
   shape: tuple[int, int],
-  options: Options,
+  options: SamplingOptions,
 ) -> NestedMap:
-  """Returns continuations of the prompts.
+  """Returns sampled continuations of the prompts.
 
   Args:
     model: bound, with a mutable DECODE_CACHE.
-    steps: how it does steps.
-    sampler: draws tokens.
+    fns: the functions of the model.
+    sampler: samples the next token.
     prefix: the prompts.
-    shape: (N, T), the number of samples and of columns of the result.
-    options: all the rest.
+    shape: (N, T), number of samples and of columns of the result.
+    options: all other options.
 
   Returns:
-    For N samples output_ids [B, N, T] (prompt and continuation at the left, 0
-    after it), decode_lengths [B, N] (of both, the ending token included),
-    logprobs [B, N, T] (1.0 where no token was generated), prefix_ids [B, N, P],
-    prefix_lengths [B, N], original_lengths [B, N], and what was asked for of
-    entropy, top_candidate_ids and top_candidate_logprobs.
+    output_ids [B, N, T] (prompt and continuation, left-aligned, padded with 0),
+    decode_lengths [B, N] (of both, the end-of-sequence id included), logprobs
+    [B, N, T] (NO_LOGPROB where no token is generated), prefix_ids [B, N, P],
+    prefix_lengths and original_lengths [B, N], and on request entropy,
+    top_candidate_ids and top_candidate_logprobs.
+
+  Raises:
+    ValueError: T is not positive, or options contradict each other.
   """
   num_samples, seq_len = shape
   if seq_len <= 0:
     raise ValueError(f'the length of the result must be > 0, got {seq_len}')
   axes = options.decode_loop_mesh_axes_transpose
-  if steps.fprop is not None:
-    steps.fprop(model, prefix.ids, prefix.paddings(options.fprop_for_prefix))
-  model = meshes.maybe_reshard_mdl_for_decode(
-    model, axes, options.model_var_pspecs, steps.transform
+  if fns.fprop is not None:
+    fns.fprop(model, prefix.ids, prefix.paddings(options.fprop_for_prefix))
+  model = mesh_transpose.maybe_reshard_mdl_for_decode(
+    model, axes, options.model_var_pspecs, fns.transform
   )
-  with meshes.maybe_decode_mesh_transpose(model, axes):
-    plan = _plan(steps, sampler, prefix, shape, options)
-    _prepare_states(model, plan)
-    state = plan.first_state(model)
+  with mesh_transpose.maybe_decode_mesh_transpose(model, axes):
+    body = _create_loop_body(fns, sampler, prefix, shape, options)
+    buckets = _step_buckets(options, seq_len)
+    _prepare_states(model, fns, num_samples, buckets, options)
+    state = body.initial_state(model)
     state = streaming.start(options.result_callback, state, num_samples)
-    state = _run(model, plan, state)
+    state = _run_loop(model, body, state, buckets)
     state = streaming.finish(options.result_callback, state)
     if options.return_result_for_suffix_score:
       result = state
     else:
-      result = sample_results.result(state, plan.texts, sampler, options)
+      result = sample_results.finalize(state, body.prompts, sampler, options)
     if options.process_result_fn is not None:
       result = options.process_result_fn(model, result)
   return result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Plan:
-  """What the loop knows beforehand; calling it fills one more column."""
+class _SamplingLoopBody:
+  """The body of the decode loop: samples one more column."""
 
-  steps: loop.Steps
-  sampler: samplers.BaseNextTokenSampler
-  options: Options
-  texts: sample_results.Texts
-  settings: per_row_params.Rows
-  guide: guidance.Guide | None
-  buckets: Sequence[int]
+  fns: model_fns.ModelFns
+  sampler: token_samplers.BaseNextTokenSampler
+  options: SamplingOptions
+  prompts: sample_results.PromptRows
+  row_params: per_row_params.PerRowParams
+  guidance: classifier_free_guidance.ClassifierFreeGuidance | None
 
-  def first_state(self, model: Any) -> NestedMap:
-    options, texts = self.options, self.texts
-    count, length = texts.ids.shape[0], texts.length
-    ids = jnp.pad(texts.ids, [(0, 0), (0, length - texts.ids.shape[1])])
-    blank = jnp.full((count, length), loop.NO_LOGPROB, jnp.float32)
+  def initial_state(self, model: Any) -> NestedMap:
+    """Returns the initial state of the loop."""
+    options, prompts = self.options, self.prompts
+    num_rows, seq_len = prompts.ids.shape[0], prompts.seq_len
+    ids = jnp.pad(prompts.ids, [(0, 0), (0, seq_len - prompts.ids.shape[1])])
+    no_logprobs = jnp.full(
+      (num_rows, seq_len), decode_loop.NO_LOGPROB, jnp.float32
+    )
     state = NestedMap(
-      step=texts.first_step,
-      start_step=texts.first_step,
+      step=prompts.start_step,
+      start_step=prompts.start_step,
       output_ids=ids,
-      logprobs=blank,
-      segment_pos=texts.first_step - texts.starts,
-      decode_lengths=texts.ends - texts.starts,
-      done=jnp.zeros(count, bool),
-      has_eos=jnp.zeros(count, bool),
+      logprobs=no_logprobs,
+      segment_pos=prompts.start_step - prompts.starts,
+      decode_lengths=prompts.ends - prompts.starts,
+      done=jnp.zeros(num_rows, bool),
+      has_eos=jnp.zeros(num_rows, bool),
     )
     if options.num_per_token_logprobs is not None:
-      shape = (count, length, MAX_NUM_PER_TOKEN_LOGPROBS)
+      shape = (num_rows, seq_len, MAX_NUM_PER_TOKEN_LOGPROBS)
       state.top_candidate_ids = jnp.zeros(shape, jnp.int32)
-      state.top_candidate_logprobs = jnp.full(shape, loop.NO_LOGPROB)
+      state.top_candidate_logprobs = jnp.full(shape, decode_loop.NO_LOGPROB)
     if options.optimize_eos:
-      state.eos_logprobs = blank
+      state.eos_logprobs = no_logprobs
       state.eos_ids = jnp.zeros_like(ids)
     if options.return_entropy_score:
-      state.entropy = jnp.zeros_like(blank)
+      state.entropy = jnp.zeros_like(no_logprobs)
     return self.sampler.init_decode_loop_state(
-      state, model, count, options.eos_id
+      state, model, num_rows, options.eos_id
     )
 
   def __call__(self, model: Any, state: NestedMap) -> NestedMap:
-    """Fills a column: with the prompt where it goes on, or a new token."""
-    ids = loop.column_of(state.output_ids, state.step)
-    logits = self.steps.logits(model, ids, state.segment_pos, state)
-    if self.guide is not None:
-      logits = self.guide.mix(logits)
+    """Fills column step + 1 with prompt tokens or sampled tokens."""
+    ids = decode_loop.get_column(state.output_ids, state.step)
+    logits = self.fns.logits(model, ids, state.segment_pos, state)
+    if self.guidance is not None:
+      logits = self.guidance.mix(logits)
     state = NestedMap(state)
-    drawn = self._draw(model, logits, state)
-    for name in drawn.keys() & state.keys():
-      state[name] = drawn[name]
-    if 'logprobs_at_new_ids' in drawn and self.options.use_top_k_for_logprobs:
-      logprob = drawn.logprobs_at_new_ids
+    sampled = self._sample_next_token(model, logits, state)
+    for name in sampled.keys() & state.keys():
+      state[name] = sampled[name]
+    if 'logprobs_at_new_ids' in sampled and self.options.use_top_k_for_logprobs:
+      logprobs = sampled.logprobs_at_new_ids
     else:
-      total = jax.nn.logsumexp(logits, axis=-1)
-      logprob = samplers.take(logits, drawn.new_ids) - total
-    new_ids = drawn.new_ids
-    if self.guide is not None:
-      new_ids, logprob, logits = jax.tree.map(
-        self.guide.to_both, (new_ids, logprob, logits)
+      log_normalizer = jax.nn.logsumexp(logits, axis=-1)
+      logprobs = token_samplers.take(logits, sampled.new_ids) - log_normalizer
+    new_ids = sampled.new_ids
+    if self.guidance is not None:
+      new_ids, logprobs, logits = jax.tree.map(
+        self.guidance.broadcast_to_pairs, (new_ids, logprobs, logits)
       )
-    is_new = self._write(state, new_ids, logprob)
-    self._report(state, logits, is_new)
+    is_generated = self._append_tokens(state, new_ids, logprobs)
+    self._record_scores(state, logits, is_generated)
     state.step += 1
     state.segment_pos += 1
     if self.options.result_callback is not None:
-      state.num_calls = self._send(state)
+      state.num_calls = self._stream(state)
     return state
 
-  def _draw(self, model: Any, logits: Array, state: NestedMap) -> NestedMap:
+  def _sample_next_token(
+    self, model: Any, logits: Array, state: NestedMap
+  ) -> NestedMap:
     if self.options.optimize_eos:
-      hidden = py_utils.get_large_negative_number(jnp.float32)
-      logits = logits.at[:, jnp.asarray(self.options.eos_id)].set(hidden)
-    settings = self.settings
+      masked = py_utils.get_large_negative_number(jnp.float32)
+      logits = logits.at[:, jnp.asarray(self.options.eos_id)].set(masked)
+    params = self.row_params
     return self.sampler(
       model,
       logits,
-      settings.temperature,
+      params.temperature,
       state,
-      per_example_top_p=settings.top_p,
-      per_example_top_k=settings.top_k,
-      gumbel_prng_key=settings.keys_of(state.step),
+      per_example_top_p=params.top_p,
+      per_example_top_k=params.top_k,
+      gumbel_prng_key=(
+        None if params.keys is None else params.keys.at_step(state.step)
+      ),
     )
 
-  def _write(
-    self, state: NestedMap, drawn: Int[Array, 'R'], logprob: Float[Array, 'R']
+  def _append_tokens(
+    self,
+    state: NestedMap,
+    sampled_ids: Int[Array, 'R'],
+    logprobs: Float[Array, 'R'],
   ) -> Bool[Array, 'R']:
-    """Adds tokens to the state; returns which of them are generated."""
-    options, ends = self.options, self.texts.ends
+    """Writes column step + 1 of `state`, and which rows are done.
+
+    Returns:
+      The mask of rows whose token is generated, not of the prompt or padding.
+    """
+    options, ends = self.options, self.prompts.ends
     column = state.step + 1
     in_prompt = column < ends
-    is_new = ~in_prompt & ~state.done
-    given = loop.column_of(state.output_ids, column)
-    new_ids = jnp.where(in_prompt, given, jnp.where(is_new, drawn, 0))
-    state.output_ids = loop.set_column(state.output_ids, column, new_ids)
-    logprob = jnp.where(is_new, logprob, loop.NO_LOGPROB)
-    state.logprobs = loop.set_column(state.logprobs, column, logprob)
-    generated = column + 1 - ends
-    length = column + 1 - self.texts.starts
-    state.decode_lengths = jnp.where(is_new, length, state.decode_lengths)
-    ended = generated >= self.settings.max_steps
+    is_generated = ~in_prompt & ~state.done
+    prompt_ids = decode_loop.get_column(state.output_ids, column)
+    new_ids = jnp.where(is_generated, sampled_ids, 0)
+    new_ids = jnp.where(in_prompt, prompt_ids, new_ids)
+    state.output_ids = decode_loop.set_column(state.output_ids, column, new_ids)
+    logprobs = jnp.where(is_generated, logprobs, decode_loop.NO_LOGPROB)
+    state.logprobs = decode_loop.set_column(state.logprobs, column, logprobs)
+    num_generated = column + 1 - ends
+    length = column + 1 - self.prompts.starts
+    state.decode_lengths = jnp.where(is_generated, length, state.decode_lengths)
+    is_last = num_generated >= self.row_params.max_steps
     if options.eos_id is not None:
-      stops = self.settings.stops
-      is_end = stopping.is_end(
-        options.eos_id if stops is None else stops,
+      sequences = self.row_params.stop_sequences
+      is_eos = stop_sequences.is_end(
+        options.eos_id if sequences is None else sequences,
         new_ids,
         state.output_ids,
         column,
       )
-      is_end &= is_new & (generated >= options.min_decode_steps)
-      state.has_eos |= is_end
-      ended |= is_end
-    state.done |= is_new & ended
+      is_eos &= is_generated & (num_generated >= options.min_decode_steps)
+      state.has_eos |= is_eos
+      is_last |= is_eos
+    state.done |= is_generated & is_last
     if options.sample_constraint is not None:
-      enforced = options.sample_constraint(
+      is_constrained = options.sample_constraint(
         options.enforce_sample_constraints, state
       )
-      state.done |= enforced & is_new
-    return is_new
+      state.done |= is_constrained & is_generated
+    return is_generated
 
-  def _report(
-    self, state: NestedMap, logits: Array, is_new: Bool[Array, 'R']
+  def _record_scores(
+    self, state: NestedMap, logits: Array, is_generated: Bool[Array, 'R']
   ) -> None:
-    """Adds to the state what was asked for beside the tokens."""
+    """Writes entropy, end-of-sequence scores and candidates on request."""
     options, column = self.options, state.step + 1
-    wanted = (
+    requested = (
       options.return_entropy_score,
       options.optimize_eos,
       options.num_per_token_logprobs is not None,
     )
-    if not any(wanted):
+    if not any(requested):
       return
     logprobs = jax.nn.log_softmax(logits)
     if options.return_entropy_score:
       entropy = -jnp.sum(logprobs * jnp.exp(logprobs), axis=-1)
-      entropy = jnp.where(is_new, entropy, 0.0)
-      state.entropy = loop.set_column(state.entropy, column, entropy)
+      entropy = jnp.where(is_generated, entropy, 0.0)
+      state.entropy = decode_loop.set_column(state.entropy, column, entropy)
     if options.optimize_eos:
-      eos = jnp.asarray(loop.as_list(options.eos_id), jnp.int32)
-      best = jnp.argmax(logprobs[:, eos], axis=-1)
-      state.eos_ids = loop.set_column(state.eos_ids, column, eos[best])
-      state.eos_logprobs = loop.set_column(
-        state.eos_logprobs, column, samplers.take(logprobs[:, eos], best)
+      eos_ids = jnp.asarray(stop_sequences.as_list(options.eos_id), jnp.int32)
+      best = jnp.argmax(logprobs[:, eos_ids], axis=-1)
+      state.eos_ids = decode_loop.set_column(
+        state.eos_ids, column, eos_ids[best]
+      )
+      state.eos_logprobs = decode_loop.set_column(
+        state.eos_logprobs,
+        column,
+        token_samplers.take(logprobs[:, eos_ids], best),
       )
     if options.num_per_token_logprobs is not None:
-      self._report_candidates(state, logprobs, is_new)
+      self._record_candidates(state, logprobs, is_generated)
 
-  def _report_candidates(
-    self, state: NestedMap, logprobs: Array, is_new: Bool[Array, 'R']
+  def _record_candidates(
+    self, state: NestedMap, logprobs: Array, is_generated: Bool[Array, 'R']
   ) -> None:
-    most = MAX_NUM_PER_TOKEN_LOGPROBS
-    count = min(logprobs.shape[-1], most)
-    best, ids = jax.lax.top_k(logprobs, count)
-    wanted = jnp.where(is_new, self.settings.num_candidates, 0)
-    kept = jnp.arange(most) < wanted[:, jnp.newaxis]
-    fill = [(0, 0), (0, most - count)]
-    best = jnp.pad(best, fill, constant_values=loop.NO_LOGPROB)
-    place = state.step - state.start_step
-    state.top_candidate_logprobs = loop.set_column(
-      state.top_candidate_logprobs,
-      place,
-      jnp.where(kept, best, loop.NO_LOGPROB),
+    """Writes the top candidates of the step, at column step - start_step."""
+    max_candidates = MAX_NUM_PER_TOKEN_LOGPROBS
+    top_k = min(logprobs.shape[-1], max_candidates)
+    top_logprobs, ids = jax.lax.top_k(logprobs, top_k)
+    num_requested = jnp.where(is_generated, self.row_params.num_candidates, 0)
+    is_requested = jnp.arange(max_candidates) < num_requested[:, jnp.newaxis]
+    padding = [(0, 0), (0, max_candidates - top_k)]
+    top_logprobs = jnp.pad(
+      top_logprobs, padding, constant_values=decode_loop.NO_LOGPROB
     )
-    state.top_candidate_ids = loop.set_column(
-      state.top_candidate_ids, place, jnp.where(kept, jnp.pad(ids, fill), 0)
+    column = state.step - state.start_step
+    state.top_candidate_logprobs = decode_loop.set_column(
+      state.top_candidate_logprobs,
+      column,
+      jnp.where(is_requested, top_logprobs, decode_loop.NO_LOGPROB),
+    )
+    state.top_candidate_ids = decode_loop.set_column(
+      state.top_candidate_ids,
+      column,
+      jnp.where(is_requested, jnp.pad(ids, padding), 0),
     )
 
-  def _send(self, state: NestedMap) -> Int[Array, '']:
-    if self.guide is not None:
-      count = state.done.shape[0]
+  def _stream(self, state: NestedMap) -> Int[Array, '']:
+    """Streams the conditional rows; returns the number of calls so far."""
+    if self.guidance is not None:
+      num_rows = state.done.shape[0]
       state = jax.tree.map(
         lambda x: (
-          self.guide.conditioned(x) if x.ndim and x.shape[0] == count else x
+          self.guidance.take_conditional(x)
+          if x.ndim and x.shape[0] == num_rows
+          else x
         ),
         state,
       )
-    callback, num_samples = self.options.result_callback, self.texts.num_samples
-    return streaming.send(callback, state, num_samples)
+    return streaming.send(
+      self.options.result_callback, state, self.prompts.num_samples
+    )
 
 
-def _plan(
-  steps: loop.Steps,
-  sampler: samplers.BaseNextTokenSampler,
+def _create_loop_body(
+  fns: model_fns.ModelFns,
+  sampler: token_samplers.BaseNextTokenSampler,
   prefix: Prefix,
   shape: tuple[int, int],
-  options: Options,
-) -> _Plan:
+  options: SamplingOptions,
+) -> _SamplingLoopBody:
   num_samples, seq_len = shape
-  limits = hparams.DecoderHParams(max_decode_steps=options.max_decode_steps)
-  limits = limits.decode_steps()
+  batch, prefix_len = prefix.ids.shape
   repeat = lambda x: jnp.repeat(x, num_samples, axis=0)
-  columns = prefix.ids.shape[1]
-  starts = columns - prefix.lengths if options.fprop_for_prefix else 0
+  is_prefilled = options.fprop_for_prefix
+  starts = prefix_len - prefix.lengths if is_prefilled else 0
   starts = jnp.broadcast_to(starts, prefix.lengths.shape)
-  if options.fprop_for_prefix and not limits:
-    raise ValueError(
-      'max_decode_steps must be > 0 with fprop_for_prefix, got None'
-    )
-  guide = None
+  guidance = None
   if options.cf_guidance_scale is not None:
-    guide = guidance.Guide.of(options.cf_guidance_scale, num_samples)
-  first_step = columns - 1 if options.fprop_for_prefix else 0
-  return _Plan(
-    steps=steps,
+    guidance = classifier_free_guidance.ClassifierFreeGuidance.from_scale(
+      options.cf_guidance_scale, num_samples
+    )
+  max_steps = (_max_decode_steps(options) or [seq_len])[-1]
+  return _SamplingLoopBody(
+    fns=fns,
     sampler=sampler,
     options=options,
-    guide=guide,
-    texts=sample_results.Texts(
+    guidance=guidance,
+    prompts=sample_results.PromptRows(
       ids=repeat(prefix.ids)[:, :seq_len],
       starts=repeat(starts),
       ends=repeat(starts + prefix.lengths),
       original_lengths=repeat(prefix.original_lengths),
-      length=seq_len,
+      seq_len=seq_len,
       num_samples=num_samples,
-      first_step=first_step,
-      guide=guide,
+      start_step=prefix_len - 1 if is_prefilled else 0,
+      guidance=guidance,
     ),
-    settings=per_row_params.Rows.of(
-      options, prefix.ids.shape[0], num_samples, (limits or [seq_len])[-1]
+    row_params=per_row_params.PerRowParams.from_options(
+      options, batch, num_samples, max_steps
     ),
-    buckets=limits if options.fprop_for_prefix else [seq_len - 1],
   )
 
 
-def _prepare_states(model: Any, plan: _Plan) -> None:
-  """Gives caches a row for each sample, and room for the first steps."""
-  steps, num_samples = plan.steps, plan.texts.num_samples
-  room = plan.buckets[0]
-  if steps.lazy_broadcast_prefix is not None and num_samples > 1:
-    if not plan.options.fprop_for_prefix:
+def _max_decode_steps(options: SamplingOptions) -> list[int]:
+  """Returns max_decode_steps in ascending order, empty if unset."""
+  limits = hparams.DecoderHParams(max_decode_steps=options.max_decode_steps)
+  return limits.decode_steps()
+
+
+def _step_buckets(options: SamplingOptions, seq_len: int) -> list[int]:
+  """Returns the numbers of steps that caches grow through."""
+  if not options.fprop_for_prefix:
+    return [seq_len - 1]
+  buckets = _max_decode_steps(options)
+  if not buckets:
+    raise ValueError(
+      'max_decode_steps must be > 0 with fprop_for_prefix, got None'
+    )
+  return buckets
+
+
+def _prepare_states(
+  model: Any,
+  fns: model_fns.ModelFns,
+  num_samples: int,
+  buckets: Sequence[int],
+  options: SamplingOptions,
+) -> None:
+  """Adds room for the first bucket of steps, and a row for each sample."""
+  if fns.lazy_broadcast_prefix is not None and num_samples > 1:
+    if not options.fprop_for_prefix:
       raise ValueError(
         'lazy_prefix_broadcast needs prompts that are read at once, got '
         'fprop_for_prefix=False; set it to True'
       )
-    control = plan.options.controlled_decoding
+    num_steps = buckets[0]
+    control = options.controlled_decoding
     if control is not None and control.interval:
-      room = control.interval
-    # The last token of the prompt is the first that steps read.
-    steps.transform(model, states.slice_state_fn(0, -1))
-    steps.lazy_broadcast_prefix(model, num_samples, room)
+      num_steps = control.interval
+    # The first decode step reads the last token of the prompt again.
+    fns.transform(model, state_transforms.slice_state_fn(0, -1))
+    fns.lazy_broadcast_prefix(model, num_samples, num_steps)
     return
-  if steps.fprop is not None:
-    steps.transform(model, states.pad_state_fn(room))
+  if fns.fprop is not None:
+    fns.transform(model, state_transforms.pad_state_fn(buckets[0]))
   if num_samples > 1:
-    steps.transform(model, states.batch_broadcast_state_fn(num_samples))
+    fns.transform(model, state_transforms.batch_broadcast_state_fn(num_samples))
 
 
-def _run(model: Any, plan: _Plan, state: NestedMap) -> NestedMap:
-  is_over = loop.all_done if plan.options.early_exit else None
-  if plan.options.controlled_decoding is not None:
-    return blocks.run(model, plan, state, is_over)
-  return loop.run_buckets(model, plan.steps, plan, state, plan.buckets, is_over)
+def _run_loop(
+  model: Any, body: _SamplingLoopBody, state: NestedMap, buckets: Sequence[int]
+) -> NestedMap:
+  """Returns the final state of the decode loop."""
+  should_stop = decode_loop.all_done if body.options.early_exit else None
+  control = body.options.controlled_decoding
+  if control is None:
+    return decode_loop.run_buckets(
+      model, body.fns, body, state, buckets, should_stop
+    )
+  num_samples, fns = body.prompts.num_samples, body.fns
+  if num_samples == 1:
+    # The decode states of single samples are not shared.
+    fns = dataclasses.replace(fns, lazy_broadcast_prefix=None)
+  schedule = controlled_decoding.BlockSchedule.from_hparams(
+    control, num_samples, buckets
+  )
+  return controlled_decoding.run_blocks(
+    model, fns, body, state, schedule, should_stop
+  )

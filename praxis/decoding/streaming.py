@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends results to the host while the loop goes on."""
+"""Streaming of generated tokens to the host during the decode loop."""
 
 from __future__ import annotations
 
@@ -19,22 +19,26 @@ from praxis.pytypes import NestedJTensor
 
 @dataclasses.dataclass(frozen=True)
 class StreamingResultCallback:
-  """Functions of the host that decoding calls, in order."""
+  """Host functions that the decode loop calls, in order."""
 
-  # Gets the tokens of the last steps, as numpy arrays; see `send`.
+  # Receives the tokens of the last steps as numpy arrays; see `send`.
   callback_fn: Callable[[NestedJTensor], None]
-  # After how many steps it is called again.
+  # Number of decode steps between calls.
   interval_steps: int = 1
-  # Gets (batch, num_samples) before the first step.
+  # Receives (batch, num_samples) before the first step.
   init_fn: Callable[[int | Sequence[int]], None] | None = None
-  # Is called after the last step.
+  # Called after the last step.
   done_fn: Callable[[], None] | None = None
 
 
 def start(
   callback: StreamingResultCallback | None, state: NestedMap, num_samples: int
 ) -> NestedMap:
-  """Calls init_fn; returns the state of a loop that counts the calls."""
+  """Calls init_fn; returns the loop state with a counter of calls.
+
+  Raises:
+    ValueError: interval_steps is not positive.
+  """
   if callback is None:
     return state
   if callback.interval_steps < 1:
@@ -42,84 +46,85 @@ def start(
       f'interval_steps must be >= 1, got {callback.interval_steps}; 1 sends '
       'every step'
     )
-  count = jnp.zeros((), jnp.int32)
+  num_calls = jnp.zeros((), jnp.int32)
   if callback.init_fn is not None:
     shape = state.done.shape[0] // num_samples, num_samples
-    count = _call(lambda: callback.init_fn(shape), count)
-  return NestedMap(**state, num_calls=count)
+    num_calls = _call_host(lambda: callback.init_fn(shape), num_calls)
+  return NestedMap(**state, num_calls=num_calls)
 
 
 def finish(
   callback: StreamingResultCallback | None, state: NestedMap
 ) -> NestedMap:
-  """Calls done_fn; returns the state as it is without streaming."""
+  """Calls done_fn; returns the loop state without the counter of calls."""
   if callback is None:
     return state
   state = NestedMap(state)
-  count = state.pop('num_calls')
+  num_calls = state.pop('num_calls')
   if callback.done_fn is not None:
-    _call(callback.done_fn, count)
+    _call_host(callback.done_fn, num_calls)
   return state
 
 
 def send(
   callback: StreamingResultCallback, state: NestedMap, num_samples: int
 ) -> Int[Array, '']:
-  """Calls callback_fn, if it is time to, with the columns since the last call.
+  """Calls callback_fn with the columns since the last call, at an interval.
 
-  They come as output_ids, logprobs and, if asked for, top_candidate_ids and
-  top_candidate_logprobs, [B, N, interval_steps, ...], with decode_lengths,
-  scores (the sum of those log-probs, or prefix_scores of the loop's state) and
-  done, all [B, N], and prefix_lengths [B].
+  It receives output_ids, logprobs and on request top_candidate_ids and
+  top_candidate_logprobs [B, N, interval_steps, ...], decode_lengths, scores
+  (the sum of these logprobs, or prefix_scores of the loop state) and done
+  [B, N], and prefix_lengths [B].
 
   Returns:
-    The number of calls that there were.
+    The number of calls so far.
   """
   interval = callback.interval_steps
-  done_steps = state.step - state.start_step
-  first = state.start_step + 1 + (done_steps - 1) // interval * interval
-  is_time = (done_steps % interval == 0) | jnp.all(state.done)
+  num_steps = state.step - state.start_step
+  first_column = state.start_step + 1 + (num_steps - 1) // interval * interval
+  is_due = (num_steps % interval == 0) | jnp.all(state.done)
 
   def emit(state: NestedMap) -> Int[Array, '']:
-    ids = _columns(state.output_ids, first, interval, 0)
-    logprobs = _columns(state.logprobs, first, interval, 1)
-    sent = NestedMap(output_ids=ids, logprobs=logprobs, done=state.done)
-    blanks = {'top_candidate_ids': 0, 'top_candidate_logprobs': 1}
-    for name, blank in blanks.items():
+    ids = _columns(state.output_ids, first_column, interval, 0)
+    logprobs = _columns(state.logprobs, first_column, interval, 1)
+    result = NestedMap(output_ids=ids, logprobs=logprobs, done=state.done)
+    fills = {'top_candidate_ids': 0, 'top_candidate_logprobs': 1}
+    for name, fill in fills.items():
       if name in state:
-        sent[name] = _columns(state[name], first, interval, blank)
-    sent.decode_lengths = jnp.full_like(state.decode_lengths, interval)
-    sent.scores = state.get(
+        result[name] = _columns(state[name], first_column, interval, fill)
+    result.decode_lengths = jnp.full_like(state.decode_lengths, interval)
+    result.scores = state.get(
       'prefix_scores', jnp.sum(jnp.minimum(logprobs, 0.0), axis=-1)
     )
-    sent = jax.tree.map(
-      lambda x: x.reshape(-1, num_samples, *x.shape[1:]), sent
+    result = jax.tree.map(
+      lambda x: x.reshape(-1, num_samples, *x.shape[1:]), result
     )
-    sent.prefix_lengths = jnp.zeros(sent.done.shape[:1], jnp.int32)
-    return _call(callback.callback_fn, state.num_calls, sent)
+    result.prefix_lengths = jnp.zeros(result.done.shape[:1], jnp.int32)
+    return _call_host(callback.callback_fn, state.num_calls, result)
 
-  return jax.lax.cond(is_time, emit, lambda state: state.num_calls, state)
+  return jax.lax.cond(is_due, emit, lambda state: state.num_calls, state)
 
 
-def _call(
-  fn: Callable[..., None], count: Int[Array, ''], *args: NestedJTensor
+def _call_host(
+  fn: Callable[..., None], num_calls: Int[Array, ''], *args: NestedJTensor
 ) -> Int[Array, '']:
-  """Calls a function of the host after the first `count`; returns count + 1.
+  """Calls a host function after `num_calls` others; returns num_calls + 1.
 
-  Each call needs what the one before it returned. That orders them on any
-  number of devices, where `ordered=True` knows one only.
+  The data dependence on the previous call's result orders the calls on any
+  number of devices; `ordered=True` supports a single device only.
   """
 
-  def call(count: Any, *args: Any) -> np.ndarray:
+  def call(num_calls: np.ndarray, *args: Any) -> np.ndarray:
     fn(*jax.tree.map(np.asarray, args))
-    return np.asarray(count) + np.int32(1)
+    return np.asarray(num_calls) + np.int32(1)
 
   result = jax.ShapeDtypeStruct((), jnp.int32)
-  return io_callback(call, result, count, *args)
+  return io_callback(call, result, num_calls, *args)
 
 
-def _columns(x: Any, first: jax.Array, count: int, blank: int) -> jax.Array:
+def _columns(x: Array, first: Int[Array, ''], count: int, fill: int) -> Array:
+  """Returns x[:, first : first + count], padded with `fill`."""
   widths = [(0, 0)] * x.ndim
   widths[1] = (0, count)
-  padded = jnp.pad(x, widths, constant_values=blank)
+  padded = jnp.pad(x, widths, constant_values=fill)
   return jax.lax.dynamic_slice_in_dim(padded, first, count, axis=1)

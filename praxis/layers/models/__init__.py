@@ -5,7 +5,7 @@ from praxis.decoding.hparams import template_has_type
 from praxis.layers.models.bert_model import BertModel
 from praxis.layers.models.classification_mlp import ClassificationMLPModel
 from praxis.layers.models.classification_model import ClassificationModel
-from praxis.layers.models.continuous_batching import (
+from praxis.layers.models.continuous_batching_model import (
   LanguageModelContinuousBatching,
 )
 from praxis.layers.models.dpo import (

@@ -46,7 +46,10 @@ class BertModel(base_model.BaseModel):
         'lm_tpl.packed_input must be True, got False; batches have segment_ids'
       )
     self.create_child(
-      'lm', sequence_model.smoothed(self.lm_tpl, self.label_smoothing_prob)
+      'lm',
+      sequence_model.with_label_smoothing(
+        self.lm_tpl, self.label_smoothing_prob
+      ),
     )
     self.create_child(
       'mlm_augmenter',

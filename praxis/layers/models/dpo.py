@@ -102,14 +102,16 @@ class SequenceModelDPO(base_model.BaseModel):
   label_smoothing_prob: float | None = None
 
   def setup(self) -> None:
-    model = sequence_model.smoothed(self.model_tpl, self.label_smoothing_prob)
+    model = sequence_model.with_label_smoothing(
+      self.model_tpl, self.label_smoothing_prob
+    )
     self.create_child('model', model)
     self.create_child('ref_model', model.clone())
 
   def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
     """Returns y_w_ref, y_l_ref, y_w_pi and y_l_pi, or what the policy says."""
     if 'src' in input_batch:
-      return self.model(**sequence_model.arguments_of(input_batch))
+      return self.model(**sequence_model.network_inputs(input_batch))
     pairs = dpo_examples.DPOExampleSeq2Seq.from_feature_converter(input_batch)
     predictions = NestedMap()
     for name, half in (('y_l', pairs.y_l), ('y_w', pairs.y_w)):

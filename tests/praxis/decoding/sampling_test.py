@@ -8,11 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from praxis.decoding import constraints, hparams, loop, samplers
+from praxis.decoding import (
+  decode_loop,
+  hparams,
+  termination_constraints,
+  token_samplers,
+)
 from tests.praxis.decoding import toy
 
-_GREEDY = samplers.DefaultNextTokenSampler(top_k=1)
-_ALL = samplers.DefaultNextTokenSampler(top_k=0)
+_GREEDY = token_samplers.DefaultNextTokenSampler(top_k=1)
+_ALL = token_samplers.DefaultNextTokenSampler(top_k=0)
 _MODES = [
   (False, 12, {}),
   (False, 12, {'max_decode_steps': 3}),
@@ -46,8 +51,8 @@ def test_greedy_follows_the_argmax(at_once, total, fields):
     prompt = toy.LENGTHS[row]
     got = out.logprobs[row, 0]
     np.testing.assert_allclose(got[prompt : len(text)], logprobs, atol=1e-5)
-    np.testing.assert_array_equal(got[:prompt], loop.NO_LOGPROB)
-    np.testing.assert_array_equal(got[len(text) :], loop.NO_LOGPROB)
+    np.testing.assert_array_equal(got[:prompt], decode_loop.NO_LOGPROB)
+    np.testing.assert_array_equal(got[len(text) :], decode_loop.NO_LOGPROB)
 
 
 def _texts(out):
@@ -100,14 +105,14 @@ def test_examples_decide_for_themselves():
   # What is drawn depends on the example's key alone, not on its row.
   np.testing.assert_array_equal(both.output_ids, alone.output_ids[::-1])
   assert (both.output_ids[:, 0] != both.output_ids[:, 1]).any()
-  dummy = jnp.full(3, samplers.DUMMY_PRNG_KEY)
+  dummy = jnp.full(3, token_samplers.DUMMY_PRNG_KEY)
   unset = toy.sample(
     _ALL, (2, 8), sort_samples=False, **options | {'gumbel_prng_key': dummy}
   )
   assert (unset.output_ids != both.output_ids).any()
 
   limits = toy.sample(
-    samplers.DefaultNextTokenSampler(top_k=5),
+    token_samplers.DefaultNextTokenSampler(top_k=5),
     (2, 8),
     temperature=jnp.asarray([[0.0, 9.0], [0.0, 9.0], [0.0, 9.0]]),
     per_example_max_decode_steps=jnp.asarray([1, 3, 9]),
@@ -169,7 +174,7 @@ def test_candidates_of_each_step():
 
 
 def test_logprobs_among_the_top_k():
-  sampler = samplers.DefaultNextTokenSampler(
+  sampler = token_samplers.DefaultNextTokenSampler(
     top_k=2, use_top_k_for_logprobs=True
   )
   options = {'max_decode_steps': 2, 'eos_id': -1}
@@ -255,10 +260,10 @@ def test_blocks_go_on_with_their_best_sample():
   assert (out.output_ids[:, 0] != out.output_ids[:, 2]).any()
 
 
-class _NoFives(constraints.BaseSampleTerminationConstraint):
+class _NoFives(termination_constraints.BaseSampleTerminationConstraint):
   def __call__(self, enforce_sample_constraints, decode_loop_state):
     state = decode_loop_state
-    last = loop.column_of(state.output_ids, state.step + 1)
+    last = decode_loop.get_column(state.output_ids, state.step + 1)
     return state.done | (enforce_sample_constraints & (last == 5))
 
 

@@ -8,7 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from praxis import base_layer
-from praxis.decoding import alignment, loop, sampling
+from praxis.decoding import (
+  model_fns,
+  sampling,
+  sampling_options,
+  sequence_alignment,
+)
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
 
@@ -70,8 +75,8 @@ def steps(at_once):
     else:
       toy.read(jnp.zeros_like(ids[:, :1]), 0)
 
-  return loop.Steps(
-    extend_step=lambda toy, ids, pos: toy.extend_step(ids, pos),
+  return model_fns.ModelFns(
+    extend_step=lambda toy, ids, pos, state: toy.extend_step(ids, pos),
     transform_state=lambda toy, fn: toy.transform_decode_state(fn),
     fprop=read,
   )
@@ -98,7 +103,7 @@ def run(function, *args, rng=True):
 def prefix(at_once, ids=IDS, lengths=LENGTHS):
   ids, lengths = jnp.asarray(ids), jnp.asarray(lengths)
   if at_once:
-    ids = alignment.right_align_tensors(ids, lengths)
+    ids = sequence_alignment.right_align_tensors(ids, lengths)
   return sampling.Prefix(ids=ids, lengths=lengths, original_lengths=lengths)
 
 
@@ -116,7 +121,9 @@ def sample(sampler, shape, at_once=True, ids=IDS, lengths=LENGTHS, **options):
       sampler,
       prefix(at_once, ids, lengths),
       shape,
-      sampling.Options(fprop_for_prefix=at_once, **fixed, **arrays),
+      sampling_options.SamplingOptions(
+        fprop_for_prefix=at_once, **fixed, **arrays
+      ),
     )
 
   return NestedMap(run(decode, arrays))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from praxis import beam_search, flat_beam_search
-from praxis.decoding import hypotheses, loop
+from praxis.decoding import hypotheses, stop_sequences
 from praxis.decoding.hparams import BeamSearchHParams, FlatBeamSearchHParams
 from tests.praxis.decoding import toy
 
@@ -92,7 +92,7 @@ def test_a_wide_beam_finds_the_best_of_all_texts(alpha):
 def _by_hand(row, hparams):
   """A beam search in the words of the paper, for one prompt."""
   prompt = list(toy.IDS[row][: toy.LENGTHS[row]])
-  eos, beam = loop.as_list(hparams.eos_id), hparams.beam_size
+  eos, beam = stop_sequences.as_list(hparams.eos_id), hparams.beam_size
   live, ended = [(0.0, prompt)], []
   for step in range(1, hparams.max_decode_steps + 1):
     grown = []

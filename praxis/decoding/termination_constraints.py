@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that samples are ended for."""
+"""Constraints that end samples early."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from praxis.nested_map import NestedMap
 class BaseSampleTerminationConstraint(
   base_hyperparams.FiddleBaseParameterizable, metaclass=abc.ABCMeta
 ):
-  """Says which samples end before they would by themselves.
+  """Decides after each step which samples end.
 
-  It is asked after every step of batches with enforce_sample_constraints.
+  It applies to batches that have enforce_sample_constraints.
   """
 
   @abc.abstractmethod
@@ -25,9 +25,9 @@ class BaseSampleTerminationConstraint(
     enforce_sample_constraints: Array | None,
     decode_loop_state: NestedMap,
   ) -> Bool[Array, 'R']:
-    """Returns which rows are done, those that are already among them.
+    """Returns the mask of finished rows, including those finished before.
 
     Args:
-      enforce_sample_constraints: the batch's field of that name.
-      decode_loop_state: what the loop knows; see `sampling`.
+      enforce_sample_constraints: the field of the batch.
+      decode_loop_state: the state of the loop; see `sampling`.
     """

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What decoding is asked for is looked at before anything is traced."""
+"""Unsupported decoder hparams are refused before tracing."""
 
 # bazel: size=small
 from __future__ import annotations
 
 import pytest
 
-from praxis import decoder_hparams
-from praxis.decoding import requests
+from praxis.decoding import hparams
 
 
 @pytest.mark.parametrize(
@@ -18,16 +17,16 @@ from praxis.decoding import requests
   ],
 )
 def test_what_would_have_no_effect_is_refused(wish, message):
-  hparams = decoder_hparams.GreedyDecoderHParams(**wish)
+  params = hparams.GreedyDecoderHParams(**wish)
   with pytest.raises(ValueError, match=message):
-    requests.checked(hparams)
+    hparams.check_supported(params)
 
 
 def test_other_objects_are_refused():
   with pytest.raises(ValueError, match='must be a DecoderHParams, got dict'):
-    requests.checked({'seqlen': 4})
+    hparams.check_supported({'seqlen': 4})
 
 
 def test_usual_wishes_pass():
-  hparams = decoder_hparams.SampleDecoderHParams(seqlen=4)
-  assert requests.checked(hparams) is hparams
+  params = hparams.SampleDecoderHParams(seqlen=4)
+  assert hparams.check_supported(params) is params

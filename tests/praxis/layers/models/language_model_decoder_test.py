@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from praxis import decoder_hparams, decoder_utils
-from praxis.decoding import requests, streaming
+from praxis.decoding import hparams as decoding_hparams
+from praxis.decoding import streaming
 from praxis.layers.models import LanguageModelType
 from praxis.nested_map import NestedMap
 from tests.praxis.layers.models import decoding
@@ -227,7 +228,7 @@ def test_errors(hparams, error, message):
 
 def test_models_that_cannot_decode():
   with pytest.raises(ValueError, match='must be a DecoderHParams, got str'):
-    requests.checked('greedy')
+    decoding_hparams.check_supported('greedy')
   cfg = decoding.config(model_type=LanguageModelType.BIDIRECTIONAL)
   with pytest.raises(NotImplementedError, match='bidirectional'):
     cfg.Instantiate().bind({}).decode(decoding.batch())

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classifier-free guidance: each prompt with, then without its condition.
+"""Classifier-free guidance: mixed logits of conditional and unconditional rows.
 
-Rows are [N samples with a, N without a, N with b, ...]; both parts of a pair
-of rows read the tokens that are drawn from their mixed logits.
+With N samples, the rows of a batch are N conditional rows of prompt a, N
+unconditional rows of a, N conditional rows of b, and so on. Both rows of a pair
+read the token that is sampled from their mixed logits.
 
 References: Stay on topic with Classifier-Free Guidance,
 https://arxiv.org/abs/2306.17806
@@ -19,18 +20,22 @@ from jaxtyping import Array, Float
 
 
 @dataclasses.dataclass(frozen=True)
-class Guide:
-  """Mixes the logits of pairs; P prompts, N samples."""
+class ClassifierFreeGuidance:
+  """Mixes the logits of row pairs of P prompts with N samples each."""
 
-  # [1 or P, 1 or N, 1]
+  # The guidance scale, [1 or P, 1 or N, 1].
   scale: Float[Array, 'p n 1'] | float
   num_samples: int
 
   @classmethod
-  def of(
+  def from_scale(
     cls, scale: Sequence[float] | float | Array, num_samples: int
-  ) -> Guide:
-    """Returns the guide of a scale: one, one a sample, or [P] or [P, N]."""
+  ) -> ClassifierFreeGuidance:
+    """Returns the guidance of a scale: one, one per sample, [P] or [P, N].
+
+    Raises:
+      ValueError: the scale has another shape.
+    """
     if isinstance(scale, Sequence):
       if len(scale) != num_samples:
         raise ValueError(
@@ -40,8 +45,8 @@ class Guide:
       return cls(jnp.asarray(scale)[jnp.newaxis, :, jnp.newaxis], num_samples)
     if not isinstance(scale, jax.Array):
       return cls(float(scale), num_samples)
-    by_sample = scale.ndim == 2 and scale.shape[1] == num_samples
-    if scale.ndim != 1 and not by_sample:
+    is_per_sample = scale.ndim == 2 and scale.shape[1] == num_samples
+    if scale.ndim != 1 and not is_per_sample:
       raise ValueError(
         f'cf_guidance_scale must have shape [batch] or [batch, {num_samples}], '
         f'got {list(scale.shape)}'
@@ -50,20 +55,20 @@ class Guide:
     return cls(scale.reshape(shape), num_samples)
 
   def mix(self, logits: Float[Array, 'R V']) -> Float[Array, 'G V']:
-    """Returns the guided logits, one row for each pair."""
-    pairs = self._split(logits)
-    guided, free = pairs[:, 0], pairs[:, 1]
-    mixed = free + self.scale * (guided - free)
+    """Returns u + scale * (c - u) of the logits of each pair (c, u)."""
+    pairs = self._split_pairs(logits)
+    conditional, unconditional = pairs[:, 0], pairs[:, 1]
+    mixed = unconditional + self.scale * (conditional - unconditional)
     return mixed.reshape(-1, logits.shape[-1])
 
-  def to_both(self, x: Array) -> Array:
-    """Gives each part of a pair what belongs to it."""
+  def broadcast_to_pairs(self, x: Array) -> Array:
+    """Returns a copy of each row of x for both rows of its pair."""
     x = x.reshape(-1, 1, self.num_samples, *x.shape[1:])
     return jnp.repeat(x, 2, axis=1).reshape(-1, *x.shape[3:])
 
-  def conditioned(self, x: Array) -> Array:
-    """Returns the rows of prompts with their condition."""
-    return self._split(x)[:, 0].reshape(-1, *x.shape[1:])
+  def take_conditional(self, x: Array) -> Array:
+    """Returns the conditional rows."""
+    return self._split_pairs(x)[:, 0].reshape(-1, *x.shape[1:])
 
-  def _split(self, x: Array) -> Array:
+  def _split_pairs(self, x: Array) -> Array:
     return x.reshape(-1, 2, self.num_samples, *x.shape[1:])

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from praxis import token_samplers
-from praxis.decoding import filters, samplers
+from praxis.decoding import logit_filters, token_samplers
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
 
@@ -30,7 +29,9 @@ class _Keys:
 
 
 def _frequencies(temperature=1.0, per_example=None, **fields):
-  sampler = samplers.DefaultNextTokenSampler.config(**fields).Instantiate()
+  sampler = token_samplers.DefaultNextTokenSampler.config(
+    **fields
+  ).Instantiate()
   keys = jax.random.split(jax.random.key(0), _NUM)
 
   def draw(key):
@@ -80,10 +81,10 @@ def test_top_p_keeps_the_fewest_that_reach_p(p, kept):
   least = np.sort(_PROBS)[-kept]
   want = np.where(_PROBS >= least, _LOGITS[0], -1e30)
   for given in (p, jnp.asarray([[p]])):
-    got = np.asarray(filters.top_p_mask_logits(_LOGITS[:1], given))[0]
+    got = np.asarray(logit_filters.top_p_mask_logits(_LOGITS[:1], given))[0]
     np.testing.assert_array_equal(got > -1e30, want > -1e30)
   ordered = jnp.sort(_LOGITS[:1], axis=-1, descending=True)
-  got = filters.top_p_mask_logits(ordered, p, True)
+  got = logit_filters.top_p_mask_logits(ordered, p, True)
   assert (np.asarray(got) > -1e30).sum() == kept
 
 
@@ -107,7 +108,7 @@ def test_approximate_top_k_finds_what_it_should():
   logits = jnp.asarray(
     np.random.default_rng(0).permutation(512)[None], jnp.float32
   )
-  top, ids = filters.get_top_k(logits, 8, None, 0.9)
+  top, ids = logit_filters.get_top_k(logits, 8, None, 0.9)
   assert np.isin(np.asarray(ids[0]), np.argsort(-logits[0])[:8]).mean() >= 0.75
   np.testing.assert_array_equal(logits[0, ids[0]], top[0])
 
@@ -131,12 +132,12 @@ def test_logprobs_among_the_top_k_and_functions():
 
 def test_a_key_for_each_row():
   raw = jax.random.key_data(jax.random.split(jax.random.key(3), 2))
-  noise = samplers.gumbel(raw, (2, 5))
+  noise = token_samplers.gumbel(raw, (2, 5))
   for i in range(2):
     key = jax.random.wrap_key_data(raw[i])
     np.testing.assert_array_equal(noise[i], jax.random.gumbel(key, (5,)))
   with pytest.raises(ValueError, match='one for each of 3 rows'):
-    samplers.gumbel(raw, (3, 5))
+    token_samplers.gumbel(raw, (3, 5))
 
 
 @pytest.mark.parametrize(
@@ -145,6 +146,6 @@ def test_a_key_for_each_row():
 )
 def test_bad_settings(fields, message):
   with pytest.raises(ValueError, match=message):
-    samplers.DefaultNextTokenSampler.config(**fields).Instantiate()
+    token_samplers.DefaultNextTokenSampler.config(**fields).Instantiate()
   with pytest.raises(ValueError, match='top_k_recall_target must be in'):
-    filters.get_top_k(_LOGITS, 2, None, 0.0)
+    logit_filters.get_top_k(_LOGITS, 2, None, 0.0)

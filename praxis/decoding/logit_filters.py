@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filters of next-token logits: top-k, top-p (nucleus) and epsilon."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from praxis import py_utils
+
+# A probability for all rows or one for each.
+TopP = float | Float[Array, '...']
+
+
+def get_top_k(
+  logits: Float[Array, 'B V'],
+  top_k: int,
+  per_example_top_k: Int[Array, 'B'] | None,
+  top_k_recall_target: float = 1.0,
+) -> tuple[Float[Array, 'B K'], Int[Array, 'B K']]:
+  """Returns the top k logits in descending order, and their token ids.
+
+  Args:
+    logits: of all tokens.
+    top_k: k; 0 returns all logits in the order of their ids.
+    per_example_top_k: a smaller k for each row; the rest of its top k is
+      masked.
+    top_k_recall_target: below 1, the expected recall of an approximate top k
+      (TPU-KNN, https://arxiv.org/abs/2206.14286).
+
+  Raises:
+    ValueError: top_k_recall_target is not in (0, 1].
+  """
+  if not 0.0 < top_k_recall_target <= 1.0:
+    raise ValueError(
+      f'top_k_recall_target must be in (0, 1], got {top_k_recall_target}; 1 '
+      'finds the exact top k'
+    )
+  vocab_size = logits.shape[-1]
+  if not top_k:
+    ids = jnp.arange(vocab_size, dtype=jnp.int32)
+    return logits, jnp.broadcast_to(ids, logits.shape)
+  top_k = min(top_k, vocab_size)
+  if top_k_recall_target < 1.0:
+    top_logits, ids = jax.lax.approx_max_k(
+      logits, top_k, recall_target=top_k_recall_target
+    )
+  else:
+    top_logits, ids = jax.lax.top_k(logits, top_k)
+  if per_example_top_k is not None:
+    rank = jnp.arange(top_k)[jnp.newaxis]
+    is_in_top_k = rank < per_example_top_k.astype(jnp.int32)[:, jnp.newaxis]
+    top_logits = jnp.where(is_in_top_k, top_logits, _mask_value(top_logits))
+  return top_logits, ids
+
+
+def top_p_mask_logits(
+  logits: Float[Array, 'B V'],
+  p: TopP,
+  logits_sorted_in_descending_order: bool = False,
+  logits_sum: Float[Array, 'B 1'] | None = None,
+) -> Float[Array, 'B V']:
+  """Masks all but the smallest set of top tokens with total probability >= p.
+
+  References: The Curious Case of Neural Text Degeneration (nucleus sampling),
+  https://arxiv.org/abs/1904.09751
+
+  Args:
+    logits: of the candidate tokens.
+    p: for all rows, or one for each, [B] or [B, 1].
+    logits_sorted_in_descending_order: skips sorting.
+    logits_sum: logsumexp of more logits, to normalize probabilities over a
+      larger set than the candidates.
+  """
+  if not isinstance(p, jax.Array) and p >= 1.0:
+    return logits
+  p = jnp.asarray(p, jnp.float32).reshape(-1, 1)
+  descending = logits.astype(jnp.float32)
+  if not logits_sorted_in_descending_order:
+    descending = jnp.sort(descending, axis=-1, descending=True)
+  if logits_sum is None:
+    logits_sum = jax.nn.logsumexp(descending, axis=-1, keepdims=True)
+  probs = jnp.exp(descending - logits_sum)
+  prob_before = jnp.cumsum(probs, axis=-1) - probs
+  # Rounding must not mask the most probable token, nor any token with p >= 1.
+  is_first = jnp.arange(descending.shape[-1]) == 0
+  in_nucleus = (prob_before < p) | is_first | (p >= 1.0)
+  nucleus = jnp.where(in_nucleus, descending, jnp.inf)
+  threshold = jnp.min(nucleus, axis=-1, keepdims=True).astype(logits.dtype)
+  return jnp.where(logits < threshold, _mask_value(logits), logits)
+
+
+def epsilon_mask_logits(
+  logits: Float[Array, 'B V'], epsilon: float
+) -> Float[Array, 'B V']:
+  """Masks tokens of a probability below epsilon, except the most probable."""
+  if epsilon <= 0:
+    return logits
+  probs = jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
+  max_prob = jnp.max(probs, axis=-1, keepdims=True)
+  is_masked = probs < jnp.minimum(epsilon, max_prob)
+  return jnp.where(is_masked, _mask_value(logits), logits)
+
+
+def _mask_value(logits: Array) -> Array:
+  return py_utils.get_large_negative_number(logits.dtype)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decoding of a decoder-only network by sampling and beam searches."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from praxis import base_layer
+from praxis.decoding import (
+  beam_search,
+  flat_beam_search,
+  model_fns,
+  sampling,
+  sampling_options,
+  streaming,
+)
+from praxis.decoding.hparams import (
+  BeamSearchHParams,
+  DecoderHParams,
+  FlatBeamSearchHParams,
+  to_sampling,
+)
+from praxis.layers.transformer_models import TransformerLm
+from praxis.nested_map import NestedMap
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LanguageModelDecoder:
+  """Decodes prepared prompts with a bound network."""
+
+  # Bound, with a mutable DECODE_CACHE.
+  lm: TransformerLm
+  hparams: DecoderHParams
+  # The prompts; see `decode_prompts.prepare_decode_data`.
+  data: NestedMap
+
+  def prefill(self) -> NestedMap:
+    """Runs the network on the prompts, which fills its decode states."""
+    return _prefill(self.lm, self.data)
+
+  def decode(
+    self,
+    batch: NestedMap,
+    result_callback: streaming.StreamingResultCallback | None = None,
+    return_result_for_suffix_score: bool = False,
+  ) -> NestedMap:
+    """Returns the result of the algorithm that the class of hparams selects.
+
+    Args:
+      batch: may have per-example options; see `LanguageModel.decode`.
+      result_callback: streams sampled tokens to the host.
+      return_result_for_suffix_score: whether the result of sampling is the
+        final state of the decode loop.
+    """
+    if isinstance(self.hparams, FlatBeamSearchHParams):
+      return self._flat_beam_search()
+    if isinstance(self.hparams, BeamSearchHParams):
+      return self._beam_search()
+    return self._sample(batch, result_callback, return_result_for_suffix_score)
+
+  def _sample(
+    self,
+    batch: NestedMap,
+    result_callback: streaming.StreamingResultCallback | None,
+    return_result_for_suffix_score: bool,
+  ) -> NestedMap:
+    hparams, data = to_sampling(self.hparams), self.data
+    if hparams.vanilla_sample_decode and hparams.num_samples != 1:
+      raise ValueError(
+        'num_samples must be 1 with vanilla_sample_decode=True, got '
+        f'{hparams.num_samples}'
+      )
+    result = sampling.decode(
+      self.lm,
+      self._model_fns(),
+      sampling_options.build_next_token_sampler(hparams, batch),
+      sampling.Prefix(
+        ids=data.input_ids,
+        lengths=data.prefix_lengths,
+        original_lengths=data.original_lengths,
+      ),
+      (hparams.num_samples, data.seqlen),
+      sampling_options.from_batch(
+        hparams,
+        batch,
+        result_callback=result_callback,
+        return_result_for_suffix_score=return_result_for_suffix_score,
+        model_var_pspecs=self._weight_pspecs(),
+      ),
+    )
+    if hparams.vanilla_sample_decode:
+      return jax.tree.map(lambda x: x[:, 0], result)
+    return result
+
+  def _beam_search(self) -> NestedMap:
+    return self._run_search(
+      beam_search.BeamSearch(
+        fns=self._model_fns(),
+        hparams=self.hparams,
+        prefix_ids=self.data.input_ids,
+        prefix_lengths=self.data.prefix_lengths,
+      )
+    )
+
+  def _flat_beam_search(self) -> NestedMap:
+    if self.hparams.lazy_prefix_broadcast:
+      raise ValueError(
+        'a flat beam search shares the prompt by itself; set '
+        'lazy_prefix_broadcast=False'
+      )
+    fns = dataclasses.replace(
+      self._model_fns(),
+      extend_step=lambda lm, ids, pos, state: (
+        lm.extend_step(ids, segment_pos=pos, atten_mask=state.atten_mask).logits
+      ),
+    )
+    return self._run_search(
+      flat_beam_search.FlatBeamSearch(
+        fns=fns,
+        hparams=self.hparams,
+        prefix_ids=self.data.input_ids,
+        prefix_lengths=self.data.prefix_lengths,
+      )
+    )
+
+  def _run_search(self, search: beam_search.SearchAlgorithm) -> NestedMap:
+    if not self.hparams.fprop_for_prefix:
+      raise ValueError(
+        'a beam search of a language model reads its prompts at once, got '
+        'fprop_for_prefix=False; set it to True'
+      )
+    result = beam_search.run_search(
+      self.lm,
+      search,
+      decode_loop_mesh_axes_transpose=(
+        self.hparams.decode_loop_mesh_axes_transpose
+      ),
+      model_var_pspecs=self._weight_pspecs(),
+    )
+    result.original_lengths = jnp.broadcast_to(
+      self.data.original_lengths[:, jnp.newaxis], result.prefix_lengths.shape
+    )
+    return result
+
+  def _model_fns(self) -> model_fns.ModelFns:
+    lazy_broadcast_prefix = None
+    if self.hparams.lazy_prefix_broadcast:
+      lazy_broadcast_prefix = lambda lm, num_samples, length: (
+        lm.lazy_broadcast_prefix(num_samples, length)
+      )
+    return model_fns.ModelFns(
+      extend_step=lambda lm, ids, pos, state: (
+        lm.extend_step(ids, segment_pos=pos).logits
+      ),
+      transform_state=lambda lm, fn: lm.transform_decode_state(fn),
+      lazy_broadcast_prefix=lazy_broadcast_prefix,
+      fprop=lambda lm, ids, paddings: _prefill(lm, self.data),
+    )
+
+  def _weight_pspecs(self) -> Any:
+    """Returns the weights' PartitionSpecs, if the decode loop reshards them."""
+    if self.hparams.decode_loop_mesh_axes_transpose is None:
+      return None
+    data = self.data
+    abstract_variables = self.lm.abstract_init_with_metadata(
+      data.fprop_input_ids,
+      data.fprop_input_paddings,
+      segment_ids=data.fprop_segment_ids,
+      segment_pos=data.fprop_segment_pos,
+      causal_attention_mask=data.causal_attention_mask,
+      **data.extra_input_kwargs,
+    )
+    return base_layer.var_partition_specs(
+      abstract_variables, self.lm.mesh_shape, self.lm.mesh_axis_names
+    )
+
+
+def _prefill(lm: TransformerLm, data: NestedMap) -> NestedMap:
+  return lm(
+    data.fprop_input_ids,
+    data.fprop_input_paddings,
+    segment_ids=data.fprop_segment_ids,
+    segment_pos=data.fprop_segment_pos,
+    start_time_step=data.start_time_step,
+    causal_attention_mask=data.causal_attention_mask,
+    **data.extra_input_kwargs,
+  )
