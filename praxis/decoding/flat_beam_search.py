@@ -6,7 +6,8 @@ beam mask of a hypothesis marks the tokens that it consists of. `beam_search`
 reorders caches; this search reorders masks.
 
 It needs a decoder whose layers use positions only through `segment_pos`: no
-relative bias, window, convolution or n-grammer (`decode_states.check_decoding`).
+relative bias, window, convolution or n-grammer; see
+`decode_states.check_decoding`.
 """
 
 from __future__ import annotations

@@ -71,9 +71,7 @@ class SequenceModelDecoder:
         'a sequence model reads its targets token by token; set '
         'fprop_for_prefix=False and lazy_prefix_broadcast=False'
       )
-    decode_states.check_decoding(
-      self.network, prefill=False, sequential=True
-    )
+    decode_states.check_decoding(self.network, prefill=False, sequential=True)
 
   def decode(self, batch: NestedMap) -> NestedMap:
     """Returns the result of the algorithm that the class of hparams selects.

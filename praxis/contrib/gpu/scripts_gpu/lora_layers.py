@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that are fine-tuned by a matrix of low rank beside their own.
+"""Layers fine-tuned by low-rank adaptation (LoRA, arXiv:2106.09685).
 
-The weight `w` is read as w + A Bᵀ, where B starts at zero; a learner that keeps
-`w` as it is trains `lora_a` and `lora_b` only.
-
-References: LoRA, https://arxiv.org/abs/2106.09685
+The weight `w` is read as w + A Bᵀ, where B starts at zero. A learner that
+freezes `w` trains `lora_a` and `lora_b` only.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from praxis.layers import attentions, linears
 
 
 class LoraTheta(base_layer.Theta):
-  """The weights of a layer by name, `w` with the matrix of low rank added."""
+  """The weights of a layer by name; `w` includes the low-rank update."""
 
   def __getattr__(self, name: str) -> Array:
     weight = super().__getattr__(name)
@@ -40,31 +38,36 @@ class LoraThetaDescriptor:
     return self if layer is None else LoraTheta(layer)
 
 
-class LowRank:
-  """Creates the matrix of low rank of the layer it is mixed into."""
+class LowRankAdaptation(base_layer.BaseLayer):
+  """Adds a low-rank update to the weight `w` of the layer it is mixed into."""
+
+  # The rank of the update.
+  rank: int = 0
+  # The initializer of A; None: that of `w`.
+  lora_init: WeightInit | None = None
 
   theta = LoraThetaDescriptor()
 
-  def _create_low_rank(self) -> None:
-    """Creates `lora_a` and `lora_b`, after the layer's own weights."""
+  def setup(self) -> None:
+    super().setup()
     if self.rank <= 0:
       raise ValueError(
         f'{type(self).__name__} {self.name!r} needs rank > 0, got {self.rank}'
       )
-    *many, inputs, outputs = self._lora_sizes()
+    *stacked, inputs, outputs = self._lora_sizes()
     init = self.lora_init or self._declared('w').init
-    self._create_factor('lora_a', [*many, inputs, self.rank], init)
+    self._create_factor('lora_a', [*stacked, inputs, self.rank], init)
     zero = WeightInit.Constant(0.0)
-    self._create_factor('lora_b', [*many, outputs, self.rank], zero)
+    self._create_factor('lora_b', [*stacked, outputs, self.rank], zero)
 
   def _lora_sizes(self) -> list[int]:
-    """Returns the shape of `w`, its heads and their dimension as one."""
+    """Returns the shape of `w`, its heads and head dimension as one."""
     raise NotImplementedError(f'{type(self).__name__} has no _lora_sizes')
 
   def _low_rank(
     self, a: Float[Array, '*K I R'], b: Float[Array, '*K O R']
   ) -> Float[Array, '*K I O']:
-    """Returns the matrix, in the order in which `w` is stored."""
+    """Returns the update in the layout of `w`."""
     return jnp.einsum('...ir,...or->...io', a, b)
 
   def _create_factor(
@@ -79,33 +82,17 @@ class LowRank:
     self.create_variable(name, hparams)
 
 
-class LoraLinear(LowRank, linears.Linear):
-  """A linear layer with a matrix of low rank beside its own."""
-
-  # The rank of the matrix.
-  rank: int = 0
-  # How A is initialised; absent, like w.
-  lora_init: WeightInit | None = None
-
-  def setup(self) -> None:
-    super().setup()
-    self._create_low_rank()
+class LoraLinear(LowRankAdaptation, linears.Linear):
+  """A linear layer with a low-rank update of its weight."""
 
   def _lora_sizes(self) -> list[int]:
     return [self.input_dims, self.output_dims]
 
 
-class LoraAttentionProjection(LowRank, attentions.AttentionProjection):
-  """A projection to or from heads with a matrix of low rank beside its own."""
-
-  # The rank of the matrix.
-  rank: int = 0
-  # How A is initialised; absent, like w.
-  lora_init: WeightInit | None = None
-
-  def setup(self) -> None:
-    super().setup()
-    self._create_low_rank()
+class LoraAttentionProjection(
+  LowRankAdaptation, attentions.AttentionProjection
+):
+  """A projection to or from heads with a low-rank update of its weight."""
 
   def _lora_sizes(self) -> list[int]:
     return [self.input_dim, self.num_heads * self.dim_per_head]
@@ -118,17 +105,10 @@ class LoraAttentionProjection(LowRank, attentions.AttentionProjection):
     return super()._low_rank(a, b)
 
 
-class LoraCombinedQKVProjection(LowRank, attentions.CombinedQKVProjectionLayer):
-  """Projects to queries, keys and values, each with a matrix of low rank."""
-
-  # The rank of the matrix.
-  rank: int = 0
-  # How A is initialised; absent, like w.
-  lora_init: WeightInit | None = None
-
-  def setup(self) -> None:
-    super().setup()
-    self._create_low_rank()
+class LoraCombinedQKVProjection(
+  LowRankAdaptation, attentions.CombinedQKVProjectionLayer
+):
+  """Projects to queries, keys and values, with a low-rank update of each."""
 
   def _lora_sizes(self) -> list[int]:
     return [3, self.input_dim, self.num_heads * self.dim_per_head]
