@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from pax import tf_records, train_states
-from praxis import base_hyperparams, base_model, py_utils, pytypes
+from praxis import base_hyperparams, base_layer, base_model, py_utils, pytypes
 
 NestedMap = pytypes.NestedMap
 
@@ -33,7 +33,7 @@ class BaseInferenceRunner(base_hyperparams.FiddleBaseParameterizable, abc.ABC):
     self,
     train_state: train_states.TrainState,
     prng_key: jax.Array,
-    var_weight_hparams: pytypes.Nested[Any],
+    var_weight_hparams: pytypes.Nested[base_layer.WeightHParams],
     input_batch: NestedMap,
   ) -> NestedMap:
     """Returns the outputs of a batch; runs under `jax.jit`.

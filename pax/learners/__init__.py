@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learners: what happens between a gradient and the next variables."""
+"""Learners: clipping, optimizers and updates of variables."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms of gradients, and their scaling to a largest norm."""
+"""Gradient norms and clipping by norm."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ Nested = pytypes.Nested
 
 
 class ScaledGradients(NamedTuple):
-  """Gradients after clipping, and what was seen on the way."""
+  """Clipped gradients and their norms."""
 
   grads: Nested[JTensor]
-  # Norm of all gradients together, before and after clipping.
+  # Global norm before and after clipping.
   raw_norm: Float[Array, '']
   clipped_norm: Float[Array, '']
-  # What the gradients were multiplied by; with one scale per variable, the
-  # ratio of the two norms.
+  # Factor of the gradients; with clipping per variable, the ratio of the norms.
   scale: Float[Array, '']
 
 
 def squared_norm(x: JTensor) -> Float[Array, '']:
-  """Returns the sum of the squares of all elements, in float32."""
+  """Returns the sum of squares of all elements, in float32."""
   return jnp.sum(jnp.square(x.astype(jnp.float32)))
 
 
 def global_norm(tree: Nested[JTensor]) -> Float[Array, '']:
-  """Returns the Euclidean norm of all leaves together, in float32."""
+  """Returns the Euclidean norm over all leaves, in float32."""
   squares = [squared_norm(x) for x in jax.tree.leaves(tree)]
   return jnp.sqrt(jnp.asarray(sum(squares), jnp.float32))
 
@@ -41,10 +40,15 @@ def global_norm(tree: Nested[JTensor]) -> Float[Array, '']:
 def clip(
   grads: Nested[JTensor], *, global_limit: float, single_limit: float
 ) -> ScaledGradients:
-  """Returns gradients whose norm is at most a limit; 0 means no limit.
+  """Clips gradients by their global norm, or each by its own norm.
 
-  `global_limit` is for the norm of all gradients together, `single_limit` for
-  that of each. ValueError if both are given.
+  Args:
+    grads: Gradients.
+    global_limit: Maximum of the norm over all gradients; 0 is no limit.
+    single_limit: Maximum of the norm of each gradient; 0 is no limit.
+
+  Raises:
+    ValueError: both limits are set.
   """
   if global_limit and single_limit:
     raise ValueError(
@@ -54,7 +58,7 @@ def clip(
     )
   norm = global_norm(grads)
   if single_limit:
-    grads = jax.tree.map(lambda g: _clip_one(g, single_limit), grads)
+    grads = jax.tree.map(lambda g: _clip_by_own_norm(g, single_limit), grads)
     clipped = global_norm(grads)
     ratio = clipped / jnp.maximum(norm, jnp.finfo(jnp.float32).tiny)
     return ScaledGradients(grads, norm, clipped, ratio)
@@ -64,16 +68,16 @@ def clip(
   return ScaledGradients(grads, norm, norm * scale, scale)
 
 
-def is_valid(norm: Float[Array, ''], largest: float) -> Bool[Array, '']:
-  """Returns whether `norm` is finite and, unless `largest` is 0, below it.
+def is_valid(norm: Float[Array, ''], limit: float) -> Bool[Array, '']:
+  """Returns whether a global norm is finite and below `limit`, if not 0.
 
-  A norm is finite only when every gradient is.
+  The norm is finite only if every gradient is finite.
   """
   valid = jnp.isfinite(norm)
-  return valid & (norm < largest) if largest else valid
+  return valid & (norm < limit) if limit else valid
 
 
-def _clip_one(g: JTensor, limit: float) -> JTensor:
+def _clip_by_own_norm(g: JTensor, limit: float) -> JTensor:
   return g * _scale(jnp.sqrt(squared_norm(g)), limit).astype(g.dtype)
 
 

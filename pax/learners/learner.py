@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The learner: from gradients to new variables."""
+"""The learner: clips gradients, runs the optimizer, updates variables."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Hparams = Nested[base_layer.WeightHParams]
 
 
 class Learner(base_hyperparams.FiddleBaseParameterizable):
-  """Clips gradients, runs the optimizer, skips bad steps, applies updates.
+  """Clips gradients, runs the optimizer, skips invalid steps, applies updates.
 
-  All trees have the structure of the model's variables. `get_grad_tx` tells the
-  optimizer state, `update_states` and `apply_gradient` make a step:
+  All trees have the structure of the model's variables. `get_grad_tx` defines
+  the optimizer state; `update_states` and `apply_gradient` are one step:
 
       updates, states = learner.update_states(grads, states, vars, hparams)
       vars = learner.apply_gradient(vars, updates, hparams)
@@ -42,43 +42,45 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
   Summaries go to the current `JaxContext`.
   """
 
-  # Turns gradients into updates; required.
+  # The optimizer; required.
   optimizer: optimizers.Optimizer
-  # Which of the model's weighted scalars is minimized.
+  # Name of the weighted scalar of the model to minimize.
   loss_name: str | None = None
-  # How gradients are computed; None: by plain differentiation.
+  # Computes gradients; None is plain differentiation.
   stochastic_gradient: stochastic_gradients.BaseStochasticGradient | None = None
   # Not supported; must be None.
   skip_zero_gradients: bool | None = None
-  # Summaries of the norms of gradients and variables, together and one by one.
+  # Whether to record the norm of gradients and variables, overall and by
+  # variable.
   grad_norm_summary: bool = True
   grad_norm_individual_vars: bool = False
   var_norm_summary: bool = True
   var_norm_individual_vars: bool = False
-  # Whether a gradient that is not finite makes a step invalid.
+  # Whether a step with a non-finite gradient is invalid.
   check_valid_step: bool = True
-  # Updates stacked layers each alone; see praxis.optimizers.
+  # Whether to vectorize the optimizer over the layers of a repeated stack; see
+  # praxis.optimizers.
   vectorize_on_repeat_prefix: bool = True
-  # Has the state of stacked layers even where none is stacked.
+  # Whether the state has the structure of repeated stacks without any.
   force_repeat_prefix_structure: bool = False
-  # A gradient norm of this or more makes a step invalid; 0: none does.
+  # A step whose gradient norm is at least this is invalid; 0 is no limit.
   skip_step_gradient_norm_value: float = 0.0
-  # Leaves variables and optimizer state as they are at an invalid step.
+  # Whether an invalid step keeps variables and optimizer state unchanged.
   enable_skip_step_on_gradient_anomalies: bool = True
-  # Regular expressions on whole paths, of variables not to learn, or of the
-  # only ones to learn. One of the two at most.
+  # Regular expressions on whole paths: variables to exclude from learning, or
+  # the only variables to learn. At most one of the two may be set.
   bprop_variable_exclusion: str | Sequence[str] = pax_fiddle.instance_field(
     list
   )
   bprop_variable_inclusion: str | Sequence[str] = pax_fiddle.instance_field(
     list
   )
-  # Separates the parts of a group's name in the state of stacked layers.
+  # Separator in the names of groups in the state of repeated stacks.
   repeat_prefix_sep: str = '#'
-  # Keeps optimizer state for excluded variables; it sees zero gradients.
+  # Whether excluded variables have optimizer state; their gradients are zero.
   keep_optimizer_state_for_excluded_vars: bool = False
-  # Multiplies the update of a variable by the scale of its initial values; for
-  # variables with at most one dimension that is 1.
+  # Whether to multiply updates by the scale of the variable's initializer, if
+  # the variable has two or more dimensions.
   scale_update_by_var_norm: bool = False
 
   def __post_init__(self) -> None:
@@ -108,19 +110,19 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
       self.optimizer = self.optimizer.Instantiate()
 
   def bprop_mask(self, var_weight_hparams: Hparams) -> Nested[bool]:
-    """Returns which variables are learned: trainable and not excluded."""
-    return variable_masks.selected(
+    """Returns the mask of learned variables: trainable and not excluded."""
+    return variable_masks.learned(
       var_weight_hparams,
-      exclusion=variable_masks.patterns(self.bprop_variable_exclusion),
-      inclusion=variable_masks.patterns(self.bprop_variable_inclusion),
+      exclusion=variable_masks.as_patterns(self.bprop_variable_exclusion),
+      inclusion=variable_masks.as_patterns(self.bprop_variable_inclusion),
     )
 
   def get_grad_tx(
     self, var_weight_hparams: Hparams
   ) -> optimizers.ShardedGradientTransformation:
-    """Returns the optimizer for all variables; it updates the learned ones.
+    """Returns the gradient transformation, masked to the learned variables.
 
-    Its `init` and `init_partition_spec` take trees with every variable.
+    Its `init` and `init_partition_spec` take trees of all variables.
     """
     mask = self._state_mask(var_weight_hparams)
     tx = self._make_tx(masked_trees.mask_tree(var_weight_hparams, mask))
@@ -134,11 +136,16 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     var_weight_hparams: Hparams,
     step: ArrayLike | None = None,
   ) -> tuple[Nested[JTensor], Any]:
-    """Returns (what to add to the variables, the new optimizer state).
+    """Returns (updates to add to the variables, new optimizer state).
 
-    Gradients of variables that are not learned may be there or masked; they are
-    ignored. `step` is the number of steps before this one, for summaries of the
-    learning rate and of the number of skipped steps; None leaves them out.
+    Args:
+      grads: Gradients; those of variables that are not learned are ignored and
+        may be masked.
+      states: The optimizer state.
+      old_vars: The variables.
+      var_weight_hparams: WeightHParams of the variables.
+      step: Number of previous steps, for summaries of the learning rate and of
+        skipped steps; None records neither.
     """
     if step is not None:
       self.plot_learning_rate(step)
@@ -164,8 +171,8 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
         'learning/applied_grad_norm', clipping.global_norm(updates)
       )
     if step is not None:
-      optimizer_summaries.skipped_steps(step, new_states)
-    optimizer_summaries.optimizer_summaries(new_states)
+      optimizer_summaries.add_skipped_steps(step, new_states)
+    optimizer_summaries.add_summaries_of_transformations(new_states)
     return updates, new_states
 
   def apply_gradient(
@@ -174,9 +181,9 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     transformed_grads: Nested[JTensor],
     var_weight_hparams: Hparams,
   ) -> Nested[JTensor]:
-    """Returns the variables after their updates, `transformed_grads`.
+    """Returns the variables with the updates `transformed_grads` applied.
 
-    A masked update leaves its variable alone; a variable flagged
+    A variable with a masked update is unchanged; a variable with the collection
     OVERWRITE_WITH_GRADIENT becomes its update.
     """
 
@@ -214,9 +221,16 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     clip_gradient_norm_to_value: float | None = None,
     clip_gradient_single_norm_to_value: float | None = None,
   ) -> clipping.ScaledGradients:
-    """Returns the gradients, clipped as told or else as the optimizer asks.
+    """Clips gradients by norm and records their norms.
 
-    The summaries are under `learning/<optimizer_name>/`, if a name is given.
+    Args:
+      raw_grads: Gradients.
+      optimizer_name: Summaries are under `learning/<optimizer_name>/`; None is
+        `learning/`.
+      clip_gradient_norm_to_value: Maximum global norm, 0 for none; None takes
+        the setting of the optimizer.
+      clip_gradient_single_norm_to_value: Maximum norm of each gradient,
+        likewise.
     """
     opt = self.optimizer
     if clip_gradient_norm_to_value is None:
@@ -252,7 +266,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
   def summarize_norms(
     self, summary_prefix: str, tensors: Nested[JTensor]
   ) -> None:
-    """Records the norm of each tensor, under the prefix and its path."""
+    """Records the norm of each tensor as `<summary_prefix>/<path>`."""
     for path, x in py_utils.tree_paths(tensors):
       base_layer.add_global_summary(
         f'{summary_prefix}/{path}', clipping.global_norm(x)
@@ -261,7 +275,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
   def _make_tx(
     self, var_weight_hparams: Hparams
   ) -> optimizers.GradientTransformation:
-    """Returns the optimizer for variables that are all learned."""
+    """Returns the gradient transformation of variables that are all learned."""
     if not self.vectorize_on_repeat_prefix:
       return self._optimizer_tx(var_weight_hparams)
     make = (
@@ -280,7 +294,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     return self.optimizer.get_grad_transformation(var_weight_hparams)
 
   def _state_mask(self, var_weight_hparams: Hparams) -> Nested[bool]:
-    """Returns which variables have optimizer state."""
+    """Returns the mask of variables with optimizer state."""
     if self.keep_optimizer_state_for_excluded_vars:
       mask = variable_masks.trainable(var_weight_hparams)
     else:
@@ -294,7 +308,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     old_vars: Nested[JTensor],
     var_weight_hparams: Hparams,
   ) -> Nested[JTensor]:
-    """Returns `grads` with zeros for excluded variables that keep a state."""
+    """Returns `grads` with zeros for excluded variables with state."""
     if not self.keep_optimizer_state_for_excluded_vars:
       return grads
     mask = self._state_mask(var_weight_hparams)
@@ -304,7 +318,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
   def _scale(
     self, grads: Nested[JTensor], var_weight_hparams: Hparams
   ) -> clipping.ScaledGradients:
-    """Returns the clipped gradients, OVERWRITE_WITH_GRADIENT ones as is."""
+    """Returns clipped gradients; those of OVERWRITE_WITH_GRADIENT unclipped."""
     overwritten = variable_masks.overwritten(var_weight_hparams)
     ordinary = jax.tree.map(lambda o: not o, overwritten)
     scaled = self._scale_ordinary(
@@ -324,7 +338,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     update: Callable[[], tuple[Any, Any]],
     skip: Callable[[], tuple[Any, Any]],
   ) -> tuple[Any, Any]:
-    """Returns what `update` does, or `skip` where `norm` tells so."""
+    """Returns the result of `update` in a valid step, else of `skip`."""
     if not self.check_valid_step:
       return update()
     valid = clipping.is_valid(norm, self.skip_step_gradient_norm_value)
@@ -334,10 +348,11 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     if not self.enable_skip_step_on_gradient_anomalies:
       return update()
     if py_utils.target_platform() == 'cpu':
-      # For a choice by element XLA copies here what is donated.
+      # With an elementwise select XLA:CPU copies the donated buffers.
       return jax.lax.cond(valid, update, skip)
-    # Accelerators fuse the choice with the update, which so writes over the old
-    # state. A branch would have gradients, updates, old and new state at once.
+    # Accelerators fuse the select into the update, which then overwrites the
+    # old state in place. A conditional would hold gradients, updates, old and
+    # new state at the same time.
     return jax.tree.map(
       lambda new, old: jnp.where(valid, new, old), update(), skip()
     )
@@ -348,7 +363,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     old_vars: Nested[JTensor],
     var_weight_hparams: Hparams,
   ) -> Nested[JTensor]:
-    """Returns the updates that leave every variable as it is."""
+    """Returns updates that change no variable."""
 
     def no_update(overwrite: bool, grad: JTensor, old: JTensor) -> JTensor:
       if masked_trees.is_masked(grad):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A learner with several optimizers, each for variables of its own."""
+"""A learner with several optimizers for disjoint sets of variables."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ Hparams = learner.Hparams
 
 
 class MultiOptimizerLearner(learner.Learner):
-  """Auxiliary optimizers for variables by path, the main one for the rest.
+  """Optimizes variables selected by path with auxiliary optimizers.
 
-  The state of the optimizer is a tuple: the moving average of all variables, if
-  the main optimizer has an `ema_decay`, then the main one's state, and those of
-  the auxiliary ones.
+  The main optimizer updates the other variables. The optimizer state is a
+  tuple: the moving average of all variables, if the main optimizer has an
+  `ema_decay`, then the state of the main optimizer, and those of the auxiliary
+  optimizers.
   """
 
   auxiliary_optimizers: Sequence[optimizers.Optimizer] = ()
-  # For each of them a regular expression, matched at the start of paths.
+  # A regular expression for each, matched at the start of paths.
   auxiliary_regex: Sequence[str] = ()
-  # And a name, for summaries.
+  # A name for each, for summaries.
   auxiliary_names: Sequence[str] = ()
-  # Clips the gradients of each optimizer apart, by its own limits.
+  # Whether gradients are clipped per optimizer, by its own limits.
   apply_separate_scaling: bool = False
 
   def __post_init__(self) -> None:
@@ -45,7 +46,7 @@ class MultiOptimizerLearner(learner.Learner):
     }
     if len(set(lengths.values())) != 1:
       raise ValueError(
-        f'MultiOptimizerLearner needs lists of one length, got {lengths}'
+        f'MultiOptimizerLearner needs lists of equal length, got {lengths}'
       )
     self.auxiliary_optimizers = [
       opt.Instantiate() if isinstance(opt, pax_fiddle.Config) else opt
@@ -63,23 +64,23 @@ class MultiOptimizerLearner(learner.Learner):
       )
 
   def get_masks(self, var_weight_hparams: Hparams) -> list[Nested[bool]]:
-    """Returns which variables are whose, the main optimizer's first.
+    """Returns the mask of variables of each optimizer, the main one first.
 
     Raises:
-      ValueError: two expressions match one variable.
+      ValueError: several expressions match one variable.
     """
 
     def owner(path: str, hparams: base_layer.WeightHParams) -> int:
       del hparams
-      found = [
+      matches = [
         i for i, r in enumerate(self.auxiliary_regex, 1) if re.match(r, path)
       ]
-      if len(found) > 1:
+      if len(matches) > 1:
         raise ValueError(
-          f'{path} matches {[self.auxiliary_regex[i - 1] for i in found]};'
-          ' auxiliary_regex must give each variable to one optimizer'
+          f'{path} matches {[self.auxiliary_regex[i - 1] for i in matches]};'
+          ' auxiliary_regex must match each variable at most once'
         )
-      return found[0] if found else 0
+      return matches[0] if matches else 0
 
     owners = py_utils.map_with_path(owner, var_weight_hparams)
     return [
@@ -90,8 +91,8 @@ class MultiOptimizerLearner(learner.Learner):
   def scale_gradients_by_optimizer(
     self, raw_grads: Nested[JTensor], var_weight_hparams: Hparams
   ) -> clipping.ScaledGradients:
-    """Returns the gradients, those of each optimizer clipped by its limits."""
-    grads, raw, clipped = raw_grads, [], []
+    """Clips the gradients of each optimizer by the limits of the optimizer."""
+    grads, raw_norms, clipped_norms = raw_grads, [], []
     masks = self.get_masks(var_weight_hparams)
     for (name, opt), mask in zip(self._named_optimizers(), masks, strict=True):
       scaled = self.scale_gradients(
@@ -101,11 +102,12 @@ class MultiOptimizerLearner(learner.Learner):
         opt.clip_gradient_single_norm_to_value,
       )
       grads = masked_trees.merge_tree(scaled.grads, grads)
-      raw.append(scaled.raw_norm)
-      clipped.append(scaled.clipped_norm)
-    norm, after = (jnp.linalg.norm(jnp.stack(x)) for x in (raw, clipped))
-    ratio = after / jnp.maximum(norm, jnp.finfo(jnp.float32).tiny)
-    return clipping.ScaledGradients(grads, norm, after, ratio)
+      raw_norms.append(scaled.raw_norm)
+      clipped_norms.append(scaled.clipped_norm)
+    raw_norm = jnp.linalg.norm(jnp.stack(raw_norms))
+    clipped_norm = jnp.linalg.norm(jnp.stack(clipped_norms))
+    scale = clipped_norm / jnp.maximum(raw_norm, jnp.finfo(jnp.float32).tiny)
+    return clipping.ScaledGradients(grads, raw_norm, clipped_norm, scale)
 
   def _scale_ordinary(
     self, grads: Nested[JTensor], var_weight_hparams: Hparams
@@ -124,11 +126,11 @@ class MultiOptimizerLearner(learner.Learner):
         masked_trees.mask_tree(var_weight_hparams, mask), include_ema=False
       )
       chain.append(optimizers.sharded_masked(tx, mask))
-    several = optimizers.sharded_chain(*chain)
+    tx = optimizers.sharded_chain(*chain)
     if not self.optimizer.ema_decay:
-      return several
-    average = optimizers.apply_ema_weights(self.optimizer.ema_decay)
-    return _then_average(several, average)
+      return tx
+    ema = optimizers.apply_ema_weights(self.optimizer.ema_decay)
+    return _chain_with_leading_ema_state(tx, ema)
 
   def _named_optimizers(self) -> list[tuple[str, optimizers.Optimizer]]:
     auxiliary = zip(
@@ -137,13 +139,13 @@ class MultiOptimizerLearner(learner.Learner):
     return [('main', self.optimizer), *auxiliary]
 
 
-def _then_average(
+def _chain_with_leading_ema_state(
   tx: optimizers.ShardedGradientTransformation,
-  average: optimizers.ShardedGradientTransformation,
+  ema: optimizers.ShardedGradientTransformation,
 ) -> optimizers.ShardedGradientTransformation:
-  """Returns `tx`, then `average`, whose state nevertheless stands first.
+  """Returns the chain of `tx` and `ema`, with the state of `ema` first.
 
-  That is how checkpoints have it.
+  Checkpoints have that order.
   """
 
   def update(
@@ -151,15 +153,15 @@ def _then_average(
     state: tuple[Any, ...],
     params: Nested[JTensor] | None = None,
   ) -> tuple[Nested[JTensor], tuple[Any, ...]]:
-    updates, rest = tx.update(updates, state[1:], params)
-    updates, mean = average.update(updates, state[0], params)
-    return updates, (mean, *rest)
+    updates, tx_state = tx.update(updates, state[1:], params)
+    updates, ema_state = ema.update(updates, state[0], params)
+    return updates, (ema_state, *tx_state)
 
   return optimizers.ShardedGradientTransformation(
-    init=lambda params: (average.init(params), *tx.init(params)),
+    init=lambda params: (ema.init(params), *tx.init(params)),
     update=update,
     init_partition_spec=lambda hparams: (
-      average.init_partition_spec(hparams),
+      ema.init_partition_spec(hparams),
       *tx.init_partition_spec(hparams),
     ),
   )

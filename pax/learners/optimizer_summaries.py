@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the state of an optimizer tells about a run."""
+"""Summaries of optimizer states."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from jax.typing import ArrayLike
 from praxis import base_layer, py_utils
 
 
-def skipped_steps(step: ArrayLike, states: Any) -> None:
-  """Records how many steps were skipped so far, this one, `step`, included.
+def add_skipped_steps(step: ArrayLike, states: Any) -> None:
+  """Records how many steps were skipped up to and including `step`.
 
-  A skipped step leaves the optimizer's own count as it is, which is part of its
-  state and so outlives a restart: what the count lacks was skipped.
+  The optimizer's own step count, which checkpoints hold, does not advance in a
+  skipped step; the difference to `step` is the number of skipped steps.
   """
   counts = [
     x
@@ -23,18 +23,15 @@ def skipped_steps(step: ArrayLike, states: Any) -> None:
     if path.split('/')[-1] == 'count'
   ]
   if counts:
-    # All count alike; those of stacked layers once for each.
-    done = jnp.ravel(counts[0])[0].astype(jnp.float32)
-    skipped = jnp.asarray(step, jnp.float32) + 1.0 - done
+    # All counts are equal; stacked layers have one count per layer.
+    num_updates = jnp.ravel(counts[0])[0].astype(jnp.float32)
+    skipped = jnp.asarray(step, jnp.float32) + 1.0 - num_updates
     base_layer.add_global_summary('learning/skipped_steps', skipped)
 
 
-def optimizer_summaries(states: Any) -> None:
-  """Records what transformations keep in their states under `summaries`.
-
-  Of an array it is the largest value.
-  """
+def add_summaries_of_transformations(states: Any) -> None:
+  """Records the maximum of each array under a `summaries` key of the states."""
   for path, x in py_utils.tree_paths(states):
-    _, found, name = f'/{path}'.partition('/summaries/')
-    if found:
+    _, is_summary, name = f'/{path}'.partition('/summaries/')
+    if is_summary:
       base_layer.add_global_summary(name, jnp.max(x))

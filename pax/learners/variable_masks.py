@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which variables a learner learns, by regular expressions on their paths."""
+"""Boolean trees over variables: trainable, learned, overwritten."""
 
 from __future__ import annotations
 
@@ -14,47 +14,52 @@ Nested = pytypes.Nested
 Hparams = Nested[base_layer.WeightHParams]
 
 
-def patterns(value: str | Sequence[str] | None) -> tuple[str, ...]:
-  """Returns one or more regular expressions as a tuple."""
+def as_patterns(value: str | Sequence[str] | None) -> tuple[str, ...]:
+  """Returns one or several regular expressions as a tuple."""
   if not value:
     return ()
   return (value,) if isinstance(value, str) else tuple(value)
 
 
 def trainable(var_weight_hparams: Hparams) -> Nested[bool]:
-  """Returns which variables a gradient may change."""
+  """Returns the mask of variables that gradients may update."""
   return py_utils.map_with_path(
     lambda path, hparams: base_layer.var_is_trainable(hparams),
     var_weight_hparams,
   )
 
 
-def selected(
+def learned(
   var_weight_hparams: Hparams,
   *,
   exclusion: Sequence[str],
   inclusion: Sequence[str],
 ) -> Nested[bool]:
-  """Returns which trainable variables are learned.
+  """Returns the mask of trainable variables that the patterns select.
 
-  An expression must match the whole path, as in 'params/lm/softmax/.*'. With
-  `inclusion` only what matches one is learned, with `exclusion` what matches
-  none. An expression that matches no variable at all is logged.
+  A pattern that matches no variable is logged.
+
+  Args:
+    var_weight_hparams: WeightHParams of the variables.
+    exclusion: Regular expressions; a variable whose whole path, such as
+      'params/lm/softmax/w', matches one of them is not learned.
+    inclusion: Regular expressions; if there are any, only variables whose whole
+      path matches one of them are learned.
   """
   paths = [path for path, _ in py_utils.tree_paths(var_weight_hparams)]
   for pattern in (*exclusion, *inclusion):
     if not any(re.fullmatch(pattern, path) for path in paths):
       logging.log_first_n(
         logging.WARNING,
-        'bprop_variable_exclusion or inclusion has %r, which matches no'
-        ' variable; paths look like %s',
+        'bprop_variable_exclusion or bprop_variable_inclusion has %r, which'
+        ' matches no variable; paths look like %s',
         1,
         pattern,
         paths[:3],
       )
 
-  def matches(path: str, these: Sequence[str]) -> bool:
-    return any(re.fullmatch(pattern, path) for pattern in these)
+  def matches(path: str, patterns: Sequence[str]) -> bool:
+    return any(re.fullmatch(pattern, path) for pattern in patterns)
 
   def is_learned(path: str, hparams: base_layer.WeightHParams) -> bool:
     if not base_layer.var_is_trainable(hparams) or matches(path, exclusion):
@@ -65,7 +70,7 @@ def selected(
 
 
 def overwritten(var_weight_hparams: Hparams) -> Nested[bool]:
-  """Returns which variables are replaced by their gradient."""
+  """Returns the mask of variables that their gradient replaces."""
   return py_utils.map_with_path(
     lambda path, hparams: base_layer.var_overwrite_with_gradient(hparams),
     var_weight_hparams,

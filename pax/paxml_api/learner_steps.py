@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from pax import learners, steps, tasks_lib, train_states
 from pax.steps.step_types import StepOutput
-from praxis import base_model, pytypes
+from praxis import base_layer, base_model, pytypes
 
 Nested = pytypes.Nested
 NestedMap = pytypes.NestedMap
@@ -65,7 +65,7 @@ def train_step_single_learner(
   states: TrainState,
   prng_key: jax.Array,
   inputs: NestedMap,
-  var_weight_hparams: Nested[Any] | None = None,
+  var_weight_hparams: Nested[base_layer.WeightHParams] | None = None,
 ) -> tuple[TrainState, StepOutput]:
   """Returns the state after one update, and the outputs of the step.
 
@@ -91,7 +91,7 @@ def eval_step_single_learner(
   states: TrainState,
   prng_key: jax.Array,
   inputs: NestedMap,
-  var_weight_hparams: Nested[Any] | None = None,
+  var_weight_hparams: Nested[base_layer.WeightHParams] | None = None,
 ) -> StepOutput:
   """Returns the metrics of the model on a batch.
 
@@ -117,7 +117,7 @@ def decode_step(
   states: TrainState,
   prng_key: jax.Array,
   inputs: NestedMap,
-  var_weight_hparams: Nested[Any] | None = None,
+  var_weight_hparams: Nested[base_layer.WeightHParams] | None = None,
 ) -> StepOutput:
   """Returns the decoder's outputs on a batch.
 
@@ -139,7 +139,9 @@ def decode_step(
 
 
 def _weight_hparams(
-  jax_task: Task, inputs: NestedMap, var_weight_hparams: Nested[Any] | None
+  jax_task: Task,
+  inputs: NestedMap,
+  var_weight_hparams: Nested[base_layer.WeightHParams] | None,
 ) -> Nested[Any]:
   if var_weight_hparams is not None:
     return var_weight_hparams

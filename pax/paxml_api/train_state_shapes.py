@@ -8,7 +8,6 @@ that hold a task.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 
@@ -27,7 +26,7 @@ class TrainStateMetadata:
   # Shapes of the batch from which the variables are declared.
   input_shape_dtype: Nested[jax.ShapeDtypeStruct]
   # WeightHParams of each variable.
-  var_weight_hparams: Nested[Any]
+  var_weight_hparams: Nested[base_layer.WeightHParams]
   # Global shapes; equal, because no array is padded to divide it.
   padded_global_shapes: TrainState | None = None
   unpadded_global_shapes: TrainState | None = None
@@ -92,7 +91,8 @@ def replicate_model_state(model_states: TrainState) -> TrainState:
 
 
 def get_excluded_var_masks(
-  var_weight_hparams: Nested[Any], learner: learners.Learner
+  var_weight_hparams: Nested[base_layer.WeightHParams],
+  learner: learners.Learner,
 ) -> tuple[Nested[bool], Nested[bool]]:
   """Returns masks of the variables without gradient and without opt state."""
   no_gradient = jax.tree.map(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks: what is learned, from which loss, and how it is run."""
+"""Tasks: a model, its learner, and the settings of all modes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The task: one model, one learner, and how they are run."""
+"""A task with one model and one learner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pax import (
   train_states,
 )
 from pax.tasks_lib import hparams, state, variational_noise
-from praxis import base_model, pax_fiddle, pytypes
+from praxis import base_layer, base_model, pax_fiddle, pytypes
 
 JTensor = pytypes.JTensor
 Nested = pytypes.Nested
@@ -29,7 +29,7 @@ EarlyStoppingFn = Callable[[Mapping[str, float], Any, int, bool, str], bool]
 
 
 class SingleTask(base_task.BaseTask):
-  """A task of one model, trained by one learner."""
+  """A model, its learner, and the settings of all modes."""
 
   Train = hparams.Train
   Decode = hparams.Decode
@@ -52,30 +52,30 @@ class SingleTask(base_task.BaseTask):
 
   # The model; a Config is built with the task.
   model: base_model.BaseModel = None
-  # How the task trains, decodes, is evaluated, and infers.
+  # Settings of training, decoding, evaluation and inference.
   train: Config[hparams.Train] = pax_fiddle.template_field(hparams.Train)
   decode: Config[hparams.Decode] = pax_fiddle.template_field(hparams.Decode)
   evaluate: Config[hparams.Evaluate] = pax_fiddle.template_field(
     hparams.Evaluate
   )
   infer: Config[hparams.Infer] = pax_fiddle.template_field(hparams.Infer)
-  # Aggregates the weighted scalars of several batches; None takes means.
+  # Aggregates weighted scalars over batches; None is the weighted mean.
   metrics: Config[base_metrics.BaseMetrics] | None = pax_fiddle.template_field(
     None
   )
-  # Makes the loss, where `train.learner.loss_name` does not name it.
+  # Computes the loss from weighted scalars; excludes `train.learner.loss_name`.
   loss_aggregator: Config[base_metrics.LossAggregator] | None = (
     pax_fiddle.template_field(None)
   )
-  # Noise added to the variables while training.
+  # Noise added to the variables during training.
   vn: Config[hparams.VariationalNoise] = pax_fiddle.template_field(
     hparams.VariationalNoise
   )
-  # What inference reads and writes.
+  # Checkpoint, computation and output files of inference.
   infer_writer: Config[hparams.InferWriter] | None = pax_fiddle.template_field(
     None
   )
-  # Tells after an evaluation whether training stops.
+  # Decides after each evaluation whether training stops.
   early_stopping_fn: EarlyStoppingFn | None = None
   # Summaries of at most this verbosity are recorded.
   summary_verbosity: int = 3
@@ -95,70 +95,76 @@ class SingleTask(base_task.BaseTask):
 
   @property
   def learners(self) -> list[learners.Learner]:
-    """The learners, one for each entry of `TrainState.opt_states`."""
+    """One learner for each entry of `TrainState.opt_states`."""
     return [self._learner]
 
   @property
   def loss_aggregator_inst(self) -> base_metrics.LossAggregator:
-    """Makes the loss from the weighted scalars of a batch."""
+    """Computes the loss from the weighted scalars of a batch."""
     return self._loss
 
   @property
   def metrics_aggregator(self) -> base_metrics.BaseMetrics:
-    """Makes one metric from those of several batches."""
+    """A new aggregator of metrics over batches."""
     return self._metrics.Instantiate()
 
   @property
   def inference_runner(self) -> base_inference_runner.BaseInferenceRunner:
-    """What `--mode=infer` computes.
+    """The computation of `--mode=infer`.
 
     Raises:
-      ValueError: the task names none.
+      ValueError: `infer_writer.inference_runner` is not set.
     """
     if self._inference_runner is None:
       raise ValueError(
-        'task.infer_writer.inference_runner is not set; to infer it must be a'
-        ' Config of a BaseInferenceRunner'
+        'task.infer_writer.inference_runner is not set; set it to a Config of a'
+        ' BaseInferenceRunner'
       )
     return self._inference_runner
 
   @property
   def has_ema_decay(self) -> bool:
-    """Whether the optimizer keeps an average of the variables."""
+    """Whether the optimizer has a moving average of the variables."""
     return self._learner.optimizer.ema_decay > 0.0
 
   def create_opt_states(
-    self, mdl_vars: Nested[JTensor], var_weight_hparams: Nested[Any]
+    self,
+    mdl_vars: Nested[JTensor],
+    var_weight_hparams: Nested[base_layer.WeightHParams],
   ) -> list[Nested[JTensor]]:
-    """Returns the first optimizer states for these variables."""
+    """Returns the initial optimizer states of these variables."""
     return state.create_opt_states(mdl_vars, var_weight_hparams, self.learners)
 
   def create_train_state(
     self,
     mdl_vars: Nested[JTensor],
-    var_weight_hparams: Nested[Any],
+    var_weight_hparams: Nested[base_layer.WeightHParams],
     discard_opt_states: bool = False,
   ) -> TrainState:
-    """Returns the state at step 0 for these variables."""
+    """Returns the train state at step 0 with these variables."""
     return state.create_state(
       mdl_vars, var_weight_hparams, discard_opt_states, self.learners
     )
 
   def create_train_state_unpadded_shapes(
-    self, var_weight_hparams: Nested[Any], discard_opt_states: bool = False
+    self,
+    var_weight_hparams: Nested[base_layer.WeightHParams],
+    discard_opt_states: bool = False,
   ) -> TrainState:
-    """Returns the state with a ShapeDtypeStruct for each array."""
+    """Returns the train state with a ShapeDtypeStruct for each array."""
     return state.create_state_unpadded_shapes(
       var_weight_hparams, discard_opt_states, self.learners
     )
 
-  # No shape is padded here: what a mesh does not divide is kept whole.
+  # No shape is padded: a dimension that the mesh does not divide is not split.
   create_train_state_padded_shapes = create_train_state_unpadded_shapes
 
   def create_train_state_partition_specs(
-    self, var_weight_hparams: Nested[Any], discard_opt_states: bool = False
+    self,
+    var_weight_hparams: Nested[base_layer.WeightHParams],
+    discard_opt_states: bool = False,
   ) -> TrainState:
-    """Returns the state with a PartitionSpec for each array.
+    """Returns the train state with a PartitionSpec for each array.
 
     Raises:
       ValueError: the model has no mesh.
@@ -171,10 +177,17 @@ class SingleTask(base_task.BaseTask):
     self,
     step: JTensor,
     mdl_vars: Nested[JTensor],
-    var_weight_hparams: Nested[Any],
+    var_weight_hparams: Nested[base_layer.WeightHParams],
     prng_key: jax.Array,
   ) -> Nested[JTensor]:
-    """Returns the variables with variational noise, if there is any."""
+    """Returns the variables, with variational noise if `vn.vn_scale` is set.
+
+    Args:
+      step: The step.
+      mdl_vars: The variables.
+      var_weight_hparams: WeightHParams of the variables; subclasses may use it.
+      prng_key: Key of the noise.
+    """
     if self.vn.vn_scale == 0.0:
       return mdl_vars
     return variational_noise.add_noise(self.vn, step, mdl_vars, prng_key)
@@ -203,12 +216,12 @@ def _build_learner(config: Any) -> learners.Learner:
 def _build_loss(
   loss_name: str | None, config: Config | None
 ) -> base_metrics.LossAggregator:
-  """Returns what makes the loss: the named scalar, or what `config` says."""
+  """Returns the aggregator of `config`, or that of the named scalar."""
   if (loss_name is None) == (config is None):
-    given = 'neither' if config is None else 'both'
+    actual = 'neither' if config is None else 'both'
     raise ValueError(
       'set either task.train.learner.loss_name or task.loss_aggregator, got '
-      f'{given}; most models want loss_name="total_loss"'
+      f'{actual}; most models use loss_name="total_loss"'
     )
   if config is None:
     config = base_metrics.LossAggregator.config(loss_key=loss_name)

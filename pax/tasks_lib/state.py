@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes train states: the arrays, their shapes, and how they are sharded."""
+"""Train states of a task: arrays, shapes and partition specs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +20,10 @@ Learners = Sequence[learners_lib.Learner]
 
 def create_opt_states(
   mdl_vars: Nested[JTensor],
-  var_weight_hparams: Nested[Any],
+  var_weight_hparams: Nested[base_layer.WeightHParams],
   learners: Learners,
 ) -> list[Nested[JTensor]]:
-  """Returns the first optimizer state of each learner."""
+  """Returns the initial optimizer state of each learner."""
   return [
     learner.get_grad_tx(var_weight_hparams).init(mdl_vars)
     for learner in learners
@@ -33,11 +32,18 @@ def create_opt_states(
 
 def create_state(
   mdl_vars: Nested[JTensor],
-  var_weight_hparams: Nested[Any],
+  var_weight_hparams: Nested[base_layer.WeightHParams],
   discard_opt_states: bool,
   learners: Learners,
 ) -> TrainState:
-  """Returns the state at step 0 for these variables."""
+  """Returns the train state at step 0.
+
+  Args:
+    mdl_vars: The variables.
+    var_weight_hparams: WeightHParams of the variables.
+    discard_opt_states: Whether to leave out the optimizer states.
+    learners: One learner for each optimizer state.
+  """
   opt_states = []
   if not discard_opt_states:
     opt_states = create_opt_states(mdl_vars, var_weight_hparams, learners)
@@ -47,11 +53,11 @@ def create_state(
 
 
 def create_state_unpadded_shapes(
-  var_weight_hparams: Nested[Any],
+  var_weight_hparams: Nested[base_layer.WeightHParams],
   discard_opt_states: bool,
   learners: Learners,
 ) -> TrainState:
-  """Returns the state with a ShapeDtypeStruct for each array."""
+  """Returns the train state with a ShapeDtypeStruct for each array."""
   return jax.eval_shape(
     lambda mdl_vars: create_state(
       mdl_vars, var_weight_hparams, discard_opt_states, learners
@@ -61,12 +67,18 @@ def create_state_unpadded_shapes(
 
 
 def create_state_partition_specs(
-  var_weight_hparams: Nested[Any],
+  var_weight_hparams: Nested[base_layer.WeightHParams],
   model: base_model.BaseModel,
   discard_opt_states: bool,
   learners: Learners,
 ) -> TrainState:
-  """Returns the state with a PartitionSpec for each array.
+  """Returns the train state with a PartitionSpec for each array.
+
+  Args:
+    var_weight_hparams: WeightHParams of the variables.
+    model: The model, which has the mesh.
+    discard_opt_states: Whether to leave out the optimizer states.
+    learners: One learner for each optimizer state.
 
   Raises:
     ValueError: the model has no mesh.
@@ -77,7 +89,9 @@ def create_state_partition_specs(
       'set task.model.ici_mesh_shape and mesh_axis_names'
     )
 
-  def specs(hparams: Nested[Any]) -> Nested[Any]:
+  def specs(
+    hparams: Nested[base_layer.WeightHParams],
+  ) -> Nested[jax.sharding.PartitionSpec]:
     return base_layer.var_partition_specs(
       hparams, model.mesh_shape, model.mesh_axis_names
     )
@@ -100,7 +114,7 @@ def create_state_partition_specs(
 
 
 def abstract_vars(
-  var_weight_hparams: Nested[Any],
+  var_weight_hparams: Nested[base_layer.WeightHParams],
 ) -> Nested[jax.ShapeDtypeStruct]:
   """Returns the shapes and dtypes of the variables."""
   return jax.tree.map(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gaussian noise on the variables that a regex chooses."""
+"""Variational noise: Gaussian noise on variables selected by a regex."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ def add_noise(
   mdl_vars: Nested[JTensor],
   prng_key: jax.Array,
 ) -> Nested[JTensor]:
-  """Returns the variables, with noise on those that `vn.vn_regex` matches.
+  """Adds noise to the variables whose path `vn.vn_regex` matches.
 
-  The noise is `vn.vn_scale` times a standard normal, from `vn.vn_start_step`.
+  Args:
+    vn: The Config of `tasks_lib.SingleTask.VariationalNoise`.
+    step: The step; noise is zero before `vn.vn_start_step`.
+    mdl_vars: The variables.
+    prng_key: Key of the noise.
 
   Raises:
     RuntimeError: no variable matches.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the gradient of a loss is computed from a batch, privately or not."""
+"""Gradient functions: plain differentiation and DP-SGD."""
 
 from __future__ import annotations
 

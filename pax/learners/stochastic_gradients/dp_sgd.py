@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DP-SGD: the gradient of each example is clipped before they are averaged."""
+"""DP-SGD: per-example gradients are clipped, averaged and noised."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,45 +18,50 @@ from praxis import base_layer, py_utils, pytypes
 
 JTensor = stochastic_gradient.JTensor
 Nested = stochastic_gradient.Nested
+GradAuxInfo = stochastic_gradient.GradAuxInfo
+
+# (Inputs of some groups of examples, key).
+_Chunk = tuple[Nested[JTensor], pytypes.PRNGKey]
+# (Mean loss, auxiliary outputs, mean of clipped gradients, dp_aux_info).
+_ChunkOutputs = tuple[JTensor, GradAuxInfo, Nested[JTensor], dict[str, Any]]
 
 
 class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
-  """Gradients of single examples, clipped, averaged, with noise.
+  """DP-SGD with the gradient of each example clipped.
 
-  What the model returns beside the loss is averaged over the examples.
+  Auxiliary outputs of the model are averaged over the examples.
 
   References:
-    Abadi et al., https://arxiv.org/abs/1607.00133
+    Abadi et al., https://arxiv.org/abs/1607.00133, algorithm 1.
   """
 
-  # Largest norm of the gradient of one example.
+  # Maximum norm C of the gradient of an example.
   l2_norm_clip: float = 0.0
-  # Standard deviation of the noise on the sum of gradients, in these norms.
+  # Standard deviation of the noise on the sum of gradients, in units of C.
   noise_multiplier: float = 0.0
-  # Scales the norm by the weight of an example's loss; not with noise.
+  # Whether to scale the bound of an example by the weight of its loss; excludes
+  # noise.
   use_loss_weight_scaling: bool = False
-  # Divides the result by l2_norm_clip, so that the learning rate need not
-  # follow it.
+  # Whether to divide the gradients by C, which decouples the learning rate from
+  # C.
   normalize_gradients: bool = False
-  # Examples whose gradients are in memory at a time; None: all of the batch.
+  # Number of examples whose gradients are in memory at a time; None is all.
   inner_batch_size: int | None = None
-  # Mesh axes that the batch is split over; the model, which sees one example,
-  # splits nothing over them then. None leaves it to the compiler.
+  # Mesh axes that split the batch; the model then computes one example and
+  # splits nothing over these axes. None leaves the choice to XLA.
   spmd_axis_name: str | tuple[str, ...] | None = None
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    gaussian_mechanism.check(
+    gaussian_mechanism.check_settings(
       self,
       bound=self.l2_norm_clip,
       noise_multiplier=self.noise_multiplier,
       use_loss_weight_scaling=self.use_loss_weight_scaling,
     )
 
-  def process_aux_info(
-    self, aux_info: stochastic_gradient.GradAuxInfo
-  ) -> stochastic_gradient.GradAuxInfo:
-    """Returns the mean over the examples."""
+  def process_aux_info(self, aux_info: GradAuxInfo) -> GradAuxInfo:
+    """Returns the means over the examples."""
     return jax.tree.map(lambda x: jnp.mean(x, axis=0), aux_info)
 
   def grad_fn(
@@ -65,44 +71,61 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
     mdl_vars_nograd_and_inputs: tuple[Nested[JTensor], Nested[JTensor]],
     prng_key: pytypes.PRNGKey,
   ) -> stochastic_gradient.Gradients:
+    """Returns the mean loss, its auxiliary outputs and the private gradients.
+
+    Args:
+      loss_fn: The loss.
+      mdl_vars_grad: Variables to differentiate with respect to.
+      mdl_vars_nograd_and_inputs: (Other variables, batch).
+      prng_key: Key of the step.
+    """
     nograd, inputs = mdl_vars_nograd_and_inputs
     grouped = jax.tree.map(self._group, inputs)
-    groups, size = jax.tree.leaves(grouped)[0].shape[:2]
-    rounds = self._rounds(groups, size)
-    grads_of = jax.vmap(
-      jax.value_and_grad(self._without_axes(loss_fn), has_aux=True),
+    num_groups, group_size = jax.tree.leaves(grouped)[0].shape[:2]
+    num_chunks = self._num_chunks(num_groups, group_size)
+    per_example_grads = jax.vmap(
+      jax.value_and_grad(self._hide_batch_axes(loss_fn), has_aux=True),
       in_axes=(None, (None, 0), None),
       spmd_axis_name=self.spmd_axis_name,
     )
 
-    def some(chosen: tuple[Nested[JTensor], pytypes.PRNGKey]) -> Any:
-      examples, key = chosen
-      (loss, aux), grads = grads_of(mdl_vars_grad, (nograd, examples), key)
-      bound = self._bound(aux.loss_weight, size)
+    def clipped_grads(chunk: _Chunk) -> _ChunkOutputs:
+      examples, key = chunk
+      (loss, aux), grads = per_example_grads(
+        mdl_vars_grad, (nograd, examples), key
+      )
+      bound = self._bound(aux.loss_weight, group_size)
       means, dp_aux_info = self._clip(
-        gaussian_mechanism.group_means(grads, size), bound
+        gaussian_mechanism.group_means(grads, group_size), bound
       )
       return jnp.mean(loss), self.process_aux_info(aux), means, dp_aux_info
 
-    # Rounds take every rounds-th group: the batch stays split as it is.
+    # Chunk i takes groups i, i + num_chunks, ..., so that the sharding of the
+    # batch dimension is kept.
     def split(x: JTensor) -> JTensor:
-      x = jnp.reshape(x, [groups // rounds, rounds, size, *x.shape[2:]])
-      x = jnp.swapaxes(x, 0, 1)
-      return jnp.reshape(x, [rounds, -1, 1, *x.shape[3:]])
+      rest = x.shape[2:]
+      x = jnp.reshape(
+        x, [num_groups // num_chunks, num_chunks, group_size, *rest]
+      )
+      return jnp.reshape(jnp.swapaxes(x, 0, 1), [num_chunks, -1, 1, *rest])
 
-    keys = jax.random.split(prng_key, rounds + 1)
-    chosen = (jax.tree.map(split, grouped), keys[:-1])
-    loss, aux, grads, dp_aux_info = _mean_of_rounds(some, chosen, rounds)
-    grads, noise_std = self._finish(grads, groups, keys[-1])
+    keys = jax.random.split(prng_key, num_chunks + 1)
+    chunks = (jax.tree.map(split, grouped), keys[:-1])
+    loss, aux, grads, dp_aux_info = _mean_over_chunks(
+      clipped_grads, chunks, num_chunks
+    )
+    grads, noise_std = self._normalize_and_add_noise(
+      grads, num_groups, keys[-1]
+    )
     aux = stochastic_gradient.DPGradAuxInfo(
       aux.aux_info, aux.loss_weight, {**dp_aux_info, 'noise_std': noise_std}
     )
     return (loss, aux), grads
 
-  def _without_axes(
+  def _hide_batch_axes(
     self, loss_fn: stochastic_gradient.LossFn
   ) -> stochastic_gradient.LossFn:
-    """Returns the loss of a model that does not split the examples."""
+    """Returns the loss of a model that splits nothing over the batch axes."""
     axes = self.spmd_axis_name
     if axes is None:
       return loss_fn
@@ -114,62 +137,61 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
     }
     settings.mesh_axes_transpose = hidden | renamed
 
-    def without(*args: Any) -> Any:
+    def loss_without_axes(*args: Any) -> tuple[JTensor, GradAuxInfo]:
       with base_layer.JaxContext.new_context(hparams=settings):
         return loss_fn(*args)
 
-    return without
+    return loss_without_axes
 
   def _group(self, x: JTensor) -> JTensor:
-    """Returns a tensor of inputs as [groups, examples of a group, ...]."""
+    """Returns an input as [groups, examples of a group, ...]."""
     return x[:, None]
 
-  def _bound(self, loss_weight: JTensor, size: int) -> JTensor | float:
-    """Returns the largest norm, in the scale that losses have here."""
+  def _bound(self, loss_weight: JTensor, group_size: int) -> JTensor | float:
+    """Returns the maximum norm, in the scale of the losses."""
     if self.use_loss_weight_scaling:
-      return self.l2_norm_clip * gaussian_mechanism.group_means(
-        loss_weight, size
-      )
-    return self.l2_norm_clip / gaussian_mechanism.replicas()
+      weights = gaussian_mechanism.group_means(loss_weight, group_size)
+      return self.l2_norm_clip * weights
+    return self.l2_norm_clip / gaussian_mechanism.num_replicas()
 
   def _clip(
     self, grads: Nested[JTensor], bound: JTensor | float
   ) -> tuple[Nested[JTensor], dict[str, Any]]:
-    """Returns (the mean of clipped gradients, what there is to report)."""
+    """Returns (mean of the clipped gradients, dp_aux_info)."""
     clipped = gaussian_mechanism.clip_and_mean(grads, bound)
     return clipped.mean, {'frac_clipped': clipped.fraction}
 
-  def _finish(
-    self, grads: Nested[JTensor], groups: int, key: pytypes.PRNGKey
+  def _normalize_and_add_noise(
+    self, grads: Nested[JTensor], num_groups: int, key: pytypes.PRNGKey
   ) -> tuple[Nested[JTensor], JTensor]:
-    """Returns (gradients, normalized and with noise; the noise's deviation)."""
-    unit = self.l2_norm_clip
+    """Returns (gradients, standard deviation of their noise)."""
+    sensitivity = self.l2_norm_clip
     if self.normalize_gradients:
       grads = jax.tree.map(lambda g: g / self.l2_norm_clip, grads)
-      unit = 1.0
-    stddev = (
-      self.noise_multiplier * unit / (groups * gaussian_mechanism.replicas())
-    )
+      sensitivity = 1.0
+    total_groups = num_groups * gaussian_mechanism.num_replicas()
+    stddev = self.noise_multiplier * sensitivity / total_groups
     if self.noise_multiplier:
       grads = gaussian_mechanism.add_noise(grads, stddev, key)
     return grads, jnp.float32(stddev)
 
-  def _rounds(self, groups: int, size: int) -> int:
-    """Returns in how many rounds the groups are worked through."""
-    at_a_time = self.inner_batch_size or groups * size
-    if at_a_time % size or (groups * size) % at_a_time:
+  def _num_chunks(self, num_groups: int, group_size: int) -> int:
+    """Returns the number of sequential chunks of groups."""
+    batch_size = num_groups * group_size
+    chunk_size = self.inner_batch_size or batch_size
+    if chunk_size % group_size or batch_size % chunk_size:
       raise ValueError(
         f'{type(self).__name__}.inner_batch_size must be a multiple of the'
-        f' microbatch of {size} that divides the batch of {groups * size}, got'
-        f' {at_a_time}'
+        f' microbatch of {group_size} that divides the batch of {batch_size},'
+        f' got {chunk_size}'
       )
-    return groups * size // at_a_time
+    return batch_size // chunk_size
 
 
 class MicrobatchDpSgdStochasticGradient(DpSgdStochasticGradient):
-  """DP-SGD that clips the mean gradient of every few examples."""
+  """DP-SGD that clips the mean gradient of each microbatch."""
 
-  # Examples of one mean; it divides the batch.
+  # Number of examples of a microbatch; it must divide the batch size.
   microbatch_size: int = 1
 
   def _group(self, x: JTensor) -> JTensor:
@@ -182,7 +204,7 @@ class MicrobatchDpSgdStochasticGradient(DpSgdStochasticGradient):
 
 
 class AugMulDpSgdStochasticGradient(MicrobatchDpSgdStochasticGradient):
-  """DP-SGD with several augmentations of each example.
+  """DP-SGD with augmentation multiplicity.
 
   Each example is repeated `microbatch_size` times, for a model that augments
   its inputs, and the mean gradient of the copies is clipped.
@@ -197,21 +219,23 @@ class AugMulDpSgdStochasticGradient(MicrobatchDpSgdStochasticGradient):
 
 
 class PerLayerDpSgdStochasticGradient(DpSgdStochasticGradient):
-  """DP-SGD that clips the gradient of each variable by itself.
+  """DP-SGD that clips the gradient of each variable by its own norm.
 
-  Their bounds make up `l2_norm_clip` together: all are equal or, with
-  `use_uniform` False, proportional to the root of the variable's size.
+  The squares of the bounds of all variables sum to the square of
+  `l2_norm_clip`.
 
   References:
     McMahan et al., https://arxiv.org/abs/1812.06210
   """
 
+  # True gives all variables equal bounds; False bounds proportional to the
+  # square root of the size of the variable.
   use_uniform: bool = True
 
   def _clip(
     self, grads: Nested[JTensor], bound: JTensor | float
   ) -> tuple[Nested[JTensor], dict[str, Any]]:
-    leaves, tree = jax.tree.flatten(grads)
+    leaves, treedef = jax.tree.flatten(grads)
     sizes = [
       1.0 if self.use_uniform else math.prod(g.shape[1:]) for g in leaves
     ]
@@ -221,25 +245,27 @@ class PerLayerDpSgdStochasticGradient(DpSgdStochasticGradient):
     ]
     fractions = [c.fraction for c in clipped]
     mean_norms = [jnp.mean(gaussian_mechanism.norms([g])) for g in leaves]
-    return tree.unflatten([c.mean for c in clipped]), {
-      'frac_clipped': tree.unflatten(fractions),
+    return treedef.unflatten([c.mean for c in clipped]), {
+      'frac_clipped': treedef.unflatten(fractions),
       'mean_frac_clipped': jnp.mean(jnp.stack(fractions)),
       'stdev_frac_clipped': jnp.std(jnp.stack(fractions)),
-      'mean_layer_grad_norms': tree.unflatten(mean_norms),
+      'mean_layer_grad_norms': treedef.unflatten(mean_norms),
     }
 
 
-def _mean_of_rounds(some: Any, chosen: Any, rounds: int) -> Any:
-  """Returns the mean of some(...) over the first dimension of `chosen`."""
-  first = jax.tree.map(lambda x: x[0], chosen)
-  if rounds == 1:
-    return some(first)
+def _mean_over_chunks(
+  fn: Callable[[_Chunk], _ChunkOutputs], chunks: _Chunk, num_chunks: int
+) -> _ChunkOutputs:
+  """Returns the mean of `fn` over the first dimension of `chunks`."""
+  first = jax.tree.map(lambda x: x[0], chunks)
+  if num_chunks == 1:
+    return fn(first)
 
-  def add(total: Any, one: Any) -> tuple[Any, None]:
-    return jax.tree.map(jnp.add, total, some(one)), None
+  def add(total: _ChunkOutputs, chunk: _Chunk) -> tuple[_ChunkOutputs, None]:
+    return jax.tree.map(jnp.add, total, fn(chunk)), None
 
   zeros = jax.tree.map(
-    lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(some, first)
+    lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(fn, first)
   )
-  total, _ = jax.lax.scan(add, zeros, chosen)
-  return jax.tree.map(lambda x: x / rounds, total)
+  total, _ = jax.lax.scan(add, zeros, chunks)
+  return jax.tree.map(lambda x: x / num_chunks, total)

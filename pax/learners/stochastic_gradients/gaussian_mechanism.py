@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clipping and noise: what makes a gradient tell little of each example.
+"""The Gaussian mechanism of DP-SGD: per-example clipping and Gaussian noise.
 
 References:
   Abadi et al., https://arxiv.org/abs/1607.00133
@@ -22,15 +22,15 @@ Nested = pytypes.Nested
 
 
 class Clipped(NamedTuple):
-  """Gradients of several examples, clipped one by one and averaged."""
+  """The mean of clipped per-example gradients."""
 
   mean: Nested[JTensor]
-  # How many of them were longer than the bound, as a fraction.
+  # Fraction of gradients whose norm exceeded the bound.
   fraction: Float[Array, '']
 
 
 def norms(grads: Sequence[JTensor]) -> Float[Array, ' N']:
-  """Returns for each example the norm of all its gradients together."""
+  """Returns the global norm of the gradients of each example."""
   squares = [
     jnp.sum(jnp.square(g.astype(jnp.float32)), axis=tuple(range(1, g.ndim)))
     for g in grads
@@ -41,9 +41,11 @@ def norms(grads: Sequence[JTensor]) -> Float[Array, ' N']:
 def clip_and_mean(
   grads: Nested[Float[Array, 'N ...']], bound: Float[Array, '*N'] | float
 ) -> Clipped:
-  """Returns the mean of gradients, each first scaled to a norm of `bound`.
+  """Clips the gradient of each example to a global norm and averages them.
 
-  Shorter ones stay. There may be a bound for each example.
+  Args:
+    grads: Gradients with a leading example dimension.
+    bound: Maximum norm, for all examples or for each.
   """
   divisor = jnp.maximum(norms(jax.tree.leaves(grads)) / bound, 1.0)
   weights = 1.0 / divisor
@@ -59,14 +61,14 @@ def clip_and_mean(
 def group_means(
   grads: Nested[Float[Array, 'N ...']], size: int
 ) -> Nested[Float[Array, 'M ...']]:
-  """Returns the mean of every `size` consecutive examples."""
+  """Returns the means over groups of `size` consecutive examples."""
   return jax.tree.map(
     lambda g: jnp.mean(jnp.reshape(g, [-1, size, *g.shape[1:]]), axis=1), grads
   )
 
 
-def replicas() -> int:
-  """Returns over how many replicas a batch is split, each with its own part."""
+def num_replicas() -> int:
+  """Returns the number of replicas that share the batch; 1 without pmap."""
   if not base_layer.is_running_under_pmap():
     return 1
   return jax.lax.axis_size(base_layer.PMAP_PARALLEL_AXIS_NAME)
@@ -75,32 +77,45 @@ def replicas() -> int:
 def add_noise(
   grads: Nested[JTensor], stddev: float, key: pytypes.PRNGKey
 ) -> Nested[JTensor]:
-  """Returns gradients plus Gaussian noise, `stddev` once replicas are added.
+  """Adds Gaussian noise that has deviation `stddev` in the sum over replicas.
 
-  Each replica adds its own: variances add up, so it has 1 / sqrt(n) of it.
+  Replicas add independent noise. Its variances sum, so each of n replicas adds
+  noise of deviation stddev / sqrt(n).
   """
   leaves, tree = jax.tree.flatten(grads)
-  share = stddev / replicas() ** 0.5
+  stddev_of_replica = stddev / num_replicas() ** 0.5
   noisy = [
-    g + (share * jax.random.normal(k, g.shape)).astype(g.dtype)
+    g + (stddev_of_replica * jax.random.normal(k, g.shape)).astype(g.dtype)
     for g, k in zip(leaves, jax.random.split(key, len(leaves)), strict=True)
   ]
   return tree.unflatten(noisy)
 
 
-def check(
+def check_settings(
   owner: object,
   *,
   bound: float | None,
   noise_multiplier: float,
   use_loss_weight_scaling: bool,
 ) -> None:
-  """Raises ValueError for settings that clip nothing, or promise too much."""
+  """Checks that the settings of a gradient function bound and hide examples.
+
+  Args:
+    owner: The gradient function, named in messages.
+    bound: Its `l2_norm_clip`.
+    noise_multiplier: Its `noise_multiplier`.
+    use_loss_weight_scaling: Its `use_loss_weight_scaling`.
+
+  Raises:
+    ValueError: there is no bound, or there is noise but the bound depends on
+      the weights of the examples.
+  """
   name = type(owner).__name__
   if not (bound and bound > 0.0):
     raise ValueError(f'{name}.l2_norm_clip must be above 0, got {bound}')
   if use_loss_weight_scaling and noise_multiplier:
     raise ValueError(
-      f'{name}.use_loss_weight_scaling=True bounds no example, so noise proves'
-      f' nothing; set noise_multiplier to 0, got {noise_multiplier}'
+      f'{name}.use_loss_weight_scaling=True does not bound the contribution of'
+      ' an example, so noise gives no privacy guarantee; set noise_multiplier'
+      f' to 0, got {noise_multiplier}'
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DP-SGD that learns the norms of gradients without the gradients."""
+"""DP-SGD with ghost clipping: norms without per-example gradients."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ PARAMS = base_layer.PARAMS
 
 
 class GhostClippingDpSgdStochasticGradient(dp_sgd.DpSgdStochasticGradient):
-  """DP-SGD in two passes over the whole batch.
+  """DP-SGD in two backward passes over the whole batch.
 
-  The first tells the norm of each example's gradient, the second averages the
-  gradients with weights that clip them. Every layer with weights must be one of
-  `pax.ghostnorm`, and the loss a mean over examples of equal weight.
+  The first pass computes the norm of each example's gradient, the second the
+  mean of gradients weighted so that they are clipped. Every layer with weights
+  must be a layer of `pax.ghostnorm`, and the loss a mean over examples of equal
+  weight.
 
   References:
     Li et al., https://arxiv.org/abs/2110.05679
@@ -35,15 +36,15 @@ class GhostClippingDpSgdStochasticGradient(dp_sgd.DpSgdStochasticGradient):
     super().__post_init__()
     if self.inner_batch_size is not None:
       raise ValueError(
-        'GhostClippingDpSgdStochasticGradient.inner_batch_size must be None:'
-        ' no gradients of single examples are made; got'
-        f' {self.inner_batch_size}'
+        'GhostClippingDpSgdStochasticGradient.inner_batch_size must be None,'
+        f' got {self.inner_batch_size}: there are no per-example gradients to'
+        ' chunk'
       )
 
   def process_aux_info(
     self, aux_info: stochastic_gradient.GradAuxInfo
   ) -> stochastic_gradient.GradAuxInfo:
-    """Returns `aux_info`, which is of the whole batch."""
+    """Returns `aux_info`, which describes the whole batch already."""
     return aux_info
 
   def grad_fn(
@@ -53,14 +54,21 @@ class GhostClippingDpSgdStochasticGradient(dp_sgd.DpSgdStochasticGradient):
     mdl_vars_nograd_and_inputs: tuple[Nested[JTensor], Nested[JTensor]],
     prng_key: pytypes.PRNGKey,
   ) -> stochastic_gradient.Gradients:
-    examples = jax.tree.leaves(mdl_vars_nograd_and_inputs[1])[0].shape[0]
+    """Returns the mean loss, its auxiliary outputs and the private gradients.
+
+    Args:
+      loss_fn: The loss.
+      mdl_vars_grad: Variables to differentiate with respect to.
+      mdl_vars_nograd_and_inputs: (Other variables, batch).
+      prng_key: Key of the step.
+    """
+    batch_size = jax.tree.leaves(mdl_vars_nograd_and_inputs[1])[0].shape[0]
     loss_key, noise_key = jax.random.split(prng_key)
 
-    def weighted(
+    def weighted_grads(
       scales: Float[Array, ' N'],
-    ) -> tuple[
-      tuple[JTensor, stochastic_gradient.GradAuxInfo], Nested[JTensor]
-    ]:
+    ) -> stochastic_gradient.Gradients:
+      """Returns gradients, with the squared norm of each example's share."""
       params = jax.tree.map(
         lambda w: ghostnorm.ParamWithAux(w, scales), mdl_vars_grad[PARAMS]
       )
@@ -70,15 +78,17 @@ class GhostClippingDpSgdStochasticGradient(dp_sgd.DpSgdStochasticGradient):
         loss_key,
       )
 
-    _, grads = weighted(jnp.ones(examples))
-    # Losses of replicas are scaled to add up.
-    norms = gaussian_mechanism.replicas() * jnp.sqrt(
-      sum(g.aux for g in _ghosts(grads[PARAMS]))
+    _, grads = weighted_grads(jnp.ones(batch_size))
+    # The losses of replicas sum to the mean loss, so each is 1 / n of its own.
+    norms = gaussian_mechanism.num_replicas() * jnp.sqrt(
+      sum(g.aux for g in _params_with_aux(grads[PARAMS]))
     )
     scales = jnp.minimum(1.0, self.l2_norm_clip / jnp.maximum(norms, 1e-30))
-    (loss, aux), grads = weighted(scales)
+    (loss, aux), grads = weighted_grads(scales)
     grads = _with_params(grads, ghostnorm.get_param(grads[PARAMS]))
-    grads, noise_std = self._finish(grads, examples, noise_key)
+    grads, noise_std = self._normalize_and_add_noise(
+      grads, batch_size, noise_key
+    )
     dp_aux_info = {
       'frac_clipped': jnp.mean(scales < 1.0),
       'noise_std': noise_std,
@@ -89,7 +99,7 @@ class GhostClippingDpSgdStochasticGradient(dp_sgd.DpSgdStochasticGradient):
     return (loss, self.process_aux_info(aux)), grads
 
 
-def _ghosts(grads: Nested[JTensor]) -> list[ghostnorm.ParamWithAux]:
+def _params_with_aux(grads: Nested[JTensor]) -> list[ghostnorm.ParamWithAux]:
   return jax.tree.leaves(
     grads, is_leaf=lambda x: isinstance(x, ghostnorm.ParamWithAux)
   )
@@ -98,7 +108,7 @@ def _ghosts(grads: Nested[JTensor]) -> list[ghostnorm.ParamWithAux]:
 def _with_params(
   variables: Nested[JTensor], params: Nested[JTensor]
 ) -> Nested[JTensor]:
-  """Returns the variables with other parameters, in the same kind of dict."""
-  changed = variables.copy()
-  changed[PARAMS] = params
-  return changed
+  """Returns a copy of the variables with the collection PARAMS replaced."""
+  replaced = variables.copy()
+  replaced[PARAMS] = params
+  return replaced

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DP-SGD that clips the gradient of each replica, as fast as no clipping."""
+"""DP-SGD that clips the mean gradient of each replica."""
 
 from __future__ import annotations
 
@@ -18,20 +18,22 @@ Nested = stochastic_gradient.Nested
 
 
 class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
-  """The gradient of each replica, clipped, with noise.
+  """Clips the mean gradient of each replica and adds noise.
 
-  It is for replicas only, that is with an ici_mesh_shape of None.
+  It costs no more than plain differentiation. It requires pmap semantics, that
+  is an `ici_mesh_shape` of None.
   """
 
-  # Largest norm of the gradient of a replica's mean loss.
+  # Maximum norm C of the gradient of a replica's mean loss.
   l2_norm_clip: float | None = 0.0
-  # Standard deviation of the noise on the sum of gradients, in these norms.
+  # Standard deviation of the noise on the sum of gradients, in units of C.
   noise_multiplier: float = 0.0
-  # Scales the norm by the replica's share of the loss; not with noise.
+  # Whether to scale the bound by the replica's share of the loss; excludes
+  # noise.
   use_loss_weight_scaling: bool = False
-  # Divides the result by the largest norm.
+  # Whether to divide the gradients by C.
   normalize_gradients: bool = False
-  # 'min' takes the smallest norm of all replicas instead of l2_norm_clip.
+  # 'min' takes the minimum norm over replicas as C instead of l2_norm_clip.
   adaptive_clipping_method: str | None = None
 
   def __post_init__(self) -> None:
@@ -41,7 +43,7 @@ class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
         'PercoreClippedDpSgdGradient.adaptive_clipping_method must be None or'
         f" 'min', got {self.adaptive_clipping_method!r}"
       )
-    gaussian_mechanism.check(
+    gaussian_mechanism.check_settings(
       self,
       bound=1.0 if self.adaptive_clipping_method else self.l2_norm_clip,
       noise_multiplier=self.noise_multiplier,
@@ -55,9 +57,20 @@ class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
     mdl_vars_nograd_and_inputs: tuple[Nested[JTensor], Nested[JTensor]],
     prng_key: pytypes.PRNGKey,
   ) -> stochastic_gradient.Gradients:
+    """Returns this replica's loss, auxiliary outputs and private gradients.
+
+    Args:
+      loss_fn: The loss.
+      mdl_vars_grad: Variables to differentiate with respect to.
+      mdl_vars_nograd_and_inputs: (Other variables, batch).
+      prng_key: Key of the step.
+
+    Raises:
+      ValueError: there are no replicas.
+    """
     if not base_layer.is_running_under_pmap():
       raise ValueError(
-        'PercoreClippedDpSgdGradient clips the gradients of replicas, and there'
+        'PercoreClippedDpSgdGradient clips the gradients of replicas, but there'
         ' are none; set ici_mesh_shape to None, or use DpSgdStochasticGradient'
       )
     differentiate = jax.value_and_grad(loss_fn, has_aux=True)
@@ -65,21 +78,19 @@ class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
       mdl_vars_grad, mdl_vars_nograd_and_inputs, prng_key
     )
     aux = self.process_aux_info(aux)
-    norm = gaussian_mechanism.norms([g[None] for g in jax.tree.leaves(grads)])[
-      0
-    ]
-    share = 1.0 / gaussian_mechanism.replicas()
+    stacked = [g[None] for g in jax.tree.leaves(grads)]
+    norm = gaussian_mechanism.norms(stacked)[0]
+    num_replicas = gaussian_mechanism.num_replicas()
+    share = 1.0 / num_replicas
     if self.use_loss_weight_scaling:
       share = aux.loss_weight
     bound = self._bound(norm, share)
     divisor = jnp.maximum(norm / (share * bound), 1.0)
-    unit = bound
+    sensitivity = bound
     if self.normalize_gradients:
-      divisor, unit = divisor * bound, 1.0
+      divisor, sensitivity = divisor * bound, 1.0
     grads = jax.tree.map(lambda g: (g / divisor).astype(g.dtype), grads)
-    stddev = jnp.float32(
-      self.noise_multiplier * unit / gaussian_mechanism.replicas()
-    )
+    stddev = jnp.float32(self.noise_multiplier * sensitivity / num_replicas)
     if self.noise_multiplier:
       grads = gaussian_mechanism.add_noise(grads, stddev, prng_key)
     dp_aux_info = {
@@ -95,6 +106,7 @@ class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
   def _bound(
     self, norm: Float[Array, ''], share: JTensor | float
   ) -> Float[Array, ''] | float:
+    """Returns C, in the scale of a replica's own mean loss."""
     if self.adaptive_clipping_method is None:
       return self.l2_norm_clip
     axis = base_layer.PMAP_PARALLEL_AXIS_NAME

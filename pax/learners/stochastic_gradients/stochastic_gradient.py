@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of gradient functions, and plain differentiation."""
+"""The interface of gradient functions, and plain differentiation."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ Nested = pytypes.Nested
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class GradAuxInfo:
-  """What a loss function returns beside the loss."""
+  """Auxiliary outputs of a loss function."""
 
-  # Anything that is a tree of arrays.
+  # A pytree of arrays.
   aux_info: Any
-  # Weight of the loss of this batch; of replicas, its share in all of them.
+  # Weight of the loss; under pmap, the share of this replica in the total.
   loss_weight: JTensor | float = 1.0
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DPGradAuxInfo(GradAuxInfo):
-  """What a private gradient function returns beside the loss."""
+  """Auxiliary outputs of a differentially private gradient function."""
 
-  # What was clipped, and how much noise was added: for summaries.
+  # Fraction of clipped gradients and scale of the noise, for summaries.
   dp_aux_info: Any = None
 
 
-# Maps (variables to differentiate by, (the others, inputs), key) to (loss,
-# GradAuxInfo). Of replicas the losses are such that their sum is the mean loss.
+# Maps (differentiated variables, (other variables, batch), key) to (loss,
+# GradAuxInfo). Under pmap, the losses of the replicas sum to the mean loss.
 LossFn = Callable[
   [Nested[JTensor], tuple[Nested[JTensor], Nested[JTensor]], pytypes.PRNGKey],
   tuple[JTensor, GradAuxInfo],
 ]
-# ((loss, aux_info), gradients); the gradients of replicas are to be added up.
+# ((loss, auxiliary outputs), gradients); gradients sum over replicas.
 Gradients = tuple[tuple[JTensor, GradAuxInfo], Nested[JTensor]]
 
 
@@ -52,7 +52,7 @@ class BaseStochasticGradient(
   """Differentiates a loss with respect to the variables."""
 
   def process_aux_info(self, aux_info: GradAuxInfo) -> GradAuxInfo:
-    """Returns what the loss function told, as it is reported."""
+    """Returns the auxiliary outputs of the loss function, as reported."""
     return aux_info
 
   @abc.abstractmethod
@@ -63,11 +63,18 @@ class BaseStochasticGradient(
     mdl_vars_nograd_and_inputs: tuple[Nested[JTensor], Nested[JTensor]],
     prng_key: pytypes.PRNGKey,
   ) -> Gradients:
-    """Returns ((loss, aux_info), gradients)."""
+    """Returns the loss, its auxiliary outputs and the gradients.
+
+    Args:
+      loss_fn: The loss.
+      mdl_vars_grad: Variables to differentiate with respect to.
+      mdl_vars_nograd_and_inputs: (Other variables, batch).
+      prng_key: Key of the step.
+    """
 
 
 class StandardGradient(BaseStochasticGradient):
-  """Plain reverse-mode differentiation of the whole batch."""
+  """Reverse-mode differentiation of the mean loss of a batch."""
 
   def grad_fn(
     self,
@@ -76,6 +83,14 @@ class StandardGradient(BaseStochasticGradient):
     mdl_vars_nograd_and_inputs: tuple[Nested[JTensor], Nested[JTensor]],
     prng_key: pytypes.PRNGKey,
   ) -> Gradients:
+    """Returns the loss, its auxiliary outputs and the gradients.
+
+    Args:
+      loss_fn: The loss.
+      mdl_vars_grad: Variables to differentiate with respect to.
+      mdl_vars_nograd_and_inputs: (Other variables, batch).
+      prng_key: Key of the step.
+    """
     differentiate = jax.value_and_grad(loss_fn, has_aux=True)
     (loss, aux), grads = differentiate(
       mdl_vars_grad, mdl_vars_nograd_and_inputs, prng_key
