@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rematerialised layer keeps from its forward pass, by name.
+"""Rematerialization policies by name.
 
-Layers tag the tensors that are worth keeping with
-`jax.ad_checkpoint.checkpoint_name`; a policy is a choice among those tags (or
-among kinds of operations) and decides what the backward pass finds in memory
-and what it computes again.
+Layers name tensors with `jax.ad_checkpoint.checkpoint_name`. A policy selects
+the names, or kinds of operations, whose values are saved for the backward pass;
+all other values are recomputed.
 """
 
 from __future__ import annotations
@@ -16,42 +15,43 @@ from typing import Any
 import flax.linen as nn
 import jax
 
+from praxis import base_layer
+
 Policy = Callable[..., bool]
 
 
 class AutodiffCheckpointType(enum.StrEnum):
-  """The named remat policies; every other tensor is recomputed."""
+  """The named remat policies, by the tensors that they save."""
 
-  # Nothing but the inputs of the layer: least memory, one forward pass more.
+  # Only the inputs of the layer.
   SAVE_NOTHING = 'save_nothing'
-  # Everything: no recomputation.
+  # Everything; disables rematerialization.
   SAVE_EVERYTHING = 'save_everything'
-  # The outputs of matrix products, all of them or those without a batch
-  # dimension (that is, products with weights).
+  # Outputs of all matrix products, or of those without batch dimensions, which
+  # are the products with weights.
   SAVE_DOT_ONLY = 'save_dot_only'
   SAVE_DOT_WITH_NO_BATCH_DIM = 'save_dot_with_no_batch_dims'
-  # Projections of the attention: combined or separate q, k, v and the output.
+  # Attention projections: combined or separate q, k, v, and the output.
   SAVE_QKV_OUT_PROJ = 'save_qkv_out_proj'
   SAVE_QKV_OUT_PROJ_SEPARATE = 'save_qkv_out_proj_separate'
-  # The weighted values before the output projection, and the output projection.
+  # The attention context (input of the output projection), and its output.
   SAVE_CONTEXT = 'save_context'
   SAVE_OUT_PROJ = 'save_out_proj'
   SAVE_CONTEXT_AND_OUT_PROJ = 'save_encoded_and_out_proj'
-  # All of the attention but its logits; then with the second, or both, of the
-  # feed-forward products.
+  # All attention products except the logits; then with the second, or with
+  # both feed-forward products.
   SAVE_DOT_FOR_MLPERF_200B = 'save_dot_for_mlperf_200b'
   SAVE_DOT_EXCEPT_LOGITS_FFN1 = 'save_dot_except_logits_ffn1'
   SAVE_DOT_EXCEPT_LOGITS = 'save_dot_except_logits'
-  # The quantised operands with their scales, and the attention's results.
+  # Quantized operands and their scales, and the attention outputs.
   SAVE_QUANTIZED = 'save_quantized'
-  # The input of one iteration of a pipeline, or the output of one layer.
+  # The input of a pipeline iteration, or the output of a transformer layer.
   SAVE_ITERATION_INPUT = 'save_iteration_input'
   SAVE_TRANSFORMER_LAYER_OUTPUT = 'save_transformer_layer_output'
-  # Convolutions of a U-Net block: the last, or all.
+  # The last, or all convolutions of a U-Net block.
   SAVE_UNET_CONV = 'save_unet_conv'
   SAVE_UNET_ALL_CONV = 'save_unet_all_conv'
-  # As the policies of those names, but what is kept waits in the memory of the
-  # host for the backward pass: memory for transfers.
+  # As the SAVE_ policies of these names, offloaded to host memory.
   OFFLOAD_QKV_OUT_PROJ = 'offload_qkv_out_proj'
   OFFLOAD_CONTEXT_AND_OUT_PROJ = 'offload_encoded_and_out_proj'
   OFFLOAD_DOT_EXCEPT_LOGITS = 'offload_dot_except_logits'
@@ -108,12 +108,12 @@ _SAVED_NAMES: dict[AutodiffCheckpointType, tuple[str, ...]] = {
 
 
 def custom_policy(checkpoint_policy: AutodiffCheckpointType | str) -> Policy:
-  """Returns the policy to give to `jax.checkpoint(..., policy=)`.
+  """Returns the `policy` argument of `jax.checkpoint`.
 
   Raises:
-    ValueError: the name is not one of AutodiffCheckpointType.
+    ValueError: the name is not in AutodiffCheckpointType.
   """
-  kind = _checkpoint_type(checkpoint_policy)
+  policy_type = _checkpoint_type(checkpoint_policy)
   policies = jax.checkpoint_policies
   by_operation = {
     AutodiffCheckpointType.SAVE_NOTHING: policies.nothing_saveable,
@@ -123,32 +123,36 @@ def custom_policy(checkpoint_policy: AutodiffCheckpointType | str) -> Policy:
       policies.dots_with_no_batch_dims_saveable
     ),
   }
-  if kind in by_operation:
-    return by_operation[kind]
-  if kind.name.startswith('OFFLOAD_'):
-    kept = AutodiffCheckpointType[kind.name.replace('OFFLOAD_', 'SAVE_')]
+  if policy_type in by_operation:
+    return by_operation[policy_type]
+  if policy_type.name.startswith('OFFLOAD_'):
+    save_name = policy_type.name.replace('OFFLOAD_', 'SAVE_')
     return policies.save_and_offload_only_these_names(
       names_which_can_be_saved=[],
-      names_which_can_be_offloaded=_SAVED_NAMES[kept],
+      names_which_can_be_offloaded=_SAVED_NAMES[
+        AutodiffCheckpointType[save_name]
+      ],
       offload_src='device',
       offload_dst='pinned_host',
     )
-  return policies.save_only_these_names(*_SAVED_NAMES[kind])
+  return policies.save_only_these_names(*_SAVED_NAMES[policy_type])
 
 
 def saves_everything(checkpoint_policy: AutodiffCheckpointType | str) -> bool:
-  """Returns whether the policy makes `jax.checkpoint` pointless."""
-  kind = _checkpoint_type(checkpoint_policy)
-  return kind is AutodiffCheckpointType.SAVE_EVERYTHING
+  """Returns whether the policy disables rematerialization."""
+  policy_type = _checkpoint_type(checkpoint_policy)
+  return policy_type is AutodiffCheckpointType.SAVE_EVERYTHING
 
 
-def in_loop(
-  layer: Any, body: Callable[..., Any], policy: AutodiffCheckpointType | str
+def remat_in_scan(
+  layer: base_layer.BaseLayer,
+  body: Callable[..., Any],
+  policy: AutodiffCheckpointType | str,
 ) -> Callable[..., Any]:
-  """Returns the body of a loop of modules; training computes it again.
+  """Rematerializes the body of a lifted scan, in training only.
 
-  It stays as it is in eval, and where everything is saved. The loop keeps
-  the compiler from merging both computations, so nothing else has to.
+  Loops prevent common subexpression elimination between the forward pass and
+  the recomputation, so `prevent_cse` is not needed.
   """
   if layer.do_eval or saves_everything(policy):
     return body
@@ -161,7 +165,7 @@ def _checkpoint_type(
   try:
     return AutodiffCheckpointType(name)
   except ValueError as error:
-    known = ', '.join(kind.value for kind in AutodiffCheckpointType)
+    known = ', '.join(item.value for item in AutodiffCheckpointType)
     raise ValueError(
       f'checkpoint_policy must be one of {known}; got {name!r}. Use a member '
       'of AutodiffCheckpointType.'

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One layer applied many times, each time with weights of its own.
+"""Repeated application of a layer by a scan over stacked weights.
 
-The weights of all repetitions are stacked on a leading axis and the layer is
-traced and compiled once, in a loop over that axis (`jax.lax.scan`).
+The weights of all repetitions are stacked on a leading axis; the layer is
+traced and compiled once.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ AutodiffCheckpointType = checkpoint_policy_lib.AutodiffCheckpointType
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 NestedJTensor = pytypes.NestedJTensor
 
-# fn(module, carry, xs) -> (carry, ys)
-_Body = Callable[[nn.Module, Any, Any], tuple[Any, Any]]
+# fn(sublayer, carry, xs) -> (carry, ys)
+ScanBody = Callable[[nn.Module, Any, Any], tuple[Any, Any]]
 
 _WEIGHTS = (
   base_layer.PARAMS,
@@ -33,48 +33,53 @@ _WEIGHTS = (
   base_layer.HYPER_PARAMS,
   *base_layer.NON_PAX_VAR_COLLECTION,
 )
-_DECODE_STATE = (base_layer.DECODE_CACHE, base_layer.PREFIX_DECODE_CACHE)
-_REPORTS = (base_layer.SUMMARIES, base_layer.AUX_LOSS)
-_STACKED = (*_WEIGHTS, *_DECODE_STATE, *_REPORTS, base_layer.INTERMEDIATES)
+_DECODE_CACHES = (base_layer.DECODE_CACHE, base_layer.PREFIX_DECODE_CACHE)
+_OUTPUT_COLLECTIONS = (base_layer.SUMMARIES, base_layer.AUX_LOSS)
+_STACKED = (
+  *_WEIGHTS,
+  *_DECODE_CACHES,
+  *_OUTPUT_COLLECTIONS,
+  base_layer.INTERMEDIATES,
+)
 _RNGS = (base_layer.PARAMS, base_layer.RANDOM, base_layer.NON_PAX_RNG_KEY)
 
 
 class Repeat(decode_states.DecodeStateContainer):
-  """Applies a layer x_times, feeding each output to the next repetition."""
+  """Applies a layer x_times; the output of each is the next one's input."""
 
-  # The layer; its output must look like its first input.
+  # The layer; output and first input have the same structure.
   sub_tpl: LayerTpl | None = pax_fiddle.template_field(None)
   # Number of repetitions.
   x_times: int = 0
-  # Whether each repetition reports summaries and auxiliary losses under its
-  # own name, `layer_0` and on, rather than all of them stacked.
+  # Whether summaries and auxiliary losses are stored per repetition, under
+  # `layer_<i>`, instead of stacked.
   unpack_summaries: bool = False
-  # What the backward pass finds in memory.
+  # Remat policy of a repetition.
   checkpoint_policy: AutodiffCheckpointType = (
     AutodiffCheckpointType.SAVE_NOTHING
   )
-  # Whether repetitions are separate, each with a cache of its own, in decoding:
-  # a step then writes one row of each cache and copies none of them.
+  # Whether to unroll the loop in decoding, with a separate cache per
+  # repetition: a step then updates one row of each cache in place.
   unroll_in_decode: bool = False
-  # Name of the repeated layer in variable trees.
+  # Name of the layer in variable trees.
   sublayer_name: str = 'sub'
-  # How the optimizer splits the leading axes of its state.
+  # Sharding of the optimizer state along the leading axes of weights.
   optimizer_dims_mapping: pytypes.SplitDimsMapping = None
-  # Whether the outputs of all repetitions go to the collection INTERMEDIATES.
+  # Whether to store the outputs of all repetitions in INTERMEDIATES.
   collect_intermediate_outputs: bool = False
-  # Whether those outputs, stacked, are returned as a second result.
+  # Whether to return them too, stacked, as a second output.
   return_intermediate_outputs: bool = False
-  # Several leading axes in place of one; their product is x_times.
+  # Shape of several leading axes, whose product is x_times; None for one axis.
   nd_prefix_shape: Sequence[int] | None = None
-  # Whether positional arguments after the first change, too: the layer returns
-  # as many outputs as it takes positional arguments.
+  # Whether all positional arguments are carried: the layer returns as many
+  # outputs as it takes positional arguments.
   positional_args_as_scan_carry: bool = False
-  # How many repetitions one turn of the loop does: more is faster for small
-  # layers and slower to compile.
+  # Repetitions per loop iteration; more is faster for small layers, and slower
+  # to compile.
   scan_unroll: int = 1
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    # Of the leading axes of all weights.
+    # The leading axes of all weights.
     sub: pytypes.SplitDimsMapping = None
 
   def setup(self) -> None:
@@ -88,10 +93,10 @@ class Repeat(decode_states.DecodeStateContainer):
         f'the product of nd_prefix_shape must be x_times={self.x_times}, got '
         f'{list(self._prefix_shape())}'
       )
-    self._check_one_per_axis(
+    self._check_mapping_rank(
       'weight_split_dims_mapping.sub', self.weight_split_dims_mapping.sub
     )
-    self._check_one_per_axis(
+    self._check_mapping_rank(
       'optimizer_dims_mapping', self.optimizer_dims_mapping
     )
     self.create_child(self.sublayer_name, self.sub_tpl.clone())
@@ -110,16 +115,16 @@ class Repeat(decode_states.DecodeStateContainer):
     reversed_per_layer_kwargs: dict[str, Any] | None = None,
     **kwargs: Any,
   ) -> Any:
-    """Returns the last repetition's output, of a method of the layer.
+    """Returns the output of the last repetition.
 
     Args:
-      inputs: what the first repetition starts from.
-      *args: passed to all repetitions.
-      method_name: of the layer; `__call__` when absent.
-      per_layer_kwargs: keyword arguments with a leading axis of x_times, of
-        which repetition i gets entry i.
-      reversed_per_layer_kwargs: likewise, counted from the end.
-      **kwargs: passed to all repetitions.
+      inputs: of the first repetition.
+      *args: further arguments of all repetitions.
+      method_name: method of the layer to call; None for `__call__`.
+      per_layer_kwargs: keyword arguments with a leading axis of x_times;
+        repetition i gets entry i.
+      reversed_per_layer_kwargs: likewise; repetition i gets entry -1 - i.
+      **kwargs: further keyword arguments of all repetitions.
     """
     return self.call_with_custom_method(
       inputs,
@@ -139,11 +144,20 @@ class Repeat(decode_states.DecodeStateContainer):
     reversed_per_layer_kwargs: dict[str, Any] | None = None,
     **kwargs: Any,
   ) -> Any:
-    """Does what `__call__` does with the method the factory picks."""
-    backwards = reversed_per_layer_kwargs or {}
+    """Returns the output of the last repetition, of a chosen method.
+
+    Args:
+      inputs: of the first repetition.
+      *args: further arguments of all repetitions.
+      method_factory: returns the method to call, given the layer.
+      per_layer_kwargs: see `__call__`.
+      reversed_per_layer_kwargs: see `__call__`.
+      **kwargs: further keyword arguments of all repetitions.
+    """
+    reversed_kwargs = reversed_per_layer_kwargs or {}
     xs = dict(per_layer_kwargs or {})
-    xs.update(jax.tree.map(lambda x: jnp.flip(x, 0), backwards))
-    keeps_outputs = (
+    xs.update(jax.tree.map(lambda x: jnp.flip(x, 0), reversed_kwargs))
+    stacks_outputs = (
       self.collect_intermediate_outputs or self.return_intermediate_outputs
     )
 
@@ -152,18 +166,18 @@ class Repeat(decode_states.DecodeStateContainer):
       if self.positional_args_as_scan_carry:
         output = method(*carry, **x, **kwargs)
         carry = output if isinstance(output, tuple) else (output,)
-        return carry, carry[0] if keeps_outputs else ()
+        return carry, carry[0] if stacks_outputs else ()
       output = method(carry, *args, **x, **kwargs)
-      return output, output if keeps_outputs else ()
+      return output, output if stacks_outputs else ()
 
     carry = self._cast_to_fprop_dtype(inputs)
     if self.positional_args_as_scan_carry:
       carry = (carry, *args)
-    outputs, every_output = self._loop(body, carry, xs)
+    outputs, all_outputs = self._loop(body, carry, xs)
     if self.collect_intermediate_outputs:
-      self.sow(base_layer.INTERMEDIATES, 'repeat_outputs', every_output)
+      self.sow(base_layer.INTERMEDIATES, 'repeat_outputs', all_outputs)
     if self.return_intermediate_outputs:
-      return outputs, every_output
+      return outputs, all_outputs
     return outputs
 
   def extend_step(
@@ -175,18 +189,16 @@ class Repeat(decode_states.DecodeStateContainer):
   def _visit_decode_states(
     self, visit: Callable[[base_layer.BaseLayer], None]
   ) -> None:
-    def body(sub: nn.Module, carry: Any, x: Any) -> tuple[Any, Any]:
-      del x
+    def body(sub: nn.Module, carry: Any, _: Any) -> tuple[Any, Any]:
       visit(sub)
       return carry, ()
 
     self._loop(body, (), {})
 
   def quantize_weight(self) -> dict[str, Any]:
-    """Returns the weights of all repetitions, stacked, each quantised."""
+    """Returns the stacked quantized weights of all repetitions."""
 
-    def body(sub: nn.Module, carry: Any, x: Any) -> tuple[Any, Any]:
-      del x
+    def body(sub: nn.Module, carry: Any, _: Any) -> tuple[Any, Any]:
       return carry, sub.quantize_weight()
 
     _, stacked = self._loop(body, (), {})
@@ -198,11 +210,11 @@ class Repeat(decode_states.DecodeStateContainer):
     }
 
   def quantized_partition_specs(self) -> dict[str, Any]:
-    """Returns how what `quantize_weight` returns is split."""
+    """Returns the partition specs of the output of `quantize_weight`."""
     names = self.mesh_axis_names or ()
-    split = self.weight_split_dims_mapping.sub if names else None
-    split = split or [None] * len(self._prefix_shape())
-    prefix = base_layer.to_partition_spec(split, names)
+    mapping = self.weight_split_dims_mapping.sub if names else None
+    mapping = mapping or [None] * len(self._prefix_shape())
+    prefix = base_layer.to_partition_spec(mapping, names)
 
     def stack(spec: base_layer.BoxedPartitionSpec) -> Any:
       return spec.replace(meta=jax.sharding.PartitionSpec(*prefix, *spec.meta))
@@ -213,20 +225,20 @@ class Repeat(decode_states.DecodeStateContainer):
 
   # Loops.
 
-  def _loop(self, body: _Body, carry: Any, xs: Any) -> tuple[Any, Any]:
+  def _loop(self, body: ScanBody, carry: Any, xs: Any) -> tuple[Any, Any]:
     """Returns the last carry and the stacked ys of all repetitions."""
     is_decoding = self.is_mutable_collection(base_layer.DECODE_CACHE)
     if self.unroll_in_decode and is_decoding and not self.is_initializing():
-      return self._unrolled(body, carry, xs)
+      return self._unroll(body, carry, xs)
     policy = self.checkpoint_policy
-    loop = self._scanned(checkpoint_policy_lib.in_loop(self, body, policy))
-    reports = [c for c in _REPORTS if self.is_mutable_collection(c)]
-    if self.unpack_summaries and reports and not self.is_initializing():
-      loop = self._unpacking(loop, reports)
+    loop = self._scan(checkpoint_policy_lib.remat_in_scan(self, body, policy))
+    mutable = [c for c in _OUTPUT_COLLECTIONS if self.is_mutable_collection(c)]
+    if self.unpack_summaries and mutable and not self.is_initializing():
+      loop = self._unpack_collections(loop, mutable)
     return loop(self.sublayer, carry, xs)
 
-  def _scanned(self, body: _Body) -> _Body:
-    """Loops over the leading axes of variables, the last of them innermost."""
+  def _scan(self, body: ScanBody) -> ScanBody:
+    """Returns nested scans over the leading axes, the last axis innermost."""
     shape = self._prefix_shape()
     for dim in reversed(range(len(shape))):
       body = nn.scan(
@@ -240,19 +252,19 @@ class Repeat(decode_states.DecodeStateContainer):
       )
     if len(shape) == 1:
       return body
-    return _with_flat_xs(body, tuple(shape))
+    return _flatten_prefix(body, tuple(shape))
 
-  def _unpacking(self, loop: _Body, reports: list[str]) -> _Body:
-    """Files the stacked reports of a loop under layer_0, layer_1 ..."""
-    prefix = len(self._prefix_shape())
+  def _unpack_collections(self, loop: ScanBody, names: list[str]) -> ScanBody:
+    """Stores the stacked values of a loop under layer_0, layer_1, ..."""
+    prefix_rank = len(self._prefix_shape())
 
     def unpack(collections: Any) -> Any:
       flat = jax.tree.map(
-        lambda x: x.reshape(self.x_times, *x.shape[prefix:]), collections
+        lambda x: x.reshape(self.x_times, *x.shape[prefix_rank:]), collections
       )
       return {
         collection: {
-          _layer_key(i): _take(stacked, i) for i in range(self.x_times)
+          _layer_key(i): _index(stacked, i) for i in range(self.x_times)
         }
         for collection, stacked in flat.items()
         if stacked
@@ -260,44 +272,47 @@ class Repeat(decode_states.DecodeStateContainer):
 
     return nn.map_variables(
       loop,
-      reports,
+      names,
       trans_in_fn=lambda collections: {name: {} for name in collections},
       trans_out_fn=unpack,
       mutable=True,
     )
 
-  def _unrolled(self, body: _Body, carry: Any, xs: Any) -> tuple[Any, Any]:
-    """Runs the repetitions one after the other."""
-    every_y = []
+  def _unroll(self, body: ScanBody, carry: Any, xs: Any) -> tuple[Any, Any]:
+    """Runs the repetitions without a loop."""
+    all_ys = []
     for i in range(self.x_times):
       repetition = self._repetition(body, i)
-      carry, y = repetition(self.sublayer, carry, _take(xs, i))
-      every_y.append(y)
-    return carry, jax.tree.map(lambda *ys: jnp.stack(ys), *every_y)
+      carry, ys = repetition(self.sublayer, carry, _index(xs, i))
+      all_ys.append(ys)
+    return carry, jax.tree.map(lambda *ys: jnp.stack(ys), *all_ys)
 
-  def _repetition(self, body: _Body, i: int) -> _Body:
-    """Runs the body with weights [i]; what it stores goes under layer_i."""
+  def _repetition(self, body: ScanBody, i: int) -> ScanBody:
+    """Returns the body with weights [i], storing variables under layer_<i>."""
     index = np.unravel_index(i, tuple(self._prefix_shape()))
     key = _layer_key(i)
 
-    def take_own(collections: Any) -> Any:
+    def read_layer(collections: Any) -> Any:
       return {name: tree.get(key, {}) for name, tree in collections.items()}
 
-    def put_own(collections: Any) -> Any:
+    def write_layer(collections: Any) -> Any:
       return {name: {key: tree} for name, tree in collections.items() if tree}
 
     body = nn.map_variables(
-      body, list(_WEIGHTS), trans_in_fn=lambda tree: _take_apart(tree, index)
+      body, list(_WEIGHTS), trans_in_fn=lambda tree: _hoisted_index(tree, index)
     )
-    stored = [*_DECODE_STATE, *_REPORTS, base_layer.INTERMEDIATES]
     return nn.map_variables(
-      body, stored, trans_in_fn=take_own, trans_out_fn=put_own, mutable=True
+      body,
+      [*_DECODE_CACHES, *_OUTPUT_COLLECTIONS, base_layer.INTERMEDIATES],
+      trans_in_fn=read_layer,
+      trans_out_fn=write_layer,
+      mutable=True,
     )
 
   def _prefix_shape(self) -> Sequence[int]:
     return self.nd_prefix_shape or (self.x_times,)
 
-  def _check_one_per_axis(
+  def _check_mapping_rank(
     self, name: str, mapping: pytypes.SplitDimsMapping
   ) -> None:
     if mapping and len(mapping) != len(self._prefix_shape()):
@@ -307,11 +322,11 @@ class Repeat(decode_states.DecodeStateContainer):
       )
 
   def _axis_metadata(self, dim: int) -> dict[str, Any]:
-    split = self.weight_split_dims_mapping.sub
+    mapping = self.weight_split_dims_mapping.sub
     optimizer = self.optimizer_dims_mapping
     return {
       'x_times': self._prefix_shape()[dim],
-      'prefix_split_dims_mapping': split[dim] if split else None,
+      'prefix_split_dims_mapping': mapping[dim] if mapping else None,
       'optimizer_dims_mapping': optimizer[dim] if optimizer else None,
     }
 
@@ -324,29 +339,29 @@ def _layer_key(i: int) -> str:
   return f'layer_{i}'
 
 
-def _take(tree: Any, index: Any) -> Any:
+def _index(tree: Any, index: Any) -> Any:
   return jax.tree.map(lambda x: x[index], tree)
 
 
-def _take_apart(tree: Any, index: Any) -> Any:
-  """As `_take`, in a loop over decoding steps once and not in every step.
+def _hoisted_index(tree: Any, index: Any) -> Any:
+  """As `_index`; on CPUs the slices are hoisted out of decoding loops.
 
-  A CPU copies a part of an array before it multiplies by it. The barrier makes
-  XLA do that before the loop; elsewhere parts are read where they are.
+  CPUs copy a slice before a product uses it. The barrier lets XLA hoist the
+  copy out of the loop over steps; other devices read slices in place.
   """
-  take = lambda x: jax.lax.platform_dependent(
+  index_array = lambda x: jax.lax.platform_dependent(
     x[index], cpu=jax.lax.optimization_barrier, default=lambda x: x
   )
-  return jax.tree.map(take, tree)
+  return jax.tree.map(index_array, tree)
 
 
-def _with_flat_xs(body: _Body, shape: tuple[int, ...]) -> _Body:
-  """Lets nested loops take xs, and return ys, with one leading axis."""
+def _flatten_prefix(body: ScanBody, shape: tuple[int, ...]) -> ScanBody:
+  """Returns nested loops that take xs and return ys with one leading axis."""
 
-  def wrapped(sub: nn.Module, carry: Any, xs: Any) -> tuple[Any, Any]:
+  def flattened(sub: nn.Module, carry: Any, xs: Any) -> tuple[Any, Any]:
     xs = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), xs)
     carry, ys = body(sub, carry, xs)
     rank = len(shape)
     return carry, jax.tree.map(lambda y: y.reshape(-1, *y.shape[rank:]), ys)
 
-  return wrapped
+  return flattened

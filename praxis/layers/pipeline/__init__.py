@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelined layers: stages on devices of their own, fed by microbatches."""
+"""Pipeline parallelism over microbatches; this file only re-exports."""
 
 from praxis.layers.pipeline.circular import CircularLayerwiseShardablePipelined
 from praxis.layers.pipeline.layerwise_shardable import (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pipeline that every microbatch passes several times."""
+"""The circular pipeline: every microbatch passes all stages several times."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from praxis import pytypes
 from praxis.layers.pipeline import layerwise_shardable, stage_buffers
 from praxis.layers.pipeline import schedule as schedule_lib
 
+Carry = layerwise_shardable.Carry
+NestedJTensor = pytypes.NestedJTensor
 Schedule = schedule_lib.Schedule
 
 
@@ -20,16 +22,20 @@ class CircularLayerwiseShardablePipelined(
 ):
   """A pipeline whose stages hold circular_repeat groups of layers each.
 
-  The bubble is that of one pass, however many passes there are. Weights have
-  two leading axes, [circular_repeat, num_stages].
+  The bubble is that of one pass, for any number of passes. Weights have two
+  leading axes, [circular_repeat, num_stages].
+
+  References: interleaved stages in Megatron-LM,
+  https://arxiv.org/abs/2104.04473, section 2.2.2.
   """
 
-  # How often every microbatch passes all the stages.
+  # Number of passes of each microbatch through all stages.
   circular_repeat: int = 1
-  # Whether all passes use the same weights, [num_stages] in front.
+  # Whether all passes share weights, with one leading axis [num_stages].
   share_weights: bool = False
-  # Whether what comes out of the last stage has an iteration more for its way
-  # to the first, which hides the way; needs more microbatches than stages.
+  # Whether the transfer from the last stage to the first takes one iteration
+  # more, to overlap with computation; applies with more microbatches than
+  # stages.
   enable_async_circular_transfer: bool = True
 
   def _num_repeats(self) -> int:
@@ -38,72 +44,131 @@ class CircularLayerwiseShardablePipelined(
   def _has_weights_per_repeat(self) -> bool:
     return not self.share_weights
 
-  def _keeps_inputs(self) -> bool:
+  def _weights_of_iteration(
+    self, schedule: Schedule, t: pytypes.JTensor, weights: NestedJTensor
+  ) -> NestedJTensor:
+    if self.share_weights:
+      return weights
+    return _select_repeat(weights, schedule.repeat(t))
+
+  def _carries_inputs(self) -> bool:
     return True
 
-  def _first_carry(self, schedule: Schedule, flow: Any) -> dict[str, Any]:
-    """Adds slots, where microbatches wait for the first stage."""
-    carry = super()._first_carry(schedule, flow)
-    slots = stage_buffers.first_stage_only(flow, schedule.num_stages)
-    carry['slots'] = self._shard(slots)
-    if self._sends_ahead(schedule):
+  def _initial_carry(self, schedule: Schedule, flow: NestedJTensor) -> Carry:
+    """Adds slots, the inputs of the first stage by microbatch."""
+    carry = super()._initial_carry(schedule, flow)
+    slots = stage_buffers.at_first_stage(flow, schedule.num_stages)
+    carry['slots'] = self._shard_stages(slots)
+    if self._has_async_transfer(schedule):
       carry['in_flight'] = carry['state']
     return carry
 
-  def _take_first(
-    self, schedule: Schedule, carry: dict[str, Any], xs: Any
-  ) -> tuple[dict[str, Any], Any]:
-    t, count = xs['t'], schedule.num_microbatches
-    carry = self._store_arriving(schedule, carry, t)
-    first = stage_buffers.read_slot(carry['slots'], t % count)
+  def _read_input(
+    self, schedule: Schedule, carry: Carry, xs: Any
+  ) -> tuple[Carry, NestedJTensor]:
+    t, num_microbatches = xs['t'], schedule.num_microbatches
+    carry = self._store_transferred(schedule, carry, t)
+    inputs = stage_buffers.read_slot(carry['slots'], t % num_microbatches)
     if self.stream_io:
-      _, fresh = super()._take_first(schedule, carry, xs)
-      first = jax.tree.map(
-        lambda new, old: jnp.where(t < count, new, old), fresh, first
+      _, streamed = super()._read_input(schedule, carry, xs)
+      inputs = jax.tree.map(
+        lambda new, stored: jnp.where(t < num_microbatches, new, stored),
+        streamed,
+        inputs,
       )
-    return carry, first
+    return carry, inputs
 
-  def _outputs(self, schedule: Schedule, carry: dict[str, Any], ys: Any) -> Any:
+  def _outputs(
+    self, schedule: Schedule, carry: Carry, ys: Any
+  ) -> NestedJTensor:
     if self.stream_io:
       return super()._outputs(schedule, carry, ys)
     end = jnp.asarray(schedule.num_valid_iterations)
     slots = carry['slots']
-    if self._sends_ahead(schedule):
-      slots = _store(slots, schedule, end - 2, carry['in_flight'])
+    if self._has_async_transfer(schedule):
+      slots = _write_entry(slots, schedule, end - 2, carry['in_flight'])
     last = stage_buffers.rotate(carry['state'], 1)
-    slots = _store(slots, schedule, end - 1, last)
+    slots = _write_entry(slots, schedule, end - 1, last)
     return jax.tree.map(lambda x: x[0], slots)
 
-  def _store_arriving(
-    self, schedule: Schedule, carry: dict[str, Any], t: pytypes.JTensor
-  ) -> dict[str, Any]:
-    """Files what came out of the last stage under its microbatch.
+  def _store_transferred(
+    self, schedule: Schedule, carry: Carry, t: pytypes.JTensor
+  ) -> Carry:
+    """Writes outputs of the last stage to the slots of their microbatches.
 
-    That is of the iteration before, or when it is sent ahead, of that before.
+    They are of the previous iteration, with asynchronous transfer of the one
+    before.
     """
     carry = dict(carry)
-    arriving = stage_buffers.rotate(carry['state'], 1)
+    outputs = stage_buffers.rotate(carry['state'], 1)
     delay = schedule.num_stages
-    if self._sends_ahead(schedule):
-      arriving, carry['in_flight'] = carry['in_flight'], arriving
+    if self._has_async_transfer(schedule):
+      outputs, carry['in_flight'] = carry['in_flight'], outputs
       delay += 1
-    carry['slots'] = _store(carry['slots'], schedule, t - delay, arriving)
+    carry['slots'] = _write_entry(carry['slots'], schedule, t - delay, outputs)
     return carry
 
-  def _sends_ahead(self, schedule: Schedule) -> bool:
+  def _has_async_transfer(self, schedule: Schedule) -> bool:
     return (
       self.enable_async_circular_transfer
       and schedule.num_microbatches > schedule.num_stages
     )
 
 
-def _store(
-  slots: Any, schedule: Schedule, position: pytypes.JTensor, values: Any
-) -> Any:
-  """Writes the values of a position, if that is not before the beginning."""
-  slot = position % schedule.num_microbatches
-  kept = stage_buffers.read_slot(slots, slot)
+def _write_entry(
+  slots: NestedJTensor,
+  schedule: Schedule,
+  entry: pytypes.JTensor,
+  values: NestedJTensor,
+) -> NestedJTensor:
+  """Writes the values of an entry of the schedule, unless it is negative."""
+  slot = entry % schedule.num_microbatches
+  previous = stage_buffers.read_slot(slots, slot)
   values = jax.tree.map(
-    lambda new, old: jnp.where(position >= 0, new, old), values, kept
+    lambda new, old: jnp.where(entry >= 0, new, old), values, previous
   )
   return stage_buffers.write_slot(slots, slot, values)
+
+
+def _select_repeat(
+  weights: NestedJTensor, repeat: pytypes.JTensor
+) -> NestedJTensor:
+  """Selects weights [S, ...] from [repeats, S, ...] by each stage's repeat."""
+
+  def select(weight: jax.Array) -> jax.Array:
+    if jnp.issubdtype(weight.dtype, jax.dtypes.extended):
+      return _gather_max_gradient(weight, repeat)
+    return _gather(weight, repeat)
+
+  return jax.tree.map(select, weights)
+
+
+def _gather(weight: jax.Array, repeat: jax.Array) -> jax.Array:
+  def gather_stage(weight: jax.Array, index: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_index_in_dim(weight, index, 0, keepdims=False)
+
+  return jax.vmap(gather_stage, in_axes=(1, 0))(weight, repeat)
+
+
+# Weights whose gradients are combined by maximum have flax's extended dtype
+# fm32, which JAX cannot gather.
+@jax.custom_vjp
+def _gather_max_gradient(weight: jax.Array, repeat: jax.Array) -> jax.Array:
+  floats = jax.lax.convert_element_type(weight, jnp.float32)
+  return jax.lax.convert_element_type(_gather(floats, repeat), weight.dtype)
+
+
+def _gather_max_gradient_fwd(weight: jax.Array, repeat: jax.Array) -> Any:
+  indices = jnp.arange(weight.shape[0])[:, jnp.newaxis]
+  return _gather_max_gradient(weight, repeat), indices == repeat
+
+
+def _gather_max_gradient_bwd(is_selected: jax.Array, grad: jax.Array) -> Any:
+  floats = jax.lax.convert_element_type(grad, jnp.float32)
+  is_selected = is_selected.reshape(*is_selected.shape, *(1,) * (grad.ndim - 1))
+  # -inf is the identity of the maximum.
+  floats = jnp.where(is_selected, floats, -jnp.inf)
+  return jax.lax.convert_element_type(floats, grad.dtype), None
+
+
+_gather_max_gradient.defvjp(_gather_max_gradient_fwd, _gather_max_gradient_bwd)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pipeline over devices: stages side by side, microbatches passing through.
+"""Layerwise shardable pipelining: one layer vmapped over an axis of stages.
 
-All stages are one layer mapped over a leading axis of its weights. When that
-axis is split over devices, each device holds one stage, and what a stage gives
-to the next is a message to a neighbour; the compiler finds it in the shift of
-an array by one along that axis.
+The axis of stages is sharded over devices, so that each device holds the
+weights of one stage. In every iteration of a scan each stage computes one
+microbatch, and a shift along the axis, which XLA compiles to a collective
+permute, sends the outputs to the next stage.
 
-References: GSPMD, https://arxiv.org/abs/2105.04663, section 3.3.
+References: GSPMD, https://arxiv.org/abs/2105.04663, section 3.3; GPipe,
+https://arxiv.org/abs/1811.06965.
 """
 
 from __future__ import annotations
@@ -21,23 +22,19 @@ from jax.ad_checkpoint import checkpoint_name
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
-from praxis.layers.pipeline import (
-  arguments,
-  reports,
-  stage_buffers,
-  stage_weights,
-)
+from praxis.layers.pipeline import microbatches as microbatches_lib
 from praxis.layers.pipeline import schedule as schedule_lib
+from praxis.layers.pipeline import stage_buffers
 
 AutodiffCheckpointType = checkpoint_policy_lib.AutodiffCheckpointType
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 NestedJTensor = pytypes.NestedJTensor
 Schedule = schedule_lib.Schedule
+BroadcastInputs = microbatches_lib.BroadcastInputs
 
-# What the loop carries from one iteration to the next, by name:
-# state (the outputs of all stages) and, with stream_io, stream (inputs that
-# wait and outputs that are done).
-_Carry = dict[str, Any]
+# The carry of the scan: `state`, the outputs of all stages, and with stream_io
+# `stream`, the inputs to come and the outputs so far.
+Carry = dict[str, NestedJTensor]
 
 _WEIGHTS = (
   base_layer.PARAMS,
@@ -45,50 +42,50 @@ _WEIGHTS = (
   base_layer.HYPER_PARAMS,
   *base_layer.NON_PAX_VAR_COLLECTION,
 )
-_REPORTS = (base_layer.SUMMARIES, base_layer.AUX_LOSS)
+_OUTPUT_COLLECTIONS = (base_layer.SUMMARIES, base_layer.AUX_LOSS)
 _RNGS = (base_layer.PARAMS, base_layer.RANDOM, base_layer.NON_PAX_RNG_KEY)
 
 
 class LayerwiseShardablePipelined(base_layer.BaseLayer):
-  """Runs num_stages copies of a layer one after the other, as a pipeline.
+  """Applies num_stages copies of a layer in sequence, as a pipeline.
 
-  Non-trainable variables are read and not updated in a pipeline, and there is
-  no decoding; see PipelineCompatibleStackedTransformerRepeated.
+  Non-trainable variables are read only. Decoding is not supported; see
+  PipelineCompatibleStackedTransformerRepeated.
   """
 
   num_stages: int = 1
-  # The layer; its output must look like its first input.
+  # The layer of a stage; output and first input have the same structure.
   single_stage_body: LayerTpl | None = pax_fiddle.template_field(None)
-  # Into how many parts a batch is split, or how large they are: set one.
+  # Number of microbatches per batch, or examples per microbatch: set one.
   num_microbatches: int | None = None
   microbatch_size: int | None = None
-  # Whether each stage reports summaries and auxiliary losses under its own
-  # name, `layer_0` and on, rather than all of them stacked.
+  # Whether summaries and auxiliary losses are stored per stage, under
+  # `layer_<i>`, instead of stacked.
   unpack_summaries: bool = True
-  # Whether inputs and outputs are spread over the stages, and move on each time
-  # the first stage takes an input, rather than lie on every device.
+  # Whether inputs and outputs are sharded over the stages and streamed to the
+  # first and from the last, instead of replicated.
   stream_io: bool = False
-  # Whether bubbles compute with nan, to show that nothing depends on them.
+  # Whether bubbles compute NaN; shows that no result depends on them.
   polluting_bubbles_with_nan: bool = False
-  # Whether further inputs move with their microbatch, rather than be looked up
-  # by every stage.
+  # Whether the broadcast inputs move along with their microbatch, instead of
+  # being gathered by every stage.
   pipeline_broadcast_inputs: bool = False
-  # What the backward pass finds in memory, beside each iteration's input.
+  # Remat policy of an iteration.
   checkpoint_policy: AutodiffCheckpointType = (
     AutodiffCheckpointType.SAVE_ITERATION_INPUT
   )
-  # How the optimizer splits the leading axes of its state.
+  # Sharding of the optimizer state along the leading axes of weights.
   optimizer_dims_mapping: pytypes.SplitDimsMapping = None
-  # Whether the outputs of all stages go to the collection INTERMEDIATES.
+  # Whether to store the outputs of all iterations in INTERMEDIATES.
   collect_intermediate_outputs: bool = False
-  # Whether gradients of bfloat16 weights are summed up in float32.
+  # Whether to accumulate gradients of bfloat16 weights in float32.
   bf16_accum_in_fp32: bool = False
-  # Whether bubbles are kept from the gradients by a selection, rather than by
-  # the zeros that come from outputs nobody uses.
+  # Whether stop_gradient excludes bubbles from gradients. Without it their
+  # gradients are zero because their outputs are unused, unless they are NaN.
   enable_bubble_grad_skipping: bool = True
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    # Of the leading axis of stages.
+    # The leading axis of stages.
     stages: pytypes.SplitDimsMapping = (None,)
 
   def setup(self) -> None:
@@ -109,40 +106,42 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
 
     Args:
       inputs: of the first stage; arrays with a leading batch axis.
-      *broadcast_inputs: passed to all stages; those with the batch in front are
-        split into microbatches, too.
+      *broadcast_inputs: passed to all stages; those with a leading batch axis
+        are split into microbatches.
       **broadcast_kwargs: likewise.
     """
     inputs = self._cast_to_fprop_dtype(inputs)
-    batch = jax.tree.leaves(inputs)[0].shape[0]
-    schedule = self._schedule(batch)
-    args = arguments.PipelineArguments.split(
-      broadcast_inputs, broadcast_kwargs, batch, schedule.num_microbatches
+    batch_size = jax.tree.leaves(inputs)[0].shape[0]
+    schedule = self._schedule_of_batch(batch_size)
+    broadcast = BroadcastInputs.split(
+      broadcast_inputs, broadcast_kwargs, batch_size, schedule.num_microbatches
     )
-    microbatches = schedule_lib.split_batch(inputs, schedule.num_microbatches)
-    moving = args.leaves if self.pipeline_broadcast_inputs else []
+    microbatches = microbatches_lib.split_batch(
+      inputs, schedule.num_microbatches
+    )
+    moving = broadcast.batched if self.pipeline_broadcast_inputs else []
     flow = (microbatches, moving)
     if self.is_initializing():
-      self._create_weights(flow, args)
+      self._create_weights(flow, broadcast)
       return inputs
-    outputs, _ = self._run(schedule, flow, args)
-    return schedule_lib.join_batch(outputs)
+    outputs, _ = self._run(schedule, flow, broadcast)
+    return microbatches_lib.join_batch(outputs)
 
   def num_valid_iterations(self, num_microbatches: int) -> int:
-    """Returns for how many iterations each stage has work."""
-    return self._schedule_of(num_microbatches).num_valid_iterations
+    """Returns the number of iterations in which a stage has work."""
+    return self._schedule(num_microbatches).num_valid_iterations
 
   def num_total_iterations(self, num_microbatches: int) -> int:
-    """Returns how many iterations there are, bubbles included."""
-    return self._schedule_of(num_microbatches).num_iterations
+    """Returns the number of iterations, bubbles included."""
+    return self._schedule(num_microbatches).num_iterations
 
   def get_valid_microbatch_mask(
     self, loop_iteration: pytypes.JTensor, num_microbatches: int
   ) -> pytypes.JTensor:
-    """Returns for each stage whether it has work in an iteration."""
-    return self._schedule_of(num_microbatches).valid(loop_iteration)
+    """Returns whether each stage has work in an iteration."""
+    return self._schedule(num_microbatches).is_valid(loop_iteration)
 
-  # What a circular pipeline does otherwise.
+  # Overridden by the circular pipeline.
 
   def _num_repeats(self) -> int:
     return 1
@@ -150,106 +149,112 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
   def _has_weights_per_repeat(self) -> bool:
     return False
 
-  def _keeps_inputs(self) -> bool:
-    """Whether inputs are in the carry and not fed one by one."""
+  def _weights_of_iteration(
+    self, schedule: Schedule, t: pytypes.JTensor, weights: NestedJTensor
+  ) -> NestedJTensor:
+    """Returns the weights [S, ...] that the stages use at iteration t."""
+    return weights
+
+  def _carries_inputs(self) -> bool:
+    """Returns whether the carry has the inputs, instead of the scan's xs."""
     return self.stream_io
 
-  # The loop.
+  # The scan over iterations.
 
   def _run(
-    self, schedule: Schedule, flow: Any, args: arguments.PipelineArguments
-  ) -> Any:
+    self, schedule: Schedule, flow: NestedJTensor, broadcast: BroadcastInputs
+  ) -> NestedJTensor:
     """Returns the outputs of all microbatches."""
     iterations = jnp.arange(schedule.num_iterations)
     xs = {'t': iterations}
-    carry = self._first_carry(schedule, flow)
-    if not self._keeps_inputs():
-      last = schedule.num_microbatches - 1
-      order = jnp.minimum(iterations, last)
-      xs['first'] = jax.tree.map(lambda x: x[order], flow)
-    carry, ys = self._loop(schedule, args)(self.body, carry, xs)
+    carry = self._initial_carry(schedule, flow)
+    if not self._carries_inputs():
+      microbatch = jnp.minimum(iterations, schedule.num_microbatches - 1)
+      xs['inputs'] = jax.tree.map(lambda x: x[microbatch], flow)
+    carry, ys = self._scan(schedule, broadcast)(self.body, carry, xs)
     if self.collect_intermediate_outputs:
       self.sow(base_layer.INTERMEDIATES, 'stage_outputs', ys.pop('all'))
     return self._outputs(schedule, carry, ys)
 
-  def _loop(
-    self, schedule: Schedule, args: arguments.PipelineArguments
+  def _scan(
+    self, schedule: Schedule, broadcast: BroadcastInputs
   ) -> Callable[..., Any]:
     """Returns the lifted function (body, carry, xs) -> (carry, ys)."""
-    widened: list[Any] = []
-    stages = checkpoint_policy_lib.in_loop(
-      self, self._stages(schedule, args, widened), self.checkpoint_policy
+    stages = checkpoint_policy_lib.remat_in_scan(
+      self, self._stages(schedule, broadcast), self.checkpoint_policy
     )
 
-    def iteration(body: nn.Module, carry: _Carry, xs: Any) -> Any:
-      carry, first = self._take_first(schedule, carry, xs)
-      inputs = stage_buffers.put_at_stage(
-        stage_buffers.shift(carry['state']), 0, first
+    def iteration(body: nn.Module, carry: Carry, xs: Any) -> Any:
+      carry, first_input = self._read_input(schedule, carry, xs)
+      inputs = stage_buffers.shift(carry['state'])
+      inputs = stage_buffers.set_stage(inputs, 0, first_input)
+      outputs = self._shard_stages(
+        stages(body, xs['t'], self._shard_stages(inputs))
       )
-      outputs = self._shard(stages(body, xs['t'], self._shard(inputs)))
-      return self._give_last(schedule, carry, outputs, xs['t'])
+      return self._write_output(schedule, carry, outputs, xs['t'])
 
-    loop = nn.scan(
+    scan = nn.scan(
       iteration,
       variable_broadcast=list(_WEIGHTS),
-      variable_axes={c: 0 for c in (*_REPORTS, base_layer.INTERMEDIATES)},
+      variable_axes={
+        c: 0 for c in (*_OUTPUT_COLLECTIONS, base_layer.INTERMEDIATES)
+      },
       split_rngs={name: name != base_layer.PARAMS for name in _RNGS},
       length=schedule.num_iterations,
       check_constancy_invariants=False,
     )
-    mutable = [c for c in _REPORTS if self.is_mutable_collection(c)]
+    mutable = [c for c in _OUTPUT_COLLECTIONS if self.is_mutable_collection(c)]
     if mutable:
-      loop = reports.averaged(loop, mutable, schedule, self.unpack_summaries)
+      scan = _average_outputs(scan, mutable, schedule, self.unpack_summaries)
+    if not self.bf16_accum_in_fp32:
+      return scan
+    return nn.map_variables(scan, list(_WEIGHTS), trans_in_fn=_widen_bfloat16)
 
-    def widen(weights: Any) -> Any:
-      widened.append(weights)
-      if self.bf16_accum_in_fp32:
-        weights = stage_weights.to_float32(weights)
-      return weights
-
-    return nn.map_variables(loop, list(_WEIGHTS), trans_in_fn=widen)
-
-  def _first_carry(self, schedule: Schedule, flow: Any) -> _Carry:
-    stages, count = schedule.num_stages, schedule.num_microbatches
+  def _initial_carry(self, schedule: Schedule, flow: NestedJTensor) -> Carry:
+    num_stages = schedule.num_stages
     state = jax.tree.map(
-      lambda x: jnp.zeros((stages, *x.shape[1:]), x.dtype), flow
+      lambda x: jnp.zeros((num_stages, *x.shape[1:]), x.dtype), flow
     )
-    carry = {'state': self._shard(state)}
+    carry = {'state': self._shard_stages(state)}
     if self.stream_io:
+      num_slots = schedule.num_microbatches // num_stages
       stream = jax.tree.map(
-        lambda x: x.reshape(stages, count // stages, *x.shape[1:]), flow
+        lambda x: x.reshape(num_stages, num_slots, *x.shape[1:]), flow
       )
-      carry['stream'] = self._shard(stream)
+      carry['stream'] = self._shard_stages(stream)
     return carry
 
-  def _take_first(
-    self, schedule: Schedule, carry: _Carry, xs: Any
-  ) -> tuple[_Carry, Any]:
-    """Returns the first stage's input, with an axis of stages in front."""
+  def _read_input(
+    self, schedule: Schedule, carry: Carry, xs: Any
+  ) -> tuple[Carry, NestedJTensor]:
+    """Returns the carry, and the first stage's input [1 or S, ...]."""
     if not self.stream_io:
-      return carry, jax.tree.map(lambda x: x[jnp.newaxis], xs['first'])
+      return carry, jax.tree.map(lambda x: x[jnp.newaxis], xs['inputs'])
     slot = xs['t'] % (schedule.num_microbatches // schedule.num_stages)
     return carry, stage_buffers.read_slot(carry['stream'], slot)
 
-  def _give_last(
-    self, schedule: Schedule, carry: _Carry, outputs: Any, t: pytypes.JTensor
-  ) -> tuple[_Carry, Any]:
-    """Puts the last stage's output where it belongs; returns carry and ys."""
+  def _write_output(
+    self,
+    schedule: Schedule,
+    carry: Carry,
+    outputs: NestedJTensor,
+    t: pytypes.JTensor,
+  ) -> tuple[Carry, dict[str, NestedJTensor]]:
+    """Stores the outputs; returns the carry and ys of the scan."""
     carry = {**carry, 'state': outputs}
     ys = {'all': outputs[0]} if self.collect_intermediate_outputs else {}
     if self.stream_io:
       slot = t % (schedule.num_microbatches // schedule.num_stages)
-      row = stage_buffers.rotate(
-        stage_buffers.read_slot(carry['stream'], slot), -1
-      )
-      row = stage_buffers.put_at_stage(row, schedule.num_stages - 1, outputs)
+      row = stage_buffers.read_slot(carry['stream'], slot)
+      row = stage_buffers.rotate(row, -1)
+      row = stage_buffers.set_stage(row, schedule.num_stages - 1, outputs)
       carry['stream'] = stage_buffers.write_slot(carry['stream'], slot, row)
-    elif not self._keeps_inputs():
+    elif not self._carries_inputs():
       ys['last'] = jax.tree.map(lambda x: x[-1], outputs)
     return carry, ys
 
-  def _outputs(self, schedule: Schedule, carry: _Carry, ys: Any) -> Any:
-    """Returns the outputs of all microbatches, when the loop is over."""
+  def _outputs(self, schedule: Schedule, carry: Carry, ys: Any) -> Any:
+    """Returns the outputs of all microbatches after the last iteration."""
     if self.stream_io:
       return stage_buffers.read_stream(carry['stream'], schedule.num_stages - 1)
     bubbles = schedule.num_stages - 1
@@ -258,48 +263,52 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
   # The stages.
 
   def _stages(
-    self,
-    schedule: Schedule,
-    args: arguments.PipelineArguments,
-    widened: list[Any],
+    self, schedule: Schedule, broadcast: BroadcastInputs
   ) -> Callable[..., Any]:
     """Returns the function (body, t, inputs) -> outputs of all stages."""
-    stages = self._vmapped_stages(args)
+    stages = self._vmapped_stages(broadcast)
+    dtypes = self._weight_dtypes() if self.bf16_accum_in_fp32 else None
 
-    def run(body: nn.Module, t: Any, inputs: Any) -> Any:
+    def apply(body: nn.Module, t: Any, inputs: Any) -> Any:
       inputs = jax.tree.map(
         lambda x: checkpoint_name(x, 'iteration_input'), inputs
       )
-      valid = schedule.valid(t)
+      is_valid = schedule.is_valid(t)
 
-      def of_iteration(weights: Any) -> Any:
-        weights = jax.tree.map(
-          lambda x, stored: x.astype(stored.dtype), weights, widened[0]
-        )
-        if self._has_weights_per_repeat():
-          weights = stage_weights.of_repeat(weights, schedule.repeat(t))
-        return self._without_bubbles(valid, weights)
+      def weights_of_iteration(weights: NestedJTensor) -> NestedJTensor:
+        if self.bf16_accum_in_fp32:
+          weights = jax.tree.map(lambda x, d: x.astype(d), weights, dtypes)
+        weights = self._weights_of_iteration(schedule, t, weights)
+        return self._stop_bubble_gradients(is_valid, weights)
 
-      looked_up = []
+      gathered = []
       if not self.pipeline_broadcast_inputs:
-        looked_up = args.of_microbatches(schedule.microbatch(t))
+        gathered = broadcast.gather(schedule.microbatch(t))
       mapped = nn.map_variables(
-        stages, list(_WEIGHTS), trans_in_fn=of_iteration
+        stages, list(_WEIGHTS), trans_in_fn=weights_of_iteration
       )
-      inputs = self._without_bubbles(valid, inputs)
+      inputs = self._stop_bubble_gradients(is_valid, inputs)
       if self.polluting_bubbles_with_nan:
-        inputs = stage_buffers.select(
-          valid, inputs, stage_buffers.nans_like(inputs)
-        )
-      return mapped(body, inputs, looked_up)
+        nans = stage_buffers.nans_like(inputs)
+        inputs = stage_buffers.select(is_valid, inputs, nans)
+      return mapped(body, inputs, gathered)
 
-    return run
+    return apply
 
-  def _vmapped_stages(self, args: arguments.PipelineArguments) -> Any:
-    def stage(body: nn.Module, flow: Any, looked_up: Any) -> Any:
+  def _weight_dtypes(self) -> Any:
+    """Returns the dtypes of the stages' weights, by collection."""
+    weights = {
+      name: tree
+      for name, tree in self.body.variables.items()
+      if name in _WEIGHTS
+    }
+    return jax.tree.map(lambda x: x.dtype, weights)
+
+  def _vmapped_stages(self, broadcast: BroadcastInputs) -> Callable[..., Any]:
+    def stage(body: nn.Module, flow: Any, gathered: Any) -> Any:
       inputs, moving = flow
-      args_, kwargs = args.join(moving or looked_up)
-      return body(inputs, *args_, **kwargs), moving
+      args, kwargs = broadcast.join(moving or gathered)
+      return body(inputs, *args, **kwargs), moving
 
     return self._vmapped(stage, self.num_stages, self._stage_axis())
 
@@ -307,7 +316,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     self, fn: Callable[..., Any], size: int, mesh_axis: Any
   ) -> Callable[..., Any]:
     """Maps over a leading axis of inputs and of variables."""
-    collections = (*_WEIGHTS, *_REPORTS, base_layer.INTERMEDIATES)
+    collections = (*_WEIGHTS, *_OUTPUT_COLLECTIONS, base_layer.INTERMEDIATES)
     return nn.vmap(
       fn,
       variable_axes={collection: 0 for collection in collections},
@@ -324,68 +333,136 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     )
 
   def _create_weights(
-    self, flow: Any, args: arguments.PipelineArguments
+    self, flow: NestedJTensor, broadcast: BroadcastInputs
   ) -> None:
-    """Runs the stages once, on the first microbatch, to create variables."""
+    """Creates the variables, by running all stages on the first microbatch."""
     first = jax.tree.map(lambda x: x[:1], flow)
-    of_stages = jax.tree.map(
+    inputs = jax.tree.map(
       lambda x: jnp.broadcast_to(x, (self.num_stages, *x.shape[1:])), first
     )
-    zeros = jnp.zeros((self.num_stages,), jnp.int32)
-    looked_up = args.of_microbatches(zeros)
-    if self.pipeline_broadcast_inputs:
-      looked_up = []
-    stages = self._vmapped_stages(args)
+    gathered = []
+    if not self.pipeline_broadcast_inputs:
+      gathered = broadcast.gather(jnp.zeros((self.num_stages,), jnp.int32))
+    stages = self._vmapped_stages(broadcast)
     if not self._has_weights_per_repeat():
-      stages(self.body, of_stages, looked_up)
+      stages(self.body, inputs, gathered)
       return
     repeats = self._num_repeats()
     copies = jax.tree.map(
-      lambda x: jnp.broadcast_to(x, (repeats, *x.shape)), (of_stages, looked_up)
+      lambda x: jnp.broadcast_to(x, (repeats, *x.shape)), (inputs, gathered)
     )
     self._vmapped(stages, repeats, None)(self.body, *copies)
 
-  def _without_bubbles(self, valid: pytypes.JTensor, tree: Any) -> Any:
-    """Returns the tree; bubbles contribute nothing to its gradient."""
+  def _stop_bubble_gradients(
+    self, is_valid: pytypes.JTensor, tree: NestedJTensor
+  ) -> NestedJTensor:
+    """Returns the tree, without gradients from bubbles."""
     if not self.enable_bubble_grad_skipping:
       return tree
-    return stage_buffers.select(valid, tree, jax.lax.stop_gradient(tree))
+    constant = jax.lax.stop_gradient(tree)
+    return stage_buffers.select(is_valid, tree, constant)
 
   def _stage_axis(self) -> Any:
-    stages = self.weight_split_dims_mapping.stages
-    axis = stages[0] if stages else None
+    """Returns the mesh axes of the stages, None if they are not sharded."""
+    mapping = self.weight_split_dims_mapping.stages
+    axis = mapping[0] if mapping else None
     return None if axis == -1 else axis
 
-  def _shard(self, tree: Any) -> Any:
-    """Splits the leading axis of stages; leaves others to the compiler."""
+  def _shard_stages(self, tree: NestedJTensor) -> NestedJTensor:
+    """Shards the axis of stages; leaves other dimensions to the compiler."""
+    axis = self._stage_axis()
+    if axis is None:
+      return tree
 
-    def one(x: jax.Array) -> jax.Array:
-      mapping = [self._stage_axis(), *[None] * (x.ndim - 1)]
-      others = range(1, x.ndim)
-      return base_layer.maybe_shard(x, mapping, self.mesh_axis_names, others)
+    def shard(x: jax.Array) -> jax.Array:
+      mapping = [axis, *[None] * (x.ndim - 1)]
+      other_dims = range(1, x.ndim)
+      return base_layer.maybe_shard(
+        x, mapping, self.mesh_axis_names, other_dims
+      )
 
-    return tree if self._stage_axis() is None else jax.tree.map(one, tree)
+    return jax.tree.map(shard, tree)
 
-  def _schedule(self, batch: int) -> Schedule:
-    count = schedule_lib.count_microbatches(
-      batch, self.num_microbatches, self.microbatch_size
+  def _schedule_of_batch(self, batch_size: int) -> Schedule:
+    num_microbatches = microbatches_lib.count_microbatches(
+      batch_size, self.num_microbatches, self.microbatch_size
     )
-    schedule = self._schedule_of(count)
-    if self._num_repeats() > 1 and count < self.num_stages:
+    if self._num_repeats() > 1 and num_microbatches < self.num_stages:
       raise ValueError(
         f'a circular pipeline needs at least num_stages={self.num_stages} '
-        f'microbatches, got {count}; raise num_microbatches'
+        f'microbatches, got {num_microbatches}; raise num_microbatches'
       )
-    if self.stream_io and count % self.num_stages:
+    if self.stream_io and num_microbatches % self.num_stages:
       raise ValueError(
         'the number of microbatches must be a multiple of num_stages='
-        f'{self.num_stages} with stream_io=True, got {count}'
+        f'{self.num_stages} with stream_io=True, got {num_microbatches}'
       )
-    return schedule
+    return self._schedule(num_microbatches)
 
-  def _schedule_of(self, num_microbatches: int) -> Schedule:
+  def _schedule(self, num_microbatches: int) -> Schedule:
     return Schedule(
       num_stages=self.num_stages,
       num_microbatches=num_microbatches,
       repeats=self._num_repeats(),
     )
+
+
+def _widen_bfloat16(tree: NestedJTensor) -> NestedJTensor:
+  """Casts bfloat16 arrays to float32."""
+
+  def widen(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x
+
+  return jax.tree.map(widen, tree)
+
+
+def _average_outputs(
+  scan: Callable[..., Any],
+  collections: list[str],
+  schedule: Schedule,
+  unpack: bool,
+) -> Callable[..., Any]:
+  """Averages the summaries and losses of a scan over valid iterations.
+
+  Args:
+    scan: stores values [iterations, S, ...].
+    collections: names of the collections.
+    schedule: determines the valid iterations.
+    unpack: whether to store stage s of repeat r under `layer_<i>`, with
+      i = r * S + s, instead of stacked.
+  """
+  num_layers = schedule.num_stages * schedule.repeats
+
+  def average(trees: Any) -> Any:
+    means = jax.tree.map(lambda x: _mean_by_layer(x, schedule), trees)
+    if not unpack:
+      return means
+    return {
+      name: {
+        f'layer_{i}': jax.tree.map(lambda x: x[i], tree)  # noqa: B023
+        for i in range(num_layers)
+      }
+      for name, tree in means.items()
+      if tree
+    }
+
+  return nn.map_variables(
+    scan,
+    collections,
+    trans_in_fn=lambda trees: {name: {} for name in trees},
+    trans_out_fn=average,
+    mutable=True,
+  )
+
+
+def _mean_by_layer(values: jax.Array, schedule: Schedule) -> jax.Array:
+  """Returns [layers, ...] from values [iterations, S, ...]."""
+  t = jnp.arange(schedule.num_iterations)
+  is_valid, repeat = schedule.is_valid(t), schedule.repeat(t)
+  expand = (..., *[jnp.newaxis] * (values.ndim - 2))
+  means = [
+    jnp.where((is_valid & (repeat == r))[expand], values, 0).sum(0)
+    / schedule.num_microbatches
+    for r in range(schedule.repeats)
+  ]
+  return jnp.concatenate(means)

@@ -1,102 +1,113 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What moves between the stages of a pipeline.
+"""Buffers with a leading axis of stages, and shifts along it.
 
-Every array has a leading axis of stages, which is split over devices, so that
-each function here is local to a device or sends to a neighbour.
+The axis is sharded over devices, so that each function is either local or a
+collective permute to a neighbour.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from praxis.pytypes import NestedJTensor
 
-def shift(tree: Any) -> Any:
-  """Returns every stage's value one stage later, zeros at the first."""
 
-  def one(x: Array) -> Array:
+def shift(tree: NestedJTensor) -> NestedJTensor:
+  """Shifts every stage's value to the next stage; the first becomes zeros."""
+
+  def shift_array(x: Array) -> Array:
     padding = [(1, -1, 0)] + [(0, 0, 0)] * (x.ndim - 1)
     return jax.lax.pad(x, jnp.zeros((), x.dtype), padding)
 
-  return jax.tree.map(one, tree)
+  return jax.tree.map(shift_array, tree)
 
 
-def rotate(tree: Any, by: int) -> Any:
-  """Returns every stage's value `by` stages later, around the end."""
-  return jax.tree.map(lambda x: jnp.roll(x, by, axis=0), tree)
+def rotate(tree: NestedJTensor, offset: int) -> NestedJTensor:
+  """Shifts every stage's value by `offset` stages, cyclically."""
+  return jax.tree.map(lambda x: jnp.roll(x, offset, axis=0), tree)
 
 
-def put_at_stage(tree: Any, stage: int, values: Any) -> Any:
-  """Returns the tree with a stage's part replaced by that of the values.
+def set_stage(
+  tree: NestedJTensor, stage: int, values: NestedJTensor
+) -> NestedJTensor:
+  """Replaces one stage's value.
 
-  The values have an axis of stages, too, or one of length 1.
+  Args:
+    tree: arrays [S, ...].
+    stage: index of the stage.
+    values: arrays [S, ...] or [1, ...].
   """
 
-  def one(x: Array, value: Array) -> Array:
-    here = jnp.arange(x.shape[0]) == stage
-    return jnp.where(_columns(here, x.ndim), value, x)
+  def set_array(x: Array, value: Array) -> Array:
+    is_stage = jnp.arange(x.shape[0]) == stage
+    return jnp.where(_expand(is_stage, x.ndim), value, x)
 
-  return jax.tree.map(one, tree, values)
+  return jax.tree.map(set_array, tree, values)
 
 
-def select(here: Bool[Array, 'S'], tree: Any, other: Any) -> Any:
-  """Returns the tree at the stages where `here` is true, `other` elsewhere."""
+def select(
+  condition: Bool[Array, 'S'], tree: NestedJTensor, other: NestedJTensor
+) -> NestedJTensor:
+  """Returns the values of `tree` at stages where true, else of `other`."""
   return jax.tree.map(
-    lambda a, b: jnp.where(_columns(here, a.ndim), a, b), tree, other
+    lambda x, y: jnp.where(_expand(condition, x.ndim), x, y), tree, other
   )
 
 
-def read_slot(buffer: Any, slot: Int[Array, '']) -> Any:
-  """Returns [stages, ...] for a buffer [stages, slots, ...]."""
+def read_slot(buffer: NestedJTensor, slot: Int[Array, '']) -> NestedJTensor:
+  """Returns one slot [S, ...] of a buffer [S, slots, ...]."""
   return jax.tree.map(
     lambda x: jax.lax.dynamic_index_in_dim(x, slot, 1, keepdims=False), buffer
   )
 
 
-def write_slot(buffer: Any, slot: Int[Array, ''], values: Any) -> Any:
-  """Returns the buffer with the values [stages, ...] in a slot."""
+def write_slot(
+  buffer: NestedJTensor, slot: Int[Array, ''], values: NestedJTensor
+) -> NestedJTensor:
+  """Returns a buffer [S, slots, ...] with one slot replaced."""
   return jax.tree.map(
-    lambda x, v: jax.lax.dynamic_update_index_in_dim(x, v, slot, 1),
+    lambda x, value: jax.lax.dynamic_update_index_in_dim(x, value, slot, 1),
     buffer,
     values,
   )
 
 
-def first_stage_only(tree: Any, num_stages: int) -> Any:
-  """Returns [stages, ...] with the tree at the first stage, else zeros."""
+def at_first_stage(tree: NestedJTensor, num_stages: int) -> NestedJTensor:
+  """Returns [S, ...] with the tree at the first stage, zeros elsewhere."""
 
-  def one(x: Array) -> Array:
-    rest = jnp.zeros((num_stages - 1, *x.shape), x.dtype)
-    return jnp.concatenate([x[jnp.newaxis], rest])
+  def pad(x: Array) -> Array:
+    zeros = jnp.zeros((num_stages - 1, *x.shape), x.dtype)
+    return jnp.concatenate([x[jnp.newaxis], zeros])
 
-  return jax.tree.map(one, tree)
+  return jax.tree.map(pad, tree)
 
 
-def read_stream(stream: Any, delay: int) -> Any:
-  """Returns the rows of all microbatches, in their order.
+def read_stream(stream: NestedJTensor, delay: int) -> NestedJTensor:
+  """Returns the outputs [microbatches, ...] of a stream [S, slots, ...].
 
-  An output enters the stream so many iterations after its input left.
+  Args:
+    stream: the buffer of inputs, overwritten by outputs.
+    delay: iterations between reading an input and writing its output.
   """
 
-  def one(x: Array) -> Array:
+  def read(x: Array) -> Array:
     x = jnp.roll(x, -delay, axis=1)
     return x.reshape(-1, *x.shape[2:])
 
-  return jax.tree.map(one, stream)
+  return jax.tree.map(read, stream)
 
 
-def nans_like(tree: Any) -> Any:
-  """Returns a tree of nan, but for arrays that cannot hold any."""
+def nans_like(tree: NestedJTensor) -> NestedJTensor:
+  """Returns NaN in place of all floating-point values."""
 
-  def one(x: Array) -> Array:
+  def fill(x: Array) -> Array:
     is_float = jnp.issubdtype(x.dtype, jnp.floating)
     return jnp.full_like(x, jnp.nan) if is_float else x
 
-  return jax.tree.map(one, tree)
+  return jax.tree.map(fill, tree)
 
 
-def _columns(x: Array, rank: int) -> Array:
+def _expand(x: Bool[Array, 'S'], rank: int) -> Bool[Array, 'S ...']:
   return x.reshape(-1, *[1] * (rank - 1))

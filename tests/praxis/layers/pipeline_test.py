@@ -10,7 +10,7 @@ import pytest
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import pipeline
-from praxis.layers.pipeline import schedule
+from praxis.layers.pipeline import microbatches, schedule
 from tests.praxis.layers import running
 
 _B, _D, _S = 12, 3, 3
@@ -205,8 +205,8 @@ def test_gradients_of_bfloat16_weights_are_summed_in_float32():
 def test_schedule():
   plan = schedule.Schedule(num_stages=3, num_microbatches=4, repeats=2)
   assert plan.num_iterations == 10 and plan.num_valid_iterations == 8
-  np.testing.assert_array_equal(plan.valid(jnp.int32(1)), [1, 1, 0])
-  np.testing.assert_array_equal(plan.valid(jnp.int32(8)), [0, 1, 1])
+  np.testing.assert_array_equal(plan.is_valid(jnp.int32(1)), [1, 1, 0])
+  np.testing.assert_array_equal(plan.is_valid(jnp.int32(8)), [0, 1, 1])
   np.testing.assert_array_equal(plan.microbatch(jnp.int32(5)), [1, 0, 3])
   np.testing.assert_array_equal(plan.repeat(jnp.int32(5)), [1, 1, 0])
 
@@ -221,9 +221,9 @@ def test_public_counts_of_iterations():
 
 def test_microbatches_of_a_split_batch_are_split_the_same_way():
   x = jnp.arange(12)
-  parts = schedule.split_batch(x, 3)
+  parts = microbatches.split_batch(x, 3)
   np.testing.assert_array_equal(parts[1], [1, 4, 7, 10])
-  np.testing.assert_array_equal(schedule.join_batch(parts), x)
+  np.testing.assert_array_equal(microbatches.join_batch(parts), x)
 
 
 @pytest.mark.parametrize(

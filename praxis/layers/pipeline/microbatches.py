@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Splitting of a batch, and of a stage's other arguments, into microbatches."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from praxis.pytypes import NestedJTensor
+
+
+def count_microbatches(
+  batch_size: int, num_microbatches: int | None, microbatch_size: int | None
+) -> int:
+  """Returns the number of microbatches, from their number or their size.
+
+  Raises:
+    ValueError: not exactly one of the two is set, or it does not divide the
+      batch size.
+  """
+  if (num_microbatches is None) == (microbatch_size is None):
+    raise ValueError(
+      'exactly one of num_microbatches and microbatch_size must be set, got '
+      f'{num_microbatches} and {microbatch_size}'
+    )
+  name, divisor = 'num_microbatches', num_microbatches
+  if divisor is None:
+    name, divisor = 'microbatch_size', microbatch_size
+  if divisor < 1 or batch_size % divisor:
+    raise ValueError(
+      f'{name} must divide the batch size {batch_size}, got {divisor}; change '
+      'it or PERCORE_BATCH_SIZE'
+    )
+  if num_microbatches is not None:
+    return num_microbatches
+  return batch_size // microbatch_size
+
+
+def split_batch(tree: NestedJTensor, num_microbatches: int) -> NestedJTensor:
+  """Reshapes [B, ...] to [microbatches, B / microbatches, ...].
+
+  Microbatch i has the examples i, i + num_microbatches, ..., so that it has the
+  sharding of the batch.
+  """
+
+  def split(x: Array) -> Array:
+    x = x.reshape(-1, num_microbatches, *x.shape[1:])
+    return jnp.swapaxes(x, 0, 1)
+
+  return jax.tree.map(split, tree)
+
+
+def join_batch(tree: NestedJTensor) -> NestedJTensor:
+  """Inverts `split_batch`."""
+
+  def join(x: Array) -> Array:
+    return jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])
+
+  return jax.tree.map(join, tree)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BroadcastInputs:
+  """The arguments of a stage after the first, split into microbatches."""
+
+  # Those with a leading batch axis, [microbatches, B / microbatches, ...].
+  batched: list[Array]
+  # All arguments in flattened order, with None in place of the batched ones.
+  unbatched: list[Array | None]
+  treedef: jax.tree_util.PyTreeDef
+
+  @classmethod
+  def split(
+    cls,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    batch_size: int,
+    num_microbatches: int,
+  ) -> BroadcastInputs:
+    """Splits positional and keyword arguments.
+
+    Args:
+      args: positional arguments; arrays with a leading axis of `batch_size` are
+        split.
+      kwargs: keyword arguments, likewise.
+      batch_size: size of the batch.
+      num_microbatches: number of microbatches.
+    """
+    leaves, treedef = jax.tree.flatten((args, kwargs))
+    is_batched = [x.ndim > 0 and x.shape[0] == batch_size for x in leaves]
+    batched = [x for x, yes in zip(leaves, is_batched, strict=True) if yes]
+    return cls(
+      batched=split_batch(batched, num_microbatches),
+      unbatched=[
+        None if yes else x for x, yes in zip(leaves, is_batched, strict=True)
+      ],
+      treedef=treedef,
+    )
+
+  def gather(self, microbatches: Int[Array, 'S']) -> list[Array]:
+    """Returns the batched arguments of each stage's microbatch, [S, ...]."""
+    return [x[microbatches] for x in self.batched]
+
+  def join(
+    self, batched: list[Array]
+  ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns args and kwargs for one microbatch's batched arguments."""
+    remaining = iter(batched)
+    leaves = [next(remaining) if x is None else x for x in self.unbatched]
+    return jax.tree.unflatten(self.treedef, leaves)
