@@ -1,47 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a training run: one pytree that a step maps to the next."""
+"""The train state: the pytree that a step updates."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import jax
 
 from praxis import pytypes
 
 Nested = pytypes.Nested
+# Array, jax.ShapeDtypeStruct, sharding, PartitionSpec or TensorProvenance.
+LeafT = TypeVar('LeafT')
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainState:
-  """Step, variables and optimizer states of a run.
+class TrainState(Generic[LeafT]):
+  """Step, variables and optimizer states.
 
-  The leaves are arrays while training; the same class holds their shapes,
-  shardings or partition specs.
+  `TrainState` without a parameter has arrays as leaves;
+  `TrainState[jax.ShapeDtypeStruct]` has their shapes, and so on.
   """
 
-  # Number of updates done so far: uint32 scalar.
-  step: Any
-  # Variables by collection: 'params', 'non_trainable', ...
-  mdl_vars: Nested[Any]
-  # One state for each learner.
-  opt_states: list[Nested[Any]]
-  # What a program of the user's own carries along.
+  # Number of updates: uint32 scalar.
+  step: LeafT
+  # Variables by collection ('params', 'non_trainable', ...) and layer path.
+  mdl_vars: dict[str, Nested[LeafT]]
+  # State of the optimizer of each learner; empty in eval states.
+  opt_states: list[Nested[LeafT]]
+  # State of user-defined programs.
   extra_state: tuple[Any, ...] = ()
 
-  def replace(self, **changes: Any) -> TrainState:
+  def replace(self, **changes: Any) -> TrainState[LeafT]:
     """Returns a copy with some fields changed."""
     return dataclasses.replace(self, **changes)
 
   def new_state(
     self,
-    mdl_vars: Nested[Any],
-    opt_states: list[Nested[Any]],
+    mdl_vars: dict[str, Nested[LeafT]],
+    opt_states: list[Nested[LeafT]],
     extra_state: tuple[Any, ...] = (),
-  ) -> TrainState:
-    """Returns the state one step later."""
+  ) -> TrainState[LeafT]:
+    """Returns the state of the next step."""
     return TrainState(
       step=self.step + 1,
       mdl_vars=mdl_vars,
@@ -49,14 +51,14 @@ class TrainState:
       extra_state=extra_state,
     )
 
-  def to_eval_state(self) -> TrainState:
-    """Returns this state without what only training needs."""
+  def to_eval_state(self) -> TrainState[LeafT]:
+    """Returns the state without optimizer states."""
     return self.replace(opt_states=[])
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorProvenance:
-  """Where the first value of one array came from."""
+  """Origin of the initial value of one array."""
 
   checkpoint_path: str = 'random_init'
   checkpoint_step: int | None = None
@@ -67,7 +69,7 @@ class TensorProvenance:
     return f'"{self.checkpoint_path}:{self.checkpoint_step}"'
 
 
-TrainStateProvenance = TrainState
+TrainStateProvenance = TrainState[TensorProvenance]
 
 
 def build_train_state_provenance(
@@ -75,6 +77,6 @@ def build_train_state_provenance(
   checkpoint_path: str = 'random_init',
   step: int | None = None,
 ) -> TrainStateProvenance:
-  """Returns a TrainState whose leaves all tell the same origin."""
+  """Returns a TrainState whose leaves all have the same origin."""
   origin = TensorProvenance(checkpoint_path, step)
   return jax.tree.map(lambda _: origin, train_state)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where arrays lie: meshes, shardings, batches, and compiled steps."""
+"""Meshes, shardings, global batches and compiled steps."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the batches of all hosts on the mesh as one array each."""
+"""Assembles global batches on the mesh from the batches of all hosts."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,41 +10,43 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pax.partitioning import specs
 from pax.partitioning.placement import Placement
-from praxis import pytypes
-
-NestedMap = pytypes.NestedMap
+from pax.steps import Batch
 
 
 class BatchPlacer:
-  """Turns host batches into global arrays; any thread may use it."""
+  """Converts host batches to global arrays; thread-safe."""
 
   def __init__(self, placement: Placement):
     self._placement = placement
     self._shardings: dict[tuple[int, ...], NamedSharding] = {}
-    # To one device, a compiled copy takes a seventh of the time of device_put.
+    # To a single device a jitted copy takes 1/7 of the time of device_put.
     self._copy = jax.jit(
       lambda batch: jax.tree.map(jnp.copy, batch),
       out_shardings=NamedSharding(placement.mesh, PartitionSpec()),
     )
 
-  def put(self, host_batch: NestedMap) -> NestedMap:
-    """Returns the batch on the devices, joined with those of other hosts.
+  def put(self, host_batch: Batch) -> Batch:
+    """Returns the global batch, of which this host provides its rows.
 
     Raises:
-      ValueError: the rows cannot be dealt out evenly.
+      ValueError: The rows cannot be sharded evenly.
     """
     if jax.process_count() > 1:
-      return jax.tree.map(self._put_part, host_batch)
+      return jax.tree.map(self._put_local_rows, host_batch)
     if self._placement.mesh.size == 1:
       return self._copy(host_batch)
     shardings = jax.tree.map(lambda x: self._sharding(np.shape(x)), host_batch)
     return jax.device_put(host_batch, shardings)
 
-  def global_spec(self, host_spec: NestedMap) -> NestedMap:
-    """Returns shapes and shardings of `put`'s result, from a host's shapes."""
+  def global_spec(self, host_spec: Batch) -> Batch:
+    """Returns shapes and shardings of the global batch.
+
+    Args:
+      host_spec: Shapes and dtypes of the batch of one host.
+    """
     return jax.tree.map(self._global_spec, host_spec)
 
-  def _global_spec(self, x: Any) -> jax.ShapeDtypeStruct:
+  def _global_spec(self, x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     shape = _global_shape(x.shape)
     return jax.ShapeDtypeStruct(
       shape,
@@ -54,7 +54,7 @@ class BatchPlacer:
       sharding=self._sharding(shape),
     )
 
-  def _put_part(self, x: np.ndarray) -> jax.Array:
+  def _put_local_rows(self, x: np.ndarray) -> jax.Array:
     shape = _global_shape(np.shape(x))
     return jax.make_array_from_process_local_data(
       self._sharding(shape), x, shape
@@ -67,63 +67,67 @@ class BatchPlacer:
 
   def _make_sharding(self, shape: tuple[int, ...]) -> NamedSharding:
     mesh = self._placement.mesh
-    wanted = self._placement.batch_spec(len(shape))
-    placed = NamedSharding(mesh, specs.fit(wanted, shape, mesh))
-    is_even = specs.is_even(wanted, shape, mesh)
+    spec = self._placement.batch_spec(len(shape))
+    even_sharding = NamedSharding(
+      mesh, specs.drop_uneven_axes(spec, shape, mesh)
+    )
+    is_even = specs.is_even(spec, shape, mesh)
     if self._placement.requires_even_batches and not is_even:
-      raise _uneven(shape, wanted, mesh)
-    # Steps split unevenly what lies here in copies.
+      raise _uneven_error(shape, spec, mesh)
+    # One process may replicate rows: the step shards them unevenly.
     if jax.process_count() == 1 or not shape:
-      return placed
-    # Of rows that several hosts are to hold each has a part to begin with.
-    for sharding in (placed, *_by_host(mesh)):
-      if _feeds_itself(sharding, shape):
+      return even_sharding
+    # With several, the shards of a host must be the rows that it provides.
+    for sharding in (even_sharding, *_by_host(mesh)):
+      if _is_host_local(sharding, shape):
         return sharding
-    raise _shared(shape) if is_even else _uneven(shape, wanted, mesh)
+    if is_even:
+      raise _replicated_error(shape)
+    raise _uneven_error(shape, spec, mesh)
 
 
-def _uneven(
+def _uneven_error(
   shape: tuple[int, ...], spec: PartitionSpec, mesh: Mesh
 ) -> ValueError:
-  parts = specs.num_parts(spec[:1], mesh)
+  num_shards = specs.num_shards(spec[:1], mesh)
   return ValueError(
-    f'a global batch of {shape[0]} rows cannot be dealt out evenly to '
-    f'{parts} devices; make it a multiple of {parts}, e.g. with '
+    f'a global batch of {shape[0]} rows cannot be sharded evenly over '
+    f'{num_shards} devices; make it a multiple of {num_shards}, e.g. with '
     '--set PERCORE_BATCH_SIZE=1'
   )
 
 
-def _shared(shape: tuple[int, ...]) -> ValueError:
+def _replicated_error(shape: tuple[int, ...]) -> ValueError:
   hosts = jax.process_count()
   return ValueError(
-    f'several hosts hold the same of the {shape[0]} rows of a global batch, of'
-    f' which each of {hosts} feeds its {shape[0] // hosts}; let'
-    ' task.train.inputs_split_mapping split rows over all axes of the mesh'
+    f'several hosts hold the same of the {shape[0]} rows of a global batch, and'
+    f' each of the {hosts} hosts provides {shape[0] // hosts} rows; let'
+    ' task.train.inputs_split_mapping shard rows over all axes of the mesh'
   )
 
 
 def _by_host(mesh: Mesh) -> list[NamedSharding]:
-  """Returns the sharding by host of rows, if hosts follow one another."""
+  """Returns the sharding of rows by host, if the mesh orders devices so."""
   owners = [device.process_index for device in mesh.devices.flat]
   hosts = sorted(set(owners))
-  each = len(owners) // len(hosts)
-  if owners != [host for host in hosts for _ in range(each)]:
+  per_host = len(owners) // len(hosts)
+  if owners != [host for host in hosts for _ in range(per_host)]:
     return []
-  devices = mesh.devices.reshape(len(hosts), each)
+  devices = mesh.devices.reshape(len(hosts), per_host)
   by_host = Mesh(devices, ('host', 'device of host'))
   return [NamedSharding(by_host, PartitionSpec('host'))]
 
 
-def _feeds_itself(sharding: NamedSharding, shape: tuple[int, ...]) -> bool:
-  """Returns whether each host holds as many rows as it feeds, all its own."""
-  held: dict[int, set[tuple[int, int]]] = {}
+def _is_host_local(sharding: NamedSharding, shape: tuple[int, ...]) -> bool:
+  """Returns whether each host holds as many rows as it provides."""
+  rows: dict[int, set[tuple[int, int]]] = {}
   for device, index in sharding.devices_indices_map(shape).items():
     start, stop, _ = index[0].indices(shape[0])
-    held.setdefault(device.process_index, set()).add((start, stop))
-  each = shape[0] // jax.process_count()
+    rows.setdefault(device.process_index, set()).add((start, stop))
+  rows_per_host = shape[0] // jax.process_count()
   return all(
-    sum(stop - start for start, stop in parts) == each
-    for parts in held.values()
+    sum(stop - start for start, stop in ranges) == rows_per_host
+    for ranges in rows.values()
   )
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First values of a train state, from the declarations of its variables."""
+"""Initial train state from the WeightHParams of the variables."""
 
 from __future__ import annotations
 
 import functools
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,129 +14,140 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pax import tasks_lib, train_states
+from pax.steps import Batch
 from praxis import base_layer, py_utils, pytypes
 
 JTensor = pytypes.JTensor
 Nested = pytypes.Nested
-NestedMap = pytypes.NestedMap
 WeightHParams = base_layer.WeightHParams
 
-# Up to this size a CPU draws the variables faster than it would compile a fast
-# program for that.
-_SMALL = 100_000_000
+# Up to this number of scalars a CPU runs an unoptimised program in less time
+# than XLA takes to optimise it.
+_MAX_UNOPTIMIZED = 100_000_000
 
 
 def init_state(
   task: tasks_lib.SingleTask,
-  var_weight_hparams: Nested[Any],
+  var_weight_hparams: Nested[WeightHParams],
   shardings: Nested[NamedSharding],
-  batch: NestedMap,
+  batch: Batch,
   key: jax.Array,
 ) -> train_states.TrainState:
-  """Returns the state at step 0; jit it with the shardings wanted.
+  """Returns the state at step 0; to be jitted with `out_shardings`.
 
-  A variable's randomness depends on the key and its path alone. Variables that
-  are declared without an initialiser, as those of wrapped flax modules are,
-  get the values of the model's `init` on a batch of these shapes.
+  The randomness of a variable depends only on the key and its path. Variables
+  without an initializer, such as those of wrapped Flax modules, get the values
+  of `model.init` on a batch of zeros.
+
+  Args:
+    task: The task.
+    var_weight_hparams: WeightHParams of each variable.
+    shardings: Sharding of each variable.
+    batch: Shapes and dtypes of a global batch.
+    key: PRNG key.
   """
-  declared = jax.tree.leaves(var_weight_hparams)
-  given = {}
-  if any(hparams.init is None for hparams in declared):
-    given = _init_by_model(task, batch, key)
-  mdl_vars = _init_declared(var_weight_hparams, shardings, key, given)
+  flax_values = {}
+  if any(w.init is None for w in jax.tree.leaves(var_weight_hparams)):
+    flax_values = _init_by_model(task, batch, key)
+  mdl_vars = _init_declared(var_weight_hparams, shardings, key, flax_values)
   return task.create_train_state(mdl_vars, var_weight_hparams)
 
 
 def compiler_options(
   devices: Sequence[jax.Device], num_params: int
 ) -> dict[str, Any]:
-  """Returns how to compile `init_state`, which runs once."""
-  if devices[0].platform == 'cpu' and num_params < _SMALL:
+  """Returns the compiler options of `init_state`, which runs once."""
+  if devices[0].platform == 'cpu' and num_params < _MAX_UNOPTIMIZED:
     return {'xla_backend_optimization_level': 0}
   return {}
 
 
 def _init_declared(
-  var_weight_hparams: Nested[Any],
+  var_weight_hparams: Nested[WeightHParams],
   shardings: Nested[NamedSharding],
   key: jax.Array,
-  given: Mapping[str, JTensor],
-) -> Any:
-  """Returns the variables; those declared alike are drawn in one go.
+  flax_values: Mapping[str, JTensor],
+) -> dict[str, Nested[JTensor]]:
+  """Returns the variables; those of equal WeightHParams are sampled at once.
 
-  Compiling a draw takes longer than most draws, and a model has few kinds of
-  weights but many of each.
+  Compiling a sampler takes longer than most samples, and a model has many
+  variables of few kinds.
 
   Args:
-    var_weight_hparams: what is declared of each variable.
-    shardings: how each is to lie.
-    key: what the values depend on.
-    given: the value, by path, of each declared without an initialiser.
+    var_weight_hparams: WeightHParams of each variable.
+    shardings: Sharding of each variable.
+    key: PRNG key.
+    flax_values: Values, by path, of variables without an initializer.
   """
-  named = py_utils.tree_paths(var_weight_hparams)
-  places = jax.tree.leaves(shardings)
-  alike: dict[Any, list[int]] = {}
-  values: list[JTensor | None] = [None] * len(named)
-  for i, ((path, hparams), place) in enumerate(zip(named, places, strict=True)):
+  variables = py_utils.tree_paths(var_weight_hparams)
+  leaf_shardings = jax.tree.leaves(shardings)
+  groups: dict[Hashable, list[int]] = {}
+  values: list[JTensor | None] = [None] * len(variables)
+  for i, ((path, hparams), sharding) in enumerate(
+    zip(variables, leaf_shardings, strict=True)
+  ):
     if hparams.init is None:
-      values[i] = given[path]
+      values[i] = flax_values[path]
     else:
-      alike.setdefault(_kind(hparams, place), []).append(i)
-  for members in alike.values():
+      groups.setdefault(_group_key(hparams, sharding), []).append(i)
+  for members in groups.values():
     first = members[0]
-    drawn = _draw(
-      named[first][1], places[first], [named[i][0] for i in members], key
+    samples = _sample(
+      variables[first][1],
+      leaf_shardings[first],
+      [variables[i][0] for i in members],
+      key,
     )
-    for i, value in zip(members, drawn, strict=True):
+    for i, value in zip(members, samples, strict=True):
       values[i] = value
   return jax.tree.unflatten(jax.tree.structure(var_weight_hparams), values)
 
 
-def _kind(hparams: WeightHParams, place: NamedSharding) -> Any:
-  """Returns what variables have in common that can be drawn in one go."""
+def _group_key(hparams: WeightHParams, sharding: NamedSharding) -> Hashable:
+  """Returns a key that is equal for variables that can be sampled at once."""
   init = hparams.init
   return (
     (tuple(hparams.repeat_prefix or ()), tuple(hparams.shape)),
     (init.method, repr(init.scale), jnp.dtype(hparams.dtype)),
     (repr(hparams.fan_in_axes), repr(hparams.fan_out_axes)),
-    place,
+    sharding,
   )
 
 
-def _draw(
+def _sample(
   hparams: WeightHParams,
-  place: NamedSharding,
+  sharding: NamedSharding,
   paths: list[str],
   key: jax.Array,
 ) -> list[JTensor]:
-  """Returns one sample a path; a repeated layer's copies are independent."""
+  """Returns one sample per path; repeated layers are sampled independently."""
   if hparams.init.method == 'constant':
     value = base_layer.init_var(hparams, key)
     return [jnp.broadcast_to(value, hparams.full_shape)] * len(paths)
-  copies = math.prod(hparams.repeat_prefix or ())
+  num_repeats = math.prod(hparams.repeat_prefix or ())
   hashes = [zlib.crc32(path.encode()) for path in paths]
-  keys = jax.vmap(lambda mine: jax.random.fold_in(key, mine))(
+  keys = jax.vmap(lambda path_hash: jax.random.fold_in(key, path_hash))(
     jnp.asarray(hashes, jnp.uint32)
   )
-  keys = jax.vmap(lambda mine: jax.random.split(mine, copies))(keys)
-  draw = functools.partial(base_layer.init_var, hparams)
-  drawn = jax.vmap(jax.vmap(draw))(keys)
-  drawn = drawn.reshape(len(paths), *hparams.full_shape)
-  split = NamedSharding(place.mesh, PartitionSpec(None, *place.spec))
-  drawn = jax.lax.with_sharding_constraint(drawn, split)
-  return [drawn[i] for i in range(len(paths))]
+  keys = jax.vmap(lambda k: jax.random.split(k, num_repeats))(keys)
+  init = functools.partial(base_layer.init_var, hparams)
+  samples = jax.vmap(jax.vmap(init))(keys)
+  samples = samples.reshape(len(paths), *hparams.full_shape)
+  stacked = NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
+  samples = jax.lax.with_sharding_constraint(samples, stacked)
+  return [samples[i] for i in range(len(paths))]
 
 
 def _init_by_model(
-  task: tasks_lib.SingleTask, batch: NestedMap, key: jax.Array
+  task: tasks_lib.SingleTask, batch: Batch, key: jax.Array
 ) -> dict[str, JTensor]:
-  """Returns the values, by path, that the model itself starts from."""
-  in_bfloat16 = task.model.fprop_dtype == jnp.bfloat16
+  """Returns the values of `model.init` by path."""
+  casts = task.model.fprop_dtype == jnp.bfloat16
 
   def zeros(x: jax.ShapeDtypeStruct) -> JTensor:
-    # As the training step casts its input.
-    cast = in_bfloat16 and x.dtype == jnp.float32
-    return jnp.zeros(x.shape, jnp.bfloat16 if cast else x.dtype)
+    # The train step casts its inputs in the same way.
+    to_bfloat16 = casts and x.dtype == jnp.float32
+    return jnp.zeros(x.shape, jnp.bfloat16 if to_bfloat16 else x.dtype)
 
   hparams = base_layer.JaxContext.HParams(do_eval=False, summary_verbosity=0)
   with base_layer.JaxContext.new_context(hparams=hparams):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells before anything is allocated whether the train state fits."""
+"""Checks before allocation whether the train state fits into memory."""
 
 from __future__ import annotations
 
@@ -8,38 +8,42 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 
 from pax.partitioning import offload
+from praxis import pytypes
+
+Nested = pytypes.Nested
 
 _GIB = 2**30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemoryReport:
-  """Bytes on the device that holds most of the state."""
+  """Device memory, for the device with the least free memory."""
 
   state_bytes_per_device: int
-  # None where the device does not tell.
+  # None where the device does not report it.
   free_bytes_per_device: int | None
 
 
-def state_bytes_per_device(state_metadata: Any) -> int:
-  """Returns the bytes that one device holds of these sharded shapes."""
+def state_bytes_per_device(state_metadata: Nested[jax.ShapeDtypeStruct]) -> int:
+  """Returns the bytes of the shards on one device, without offloaded arrays."""
   return sum(
     math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
     for leaf in jax.tree.leaves(state_metadata)
-    if not offload.is_on_host(leaf.sharding)
+    if not offload.is_offloaded(leaf.sharding)
   )
 
 
-def check(state_metadata: Any, devices: Sequence[jax.Device]) -> MemoryReport:
-  """Returns what the state needs and what is free.
+def check(
+  state_metadata: Nested[jax.ShapeDtypeStruct], devices: Sequence[jax.Device]
+) -> MemoryReport:
+  """Returns the memory that the state needs and the free memory.
 
   Raises:
-    ValueError: the state needs more.
+    ValueError: The state needs more than is free.
   """
   report = MemoryReport(
     state_bytes_per_device=state_bytes_per_device(state_metadata),
@@ -58,10 +62,10 @@ def check(state_metadata: Any, devices: Sequence[jax.Device]) -> MemoryReport:
 
 
 def trim_heap() -> None:
-  """Gives the system back what this process has freed, where malloc can.
+  """Returns freed heap memory to the operating system (glibc malloc_trim).
 
-  A compilation leaves hundreds of MiB in the allocator, which the arrays of a
-  step, mapped apart, would only add to.
+  A compilation leaves hundreds of MiB of freed memory in the heap, which the
+  arrays of a step, allocated by mmap, cannot reuse.
   """
   trim = getattr(ctypes.CDLL(None), 'malloc_trim', None)
   if trim is not None:
@@ -69,7 +73,7 @@ def trim_heap() -> None:
 
 
 def _free_bytes(devices: Sequence[jax.Device]) -> int | None:
-  """Returns the free bytes of the fullest device of this process."""
+  """Returns the least free bytes over the devices of this process."""
   local = [d for d in devices if d.process_index == jax.process_index()]
   if not local:
     return None
@@ -89,7 +93,7 @@ def _free_on(device: jax.Device) -> int | None:
 
 
 def _free_ram() -> int | None:
-  """Returns the RAM this process may still take, cgroup limits included."""
+  """Returns the available RAM within the cgroup limit."""
   meminfo = pathlib.Path('/proc/meminfo')
   if not meminfo.exists():
     return None

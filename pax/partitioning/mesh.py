@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device meshes: fast links within a slice (ICI), slow ones between (DCN)."""
+"""Device meshes: ICI within a slice times DCN between slices."""
 
 from __future__ import annotations
 
@@ -24,13 +24,20 @@ def create_mesh(
   devices: Sequence[Device] | None = None,
   contiguous_submeshes: bool = False,
 ) -> Mesh:
-  """Returns the mesh of shape ICI x DCN, element by element.
+  """Returns the mesh whose shape is the elementwise product of ICI and DCN.
 
-  Along each axis the devices of a slice are neighbours and slices come one
-  after the other, so that only the DCN part of an axis crosses slices.
+  Along each axis the devices of a slice are contiguous, so that only the DCN
+  factor of an axis crosses slices.
+
+  Args:
+    ici_mesh_shape: Number of devices of a slice along each axis.
+    dcn_mesh_shape: Number of slices along each axis; None is one slice.
+    axis_names: Names of the axes.
+    devices: The devices; None is all.
+    contiguous_submeshes: Whether submeshes are contiguous in the TPU topology.
 
   Raises:
-    ValueError: the shapes do not fit each other, or the devices at hand.
+    ValueError: The shapes differ in length or need other devices.
   """
   ici = list(ici_mesh_shape)
   dcn = [1] * len(ici) if dcn_mesh_shape is None else list(dcn_mesh_shape)
@@ -39,68 +46,75 @@ def create_mesh(
       'ici_mesh_shape, dcn_mesh_shape and mesh_axis_names must be equally '
       f'long, got {ici}, {dcn} and {list(axis_names)}'
     )
-  devices = _needed(devices, ici, dcn)
+  devices = _select_devices(devices, ici, dcn)
   if math.prod(dcn) == 1:
-    array = _of_slice(ici, devices, contiguous_submeshes)
+    array = _slice_array(ici, devices, contiguous_submeshes)
   else:
-    array = _hybrid(ici, dcn, devices, contiguous_submeshes)
+    array = _hybrid_array(ici, dcn, devices, contiguous_submeshes)
   return Mesh(array, tuple(axis_names))
 
 
 def create_replica_mesh(
   axis_name: str, devices: Sequence[Device] | None = None
 ) -> Mesh:
-  """Returns a mesh of one axis over all devices, in their order."""
+  """Returns a one-axis mesh over the devices, by default over all."""
   devices = jax.devices() if devices is None else devices
   return Mesh(np.asarray(devices), (axis_name,))
 
 
-def _needed(
+def _select_devices(
   devices: Sequence[Device] | None, ici: list[int], dcn: list[int]
 ) -> list[Device]:
-  """Returns the devices that the mesh is made of."""
-  found = list(jax.devices() if devices is None else devices)
-  needs = math.prod(ici) * math.prod(dcn)
-  if needs == len(found):
-    return found
-  one_process = len({device.process_index for device in found}) == 1
-  if needs < len(found) and one_process:
+  """Returns as many devices as the mesh needs."""
+  available = list(jax.devices() if devices is None else devices)
+  needed = math.prod(ici) * math.prod(dcn)
+  if needed == len(available):
+    return available
+  one_process = len({device.process_index for device in available}) == 1
+  if needed < len(available) and one_process:
     logging.warning(
-      'the mesh %s x %s uses %d of %d devices', ici, dcn, needs, len(found)
+      'the mesh %s x %s uses %d of %d devices',
+      ici,
+      dcn,
+      needed,
+      len(available),
     )
-    return found[:needs]
-  kind = found[0].platform if found else 'no'
+    return available[:needed]
+  kind = available[0].platform if available else 'no'
   raise ValueError(
-    f'the mesh needs {needs} devices and found {len(found)} ({kind}): '
+    f'the mesh needs {needed} devices and found {len(available)} ({kind}): '
     f'ici_mesh_shape {ici} x dcn_mesh_shape {dcn}; pass '
-    f'--host_device_count={needs} to simulate them on the CPU, or '
-    f'--set ICI_MESH_SHAPE={_smaller(ici, dcn, len(found))} to fit'
+    f'--host_device_count={needed} to simulate them on the CPU, or '
+    f'--set ICI_MESH_SHAPE={_smaller_mesh(ici, dcn, len(available))} to fit'
   )
 
 
-def _smaller(ici: list[int], dcn: list[int], found: int) -> str:
-  """Returns a mesh shape for `found` devices, on the axis that is widest."""
+def _smaller_mesh(ici: list[int], dcn: list[int], num_devices: int) -> str:
+  """Returns the flags of a mesh with all devices on its longest axis."""
   shape = [1] * len(ici)
-  shape[int(np.argmax(np.multiply(ici, dcn)))] = found
+  shape[int(np.argmax(np.multiply(ici, dcn)))] = num_devices
   text = ','.join(map(str, shape))
   rest = ','.join('1' for _ in dcn)
   extra = f' --set DCN_MESH_SHAPE=[{rest}]' if math.prod(dcn) > 1 else ''
   return f'[{text}]{extra}'
 
 
-def _of_slice(
+def _slice_array(
   ici: list[int], devices: list[Device], contiguous_submeshes: bool
 ) -> np.ndarray:
-  """Returns the devices of a slice as an array of the mesh's shape.
+  """Returns the devices of a slice as an array of shape `ici`.
 
-  An axis has whole dimensions of the torus, or where none make it up parts.
+  An axis consists of whole physical axes of the TPU topology if possible, else
+  of parts.
   """
   try:
     return mesh_utils.create_device_mesh(
       ici, devices, contiguous_submeshes=contiguous_submeshes
     )
   except NotImplementedError as e:
-    logging.warning('the mesh %s splits dimensions of the torus: %s', ici, e)
+    logging.warning(
+      'the mesh %s splits physical axes of the TPU topology: %s', ici, e
+    )
     return mesh_utils.create_device_mesh(
       ici,
       devices,
@@ -109,26 +123,29 @@ def _of_slice(
     )
 
 
-def _hybrid(
+def _hybrid_array(
   ici: list[int],
   dcn: list[int],
   devices: list[Device],
   contiguous_submeshes: bool,
 ) -> np.ndarray:
-  """Returns the devices of several slices as an array of the mesh's shape."""
-  slices = _slices(devices, math.prod(dcn))
-  blocks = [_of_slice(ici, block, contiguous_submeshes) for block in slices]
+  """Returns the devices of several slices as an array of shape ICI x DCN."""
+  slices = _group_by_slice(devices, math.prod(dcn))
+  arrays = [
+    _slice_array(ici, slice_devices, contiguous_submeshes)
+    for slice_devices in slices
+  ]
   rank = len(ici)
   stacked = np.empty([*dcn, *ici], dtype=object)
-  for index, block in zip(np.ndindex(*dcn), blocks, strict=True):
-    stacked[index] = block
+  for index, array in zip(np.ndindex(*dcn), arrays, strict=True):
+    stacked[index] = array
   # (dcn..., ici...) -> (dcn0, ici0, dcn1, ici1, ...) -> products.
   order = [axis for i in range(rank) for axis in (i, rank + i)]
   return stacked.transpose(order).reshape(np.multiply(ici, dcn))
 
 
-def _slices(devices: list[Device], count: int) -> list[list[Device]]:
-  """Returns the devices by slice; by process, or in order, without slices."""
+def _group_by_slice(devices: list[Device], count: int) -> list[list[Device]]:
+  """Returns the devices by slice, else by process, else in equal parts."""
   for key in ('slice_index', 'process_index'):
     groups: dict[Any, list[Device]] = {}
     for device in devices:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays that wait in the memory of the host, and come to devices to be used.
+"""Host offloading: arrays in pinned host memory between steps.
 
 References: https://docs.jax.dev/en/latest/notebooks/host-offloading.html
 """
@@ -12,62 +12,73 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
+from pax import train_states
+from praxis import pytypes
+
+Nested = pytypes.Nested
+TrainState = train_states.TrainState
+
 _HOST = 'pinned_host'
 
 
-def on_host(metadata: Any, mesh: Mesh) -> Any:
-  """Returns shapes whose shardings say that they lie on the host.
+def offload_metadata(
+  metadata: Nested[jax.ShapeDtypeStruct], mesh: Mesh
+) -> Nested[jax.ShapeDtypeStruct]:
+  """Returns shapes whose shardings are in host memory.
 
-  Scalars stay: they are many, and a transfer each.
+  Scalars stay on the devices: each would be a transfer of its own.
 
   Raises:
-    ValueError: the devices have no such memory.
+    ValueError: The devices have no pinned host memory.
   """
   _check_memory(mesh)
 
-  def of_host(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+  def offload(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     if not x.shape:
       return x
     sharding = x.sharding.with_memory_kind(_HOST)
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-  return jax.tree.map(of_host, metadata)
+  return jax.tree.map(offload, metadata)
 
 
-def is_on_host(sharding: NamedSharding) -> bool:
-  """Returns whether an array so placed takes no memory of devices."""
+def is_offloaded(sharding: NamedSharding) -> bool:
+  """Returns whether arrays of this sharding are in host memory."""
   return sharding.memory_kind == _HOST
 
 
-def around(
-  step: Callable[..., Any], metadata: Any, *, gives_back: bool
+def with_offloaded_state(
+  step: Callable[..., Any],
+  metadata: TrainState[jax.ShapeDtypeStruct],
+  *,
+  returns_state: bool,
 ) -> Callable[..., Any]:
-  """Returns a step on a state of which parts lie on the host.
+  """Returns a step that transfers offloaded leaves to the devices and back.
 
   Args:
     step: (state, ...) -> outputs.
-    metadata: shapes of the state, and where they lie.
-    gives_back: whether the first output is the new state.
+    metadata: Shapes and shardings of the state.
+    returns_state: Whether the first output is the new state.
   """
 
-  def run(state: Any, *args: Any) -> Any:
-    state = jax.tree.map(_on_device, state, metadata)
-    if not gives_back:
+  def run(state: TrainState, *args: Any) -> Any:
+    state = jax.tree.map(_to_device, state, metadata)
+    if not returns_state:
       return step(state, *args)
     state, *outputs = step(state, *args)
-    return jax.tree.map(_on_host, state, metadata), *outputs
+    return jax.tree.map(_to_host, state, metadata), *outputs
 
   return run
 
 
-def _on_device(x: jax.Array, told: jax.ShapeDtypeStruct) -> jax.Array:
-  if not is_on_host(told.sharding):
+def _to_device(x: jax.Array, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+  if not is_offloaded(leaf.sharding):
     return x
-  return jax.device_put(x, told.sharding.with_memory_kind('device'))
+  return jax.device_put(x, leaf.sharding.with_memory_kind('device'))
 
 
-def _on_host(x: jax.Array, told: jax.ShapeDtypeStruct) -> jax.Array:
-  return jax.device_put(x, told.sharding) if is_on_host(told.sharding) else x
+def _to_host(x: jax.Array, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+  return jax.device_put(x, leaf.sharding) if is_offloaded(leaf.sharding) else x
 
 
 def _check_memory(mesh: Mesh) -> None:

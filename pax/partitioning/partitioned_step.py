@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step compiled for a mesh: what the training loop calls."""
+"""A step function compiled for a mesh."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from pax import train_states
 from pax.partitioning import memory
+from pax.steps import Batch
 from praxis import py_utils
+
+TrainState = train_states.TrainState
 
 
 class PartitionedStep:
   """`(state, batch, key) -> outputs`, compiled once.
 
-  A call does nothing in Python but call the executable.
+  After the first call, a call only runs the executable.
   """
 
   def __init__(
@@ -25,14 +29,14 @@ class PartitionedStep:
     step: Callable[..., Any],
     *,
     mesh: Mesh,
-    state: Any,
-    batch: Any,
+    state: TrainState[jax.ShapeDtypeStruct],
+    batch: Batch,
     out_shardings: Any,
     donate_state: bool,
   ):
     self._mesh = mesh
     self._replicated = NamedSharding(mesh, PartitionSpec())
-    self._abstract = (state, batch)
+    self._abstract_args = (state, batch)
     shardings = jax.tree.map(lambda x: x.sharding, (state, batch))
     self._jitted = jax.jit(
       step,
@@ -41,24 +45,24 @@ class PartitionedStep:
       donate_argnums=(0,) if donate_state else (),
     )
     self._compiled: jax.stages.Compiled | None = None
-    # One thread may compile while another one is about to.
+    # A thread may compile while another calls the step.
     self._compiling = threading.Lock()
     self._key: jax.Array | None = None
-    self._placed_key: jax.Array | None = None
+    self._replicated_key: jax.Array | None = None
 
   @property
   def devices(self) -> list[jax.Device]:
-    """What the step runs on, in the order of the mesh."""
+    """The devices in the order of the mesh."""
     return list(self._mesh.devices.flat)
 
   @property
   def mesh_shape(self) -> Mapping[str, int]:
-    """Devices along each axis of the mesh."""
+    """Number of devices along each mesh axis."""
     return self._mesh.shape
 
   @property
   def compiled(self) -> jax.stages.Compiled:
-    """The executable: cost and memory analysis, and its text."""
+    """The executable, for its cost and memory analysis and its HLO."""
     return self.compile()._compiled
 
   def trace(
@@ -67,42 +71,42 @@ class PartitionedStep:
     """Returns the step as a jaxpr.
 
     Args:
-      key: only tells which kind of key is used.
-      platform: whose choices are made; None: that of the mesh, which may be
-        another one than what this process runs on.
+      key: A PRNG key, of which only the implementation matters; None is the
+        default one.
+      platform: Platform whose kernels are selected; None is that of the mesh.
     """
     key = jax.eval_shape(lambda: jax.random.key(0)) if key is None else key
     platform = platform or self._mesh.devices.flat[0].platform
     with jax.set_mesh(self._mesh), py_utils.tracing_for(platform):
-      return self._jitted.trace(*self._abstract, key)
+      return self._jitted.trace(*self._abstract_args, key)
 
   def lower(self, key: jax.Array | None = None) -> jax.stages.Lowered:
-    """Returns the step as StableHLO; `key` as for `trace`."""
+    """Returns the step as StableHLO; `key` as in `trace`."""
     traced = self.trace(key)
     with jax.set_mesh(self._mesh):
       return traced.lower()
 
   def compile(self, key: jax.Array | None = None) -> PartitionedStep:
-    """Compiles, unless that was done before; returns self."""
+    """Compiles the step unless it is compiled; returns self."""
     with self._compiling:
       if self._compiled is None:
         self._compiled = self.lower(key).compile()
         memory.trim_heap()
     return self
 
-  def adopt(self, compiled: jax.stages.Compiled) -> None:
-    """Takes an executable of this very step, compiled elsewhere."""
+  def set_compiled(self, compiled: jax.stages.Compiled) -> None:
+    """Sets the executable, which must be a compilation of this step."""
     with self._compiling:
       self._compiled = compiled
 
-  def __call__(self, state: Any, batch: Any, key: jax.Array) -> Any:
+  def __call__(self, state: TrainState, batch: Batch, key: jax.Array) -> Any:
     if key is not self._key:
-      self._use_key(key)
-    return self._compiled(state, batch, self._placed_key)
+      self._set_key(key)
+    return self._compiled(state, batch, self._replicated_key)
 
-  def _use_key(self, key: jax.Array) -> None:
+  def _set_key(self, key: jax.Array) -> None:
     self.compile(key)
     self._key = key
-    # By jit, since other processes may hold some of the devices.
-    place = jax.jit(lambda k: k, out_shardings=self._replicated)
-    self._placed_key = place(key)
+    # jit, unlike device_put, replicates over devices of other processes.
+    replicate = jax.jit(lambda k: k, out_shardings=self._replicated)
+    self._replicated_key = replicate(key)

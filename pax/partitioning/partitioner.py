@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts a task on devices: its state, its batches, and its compiled steps."""
+"""Partitioner: the state, batches and compiled steps of a task on a mesh."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from pax.partitioning.placement import (
 from praxis import base_layer, pax_fiddle, pytypes
 
 Nested = pytypes.Nested
-NestedMap = pytypes.NestedMap
+Batch = steps.Batch
 TrainState = train_states.TrainState
 
 
 def create_partitioner(
   task: pax_fiddle.Config | tasks_lib.SingleTask,
-  input_spec: NestedMap,
+  input_spec: Batch,
   *,
   devices: Sequence[jax.Device] | None = None,
 ) -> Partitioner:
-  """Returns the partitioner of a task, complete.
+  """Returns the partitioner of a task.
 
-  The model runs SPMD when its `ici_mesh_shape` is set, else replicated.
+  A model with `ici_mesh_shape` runs SPMD, otherwise in data-parallel replicas.
 
   Args:
     task: The task or its Config.
     input_spec: Shapes and dtypes of the training batch of one host.
-    devices: What to run on; all devices by default.
+    devices: The devices; None is all.
 
   Raises:
-    ValueError: the mesh does not fit the devices, or the batch the mesh.
+    ValueError: The mesh does not fit the devices, or the batch the mesh.
   """
   if isinstance(task, pax_fiddle.Config):
     task = task.Instantiate()
@@ -61,13 +61,13 @@ def create_partitioner(
 
 
 class Partitioner:
-  """A task, where its arrays lie, and its steps compiled for that."""
+  """A task with the shardings of its arrays and its compiled steps."""
 
   def __init__(
     self,
     task: tasks_lib.SingleTask,
     placement: Placement,
-    input_spec: NestedMap,
+    input_spec: Batch,
   ):
     self.task = task
     self.mesh = placement.mesh
@@ -77,10 +77,10 @@ class Partitioner:
     self._steps: dict[Any, PartitionedStep] = {}
     # Shapes, dtypes and shardings of a global training batch.
     self.input_spec = self._batches.global_spec(input_spec)
-    # The declaration of each variable.
-    self.var_weight_hparams = _declarations(task, self.input_spec)
+    # WeightHParams of each variable.
+    self.var_weight_hparams = _weight_hparams(task, self.input_spec)
     self._state_specs = placement.state_specs(self.var_weight_hparams)
-    # Shapes, dtypes and shardings of the train state.
+    # Shapes, dtypes and shardings of the train state between steps.
     self.state_metadata = self._make_state_metadata()
 
   @property
@@ -90,16 +90,20 @@ class Partitioner:
 
   @property
   def num_params(self) -> int:
-    """The number of trainable scalars."""
+    """The number of parameters."""
     params = self.var_weight_hparams[base_layer.PARAMS]
     return sum(math.prod(leaf.full_shape) for leaf in jax.tree.leaves(params))
 
   def preflight(self) -> memory.MemoryReport:
-    """Returns what memory the state takes; ValueError if it cannot fit."""
+    """Returns the memory that the state needs and the free memory.
+
+    Raises:
+      ValueError: The state does not fit.
+    """
     return memory.check(self.state_metadata, self.devices)
 
   def initialize(self, key: jax.Array) -> TrainState:
-    """Returns the state at step 0, sharded, drawn from `key`."""
+    """Returns the state at step 0, sampled with `key`, on the devices."""
     self.preflight()
     shardings = jax.tree.map(lambda x: x.sharding, self.state_metadata)
     init = functools.partial(
@@ -119,8 +123,10 @@ class Partitioner:
     with jax.set_mesh(self.mesh):
       return init(key)
 
-  def fresh_opt_states(self, mdl_vars: Nested[jax.Array]) -> list[Any]:
-    """Returns the optimizer states to begin with from these variables."""
+  def fresh_opt_states(
+    self, mdl_vars: Nested[jax.Array]
+  ) -> list[Nested[jax.Array]]:
+    """Returns the initial optimizer states of these variables."""
     shardings = jax.tree.map(lambda x: x.sharding, self.state_metadata)
     create = jax.jit(
       lambda mdl_vars: self.task.create_opt_states(
@@ -132,45 +138,47 @@ class Partitioner:
       return create(mdl_vars)
 
   @property
-  def eval_state_metadata(self) -> TrainState:
-    """`state_metadata` without what only training needs."""
+  def eval_state_metadata(self) -> TrainState[jax.ShapeDtypeStruct]:
+    """`state_metadata` without optimizer states."""
     return self.state_metadata.to_eval_state()
 
   def train_step(self) -> PartitionedStep:
     """Returns `(state, batch, key) -> (state, StepOutput)`; donates state."""
-    return self._once('train', self.input_spec, self._make_train_step)
+    return self._cached_step('train', self.input_spec, self._make_train_step)
 
-  def eval_step(self, input_spec: NestedMap | None = None) -> PartitionedStep:
+  def eval_step(self, input_spec: Batch | None = None) -> PartitionedStep:
     """Returns `(eval state, batch, key) -> StepOutput`.
 
-    `input_spec` tells the shapes of a host's batch, if not those of training.
+    Args:
+      input_spec: Shapes and dtypes of the batch of one host; None is the
+        training batch.
     """
     if input_spec is None:
       return self.eval_step_for(self.input_spec)
     return self.eval_step_for(self._batches.global_spec(input_spec))
 
-  def eval_step_for(self, batch: NestedMap) -> PartitionedStep:
-    """Returns `eval_step` for batches as this one, which `put_batch` gave."""
-    return self._for_eval(steps.eval_step, batch, _output)
+  def eval_step_for(self, batch: Batch) -> PartitionedStep:
+    """Returns `eval_step` for batches of the shapes of this global batch."""
+    return self._eval_step(steps.eval_step, batch, _output)
 
-  def decode_step_for(self, batch: NestedMap) -> PartitionedStep:
+  def decode_step_for(self, batch: Batch) -> PartitionedStep:
     """Returns `(eval state, batch, key) -> StepOutput` of `model.decode`."""
-    return self._for_eval(steps.decode_step, batch, _output)
+    return self._eval_step(steps.decode_step, batch, _output)
 
-  def infer_step_for(self, batch: NestedMap) -> PartitionedStep:
+  def infer_step_for(self, batch: Batch) -> PartitionedStep:
     """Returns `(eval state, batch, key) -> rows` of the inference runner."""
-    return self._for_eval(steps.infer_step, batch, lambda scalars, rows: rows)
+    return self._eval_step(steps.infer_step, batch, lambda scalars, rows: rows)
 
-  def put_batch(self, host_batch: NestedMap) -> NestedMap:
-    """Returns a host's numpy batch on the mesh; any thread may call it."""
+  def put_batch(self, host_batch: Batch) -> Batch:
+    """Returns the global batch of a host batch; thread-safe."""
     return self._batches.put(host_batch)
 
   def run_on_mesh(self, fn: Callable[..., Any], *args: Any) -> Any:
-    """Returns `fn(*args)`, with the mesh in scope for what it jits."""
+    """Returns `fn(*args)` with the mesh as context of jitted functions."""
     with jax.set_mesh(self.mesh):
       return fn(*args)
 
-  def _make_state_metadata(self) -> TrainState:
+  def _make_state_metadata(self) -> TrainState[jax.ShapeDtypeStruct]:
     metadata = specs.state_shardings(
       self._state_specs,
       self.task.create_train_state_unpadded_shapes(self.var_weight_hparams),
@@ -180,12 +188,12 @@ class Partitioner:
     if train.opt_states_mesh_axes:
       _check_has_mesh(self.is_spmd, train.opt_states_mesh_axes)
       axes = tuple(train.opt_states_mesh_axes)
-      opt_states = specs.split_metadata(opt_states, axes, self.mesh)
+      opt_states = specs.shard_over_axes(opt_states, axes, self.mesh)
     if train.offload_opt_states:
-      opt_states = offload.on_host(opt_states, self.mesh)
+      opt_states = offload.offload_metadata(opt_states, self.mesh)
     return metadata.replace(opt_states=opt_states)
 
-  def _make_train_step(self, batch: NestedMap) -> PartitionedStep:
+  def _make_train_step(self, batch: Batch) -> PartitionedStep:
     return self._partition(
       steps.train_step,
       lambda state, scalars, rows: (state, _output(scalars, rows)),
@@ -193,31 +201,31 @@ class Partitioner:
       batch,
     )
 
-  def _for_eval(
+  def _eval_step(
     self,
     step: Callable[..., Any],
-    batch: NestedMap,
-    outputs: Callable[[Any, Any], Any],
+    batch: Batch,
+    arrange: Callable[[Any, Any], Any],
   ) -> PartitionedStep:
-    """Returns a step that leaves the state as it is, once for each shape."""
+    """Returns a step that leaves the state unchanged, one per batch shape."""
 
-    def make(batch: NestedMap) -> PartitionedStep:
+    def make(batch: Batch) -> PartitionedStep:
       return self._partition(
         step,
-        lambda state, scalars, rows: outputs(scalars, rows),
+        lambda state, scalars, rows: arrange(scalars, rows),
         self.eval_state_metadata,
         batch,
       )
 
-    return self._once(step.__name__, batch, make)
+    return self._cached_step(step.__name__, batch, make)
 
-  def _once(
+  def _cached_step(
     self,
     name: str,
-    batch: NestedMap,
-    make: Callable[[NestedMap], PartitionedStep],
+    batch: Batch,
+    make: Callable[[Batch], PartitionedStep],
   ) -> PartitionedStep:
-    """Returns the step of that name for batches of those shapes."""
+    """Returns the step of this name for batches of these shapes."""
     leaves, structure = jax.tree.flatten(batch)
     shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
     key = (name, structure, shapes)
@@ -228,18 +236,22 @@ class Partitioner:
   def _partition(
     self,
     step: Callable[..., Any],
-    outputs: Callable[[Any, Any, Any], Any],
-    state: TrainState,
-    batch: NestedMap,
+    arrange: Callable[[Any, Any, Any], Any],
+    state: TrainState[jax.ShapeDtypeStruct],
+    batch: Batch,
   ) -> PartitionedStep:
-    """Returns `step` over the whole batch, compiled for the mesh.
+    """Returns `step` on global batches, for the mesh.
 
-    `outputs` arranges what is said of the state, of scalars and of rows as the
-    step returns them. The state is donated where it comes back.
+    Args:
+      step: The step function; the train step donates its state.
+      arrange: (value for the state, for scalars, for rows of examples) -> the
+        output structure of the step with these values as leaves.
+      state: Shapes and shardings of the state.
+      batch: Shapes and shardings of the global batch.
     """
     placement = self._placement
 
-    def bound(state: TrainState, batch: NestedMap, key: jax.Array) -> Any:
+    def bound(state: TrainState, batch: Batch, key: jax.Array) -> Any:
       return step(
         self.task,
         state,
@@ -249,47 +261,52 @@ class Partitioner:
         axis_name=placement.axis_name,
       )
 
-    everywhere = PartitionSpec()
-    rows = placement.batch_spec(1)
+    replicated_spec = PartitionSpec()
+    rows_spec = placement.batch_spec(1)
     shardings = jax.tree.map(lambda x: x.sharding, state)
-    replicated = NamedSharding(self.mesh, everywhere)
-    changes_state = step is steps.train_step
-    run = placement.parallelize(bound, outputs(everywhere, everywhere, rows))
-    run = self._as_is_said(run, batch, changes_state=changes_state)
-    run = offload.around(run, state, gives_back=changes_state)
+    replicated = NamedSharding(self.mesh, replicated_spec)
+    is_train = step is steps.train_step
+    run = placement.parallelize(
+      bound, arrange(replicated_spec, replicated_spec, rows_spec)
+    )
+    run = self._constrain_shardings(run, batch, is_train=is_train)
+    run = offload.with_offloaded_state(run, state, returns_state=is_train)
     run.__name__ = step.__name__
     return PartitionedStep(
       run,
       mesh=self.mesh,
       state=state,
       batch=batch,
-      # Rows of examples are left where the compiler puts them.
-      out_shardings=outputs(shardings, replicated, None),
-      donate_state=changes_state,
+      # XLA chooses the sharding of per-example rows.
+      out_shardings=arrange(shardings, replicated, None),
+      donate_state=is_train,
     )
 
-  def _as_is_said(
-    self, step: Callable[..., Any], lies: NestedMap, *, changes_state: bool
+  def _constrain_shardings(
+    self, step: Callable[..., Any], batch_spec: Batch, *, is_train: bool
   ) -> Callable[..., Any]:
-    """Returns the step, with all split as is said, be that uneven.
+    """Applies the declared shardings, including uneven ones, within the step.
 
-    A batch that `lies` split by host is split by devices.
+    A batch that is sharded by host is resharded over devices.
     """
     state_specs = self._state_specs
-    if not changes_state:
+    if not is_train:
       state_specs = state_specs.to_eval_state()
 
-    def place(x: jax.Array, told: Any) -> jax.Array:
+    def constrain_input(
+      x: jax.Array, leaf_spec: jax.ShapeDtypeStruct
+    ) -> jax.Array:
       spec = self._placement.batch_spec(x.ndim)
       is_even = specs.is_even(spec, x.shape, self.mesh)
-      if is_even and told.sharding.mesh == self.mesh:
+      if is_even and leaf_spec.sharding.mesh == self.mesh:
         return x
-      wanted = NamedSharding(self.mesh, spec)
-      return jax.lax.with_sharding_constraint(x, wanted)
+      sharding = NamedSharding(self.mesh, spec)
+      return jax.lax.with_sharding_constraint(x, sharding)
 
-    def run(state: TrainState, batch: NestedMap, key: jax.Array) -> Any:
-      state = specs.constrain(state, state_specs, self.mesh)
-      return step(state, jax.tree.map(place, batch, lies), key)
+    def run(state: TrainState, batch: Batch, key: jax.Array) -> Any:
+      state = specs.constrain_uneven(state, state_specs, self.mesh)
+      batch = jax.tree.map(constrain_input, batch, batch_spec)
+      return step(state, batch, key)
 
     return run
 
@@ -297,17 +314,17 @@ class Partitioner:
 def _check_has_mesh(is_spmd: bool, axes: Sequence[str]) -> None:
   if not is_spmd:
     raise ValueError(
-      f'opt_states_mesh_axes needs a mesh, got {list(axes)} and replicas of the'
-      ' whole model; set ICI_MESH_SHAPE, or opt_states_mesh_axes=()'
+      f'opt_states_mesh_axes needs a mesh, got {list(axes)} and data-parallel'
+      ' replicas; set ICI_MESH_SHAPE, or opt_states_mesh_axes=()'
     )
 
 
-def _shape_of(x: Any) -> jax.ShapeDtypeStruct:
+def _shape_of(x: jax.Array | jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
   return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
 
 
 def _output(scalars: Any, examples: Any) -> steps.StepOutput:
-  """Returns a StepOutput that says the same of all scalars."""
+  """Returns a StepOutput with one value for scalars and one for examples."""
   return steps.StepOutput(
     loss=scalars,
     scalars=scalars,
@@ -316,21 +333,22 @@ def _output(scalars: Any, examples: Any) -> steps.StepOutput:
   )
 
 
-def _declarations(
-  task: tasks_lib.SingleTask, input_spec: NestedMap
+def _weight_hparams(
+  task: tasks_lib.SingleTask, input_spec: Batch
 ) -> Nested[Any]:
-  """Returns the WeightHParams of the model's variables, nothing computed."""
-  declared = task.model.abstract_init_with_metadata(input_spec)
-  # What wrapped flax modules keep beside parameters has no flags of its own.
+  """Returns the WeightHParams of the variables, by abstract evaluation."""
+  collections = task.model.abstract_init_with_metadata(input_spec)
+  # Variables of wrapped Flax modules have no flags: outside of `params` they
+  # are not trainable.
   return {
     name: tree
     if name == base_layer.PARAMS
-    else jax.tree.map(_not_trainable, tree)
-    for name, tree in declared.items()
+    else jax.tree.map(_as_non_trainable, tree)
+    for name, tree in collections.items()
   }
 
 
-def _not_trainable(
+def _as_non_trainable(
   hparams: base_layer.WeightHParams,
 ) -> base_layer.WeightHParams:
   flag = base_layer.WeightHParamsCollection.NON_TRAINABLE

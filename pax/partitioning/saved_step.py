@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compiled step as a file: a job that has one starts without compiling.
+"""Serialised executables of steps, to start jobs without compiling.
 
-The file begins with a line that says what it was compiled of and for; a job for
-which any of that is different refuses it.
+The first line of a file identifies program, versions and devices; a job rejects
+a file that differs in any of them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pax import atomic_file
 from pax.partitioning.partitioned_step import PartitionedStep
 
 _FORMAT = 1
-# Addresses of functions of this process, which stand in lowered programs.
+# Addresses of host callbacks in lowered programs, different in each process.
 _ADDRESS = re.compile(r'0x[0-9a-f]{6,}|\d{10,}')
-# What a difference means to the one who starts the job.
-_WORDS = {
+# Names of the fields in error messages.
+_FIELD_NAMES = {
   'format': 'version of the file',
   'jax': 'JAX version',
   'jaxlib': 'jaxlib version',
@@ -36,10 +36,11 @@ _WORDS = {
 
 
 def save(step: PartitionedStep, path: str | os.PathLike[str]) -> None:
-  """Writes the step, compiling it first unless that was done.
+  """Writes the executable of the step, compiling it if necessary.
 
   Raises:
-    ValueError: it cannot be written, here or at all.
+    ValueError: The file cannot be written, or the platform cannot serialise
+      executables.
   """
   path = pathlib.Path(path)
   try:
@@ -53,13 +54,13 @@ def save(step: PartitionedStep, path: str | os.PathLike[str]) -> None:
 
 
 def load(step: PartitionedStep, path: str | os.PathLike[str]) -> None:
-  """Lets the step be what `save` wrote, so that it need not be compiled.
+  """Sets the executable of the step to the one that `save` wrote.
 
-  The step is traced all the same: that tells its outputs, and whether the file
-  is of this step. Whoever can write the file can run code here.
+  The step is still traced, for its output structure and to compare programs.
+  The file is trusted: it is unpickled.
 
   Raises:
-    ValueError: the file cannot be read, or is of another step or machine.
+    ValueError: The file cannot be read, or is of another step or machine.
   """
   try:
     head, _, payload = pathlib.Path(path).read_bytes().partition(b'\n')
@@ -70,21 +71,22 @@ def load(step: PartitionedStep, path: str | os.PathLike[str]) -> None:
       ' --aot_save=FILE writes one'
     ) from e
   lowered = step.lower()
-  here = _identity(step, lowered)
-  wrong = [name for name in _WORDS if saved.get(name) != here[name]]
-  if wrong:
-    name = wrong[0]
-    was, now = (
+  current = _identity(step, lowered)
+  different = [n for n in _FIELD_NAMES if saved.get(n) != current[n]]
+  if different:
+    name = different[0]
+    saved_value, current_value = (
       ('', '')
       if name == 'program'
-      else (f' {saved.get(name)}', f' {here[name]}')
+      else (f' {saved.get(name)}', f' {current[name]}')
     )
     raise ValueError(
-      f'the compiled step in {path} is of another {_WORDS[name]}{was}, and this'
-      f' job has{now or " its own"}; compile again with --mode=aot --aot_save'
+      f'the compiled step in {path} is of another'
+      f' {_FIELD_NAMES[name]}{saved_value}, and this job has'
+      f'{current_value or " its own"}; compile again with --mode=aot --aot_save'
     )
   try:
-    step.adopt(
+    step.set_compiled(
       serialize_executable.deserialize_and_load(
         payload,
         jax.tree.structure(lowered.args_info),
@@ -103,7 +105,7 @@ def load(step: PartitionedStep, path: str | os.PathLike[str]) -> None:
 def _identity(
   step: PartitionedStep, lowered: jax.stages.Lowered
 ) -> dict[str, Any]:
-  """What must be the same where the step is compiled and where it runs."""
+  """Returns the properties in which file and job must agree."""
   text = _ADDRESS.sub('', lowered.as_text())
   return {
     'format': _FORMAT,

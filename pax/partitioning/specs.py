@@ -1,35 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partition specs of states and batches, made to fit the shapes at hand."""
+"""Partition specs of states and batches, adapted to shapes and mesh."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 from absl import logging
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from praxis import base_layer, py_utils, pytypes
+from praxis import base_layer, pytypes
 
 Nested = pytypes.Nested
+NestedShapes = Nested[jax.ShapeDtypeStruct]
+# Entry of a PartitionSpec: the mesh axes of one dimension.
+SpecEntry = str | tuple[str, ...] | None
 
 
-def fit(
+def drop_uneven_axes(
   spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh
 ) -> PartitionSpec:
   """Returns `spec` without the mesh axes that do not divide their dimension.
 
-  What crosses the boundary of a jitted function must be split evenly. A
-  dimension keeps the longest run of its axes, from the first, whose product
-  divides it; the remaining axes hold copies. Inside the function the compiler
-  may split as it likes.
+  Arguments and results of a jitted function must be sharded evenly; inside it
+  XLA also shards unevenly. A dimension keeps the longest prefix of its axes
+  whose product divides it; the array is replicated over the other axes.
+
+  Args:
+    spec: The spec.
+    shape: Shape of the array.
+    mesh: The mesh.
   """
   entries = []
   for size, entry in zip(shape, spec, strict=False):
-    axes = py_utils.mesh_axes(entry)
-    while axes and size % _count(axes, mesh):
+    axes = _axes(entry)
+    while axes and size % _num_devices(axes, mesh):
       axes = axes[:-1]
     entries.append(_entry(axes))
   return PartitionSpec(*entries)
@@ -37,83 +44,101 @@ def fit(
 
 def is_even(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh) -> bool:
   """Returns whether all axes of `spec` divide their dimensions."""
-  return fit(spec, shape, mesh) == _plain(spec)
+  return drop_uneven_axes(spec, shape, mesh) == _normalize(spec)
 
 
-def stored(
+def storage_spec(
   spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh
 ) -> PartitionSpec:
-  """Returns how an array lies between steps: nothing twice, if possible.
+  """Returns the spec of an array between steps.
 
-  Axes that do not divide their dimension split another one, which they divide.
-  Inside the step the array is split as `spec` says, unevenly.
+  Axes that do not divide their dimension shard another dimension that they
+  divide, so that the array is not replicated. Within a step it has the uneven
+  sharding `spec`.
   """
-  wanted = [axis for entry in spec for axis in py_utils.mesh_axes(entry)]
-  return split_by(wanted, fit(spec, shape, mesh), shape, mesh)
+  declared_axes = [axis for entry in spec for axis in _axes(entry)]
+  return add_axes(
+    declared_axes, drop_uneven_axes(spec, shape, mesh), shape, mesh
+  )
 
 
-def split_by(
-  wanted: Sequence[str],
+def add_axes(
+  axes: Sequence[str],
   spec: PartitionSpec,
   shape: tuple[int, ...],
   mesh: Mesh,
 ) -> PartitionSpec:
-  """Returns `spec`, which fits, where the axes wanted split something too.
+  """Returns an even spec extended by further mesh axes.
 
-  Each splits the largest dimension that it divides; if there is none, the axis
-  holds copies.
+  Each axis shards the dimension with the largest shard that it divides; the
+  array is replicated over axes that divide no dimension.
+
+  Args:
+    axes: The axes to add.
+    spec: The spec to extend.
+    shape: Shape of the array.
+    mesh: The mesh.
   """
-  entries = [py_utils.mesh_axes(entry) for entry in spec]
+  entries = [_axes(entry) for entry in spec]
   entries += [()] * (len(shape) - len(entries))
   used = {axis for entry in entries for axis in entry}
-  for axis in wanted:
+  for axis in axes:
     if axis in used or mesh.shape[axis] == 1:
       continue
-    sizes = [
-      size // _count(axes, mesh)
-      for size, axes in zip(shape, entries, strict=True)
+    shard_sizes = [
+      size // _num_devices(entry, mesh)
+      for size, entry in zip(shape, entries, strict=True)
     ]
-    fitting = [i for i, n in enumerate(sizes) if n % mesh.shape[axis] == 0]
-    if fitting:
-      largest = max(fitting, key=lambda i: sizes[i])
+    divisible = [
+      dim
+      for dim, size in enumerate(shard_sizes)
+      if size % mesh.shape[axis] == 0
+    ]
+    if divisible:
+      largest = max(divisible, key=lambda dim: shard_sizes[dim])
       entries[largest] = (*entries[largest], axis)
   return PartitionSpec(*map(_entry, entries))
 
 
-def num_parts(spec: PartitionSpec, mesh: Mesh) -> int:
-  """Returns into how many parts a spec splits an array."""
-  return math.prod(_count(py_utils.mesh_axes(entry), mesh) for entry in spec)
+def num_shards(spec: PartitionSpec, mesh: Mesh) -> int:
+  """Returns the number of different shards of an array."""
+  return math.prod(_num_devices(_axes(entry), mesh) for entry in spec)
 
 
-def state_shardings(specs: Any, shapes: Any, mesh: Mesh) -> Any:
-  """Returns `shapes` with the shardings in which they are stored."""
-  copied = []
+def state_shardings(
+  specs: Nested[PartitionSpec], shapes: NestedShapes, mesh: Mesh
+) -> NestedShapes:
+  """Returns `shapes` with the shardings of the arrays between steps."""
+  replicated = []
 
-  def shard(path: Any, shape: Any, spec: PartitionSpec) -> Any:
-    found = _plain(spec)
-    if not is_even(spec, shape.shape, mesh):
-      found = stored(spec, shape.shape, mesh)
-      if num_parts(found, mesh) < num_parts(spec, mesh):
-        copied.append(f'{jax.tree_util.keystr(path)} {shape.shape} {spec}')
-    sharding = NamedSharding(mesh, found)
-    return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
+  def shard(
+    path: tuple[Any, ...], x: jax.ShapeDtypeStruct, spec: PartitionSpec
+  ) -> jax.ShapeDtypeStruct:
+    even_spec = _normalize(spec)
+    if not is_even(spec, x.shape, mesh):
+      even_spec = storage_spec(spec, x.shape, mesh)
+      if num_shards(even_spec, mesh) < num_shards(spec, mesh):
+        replicated.append(f'{jax.tree_util.keystr(path)} {x.shape} {spec}')
+    sharding = NamedSharding(mesh, even_spec)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-  made = jax.tree_util.tree_map_with_path(shard, shapes, specs)
-  if copied:
+  sharded = jax.tree_util.tree_map_with_path(shard, shapes, specs)
+  if replicated:
     logging.warning(
-      'several devices of mesh %s hold the same part of what it does not '
-      'divide: %s',
+      'replicated over axes of the mesh %s that do not divide them: %s',
       dict(mesh.shape),
-      '; '.join(copied),
+      '; '.join(replicated),
     )
-  return made
+  return sharded
 
 
-def split_metadata(metadata: Any, axes: Sequence[str], mesh: Mesh) -> Any:
-  """Returns shapes whose shardings split arrays by these axes too.
+def shard_over_axes(
+  metadata: NestedShapes, axes: Sequence[str], mesh: Mesh
+) -> NestedShapes:
+  """Returns shapes whose shardings use these mesh axes too.
 
   Raises:
-    ValueError: the mesh does not have such an axis.
+    ValueError: The mesh does not have such an axis.
   """
   unknown = [axis for axis in axes if axis not in mesh.shape]
   if unknown:
@@ -122,32 +147,39 @@ def split_metadata(metadata: Any, axes: Sequence[str], mesh: Mesh) -> Any:
       f'{unknown}; set task.train.opt_states_mesh_axes'
     )
 
-  def split(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    spec = split_by(axes, x.sharding.spec, x.shape, mesh)
+  def shard(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    spec = add_axes(axes, x.sharding.spec, x.shape, mesh)
     sharding = NamedSharding(mesh, spec)
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-  return jax.tree.map(split, metadata)
+  return jax.tree.map(shard, metadata)
 
 
-def constrain(tree: Any, specs: Any, mesh: Mesh) -> Any:
-  """Returns traced arrays, those split that `specs` split unevenly."""
+def constrain_uneven(
+  tree: Nested[jax.Array], specs: Nested[PartitionSpec], mesh: Mesh
+) -> Nested[jax.Array]:
+  """Applies the uneven specs to traced arrays; even ones hold already."""
 
-  def one(x: jax.Array, spec: PartitionSpec) -> jax.Array:
+  def constrain(x: jax.Array, spec: PartitionSpec) -> jax.Array:
     if is_even(spec, x.shape, mesh):
       return x
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
 
-  return jax.tree.map(one, tree, specs)
+  return jax.tree.map(constrain, tree, specs)
 
 
 def batch_spec(
-  inputs_split_mapping: Any, rank: int, mesh_axis_names: tuple[str, ...]
+  inputs_split_mapping: Mapping[str, Any] | None,
+  rank: int,
+  mesh_axis_names: tuple[str, ...],
 ) -> PartitionSpec:
-  """Returns how an input of that rank is split.
+  """Returns the spec of an input of this rank.
 
-  `inputs_split_mapping` has a mapping under `map_1d`, `map_2d`, ...; without
-  one for the rank, all mesh axes split the batch dimension.
+  Args:
+    inputs_split_mapping: Mappings under `map_1d`, `map_2d`, ...; without one
+      for the rank, all mesh axes shard the batch dimension.
+    rank: Number of dimensions of the input.
+    mesh_axis_names: Axes of the mesh.
   """
   if rank == 0:
     return PartitionSpec()
@@ -157,14 +189,18 @@ def batch_spec(
   return base_layer.to_partition_spec(mapping, mesh_axis_names)
 
 
-def _plain(spec: PartitionSpec) -> PartitionSpec:
-  """Returns `spec` spelled as `fit` spells it."""
-  return PartitionSpec(*(_entry(py_utils.mesh_axes(entry)) for entry in spec))
+def _normalize(spec: PartitionSpec) -> PartitionSpec:
+  """Returns the spec in the form that `drop_uneven_axes` returns."""
+  return PartitionSpec(*(_entry(_axes(entry)) for entry in spec))
 
 
-def _entry(axes: tuple[str, ...]) -> Any:
+def _axes(entry: SpecEntry) -> tuple[str, ...]:
+  return (entry,) if isinstance(entry, str) else tuple(entry or ())
+
+
+def _entry(axes: tuple[str, ...]) -> SpecEntry:
   return axes[0] if len(axes) == 1 else axes or None
 
 
-def _count(axes: tuple[str, ...], mesh: Mesh) -> int:
+def _num_devices(axes: tuple[str, ...], mesh: Mesh) -> int:
   return math.prod(mesh.shape[axis] for axis in axes)

@@ -80,4 +80,4 @@ def test_devices_without_such_memory():
   )
   mesh = types.SimpleNamespace(devices=np.array([device], object))
   with pytest.raises(ValueError, match='toaster has device; set task.train'):
-    offload.on_host({}, mesh)
+    offload.offload_metadata({}, mesh)

@@ -96,6 +96,6 @@ def test_what_is_no_step(saved, tmp_path):
 
 def test_where_nothing_can_be_written(saved):
   made = partitioner()
-  made.train_step().adopt(made.train_step().compiled)
+  made.train_step().set_compiled(made.train_step().compiled)
   with pytest.raises(ValueError, match='cannot save'):
     saved_step.save(made.train_step(), saved[0] / 'below' / 'a_file')

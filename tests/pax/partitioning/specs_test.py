@@ -34,8 +34,10 @@ def mesh():
   ],
 )
 def test_fit_drops_the_last_axes_that_do_not_divide(mesh, spec, shape, wanted):
-  assert specs.fit(spec, shape, mesh) == wanted
-  sharding = jax.sharding.NamedSharding(mesh, specs.fit(spec, shape, mesh))
+  assert specs.drop_uneven_axes(spec, shape, mesh) == wanted
+  sharding = jax.sharding.NamedSharding(
+    mesh, specs.drop_uneven_axes(spec, shape, mesh)
+  )
   jax.device_put(np.zeros(shape), sharding)
 
 
@@ -53,7 +55,7 @@ def test_fit_drops_the_last_axes_that_do_not_divide(mesh, spec, shape, wanted):
   ],
 )
 def test_stored_arrays_are_split_as_often(mesh, spec, shape, wanted):
-  assert specs.stored(spec, shape, mesh) == wanted
+  assert specs.storage_spec(spec, shape, mesh) == wanted
   jax.device_put(np.zeros(shape), jax.sharding.NamedSharding(mesh, wanted))
 
 
@@ -71,7 +73,7 @@ def test_copies_of_variables_are_logged_by_name(mesh, caplog):
 
 def test_steps_split_unevenly(mesh):
   def step(tree):
-    tree = specs.constrain(tree, {'a': P('mdl'), 'b': P('mdl')}, mesh)
+    tree = specs.constrain_uneven(tree, {'a': P('mdl'), 'b': P('mdl')}, mesh)
     return jax.tree.map(lambda x: x + 1.0, tree)
 
   tree = {'a': np.zeros(7), 'b': np.zeros(8)}
