@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that tell the norm of each example's gradient; see `base`."""
+"""Layers that compute per-example gradient norms, for ghost clipping."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How norms of gradients of single examples leave a backward pass.
+"""Per-example gradient norms from one backward pass (ghost clipping).
 
-A parameter w goes in as ParamWithAux(w, scales), a factor for each example. Its
-gradient comes out as ParamWithAux(g, squares): g is the gradient with each
-example weighted by its factor, and `squares` are the squared norms of what each
-example, so weighted, has for a gradient on its own. Gradients of inputs are not
-weighted: layers below do that themselves. Losses are means over the examples.
+The forward pass takes a parameter w as ParamWithAux(w, scales), with a weight
+for each example. Its gradient is ParamWithAux(g, squared_norms): g is the
+gradient of the weighted examples, and `squared_norms` holds the squared norm of
+each weighted per-example gradient. Gradients of inputs are not weighted,
+because the layers below weight their own parameters. The loss is a mean over
+the examples.
 
-Without the wrapper all is as ever.
+Plain parameters behave as usual.
 
 References:
   Li et al., https://arxiv.org/abs/2110.05679
@@ -31,54 +32,59 @@ Nested = pytypes.Nested
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ParamWithAux:
-  """A parameter with a number for each example."""
+  """A parameter with a value for each example."""
 
   param: JTensor
-  # Factors on the way in, squared norms on the way out.
+  # [N]: weights in the forward pass, squared norms in a gradient.
   aux: JTensor | None
 
   @property
   def dtype(self) -> Any:
-    """That of the parameter."""
+    """The dtype of the parameter."""
     return self.param.dtype
 
   @property
   def shape(self) -> tuple[int, ...]:
-    """That of the parameter."""
+    """The shape of the parameter."""
     return self.param.shape
 
   def astype(self, dtype: Any) -> ParamWithAux:
-    """Returns both in another dtype."""
+    """Returns parameter and values in another dtype."""
     aux = None if self.aux is None else self.aux.astype(dtype)
     return ParamWithAux(self.param.astype(dtype), aux)
 
   def transpose(self) -> ParamWithAux:
-    """Returns the parameter transposed, with the same numbers."""
+    """Returns the transposed parameter with the same values."""
     return ParamWithAux(self.param.transpose(), self.aux)
 
 
 def get_param(params: Nested[ParamWithAux | JTensor]) -> Nested[JTensor]:
-  """Returns the parameters without their numbers."""
+  """Returns the parameters without their values."""
   return jax.tree.map(
-    lambda x: x.param if _is_wrapped(x) else x, params, is_leaf=_is_wrapped
+    lambda x: x.param if _has_aux(x) else x, params, is_leaf=_has_aux
   )
 
 
 def get_aux(params: Nested[ParamWithAux | JTensor]) -> JTensor | None:
-  """Returns the numbers of the first parameter; all have the same."""
-  first = jax.tree.leaves(params, is_leaf=_is_wrapped)[0]
-  return first.aux if _is_wrapped(first) else None
+  """Returns the values of the first parameter; all parameters share them."""
+  first = jax.tree.leaves(params, is_leaf=_has_aux)[0]
+  return first.aux if _has_aux(first) else None
 
 
-# Maps (params, inputs, gradient of the output) to squared norms, for each
-# example, in a tree like the params.
+# Maps (params, inputs, gradient of the output) to the squared norm of each
+# example's gradient, in a tree like the params.
 SquaredNorms = Callable[..., Nested[Float[Array, ' N']]]
 
 
 def with_norms(
   fn: Callable[..., Any], squared_norms: SquaredNorms
 ) -> Callable[..., Any]:
-  """Returns fn(params, *inputs) that takes wrapped parameters as well."""
+  """Returns fn(params, *inputs) that also accepts ParamWithAux parameters.
+
+  Args:
+    fn: A function of parameters and inputs with a leading example dimension.
+    squared_norms: Its squared per-example gradient norms.
+  """
 
   @jax.custom_vjp
   def call(params: Nested[Any], *inputs: Any) -> Any:
@@ -93,32 +99,28 @@ def with_norms(
     vjp, params, inputs, scales = residuals
     if scales is None:
       return vjp(g)
-    examples = scales.shape[0]
-    weighted = jax.tree.map(lambda x: _weigh(scales, x), g)
-    # The compiler drops the half of each that is not used.
-    grads, _ = _split(vjp(weighted))
-    _, input_grads = _split(vjp(g))
-    # The loss is a mean: an example alone has `examples` times its share.
-    alone = jax.tree.map(lambda x: examples * x, weighted)
-    squares = squared_norms(params, inputs, alone)
-    wrapped = jax.tree.map(
+    num_examples = scales.shape[0]
+    weighted = jax.tree.map(lambda x: _scale_examples(scales, x), g)
+    # XLA eliminates the unused outputs of both calls.
+    grads, *_ = vjp(weighted)
+    _, *input_grads = vjp(g)
+    # The loss is a mean, so g holds 1 / N of each example's own gradient.
+    per_example = jax.tree.map(lambda x: num_examples * x, weighted)
+    squares = squared_norms(params, inputs, per_example)
+    param_grads = jax.tree.map(
       lambda grad, square: ParamWithAux(grad, square.astype(scales.dtype)),
       grads,
       squares,
     )
-    return wrapped, *input_grads
+    return param_grads, *input_grads
 
   call.defvjp(forward, backward)
   return call
 
 
-def _is_wrapped(x: Any) -> bool:
+def _has_aux(x: Any) -> bool:
   return isinstance(x, ParamWithAux)
 
 
-def _split(grads: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-  return grads[0], grads[1:]
-
-
-def _weigh(scales: Float[Array, ' N'], x: JTensor) -> JTensor:
+def _scale_examples(scales: Float[Array, ' N'], x: JTensor) -> JTensor:
   return scales.reshape(-1, *[1] * (x.ndim - 1)).astype(x.dtype) * x

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embeddings that tell the norm of each example's gradient."""
+"""Embeddings with per-example gradient norms."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from praxis.layers.embedding_softmax.positions import check_lookup_style
 def make_index_lookup(
   array_lookup: Callable[..., Any], einsum: Callable[..., Any] | None = None
 ) -> Callable[[Any, Any], Any]:
-  """Returns the function that finds rows of a table, by their indices.
+  """Returns the lookup of table rows by index, with per-example norms.
 
-  `einsum` is not needed; upstream's has that argument.
+  Args:
+    array_lookup: The lookup.
+    einsum: Ignored.
   """
-  del einsum
+  del einsum  # In the signature of paxml.
   return base.with_norms(array_lookup, _squares_of_lookup)
 
 
 class EmbeddingGhostNorm(embedding_softmax.Embedding):
-  """`Embedding` for ghost norm clipping."""
+  """`Embedding` with per-example gradient norms."""
 
-  # Has the shape of a softmax's weights, [input_dims, num_classes], to start
-  # from a model that shares the two.
+  # Whether the table has the shape of softmax weights, [input_dims,
+  # num_classes], to restore the weights of a model with a shared embedding.
   use_softmax_shared_embedding_shape_weights: bool = False
 
   def setup(self) -> None:
@@ -63,16 +65,18 @@ def _squares_of_lookup(
   inputs: tuple[Int[Array, 'N *B']],
   g: Float[Array, 'N *B D'],
 ) -> Float[Array, ' N']:
-  """Returns the squared norms; gradients of one row add up first."""
+  """Returns squared norms; gradients of the same table row sum first."""
   (ids,) = inputs
   ids = ids.reshape(ids.shape[0], -1)
   g = g.reshape(*ids.shape, -1).astype(jnp.float32)
-  # An index beyond the table has no row to change.
+  # An index outside the table has no gradient.
   g = jnp.where((ids < table.shape[0])[..., None], g, 0.0)
 
-  def one(ids: Int[Array, ' T'], g: Float[Array, 'T D']) -> Float[Array, '']:
-    rows, place = jnp.unique(ids, size=ids.size, return_inverse=True)
-    sums = jax.ops.segment_sum(g, place, num_segments=rows.size)
-    return jnp.sum(jnp.square(sums))
+  def squared_norm(
+    ids: Int[Array, ' T'], g: Float[Array, 'T D']
+  ) -> Float[Array, '']:
+    rows, segments = jnp.unique(ids, size=ids.size, return_inverse=True)
+    row_grads = jax.ops.segment_sum(g, segments, num_segments=rows.size)
+    return jnp.sum(jnp.square(row_grads))
 
-  return jax.vmap(one)(ids, g)
+  return jax.vmap(squared_norm)(ids, g)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes any layer tell the norm of each example's gradient."""
+"""Per-example gradient norms of any layer, and templates that have them."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -27,14 +27,14 @@ Nested = pytypes.Nested
 PARAMS = base_layer.PARAMS
 LAYER = 'ghostnorm_wrapped_layer'
 
-# Layers that have a variant of their own.
+# Layers with a specialized implementation of per-example norms.
 _REPLACEMENTS: Mapping[type, type] = {
   embedding_softmax.Embedding: embedding.EmbeddingGhostNorm,
   praxis_linears.Linear: linears.LinearGhostNorm,
   praxis_linears.Bias: linears.BiasGhostNorm,
 }
 
-# Layers that are small enough to make the gradient of each example.
+# Layers small enough to materialize per-example gradients.
 _WRAPPED = (
   attentions.AttentionProjection,
   attentions.CausalDepthwiseConv1D,
@@ -49,10 +49,11 @@ _WRAPPED = (
 
 
 class WrappedGhostNorm(base_layer.BaseLayer):
-  """A layer for ghost norm clipping, by the gradients of single examples.
+  """Computes the norms of a layer from materialized per-example gradients.
 
-  These exist one layer at a time. All inputs have the examples first; the layer
-  may neither draw random numbers nor write variables.
+  These gradients exist for one layer at a time. All inputs have a leading
+  example dimension; the layer may neither use random numbers nor update
+  variables.
   """
 
   # The layer; required.
@@ -65,7 +66,7 @@ class WrappedGhostNorm(base_layer.BaseLayer):
     return self._run('__call__', *args, **kwargs)
 
   def emb_lookup(self, *args: Any, **kwargs: Any) -> Any:
-    """Returns what the layer's own `emb_lookup` does."""
+    """Returns the layer's `emb_lookup`."""
     return self._run('emb_lookup', *args, **kwargs)
 
   def _run(self, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -73,24 +74,25 @@ class WrappedGhostNorm(base_layer.BaseLayer):
     bound = getattr(layer, method)
     if PARAMS not in self.variables or self.is_initializing():
       return bound(*args, **kwargs)
-    rest = {
-      name: group[LAYER]
-      for name, group in self.variables.items()
-      if name != PARAMS and LAYER in group
+    other_collections = {
+      name: collection[LAYER]
+      for name, collection in self.variables.items()
+      if name != PARAMS and LAYER in collection
     }
 
     def run(params: Nested[Any], *inputs: Any) -> Any:
-      return layer.apply({**rest, PARAMS: params}, *inputs, method=method)
+      variables = {**other_collections, PARAMS: params}
+      return layer.apply(variables, *inputs, method=method)
 
-    call = base.with_norms(run, functools.partial(_squares, run))
+    call = base.with_norms(run, functools.partial(_squared_norms, run))
     inputs = inspect.signature(bound).bind(*args, **kwargs).args
     return call(self.variables[PARAMS][LAYER], *inputs)
 
 
 class GhostNormPaxConfig(Config):
-  """The Config of a layer, which builds the layer wrapped.
+  """The Config of a layer that builds the layer in a WrappedGhostNorm.
 
-  Its fields are still the layer's own, for owners that set them.
+  Its fields remain those of the layer, for owners that set them.
   """
 
   def __build__(self, **kwargs: Any) -> WrappedGhostNorm:
@@ -115,12 +117,17 @@ def generate_wrapped_template(
   force_no_replace: bool = False,
   force_wrap: bool = False,
 ) -> Config:
-  """Returns the Config with layers in it for ghost norm clipping.
+  """Returns the Config with its layers converted for ghost clipping.
 
-  Layers with a variant of their own become that, unless `force_no_replace`, and
-  others that are known to allow it are wrapped; `force_wrap` wraps the
-  outermost whatever it is. What is neither is searched for layers. Weights must
-  not be shared between layers.
+  Layers with a specialized implementation are replaced, small layers are
+  wrapped, and other layers are searched for layers to convert. Layers must not
+  share weights.
+
+  Args:
+    model_or_layer_p: The Config; it is modified.
+    force_no_replace: Whether to wrap the outermost layer instead of replacing
+      it.
+    force_wrap: Whether to wrap the outermost layer of any type.
   """
   cls = model_or_layer_p.cls
   if cls in _REPLACEMENTS and not force_no_replace:
@@ -129,34 +136,34 @@ def generate_wrapped_template(
   if force_wrap or (isinstance(cls, type) and issubclass(cls, _WRAPPED)):
     return GhostNormPaxConfig.from_pax_config(model_or_layer_p)
   for name, value in dict(model_or_layer_p.__arguments__).items():
-    setattr(model_or_layer_p, name, _converted(value))
+    setattr(model_or_layer_p, name, _convert(value))
   return model_or_layer_p
 
 
-def _converted(value: Any) -> Any:
-  """Returns a field's value, the layers in it converted."""
+def _convert(value: Any) -> Any:
+  """Returns the value of a field with the layers in it converted."""
   if isinstance(value, Config):
     cls = value.cls
     if isinstance(cls, type) and issubclass(cls, base_layer.BaseLayer):
       return generate_wrapped_template(value)
     return value
   if isinstance(value, list | tuple) and not hasattr(value, '_fields'):
-    return type(value)(_converted(x) for x in value)
+    return type(value)(_convert(x) for x in value)
   if isinstance(value, dict):
-    return type(value)({key: _converted(x) for key, x in value.items()})
+    return type(value)({key: _convert(x) for key, x in value.items()})
   return value
 
 
-def _squares(
-  run: Any, params: Nested[Any], inputs: tuple[Any, ...], g: Any
+def _squared_norms(
+  run: Callable[..., Any], params: Nested[Any], inputs: tuple[Any, ...], g: Any
 ) -> Nested[Any]:
-  """Returns the squared norms, from the gradient of each example."""
+  """Returns squared norms, from the gradient of each example."""
 
-  def one(g: Any, *inputs: Any) -> Nested[Any]:
+  def squared_norms(g: Any, *inputs: Any) -> Nested[Any]:
     g, inputs = jax.tree.map(lambda x: x[None], (g, inputs))
     grads = jax.vjp(lambda w: run(w, *inputs), params)[1](g)[0]
     return jax.tree.map(
       lambda x: jnp.sum(jnp.square(x.astype(jnp.float32))), grads
     )
 
-  return jax.vmap(one)(g, *inputs)
+  return jax.vmap(squared_norms)(g, *inputs)

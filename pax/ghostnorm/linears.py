@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers that tell the norm of each example's gradient."""
+"""Linear layers with per-example gradient norms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Projector = Callable[[Any, Any], Any]
 
 
 def make_last_dim_projector(einsum: Callable[..., Any]) -> Projector:
-  """Returns the product of inputs and weights on the last dimension."""
+  """Returns the product of (inputs, weights), with per-example norms."""
   product = base.with_norms(
     lambda weights, inputs: einsum('...y,yz->...z', inputs, weights),
     _squares_of_product,
@@ -35,7 +35,7 @@ def bias_add(inputs: Float[Array, 'N *B D'], bias: Any) -> Float[Array, '...']:
 def bias_add_fwd(
   inputs: Float[Array, 'N *B D'], bias: Any
 ) -> tuple[Float[Array, '...'], JTensor | None]:
-  """Returns inputs plus bias, and what `bias_add_bwd` wants."""
+  """Returns inputs plus bias, and the residual of `bias_add_bwd`."""
   return bias_add(inputs, bias), base.get_aux(bias)
 
 
@@ -44,7 +44,9 @@ def bias_add_bwd(
 ) -> tuple[Float[Array, 'N *B D'], Any]:
   """Returns the gradients of inputs and bias.
 
-  `res` are the factors of the examples, or None; see `base`.
+  Args:
+    res: Weights of the examples, or None; see `base`.
+    g: Gradient of the output.
   """
   bias = jnp.zeros(g.shape[-1], g.dtype)
   if res is not None:
@@ -53,7 +55,7 @@ def bias_add_bwd(
 
 
 class LinearGhostNorm(linears.Linear):
-  """`Linear` for ghost norm clipping."""
+  """`Linear` with per-example gradient norms."""
 
   def __call__(self, inputs: Float[Array, 'N *B I']) -> Float[Array, '...']:
     project = make_last_dim_projector(self.einsum)
@@ -65,7 +67,7 @@ class LinearGhostNorm(linears.Linear):
 
 
 class BiasGhostNorm(linears.Bias):
-  """`Bias` for ghost norm clipping."""
+  """`Bias` with per-example gradient norms."""
 
   def __call__(self, inputs: Float[Array, 'N *B D']) -> Float[Array, '...']:
     return bias_add(inputs, self.theta.b)
@@ -76,14 +78,14 @@ def _squares_of_product(
   inputs: tuple[Float[Array, 'N *B I']],
   g: Float[Array, 'N *B O'],
 ) -> Float[Array, ' N']:
-  """Returns |Xᵀ G|² for each example, whichever way is the smaller."""
+  """Returns |Xᵀ G|² for each example, by the cheaper of two ways."""
   (x,) = inputs
   x = x.reshape(x.shape[0], -1, x.shape[-1]).astype(jnp.float32)
   g = g.reshape(x.shape[0], -1, g.shape[-1]).astype(jnp.float32)
   if 2 * x.shape[1] ** 2 <= weights.size:
-    # |Xᵀ G|² is the sum of all entries of X Xᵀ times those of G Gᵀ.
-    between = (jnp.einsum('nti,nsi->nts', y, y) for y in (x, g))
-    return jnp.einsum('nts,nts->n', *between)
+    # |Xᵀ G|² is the sum over the elementwise product of X Xᵀ and G Gᵀ.
+    grams = (jnp.einsum('nti,nsi->nts', y, y) for y in (x, g))
+    return jnp.einsum('nts,nts->n', *grams)
   return _squares(jnp.einsum('nti,nto->nio', x, g))
 
 
