@@ -57,7 +57,7 @@ class AttentionProjectionLoRA(
   # the head dimension by the low rank, or both of them.
   max_reduction: bool = True
 
-  def _residual(self) -> low_rank_residual.Residual:
+  def _base_einsum(self) -> low_rank_residual.BaseEinsum:
     weight = ''.join(self._in_order('D', *'NH'))
     split = self.weight_split_dims_mapping.wt
     equation, sizes = f'...D,{weight}->...NH', self._sizes()
@@ -65,7 +65,7 @@ class AttentionProjectionLoRA(
     if self.is_output_projection:
       equation = f'...NH,{weight}->...D'
       ends = {'pre': self.dim_per_head, 'post': self.input_dim}
-    return low_rank_residual.Residual(
+    return low_rank_residual.BaseEinsum(
       equation=equation,
       weight_shape=self._in_order(*sizes),
       split=split and self._in_order(*split),

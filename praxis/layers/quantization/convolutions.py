@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A convolution with a quantised filter."""
+"""Convolution with a quantised kernel."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from jaxtyping import Array, Float, Num
 from praxis.layers import convolutions
 from praxis.layers.quantization import quantized_layer_mixin, quantizer
 
-# What a filter contracts: its size and the channels that it takes.
+# The contraction of a kernel: window positions and input channels.
 _EQUATION = 'bHWI,HWIO->bO'
 
 
 class Conv2D(convolutions.Conv2D, quantized_layer_mixin.QuantizedLayerMixin):
-  """A Conv2D whose filter has a scale for each channel that it makes."""
+  """A Conv2D with a quantised kernel, one scale per output channel."""
 
   _PACK_4BIT_DIM = 0
   _HAS_BLOCKS = False
@@ -26,8 +26,8 @@ class Conv2D(convolutions.Conv2D, quantized_layer_mixin.QuantizedLayerMixin):
   def setup(self) -> None:
     if self.quantization and not self.quantization.weight_params.use_symmetric:
       raise ValueError(
-        'use_symmetric must be True for a convolution, got False: padding has '
-        'no zero point'
+        'use_symmetric must be True for a convolution, got False: padding does '
+        'not support a zero point'
       )
     super().setup()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A quantised product by any equation, and perhaps a bias."""
+"""Einsum layer with a quantised weight and an optional bias."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from praxis.layers.quantization.utils import einsum_equations
 
 
 class Einsum(quantized_layer_mixin.QuantizedLayerMixin):
-  """The product of inputs and a quantised weight."""
+  """An einsum of inputs and a quantised weight."""
 
-  # Of inputs and weight, as '...d,df->...f'.
+  # Equation of inputs and weight, such as '...d,df->...f'.
   eqn: str = ''
   w_shape: Sequence[int] = ()
-  # Whether a bias is added to those dimensions that the inputs have not, which
-  # then are the last ones.
+  # Whether to add a bias over the output dimensions that the inputs lack; they
+  # must be the last ones.
   use_bias: bool = False
   _PACK_4BIT_DIM = 0
 
@@ -48,23 +48,23 @@ class Einsum(quantized_layer_mixin.QuantizedLayerMixin):
     self.create_variable('w', hparams)
     if not self.use_bias:
       return
-    new = [c for c in out if c not in x]
-    if list(out[len(out) - len(new) :]) != new:
+    bias_letters = [c for c in out if c not in x]
+    if list(out[len(out) - len(bias_letters) :]) != bias_letters:
       raise ValueError(
-        f'with use_bias=True {new} must come last in the output of '
+        f'with use_bias=True {bias_letters} must come last in the output of '
         f'{self.eqn!r}; set use_bias=False'
       )
-    places = [w.index(c) for c in new]
+    dims = [w.index(c) for c in bias_letters]
     bias = WeightHParams(
-      shape=[self.w_shape[i] for i in places],
+      shape=[self.w_shape[i] for i in dims],
       init=WeightInit.Constant(0.0),
       mesh_shape=self.mesh_shape,
-      tensor_split_dims_mapping=split and [split[i] for i in places],
+      tensor_split_dims_mapping=split and [split[i] for i in dims],
     )
     self.create_variable('b', bias)
 
   def __call__(self, inputs: Shaped[Array, '...']) -> Shaped[Array, '...']:
-    """Returns the product, with the bias."""
+    """Returns the einsum plus the bias."""
     outputs = self.einsum(self.eqn, inputs, self.theta.w)
     if self.use_bias:
       outputs += self.theta.b

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embeddings and softmaxes whose tables are quantised, with a scale a class."""
+"""Embeddings and softmaxes with quantised tables, one scale per class."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ class Embedding(
     super().setup()
 
   def _rows(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
-    return _numbers(self, 'emb_var', super()._rows(ids), ids)
+    return _dequantized_rows(self, 'emb_var', super()._rows(ids), ids)
 
   def _table(self) -> Float[Array, 'V D']:
     if self._is_inference:
       return self.theta.emb_var.astype(self.fprop_dtype)
-    return _training_table(self, super()._table())
+    return _fake_quantized_table(self, super()._table())
 
 
 class SharedEmbeddingSoftmax(embedding_softmax.SharedEmbeddingSoftmax):
-  """A SharedEmbeddingSoftmax whose matrix is that of a quantised Linear."""
+  """A SharedEmbeddingSoftmax whose projection is a quantised Linear."""
 
   quantization: QuantizationParams = pax_fiddle.instance_field(
     QuantizationParams
@@ -72,7 +72,7 @@ class SharedEmbeddingSoftmax(embedding_softmax.SharedEmbeddingSoftmax):
   def create_child(
     self, name: str, params: pax_fiddle.Config, *, skip_clone: bool = False
   ) -> nn.Module:
-    """Creates a child; the one that makes logits has a quantised Linear."""
+    """Creates a child; `logits_ffn` gets a quantised Linear."""
     if name == 'logits_ffn':
       linear = pax_fiddle.Config(
         linears.Linear, quantization=copy.deepcopy(self.quantization)
@@ -88,19 +88,19 @@ class SharedEmbeddingSoftmax(embedding_softmax.SharedEmbeddingSoftmax):
     table, scale, zero_point = self.logits_ffn.linear.get_quantized_weight(
       'w', params.use_symmetric
     )
-    # [D, V]; or [blocks, size, V], with a scale for each block.
+    # [D, V], or [num_blocks, block_size, V] with one scale per block.
     table = jnp.moveaxis(table, -1, 0).astype(self.fprop_dtype)
     flat = table.reshape(self.num_classes, -1)
     rows = lookup.rows(self, flat, ids, self.class_axes())
     rows = rows.reshape(*ids.shape, *table.shape[1:])
     if zero_point is not None:
       zero_point = zero_point.T
-    restored = _restored(rows, ids, scale.T, zero_point)
-    return restored.reshape(*ids.shape, -1)
+    dequantized = _dequantize_rows(rows, ids, scale.T, zero_point)
+    return dequantized.reshape(*ids.shape, -1)
 
   def _table(self) -> Float[Array, 'V D']:
     linear = self.logits_ffn.linear
-    return _training_table(linear, super()._table())
+    return _fake_quantized_table(linear, super()._table())
 
 
 class NClassMajorSharedEmbeddingSoftmax(
@@ -109,8 +109,7 @@ class NClassMajorSharedEmbeddingSoftmax(
 ):
   """A SharedEmbeddingSoftmax whose quantised table is [classes, dims].
 
-  Before it is quantised the table `w` is [dims, classes], as the weight of a
-  Linear.
+  The unquantised table `w` is [dims, classes], like the weight of a Linear.
   """
 
   activation_tpl: pax_fiddle.Config = pax_fiddle.template_field(
@@ -119,7 +118,7 @@ class NClassMajorSharedEmbeddingSoftmax(
   quantization: QuantizationParams = pax_fiddle.instance_field(
     QuantizationParams
   )
-  # Whether logits have a bias.
+  # Whether the logits have a bias.
   use_bias: bool = True
   _PACK_4BIT_DIM = 1
   _HAS_BLOCKS = False
@@ -146,7 +145,7 @@ class NClassMajorSharedEmbeddingSoftmax(
     else:
       self._check_quantization()
       self._declare_variable('w', by_dims)
-      self._create_once()
+      self._create_shared_state()
     if self.use_bias:
       bias = pax_fiddle.Config(
         float_linears.Bias, dims=self.num_classes, bias_init=self.bias_init
@@ -160,13 +159,13 @@ class NClassMajorSharedEmbeddingSoftmax(
       self.create_child('bi_tempered_loss', self.bi_tempered_loss_tpl.clone())
 
   def class_table(self) -> fused.ClassTable | None:
-    """Returns None: logits are more than a product."""
+    """Returns None: the fused loss does not support these logits."""
     return None
 
   def get_logits(
     self, inputs: Float[Array, '*B D'], input_ids: Array | None = None
   ) -> Float[Array, '*B V']:
-    """Returns the logits in float32, capped if the layer caps them."""
+    """Returns float32 logits, soft-capped if `soft_cap_logits` is set."""
     inputs = self.scale_inputs(inputs)
     if self._is_inference:
       logits = self.einsum('...y,zy->...z', inputs, self.theta.w)
@@ -181,15 +180,15 @@ class NClassMajorSharedEmbeddingSoftmax(
     return xent.soft_cap(logits, self.soft_cap_logits)
 
   def _rows(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
-    return _numbers(self, 'w', super()._rows(ids), ids)
+    return _dequantized_rows(self, 'w', super()._rows(ids), ids)
 
   def _table(self) -> Float[Array, 'V D']:
     table = self.theta.w.astype(self.fprop_dtype)
     return table if self._is_inference else table.T
 
   @nn.nowrap
-  def _final_weight(self, name: str) -> Array:
-    return super()._final_weight(name).T
+  def _trained_weight(self, name: str) -> Array:
+    return super()._trained_weight(name).T
 
   @nn.nowrap
   def _quantized_hparams(
@@ -200,53 +199,57 @@ class NClassMajorSharedEmbeddingSoftmax(
     return super()._quantized_hparams(name, declared)
 
 
-def _numbers(
+def _dequantized_rows(
   layer: quantized_layer_mixin.QuantizedLayerMixin,
   name: str,
   rows: Shaped[Array, '*B D'],
   ids: Int[Array, '*B'],
 ) -> Float[Array, '*B D']:
-  """Returns the rows of a weight, restored if it is quantised by now."""
+  """Returns the rows of a weight, dequantized in mode INFERENCE."""
   if not layer._is_inference:
     return rows
   _, scale, zero_point = layer.get_quantized_weight(
     name, layer.quantization.weight_params.use_symmetric
   )
-  return _restored(rows, ids, scale, zero_point)
+  return _dequantize_rows(rows, ids, scale, zero_point)
 
 
-def _restored(
+def _dequantize_rows(
   rows: Shaped[Array, '...'],
   ids: Int[Array, '*B'],
   scale: Shaped[Array, 'V *blocks'],
   zero_point: Shaped[Array, 'V *blocks'] | None,
 ) -> Shaped[Array, '...']:
-  """Returns quantised rows as numbers, by the scales of their classes."""
-  restored = rows * scale[ids][..., None]
+  """Returns quantised rows, dequantized with the scales of their classes."""
+  dequantized = rows * scale[ids][..., None]
   if zero_point is None:
-    return restored
-  return restored - zero_point[ids][..., None]
+    return dequantized
+  return dequantized - zero_point[ids][..., None]
 
 
-def _training_table(
+def _fake_quantized_table(
   layer: quantizer.QuantizationLayer, table: Float[Array, 'V D']
 ) -> Float[Array, 'V D']:
-  """Returns the table as it will be when it is quantised and restored."""
+  """Returns the fake-quantized table.
+
+  Raises:
+    ValueError: `use_step_count` is set.
+  """
   params: Any = layer.quantization
   if params.quantization_type != QuantizationType.AQT:
     if params.weight_params.use_step_count:
       raise ValueError('use_step_count must be False for embeddings, got True')
     return layer.fake_weight(_EQUATION, table)
   dims = operations.eqn_to_weight_contract_dims(_EQUATION)
-  numbers, scale, zero_point = layer.weight_quantizer.quantize(
+  quantized, scale, zero_point = layer.weight_quantizer.quantize(
     table, dims, squeeze_scale=False, quantized_dtype=table.dtype
   )
-  return layer.weight_quantizer.dequantize(numbers, scale, dims, zero_point)
+  return layer.weight_quantizer.dequantize(quantized, scale, dims, zero_point)
 
 
 def _transposed(hparams: WeightHParams) -> WeightHParams:
-  turned = copy.copy(hparams)
-  turned.shape = hparams.shape[::-1]
+  transposed = copy.copy(hparams)
+  transposed.shape = hparams.shape[::-1]
   mapping = hparams.tensor_split_dims_mapping
-  turned.tensor_split_dims_mapping = mapping and list(mapping)[::-1]
-  return turned
+  transposed.tensor_split_dims_mapping = mapping and list(mapping)[::-1]
+  return transposed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers whose weight is quantised, and perhaps sparse or low-rank."""
+"""Linear layers with quantised, optionally sparse or low-rank, weights."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _EQUATION = '...y,yz->...z'
 
 
 class Linear(linears.Linear, quantized_layer_mixin.SparseQuantizedLayerMixin):
-  """A product with a quantised matrix, or with two of a smaller rank."""
+  """A linear layer with one quantised matrix, or with two low-rank factors."""
 
-  # Size between the two matrices that then replace the one; -1 for one matrix.
+  # Rank of the two factors that replace the matrix; -1: one matrix.
   rank: int = -1
   _PACK_4BIT_DIM = 0
 
@@ -54,10 +54,10 @@ class Linear(linears.Linear, quantized_layer_mixin.SparseQuantizedLayerMixin):
 
 
 class LinearLoRA(low_rank_residual.LowRankResidual, Linear):
-  """A quantised Linear plus a product with two float matrices of low rank."""
+  """A quantised Linear plus a float low-rank residual (LoRA)."""
 
-  def _residual(self) -> low_rank_residual.Residual:
-    return low_rank_residual.Residual(
+  def _base_einsum(self) -> low_rank_residual.BaseEinsum:
+    return low_rank_residual.BaseEinsum(
       equation=_EQUATION,
       weight_shape=(self.input_dims, self.output_dims),
       split=self.weight_split_dims_mapping.wt,
@@ -66,7 +66,7 @@ class LinearLoRA(low_rank_residual.LowRankResidual, Linear):
 
 
 class LinearActScaling(Linear):
-  """A quantised Linear whose inputs are multiplied, each with a weight."""
+  """A quantised Linear with a learned scale per input channel."""
 
   def setup(self) -> None:
     super().setup()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""N-grammers whose tables are quantised."""
+"""N-grammers with quantised embedding tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QuantizationParams = quantization_hparams.QuantizationParams
 
 
 class Ngrammer(ngrammer.Ngrammer):
-  """An Ngrammer with a quantised table for each head."""
+  """An Ngrammer with one quantised table per head."""
 
   quantization: QuantizationParams = pax_fiddle.instance_field(
     QuantizationParams
@@ -29,7 +29,7 @@ class Ngrammer(ngrammer.Ngrammer):
 
 
 class VQNgrammer(ngrammer.VQNgrammer):
-  """A VQNgrammer with a quantised table for each head."""
+  """A VQNgrammer with one quantised table per head."""
 
   quantization: QuantizationParams = pax_fiddle.instance_field(
     QuantizationParams

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for the range of numbers that loses least when quantised."""
+"""Search for the clipping bound with the smallest quantisation error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-# What the largest number may be multiplied with.
+# Candidate factors of the bound.
 _FACTORS = np.linspace(1.0, 0.5, num=11)
 
 
@@ -20,18 +20,18 @@ def get_best_bound(
   p_value: float = 1.0,
   per_channel: bool = False,
 ) -> Float[Array, '*bounds']:
-  """Returns `bound` times the factor with the smallest error of `t`.
+  """Returns `bound` times the factor with the smallest error.
 
-  The error is the mean of |quantised - t| ** p_value, over all of `t` or with
-  `per_channel` over the dimensions in which `bound` has size 1.
+  The error is the mean of |dequantized - t| ** p_value over all of `t`, or with
+  `per_channel` over the dimensions where `bound` has size 1.
 
   Args:
-    t: what is to be quantised.
-    bound: its largest absolute value, of as many dimensions as `t`, or none.
-    min_value: the smallest quantised number.
-    max_value: the largest one, which stands for the bound.
+    t: the array to quantise.
+    bound: the maximum of |t|, a scalar or with the rank of `t`.
+    min_value: the minimum quantised value.
+    max_value: the maximum quantised value, to which the bound is mapped.
     p_value: exponent of the error.
-    per_channel: whether each channel has a factor of its own.
+    per_channel: whether each channel has its own factor.
   """
   axes = None
   if per_channel:
@@ -39,8 +39,8 @@ def get_best_bound(
 
   def error(factor: Array) -> Array:
     scale = bound * factor / max_value
-    restored = jnp.clip(jnp.round(t / scale), min_value, max_value) * scale
-    power = jnp.abs(restored - t) ** p_value
+    dequantized = jnp.clip(jnp.round(t / scale), min_value, max_value) * scale
+    power = jnp.abs(dequantized - t) ** p_value
     return jnp.mean(power, axis=axes, keepdims=per_channel)
 
   factors = jnp.asarray(_FACTORS, bound.dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that log when their outputs leave a range, by default float16's."""
+"""Layers that log outputs outside a range, by default that of float16."""
 
 from __future__ import annotations
 
@@ -20,43 +20,49 @@ _MAX = float(jnp.finfo(jnp.float16).max)
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass
 class OverflowLimits:
-  """The range that outputs should be in."""
+  """The range without a warning."""
 
   max_val: float = _MAX
   min_val: float = -_MAX
 
 
 class OverflowChecker(base_layer.BaseLayer):
-  """Logs a warning for values outside of limits."""
+  """Logs a warning for values outside the limits."""
 
-  # What is outside is logged.
+  # The range of values without a warning.
   overflow_limits: OverflowLimits = pax_fiddle.instance_field(OverflowLimits)
 
   def check_overflow(
     self, inputs: Float[Array, '...'], class_name: str, name: str
   ) -> None:
-    """Logs the range of `inputs`, with these names, if it is too wide."""
-    limits = self.overflow_limits
-    largest, smallest = jnp.max(inputs), jnp.min(inputs)
+    """Logs the minimum and maximum of `inputs` if they exceed the limits.
 
-    def warn(largest: Array, smallest: Array) -> None:
+    Args:
+      inputs: the values to check.
+      class_name: the layer's class, for the message.
+      name: the layer's name, for the message.
+    """
+    limits = self.overflow_limits
+    maximum, minimum = jnp.max(inputs), jnp.min(inputs)
+
+    def warn(maximum: Array, minimum: Array) -> None:
       logging.warning(
         'Overflow in: %s, %s, max_val: %s, min_val: %s',
         class_name,
         name,
-        largest,
-        smallest,
+        maximum,
+        minimum,
       )
 
     jax.lax.cond(
-      (largest > limits.max_val) | (smallest < limits.min_val),
-      lambda: jax.debug.callback(warn, largest, smallest),
+      (maximum > limits.max_val) | (minimum < limits.min_val),
+      lambda: jax.debug.callback(warn, maximum, minimum),
       lambda: None,
     )
 
 
 class FeedForwardOverflowCheck(linears.FeedForward, OverflowChecker):
-  """A FeedForward whose output is checked."""
+  """A FeedForward that checks for overflows."""
 
   def __call__(self, inputs: Float[Array, '*B I']) -> Float[Array, '*B O']:
     outputs = super().__call__(inputs)
@@ -67,7 +73,7 @@ class FeedForwardOverflowCheck(linears.FeedForward, OverflowChecker):
 class AttentionProjectionOverflowCheck(
   attentions.AttentionProjection, OverflowChecker
 ):
-  """An AttentionProjection whose output is checked."""
+  """An AttentionProjection that checks for overflows."""
 
   def __call__(self, inputs: Float[Array, '...']) -> Float[Array, '...']:
     outputs = super().__call__(inputs)
@@ -78,7 +84,7 @@ class AttentionProjectionOverflowCheck(
 class CombinedQKVProjectionLayerOverflowCheck(
   attentions.CombinedQKVProjectionLayer, OverflowChecker
 ):
-  """A CombinedQKVProjectionLayer whose outputs are checked."""
+  """A CombinedQKVProjectionLayer that checks for overflows."""
 
   def __call__(self, inputs: Float[Array, '*B D']) -> tuple[Any, Any, Any]:
     outputs = super().__call__(inputs)
@@ -90,7 +96,7 @@ class CombinedQKVProjectionLayerOverflowCheck(
 class OneHeadedAttentionProjectionOverflowCheck(
   multi_query_attention.OneHeadedAttentionProjection, OverflowChecker
 ):
-  """A OneHeadedAttentionProjection whose output is checked."""
+  """A OneHeadedAttentionProjection that checks for overflows."""
 
   def __call__(self, inputs: Float[Array, '*B D']) -> Float[Array, '*B H']:
     outputs = super().__call__(inputs)
@@ -101,15 +107,15 @@ class OneHeadedAttentionProjectionOverflowCheck(
 def add_overflow_checks(
   task_p: pax_fiddle.Config, max_val: float = _MAX, min_val: float = -_MAX
 ) -> pax_fiddle.Config:
-  """Returns the Config of a task whose transformer layers are checked.
+  """Returns a task Config whose transformer layers check for overflows.
 
-  The model is a LanguageModel whose transformer layers are repeated.
+  The model must be a LanguageModel with repeated transformer layers.
   """
   task_p = task_p.clone()
   stack = task_p.model.lm_tpl.stacked_transformer_tpl
   layer = getattr(stack, 'block', stack).transformer_layer_params_tpl
   attention = layer.tr_atten_tpl
-  checked = [
+  replacements = [
     (layer.tr_fflayer_tpl, 'fflayer_tpl', FeedForwardOverflowCheck),
     (attention, 'proj_tpl', AttentionProjectionOverflowCheck),
     (
@@ -123,7 +129,7 @@ def add_overflow_checks(
       OneHeadedAttentionProjectionOverflowCheck,
     ),
   ]
-  for owner, name, cls in checked:
+  for owner, name, cls in replacements:
     if not hasattr(owner, name):
       continue
     template = getattr(owner, name).clone()

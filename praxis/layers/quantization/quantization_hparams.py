@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be set of the quantisation of a layer."""
+"""Parameters of quantised layers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from praxis import pax_fiddle
 
 @enum.unique
 class QuantizationType(enum.StrEnum):
-  """How a layer learns, or does not learn, to be quantised.
+  """The quantisation method.
 
-  PTQ: trained in float, quantised afterwards. AQT: products of quantised
-  operands in training. FQ: weights are quantised and restored in training.
-  FQ_VN: noise in place of that rounding. FR: by statistics of activations.
+  PTQ: post-training quantisation. AQT: accurate quantised training, whose
+  matmuls have quantised operands. FQ: fake quantisation of weights in training.
+  FQ_VN: noise on weights instead of rounding. FR: by activation statistics.
   """
 
   PTQ = 'ptq'
@@ -30,11 +30,11 @@ class QuantizationType(enum.StrEnum):
 
 @enum.unique
 class QuantizationMode(enum.StrEnum):
-  """What a quantised layer is built for.
+  """The phase a quantised layer is built for.
 
-  TRAINING: float weights. MATERIALIZE: float weights, of which
-  `quantize_weight` makes those of INFERENCE. QT: products forward and backward
-  are quantised. CALIB: collects statistics of activations.
+  TRAINING: float weights. MATERIALIZE: float weights, which `quantize_weight`
+  converts for INFERENCE. QT: quantised matmuls in forward and backward pass.
+  CALIB: collection of activation statistics.
   """
 
   TRAINING = 'training'
@@ -46,7 +46,7 @@ class QuantizationMode(enum.StrEnum):
 
 @enum.unique
 class TransformerLayer(enum.StrEnum):
-  """The parts of a transformer that can each have a precision."""
+  """The parts of a transformer with separate precisions."""
 
   LINEAR = 'linear'
   LINEAR_ACT = 'linear_activation'
@@ -60,119 +60,119 @@ class TransformerLayer(enum.StrEnum):
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass
 class ActQuantizationParams:
-  """How the input of a product is quantised, by each batch's own range."""
+  """Dynamic quantisation of activations, with the range of each batch."""
 
-  # Bits of a number.
+  # Precision in bits.
   precision: int = 8
-  # Whether numbers are 0 and up, which suits what comes after a ReLU.
+  # Whether quantised values are unsigned, as after a ReLU.
   unsigned_int_bounds: bool = False
-  # What the range is multiplied with; 1.0 leaves it.
+  # Factor of the clipping range; 1.0: no clipping.
   clipping_coeff: float = 1.0
-  # A range known beforehand; there is none.
+  # Static ranges; not supported.
   stats_config = None
-  # Whether gradients pass by the scale.
+  # Whether gradients do not flow through the scale.
   stop_scale_gradient: bool = False
-  # Whether results are kept within the range of float16.
+  # Whether outputs are clipped to the range of float16.
   fp16: bool = False
-  # Whether each row has a scale of its own.
+  # Whether each row has its own scale.
   per_channel: bool = True
-  # Whether zero is the middle of the range.
+  # Whether the range is symmetric around zero, without a zero point.
   symmetric: bool = True
-  # A layer that quantises, in place of `TensorQuantizer`.
+  # Quantizer class; None: `TensorQuantizer`.
   override_quantizer_cls: type | None = None
 
 
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass
 class WeightQuantizationParams:
-  """How a weight is quantised.
+  """Quantisation of a weight.
 
   References:
     Robust Quantization: One Model to Rule Them All,
     https://arxiv.org/abs/2002.07686 (kurtosis)
   """
 
-  # Bits of a number.
+  # Precision in bits.
   precision: int = 8
-  # Whether numbers are 0 and up.
+  # Whether quantised values are unsigned.
   unsigned_int_bounds: bool = False
-  # What the range is multiplied with; 1.0 leaves it.
+  # Factor of the clipping range; 1.0: no clipping.
   clipping_coeff: float = 1.0
-  # Whether gradients pass by the scale.
+  # Whether gradients do not flow through the scale.
   stop_scale_gradient: bool = False
-  # The smallest of num_optimize_clipping factors, from 1 down, of which the
-  # range takes the one with the smallest error. Both or neither are given.
+  # Grid search for the clipping factor with the smallest error: the grid has
+  # num_optimize_clipping factors from 1 to min_clipping. Both or neither.
   min_clipping: float | None = None
   num_optimize_clipping: int | None = None
-  # Whether zero is the middle of the range.
+  # Whether the range is symmetric around zero, without a zero point.
   use_symmetric: bool = True
-  # Whether a small number is added to the scale; else a scale of 0 becomes 1.
+  # Whether to add an epsilon to the scale; otherwise a scale of 0 becomes 1.
   add_scale_eps: bool | None = True
-  # Whether weights are restored before the product.
+  # Whether weights are dequantized before the matmul.
   dequant_upfront: bool = False
-  # What quantised weights are stored in.
+  # Storage dtype of quantised weights.
   dtype: Any = jnp.int8
-  # Weight of the mean squared error in the loss.
+  # Weight of the mean squared quantisation error in the loss; None: 0.
   quant_loss_weight: float | None = None
-  # Whether each channel has the best of those factors, or all have one.
+  # Whether the grid search selects a factor per channel.
   optimize_clipping_per_channel: bool = False
-  # In how many parts, each with a scale, AQT divides what is contracted.
+  # Number of parts of the contracted dimension with separate scales, for AQT.
   sub_channels: int | None = None
-  # What FQ computes in.
+  # Dtype of the computation in FQ.
   calculation_dtype: Any = jnp.float32
   # Whether a non-trainable `step_count` counts training steps.
   use_step_count: bool = False
-  # Whether numbers of 4 bits are packed into numbers of this type.
+  # Whether 4-bit values are packed, and the dtype that they are packed into.
   use_int4_packed_weights: bool = True
   int4_packed_weights_container_dtype: Any = jnp.int32
   # FQ_VN: factor, first step and distribution ('uniform' or 'normal') of the
-  # noise, and by which range of the weight it is scaled: 'Linf' or
+  # noise, and the norm of the weight that scales it: 'Linf' or
   # 'PerChannelLinf'.
   vn_scale: float | None = None
   vn_start_step: int = 0
   vn_noise_type: str = 'uniform'
   vn_weight_norm_type: str = 'PerChannelLinf'
-  # Weight in the loss of how far the kurtosis of weights is from `kurt`.
+  # Weight in the loss of the squared difference of the weights' kurtosis to
+  # `kurt`.
   kurt_loss_weight: float | None = None
   kurt: float = 1.8
-  # How many entries of what is contracted share a scale; 0 for all.
+  # Number of contracted elements with a common scale; 0: all.
   block_size: int = 0
-  # 'default': by the range. 'bin', 'bin_norm': one bit, by the mean of |w|,
-  # after the mean of w is taken away.
+  # 'default': scaled by the range. 'bin': sign(w) scaled by the mean of |w|.
+  # 'bin_norm': the same after subtracting the mean of w.
   quant_method: str = 'default'
-  # A layer that quantises, in place of `TensorQuantizer`.
+  # Quantizer class; None: `TensorQuantizer`.
   override_quantizer_cls: type | None = None
 
 
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass
 class QuantizedTrainingParams:
-  """How the mode QT quantises products."""
+  """Quantisation of matmuls in mode QT."""
 
-  # Bits of numbers forward and backward; None leaves floats.
+  # Precision of the forward and backward pass in bits; None: float.
   bits_fwd: int | None = 8
   bits_bwd: int | None = 8
-  # Bits of the type that floats are cast to, without scale. For measurements
-  # of speed; the numbers make no sense.
+  # Bits of a cast without a scale. For benchmarks only; results are invalid.
   cast_bits_fwd: int | None = None
   cast_bits_bwd: int | None = None
-  # Whether gradients are rounded up or down by chance.
+  # Whether gradients are rounded stochastically.
   random_rounding_bwd: bool = True
-  # What products are accumulated in, and their scaled results.
+  # Accumulation dtypes of the matmuls, and of the products with scales.
   einsum_output_dtype: Any = jnp.bfloat16
   einsum_scale_output_dtype: Any = jnp.float32
-  # What results are cast to; None leaves them.
+  # Dtype of the results; None: no cast.
   bwd_output_dtype: Any = None
 
 
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass
 class QuantizationParams:
-  """How a layer is quantised."""
+  """Quantisation of a layer."""
 
   quantization_type: QuantizationType = QuantizationType.PTQ
   mode: QuantizationMode = QuantizationMode.INFERENCE
-  # None leaves the input of the product as it is.
+  # None: activations are not quantised.
   act_params: ActQuantizationParams | None = None
   weight_params: WeightQuantizationParams = dataclasses.field(
     default_factory=WeightQuantizationParams

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a layer gets a quantised weight and product without being written again.
+"""Mixins that quantise the weights and the einsum of an existing layer.
 
-A layer declares its weight by `create_variable` and multiplies by its child
-`einsum`. A mixin before it in the bases declares the weight quantised, and is
-the einsum.
+The layer declares its weight with `create_variable` and calls its child
+`einsum`. The mixin overrides `create_variable` to declare the weight quantised,
+and takes the place of the child `einsum`.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ PARAMS = base_layer.PARAMS
 
 
 class QuantizedLayerMixin(quantizer.QuantizationLayer):
-  """Quantises the weights, and the product, of the layer it is mixed into."""
+  """Quantises the weights and the einsum of the layer it is mixed into."""
 
-  # Whether block_size holds for its weights.
+  # Whether the layer supports block_size.
   _HAS_BLOCKS = True
 
   def __post_init__(self) -> None:
-    # {weight: which of its dimensions is stored as two, blocks and their size}
+    # By weight, the dimension that is stored as two: [num_blocks, block_size].
     object.__setattr__(self, '_blocks', {})
     super().__post_init__()
 
   @nn.nowrap
   def _equations(self) -> dict[str, str]:
-    """Returns the equation of each weight that is quantised, as stored."""
+    """Returns the einsum equation of each quantised weight, by name."""
     raise NotImplementedError
 
   @nn.nowrap
   def create_variable(
     self, name: str, var_hparams: WeightHParams, trainable: bool = True
   ) -> None:
-    """Declares a weight; those of `_equations` as they are quantised."""
+    """Declares a variable; those in `_equations` are quantised weights."""
     if not self.quantization or name not in self._equations():
       self._declare_variable(name, var_hparams, trainable)
       return
@@ -63,13 +63,17 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
   def create_child(
     self, name: str, params: pax_fiddle.Config, *, skip_clone: bool = False
   ) -> nn.Module:
-    """Creates a child, but for `einsum`, which this layer is itself."""
-    if name == 'einsum' and self._multiplies:
+    """Creates a child; for `einsum` returns this layer.
+
+    Raises:
+      ValueError: `einsum` is not a plain EinsumOp.
+    """
+    if name == 'einsum' and self._replaces_einsum:
       if params.cls is not base_ops.EinsumOp:
         raise ValueError(
           f'einsum_tpl of {type(self).__name__} must be EinsumOp with '
-          f'quantization or sparsity, got {params.cls.__name__}; one of them '
-          'can do the product'
+          f'quantization or sparsity, got {params.cls.__name__}; unset one of '
+          'them'
         )
       return self
     return super().create_child(name, params, skip_clone=skip_clone)
@@ -77,17 +81,17 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
   def einsum(
     self, equation: str, inputs: Array, weight: Shaped[Array, '...']
   ) -> Array:
-    """Returns the product of inputs and weight, as the layer asks for it."""
+    """Returns the einsum of inputs and the weight `w`."""
     return self.multiply('w', equation, inputs, weight)
 
   def multiply(
     self, name: str, equation: str, x: Array, weight: Shaped[Array, '...']
   ) -> Array:
-    """Returns the product of `x` with the weight of this name."""
+    """Returns the einsum of `x` and the weight called `name`."""
     dim = self._blocks.get(name)
     kind = self.quantization and self.quantization.quantization_type
-    splits = self._is_inference or kind == QuantizationType.AQT
-    if dim is None or not splits:
+    uses_blocks = self._is_inference or kind == QuantizationType.AQT
+    if dim is None or not uses_blocks:
       return self.quantized_einsum(
         eqn=equation, x=x, w=weight, reshape=weight.shape, weight_name=name
       )
@@ -95,12 +99,12 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
     rank = weight.ndim - 1 if self._is_inference else weight.ndim
     parsed = einsum_equations.Equation.parse(equation).expand(x.ndim, rank)
     split = parsed.split(dim)
-    place = parsed.lhs.index(parsed.rhs[dim])
+    x_dim = parsed.lhs.index(parsed.rhs[dim])
     if not self._is_inference:
       weight = _in_blocks(weight, dim, size)
     return self.quantized_einsum(
       eqn=split.product,
-      x=_in_blocks(x, place, size),
+      x=_in_blocks(x, x_dim, size),
       w=weight,
       reshape=(),
       weight_name=name,
@@ -109,55 +113,62 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
     )
 
   def quantize_weight(self) -> dict[str, Any]:
-    """Returns the layer's variables, with its weights quantised."""
+    """Returns the layer's variables with quantised weights.
+
+    Raises:
+      ValueError: the layer has no `quantization`.
+    """
     self._check_is_quantized('quantize_weight')
     tree = super().quantize_weight()
     if self._is_inference:
       return tree
     for name, equation in self._equations().items():
-      w = self._final_weight(name)
+      w = self._trained_weight(name)
       dims = einsum_equations.eqn_to_weight_contract_dims(equation)
       if (dim := self._blocks.get(name)) is not None:
         w = _in_blocks(w, dim, self._block_size)
         dims = [i + 1 if i >= dim else i for i in dims]
-      numbers, scale, zero_point = self.quantize_array(w, dims)
+      quantized, scale, zero_point = self.quantize_array(w, dims)
       if self._is_packed:
-        dtype = self.quantization.weight_params
-        numbers = int4_packing.pack_4bit(
-          numbers,
-          self._pack_dim(name),
-          dtype.int4_packed_weights_container_dtype,
+        quantized = int4_packing.pack_4bit(
+          quantized, self._pack_dim(name), self._storage_dtype()
         )
-      numbers = numbers.astype(self._storage_dtype())
-      parts = dict(zip(_names(name), (numbers, scale, zero_point), strict=True))
-      if zero_point is None:
-        parts.popitem()
-      tree[PARAMS].update(parts)
+      tree[PARAMS][name] = quantized.astype(self._storage_dtype())
+      tree[PARAMS][name + base_layer.QUANTIZED_SCALE_NAME_POSTFIX] = scale
+      if zero_point is not None:
+        tree[PARAMS][name + base_layer.QUANTIZED_ZP_NAME_POSTFIX] = zero_point
     return tree
 
   def quantized_partition_specs(self) -> dict[str, Any]:
-    """Returns how what `quantize_weight` returns is split."""
+    """Returns the partition specs of the variables of `quantize_weight`.
+
+    Raises:
+      ValueError: the layer has no `quantization`.
+    """
     self._check_is_quantized('quantized_partition_specs')
     tree = super().quantized_partition_specs()
     if self._is_inference:
       return tree
     for name in self._equations():
       weight, scale = self._quantized_hparams(name, self._weights[name])
-      specs = [
-        quantized_variables.partition_spec(h, self.mesh_axis_names)
-        for h in (weight, scale, scale)
-      ]
-      parts = dict(zip(_names(name), specs, strict=True))
-      if self.quantization.weight_params.use_symmetric:
-        parts.popitem()
-      tree[PARAMS].update(parts)
+      hparams = quantized_variables.quantized_weight_hparams(
+        name,
+        weight,
+        scale,
+        self._storage_dtype(),
+        self.quantization.weight_params.use_symmetric,
+      )
+      for variable, declared in hparams.items():
+        tree[PARAMS][variable] = quantized_variables.partition_spec(
+          declared, self.mesh_axis_names
+        )
     return tree
 
-  # Inside.
+  # Private methods.
 
   @property
-  def _multiplies(self) -> bool:
-    """Whether this layer does the product itself."""
+  def _replaces_einsum(self) -> bool:
+    """Whether this layer takes the place of its child `einsum`."""
     return bool(self.quantization)
 
   @property
@@ -165,8 +176,8 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
     return self.quantization.weight_params.block_size if self._HAS_BLOCKS else 0
 
   @nn.nowrap
-  def _final_weight(self, name: str) -> Array:
-    """Returns the float weight that is quantised after training."""
+  def _trained_weight(self, name: str) -> Array:
+    """Returns the trained float weight, to be quantised."""
     return self.get_var(name)
 
   @nn.nowrap
@@ -178,9 +189,9 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
   def _quantized_hparams(
     self, name: str, declared: WeightHParams
   ) -> tuple[WeightHParams, WeightHParams]:
-    """Returns the declarations, for inference, of a weight and its scale.
+    """Returns the declarations of a weight and its scale for inference.
 
-    The shape of the weight is that before it is packed.
+    The shape of the weight is the unpacked one.
     """
     dims = einsum_equations.eqn_to_weight_contract_dims(self._equations()[name])
     size = self._block_size
@@ -203,10 +214,10 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
     return weight, scale
 
   @nn.nowrap
-  def _check_is_quantized(self, what: str) -> None:
+  def _check_is_quantized(self, method: str) -> None:
     if not self.quantization:
       raise ValueError(
-        f'{what} needs `quantization` of {type(self).__name__} '
+        f'{method} needs `quantization` of {type(self).__name__} '
         f'{"/".join(self.path)}, got None; set it in the Config'
       )
 
@@ -214,13 +225,13 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
 class SparseQuantizedLayerMixin(
   QuantizedLayerMixin, sparsifier.SparsityBaseLayer
 ):
-  """A QuantizedLayerMixin whose weights can also be sparse."""
+  """A QuantizedLayerMixin with optionally sparse weights."""
 
   @nn.nowrap
   def create_variable(
     self, name: str, var_hparams: WeightHParams, trainable: bool = True
   ) -> None:
-    """Declares a weight; those of `_equations` with a mask, if sparse."""
+    """Declares a variable; sparse weights in `_equations` get a mask."""
     super().create_variable(name, var_hparams, trainable)
     equation = self._equations().get(name)
     if equation is None or self._is_inference:
@@ -232,48 +243,41 @@ class SparseQuantizedLayerMixin(
   def multiply(
     self, name: str, equation: str, x: Array, weight: Shaped[Array, '...']
   ) -> Array:
-    """Returns the product of `x` with the weight of this name, masked."""
+    """Returns the einsum of `x` and the masked weight called `name`."""
     if not self._is_inference:
       weight = self.sparsifiy(weight, name, x)
     return super().multiply(name, equation, x, weight)
 
   def quantize_weight(self) -> dict[str, Any]:
-    """Returns the layer's variables, quantised, without those of sparsity."""
+    """Returns the quantised variables without those of sparsity."""
     return self._without_masks(super().quantize_weight())
 
   def quantized_partition_specs(self) -> dict[str, Any]:
-    """Returns how what `quantize_weight` returns is split."""
+    """Returns the partition specs of the variables of `quantize_weight`."""
     return self._without_masks(super().quantized_partition_specs())
 
   @property
-  def _multiplies(self) -> bool:
+  def _replaces_einsum(self) -> bool:
     return bool(self.quantization) or self.sparsity is not None
 
   @nn.nowrap
-  def _final_weight(self, name: str) -> Array:
-    weight = super()._final_weight(name)
+  def _trained_weight(self, name: str) -> Array:
+    weight = super()._trained_weight(name)
     return self.masked(weight, name)
 
   @nn.nowrap
   def _without_masks(self, tree: dict[str, Any]) -> dict[str, Any]:
     names = self.sparsity_variables
-    kept = {
+    filtered = {
       collection: {k: v for k, v in values.items() if k not in names}
       for collection, values in tree.items()
     }
-    return {collection: values for collection, values in kept.items() if values}
-
-
-def _names(name: str) -> tuple[str, str, str]:
-  """Returns the names of a weight, its scale and its zero point."""
-  return (
-    name,
-    name + base_layer.QUANTIZED_SCALE_NAME_POSTFIX,
-    name + base_layer.QUANTIZED_ZP_NAME_POSTFIX,
-  )
+    return {
+      collection: values for collection, values in filtered.items() if values
+    }
 
 
 def _in_blocks(x: Array, dim: int, size: int) -> Array:
-  """Returns `x` with one dimension as two: blocks, and `size`."""
+  """Reshapes one dimension of `x` to [num_blocks, size]."""
   shape = (*x.shape[:dim], x.shape[dim] // size, size, *x.shape[dim + 1 :])
   return jnp.reshape(x, shape)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised layers whose precision is one of several, for a search."""
+"""Quantised layers with searchable precision."""
 
 from __future__ import annotations
 
@@ -24,11 +24,15 @@ _SUPPORTED_PRECISIONS = (2, 4, 8)
 class SearchableQuantizedLayer(quantized_weights.QuantizedWeights):
   """A mixin that makes precisions searchable; for quantization_type AQT."""
 
-  # Bits to choose from.
+  # The precisions to choose from, in bits.
   precisions: Sequence[int] = dataclasses.field(default_factory=list)
 
   def create_tensor_quantizers(self) -> None:
-    """Creates `act_quantizer` and `weight_quantizer`, which choose."""
+    """Creates `act_quantizer` and `weight_quantizer` with searchable precision.
+
+    Raises:
+      ValueError: `precisions` is empty or has unsupported values.
+    """
     unknown = set(self.precisions) - set(_SUPPORTED_PRECISIONS)
     if not self.precisions or unknown:
       raise ValueError(
@@ -36,16 +40,16 @@ class SearchableQuantizedLayer(quantized_weights.QuantizedWeights):
         f'{list(self.precisions)}'
       )
     params = self.quantization
-    for name, of_operand in (
+    for name, operand_params in (
       ('act_quantizer', params.act_params),
       ('weight_quantizer', params.weight_params),
     ):
       create = quantizer.create_tensor_quantizer
-      if of_operand is None:
+      if operand_params is None:
         self.create_child(name, create(name, None))
         continue
       options = [
-        create(f'{name}_int{bits}', of_operand).set(precision=bits)
+        create(f'{name}_int{bits}', operand_params).set(precision=bits)
         for bits in self.precisions
       ]
       select = pax_fiddle.Config(
@@ -55,21 +59,21 @@ class SearchableQuantizedLayer(quantized_weights.QuantizedWeights):
 
   @nn.nowrap
   def replace(self, **kwargs: Any) -> SearchableQuantizedLayer:
-    """Returns a copy of the layer with other values of fields."""
+    """Returns a copy of the layer with the given fields replaced."""
     return self.clone(**kwargs)
 
 
 class SearchableLinear(SearchableQuantizedLayer, linears.Linear):
-  """A quantised Linear with several precisions to choose from."""
+  """A quantised Linear with searchable precision."""
 
 
 class SearchableAttentionProjection(
   SearchableQuantizedLayer, attentions.AttentionProjection
 ):
-  """A quantised AttentionProjection with several precisions."""
+  """A quantised AttentionProjection with searchable precision."""
 
 
 class SearchableCombinedQKVProjectionLayer(
   SearchableQuantizedLayer, attentions.CombinedQKVProjectionLayer
 ):
-  """A quantised CombinedQKVProjectionLayer with several precisions."""
+  """A quantised CombinedQKVProjectionLayer with searchable precision."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arithmetic of quantisation."""
+"""Quantisation arithmetic; this module re-exports."""
 
 from praxis.layers.quantization.operations.aqt import aqt_einsum
 from praxis.layers.quantization.operations.fake_quant import (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products whose operands are both quantised in training.
+"""Accurate quantised training (AQT): einsums with quantised operands.
 
 References:
   Pareto-optimal quantized ResNet, https://arxiv.org/abs/2105.03536
@@ -26,24 +26,28 @@ def aqt_einsum(
   scale_eqn: str | None = None,
   zp_eqn: str | None = None,
 ) -> Float[Array, '...']:
-  """Returns the product of quantised operands, restored.
+  """Returns the dequantized einsum of quantised operands.
 
   Args:
-    eqn: of `lhs` and `rhs`; may have `...`.
-    lhs: the left operand, mostly activations.
-    rhs: the right operand, mostly a weight.
+    eqn: equation of `lhs` and `rhs`; may have `...`.
+    lhs: the left operand, usually activations.
+    rhs: the right operand, usually a weight.
     lhs_quantizer: a `TensorQuantizer` for the left operand.
-    rhs_quantizer: one for the right operand.
-    scale_eqn: of the product and the scale of `rhs`, when the product is not
-      yet the output; then the left operand must not be quantised.
-    zp_eqn: of `lhs` and the zero points of `rhs` then.
+    rhs_quantizer: a `TensorQuantizer` for the right operand.
+    scale_eqn: equation of the result of `eqn` and the scale of `rhs`, if that
+      result is per block; requires an unquantised left operand.
+    zp_eqn: equation of `lhs` and the zero points of `rhs` in that case.
+
+  Raises:
+    ValueError: the left operand is quantised with an option of the right one
+      that does not support it.
   """
   parsed = einsum_equations.Equation.parse(eqn).expand(lhs.ndim, rhs.ndim)
   if getattr(rhs_quantizer, 'sub_channels', None) is not None:
     _check_not_quantized(lhs_quantizer, 'sub_channels')
-    rhs = _restored_sub_channels(rhs, parsed.contracted, rhs_quantizer)
+    rhs = _fake_quantize_sub_channels(rhs, parsed.contracted, rhs_quantizer)
     return jnp.einsum(str(parsed), lhs, rhs)
-  quantized, rhs_scale, rhs_zp = rhs_quantizer.quantize(
+  rhs_quantized, rhs_scale, rhs_zp = rhs_quantizer.quantize(
     rhs, parsed.contracted, squeeze_scale=False, quantized_dtype=rhs.dtype
   )
   axes = tuple(parsed.contracted)
@@ -52,14 +56,14 @@ def aqt_einsum(
     rhs_zp = jnp.squeeze(rhs_zp, axis=axes)
   if scale_eqn is not None or zp_eqn is not None:
     _check_not_quantized(lhs_quantizer, 'scale_eqn or zp_eqn')
-    numbers, scale = lhs, jnp.squeeze(rhs_scale, axis=axes)
+    lhs_quantized, scale = lhs, jnp.squeeze(rhs_scale, axis=axes)
   else:
     dims = [i for i, c in enumerate(parsed.lhs) if c not in parsed.out]
-    numbers, lhs_scale, _ = lhs_quantizer.quantize(
+    lhs_quantized, lhs_scale, _ = lhs_quantizer.quantize(
       lhs, dims, squeeze_scale=False, quantized_dtype=lhs.dtype
     )
     scale = jnp.einsum(str(parsed), lhs_scale, rhs_scale)
-  product = jnp.einsum(str(parsed), numbers, quantized)
+  product = jnp.einsum(str(parsed), lhs_quantized, rhs_quantized)
   if scale_eqn is not None:
     product = jnp.einsum(scale_eqn, product, scale)
   else:
@@ -71,21 +75,23 @@ def aqt_einsum(
   return product - quantized_einsum.compute_offset(str(parsed), lhs, rhs_zp)
 
 
-def _restored_sub_channels(
+def _fake_quantize_sub_channels(
   weight: Array, contract_dims: list[int], quantizer: Any
 ) -> Array:
-  """Returns a weight, quantised in parts and restored."""
+  """Returns a weight, fake-quantized with one scale per sub-channel."""
   shape = scale_shapes.compute_shape_with_subchannels(
     quantizer.sub_channels, weight.shape, contract_dims
   )
-  numbers, scale, zero_point = quantizer.quantize(
+  quantized, scale, zero_point = quantizer.quantize(
     weight.reshape(shape),
     contract_dims,
     squeeze_scale=False,
     quantized_dtype=weight.dtype,
   )
-  restored = quantizer.dequantize(numbers, scale, contract_dims, zero_point)
-  return restored.reshape(weight.shape)
+  dequantized = quantizer.dequantize(
+    quantized, scale, contract_dims, zero_point
+  )
+  return dequantized.reshape(weight.shape)
 
 
 def _check_not_quantized(quantizer: Any, reason: str) -> None:

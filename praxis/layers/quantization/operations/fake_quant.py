@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operands of products, quantised, or quantised and restored for training."""
+"""Quantisation and fake quantisation of einsum operands."""
 
 from __future__ import annotations
 
@@ -31,20 +31,24 @@ def reduce_einsum_weight_precision(
   quant_method: str = 'default',
   contract_dims: Sequence[int] | None = None,
 ) -> Quantized:
-  """Returns a weight quantised with a scale for each channel.
+  """Returns a weight quantised with one scale per channel.
 
   Args:
-    eqn: of activations and weight, which says what is contracted.
+    eqn: equation of activations and weight, for the contracted dimensions.
     t: the weight.
-    calculation_dtype: what to compute in.
-    squeeze: whether scale and zero point lose the contracted dimensions.
-    need_gradient: as in `reduce_precision`, and so on.
-    bits: of a quantised number.
-    optimization_on_bound: whether to search the best range.
-    percentile: what the range is multiplied with.
+    calculation_dtype: dtype of the computation.
+    squeeze: whether to squeeze the contracted dimensions of scale and zero
+      point.
+    need_gradient: as in `reduce_precision`.
+    bits: the precision.
+    optimization_on_bound: whether to search for the best bound.
+    percentile: factor of the bound.
     use_symmetric: whether there is no zero point.
-    quant_method: see `WeightQuantizationParams.quant_method`.
-    contract_dims: what is contracted, in place of `eqn`.
+    quant_method: as `WeightQuantizationParams.quant_method`.
+    contract_dims: the contracted dimensions; replaces `eqn`.
+
+  Raises:
+    ValueError: both or neither of `eqn` and `contract_dims` are given.
   """
   if (eqn is None) == (contract_dims is None):
     raise ValueError(
@@ -75,7 +79,16 @@ def reduce_precision_activation(
   symmetric: bool = True,
   percentile: float | Array = 1.0,
 ) -> Quantized:
-  """Returns activations quantised, with a scale for all or for each row."""
+  """Returns quantised activations; a scale is shared over `contract_dims`.
+
+  Args:
+    t: the activations.
+    need_gradient: as in `reduce_precision`.
+    bits: the precision.
+    contract_dims: dimensions with a common scale; None: all.
+    symmetric: whether there is no zero point.
+    percentile: factor of the bound.
+  """
   return rounding.reduce_precision(
     t,
     contract_dims,
@@ -95,9 +108,17 @@ def reduce_einsum_activation_precision(
   symmetric: bool = True,
   percentile: float | Array = 1.0,
 ) -> Quantized:
-  """Returns the left operand of a product quantised.
+  """Returns the quantised left operand of an einsum.
 
-  Each row has a scale of its own with `per_channel`, else there is one.
+  Args:
+    eqn: equation of activations and weight.
+    t: the activations.
+    bits: the precision.
+    squeeze: whether to squeeze the contracted dimensions of scale and zero
+      point.
+    per_channel: whether each row has its own scale.
+    symmetric: whether there is no zero point.
+    percentile: factor of the bound.
   """
   dims = None
   if per_channel:
@@ -122,18 +143,27 @@ def fakequant_einsum(
   use_fp: bool = False,
   quant_method: str = 'default',
 ) -> Float[Array, '*shape']:
-  """Returns the weight of a product, quantised and restored.
+  """Returns the fake-quantized weight of an einsum.
 
-  The gradient passes the rounding. `block_size` entries of the contraction
-  share a scale, all of them when it is 0.
+  The gradient is a straight-through estimator (arXiv:1308.3432).
+
+  Args:
+    eqn: equation of activations and weight.
+    t: the weight.
+    bits: the precision.
+    calculation_dtype: dtype of the computation.
+    use_symmetric: whether there is no zero point.
+    block_size: number of contracted elements with a common scale; 0: all.
+    use_fp: whether to use 4-bit floats if `bits` is 4.
+    quant_method: as `WeightQuantizationParams.quant_method`.
   """
   dims = einsum_equations.eqn_to_weight_contract_dims(eqn)
   shape, dims = scale_shapes.get_sub_channel_shape(t.shape, block_size, dims)
   blocks = t.reshape(shape).astype(calculation_dtype)
   if use_fp and bits == 4:
-    restored = rounding.FP4().nudge(blocks, dims)
+    dequantized = rounding.FP4().nudge(blocks, dims)
   else:
-    restored = restore(
+    dequantized = dequantize(
       rounding.reduce_precision(
         blocks,
         dims,
@@ -143,7 +173,7 @@ def fakequant_einsum(
         quant_method=quant_method,
       )
     )
-  return restored.reshape(t.shape).astype(t.dtype)
+  return dequantized.reshape(t.shape).astype(t.dtype)
 
 
 def fakequant_activation(
@@ -154,12 +184,24 @@ def fakequant_activation(
   symmetric: bool = True,
   percentile: float | Array = 1.0,
 ) -> Float[Array, '*shape']:
-  """Returns activations, quantised and restored; see fakequant_einsum."""
+  """Returns fake-quantized activations.
+
+  Args:
+    t: the activations.
+    bits: the precision.
+    eqn: equation of activations and weight; required with `per_channel`.
+    per_channel: whether each row has its own scale.
+    symmetric: whether there is no zero point.
+    percentile: factor of the bound.
+
+  Raises:
+    ValueError: `per_channel` is set without `eqn`.
+  """
   dims = None
   if per_channel:
     if eqn is None:
       raise ValueError(
-        'eqn must be given with per_channel=True: it says what a channel is'
+        'eqn must be given with per_channel=True: it determines the channels'
       )
     dims = einsum_equations.eqn_to_activation_contract_dims(eqn)
   quantized = reduce_precision_activation(
@@ -170,7 +212,7 @@ def fakequant_activation(
     symmetric=symmetric,
     percentile=percentile,
   )
-  return restore(quantized).astype(t.dtype)
+  return dequantize(quantized).astype(t.dtype)
 
 
 def fakequant_vn(
@@ -184,24 +226,29 @@ def fakequant_vn(
   calculation_dtype: Any = jnp.bfloat16,
   use_symmetric: bool = True,
 ) -> Float[Array, '*shape']:
-  """Returns a weight with noise in training, quantised and restored in eval.
+  """Returns a weight with variational noise, or in eval fake-quantized.
 
   Args:
-    eqn: of activations and weight, which says what a channel is.
+    eqn: equation of activations and weight.
     w: the weight.
-    next_prng_key: of the noise.
-    wp: what the noise is like.
-    step: of training; there is no noise before wp.vn_start_step.
+    next_prng_key: key of the noise.
+    wp: scale, distribution and start step of the noise.
+    step: the training step.
     do_eval: whether this is eval.
-    bits: of a number in eval.
-    calculation_dtype: what eval computes in.
+    bits: the precision in eval.
+    calculation_dtype: dtype of the computation in eval.
     use_symmetric: must be True.
+
+  Raises:
+    ValueError: the parameters of the noise are invalid.
   """
   _check_noise(wp, step, use_symmetric)
   if do_eval:
     return fakequant_einsum(eqn, w, bits, calculation_dtype)
-  draw = {'uniform': _centered, 'normal': jax.random.normal}[wp.vn_noise_type]
-  noise = draw(next_prng_key, w.shape, w.dtype)
+  sample = {'uniform': _centered_uniform, 'normal': jax.random.normal}[
+    wp.vn_noise_type
+  ]
+  noise = sample(next_prng_key, w.shape, w.dtype)
   scale = jnp.asarray(wp.vn_scale)
   if wp.vn_start_step > 0:
     scale = jnp.where(step >= wp.vn_start_step, scale, 0.0)
@@ -214,23 +261,23 @@ def fakequant_vn(
   return w + scale.astype(w.dtype) * noise
 
 
-def restore(quantized: Quantized) -> Array:
-  """Returns what was quantised, about."""
-  numbers, scale, zero_point = quantized
-  restored = numbers * scale
-  return restored if zero_point is None else restored - zero_point
+def dequantize(quantized: Quantized) -> Array:
+  """Returns values * scale - zero point."""
+  values, scale, zero_point = quantized
+  dequantized = values * scale
+  return dequantized if zero_point is None else dequantized - zero_point
 
 
 def squeezed(quantized: Quantized, dims: Sequence[int] | None) -> Quantized:
-  """Returns `quantized` with scale and zero point without some dimensions."""
-  numbers, scale, zero_point = quantized
+  """Squeezes dimensions of the scale and the zero point."""
+  values, scale, zero_point = quantized
   axes = None if dims is None else tuple(dims)
   if zero_point is not None:
     zero_point = jnp.squeeze(zero_point, axis=axes)
-  return numbers, jnp.squeeze(scale, axis=axes), zero_point
+  return values, jnp.squeeze(scale, axis=axes), zero_point
 
 
-def _centered(key: Array, shape: Sequence[int], dtype: Any) -> Array:
+def _centered_uniform(key: Array, shape: Sequence[int], dtype: Any) -> Array:
   return jax.random.uniform(key, shape, dtype, minval=-0.5, maxval=0.5)
 
 

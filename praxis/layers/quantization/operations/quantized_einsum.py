@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of quantised operands, and what restores their results."""
+"""Einsums of quantised operands, with dequantization of the result."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from jaxtyping import Array, Int, Shaped
 from praxis.layers.quantization.utils import dtypes, einsum_equations
 
 _Equation = einsum_equations.Equation
-# What is done with a scale, and then with a zero point.
-_RESTORE = (jnp.multiply, jnp.subtract)
+# Dequantization applies the scale, then the zero point.
+_DEQUANTIZE = (jnp.multiply, jnp.subtract)
 
 
 def einsum(
@@ -31,31 +31,31 @@ def einsum(
   zp_eqn: str | None = None,
   swap_xw: bool = False,
 ) -> Array:
-  """Returns the product of a weight's quantised numbers, restored.
+  """Returns the dequantized einsum with a quantised weight.
 
   Args:
-    eqn: of `x` and `w`; may have `...`.
+    eqn: equation of `x` and `w`; may have `...`.
     x: activations, quantised or not.
-    w: the weight, as quantised.
-    scale: of the weight, one number for each entry that is not contracted; or
-      one for all.
-    zp: zero points of the weight, likewise.
-    scale_act: of the activations, if they are quantised.
-    zp_act: their zero points.
-    scale_eqn: of the product and `scale`, when the product is not yet the
-      output (as with blocks).
-    zp_eqn: of `x` and `zp` then.
-    swap_xw: whether `eqn` is of `w` and `x`, in this order.
+    w: the quantised weight.
+    scale: scale of the weight: a scalar, or the weight's uncontracted
+      dimensions.
+    zp: zero points of the weight, in the shape of the scale.
+    scale_act: scale of quantised activations.
+    zp_act: zero points of the activations.
+    scale_eqn: equation of the result of `eqn` and `scale`, if that result is
+      per block.
+    zp_eqn: equation of `x` and `zp` in that case.
+    swap_xw: whether `w` is the left operand of `eqn`.
   """
   parsed = _Equation.parse(eqn)
   parsed = (parsed.swapped() if swap_xw else parsed).expand(x.ndim, w.ndim)
   if dtypes.is_fp8(w.dtype):
     w = w.astype(jnp.bfloat16)
   if zp_act is not None:
-    return _dequantized(
+    return _dequantized_einsum(
       parsed, x, w, (scale, zp), (scale_act, zp_act), scale_eqn
     )
-  product = _product(parsed, x, w)
+  product = _quantized_product(parsed, x, w)
   if scale_act is not None:
     product = product * _align(scale_act, _kept_left(parsed), parsed.out)
   if scale_eqn is not None:
@@ -74,12 +74,15 @@ def einsum(
 def compute_offset(
   eqn_normalized: str, x: Shaped[Array, '...'], zp: Array
 ) -> Array:
-  """Returns the product of activations with a weight's zero points.
+  """Returns the contribution of a weight's zero points to an einsum.
 
   Args:
-    eqn_normalized: of `x` and the weight, without `...`.
-    x: activations, not quantised.
-    zp: one number for each entry of the weight that is not contracted.
+    eqn_normalized: equation of `x` and the weight, without `...`.
+    x: unquantised activations.
+    zp: zero points in the uncontracted dimensions of the weight.
+
+  Raises:
+    ValueError: the equation has `...`, or an operand is an integer.
   """
   if '.' in eqn_normalized:
     raise ValueError(
@@ -94,7 +97,7 @@ def compute_offset(
 
 
 def get_scale_eqn(left: str, right: str) -> str:
-  """Returns the letters of `right` that are in `left`, too."""
+  """Returns the letters of `right` that `left` also has."""
   return ''.join(c for c in right if c in left)
 
 
@@ -102,9 +105,9 @@ def get_scale_eqn(left: str, right: str) -> str:
 def dot_general_int(
   lhs: Int[Array, '...'], rhs: Int[Array, '...'], dimension_numbers: Any
 ) -> Int[Array, '...']:
-  """Returns `lax.dot_general` of integers, summed in int32.
+  """Returns `lax.dot_general` of integers, accumulated in int32.
 
-  Its derivative is that of a product of floats.
+  Its derivative is that of the floating point product.
   """
   dtype = dtypes.get_smallest_matching_dtype(lhs, rhs)
   return lax.dot_general(
@@ -119,14 +122,14 @@ def dot_general_int(
 def dot_general_int_jvp(
   dimension_numbers: Any, primals: Sequence[Array], tangents: Sequence[Any]
 ) -> tuple[Array, Any]:
-  """Returns the product and its derivative."""
+  """Returns the product and its tangent."""
   product = dot_general_int(*primals, dimension_numbers)
   floats = lambda lhs, rhs: lax.dot_general(lhs, rhs, dimension_numbers)
   _, tangent = jax.jvp(floats, tuple(primals), tuple(tangents))
   return product, tangent
 
 
-def _product(parsed: _Equation, x: Array, w: Array) -> Array:
+def _quantized_product(parsed: _Equation, x: Array, w: Array) -> Array:
   if x.dtype in dtypes.INT_TYPES and w.dtype in dtypes.INT_TYPES:
     numbers, order = einsum_equations.einsum_eqn_to_dimension_numbers(
       str(parsed)
@@ -136,25 +139,25 @@ def _product(parsed: _Equation, x: Array, w: Array) -> Array:
   return jnp.einsum(str(parsed), _no_int4(x), _no_int4(w))
 
 
-def _dequantized(
+def _dequantized_einsum(
   parsed: _Equation,
   x: Array,
   w: Array,
-  of_weight: tuple[Array, Array | None],
-  of_activation: tuple[Array, Array],
+  weight_params: tuple[Array, Array | None],
+  act_params: tuple[Array, Array],
   scale_eqn: str | None,
 ) -> Array:
-  """Returns the product of restored operands.
+  """Returns the einsum of the dequantized operands.
 
-  Both operands with zero points would make a sum of four products.
+  Zero points on both sides would expand the quantised einsum to four terms.
   """
   kept = _kept_left(parsed)
-  for part, restore in zip(of_activation, _RESTORE, strict=True):
-    x = restore(x, _expand(part, parsed.lhs, kept))
+  for param, apply in zip(act_params, _DEQUANTIZE, strict=True):
+    x = apply(x, _expand(param, parsed.lhs, kept))
   w = _no_int4(w)
-  for part, restore in zip(of_weight, _RESTORE, strict=True):
-    if part is not None:
-      w = restore(w, _expand(part, parsed.rhs, parsed.kept))
+  for param, apply in zip(weight_params, _DEQUANTIZE, strict=True):
+    if param is not None:
+      w = apply(w, _expand(param, parsed.rhs, parsed.kept))
   product = jnp.einsum(str(parsed), x, w)
   if scale_eqn is None:
     return product
@@ -166,21 +169,21 @@ def _kept_left(parsed: _Equation) -> str:
   return get_scale_eqn(parsed.out, parsed.lhs)
 
 
-def _expand(part: Array, letters: str, kept: str) -> Array:
-  """Returns a scale with size 1 for the letters that it does not have."""
-  if part.ndim != len(kept):
-    return part
+def _expand(param: Array, letters: str, kept: str) -> Array:
+  """Returns a scale with size 1 in the dimensions that it lacks."""
+  if param.ndim != len(kept):
+    return param
   missing = [i for i, c in enumerate(letters) if c not in kept]
-  return jnp.expand_dims(part, missing)
+  return jnp.expand_dims(param, missing)
 
 
-def _align(part: Array, kept: str, out: str) -> Array:
-  """Returns a scale in the order of an output, with size 1 for the rest."""
-  if part.ndim == 0 or part.ndim != len(kept):
-    return part
+def _align(param: Array, kept: str, out: str) -> Array:
+  """Transposes a scale to the order of `out`, with size 1 elsewhere."""
+  if param.ndim == 0 or param.ndim != len(kept):
+    return param
   order = sorted(range(len(kept)), key=lambda i: out.index(kept[i]))
   missing = [i for i, c in enumerate(out) if c not in kept]
-  return jnp.expand_dims(jnp.transpose(part, order), missing)
+  return jnp.expand_dims(jnp.transpose(param, order), missing)
 
 
 def _no_int4(x: Array) -> Array:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products that are quantised forward and backward."""
+"""Einsums quantised in the forward and the backward pass."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from praxis.layers.quantization.utils import einsum_equations
 
 QuantizedTrainingParams = quantization_hparams.QuantizedTrainingParams
 
-# Numbers and their scale, with the letters of those dimensions that it has;
-# the scale is None where numbers are not quantised.
+# Quantised values and their scale, or unquantised values and None.
 _Operand = tuple[Array, Array | None]
 
 
@@ -28,18 +27,21 @@ def custom_einsum(
   prng_key: Array,
   params: QuantizedTrainingParams,
 ) -> Float[Array, '...']:
-  """Returns a product of quantised operands, with a quantised gradient.
+  """Returns an einsum of quantised operands, with quantised gradients.
 
-  Compiled, it equals upstream's to the last bit. Outside of jit, gradients
-  rounded at random differ by a step here and there: upstream compiles this
-  function by itself, and XLA then keeps more bits between bfloat16 operations.
+  Under jit it equals upstream's bit for bit. Outside jit, stochastically
+  rounded gradients may differ by one quantisation step: upstream jits this
+  function, and XLA keeps more precision between bfloat16 operations.
 
   Args:
     x: activations.
     w: the weight.
-    eqn: of `x` and `w`; may have `...`.
-    prng_key: for random rounding of gradients.
-    params: bits and types.
+    eqn: equation of `x` and `w`; may have `...`.
+    prng_key: key of the stochastic rounding of gradients.
+    params: precisions and dtypes.
+
+  Raises:
+    ValueError: `params` are inconsistent.
   """
   _check(params)
   forward = einsum_equations.Equation.parse(eqn).expand(x.ndim, w.ndim)
@@ -54,7 +56,7 @@ def custom_einsum(
     right = _quantize(w, forward.rhs, forward.out, bits, cast)
     result = _multiply(forward, left, right, params)
     for letters, scale in ((forward.rhs, right[1]), (forward.lhs, left[1])):
-      result = _times(
+      result = _apply_scale(
         result, forward.out, letters, scale, params.einsum_scale_output_dtype
       )
     return _cast(result, params), (left, right, key)
@@ -83,17 +85,24 @@ def _gradients(
     (to_x, right, forward.rhs),
     (to_w, left, forward.lhs),
   ):
-    # The scale of the other operand is within the sum: it goes into grad.
-    scaled = _times(
+    # The other operand's scale varies along the contraction: apply it to grad.
+    scaled = _apply_scale(
       grad, forward.out, letters, other[1], params.einsum_output_dtype
     )
     bits, cast = params.bits_bwd, params.cast_bits_bwd
-    own = _quantize(scaled, forward.out, step.out, bits, cast, key)
-    numbers = (other[0], None)
-    pair = (own, numbers) if step is to_x else (numbers, own)
-    result = _multiply(step, *pair, params)
-    result = _times(
-      result, step.out, forward.out, own[1], params.einsum_scale_output_dtype
+    quantized_grad = _quantize(scaled, forward.out, step.out, bits, cast, key)
+    unscaled = (other[0], None)
+    if step is to_x:
+      operands = quantized_grad, unscaled
+    else:
+      operands = unscaled, quantized_grad
+    result = _multiply(step, *operands, params)
+    result = _apply_scale(
+      result,
+      step.out,
+      forward.out,
+      quantized_grad[1],
+      params.einsum_scale_output_dtype,
     )
     grads.append(_cast(result, params))
   return grads
@@ -107,16 +116,16 @@ def _quantize(
   cast_bits: int | None,
   key: Array | None = None,
 ) -> _Operand:
-  """Returns `x` quantised over the dimensions that `out` has not."""
+  """Returns `x` quantised over the dimensions that `out` lacks."""
   if cast_bits is not None:
     return x.astype({8: jnp.int8, 4: jnp.int4}[cast_bits]), None
   if bits is None:
     return x, None
   dims = tuple(i for i, c in enumerate(letters) if c not in out)
-  numbers, scale, _ = rounding.reduce_precision(
+  values, scale, _ = rounding.reduce_precision(
     x, dims, bits=bits, random_rounding=key is not None, key=key
   )
-  return numbers, jnp.squeeze(scale, axis=dims)
+  return values, jnp.squeeze(scale, axis=dims)
 
 
 def _multiply(
@@ -133,10 +142,10 @@ def _multiply(
   )
 
 
-def _times(
+def _apply_scale(
   x: Array, out: str, letters: str, scale: Array | None, dtype: Any
 ) -> Array:
-  """Returns `x` times the scale of an operand of these letters."""
+  """Returns `x` times the scale of the operand with these letters."""
   if scale is None:
     return x
   kept = ''.join(c for c in letters if c in out)
@@ -151,16 +160,17 @@ def _cast(x: Array, params: QuantizedTrainingParams) -> Array:
 
 
 def _check(params: QuantizedTrainingParams) -> None:
-  for end in ('fwd', 'bwd'):
-    bits = getattr(params, f'bits_{end}')
-    cast = getattr(params, f'cast_bits_{end}')
+  for direction, bits, cast in (
+    ('fwd', params.bits_fwd, params.cast_bits_fwd),
+    ('bwd', params.bits_bwd, params.cast_bits_bwd),
+  ):
     if bits is not None and cast is not None:
       raise ValueError(
-        f'bits_{end} and cast_bits_{end} exclude each other, got {bits} and '
-        f'{cast}; set one to None'
+        f'bits_{direction} and cast_bits_{direction} exclude each other, got '
+        f'{bits} and {cast}; set one to None'
       )
     if cast not in (None, 4, 8):
-      raise ValueError(f'cast_bits_{end} must be 4 or 8, got {cast}')
+      raise ValueError(f'cast_bits_{direction} must be 4 or 8, got {cast}')
   if params.cast_bits_bwd is not None and params.bits_fwd is not None:
     raise ValueError(
       'cast_bits_bwd needs bits_fwd=None: gradients are cast without a scale, '

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of few bits, with the scale that restores them."""
+"""Quantisation of arrays to low precision, with scales and zero points."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Shaped
 from praxis.layers.quantization import optimization
 
 _FP8 = jnp.float8_e4m3fn
-# What int4 in floating point can say.
+# Non-negative values of 4-bit floats (E2M1).
 _FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 # A quantised array, its scale and its zero point (times the scale) or None.
@@ -21,7 +21,7 @@ Quantized = tuple[Array, Array, Array | None]
 
 
 class FP4:
-  """Numbers of 4 bits in floating point: a sign, two exponent bits, a bit."""
+  """4-bit floats with two exponent bits and one mantissa bit (E2M1)."""
 
   int4_val = [*(-v for v in _FP4_VALUES[:0:-1]), *_FP4_VALUES]
 
@@ -29,30 +29,30 @@ class FP4:
     self.v = jnp.array(val or self.int4_val, jnp.float32)
 
   def round(self, x: Shaped[Array, '*shape']) -> Float[Array, '*shape']:
-    """Returns the nearest number for each of `x`."""
+    """Rounds each element of `x` to the nearest value."""
     nearest = jnp.argmin(jnp.abs(x[..., None] - self.v), axis=-1)
     return self.v[nearest]
 
   def nudge(
     self, x: Float[Array, '*shape'], contract_dim: int | Sequence[int]
   ) -> Float[Array, '*shape']:
-    """Returns `x`, quantised over the dimensions and restored."""
+    """Returns `x` fake-quantized; `contract_dim` share a scale."""
     axes = axes_of(contract_dim)
-    smallest = jnp.min(x, axis=axes, keepdims=True)
-    largest = jnp.max(x, axis=axes, keepdims=True)
-    scale = (largest - smallest) / (self.v[-1] - self.v[0])
+    minimum = jnp.min(x, axis=axes, keepdims=True)
+    maximum = jnp.max(x, axis=axes, keepdims=True)
+    scale = (maximum - minimum) / (self.v[-1] - self.v[0])
     scale = scale + jnp.finfo(x.dtype).eps
-    offset = self.v[0] - smallest / scale
+    offset = self.v[0] - minimum / scale
     return ((self.round(x / scale + offset) - offset) * scale).astype(x.dtype)
 
 
 def get_min_max(
   bits: int = 8, unsigned: bool = False, use_fp: bool = False
 ) -> tuple[int | float, int | float]:
-  """Returns the smallest and largest number of so many bits (or of fp8)."""
+  """Returns the minimum and maximum of integers of `bits`, or of fp8 (E4M3)."""
   if use_fp:
-    largest = float(jnp.finfo(_FP8).max)
-    return -largest, largest
+    maximum = float(jnp.finfo(_FP8).max)
+    return -maximum, maximum
   if unsigned:
     return 0, 2**bits - 1
   return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
@@ -61,7 +61,7 @@ def get_min_max(
 def pass_through(
   x: Shaped[Array, '*shape'], fn: Callable[[Array], Array]
 ) -> Shaped[Array, '*shape']:
-  """Returns fn(x), with the gradient of x."""
+  """Returns fn(x) with a straight-through gradient."""
   # The difference is exactly zero, and its gradient exactly one.
   return x - jax.lax.stop_gradient(x) + jax.lax.stop_gradient(fn(x))
 
@@ -84,25 +84,41 @@ def reduce_precision(
   save_fp8_to_int8: bool = True,
   quant_method: str = 'default',
 ) -> Quantized:
-  """Returns `t` quantised, its scale and its zero point.
+  """Returns (quantised values, scale, zero point or None).
 
-  `quantised * scale - zero point` is about `t`; scale and zero point have size
-  1 in `contract_dims`, which share a scale (all do if it is None). The range is
-  multiplied with `percentile`; if that is 1, `optimization_on_bound` searches
-  for the factor with the smallest mean of |error| ** p_value, for each channel
-  with `per_channel`. A scale of 0 becomes 1, or with `add_scale_eps` all get
-  `scale_eps` more (the epsilon of their type if it is negative).
+  values * scale - zero point approximates `t`. Scale and zero point have size 1
+  in `contract_dims`.
 
-  With `need_gradient` the result stays in float and has the gradient of `t`;
-  with `random_rounding` `key` decides what is rounded up. `use_fp` is for fp8,
-  as its bits in int8, or in bfloat16 without `save_fp8_to_int8`. For
-  `quant_method` see WeightQuantizationParams.
+  Args:
+    t: the array to quantise.
+    contract_dims: dimensions with a common scale; None: all.
+    need_gradient: whether the values stay float, with a straight-through
+      gradient.
+    bits: the precision.
+    optimization_on_bound: whether to search for the best factor of the bound;
+      requires a `percentile` of 1.
+    p_value: the search minimises the mean of |error| ** p_value.
+    percentile: factor of the bound.
+    use_symmetric: whether there is no zero point.
+    use_fp: whether to quantise to fp8 (E4M3).
+    add_scale_eps: whether to add `scale_eps` to scales; otherwise a scale of 0
+      becomes 1.
+    scale_eps: the epsilon; negative: the epsilon of the dtype.
+    per_channel: whether the search selects a factor per channel.
+    random_rounding: whether to round stochastically.
+    key: key of the stochastic rounding.
+    save_fp8_to_int8: whether fp8 values are bitcast to int8; otherwise they are
+      converted to bfloat16.
+    quant_method: as `WeightQuantizationParams.quant_method`.
+
+  Raises:
+    ValueError: `bits` is below 2 with the default method.
   """
   axes = axes_of(contract_dims)
   if bits == 1 and quant_method in ('bin', 'bin_norm'):
     return _binarize(t, axes, center=quant_method == 'bin_norm')
   low, high = _levels(bits, quant_method, use_fp)
-  bound, smallest = _bound(t, axes, use_symmetric)
+  bound, minimum = _bound(t, axes, use_symmetric)
   if isinstance(percentile, jax.Array) or percentile < 1.0:
     bound = bound * percentile
   elif optimization_on_bound:
@@ -112,32 +128,32 @@ def reduce_precision(
   eps = jnp.finfo(t.dtype).eps if scale_eps < 0 else scale_eps
   levels = high if use_symmetric else high - low
   scale = nonzero_scale(bound / levels, eps if add_scale_eps else None)
-  numbers, zero_point = t / scale, None
-  if smallest is not None:
-    offset = low - smallest / scale
-    numbers, zero_point = numbers + offset, scale * offset
+  values, zero_point = t / scale, None
+  if minimum is not None:
+    offset = low - minimum / scale
+    values, zero_point = values + offset, scale * offset
   if use_fp:
-    numbers = _to_fp8(numbers, low, high, save_fp8_to_int8)
+    values = _to_fp8(values, low, high, save_fp8_to_int8)
   elif need_gradient:
-    numbers = jnp.clip(pass_through(numbers, jnp.round), low, high)
+    values = jnp.clip(pass_through(values, jnp.round), low, high)
   else:
     if random_rounding:
-      numbers += jax.random.uniform(key, t.shape, minval=-0.5, maxval=0.5)
-    numbers = jnp.clip(jnp.round(numbers), low, high).astype(_container(bits))
-  return numbers, scale, zero_point
+      values += jax.random.uniform(key, t.shape, minval=-0.5, maxval=0.5)
+    values = jnp.clip(jnp.round(values), low, high).astype(_container(bits))
+  return values, scale, zero_point
 
 
 def nonzero_scale(
   scale: Float[Array, '*shape'], eps: Any
 ) -> Float[Array, '*shape']:
-  """Returns the scale plus `eps`, or if that is None with 1 for 0."""
+  """Returns the scale plus `eps`; if that is None, with zeros replaced by 1."""
   if eps is None:
     return jnp.where(scale == 0.0, jnp.ones_like(scale), scale)
   return scale + eps
 
 
 def clip_to_fp16(t: Float[Array, '*shape']) -> Float[Array, '*shape']:
-  """Returns `t`, a hundredth smaller where it exceeds float16's range."""
+  """Returns `t`, times 0.99 where it exceeds the range of float16."""
   exceeds = jnp.abs(t) > float(jnp.finfo(jnp.float16).max)
   return jnp.where(exceeds, t * 0.99, t)
 
@@ -145,9 +161,9 @@ def clip_to_fp16(t: Float[Array, '*shape']) -> Float[Array, '*shape']:
 def factorize_weight(
   var: Float[Array, '*B M N'], rank: int
 ) -> tuple[Float[Array, '*B M R'], Float[Array, '*B R N']]:
-  """Returns the two factors of rank R whose product is nearest to `var`.
+  """Returns the best rank-R factorization of `var`, by truncated SVD.
 
-  The singular values are in the second one.
+  The second factor contains the singular values.
   """
   u, s, vh = jnp.linalg.svd(var, full_matrices=False)
   return u[..., :rank], s[..., :rank, None] * vh[..., :rank, :]
@@ -167,11 +183,11 @@ def _levels(
 def _bound(
   t: Array, axes: tuple[int, ...] | None, use_symmetric: bool
 ) -> tuple[Array, Array | None]:
-  """Returns the size of the range, and if asymmetric where it starts."""
+  """Returns the size of the range and, if asymmetric, its minimum."""
   if use_symmetric:
     return jnp.max(jnp.abs(t), axis=axes, keepdims=True), None
-  smallest = jnp.min(t, axis=axes, keepdims=True)
-  return jnp.max(t, axis=axes, keepdims=True) - smallest, smallest
+  minimum = jnp.min(t, axis=axes, keepdims=True)
+  return jnp.max(t, axis=axes, keepdims=True) - minimum, minimum
 
 
 def _binarize(
@@ -179,7 +195,7 @@ def _binarize(
 ) -> Quantized:
   if center:
     t = t - jnp.mean(t, axis=axes, keepdims=True)
-  # A zero has no sign.
+  # sign(0) is 0, not a binary value.
   t = jnp.where(t == 0.0, 1e-6, t)
   scale = jnp.mean(jnp.abs(t), axis=axes, keepdims=True)
   return pass_through(t, jnp.sign), scale, None
@@ -188,10 +204,10 @@ def _binarize(
 def _to_fp8(
   scaled: Shaped[Array, '*shape'], low: float, high: float, as_bits: bool
 ) -> Shaped[Array, '*shape']:
-  numbers = jnp.clip(scaled, low, high).astype(_FP8)
+  values = jnp.clip(scaled, low, high).astype(_FP8)
   if as_bits:
-    return jax.lax.bitcast_convert_type(numbers, jnp.int8)
-  return numbers.astype(jnp.bfloat16)
+    return jax.lax.bitcast_convert_type(values, jnp.int8)
+  return values.astype(jnp.bfloat16)
 
 
 def _container(bits: int) -> Any:
@@ -201,7 +217,7 @@ def _container(bits: int) -> Any:
 
 
 def axes_of(dims: int | Sequence[int] | None) -> tuple[int, ...] | None:
-  """Returns one or several axes as a tuple; None, for all, as it is."""
+  """Returns one or several dimensions as a tuple; None stays None."""
   if dims is None:
     return None
   return (dims,) if isinstance(dims, int) else tuple(dims)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes of scales, and of weights whose contraction is split in blocks.
+"""Shapes of scales, and of weights split into blocks or sub-channels.
 
 References:
   A study of sub-channel quantisation, https://arxiv.org/abs/2305.16619
@@ -15,16 +15,17 @@ from absl import logging
 def get_scale_shape(
   weight_shape: Sequence[int], contract_dims: Sequence[int]
 ) -> list[int]:
-  """Returns the dimensions of a weight that are not contracted."""
+  """Returns the sizes of the uncontracted dimensions of a weight."""
   return [n for i, n in enumerate(weight_shape) if i not in contract_dims]
 
 
 def block_dim(
   shape: Sequence[int], block_size: int, contract_dims: Sequence[int]
 ) -> int | None:
-  """Returns the dimension that is split in blocks: the largest contracted.
+  """Returns the dimension that is split into blocks: the largest contracted.
 
-  None if blocks are off, or as large as that dimension, or do not divide it.
+  Returns None if `block_size` is 0, the size of that dimension, or not a
+  divisor of it.
   """
   if block_size <= 0:
     return None
@@ -49,19 +50,22 @@ def get_sub_channel_shape(
   insert_sub_channel: bool = True,
   error_on_misaligned_shape: bool = False,
 ) -> tuple[list[int], list[int]]:
-  """Returns a shape whose largest contracted dimension is split in blocks.
+  """Splits the largest contracted dimension of a shape into blocks.
 
   Args:
-    shape: of the weight.
-    block_size: how many entries share a scale; 0 leaves the shape.
-    contract_dims: dimensions that are contracted.
-    insert_sub_channel: whether the number of blocks is a dimension before that
-      of the block, or a factor of the first dimension that is not contracted.
-    error_on_misaligned_shape: whether a size that is no multiple of the block
-      is an error; if not, the shape is left.
+    shape: the shape of the weight.
+    block_size: number of elements with a common scale; 0: no blocks.
+    contract_dims: the contracted dimensions.
+    insert_sub_channel: whether the number of blocks becomes a new dimension
+      before the block's; otherwise it multiplies the first uncontracted one.
+    error_on_misaligned_shape: whether a size that is not a multiple of the
+      block size is an error; otherwise the shape is not split.
 
   Returns:
     The shape and its contracted dimensions.
+
+  Raises:
+    ValueError: the shape is misaligned and that is an error.
   """
   new_shape, new_dims = list(shape), list(contract_dims)
   if error_on_misaligned_shape and block_size > 0:
@@ -90,11 +94,14 @@ def compute_shape_with_subchannels(
   contract_dims: Sequence[int],
   min_sub_channel_size: int = -1,
 ) -> list[int]:
-  """Returns a shape whose largest contracted dimension is halved repeatedly.
+  """Moves sub-channels from the largest contracted dimension to another.
 
-  Each half doubles the first dimension that is not contracted, until there are
-  `sub_channels` parts, or a part is odd or would be smaller than
-  `min_sub_channel_size`.
+  The contracted dimension is halved and the first uncontracted one doubled,
+  until there are `sub_channels` parts, or a part is odd or would be smaller
+  than `min_sub_channel_size`.
+
+  Raises:
+    ValueError: there are more sub-channels than contracted elements.
   """
   shape = list(inputs_shape)
   dim = max(contract_dims, key=lambda i: shape[i])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantises configurations: decorators, and what they do with a model."""
+"""Quantisation of model Configs and experiments; this module re-exports."""
 
 from praxis.layers.quantization.quantize.decorators import (
   for_diffusion,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of activations and weights, as a quantisation has them."""
+"""QuantizationLayer: einsums of activations and quantised weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QuantizationType = quantization_hparams.QuantizationType
 class QuantizationLayer(quantized_weights.QuantizedWeights):
   """Declares weights by `set_up_weights`, multiplies by `quantized_einsum`.
 
-  Without `quantization` both do what they would do for floats.
+  Without `quantization` both are the float operations.
   """
 
   def quantized_einsum(
@@ -35,17 +35,20 @@ class QuantizationLayer(quantized_weights.QuantizedWeights):
     zp_eqn: str | None = None,
     swap_xw: bool = False,
   ) -> Array:
-    """Returns the product of `x` and a weight, as the quantisation has it.
+    """Returns the einsum of `x` and a weight, quantised by mode and type.
 
     Args:
-      eqn: of `x` and the weight.
+      eqn: equation of `x` and the weight.
       x: activations.
-      w: the weight, if it is in float. Quantised weights are read by name.
-      reshape: what shape the weight has in `eqn`; empty for its own.
+      w: the float weight; in mode INFERENCE the weight is read by name.
+      reshape: the shape of the weight in `eqn`; empty: its own.
       weight_name: name of the weight.
-      scale_eqn: see operations.einsum; and so on.
-      zp_eqn: of activations and zero points.
-      swap_xw: whether `eqn` is of the weight and `x`, in this order.
+      scale_eqn: as in `operations.einsum`.
+      zp_eqn: as in `operations.einsum`.
+      swap_xw: whether the weight is the left operand of `eqn`.
+
+    Raises:
+      ValueError: `swap_xw` is set outside mode INFERENCE.
     """
     if self._is_inference:
       return self._inference_einsum(
@@ -81,10 +84,10 @@ class QuantizationLayer(quantized_weights.QuantizedWeights):
         zp_eqn=zp_eqn,
       )
     w = self.fake_weight(eqn, w, step)
-    return self._within_fp16(jnp.einsum(eqn, self._fake_act(eqn, x), w))
+    return self._clip_to_fp16(jnp.einsum(eqn, self._fake_act(eqn, x), w))
 
   def fake_weight(self, eqn: str, w: Array, step: Array | None = None) -> Array:
-    """Returns a weight as training by FQ or FQ_VN sees it, else as it is."""
+    """Returns the fake-quantized weight for FQ and FQ_VN, else the weight."""
     kind = self.quantization.quantization_type
     params = self.quantization.weight_params
     if kind == QuantizationType.FQ:
@@ -111,7 +114,7 @@ class QuantizationLayer(quantized_weights.QuantizedWeights):
       )
     return w
 
-  # Inside.
+  # Private methods.
 
   def _inference_einsum(
     self,
@@ -157,16 +160,16 @@ class QuantizationLayer(quantized_weights.QuantizedWeights):
     )
 
   def _calibrated_einsum(self, eqn: str, x: Array, w: Array) -> Array:
-    """Returns the product, and remembers the largest activation so far."""
-    largest = jnp.maximum(jnp.max(x), self.get_var('framestat'))
-    self.update_var('framestat', largest.astype(jnp.bfloat16))
+    """Returns the einsum; tracks the maximum activation in `framestat`."""
+    maximum = jnp.maximum(jnp.max(x), self.get_var('framestat'))
+    self.update_var('framestat', maximum.astype(jnp.bfloat16))
     stop = jax.lax.stop_gradient
     return jnp.einsum(eqn, stop(x), stop(w))
 
   def _fake_act(self, eqn: str, x: Array) -> Array:
     act = self.quantization.act_params
-    is_fake = self.quantization.quantization_type == QuantizationType.FQ
-    if act is None or not is_fake:
+    is_fq = self.quantization.quantization_type == QuantizationType.FQ
+    if act is None or not is_fq:
       return x
     return operations.fakequant_activation(
       x,
@@ -177,15 +180,15 @@ class QuantizationLayer(quantized_weights.QuantizedWeights):
       percentile=act.clipping_coeff,
     )
 
-  def _within_fp16(self, product: Array) -> Array:
+  def _clip_to_fp16(self, product: Array) -> Array:
     act = self.quantization.act_params
-    is_fake = self.quantization.quantization_type == QuantizationType.FQ
-    if is_fake and act is not None and act.fp16:
+    is_fq = self.quantization.quantization_type == QuantizationType.FQ
+    if is_fq and act is not None and act.fp16:
       return operations.clip_to_fp16(product)
     return product
 
   def _count_step(self) -> Array | None:
-    """Returns how many training steps there were before, if that is counted."""
+    """Returns the number of previous training steps if it is counted."""
     if not self.quantization.weight_params.use_step_count:
       return None
     count = self.get_var('step_count')

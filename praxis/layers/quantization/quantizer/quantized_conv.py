@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A convolution with quantised weights."""
+"""Convolution with a quantised kernel, for inference."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def quantized_conv(
     layer: a QuantizationLayer in mode INFERENCE, with filter_stride and
       dilations.
     x: the input.
-    padding: as in `lax.conv_general_dilated`; and so on.
-    dimension_numbers: of input, weight and output.
-    feature_group_count: how many groups of channels there are.
+    padding: as in `lax.conv_general_dilated`.
+    dimension_numbers: layouts of input, kernel and output.
+    feature_group_count: number of channel groups.
   """
   params = layer.quantization
   w, scale, _ = layer.get_quantized_weight('w')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that can be quantised: how they are declared, stored and made."""
+"""QuantizedWeights: declaration, storage and creation of quantised weights."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ QuantizationParams = quantization_hparams.QuantizationParams
 class QuantizedWeights(base_layer.BaseLayer):
   """Declares weights with `set_up_weights`, in float or quantised."""
 
-  # How weights and products are quantised; None leaves them in float.
+  # Quantisation of weights and einsums; None: float.
   quantization: QuantizationParams | None = pax_fiddle.instance_field(
     QuantizationParams
   )
-  # The dimension of weights along which numbers of 4 bits are packed.
+  # The dimension along which 4-bit weights are packed.
   _PACK_4BIT_DIM: ClassVar[int | None] = None
 
   def create_tensor_quantizers(self) -> None:
     """Creates the children `act_quantizer` and `weight_quantizer`."""
     params = self.quantization
-    for name, of_operand in (
+    for name, operand_params in (
       ('act_quantizer', params.act_params if params else None),
       ('weight_quantizer', params.weight_params if params else None),
     ):
       create = tensor_quantizer.create_tensor_quantizer
-      self.create_child(name, create(name, of_operand))
+      self.create_child(name, create(name, operand_params))
 
   @nn.nowrap
   def set_up_weights(
@@ -54,10 +54,16 @@ class QuantizedWeights(base_layer.BaseLayer):
     scale_shape: Sequence[int] = (),
     scale_hparams: WeightHParams | None = None,
   ) -> None:
-    """Declares a weight: in float, or for inference quantised with its scale.
+    """Declares a weight: float, or in mode INFERENCE quantised with its scale.
+
+    Args:
+      weight_name: the name of the weight.
+      weight_params: shape and sharding of the weight.
+      scale_shape: the shape of a replicated scale.
+      scale_hparams: shape and sharding of the scale; replaces `scale_shape`.
 
     Raises:
-      ValueError: the settings of `quantization` contradict each other.
+      ValueError: the fields of `quantization` contradict each other.
     """
     if not self.quantization:
       self._declare_variable(weight_name, weight_params)
@@ -74,15 +80,15 @@ class QuantizedWeights(base_layer.BaseLayer):
       )
     else:
       self._declare_variable(weight_name, weight_params)
-    self._create_once()
+    self._create_shared_state()
 
   @nn.nowrap
   def quantize_array(
     self, w: Array, contract_dims: Sequence[int]
   ) -> rounding.Quantized:
-    """Returns a float weight quantised, its scale and its zero point.
+    """Returns a quantised weight, its scale and its zero point or None.
 
-    Scale and zero point have the dimensions that are not contracted.
+    Scale and zero point have the uncontracted dimensions of the weight.
     """
     params = self.quantization.weight_params
     w = w.astype(self.dtype)
@@ -90,7 +96,7 @@ class QuantizedWeights(base_layer.BaseLayer):
       return self.weight_quantizer.quantize(
         w, contract_dims, quantized_dtype=params.dtype
       )
-    numbers, scale, zero_point = operations.reduce_precision(
+    quantized = operations.reduce_precision(
       w,
       contract_dims,
       bits=params.precision,
@@ -99,9 +105,9 @@ class QuantizedWeights(base_layer.BaseLayer):
       use_fp=dtypes.is_fp8(params.dtype),
       quant_method=params.quant_method,
     )
-    return fake_quant.squeezed((numbers, scale, zero_point), contract_dims)
+    return fake_quant.squeezed(quantized, contract_dims)
 
-  # Inside.
+  # Private methods.
 
   @property
   def _is_inference(self) -> bool:
@@ -116,7 +122,7 @@ class QuantizedWeights(base_layer.BaseLayer):
   @nn.nowrap
   def _pack_dim(self, name: str) -> int:
     """Returns the dimension of a weight along which it is packed."""
-    del name  # Subclasses know of several.
+    del name  # Subclasses may have several weights.
     if self._PACK_4BIT_DIM is None:
       raise ValueError(
         f'{type(self).__name__} must set _PACK_4BIT_DIM to pack 4-bit weights, '
@@ -125,7 +131,7 @@ class QuantizedWeights(base_layer.BaseLayer):
     return self._PACK_4BIT_DIM
 
   def _theta_value(self, name: str) -> Array:
-    """Returns a weight; one that is packed, or bits of fp8, as numbers."""
+    """Returns a weight, unpacked from int4 or bitcast to fp8."""
     value = super()._theta_value(name)
     has_scale = name + base_layer.QUANTIZED_SCALE_NAME_POSTFIX in self._weights
     if not has_scale:
@@ -140,7 +146,7 @@ class QuantizedWeights(base_layer.BaseLayer):
 
   @nn.nowrap
   def _packed(self, name: str, hparams: WeightHParams) -> WeightHParams:
-    """Returns a declaration with the shape that is stored."""
+    """Returns a declaration with the packed shape."""
     if not self._is_packed:
       return hparams
     factor = int4_packing.packing_factor(self._storage_dtype())
@@ -159,8 +165,8 @@ class QuantizedWeights(base_layer.BaseLayer):
     return jnp.int8 if dtypes.is_fp8(params.dtype) else params.dtype
 
   @nn.nowrap
-  def _create_once(self) -> None:
-    """Creates what a layer has once, however many weights it has."""
+  def _create_shared_state(self) -> None:
+    """Creates quantizers and counters, once for all weights of the layer."""
     params = self.quantization
     if params.quantization_type == QuantizationType.AQT:
       if 'weight_quantizer' not in self._children:
@@ -168,13 +174,13 @@ class QuantizedWeights(base_layer.BaseLayer):
     scalar = functools.partial(
       WeightHParams, shape=[], init=WeightInit.Constant(0), dtype=jnp.int32
     )
-    extra = {}
+    declarations = {}
     if params.weight_params.use_step_count:
-      extra['step_count'] = scalar()
+      declarations['step_count'] = scalar()
     if params.mode == QuantizationMode.CALIB:
-      extra['framestat'] = scalar(shape=[1], dtype=jnp.bfloat16)
-    for name in extra.keys() - self._weights.keys():
-      self._declare_variable(name, extra[name], trainable=False)
+      declarations['framestat'] = scalar(shape=[1], dtype=jnp.bfloat16)
+    for name in declarations.keys() - self._weights.keys():
+      self._declare_variable(name, declarations[name], trainable=False)
 
   @nn.nowrap
   def _check_quantization(self) -> None:
@@ -202,5 +208,5 @@ class QuantizedWeights(base_layer.BaseLayer):
     if tensor_quantizer.do_static_activation_quantization(params.act_params):
       raise ValueError(
         'act_params.stats_config must be None, got '
-        f'{params.act_params.stats_config}; ranges are those of each batch'
+        f'{params.act_params.stats_config}; only dynamic ranges are supported'
       )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer that quantises an array, by the range of that array."""
+"""TensorQuantizer: a layer that quantises arrays by their dynamic range."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _Dims = int | Sequence[int] | None
 
 
 class TensorQuantizer(base_layer.BaseLayer):
-  """Quantises arrays to `precision` bits with a scale for each channel."""
+  """Quantises arrays to `precision` bits with one scale per channel."""
 
-  # Bits of a number; None leaves arrays as they are.
+  # Precision in bits; None: no quantisation.
   precision: int | None = None
-  # The rest is as in WeightQuantizationParams.
+  # The other fields are those of WeightQuantizationParams.
   stop_scale_gradient: bool = False
   min_clipping: float | None = None
   num_optimize_clipping: int | None = None
@@ -49,15 +49,15 @@ class TensorQuantizer(base_layer.BaseLayer):
     self._check_clipping()
 
   def __call__(self) -> None:
-    """Does nothing: there are no statistics to initialise."""
+    """Does nothing: the quantizer has no statistics."""
 
   def update(self, x: Shaped[Array, '...']) -> None:
-    """Does nothing: ranges are those of the array at hand."""
+    """Does nothing: ranges are dynamic."""
 
   def get_quant_scale(
     self, x: Float[Array, '...'], contract_dims: _Dims
   ) -> tuple[Float[Array, '...'], Float[Array, '...'] | None]:
-    """Returns the scale, and if asymmetric the smallest number that is kept.
+    """Returns the scale and, if asymmetric, the minimum of the range.
 
     Both have size 1 in the contracted dimensions.
     """
@@ -66,7 +66,7 @@ class TensorQuantizer(base_layer.BaseLayer):
     return self._best_range(x, contract_dims)
 
   def to_quant(self, x: Float[Array, '*shape']) -> Float[Array, '*shape']:
-    """Returns numbers, already divided by their scale, rounded and clipped."""
+    """Rounds and clips values that are already divided by the scale."""
     if self.precision is None:
       return x
     low, high = self._bounds()
@@ -79,20 +79,26 @@ class TensorQuantizer(base_layer.BaseLayer):
     contract_dims: _Dims,
     zp_time_scale: Array | None = None,
   ) -> Array:
-    """Returns quantised numbers restored.
+    """Returns dequantized values.
+
+    Args:
+      q_x: quantised values.
+      q_scale: the scale.
+      contract_dims: ignored; the scale broadcasts.
+      zp_time_scale: the zero point times the scale; None if symmetric.
 
     Raises:
-      ValueError: the zero point is not given, or given, against use_symmetric.
+      ValueError: the presence of a zero point contradicts use_symmetric.
     """
     del contract_dims
     if self._is_symmetric != (zp_time_scale is None):
-      wanted = 'no' if self._is_symmetric else 'a'
+      expected = 'no' if self._is_symmetric else 'a'
       raise ValueError(
-        f'zp_time_scale: {wanted} zero point is needed with use_symmetric='
+        f'zp_time_scale: {expected} zero point is needed with use_symmetric='
         f'{self.use_symmetric}; pass what quantize returned'
       )
-    restored = q_x * q_scale
-    return restored if zp_time_scale is None else restored - zp_time_scale
+    dequantized = q_x * q_scale
+    return dequantized if zp_time_scale is None else dequantized - zp_time_scale
 
   def quantize(
     self,
@@ -101,29 +107,29 @@ class TensorQuantizer(base_layer.BaseLayer):
     squeeze_scale: bool = True,
     quantized_dtype: Any = None,
   ) -> rounding.Quantized:
-    """Returns `x` quantised, its scale, and its zero point times the scale.
+    """Returns quantised values, their scale, and the zero point times scale.
 
     Args:
-      x: what to quantise.
-      contract_dims: dimensions that share a scale.
-      squeeze_scale: whether scale and zero point lose those dimensions.
-      quantized_dtype: of the result; None leaves it in float.
+      x: the array to quantise.
+      contract_dims: dimensions with a common scale.
+      squeeze_scale: whether to squeeze them in scale and zero point.
+      quantized_dtype: dtype of the quantised values; None: float.
     """
-    scale, smallest = self.get_quant_scale(x, contract_dims)
-    numbers, zero_point = self._scaled(x, scale, smallest)
-    numbers = self.to_quant(numbers)
-    # int8 is asked for to materialise weights, after training.
+    scale, minimum = self.get_quant_scale(x, contract_dims)
+    values, zero_point = self._divide_by_scale(x, scale, minimum)
+    values = self.to_quant(values)
+    # int8 is requested when weights are materialised, after training.
     if quantized_dtype != jnp.int8 and not self.do_eval:
-      restored = self.dequantize(numbers, scale, contract_dims, zero_point)
-      self._add_losses(x, restored, contract_dims)
+      dequantized = self.dequantize(values, scale, contract_dims, zero_point)
+      self._add_losses(x, dequantized, contract_dims)
     if squeeze_scale:
       axes = rounding.axes_of(contract_dims)
       scale = jnp.squeeze(scale, axis=axes)
       if zero_point is not None:
         zero_point = jnp.squeeze(zero_point, axis=axes)
     if quantized_dtype is not None:
-      numbers = numbers.astype(quantized_dtype)
-    return numbers, scale, zero_point
+      values = values.astype(quantized_dtype)
+    return values, scale, zero_point
 
   @property
   def _is_symmetric(self) -> bool:
@@ -137,36 +143,36 @@ class TensorQuantizer(base_layer.BaseLayer):
   ) -> tuple[Array, Array | None]:
     if self.precision is None:
       return jnp.ones((1,) * x.ndim, x.dtype), None
-    axes, smallest = rounding.axes_of(dims), None
+    axes, minimum = rounding.axes_of(dims), None
     low, high = self._bounds()
     if self.use_symmetric:
       bound, levels = jnp.max(jnp.abs(x), axis=axes, keepdims=True), high
     else:
-      smallest = jnp.min(x, axis=axes, keepdims=True)
-      bound = jnp.max(x, axis=axes, keepdims=True) - smallest
+      minimum = jnp.min(x, axis=axes, keepdims=True)
+      bound = jnp.max(x, axis=axes, keepdims=True) - minimum
       levels = high - low
     if clipping is not None:
       bound = bound * clipping
-      smallest = None if smallest is None else smallest * clipping
+      minimum = None if minimum is None else minimum * clipping
     scale = bound / levels
     if self.stop_scale_gradient:
       scale = jax.lax.stop_gradient(scale)
     eps = jnp.finfo(x.dtype).eps if self.add_scale_eps else None
-    return rounding.nonzero_scale(scale, eps), smallest
+    return rounding.nonzero_scale(scale, eps), minimum
 
   def _best_range(self, x: Array, dims: _Dims) -> tuple[Array, Array | None]:
-    """Returns the range, of num_optimize_clipping, with the smallest error."""
+    """Returns the range with the smallest error of a grid search."""
     axes = (
       rounding.axes_of(dims) if self.optimize_clipping_per_channel else None
     )
 
     def attempt(clipping: Array) -> tuple[Array, tuple[Array, Array | None]]:
-      scale, smallest = self._range(x, dims, clipping)
-      numbers, zero_point = self._scaled(x, scale, smallest)
-      numbers = self.to_quant(numbers)
-      restored = self.dequantize(numbers, scale, dims, zero_point)
-      error = jnp.sum(jnp.abs(x - restored), axis=axes, keepdims=True)
-      return error, (scale, smallest)
+      scale, minimum = self._range(x, dims, clipping)
+      values, zero_point = self._divide_by_scale(x, scale, minimum)
+      values = self.to_quant(values)
+      dequantized = self.dequantize(values, scale, dims, zero_point)
+      error = jnp.sum(jnp.abs(x - dequantized), axis=axes, keepdims=True)
+      return error, (scale, minimum)
 
     factors = jnp.linspace(
       1.0, self.min_clipping, self.num_optimize_clipping, dtype=x.dtype
@@ -180,19 +186,19 @@ class TensorQuantizer(base_layer.BaseLayer):
 
     return jax.tree.map(choose, ranges)
 
-  def _scaled(
-    self, x: Array, scale: Array, smallest: Array | None
+  def _divide_by_scale(
+    self, x: Array, scale: Array, minimum: Array | None
   ) -> tuple[Array, Array | None]:
-    """Returns `x` in units of the scale, and the zero point times it."""
-    if smallest is None:
+    """Returns `x` in units of the scale, and the zero point times the scale."""
+    if minimum is None:
       return x / scale, None
-    offset = self._bounds()[0] - smallest / scale
+    offset = self._bounds()[0] - minimum / scale
     return x / scale + offset, scale * offset
 
-  def _add_losses(self, x: Array, restored: Array, dims: _Dims) -> None:
+  def _add_losses(self, x: Array, dequantized: Array, dims: _Dims) -> None:
     if self.quant_loss_weight is not None:
       self._add_loss(
-        'quant_loss', jnp.square(x - restored), self.quant_loss_weight
+        'quant_loss', jnp.square(x - dequantized), self.quant_loss_weight
       )
     if self.kurt_loss_weight is not None:
       axes = rounding.axes_of(dims)
@@ -229,8 +235,8 @@ class TensorQuantizer(base_layer.BaseLayer):
       )
     elif self.clipping_coeff is not None:
       raise ValueError(
-        f'clipping_coeff={self.clipping_coeff} excludes the search that '
-        'min_clipping asks for; set one of them to None'
+        f'clipping_coeff={self.clipping_coeff} excludes the search of '
+        'min_clipping; set one of them to None'
       )
     if self.clipping_coeff is not None and not 0 <= self.clipping_coeff <= 1:
       raise ValueError(
@@ -242,7 +248,7 @@ def create_tensor_quantizer(
   name: str,
   quant_params: ActQuantizationParams | WeightQuantizationParams | None,
 ) -> pax_fiddle.Config[base_layer.BaseLayer]:
-  """Returns the Config of a quantiser; of one that does nothing for None."""
+  """Returns the Config of a quantizer; None gives one without quantisation."""
   if quant_params is None:
     return pax_fiddle.Config(TensorQuantizer, name=name)
   config = pax_fiddle.Config(
@@ -255,7 +261,7 @@ def create_tensor_quantizer(
   if isinstance(quant_params, ActQuantizationParams):
     return config.set(use_symmetric=quant_params.symmetric)
   clipping = quant_params.clipping_coeff
-  same = (
+  common_fields = (
     'min_clipping',
     'num_optimize_clipping',
     'add_scale_eps',
@@ -268,12 +274,12 @@ def create_tensor_quantizer(
   )
   return config.set(
     clipping_coeff=None if clipping == 1.0 else clipping,
-    **{field: getattr(quant_params, field) for field in same},
+    **{field: getattr(quant_params, field) for field in common_fields},
   )
 
 
 def do_static_activation_quantization(
   act_params: ActQuantizationParams | None,
 ) -> bool:
-  """Whether the range of activations is known beforehand."""
+  """Whether activations are quantised with static ranges."""
   return act_params is not None and act_params.stats_config is not None

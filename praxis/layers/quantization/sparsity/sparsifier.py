@@ -161,7 +161,7 @@ class SparsityBaseLayer(base_layer.BaseLayer):
       return weight * soft.astype(weight.dtype)
     return self._prune(weight, name)
 
-  # Inside.
+  # Private methods.
 
   @property
   def _has_masks(self) -> bool:
