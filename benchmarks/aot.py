@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time and answers of --mode=aot: how long, how much memory, what MFU.
+"""Time, memory and predicted MFU of --mode=aot.
 
     python -m benchmarks.aot --exp=lm_cloud.LmCloudSpmd2BLimitSteps
 
-One line for each experiment and check level, each in a process. It wants
-the TPU compiler (docs/aot.md); without it levels 6 and 7 alone. --full lets
-that try as hard as for a run, and tells the time that it reckons with.
+One line and one process per experiment and check level. Levels below 6 need the
+TPU compiler (docs/aot.md). --full compiles at full effort and adds XLA's
+estimated step time.
 """
 
 # bazel: deps=//pax/tasks:experiments
@@ -47,11 +47,11 @@ def main() -> None:
 
 
 def _measure(exp: str, level: int, full: bool) -> dict[str, object]:
-  """What one process takes, and what it tells."""
+  """Time and memory of one process, and its report."""
   with tempfile.TemporaryDirectory() as folder:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
-    done = subprocess.run(
+    process = subprocess.run(
       [
         sys.executable, '-m', 'pax.main', f'--exp={exp}', '--mode=aot',
         f'--check_level={level}', f'--job_log_dir={folder}',
@@ -64,26 +64,26 @@ def _measure(exp: str, level: int, full: bool) -> dict[str, object]:
     wall = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     (file,) = pathlib.Path(folder, 'aot').glob('*.json')
-    told = json.loads(file.read_text())
-  held, roof = told['memory'], told['roofline'] or {}
-  guess = told['predicted']
+    report = json.loads(file.read_text())
+  memory, roofline = report['memory'], report['roofline'] or {}
+  predicted = report['predicted']
   return {
     'exp': exp,
     'level': level,
-    'topology': told['topology'],
-    'exit_code': done.returncode,
+    'topology': report['topology'],
+    'exit_code': process.returncode,
     'wall_s': round(wall, 1),
     'cpu_s': round(
       after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1
     ),
-    'compile_s': told['compile_s'],
-    'bytes': held['total'],
-    'predicted_bytes': guess
-    and sum(guess[k] or 0 for k in guess if k != 'capacity'),
-    'step_s': roof.get('step_s'),
-    'mfu': roof.get('mfu'),
-    'compiler_s': roof.get('compiler_s'),
-    'compiler_mfu': roof.get('compiler_mfu'),
+    'compile_s': report['compile_s'],
+    'bytes': memory['total'],
+    'predicted_bytes': predicted
+    and sum(predicted[k] or 0 for k in predicted if k != 'capacity'),
+    'step_s': roofline.get('step_s'),
+    'mfu': roofline.get('mfu'),
+    'compiler_s': roofline.get('compiler_s'),
+    'compiler_mfu': roofline.get('compiler_mfu'),
   }
 
 

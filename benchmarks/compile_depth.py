@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the time to compile depends on the number of layers, repeated by a scan.
+"""Compilation time as a function of the number of scanned layers.
 
     python -m benchmarks.compile_depth --depths 4 48
 
-Traces and compiles the training step's gradient of a language model of each
-depth, in turns, in one process without a compilation cache. Prints each
-depth's times and their ratio to the shallowest.
+Traces and compiles the gradient of a language model of each depth, alternating,
+in one process without a compilation cache. Prints the times of each depth and
+their ratio to the smallest depth.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
   builds = {depth: _Build(depth) for depth in args.depths}
   for build in builds.values():
     build()
-  times = measure.in_turns(
+  times = measure.alternate(
     {str(depth): build for depth, build in builds.items()}, args.rounds
   )
   least = times[str(args.depths[0])]
@@ -56,10 +56,10 @@ def main() -> None:
 
 @dataclasses.dataclass
 class _Build:
-  """Traces and compiles, from nothing each time it is called."""
+  """Traces and compiles without caches at each call."""
 
   depth: int
-  # Lines of the program that XLA is given, and the fastest time to trace it.
+  # Lines of the StableHLO program, and the fastest time to trace it.
   equations: int = 0
   best_trace: float = float('inf')
 

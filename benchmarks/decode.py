@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy generation by our model against a loop written by hand, tokens/s.
+"""Greedy decoding relative to a hand-written loop, in tokens/s.
 
     python -m benchmarks.decode --rounds=5
 
-The model is that of `experiments.Lm4x256`. Both sides read the prompts at once
-and extend them token by token from cached keys and values; they must generate
-the same tokens with the same log-probabilities.
+Both programs run the model of `experiments.Lm4x256`. They process the prompts
+at once and extend them token by token with a KV cache. Tokens and
+log-probabilities must be equal.
 """
 
 # bazel: deps=//benchmarks:experiments
@@ -37,7 +37,7 @@ def main() -> None:
   ours = _Ours(args.rows, args.prompt, args.steps)
   written = _Written(ours, args.steps)
   _check(ours(), written())
-  times = measure.in_turns({'ours': ours, 'twin': written}, args.rounds)
+  times = measure.alternate({'ours': ours, 'twin': written}, args.rounds)
   best = {name: min(t.wall) for name, t in times.items()}
   tokens = args.rows * args.steps
   measure.report(
@@ -69,7 +69,7 @@ class _Ours:
       decoder_tpl=hparams.GreedyDecoderHParams(
         fprop_for_prefix=True,
         max_decode_steps=steps,
-        # No such token: all rows go on to the end.
+        # No such token exists, so all rows run to the end.
         eos_id=vocab,
       ),
     )
@@ -101,7 +101,7 @@ class _Ours:
 
 
 class _Written:
-  """The same by hand: the parameters are ours, the loop is not."""
+  """The hand-written loop with the same parameters."""
 
   def __init__(self, ours: _Ours, steps: int):
     self._steps = steps
@@ -144,7 +144,7 @@ class _Written:
 def _read(
   params: baseline_lm.Params, ids: jax.Array, length: int
 ) -> tuple[Cache, jax.Array]:
-  """Returns the cache of the prompts, and the logits after them."""
+  """Returns the KV cache of the prompts and the logits of the next token."""
   x = _embed(params, ids, jnp.arange(ids.shape[1]))
   visible = baseline_lm.causal_segments(jnp.ones_like(ids))
   cache = []
@@ -160,7 +160,7 @@ def _read(
 def _extend(
   params: baseline_lm.Params, cache: Cache, token: jax.Array, column: jax.Array
 ) -> tuple[jax.Array, Cache]:
-  """Returns the logits after one more token, and the cache with it."""
+  """Returns the logits after one more token, and the updated cache."""
   x = _embed(params, token[:, None], column[None])[:, 0]
   longer = []
   for layer, own in zip(params['layers'], cache, strict=True):
@@ -201,7 +201,7 @@ def _logits(params: baseline_lm.Params, x: jax.Array) -> jax.Array:
 
 def _check(ours: Any, theirs: Any) -> None:
   if not np.array_equal(ours[0], theirs[0]):
-    raise SystemExit('the two sides generate different tokens')
+    raise SystemExit('the two programs generate different tokens')
   np.testing.assert_allclose(ours[1], theirs[1], 0, 1e-4)
 
 

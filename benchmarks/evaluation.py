@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation of 100 batches by the real program, against the bare jitted loop.
+"""Evaluation of 100 batches by `pax`, relative to a bare loop.
 
     python -m benchmarks.evaluation
 
-The bare loop puts the same batches on the device and calls the same compiled
-step, and keeps nothing but the last loss. The program also sums the metrics of
-every batch and writes the outputs of every example.
+The bare loop transfers the same batches and calls the same compiled step. The
+program also accumulates the metrics of every batch and writes the outputs of
+every example.
 """
 
 # bazel: deps=//benchmarks:experiments
@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks import measure
 
 _EXPERIMENT = 'benchmarks.experiments.Lm4x256Spmd'
-# A step of some ten milliseconds: what surrounds it would be seen.
+# A step of about ten milliseconds, so that overhead is visible.
 _SETTINGS = ('MAX_SEQ_LEN=64',)
 
 
@@ -38,7 +38,7 @@ def main() -> None:
     }
     for run in runs.values():
       run()
-    times = measure.in_turns(runs, options.rounds)
+    times = measure.alternate(runs, options.rounds)
   measure.report(
     'evaluation',
     {
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _program(job_log_dir: str, batches: int) -> tuple[Any, Any]:
-  """Returns an eval program that is set up, and a state to evaluate."""
+  """Returns an eval program after `setup`, and a state to evaluate."""
   import jax
 
   from pax import partitioning, programs
@@ -74,7 +74,7 @@ def _program(job_log_dir: str, batches: int) -> tuple[Any, Any]:
 
 
 def _bare_loop(program: Any, state: Any, batches: int) -> None:
-  """Calls the compiled step on as many batches."""
+  """Calls the compiled step on all batches."""
   partitioner, key = program._partitioner, program._key
   for _ in range(batches):
     batch = partitioner.put_batch(program.eval_input.get_next_padded())

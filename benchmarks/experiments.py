@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that are measured: one of the size of a step, one of nothing."""
+"""Experiments of the benchmarks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pax.tasks.lm.params import lm_cloud
 class Lm4x256(lm_cloud.LmCloudSpmd):
   """4 layers of dimension 256, hidden 1024, vocabulary 8192, batch 8 x 256.
 
-  Everything is in float32, so that losses can be compared to 1e-5. Without a
-  mesh it runs as replicas, one per device.
+  Computes in float32, so that losses agree to 1e-5. Without a mesh it runs one
+  replica per device.
   """
 
   NUM_LAYERS = 4
@@ -35,7 +35,7 @@ class Lm4x256(lm_cloud.LmCloudSpmd):
 
 @experiment_registry.register
 class Lm4x256Spmd(Lm4x256):
-  """The same over a mesh that splits the batch and the weights."""
+  """The same over a mesh that shards the batch and the weights."""
 
   @property
   def ICI_MESH_SHAPE(self) -> list[int]:
@@ -44,7 +44,7 @@ class Lm4x256Spmd(Lm4x256):
 
 @experiment_registry.register
 class LmNothing(Lm4x256Spmd):
-  """A model so small that a step costs what surrounds it."""
+  """A model of negligible compute, to measure the overhead of a step."""
 
   NUM_LAYERS = 1
   MODEL_DIMS = 8

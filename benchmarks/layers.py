@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention and a decoder layer, forward and backward, against plain JAX.
+"""Attention and a decoder layer, forward and backward, relative to plain JAX.
 
     python -m benchmarks.layers --rounds=30
 
-Both sides compute the same output and the same gradients of input and
-parameters, which must agree to 1e-5, in turns. Prints the ratios of the times,
-and of what XLA says the compiled programs do.
+Both programs alternate. Their outputs and gradients must agree to 1e-5. Prints
+the ratios of the times and of XLA's cost analyses.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def main() -> None:
 
 
 def decoder_layer() -> Config[transformers.Transformer]:
-  """Returns the Config of the layer that `twin.transformer` writes by hand."""
+  """Returns the Config of the layer of `baseline_lm.transformer`."""
   return Config(
     transformers.Transformer,
     name='layer',
@@ -95,7 +94,7 @@ def _twin(
   )
 
 
-# {what: (ours, written by hand)}.
+# {name: (pax, plain JAX)}.
 _SIDES = {
   'attention': (
     _our_attention,
@@ -115,8 +114,8 @@ def _measure(kind: str, dtype: str, rounds: int) -> dict[str, Any]:
   _check(*(step(*operands) for step in steps.values()), dtype)
   run = lambda step: lambda: jax.block_until_ready(step(*operands))
   runs = {name: run(step) for name, step in steps.items()}
-  measure.in_turns(runs, 2)
-  times = measure.in_turns(runs, rounds)
+  measure.alternate(runs, 2)
+  times = measure.alternate(runs, rounds)
   ours, theirs = times['ours'], times['twin']
   cost = {name: step.cost_analysis() for name, step in steps.items()}
   of_cost = lambda key: round(cost['ours'][key] / cost['twin'][key], 4)
@@ -148,7 +147,7 @@ def _operands(dtype: str) -> tuple[Any, ...]:
 
 
 def _compile(f: Callable[..., jax.Array], operands: tuple[Any, ...]) -> Any:
-  """Returns the compiled output and gradients, as training wants them."""
+  """Returns a compiled function of the output and the gradients."""
 
   def step(params: Any, x: Any, segments: Any, cotangent: Any) -> Any:
     outputs, pull = jax.vjp(lambda p, x: f(p, x, segments), params, x)

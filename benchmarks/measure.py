@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks share: batches, timing in turns, lines of JSON."""
+"""Batches, alternating timing and JSON output of the benchmarks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# `bazel run` names the tree, which the files it runs are only a copy of.
+# `bazel run` sets the path of the sources; the running files are copies.
 _TREE = os.environ.get(
   'BUILD_WORKSPACE_DIRECTORY', pathlib.Path(__file__).parents[1]
 )
@@ -21,15 +21,15 @@ RESULTS = pathlib.Path(_TREE) / 'benchmarks' / 'results'
 
 
 def on_cpu_devices(count: int) -> None:
-  """Makes JAX see so many CPU devices; call it before JAX is imported."""
+  """Simulates `count` CPU devices; call it before JAX is imported."""
   flag = f'--xla_force_host_platform_device_count={count}'
   os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {flag}'
   os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 
 
 def random_lm_batch(rows: int, length: int, vocab: int) -> dict[str, Any]:
-  """Returns a packed batch of random tokens, two texts to a row."""
-  import numpy as np  # Not needed where only processes are timed.
+  """Returns a packed batch of random tokens, two segments per row."""
+  import numpy as np  # Slow; not every benchmark needs it.
 
   rng = np.random.default_rng(0)
   ids = rng.integers(1, vocab, (rows, length + 1), dtype=np.int32)
@@ -48,19 +48,19 @@ def random_lm_batch(rows: int, length: int, vocab: int) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-  """Seconds of each call: passed, and used by all threads of the process."""
+  """Wall time and CPU time of all threads of each call, in seconds."""
 
   wall: list[float] = dataclasses.field(default_factory=list)
   cpu: list[float] = dataclasses.field(default_factory=list)
 
 
-def in_turns(
+def alternate(
   runs: Mapping[str, Callable[[], Any]], rounds: int
 ) -> dict[str, Times]:
-  """Returns the times of all calls, every round calling each run in turn.
+  """Returns the times of all calls; each round calls every function once.
 
-  A run must return when its work is done. What the machine does besides then
-  slows all of them down alike; the time of the CPU hardly depends on it.
+  A function must return when its work is complete. Other load on the machine
+  then affects all functions alike; the CPU time hardly depends on it.
   """
   times = {name: Times() for name in runs}
   for _ in range(rounds):
@@ -83,14 +83,14 @@ def summary(seconds: list[float]) -> dict[str, float]:
 
 
 def ratio(ours: list[float], theirs: list[float]) -> float:
-  """Returns the median over rounds of our time over theirs."""
+  """Returns the median over rounds of `ours / theirs`."""
   return round(
     statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 4
   )
 
 
 def report(name: str, line: Mapping[str, Any]) -> None:
-  """Prints a line of JSON and appends it to today's file of results."""
+  """Prints a line of JSON and appends it to the results of today."""
   text = json.dumps({'benchmark': name, **line})
   print(text, flush=True)
   today = datetime.date.today().isoformat()

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time per step outside of the jitted function, in the real training program.
+"""Overhead of the training loop outside of the compiled step.
 
     python -m benchmarks.overhead
 
-`framework`: the model is so small that its step takes microseconds. The
-program's time per step, less that of calling the same compiled step in a bare
-loop, is what the loop, the input, the ledger and the checkpointer cost, with
-summaries off and as they usually are.
+`framework`: the step of the model takes microseconds. The overhead is the time
+per step minus that of a bare loop over the same compiled step: loop, input,
+goodput recorder and checkpointer, without and with summaries.
 
-`summaries`: a model of a laptop's size with all its summaries written at every
-step, in turns with nothing written, within one run.
+`summaries`: a larger model in one run, with all summaries at every step and
+without summaries in alternating blocks of steps.
 """
 
 # bazel: deps=//benchmarks:experiments
@@ -28,7 +27,7 @@ from typing import Any
 
 from benchmarks import measure
 
-# Steps that are averaged; the fastest block is free of other processes.
+# Steps per block; the fastest block has the least interference.
 _BLOCK = 100
 _LARGE_BLOCK = 5
 
@@ -41,7 +40,7 @@ def main() -> None:
   if options.steps < 4 * _BLOCK or options.large_steps < 4 * _LARGE_BLOCK:
     parser.error(
       f'--steps must be at least {4 * _BLOCK} and --large_steps '
-      f'{4 * _LARGE_BLOCK}: times are taken over blocks of steps'
+      f'{4 * _LARGE_BLOCK}: the benchmark measures blocks of steps'
     )
   measure.on_cpu_devices(1)
   _report_framework(options.steps)
@@ -49,7 +48,7 @@ def main() -> None:
 
 
 def _report_framework(steps: int) -> None:
-  """One line: the program with summaries off and on, and the bare loop."""
+  """Reports the program with and without summaries, and the bare loop."""
   name = 'benchmarks.experiments.LmNothing'
   recorded, run = _measure(name, steps, summaries=False)
   off, bare = recorded.per_step(), _bare_loop(run, steps).per_step()
@@ -70,10 +69,10 @@ def _report_framework(steps: int) -> None:
 
 
 def _report_summaries(steps: int) -> None:
-  """One line: what summaries at every step cost, in percent.
+  """Reports the cost of summaries at every step, in percent.
 
-  One run writes during every other block of steps; each block that writes is
-  compared with the mean of the two beside it.
+  One run writes summaries in every second block of steps; each such block is
+  compared with the mean of its neighbours.
   """
   name = 'benchmarks.experiments.Lm4x256Spmd'
   settings = ('task.train.summary_interval_steps=1', 'MAX_SEQ_LEN=64')
@@ -93,7 +92,7 @@ def _report_summaries(steps: int) -> None:
 
 
 def _cost_percent(blocks: Sequence[float]) -> float:
-  """The median cost of the odd blocks over the means of their neighbours."""
+  """Returns the median cost of odd blocks relative to their neighbours."""
   ratios = [
     2 * blocks[i] / (blocks[i - 1] + blocks[i + 1])
     for i in range(1, len(blocks) - 1, 2)
@@ -102,7 +101,7 @@ def _cost_percent(blocks: Sequence[float]) -> float:
 
 
 class _Recorder:
-  """A step that keeps the time of each call."""
+  """A step that records the time of each call."""
 
   def __init__(self, step: Callable[..., Any]):
     self._step = step
@@ -115,11 +114,11 @@ class _Recorder:
     return self._step(*args)
 
   def blocks(self, block: int) -> tuple[list[float], list[float]]:
-    """Returns seconds per step of each block: passed, and used by threads."""
+    """Returns wall and CPU seconds per step of each block."""
     return _per_step(self.wall, block), _per_step(self.cpu, block)
 
   def per_step(self) -> dict[str, float]:
-    """Returns milliseconds per step over blocks, the first steps left out."""
+    """Returns milliseconds per step over blocks, without the first quarter."""
     seconds = _per_step(self.wall[len(self.wall) // 4 :], _BLOCK)
     return {
       'median_ms': round(1e3 * statistics.median(seconds), 4),
@@ -133,7 +132,7 @@ def _per_step(times: Sequence[float], block: int) -> list[float]:
 
 
 class _Gate:
-  """A writer that passes on what is written in every other block of steps."""
+  """A writer that drops the summaries of every second block of steps."""
 
   def __init__(self, writer: Any, block: int):
     self._writer = writer
@@ -155,14 +154,14 @@ def _measure(
   summaries: bool = True,
   every_other: int | None = None,
 ) -> tuple[_Recorder, Any]:
-  """Returns the times of the program's steps, and the run."""
+  """Returns the times of the steps of the program, and the job."""
   from pax.programs import preemption, train_program
   from pax.programs import train as train_lib
   from pax.runner import build_train
   from pax.runner.options import RunOptions
 
   class Recorded(train_program.SingleTaskTrainProgram):
-    """Trains as ever, and keeps the time of each step."""
+    """Records the time of each step."""
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
       super().setup(*args, **kwargs)
@@ -188,7 +187,7 @@ def _measure(
 
 
 def _bare_loop(run: Any, steps: int) -> _Recorder:
-  """Calls the compiled step of a run, and nothing else."""
+  """Calls the compiled step of a job in a bare loop."""
   import jax
 
   bare = _Recorder(run.partitioner.train_step())

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time and peak memory of softmax_xent against XLA's own lowering, in one run.
+"""Time and peak memory of softmax_xent relative to XLA's lowering.
 
     python -m benchmarks.softmax_xent --rounds=15
 
-Reports each model dim, dtype and implementation. `plain` is what one writes
-without the kernel: all logits, log_softmax, a gather. A round runs each once,
-in turn, so that whatever else the machine does meets all of them; `ratio` is
-the median over rounds of the time over plain's, `cpu_ratio` that of the time of
-all threads on the CPU.
-Memory is XLA's own plan (`temp_bytes`, beside arguments and results) and what
-compiling and three steps add to the resident set of a process that does nothing
-else (`rss_bytes`, results included).
+Reports each model dimension, dtype and implementation. `plain` computes all
+logits, `log_softmax` and a gather. A round runs each implementation once.
+`ratio` is the median over rounds of the time relative to `plain`, `cpu_ratio`
+that of the CPU time of all threads.
+`temp_bytes` is XLA's buffer assignment without arguments and results.
+`rss_bytes` is the growth of the resident memory of a new process by compilation
+and three steps, results included.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ def _measure(args: argparse.Namespace, dims: int, dtype: str) -> list[dict]:
   operands = _operands(args, dims, dtype)
   steps = {i: _compile(i, operands) for i in _IMPLEMENTATIONS}
   runs = {i: _run(step, operands) for i, step in steps.items()}
-  measure.in_turns(runs, 1)
-  times = measure.in_turns(runs, args.rounds)
+  measure.alternate(runs, 1)
+  times = measure.alternate(runs, args.rounds)
   plain = times['plain']
   memory = {i: _memory(args, i, dims, dtype, steps[i]) for i in steps}
   shape = dict(tokens=args.tokens, dims=dims, vocab=args.vocab)
@@ -94,7 +93,7 @@ def _operands(
 def _compile(
   implementation: str, operands: tuple[jax.Array, ...]
 ) -> Callable[..., object]:
-  """The loss and the gradients of x and w, as a training step wants them."""
+  """Returns the loss and the gradients of x and w."""
 
   def loss(x, w, labels, weights):
     if implementation == 'plain':
@@ -135,7 +134,7 @@ def _memory(
 
 
 def _peak_growth(args: argparse.Namespace) -> int:
-  """Bytes that compiling and three steps add to what is resident."""
+  """Returns the growth of resident memory by compilation and three steps."""
   operands = jax.block_until_ready(
     _operands(args, args.dims[0], args.dtypes[0])
   )
@@ -147,7 +146,7 @@ def _peak_growth(args: argparse.Namespace) -> int:
 
 
 def _resident(field: str) -> int:
-  """Bytes resident now (VmRSS) or at most so far (VmHWM)."""
+  """Returns current (VmRSS) or peak (VmHWM) resident bytes."""
   status = pathlib.Path('/proc/self/status').read_text()
   line = next(x for x in status.splitlines() if x.startswith(field))
   return 1024 * int(line.split()[1])

@@ -29,11 +29,11 @@ def main() -> None:
   losses = [ours.step() for _ in range(_CHECKED)]
   for name, baseline in baselines.items():
     _check_losses(losses, [baseline.step() for _ in range(_CHECKED)], name)
-  trial = measure.in_turns(
+  trial = measure.alternate(
     {name: baseline.step for name, baseline in baselines.items()}, 3
   )
   best = min(trial, key=lambda name: min(trial[name].cpu))
-  times = measure.in_turns(
+  times = measure.alternate(
     {'ours': ours.step, 'baseline': baselines[best].step}, args.rounds
   )
   measure.report(

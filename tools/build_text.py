@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a generated BUILD file is written; buildifier would not change it."""
+"""Text of generated BUILD files, in the format of buildifier."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tools import layers, pyimports
 
 _HEAD = '# Written by tools/gen_build.py.\n'
 _BEGIN, _END = '# BEGIN BY HAND\n', '# END BY HAND\n'
-# The order buildifier wants; the rest is alphabetical between the two.
+# Attributes that buildifier puts first and last; others are alphabetical.
 _FIRST = ('name', 'size', 'timeout', 'testonly', 'srcs')
 _LAST = ('visibility', 'deps')
 
@@ -19,7 +19,7 @@ Value = str | int | bool | list[str] | dict[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-  """A call in a BUILD file, empty values left out."""
+  """A call in a BUILD file; empty values are omitted."""
 
   kind: str
   values: dict[str, Value]
@@ -60,7 +60,7 @@ def _rule_text(rule: Rule) -> str:
 def library(
   module: pyimports.Module, name: str, deps: list[str], visibility: list[str]
 ) -> Rule:
-  """The py_library of one file."""
+  """Returns the py_library of one file."""
   return Rule(
     'py_library',
     {
@@ -75,7 +75,7 @@ def library(
 
 
 def binary(module: pyimports.Module, deps: list[str]) -> Rule:
-  """The py_binary of a program."""
+  """Returns the py_binary of a program."""
   return Rule(
     'py_binary',
     {
@@ -90,7 +90,7 @@ def binary(module: pyimports.Module, deps: list[str]) -> Rule:
 
 
 def test(module: pyimports.Module, deps: list[str]) -> Rule:
-  """The pytest_test of one *_test.py, with its directives."""
+  """Returns the pytest_test of one *_test.py, with its directives."""
   says = {k: v[-1] for k, v in module.directives.items()}
   env = [text.split('=', 1) for text in module.directives.get('env', [])]
   return Rule(
@@ -111,14 +111,14 @@ def test(module: pyimports.Module, deps: list[str]) -> Rule:
 
 
 def is_small(module: pyimports.Module) -> bool:
-  """Whether a test says that it is small, and of what it needs only deps."""
+  """Returns whether a test has no directives but `size=small` and deps."""
   says = dict(module.directives)
   says.pop('deps', None)
   return module.is_test and says == {'size': ['small']}
 
 
 def small_tests(modules: list[pyimports.Module], deps: list[str]) -> Rule:
-  """One pytest_test for the small tests of a folder: they start once."""
+  """Returns one pytest_test for all small tests of a folder: one process."""
   return Rule(
     'pytest_test',
     {
@@ -131,7 +131,7 @@ def small_tests(modules: list[pyimports.Module], deps: list[str]) -> Rule:
 
 
 def experiment(module: pyimports.Module, library: str, name: str) -> Rule:
-  """The pax_experiment of one registered class."""
+  """Returns the pax_experiment of one registered class."""
   return Rule(
     'pax_experiment',
     {
@@ -144,7 +144,7 @@ def experiment(module: pyimports.Module, library: str, name: str) -> Rule:
 
 
 def gathered(name: str, labels: list[str], testonly: bool) -> Rule:
-  """A py_library that is only its deps."""
+  """Returns a py_library without sources, for its deps."""
   return Rule(
     'py_library',
     {
@@ -162,7 +162,7 @@ def _listed(module: pyimports.Module, key: str) -> list[str]:
 
 
 def _local(package: str, labels: list[str]) -> list[str]:
-  """Labels as written within `package`."""
+  """Returns labels relative to `package`."""
   own = f'//{package}'
   default = f'{own}:{package.rpartition("/")[2]}'
   full = [default if text == own else text for text in labels]
@@ -173,7 +173,7 @@ def _local(package: str, labels: list[str]) -> list[str]:
 
 
 def children(package: str, packages: list[str]) -> list[str]:
-  """The packages right below one, with none between."""
+  """Returns the direct subpackages of a package."""
   below = {p for p in packages if p.startswith(package + '/')}
   return sorted(
     p for p in below if not any(p.startswith(q + '/') for q in below)
@@ -181,13 +181,13 @@ def children(package: str, packages: list[str]) -> list[str]:
 
 
 def by_hand(old: str) -> str:
-  """The section of a BUILD file that people wrote, markers included."""
+  """Returns the hand-written section of a BUILD file, with its markers."""
   if _BEGIN not in old:
     return ''
   return _BEGIN + old.split(_BEGIN, 1)[1].split(_END, 1)[0] + _END
 
 
-# {macro: file that defines it}, in the order buildifier wants.
+# {macro: file that defines it}, in the order of buildifier.
 _MACROS = {
   'pax_experiment': '//tools:experiment.bzl',
   'pytest_test': '//tools:pytest.bzl',
@@ -207,7 +207,7 @@ def _loads(text: str) -> str:
 def render(
   package: str, rules: list[Rule], below: list[str], by_hand_text: str
 ) -> str:
-  """The text of one BUILD file."""
+  """Returns the text of one BUILD file."""
   parts = [_rule_text(rule) for rule in rules]
   if by_hand_text:
     parts.append(by_hand_text)

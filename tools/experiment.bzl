@@ -1,4 +1,4 @@
-"""pax_experiment: one experiment as a program, and as a single file."""
+"""pax_experiment: an experiment as a program and as a single-file binary."""
 
 load("//tools/par:par.bzl", "par")
 
@@ -14,10 +14,10 @@ if __name__ == "__main__":
 """
 
 def pax_experiment(name, exp, deps, tags = [], visibility = None):
-    """Declares `name`, which runs `exp`, and `name`.par, which does so anywhere.
+    """Declares `name`, which runs `exp`, and `name`.par, a self-contained binary.
 
     Args:
-      name: of the py_binary; flags given to it are those of //pax:main.
+      name: name of the py_binary; it takes the flags of //pax:main.
       exp: what --exp would be.
       deps: the module that declares the experiment.
       tags: of both targets; the .par is built only when asked for by name.

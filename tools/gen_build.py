@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the BUILD files of the Python folders from what their files import.
+"""Generates the BUILD files of the Python folders from the imports.
 
-    python3 tools/gen_build.py            # writes what changed
-    python3 tools/gen_build.py --check    # fails if something would change
+    python3 tools/gen_build.py            # writes changed files
+    python3 tools/gen_build.py --check    # fails if a file would change
 
-One py_library per file (an `__init__.py` is called like its folder), one
-py_binary per program, one pytest_test per *_test.py, but one for all those of
-a folder that say `size=small` and no more: they start once. What stands
-between the lines `# BEGIN BY HAND` and `# END BY HAND` of a BUILD file is kept.
-Comments in the first lines of a Python file add what imports cannot say:
+Targets: one py_library per file (the target of an `__init__.py` has the name of
+its folder), one py_binary per program, one pytest_test per *_test.py; the tests
+of a folder that are only `size=small` share one target. The lines between
+`# BEGIN BY HAND` and `# END BY HAND` of a BUILD file are kept. Comments in the
+first lines of a Python file add what the imports do not contain:
 
     # bazel: deps=//pax/tasks:experiments
     # bazel: data=//:all_files
@@ -37,14 +37,14 @@ _BY_NAME = [
 PROGRAM_DEPS = {
   'pax.main': [*_BY_NAME, '//third_party/pip:accelerator'],
   'pax.tools': _BY_NAME,
-  # Starts the first.
+  # Starts pax.main in other processes.
   'pax.tools.launch': [
     '//pax:main_lib',
     *_BY_NAME,
     '//third_party/pip:accelerator',
   ],
 }
-# {package: {target: folder}}: targets that gather all modules of a folder.
+# {package: {target: folder}}: targets with all modules of a folder.
 GATHERED = {
   'pax/contrib': {'experiments': 'pax/contrib'},
   'pax/tasks': {'experiments': 'pax/tasks'},
@@ -52,7 +52,7 @@ GATHERED = {
   'tests/golden': {'layer_cases': 'tests/golden/layer_cases'},
   'tools/wheel': {'pax_modules': 'pax', 'praxis_modules': 'praxis'},
 }
-# Imported name -> distribution, where they differ.
+# {imported name: distribution}, if they differ.
 DISTRIBUTIONS = {
   'PIL': 'pillow',
   'absl': 'absl_py',
@@ -61,21 +61,21 @@ DISTRIBUTIONS = {
   'tensorboardX': 'tensorboardx',
   'yaml': 'pyyaml',
 }
-# Imported where present, never required.
+# Imported if installed, never required.
 OPTIONAL = {'IPython', 'lingvo', 'seqio', 'tensorflow', 'torch'}
 
 
 class UnknownImportError(Exception):
-  """A file imports what is neither ours nor in the lock."""
+  """A file imports a module that is neither ours nor in the lock."""
 
 
-def _room(module: pyimports.Module) -> str:
-  """Name of the package a module is in."""
+def _package(module: pyimports.Module) -> str:
+  """Returns the package of a module."""
   return module.name.rpartition('.')[0]
 
 
 def library_name(module: pyimports.Module, index: Index) -> str:
-  """Name of a module's py_library."""
+  """Returns the name of the py_library of a module."""
   folder = module.path.parent
   if module.is_init:
     return folder.name
@@ -95,7 +95,7 @@ def label(module: pyimports.Module, index: Index) -> str:
 
 
 def locked(root: pathlib.Path) -> set[str]:
-  """Rule names of the distributions in the lock."""
+  """Returns the rule names of the distributions in the lock."""
   text = (root / 'third_party/pip/requirements_lock.txt').read_text()
   lines = [line for line in text.splitlines() if '==' in line]
   names = {line.split('==')[0].strip() for line in lines}
@@ -103,7 +103,7 @@ def locked(root: pathlib.Path) -> set[str]:
 
 
 def _siblings(module: pyimports.Module, index: Index) -> list[str]:
-  """What a lazy __init__ may import: the modules right below it."""
+  """Returns the modules that a lazy __init__ may import: its direct ones."""
   depth = module.name.count('.') + 1
   return [
     m.name
@@ -113,13 +113,13 @@ def _siblings(module: pyimports.Module, index: Index) -> list[str]:
 
 
 def own_imports(module: pyimports.Module, index: Index) -> list[str]:
-  """Names of our modules that `module` imports."""
+  """Returns the names of our modules that `module` imports."""
   found = set()
   mentioned = module.mentions if module.is_test else ()
   for imported in (*module.imports, *mentioned):
     names = [imported]
     if imported.startswith('paxml.'):
-      # A module of paxml, or else its package finds that of pax.
+      # A module of paxml, or the module of pax that its package resolves.
       names.append(imported.replace('paxml.', 'pax.', 1))
     for name in names:
       if target := pyimports.resolve(name, index):
@@ -130,7 +130,7 @@ def own_imports(module: pyimports.Module, index: Index) -> list[str]:
 
 
 def _plain_inits(module: pyimports.Module, index: Index) -> list[str]:
-  """Packages around a module whose __init__.py imports nothing of ours."""
+  """Returns enclosing packages whose __init__.py imports nothing of ours."""
   parents = ['.'.join(p.parts) for p in module.path.parents if p.parts]
   inits = [index[p] for p in parents if p in index and p != module.name]
   return [m.name for m in inits if not m.is_lazy and not own_imports(m, index)]
@@ -139,12 +139,12 @@ def _plain_inits(module: pyimports.Module, index: Index) -> list[str]:
 def _conftests(module: pyimports.Module, index: Index) -> list[str]:
   parents = ['.'.join((*p.parts, 'conftest')) for p in module.path.parents]
   found = [p for p in parents if p in index and p != module.name]
-  # What a conftest imports is there before it.
+  # Pytest imports the conftest first.
   return [p for p in found if module.name not in own_imports(index[p], index)]
 
 
 def third_party(module: pyimports.Module, known: set[str]) -> set[str]:
-  """Labels of the wheels a module imports."""
+  """Returns the labels of the wheels that a module imports."""
   found = set()
   for imported in module.imports:
     top = imported.split('.')[0]
@@ -154,14 +154,14 @@ def third_party(module: pyimports.Module, known: set[str]) -> set[str]:
     elif top not in sys.stdlib_module_names | OPTIONAL:
       if top not in (*pyimports.FOLDERS, '__future__'):
         raise UnknownImportError(
-          f'{module.path}: imports {imported}, which is in no lock; add it to '
+          f'{module.path}: imports {imported}, which no lock has; add it to '
           'third_party/pip/requirements.in and run tools/lock.sh'
         )
   return found
 
 
 def deps(module: pyimports.Module, index: Index, known: set[str]) -> list[str]:
-  """All labels a module's target depends on."""
+  """Returns all labels that the target of a module depends on."""
   names = {*own_imports(module, index), *_plain_inits(module, index)}
   if module.is_test or module.path.parts[0] == 'tests':
     names.update(_conftests(module, index))
@@ -173,18 +173,19 @@ def deps(module: pyimports.Module, index: Index, known: set[str]) -> list[str]:
 
 
 def visibility(module: pyimports.Module, index: Index) -> list[str]:
-  """Its layer and those above; a lazy package sees the modules it re-exports.
+  """Returns the visibility: the layer of the module and the layers above.
 
-  Nothing imports the top layer, paxml, but the code of users: it is public.
+  A lazy package sees the modules that it re-exports. The top layer, paxml, is
+  public, because only users import it.
   """
   level = layers.level(module.name)
   is_top = level == len(layers.LAYERS) - 1
   if level is None or is_top or module.is_program:
     return ['//visibility:public']
   groups = [f'//tools/visibility:{layers.LAYERS[level].name}']
-  door = index.get(module.name.rpartition('.')[0])
-  if door and door.is_lazy and door.package != module.package:
-    groups.append(f'//{door.package}:__pkg__')
+  parent = index.get(module.name.rpartition('.')[0])
+  if parent and parent.is_lazy and parent.package != module.package:
+    groups.append(f'//{parent.package}:__pkg__')
   return groups
 
 
@@ -195,7 +196,7 @@ def faults(index: Index) -> list[str]:
     f'import cycle: {" <-> ".join(group)}' for group in pyimports.cycles(edges)
   }
   for name, m in index.items():
-    # What a lazy __init__ names is not its own import.
+    # A lazy __init__ does not import the modules that it names.
     own = [] if m.is_lazy else edges[name]
     found |= {
       layers.violation(name, imported) for imported in (*own, *m.imports)
@@ -204,7 +205,7 @@ def faults(index: Index) -> list[str]:
 
 
 def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
-  """The generated targets of one folder, in the order of its files."""
+  """Returns the generated targets of one folder, in the order of its files."""
   found, small, small_needs = [], [], set()
   for m in index.values():
     if m.package != package:
@@ -222,7 +223,7 @@ def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
     if any(map(m.path.is_relative_to, ('pax/contrib', 'pax/tasks'))):
       found += [build_text.experiment(m, name, e) for e in m.experiments]
     if m.is_program:
-      extra = PROGRAM_DEPS.get(m.name) or PROGRAM_DEPS.get(_room(m), [])
+      extra = PROGRAM_DEPS.get(m.name) or PROGRAM_DEPS.get(_package(m), [])
       found.append(build_text.binary(m, [f':{name}', *extra]))
   if small:
     found.append(build_text.small_tests(small, sorted(small_needs)))
@@ -238,14 +239,14 @@ def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
 
 
 def packages(root: pathlib.Path, index: Index) -> list[str]:
-  """Folders that get a BUILD file: those with modules, and those above them."""
+  """Returns the folders with modules, and their parents."""
   found = {str(p) for m in index.values() for p in m.path.parents if p.parts}
   found |= {f for f in pyimports.FOLDERS if (root / f).is_dir()}
   return sorted(found)
 
 
 def generate(root: pathlib.Path, index: Index) -> dict[pathlib.Path, str]:
-  """{path: text} of all generated BUILD files."""
+  """Returns {path: text} of all generated BUILD files."""
   known = locked(root)
   names = packages(root, index)
   by_hand = [

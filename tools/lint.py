@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks or mends how the files of the tree are written.
+"""Checks or fixes the format of the files of the repository.
 
-./bazelw run //tools:lint            # says what is wrong
-./bazelw run //tools:lint -- --fix   # mends what can be mended
+./bazelw run //tools:lint            # prints violations
+./bazelw run //tools:lint -- --fix   # fixes violations
 """
 
 # bazel: deps=@pypi//clang_format,@pypi//ruff
@@ -20,13 +20,13 @@ import sys
 _PYTHON = ('.py', '.pyi')
 _STARLARK = ('.bzl', 'BUILD', 'WORKSPACE')
 _CPP = ('.cc', '.cu', '.cuh', '.h')
-# The root of the tree as this file sees it: the sources, or Bazel's links.
+# Root of the sources, or of Bazel's runfiles.
 _RUNFILES = pathlib.Path(__file__).absolute().parent.parent
 _SKIPPED = {'build', 'dist', 'node_modules'}
 
 
 class MissingProgramError(Exception):
-  """A program that lint needs is not on this machine."""
+  """A program that lint needs is not installed."""
 
 
 def _program(name: str, *places: pathlib.Path) -> str:
@@ -35,12 +35,12 @@ def _program(name: str, *places: pathlib.Path) -> str:
       return str(place.absolute())
   found = shutil.which(name)
   if not found:
-    raise MissingProgramError(f'lint needs {name}, found it nowhere')
+    raise MissingProgramError(f'lint needs the program {name}; install it')
   return found
 
 
 def _site(package: str) -> pathlib.Path:
-  """Folder that holds an installed package, or one that does not exist."""
+  """Returns the folder of an installed package, or one that does not exist."""
   spec = importlib.util.find_spec(package)
   return pathlib.Path(spec.origin).parent.parent if spec else pathlib.Path('-')
 
@@ -55,14 +55,14 @@ def clang_format() -> str:
 
 
 def buildifier() -> str:
-  """From npm's package, which Bazel puts beside the tree."""
+  """Returns the binary of the npm package in Bazel's external repositories."""
   machine = {'x86_64': 'amd64', 'aarch64': 'arm64'}.get(platform.machine(), '')
   name = f'buildifier/package/buildifier-linux_{machine}'
   return _program('buildifier', _RUNFILES.parent / name)
 
 
 def files(root: pathlib.Path, endings: tuple[str, ...]) -> list[str]:
-  """Relative paths of what ends like that, in the folders of the tree."""
+  """Returns relative paths of files with these endings."""
   found = []
   for here, folders, names in os.walk(root):
     folders[:] = [
@@ -76,14 +76,14 @@ def files(root: pathlib.Path, endings: tuple[str, ...]) -> list[str]:
 
 
 def check(root: pathlib.Path, name: str, fix: bool) -> bool:
-  """Whether the files that `name` of CHECKS looks after are as they must be."""
+  """Runs the check `name` of CHECKS; returns whether it passes."""
   program, look, mend, endings = CHECKS[name]
   found = [str(root / f) for f in files(root, endings)]
   command = [program(), *(mend if fix else look), *found]
   return not found or subprocess.run(command, cwd=root).returncode == 0
 
 
-# {name: (program, how it looks, how it mends, what it looks at)}.
+# {name: (program, arguments to check, arguments to fix, file endings)}.
 CHECKS = {
   'ruff check': (
     ruff,

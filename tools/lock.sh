@@ -1,7 +1,7 @@
 #!/bin/bash
 # Rewrites third_party/pip/*_lock.txt from *.in: the newest versions allowed,
 # valid for Python 3.11-3.13, hashes of every file, no registry names.
-# usage: tools/lock.sh            (an argument is passed on to `uv pip compile`)
+# usage: tools/lock.sh            (arguments are passed to `uv pip compile`)
 set -euo pipefail
 cd "$(dirname "$0")/../third_party/pip"
 work=$(mktemp -d)
@@ -20,7 +20,7 @@ cp "$work/base.txt" requirements_lock.txt
 lock requirements_data.in requirements_data_lock.txt --no-deps "$@"
 for kind in cuda tpu; do
   lock requirements_$kind.in "$work/$kind.txt" -c "$work/base.txt" "$@"
-  # What the first lock has comes from there.
+  # Packages of the first lock keep their versions.
   python3 - "$work/base.txt" "$work/$kind.txt" > requirements_${kind}_lock.txt <<'PY'
 import re
 import sys

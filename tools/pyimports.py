@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Python files of the tree are called and import."""
+"""Names, imports and directives of the Python files of the repository."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pathlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-# Folders whose Python files are modules of ours.
+# Folders with modules of this repository.
 FOLDERS = (
   'benchmarks',
   'docs',
@@ -21,7 +21,7 @@ FOLDERS = (
   'tests',
   'tools',
 )
-# Folders among them that are not built, for they need what no lock holds.
+# Subfolders without BUILD files: the lock lacks their dependencies.
 OUTSIDE = ('tests/compare',)
 _DIRECTIVE = re.compile(r'^# bazel: *(\w+)(?:=(.*))?$')
 _DIRECTIVE_LINES = 30
@@ -32,20 +32,20 @@ _DOTTED = re.compile(r'\b(?:praxis|paxml|pax|tasks|benchmarks)(?:\.\w+)+')
 class Module:
   """One Python file."""
 
-  # Relative to the root of the tree.
+  # Relative to the root of the repository.
   path: pathlib.PurePosixPath
-  # `praxis.layers.linears`; a package's __init__.py is called like its folder.
+  # For example `praxis.layers.linears`; for an __init__.py the package.
   name: str
-  # Dotted names as imported, `from a import b` being a.b; functions' too.
+  # Dotted imported names, also inside functions; `from a import b` is a.b.
   imports: tuple[str, ...]
-  # Dotted names in its strings that may be modules: a test imports by them.
+  # Dotted names in strings; tests import modules by such names.
   mentions: tuple[str, ...]
-  # Whether it can be run, and whether it imports names when they are asked for.
+  # Whether it is a program; whether its `__getattr__` imports lazily.
   is_program: bool
   is_lazy: bool
-  # Classes that it registers as experiments.
+  # Names of the classes that it registers as experiments.
   experiments: tuple[str, ...]
-  # What `# bazel: key=value` comments in its first lines say.
+  # Values of `# bazel: key=value` comments in its first lines.
   directives: dict[str, list[str]]
 
   @property
@@ -68,7 +68,7 @@ def _is_type_checking(node: ast.AST) -> bool:
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-  """All nodes but those that only a type checker reads."""
+  """Yields all nodes outside of `if TYPE_CHECKING`."""
   for child in ast.iter_child_nodes(node):
     if not _is_type_checking(child):
       yield child
@@ -108,7 +108,7 @@ def _directives(text: str) -> dict[str, list[str]]:
 
 
 def read(root: pathlib.Path, path: pathlib.PurePosixPath) -> Module:
-  """Parses one file; a SyntaxError names it."""
+  """Parses one file; a SyntaxError contains its path."""
   text = (root / path).read_text(encoding='utf-8')
   tree = ast.parse(text, filename=str(path))
   parts = path.with_suffix('').parts
@@ -130,7 +130,7 @@ def read(root: pathlib.Path, path: pathlib.PurePosixPath) -> Module:
 
 
 def modules(root: pathlib.Path) -> dict[str, Module]:
-  """{name: module} of every Python file in FOLDERS."""
+  """Returns {name: module} of all Python files in FOLDERS."""
   found = []
   for folder in FOLDERS:
     for here, folders, files in os.walk(root / folder):
@@ -143,7 +143,7 @@ def modules(root: pathlib.Path) -> dict[str, Module]:
 
 
 def resolve(imported: str, index: dict[str, Module]) -> Module | None:
-  """The module of ours that `import imported` loads, if any."""
+  """Returns the module of ours that `import imported` loads, or None."""
   while imported not in index:
     imported, dot, _ = imported.rpartition('.')
     if not dot:

@@ -1,16 +1,16 @@
-"""pytest_test: *_test.py files run by pytest."""
+"""pytest_test: runs *_test.py files with pytest."""
 
 _MAIN = "//tests/testing:pytest_main.py"
 
 def pytest_test(name, srcs, args = [], deps = [], **kwargs):
-    """A py_test whose program is tests/testing/pytest_main.py.
+    """Declares a py_test with the program tests/testing/pytest_main.py.
 
     Args:
       name: of the target.
       srcs: the test files.
       args: for pytest, after the test files.
       deps: what the files import.
-      **kwargs: of py_test.
+      **kwargs: attributes of py_test.
     """
     native.py_test(
         name = name,

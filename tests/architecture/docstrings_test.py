@@ -18,7 +18,7 @@ _BARE = ('Array', 'JTensor', 'jax.Array')
 _MAX_UNDESCRIBED = 3
 # Words that older prose of this repository used in a private sense.
 _VOCABULARY = re.compile(
-  r'\b(said|told|tells?|lies?|stands?|stood|beside|reckon\w*|whatever|whoever|'
+  r'\b(said|told|tells?(?!\()|lies?|stands?|stood|beside|reckon\w*|whatever|whoever|'
   r'whom|nobody|of which|as is|in turns)\b',
   re.IGNORECASE,
 )

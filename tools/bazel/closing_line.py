@@ -11,40 +11,40 @@ _FILTERS = '--test_tag_filters='
 
 
 def outcomes(lines: list[str]) -> dict[str, bool]:
-  """{test target: passed}.
+  """Returns {test target: passed}.
 
-  A test that could not be analysed or built, or that an end before its time
-  left without a result, has failed.
+  A test without a result has failed: it was not analyzed or built, or the
+  build was interrupted.
   """
-  tests, done, finished, filters = set(), {}, False, '-nightly'
+  tests, results, finished, filters = set(), {}, False, '-nightly'
   for event in map(json.loads, lines):
     label = next(iter(event['id'].values()), {}).get('label', '')
     if 'optionsParsed' in event['id']:
-      words = event.get('optionsParsed', {}).get('cmdLine', [])
-      given = [word for word in words if word.startswith(_FILTERS)]
-      # The last one counts.
-      filters = given[-1].removeprefix(_FILTERS) if given else filters
+      arguments = event.get('optionsParsed', {}).get('cmdLine', [])
+      passed = [a for a in arguments if a.startswith(_FILTERS)]
+      # The last event counts.
+      filters = passed[-1].removeprefix(_FILTERS) if passed else filters
     elif 'targetConfigured' in event['id']:
-      said = event.get('configured', {})
-      if said.get('targetKind', '').endswith('_test rule'):
-        if '-nightly' not in filters or 'nightly' not in said.get('tag', []):
+      target = event.get('configured', {})
+      if target.get('targetKind', '').endswith('_test rule'):
+        if '-nightly' not in filters or 'nightly' not in target.get('tag', []):
           tests.add(label)
       elif 'aborted' in event and label.endswith('_test'):
-        done[label] = False
+        results[label] = False
     elif 'targetCompleted' in event['id'] and label in tests:
       if not event.get('completed', {}).get('success', False):
-        done.setdefault(label, False)
+        results.setdefault(label, False)
     elif 'testSummary' in event['id']:
-      # A summary that an interrupted run owes says only that it was aborted.
+      # An interrupted run has an aborted summary without a status.
       status = event.get('testSummary', {}).get('overallStatus')
-      done[label] = status in PASSED
+      results[label] = status in PASSED
     finished = finished or 'buildFinished' in event['id']
-  return done if finished else dict.fromkeys(tests, False) | done
+  return results if finished else dict.fromkeys(tests, False) | results
 
 
 def main() -> None:
   with open(sys.argv[1], encoding='utf-8') as f:
-    # A server that was killed leaves half a line.
+    # A killed server leaves an incomplete line.
     lines = [line for line in f if line.endswith('\n')]
   results = list(outcomes(lines).values())
   print(f'{results.count(True)} passed, {results.count(False)} failed')

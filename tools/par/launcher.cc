@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// First bytes of a .par file: unpacks what follows once, then runs it.
+// Launcher of a .par file: unpacks the archive once, then runs the program.
 //
-// A .par is this program, a tar (interpreter, standard library, the second
-// stage) and a zip (everything else), whose comment is the Trailer. It unpacks
-// to a folder named by the hash of its content, so a second start only execs.
-// Linked statically: the machine may have nothing but a kernel.
+// A .par consists of this program, a tar (interpreter, standard library, second
+// stage) and a zip (everything else) whose comment is the Trailer. It unpacks to
+// a folder named by the hash of its content, so the next start only execs.
+// Linked statically: the target machine may lack a libc.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/auxv.h>
@@ -48,7 +48,7 @@ constexpr char kMagic[] = "PAXPAR1\n";
 int OpenSelf(std::string* path) {
   char target[4096];
   const ssize_t n = readlink("/proc/self/exe", target, sizeof(target) - 1);
-  // Without /proc, the name that the kernel was given.
+  // Without /proc, the name passed to the kernel.
   *path = n > 0 ? std::string(target, n)
                 : reinterpret_cast<const char*>(getauxval(AT_EXECFN));
   const int fd = open(path->c_str(), O_RDONLY | O_CLOEXEC);
@@ -86,7 +86,7 @@ void MakeFolders(const std::string& path) {
   }
 }
 
-// The folder that holds all unpacked .par files of this user.
+// Folder of all unpacked .par files of this user.
 std::string Store() {
   const auto env = [](const char* name) -> std::string {
     const char* value = getenv(name);
@@ -104,7 +104,7 @@ std::string Store() {
   return (tmp.empty() ? "/tmp" : tmp) + "/pax-par-" + std::to_string(getuid());
 }
 
-// Nobody else may put code where it will be run from.
+// No other user may write to the folder that holds the code.
 void CheckOwned(const std::string& store) {
   struct stat info;
   if (lstat(store.c_str(), &info) != 0) Die(store);
@@ -177,7 +177,7 @@ void Exec(const std::string& root, const std::vector<std::string>& args) {
   Die("cannot run " + all[0]);
 }
 
-// Unpacks to `root`, whole or not at all, whoever else does so too.
+// Unpacks to `root` atomically; concurrent launchers are allowed.
 void Unpack(int fd, const std::string& self, const Trailer& trailer,
             const std::string& root) {
   const std::string part = root + "." + std::to_string(getpid());

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a .par file: one program that needs nothing but a kernel and glibc.
+"""Writes a .par file: a self-contained program that requires only glibc.
 
-Its parts are described in launcher.cc. Files unpack to an ordinary Python
-installation: bin/python3, lib/*.so, lib/pythonX.Y/{,site-packages/}.
+launcher.cc describes the format. The files unpack to a Python installation:
+bin/python3, lib/*.so, lib/pythonX.Y/{,site-packages/}.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import tempfile
 import zipfile
 from collections.abc import Iterable
 
-# {path in the unpacked folder: file to take}.
+# {path in the unpacked folder: source file}.
 Files = dict[str, pathlib.Path]
 
 _VERSION = f'python{sys.version_info.major}.{sys.version_info.minor}'
 _MAGIC = b'PAXPAR1\n'
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-# Of the standard library: tests, and what needs a screen or other files.
+# Modules of the standard library that are omitted: tests and GUIs.
 _UNUSED = {
   '__pycache__',
   'dist-packages',
@@ -43,8 +43,8 @@ _UNUSED = {
 }
 _UNUSED_STARTS = ('config-', '_test', '_tkinter', '_ctypes_test', 'nis.')
 _TESTED = ('numpy', 'scipy')
-# Some distributions' interpreters look for packages in other folders.
-_SITECUSTOMIZE = '''"""Adds the packages beside the standard library."""
+# The interpreters of some distributions search other folders.
+_SITECUSTOMIZE = '''"""Adds site-packages next to the standard library."""
 
 import os
 import sys
@@ -53,7 +53,7 @@ folder = os.path.join(os.path.dirname(os.__file__), 'site-packages')
 if folder not in sys.path:
   sys.path.append(folder)
 '''
-# What glibc itself consists of, never carried along.
+# Libraries of glibc, which the target machine provides.
 _GLIBC = {
   'ld-linux-x86-64.so.2',
   'libanl.so.1',
@@ -69,7 +69,7 @@ _GLIBC = {
 
 
 def standard_library(root: pathlib.Path) -> Files:
-  """The interpreter that runs this, its modules copied to `root`, compiled."""
+  """Returns files of this interpreter; compiles its modules into `root`."""
   lib = root / 'lib' / _VERSION
 
   def unused(folder: str, names: list[str]) -> set[str]:
@@ -94,13 +94,13 @@ def standard_library(root: pathlib.Path) -> Files:
 
 
 def is_unused(inner: pathlib.PurePath) -> bool:
-  """Whether a wheel's file is a program, or a test of a big library."""
+  """Returns whether a file of a wheel is a program or a test."""
   top, *rest = inner.parts
   return top == '_scripts' or (top in _TESTED and 'tests' in rest[:-1])
 
 
 def packages(runfiles: pathlib.Path) -> Files:
-  """Our own files, and those of all wheels, in one site-packages."""
+  """Returns our files and those of all wheels, in one site-packages."""
   files: Files = {}
   own = runfiles / 'pax'
   for folder in (own, *sorted(runfiles.glob('*/*/site'))):
@@ -116,7 +116,7 @@ def packages(runfiles: pathlib.Path) -> Files:
 
 
 def needed(paths: Iterable[pathlib.Path]) -> dict[str, str]:
-  """{name: path} of the shared libraries that files load, as ldd says."""
+  """Returns {name: path} of the shared libraries of files, by ldd."""
   text = subprocess.run(
     ['ldd', *map(str, paths)], capture_output=True, text=True, check=False
   ).stdout
@@ -125,7 +125,7 @@ def needed(paths: Iterable[pathlib.Path]) -> dict[str, str]:
 
 
 def shared_libraries(files: Files) -> Files:
-  """What the programs load from elsewhere, glibc apart."""
+  """Returns shared libraries from outside the archive, without glibc."""
   have = {pathlib.PurePath(name).name for name in files} | _GLIBC
   programs = [
     path
@@ -144,7 +144,7 @@ def is_executable(path: pathlib.Path) -> bool:
 
 
 def digest(files: Files) -> str:
-  """One hash over names, permissions and contents."""
+  """Returns a hash over names, permissions and contents."""
   total = hashlib.sha256()
   for name, path in sorted(files.items()):
     inner = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -178,7 +178,7 @@ def write_zip(out, files: Files, comment: bytes) -> None:
 
 
 def write_par(out: str, launcher: str, files: Files) -> None:
-  """Writes the launcher, the tar of the first stage and the zip of the rest."""
+  """Writes the launcher, the tar of the first stage, the zip of the rest."""
   first = {n: p for n, p in files.items() if in_first_stage(n)}
   rest = {n: p for n, p in files.items() if not in_first_stage(n)}
   with open(out, 'wb') as f:

@@ -1,4 +1,4 @@
-"""par: one self-contained executable file of a Python program."""
+"""par: a Python program as one self-contained executable file."""
 
 def _impl(ctx):
     out = ctx.outputs.out
@@ -13,7 +13,7 @@ def _impl(ctx):
         executable = ctx.executable._make_par,
         arguments = [args],
         inputs = [ctx.file._launcher, ctx.file._unpack, ctx.file.main],
-        # Its runfiles are what goes in.
+        # The archive contains its runfiles.
         tools = [program],
         outputs = [out],
         mnemonic = "PythonArchive",

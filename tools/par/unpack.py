@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Second stage of a .par file: unpacks its zip with the interpreter it brought.
+"""Second stage of a .par file: unpacks its zip with its own interpreter.
 
 unpack.py FILE.par FOLDER
 """

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes one wheel, the same bytes for the same files.
+"""Writes a reproducible wheel.
 
-What it requires is what its files import, bounded as pyproject.toml says.
+Its requirements are the imports of its files, with the bounds of
+pyproject.toml.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ _ROOT = pathlib.Path()
 
 
 def normalized(requirement: str) -> str:
-  """`tensorboardx` of `tensorboardX>=2.6`."""
+  """Returns the name of a requirement: tensorboardx of `tensorboardX>=2.6`."""
   name = re.split(r'[^\w.-]', requirement, maxsplit=1)[0]
   return re.sub(r'[-_.]+', '_', name).lower()
 
 
 def imported(paths: list[pathlib.Path]) -> set[str]:
-  """Top-level names that Python files import, lazily or not."""
+  """Returns the top-level names that Python files import, lazily or not."""
   modules = [
     pyimports.read(_ROOT, pathlib.PurePosixPath(path))
     for path in paths
@@ -39,7 +40,7 @@ def imported(paths: list[pathlib.Path]) -> set[str]:
 def requires(
   paths: list[pathlib.Path], project: dict, own: set[str]
 ) -> list[str]:
-  """Requires-Dist of a wheel of these files; `own` are our distributions."""
+  """Returns Requires-Dist of a wheel; `own` are our distributions."""
   bounds = {normalized(text): text for text in project['dependencies']}
   names = imported(paths)
   needed = {gen_build.DISTRIBUTIONS.get(n, n.lower()) for n in names}
@@ -69,7 +70,7 @@ def wheel_info(tag: str) -> str:
 
 
 def write(out: str, info: str, entries: dict[str, bytes]) -> None:
-  """Writes the entries and the RECORD of them."""
+  """Writes the entries and their RECORD."""
   record = ''
   with zipfile.ZipFile(out, 'w') as z:
 
@@ -99,7 +100,7 @@ def main() -> None:
   project = tomllib.loads(text)['project']
   if project['version'] != args.version:
     raise SystemExit(
-      f'make_wheel: tools/wheel/wheel.bzl says {args.version}, '
+      f'make_wheel: wheel.bzl has version {args.version}, '
       f'pyproject.toml {project["version"]}; make them equal'
     )
   pairs = [pair.rpartition('=') for pair in args.files]

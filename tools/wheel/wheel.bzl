@@ -2,7 +2,7 @@
 
 load("@local_python//:defs.bzl", python = "VERSION")
 
-# Of all wheels; pyproject.toml says the same.
+# Version of all wheels; equal to the one in pyproject.toml.
 VERSION = "0.1.0"
 
 def _impl(ctx):
