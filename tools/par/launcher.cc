@@ -2,8 +2,8 @@
 // Launcher of a .par file: unpacks the archive once, then runs the program.
 //
 // A .par consists of this program, a tar (interpreter, standard library, second
-// stage) and a zip (everything else) whose comment is the Trailer. It unpacks to
-// a folder named by the hash of its content, so the next start only execs.
+// stage) and a zip (everything else) whose comment is the Trailer. It unpacks
+// to a folder named by the hash of its content, so the next start only execs.
 // Linked statically: the target machine may lack a libc.
 #include <dirent.h>
 #include <fcntl.h>
