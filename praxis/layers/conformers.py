@@ -54,22 +54,22 @@ _WINDOWED = (DotProductAttentionWithContext, DotProductAttentionWithContextXL)
 
 
 class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
-  """Self attention that is normalised and added to its input."""
+  """Self-attention with normalisation and a residual connection."""
 
-  # What attention, and what the input is multiplied with in the sum.
+  # Factors of the attention's output and of the input in their sum.
   residual_weight: float = 1.0
   input_weight: float = 1.0
-  # The parts.
+  # The attention and its norms.
   self_atten_tpl: LayerTpl = template_field(DotProductAttentionWithContext)
   norm_tpl: LayerTpl = template_field(normalizations.LayerNorm)
-  # Whether to normalise before attention, or after the residual connection.
-  # None: as norm_policy says.
+  # Whether to normalise before the attention instead of after the residual
+  # connection; None leaves it to norm_policy.
   pre_layer_norm: bool | None = True
-  # The probability that dropout zeroes an element of what attention gives.
+  # Dropout probability of the attention's output.
   residual_dropout_prob: float = 0.0
   residual_dropout_tpl: LayerTpl = template_field(stochastics.Dropout)
-  # 'pre', 'post', 'post_skip' or 'primer_hybrid', where pre_layer_norm is None;
-  # transformers/norm_placement.py says what they are.
+  # 'pre', 'post', 'post_skip' or 'primer_hybrid' if pre_layer_norm is None; see
+  # transformers/norm_placement.py.
   norm_policy: str | None = None
 
   def setup(self) -> None:
@@ -93,11 +93,11 @@ class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
     )
 
   def _create_self_atten(self) -> None:
-    """Creates the child `self_atten`; quantised variants override it."""
+    """Creates the child `self_atten`; quantised variants override this."""
     self.create_child('self_atten', self.self_atten_tpl.clone())
 
   def unified_norm_policy(self) -> str | None:
-    """Returns the policy, from whichever field it is set by."""
+    """Returns the norm policy that pre_layer_norm or norm_policy sets."""
     if self.pre_layer_norm is None:
       return self.norm_policy
     return 'pre' if self.pre_layer_norm else 'post_skip'
@@ -108,7 +108,13 @@ class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
     paddings: Num[Array, 'B T'],
     atten_mask: Float[Array, '#B 1 #T T'] | None = None,
   ) -> Float[Array, 'B T D']:
-    """Returns the sum; `atten_mask` hides more than padding does."""
+    """Returns the weighted sum of the input and the attention's output.
+
+    Args:
+      inputs: of the block.
+      paddings: 1 for padded positions.
+      atten_mask: additive, combined with the mask of the paddings.
+    """
     normed = self._normed(NormPosition.INPUT, inputs)
     mask = self._padding_mask(paddings, normed)
     if atten_mask is not None:
@@ -127,7 +133,7 @@ class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
   def _padding_mask(
     self, paddings: Num[Array, 'B T'], inputs: Float[Array, 'B T D']
   ) -> Float[Array, 'B 1 #T T']:
-    """Returns the mask that hides padding; with a window, from padding too."""
+    """Returns the mask of padded keys, and with a window of padded queries."""
     mask = attentions.convert_paddings_to_mask(paddings, inputs.dtype)
     attention = self.self_atten
     if isinstance(attention, _WINDOWED) and attention._window():
@@ -136,7 +142,7 @@ class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
 
 
 # The blocks between the feed-forwards, by layer_order.
-_ORDERS = {
+_BLOCK_ORDERS = {
   'mhsa': ('trans_atten',),
   'conv': ('lconv',),
   'mhsa_before_conv': ('trans_atten', 'lconv'),
@@ -147,37 +153,38 @@ _ORDERS = {
 class Conformer(base_layer.BaseLayer):
   """Feed-forward, attention and convolution, feed-forward, normalisation.
 
-  Each block adds to its input, the feed-forwards with weight 1/2.
+  Every block has a residual connection; those of the feed-forwards add half of
+  their output.
 
-  References: Conformer, https://arxiv.org/abs/2005.08100
+  References: Conformer, https://arxiv.org/abs/2005.08100, section 2
   """
 
-  # Size of the input; absent, the model's. Another size needs a
-  # fflayer_start_tpl without skip connection.
+  # Dimension of the input; model_dims when None. Another dimension needs a
+  # fflayer_start_tpl without residual connection.
   input_dims: int | None = None
-  # Size of the output and of all that is between the blocks.
+  # Dimension of the output and of the activations between blocks.
   model_dims: int = 512
-  # Size of the filter of the convolution.
+  # Number of positions the convolution kernel covers.
   kernel_size: int = 32
-  # Activation of the feed-forwards, the weight with which they are added, and
-  # how much larger than the model they are inside.
+  # Activation of the feed-forwards, the factor of their output in the residual
+  # sum, and their hidden dimension as a multiple of model_dims.
   ff_activation_tpl: pax_fiddle.Config[activations.BaseActivation] = (
     template_field(activations.Swish)
   )
   ff_residual_weight: float = 0.5
   ffn_dim_multiplier: int = 4
-  # How many heads the attention has.
+  # Number of attention heads.
   atten_num_heads: int = 8
   # 'mhsa' (attention), 'conv', 'mhsa_before_conv' or 'conv_before_mhsa'.
   layer_order: str = 'mhsa_before_conv'
-  # The probability of every dropout; absent, each has its own, by default 0.
+  # Probability of every dropout; when None each has its own, 0 by default.
   dropout_prob: float | None = None
   conv_residual_dropout: float | None = None
   atten_residual_dropout: float | None = None
   ffn_residual_dropout: float | None = None
   atten_dropout: float | None = None
   ffn_relu_dropout: float | None = None
-  # The parts. None leaves a feed-forward or the norm out.
+  # The blocks; None omits a feed-forward or the final norm.
   fflayer_start_tpl: LayerTpl | None = template_field(
     transformers.TransformerFeedForward
   )
@@ -186,7 +193,7 @@ class Conformer(base_layer.BaseLayer):
   fflayer_end_tpl: LayerTpl | None = template_field(
     transformers.TransformerFeedForward
   )
-  # Whether the first feed-forward is applied again in place of the last.
+  # Whether the last feed-forward shares the weights of the first.
   fflayer_weight_sharing: bool = False
   final_ln_tpl: LayerTpl | None = template_field(normalizations.LayerNorm)
 
@@ -202,7 +209,7 @@ class Conformer(base_layer.BaseLayer):
     if self.has_fflayer_end:
       end = self._feed_forward(self.fflayer_end_tpl)
       self.create_child('fflayer_end', end.set(input_dims=self.model_dims))
-    blocks = _ORDERS[self.layer_order]
+    blocks = _BLOCK_ORDERS[self.layer_order]
     if 'trans_atten' in blocks:
       self._create_trans_atten()
     if 'lconv' in blocks:
@@ -217,7 +224,7 @@ class Conformer(base_layer.BaseLayer):
 
   @property
   def has_fflayer_end(self) -> bool:
-    """Whether the last feed-forward has weights of its own."""
+    """Whether the last feed-forward exists with separate weights."""
     return self.fflayer_end_tpl is not None and not self.fflayer_weight_sharing
 
   @property
@@ -230,8 +237,17 @@ class Conformer(base_layer.BaseLayer):
     paddings: Num[Array, 'B T'],
     atten_mask: Float[Array, '#B 1 #T T'] | None = None,
   ) -> Float[Array, 'B T D']:
-    """Returns the output; `atten_mask` hides more than padding does."""
-    blocks = _ORDERS[self.layer_order]
+    """Returns the output of the block.
+
+    Args:
+      inputs: of the block.
+      paddings: 1 for padded positions.
+      atten_mask: additive, combined with the mask of the paddings.
+
+    Raises:
+      ValueError: there is a mask and no attention.
+    """
+    blocks = _BLOCK_ORDERS[self.layer_order]
     if atten_mask is not None and 'trans_atten' not in blocks:
       raise ValueError(
         f'atten_mask must be None with layer_order={self.layer_order!r}, which '
@@ -281,25 +297,26 @@ class Conformer(base_layer.BaseLayer):
     )
     self.create_child('lconv', block)
 
-  def _dropout_prob(self, own: float | None) -> float:
-    return (own if self.dropout_prob is None else self.dropout_prob) or 0.0
+  def _dropout_prob(self, block_prob: float | None) -> float:
+    prob = block_prob if self.dropout_prob is None else self.dropout_prob
+    return prob or 0.0
 
   def _check_settings(self) -> None:
-    who = f'Conformer {self.name!r}'
-    if self.layer_order not in _ORDERS:
+    title = f'Conformer {self.name!r}'
+    if self.layer_order not in _BLOCK_ORDERS:
       raise ValueError(
-        f'{who} needs a layer_order of {", ".join(_ORDERS)}, got '
+        f'{title} needs a layer_order of {", ".join(_BLOCK_ORDERS)}, got '
         f'{self.layer_order!r}'
       )
-    if self.lconv_tpl is None and 'lconv' in _ORDERS[self.layer_order]:
+    if self.lconv_tpl is None and 'lconv' in _BLOCK_ORDERS[self.layer_order]:
       raise ValueError(
-        f"{who} has no lconv_tpl; set it, or layer_order='mhsa' for no "
+        f"{title} has no lconv_tpl; set it, or layer_order='mhsa' for no "
         'convolution'
       )
     if self.fflayer_weight_sharing and self.fflayer_start_tpl is None:
       raise ValueError(
-        f'{who} shares the weights of fflayer_start: set fflayer_start_tpl, or '
-        'fflayer_weight_sharing=False'
+        f'{title} shares the weights of fflayer_start: set fflayer_start_tpl, '
+        'or fflayer_weight_sharing=False'
       )
     for name in (
       'atten_dropout',
@@ -308,9 +325,12 @@ class Conformer(base_layer.BaseLayer):
       'ffn_residual_dropout',
       'ffn_relu_dropout',
     ):
-      own = getattr(self, name)
-      if self.dropout_prob is not None and own not in (None, self.dropout_prob):
+      prob = getattr(self, name)
+      if self.dropout_prob is not None and prob not in (
+        None,
+        self.dropout_prob,
+      ):
         raise ValueError(
-          f'{name} of {who} must be absent or dropout_prob='
-          f'{self.dropout_prob}, got {own}'
+          f'{name} of {title} must be absent or dropout_prob='
+          f'{self.dropout_prob}, got {prob}'
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transformer layers with a state space model in place of self attention."""
+"""Transformer layers with a state space model instead of self-attention."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ template_field = pax_fiddle.template_field
 class SSMTransformer(transformers.Transformer):
   """A transformer layer that mixes positions by a state space model.
 
-  Attention masks and positions are taken, as of a transformer layer, and have
-  no effect: every position sees all before it, those of other segments, too.
+  Attention masks and positions are accepted and ignored: every position depends
+  on all earlier ones, including those of other segments.
   """
 
-  # The state space model: what it is, how many states a channel has, how many
-  # channels, the longest sequence, and more; see SSM.
+  # The state space model, its number of states per channel, number of channels
+  # and maximum sequence length, its HiPPO matrix and step size; see SSM.
   ssm_tpl: LayerTpl = template_field(ssm.SSM)
   ssm_nheads: int = 0
   ssm_dim: int = 0
   ssm_l_max: int = 0
   ssm_hippo_type: str = 'ss4d-1d-legs'
   ssm_step_size: float = 0.1
-  # How many samples of each example are decoded.
+  # Number of samples that are decoded for each example.
   decode_num_samples: int = 4
 
   def setup(self) -> None:
@@ -38,7 +38,7 @@ class SSMTransformer(transformers.Transformer):
     super().setup()
 
   def decoding_sequence_length(self) -> int:
-    """Returns the longest sequence that there can be."""
+    """Returns the maximum sequence length."""
     return self.ssm_l_max
 
   def _check_ssm_dim(self) -> None:
@@ -76,7 +76,7 @@ class SSMTransformer(transformers.Transformer):
   def _mix(
     self, x: Float[Array, 'B *L D'], model: Callable[[Array], Array]
   ) -> Float[Array, 'B *L D']:
-    """Returns what takes the place of attention; `model` runs the SSM."""
+    """Returns the mixed positions; `model` runs the SSM over them."""
     return model(x)
 
   def _visit_decode_states(
@@ -86,41 +86,40 @@ class SSMTransformer(transformers.Transformer):
 
 
 class SSMGated(SSMTransformer):
-  """A gated state space layer: what a transformer's, on fewer channels, gates.
+  """A state space layer gated by a linear layer, on fewer channels inside.
 
   With s the state space model on `ssm_dim` channels and W linear layers, the
-  output is Wo(gelu(Wuco(x + Wuc(s(gelu(Wu(x)))))) * gelu(Wv(x))), norms left
-  out.
+  output without norms is Wo(gelu(Wuco(x + Wuc(s(gelu(Wu(x)))))) * gelu(Wv(x))).
 
   References: Pretraining Without Attention, https://arxiv.org/abs/2212.10544
   """
 
-  # The linear layers.
+  # The linear layers W.
   gss_fflayer_tpl: LayerTpl = template_field(linears.FeedForward)
 
   def _check_ssm_dim(self) -> None:
-    """Any ssm_dim will do."""
+    """Accepts any ssm_dim."""
 
   def _create_self_attention(self) -> None:
     super()._create_self_attention()
-    size, wide, few = self.input_dims, self.input_dims * 3, self.ssm_dim
+    dims, wide_dims = self.input_dims, self.input_dims * 3
     gelu, identity = activations.GELU, activations.Identity
-    for name, inputs, outputs, activation in (
-      ('v', size, wide, gelu),
-      ('u', size, few, gelu),
-      ('uc', few, size, identity),
-      ('uco', size, wide, gelu),
-      ('o', wide, size, identity),
+    for name, input_dims, output_dims, activation in (
+      ('gss_ffn_v', dims, wide_dims, gelu),
+      ('gss_ffn_u', dims, self.ssm_dim, gelu),
+      ('gss_ffn_uc', self.ssm_dim, dims, identity),
+      ('gss_ffn_uco', dims, wide_dims, gelu),
+      ('gss_ffn_o', wide_dims, dims, identity),
     ):
       layer = self.gss_fflayer_tpl.clone().set(
-        input_dims=inputs,
-        output_dims=outputs,
+        input_dims=input_dims,
+        output_dims=output_dims,
         activation_tpl=pax_fiddle.Config(activation),
       )
-      self.create_child(f'gss_ffn_{name}', layer)
+      self.create_child(name, layer)
 
   def _create_feed_forward(self) -> None:
-    """The gate takes its place."""
+    """Creates nothing: the gate replaces the feed-forward."""
 
   def _mix(
     self, x: Float[Array, 'B *L D'], model: Callable[[Array], Array]

@@ -23,11 +23,12 @@ from praxis.layers.attentions.masks import (
   merge_masks,
   segment_mask,
 )
-from praxis.layers.attentions.positions import PerDimScale, RelativeBias
 from praxis.layers.attentions.projections import (
   AttentionProjection,
   CombinedQKVProjectionLayer,
+  PerDimScale,
 )
+from praxis.layers.attentions.relative_bias import RelativeBias
 from praxis.layers.attentions.xl import (
   DotProductAttentionXL,
   LocalSelfAttentionXL,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A causal convolution per channel, for queries, keys and values."""
+"""Causal depthwise convolution of queries, keys and values (Primer)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from praxis import base_layer
 
 
 class CausalDepthwiseConv1D(base_layer.BaseLayer):
-  """Adds weighted copies of the inputs from the steps before.
+  """A causal depthwise convolution over time.
 
-  Each of the kernel_size weights `dconv_i` scales the inputs of i steps ago,
-  element by element; steps of another segment count as zero.
+  The output is the sum over i of the inputs i steps earlier times `dconv_i`,
+  elementwise; steps of other segments count as zero.
 
   References: Primer, https://arxiv.org/abs/2109.08668
   """
 
-  # Number of steps that are looked at, the current one included.
+  # Number of steps the kernel covers, including the current one.
   kernel_size: int = 3
-  # Size, or sizes, of the dimensions after time.
+  # Size of the dimension or dimensions after time.
   hidden_dims: int | Sequence[int] = 0
 
   def setup(self) -> None:
@@ -32,10 +32,10 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
     dims = self.hidden_dims
     shape = [dims] if isinstance(dims, int) else list(dims)
     for i in range(self.kernel_size):
-      start = 0.5 if i == 0 else 0.5 / self.kernel_size
+      value = 0.5 if i == 0 else 0.5 / self.kernel_size
       weight = base_layer.WeightHParams(
         shape=shape,
-        init=base_layer.WeightInit.Constant(start),
+        init=base_layer.WeightInit.Constant(value),
         mesh_shape=self.mesh_shape,
         tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
       )
@@ -50,16 +50,17 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
     """Returns the convolved inputs.
 
     Args:
-      inputs: batch first, time on `axis`, then the hidden dimensions.
-      axis: which dimension is time.
-      segment_pos: position of each step in its segment; one segment if absent.
+      inputs: [batch, ..., time on `axis`, hidden dimensions].
+      axis: the time dimension.
+      segment_pos: position of each step in its segment; a single segment when
+        None.
     """
     outputs = inputs * self.theta.dconv_0
     for i in range(1, min(self.kernel_size, inputs.shape[axis])):
       earlier = shift_1d(inputs, i, axis)
       if segment_pos is not None:
-        inside = _align(segment_pos >= i, axis, inputs.ndim)
-        earlier = jnp.where(inside, earlier, jnp.zeros((), inputs.dtype))
+        in_segment = _align(segment_pos >= i, axis, inputs.ndim)
+        earlier = jnp.where(in_segment, earlier, jnp.zeros((), inputs.dtype))
       outputs += earlier * getattr(self.theta, f'dconv_{i}')
     return outputs
 
@@ -74,8 +75,8 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
 
     Args:
       inputs: the inputs of all steps so far, time on `axis`.
-      axis: which dimension is time.
-      step: index of the step that is wanted.
+      axis: the time dimension.
+      step: index of the output step.
       segment_pos: position of this step in its segment, per example.
     """
     if segment_pos is None:
@@ -83,8 +84,8 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
     outputs = _take(inputs, step, axis) * self.theta.dconv_0
     for i in range(1, self.kernel_size):
       earlier = _take(inputs, jnp.maximum(step - i, 0), axis)
-      inside = segment_pos.reshape(-1, *[1] * (earlier.ndim - 1)) >= i
-      earlier = jnp.where(inside, earlier, jnp.zeros((), inputs.dtype))
+      in_segment = segment_pos.reshape(-1, *[1] * (earlier.ndim - 1)) >= i
+      earlier = jnp.where(in_segment, earlier, jnp.zeros((), inputs.dtype))
       outputs += earlier * getattr(self.theta, f'dconv_{i}')
     return outputs
 
@@ -92,18 +93,18 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
 def shift_1d(
   inputs: Float[Array, '...'], offset: int, axis: int
 ) -> Float[Array, '...']:
-  """Returns the inputs `offset` steps later on `axis`, zeros coming in."""
+  """Returns the inputs shifted by `offset` steps on `axis`, padded with 0."""
   length = inputs.shape[axis]
-  kept = jax.lax.slice_in_dim(
+  overlap = jax.lax.slice_in_dim(
     inputs, max(-offset, 0), length - max(offset, 0), axis=axis
   )
   padding = [(0, 0)] * inputs.ndim
   padding[axis] = (max(offset, 0), max(-offset, 0))
-  return jnp.pad(kept, padding)
+  return jnp.pad(overlap, padding)
 
 
 def _align(values: Array, axis: int, rank: int) -> Array:
-  """Reshapes [B, T] so that it broadcasts against `rank` dims, time on axis."""
+  """Reshapes [B, T] to broadcast against `rank` dimensions, time on `axis`."""
   shape = [1] * rank
   shape[0], shape[axis] = values.shape
   return values.reshape(shape)

@@ -26,7 +26,6 @@ from praxis.layers.attentions import (
   dconv,
   kv_cache,
   masks,
-  positions,
   projections,
 )
 
@@ -107,7 +106,7 @@ class DotProductAttention(kv_cache.CachedAttention):
   # The products of queries with keys, and of probabilities with values.
   qk_einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
   pv_einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
-  per_dim_scale_tpl: LayerTpl = template_field(positions.PerDimScale)
+  per_dim_scale_tpl: LayerTpl = template_field(projections.PerDimScale)
   causal_depthwise_conv1d_tpl: LayerTpl = template_field(
     dconv.CausalDepthwiseConv1D
   )
@@ -160,8 +159,7 @@ class DotProductAttention(kv_cache.CachedAttention):
   ) -> tuple[Float[Array, 'B T Dq'], Float[Array, 'B N ...'] | None]:
     """Returns the attended values and the probabilities before dropout.
 
-    The probabilities are [B, N, T, S] unless a subclass documents another
-    shape.
+    The probabilities are [B, N, T, S], or as a subclass documents.
 
     Args:
       query_vec: inputs of the queries.
@@ -256,9 +254,14 @@ class DotProductAttention(kv_cache.CachedAttention):
     return outputs[:, 0] if is_single else outputs
 
   def check_decoding(self, *, prefill: bool, sequential: bool) -> None:
-    """Raises ValueError if cached steps must be in order and are not.
+    """Checks that the layer supports a way of decoding.
 
-    See `decode_states.check_decoding`.
+    Args:
+      prefill: ignored; a forward pass fills the cache.
+      sequential: whether cached steps are in order; see decode_states.
+
+    Raises:
+      ValueError: an option depends on the order of steps.
     """
     del prefill
     if sequential:

@@ -60,7 +60,14 @@ class PrefixKVCache(kv_cache.KVCache):
     time_step: Int[Array, ''] | int,
     time_dim: int = kv_cache.TIME_DIM,
   ) -> Float[Array, '...']:
-    """Writes steps to the suffixes and returns those, [rows, time, ...]."""
+    """Writes steps to the suffixes and returns those, [rows, time, ...].
+
+    Args:
+      name: of the cached tensor.
+      value: one step of each sample, or several with a time axis.
+      time_step: index of the (first) step in the whole sequence.
+      time_dim: ignored; prefixes decide the time axis.
+    """
     state = self.read(name)
     axis = self.time_dim
     # One step of each sample, or several with a time axis.
@@ -188,9 +195,9 @@ class DotProductAttentionWithLPB(dot_product.DotProductAttention):
     scaled = self._scale_query(query)
     chunk_logits = [self._chunk_logits(scaled, k) for k in keys]
     probs = self._probs(jnp.concatenate(chunk_logits, axis=-1), mask, bias)
-    probs = self.atten_dropout(probs.astype(key.dtype))
+    probs = probs.astype(key.dtype)
     ends = np.cumsum([k.shape[1] for k in keys])[:-1]
-    chunk_probs = jnp.split(probs, ends, axis=-1)
+    chunk_probs = jnp.split(self.atten_dropout(probs), ends, axis=-1)
     first, *others = map(self._attend_to_chunk, chunk_probs, values)
     return self._shard_heads(sum(others, first)), probs
 

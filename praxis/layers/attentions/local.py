@@ -154,7 +154,14 @@ def extract_block_mask(
   left_context: int,
   right_context: int,
 ) -> Float[Array, 'B U N #W C']:
-  """Returns the additive mask of each block's queries and keys."""
+  """Returns the additive mask of each block's queries and keys.
+
+  Args:
+    mask: of all queries and keys.
+    block_size: number of positions in a block.
+    left_context: number of keys before the block, plus one.
+    right_context: number of keys after the block.
+  """
   masked_value = masks.large_negative(mask.dtype)
   num_keys = mask.shape[-1]
   num_blocks = -(-num_keys // block_size)
@@ -179,7 +186,11 @@ def extract_block_mask(
 def check_context(
   block_size: int, left_context: int, right_context: int
 ) -> None:
-  """Raises ValueError if the context exceeds the neighbouring blocks."""
+  """Checks that the context lies in a block and its neighbours.
+
+  Raises:
+    ValueError: a context is out of range.
+  """
   if not 1 <= left_context <= block_size + 1:
     raise ValueError(
       'left_context must be at least 1 (the position itself) and at most '

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Projections between the model dimension and the heads."""
+"""Projections between the model dimension and the heads, and query scales."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -16,27 +18,28 @@ SplitDimsMapping = pytypes.SplitDimsMapping
 WeightHParams = base_layer.WeightHParams
 WeightInit = base_layer.WeightInit
 
+# 1 / log(2), so that the scale starts at 1 with softplus(0) = log(2).
+_INVERSE_SOFTPLUS_OF_ZERO = 1.442695041
+
 
 class AttentionProjection(base_layer.BaseLayer):
-  """Projects the model dimension to the heads, or the heads back."""
+  """Projects the model dimension to the heads, or the heads to the model's."""
 
-  # Size of the model dimension.
+  # The model dimension.
   input_dim: int = 0
   num_heads: int = 0
   dim_per_head: int = 0
-  # Whether the input has heads and the output the model dimension.
+  # Whether the projection is from heads to the model dimension.
   is_output_projection: bool = False
   use_bias: bool = True
-  # Whether heads and their dimension are one dimension of the weight; then
-  # there is no bias.
+  # Whether the weight has one dimension for all heads; needs use_bias=False.
   attention_combine_dims: bool = False
-  # Whether an output projection stores its weight as [N, H, D] and not as
-  # [D, N, H].
+  # Whether an output projection's weight is [N, H, D] instead of [D, N, H].
   use_nhd_shape: bool = False
-  # Whether initialisers see the model dimension and the heads as fans. Without
-  # it they see the last two dimensions of the weight.
+  # Whether initialisers take fan-in and fan-out from the model dimension and
+  # the heads instead of the last two dimensions of the weight.
   explicit_fan_in_fan_out_axes: bool = False
-  # Does the product.
+  # Computes the product.
   einsum_tpl: LayerTpl = pax_fiddle.template_field(base_ops.EinsumOp)
 
   def setup(self) -> None:
@@ -47,7 +50,7 @@ class AttentionProjection(base_layer.BaseLayer):
     self.create_child('einsum', self.einsum_tpl)
 
   def __call__(self, inputs: Float[Array, '...']) -> Float[Array, '...']:
-    """Returns [..., N, H] for inputs [..., D], or the other way round."""
+    """Returns [..., N, H] for inputs [..., D], or the inverse shapes."""
     weight = self.theta.w
     if self.attention_combine_dims:
       weight = weight.reshape(self._in_order(*self._sizes()))
@@ -65,7 +68,7 @@ class AttentionProjection(base_layer.BaseLayer):
     *,
     time_step: pytypes.JTensor | None = None,
   ) -> Float[Array, '...']:
-    """Returns what `__call__` does: a projection knows no time."""
+    """Returns the same as `__call__`; the time step is ignored."""
     del time_step
     return self(inputs)
 
@@ -118,10 +121,10 @@ class AttentionProjection(base_layer.BaseLayer):
 class CombinedQKVProjectionLayer(base_layer.BaseLayer):
   """Projects one input to queries, keys and values with one weight.
 
-  The sharding `wt` lists the last three dimensions of the weight [3, D, N, H].
+  The sharding `wt` is that of the last three dimensions of [3, D, N, H].
   """
 
-  # Size of the model dimension.
+  # The model dimension.
   input_dim: int = 0
   num_heads: int = 0
   dim_per_head: int = 0
@@ -166,12 +169,12 @@ class CombinedQKVProjectionLayer(base_layer.BaseLayer):
       weight = weight.reshape(
         3, self.input_dim, self.num_heads, self.dim_per_head
       )
-    # With K beside the heads the product is one matrix product as it stands.
+    # K next to the heads makes this a single matrix product.
     outputs = self.einsum('...D,KDNH->...KNH', inputs, weight)
     if self.use_bias:
       outputs = outputs + self.theta.b
-    # The gradient of a split joins three arrays; those of three slices would be
-    # filled up with zeros and summed.
+    # The gradient of a split is a concatenation; the gradients of three slices
+    # would be padded with zeros and summed.
     query, key, value = jnp.split(outputs, 3, axis=-3)
     return query.squeeze(-3), key.squeeze(-3), value.squeeze(-3)
 
@@ -183,9 +186,32 @@ class CombinedQKVProjectionLayer(base_layer.BaseLayer):
   ) -> tuple[
     Float[Array, '*B N H'], Float[Array, '*B N H'], Float[Array, '*B N H']
   ]:
-    """Returns what `__call__` does: a projection knows no time."""
+    """Returns the same as `__call__`; the time step is ignored."""
     del time_step
     return self(inputs)
+
+
+class PerDimScale(base_layer.BaseLayer):
+  """Scales each dimension of the queries, initially by 1/√dim."""
+
+  # The head dimension.
+  dim: int = 0
+
+  def setup(self) -> None:
+    self.create_variable(
+      'per_dim_scale',
+      WeightHParams(shape=[self.dim], init=WeightInit.Constant(0.0)),
+    )
+
+  def __call__(self, inputs: Float[Array, '*B H']) -> Float[Array, '*B H']:
+    if inputs.shape[-1] != self.dim:
+      raise ValueError(
+        f'the last dimension of the inputs must be dim={self.dim}, got shape '
+        f'{list(inputs.shape)}'
+      )
+    scale = jax.nn.softplus(self.theta.per_dim_scale)
+    scale = scale * (_INVERSE_SOFTPLUS_OF_ZERO / math.sqrt(self.dim))
+    return inputs * scale.astype(inputs.dtype)
 
 
 def _zeros(
@@ -220,7 +246,7 @@ def _split(split: SplitDimsMapping, rank: int) -> list | None:
 
 
 def _merge_head_axes(split: list | None) -> list | None:
-  """Returns [model, all axes of both head dimensions] for three entries."""
+  """Returns [model axes, axes of both head dimensions] for three entries."""
   if split is None:
     return None
   merged = []

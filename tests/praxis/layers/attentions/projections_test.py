@@ -171,3 +171,21 @@ def test_impossible_projections_are_refused(kwargs, message):
   config.weight_split_dims_mapping.wt = kwargs.get('split')
   with pytest.raises(ValueError, match=message):
     _metadata(config, jnp.zeros((2, _D)))
+
+
+def test_per_dim_scale_starts_at_one_over_root_dim():
+  x = running.normal(2, 3, 4)
+  config = attentions.PerDimScale.config(dim=4)
+  layer = config.clone().set(name='layer').Instantiate()
+  variables = layer.init({'params': jax.random.key(0)}, x)
+  np.testing.assert_allclose(layer.apply(variables, x), x / 2, rtol=1e-6)
+
+
+def test_per_dim_scale():
+  x = running.normal(2, 3, 4)
+  layer, variables = running.build(attentions.PerDimScale.config(dim=4), x)
+  v = np.asarray(variables['params']['per_dim_scale'])
+  want = x * 1.442695041 / 2 * np.log1p(np.exp(v))
+  np.testing.assert_allclose(layer.apply(variables, x), want, rtol=1e-5)
+  with pytest.raises(ValueError, match='must be dim=4'):
+    layer.apply(variables, x[..., :3])

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attention adds to its queries and logits beyond the products."""
+"""Learned relative position biases of attention logits (T5)."""
 
 from __future__ import annotations
 
 import math
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -14,51 +13,25 @@ from praxis import base_layer
 WeightHParams = base_layer.WeightHParams
 WeightInit = base_layer.WeightInit
 
-# 1 / log(2), so that the scale starts at 1 with softplus(0) = log(2).
-_INVERSE_SOFTPLUS_OF_ZERO = 1.442695041
-
-
-class PerDimScale(base_layer.BaseLayer):
-  """Scales each dimension of the queries, by 1/√dim at the start."""
-
-  # Size of the last dimension.
-  dim: int = 0
-
-  def setup(self) -> None:
-    self.create_variable(
-      'per_dim_scale',
-      WeightHParams(shape=[self.dim], init=WeightInit.Constant(0.0)),
-    )
-
-  def __call__(self, inputs: Float[Array, '*B H']) -> Float[Array, '*B H']:
-    if inputs.shape[-1] != self.dim:
-      raise ValueError(
-        f'the last dimension of the inputs must be dim={self.dim}, got shape '
-        f'{list(inputs.shape)}'
-      )
-    scale = jax.nn.softplus(self.theta.per_dim_scale)
-    scale = scale * (_INVERSE_SOFTPLUS_OF_ZERO / math.sqrt(self.dim))
-    return inputs * scale.astype(inputs.dtype)
-
 
 class RelativeBias(base_layer.BaseLayer):
-  """A learned bias per head and distance, with logarithmic buckets.
+  """A learned bias per head and distance bucket; far buckets are logarithmic.
 
   References: Exploring the Limits of Transfer Learning with a Unified
-  Text-to-Text Transformer, https://arxiv.org/abs/1910.10683
+  Text-to-Text Transformer, https://arxiv.org/abs/1910.10683, section 2.1
   """
 
   num_heads: int = 1
-  # Whether distances are those in the array, which packing does not change
-  # within a segment, rather than differences of the positions passed in.
+  # Whether distances are differences of array indices instead of the given
+  # positions; within a segment both are equal.
   use_length_as_position: bool = True
-  # Number of distances told apart; half of them are exact.
+  # Number of distance buckets; half of them hold a single distance.
   relative_attention_num_buckets: int = 32
-  # Distances from here on share the last bucket.
+  # Distances at least this large share the last bucket.
   relative_attention_max_distance: int = 128
-  # Whether later keys have buckets of their own; else they share bucket 0.
+  # Whether later keys have separate buckets; otherwise they share bucket 0.
   bidirectional: bool = False
-  # Whether the table is initialised with params_init and not Gaussian.
+  # Whether the table is initialised by params_init instead of Gaussian.
   use_xavier_init: bool = False
 
   def setup(self) -> None:
@@ -78,7 +51,7 @@ class RelativeBias(base_layer.BaseLayer):
     query_segment_pos: Int[Array, 'B T'],
     key_segment_pos: Int[Array, 'B S'] | None = None,
   ) -> Float[Array, '#B N T S']:
-    """Returns the bias; its batch is 1 for positions in the array."""
+    """Returns the bias; the batch is 1 with use_length_as_position."""
     if key_segment_pos is None:
       key_segment_pos = query_segment_pos
     if self.use_length_as_position:
@@ -90,7 +63,7 @@ class RelativeBias(base_layer.BaseLayer):
   def extend_step(
     self, seq_length: int, time_step: Int[Array, ''] | int | None = None
   ) -> Float[Array, '1 N T S']:
-    """Returns the bias of the query at `time_step`, or of all, to the keys."""
+    """Returns the bias of the query at `time_step`, or of all when None."""
     keys = jnp.arange(seq_length)[jnp.newaxis, :]
     if time_step is None:
       queries = jnp.arange(seq_length)[:, jnp.newaxis]
@@ -99,7 +72,7 @@ class RelativeBias(base_layer.BaseLayer):
     return self._bias((keys - queries)[jnp.newaxis])
 
   def _bias(self, distance: Int[Array, 'B T S']) -> Float[Array, 'B N T S']:
-    """Returns the rows of the table for key minus query position."""
+    """Returns the table's entries for key minus query position."""
     table = self.theta.wrb
     buckets = self._buckets(distance)
     return jnp.moveaxis(jnp.take(table, buckets, axis=1), 0, 1)
@@ -114,7 +87,7 @@ class RelativeBias(base_layer.BaseLayer):
     else:
       distance = jnp.maximum(-distance, 0)
     max_exact = num_buckets // 2
-    # Distances beyond the exact ones grow by a constant factor per bucket.
+    # Buckets beyond the exact ones are equally wide in log(distance).
     ratio = jnp.maximum(distance, max_exact).astype(jnp.float32) / max_exact
     span = math.log(self.relative_attention_max_distance / max_exact)
     steps = jnp.log(ratio) / span * (num_buckets - max_exact)
