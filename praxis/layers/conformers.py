@@ -54,7 +54,7 @@ _WINDOWED = (DotProductAttentionWithContext, DotProductAttentionWithContextXL)
 
 
 class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
-  """Self-attention with normalisation and a residual connection."""
+  """Self-attention with normalization and a residual connection."""
 
   # Factors of the attention's output and of the input in their sum.
   residual_weight: float = 1.0
@@ -62,7 +62,7 @@ class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
   # The attention and its norms.
   self_atten_tpl: LayerTpl = template_field(DotProductAttentionWithContext)
   norm_tpl: LayerTpl = template_field(normalizations.LayerNorm)
-  # Whether to normalise before the attention instead of after the residual
+  # Whether to normalize before the attention instead of after the residual
   # connection; None leaves it to norm_policy.
   pre_layer_norm: bool | None = True
   # Dropout probability of the attention's output.
@@ -93,7 +93,7 @@ class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
     )
 
   def _create_self_atten(self) -> None:
-    """Creates the child `self_atten`; quantised variants override this."""
+    """Creates the child `self_atten`; quantized variants override this."""
     self.create_child('self_atten', self.self_atten_tpl.clone())
 
   def unified_norm_policy(self) -> str | None:
@@ -151,7 +151,7 @@ _BLOCK_ORDERS = {
 
 
 class Conformer(base_layer.BaseLayer):
-  """Feed-forward, attention and convolution, feed-forward, normalisation.
+  """Feed-forward, attention and convolution, feed-forward, normalization.
 
   Every block has a residual connection; those of the feed-forwards add half of
   their output.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fused attention kernels for whole sequences: cuDNN on GPUs, XLA elsewhere.
 
-Masks are honoured: packed examples do not see each other. Decoding steps, which
+Masks are applied: packed examples do not see each other. Decoding steps, which
 have one query, use the computation of the base classes.
 
 Shapes: B batch, T queries, S keys and values, N heads, K heads of keys and

@@ -67,7 +67,7 @@ class DotProductAttention(kv_cache.CachedAttention):
   # Applies a causal depthwise convolution to queries, keys and values.
   dconv_qkv: bool = False
   dconv_kernel_size: int = 3
-  # Initialises separate projections with GShard's Gaussian deviations.
+  # Initializes separate projections with GShard's Gaussian deviations.
   internal_gshard_gaussian_init: bool = False
   # Whether one weight projects the same input to queries, keys and values.
   combine_qkv: bool = False
@@ -110,7 +110,7 @@ class DotProductAttention(kv_cache.CachedAttention):
   causal_depthwise_conv1d_tpl: LayerTpl = template_field(
     dconv.CausalDepthwiseConv1D
   )
-  # Normalises the queries and the keys of each head.
+  # Normalizes the queries and the keys of each head.
   ln_tpl: LayerTpl | None = template_field(None)
   # Whether `blnh` also shards projections of decoding steps.
   decoding_maybe_shard_projections: bool = False

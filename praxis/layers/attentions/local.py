@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Local self-attention: each query sees a window, computed block by block.
 
-Blocks of queries attend to the keys of their own and the neighbouring blocks,
+Blocks of queries attend to the keys of their own and the neighboring blocks,
 so that time and memory grow with T · C instead of T².
 
 Shapes: B batch, T time, N heads, H head dimension, W block size, U = ⌈T / W⌉
@@ -186,7 +186,7 @@ def extract_block_mask(
 def check_context(
   block_size: int, left_context: int, right_context: int
 ) -> None:
-  """Checks that the context lies in a block and its neighbours.
+  """Checks that the context lies in a block and its neighbors.
 
   Raises:
     ValueError: a context is out of range.

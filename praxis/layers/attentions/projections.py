@@ -36,7 +36,7 @@ class AttentionProjection(base_layer.BaseLayer):
   attention_combine_dims: bool = False
   # Whether an output projection's weight is [N, H, D] instead of [D, N, H].
   use_nhd_shape: bool = False
-  # Whether initialisers take fan-in and fan-out from the model dimension and
+  # Whether initializers take fan-in and fan-out from the model dimension and
   # the heads instead of the last two dimensions of the weight.
   explicit_fan_in_fan_out_axes: bool = False
   # Computes the product.

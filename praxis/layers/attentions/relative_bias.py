@@ -31,7 +31,7 @@ class RelativeBias(base_layer.BaseLayer):
   relative_attention_max_distance: int = 128
   # Whether later keys have separate buckets; otherwise they share bucket 0.
   bidirectional: bool = False
-  # Whether the table is initialised by params_init instead of Gaussian.
+  # Whether the table is initialized by params_init instead of Gaussian.
   use_xavier_init: bool = False
 
   def setup(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention with quantised projections or quantised products."""
+"""Attention with quantized projections or quantized products."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AttentionProjection(
   attentions.AttentionProjection,
   quantized_layer_mixin.SparseQuantizedLayerMixin,
 ):
-  """A quantised projection to the heads, or from heads to the output."""
+  """A quantized projection to the heads, or from heads to the output."""
 
   _PACK_4BIT_DIM = 0
 
@@ -51,7 +51,7 @@ class AttentionProjection(
 class AttentionProjectionLoRA(
   low_rank_residual.LowRankResidual, AttentionProjection
 ):
-  """A quantised projection plus two float ones through a low rank."""
+  """A quantized projection plus two float ones through a low rank."""
 
   # Whether an output projection replaces the larger of the number of heads and
   # the head dimension by the low rank, or both of them.
@@ -77,7 +77,7 @@ class CombinedQKVProjectionLayer(
   attentions.CombinedQKVProjectionLayer,
   quantized_layer_mixin.SparseQuantizedLayerMixin,
 ):
-  """A quantised projection to queries, keys and values with one weight."""
+  """A quantized projection to queries, keys and values with one weight."""
 
   _PACK_4BIT_DIM = 1
 
@@ -95,7 +95,7 @@ class OneHeadedAttentionProjection(
   multi_query_attention.OneHeadedAttentionProjection,
   quantized_layer_mixin.QuantizedLayerMixin,
 ):
-  """A quantised projection to one head."""
+  """A quantized projection to one head."""
 
   _PACK_4BIT_DIM = 0
 
@@ -105,9 +105,9 @@ class OneHeadedAttentionProjection(
 
 
 class AqtEinsumOp(base_ops.EinsumOp):
-  """An einsum of two activations, both quantised (AQT)."""
+  """An einsum of two activations, both quantized (AQT)."""
 
-  # Quantisation of both activations; None disables it.
+  # Quantization of both activations; None disables it.
   act_params: ActQuantizationParams | None = None
 
   def setup(self) -> None:
@@ -128,7 +128,7 @@ class AqtEinsumOp(base_ops.EinsumOp):
 class DotProductAttention(
   attentions.DotProductAttention, quantizer.QuantizationLayer
 ):
-  """Attention whose two products of activations are quantised."""
+  """Attention whose two products of activations are quantized."""
 
   _EINSUM_CHILDREN: ClassVar[tuple[str, ...]] = ('qk_einsum', 'pv_einsum')
 
@@ -138,7 +138,7 @@ class DotProductAttention(
       actual = params and params.quantization_type
       raise ValueError(
         f'quantization_type of {type(self).__name__} must be AQT, got '
-        f'{actual}; quantise its projections by their templates otherwise'
+        f'{actual}; quantize its projections by their templates otherwise'
       )
     super().setup()
 
@@ -156,7 +156,7 @@ class DotProductAttention(
 class DotProductAttentionWithContext(
   DotProductAttention, conformers.DotProductAttentionWithContext
 ):
-  """Attention to a window whose two products are quantised."""
+  """Attention to a window whose two products are quantized."""
 
 
 def _check_blocks(layer: base_layer.BaseLayer) -> None:
