@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters: small layers that make a trained model fit another task."""
+"""Adapters: small layers that fine-tune a model (arXiv:1902.00751)."""
 
 from __future__ import annotations
 
@@ -16,39 +16,41 @@ template_field = pax_fiddle.template_field
 
 
 class MultitaskResidualAdapter(base_layer.BaseLayer):
-  """Norm, a bottleneck of two linear layers, residual; weights by task.
+  """Norm, a bottleneck of two linear layers, residual; weights per task.
 
-  It starts as the identity but for its last bias.
+  At initialisation it adds only the last bias to its input.
 
   References: Parameter-Efficient Transfer Learning for NLP,
   https://arxiv.org/abs/1902.00751
   """
 
-  # Sizes of the input and output, and between the linear layers.
+  # Dimension of input and output, and of the bottleneck.
   input_dims: int = 0
   bottleneck_dims: int = 0
-  # How many tasks there are, each with weights of its own.
+  # Number of tasks, each with separate weights.
   num_tasks: int = 1
-  # The norm, of all tasks; None for none.
+  # The norm, shared by all tasks; None for no norm.
   norm_tpl: LayerTpl | None = template_field(normalizations.LayerNorm)
-  # The activation between the linear layers.
+  # Activation of the bottleneck.
   activation_tpl: pax_fiddle.Config[activations.BaseActivation] = (
     template_field(activations.ReLU)
   )
 
   def setup(self) -> None:
-    tasks, wide, narrow = self.num_tasks, self.input_dims, self.bottleneck_dims
-    if min(tasks, wide, narrow) <= 0:
+    num_tasks, model = self.num_tasks, self.input_dims
+    bottleneck = self.bottleneck_dims
+    if min(num_tasks, model, bottleneck) <= 0:
       raise ValueError(
         f'MultitaskResidualAdapter {self.name!r} needs num_tasks, input_dims '
-        f'and bottleneck_dims > 0, got {tasks}, {wide} and {narrow}'
+        f'and bottleneck_dims > 0, got {num_tasks}, {model} and {bottleneck}'
       )
     if self.norm_tpl is not None:
-      self.create_child('norm', self._norm())
-    self._create('down_w', [tasks, wide, narrow])
-    self._create('down_b', [tasks, narrow])
-    self._create('up_w', [tasks, narrow, wide], WeightInit.Constant(0.0))
-    self._create('up_b', [tasks, wide])
+      self.create_child('norm', self._configured_norm())
+    zeros = WeightInit.Constant(0.0)
+    self._create_weight('down_w', [num_tasks, model, bottleneck])
+    self._create_weight('down_b', [num_tasks, bottleneck])
+    self._create_weight('up_w', [num_tasks, bottleneck, model], zeros)
+    self._create_weight('up_b', [num_tasks, model])
     self.create_child('activation', self.activation_tpl.clone())
 
   def __call__(
@@ -61,20 +63,19 @@ class MultitaskResidualAdapter(base_layer.BaseLayer):
     """Returns the adapted inputs.
 
     Args:
-      inputs: what to adapt.
-      paddings: 1 for padding, for norms that ask.
-      tasks: the task of each position, or of each row of positions; may be
-        absent where there is one task.
-      add_residual: whether the inputs are added.
+      inputs: to adapt.
+      paddings: 1 for padding, for norms that use it.
+      tasks: task index of each position, or of each row of positions; optional
+        with a single task.
+      add_residual: whether to add the inputs.
     """
-    task = self._one_hot(tasks, inputs)
-    pick = lambda name: jnp.einsum(
-      '...k,kn->...n', task, getattr(self.theta, name)
-    )
+    task = self._one_hot_tasks(tasks, inputs)
+    theta = self.theta
     hidden = inputs if self.norm_tpl is None else self.norm(inputs, paddings)
-    hidden = self._project(hidden, task, self.theta.down_w) + pick('down_b')
-    hidden = self.activation(hidden)
-    outputs = self._project(hidden, task, self.theta.up_w) + pick('up_b')
+    hidden = self.activation(
+      self._project(hidden, task, theta.down_w, theta.down_b)
+    )
+    outputs = self._project(hidden, task, theta.up_w, theta.up_b)
     return inputs + outputs if add_residual else outputs
 
   def _project(
@@ -82,44 +83,46 @@ class MultitaskResidualAdapter(base_layer.BaseLayer):
     x: Float[Array, 'B *T I'],
     task: Float[Array, '#B *#T K'],
     weight: Float[Array, 'K I O'],
+    bias: Float[Array, 'K O'],
   ) -> Float[Array, 'B *T O']:
-    """Returns the product with the weights of each position's task."""
-    return jnp.einsum('...i,...k,kio->...o', x, task, weight)
+    """Returns the linear layer of each position's task."""
+    outputs = jnp.einsum('...i,...k,kio->...o', x, task, weight)
+    return outputs + jnp.einsum('...k,kn->...n', task, bias)
 
-  def _one_hot(
+  def _one_hot_tasks(
     self, tasks: Int[Array, '...'] | None, inputs: Float[Array, 'B *T D']
   ) -> Float[Array, '...']:
-    """Returns the tasks one-hot, with as many dimensions as the inputs."""
+    """Returns one-hot tasks of the rank of the inputs."""
     if tasks is None:
       if self.num_tasks != 1:
         raise ValueError(
           f'MultitaskResidualAdapter {self.name!r} has num_tasks='
-          f'{self.num_tasks}: tasks must say which each input is of, got None'
+          f'{self.num_tasks}: tasks must be the task of each input, got None'
         )
       tasks = jnp.zeros(inputs.shape[:-1], jnp.int32)
     rank = tasks.ndim
-    missing = inputs.ndim - 1 - rank
-    if missing not in (0, 1) or tasks.shape != inputs.shape[:rank]:
+    num_missing_dims = inputs.ndim - 1 - rank
+    if num_missing_dims not in (0, 1) or tasks.shape != inputs.shape[:rank]:
       raise ValueError(
         f'tasks must have the shape of inputs, {inputs.shape}, without the '
         f'last dimension or the last two, got {tasks.shape}'
       )
     one_hot = jax.nn.one_hot(tasks, self.num_tasks, dtype=inputs.dtype)
-    return jnp.expand_dims(one_hot, -2) if missing else one_hot
+    return jnp.expand_dims(one_hot, -2) if num_missing_dims else one_hot
 
-  def _norm(self) -> LayerTpl:
-    kind = self.norm_tpl.cls
-    is_norm = isinstance(kind, type) and issubclass(
-      kind, normalizations.BaseNormalization
+  def _configured_norm(self) -> LayerTpl:
+    norm_cls = self.norm_tpl.cls
+    is_norm = isinstance(norm_cls, type) and issubclass(
+      norm_cls, normalizations.BaseNormalization
     )
     if not is_norm:
       raise ValueError(
         f'norm_tpl of MultitaskResidualAdapter {self.name!r} must be of a '
-        f'BaseNormalization or None, got {kind}'
+        f'BaseNormalization or None, got {norm_cls}'
       )
     return self.norm_tpl.clone().set(dim=self.input_dims)
 
-  def _create(
+  def _create_weight(
     self, name: str, shape: list[int], init: WeightInit | None = None
   ) -> None:
     hparams = WeightHParams(shape=shape, init=init, mesh_shape=self.mesh_shape)
@@ -127,16 +130,16 @@ class MultitaskResidualAdapter(base_layer.BaseLayer):
 
 
 class AdaptedTransformerFeedForward(transformers.TransformerFeedForward):
-  """A feed-forward block with an adapter before its residual connection.
+  """A feed-forward layer with an adapter before the residual connection.
 
   References: Towards a Unified View of Parameter-Efficient Transfer Learning,
   https://openreview.net/pdf?id=0RDcd5Axok
   """
 
-  # The adapter, best without norm of its own.
+  # The adapter; use norm_tpl=None, as the layer normalizes.
   adapter_tpl: LayerTpl | None = template_field(None)
-  # What the adapter sees: 'sequential', what the block gives, or 'parallel',
-  # the block's input.
+  # Input of the adapter: the output of the feed-forward layer ('sequential') or
+  # its input ('parallel').
   mode: str = 'sequential'
 
   def setup(self) -> None:
@@ -159,8 +162,15 @@ class AdaptedTransformerFeedForward(transformers.TransformerFeedForward):
     segment_ids: Int[Array, '*B'] | None = None,
     tasks: Int[Array, '...'] | None = None,
   ) -> Float[Array, '*B Do']:
-    """Returns the block's output; `tasks` are the adapter's."""
+    """Returns the output of the layer.
+
+    Args:
+      inputs: of the layer.
+      paddings: 1 for padding.
+      segment_ids: segments of packed inputs.
+      tasks: see MultitaskResidualAdapter.
+    """
     inputs, branch = self._residual_branch(inputs, paddings, segment_ids)
-    seen = branch if self.mode == 'sequential' else inputs
-    branch += self.adapters(seen, paddings, tasks, add_residual=False)
+    adapter_inputs = branch if self.mode == 'sequential' else inputs
+    branch += self.adapters(adapter_inputs, paddings, tasks, add_residual=False)
     return self._add_residual(inputs, branch, paddings)

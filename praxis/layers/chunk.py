@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A long axis in chunks of one size, and back."""
+"""Splits an axis into chunks, and joins them again."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from jaxtyping import Array, Shaped
 def chunk(
   x: Shaped[Array, '...'], *, chunk_size: int, axis: int = 1
 ) -> Shaped[Array, 'chunks ...']:
-  """Returns `x` in chunks along `axis`: [..., L, ...] to [L/C, ..., C, ...].
+  """Splits `axis` into chunks: [..., L, ...] to [L/C, ..., C, ...].
 
-  The last chunk is filled up with zeros.
+  The last chunk is padded with zeros.
 
   Raises:
     ValueError: `chunk_size` is not positive.
@@ -33,7 +33,7 @@ def unchunk(
   axis: int = 1,
   seqlen: int | None = None,
 ) -> Shaped[Array, '...']:
-  """Returns the chunks of `chunk` joined, without what exceeds `seqlen`."""
+  """Inverts `chunk`; truncates the axis to `seqlen` if given."""
   axis %= chunk_x.ndim - 1
   x = jnp.moveaxis(chunk_x, 0, axis)
   x = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configs of GLaM: every second layer has a mixture of experts.
-
-References: GLaM, https://arxiv.org/abs/2112.06905
-"""
+"""GLaM Configs: experts in every second layer (arXiv:2112.06905)."""
 
 from __future__ import annotations
 
@@ -26,13 +23,14 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockOptions:
-  """What the layers of GLaM and Grok let one choose."""
+  """Options of the layers of GLaM and Grok."""
 
-  # Whether there are experts, and the size within them; ff_dim when absent.
+  # Whether to use mixtures of experts, and the hidden dimension of an expert;
+  # None for ff_dim.
   moe: bool = False
   moe_hidden_dim: int | None = None
-  # How tokens are routed to e_dim experts; see TransformerFeedForwardMoe, whose
-  # expert_capacity_dim is c_dim.
+  # Routing; see TransformerFeedForwardMoe. e_dim is num_experts, and c_dim is
+  # expert_capacity_dim.
   moe_gating_embedding_level: str = 'token'
   moe_load_balance_loss_weight: float = 0.01
   moe_gating_func: str = 'top2'
@@ -41,13 +39,13 @@ class BlockOptions:
   c_dim: int | None = None
   capacity_factor: float = 0.0
   e_dim: int | None = None
-  # Of feed-forward blocks and of experts.
+  # Feed-forward blocks and experts.
   ffn_activation_cls: type[activations.BaseActivation] = activations.GELU
   use_gated_activation: bool = True
-  # Whether later positions are hidden, and whether there is cross attention.
+  # Whether self-attention is causal, and whether there is cross-attention.
   mask_self_attention: bool = True
   cross_attention: bool = False
-  # Of the attention; its relative bias has the last three.
+  # Attention; the last three are of its relative bias.
   atten_logit_cap: float = 0.0
   attention_extra_logit: float | None = 0.0
   combine_qkv: bool = False
@@ -65,17 +63,24 @@ def GlamStackedTransformerHParams(
   name: str = 'transformer',
   **options: Any,
 ) -> pax_fiddle.Config[transformers.StackedTransformer]:
-  """Returns the Config of one dense layer, or of one with experts and one.
+  """Returns a block of a MoE layer and a dense layer, or of a dense layer.
 
-  They have no biases, RmsNorm, a relative bias in attention and two products
-  before the gated activation. `options` are the fields of `BlockOptions`.
+  Layers have no biases, RmsNorm, relative attention bias and gated activations.
+
+  Args:
+    model_dim: model dimension.
+    ff_dim: hidden dimension of feed-forward blocks.
+    attention_num_heads: number of attention heads.
+    attention_key_value_dim: dimension of a head.
+    name: of the stack.
+    **options: fields of `BlockOptions`.
   """
-  choice = BlockOptions(**options)
-  sizes = model_dim, ff_dim, attention_num_heads, attention_key_value_dim
-  block = stack(*sizes, choice).set(name=name)
-  block.set(num_layers=2 if choice.moe else 1)
+  block_options = BlockOptions(**options)
+  dims = model_dim, ff_dim, attention_num_heads, attention_key_value_dim
+  block = block_template(*dims, block_options).set(name=name)
+  block.set(num_layers=2 if block_options.moe else 1)
   layer = block.transformer_layer_params_tpl
-  set_attention(layer.tr_atten_tpl, choice, use_bias=False)
+  configure_attention(layer.tr_atten_tpl, block_options, use_bias=False)
   layer.tr_fflayer_tpl.set(has_bias=False, apply_padding_first=True)
   return block
 
@@ -100,54 +105,64 @@ def GlamUniTransformerLmHParams(
   ),
   **options: Any,
 ) -> pax_fiddle.Config[transformer_models.TransformerLm]:
-  """Returns the Config of a language model of GLaM's layers.
+  """Returns the Config of a GLaM language model.
 
   Args:
-    vocab_size: how many tokens there are.
-    model_dim: size of what goes from layer to layer.
-    ff_dim: size within feed-forward blocks.
-    attention_num_heads: heads of the attention.
-    attention_key_value_dim: size of a head.
-    num_transformer_layers: even if there are experts, in every second layer.
+    vocab_size: number of tokens in the vocabulary.
+    model_dim: model dimension.
+    ff_dim: hidden dimension of feed-forward blocks.
+    attention_num_heads: number of attention heads.
+    attention_key_value_dim: dimension of a head.
+    num_transformer_layers: number of layers; even with mixtures of experts.
     name: of the model.
     use_tgt_labels_size_as_loss_denominator: whether the loss is averaged over
-      all positions rather than those that count.
-    z_loss_weight: of the loss that keeps logits small.
-    repeat: whether layers are stacked and scanned; not in a pipeline.
-    num_pipeline_stages: into how many stages layers are divided.
-    num_pipeline_microbatches: into how many parts a batch is, then.
-    model_type: what a token attends to.
-    checkpoint_policy: what the backward pass of scanned layers finds.
+      all positions instead of those with a weight.
+    z_loss_weight: weight of the z-loss on log(sum(exp(logits))).
+    repeat: whether blocks are repeated by a scan; ignored in a pipeline.
+    num_pipeline_stages: number of pipeline stages, 1 for no pipeline.
+    num_pipeline_microbatches: number of microbatches of the pipeline.
+    model_type: the tokens that a token attends to.
+    checkpoint_policy: remat policy of the scanned blocks.
     **options: fields of `BlockOptions`.
   """
-  sizes = (model_dim, ff_dim, attention_num_heads, attention_key_value_dim)
-  block = GlamStackedTransformerHParams(*sizes, name='decoder_block', **options)
+  dims = (model_dim, ff_dim, attention_num_heads, attention_key_value_dim)
+  block = GlamStackedTransformerHParams(*dims, name='decoder_block', **options)
   lm = language_model(
     vocab_size,
     model_dim,
     z_loss_weight=z_loss_weight,
     loss_over_all_positions=use_tgt_labels_size_as_loss_denominator,
   ).set(name=name, model_type=model_type)
-  blocks = whole(num_transformer_layers, block.num_layers, 'layers of a block')
+  num_blocks = divide_layers(
+    num_transformer_layers, block.num_layers, 'layers of a block'
+  )
   if num_pipeline_stages > 1:
     lm.stacked_transformer_tpl = pipelined(
-      block, blocks, num_pipeline_stages, num_pipeline_microbatches
+      block, num_blocks, num_pipeline_stages, num_pipeline_microbatches
     )
   elif repeat:
-    lm.stacked_transformer_tpl = repeated(block, blocks, checkpoint_policy)
+    lm.stacked_transformer_tpl = repeated(block, num_blocks, checkpoint_policy)
   else:
-    lm.stacked_transformer_tpl = _extended(block, blocks)
+    lm.stacked_transformer_tpl = _unrolled(block, num_blocks)
   return lm
 
 
-def stack(
+def block_template(
   model_dim: int,
   ff_dim: int,
   num_heads: int,
   dim_per_head: int,
   options: BlockOptions,
 ) -> pax_fiddle.Config[transformers.StackedTransformer]:
-  """Returns a stack with RmsNorm, whose layer 0 has experts if there are."""
+  """Returns a StackedTransformer with RmsNorm, and MoE in layer 0 if enabled.
+
+  Args:
+    model_dim: model dimension.
+    ff_dim: hidden dimension of feed-forward blocks.
+    num_heads: number of attention heads.
+    dim_per_head: dimension of a head.
+    options: further options.
+  """
   activation = pax_fiddle.Config(options.ffn_activation_cls)
   block = pax_fiddle.Config(
     transformers.StackedTransformer,
@@ -166,7 +181,7 @@ def stack(
   )
   layer = block.transformer_layer_params_tpl
   layer.tr_fflayer_tpl.set(hidden_dims=ff_dim)
-  experts = block.moe_layer_tpl.set(
+  moe = block.moe_layer_tpl.set(
     hidden_dims=options.moe_hidden_dim or ff_dim,
     num_experts=options.e_dim,
     num_groups=options.num_groups,
@@ -177,27 +192,27 @@ def stack(
     gating_func=options.moe_gating_func,
     moe_gating_embedding_level=options.moe_gating_embedding_level,
   )
-  for feed_forward in (layer.tr_fflayer_tpl, experts):
+  for feed_forward in (layer.tr_fflayer_tpl, moe):
     feed_forward.set(
       input_dims=model_dim,
       activation_tpl=activation.clone(),
       use_gated_activation=options.use_gated_activation,
       internal_gshard_variance_scaling_fan_in_init=True,
     )
-  for normed in (layer, layer.tr_fflayer_tpl, experts):
+  for normed in (layer, layer.tr_fflayer_tpl, moe):
     normed.ln_tpl = pax_fiddle.Config(normalizations.RmsNorm, direct_scale=True)
   return block
 
 
-def set_attention(
+def configure_attention(
   attention: LayerTpl, options: BlockOptions, *, use_bias: bool
 ) -> None:
-  """Sets what attention is like: relative bias, no scale, GShard's weights."""
+  """Sets relative bias, GShard's initialisation, and no query scaling."""
   attention.set(
     attention_extra_logit=options.attention_extra_logit,
     use_bias=use_bias,
     atten_logit_cap=options.atten_logit_cap,
-    # The initial values take the place of the scale.
+    # The initial values of the query projection include the scale.
     internal_gshard_gaussian_init=True,
     internal_enable_query_scale=False,
     internal_enable_per_dim_scale=False,
@@ -209,7 +224,7 @@ def set_attention(
       bidirectional=options.bidirectional,
     ),
   )
-  # Biases keep the heads apart.
+  # Combined heads have no bias.
   attention.proj_tpl.attention_combine_dims = not use_bias
   if options.combine_qkv:
     attention.combine_qkv = True
@@ -225,7 +240,15 @@ def language_model(
   z_loss_weight: float,
   loss_over_all_positions: bool,
 ) -> pax_fiddle.Config[transformer_models.TransformerLm]:
-  """Returns a model without position embedding, with GShard's softmax."""
+  """Returns a TransformerLm without position embedding, with GShard's softmax.
+
+  Args:
+    vocab_size: number of tokens in the vocabulary.
+    model_dim: model dimension.
+    z_loss_weight: weight of the z-loss.
+    loss_over_all_positions: whether the loss is averaged over all positions
+      instead of those with a weight.
+  """
   return pax_fiddle.Config(
     transformer_models.TransformerLm,
     packed_input=True,
@@ -249,7 +272,7 @@ def language_model(
 def repeated(
   block: LayerTpl, times: int, policy: AutodiffCheckpointType
 ) -> pax_fiddle.Config[transformers.StackedTransformerRepeated]:
-  """Returns blocks whose weights are stacked."""
+  """Returns `times` scanned repetitions of a block."""
   return pax_fiddle.Config(
     transformers.StackedTransformerRepeated,
     name='decoder',
@@ -261,40 +284,46 @@ def repeated(
 
 
 def pipelined(
-  block: LayerTpl, times: int, stages: int, microbatches: int
+  block: LayerTpl, times: int, num_stages: int, num_microbatches: int
 ) -> pax_fiddle.Config[transformers.PipelinedTransformer]:
-  """Returns `times` blocks, divided into the stages of a pipeline.
+  """Returns a pipeline of `times` blocks.
+
+  Args:
+    block: the repeated block.
+    times: number of blocks.
+    num_stages: number of pipeline stages.
+    num_microbatches: number of microbatches.
 
   Raises:
-    ValueError: `stages` do not divide `times`.
+    ValueError: `num_stages` does not divide `times`.
   """
-  per_stage = whole(times, stages, 'num_pipeline_stages')
+  blocks_per_stage = divide_layers(times, num_stages, 'num_pipeline_stages')
   return pax_fiddle.Config(
     transformers.PipelinedTransformer,
-    pipeline_stage=_extended(block, per_stage),
-    num_pipeline_stages=stages,
-    num_pipeline_microbatches=microbatches,
+    pipeline_stage=_unrolled(block, blocks_per_stage),
+    num_pipeline_stages=num_stages,
+    num_pipeline_microbatches=num_microbatches,
     stream_io=True,
   )
 
 
-def whole(count: int, parts: int, name: str) -> int:
-  """Returns count / parts.
+def divide_layers(count: int, divisor: int, name: str) -> int:
+  """Returns count / divisor.
 
   Raises:
-    ValueError: `parts`, which are the `name`, do not divide it.
+    ValueError: the divisor, called `name`, does not divide the count.
   """
-  if count % parts:
+  if count % divisor:
     raise ValueError(
       f'num_transformer_layers must be a multiple of {name}, got {count} for '
-      f'{parts}'
+      f'{divisor}'
     )
-  return count // parts
+  return count // divisor
 
 
-def _extended(block: LayerTpl, times: int) -> LayerTpl:
-  """Returns one stack of all layers of the block, so many times."""
-  layers = block.num_layers * times
-  has_experts = block.moe_layers is not None
-  moe_layers = list(range(0, layers, block.num_layers)) if has_experts else None
-  return block.set(num_layers=layers, moe_layers=moe_layers)
+def _unrolled(block: LayerTpl, times: int) -> LayerTpl:
+  """Returns the block with its layers repeated `times` times, not scanned."""
+  num_layers, moe_layers = block.num_layers * times, None
+  if block.moe_layers is not None:
+    moe_layers = list(range(0, num_layers, block.num_layers))
+  return block.set(num_layers=num_layers, moe_layers=moe_layers)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configs of Grok-1: every layer has a mixture of experts.
+"""Grok-1 Configs: a mixture of experts in every layer.
 
 References: https://github.com/xai-org/grok-1
 """
@@ -33,24 +33,33 @@ def GrokStackedTransformerHParams(
   use_fp8: bool = False,
   **options: Any,
 ) -> pax_fiddle.Config[transformers.StackedTransformer]:
-  """Returns the Config of one layer, with experts or without.
+  """Returns a block of one layer, MoE or dense.
 
-  It has biases, RmsNorm, a relative bias in attention, attention_num_groups
-  heads of keys and values, and two products before the gated activation.
-  `options` are the fields of `glam.BlockOptions`. With use_fp8, products are of
-  8-bit floating-point numbers.
+  The layer has attention biases, RmsNorm, relative attention bias,
+  grouped-query attention and gated activations.
+
+  Args:
+    model_dim: model dimension.
+    ff_dim: hidden dimension of feed-forward blocks.
+    attention_num_heads: number of query heads.
+    attention_num_groups: number of key and value heads.
+    attention_key_value_dim: dimension of a head.
+    name: of the stack.
+    use_fp8: whether projections and experts use fp8 matrix products.
+    **options: fields of `glam.BlockOptions`.
   """
-  choice = glam.BlockOptions(**options)
-  sizes = model_dim, ff_dim, attention_num_heads, attention_key_value_dim
-  block = glam.stack(*sizes, choice).set(name=name, num_layers=1)
+  block_options = glam.BlockOptions(**options)
+  dims = model_dim, ff_dim, attention_num_heads, attention_key_value_dim
+  block = glam.block_template(*dims, block_options)
+  block.set(name=name, num_layers=1)
   layer = block.transformer_layer_params_tpl
   layer.tr_atten_tpl = pax_fiddle.Config(
     multi_query_attention.MultiQueryDotProductAttention,
     num_kv_heads=attention_num_groups,
   )
-  glam.set_attention(layer.tr_atten_tpl, choice, use_bias=True)
+  glam.configure_attention(layer.tr_atten_tpl, block_options, use_bias=True)
   if use_fp8:
-    _set_fp8(block, choice)
+    _set_fp8(block, block_options)
   return block
 
 
@@ -74,25 +83,25 @@ def GrokUniTransformerLmHParams(
   ),
   **options: Any,
 ) -> pax_fiddle.Config[transformer_models.TransformerLm]:
-  """Returns the Config of a language model of Grok's layers.
+  """Returns the Config of a Grok language model.
 
   Args:
-    vocab_size: how many tokens there are.
-    model_dim: size of what goes from layer to layer.
-    ff_dim: size within feed-forward blocks.
-    attention_num_heads: heads of queries.
-    attention_num_groups: heads of keys and values.
-    attention_key_value_dim: size of a head.
-    num_transformer_layers: all of the same kind.
+    vocab_size: number of tokens in the vocabulary.
+    model_dim: model dimension.
+    ff_dim: hidden dimension of feed-forward blocks.
+    attention_num_heads: number of query heads.
+    attention_num_groups: number of key and value heads.
+    attention_key_value_dim: dimension of a head.
+    num_transformer_layers: number of layers.
     name: of the model.
     use_tgt_labels_size_as_loss_denominator: whether the loss is averaged over
-      all positions rather than those that count.
-    z_loss_weight: of the loss that keeps logits small.
-    num_pipeline_stages: into how many stages layers are divided.
-    num_pipeline_microbatches: into how many parts a batch is, then.
-    model_type: what a token attends to.
-    checkpoint_policy: what the backward pass finds.
-    **options: of `GrokStackedTransformerHParams`.
+      all positions instead of those with a weight.
+    z_loss_weight: weight of the z-loss on log(sum(exp(logits))).
+    num_pipeline_stages: number of pipeline stages, 1 for no pipeline.
+    num_pipeline_microbatches: number of microbatches of the pipeline.
+    model_type: the tokens that a token attends to.
+    checkpoint_policy: remat policy of scanned blocks or pipeline iterations.
+    **options: further arguments of `GrokStackedTransformerHParams`.
   """
   heads = attention_num_heads, attention_num_groups, attention_key_value_dim
   block = GrokStackedTransformerHParams(
@@ -104,11 +113,15 @@ def GrokUniTransformerLmHParams(
     z_loss_weight=z_loss_weight,
     loss_over_all_positions=use_tgt_labels_size_as_loss_denominator,
   ).set(name=name, model_type=model_type)
-  layers, stages = num_transformer_layers, num_pipeline_stages
-  if stages == 1:
-    stack = glam.repeated(block, layers, checkpoint_policy)
+  if num_pipeline_stages == 1:
+    stack = glam.repeated(block, num_transformer_layers, checkpoint_policy)
   else:
-    stack = glam.pipelined(block, layers, stages, num_pipeline_microbatches)
+    stack = glam.pipelined(
+      block,
+      num_transformer_layers,
+      num_pipeline_stages,
+      num_pipeline_microbatches,
+    )
     stack.checkpoint_policy = checkpoint_policy
   return lm.set(stacked_transformer_tpl=stack)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shardings derived by equations: `'btd->b[t]d'` moves axes by letter.
+"""Shardings derived by einsum-like equations, such as `'btd->b[t]d'`.
 
-On the right `?` leaves a dimension to the compiler, and dimensions in brackets
-are there in some arrays only. Axes are those of the mesh of `jax.set_mesh`.
+On the right-hand side, `?` is a dimension that the compiler shards, and
+bracketed dimensions are optional. The mesh is that of `jax.set_mesh`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Sharding = Sequence[DimSharding] | None
 
 
 def derive(s: Sharding, eqn: str) -> Sharding:
-  """Returns the sharding that follows: ('x', 'y') by `ab->cba` is (None, y, x).
+  """Returns the derived sharding: ('x', 'y') by 'ab->cba' is (None, 'y', 'x').
 
   Raises:
-    ValueError: the equation has not one arrow, or not one letter on its left
-      for each dimension of `s`.
+    ValueError: the equation does not have one arrow, or not one letter on the
+      left-hand side for each dimension of `s`.
   """
   if s is None:
     return None
@@ -37,9 +37,9 @@ def derive(s: Sharding, eqn: str) -> Sharding:
 def shard(
   x: Shaped[Array, '...'], s: Sharding, eqn: str | None = None
 ) -> Shaped[Array, '...']:
-  """Returns `x` constrained to a sharding, or to what `eqn` derives of it.
+  """Returns `x` constrained to a sharding, or to the one that `eqn` derives.
 
-  Without a sharding or a mesh, `x` as it is.
+  Returns `x` unchanged without a sharding or a mesh.
 
   Raises:
     ValueError: the equation does not fit `s`, or the rank of `x`.
@@ -49,7 +49,7 @@ def shard(
   spec = list(s)
   if eqn is not None:
     original, derived = _sides(s, eqn)
-    letters = _present(derived, x.ndim, eqn)
+    letters = _expand_optional(derived, x.ndim, eqn)
     spec = [
       PartitionSpec.UNCONSTRAINED if letter == '?' else axes
       for letter, axes in zip(
@@ -67,20 +67,20 @@ def shard(
 
 
 def get_dim_sharding(s: Sharding, dim: int) -> DimSharding:
-  """Returns what splits one dimension, None without a sharding."""
+  """Returns the sharding of one dimension, None without a sharding."""
   return None if s is None else s[dim]
 
 
 def shard_one_dim(
   x: Shaped[Array, '...'], s: DimSharding, dim: int
 ) -> Shaped[Array, '...']:
-  """Returns `x` with one dimension split, the others left to the compiler."""
+  """Returns `x` with one dimension sharded; the compiler shards the others."""
   dim %= x.ndim
   return shard(x, (s,), 'd->' + '?' * dim + 'd' + '?' * (x.ndim - dim - 1))
 
 
 def num_shards_on_dim(dim_sharding: DimSharding) -> int:
-  """Returns into how many parts the mesh splits; unknown axes count as one."""
+  """Returns the number of shards of a dimension; unknown axes count as 1."""
   if dim_sharding is None:
     return 1
   axes = py_utils.mesh_axes(dim_sharding)
@@ -92,7 +92,7 @@ def num_shards_on_dim(dim_sharding: DimSharding) -> int:
 
 
 def dividing_axes(entry: DimSharding, size: int) -> tuple[str, ...]:
-  """Returns the longest run of axes, from the first, that divides a size."""
+  """Returns the longest prefix of the axes whose product divides `size`."""
   axes = py_utils.mesh_axes(entry)
   while axes and size % num_devices_along(axes):
     axes = axes[:-1]
@@ -100,7 +100,7 @@ def dividing_axes(entry: DimSharding, size: int) -> tuple[str, ...]:
 
 
 def num_devices_along(axes: Sequence[str]) -> int:
-  """Returns how many parts these axes make of what they split together."""
+  """Returns the product of the sizes of mesh axes."""
   sizes = dict(jax.sharding.get_abstract_mesh().shape)
   return math.prod(sizes[axis] for axis in axes)
 
@@ -110,13 +110,13 @@ def _sides(s: Sequence[DimSharding], eqn: str) -> tuple[str, str]:
   if len(sides) != 2 or len(sides[0]) != len(s):
     raise ValueError(
       f"eqn must read 'original->derived' with a letter for each of {list(s)} "
-      f'on its left, got {eqn!r}'
+      f'on the left-hand side, got {eqn!r}'
     )
   return sides[0], sides[1]
 
 
-def _present(derived: str, ndim: int, eqn: str) -> str:
-  """Returns the letters of an array of some rank, with or without brackets."""
+def _expand_optional(derived: str, ndim: int, eqn: str) -> str:
+  """Returns the letters of an array of rank `ndim`."""
   without = re.sub(r'\[.*\]', '', derived)
   for letters in (without, derived.replace('[', '').replace(']', '')):
     if len(letters) == ndim:

@@ -12,10 +12,18 @@ from praxis.nested_map import NestedMap
 def compute_stats(
   inputs: Shaped[Array, '*shape'], padding: Shaped[Array, '...'] | None = None
 ) -> NestedMap:
-  """Returns mean_v, std_v and max_v (of the size) over what is not padding.
+  """Returns mean_v, std_v and max_v (of absolute values) without padding.
 
-  They are float32 scalars. `padding` is 1 where `inputs` does not count, and
-  of the same rank; its dimensions of size 1 are broadcast.
+  Args:
+    inputs: activations.
+    padding: 1 for padding; of the rank of `inputs`, dimensions of size 1 are
+      broadcast.
+
+  Returns:
+    A map of float32 scalars.
+
+  Raises:
+    ValueError: the ranks differ.
   """
   inputs = inputs.astype(jnp.float32)
   if padding is None:

@@ -3,8 +3,8 @@
 
 Each device of the expert axes gathers the tokens of all of them, computes the
 contribution of its own experts, and reduce-scatters the outputs. An all-to-all
-of the assigned tokens alone would need static buffers for the worst case, all
-tokens of one device on the experts of another, which is the same size.
+of only the assigned tokens would need static buffers of the same size: in the
+worst case all tokens of a device are assigned to experts of another one.
 
 Shapes: G groups of S tokens, k experts per token, E experts, M model dimension,
 H hidden dimension.

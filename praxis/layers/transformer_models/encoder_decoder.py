@@ -116,7 +116,15 @@ class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
     input_segment_pos: Int[Array, 'B S'] | None = None,
     input_segment_mask: Float[Array, 'B 1 S S'] | None = None,
   ) -> Float[Array, 'B S D']:
-    """Returns the encoder's outputs; arguments as of `__call__`."""
+    """Returns the outputs of the encoder.
+
+    Args:
+      inputs: input ids of the encoder.
+      input_paddings: 1 for padding.
+      input_segment_ids: example of each input in its row, 0 for padding.
+      input_segment_pos: position of each input in its example.
+      input_segment_mask: additive mask, replaces that of input_segment_ids.
+    """
     ids, pos = input_embedder.default_segments(
       input_paddings, input_segment_ids, input_segment_pos
     )

@@ -86,7 +86,14 @@ def add_entropy_loss(
   class_weights: Float[Array, 'B T'],
   entropy_loss_weight: float,
 ) -> None:
-  """Adds the weighted mean negative entropy (nats) of the predictions."""
+  """Adds the weighted mean negative entropy of the predictions.
+
+  Args:
+    layer: adds the summaries.
+    output: of the softmax; total_loss and avg_entropy_loss are set.
+    class_weights: weights of the tokens.
+    entropy_loss_weight: factor of the negative entropy (in nats).
+  """
   class_weights = class_weights.astype(jnp.float32)
   total = jnp.sum(class_weights)
   token_weights = class_weights / jnp.where(total > 0.0, total, 1.0)

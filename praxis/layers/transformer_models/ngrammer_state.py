@@ -24,7 +24,14 @@ def init_state(
   embeddings: Float[Array, 'B T D'],
   start_time_step: Int[Array, ''] | int,
 ) -> None:
-  """Stores the token before `start_time_step` in the model's decode state."""
+  """Stores the token before the first decoding step.
+
+  Args:
+    model: holds the decode state.
+    ids: token ids of the prompt.
+    embeddings: their embeddings.
+    start_time_step: index of the first decoding step.
+  """
   for name, values in ((_IDS, ids), (_EMBEDDINGS, embeddings)):
     shifted = jnp.concatenate([jnp.zeros_like(values[:, :1]), values], axis=1)
     previous = jax.lax.dynamic_slice_in_dim(shifted, start_time_step, 1, axis=1)
@@ -38,7 +45,15 @@ def extend_step(
   embeddings: Float[Array, 'B L D'],
   segment_pos: Int[Array, 'B L'] | None = None,
 ) -> Float[Array, 'B L D']:
-  """Returns the n-grammer's output for L steps, and stores the last token."""
+  """Returns the n-grammer's output for L steps, and stores the last token.
+
+  Args:
+    model: holds the decode state.
+    ngrammer: augments the embeddings.
+    ids: token ids of the steps.
+    embeddings: their embeddings.
+    segment_pos: positions in the segments, for n-grammers that use them.
+  """
   previous_embeddings = model.get_decode_state(_EMBEDDINGS)
   all_ids = jnp.concatenate([model.get_decode_state(_IDS), ids], axis=1)
   all_embeddings = jnp.concatenate(

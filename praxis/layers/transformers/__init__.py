@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transformer layers, alone, stacked, repeated and pipelined."""
+"""Transformer layers and stacks of them; this file only re-exports."""
 
 from praxis.layers.transformers.feed_forward import TransformerFeedForward
 from praxis.layers.transformers.feed_forward_moe import (

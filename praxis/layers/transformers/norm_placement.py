@@ -67,7 +67,16 @@ def create_norms(
   output_dims: int,
   name: str = 'layer_norm',
 ) -> None:
-  """Creates the policy's norms as children of the layer."""
+  """Creates the policy's norms as children of the layer.
+
+  Args:
+    layer: the residual block.
+    policy: one of NORM_POLICIES.
+    template: of each norm.
+    input_dims: dimension of the block's input.
+    output_dims: dimension of the block's output.
+    name: suffix of the names of the norms.
+  """
   for position, child in norm_names(policy, name).items():
     dim = input_dims if position is NormPosition.INPUT else output_dims
     layer.create_child(child, template.clone().set(dim=dim))
@@ -81,6 +90,15 @@ def apply_norm(
   paddings: Num[Array, '...'] | None,
   name: str = 'layer_norm',
 ) -> Float[Array, '...']:
-  """Returns `x`, normalized if the policy has a norm at this position."""
+  """Returns `x`, normalized if the policy has a norm at this position.
+
+  Args:
+    layer: the residual block, with norms of `create_norms`.
+    policy: one of NORM_POLICIES.
+    position: of `x` in the block.
+    x: input or output of the block, or their sum.
+    paddings: 1 for padding, for norms that use it.
+    name: suffix of the names of the norms.
+  """
   child = norm_names(policy, name).get(position)
   return x if child is None else getattr(layer, child)(x, paddings)

@@ -169,7 +169,7 @@ def test_without_skip_connection():
   'config, tasks, message',
   [
     (_config(bottleneck_dims=0), [0, 1], 'bottleneck_dims > 0'),
-    (_config(), None, 'num_tasks=3: tasks must say'),
+    (_config(), None, 'num_tasks=3: tasks must be'),
     (_config(), [0, 1, 2], r'the last two, got \(3,\)'),
     (
       _config(norm_tpl=activations.ReLU.config()),

@@ -128,7 +128,7 @@ def test_attention_keeps_what_is_set(build):
 def test_the_gating_function_arrives_at_experts():
   cfg = _glam(moe_gating_func='expert_choice_v2', repeat=False)
   block = cfg.stacked_transformer_tpl.clone().set(name='block')
-  layers = [block.Instantiate()._layer(i) for i in range(4)]
+  layers = [block.Instantiate()._layer_tpl(i) for i in range(4)]
   assert [x.tr_fflayer_tpl.cls for x in layers] == [
     transformers.TransformerFeedForwardMoe,
     transformers.TransformerFeedForward,
