@@ -13,7 +13,7 @@ import time
 
 import jax
 
-from pax.aot import compilation, memory, roofline
+from pax.aot import compilation
 from pax.aot.hlo import (
   bytes_accessed,
   collectives,
@@ -21,7 +21,7 @@ from pax.aot.hlo import (
   kernel_time,
 )
 from pax.aot.jaxpr import jaxpr_walk, liveness
-from pax.aot.report import advice
+from pax.aot.report import advice, memory, roofline
 from pax.aot.report.step_report import Flops, Report
 from pax.aot.target import Target
 from pax.summaries import mfu
@@ -141,10 +141,10 @@ class _Trace:
   seconds: float
 
   @property
-  def buffers(self) -> list[compilation.Buffer]:
+  def buffers(self) -> list[memory.Buffer]:
     """The arrays at the estimated peak, the largest first."""
     return [
-      compilation.Buffer(
+      memory.Buffer(
         num_bytes=array.num_bytes, shape=array.type_text, op_name=array.op_name
       )
       for array in self.peak.arrays
@@ -213,7 +213,7 @@ def _add_trace(target: Target, report: Report, trace: _Trace) -> Report:
 def _does_not_fit(
   report: Report,
   step_memory: memory.Memory,
-  buffers: list[compilation.Buffer],
+  buffers: list[memory.Buffer],
 ) -> Report:
   return dataclasses.replace(
     report,
@@ -248,7 +248,7 @@ def _compile(
   is_gpu = target.topology.platform == 'gpu'
   step_memory = memory.compiled_memory(
     _state_memory(target),
-    compiled.memory,
+    compiled.memory_analysis,
     compiled.module,
     is_fragmentation_allocated=is_gpu,
   )
@@ -296,7 +296,7 @@ def _compare_with_xla(
   target: Target, trace: _Trace, compiled: compilation.CompiledStep
 ) -> Flops:
   per_device = trace.flops_loops_once / len(target.partitioner.devices)
-  xla_flops = compiled.cost.get('flops', 0.0)
+  xla_flops = compiled.cost_analysis.get('flops', 0.0)
   ratio = xla_flops / per_device if per_device and xla_flops > 0 else None
   return dataclasses.replace(trace.flops, xla_ratio=ratio)
 

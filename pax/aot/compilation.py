@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import jax
 
 from pax import partitioning
-from pax.aot import memory
 from pax.aot.hlo import hlo_parser
+from pax.aot.report import memory
 
 # XLA's effort from O0, the least, to O3; the default is UNKNOWN.
 _EFFORT_FLAG = 'jax_optimization_level'
@@ -35,19 +35,6 @@ _ALLOCATION_FIELDS = {
   'op_name': re.compile(r'op_name="([^"]*)"'),
   'allocation_type': re.compile(r'Allocation type: (.+)'),
 }
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Buffer:
-  """One of the largest allocations of a step that does not fit."""
-
-  num_bytes: float
-  # dtype and dimensions.
-  shape: str
-  # JAX name stack and primitive.
-  op_name: str
-  # As XLA writes it, e.g. `HLO temp`; '' for estimates.
-  allocation_type: str = ''
 
 
 class DoesNotFitError(ValueError):
@@ -75,8 +62,8 @@ class CompiledStep:
 
   executable: jax.stages.Compiled
   module: hlo_parser.Module
-  memory: memory.MemoryAnalysis
-  cost: dict[str, float]
+  memory_analysis: memory.MemoryAnalysis
+  cost_analysis: dict[str, float]
   # Compile time.
   seconds: float
 
@@ -108,8 +95,8 @@ def compile_step(
   return CompiledStep(
     executable=executable,
     module=hlo_parser.parse(executable.as_text()),
-    memory=executable.memory_analysis(),
-    cost=dict(executable.cost_analysis() or {}),
+    memory_analysis=executable.memory_analysis(),
+    cost_analysis=dict(executable.cost_analysis() or {}),
     seconds=time.monotonic() - start,
   )
 
@@ -124,13 +111,13 @@ def _least_effort() -> Iterator[None]:
     jax.config.update(_EFFORT_FLAG, previous)
 
 
-def _parse_allocations(message: str) -> Iterator[Buffer]:
+def _parse_allocations(message: str) -> Iterator[memory.Buffer]:
   for size, unit, details in _ALLOCATION.findall(message):
     matches = {
       name: pattern.search(details)
       for name, pattern in _ALLOCATION_FIELDS.items()
     }
-    yield Buffer(
+    yield memory.Buffer(
       num_bytes=float(size) * _UNIT_BYTES[unit],
       **{name: match[1] if match else '' for name, match in matches.items()},
     )

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of an analysis: its figures, and their text, HTML and Markdown."""
+"""The report: memory, roofline and advice, as text, HTML, JSON and Markdown."""

@@ -6,9 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from pax.aot import memory
 from pax.aot.hlo import collectives
-from pax.aot.report import step_report
+from pax.aot.report import memory, step_report
 
 _GIB = 2**30
 _MIB = 2**20

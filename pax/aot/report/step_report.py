@@ -8,10 +8,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pax.aot.compilation import Buffer
 from pax.aot.hlo.collectives import CollectiveTotal
-from pax.aot.memory import Memory, StateArray
-from pax.aot.roofline import Roofline
+from pax.aot.report.memory import Buffer, Memory, StateArray
+from pax.aot.report.roofline import Roofline
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ import json
 import jax
 import pytest
 
-from pax.aot import analysis, cli, compilation, memory, target
-from pax.aot.report import html_report, text
+from pax.aot import analysis, cli, compilation, target
+from pax.aot.report import html_report, memory, text
 from pax.partitioning import memory as memory_lib
 from pax.runner.options import RunOptions
 from pax.summaries import chips
@@ -60,7 +60,7 @@ def test_sizes_by_hand(report):
 
 
 def test_memory_is_what_xla_says(analyzed):
-  xla = analyzed.compiled_step.memory
+  xla = analyzed.compiled_step.memory_analysis
   step = analyzed.report.memory
   arguments = (
     step.parameters + step.other_variables + step.optimizer + step.batch

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from pax.aot import compilation
+from pax.aot.report import memory
 
 # As from libtpu 0.0.42.
 TEMPORARIES = (
@@ -45,7 +46,7 @@ def test_all_is_too_much():
     error.required_bytes == 33.5 * 2**30 and error.capacity == 30.75 * 2**30
   )
   first, second = error.buffers
-  assert first == compilation.Buffer(
+  assert first == memory.Buffer(
     num_bytes=6 * 2**30,
     shape='f32[64,1024,32000]{2,1,0:T(8,128)}',
     op_name='jit(step)/softmax',

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from pax.aot import memory
 from pax.aot.hlo import collectives
-from pax.aot.report import advice, step_report
+from pax.aot.report import advice, memory, step_report
 
 MIB = 2**20
 LAYERS, DIM = 12, 1024

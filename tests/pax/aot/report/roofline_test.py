@@ -8,8 +8,8 @@ import dataclasses
 
 import pytest
 
-from pax.aot import roofline
 from pax.aot.hlo import collectives
+from pax.aot.report import roofline
 from pax.summaries import chips
 
 CHIP = chips.Chip(

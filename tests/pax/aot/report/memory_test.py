@@ -8,8 +8,9 @@ import types
 
 import pytest
 
-from pax.aot import memory
 from pax.aot.hlo import hlo_parser
+from pax.aot.report import memory
+from tests.pax.aot.hlo import hlo_texts
 
 STATE = memory.Memory(
   parameters=50.0, other_variables=4.0, optimizer=20.0, batch=6.0,
@@ -52,3 +53,8 @@ def test_capacity(capacity, fits):
     capacity=capacity,
   )  # fmt: skip
   assert step.fits is fits
+
+
+def test_what_a_later_loop_reads_is_kept():
+  module = hlo_parser.parse(hlo_texts.TWO_LOOPS)
+  assert memory.saved_activation_bytes(module) == 3 * 8 * 4

@@ -85,6 +85,19 @@ class StateArray:
     return self.num_shards == 1 and self.num_bytes >= _LARGE_REPLICATED
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Buffer:
+  """One of the largest allocations at the peak of a step."""
+
+  num_bytes: float
+  # dtype and dimensions.
+  shape: str
+  # JAX name stack and primitive.
+  op_name: str
+  # As XLA writes it, e.g. `HLO temp`; '' for estimates.
+  allocation_type: str = ''
+
+
 class MemoryAnalysis(Protocol):
   """What `jax.stages.Compiled.memory_analysis` returns."""
 

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small HLO programs for tests."""
+
+from __future__ import annotations
+
+# Loops of 3 and 5 iterations: the first fills f32[3,8], the second reads it.
+TWO_LOOPS = """\
+HloModule jit_step, is_scheduled=true
+
+%fused_slice (p0: f32[3,8], p1: s32[]) -> f32[1,8] {
+  %p0 = f32[3,8]{1,0} parameter(0)
+  %p1 = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  ROOT %ds = f32[1,8]{1,0} dynamic-slice(%p0, %p1, %zero)
+}
+
+%check (c: (s32[], f32[3,8])) -> pred[] {
+  %c = (s32[], /*index=1*/f32[3,8]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%c), index=0
+  %limit = s32[]{:T(128)} constant(3)
+  ROOT %lt = pred[] compare(%i, %limit), direction=LT
+}
+
+%fill (b: (s32[], f32[3,8])) -> (s32[], f32[3,8]) {
+  %b = (s32[], f32[3,8]{1,0}) parameter(0)
+  %j = s32[] get-tuple-element(%b), index=0
+  %one = s32[] constant(1)
+  %next = s32[] add(%j, %one)
+  %stack = f32[3,8]{1,0} get-tuple-element(%b), index=1
+  %row = f32[1,8]{1,0:T(8,128)S(1)} broadcast(%one)
+  %filled = f32[3,8]{1,0} dynamic-update-slice(%stack, %row, %j, %one)
+  ROOT %out = (s32[], f32[3,8]) tuple(%next, %filled)
+}
+
+%drain (d: (s32[], f32[3,8], bf16[4])) -> (s32[], f32[3,8], bf16[4]) {
+  %d = (s32[], f32[3,8]{1,0}, bf16[4]{0}) parameter(0)
+  %k = s32[] get-tuple-element(%d), index=0
+  %read = f32[3,8]{1,0} get-tuple-element(%d), index=1
+  %sum = bf16[4]{0} get-tuple-element(%d), index=2
+  %part = f32[1,8]{1,0} fusion(%read, %k), kind=kLoop, calls=%fused_slice
+  %new = bf16[4]{0} add(%sum, %sum), metadata={op_name="jit(step)/add"}
+  ROOT %out2 = (s32[], f32[3,8], bf16[4]) tuple(%k, %read, %new)
+}
+
+%check2 (e: (s32[], f32[3,8], bf16[4])) -> pred[] {
+  ROOT %never = pred[] constant(false)
+}
+
+ENTRY %main (x: bf16[4]) -> bf16[4] {
+  %x = bf16[4]{0} parameter(0)
+  %begin = s32[] constant(0)
+  %empty = f32[3,8]{1,0} custom-call(), custom_call_target="AllocateBuffer"
+  %init = (s32[], f32[3,8]) tuple(%begin, %empty)
+  %loop = (s32[], f32[3,8]{1,0}) while(%init), \
+condition=%check, body=%fill
+  %kept = f32[3,8]{1,0} get-tuple-element(%loop), index=1
+  %init2 = (s32[], f32[3,8], bf16[4]) tuple(%begin, %kept, %x)
+  %loop2 = (s32[], f32[3,8]{1,0}, bf16[4]{0}) while(%init2), \
+condition=%check2, body=%drain, \
+backend_config={"known_trip_count":{"n":"5"}}
+  ROOT %result = bf16[4]{0} get-tuple-element(%loop2), index=2
+}
+"""
