@@ -6,11 +6,10 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 from jax.extend import core as jex_core
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from pax import partitioning
 from pax.aot.jaxpr import jaxpr_walk
@@ -45,7 +44,7 @@ class ArrayShardings:
       [*((x.shape, x.sharding) for x in inputs), *_constraints(jaxpr)]
     )
 
-  def is_state(self, aval: Any) -> bool:
+  def is_state(self, aval: jax.core.AbstractValue) -> bool:
     """Whether a state variable of rank 2 or more has this shape and dtype."""
     shape = tuple(getattr(aval, 'shape', ()))
     return len(shape) > 1 and (shape, aval.dtype) in self._state_types
@@ -75,11 +74,11 @@ class ArrayShardings:
 
 
 def _most_used_axes(
-  shardings: list[tuple[tuple[int, ...], Any]],
+  shardings: list[tuple[tuple[int, ...], Sharding]],
 ) -> dict[int, tuple[str, ...]]:
   """Maps a dimension's size to the axes that shard such dimensions most often.
 
-  Any axes win over none.
+  Axes win over none.
   """
   counts: dict[int, collections.Counter[tuple[str, ...]]] = {}
   for shape, sharding in shardings:
@@ -105,7 +104,7 @@ def _dim_axes(spec: PartitionSpec, rank: int) -> DimAxes:
 
 def _constraints(
   jaxpr: jex_core.Jaxpr,
-) -> Iterator[tuple[tuple[int, ...], Any]]:
+) -> Iterator[tuple[tuple[int, ...], Sharding]]:
   """Shape and sharding of each sharding constraint, of sub-jaxprs too."""
   for eqn in jaxpr.eqns:
     if eqn.primitive.name == 'sharding_constraint':

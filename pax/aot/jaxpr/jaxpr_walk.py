@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeGuard
 
+import jax
 from jax.extend import core as jex_core
 
 CONTRACTIONS = frozenset({
@@ -43,7 +44,7 @@ _UNUSED_FUNCTIONS = frozenset({
 class Variable:
   """A result of an inlined equation; each call of a function has its own."""
 
-  aval: Any
+  aval: jax.core.AbstractValue
 
 
 # An operand or result; inputs keep the variables of their jaxpr.
@@ -61,7 +62,7 @@ def inline_calls(
   """
   names: dict[Var, Atom] = {v: v for v in jaxpr.invars}
   eqns = list(_inline(jaxpr, names))
-  results = [names.get(v, v) if is_variable(v) else v for v in jaxpr.outvars]
+  results = _rename(jaxpr.outvars, names)
   return _live_equations(eqns, results), results
 
 
@@ -81,7 +82,7 @@ def _inline(
 ) -> Iterator[jex_core.JaxprEqn]:
   """Yields inlined equations; adds the replacement of each var to `names`."""
   for eqn in jaxpr.eqns:
-    invars = [names.get(v, v) if is_variable(v) else v for v in eqn.invars]
+    invars = _rename(eqn.invars, names)
     called = list(sub_jaxprs(eqn))
     if eqn.primitive.name == 'optimization_barrier':
       names.update(zip(eqn.outvars, invars, strict=True))
@@ -90,17 +91,16 @@ def _inline(
       num_consts = len(invars) - len(function.invars)
       inner = dict(zip(function.invars, invars[num_consts:], strict=True))
       yield from _inline(function, inner)
-      for outer_var, inner_var in zip(
-        eqn.outvars, function.outvars, strict=True
-      ):
-        is_var = is_variable(inner_var)
-        names[outer_var] = (
-          inner.get(inner_var, inner_var) if is_var else inner_var
-        )
+      results = _rename(function.outvars, inner)
+      names.update(zip(eqn.outvars, results, strict=True))
     else:
       outvars = [Variable(v.aval) for v in eqn.outvars]
       names.update(zip(eqn.outvars, outvars, strict=True))
       yield eqn.replace(invars=invars, outvars=outvars)
+
+
+def _rename(atoms: Sequence[Atom], names: Mapping[Var, Atom]) -> list[Atom]:
+  return [names.get(a, a) if is_variable(a) else a for a in atoms]
 
 
 def schedule_alap(
@@ -170,6 +170,7 @@ def variables(atoms: Sequence[Atom]) -> list[Var]:
 
 
 def is_variable(atom: Atom) -> TypeGuard[Var]:
+  """Whether an operand or result is not a literal."""
   return not hasattr(atom, 'val')
 
 

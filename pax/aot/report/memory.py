@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 from jax.sharding import PartitionSpec
@@ -238,7 +238,7 @@ def _is_updated(
 
 
 def _spec_text(spec: PartitionSpec) -> str:
-  def entry_text(entry: Any) -> str:
+  def entry_text(entry: str | tuple[str, ...] | None) -> str:
     if entry is None:
       return '-'
     return entry if isinstance(entry, str) else '+'.join(entry) or '-'
