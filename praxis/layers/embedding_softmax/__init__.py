@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embeddings of tokens and positions, and the softmaxes over tokens."""
+"""Token and position embeddings, softmax layers and their losses."""
 
 from praxis.layers.embedding_softmax.embedding import Embedding as Embedding
 from praxis.layers.embedding_softmax.embedding import (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token embeddings, and how many tokens were seen."""
+"""Token embeddings and a counter of training tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FLAGS = base_layer.WeightHParamsCollection
 
 
 class TokenCounter(base_layer.BaseLayer):
-  """Counts, in millions, the tokens of all training batches."""
+  """Counts the tokens of all training batches, in millions."""
 
   def setup(self) -> None:
     self.create_variable(
@@ -36,7 +36,7 @@ class TokenCounter(base_layer.BaseLayer):
   def __call__(
     self, inputs: Int[Array, 'B T'], paddings: Float[Array, 'B T']
   ) -> None:
-    """Adds the tokens that are not padding, unless in eval."""
+    """Adds the tokens without padding; does nothing in eval."""
     total = self.get_var('approx_total_tokens_mm')
     if not self.do_eval:
       tokens = jnp.sum(1 - paddings.astype(jnp.float32))
@@ -46,27 +46,27 @@ class TokenCounter(base_layer.BaseLayer):
 
 
 class Embedding(base_layer.BaseLayer):
-  """One learned vector a class."""
+  """Learned embedding table with one vector per class."""
 
-  # How many classes there are.
+  # Number of classes, V.
   num_classes: int = 0
-  # Size of a vector; the name tells it from the size of a softmax's output.
+  # Embedding dimension, D; a softmax has `input_dims` of the model too.
   input_dims: int = 0
-  # 'matmul' looks vectors up by a product with one-hot rows, which is cheap
-  # when the table is split over devices, 'index' by a gather.
+  # 'index' gathers rows; 'matmul' multiplies one-hot ids with the table, which
+  # is cheap if the table is sharded over classes.
   lookup_style: str = 'index'
-  # Whether vectors are multiplied by the square root of their size.
+  # Multiplies embeddings by √D.
   scale_sqrt_depth: bool = False
-  # Whether ids that are no class give NaN.
+  # Returns NaN for ids outside [0, V).
   set_nan_for_oob_id: bool = False
-  # Do the look-up.
+  # Operations of the lookup.
   array_lookup: base_ops.ArrayLookup = pax_fiddle.instance_field(
     base_ops.ArrayLookup
   )
   einsum: base_ops.EinsumOp = pax_fiddle.instance_field(base_ops.EinsumOp)
 
   class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    # The vectors, [B, T, D].
+    # Embeddings [B, T, D].
     emb_out_split_dims_mapping: pytypes.SplitDimsMapping = None
 
   def setup(self) -> None:
@@ -84,7 +84,7 @@ class Embedding(base_layer.BaseLayer):
     return self.emb_lookup(ids)
 
   def emb_lookup(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
-    """Returns the vectors of `ids`."""
+    """Returns the embeddings of `ids`."""
     vectors = self._rows(ids)
     if self.set_nan_for_oob_id:
       valid = (ids >= 0) & (ids < self.num_classes)
@@ -94,7 +94,7 @@ class Embedding(base_layer.BaseLayer):
   def extend_step(
     self, ids: Int[Array, '*B'], *, time_step: Array
   ) -> Float[Array, '*B D']:
-    """Returns the vectors of `ids`, whatever the step."""
+    """Returns the embeddings of `ids`; they do not depend on the step."""
     return self.emb_lookup(ids)
 
   def _rows(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
@@ -108,7 +108,7 @@ class Embedding(base_layer.BaseLayer):
 def finish_lookup(
   layer: base_layer.BaseLayer, vectors: Array, scale_sqrt_depth: bool
 ) -> Array:
-  """Returns `vectors`, scaled if asked, and split as `layer` says."""
+  """Scales `vectors` if configured and constrains their sharding."""
   if scale_sqrt_depth:
     vectors = vectors * vectors.shape[-1] ** 0.5
   sharding = layer.activation_split_dims_mapping

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A softmax over classes, and its cross entropy."""
+"""Softmax over classes with its cross entropy."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ template_field = pax_fiddle.template_field
 
 
 class FullSoftmax(projection.LogitsProjection):
-  """Projects to logits and compares them with labels, in float32."""
+  """Projects to logits and computes the cross entropy in float32."""
 
-  # A loss of logits and distributions that replaces the cross entropy.
+  # Replaces the cross entropy by a loss of logits and distributions.
   bi_tempered_loss_tpl: LayerTpl | None = template_field(None)
-  # The probability taken from the label and spread over the other classes,
-  # and whether that is done in eval too.
+  # Label smoothing: probability moved from the label to the other classes;
+  # whether it applies in eval too.
   label_smoothing_prob: float = 0.0
   label_smoothing_apply_for_eval: bool = True
-  # Weight of the mean square of the log partition function in the loss.
+  # Weight of the z-loss, the mean square of the log partition function.
   z_loss_weight: float = 0.0
-  # Whether the input is divided by the square root of its size.
+  # Divides the input by √D.
   scale_before_logits: bool = False
-  # How many time steps have their logits in memory at once; None for all.
-  # The output then has no logits and log_probs.
+  # Time steps per chunk of logits in memory; None for one chunk. With chunks
+  # the output has no logits and log_probs.
   chunk_size: int | None = None
-  # 'xla' makes logits and compares them. 'native' and 'reference' are
-  # implementations of the fused kernel `praxis.kernels.softmax_xent`, which
-  # never holds the logits; the output then has no logits and log_probs. 'auto'
-  # is 'native' where that was measured to be faster, else 'xla'.
+  # 'xla' materializes the logits. 'native' and 'reference' are implementations
+  # of the fused kernel `praxis.kernels.softmax_xent`, which does not; then the
+  # output has no logits and log_probs. 'auto' selects 'native' where it was
+  # measured to be faster, else 'xla'.
   xent_implementation: str = 'xla'
 
   def setup(self) -> None:
@@ -48,26 +48,26 @@ class FullSoftmax(projection.LogitsProjection):
   def get_logits(
     self, inputs: Float[Array, '*B D'], input_ids: Array | None = None
   ) -> Float[Array, '*B V']:
-    """Returns the logits in float32, capped if the layer caps them."""
+    """Returns the logits in float32, soft-capped if configured."""
     return self._logits(inputs)
 
   def logits_to_logp(self, logits: Float[Array, '*B V']) -> Array:
-    """Returns the logarithms of the probabilities, in float32."""
+    """Returns the log-probabilities in float32."""
     return jax.nn.log_softmax(logits.astype(jnp.float32))
 
   def scale_inputs(self, inputs: Float[Array, '*B D']) -> Array:
-    """Returns `inputs`, scaled if the layer does so before the projection."""
+    """Returns `inputs`, scaled if configured."""
     if self.scale_before_logits:
       return inputs * self.input_dims**-0.5
     return inputs
 
   def class_axes(self) -> pytypes.DimShardingAnnotation:
-    """Returns the mesh axes that split the classes."""
+    """Returns the mesh axes that shard the classes."""
     mapping = self.weight_split_dims_mapping.wt
     return None if mapping is None else mapping[1]
 
   def class_table(self) -> fused.ClassTable | None:
-    """Returns what makes logits, None where it is more than a product."""
+    """Returns the projection to logits, or None if it is not one product."""
     if self.feed_forward_tpl is None:
       return None
     linear = self.logits_ffn.linear
@@ -92,9 +92,10 @@ class FullSoftmax(projection.LogitsProjection):
   ) -> NestedMap:
     """Returns the cross entropy of `inputs` with labels or distributions.
 
-    The map has logits, log_probs, per_example_argmax, per_example_xent,
-    total_xent, total_weight, avg_xent, with `class_ids` accuracy, and with
-    z_loss_weight z_loss, which is an auxiliary loss too. Losses are in nats.
+    The result has logits, log_probs, per_example_argmax, per_example_xent,
+    total_xent, total_weight and avg_xent; with `class_ids` also accuracy; with
+    z_loss_weight also z_loss, which is an auxiliary loss too. Losses are in
+    nats.
 
     Raises:
       ValueError: neither labels nor distributions are given.
@@ -122,7 +123,7 @@ class FullSoftmax(projection.LogitsProjection):
   def _from_ids(
     self, inputs: Array, weights: Array, ids: Array, input_ids: Array | None
   ) -> NestedMap:
-    # Children cannot make their variables within a scan or a kernel call.
+    # Children cannot create variables within a scan or a kernel call.
     if not self.is_initializing():
       if fused.is_on(self):
         return fused.losses(self, inputs, weights, ids, self._smoothing_prob())
@@ -176,7 +177,7 @@ class FullSoftmax(projection.LogitsProjection):
   def _from_chunks(
     self, inputs: Array, weights: Array, ids: Array, input_ids: Array | None
   ) -> NestedMap:
-    """As `_from_logits`, holding the logits of chunk_size time steps."""
+    """Computes `_from_logits` in chunks of chunk_size time steps."""
     smoothing = self._smoothing()
 
     def step(layer, carry, chunk):
@@ -195,7 +196,7 @@ class FullSoftmax(projection.LogitsProjection):
     return xent.summarize(losses, weights, ids)
 
   def _split_time(self, x: Array) -> Array:
-    """Returns [chunk, B, time, ...] of [B, T, ...], padded by zeros."""
+    """Reshapes [B, T, ...] to [chunk, B, time, ...], padded with zeros."""
     num_chunks = -(-x.shape[1] // self.chunk_size)
     extra = num_chunks * self.chunk_size - x.shape[1]
     x = jnp.pad(x, [(0, 0), (0, extra)] + [(0, 0)] * (x.ndim - 2))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How softmax layers use the kernel that never holds their logits."""
+"""Softmax layers on the fused kernel, which does not materialize logits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _IMPLEMENTATIONS = ('xla', 'auto', 'native', 'reference')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassTable:
-  """What turns a vector into logits."""
+  """A projection to logits as plain arrays."""
 
-  # [D, V], or [V, D] if transposed.
+  # Shape [D, V], or [V, D] if transposed.
   weight: Array
   # [V].
   bias: Array | None
@@ -29,20 +29,20 @@ class ClassTable:
 
 
 def may_be_on(layer: Any) -> bool:
-  """Whether the softmax `layer`, or its Config, allows the fused kernel."""
+  """Returns whether a softmax layer, or its Config, allows the kernel."""
   return getattr(layer, 'xent_implementation', 'xla') != 'xla'
 
 
 def is_on(layer: Any) -> bool:
-  """Whether the softmax `layer` runs the fused kernel here.
+  """Returns whether the softmax `layer` runs the fused kernel.
 
-  'auto' takes it where it is native and was measured to be faster than making
-  the logits, unless a mesh axis splits the classes, which it would gather, or
-  logits are more than a product.
+  'auto' selects it where the native kernel was measured to be faster than
+  materialized logits, unless a mesh axis shards the classes, which it would
+  gather, or the logits are not one product.
   """
   if layer.xent_implementation != 'auto':
     return layer.xent_implementation != 'xla'
-  # Only who asks for the kernel loads it.
+  # Loads the kernel only if it is requested.
   from praxis.kernels import softmax_xent
 
   if not softmax_xent.prefers_native(py_utils.target_platform()):
@@ -52,7 +52,7 @@ def is_on(layer: Any) -> bool:
 
 
 def check(layer: Any) -> None:
-  """Raises ValueError for a softmax `layer` that the kernel cannot do."""
+  """Raises ValueError for a `layer` that the kernel does not support."""
   if layer.xent_implementation not in _IMPLEMENTATIONS:
     raise ValueError(
       f'xent_implementation must be one of {_IMPLEMENTATIONS}, got '
@@ -60,7 +60,7 @@ def check(layer: Any) -> None:
     )
   if may_be_on(layer) and layer.bi_tempered_loss_tpl is not None:
     raise ValueError(
-      f'xent_implementation={layer.xent_implementation!r} knows no '
+      f'xent_implementation={layer.xent_implementation!r} does not support '
       "bi_tempered_loss_tpl; unset it, or set xent_implementation='xla'"
     )
 
@@ -72,18 +72,18 @@ def losses(
   ids: Int[Array, '*B'],
   smoothing_prob: float,
 ) -> NestedMap:
-  """Returns what `layer` returns, without logits and log_probs.
+  """Returns the result of `layer` without logits and log_probs.
 
-  The gradient of total_xent is that of the z-loss too, whose own is 0: the
-  kernel makes both in one pass, and the sum of the two losses is right.
+  The gradient of total_xent includes that of the z-loss, whose own gradient is
+  0: the kernel computes both in one pass, and the gradient of the sum is right.
   """
   from praxis.kernels import softmax_xent
 
   table = layer.class_table()
   if table is None:
     raise ValueError(
-      f'xent_implementation={layer.xent_implementation!r} needs logits that '
-      'are a plain product with a table, got '
+      f'xent_implementation={layer.xent_implementation!r} requires logits '
+      'that are one product with a table, got '
       f"{type(layer).__name__} with other parts; set it to 'auto' or 'xla'"
     )
   options = softmax_xent.Options(
@@ -97,7 +97,7 @@ def losses(
   result = softmax_xent.softmax_xent(
     flat,
     table.weight,
-    # What is no class is ignored.
+    # Ids outside the classes are ignored.
     jnp.where(ids < layer.num_classes, ids, -1).reshape(-1),
     weights.reshape(-1),
     table.bias,

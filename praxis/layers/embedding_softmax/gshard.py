@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shared embedding of GShard's language models."""
+"""Shared embedding and softmax of GShard language models."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from praxis.nested_map import NestedMap
 
 
 class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
-  """Embeds tokens, and scores them by the product with their embeddings.
+  """Token embeddings that are also the weights of the softmax.
 
   References: GShard, https://arxiv.org/abs/2006.16668
   """
 
-  # Sizes of the input and of the output.
+  # Model dimension and number of classes.
   input_dims: int = 0
   num_classes: int = 0
-  # Whether means over tokens are sums divided by the number of labels, padding
-  # and all, or by the weight of the labels.
+  # Divides losses by the number of labels, padding included, instead of by the
+  # sum of their weights.
   use_tgt_labels_size_as_loss_denominator: bool = True
-  # c · tanh(logits / c) replaces the logits; 0 and None leave them.
+  # Soft cap c of the logits, c · tanh(logits / c); 0 or None: no cap.
   soft_cap_logits: float | None = 0.0
-  # Logits are clipped to this absolute value; 0 and None leave them.
+  # Clips logits to this absolute value; 0 or None: no clipping.
   logits_abs_max: float | None = 0.0
-  # Weight of the mean square of the log partition function in the loss.
+  # Weight of the z-loss, the mean square of the log partition function.
   z_loss_weight: float = 0.0
-  # The probability that is spread over all classes, in training.
+  # Label smoothing in training: probability spread over all classes.
   label_smoothing_prob: float = 0.0
 
   class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    # The vectors, [B, T, D], and those of a decoding step, [B, D].
+    # Embeddings [B, T, D], and of a decoding step [B, D].
     emb_out_split_dims_mapping: pytypes.SplitDimsMapping = None
     extend_step_out: pytypes.SplitDimsMapping = None
 
@@ -52,7 +52,7 @@ class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
     self.create_child('embedding', table)
 
   def emb_lookup(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
-    """Returns the vectors of `ids`."""
+    """Returns the embeddings of `ids`."""
     one_hot = jax.nn.one_hot(ids, self.num_classes, dtype=self.fprop_dtype)
     vectors = jnp.einsum('...v,vd->...d', one_hot, self.embedding.theta.w)
     return finish_lookup(self, vectors, scale_sqrt_depth=False)
@@ -60,13 +60,13 @@ class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
   def extend_step(
     self, ids: Int[Array, '*B'], *, time_step: Array
   ) -> Float[Array, '*B D']:
-    """Returns the vectors of `ids`, whatever the step."""
+    """Returns the embeddings of `ids`; they do not depend on the step."""
     return self.emb_lookup(ids)
 
   def get_logits(
     self, inputs: Float[Array, '*B D'], input_ids: Array | None = None
   ) -> Float[Array, '*B V']:
-    """Returns the logits in float32, capped and clipped."""
+    """Returns the logits in float32, soft-capped and clipped."""
     scaled = inputs * self.input_dims**-0.5
     logits = jnp.einsum('...d,vd->...v', scaled, self.embedding.theta.w)
     out = self.activation_split_dims_mapping.out
@@ -85,7 +85,7 @@ class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
     class_probabilities: Float[Array, '*B V'] | None = None,
     input_ids: Int[Array, '...'] | None = None,
   ) -> NestedMap:
-    """Returns the cross entropy, under the names of `FullSoftmax`.
+    """Returns the cross entropy with the keys of `FullSoftmax`.
 
     Raises:
       ValueError: neither labels nor distributions are given.

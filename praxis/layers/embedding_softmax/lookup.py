@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking vectors up by a product with one-hot rows, or as fast."""
+"""Table lookups by one-hot products or by gathers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def rows(
   ids: Int[Array, '*B'],
   class_axes: pytypes.DimShardingAnnotation,
 ) -> Float[Array, '*B D']:
-  """Returns the rows `ids` of `table`, found as the layer's lookup_style says.
+  """Returns the rows `ids` of `table` by the layer's lookup_style.
 
-  The mesh axes `class_axes` split the classes.
+  The mesh axes `class_axes` shard the classes.
   """
   if layer.lookup_style == 'index':
     return layer.array_lookup(table, ids)
@@ -33,11 +33,11 @@ def by_matmul(
   ids: Int[Array, '*B'],
   class_axes: pytypes.DimShardingAnnotation,
 ) -> Float[Array, '*B D']:
-  """Returns the rows `ids` of `table`, zeros where an id is no class.
+  """Returns the rows `ids` of `table`, and zeros for ids outside of it.
 
-  The product keeps each device on its own classes where the mesh axes
-  `class_axes` split them. Where they do not, it would cost as much as the
-  logits for nothing, and a gather gives the same numbers.
+  If the mesh axes `class_axes` shard the classes, a one-hot product lets each
+  device multiply its own classes. Otherwise a gather returns the same numbers
+  without the cost of the product.
   """
   plain = type(layer.einsum) is base_ops.EinsumOp
   if plain and num_parts(layer, class_axes) == 1:
@@ -51,7 +51,7 @@ def by_matmul(
 def num_parts(
   layer: base_layer.BaseLayer, axes: pytypes.DimShardingAnnotation
 ) -> int:
-  """Returns in how many parts the mesh of `layer` splits a dimension."""
+  """Returns the number of shards of a dimension on the mesh of `layer`."""
   if layer.mesh_shape is None or axes in (None, -1):
     return 1
   names = list(layer.mesh_axis_names)

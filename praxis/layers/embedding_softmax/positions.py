@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embeddings of positions that are added to those of tokens."""
+"""Additive position embeddings."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ template_field = pax_fiddle.template_field
 
 
 class PositionalEmbedding(base_layer.BaseLayer):
-  """Sines and cosines of the position at geometrically spaced timescales.
+  """Sinusoidal position embeddings with geometrically spaced timescales.
 
   References: Attention Is All You Need, https://arxiv.org/abs/1706.03762
   """
 
-  # The shortest and the longest timescale.
+  # Shortest and longest timescale, in positions.
   min_timescale: int = 1
   max_timescale: int = 10_000
-  # Size of the embedding.
+  # Embedding dimension.
   embedding_dims: int = 0
 
   def __call__(
@@ -34,10 +34,10 @@ class PositionalEmbedding(base_layer.BaseLayer):
     seq_length: int | None = None,
     position: Int[Array, 'B T'] | None = None,
   ) -> Float[Array, 'B T D']:
-    """Embeds `position`, or 0 to `seq_length` - 1 with B = 1.
+    """Embeds `position`, or positions 0 to `seq_length` - 1 with B = 1.
 
     Raises:
-      ValueError: neither is given.
+      ValueError: neither argument is given.
     """
     embedded = sinusoids(
       self._positions(seq_length, position),
@@ -60,18 +60,18 @@ class PositionalEmbedding(base_layer.BaseLayer):
 
 
 class TrainablePositionalEmbedding(PositionalEmbedding):
-  """One learned vector a position."""
+  """Learned position embeddings."""
 
-  # How many positions have a vector.
+  # Number of positions.
   max_seq_length: int = 10_240
-  # 'matmul' looks vectors up by a product with one-hot rows, which is cheap
-  # when the table is split over devices, 'index' by a gather.
+  # 'index' gathers rows; 'matmul' multiplies one-hot ids with the table, which
+  # is cheap if the table is sharded over classes.
   lookup_style: str = 'matmul'
   array_lookup_tpl: LayerTpl = template_field(base_ops.ArrayLookup)
   einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
 
   class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    # The embedding, [B, T, D].
+    # Embeddings [B, T, D].
     emb_out_split_dims_mapping: pytypes.SplitDimsMapping = None
 
   def setup(self) -> None:
@@ -92,7 +92,7 @@ class TrainablePositionalEmbedding(PositionalEmbedding):
     seq_length: int | None = None,
     position: Int[Array, 'B T'] | None = None,
   ) -> Float[Array, 'B T D']:
-    """Embeds `position`, or 0 to `seq_length` - 1 with B = 1.
+    """Embeds `position`, or positions 0 to `seq_length` - 1 with B = 1.
 
     Positions are below `seq_length` if both are given.
     """
@@ -111,26 +111,26 @@ class TrainablePositionalEmbedding(PositionalEmbedding):
       embedded = self.einsum('...y,yz->...z', one_hot, table[:rows])
     mapping = self.activation_split_dims_mapping.emb_out_split_dims_mapping
     if mapping is not None and embedded.shape[0] == 1:
-      # One row for all examples cannot be split over them.
+      # A batch dimension of 1 cannot be sharded.
       mapping = [None, *mapping[1:]]
     return base_layer.maybe_shard(embedded, mapping, self.mesh_axis_names)
 
 
 class PositionalEmbedding2D(base_layer.BaseLayer):
-  """Half the channels encode the row of a patch, half its column.
+  """Sinusoidal embedding of image patches: half the channels for each axis.
 
-  Rows and columns count from the centre of the image.
+  Rows and columns count from the center of the image.
   """
 
-  # Height and width, in patches.
+  # Height and width in patches.
   h: int = 0
   w: int = 0
-  # Size of the embedding, a multiple of 2.
+  # Embedding dimension, even.
   embedding_dims: int = 0
-  # How the grid becomes a sequence: row by row, or column by column.
+  # Order of the patches: row-major or column-major.
   pos_transform: str = 'hwd->(hw)d'
-  # How many tokens without a place in the image come before and after it;
-  # their embedding is 0.
+  # Number of tokens before and after the patches, such as class tokens; their
+  # position embedding is 0.
   num_prepend_cls_tokens: int = 0
   num_append_cls_tokens: int = 0
 
@@ -150,7 +150,7 @@ class PositionalEmbedding2D(base_layer.BaseLayer):
     seq_length: int | None = None,
     position: Int[Array, '...'] | None = None,
   ) -> Float[Array, '1 T D']:
-    """Returns the embedding of the whole grid; the arguments are ignored."""
+    """Returns the embedding of the whole grid; ignores the arguments."""
     half = self.embedding_dims // 2
     rows = jnp.arange(self.h) - (self.h - 1) / 2
     columns = jnp.arange(self.w) - (self.w - 1) / 2
@@ -174,7 +174,7 @@ class PositionalEmbedding2D(base_layer.BaseLayer):
 def sinusoids(
   position: Array, dims: int, shortest: int = 1, longest: int = 10_000
 ) -> Float[Array, '*shape D']:
-  """Returns sines, then cosines, of `position`; an odd `dims` ends in a 0."""
+  """Returns [sines, cosines] of `position`; an odd `dims` ends with 0."""
   num_timescales = dims // 2
   step = math.log(longest / shortest) / max(num_timescales - 1, 1)
   frequency = jnp.exp(-step * jnp.arange(num_timescales)) / shortest
@@ -184,6 +184,6 @@ def sinusoids(
 
 
 def check_lookup_style(style: str) -> None:
-  """Raises ValueError unless `style` is one that embeddings know."""
+  """Raises ValueError unless `style` is a supported lookup_style."""
   if style not in ('index', 'matmul'):
     raise ValueError(f"lookup_style must be 'index' or 'matmul', got {style!r}")

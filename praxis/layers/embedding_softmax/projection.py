@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the activations of a model to one logit a class."""
+"""Projection of activations to logits."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
 class LogitsProjection(base_layer.BaseLayer):
-  """What makes logits, for the losses that compare them with labels."""
+  """Base of softmax layers: projects activations to logits."""
 
-  # Sizes of the input and of the output.
+  # Model dimension and number of classes.
   input_dims: int = 0
   num_classes: int = 0
-  # c · tanh(logits / c) replaces the logits; 0 and None leave them.
+  # Soft cap c of the logits, c · tanh(logits / c); 0 or None: no cap.
   soft_cap_logits: float | None = 0.0
-  # What the bias is initialised with.
+  # Initial value of the bias.
   bias_init: float | None = 0.0
-  # The projection; None takes the inputs for logits.
+  # The projection; None: the inputs are the logits.
   feed_forward_tpl: LayerTpl | None = pax_fiddle.template_field(
     linears.FeedForward
   )
@@ -46,11 +46,11 @@ class LogitsProjection(base_layer.BaseLayer):
     self.create_child('logits_ffn', feed_forward)
 
   def scale_inputs(self, inputs: Float[Array, '*B D']) -> Array:
-    """Returns what is projected: the inputs, unless a subclass scales them."""
+    """Returns the inputs of the projection; subclasses may scale them."""
     return inputs
 
   def _logits(self, inputs: Float[Array, '*B D']) -> Float[Array, '*B V']:
-    """Returns the logits in float32, capped if the layer caps them."""
+    """Returns the logits in float32, soft-capped if configured."""
     logits = inputs
     if self.feed_forward_tpl is not None:
       with base_ops.gradients_at_once():

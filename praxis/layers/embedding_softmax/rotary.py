@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rotary position embedding."""
+"""Rotary position embedding (RoPE)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
 class RotaryPositionalEmbedding(PositionalEmbedding):
-  """Rotates pairs of channels by angles proportional to the position.
+  """Rotates channel pairs by angles proportional to the position.
 
   Channel i is paired with channel i + H / 2.
 
   References: RoFormer, https://arxiv.org/abs/2104.09864
   """
 
-  # Whether the result has fprop_dtype, or float32.
+  # Casts the result to fprop_dtype instead of float32.
   cast_as_fprop_dtype: bool = True
-  # Slows the rotation for texts longer than those of training; see
-  # rotary_scaling.py. No scaling when absent.
+  # Scales the rotation for longer contexts than in training; see
+  # rotary_scaling.py. None: no scaling.
   scaling_tpl: LayerTpl | None = pax_fiddle.template_field(None)
 
   def setup(self) -> None:
     if self.embedding_dims % 2 or self.embedding_dims <= 0:
       raise ValueError(
         f'embedding_dims must be even and > 0, got {self.embedding_dims}; it '
-        'is the size of one attention head'
+        'is the dimension of an attention head'
       )
     if self.scaling_tpl is not None:
       self.create_child('scaling', self.scaling_tpl.clone())
@@ -40,7 +40,7 @@ class RotaryPositionalEmbedding(PositionalEmbedding):
     inputs: Float[Array, 'B S *heads H'],
     position: Int[Array, '#B S'] | None = None,
   ) -> Float[Array, 'B S *heads H']:
-    """Rotates each row by its `position`, by default its index in S."""
+    """Rotates each position by `position`; None: the index in S."""
     self._check(inputs)
     if position is None:
       position = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None]
@@ -51,7 +51,7 @@ class RotaryPositionalEmbedding(PositionalEmbedding):
     inputs: Float[Array, 'B *heads H'],
     position: Int[Array, '*B'] | int | None = None,
   ) -> Float[Array, 'B *heads H']:
-    """Rotates one row an example by `position`, one for all or one each."""
+    """Rotates one decoding step by `position`, a scalar or one per example."""
     self._check(inputs)
     position = jnp.asarray(0 if position is None else position)
     return self._rotate(inputs, jnp.broadcast_to(position, inputs.shape[:1]))
@@ -78,7 +78,7 @@ class RotaryPositionalEmbedding(PositionalEmbedding):
 def timescales(
   size: int, min_timescale: float | int, max_timescale: float | int
 ) -> Float[Array, 'half']:
-  """Returns the steps in which each pair of channels turns one radian."""
+  """Returns the timescales: positions per radian of each channel pair."""
   half = size // 2
   ratio = max_timescale / min_timescale
   return min_timescale * ratio ** (jnp.arange(half) / half)
@@ -89,14 +89,14 @@ def rotate(
   position: Int[Array, '#B *T'],
   timescale: Float[Array, 'half'],
 ) -> Float[Array, 'B *S H']:
-  """Returns the inputs with each pair of channels rotated, in float32.
+  """Returns the inputs with rotated channel pairs, in float32.
 
   Args:
-    inputs: the last dimension is that of the pairs.
-    position: has the first dimensions of the inputs; the others share it.
-    timescale: divides the positions into angles.
+    inputs: channels in the last dimension.
+    position: leading dimensions of the inputs; broadcast over the others.
+    timescale: positions per radian.
   """
-  # One dimension for each dimension of heads that shares the position.
+  # Broadcasts positions over head dimensions.
   shape = position.shape + (1,) * (inputs.ndim - position.ndim)
   angle = position.astype(jnp.float32).reshape(shape) / timescale
   sin, cos = jnp.sin(angle), jnp.cos(angle)

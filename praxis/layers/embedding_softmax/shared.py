@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Softmaxes whose weights are the token embedding too."""
+"""Softmax layers that share their weights with the token embedding."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ template_field = pax_fiddle.template_field
 
 
 class SharedEmbeddingSoftmax(FullSoftmax):
-  """A `FullSoftmax` that looks tokens up in its transposed matrix."""
+  """`FullSoftmax` whose transposed weight is the embedding table."""
 
-  # 'matmul' looks vectors up by a product with one-hot rows, which is cheap
-  # when the table is split over devices, 'index' by a gather.
+  # 'index' gathers rows; 'matmul' multiplies one-hot ids with the table, which
+  # is cheap if the table is sharded over classes.
   lookup_style: str = 'index'
-  # Whether vectors are multiplied by the square root of their size.
+  # Multiplies embeddings by √D.
   scale_sqrt_depth: bool = False
-  # Do the look-up.
+  # Operations of the lookup.
   array_lookup_tpl: LayerTpl = template_field(base_ops.ArrayLookup)
   einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
 
   class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    # The vectors, [B, T, D], and those of a decoding step, [B, D].
+    # Embeddings [B, T, D], and of a decoding step [B, D].
     emb_out_split_dims_mapping: pytypes.SplitDimsMapping = None
     extend_step_out: pytypes.SplitDimsMapping = None
 
@@ -45,7 +45,7 @@ class SharedEmbeddingSoftmax(FullSoftmax):
     super().setup()
 
   def emb_lookup(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
-    """Returns the vectors of `ids`."""
+    """Returns the embeddings of `ids`."""
     return finish_lookup(self, self._rows(ids), self.scale_sqrt_depth)
 
   def _rows(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
@@ -57,18 +57,18 @@ class SharedEmbeddingSoftmax(FullSoftmax):
   def extend_step(
     self, ids: Int[Array, '*B'], *, time_step: Array
   ) -> Float[Array, '*B D']:
-    """Returns the vectors of `ids`, whatever the step."""
+    """Returns the embeddings of `ids`; they do not depend on the step."""
     return self.emb_lookup(ids)
 
 
 class NClassMajorSharedEmbeddingSoftmax(SharedEmbeddingSoftmax):
-  """A `SharedEmbeddingSoftmax` that stores its table as [classes, dims]."""
+  """`SharedEmbeddingSoftmax` with a table of shape [V, D]."""
 
-  # What the logits go through before the cap.
+  # Activation of the logits before the soft cap.
   activation_tpl: LayerTpl = template_field(activations.Identity)
-  # Does the products.
+  # Operation of the products.
   einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
-  # Whether logits have a bias.
+  # Adds a bias to the logits.
   use_bias: bool = True
 
   def _create_projection(self) -> None:
@@ -100,12 +100,12 @@ class NClassMajorSharedEmbeddingSoftmax(SharedEmbeddingSoftmax):
     return self.theta.w
 
   def class_axes(self) -> pytypes.DimShardingAnnotation:
-    """Returns the mesh axes that split the classes."""
+    """Returns the mesh axes that shard the classes."""
     mapping = self.weight_split_dims_mapping.wt
     return None if mapping is None else mapping[0]
 
   def class_table(self) -> fused.ClassTable | None:
-    """Returns what makes logits, None where it is more than a product."""
+    """Returns the projection to logits, or None if it is not one product."""
     if type(self.einsum) is not base_ops.EinsumOp:
       return None
     if type(self.activation) is not activations.Identity:
@@ -119,7 +119,7 @@ class NClassMajorSharedEmbeddingSoftmax(SharedEmbeddingSoftmax):
   def get_logits(
     self, inputs: Float[Array, '*B D'], input_ids: Array | None = None
   ) -> Float[Array, '*B V']:
-    """Returns the logits in float32, capped if the layer caps them."""
+    """Returns the logits in float32, soft-capped if configured."""
     inputs = self.scale_inputs(inputs)
     with base_ops.gradients_at_once():
       logits = self.einsum('...y,zy->...z', inputs, self.theta.w)

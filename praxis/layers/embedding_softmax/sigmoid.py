@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross entropy of classes that do not exclude each other."""
+"""Sigmoid cross entropy for multi-label classification."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ template_field = pax_fiddle.template_field
 
 
 class SigmoidCrossEntropy(projection.LogitsProjection):
-  """Projects to one logit a class; each is a yes-or-no question of its own."""
+  """Projects to one logit per class; classes are independent."""
 
   def setup(self) -> None:
     if self.feed_forward_tpl is None and self.input_dims != self.num_classes:
@@ -27,11 +27,11 @@ class SigmoidCrossEntropy(projection.LogitsProjection):
     super().setup()
 
   def get_logits(self, inputs: Float[Array, '*B D']) -> Float[Array, '*B V']:
-    """Returns the logits in float32, capped if the layer caps them."""
+    """Returns the logits in float32, soft-capped if configured."""
     return self._logits(inputs)
 
   def logits_to_logp(self, logits: Float[Array, '*B V']) -> Array:
-    """Returns the logarithms of the probabilities, in float32."""
+    """Returns the log-probabilities in float32."""
     return jax.nn.log_sigmoid(logits.astype(jnp.float32))
 
   def __call__(
@@ -41,14 +41,14 @@ class SigmoidCrossEntropy(projection.LogitsProjection):
     class_ids: Int[Array, '*B 1'] | None = None,
     class_probabilities: Float[Array, '*B V'] | None = None,
   ) -> NestedMap:
-    """Returns the cross entropy, summed over classes, of each example.
+    """Returns the cross entropy per example, summed over classes.
 
-    `class_weights` has one weight an example, or one a class of it. The names
-    are those of `FullSoftmax`.
+    `class_weights` has one weight per example, or one per example and class.
+    The keys are those of `FullSoftmax`.
 
     Raises:
-      ValueError: neither labels nor probabilities are given, or labels where
-        there is one class.
+      ValueError: neither labels nor probabilities are given, or labels with
+        num_classes = 1.
     """
     if class_probabilities is None:
       class_probabilities = self._one_hot(class_ids)
@@ -87,7 +87,7 @@ class SigmoidCrossEntropy(projection.LogitsProjection):
       )
     if self.num_classes == 1:
       raise ValueError(
-        'with num_classes=1 a class id says nothing; pass class_probabilities '
+        'class_ids must be None with num_classes=1; pass class_probabilities '
         'of shape [..., 1]'
       )
     return jax.nn.one_hot(class_ids[..., 0], self.num_classes)

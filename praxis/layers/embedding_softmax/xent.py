@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross entropy in float32, as functions of logits."""
+"""Cross entropy of logits in float32."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from jaxtyping import Array, Float, Int
 
 from praxis.nested_map import NestedMap
 
-# Keeps the mean of a batch without weights finite.
+# Keeps the mean of a batch with zero weights finite.
 NO_WEIGHT = 1e-6
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenLosses:
-  """What a softmax says about each token; leaves have the tokens' shape."""
+  """Loss and argmax per token; leaves have the shape of the tokens."""
 
-  # The cross entropy in nats, not weighted.
+  # Unweighted cross entropy in nats.
   xent: Array
-  # The logarithm of the sum of the exponentials of the logits.
+  # Log partition function.
   log_z: Array
-  # The class of the highest logit.
+  # Class of the highest logit.
   argmax: Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Smoothing:
-  """The probability of the label, and of each other class."""
+  """Label smoothing: probability of the label, and of each other class."""
 
   on: float = 1.0
   off: float = 0.0
 
   @classmethod
   def among_others(cls, prob: float, num_classes: int) -> Smoothing:
-    """Takes `prob` from the label and spreads it over the other classes."""
+    """Moves `prob` from the label to the other classes."""
     if not prob:
       return cls()
     return cls(on=1.0 - prob, off=prob / (num_classes - 1))
 
   @classmethod
   def among_all(cls, prob: float, num_classes: int) -> Smoothing:
-    """Takes `prob` from the label and spreads it over all classes."""
+    """Moves `prob` from the label to all classes."""
     off = prob / num_classes
     return cls(on=1.0 - prob + off, off=off)
 
@@ -52,7 +52,7 @@ class Smoothing:
 def soft_cap(
   logits: Float[Array, '*B'], cap: float | int | None
 ) -> Float[Array, '*B']:
-  """Returns `cap` · tanh(logits / `cap`); no cap if it is None or 0."""
+  """Returns `cap` · tanh(logits / `cap`), or the logits if it is None or 0."""
   return cap * jnp.tanh(logits / cap) if cap else logits
 
 
@@ -61,11 +61,11 @@ def token_losses(
   ids: Int[Array, '*B'],
   smoothing: Smoothing = Smoothing(),
 ) -> TokenLosses:
-  """Cross entropy with the labels `ids`; 0 where an id is no class."""
+  """Returns the cross entropy with labels `ids`; 0 for ids outside classes."""
   num_classes = logits.shape[-1]
   log_z, argmax = log_z_and_argmax(logits)
-  # Comparing keeps each device on its own part of a vocabulary that is split,
-  # where a gather would collect the logits first.
+  # A comparison keeps each device on its shard of the vocabulary; a gather
+  # would collect the logits first.
   is_label = jnp.arange(num_classes) == ids[..., None]
   label_logit = jnp.sum(jnp.where(is_label, logits, 0.0), axis=-1)
   xent = log_z - label_logit
@@ -81,7 +81,7 @@ def token_losses(
 def distribution_losses(
   logits: Float[Array, '*B V'], probs: Float[Array, '*B V']
 ) -> TokenLosses:
-  """Cross entropy with the distributions `probs`."""
+  """Returns the cross entropy with the distributions `probs`."""
   log_z, argmax = log_z_and_argmax(logits)
   log_probs = logits - log_z[..., None]
   xent = -jnp.sum(probs.astype(jnp.float32) * log_probs, axis=-1)
@@ -91,11 +91,11 @@ def distribution_losses(
 def log_z_and_argmax(
   logits: Float[Array, '*B V'],
 ) -> tuple[Float[Array, '*B'], Int[Array, '*B']]:
-  """Returns the log of the partition function, and the first highest class."""
+  """Returns the log partition function and the first argmax."""
   num_classes = logits.shape[-1]
   highest = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
   sum_exp = jnp.sum(jnp.exp(logits - highest), axis=-1)
-  # A minimum over indices vectorises and shares the maximum above; argmax on
+  # A minimum over indices vectorizes and shares the maximum above; argmax on
   # CPU is an order of magnitude slower.
   index = jnp.arange(num_classes, dtype=jnp.int32)
   is_highest = jax.lax.stop_gradient(logits) >= highest
@@ -106,7 +106,7 @@ def log_z_and_argmax(
 def weighted_mean(
   values: Float[Array, '*B'], weights: Float[Array, '*B']
 ) -> Float[Array, '']:
-  """Returns the mean of `values`, each counted `weights` times."""
+  """Returns the weighted mean of `values`."""
   return jnp.sum(values * weights) / (jnp.sum(weights) + NO_WEIGHT)
 
 
@@ -115,7 +115,7 @@ def summarize(
   weights: Float[Array, '*B'],
   ids: Int[Array, '*B'] | None = None,
 ) -> NestedMap:
-  """Returns the losses of tokens and of the batch under their public names."""
+  """Returns the losses per token and of the batch, by public key."""
   total_weight = jnp.sum(weights)
   total_xent = jnp.sum(losses.xent * weights)
   output = NestedMap(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalisation layers."""
+"""Normalization layers."""
 
 from praxis.layers.normalizations.base import (
   BaseNormalization as BaseNormalization,

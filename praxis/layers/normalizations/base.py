@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all normalisations share."""
+"""Base of normalization layers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from praxis.base_layer import WeightHParams, WeightInit
 
 
 class BaseNormalization(base_layer.BaseLayer):
-  """Normalises its input; subclasses say how."""
+  """Normalizes its input; base of all normalization layers."""
 
-  # Size of the last dimension of the input.
+  # Last dimension of the input.
   dim: int = 0
 
   def setup(self) -> None:
@@ -32,9 +32,9 @@ class BaseNormalization(base_layer.BaseLayer):
   def _create_vector(
     self, name: str, value: float, *, regularized: bool = False, rank: int = 1
   ) -> None:
-    """Creates a variable of size `dim`, every entry `value`.
+    """Creates a variable of shape [dim] with all entries `value`.
 
-    A higher `rank` puts dimensions of size 1 before, and splits nothing.
+    A `rank` above 1 adds leading dimensions of size 1 and replicates it.
     """
     skip = base_layer.WeightHParamsCollection.SKIP_LP_REGULARIZATION
     mapping = self.weight_split_dims_mapping.wt if rank == 1 else None

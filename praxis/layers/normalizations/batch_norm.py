@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch normalisation."""
+"""Batch normalization."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ _EPSILON = 1e-3
 
 
 class BatchNorm(BaseNormalization):
-  """Normalises each channel by its moments over the batch, of all replicas.
+  """Normalizes each channel by its moments over the batch of all replicas.
 
-  Eval takes moving averages of the moments.
+  Eval uses moving averages of the moments.
 
   References: https://arxiv.org/abs/1502.03167
   """
 
-  # How much of a moving average a step keeps.
+  # Decay of the moving averages per step.
   decay: float = 0.999
-  # Whether training normalises by the moving averages too; scale and bias are
-  # not used then, in eval neither.
+  # Uses the moving averages in training too; then scale and bias are not used,
+  # in eval neither.
   use_moving_avg_in_training: bool = False
-  # Whether the output is 0 where the input is padding.
+  # Sets the output to 0 at padding.
   set_padded_output_to_zero: bool = True
-  # Whether to normalise as in eval always, and update nothing.
+  # Always normalizes as in eval, without updates.
   force_eval_mode: bool = False
-  # What `gamma`, the scale less 1, is initialised with.
+  # Initial value of `gamma`; the scale is 1 + gamma.
   gamma_init: WeightInit = dataclasses.field(
     default_factory=lambda: WeightInit.Constant(0.0)
   )
 
   def setup(self) -> None:
     super().setup()
-    # There even where they are not used: trees do not depend on it.
+    # Created even if unused: the variable tree does not depend on the option.
     self._create_vector('beta', 0.0, regularized=True)
     self.create_variable('gamma', self._hparams_of(self.gamma_init))
-    # A moving average in bfloat16 would not move.
+    # A moving average in bfloat16 would stop changing.
     flags = [
       base_layer.WeightHParamsCollection.REQUIRES_MEAN_SYNC,
       base_layer.WeightHParamsCollection.DISALLOW_BFLOAT16_CONVERSION,
@@ -56,7 +56,7 @@ class BatchNorm(BaseNormalization):
   def compute_and_update_moments(
     self, inputs: Float[Array, '*B D'], paddings: Num[Array, '*B']
   ) -> tuple[Float[Array, 'D'], Float[Array, 'D']]:
-    """Returns mean and variance to normalise by; training averages them."""
+    """Returns mean and variance; training updates their moving averages."""
     moving_mean = self.get_var('moving_mean')
     moving_variance = self.get_var('moving_variance')
     if self.do_eval or self.force_eval_mode:
@@ -75,11 +75,11 @@ class BatchNorm(BaseNormalization):
     inputs: Float[Array, '*B D'],
     paddings: Num[Array, '*lead'] | None = None,
   ) -> Float[Array, '*B D']:
-    """Returns the normalised inputs.
+    """Returns the normalized inputs.
 
     Args:
-      inputs: of any rank, channels last.
-      paddings: 1 where an input does not count; of the first dimensions.
+      inputs: any rank, channels last.
+      paddings: 1 at padding; leading dimensions of the inputs.
     """
     paddings = _spread(paddings, inputs)
     mean, variance = self.compute_and_update_moments(inputs, paddings)
@@ -104,13 +104,13 @@ class BatchNorm(BaseNormalization):
 
 
 def _spread(paddings: Array | None, inputs: Array) -> Array:
-  """Returns paddings of all dimensions of `inputs` but the last."""
+  """Returns paddings for all dimensions of `inputs` but the last."""
   shape = inputs.shape[:-1]
   if paddings is None:
     return jnp.zeros(shape, inputs.dtype)
   if paddings.shape != shape[: paddings.ndim]:
     raise ValueError(
-      f'paddings must have the first dimensions of the inputs {inputs.shape}, '
+      f'paddings must have the leading dimensions of inputs {inputs.shape}, '
       f'got {paddings.shape}'
     )
   aligned = paddings.reshape(

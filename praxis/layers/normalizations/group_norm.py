@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Group normalisation."""
+"""Group normalization."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from praxis.layers.normalizations.moments import compute_moments
 
 
 class GroupNorm(BaseNormalization):
-  """Normalises groups of channels of each example by their moments.
+  """Normalizes groups of channels of each example by their moments.
 
   Inputs are [B, T, D], [B, H, W, D] or [B, T, H, W, D].
 
   References: https://arxiv.org/abs/1803.08494
   """
 
-  # How many groups there are, unless they would be smaller than the next.
+  # Number of groups, limited by min_group_size.
   num_groups: int = 32
   min_group_size: int = 1
-  # Whether moments at a time step are those of all steps so far.
+  # Uses cumulative moments over time: each step those of all earlier steps.
   cumulative: bool = False
   # Rank of the inputs: 3, 4 or 5.
   input_rank: int | None = None
   # Added to the variance.
   epsilon: float = 1e-3
-  # Whether the output is 0 where the input is padding.
+  # Sets the output to 0 at padding.
   set_padded_output_to_zero: bool = True
-  # Whether the result is scaled, and whether a bias is added.
+  # Learned scale and learned bias.
   use_scale: bool = True
   use_bias: bool = True
 
@@ -64,7 +64,7 @@ class GroupNorm(BaseNormalization):
     inputs: Float[Array, 'B T *rest'],
     paddings: Num[Array, 'B T'] | None = None,
   ) -> Float[Array, 'B T *rest']:
-    """Returns the normalised inputs; `paddings` are of the first two dims."""
+    """Returns the normalized inputs; `paddings` has the first two dims."""
     if inputs.ndim != self.input_rank:
       raise ValueError(
         f'inputs must have input_rank {self.input_rank}, got {inputs.shape}'
@@ -85,7 +85,7 @@ class GroupNorm(BaseNormalization):
     self, inputs: Float[Array, 'B T *rest'], padding: Array
   ) -> Float[Array, 'B T *rest']:
     grouped = inputs.reshape(*inputs.shape[:-1], -1, self._group_size)
-    # All dimensions but the examples, the groups, and time if it accumulates.
+    # All dimensions but batch, groups, and time if moments are cumulative.
     first = 2 if self.cumulative else 1
     dims = [*range(first, inputs.ndim - 1), inputs.ndim]
     mean, variance = compute_moments(

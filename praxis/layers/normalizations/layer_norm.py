@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer normalisation."""
+"""Layer normalization."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from praxis.layers.normalizations.base import BaseNormalization
 
 
 class LayerNorm(BaseNormalization):
-  """Subtracts the mean of the last dimension, divides by its deviation.
+  """Normalizes the last dimension to mean 0 and variance 1.
 
   References: https://arxiv.org/abs/1607.06450
   """
 
-  # Whether the variable `scale` is the factor itself, or the factor less 1.
+  # The variable `scale` is the factor itself instead of the factor - 1.
   direct_scale: bool = False
   # Added to the variance.
   epsilon: float = 1e-6
-  # Whether the result is scaled, and whether a bias is added.
+  # Learned scale and learned bias.
   use_scale: bool = True
   use_bias: bool = True
-  # Whether mean and variance are taken of a float32 copy of the input.
+  # Computes mean and variance in float32.
   reductions_in_fp32: bool = False
 
   def setup(self) -> None:

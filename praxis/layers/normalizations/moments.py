@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Means and variances of what is no padding."""
+"""Means and variances without padding."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def compute_moments(
 ) -> tuple[Float[Array, '...'], Float[Array, '...']]:
   """Returns mean and variance over `reduce_over_dims`, in float32.
 
-  Where all is padding both are 0.
+  Both are 0 if everything is padding.
 
   Args:
-    inputs: of any shape.
-    padding: 1 where an input does not count; broadcast to `inputs`.
-    reduce_over_dims: the dimensions that go.
-    cumulative_axis: a dimension along which moments are those of all so far.
-    keepdims: whether the dimensions remain, with size 1.
-    sync_replicas: whether replicas, if there are, count as one batch.
+    inputs: any shape.
+    padding: 1 at padding; broadcast to `inputs`.
+    reduce_over_dims: the reduced dimensions.
+    cumulative_axis: a dimension along which moments are cumulative.
+    keepdims: whether the reduced dimensions remain with size 1.
+    sync_replicas: whether to reduce over pmap replicas too.
   """
   mask = jnp.broadcast_to(1.0 - padding.astype(jnp.float32), inputs.shape)
   x = inputs.astype(jnp.float32)

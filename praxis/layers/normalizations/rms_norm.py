@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalisation by the root mean square, https://arxiv.org/abs/1910.07467."""
+"""RMS normalization, https://arxiv.org/abs/1910.07467."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class RmsNorm(BaseNormalization):
 
   # Added to the mean square.
   epsilon: float = 1e-6
-  # Whether the variable `scale` is the factor itself, or the factor less 1.
+  # The variable `scale` is the factor itself instead of the factor - 1.
   direct_scale: bool = True
-  # The dtype of the normalisation before scaling; None is the input's.
+  # Dtype of the normalization before scaling; None: that of the input.
   intermediate_dtype: Any = None
 
   def setup(self) -> None:
@@ -44,7 +44,7 @@ class RmsNorm(BaseNormalization):
 
 
 class RmsNormNoScale(BaseNormalization):
-  """Divides by the root mean square, which is summed in float32."""
+  """Divides by the root mean square without a scale; sums in float32."""
 
   # Added to the mean square.
   epsilon: float = 1e-6

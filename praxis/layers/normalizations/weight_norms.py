@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalisations of kernels rather than of activations."""
+"""Weight normalization and spectral normalization."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from praxis.layers.normalizations.base import BaseNormalization
 
 
 class WeightNormL2(BaseNormalization):
-  """Gives each output of a kernel the norm 1 + g, a weight.
+  """Scales each output of a kernel to the norm 1 + g, g a variable.
 
   References: https://arxiv.org/abs/1602.07868
   """
@@ -31,21 +31,21 @@ class WeightNormL2(BaseNormalization):
     inputs: Float[Array, '*K D'],
     paddings: Float[Array, '*K'] | None = None,
   ) -> Float[Array, '*K D']:
-    """Returns the kernel `inputs`, normalised over all but the last axis."""
+    """Returns the kernel `inputs`, normalized over all but the last axis."""
     axes = tuple(range(inputs.ndim - 1))
     return (1.0 + self.theta.g) * py_utils.l2_normalize(inputs, axes)
 
 
 class SpectralNorm(BaseNormalization):
-  """Divides a kernel by its largest singular value, as far as it is known.
+  """Divides a kernel by an estimate of its largest singular value.
 
-  Power iteration finds it; its vector is kept, so that one iteration per
+  Power iteration estimates it. The vector is a variable, so one iteration per
   training step is enough.
 
   References: https://arxiv.org/abs/1802.05957
   """
 
-  # How many iterations a step makes.
+  # Power iterations per step.
   n_power_iteration: int = 1
 
   def setup(self) -> None:
@@ -66,7 +66,7 @@ class SpectralNorm(BaseNormalization):
     inputs: Float[Array, '*K D'],
     paddings: Float[Array, '*K'] | None = None,
   ) -> Float[Array, '*K D']:
-    """Returns the kernel `inputs` over its norm as a matrix [-1, D]."""
+    """Returns `inputs` over its spectral norm as a matrix [-1, D]."""
     kernel = inputs.reshape(-1, self.dim).astype(jnp.float32)
     right = self.get_var('u').astype(jnp.float32)
     matrix = jax.lax.stop_gradient(kernel)
