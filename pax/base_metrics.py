@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How (value, weight) pairs become one loss, and one number per metric."""
+"""Aggregates (value, weight) pairs into a loss and into metrics."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ JTensor = pytypes.JTensor
 NestedMap = pytypes.NestedMap
 WeightedScalar = pytypes.WeightedScalar
 WeightedScalars = Mapping[str, WeightedScalar]
-# Makes one pair from those of replicas, or from those of batches.
-Combine = Callable[[JTensor, JTensor], WeightedScalar]
 
-# Below this a sum of weights counts as nothing seen.
+# Lower bound of a sum of weights that divides.
 MIN_WEIGHT = 1e-6
 
 
@@ -34,12 +32,12 @@ def weighted_mean(pairs: Sequence[WeightedScalar]) -> WeightedScalar:
 
 
 class BaseMetrics(base_hyperparams.FiddleBaseParameterizable):
-  """Makes one (value, weight) per metric from those of several batches.
+  """Aggregates (value, weight) per metric over batches and replicas.
 
       metrics.store(batch_metrics)   # for each batch
       metrics.finalize()             # {name: (value, weight)}
 
-  Within a step that runs on replicas `aggregate` makes one batch of theirs.
+  Within a step on data-parallel replicas `aggregate` reduces over them.
   """
 
   def __post_init__(self) -> None:
@@ -53,41 +51,45 @@ class BaseMetrics(base_hyperparams.FiddleBaseParameterizable):
     batch_metrics: WeightedScalars | Sequence[WeightedScalars],
     reshard: bool | None = False,
   ) -> NestedMap:
-    """Returns {name: (value, weight)} over all replicas, or over batches.
+    """Returns {name: (value, weight)} over replicas or over batches.
 
-    Given the metrics of one batch, it combines those of the replicas that a
-    step runs on, and elsewhere returns them as they are. Given a sequence, it
-    combines the batches. `reshard` changes nothing: arrays are whole here.
+    Args:
+      batch_metrics: Metrics of one batch, which are reduced over the replicas
+        of the step if there are any; or of several batches.
+      reshard: Unused; metrics are not sharded.
+
+    Raises:
+      ValueError: The sequence is empty.
     """
     del reshard
     if not isinstance(batch_metrics, Mapping):
-      return self._of_batches(batch_metrics)
-    chosen = NestedMap(
-      {key: batch_metrics[key] for key in self._chosen(batch_metrics)}
+      return self._aggregate_batches(batch_metrics)
+    selected = NestedMap(
+      {key: batch_metrics[key] for key in self._selected_keys(batch_metrics)}
     )
     if not base_layer.is_running_under_pmap():
-      return chosen
+      return selected
     return NestedMap(
-      {key: self.over_replicas(*pair) for key, pair in chosen.items()}
+      {key: self.over_replicas(*pair) for key, pair in selected.items()}
     )
 
   def store(
     self, batch_metrics: WeightedScalars, reshard: bool | None = False
   ) -> None:
-    """Adds the metrics of one batch to those to be combined."""
+    """Stores the metrics of one batch for `finalize`."""
     for key, pair in self.aggregate(batch_metrics, reshard).items():
       self._stored[key].append(pair)
 
   def finalize(self) -> NestedMap:
-    """Returns {name: (value, weight)} of what was stored, and forgets it."""
+    """Returns {name: (value, weight)} over the stored batches; clears them."""
     stored, self._stored = self._stored, collections.defaultdict(list)
-    made = NestedMap()
+    metrics = NestedMap()
     for key, pairs in stored.items():
       values, weights = (
         np.stack([np.asarray(pair[i]) for pair in pairs]) for i in (0, 1)
       )
-      made.update(self.over_batches(key, values, weights))
-    return made
+      metrics.update(self.over_batches(key, values, weights))
+    return metrics
 
   def summarize(
     self,
@@ -95,9 +97,12 @@ class BaseMetrics(base_hyperparams.FiddleBaseParameterizable):
     prefix: str,
     write: Callable[[int, str, Any], None] | None = None,
   ) -> NestedMap:
-    """Logs what `finalize` returns, and writes it by write(step, tag, value).
+    """Finalizes, logs and writes the metrics, and returns them.
 
-    Tags are `prefix/name` and `prefix/name-weight`.
+    Args:
+      step_i: The training step.
+      prefix: Prefix of the tags `prefix/name` and `prefix/name-weight`.
+      write: Function (step, tag, value) that writes a summary.
     """
     metrics = self.finalize()
     for key, (value, weight) in metrics.items():
@@ -108,22 +113,28 @@ class BaseMetrics(base_hyperparams.FiddleBaseParameterizable):
     return metrics
 
   def over_replicas(self, value: JTensor, weight: JTensor) -> WeightedScalar:
-    """Returns the pair of all replicas from that of this one."""
+    """Returns (value, weight) over the replicas from the pair of this one."""
     raise NotImplementedError(type(self).__name__)
 
   def over_batches(
     self, key: str, values: np.ndarray, weights: np.ndarray
   ) -> WeightedScalars:
-    """Returns the metrics made of one that has these values, by batch."""
+    """Returns {name: (value, weight)} over batches.
+
+    Args:
+      key: Name of the metric.
+      values: Values [N, ...] of N batches.
+      weights: Weights [N].
+    """
     raise NotImplementedError(type(self).__name__)
 
-  def _chosen(self, batch_metrics: WeightedScalars) -> Sequence[str]:
+  def _selected_keys(self, batch_metrics: WeightedScalars) -> Sequence[str]:
     keys = getattr(self, 'metric_keys', None)
     return list(batch_metrics) if keys is None else keys
 
-  def _of_batches(self, batches: Sequence[WeightedScalars]) -> NestedMap:
+  def _aggregate_batches(self, batches: Sequence[WeightedScalars]) -> NestedMap:
     if not batches:
-      raise ValueError('aggregate wants the metrics of at least 1 batch, got 0')
+      raise ValueError('aggregate needs the metrics of at least 1 batch, got 0')
     for batch in batches:
       self.store(batch)
     return self.finalize()
@@ -132,7 +143,7 @@ class BaseMetrics(base_hyperparams.FiddleBaseParameterizable):
 class MeanMetrics(BaseMetrics):
   """The weighted mean of each metric."""
 
-  # The metrics to keep; None keeps all.
+  # Names of the metrics; None is all.
   metric_keys: Sequence[str] | None = None
 
   def over_replicas(self, value: JTensor, weight: JTensor) -> WeightedScalar:
@@ -150,7 +161,7 @@ class MeanMetrics(BaseMetrics):
 class MaxMetrics(BaseMetrics):
   """The largest value of each metric."""
 
-  # The metrics to keep; None keeps all.
+  # Names of the metrics; None is all.
   metric_keys: Sequence[str] | None = None
 
   def over_replicas(self, value: JTensor, weight: JTensor) -> WeightedScalar:
@@ -164,15 +175,15 @@ class MaxMetrics(BaseMetrics):
 
 
 class HistogramMetrics(BaseMetrics):
-  """How evenly the classes of a histogram are used.
+  """Perplexity, entropy and coverage of a histogram of classes.
 
-  From counts [C], or [G, C] of several groups, added up over batches, it makes
-  `<key>_pplx`, the mean over groups of the exponential of the entropy,
-  `<key>_entropy`, the logarithm of that, and `<key>_coverage`, the fraction of
-  classes that were seen.
+  From counts [C], or [G, C] of several groups, summed over batches:
+  `<key>_pplx` is the mean over groups of the exponential of the entropy,
+  `<key>_entropy` its logarithm, and `<key>_coverage` the fraction of classes
+  with counts.
   """
 
-  # The metric with the counts.
+  # Name of the metric with the counts.
   histogram_key: str | None = None
 
   def over_replicas(self, value: JTensor, weight: JTensor) -> WeightedScalar:
@@ -192,14 +203,14 @@ class HistogramMetrics(BaseMetrics):
       f'{key}_coverage': (np.mean(counts > 0), weight),
     }
 
-  def _chosen(self, batch_metrics: WeightedScalars) -> Sequence[str]:
+  def _selected_keys(self, batch_metrics: WeightedScalars) -> Sequence[str]:
     return [self.histogram_key]
 
 
 class CompositeMetrics(BaseMetrics):
-  """Several metrics at once; a later one overwrites equal names."""
+  """Merges several metrics; later ones overwrite equal names."""
 
-  # The metrics.
+  # Configs of the metrics.
   metrics_p: Sequence[pax_fiddle.Config[BaseMetrics]] | None = None
 
   def __post_init__(self) -> None:
@@ -218,7 +229,7 @@ class CompositeMetrics(BaseMetrics):
     batch_metrics: WeightedScalars | Sequence[WeightedScalars],
     reshard: bool | None = False,
   ) -> NestedMap:
-    return self._merged(lambda m: m.aggregate(batch_metrics, reshard))
+    return self._merge(lambda m: m.aggregate(batch_metrics, reshard))
 
   def store(
     self, batch_metrics: WeightedScalars, reshard: bool | None = False
@@ -227,17 +238,19 @@ class CompositeMetrics(BaseMetrics):
       metrics.store(batch_metrics, reshard)
 
   def finalize(self) -> NestedMap:
-    return self._merged(lambda m: m.finalize())
+    return self._merge(lambda m: m.finalize())
 
-  def _merged(self, of: Callable[[BaseMetrics], WeightedScalars]) -> NestedMap:
+  def _merge(
+    self, compute: Callable[[BaseMetrics], WeightedScalars]
+  ) -> NestedMap:
     merged = NestedMap()
     for metrics in self.metrics_calcs:
-      merged.update(of(metrics))
+      merged.update(compute(metrics))
     return merged
 
 
 class LossAggregator(base_hyperparams.FiddleBaseParameterizable):
-  """The loss is one of the weighted scalars."""
+  """Takes one weighted scalar as the loss."""
 
   # Name of that scalar.
   loss_key: str | None = None
@@ -245,20 +258,20 @@ class LossAggregator(base_hyperparams.FiddleBaseParameterizable):
   def aggregate(
     self, batch_metrics: WeightedScalars
   ) -> tuple[JTensor, JTensor, JTensor | None]:
-    """Returns (weighted loss, mean loss, its weight) in float32.
+    """Returns (weighted loss, mean loss, weight) in float32.
 
-    The weighted losses of replicas add up to the mean loss, which is that of
-    all. The weight is the replica's share; without replicas, the loss's own
-    weight. It is None where no one number is right.
+    Over replicas the weighted losses sum to the mean loss, and the weight is
+    the share of this replica. In SPMD both losses are equal and the weight is
+    that of the scalar. The weight is None for sums of several losses.
 
     Raises:
-      ValueError: the model computes no scalar of that name.
+      ValueError: The model computes no scalar of this name.
     """
-    return _share_of_loss(*_scalar(batch_metrics, self.loss_key))
+    return _replica_share(*_scalar(batch_metrics, self.loss_key))
 
 
 class MultiLossAggregator(LossAggregator):
-  """The loss is the sum of several weighted scalars."""
+  """Takes the sum of several weighted scalars as the loss."""
 
   # Names of those scalars.
   loss_keys: Sequence[str] | None = None
@@ -269,7 +282,7 @@ class MultiLossAggregator(LossAggregator):
     if not self.loss_keys:
       raise ValueError('MultiLossAggregator.loss_keys must name some losses')
     weighted, mean, _ = zip(
-      *(_share_of_loss(*_scalar(batch_metrics, key)) for key in self.loss_keys),
+      *(_replica_share(*_scalar(batch_metrics, key)) for key in self.loss_keys),
       strict=True,
     )
     return sum(weighted), sum(mean), None
@@ -277,15 +290,15 @@ class MultiLossAggregator(LossAggregator):
 
 @struct.dataclass
 class WeightedScalarCluMetric:
-  """A weighted mean that is still being taken; what clu calls a metric."""
+  """Accumulator of a weighted mean with the interface of clu.metrics.Metric."""
 
-  # Sums over what was seen.
+  # Sum of value * weight, and sum of weights.
   weighted_value: JTensor
   weight: JTensor
 
   @classmethod
   def create(cls, value: JTensor, weight: JTensor) -> WeightedScalarCluMetric:
-    """Returns the mean of these values."""
+    """Returns the accumulator of these values."""
     return cls(
       weighted_value=jnp.sum(jnp.multiply(value, weight)),
       weight=jnp.sum(weight),
@@ -293,11 +306,11 @@ class WeightedScalarCluMetric:
 
   @classmethod
   def empty(cls) -> WeightedScalarCluMetric:
-    """Returns the mean of nothing."""
+    """Returns the accumulator of no values."""
     return cls(jnp.float32(0.0), jnp.float32(0.0))
 
   def merge(self, other: WeightedScalarCluMetric) -> WeightedScalarCluMetric:
-    """Returns the mean of what both have seen."""
+    """Returns the accumulator of the values of both."""
     return jax.tree.map(jnp.add, self, other)
 
   def compute(self) -> JTensor:
@@ -305,7 +318,7 @@ class WeightedScalarCluMetric:
     return self.weighted_value / jnp.maximum(self.weight, MIN_WEIGHT)
 
 
-def _share_of_loss(
+def _replica_share(
   value: JTensor, weight: JTensor
 ) -> tuple[JTensor, JTensor, JTensor]:
   weight = jax.lax.stop_gradient(weight)
@@ -321,7 +334,7 @@ def _scalar(
   """Returns (value, weight) of one metric in float32."""
   if key not in batch_metrics:
     raise ValueError(
-      f'the loss {key!r} is none of the weighted scalars the model computes: '
+      f'the loss {key!r} is not among the weighted scalars of the model: '
       f'{", ".join(sorted(batch_metrics))}; set task.train.learner.loss_name'
     )
   metric = batch_metrics[key]

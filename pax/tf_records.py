@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of records as TensorFlow knows them, without TensorFlow.
+"""TFRecord files and tf.train.Example messages, without TensorFlow.
 
-A record is its length, a checksum of that, the data and a checksum of those:
+A record is its length, a checksum of the length, the data and their checksum:
 https://www.tensorflow.org/tutorials/load_data/tfrecord
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 # The polynomial of CRC-32C, bits reversed (RFC 3720).
 _POLYNOMIAL = 0x82F63B78
 _MASK_DELTA = 0xA282EAD8
-# How a protocol buffer writes a field.
+# Wire types of protocol buffers.
 _VARINT, _FIXED_64, _LENGTH_DELIMITED, _FIXED_32 = 0, 1, 2, 5
 
 
@@ -53,13 +53,13 @@ def read(file: BinaryIO) -> Iterator[bytes]:
   """Yields the records of an open file.
 
   Raises:
-    ValueError: a record is cut short, or not what was written.
+    ValueError: A record is truncated, or a checksum differs.
   """
   while header := file.read(12):
-    length, found = header[:8], header[8:]
+    length, length_checksum = header[:8], header[8:]
     size = struct.unpack('<Q', length)[0] if len(header) == 12 else 0
     record, end = file.read(size), file.read(4)
-    if found != _checksum(length) or end != _checksum(record):
+    if length_checksum != _checksum(length) or end != _checksum(record):
       raise ValueError(
         f'a record at byte {file.tell()} is damaged; write the file again'
       )
@@ -67,36 +67,36 @@ def read(file: BinaryIO) -> Iterator[bytes]:
 
 
 def offsets(file: BinaryIO) -> np.ndarray:
-  """Returns where each record's data start and how long they are, [N, 2].
+  """Returns (offset, size) of the data of each record, [N, 2].
 
-  Of every record only the length is read.
+  Only the lengths are read.
 
   Raises:
-    ValueError: this is no file of records, or it is cut short.
+    ValueError: The file is not a TFRecord file, or it is truncated.
   """
   end = file.seek(0, os.SEEK_END)
-  found, at = [], 0
+  spans, at = [], 0
   while at < end:
     file.seek(at)
     header = file.read(12)
     size = struct.unpack('<Q', header[:8])[0] if len(header) == 12 else end
-    # One checksum tells whether it is such a file, and sums tell the rest.
+    # The first checksum identifies the format, sizes detect truncation.
     is_wrong = not at and header[8:] != _checksum(header[:8])
     if is_wrong or at + 16 + size > end:
       raise ValueError(
-        f'byte {at} of {getattr(file, "name", file)!r} must begin a whole'
-        ' record; write the file again'
+        f'byte {at} of {getattr(file, "name", file)!r} must begin a'
+        ' complete record; write the file again'
       )
-    found.append((at + 12, size))
+    spans.append((at + 12, size))
     at += 16 + size
-  return np.array(found, np.int64).reshape(-1, 2)
+  return np.array(spans, np.int64).reshape(-1, 2)
 
 
 def example(features: Mapping[str, Any]) -> bytes:
   """Returns a serialised tf.train.Example of arrays by name.
 
   Floats become a float_list, integers and booleans an int64_list, bytes and
-  strings a bytes_list; shapes are left out, as there.
+  strings a bytes_list. Arrays are flattened: the format has no shapes.
   """
   entries = b''.join(
     _field(1, _field(1, name.encode()) + _field(2, _feature(value)))
@@ -111,34 +111,34 @@ def parse_example(
   """Returns the features of a serialised tf.train.Example by name.
 
   A bytes_list is a list of bytes, a float_list an array of float32, an
-  int64_list one of int64; a feature without a value is an empty list.
+  int64_list an array of int64; a feature without values is an empty list.
 
   Args:
-    record: the example.
-    names: of the features to look at; None for all.
+    record: The serialised example.
+    names: Names of the features to return; None is all.
 
   Raises:
-    ValueError: the record is no such thing.
+    ValueError: The record is not a tf.train.Example.
   """
-  found: dict[str, list[bytes] | np.ndarray] = {}
+  features: dict[str, list[bytes] | np.ndarray] = {}
   try:
-    for _, features in _fields(memoryview(record)):
-      for _, entry in _fields(features):
-        # Of a map: its key, and the value if there is one.
+    for _, message in _fields(memoryview(record)):
+      for _, entry in _fields(message):
+        # Map entry: field 1 is the key, field 2 the value.
         parts = dict(_fields(entry))
         name = bytes(parts[1]).decode()
         if names is None or name in names:
-          found[name] = _values(parts.get(2, b''))
+          features[name] = _values(parts.get(2, b''))
   except (IndexError, KeyError, TypeError, ValueError) as e:
     raise ValueError(
       'a record must be a serialised tf.train.Example, got'
       f' {bytes(record[:20])!r}...; see pax.tf_records.example'
     ) from e
-  return found
+  return features
 
 
 def flat(tree: Any) -> dict[str, Any]:
-  """Returns the leaves of nested maps by their path, as TFDS names them."""
+  """Returns the leaves of nested maps by slash path, the names of TFDS."""
   is_leaf = lambda x: not isinstance(x, Mapping)
   leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]
   return {
@@ -159,7 +159,7 @@ def _feature(value: Any) -> bytes:
 
 
 def _values(feature: memoryview) -> list[bytes] | np.ndarray:
-  """The values of a tf.train.Feature, packed or one by one."""
+  """Returns the values of a tf.train.Feature, packed or unpacked."""
   for kind, values in _fields(feature):
     items = [item for _, item in _fields(values)]
     if kind == 1:
@@ -172,7 +172,7 @@ def _values(feature: memoryview) -> list[bytes] | np.ndarray:
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
-  """The fields of a message: (number, bytes or, of a varint, an int64)."""
+  """Yields (number, value) of the fields; bytes, or int64 for a varint."""
   at = 0
   while at < len(data):
     key, at = _read_varint(data, at)
@@ -193,7 +193,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
 
 
 def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
-  """The number that starts at `at`, and where it ends."""
+  """Returns the varint at `at`, and the offset of its end."""
   value = shift = 0
   while (byte := data[at]) > 0x7F:
     value |= (byte & 0x7F) << shift
@@ -202,7 +202,7 @@ def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def _varints(data: memoryview) -> np.ndarray:
-  """The packed numbers that `data` consists of, as int64."""
+  """Returns packed varints as int64."""
   codes = np.frombuffer(data, np.uint8)
   ends = np.flatnonzero(codes < 0x80) + 1
   starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
@@ -214,7 +214,7 @@ def _varints(data: memoryview) -> np.ndarray:
 
 
 def _field(number: int, data: bytes) -> bytes:
-  """A field of a protocol buffer: its number, the size, the data."""
+  """Returns a length-delimited field of a protocol buffer."""
   return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(len(data)) + data
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a batch that no device can hold, such as texts, kept on the host."""
+"""Keeps leaves of a batch that XLA does not support, as strings, on the host."""
 
 from __future__ import annotations
 
@@ -17,29 +17,28 @@ NestedMap = pytypes.NestedMap
 def split_out_xla_unsupported_batch(
   batch: NestedMap, partitioning_spec: Any = None
 ) -> tuple[NestedMap, NestedMap, Any]:
-  """Returns (what devices can hold, what they cannot, specs of the former).
+  """Returns (supported leaves, unsupported leaves, specs of the former).
 
   Raises:
-    NotImplementedError: there is something of the latter, and there are
-      several processes.
+    NotImplementedError: There are unsupported leaves and several processes.
   """
-  kept = _select(batch, wanted=False)
-  if not kept:
-    return batch, kept, partitioning_spec
+  unsupported = _select_unsupported(batch)
+  if not unsupported:
+    return batch, unsupported, partitioning_spec
   if jax.process_count() > 1:
     raise NotImplementedError(
-      f'{", ".join(kept)} of a batch is no number, and there are'
-      f' {jax.process_count()} processes; leave it out of the input'
+      f'{", ".join(unsupported)} of a batch is not numeric, and there are'
+      f' {jax.process_count()} processes; remove it from the input'
     )
   if partitioning_spec is not None:
-    partitioning_spec = _without(partitioning_spec, kept)
-  return _without(batch, kept), kept, partitioning_spec
+    partitioning_spec = _without(partitioning_spec, unsupported)
+  return _without(batch, unsupported), unsupported, partitioning_spec
 
 
 def merge_back_xla_unsupported_batch(
   out: NestedMap, xla_unsupported_batch: NestedMap
 ) -> None:
-  """Puts beside the outputs in `out` what was kept of their inputs."""
+  """Adds the unsupported leaves to `out`, where it has no leaf of the name."""
   for name, value in xla_unsupported_batch.items():
     if name not in out:
       out[name] = value
@@ -47,29 +46,29 @@ def merge_back_xla_unsupported_batch(
       merge_back_xla_unsupported_batch(out[name], value)
 
 
-def _select(batch: Mapping[str, Any], *, wanted: bool) -> NestedMap:
-  """Returns the leaves that are, or are not, numbers; no empty maps."""
-  found = NestedMap()
+def _select_unsupported(batch: Mapping[str, Any]) -> NestedMap:
+  """Returns the leaves that are not numeric, without empty maps."""
+  unsupported = NestedMap()
   for name, value in batch.items():
     if isinstance(value, Mapping):
-      if inner := _select(value, wanted=wanted):
-        found[name] = inner
-    elif _is_number(value) is wanted:
-      found[name] = value
-  return found
+      if inner := _select_unsupported(value):
+        unsupported[name] = inner
+    elif not _is_numeric(value):
+      unsupported[name] = value
+  return unsupported
 
 
-def _without(tree: Any, taken: Mapping[str, Any]) -> NestedMap:
-  """Returns `tree` without the leaves of `taken`."""
-  left = NestedMap()
+def _without(tree: Mapping[str, Any], removed: Mapping[str, Any]) -> NestedMap:
+  """Returns `tree` without the leaves of `removed`."""
+  remaining = NestedMap()
   for name, value in tree.items():
-    if name not in taken:
-      left[name] = value
-    elif isinstance(taken[name], Mapping):
-      if inner := _without(value, taken[name]):
-        left[name] = inner
-  return left
+    if name not in removed:
+      remaining[name] = value
+    elif isinstance(removed[name], Mapping):
+      if inner := _without(value, removed[name]):
+        remaining[name] = inner
+  return remaining
 
 
-def _is_number(value: Any) -> bool:
+def _is_numeric(value: Any) -> bool:
   return getattr(value, 'dtype', np.asarray(value).dtype).kind not in 'OSUMm'

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from pax import tasks_lib, train_states
 from pax.steps import forward as forward_lib
 from pax.steps import replicas
-from pax.steps.step_types import StepOutput, make_output
-from praxis import py_utils, pytypes
+from pax.steps.step_types import Batch, StepOutput, make_output
+from praxis import base_layer, py_utils, pytypes
 
 Nested = pytypes.Nested
 NestedMap = pytypes.NestedMap
@@ -21,10 +19,10 @@ NestedMap = pytypes.NestedMap
 def eval_step(
   task: tasks_lib.SingleTask,
   state: train_states.TrainState,
-  batch: NestedMap,
+  batch: Batch,
   key: jax.Array,
   *,
-  var_weight_hparams: Nested[Any],
+  var_weight_hparams: Nested[base_layer.WeightHParams],
   axis_name: str | None = None,
 ) -> StepOutput:
   """Returns loss, metrics and per-example outputs of the model on a batch.
@@ -59,10 +57,10 @@ def eval_step(
 def decode_step(
   task: tasks_lib.SingleTask,
   state: train_states.TrainState,
-  batch: NestedMap,
+  batch: Batch,
   key: jax.Array,
   *,
-  var_weight_hparams: Nested[Any],
+  var_weight_hparams: Nested[base_layer.WeightHParams],
   axis_name: str | None = None,
 ) -> StepOutput:
   """Returns the output of `model.decode` on a batch, with loss 0.
@@ -107,10 +105,10 @@ def decode_step(
 def infer_step(
   task: tasks_lib.SingleTask,
   state: train_states.TrainState,
-  batch: NestedMap,
+  batch: Batch,
   key: jax.Array,
   *,
-  var_weight_hparams: Nested[Any],
+  var_weight_hparams: Nested[base_layer.WeightHParams],
   axis_name: str | None = None,
 ) -> NestedMap:
   """Returns the inference runner's outputs, one row per example.

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forward pass of training and evaluation: dtypes, randomness, loss."""
+"""Forward pass of training and evaluation: dtypes, PRNG keys, loss."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from pax import base_metrics, tasks_lib
+from pax.steps.step_types import Batch
 from praxis import base_layer, pytypes
 
 JTensor = pytypes.JTensor
@@ -21,31 +23,42 @@ NestedMap = pytypes.NestedMap
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Forward:
-  """What one pass over one batch computed."""
+  """Results of one forward pass."""
 
-  # The loss to differentiate: of replicas, what adds up to the mean loss of
-  # all, which is the second. Float32 scalars.
+  # Loss to differentiate; over replicas the terms sum to `mean_loss`. Float32
+  # scalars.
   weighted_loss: JTensor
   mean_loss: JTensor
-  # The loss's weight; of replicas, the share of this one; None if there is no
-  # such number.
+  # Weight of the loss, over replicas the share of this replica; None if the
+  # loss has several weights.
   loss_weight: JTensor | None
+  # (value, weight) by name, float32 scalars.
   weighted_scalars: NestedMap
+  # Arrays [B, ...] by name.
   per_example_out: NestedMap
-  # The variable collections that the model wrote.
+  # Variable collections that the model updated.
   updated_vars: dict[str, Any]
 
 
 def forward(
   task: tasks_lib.SingleTask,
   mdl_vars: Nested[JTensor],
-  batch: NestedMap,
+  batch: Batch,
   rngs: dict[str, jax.Array],
   *,
-  var_weight_hparams: Nested[Any],
+  var_weight_hparams: Nested[base_layer.WeightHParams],
   mutable: Sequence[str],
 ) -> Forward:
-  """Runs the model on a batch and makes the loss."""
+  """Applies the model to a batch and aggregates the loss.
+
+  Args:
+    task: The task.
+    mdl_vars: Variables by collection.
+    batch: The global batch, or the batch of one replica.
+    rngs: PRNG keys of `make_rngs`.
+    var_weight_hparams: WeightHParams of each variable.
+    mutable: Variable collections that the model may update.
+  """
   mdl_vars, batch = cast_to_fprop_dtype(
     task, mdl_vars, batch, var_weight_hparams
   )
@@ -66,15 +79,21 @@ def forward(
 def cast_to_fprop_dtype(
   task: tasks_lib.SingleTask,
   mdl_vars: Nested[JTensor],
-  batch: NestedMap,
-  var_weight_hparams: Nested[Any],
-) -> tuple[Nested[JTensor], NestedMap]:
-  """Returns variables and batch in the dtypes that the model computes in.
+  batch: Batch,
+  var_weight_hparams: Nested[base_layer.WeightHParams],
+) -> tuple[Nested[JTensor], Batch]:
+  """Returns variables and batch cast to `model.fprop_dtype`.
 
-  With a model that computes in bfloat16, float32 inputs and float32 parameters
-  are cast to it first, parameters flagged DISALLOW_BFLOAT16_CONVERSION apart;
-  gradients still reach the float32 parameters. Variables that the pass updates
-  keep their dtype: an average kept in bfloat16 stops moving.
+  With bfloat16, float32 inputs and parameters are cast, except parameters with
+  the flag DISALLOW_BFLOAT16_CONVERSION; gradients are those of the float32
+  parameters. Non-trainable variables keep their dtype: in bfloat16 small
+  updates of a moving average round to zero.
+
+  Args:
+    task: The task.
+    mdl_vars: Variables by collection.
+    batch: The batch.
+    var_weight_hparams: WeightHParams of each variable.
   """
   if task.model.fprop_dtype != jnp.bfloat16:
     return mdl_vars, batch
@@ -87,8 +106,10 @@ def cast_to_fprop_dtype(
   return {**mdl_vars, base_layer.PARAMS: params}, batch
 
 
-def context(task: tasks_lib.SingleTask, *, do_eval: bool) -> Any:
-  """Returns the JaxContext in which a step of the task runs."""
+def context(
+  task: tasks_lib.SingleTask, *, do_eval: bool
+) -> contextlib.AbstractContextManager[base_layer.JaxContext]:
+  """Returns the JaxContext of a step of the task."""
   hparams = base_layer.JaxContext.HParams(
     do_eval=do_eval, summary_verbosity=task.summary_verbosity
   )
@@ -96,7 +117,7 @@ def context(task: tasks_lib.SingleTask, *, do_eval: bool) -> Any:
 
 
 def replica_key(key: jax.Array, axis_name: str | None) -> jax.Array:
-  """Returns the key of this replica; those of replicas are different."""
+  """Returns a key that is different on each replica."""
   if axis_name is None:
     return key
   return jax.random.fold_in(key, jax.lax.axis_index(axis_name))
@@ -105,7 +126,7 @@ def replica_key(key: jax.Array, axis_name: str | None) -> jax.Array:
 def make_rngs(
   key: jax.Array, axis_name: str | None = None
 ) -> dict[str, jax.Array]:
-  """Returns the key of each stream; those of replicas are different."""
+  """Returns the PRNG key of each stream, different on each replica."""
   key = replica_key(key, axis_name)
   params, random, dropout = jax.random.split(key, 3)
   return {
@@ -116,7 +137,7 @@ def make_rngs(
 
 
 def layer_summaries(updated_vars: dict[str, Any]) -> dict[str, JTensor]:
-  """Returns the summaries that layers recorded, by slash path."""
+  """Returns the summaries of layers by slash path."""
   summaries = updated_vars.get(base_layer.SUMMARIES, {})
   leaves = jax.tree_util.tree_flatten_with_path(summaries)[0]
   return {
@@ -129,17 +150,19 @@ def _to_bfloat16(x: JTensor) -> JTensor:
   return x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x
 
 
-def _weight_to_bfloat16(hparams: Any, x: JTensor) -> JTensor:
+def _weight_to_bfloat16(
+  hparams: base_layer.WeightHParams, x: JTensor
+) -> JTensor:
   if base_layer.var_disallow_bfloat16_conversion(hparams):
     return x
   return _to_bfloat16(x)
 
 
-def float32_pairs(scalars: Any) -> NestedMap:
-  """Returns the scalars as NestedMap of float32 pairs.
+def float32_pairs(scalars: Mapping[str, Any]) -> NestedMap:
+  """Returns weighted scalars as (value, weight) pairs in float32.
 
   Raises:
-    ValueError: an entry is no (value, weight) pair.
+    ValueError: An entry is not a (value, weight) pair.
   """
   pairs = NestedMap()
   for name, pair in scalars.items():

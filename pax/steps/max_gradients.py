@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of which the largest counts, where others are added up.
+"""Combines fp8 scale gradients by maximum instead of sum.
 
-A layer that runs several times in a step, shared or once for each microbatch
-of a pipeline, gives its variables several gradients. Those of variables flagged
-TAKE_LARGEST_GRADIENT, the scales and histories of fp8, combine by maximum: for
-a loss the variables have a type of flax's whose sum is the maximum.
+A layer that runs several times in a step, shared or once per microbatch of a
+pipeline, has several gradients per variable. Those of variables with the flag
+TAKE_LARGEST_GRADIENT, the scales and amax histories of fp8, combine by maximum:
+in the loss function these variables have Flax's dtype `fm32`, whose addition is
+the maximum.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +21,10 @@ JTensor = pytypes.JTensor
 Nested = pytypes.Nested
 
 
-def flagged(var_weight_hparams: Nested[Any]) -> Nested[bool]:
-  """Returns which variables take the largest of their gradients."""
+def max_gradient_mask(
+  var_weight_hparams: Nested[base_layer.WeightHParams],
+) -> Nested[bool]:
+  """Returns which variables combine their gradients by maximum."""
   return jax.tree.map(
     base_layer.var_take_largest_gradient,
     var_weight_hparams,
@@ -31,38 +32,43 @@ def flagged(var_weight_hparams: Nested[Any]) -> Nested[bool]:
   )
 
 
-def as_maximums(
-  mdl_vars: Nested[JTensor], flags: Nested[bool]
+def to_fm32(mdl_vars: Nested[JTensor], is_max: Nested[bool]) -> Nested[JTensor]:
+  """Returns the variables with the masked ones converted to fm32."""
+
+  def convert(use_fm32: bool, x: JTensor) -> JTensor:
+    return lax.convert_element_type(x, fp8_ops.fm32) if use_fm32 else x
+
+  return jax.tree.map(convert, is_max, mdl_vars)
+
+
+def fill_unused(
+  grads: Nested[JTensor], old: Nested[JTensor], is_max: Nested[bool]
 ) -> Nested[JTensor]:
-  """Returns variables for a loss; gradients of flagged ones do not add up."""
+  """Returns gradients, where masked variables without a use keep `old`."""
 
-  def convert(flag: bool, x: JTensor) -> JTensor:
-    return lax.convert_element_type(x, fp8_ops.fm32) if flag else x
+  def fill(use_max: bool, grad: JTensor, old: JTensor) -> JTensor:
+    # -inf is the maximum of no gradients.
+    return jnp.where(grad == -jnp.inf, old, grad) if use_max else grad
 
-  return jax.tree.map(convert, flags, mdl_vars)
-
-
-def settled(
-  grads: Nested[JTensor], old: Nested[JTensor], flags: Nested[bool]
-) -> Nested[JTensor]:
-  """Returns gradients; flagged ones that no use gave are the old values."""
-
-  def settle(flag: bool, grad: JTensor, old: JTensor) -> JTensor:
-    # The maximum of nothing.
-    return jnp.where(grad == -jnp.inf, old, grad) if flag else grad
-
-  return jax.tree.map(settle, flags, grads, old)
+  return jax.tree.map(fill, is_max, grads, old)
 
 
-def over_replicas(
+def reduce_over_replicas(
   summed: Nested[JTensor],
   grads: Nested[JTensor],
-  flags: Nested[bool],
+  is_max: Nested[bool],
   axis_name: str,
 ) -> Nested[JTensor]:
-  """Returns summed gradients, but of flagged ones the replicas' largest."""
+  """Returns the sums over replicas, and maxima of masked gradients.
 
-  def choose(flag: bool, total: JTensor, own: JTensor) -> JTensor:
-    return lax.pmax(own, axis_name) if flag else total
+  Args:
+    summed: Sums of all gradients over the replicas.
+    grads: Gradients of this replica.
+    is_max: Mask of the variables that combine by maximum.
+    axis_name: Mesh axis of the replicas.
+  """
 
-  return jax.tree.map(choose, flags, summed, grads)
+  def reduce(use_max: bool, total: JTensor, grad: JTensor) -> JTensor:
+    return lax.pmax(grad, axis_name) if use_max else total
+
+  return jax.tree.map(reduce, is_max, summed, grads)

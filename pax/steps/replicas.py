@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Combines what the replicas of a step computed, each on its own batch.
+"""Reductions over the data-parallel replicas of a step.
 
-Every function takes the axis name of the replicas, or None when there is one
-program over the whole batch and nothing is left to combine.
+`axis_name` is the mesh axis of the replicas; None is SPMD, where results are
+global already.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,17 +19,17 @@ NestedMap = pytypes.NestedMap
 
 
 def psum(x: Nested[JTensor], axis_name: str) -> Nested[JTensor]:
-  """Returns the sum over the replicas; a single one sums nothing."""
+  """Returns the sum over the replicas; without collectives if there is one."""
   return x if jax.lax.axis_size(axis_name) == 1 else jax.lax.psum(x, axis_name)
 
 
 def pmean(x: JTensor, axis_name: str) -> JTensor:
-  """Returns the mean over the replicas; a single one is its own."""
+  """Returns the mean over the replicas; without collectives if there is one."""
   return psum(x, axis_name) / jax.lax.axis_size(axis_name)
 
 
 def mean_scalars(scalars: NestedMap, axis_name: str | None) -> NestedMap:
-  """Returns each (value, weight) over all replicas, by one reduction."""
+  """Returns (weighted mean, sum of weights) over the replicas by one psum."""
   if axis_name is None or not scalars:
     return scalars
   values, weights = (
@@ -47,7 +45,7 @@ def mean_scalars(scalars: NestedMap, axis_name: str | None) -> NestedMap:
 def mean_summaries(
   summaries: dict[str, JTensor], axis_name: str | None
 ) -> dict[str, JTensor]:
-  """Returns the summaries, float scalars as means over the replicas."""
+  """Returns the summaries with float scalars averaged over the replicas."""
   if axis_name is None:
     return summaries
   return {
@@ -61,23 +59,30 @@ def mean_summaries(
 def sync_non_trainables(
   new: Nested[JTensor],
   old: Nested[JTensor],
-  var_weight_hparams: Nested[Any],
+  var_weight_hparams: Nested[base_layer.WeightHParams],
   axis_name: str | None,
 ) -> Nested[JTensor]:
-  """Returns the variables that the forward pass wrote, equal on all replicas.
+  """Returns non-trainable variables synchronised over the replicas.
+
+  Args:
+    new: Variables after the forward pass of this replica.
+    old: Variables before it.
+    var_weight_hparams: WeightHParams of each variable.
+    axis_name: Mesh axis of the replicas.
 
   Raises:
-    ValueError: a variable has neither sync flag, and there are replicas.
+    ValueError: A variable has no sync flag, and there are replicas.
   """
 
-  def sync(hparams: Any, new_value: JTensor, old_value: JTensor) -> JTensor:
+  def sync(
+    hparams: base_layer.WeightHParams, new_value: JTensor, old_value: JTensor
+  ) -> JTensor:
     if axis_name is not None:
       if base_layer.var_requires_mean_sync(hparams):
         new_value = pmean(new_value, axis_name)
       elif base_layer.var_requires_sum_sync(hparams):
-        # Each replica adds what it saw to the same old value.
-        seen = psum(new_value - old_value, axis_name)
-        new_value = old_value + seen
+        # All replicas start from the same old value.
+        new_value = old_value + psum(new_value - old_value, axis_name)
       else:
         raise ValueError(
           f'a non-trainable variable of shape {hparams.shape} must have the '

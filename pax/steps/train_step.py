@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of training: a pure function, whatever devices it runs on."""
+"""The train step: gradients, optimizer update and outputs, a pure function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pax import learners, tasks_lib, train_states
 from pax.learners import clipping
 from pax.steps import forward as forward_lib
 from pax.steps import max_gradients, replicas
-from pax.steps.step_types import StepOutput, make_output
+from pax.steps.step_types import Batch, StepOutput, make_output
 from praxis import base_layer, py_utils, pytypes
 
 JTensor = pytypes.JTensor
@@ -24,31 +24,31 @@ TrainState = train_states.TrainState
 def train_step(
   task: tasks_lib.SingleTask,
   state: TrainState,
-  batch: NestedMap,
+  batch: Batch,
   key: jax.Array,
   *,
-  var_weight_hparams: Nested[Any],
+  var_weight_hparams: Nested[base_layer.WeightHParams],
   axis_name: str | None = None,
 ) -> tuple[TrainState, StepOutput]:
-  """Returns the state after one update, and what was computed for it.
+  """Returns (new state, output) of one update.
 
   Args:
-    task: What is trained.
+    task: The task.
     state: The state before the update.
-    batch: The whole batch; with `axis_name` that of one replica.
-    key: The key of the run. The step is folded in here, so that a run which
-      was restarted draws what it would have drawn.
-    var_weight_hparams: The WeightHParams of each of `state.mdl_vars`.
-    axis_name: Mesh axis of the replicas, None for one program over all.
+    batch: The global batch; with `axis_name` the batch of one replica.
+    key: PRNG key of the job. `state.step` is folded in, so that a resumed job
+      uses the same randomness.
+    var_weight_hparams: The WeightHParams of each variable in `state.mdl_vars`.
+    axis_name: Mesh axis of the replicas; None for SPMD.
   """
   (learner,) = task.learners
   key = jax.random.fold_in(key, state.step)
   with forward_lib.context(task, do_eval=False):
-    passed, grads = _differentiate(
+    outputs, grads = _differentiate(
       task, state, batch, key, var_weight_hparams, axis_name
     )
-    mdl_vars = _with_updates(
-      state.mdl_vars, passed.updated_vars, var_weight_hparams, axis_name
+    mdl_vars = _update_non_trainables(
+      state.mdl_vars, outputs.updated_vars, var_weight_hparams, axis_name
     )
     updates, opt_state = learner.update_states(
       grads,
@@ -58,18 +58,18 @@ def train_step(
       step=state.step,
     )
     mdl_vars = learner.apply_gradient(mdl_vars, updates, var_weight_hparams)
-    layer_summaries = forward_lib.layer_summaries(passed.updated_vars)
+    layer_summaries = forward_lib.layer_summaries(outputs.updated_vars)
     summaries = {
       **replicas.mean_summaries(layer_summaries, axis_name),
       **base_layer.all_global_summaries(),
       **_variable_norms(task, state.step, mdl_vars),
     }
-  wants_examples = task.train.log_train_output_interval_steps
+  has_examples = task.train.log_train_output_interval_steps
   output = make_output(
-    passed.mean_loss,
-    replicas.mean_scalars(passed.weighted_scalars, axis_name),
+    outputs.mean_loss,
+    replicas.mean_scalars(outputs.weighted_scalars, axis_name),
     summaries,
-    passed.per_example_out if wants_examples else NestedMap(),
+    outputs.per_example_out if has_examples else NestedMap(),
   )
   return state.new_state(mdl_vars, [opt_state], state.extra_state), output
 
@@ -77,76 +77,81 @@ def train_step(
 def _differentiate(
   task: tasks_lib.SingleTask,
   state: TrainState,
-  batch: NestedMap,
+  batch: Batch,
   key: jax.Array,
-  var_weight_hparams: Nested[Any],
+  var_weight_hparams: Nested[base_layer.WeightHParams],
   axis_name: str | None,
 ) -> tuple[forward_lib.Forward, Nested[JTensor]]:
-  """Returns all that the forward pass computed, and the loss's gradient."""
+  """Returns the results of the forward pass, and the gradients of the loss."""
   (learner,) = task.learners
   mask = learner.bprop_mask(var_weight_hparams)
-  learned = learners.mask_tree(state.mdl_vars, mask)
-  takes_largest = max_gradients.flagged(var_weight_hparams)
+  trainable = learners.mask_tree(state.mdl_vars, mask)
+  is_max = max_gradients.max_gradient_mask(var_weight_hparams)
 
   def loss_fn(
-    learned: Nested[JTensor],
-    others_and_batch: tuple[Nested[JTensor], NestedMap],
+    trainable: Nested[JTensor],
+    mdl_vars_and_batch: tuple[Nested[JTensor], Batch],
     replica_key: jax.Array,
   ) -> tuple[JTensor, learners.GradAuxInfo]:
-    others, batch = others_and_batch
-    # A gradient function may put something else in the place of a leaf.
+    mdl_vars, batch = mdl_vars_and_batch
+    # Gradient functions may replace leaves of `trainable`.
     mdl_vars = jax.tree.map(
-      lambda keep, mine, other: mine if keep else other, mask, learned, others
+      lambda is_trainable, x, fixed: x if is_trainable else fixed,
+      mask,
+      trainable,
+      mdl_vars,
     )
     mdl_vars = task.maybe_adjust_train_state(
       state.step, mdl_vars, var_weight_hparams, key
     )
-    passed = forward_lib.forward(
+    outputs = forward_lib.forward(
       task,
-      max_gradients.as_maximums(mdl_vars, takes_largest),
+      max_gradients.to_fm32(mdl_vars, is_max),
       batch,
       forward_lib.make_rngs(replica_key),
       var_weight_hparams=var_weight_hparams,
       mutable=task.train.apply_mutable_list,
     )
-    weight = 1.0 if passed.loss_weight is None else passed.loss_weight
-    return passed.weighted_loss, learners.GradAuxInfo(passed, weight)
+    weight = 1.0 if outputs.loss_weight is None else outputs.loss_weight
+    return outputs.weighted_loss, learners.GradAuxInfo(outputs, weight)
 
   gradient = learner.stochastic_gradient or learners.StandardGradient()
   (_, aux), grads = gradient.grad_fn(
     loss_fn,
-    learned,
+    trainable,
     (state.mdl_vars, batch),
     forward_lib.replica_key(key, axis_name),
   )
-  _report_privacy(aux, axis_name)
-  takes_largest = learners.mask_tree(takes_largest, mask)
-  grads = max_gradients.settled(grads, learned, takes_largest)
+  _add_privacy_summaries(aux, axis_name)
+  is_max = learners.mask_tree(is_max, mask)
+  grads = max_gradients.fill_unused(grads, trainable, is_max)
   if axis_name is not None:
     total = replicas.psum(grads, axis_name)
-    grads = max_gradients.over_replicas(total, grads, takes_largest, axis_name)
+    grads = max_gradients.reduce_over_replicas(total, grads, is_max, axis_name)
   return aux.aux_info, grads
 
 
-def _report_privacy(aux: learners.GradAuxInfo, axis_name: str | None) -> None:
-  """Records what a private gradient clipped, and the noise it added."""
-  reported = getattr(aux, 'dp_aux_info', None) or {}
-  for path, x in py_utils.tree_paths(dict(reported)):
+def _add_privacy_summaries(
+  aux: learners.GradAuxInfo, axis_name: str | None
+) -> None:
+  """Adds summaries of clipping and noise of a DP-SGD gradient."""
+  dp_metrics = getattr(aux, 'dp_aux_info', None) or {}
+  for path, x in py_utils.tree_paths(dict(dp_metrics)):
     if axis_name is not None and path == 'per_core_grad_norm':
-      # Each is of a loss that is scaled down by the number of replicas.
+      # The loss of each replica is divided by the number of replicas.
       path, x = f'mean_{path}', replicas.psum(x, axis_name)
     elif axis_name is not None:
       x = replicas.pmean(x, axis_name)
     base_layer.add_global_summary(f'dp_metrics/{path}', x)
 
 
-def _with_updates(
+def _update_non_trainables(
   mdl_vars: Nested[JTensor],
   updated_vars: dict[str, Any],
-  var_weight_hparams: Nested[Any],
+  var_weight_hparams: Nested[base_layer.WeightHParams],
   axis_name: str | None,
 ) -> dict[str, Any]:
-  """Returns the variables, those collections that the model wrote renewed."""
+  """Returns the variables with the collections that the model updated."""
   new = dict(mdl_vars)
   for name in set(mdl_vars) & set(updated_vars) - {base_layer.PARAMS}:
     new[name] = replicas.sync_non_trainables(
@@ -158,19 +163,19 @@ def _with_updates(
 def _variable_norms(
   task: tasks_lib.SingleTask, step: JTensor, mdl_vars: Nested[JTensor]
 ) -> dict[str, JTensor]:
-  """Returns the norm of each parameter on steps with a summary, else 0."""
+  """Returns the norm of each parameter at summary steps, otherwise 0."""
   if not task.train.variable_norm_summary:
     return {}
   leaves = jax.tree_util.tree_flatten_with_path(mdl_vars[base_layer.PARAMS])[0]
   values = [value for _, value in leaves]
 
   def norms() -> JTensor:
-    # Not by a reshape, which would gather weights that are split.
+    # `squared_norm` does not reshape, which would gather sharded weights.
     return jnp.sqrt(jnp.stack([clipping.squared_norm(v) for v in values]))
 
   interval = jnp.uint32(task.train.summary_interval_steps)
-  due = step % interval == 0
-  packed = jax.lax.cond(due, norms, lambda: jnp.zeros(len(values)))
+  is_due = step % interval == 0
+  packed = jax.lax.cond(is_due, norms, lambda: jnp.zeros(len(values)))
   suffix = base_layer.get_summary_type_suffix(base_layer.SummaryType.SCALAR)
   paths = [
     jax.tree_util.keystr(path, simple=True, separator='/') for path, _ in leaves
