@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps leaves of a batch that XLA does not support, as strings, on the host."""
+"""Keeps leaves that XLA does not support, such as strings, on the host."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run tells about itself: numbers, speed, utilisation, pictures."""
+"""Summaries of a job: scalars, media, speed, utilization, goodput."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services that show runs: Weights & Biases, MLflow; used when asked for.
+"""Summary writers of Weights & Biases and MLflow.
 
-Their packages are imported here and nowhere else, and are no dependency.
+Their packages are optional dependencies, imported only here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TRAIN = 'train'
 
 
 class WandbWriter:
-  """Logs to a Weights & Biases project; the run is called as its directory."""
+  """Logs to a Weights & Biases project; the job directory names the run."""
 
   def __init__(self, project: str, job_log_dir: str, mode: str = TRAIN):
     self._wandb = _load('wandb', '--wandb_project')
@@ -37,10 +37,10 @@ class WandbWriter:
       resume='allow',
     )
     _write(file, run_id)
-    # Evaluations may come behind later training steps, which W&B's own
-    # counter would refuse.
+    # Evaluations may be logged after later training steps, which the default
+    # step counter of W&B rejects.
     self._run.define_metric('*', step_metric='step')
-    # Of videos and audio, until they are copied.
+    # Holds videos and audio until W&B has copied them.
     self._folder = tempfile.TemporaryDirectory()
     self._count = 0
 
@@ -51,7 +51,7 @@ class WandbWriter:
     for tag, value in values.items():
       name = _name(tag, split)
       if getattr(value, 'kind', None) is SummaryType.AUDIO:
-        # Its lists of audio want another package.
+        # Lists of wandb.Audio need a further package.
         logged |= {
           f'{name}{at}': self._audio(value, x) for at, x in value.items()
         }
@@ -63,7 +63,7 @@ class WandbWriter:
     self.write(step, {tag: media.Media(SummaryType.TEXT, text)}, split)
 
   def flush(self) -> None:
-    pass  # It sends when it wants to.
+    pass  # W&B sends in the background.
 
   def close(self) -> None:
     self._run.finish()
@@ -76,8 +76,8 @@ class WandbWriter:
     if value.kind is SummaryType.IMAGE:
       return [self._wandb.Image(image) for image in items]
     if value.kind is SummaryType.VIDEO:
-      films = [media.animated_png(frames) for frames in items]
-      return [self._wandb.Image(self._file(f, 'png')) for f in films]
+      videos = [media.animated_png(frames) for frames in items]
+      return [self._wandb.Image(self._file(v, 'png')) for v in videos]
     if value.kind is SummaryType.HISTOGRAM:
       return self._wandb.Histogram(items[0])
     return '\n'.join(items)
@@ -87,7 +87,7 @@ class WandbWriter:
     return self._wandb.Audio(self._file(sound, 'wav'))
 
   def _file(self, content: bytes, suffix: str) -> str:
-    """A file of this content, which W&B copies when it is logged."""
+    """Returns the path of a file with this content, for W&B to copy."""
     self._count += 1
     path = os.path.join(self._folder.name, f'{self._count}.{suffix}')
     with open(path, 'wb') as f:
@@ -96,10 +96,9 @@ class WandbWriter:
 
 
 class MlflowWriter:
-  """Logs to an MLflow experiment, at MLFLOW_TRACKING_URI or its usual place.
+  """Logs to an MLflow experiment at MLFLOW_TRACKING_URI.
 
-  Texts, images and videos become artifacts; there is no place for audio or
-  histograms.
+  Texts, images and videos become artifacts; audio and histograms are dropped.
   """
 
   def __init__(self, experiment: str, job_log_dir: str, mode: str = TRAIN):
@@ -149,7 +148,7 @@ class MlflowWriter:
 
 
 def check(flag: str, module: str) -> None:
-  """Raises ValueError unless the package that a flag wants is installed."""
+  """Raises ValueError unless the package that a flag needs is installed."""
   _load(module, flag)
 
 
@@ -173,7 +172,7 @@ def _run_name(job_log_dir: str, mode: str) -> str:
 
 
 def _id_file(job_log_dir: str, service: str, mode: str) -> str:
-  """A job that is started again goes on in the run whose id is in here."""
+  """Returns the file of the run id, with which a resumed job continues."""
   return os.path.join(job_log_dir, f'{service}_run_id_{mode}.txt')
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What accelerators can do, by the vendors: the one table of the tree.
+"""Specifications of accelerators.
 
-A row is one JAX device: of TPU v2, v3 and 7x that is half a chip, of v4 and
-v5p a chip (its two cores work as one). Bandwidths are of one direction.
+A row is one JAX device: half a chip of TPU v2, v3 and 7x, a chip of v4 and v5p
+(megacore). Bandwidths are unidirectional.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _GB = 10**9
 _TPU = 'Google Cloud TPU docs; How to Scale Your Model, ch. 2'
 _TPU_LINKS_UNKNOWN = 'Google Cloud TPU docs'
 # Jouppi et al., "Ten Lessons From Three Generations" (2021) and "TPU v4"
-# (2023). Of v5e and v5p what makes their peaks out of 2 * 128 * 128 FLOPs of
-# each matrix unit in a cycle. Of later ones no figure was found.
+# (2023). The clocks of v5e and v5p follow from their peak FLOP/s and 2 * 128 *
+# 128 FLOPs per matrix unit and cycle. Later ones have no published figure.
 _CLOCK_MHZ = {
   'TPU v2': 700,
   'TPU v3': 940,
@@ -27,41 +27,41 @@ _CLOCK_MHZ = {
   'TPU v5e': 1500,
   'TPU v5': 1750,
 }
-# As libtpu 0.0.42 says where a program does not fit: 30.75 and 15.75 GiB.
+# Error messages of libtpu 0.0.42 limit programs to 30.75 and 15.75 GiB.
 _RESERVED_GIB = {'TPU v4': 1.25, 'TPU v5 lite': 0.25, 'TPU v5e': 0.25}
-# Data sheets of the boards; the network is one adapter for each GPU, as in the
-# vendor's reference systems (DGX).
+# Data sheets of the boards; the network is one adapter per GPU, as in DGX
+# reference systems.
 _NVIDIA = 'NVIDIA data sheet; DGX reference network'
 _NVIDIA_BOARD = 'NVIDIA data sheet'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
-  """One device; None is what no source tells, or what it has not."""
+  """One device; None is unknown or not applicable."""
 
-  # What `device_kind` of JAX holds.
+  # Substring of `device_kind` in JAX.
   kind: str
-  # FLOP/s of dense bfloat16 products, float16 where there is no bfloat16.
+  # Peak FLOP/s of dense bfloat16 matmuls; float16 without bfloat16.
   flops: float
-  # Cycles a second.
+  # Cycles per second.
   clock_hz: float | None = None
-  # Bytes of device memory, and how many of them a second.
+  # Capacity and bandwidth of device memory, in bytes and bytes per second.
   hbm_bytes: float | None = None
   hbm_bytes_per_s: float | None = None
-  # Of these what the TPU compiler leaves to the system, where it has told.
+  # Bytes that the TPU compiler reserves for the system; 0 if unknown.
   reserved_bytes: float = 0.0
-  # Bytes a second to one neighbour in a slice, or to all GPUs of a host.
+  # Bytes per second of one ICI link, or of NVLink to all GPUs of a host.
   link_bytes_per_s: float | None = None
-  # Dimensions of the torus that a slice is; 0 where a switch joins all.
+  # Dimensions of the ICI torus; 0 for switched networks.
   torus_dims: int = 0
-  # Bytes a second out of a slice or a host, for each device.
+  # DCN bytes per second and device.
   dcn_bytes_per_s: float | None = None
-  # Where the figures are from.
+  # Source of the figures.
   source: str
 
   @property
   def usable_bytes(self) -> float | None:
-    """What a program may take."""
+    """Bytes of device memory available to programs."""
     return (
       None if self.hbm_bytes is None else self.hbm_bytes - self.reserved_bytes
     )
@@ -74,7 +74,7 @@ def _tpu(
   hbm_gb_per_s: float,
   *network: float,
 ) -> Chip:
-  """A TPU; `network` is dimensions of the torus, GB/s of a link and of DCN."""
+  """Returns a TPU; `network` is torus dimensions, GB/s per link and of DCN."""
   dims, link, dcn = network or (0, None, None)
   return Chip(
     kind=kind,
@@ -97,7 +97,7 @@ def _gpu(
   hbm_gb_per_s: float,
   *network: float,
 ) -> Chip:
-  """A GPU; `network` is GB/s of NVLink and of the adapter."""
+  """Returns a GPU; `network` is GB/s of NVLink and of the network adapter."""
   link, dcn = network or (None, None)
   return Chip(
     kind=kind,
@@ -110,7 +110,7 @@ def _gpu(
   )
 
 
-# The first row whose kind is part of a device's counts.
+# `find` returns the first row whose kind is a substring of the device kind.
 CHIPS: tuple[Chip, ...] = (
   _tpu('TPU v2', 22.5, 8, 350),
   _tpu('TPU v3', 61.5, 16, 450, 2, 50, 3.125),
@@ -143,6 +143,6 @@ CHIPS: tuple[Chip, ...] = (
 
 
 def find(device_kind: str) -> Chip | None:
-  """The row of a device, by what JAX calls it; None if there is none."""
+  """Returns the row of a JAX device kind; None if there is none."""
   kind = device_kind.lower()
   return next((chip for chip in CHIPS if chip.kind.lower() in kind), None)

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of one JSON record per line, to which several processes may append.
+"""JSON Lines files that several processes may append to.
 
-A process that is killed while it writes leaves half a line, which readers pass
-over.
+A killed process may leave an incomplete line, which readers skip.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
 
 def open_to_append(path: str) -> TextIO:
-  """Opens a file for whole lines; half a line that is there gets its end."""
+  """Opens a file to append lines; terminates an incomplete last line."""
   file = open(path, 'a', encoding='utf-8')
   with open(path, 'rb') as f:
     if os.fstat(f.fileno()).st_size:
@@ -25,14 +24,14 @@ def open_to_append(path: str) -> TextIO:
   return file
 
 
-def append(file: TextIO, record: dict[str, Any]) -> None:
-  """Writes a record, for others to read at once."""
+def append(file: TextIO, record: Mapping[str, Any]) -> None:
+  """Writes and flushes a record."""
   file.write(json.dumps(record) + '\n')
   file.flush()
 
 
 def read(path: str) -> list[dict[str, Any]]:
-  """The records of a file, which may still be written; none without a file."""
+  """Returns the records of a file that may still be written; [] if missing."""
   if not os.path.exists(path):
     return []
   with open(path, encoding='utf-8') as f:
@@ -44,4 +43,4 @@ def _records(lines: TextIO) -> Iterator[dict[str, Any]]:
     try:
       yield json.loads(line)
     except json.JSONDecodeError:
-      continue  # Half a line.
+      continue  # Incomplete line.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Summaries that are no scalars: pictures, films, audio, texts, histograms."""
+"""Non-scalar summaries: images, videos, audio, texts, histograms."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from praxis import base_layer
 
 SummaryType = base_layer.SummaryType
 
-# So many of a tag are written; more is nothing that people look at.
+# Most items of a tag that are written.
 MAX_PER_TAG = 64
-# Hertz, where a layer only gives samples.
+# Default sample rate in hertz.
 AUDIO_SAMPLE_RATE = 44_000
-# Frames a second of videos.
+# Frames per second of videos.
 VIDEO_FRAME_RATE = 10
 
 _INT16_MAX = 2**15 - 1
 _PNG_MAGIC = b'\x89PNG\r\n\x1a\n'
-# PNG's number for grey, grey and alpha, red green blue, those and alpha.
+# PNG color types by number of channels: gray, gray + alpha, RGB, RGBA.
 _PNG_COLORS = {1: 0, 2: 4, 3: 2, 4: 6}
-# How many dimensions one of them has.
+# Number of dimensions of one item.
 _RANKS = {SummaryType.IMAGE: 3, SummaryType.AUDIO: 2, SummaryType.VIDEO: 4}
 
 
 @dataclasses.dataclass(frozen=True)
 class Media:
-  """A value to be looked at; maybe still on its way from a device."""
+  """A value of one tag, which a device may still be computing."""
 
   # IMAGE: [..., height, width, channels]. VIDEO: [..., frames] of such images.
   # AUDIO: [..., samples, channels].
@@ -44,19 +44,19 @@ class Media:
   sample_rate: int = AUDIO_SAMPLE_RATE
 
   def on_host(self) -> Media:
-    """The same with its value fetched."""
+    """Returns the media with its value as a numpy array."""
     if isinstance(self.value, str):
       return self
     return dataclasses.replace(self, value=np.asarray(self.value))
 
   def items(self) -> Iterator[tuple[str, Any]]:
-    """(suffix of the tag, value) of each that is written, 64 at most.
+    """Yields (suffix of the tag, value) of at most MAX_PER_TAG items.
 
-    Images are uint8 [height, width, channels], videos frames of them, audio
-    float [samples, channels].
+    Images are uint8 [height, width, channels], videos [frames, height, width,
+    channels], audio float [samples, channels].
 
     Raises:
-      ValueError: the value has too few dimensions.
+      ValueError: The value has too few dimensions.
     """
     if self.kind is SummaryType.HISTOGRAM:
       yield '', np.asarray(self.value, np.float64).ravel()
@@ -76,19 +76,19 @@ class Media:
 
 
 def of_tensors(tensors: Mapping[str, Any]) -> dict[str, Media]:
-  """The media among summaries by tag; their keys say their types."""
-  found = {}
+  """Returns the media among summary tensors; the key determines the type."""
+  tagged = {}
   for key, value in tensors.items():
     kind = base_layer.get_summary_base_type(
       base_layer.get_summary_type_from_key(key)
     )
     if kind is not SummaryType.SCALAR:
-      found[key] = Media(kind, value)
-  return found
+      tagged[key] = Media(kind, value)
+  return tagged
 
 
 def concatenate(first: Media, second: Media) -> Media:
-  """Media of one tag from two batches as one."""
+  """Returns the items of two batches as one value."""
   if isinstance(first.value, str):
     return first
   rows = [
@@ -101,7 +101,7 @@ def concatenate(first: Media, second: Media) -> Media:
 
 
 def wav(samples: np.ndarray, sample_rate: int) -> bytes:
-  """A WAV file of samples [T, channels] between -1 and 1."""
+  """Returns a WAV file of samples [T, channels] in [-1, 1]."""
   samples = np.clip(np.asarray(samples, np.float64), -1.0, 1.0)
   file = io.BytesIO()
   with wave.open(file, 'wb') as f:
@@ -113,14 +113,14 @@ def wav(samples: np.ndarray, sample_rate: int) -> bytes:
 
 
 def png(image: np.ndarray) -> bytes:
-  """A PNG file of uint8 [height, width, channels]."""
+  """Returns a PNG file of uint8 [height, width, channels]."""
   return _png_file([_png_head(image), (b'IDAT', _png_lines(image))])
 
 
 def animated_png(frames: np.ndarray) -> bytes:
-  """A PNG file that shows uint8 [frames, height, width, channels] in a loop.
+  """Returns an animated PNG of uint8 [frames, height, width, channels].
 
-  Who knows only still pictures shows the first frame:
+  Viewers without support show the first frame:
   https://www.w3.org/TR/png-3/#apng-frame-based-animation
   """
   height, width = frames.shape[1:3]
@@ -151,7 +151,7 @@ def _png_head(image: np.ndarray) -> tuple[bytes, bytes]:
 
 
 def _png_lines(image: np.ndarray) -> bytes:
-  """The pixels; each line begins with the filter it was written by: none."""
+  """Returns the compressed scanlines, each with filter type 0 (none)."""
   height, width, channels = image.shape
   lines = np.zeros((height, 1 + width * channels), np.uint8)
   lines[:, 1:] = image.reshape(height, -1)
@@ -171,18 +171,18 @@ def _png_chunk(name: bytes, content: bytes) -> bytes:
   )  # fmt: skip
 
 
-def _row_shape(one: Media) -> tuple[int, ...]:
-  shape, rank = np.shape(one.value), _RANKS.get(one.kind, 0)
+def _row_shape(media: Media) -> tuple[int, ...]:
+  shape, rank = np.shape(media.value), _RANKS.get(media.kind, 0)
   if len(shape) < rank:
     raise ValueError(
-      f'a summary of type {one.kind.name} must have at least {rank}'
+      f'a summary of type {media.kind.name} must have at least {rank}'
       f' dimensions, got shape {shape}'
     )
   return shape[len(shape) - rank :]
 
 
 def _uint8(image: np.ndarray) -> np.ndarray:
-  """Numbers from 0 to 1 as those from 0 to 255."""
+  """Returns an image in [0, 1] as uint8."""
   if image.dtype == np.uint8:
     return image
   return np.round(np.clip(image.astype(np.float64), 0, 1) * 255).astype('u1')

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model FLOPs utilisation: what a run achieves of what its devices could.
-
-The formula is in docs/mfu.md.
-"""
+"""Model FLOPs utilization (PaLM, arXiv:2204.02311); see docs/mfu.md."""
 
 from __future__ import annotations
 
@@ -23,17 +20,17 @@ from praxis import base_layer, py_utils
 _MEASURED_SIZE = 1024
 _MEASURED_REPEATS = 8
 
-# Weights that are looked up instead of multiplied with.
-_LOOKED_UP = re.compile(r'(^|/)emb_var$')
+# Embedding tables: lookups take no FLOPs.
+_EMBEDDING = re.compile(r'(^|/)emb_var$')
 # The output projection of an attention layer, of shape [D, N, H].
 _ATTENTION_OUT = re.compile(r'(^|/)self_attention/post/w$')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelFlops:
-  """What one training step of a model takes, recomputation not counted."""
+  """FLOPs of one training step, without rematerialization."""
 
-  # Trainable weights.
+  # Number of trainable scalars.
   num_params: int
   flops_per_token: float
   flops_per_step: float
@@ -41,23 +38,23 @@ class ModelFlops:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Peak:
-  """The FLOP/s of all devices together."""
+  """Peak FLOP/s of all devices together."""
 
-  # None: unknown.
+  # None if unknown.
   flops: float | None
-  # Where the figure is from, for people.
+  # Source of the figure, as text.
   source: str
 
 
 def model_flops(
   var_weight_hparams: Any, *, batch_size: int, seq_len: int
 ) -> ModelFlops:
-  """Counts the FLOPs of a training step: 6·N + 6·T·Σ(N·H) for each token.
+  """Returns the FLOPs of a training step: 6·N + 6·T·Σ(N·H) per token.
 
   Args:
-    var_weight_hparams: a WeightHParams for each variable, by collection.
-    batch_size: examples per step, of all hosts.
-    seq_len: T, positions per example.
+    var_weight_hparams: WeightHParams of each variable, by collection.
+    batch_size: Rows of the global batch.
+    seq_len: T, tokens per row.
   """
   params = var_weight_hparams.get(base_layer.PARAMS, var_weight_hparams)
   num_params, multiplied, attention_width = 0, 0, 0
@@ -65,7 +62,7 @@ def model_flops(
     shape = [*(weight.repeat_prefix or ()), *weight.shape]
     size = math.prod(shape)
     num_params += size
-    multiplied += 0 if _LOOKED_UP.search(path) else size
+    multiplied += 0 if _EMBEDDING.search(path) else size
     if _ATTENTION_OUT.search(path):
       attention_width += size // weight.shape[0]
   per_token = 6.0 * multiplied + 6.0 * seq_len * attention_width
@@ -77,10 +74,9 @@ def model_flops(
 
 
 def peak_flops(devices: Sequence[jax.Device]) -> Peak:
-  """The peak of `devices` together, from the table; a CPU is measured.
+  """Returns the peak of the devices from the table; measures a CPU.
 
-  Measuring takes a tenth of a second, once per process; do it while nothing
-  else runs.
+  The measurement takes 0.1 s, once per process, on otherwise idle cores.
   """
   kind = devices[0].device_kind
   if devices[0].platform == 'cpu':
@@ -98,7 +94,7 @@ def peak_flops(devices: Sequence[jax.Device]) -> Peak:
 def mfu(
   flops_per_step: float, steps_per_sec: float, peak: Peak
 ) -> float | None:
-  """The share of the peak that is achieved; None if the peak is unknown."""
+  """Returns the utilization; None if the peak is unknown."""
   if peak.flops is None:
     return None
   return flops_per_step * steps_per_sec / peak.flops
@@ -106,7 +102,7 @@ def mfu(
 
 @functools.cache
 def _measured_cpu() -> float:
-  """FLOP/s of a float32 product, the best of several, on all cores."""
+  """Returns the FLOP/s of a float32 matmul on all cores, best of several."""
   n = _MEASURED_SIZE
   device = jax.local_devices(backend='cpu')[0]
   square = jax.device_put(jnp.ones((n, n), jnp.float32), device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TensorBoard tells of a model in words: its variables, its size."""
+"""Text summaries of a model: variables, number of parameters, provenance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import jax
 from pax.summaries import tags, writer
 from praxis import base_layer, py_utils
 
-# In the job directory: `variable: where it is from`, a line each.
+# In the job directory: a line `leaf name: origin` per array.
 PROVENANCE_FILE = 'train_state_provenance.txt'
 
 
@@ -28,7 +28,7 @@ def write_description(
 
 
 def write_provenance(out: writer.Writer, job_log_dir: str) -> None:
-  """Writes where the variables of a fresh state came from, if that is known."""
+  """Writes the provenance file of the initial state as text summaries."""
   file = pathlib.Path(job_log_dir) / PROVENANCE_FILE
   if not file.exists():
     return
@@ -37,13 +37,13 @@ def write_provenance(out: writer.Writer, job_log_dir: str) -> None:
     (tags.MODEL_PROVENANCE, 'mdl_vars.'),
     (tags.OPT_PROVENANCE, 'opt_states'),
   ):
-    found = [line for line in lines if line.startswith(prefix)]
-    # Two line ends begin a paragraph, two spaces before one only a line.
-    out.text(0, tag, '  \n'.join(found))
+    selected = [line for line in lines if line.startswith(prefix)]
+    # Two spaces before a newline are a line break in Markdown.
+    out.text(0, tag, '  \n'.join(selected))
 
 
 def model_text(var_weight_hparams: Any) -> str:
-  """Path, shape and number of scalars of every variable, as a table."""
+  """Returns a Markdown table of path, shape and size of every variable."""
   rows = ['| variable | shape | size |', '| --- | --- | --- |']
   for path, weight in py_utils.tree_paths(var_weight_hparams):
     shape = 'x'.join(map(str, weight.full_shape))
@@ -53,5 +53,5 @@ def model_text(var_weight_hparams: Any) -> str:
 
 
 def spaced(number: int) -> str:
-  """As 1 234 567."""
+  """Returns a number with thousands separated, `1 234 567`."""
   return f'{number:,}'.replace(',', ' ')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a run, from what it wrote to `metrics.jsonl`."""
+"""Plots the losses of a job from `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pax.summaries import jsonl, tags, writer
 
 LOSS_CURVE_FILE = 'loss_curve.png'
 
-# A split that has this metric is drawn by it in the lower picture.
+# Splits with this metric are drawn in a second panel.
 _BITS_PER_BYTE = f'{tags.METRICS_PREFIX}bits_per_byte'
 
-# Points by step, for one split and tag.
+# Values by step, of one split and tag.
 Curve = dict[int, float]
 
 
 def read_metrics(job_log_dir: str) -> dict[str, dict[str, Curve]]:
-  """The recorded curves by split and tag.
+  """Returns the curves by split and tag.
 
-  Where a run went back to an older checkpoint, what it did again replaces what
-  it had done. A last line that is not complete is left out.
+  Steps that a job repeated after a restart replace the earlier values. An
+  incomplete last line is skipped.
   """
   curves: dict[str, dict[str, Curve]] = {}
   for record in jsonl.read(os.path.join(job_log_dir, writer.METRICS_FILE)):
@@ -33,21 +33,21 @@ def read_metrics(job_log_dir: str) -> dict[str, dict[str, Curve]]:
 
 
 def loss_curve(job_log_dir: str) -> str | None:
-  """Draws the losses of a run; the path of the PNG, or None without data."""
+  """Plots the losses of a job; returns the PNG's path, None without data."""
   if not os.path.exists(os.path.join(job_log_dir, writer.METRICS_FILE)):
     return None
   metrics = read_metrics(job_log_dir)
-  pictures = {
+  panels = {
     name: {
       split: tagged[tag] for split, tagged in metrics.items() if tag in tagged
     }
     for name, tag in (('loss', tags.LOSS), ('bits per byte', _BITS_PER_BYTE))
   }
-  pictures = {name: curves for name, curves in pictures.items() if curves}
-  if not pictures:
+  panels = {name: curves for name, curves in panels.items() if curves}
+  if not panels:
     return None
   path = os.path.join(job_log_dir, LOSS_CURVE_FILE)
-  _draw(pictures, path)
+  _draw(panels, path)
   return path
 
 
@@ -61,12 +61,12 @@ def _add(curves: dict[str, dict[str, Curve]], record: dict[str, Any]) -> None:
     curve[step] = float(value)
 
 
-def _draw(pictures: Mapping[str, Mapping[str, Curve]], path: str) -> None:
+def _draw(panels: Mapping[str, Mapping[str, Curve]], path: str) -> None:
   from matplotlib import figure  # Slow to import.
 
-  canvas = figure.Figure(figsize=(8, 4 * len(pictures)), layout='constrained')
-  axes = canvas.subplots(len(pictures), 1, squeeze=False)[:, 0]
-  for ax, (name, curves) in zip(axes, pictures.items(), strict=True):
+  canvas = figure.Figure(figsize=(8, 4 * len(panels)), layout='constrained')
+  axes = canvas.subplots(len(panels), 1, squeeze=False)[:, 0]
+  for ax, (name, curves) in zip(axes, panels.items(), strict=True):
     for split, curve in sorted(curves.items()):
       points = [(s, v) for s, v in curve.items() if math.isfinite(v)]
       marker = 'o' if len(points) < 30 else None

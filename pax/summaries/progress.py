@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One line that tells how training goes: alive in a terminal, else printed."""
+"""Progress line of a job: redrawn in a terminal, otherwise printed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from absl import logging
 from pax.summaries import throughput
 
 _ERASE_LINE = '\r\x1b[2K'
-# A terminal is written to at most so often, a log file as often as updated.
+# Shortest time between two updates of a terminal.
 _REDRAW_SECONDS = 0.1
 _BAR_WIDTH = 30
 _STATUS_SECONDS = 60.0
 
 
 class Progress:
-  """Shows steps, speed, metrics, utilisation and the time that is left."""
+  """Shows step, metrics, speed, utilization and estimated time of arrival."""
 
   def __init__(
     self,
@@ -29,15 +29,15 @@ class Progress:
     stream: TextIO | None = None,
     clock: Callable[[], float] = time.monotonic,
   ):
-    """Shows nothing yet.
+    """Shows nothing.
 
     Args:
-      total_steps: at which step training ends.
-      stream: None is standard error, as it is at the time of writing.
-      clock: gives seconds.
+      total_steps: The last step.
+      stream: Output; None is `sys.stderr` at the time of writing.
+      clock: Returns seconds.
     """
     self._total_steps = total_steps
-    self._given_stream = stream
+    self._fixed_stream = stream
     self._clock = clock
     self._line = ''
     self._drawn_at = float('-inf')
@@ -50,7 +50,14 @@ class Progress:
     rate: throughput.Rate | None = None,
     mfu: float | None = None,
   ) -> None:
-    """Shows the line of `step`, in place of the last where that is possible."""
+    """Shows the line of `step`; in a terminal it replaces the last line.
+
+    Args:
+      step: Number of steps done.
+      metrics: Metrics by name.
+      rate: The speed; None if it is not measured yet.
+      mfu: Model FLOPs utilization; None if it is unknown.
+    """
     self._line = format_line(
       step, self._total_steps, metrics, rate=rate, mfu=mfu
     )
@@ -60,12 +67,12 @@ class Progress:
       self._draw()
 
   def batches(self, label: str, done: int, total: int | None = None) -> None:
-    """Shows in a terminal how far a pass over an input is; else nothing.
+    """Shows the progress of an evaluation; only in a terminal.
 
     Args:
-      label: What is done, as `eval held_out`.
-      done: How many batches are.
-      total: How many there are, where that is known.
+      label: Program and input, such as `eval held_out`.
+      done: Number of batches done.
+      total: Number of batches; None if unknown.
     """
     if self._is_terminal and self._clock() - self._drawn_at >= _REDRAW_SECONDS:
       line, self._line = self._line, batches_line(label, done, total)
@@ -81,7 +88,7 @@ class Progress:
       self._draw()
 
   def close(self) -> None:
-    """Leaves the last line standing."""
+    """Ends the last line."""
     if self._is_terminal and self._line:
       self._draw()
       print(file=self._stream, flush=True)
@@ -89,7 +96,7 @@ class Progress:
 
   @property
   def _stream(self) -> TextIO:
-    return self._given_stream or sys.stderr
+    return self._fixed_stream or sys.stderr
 
   @property
   def _is_terminal(self) -> bool:
@@ -103,23 +110,23 @@ class Progress:
 
 
 class StatusLog:
-  """Logs how far training is, at most once a minute."""
+  """Logs the progress of training at most once a minute."""
 
   def __init__(
     self, total_steps: int, clock: Callable[[], float] = time.monotonic
   ):
-    """Logs nothing yet.
+    """Logs nothing.
 
     Args:
-      total_steps: at which step training ends.
-      clock: gives seconds.
+      total_steps: The last step.
+      clock: Returns seconds.
     """
     self._total_steps = total_steps
     self._clock = clock
     self._began = self._logged_at = clock()
 
   def update(self, step: int, rate: throughput.Rate | None) -> None:
-    """Logs the speed, the share of steps done, and the time left and past."""
+    """Logs speed, share of steps done, remaining and elapsed time."""
     now = self._clock()
     if rate is None or now - self._logged_at < _STATUS_SECONDS:
       return
@@ -147,10 +154,17 @@ def format_line(
   rate: throughput.Rate | None = None,
   mfu: float | None = None,
 ) -> str:
-  """As `step 40/100  loss 2.3456  9.87 steps/s  81.2k tokens/s ...`.
+  """Returns `step 40/100  loss 2.3456  9.87 steps/s  81.2k tokens/s ...`.
 
-  The first metric comes before the speed, the others at the end, where a narrow
-  terminal may cut them off.
+  The first metric precedes the speed; the others are at the end, where a narrow
+  terminal truncates the line.
+
+  Args:
+    step: Number of steps done.
+    total_steps: The last step.
+    metrics: Metrics by name.
+    rate: The speed; None if it is not measured yet.
+    mfu: Model FLOPs utilization; None if it is unknown.
   """
   shown = [f'{name} {value:.4f}' for name, value in metrics.items()]
   parts = [f'step {step}/{total_steps}', *shown[:1]]
@@ -166,7 +180,7 @@ def format_line(
 
 
 def batches_line(label: str, done: int, total: int | None) -> str:
-  """As `eval held_out  [######........]  3/7 batches`, or `... 3 batches`."""
+  """Returns `eval held_out  [######........]  3/7 batches`."""
   if total is None:
     return f'{label}  {done} batches'
   filled = round(_BAR_WIDTH * done / total)
@@ -175,7 +189,7 @@ def batches_line(label: str, done: int, total: int | None) -> str:
 
 
 def short_number(value: float) -> str:
-  """As 950, 81.2k, 1.50M."""
+  """Returns a number as 950, 81.2k or 1.50M."""
   for limit, unit in ((1e9, 'G'), (1e6, 'M'), (1e3, 'k')):
     if value >= limit:
       return f'{value / limit:.3g}{unit}'
@@ -183,7 +197,7 @@ def short_number(value: float) -> str:
 
 
 def short_time(seconds: float) -> str:
-  """As 7s, 3m05s, 2h07m, 4d03h."""
+  """Returns a duration as 7s, 3m05s, 2h07m or 4d03h."""
   seconds = round(seconds)
   minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
   if days:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names under which numbers appear in TensorBoard and `metrics.jsonl`."""
+"""Tags of summaries in TensorBoard and `metrics.jsonl`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from pax.steps import StepOutput
 from pax.summaries import media
 from praxis import base_layer
 
@@ -24,7 +25,10 @@ OPT_PROVENANCE = 'Opt states provenance'
 
 
 class LocalTag(str):
-  """The tag of what is not aggregated over hosts; some runs leave it out."""
+  """Tag of a summary that is not aggregated over hosts.
+
+  `--pax_only_aggregate_summaries` drops these.
+  """
 
 
 _SCALARS = (
@@ -37,11 +41,13 @@ _AGGREGATES = (
 )
 
 
-def step_scalars(output: Any, prefix: str = METRICS_PREFIX) -> dict[str, Any]:
-  """The scalars of a `StepOutput` by tag, as they are: maybe unfinished.
+def step_scalars(
+  output: StepOutput, prefix: str = METRICS_PREFIX
+) -> dict[str, Any]:
+  """Returns the scalars of a `StepOutput` by tag, without waiting for them.
 
-  `loss`; `Metrics/<key>` and `Metrics/<key>-weight` for weighted scalars; and
-  summaries of layers and learners by their path, without the type's suffix.
+  `loss`; `Metrics/<key>` and `Metrics/<key>-weight` of weighted scalars; and
+  summaries of layers and learners by path, without the suffix of the type.
   """
   scalars = {LOSS: output.loss}
   scalars |= weighted_scalars(output.weighted_scalars, prefix)
@@ -51,19 +57,21 @@ def step_scalars(output: Any, prefix: str = METRICS_PREFIX) -> dict[str, Any]:
   return scalars
 
 
-def step_summaries(output: Any, prefix: str = METRICS_PREFIX) -> dict[str, Any]:
-  """The scalars of a `StepOutput`, and images, audio, texts and histograms."""
+def step_summaries(
+  output: StepOutput, prefix: str = METRICS_PREFIX
+) -> dict[str, Any]:
+  """Returns the scalars and media of a `StepOutput` by tag."""
   return step_scalars(output, prefix) | media_of(output.tensors)
 
 
 def media_of(tensors: Mapping[str, Any]) -> dict[str, media.Media]:
-  """The images, audio, texts and histograms among summaries, by tag."""
-  found = media.of_tensors(tensors)
-  return {of_key(key): value for key, value in found.items()}
+  """Returns the media among summary tensors by tag."""
+  by_key = media.of_tensors(tensors)
+  return {of_key(key): value for key, value in by_key.items()}
 
 
 def of_key(key: str) -> str:
-  """The tag of a summary's key, without the suffix of its type."""
+  """Returns the tag of a summary key: the key without the type suffix."""
   tag = base_layer.trim_summary_type_from_key(key)
   is_aggregate = base_layer.get_summary_type_from_key(key) in _AGGREGATES
   return tag if is_aggregate else LocalTag(tag)
@@ -72,7 +80,7 @@ def of_key(key: str) -> str:
 def weighted_scalars(
   pairs: Mapping[str, tuple[Any, Any]], prefix: str = METRICS_PREFIX
 ) -> dict[str, Any]:
-  """The tags of (value, weight) pairs."""
+  """Returns values and weights of weighted scalars by tag."""
   scalars = {}
   for name, (value, weight) in pairs.items():
     scalars[f'{prefix}{name}'] = value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorBoard's event files, without TensorFlow."""
+"""TensorBoard event files, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BINS = 30
 
 
 class TensorBoardWriter:
-  """TensorBoard events, in a directory for each split."""
+  """Writes TensorBoard events, one directory per split."""
 
   def __init__(self, summaries_dir: str):
     self._dir = summaries_dir
@@ -29,18 +29,18 @@ class TensorBoardWriter:
   ) -> None:
     from tensorboardX.proto import summary_pb2
 
-    # One event for all of a step: many small ones take long to write.
-    found = []
+    # One event per step: many small ones are slow to write.
+    messages = []
     for tag, value in values.items():
       if isinstance(value, media.Media):
-        found += _media(summary_pb2, tag, value)
+        messages += _media(summary_pb2, tag, value)
       else:
-        found.append(
+        messages.append(
           summary_pb2.Summary.Value(tag=tag, simple_value=float(value))
         )
-    if found:
+    if messages:
       events = self._events(split)
-      events.add_summary(summary_pb2.Summary(value=found), step)
+      events.add_summary(summary_pb2.Summary(value=messages), step)
 
   def text(self, step: int, tag: str, text: str, split: str = 'train') -> None:
     self.write(step, {tag: media.Media(SummaryType.TEXT, text)}, split)
@@ -59,14 +59,14 @@ class TensorBoardWriter:
 
       self._by_split[split] = tensorboardX.FileWriter(
         os.path.join(self._dir, split),
-        # Several jobs may begin to write in the same second.
+        # Event file names contain the second, which several jobs may share.
         filename_suffix=f'.{os.getpid()}',
       )
     return self._by_split[split]
 
 
 def _media(pb2: Any, tag: str, value: media.Media) -> list[Any]:
-  """The messages of one tag; `pb2` has their classes."""
+  """Returns the summary messages of one tag; `pb2` is the proto module."""
   build = {
     SummaryType.IMAGE: _image,
     SummaryType.VIDEO: _video,
@@ -81,15 +81,15 @@ def _media(pb2: Any, tag: str, value: media.Media) -> list[Any]:
 
 
 def _image(pb2: Any, tag: str, image: np.ndarray, rate: int) -> Any:
-  return _picture(pb2, tag, image.shape, media.png(image))
+  return _image_message(pb2, tag, image.shape, media.png(image))
 
 
 def _video(pb2: Any, tag: str, frames: np.ndarray, rate: int) -> Any:
-  # An image to TensorBoard; browsers play it.
-  return _picture(pb2, tag, frames.shape[1:], media.animated_png(frames))
+  # TensorBoard shows it as an image, which browsers animate.
+  return _image_message(pb2, tag, frames.shape[1:], media.animated_png(frames))
 
 
-def _picture(
+def _image_message(
   pb2: Any, tag: str, shape: tuple[int, int, int], encoded: bytes
 ) -> Any:
   height, width, channels = shape
@@ -137,7 +137,7 @@ def _histogram(pb2: Any, tag: str, values: np.ndarray, rate: int) -> Any:
       num=values.size,
       sum=values.sum(),
       sum_squares=values.dot(values),
-      # Each bucket by its upper end.
+      # Upper edge of each bucket.
       bucket_limit=edges[1:].tolist(),
       bucket=counts.tolist(),
     ),

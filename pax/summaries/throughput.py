@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a run goes, without what is not training."""
+"""Steps and tokens per second of training, without pauses."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from collections.abc import Callable, Iterator
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rate:
-  """Speed over the steps between two measurements."""
+  """Speed between two measurements."""
 
   steps_per_sec: float
   tokens_per_sec: float
 
 
 class Throughput:
-  """Measures between calls; time spent within `pause()` does not count."""
+  """Measures the speed between calls, without the time in `pause()`."""
 
   def __init__(
     self,
     tokens_per_step: int,
     clock: Callable[[], float] = time.perf_counter,
   ):
-    """Starts nothing: the first `measure` does.
+    """Does not start the clock; the first `measure` does.
 
     Args:
-      tokens_per_step: tokens, padding included, in the batches of all hosts.
-      clock: gives seconds.
+      tokens_per_step: Tokens of the global batch, including padding.
+      clock: Returns seconds.
     """
     self._tokens_per_step = tokens_per_step
     self._clock = clock
@@ -37,9 +37,9 @@ class Throughput:
     self._paused = 0.0
 
   def measure(self, step: int) -> Rate | None:
-    """The rate since the last call; None at the first, or without a step.
+    """Returns the speed since the last call; None without such a call or steps.
 
-    Call it when `step` steps are done, not merely dispatched.
+    Call it when `step` steps are complete, not only dispatched.
     """
     now = self._clock() - self._paused
     last, self._last = self._last, (step, now)
@@ -53,7 +53,7 @@ class Throughput:
 
   @contextlib.contextmanager
   def pause(self) -> Iterator[None]:
-    """Leaves out what happens within: evaluation, checkpoints."""
+    """Excludes the time of the block: evaluation, checkpoints."""
     start = self._clock()
     try:
       yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees as text for people, and their norms by subtree."""
+"""Pytrees as text, and root mean squares by subtree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BRACKETS = str.maketrans('', '', '{}(),[]')
 
 
 def pretty_repr(values: Any, num_spaces: int = 4) -> str:
-  """Returns nested dicts and lists with an entry a line, indented."""
+  """Returns nested dicts and lists as indented text, an entry per line."""
   if isinstance(values, dict):
     inner = [f'{k}: {pretty_repr(v, num_spaces)},\n' for k, v in values.items()]
     left, right = '{', '}'
@@ -48,10 +48,10 @@ def pretty_repr_shapes(
   """Returns the shapes of a tree, as `8x16`, by path.
 
   Args:
-    replicated_vars: arrays, or what has their shape and dtype.
-    is_vars_replicated: whether the first dimension counts copies; it is left
+    replicated_vars: Pytree of arrays or jax.ShapeDtypeStruct.
+    is_vars_replicated: Whether the first dimension counts replicas; it is left
       out.
-    with_dtype: whether dtypes follow the shapes.
+    with_dtype: Whether dtypes follow the shapes.
   """
 
   def text(x: Any) -> str:
@@ -63,22 +63,22 @@ def pretty_repr_shapes(
 
 
 def pretty_repr_provenance(provenance: Any) -> str:
-  """Returns where the arrays of a tree come from, by path."""
+  """Returns the provenance of the arrays of a pytree by path."""
   return pretty_format_iters(pretty_repr(provenance))
 
 
 def l2_mean(
   tree: Nested[JTensor], prefix: str = '', max_level: int = 4, sep: str = '/'
 ) -> dict[str, JTensor]:
-  """Returns the root of the mean square of each subtree, by its path.
+  """Returns the root mean square of each subtree by path.
 
-  Unlike a norm it does not grow with the number of entries, or of replicas.
+  Unlike a norm it does not grow with the number of entries or replicas.
 
   Args:
-    tree: dicts, lists and tuples of arrays.
-    prefix: put before the paths.
-    max_level: subtrees are at most so deep, counted from the root.
-    sep: between the parts of a path.
+    tree: Dicts, lists and tuples of arrays.
+    prefix: Prefix of the paths.
+    max_level: Largest depth of a subtree.
+    sep: Separator of the parts of a path.
   """
   start = (prefix,) if prefix else ()
   return {
@@ -90,7 +90,7 @@ def l2_mean(
 def _subtrees(
   root: Any, max_level: int, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-  """Yields (path, subtree) of the given depth, leaves where they are higher."""
+  """Yields (path, subtree) at `max_level`, and leaves above it."""
   if root is None:
     return
   is_deep = len(path) >= max_level
@@ -109,7 +109,7 @@ def _root_mean_square(tree: Nested[JTensor]) -> JTensor:
   count, total = 0, jnp.float32(0)
   for x in jax.tree.leaves(tree):
     x = jnp.asarray(x, jnp.float32)
-    # Large entries are scaled down before they are squared.
+    # Scaled, so that squares of large entries do not overflow.
     largest = jnp.maximum(jnp.abs(x).max(), 1.0)
     count += x.size
     total += largest**2 * jnp.square(x / largest).sum()

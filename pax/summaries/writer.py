@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where what a run reports goes: TensorBoard, `metrics.jsonl`, services.
+"""Summary writers: TensorBoard, `metrics.jsonl`, services.
 
-The training loop hands over values that a device may still be computing; a
-thread waits for them and writes, so that the loop never does.
+The training loop passes values that a device may still be computing; a thread
+waits for them and writes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Scalars = Mapping[str, Any]
 
 
 class Writer(Protocol):
-  """Takes what a run reports; `split` is a directory, such as `train`."""
+  """Writes summaries; `split` is a directory, such as `train`."""
 
   def write(
     self,
@@ -36,23 +36,34 @@ class Writer(Protocol):
     scalars: Scalars | Callable[[], Scalars],
     split: str = 'train',
   ) -> None:
-    """Records numbers and media by tag; jax may still compute them.
+    """Writes scalars and media.
 
-    A function that gives them is called when they are written, in a thread.
+    Args:
+      step: The training step.
+      scalars: Values by tag, which devices may still be computing; or a
+        function that returns them, called when they are written.
+      split: The split.
     """
 
   def text(self, step: int, tag: str, text: str, split: str = 'train') -> None:
-    """Records a text."""
+    """Writes a text.
+
+    Args:
+      step: The training step.
+      tag: The tag.
+      text: Markdown.
+      split: The split.
+    """
 
   def flush(self) -> None:
-    """Returns when all that was handed over can be read by others."""
+    """Waits until all values are written and visible to other processes."""
 
   def close(self) -> None:
-    """Flushes and ends; raises the first error that writing met."""
+    """Flushes and closes; raises the first error of writing."""
 
 
 class NoopWriter:
-  """Writes nothing: for processes that do not report."""
+  """Writes nothing."""
 
   def write(self, step: int, scalars: Any, split: str = 'train') -> None:
     pass
@@ -68,10 +79,10 @@ class NoopWriter:
 
 
 class JsonlWriter:
-  """One JSON line per write: step, split, time (seconds), then the tags.
+  """Writes JSON lines: step, split, time in seconds, then the tags.
 
-  A run that goes back to an older checkpoint appends: of two lines with the
-  same step and split the later one counts.
+  A job that repeats steps after a restart appends; of lines with the same step
+  and split the last one is valid.
   """
 
   def __init__(self, path: str):
@@ -87,7 +98,7 @@ class JsonlWriter:
     jsonl.append(self._file, record | values)
 
   def text(self, step: int, tag: str, text: str, split: str = 'train') -> None:
-    pass  # Texts are for people, in TensorBoard.
+    pass  # Texts go to TensorBoard only.
 
   def flush(self) -> None:
     self._file.flush()
@@ -120,10 +131,10 @@ class CompositeWriter:
 
 
 class AsyncWriter:
-  """Hands everything to another writer, made and called in a thread.
+  """Calls another writer in a thread.
 
-  After an error nothing more is written: it is logged at once and raised by
-  `close`, since a full disk should not lose a training step.
+  After an error nothing more is written; the error is logged at once and raised
+  by `close`, so that a full disk does not end training.
   """
 
   def __init__(
@@ -181,7 +192,7 @@ class AsyncWriter:
 
   def _put(self, job: Callable[[Writer], None]) -> None:
     if self._closed:
-      raise ValueError('this writer is closed; it takes no more values')
+      raise ValueError('this writer is closed; it accepts no more values')
     self._queue.put(job)
     if self._blocking:
       self._wait()
@@ -193,7 +204,7 @@ class AsyncWriter:
     done.wait()
 
   def _run(self, make_writer: Callable[[], Writer]) -> None:
-    """Runs in the thread."""
+    """Processes jobs in the thread."""
     writer = None
     while (job := self._queue.get()) is not None:
       if isinstance(job, threading.Event):
@@ -204,24 +215,24 @@ class AsyncWriter:
       try:
         writer = writer or make_writer()
         job(writer)
-      except Exception as e:  # Kept for close(), which raises it.
-        logging.error('Summaries end here: %s: %s', type(e).__name__, e)
+      except Exception as e:  # Raised by close().
+        logging.error('Writing summaries failed: %s: %s', type(e).__name__, e)
         self._error = e
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WriterOptions:
-  """What is written, and where beside the job directory."""
+  """Options of a summary writer."""
 
-  # Which job of the directory writes, as in --mode.
+  # The --mode of the job, part of the name of its run in services.
   mode: str = 'train'
   # Whether a thread writes while training continues.
   asynchronous: bool = True
-  # Leaves out what layers and learners record of one host alone.
+  # Whether summaries that are not aggregated over hosts are dropped.
   only_aggregates: bool = False
-  # A project of Weights & Biases.
+  # Project of Weights & Biases; None does not log there.
   wandb_project: str | None = None
-  # An experiment of MLflow.
+  # Experiment of MLflow; None does not log there.
   mlflow_experiment: str | None = None
 
 
@@ -230,10 +241,15 @@ def create_writer(
   enabled: bool = True,
   options: WriterOptions | None = None,
 ) -> Writer:
-  """The writer of a run: events and `metrics.jsonl` in its job directory.
+  """Returns the writer of a job: events and `metrics.jsonl` in its directory.
+
+  Args:
+    job_log_dir: The job directory.
+    enabled: Whether to write at all.
+    options: Options; None is the defaults.
 
   Raises:
-    ValueError: a service is asked for whose package is not installed.
+    ValueError: The package of a selected service is not installed.
   """
   if not enabled:
     return NoopWriter()
@@ -250,7 +266,7 @@ def create_writer(
 
 
 def _make(job_log_dir: str, options: WriterOptions) -> Writer:
-  """Runs in the thread of the writer."""
+  """Creates the writers, in the thread."""
   os.makedirs(job_log_dir, exist_ok=True)
   writers: list[Writer] = [
     JsonlWriter(os.path.join(job_log_dir, METRICS_FILE)),
@@ -266,7 +282,7 @@ def _make(job_log_dir: str, options: WriterOptions) -> Writer:
 
 
 def _finished(scalars: Scalars, only_aggregates: bool) -> dict[str, Any]:
-  """The values on the host, waiting for those a device still computes."""
+  """Returns the values on the host; waits for the devices."""
   return {
     tag: value.on_host() if isinstance(value, media.Media) else float(value)
     for tag, value in scalars.items()
@@ -275,6 +291,6 @@ def _finished(scalars: Scalars, only_aggregates: bool) -> dict[str, Any]:
 
 
 def _json_number(value: Any) -> float | str:
-  """JSON has no infinities: they become strings, which `float` reads."""
+  """Returns a JSON number; infinities and NaN as strings that `float` reads."""
   number = float(value)
   return number if np.isfinite(number) else str(number)
