@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parameters of a task: how it trains, evaluates, decodes and infers."""
+"""Settings of a task for training, evaluation, decoding and inference."""
 
 from __future__ import annotations
 
@@ -27,160 +27,162 @@ DECODE_DEFAULT_MUTABLE_LIST = (base_layer.DECODE_CACHE, base_layer.SUMMARIES)
 
 
 class CheckpointLoadingRules(NamedTuple):
-  """How variables are initialised from another task's checkpoint."""
+  """Rules that initialize variables from the checkpoint of another task."""
 
-  # Describes the model that wrote the checkpoint.
+  # Config of the task that wrote the checkpoint.
   task_p: pax_fiddle.Config
-  # (regex on a variable's path here, its path there as a format string).
+  # (regex on the path of a variable, format string of its path in the
+  # checkpoint).
   load_rules: Sequence[tuple[str, str]]
-  # Whether a rule that matches nothing is an error.
+  # Whether a rule without a match is an error.
   safe_load: bool = False
-  # Variables, by regex, that no rule applies to.
+  # Regexes of variables that no rule applies to.
   ignore_rules: Sequence[str] | None = None
-  # Step of the checkpoint; None is the latest.
+  # Step of the checkpoint; None is the newest.
   step: int | None = None
-  # Whether the step counter is taken over.
+  # Whether to restore the step.
   load_step: bool = False
-  # Whether the whole optimizer state is taken over.
+  # Whether to restore the whole optimizer state.
   load_opt_states: bool = False
-  # Whether `ema/...` sources are allowed.
+  # Whether rules may read `ema/...` paths.
   load_ema_states: bool = True
-  # Whether the rules also apply to optimizer variables.
+  # Whether the rules also apply to optimizer states.
   partial_load_opt_states: bool = False
-  # Tells the shapes of the other model's inputs.
+  # Provider of the input shapes of `task_p`.
   input_specs_provider_p: pax_fiddle.Config | None = None
 
 
 class Train(Parameterizable):
-  """How a task is trained."""
+  """Settings of training."""
 
-  # Turns gradients into updates.
+  # Clips gradients, runs the optimizer, updates variables.
   learner: pax_fiddle.Config[learners.Learner] = pax_fiddle.template_field(
     learners.Learner
   )
-  # Training stops after that many steps.
+  # Step at which training ends.
   num_train_steps: float = 1e7
   # Steps between checkpoints.
   save_interval_steps: int = 5000
-  # One more checkpoint is kept for each such duration (suffix s, m, h, d).
+  # Besides the newest, keeps one checkpoint per such duration (s, m, h, d).
   save_keep_interval_duration: str = '12h'
   # Number of newest checkpoints to keep.
   save_max_to_keep: int = 10
-  # Steps that may run on the device before the loop waits for a loss.
+  # Steps dispatched to the devices before the loop waits for a loss.
   max_inflight_steps: int = 2
   # Steps between summaries.
   summary_interval_steps: int = 100
-  # Steps between log lines with the per-example outputs; None for never.
+  # Steps between log lines with per-example outputs; None is never.
   log_train_output_interval_steps: int | None = None
-  # Steps averaged in one summary; None for the last alone.
+  # Steps at multiples of this are averaged in a summary; None writes the last
+  # step only.
   summary_accumulate_interval_steps: int | None = None
   # Whether a thread writes summaries while training continues.
   async_summary_writing: bool = True
   # Whether summaries hold the norm of each variable.
   variable_norm_summary: bool = True
-  # Steps between evaluations while training; None for never.
+  # Steps between evaluations during training; None is never.
   eval_interval_steps: int | None = 100
-  # Whether the next training batch is not evaluated.
+  # Whether to skip the evaluation of the next training batch.
   eval_skip_train: bool = False
-  # Whether evaluation uses the averaged variables.
+  # Whether evaluation uses the moving averages of the variables.
   eval_use_ema_states: bool = False
-  # Mesh axes of the input dimensions by rank, under map_1d ... map_5d.
+  # Mesh axes that split batches: map_1d ... map_5d, by rank of the array.
   inputs_split_mapping: pytypes.NestedMap | None = None
-  # Checkpoints of other tasks to start from, by directory.
+  # Rules by the directory of another task's checkpoints.
   init_from_checkpoint_rules: dict[str, CheckpointLoadingRules] = (
     pax_fiddle.instance_field(dict)
   )
-  # Steps between decodings while training; None for never.
+  # Steps between decodings during training; None is never.
   decode_interval_steps: int | None = None
   # Steps before the first decoding.
   decode_start_after_n_steps: int = 0
-  # Whether decoding uses the averaged variables.
+  # Whether decoding uses the moving averages of the variables.
   decode_use_ema_states: bool = False
-  # Steps between measurements of the speed.
+  # Steps between measurements of steps per second.
   compute_steps_per_sec_interval_steps: int = 10
-  # Steps in one profile.
+  # Number of steps in a profile.
   profiler_num_steps: int = 2
   # Least duration of a profile in seconds; it ends with a step.
   profiler_min_duration_sec: float = 1.0
-  # Step at which a profile starts; None for never.
+  # Step at which the profile starts; None is never.
   profiler_capture_step: int | None = None
-  # Hosts that are profiled; None for all.
+  # Number of profiled hosts; None is all.
   profiler_max_num_hosts: int | None = None
   # Accepted and ignored: the JAX profiler always traces the host too.
   profiler_capture_host_profile: bool = False
-  # Whether variables are those of training even in eval and decode jobs.
+  # Whether eval and decode jobs declare variables in training mode.
   always_use_train_for_model_init: bool = True
-  # Whether the first batch must have the shapes the specs provider tells.
+  # Whether the first batch must have the shapes of the input specs provider.
   enforce_input_specs: bool = True
-  # Seed of initialisation, dropout and all other randomness.
+  # Seed of initialization, dropout and all other random numbers.
   random_seed: int = 1234
-  # Whether optimizer states wait in the host's memory between steps, which
-  # leaves room for a larger model and takes the time of the transfer.
+  # Whether optimizer states are in host memory between steps; this frees memory
+  # of the devices and costs the time of the transfers.
   offload_opt_states: bool = False
-  # Mesh axes that split optimizer states besides those that split variables:
-  # ('replica',) is ZeRO-1.
+  # Mesh axes that split optimizer states in addition to the axes that split
+  # variables; ('replica',) is ZeRO-1 (arXiv:1910.02054).
   opt_states_mesh_axes: Sequence[str] = ()
-  # Variable collections that a training step may write.
+  # Variable collections that a training step may update.
   apply_mutable_list: Sequence[str] = TRAIN_DEFAULT_MUTABLE_LIST
   # Accepted and ignored: each leaf holds its metadata in its own directory.
   tensorstore_metadata_key: str | None = None
   # Accepted and ignored: checkpoints always hold the state of the input.
   enable_input_checkpointing: bool | None = False
-  # Orbax transformations applied on restoring.
+  # Orbax transformations to apply when restoring.
   restore_transformations: dict[str, Any] | None = None
-  # A foreign checkpoint to start from, and what reads it.
+  # A checkpoint of another library to restore from, and its reader.
   external_checkpoint_path: Any = None
   external_checkpoint_handler: Any = None
-  # Whether speed and time left are logged once a minute.
+  # Whether speed and remaining time are logged once a minute.
   report_progress_hook: bool = False
-  # Steps between garbage collections by hand; 0 leaves it to Python.
+  # Steps between explicit garbage collections; 0 leaves collection to Python.
   gc_interval_steps: int = 0
 
 
 class Decode(Parameterizable):
-  """How a task decodes."""
+  """Settings of decoding."""
 
-  # Whether each batch has randomness of its own.
+  # Whether to fold the batch index into the key of each batch.
   prng_key_fold_with_batch_index: bool = False
   # Seed of the sampling.
   random_seed: int = 1234
-  # The profile of decoding, as in Train.
+  # Profile of decoding, as in Train.
   profiler_num_steps: int = 0
   profiler_min_duration_sec: float = 1.0
   profiler_capture_step: int = 1
   profiler_max_num_hosts: int | None = None
-  # Variable collections that a decode step may write.
+  # Variable collections that a decode step may update.
   apply_mutable_list: Sequence[str] = DECODE_DEFAULT_MUTABLE_LIST
-  # Put before the names of metrics.
+  # Prefix of the names of metrics.
   metrics_prefix: str = 'Metrics/'
 
 
 class Evaluate(Parameterizable):
-  """How a task is evaluated."""
+  """Settings of evaluation."""
 
-  # Seed of whatever is random in evaluation.
+  # Seed of random numbers in evaluation.
   random_seed: int = 1234
-  # Variable collections that an eval step may write.
+  # Variable collections that an eval step may update.
   apply_mutable_list: Sequence[str] = EVAL_DEFAULT_MUTABLE_LIST
 
 
 class Infer(Parameterizable):
-  """How a task infers."""
+  """Settings of inference."""
 
-  # Seed of whatever is random in inference.
+  # Seed of random numbers in inference.
   random_seed: int = 1234
 
 
 class OutputFormatType(enum.Enum):
-  """The formats that inference writes."""
+  """File formats of inference outputs."""
 
   TFRECORD = enum.auto()
 
 
 class InferWriter(Parameterizable):
-  """What inference reads and writes."""
+  """Checkpoint, computation and output files of inference."""
 
-  # Where the checkpoint is, and its step; None is the latest.
+  # Directory and step of the checkpoint; None is the newest.
   restore_checkpoint_dir: str = ''
   restore_checkpoint_step: int | None = None
   # Computes the outputs.
@@ -191,14 +193,15 @@ class InferWriter(Parameterizable):
 
 
 class VariationalNoise(Parameterizable):
-  """Gaussian noise added to variables while training.
+  """Gaussian noise added to variables during training.
 
   References: Graves, https://papers.nips.cc/paper/4329
   """
 
   # Standard deviation of the noise; 0 adds none.
   vn_scale: float = 0.0
-  # Variables, by regex on their slash path from its start.
+  # Regex of noisy variables, matched at the start of paths such as
+  # `params/lm/softmax/w`.
   vn_regex: str = ''
   # Step from which noise is added.
   vn_start_step: int = 0
