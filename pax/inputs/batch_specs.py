@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes of batches that are known before there are data."""
+"""Shapes of batches of text, without data."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ NestedMap = py_utils.NestedMap
 
 
 class RowSpecsProvider(base_input.BaseInputSpecsProvider):
-  """Batches of rows that all have one length."""
+  """Provides the specs of batches of rows of equal length."""
 
-  # Rows per batch and host.
+  # Rows per batch of a host, B.
   batch_size: int = 0
-  # Positions per row.
+  # Length of a row, T.
   seq_len: int = 0
-  # Names of the features that are int32 and float32, [B, T].
+  # Names of int32 and float32 features of shape [B, T].
   ints: tuple[str, ...] = ()
   floats: tuple[str, ...] = ()
-  # Names of those that are float32, [B].
+  # Names of float32 features of shape [B].
   weights: tuple[str, ...] = ()
 
   def get_input_specs(self) -> NestedMap:

@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows made of many records together, without a pause where the next begin."""
+"""Rows that are built from blocks of records, read incrementally."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from pax.inputs import shuffled_records
 from praxis import base_input
 
-Example = Any
-Row = Any
+Example = TypeVar('Example')
+Row = TypeVar('Row')
 
 
-class BlockReader:
-  """Makes blocks of records into rows, for ever.
+class BlockReader(Generic[Example, Row]):
+  """Turns blocks of records into rows, indefinitely.
 
-  While the rows of one block are taken, the records of the next are read, a few
-  with each batch. The state is where the block began and how many of its rows
-  were taken: to go on from it the block is made again.
+  While the rows of a block are consumed, the records of the next block are read
+  a few at a time, so that no batch waits for a whole block. The state is the
+  position of the block and the number of consumed rows; restoring it rebuilds
+  the block.
   """
 
   def __init__(
@@ -32,14 +33,15 @@ class BlockReader:
     size: int,
     seeds: Sequence[int],
   ):
-    """Begins where the records are.
+    """Starts at the current position of `records`.
 
     Args:
-      records: where they come from.
-      read: makes an example of a record.
-      rows_of: makes rows of the examples of a block, one at least.
-      size: records per block.
-      seeds: choose, with the place of the block, what is random in both.
+      records: The records.
+      read: Parses a record.
+      rows_of: Builds the rows of a block of examples, at least one row.
+      size: Number of records in a block.
+      seeds: Seeds of the generators passed to `read` and `rows_of`, combined
+        with the position of the block.
     """
     self._records, self._read, self._rows_of = records, read, rows_of
     self._size, self._seeds = size, tuple(seeds)
@@ -47,45 +49,47 @@ class BlockReader:
 
   @property
   def state(self) -> base_input.State:
-    """Which row is next, as a dict that JSON can hold."""
-    if self._rows and self._row == len(self._rows):
-      return {'records': self._next_begin, 'row': 0}
-    return {'records': self._begin, 'row': self._row}
+    """The position of the next row, as a JSON-serializable dict."""
+    if self._rows and self._next_row == len(self._rows):
+      return {'records': self._next_block_start, 'row': 0}
+    return {'records': self._block_start, 'row': self._next_row}
 
   @state.setter
   def state(self, state: base_input.State) -> None:
     self._rows: list[Row] = []
-    self._begin, self._row = dict(state['records']), int(state['row'])
-    self._records.state = self._begin
-    self._start_reading()
+    self._block_start = dict(state['records'])
+    self._next_row = int(state['row'])
+    self._records.state = self._block_start
+    self._start_block()
 
   def take(self, count: int) -> list[Row]:
-    """Returns the next rows."""
-    taken: list[Row] = []
-    while len(taken) < count:
-      if self._row >= len(self._rows):
-        self._next_block()
-      rows = self._rows[self._row : self._row + count - len(taken)]
-      self._row += len(rows)
-      taken += rows
-    # In time for the end of this block.
-    self._read_some(-(-self._size * count // len(self._rows)))
-    return taken
+    """Returns the next `count` rows."""
+    rows: list[Row] = []
+    while len(rows) < count:
+      if self._next_row >= len(self._rows):
+        self._build_block()
+      end = self._next_row + count - len(rows)
+      new_rows = self._rows[self._next_row : end]
+      self._next_row += len(new_rows)
+      rows += new_rows
+    # Reads the share of the next block that completes it in time.
+    self._read_records(-(-self._size * count // len(self._rows)))
+    return rows
 
-  def _start_reading(self) -> None:
-    self._next_begin = self._records.state
-    seeds = [*self._seeds, *self._next_begin.values()]
+  def _start_block(self) -> None:
+    self._next_block_start = self._records.state
+    seeds = [*self._seeds, *self._next_block_start.values()]
     self._random = np.random.default_rng(seeds)
     self._examples: list[Example] = []
 
-  def _read_some(self, count: int) -> None:
+  def _read_records(self, count: int) -> None:
     for _ in range(min(count, self._size - len(self._examples))):
       self._examples.append(self._read(self._records.take(), self._random))
 
-  def _next_block(self) -> None:
-    self._read_some(self._size)
+  def _build_block(self) -> None:
+    self._read_records(self._size)
     if self._rows:
-      self._row = 0
-    self._begin = self._next_begin
+      self._next_row = 0
+    self._block_start = self._next_block_start
     self._rows = self._rows_of(self._examples, self._random)
-    self._start_reading()
+    self._start_block()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C4 for GPT-3 by MLPerf's rules, as tasks of SeqIO.
+"""SeqIO tasks of C4 for GPT-3, as defined by MLPerf.
 
-The data and the pieces of SentencePiece lie in a public bucket of MLPerf.
-Nothing of it is read before a task is.
+Data and SentencePiece model are in a public bucket of MLPerf; they are read
+only when a task is read.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ EVAL_TASK = 'c4_lm_v301_gpt_eval_tokenized'
 
 _TRAIN_VERSION, _EVAL_VERSION = '3.0.4', '3.0.5'
 _VOCABULARY_SIZE = 50257
-# How many documents are one text before it is cut into rows.
+# Number of documents concatenated before the text is split into rows.
 _DOCUMENTS = 4096
 
 
 @seqio_tasks.provides(TRAIN_TASK, f'{TRAIN_TASK}_{_TRAIN_VERSION}')
 def add_train(seqio: Any) -> None:
-  """Adds the training task, by its name and by that of its version."""
+  """Adds the training task under its plain and its versioned name."""
   vocabulary = seqio.SentencePieceVocabulary(GPT_SPM_PATH)
   for name in (TRAIN_TASK, f'{TRAIN_TASK}_{_TRAIN_VERSION}'):
     seqio.TaskRegistry.add(
@@ -44,7 +44,7 @@ def add_train(seqio: Any) -> None:
 
 @seqio_tasks.provides(EVAL_TASK, f'{EVAL_TASK}_{_EVAL_VERSION}')
 def add_eval(seqio: Any) -> None:
-  """Adds the task of tokenised validation texts, by both its names."""
+  """Adds the tokenized validation task under both its names."""
   vocabulary = seqio.PassThroughVocabulary(size=_VOCABULARY_SIZE)
   for name in (EVAL_TASK, f'{EVAL_TASK}_{_EVAL_VERSION}'):
     seqio.TaskRegistry.add(
@@ -62,7 +62,7 @@ def add_eval(seqio: Any) -> None:
 def train_preprocessors(
   seqio: Any, documents: int = _DOCUMENTS
 ) -> list[Callable[..., Any]]:
-  """Returns what makes rows of text: so many documents joined, then cut."""
+  """Returns the preprocessors: tokenize, join documents, split into rows."""
   return [
     only('text'),
     seqio.preprocessors.tokenize,
@@ -72,18 +72,18 @@ def train_preprocessors(
 
 
 def only(key: str) -> Callable[[Any], Any]:
-  """Returns a preprocessor that keeps one feature, as the targets."""
+  """Returns a preprocessor that keeps one feature as the targets."""
   return lambda dataset: dataset.map(lambda example: {'targets': example[key]})
 
 
 def join(dataset: Any, documents: int) -> Any:
-  """Returns a dataset whose targets are those of so many, end to end."""
+  """Returns a dataset with the targets of every `documents` concatenated."""
   targets = dataset.map(lambda x: x['targets']).ragged_batch(documents)
   return targets.map(lambda x: {'targets': x.values})
 
 
 def cut(dataset: Any, sequence_length: Mapping[str, int]) -> Any:
-  """Returns a dataset whose targets are pieces as long as they may be."""
+  """Returns a dataset with targets split into pieces of maximum length."""
   length = sequence_length['targets']
   slices = importlib.import_module('tensorflow').data.Dataset.from_tensor_slices
   pieces = lambda x: slices(x['targets']).batch(length)

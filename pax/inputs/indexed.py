@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs whose examples have numbers: a batch is some of them, read by number.
+"""Inputs with random access: examples are read by index.
 
-Which come next is computed from how many were read, by all hosts together.
-That count is the whole state: a run resumes at any batch, on any number of
+The state is the number of examples that all hosts have read together. The next
+indices are a function of it, so a run resumes at any batch, on any number of
 hosts.
 """
 
@@ -20,11 +20,11 @@ NestedMap = py_utils.NestedMap
 
 
 class IndexedInput(base_input.BaseInput, abc.ABC):
-  """Reads examples by number; subclasses say how many there are, and `read`.
+  """Reads examples by index; subclasses define `num_examples` and `read`.
 
-  Training goes through all of them in a new random order each epoch, for ever;
-  evaluation goes through them once, in their order. The last batch is filled
-  with rows of zeros, whose `eval_sample_weights` [B] are 0, others' being 1.
+  Training repeats indefinitely, in a new random order each epoch. Evaluation
+  reads each example once, in order. The last batch is padded with rows of
+  zeros, whose `eval_sample_weights`, float32 [B], are 0; others are 1.
   """
 
   def __post_init__(self):
@@ -34,7 +34,7 @@ class IndexedInput(base_input.BaseInput, abc.ABC):
   @property
   @abc.abstractmethod
   def num_examples(self) -> int:
-    """Examples in an epoch."""
+    """Number of examples in an epoch."""
 
   @abc.abstractmethod
   def read(
@@ -42,15 +42,20 @@ class IndexedInput(base_input.BaseInput, abc.ABC):
     indices: Int64[np.ndarray, 'N'],
     positions: Int64[np.ndarray, 'N'],
   ) -> NestedMap:
-    """Returns N examples, N being 0 perhaps; the first dimension counts them.
+    """Returns N examples, stacked along the first dimension; N may be 0.
 
     Args:
-      indices: Which, each below `num_examples`.
-      positions: Their places in the endless order of this input, by which
-        random changes to them are chosen.
+      indices: Indices below `num_examples`.
+      positions: Positions in the infinite sequence of examples, as seeds of
+        random augmentation.
     """
 
   def get_next(self) -> NestedMap:
+    """Returns the next batch.
+
+    Raises:
+      StopIteration: the epoch of evaluation has ended.
+    """
     if not self.is_training and self._examples >= self.num_examples:
       raise StopIteration
     first = self._examples + self.infeed_host_index * self.batch_size
@@ -72,12 +77,12 @@ class IndexedInput(base_input.BaseInput, abc.ABC):
 
   @property
   def seed(self) -> int:
-    """Chooses the random order."""
+    """Seed of the random order."""
     return self.input_random_seed or 0
 
   @property
   def num_batches(self) -> int:
-    """Batches in one epoch; the last may be padded, or run into the next."""
+    """Batches per epoch; the last is padded, or continues in the next epoch."""
     global_batch = self.batch_size * self.num_infeed_hosts
     return -(-self.num_examples // global_batch)
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packs documents of any length into rows of one length, and shows the seams.
+"""Best-fit packing of documents into rows of equal length.
 
-A document of n tokens is read as `[bos] t1 .. tn` and predicted as
-`t1 .. tn [eos]`, each label once. What is longer than a row is cut into pieces
-of a row's length; the remainders share rows, best fit first. `segment_ids`
-tells the pieces of a row apart (from 1; 0 is padding), and `segment_pos` counts
-from 0 within each.
+A document of n tokens has the ids `[bos] t1 .. tn` and the labels
+`t1 .. tn [eos]`. Documents longer than a row are split into pieces of a row's
+length; the remainders share rows, longest first, each in the row with the least
+sufficient space (best-fit decreasing).
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pax.inputs import batch_types
 from praxis import py_utils
 
 NestedMap = py_utils.NestedMap
@@ -23,38 +23,38 @@ NestedMap = py_utils.NestedMap
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Corpus:
-  """Tokens of documents, one behind the other, each between bos and eos."""
+  """Concatenated tokens of documents, each between bos and eos."""
 
   # Document i is `tokens[starts[i]:starts[i + 1]]`.
   tokens: np.ndarray
-  # Where documents start, and the end of the last.
+  # Start of each document, and the end of the last.
   starts: np.ndarray
 
   @property
   def lengths(self) -> np.ndarray:
-    """How many labels each document has."""
+    """Number of labels of each document."""
     return np.diff(self.starts) - 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PackingPlan:
-  """Which piece of which document goes where; sorted by row and column."""
+  """Placement of the pieces of documents, sorted by row and column."""
 
   seq_len: int
   num_rows: int
-  # For each piece: its document, where it starts there, its length, its column.
+  # Of each piece: document, offset in it, length, and column in the row.
   documents: np.ndarray
   offsets: np.ndarray
   lengths: np.ndarray
   columns: np.ndarray
-  # The first piece of each row, and the number of pieces.
+  # First piece of each row, and the number of pieces.
   row_starts: np.ndarray
 
 
 def corpus_of(
   documents: Sequence[np.ndarray], *, bos_id: int, eos_id: int
 ) -> Corpus:
-  """The corpus made of the token ids of `documents`."""
+  """Returns the corpus of documents given as token ids."""
   lengths = [len(document) + 2 for document in documents]
   starts = np.cumsum([0, *lengths])
   largest = max([bos_id, eos_id, *(d.max(initial=0) for d in documents)])
@@ -66,7 +66,11 @@ def corpus_of(
 
 
 def plan(lengths: Sequence[int], seq_len: int) -> PackingPlan:
-  """Packs pieces of documents with `lengths` positions into rows."""
+  """Packs documents of `lengths` labels into rows.
+
+  Raises:
+    ValueError: `seq_len` is not positive.
+  """
   if seq_len < 1:
     raise ValueError(f'seq_len must be at least 1, got {seq_len}')
   documents, offsets, sizes = _cut(np.asarray(lengths, np.int64), seq_len)
@@ -85,7 +89,7 @@ def plan(lengths: Sequence[int], seq_len: int) -> PackingPlan:
 
 
 def one_per_row(lengths: Sequence[int], seq_len: int) -> PackingPlan:
-  """Puts each document in a row of its own, cut to `seq_len`."""
+  """Returns the plan of one document per row, truncated to `seq_len`."""
   rows = np.arange(len(lengths))
   return PackingPlan(
     seq_len=seq_len,
@@ -98,8 +102,10 @@ def one_per_row(lengths: Sequence[int], seq_len: int) -> PackingPlan:
   )
 
 
-def empty_batch(batch_size: int, seq_len: int) -> NestedMap:
-  """A batch of padding only: all weights are 0."""
+def empty_batch(
+  batch_size: int, seq_len: int
+) -> batch_types.LanguageModelBatch:
+  """Returns a batch of padding; all weights are 0."""
   shape = (batch_size, seq_len)
   ints = {
     name: np.zeros(shape, np.int32)
@@ -113,61 +119,74 @@ def empty_batch(batch_size: int, seq_len: int) -> NestedMap:
 
 
 def fill(
-  batch: NestedMap, rows: Sequence[int], corpus: Corpus, packing: PackingPlan
-) -> NestedMap:
-  """Writes `rows` of the packed corpus into the first rows of `batch`."""
-  for b, row in enumerate(rows):
-    first, end = packing.row_starts[row : row + 2]
-    for segment, piece in enumerate(range(first, end), start=1):
-      _write(batch, b, segment, piece, corpus, packing)
+  batch: batch_types.LanguageModelBatch,
+  rows: Sequence[int],
+  corpus: Corpus,
+  plan: PackingPlan,
+) -> batch_types.LanguageModelBatch:
+  """Writes rows of the packed corpus into the first rows of a batch.
+
+  Args:
+    batch: An empty batch; it is modified.
+    rows: Indices of rows of the plan.
+    corpus: The documents.
+    plan: The placement of their pieces.
+
+  Returns:
+    The batch.
+  """
+  for batch_row, row in enumerate(rows):
+    first, end = plan.row_starts[row : row + 2]
+    for segment_id, piece in enumerate(range(first, end), start=1):
+      _write_piece(batch, batch_row, segment_id, piece, corpus, plan)
   return batch
 
 
-def _write(
-  batch: NestedMap,
-  b: int,
-  segment: int,
+def _write_piece(
+  batch: batch_types.LanguageModelBatch,
+  batch_row: int,
+  segment_id: int,
   piece: int,
   corpus: Corpus,
-  packing: PackingPlan,
+  plan: PackingPlan,
 ) -> None:
-  size, column = packing.lengths[piece], packing.columns[piece]
-  start = corpus.starts[packing.documents[piece]] + packing.offsets[piece]
-  window = corpus.tokens[start : start + size + 1]
-  here = slice(column, column + size)
-  batch.ids[b, here] = window[:-1]
-  batch.labels[b, here] = window[1:]
-  batch.segment_ids[b, here] = segment
-  batch.segment_pos[b, here] = np.arange(size)
-  batch.paddings[b, here] = 0
-  batch.weights[b, here] = 1
+  size, column = plan.lengths[piece], plan.columns[piece]
+  start = corpus.starts[plan.documents[piece]] + plan.offsets[piece]
+  tokens = corpus.tokens[start : start + size + 1]
+  index = (batch_row, slice(column, column + size))
+  batch.ids[index] = tokens[:-1]
+  batch.labels[index] = tokens[1:]
+  batch.segment_ids[index] = segment_id
+  batch.segment_pos[index] = np.arange(size)
+  batch.paddings[index] = 0
+  batch.weights[index] = 1
 
 
 def _cut(
   lengths: np.ndarray, seq_len: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Document, offset and size of each piece of at most `seq_len`."""
+  """Returns document, offset and size of each piece of at most `seq_len`."""
   counts = -(-lengths // seq_len)
   documents = np.repeat(np.arange(len(lengths)), counts)
-  firsts = np.repeat(np.cumsum(counts) - counts, counts)
-  offsets = (np.arange(len(documents)) - firsts) * seq_len
+  first_pieces = np.repeat(np.cumsum(counts) - counts, counts)
+  offsets = (np.arange(len(documents)) - first_pieces) * seq_len
   sizes = np.minimum(seq_len, lengths[documents] - offsets)
   return documents, offsets, sizes
 
 
 def _best_fit(sizes: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
-  """Row and column of each piece: longest first, into the tightest gap."""
-  full = sizes == seq_len
-  rows = np.cumsum(full) - 1
+  """Returns row and column of each piece, by best-fit decreasing."""
+  is_full = sizes == seq_len
+  rows = np.cumsum(is_full) - 1
   columns = np.zeros_like(rows)
-  num_rows = int(full.sum())
-  rest = np.flatnonzero(~full)
+  num_rows = int(is_full.sum())
+  partial = np.flatnonzero(~is_full)
   gaps: list[tuple[int, int]] = []  # (free positions, row), sorted.
-  for piece in rest[np.argsort(-sizes[rest], kind='stable')]:
+  for piece in partial[np.argsort(-sizes[partial], kind='stable')]:
     size = int(sizes[piece])
-    at = bisect.bisect_left(gaps, (size, -1))
-    if at < len(gaps):
-      free, row = gaps.pop(at)
+    tightest = bisect.bisect_left(gaps, (size, -1))
+    if tightest < len(gaps):
+      free, row = gaps.pop(tightest)
     else:
       free, row, num_rows = seq_len, num_rows, num_rows + 1
     rows[piece], columns[piece] = row, seq_len - free

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Pile, LAMBADA and BoolQ as tasks of SeqIO.
+"""SeqIO tasks of the Pile, LAMBADA and BoolQ.
 
-The environment says where they are:
+Environment variables give the paths:
 
-  VOCAB_PATH    a model of SentencePiece
-  PILE_DIR      folder with train/*.jsonl and val.jsonl, a text in each line
-  LAMBADA_PATH  lambada_test.jsonl, a text in each line
+  VOCAB_PATH    SentencePiece model
+  PILE_DIR      directory with train/*.jsonl and val.jsonl, one text per line
+  LAMBADA_PATH  lambada_test.jsonl, one text per line
 
-BoolQ is what TFDS calls super_glue/boolq.
+BoolQ is super_glue/boolq of TFDS.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 from pax.inputs import c4_tasks, seqio_tasks
@@ -23,15 +24,15 @@ PILE = 'the_pile_lm'
 LAMBADA = 'lambada_eval'
 BOOLQ = 'boolq'
 
-_SHUFFLED = 100000
-# How many texts are one before it is cut into rows.
+_SHUFFLE_BUFFER_SIZE = 100000
+# Number of texts concatenated before the text is split into rows.
 _DOCUMENTS = 128
 _QUOTES = str.maketrans('“”‘’', '""\'\'')
 
 
 @seqio_tasks.provides(PILE)
 def add_pile(seqio: Any) -> None:
-  """Adds the Pile: texts end to end, in rows that end with EOS."""
+  """Adds the Pile: concatenated texts in rows that end with EOS."""
   folder = from_environment('PILE_DIR')
   seqio.TaskRegistry.add(
     PILE,
@@ -50,13 +51,13 @@ def add_pile(seqio: Any) -> None:
     ],
     output_features={'targets': _feature(seqio, add_eos=True)},
     metric_fns=[],
-    shuffle_buffer_size=_SHUFFLED,
+    shuffle_buffer_size=_SHUFFLE_BUFFER_SIZE,
   )
 
 
 @seqio_tasks.provides(LAMBADA)
 def add_lambada(seqio: Any) -> None:
-  """Adds LAMBADA's test set: passages, and their last words as targets."""
+  """Adds the test set of LAMBADA; the last word of a passage is the target."""
   feature = _feature(seqio, add_eos=True)
   seqio.TaskRegistry.add(
     LAMBADA,
@@ -73,7 +74,7 @@ def add_lambada(seqio: Any) -> None:
 
 @seqio_tasks.provides(BOOLQ)
 def add_boolq(seqio: Any) -> None:
-  """Adds BoolQ: a passage and a question, and yes or no as targets."""
+  """Adds BoolQ; the answer to a question on a passage is the target."""
   feature = _feature(seqio, add_eos=False)
   seqio.TaskRegistry.add(
     BOOLQ,
@@ -84,7 +85,7 @@ def add_boolq(seqio: Any) -> None:
     ],
     output_features={'inputs': feature, 'targets': feature},
     metric_fns=[],
-    shuffle_buffer_size=_SHUFFLED,
+    shuffle_buffer_size=_SHUFFLE_BUFFER_SIZE,
   )
 
 
@@ -100,26 +101,26 @@ def concatenate_passage_and_question(dataset: Any) -> Any:
 
 
 def last_word(text: str) -> dict[str, str]:
-  """Returns the targets, a passage's last word, and the inputs before it.
+  """Splits a passage into its last word as targets and the rest as inputs.
 
-  Quotation marks become those of a typewriter, as GPT-2's evaluation has them.
+  Quotation marks become ASCII, as in the evaluation of GPT-2.
   """
   text = text.translate(_QUOTES).rstrip()
-  before, _, word = text.rpartition(' ')
-  return {'inputs': before.strip(), 'targets': f' {word}'}
+  context, _, word = text.rpartition(' ')
+  return {'inputs': context.strip(), 'targets': f' {word}'}
 
 
 def from_environment(name: str) -> str:
-  """Returns what a variable of the environment says.
+  """Returns the value of an environment variable.
 
   Raises:
-    ValueError: it is not set.
+    ValueError: the variable is not set.
   """
   value = os.environ.get(name)
   if not value:
     raise ValueError(
-      f'the variable {name} of the environment must say where the data are, '
-      f'got {value!r}; export {name}=PATH'
+      f'the environment variable {name} must be a path, got {value!r}; export '
+      f'{name}=PATH'
     )
   return value
 
@@ -129,14 +130,14 @@ def _feature(seqio: Any, *, add_eos: bool) -> Any:
   return seqio.Feature(vocabulary=vocabulary, add_eos=add_eos)
 
 
-def _map_lines(lines: Any, make: Any) -> Any:
-  """Returns a dataset of what `make` makes of the text of each JSON line."""
+def _map_lines(lines: Any, features_of: Callable[[str], dict[str, str]]) -> Any:
+  """Returns a dataset of the features of the text of each JSON line."""
   tf = importlib.import_module('tensorflow')
-  names = sorted(make('a b'))
+  names = sorted(features_of('a b'))
 
   def parse(line: bytes) -> list[str]:
-    found = make(json.loads(line)['text'])
-    return [found[name] for name in names]
+    features = features_of(json.loads(line)['text'])
+    return [features[name] for name in names]
 
   def example(line: Any) -> dict[str, Any]:
     values = tf.numpy_function(parse, [line], [tf.string] * len(names))

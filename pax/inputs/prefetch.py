@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads ahead in a thread, and tells what was read from what was used."""
+"""Prefetching of batches in a thread, with the state after each batch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _POLL_SECONDS = 0.1
 
 
 class Prefetcher:
-  """An input that is read by a thread, a few batches ahead.
+  """Reads an input in a thread, a few batches ahead.
 
-  Each batch carries the state of the input behind it, so that `get_state` is
-  the state behind the batch handed out last, however far the thread has read.
+  Each queued batch carries the input state after it, so that `get_state`
+  returns the state after the last consumed batch, not the last one read.
   """
 
   def __init__(
@@ -28,12 +28,16 @@ class Prefetcher:
     depth: int = 2,
     transform: Callable[[NestedMap], Any] | None = None,
   ):
-    """Starts to read.
+    """Starts the thread.
 
     Args:
-      source: the input; leave it alone until `close`.
-      depth: how many batches may wait.
-      transform: done to each batch in the thread, such as its way to devices.
+      source: The input; only the thread may use it until `close`.
+      depth: Maximum number of queued batches.
+      transform: Applied to each batch in the thread, such as the transfer to
+        the devices; None is the identity.
+
+    Raises:
+      ValueError: `depth` is not positive.
     """
     if depth < 1:
       raise ValueError(f'depth must be at least 1, got {depth}')
@@ -45,21 +49,21 @@ class Prefetcher:
     self._start()
 
   def get_next(self) -> Any:
-    """The next batch, transformed.
+    """Returns the next transformed batch.
 
     Raises:
-      StopIteration: at the end of the data, and from then on.
-      Exception: what the thread met.
+      StopIteration: the data has ended.
+      Exception: reading or transforming failed in the thread.
     """
     batch, self._state = self._peeked or self._take()
     self._peeked = None
     return batch
 
-  # As inputs call it; what was padded is padded already.
+  # The name in BaseInput; the thread has padded the batches.
   get_next_padded = get_next
 
   def peek(self) -> Any | None:
-    """What `get_next` will return, or None at the end of the data."""
+    """Returns the next batch without consuming it; None at the end."""
     if self._peeked is None:
       try:
         self._peeked = self._take()
@@ -70,27 +74,27 @@ class Prefetcher:
   peek_padded = peek
 
   def get_state(self) -> base_input.State:
-    """The state of the input behind the batch that was handed out last."""
+    """Returns the input state after the last consumed batch."""
     if self._state is None:
-      return self._source.get_state()  # Raises: it has none.
+      return self._source.get_state()  # Raises NotImplementedError.
     return self._state
 
   def set_state(self, state: base_input.State) -> None:
-    """Goes to `state` and reads on from there."""
+    """Restores the state of the input and restarts the thread."""
     self.close()
     self._source.set_state(state)
     self._state = state
     self._start()
 
   def reset(self) -> None:
-    """Goes back to the first batch."""
+    """Restarts at the first batch."""
     self.close()
     self._source.reset()
     self._state = state_of(self._source)
     self._start()
 
   def close(self) -> None:
-    """Ends the thread; what was read ahead is dropped."""
+    """Stops the thread and discards queued batches."""
     self._stopped.set()
     self._thread.join()
     self._peeked = None
@@ -104,19 +108,19 @@ class Prefetcher:
   def _start(self) -> None:
     self._stopped = threading.Event()
     self._queue: queue.Queue[Any] = queue.Queue(self._depth)
-    self._end: BaseException | None = None
+    self._error: BaseException | None = None
     self._thread = threading.Thread(
       target=self._read, name=f'prefetch {self._source.name}', daemon=True
     )
     self._thread.start()
 
   def _take(self) -> tuple[Any, base_input.State | None]:
-    if self._end is None:
+    if self._error is None:
       item = self._queue.get()
       if not isinstance(item, BaseException):
         return item
-      self._end = item
-    raise self._end
+      self._error = item
+    raise self._error
 
   def _read(self) -> None:
     """Runs in the thread."""
@@ -124,7 +128,7 @@ class Prefetcher:
       while not self._stopped.is_set():
         batch = self._source.get_next_padded()
         self._put((self._transform(batch), state_of(self._source)))
-    except BaseException as e:  # Whatever it is, the reader must not wait.
+    except BaseException as e:  # Any error must unblock the consumer.
       self._put(e)
 
   def _put(self, item: Any) -> None:
@@ -138,7 +142,7 @@ class Prefetcher:
 def state_of(
   source: base_input.BaseInput | Prefetcher,
 ) -> base_input.State | None:
-  """The state of an input, None if it keeps none."""
+  """Returns the state of an input, or None if it has no state."""
   try:
     return source.get_state()
   except NotImplementedError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts to be continued by a language model."""
+"""Prompts for a language model to continue."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pax.inputs import text
+from pax.inputs import batch_types, text
 from praxis import py_utils
 
 NestedMap = py_utils.NestedMap
 
 
 class PromptLmInput(text.TextLmInput):
-  """Prompts, in the vocabulary of the text that a model was trained on.
+  """Batches of prompts, in the vocabulary of a training corpus.
 
-  A batch has `ids` and `paddings`, [B, seq_len]; longer prompts lose their end.
-  The last batch is filled with rows of `eval_sample_weights` 0.
+  Prompts longer than `seq_len` are truncated. The last batch is padded with
+  rows whose `eval_sample_weights` are 0.
   """
 
-  # The texts, in their order.
+  # The prompts, in order.
   prompts: Sequence[str] = ()
 
   def __post_init__(self):
@@ -28,27 +28,32 @@ class PromptLmInput(text.TextLmInput):
     if not self.prompts:
       raise ValueError(f'prompts of {self.name!r} must be at least one text')
 
-  def get_next(self) -> NestedMap:
+  def get_next(self) -> batch_types.PromptBatch:
+    """Returns the next batch.
+
+    Raises:
+      StopIteration: all prompts have been read.
+    """
     first = self._examples + self.infeed_host_index * self.batch_size
     if self._examples >= len(self.prompts):
       raise StopIteration
     self._examples += self.batch_size * self.num_infeed_hosts
-    rows = self.strings_to_ids(self.prompts[first : first + self.batch_size])
+    prompts = self.prompts[first : first + self.batch_size]
     shape = (self.batch_size, self.seq_len)
     batch = NestedMap(
       ids=np.zeros(shape, np.int32),
       paddings=np.ones(shape, np.float32),
       eval_sample_weights=np.zeros(self.batch_size, np.float32),
     )
-    for i, row in enumerate(rows):
-      row = row[: self.seq_len]
-      batch.ids[i, : len(row)] = row
-      batch.paddings[i, : len(row)] = 0.0
+    for i, ids in enumerate(self.strings_to_ids(prompts)):
+      ids = ids[: self.seq_len]
+      batch.ids[i, : len(ids)] = ids
+      batch.paddings[i, : len(ids)] = 0.0
       batch.eval_sample_weights[i] = 1.0
     return batch
 
   @property
   def num_batches(self) -> int:
-    """Batches that hold all prompts."""
+    """Number of batches of all prompts."""
     global_batch = self.batch_size * self.num_infeed_hosts
     return -(-len(self.prompts) // global_batch)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the tasks and mixtures of SeqIO."""
+"""Input of SeqIO tasks and mixtures."""
 
 from __future__ import annotations
 
@@ -20,57 +20,56 @@ _EVAL_SEED = 42
 
 
 class SeqIOInput(base_input.BaseInput):
-  """Rows of a SeqIO task or mixture; each host reads a shard of its own.
+  """Reads rows of a SeqIO task or mixture; each host reads its own shard.
 
-  Training repeats and shuffles unless told otherwise. Evaluation with
-  `reset_for_eval` is one epoch, in order: rows of weight 0 in
-  `eval_sample_weights` [B] fill the last batch, and batches are added until all
-  hosts have equally many.
+  Training repeats and shuffles by default. Evaluation with `reset_for_eval` is
+  one epoch, in order: the last batch is padded with rows whose
+  `eval_sample_weights`, float32 [B], are 0, and hosts add batches of such rows
+  until all have the same number of batches.
 
-  The state is how many examples were read. To go on from it they are read once
-  more and thrown away, so the order must be certain: set `input_random_seed`.
+  The state is the number of examples read. Restoring it reads and discards as
+  many examples, so the order must be reproducible: set `input_random_seed`.
 
   References: SeqIO, https://arxiv.org/abs/2203.17189
   """
 
-  # A task or mixture of SeqIO's registry, or the object; one of the two.
+  # Name of a task or mixture in SeqIO's registry, or the object; exactly one.
   mixture_name: str | None = None
   mixture_or_task: Any = None
-  # The part of the data: 'train', 'validation', 'test', or as the task says.
+  # Split of the data: 'train', 'validation', 'test', or another of the task.
   split_name: str | None = None
-  # Google's deterministic data are not public.
+  # Must be False: the deterministic data are not public.
   deterministic_input: bool = False
-  # How long each feature of the task may be.
+  # Maximum length of each feature of the task, in tokens.
   task_feature_lengths: Mapping[str, int] | None = None
-  # Makes rows of examples.
+  # Converts examples to rows.
   feature_converter: (
     lm_features.LanguageModelFeatures
     | sequence_features.SequenceModelFeatures
     | None
   ) = None
-  # Whether examples come in a random order, and again and again; None: in
-  # training.
+  # Whether to shuffle and to repeat; None does so in training.
   shuffle: bool | None = None
   repeat: bool | None = None
-  # Whether to read what SeqIO has preprocessed and cached.
+  # Whether to read the offline cache of SeqIO.
   use_cached: bool = False
-  # Whether evaluation is filled up to whole batches, equally many on all hosts.
+  # Whether evaluation pads to full batches, the same number on all hosts.
   eval_auto_pad: bool = True
-  # Whether a last batch that is not full is left out.
+  # Whether to drop a last batch that is not full.
   drop_remainder: bool = True
-  # How many batches are left out at the beginning of training.
+  # Number of batches to skip at the start of training.
   num_batches_to_skip: int | None = None
-  # Whether SeqIO cuts features to task_feature_lengths.
+  # Whether SeqIO truncates features to task_feature_lengths.
   trim_output_features: bool = True
-  # Whether SeqIO keeps small data in memory.
+  # Whether SeqIO caches small data in memory.
   try_in_mem_cache: bool = True
-  # Whether rows of weight 0 also have `weights` 0 and `paddings` 1.
+  # Whether padding rows have `weights` 0 and `paddings` 1.
   annotate_padding_fields: bool = False
-  # Decodes ids in place of the task's vocabulary.
+  # Vocabulary that decodes ids; None is that of the task.
   overridden_vocab: Any = None
-  # How many examples evaluation has, if not all of them count.
+  # Number of rows to evaluate; None is all.
   eval_num_examples: int | None = None
-  # How TFDS reads files, for the whole process: a tfds.ReadConfig.
+  # tfds.ReadConfig of the whole process.
   read_config: Any = None
 
   def __post_init__(self):
@@ -80,7 +79,7 @@ class SeqIOInput(base_input.BaseInput):
     if not self.is_training and self.input_random_seed is None:
       self.input_random_seed = _EVAL_SEED
     super().__post_init__()
-    self._check_meaning()
+    self._check_settings()
     self._seqio = seqio_tasks.load(f'the input {self.name!r}')
     self._task = self.mixture_or_task or seqio_tasks.find(
       self._seqio, self.mixture_name
@@ -97,22 +96,27 @@ class SeqIOInput(base_input.BaseInput):
 
   @property
   def should_shuffle(self) -> bool:
-    """Whether examples come in a random order; never in evaluation."""
+    """Whether examples are shuffled; never in evaluation."""
     return self.is_training and self.shuffle is not False
 
   @property
   def should_repeat(self) -> bool:
-    """Whether examples come again and again."""
+    """Whether examples repeat indefinitely."""
     return self.is_training if self.repeat is None else self.repeat
 
   @property
   def is_mixture(self) -> bool:
-    """Whether this reads a mixture of tasks."""
+    """Whether the input reads a mixture of tasks."""
     return isinstance(self._task, self._seqio.Mixture)
 
   def get_next(self) -> NestedMap:
+    """Returns the next batch.
+
+    Raises:
+      StopIteration: the epoch has ended.
+    """
     if self._is_one_epoch:
-      return self._next_of_epoch()
+      return self._next_of_padded_epoch()
     rows = list(itertools.islice(self._rows, self.batch_size))
     if not rows or (len(rows) < self.batch_size and self.drop_remainder):
       raise StopIteration
@@ -140,7 +144,7 @@ class SeqIOInput(base_input.BaseInput):
 
   @property
   def _is_one_epoch(self) -> bool:
-    """Whether this is an evaluation that ends after equal batches."""
+    """Whether this is an evaluation of one padded epoch."""
     return (
       not self.is_training
       and self.reset_for_eval
@@ -149,12 +153,12 @@ class SeqIOInput(base_input.BaseInput):
     )
 
   def _start(self, examples: int, row: int) -> None:
-    """Goes to a row of what is made of the examples after so many."""
+    """Positions the input at a row of the group after `examples` examples."""
     self._examples, self._row = examples, row
     self._rows = self._iterate()
 
   def _iterate(self) -> Iterator[NestedMap]:
-    """Yields rows, and keeps the count of examples and rows."""
+    """Yields rows and advances the position."""
     source = self._read(self._examples, self._shard())
     size = self.feature_converter.group_size(self.task_feature_lengths)
     while group := list(itertools.islice(source, size)):
@@ -165,7 +169,7 @@ class SeqIOInput(base_input.BaseInput):
       self._examples, self._row = self._examples + len(group), 0
 
   def _read(self, first: int, shard: Any) -> Iterator[Mapping[str, Any]]:
-    """Returns the examples of a shard from the first on."""
+    """Returns the examples of a shard, starting at index `first`."""
     data = self._task.get_dataset(
       sequence_length=dict(self.task_feature_lengths),
       split=self.split_name,
@@ -184,39 +188,40 @@ class SeqIOInput(base_input.BaseInput):
       index=self.infeed_host_index, num_shards=self.num_infeed_hosts
     )
 
-  def _next_of_epoch(self) -> NestedMap:
+  def _next_of_padded_epoch(self) -> NestedMap:
     if self._epoch is None:
       row = self._row
       self._start(0, 0)
       self._epoch = list(self._rows)
-      self._batches = _most_on_any_host(-(-self._count() // self.batch_size))
+      num_batches = -(-self._num_counted_rows() // self.batch_size)
+      self._num_batches = _max_over_hosts(num_batches)
       self._start(0, row)
-    if self._row >= self._batches * self.batch_size:
+    if self._row >= self._num_batches * self.batch_size:
       raise StopIteration
     rows = self._epoch[self._row : self._row + self.batch_size]
-    rows = rows[: max(0, self._count() - self._row)]
+    rows = rows[: max(0, self._num_counted_rows() - self._row)]
     self._row += self.batch_size
     weights = np.zeros(self.batch_size, np.float32)
     weights[: len(rows)] = 1
-    if missing := self.batch_size - len(rows):
-      rows = rows + [self._filler()] * missing
+    if num_missing := self.batch_size - len(rows):
+      rows = rows + [self._padding_row()] * num_missing
     return _stack(rows, weights)
 
-  def _count(self) -> int:
-    """Returns how many rows of this host's count."""
+  def _num_counted_rows(self) -> int:
+    """Returns the number of rows of this host that are evaluated."""
     return min(len(self._epoch), self.eval_num_examples or len(self._epoch))
 
-  def _filler(self) -> NestedMap:
-    """Returns a row that is there to fill a batch."""
-    row = self._epoch[0] if self._epoch else self._any_row()
+  def _padding_row(self) -> NestedMap:
+    """Returns a row that pads a batch."""
+    row = self._epoch[0] if self._epoch else self._first_row_of_all_hosts()
     if self.annotate_padding_fields and 'weights' in row:
       row = NestedMap(row, weights=0 * row.weights)
       if 'paddings' in row:
         row.paddings = 1 - row.weights
     return row
 
-  def _any_row(self) -> NestedMap:
-    """Returns the first row of all hosts', where this one has none."""
+  def _first_row_of_all_hosts(self) -> NestedMap:
+    """Returns the first row of the unsharded data."""
     size = self.feature_converter.group_size(self.task_feature_lengths)
     group = list(itertools.islice(self._read(0, None), size))
     if not group:
@@ -241,7 +246,7 @@ class SeqIOInput(base_input.BaseInput):
       if not getattr(self, name):
         raise ValueError(f'{name} of {self._task_name!r} must be set')
 
-  def _check_meaning(self) -> None:
+  def _check_settings(self) -> None:
     if self.deterministic_input:
       raise ValueError(
         'deterministic_input must be False, got True; such data are not public'
@@ -249,26 +254,26 @@ class SeqIOInput(base_input.BaseInput):
     if self.eval_loop_num_batches is None and self.should_repeat:
       raise ValueError(
         f'eval_loop_num_batches of {self.name!r} must be set with repeat=True, '
-        'got None; the evaluation would never end'
+        'got None: the evaluation would not end'
       )
     if self.is_training and self.split_name != 'train':
       logging.warning('%s trains on split %s', self.name, self.split_name)
     if not self.is_training and self.shuffle:
-      logging.warning('%s is evaluated in order; unset shuffle', self.name)
+      logging.warning('%s: evaluation ignores shuffle=True', self.name)
     if not self.is_training and self.num_batches_to_skip:
-      logging.warning('%s is evaluated from its beginning', self.name)
+      logging.warning('%s: evaluation ignores num_batches_to_skip', self.name)
 
   def _check_scoring(self) -> None:
-    """Raises ValueError if a task that scores targets counts inputs too."""
+    """Raises ValueError if a task that scores targets weights inputs too."""
     if self.is_training or not getattr(self._task, 'score_metric_fns', None):
       return
     converter = self.feature_converter
     is_lm = isinstance(converter, lm_features.LanguageModelFeatures)
     if is_lm and not converter.weights_on_targets_only:
       raise ValueError(
-        f'weights_on_targets_only of {self.name!r} must be True, as its task '
-        f'scores targets, got {converter.weights_on_targets_only}; set it in '
-        'feature_converter'
+        f'weights_on_targets_only of {self.name!r} must be True because the '
+        f'task scores targets, got {converter.weights_on_targets_only}; set it '
+        'in feature_converter'
       )
 
   def _get_state_internal(self) -> base_input.State:
@@ -279,14 +284,14 @@ class SeqIOInput(base_input.BaseInput):
 
 
 def _stack(rows: Sequence[NestedMap], weights: np.ndarray) -> NestedMap:
-  """Returns a batch of rows, without features that are no numbers."""
+  """Returns the batch of rows, without features that are not numeric."""
   batch = jax.tree.map(lambda *xs: np.stack(xs), *rows)
   return NestedMap(
     batch.Filter(lambda x: x.dtype.kind in 'biuf'), eval_sample_weights=weights
   )
 
 
-def _most_on_any_host(number: int) -> int:
+def _max_over_hosts(value: int) -> int:
   if jax.process_count() == 1:
-    return number
-  return int(np.max(multihost_utils.process_allgather(np.array([number]))))
+    return value
+  return int(np.max(multihost_utils.process_allgather(np.array([value]))))

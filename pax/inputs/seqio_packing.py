@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lays texts side by side in a row as SeqIO does, so that rows are the same."""
+"""Next-fit packing of token sequences into rows, equal to that of SeqIO."""
 
 from __future__ import annotations
 
@@ -12,61 +12,61 @@ from jaxtyping import Int32
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """Texts side by side; what is left is 0."""
+  """Concatenated sequences, padded with 0."""
 
   tokens: Int32[np.ndarray, 'T']
-  # Which text, from 1, and the place in it.
+  # Index of the sequence in the row, from 1, and position in the sequence.
   segments: Int32[np.ndarray, 'T']
   positions: Int32[np.ndarray, 'T']
 
   def shifted(self, bos_id: int, packed: bool) -> Int32[np.ndarray, 'T']:
-    """Returns what a decoder reads: each token after the one before it.
+    """Returns the decoder inputs: tokens shifted right by one.
 
     Args:
-      bos_id: what comes before a text.
-      packed: whether there may be several texts; then the place behind the last
-        has a `bos_id` too, and otherwise the last token.
+      bos_id: First input of each sequence.
+      packed: Whether the row may hold several sequences; the position after the
+        last sequence is then `bos_id`, otherwise the last token.
     """
-    before = np.append(np.int32(bos_id), self.tokens[:-1])
+    inputs = np.append(np.int32(bos_id), self.tokens[:-1])
     if not packed:
-      return before
-    begins = np.diff(self.segments, prepend=0) != 0
-    return np.where(begins, np.int32(bos_id), before)
+      return inputs
+    is_start = np.diff(self.segments, prepend=0) != 0
+    return np.where(is_start, np.int32(bos_id), inputs)
 
 
-def lay_out(texts: Sequence[np.ndarray], length: int) -> Row:
-  """Returns a row of so many positions with these texts."""
+def concatenate(sequences: Sequence[np.ndarray], length: int) -> Row:
+  """Returns the row of `length` positions with these sequences."""
   tokens, segments, positions = np.zeros((3, length), np.int32)
-  at = 0
-  for segment, text in enumerate(texts, start=1):
-    here = slice(at, at + len(text))
-    tokens[here] = text
-    segments[here] = segment
-    positions[here] = np.arange(len(text))
-    at += len(text)
+  start = 0
+  for segment, sequence in enumerate(sequences, start=1):
+    end = start + len(sequence)
+    tokens[start:end] = sequence
+    segments[start:end] = segment
+    positions[start:end] = np.arange(len(sequence))
+    start = end
   return Row(tokens, segments, positions)
 
 
 def next_fit(
   sizes: Sequence[Sequence[int]], limits: Sequence[int]
 ) -> list[list[int]]:
-  """Returns which texts share a row: as long as the next one fits.
+  """Returns the indices of the examples of each row, by next-fit packing.
 
   Args:
-    sizes: of each text, or of each of its features.
-    limits: of a row, for each feature.
+    sizes: Length of each feature of each example.
+    limits: Maximum length of each feature in a row.
   """
   rows: list[list[int]] = [[]]
-  filled = np.zeros(len(limits), int)
+  lengths = np.zeros(len(limits), int)
   for index, size in enumerate(sizes):
-    if (filled + size > limits).any():
+    if (lengths + size > limits).any():
       rows.append([])
-      filled[:] = 0
+      lengths[:] = 0
     rows[-1].append(index)
-    filled += size
+    lengths += size
   return rows
 
 
-def without_padding(tokens: np.ndarray) -> np.ndarray:
-  """Returns as many tokens as are not 0."""
+def strip_padding(tokens: np.ndarray) -> np.ndarray:
+  """Returns as many leading tokens as there are nonzero tokens."""
   return tokens[: np.count_nonzero(tokens)]

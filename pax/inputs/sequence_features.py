@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From examples of SeqIO's tasks to rows for models that read, then write."""
+"""Conversion of SeqIO examples to rows for encoder-decoder models."""
 
 from __future__ import annotations
 
@@ -7,82 +7,86 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pax.inputs import seqio_packing
+from pax.inputs import batch_types, seqio_packing
 from praxis import base_hyperparams, py_utils
 
 NestedMap = py_utils.NestedMap
+# Features of an example, and the maximum length of each, by name.
 Example = Mapping[str, np.ndarray]
 Lengths = Mapping[str, int]
 
-_SIDES = {'src': 'inputs', 'tgt': 'targets'}
+# Read by the encoder, and by the decoder.
+_FEATURES = ('inputs', 'targets')
 
 
 class SequenceModelFeatures(base_hyperparams.FiddleBaseParameterizable):
-  """Reads `inputs` into src and `targets` into tgt.
+  """Converts examples with `inputs` and `targets` to rows.
 
-  Both have ids, segment_ids and segment_pos, int32 [T], and paddings, float32
-  [T]; tgt also has labels, and weights, which are 1 for all text.
-
-  The features of SeqIO's EncDecFeatureConverter, made without TensorFlow.
+  All labels that are tokens have weight 1. The result equals that of SeqIO's
+  EncDecFeatureConverter.
   """
 
-  # Whether a row holds several examples.
+  # Whether a row may hold several examples.
   pack: bool = False
-  # SeqIO's compiled operation for that; there is none here.
+  # Must be False: there is no custom packing operation.
   use_custom_packing_ops: bool = False
-  # What stands before a text that is written.
+  # First decoder input of each sequence.
   bos_id: int = 0
 
   def __post_init__(self):
     super().__post_init__()
     if self.use_custom_packing_ops:
-      raise ValueError('use_custom_packing_ops must be False here, got True')
+      raise ValueError('use_custom_packing_ops must be False, got True')
 
   def group_size(self, lengths: Lengths) -> int:
-    """Returns how many examples are made into rows together."""
+    """Returns the number of examples to convert together."""
     return max(lengths.values()) if self.pack else 1
 
   def rows(
     self, examples: Sequence[Example], lengths: Lengths
-  ) -> list[NestedMap]:
-    """Returns the rows that hold these examples; see LanguageModelFeatures."""
-    limits = [lengths[name] for name in _SIDES.values()]
-    texts = [self._texts(example, limits) for example in examples]
-    which = [[i] for i in range(len(texts))]
+  ) -> list[batch_types.EncoderDecoderBatch]:
+    """Returns the rows of some examples; see LanguageModelFeatures.rows."""
+    limits = [lengths[name] for name in _FEATURES]
+    sequences = [self._sequences(example, limits) for example in examples]
+    indices = [[i] for i in range(len(sequences))]
     if self.pack:
-      which = seqio_packing.next_fit(
-        [[len(x) for x in pair] for pair in texts], limits
+      sizes = [[len(tokens) for tokens in pair] for pair in sequences]
+      indices = seqio_packing.next_fit(sizes, limits)
+    rows = []
+    for row_indices in indices:
+      inputs, targets = (
+        seqio_packing.concatenate([sequences[i][j] for i in row_indices], limit)
+        for j, limit in enumerate(limits)
       )
-    found = []
-    for row in which:
-      sides = [
-        seqio_packing.lay_out([texts[i][side] for i in row], limit)
-        for side, limit in enumerate(limits)
-      ]
-      found.append(self._row(*sides))
-    return found
+      rows.append(self._row(inputs, targets))
+    return rows
 
-  def _texts(self, example: Example, limits: Sequence[int]) -> list[np.ndarray]:
-    """Returns the tokens of an example that is read, and of that written."""
-    pairs = zip(_SIDES.values(), limits, strict=True)
-    texts = [
-      np.asarray(example[name], np.int32)[:limit] for name, limit in pairs
+  def _sequences(
+    self, example: Example, limits: Sequence[int]
+  ) -> list[np.ndarray]:
+    """Returns the tokens of [inputs, targets]."""
+    sequences = [
+      np.asarray(example[name], np.int32)[:limit]
+      for name, limit in zip(_FEATURES, limits, strict=True)
     ]
-    return (
-      [seqio_packing.without_padding(x) for x in texts] if self.pack else texts
-    )
+    if not self.pack:
+      return sequences
+    return [seqio_packing.strip_padding(tokens) for tokens in sequences]
 
   def _row(
-    self, source: seqio_packing.Row, target: seqio_packing.Row
-  ) -> NestedMap:
-    row = NestedMap(src=self._side(source), tgt=self._side(target))
-    row.src.ids = source.tokens
-    row.tgt.ids = target.shifted(self.bos_id, self.pack)
-    row.tgt.labels = target.tokens
+    self, inputs: seqio_packing.Row, targets: seqio_packing.Row
+  ) -> batch_types.EncoderDecoderBatch:
+    row = NestedMap(
+      src=self._packed_fields(inputs), tgt=self._packed_fields(targets)
+    )
+    row.src.ids = inputs.tokens
+    row.tgt.ids = targets.shifted(self.bos_id, self.pack)
+    row.tgt.labels = targets.tokens
     row.tgt.weights = 1 - row.tgt.paddings
     return row
 
-  def _side(self, row: seqio_packing.Row) -> NestedMap:
+  def _packed_fields(self, row: seqio_packing.Row) -> NestedMap:
+    """Returns paddings, segment_ids and segment_pos."""
     is_token = (row.tokens != 0).astype(np.int32)
     segments, positions = row.segments, row.positions
     if not self.pack:

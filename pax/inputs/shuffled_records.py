@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of files in a random order, which fits into memory however many."""
+"""Shuffled records of files, in memory bounded by a shuffle window."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from pax.inputs import text_files, tfrecord_files
 from praxis import base_input
 
-# `name@8` stands for name-00000-of-00008 and its siblings, `name@*` for any.
+# `name@8` is name-00000-of-00008 to name-00007-of-00008, `name@*` any count.
 _SHARDED = re.compile(r'(.+)@(\d+|\*)([^@/]*)')
 
 
 def expand(patterns: str | Sequence[str]) -> tuple[str, ...]:
-  """Returns the files that patterns match; `name@8` means its eight shards.
+  """Returns the files that patterns match; `name@8` matches its 8 shards.
 
   Raises:
     ValueError: a pattern matches no file.
@@ -27,20 +27,20 @@ def expand(patterns: str | Sequence[str]) -> tuple[str, ...]:
 
 
 class ShuffledRecords:
-  """Takes the records of files for ever, each epoch in another order.
+  """Reads the records of files indefinitely, each epoch in another order.
 
-  Files come in a random order, and so do the records within each window of
-  those that follow. The window is all that is held, and of a record only where
-  it lies; where the window began and how many were taken since is the state.
+  The order of files is random, and so is the order of records within each
+  window of consecutive records. Memory holds the offsets of one window. The
+  state is the start of the window and the number of records taken from it.
   """
 
   def __init__(self, paths: Sequence[str], *, window: int, seed: int):
-    """Begins with the first epoch.
+    """Starts with the first epoch.
 
     Args:
-      paths: files of records.
-      window: among how many records each is drawn.
-      seed: chooses the order.
+      paths: TFRecord files.
+      window: Number of records that are shuffled together.
+      seed: Seed of the order.
 
     Raises:
       ValueError: the window is empty.
@@ -53,12 +53,12 @@ class ShuffledRecords:
 
   @property
   def state(self) -> base_input.State:
-    """Which record is next, as a dict that JSON can hold."""
-    return {**self._begin, 'taken': self._taken}
+    """The position of the next record, as a JSON-serializable dict."""
+    return {**self._window_start, 'taken': self._taken}
 
   @state.setter
   def state(self, state: base_input.State) -> None:
-    self._begin = {k: int(state[k]) for k in ('epoch', 'file', 'record')}
+    self._window_start = {k: int(state[k]) for k in ('epoch', 'file', 'record')}
     self._taken = int(state['taken'])
     self._order: list[tuple[tfrecord_files.RecordFiles, int]] | None = None
 
@@ -66,48 +66,52 @@ class ShuffledRecords:
     """Returns the next record.
 
     Raises:
-      ValueError: the files have none.
+      ValueError: the files have no records.
     """
     if self._order is None:
-      self._load()
+      self._load_window()
     if self._taken == len(self._order):
-      self._begin, self._taken = self._end, 0
-      self._load()
+      self._window_start, self._taken = self._next_window_start, 0
+      self._load_window()
     file, index = self._order[self._taken]
     self._taken += 1
     return file.read(index)
 
-  def _load(self) -> None:
-    """Finds the records of the window, and where the next one begins."""
-    epoch, at, record = self._begin.values()
-    chosen = np.random.default_rng([self._seed, epoch])
-    paths = [self._paths[i] for i in chosen.permutation(len(self._paths))]
-    found: list[tuple[tfrecord_files.RecordFiles, int]] = []
-    while at < len(paths) and len(found) < self._window:
-      file = self._open(paths[at])
-      end = min(len(file), record + self._window - len(found))
-      found += [(file, index) for index in range(record, end)]
+  def _load_window(self) -> None:
+    """Sets the records of the window, and the start of the next window."""
+    epoch, file_index, record = self._window_start.values()
+    file_order = np.random.default_rng([self._seed, epoch])
+    paths = [self._paths[i] for i in file_order.permutation(len(self._paths))]
+    records: list[tuple[tfrecord_files.RecordFiles, int]] = []
+    while file_index < len(paths) and len(records) < self._window:
+      file = self._open(paths[file_index])
+      end = min(len(file), record + self._window - len(records))
+      records += [(file, index) for index in range(record, end)]
       record = end
       if record == len(file):
-        at, record = at + 1, 0
-    if not found and not len(tfrecord_files.RecordFiles(paths)):
+        file_index, record = file_index + 1, 0
+    if not records and not len(tfrecord_files.RecordFiles(paths)):
       raise ValueError(f'{paths} must have records, got none')
-    order = np.random.default_rng([self._seed, *self._begin.values()])
-    self._order = [found[i] for i in order.permutation(len(found))]
-    if at == len(paths):
-      epoch, at, record = epoch + 1, 0, 0
-    self._end = {'epoch': epoch, 'file': at, 'record': record}
+    order = np.random.default_rng([self._seed, *self._window_start.values()])
+    self._order = [records[i] for i in order.permutation(len(records))]
+    if file_index == len(paths):
+      epoch, file_index, record = epoch + 1, 0, 0
+    self._next_window_start = {
+      'epoch': epoch,
+      'file': file_index,
+      'record': record,
+    }
 
   def _open(self, path: str) -> tfrecord_files.RecordFiles:
-    """Looks through a file; several windows may begin in one."""
+    """Returns the records of a file; consecutive windows share it."""
     if self._opened is None or self._opened[0] != path:
       self._opened = (path, tfrecord_files.RecordFiles([path]))
     return self._opened[1]
 
 
 def _glob_of(pattern: str) -> str:
-  if not (found := _SHARDED.fullmatch(pattern)):
+  if not (match := _SHARDED.fullmatch(pattern)):
     return pattern
-  name, shards, rest = found.groups()
+  name, shards, suffix = match.groups()
   count = '?' * 5 if shards == '*' else f'{int(shards):05}'
-  return f'{name}-?????-of-{count}{rest}'
+  return f'{name}-?????-of-{count}{suffix}'

@@ -10,47 +10,51 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pax.inputs import index_permutation, packing, text_files, tokenizers
-from praxis import base_input, pax_fiddle, py_utils, pytypes
-
-NestedMap = py_utils.NestedMap
+from pax.inputs import (
+  batch_types,
+  index_permutation,
+  packing,
+  text_files,
+  tokenizers,
+)
+from praxis import base_input, pax_fiddle, pytypes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Text:
-  """One side of the split, tokenised and packed."""
+  """The training or the held-out text, tokenized and packed."""
 
   corpus: packing.Corpus
   plan: packing.PackingPlan
-  # Of the text itself.
+  # Size of the text before tokenization.
   num_bytes: int
 
 
 class TextLmInput(base_input.BaseInput):
   """Next-token prediction on the documents of text files.
 
-  Training goes through all rows in a new random order each epoch, for ever;
-  evaluation goes through them once, in order, and ends with rows of weight 0
-  where the last batch is not full. Which row comes next is computed from how
-  many were read, by all hosts together: that number is the whole state, so a
-  run resumes at any batch, on any number of hosts.
+  Training repeats indefinitely, in a new random order of rows each epoch.
+  Evaluation reads each row once, in order, and pads the last batch with rows of
+  weight 0. The state is the number of rows that all hosts have read together;
+  the next rows are a function of it, so a run resumes at any batch, on any
+  number of hosts.
   """
 
-  # Paths, globs or folders; a string may hold several, with commas between.
-  # None: the source files of the Python standard library.
+  # Paths, globs or directories, in a sequence or separated by commas; None is
+  # the source files of the Python standard library.
   files: str | Sequence[str] | None = None
-  # Makes ids of text.
+  # Maps text to ids.
   tokenizer: tokenizers.Tokenizer = pax_fiddle.instance_field(
     tokenizers.ByteTokenizer
   )
-  # Positions per row.
+  # Length of a row.
   seq_len: int = 256
-  # How much of the text is kept from training, and whether this reads that.
+  # Percentage of documents held out from training, and whether to read them.
   held_out_percent: float = 2.0
   held_out: bool = False
-  # Whether to begin again after the last row. None: when training.
+  # Whether to repeat after the last row; None repeats in training.
   repeat: bool | None = None
-  # At the end of training the model continues this text, if there is any.
+  # Prompt that the model continues at the end of training; empty is none.
   sample_prompt: str = ''
 
   def __post_init__(self):
@@ -58,7 +62,12 @@ class TextLmInput(base_input.BaseInput):
     self._examples = 0
     self._paths = text_files.expand(self.files)
 
-  def get_next(self) -> NestedMap:
+  def get_next(self) -> batch_types.LanguageModelBatch:
+    """Returns the next batch.
+
+    Raises:
+      StopIteration: the epoch has ended, without `repeat`.
+    """
     text = self._text
     first = self._examples + self.infeed_host_index * self.batch_size
     if not self._repeats and self._examples >= text.plan.num_rows:
@@ -81,20 +90,22 @@ class TextLmInput(base_input.BaseInput):
   ) -> Sequence[str]:
     del key
     pairs = zip(np.asarray(ids), np.asarray(lengths), strict=True)
-    return [self._fitted.decode(row[:length]) for row, length in pairs]
+    decode = self._fitted_tokenizer.decode
+    return [decode(row[:length]) for row, length in pairs]
 
   def strings_to_ids(self, strings: Sequence[str]) -> list[np.ndarray]:
-    """The ids of each string behind a bos, as the model reads a document."""
-    bos = [self._fitted.bos_id]
+    """Returns the ids of each string after a bos, as in training."""
+    tokenizer = self._fitted_tokenizer
+    bos = [tokenizer.bos_id]
     return [
-      np.concatenate([bos, self._fitted.encode(s.encode())]) for s in strings
+      np.concatenate([bos, tokenizer.encode(s.encode())]) for s in strings
     ]
 
   def derived_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
-    """`bits_per_byte`, from `avg_xent` in nats per label.
+    """Returns `bits_per_byte`, derived from `avg_xent` in nats per label.
 
-    All labels are counted, the end of each document too; bytes are those of
-    the text. So the figure does not depend on the tokenizer.
+    Labels include eos, bytes are those of the text, so values are comparable
+    between tokenizers.
     """
     if 'avg_xent' not in metrics:
       return {}
@@ -103,12 +114,12 @@ class TextLmInput(base_input.BaseInput):
 
   @property
   def labels_per_byte(self) -> float:
-    """Labels in one epoch for each byte of its text."""
+    """Ratio of labels to bytes of text."""
     return float(self._text.corpus.lengths.sum()) / self._text.num_bytes
 
   @property
   def num_batches(self) -> int:
-    """Batches in one epoch; the last may be padded, or run into the next."""
+    """Batches per epoch; the last is padded, or continues in the next epoch."""
     global_batch = self.batch_size * self.num_infeed_hosts
     return -(-self._text.plan.num_rows // global_batch)
 
@@ -118,7 +129,7 @@ class TextLmInput(base_input.BaseInput):
 
   @functools.cached_property
   def _text(self) -> _Text:
-    """The text this reads; made on first use, since that may take seconds."""
+    """The packed text; built on first use, because it may take seconds."""
     train, held_out = _split(self._paths, self.held_out_percent)
     self.tokenizer.fit(train)
     documents = held_out if self.held_out else train
@@ -126,7 +137,7 @@ class TextLmInput(base_input.BaseInput):
       part = 'held-out' if self.held_out else 'training'
       raise ValueError(
         f'{len(self._paths)} files have no {part} text at held_out_percent='
-        f'{self.held_out_percent}; give more files or another share'
+        f'{self.held_out_percent}; add files or change held_out_percent'
       )
     corpus = packing.corpus_of(
       [self.tokenizer.encode(d) for d in documents],
@@ -140,16 +151,16 @@ class TextLmInput(base_input.BaseInput):
     )
 
   @property
-  def _fitted(self) -> tokenizers.Tokenizer:
+  def _fitted_tokenizer(self) -> tokenizers.Tokenizer:
     return self._text and self.tokenizer
 
   def _rows_at(self, positions: np.ndarray) -> np.ndarray:
-    """The rows at `positions` of the endless order of this input."""
-    total = self._text.plan.num_rows
+    """Returns the rows at positions of the infinite sequence of rows."""
+    num_rows = self._text.plan.num_rows
     if not self.is_training:
-      return positions % total
+      return positions % num_rows
     return index_permutation.endless(
-      positions, total, self.input_random_seed or 0
+      positions, num_rows, self.input_random_seed or 0
     )
 
   def _get_state_internal(self) -> base_input.State:
@@ -162,8 +173,9 @@ class TextLmInput(base_input.BaseInput):
 def _split(
   paths: Sequence[str], percent: float
 ) -> tuple[list[bytes], list[bytes]]:
-  """The documents to train on, and those held out."""
-  both: tuple[list[bytes], list[bytes]] = ([], [])
+  """Returns (training documents, held-out documents)."""
+  train, held_out = [], []
   for document in text_files.documents(paths):
-    both[text_files.is_held_out(document, percent)].append(document)
-  return both
+    is_held_out = text_files.is_held_out(document, percent)
+    (held_out if is_held_out else train).append(document)
+  return train, held_out

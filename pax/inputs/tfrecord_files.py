@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of many TFRecord files, read one by one by their number."""
+"""Random access to the records of TFRecord files."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ import numpy as np
 
 from pax import tf_records
 
-# Files that are looked through at once: on network storage each read waits.
+# Files indexed in parallel; on network storage each read has a high latency.
 _MAX_THREADS = 64
 
 
 class RecordFiles:
-  """The records of files, numbered through in the order of the files.
+  """Records of several files, indexed in the order of the files.
 
-  To open them reads the length of each record. What is read later is not held
-  against its checksum, which in Python takes longer than to decode an image.
+  Construction reads the length of every record. `read` does not verify
+  checksums: in Python that takes longer than decoding an image.
   """
 
   def __init__(self, paths: Sequence[str]):
-    """Looks where the records are.
+    """Finds the offsets of all records.
 
     Raises:
-      ValueError: a file is no file of records, or is cut short.
+      ValueError: a file is not a TFRecord file, or is truncated.
     """
     self._paths = tuple(paths)
     with futures.ThreadPoolExecutor(_MAX_THREADS) as pool:
-      self._places = list(pool.map(_offsets, self._paths))
-    self._ends = np.cumsum([len(places) for places in self._places])
+      self._offsets = list(pool.map(_read_offsets, self._paths))
+    self._ends = np.cumsum([len(offsets) for offsets in self._offsets])
 
   def __len__(self) -> int:
     return int(self._ends[-1]) if len(self._ends) else 0
 
   def read(self, index: int) -> bytes:
     """Returns a record."""
-    file, place = self._find(index)
-    start, size = self._places[file][place]
+    file, record = self._find(index)
+    start, size = self._offsets[file][record]
     with open(self._paths[file], 'rb', buffering=0) as f:
       return os.pread(f.fileno(), int(size), int(start))
 
   def where(self, index: int) -> str:
-    """Returns a description of where a record is, for messages."""
-    file, place = self._find(index)
-    return f'record {place} of {self._paths[file]}'
+    """Returns the file of a record and its index there, for messages."""
+    file, record = self._find(index)
+    return f'record {record} of {self._paths[file]}'
 
   def _find(self, index: int) -> tuple[int, int]:
-    """The number of a record's file, and its own in there."""
+    """Returns the index of a record's file, and its index in that file."""
     file = int(np.searchsorted(self._ends, index, 'right'))
-    return file, index - int(self._ends[file]) + len(self._places[file])
+    return file, index - int(self._ends[file]) + len(self._offsets[file])
 
 
-def _offsets(path: str) -> np.ndarray:
-  # A buffer would read what lies between the lengths.
+def _read_offsets(path: str) -> np.ndarray:
+  # A buffer would read the data between the lengths.
   with open(path, 'rb', buffering=0) as f:
     return tf_records.offsets(f)

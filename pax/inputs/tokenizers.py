@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From text to token ids and back: bytes, or pieces learned from the corpus."""
+"""Tokenizers: bytes, and SentencePiece."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from praxis import base_hyperparams
 
 
 class Tokenizer(base_hyperparams.FiddleBaseParameterizable, abc.ABC):
-  """What an input needs to know about a vocabulary."""
+  """Maps text to token ids and back."""
 
   def fit(self, documents: Sequence[bytes]) -> None:
-    """Learns the vocabulary from `documents`, if it is one that is learned."""
+    """Learns the vocabulary from `documents`, if the tokenizer learns one."""
 
   @property
   @abc.abstractmethod
   def vocab_size(self) -> int:
-    """All ids are below this."""
+    """Upper bound of all ids, exclusive."""
 
   @property
   @abc.abstractmethod
   def bos_id(self) -> int:
-    """Stands before each document."""
+    """Id before each document."""
 
   @property
   @abc.abstractmethod
   def eos_id(self) -> int:
-    """Stands after each document."""
+    """Id after each document."""
 
   @abc.abstractmethod
   def encode(self, document: bytes) -> np.ndarray:
-    """The ids of `document`, without bos and eos."""
+    """Returns the ids of a document, without bos and eos."""
 
   @abc.abstractmethod
   def decode(self, ids: Iterable[int]) -> str:
-    """The text that `ids` stand for; bos, eos and padding are left out."""
+    """Returns the text of `ids`, without bos, eos and padding."""
 
 
 class ByteTokenizer(Tokenizer):
-  """The bytes themselves: ids 0 to 255, then bos, eos and padding."""
+  """Bytes: ids 0 to 255, then bos, eos and padding."""
 
   vocab_size = 259
   bos_id = 256
@@ -58,29 +58,28 @@ class ByteTokenizer(Tokenizer):
     return np.frombuffer(document, np.uint8).astype(np.uint16)
 
   def decode(self, ids: Iterable[int]) -> str:
-    kept = bytes(int(i) for i in ids if 0 <= i < 256)
-    return kept.decode('utf-8', errors='replace')
+    content = bytes(int(i) for i in ids if 0 <= i < 256)
+    return content.decode('utf-8', errors='replace')
 
 
 class SentencePieceTokenizer(Tokenizer):
-  """A SentencePiece model, given or trained on first use and then kept.
+  """SentencePiece, with a model file or a model trained on the corpus.
 
-  A model that was trained is kept in the user's cache directory
-  (`$XDG_CACHE_HOME/pax`, else `~/.cache/pax`) under a name made of the corpus
-  and the size of the vocabulary, so that it is trained once per corpus.
+  A trained model is cached in `$XDG_CACHE_HOME/pax`, else `~/.cache/pax`, under
+  a hash of the corpus and the vocabulary size.
 
   References:
     https://arxiv.org/abs/1808.06226
   """
 
-  # What SentencePiece gives the end of a text in the models that it trains.
+  # Id of eos in the models that SentencePiece trains by default.
   EOS_ID: ClassVar[int] = 2
 
-  # A trained model. None: train one on the corpus.
+  # A trained model; None trains one on the corpus.
   model_file: str | None = None
-  # Size of the vocabulary to train; ignored if `model_file` is given.
+  # Vocabulary size to train; ignored with `model_file`.
   num_pieces: int = 4096
-  # At most so many lines are trained on, spread evenly over the corpus.
+  # Maximum number of training lines, sampled evenly from the corpus.
   max_lines: int = 200_000
 
   def __post_init__(self):
@@ -127,12 +126,12 @@ class SentencePieceTokenizer(Tokenizer):
     return self._processor
 
   def _load(self, path: str) -> None:
-    import sentencepiece  # Slow to load, and seldom needed.
+    import sentencepiece  # Slow to import.
 
     if not os.path.isfile(path):
       raise ValueError(
         f'model_file must be a SentencePiece model, got {path!r}, which does '
-        'not exist; leave it unset to train one'
+        'not exist; leave model_file None to train one'
       )
     self._processor = sentencepiece.SentencePieceProcessor(model_file=path)
 
@@ -152,7 +151,7 @@ class SentencePieceTokenizer(Tokenizer):
       for line in document.decode('utf-8', 'replace').split('\n')
       if line
     ]
-    # SentencePiece's own sampling differs from host to host.
+    # The sampling of SentencePiece differs between hosts.
     step = max(1, -(-len(lines) // self.max_lines))
     sentencepiece.SentencePieceTrainer.train(
       sentence_iterator=iter(lines[::step]),
@@ -161,7 +160,7 @@ class SentencePieceTokenizer(Tokenizer):
       model_type='bpe',
       byte_fallback=True,
       character_coverage=0.9995,
-      # Text must come back as it was: no normalisation, all white space.
+      # Decoding must invert encoding: no normalization, all white space.
       normalization_rule_name='identity',
       remove_extra_whitespaces=False,
       add_dummy_prefix=False,

@@ -85,7 +85,7 @@ def test_rows_that_fill_a_batch(seqio, annotated):
 
 
 def test_hosts_have_equally_many_batches(seqio, monkeypatch):
-  monkeypatch.setattr(seqio_input, '_most_on_any_host', lambda number: 4)
+  monkeypatch.setattr(seqio_input, '_max_over_hosts', lambda value: 4)
   hosts = [
     drain(make(reset_for_eval=True, num_infeed_hosts=8, infeed_host_index=i))
     for i in (0, 1, 5)
@@ -180,7 +180,7 @@ def test_text_of_ids(seqio):
     ({'task_feature_lengths': None}, 'task_feature_lengths of .* must be set'),
     ({'feature_converter': None}, 'feature_converter of .* must be set'),
     ({'deterministic_input': True}, 'deterministic_input must be False'),
-    ({'repeat': True, 'eval_loop_num_batches': None}, 'would never end'),
+    ({'repeat': True, 'eval_loop_num_batches': None}, 'would not end'),
     ({'mixture_name': 'other'}, "got 'other'"),
   ],
 )

@@ -13,7 +13,7 @@ from tests.pax.inputs import stand_in_seqio
 
 
 def test_a_task_is_declared_when_it_is_asked_for(monkeypatch):
-  monkeypatch.setattr(seqio_tasks, '_makers', {})
+  monkeypatch.setattr(seqio_tasks, '_declarations', {})
   seqio, made = stand_in_seqio.module(), []
 
   @seqio_tasks.provides('first', 'second')
