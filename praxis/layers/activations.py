@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Element-wise non-linearities."""
+"""Element-wise activation functions."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from praxis import base_layer
 
 
 class BaseActivation(base_layer.BaseLayer):
-  """An element-wise function; subclasses say which."""
+  """Base of element-wise activation functions."""
 
   def __call__(self, inputs: Float[Array, '*shape']) -> Float[Array, '*shape']:
     raise NotImplementedError(f'{type(self).__name__} defines no __call__')
 
   @classmethod
   def get_subclass_by_name(cls, name: str) -> type[BaseActivation]:
-    """Returns the direct subclass `name`, whatever its case and underscores.
+    """Returns the direct subclass `name`, ignoring case and underscores.
 
     Raises:
-      KeyError: none, or more than one, has that name.
+      KeyError: the number of subclasses with that name is not 1.
     """
-    wanted = _plain(name)
-    found = [
-      sub for sub in cls.__subclasses__() if _plain(sub.__name__) == wanted
+    matches = [
+      sub
+      for sub in cls.__subclasses__()
+      if _normalize(sub.__name__) == _normalize(name)
     ]
-    if len(found) != 1:
+    if len(matches) != 1:
       known = sorted(sub.__name__ for sub in cls.__subclasses__())
       raise KeyError(
-        f'{name!r} must name one activation, found {len(found)}; the names: '
+        f'{name!r} must name one activation, found {len(matches)}; the names: '
         f'{", ".join(known)}'
       )
-    return found[0]
+    return matches[0]
 
 
 class ReLU(BaseActivation):
@@ -58,7 +59,7 @@ class ReLU6(BaseActivation):
 
 
 class SquaredReLU(BaseActivation):
-  """max(x, 0)², after Primer, https://arxiv.org/abs/2109.08668."""
+  """max(x, 0)² (Primer, https://arxiv.org/abs/2109.08668)."""
 
   def __call__(self, inputs: Float[Array, '*shape']) -> Float[Array, '*shape']:
     return jnp.square(jax.nn.relu(inputs))
@@ -72,9 +73,9 @@ class CubedReLU(BaseActivation):
 
 
 class LeakyReLU(BaseActivation):
-  """x where positive, a fraction of it elsewhere."""
+  """x for x >= 0, negative_slope * x otherwise."""
 
-  # The fraction of x that is returned where x is negative.
+  # The slope for negative x.
   negative_slope: float = 0.01
 
   def __call__(self, inputs: Float[Array, '*shape']) -> Float[Array, '*shape']:
@@ -82,7 +83,10 @@ class LeakyReLU(BaseActivation):
 
 
 class ELU(BaseActivation):
-  """x where positive, exp(x) - 1 elsewhere."""
+  """x for x > 0, exp(x) - 1 otherwise.
+
+  References: https://arxiv.org/abs/1511.07289
+  """
 
   def __call__(self, inputs: Float[Array, '*shape']) -> Float[Array, '*shape']:
     return jax.nn.elu(inputs)
@@ -103,9 +107,12 @@ class Tanh(BaseActivation):
 
 
 class GELU(BaseActivation):
-  """x times the normal distribution function of x."""
+  """x Φ(x), with the Gaussian distribution function Φ.
 
-  # Whether the distribution function is approximated by a tanh.
+  References: https://arxiv.org/abs/1606.08415
+  """
+
+  # Whether to use the tanh approximation.
   approximate: bool = True
 
   def __call__(self, inputs: Float[Array, '*shape']) -> Float[Array, '*shape']:
@@ -113,14 +120,20 @@ class GELU(BaseActivation):
 
 
 class SiLU(BaseActivation):
-  """x times sigmoid(x)."""
+  """x * sigmoid(x).
+
+  References: https://arxiv.org/abs/1702.03118
+  """
 
   def __call__(self, inputs: Float[Array, '*shape']) -> Float[Array, '*shape']:
     return jax.nn.silu(inputs)
 
 
 class Swish(BaseActivation):
-  """The other name of `SiLU`."""
+  """x * sigmoid(x); another name of `SiLU`.
+
+  References: https://arxiv.org/abs/1710.05941
+  """
 
   def __call__(self, inputs: Float[Array, '*shape']) -> Float[Array, '*shape']:
     return jax.nn.silu(inputs)
@@ -147,5 +160,5 @@ class Identity(BaseActivation):
     return inputs
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
   return name.replace('_', '').lower()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random changes of inputs while training."""
+"""Random augmentations of inputs in training."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from praxis import base_layer
 
 
 class MaskedLmDataAugmenter(base_layer.BaseLayer):
-  """Replaces tokens by a mask, by random ones, or by themselves.
+  """Masks tokens for masked language modeling.
 
   References: BERT, https://arxiv.org/abs/1810.04805
   """
 
-  # Random tokens are below this.
+  # The range of random tokens.
   vocab_size: int = 0
-  # The probabilities that a token becomes the mask, a random one, or itself;
-  # the model is asked for the token in each case.
+  # The probabilities that a token is to be predicted and is replaced by the
+  # mask token, by a random token, or unchanged.
   mask_prob: float = 0.12
   random_prob: float = 0.015
   same_prob: float = 0.015
-  # The mask.
+  # The id of the mask token.
   mask_token_id: int = -1
 
   def setup(self) -> None:
@@ -42,35 +42,38 @@ class MaskedLmDataAugmenter(base_layer.BaseLayer):
   def __call__(
     self, inputs: Int[Array, 'B T'], paddings: Num[Array, 'B T']
   ) -> tuple[Int[Array, 'B T'], Float[Array, 'B T']]:
-    """Returns the tokens, and 1 where a token is to be predicted."""
-    other = self.random_prob + self.same_prob
-    total = self.mask_prob + other
-    chosen = self._happens(total, inputs) & (paddings == 0)
-    masked = chosen & self._happens(self.mask_prob / total, inputs)
-    share = self.random_prob / other if other else 0.0
-    random = chosen & self._happens(share, inputs)
-    tokens = jax.random.randint(
+    """Returns the tokens, and 1 at the positions to predict."""
+    unmasked_prob = self.random_prob + self.same_prob
+    total_prob = self.mask_prob + unmasked_prob
+    is_target = self._bernoulli(total_prob, inputs.shape) & (paddings == 0)
+    is_masked = is_target & self._bernoulli(
+      self.mask_prob / total_prob, inputs.shape
+    )
+    random_share = self.random_prob / unmasked_prob if unmasked_prob else 0.0
+    is_random = is_target & self._bernoulli(random_share, inputs.shape)
+    random_ids = jax.random.randint(
       self.next_prng_key(), inputs.shape, 0, self.vocab_size, inputs.dtype
     )
-    mask = jnp.asarray(self.mask_token_id, inputs.dtype)
-    augmented = jnp.where(masked, mask, jnp.where(random, tokens, inputs))
-    return augmented, chosen.astype(self.fprop_dtype)
+    mask_id = jnp.asarray(self.mask_token_id, inputs.dtype)
+    augmented = jnp.where(is_random, random_ids, inputs)
+    augmented = jnp.where(is_masked, mask_id, augmented)
+    return augmented, is_target.astype(self.fprop_dtype)
 
-  def _happens(
-    self, probability: float, like: Int[Array, 'B T']
+  def _bernoulli(
+    self, probability: float, shape: tuple[int, ...]
   ) -> Bool[Array, 'B T']:
-    drawn = jax.random.uniform(self.next_prng_key(), like.shape)
-    return drawn < probability
+    """Returns a mask that is True with the probability."""
+    return jax.random.uniform(self.next_prng_key(), shape) < probability
 
 
 class TemporalShifting(base_layer.BaseLayer):
-  """Moves each signal back or forth in time at random, in training."""
+  """Shifts each signal in time at random, in training."""
 
-  # By how many milliseconds at most.
+  # The largest shift in either direction, in milliseconds.
   shift_range_ms: float = 0.0
-  # Samples a second.
+  # Samples per second.
   sample_rate: float = 16000.0
-  # Which dimension is time.
+  # The time dimension.
   axis: int = 1
 
   def setup(self) -> None:
@@ -85,36 +88,44 @@ class TemporalShifting(base_layer.BaseLayer):
     features: Float[Array, 'B *rest'],
     paddings: Num[Array, 'B ...'] | None = None,
   ) -> tuple[Float[Array, 'B *rest'], Num[Array, 'B ...'] | None]:
-    """Returns signals and paddings; what comes in is 0, and padding."""
+    """Returns shifted signals and paddings; vacated samples are 0 and padding.
+
+    Args:
+      features: the signals.
+      paddings: 1 at padding, with the same time dimension.
+
+    Raises:
+      ValueError: the largest shift is not below the length of the signals.
+    """
     if self.do_eval or self.shift_range_ms == 0.0:
       return features, paddings
-    reach = round(self.sample_rate * self.shift_range_ms / 1000.0)
+    max_shift = round(self.sample_rate * self.shift_range_ms / 1000.0)
     length = features.shape[self.axis]
-    if reach >= length:
+    if max_shift >= length:
       raise ValueError(
         f'shift_range_ms must be below {1000.0 * length / self.sample_rate}, '
         f'the length of the signal, got {self.shift_range_ms}'
       )
     shifts = jax.random.randint(
-      self.next_prng_key(), features.shape[:1], -reach, reach + 1
+      self.next_prng_key(), features.shape[:1], -max_shift, max_shift + 1
     )
-    shifted = self._shift(features, shifts, reach, 0.0)
+    shifted = self._shift(features, shifts, max_shift, 0.0)
     if paddings is None:
       return shifted, None
-    return shifted, self._shift(paddings, shifts, reach, 1.0)
+    return shifted, self._shift(paddings, shifts, max_shift, 1.0)
 
   def _shift(
     self,
     signals: Num[Array, 'B *rest'],
     shifts: Int[Array, 'B'],
-    reach: int,
+    max_shift: int,
     fill: float,
   ) -> Num[Array, 'B *rest']:
-    """Returns each signal from `shifts` on; slices are cheap, gathers not."""
+    """Returns each signal shifted left; slices are cheaper than gathers."""
     widths = [(0, 0)] * signals.ndim
-    widths[self.axis] = (reach, reach)
+    widths[self.axis] = (max_shift, max_shift)
     padded = jnp.pad(signals, widths, constant_values=fill)
-    cut = lambda signal, shift: jax.lax.dynamic_slice_in_dim(
-      signal, reach + shift, signals.shape[self.axis], self.axis - 1
+    shift_signal = lambda signal, shift: jax.lax.dynamic_slice_in_dim(
+      signal, max_shift + shift, signals.shape[self.axis], self.axis - 1
     )
-    return jax.vmap(cut)(padded, shifts)
+    return jax.vmap(shift_signal)(padded, shifts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products and look-ups as layers, so that quantised twins can replace them."""
+"""Einsum and array lookup as layers, so that quantization can replace them."""
 
 from __future__ import annotations
 
@@ -13,27 +13,30 @@ from jaxtyping import Array, Int, Shaped
 
 from praxis import base_layer
 
-_AT_ONCE = contextvars.ContextVar('gradients_at_once', default=False)
+_GRADIENTS_AT_ONCE = contextvars.ContextVar('gradients_at_once', default=False)
 
 
 @contextlib.contextmanager
 def gradients_at_once() -> Iterator[None]:
-  """Operations within give the gradients of all their operands at once.
+  """Context in which operations compute all operand gradients together.
 
-  A compiler may put off the gradient of a weight, which nothing waits for, and
-  keep in memory meanwhile what it is computed from. Of logits that is among
-  the largest arrays of a step: 2 of 23 GiB of a model with 22B parameters.
+  XLA may schedule the gradient of a weight late, as nothing depends on it, and
+  keep its inputs alive until then. For logits these are among the largest
+  arrays of a step: 2 of 23 GiB of a model with 22B parameters.
   """
-  token = _AT_ONCE.set(True)
+  token = _GRADIENTS_AT_ONCE.set(True)
   try:
     yield
   finally:
-    _AT_ONCE.reset(token)
+    _GRADIENTS_AT_ONCE.reset(token)
 
 
 def operands(*args: Shaped[Array, '...']) -> tuple[Array, ...]:
-  """Returns what an operation takes; within `gradients_at_once`, tied."""
-  return _tied(*args) if _AT_ONCE.get() else args
+  """Returns the operands of an operation, tied within `gradients_at_once`.
+
+  The gradients of tied operands pass one optimization barrier.
+  """
+  return _tied(*args) if _GRADIENTS_AT_ONCE.get() else args
 
 
 @jax.custom_vjp
@@ -53,7 +56,7 @@ _tied.defvjp(_tied_forward, _tied_backward)
 
 
 class EinsumOp(base_layer.BaseLayer):
-  """`jnp.einsum`, as a layer: what products with weights go through."""
+  """`jnp.einsum` as a layer, used for products with weights."""
 
   def __call__(
     self, equation: str, *args: Shaped[Array, '...']
@@ -62,7 +65,7 @@ class EinsumOp(base_layer.BaseLayer):
 
 
 class EinsumGatedOp(base_layer.BaseLayer):
-  """Two products of one input with two kernels, for gated feed-forwards."""
+  """Two einsums of one input, for gated feed-forward layers."""
 
   def __call__(
     self,
@@ -71,7 +74,14 @@ class EinsumGatedOp(base_layer.BaseLayer):
     kernel: Shaped[Array, '...'],
     gate_kernel: Shaped[Array, '...'],
   ) -> tuple[Shaped[Array, '...'], Shaped[Array, '...']]:
-    """Returns the product with `kernel` and that with `gate_kernel`."""
+    """Returns the products with `kernel` and with `gate_kernel`.
+
+    Args:
+      equation: of both einsums.
+      inputs: the first operand of both.
+      kernel: the second operand of the first einsum.
+      gate_kernel: the second operand of the second einsum.
+    """
     return (
       jnp.einsum(equation, inputs, kernel),
       jnp.einsum(equation, inputs, gate_kernel),
@@ -79,7 +89,7 @@ class EinsumGatedOp(base_layer.BaseLayer):
 
 
 class ArrayLookup(base_layer.BaseLayer):
-  """Rows of a table; what embeddings do their gather with."""
+  """Gathers rows of a table; used by embeddings."""
 
   def __call__(
     self, x: Shaped[Array, 'V *rest'], idx: Int[Array, '*shape']

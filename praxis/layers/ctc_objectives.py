@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connectionist temporal classification, and alignments of its labels.
+"""Connectionist temporal classification (CTC) and forced alignment.
 
 References: Graves et al., https://www.cs.toronto.edu/~graves/icml_2006.pdf
 """
@@ -21,21 +21,23 @@ AnyArray = Array | np.ndarray
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class CtcAlignments:
-  """Where labels stand, and the log probabilities that say so.
+  """Forward and backward log-probabilities, and the best alignment.
 
-  `phi` is to be between labels, after so many of them; `emit` is to emit a
-  label. `logalpha` is of a sequence up to a frame, `logbeta` from it on; both
-  count the frame.
+  State `phi` n is the blank after n labels, state `emit` n emits label n.
+  `logalpha` are forward probabilities up to a frame, `logbeta` backward
+  probabilities from it on; both include the frame.
   """
 
-  # How many labels have begun at each frame, of the best alignment, [B, T].
+  # Number of labels begun at each frame in the best alignment, [B, T]. Any, as
+  # JAX also builds the pytree with leaves that are not arrays.
   alignment: Any
-  # [T, B, N + 1], [T, B, N], and the same again.
+  # [T, B, N + 1], [T, B, N], and the same for the backward probabilities.
   logalpha_phi: Any
   logalpha_emit: Any
   logbeta_phi: Any
   logbeta_emit: Any
-  # Of each state, before the first label, within the first, ...: [T, B, N + 1].
+  # Of the N + 1 states before the first label and in or after label n,
+  # [T, B, N + 1].
   state_logprobs: Any
 
 
@@ -50,14 +52,14 @@ def ctc_loss_with_alignments(
   """Returns the loss of each sequence and the alignment of its labels.
 
   Args:
-    logits: of each frame; they are normalised.
-    logitpaddings: 1 where there is no frame.
-    labels: what is to be emitted.
-    labelpaddings: 1 where there is no label, at the end only.
-    blank_id: the class that stands for no label.
-    logepsilon: what is taken for the logarithm of 0.
+    logits: unnormalized logits of each frame.
+    logitpaddings: 1 at padding frames.
+    labels: the target sequences.
+    labelpaddings: 1 at padding, at the end only.
+    blank_id: the class of the blank.
+    logepsilon: substitute for log(0).
   """
-  padded = jnp.sum(labelpaddings, axis=1).astype(jnp.int32)
+  num_padding = jnp.sum(labelpaddings, axis=1).astype(jnp.int32)
 
   def forward(
     logits: Array, paddings: Array, labels: Array
@@ -72,24 +74,30 @@ def ctc_loss_with_alignments(
     )
 
   loss, alpha_phi, alpha_emit = forward(logits, logitpaddings, labels)
-  # The same from the end: frames and labels reversed, the labels to the left.
+  # Backward probabilities are forward probabilities of the reversed sequences,
+  # with labels aligned left.
   _, phi, emit = forward(
     jnp.flip(logits, 1),
     jnp.flip(logitpaddings, 1),
-    _shift_left(jnp.flip(labels, 1), padded, 0),
+    _shift_left(jnp.flip(labels, 1), num_padding, 0),
   )
   beta_phi, beta_emit = (
-    _shift_left(jnp.flip(x, (0, 2)), padded, logepsilon) for x in (phi, emit)
+    _shift_left(jnp.flip(x, (0, 2)), num_padding, logepsilon)
+    for x in (phi, emit)
   )
-  states = _of_states(alpha_phi, alpha_emit, logepsilon)
-  states += _of_states(beta_phi, beta_emit, logepsilon)
-  frames, count = (
+  state_logprobs = _state_logprobs(alpha_phi, alpha_emit, logepsilon)
+  state_logprobs += _state_logprobs(beta_phi, beta_emit, logepsilon)
+  num_frames, num_labels = (
     x.shape[1] - jnp.sum(x, axis=1).astype(jnp.int32)
     for x in (jnp.asarray(logitpaddings), jnp.asarray(labelpaddings))
   )
-  alignment = _best_path(states, frames, count, logepsilon)
   return loss, CtcAlignments(
-    alignment, alpha_phi, alpha_emit, beta_phi, beta_emit, states
+    alignment=_best_path(state_logprobs, num_frames, num_labels, logepsilon),
+    logalpha_phi=alpha_phi,
+    logalpha_emit=alpha_emit,
+    logbeta_phi=beta_phi,
+    logbeta_emit=beta_emit,
+    state_logprobs=state_logprobs,
   )
 
 
@@ -98,10 +106,15 @@ def is_valid_ctc_seq(
   labels: Int[AnyArray, 'B N'],
   labelpaddings: Num[AnyArray, 'B N'],
 ) -> Float[Array, 'B']:
-  """Returns 1 where there are frames enough for the labels, else 0.
+  """Returns 1 for sequences with enough frames for their labels, else 0.
 
-  Equal labels in a row need a blank between them. The loss of a sequence that
-  is too short is a very large number, which should not be trained on.
+  Repeated labels need a blank between them. The loss of a sequence that is too
+  short is a very large number and should be masked.
+
+  Args:
+    logitpaddings: 1 at padding frames.
+    labels: the target sequences.
+    labelpaddings: 1 at padding labels.
   """
   valid = 1.0 - jnp.asarray(labelpaddings, jnp.float32)
   repeated = valid[:, 1:] * (labels[:, :-1] == labels[:, 1:])
@@ -114,23 +127,23 @@ def frame_alignment_to_label_alignment(
   frame_alignment: Int[AnyArray, 'B T'],
   frame_paddings: Num[AnyArray, 'B T'],
 ) -> tuple[Int[Array, 'B T'], Int[Array, 'B']]:
-  """Returns at which frame each label begins, and how many labels there are.
+  """Returns the first frame of each label, and the number of labels.
 
   Args:
-    frame_alignment: how many labels have begun at each frame; [0, 1, 1, 2] is
-      two labels, which begin at frames 1 and 3.
-    frame_paddings: 1 where there is no frame.
+    frame_alignment: number of labels begun at each frame; in [0, 1, 1, 2] two
+      labels begin at frames 1 and 3.
+    frame_paddings: 1 at padding frames.
 
   Returns:
-    The frames [1, 3, 0, 0], zeros at the end, and the count 2.
+    The frames, padded with zeros ([1, 3, 0, 0]), and the count (2).
   """
   length = frame_alignment.shape[1]
-  before = jnp.pad(frame_alignment[:, :-1], [(0, 0), (1, 0)])
-  begins = (frame_alignment != before) & (frame_alignment != 0)
-  begins &= frame_paddings == 0
-  starts = jnp.sort(jnp.where(begins, jnp.arange(length), length), axis=-1)
+  previous = jnp.pad(frame_alignment[:, :-1], [(0, 0), (1, 0)])
+  is_start = (frame_alignment != previous) & (frame_alignment != 0)
+  is_start &= frame_paddings == 0
+  starts = jnp.sort(jnp.where(is_start, jnp.arange(length), length), axis=-1)
   starts = jnp.where(starts == length, 0, starts)
-  return starts, jnp.sum(begins, -1, dtype=jnp.int32)
+  return starts, jnp.sum(is_start, -1, dtype=jnp.int32)
 
 
 def forced_alignment(
@@ -140,62 +153,75 @@ def forced_alignment(
   labelpaddings: Num[AnyArray, 'B N'],
   blank_id: int = 0,
 ) -> Int[Array, 'B N']:
-  """Returns at which frame each label begins in the best alignment.
+  """Returns the first frame of each label in the best alignment.
 
-  -1 where a sequence is too short for its labels, 0 for padded labels. For the
-  arguments see `ctc_loss_with_alignments`.
+  Args:
+    logits: see `ctc_loss_with_alignments`, as all arguments.
+    logitpaddings: 1 at padding frames.
+    labels: the target sequences.
+    labelpaddings: 1 at padding labels.
+    blank_id: the class of the blank.
+
+  Returns:
+    The frames; 0 for padding labels, -1 if a sequence is too short.
   """
-  _, found = ctc_loss_with_alignments(
+  _, alignments = ctc_loss_with_alignments(
     logits, logitpaddings, labels, labelpaddings, blank_id
   )
-  starts, _ = frame_alignment_to_label_alignment(found.alignment, logitpaddings)
-  count = labels.shape[1]
-  starts = starts[:, :count]
-  starts = jnp.pad(starts, [(0, 0), (0, count - starts.shape[1])])
+  starts, _ = frame_alignment_to_label_alignment(
+    alignments.alignment, logitpaddings
+  )
+  max_labels = labels.shape[1]
+  starts = starts[:, :max_labels]
+  starts = jnp.pad(starts, [(0, 0), (0, max_labels - starts.shape[1])])
   valid = is_valid_ctc_seq(logitpaddings, labels, labelpaddings)
   return jnp.where(valid[:, None] > 0, starts, -1)
 
 
 def _shift_left(
-  values: Shaped[Array, '*T B N'], by: Int[Array, 'B'], fill: float | int
+  values: Shaped[Array, '*T B N'], offsets: Int[Array, 'B'], fill: float | int
 ) -> Shaped[Array, '*T B N']:
-  """Returns each row moved `by` places to the left, `fill` coming in."""
-  source = jnp.arange(values.shape[-1]) + by[:, None]
-  inside = jnp.broadcast_to(source < values.shape[-1], values.shape)
+  """Returns each row shifted left by its offset, padded with `fill`."""
+  source = jnp.arange(values.shape[-1]) + offsets[:, None]
+  in_bounds = jnp.broadcast_to(source < values.shape[-1], values.shape)
   source = jnp.broadcast_to(source, values.shape)
-  moved = jnp.take_along_axis(values, jnp.where(inside, source, 0), axis=-1)
-  return jnp.where(inside, moved, jnp.asarray(fill, values.dtype))
+  shifted = jnp.take_along_axis(
+    values, jnp.where(in_bounds, source, 0), axis=-1
+  )
+  return jnp.where(in_bounds, shifted, jnp.asarray(fill, values.dtype))
 
 
-def _of_states(
+def _state_logprobs(
   phi: Float[Array, 'T B S'], emit: Float[Array, 'T B N'], logepsilon: float
 ) -> Float[Array, 'T B S']:
-  """Returns log probabilities to be within a label, or after it."""
-  within = jnp.pad(emit, [(0, 0), (0, 0), (1, 0)], constant_values=logepsilon)
-  return jnp.logaddexp(within, phi)
+  """Returns log-probabilities of being in a label or in the blank after it."""
+  in_label = jnp.pad(emit, [(0, 0), (0, 0), (1, 0)], constant_values=logepsilon)
+  return jnp.logaddexp(in_label, phi)
 
 
 def _best_path(
-  states: Float[Array, 'T B S'],
-  frames: Int[Array, 'B'],
-  labels: Int[Array, 'B'],
+  state_logprobs: Float[Array, 'T B S'],
+  num_frames: Int[Array, 'B'],
+  num_labels: Int[Array, 'B'],
   logepsilon: float,
 ) -> Int[Array, 'B T']:
-  """Returns the most probable states, none skipped and all of them reached."""
-  length, batch, size = states.shape
-  # So many must have begun for the rest to find room.
-  least = jnp.arange(length)[:, None] - (frames - labels)
-  least = jnp.clip(least, 0, labels)
-  number = jnp.arange(size)
+  """Returns the greedy monotonic path that visits every state."""
+  length, batch, num_states = state_logprobs.shape
+  # The smallest state from which the remaining frames suffice.
+  min_state = jnp.arange(length)[:, None] - (num_frames - num_labels)
+  min_state = jnp.clip(min_state, 0, num_labels)
+  state = jnp.arange(num_states)
 
-  def choose(last: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
-    logprobs, least = at
-    low, high = jnp.maximum(last, least)[:, None], last[:, None] + 1
-    # The bounds one after the other: should they cross, the lowest wins.
-    logprobs = jnp.where(number < low, logepsilon, logprobs)
-    logprobs = jnp.where(number > high, logepsilon, logprobs)
+  def advance(
+    previous: Array, frame: tuple[Array, Array]
+  ) -> tuple[Array, Array]:
+    logprobs, min_state = frame
+    low, high = jnp.maximum(previous, min_state)[:, None], previous[:, None] + 1
+    # Two masks: if the bounds cross, argmax returns the lowest state.
+    logprobs = jnp.where(state < low, logepsilon, logprobs)
+    logprobs = jnp.where(state > high, logepsilon, logprobs)
     best = jnp.argmax(logprobs, axis=-1).astype(jnp.int32)
     return best, best
 
-  start = jnp.zeros([batch], jnp.int32)
-  return jax.lax.scan(choose, start, (states, least))[1].T
+  first_state = jnp.zeros([batch], jnp.int32)
+  return jax.lax.scan(advance, first_state, (state_logprobs, min_state))[1].T

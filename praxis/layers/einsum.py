@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A weight contracted with the input by an equation, and perhaps a bias."""
+"""An einsum of the input and a weight, with an optional bias."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from praxis.layers import base_ops
 
 
 class Einsum(base_layer.BaseLayer):
-  """An einsum of the input with a weight: `'...d,df->...f'` is a Linear.
+  """An einsum of the input and a weight: `'...d,df->...f'` is a Linear.
 
-  Dimensions of the weight that the input has and the output lacks are its
-  fan-in, those that only the output has its fan-out.
+  The weight's fan-in dimensions are those it shares with the input but not the
+  output; its fan-out dimensions are those it shares with the output only.
   """
 
-  # `input,weight->output`; the letters of the weight are all written out.
+  # `input,weight->output`; the weight has no ellipsis.
   eqn: str = ''
   # The shape of the weight.
   w_shape: Sequence[int] = ()
-  # Whether a bias is added over the dimensions that the weight brings, which
-  # then are the last of the output.
+  # Whether to add a bias over the fan-out dimensions, which then must be the
+  # last of the output.
   use_bias: bool = False
-  # Does the product; quantised variants replace it.
+  # Computes the einsum; quantized variants replace it.
   einsum_op_tpl: pax_fiddle.Config[base_ops.EinsumOp] = (
     pax_fiddle.template_field(base_ops.EinsumOp)
   )
 
   def setup(self) -> None:
-    x, w, out = self._parts()
-    new = [letter for letter in out if letter in w and letter not in x]
+    x, w, out = self._parse_eqn()
+    fan_out = [dim for dim in out if dim in w and dim not in x]
     mapping = self.weight_split_dims_mapping.wt
     self.create_variable(
       'w',
       WeightHParams(
         shape=self.w_shape,
         fan_in_axes=sorted(map(w.index, set(w) & set(x) - set(out))),
-        fan_out_axes=sorted(map(w.index, new)),
+        fan_out_axes=sorted(map(w.index, fan_out)),
         mesh_shape=self.mesh_shape,
         tensor_split_dims_mapping=mapping,
       ),
@@ -48,12 +48,12 @@ class Einsum(base_layer.BaseLayer):
     self.create_child('einsum', self.einsum_op_tpl)
     if not self.use_bias:
       return
-    if not new or out[-len(new) :] != ''.join(new):
+    if not fan_out or out[-len(fan_out) :] != ''.join(fan_out):
       raise ValueError(
-        f'with use_bias the dimensions {new} that the weight brings must be '
-        f'the last of the output, got eqn={self.eqn!r}'
+        f'with use_bias the dimensions {fan_out} that the weight brings must '
+        f'be the last of the output, got eqn={self.eqn!r}'
       )
-    of_bias = lambda values: values and [values[w.index(d)] for d in new]
+    of_bias = lambda values: values and [values[w.index(d)] for d in fan_out]
     self.create_variable(
       'b',
       WeightHParams(
@@ -70,13 +70,13 @@ class Einsum(base_layer.BaseLayer):
       outputs += self.theta.b
     return self.shard(outputs, self.activation_split_dims_mapping.out)
 
-  def _parts(self) -> tuple[str, str, str]:
-    """Returns the letters of input, weight and output."""
+  def _parse_eqn(self) -> tuple[str, str, str]:
+    """Returns the subscripts of input, weight and output."""
     operands, _, out = self.eqn.replace(' ', '').partition('->')
     x, _, w = operands.partition(',')
     if not (x and w.isalpha() and out) or ',' in w:
       raise ValueError(
-        f"eqn of Einsum must read 'input,weight->output' with each dimension "
+        f"eqn of Einsum must be 'input,weight->output' with each dimension "
         f"of the weight a letter, as '...d,df->...f'; got {self.eqn!r}"
       )
     if len(w) != len(self.w_shape) or len(set(w)) != len(w):

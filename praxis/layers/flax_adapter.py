@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules of flax as layers of Pax.
+"""Adapters that make flax modules Pax layers.
 
-The other direction needs no adapter: a Pax layer is a flax module. Its weights
-come in boxes from the `init` of a plain flax module; `flax.linen.unbox` opens
-them.
+The other direction needs no adapter, as a Pax layer is a flax module. In the
+variables of a plain flax module its weights are boxed; `flax.linen.unbox`
+unboxes them.
 """
 
 from __future__ import annotations
@@ -20,32 +20,40 @@ from praxis.pytypes import LogicalAxisRules
 
 
 class _FlaxAdapter(base_layer.BaseLayer):
-  """A layer around a flax module, its attribute `cld`."""
+  """Base of layers around a flax module."""
 
-  # (logical axis, mesh axis) pairs: where the module names axes of weights and
-  # activations, they are split so.
+  # (logical axis, mesh axis) pairs that shard the weights and activations whose
+  # axes the module names.
   logical_axes_rules: LogicalAxisRules | None = None
-  # Flags of WeightHParamsCollection, by the collection of the module.
+  # Flags of WeightHParamsCollection for each collection of the module.
   var_collection_map: Mapping[str, Sequence[str]] = pax_fiddle.field(
     default_factory=dict
   )
 
   def setup(self) -> None:
-    if not isinstance(self.cld, nn.Module):
+    module = self._wrapped_module()
+    if not isinstance(module, nn.Module):
       raise TypeError(
         f'cld of {type(self).__name__} must be a flax nn.Module, got '
-        f'{type(self.cld).__name__}'
+        f'{type(module).__name__}'
       )
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:
-    """Returns what the module returns."""
+    """Returns the output of the module."""
     return self._call_module('__call__', *args, **kwargs)
 
+  def _wrapped_module(self) -> nn.Module | None:
+    """Returns the flax module, which is a submodule of this layer."""
+    raise NotImplementedError(
+      f'{type(self).__name__} must define _wrapped_module'
+    )
+
   def _call_module(self, method: str, *args: Any, **kwargs: Any) -> Any:
-    unbound = getattr(type(self.cld), method, None)
+    wrapped = self._wrapped_module()
+    unbound = getattr(type(wrapped), method, None)
     if unbound is None:
       raise ValueError(
-        f'{type(self.cld).__name__} has no method {method!r} for '
+        f'{type(wrapped).__name__} has no method {method!r} for '
         f'{type(self).__name__} to call'
       )
 
@@ -54,7 +62,7 @@ class _FlaxAdapter(base_layer.BaseLayer):
         return unbound(module, *args, **kwargs)
 
     if self.is_initializing():
-      # The variables that the module makes leave it in boxes.
+      # Box the variables that the module creates.
       call = nn.map_variables(
         call,
         mapped_collections=True,
@@ -67,40 +75,47 @@ class _FlaxAdapter(base_layer.BaseLayer):
           var_collection_map=self.var_collection_map,
         ),
       )
-    return call(self.cld, *args, **kwargs)
+    return call(wrapped, *args, **kwargs)
 
 
 class DirectFlaxModuleAdapter(_FlaxAdapter):
-  """A flax module, given by its Config, as a layer."""
+  """A flax module as a layer; configured by the module's Config."""
 
+  # The module.
   cld: nn.Module | None = pax_fiddle.instance_field(None)
+
+  def _wrapped_module(self) -> nn.Module | None:
+    return self.cld
 
 
 class FlaxModuleAdapterBase(_FlaxAdapter):
-  """A flax module that subclasses build, as a layer."""
+  """A flax module as a layer; subclasses build the module."""
 
   def setup(self) -> None:
     self.cld = self._build_wrapped_module()
     super().setup()
 
+  def _wrapped_module(self) -> nn.Module | None:
+    return self.cld
+
   def _build_wrapped_module(self) -> nn.Module:
-    """Returns the module, without a parent or made here."""
+    """Returns the module; its parent is None or this layer."""
     raise NotImplementedError(
       f'{type(self).__name__} must define _build_wrapped_module'
     )
 
 
 class FlaxModuleAdapter(FlaxModuleAdapterBase):
-  """A flax module that a function makes, as a layer."""
+  """A flax module as a layer; a function builds the module."""
 
-  # Makes the module.
+  # Returns the module.
   module_factory_method: Callable[[], nn.Module] | None = None
 
   def _build_wrapped_module(self) -> nn.Module:
     if self.module_factory_method is None:
       raise ValueError(
         f'module_factory_method of {type(self).__name__} must be set: a '
-        'function that makes the flax module'
+        'function that returns the flax module'
       )
     return self.module_factory_method()
 
@@ -109,13 +124,13 @@ class EncoderDecoderFlaxModuleAdaptor(FlaxModuleAdapter):
   """A flax module with methods encode, decode and compute_logits."""
 
   def encode(self, *args: Any, **kwargs: Any) -> Any:
-    """Returns what the module's `encode` returns."""
+    """Returns the output of the module's `encode`."""
     return self._call_module('encode', *args, **kwargs)
 
   def decode(self, *args: Any, **kwargs: Any) -> Any:
-    """Returns what the module's `decode` returns."""
+    """Returns the output of the module's `decode`."""
     return self._call_module('decode', *args, **kwargs)
 
   def compute_logits(self, *args: Any, **kwargs: Any) -> Any:
-    """Returns what the module's `compute_logits` returns."""
+    """Returns the output of the module's `compute_logits`."""
     return self._call_module('compute_logits', *args, **kwargs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent networks: cells run over time, stacks of them, both directions."""
+"""Recurrent networks: a cell over time, stacks, and bidirectional stacks."""
 
 from __future__ import annotations
 
@@ -32,13 +32,19 @@ def reset_mask(
   paddings: Num[Array, 'B T *one'] | None = None,
   dtype: Any = jnp.float32,
 ) -> Float[Array, 'B T *one']:
-  """Returns 0 where a segment starts, else 1; padding starts no segment."""
-  before = jnp.pad(
+  """Returns 0 at the first step of each segment, else 1.
+
+  Args:
+    segment_ids: the segment of each step.
+    paddings: 1 at padding, which starts no segment.
+    dtype: the dtype of the mask.
+  """
+  previous = jnp.pad(
     segment_ids[:, :-1],
     [(0, 0), (1, 0)] + [(0, 0)] * (segment_ids.ndim - 2),
     constant_values=-1,
   )
-  keep = before == segment_ids
+  keep = previous == segment_ids
   if paddings is not None:
     keep |= paddings != 0
   return keep.astype(dtype)
@@ -47,16 +53,16 @@ def reset_mask(
 class FRnn(base_layer.BaseLayer):
   """Runs a cell over time.
 
-  Inputs are a NestedMap of `act`, [B, T, D] or a list of such, `padding`,
-  [B, T, 1], and `segment_ids`, [B, T, 1], where rows pack several sequences
-  and the cell has reset_cell_state.
+  Inputs are a NestedMap of `act`, [B, T, D] or a list of these, `padding`,
+  [B, T, 1], and for packed rows with reset_cell_state `segment_ids`, [B, T, 1].
   """
 
   # The cell.
   cell_tpl: LayerTpl | None = template_field(None)
-  # Whether time runs backwards; outputs stay where their inputs are.
+  # Whether to scan from the last step to the first; outputs keep the order of
+  # inputs.
   reverse: bool = False
-  # How many steps one turn of the loop does.
+  # Number of steps per iteration of the scan.
   unroll: int = 1
 
   def setup(self) -> None:
@@ -83,8 +89,8 @@ class FRnn(base_layer.BaseLayer):
   def extend_step(
     self, inputs: NestedMap, state0: NestedMap
   ) -> tuple[NestedMap, Float[Array, 'B O']]:
-    """Returns state and output after one step, which starts no segment."""
-    inputs = _checked(self, inputs)
+    """Returns state and output after one step within a segment."""
+    inputs = _cast_inputs(self, inputs)
     inputs.reset_mask = jnp.ones_like(inputs.padding)
     state1 = self.cell(state0, inputs)
     return state1, self.get_output(state1)
@@ -92,12 +98,12 @@ class FRnn(base_layer.BaseLayer):
   def __call__(
     self, inputs: NestedMap, state0: NestedMap | None = None
   ) -> tuple[Float[Array, 'B T O'], NestedMap]:
-    """Returns the output at each step, and the state after the last one."""
-    return self._loop(self._prepared(inputs), state0, lambda cell: cell)
+    """Returns the output of each step, and the final state."""
+    return self._scan(self._cell_inputs(inputs), state0, lambda cell: cell)
 
-  def _prepared(self, inputs: NestedMap) -> NestedMap:
-    """Returns inputs of the cell, in the order of its steps."""
-    inputs = _checked(self, inputs)
+  def _cell_inputs(self, inputs: NestedMap) -> NestedMap:
+    """Returns inputs of the cell with reset_mask, in the order of the scan."""
+    inputs = _cast_inputs(self, inputs)
     if self.reverse:
       inputs = jax.tree.map(lambda x: jnp.flip(x, axis=1), inputs)
     if 'segment_ids' in inputs:
@@ -108,35 +114,35 @@ class FRnn(base_layer.BaseLayer):
       inputs.reset_mask = jnp.ones_like(inputs.padding, self.fprop_dtype)
     return inputs
 
-  def _loop(
+  def _scan(
     self,
     inputs: NestedMap,
     state0: NestedMap | None,
-    step_of: Callable[[Any], Callable[..., NestedMap]],
+    get_step_fn: Callable[[Any], Callable[..., NestedMap]],
   ) -> tuple[Float[Array, 'B T O'], NestedMap]:
-    """Scans over time: a step is `step_of(cell)(state, inputs)`."""
+    """Scans over time; a step is `get_step_fn(cell)(state, step_inputs)`."""
     if not state0:
       state0 = self.init_states(inputs.padding.shape[0])
 
-    def body(cell: Any, state: Any, now: Any) -> tuple[Any, Any]:
-      state = step_of(cell)(state, now)
+    def body(cell: Any, state: Any, step_inputs: Any) -> tuple[Any, Any]:
+      state = get_step_fn(cell)(state, step_inputs)
       return state, cell.get_output(state)
 
     if self.is_initializing():
-      # Variables cannot be created inside of the loop.
+      # The scan cannot create variables.
       body(self.cell, state0, jax.tree.map(lambda x: x[:, 0], inputs))
-    # A step sees what the last one did to non-trainable variables.
+    # Updates of non-trainable variables are visible to the next step.
     scan = nn.scan(
       body,
-      variable_axes={AUX_LOSS: 0, SUMMARIES: 0, HYPER_PARAMS: 0},
-      variable_broadcast=[PARAMS],
-      variable_carry=[NON_TRAINABLE],
-      split_rngs={PARAMS: False, RANDOM: True},
       in_axes=1,
       out_axes=1,
       unroll=self.unroll,
+      variable_broadcast=[PARAMS],
+      variable_carry=[NON_TRAINABLE],
+      variable_axes=dict.fromkeys((AUX_LOSS, SUMMARIES, HYPER_PARAMS), 0),
+      split_rngs={PARAMS: False, RANDOM: True},
     )
-    # Auxiliary losses are those of all steps together.
+    # The auxiliary loss is the sum over steps.
     scan = nn.map_variables(
       scan,
       AUX_LOSS,
@@ -148,35 +154,40 @@ class FRnn(base_layer.BaseLayer):
 
 
 class LstmFrnn(FRnn):
-  """Runs an LSTM over time; the inputs of all steps are projected at once."""
+  """Runs an LSTM over time; one matmul projects the inputs of all steps."""
 
   @property
   def num_input_nodes(self) -> int:
-    return self.cell.num_input_nodes
+    """Size of the input."""
+    cell: rnn_cell.LstmCellSimple = self.cell
+    return cell.num_input_nodes
 
   @property
   def num_output_nodes(self) -> int:
-    return self.cell.num_output_nodes
+    """Size of the output."""
+    cell: rnn_cell.LstmCellSimple = self.cell
+    return cell.num_output_nodes
 
   def __call__(
     self, inputs: NestedMap, state0: NestedMap | None = None
   ) -> tuple[Float[Array, 'B T O'], NestedMap]:
-    """Returns the output at each step, and the state after the last one."""
-    inputs = self._prepared(inputs)
+    """Returns the output of each step, and the final state."""
+    inputs = self._cell_inputs(inputs)
     inputs.proj_inputs = self.cell.project_input(inputs)
     del inputs.act
-    step_of = lambda cell: cell.fprop_with_projected_inputs
-    return self._loop(inputs, state0, step_of)
+    return self._scan(
+      inputs, state0, lambda cell: cell.fprop_with_projected_inputs
+    )
 
 
 class _Stack(base_layer.BaseLayer):
-  """What stacks of recurrent networks share."""
+  """Base of stacks of recurrent layers."""
 
-  # One layer; its cell's sizes are the stack's.
+  # One layer; the stack sets the sizes of its cell.
   frnn_tpl: LayerTpl | None = template_field(None)
-  # How many layers.
+  # Number of layers.
   num_layers: int = 1
-  # Sizes of the first layer's input, and of the output of every layer.
+  # Sizes of the first layer's input, and of every layer's output.
   num_input_nodes: int = 0
   num_output_nodes: int = 0
 
@@ -190,7 +201,7 @@ class _Stack(base_layer.BaseLayer):
   def _create_layers(
     self, name: str, outputs: int, *, reverse: bool | None = None
   ) -> None:
-    """Creates the layers of one direction; a cell has `outputs` outputs."""
+    """Creates the layers of one direction, with cells of `outputs` outputs."""
     layers = []
     for i in range(self.num_layers):
       layer = self.frnn_tpl.clone()
@@ -205,14 +216,14 @@ class _Stack(base_layer.BaseLayer):
 
 
 class StackFrnn(_Stack):
-  """A stack of recurrent networks, each run on the outputs of the last."""
+  """A stack of recurrent layers."""
 
   def setup(self) -> None:
     self._check_settings()
     self._create_layers('frnn', self.num_output_nodes)
 
   def init_states(self, batch_size: int) -> list[NestedMap]:
-    """Returns the states of all layers before the first step."""
+    """Returns the initial states of all layers."""
     return _init_states(self.frnn, batch_size)
 
   def get_output(self, state: list[NestedMap]) -> Float[Array, 'B O']:
@@ -222,30 +233,30 @@ class StackFrnn(_Stack):
   def extend_step(
     self, inputs: NestedMap, state: list[NestedMap]
   ) -> tuple[list[NestedMap], Float[Array, 'B O']]:
-    """Returns states and output after one step, which starts no segment."""
+    """Returns states and output after one step within a segment."""
     states = []
     act = inputs.act
-    for layer, before in zip(self.frnn, state, strict=True):
-      now = NestedMap(inputs, act=act)
-      after, act = layer.extend_step(now, before)
-      states.append(after)
+    for layer, layer_state in zip(self.frnn, state, strict=True):
+      layer_inputs = NestedMap(inputs, act=act)
+      new_state, act = layer.extend_step(layer_inputs, layer_state)
+      states.append(new_state)
     return states, act
 
   def __call__(
     self, inputs: NestedMap, state0: list[NestedMap] | None = None
   ) -> tuple[Float[Array, 'B T O'], list[NestedMap]]:
     """Returns the last layer's outputs, and the final states of all layers."""
-    inputs = _checked(self, inputs)
+    inputs = _cast_inputs(self, inputs)
     state0 = state0 or self.init_states(inputs.padding.shape[0])
     states = []
-    for layer, before in zip(self.frnn, state0, strict=True):
-      inputs.act, state = layer(inputs, before)
+    for layer, layer_state0 in zip(self.frnn, state0, strict=True):
+      inputs.act, state = layer(inputs, layer_state0)
       states.append(state)
     return inputs.act, states
 
 
 class StackBiFrnn(_Stack):
-  """A stack whose layers run in both directions, half of the output each."""
+  """A bidirectional stack; each direction has half of the output size."""
 
   def setup(self) -> None:
     self._check_settings()
@@ -259,15 +270,15 @@ class StackBiFrnn(_Stack):
     self._create_layers('bwd_frnn', half, reverse=True)
 
   def fwd_init_states(self, batch_size: int) -> list[NestedMap]:
-    """Returns the states of the layers that run forwards."""
+    """Returns the initial states of the forward layers."""
     return _init_states(self.fwd_frnn, batch_size)
 
   def bwd_init_states(self, batch_size: int) -> list[NestedMap]:
-    """Returns the states of the layers that run backwards."""
+    """Returns the initial states of the backward layers."""
     return _init_states(self.bwd_frnn, batch_size)
 
   def init_states(self, batch_size: int) -> NestedMap:
-    """Returns the states of both directions: `fwd` and `bwd`."""
+    """Returns the initial states `fwd` and `bwd` of the two directions."""
     return NestedMap(
       fwd=self.fwd_init_states(batch_size), bwd=self.bwd_init_states(batch_size)
     )
@@ -276,14 +287,14 @@ class StackBiFrnn(_Stack):
     self, inputs: NestedMap, state0: NestedMap | None = None
   ) -> tuple[Float[Array, 'B T O'], list[NestedMap]]:
     """Returns the last layer's outputs, and `fwd` and `bwd` of each layer."""
-    inputs = _checked(self, inputs)
+    inputs = _cast_inputs(self, inputs)
     state0 = state0 or self.init_states(inputs.padding.shape[0])
     states = []
     for i in range(self.num_layers):
-      ahead, fwd = self.fwd_frnn[i](inputs, state0.fwd[i])
-      back, bwd = self.bwd_frnn[i](inputs, state0.bwd[i])
-      inputs.act = jnp.concatenate([ahead, back], axis=-1)
-      states.append(NestedMap(fwd=fwd, bwd=bwd))
+      fwd_act, fwd_state = self.fwd_frnn[i](inputs, state0.fwd[i])
+      bwd_act, bwd_state = self.bwd_frnn[i](inputs, state0.bwd[i])
+      inputs.act = jnp.concatenate([fwd_act, bwd_act], axis=-1)
+      states.append(NestedMap(fwd=fwd_state, bwd=bwd_state))
     return inputs.act, states
 
 
@@ -291,8 +302,12 @@ def _init_states(layers: Sequence[FRnn], batch_size: int) -> list[NestedMap]:
   return [layer.init_states(batch_size) for layer in layers]
 
 
-def _checked(layer: base_layer.BaseLayer, inputs: NestedMap) -> NestedMap:
-  """Returns a copy of `inputs`, in fprop_dtype, with what every cell needs."""
+def _cast_inputs(layer: base_layer.BaseLayer, inputs: NestedMap) -> NestedMap:
+  """Returns a copy of `inputs` in fprop_dtype.
+
+  Raises:
+    ValueError: `act` or `padding` is missing.
+  """
   missing = {'act', 'padding'} - set(inputs)
   if missing:
     raise ValueError(

@@ -18,35 +18,28 @@ template_field = pax_fiddle.template_field
 
 
 class Linear(base_layer.BaseLayer):
-  """A product with a matrix on the last dimension, without bias."""
+  """A linear map of the last dimension, without bias."""
 
   # Sizes of the last dimension of the input and of the output.
   input_dims: int = 0
   output_dims: int = 0
-  # How the matrix is initialised, instead of params_init.
+  # The initializer of the weight; None: params_init.
   weight_init: WeightInit | None = None
-  # Does the product.
+  # Computes the einsum; quantized variants replace it.
   einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
 
   class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    # The output of a decoding step, which has no time dimension.
+    # The output of a decode step, which has no time dimension.
     extend_step_out: pytypes.SplitDimsMapping = None
 
   def setup(self) -> None:
     self._check_positive('input_dims', 'output_dims')
-    self.create_variable(
-      'w',
-      WeightHParams(
-        shape=[self.input_dims, self.output_dims],
-        init=self.weight_init,
-        mesh_shape=self.mesh_shape,
-        tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
-      ),
-    )
+    shape = [self.input_dims, self.output_dims]
+    _create_weight(self, 'w', shape, self.weight_init)
     self.create_child('einsum', self.einsum_tpl.clone())
 
   def __call__(self, inputs: Float[Array, '*B I']) -> Float[Array, '*B O']:
-    outputs = self.einsum('...y,yz->...z', inputs, self.theta.w)
+    outputs = self.einsum('...i,io->...o', inputs, self.theta.w)
     mapping = step_mapping(self.activation_split_dims_mapping, outputs.ndim)
     return base_layer.maybe_shard(outputs, mapping, self.mesh_axis_names)
 
@@ -56,20 +49,13 @@ class Bias(base_layer.BaseLayer):
 
   # Size of the last dimension.
   dims: int = 0
-  # What every entry of the vector is initialised with.
+  # The initial value of all entries.
   bias_init: float | None = 0.0
 
   def setup(self) -> None:
     self._check_positive('dims')
-    self.create_variable(
-      'b',
-      WeightHParams(
-        shape=[self.dims],
-        init=WeightInit.Constant(self.bias_init or 0.0),
-        mesh_shape=self.mesh_shape,
-        tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
-      ),
-    )
+    init = WeightInit.Constant(self.bias_init or 0.0)
+    _create_weight(self, 'b', [self.dims], init)
 
   def __call__(self, inputs: Float[Array, '*B D']) -> Float[Array, '*B D']:
     inputs, bias = base_ops.operands(inputs, self.theta.b)
@@ -77,26 +63,26 @@ class Bias(base_layer.BaseLayer):
 
 
 class FeedForward(base_layer.BaseLayer):
-  """A linear layer, then a bias, then an activation."""
+  """A linear layer, a bias and an activation."""
 
   # Sizes of the last dimension of the input and of the output.
   input_dims: int = 0
   output_dims: int = 0
-  # Whether there is a bias.
+  # Whether to add a bias.
   has_bias: bool = True
-  # The parts.
+  # The components.
   linear_tpl: LayerTpl = template_field(Linear)
   bias_tpl: LayerTpl = template_field(Bias)
   activation_tpl: LayerTpl = template_field(activations.ReLU)
-  # How the matrix is initialised, instead of params_init.
+  # The initializer of the weight; None: params_init.
   weight_init: WeightInit | None = None
-  # What every entry of the bias is initialised with.
+  # The initial value of all entries of the bias.
   bias_init: float | None = 0.0
-  # The name under which remat policies know the value before the activation.
+  # The name of the value before the activation, for remat policies.
   checkpoint_str: str | None = None
 
   class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    # The output of a decoding step, which has no time dimension.
+    # The output of a decode step, which has no time dimension.
     extend_step_out: pytypes.SplitDimsMapping = None
 
   def setup(self) -> None:
@@ -131,25 +117,25 @@ class FeedForward(base_layer.BaseLayer):
 
 
 class MLPBlock(base_layer.BaseLayer):
-  """A chain of feed-forward layers.
+  """A multilayer perceptron.
 
   The first goes from `ff_tpl.input_dims` to `hidden_dims`, the last to
   `ff_tpl.output_dims`; a single one from input to output.
   """
 
-  # How many layers.
+  # Number of layers.
   num_layers: int = 3
-  # Size of what is between two layers.
+  # Size of the activations between layers.
   hidden_dims: int = 128
-  # Whether the last layer has its activation, or is linear.
+  # Whether the last layer has an activation.
   activate_final: bool = True
-  # What the layers are; its input_dims and output_dims are the block's.
+  # The layers; its input_dims and output_dims are those of the block.
   ff_tpl: LayerTpl = template_field(FeedForward)
 
   def setup(self) -> None:
     self._check_positive('num_layers', 'hidden_dims')
-    between = [self.hidden_dims] * (self.num_layers - 1)
-    dims = [self.ff_tpl.input_dims, *between, self.ff_tpl.output_dims]
+    hidden = [self.hidden_dims] * (self.num_layers - 1)
+    dims = [self.ff_tpl.input_dims, *hidden, self.ff_tpl.output_dims]
     layers = [
       self.ff_tpl.clone().set(input_dims=i, output_dims=o)
       for i, o in zip(dims[:-1], dims[1:], strict=True)
@@ -166,19 +152,19 @@ class MLPBlock(base_layer.BaseLayer):
 
 
 class StackingOverTime(base_layer.BaseLayer):
-  """Concatenates each frame with its neighbours, and keeps every stride-th."""
+  """Stacks each frame with its neighbors and subsamples by `stride`."""
 
-  # How many frames before and after a frame are stacked with it.
+  # Number of frames before and after each frame to stack with it.
   left_context: int = 0
   right_context: int = 0
-  # The distance of two frames that are kept.
+  # The subsampling factor.
   stride: int = 0
-  # Whether what is before the first, or after the last frame is a copy of it,
-  # instead of zeros.
+  # Whether the sequence is padded by copies of its first or last frame, instead
+  # of zeros.
   pad_with_left_frame: bool = False
   pad_with_right_frame: bool = False
-  # 'reduce_min': an output is padding if all its frames are, 'reduce_max': if
-  # one is.
+  # 'reduce_min': an output is padding if all its frames are; 'reduce_max': if
+  # any is.
   padding_reduce_option: str = 'reduce_min'
 
   def setup(self) -> None:
@@ -191,7 +177,7 @@ class StackingOverTime(base_layer.BaseLayer):
 
   @property
   def window_size(self) -> int:
-    """How many frames are stacked."""
+    """Number of frames in each output."""
     return self.left_context + 1 + self.right_context
 
   def __call__(
@@ -205,9 +191,9 @@ class StackingOverTime(base_layer.BaseLayer):
     if self.window_size == 1 and self.stride == 1:
       return inputs, paddings
     stacked = self._stack(inputs)
-    outside = self._stack(paddings, fill=1.0)
+    window_paddings = self._stack(paddings, fill=1.0)
     reduce = jnp.min if self.padding_reduce_option == 'reduce_min' else jnp.max
-    return stacked, reduce(outside, axis=-1, keepdims=True)
+    return stacked, reduce(window_paddings, axis=-1, keepdims=True)
 
   def _stack(
     self, frames: Float[Array, 'B T D'], fill: float = 0.0
@@ -225,7 +211,7 @@ class StackingOverTime(base_layer.BaseLayer):
     return jnp.concatenate(shifted, axis=-1)
 
   def unstack(self, stacked: Float[Array, 'B S F']) -> Float[Array, 'B U D']:
-    """Undoes `__call__` where windows neither overlap nor leave gaps.
+    """Inverts `__call__` for windows that neither overlap nor leave gaps.
 
     Raises:
       ValueError: the stride is not the window's size.
@@ -237,7 +223,7 @@ class StackingOverTime(base_layer.BaseLayer):
       )
     batch, length, width = stacked.shape
     frames = stacked.reshape(batch, length * self.stride, width // self.stride)
-    # Frame 0 of the first window is left_context before the first input.
+    # The first window starts left_context frames before the first input.
     return frames[:, self.left_context :]
 
 
@@ -245,11 +231,15 @@ def project_last_dim(
   inputs: Float[Array, '*B I'], weight: Float[Array, 'I O']
 ) -> Float[Array, '*B O']:
   """Returns the product of the last dimension with `weight`."""
-  return jnp.einsum('...y,yz->...z', inputs, weight)
+  return jnp.einsum('...i,io->...o', inputs, weight)
 
 
 def step_mapping(sharding: Any, rank: int) -> pytypes.SplitDimsMapping:
-  """Returns how an output of `rank` is split: as `out`, less time in a step."""
+  """Returns the sharding of an output of `rank`.
+
+  A decode step has no time dimension (rank 2): its sharding is extend_step_out,
+  or `out` without time.
+  """
   is_step = rank == 2 and sharding.out is not None and len(sharding.out) != 2
   if is_step and sharding.extend_step_out is not None:
     return sharding.extend_step_out
@@ -259,7 +249,26 @@ def step_mapping(sharding: Any, rank: int) -> pytypes.SplitDimsMapping:
 def without_time(
   mapping: pytypes.SplitDimsMapping, rank: int
 ) -> pytypes.SplitDimsMapping:
-  """Returns `mapping`, of its first and last dimension if the rank is 2."""
+  """Returns `mapping`, reduced to its first and last entry for rank 2."""
   if mapping is None or len(mapping) == rank or rank != 2:
     return mapping
   return [mapping[0], mapping[-1]]
+
+
+def _create_weight(
+  layer: base_layer.BaseLayer,
+  name: str,
+  shape: list[int],
+  init: WeightInit | None,
+) -> None:
+  """Creates a variable with the layer's weight sharding."""
+  sharding = layer.weight_split_dims_mapping.wt
+  layer.create_variable(
+    name,
+    WeightHParams(
+      shape=shape,
+      init=init,
+      tensor_split_dims_mapping=sharding,
+      mesh_shape=layer.mesh_shape,
+    ),
+  )

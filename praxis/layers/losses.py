@@ -14,26 +14,30 @@ from praxis.base_layer import (
   WeightInit,
 )
 
-# Newton steps at most; they end where probabilities sum to 1 but for _ENOUGH.
-_STEPS = 64
-_ENOUGH = 1e-6
+# The bound of Newton iterations, and their tolerance on the sum of
+# probabilities.
+_MAX_ITERATIONS = 64
+_TOLERANCE = 1e-6
 Scalar = Float[Array, ''] | float | int
 
 
 class BiTemperedLoss(base_layer.BaseLayer):
-  """A cross entropy that outliers and wrong labels sway less.
+  """A generalized cross entropy that is robust to outliers and label noise.
 
-  The temperatures go from (1, 1), which is the cross entropy, to (t1, t2) over
-  the training steps start_step to end_step.
+  The temperatures change linearly from (1, 1), the cross entropy, to (t1, t2)
+  from training step start_step to end_step.
+
+  References: Robust Bi-Tempered Logistic Loss Based on Bregman Divergences,
+  https://arxiv.org/abs/1906.03361
   """
 
-  # Below 1 the loss of an example is bounded.
+  # The temperature of the logarithm; below 1 the loss is bounded.
   t1: float = 1.0
-  # Above 1 the probabilities have a heavy tail.
+  # The temperature of the softmax; above 1 its tail is heavy.
   t2: float = 1.0
-  # What share of the labels is spread over the other classes.
+  # The probability mass of labels that is spread over the other classes.
   label_smoothing: float = 0.0
-  # The steps; if the last is 0 the temperatures are (t1, t2) throughout.
+  # The steps of the schedule; end_step 0: always (t1, t2).
   start_step: int = 0
   end_step: int = 0
 
@@ -52,27 +56,27 @@ class BiTemperedLoss(base_layer.BaseLayer):
     self.create_variable('count', count, trainable=False)
 
   def temperature_schedule(self, count: Scalar) -> Float[Array, '']:
-    """Returns how near to (1, 1) the temperatures are at step `count`."""
+    """Returns the weight of the temperatures (1, 1) at step `count`."""
     if self.end_step == 0:
       return jnp.zeros([], jnp.float32)
-    done = jnp.asarray(count, jnp.float32) - self.start_step
-    steps = max(self.end_step - self.start_step, 1)
-    return jnp.clip(1.0 - done / steps, 0.0, 1.0)
+    elapsed = jnp.asarray(count, jnp.float32) - self.start_step
+    num_steps = max(self.end_step - self.start_step, 1)
+    return jnp.clip(1.0 - elapsed / num_steps, 0.0, 1.0)
 
   def __call__(
     self, logits: Float[Array, '*B C'], labels: Float[Array, '*B C']
   ) -> Float[Array, '*B']:
     """Returns the loss of each example; labels are probabilities."""
-    start = 0.0
+    initial_weight = 0.0
     if not self.do_eval:
       count = self.get_var('count')
       self.update_var('count', count + 1.0)
-      start = self.temperature_schedule(count)
+      initial_weight = self.temperature_schedule(count)
     return bi_tempered_logistic_loss(
       logits,
       labels,
-      start + self.t1 * (1.0 - start),
-      start + self.t2 * (1.0 - start),
+      initial_weight + self.t1 * (1.0 - initial_weight),
+      initial_weight + self.t2 * (1.0 - initial_weight),
       label_smoothing=self.label_smoothing,
     )
 
@@ -84,23 +88,23 @@ def bi_tempered_logistic_loss(
   t2: Scalar,
   label_smoothing: float = 0.0,
 ) -> Float[Array, '*B']:
-  """Returns the Bregman divergence of labels and tempered probabilities.
+  """Returns the bi-tempered logistic loss of each example in float32.
 
-  It is computed, and returned, in float32; labels and temperatures have no
-  gradient.
+  It is the Bregman divergence of labels and tempered softmax probabilities.
+  Labels and temperatures get no gradient.
 
   Args:
     activations: the logits.
     labels: probabilities, mostly one-hot.
-    t1: the temperature of the logarithm: below 1, losses are bounded.
-    t2: the temperature of the softmax: above 1, its tail is heavy.
-    label_smoothing: what share of the labels is spread over other classes.
+    t1: the temperature of the logarithm; below 1 the loss is bounded.
+    t2: the temperature of the softmax; above 1 its tail is heavy.
+    label_smoothing: the mass of labels that is spread over other classes.
   """
   labels = labels.astype(jnp.float32)
   if label_smoothing:
-    others = labels.shape[-1] - 1
-    rest = 1.0 - label_smoothing * (others + 1) / others
-    labels = rest * labels + label_smoothing / others
+    num_others = labels.shape[-1] - 1
+    scale = 1.0 - label_smoothing * (num_others + 1) / num_others
+    labels = scale * labels + label_smoothing / num_others
   t1, t2 = (jnp.asarray(t, jnp.float32) for t in (t1, t2))
   return _divergence(activations, labels, t1, t2)
 
@@ -108,7 +112,7 @@ def bi_tempered_logistic_loss(
 def tempered_softmax(
   activations: Float[Array, '*B C'], t: Scalar
 ) -> Float[Array, '*B C']:
-  """Returns probabilities in float32: exp_t of the shifted activations."""
+  """Returns exp_t(activations - normalizer) in float32, which sums to 1."""
   x, t = activations.astype(jnp.float32), jnp.asarray(t, jnp.float32)
   return _exp_t(x - _normalizer(x, t), t)
 
@@ -131,11 +135,11 @@ def _forward(
 
 
 def _backward(
-  kept: tuple[Array, ...], cotangent: Array
+  residuals: tuple[Array, ...], cotangent: Array
 ) -> tuple[Array, Array, Array, Array]:
-  activations, labels, probs, t1, t2 = kept
-  # By probabilities (p - y) p^-t1, of which p^t2 is the slope. A probability
-  # of 0 has a gradient if the temperatures are equal: the limit's.
+  activations, labels, probs, t1, t2 = residuals
+  # d loss / d p = (p - y) p^-t1 and d p / d activation is p^t2 up to the
+  # normalizer. At p = 0 the limit is finite if t2 >= t1.
   factor = jnp.where((probs > 0) | (t2 >= t1), probs ** (t2 - t1), 0.0)
   slope = factor * (probs - labels)
   escort = probs**t2
@@ -149,47 +153,50 @@ _divergence.defvjp(_forward, _backward)
 
 
 def _normalizer(x: Array, t: Array) -> Array:
-  """Returns what to subtract so that exp_t of the rest sums to 1.
+  """Returns the normalizer n for which exp_t(x - n) sums to 1.
 
-  The sum is convex and falls, so Newton's method from the left of the solution
-  comes ever closer to it.
+  The sum is convex and decreasing in n, so Newton's method from a lower bound
+  converges monotonically.
   """
-  size = jnp.asarray(x.shape[-1], jnp.float32)
-  # Both are at its left: one term alone is 1, or all are as their mean is.
-  bound = jnp.mean(x, -1, keepdims=True) - _log_t(1.0 / size, t)
-  left = jnp.maximum(jnp.max(x, -1, keepdims=True), bound)
+  num_classes = jnp.asarray(x.shape[-1], jnp.float32)
+  # Two lower bounds: the largest term alone is 1, and Jensen's inequality.
+  mean_bound = jnp.mean(x, -1, keepdims=True) - _log_t(1.0 / num_classes, t)
+  lower_bound = jnp.maximum(jnp.max(x, -1, keepdims=True), mean_bound)
   exact = jax.nn.logsumexp(x, -1, keepdims=True)
 
-  def excess(shift: Array) -> tuple[Array, Array]:
+  def excess_and_slope(shift: Array) -> tuple[Array, Array]:
     probs = _exp_t(x - shift, t)
     return (
       jnp.sum(probs, -1, keepdims=True) - 1.0,
       jnp.sum(probs**t, -1, keepdims=True),
     )
 
-  def improve(state: tuple[Array, Array]) -> tuple[Array, Array]:
-    step, shift = state
-    over, slope = excess(shift)
-    return step + 1, shift + over / slope
+  def newton_step(state: tuple[Array, Array]) -> tuple[Array, Array]:
+    iteration, shift = state
+    excess, slope = excess_and_slope(shift)
+    return iteration + 1, shift + excess / slope
 
-  def is_far(state: tuple[Array, Array]) -> Array:
-    step, shift = state
-    return (step < _STEPS) & jnp.any(excess(shift)[0] > _ENOUGH)
+  def has_not_converged(state: tuple[Array, Array]) -> Array:
+    iteration, shift = state
+    excess, _ = excess_and_slope(shift)
+    return (iteration < _MAX_ITERATIONS) & jnp.any(excess > _TOLERANCE)
 
-  start = jnp.where(t == 1.0, exact, left)
-  return jax.lax.while_loop(is_far, improve, (jnp.int32(0), start))[1]
+  initial = jnp.where(t == 1.0, exact, lower_bound)
+  return jax.lax.while_loop(
+    has_not_converged, newton_step, (jnp.int32(0), initial)
+  )[1]
 
 
 def _log_t(x: Array, t: Array) -> Array:
-  """Returns (x^(1 - t) - 1) / (1 - t), the logarithm if t is 1."""
-  log, rest = jnp.log(x), 1.0 - t
-  safe = jnp.where(rest == 0, 1.0, rest)
-  return jnp.where(rest == 0, log, jnp.expm1(safe * log) / safe)
+  """Returns (x^(1 - t) - 1) / (1 - t), and log(x) for t = 1."""
+  log, exponent = jnp.log(x), 1.0 - t
+  safe = jnp.where(exponent == 0, 1.0, exponent)
+  return jnp.where(exponent == 0, log, jnp.expm1(safe * log) / safe)
 
 
 def _exp_t(x: Array, t: Array) -> Array:
-  """Returns the inverse of `_log_t`, 0 below what that takes."""
-  rest = 1.0 - t
-  safe = jnp.where(rest == 0, 1.0, rest)
+  """Returns the inverse of `_log_t`, 0 below its range."""
+  exponent = 1.0 - t
+  safe = jnp.where(exponent == 0, 1.0, exponent)
   powers = jnp.exp(jnp.log1p(jnp.maximum(safe * x, -1.0)) / safe)
-  return jnp.where(rest == 0, jnp.exp(x), powers)
+  return jnp.where(exponent == 0, jnp.exp(x), powers)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Maxima and means over windows, or over whole dimensions."""
+"""Max and average pooling."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import jax.typing
 import numpy as np
 from jaxtyping import Array, Num
 
@@ -15,14 +16,14 @@ from praxis import base_layer
 
 
 class Pooling(base_layer.BaseLayer):
-  """The maximum or the mean of windows of an image, or of a spectrogram."""
+  """2D pooling of images or spectrograms."""
 
-  # Height and width of a window, and how far it moves.
+  # Height and width of windows and strides.
   window_shape: Sequence[int] = (0, 0)
   window_stride: Sequence[int] = (0, 0)
   # 'MAX' or 'AVG'.
   pooling_type: str = 'MAX'
-  # 'SAME': windows may reach out of the image, 'VALID': they do not.
+  # 'SAME' or 'VALID'.
   padding: str = 'SAME'
 
   def setup(self) -> None:
@@ -38,29 +39,35 @@ class Pooling(base_layer.BaseLayer):
     inputs: Num[Array, 'B H W D'],
     paddings: Num[Array, 'B H'] | None = None,
   ) -> tuple[Num[Array, 'B U V D'], Num[Array, 'B U'] | None]:
-    """Returns what is pooled, and its paddings.
+    """Returns the pooled inputs and their paddings.
 
-    Padded rows count for nothing. Where rows are skipped or lost, an output is
-    padding (and 0) if any row of its window is.
+    Padded rows are excluded. With a stride or 'VALID', an output is padding
+    (and 0) if any row of its window is.
+
+    Args:
+      inputs: images.
+      paddings: 1 at padded rows.
     """
-    pool = _Pool(self.window_shape, self.window_stride, self.padding)
+    pool = _WindowReduction(self.window_shape, self.window_stride, self.padding)
     outputs = pool.reduce(self.pooling_type, inputs, paddings)
     if paddings is None:
       return outputs, None
     if self.window_stride[0] > 1 or self.padding == 'VALID':
-      rows = _Pool(self.window_shape[:1], self.window_stride[:1], self.padding)
+      rows = _WindowReduction(
+        self.window_shape[:1], self.window_stride[:1], self.padding
+      )
       paddings = rows.reduce('MAX', paddings, None)
     return _zero_padded(outputs, paddings), paddings
 
 
 class GlobalPooling(base_layer.BaseLayer):
-  """The maximum or the mean over whole dimensions."""
+  """Pooling over whole dimensions."""
 
   # 'MAX' or 'AVG'.
   pooling_type: str = 'AVG'
-  # The dimensions that are reduced, counted from the first.
+  # The dimensions to reduce; not negative.
   pooling_dims: Sequence[int] | None = None
-  # Whether they remain, with size 1.
+  # Whether to keep them with size 1.
   keepdims: bool = False
 
   def setup(self) -> None:
@@ -81,8 +88,8 @@ class GlobalPooling(base_layer.BaseLayer):
 
     Args:
       inputs: of any shape.
-      epsilon: added to the number of elements, if there are paddings.
-      compatible_paddings: 1 where an input does not count; broadcast to them.
+      epsilon: added to the number of elements, with paddings.
+      compatible_paddings: 1 at excluded inputs; broadcast to their shape.
     """
     dims = {'axis': tuple(self.pooling_dims), 'keepdims': self.keepdims}
     if compatible_paddings is None:
@@ -90,18 +97,17 @@ class GlobalPooling(base_layer.BaseLayer):
       return reduce(inputs, **dims).astype(inputs.dtype)
     padded = jnp.broadcast_to(compatible_paddings > 0, inputs.shape)
     if self.pooling_type == 'MAX':
-      return jnp.max(jnp.where(padded, _least(inputs.dtype), inputs), **dims)
+      return jnp.max(jnp.where(padded, _lowest(inputs.dtype), inputs), **dims)
     total = jnp.sum(jnp.where(padded, 0, inputs), **dims)
     count = jnp.sum(~padded, **dims, dtype=jnp.float32)
     return (total / (count + epsilon)).astype(inputs.dtype)
 
 
 class Pooling1D(base_layer.BaseLayer):
-  """The maximum or the mean of windows over time, the second dimension."""
+  """1D pooling over time, the second dimension."""
 
-  # How far a window moves.
   stride: int = 1
-  # Its size; 0 is that of the stride.
+  # Size of windows; 0: the stride.
   window: int = 0
   # 'MAX' or 'AVG'.
   pooling_type: str = 'AVG'
@@ -119,66 +125,76 @@ class Pooling1D(base_layer.BaseLayer):
     inputs: Num[Array, 'B T *rest'],
     paddings: Num[Array, 'B T'] | None = None,
   ) -> tuple[Num[Array, 'B S *rest'], Num[Array, 'B S'] | None]:
-    """Returns what is pooled and its paddings, S = ceil(T / stride)."""
+    """Returns the pooled inputs and their paddings, S = ceil(T / stride)."""
     window = self.window or self.stride
-    outside = None if paddings is None else paddings[:, :: self.stride]
+    strided = None if paddings is None else paddings[:, :: self.stride]
     if window == 1:
-      return inputs[:, :: self.stride], outside
-    pool = _Pool((window,), (self.stride,), 'SAME')
+      return inputs[:, :: self.stride], strided
+    pool = _WindowReduction((window,), (self.stride,), 'SAME')
     outputs = pool.reduce(self.pooling_type, inputs, paddings)
-    if self.pooling_type == 'MAX' and outside is not None:
-      outputs = _zero_padded(outputs, outside)
-    return outputs, outside
+    if self.pooling_type == 'MAX' and strided is not None:
+      outputs = _zero_padded(outputs, strided)
+    return outputs, strided
 
 
-class _Pool:
-  """Windows over the dimensions after the first."""
+@dataclasses.dataclass(frozen=True)
+class _WindowReduction:
+  """Reductions of windows over the dimensions after the batch."""
 
-  def __init__(self, shape: Sequence[int], stride: Sequence[int], padding: str):
-    self._shape, self._stride, self._padding = shape, stride, padding
+  shape: Sequence[int]
+  stride: Sequence[int]
+  # 'SAME' or 'VALID'.
+  padding: str
 
   def reduce(self, kind: str, inputs: Array, paddings: Array | None) -> Array:
-    """Returns the 'MAX' or 'AVG' of each window over what is no padding."""
+    """Returns the 'MAX' or 'AVG' of each window, without padding."""
     if kind == 'MAX':
-      lowest = _least(inputs.dtype)
+      lowest = _lowest(inputs.dtype)
       if paddings is not None:
-        inputs = jnp.where(_align(paddings, inputs.ndim) > 0, lowest, inputs)
-      return self._windows(inputs, lowest, jax.lax.max)
-    # One row counts for all: XLA makes the counts while it compiles.
-    rows = 1 if paddings is None else len(inputs)
-    sizes = inputs.shape[1 : 1 + len(self._shape)]
-    valid = jnp.ones((rows, *sizes), jnp.float32)
+        is_padding = _append_dims(paddings, inputs.ndim) > 0
+        inputs = jnp.where(is_padding, lowest, inputs)
+      return self._reduce_window(inputs, lowest, jax.lax.max)
+    # Without paddings one row suffices, and XLA folds the counts to constants.
+    num_rows = 1 if paddings is None else len(inputs)
+    sizes = inputs.shape[1 : 1 + len(self.shape)]
+    valid = jnp.ones((num_rows, *sizes), jnp.float32)
     if paddings is not None:
-      valid *= 1.0 - _align(paddings, valid.ndim)
-      inputs = jnp.where(_align(paddings, inputs.ndim) > 0, 0, inputs)
-    total = self._windows(inputs, 0, jax.lax.add)
-    count = self._windows(valid, 0, jax.lax.add)
-    share = jnp.where(count > 0, 1.0 / jnp.maximum(count, 1.0), 0.0)
-    return total * _align(share, inputs.ndim).astype(total.dtype)
+      valid *= 1.0 - _append_dims(paddings, valid.ndim)
+      inputs = _zero_padded(inputs, paddings)
+    total = self._reduce_window(inputs, 0, jax.lax.add)
+    count = self._reduce_window(valid, 0, jax.lax.add)
+    scale = jnp.where(count > 0, 1.0 / jnp.maximum(count, 1.0), 0.0)
+    return total * _append_dims(scale, inputs.ndim).astype(total.dtype)
 
-  def _windows(self, inputs: Array, start: Any, combine: Any) -> Array:
-    rest = (1,) * (inputs.ndim - 1 - len(self._shape))
+  def _reduce_window(
+    self,
+    inputs: Array,
+    init: np.ndarray | int,
+    operation: Callable[[Array, Array], Array],
+  ) -> Array:
+    ones = (1,) * (inputs.ndim - 1 - len(self.shape))
     return jax.lax.reduce_window(
       inputs,
-      np.asarray(start, inputs.dtype),
-      combine,
-      window_dimensions=(1, *self._shape, *rest),
-      window_strides=(1, *self._stride, *rest),
-      padding=self._padding,
+      np.asarray(init, inputs.dtype),
+      operation,
+      window_dimensions=(1, *self.shape, *ones),
+      window_strides=(1, *self.stride, *ones),
+      padding=self.padding,
     )
 
 
-def _zero_padded(outputs: Array, paddings: Array) -> Array:
-  # Not a product: what is padded may be infinite.
-  return jnp.where(_align(paddings, outputs.ndim) > 0, 0, outputs)
+def _zero_padded(x: Array, paddings: Array) -> Array:
+  """Returns x with 0 at padding, where x may be infinite."""
+  return jnp.where(_append_dims(paddings, x.ndim) > 0, 0, x)
 
 
-def _align(values: Array, rank: int) -> Array:
-  """Returns `values` with dimensions of size 1 after its own."""
-  return values.reshape(values.shape + (1,) * (rank - values.ndim))
+def _append_dims(x: Array, rank: int) -> Array:
+  """Returns x with trailing dimensions of size 1 up to `rank`."""
+  return x.reshape(x.shape + (1,) * (rank - x.ndim))
 
 
-def _least(dtype: Any) -> Any:
+def _lowest(dtype: jax.typing.DTypeLike) -> np.ndarray:
+  """Returns the identity of max."""
   if jnp.issubdtype(dtype, jnp.inexact):
     return np.asarray(-np.inf, dtype)
   return np.asarray(jnp.iinfo(dtype).min, dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors replaced by the nearest of a codebook."""
+"""Vector quantization with learned and random codebooks."""
 
 from __future__ import annotations
 
@@ -23,35 +23,46 @@ from praxis.nested_map import NestedMap
 def quantize_vector(
   latent: Float[Array, '*B G H'], codebook: Float[Array, 'V G H']
 ) -> tuple[Float[Array, '*B G H'], Int[Array, '*B G'], Float[Array, '*B G V']]:
-  """Returns the nearest vectors of the codebook, their codes, one-hot codes."""
+  """Returns the nearest codebook vectors, their codes, and one-hot codes.
+
+  Args:
+    latent: G groups of vectors of size H.
+    codebook: V vectors for each group.
+  """
   latent = latent.astype(jnp.float32)
   book = codebook.astype(jnp.float32)
+  # |z - e|² = |z|² - 2 z·e + |e|²
   products = jnp.einsum('...gh,vgh->...gv', latent, book)
-  lengths = jnp.sum(jnp.square(book), -1).T
+  squared_norms = jnp.sum(jnp.square(book), -1).T
   distances = jnp.sum(jnp.square(latent), -1, keepdims=True)
-  distances = distances - 2 * products + lengths
+  distances = distances - 2 * products + squared_norms
   codes = jnp.argmin(distances, axis=-1)
   one_hot = jax.nn.one_hot(codes, len(book), dtype=jnp.float32)
   return jnp.einsum('...gv,vgh->...gh', one_hot, book), codes, one_hot
 
 
 class _Quantizer(base_layer.BaseLayer):
-  """What quantisers share; subclasses have the codebook."""
+  """Base of quantizers; subclasses define the codebook."""
 
-  # How many classes (vectors of a codebook) there are.
+  # Number of classes, the vectors of a codebook.
   num_latent_classes: int | None = None
   # Size of the input.
   latent_dim: int | None = None
-  # How many parts a vector has, each quantised by a codebook of its own.
+  # Number of groups a vector is split into; each has its own codebook.
   num_groups: int = 1
-  # Whether input and codebook are divided by their norms; the former's norm is
-  # that of each part, or of the whole vector.
+  # Whether input and codebook are L2-normalized; the input by group, or as a
+  # whole.
   normalize_latent_vector: bool = False
   normalize_codebook: bool = False
   normalize_latent_per_group: bool = True
 
   def _check(self, name: str, width: int) -> None:
-    """Raises ValueError for bad sizes; `name` is the field that is split."""
+    """Raises ValueError for unset or indivisible sizes.
+
+    Args:
+      name: the field with the size that is split into groups.
+      width: that size.
+    """
     for field in ('num_latent_classes', 'latent_dim'):
       if not getattr(self, field):
         raise ValueError(
@@ -64,7 +75,7 @@ class _Quantizer(base_layer.BaseLayer):
       )
 
   def look_up(self, z_codes: Int[Array, 'B T G']) -> Float[Array, 'B T D']:
-    """Returns the vectors of the codes."""
+    """Returns the codebook vectors of the codes."""
     one_hot = jax.nn.one_hot(z_codes, self.num_latent_classes)
     vectors = jnp.einsum('btgv,vgh->btgh', one_hot, self._codebook())
     return vectors.reshape(*z_codes.shape[:2], -1)
@@ -72,24 +83,26 @@ class _Quantizer(base_layer.BaseLayer):
   def _codebook(self) -> Float[Array, 'V G H']:
     raise NotImplementedError(f'{type(self).__name__} defines no _codebook')
 
-  def _normalized(self, book: Float[Array, 'V G H']) -> Float[Array, 'V G H']:
+  def _maybe_normalize(
+    self, book: Float[Array, 'V G H']
+  ) -> Float[Array, 'V G H']:
     return py_utils.l2_normalize(book) if self.normalize_codebook else book
 
-  def _groups(self, z: Float[Array, 'B T D']) -> Float[Array, 'B T G H']:
-    """Returns the parts of the vectors, normalised if they are to be."""
-    normalize, apart = (
+  def _split_groups(self, z: Float[Array, 'B T D']) -> Float[Array, 'B T G H']:
+    """Returns the groups of the vectors, normalized as configured."""
+    normalize, per_group = (
       self.normalize_latent_vector,
       self.normalize_latent_per_group,
     )
-    if normalize and not apart:
+    if normalize and not per_group:
       z = py_utils.l2_normalize(z)
-    parts = z.reshape(*z.shape[:2], self.num_groups, -1)
-    return py_utils.l2_normalize(parts) if normalize and apart else parts
+    groups = z.reshape(*z.shape[:2], self.num_groups, -1)
+    return py_utils.l2_normalize(groups) if normalize and per_group else groups
 
-  def _usage(
+  def _codebook_usage(
     self, codes: Num[Array, 'B T G'], paddings: Num[Array, 'B T']
   ) -> dict[str, Float[Array, '']]:
-    """Returns how much of the codebook the batch, of all replicas, uses."""
+    """Returns codebook_coverage, pplx and entropy over all replicas."""
     settings: dict[str, Any] = {'paddings': paddings}
     if base_layer.is_running_under_pmap():
       settings['data_parallel_axis'] = base_layer.PMAP_PARALLEL_AXIS_NAME
@@ -103,31 +116,31 @@ class _Quantizer(base_layer.BaseLayer):
 
 
 class RandomVectorQuantizer(_Quantizer):
-  """A random projection, quantised by a random codebook; nothing is trained.
+  """A frozen random projection quantized by a frozen random codebook.
 
   References: BEST-RQ, https://arxiv.org/abs/2202.01855
   """
 
   # Size of the projection.
   projection_dim: int = 16
-  # How many frames are stacked before.
+  # Number of frames that are stacked before the projection.
   stack_ratio: int = 1
-  # What the codebook starts from.
+  # The initializer of the codebook.
   codebook_init: WeightInit = dataclasses.field(
     default_factory=WeightInit.Gaussian
   )
-  # Whether the codebook of one group is stored as [V, H], as old checkpoints
-  # have it.
+  # Whether the codebook of a single group has shape [V, H], for compatibility
+  # with old checkpoints.
   low_rank_codebook: bool = False
-  # Whether summaries show the codebook.
+  # Whether to write the codebook as an image summary.
   plot_codebook: bool = False
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    # The codebook: classes, groups, size of a part.
+    # The codebook: classes, groups, size of a group.
     vgh: pytypes.SplitDimsMapping = None
 
   class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    # The parts of the projection.
+    # The groups of the projection.
     blgh: pytypes.SplitDimsMapping = None
 
   def setup(self) -> None:
@@ -171,29 +184,30 @@ class RandomVectorQuantizer(_Quantizer):
 
   def _codebook(self) -> Float[Array, 'V G H']:
     book = self.theta.random_codebook
-    return self._normalized(book[:, None] if self._is_flat else book)
+    return self._maybe_normalize(book[:, None] if self._is_flat else book)
 
   def __call__(
     self, z: Float[Array, 'B T I'], paddings: Num[Array, 'B T']
   ) -> NestedMap:
-    """Returns, for S = T / stack_ratio frames, a NestedMap.
+    """Quantizes S = T / stack_ratio stacked frames, without gradients.
 
-    z_q [B, S, D] the vectors, z_codes [B, S, G], z_onehot [B, S, G, V],
-    paddings [B, S], and scalars: codebook_coverage (the share of classes in
-    use), codebook_num_covered_codes, pplx, entropy. None has a gradient.
+    Returns:
+      z_q [B, S, D] (the vectors), z_codes [B, S, G], z_onehot [B, S, G, V],
+      paddings [B, S], and the scalars codebook_coverage (the share of classes
+      in use), codebook_num_covered_codes, pplx and entropy.
     """
     if self.stack_ratio > 1:
       z, paddings = self.stack(z, paddings[:, :, None])
       paddings = paddings[:, :, 0]
     projected = jnp.einsum('dh,bld->blh', self.theta.random_proj, z)
-    parts = self._groups(projected + self.theta.random_bias)
-    parts = self.shard(parts, self.activation_split_dims_mapping.blgh)
+    groups = self._split_groups(projected + self.theta.random_bias)
+    groups = self.shard(groups, self.activation_split_dims_mapping.blgh)
     book = self._codebook()
     if self.plot_codebook:
       image = jnp.tile(jnp.swapaxes(book, 0, 1)[..., None], [1, 1, 1, 3])
       self.add_summary('codebook', image, base_layer.SummaryType.IMAGE)
-    vectors, codes, one_hot = quantize_vector(parts, book)
-    usage = self._usage(codes, paddings)
+    vectors, codes, one_hot = quantize_vector(groups, book)
+    usage = self._codebook_usage(codes, paddings)
     covered = usage['codebook_coverage'] * self.num_latent_classes
     result = NestedMap(
       z_q=vectors.reshape(projected.shape),
@@ -206,14 +220,18 @@ class RandomVectorQuantizer(_Quantizer):
     return jax.tree.map(jax.lax.stop_gradient, result)
 
   def look_up(self, z_codes: Int[Array, 'B T G']) -> Float[Array, 'B T D']:
-    """Returns the vectors of the codes, without a gradient."""
+    """Returns the codebook vectors of the codes, without gradients."""
     return jax.lax.stop_gradient(super().look_up(z_codes))
 
 
 class VectorQuantizer(_Quantizer):
-  """The learned codebook of a VQ-VAE, https://arxiv.org/abs/1711.00937."""
+  """The learned codebook of a VQ-VAE.
 
-  # The weight of the part of the loss that moves inputs to the codebook.
+  References: Neural Discrete Representation Learning, equation 3,
+  https://arxiv.org/abs/1711.00937
+  """
+
+  # The weight of the commitment loss.
   beta: float | None = None
   normalize_latent_vector: bool = True
   normalize_codebook: bool = True
@@ -228,40 +246,47 @@ class VectorQuantizer(_Quantizer):
     self.create_variable('w', WeightHParams(shape=shape, dtype=jnp.float32))
 
   def _codebook(self) -> Float[Array, 'V G H']:
-    return self._normalized(self.theta.w)
+    return self._maybe_normalize(self.theta.w)
 
   def __call__(
     self, z: Float[Array, 'B T D'], paddings: Num[Array, 'B T']
   ) -> NestedMap:
-    """Returns a NestedMap; vectors and codes of padding are 0.
+    """Quantizes vectors; those of padding, and their codes, are 0.
 
-    z_q [B, T, D] are the vectors, whose gradient goes straight to z; z_onehot
-    [B, T, G, V] and z_codes [B, T, G] the classes; and there are scalars: loss,
-    codebook_coverage (the share of classes in use), codebook_num_covered_words,
-    pplx, entropy.
+    Returns:
+      z_q [B, T, D] (the vectors, with the straight-through gradient of z),
+      z_onehot [B, T, G, V], z_codes [B, T, G], and the scalars loss,
+      codebook_coverage (the share of classes in use),
+      codebook_num_covered_words, pplx and entropy.
     """
-    valid = 1.0 - paddings
-    keep = lambda x: (
-      x * valid.reshape(valid.shape + (1,) * (x.ndim - 2)).astype(x.dtype)
+    is_frame = 1.0 - paddings
+    mask_padding = lambda x: (
+      x * is_frame.reshape(is_frame.shape + (1,) * (x.ndim - 2)).astype(x.dtype)
     )
-    z = keep(z)
+    z = mask_padding(z)
     if self.normalize_latent_vector and not self.normalize_latent_per_group:
       z = py_utils.l2_normalize(z)
-    vectors, codes, one_hot = quantize_vector(self._groups(z), self._codebook())
+    vectors, codes, one_hot = quantize_vector(
+      self._split_groups(z), self._codebook()
+    )
     vectors, codes, one_hot = (
-      keep(x) for x in (vectors.reshape(z.shape), codes, one_hot)
+      mask_padding(x) for x in (vectors.reshape(z.shape), codes, one_hot)
     )
     stop = jax.lax.stop_gradient
-    frames = jnp.sum(valid) + 1e-7
-    distance = lambda a, b: jnp.sum(jnp.mean(jnp.square(a - b), -1)) / frames
-    loss = distance(vectors, stop(z)) + self.beta * distance(z, stop(vectors))
-    usage = self._usage(codes, paddings)
-    words = self.num_latent_classes**self.num_groups
+    num_frames = jnp.sum(is_frame) + 1e-7
+    mean_square = lambda a, b: (
+      jnp.sum(jnp.mean(jnp.square(a - b), -1)) / num_frames
+    )
+    codebook_loss = mean_square(vectors, stop(z))
+    commitment_loss = mean_square(z, stop(vectors))
+    loss = codebook_loss + self.beta * commitment_loss
+    usage = self._codebook_usage(codes, paddings)
+    num_words = self.num_latent_classes**self.num_groups
     return NestedMap(
       z_q=z + stop(vectors - z),
       z_codes=codes,
       z_onehot=one_hot,
       loss=loss,
-      codebook_num_covered_words=usage['codebook_coverage'] * words,
+      codebook_num_covered_words=usage['codebook_coverage'] * num_words,
       **usage,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a codebook is used."""
+"""Measures of codebook usage: perplexity, entropy and coverage."""
 
 from __future__ import annotations
 
@@ -27,15 +27,19 @@ def batch_pplx_entropy_from_codes(
   paddings: Num[Array, '*B'] | None = None,
   data_parallel_axis: str | None = None,
 ) -> tuple[Float[Array, ''], Float[Array, ''], Float[Array, 'G {num_classes}']]:
-  """Returns perplexity, its logarithm, and how often each code occurs.
-
-  The perplexity is the mean over the groups.
+  """Returns the perplexity, its logarithm, and the histogram of codes.
 
   Args:
-    codes: a code in [0, num_classes) for each group.
-    num_classes: how many codes there are.
-    paddings: 1 where codes do not count.
-    data_parallel_axis: the mapped axis whose batches count as one, if any.
+    codes: a code in [0, num_classes) for each of G groups.
+    num_classes: the number of codes.
+    paddings: 1 at padding, which is not counted.
+    data_parallel_axis: a mapped axis to sum the histogram over.
+
+  Returns:
+    The mean over groups of the perplexity, its logarithm, and the histogram.
+
+  Raises:
+    ValueError: codes have no group dimension.
   """
   if codes.ndim < 2:
     raise ValueError(f'codes must be [..., groups], got shape {codes.shape}')
@@ -66,9 +70,13 @@ def batch_codebook_coverage(
   paddings: Num[Array, '*B'] | None = None,
   data_parallel_axis: str | None = None,
 ) -> Float[Array, '']:
-  """Returns the share of codes that occur, the mean over the groups.
+  """Returns the share of codes that occur, averaged over groups.
 
-  For the arguments see `batch_pplx_entropy_from_codes`.
+  Args:
+    codes: see `batch_pplx_entropy_from_codes`, as all arguments.
+    num_classes: the number of codes.
+    paddings: 1 at padding, which is not counted.
+    data_parallel_axis: a mapped axis to sum the histogram over.
   """
   _, _, histogram = batch_pplx_entropy_from_codes(
     codes,

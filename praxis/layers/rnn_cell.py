@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells of recurrent networks: what one time step does."""
+"""Cells of recurrent networks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from praxis.nested_map import NestedMap
 
 
 class BaseRnnCell(base_layer.BaseLayer):
-  """One step of a recurrent network: from state and inputs to a new state.
+  """One step of a recurrent network: maps state and inputs to a new state.
 
-  Inputs are a NestedMap of `act`, one array [B, D] or a list of them, of
-  `padding` [B, 1], where 1 keeps the state as it is, and of what else a cell
-  needs. States are NestedMaps of arrays of constant shape and dtype.
+  Inputs are a NestedMap of `act`, one array [B, D] or several, `padding`
+  [B, 1], where 1 leaves the state unchanged, and further inputs of the cell.
+  States are NestedMaps of arrays of constant shape and dtype.
   """
 
   def init_states(self, batch_size: int) -> NestedMap:
@@ -36,53 +36,57 @@ class BaseRnnCell(base_layer.BaseLayer):
 
 
 class LstmCellSimple(BaseRnnCell):
-  """LSTM: gates decide what the cell forgets, takes in and shows.
+  """A long short-term memory cell.
 
-  The state is `m`, the output, and `c`, the cell. One product of input and
-  last output makes all gates, in the order input, input gate, forget gate,
-  output gate.
+  The state has the output `m` and the cell state `c`. One matmul of input and
+  previous output computes all gates, in the order cell input, input gate,
+  forget gate, output gate.
 
   References: https://www.bioinf.jku.at/publications/older/2604.pdf
   """
 
-  # How many arrays `inputs.act` has.
+  # Number of arrays in `inputs.act`.
   inputs_arity: int = 1
-  # Size of the input, all its arrays together, and of the output.
+  # Total size of the input arrays, and size of the output.
   num_input_nodes: int = 0
   num_output_nodes: int = 0
-  # Size of the cell, if the output is a projection of it; 0: the output's.
-  # References: https://arxiv.org/abs/1603.08042
+  # Size of the cell state of a projected LSTM
+  # (https://arxiv.org/abs/1402.1128); 0: the output is not projected.
   num_hidden_nodes: int = 0
-  # Whether the state becomes 0 where `inputs.reset_mask`, [B, 1], is 0: at the
-  # first step of each sequence of a packed row.
+  # Whether the state is reset to 0 where `inputs.reset_mask`, [B, 1], is 0: at
+  # the first step of each sequence of a packed row.
   reset_cell_state: bool = False
-  # The cell is clipped to [-cell_value_cap, cell_value_cap]; None: it is not.
+  # The cell state is clipped to [-cell_value_cap, cell_value_cap]; None: no
+  # clipping.
   cell_value_cap: float | None = 10.0
   # Added to the forget gate.
   forget_gate_bias: float = 0.0
-  # Whether the output is of the cell's tanh, or of the cell itself.
+  # Whether tanh is applied to the cell state for the output.
   output_nonlinearity: bool = True
-  # The probability that an entry of the state is kept in a step of training;
-  # eval takes the mean. References: https://arxiv.org/abs/1606.01305
+  # The zoneout probability that an entry of the state keeps its value in
+  # training; eval uses the expectation. References:
+  # https://arxiv.org/abs/1606.01305
   zo_prob: float = 0.0
-  # What the gates' bias starts from.
+  # The initializer of the gates' bias.
   bias_init: WeightInit = dataclasses.field(
     default_factory=lambda: WeightInit.Constant(0.0)
   )
 
   @property
   def num_gates(self) -> int:
-    """How many gates there are, the input itself among them."""
+    """Number of gates, the cell input included."""
     return 4
 
   @property
-  def output_size(self) -> int:
-    return self.num_output_nodes
+  def hidden_size(self) -> int:
+    """Size of the cell state."""
+    is_projected = self.num_hidden_nodes > 0
+    return self.num_hidden_nodes if is_projected else self.output_size
 
   @property
-  def hidden_size(self) -> int:
-    """Size of the cell."""
-    return self.num_hidden_nodes or self.num_output_nodes
+  def output_size(self) -> int:
+    """Size of the output."""
+    return self.num_output_nodes
 
   def setup(self) -> None:
     self._check_settings()
@@ -111,16 +115,17 @@ class LstmCellSimple(BaseRnnCell):
     return self._advance(state0, gates, inputs.padding)
 
   def project_input(self, inputs: NestedMap) -> Float[Array, '*T G']:
-    """Returns the input's part of the gates, of any number of steps."""
+    """Returns the contribution of inputs to the gates, for any leading dims."""
     weight = self.theta.wm[: self.num_input_nodes]
     return jnp.einsum('...d,dg->...g', self._join(inputs.act), weight)
 
   def fprop_with_projected_inputs(
     self, state0: NestedMap, inputs: NestedMap
   ) -> NestedMap:
-    """Does what `__call__` does, from `inputs.proj_inputs` instead of `act`.
+    """Returns the state after a step from `inputs.proj_inputs`.
 
-    All steps can be projected at once by `project_input`.
+    These are the result of `project_input`, which can project all steps in one
+    matmul.
     """
     state0 = self._reset(state0, inputs)
     weight = self.theta.wm[self.num_input_nodes :]
@@ -128,7 +133,7 @@ class LstmCellSimple(BaseRnnCell):
     return self._advance(state0, gates, inputs.padding)
 
   def _join(self, act: Array | list[Array] | tuple[Array, ...]) -> Array:
-    """Returns the parts of an input as one."""
+    """Returns the concatenation of the input arrays."""
     parts = list(act) if isinstance(act, list | tuple) else [act]
     size = sum(part.shape[-1] for part in parts)
     if len(parts) != self.inputs_arity or size != self.num_input_nodes:
@@ -154,17 +159,17 @@ class LstmCellSimple(BaseRnnCell):
   def _advance(
     self, state0: NestedMap, gates: Float[Array, 'B G'], padding: Array
   ) -> NestedMap:
-    """Returns the state that follows from the gates' products."""
-    new_c, shown = self._cell(state0.c, self._split_gates(gates))
+    """Returns the state after a step with these gate preactivations."""
+    new_c, output = self._update_cell(state0.c, self._split_gates(gates))
     if self.num_hidden_nodes:
-      shown = jnp.einsum('bd,dc->bc', shown, self.theta.w_proj)
+      output = jnp.einsum('bd,dc->bc', output, self.theta.w_proj)
     return NestedMap(
       c=self._zone_out(state0.c, new_c, padding),
-      m=self._zone_out(state0.m, shown, padding),
+      m=self._zone_out(state0.m, output, padding),
     )
 
   def _split_gates(self, x: Float[Array, 'B G']) -> list[Array]:
-    """Returns each gate with its bias, before its nonlinearity."""
+    """Returns the preactivation of each gate, bias added."""
     gates = jnp.split(x + self.theta.b, self.num_gates, axis=-1)
     return self._bias_forget_gate(gates)
 
@@ -173,18 +178,19 @@ class LstmCellSimple(BaseRnnCell):
       gates[-2] = gates[-2] + self.forget_gate_bias
     return gates
 
-  def _cell(
+  def _update_cell(
     self, cell: Float[Array, 'B H'], gates: list[Array]
   ) -> tuple[Float[Array, 'B H'], Float[Array, 'B H']]:
-    """Returns the new cell, and what it shows of itself."""
-    i_i, *input_gate, f_g, o_g = gates
-    forget = jax.nn.sigmoid(f_g)
-    take_in = jax.nn.sigmoid(input_gate[0]) if input_gate else 1.0 - forget
-    new = forget * cell + take_in * jnp.tanh(i_i)
+    """Returns the new cell state and the gated output."""
+    cell_input, *input_gate, forget_gate, output_gate = gates
+    forget = jax.nn.sigmoid(forget_gate)
+    update = jax.nn.sigmoid(input_gate[0]) if input_gate else 1.0 - forget
+    new_cell = forget * cell + update * jnp.tanh(cell_input)
     if self.cell_value_cap is not None:
-      new = jnp.clip(new, -self.cell_value_cap, self.cell_value_cap)
-    visible = jnp.tanh(new) if self.output_nonlinearity else new
-    return new, jax.nn.sigmoid(o_g) * visible
+      cap = self.cell_value_cap
+      new_cell = jnp.clip(new_cell, -cap, cap)
+    output = jnp.tanh(new_cell) if self.output_nonlinearity else new_cell
+    return new_cell, jax.nn.sigmoid(output_gate) * output
 
   def _zone_out(
     self,
@@ -192,7 +198,7 @@ class LstmCellSimple(BaseRnnCell):
     new: Float[Array, 'B H'],
     padding: Num[Array, 'B 1'],
   ) -> Float[Array, 'B H']:
-    """Returns the new values, with old ones for padding and by zoneout."""
+    """Returns `new`, with `old` at padding and where zoneout keeps it."""
     keep = padding != 0
     if self.zo_prob > 0.0 and self.do_eval:
       new = self.zo_prob * old + (1.0 - self.zo_prob) * new
@@ -208,23 +214,25 @@ class LstmCellSimple(BaseRnnCell):
     self.create_variable(name, hparams)
 
   def _check_settings(self) -> None:
-    who = f'{type(self).__name__} {self.name!r}'
+    layer_name = f'{type(self).__name__} {self.name!r}'
     if self.num_input_nodes <= 0 or self.num_output_nodes <= 0:
       raise ValueError(
-        f'{who} needs num_input_nodes > 0 and num_output_nodes > 0, got '
+        f'{layer_name} needs num_input_nodes > 0 and num_output_nodes > 0, got '
         f'{self.num_input_nodes} and {self.num_output_nodes}'
       )
     if not 0.0 <= self.zo_prob < 1.0:
-      raise ValueError(f'{who} needs zo_prob in [0, 1), got {self.zo_prob}')
+      raise ValueError(
+        f'{layer_name} needs zo_prob in [0, 1), got {self.zo_prob}'
+      )
     if self.cell_value_cap is not None and self.cell_value_cap <= 0:
       raise ValueError(
-        f'{who} needs cell_value_cap > 0, or None for none, got '
+        f'{layer_name} needs cell_value_cap > 0, or None for none, got '
         f'{self.cell_value_cap}'
       )
 
 
 class LayerNormalizedLstmCellSimple(LstmCellSimple):
-  """An LSTM whose gates are normalised before their biases are added.
+  """An LSTM with layer normalization of each gate before its bias.
 
   References: https://arxiv.org/abs/1607.06450
   """
@@ -238,17 +246,17 @@ class LayerNormalizedLstmCellSimple(LstmCellSimple):
     self._create('ln_scale', [gates], WeightInit.Constant(1.0))
 
   def _split_gates(self, x: Float[Array, 'B G']) -> list[Array]:
-    by_gate = lambda a: a.reshape(*a.shape[:-1], self.num_gates, -1)
-    gates = by_gate(x)
-    centred = gates - jnp.mean(gates, axis=-1, keepdims=True)
-    variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-    normed = centred * jax.lax.rsqrt(variance + self.layer_norm_epsilon)
-    gates = normed * by_gate(self.theta.ln_scale) + by_gate(self.theta.b)
+    split = lambda a: a.reshape(*a.shape[:-1], self.num_gates, -1)
+    gates = split(x)
+    centered = gates - jnp.mean(gates, axis=-1, keepdims=True)
+    variance = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
+    normalized = centered * jax.lax.rsqrt(variance + self.layer_norm_epsilon)
+    gates = normalized * split(self.theta.ln_scale) + split(self.theta.b)
     return self._bias_forget_gate(list(jnp.moveaxis(gates, -2, 0)))
 
 
 class CifgLstmCellSimple(LstmCellSimple):
-  """An LSTM that takes in as much as it forgets, and has no input gate.
+  """An LSTM with coupled gates: the input gate is 1 - the forget gate.
 
   References: https://arxiv.org/abs/1503.04069
   """

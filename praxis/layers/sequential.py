@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers one after the other."""
+"""A composition of layers in sequence."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,27 +11,33 @@ from praxis import base_layer
 
 
 class Sequential(base_layer.BaseLayer):
-  """Calls layers in order, each with what the one before returned.
+  """Calls layers in order, each with the output of the previous one.
 
   A tuple becomes positional arguments of the next layer, a dict (or NestedMap)
-  keyword arguments, anything else its only argument. `chain` is the general
-  way of doing this.
+  keyword arguments, anything else a single argument. `chain` is more general.
   """
 
-  # The layers (or their Configs), or any functions.
+  # Layers, their Configs, or functions.
   layers: Sequence[Callable[..., Any]] | None = None
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:
-    """Returns what the last layer returns; arguments go to the first."""
+    """Returns the output of the last layer; the first gets all arguments.
+
+    Raises:
+      ValueError: there are no layers.
+    """
     if not self.layers:
       raise ValueError(f'layers of Sequential {self.name!r} must not be empty')
-    first, *rest = self.layers
-    outputs = first(*args, **kwargs)
-    for layer in rest:
-      if isinstance(outputs, tuple):
-        outputs = layer(*outputs)
-      elif isinstance(outputs, dict):
-        outputs = layer(**outputs)
-      else:
-        outputs = layer(outputs)
-    return outputs
+    first_output = self.layers[0](*args, **kwargs)
+    return functools.reduce(_apply, self.layers[1:], first_output)
+
+
+def _apply(outputs: Any, layer: Callable[..., Any]) -> Any:
+  """Returns the output of `layer` for the outputs of the previous one."""
+  match outputs:
+    case tuple():
+      return layer(*outputs)
+    case dict():
+      return layer(**outputs)
+    case _:
+      return layer(outputs)

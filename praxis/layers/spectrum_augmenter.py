@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SpecAugment: random masks over a spectrogram.
+"""SpecAugment: random time and frequency masks of spectrograms.
 
-References: https://arxiv.org/abs/1904.08779, https://arxiv.org/abs/1912.05533
+References: https://arxiv.org/abs/1904.08779, and with masks that scale with the
+length https://arxiv.org/abs/1912.05533
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from praxis import base_layer
 
 
 class SpectrumAugmenter(base_layer.BaseLayer):
-  """Sets random stretches of frames and of frequencies to 0, in training."""
+  """Sets random ranges of frames and of frequency bins to 0, in training."""
 
-  # How many frequencies a mask hides at most, and how many masks there are.
+  # The largest width of a frequency mask, and number of masks.
   freq_mask_max_bins: int = 27
   freq_mask_count: int = 2
-  # Whether the most frames a mask hides are time_mask_max_ratio of the length,
-  # instead of time_mask_max_frames.
+  # Whether the largest width of a time mask is time_mask_max_ratio of the
+  # length, or time_mask_max_frames.
   use_dynamic_time_mask_max_frames: bool = True
   time_mask_max_frames: int = 40
-  # How many masks over time there are (at most, with time_masks_per_frame).
+  # Number of time masks; the largest number with time_masks_per_frame.
   time_mask_count: int = 10
-  # The share of the frames that a mask may hide.
+  # The largest share of the frames that a mask covers.
   time_mask_max_ratio: float = 0.05
-  # How many masks there are for each frame, if positive.
+  # Number of time masks per frame; 0: time_mask_count masks.
   time_masks_per_frame: float = 0.0
-  # Whether eval hides, too.
+  # Whether to augment in eval, too.
   augment_at_eval: bool = False
 
   def setup(self) -> None:
@@ -48,30 +49,30 @@ class SpectrumAugmenter(base_layer.BaseLayer):
   def __call__(
     self, inputs: Float[Array, 'B T F'], paddings: Num[Array, 'B T']
   ) -> tuple[Float[Array, 'B T F'], Num[Array, 'B T']]:
-    """Returns the spectrogram with its masks, and the paddings."""
+    """Returns the masked spectrogram, and the paddings."""
     if self.do_eval and not self.augment_at_eval:
       return inputs, paddings
-    batch, length, bins = inputs.shape
+    batch, length, num_bins = inputs.shape
     if self._is_masking_time:
-      frames = jnp.sum(1 - paddings, axis=1).astype(jnp.int32)
-      fixed = not self.use_dynamic_time_mask_max_frames
-      hidden = self._hidden(
-        frames,
+      num_frames = jnp.sum(1 - paddings, axis=1).astype(jnp.int32)
+      is_dynamic = self.use_dynamic_time_mask_max_frames
+      mask = self._random_mask(
+        num_frames,
         length,
         self.time_mask_count,
-        longest=self.time_mask_max_frames if fixed else None,
+        max_width=None if is_dynamic else self.time_mask_max_frames,
         max_ratio=self.time_mask_max_ratio,
-        per_place=self.time_masks_per_frame,
+        masks_per_position=self.time_masks_per_frame,
       )
-      inputs = jnp.where(hidden[:, :, None], 0, inputs)
+      inputs = jnp.where(mask[:, :, None], 0, inputs)
     if self.freq_mask_max_bins and self.freq_mask_count:
-      hidden = self._hidden(
-        jnp.full([batch], bins),
-        bins,
+      mask = self._random_mask(
+        jnp.full([batch], num_bins),
+        num_bins,
         self.freq_mask_count,
-        longest=self.freq_mask_max_bins,
+        max_width=self.freq_mask_max_bins,
       )
-      inputs = jnp.where(hidden[:, None, :], 0, inputs)
+      inputs = jnp.where(mask[:, None, :], 0, inputs)
     return inputs, paddings
 
   @property
@@ -82,37 +83,37 @@ class SpectrumAugmenter(base_layer.BaseLayer):
       self.use_dynamic_time_mask_max_frames or self.time_mask_max_frames > 0
     )
 
-  def _hidden(
+  def _random_mask(
     self,
     lengths: Int[Array, 'B'],
     size: int,
-    count: int,
+    num_masks: int,
     *,
-    longest: int | None,
+    max_width: int | None,
     max_ratio: float = 1.0,
-    per_place: float = 0.0,
+    masks_per_position: float = 0.0,
   ) -> Bool[Array, 'B {size}']:
-    """Returns which places are hidden, below their `lengths` only.
+    """Returns the union of random ranges below `lengths`.
 
     Args:
-      lengths: how many places there are.
-      size: how many there are at most.
-      count: how many masks to draw.
-      longest: how much a mask hides at most; None: what max_ratio allows.
-      max_ratio: the share of the length that a mask may hide.
-      per_place: how many of the masks to use for each place; 0: all.
+      lengths: number of valid positions of each example.
+      size: number of positions.
+      num_masks: number of ranges to draw.
+      max_width: the largest width; None: max_ratio of the length.
+      max_ratio: the largest share of the length that a range covers.
+      masks_per_position: number of ranges to use per valid position; 0: all.
     """
-    shape = (len(lengths), count)
-    share = jax.random.uniform(self.next_prng_key(), shape)
-    at = jax.random.uniform(self.next_prng_key(), shape)
+    shape = (len(lengths), num_masks)
+    width_share = jax.random.uniform(self.next_prng_key(), shape)
+    start_share = jax.random.uniform(self.next_prng_key(), shape)
     lengths = lengths[:, None]
-    most = lengths * max_ratio if longest is None else longest
+    width_limit = lengths * max_ratio if max_width is None else max_width
     bound = jnp.maximum((max_ratio * lengths).astype(jnp.int32), 1)
-    width = jnp.minimum((most * share).astype(jnp.int32), bound)
-    start = (at * (lengths - width + 1)).astype(jnp.int32)
-    if per_place > 0:
-      used = jnp.arange(count) < per_place * lengths
-      width = jnp.where(used, width, 0)
-    places = jnp.arange(size)
+    width = jnp.minimum((width_limit * width_share).astype(jnp.int32), bound)
+    start = (start_share * (lengths - width + 1)).astype(jnp.int32)
+    if masks_per_position > 0:
+      is_used = jnp.arange(num_masks) < masks_per_position * lengths
+      width = jnp.where(is_used, width, 0)
+    position = jnp.arange(size)
     start, end = start[..., None], (start + width)[..., None]
-    return jnp.any((places >= start) & (places < end), axis=1)
+    return jnp.any((position >= start) & (position < end), axis=1)

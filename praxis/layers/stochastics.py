@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that drop things at random while training."""
+"""Dropout and stochastic depth."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from praxis import base_layer
 
 
 class Dropout(base_layer.BaseLayer):
-  """Zeroes elements at random and scales up the others; identity in eval."""
+  """Zeroes elements at random and scales the others by 1 / keep_prob.
+
+  References: https://jmlr.org/papers/v15/srivastava14a.html
+  """
 
   # The probability that an element is kept.
   keep_prob: float = 1.0
-  # The shape of the mask, with 1 where a dimension shares it.
+  # The shape of the mask, 1 for dimensions that share it; None: the inputs'.
   noise_shape: Sequence[int] | None = None
-  # The dimensions that share a mask; an alternative to noise_shape.
+  # The dimensions that share the mask; an alternative to noise_shape.
   noise_shape_broadcast_dims: Sequence[int] | None = None
-  # Whether eval drops too.
+  # Whether to drop in eval, too.
   dropout_at_eval: bool = False
-  # Whether the mask is drawn with its last two dimensions exchanged, a layout
-  # that random bits are cheaper in for attention probabilities.
+  # Whether the mask is generated with its last two dimensions transposed, a
+  # cheaper layout of random bits for attention probabilities.
   transpose_qk: bool | None = False
 
   def setup(self) -> None:
@@ -37,10 +40,10 @@ class Dropout(base_layer.BaseLayer):
   def __call__(self, inputs: Float[Array, '*shape']) -> Float[Array, '*shape']:
     if self.keep_prob == 1.0 or (self.do_eval and not self.dropout_at_eval):
       return inputs
-    keep = self._draw(inputs.shape)
+    keep = self._keep_mask(inputs.shape)
     return jnp.where(keep, inputs / self.keep_prob, jnp.zeros_like(inputs))
 
-  def _draw(self, shape: tuple[int, ...]) -> Array:
+  def _keep_mask(self, shape: tuple[int, ...]) -> Bool[Array, '...']:
     noise_shape = list(self.noise_shape or shape)
     for dim in self.noise_shape_broadcast_dims or ():
       if dim >= len(shape):
@@ -58,13 +61,13 @@ class Dropout(base_layer.BaseLayer):
 
 
 class StochasticResidual(base_layer.BaseLayer):
-  """Adds a residual branch, in training for a random part of the batch only.
+  """Adds a residual branch, dropped per example in training.
 
   References: Deep Networks with Stochastic Depth,
   https://arxiv.org/abs/1603.09382
   """
 
-  # What the residual branch is multiplied with.
+  # The factor of the residual branch.
   residual_weight: float = 1.0
   # The probability that an example keeps its residual branch.
   survival_prob: float = 1.0

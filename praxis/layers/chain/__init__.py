@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers chained: each works on the leading arguments and puts back its own."""
+"""Chains of layers that pass their arguments on a stack."""
 
 from praxis.layers.chain.chain import Chain as Chain
 from praxis.layers.chain.chain import call_chain as call_chain

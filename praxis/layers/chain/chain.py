@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers in order, on arguments taken as a stack.
+"""Layers called in order on a stack of arguments.
 
-A layer takes as many leading arguments as its `__call__` requires; what it
-returns takes their place, and the rest stays for the layers after it.
+A layer consumes as many leading arguments as its `__call__` requires. Its
+outputs replace the leading arguments; the others remain for the next layers.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from praxis import base_layer
 
 
 class Chain(base_layer.BaseLayer):
-  """Calls layers in order, on arguments taken as a stack.
+  """Calls layers in order on a stack of arguments.
 
-  Keyword arguments go to the layers that name them.
+  Keyword arguments go to the layers that have parameters of these names.
   """
 
-  # flax keeps the names that layers were configured with.
+  # Layers keep the names of their Configs.
   preserve_adopted_names: bool = True
-  # The layers, or their Configs; None is passed over.
+  # Layers or their Configs; None is skipped.
   layers: Sequence[base_layer.BaseLayer] | None = None
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:
-    """Returns the stack after the last layer: a tuple, or its only entry."""
+    """Returns the final stack: a tuple, or its only entry."""
     return self.call_chain(*args, **kwargs)[-1]
 
   def call_chain(self, *args: Any, **kwargs: Any) -> Sequence[Any]:
@@ -37,7 +37,7 @@ class Chain(base_layer.BaseLayer):
 def call_chain(
   layers: Sequence[Callable[..., Any] | None], *args: Any, **kwargs: Any
 ) -> Sequence[Any]:
-  """Returns the stack after each layer; the arguments if there is no layer."""
+  """Returns the stack after each layer, or [arguments] without layers."""
   stacks: list[Any] = []
   stack = args
   present = [layer for layer in layers if layer is not None]
@@ -49,7 +49,7 @@ def call_chain(
       error.add_note(f'in layer {i} of the chain, name {name!r}')
       raise
     stack = ensure_tuple(stacks[-1])
-  return stacks or [_unless_single(args)]
+  return stacks or [_unwrap_single(args)]
 
 
 def call_chained_layer(
@@ -57,8 +57,13 @@ def call_chained_layer(
 ) -> Any:
   """Returns the stack `args` after one layer.
 
-  A layer with `*args` or `**kwargs` gets everything, another the arguments that
-  it requires and the keywords that it names.
+  A layer with `*args` gets the whole stack, one with `**kwargs` all keyword
+  arguments; other layers get the arguments of their signature.
+
+  Args:
+    layer: a layer or function.
+    *args: the stack.
+    **kwargs: keyword arguments of the chain.
 
   Raises:
     ValueError: the layer requires more arguments than the stack holds.
@@ -66,31 +71,32 @@ def call_chained_layer(
   is_function = inspect.isroutine(layer)
   signature = inspect.signature(layer if is_function else layer.__call__)
   parameters = signature.parameters
-  variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-  required = 0
+  var_positional = inspect.Parameter.VAR_POSITIONAL
+  var_keyword = inspect.Parameter.VAR_KEYWORD
+  num_required = 0
   for name, parameter in parameters.items():
     if name in kwargs or parameter.default is not inspect.Parameter.empty:
       break
-    if parameter.kind in variadic:
-      required = len(args)
+    if parameter.kind in (var_positional, var_keyword):
+      num_required = len(args)
       break
-    required += 1
-  if required > len(args):
+    num_required += 1
+  if num_required > len(args):
     raise ValueError(
-      f'layer {getattr(layer, "name", layer)!r} wants {required} arguments of '
-      f'the chain, which holds {len(args)}; its signature is {signature}'
+      f'layer {getattr(layer, "name", layer)!r} wants {num_required} arguments '
+      f'of the chain, which holds {len(args)}; its signature is {signature}'
     )
-  if not any(p.kind == variadic[1] for p in parameters.values()):
+  if not any(p.kind == var_keyword for p in parameters.values()):
     kwargs = {k: v for k, v in kwargs.items() if k in parameters}
-  returned = layer(*args[:required], **kwargs)
-  outputs = () if returned is None else ensure_tuple(returned)
-  return _unless_single((*outputs, *args[len(outputs) :]))
+  output = layer(*args[:num_required], **kwargs)
+  outputs = () if output is None else ensure_tuple(output)
+  return _unwrap_single((*outputs, *args[len(outputs) :]))
 
 
 def ensure_tuple(x: Any) -> tuple[Any, ...]:
-  """Returns a tuple as it is, anything else as the only entry of one."""
+  """Returns a tuple unchanged, anything else as a tuple of one entry."""
   return x if isinstance(x, tuple) else (x,)
 
 
-def _unless_single(stack: tuple[Any, ...]) -> Any:
+def _unwrap_single(stack: tuple[Any, ...]) -> Any:
   return stack[0] if len(stack) == 1 else stack

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configs of chains, and small layers to put in them.
+"""Functions that configure chains, and small layers for chains.
 
 mlp = chain(
   feed_forward(8, 16, activations.Swish.config()),
@@ -29,15 +29,15 @@ _log = logging.getLogger(__name__)
 
 
 def chain(*layers_tpl: LayerTpl | None, **kwargs: Any) -> Config[Chain]:
-  """Returns the Config of a Chain; layers of one name are numbered."""
-  named = _named(layers_tpl)
-  return Config(Chain, layers=named, **kwargs_with_name('chain', **kwargs))
+  """Returns the Config of a Chain; layers of equal names are numbered."""
+  layers = _with_unique_names(layers_tpl)
+  return Config(Chain, layers=layers, **kwargs_with_name('chain', **kwargs))
 
 
 def copy_n_times(
   num_times: int, *layers_tpl: LayerTpl, **kwargs: Any
 ) -> Config[Chain]:
-  """Returns a Chain with the layers repeated; `repeat` compiles faster."""
+  """Returns a Chain of copies of the layers; `repeat` compiles faster."""
   copies = [copy.deepcopy(layer) for layer in layers_tpl * num_times]
   return chain(*copies, **kwargs_with_name('chain_copy_n_times', **kwargs))
 
@@ -45,20 +45,19 @@ def copy_n_times(
 def repeat(
   x_times: int, *layers_tpl: LayerTpl, **kwargs: Any
 ) -> Config[repeats.Repeat]:
-  """Returns a scan over a chain of the layers, with stacked weights."""
+  """Returns a scan of `x_times` chains of the layers, with stacked weights."""
+  fields = kwargs_with_name('chain_repeat', **kwargs)
+  # The stack of arguments is the carry of the scan.
+  fields['positional_args_as_scan_carry'] = True
   return Config(
-    repeats.Repeat,
-    x_times=x_times,
-    sub_tpl=chain(*layers_tpl),
-    positional_args_as_scan_carry=True,
-    **kwargs_with_name('chain_repeat', **kwargs),
+    repeats.Repeat, sub_tpl=chain(*layers_tpl), x_times=x_times, **fields
   )
 
 
 class ApplyPadding(base_layer.BaseLayer):
-  """Zeros where `paddings`, [B, T] or [B, T, 1], is 1."""
+  """Sets inputs to 0 where `paddings`, [B, T] or [B, T, 1], is 1."""
 
-  # From which dimension on the paddings may lack trailing ones.
+  # The dimension of the inputs that the first dimension of paddings matches.
   axis: int = 0
 
   def __call__(
@@ -73,10 +72,10 @@ def apply_padding(**kwargs: Any) -> Config[ApplyPadding]:
 
 
 class AddResidual(Chain):
-  """A Chain whose first argument is added to its first output."""
+  """A Chain with a residual connection around its first argument."""
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:
-    """Returns the stack of the chain with the first entry added to."""
+    """Returns the stack of the chain, the first argument added to its top."""
     first, *rest = ensure_tuple(super().__call__(*args, **kwargs))
     return (first + args[0], *rest) if rest else first + args[0]
 
@@ -85,22 +84,22 @@ def add_residual(*layers: LayerTpl, **kwargs: Any) -> Config[AddResidual]:
   """Returns the Config of an AddResidual around a chain of the layers."""
   return Config(
     AddResidual,
-    layers=_named(layers),
+    layers=_with_unique_names(layers),
     **kwargs_with_name('add_residual', **kwargs),
   )
 
 
 class DictToArgs(base_layer.BaseLayer):
-  """Values of a dict, as arguments of the layers after."""
+  """Returns values of a dict as a tuple, for the next layers of a chain."""
 
-  # Which values, in which order.
+  # The keys of the values, in order.
   keys: Sequence[str] = ()
 
   def __call__(self, input_batch: Mapping[str, Any]) -> Any:
-    """Returns a tuple of the values, or the only one.
+    """Returns a tuple of the values, or the only value.
 
     Raises:
-      ValueError: a key is missing.
+      ValueError: a key is missing or its value is None.
     """
     missing = [k for k in self.keys if input_batch.get(k) is None]
     if missing:
@@ -120,11 +119,11 @@ def dict_to_args(*keys: str, **kwargs: Any) -> Config[DictToArgs]:
 
 
 class LogArgs(base_layer.BaseLayer):
-  """Logs its arguments and leaves them alone."""
+  """Logs its arguments and leaves the stack unchanged."""
 
-  # What stands before them.
+  # The first line of the log.
   message: str | None = None
-  # Whether values are logged too, not shapes alone.
+  # Whether to log values in addition to shapes.
   log_values: bool = False
 
   def __call__(self, *args: Any, **kwargs: Any) -> None:
@@ -151,7 +150,7 @@ def log_args(
 
 
 class FullLike(base_layer.BaseLayer):
-  """One value, in the shape and dtype of the input."""
+  """Returns a constant in the shape and dtype of the input."""
 
   fill_value: float = 1.0
 
@@ -174,7 +173,14 @@ def feed_forward(
   activation_tpl: LayerTpl | None = None,
   **kwargs: Any,
 ) -> Config[linears.FeedForward]:
-  """Returns the Config of a FeedForward, by default without activation."""
+  """Returns the Config of a FeedForward.
+
+  Args:
+    input_dims: size of the input.
+    output_dims: size of the output.
+    activation_tpl: None: no activation.
+    **kwargs: other fields of the layer.
+  """
   return Config(
     linears.FeedForward,
     input_dims=input_dims,
@@ -185,18 +191,18 @@ def feed_forward(
 
 
 def kwargs_with_name(default_name: str, **kwargs: Any) -> dict[str, Any]:
-  """Returns `kwargs` with a `name`."""
+  """Returns `kwargs` with `default_name` unless they have a name."""
   return {'name': default_name, **kwargs}
 
 
-def _named(layers_tpl: Sequence[LayerTpl | None]) -> list[LayerTpl]:
-  """Returns copies with names of their own: `x0`, `x1` for two called `x`."""
-  given = [layer for layer in layers_tpl if layer is not None]
-  names = [layer.name or 'layers' for layer in given]
-  seen: collections.Counter[str] = collections.Counter()
-  named = []
-  for layer, name in zip(given, names, strict=True):
-    suffix = str(seen[name]) if names.count(name) > 1 else ''
-    seen[name] += 1
-    named.append(layer.clone().set(name=name + suffix))
-  return named
+def _with_unique_names(layers_tpl: Sequence[LayerTpl | None]) -> list[LayerTpl]:
+  """Returns clones with unique names: `x0` and `x1` for two layers `x`."""
+  layers = [layer for layer in layers_tpl if layer is not None]
+  names = [layer.name or 'layers' for layer in layers]
+  next_index: collections.Counter[str] = collections.Counter()
+  renamed = []
+  for layer, name in zip(layers, names, strict=True):
+    suffix = str(next_index[name]) if names.count(name) > 1 else ''
+    next_index[name] += 1
+    renamed.append(layer.clone().set(name=name + suffix))
+  return renamed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models: networks with their losses, metrics and generation."""
+"""Models: networks with losses, metrics and decoding."""
 
 from praxis.decoding.hparams import template_has_type
 from praxis.layers.models.bert_model import BertModel

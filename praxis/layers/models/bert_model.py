@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A masked language model."""
+"""A masked language model (BERT, arXiv:1810.04805)."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
 class BertModel(base_model.BaseModel):
-  """Predicts the tokens that are masked from all others of their text.
+  """Predicts masked tokens from the other tokens of their sequence.
 
   A batch has labels, paddings, segment_ids and segment_pos, all [B, T], and
-  perhaps masked_ids, what the network reads instead of labels, with masked_pos,
-  1 where they are masked.
+  optionally masked_ids, the inputs of the network, and masked_pos, 1 at masked
+  positions.
 
   References: BERT, https://arxiv.org/abs/1810.04805
   """
 
   # The network; its model_type is BIDIRECTIONAL, and packed_input is set.
   lm_tpl: LayerTpl = pax_fiddle.template_field(transformer_models.TransformerLm)
-  # What labels give to all other classes in training; the softmax's own when
-  # absent.
+  # The label smoothing of training; None: the softmax's own.
   label_smoothing_prob: float | None = None
-  # The id that stands for a masked token.
+  # The id of the mask token.
   mask_token_id: int = 0
-  # Whether masks are drawn even if the batch has some.
+  # Whether to mask at random even if the batch has masked_ids.
   force_mask_generation: bool = False
 
   def setup(self) -> None:
@@ -61,30 +60,31 @@ class BertModel(base_model.BaseModel):
     )
 
   def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
-    """Returns what the network says, augmented_labels and augmented_pos."""
+    """Returns outputs of the network, augmented_labels and augmented_pos."""
     labels, paddings = input_batch.labels, input_batch.paddings
     if 'masked_ids' in input_batch and not self.force_mask_generation:
-      masked, where = input_batch.masked_ids, input_batch.masked_pos
+      masked_ids = input_batch.masked_ids
+      masked_pos = input_batch.masked_pos
     else:
-      masked, where = self.mlm_augmenter(labels, paddings)
+      masked_ids, masked_pos = self.mlm_augmenter(labels, paddings)
     predictions = self.lm(
-      masked,
+      masked_ids,
       paddings,
-      labels=NestedMap(class_ids=labels, class_weights=where),
+      labels=NestedMap(class_ids=labels, class_weights=masked_pos),
       segment_ids=input_batch.segment_ids,
       segment_pos=input_batch.segment_pos,
     )
-    predictions.augmented_labels = masked
-    predictions.augmented_pos = where
+    predictions.augmented_labels = masked_ids
+    predictions.augmented_pos = masked_pos
     return predictions
 
   def compute_loss(
     self, predictions: NestedMap, input_batch: NestedMap
   ) -> tuple[NestedMap, NestedMap]:
-    """Returns the metrics, total_loss among them, and outputs by example.
+    """Returns metrics with total_loss, and the per-example output.
 
-    Metrics are those of `LanguageModel`, over masked tokens, and num_tokens
-    and num_seqs, the texts in all rows.
+    Metrics are those of `LanguageModel`, over masked tokens, and num_tokens and
+    num_seqs, the number of packed sequences.
     """
     labels = input_batch.labels
     is_right = predictions.per_example_argmax == labels

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stack of feed-forward layers on embedded tokens, as a benchmark."""
+"""A multilayer perceptron on embedded tokens, for benchmarks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ClassificationMLPModel(base_model.BaseModel):
 
   # The network.
   mlp_tpl: LayerTpl = template_field(linears.MLPBlock)
-  # Embeds tokens, and scores labels.
+  # The embedding of tokens and softmax over labels.
   softmax_tpl: LayerTpl = template_field(
     embedding_softmax.SharedEmbeddingSoftmax
   )
@@ -31,7 +31,7 @@ class ClassificationMLPModel(base_model.BaseModel):
     self.create_child('softmax', softmax)
 
   def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
-    """Returns what the softmax returns for the batch's labels."""
+    """Returns the outputs of the softmax for the batch's labels."""
     hidden = self.mlp_layers_0(self.softmax.emb_lookup(input_batch.ids))
     return self.softmax(
       hidden,
@@ -42,7 +42,7 @@ class ClassificationMLPModel(base_model.BaseModel):
   def compute_loss(
     self, predictions: NestedMap, input_batch: NestedMap
   ) -> tuple[NestedMap, NestedMap]:
-    """Returns total_loss, the mean cross entropy in nats, and accuracy."""
+    """Returns metrics with total_loss, the mean cross entropy in nats."""
     weight = predictions.total_weight
     metrics = NestedMap(
       total_loss=(predictions.avg_xent, weight),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A classifier of images and videos."""
+"""A classifier of images or videos."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ template_field = pax_fiddle.template_field
 
 
 class ClassificationModel(base_model.BaseModel):
-  """Predicts the classes of what is in a batch, B examples of V classes.
+  """Predicts the probabilities of V classes for B examples.
 
-  A batch has input_field, label_field, and perhaps weight, [B].
+  A batch has input_field, label_field, and optionally weight, [B].
   """
 
-  # The network, to features.
+  # Maps inputs to features.
   network_tpl: LayerTpl = template_field(resnets.ResNet)
-  # From features to classes.
+  # Maps features to classes.
   softmax_tpl: LayerTpl = template_field(embedding_softmax.FullSoftmax)
-  # Names in the batch of what the network gets, and of the probability that an
-  # example is of a class, [B, V].
+  # The keys in the batch of inputs, and of label probabilities, [B, V].
   input_field: str = 'image'
   label_field: str = 'label_probs'
 
@@ -39,7 +38,7 @@ class ClassificationModel(base_model.BaseModel):
     """Returns features, softmax_output, and example_weights [B].
 
     Raises:
-      ValueError: weight is not of the shape [B].
+      ValueError: weight has another shape than [B].
     """
     inputs = input_batch[self.input_field]
     size = inputs.shape[0]
@@ -59,10 +58,10 @@ class ClassificationModel(base_model.BaseModel):
   def compute_loss(
     self, predictions: NestedMap, input_batch: NestedMap
   ) -> tuple[NestedMap, NestedMap]:
-    """Returns the metrics, of which avg_xent is the loss, labels and scores.
+    """Returns metrics, and labels and scores of each example.
 
-    Metrics are avg_xent, num_predictions, accuracy and error, and with more
-    than five classes acc5 and error5, of the five most probable.
+    Metrics are avg_xent (the loss), num_predictions, accuracy and error, and
+    with more than five classes the top-5 metrics acc5 and error5.
     """
     label_probs = input_batch[self.label_field]
     output = predictions.softmax_output
@@ -72,28 +71,28 @@ class ClassificationModel(base_model.BaseModel):
       num_predictions=(weight, jnp.ones((), weight.dtype)),
     )
     names = {1: ('accuracy', 'error'), 5: ('acc5', 'error5')}
-    for k, (right, wrong) in names.items():
+    for k, (accuracy_name, error_name) in names.items():
       if k > 1 and output.logits.shape[-1] <= k:
         continue
-      share = metric_utils.top_k_accuracy(
+      accuracy = metric_utils.top_k_accuracy(
         k,
         output.logits,
         label_probs=label_probs,
         weights=predictions.example_weights,
       )
-      metrics[right] = (share, weight)
-      metrics[wrong] = (1.0 - share, weight)
-      self.add_summary(f'acc{k}', share)
+      metrics[accuracy_name] = (accuracy, weight)
+      metrics[error_name] = (1.0 - accuracy, weight)
+      self.add_summary(f'acc{k}', accuracy)
     return metrics, NestedMap(labels=label_probs, scores=output.logits)
 
   def predict(self, input_batch: NestedMap) -> NestedMap:
-    """Returns logits and logp, the log probabilities, [B, V]."""
+    """Returns logits and logp, the log-probabilities, [B, V]."""
     features = self._features(input_batch[self.input_field])
     logits = self.softmax.get_logits(features)
     return NestedMap(logits=logits, logp=self.softmax.logits_to_logp(logits))
 
   def decode(self, input_batch: NestedMap) -> base_model.DecodeOut:
-    """Returns (metrics, {}, {}): there is nothing to generate."""
+    """Returns (metrics, {}, {}); a classifier generates nothing."""
     predictions = self.compute_predictions(input_batch)
     metrics, _ = self.compute_loss(predictions, input_batch)
     return metrics, NestedMap(), NestedMap()
@@ -105,6 +104,6 @@ class ClassificationModel(base_model.BaseModel):
     return NestedMap(), [], NestedMap()
 
   def _features(self, inputs: Float[Array, 'B *D']) -> Float[Array, 'B F']:
-    """Returns the network's features, averaged over places if there are any."""
+    """Returns the network's features, averaged over spatial dimensions."""
     features = self.network(inputs)
     return jnp.mean(features, axis=tuple(range(1, features.ndim - 1)))

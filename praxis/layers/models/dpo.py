@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that learn from preferences, without a reward model.
+"""Direct preference optimization (DPO) of a policy against a frozen reference.
 
-A policy is to prefer the better of two answers more than a frozen reference
-does: with d the log probability of an answer under the policy minus that under
-the reference, the loss of a pair is -log sigmoid(beta * (d_w - d_l)).
+With d the log-probability of a response under the policy minus that under the
+reference, the loss of a pair of a preferred response w and a dispreferred
+response l is -log sigmoid(beta * (d_w - d_l)).
 
-References: Direct Preference Optimization, https://arxiv.org/abs/2305.18290
+References: Direct Preference Optimization, equation 7,
+https://arxiv.org/abs/2305.18290
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
 class LanguageModelDPO(base_model.BaseModel):
-  """A TransformerLm that learns from the pairs of a DPOExample."""
+  """A decoder-only policy, trained on the pairs of a DPOExample."""
 
-  # What the policy is compared with; it gets no gradient.
+  # The reference; it gets no gradient.
   ref_mdl: transformer_models.TransformerLm = pax_fiddle.instance_field(
     transformer_models.TransformerLm
   )
@@ -40,19 +41,19 @@ class LanguageModelDPO(base_model.BaseModel):
   mdl: transformer_models.TransformerLm = pax_fiddle.instance_field(
     transformer_models.TransformerLm
   )
-  # How dearly it pays for leaving the reference.
+  # The strength of the KL constraint to the reference.
   beta: float = 0.1
-  # Counts the tokens of both answers.
+  # Counts the tokens of both responses.
   token_counter: embedding_softmax.TokenCounter = pax_fiddle.instance_field(
     embedding_softmax.TokenCounter
   )
-  # Whether pairs count by the batch's eval_sample_weights, [B].
+  # Whether pairs are weighted by the batch's eval_sample_weights, [B].
   apply_eval_sample_weights: bool = False
-  # What a token attends to; that of both models.
+  # The attention pattern of both models.
   model_type: LanguageModelType = LanguageModelType.CAUSAL
 
   def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
-    """Returns y_w_ref, y_l_ref, y_w_pi and y_l_pi; see `TransformerLm`."""
+    """Returns outputs y_w_ref, y_l_ref, y_w_pi, y_l_pi of `TransformerLm`."""
     pairs = dpo_examples.DPOExample.from_feature_converter(input_batch)
     predictions = NestedMap()
     for name, half in (('y_l', pairs.y_l), ('y_w', pairs.y_w)):
@@ -66,7 +67,11 @@ class LanguageModelDPO(base_model.BaseModel):
   def compute_loss(
     self, predictions: NestedMap, input_batch: NestedMap
   ) -> tuple[NestedMap, dict[str, Any]]:
-    """Returns total_loss, its weight the number of pairs, and {}."""
+    """Returns total_loss, weighted by the number of pairs, and {}.
+
+    Raises:
+      ValueError: the batch has no eval_sample_weights, and they are used.
+    """
     weights = None
     if self.apply_eval_sample_weights:
       if 'eval_sample_weights' not in input_batch:
@@ -86,19 +91,18 @@ class LanguageModelDPO(base_model.BaseModel):
 
 
 class SequenceModelDPO(base_model.BaseModel):
-  """An encoder-decoder that learns from the pairs of a DPOExampleSeq2Seq.
+  """An encoder-decoder policy, trained on the pairs of a DPOExampleSeq2Seq.
 
-  A batch of `SequenceModel`, with src and tgt, is evaluated as that does.
+  Batches with src and tgt are evaluated as by `SequenceModel`.
   """
 
-  # The policy, and the reference it is compared with.
+  # Policy and reference.
   model_tpl: LayerTpl = pax_fiddle.template_field(
     transformer_models.TransformerEncoderDecoder
   )
-  # How dearly the policy pays for leaving the reference.
+  # The strength of the KL constraint to the reference.
   beta: float = 0.1
-  # What labels give to all other classes in training; the softmax's own when
-  # absent.
+  # The label smoothing of training; None: the softmax's own.
   label_smoothing_prob: float | None = None
 
   def setup(self) -> None:
@@ -109,7 +113,7 @@ class SequenceModelDPO(base_model.BaseModel):
     self.create_child('ref_model', model.clone())
 
   def compute_predictions(self, input_batch: NestedMap) -> NestedMap:
-    """Returns y_w_ref, y_l_ref, y_w_pi and y_l_pi, or what the policy says."""
+    """Returns outputs y_w_ref, y_l_ref, y_w_pi and y_l_pi, or of the policy."""
     if 'src' in input_batch:
       return self.model(**sequence_model.network_inputs(input_batch))
     pairs = dpo_examples.DPOExampleSeq2Seq.from_feature_converter(input_batch)
@@ -123,7 +127,7 @@ class SequenceModelDPO(base_model.BaseModel):
   def compute_loss(
     self, predictions: NestedMap, input_batch: NestedMap
   ) -> tuple[NestedMap, dict[str, Any]]:
-    """Returns total_loss, its weight the number of pairs, and {}."""
+    """Returns total_loss, weighted by the number of pairs, and {}."""
     if 'src' in input_batch:
       return xent_metrics.compute_xent_loss_helper(
         predictions, input_batch.tgt, return_predictions=False
@@ -139,15 +143,15 @@ def compute_dpo_loss_helper(
   """Returns ({'total_loss': (loss, number of pairs)}, {}).
 
   Args:
-    model: has beta, and gets the summaries.
+    model: has `beta`; summaries are added to it.
     predictions: y_w_ref, y_l_ref, y_w_pi and y_l_pi, outputs of a softmax.
-    weights: of the pairs; 1 when absent.
+    weights: of the pairs; None: 1.
   """
-  frozen = jax.lax.stop_gradient
+  stop_gradient = jax.lax.stop_gradient
   log_p = {
-    'y_w_ref': frozen(_log_probability(predictions.y_w_ref)),
+    'y_w_ref': stop_gradient(_log_probability(predictions.y_w_ref)),
     'y_w_pi': _log_probability(predictions.y_w_pi),
-    'y_l_ref': frozen(_log_probability(predictions.y_l_ref)),
+    'y_l_ref': stop_gradient(_log_probability(predictions.y_l_ref)),
     'y_l_pi': _log_probability(predictions.y_l_pi),
   }
   for name, value in log_p.items():
@@ -165,8 +169,8 @@ def compute_dpo_loss_helper(
   if weights is None:
     weights = jnp.ones_like(margin)
   num_pairs = jnp.sum(weights)
-  shares = weights / jnp.where(num_pairs > 0, num_pairs, 1.0)
-  loss = -jnp.sum(jax.nn.log_sigmoid(margin) * shares)
+  normalized_weights = weights / jnp.where(num_pairs > 0, num_pairs, 1.0)
+  loss = -jnp.sum(jax.nn.log_sigmoid(margin) * normalized_weights)
   model.add_summary('dpo/dpo_loss', loss)
   model.add_summary(
     '_dpo_topline/p_correct_ranking', jnp.mean(jax.nn.sigmoid(margin))
@@ -180,7 +184,14 @@ def add_hist(
   expression: Array,
   verbosity: int = 2,
 ) -> None:
-  """Adds the summary `name` of `layer`, a histogram."""
+  """Adds a histogram summary.
+
+  Args:
+    layer: the summary is added to it.
+    name: of the summary.
+    expression: the values.
+    verbosity: of the summary.
+  """
   layer.add_summary(
     name,
     expression,
@@ -190,10 +201,10 @@ def add_hist(
 
 
 def _log_probability(output: NestedMap) -> Float[Array, 'B']:
-  """Returns that of the labels, a softmax's output says.
+  """Returns the log-probability of the labels from a softmax's output.
 
   Raises:
-    ValueError: it is not in float32, in which alone learning is stable.
+    ValueError: it is not float32, which DPO needs for stability.
   """
   for name in ('per_example_xent', 'per_sequence_xent'):
     if output[name].dtype != jnp.float32:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What direct preference optimisation learns from: pairs of answers.
+"""Preference pairs for direct preference optimization (DPO).
 
-Shapes: B pairs, T tokens. A prompt has two answers, of which people like one,
-`y_w`, better than the other, `y_l`.
+Shapes: B pairs, T tokens. Each prompt has a preferred response `y_w` and a
+dispreferred response `y_l`.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from praxis.nested_map import NestedMap
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class Labels:
-  """What a model is to predict."""
+  """The targets of a model."""
 
   class_ids: Int[Array, 'B T']
-  # How much each counts: 0 in the prompt and in padding.
+  # 0 in the prompt and in padding.
   class_weights: Num[Array, 'B T']
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class DPOExampleHalf:
-  """Prompts and one answer of each, as one sequence, for a TransformerLm."""
+  """Prompts followed by one response of each, for a TransformerLm."""
 
   inputs: Int[Array, 'B T']
   labels: Labels
-  # 1 where there is no token.
+  # 1 at padding.
   paddings: Num[Array, 'B T']
-  # One segment a row: sequences cannot be packed.
+  # One segment per row; packing is not supported.
   segment_ids: Int[Array, 'B T']
   segment_pos: Int[Array, 'B T']
   # 1 in the prompt.
   inputs_indicator: Num[Array, 'B T'] | None = None
-  # 0 for tokens that earlier ones see as well.
+  # 0 at tokens that earlier tokens attend to.
   causal_attention_mask: Num[Array, 'B T'] | None = None
 
   def as_xformer_lm_input(self) -> NestedMap:
@@ -59,9 +59,10 @@ class DPOExample:
   def from_feature_converter(cls, example: Mapping[str, Any]) -> DPOExample:
     """Returns the pairs of a batch.
 
-    For each `half`, y_w and y_l, it has half/inputs, half/inputs_indicator,
-    half/labels/ids, half/labels/weights, half/paddings, half/segment_ids and
-    half/segment_pos.
+    Args:
+      example: for each `half` of y_w and y_l it has half/inputs,
+        half/inputs_indicator, half/labels/ids, half/labels/weights,
+        half/paddings, half/segment_ids and half/segment_pos.
     """
     names = (
       'inputs', 'inputs_indicator', 'paddings', 'segment_ids', 'segment_pos'
@@ -76,7 +77,7 @@ class DPOExample:
 
 @dataclasses.dataclass(kw_only=True, slots=True, frozen=True)
 class DPOExampleHalfSeq2Seq:
-  """Prompts and one answer of each, for a TransformerEncoderDecoder."""
+  """Prompts and one response of each, for a TransformerEncoderDecoder."""
 
   inputs: Int[Array, 'B S']
   input_paddings: Num[Array, 'B S']
@@ -102,8 +103,10 @@ class DPOExampleSeq2Seq:
   ) -> DPOExampleSeq2Seq:
     """Returns the pairs of a batch.
 
-    It has inputs and input_paddings, and for each `half`, targets_w and
-    targets_l, half, half/paddings, half/labels/ids and half/labels/weights.
+    Args:
+      example: has inputs and input_paddings, and for each `half` of targets_w
+        and targets_l half, half/paddings, half/labels/ids and
+        half/labels/weights.
     """
 
     def half(prefix: str) -> DPOExampleHalfSeq2Seq:
@@ -126,7 +129,7 @@ def _labels(example: Mapping[str, Any], prefix: str) -> Labels:
 
 
 def _as_map(record: Any) -> NestedMap:
-  """Returns the fields of a dataclass, and of those in it, by name."""
+  """Returns the fields of a dataclass, recursively, as NestedMaps."""
   values = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
   return NestedMap({
     name: _as_map(value) if dataclasses.is_dataclass(value) else value

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of models that predict one label a position."""
+"""Metrics of models that predict one label per position."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Num
 
 from praxis.nested_map import NestedMap
 
@@ -16,28 +16,30 @@ def compute_xent_loss_helper(
   apply_eval_sample_weights: bool = False,
   report_strict_acc: bool = False,
 ) -> tuple[NestedMap, NestedMap]:
-  """Returns the metrics, name -> (value, weight), and outputs by example.
+  """Returns the metrics, name -> (value, weight), and the per-example output.
 
-  Losses are in nats a token; the weight is the number of predicted tokens.
+  Losses are in nats per token, weighted by the number of predicted tokens.
 
   Args:
-    predictions: what a TransformerLm or TransformerEncoderDecoder predicts.
-    input_batch: has labels and weights, [B, T], perhaps eval_sample_weights,
-      [B].
-    return_predictions: whether the predictions are the outputs by example, in
-      place of labels and scores, the log probabilities of the sequences.
-    apply_eval_sample_weights: whether weights are multiplied by those of
-      examples.
-    report_strict_acc: whether acc_strict, the share of examples without a wrong
-      token, is among the metrics. Its weight is the number of examples.
+    predictions: outputs of a TransformerLm or TransformerEncoderDecoder.
+    input_batch: has labels and weights, [B, T], and optionally
+      eval_sample_weights, [B].
+    return_predictions: whether the per-example output is `predictions`, instead
+      of labels and scores, the log-probabilities of the sequences.
+    apply_eval_sample_weights: whether token weights are multiplied by
+      eval_sample_weights.
+    report_strict_acc: whether to add acc_strict, the share of examples without
+      a wrong token, weighted by the number of examples.
   """
   labels = input_batch.labels
   weights = label_weights(input_batch, apply_eval_sample_weights)
-  is_right = predictions.per_example_argmax == labels
-  metrics = weighted_scalars(predictions, is_right, weights)
+  is_correct = predictions.per_example_argmax == labels
+  metrics = weighted_scalars(predictions, is_correct, weights)
   if report_strict_acc:
-    rows = input_batch.get('eval_sample_weights', jnp.any(weights > 0, axis=-1))
-    metrics.acc_strict = strict_accuracy(is_right, weights, rows)
+    example_weights = input_batch.get(
+      'eval_sample_weights', jnp.any(weights > 0, axis=-1)
+    )
+    metrics.acc_strict = strict_accuracy(is_correct, weights, example_weights)
   if return_predictions:
     return metrics, predictions
   per_example = NestedMap(labels=labels, scores=-predictions.per_sequence_xent)
@@ -49,7 +51,11 @@ def compute_xent_loss_helper(
 def label_weights(
   batch: NestedMap, apply_eval_sample_weights: bool
 ) -> Float[Array, 'B T']:
-  """Returns the weights of a batch's tokens, times those of examples if asked.
+  """Returns the token weights of a batch.
+
+  Args:
+    batch: has weights, [B, T].
+    apply_eval_sample_weights: whether to multiply by eval_sample_weights.
 
   Raises:
     ValueError: the batch has no eval_sample_weights.
@@ -65,12 +71,14 @@ def label_weights(
 
 
 def weighted_scalars(
-  predictions: NestedMap, is_right: Array, weights: Float[Array, 'B T']
+  predictions: NestedMap,
+  is_correct: Bool[Array, 'B T'],
+  weights: Float[Array, 'B T'],
 ) -> NestedMap:
   """Returns the losses, the accuracy and the number of predictions."""
   num_preds = predictions.total_weight
   one = jnp.ones((), num_preds.dtype)
-  num_right = jnp.sum(is_right * weights.astype(jnp.float32))
+  num_correct = jnp.sum(is_correct * weights.astype(jnp.float32))
   xent = predictions.avg_xent, predictions.get('avg_xent_weight', num_preds)
   return NestedMap(
     total_loss=(predictions.total_loss, num_preds),
@@ -78,7 +86,7 @@ def weighted_scalars(
     aux_loss=(predictions.aux_loss, one),
     log_pplx=xent,
     fraction_of_correct_next_step_preds=(
-      num_right / jnp.maximum(num_preds, 1.0),
+      num_correct / jnp.maximum(num_preds, 1.0),
       num_preds,
     ),
     num_predictions=(num_preds, one),
@@ -86,11 +94,13 @@ def weighted_scalars(
 
 
 def strict_accuracy(
-  is_right: Array, weights: Float[Array, 'B T'], rows: Array
+  is_correct: Bool[Array, 'B T'],
+  weights: Float[Array, 'B T'],
+  example_weights: Num[Array, 'B'] | Bool[Array, 'B'],
 ) -> tuple[Float[Array, ''], Float[Array, '']]:
-  """Returns the share of `rows` without a wrong token, and their number."""
-  all_right = ~jnp.any((weights > 0) & ~is_right, axis=-1)
-  rows = rows.astype(jnp.float32)
-  num_rows = jnp.sum(rows)
-  num_right = jnp.sum(jnp.where(rows > 0, all_right, False))
-  return num_right / jnp.maximum(num_rows, 1.0), num_rows
+  """Returns the share of examples without a wrong token, and their number."""
+  is_all_correct = ~jnp.any((weights > 0) & ~is_correct, axis=-1)
+  example_weights = example_weights.astype(jnp.float32)
+  num_examples = jnp.sum(example_weights)
+  num_correct = jnp.sum(jnp.where(example_weights > 0, is_all_correct, False))
+  return num_correct / jnp.maximum(num_examples, 1.0), num_examples

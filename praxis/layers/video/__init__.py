@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tokenizer of videos: encoder, quantizer, decoder, discriminator."""
+"""Video tokenizer (MAGVIT-v2): encoder, quantizer, decoder, discriminator."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What encoders, decoders and discriminators of videos are made of.
+"""3D convolutional blocks of video encoders, decoders and discriminators.
 
-References: MAGVIT, https://arxiv.org/abs/2212.05199 and (causal)
-https://arxiv.org/abs/2310.05737
+References: MAGVIT, https://arxiv.org/abs/2212.05199; MAGVIT-v2 (causal
+convolutions), https://arxiv.org/abs/2310.05737
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ template_field = pax_fiddle.template_field
 def scan_function(
   fn: Callable[..., Any], in_axis: int = 0
 ) -> Callable[..., Any]:
-  """Returns `fn`, called on slices of size 1 of `in_axis`, one by one.
+  """Returns a scan of `fn` over slices of size 1 along `in_axis`.
 
-  Its results are concatenated along that axis. It takes arrays, or trees of
-  them, by position, and must not be a flax module.
+  Results are concatenated along that axis.
+
+  Args:
+    fn: takes positional pytrees of arrays; not a flax module.
+    in_axis: the axis of all inputs and outputs.
   """
 
   def split(x: Array) -> Array:
@@ -53,7 +56,7 @@ def scan_function(
 def depth_to_space(
   x: Shaped[Array, 'B T H W D'], t_stride: int, filters: int
 ) -> Shaped[Array, 'B T2 H2 W2 {filters}']:
-  """Returns channels laid out in time by `t_stride`, and in space by 2."""
+  """Moves channels to time, by `t_stride`, and to height and width, by 2."""
   batch, time, height, width, _ = x.shape
   x = x.reshape(batch, time, height, width, t_stride, 2, 2, filters)
   x = x.transpose(0, 1, 4, 2, 5, 3, 6, 7)
@@ -61,10 +64,13 @@ def depth_to_space(
 
 
 class GroupNormSpatial(normalizations.GroupNorm):
-  """Group normalisation of each frame by itself."""
+  """Group normalization of each frame.
 
-  # How many dimensions after the batch are not reduced, and the rank without
-  # them.
+  References: https://arxiv.org/abs/1803.08494
+  """
+
+  # Number of dimensions after the batch that are not reduced, and the rank
+  # without them.
   num_ignored_dims: int = 1
   input_rank: int | None = 5 - num_ignored_dims
   epsilon: float = 1e-6
@@ -74,15 +80,15 @@ class GroupNormSpatial(normalizations.GroupNorm):
     inputs: Float[Array, 'B *rest'],
     paddings: Num[Array, 'B T'] | None = None,
   ) -> Float[Array, 'B *rest']:
-    """Returns the normalised inputs; paddings do not count."""
+    """Returns the normalized inputs; paddings are ignored."""
     frames = inputs.reshape(-1, *inputs.shape[1 + self.num_ignored_dims :])
     return super().__call__(frames).reshape(inputs.shape)
 
 
 class CondNormLayer(base_layer.BaseLayer):
-  """Group normalisation, scaled and moved by what an embedding says."""
+  """Group normalization whose scale and bias are functions of an embedding."""
 
-  # The normalisation, and the affine maps of the embedding.
+  # The normalization, and the affine maps of the embedding.
   group_norm_tpl: LayerTpl = template_field(GroupNormSpatial)
   linear_tpl: LayerTpl = template_field(linears.Linear)
   bias_tpl: LayerTpl = template_field(linears.Bias)
@@ -113,7 +119,7 @@ class CondNormLayer(base_layer.BaseLayer):
 
 
 class CausalConv(convolutions.Conv3D):
-  """A convolution whose frames see none after them; borders are repeated."""
+  """A convolution that is causal in time, with edge padding."""
 
   padding: str = 'VALID'
   filter_stride: Sequence[int] = (1, 1, 1)
@@ -129,14 +135,15 @@ class CausalConv(convolutions.Conv3D):
 
 
 class ResBlock(base_layer.BaseLayer):
-  """Adds two convolutions of 3 x 3 x 3 to the input, norms before them."""
+  """A pre-activation residual block of two 3 x 3 x 3 convolutions."""
 
   # Channels of the input and of the output.
   input_dim: int = 0
   output_dim: int = 128
-  # Whether the shortcut, if channels change, is 3 x 3 x 3 and not 1 x 1 x 1.
+  # Whether the shortcut of a block that changes channels is 3 x 3 x 3, or
+  # 1 x 1 x 1.
   use_conv_shortcut: bool = False
-  # The parts.
+  # The components.
   norm_layer_tpl: LayerTpl = template_field(GroupNormSpatial)
   conv_layer_tpl: LayerTpl = template_field(CausalConv)
   activation_tpl: LayerTpl = template_field(activations.Swish)
@@ -166,14 +173,15 @@ class ResBlock(base_layer.BaseLayer):
 
 
 class BlurPool3D(base_layer.BaseLayer):
-  """Blurs each channel, then keeps every other place.
+  """Low-pass filters each channel, then subsamples.
 
-  References: https://arxiv.org/abs/1904.11486
+  References: Making Convolutional Networks Shift-Invariant Again,
+  https://arxiv.org/abs/1904.11486
   """
 
   # Size of the binomial filter, 2 to 7.
   filter_size: int = 3
-  # The distances of what is kept, in time, height and width.
+  # The strides in time, height and width.
   strides: tuple[int, int, int] = (2, 2, 2)
   # 'SAME' or 'VALID'.
   padding: str = 'SAME'
@@ -200,7 +208,7 @@ class BlurPool3D(base_layer.BaseLayer):
 
 
 class DiscriminatorResBlock(base_layer.BaseLayer):
-  """Halves a video and adds convolutions to it, as StyleGAN's discriminator.
+  """A downsampling residual block, as in StyleGAN2's discriminator.
 
   References: https://arxiv.org/abs/1912.04958
   """
@@ -208,9 +216,9 @@ class DiscriminatorResBlock(base_layer.BaseLayer):
   # Channels of the input and of the output.
   input_dim: int = 0
   output_dim: int = 128
-  # Size of the filter that blurs.
+  # Size of the blur filter.
   blur_filter_size: int = 3
-  # The parts.
+  # The components.
   conv_layer_tpl: LayerTpl = template_field(convolutions.Conv3D)
   activation_tpl: LayerTpl = template_field(activations.LeakyReLU)
   blur_pool_tpl: LayerTpl = template_field(BlurPool3D)

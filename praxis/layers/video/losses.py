@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses of a tokenizer that is trained against a discriminator."""
+"""Adversarial losses of a video tokenizer (VQGAN)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,32 @@ from praxis.base_layer import (
 )
 from praxis.nested_map import NestedMap
 
+# The terms of each sum of losses, in the order of addition.
+_TOTALS = {
+  'd_loss': ('d_adversarial_loss', 'grad_penalty', 'lecam_loss'),
+  'g_loss': (
+    'reconstruction_loss',
+    'g_adversarial_loss',
+    'perceptual_loss',
+    'quantizer_loss',
+  ),
+}
+
 
 def r1_gradient_penalty(
   inputs: Float[Array, 'B *rest'],
   logits_fn: Callable[[Array], Array],
   grad_penalty_cost: float = 10.0,
 ) -> tuple[Float[Array, '...'], Float[Array, '']]:
-  """Returns the logits of real inputs and how steep they are, squared.
+  """Returns the logits of real inputs, and the R1 gradient penalty.
 
-  References: https://arxiv.org/abs/1801.04406
+  References: Which Training Methods for GANs do actually Converge?,
+  https://arxiv.org/abs/1801.04406
 
   Args:
-    inputs: the real ones.
+    inputs: real inputs.
     logits_fn: the discriminator.
-    grad_penalty_cost: what the mean squared norm is multiplied by.
+    grad_penalty_cost: the factor of the mean squared gradient norm.
   """
   logits, pullback = jax.vjp(logits_fn, inputs)
   (grad,) = pullback(jnp.ones_like(logits))
@@ -40,13 +52,16 @@ def r1_gradient_penalty(
 
 
 class VQGANLoss(base_layer.BaseLayer):
-  """What generator and discriminator of videos are to minimise."""
+  """The losses of generator and discriminator.
+
+  References: VQGAN, https://arxiv.org/abs/2012.09841
+  """
 
   # The weights of the losses.
   g_adversarial_loss_weight: float = 0.1
   reconstruction_loss_weight: float = 5.0
   lecam_weight: float = 0.001
-  # How much of the averages of the predictions a step keeps.
+  # The decay of the moving averages of predictions.
   polyak_decay: float = 0.999
 
   def setup(self) -> None:
@@ -62,18 +77,20 @@ class VQGANLoss(base_layer.BaseLayer):
   def lecam_loss(
     self, real_pred: Float[Array, '*B'], fake_pred: Float[Array, '*B']
   ) -> Float[Array, '']:
-    """Returns how far predictions are beyond the average of the others.
+    """Returns the LeCam regularizer of the discriminator's predictions.
 
-    References: https://arxiv.org/abs/2104.03310
+    References: Regularizing Generative Adversarial Networks under Limited Data,
+    https://arxiv.org/abs/2104.03310
     """
-    beyond = lambda x: jnp.mean(jnp.square(jax.nn.relu(x)))
-    above = beyond(real_pred - self.get_var('ema_fake_pred'))
-    return above + beyond(self.get_var('ema_real_pred') - fake_pred)
+    squared_relu = lambda x: jnp.mean(jnp.square(jax.nn.relu(x)))
+    real_loss = squared_relu(real_pred - self.get_var('ema_fake_pred'))
+    fake_loss = squared_relu(self.get_var('ema_real_pred') - fake_pred)
+    return real_loss + fake_loss
 
   def __call__(
     self, predictions: Mapping[str, Any], input_batch: Mapping[str, Any]
   ) -> NestedMap:
-    """Returns the losses by name; d_loss and g_loss are the sums.
+    """Returns the losses by name, and their sums d_loss and g_loss.
 
     Args:
       predictions: reconstructed, logits_real, logits_fake, r1_gradient_penalty,
@@ -81,10 +98,10 @@ class VQGANLoss(base_layer.BaseLayer):
       input_batch: video.
     """
     real, fake = predictions['logits_real'], predictions['logits_fake']
+    decay = self.polyak_decay
     for name, logits in (('ema_real_pred', real), ('ema_fake_pred', fake)):
-      old, new = self.get_var(name), jnp.mean(logits).astype(jnp.float32)
-      kept = self.polyak_decay
-      self.update_var(name, old * kept + new * (1.0 - kept))
+      average, value = self.get_var(name), jnp.mean(logits).astype(jnp.float32)
+      self.update_var(name, average * decay + value * (1.0 - decay))
     softplus = lambda x: jnp.mean(jax.nn.softplus(x))
     video, reconstructed = input_batch['video'], predictions['reconstructed']
     difference = (video - reconstructed).astype(jnp.float32)
@@ -101,13 +118,6 @@ class VQGANLoss(base_layer.BaseLayer):
     )
     if not self.do_eval:
       losses.quantizer_loss = predictions['quantizer_loss']
-    losses.d_loss = (
-      losses.d_adversarial_loss + losses.grad_penalty + losses.lecam_loss
-    )
-    losses.g_loss = (
-      losses.reconstruction_loss
-      + losses.g_adversarial_loss
-      + losses.perceptual_loss
-      + losses.quantizer_loss
-    )
+    for total, terms in _TOTALS.items():
+      losses[total] = sum(losses[term] for term in terms)
     return losses

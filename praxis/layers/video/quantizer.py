@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizers without a codebook: of numbers, and of signs.
+"""Quantizers without a codebook: finite scalar and lookup-free quantization.
 
-References: https://arxiv.org/abs/2309.15505, https://arxiv.org/abs/2310.05737
+References: FSQ, https://arxiv.org/abs/2309.15505; LFQ (MAGVIT-v2),
+https://arxiv.org/abs/2310.05737
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Integer, Num
+from jaxtyping import Array, Bool, Float, Integer, Num
 
 from praxis import base_layer
 from praxis.layers.video import entropy
@@ -20,15 +21,19 @@ from praxis.nested_map import NestedMap
 
 
 class ScalarQuantizer(base_layer.BaseLayer):
-  """Rounds each channel to one of a few values; a token names all of them."""
+  """Finite scalar quantization: rounds each channel to a few levels.
+
+  A token is the mixed-radix number of the levels of all channels.
+  """
 
   # Size of the input.
   embedding_dim: int = 8
-  # How many values each channel takes.
+  # Number of levels of each channel.
   dim_widths: Sequence[int] = (8, 8, 4, 4, 4, 4, 4, 4)
-  # What bounds a channel: 'sine' or 'tanh'.
+  # The function that bounds channels: 'sine' or 'tanh'.
   bound_method: str = 'sine'
-  # How far from the outermost value a channel stays; large, for float16.
+  # Relative margin between the bound and the outermost levels, large enough for
+  # float16.
   eps: float = 1e-3
 
   def setup(self) -> None:
@@ -44,17 +49,21 @@ class ScalarQuantizer(base_layer.BaseLayer):
     return np.asarray(self.dim_widths, np.int32)
 
   @property
-  def _middle(self) -> np.ndarray:
-    """What lies between the lowest and the highest value of each channel."""
+  def _center(self) -> np.ndarray:
+    """The mean of the lowest and the highest level of each channel."""
     return -0.5 * (self._widths % 2 == 0).astype(np.float32)
 
   def __call__(
     self, inputs: Float[Array, '*B D']
   ) -> tuple[Float[Array, '*B D'], NestedMap]:
-    """Returns the values, around 0, with a gradient as if not rounded.
+    """Returns the levels, centered at 0, with a straight-through gradient.
 
-    Beside them raw (not rounded), quantized, encoding_indices [*B], and
-    quantizer_loss, which is 0.
+    Returns:
+      The levels, and raw (not rounded), quantized, encoding_indices [*B] and
+      quantizer_loss (0).
+
+    Raises:
+      ValueError: the number of channels is not that of dim_widths.
     """
     if inputs.shape[-1] != len(self.dim_widths):
       raise ValueError(
@@ -62,53 +71,55 @@ class ScalarQuantizer(base_layer.BaseLayer):
         f'dim_widths, got {inputs.shape}'
       )
     bound = jnp.sin if self.bound_method == 'sine' else jnp.tanh
-    reach = (self._widths * (1 - self.eps) / 2).astype(np.float32)
-    raw = bound(inputs) * reach + self._middle
+    half_width = (self._widths * (1 - self.eps) / 2).astype(np.float32)
+    raw = bound(inputs) * half_width + self._center
     rounded = raw + jax.lax.stop_gradient(jnp.round(raw) - raw)
     lowest = -(self._widths // 2)
-    inside = jnp.clip(rounded, lowest, lowest + self._widths - 1)
-    digits = jnp.round(inside).astype(jnp.int32) - lowest
-    values = (inside if self.do_eval else rounded) - self._middle
-    return values, NestedMap(
-      raw=raw - self._middle,
-      quantized=values,
-      encoding_indices=jnp.sum(digits * self._places, axis=-1),
+    clipped = jnp.clip(rounded, lowest, lowest + self._widths - 1)
+    digits = jnp.round(clipped).astype(jnp.int32) - lowest
+    levels = (clipped if self.do_eval else rounded) - self._center
+    return levels, NestedMap(
+      raw=raw - self._center,
+      quantized=levels,
+      encoding_indices=jnp.sum(digits * self._place_values, axis=-1),
       quantizer_loss=jnp.zeros([], jnp.float32),
     )
 
   @property
-  def _places(self) -> np.ndarray:
-    """What a step of each channel adds to a token; the last counts ones."""
-    above = np.cumprod([1, *self._widths[:0:-1]])
-    return above[::-1].astype(np.int32)
+  def _place_values(self) -> np.ndarray:
+    """The place value of each channel in a token; that of the last is 1."""
+    place_values = np.cumprod([1, *self._widths[:0:-1]])
+    return place_values[::-1].astype(np.int32)
 
   def decode_ids(self, ids: Num[Array, '*B']) -> Float[Array, '*B D']:
-    """Returns the values that tokens stand for."""
+    """Returns the levels of tokens `encoding_indices`."""
     if not jnp.issubdtype(ids.dtype, jnp.integer):
       ids = jnp.round(ids)
-    digits = ids.astype(jnp.int32)[..., None] // self._places % self._widths
-    return digits - self._widths // 2 - self._middle
+    digits = (
+      ids.astype(jnp.int32)[..., None] // self._place_values % self._widths
+    )
+    return digits - self._widths // 2 - self._center
 
 
 class LookupFreeQuantizer(base_layer.BaseLayer):
-  """Takes the sign of each channel; the bits of a token are the signs."""
+  """Lookup-free quantization: the signs of channels are the bits of a token."""
 
   # Size of the input.
   embedding_dim: int = 8
-  # How many tokens the signs are spread over, if they can be so evenly; fewer
-  # if not.
+  # Number of tokens that the signs are distributed over; fewer if they do not
+  # divide evenly.
   num_token_groups: int = 1
-  # The weights of the losses: of entropy, and of being away from +-1.
+  # The weights of the entropy loss and of the commitment loss.
   entropy_loss_ratio: float = 0.1
   commitment_cost: float = 0.25
-  # How many groups of channels entropy is computed in; 1 is exact, and takes
+  # Number of channel groups of a factorized batch entropy; 1 is exact, with
   # 2^embedding_dim probabilities for each input.
   entropy_loss_groups: int = 1
-  # 'softmax', or 'argmax': what tokens count in the entropy.
+  # The probabilities of the entropy: 'softmax', or one-hot ones, 'argmax'.
   entropy_loss_type: str = 'softmax'
   # The temperature of the probabilities.
   entropy_temperature: float = 0.01
-  # The weight of the entropy of the batch, which is to be large.
+  # The weight of the batch entropy, which is maximized.
   entropy_loss_balance: float = 1.0
 
   def setup(self) -> None:
@@ -136,16 +147,21 @@ class LookupFreeQuantizer(base_layer.BaseLayer):
 
   @property
   def _bits(self) -> int:
-    """How many signs a token holds; the last may hold fewer."""
+    """Number of bits of a token; the last token may have fewer."""
     return math.ceil(self.embedding_dim / self.num_token_groups)
 
   def __call__(
     self, inputs: Float[Array, '*B D']
   ) -> tuple[Float[Array, '*B D'], NestedMap]:
-    """Returns +-1, with the gradient of the inputs.
+    """Returns the signs with a straight-through gradient.
 
-    Beside them encodings, encoding_indices [*B] (or [*B, groups]), raw, and in
-    training quantizer_loss, the sum of e_latent_loss and entropy_loss.
+    Returns:
+      The signs +-1, and encodings (the same), encoding_indices [*B] or
+      [*B, groups], raw, and in training quantizer_loss, the sum of
+      e_latent_loss and entropy_loss.
+
+    Raises:
+      ValueError: the number of channels is not embedding_dim.
     """
     if inputs.shape[-1] != self.embedding_dim:
       raise ValueError(
@@ -155,21 +171,21 @@ class LookupFreeQuantizer(base_layer.BaseLayer):
     signs = jnp.where(inputs >= 0, 1.0, -1.0).astype(inputs.dtype)
     result = NestedMap(encoding_indices=self._tokens(inputs >= 0), raw=inputs)
     if not self.do_eval:
-      away = jnp.square(signs - inputs.astype(jnp.float32))
-      result.e_latent_loss = jnp.mean(away) * self.commitment_cost
+      squared_error = jnp.square(signs - inputs.astype(jnp.float32))
+      result.e_latent_loss = jnp.mean(squared_error) * self.commitment_cost
       result.entropy_loss = self._entropy_loss(inputs.astype(jnp.float32))
       result.quantizer_loss = result.e_latent_loss + result.entropy_loss
       signs = inputs + jax.lax.stop_gradient(signs - inputs)
     result.encodings = signs
     return signs, result
 
-  def _tokens(self, bits: Array) -> Integer[Array, '...']:
-    count = math.ceil(self.embedding_dim / self._bits)
-    missing = self._bits * count - self.embedding_dim
-    bits = jnp.pad(bits, [(0, 0)] * (bits.ndim - 1) + [(0, missing)])
-    bits = bits.reshape(*bits.shape[:-1], count, self._bits)
-    places = jnp.asarray(2 ** np.arange(self._bits), jnp.uint32)
-    tokens = jnp.sum(bits * places, axis=-1, dtype=jnp.uint32)
+  def _tokens(self, bits: Bool[Array, '*B D']) -> Integer[Array, '...']:
+    num_tokens = math.ceil(self.embedding_dim / self._bits)
+    num_padding = self._bits * num_tokens - self.embedding_dim
+    bits = jnp.pad(bits, [(0, 0)] * (bits.ndim - 1) + [(0, num_padding)])
+    bits = bits.reshape(*bits.shape[:-1], num_tokens, self._bits)
+    place_values = jnp.asarray(2 ** np.arange(self._bits), jnp.uint32)
+    tokens = jnp.sum(bits * place_values, axis=-1, dtype=jnp.uint32)
     return tokens[..., 0] if self.num_token_groups == 1 else tokens
 
   def _entropy_loss(self, inputs: Float[Array, '*B D']) -> Float[Array, '']:
@@ -179,13 +195,13 @@ class LookupFreeQuantizer(base_layer.BaseLayer):
     if self.entropy_loss_groups > 1:
       sample, batch = entropy.factorized(flat, self.entropy_loss_groups)
     else:
-      hard = self.entropy_loss_type == 'argmax'
-      sample, batch = entropy.exact(flat, is_hard=hard)
+      is_hard = self.entropy_loss_type == 'argmax'
+      sample, batch = entropy.exact(flat, is_hard=is_hard)
     loss = sample - batch * self.entropy_loss_balance
     return loss * self.entropy_loss_ratio
 
   def decode_ids(self, inputs: Num[Array, '...']) -> Float[Array, '...']:
-    """Returns the +-1 of the tokens `encoding_indices`."""
+    """Returns the signs +-1 of tokens `encoding_indices`."""
     tokens = inputs[..., None] if self.num_token_groups == 1 else inputs
     shifts = jnp.arange(self._bits, dtype=jnp.uint32)
     bits = tokens.astype(jnp.uint32)[..., None] >> shifts & 1

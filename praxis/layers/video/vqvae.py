@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tokenizer of videos and the discriminator it is trained against.
+"""A video VQ-VAE and the discriminator of its adversarial training.
 
 References: MAGVIT-v2, https://arxiv.org/abs/2310.05737
 """
@@ -21,18 +21,18 @@ template_field = pax_fiddle.template_field
 
 
 class _Levels(base_layer.BaseLayer):
-  """What encoder and decoder share: levels of resolution, made of blocks."""
+  """Base of encoder and decoder: levels of resolution of residual blocks."""
 
-  # Channels of the first level, and how many times as many each level has.
+  # Channels of the first level, and the multiple of these at each level.
   filters: int = 128
   channel_multipliers: Sequence[int] = (1, 2, 2, 4)
-  # Whether time is halved, too, from a level to the next.
+  # Whether time is also halved, from each level to the next.
   temporal_downsample: Sequence[bool] = (False, True, True)
   # Channels of the latents.
   embedding_dim: int = 8
-  # How many residual blocks a level has.
+  # Number of residual blocks of a level.
   num_res_blocks: int = 4
-  # The parts.
+  # The components.
   norm_tpl: LayerTpl = template_field(enc_dec_3dcnn.GroupNormSpatial)
   conv_tpl: LayerTpl = template_field(enc_dec_3dcnn.CausalConv)
   res_block_tpl: LayerTpl = template_field(enc_dec_3dcnn.ResBlock)
@@ -40,7 +40,7 @@ class _Levels(base_layer.BaseLayer):
 
   @property
   def _widths(self) -> list[int]:
-    """The channels of each level."""
+    """Channels of each level."""
     return [self.filters * m for m in self.channel_multipliers]
 
   def _check(self) -> None:
@@ -56,7 +56,7 @@ class _Levels(base_layer.BaseLayer):
       )
 
   def _time_stride(self, level: int) -> int:
-    """By how much time shrinks from a level to the next."""
+    """Returns the time stride from a level to the next."""
     return 2 if self.temporal_downsample[level] else 1
 
   def _conv(
@@ -66,7 +66,7 @@ class _Levels(base_layer.BaseLayer):
     return self.conv_tpl.clone().set(filter_shape=shape, bias=bias)
 
   def _blocks(self, input_dim: int, output_dim: int) -> list[LayerTpl]:
-    """Returns a level; its first block changes the channels."""
+    """Returns the blocks of a level; the first one changes the channels."""
     inputs = [input_dim, *[output_dim] * (self.num_res_blocks - 1)]
     return [
       self.res_block_tpl.clone().set(
@@ -83,7 +83,7 @@ class _Levels(base_layer.BaseLayer):
   def _level(
     self, index: int, x: Float[Array, 'B T H W I']
   ) -> Float[Array, 'B T H W O']:
-    """Returns what the index-th run of blocks makes of `x`."""
+    """Returns the output of the blocks of level `index`."""
     first = index * self.num_res_blocks
     for block in self.res_blocks[first : first + self.num_res_blocks]:
       x = block(x)
@@ -94,15 +94,15 @@ class _Levels(base_layer.BaseLayer):
 
 
 class Encoder(_Levels):
-  """Makes latents of a video, each level of half the resolution.
+  """Encodes a video to latents; each level halves the resolution.
 
-  Frames do not see later ones; the first is a level of time by itself, so
+  Convolutions are causal in time, and the first frame is encoded on its own, so
   that an image is a video of one frame.
   """
 
   # Channels of the video.
   input_dim: int = 3
-  # Whether convolutions halve the resolution; there is nothing else.
+  # Whether strided convolutions halve the resolution; only True is supported.
   conv_downsample: bool = True
 
   def setup(self) -> None:
@@ -119,39 +119,43 @@ class Encoder(_Levels):
       for block in self._blocks(input_dim, width)
     ]
     self.create_children('res_blocks', blocks)
-    halving = [
+    downsampling = [
       self._conv(4, width, width).set(
         filter_stride=(self._time_stride(i), 2, 2)
       )
       for i, width in enumerate(widths[:-1])
     ]
-    self.create_children('conv_downsample_layers', halving)
+    self.create_children('conv_downsample_layers', downsampling)
     last = self._conv(1, widths[-1], self.embedding_dim)
     self._create_end(widths[-1], last)
 
   def __call__(
     self, inputs: Float[Array, 'B T H W C']
   ) -> Float[Array, 'B U V X D']:
-    """Returns the latents."""
-    shrink = 2 ** sum(self.temporal_downsample)
-    if inputs.ndim != 5 or (inputs.shape[1] - 1) % shrink:
+    """Returns the latents.
+
+    Raises:
+      ValueError: the number of frames is not 1 + a multiple of the time stride.
+    """
+    time_stride = 2 ** sum(self.temporal_downsample)
+    if inputs.ndim != 5 or (inputs.shape[1] - 1) % time_stride:
       raise ValueError(
-        f'inputs must be [B, T, H, W, C] with T = 1 + k * {shrink} frames, so '
-        f'that none is lost, got shape {inputs.shape}'
+        f'inputs must be [B, T, H, W, C] with T = 1 + k * {time_stride} '
+        f'frames, so that none is lost, got shape {inputs.shape}'
       )
     x = self.conv_first(inputs)
-    for i, halve in enumerate([*self.conv_downsample_layers, None]):
+    for i, downsample in enumerate([*self.conv_downsample_layers, None]):
       x = self._level(i, x)
-      x = x if halve is None else halve(x)
+      x = x if downsample is None else downsample(x)
     return self._end(self._level(len(self.channel_multipliers), x))
 
 
 class Decoder(_Levels):
-  """Makes a video of latents; they also steer the norms of every level."""
+  """Decodes latents to a video; they also condition the norms of each level."""
 
   # Channels of the video.
   output_dim: int = 3
-  # The norm that latents steer.
+  # The norm that is conditioned on latents.
   cond_norm_tpl: LayerTpl = template_field(enc_dec_3dcnn.CondNormLayer)
 
   def setup(self) -> None:
@@ -169,17 +173,17 @@ class Decoder(_Levels):
       for dim in inputs
     ]
     self.create_children('cond_norm_layers', norms)
-    doubling = [
+    upsampling = [
       self._conv(3, width, width * 4 * stride)
       for width, stride in zip(widths[:-1], self._strides, strict=True)
     ]
-    self.create_children('conv_upsample_layers', doubling)
+    self.create_children('conv_upsample_layers', upsampling)
     last = self._conv(3, widths[-1], self.output_dim)
     self._create_end(widths[-1], last)
 
   @property
   def _strides(self) -> list[int]:
-    """By how much time grows after each level but the last."""
+    """Time strides after each level but the last."""
     return [
       self._time_stride(i) for i in reversed(range(len(self._widths) - 1))
     ]
@@ -199,19 +203,18 @@ class Decoder(_Levels):
       x = enc_dec_3dcnn.depth_to_space(x, stride, width)
       shape = (*x.shape[:-1], latents.shape[-1])
       latents = jax.image.resize(latents, shape, 'nearest', antialias=False)
-      # The first frame stands for itself alone.
+      # The first latent frame is a single frame.
       x, latents = x[:, stride - 1 :], latents[:, stride - 1 :]
     return self._end(x)
 
 
 class Discriminator(base_layer.BaseLayer):
-  """Tells real videos from made ones, as StyleGAN does images.
+  """A discriminator of real and generated videos, as in StyleGAN2.
 
   References: https://arxiv.org/abs/1912.04958
   """
 
-  # Channels of the first convolution, and how many times as many each block
-  # has.
+  # Channels of the first convolution, and the multiple of these in each block.
   filters: int = 128
   channel_multipliers: Sequence[int] = (2, 4, 4, 4)
   # Size of the video.
@@ -219,9 +222,9 @@ class Discriminator(base_layer.BaseLayer):
   image_height: int = 256
   image_width: int = 256
   input_dim: int = 3
-  # Size of the filter that blurs before resolution is halved.
+  # Size of the blur filter before downsampling.
   blur_filter_size: int = 3
-  # The parts.
+  # The components.
   conv_tpl: LayerTpl = template_field(convolutions.Conv3D)
   res_block_tpl: LayerTpl = template_field(enc_dec_3dcnn.DiscriminatorResBlock)
   activation_tpl: LayerTpl = template_field(activations.LeakyReLU)
@@ -248,15 +251,15 @@ class Discriminator(base_layer.BaseLayer):
     ]
     self.create_children('res_blocks', blocks)
     self.create_child('conv_last', self._conv(widths[-1], widths[-1]))
-    # A block halves sizes, an odd one rounded up.
-    places = 1
+    # Each block halves sizes, rounding up.
+    num_positions = 1
     for size in (self.num_frames, self.image_height, self.image_width):
-      places *= -(-size // 2 ** len(blocks))
+      num_positions *= -(-size // 2 ** len(blocks))
     proj = self.proj_tpl.clone().set(
       num_layers=2, hidden_dims=widths[-1], activate_final=False
     )
     proj.ff_tpl.set(
-      input_dims=widths[-1] * places,
+      input_dims=widths[-1] * num_positions,
       output_dims=1,
       activation_tpl=activation.clone(),
     )
@@ -271,17 +274,21 @@ class Discriminator(base_layer.BaseLayer):
     )
 
   def __call__(self, inputs: Float[Array, 'B T H W C']) -> Float[Array, 'B 1']:
-    """Returns a logit, positive for real videos."""
-    wanted = (
+    """Returns a logit, positive for real videos.
+
+    Raises:
+      ValueError: the size of the video is not that of the fields.
+    """
+    expected = (
       self.num_frames,
       self.image_height,
       self.image_width,
       self.input_dim,
     )
-    if inputs.shape[1:] != wanted:
+    if inputs.shape[1:] != expected:
       raise ValueError(
-        f'inputs must be [B, *{wanted}] as num_frames, image_height, '
-        f'image_width and input_dim say, got shape {inputs.shape}'
+        f'inputs must be [B, *{expected}] by num_frames, image_height, '
+        f'image_width and input_dim, got shape {inputs.shape}'
       )
     x = self.activation(self.conv_first(inputs))
     for block in self.res_blocks:
@@ -291,9 +298,9 @@ class Discriminator(base_layer.BaseLayer):
 
 
 class VQVaeModel(base_layer.BaseLayer):
-  """Encodes a video, quantises the latents, decodes them."""
+  """Encodes a video, quantizes the latents and decodes them."""
 
-  # The parts; what follows is given to them.
+  # The components; the fields below are set on them.
   encoder_tpl: LayerTpl = template_field(Encoder)
   decoder_tpl: LayerTpl = template_field(Decoder)
   quantizer_tpl: LayerTpl = template_field(quantizer.LookupFreeQuantizer)
@@ -304,44 +311,43 @@ class VQVaeModel(base_layer.BaseLayer):
   num_res_blocks: int = 4
 
   def setup(self) -> None:
-    for name in ('encoder', 'decoder'):
-      part = (
-        getattr(self, f'{name}_tpl')
-        .clone()
-        .set(
-          temporal_downsample=self.temporal_downsample,
-          channel_multipliers=self.channel_multipliers,
-          embedding_dim=self.embedding_dim,
-          filters=self.filters,
-          num_res_blocks=self.num_res_blocks,
-        )
+    for name, tpl in (
+      ('encoder', self.encoder_tpl),
+      ('decoder', self.decoder_tpl),
+    ):
+      levels = tpl.clone().set(
+        temporal_downsample=self.temporal_downsample,
+        channel_multipliers=self.channel_multipliers,
+        embedding_dim=self.embedding_dim,
+        filters=self.filters,
+        num_res_blocks=self.num_res_blocks,
       )
-      self.create_child(name, part)
+      self.create_child(name, levels)
     quantize = self.quantizer_tpl.clone().set(embedding_dim=self.embedding_dim)
     self.create_child('quantizer', quantize)
 
   def encode(
     self, inputs: Float[Array, 'B T H W C']
   ) -> tuple[Float[Array, 'B U V X D'], NestedMap]:
-    """Returns quantised latents and what the quantizer says of them."""
+    """Returns quantized latents and the outputs of the quantizer."""
     return self.quantizer(self.encoder(inputs))
 
   def encode_to_indices(
     self, inputs: Float[Array, 'B T H W C']
   ) -> Num[Array, 'B U V ...']:
-    """Returns tokens."""
+    """Returns the tokens of a video."""
     return self.encode(inputs)[1].encoding_indices
 
   def encode_to_latents(
     self, inputs: Float[Array, 'B T H W C']
   ) -> Float[Array, 'B U V X D']:
-    """Returns latents as they are before the quantizer."""
+    """Returns latents before the quantizer."""
     return self.encoder(inputs)
 
   def decode(
     self, inputs: Float[Array, 'B U V X D']
   ) -> Float[Array, 'B T H W C']:
-    """Returns the video of quantised latents."""
+    """Returns the video of quantized latents."""
     return self.decoder(inputs)
 
   def decode_from_indices(
@@ -353,12 +359,12 @@ class VQVaeModel(base_layer.BaseLayer):
   def decode_from_latents(
     self, latents: Float[Array, 'B U V X D']
   ) -> Float[Array, 'B T H W C']:
-    """Returns the video of latents as they are before the quantizer."""
+    """Returns the video of latents before the quantizer."""
     return self.decode(self.quantizer(latents)[0])
 
   def __call__(
     self, inputs: Float[Array, 'B T H W C']
   ) -> tuple[Float[Array, 'B T H W C'], NestedMap]:
-    """Returns the reconstructed video and what the quantizer says."""
+    """Returns the reconstructed video and the outputs of the quantizer."""
     quantized, result = self.encode(inputs)
     return self.decoder(quantized), result

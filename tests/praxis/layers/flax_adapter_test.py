@@ -261,5 +261,5 @@ def test_summaries_are_split_and_joined_again():
   assert flax_utils.maybe_repack_summary(tree, False, 9) is tree
   with pytest.raises(ValueError, match='must have first dimension 4'):
     flax_utils.maybe_unpack_summary(tree, True, 4)
-  with pytest.raises(ValueError, match='wants 2 summaries, got 3'):
+  with pytest.raises(ValueError, match='expected 2 summaries, got 3'):
     flax_utils.maybe_repack_summary(unpacked, True, 2)

@@ -50,8 +50,8 @@ def test_einsum_is_the_product_with_a_bias():
 @pytest.mark.parametrize(
   ('settings', 'match'),
   [
-    ({'eqn': 'bd->b', 'w_shape': [2]}, "must read 'input,weight->output'"),
-    ({'eqn': 'bd,...f->bf', 'w_shape': [2]}, 'must read'),
+    ({'eqn': 'bd->b', 'w_shape': [2]}, "must be 'input,weight->output'"),
+    ({'eqn': 'bd,...f->bf', 'w_shape': [2]}, 'must be .input,weight->output'),
     ({'eqn': 'bd,df->bf', 'w_shape': [2]}, 'w_shape must have a size for'),
     (
       {'eqn': 'bd,df->fb', 'w_shape': [2, 3], 'use_bias': True},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A language model with the metrics of LAMBADA and BoolQ."""
+"""A language model with the accuracy of LAMBADA and BoolQ."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ class CustomMetricsLM(models.LanguageModel):
   https://arxiv.org/abs/1905.10044
   """
 
-  # 'lambada': acc_strict, the share of examples without a wrong token; 'boolq':
-  # boolq_acc, that of labels which are likelier than the other answer.
+  # 'lambada' adds acc_strict, the share of examples without a wrong token;
+  # 'boolq' adds boolq_acc, the share of labels with a higher logit than the
+  # other answer.
   eval_task: str | None = None
-  # The ids of "yes" and "no", for 'boolq'.
+  # The ids of "yes" and "no"; required for 'boolq'.
   boolq_yn_tokens: Sequence[int] | Int[Array, '2'] | None = None
 
   def setup(self) -> None:
@@ -37,7 +38,7 @@ class CustomMetricsLM(models.LanguageModel):
   def compute_loss(
     self, predictions: NestedMap, input_batch: NestedMap
   ) -> tuple[NestedMap, NestedMap]:
-    """Returns the metrics, total_loss among them, and outputs by example."""
+    """Returns metrics with total_loss, and the per-example output."""
     metrics, per_example = compute_xent_loss_helper(
       predictions,
       input_batch,
@@ -68,18 +69,21 @@ def compute_eval_metrics_helper(
   boolq_yn_tokens: Sequence[int] | Int[Array, '2'] | None = None,
   report_strict_acc: bool = False,
 ) -> NestedMap:
-  """Returns the metrics with that of a task, weighted by its examples.
+  """Returns the metrics and that of a task, weighted by its examples.
 
   Args:
     metrics: name -> (value, weight).
-    predictions: what a TransformerLm predicts; for 'boolq' with logits.
+    predictions: outputs of a TransformerLm; for 'boolq' with logits.
     input_batch: has labels and weights, [B, T], and eval_sample_weights, [B], 0
-      for an example that only fills the batch.
-    apply_eval_sample_weights: whether weights are multiplied by those of
-      examples.
+      for batch padding.
+    apply_eval_sample_weights: whether token weights are multiplied by
+      eval_sample_weights.
     eval_task: 'lambada', 'boolq' or None.
     boolq_yn_tokens: the ids of "yes" and "no".
     report_strict_acc: the same as eval_task='lambada'.
+
+  Raises:
+    ValueError: a metric is asked for without eval_sample_weights.
   """
   _check_task(eval_task, boolq_yn_tokens)
   is_strict = eval_task == 'lambada' or report_strict_acc
@@ -93,21 +97,15 @@ def compute_eval_metrics_helper(
   weights = xent_metrics.label_weights(input_batch, apply_eval_sample_weights)
   weights = weights.astype(jnp.float32)
   if is_strict:
-    is_right = predictions.per_example_argmax == input_batch.labels
-    new = (
-      'acc_strict',
-      xent_metrics.strict_accuracy(
-        is_right, weights, input_batch.eval_sample_weights
-      ),
+    is_correct = predictions.per_example_argmax == input_batch.labels
+    accuracy = xent_metrics.strict_accuracy(
+      is_correct, weights, input_batch.eval_sample_weights
     )
-  else:
-    new = (
-      'boolq_acc',
-      _boolq_accuracy(
-        predictions, input_batch, weights, jnp.asarray(boolq_yn_tokens)
-      ),
-    )
-  return NestedMap(metrics, **dict([new]))
+    return NestedMap(metrics, acc_strict=accuracy)
+  accuracy = _boolq_accuracy(
+    predictions, input_batch, weights, jnp.asarray(boolq_yn_tokens)
+  )
+  return NestedMap(metrics, boolq_acc=accuracy)
 
 
 def _boolq_accuracy(
@@ -116,7 +114,7 @@ def _boolq_accuracy(
   weights: Float[Array, 'B T'],
   answers: Int[Array, '2'],
 ) -> tuple[Float[Array, ''], Float[Array, '']]:
-  """Returns how often the label beats the other answer, and of how many."""
+  """Returns the accuracy of yes/no answers, and the number of examples."""
   if 'logits' not in predictions:
     raise ValueError(
       "predictions need logits for eval_task='boolq', got "
@@ -126,11 +124,11 @@ def _boolq_accuracy(
   logits_of = lambda ids: jnp.take_along_axis(
     predictions.logits, ids[..., None], axis=-1, mode='clip'
   )[..., 0]
-  # Labels that are no answer have no weight.
-  is_right = logits_of(labels) > logits_of(jnp.sum(answers) - labels)
+  # Other labels than the two answers have weight 0.
+  is_correct = logits_of(labels) > logits_of(jnp.sum(answers) - labels)
   num_examples = jnp.sum(batch.eval_sample_weights).astype(jnp.float32)
-  num_right = jnp.sum(is_right * weights)
-  return num_right / jnp.maximum(num_examples, 1.0), num_examples
+  num_correct = jnp.sum(is_correct * weights)
+  return num_correct / jnp.maximum(num_examples, 1.0), num_examples
 
 
 def _check_task(
