@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention over sequences that are split over devices."""
 
-from praxis.layers.context_parallel.layers import (
+from praxis.layers.context_parallel.attention_layers import (
   ContextParallelAttention,
   ContextParallelGroupedQueryAttention,
 )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=medium
-"""Every attention, step by step from its cache, gives what one pass gives."""
+"""Every attention layer decodes step by step as its forward pass computes."""
 
 from __future__ import annotations
 

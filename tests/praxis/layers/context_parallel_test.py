@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention over split sequences is attention, with its gradients."""
+"""Context-parallel attention and its gradients equal those of one device."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused attention equals the attention it stands for, on packed batches too."""
+"""Fused attention equals unfused attention, on packed batches too."""
 
 from __future__ import annotations
 

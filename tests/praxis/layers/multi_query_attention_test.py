@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention with shared keys against numpy, which repeats them per head."""
+"""Multi-query attention against numpy with keys repeated per head."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Decoding step by step gives what the forward pass gives."""
+"""Decoding step by step equals the forward pass."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Steps after lazily shared prefixes are those of one long text each."""
+"""Steps after lazily shared prefixes equal the steps of separate sequences."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Every template and switch of attention reaches what it is for."""
+"""Every template and option of attention has its effect."""
 
 from __future__ import annotations
 
