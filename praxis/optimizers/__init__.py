@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers: how gradients become updates, and how their state is sharded."""
+"""Optimizers and gradient transformations; this module re-exports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from praxis.optimizers.adafactor import (
   sharded_adafactor,
 )
 from praxis.optimizers.adagrad import Adagrad, ShardedAdagrad, sharded_adagrad
-from praxis.optimizers.adam import Adam, AdamRule, adam_by_rule, sharded_adam
+from praxis.optimizers.adam import (
+  Adam,
+  AdamHyperparams,
+  adam_transform,
+  sharded_adam,
+)
 from praxis.optimizers.base_optimizer import BaseOptimizer, Optimizer
 from praxis.optimizers.lion import Lion, sharded_lion
 from praxis.optimizers.masked_trees import BpropMaskedNode
@@ -57,7 +62,7 @@ __all__ = [
   'Adafactor',
   'Adagrad',
   'Adam',
-  'AdamRule',
+  'AdamHyperparams',
   'BaseOptimizer',
   'BpropMaskedNode',
   'DistributedShampoo',
@@ -78,7 +83,7 @@ __all__ = [
   'ShardedStaticAccumulator',
   'adafactor_decay_rate_adam',
   'adafactor_decay_rate_pow',
-  'adam_by_rule',
+  'adam_transform',
   'apply_decoupled_weight_decay',
   'apply_ema_weights',
   'apply_ewc_regularization',

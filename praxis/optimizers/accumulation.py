@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accumulates the gradients of several batches before it updates."""
+"""Gradient accumulation over several batches."""
 
 from __future__ import annotations
 
@@ -24,14 +24,18 @@ def sharded_static_accumulation(
   base_tx: sharded_transforms.GradientTransformation,
   accumulation_use_cond_op: bool = False,
 ) -> sharded_transforms.ShardedGradientTransformation:
-  """Returns `base_tx` on the mean of every `num_sub_batches` gradients.
+  """Applies `base_tx` to the mean of every `num_sub_batches` gradients.
 
-  Between its steps updates are zero. Gradients are added up in float32.
-  `accumulation_use_cond_op` decides by `jax.lax.cond`, which may need less
-  memory, but for stacked layers works on every step.
+  Updates between its steps are zero. Gradients are accumulated in float32.
+
+  Args:
+    num_sub_batches: number of gradients per update.
+    base_tx: the transformation of the mean gradient.
+    accumulation_use_cond_op: whether to use `jax.lax.cond`. It may need less
+      memory, but under vmap (stacked layers) computes both branches.
   """
   base_tx = sharded_transforms.as_sharded(base_tx)
-  decide = _by_cond if accumulation_use_cond_op else conditional_step.run_if
+  select = _cond if accumulation_use_cond_op else conditional_step.run_if
 
   def init(params: Nested[JTensor]) -> sharded_transforms.State:
     zeros = _zeros(params, jnp.float32)
@@ -44,7 +48,7 @@ def sharded_static_accumulation(
   ) -> tuple[Nested[JTensor], sharded_transforms.State]:
     total = jax.tree.map(jnp.add, state.accumulated_update, updates)
     count = state.count + 1
-    due = count >= num_sub_batches
+    is_due = count >= num_sub_batches
 
     def step() -> tuple[
       Nested[JTensor], sharded_transforms.State, Nested[JTensor]
@@ -56,9 +60,9 @@ def sharded_static_accumulation(
       new = jax.tree.map(lambda x, u: x.astype(u.dtype), new, updates)
       return new, base_state, _zeros(total)
 
-    wait = (_zeros(updates), state.base_state, total)
-    new, base_state, total = decide(due, step, wait)
-    return new, _state(base_state, total, jnp.where(due, 0, count))
+    no_update = (_zeros(updates), state.base_state, total)
+    new, base_state, total = select(is_due, step, no_update)
+    return new, _state(base_state, total, jnp.where(is_due, 0, count))
 
   def init_partition_spec(
     hparams: Nested[base_layer.WeightHParams],
@@ -75,19 +79,19 @@ def sharded_static_accumulation(
 
 
 class ShardedStaticAccumulator(base_optimizer.BaseOptimizer):
-  """Another optimizer, on the mean gradient of several batches.
+  """Applies another optimizer to the mean gradient of several batches.
 
-  Gradients of single batches are clipped, by the limits set here and not by
-  those of `optimizer_tpl`; regularizers, decay and averaging set here act on
-  every batch too. The learning rate is that of the other optimizer unless it is
-  set here; its schedule counts the other's updates.
+  Gradients of single batches are clipped by the limits of this optimizer, not
+  those of `optimizer_tpl`. Regularizers, weight decay and averaging of this
+  optimizer also act on every batch. The learning rate is by default that of
+  `optimizer_tpl`; its schedule counts the updates.
   """
 
-  # The other optimizer; required.
+  # The optimizer of the mean gradient; required.
   optimizer_tpl: pax_fiddle.Config[base_optimizer.BaseOptimizer] | None = None
-  # Batches in one update.
+  # Number of batches per update.
   num_sub_batches: int = 1
-  # How to decide whether an update is due; see `sharded_static_accumulation`.
+  # As in `sharded_static_accumulation`.
   accumulation_use_cond_op: bool = False
 
   def __post_init__(self) -> None:
@@ -101,14 +105,14 @@ class ShardedStaticAccumulator(base_optimizer.BaseOptimizer):
         'ShardedStaticAccumulator.num_sub_batches must be at least 1, got'
         f' {self.num_sub_batches}'
       )
-    other = self.optimizer_tpl.clone()
-    if other.lr_schedule is None:
-      other.lr_schedule = self.lr_schedule
+    base = self.optimizer_tpl.clone()
+    if base.lr_schedule is None:
+      base.lr_schedule = self.lr_schedule
     elif self.lr_schedule is None:
-      self.lr_schedule = other.lr_schedule
+      self.lr_schedule = base.lr_schedule
     if not self.learning_rate:
-      self.learning_rate = other.learning_rate
-    self.base_optimizer = other.Instantiate()
+      self.learning_rate = base.learning_rate
+    self.base_optimizer = base.Instantiate()
     super().__post_init__()
 
   def _get_raw_grad_transformation(
@@ -131,8 +135,8 @@ def _state(base_state: Any, accumulated_update: Any, count: Any) -> NestedMap:
   )
 
 
-def _by_cond(due: JTensor, compute: Callable[[], Any], otherwise: Any) -> Any:
-  return jax.lax.cond(due, compute, lambda: otherwise)
+def _cond(is_due: JTensor, compute: Callable[[], Any], otherwise: Any) -> Any:
+  return jax.lax.cond(is_due, compute, lambda: otherwise)
 
 
 def _zeros(

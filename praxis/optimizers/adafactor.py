@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adafactor: a factored second moment and a quantized first one."""
+"""Adafactor (arXiv:1804.04235): factored second moments, quantized momentum."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from praxis.pytypes import JTensor, Nested
 
 _Hparams = Nested[base_layer.WeightHParams]
 
-# What there is to show of a variable.
-_FACTS = (
+# Names of the summaries of a variable.
+_SUMMARY_NAMES = (
   'fraction_zero_grad',
   'sharded_adafactor_decay_rate',
   'sharded_adafactor_learning',
@@ -46,29 +46,29 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
   """Adafactor, sharded like the variables it updates.
 
   The update is g / sqrt(v), clipped to an RMS of clip_threshold, times the
-  learning rate, then averaged over time with beta1; v is kept as the product of
-  two vectors when the variable has two dimensions or more. Stacked variables
-  must go through prefix vectorization, so that each layer is clipped alone.
+  learning rate, then averaged over time with beta1. The second moment v of
+  variables with two or more dimensions is the product of two vectors. Stacked
+  variables need prefix vectorization, which clips each layer separately.
 
   References:
-    Shazeer and Stern, https://arxiv.org/abs/1804.04235
+    Shazeer and Stern, algorithms 4 and 5, https://arxiv.org/abs/1804.04235
   """
 
-  # Subtracts lr * weight * w outside of the momentum. A dict gives weights by
-  # regular expressions, matched at the start of the variable's path.
+  # Subtracts lr * weight * w, outside the momentum. A dict maps regular
+  # expressions, matched at the start of the variable's path, to weights.
   weight_decay: float | dict[str, float] | None = None
-  # Scales the update of a variable to the norm of the variable, but for the
-  # paths that match one of these expressions.
+  # Scales the update of a variable to the norm of the variable, except for
+  # paths that match one of the expressions.
   layerwise_adaptation: bool = False
   exclude_from_layerwise_adaptation: list[str] | None = None
-  # How the second moment's decay rises: like Adam's bias correction with
-  # decay_adam, or 1 - (t + 1)^-decay_pow.
+  # Decay of the second moment: 'adam': Adam's bias-corrected decay_adam; 'pow':
+  # 1 - (t + 1)^-decay_pow.
   decay_method: Literal['adam', 'pow', ''] = ''
   decay_adam: float = 0.0
   decay_pow: float = 0.0
-  # Decay of the first moment; 0: there is none.
+  # Decay of the first moment; 0: no first moment.
   beta1: float = 0.0
-  # Largest RMS of the update of one variable; None or 0: not clipped.
+  # Maximum RMS of the update of a variable; None or 0: no clipping.
   clip_threshold: float | None = 1.0
   # Factors the second moment over the last two dimensions.
   factored: bool = True
@@ -76,18 +76,19 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
   epsilon1_grad_sq_reg: float = 1e-30
   # Storage of the first moment: 'int8', 'bfloat16' or 'float32'.
   quantized_dtype: str = 'int8'
-  # Leaves variables flagged SKIP_LP_REGULARIZATION out of weight_decay.
+  # Excludes variables with SKIP_LP_REGULARIZATION from weight_decay.
   respect_skip_lp_regularization: bool = False
-  # Shows of each variable how its update comes about, under `name` if there is
-  # one: fraction_zero_grad/<variable>, sharded_adafactor_learning/<variable>...
+  # Whether to write summaries for each variable, such as
+  # <name>/fraction_zero_grad/<variable>.
   per_var_learning_summary: bool = False
-  # Factors over the two largest dimensions, if both reach the size below.
+  # Factors over the two largest dimensions if both have at least
+  # min_dim_size_to_factor elements.
   sort_factored_second_moment_dims: bool = False
   min_dim_size_to_factor: int = 128
   # Multiplies the update by max(RMS(w), epsilon2_param_scale_reg).
   multiply_by_parameter_scale: bool = False
   epsilon2_param_scale_reg: float = 1e-3
-  # Turns infinite gradients into NaN, so that the learner skips the step.
+  # Replaces infinite gradients by NaN, for which the learner skips the step.
   maybe_inf_to_nan: bool = True
 
   def __post_init__(self) -> None:
@@ -104,7 +105,7 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
   def HParamsAdamB(
     cls, **kwargs: object
   ) -> pax_fiddle.Config[ShardedAdafactor]:
-    """Returns the config that behaves like Adam with beta2 .98."""
+    """Returns a Config that behaves like Adam with beta2 = 0.98."""
     preset = cls.config(
       beta1=0.9, decay_method='adam', decay_adam=0.98, quantized_dtype='int8'
     )
@@ -115,15 +116,14 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
     learning_rate_fn: sharded_transforms.LearningRateFn,
     var_weight_hparams: _Hparams | None,
   ) -> sharded_transforms.GradientTransformation:
-    _refuse_stacked(var_weight_hparams)
+    _check_not_stacked(var_weight_hparams)
 
     def init(params: Nested[JTensor]) -> ShardedAdafactorState:
       leaves, tree = jax.tree.flatten(params)
       count = jnp.zeros([], jnp.int32)
       slots = [self._init_slot(w) for w in leaves]
-      return pack(
-        tree, count, slots, self._nothing_shown(leaves, lambda: jnp.zeros([]))
-      )
+      summaries = self._initial_summaries(leaves, lambda: jnp.zeros([]))
+      return pack(tree, count, slots, summaries)
 
     def update(
       grads: Nested[JTensor],
@@ -131,13 +131,15 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
       params: Nested[JTensor] | None = None,
     ) -> tuple[Nested[JTensor], ShardedAdafactorState]:
       if params is None:
-        raise ValueError('ShardedAdafactor needs the variables; pass params')
+        raise ValueError(
+          'ShardedAdafactor needs the variables; pass params to update'
+        )
       leaves, tree = jax.tree.flatten(grads)
       lr = learning_rate_fn(state.count)
       decay = self._second_moment_decay(state.count)
       weights = self._weight_decays(grads, var_weight_hparams)
       names = [name for name, _ in py_utils.tree_paths(grads)]
-      updates, slots, shown = [], [], []
+      updates, slots, summaries = [], [], []
       for i, (g, w, slot) in enumerate(
         zip(
           leaves,
@@ -146,12 +148,12 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
           strict=True,
         )
       ):
-        step, slot, facts = self._update_leaf(g, w, slot, lr, decay)
+        step, slot, statistics = self._update_leaf(g, w, slot, lr, decay)
         step = self._adapt(step, w, names[i]) + (lr * weights[i]) * w
         updates.append(-step.astype(g.dtype))
         slots.append(slot)
-        shown.append(self._shown(facts))
-      state = pack(tree, state.count + 1, slots, shown)
+        summaries.append(self._summaries(statistics))
+      state = pack(tree, state.count + 1, slots, summaries)
       return tree.unflatten(updates), state
 
     return sharded_transforms.ShardedGradientTransformation(
@@ -166,7 +168,7 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
     lr: Float[Array, ''],
     decay: Float[Array, ''],
   ) -> tuple[JTensor, Slot, dict[str, JTensor]]:
-    """Returns the step to subtract from `w`, the new state, what to show."""
+    """Returns the step to subtract from `w`, the new state, and statistics."""
     g = g.astype(jnp.float32)
     if self.maybe_inf_to_nan:
       g = update_math.inf_to_nan(g)
@@ -185,7 +187,7 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
       step = g * jax.lax.rsqrt(slot.v)
     learning = update_math.reduce_rms(step)
     step = update_math.clip_rms(step, self.clip_threshold)
-    facts = {
+    statistics = {
       'fraction_zero_grad': zeros,
       'sharded_adafactor_decay_rate': decay,
       'sharded_adafactor_learning': learning,
@@ -193,50 +195,50 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
     }
     if self.clip_threshold:
       denominator = jnp.maximum(1.0, learning / self.clip_threshold)
-      facts['sharded_adafactor_clipping_denom'] = denominator
+      statistics['sharded_adafactor_clipping_denom'] = denominator
     if self.multiply_by_parameter_scale:
       floor = self.epsilon2_param_scale_reg
       scale = jnp.maximum(update_math.reduce_rms(w), floor)
-      facts['sharded_adafactor_parameter_scale'] = scale
+      statistics['sharded_adafactor_parameter_scale'] = scale
       lr = lr * scale
     step = lr * step
-    facts['sharded_adafactor_update_scale'] = lr
+    statistics['sharded_adafactor_update_scale'] = lr
     if self.beta1:
       old = quantized_moments.to_float(slot.m, slot.m_scale)
       step = self.beta1 * old + (1.0 - self.beta1) * step
       m, m_scale = quantized_moments.to_quantized(step, self.quantized_dtype)
       slot = slot._replace(m=m, m_scale=m_scale)
-    return step, slot, facts
+    return step, slot, statistics
 
-  def _shown(self, facts: dict[str, Any]) -> dict[str, Any]:
-    """Returns what is shown of a variable, by the name it is shown under."""
+  def _summaries(self, statistics: dict[str, Any]) -> dict[str, Any]:
+    """Returns the summaries of a variable by name; {} if disabled."""
     if not self.per_var_learning_summary:
       return {}
     group = f'{self.name}/' if self.name else ''
-    return {f'{group}{fact}': value for fact, value in facts.items()}
+    return {f'{group}{key}': value for key, value in statistics.items()}
 
-  def _nothing_shown(
-    self, leaves: Sequence[Any], make: Callable[[], Any]
+  def _initial_summaries(
+    self, leaves: Sequence[Any], value: Callable[[], Any]
   ) -> list[dict[str, Any]]:
-    """Returns `make()` for all that is shown of each of some variables."""
-    facts = set(_FACTS)
+    """Returns the summaries of each variable, with values of `value()`."""
+    names = set(_SUMMARY_NAMES)
     if not self.clip_threshold:
-      facts.remove('sharded_adafactor_clipping_denom')
+      names.remove('sharded_adafactor_clipping_denom')
     if not self.multiply_by_parameter_scale:
-      facts.remove('sharded_adafactor_parameter_scale')
-    return [self._shown({fact: make() for fact in facts}) for _ in leaves]
+      names.remove('sharded_adafactor_parameter_scale')
+    return [self._summaries({name: value() for name in names}) for _ in leaves]
 
   def _adapt(self, step: JTensor, w: JTensor, name: str) -> JTensor:
-    """Returns `step` times |w| / |step|, unless switched off for `name`."""
+    """Returns `step` times |w| / |step|, unless `name` is excluded."""
     excluded = self.exclude_from_layerwise_adaptation or ()
     if not self.layerwise_adaptation or any(
       re.match(pattern, name) for pattern in excluded
     ):
       return step
     w_rms, step_rms = update_math.reduce_rms(w), update_math.reduce_rms(step)
-    usable = (w_rms > 0) & (step_rms > 0)
-    ratio = w_rms / jnp.where(usable, step_rms, 1.0)
-    return step * jnp.where(usable, ratio, 1.0)
+    is_nonzero = (w_rms > 0) & (step_rms > 0)
+    ratio = w_rms / jnp.where(is_nonzero, step_rms, 1.0)
+    return step * jnp.where(is_nonzero, ratio, 1.0)
 
   def _init_slot(self, w: JTensor) -> Slot:
     return Slot(
@@ -261,28 +263,27 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
       )
       for hp in leaves
     ]
-    shown = self._nothing_shown(
+    summaries = self._initial_summaries(
       leaves, lambda: sharded_transforms.replicated((), jnp.float32)
     )
-    return pack(
-      tree, sharded_transforms.replicated((), jnp.int32), slots, shown
-    )
+    count = sharded_transforms.replicated((), jnp.int32)
+    return pack(tree, count, slots, summaries)
 
   def _layout(self, shape: Sequence[int]) -> Slot:
-    """Returns for each part of the state (dimensions kept, dtype)."""
-    every = tuple(range(len(shape)))
+    """Returns (dimensions of the variable, dtype) of each moment."""
+    all_dims = tuple(range(len(shape)))
     slot = Slot()
     if self.beta1:
-      slot = slot._replace(m=(every, jnp.dtype(self.quantized_dtype)))
+      slot = slot._replace(m=(all_dims, jnp.dtype(self.quantized_dtype)))
     if self.beta1 and self.quantized_dtype == 'int8':
-      slot = slot._replace(m_scale=(every[1:], jnp.float32))
+      slot = slot._replace(m_scale=(all_dims[1:], jnp.float32))
     if dims := self._factored_dims(shape):
-      row, column = (tuple(i for i in every if i != dim) for dim in dims)
+      row, column = (tuple(i for i in all_dims if i != dim) for dim in dims)
       return slot._replace(vr=(row, jnp.float32), vc=(column, jnp.float32))
-    return slot._replace(v=(every, jnp.float32))
+    return slot._replace(v=(all_dims, jnp.float32))
 
   def _factored_dims(self, shape: Sequence[int]) -> tuple[int, int] | None:
-    """Returns the dimensions that vr and vc are means over; None: no two."""
+    """Returns the dimensions that vr and vc average over, or None."""
     if not self.factored or len(shape) < 2:
       return None
     if not self.sort_factored_second_moment_dims:
@@ -307,7 +308,7 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
       return weights
     if hparams is None:
       raise ValueError(
-        'respect_skip_lp_regularization needs to know the variables; pass'
+        'respect_skip_lp_regularization needs the declared variables; pass'
         ' var_weight_hparams to get_grad_transformation'
       )
     skip = map(base_layer.var_skip_lp_regularization, jax.tree.leaves(hparams))
@@ -316,12 +317,12 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
   def _weight_decay_of(self, name: str) -> float:
     if not isinstance(self.weight_decay, Mapping):
       return self.weight_decay or 0.0
-    found = (
+    matches = (
       weight
       for pattern, weight in self.weight_decay.items()
       if re.match(pattern, name)
     )
-    return next(found, 0.0)
+    return next(matches, 0.0)
 
 
 def sharded_adafactor(
@@ -348,7 +349,7 @@ def _inverse_root(
   return jax.lax.rsqrt(vr / mean) * jax.lax.rsqrt(vc)
 
 
-def _refuse_stacked(hparams: _Hparams | None) -> None:
+def _check_not_stacked(hparams: _Hparams | None) -> None:
   for name, hp in py_utils.tree_paths(hparams):
     if hp.repeat_prefix:
       raise ValueError(

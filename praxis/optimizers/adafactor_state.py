@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Adafactor keeps of variables."""
+"""State of Adafactor: factored or full second moments, quantized momentum."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from praxis.pytypes import JTensor, Nested
 
 
 class ShardedAdafactorState(NamedTuple):
-  """The state, in trees like the variables; what one lacks is masked."""
+  """The state, in trees like the variables; missing moments are masked."""
 
   # Number of updates so far.
   count: JTensor
-  # First moment and, when it is int8, its scale per column.
+  # First moment and, if it is int8, its scale per column.
   m: Nested[JTensor]
   m_scale: Nested[JTensor]
   # Means of the squared gradients over one factored dimension and the other.
@@ -23,12 +23,12 @@ class ShardedAdafactorState(NamedTuple):
   vc: Nested[JTensor]
   # Second moment of the variables that are not factored.
   v: Nested[JTensor]
-  # What there is to show, by name, of each variable; empty unless asked for.
+  # Summaries of each variable by name; empty if they are disabled.
   summaries: dict[str, Nested[JTensor]]
 
 
 class Slot(NamedTuple):
-  """The state of one variable; `BpropMaskedNode` for what it lacks."""
+  """The state of one variable; missing moments are `BpropMaskedNode`s."""
 
   m: Any = masked_trees.BpropMaskedNode()
   m_scale: Any = masked_trees.BpropMaskedNode()
@@ -38,17 +38,30 @@ class Slot(NamedTuple):
 
 
 def pack(
-  tree: Any, count: Any, slots: Sequence[Slot], shown: Sequence[dict[str, Any]]
+  tree: Any,
+  count: Any,
+  slots: Sequence[Slot],
+  leaf_summaries: Sequence[dict[str, Any]],
 ) -> ShardedAdafactorState:
-  """Returns the state of all variables, and what there is to show of each."""
+  """Returns the state of all variables.
+
+  Args:
+    tree: the treedef of the variables.
+    count: number of updates so far.
+    slots: the state of each variable.
+    leaf_summaries: the summaries of each variable.
+  """
   columns = zip(*slots, strict=True) if slots else [()] * 5
-  parts = [tree.unflatten(column) for column in columns]
-  names = shown[0] if shown else ()
-  summaries = {n: tree.unflatten([one[n] for one in shown]) for n in names}
-  return ShardedAdafactorState(count, *parts, summaries)
+  moments = [tree.unflatten(column) for column in columns]
+  names = leaf_summaries[0] if leaf_summaries else ()
+  summaries = {
+    name: tree.unflatten([values[name] for values in leaf_summaries])
+    for name in names
+  }
+  return ShardedAdafactorState(count, *moments, summaries)
 
 
 def unpack(tree: Any, state: ShardedAdafactorState) -> list[Slot]:
   """Returns the state of each variable."""
-  parts = [tree.flatten_up_to(part) for part in state[1:6]]
-  return [Slot(*slot) for slot in zip(*parts, strict=True)]
+  columns = [tree.flatten_up_to(moment) for moment in state[1:6]]
+  return [Slot(*slot) for slot in zip(*columns, strict=True)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adagrad: each element divided by the root of its sum of squares."""
+"""Adagrad: gradients divided by the root of their accumulated squares."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def sharded_adagrad(
   initial_accumulator_value: float,
   epsilon: float,
 ) -> sharded_transforms.ShardedGradientTransformation:
-  """Returns Adagrad; its state holds the sums of squares.
+  """Returns Adagrad; its state has the sums of squared gradients.
 
   References:
     Duchi et al., https://jmlr.org/papers/v12/duchi11a.html
@@ -54,7 +54,7 @@ class Adagrad(base_optimizer.BaseOptimizer):
   """Adagrad with Optax's defaults."""
 
   initial_accumulator_value: float = 0.1
-  # Added inside the root.
+  # Added inside the square root.
   epsilon: float = 1e-10
 
   def _get_raw_grad_transformation(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adam, with the bias correction folded into its decay rates."""
+"""Adam with bias-corrected decay rates instead of bias-corrected moments."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from praxis.pytypes import JTensor, Nested
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdamRule:
-  """The numbers of Adam's update; see `Adam` for what they mean."""
+class AdamHyperparams:
+  """Hyperparameters of Adam; the fields are those of `Adam`."""
 
   beta1: float
   beta2: float
@@ -37,8 +37,19 @@ def sharded_adam(
   weight_decay: float,
   maybe_inf_to_nan: bool = True,
 ) -> sharded_transforms.ShardedGradientTransformation:
-  """Returns Adam; `update_capping` is its `clip_threshold`."""
-  rule = AdamRule(
+  """Returns Adam.
+
+  Args:
+    learning_rate_fn: the learning rate by step.
+    beta1: decay of the first moment.
+    beta2: decay of the second moment.
+    epsilon: added outside the square root.
+    epsilon_root: added inside the square root.
+    update_capping: maximum RMS of an update; 0 or negative: no clipping.
+    weight_decay: weight of the variables in the update.
+    maybe_inf_to_nan: whether to replace infinite gradients by NaN.
+  """
+  hyperparams = AdamHyperparams(
     beta1=beta1,
     beta2=beta2,
     epsilon=epsilon,
@@ -47,16 +58,18 @@ def sharded_adam(
     weight_decay=weight_decay,
     maybe_inf_to_nan=maybe_inf_to_nan,
   )
-  return adam_by_rule(learning_rate_fn, rule)
+  return adam_transform(learning_rate_fn, hyperparams)
 
 
-def adam_by_rule(
-  learning_rate_fn: sharded_transforms.LearningRateFn, rule: AdamRule
+def adam_transform(
+  learning_rate_fn: sharded_transforms.LearningRateFn,
+  hyperparams: AdamHyperparams,
 ) -> sharded_transforms.ShardedGradientTransformation:
-  """Returns Adam; its state holds the unbiased moments m and v.
+  """Returns Adam; its state has the bias-corrected moments m and v.
 
   References:
-    Kingma and Ba, https://arxiv.org/abs/1412.6980
+    Kingma and Ba, algorithm 1, https://arxiv.org/abs/1412.6980
+    Shazeer and Stern, section 7.1, https://arxiv.org/abs/1804.04235 (decay)
   """
 
   def init(params: Nested[JTensor]) -> sharded_transforms.State:
@@ -68,50 +81,58 @@ def adam_by_rule(
     state: sharded_transforms.State,
     params: Nested[JTensor] | None = None,
   ) -> tuple[Nested[JTensor], sharded_transforms.State]:
-    if rule.maybe_inf_to_nan:
+    if hyperparams.maybe_inf_to_nan:
       grads = jax.tree.map(update_math.inf_to_nan, grads)
-    b1 = update_math.bias_corrected_decay(rule.beta1, state.count)
-    b2 = update_math.bias_corrected_decay(rule.beta2, state.count)
+    b1 = update_math.bias_corrected_decay(hyperparams.beta1, state.count)
+    b2 = update_math.bias_corrected_decay(hyperparams.beta2, state.count)
     m = jax.tree.map(lambda m, g: _decay(m, g, b1), state.m, grads)
     v = jax.tree.map(lambda v, g: _decay(v, g * g, b2), state.v, grads)
 
     steps = jax.tree.map(
-      lambda m, v: m / (jnp.sqrt(v + rule.epsilon_root) + rule.epsilon), m, v
+      lambda m, v: (
+        m / (jnp.sqrt(v + hyperparams.epsilon_root) + hyperparams.epsilon)
+      ),
+      m,
+      v,
     )
     lr = learning_rate_fn(state.count)
-    updates = _clip_decay_scale(steps, params, rule, lr)
+    updates = _clip_decay_scale(steps, params, hyperparams, lr)
     return updates, NestedMap(count=state.count + 1, m=m, v=v)
 
   return sharded_transforms.sharded(init, update)
 
 
 class Adam(base_optimizer.BaseOptimizer):
-  """Adam with update clipping; m / (sqrt(v + epsilon_root) + epsilon)."""
+  """Adam with update clipping: m / (sqrt(v + epsilon_root) + epsilon)."""
 
   beta1: float = 0.9
   beta2: float = 0.999
-  # Added outside and inside the root.
+  # Added outside and inside the square root.
   epsilon: float = 1e-6
   epsilon_root: float = 0.0
-  # Largest RMS of the update of one variable, before the learning rate; 0 or
-  # negative: not clipped.
+  # Maximum RMS of the update of a variable, before the learning rate; 0 or
+  # negative: no clipping.
   clip_threshold: float = 1.0
   # Adds weight * w to the update of every variable, before the learning rate.
-  # Prefer decoupled_weight_decay, which can leave variables out.
+  # Prefer decoupled_weight_decay, which can exclude variables.
   weight_decay: float = 0.0
-  # False: the moments are stored biased, in the state of optax.scale_by_adam.
+  # False: uses optax.scale_by_adam, whose moments are not bias-corrected.
   sharded_adam: bool = True
-  # Turns infinite gradients into NaN, so that the learner skips the step.
+  # Replaces infinite gradients by NaN, for which the learner skips the step.
   maybe_inf_to_nan: bool = True
 
   @classmethod
   def HParamsA(cls, **kwargs: object) -> pax_fiddle.Config[Adam]:
-    """Returns the config of the Transformer paper: beta2 .997, epsilon 1e-9."""
+    """Returns a Config with beta2 = 0.997 and epsilon = 1e-9."""
     return cls.config(beta1=0.9, beta2=0.997, epsilon=1e-9).set(**kwargs)
 
   @classmethod
   def HParamsB(cls, **kwargs: object) -> pax_fiddle.Config[Adam]:
-    """Returns the config with beta2 .98 and epsilon 1e-9."""
+    """Returns a Config with beta2 = 0.98 and epsilon = 1e-9.
+
+    References:
+      Vaswani et al., section 5.3, https://arxiv.org/abs/1706.03762
+    """
     return cls.config(beta1=0.9, beta2=0.98, epsilon=1e-9).set(**kwargs)
 
   def _get_raw_grad_transformation(
@@ -119,7 +140,7 @@ class Adam(base_optimizer.BaseOptimizer):
     learning_rate_fn: sharded_transforms.LearningRateFn,
     var_weight_hparams: Nested[base_layer.WeightHParams] | None,
   ) -> sharded_transforms.GradientTransformation:
-    rule = AdamRule(
+    hyperparams = AdamHyperparams(
       beta1=self.beta1,
       beta2=self.beta2,
       epsilon=self.epsilon,
@@ -128,23 +149,29 @@ class Adam(base_optimizer.BaseOptimizer):
       weight_decay=self.weight_decay,
       maybe_inf_to_nan=self.maybe_inf_to_nan,
     )
-    make = adam_by_rule if self.sharded_adam else _optax_adam
-    return make(learning_rate_fn, rule)
+    create = adam_transform if self.sharded_adam else _optax_adam
+    return create(learning_rate_fn, hyperparams)
 
 
 def _optax_adam(
-  learning_rate_fn: sharded_transforms.LearningRateFn, rule: AdamRule
+  learning_rate_fn: sharded_transforms.LearningRateFn,
+  hyperparams: AdamHyperparams,
 ) -> sharded_transforms.ShardedGradientTransformation:
-  import optax  # Needed by this variant alone.
+  import optax  # Slow to import; only this variant needs it.
 
   moments_tx = optax.scale_by_adam(
-    b1=rule.beta1, b2=rule.beta2, eps=rule.epsilon, eps_root=rule.epsilon_root
+    b1=hyperparams.beta1,
+    b2=hyperparams.beta2,
+    eps=hyperparams.epsilon,
+    eps_root=hyperparams.epsilon_root,
   )
 
   def finish(
     updates: Nested[JTensor], count: JTensor, params: Nested[JTensor] | None
   ) -> Nested[JTensor]:
-    return _clip_decay_scale(updates, params, rule, learning_rate_fn(count))
+    return _clip_decay_scale(
+      updates, params, hyperparams, learning_rate_fn(count)
+    )
 
   return sharded_transforms.sharded_chain(
     moments_tx, sharded_transforms.counting(finish)
@@ -154,17 +181,17 @@ def _optax_adam(
 def _clip_decay_scale(
   updates: Nested[JTensor],
   params: Nested[JTensor] | None,
-  rule: AdamRule,
+  hyperparams: AdamHyperparams,
   lr: JTensor,
 ) -> Nested[JTensor]:
   """Returns -lr * (clipped updates + weight_decay * params)."""
-  if rule.weight_decay and params is None:
+  if hyperparams.weight_decay and params is None:
     raise ValueError('weight_decay needs the variables; pass params to update')
 
   def finish(u: JTensor, w: JTensor) -> JTensor:
-    u = update_math.clip_rms(u, rule.clip_threshold)
-    if rule.weight_decay:
-      u = u + (rule.weight_decay * w).astype(u.dtype)
+    u = update_math.clip_rms(u, hyperparams.clip_threshold)
+    if hyperparams.weight_decay:
+      u = u + (hyperparams.weight_decay * w).astype(u.dtype)
     return -lr.astype(u.dtype) * u
 
   return jax.tree.map(finish, updates, updates if params is None else params)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every optimizer offers, and the chain it is wrapped in."""
+"""BaseOptimizer: an update rule in a chain of regularizers and averages."""
 
 from __future__ import annotations
 
@@ -15,59 +15,59 @@ from praxis.pytypes import Nested
 
 
 class Optimizer(Protocol):
-  """What a learner needs of an optimizer."""
+  """The interface between learners and optimizers."""
 
   @property
   def clip_gradient_norm_to_value(self) -> float:
-    """Largest norm of all gradients together; 0: they are not clipped."""
+    """Maximum global norm of the gradients; 0: no clipping."""
 
   @property
   def clip_gradient_single_norm_to_value(self) -> float:
-    """Largest norm of each gradient; 0: they are not clipped."""
+    """Maximum norm of each gradient; 0: no clipping."""
 
   @property
   def ema_decay(self) -> float:
-    """Decay of the moving average of the variables; 0: there is none."""
+    """Decay of the moving average of the variables; 0: no average."""
 
   def get_learning_rate(self, step_count: ArrayLike) -> Float[Array, '']:
-    """Returns the learning rate at a step."""
+    """Returns the learning rate of a step."""
 
   def get_grad_transformation(
     self,
     var_weight_hparams: Nested[base_layer.WeightHParams] | None = None,
     include_ema: bool = True,
   ) -> sharded_transforms.ShardedGradientTransformation:
-    """Returns the whole chain, for variables so described."""
+    """Returns the chain of transformations for the declared variables."""
 
 
 class BaseOptimizer(base_hyperparams.FiddleBaseParameterizable):
-  """An optimizer: its own update rule inside the chain they all share.
+  """An optimizer: an update rule inside a common chain.
 
   The chain is: L1, L2, the rule (times -learning rate), decoupled weight decay,
-  elastic weight consolidation, moving average. The first four are always there,
-  so a state has the same places whatever is switched on. Gradients are clipped
-  before, by the learner.
+  elastic weight consolidation, moving average. The first four are always
+  present, so that enabling one does not change the structure of the state. The
+  learner clips gradients before the chain.
   """
 
   # Adds weight * w, or weight * sign(w), to the clipped gradient.
   l2_regularizer_weight: float | None = None
   l1_regularizer_weight: float | None = None
-  # Leaves variables with at most one dimension out of these.
+  # Excludes variables with at most one dimension from L1 and L2.
   skip_lp_1d_vectors: bool = False
   # Adds -learning rate * weight * w to the update, as AdamW does.
   decoupled_weight_decay: float | None = None
-  # The learner clips the norm of all gradients together; 0: does not.
+  # Maximum global norm of the gradients; 0: no clipping.
   clip_gradient_norm_to_value: float = 0.0
-  # The learner clips the norm of each gradient; 0: does not.
+  # Maximum norm of each gradient; 0: no clipping.
   clip_gradient_single_norm_to_value: float = 0.0
-  # Multiplies the schedule.
+  # Factor of the schedule.
   learning_rate: float = 0.0
   lr_schedule: pax_fiddle.Config[schedules.BaseSchedule] | None = None
-  # Decay of the moving average of the variables; 0: none is kept.
+  # Decay of the moving average of the variables; 0: no average.
   ema_decay: float = 0.0
-  # Pulls variables to their values at the first step; 0: does not.
+  # Weight of elastic weight consolidation; 0: off.
   ewc_regularizer_weight: float = 0.0
-  # A factor to that for each variable.
+  # Factor of that weight for each variable.
   ewc_weight_per_var: Any = None
 
   def __post_init__(self) -> None:
@@ -79,7 +79,11 @@ class BaseOptimizer(base_hyperparams.FiddleBaseParameterizable):
     self._lr_schedule = schedule
 
   def get_learning_rate(self, step_count: ArrayLike) -> Float[Array, '']:
-    """Returns learning_rate times the schedule at `step_count`."""
+    """Returns learning_rate times the schedule at `step_count`.
+
+    Raises:
+      ValueError: lr_schedule is not set.
+    """
     if self._lr_schedule is None:
       raise ValueError(
         f'{type(self).__name__}.lr_schedule is not set; for a constant rate'
@@ -93,9 +97,12 @@ class BaseOptimizer(base_hyperparams.FiddleBaseParameterizable):
     var_weight_hparams: Nested[base_layer.WeightHParams] | None = None,
     include_ema: bool = True,
   ) -> sharded_transforms.ShardedGradientTransformation:
-    """Returns the chain for variables described by `var_weight_hparams`.
+    """Returns the chain of transformations.
 
-    They tell which variables are not regularized; without, all are.
+    Args:
+      var_weight_hparams: declarations of the variables, whose flags exclude
+        some from regularization; None: all are regularized.
+      include_ema: whether the chain ends with the moving average.
     """
     lr = self.get_learning_rate
     mask = var_weight_hparams and regularization.lp_mask(var_weight_hparams)
@@ -124,7 +131,7 @@ class BaseOptimizer(base_hyperparams.FiddleBaseParameterizable):
     learning_rate_fn: sharded_transforms.LearningRateFn,
     var_weight_hparams: Nested[base_layer.WeightHParams] | None,
   ) -> sharded_transforms.GradientTransformation:
-    """Returns the update rule itself, scaled by -learning rate."""
+    """Returns the update rule, scaled by -learning rate."""
     raise NotImplementedError(
       f'{type(self).__name__} must define _get_raw_grad_transformation'
     )

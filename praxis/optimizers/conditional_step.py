@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work that is done on some steps only."""
+"""Computations that run on some steps only."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from praxis.pytypes import JTensor, Nested
 
 
 def run_if(
-  due: Bool[Array, ''],
+  is_due: Bool[Array, ''],
   compute: Callable[[], Nested[JTensor]],
   otherwise: Nested[JTensor],
 ) -> Nested[JTensor]:
-  """Returns compute() if it is due, else `otherwise` at no cost.
+  """Returns compute() if `is_due`, else `otherwise` without computing.
 
-  Optimizers are vmapped over stacked layers, under which `jax.lax.cond` does
-  both branches and then chooses. A loop of at most one round does not: nothing
-  is computed when it is due for no layer.
+  Optimizers are vmapped over stacked layers, where `jax.lax.cond` becomes a
+  select that computes both branches. A while loop of at most one iteration
+  computes nothing if no layer is due.
   """
   return jax.lax.while_loop(
     lambda state: state[0],
     lambda state: (jnp.zeros_like(state[0]), compute()),
-    (due, otherwise),
+    (is_due, otherwise),
   )[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lion: the sign of an interpolated momentum."""
+"""Lion (arXiv:2302.06675): the sign of an interpolated momentum."""
 
 from __future__ import annotations
 
@@ -22,10 +22,18 @@ def sharded_lion(
   update_capping: float,
   weight_decay: float,
 ) -> sharded_transforms.ShardedGradientTransformation:
-  """Returns Lion; `update_capping` is its `clip_threshold`.
+  """Returns Lion.
+
+  Args:
+    learning_rate_fn: the learning rate by step.
+    beta1: weight of the momentum in the update.
+    beta2: decay of the momentum.
+    m_dtype: storage dtype of the momentum.
+    update_capping: maximum RMS of an update; 0 or negative: no clipping.
+    weight_decay: weight of the variables in the update.
 
   References:
-    Chen et al., https://arxiv.org/abs/2302.06675
+    Chen et al., program 1, https://arxiv.org/abs/2302.06675
   """
 
   def init(params: Nested[JTensor]) -> sharded_transforms.State:
@@ -43,7 +51,9 @@ def sharded_lion(
     params: Nested[JTensor] | None = None,
   ) -> tuple[Nested[JTensor], sharded_transforms.State]:
     if weight_decay and params is None:
-      raise ValueError('weight_decay needs the variables; pass params')
+      raise ValueError(
+        'weight_decay needs the variables; pass params to update'
+      )
     lr = learning_rate_fn(state.count)
     updates = jax.tree.map(
       lambda g, m, w: -lr.astype(g.dtype) * direction(g, m, w),
@@ -66,11 +76,11 @@ class Lion(base_optimizer.BaseOptimizer):
 
   beta1: float = 0.9
   beta2: float = 0.99
-  # Largest RMS of the update of one variable; 0 or negative: not clipped.
+  # Maximum RMS of the update of a variable; 0 or negative: no clipping.
   clip_threshold: float = 1.0
   # Adds weight * w to the update, before the learning rate.
   weight_decay: float = 0.0
-  # Storage of the momentum.
+  # Storage dtype of the momentum.
   m_dtype: Any = jnp.bfloat16
 
   def _get_raw_grad_transformation(

@@ -1,32 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees in which some leaves are left out, with their structure kept."""
+"""Pytrees with masked leaves, which keep their structure."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
 
+from praxis import py_utils
 from praxis.pytypes import Nested
 
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class BpropMaskedNode:
-  """Stands where a leaf was left out; to JAX a tree without leaves."""
-
-
-def is_masked(x: Any) -> bool:
-  """Returns whether `x` is a `BpropMaskedNode`."""
-  return isinstance(x, BpropMaskedNode)
+BpropMaskedNode = py_utils.BpropMaskedNode
+is_masked = py_utils.is_bprop_masked_node
 
 
 def mask_tree(tree: Nested[Any], mask: Nested[bool]) -> Nested[Any]:
-  """Returns `tree` with a `BpropMaskedNode` wherever `mask` is False.
+  """Replaces the leaves of `tree` by a `BpropMaskedNode` where `mask` is False.
 
-  Leaves of `tree` that are masked already stay so; `mask` may be masked at the
-  same places.
+  Masked leaves of `tree` stay masked; `mask` may be masked there too.
   """
 
   def choose(keep: bool | BpropMaskedNode, leaf: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers whose update rule is one of Optax's."""
+"""Optimizers with update rules of Optax."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _Hparams = Nested[base_layer.WeightHParams]
 
 
 class OptaxOptimizer(base_optimizer.BaseOptimizer):
-  """Any Optax transformation, inside the chain all optimizers share.
+  """An Optax transformation inside the common chain of optimizers.
 
-  `grad_tx` contains its own learning rate; ours is what is reported, and what
-  decoupled weight decay uses.
+  `grad_tx` contains its own learning rate. `learning_rate` is only reported,
+  and used by decoupled weight decay.
   """
 
   # The transformation, for example optax.adamw(1e-3).

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Updates stacked layers as if each were alone, in one vectorized update.
+"""Vectorized optimizer updates of stacked layers.
 
 Variables of repeated layers are stacked along leading dimensions, their repeat
 prefix. Statistics of an optimizer (an RMS, a factored moment) belong to one
-layer, so variables with the same prefix form a group, and the optimizer is
-vmapped over the prefix of the group. The state is a dict with one entry a
-group: 'no_prefix', and for example 'p#4#i-1' for variables stacked four times
+layer. Variables with the same prefix form a group, and the optimizer is vmapped
+over the prefix of the group. The state is a dict with one entry per group:
+'no_prefix', and for example 'p#4#i-1' for variables that are stacked four times
 and replicated (-1) along the stack.
 """
 
@@ -31,18 +31,18 @@ _MakeTx = Callable[[_Hparams], sharded_transforms.GradientTransformation]
 class _Group:
   """The variables of one prefix and the transformation that updates them."""
 
-  # True at the variables of the group.
+  # True for the variables of the group.
   mask: Nested[bool]
-  # How often the layers are stacked, outermost first.
+  # Sizes of the stacked dimensions, outermost first.
   prefix: tuple[int, ...]
-  # Mesh axes over which the work on each of these dimensions is split.
+  # Mesh axes that shard the update along these dimensions.
   axes: tuple[Any, ...]
-  # For one layer.
+  # The transformation for one layer.
   tx: sharded_transforms.ShardedGradientTransformation
 
 
 def has_no_prefix(dct: Mapping[str, Any]) -> bool:
-  """Returns whether the only group is that of variables without a prefix."""
+  """Whether no variable has a prefix."""
   return set(dct) == {NO_PREFIX}
 
 
@@ -52,11 +52,17 @@ def partition_params(
   opt_states: sharded_transforms.State,
   repeat_prefix_sep: str = '#',
 ) -> sharded_transforms.State:
-  """Returns the descriptions of a state, in groups or not.
+  """Returns the declarations of the arrays of a state, grouped or not.
 
-  Of arrays that are nobody's, the prefix is replicated as well.
+  Arrays that do not belong to a variable are replicated, their prefix too.
+
+  Args:
+    grad_tx: the transformation.
+    var_weight_hparams: declarations of the variables.
+    opt_states: the state.
+    repeat_prefix_sep: ignored: key paths match variables in any group.
   """
-  del repeat_prefix_sep  # Groups need not be told apart.
+  del repeat_prefix_sep
   return sharded_transforms.partition_params(
     grad_tx, var_weight_hparams, opt_states
   )
@@ -70,9 +76,13 @@ def get_transformations_with_vectorized_repeat_prefix(
 ) -> sharded_transforms.ShardedGradientTransformation:
   """Returns one transformation for variables with and without a prefix.
 
-  `tx` is the transformation for the variables of one layer, or makes it from
-  their descriptions. Where nothing is stacked its state is used as it is,
-  unless `force_prefix_structure` asks for the dict.
+  Args:
+    tx: the transformation for the variables of one layer, or a function that
+      creates it from their declarations.
+    var_hparams: declarations of the variables.
+    repeat_prefix_sep: separator in the names of groups.
+    force_prefix_structure: whether the state is a dict of groups even if no
+      variable is stacked.
   """
   make_tx = tx if callable(tx) else lambda hparams: tx
   groups = _make_groups(make_tx, var_hparams, repeat_prefix_sep)
@@ -118,12 +128,12 @@ def group_key(hparams: base_layer.WeightHParams, sep: str) -> str:
   """Returns the name of the group of a variable: 'p#4#i-1' or 'no_prefix'."""
   if not hparams.repeat_prefix:
     return NO_PREFIX
-  parts = ['p', '.'.join(map(str, hparams.repeat_prefix))]
-  parts.append(_encode(_prefix_mapping(hparams)))
+  fields = ['p', '.'.join(map(str, hparams.repeat_prefix))]
+  fields.append(_encode(_prefix_mapping(hparams)))
   optimizer_dims = hparams.repeat_optimizer_dims_mapping or ()
   if any(dim != -1 for dim in _as_tuple(optimizer_dims)):
-    parts.append(_encode(optimizer_dims))
-  return sep.join(parts)
+    fields.append(_encode(optimizer_dims))
+  return sep.join(fields)
 
 
 def _make_groups(
@@ -136,7 +146,9 @@ def _make_groups(
   groups = {}
   for key in sorted({NO_PREFIX, *by_key}):
     mask = jax.tree.map(lambda k, key=key: k == key, keys)
-    mine = jax.tree.map(_one_layer, masked_trees.mask_tree(var_hparams, mask))
+    hparams = jax.tree.map(
+      _without_prefix, masked_trees.mask_tree(var_hparams, mask)
+    )
     first = by_key.get(key)
     prefix = tuple((first and first.repeat_prefix) or ())
     axes = (first and first.repeat_optimizer_dims_mapping) or [None]
@@ -144,19 +156,19 @@ def _make_groups(
       mask=mask,
       prefix=prefix,
       axes=tuple(axes) if len(axes) == len(prefix) else (None,) * len(prefix),
-      tx=sharded_transforms.as_sharded(make_tx(mine)),
+      tx=sharded_transforms.as_sharded(make_tx(hparams)),
     )
   return groups
 
 
 def _vectorize(fn: Callable[..., Any], group: _Group) -> Callable[..., Any]:
   for size, axis in reversed(list(zip(group.prefix, group.axes, strict=True))):
-    over = axis if isinstance(axis, str | tuple) else None
-    fn = jax.vmap(fn, axis_size=size, spmd_axis_name=over)
+    mesh_axes = axis if isinstance(axis, str | tuple) else None
+    fn = jax.vmap(fn, axis_size=size, spmd_axis_name=mesh_axes)
   return fn
 
 
-def _one_layer(
+def _without_prefix(
   hparams: base_layer.WeightHParams,
 ) -> base_layer.WeightHParams:
   return dataclasses.replace(
@@ -168,8 +180,8 @@ def _one_layer(
 
 
 def _group_specs(group: _Group, hparams: _Hparams) -> sharded_transforms.State:
-  """Returns the descriptions of a group's state, with its prefix."""
-  specs = group.tx.init_partition_spec(jax.tree.map(_one_layer, hparams))
+  """Returns the declarations of a group's state, with its prefix."""
+  specs = group.tx.init_partition_spec(jax.tree.map(_without_prefix, hparams))
   if not group.prefix:
     return specs
   first = jax.tree.leaves(hparams)[0]
@@ -219,8 +231,8 @@ def _check_keys(
   groups: dict[str, _Group], state: sharded_transforms.State
 ) -> None:
   if not isinstance(state, dict) or set(state) != set(groups):
-    have = sorted(state) if isinstance(state, dict) else type(state).__name__
+    keys = sorted(state) if isinstance(state, dict) else type(state).__name__
     raise ValueError(
-      f'the optimizer state must have the groups {sorted(groups)}, got {have};'
+      f'the optimizer state must have the groups {sorted(groups)}, got {keys};'
       ' was Learner.repeat_prefix_sep or the stacking of layers changed?'
     )

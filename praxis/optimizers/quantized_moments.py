@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moments in fewer bits: integers with a scale per column, or bfloat16."""
+"""Optimizer moments stored as scaled integers, bfloat16 or float32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ _DTYPES = ('int8', 'bfloat16', 'float32')
 
 
 def check_dtype(name: str) -> None:
-  """Raises ValueError unless optimizers can store moments as `name`."""
+  """Checks a storage dtype of moments.
+
+  Raises:
+    ValueError: optimizers cannot store moments as `name`.
+  """
   if name not in _DTYPES:
     raise ValueError(
       f'quantized_dtype must be one of {", ".join(_DTYPES)}, got {name!r}'
@@ -27,8 +31,8 @@ def to_quantized(
 ) -> tuple[JTensor, JTensor | masked_trees.BpropMaskedNode]:
   """Returns (values in `quantized_dtype`, scale); only integers have a scale.
 
-  It is the largest magnitude over the first dimension, divided by the largest
-  integer, so that no value saturates.
+  The scale is the maximum magnitude over the first dimension divided by the
+  maximum integer, so that no value saturates.
   """
   dtype = jnp.dtype(quantized_dtype)
   if not jnp.issubdtype(dtype, jnp.integer):
@@ -40,6 +44,6 @@ def to_quantized(
 
 
 def to_float(quantized: JTensor, bucket_size: Any) -> Float[Array, ...]:
-  """Returns what `to_quantized` stored, as float32."""
+  """Returns the float32 values of `to_quantized`."""
   values = quantized.astype(jnp.float32)
   return values if masked_trees.is_masked(bucket_size) else values * bucket_size

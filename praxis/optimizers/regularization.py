@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What any optimizer can be wrapped in: regularizers, weight decay, EMA."""
+"""Regularizers, weight decay and moving averages of any optimizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Hparams = Nested[base_layer.WeightHParams]
 
 
 def lp_mask(var_weight_hparams: _Hparams) -> Nested[bool]:
-  """Returns which variables are not flagged SKIP_LP_REGULARIZATION."""
+  """Returns a tree with True for variables that are regularized."""
   return jax.tree.map(
     lambda hp: not base_layer.var_skip_lp_regularization(hp),
     var_weight_hparams,
@@ -34,17 +34,27 @@ def apply_lp_regularizer(
 ) -> sharded_transforms.GradientTransformation:
   """Returns the transformation that adds the gradient of weight |w|_p^p / p.
 
-  That is weight * sign(w) for p=1, weight * w for p=2. Without a weight the
-  updates pass unchanged. A mask of None has every variable in it.
+  That is weight * sign(w) for p = 1 and weight * w for p = 2.
+
+  Args:
+    var_lp_mask: True for regularized variables; None: all.
+    regularizer_weight: the weight; None or 0: no change of the updates.
+    p: 1 or 2.
+    skip_lp_1d_vectors: whether to exclude variables with at most one dimension.
+    use_optax_gradient_transformations: whether to return an Optax
+      transformation.
+
+  Raises:
+    ValueError: p is neither 1 nor 2.
   """
-  slope = {1.0: jnp.sign, 2.0: lambda w: w}.get(p)
-  if slope is None:
+  gradient = {1.0: jnp.sign, 2.0: lambda w: w}.get(p)
+  if gradient is None:
     raise ValueError(f'p must be 1 or 2, got {p}')
 
   def term(w: JTensor) -> JTensor | float:
     if skip_lp_1d_vectors and w.ndim <= 1:
       return 0.0
-    return regularizer_weight * slope(w)
+    return regularizer_weight * gradient(w)
 
   def update(
     updates: Nested[JTensor], count: JTensor, params: Nested[JTensor] | None
@@ -56,7 +66,7 @@ def apply_lp_regularizer(
   tx = (
     sharded_transforms.counting(update) if regularizer_weight else _identity()
   )
-  return _as_asked(tx, use_optax_gradient_transformations)
+  return _maybe_optax(tx, use_optax_gradient_transformations)
 
 
 def apply_decoupled_weight_decay(
@@ -66,6 +76,13 @@ def apply_decoupled_weight_decay(
   use_optax_gradient_transformations: bool = False,
 ) -> sharded_transforms.GradientTransformation:
   """Returns the transformation that subtracts lr * weight * w.
+
+  Args:
+    learning_rate_fn: the learning rate by step.
+    var_wd_mask: True for variables that decay; None: all.
+    regularizer_weight: the weight; None or 0: no change of the updates.
+    use_optax_gradient_transformations: whether to return an Optax
+      transformation.
 
   References:
     Loshchilov and Hutter, https://arxiv.org/abs/1711.05101
@@ -81,17 +98,20 @@ def apply_decoupled_weight_decay(
   tx = (
     sharded_transforms.counting(update) if regularizer_weight else _identity()
   )
-  return _as_asked(tx, use_optax_gradient_transformations)
+  return _maybe_optax(tx, use_optax_gradient_transformations)
 
 
 def apply_ema_weights(
   decay: float, use_optax_gradient_transformations: bool = False
 ) -> sharded_transforms.GradientTransformation:
-  """Returns the transformation that averages the variables over time.
+  """Returns the transformation that keeps a moving average of the variables.
 
-  With n steps done, d = min(decay, (1 + n) / (10 + n)) and w the variable
-  after this step: ema <- d ema + (1 - d) w. (Upstream Pax averaged the variable
-  before the step, so its average lagged by one.) Integers are copied.
+  With n previous steps, d = min(decay, (1 + n) / (10 + n)) and w the variable
+  after the step: ema <- d ema + (1 - d) w. Integers are copied. Upstream
+  averages the variable before the step, and so lags by one step.
+
+  Raises:
+    ValueError: `decay` is not in (0, 1).
   """
   if not 0.0 < decay < 1.0:
     raise ValueError(f'ema_decay must be in (0, 1), got {decay}')
@@ -118,11 +138,11 @@ def apply_ema_weights(
     return updates, NestedMap(count=state.count + 1, ema=ema)
 
   tx = sharded_transforms.sharded(init, update)
-  return _as_asked(tx, use_optax_gradient_transformations)
+  return _maybe_optax(tx, use_optax_gradient_transformations)
 
 
 def ema_decay_at(decay: float, count: Int[Array, '']) -> Float[Array, '']:
-  """Returns the decay after `count` steps: low at first, then `decay`."""
+  """Returns the decay after `count` steps: min(decay, (1 + n) / (10 + n))."""
   n = count.astype(jnp.float32)
   return jnp.minimum(decay, (1.0 + n) / (10.0 + n))
 
@@ -133,13 +153,20 @@ def apply_ewc_regularization(
   ewc_weight_per_var: Nested[float] | None = None,
   use_optax_gradient_transformations: bool = False,
 ) -> sharded_transforms.GradientTransformation:
-  """Returns the transformation that pulls variables to where they started.
+  """Returns elastic weight consolidation.
 
   It subtracts lr * weight / 2 * weight_per_var * (w - w_start), where w_start
   is the variable at the first step.
 
+  Args:
+    learning_rate_fn: the learning rate by step.
+    ewc_regularizer_weight: the weight.
+    ewc_weight_per_var: a factor per variable; None: 1.
+    use_optax_gradient_transformations: whether to return an Optax
+      transformation.
+
   References:
-    Kirkpatrick et al., https://arxiv.org/abs/1612.00796
+    Kirkpatrick et al., equation 3, https://arxiv.org/abs/1612.00796
   """
 
   def init(params: Nested[JTensor]) -> sharded_transforms.State:
@@ -170,19 +197,19 @@ def apply_ewc_regularization(
     return updates, NestedMap(count=state.count + 1, pretrain_vars=start)
 
   tx = sharded_transforms.sharded(init, update)
-  return _as_asked(tx, use_optax_gradient_transformations)
+  return _maybe_optax(tx, use_optax_gradient_transformations)
 
 
 def _identity() -> sharded_transforms.ShardedGradientTransformation:
   return sharded_transforms.counting(lambda updates, count, params: updates)
 
 
-def _as_asked(
+def _maybe_optax(
   tx: sharded_transforms.ShardedGradientTransformation, use_optax: bool
 ) -> sharded_transforms.GradientTransformation:
   if not use_optax:
     return tx
-  import optax  # Needed by who asks for it.
+  import optax  # Slow to import; only this case needs it.
 
   return optax.GradientTransformationExtraArgs(tx.init, tx.update)
 
@@ -193,7 +220,7 @@ def _add_where(
   params: Nested[JTensor],
   term: Callable[[JTensor], JTensor | float],
 ) -> Nested[JTensor]:
-  """Returns `updates` plus a term, but for what is masked or not in `mask`."""
+  """Adds a term to the updates that are not masked and are in `mask`."""
 
   def add(u: JTensor, w: JTensor, keep: bool = True) -> JTensor:
     if masked_trees.is_masked(u) or keep is not True:
@@ -206,9 +233,9 @@ def _add_where(
   )
 
 
-def _required(params: Nested[JTensor] | None, why: str) -> Nested[JTensor]:
+def _required(params: Nested[JTensor] | None, field: str) -> Nested[JTensor]:
   if params is None:
     raise ValueError(
-      f'{why} needs the variables; call update(updates, state, params)'
+      f'{field} needs the variables; call update(updates, state, params)'
     )
   return params

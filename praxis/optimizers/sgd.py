@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stochastic gradient descent, with momentum or without."""
+"""Stochastic gradient descent with optional momentum."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def sharded_sgd(
       return (g + momentum * t).astype(t.dtype)
 
     trace = jax.tree.map(decay, grads, state.trace)
-    ahead = jax.tree.map(decay, grads, trace) if nesterov else trace
-    updates = _scale(ahead, -learning_rate_fn(state.count))
+    direction = jax.tree.map(decay, grads, trace) if nesterov else trace
+    updates = _scale(direction, -learning_rate_fn(state.count))
     return updates, NestedMap(count=state.count + 1, trace=trace)
 
   return sharded_transforms.sharded(init, update)
@@ -56,7 +56,7 @@ def sharded_sgd(
 class Sgd(base_optimizer.BaseOptimizer):
   """Stochastic gradient descent."""
 
-  # Decay of the trace of gradients; None: no trace is kept.
+  # Decay of the trace of gradients; None: no trace.
   momentum: float | None = None
   nesterov: bool = False
 
@@ -69,8 +69,8 @@ class Sgd(base_optimizer.BaseOptimizer):
 
 
 class ShardedSgd(Sgd):
-  """`Sgd`, by the name it had when only this one sharded its trace."""
+  """Alias of `Sgd`, under the name that upstream has."""
 
 
-def _scale(updates: Nested[JTensor], by: JTensor) -> Nested[JTensor]:
-  return jax.tree.map(lambda u: by.astype(u.dtype) * u, updates)
+def _scale(updates: Nested[JTensor], factor: JTensor) -> Nested[JTensor]:
+  return jax.tree.map(lambda u: factor.astype(u.dtype) * u, updates)

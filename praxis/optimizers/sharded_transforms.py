@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient transformations that know how their state is sharded.
+"""Gradient transformations that declare the sharding of their state.
 
 A transformation is three pure functions: `init(params) -> state`,
 `update(updates, state, params) -> (updates, state)` as in Optax, and
-`init_partition_spec(var_weight_hparams)`, which describes every array of the
-state by `WeightHParams`, as a layer describes its weights.
+`init_partition_spec(var_weight_hparams)`, which declares every array of the
+state by `WeightHParams`, as a layer declares its weights.
 
-What a state keeps under a key `summaries`, small arrays in any tree, learners
-record by their paths: an update may run vmapped, or not at all, and so cannot
-record anything itself.
+Learners write the arrays under the key `summaries` of a state as summaries. The
+update itself cannot: it may be vmapped or skipped.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from praxis.nested_map import NestedMap
 from praxis.optimizers import masked_trees
 from praxis.pytypes import JTensor, Nested
 
-# A state is any tree of arrays; its structure is the transformation's own.
+# Any pytree of arrays.
 State = Any
-# The learning rate at a step, positive.
+# Maps a step to the positive learning rate.
 LearningRateFn = Callable[[Int[Array, '']], Float[Array, '']]
 
 
 class GradientTransformation(Protocol):
-  """What Optax calls a transformation."""
+  """The interface of Optax's transformations."""
 
   init: Callable[[Nested[JTensor]], State]
   update: Callable[..., tuple[Nested[JTensor], State]]
@@ -41,13 +40,13 @@ class GradientTransformation(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardedGradientTransformation:
-  """An Optax transformation that also tells the sharding of its state."""
+  """An Optax transformation that also declares the sharding of its state."""
 
   # Returns the state before the first step.
   init: Callable[[Nested[JTensor]], State]
   # Maps (updates, state, params) to (updates, state).
   update: Callable[..., tuple[Nested[JTensor], State]]
-  # Maps a tree of the variables' WeightHParams to one like the state's.
+  # Maps a tree of the variables' WeightHParams to that of the state.
   init_partition_spec: Callable[[Nested[base_layer.WeightHParams]], State]
 
 
@@ -55,7 +54,7 @@ def sharded(
   init: Callable[[Nested[JTensor]], State],
   update: Callable[..., tuple[Nested[JTensor], State]],
 ) -> ShardedGradientTransformation:
-  """Returns a transformation whose state `partition_params` describes."""
+  """Returns a transformation whose state `partition_params` declares."""
 
   def init_partition_spec(hparams: Nested[base_layer.WeightHParams]) -> State:
     shapes = jax.tree.map(
@@ -72,7 +71,7 @@ def sharded(
 def as_sharded(
   tx: GradientTransformation | ShardedGradientTransformation,
 ) -> ShardedGradientTransformation:
-  """Returns `tx`, made sharded if it is a plain Optax transformation."""
+  """Returns `tx`, converted if it is an Optax transformation."""
   if hasattr(tx, 'init_partition_spec'):
     return tx
   return sharded(tx.init, tx.update)
@@ -81,7 +80,7 @@ def as_sharded(
 def sharded_chain(
   *txs: GradientTransformation | ShardedGradientTransformation,
 ) -> ShardedGradientTransformation:
-  """Returns the transformations in a row; the state is the tuple of theirs."""
+  """Returns the composition of transformations; its state is a tuple."""
   chain = tuple(as_sharded(tx) for tx in txs)
 
   def init(params: Nested[JTensor]) -> State:
@@ -116,7 +115,7 @@ def counting(
     [Nested[JTensor], Int[Array, ''], Nested[JTensor] | None], Nested[JTensor]
   ],
 ) -> ShardedGradientTransformation:
-  """Returns the transformation whose only state is the number of steps."""
+  """Returns a transformation whose only state is the number of steps."""
 
   def counted(
     updates: Nested[JTensor],
@@ -134,14 +133,14 @@ def counting(
 
 
 def count_init_fn(_: Nested[JTensor]) -> NestedMap:
-  """Returns the state that is only a count of steps."""
+  """Returns the initial state of `counting`."""
   return NestedMap(count=jnp.zeros([], jnp.int32))
 
 
 def count_init_partition_spec_fn(
   var_hparams: Nested[base_layer.WeightHParams],
 ) -> NestedMap:
-  """Returns the description of that state."""
+  """Returns the declaration of the state of `counting`."""
   del var_hparams
   return NestedMap(count=replicated((), jnp.int32))
 
@@ -151,10 +150,12 @@ def sharded_masked(
   mask: Nested[bool] | Callable[[Nested[Any]], Nested[bool]],
   use_custom_masked: bool = False,
 ) -> ShardedGradientTransformation:
-  """Returns `inner` for the variables in `mask`; other updates pass as is.
+  """Applies `inner` to the variables in `mask`; other updates are unchanged.
 
-  A function makes the mask from a tree of the variables' structure.
-  `use_custom_masked` changes nothing: there is one way of masking.
+  Args:
+    inner: the transformation.
+    mask: a tree of bools, or a function of a tree like the variables.
+    use_custom_masked: ignored.
   """
   del use_custom_masked
   tx = as_sharded(inner)
@@ -184,13 +185,12 @@ def partition_params(
   var_weight_hparams: Nested[base_layer.WeightHParams] | None,
   opt_states: State,
 ) -> State:
-  """Returns a tree like `opt_states` that describes each of its arrays.
+  """Returns the declarations of the arrays of a state.
 
-  An array belongs to a variable when its path ends with the variable's path
-  and it has the variable's shape; it is then laid out alike. Others are
-  replicated.
+  An array whose path ends with the path of a variable of the same shape is
+  sharded like the variable. Other arrays are replicated.
   """
-  del grad_tx  # The states tell.
+  del grad_tx
   variables = jax.tree_util.tree_flatten_with_path(var_weight_hparams)[0]
   by_path = {tuple(map(_key_name, path)): hp for path, hp in variables}
 
@@ -206,7 +206,7 @@ def partition_params(
 
 
 def replicated(shape: tuple[int, ...], dtype: Any) -> base_layer.WeightHParams:
-  """Returns the description of an array that every device holds whole."""
+  """Returns the declaration of a replicated array."""
   return base_layer.WeightHParams(
     shape=list(shape),
     dtype=dtype,
@@ -221,9 +221,12 @@ def like(
   keep: Sequence[int] | None = None,
   dtype: Any,
 ) -> base_layer.WeightHParams:
-  """Returns the description of a state array laid out like its variable.
+  """Returns the declaration of an array that is sharded like its variable.
 
-  `keep` names the dimensions of the variable that the array has; None: all.
+  Args:
+    hparams: the declaration of the variable.
+    keep: the dimensions of the variable that the array has; None: all.
+    dtype: the dtype of the array.
   """
   if keep is None:
     keep = range(len(hparams.shape))

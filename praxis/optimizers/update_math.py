@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few formulas that several optimizers share."""
+"""Decay rates, RMS and clipping formulas of several optimizers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from praxis.pytypes import JTensor
 def bias_corrected_decay(
   beta2: float, step_counter: Int[Array, '']
 ) -> Float[Array, '']:
-  """Returns the decay rate that keeps a moving average free of its start.
+  """Returns the decay rate of a bias-corrected moving average.
 
-  With t = step + 1 it is beta (1 - beta^(t-1)) / (1 - beta^t): the average so
-  updated equals Adam's m / (1 - beta^t), without storing the biased one.
+  With t = step + 1 it is beta (1 - beta^(t-1)) / (1 - beta^t). An average with
+  this decay equals Adam's m / (1 - beta^t).
 
   References:
     Shazeer and Stern, section 7.1, https://arxiv.org/abs/1804.04235
@@ -27,7 +27,11 @@ def bias_corrected_decay(
 def power_decay(
   exponent: float, step_counter: Int[Array, '']
 ) -> Float[Array, '']:
-  """Returns 1 - (step + 1)^-exponent, a decay rate that rises to one."""
+  """Returns the decay rate 1 - (step + 1)^-exponent.
+
+  References:
+    Shazeer and Stern, section 7.2, https://arxiv.org/abs/1804.04235
+  """
   return 1.0 - (jnp.asarray(step_counter, jnp.float32) + 1.0) ** -exponent
 
 
@@ -37,14 +41,17 @@ def reduce_mean(array: JTensor) -> Float[Array, '']:
 
 
 def reduce_rms(array: JTensor) -> Float[Array, '']:
-  """Returns the root of the mean square of all elements, in float32."""
+  """Returns the root mean square of all elements, in float32."""
   return jnp.sqrt(reduce_mean(jnp.square(array.astype(jnp.float32))))
 
 
 def clip_rms(x: JTensor, threshold: float | None) -> JTensor:
   """Returns `x` scaled down to an RMS of at most `threshold`.
 
-  None, zero or a negative threshold means no clipping.
+  A threshold of None, zero or less disables clipping.
+
+  References:
+    Shazeer and Stern, section 6, https://arxiv.org/abs/1804.04235
   """
   if threshold is None or threshold <= 0:
     return x
@@ -52,5 +59,5 @@ def clip_rms(x: JTensor, threshold: float | None) -> JTensor:
 
 
 def inf_to_nan(x: JTensor) -> JTensor:
-  """Returns `x` with infinities as NaN, which no later clipping can hide."""
+  """Replaces infinities by NaN, which clipping does not hide."""
   return jnp.where(jnp.isinf(x), jnp.nan, x)

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,9 @@ import numpy as np
 from praxis.nested_map import NestedMap
 
 
-class BpropMaskedNode(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class BpropMaskedNode:
   """Replaces a variable without a gradient; a pytree without leaves."""
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tensor as blocks: small dimensions merged, large ones cut."""
+"""Partition of tensors into blocks: merged small, split large dimensions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from jaxtyping import Array, Float
 
 
 def merge_small_dims(shape: Sequence[int], largest: int) -> tuple[int, ...]:
-  """Returns the shape with neighbours multiplied while they stay in `largest`.
+  """Merges adjacent dimensions while their product is at most `largest`.
 
-  Ones vanish: [1, 2, 512, 1, 2048, 1, 3, 4] with 1024 is [1024, 2048, 12]; a
-  shape of ones alone is [1].
+  Dimensions of size 1 vanish: [1, 2, 512, 1, 2048, 1, 3, 4] with 1024 becomes
+  [1024, 2048, 12]. A shape of only ones becomes [1].
   """
   if shape and math.prod(shape) == 1:
     return (1,)
@@ -34,44 +34,45 @@ def merge_small_dims(shape: Sequence[int], largest: int) -> tuple[int, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Blocks:
-  """How a tensor of one shape is cut, and put together again."""
+class BlockPartition:
+  """Splits tensors of one shape into blocks, and joins them."""
 
-  # The tensor's own shape, and the shape in which it is cut.
+  # The shape of the tensor, and its shape with merged dimensions.
   shape: tuple[int, ...]
   merged: tuple[int, ...]
-  # Largest size of a block in any dimension; 0: nothing is cut.
+  # Maximum size of a block in any dimension; 0: one block.
   block_size: int
 
   @property
   def sizes(self) -> list[tuple[int, ...]]:
-    """The shape of each block, the last dimension's blocks fastest."""
-    return list(itertools.product(*map(self._pieces, self.merged)))
+    """The shape of each block, in row-major order of the blocks."""
+    return list(itertools.product(*map(self._block_sizes, self.merged)))
 
   def split(self, x: Float[Array, ...]) -> list[Float[Array, ...]]:
     """Returns the blocks of a tensor, in the order of `sizes`."""
     blocks = [jnp.reshape(x, self.merged)]
     for axis, size in enumerate(self.merged):
-      cuts = list(itertools.accumulate(self._pieces(size)))[:-1]
+      boundaries = list(itertools.accumulate(self._block_sizes(size)))[:-1]
       blocks = [
-        part for block in blocks for part in jnp.split(block, cuts, axis)
+        part for block in blocks for part in jnp.split(block, boundaries, axis)
       ]
     return blocks
 
   def join(self, blocks: Sequence[Float[Array, ...]]) -> Float[Array, ...]:
-    """Returns the tensor of which these are the blocks."""
+    """Returns the tensor with these blocks."""
     blocks = list(blocks)
     for axis in reversed(range(len(self.merged))):
-      n = len(self._pieces(self.merged[axis]))
+      n = len(self._block_sizes(self.merged[axis]))
       blocks = [
         jnp.concatenate(blocks[i : i + n], axis)
         for i in range(0, len(blocks), n)
       ]
-    (whole,) = blocks
-    return jnp.reshape(whole, self.shape)
+    (tensor,) = blocks
+    return jnp.reshape(tensor, self.shape)
 
-  def _pieces(self, size: int) -> list[int]:
+  def _block_sizes(self, size: int) -> list[int]:
     if not 0 < self.block_size < size:
       return [size]
-    whole, rest = divmod(size, self.block_size)
-    return [self.block_size] * whole + [rest] * bool(rest)
+    num_blocks, remainder = divmod(size, self.block_size)
+    sizes = [self.block_size] * num_blocks
+    return [*sizes, remainder] if remainder else sizes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Shampoo transformation.
+"""Shampoo as a gradient transformation.
 
 References:
   Gupta et al., https://arxiv.org/abs/1802.09568
@@ -18,50 +18,57 @@ from jaxtyping import Array, Float
 from praxis import base_layer
 from praxis.nested_map import NestedMap
 from praxis.optimizers import conditional_step, masked_trees, sharded_transforms
-from praxis.optimizers.shampoo import preconditioner_groups, variable_update
-from praxis.optimizers.shampoo.hyperparams import (
-  Plan,
-  ShampooRule,
-  fitting,
-  make_plan,
+from praxis.optimizers.shampoo import (
+  matrix_layout,
+  preconditioner_groups,
+  variable_update,
 )
+from praxis.optimizers.shampoo.hyperparams import ShampooHyperparams
+from praxis.optimizers.shampoo.matrix_layout import MatrixLayout, make_layout
 from praxis.pytypes import JTensor, Nested
 
 
 def distributed_shampoo(
-  learning_rate_fn: sharded_transforms.LearningRateFn, rule: ShampooRule
+  learning_rate_fn: sharded_transforms.LearningRateFn,
+  hyperparams: ShampooHyperparams,
 ) -> sharded_transforms.ShardedGradientTransformation:
   """Returns Shampoo.
 
   Each dimension of each block of a variable has a statistic S, an average of
-  G Gᵀ, and a preconditioner S^(-1/2k), k the number of dimensions. The update
-  is the gradient multiplied by all its preconditioners, in the size of a
-  simpler optimizer's; until `start_preconditioning_step` it is that one's.
+  G Gᵀ, and a preconditioner S^(-1/2k) with k the number of dimensions. The
+  update is the gradient times all its preconditioners, scaled to the norm of
+  the grafting optimizer's update. Before `start_preconditioning_step` it is the
+  update of the grafting optimizer.
   """
   return sharded_transforms.ShardedGradientTransformation(
-    init=functools.partial(_init, rule),
-    update=functools.partial(_update, rule, learning_rate_fn),
-    init_partition_spec=functools.partial(_partition_spec, rule),
+    init=functools.partial(_init, hyperparams),
+    update=functools.partial(_update, hyperparams, learning_rate_fn),
+    init_partition_spec=functools.partial(_partition_spec, hyperparams),
   )
 
 
 def _init(
-  rule: ShampooRule, params: Nested[JTensor]
+  hyperparams: ShampooHyperparams, params: Nested[JTensor]
 ) -> sharded_transforms.State:
   leaves, tree = jax.tree.flatten(params)
-  plan = make_plan(rule, [w.shape for w in leaves])
-  statistics = preconditioner_groups.identities(plan, rule.matrix_epsilon)
-  preconditioners = preconditioner_groups.first_preconditioners(rule, plan)
-  kept = [
-    preconditioner_groups.store(x, rule) for x in (statistics, preconditioners)
+  layout = make_layout(hyperparams, [w.shape for w in leaves])
+  statistics = preconditioner_groups.identities(
+    layout, hyperparams.matrix_epsilon
+  )
+  preconditioners = preconditioner_groups.identity_preconditioners(
+    hyperparams, layout
+  )
+  matrices = [
+    preconditioner_groups.store(groups, hyperparams)
+    for groups in (statistics, preconditioners)
   ]
-  slots = [variable_update.init_slot(rule, w) for w in leaves]
-  shown = _errors_of(rule, plan, tree, None)
-  return _pack(tree, jnp.zeros([], jnp.int32), kept, slots, shown)
+  slots = [variable_update.init_slot(hyperparams, w) for w in leaves]
+  summaries = _error_summaries(hyperparams, layout, tree, None)
+  return _pack(tree, jnp.zeros([], jnp.int32), matrices, slots, summaries)
 
 
 def _update(
-  rule: ShampooRule,
+  hyperparams: ShampooHyperparams,
   learning_rate_fn: sharded_transforms.LearningRateFn,
   grads: Nested[JTensor],
   state: sharded_transforms.State,
@@ -71,105 +78,110 @@ def _update(
     raise ValueError('Shampoo needs the variables; pass params to update')
   leaves, tree = jax.tree.flatten(grads)
   weights = tree.flatten_up_to(params)
-  plan = make_plan(rule, [w.shape for w in weights])
-  precise = [g.astype(jnp.float32) for g in leaves]
-  statistics = _statistics(rule, plan, state, precise)
-  preconditioners, shown = _preconditioners(rule, plan, tree, state, statistics)
-  used = preconditioner_groups.load(
-    state.preconditioners if rule.sharded else preconditioners
+  layout = make_layout(hyperparams, [w.shape for w in weights])
+  float_grads = [g.astype(jnp.float32) for g in leaves]
+  statistics = _statistics(hyperparams, layout, state, float_grads)
+  preconditioners, summaries = _preconditioners(
+    hyperparams, layout, tree, state, statistics
   )
-  now = variable_update.Now(
+  loaded = preconditioner_groups.load(
+    state.preconditioners if hyperparams.sharded else preconditioners
+  )
+  step_params = variable_update.StepParams(
     learning_rate_fn(state.count),
-    state.count >= rule.start_preconditioning_step,
+    state.count >= hyperparams.start_preconditioning_step,
   )
   updates, slots = [], []
   for i, (g, w, slot) in enumerate(
-    zip(precise, weights, _unpack(tree, state), strict=True)
+    zip(float_grads, weights, _unpack(tree, state), strict=True)
   ):
-    cut = plan.cuts[i]
-    direction = (
-      preconditioner_groups.precondition(plan, used, i, g) if cut else None
+    direction = None
+    if layout.partitions[i]:
+      direction = preconditioner_groups.precondition(layout, loaded, i, g)
+    new, slot = variable_update.update(
+      hyperparams, g, w, direction, slot, step_params
     )
-    change, slot = variable_update.update(rule, g, w, direction, slot, now)
-    updates.append(change.astype(leaves[i].dtype))
+    updates.append(new.astype(leaves[i].dtype))
     slots.append(slot)
-  kept = [statistics, preconditioners]
-  state = _pack(tree, state.count + 1, kept, slots, shown)
+  matrices = [statistics, preconditioners]
+  state = _pack(tree, state.count + 1, matrices, slots, summaries)
   return tree.unflatten(updates), state
 
 
 def _statistics(
-  rule: ShampooRule,
-  plan: Plan,
+  hyperparams: ShampooHyperparams,
+  layout: MatrixLayout,
   state: sharded_transforms.State,
   grads: list[JTensor],
 ) -> NestedMap:
   def compute() -> NestedMap:
     old = preconditioner_groups.load(state.statistics)
-    new = preconditioner_groups.updated_statistics(rule, plan, old, grads)
-    return preconditioner_groups.store(new, rule)
+    new = preconditioner_groups.updated_statistics(
+      hyperparams, layout, old, grads
+    )
+    return preconditioner_groups.store(new, hyperparams)
 
-  if rule.statistics_compute_steps == 1:
+  if hyperparams.statistics_compute_steps == 1:
     return compute()
-  due = state.count % rule.statistics_compute_steps == 0
+  due = state.count % hyperparams.statistics_compute_steps == 0
   return conditional_step.run_if(due, compute, state.statistics)
 
 
 def _preconditioners(
-  rule: ShampooRule,
-  plan: Plan,
+  hyperparams: ShampooHyperparams,
+  layout: MatrixLayout,
   tree: Any,
   state: sharded_transforms.State,
   statistics: NestedMap,
 ) -> tuple[NestedMap, NestedMap]:
-  """Returns (the preconditioners, the errors to be shown)."""
+  """Returns (preconditioners, summaries of root errors)."""
 
   def compute() -> tuple[NestedMap, NestedMap]:
     new, errors = preconditioner_groups.updated_preconditioners(
-      rule,
-      plan,
+      hyperparams,
+      layout,
       preconditioner_groups.load(statistics),
       preconditioner_groups.load(state.preconditioners),
     )
-    return preconditioner_groups.store(new, rule), _errors_of(
-      rule, plan, tree, errors
+    return preconditioner_groups.store(new, hyperparams), _error_summaries(
+      hyperparams, layout, tree, errors
     )
 
-  if rule.preconditioning_compute_steps == 1:
+  if hyperparams.preconditioning_compute_steps == 1:
     return compute()
-  due = state.count % rule.preconditioning_compute_steps == 0
+  due = state.count % hyperparams.preconditioning_compute_steps == 0
   return conditional_step.run_if(
     due, compute, (state.preconditioners, state.summaries)
   )
 
 
-def _errors_of(
-  rule: ShampooRule,
-  plan: Plan,
+def _error_summaries(
+  hyperparams: ShampooHyperparams,
+  layout: MatrixLayout,
   tree: Any,
   errors: dict[str, Float[Array, ' K']] | None,
 ) -> NestedMap:
-  """Returns what is to be shown: the errors of each variable, at first 0."""
-  if not rule.summarize_training_metrics:
+  """Returns the root errors of each variable; None: 0."""
+  if not hyperparams.summarize_training_metrics:
     return NestedMap()
   if errors is None:
-    errors = {key: jnp.zeros(n) for key, (n, _, _) in plan.groups.items()}
-  mine = [
-    jnp.stack(preconditioner_groups.gather(plan, errors, i))
-    if places
+    errors = {key: jnp.zeros(n) for key, (n, _, _) in layout.groups.items()}
+  variable_errors = [
+    jnp.stack(preconditioner_groups.gather(layout, errors, i))
+    if indices
     else masked_trees.BpropMaskedNode()
-    for i, places in enumerate(plan.places)
+    for i, indices in enumerate(layout.indices)
   ]
-  return NestedMap(inverse_pth_root_errors=tree.unflatten(mine))
+  return NestedMap(inverse_pth_root_errors=tree.unflatten(variable_errors))
 
 
 def _partition_spec(
-  rule: ShampooRule, hparams: Nested[base_layer.WeightHParams]
+  hyperparams: ShampooHyperparams, hparams: Nested[base_layer.WeightHParams]
 ) -> sharded_transforms.State:
-  """Returns the descriptions of the state's arrays."""
+  """Returns the declarations of the state's arrays."""
   leaves, tree = jax.tree.flatten(hparams)
   shapes = jax.eval_shape(
-    functools.partial(_init, rule),
+    functools.partial(_init, hyperparams),
     tree.unflatten(
       [jax.ShapeDtypeStruct(tuple(hp.shape), hp.dtype) for hp in leaves]
     ),
@@ -177,43 +189,45 @@ def _partition_spec(
 
   def matrix(x: jax.ShapeDtypeStruct) -> base_layer.WeightHParams:
     spec = sharded_transforms.replicated(x.shape, x.dtype)
-    if rule.sharded and len(x.shape) == 3:
-      spec.tensor_split_dims_mapping = fitting(rule, rule.mapping, x.shape)
-      spec.mesh_shape = rule.mesh_shape
+    if hyperparams.sharded and len(x.shape) == 3:
+      spec.tensor_split_dims_mapping = matrix_layout.dividing_axes(
+        hyperparams, hyperparams.mapping, x.shape
+      )
+      spec.mesh_shape = hyperparams.mesh_shape
     return spec
 
-  def local(hp: base_layer.WeightHParams, part: Any) -> Any:
+  def like_variable(hp: base_layer.WeightHParams, slot_field: Any) -> Any:
     # Scales of integers lack the first dimension.
-    def describe(x: jax.ShapeDtypeStruct) -> base_layer.WeightHParams:
+    def declare(x: jax.ShapeDtypeStruct) -> base_layer.WeightHParams:
       keep = range(len(hp.shape) - len(x.shape), len(hp.shape))
       return sharded_transforms.like(hp, keep=keep, dtype=x.dtype)
 
-    return jax.tree.map(describe, part)
+    return jax.tree.map(declare, slot_field)
 
-  plain = jax.tree.map(
+  replicated = jax.tree.map(
     lambda x: sharded_transforms.replicated(x.shape, x.dtype), shapes
   )
   slots = [
-    variable_update.Slot(*(local(hp, part) for part in slot))
+    variable_update.Slot(*(like_variable(hp, field) for field in slot))
     for hp, slot in zip(leaves, _unpack(tree, shapes), strict=True)
   ]
-  kept = [
-    jax.tree.map(matrix, part)
-    for part in (shapes.statistics, shapes.preconditioners)
+  matrices = [
+    jax.tree.map(matrix, group)
+    for group in (shapes.statistics, shapes.preconditioners)
   ]
-  return _pack(tree, plain.count, kept, slots, plain.summaries)
+  return _pack(tree, replicated.count, matrices, slots, replicated.summaries)
 
 
 def _pack(
   tree: Any,
   count: Any,
-  kept: list[NestedMap],
+  matrices: list[NestedMap],
   slots: list[variable_update.Slot],
   summaries: NestedMap,
 ) -> NestedMap:
-  statistics, preconditioners = kept
-  parts = zip(*slots, strict=True) if slots else ((), (), ())
-  squares, diagonal_momentum, momentum = (tree.unflatten(p) for p in parts)
+  statistics, preconditioners = matrices
+  columns = zip(*slots, strict=True) if slots else ((), (), ())
+  squares, diagonal_momentum, momentum = map(tree.unflatten, columns)
   return NestedMap(
     count=count,
     statistics=statistics,
@@ -229,5 +243,5 @@ def _unpack(
   tree: Any, state: sharded_transforms.State
 ) -> list[variable_update.Slot]:
   names = ('diagonal_statistics', 'diagonal_momentum', 'momentum')
-  parts = [tree.flatten_up_to(state[name]) for name in names]
-  return [variable_update.Slot(*slot) for slot in zip(*parts, strict=True)]
+  columns = [tree.flatten_up_to(state[name]) for name in names]
+  return [variable_update.Slot(*slot) for slot in zip(*columns, strict=True)]

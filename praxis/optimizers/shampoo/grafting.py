@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grafting: the size of Shampoo's update is that of a simpler optimizer's.
+"""Grafting: Shampoo's update gets the norm of a simpler optimizer's update.
 
 References:
   Agarwal et al., https://arxiv.org/abs/2002.11803
@@ -16,7 +16,7 @@ from praxis.pytypes import JTensor
 
 
 class GraftingType(enum.IntEnum):
-  """The optimizer that tells the size of the update of a variable."""
+  """The optimizer that determines the norm of the update of a variable."""
 
   # g
   SGD = 1
@@ -33,17 +33,17 @@ class GraftingType(enum.IntEnum):
 
   @property
   def sums(self) -> bool:
-    """Whether squares are added up."""
+    """Whether squared gradients are summed."""
     return self in (GraftingType.ADAGRAD, GraftingType.ADAGRAD_NORMALIZED)
 
   @property
   def averages(self) -> bool:
-    """Whether squares are averaged over time."""
+    """Whether squared gradients are averaged over time."""
     return self in (GraftingType.RMSPROP, GraftingType.RMSPROP_NORMALIZED)
 
   @property
   def normalizes(self) -> bool:
-    """Whether gradients are first divided by their norm."""
+    """Whether gradients are normalized first."""
     return self in (
       GraftingType.ADAGRAD_NORMALIZED,
       GraftingType.RMSPROP_NORMALIZED,
@@ -51,7 +51,7 @@ class GraftingType(enum.IntEnum):
 
   @property
   def has_squares(self) -> bool:
-    """Whether squares of gradients are kept at all."""
+    """Whether the state has squared gradients."""
     return self.sums or self.averages
 
 
@@ -64,10 +64,16 @@ def graft(
   epsilon: float,
   largest_rms: float | None,
 ) -> tuple[JTensor, JTensor]:
-  """Returns (the simpler optimizer's update, the squares it keeps).
+  """Returns the simpler optimizer's update and its new squared gradients.
 
-  `squares` is ignored by kinds that keep none. `largest_rms` clips the update
-  of the kinds that average squares; None or 0 does not.
+  Args:
+    kind: the optimizer.
+    grad: the gradient.
+    squares: accumulated squared gradients; ignored if the kind has none.
+    decay: decay of the squares.
+    epsilon: added to their root.
+    largest_rms: maximum RMS of the update for kinds that average; None or 0: no
+      clipping.
   """
   if kind == GraftingType.SGD:
     return grad, squares
@@ -84,5 +90,5 @@ def graft(
 
 
 def ema_weights(decay: float) -> tuple[float, float]:
-  """Returns the weights of old and new; a decay of 1 adds them up."""
+  """Returns (old weight, new weight); a decay of 1 sums."""
   return decay, 1.0 if decay == 1.0 else 1.0 - decay

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inverse p-th roots of symmetric positive semi-definite matrices.
 
-Both ways first add a ridge to the diagonal: `ridge` itself, or with `relative`
-that fraction of the largest eigenvalue. Both return the root and a measure of
-how wrong it is.
+All methods first add a ridge to the diagonal: `ridge`, or with `relative` that
+fraction of the largest eigenvalue. They return the root and its error.
 """
 
 from __future__ import annotations
@@ -20,31 +19,31 @@ from praxis.pytypes import JTensor
 
 _ITERATIONS = 100
 _TOLERANCE = 1e-6
-# A distance that grows by more than this ends the iteration. It is a norm: the
-# largest entry may well grow on the way to convergence.
+# The iteration ends if the norm of m - identity grows by more than this factor.
+# The maximum entry may grow during convergence.
 _LARGEST_GROWTH = 1.2
-# The largest eigenvalue counts as this much at least.
+# Lower bound of the largest eigenvalue in a relative ridge.
 _SMALLEST_SCALE = 1e-6
 
 
 class Root(NamedTuple):
   """An inverse root."""
 
-  # [N, N], or as `compressed_root` has it.
+  # [N, N], or the format of `compressed_root`.
   value: Float[Array, 'N M']
-  # Largest absolute error of an entry of what should be the identity.
+  # Maximum absolute difference to the identity, or of the decomposition.
   error: Float[Array, '']
 
 
 class _Newton(NamedTuple):
-  """Where the iteration stands; m -> identity while h -> the root."""
+  """State of the iteration: m converges to the identity, h to the root."""
 
   step: Int[Array, '']
   m: Float[Array, 'N N']
   h: Float[Array, 'N N']
   last_h: Float[Array, 'N N']
   error: Float[Array, '']
-  # Norm of m - identity, and by how much the last step changed it.
+  # Norm of m - identity, and its ratio to that of the previous step.
   distance: Float[Array, '']
   growth: Float[Array, '']
 
@@ -53,7 +52,7 @@ def largest_eigenvalue(matrix: Float[Array, 'N N']) -> Float[Array, '']:
   """Returns the largest eigenvalue, by power iteration."""
   start = np.random.default_rng(0).uniform(-1.0, 1.0, matrix.shape[0])
 
-  def unsettled(state: tuple[Array, ...]) -> Bool[Array, '']:
+  def is_unconverged(state: tuple[Array, ...]) -> Bool[Array, '']:
     step, _, value, last = state
     return (step < _ITERATIONS) & (jnp.abs(value - last) > _TOLERANCE * value)
 
@@ -65,7 +64,7 @@ def largest_eigenvalue(matrix: Float[Array, 'N N']) -> Float[Array, '']:
 
   one = jnp.float32(1.0)
   state = (jnp.int32(0), jnp.asarray(start, jnp.float32), one, 0.0 * one)
-  return jax.lax.while_loop(unsettled, iterate, state)[2]
+  return jax.lax.while_loop(is_unconverged, iterate, state)[2]
 
 
 def newton_root(
@@ -77,7 +76,13 @@ def newton_root(
 ) -> Root:
   """Returns (matrix + ridge)^(-1/power), by coupled Newton iteration.
 
-  It needs products of matrices only, which accelerators are fast at.
+  It needs matrix products only.
+
+  Args:
+    matrix: the matrix.
+    power: the root.
+    ridge: added to the diagonal.
+    relative: whether the ridge is a fraction of the largest eigenvalue.
 
   References:
     Higham, Functions of Matrices, equation 7.18,
@@ -97,20 +102,20 @@ def newton_root(
     error = jnp.max(jnp.abs(m - identity))
     return _Newton(step, m, h, last_h, error, distance, distance / last)
 
-  def unfinished(now: _Newton) -> Bool[Array, '']:
-    converging = (now.error > _TOLERANCE) & (now.growth < _LARGEST_GROWTH)
-    return converging & (now.step < _ITERATIONS)
+  def is_unconverged(newton: _Newton) -> Bool[Array, '']:
+    converging = (newton.error > _TOLERANCE) & (newton.growth < _LARGEST_GROWTH)
+    return converging & (newton.step < _ITERATIONS)
 
-  def iterate(now: _Newton) -> _Newton:
-    factor = ((power + 1.0) * identity - now.m) / power
-    m = _matmul(_matrix_power(factor, power), now.m)
-    h = _matmul(now.h, factor)
-    return state(now.step + 1, m, h, now.h, now.distance)
+  def iterate(newton: _Newton) -> _Newton:
+    factor = ((power + 1.0) * identity - newton.m) / power
+    m = _matmul(_matrix_power(factor, power), newton.m)
+    h = _matmul(newton.h, factor)
+    return state(newton.step + 1, m, h, newton.h, newton.distance)
 
   z = (1.0 + power) / (2.0 * jnp.linalg.norm(damped))
   m, h = damped * z, identity * z ** (1.0 / power)
   start = state(jnp.int32(0), m, h, h, jnp.float32(jnp.inf))
-  end = jax.lax.while_loop(unfinished, iterate, start)
+  end = jax.lax.while_loop(is_unconverged, iterate, start)
   diverged = end.growth >= _LARGEST_GROWTH
   return Root(jnp.where(diverged, end.last_h, end.h), end.error)
 
@@ -124,11 +129,19 @@ def deflated_newton_root(
   largest: int,
   iterations: int,
 ) -> Root:
-  """Returns `newton_root`, some of the largest eigenvalues treated apart.
+  """Returns the root by `newton_root` with deflated largest eigenvalues.
 
-  They are lowered to the smallest of them, which leaves a matrix of a better
-  condition, and the root is mended along their eigenvectors. A matrix with no
-  more than five times as many rows is left to `newton_root` as it is.
+  The largest eigenvalues are lowered to the smallest of them, which improves
+  the condition number. The root is then corrected along their eigenvectors.
+  Matrices with at most five times as many rows are not deflated.
+
+  Args:
+    matrix: the matrix.
+    power: the root.
+    ridge: added to the diagonal.
+    relative: whether the ridge is a fraction of the largest eigenvalue.
+    largest: number of eigenvalues to deflate.
+    iterations: maximum number of LOBPCG iterations.
 
   References:
     Knyazev, Toward the Optimal Preconditioned Eigensolver,
@@ -154,16 +167,22 @@ def deflated_newton_root(
 def eigh_root(
   matrix: Float[Array, 'N N'], power: int, ridge: float, *, relative: bool
 ) -> Root:
-  """Returns (matrix + ridge)^(-1/power), by the eigendecomposition.
+  """Returns (matrix + ridge)^(-1/power) by eigendecomposition.
 
-  The error is that of the decomposition, relative to its largest eigenvalue.
+  The error is that of the decomposition relative to the largest eigenvalue.
+
+  Args:
+    matrix: the matrix.
+    power: the root.
+    ridge: added to the diagonal.
+    relative: whether the ridge is a fraction of the largest eigenvalue.
   """
   values, vectors = jnp.linalg.eigh(matrix)
   largest = jnp.maximum(values[-1], _SMALLEST_SCALE)
   damped = jnp.maximum(values, 0.0) + ridge * (largest if relative else 1.0)
   root = _matmul(vectors * damped ** (-1.0 / power), vectors.T)
-  rebuilt = _matmul(vectors * values, vectors.T)
-  return Root(root, jnp.max(jnp.abs(rebuilt - matrix)) / largest)
+  reconstructed = _matmul(vectors * values, vectors.T)
+  return Root(root, jnp.max(jnp.abs(reconstructed - matrix)) / largest)
 
 
 def compressed_root(
@@ -174,29 +193,36 @@ def compressed_root(
   relative: bool,
   rank: int,
 ) -> Root:
-  """Returns (matrix + ridge)^(-1/power), all but some eigenvalues made equal.
+  """Returns a low-rank approximation of (matrix + ridge)^(-1/power).
 
-  The `rank` largest are kept, the others become their mean, c: the root is
-  c' I - U Uᵀ. It comes as U and one more column, which has c' at its top, and
-  zeros: [N, rank + 1] numbers instead of [N, N].
+  All but the `rank` largest eigenvalues are replaced by their mean. The root is
+  c I - U Uᵀ; the value is [N, rank + 1]: U, and a column with c in its first
+  row.
+
+  Args:
+    matrix: the matrix.
+    power: the root.
+    ridge: added to the diagonal.
+    relative: whether the ridge is a fraction of the largest eigenvalue.
+    rank: number of eigenvalues to keep.
   """
   values, vectors = jnp.linalg.eigh(matrix)
-  rebuilt = _matmul(vectors * values, vectors.T)
+  reconstructed = _matmul(vectors * values, vectors.T)
   largest = jnp.maximum(values[-1], _SMALLEST_SCALE)
-  error = jnp.max(jnp.abs(rebuilt - matrix)) / largest
+  error = jnp.max(jnp.abs(reconstructed - matrix)) / largest
   values = jnp.maximum(values, 0.0)
   mean = jnp.mean(values[:-rank])
   damped = jnp.append(values[-rank:], mean) + ridge * (
     largest if relative else 1.0
   )
-  *kept, constant = jnp.split(damped ** (-1.0 / power), [rank])
-  gap = jnp.maximum(constant - kept[0], 0.0)
+  *roots, constant = jnp.split(damped ** (-1.0 / power), [rank])
+  gap = jnp.maximum(constant - roots[0], 0.0)
   column = jnp.zeros([matrix.shape[0], 1]).at[0].set(constant)
   return Root(jnp.append(vectors[:, -rank:] * jnp.sqrt(gap), column, 1), error)
 
 
 def _matrix_power(x: Float[Array, 'N N'], power: int) -> Float[Array, 'N N']:
-  """Returns x^power for power >= 1, by repeated squaring."""
+  """Returns x^power for power >= 1 by repeated squaring."""
   half = x if power < 4 else _matrix_power(x, power // 2)
   if power == 1:
     return x

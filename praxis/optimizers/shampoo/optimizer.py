@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configurations of Shampoo."""
+"""Shampoo optimizers: replicated and sharded."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ import jax
 
 from praxis import base_layer, pax_fiddle
 from praxis.optimizers import base_optimizer, sharded_transforms
-from praxis.optimizers.shampoo import gradient_transform, hyperparams
+from praxis.optimizers.shampoo import gradient_transform, matrix_layout
 from praxis.optimizers.shampoo.grafting import GraftingType
+from praxis.optimizers.shampoo.hyperparams import ShampooHyperparams
 from praxis.pytypes import Nested
 
-# {field: (its value when off, why it is not there and what to do instead)}
-_REFUSED: dict[str, tuple[Any, str]] = {
-  'cholesky': (False, 'statistics are kept whole; for precision use eigh=True'),
+# (the only supported value, reason and alternative) by field.
+_UNSUPPORTED: dict[str, tuple[Any, str]] = {
+  'cholesky': (
+    False,
+    'statistics are stored as full matrices; for precision use eigh=True',
+  ),
   'qr_based_root': (False, 'roots are exact already with eigh=True'),
   'frequent_directions': (
     False,
-    'statistics are kept whole; compression_rank compresses preconditioners',
+    'statistics are stored as full matrices; compression_rank compresses'
+    ' preconditioners',
   ),
   'average_grad': (False, 'it belongs to frequent_directions'),
   'reuse_preconditioner': (False, 'it belongs to frequent_directions'),
@@ -30,16 +35,16 @@ _REFUSED: dict[str, tuple[Any, str]] = {
 
 
 class DistributedShampoo(base_optimizer.BaseOptimizer):
-  """Shampoo for replicas, which share the work of taking roots.
+  """Shampoo with replicated state; replicas share the computation of roots.
 
   References:
     Gupta et al., https://arxiv.org/abs/1802.09568
     Anil et al., https://arxiv.org/abs/2002.09018
   """
 
-  # Variables are cut in blocks of at most this in each dimension.
+  # Maximum size of blocks in each dimension.
   block_size: int = 1024
-  # Decay of the momentum, and of statistics and squares; 1 adds those up.
+  # Decay of the momentum, and of statistics and squares; beta2 = 1 sums them.
   beta1: float = 0.9
   beta2: float = 0.999
   # Added to the root of the squares, and to the diagonal of statistics.
@@ -48,62 +53,62 @@ class DistributedShampoo(base_optimizer.BaseOptimizer):
   weight_decay: float = 0.0
   # The first step that uses preconditioners.
   start_preconditioning_step: int = 101
-  # Steps between roots, and between updates of the statistics.
+  # Steps between computations of roots, and between updates of the statistics.
   preconditioning_compute_steps: int = 100
   statistics_compute_steps: int = 1
-  # Whose size the update has.
+  # The optimizer that determines the norm of updates.
   graft_type: Any = GraftingType.ADAGRAD
-  # Axis of the replicas.
+  # The pmap axis of the replicas.
   batch_axis_name: str = 'batch'
-  # The mesh, for the sharded variant alone; None takes the number of devices
-  # along the axes that the matrices are split over.
+  # The mesh, for the sharded variant. num_devices_for_pjit None: the number of
+  # devices along the axes that shard the matrices.
   mesh_axis_names: Sequence[str] | None = None
   num_devices_for_pjit: int | None = None
   nesterov: bool = True
-  # Takes this root of all statistics; 0: twice the number of dimensions.
+  # The root of all statistics; 0: twice the number of dimensions.
   exponent_override: int = 0
-  # A root with an error of this much is not used.
+  # Roots with at least this error are not used.
   inverse_failure_threshold: float = 0.1
-  # Momentum has (1 - beta1) of the new update instead of all of it.
+  # Whether the momentum is a moving average, with (1 - beta1) of the update.
   moving_average_for_momentum: bool = False
   # Variables with a dimension above this have no preconditioners.
   skip_preconditioning_dim_size_gt: int = 4096
-  # Largest RMS of the update of RMSPROP grafting; None: not clipped.
+  # Maximum RMS of the update of RMSPROP grafting; None: no clipping.
   clip_by_scaled_gradient_norm: float | None = None
-  # Merges neighbouring dimensions while they stay in the size further below.
+  # Whether to merge adjacent dimensions up to merge_small_dims_block_size.
   best_effort_shape_interpretation: bool = True
-  # Mesh axes of the matrices: of [which matrix, row, column], kept and while
-  # roots are taken. Axes that do not divide a size are left out.
+  # Shardings of groups of matrices, [matrix, row, column], in the state and
+  # during the computation of roots. Axes that do not divide a size are ignored.
   tensor_split_dims_mapping: Sequence[int] = pax_fiddle.instance_field(
     default_factory=lambda: [-1, 1, -1]
   )
   tensor_split_dims_mapping_for_inverse_pth_root: Sequence[int] = (
     pax_fiddle.instance_field(default_factory=lambda: [-1, 1, -1])
   )
-  # Keeps momenta as int8 and, when not sharded, matrices as int16.
+  # Whether to store momenta as int8 and, if not sharded, matrices as int16.
   best_effort_memory_usage_reduction: bool = False
-  # matrix_epsilon is a fraction of a statistic's largest eigenvalue.
+  # Whether matrix_epsilon is a fraction of the largest eigenvalue.
   relative_matrix_epsilon: bool = True
   # Not available.
   cholesky: bool = False
   qr_based_root: bool = False
   merge_small_dims_block_size: int = 4096
-  # Treats this many of the largest eigenvalues apart before Newton iteration,
-  # which is then shorter and more exact. They are found in at most so many
-  # iterations; 0: as many as there are of them.
+  # Number of largest eigenvalues to deflate before the Newton iteration, and
+  # the maximum number of LOBPCG iterations; 0: as many as eigenvalues.
   lobpcg_topk_precondition: int = 0
   lobpcg_max_iter: int = 0
   # Variables with fewer dimensions have no preconditioners.
   skip_preconditioning_rank_lt: int = 1
-  # Shows the largest error of roots, inverse_pth_root_errors/<variable>.
+  # Whether to write summaries of root errors,
+  # inverse_pth_root_errors/<variable>.
   summarize_training_metrics: bool = True
-  # Applies weight decay, and the learning rate, after the momentum.
+  # Whether weight decay, and the learning rate, apply after the momentum.
   decoupled_weight_decay_from_momentum: bool = True
   decoupled_learning_rate_from_momentum: bool = False
-  # Takes roots by eigendecomposition instead of by Newton iteration.
+  # Whether to compute roots by eigendecomposition, not Newton iteration.
   eigh: bool = False
-  # Preconditioners keep this many of the largest eigenvalues of their
-  # statistic, taken by eigendecomposition, and the mean of the others; 0: all.
+  # Number of largest eigenvalues in a compressed preconditioner, which replaces
+  # the others by their mean; 0: no compression.
   compression_rank: int = 0
   # Not available.
   frequent_directions: bool = False
@@ -112,17 +117,17 @@ class DistributedShampoo(base_optimizer.BaseOptimizer):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    for field, (off, why) in _REFUSED.items():
-      if getattr(self, field) != off:
+    for field, (supported, reason) in _UNSUPPORTED.items():
+      if getattr(self, field) != supported:
         raise ValueError(
           f'{type(self).__name__}.{field}={getattr(self, field)} is not'
-          f' available: {why}; set it to {off}'
+          f' available: {reason}; set it to {supported}'
         )
     by_eigh = self.eigh or self.compression_rank
     if self.lobpcg_topk_precondition and by_eigh:
       raise ValueError(
-        f'{type(self).__name__}.lobpcg_topk_precondition mends Newton roots,'
-        ' and eigh=True or compression_rank takes others; set one of them'
+        f'{type(self).__name__}.lobpcg_topk_precondition is for Newton roots,'
+        ' which eigh=True and compression_rank do not use; set one of them'
       )
     if self.batch_axis_name != base_layer.PMAP_PARALLEL_AXIS_NAME:
       raise ValueError(
@@ -136,7 +141,7 @@ class DistributedShampoo(base_optimizer.BaseOptimizer):
   def HParamsImageClassification(
     cls,
   ) -> pax_fiddle.Config[DistributedShampoo]:
-    """Returns a config for image classification."""
+    """Returns a Config for image classification."""
     return cls.config(
       block_size=128,
       beta1=0.9,
@@ -150,7 +155,7 @@ class DistributedShampoo(base_optimizer.BaseOptimizer):
 
   @classmethod
   def HParamsLanguageModeling(cls) -> pax_fiddle.Config[DistributedShampoo]:
-    """Returns a config for language models."""
+    """Returns a Config for language models."""
     return cls.config(
       block_size=1536,
       beta1=0.9,
@@ -174,21 +179,22 @@ class DistributedShampoo(base_optimizer.BaseOptimizer):
     var_weight_hparams: Nested[base_layer.WeightHParams] | None,
   ) -> sharded_transforms.GradientTransformation:
     return gradient_transform.distributed_shampoo(
-      learning_rate_fn, self._rule()
+      learning_rate_fn, self._hyperparams()
     )
 
-  def _rule(self, **fields: Any) -> hyperparams.ShampooRule:
-    names = {
-      field.name for field in dataclasses.fields(hyperparams.ShampooRule)
+  def _hyperparams(self, **sharding: Any) -> ShampooHyperparams:
+    """Returns the fields of this class that the transformation takes."""
+    names = [field.name for field in dataclasses.fields(ShampooHyperparams)]
+    values = {
+      name: getattr(self, name) for name in names if hasattr(self, name)
     }
-    mine = {name: getattr(self, name) for name in names if hasattr(self, name)}
-    return hyperparams.ShampooRule(**{**mine, **fields})
+    return ShampooHyperparams(**{**values, **sharding})
 
 
 class ShardedDistributedShampoo(DistributedShampoo):
-  """Shampoo for SPMD: matrices are split over the mesh.
+  """Shampoo for SPMD, with matrices sharded over the mesh.
 
-  A step uses the preconditioners of the step before, so that it need not wait
+  A step uses the preconditioners of the previous step, so that it does not wait
   for roots.
   """
 
@@ -209,7 +215,7 @@ class ShardedDistributedShampoo(DistributedShampoo):
   def HParamsLargeLanguageModeling(
     cls,
   ) -> pax_fiddle.Config[DistributedShampoo]:
-    """Returns a config for language models of 8B parameters and more."""
+    """Returns a Config for language models of 8B parameters and more."""
     return cls.config(
       block_size=4096,
       merge_small_dims_block_size=3 * 4096,
@@ -238,26 +244,27 @@ class ShardedDistributedShampoo(DistributedShampoo):
     var_weight_hparams: Nested[base_layer.WeightHParams] | None,
   ) -> sharded_transforms.GradientTransformation:
     shapes = (hp.mesh_shape for hp in jax.tree.leaves(var_weight_hparams))
-    placed = self._rule(
+    hyperparams = self._hyperparams(
       sharded=True,
       mesh_shape=next(filter(None, shapes), None),
       mapping=self.tensor_split_dims_mapping,
       root_mapping=self.tensor_split_dims_mapping_for_inverse_pth_root,
     )
-    if placed.mesh_shape and not self.mesh_axis_names:
+    if hyperparams.mesh_shape and not self.mesh_axis_names:
       raise ValueError(
         'ShardedDistributedShampoo.mesh_axis_names must name the axes of the'
-        f' mesh {list(placed.mesh_shape)}, got {self.mesh_axis_names}; give it'
+        f' mesh {list(hyperparams.mesh_shape)}, got {self.mesh_axis_names}; use'
         ' those of the model'
       )
-    several = self.num_devices_for_pjit or math.lcm(
+    multiple_of = self.num_devices_for_pjit or math.lcm(
       *(
-        hyperparams.axis_size(
-          placed, hyperparams.axis_names(placed, mapping)[0]
+        matrix_layout.axis_size(
+          hyperparams, matrix_layout.axis_names(hyperparams, mapping)[0]
         )
-        for mapping in (placed.mapping, placed.root_mapping)
+        for mapping in (hyperparams.mapping, hyperparams.root_mapping)
       )
     )
     return gradient_transform.distributed_shampoo(
-      learning_rate_fn, dataclasses.replace(placed, multiple_of=several)
+      learning_rate_fn,
+      dataclasses.replace(hyperparams, multiple_of=multiple_of),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics of gradients, and the preconditioners that are their roots."""
+"""Gradient statistics of Shampoo, and their roots, the preconditioners."""
 
 from __future__ import annotations
 
@@ -13,137 +13,179 @@ from jaxtyping import Array, Float
 from praxis import base_layer
 from praxis.nested_map import NestedMap
 from praxis.optimizers.shampoo import grafting, inverse_roots, quantized_storage
-from praxis.optimizers.shampoo.hyperparams import Plan, ShampooRule, fitting
+from praxis.optimizers.shampoo.hyperparams import ShampooHyperparams
+from praxis.optimizers.shampoo.matrix_layout import MatrixLayout, dividing_axes
 from praxis.pytypes import JTensor
 
-# Of each group, its matrices.
+# The matrices of each group.
 Groups = dict[str, Float[Array, 'K N N']]
 _tensordot = functools.partial(
   jnp.tensordot, precision=jax.lax.Precision.HIGHEST
 )
 
 
-def identities(plan: Plan, scale: float) -> Groups:
+def identities(layout: MatrixLayout, scale: float) -> Groups:
   """Returns `scale` times the identity for every matrix."""
   return {
     key: jnp.broadcast_to(scale * jnp.eye(size), (n, size, size))
-    for key, (n, size, _) in plan.groups.items()
+    for key, (n, size, _) in layout.groups.items()
   }
 
 
-def first_preconditioners(rule: ShampooRule, plan: Plan) -> Groups:
-  """Returns preconditioners that change nothing."""
-  found = identities(plan, 1.0)
-  for key, (n, size, _) in plan.groups.items():
-    if rule.is_compressed(size):
-      empty = jnp.zeros([n, size, rule.compression_rank + 1])
-      found[key] = empty.at[:, 0, -1].set(1.0)
-  return found
+def identity_preconditioners(
+  hyperparams: ShampooHyperparams, layout: MatrixLayout
+) -> Groups:
+  """Returns preconditioners that do not change the gradient."""
+  preconditioners = identities(layout, 1.0)
+  for key, (n, size, _) in layout.groups.items():
+    if hyperparams.is_compressed(size):
+      empty = jnp.zeros([n, size, hyperparams.compression_rank + 1])
+      preconditioners[key] = empty.at[:, 0, -1].set(1.0)
+  return preconditioners
 
 
-def store(groups: Groups, rule: ShampooRule) -> NestedMap:
-  """Returns the matrices as they are kept."""
+def store(groups: Groups, hyperparams: ShampooHyperparams) -> NestedMap:
+  """Stores the matrices in their storage dtype."""
 
   def stored(x: Float[Array, 'K N M']) -> quantized_storage.Stored:
     is_square = x.shape[1] == x.shape[2]
     if not is_square:
       return quantized_storage.store(x, 'float32')
-    return quantized_storage.store_matrices(x, rule.matrix_dtype)
+    return quantized_storage.store_matrices(x, hyperparams.matrix_dtype)
 
   return NestedMap({key: stored(x) for key, x in groups.items()})
 
 
 def load(stored: NestedMap) -> Groups:
-  """Returns kept matrices as float32."""
+  """Returns stored matrices as float32."""
   return {key: quantized_storage.load(x) for key, x in stored.items()}
 
 
-def gather(plan: Plan, groups: Groups, variable: int) -> list[JTensor]:
-  """Returns the entries that belong to a variable, in order."""
-  return [groups[key][index] for key, index in plan.places[variable]]
+def gather(
+  layout: MatrixLayout, groups: Groups, variable: int
+) -> list[JTensor]:
+  """Returns the matrices of a variable, by block and dimension."""
+  return [groups[key][index] for key, index in layout.indices[variable]]
 
 
 def updated_statistics(
-  rule: ShampooRule, plan: Plan, old: Groups, grads: Sequence[JTensor]
+  hyperparams: ShampooHyperparams,
+  layout: MatrixLayout,
+  old: Groups,
+  grads: Sequence[JTensor],
 ) -> Groups:
-  """Returns beta2 S + (1 - beta2) G Gᵀ, G a block with one dimension first.
+  """Returns beta2 S + (1 - beta2) G Gᵀ for each dimension of each block.
 
-  With a beta2 of 1 the products add up.
+  G is the block as a matrix with that dimension first. If beta2 is 1, the
+  products are summed.
+
+  Args:
+    hyperparams: the hyperparameters.
+    layout: the layout of the matrices.
+    old: the previous statistics.
+    grads: the gradients.
+
+  References:
+    Gupta et al., algorithms 1 and 2, https://arxiv.org/abs/1802.09568
   """
-  found: dict[str, list[JTensor]] = {key: [] for key in plan.groups}
-  for places, cut, grad in zip(plan.places, plan.cuts, grads, strict=True):
-    products = [] if cut is None else _products(cut.split(grad))
-    for (key, _), product in zip(places, products, strict=True):
-      found[key].append(product)
-  keep, add = grafting.ema_weights(rule.beta2)
+  group_products: dict[str, list[JTensor]] = {key: [] for key in layout.groups}
+  for indices, partition, grad in zip(
+    layout.indices, layout.partitions, grads, strict=True
+  ):
+    products = [] if partition is None else _products(partition.split(grad))
+    for (key, _), product in zip(indices, products, strict=True):
+      group_products[key].append(product)
+  keep, add = grafting.ema_weights(hyperparams.beta2)
   new = {}
-  for key, (n, size, _) in plan.groups.items():
-    # What rounds a group up stays the identity.
-    found[key] += [jnp.eye(size)] * (n - len(found[key]))
-    new[key] = keep * old[key] + add * jnp.stack(found[key])
+  for key, (n, size, _) in layout.groups.items():
+    # Matrices that pad a group stay the identity.
+    products = group_products[key]
+    padding = [jnp.eye(size)] * (n - len(products))
+    new[key] = keep * old[key] + add * jnp.stack([*products, *padding])
   return new
 
 
 def updated_preconditioners(
-  rule: ShampooRule, plan: Plan, statistics: Groups, old: Groups
+  hyperparams: ShampooHyperparams,
+  layout: MatrixLayout,
+  statistics: Groups,
+  old: Groups,
 ) -> tuple[Groups, dict[str, Float[Array, ' K']]]:
-  """Returns (the inverse roots, their errors); a bad root stays the old one."""
+  """Returns (inverse roots, errors); failed roots keep their old values.
+
+  Args:
+    hyperparams: the hyperparameters.
+    layout: the layout of the matrices.
+    statistics: the statistics.
+    old: the previous preconditioners.
+  """
   new, errors = {}, {}
-  for key, (_, size, power) in plan.groups.items():
+  for key, (_, size, power) in layout.groups.items():
     root = functools.partial(
-      _root_of(rule, size),
+      _root_fn(hyperparams, size),
       power=power,
-      ridge=rule.matrix_epsilon,
-      relative=rule.relative_matrix_epsilon,
+      ridge=hyperparams.matrix_epsilon,
+      relative=hyperparams.relative_matrix_epsilon,
     )
-    value, error = _distribute(rule, jax.vmap(root), statistics[key])
-    good = error < rule.inverse_failure_threshold  # False for NaN.
-    new[key] = jnp.where(good[:, None, None], value, old[key])
+    value, error = _distribute(hyperparams, jax.vmap(root), statistics[key])
+    is_valid = error < hyperparams.inverse_failure_threshold  # False for NaN.
+    new[key] = jnp.where(is_valid[:, None, None], value, old[key])
     errors[key] = error
   return new, errors
 
 
 def precondition(
-  plan: Plan, preconditioners: Groups, variable: int, grad: JTensor
+  layout: MatrixLayout, preconditioners: Groups, variable: int, grad: JTensor
 ) -> JTensor:
-  """Returns the gradient of a variable, multiplied along each dimension."""
-  cut = plan.cuts[variable]
-  mine = iter(gather(plan, preconditioners, variable))
-  done = []
-  for block in cut.split(grad):
+  """Multiplies the gradient of a variable by its preconditioners.
+
+  Args:
+    layout: the layout of the matrices.
+    preconditioners: the matrices.
+    variable: the index of the variable.
+    grad: its gradient.
+  """
+  partition = layout.partitions[variable]
+  matrices = iter(gather(layout, preconditioners, variable))
+  blocks = []
+  for block in partition.split(grad):
     for _ in range(block.ndim):
-      # Takes the first dimension and appends it: after all, they are in order.
-      block = _multiplied(block, next(mine))
-    done.append(block)
-  return cut.join(done)
+      # Moves the first dimension to the end: the order is restored at last.
+      block = _multiply(block, next(matrices))
+    blocks.append(block)
+  return partition.join(blocks)
 
 
-def _multiplied(
+def _multiply(
   block: JTensor, matrix: Float[Array, 'N M']
 ) -> Float[Array, '...']:
-  """Returns the product with the first dimension, which comes last."""
+  """Contracts the first dimension with a matrix; the result comes last."""
   size, width = matrix.shape
   if width == size:
     return _tensordot(block, matrix, axes=[[0], [0]])
-  low, constant = matrix[:, :-1], matrix[0, -1]
-  along = _tensordot(block, low, axes=[[0], [0]])
-  removed = _tensordot(along, low, axes=[[-1], [1]])
-  return constant * jnp.moveaxis(block, 0, -1) - removed
+  # Compressed: constant * I - U Uᵀ.
+  u, constant = matrix[:, :-1], matrix[0, -1]
+  projection = _tensordot(block, u, axes=[[0], [0]])
+  low_rank = _tensordot(projection, u, axes=[[-1], [1]])
+  return constant * jnp.moveaxis(block, 0, -1) - low_rank
 
 
-def _root_of(rule: ShampooRule, size: int) -> Callable[..., inverse_roots.Root]:
-  if rule.is_compressed(size):
+def _root_fn(
+  hyperparams: ShampooHyperparams, size: int
+) -> Callable[..., inverse_roots.Root]:
+  if hyperparams.is_compressed(size):
     return functools.partial(
-      inverse_roots.compressed_root, rank=rule.compression_rank
+      inverse_roots.compressed_root, rank=hyperparams.compression_rank
     )
-  if rule.eigh:
+  if hyperparams.eigh:
     return inverse_roots.eigh_root
-  if not rule.lobpcg_topk_precondition:
+  if not hyperparams.lobpcg_topk_precondition:
     return inverse_roots.newton_root
   return functools.partial(
     inverse_roots.deflated_newton_root,
-    largest=rule.lobpcg_topk_precondition,
-    iterations=rule.lobpcg_max_iter or rule.lobpcg_topk_precondition,
+    largest=hyperparams.lobpcg_topk_precondition,
+    iterations=hyperparams.lobpcg_max_iter
+    or hyperparams.lobpcg_topk_precondition,
   )
 
 
@@ -157,27 +199,29 @@ def _products(blocks: Sequence[JTensor]) -> list[Float[Array, 'N N']]:
 
 
 def _distribute(
-  rule: ShampooRule,
-  take_roots: Callable[[Float[Array, 'K N N']], inverse_roots.Root],
+  hyperparams: ShampooHyperparams,
+  compute_roots: Callable[[Float[Array, 'K N N']], inverse_roots.Root],
   x: Float[Array, 'K N N'],
 ) -> inverse_roots.Root:
-  """Returns the roots of a group, each device having taken some of them."""
-  if rule.sharded:
+  """Computes the roots of a group, distributed over the devices."""
+  if hyperparams.sharded:
     shard = functools.partial(
-      base_layer.maybe_shard, mesh_axis_names=rule.mesh_axis_names
+      base_layer.maybe_shard, mesh_axis_names=hyperparams.mesh_axis_names
     )
-    while_rooted = fitting(rule, rule.root_mapping, x.shape)
-    value, error = take_roots(shard(x, while_rooted))
-    kept = fitting(rule, rule.mapping, x.shape)
-    return inverse_roots.Root(shard(shard(value, while_rooted), kept), error)
+    during_roots = dividing_axes(hyperparams, hyperparams.root_mapping, x.shape)
+    value, error = compute_roots(shard(x, during_roots))
+    stored = dividing_axes(hyperparams, hyperparams.mapping, x.shape)
+    return inverse_roots.Root(shard(shard(value, during_roots), stored), error)
   if not base_layer.is_running_under_pmap():
-    return take_roots(x)
+    return compute_roots(x)
   axis = base_layer.PMAP_PARALLEL_AXIS_NAME
-  share = -(-x.shape[0] // jax.lax.axis_size(axis))
-  missing = share * jax.lax.axis_size(axis) - x.shape[0]
-  fill = jnp.broadcast_to(jnp.eye(x.shape[1]), (missing, *x.shape[1:]))
-  mine = jax.lax.dynamic_slice_in_dim(
-    jnp.concatenate([x, fill]), jax.lax.axis_index(axis) * share, share
+  per_device = -(-x.shape[0] // jax.lax.axis_size(axis))
+  num_padding = per_device * jax.lax.axis_size(axis) - x.shape[0]
+  padding = jnp.broadcast_to(jnp.eye(x.shape[1]), (num_padding, *x.shape[1:]))
+  local = jax.lax.dynamic_slice_in_dim(
+    jnp.concatenate([x, padding]),
+    jax.lax.axis_index(axis) * per_device,
+    per_device,
   )
-  every = jax.lax.all_gather(take_roots(mine), axis, tiled=True)
-  return jax.tree.map(lambda y: y[: x.shape[0]], every)
+  roots = jax.lax.all_gather(compute_roots(local), axis, tiled=True)
+  return jax.tree.map(lambda y: y[: x.shape[0]], roots)

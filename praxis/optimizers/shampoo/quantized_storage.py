@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How Shampoo keeps tensors: as float32, or as integers with scales."""
+"""Storage of Shampoo's tensors as float32 or as scaled integers."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from praxis.optimizers import masked_trees, quantized_moments
 
 
 class Stored(NamedTuple):
-  """A tensor; `BpropMaskedNode` stands for what its format does without."""
+  """A stored tensor; unused fields are `BpropMaskedNode`s."""
 
-  # The tensor, or integers.
+  # float32 or integer values.
   values: Any
-  # What the integers are multiples of, for each column.
+  # The scale of integers, per column.
   scale: Any = masked_trees.BpropMaskedNode()
-  # The diagonal of a matrix, whose integers then have none.
+  # The diagonal of a matrix, which is zero in the integers.
   diagonal: Any = masked_trees.BpropMaskedNode()
 
 
 def store(x: Float[Array, ...], dtype: str) -> Stored:
-  """Returns `x` as float32 or int8; int8 needs a dimension."""
+  """Stores `x` as float32 or int8."""
   return Stored(*quantized_moments.to_quantized(x, dtype))
 
 
 def store_matrices(x: Float[Array, 'K N N'], dtype: str) -> Stored:
-  """Returns symmetric matrices as float32, or as int16 and a diagonal."""
+  """Stores symmetric matrices as float32, or as int16 plus a diagonal."""
   if dtype == 'float32':
     return store(x, dtype)
   diagonal = jnp.diagonal(x, axis1=1, axis2=2)
-  rest = x - diagonal[:, None] * jnp.eye(x.shape[1])
+  off_diagonal = x - diagonal[:, None] * jnp.eye(x.shape[1])
   values, scale = quantized_moments.to_quantized(
-    jnp.swapaxes(rest, 0, 1), dtype
+    jnp.swapaxes(off_diagonal, 0, 1), dtype
   )
   return Stored(jnp.swapaxes(values, 0, 1), scale, diagonal)
 
@@ -43,5 +43,6 @@ def load(stored: Stored) -> Float[Array, ...]:
   """Returns the tensor as float32."""
   if masked_trees.is_masked(stored.diagonal):
     return quantized_moments.to_float(stored.values, stored.scale)
-  rest = stored.values.astype(jnp.float32) * stored.scale[:, None]
-  return rest + stored.diagonal[:, None] * jnp.eye(rest.shape[1])
+  off_diagonal = stored.values.astype(jnp.float32) * stored.scale[:, None]
+  identity = jnp.eye(off_diagonal.shape[1])
+  return off_diagonal + stored.diagonal[:, None] * identity

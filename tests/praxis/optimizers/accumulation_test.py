@@ -30,9 +30,9 @@ def _config(use_cond):
 def test_every_third_batch_updates_by_the_mean(use_cond):
   params = problem.variables()
   tx = _config(use_cond).Instantiate().get_grad_transformation()
-  adam = optimizers.adam_by_rule(
+  adam = optimizers.adam_transform(
     problem.lr,
-    optimizers.AdamRule(
+    optimizers.AdamHyperparams(
       beta1=0.9, beta2=0.999, epsilon=1e-6, clip_threshold=1.0
     ),
   )

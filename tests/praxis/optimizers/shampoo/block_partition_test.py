@@ -28,14 +28,14 @@ def test_small_dimensions_merge(shape, largest, want):
 @pytest.mark.parametrize('block_size', [0, 3, 4, 100])
 def test_what_was_cut_is_joined(block_size):
   x = np.arange(7 * 2 * 9, dtype=np.float32).reshape(7, 2, 9)
-  cut = block_partition.Blocks(x.shape, (14, 9), block_size)
+  cut = block_partition.BlockPartition(x.shape, (14, 9), block_size)
   parts = cut.split(x)
   assert [part.shape for part in parts] == cut.sizes
   np.testing.assert_array_equal(cut.join(parts), x)
 
 
 def test_blocks_come_in_rows():
-  cut = block_partition.Blocks((5, 4), (5, 4), 3)
+  cut = block_partition.BlockPartition((5, 4), (5, 4), 3)
   assert cut.sizes == [(3, 3), (3, 1), (2, 3), (2, 1)]
   x = np.arange(20.0).reshape(5, 4)
   np.testing.assert_array_equal(cut.split(x)[1], x[:3, 3:])
