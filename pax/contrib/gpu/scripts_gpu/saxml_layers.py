@@ -126,7 +126,7 @@ class ParallelTransformer(transformers.Transformer):
       return self.pre_layer_norm(inputs)
     return self.layer_norm(inputs) if self.norm_policy == 'pre' else inputs
 
-  def _block(
+  def _attention_block(
     self,
     attend: Callable[[Array], tuple[Array, Array | None]],
     inputs: _Inputs,
