@@ -56,16 +56,16 @@ def _program(job_log_dir: str, batches: int) -> tuple[Any, Any]:
   import jax
 
   from pax import partitioning, programs
-  from pax.runner import build_train
+  from pax.runner import job_setup
   from pax.runner.options import RunOptions
 
-  planned = build_train.plan(
+  planned = job_setup.resolve(
     RunOptions(exp=_EXPERIMENT, job_log_dir=job_log_dir, set=_SETTINGS)
   )
   input_p = planned.tree.train_input.clone().set(
     name='evaluated', is_training=False, eval_loop_num_batches=batches
   )
-  spec = build_train.batch_spec(input_p.Instantiate())
+  spec = job_setup.batch_spec(input_p.Instantiate())
   partitioner = partitioning.create_partitioner(planned.tree.task, spec)
   key = jax.random.key(0)
   program = programs.SingleTaskEvalProgram(input_p)

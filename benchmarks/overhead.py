@@ -157,7 +157,7 @@ def _measure(
   """Returns the times of the steps of the program, and the job."""
   from pax.programs import preemption, train_program
   from pax.programs import train as train_lib
-  from pax.runner import build_train
+  from pax.runner import build_train, job_setup
   from pax.runner.options import RunOptions
 
   class Recorded(train_program.SingleTaskTrainProgram):
@@ -176,7 +176,7 @@ def _measure(
     )
     with preemption.PreemptionHandler() as signals:
       with build_train.build(
-        options, build_train.plan(options), signals
+        options, job_setup.resolve(options), signals
       ) as run:
         program = Recorded()
         writer = _Gate(run.writer, every_other) if every_other else run.writer

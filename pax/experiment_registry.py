@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The experiments by name: `module.Class`, or any part of it that is unique."""
+"""The registry of experiments by name: `module.Class`, or a unique suffix."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import importlib
 import importlib.util
 import pathlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 ExperimentT = TypeVar('ExperimentT', bound=type)
 
-# Where the experiments that come with Pax live: package, and modules in it.
-_HOMES = {
+# The experiments that come with Pax: {package: pattern of modules in it}.
+_PACKAGES = {
   'pax.tasks': 'params/**/*.py',
   'pax.tasks.test': '*.py',
   'pax.contrib': 'configs.py',
 }
-_MAX_NEAR_NAMES = 5
+_MAX_SUGGESTIONS = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Entry:
   experiment: type
   tags: tuple[str, ...]
-  # Spec of the module at the time: a reloaded module has a new one.
+  # Spec of the module at registration: a reloaded module has another one.
   module_spec: Any
 
 
@@ -40,20 +40,25 @@ def register(
   tags: Sequence[str] = (),
   allow_overwrite: bool = False,
 ) -> Any:
-  """Class decorator, with or without arguments, that names an experiment.
+  """Class decorator, with or without arguments, that registers an experiment.
+
+  Args:
+    experiment: the class, if the decorator has no arguments.
+    tags: tags for `get_registry_tags`.
+    allow_overwrite: whether to replace a class of the same name.
 
   Raises:
-    ValueError: the module already registered another class of that name, and
-      neither was it reloaded nor is `allow_overwrite` set.
+    ValueError: the module has registered another class of that name, was not
+      reloaded since, and `allow_overwrite` is not set.
   """
   if experiment is None:
     return lambda cls: register(cls, tags=tags, allow_overwrite=allow_overwrite)
   name = canonical_name(experiment)
   spec = getattr(sys.modules.get(experiment.__module__), '__spec__', None)
-  known = _entries.get(name)
+  previous = _entries.get(name)
   # A notebook cell or a script has no spec, and may run twice.
-  reloaded = known and (spec is None or known.module_spec is not spec)
-  if known and not (allow_overwrite or reloaded):
+  reloaded = previous and (spec is None or previous.module_spec is not spec)
+  if previous and not (allow_overwrite or reloaded):
     raise ValueError(
       f'experiment {name} is registered already; rename the class or use '
       '@register(allow_overwrite=True)'
@@ -78,36 +83,36 @@ def pax_name(name: str) -> str:
 def get(name: str) -> type | None:
   """Returns the experiment called `name`, or None.
 
-  The module in `name` is imported if that is needed: `lm_cloud`,
-  `tasks.lm.params.lm_cloud` and the same after `paxml.` mean the one in `pax`.
+  Imports the module in `name` if needed: `lm_cloud`, `tasks.lm.params.lm_cloud`
+  and the same after `paxml.` are modules of `pax`.
 
   Raises:
     ValueError: several experiments end in `name`.
   """
   name = pax_name(name)
-  found = _lookup(name)
-  if found is None:
+  experiment = _lookup(name)
+  if experiment is None:
     for module in _modules_for(name):
       importlib.import_module(module)
-      if found := _lookup(name):
+      if experiment := _lookup(name):
         break
-  return found
+  return experiment
 
 
 def get_experiment(name: str) -> type:
   """Returns the experiment called `name`.
 
   Raises:
-    ValueError: there is none, or several; the message lists near names.
+    ValueError: there is none, or several; the message has near names.
   """
-  found = get(name)
-  if found is None:
-    raise ValueError(f'no experiment is called {name!r}.{_hint(name)}')
-  return found
+  experiment = get(name)
+  if experiment is None:
+    raise ValueError(f'no experiment is called {name!r}.{_suggestions(name)}')
+  return experiment
 
 
 def get_all() -> dict[str, type]:
-  """Returns the experiments registered so far by canonical name."""
+  """Returns the experiments registered so far, by canonical name."""
   return {name: entry.experiment for name, entry in _entries.items()}
 
 
@@ -129,7 +134,7 @@ def _lookup(name: str) -> type | None:
   if len(matches) > 1:
     raise ValueError(
       f'{name!r} may mean any of {", ".join(sorted(matches))}; '
-      'write more of the name'
+      'give more of the name'
     )
   return _entries[matches[0]].experiment if matches else None
 
@@ -141,49 +146,73 @@ def _ends_in(canonical: str, name: str) -> bool:
 
 
 def _modules_for(name: str) -> Iterable[str]:
-  """Yields the modules that may register `name`, the likeliest first."""
+  """Yields the modules that may register `name`, the most likely first."""
   module = name.rpartition('.')[0]
   if module:
     yield from filter(_exists, (f'pax.{module}', module))
-  for known in _experiment_modules():
-    if not module or _ends_in(known, module):
-      yield known
+  for candidate in _experiment_modules():
+    if not module or _ends_in(candidate, module):
+      yield candidate
 
 
 def _exists(module: str) -> bool:
   try:
     return importlib.util.find_spec(module) is not None
   except ModuleNotFoundError as error:
-    # A parent package is missing; anything else missing is a real fault.
+    # A parent package is missing; any other missing module is an error.
     if module == error.name or module.startswith(f'{error.name}.'):
       return False
     raise
 
 
 def _experiment_modules() -> list[str]:
-  """Returns the names of all modules that have experiments of Pax's.
+  """Returns the names of all modules with experiments of Pax.
 
-  A binary has not all of them: what it does not hold is left out.
+  A binary may hold some of them only.
   """
-  # A package without __init__.py has several paths, some only for importers.
-  found = {
-    '.'.join((home, *file.relative_to(folder).with_suffix('').parts))
-    for home, pattern in _HOMES.items()
-    if _exists(home)
-    for folder in map(pathlib.Path, importlib.import_module(home).__path__)
+  # A namespace package has several paths, of which some are no folders.
+  modules = {
+    '.'.join((package, *file.relative_to(folder).with_suffix('').parts))
+    for package, pattern in _PACKAGES.items()
+    if _exists(package)
+    for folder in map(pathlib.Path, importlib.import_module(package).__path__)
     for file in folder.rglob(pattern)
   }
-  return sorted(name for name in found if not name.endswith('.__init__'))
+  return sorted(name for name in modules if not name.endswith('.__init__'))
 
 
-def _hint(name: str) -> str:
-  """Returns the sentence that follows `no experiment is called ...`."""
+def _suggestions(name: str) -> str:
+  """The end of the message `no experiment is called ...`: near names."""
   import_all_experiments()
-  by_class: dict[str, str] = {}
-  for key in _entries:
-    by_class[key.rpartition('.')[2].lower()] = key.removeprefix('pax.')
-  wanted = name.rpartition('.')[2].lower()
-  near = difflib.get_close_matches(wanted, by_class, n=_MAX_NEAR_NAMES)
-  if not near:
-    return ' Give --exp as module.Class, e.g. tasks.lm.params.lm_cloud.<Class>'
-  return ' Did you mean ' + ' or '.join(by_class[key] for key in near) + '?'
+  names = [key.removeprefix('pax.') for key in _entries]
+  candidates: dict[str, str] = {}
+  for full_name in names:
+    parts = full_name.lower().split('.')
+    # Every suffix that --exp takes, from the class name to the full name.
+    for start in range(len(parts)):
+      candidates.setdefault('.'.join(parts[start:]), full_name)
+  # The class name counts on its own: the module may be misspelt.
+  keys = [name.lower(), name.lower().rpartition('.')[2]]
+  matches = (
+    _close_matches(keys, candidates, cutoff=0.6)
+    or [full_name for full_name in names if keys[1] in full_name.lower()]
+    or _close_matches(keys, candidates, cutoff=0.4)
+  )
+  if not matches:
+    return ' `pax list_experiments` lists all of them.'
+  return f' Did you mean {" or ".join(matches[:_MAX_SUGGESTIONS])}?'
+
+
+def _close_matches(
+  keys: Iterable[str], candidates: Mapping[str, str], cutoff: float
+) -> list[str]:
+  """The values of near candidates, the nearest to the first key first."""
+  return list(
+    dict.fromkeys(
+      candidates[match]
+      for key in keys
+      for match in difflib.get_close_matches(
+        key, candidates, n=_MAX_SUGGESTIONS, cutoff=cutoff
+      )
+    )
+  )

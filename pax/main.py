@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command: `python -m pax.main --exp=EXPERIMENT --job_log_dir=DIR`.
+"""The command `pax`, also `python -m pax.main`.
 
-Its first word may name a tool instead, as in `python -m pax.main plot DIR`.
+pax --exp=EXPERIMENT --job_log_dir=DIR
+pax TOOL ...
 """
 
 from __future__ import annotations
@@ -11,63 +12,75 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from pax import exit_codes
 from pax.runner import command_line, parent_death
+from pax.runner import console as console_lib
 from pax.runner import options as options_lib
 from pax.tools import commands
 
-EXIT_ERROR = 1
-EXIT_PREEMPTED = 75
-
 
 def main(argv: Sequence[str]) -> int:
-  """Runs what the command line asks for; returns the exit code.
+  """Runs a command line, whose first word is the program.
 
-  0: done. 1: failed, the reason is on stderr. 2: of --mode=aot, the step does
-  not fit. 75: stopped by a signal, saved.
-  A run that hangs ends the process with 124, if --hang_timeout_secs says so.
+  Returns one of `exit_codes`. A run that hangs ends the process with
+  `exit_codes.HANG`, if --hang_timeout_secs is set.
+
+  Raises:
+    BrokenPipeError: the reader of stdout or stderr has exited.
   """
-  if commands.named(argv):
+  if commands.tool_name(argv):
     return commands.run(argv)
   try:
     options = options_lib.parse(argv)
-  except options_lib.HelpRequested as e:
-    print(e)
-    print(f'\nTools, each with --help:\n{commands.help_text()}')
-    return 0
-  except options_lib.UsageError as e:
-    return _fail(e, show_traceback=False)
+  except command_line.HelpRequested as e:
+    tools_text = commands.help_text()
+    console_lib.print_text(f'{e}\n\nTools, each with --help:\n{tools_text}')
+    return exit_codes.DONE
+  except command_line.UsageError as e:
+    return _report_error(e, show_traceback=False)
   parent_death.watch()
   try:
-    if options.study:
-      from pax import studies
-
-      return studies.run(options)
-    if options.mode == 'aot':
-      from pax import aot
-
-      return aot.run(options)
-    from pax.runner import runner
-
-    return runner.run(options)
+    return _run(options)
   except KeyboardInterrupt as e:
-    return _stopped(e)
+    return _report_interrupt(e)
+  except BrokenPipeError:
+    raise
   except Exception as e:
-    return _fail(e, show_traceback=options.traceback)
+    return _report_error(e, show_traceback=options.traceback)
 
 
 def console() -> None:
-  """The `pax` command."""
-  command_line.stand_where_it_was_typed()
-  code = main(sys.argv)
-  if code == EXIT_ERROR or (code and not _is_one_of_many()):
-    # Waits neither for a compilation nor for the processes that go on.
-    sys.stdout.flush()
-    sys.stderr.flush()
+  """Runs the words of the command line, and exits."""
+  console_lib.use_invocation_dir()
+  try:
+    code = main(sys.argv)
+  except BrokenPipeError as e:
+    code = exit_codes.ERROR
+    if console_lib.flush_streams():
+      code = _report_error(e, show_traceback=True)
+  console_lib.flush_streams()
+  if code == exit_codes.ERROR or (code and not _is_distributed()):
+    # Waits neither for a compilation nor for other processes.
     os._exit(code)
   sys.exit(code)
 
 
-def _is_one_of_many() -> bool:
+def _run(options: options_lib.RunOptions) -> int:
+  # Each imports JAX, which --help and wrong flags do not need.
+  if options.study:
+    from pax import studies
+
+    return studies.run(options)
+  if options.mode == 'aot':
+    from pax import aot
+
+    return aot.run(options)
+  from pax.runner import runner
+
+  return runner.run(options)
+
+
+def _is_distributed() -> bool:
   if 'jax' not in sys.modules:
     return False
   import jax
@@ -75,25 +88,27 @@ def _is_one_of_many() -> bool:
   return jax.distributed.is_initialized()
 
 
-def _stopped(stop: KeyboardInterrupt) -> int:
-  if type(stop).__name__ == 'PreemptedBeforeFirstStepError':
+def _report_interrupt(interrupt: KeyboardInterrupt) -> int:
+  from pax.programs import preemption
+
+  if isinstance(interrupt, preemption.PreemptedBeforeFirstStepError):
     print('pax: stopped before the first step', file=sys.stderr)
-    return EXIT_PREEMPTED
+    return exit_codes.PREEMPTED
   print(
-    'pax: stopped at once; what came after the last checkpoint is lost',
+    'pax: stopped at once; steps after the last checkpoint are lost',
     file=sys.stderr,
   )
-  return EXIT_ERROR
+  return exit_codes.ERROR
 
 
-def _fail(error: Exception, *, show_traceback: bool) -> int:
+def _report_error(error: Exception, *, show_traceback: bool) -> int:
   if show_traceback:
     traceback.print_exception(error)
   text = str(error)
   if not isinstance(error, ValueError):
     text = f'{type(error).__name__}: {text} (--traceback shows where)'
   print(f'pax: error: {text}', file=sys.stderr)
-  return EXIT_ERROR
+  return exit_codes.ERROR
 
 
 if __name__ == '__main__':

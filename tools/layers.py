@@ -104,6 +104,7 @@ LAYERS: tuple[Layer, ...] = (
       'pax.base_metrics',
       'pax.ghostnorm',
       'pax.base_task',
+      'pax.exit_codes',
       'pax.inputs',
       'pax.learners',
       'pax.tasks_lib',

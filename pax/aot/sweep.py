@@ -17,19 +17,18 @@ from collections.abc import Iterator, Sequence
 from concurrent import futures
 from typing import Any
 
-from pax import experiment_registry
+from pax import exit_codes, experiment_registry
 from pax.aot import analysis, topology
 from pax.aot.report import table
 from pax.runner import command_line
 from pax.runner.options import RunOptions, UsageError
 
-EXIT_FITS = 0
-EXIT_DOES_NOT_FIT = 2
+EXIT_FITS = exit_codes.DONE
+EXIT_DOES_NOT_FIT = exit_codes.DOES_NOT_FIT
 # In the job directory.
 FOLDER = 'aot'
 TABLE = 'table.md'
 
-_EXIT_ERROR = 1
 # Prefix of a process's last line on stderr when it fails.
 _ERROR_PREFIX = 'pax: error: '
 
@@ -65,7 +64,7 @@ def run(options: RunOptions, names: Sequence[str] | None = None) -> int:
     table_file.write_text(table.render_page(sorted_outcomes), encoding='utf-8')
   print(f'table: {table_file}')
   if any(outcome.error for outcome in outcomes.values()):
-    return _EXIT_ERROR
+    return exit_codes.ERROR
   if any(outcome.report['fits'] is False for outcome in outcomes.values()):
     return EXIT_DOES_NOT_FIT
   return EXIT_FITS

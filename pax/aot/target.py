@@ -25,7 +25,7 @@ _GPU_PACKAGES = ('gpu', 'nvidia')
 class Target:
   """An experiment partitioned over the devices of a machine."""
 
-  experiment: abstract_experiment.Declared
+  experiment: abstract_experiment.AbstractExperiment
   topology: topology_lib.Topology
   # Over as many simulated devices where the compiler is missing.
   partitioner: partitioning.Partitioner
@@ -114,7 +114,8 @@ def _num_mesh_devices(
 
 
 def _create_partitioner(
-  declared: abstract_experiment.Declared, topology: topology_lib.Topology
+  declared: abstract_experiment.AbstractExperiment,
+  topology: topology_lib.Topology,
 ) -> partitioning.Partitioner:
   if create := declared.experiment.partitioner():
     if topology.platform != 'cpu':

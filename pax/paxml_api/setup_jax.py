@@ -54,7 +54,7 @@ def setup_jax(
   ):
     if value is not None:
       raise ValueError(
-        f'{name} must be None, got {value!r}: {unsupported_flags.REFUSED[name]}'
+        f'{name} must be None, got {value!r}: {unsupported_flags.FLAGS[name]}'
       )
   options = RunOptions(
     globally_use_hardware_rng=globally_use_hardware_rng,

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-# The exit code of `timeout`.
-EXIT_HANG = 124
+from pax import exit_codes
 
 _POLLS_PER_TIMEOUT = 20
 
@@ -96,7 +95,7 @@ class HangWatchdog:
       last = self._last_beat
       if last is not None and time.monotonic() - last > self._timeout_secs:
         self._report()
-        self._end(EXIT_HANG)
+        self._end(exit_codes.HANG)
         return
 
   def _report(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ran, as files in the job directory."""
+"""Writes the configuration of a run to files of the job directory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ def write_before_build(
 ) -> None:
   """Writes the constants, the configuration as text, and `config.json`.
 
-  The names begin with `prefix`, which tells jobs in one directory apart.
+  Args:
+    job_log_dir: the directory of the job.
+    experiment: the class of the experiment.
+    tree: the configuration.
+    prefix: of the file names, for jobs of other modes in one directory.
   """
   if jax.process_index() != 0:
     return
@@ -45,7 +49,14 @@ def write_before_build(
 def write_after_build(
   job_log_dir: str, tree: Config[RunConfig], task: Any, input_spec: Any
 ) -> None:
-  """Writes what the inputs look like, and the model after inheritance."""
+  """Writes the spec of a batch, and the model with inherited fields.
+
+  Args:
+    job_log_dir: the directory of the job.
+    tree: the configuration.
+    task: the task of that configuration, built.
+    input_spec: shapes and dtypes of a training batch of one host.
+  """
   if jax.process_index() != 0:
     return
   _write(job_log_dir, 'input_specs.json', spec_json(tree, input_spec))
@@ -57,7 +68,7 @@ def write_after_build(
 
 
 def config_text(tree: Config[RunConfig]) -> str:
-  """The inputs, then the task, one field a line."""
+  """Returns the inputs, then the task, one field per line."""
   sections = [('Train input', tree.train_input)] if tree.train_input else []
   sections += [(f'Eval input {c.name}', c) for c in tree.eval_inputs]
   sections += [(f'Decode input {c.name}', c) for c in tree.decode_inputs]
@@ -68,21 +79,21 @@ def config_text(tree: Config[RunConfig]) -> str:
 
 
 def dump_config(tree: Config[RunConfig]) -> str:
-  """`tree` as JSON from which `load_config` makes it again."""
+  """Returns `tree` as JSON, for `load_config`."""
   from fiddle.experimental import serialization
 
   return json.dumps(json.loads(serialization.dump_json(tree)), indent=1)
 
 
 def load_config(text: str) -> Config[RunConfig]:
-  """The tree that `dump_config` wrote."""
+  """Returns the tree of a JSON text of `dump_config`."""
   from fiddle.experimental import serialization
 
   return serialization.load_json(text)
 
 
 def spec_json(tree: Config[RunConfig], input_spec: Any) -> str:
-  """Shape and dtype of every array of a training batch of one host."""
+  """Returns shapes and dtypes of a training batch of one host, as JSON."""
   leaves = jax.tree_util.tree_flatten_with_path(input_spec)[0]
   batch = {
     jax.tree_util.keystr(path, simple=True, separator='.'): {
@@ -95,7 +106,7 @@ def spec_json(tree: Config[RunConfig], input_spec: Any) -> str:
 
 
 def post_init_text(task: Any, input_spec: Any) -> str:
-  """The model's configuration with what each layer inherited."""
+  """Returns the configuration of each layer of the model, as inherited."""
   model = task.model
   batch = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), input_spec

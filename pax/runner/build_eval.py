@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the options to a job that evaluates, decodes or infers."""
+"""Builds the jobs that evaluate, decode or infer from the options."""
 
 from __future__ import annotations
 
@@ -20,34 +20,33 @@ from pax.programs import (
 )
 from pax.programs.preemption import PreemptionHandler
 from pax.runner import artifacts, job_setup
+from pax.runner.job_setup import JobSpec
 from pax.runner.options import RunOptions, UsageError
 
 Mode = io_utils.EvaluationMode
 
 
 def build_eval(
-  options: RunOptions,
-  planned: job_setup.Plan,
-  preemption: PreemptionHandler,
+  options: RunOptions, spec: JobSpec, preemption: PreemptionHandler
 ) -> jobs.EvalJob:
-  """Makes the job of --mode=eval, decode or decode_once.
+  """Returns the job of --mode=eval, decode or decode_once.
 
   Raises:
-    ValueError: there is nothing to evaluate or decode, or no checkpoint.
+    ValueError: there is no input to evaluate or decode, or no checkpoint.
   """
-  partitioner = _partitioner(options, planned)
+  partitioner = _partitioner(options, spec)
   with contextlib.ExitStack() as on_error:
-    writer = job_setup.create_writer(options, planned)
+    writer = job_setup.create_writer(options, spec)
     on_error.callback(writer.close)
-    made = _build_eval(options, planned, preemption, partitioner, writer)
-    # From here on closing is the job's.
+    job = _build_eval(options, spec, preemption, partitioner, writer)
+    # Closing is the job's from now on.
     on_error.pop_all()
-  return made
+  return job
 
 
 def _build_eval(
   options: RunOptions,
-  planned: job_setup.Plan,
+  spec: JobSpec,
   preemption: PreemptionHandler,
   partitioner: partitioning.Partitioner,
   writer: summaries.Writer,
@@ -57,22 +56,23 @@ def _build_eval(
   sinks = {'writer': writer, 'progress': job_setup.create_progress(task)}
   eval_runner = job_setup.create_eval_runner(
     options,
-    planned,
+    spec,
     partitioner,
     before_batch=preemption.raise_if_requested,
     **sinks,
   )
   if not eval_runner.evals and not eval_runner.decodes:
-    what = 'eval' if mode is Mode.EVAL else 'decode'
+    verb = 'eval' if mode is Mode.EVAL else 'decode'
     raise ValueError(
-      f'{type(planned.experiment).__name__} has no input to {what}; return some'
-      f' from {what}_datasets()'
+      f'{spec.name} has no input to {verb}; return some from {verb}_datasets()'
     )
   return jobs.EvalJob(
     job_log_dir=options.job_log_dir,
     mode=mode,
     partitioner=partitioner,
-    source=_source(options, partitioner, mode, preemption, sinks['progress']),
+    source=_state_source(
+      options, partitioner, mode, preemption, sinks['progress']
+    ),
     eval_runner=eval_runner,
     early_stopping=early_stopping.create_early_stopping(
       task.early_stopping_fn, options.job_log_dir
@@ -82,43 +82,41 @@ def _build_eval(
 
 
 def build_infer(
-  options: RunOptions,
-  planned: job_setup.Plan,
-  preemption: PreemptionHandler,
+  options: RunOptions, spec: JobSpec, preemption: PreemptionHandler
 ) -> infer.InferJob:
-  """Makes the job of --mode=infer.
+  """Returns the job of --mode=infer.
 
   Raises:
     ValueError: the task has no inference runner, the experiment no input to
       decode, or there is no checkpoint.
   """
-  partitioner = _partitioner(options, planned)
+  partitioner = _partitioner(options, spec)
   task = partitioner.task
   runner = task.inference_runner
-  inputs = [config.Instantiate() for config in planned.tree.decode_inputs]
+  inputs = [config.Instantiate() for config in spec.tree.decode_inputs]
   if not inputs:
     raise ValueError(
-      f'{type(planned.experiment).__name__} has no input to infer; return some'
-      ' from decode_datasets()'
+      f'{spec.name} has no input to infer; return some from decode_datasets()'
     )
   progress = job_setup.create_progress(task)
   if options.init_from:
+    checkpoint = options.init_from
     state = job_setup.initialize(options, partitioner, progress.print)
-    state, where = _for_eval(task, state), options.init_from
+    state = _eval_state(task, state)
   else:
     settings = task.infer_writer
     directory = settings.restore_checkpoint_dir or options.job_log_dir
-    where = str(directory)
+    checkpoint = str(directory)
     _, path = reading.find_checkpoint(
       directory, settings.restore_checkpoint_step
     )
-    state = _reader(partitioner).read(path)
+    state = _state_reader(partitioner).read(path)
   return infer.InferJob(
     job_log_dir=options.job_log_dir,
     partitioner=partitioner,
     runner=runner,
     state=state,
-    checkpoint=where,
+    checkpoint=checkpoint,
     inputs=inputs,
     progress=progress,
     preemption=preemption,
@@ -126,85 +124,86 @@ def build_infer(
 
 
 def _partitioner(
-  options: RunOptions, planned: job_setup.Plan
+  options: RunOptions, spec: JobSpec
 ) -> partitioning.Partitioner:
-  """The task on its devices; all that is needed of data is their shapes."""
+  """The task on its devices; reads one batch at most."""
   artifacts.write_before_build(
     options.job_log_dir,
-    type(planned.experiment),
-    planned.tree,
+    type(spec.experiment),
+    spec.tree,
     prefix=f'{options.mode}_',
   )
-  return job_setup.create_partitioner(planned, _spec(planned))
+  return job_setup.create_partitioner(spec, _input_spec(spec))
 
 
-def _spec(planned: job_setup.Plan) -> Any:
-  """The shapes of a batch that the variables are declared by."""
-  tree = planned.tree
+def _input_spec(spec: JobSpec) -> Any:
+  """Shapes of the batch that the variables are declared for."""
+  tree = spec.tree
   if not tree.task.train.always_use_train_for_model_init:
     inputs = [*tree.eval_inputs, *tree.decode_inputs]
     return job_setup.batch_spec(inputs[0].Instantiate())
-  declared = job_setup.declared_spec(planned.experiment)
+  declared = job_setup.declared_spec(spec.experiment)
   if declared is not None:
     return declared
-  if tree.train_input is None:
-    # Says how many there are, and what is wanted.
-    planned.experiment.training_dataset()
-  return job_setup.batch_spec(tree.train_input.Instantiate())
+  return job_setup.batch_spec(job_setup.train_input(spec))
 
 
-def _source(
+def _state_source(
   options: RunOptions,
   partitioner: partitioning.Partitioner,
   mode: Mode,
   preemption: PreemptionHandler,
   progress: summaries.Progress,
 ) -> checkpoint_follower.StateSource:
-  """Where states come from: another task, chosen checkpoints, or a job."""
+  """One initial state, selected checkpoints, or those of a running job."""
   task = partitioner.task
   if options.init_from:
     state = job_setup.initialize(options, partitioner, progress.print)
-    return checkpoint_follower.FixedState(state=_for_eval(task, state))
-  own = pathlib.Path(options.job_log_dir) / paths.CHECKPOINTS
-  directory = pathlib.Path(options.restore_checkpoint_dir or own)
+    return checkpoint_follower.FixedState(state=_eval_state(task, state))
+  default_dir = pathlib.Path(options.job_log_dir) / paths.CHECKPOINTS
+  directory = pathlib.Path(options.restore_checkpoint_dir or default_dir)
   if options.mode == 'decode_once':
     return checkpoint_follower.SelectedCheckpoints(
-      reader=_reader(partitioner),
+      reader=_state_reader(partitioner),
       directory=directory,
       steps=options.restore_checkpoint_step,
     )
   if len(options.restore_checkpoint_step) > 1:
     raise UsageError(
-      '--mode=decode takes one --restore_checkpoint_step, from which on it'
-      f' decodes, got {list(options.restore_checkpoint_step)}; use decode_once'
+      '--mode=decode takes one --restore_checkpoint_step, the first step to'
+      f' decode, got {list(options.restore_checkpoint_step)}; use decode_once'
     )
-  starts = task.train.decode_start_after_n_steps if mode is Mode.DECODE else 0
+  first_step = 0
+  if mode is Mode.DECODE:
+    first_step = task.train.decode_start_after_n_steps
   return checkpoint_follower.CheckpointFollower(
-    reader=_reader(partitioner),
+    reader=_state_reader(partitioner),
     job_log_dir=options.job_log_dir,
     directory=directory,
     mode=mode,
     last_step=int(task.train.num_train_steps),
-    first_step=max([starts, *options.restore_checkpoint_step]),
+    first_step=max([first_step, *options.restore_checkpoint_step]),
     first_timeout_secs=options.first_checkpoint_timeout_secs,
     next_timeout_secs=options.next_checkpoint_timeout_secs,
     preemption=preemption,
   )
 
 
-def _reader(
+def _state_reader(
   partitioner: partitioning.Partitioner,
 ) -> checkpoint_follower.StateReader:
-  """Averages are what is evaluated wherever the optimizer keeps them."""
+  """Reads moving averages in place of variables if the optimizer keeps them."""
   task = partitioner.task
   return checkpoint_follower.StateReader(
     state=job_setup.restore_target(partitioner),
     use_ema=task.has_ema_decay,
-    restore_transformations=job_setup.built(task.train.restore_transformations),
+    restore_transformations=job_setup.instantiate(
+      task.train.restore_transformations
+    ),
   )
 
 
-def _for_eval(task: Any, state: Any) -> Any:
+def _eval_state(task: job_setup.Task, state: Any) -> Any:
   state = program.get_eval_train_state(task, state, task.has_ema_decay)
   jax.block_until_ready(state)
   return state

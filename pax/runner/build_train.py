@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a TrainJob from the options."""
+"""Builds the job of --mode=train from the options."""
 
 from __future__ import annotations
 
@@ -18,78 +18,84 @@ from pax.programs import train_program as train_program_lib
 from pax.programs.jobs import TrainJob
 from pax.programs.preemption import PreemptionHandler
 from pax.runner import artifacts, job_setup
+from pax.runner.job_setup import JobSpec
 from pax.runner.options import RunOptions
 from praxis import base_input
-
-plan = job_setup.plan
-batch_spec = job_setup.batch_spec
-Plan = job_setup.Plan
-
-# Compiles the step while the state is initialised or read, then describes it.
-_POOL = futures.ThreadPoolExecutor(1, 'compile')
 
 
 def build(
   options: RunOptions,
-  planned: Plan,
+  spec: JobSpec,
   preemption: PreemptionHandler,
   began: float | None = None,
 ) -> TrainJob:
-  """Makes everything the plan speaks of, checked before it is allocated.
+  """Returns the training job, checked before its state is allocated.
 
-  `began` is when the process did, in seconds since 1970; None is now.
+  Args:
+    options: the flags.
+    spec: the experiment and its configuration.
+    preemption: tells the job when to stop.
+    began: start of the process in seconds since 1970; None is now.
 
   Raises:
-    ValueError: the devices cannot hold it, or a checkpoint cannot be read.
+    ValueError: the state does not fit the devices, or a checkpoint cannot be
+      restored.
   """
   with contextlib.ExitStack() as on_error:
     goodput = job_setup.create_goodput_recorder(options, began)
     on_error.callback(goodput.close)
-    writer = job_setup.create_writer(options, planned)
+    writer = job_setup.create_writer(options, spec)
     on_error.callback(writer.close)
-    made = _build(options, planned, preemption, goodput=goodput, writer=writer)
-    # From here on closing is the run's.
+    # Compiles while the state is initialized or restored.
+    thread = futures.ThreadPoolExecutor(1, 'compile')
+    on_error.callback(thread.shutdown, wait=False)
+    job = _build(
+      options, spec, preemption, goodput=goodput, writer=writer, thread=thread
+    )
+    # Closing is the job's from now on. The thread ends after its last task.
     on_error.pop_all()
-  return made
+    thread.shutdown(wait=False)
+  return job
 
 
 def _build(
   options: RunOptions,
-  planned: Plan,
+  spec: JobSpec,
   preemption: PreemptionHandler,
   *,
   goodput: summaries.goodput.Recorder,
   writer: summaries.Writer,
+  thread: futures.Executor,
 ) -> TrainJob:
-  tree, job_log_dir = planned.tree, options.job_log_dir
-  artifacts.write_before_build(job_log_dir, type(planned.experiment), tree)
-  train_input = _train_input(planned)
-  spec = _checked_spec(planned, train_input)
-  partitioner = job_setup.create_partitioner(planned, spec)
+  tree, job_log_dir = spec.tree, options.job_log_dir
+  artifacts.write_before_build(job_log_dir, type(spec.experiment), tree)
+  train_input = job_setup.train_input(spec)
+  input_spec = _checked_input_spec(spec, train_input)
+  partitioner = job_setup.create_partitioner(spec, input_spec)
   task = partitioner.task
-  _check_averages(task)
+  _check_ema(task)
   partitioner.preflight()
-  compiling = _POOL.submit(_compile, options, partitioner)
+  compiling = thread.submit(_compile, options, partitioner)
   sinks = {'writer': writer, 'progress': job_setup.create_progress(task)}
   checkpointer = _checkpointer(options, partitioner, writer)
-  state, step = _first_state(
+  state, step = _initial_state(
     options, partitioner, checkpointer, train_input, sinks['progress']
   )
   with goodput.record(summaries.goodput.COMPILE):
     compiling.result()
-  describing = _POOL.submit(
-    artifacts.write_after_build, job_log_dir, tree, task, spec
+  describing = thread.submit(
+    artifacts.write_after_build, job_log_dir, tree, task, input_spec
   )
   return TrainJob(
     job_log_dir=job_log_dir,
     partitioner=partitioner,
-    train_program=_train_program(planned),
+    train_program=_train_program(spec),
     state=state,
     step=step,
     train_input=train_input,
     eval_runner=job_setup.create_eval_runner(
       options,
-      planned,
+      spec,
       partitioner,
       before_batch=preemption.raise_if_requested,
       **sinks,
@@ -108,44 +114,39 @@ def _build(
 def _compile(
   options: RunOptions, partitioner: partitioning.Partitioner
 ) -> None:
-  """Compiles the step, or takes it from the file that the options name."""
+  """Compiles the step, or loads it from the file of --aot_load."""
   step = partitioner.train_step()
   if options.aot_load:
     saved_step.load(step, options.aot_load)
   step.compile()
 
 
-def _train_input(planned: Plan) -> base_input.BaseInput:
-  if planned.tree.train_input is None:
-    # Says how many there are, and what is wanted.
-    planned.experiment.training_dataset()
-  return planned.tree.train_input.Instantiate()
-
-
-def _checked_spec(planned: Plan, train_input: base_input.BaseInput) -> Any:
-  spec = job_setup.batch_spec(train_input)
-  if planned.tree.task.train.enforce_input_specs:
-    declared = job_setup.declared_spec(planned.experiment)
+def _checked_input_spec(
+  spec: JobSpec, train_input: base_input.BaseInput
+) -> Any:
+  input_spec = job_setup.batch_spec(train_input)
+  if spec.tree.task.train.enforce_input_specs:
+    declared = job_setup.declared_spec(spec.experiment)
     if declared is not None:
-      job_setup.check_spec(spec, declared)
-  return spec
+      job_setup.check_spec(input_spec, declared)
+  return input_spec
 
 
-def _check_averages(task: Any) -> None:
+def _check_ema(task: job_setup.Task) -> None:
   for name in ('eval_use_ema_states', 'decode_use_ema_states'):
     if getattr(task.train, name) and not task.has_ema_decay:
       raise ValueError(
-        f'task.train.{name} is set, and the optimizer keeps no averages; set'
-        ' task.train.learner.optimizer.ema_decay, as 0.999'
+        f'task.train.{name} is set, but the optimizer keeps no moving averages;'
+        ' set task.train.learner.optimizer.ema_decay, such as 0.999'
       )
 
 
-def _train_program(planned: Plan) -> train_program_lib.BaseTrainProgram:
-  programs = planned.experiment.train_programs()
+def _train_program(spec: JobSpec) -> train_program_lib.BaseTrainProgram:
+  programs = spec.experiment.train_programs()
   if len(programs) > 1:
     raise ValueError(
-      f'train_programs() of {type(planned.experiment).__name__} must return at'
-      f' most 1 program, got {len(programs)}'
+      f'train_programs() of {spec.name} must return at most 1 program, got'
+      f' {len(programs)}'
     )
   return programs[0] if programs else train_program_lib.SingleTaskTrainProgram()
 
@@ -157,7 +158,7 @@ def _checkpointer(
 ) -> checkpoints.Checkpointer:
   train = partitioner.task.train
   in_one_file = not (partitioner.is_spmd or options.pmap_use_tensorstore)
-  kinds = checkpoints.CheckpointType
+  types = checkpoints.CheckpointType
   return checkpoints.create_checkpointer(
     checkpoints.CheckpointOptions(
       save_interval_steps=train.save_interval_steps,
@@ -170,20 +171,25 @@ def _checkpointer(
       timeout_secs=options.async_timeout_secs,
     ),
     options.job_log_dir,
-    kinds.FLAX if in_one_file else kinds.GDA,
+    types.FLAX if in_one_file else types.GDA,
     before_write=writer.flush,
-    restore_transformations=job_setup.built(train.restore_transformations),
+    restore_transformations=job_setup.instantiate(
+      train.restore_transformations
+    ),
   )
 
 
-def _first_state(
+def _initial_state(
   options: RunOptions,
   partitioner: partitioning.Partitioner,
   checkpointer: checkpoints.Checkpointer,
   train_input: base_input.BaseInput,
   progress: summaries.Progress,
 ) -> tuple[Any, int]:
-  """The newest checkpoint's state, its input put back; else a fresh one."""
+  """The state of the newest checkpoint, or a new one, and its step.
+
+  Restores the state of the training input too.
+  """
   if checkpointer.latest_step() is None:
     if partitioner.task.train.external_checkpoint_path:
       state = _external_state(partitioner)
@@ -198,15 +204,15 @@ def _first_state(
 
 
 def _external_state(partitioner: partitioning.Partitioner) -> Any:
-  """The whole state of another job, read by the handler that the task names."""
+  """The state of `external_checkpoint_path`, restored by the task's handler."""
   train = partitioner.task.train
   target = job_setup.restore_target(partitioner)
-  if handler := job_setup.built(train.external_checkpoint_handler):
+  if handler := job_setup.instantiate(train.external_checkpoint_handler):
     return handler.restore(train.external_checkpoint_path, item=target)
-  found = reading.find_checkpoint(train.external_checkpoint_path)[1]
+  _, path = reading.find_checkpoint(train.external_checkpoint_path)
   return reading.read_tree(
-    found,
+    path,
     target,
     reading.leaf_names(target),
-    job_setup.built(train.restore_transformations),
+    job_setup.instantiate(train.restore_transformations),
   )

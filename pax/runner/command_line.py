@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A command line as a dataclass: one field for each flag, and one for words."""
+"""A command line as a dataclass: a field per flag, and one for other words."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import os
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -16,8 +14,8 @@ from absl import flags
 OptionsT = TypeVar('OptionsT')
 
 _WIDTH = 78
-_HELP = ('--help', '-h', '-help', '--helpfull')
-_DEFINE = {
+_HELP_FLAGS = ('--help', '-h', '-help', '--helpfull')
+_DEFINE_BY_TYPE = {
   'str': flags.DEFINE_string,
   'bool': flags.DEFINE_boolean,
   'int': flags.DEFINE_integer,
@@ -28,19 +26,23 @@ _DEFINE = {
 
 
 class UsageError(ValueError):
-  """A command line that cannot be meant."""
+  """A command line that is not valid; the message is for the user."""
 
 
 class HelpRequested(Exception):
-  """The command line asks for help; the text is the message."""
+  """The command line has --help; the message is the help text."""
 
 
 def flag(
   default: Any, group: str, text: str, *, example: str = 'NAME=VALUE'
 ) -> Any:
-  """A field that is a flag; `group` is the heading it stands under in help.
+  """Returns the dataclass field of a flag.
 
-  `example` shows a value of a flag that may be repeated.
+  Args:
+    default: the value without the flag.
+    group: heading of the flag in the help text.
+    text: help text.
+    example: value in the help text of a repeatable flag.
   """
   return dataclasses.field(
     default=default,
@@ -49,7 +51,10 @@ def flag(
 
 
 def words(text: str) -> Any:
-  """A field that takes the words which belong to no flag."""
+  """Returns the dataclass field of the words that are no flags.
+
+  `text` names them in the usage line.
+  """
   return dataclasses.field(default=(), metadata={'words': text})
 
 
@@ -57,61 +62,58 @@ def parse(
   options: type[OptionsT],
   argv: Sequence[str],
   usage: str,
-  refused: Mapping[str, str] | None = None,
+  unsupported: Mapping[str, str] | None = None,
 ) -> OptionsT:
-  """The `options` of a command line, whose first word is the program.
+  """Parses a command line, whose first word is the program.
 
-  `refused` says of flags that others have why they are none here.
+  Args:
+    options: the dataclass to return.
+    argv: the command line.
+    usage: first part of the help text.
+    unsupported: reasons why flags of paxml are not supported, by name.
 
   Raises:
     UsageError: an unknown flag, a value of the wrong type, or a word that
-      belongs to no flag where there is no field for words.
+      is no flag where `options` has no field for words.
     HelpRequested: --help is among the words.
   """
-  if any(word in _HELP for word in argv):
+  if any(word in _HELP_FLAGS for word in argv):
     raise HelpRequested(help_text(options, usage))
   fields = _flag_fields(options)
   values = flags.FlagValues()
   for field in fields:
     _define(field, values)
   try:
-    extra = values(list(argv))[1:]
+    other_words = values(list(argv))[1:]
   except flags.UnrecognizedFlagError as e:
-    raise UsageError(_unknown(e.flagname, fields, refused or {})) from e
+    message = _unknown_flag(e.flagname, fields, unsupported or {})
+    raise UsageError(message) from e
   except flags.Error as e:
     raise UsageError(str(e)) from e
-  found = {f.name: _value(values[f.name].value) for f in fields}
-  if named := _words_field(options):
-    found[named.name] = tuple(extra)
-  elif extra:
+  arguments = {f.name: _immutable(values[f.name].value) for f in fields}
+  if words_field := _words_field(options):
+    arguments[words_field.name] = tuple(other_words)
+  elif other_words:
     raise UsageError(
-      f'{extra[0]!r} belongs to no flag; flags begin with --, as in'
-      f' --exp={extra[0]}'
+      f'{other_words[0]!r} belongs to no flag; flags begin with --, as in'
+      f' --exp={other_words[0]}'
     )
-  return options(**found)
+  return options(**arguments)
 
 
 def words_of(options: Any) -> list[str]:
-  """The words that `parse` reads these options from; defaults have none."""
-  words = []
+  """Returns the flags that `parse` reads these options from; no defaults."""
+  flag_words = []
   for field in _flag_fields(type(options)):
     value = getattr(options, field.name)
     if value != field.default:
-      values = value if _repeats(field) else (value,)
-      words += [f'--{field.name}={one}' for one in values]
-  return words
-
-
-def stand_where_it_was_typed() -> None:
-  """Relative paths, and experiments in files there, are as one expects."""
-  # `bazel run` starts programs elsewhere, and tells here from where.
-  if directory := os.environ.get('BUILD_WORKING_DIRECTORY'):
-    os.chdir(directory)
-  sys.path.append(os.getcwd())
+      values = value if _is_repeatable(field) else (value,)
+      flag_words += [f'--{field.name}={item}' for item in values]
+  return flag_words
 
 
 def help_text(options: type, usage: str) -> str:
-  """What --help prints."""
+  """Returns the text of --help."""
   lines, group = [usage], None
   for field in _flag_fields(options):
     if field.metadata['group'] != group:
@@ -132,32 +134,33 @@ def _flag_fields(options: type) -> list[dataclasses.Field[Any]]:
 
 
 def _words_field(options: type) -> dataclasses.Field[Any] | None:
-  named = (f for f in dataclasses.fields(options) if 'words' in f.metadata)
-  return next(named, None)
+  fields = (f for f in dataclasses.fields(options) if 'words' in f.metadata)
+  return next(fields, None)
 
 
 def _define(field: dataclasses.Field[Any], values: flags.FlagValues) -> None:
-  define = _DEFINE[_kind(field)]
-  default = list(field.default) if _repeats(field) else field.default
+  define = _DEFINE_BY_TYPE[_type_name(field)]
+  default = list(field.default) if _is_repeatable(field) else field.default
   define(field.name, default, field.metadata['help'], flag_values=values)
 
 
-def _value(value: Any) -> Any:
+def _immutable(value: Any) -> Any:
   return tuple(value) if isinstance(value, list) else value
 
 
-def _kind(field: dataclasses.Field[Any]) -> str:
+def _type_name(field: dataclasses.Field[Any]) -> str:
+  """The type without `| None`, a tuple's up to its first comma."""
   return str(field.type).partition(' ')[0].partition(',')[0]
 
 
-def _repeats(field: dataclasses.Field[Any]) -> bool:
-  return _kind(field).startswith('tuple')
+def _is_repeatable(field: dataclasses.Field[Any]) -> bool:
+  return _type_name(field).startswith('tuple')
 
 
 def _default_text(field: dataclasses.Field[Any]) -> str:
-  if _repeats(field):
+  if _is_repeatable(field):
     return f' {field.metadata["example"]}'
-  if _kind(field) == 'bool' and field.default is not None:
+  if _type_name(field) == 'bool' and field.default is not None:
     state = 'on' if field.default else 'off'
     return f'  (--[no]{field.name}; {state})'
   if field.default in (None, ''):
@@ -165,14 +168,17 @@ def _default_text(field: dataclasses.Field[Any]) -> str:
   return f'={field.default}'
 
 
-def _unknown(
+def _unknown_flag(
   name: str,
   fields: Sequence[dataclasses.Field[Any]],
-  refused: Mapping[str, str],
+  unsupported: Mapping[str, str],
 ) -> str:
-  if reason := refused.get(name) or refused.get(name.removeprefix('no')):
-    return f'--{name} is not here: {reason}'
+  positive = name.removeprefix('no')
+  if reason := unsupported.get(name) or unsupported.get(positive):
+    return f'--{name} is not supported: {reason}'
   names = [field.name for field in fields]
-  near = difflib.get_close_matches(name.removeprefix('no'), names, n=2)
-  hint = f'did you mean --{" or --".join(near)}?' if near else 'see --help'
+  matches = difflib.get_close_matches(positive, names, n=2)
+  hint = (
+    f'did you mean --{" or --".join(matches)}?' if matches else 'see --help'
+  )
   return f'there is no flag --{name}; {hint}'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets JAX up before it looks for devices: simulated ones, hosts, the cache."""
+"""Configures JAX before it creates its backend: devices, processes, cache."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from pax.runner.options import RunOptions, UsageError
 
 _FORCED_DEVICES = re.compile(r'--xla_force_host_platform_device_count=\S+')
 
-# After so long without a sign of life of one process the others end.
+# Processes end if another one sends no heartbeat for this time.
 _HEARTBEAT_TIMEOUT_SECS = 60
-_MANY_PROCESSES = 128
+_MIN_PROCESSES_FOR_JITTER = 128
 _TRACEBACK_FILTERINGS = ('off', 'tracebackhide', 'remove_frames', 'auto')
 _PROFILER_SERVERS: list[object] = []
 
 
 def initialize(options: RunOptions) -> None:
-  """Configures JAX; to be called before anything asks for a device."""
+  """Configures JAX; call it before any use of devices."""
   if options.host_device_count is not None:
     simulate_devices(options.host_device_count)
   configure(options)
-  _keep_compiled(options.compilation_cache_dir)
-  _join_hosts(options)
+  _set_compilation_cache(options.compilation_cache_dir)
+  _join_processes(options)
   if jax.distributed.is_initialized():
-    _jitter(options.startup_random_jitter_max_secs)
+    _sleep_jitter(options.startup_random_jitter_max_secs)
 
 
 def simulate_devices(count: int) -> None:
-  """Makes JAX find so many devices on the CPU, and no others.
+  """Makes JAX simulate `count` devices on the CPU, and use no others.
 
   Raises:
-    UsageError: not even one.
-    RuntimeError: JAX has looked for devices before.
+    UsageError: `count` is below 1.
+    RuntimeError: JAX has created its backend already.
   """
   if count < 1:
     raise UsageError(f'--host_device_count must be at least 1, got {count}')
@@ -50,7 +50,11 @@ def simulate_devices(count: int) -> None:
 
 
 def configure(options: RunOptions) -> None:
-  """Passes on the flags that only JAX asks for; leaves its defaults."""
+  """Sets JAX's options from the flags; keeps JAX's defaults otherwise.
+
+  Raises:
+    UsageError: --jax_traceback_filtering_option has an unknown value.
+  """
   if options.globally_use_hardware_rng:
     jax.config.update('jax_default_prng_impl', 'rbg')
   if options.jax_enable_checks:
@@ -64,44 +68,44 @@ def configure(options: RunOptions) -> None:
   if filtering != 'auto':
     jax.config.update('jax_traceback_filtering', filtering)
   if options.jax_profiler_port is not None:
-    # It lives as long as somebody holds it.
+    # The server stops when it is garbage collected.
     _PROFILER_SERVERS.append(
       jax.profiler.start_server(options.jax_profiler_port)
     )
 
 
-def _jitter(max_secs: int) -> None:
-  """Waits a random time when there are very many processes."""
-  if jax.process_count() > _MANY_PROCESSES:
+def _sleep_jitter(max_secs: int) -> None:
+  """Sleeps for a random time if there are many processes."""
+  if jax.process_count() > _MIN_PROCESSES_FOR_JITTER:
     time.sleep(random.uniform(0, max_secs))
 
 
-def _keep_compiled(directory: str) -> None:
+def _set_compilation_cache(directory: str) -> None:
   if not directory:
     return
   path = directory
   if '://' not in directory:
     path = os.path.expanduser(directory)
     if path.startswith('~'):
-      logging.info('no home directory: compiled programs are not kept')
+      logging.info('No home directory: compiled programs are not cached')
       return
   jax.config.update('jax_compilation_cache_dir', path)
-  # A small program takes longer to compile than to read.
+  # Even a small program takes longer to compile than to read.
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
   jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
-  # The address of a kernel's partitioner differs in every process; the program
-  # that it makes does not.
+  # The address of a kernel's partitioner differs between processes, though the
+  # program does not.
   jax.config.update('jax_remove_custom_partitioning_ptr_from_cache_key', True)
 
 
-def _join_hosts(options: RunOptions) -> None:
-  given = {
+def _join_processes(options: RunOptions) -> None:
+  values = {
     '--server_addr': options.server_addr,
     '--num_hosts': options.num_hosts,
     '--host_idx': options.host_idx,
   }
   if options.multiprocess_gpu or options.server_addr:
-    missing = [name for name, value in given.items() if value is None]
+    missing = [name for name, value in values.items() if value is None]
     if missing:
       raise UsageError(
         f'several processes need {" and ".join(missing)} too, as in'
@@ -114,19 +118,19 @@ def _join_hosts(options: RunOptions) -> None:
       process_id=options.host_idx,
       heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_SECS,
     )
-  elif _is_one_of_many():
+  elif _is_one_of_several_processes():
     jax.distributed.initialize(
-      num_processes=_number('JAX_NUM_PROCESSES'),
-      process_id=_number('JAX_PROCESS_ID'),
+      num_processes=_process_number('JAX_NUM_PROCESSES'),
+      process_id=_process_number('JAX_PROCESS_ID'),
       heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_SECS,
     )
 
 
-def _is_one_of_many() -> bool:
-  """Whether the environment says that this is one process of a larger job."""
+def _is_one_of_several_processes() -> bool:
+  """Whether a launcher, Slurm, MPI or a TPU pod started several processes."""
   counts = ('SLURM_NTASKS', 'OMPI_COMM_WORLD_SIZE', 'PMI_SIZE')
   if any(int(os.environ.get(name) or 1) > 1 for name in counts):
-    # Slurm sets its variable in the batch script too, where no rank is.
+    # Slurm sets the count in the batch script too, where there is no rank.
     ranks = ('SLURM_PROCID', 'OMPI_COMM_WORLD_RANK', 'PMI_RANK')
     return any(name in os.environ for name in ranks)
   hosts = os.environ.get('TPU_WORKER_HOSTNAMES', '')
@@ -134,12 +138,12 @@ def _is_one_of_many() -> bool:
     ',' in hosts
     or 'MEGASCALE_COORDINATOR_ADDRESS' in os.environ
     or 'JAX_COORDINATOR_ADDRESS' in os.environ
-    or tpu_vm.is_one_of_many()
+    or tpu_vm.is_multihost()
   )
 
 
-def _number(name: str) -> int | None:
-  """What the environment says, or None for JAX to find out."""
+def _process_number(name: str) -> int | None:
+  """An environment variable as a number; None lets JAX detect it."""
   text = os.environ.get(name)
   if text is not None and not text.isdecimal():
     raise UsageError(f'{name} must be a number from 0, got {text!r}')

@@ -15,60 +15,46 @@ from pax.tuning import space
 
 def find(
   exp: str | None,
-  settings: Sequence[overrides.Override],
+  changes: Sequence[overrides.Override],
   commands: Sequence[str] = (),
   sub_experiment: str | None = None,
 ) -> base_experiment.BaseExperiment:
-  """The experiment called `exp`, else that which Fiddle `commands` make.
+  """Returns the experiment of `--exp`, or else that of `--fdl`.
 
-  Of an experiment that consists of several it is the `sub_experiment` of that
-  id, if one is named. The constants among `settings` are set; one made of
-  Configs has none.
+  Args:
+    exp: name of a registered experiment.
+    changes: its constants to set; fields of the configuration are ignored.
+    commands: those of Fiddle, which make an experiment without constants.
+    sub_experiment: id of one of the experiment's sub-experiments to return.
 
   Raises:
-    UsageError: no name is given.
+    UsageError: no experiment is named, or a constant is a search point.
     ValueError: there is no such experiment or constant.
   """
   if commands and not exp:
-    made = fiddle_commands.experiment(commands)
-    overrides.set_constants(type(made), settings)
-    return made
+    experiment = fiddle_commands.experiment(commands)
+    overrides.set_constants(type(experiment), changes)
+    return experiment
   if not exp:
     raise UsageError(
       'which experiment? e.g. --exp=tasks.lm.params.quickstart.TinyLm'
     )
-  found = experiment_registry.get_experiment(exp)
-  experiment = overrides.set_constants(found, settings)
+  cls = overrides.set_constants(
+    experiment_registry.get_experiment(exp), changes
+  )
   if sub_experiment:
-    experiment = _part(experiment, sub_experiment, settings)
-  if open_points := space.search_points(experiment):
+    cls = _sub_experiment(cls, sub_experiment, changes)
+  if search_points := space.search_points(cls):
     raise UsageError(
-      f'{", ".join(open_points)} of {experiment.__name__} are search points;'
-      f' --study=local searches them, --set {next(iter(open_points))}=...'
-      ' chooses'
+      f'{", ".join(search_points)} of {cls.__name__} are search points;'
+      f' search them with --study=local, or choose with --set'
+      f' {next(iter(search_points))}=...'
     )
-  return experiment()
+  return cls()
 
 
-def _part(
-  experiment: type, name: str, settings: Sequence[overrides.Override]
-) -> type:
-  """One of the experiments that one consists of, with the same constants."""
-  parts = experiment.sub_experiments()
-  if name not in parts:
-    raise UsageError(
-      f'--sub_experiment={name} is none of {", ".join(parts)}, of which'
-      f' {experiment.__name__} consists'
-    )
-  part = parts[name]
-  if issubclass(part, experiment):
-    return part
-  known = overrides.constants_of(part)
-  return overrides.set_constants(part, [s for s in settings if s.name in known])
-
-
-def commands_of(options: RunOptions) -> list[str]:
-  """The commands of --fdl, with those by older names."""
+def fiddle_commands_of(options: RunOptions) -> list[str]:
+  """Returns the commands of --fdl and of the older flags for the same."""
   configs = {
     'config': [options.fdl_config],
     'config_file': [options.fdl_config_file],
@@ -78,17 +64,42 @@ def commands_of(options: RunOptions) -> list[str]:
     'set': options.fdl_set,
     'tag': options.fdl_tags_set,
   }
-  return [*_older(configs), *options.fdl, *_older(changes)]
+  return [
+    *_deprecated_commands(configs),
+    *options.fdl,
+    *_deprecated_commands(changes),
+  ]
 
 
-def _older(by_kind: Mapping[str, Sequence[str | None]]) -> list[str]:
-  """What flags older than --fdl say, as commands of it."""
-  found = [
+def _sub_experiment(
+  cls: type, name: str, changes: Sequence[overrides.Override]
+) -> type:
+  """The class of a sub-experiment, with the same constants set."""
+  sub_experiments = cls.sub_experiments()
+  if name not in sub_experiments:
+    raise UsageError(
+      f'--sub_experiment={name} is none of {", ".join(sub_experiments)}, the'
+      f' sub-experiments of {cls.__name__}'
+    )
+  sub_cls = sub_experiments[name]
+  if issubclass(sub_cls, cls):
+    return sub_cls
+  constants = overrides.constants_of(sub_cls)
+  return overrides.set_constants(
+    sub_cls, [change for change in changes if change.name in constants]
+  )
+
+
+def _deprecated_commands(
+  by_kind: Mapping[str, Sequence[str | None]],
+) -> list[str]:
+  """The values of deprecated flags as commands of --fdl."""
+  commands = [
     f'{kind}:{value}'
     for kind, values in by_kind.items()
     for value in values
     if value
   ]
-  for command in found:
+  for command in commands:
     logging.warning('A flag is deprecated; use --fdl=%s', command)
-  return found
+  return commands

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`--fdl`: an experiment made by Fiddle, from functions, files and changes.
 
-The commands apply in the order in which they were typed:
+Commands apply in the order of the command line:
 
     config:my_module.experiment(layers=4)   a function that returns a Config
-    config_file:job/config.json             a Config that was written as JSON
-    config_str:eJx...                       the same, packed into one word
+    config_file:job/config.json             a Config in JSON
+    config_str:eJx...                       JSON, compressed, in base64
     set:task.train.num_train_steps=10       one field
     fiddler:my_module.make_small()          a function that changes the Config
-    tag:ActivationDType=jnp.bfloat16        all fields that have this tag
+    tag:ActivationDType=jnp.bfloat16        all fields with this tag
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Config = pax_fiddle.Config
 
 
 def experiment(commands: Sequence[str]) -> base_experiment.BaseExperiment:
-  """The experiment that the commands describe.
+  """Returns the experiment that the commands make.
 
   Raises:
-    UsageError: a command is none of these, or there is not one Config.
-    ValueError: a function, a file or a field is not there.
+    UsageError: an unknown command, or not exactly one Config.
+    ValueError: a function, a file or a field does not exist.
   """
   config = None
   for command in commands:
@@ -55,24 +55,24 @@ def experiment(commands: Sequence[str]) -> base_experiment.BaseExperiment:
         f' set: and fiddler:; got {" ".join(commands)}'
       )
     config = _COMMANDS[kind](value, config)
-  return _built(config)
+  return _build(config)
 
 
-def _built(config: Any) -> base_experiment.BaseExperiment:
+def _build(config: Any) -> base_experiment.BaseExperiment:
   if isinstance(config, fdl.Buildable):
     if hasattr(config, 'train_input'):
-      config = _of_run_config(config)
+      config = _from_run_config(config)
     config = pax_fiddle.build(config)
   if not isinstance(config, base_experiment.BaseExperiment):
     raise ValueError(
-      f'--fdl must give the Config of an experiment, got {config!r}; try that'
-      ' of pax.parameterized_experiment.ParameterizedExperiment'
+      f'--fdl must make the Config of an experiment, got {config!r}; try a'
+      ' Config of pax.parameterized_experiment.ParameterizedExperiment'
     )
   return config
 
 
-def _of_run_config(tree: Any) -> Config[ParameterizedExperiment]:
-  """The experiment of a `config.json` that a run wrote."""
+def _from_run_config(tree: Any) -> Config[ParameterizedExperiment]:
+  """The experiment of the `config.json` of a run."""
   return Config(
     ParameterizedExperiment,
     task=tree.task,
@@ -83,25 +83,25 @@ def _of_run_config(tree: Any) -> Config[ParameterizedExperiment]:
 
 
 def _config(text: str, unused: Any) -> Any:
-  function, args, kwargs = _call(text)
+  function, args, kwargs = _parse_call(text)
   return function(*args, **kwargs)
 
 
 def _config_file(path: str, unused: Any) -> Any:
   file = pathlib.Path(path).expanduser()
   if not file.exists():
-    raise ValueError(f'--fdl=config_file:{path}: there is no such file')
-  return _loaded(file.read_text(encoding='utf-8'))
+    raise ValueError(f'--fdl=config_file:{path}: no such file')
+  return _load_json(file.read_text(encoding='utf-8'))
 
 
 def _config_str(text: str, unused: Any) -> Any:
   try:
-    return _loaded(zlib.decompress(base64.urlsafe_b64decode(text)).decode())
+    return _load_json(zlib.decompress(base64.urlsafe_b64decode(text)).decode())
   except (binascii.Error, zlib.error) as e:
     raise ValueError(f'--fdl=config_str: cannot be unpacked: {e}') from e
 
 
-def _loaded(text: str) -> Any:
+def _load_json(text: str) -> Any:
   from fiddle.experimental import serialization
 
   return serialization.load_json(text)
@@ -113,15 +113,15 @@ def _set(text: str, config: Any) -> Any:
 
 
 def _tag(text: str, config: Any) -> Any:
-  """Sets the fields that have a tag, named as its class or by module."""
+  """Sets the fields with a tag, named `Class` or `module.Class`."""
   name, equals, value = text.partition('=')
   tags = tagging.list_tags(config)
-  named = [tag for tag in tags if _has_name(tag, name)]
-  if not equals or len(named) != 1:
-    known = ', '.join(sorted(tag.__name__ for tag in tags))
-    raise ValueError(f'--fdl=tag:{text} wants NAME=VALUE; tags are {known}')
+  matches = [tag for tag in tags if _has_name(tag, name)]
+  if not equals or len(matches) != 1:
+    names = ', '.join(sorted(tag.__name__ for tag in tags))
+    raise ValueError(f'--fdl=tag:{text} wants NAME=VALUE; tags are {names}')
   pax_fiddle.set_tagged(
-    config, tag=named[0], value=value_parsing.parse_value(value, None)
+    config, tag=matches[0], value=value_parsing.parse_value(value, None)
   )
   return config
 
@@ -131,7 +131,7 @@ def _has_name(tag: Any, name: str) -> bool:
 
 
 def _fiddler(text: str, config: Any) -> Any:
-  function, args, kwargs = _call(text)
+  function, args, kwargs = _parse_call(text)
   changed = function(config, *args, **kwargs)
   return config if changed is None else changed
 
@@ -146,12 +146,14 @@ _COMMANDS: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
-def _call(text: str) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+def _parse_call(
+  text: str,
+) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
   """The function and the literals of `module.function(1, name='x')`."""
   try:
     node = ast.parse(text, mode='eval').body
     if not isinstance(node, ast.Call):
-      return _function(ast.unparse(node)), [], {}
+      return _import_function(ast.unparse(node)), [], {}
     args = [ast.literal_eval(arg) for arg in node.args]
     kwargs = {k.arg: ast.literal_eval(k.value) for k in node.keywords}
   except (SyntaxError, ValueError) as e:
@@ -159,10 +161,10 @@ def _call(text: str) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
       f'--fdl: {text!r} must be module.function, or that with literals in'
       f' parentheses: {e}'
     ) from e
-  return _function(ast.unparse(node.func)), args, kwargs
+  return _import_function(ast.unparse(node.func)), args, kwargs
 
 
-def _function(name: str) -> Callable[..., Any]:
+def _import_function(name: str) -> Callable[..., Any]:
   module, _, attribute = name.rpartition('.')
   if not module:
     raise UsageError(f'--fdl: {name!r} must be module.function')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory of a job: writable, held by this run alone, with its logs."""
+"""The directory of a job: created, locked against other runs, with logs."""
 
 from __future__ import annotations
 
@@ -21,24 +21,29 @@ _FORMAT = '%(asctime)s %(levelname)s %(name)s %(message)s'
 
 
 class JobDirError(ValueError):
-  """A job directory that cannot be used; the message says why."""
+  """A job directory that cannot be used; the message has the reason."""
 
 
 @contextlib.contextmanager
 def open_job_dir(
   job_log_dir: str, process: int, mode: str = 'train'
 ) -> Iterator[None]:
-  """Makes the directory, holds it against other runs, and logs into it.
+  """Creates the directory, locks it for training, and logs into it.
 
-  Only one run may train in it; others may look at its checkpoints meanwhile.
+  Only one run may train in a directory; other modes need no lock.
+
+  Args:
+    job_log_dir: the directory.
+    process: index of this process; the first one holds the lock.
+    mode: the value of --mode.
 
   Raises:
-    JobDirError: it cannot be written, or another run is at work in it.
+    JobDirError: it is not writable, or another run trains in it.
   """
   if '://' in job_log_dir:
     raise JobDirError(
-      f'--job_log_dir={job_log_dir} is no path; mount the bucket, as with'
-      ' gcsfuse, and give the path of the mount'
+      f'--job_log_dir={job_log_dir} is no path; mount the bucket, such as with'
+      ' gcsfuse, and use the path of the mount'
     )
   path = pathlib.Path(job_log_dir)
   try:
@@ -49,14 +54,14 @@ def open_job_dir(
     raise JobDirError(
       f'cannot write to --job_log_dir={job_log_dir}: {e}'
     ) from e
-  with lock, _handling(handler):
+  with lock, _log_handler(handler):
     if process == 0 and mode == 'train':
-      _hold(lock.fileno(), job_log_dir)
+      _lock(lock.fileno(), job_log_dir)
     yield
 
 
 def wait_until_free(job_log_dir: str, timeout_secs: float) -> None:
-  """Returns when no other run trains in the directory, or it took too long."""
+  """Waits until no run trains in the directory, or for `timeout_secs`."""
   path = pathlib.Path(job_log_dir) / _LOCK
   deadline = time.monotonic() + timeout_secs
   while path.exists() and time.monotonic() < deadline:
@@ -67,34 +72,34 @@ def wait_until_free(job_log_dir: str, timeout_secs: float) -> None:
       except BlockingIOError:
         time.sleep(_POLL_SECS)
       except OSError:
-        return  # There are no locks here.
+        return  # The file system has no locks.
 
 
 def log_file(
   job_log_dir: str, process: int, mode: str = 'train'
 ) -> pathlib.Path:
-  """Where a process of the job logs."""
+  """Returns the log file of a process of the job."""
   return pathlib.Path(job_log_dir) / _LOGS / f'{mode}_{process}.log'
 
 
 def log_to_console() -> None:
-  """Sends warnings to stderr as plain lines; the log file has the rest."""
+  """Logs warnings to stderr as plain lines; the log file has all levels."""
   logging.set_verbosity(logging.INFO)
   root = std_logging.getLogger()
-  for old in root.handlers[:]:
-    if type(old) is std_logging.StreamHandler:
-      # What stderr is may have changed since.
-      root.removeHandler(old)
+  for handler in root.handlers[:]:
+    if type(handler) is std_logging.StreamHandler:
+      # sys.stderr may be another stream by now.
+      root.removeHandler(handler)
   console = std_logging.StreamHandler(sys.stderr)
   console.setLevel(std_logging.WARNING)
-  # Tracebacks are for the file; `main` says what went wrong.
+  # The file has tracebacks; `main` prints the error.
   console.addFilter(lambda record: record.exc_info is None)
   console.setFormatter(std_logging.Formatter('pax: %(message)s'))
   root.addHandler(console)
 
 
 @contextlib.contextmanager
-def _handling(handler: std_logging.Handler) -> Iterator[None]:
+def _log_handler(handler: std_logging.Handler) -> Iterator[None]:
   root = std_logging.getLogger()
   handler.setLevel(std_logging.INFO)
   handler.setFormatter(std_logging.Formatter(_FORMAT))
@@ -109,13 +114,13 @@ def _handling(handler: std_logging.Handler) -> Iterator[None]:
     handler.close()
 
 
-def _hold(descriptor: int, job_log_dir: str) -> None:
-  """Locks the open file; the system unlocks it however the process ends."""
+def _lock(descriptor: int, job_log_dir: str) -> None:
+  """Locks an open file; the system unlocks it when the process ends."""
   try:
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError:
     raise JobDirError(
-      f'another process is at work in --job_log_dir={job_log_dir}; stop it or'
+      f'another process trains in --job_log_dir={job_log_dir}; stop it or'
       ' use another directory'
     ) from None
   except OSError as e:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training and all other jobs are made of: plan, devices, programs."""
+"""Parts of all jobs: resolved configuration, partitioner, programs, outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from pax import base_experiment, partitioning, summaries
+from pax import base_experiment, partitioning, summaries, tasks_lib
 from pax.checkpoints import init_from, transformations
 from pax.programs import decode as decode_program
 from pax.programs import eval as eval_program
@@ -22,47 +22,75 @@ from pax.runner.options import RunOptions
 from praxis import base_input, pax_fiddle
 
 Config = pax_fiddle.Config
-Task = Any
+Task = tasks_lib.SingleTask
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-  """What to run, still as data."""
+class JobSpec:
+  """An experiment and its configuration, with the options applied."""
 
   experiment: base_experiment.BaseExperiment
   tree: Config[run_config.RunConfig]
+  # Whether training evaluates the test inputs.
   eval_on_test: bool
 
+  @property
+  def name(self) -> str:
+    """The class of the experiment, for messages."""
+    return type(self.experiment).__name__
 
-def plan(
+
+def resolve(
   options: RunOptions,
   experiment: base_experiment.BaseExperiment | None = None,
-) -> Plan:
-  """Finds the experiment, unless it is given, and makes its configuration.
+) -> JobSpec:
+  """Returns the experiment and its configuration.
+
+  Args:
+    options: the flags; --set is applied here and nowhere else.
+    experiment: used in place of the one that the flags name.
 
   Raises:
-    UsageError: an option is missing or has no meaning.
-    ValueError: no such experiment, constant or field.
+    UsageError: a flag is missing or has no meaning.
+    ValueError: there is no such experiment, constant or field.
   """
-  settings = overrides.parse(options.set)
+  changes = overrides.parse(options.set)
   if experiment is None:
-    commands = experiments.commands_of(options)
     experiment = experiments.find(
-      options.exp, settings, commands, options.sub_experiment
+      options.exp,
+      changes,
+      experiments.fiddle_commands_of(options),
+      options.sub_experiment,
     )
   experiment.validate()
-  tree = run_config.from_experiment(experiment, settings)
-  inputs = [*tree.eval_inputs, *tree.decode_inputs]
-  for config in [tree.train_input, *inputs] if tree.train_input else inputs:
-    _set_infeed(config)
-  wish = options.eval_on_test
-  if wish is None:
-    wish = getattr(experiment, 'EVAL_ON_TEST', False)
-  return Plan(experiment, tree, wish)
+  tree = run_config.from_experiment(experiment, changes)
+  inputs = [tree.train_input, *tree.eval_inputs, *tree.decode_inputs]
+  for config in filter(None, inputs):
+    _set_infeed_host(config)
+  eval_on_test = options.eval_on_test
+  if eval_on_test is None:
+    eval_on_test = getattr(experiment, 'EVAL_ON_TEST', False)
+  return JobSpec(experiment, tree, eval_on_test)
+
+
+def train_input(spec: JobSpec) -> base_input.BaseInput:
+  """Returns the training input.
+
+  Raises:
+    ValueError: the experiment has none, or several.
+  """
+  if spec.tree.train_input is None:
+    # Raises: its message has the number of training datasets.
+    spec.experiment.training_dataset()
+  return spec.tree.train_input.Instantiate()
 
 
 def batch_spec(inp: base_input.BaseInput) -> Any:
-  """Shape and dtype of every array in a batch of this host."""
+  """Returns shapes and dtypes of a batch of this host.
+
+  Raises:
+    ValueError: the input is empty.
+  """
   batch = inp.peek_padded()
   if batch is None:
     raise ValueError(f'the input {inp.name!r} has no batch')
@@ -70,12 +98,12 @@ def batch_spec(inp: base_input.BaseInput) -> Any:
 
 
 def declared_spec(experiment: base_experiment.BaseExperiment) -> Any | None:
-  """What the experiment's own specs provider says; None if it has none.
+  """Returns the batch spec of the experiment's own provider, if it has one.
 
-  The provider that every experiment has asks the training input.
+  The default provider reads the training input.
   """
-  usual = base_experiment.BaseExperiment.get_input_specs_provider_params
-  if type(experiment).get_input_specs_provider_params is usual:
+  default = base_experiment.BaseExperiment.get_input_specs_provider_params
+  if type(experiment).get_input_specs_provider_params is default:
     return None
   provider = experiment.get_input_specs_provider_params()
   if provider.cls is base_input.DatasetInputSpecsProvider:
@@ -83,10 +111,14 @@ def declared_spec(experiment: base_experiment.BaseExperiment) -> Any | None:
   return provider.Instantiate().get_input_specs()
 
 
-def check_spec(spec: Any, declared: Any) -> None:
-  """Raises ValueError unless a batch is as the specs provider says."""
+def check_spec(actual: Any, declared: Any) -> None:
+  """Compares the spec of a batch with that of the specs provider.
 
-  def shown(tree: Any) -> dict[str, str]:
+  Raises:
+    ValueError: they differ.
+  """
+
+  def shapes(tree: Any) -> dict[str, str]:
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {
       jax.tree_util.keystr(path, simple=True, separator='.'): (
@@ -95,32 +127,41 @@ def check_spec(spec: Any, declared: Any) -> None:
       for path, leaf in leaves
     }
 
-  found, wanted = shown(spec), shown(declared)
-  if found != wanted:
+  actual_shapes, declared_shapes = shapes(actual), shapes(declared)
+  if actual_shapes != declared_shapes:
     raise ValueError(
-      f'the first training batch must be {wanted}, as the input specs provider'
-      f' says, got {found}; correct the provider, or set'
-      ' task.train.enforce_input_specs=False'
+      f'the first training batch must be {declared_shapes}, the spec of the'
+      f' input specs provider, got {actual_shapes}; correct the provider, or'
+      ' set task.train.enforce_input_specs=False'
     )
 
 
-def create_partitioner(planned: Plan, spec: Any) -> partitioning.Partitioner:
-  """The experiment's own partitioner, or the usual one."""
-  create = planned.experiment.partitioner() or partitioning.create_partitioner
-  return create(planned.tree.task, spec)
+def create_partitioner(
+  spec: JobSpec, input_spec: Any
+) -> partitioning.Partitioner:
+  """Returns the experiment's own partitioner, or the default one."""
+  create = spec.experiment.partitioner() or partitioning.create_partitioner
+  return create(spec.tree.task, input_spec)
 
 
 def create_eval_runner(
   options: RunOptions,
-  planned: Plan,
+  spec: JobSpec,
   partitioner: partitioning.Partitioner,
   **sinks: Any,
 ) -> EvalRunner:
-  """The programs that this job runs beside training, or instead of it."""
+  """Returns the eval and decode programs of the job, set up.
+
+  Args:
+    options: the flags.
+    spec: the experiment and its inputs.
+    partitioner: the task on its devices.
+    **sinks: other fields of EvalRunner.
+  """
   task = partitioner.task
-  experiment, tree = planned.experiment, planned.tree
+  experiment, tree = spec.experiment, spec.tree
   evals, decodes = [], []
-  if _evaluates(options, planned):
+  if _evaluates(options, spec):
     evals = experiment.eval_programs() or [
       eval_program.SingleTaskEvalProgram(config) for config in tree.eval_inputs
     ]
@@ -129,46 +170,49 @@ def create_eval_runner(
       decode_program.SingleTaskDecodeProgram(config)
       for config in tree.decode_inputs
     ]
-  writes = options.enable_summary_writer
-  for one in evals:
-    key = jax.random.key(task.evaluate.random_seed)
-    one.setup(
+  job_log_dir = pathlib.Path(options.job_log_dir)
+  for eval_ in evals:
+    eval_.setup(
       task,
       partitioner,
-      pathlib.Path(options.job_log_dir),
-      key,
-      enable_summary_writer=writes,
+      job_log_dir,
+      jax.random.key(task.evaluate.random_seed),
+      enable_summary_writer=options.enable_summary_writer,
     )
-  for one in decodes:
-    key = jax.random.key(task.decode.random_seed)
-    one.setup(
+  for decode in decodes:
+    decode.setup(
       task,
       partitioner,
-      pathlib.Path(options.job_log_dir),
-      key,
+      job_log_dir,
+      jax.random.key(task.decode.random_seed),
       output_pickle=options.decode_output_pickle,
-      enable_summary_writer=writes,
+      enable_summary_writer=options.enable_summary_writer,
     )
   return EvalRunner(evals=evals, decodes=decodes, **sinks)
 
 
-def create_writer(options: RunOptions, planned: Plan) -> summaries.Writer:
-  """Where summaries go; only the first process writes."""
-  enabled = jax.process_index() == 0 and options.enable_summary_writer
-  wanted = summaries.WriterOptions(
+def create_writer(options: RunOptions, spec: JobSpec) -> summaries.Writer:
+  """Returns the summary writer; only the first process writes."""
+  is_enabled = jax.process_index() == 0 and options.enable_summary_writer
+  writer_options = summaries.WriterOptions(
     mode=options.mode,
-    asynchronous=planned.tree.task.train.async_summary_writing,
+    asynchronous=spec.tree.task.train.async_summary_writing,
     only_aggregates=options.pax_only_aggregate_summaries,
     wandb_project=options.wandb_project,
     mlflow_experiment=options.mlflow_experiment,
   )
-  return summaries.create_writer(options.job_log_dir, enabled, wanted)
+  return summaries.create_writer(
+    options.job_log_dir, is_enabled, writer_options
+  )
 
 
 def create_goodput_recorder(
   options: RunOptions, began: float | None
 ) -> summaries.goodput.Recorder:
-  """Counts what time is spent on; only the first process writes it down."""
+  """Returns the recorder of wall time; only the first process writes.
+
+  `began` is the start of the process in seconds since 1970; None is now.
+  """
   path = None
   if jax.process_index() == 0:
     file = summaries.goodput.GOODPUT_FILE
@@ -177,7 +221,7 @@ def create_goodput_recorder(
 
 
 def create_progress(task: Task) -> summaries.Progress:
-  """What tells a person how it goes; only the first process does."""
+  """Returns the progress line; only the first process prints it."""
   is_first = jax.process_index() == 0
   return summaries.Progress(
     int(task.train.num_train_steps),
@@ -188,18 +232,24 @@ def create_progress(task: Task) -> summaries.Progress:
 def initialize(
   options: RunOptions,
   partitioner: partitioning.Partitioner,
-  show: Callable[[str], None],
+  print_line: Callable[[str], None],
 ) -> Any:
-  """A fresh state, with what it takes from checkpoints of other jobs."""
+  """Returns the initial train state, with variables of other checkpoints.
+
+  Args:
+    options: --init_from takes precedence over the rules of the task.
+    partitioner: the task on its devices.
+    print_line: prints which variables come from checkpoints.
+  """
   train = partitioner.task.train
   state = partitioner.initialize(jax.random.key(train.random_seed))
   initializer = init_from.Initializer(
-    partitioner.state_metadata, partitioner.fresh_opt_states, show
+    partitioner.state_metadata, partitioner.fresh_opt_states, print_line
   )
   if options.init_from:
     directory, step = init_from.parse(options.init_from)
     state = initializer.init_by_name(state, directory, step)
-  elif rules := built(train.init_from_checkpoint_rules):
+  elif rules := instantiate(train.init_from_checkpoint_rules):
     state = initializer.init_by_rules(state, rules)
   if jax.process_index() == 0:
     lines = [f'{name}: {x!r}' for name, x in initializer.provenance.items()]
@@ -209,28 +259,33 @@ def initialize(
 
 
 def restore_target(partitioner: partitioning.Partitioner) -> Any:
-  """What a checkpoint is read as: shapes, or a fresh state to keep parts of."""
+  """Returns the target of a restore: shapes of the train state.
+
+  Where restore transformations keep leaves of a fresh state, it is that state.
+  """
   train = partitioner.task.train
-  if transformations.needs_fresh_state(built(train.restore_transformations)):
+  if transformations.needs_fresh_state(
+    instantiate(train.restore_transformations)
+  ):
     return partitioner.initialize(jax.random.key(train.random_seed))
   return partitioner.state_metadata
 
 
-def built(value: Any) -> Any:
-  """What a Config makes, or the value itself where it is none."""
+def instantiate(value: Any) -> Any:
+  """Returns the object that a Config makes; any other value unchanged."""
   if isinstance(value, pax_fiddle.Config):
     return value.Instantiate()
   return value
 
 
-def _evaluates(options: RunOptions, planned: Plan) -> bool:
+def _evaluates(options: RunOptions, spec: JobSpec) -> bool:
   if options.mode == 'train':
-    return planned.eval_on_test
+    return spec.eval_on_test
   return options.mode == 'eval' or options.eval_during_decode
 
 
-def _set_infeed(config: Config[base_input.BaseInput]) -> None:
-  """Tells an input which of the processes it reads for, unless told."""
-  told = program.with_infeed_host(config)
-  config.num_infeed_hosts = told.num_infeed_hosts
-  config.infeed_host_index = told.infeed_host_index
+def _set_infeed_host(config: Config[base_input.BaseInput]) -> None:
+  """Sets which share of the data an input reads, unless that is set."""
+  with_host = program.with_infeed_host(config)
+  config.num_infeed_hosts = with_host.num_infeed_hosts
+  config.infeed_host_index = with_host.infeed_host_index

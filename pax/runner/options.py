@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flags of a run: one field each, and nobody else sees flags."""
+"""The flags of a run, as fields of one dataclass."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from pax.runner import command_line, unsupported_flags
 
 _USAGE = """\
-Trains a model that an experiment describes.
+Trains the model of an experiment.
 
   pax --exp=tasks.lm.params.quickstart.TinyLm --job_log_dir=/tmp/pax/tiny
 
-Start it again with the same --job_log_dir and it goes on from the newest
-checkpoint. Ctrl-C or SIGTERM finishes the step, saves and stops.
+The same command continues from the newest checkpoint in --job_log_dir. Ctrl-C
+and SIGTERM finish the step, save and stop.
 
 Exit codes: 0 done, 1 failed, 2 does not fit (--mode=aot), 75 stopped by a
 signal and saved, 124 hung."""
 
-# Older spellings: --fdl.task.train.num_train_steps=10, --fdl_tag.Name=1.
+# Deprecated: --fdl.task.train.num_train_steps=10, --fdl_tag.Name=1.
 _FDL_PATH = re.compile(r'^--?fdl\.(?=\w)')
 _FDL_TAG = re.compile(r'^--?fdl_tag\.(?=\w)')
 
@@ -31,138 +31,138 @@ _flag = command_line.flag
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions:
-  """Everything that the command line says."""
+  """The values of all flags."""
 
   exp: str | None = _flag(
-    None, 'What', 'Experiment, as module.Class or any unique end of it.'
+    None, 'What', 'Experiment: module.Class, or any unique suffix of it.'
   )
   job_log_dir: str | None = _flag(
-    None, 'What', 'Directory of everything the run writes; made if missing.'
+    None, 'What', 'Directory for all outputs of the run; created if missing.'
   )
   mode: str = _flag(
     'train',
     'What',
-    'What to do: train; eval or decode, which follow the checkpoints of a'
-    ' training job; decode_once; infer; aot, which compiles for a machine that'
-    ' need not be here and tells what the run will do there.',
+    'train; eval or decode, which follow the checkpoints of a training job;'
+    ' decode_once; infer; aot, which compiles for another machine and predicts'
+    ' memory and speed there.',
   )
   set: tuple[str, ...] = _flag(
     (),
     'What',
-    'Sets a constant of the experiment (--set NUM_LAYERS=4) or a field of the'
+    'Set a constant of the experiment (--set NUM_LAYERS=4) or a field of the'
     ' configuration (--set task.train.num_train_steps=100). Repeatable.',
   )
   eval_on_test: bool | None = _flag(
     None,
     'What',
-    'Evaluate on the test inputs while training. Unset: as the experiment'
-    ' says in EVAL_ON_TEST.',
+    'Evaluate the test inputs during training. Default: EVAL_ON_TEST of the'
+    ' experiment.',
   )
   decode_during_train: bool = _flag(
     False,
     'What',
-    'Decode while training, every task.train.decode_interval_steps.',
+    'Decode during training, every task.train.decode_interval_steps.',
   )
   eval_during_decode: bool = _flag(
-    False, 'What', 'Evaluate too, in a job that decodes.'
+    False, 'What', 'For --mode=decode: evaluate each checkpoint too.'
   )
   study: str | None = _flag(
     None,
     'Study',
-    'Search the constants of the experiment, as its search() says, in trials:'
-    ' runs of their own under --job_log_dir. --study=local; started again it'
-    ' goes on.',
+    'Search constants of the experiment by its search(). Each trial is a run'
+    ' below --job_log_dir; the same command continues the study. Use'
+    ' --study=local.',
   )
   num_trials: int | None = _flag(
-    None, 'Study', 'How many trials at most, if not as search() says.'
+    None, 'Study', 'Maximum number of trials, in place of that of search().'
   )
-  parallel_trials: int = _flag(1, 'Study', 'How many trials run at a time.')
+  parallel_trials: int = _flag(1, 'Study', 'Number of trials at a time.')
   metrics_from: str = _flag(
     'eval',
     'Study',
-    'Where the metrics of the reward are from: train; eval; decode, which'
-    ' evaluates too.',
+    'Source of the metrics of the reward: train; eval; decode, which evaluates'
+    ' too.',
   )
   sub_experiment: str | None = _flag(
     None,
     'Study',
-    "One of the experiment's sub_experiments(), by its id. A trial of a study"
-    ' runs them all.',
+    "Id of one of the experiment's sub_experiments(). A trial of a study runs"
+    ' all of them.',
   )
   topology: str | None = _flag(
     None,
     'Ahead of time',
-    'For --mode=aot: the machine, as v4-128, v4-128x2 (two slices), v5e-256,'
-    ' 8xh100, cpu:8. Unset: the TPU v4 that the mesh of the experiment is.',
+    'For --mode=aot: the machine, such as v4-128, v4-128x2 (two slices),'
+    ' v5e-256, 8xh100, cpu:8. Default: a TPU v4 of the size of the mesh.',
   )
   all: bool = _flag(
     False,
     'Ahead of time',
     'For --mode=aot: every experiment, each on its own machine, and a table.'
-    ' Started again with the same --job_log_dir it goes on.',
+    ' The same command continues.',
   )
   aot_jobs: int = _flag(
-    1, 'Ahead of time', 'For --all: how many experiments at a time.'
+    1, 'Ahead of time', 'For --all: number of experiments at a time.'
   )
   aot_table: str | None = _flag(
     None,
     'Ahead of time',
-    'For --all: file of the table, if not aot/table.md in --job_log_dir.',
+    'For --all: file of the table. Default: aot/table.md in --job_log_dir.',
   )
   check_level: int = _flag(
     10,
     'Ahead of time',
-    'For --mode=aot: 6 lays out the state, 7 traces the step too, 10 compiles'
-    ' it.',
+    'For --mode=aot: 6 shards the state, 7 also traces the step, 10 also'
+    ' compiles it.',
   )
   aot_full_effort: bool = _flag(
     False,
     'Ahead of time',
-    'For --mode=aot: compile as for a run. Without it the compiler takes a'
-    ' quarter of the time and memory is some percent off; what fits or misses'
-    ' by a tenth is compiled again.',
+    'For --mode=aot: compile with full optimization. Otherwise compiling takes'
+    ' a quarter of the time, memory is off by some percent, and steps within'
+    ' 10 % of the limit are compiled again.',
   )
   aot_save: str | None = _flag(
     None,
     'Ahead of time',
-    'For --mode=aot: file for the compiled step, which --aot_load takes.',
+    'For --mode=aot: file for the compiled step, to --aot_load.',
   )
   aot_load: str | None = _flag(
     None,
     'Ahead of time',
-    'For --mode=train: take the compiled step from this file. Another machine,'
-    ' configuration or JAX version is refused.',
+    'For --mode=train: file of the compiled step. It must be of the same'
+    ' machine, configuration and JAX version.',
   )
   init_from: str | None = _flag(
     None,
     'Checkpoints',
-    'Start from the variables of another checkpoint that have the same name and'
-    ' shape: DIR for the newest there, DIR@STEP. What is taken is listed. A run'
-    ' that has checkpoints of its own goes on from those.',
+    'Initialize variables from those of another checkpoint with the same name'
+    ' and shape, and list them: DIR for the newest checkpoint, or DIR@STEP.'
+    ' Checkpoints of the run itself take precedence.',
   )
   restore_checkpoint_dir: str | None = _flag(
     None,
     'Checkpoints',
-    'For --mode=decode and decode_once: where checkpoints are, if not in'
-    ' --job_log_dir.',
+    'For --mode=decode and decode_once: directory of the checkpoints. Default:'
+    ' that of --job_log_dir.',
   )
   restore_checkpoint_step: tuple[int, ...] = _flag(
     (),
     'Checkpoints',
-    'For --mode=decode_once: which checkpoints, if not the newest. Repeatable.'
-    ' For --mode=decode: from which on.',
+    'For --mode=decode_once: step of a checkpoint, repeatable; default: the'
+    ' newest. For --mode=decode: the first step.',
     example='STEP',
   )
   first_checkpoint_timeout_secs: int = _flag(
     4800,
     'Checkpoints',
-    'How long a job that follows another waits for the first checkpoint.',
+    'For --mode=eval and decode: how long to wait for the first checkpoint.',
   )
   next_checkpoint_timeout_secs: int | None = _flag(
     None,
     'Checkpoints',
-    'How long it waits for each one after that. Unset: for ever, or until'
-    ' training ends.',
+    'For --mode=eval and decode: how long to wait for each further checkpoint.'
+    ' Default: until training ends.',
   )
   enable_checkpoint_saving: bool = _flag(
     True, 'Checkpoints', 'Save checkpoints.'
@@ -170,53 +170,54 @@ class RunOptions:
   pmap_use_tensorstore: bool = _flag(
     False,
     'Checkpoints',
-    'Store the state of an experiment without a mesh by leaf in TensorStore,'
-    ' written in parallel, instead of in one file.',
+    'Write the state of an experiment without a mesh to TensorStore, one array'
+    ' per leaf and in parallel, instead of one file.',
   )
   jax_fully_async_checkpoint: bool = _flag(
-    True, 'Checkpoints', 'Write checkpoints while training goes on.'
+    True, 'Checkpoints', 'Write checkpoints in the background.'
   )
   async_timeout_secs: int = _flag(
     600,
     'Checkpoints',
-    'How long process 0 waits for what the others write to a checkpoint.',
+    'How long process 0 waits for the parts of a checkpoint that other'
+    ' processes write.',
   )
   fdl: tuple[str, ...] = _flag(
     (),
     'Fiddle',
-    'Makes the experiment, instead of --exp: config:module.function(...),'
-    ' config_file:PATH, config_str:TEXT; then changes it: set:PATH=VALUE,'
-    ' tag:NAME=VALUE, fiddler:module.function(...). Repeatable, in order.',
+    'Instead of --exp: make the experiment by config:module.function(...),'
+    ' config_file:PATH or config_str:TEXT; change it by set:PATH=VALUE,'
+    ' tag:NAME=VALUE or fiddler:module.function(...). Repeatable, in order.',
     example='COMMAND',
   )
   fdl_config: str | None = _flag(
-    None, 'Fiddle', 'Older name of --fdl=config:...'
+    None, 'Fiddle', 'Deprecated; use --fdl=config:...'
   )
   fdl_config_file: str | None = _flag(
-    None, 'Fiddle', 'Older name of --fdl=config_file:...'
+    None, 'Fiddle', 'Deprecated; use --fdl=config_file:...'
   )
   fiddler: tuple[str, ...] = _flag(
-    (), 'Fiddle', 'Older name of --fdl=fiddler:...', example='FUNCTION'
+    (), 'Fiddle', 'Deprecated; use --fdl=fiddler:...', example='FUNCTION'
   )
   fdl_set: tuple[str, ...] = _flag(
-    (), 'Fiddle', 'Older name of --fdl=set:..., also as --fdl.PATH=VALUE.'
+    (), 'Fiddle', 'Deprecated; use --fdl=set:... Also --fdl.PATH=VALUE.'
   )
   fdl_tags_set: tuple[str, ...] = _flag(
-    (), 'Fiddle', 'Older name of --fdl=tag:..., also as --fdl_tag.NAME=VALUE.'
+    (), 'Fiddle', 'Deprecated; use --fdl=tag:... Also --fdl_tag.NAME=VALUE.'
   )
   host_device_count: int | None = _flag(
-    None, 'Devices', 'Run on this many simulated CPU devices.'
+    None, 'Devices', 'Number of CPU devices to simulate and run on.'
   )
   compilation_cache_dir: str = _flag(
     '~/.cache/pax/xla',
     'Devices',
-    'Where compiled programs are kept for the next start; empty: nowhere.',
+    'Cache of compiled programs for the next start; empty: no cache.',
   )
   globally_use_hardware_rng: bool = _flag(
     False,
     'Devices',
-    'Random numbers by the generator of the hardware: faster on TPUs, but other'
-    ' numbers on another mesh. Off: the same everywhere.',
+    "The hardware's random number generator: faster on TPUs, but the numbers"
+    ' depend on the mesh.',
   )
   jax_enable_checks: bool = _flag(
     False, 'Devices', "JAX's own consistency checks; slow."
@@ -224,7 +225,7 @@ class RunOptions:
   jax_traceback_filtering_option: str = _flag(
     'auto',
     'Devices',
-    'How much of JAX tracebacks show: off, tracebackhide, remove_frames, auto.',
+    'Frames of JAX in tracebacks: off, tracebackhide, remove_frames, auto.',
   )
   jax_profiler_port: int | None = _flag(
     None, 'Devices', 'Serve profiles on this port, for TensorBoard and XProf.'
@@ -232,14 +233,14 @@ class RunOptions:
   startup_random_jitter_max_secs: int = _flag(
     60,
     'Several processes',
-    'With more than 128 processes each waits up to so long before it starts,'
-    ' so that storage is not asked by all at once.',
+    'With more than 128 processes, each waits for a random time up to this one'
+    ' before it starts, to spread the load on storage.',
   )
   multiprocess_gpu: bool = _flag(
     False,
     'Several processes',
-    'Join --num_hosts processes at --server_addr as --host_idx. TPU pods,'
-    ' Slurm and Open MPI jobs are joined without it.',
+    'Join --num_hosts processes at --server_addr as --host_idx. TPU pods, Slurm'
+    ' and Open MPI do not need it.',
   )
   server_addr: str | None = _flag(
     None, 'Several processes', 'Address of process 0, as host:port.'
@@ -248,7 +249,7 @@ class RunOptions:
     None, 'Several processes', 'Number of processes.'
   )
   host_idx: int | None = _flag(
-    None, 'Several processes', 'Number of this process, from 0.'
+    None, 'Several processes', 'Index of this process, from 0.'
   )
   enable_summary_writer: bool = _flag(
     True, 'Output', 'Write TensorBoard events and metrics.jsonl.'
@@ -256,7 +257,7 @@ class RunOptions:
   pax_only_aggregate_summaries: bool = _flag(
     False,
     'Output',
-    'Write of what layers and learners record only what is aggregated over'
+    'Of the summaries of layers and learners, write only those aggregated over'
     ' hosts.',
   )
   wandb_project: str | None = _flag(
@@ -266,13 +267,13 @@ class RunOptions:
     None, 'Output', 'Also log to this experiment of MLflow.'
   )
   decode_output_pickle: bool = _flag(
-    True, 'Output', 'Write what is decoded as .pickle beside .jsonl.'
+    True, 'Output', 'Write decoded outputs as .pickle in addition to .jsonl.'
   )
   hang_timeout_secs: int | None = _flag(
     None,
     'Output',
-    'End with exit code 124 and the stacks of all threads when no step was done'
-    ' for so long. Unset: never.',
+    'Exit with code 124 and the stacks of all threads if no step is done within'
+    ' this time. Default: never.',
   )
   traceback: bool = _flag(
     False, 'Output', 'Show the Python traceback of an error.'
@@ -280,7 +281,7 @@ class RunOptions:
 
 
 def parse(argv: Sequence[str]) -> RunOptions:
-  """The options of a command line, whose first word is the program.
+  """Parses a command line, whose first word is the program.
 
   Raises:
     UsageError: an unknown flag, a value of the wrong type, or a word that
@@ -289,6 +290,4 @@ def parse(argv: Sequence[str]) -> RunOptions:
   """
   words = [_FDL_PATH.sub('--fdl_set=', word) for word in argv]
   words = [_FDL_TAG.sub('--fdl_tags_set=', word) for word in words]
-  return command_line.parse(
-    RunOptions, words, _USAGE, unsupported_flags.REFUSED
-  )
+  return command_line.parse(RunOptions, words, _USAGE, unsupported_flags.FLAGS)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import fiddle as fdl
@@ -16,13 +16,14 @@ from pax.runner import value_parsing
 from pax.tuning import points
 
 _CONSTANT = re.compile(r'_?[A-Z][A-Z0-9_]*')
-_STEP = re.compile(r'\.?([A-Za-z_]\w*)|\[(\w+)\]')
+_PATH_STEP = re.compile(r'\.?([A-Za-z_]\w*)|\[(\w+)\]')
 
 
 @dataclasses.dataclass(frozen=True)
 class Override:
   """One `--set name=text`."""
 
+  # A constant, or a path such as `a.b[0].c`.
   name: str
   text: str
 
@@ -30,15 +31,20 @@ class Override:
   def is_constant(self) -> bool:
     return bool(_CONSTANT.fullmatch(self.name))
 
+  def is_in(self, root: str) -> bool:
+    """Whether it sets a field of the part of the configuration `root`."""
+    return self.name.startswith(f'{root}.')
+
   def error(self, reason: object) -> ValueError:
+    """Returns an error that begins with the flag."""
     return ValueError(f'--set {self.name}={self.text}: {reason}')
 
 
 def parse(settings: Sequence[str]) -> list[Override]:
-  """The overrides that the words after --set mean.
+  """Parses the values of --set.
 
   Raises:
-    ValueError: a word is not NAME=VALUE.
+    ValueError: a value is not NAME=VALUE.
   """
   overrides = []
   for setting in settings:
@@ -50,29 +56,32 @@ def parse(settings: Sequence[str]) -> list[Override]:
 
 
 def set_constants(experiment: type, overrides: Sequence[Override]) -> type:
-  """A subclass of `experiment` with other constants.
+  """Returns a subclass of `experiment` with other constants.
 
-  What the class body computed from a constant keeps its value, as it does in
-  a subclass written by hand.
+  Values that the class body computed from a constant do not change, as in a
+  subclass written by hand. Overrides of fields are ignored.
 
   Raises:
-    ValueError: the experiment has no such constant, or of another type.
+    ValueError: the experiment has no such constant, or one of another type.
   """
-  overrides = [o for o in overrides if o.is_constant]
-  if not overrides:
+  constants = {
+    override.name: _constant_value(experiment, override)
+    for override in overrides
+    if override.is_constant
+  }
+  if not constants:
     return experiment
-  changed = {o.name: _constant(experiment, o) for o in overrides}
-  for name, value in changed.items():
+  for name, value in constants.items():
     logging.info('%s.%s = %r', experiment.__name__, name, value)
   body = {'__module__': experiment.__module__, '__doc__': experiment.__doc__}
-  return type(experiment.__name__, (experiment,), body | changed)
+  return type(experiment.__name__, (experiment,), body | constants)
 
 
 def set_fields(tree: fdl.Config, overrides: Sequence[Override]) -> None:
-  """Assigns the fields that `overrides` name within `tree`.
+  """Assigns the fields that `overrides` name in `tree`; ignores constants.
 
   Raises:
-    ValueError: a path leads nowhere, or to a value of another type.
+    ValueError: a path does not exist, or the value is of another type.
   """
   for override in overrides:
     if not override.is_constant:
@@ -80,49 +89,50 @@ def set_fields(tree: fdl.Config, overrides: Sequence[Override]) -> None:
 
 
 def constants_of(cls: type) -> dict[str, Any]:
-  """The upper-case attributes of a class and its bases."""
+  """Returns the upper-case attributes of a class and its bases."""
   names = [name for name in dir(cls) if _CONSTANT.fullmatch(name)]
   return {name: getattr(cls, name) for name in names}
 
 
-def _constant(experiment: type, override: Override) -> Any:
-  known = constants_of(experiment)
-  if override.name not in known:
+def _constant_value(experiment: type, override: Override) -> Any:
+  constants = constants_of(experiment)
+  if override.name not in constants:
     raise override.error(
       f'{experiment.__name__} has no constant {override.name}'
-      + _near(override.name, known)
+      + _suggestion(override.name, constants)
     )
   annotations = [
     vars(cls).get('__annotations__', {}).get(override.name)
     for cls in experiment.__mro__
   ]
-  declared = next((str(a) for a in annotations if a is not None), '')
-  current = known[override.name]
+  annotation = next((str(a) for a in annotations if a is not None), '')
+  current = constants[override.name]
   if isinstance(current, points.OneOf) and override.text in current.by_text:
     return current.by_text[override.text]
   if isinstance(current, points.SearchPoint):
     current = current.example
-  return _value(override, current, declared)
+  return _parse_value(override, current, annotation)
 
 
 def _set_field(tree: fdl.Config, override: Override) -> None:
-  *parents, last = _steps(override)
+  *parents, last = _path_steps(override)
   owner: Any = tree
   for step in parents:
-    owner = _get(owner, step, override)
-  value = _value(override, _get(owner, last, override), _declared(owner, last))
+    owner = _child(owner, step, override)
+  current = _child(owner, last, override)
+  value = _parse_value(override, current, _annotation(owner, last))
   if isinstance(last, str) and not isinstance(owner, dict):
     setattr(owner, last, value)
   else:
     owner[last] = value
 
 
-def _steps(override: Override) -> list[str | int]:
+def _path_steps(override: Override) -> list[str | int]:
   """The attribute names and the indices of a path such as `a.b[0].c`."""
   steps: list[str | int] = []
   position = 0
   while position < len(override.name):
-    match = _STEP.match(override.name, position)
+    match = _PATH_STEP.match(override.name, position)
     if not match:
       raise override.error(
         f'cannot read the path from {override.name[position:]!r} on'
@@ -133,9 +143,9 @@ def _steps(override: Override) -> list[str | int]:
   return steps
 
 
-def _get(owner: Any, step: str | int, override: Override) -> Any:
+def _child(owner: Any, step: str | int, override: Override) -> Any:
   if isinstance(owner, fdl.Buildable) and isinstance(step, str):
-    return _get_field(owner, step, override)
+    return _field_value(owner, step, override)
   try:
     if isinstance(step, int) or isinstance(owner, dict):
       return owner[step]
@@ -143,36 +153,36 @@ def _get(owner: Any, step: str | int, override: Override) -> Any:
   except (AttributeError, IndexError, KeyError, TypeError):
     names = list(owner) if isinstance(owner, dict) else []
     raise override.error(
-      f'{type(owner).__name__} has no {step!r}{_near(str(step), names)}'
+      f'{type(owner).__name__} has no {step!r}{_suggestion(str(step), names)}'
     ) from None
 
 
-def _get_field(owner: fdl.Buildable, step: str, override: Override) -> Any:
+def _field_value(owner: fdl.Buildable, name: str, override: Override) -> Any:
   cls = fdl.get_callable(owner)
   fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
   names = [f.name for f in fields if f.init]
-  if names and step not in names:
+  if names and name not in names:
     raise override.error(
-      f'{cls.__name__} has no field {step!r}{_near(step, names)}'
+      f'{cls.__name__} has no field {name!r}{_suggestion(name, names)}'
     )
-  return getattr(owner, step, None)
+  return getattr(owner, name, None)
 
 
-def _declared(owner: Any, step: str | int) -> str:
+def _annotation(owner: Any, name: str | int) -> str:
   if not isinstance(owner, fdl.Buildable):
     return ''
   cls = fdl.get_callable(owner)
   fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
-  return next((str(f.type) for f in fields if f.name == step), '')
+  return next((str(f.type) for f in fields if f.name == name), '')
 
 
-def _value(override: Override, current: Any, declared: str) -> Any:
+def _parse_value(override: Override, current: Any, annotation: str) -> Any:
   try:
-    return value_parsing.parse_value(override.text, current, declared)
+    return value_parsing.parse_value(override.text, current, annotation)
   except ValueError as e:
     raise override.error(f'{override.name} {e}') from e
 
 
-def _near(name: str, names: Any) -> str:
-  near = difflib.get_close_matches(name, list(names), n=3)
-  return f'; did you mean {" or ".join(near)}?' if near else ''
+def _suggestion(name: str, names: Iterable[str]) -> str:
+  matches = difflib.get_close_matches(name, list(names), n=3)
+  return f'; did you mean {" or ".join(matches)}?' if matches else ''

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that ends when the one that started it does, however that ends.
+"""Ends a process when its parent dies, by whatever cause.
 
-The starter keeps the writing end of a pipe open, and nobody writes to it. When
-the starter is gone, by SIGKILL too, the system closes that end, and who reads
-the other one sees the end of the file.
+The parent keeps the write end of a pipe open and never writes. When the parent
+dies, also by SIGKILL, the system closes the write end, and the child reads the
+end of the file.
 """
 
 from __future__ import annotations
@@ -13,39 +13,40 @@ import signal
 import threading
 from collections.abc import Mapping
 
+# Holds the file descriptor of the read end.
 _VARIABLE = 'PAX_LIFELINE'
-# For a process whose standard input its starter keeps open, as ssh can.
+# For a child whose standard input stays open as long as the parent, as by ssh.
 ON_INPUT: Mapping[str, str] = {_VARIABLE: '0'}
-# How long a process may take to save and end.
+# Time for a child to save and exit.
 _GRACE_SECS = 120.0
 
 
-class Lifeline:
-  """What a process gives to those that are to end with it."""
+class ParentPipe:
+  """The parent's pipe, for children that end with it."""
 
   def __init__(self) -> None:
     self._read, self._write = os.pipe()
 
   @property
   def environment(self) -> Mapping[str, str]:
-    """What the other process finds its end by."""
+    """Environment variables of the child."""
     return {_VARIABLE: str(self._read)}
 
   @property
   def pass_fds(self) -> tuple[int]:
-    """What it inherits."""
+    """File descriptors that the child inherits."""
     return (self._read,)
 
   def close(self) -> None:
-    """Ends those that hold the other end."""
+    """Ends the children."""
     os.close(self._write)
     os.close(self._read)
 
 
 def watch(grace_secs: float = _GRACE_SECS) -> None:
-  """Sends this process SIGTERM when its starter is gone, and SIGKILL later.
+  """Sends this process SIGTERM when its parent dies, and SIGKILL later.
 
-  Without a starter that gave it a `Lifeline` it does nothing.
+  Does nothing in a process that has no pipe from its parent.
   """
   descriptor = os.environ.pop(_VARIABLE, None)
   if descriptor is not None:

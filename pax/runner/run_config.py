@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one tree that a run is configured by, made from an experiment."""
+"""The configuration of a run as one tree, made from an experiment."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ Config = pax_fiddle.Config
 
 @dataclasses.dataclass(kw_only=True)
 class RunConfig:
-  """What `--set path=value` reaches, and what `config.json` holds."""
+  """The fields that `--set path=value` reaches and `config.json` holds."""
 
-  # The task: model, learner, how to train.
+  # The task: model, learner, training.
   task: Config[Any] | None = pax_fiddle.template_field(None)
-  # The data to train on.
+  # Training data.
   train_input: Config[Any] | None = pax_fiddle.template_field(None)
-  # The data to evaluate on.
+  # Data to evaluate.
   eval_inputs: list[Config[Any]] = pax_fiddle.template_field(None)
-  # The data to decode.
+  # Data to decode.
   decode_inputs: list[Config[Any]] = pax_fiddle.template_field(None)
 
 
 def from_experiment(
   experiment: base_experiment.BaseExperiment,
-  settings: Sequence[overrides.Override] = (),
+  changes: Sequence[overrides.Override] = (),
 ) -> Config[RunConfig]:
-  """The tree of `experiment`, with the paths among `settings` assigned."""
+  """Returns the tree of `experiment` with the fields in `changes` assigned."""
   trains = bool(experiment.train_datasets())
   tree = Config(
     RunConfig,
@@ -41,5 +41,5 @@ def from_experiment(
     eval_inputs=experiment.eval_datasets(),
     decode_inputs=experiment.decode_datasets(),
   )
-  overrides.set_fields(tree, settings)
+  overrides.set_fields(tree, changes)
   return tree

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run from its options to its exit code."""
+"""Runs a job from its options to its exit code."""
 
 from __future__ import annotations
 
+import sys
 import time
 
 import jax
 from absl import logging
 
-from pax import base_experiment, executors
+from pax import base_experiment, executors, exit_codes
 from pax.programs import watchdog as watchdog_lib
 from pax.programs.jobs import Outcome, TrainJob
 from pax.programs.preemption import PreemptionHandler
@@ -18,67 +19,66 @@ from pax.runner import (
   distributed,
   job_dir,
   job_setup,
+  run_record,
   unsupported_flags,
 )
 from pax.runner.options import RunOptions, UsageError
 
-EXIT_DONE = 0
-EXIT_ERROR = 1
-# EX_TEMPFAIL: try again, and the run goes on.
-EXIT_PREEMPTED = 75
-EXIT_HANG = watchdog_lib.EXIT_HANG
-
 _MODES = ('train', 'eval', 'decode', 'decode_once', 'infer')
-_DECODING = ('decode', 'decode_once')
+_DECODE_MODES = ('decode', 'decode_once')
 
 
 def run(
   options: RunOptions,
   experiment: base_experiment.BaseExperiment | None = None,
 ) -> int:
-  """Does what the options say; returns the exit code.
+  """Runs the job of the options; returns one of `exit_codes`.
 
   Args:
-    options: What to do, and where.
-    experiment: Of what; None finds the one that the options name.
+    options: the flags.
+    experiment: used in place of the one that the flags name.
 
   Raises:
-    ValueError: the options, the configuration or the machine do not allow it.
+    ValueError: the flags, the configuration or the machine do not allow it.
   """
   began = time.time()
-  _check(options)
+  _check_options(options)
   job_dir.log_to_console()
   distributed.initialize(options)
   process = jax.process_index()
   with job_dir.open_job_dir(options.job_log_dir, process, options.mode):
     with _preemption_handler(options) as preemption:
-      planned = job_setup.plan(options, experiment)
-      outcome = _run(options, planned, preemption, began)
-  return EXIT_PREEMPTED if outcome is Outcome.PREEMPTED else EXIT_DONE
+      spec = job_setup.resolve(options, experiment)
+      run_record.append(
+        options.job_log_dir, type(spec.experiment), options.mode, sys.argv
+      )
+      outcome = _run(options, spec, preemption, began)
+  if outcome is Outcome.PREEMPTED:
+    return exit_codes.PREEMPTED
+  return exit_codes.DONE
 
 
 def _run(
   options: RunOptions,
-  planned: job_setup.Plan,
+  spec: job_setup.JobSpec,
   preemption: PreemptionHandler,
   began: float,
 ) -> Outcome:
   if options.mode == 'infer':
-    return build_eval.build_infer(options, planned, preemption).run()
+    return build_eval.build_infer(options, spec, preemption).run()
   if options.mode != 'train':
-    return build_eval.build_eval(options, planned, preemption).run()
-  built = build_train.build(options, planned, preemption, began)
-  with built:
-    outcome = _train(built, planned)
+    return build_eval.build_eval(options, spec, preemption).run()
+  with build_train.build(options, spec, preemption, began) as job:
+    outcome = _train(job, spec)
     if outcome is Outcome.OUT_OF_DATA:
       logging.warning('The training data ended before the last step')
   return outcome
 
 
-def _train(built: TrainJob, planned: job_setup.Plan) -> Outcome:
-  """Trains by the experiment's own executor, or by the usual one."""
-  executor = planned.experiment.executor() or executors.DefaultExecutor()
-  executor.setup(built)
+def _train(job: TrainJob, spec: job_setup.JobSpec) -> Outcome:
+  """Trains by the experiment's own executor, or by the default one."""
+  executor = spec.experiment.executor() or executors.DefaultExecutor()
+  executor.setup(job)
   outcome = executor.start()
   return outcome if isinstance(outcome, Outcome) else Outcome.DONE
 
@@ -94,27 +94,27 @@ def _preemption_handler(options: RunOptions) -> PreemptionHandler:
   return PreemptionHandler(watchdog, verb)
 
 
-def _check(options: RunOptions) -> None:
-  """Refuses what needs no device to be refused."""
+def _check_options(options: RunOptions) -> None:
+  """Checks that need no device."""
   if not options.job_log_dir:
     raise UsageError(
       'where to? e.g. --job_log_dir=/tmp/pax/tiny; a run that is started again'
-      ' with the same directory goes on'
+      ' with the same directory continues'
     )
   if reason := unsupported_flags.MODES.get(options.mode):
-    raise UsageError(f'--mode={options.mode} is not here: {reason}')
+    raise UsageError(f'--mode={options.mode} is not supported: {reason}')
   if options.mode not in _MODES:
     raise UsageError(
       f'--mode={options.mode!r} does not exist; use {", ".join(_MODES)}'
     )
   if options.aot_load and options.mode != 'train':
     raise UsageError(
-      f'--aot_load is the step of --mode=train, got --mode={options.mode}'
+      f'--aot_load is for --mode=train, got --mode={options.mode}'
     )
   restores = options.restore_checkpoint_dir or options.restore_checkpoint_step
-  if restores and options.mode not in _DECODING:
+  if restores and options.mode not in _DECODE_MODES:
     raise UsageError(
       '--restore_checkpoint_dir and --restore_checkpoint_step are for'
-      f' --mode=decode and decode_once, got --mode={options.mode}; another'
-      ' checkpoint to start from is --init_from'
+      f' --mode=decode and decode_once, got --mode={options.mode}; to start'
+      ' from another checkpoint use --init_from'
     )

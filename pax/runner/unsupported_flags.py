@@ -1,37 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flags of paxml that do nothing here, and why."""
+"""Flags of paxml that Pax does not support, with reasons."""
 
 from __future__ import annotations
 
 _NO_TF_DATA = (
-  'inputs here need no TensorFlow, so there is no tf.data service; every host'
+  'inputs do not use TensorFlow, so there is no tf.data service; each host'
   ' reads its own share of the data'
 )
 _NO_SEARCH_SERVICE = (
-  'there is no search service to talk to; --study=local holds the study itself'
+  'there is no search service; --study=local runs the study in this process'
 )
 
-REFUSED: dict[str, str] = {
+FLAGS: dict[str, str] = {
   'controller_mode': _NO_SEARCH_SERVICE,
   'enable_auto_sharding': (
-    'JAX has given up AUTO shardings; they are those that the experiment'
-    ' declares, and --set ICI_MESH_SHAPE=... fits them to other devices'
+    'JAX removed automatic shardings; the experiment declares them, and'
+    ' --set ICI_MESH_SHAPE=... fits them to other devices'
   ),
   'fdl_help': 'see --help, and docs/tools.md on --fdl',
   'jax_backend_target': (
-    'JAX has given up remote backends; set JAX_PLATFORMS to choose one'
+    'JAX removed remote backends; choose a backend with JAX_PLATFORMS'
   ),
   'jax_xla_backend': (
-    'JAX has given up this option; set JAX_PLATFORMS to choose a backend'
+    'JAX removed this option; choose a backend with JAX_PLATFORMS'
   ),
   'maybe_use_persistence_checkpointing': (
-    'this kind of checkpoint never left Google; checkpoints are asynchronous'
-    ' already'
+    'this checkpoint format exists at Google only; checkpoints are'
+    ' asynchronous by default'
   ),
   'pythia_port': _NO_SEARCH_SERVICE,
-  'tfds_data_dir': (
-    'no input here reads TFDS; --set the files of the input instead'
-  ),
+  'tfds_data_dir': ('no input reads TFDS; --set the files of the input'),
   'tuner_group': _NO_SEARCH_SERVICE,
   **dict.fromkeys(
     (
@@ -49,7 +47,7 @@ REFUSED: dict[str, str] = {
   ),
 }
 
-# Values of --mode that paxml has and that are refused too.
+# Values of --mode of paxml, with reasons.
 MODES: dict[str, str] = {
   'tf_data_service_dispatcher': _NO_TF_DATA,
   'tf_data_service_worker': _NO_TF_DATA,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns the text of `--set NAME=TEXT` into a value of the right type."""
+"""Parses the text of `--set NAME=TEXT` as a value of the declared type."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-# Where a class may be looked for by the rest of its name.
+# Prefixes that may be left out of the name of a class.
 _PREFIXES = ('', 'praxis.', 'praxis.layers.', 'pax.')
 _BOOLS = {'true': True, 'false': False, '1': True, '0': False}
 
 
 def parse_value(text: str, current: Any, annotation: str = '') -> Any:
-  """The value that `text` means where `current` stood.
+  """Parses `text` as a replacement of the value `current`.
 
   Args:
-    text: what was typed.
-    current: the value it replaces, whose type it must have; None tells nothing.
-    annotation: the declared type, asked when `current` is None.
+    text: the text after `=`.
+    current: the value to replace; its type is that of the result, unless None.
+    annotation: the declared type, used if `current` is None.
 
   Raises:
     ValueError: `text` is of another type.
@@ -36,7 +36,7 @@ def parse_value(text: str, current: Any, annotation: str = '') -> Any:
 
 def _parser(current: Any, annotation: str) -> Callable[[str, Any], Any]:
   if current is None:
-    return _PARSERS_BY_NAME.get(_only_type(annotation), _anything)
+    return _PARSERS_BY_NAME.get(_single_type(annotation), _any_literal)
   if _is_dtype(current):
     return _dtype
   if isinstance(current, type):
@@ -110,22 +110,22 @@ def _dtype(text: str, current: Any) -> Any:
 
 
 def _class(text: str, current: type) -> type:
-  """The class called `text`, looked for near the one it replaces."""
-  near = getattr(sys.modules.get(current.__module__), text, None)
-  if isinstance(near, type):
-    return near
+  """The class called `text`, first in the module of the class it replaces."""
+  cls = getattr(sys.modules.get(current.__module__), text, None)
+  if isinstance(cls, type):
+    return cls
   for prefix in _PREFIXES:
     module, _, name = f'{prefix}{text}'.rpartition('.')
-    found = getattr(_module(module), name, None)
-    if isinstance(found, type):
-      return found
+    cls = getattr(_import_module(module), name, None)
+    if isinstance(cls, type):
+      return cls
   raise ValueError(
-    f'wants a class such as {current.__module__}.{current.__name__}, and'
-    f' found none called {text!r}'
+    f'wants a class such as {current.__module__}.{current.__name__}; there is'
+    f' none called {text!r}'
   )
 
 
-def _anything(text: str, current: Any) -> Any:
+def _any_literal(text: str, current: Any) -> Any:
   value = _literal(text)
   if value is not None:
     return value
@@ -136,14 +136,14 @@ def _anything(text: str, current: Any) -> Any:
 
 
 def _literal(text: str) -> Any:
-  """The Python literal that `text` is, or None."""
+  """`text` evaluated as a Python literal, or None if it is none."""
   try:
     return ast.literal_eval(text)
   except (ValueError, SyntaxError):
     return None
 
 
-def _module(name: str) -> Any:
+def _import_module(name: str) -> Any:
   try:
     return importlib.import_module(name) if name else None
   except ModuleNotFoundError:
@@ -156,13 +156,13 @@ def _is_dtype(value: Any) -> bool:
   )
 
 
-def _only_type(annotation: str) -> str:
-  """The one type of an annotation such as `int | None`, or ''."""
+def _single_type(annotation: str) -> str:
+  """The type of an annotation such as `int | None`, or '' for a union."""
   names = {part.strip() for part in annotation.split('|')} - {'None', ''}
   return names.pop() if len(names) == 1 else ''
 
 
-# The first that fits: an enum may be a str, a bool is an int.
+# The first match counts: an enum may be a str, a bool is an int.
 _PARSERS = (
   (enum.Enum, _enum),
   (bool, _bool),

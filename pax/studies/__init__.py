@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--study=local`: trials of an experiment, each a process of its own."""
+"""Studies: a search over constants, with each trial in its own process."""
 
 from __future__ import annotations
 

@@ -1,46 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the options of a study to its exit code."""
+"""`--study=local`: runs a study from its options to its exit code."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from absl import logging
 
-from pax import experiment_registry
+from pax import exit_codes, experiment_registry
 from pax.runner import command_line, job_dir, overrides, parent_death
 from pax.runner.options import RunOptions, UsageError
-from pax.studies import report, study, trial_metrics
+from pax.studies import report, trial_metrics
+from pax.studies import study as study_lib
 from pax.studies.search import Search
 from pax.tuning import space
 from pax.tuning.trial import Trial
 
-_EXIT_DONE = 0
-_EXIT_PREEMPTED = 75
+# A trial of a study that was killed may still save.
 _SAVING_SECS = 120.0
 
 
 def run(options: RunOptions) -> int:
-  """Runs the trials that are left and writes what came out; the exit code.
+  """Runs the remaining trials and writes a report; returns the exit code.
 
   Raises:
-    ValueError: the options, the experiment or a trial do not allow it.
+    ValueError: the options or the experiment are not valid, or a trial fails.
   """
   _check(options)
-  settings = overrides.parse(options.set)
-  found = experiment_registry.get_experiment(options.exp)
-  experiment = overrides.set_constants(found, settings)
-  searched = space.of(experiment)
-  if not searched.decisions:
+  changes = overrides.parse(options.set)
+  experiment = overrides.set_constants(
+    experiment_registry.get_experiment(options.exp), changes
+  )
+  search_space = space.of(experiment)
+  if not search_space.decisions:
     raise UsageError(
-      f'{experiment.__name__} has no search point, so there is nothing to'
-      ' study; write automl.oneof([...]) where a constant is, or leave out'
-      ' --study'
+      f'{experiment.__name__} has no search point; write automl.oneof([...]) in'
+      ' place of a constant, or leave out --study'
     )
   job_dir.log_to_console()
   search = Search.of(
@@ -49,41 +50,40 @@ def run(options: RunOptions) -> int:
     tuple(experiment.sub_experiments()),
   )
   # Never closed: trials end when this process does.
-  line = parent_death.Lifeline()
+  parent_pipe = parent_death.ParentPipe()
   with job_dir.open_job_dir(options.job_log_dir, 0):
-    ran = study.Study(
+    study = study_lib.Study(
       options.job_log_dir,
-      searched,
+      search_space,
       search,
-      study.Limits(
+      study_lib.Limits(
         num_trials=options.num_trials, parallel=options.parallel_trials
       ),
-      lambda trial, part: _start(options, trial, part, line),
+      lambda trial, part: _start(options, trial, part, parent_pipe),
     )
-    handlers = {
-      number: signal.signal(number, lambda *_: ran.stop())
-      for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-      ran.run()
-    finally:
-      for number, handler in handlers.items():
-        signal.signal(number, handler)
-    report.write(options.job_log_dir, ran.trials, searched, search)
-  return _EXIT_PREEMPTED if ran.stopped else _EXIT_DONE
+    with _stop_on_signals(study):
+      study.run()
+    report.write(options.job_log_dir, study.trials, search_space, search)
+  return exit_codes.PREEMPTED if study.stopped else exit_codes.DONE
 
 
 def trial_words(options: RunOptions, trial: Trial, part: str) -> list[str]:
-  """The command line of a run of a trial, without the program."""
+  """Returns the flags of a run of a trial.
+
+  Args:
+    options: those of the study.
+    trial: its settings.
+    part: the sub-experiment to run.
+  """
   flags = dataclasses.replace(
     options,
     **dict.fromkeys(('study', 'num_trials')),
     metrics_from=RunOptions.metrics_from,
     parallel_trials=RunOptions.parallel_trials,
-    job_log_dir=study.job_log_dir(options.job_log_dir, trial.id, part),
+    job_log_dir=study_lib.job_log_dir(options.job_log_dir, trial.id, part),
     sub_experiment=part or None,
     set=(*options.set, *(f'{n}={text}' for n, text in trial.settings.items())),
-    # Errors are told apart by their types.
+    # The study reads the type of an error from its traceback.
     traceback=True,
     **trial_metrics.OPTIONS[options.metrics_from],
   )
@@ -91,15 +91,17 @@ def trial_words(options: RunOptions, trial: Trial, part: str) -> list[str]:
 
 
 def _start(
-  options: RunOptions, trial: Trial, part: str, line: parent_death.Lifeline
+  options: RunOptions,
+  trial: Trial,
+  part: str,
+  parent_pipe: parent_death.ParentPipe,
 ) -> subprocess.Popen[bytes]:
   words = trial_words(options, trial, part)
   logging.info('Trial %d: pax %s', trial.id, ' '.join(words))
   path = {'PYTHONPATH': os.pathsep.join(sys.path)}
-  log = study.log_file(options.job_log_dir, trial.id, part)
-  # A trial of a study that was killed may still be saving.
+  log = study_lib.log_file(options.job_log_dir, trial.id, part)
   job_dir.wait_until_free(
-    study.job_log_dir(options.job_log_dir, trial.id, part), _SAVING_SECS
+    study_lib.job_log_dir(options.job_log_dir, trial.id, part), _SAVING_SECS
   )
   with open(log, 'wb') as f:
     return subprocess.Popen(
@@ -107,24 +109,41 @@ def _start(
       stdin=subprocess.DEVNULL,
       stdout=f,
       stderr=subprocess.STDOUT,
-      env=os.environ | path | line.environment,
-      pass_fds=line.pass_fds,
-      # Ctrl-C is for the study, which tells its trials.
+      env=os.environ | path | parent_pipe.environment,
+      pass_fds=parent_pipe.pass_fds,
+      # Ctrl-C reaches the study only, which stops its trials.
       start_new_session=True,
     )
 
 
+@contextlib.contextmanager
+def _stop_on_signals(study: study_lib.Study) -> Iterator[None]:
+  """Lets SIGINT and SIGTERM stop the study."""
+  previous = {
+    number: signal.signal(number, lambda *_: study.stop())
+    for number in (signal.SIGINT, signal.SIGTERM)
+  }
+  try:
+    yield
+  finally:
+    for number, handler in previous.items():
+      signal.signal(number, handler)
+
+
 def _check(options: RunOptions) -> None:
-  """Refuses what is no study."""
-  wrong: Sequence[tuple[bool, str]] = (
+  """Raises UsageError for options that are not valid for a study."""
+  checks: Sequence[tuple[bool, str]] = (
     (
       not options.study.startswith('local'),
-      f'--study={options.study} wants a search service, and there is none; a'
-      ' name that begins with local runs the trials here',
+      f'--study={options.study} needs a search service, which does not exist; a'
+      ' name that begins with local runs the trials in this process',
     ),
-    (not options.job_log_dir, '--study wants a --job_log_dir for its trials'),
-    (not options.exp, '--study wants --exp: it searches its constants'),
-    (options.mode != 'train', f'--study trains, got --mode={options.mode}'),
+    (not options.job_log_dir, '--study needs a --job_log_dir for its trials'),
+    (not options.exp, '--study needs --exp, whose constants it searches'),
+    (
+      options.mode != 'train',
+      f'--study needs --mode=train, got --mode={options.mode}',
+    ),
     (
       bool(options.sub_experiment),
       '--study runs all sub-experiments; leave out --sub_experiment',
@@ -140,6 +159,6 @@ def _check(options: RunOptions) -> None:
       f'--parallel_trials must be at least 1, got {options.parallel_trials}',
     ),
   )
-  for is_wrong, message in wrong:
+  for is_wrong, message in checks:
     if is_wrong:
       raise UsageError(message)

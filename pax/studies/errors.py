@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error that a trial ended with, as its log tells it."""
+"""Reads the error of a trial from its log."""
 
 from __future__ import annotations
 
@@ -20,31 +20,30 @@ _TRACEBACK = 'Traceback (most recent call last):'
 class TrialError:
   """An error in another process."""
 
-  # Its type, with the module if it is not built in.
+  # Type, with the module unless it is built in.
   name: str
-  # What it says.
   message: str
 
   def __str__(self) -> str:
     return f'{self.name}: {self.message}'
 
-  def is_one_of(self, known: Sequence[interfaces.ErrorToSkip]) -> bool:
-    """Whether it is of a type, and matches the regex that comes with it."""
+  def matches_any(self, errors: Sequence[interfaces.ErrorToSkip]) -> bool:
+    """Returns whether it is of one of the types, and matches its regex."""
     return any(
-      self._is(*(error if isinstance(error, tuple) else (error, '')))
-      for error in known
+      self._matches(*(error if isinstance(error, tuple) else (error, '')))
+      for error in errors
     )
 
-  def _is(self, kind: type[Exception], pattern: str) -> bool:
-    found = pydoc.locate(self.name)
-    known = isinstance(found, type) and issubclass(found, kind)
-    return known and bool(re.search(pattern, self.message))
+  def _matches(self, error_type: type[Exception], pattern: str) -> bool:
+    own_type = pydoc.locate(self.name)
+    has_type = isinstance(own_type, type) and issubclass(own_type, error_type)
+    return has_type and bool(re.search(pattern, self.message))
 
 
-def of_log(path: str) -> TrialError:
-  """The last error whose traceback is in a file."""
+def read_log(path: str) -> TrialError:
+  """Returns the error of the last traceback in a log file."""
   text = pathlib.Path(path).read_text(errors='replace')
   match = _RAISED.search(text.rpartition(_TRACEBACK)[2])
   if not match:
-    return TrialError('Exception', 'it left no traceback')
+    return TrialError('Exception', 'no traceback in the log')
   return TrialError(match[1], match[2] or '')

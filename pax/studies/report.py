@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What came out of a study: a table, the best settings, a picture."""
+"""Report of a study: table of trials, best settings, plot of rewards."""
 
 from __future__ import annotations
 
@@ -17,28 +17,35 @@ PICTURE_FILE = 'study.png'
 
 
 def write(
-  directory: str, trials: Sequence[Trial], searched: Space, search: Search
+  directory: str, trials: Sequence[Trial], search_space: Space, search: Search
 ) -> None:
-  """Prints and writes the table, and draws the rewards of trials done."""
-  shown = text(trials, searched, search)
-  print(shown)
+  """Prints and writes the table, and plots the rewards.
+
+  Args:
+    directory: of the study.
+    trials: all trials.
+    search_space: the constants.
+    search: how they are searched.
+  """
+  table = text(trials, search_space, search)
+  print(table)
   folder = pathlib.Path(directory)
-  (folder / TABLE_FILE).write_text(f'{shown}\n')
+  (folder / TABLE_FILE).write_text(f'{table}\n')
   if any(trial.status is Status.DONE for trial in trials):
-    draw(trials, searched, str(folder / PICTURE_FILE))
+    draw(trials, search_space, str(folder / PICTURE_FILE))
 
 
-def text(trials: Sequence[Trial], searched: Space, search: Search) -> str:
-  """The trials, best first, and how to run the best again."""
+def text(trials: Sequence[Trial], search_space: Space, search: Search) -> str:
+  """Returns the trials, best first, and the flags of the best."""
   used = search.reward.used_metrics if search.reward else []
   metrics = sorted(
     {k for t in trials for m in used for k, _ in m.match_items(t.metrics)}
   )
-  rows = [['trial', *searched.names, *metrics, 'step', 'reward', 'status']]
+  rows = [['trial', *search_space.names, *metrics, 'step', 'reward', 'status']]
   ranked = sorted(trials, key=lambda t: (t.reward is None, -(t.reward or 0.0)))
   for trial in ranked:
     values = [trial.metrics.get(name) for name in metrics]
-    settings = [trial.settings[name] for name in searched.names]
+    settings = [trial.settings[name] for name in search_space.names]
     status = f'{trial.status.value}  {trial.reason}'.rstrip()
     cells = [*map(_number, [*values]), str(trial.step), _number(trial.reward)]
     rows.append([str(trial.id), *settings, *cells, status])
@@ -56,13 +63,13 @@ def text(trials: Sequence[Trial], searched: Space, search: Search) -> str:
   return '\n'.join(line.rstrip() for line in lines)
 
 
-def draw(trials: Sequence[Trial], searched: Space, path: str) -> None:
-  """Draws the rewards in the order of trials, and over each constant."""
+def draw(trials: Sequence[Trial], search_space: Space, path: str) -> None:
+  """Plots the rewards by trial, and by each constant."""
   from matplotlib import figure  # Slow to import.
 
   done = [trial for trial in trials if trial.status is Status.DONE]
   rewards = [trial.reward for trial in done]
-  count = 1 + len(searched.names)
+  count = 1 + len(search_space.names)
   canvas = figure.Figure(
     figsize=(4.2 * count, 3.6), layout='constrained', dpi=120
   )
@@ -73,9 +80,9 @@ def draw(trials: Sequence[Trial], searched: Space, path: str) -> None:
   first.step(ids, best, where='post', color=png.COLORS[1], label='best')
   first.set_xlabel('trial')
   first.legend(frameon=False, fontsize=8)
-  for ax, name in zip(rest, searched.names, strict=True):
+  for ax, name in zip(rest, search_space.names, strict=True):
     texts = [trial.settings[name] for trial in done]
-    ax.plot(_places(texts), rewards, 'o', color=png.COLORS[0])
+    ax.plot(_axis_values(texts), rewards, 'o', color=png.COLORS[0])
     ax.set_xlabel(name)
   for ax in (first, *rest):
     ax.grid(alpha=0.25)
@@ -83,8 +90,8 @@ def draw(trials: Sequence[Trial], searched: Space, path: str) -> None:
   canvas.savefig(path, format='png')
 
 
-def _places(texts: Sequence[str]) -> Sequence[float] | Sequence[str]:
-  """Numbers as such, anything else by name."""
+def _axis_values(texts: Sequence[str]) -> Sequence[float] | Sequence[str]:
+  """The texts as numbers if they all are; otherwise as categories."""
   try:
     return [float(text) for text in texts]
   except ValueError:

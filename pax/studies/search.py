@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an experiment is searched, with its parts built."""
+"""A search of an experiment, with its parts built."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 
 from pax.tuning import aggregators, algorithms, interfaces
 
-# A trial of one run, which has no name.
+# A trial of one run without a sub-experiment.
 ONE_RUN = ('',)
 
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-  """A search whose parts are built."""
+  """The parts of a search, built."""
 
-  # How, as the experiment says.
+  # The configuration, from `search()` of the experiment.
   hparams: interfaces.SearchHParams
-  # Where metrics are from: train, eval or decode.
+  # Source of metrics: train, eval or decode.
   metrics_from: str
-  # What to try next.
+  # Proposes the settings of the next trial.
   propose: interfaces.Proposer
-  # What is maximized.
+  # The objective to maximize.
   reward: interfaces.BaseReward | None
-  # Metrics of a trial from those of its steps.
+  # Reduces metrics of steps to those of a trial.
   aggregate: interfaces.CrossStepMetricAggregator
-  # Which trials end early.
-  is_to_stop: interfaces.Stopper | None
-  # The runs that a trial consists of, one after the other.
+  # Decides whether a trial is stopped early.
+  should_stop: interfaces.Stopper | None
+  # Sub-experiments of a trial, run one after the other.
   sub_experiments: tuple[str, ...] = ONE_RUN
 
   @classmethod
@@ -40,8 +40,13 @@ class Search:
   ) -> Search:
     """Builds the parts.
 
+    Args:
+      hparams: the configuration.
+      metrics_from: source of metrics: train, eval or decode.
+      sub_experiments: ids of the runs of a trial.
+
     Raises:
-      ValueError: they want metrics or a service that is not there.
+      ValueError: the search needs a service or metrics that do not exist.
     """
     if hparams.prior_study_ids or hparams.vizier_service_endpoint:
       raise ValueError(
@@ -49,25 +54,25 @@ class Search:
         ' search service to ask'
       )
 
-    def built(config: Any, usual: Any = None) -> Any:
-      return config.Instantiate() if config is not None else usual
+    def build(config: Any, default: Any = None) -> Any:
+      return config.Instantiate() if config is not None else default
 
-    algorithm = built(hparams.search_algorithm, algorithms.Sweeping())
-    reward = built(hparams.search_reward)
-    last = aggregators.LastReportedMetricValues()
-    early = built(hparams.early_stopping)
-    wants = 'decode' if reward and reward.needs_decode else 'eval'
+    algorithm = build(hparams.search_algorithm, algorithms.Sweeping())
+    reward = build(hparams.search_reward)
+    last_values = aggregators.LastReportedMetricValues()
+    early_stopping = build(hparams.early_stopping)
+    source = 'decode' if reward and reward.needs_decode else 'eval'
     needs_more = reward and (reward.needs_eval or reward.needs_decode)
-    if needs_more and metrics_from not in (wants, 'decode'):
+    if needs_more and metrics_from not in (source, 'decode'):
       raise ValueError(
-        f'the reward wants --metrics_from={wants}, got {metrics_from}'
+        f'the reward needs --metrics_from={source}, got {metrics_from}'
       )
     return cls(
       hparams=hparams,
       metrics_from=metrics_from,
       propose=algorithm(),
       reward=reward,
-      aggregate=built(hparams.cross_step_metric_aggregator, last),
-      is_to_stop=early and early(),
+      aggregate=build(hparams.cross_step_metric_aggregator, last_values),
+      should_stop=early_stopping and early_stopping(),
       sub_experiments=sub_experiments,
     )

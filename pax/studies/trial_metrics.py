@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trial measured, under the names that metrics look for."""
+"""Metrics of a trial, by the names that `tuning.metrics` matches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pax.summaries import jsonl, tags, writer
 from pax.tuning import aggregators, interfaces
 from pax.tuning.early_stopping import EarlyStoppingError
 
-# What a trial does in order to measure, by where metrics are from.
+# Options of a trial by the source of metrics.
 OPTIONS: dict[str, dict[str, bool]] = {
   'train': {},
   'eval': {'eval_on_test': True},
@@ -24,22 +24,22 @@ _SPLITS = {
   'eval': ('eval_',),
   'decode': ('decode_test_',),
 }
-# Where there are speeds, and what they are called.
+# Names of the speeds by split.
 _SPEEDS = {
   'train': 'train_steps_per_sec',
   'eval_test_': 'eval_steps_per_sec',
   'decode_test_': 'decode_steps_per_sec',
 }
-_OTHERS = ('step', 'split', 'time')
+_NOT_METRICS = ('step', 'split', 'time')
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
-  """What is known of a trial."""
+class TrialHistory:
+  """The metrics of a trial so far."""
 
-  # All that was known at each step that was measured.
+  # For each step with metrics, the latest value of every metric.
   history: Sequence[tuple[int, dict[str, float]]]
-  # How the reward ended the trial, if it did.
+  # Raised by the reward to end the trial, if it was.
   signal: EarlyStoppingError | None = None
 
 
@@ -47,66 +47,64 @@ def read(
   job_log_dirs: Mapping[str, str],
   metrics_from: str,
   reward: interfaces.BaseReward | None,
-) -> Measured:
-  """Returns what was known at each step that `metrics_from` measured.
-
-  What is computed of a step's metrics is among them, as `reward`.
+) -> TrialHistory:
+  """Reads the metrics of a trial.
 
   Args:
-    job_log_dirs: The directories of the runs of the trial, by their names,
-      which the names of metrics end in.
-    metrics_from: 'train', 'eval' or 'decode'.
-    reward: What is computed.
+    job_log_dirs: directories of the runs by sub-experiment, whose name is a
+      suffix of the names of metrics.
+    metrics_from: 'train', 'eval' or 'decode': the steps to return.
+    reward: computes the metric `reward` of each step.
   """
-  found: list[tuple[int, dict[str, float]]] = []
+  history: list[tuple[int, dict[str, float]]] = []
   for index, (part, directory) in enumerate(job_log_dirs.items()):
     first = index * aggregators.SUB_EXPERIMENT_STEP_OFFSET
-    end = f':{part}' if part else ''
+    suffix = f':{part}' if part else ''
     for step, metrics in _by_step(directory, metrics_from).items():
-      named = {f'{name}{end}': value for name, value in metrics.items()}
-      found.append((first + step, named))
-  for index, (step, metrics) in enumerate(found):
+      named = {f'{name}{suffix}': value for name, value in metrics.items()}
+      history.append((first + step, named))
+  for index, (step, metrics) in enumerate(history):
     if reward and all(m.match_items(metrics) for m in reward.used_metrics):
       try:
         metrics['reward'] = reward(metrics, step)
       except EarlyStoppingError as signal:
-        return Measured(found[:index], signal)
-  return Measured(found)
+        return TrialHistory(history[:index], signal)
+  return TrialHistory(history)
 
 
-def size(job_log_dirs: Mapping[str, str]) -> int:
-  """Returns how many bytes there are to read; more when there is news."""
+def num_bytes(job_log_dirs: Mapping[str, str]) -> int:
+  """Returns the size of all files of metrics, which only grows."""
   files = (pathlib.Path(d, writer.METRICS_FILE) for d in job_log_dirs.values())
   return sum(file.stat().st_size for file in files if file.exists())
 
 
 def _by_step(directory: str, metrics_from: str) -> dict[int, dict[str, float]]:
-  known: dict[str, float] = {}
+  latest: dict[str, float] = {}
   speeds: dict[str, float] = {}
-  found: dict[int, dict[str, float]] = {}
+  by_step: dict[int, dict[str, float]] = {}
   for record in jsonl.read(os.path.join(directory, writer.METRICS_FILE)):
     split, step = record['split'], record['step']
     prefix = f'{split}/metrics/' if split.startswith('eval_') else f'{split}/'
     for tag, value in record.items():
       if tag == tags.NUM_PARAMS:
-        known[tag] = float(value)
+        latest[tag] = float(value)
       elif tag == tags.STEPS_PER_SEC:
         speeds[split] = float(value)
-      elif tag not in _OTHERS:
-        known[prefix + tag.removeprefix(tags.METRICS_PREFIX)] = float(value)
+      elif tag not in _NOT_METRICS:
+        latest[prefix + tag.removeprefix(tags.METRICS_PREFIX)] = float(value)
     if split.startswith(_SPLITS[metrics_from]):
-      # What comes again after a restart is newer.
-      found.pop(step, None)
-      found[step] = known | _means(speeds)
-  return found
+      # After a restart the same step comes again.
+      by_step.pop(step, None)
+      by_step[step] = latest | _mean_speeds(speeds)
+  return by_step
 
 
-def _means(speeds: Mapping[str, float]) -> dict[str, float]:
-  """The mean speed of each kind of split."""
-  kinds = {
+def _mean_speeds(speeds: Mapping[str, float]) -> dict[str, float]:
+  """The mean speed over the splits of each kind."""
+  by_name = {
     name: [speed for split, speed in speeds.items() if split.startswith(kind)]
     for kind, name in _SPEEDS.items()
   }
   return {
-    name: statistics.fmean(found) for name, found in kinds.items() if found
+    name: statistics.fmean(values) for name, values in by_name.items() if values
   }

@@ -50,7 +50,7 @@ class Progress:
     rate: throughput.Rate | None = None,
     mfu: float | None = None,
   ) -> None:
-    """Shows the line of `step`; in a terminal it replaces the last line.
+    """Shows and logs the line of `step`; a terminal keeps one line.
 
     Args:
       step: Number of steps done.
@@ -61,6 +61,7 @@ class Progress:
     self._line = format_line(
       step, self._total_steps, metrics, rate=rate, mfu=mfu
     )
+    logging.info('%s', self._line)
     if not self._is_terminal:
       print(self._line, file=self._stream, flush=True)
     elif self._clock() - self._drawn_at >= _REDRAW_SECONDS:
@@ -80,7 +81,8 @@ class Progress:
       self._line = line
 
   def print(self, text: str) -> None:
-    """Prints `text` above the line."""
+    """Prints `text` above the line, and logs it."""
+    logging.info('%s', text)
     if self._is_terminal and self._line:
       self._stream.write(_ERASE_LINE)
     print(text, file=self._stream, flush=True)

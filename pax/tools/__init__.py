@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that look at experiments and jobs: `pax TOOL`, or -m pax.tools.X."""
+"""Tools for experiments and jobs: `pax TOOL`, or `python -m pax.tools.TOOL`."""

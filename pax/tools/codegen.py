@@ -14,18 +14,14 @@ from typing import Any
 from pax.parameterized_experiment import ParameterizedExperiment
 from pax.runner import command_line
 from pax.tools import abstract_experiment, tool
-from pax.tools.fiddler import (
-  codegen,
-  codegen_highlevel_parameterization,
-  codegen_sharding,
-)
+from pax.tools.fiddler import codegen
 from praxis import pax_fiddle
 
 Config = pax_fiddle.Config
 
 _USAGE = """\
-Writes Python code that makes the configuration of an experiment: classes and
-constants are resolved, what is left is what runs, ready to be changed.
+Writes Python code that makes the configuration of an experiment. Classes and
+constants are resolved; the code holds the values that run, for you to edit.
 
   pax codegen --exp=tasks.lm.params.lm_cloud.LmCloudSpmd2B --output=my_config.py
   pax --fdl=config:my_config.experiment --job_log_dir=/tmp/pax/mine"""
@@ -35,58 +31,61 @@ constants are resolved, what is left is what runs, ready to be changed.
 class Options(abstract_experiment.ExperimentOptions):
   """The flags of this tool."""
 
-  output: str = command_line.flag('-', 'Output', 'File for the code.')
+  output: str = command_line.flag('-', 'Output', 'File of the code.')
   keep_defaults: bool = command_line.flag(
     False, 'What', 'Also write fields that are at their defaults.'
   )
   sharding_apart: bool = command_line.flag(
-    False, 'What', 'Say how arrays are split in a function of its own.'
+    False, 'What', 'Write sharding annotations in a function of their own.'
   )
   keep_constants: bool = command_line.flag(
     False,
     'What',
-    'Begin with the constants of the experiment and use them below; of --set'
-    ' only constants count then.',
+    'Write the constants of the experiment first and use them by name. Only'
+    ' constants can be --set then.',
   )
   max_expression_complexity: int = command_line.flag(
-    12, 'What', 'An expression with more parts than this gets a variable.'
+    12, 'What', 'Assign expressions with more parts than this to variables.'
   )
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:
   """Writes the code; returns the exit code."""
   options = command_line.parse(Options, argv, _USAGE)
-  found = abstract_experiment.declare(options)
-  if options.keep_constants:
-    code = codegen_highlevel_parameterization.codegen_with_constants(
-      type(found.experiment),
-      max_expression_complexity=options.max_expression_complexity,
-      has_input_specs_provider=False,
-    )
-    abstract_experiment.write(options.output, code)
-    return 0
-  normalizer = codegen.normalizer(remove_defaults=not options.keep_defaults)
-  config = normalizer(parameterized(found.tree))
-  most = options.max_expression_complexity
-  if options.sharding_apart:
-    code = codegen_sharding.codegen_with_sharding_apart(config, most)
-  else:
-    code = codegen.codegen_experiment(config, most)
-  abstract_experiment.write(options.output, code)
+  experiment = abstract_experiment.declare(options)
+  abstract_experiment.write(options.output, _code(options, experiment))
   return 0
 
 
 def parameterized(tree: Config[Any]) -> Config[ParameterizedExperiment]:
-  """The Config of an experiment that declares what is in the tree."""
-  train_datasets = [tree.train_input] if tree.train_input else []
+  """Returns the Config of an experiment with the parts of a run's tree."""
   return Config(
     ParameterizedExperiment,
     task=tree.task,
-    train_datasets=train_datasets,
+    train_datasets=[tree.train_input] if tree.train_input else [],
     eval_datasets=list(tree.eval_inputs),
     decode_datasets=list(tree.decode_inputs),
   )
 
 
+def _code(
+  options: Options, experiment: abstract_experiment.AbstractExperiment
+) -> str:
+  if options.keep_constants:
+    return codegen.codegen_with_constants(
+      type(experiment.experiment),
+      max_expression_complexity=options.max_expression_complexity,
+      has_input_specs_provider=False,
+    )
+  normalizer = codegen.normalizer(remove_defaults=not options.keep_defaults)
+  write = (
+    codegen.codegen_with_sharding_apart
+    if options.sharding_apart
+    else codegen.codegen_experiment
+  )
+  config = normalizer(parameterized(experiment.tree))
+  return write(config, options.max_expression_complexity)
+
+
 if __name__ == '__main__':
-  tool.console(main)
+  tool.run_console(main)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows what is different between two experiments.
+"""Prints the differences between two experiments.
 
 pax diff_configs lm_cloud.LmCloudSpmd2B lm_cloud.LmCloudSpmd32B
 pax diff_configs lm_cloud.LmCloudSpmd2B --set NUM_LAYERS=4
@@ -15,7 +15,7 @@ from pax.runner import artifacts, command_line
 from pax.tools import abstract_experiment, tool
 
 _USAGE = """\
-Shows what is different between two experiments, or what --set changes in one.
+Prints the differences between two experiments, or the effect of --set on one.
 
   pax diff_configs lm_cloud.LmCloudSpmd2B lm_cloud.LmCloudSpmd32B
   pax diff_configs lm_cloud.LmCloudSpmd2B --set NUM_LAYERS=4"""
@@ -27,32 +27,36 @@ class Options:
 
   experiments: tuple[str, ...] = command_line.words('EXPERIMENT [EXPERIMENT]')
   set: tuple[str, ...] = command_line.flag(
-    (), 'What', 'Sets a constant or a field of the second one. Repeatable.'
+    (), 'What', 'Set a constant or a field of the second one. Repeatable.'
   )
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:
-  """Prints the differences; returns the exit code."""
+  """Prints the differences; returns the exit code.
+
+  Raises:
+    UsageError: not two experiments, or one and --set.
+  """
   options = command_line.parse(Options, argv, _USAGE)
   names = options.experiments
   if len(names) == 1 and options.set:
     names *= 2
   if len(names) != 2:
     raise command_line.UsageError(
-      f'two experiments, or one and --set, are wanted, got {len(names)} and'
+      f'give two experiments, or one and --set, got {len(names)} and'
       f' {len(options.set)} of --set'
     )
-  found = abstract_experiment.declare_all([
+  experiments = abstract_experiment.declare_all([
     abstract_experiment.ExperimentOptions(exp=names[0]),
     abstract_experiment.ExperimentOptions(exp=names[1], set=options.set),
   ])  # fmt: skip
-  lines = list(differences(*map(_fields, found)))
+  lines = list(differences(*map(_field_texts, experiments)))
   print('\n'.join(lines) if lines else 'no difference')
   return 0
 
 
 def differences(first: dict[str, str], second: dict[str, str]) -> Iterator[str]:
-  """Lines such as `a.b : 1 -> 2`, `- a.b : 1` and `+ a.b : 2`, by path."""
+  """Yields lines such as `a.b : 1 -> 2`, `- a.b : 1`, `+ a.b : 2`, by path."""
   for path in sorted(first.keys() | second.keys()):
     if path not in second:
       yield f'- {path} : {first[path]}'
@@ -62,12 +66,14 @@ def differences(first: dict[str, str], second: dict[str, str]) -> Iterator[str]:
       yield f'  {path} : {first[path]} -> {second[path]}'
 
 
-def _fields(found: abstract_experiment.Declared) -> dict[str, str]:
+def _field_texts(
+  experiment: abstract_experiment.AbstractExperiment,
+) -> dict[str, str]:
   """The text of every field by its path."""
-  text = artifacts.to_text(found.tree)
+  text = artifacts.to_text(experiment.tree)
   pairs = (line.partition(' : ') for line in text.splitlines())
   return {path: value for path, colon, value in pairs if colon}
 
 
 if __name__ == '__main__':
-  tool.console(main)
+  tool.run_console(main)

@@ -31,7 +31,7 @@ class Options(abstract_experiment.ExperimentOptions):
   post_init_params_ofile: str | None = command_line.flag(
     None,
     'Output',
-    'File for the model with what each layer inherited, and its variables.',
+    'File for the model with inherited fields, and its variables.',
   )
   cls_vars_ofile: str | None = command_line.flag(
     None, 'Output', 'File for the constants of the classes.'
@@ -41,26 +41,28 @@ class Options(abstract_experiment.ExperimentOptions):
 def main(argv: Sequence[str] = sys.argv) -> int:
   """Writes the files that the command line names; returns the exit code."""
   options = command_line.parse(Options, argv, _USAGE)
-  found = abstract_experiment.declare(options)
-  abstract_experiment.write(options.params_ofile, params_text(found))
+  experiment = abstract_experiment.declare(options)
+  abstract_experiment.write(options.params_ofile, params_text(experiment))
   if options.post_init_params_ofile:
     abstract_experiment.write(
-      options.post_init_params_ofile, post_init_text(found)
+      options.post_init_params_ofile, post_init_text(experiment)
     )
   if options.cls_vars_ofile:
-    text = experiment_vars_summary.get_cls_vars_summary(type(found.experiment))
+    text = experiment_vars_summary.get_cls_vars_summary(
+      type(experiment.experiment)
+    )
     abstract_experiment.write(options.cls_vars_ofile, text)
   return 0
 
 
-def params_text(found: abstract_experiment.Declared) -> str:
-  """All inputs, those that are decoded too, and the task, one field a line."""
-  return artifacts.config_text(found.tree)
+def params_text(experiment: abstract_experiment.AbstractExperiment) -> str:
+  """Returns all inputs and the task, one field per line."""
+  return artifacts.config_text(experiment.tree)
 
 
-def post_init_text(found: abstract_experiment.Declared) -> str:
-  """The model after inheritance, then the declarations of its variables."""
-  partitioner = found.partitioner()
+def post_init_text(experiment: abstract_experiment.AbstractExperiment) -> str:
+  """Returns the model with inherited fields, then its variables."""
+  partitioner = experiment.partitioner()
   model = artifacts.post_init_text(partitioner.task, partitioner.input_spec)
   variables = base_hyperparams.nested_struct_to_text(
     partitioner.var_weight_hparams
@@ -69,4 +71,4 @@ def post_init_text(found: abstract_experiment.Declared) -> str:
 
 
 if __name__ == '__main__':
-  tool.console(main)
+  tool.run_console(main)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes shapes and dtypes of what an experiment is fed with.
+"""Writes shapes and dtypes of the batches of an experiment.
 
 pax dump_input_specs --exp=tasks.lm.params.lm_cloud.LmCloudSpmdTest
 """
@@ -23,8 +23,8 @@ NestedMap = pytypes.NestedMap
 Specs = tuple[NestedMap | None, NestedMap | str | None]
 
 _USAGE = """\
-Writes shapes and dtypes of the batches of an experiment, as its specs provider
-tells them and as its training input makes them.
+Writes shapes and dtypes of the batches of an experiment: those of its input
+specs provider, and those of its training input.
 
   pax dump_input_specs --exp=tasks.lm.params.lm_cloud.LmCloudSpmdTest"""
 
@@ -41,10 +41,10 @@ class Options(abstract_experiment.ExperimentOptions):
 def main(argv: Sequence[str] = sys.argv) -> int:
   """Writes the shapes; returns the exit code."""
   options = command_line.parse(Options, argv, _USAGE)
-  found = abstract_experiment.declare(options)
-  specs = _provided(found.experiment), _of_data(found)
+  experiment = abstract_experiment.declare(options)
+  specs = _provided(experiment.experiment), _of_data(experiment)
   abstract_experiment.write(
-    options.output_filename, specs_to_string(found.name, specs)
+    options.output_filename, specs_to_string(experiment.name, specs)
   )
   return 0
 
@@ -52,10 +52,10 @@ def main(argv: Sequence[str] = sys.argv) -> int:
 def extract_input_specs(
   experiment_config: base_experiment.BaseExperiment,
 ) -> Specs:
-  """The specs (of the provider, of the training input) of an experiment.
+  """Returns the specs (of the provider, of the training input).
 
-  The first is None where the provider only asks the training input, the second
-  where there is no training input.
+  The first is None if the provider reads the training input, the second if
+  there is no training input.
   """
   inputs = experiment_config.train_datasets()
   batch = inputs[0].Instantiate().get_next_padded() if inputs else None
@@ -64,7 +64,7 @@ def extract_input_specs(
 
 
 def specs_to_string(experiment_name: str, specs: Specs) -> str:
-  """The specs as text for people."""
+  """Returns the specs as text."""
   provided, from_input = specs
   return '\n'.join([
     experiment_name,
@@ -76,14 +76,16 @@ def specs_to_string(experiment_name: str, specs: Specs) -> str:
   ])  # fmt: skip
 
 
-def _of_data(found: abstract_experiment.Declared) -> NestedMap | str:
-  """The specs of the training input, or why it cannot be made here."""
+def _of_data(
+  experiment: abstract_experiment.AbstractExperiment,
+) -> NestedMap | str:
+  """The specs of the training input, or the error if its data are missing."""
   try:
-    return found.spec_of_data()
+    return experiment.spec_of_data()
   except ValueError as e:
-    if _provided(found.experiment) is None:
+    if _provided(experiment.experiment) is None:
       raise
-    return f'not known: {e}'
+    return f'unknown: {e}'
 
 
 def _provided(experiment: base_experiment.BaseExperiment) -> NestedMap | None:
@@ -98,4 +100,4 @@ def _spec(x: Any) -> jax.ShapeDtypeStruct:
 
 
 if __name__ == '__main__':
-  tool.console(main)
+  tool.run_console(main)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts what a traced function computes, loops as often as they run."""
+"""FLOPs of a traced function, with loops counted by their trip count."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-# Moves or names numbers and computes none.
+# Primitives that move or convert data.
 _FREE = frozenset({
   'broadcast_in_dim', 'concatenate', 'convert_element_type', 'copy',
   'dynamic_slice', 'dynamic_update_slice', 'gather', 'iota',
@@ -25,48 +25,49 @@ _REDUCTIONS = ('reduce_', 'arg', 'cum')
 
 
 def count(fn: Callable[..., Any], *args: Any) -> dict[str, int]:
-  """FLOPs of `fn(*args)` by primitive, the largest first; nothing runs.
+  """Returns the FLOPs of `fn(*args)` by primitive, the largest first.
 
-  A product of matrices of M x K and K x N counts 2MNK, a convolution twice its
-  multiplications, everything else one per number that comes out, a reduction
-  one per number that goes in. Of the branches of a condition the most expensive
-  counts, of a loop without a known end one round.
+  A matrix product of M x K and K x N is 2MNK, a convolution twice its
+  multiplications, a reduction one per input element, any other primitive one
+  per output element. A condition counts its most expensive branch, a loop of
+  unknown trip count one iteration. Nothing runs.
   """
   return count_jaxpr(jax.make_jaxpr(fn)(*args).jaxpr)
 
 
 def count_jaxpr(jaxpr: Any, *, loops_once: bool = False) -> dict[str, int]:
-  """As `count`, of what is traced already.
+  """Returns the FLOPs of a jaxpr, as `count` does.
 
   Args:
-    jaxpr: of the whole program, before it is split over devices.
-    loops_once: whether to count one round of each loop, as XLA does.
+    jaxpr: the program before it is partitioned over devices.
+    loops_once: whether to count one iteration of each loop, as XLA's cost
+      analysis does.
   """
-  found = _count(jaxpr, loops_once)
-  return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+  counts = _count(jaxpr, loops_once)
+  return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
 
 
 def _count(jaxpr: Any, loops_once: bool) -> collections.Counter[str]:
   total: collections.Counter[str] = collections.Counter()
   for eqn in jaxpr.eqns:
-    inner = list(_inner(eqn.params))
+    inner = list(_inner_jaxprs(eqn.params))
     if eqn.primitive.name == 'cond':
       total += max(
         (_count(j, loops_once) for j in inner), key=lambda c: c.total()
       )
     elif inner:
       is_loop = eqn.primitive.name == 'scan'
-      times = 1 if loops_once and is_loop else _times(eqn)
+      trip_count = 1 if loops_once and is_loop else _trip_count(eqn)
       for called in inner:
         for name, flops in _count(called, loops_once).items():
-          total[name] += times * flops
+          total[name] += trip_count * flops
     else:
       total[eqn.primitive.name] += _flops(eqn)
   return +total
 
 
-def _times(eqn: Any) -> int:
-  """How often what a primitive calls runs: once per round, or per device."""
+def _trip_count(eqn: Any) -> int:
+  """How often the inner jaxprs run: per iteration, or per device."""
   if eqn.primitive.name == 'scan':
     return eqn.params['length']
   if eqn.primitive.name == 'shard_map':
@@ -74,8 +75,8 @@ def _times(eqn: Any) -> int:
   return 1
 
 
-def _inner(params: Mapping[str, Any]) -> Iterator[Any]:
-  """The functions that a primitive calls; of a custom gradient the forward."""
+def _inner_jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
+  """The jaxprs that a primitive calls; of a custom gradient, the forward."""
   for name, value in params.items():
     if name in ('jvp_jaxpr_fun', 'fwd_jaxpr_thunk', 'bwd', 'cond_jaxpr'):
       continue

@@ -11,13 +11,16 @@ import pathlib
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fiddle as fdl
 
 from pax.runner import command_line
 from pax.tools import abstract_experiment, tool
-from pax.tools.fiddler import graphviz_utils
+from pax.tools.fiddler import config_normalization
+
+if TYPE_CHECKING:
+  import graphviz
 
 _USAGE = """\
 Draws the configuration of an experiment with Graphviz.
@@ -25,8 +28,8 @@ Draws the configuration of an experiment with Graphviz.
   pax graph --exp=tasks.lm.params.lm_cloud.LmCloudSpmd2B --output=model.dot
   pax graph --exp=tasks.lm.params.lm_cloud.LmCloudSpmd2B --output=model.svg
 
-The end of the name says what is written: dot is text that other programs draw;
-svg, png and pdf are drawn here by the program `dot` of Graphviz."""
+The suffix of the file is the format: .dot is Graphviz's text; .svg, .png and
+.pdf need Graphviz's program `dot` on this machine."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,52 +37,93 @@ class Options(abstract_experiment.ExperimentOptions):
   """The flags of this tool."""
 
   output: str = command_line.flag(
-    '-', 'Output', 'File for the picture; -: standard output, as dot.'
+    '-', 'Output', 'File of the picture; - is standard output, in dot format.'
   )
   part: str = command_line.flag(
-    'task.model', 'What', 'Path of what is drawn, from the whole: task, ...'
+    'task.model', 'What', 'Path of the Config to draw, such as task.'
   )
-  max_depth: int = command_line.flag(4, 'What', 'How many levels are drawn.')
-  max_str_length: int = command_line.flag(100, 'What', 'Longer values are cut.')
+  max_depth: int = command_line.flag(4, 'What', 'Number of levels to draw.')
+  max_str_length: int = command_line.flag(
+    100, 'What', 'Truncate values longer than this.'
+  )
   keep_defaults: bool = command_line.flag(
     False, 'What', 'Also draw fields that are at their defaults.'
   )
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:
-  """Draws; returns the exit code."""
+  """Draws the picture; returns the exit code.
+
+  Raises:
+    ValueError: there is no such Config, or Graphviz's `dot` is missing.
+  """
   options = command_line.parse(Options, argv, _USAGE)
-  part = _part(abstract_experiment.declare(options).tree, options.part)
-  picture = graphviz_utils.render(
+  part = _config_at(abstract_experiment.declare(options).tree, options.part)
+  picture = render(
     part,
     max_depth=options.max_depth,
     max_str_length=options.max_str_length,
     remove_defaults=not options.keep_defaults,
   )
-  kind = pathlib.Path(options.output).suffix.removeprefix('.')
-  if kind in ('', 'dot', 'gv'):
+  suffix = pathlib.Path(options.output).suffix
+  if suffix in ('', '.dot', '.gv'):
     abstract_experiment.write(options.output, picture.source)
     return 0
   if not shutil.which('dot'):
     raise ValueError(
       f'--output={options.output} needs the program `dot`; install Graphviz,'
-      ' or give a name that ends in .dot'
+      ' or use a file name that ends in .dot'
     )
   picture.render(outfile=options.output, cleanup=True)
   return 0
 
 
-def _part(tree: Any, path: str) -> Any:
-  found = tree
+def render(
+  config: Any,
+  *,
+  max_depth: int | None = 4,
+  max_str_length: int | None = 100,
+  remove_defaults: bool = True,
+  convert_dataclasses: bool = True,
+  remove_sharding_annotations: bool = False,
+  unshare_sharding_config: bool = True,
+) -> graphviz.Graph:
+  """Returns the picture of a Config.
+
+  Args:
+    config: the Config to draw.
+    max_depth: number of levels; None draws all.
+    max_str_length: longer values are truncated; None keeps them.
+    remove_defaults: see ConfigNormalizer, as for the fields below.
+    convert_dataclasses: see ConfigNormalizer.
+    remove_sharding_annotations: see ConfigNormalizer.
+    unshare_sharding_config: see ConfigNormalizer.
+  """
+  from fiddle import graphviz as fiddle_graphviz
+
+  normalizer = config_normalization.ConfigNormalizer(
+    remove_defaults=remove_defaults,
+    convert_dataclasses=convert_dataclasses,
+    wrap_nested_maps=False,
+    remove_sharding_annotations=remove_sharding_annotations,
+    unshare_sharding_config=unshare_sharding_config,
+  )
+  return fiddle_graphviz.render(
+    normalizer.task(config), max_depth=max_depth, max_str_length=max_str_length
+  )
+
+
+def _config_at(tree: Any, path: str) -> Any:
+  value = tree
   for name in filter(None, path.split('.')):
-    found = getattr(found, name, None)
-  if not isinstance(found, fdl.Buildable):
+    value = getattr(value, name, None)
+  if not isinstance(value, fdl.Buildable):
     raise ValueError(
       f'--part={path} is no Config of the experiment; try task,'
       ' task.model or train_input'
     )
-  return found
+  return value
 
 
 if __name__ == '__main__':
-  tool.console(main)
+  tool.run_console(main)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts all processes of a job, here or over ssh, or prints how others do.
+"""Starts all processes of a job, or prints a script that starts them.
 
 pax launch --hosts=2 -- --exp=EXPERIMENT --job_log_dir=DIR
 """
@@ -24,11 +24,17 @@ RECIPES = {
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:
-  """Runs or prints a job; returns the exit code."""
+  """Runs or prints a job; returns the exit code.
+
+  Raises:
+    UsageError: a flag is not valid.
+  """
   job = job_lib.parse(argv)
   if job.print is None:
-    start = launcher.over_ssh if job.machines else launcher.here
-    return process_group.run(start(job))
+    commands = (
+      launcher.ssh_commands if job.machines else launcher.local_commands
+    )
+    return process_group.run(commands(job))
   if job.print not in RECIPES:
     raise UsageError(
       f'--print={job.print} does not exist; use {", ".join(RECIPES)}'
@@ -38,4 +44,4 @@ def main(argv: Sequence[str] = sys.argv) -> int:
 
 
 if __name__ == '__main__':
-  tool.console(main)
+  tool.run_console(main)

@@ -185,4 +185,4 @@ def _short_count(count: int) -> str:
 
 
 if __name__ == '__main__':
-  tool.console(main)
+  tool.run_console(main)

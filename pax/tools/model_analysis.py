@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the model of an experiment holds and computes.
+"""Parameters, FLOPs, memory and HLO of the model of an experiment.
 
 pax model_analysis --exp=... --usage=params|flops|memory|hlo|fprop
 """
@@ -22,12 +22,12 @@ from pax.tools import abstract_experiment, flops, tool
 from praxis import base_layer, py_utils
 
 _USAGE = """\
-Tells what the model of an experiment holds and computes. On simulated devices,
-and but for fprop without allocating anything.
+Analyses the model of an experiment on simulated devices. Only fprop allocates
+memory.
 
   pax model_analysis --exp=tasks.lm.params.lm_cloud.LmCloudSpmd2B --usage=params
 
-  params   every variable: path, shape, size, and whether it is trained
+  params   each variable: path, shape, size, and whether it is trainable
   flops    floating point operations of one forward pass
   memory   bytes of the train state on each device
   hlo      the train step as StableHLO, before the compiler
@@ -44,15 +44,15 @@ class Options(abstract_experiment.ExperimentOptions):
     'flops', 'What', 'One of params, flops, memory, hlo, fprop, debug.'
   )
   fprop_func: str = command_line.flag(
-    'compute_predictions', 'What', 'The method of the model to run or count.'
+    'compute_predictions', 'What', 'Method of the model to run or count.'
   )
   bs: int = command_line.flag(
-    -1, 'What', 'Rows per device (PERCORE_BATCH_SIZE); -1: as it is.'
+    -1, 'What', 'Rows per device (PERCORE_BATCH_SIZE); -1: unchanged.'
   )
   debug_file_pattern: str = command_line.flag(
-    '', 'What', 'Data for fprop, instead of zeros; for an input of files.'
+    '', 'What', 'Files of the training input for fprop, in place of zeros.'
   )
-  output: str = command_line.flag('-', 'Output', 'File for what it tells.')
+  output: str = command_line.flag('-', 'Output', 'File of the result.')
 
 
 class ExperimentParser:
@@ -66,7 +66,15 @@ class ExperimentParser:
     seed: int = 1202,
     settings: Sequence[str] = (),
   ):
-    """Declares the experiment; see the flags for the arguments."""
+    """Declares the experiment.
+
+    Args:
+      exp_name: its name, as in --exp.
+      bs: rows per device; -1: unchanged.
+      debug_file_pattern: files of the training input for `fprop`.
+      seed: of the variables of `fprop`.
+      settings: values of --set.
+    """
     if bs != -1:
       settings = (*settings, f'PERCORE_BATCH_SIZE={bs}')
     options = abstract_experiment.ExperimentOptions(
@@ -81,21 +89,21 @@ class ExperimentParser:
     self._partitioner = self._declared.partitioner()
 
   def get_flops(self, fprop_func: str = 'compute_predictions') -> str:
-    """FLOPs of a pass over the global batch, in all and by operation."""
+    """Returns FLOPs of a pass over the global batch, also by primitive."""
     shapes = self._partitioner.state_metadata.mdl_vars
-    counted = flops.count(
+    counts = flops.count(
       self._model_method(fprop_func), shapes, self._partitioner.input_spec
     )
-    total = sum(counted.values())
+    total = sum(counts.values())
     lines = [f'##### {self.exp_name} #####', '']
     lines += [f'GFLOPS = {total / 1e9:.2f}', '']
     lines += [
-      f'{name:<24}{count / 1e9:16.4f}' for name, count in counted.items()
+      f'{name:<24}{count / 1e9:16.4f}' for name, count in counts.items()
     ]
     return '\n'.join(lines)
 
   def fprop(self, fprop_func: str = 'compute_predictions') -> str:
-    """Runs one pass, on zeros or on the data given; shapes of its results."""
+    """Runs one forward pass on zeros or data; returns shapes of the batch."""
     partitioner = self._partitioner
     batch = self._batch()
     state = partitioner.initialize(jax.random.key(self._seed))
@@ -106,7 +114,7 @@ class ExperimentParser:
     return f'input: {shapes}\nFProp finishes successfully.'
 
   def print_variables_info(self) -> str:
-    """One line for each variable, and the totals."""
+    """Returns one line for each variable, and the totals."""
     (learner,) = self._partitioner.task.learners
     declarations = self._partitioner.var_weight_hparams
     trained = learner.bprop_mask(declarations)
@@ -123,7 +131,7 @@ class ExperimentParser:
     return '\n'.join(lines)
 
   def memory(self) -> str:
-    """What the train state takes on the fullest device."""
+    """Returns bytes of the train state on the device with most of it."""
     partitioner = self._partitioner
     state = memory.state_bytes_per_device(partitioner.state_metadata)
     weights = memory.state_bytes_per_device(partitioner.state_metadata.mdl_vars)
@@ -134,7 +142,7 @@ class ExperimentParser:
     ])  # fmt: skip
 
   def hlo(self) -> str:
-    """The train step as StableHLO."""
+    """Returns the train step as StableHLO."""
     return self._partitioner.train_step().lower().as_text()
 
   def _model_method(self, name: str) -> Callable[[Any, Any], Any]:
@@ -179,7 +187,11 @@ _USAGES: dict[str, Callable[[ExperimentParser, str], str]] = {
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:
-  """Writes what the command line asks for; returns the exit code."""
+  """Writes the analysis; returns the exit code.
+
+  Raises:
+    UsageError: an unknown --usage.
+  """
   options = command_line.parse(Options, argv, _USAGE)
   if options.usage not in _USAGES:
     raise command_line.UsageError(
@@ -197,7 +209,7 @@ def main(argv: Sequence[str] = sys.argv) -> int:
 
 
 def _set_files(config: Any, pattern: str) -> None:
-  """Points an input, or the one it wraps, to other files."""
+  """Sets the files of an input, or of the input that it wraps."""
   inner = getattr(config, 'input', None) or config
   for name in ('file_pattern', 'input_file', 'files'):
     if hasattr(inner, name):
@@ -229,4 +241,4 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 if __name__ == '__main__':
-  tool.console(main)
+  tool.run_console(main)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the curves of one or several jobs, running or done.
+"""Plots the curves of one or several jobs, running or finished.
 
 pax plot /tmp/pax/tiny /tmp/pax/other --output=curves
 """
@@ -17,8 +17,8 @@ from pax.summaries import goodput
 from pax.tools import tool
 
 _USAGE = """\
-Draws loss, log perplexity, learning rate, gradient norm, MFU and where the time
-went, of one or several jobs, running or done: a PNG, and a page for a browser.
+Plots loss, log perplexity, learning rate, gradient norm, MFU and goodput of one
+or several jobs, running or finished, as a PNG and an HTML page.
 
   pax plot /tmp/pax/tiny
   pax plot /tmp/pax/tiny /tmp/pax/other --output=/tmp/compared"""
@@ -34,30 +34,33 @@ class Options:
   output: str | None = command_line.flag(
     None,
     'Output',
-    'The files without .png and .html. Unset: `curves` in the directory of the'
-    ' job, or here if there are several.',
+    'Path of the files without .png and .html. Default: `curves` in the'
+    ' directory of the job; of several jobs, in the current directory.',
   )
   smoothing: float = command_line.flag(
     0.6,
     'Output',
-    'Moving average: how much each value counts against the next, from 0 to'
-    ' below 1.',
+    'Weight of the exponential moving average, from 0 to below 1.',
   )
   tag: tuple[str, ...] = command_line.flag(
     (),
     'What',
-    'One more tag of metrics.jsonl to draw. Repeatable.',
+    'Another tag of metrics.jsonl to plot. Repeatable.',
     example='TAG',
   )
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:
-  """Writes the picture and the page; returns the exit code."""
+  """Writes the picture and the page; returns the exit code.
+
+  Raises:
+    UsageError: no job, or a wrong value of --smoothing.
+  """
   options = command_line.parse(Options, argv, _USAGE)
   directories = options.job_log_dirs
   if not directories:
     raise command_line.UsageError(
-      'of which job? e.g. pax plot /tmp/pax/tiny, the --job_log_dir of a run'
+      'which job? e.g. pax plot /tmp/pax/tiny, the --job_log_dir of a run'
     )
   if not 0 <= options.smoothing < 1:
     raise command_line.UsageError(
@@ -80,7 +83,7 @@ def _default_output(directories: Sequence[str]) -> pathlib.Path:
 
 
 def _summary(job: curves.Job) -> str:
-  """The job's last values, and where its time went."""
+  """The job's last values, and its goodput."""
   lines = [f'{job.name}: step {job.step}']
   for (title, split), value in html_page.last_values(job).items():
     lines.append(f'  {title:<18} {split:<24} {value:.6g}')
@@ -90,4 +93,4 @@ def _summary(job: curves.Job) -> str:
 
 
 if __name__ == '__main__':
-  tool.console(main)
+  tool.run_console(main)

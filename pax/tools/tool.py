@@ -1,32 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a tool is run: its errors are one line, its exit codes those of `pax`."""
+"""Runs a tool as a program: one-line errors, exit codes as of `pax`."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 
-from pax.runner import command_line
+from pax import exit_codes
+from pax.runner import command_line, console
 
 
-def console(main: Callable[[Sequence[str]], int]) -> None:
-  """Runs a tool as a program: the words it was started with, its exit code."""
-  command_line.stand_where_it_was_typed()
+def run_console(main: Callable[[Sequence[str]], int]) -> None:
+  """Runs a tool on the words of the command line, and exits."""
+  console.use_invocation_dir()
   sys.exit(run(main, sys.argv))
 
 
 def run(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
-  """Returns the exit code of a tool: 1 when words or files are wrong."""
+  """Returns the exit code of a tool: 1 if words or files are wrong.
+
+  Raises:
+    BrokenPipeError: a pipe other than stdout and stderr is closed.
+  """
+  code = exit_codes.DONE
   try:
-    return main(argv)
+    code = main(argv)
   except command_line.HelpRequested as e:
-    print(e)
-    return 0
+    console.print_text(e)
   except BrokenPipeError:
-    # Whoever reads has read enough; there is nobody to tell.
-    sys.stdout = open(os.devnull, 'w', encoding='utf-8')
-    return 0
+    if console.flush_streams():
+      raise
   except (ValueError, OSError) as e:
     print(f'pax: error: {e}', file=sys.stderr)
-    return 1
+    code = exit_codes.ERROR
+  console.flush_streams()
+  return code

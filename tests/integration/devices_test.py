@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pax import partitioning
-from pax.runner import build_train, options
+from pax.runner import job_setup, options
 
 NUM_STEPS = 3
 SMALL = (
@@ -21,7 +21,7 @@ SMALL = (
 
 
 def _losses(exp, num_devices, *settings):
-  planned = build_train.plan(
+  planned = job_setup.resolve(
     options.RunOptions(
       exp=f'tasks.lm.params.quickstart.{exp}',
       job_log_dir='unused',
@@ -33,7 +33,7 @@ def _losses(exp, num_devices, *settings):
   data = planned.tree.train_input.Instantiate()
   partitioner = partitioning.create_partitioner(
     planned.tree.task,
-    build_train.batch_spec(data),
+    job_setup.batch_spec(data),
     devices=jax.devices()[:num_devices],
   )
   key = jax.random.key(0)

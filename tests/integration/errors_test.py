@@ -79,7 +79,7 @@ def test_a_job_dir_in_use(capsys, tmp_path):
   with (tmp_path / '.lock').open('w') as lock:
     fcntl.flock(lock, fcntl.LOCK_EX)
     message = _fails(capsys, f'--exp={EXP}', f'--job_log_dir={tmp_path}')
-  assert 'another process is at work' in message
+  assert 'another process trains in' in message
 
 
 def test_too_few_devices(capsys, tmp_path):

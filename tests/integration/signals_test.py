@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration import binary
 
-EXIT_PREEMPTED = 75
+EXIT_PREEMPTED = 75  # As documented.
 
 
 @pytest.fixture(scope='module')

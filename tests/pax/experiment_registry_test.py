@@ -62,7 +62,10 @@ def test_unknown_is_none_or_an_error_with_near_names(two, monkeypatch):
   assert registry.get('cloud.Smal') is None
   with pytest.raises(ValueError, match="'cloud.Smal'.*Did you mean tasks"):
     registry.get_experiment('cloud.Smal')
-  with pytest.raises(ValueError, match='--exp as module.Class'):
+  for near in ('clod.Small', 'SMALLL', 'mall', 'params.cloud.Smal'):
+    with pytest.raises(ValueError, match='Did you mean tasks.*cloud.Small'):
+      registry.get_experiment(near)
+  with pytest.raises(ValueError, match='`pax list_experiments` lists all'):
     registry.get_experiment('qqqqqq')
 
 
@@ -118,7 +121,7 @@ def test_a_missing_module_within_is_not_hidden(tmp_path, monkeypatch):
 
 def test_a_binary_without_some_experiments_names_the_others(monkeypatch):
   monkeypatch.setattr(
-    registry, '_HOMES', {'pax.left_out': '*.py', 'pax.no.such': '*.py'}
+    registry, '_PACKAGES', {'pax.left_out': '*.py', 'pax.no.such': '*.py'}
   )
   with pytest.raises(ValueError, match='no experiment is called'):
     registry.get_experiment('elsewhere.Unheard')

@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from pax import main
+from pax import exit_codes, main
+from pax.runner import console
 
 EXPERIMENT = """
 from pax import base_experiment, experiment_registry
@@ -29,8 +30,48 @@ class Mine(base_experiment.BaseExperiment):
 def test_help(capsys):
   assert main.main(['pax', '--help']) == 0
   shown = capsys.readouterr()
-  assert shown.out.startswith('Trains a model')
+  assert shown.out.startswith('Trains the model')
   assert not shown.err
+
+
+@pytest.mark.parametrize(
+  'words', [['--help'], ['list-experiments', '--help'], ['graph', '--help']]
+)
+def test_a_reader_may_stop_early(words):
+  code = 'from pax import main; main.console()'
+  read, write = os.pipe()
+  # As `pax --help | head -0`: nobody reads.
+  os.close(read)
+  ended = subprocess.run(
+    [sys.executable, '-c', code, *words],
+    env=os.environ | {'PYTHONPATH': os.pathsep.join(filter(None, sys.path))},
+    stdout=write,
+    stderr=subprocess.PIPE,
+    text=True,
+    timeout=60,
+  )
+  os.close(write)
+  assert ended.returncode == exit_codes.DONE
+  assert not ended.stderr
+
+
+@pytest.mark.parametrize('name', ['stdout', 'stderr'])
+def test_a_run_whose_reader_is_gone_fails_quietly(name, monkeypatch, capfd):
+  def run(options):
+    raise BrokenPipeError
+
+  streams = {'stdout': sys.stdout, 'stderr': sys.stderr}
+  monkeypatch.setattr(main, '_run', run)
+  with pytest.raises(BrokenPipeError):
+    main.main(['pax', '--exp=x'])
+  read, write = os.pipe()
+  os.close(read)
+  with open(write, 'w') as stream:
+    monkeypatch.setattr(sys, name, stream)
+    stream.write('x')
+    assert not console.flush_streams()
+    assert console.flush_streams()
+    monkeypatch.setattr(sys, name, streams[name])
 
 
 @pytest.mark.parametrize(
@@ -41,7 +82,7 @@ def test_help(capsys):
   ],
 )
 def test_an_error_is_one_line_and_code_1(words, message, capsys):
-  assert main.main(['pax', *words]) == main.EXIT_ERROR
+  assert main.main(['pax', *words]) == exit_codes.ERROR
   error = capsys.readouterr().err
   assert error.startswith(message)
   assert error.count('\n') == 1
@@ -69,7 +110,7 @@ def test_files_are_found_where_bazel_run_was_typed(tmp_path):
     text=True,
     timeout=120,
   )
-  assert ended.returncode == main.EXIT_ERROR
+  assert ended.returncode == exit_codes.ERROR
   found = f'pax: error: found in {tmp_path}/my_experiment.py'
   assert found in ended.stderr, ended.stderr
   assert (tmp_path / 'job' / 'logs').is_dir()

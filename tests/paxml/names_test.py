@@ -16,7 +16,7 @@ import pytest
 import paxml
 from pax import base_metrics, experiment_registry, learners
 from pax.tasks_lib import single_task
-from pax.tools import dump_hparams, fiddler
+from pax.tools import dump_hparams
 from pax.tools.fiddler import codegen
 
 _FOLDER = pathlib.Path(paxml.__file__).parent
@@ -47,7 +47,6 @@ def test_packages_and_attributes():
   [
     ('paxml.sgf', learners.stochastic_gradients),
     ('paxml.tools.dump_hparams_lib', dump_hparams),
-    ('paxml.tools.fiddle', fiddler),
     ('paxml.tools.fiddle.codegen', codegen),
     # Below a module of paxml that is not an alias.
     ('paxml.tools.dump_hparams', dump_hparams),
@@ -66,6 +65,21 @@ def test_own_modules_only_re_export(name):
   module = importlib.import_module(f'paxml.{name}')
   assert module.__doc__.startswith('Re-exports ')
   assert pathlib.Path(module.__file__).parent == _FOLDER
+  for exported in module.__all__:
+    origin = getattr(getattr(module, exported), '__module__', 'pax')
+    assert not origin.startswith('paxml'), exported
+
+
+_FIDDLE = _FOLDER / 'tools' / 'fiddle'
+
+
+@pytest.mark.parametrize(
+  'name', sorted(p.stem for p in _FIDDLE.glob('*.py') if p.stem != '__init__')
+)
+def test_modules_of_fiddle_only_re_export(name):
+  module = _run(f'from paxml.tools.fiddle import {name}')[name]
+  assert module is importlib.import_module(f'paxml.tools.fiddle.{name}')
+  assert module.__doc__.startswith('Re-exports ')
   for exported in module.__all__:
     origin = getattr(getattr(module, exported), '__module__', 'pax')
     assert not origin.startswith('paxml'), exported

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configs of experiments made simpler, drawn, and written as code.
+"""Configurations of experiments: normalized, and written as Python code.
 
-Known to paxml's code as `paxml.tools.fiddle`; a folder of that name beside
-programs would hide Fiddle itself.
+`paxml.tools.fiddle` is the path in paxml. A folder `pax/tools/fiddle` would
+hide Fiddle itself from programs that run in `pax/tools`.
 """

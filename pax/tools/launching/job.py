@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flags of `pax launch`: a job of several processes."""
+"""The flags of `pax launch`, and the job of several processes they describe."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Starts all processes of a job, and ends them together.
   pax launch --ssh=alpha,beta -- --exp=EXPERIMENT --job_log_dir=DIR
   pax launch --print=slurm --hosts=4 -- --exp=EXPERIMENT --job_log_dir=DIR
 
-What follows -- goes to `pax` in every process. Lines of output begin with the
-process that wrote them. When one fails, the others are ended. Ctrl-C and
-SIGTERM go to all; they save and stop, and so does this.
+The words after -- are the flags of `pax` in every process. Lines of output
+begin with the process that wrote them. If one process fails, the others are
+ended. Ctrl-C and SIGTERM are forwarded to all; they save and stop.
 
-Exit codes: that of the first process that failed, 128 more than the signal
-that ended it; 75 when they were stopped and saved."""
+Exit code: that of the first process that failed, or 128 plus the signal that
+ended it; 75 after a stop with the state saved."""
 
 _MACHINE = re.compile(r'[\w.@:-]+')
 _NAME = re.compile(r'[a-z]([-a-z0-9]{0,38}[a-z0-9])?')
@@ -34,125 +34,127 @@ _ASSIGNMENT = re.compile(r'[A-Za-z_]\w*=')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-  """What to start, and where."""
+  """The processes to start, and their machines."""
 
-  # The command line of each process, but for what tells it its place.
+  # The command line of each process, without `distributed_flags`.
   words: tuple[str, ...] = command_line.words('-- FLAGS OF PAX')
 
   hosts: int | None = flag(
-    None, 'Processes', 'How many processes, one for each machine.'
+    None, 'Processes', 'Number of processes, one per machine.'
   )
   slices: int = flag(
     1,
     'Processes',
-    'How many groups of equally many processes have a network of their own:'
-    " DCN_MESH_SHAPE in experiments. TPU pods and GPUs are told; a CPU's"
-    ' processes are divided in their order.',
+    'Number of groups of equally many processes that share a fast network:'
+    ' DCN_MESH_SHAPE in experiments. TPUs and GPUs detect it; CPU processes are'
+    ' grouped in order.',
   )
   devices_per_host: int | None = flag(
-    None, 'Processes', 'Run on so many simulated CPU devices in each process.'
+    None, 'Processes', 'Number of simulated CPU devices of each process.'
   )
   gpus_per_host: int | None = flag(
     None,
     'Processes',
-    'GPUs of each machine. For processes on this one: how many each of them'
-    ' has, the first ones for the first. Unset: all.',
+    'GPUs per machine. For processes on this machine: GPUs per process, in'
+    ' order. Default: all GPUs.',
   )
   env: tuple[str, ...] = flag(
-    (), 'Processes', 'Sets an environment variable. Repeatable.'
+    (), 'Processes', 'Set an environment variable. Repeatable.'
   )
   program: str | None = flag(
     None,
     'Processes',
-    'What is started; may have arguments. Default: this Pax for processes here,'
-    ' `pax` elsewhere. gcloud: the .par file that is copied to all machines.',
+    'Program to start, may have arguments. Default: this Pax for processes on'
+    ' this machine, else `pax`. gcloud: the .par file to copy to all machines.',
   )
   port: int | None = flag(
     None,
     'Processes',
-    'Where process 0 listens. Default: 8476, and any free one here.',
+    'Port of process 0. Default: 8476; on this machine, any free port.',
   )
   ssh: str | None = flag(
     None,
     'Machines',
-    'Starts one process on each of these machines: host1,host2 or user@host.',
+    'Start one process on each of these machines: host1,host2 or user@host.',
   )
   print: str | None = flag(
     None,
     'Schedulers',
-    'Starts nothing and prints a file: slurm, jobset, gcloud or ssh.',
+    'Print a file in place of starting: slurm, jobset, gcloud or ssh.',
   )
-  name: str = flag('pax', 'Schedulers', 'What the job is called.')
+  name: str = flag('pax', 'Schedulers', 'Name of the job.')
   image: str | None = flag(
-    None, 'Schedulers', 'jobset: the container image that has Pax.'
+    None, 'Schedulers', 'jobset: container image with Pax.'
   )
   tpu: str | None = flag(
     None,
     'Schedulers',
-    'gcloud: type of each slice, as v4-128. jobset: type of the nodes, as'
-    ' tpu-v4-podslice.',
+    'gcloud: type of each slice, such as v4-128. jobset: type of the nodes,'
+    ' such as tpu-v4-podslice.',
   )
   topology: str | None = flag(
-    None, 'Schedulers', 'jobset: chips of each slice, as 4x4x4.'
+    None, 'Schedulers', 'jobset: topology of each slice, such as 4x4x4.'
   )
-  chips_per_host: int = flag(4, 'Schedulers', 'jobset: TPU chips of a node.')
-  project: str = flag('$PROJECT', 'Schedulers', 'gcloud: the project.')
-  zone: str = flag('$ZONE', 'Schedulers', 'gcloud: where the TPUs are.')
+  chips_per_host: int = flag(4, 'Schedulers', 'jobset: TPU chips per node.')
+  project: str = flag('$PROJECT', 'Schedulers', 'gcloud: project.')
+  zone: str = flag('$ZONE', 'Schedulers', 'gcloud: zone of the TPUs.')
   runtime_version: str = flag(
-    'tpu-ubuntu2204-base', 'Schedulers', 'gcloud: system of the TPU VMs.'
+    'tpu-ubuntu2204-base',
+    'Schedulers',
+    'gcloud: runtime version of the TPU VMs.',
   )
   sbatch: tuple[str, ...] = flag(
     (),
     'Schedulers',
-    'slurm: another line #SBATCH, as --sbatch=--partition=gpu. Repeatable.',
+    'slurm: one more #SBATCH line, as --sbatch=--partition=gpu. Repeatable.',
     example='OPTION',
   )
 
   @property
   def machines(self) -> list[str]:
-    """The machines of --ssh."""
+    """The machines of --ssh, in order."""
     return self.ssh.split(',') if self.ssh else []
 
   @property
   def num_hosts(self) -> int:
-    """Processes of all slices."""
+    """Number of processes of all slices."""
     if self.hosts is not None:
       return self.hosts
     return len(self.machines) or self.slices
 
   @property
   def hosts_per_slice(self) -> int:
-    """Processes of each slice."""
+    """Number of processes of each slice."""
     return self.num_hosts // self.slices
 
   @property
   def environment(self) -> dict[str, str]:
-    """What --env sets."""
+    """The variables of --env."""
     return dict(text.split('=', 1) for text in self.env)
 
   @property
   def run_words(self) -> list[str]:
-    """What every process is told alike."""
+    """The flags that all processes have in common."""
     if self.devices_per_host is None:
       return list(self.words)
     return [*self.words, f'--host_device_count={self.devices_per_host}']
 
   def assignments(self) -> str:
-    """`NAME=value ` of every --env, for a shell."""
+    """Returns `NAME=value ` of every --env, for a shell."""
     return ''.join(
       f'{name}={shlex.quote(value)} '
       for name, value in self.environment.items()
     )
 
   def command(self) -> str:
-    """The program and what every process is told alike, for a shell."""
+    """Returns the program with the common flags, for a shell."""
     return f'{self.program or "pax"} {shlex.join(self.run_words)}'
 
-  def needs(self, name: str, example: str) -> str:
-    """The value of a field that may be unset.
+  def required(self, name: str, example: str) -> str:
+    """Returns the value of a flag that --print needs.
 
     Raises:
-      UsageError: it is.
+      UsageError: it is not set.
     """
     value = getattr(self, name)
     if not value:
@@ -162,8 +164,8 @@ class Job:
     return value
 
 
-def joining(address: str, count: int, index: int | str) -> list[str]:
-  """The flags that tell a process its place."""
+def distributed_flags(address: str, count: int, index: int | str) -> list[str]:
+  """Returns the flags by which a process joins the others."""
   return [
     '--multiprocess_gpu',
     f'--server_addr={address}',
@@ -173,10 +175,10 @@ def joining(address: str, count: int, index: int | str) -> list[str]:
 
 
 def parse(argv: Sequence[str]) -> Job:
-  """The job of a command line, whose first word is the program.
+  """Parses a command line, whose first word is the program.
 
   Raises:
-    UsageError: it cannot be meant.
+    UsageError: a flag is not valid.
     HelpRequested: --help is among the words before --.
   """
   words = list(argv)
@@ -184,8 +186,7 @@ def parse(argv: Sequence[str]) -> Job:
   job = command_line.parse(Job, words[:end], USAGE)
   if job.words:
     raise UsageError(
-      f'{job.words[0]!r} belongs to no flag; the command line of the run stands'
-      ' after --'
+      f'{job.words[0]!r} belongs to no flag; flags of the run follow --'
     )
   job = dataclasses.replace(job, words=tuple(words[end + 1 :]))
   _check(job)
@@ -193,7 +194,7 @@ def parse(argv: Sequence[str]) -> Job:
 
 
 def _check(job: Job) -> None:
-  """Refuses what cannot be meant."""
+  """Raises UsageError for values that are not valid, or not together."""
   count = job.num_hosts
   bad_machines = [
     name
@@ -201,10 +202,10 @@ def _check(job: Job) -> None:
     if name.startswith('-') or not _MACHINE.fullmatch(name)
   ]
   bad_env = [text for text in job.env if not _ASSIGNMENT.match(text)]
-  wrong = (
+  checks = (
     (
       not job.words,
-      'nothing to launch; the command line of the run stands after --, as in'
+      'nothing to launch; flags of the run follow --, as in'
       ' pax launch --hosts=2 -- --exp=EXPERIMENT --job_log_dir=DIR',
     ),
     (count < 1, f'--hosts must be at least 1, got {count}'),
@@ -215,7 +216,7 @@ def _check(job: Job) -> None:
     ),
     (
       bad_machines,
-      f'--ssh has a machine {bad_machines}; names stand between commas, as in'
+      f'--ssh has a machine {bad_machines}; separate names by commas, as in'
       ' --ssh=alpha,user@beta',
     ),
     (
@@ -226,9 +227,10 @@ def _check(job: Job) -> None:
     (bad_env, f'--env={"".join(bad_env[:1])} is not of the form NAME=VALUE'),
     (
       not _NAME.fullmatch(job.name),
-      f'--name={job.name} must be of small letters, digits and -, as pax-1',
+      f'--name={job.name} must consist of lower-case letters, digits and -, as'
+      ' pax-1',
     ),
   )
-  for is_wrong, message in wrong:
+  for is_wrong, message in checks:
     if is_wrong:
       raise UsageError(message)

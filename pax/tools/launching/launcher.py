@@ -10,11 +10,11 @@ import sys
 from collections.abc import Mapping
 
 from pax.runner import parent_death
-from pax.tools.launching.job import Job, joining
+from pax.tools.launching.job import Job, distributed_flags
 from pax.tools.launching.process_group import Command
 
 PORT = 8476
-# No question can be answered, and a machine that is gone is noticed.
+# No prompts, and a lost connection ends within a minute.
 SSH = (
   'ssh',
   '-o',
@@ -26,8 +26,8 @@ SSH = (
 )
 
 
-def here(job: Job) -> list[Command]:
-  """All processes on this machine."""
+def local_commands(job: Job) -> list[Command]:
+  """Returns the commands of all processes, on this machine."""
   address = f'localhost:{job.port or _free_port()}'
   program = shlex.split(job.program) if job.program else _this_program()
   path = {'PYTHONPATH': os.pathsep.join(sys.path)}
@@ -35,53 +35,57 @@ def here(job: Job) -> list[Command]:
   return [
     Command(
       name=str(index),
-      words=[*program, *job.run_words, *joining(address, count, index)],
+      words=[
+        *program,
+        *job.run_words,
+        *distributed_flags(address, count, index),
+      ],
       environment={
         **path,
         **_environment(job, index),
-        **_visible(job, index),
+        **_visible_gpus(job, index),
       },
     )
     for index in range(count)
   ]
 
 
-def over_ssh(job: Job) -> list[Command]:
-  """One process on each machine; the first is where the others meet."""
+def ssh_commands(job: Job) -> list[Command]:
+  """Returns one ssh command per machine; the first has the coordinator."""
   address = f'{job.machines[0].rpartition("@")[2]}:{job.port or PORT}'
   return [
     Command(
       name=machine,
-      words=[*SSH, machine, remote_line(job, address, index)],
+      words=[*SSH, machine, remote_command(job, address, index)],
       is_remote=True,
     )
     for index, machine in enumerate(job.machines)
   ]
 
 
-def remote_line(job: Job, address: str, index: int) -> str:
-  """What the shell of another machine is given."""
+def remote_command(job: Job, address: str, index: int) -> str:
+  """Returns the command of one process, for the shell of its machine."""
   variables = _environment(job, index) | parent_death.ON_INPUT
-  assigned = [f'{name}={shlex.quote(v)}' for name, v in variables.items()]
-  joins = joining(address, job.num_hosts, index)
-  return f'exec env {" ".join(assigned)} {job.command()} {shlex.join(joins)}'
+  assignments = [f'{name}={shlex.quote(v)}' for name, v in variables.items()]
+  flags = distributed_flags(address, job.num_hosts, index)
+  return f'exec env {" ".join(assignments)} {job.command()} {shlex.join(flags)}'
 
 
 def _environment(job: Job, index: int) -> Mapping[str, str]:
-  """What one process finds set; a slice is told where there are several."""
-  found = {'PYTHONUNBUFFERED': '1', **job.environment}
+  """The environment variables of one process, with its slice."""
+  environment = {'PYTHONUNBUFFERED': '1', **job.environment}
   if job.slices > 1:
-    found['JAX_PARTITION_INDEX'] = str(index // job.hosts_per_slice)
-  return found
+    environment['JAX_PARTITION_INDEX'] = str(index // job.hosts_per_slice)
+  return environment
 
 
-def _visible(job: Job, index: int) -> Mapping[str, str]:
-  """The GPUs of this machine that are one process's."""
+def _visible_gpus(job: Job, index: int) -> Mapping[str, str]:
+  """The variable that limits one process to its GPUs of this machine."""
   if job.gpus_per_host is None:
     return {}
   first = index * job.gpus_per_host
-  mine = range(first, first + job.gpus_per_host)
-  return {'CUDA_VISIBLE_DEVICES': ','.join(map(str, mine))}
+  gpus = range(first, first + job.gpus_per_host)
+  return {'CUDA_VISIBLE_DEVICES': ','.join(map(str, gpus))}
 
 
 def _this_program() -> list[str]:

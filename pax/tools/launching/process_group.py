@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that begin, speak, stop and end together."""
+"""Runs a group of processes: merged output, common signals, common end."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import IO, TextIO
 
+from pax import exit_codes
 from pax.runner import parent_death
 
-EXIT_PREEMPTED = 75
-# How long the others may take when one has failed: they cannot go on.
+# Time for the others to end after a failure: they cannot continue.
 _GRACE_SECS = 5.0
-# How long when one was stopped and saved: they save too.
+# Time for the others to end after a preemption: they save.
 _SAVING_SECS = 600.0
-_SIGNALLED = 128
-# What a process wrote last may come after its end.
+_SIGNAL_OFFSET = 128
+# Time to read the last output of a process that has ended.
 _READING_SECS = 5.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command:
-  """What one process is started by."""
+  """The command of one process."""
 
-  # What its lines begin with.
+  # Prefix of its lines.
   name: str
   words: Sequence[str]
-  # What it finds in its environment beside what is in this one's.
+  # Variables in addition to those of this process.
   environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  # Whether it stands for a process elsewhere, which its signals do not reach.
+  # Whether it is an ssh client, whose signals do not reach the remote process.
   is_remote: bool = False
 
 
 def run(commands: Sequence[Command], grace_secs: float = _GRACE_SECS) -> int:
-  """Runs all and returns the exit code of the first that failed, or 0.
+  """Runs all; returns the exit code of the first that failed, or 0.
 
-  Signals go to all. When one fails the others get a SIGTERM, and SIGKILL after
-  `grace_secs`. When this process is killed they get a SIGTERM too, provided
-  that they watch their lifeline.
+  Forwards SIGINT and SIGTERM to all. If one fails, the others get SIGTERM, and
+  SIGKILL after `grace_secs`; also if this process is killed, provided that they
+  call `parent_death.watch`.
 
   Raises:
-    OSError: one cannot be started; those that were are ended.
+    OSError: one cannot be started; the others are killed.
   """
   events: queue.SimpleQueue[_End | int] = queue.SimpleQueue()
   with _signals(events):
@@ -65,40 +65,40 @@ def run(commands: Sequence[Command], grace_secs: float = _GRACE_SECS) -> int:
 
 @contextlib.contextmanager
 def _signals(events: queue.SimpleQueue[_End | int]) -> Iterator[None]:
-  """Makes signals events."""
+  """Puts signals into the queue of events."""
 
   def handle(number: int, frame: FrameType | None) -> None:
     events.put(number)
 
-  before = {
+  previous = {
     number: signal.signal(number, handle)
     for number in (signal.SIGINT, signal.SIGTERM)
   }
   try:
     yield
   finally:
-    for number, handler in before.items():
+    for number, handler in previous.items():
       signal.signal(number, handler)
 
 
 @dataclasses.dataclass(frozen=True)
 class _End:
-  """A process ended."""
+  """The end of a process."""
 
   name: str
-  # As a shell has it.
+  # As in a shell: 128 plus the signal.
   code: int
 
 
 class _Group:
-  """Those that were started, until all have ended."""
+  """The processes that run."""
 
   def __init__(self, events: queue.SimpleQueue[_End | int], grace_secs: float):
     self._events = events
     self._grace_secs = grace_secs
     self._members: dict[str, _Member] = {}
     self._deadline: float | None = None
-    self._was_told = False
+    self._is_stopping = False
     self._code = 0
 
   def start(self, command: Command) -> None:
@@ -109,11 +109,11 @@ class _Group:
       member.kill()
 
   def wait(self) -> int:
-    """Returns the exit code when all have ended."""
+    """Waits until all have ended; returns the exit code."""
     while self._members:
       match self._next():
         case None:
-          _tell(f'ended the hard way: {", ".join(self._members)}')
+          _print(f'killed {", ".join(self._members)}')
           self.kill()
         case _End() as end:
           del self._members[end.name]
@@ -124,36 +124,38 @@ class _Group:
     return self._code
 
   def _next(self) -> _End | int | None:
-    """What comes next, or None when the time of the others is over."""
+    """The next event, or None at the deadline of the remaining processes."""
     if self._deadline is None:
       return self._events.get()
-    left = self._deadline - time.monotonic()
+    seconds = self._deadline - time.monotonic()
     try:
-      return self._events.get(timeout=max(left, 0))
+      return self._events.get(timeout=max(seconds, 0))
     except queue.Empty:
       self._deadline = None
       return None
 
   def _fail(self, end: _End) -> None:
-    """One is not done, so that the others cannot be either."""
+    """Ends the other processes after one has failed."""
     self._code = end.code
-    saved = end.code == EXIT_PREEMPTED
-    secs = max(_SAVING_SECS, self._grace_secs) if saved else self._grace_secs
+    is_saved = end.code == exit_codes.PREEMPTED
+    secs = max(_SAVING_SECS, self._grace_secs) if is_saved else self._grace_secs
     self._deadline = time.monotonic() + secs
-    left = ', '.join(self._members)
-    _tell(f'{end.name} {_why(end.code)}' + f'; ending {left}' * bool(left))
-    # A second signal stops at once, without saving.
-    if not (saved and self._was_told):
+    others = ', '.join(self._members)
+    _print(
+      f'{end.name} {_reason(end.code)}' + f'; ending {others}' * bool(others)
+    )
+    # A second signal would stop them without saving.
+    if not (is_saved and self._is_stopping):
       self._stop(signal.SIGTERM)
 
   def _stop(self, number: signal.Signals) -> None:
-    self._was_told = True
+    self._is_stopping = True
     for member in self._members.values():
       member.stop(number)
 
 
 class _Member:
-  """One process that runs, and the threads that pass on what it says."""
+  """A running process, and the threads that forward its output."""
 
   def __init__(self, command: Command, events: queue.SimpleQueue[_End | int]):
     self._command = command
@@ -166,29 +168,29 @@ class _Member:
       text=True,
       errors='replace',
       env=os.environ | dict(command.environment) | parent_death.ON_INPUT,
-      # Ctrl-C is for this process, which tells the others.
+      # Ctrl-C reaches this process only, which forwards it.
       start_new_session=True,
     )
     self._readers = [
-      _begin(_pass_on, source, command.name, sink)
+      _start_thread(_forward_lines, source, command.name, sink)
       for source, sink in (
         (self._process.stdout, sys.stdout),
         (self._process.stderr, sys.stderr),
       )
     ]
-    _begin(self._wait)
+    _start_thread(self._wait)
 
   def stop(self, number: signal.Signals) -> None:
-    """Tells it to end, by a signal where one reaches it."""
+    """Ends it by a signal; a remote one by closing its input."""
     if self._command.is_remote:
-      # The other end of its lifeline, over the network.
+      # The remote process watches its input (parent_death).
       with contextlib.suppress(OSError):
         self._process.stdin.close()
     else:
       self._process.send_signal(number)
 
   def kill(self) -> None:
-    """Ends it, and what it has started."""
+    """Kills it and its children."""
     with contextlib.suppress(ProcessLookupError):
       os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -198,34 +200,36 @@ class _Member:
       reader.join(_READING_SECS)
     with contextlib.suppress(OSError):
       self._process.stdin.close()
-    code = code if code >= 0 else _SIGNALLED - code
+    code = code if code >= 0 else _SIGNAL_OFFSET - code
     self._events.put(_End(self._command.name, code))
 
 
-def _begin(function: Callable[..., None], *args: object) -> threading.Thread:
+def _start_thread(
+  function: Callable[..., None], *args: object
+) -> threading.Thread:
   thread = threading.Thread(target=function, args=args, daemon=True)
   thread.start()
   return thread
 
 
-def _pass_on(source: IO[str], name: str, sink: TextIO) -> None:
-  """Copies lines, with the name before each."""
+def _forward_lines(source: IO[str], name: str, sink: TextIO) -> None:
+  """Copies lines with the name as a prefix."""
   with source:
     for line in source:
-      # Whoever reads may have read enough; the process goes on.
+      # The reader may have exited; the process continues.
       with contextlib.suppress(BrokenPipeError):
         sink.write(f'[{name}] {line.rstrip()}\n')
         sink.flush()
 
 
-def _why(code: int) -> str:
-  """How a process ended, for a person."""
-  if code == EXIT_PREEMPTED:
-    return 'was stopped, and saved'
-  if code > _SIGNALLED and code - _SIGNALLED in set(signal.Signals):
-    return f'was ended by {signal.Signals(code - _SIGNALLED).name}'
+def _reason(code: int) -> str:
+  """How a process ended, for messages."""
+  if code == exit_codes.PREEMPTED:
+    return 'was stopped and has saved'
+  if code > _SIGNAL_OFFSET and code - _SIGNAL_OFFSET in set(signal.Signals):
+    return f'was ended by {signal.Signals(code - _SIGNAL_OFFSET).name}'
   return f'failed with exit code {code}'
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
   print(f'pax launch: {text}', file=sys.stderr, flush=True)

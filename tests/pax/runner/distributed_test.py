@@ -118,7 +118,7 @@ def test_a_place_that_the_environment_tells(calls, monkeypatch):
 
 
 def test_tpu_vms_are_joined(calls, monkeypatch):
-  monkeypatch.setattr(distributed.tpu_vm, 'is_one_of_many', lambda: True)
+  monkeypatch.setattr(distributed.tpu_vm, 'is_multihost', lambda: True)
   _initialize()
   assert len(calls['initialize']) == 1
 

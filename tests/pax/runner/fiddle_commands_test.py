@@ -102,7 +102,7 @@ def test_a_job_is_run_again_from_its_config(tmp_path):
     (['config:mine_for_fdl.config(x)'], 'with literals in parentheses'),
     (['config_file:/nonexistent'], 'no such file'),
     (['config_str:!'], 'cannot be unpacked'),
-    (['config:builtins.dict'], 'must give the Config of an experiment'),
+    (['config:builtins.dict'], 'must make the Config of an experiment'),
     (['config:mine_for_fdl.config', 'set:task.no=1'], "no field 'no'"),
     (['config:mine_for_fdl.config', 'tag:Nothing=1'], 'tags are '),
   ],
@@ -126,6 +126,6 @@ def test_older_flags_are_commands():
   options = RunOptions(
     fdl_config='a.b', fdl_set=('x=1',), fiddler=('c.d',), fdl=('set:y=2',)
   )
-  assert experiments.commands_of(options) == [
+  assert experiments.fiddle_commands_of(options) == [
     'config:a.b', 'set:y=2', 'fiddler:c.d', 'set:x=1',
   ]  # fmt: skip

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from pax.programs import preemption, train
-from pax.runner import build_train
+from pax.runner import build_train, job_setup
 from pax.runner.options import RunOptions
 from pax.summaries import goodput
 from tests.integration import experiments
@@ -33,7 +33,7 @@ def _train(job_dir, experiment):
     eval_on_test=True,
     pax_only_aggregate_summaries=True,
   )
-  planned = build_train.plan(options, experiment)
+  planned = job_setup.resolve(options, experiment)
   with preemption.PreemptionHandler() as signals:
     with build_train.build(options, planned, signals) as run:
       train.train(run)

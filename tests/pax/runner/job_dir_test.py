@@ -37,7 +37,7 @@ def test_logs_the_traceback_of_what_leaves_it(tmp_path):
 def test_is_held_by_one_run_and_free_afterwards(tmp_path):
   path = str(tmp_path)
   with job_dir.open_job_dir(path, 0):
-    with pytest.raises(job_dir.JobDirError, match='another process is at work'):
+    with pytest.raises(job_dir.JobDirError, match='another process trains in'):
       with job_dir.open_job_dir(path, 0):
         pass
     with job_dir.open_job_dir(path, 1):

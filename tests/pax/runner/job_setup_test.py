@@ -48,7 +48,7 @@ def test_a_batch_must_be_as_declared():
 
 def _plan(tmp_path, experiment, *settings):
   made = options.RunOptions(job_log_dir=str(tmp_path), set=settings)
-  return made, job_setup.plan(made, experiment)
+  return made, job_setup.resolve(made, experiment)
 
 
 def test_the_plan_of_an_experiment_at_hand(tmp_path):

@@ -106,7 +106,7 @@ def test_the_experiment_itself_is_left_alone():
     ('MESH', '{}x', r'MESH wants a list such as \[1,2,1\]'),
     ('COLOUR', 'GREEN', "COLOUR wants one of RED, BLUE, got 'GREEN'"),
     ('DTYPE', 'float33', 'DTYPE wants a dtype such as bfloat16'),
-    ('ACTIVATION_CLS', 'GELUX', "found none called 'GELUX'"),
+    ('ACTIVATION_CLS', 'GELUX', "there is none called 'GELUX'"),
   ],
 )
 def test_a_wrong_constant(name, text, message):

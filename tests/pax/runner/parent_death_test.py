@@ -16,8 +16,8 @@ from pax.runner import parent_death
 
 _WATCHES = """
 import sys, time
-from pax.runner import lifeline
-lifeline.watch(float(sys.argv[1]))
+from pax.runner import parent_death
+parent_death.watch(float(sys.argv[1]))
 if len(sys.argv) > 2:
   import signal
   signal.signal(signal.SIGTERM, lambda *_: None)
@@ -44,7 +44,7 @@ def _start(line, *words):
   [(['60'], signal.SIGTERM), (['0.1', 'deaf'], signal.SIGKILL)],
 )
 def test_the_end_of_the_starter(words, number):
-  line = parent_death.Lifeline()
+  line = parent_death.ParentPipe()
   process = _start(line, *words)
   assert process.poll() is None
   line.close()

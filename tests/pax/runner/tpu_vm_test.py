@@ -63,19 +63,19 @@ def _add_device(folder, vendor):
 )
 def test_what_the_server_says(served, attributes, many):
   served.update(attributes)
-  assert tpu_vm.is_one_of_many() == many
+  assert tpu_vm.is_multihost() == many
 
 
 def test_nobody_is_asked_without_tpus(served, monkeypatch, tmp_path):
   served['worker-network-endpoints'] = 'a,b'
   monkeypatch.setattr(tpu_vm, '_PCI_DEVICES', tmp_path / 'none')
-  assert not tpu_vm.is_one_of_many()
+  assert not tpu_vm.is_multihost()
   monkeypatch.setattr(tpu_vm, '_PCI_DEVICES', tmp_path)
   monkeypatch.setenv('TPU_SKIP_MDS_QUERY', '1')
-  assert not tpu_vm.is_one_of_many()
+  assert not tpu_vm.is_multihost()
 
 
 def test_without_a_server(served, monkeypatch):
   served['worker-network-endpoints'] = 'a,b'
   monkeypatch.setenv('GCE_METADATA_IP', '127.0.0.1:1')
-  assert not tpu_vm.is_one_of_many()
+  assert not tpu_vm.is_multihost()

@@ -126,8 +126,8 @@ def test_an_error_ends_the_study_unless_it_is_skipped(tmp_path):
 
 def test_errors_by_type_and_message():
   error = errors.TrialError('FileNotFoundError', 'no data')
-  assert error.is_one_of([OSError])
-  assert not error.is_one_of([(OSError, 'full'), ValueError])
+  assert error.matches_any([OSError])
+  assert not error.matches_any([(OSError, 'full'), ValueError])
 
 
 @pytest.mark.parametrize('keep', [True, False])
@@ -150,7 +150,7 @@ def test_another_study_is_not_continued(tmp_path):
 
 def test_the_reward_must_be_measured():
   search = automl.hyperparameter_tuning(automl.Metric.decode('bleu'))
-  with pytest.raises(ValueError, match='wants --metrics_from=decode, got eval'):
+  with pytest.raises(ValueError, match='needs --metrics_from=decode, got eval'):
     study.Search.of(search, 'eval')
 
 
@@ -176,8 +176,8 @@ def test_words_of_a_trial():
 @pytest.mark.parametrize(
   ('word', 'message'),
   [
-    ('--study=vizier', 'wants a search service'),
-    ('--mode=eval', '--study trains'),
+    ('--study=vizier', 'needs a search service'),
+    ('--mode=eval', '--study needs --mode=train'),
     ('--metrics_from=x', 'must be one of train, eval, decode'),
     ('--parallel_trials=0', 'must be at least 1'),
     ('--sub_experiment=x', 'runs all sub-experiments'),

@@ -46,6 +46,17 @@ def on_screen(text: str) -> list[str]:
   return [line.split('\x1b[2K')[-1] for line in text.split('\n')]
 
 
+def test_the_log_has_the_lines_of_the_console(caplog):
+  caplog.set_level('INFO')
+  stream = io.StringIO()
+  bar = progress.Progress(total_steps=3, stream=stream)
+  bar.update(1, {'loss': 0.5})
+  bar.print('step 1  held_out loss 0.2500')
+  assert [r.getMessage() for r in caplog.records] == (
+    stream.getvalue().splitlines()
+  )
+
+
 def test_a_terminal_keeps_one_line():
   stream, now = Terminal(), [0.0]
   shown = progress.Progress(9, stream, clock=lambda: now[0])

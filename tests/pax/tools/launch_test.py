@@ -61,7 +61,7 @@ def test_who_does_not_listen_is_killed(capfd):
   assert process_group.run(commands_, grace_secs=0.5) == 128 + 9
   err = capfd.readouterr().err
   assert '1 was ended by SIGKILL; ending 0' in err
-  assert 'ended the hard way: 0' in err
+  assert 'killed 0' in err
 
 
 def test_a_stop_that_saves_stays_one(capfd):
@@ -75,7 +75,7 @@ def test_a_stop_that_saves_stays_one(capfd):
   commands_ = [command('0', saves), command('1', stops)]
   assert process_group.run(commands_, grace_secs=0.1) == 75
   err = capfd.readouterr().err
-  assert '1 was stopped, and saved; ending 0' in err and 'hard' not in err
+  assert '1 was stopped and has saved; ending 0' in err and 'killed' not in err
 
 
 def test_what_does_not_exist_leaves_nothing_behind():
@@ -94,14 +94,14 @@ sys.exit(launch.main(['launch', *sys.argv[1:]]))
 WATCHED = """
 import os, sys, time
 sys.path[:0] = {path}
-from pax.runner import lifeline
+from pax.runner import parent_death
 def stop(number, frame):
   os.write(1, b'stopped by %d\\n' % number)
   sys.exit(75)
 import signal
 for number in (signal.SIGTERM, signal.SIGINT):
   signal.signal(number, stop)
-lifeline.watch()
+parent_death.watch()
 os.write(1, b'pid %d\\n' % os.getpid())
 time.sleep(60)
 """
@@ -163,7 +163,7 @@ def test_processes_here():
       *('--gpus_per_host=2', '--env=A=b=c', '--port=7', *RUN),
     ]
   )
-  found = launcher.here(parsed)
+  found = launcher.local_commands(parsed)
   assert [c.name for c in found] == ['0', '1', '2', '3']
   assert found[3].words == [
     *(sys.executable, '-m', 'pax.main', '--exp=E', '--job_log_dir=/tmp/d e'),
@@ -179,7 +179,7 @@ def test_processes_here():
 def test_processes_elsewhere():
   """The shell there sees what was typed here."""
   parsed = job.parse(['launch', '--ssh=alpha,me@beta', '--env=A=x y', *RUN])
-  first, second = launcher.over_ssh(parsed)
+  first, second = launcher.ssh_commands(parsed)
   assert (first.name, second.name) == ('alpha', 'me@beta')
   assert first.is_remote and second.words[0] == 'ssh'
   assert second.words[-2] == 'me@beta'
@@ -201,7 +201,7 @@ def test_processes_elsewhere():
 @pytest.mark.parametrize(
   ('words', 'message'),
   [
-    (['--hosts=2'], 'stands after --'),
+    (['--hosts=2'], 'flags of the run follow --'),
     (['--exp=E'], 'no flag --exp'),
     (['two', *RUN], "'two' belongs to no flag"),
     (['--hosts=0', *RUN], 'at least 1, got 0'),
@@ -210,7 +210,7 @@ def test_processes_elsewhere():
     (['--ssh=-oProxyCommand=x', *RUN], 'has a machine'),
     (['--ssh=a,b', '--hosts=3', *RUN], 'contradict each other'),
     (['--env=A', *RUN], 'NAME=VALUE'),
-    (['--name=My_Job', *RUN], 'small letters'),
+    (['--name=My_Job', *RUN], 'lower-case letters'),
     (['--print=pbs', *RUN], 'use gcloud, jobset, slurm, ssh'),
     (['--print=jobset', *RUN], 'needs --image too'),
     (['--print=gcloud', *RUN], 'needs --tpu too'),
@@ -230,5 +230,5 @@ def test_help_is_the_launchers_before_the_dashes_only():
 
 def test_what_runs_here_is_this_pax():
   parsed = job.parse(['launch', *RUN])
-  (only,) = launcher.here(parsed)
+  (only,) = launcher.local_commands(parsed)
   assert only.environment['PYTHONPATH'].split(os.pathsep) == sys.path

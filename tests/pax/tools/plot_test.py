@@ -88,7 +88,7 @@ def test_long_curves_are_thinned_but_end_where_they_end(tmp_path):
 @pytest.mark.parametrize(
   ('words', 'message'),
   [
-    ([], 'of which job'),
+    ([], 'which job'),
     (['--smoothing=1', 'x'], 'must be from 0 to below 1'),
     (['/nonexistent'], 'has no metrics.jsonl'),
   ],

@@ -11,7 +11,7 @@ import re
 import jax
 import pytest
 
-from pax import experiment_vars_summary, main
+from pax import exit_codes, experiment_vars_summary, main
 from pax.tools import commands
 
 TEST = 'lm_cloud.LmCloudSpmdTest'
@@ -38,7 +38,7 @@ def tell(capsys):
 
 
 def fail(capsys, *words: str) -> str:
-  assert main.main(['pax', *words]) == main.EXIT_ERROR
+  assert main.main(['pax', *words]) == exit_codes.ERROR
   error = capsys.readouterr().err
   assert error.startswith('pax: error: ') and error.count('\n') == 1
   return error

@@ -91,8 +91,8 @@ def text(job: Job) -> str:
   Raises:
     UsageError: the type of the TPUs or the program is not named.
   """
-  tpu = job.needs('tpu', 'v4-128')
-  par = job.needs('program', 'bazel-bin/pax/tasks/lm/params/TinyLm.par')
+  tpu = job.required('tpu', 'v4-128')
+  par = job.required('program', 'bazel-bin/pax/tasks/lm/params/TinyLm.par')
   slices = [f'{job.name}-{index}' for index in range(job.slices)]
   # A name for one, a prefix for several.
   nodes = f'--node-count={job.slices} --node-prefix={job.name}'

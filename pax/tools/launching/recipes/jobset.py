@@ -12,7 +12,7 @@ import json
 import string
 from collections.abc import Mapping, Sequence
 
-from pax.tools.launching.job import Job, joining
+from pax.tools.launching.job import Job, distributed_flags
 from pax.tools.launching.launcher import PORT
 
 _FILE = string.Template("""\
@@ -88,7 +88,7 @@ def _tpu(job: Job) -> str:
     job,
     annotations=_TPU_ANNOTATIONS,
     placement=_TPU_PLACEMENT.substitute(
-      tpu=job.tpu, topology=job.needs('topology', '4x4x4')
+      tpu=job.tpu, topology=job.required('topology', '4x4x4')
     ),
     environment=_environment(job, {}),
     ports=_ports(_TPU_PORTS),
@@ -105,7 +105,7 @@ def _gpu(job: Job) -> str:
   lines = [f'at=$((SLICE * {per_slice} + JOB_COMPLETION_INDEX))']
   if job.slices > 1:
     lines.append('export JAX_PARTITION_INDEX=$SLICE')
-  joins = ' '.join(joining(address, job.num_hosts, '$at'))
+  joins = ' '.join(distributed_flags(address, job.num_hosts, '$at'))
   lines.append(f'exec {job.command()} {joins}')
   count = job.gpus_per_host
   return _file(
@@ -127,7 +127,7 @@ def _file(job: Job, *, script: str, **parts: str) -> str:
     name=job.name,
     slices=job.slices,
     pods=job.hosts_per_slice,
-    image=json.dumps(job.needs('image', 'example.com/pax:1')),
+    image=json.dumps(job.required('image', 'example.com/pax:1')),
     script=_plain(script),
   )
 

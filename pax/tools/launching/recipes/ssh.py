@@ -50,9 +50,9 @@ def text(job: Job) -> str:
   Raises:
     UsageError: no machines are named.
   """
-  job.needs('ssh', 'alpha,beta')
+  job.required('ssh', 'alpha,beta')
   starts = []
-  for command in launcher.over_ssh(job):
+  for command in launcher.ssh_commands(job):
     *_, machine, line = command.words
     starts.append(f'start {shlex.quote(machine)} {shlex.quote(line)}')
   return _SCRIPT.substitute(

@@ -10,16 +10,7 @@ import pytest
 from pax import tasks_lib
 from pax.checkpoints import init_from
 from pax.tasks.lm.params import lm_cloud
-from pax.tools.fiddler import (
-  codegen,
-  codegen_external_init_checkpoint_fns,
-  codegen_highlevel_parameterization,
-  codegen_sharding,
-  codegen_tracer,
-  convert_seqio_task_objects,
-  make_parameterized_experiment,
-  remove_sharding,
-)
+from pax.tools.fiddler import codegen, config_normalization, sharding
 from praxis import pax_fiddle
 
 
@@ -48,19 +39,17 @@ def _text(task):
 
 def test_constants_keep_their_names():
   for value in (3, 0.5, 'x', [1, 2], (1, 2)):
-    named = codegen_tracer.make_tracer('N', value)
+    named = codegen.make_tracer('N', value)
     assert named == value and type(named) is not type(value)
     config = pax_fiddle.Config(dict, a=[named], b={'c': named})
-    plain = codegen_tracer.remove_tracers(config)
+    plain = codegen.remove_tracers(config)
     assert type(plain.a[0]) is type(plain.b['c']) is type(value)
-  assert codegen_tracer.make_tracer('N', True) is True
-  assert codegen_tracer.make_tracer('N', None) is None
+  assert codegen.make_tracer('N', True) is True
+  assert codegen.make_tracer('N', None) is None
 
 
 def test_a_constant_is_changed_in_one_place():
-  code = codegen_highlevel_parameterization.codegen_with_constants(
-    Small, has_input_specs_provider=False
-  )
+  code = codegen.codegen_with_constants(Small, has_input_specs_provider=False)
   assert 'MODEL_DIMS = 48\n' in code
   assert _text(_made(code).task) == _text(Small().task())
   found = _made(code, MODEL_DIMS=64).task
@@ -68,17 +57,17 @@ def test_a_constant_is_changed_in_one_place():
 
 
 def test_sharding_stands_apart():
-  config = make_parameterized_experiment.from_legacy(
+  config = codegen.from_legacy(
     Small, normalizer=codegen.normalizer(), has_input_specs_provider=False
   )
-  code = codegen_sharding.codegen_with_sharding_apart(config)
+  code = codegen.codegen_with_sharding_apart(config)
   head, _, tail = code.partition('def add_sharding(config):')
   assert 'split_dims_mapping' not in head
   assert 'config.task.model.lm_tpl' in tail
   assert _text(_made(code).task) == _text(Small().task())
-  bare = remove_sharding.remove_sharding(config)
-  assert codegen_sharding.sharding_diff(bare) == []
-  assert _made(codegen_sharding.codegen_with_sharding_apart(bare))
+  bare = sharding.remove_sharding(config)
+  assert sharding.sharding_diff(bare) == []
+  assert _made(codegen.codegen_with_sharding_apart(bare))
 
 
 def test_sharding_that_code_cannot_tell():
@@ -87,16 +76,16 @@ def test_sharding_that_code_cannot_tell():
   config = pax_fiddle.Config(linears.Linear)
   config.weight_split_dims_mapping.wt = [object()]
   with pytest.raises(ValueError, match='must be mesh axes'):
-    codegen_sharding.sharding_diff(config)
+    sharding.sharding_diff(config)
   config.weight_split_dims_mapping = pax_fiddle.Config(
     linears.Linear.ActivationSharding
   )
-  with pytest.raises(ValueError, match='of what its class declares'):
-    codegen_sharding.sharding_diff(config)
+  with pytest.raises(ValueError, match='of the class that its owner declares'):
+    sharding.sharding_diff(config)
 
 
 def test_other_experiments_are_named():
-  config = make_parameterized_experiment.from_legacy(
+  config = codegen.from_legacy(
     Small, normalizer=codegen.normalizer(), has_input_specs_provider=False
   )
   other = lm_cloud.LmCloudSpmdTest
@@ -104,7 +93,7 @@ def test_other_experiments_are_named():
     task_p=other().task(), load_rules=[init_from.LOAD_ALL]
   )
   config.task.train.init_from_checkpoint_rules = {'/models/a': rules}
-  name = codegen_external_init_checkpoint_fns.name_init_checkpoint_experiments
+  name = codegen.name_init_checkpoint_experiments
   config.task = name(config.task, {'/models/a': other})
   code = codegen.codegen_experiment(config)
   # Written out it would be a second model.
@@ -125,6 +114,6 @@ def test_tasks_of_seqio_are_found_by_name():
   task = kind()
   task.name = 'c4'
   config = pax_fiddle.Config(dict, a=[task], b=3)
-  found = convert_seqio_task_objects.convert_seqio_tasks(config)
+  found = config_normalization.convert_seqio_tasks(config)
   assert isinstance(found.a[0], fdl.Buildable)
   assert found.a[0].name == 'c4' and found.b == 3

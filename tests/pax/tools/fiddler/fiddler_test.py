@@ -10,15 +10,8 @@ import fiddle as fdl
 import pytest
 
 from pax.tasks.lm.params import lm_cloud
-from pax.tools.fiddler import (
-  codegen,
-  config_normalization,
-  graphviz_utils,
-  make_parameterized_experiment,
-  remove_sharding,
-  unshare_sharding,
-  wrap_nested_maps,
-)
+from pax.tools import graph
+from pax.tools.fiddler import codegen, config_normalization, sharding
 from praxis import base_layer, pax_fiddle
 from praxis.layers import linears
 from praxis.nested_map import NestedMap
@@ -32,11 +25,11 @@ def layer(**fields):
 
 def test_sharding_is_removed_and_nothing_else():
   config = {'a': [layer()], 'b': 1}
-  found = remove_sharding.remove_sharding(config)
+  found = sharding.remove_sharding(config)
   assert not found['a'][0].has('weight_split_dims_mapping')
   assert found['a'][0].input_dims == 3 and found['b'] == 1
   assert config['a'][0].weight_split_dims_mapping.wt == ['data', 'mdl']
-  found = remove_sharding.remove_sharding(config, replace_with_default=True)
+  found = sharding.remove_sharding(config, replace_with_default=True)
   assert found['a'][0].weight_split_dims_mapping.wt is None
 
 
@@ -46,21 +39,19 @@ def test_all_fields_of_sharding_are_known():
     for name, value in fdl.ordered_arguments(
       pax_fiddle.Config(base_layer.BaseLayer), include_defaults=True
     ).items()
-    if remove_sharding.is_sharding(value)
+    if sharding.is_sharding(value)
   }
-  assert names == remove_sharding.BASE_LAYER_SHARDING_FIELDS
+  assert names == sharding.BASE_LAYER_SHARDING_FIELDS
 
 
 def test_only_sharding_is_unshared():
   kind = base_layer.BaseLayer.WeightSharding
-  sharding = pax_fiddle.Config(kind, wt=['x', 'y'])
+  shared_sharding = pax_fiddle.Config(kind, wt=['x', 'y'])
   shared = layer()
-  shared.weight_split_dims_mapping = sharding
+  shared.weight_split_dims_mapping = shared_sharding
   other = layer()
-  other.weight_split_dims_mapping = sharding
-  first, second, again = unshare_sharding.unshare_sharding(
-    [shared, other, shared]
-  )
+  other.weight_split_dims_mapping = shared_sharding
+  first, second, again = sharding.unshare_sharding([shared, other, shared])
   assert first is again and first is not second
   assert first == shared and second == other
   assert first.weight_split_dims_mapping is not (
@@ -70,7 +61,7 @@ def test_only_sharding_is_unshared():
 
 def test_nested_maps_are_made_again():
   config = pax_fiddle.Config(dict, x=NestedMap(a=1, b=NestedMap(c=2)))
-  found = wrap_nested_maps.wrap_nested_maps(config)
+  found = config_normalization.wrap_nested_maps(config)
   assert isinstance(found.x, fdl.Buildable)
   built = fdl.build(found)['x']
   assert built == config.x and isinstance(built.b, NestedMap)
@@ -78,7 +69,7 @@ def test_nested_maps_are_made_again():
 
 def test_an_experiment_of_constants_becomes_one_of_configs():
   old = lm_cloud.LmCloudSpmdTest()
-  from_legacy = make_parameterized_experiment.from_legacy
+  from_legacy = codegen.from_legacy
   whole = from_legacy(lm_cloud.LmCloudSpmdTest, normalizer=None)
   assert whole.task == old.task()
   assert whole.Instantiate().eval_datasets() == old.eval_datasets()
@@ -101,9 +92,7 @@ def test_an_experiment_of_constants_becomes_one_of_configs():
 @pytest.mark.parametrize('name', ['noop', 'default', 'aggressive'])
 def test_normalizers(name):
   make = getattr(config_normalization, f'{name}_normalizer')
-  config = make_parameterized_experiment.from_legacy(
-    lm_cloud.LmCloudSpmdTest, normalizer=make()
-  )
+  config = codegen.from_legacy(lm_cloud.LmCloudSpmdTest, normalizer=make())
   has_sharding = 'WeightSharding' in str(config.task)
   assert has_sharding == (name != 'aggressive')
 
@@ -125,8 +114,8 @@ def test_generated_code_makes_what_is_declared():
 
 def test_pictures():
   task = lm_cloud.LmCloudSpmdTest().task()
-  plain = graphviz_utils.render(task.model, max_depth=None).source
-  bare = graphviz_utils.render(
+  plain = graph.render(task.model, max_depth=None).source
+  bare = graph.render(
     task.model, max_depth=None, remove_sharding_annotations=True
   ).source
   assert 'TransformerLm' in plain and 'WeightSharding' in plain
@@ -137,6 +126,10 @@ def test_pictures():
   ('old', 'new'),
   [
     ('paxml.tools.fiddle.codegen', 'pax.tools.fiddler.codegen'),
+    (
+      'paxml.tools.fiddle.config_normalization',
+      'pax.tools.fiddler.config_normalization',
+    ),
     ('paxml.tools.dump_input_specs_lib', 'pax.tools.dump_input_specs'),
   ],
 )

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exit codes of the programs of Pax."""
+
+from __future__ import annotations
+
+DONE = 0
+# Failed; the reason is on stderr.
+ERROR = 1
+# --mode=aot: the step does not fit into memory.
+DOES_NOT_FIT = 2
+# Stopped by a signal with the state saved: EX_TEMPFAIL, start it again.
+PREEMPTED = 75
+# No step was done within --hang_timeout_secs.
+HANG = 124

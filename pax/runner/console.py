@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start and end of a program on the console: directory, pipes, exit."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def use_invocation_dir() -> None:
+  """Makes relative paths, and modules of experiments, those of the user.
+
+  `bazel run` starts programs in another directory than the command's, and
+  passes that in an environment variable.
+  """
+  if directory := os.environ.get('BUILD_WORKING_DIRECTORY'):
+    os.chdir(directory)
+  sys.path.append(os.getcwd())
+
+
+def flush_streams() -> bool:
+  """Flushes stdout and stderr; returns whether their readers still exist.
+
+  A stream whose reader has exited, such as `head`, is redirected to os.devnull,
+  so that Python does not report it on exit.
+  """
+  all_open = True
+  for stream in (sys.stdout, sys.stderr):
+    try:
+      stream.flush()
+    except BrokenPipeError:
+      all_open = False
+      devnull = os.open(os.devnull, os.O_WRONLY)
+      os.dup2(devnull, stream.fileno())
+      os.close(devnull)
+  return all_open
+
+
+def print_text(text: object) -> None:
+  """Prints to stdout; without an error if its reader has exited."""
+  try:
+    print(text, flush=True)
+  except BrokenPipeError:
+    flush_streams()

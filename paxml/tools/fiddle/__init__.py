@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Re-exports `pax.tools.fiddler` under paxml's path, with a module per tool."""
