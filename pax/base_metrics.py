@@ -279,6 +279,11 @@ class MultiLossAggregator(LossAggregator):
   def aggregate(
     self, batch_metrics: WeightedScalars
   ) -> tuple[JTensor, JTensor, JTensor | None]:
+    """Returns (weighted loss, mean loss, None), summed over the losses.
+
+    Raises:
+      ValueError: `loss_keys` is empty, or the model lacks one of them.
+    """
     if not self.loss_keys:
       raise ValueError('MultiLossAggregator.loss_keys must name some losses')
     weighted, mean, _ = zip(

@@ -104,6 +104,11 @@ class NoopCheckpointer:
     return None
 
   def restore(self, abstract: State, step: int | None = None) -> Restored:
+    """Fails.
+
+    Raises:
+      CheckpointError: Always.
+    """
     raise CheckpointError('there are no checkpoints: saving is disabled')
 
   def wait(self) -> None:
@@ -171,6 +176,12 @@ class FileCheckpointer:
     return True
 
   def restore(self, abstract: State, step: int | None = None) -> Restored:
+    """Returns the newest checkpoint or that of `step`.
+
+    Raises:
+      CheckpointError: There is none, or it is of another model.
+      CorruptCheckpointError: Its files differ from what was written.
+    """
     self.wait()
     available = paths.steps(self._directory)
     step = max(available, default=None) if step is None else step

@@ -26,7 +26,7 @@ class BatchPlacer:
     )
 
   def put(self, host_batch: Batch) -> Batch:
-    """Returns the global batch, of which this host provides its rows.
+    """Returns the global batch; this host provides its own rows.
 
     Raises:
       ValueError: The rows cannot be sharded evenly.

@@ -71,7 +71,7 @@ class PartitionedStep:
     """Returns the step as a jaxpr.
 
     Args:
-      key: A PRNG key, of which only the implementation matters; None is the
+      key: A PRNG key; only its implementation matters. None is the
         default one.
       platform: Platform whose kernels are selected; None is that of the mesh.
     """

@@ -37,7 +37,7 @@ class Placement:
   """Shardings of state and batches, and the wrapper that runs steps on them."""
 
   mesh: Mesh
-  # Mesh axis of the replicas, each of which runs the step on its own rows of
+  # Mesh axis of the replicas, each running the step on its own rows of
   # the batch; None for SPMD.
   axis_name: str | None
   # WeightHParams of the variables -> TrainState of PartitionSpecs.

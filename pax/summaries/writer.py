@@ -182,6 +182,11 @@ class AsyncWriter:
     self._wait()
 
   def close(self) -> None:
+    """Flushes and closes.
+
+    Raises:
+      Exception: The first error of writing.
+    """
     if not self._closed:
       self._put(lambda writer: writer.close())
       self._closed = True
