@@ -69,7 +69,8 @@ class TensorProvenance:
     return f'"{self.checkpoint_path}:{self.checkpoint_step}"'
 
 
-TrainStateProvenance = TrainState[TensorProvenance]
+# The class itself: isinstance takes no parametrized type.
+TrainStateProvenance = TrainState
 
 
 def build_train_state_provenance(

@@ -42,7 +42,12 @@ def test_eval_state_has_no_optimizer():
 
 
 def test_provenance_tells_every_leaf():
-  told = train_states.build_train_state_provenance(_state(), '/old', 7)
-  assert repr(told.mdl_vars['params']['w']) == '"/old:7"'
-  told = train_states.build_train_state_provenance(_state())
-  assert repr(told.opt_states[0]['m']) == '"random_init"'
+  provenance = train_states.build_train_state_provenance(_state(), '/old', 7)
+  assert repr(provenance.mdl_vars['params']['w']) == '"/old:7"'
+  provenance = train_states.build_train_state_provenance(_state())
+  assert repr(provenance.opt_states[0]['m']) == '"random_init"'
+
+
+def test_provenance_type_is_a_class():
+  provenance = train_states.build_train_state_provenance(_state())
+  assert isinstance(provenance, train_states.TrainStateProvenance)

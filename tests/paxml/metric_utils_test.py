@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Numbers of many kinds, and what is none."""
+"""Conversion of metric values to numbers, and values that are not numbers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""JAX is set up as the arguments say."""
+"""The arguments of setup_jax become options of the runner."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Summaries written by the functions that paxml has."""
+"""Event files written through paxml.summary_utils."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Steps and shapes by hand give what the parts of a run give."""
+"""Steps and state shapes of paxml.trainer_lib equal those of a run."""
 
 from __future__ import annotations
 

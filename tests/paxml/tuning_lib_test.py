@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""What an early stopping function is told by those who call it themselves."""
+"""Arguments of early stopping functions, and the search space."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from paxml import tuning_lib
 
 
 def test_the_function_is_told_by_name():
-  told = []
+  calls = []
 
   def stop(*arguments):
-    told.append(arguments)
+    calls.append(arguments)
     return True
 
   assert tuning_lib.should_early_stop(
@@ -41,7 +41,7 @@ def test_the_function_is_told_by_name():
     train_steps_per_sec=9.0,
     checkpoint_path='somewhere',
   )
-  ((metrics, mode, *others),) = told
+  ((metrics, mode, *others),) = calls
   assert metrics == {
     'train/loss': 1.0,
     'eval_train/metrics/loss': 2.0,
@@ -58,13 +58,13 @@ def test_the_function_is_told_by_name():
 
 
 def test_losses_of_a_step_are_not_looked_at_for_nothing():
-  told = []
+  calls = []
   scalars = {'loss': (1.0, 1)}
   for is_last in (False, True):
     assert not tuning_lib.should_early_stop(
-      lambda metrics, *others: told.append(metrics), 1, is_last, scalars
+      lambda metrics, *others: calls.append(metrics), 1, is_last, scalars
     )
-  assert told == [{}, {'train/loss': 1.0}]
+  assert calls == [{}, {'train/loss': 1.0}]
   assert not tuning_lib.should_early_stop(None, 1, True, scalars)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Norms of gradients of single examples, told by a layer and by vmap."""
+"""Per-example gradient norms, by a layer and by vmap."""
 
 from __future__ import annotations
 

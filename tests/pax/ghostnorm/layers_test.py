@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Layers tell the norms that vmap over examples finds."""
+"""Norms of layers equal those of vmap over examples."""
 
 from __future__ import annotations
 

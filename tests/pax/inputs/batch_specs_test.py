@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Shapes and types of the batches that are promised."""
+"""Shapes and dtypes of batch specs."""
 
 from __future__ import annotations
 

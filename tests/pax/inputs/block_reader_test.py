@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Rows of blocks: every record once, from any state, read ahead in parts."""
+"""Rows of blocks: each record once, resumable, read incrementally."""
 
 from __future__ import annotations
 

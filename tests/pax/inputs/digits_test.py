@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""The digits that come with a package: whole, split without a leak."""
+"""Digits of an installed package, and their disjoint split."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Orders that are computed are permutations, and look random."""
+"""Computed orders are uniform permutations."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Numbered examples: each once an epoch, on any host, from any batch on."""
+"""Indexed examples: each once per epoch, on any host, from any batch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Rows by hand, and by the example that SeqIO's documentation gives."""
+"""Rows computed by hand, and the example of SeqIO's documentation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Packed rows hold each label once, and no document looks at another."""
+"""Packed rows hold each label once, and segments separate documents."""
 
 from __future__ import annotations
 

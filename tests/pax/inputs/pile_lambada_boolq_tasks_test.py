@@ -1,6 +1,6 @@
 # bazel: size=small
 # SPDX-License-Identifier: Apache-2.0
-"""What LAMBADA asks for, and what is said where data are not named."""
+"""Targets of LAMBADA, and messages for missing paths."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Reading ahead changes neither the batches nor the state that is saved."""
+"""Prefetching changes neither batches nor saved states."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Prompts come once, in order, padded."""
+"""Prompts are read once, in order, padded."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Shards, epochs, filled batches and states, on a stand-in for SeqIO.
+"""Shards, epochs, padded batches and states, with a fake SeqIO.
 
-tests/compare/seqio_test.py holds this against SeqIO itself.
+tests/compare/seqio_test.py compares with SeqIO itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Tasks are declared when they are asked for, once."""
+"""Tasks are declared once, on demand."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Rows with two sides, by hand."""
+"""Encoder-decoder rows computed by hand."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Every record once an epoch, in an order that a state brings back."""
+"""Each record once per epoch, in an order that a state restores."""
 
 from __future__ import annotations
 

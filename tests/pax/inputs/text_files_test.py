@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Files and documents, and the split that no machine changes."""
+"""Files, documents, and the machine-independent split."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Text batches: every row once an epoch, the same on every run and host."""
+"""Text batches: each row once per epoch, the same on every run and host."""
 
 from __future__ import annotations
 

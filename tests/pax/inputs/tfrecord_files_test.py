@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Records by number, over files and in any order."""
+"""Random access to records of several files."""
 
 from __future__ import annotations
 

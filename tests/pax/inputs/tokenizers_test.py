@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Text survives its tokenizer; a trained model is kept and found again."""
+"""Decoding inverts encoding; a trained model is cached."""
 
 from __future__ import annotations
 

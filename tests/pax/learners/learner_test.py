@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Clipping, skipping, selecting, applying: what a learner does to a step."""
+"""Clipping, skipped steps, variable masks and updates of a learner."""
 
 from __future__ import annotations
 
@@ -165,11 +165,11 @@ def test_a_step_with_a_bad_gradient_changes_nothing(bad):
   # The optimizer has made one step of two.
   with base_layer.JaxContext.new_context():
     learner.update_states(good, new_state, variables, _hparams(), step=2)
-    told = {
+    recorded = {
       base_layer.trim_summary_type_from_key(key): value
       for key, value in base_layer.all_global_summaries().items()
     }
-  assert told['learning/skipped_steps'] == 1.0
+  assert recorded['learning/skipped_steps'] == 1.0
 
 
 @pytest.mark.parametrize('bad', [None, np.nan])
@@ -254,11 +254,11 @@ def test_selected_variables_learn_and_have_state(fields, learned):
   new, state, summaries = _step(learner, variables, variables)
   expected_norm = 0.0
   for path in ('lm/w', 'lm/b', 'head/w'):
-    room, name = path.split('/')
-    before = variables['params'][room][name]
-    after = new['params'][room][name]
+    layer, name = path.split('/')
+    before = variables['params'][layer][name]
+    after = new['params'][layer][name]
     assert np.array_equal(after, before) != (path in learned), path
-    assert learners.is_masked(state[2].m['params'][room][name]) != (
+    assert learners.is_masked(state[2].m['params'][layer][name]) != (
       path in learned
     )
     expected_norm += _norm(before) ** 2 * (path in learned)

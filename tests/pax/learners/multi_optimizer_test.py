@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Several optimizers in one learner, each with variables of its own."""
+"""Several optimizers in one learner, for disjoint variables."""
 
 from __future__ import annotations
 

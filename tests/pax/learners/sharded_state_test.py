@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole training steps with Shampoo's state split over eight devices."""
+"""Training steps with the state of Shampoo sharded over eight devices."""
 
 from __future__ import annotations
 

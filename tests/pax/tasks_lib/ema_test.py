@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Averages of variables are found wherever an optimizer keeps them."""
+"""Moving averages are extracted from any optimizer state."""
 
 from __future__ import annotations
 

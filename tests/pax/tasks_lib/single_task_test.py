@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""The task: its parts, its defaults, and the states it makes."""
+"""Parts, defaults and train states of a task."""
 
 from __future__ import annotations
 

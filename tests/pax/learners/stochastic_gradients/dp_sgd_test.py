@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Gradients of single examples are clipped, averaged and made noisy."""
+"""Per-example gradients are clipped, averaged and noised."""
 
 from __future__ import annotations
 
@@ -132,12 +132,18 @@ def test_each_variable_is_clipped_by_itself(uniform):
   np.testing.assert_allclose(
     regression.flat(grads), np.concatenate(want), rtol=1e-5
   )
-  told = aux.dp_aux_info
-  np.testing.assert_allclose(told['frac_clipped']['params']['w'], fractions[1])
-  np.testing.assert_allclose(told['mean_frac_clipped'], np.mean(fractions))
-  np.testing.assert_allclose(told['stdev_frac_clipped'], np.std(fractions))
+  dp_aux_info = aux.dp_aux_info
   np.testing.assert_allclose(
-    told['mean_layer_grad_norms']['params']['b'],
+    dp_aux_info['frac_clipped']['params']['w'], fractions[1]
+  )
+  np.testing.assert_allclose(
+    dp_aux_info['mean_frac_clipped'], np.mean(fractions)
+  )
+  np.testing.assert_allclose(
+    dp_aux_info['stdev_frac_clipped'], np.std(fractions)
+  )
+  np.testing.assert_allclose(
+    dp_aux_info['mean_layer_grad_norms']['params']['b'],
     np.abs(by_hand[:, 0]).mean(),
     rtol=1e-5,
   )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Ghost clipping makes the gradient of clipping one example at a time."""
+"""Ghost clipping equals per-example clipping."""
 
 from __future__ import annotations
 

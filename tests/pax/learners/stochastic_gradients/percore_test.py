@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""The gradient of each replica is clipped."""
+"""The mean gradient of each replica is clipped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _means():
 @pytest.mark.parametrize('by_weight', [False, True])
 def test_replicas_are_clipped(normalize, by_weight):
   bound = 1.0
-  grads, told = regression.run_on_replicas(
+  grads, dp_aux_info = regression.run_on_replicas(
     _made(
       l2_norm_clip=bound,
       normalize_gradients=normalize,
@@ -36,20 +36,22 @@ def test_replicas_are_clipped(normalize, by_weight):
   assert 0 < (norms > bound).mean() < 1
   want = regression.clipped(_means(), bound).mean(axis=0)
   np.testing.assert_allclose(regression.flat(grads), want, rtol=1e-5)
-  np.testing.assert_array_equal(told['frac_clipped'], norms > bound)
-  np.testing.assert_allclose(told['per_core_grad_norm'], norms / 4, rtol=1e-5)
+  np.testing.assert_array_equal(dp_aux_info['frac_clipped'], norms > bound)
+  np.testing.assert_allclose(
+    dp_aux_info['per_core_grad_norm'], norms / 4, rtol=1e-5
+  )
 
 
 @pytest.mark.parametrize('normalize', [False, True])
 def test_the_bound_can_be_the_smallest_norm(normalize):
-  grads, told = regression.run_on_replicas(
+  grads, dp_aux_info = regression.run_on_replicas(
     _made(adaptive_clipping_method='min', normalize_gradients=normalize)
   )
   smallest = np.linalg.norm(_means(), axis=1).min()
   want = regression.clipped(_means(), smallest).mean(axis=0)
   want = want / smallest if normalize else want
   np.testing.assert_allclose(regression.flat(grads), want, rtol=1e-5)
-  assert told['frac_clipped'].sum() == 3
+  assert dp_aux_info['frac_clipped'].sum() == 3
 
 
 def test_noise():

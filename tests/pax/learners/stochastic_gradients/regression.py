@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A regression whose gradients of single examples are known by hand."""
+"""A regression with per-example gradients in closed form."""
 
 from __future__ import annotations
 
