@@ -52,7 +52,7 @@ LazyBroadcastPrefixFn = Callable[[Any, int, int], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelFns:
-  """What a decoding algorithm needs of a model, as functions of the model."""
+  """The functions of a bound model that a decoding algorithm calls."""
 
   extend_step: ExpandedExtendStepFn
   # None: the model has no decode states.
@@ -65,7 +65,14 @@ class ModelFns:
   def logits(
     self, model: Any, ids: Array, segment_pos: Array, state: NestedMap
   ) -> Float[Array, '... V']:
-    """Returns the float32 logits of one decode step."""
+    """Returns the float32 logits of one decode step.
+
+    Args:
+      model: bound, with a mutable DECODE_CACHE.
+      ids: the tokens to read.
+      segment_pos: their positions.
+      state: the state of the decode loop.
+    """
     logits = self.extend_step(model, ids, segment_pos, state)
     return logits.astype(jnp.float32)
 

@@ -11,9 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from praxis import pax_fiddle
-from praxis.decoding import (
-  hparams as decoder_hparams,
-)
+from praxis.decoding import hparams as decoder_hparams
 from praxis.decoding import (
   stop_sequences,
   streaming,

@@ -198,10 +198,10 @@ class _Stack(base_layer.BaseLayer):
         f'FRnn, and num_layers >= 1, got num_layers={self.num_layers}'
       )
 
-  def _create_layers(
-    self, name: str, outputs: int, *, reverse: bool | None = None
-  ) -> None:
-    """Creates the layers of one direction, with cells of `outputs` outputs."""
+  def _layer_templates(
+    self, outputs: int, *, reverse: bool | None = None
+  ) -> list[LayerTpl]:
+    """Returns the layers of one direction, with cells of `outputs` outputs."""
     layers = []
     for i in range(self.num_layers):
       layer = self.frnn_tpl.clone()
@@ -212,7 +212,7 @@ class _Stack(base_layer.BaseLayer):
       if reverse is not None:
         layer.reverse = reverse
       layers.append(layer)
-    self.create_children(name, layers)
+    return layers
 
 
 class StackFrnn(_Stack):
@@ -220,7 +220,8 @@ class StackFrnn(_Stack):
 
   def setup(self) -> None:
     self._check_settings()
-    self._create_layers('frnn', self.num_output_nodes)
+    layers = self._layer_templates(self.num_output_nodes)
+    self.create_children('frnn', layers)
 
   def init_states(self, batch_size: int) -> list[NestedMap]:
     """Returns the initial states of all layers."""
@@ -266,8 +267,10 @@ class StackBiFrnn(_Stack):
         f'each direction, got {self.num_output_nodes}'
       )
     half = self.num_output_nodes // 2
-    self._create_layers('fwd_frnn', half, reverse=False)
-    self._create_layers('bwd_frnn', half, reverse=True)
+    forward = self._layer_templates(half, reverse=False)
+    backward = self._layer_templates(half, reverse=True)
+    self.create_children('fwd_frnn', forward)
+    self.create_children('bwd_frnn', backward)
 
   def fwd_init_states(self, batch_size: int) -> list[NestedMap]:
     """Returns the initial states of the forward layers."""

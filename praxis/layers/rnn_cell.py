@@ -134,16 +134,16 @@ class LstmCellSimple(BaseRnnCell):
 
   def _join(self, act: Array | list[Array] | tuple[Array, ...]) -> Array:
     """Returns the concatenation of the input arrays."""
-    parts = list(act) if isinstance(act, list | tuple) else [act]
-    size = sum(part.shape[-1] for part in parts)
-    if len(parts) != self.inputs_arity or size != self.num_input_nodes:
+    arrays = list(act) if isinstance(act, list | tuple) else [act]
+    size = sum(array.shape[-1] for array in arrays)
+    if len(arrays) != self.inputs_arity or size != self.num_input_nodes:
       raise ValueError(
         f'inputs.act of {type(self).__name__} {self.name!r} must be '
         f'inputs_arity={self.inputs_arity} arrays, in all of size '
         f'num_input_nodes={self.num_input_nodes}, got '
-        f'{[part.shape for part in parts]}'
+        f'{[array.shape for array in arrays]}'
       )
-    return jnp.concatenate(parts, axis=-1)
+    return jnp.concatenate(arrays, axis=-1)
 
   def _reset(self, state: NestedMap, inputs: NestedMap) -> NestedMap:
     if not self.reset_cell_state:

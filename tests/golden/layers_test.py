@@ -50,8 +50,6 @@ convolutions.depthwise.BaseDepthwiseConv1D
 decode_states.DecodeStateContainer
 embedding_softmax.projection.LogitsProjection
 flax_adapter.FlaxModuleAdapterBase
-models.language_decoding.LanguageDecoding
-models.sequence_decoding.SequenceDecoding
 ngrammer.heads.NgramCombiner
 ngrammer.heads.PerHeadNorm
 normalizations.base.BaseNormalization

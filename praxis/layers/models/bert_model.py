@@ -94,11 +94,11 @@ class BertModel(base_model.BaseModel):
     accuracy = metrics.pop('fraction_of_correct_next_step_preds')
     metrics.fraction_of_correct_preds = accuracy
     metrics.aux_loss = (predictions.aux_loss, predictions.total_weight)
-    one = jnp.ones(())
+    unit_weight = jnp.ones(())
     num_tokens = jnp.sum(1.0 - input_batch.paddings.astype(jnp.float32))
     last_segments = jnp.max(input_batch.segment_ids, axis=1)
-    metrics.num_tokens = (num_tokens, one)
-    metrics.num_seqs = (jnp.sum(last_segments.astype(jnp.float32)), one)
+    metrics.num_tokens = (num_tokens, unit_weight)
+    metrics.num_seqs = (jnp.sum(last_segments.astype(jnp.float32)), unit_weight)
     outputs = NestedMap(
       per_sequence_xent=predictions.per_sequence_xent,
       predicted_labels=predictions.per_example_argmax.astype(labels.dtype),

@@ -77,19 +77,19 @@ def weighted_scalars(
 ) -> NestedMap:
   """Returns the losses, the accuracy and the number of predictions."""
   num_preds = predictions.total_weight
-  one = jnp.ones((), num_preds.dtype)
+  unit_weight = jnp.ones((), num_preds.dtype)
   num_correct = jnp.sum(is_correct * weights.astype(jnp.float32))
   xent = predictions.avg_xent, predictions.get('avg_xent_weight', num_preds)
   return NestedMap(
     total_loss=(predictions.total_loss, num_preds),
     avg_xent=xent,
-    aux_loss=(predictions.aux_loss, one),
+    aux_loss=(predictions.aux_loss, unit_weight),
     log_pplx=xent,
     fraction_of_correct_next_step_preds=(
       num_correct / jnp.maximum(num_preds, 1.0),
       num_preds,
     ),
-    num_predictions=(num_preds, one),
+    num_predictions=(num_preds, unit_weight),
   )
 
 

@@ -101,14 +101,13 @@ class CondNormLayer(base_layer.BaseLayer):
       dim=self.dim, use_scale=False, use_bias=False
     )
     self.create_child('group_norm', norm)
-    for name in ('gamma', 'beta'):
-      linear = self.linear_tpl.clone().set(
-        input_dims=self.emb_dim, output_dims=self.dim
-      )
-      self.create_child(f'{name}_linear', linear)
-      self.create_child(
-        f'{name}_bias', self.bias_tpl.clone().set(dims=self.dim)
-      )
+    linear = self.linear_tpl.clone()
+    linear.set(input_dims=self.emb_dim, output_dims=self.dim)
+    bias = self.bias_tpl.clone().set(dims=self.dim)
+    self.create_child('gamma_linear', linear)
+    self.create_child('gamma_bias', bias)
+    self.create_child('beta_linear', linear.clone())
+    self.create_child('beta_bias', bias.clone())
 
   def __call__(
     self, inputs: Float[Array, '*B D'], emb: Float[Array, '*B E']
@@ -149,13 +148,17 @@ class ResBlock(base_layer.BaseLayer):
   activation_tpl: LayerTpl = template_field(activations.Swish)
 
   def setup(self) -> None:
-    for i, dim in enumerate((self.input_dim, self.output_dim)):
-      self.create_child(f'norm_{i}', self.norm_layer_tpl.clone().set(dim=dim))
-      self.create_child(f'conv_{i}', self._conv(3, dim))
+    self.create_child('norm_0', self._norm(self.input_dim))
+    self.create_child('conv_0', self._conv(3, self.input_dim))
+    self.create_child('norm_1', self._norm(self.output_dim))
+    self.create_child('conv_1', self._conv(3, self.output_dim))
     if self.input_dim != self.output_dim:
       size = 3 if self.use_conv_shortcut else 1
       self.create_child('conv_shortcut', self._conv(size, self.input_dim))
     self.create_child('activation', self.activation_tpl.clone())
+
+  def _norm(self, dim: int) -> LayerTpl:
+    return self.norm_layer_tpl.clone().set(dim=dim)
 
   def _conv(self, size: int, input_dim: int) -> LayerTpl:
     shape = (size, size, size, input_dim, self.output_dim)

@@ -6,7 +6,7 @@ References: MAGVIT-v2, https://arxiv.org/abs/2310.05737
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 from jaxtyping import Array, Float, Num
@@ -65,15 +65,20 @@ class _Levels(base_layer.BaseLayer):
     shape = (size, size, size, input_dim, output_dim)
     return self.conv_tpl.clone().set(filter_shape=shape, bias=bias)
 
-  def _blocks(self, input_dim: int, output_dim: int) -> list[LayerTpl]:
-    """Returns the blocks of a level; the first one changes the channels."""
-    inputs = [input_dim, *[output_dim] * (self.num_res_blocks - 1)]
-    return [
-      self.res_block_tpl.clone().set(
-        input_dim=dim, output_dim=output_dim, use_conv_shortcut=False
-      )
-      for dim in inputs
-    ]
+  def _create_blocks(self, level_dims: Iterable[tuple[int, int]]) -> None:
+    """Creates the residual blocks of all levels.
+
+    Args:
+      level_dims: channels of the input and output of each level; its first
+        block changes them.
+    """
+    blocks = []
+    for input_dim, output_dim in level_dims:
+      for dim in [input_dim, *[output_dim] * (self.num_res_blocks - 1)]:
+        block = self.res_block_tpl.clone()
+        block.set(input_dim=dim, output_dim=output_dim, use_conv_shortcut=False)
+        blocks.append(block)
+    self.create_children('res_blocks', blocks)
 
   def _create_end(self, input_dim: int, conv: LayerTpl) -> None:
     self.create_child('norm', self.norm_tpl.clone().set(dim=input_dim))
@@ -113,12 +118,7 @@ class Encoder(_Levels):
     first = self._conv(3, self.input_dim, self.filters, bias=False)
     self.create_child('conv_first', first)
     inputs = [self.filters, *widths]
-    blocks = [
-      block
-      for input_dim, width in zip(inputs, [*widths, widths[-1]], strict=True)
-      for block in self._blocks(input_dim, width)
-    ]
-    self.create_children('res_blocks', blocks)
+    self._create_blocks(zip(inputs, [*widths, widths[-1]], strict=True))
     downsampling = [
       self._conv(4, width, width).set(
         filter_stride=(self._time_stride(i), 2, 2)
@@ -165,9 +165,8 @@ class Decoder(_Levels):
       'conv_first', self._conv(3, self.embedding_dim, widths[0])
     )
     inputs = [widths[0], *widths[:-1]]
-    levels = [(widths[0], widths[0]), *zip(inputs, widths, strict=True)]
-    blocks = [block for dims in levels for block in self._blocks(*dims)]
-    self.create_children('res_blocks', blocks)
+    first_level = (widths[0], widths[0])
+    self._create_blocks([first_level, *zip(inputs, widths, strict=True)])
     norms = [
       self.cond_norm_tpl.clone().set(emb_dim=self.embedding_dim, dim=dim)
       for dim in inputs
@@ -311,18 +310,15 @@ class VQVaeModel(base_layer.BaseLayer):
   num_res_blocks: int = 4
 
   def setup(self) -> None:
-    for name, tpl in (
-      ('encoder', self.encoder_tpl),
-      ('decoder', self.decoder_tpl),
-    ):
-      levels = tpl.clone().set(
-        temporal_downsample=self.temporal_downsample,
-        channel_multipliers=self.channel_multipliers,
-        embedding_dim=self.embedding_dim,
-        filters=self.filters,
-        num_res_blocks=self.num_res_blocks,
-      )
-      self.create_child(name, levels)
+    levels = {
+      'temporal_downsample': self.temporal_downsample,
+      'channel_multipliers': self.channel_multipliers,
+      'embedding_dim': self.embedding_dim,
+      'filters': self.filters,
+      'num_res_blocks': self.num_res_blocks,
+    }
+    self.create_child('encoder', self.encoder_tpl.clone().set(**levels))
+    self.create_child('decoder', self.decoder_tpl.clone().set(**levels))
     quantize = self.quantizer_tpl.clone().set(embedding_dim=self.embedding_dim)
     self.create_child('quantizer', quantize)
 

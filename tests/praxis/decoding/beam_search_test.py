@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Beam searches against all texts there are, and against one in numpy."""
+"""Beam searches against exhaustive search, and against one in numpy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from praxis import beam_search, flat_beam_search
 from praxis.decoding import hypotheses, stop_sequences
 from praxis.decoding.hparams import BeamSearchHParams, FlatBeamSearchHParams
-from tests.praxis.decoding import toy
+from tests.praxis.decoding import toy_model as toy
 
 
 def _paddings():
@@ -90,7 +90,7 @@ def test_a_wide_beam_finds_the_best_of_all_texts(alpha):
 
 
 def _by_hand(row, hparams):
-  """A beam search in the words of the paper, for one prompt."""
+  """Returns the results of a plain beam search for one prompt."""
   prompt = list(toy.IDS[row][: toy.LENGTHS[row]])
   eos, beam = stop_sequences.as_list(hparams.eos_id), hparams.beam_size
   live, ended = [(0.0, prompt)], []
@@ -144,7 +144,7 @@ def test_tokens_of_a_part_of_the_vocabulary():
 
 
 def test_flat_search_on_a_scripted_model():
-  """Ids of its own hypothesis are what a mask shows of the flat cache."""
+  """A mask selects the tokens of its hypothesis from the flat cache."""
   prompt, beam, steps = 3, 3, 4
   ids = jnp.asarray([[0, 3, 2], [5, 2, 6]])
   paddings = jnp.asarray([[1.0, 0, 0], [0, 0, 0]])
@@ -205,7 +205,7 @@ def test_pieces():
   np.testing.assert_allclose(picked, [[-5, -1]])
   norm = hypotheses.length_norm(jnp.asarray([0, 5]), 2.0)
   np.testing.assert_allclose(norm, [1, 4])
-  # The masks of the docstring of flat beams: who is made of what.
+  # Masks after one step of flat beam search.
   mask = jnp.asarray([[[0, 1, 0, 0.0], [1, 0, 0, 0]]])
   grown = flat_beam_search.update_beam_mask(mask, jnp.asarray([[1, 1]]), 1)
   np.testing.assert_array_equal(grown, [[[1, 0, 1, 0], [1, 0, 0, 1]]])

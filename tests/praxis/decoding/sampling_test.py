@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Continuations are those that the toy's table says, whatever is asked for."""
+"""Sampling with all its options, against the logits table of a toy model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from praxis.decoding import (
   termination_constraints,
   token_samplers,
 )
-from tests.praxis.decoding import toy
+from tests.praxis.decoding import toy_model as toy
 
 _GREEDY = token_samplers.DefaultNextTokenSampler(top_k=1)
 _ALL = token_samplers.DefaultNextTokenSampler(top_k=0)
@@ -94,7 +94,7 @@ def test_examples_decide_for_themselves():
   keys = jnp.asarray([5, 6, 7])
   options = {'max_decode_steps': 4, 'eos_id': -1, 'gumbel_prng_key': keys}
   both = toy.sample(_ALL, (2, 8), sort_samples=False, **options)
-  alone = toy.sample(
+  permuted = toy.sample(
     _ALL,
     (2, 8),
     ids=toy.IDS[[2, 1, 0]],
@@ -102,8 +102,8 @@ def test_examples_decide_for_themselves():
     sort_samples=False,
     **options | {'gumbel_prng_key': keys[::-1]},
   )
-  # What is drawn depends on the example's key alone, not on its row.
-  np.testing.assert_array_equal(both.output_ids, alone.output_ids[::-1])
+  # Samples depend on the example's key only, not on its row.
+  np.testing.assert_array_equal(both.output_ids, permuted.output_ids[::-1])
   assert (both.output_ids[:, 0] != both.output_ids[:, 1]).any()
   dummy = jnp.full(3, token_samplers.DUMMY_PRNG_KEY)
   unset = toy.sample(

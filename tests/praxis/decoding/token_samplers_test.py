@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""The next token is drawn from the right tokens, with the right odds."""
+"""Token samplers have the expected support and frequencies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUM = 4000
 
 
 class _Keys:
-  """A model that knows nothing but its next key."""
+  """A model with nothing but `next_prng_key`."""
 
   def __init__(self, key):
     self.key = key

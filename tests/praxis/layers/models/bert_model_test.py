@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""The masked language model: what it masks, loses and reports."""
+"""Masking, loss and metrics of the masked language model."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that come and go get the tokens that they would get alone."""
+"""Continuous batching generates the tokens of single requests."""
 
 from __future__ import annotations
 

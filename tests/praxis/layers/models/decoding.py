@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small language models, decoded and held against their whole forward pass."""
+"""Small language models whose decoding is compared with forward passes."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def decode(kind, hparams, batch, model_type=LanguageModelType.CAUSAL, **kw):
 
 
 def check_scores(out, kind, model_type=LanguageModelType.CAUSAL, greedy=False):
-  """Holds the log-probs against one pass over the results."""
+  """Compares logprobs with a forward pass over the results."""
   _, _, score = model(kind, model_type)
   samples = out.output_ids.shape[1]
   ids = out.output_ids.reshape(-1, out.output_ids.shape[-1])
@@ -136,7 +136,7 @@ KEYS = jnp.asarray([11, 12])
 
 
 def check_greedy(kind, at_once):
-  """Each token is the argmax of a pass over the whole result."""
+  """Checks that each token is the argmax of a forward pass."""
   texts = batch(prefix_lengths=jnp.asarray(PROMPTS))
   hparams = decoder_hparams.GreedyDecoderHParams(
     seqlen=8, max_decode_steps=4, fprop_for_prefix=at_once, eos_id=-1
@@ -153,7 +153,7 @@ def check_greedy(kind, at_once):
 
 
 def check_sharing(kind):
-  """Samples that share a prompt's cache are those that copy it."""
+  """Compares samples with shared and with copied prompt caches."""
   texts = batch(prefix_lengths=jnp.asarray(PROMPTS), gumbel_prng_key=KEYS)
   hparams = decoder_hparams.SampleDecoderHParams(
     max_decode_steps=[2, 4],
@@ -173,7 +173,7 @@ def check_sharing(kind):
 
 
 def check_beams(kind):
-  """Four ways to move caches about give the same texts and scores."""
+  """Compares four beam searches that reorder caches in different ways."""
   texts = batch(prefix_lengths=jnp.asarray(PROMPTS))
   fields = {'max_decode_steps': 4, 'fprop_for_prefix': True, 'beam_size': 3,
             'eos_id': [2, 5], 'length_norm_alpha': 0.6}  # fmt: skip

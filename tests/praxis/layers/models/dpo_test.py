@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Direct preference optimisation: the loss by hand, and who learns."""
+"""The DPO loss by hand, and gradients of policy and reference."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=medium
-"""Decoding with caches gives what whole forward passes give, step by step."""
+"""Decoding with caches, compared with forward passes without."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_tokens_stream_to_the_host(devices):
 
 
 def test_the_loop_may_be_sharded_otherwise():
-  """On one device; what is checked is that weights and caches get there."""
+  """On one device: weights and caches are resharded without error."""
   batch = decoding.batch(prefix_lengths=jnp.asarray(decoding.PROMPTS))
   hparams = decoder_hparams.GreedyDecoderHParams(
     max_decode_steps=3,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets generated step by step are those of the whole forward pass."""
+"""Decoding of a sequence model, compared with forward passes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _decode(hparams, batch):
 
 
 def _log_probs(targets, samples):
-  """Returns what one pass over [B * N, T] targets says of each next token."""
+  """Returns the logprobs of [B * N, T] targets by one forward pass."""
   layer, variables = _model()
   src = jax.tree.map(lambda x: jnp.repeat(x, samples, axis=0), _batch().src)
   apply = running.jit(

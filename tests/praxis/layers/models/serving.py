@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server of requests, held against what each of them gets alone."""
+"""A continuous batching server, compared with single requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def prompts(rows=slice(None)):
 
 
 class Server:
-  """Slots, the calls on them, and the tokens that each request got."""
+  """A server's slots, and the tokens of each request."""
 
   def __init__(self, kind):
     cfg = models.LanguageModelContinuousBatching.config(name='model')
@@ -57,7 +57,7 @@ class Server:
     self.requests = [None] * HPARAMS.num_cache_slots
 
   def call(self, method, cache, *args):
-    """Returns the result of a method, and the cache it leaves."""
+    """Returns the result of a method, and the updated cache."""
     # Dicts (with NestedMaps) and slots are arrays; bools are not.
     is_array = lambda x: isinstance(x, dict) or type(x) is int
     fixed = {i: x for i, x in enumerate(args) if not is_array(x)}
@@ -102,7 +102,7 @@ class Server:
 
 
 def check_requests(kind):
-  """Requests come and go, and get the tokens that they would get alone."""
+  """Compares requests that start at different steps with single requests."""
   server = Server(kind)
   assert server.state.done.all()
   (_, out, _), _ = server.call('decode_with_params', {}, HPARAMS, prompts())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=large
 # bazel: tags=nightly
-"""The checks of decoding for every kind of stack."""
+"""Decoding checks for every kind of transformer stack."""
 
 from __future__ import annotations
 

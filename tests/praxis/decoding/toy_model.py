@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model small enough to be followed by hand."""
+"""A toy model: logits are a table lookup by the hash of the sequence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LENGTHS = np.asarray([3, 1, 4])
 
 
 def code(ids):
-  """Stands for what a model makes of a text, every token and its place."""
+  """Returns a hash of a sequence that depends on every token and position."""
   return sum((i + 2) * int(token) for i, token in enumerate(ids)) % 31
 
 
@@ -39,7 +39,7 @@ def log_probs(ids):
 
 
 class Toy(base_layer.BaseLayer):
-  """Keeps ids as its cache; logits are a table of the hash of the text."""
+  """Its decode state is the ids so far."""
 
   def __call__(self, ids):
     self.update_decode_state('ids', ids)
@@ -67,7 +67,7 @@ class Toy(base_layer.BaseLayer):
 
 
 def steps(at_once):
-  """Returns the steps of a Toy that reads its prompts, or none."""
+  """Returns the functions of a Toy that prefills its prompts, or nothing."""
 
   def read(toy, ids, paddings):
     if at_once:
@@ -83,7 +83,7 @@ def steps(at_once):
 
 
 def run(function, *args, rng=True):
-  """Returns what a function of a bound Toy gives, as numpy."""
+  """Returns the numpy result of a function of a bound Toy."""
   toy = Toy.config(name='toy').Instantiate()
 
   @running.jit
@@ -130,7 +130,7 @@ def sample(sampler, shape, at_once=True, ids=IDS, lengths=LENGTHS, **options):
 
 
 def greedy(row, steps, length, min_steps=0, eos=(EOS,)):
-  """Returns the text and its log-probs by hand."""
+  """Returns the expected sequence and logprobs of greedy decoding."""
   text = list(IDS[row][: LENGTHS[row]])
   logprobs = []
   while len(logprobs) < steps and len(text) < length:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Alignment, cache transforms and ends, on numbers by hand."""
+"""Alignment, state transforms and stop sequences on small examples."""
 
 from __future__ import annotations
 
