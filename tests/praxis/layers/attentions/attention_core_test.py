@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""The masked softmax against its definition, and its gradient."""
+"""Functions of the attention core against their definitions."""
 
 from __future__ import annotations
 
@@ -73,3 +73,38 @@ def test_gradient_keeps_the_probabilities_only():
   assert kept
   for x in kept:
     np.testing.assert_array_equal(x, probs)
+
+
+@pytest.mark.parametrize('num_kv_heads', [0, 1, 2, 4])
+def test_heads_share_keys_in_consecutive_groups(num_kv_heads):
+  query = running.normal(2, 3, 4, 5)
+  shape = (2, 6, num_kv_heads, 5) if num_kv_heads else (2, 6, 5)
+  key = running.normal(*shape, seed=1)
+  per_head = key if num_kv_heads else key[:, :, None]
+  per_head = np.repeat(per_head, 4 // per_head.shape[2], axis=2)
+  logits = attention_core.dot_product_logits(jnp.einsum, query, key)
+  want = np.einsum('btnh,bsnh->bnts', query, per_head)
+  np.testing.assert_allclose(logits, want, rtol=1e-5, atol=1e-6)
+  encoded = attention_core.attend_to_values(jnp.einsum, logits, key)
+  want = np.einsum('bnts,bsnh->btnh', want, per_head)
+  np.testing.assert_allclose(encoded, want, rtol=1e-5, atol=1e-5)
+
+
+def test_folded_samples_attend_to_their_example():
+  query = running.normal(6, 2, 4, 5)
+  key, value = running.normal(3, 7, 4, 5, seed=1), running.normal(3, 7, 4, 5)
+  mask, bias = running.normal(6, 1, 2, 7), running.normal(1, 4, 1, 7, seed=2)
+
+  def attend(inputs):
+    logits = attention_core.dot_product_logits(
+      jnp.einsum, inputs.query, inputs.key
+    )
+    probs = logits + inputs.mask + inputs.bias
+    encoded = attention_core.attend_to_values(jnp.einsum, probs, inputs.value)
+    return encoded, probs
+
+  inputs = attention_core.AttentionInputs(query, key, value, mask, bias)
+  got = attention_core.attend_with_folded_samples(attend, inputs)
+  want = attend(inputs.repeat_keys())
+  for x, y in zip(got, want, strict=True):
+    np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from praxis.layers import attentions
+from praxis.layers.attentions import masks
 
 _SEGMENTS = np.array([[1, 1, 2, 2, 0], [1, 1, 1, 1, 1]])
 
@@ -121,3 +122,38 @@ def test_apply_mask_tolerates_sums_and_other_dtypes():
     np.testing.assert_array_equal(masked[..., 1, :], logits[..., 1, :])
     assert masked[0, 0, 0, 0] == 1.0 and masked[0, 0, 0, 1] < -2e38
     assert np.all(np.isfinite(masked))
+
+
+@pytest.mark.parametrize('pos', [None, [3, 0], [[3, 4], [0, 1]]])
+def test_step_positions(pos):
+  segment_pos = None if pos is None else jnp.array(pos)
+  want = [[5, 6]] if pos is None else [[3, 4], [0, 1]]
+  got = masks.step_positions(segment_pos, 5, 2)
+  np.testing.assert_array_equal(got, want)
+
+
+def test_segment_step_mask_shows_the_segment_so_far():
+  mask = masks.segment_step_mask(3, 6, jnp.array([[3, 4], [1, 0]]))
+  first = [[0, 0], [2, 4]]
+  want = _where((2, 1, 2, 6), lambda b, n, t, s: first[b][t] <= s <= 3 + t)
+  np.testing.assert_array_equal(_visible(mask), want)
+
+
+@pytest.mark.parametrize('first_query', range(8))
+def test_key_span_holds_all_visible_keys(first_query):
+  window = masks.context_window(3, 1)
+  start, size = window.key_span(first_query, 2, 9)
+  assert (start, size) == (
+    int(window.key_span(jnp.int32(first_query), 2, 9)[0]),
+    5,
+  )
+  visible = _visible(window.mask(2, 9, first_query, jnp.float32))
+  keys = np.flatnonzero(visible.any(0))
+  assert start <= keys.min() and keys.max() < start + size
+  sliced = masks.slice_span(jnp.asarray(visible), (start, size), 1)
+  np.testing.assert_array_equal(sliced, visible[:, start : start + size])
+
+
+def test_no_limits_no_window():
+  assert masks.context_window(None, None) is None
+  assert masks.ContextWindow(None, 2).key_span(4, 1, 9) == (0, 9)
