@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that take the place of others through templates."""
+"""Layers that replace others through templates."""

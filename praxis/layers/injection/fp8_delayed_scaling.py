@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products in fp8 whose scales follow the largest numbers of past steps.
+"""fp8 einsums with delayed scaling.
 
-The scale of a tensor comes from its history: the largest absolute numbers of
-the last steps. Scale and history of the next step are returned as the
-gradients of this step's, so that a learner writes them into the variables.
-Of several uses the largest counts, if scale and history come as flax's fm32.
+The scale of a tensor is computed from its amax history: the maximum absolute
+values of the last steps. The new scale and history are returned as the
+gradients of the old ones; a learner overwrites the variables with them. Several
+uses combine by maximum if scale and history have flax's dtype fm32.
 
 References:
   FP8 Formats for Deep Learning, https://arxiv.org/abs/2209.05433
@@ -22,13 +22,13 @@ from jaxtyping import Array, Float
 
 from praxis.layers.quantization.utils import einsum_equations
 
-# Operands are in the first, gradients, with their wider range, in the second.
+# The dtypes of operands, and of gradients, which need a wider range.
 E4M3 = jnp.float8_e4m3fn
 E5M2 = jnp.float8_e5m2
 
 
 class Meta(NamedTuple):
-  """What is known of a tensor before this step."""
+  """Scale and amax history of a tensor before this step."""
 
   scale: Float[Array, '1']
   # Latest first.
@@ -37,7 +37,7 @@ class Meta(NamedTuple):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def quantize_operand(x: Array, meta: Meta, dtype: Any) -> tuple[Array, Array]:
-  """Returns `x` in fp8 and its scale; no gradient passes through them."""
+  """Returns `x` in fp8 and its scale, without gradients."""
   scale = _next_scale(meta, dtype)
   return _quantize(x, scale, dtype), scale
 
@@ -57,7 +57,7 @@ quantize_operand.defvjp(_quantize_operand_fwd, _quantize_operand_bwd)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def round_operand(x: Array, meta: Meta, dtype: Any) -> Array:
-  """Returns `x`, quantised and restored; the gradient passes."""
+  """Returns `x` fake-quantized, with a straight-through gradient."""
   return _round(x, _next_scale(meta, dtype), dtype)
 
 
@@ -75,7 +75,7 @@ round_operand.defvjp(_round_operand_fwd, _round_operand_bwd)
 
 @jax.custom_vjp
 def round_gradient(y: Array, meta: Meta) -> Array:
-  """Returns `y`; its gradient is quantised and restored."""
+  """Returns `y`; its gradient is fake-quantized."""
   del meta
   return y
 
@@ -93,7 +93,7 @@ round_gradient.defvjp(_round_gradient_fwd, _round_gradient_bwd)
 
 
 class Operand(NamedTuple):
-  """A tensor, it in fp8, and the scale of that."""
+  """A tensor, its fp8 values and their scale."""
 
   value: Array
   quantized: Array
@@ -104,9 +104,9 @@ class Operand(NamedTuple):
 def dot(
   eqn: einsum_equations.Equation, lhs: Operand, rhs: Operand, grad_meta: Meta
 ) -> Array:
-  """Returns the product of fp8 operands; so are those of its gradients.
+  """Returns the einsum of fp8 operands; its gradients are fp8 einsums too.
 
-  Gradients go to `value`, as if that had been multiplied.
+  Gradients flow to `Operand.value`.
   """
   dtype = lhs.value.dtype
   product = einsum(str(eqn), lhs.quantized, rhs.quantized, dtype)
@@ -138,7 +138,7 @@ dot.defvjp(_dot_fwd, _dot_bwd)
 
 
 def einsum(eqn: str, lhs: Array, rhs: Array, dtype: Any) -> Array:
-  """Returns `jnp.einsum`, whose operands may be of two types, in `dtype`."""
+  """Returns an einsum of operands of different dtypes, in `dtype`."""
   numbers, order = einsum_equations.einsum_eqn_to_dimension_numbers(eqn)
   product = lax.dot_general(lhs, rhs, numbers, preferred_element_type=dtype)
   return product if order is None else lax.transpose(product, order)
@@ -149,18 +149,18 @@ def _as_floats(meta: Meta) -> Meta:
 
 
 def _next_scale(meta: Meta, dtype: Any) -> Array:
-  """Returns the scale that brings the largest number so far to the range."""
+  """Returns the scale that maps the maximum of the history to the range."""
   meta = _as_floats(meta)
-  largest = jnp.max(meta.history)
-  known = (largest > 0.0) & jnp.isfinite(largest)
-  return jnp.where(known, largest / float(jnp.finfo(dtype).max), meta.scale)
+  amax = jnp.max(meta.history)
+  is_valid = (amax > 0.0) & jnp.isfinite(amax)
+  return jnp.where(is_valid, amax / float(jnp.finfo(dtype).max), meta.scale)
 
 
 def _next_meta(x: Array, meta: Meta, dtype: Any) -> Meta:
-  largest = jnp.max(jnp.abs(x)).astype(jnp.float32)
-  history = jnp.roll(_as_floats(meta).history, -1).at[0].set(largest)
+  amax = jnp.max(jnp.abs(x)).astype(jnp.float32)
+  history = jnp.roll(_as_floats(meta).history, -1).at[0].set(amax)
   values = Meta(_next_scale(meta, dtype), history)
-  # In the type of the variables, as gradients are.
+  # Gradients have the dtype of the variables.
   return jax.tree.map(
     lambda new, old: lax.convert_element_type(new, old.dtype), values, meta
   )

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products in fp8, for GPUs that have them; to be put in as `einsum_tpl`.
+"""fp8 einsum layers for NVIDIA GPUs, to be injected as `einsum_tpl`.
 
   linear_p.einsum_tpl = pax_fiddle.Config(fp8_nvidia_gpu.Fp8EinsumOp)
 
-Their variables are replaced by their "gradients" at every step: the learner
-must know OVERWRITE_WITH_GRADIENT, as pax.learners do. Where an op runs several
-times in a step, in a layer that is shared or in a pipeline, the largest number
-of all counts; that is up to who differentiates, as pax.steps do for variables
-flagged TAKE_LARGEST_GRADIENT. By jax.grad alone these would add up.
+Every step replaces their variables by their "gradients": the learner must
+support OVERWRITE_WITH_GRADIENT, as pax.learners does. If a layer runs several
+times in a step (shared layers, pipelines), the gradients of variables with
+TAKE_LARGEST_GRADIENT must combine by maximum, as in pax.steps; jax.grad sums
+them.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _E4M3 = fp8_delayed_scaling.E4M3
 
 
 class Fp8EinsumOp(base_layer.BaseLayer):
-  """A product of two tensors in e4m3, with gradients in e5m2."""
+  """An einsum of E4M3 operands, with E5M2 gradients (arXiv:2209.05433)."""
 
-  # How many steps' largest numbers make the scale of the next.
+  # Number of steps in the amax history.
   amax_history_length: int = 1024
-  # Whether operands go into the product as fp8. If not, they are rounded to
-  # fp8 and restored; XLA finds the fp8 product in that, too.
+  # Whether the einsum has fp8 operands. Otherwise they are fake-quantized, a
+  # pattern that XLA also rewrites to an fp8 matmul.
   use_direct_quant: bool = True
 
-  # The tensors that have a scale and a history.
+  # The tensors with a scale and an amax history.
   _TENSORS = ('input', 'kernel', 'output_grad')
   _SUFFIXES = ('',)
 
@@ -44,14 +44,14 @@ class Fp8EinsumOp(base_layer.BaseLayer):
       )
     for suffix in self._SUFFIXES:
       for tensor in self._TENSORS:
-        # Gated products have one input.
+        # Gated einsums have one input.
         if suffix and tensor == 'input':
           continue
         self._create(f'{tensor}_amax_history{suffix}', 0.0)
         self._create(f'{tensor}_scale{suffix}', 1.0)
 
   def __call__(self, equation: str, *args: Array) -> Shaped[Array, '...']:
-    """Returns the product of inputs and kernel."""
+    """Returns the einsum of inputs and kernel."""
     x, kernel = self._operands(args, 2)
     if not self.use_direct_quant:
       return self.quantized_einsum(equation, x, kernel, False)
@@ -60,9 +60,13 @@ class Fp8EinsumOp(base_layer.BaseLayer):
   def quantized_einsum(
     self, equation: str, x: Array, k: Array, return_quantized_x: bool
   ) -> Array | tuple[Array, Array]:
-    """Returns the product of operands rounded to fp8, and perhaps those of x.
+    """Returns the einsum of fake-quantized operands, with such a gradient.
 
-    Its gradient is rounded to fp8, too.
+    Args:
+      equation: equation of `x` and `k`.
+      x: the inputs.
+      k: the kernel.
+      return_quantized_x: whether to return the fake-quantized `x` too.
     """
     rounded = fp8_delayed_scaling.round_operand(x, self._meta('input'), _E4M3)
     product = self._rounded_product(equation, rounded, k)
@@ -90,7 +94,7 @@ class Fp8EinsumOp(base_layer.BaseLayer):
     )
 
   def _operands(self, args: tuple[Array, ...], count: int) -> tuple[Array, ...]:
-    """Returns the operands in the dtype to compute in."""
+    """Returns the operands in fprop_dtype."""
     dtype = jnp.dtype(self.fprop_dtype)
     if len(args) != count:
       raise ValueError(
@@ -117,7 +121,7 @@ class Fp8EinsumOp(base_layer.BaseLayer):
     kernel: Array,
     suffix: str = '',
   ) -> Array:
-    """Returns the product of the quantised input with a kernel."""
+    """Returns the einsum of the quantised input and a kernel."""
     meta = self._meta('kernel', suffix)
     quantized = fp8_delayed_scaling.quantize_operand(kernel, meta, _E4M3)
     return fp8_delayed_scaling.dot(
@@ -130,7 +134,7 @@ class Fp8EinsumOp(base_layer.BaseLayer):
   def _rounded_product(
     self, equation: str, rounded: Array, kernel: Array, suffix: str = ''
   ) -> Array:
-    """Returns the product of the rounded input with a kernel."""
+    """Returns the einsum of the fake-quantized input and a kernel."""
     meta = self._meta('kernel', suffix)
     kernel = fp8_delayed_scaling.round_operand(kernel, meta, _E4M3)
     eqn = _expanded(equation, rounded, kernel)
@@ -142,14 +146,14 @@ class Fp8EinsumOp(base_layer.BaseLayer):
 
 
 class Fp8EinsumGatedOp(Fp8EinsumOp):
-  """Two such products of one input, for gated feed-forwards."""
+  """Two fp8 einsums of one input, for gated feed-forward layers."""
 
   _SUFFIXES = ('', '_gated')
 
   def __call__(
     self, equation: str, *args: Array
   ) -> tuple[Shaped[Array, '...'], Shaped[Array, '...']]:
-    """Returns the product with the kernel and that with the gate's."""
+    """Returns the einsums with the kernel and with the gate's kernel."""
     x, kernel, gate = self._operands(args, 3)
     if not self.use_direct_quant:
       product, rounded = self.quantized_einsum(equation, x, kernel, True)

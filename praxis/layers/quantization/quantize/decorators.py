@@ -37,14 +37,14 @@ def for_transformer(
   """Returns a decorator of experiments that quantises their transformers.
 
   Args:
-    num_bits: bits of a weight: 2, 4 or 8.
-    quantization_type: how weights learn to be quantised.
-    mode: what the model is built for.
+    num_bits: precision of weights: 2, 4 or 8.
+    quantization_type: the quantisation method.
+    mode: the phase that the model is built for.
     use_symmetric: whether weights have no zero point.
-    rank: if positive, linear layers have two matrices with this in between.
-    quantize_init_from_checkpoint_rules_task: whether models that weights are
-      initialised from are quantised, too.
-    **options: of `set_transformer_quantization`.
+    rank: if positive, linear layers have two factors of this rank.
+    quantize_init_from_checkpoint_rules_task: whether to quantise the models of
+      init_from_checkpoint_rules too.
+    **options: options of `set_transformer_quantization`.
   """
   _check_bits(num_bits)
   settings = {
@@ -67,10 +67,13 @@ def mixed_precision_for_transformer(
   num_bits: Mapping[TransformerLayer, int] | None = None,
   **options: Any,
 ) -> _Decorator:
-  """Returns a decorator that quantises the parts of transformers apart.
+  """Returns a decorator that quantises transformers with mixed precision.
 
-  A part that has no `num_bits` is left in float; `options` are those of
-  `set_transformer_mixed_precision_quantization`.
+  Args:
+    quantization_type: the quantisation method.
+    mode: the phase that the model is built for.
+    num_bits: precision of each part; parts without one stay float.
+    **options: options of `set_transformer_mixed_precision_quantization`.
   """
   for bits in (num_bits or {}).values():
     _check_bits(bits)
@@ -95,7 +98,14 @@ def for_diffusion(
 ) -> _Decorator:
   """Returns a decorator that quantises the convolutions of `target` layers.
 
-  `options` are those of `set_diffusion_quantization`.
+  Args:
+    target: the class of the layers.
+    num_bits: precision of weights: 2, 4 or 8.
+    quantization_type: the quantisation method.
+    mode: the phase that the model is built for.
+    quantize_init_from_checkpoint_rules_task: whether to quantise the models of
+      init_from_checkpoint_rules too.
+    **options: options of `set_diffusion_quantization`.
   """
   _check_bits(num_bits)
   rewrite = functools.partial(
@@ -116,7 +126,7 @@ def _rewriting(
   quant_mode: QuantizationMode | None = None,
 ) -> _Decorator:
   """Returns a decorator that applies `rewrite` to the model of `task()`."""
-  # A misspelt option is seen here, not when the experiment is used.
+  # Raises TypeError for a misspelt option when the decorator is created.
   inspect.signature(rewrite.func).bind(None, **rewrite.keywords)
 
   def decorate(cls: type) -> type:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts quantised layers into the templates of a transformer layer."""
+"""Quantisation of the templates of transformer layers."""
 
 from __future__ import annotations
 
@@ -41,9 +41,18 @@ def quantize_transformer_layer_weights(
   quantize_self_attention: bool = True,
   quantize_cross_attention: bool = True,
 ) -> None:
-  """Quantises the layers of a `Transformer` template.
+  """Quantises the feed-forward and attention layers of a `Transformer`.
 
-  The feed-forward layers always, the attentions unless `linear_only`.
+  Args:
+    tr_tpl: the template of the transformer layer, changed in place.
+    quantization_type: the quantisation method.
+    mode: the phase that the model is built for.
+    weight_quantization_params: quantisation of weights.
+    act_quantization_params: quantisation of activations; None: float.
+    linear_only: whether to leave attentions in float.
+    rank: rank of the factors of linear layers; -1: one matrix.
+    quantize_self_attention: whether to quantise the self attention.
+    quantize_cross_attention: whether to quantise the cross attention.
   """
   params = (
     quantization_type,
@@ -71,19 +80,28 @@ def quantize_attention_layer_weights(
 ) -> None:
   """Quantises the projections of the attentions of a `Transformer` template.
 
+  Args:
+    tr_tpl: the template of the transformer layer, changed in place.
+    quantization_type: the quantisation method.
+    mode: the phase that the model is built for.
+    weight_quantization_params: quantisation of weights.
+    act_quantization_params: quantisation of activations; None: float.
+    quantize_self_attention: whether to quantise the self attention.
+    quantize_cross_attention: whether to quantise the cross attention.
+
   Raises:
-    ValueError: an attention is none of the kinds that can be quantised.
+    ValueError: the class of an attention does not support quantisation.
   """
   if quantize_cross_attention != quantize_self_attention:
-    # What is not given is like the self attention, which may change here.
+    # An unset cross attention would follow the self attention.
     if tr_tpl.cross_atten_tpl is None:
       tr_tpl.cross_atten_tpl = tr_tpl.tr_atten_tpl.clone()
-  for name, chosen in (
+  for name, is_quantized in (
     ('tr_atten_tpl', quantize_self_attention),
     ('cross_atten_tpl', quantize_cross_attention),
   ):
     template = getattr(tr_tpl, name)
-    if not chosen or template is None:
+    if not is_quantized or template is None:
       continue
     if issubclass(
       template.cls, multi_query_attention.MultiQueryDotProductAttention
@@ -139,7 +157,7 @@ def quantize_mq_dot_product_attention_layer_weights(
   weight_quantization_params: WeightQuantizationParams,
   act_quantization_params: ActQuantizationParams | None = None,
 ) -> None:
-  """Quantises those of a `MultiQueryDotProductAttention` template."""
+  """Quantises the projections of a `MultiQueryDotProductAttention`."""
   quantize_dot_product_attention_layer_weights(
     attn_tpl,
     quantization_type,
@@ -182,7 +200,14 @@ def quantize_embedding_softmax_layer_weights(
   *,
   transposed_embedding_softmax: bool = False,
 ) -> None:
-  """Quantises the shared embeddings and softmaxes among fields of a model."""
+  """Quantises the fields of a model that hold shared embedding softmaxes.
+
+  Args:
+    layer_tpl: the template of the model, changed in place.
+    names: the fields.
+    params: the quantisation.
+    transposed_embedding_softmax: whether the tables are [classes, dims].
+  """
   cls = quantized_embedding_softmax.SharedEmbeddingSoftmax
   if transposed_embedding_softmax:
     cls = quantized_embedding_softmax.NClassMajorSharedEmbeddingSoftmax
@@ -200,10 +225,10 @@ def _quantize(
   quantized: type,
   params: QuantizationParams,
 ) -> None:
-  """Replaces a template of `plain`, or any other, by one of `quantized`.
+  """Replaces the template `owner.name` by one of the class `quantized`.
 
-  Fields that are set stay set, if it was of `plain`; a subclass of `quantized`
-  stays what it is.
+  Set fields are kept if its class derives from `plain`. Subclasses of
+  `quantized` keep their class.
   """
   template = getattr(owner, name)
   if issubclass(template.cls, plain):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantises the configuration of a model."""
+"""Quantisation of the Config of a model."""
 
 from __future__ import annotations
 
@@ -63,14 +63,28 @@ def set_transformer_quantization(
   optimize_clipping_per_channel: bool | None = None,
   **weight_options: Any,
 ) -> None:
-  """Quantises the transformers of a model's Config, in place.
+  """Quantises the transformers of a model's Config in place.
 
-  Feed-forward layers have weights of `num_bits`, or two of `rank`; attentions
-  too, unless `linear_only`. Shared softmaxes and n-grammers are left in float
-  unless asked for, separate embeddings if `softmax_only`. Activations are
-  quantised with weight_quant_only=False, and then need `num_bits_act` and
-  `use_symmetric_act`. Layers with a name in `skip_transformers` are left.
-  `weight_options` are further fields of WeightQuantizationParams.
+  Args:
+    config: the Config of the model.
+    quantization_type: the quantisation method.
+    mode: the phase that the model is built for.
+    num_bits: precision of weights.
+    linear_only: whether to leave attentions in float.
+    use_symmetric: whether weights have no zero point.
+    rank: rank of the factors of linear layers; -1: one matrix.
+    weight_quant_only: whether activations stay float.
+    quantize_self_attention: whether to quantise self attentions.
+    quantize_cross_attention: whether to quantise cross attentions.
+    quantize_embedding_softmax: whether to quantise shared softmaxes.
+    transposed_embedding_softmax: whether their tables are [classes, dims].
+    softmax_only: whether to leave separate embeddings in float.
+    quantize_ngrammer_embedding: whether to quantise n-grammers.
+    num_bits_act: precision of activations, with weight_quant_only=False.
+    use_symmetric_act: whether activations have no zero point, likewise.
+    skip_transformers: names of layers that stay float.
+    optimize_clipping_per_channel: a field of WeightQuantizationParams.
+    **weight_options: further fields of WeightQuantizationParams.
   """
   weight_params = WeightQuantizationParams(
     precision=num_bits,
@@ -119,10 +133,22 @@ def set_transformer_mixed_precision_quantization(
   quantize_self_attention: bool = True,
   quantize_cross_attention: bool = True,
 ) -> None:
-  """Quantises each part of a transformer in its own way.
+  """Quantises the parts of transformers with separate precisions, in place.
 
-  A part that has no `num_bits` is left in float; what the other mappings do
-  not say is the default.
+  Args:
+    config: the Config of the model.
+    quantization_type: the quantisation method.
+    mode: the phase that the model is built for.
+    num_bits: precision of each part; parts without one stay float.
+    sub_channel_blocksize: block size of each part.
+    use_symmetric: whether a part has no zero points.
+    dtype: storage dtype of each part.
+    default_sub_channel_blocksize: block size of the other parts.
+    default_use_symmetric: use_symmetric of the other parts.
+    default_dtype: storage dtype of the other parts.
+    transposed_embedding_softmax: whether softmax tables are [classes, dims].
+    quantize_self_attention: whether to quantise self attentions.
+    quantize_cross_attention: whether to quantise cross attentions.
   """
   bits = num_bits or {}
   settings = {
@@ -167,7 +193,18 @@ def set_diffusion_quantization(
   weight_quant_only: bool = True,
   dtype: Any = jnp.int8,
 ) -> None:
-  """Quantises the convolutions `conv_tpl` of all templates of a class."""
+  """Quantises the convolutions `conv_tpl` of all templates of a class.
+
+  Args:
+    config: the Config of the model.
+    target: the class of the templates.
+    quantization_type: the quantisation method.
+    mode: the phase that the model is built for.
+    num_bits: precision of weights and activations.
+    use_symmetric: whether weights have no zero point.
+    weight_quant_only: whether activations stay float.
+    dtype: storage dtype of weights.
+  """
   weight = WeightQuantizationParams(
     precision=num_bits, use_symmetric=use_symmetric, dtype=dtype
   )
@@ -191,8 +228,8 @@ def set_inference_mode(config: Any) -> None:
 def _act_params(
   weight_quant_only: bool, num_bits: int | None, use_symmetric: bool | None
 ) -> ActQuantizationParams | None:
-  given = num_bits is not None, use_symmetric is not None
-  if weight_quant_only == any(given) or any(given) != all(given):
+  is_set = num_bits is not None, use_symmetric is not None
+  if weight_quant_only == any(is_set) or any(is_set) != all(is_set):
     raise ValueError(
       'num_bits_act and use_symmetric_act must both be set with '
       'weight_quant_only=False, and neither with True, got '
@@ -209,7 +246,7 @@ def _part_params(
   part: TransformerLayer,
   act_part: TransformerLayer | None,
 ) -> tuple[ActQuantizationParams | None, WeightQuantizationParams]:
-  """Returns how activations and weights of a part are quantised."""
+  """Returns the quantisation of the activations and weights of a part."""
 
   def setting(name: str, part: TransformerLayer) -> Any:
     values, default = settings[name]
@@ -232,9 +269,9 @@ def _quantize_embeddings(
   transposed: bool,
   softmax_only: bool,
 ) -> None:
-  wanted = _SOFTMAXES if softmax_only else _SOFTMAXES + _EMBEDDINGS
+  fields = _SOFTMAXES if softmax_only else _SOFTMAXES + _EMBEDDINGS
   for template in utils.find_target_tpl(config, _MODELS):
-    names = tuple(name for name in wanted if hasattr(template, name))
+    names = tuple(name for name in fields if hasattr(template, name))
     layer_configs.quantize_embedding_softmax_layer_weights(
       template, names, params, transposed_embedding_softmax=transposed
     )

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of which some are pruned."""
+"""Pruning of weights."""

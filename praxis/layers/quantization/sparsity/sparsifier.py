@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer whose weights are pruned in training.
+"""SparsityBaseLayer: pruning of a layer's weights in training.
 
-Beside a weight `w` stands its mask `w_sparsity_mask`; beside all weights of
-the layer the counters `num_shots`, `mask_update_count` and `step`.
+A weight `w` has a mask `w_sparsity_mask`. The layer has the counters
+`num_shots`, `mask_update_count` and `step`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _SYNC = base_layer.WeightHParamsCollection.REQUIRES_MEAN_SYNC
 def sr_ste(
   inputs: Array, mask: Array, sparse_ste_weight: float
 ) -> tuple[Array, Array, Array]:
-  """Returns the pruned weights, the mask and the weight of the pull to 0.
+  """Returns (pruned weights, mask, regularization weight).
 
-  The gradient passes to all weights, and pulls pruned ones to 0.
+  The gradient is a straight-through estimator plus a term that decays pruned
+  weights.
 
   References: SR-STE, https://arxiv.org/abs/2102.04010
   """
@@ -49,27 +50,27 @@ def sr_ste(
 def sr_ste_fwd(
   inputs: Array, mask: Array, sparse_ste_weight: float
 ) -> tuple[tuple[Array, Array, Array], tuple[Array, Array, Array]]:
-  """Returns what `sr_ste` does, and what its gradient needs."""
-  pull = jnp.asarray(sparse_ste_weight, inputs.dtype)
-  return (inputs * mask, mask, pull), (inputs, mask, pull)
+  """Returns the outputs of `sr_ste` and the residuals of its gradient."""
+  decay = jnp.asarray(sparse_ste_weight, inputs.dtype)
+  return (inputs * mask, mask, decay), (inputs, mask, decay)
 
 
 def sr_ste_bwd(
   sparsity_params: float, res: tuple[Array, Array, Array], g: Sequence[Any]
 ) -> tuple[Array, None]:
-  """Returns the gradients of the weights, and none of the mask."""
+  """Returns the gradients of the weights, and None for the mask."""
   del sparsity_params
-  inputs, mask, pull = res
-  return g[0] + pull * jnp.where(mask, 0, inputs), None
+  inputs, mask, decay = res
+  return g[0] + decay * jnp.where(mask, 0, inputs), None
 
 
 sr_ste.defvjp(sr_ste_fwd, sr_ste_bwd)
 
 
 class SparsityBaseLayer(base_layer.BaseLayer):
-  """Prunes weights: declares their masks, applies and renews them."""
+  """Declares, updates and applies the masks of pruned weights."""
 
-  # How weights are sparse; None leaves them dense.
+  # Sparsity of the weights; None: dense.
   sparsity: SparsityHParams | None = None
 
   def __post_init__(self) -> None:
@@ -78,7 +79,7 @@ class SparsityBaseLayer(base_layer.BaseLayer):
 
   @property
   def sparsity_variables(self) -> set[str]:
-    """Names of the variables that are there for sparsity."""
+    """Names of the masks, counters and other variables of sparsity."""
     return self._sparsity_names
 
   @nn.nowrap
@@ -89,7 +90,7 @@ class SparsityBaseLayer(base_layer.BaseLayer):
     scale_shape: Sequence[int] | None = None,
   ) -> None:
     """Declares the mask of a weight, and the counters of the layer."""
-    del scale_shape  # Masks that are learned are not quantised.
+    del scale_shape  # Learned masks are not quantised.
     if not self._has_masks:
       return
     self._declare_masks(name, weight_hparams)
@@ -103,12 +104,12 @@ class SparsityBaseLayer(base_layer.BaseLayer):
     inputs: Array | None = None,
     layer_idx: int | None = None,
   ) -> Shaped[Array, '...']:
-    """Returns a weight, pruned; renews its mask when it is time to.
+    """Returns the pruned weight; updates its mask as scheduled.
 
     Args:
-      weight: the weight, of the shape of its mask or another of that size.
+      weight: the weight, in the shape of its mask or reshaped.
       name: its name.
-      inputs: what it is multiplied with, for ACTIVATION_WEIGHTED.
+      inputs: the activations, for ACTIVATION_WEIGHTED.
       layer_idx: index of the layer, for sparsified_layers.
     """
     if not self._has_masks or self.sparsity.weight_params is None:
@@ -127,32 +128,32 @@ class SparsityBaseLayer(base_layer.BaseLayer):
   def sparsify_via_top_k_estimator(
     self, weight: Float[Array, '*shape'], name: str, step: Any
   ) -> Float[Array, '*shape']:
-    """Returns a weight times a mask that is learned, as `<name>_mask`."""
-    kept, group = self.sparsity.weight_params.prune_rate
+    """Returns a weight times a mask learned from the scores `<name>_mask`."""
+    num_kept, group = self.sparsity.weight_params.prune_rate
     mask_name = name + SPARSITY_NAME_POSTFIX
     scores = self._theta_value(f'{name}_mask')
     old = self.get_var(mask_name)
     groups = scores.reshape(-1, group)
-    _, places = jax.lax.top_k(groups, kept)
-    one_hot = jax.nn.one_hot(places, group, dtype=jnp.bool_)
+    _, indices = jax.lax.top_k(groups, num_kept)
+    one_hot = jax.nn.one_hot(indices, group, dtype=jnp.bool_)
     binary = jnp.any(one_hot, axis=-2)
     if self.sparsity.topk_estimator_type == 'BINARY_MASK':
-      straight = groups - jax.lax.stop_gradient(groups)
-      soft = straight + binary.astype(groups.dtype)
+      zero_with_gradient = groups - jax.lax.stop_gradient(groups)
+      soft = zero_with_gradient + binary.astype(groups.dtype)
     else:
-      soft = jax.nn.softmax(jnp.where(binary, groups, -jnp.inf)) * kept
-    due = self._is_due(step)
-    mask = jnp.where(due, binary.reshape(old.shape), old)
+      soft = jax.nn.softmax(jnp.where(binary, groups, -jnp.inf)) * num_kept
+    is_due = self._is_due(step)
+    mask = jnp.where(is_due, binary.reshape(old.shape), old)
     soft = jnp.where(
-      due, soft.reshape(old.shape), self.get_var(f'{mask_name}_float')
+      is_due, soft.reshape(old.shape), self.get_var(f'{mask_name}_float')
     )
     self.update_var(f'{mask_name}_float', soft)
-    self._renew(mask_name, old, mask, due)
+    self._update_mask(mask_name, old, mask, is_due)
     return weight * soft.reshape(weight.shape).astype(weight.dtype)
 
   @nn.nowrap
   def masked(self, weight: Array, name: str) -> Array:
-    """Returns a weight times its mask as it stands, without renewing it."""
+    """Returns a weight times its current mask."""
     if not self._has_masks or self.sparsity.weight_params is None:
       return weight
     mask_name = name + SPARSITY_NAME_POSTFIX
@@ -221,41 +222,43 @@ class SparsityBaseLayer(base_layer.BaseLayer):
   def _maybe_update_mask(
     self, weight: Array, inputs: Array | None, name: str, step: Array
   ) -> None:
-    """Renews a mask, if the schedule says that it is time."""
+    """Updates a mask if the schedule requires it."""
     if isinstance(self.sparsity.mode, sparsity_modes.MaterializeMode):
       return
     mask_name = name + SPARSITY_NAME_POSTFIX
     stored = self.get_var(mask_name)
     old = stored.reshape(weight.shape)
 
-    def renew() -> Array:
+    def new_mask() -> Array:
       score = sparsity.compute_score(weight, self.sparsity.score, inputs)
       return self._new_mask(score, old, step)
 
-    due = self._is_due(step)
-    new = jax.lax.cond(due, renew, lambda: old)
-    self._renew(mask_name, stored, new.reshape(stored.shape), due)
+    is_due = self._is_due(step)
+    new = jax.lax.cond(is_due, new_mask, lambda: old)
+    self._update_mask(mask_name, stored, new.reshape(stored.shape), is_due)
 
   @nn.nowrap
   def _is_due(self, step: Any) -> Array:
     mode, count = self.sparsity.mode, self.get_var('mask_update_count')
     if isinstance(mode, sparsity_modes.FewShotMode):
-      # A copy: the layer's own would keep a number of this trace.
+      # A copy: the mode of the layer must not hold a tracer.
       mode = copy.copy(mode)
       mode.increment_target_step(count)
     return mode.update_cond(step, count)
 
   @nn.nowrap
-  def _renew(self, name: str, old: Array, new: Array, due: Array) -> None:
-    """Stores a mask, and how often and by how much it has changed."""
-    count = self.get_var('mask_update_count') + due.astype(jnp.int32)
+  def _update_mask(
+    self, name: str, old: Array, new: Array, is_due: Array
+  ) -> None:
+    """Stores a mask, its number of updates and its last change."""
+    count = self.get_var('mask_update_count') + is_due.astype(jnp.int32)
     self.update_var('mask_update_count', count)
     self.update_var(name, new)
     if self.sparsity.track_sad_metric:
       changed = jnp.mean(jnp.logical_xor(old, new).astype(jnp.float32))
       self.update_var('sparse_architecture_divergence', changed)
-    few = sparsity_modes.OneShotMode, sparsity_modes.FewShotMode
-    if isinstance(self.sparsity.mode, few):
+    shot_modes = sparsity_modes.OneShotMode, sparsity_modes.FewShotMode
+    if isinstance(self.sparsity.mode, shot_modes):
       self.add_summary('mask_update_count', count, verbosity=4)
 
   @nn.nowrap
@@ -291,8 +294,8 @@ class SparsityBaseLayer(base_layer.BaseLayer):
     value = None
     if self._has_pruned_value:
       value_name = name + SPARSITY_PRUNED_VALUE_SUFFIX
-      learned = params.pruned_value_trainable
-      value = (self._theta_value if learned else self.get_var)(value_name)
+      is_trainable = params.pruned_value_trainable
+      value = (self._theta_value if is_trainable else self.get_var)(value_name)
     return sparsity.apply_sparsity(weight, mask, pruned_value=value)
 
 
@@ -310,9 +313,9 @@ def _scalar(
 def _scheduled(
   schedule: sparsity_hparams.PolynomialDecayParams, step: Array
 ) -> Array:
-  """Returns the percentage of zeros at a step."""
+  """Returns the percentage of zeros at a step (arXiv:1710.01878, eq. 1)."""
   first, last = schedule.begin_step, schedule.end_step
-  left = 1 - (jnp.minimum(step, last) - first) / (last - first)
-  missing = schedule.final_sparsity - schedule.initial_sparsity
-  rate = schedule.final_sparsity - missing * left**schedule.exponent
+  remaining = 1 - (jnp.minimum(step, last) - first) / (last - first)
+  increase = schedule.final_sparsity - schedule.initial_sparsity
+  rate = schedule.final_sparsity - increase * remaining**schedule.exponent
   return jnp.where(step >= first, rate, 0.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masks of sparse weights: True where a weight is kept."""
+"""Sparsity masks: True for weights that are kept."""
 
 from __future__ import annotations
 
@@ -24,17 +24,21 @@ def apply_sparsity(
   channelwise_dim: int | None = None,
   pruned_value: Any = None,
 ) -> Shaped[Array, '...']:
-  """Returns `inputs` with zeros, or `pruned_value`, where the mask is False.
+  """Returns the pruned inputs.
 
-  With `channelwise_dim` entries of that dimension that are pruned altogether
-  are left out, and nothing else changes.
+  Args:
+    inputs: the weights.
+    mask: True for weights that are kept.
+    channelwise_dim: removes the fully pruned channels of this dimension instead
+      of setting pruned weights.
+    pruned_value: the value of pruned weights; None: 0.
   """
   if channelwise_dim is None:
     pruned = 0 if pruned_value is None else pruned_value
     return jnp.where(mask, inputs, jnp.asarray(pruned, inputs.dtype))
   others = _other_axes(inputs.ndim, channelwise_dim)
-  kept = jnp.nonzero(jnp.any(mask, axis=others))[0]
-  return jnp.take(inputs, kept, axis=channelwise_dim)
+  channels = jnp.nonzero(jnp.any(mask, axis=others))[0]
+  return jnp.take(inputs, channels, axis=channelwise_dim)
 
 
 def get_sparsity_mask(
@@ -45,16 +49,19 @@ def get_sparsity_mask(
   block_size: int = 0,
   offset: int = 0,
 ) -> _Mask:
-  """Returns the mask that keeps, of every M entries, the N largest.
+  """Returns the N:M mask, which keeps the N largest of every M elements.
 
   Args:
-    inputs: scores; their absolute values count.
+    inputs: scores; their absolute values are compared.
     n_sparsity: N.
     m_sparsity: M.
-    order: 'R' if the M entries are side by side in the last dimension, 'C' in
-      the one before. If M does not divide it, they are so in the flat array.
-    block_size: how many entries side by side are kept or pruned together.
-    offset: how far apart the M entries are.
+    order: 'R' if the M elements are adjacent in the last dimension, 'C' in the
+      one before. If M does not divide it, they are adjacent in the flat array.
+    block_size: number of adjacent elements that are pruned together.
+    offset: distance of the M elements; 0: adjacent.
+
+  Raises:
+    ValueError: the arguments are invalid or do not divide the inputs.
   """
   _check_n_m(inputs, n_sparsity, m_sparsity, order, offset)
   scores = jnp.abs(inputs)
@@ -72,8 +79,8 @@ def get_sparsity_mask(
   if rows.shape[-1] % (m_sparsity * distance):
     lead = ()
   groups = rows.reshape(*lead, -1, m_sparsity, distance)
-  kept = _largest(jnp.swapaxes(groups, -1, -2), n_sparsity)
-  mask = jnp.swapaxes(kept, -1, -2).reshape(rows.shape)
+  largest = _largest(jnp.swapaxes(groups, -1, -2), n_sparsity)
+  mask = jnp.swapaxes(largest, -1, -2).reshape(rows.shape)
   mask = mask if order == 'R' else jnp.swapaxes(mask, -1, -2)
   return jnp.repeat(mask, block_size, axis=axis) if block_size > 1 else mask
 
@@ -85,7 +92,18 @@ def get_sparsity_mask_optimized_for_offset(
   order: str = 'R',
   offset: int = 0,
 ) -> Bool[Array, 'I O']:
-  """Returns `get_sparsity_mask` of a matrix that the groups divide evenly."""
+  """Returns `get_sparsity_mask` of a matrix that offset x M divides.
+
+  Args:
+    inputs: scores.
+    n_sparsity: N.
+    m_sparsity: M.
+    order: as in `get_sparsity_mask`.
+    offset: distance of the M elements.
+
+  Raises:
+    ValueError: offset x M does not divide the dimension.
+  """
   size = inputs.shape[1 if order == 'R' else 0]
   if offset <= 0 or size % (m_sparsity * offset):
     raise ValueError(
@@ -100,21 +118,23 @@ def get_sparsity_mask_channelwise(
 ) -> _Mask:
   """Returns the mask that keeps the channels with the largest sums.
 
-  `prune_rate` is the part of channels, 0 to 1, that is pruned; one is kept.
+  `prune_rate` is the fraction of pruned channels; at least one is kept.
   """
   others = _other_axes(inputs.ndim, channel_dim)
   sums = jnp.sum(inputs, axis=others)
-  kept = jnp.maximum(1, jnp.round(sums.size * (1 - prune_rate)))
+  num_kept = jnp.maximum(1, jnp.round(sums.size * (1 - prune_rate)))
   rank = jnp.argsort(jnp.argsort(-sums))
-  return jnp.broadcast_to(jnp.expand_dims(rank < kept, others), inputs.shape)
+  return jnp.broadcast_to(
+    jnp.expand_dims(rank < num_kept, others), inputs.shape
+  )
 
 
 def get_sparsity_mask_unstructured(
   inputs: _Weights, mask: _Mask | None, prune_rate: Any
 ) -> _Mask:
-  """Returns the mask that prunes `prune_rate` percent, those near 0.
+  """Returns the mask that prunes the smallest `prune_rate` percent.
 
-  What `mask` prunes stays pruned.
+  Weights that `mask` prunes stay pruned.
   """
   if mask is not None:
     inputs = apply_sparsity(inputs, mask)
@@ -130,7 +150,15 @@ def prune_inputs_n_m(
   order: SparsityOrder | str = SparsityOrder.C,
   offset: int = 0,
 ) -> _Weights:
-  """Returns `inputs` with zeros but for the N largest of every M entries."""
+  """Sets all but the N largest of every M elements to zero.
+
+  Args:
+    inputs: the weights.
+    n: N.
+    m: M.
+    order: as in `get_sparsity_mask`.
+    offset: as in `get_sparsity_mask`.
+  """
   mask = get_sparsity_mask(inputs, n, m, order=order, offset=offset)
   return apply_sparsity(inputs, mask)
 
@@ -140,10 +168,10 @@ def compute_score(
   score_func: SparsityScore = SparsityScore.MAGNITUDE,
   inputs: Shaped[Array, '...'] | None = None,
 ) -> _Weights:
-  """Returns how important each weight is.
+  """Returns the importance scores of weights.
 
   Raises:
-    ValueError: the score is of activations too, and they are not given.
+    ValueError: the score needs `inputs`, which are None.
   """
   if score_func == SparsityScore.MAGNITUDE:
     return score_weight_magnitude(weights)
@@ -162,7 +190,11 @@ def score_weight_magnitude(weight: _Weights) -> _Weights:
 def score_activation_weighted(
   weight: Shaped[Array, '...'], inputs: Shaped[Array, '...']
 ) -> Shaped[Array, '...']:
-  """Returns the absolute values times the sum of those of the inputs."""
+  """Returns |weight| times the sum of |inputs| over the batch.
+
+  Raises:
+    ValueError: the weight is not a matrix for these inputs.
+  """
   if weight.ndim != 2 or inputs.shape[-1] != weight.shape[0]:
     raise ValueError(
       'ACTIVATION_WEIGHTED needs a matrix whose first dimension is the last of '
@@ -173,7 +205,11 @@ def score_activation_weighted(
 
 
 def dtype_bitwidth(dtype: Any) -> int:
-  """Returns how many bits a number has of a type that weights may have."""
+  """Returns the number of bits of a dtype of weights.
+
+  Raises:
+    ValueError: the dtype is not supported.
+  """
   widths = {'float32': 32, 'int32': 32, 'bfloat16': 16, 'int8': 8, 'int4': 4}
   name = jnp.dtype(dtype).name
   if name not in widths:
@@ -184,16 +220,16 @@ def dtype_bitwidth(dtype: Any) -> int:
 def is_optimized_offset(
   order: str, offset: int, input_dtype: Any = jnp.float32
 ) -> bool:
-  """Whether groups with this offset lie as a TPU lays arrays out."""
+  """Whether the offset is a multiple of the TPU tile in that order."""
   strides = {'C': 8 * (32 // dtype_bitwidth(input_dtype)), 'R': 128}
   return offset != 0 and order in strides and offset % strides[order] == 0
 
 
 def _largest(scores: Shaped[Array, '*shape'], n: int) -> Bool[Array, '*shape']:
   """Returns the mask of the n largest in the last dimension."""
-  _, places = jax.lax.top_k(scores, n)
+  _, indices = jax.lax.top_k(scores, n)
   size = scores.shape[-1]
-  return jnp.any(jax.nn.one_hot(places, size, dtype=jnp.bool_), axis=-2)
+  return jnp.any(jax.nn.one_hot(indices, size, dtype=jnp.bool_), axis=-2)
 
 
 def _block_sums(scores: Array, axis: int, size: int) -> Array:

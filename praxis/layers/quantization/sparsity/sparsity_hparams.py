@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be set of the sparsity of a layer's weights."""
+"""Parameters of the sparsity of a layer's weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ InferenceMode = sparsity_modes.InferenceMode
 
 @enum.unique
 class SparsityScore(enum.StrEnum):
-  """What decides which weights are kept: they alone, or times their inputs."""
+  """The importance score: |w|, or |w| times the sum of |inputs|."""
 
   MAGNITUDE = 'magnitude'
   ACTIVATION_WEIGHTED = 'activation_weighted'
@@ -23,7 +23,7 @@ class SparsityScore(enum.StrEnum):
 
 @enum.unique
 class SparsityType(enum.StrEnum):
-  """Which weights are pruned together: of M, N are kept; any; or channels."""
+  """The pattern: N of every M weights, unstructured, or whole channels."""
 
   STRUCTURED_NM = 'structured_nm'
   UNSTRUCTURED = 'unstructured'
@@ -32,7 +32,7 @@ class SparsityType(enum.StrEnum):
 
 @enum.unique
 class SparsityOrder(enum.StrEnum):
-  """Where the M weights are side by side: in a column (contracted) or a row."""
+  """The direction of adjacent weights: column (contracted) or row."""
 
   C = 'C'
   R = 'R'
@@ -41,25 +41,25 @@ class SparsityOrder(enum.StrEnum):
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass
 class PolynomialDecayParams:
-  """A percentage of zeros that grows with the steps.
+  """A polynomial schedule of the percentage of zeros.
 
   References: To prune, or not to prune, https://arxiv.org/abs/1710.01878
   """
 
-  # Percentages at the first and from the last step on.
+  # Percentages at begin_step and from end_step on.
   initial_sparsity: float = 10.0
   final_sparsity: float = 70.0
-  # Those steps; nothing is pruned before.
+  # First and last step of the schedule; nothing is pruned before.
   begin_step: int = 0
   end_step: int = 50_000
-  # The higher, the sooner most is pruned.
+  # Exponent of the polynomial; higher values prune earlier.
   exponent: float = 3.0
 
 
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass
 class WeightSparsityParams:
-  """How many weights are pruned, and what becomes of them.
+  """Pruning rate, and the treatment of pruned weights.
 
   References:
     Learning N:M fine-grained structured sparse neural networks from scratch,
@@ -68,18 +68,17 @@ class WeightSparsityParams:
     https://arxiv.org/abs/2209.07617
   """
 
-  # (N, M); or a percentage, for channels a part; None prunes nothing.
+  # (N, M); a percentage; for channels a fraction; None: no pruning.
   prune_rate: None | float | tuple[int, int]
-  # Whether the structure, or by how much the mask, decays. Neither goes with
-  # sparse_ste.
+  # Decay of the structure and of the mask; both exclude sparse_ste.
   structure_decay: bool = False
   mask_decay_weight: float = 0.0
-  # Whether gradients of pruned weights also pull them to 0, and how much.
+  # Whether to use SR-STE, and the weight of its decay of pruned weights.
   sparse_ste: bool = False
   sparse_ste_weight: float = 0.0002
-  # How far apart the M weights are; 0 for side by side.
+  # Distance of the M weights; 0: adjacent.
   offset: int = 0
-  # What pruned weights become, and whether that is learned.
+  # The value of pruned weights, and whether it is trainable.
   pruned_value: float = 0.0
   pruned_value_trainable: bool = False
 
@@ -101,7 +100,7 @@ class WeightSparsityParams:
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass
 class SparsityHParams:
-  """How the weights of a layer are sparse."""
+  """Sparsity of the weights of a layer."""
 
   sparsity_type: SparsityType = SparsityType.STRUCTURED_NM
   weight_params: WeightSparsityParams | None = None
@@ -109,30 +108,29 @@ class SparsityHParams:
     default_factory=InferenceMode
   )
   score: SparsityScore = SparsityScore.MAGNITUDE
-  # Indices of the layers that are sparse; None for all.
+  # Indices of the sparse layers; None: all.
   sparsified_layers: list[int] | None = None
-  # For UNSTRUCTURED, in place of the percentage.
+  # Schedule of the percentage for UNSTRUCTURED; replaces prune_rate.
   polynomial_decay_schedule: PolynomialDecayParams | None = None
   order: SparsityOrder = SparsityOrder.C
-  # Whether to record which part of the mask has changed.
+  # Whether to track the fraction of the mask that changes.
   track_sad_metric: bool = False
-  # 'BINARY_MASK' or 'PROB_MASK' learn which N of M weights are kept.
+  # 'BINARY_MASK' or 'PROB_MASK': learned N:M masks.
   topk_estimator_type: str | None = None
-  # The dimension whose entries are channels.
+  # The dimension of channels.
   channelwise_pruning_dim: int = -1
-  # How many weights side by side are pruned together, for STRUCTURED_NM.
+  # Number of adjacent weights that are pruned together, for STRUCTURED_NM.
   block_size: int = 0
 
   def __post_init__(self) -> None:
     if self.weight_params is None:
       return
     is_structured = self.sparsity_type == SparsityType.STRUCTURED_NM
-    rate, wanted = self.weight_params.prune_rate, float
-    if is_structured:
-      wanted = tuple
-    if rate is not None and not isinstance(rate, wanted):
+    rate = self.weight_params.prune_rate
+    expected = tuple if is_structured else float
+    if rate is not None and not isinstance(rate, expected):
       raise ValueError(
-        f'prune_rate must be None or a {wanted.__name__} with '
+        f'prune_rate must be None or a {expected.__name__} with '
         f'{self.sparsity_type}, got {rate!r}'
       )
     if self.weight_params.sparse_ste and not is_structured:

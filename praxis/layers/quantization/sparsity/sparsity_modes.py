@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When masks of sparse weights are computed anew."""
+"""Schedules of the updates of sparsity masks."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from praxis import pax_fiddle
 
 @dataclasses.dataclass
 class BaseSparsityScheduleMode(abc.ABC):
-  """Says when a mask is computed anew."""
+  """A schedule of mask updates."""
 
   @abc.abstractmethod
   def update_cond(self, step: Any, mask_update_times: Any) -> Bool[Array, '']:
-    """Returns whether to do so at `step`, after so many times."""
+    """Whether to update at `step`, after `mask_update_times` updates."""
 
   @abc.abstractmethod
   def get_num_shots(self) -> int:
-    """Returns how many times it is done; -1 for no limit."""
+    """Returns the maximum number of updates; -1: no limit."""
 
 
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass
 class TrainingMode(BaseSparsityScheduleMode):
-  """At every step from a certain one on."""
+  """Updates at every step from target_step on."""
 
   target_step: int = 0
 
   def update_cond(self, step: Any, mask_update_times: Any) -> Bool[Array, '']:
-    """Returns whether `step` has come."""
+    """Whether `step` has reached target_step."""
     return jnp.greater_equal(step, self.target_step)
 
   def get_num_shots(self) -> int:
@@ -45,12 +45,12 @@ class TrainingMode(BaseSparsityScheduleMode):
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass
 class OneShotMode(BaseSparsityScheduleMode):
-  """Once, at a certain step."""
+  """One update at target_step."""
 
   target_step: int = 0
 
   def update_cond(self, step: Any, mask_update_times: Any) -> Bool[Array, '']:
-    """Returns whether it is that step."""
+    """Whether `step` is target_step."""
     is_first = jnp.less(mask_update_times, 1)
     return jnp.logical_and(jnp.equal(step, self.target_step), is_first)
 
@@ -62,7 +62,7 @@ class OneShotMode(BaseSparsityScheduleMode):
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass
 class MaterializeMode(BaseSparsityScheduleMode):
-  """Never; masks are there, and applied."""
+  """No updates; masks exist and are applied."""
 
   def update_cond(self, step: Any, mask_update_times: Any) -> Bool[Array, '']:
     """Returns False."""
@@ -76,7 +76,7 @@ class MaterializeMode(BaseSparsityScheduleMode):
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass
 class InferenceMode(BaseSparsityScheduleMode):
-  """Never; there are no masks, weights have their zeros."""
+  """No masks; the weights are already pruned."""
 
   def update_cond(self, step: Any, mask_update_times: Any) -> Bool[Array, '']:
     """Returns False."""
@@ -90,33 +90,35 @@ class InferenceMode(BaseSparsityScheduleMode):
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass
 class FewShotMode(BaseSparsityScheduleMode):
-  """A few times, some steps apart."""
+  """Several updates at regular intervals."""
 
-  # How many times; more than one.
+  # Number of updates; more than one.
   num_shots: int = 0
-  # How many steps apart.
+  # Number of steps between updates.
   mask_update_interval: int = 1
-  # The step of the first time, and of the next.
+  # The steps of the first and of the next update.
   target_step: int = 0
   next_target_step: int = 0
 
   def __post_init__(self) -> None:
     if self.num_shots <= 1:
       raise ValueError(
-        f'num_shots must be more than 1, got {self.num_shots}; OneShotMode is '
-        'for once'
+        f'num_shots must be more than 1, got {self.num_shots}; use OneShotMode '
+        'for one update'
       )
     self.next_target_step = self.target_step
 
   def update_cond(self, step: Any, mask_update_times: Any) -> Bool[Array, '']:
-    """Returns whether it is the next step, of those that are left."""
-    is_left = jnp.less(mask_update_times, self.num_shots)
-    return jnp.logical_and(jnp.equal(step, self.next_target_step), is_left)
+    """Whether `step` is that of the next update."""
+    has_remaining = jnp.less(mask_update_times, self.num_shots)
+    return jnp.logical_and(
+      jnp.equal(step, self.next_target_step), has_remaining
+    )
 
   def increment_target_step(self, mask_update_times: Any) -> None:
-    """Sets the next step, after so many times."""
-    waited = mask_update_times * self.mask_update_interval
-    self.next_target_step = self.target_step + waited
+    """Sets the step of the next update, after `mask_update_times` updates."""
+    elapsed = mask_update_times * self.mask_update_interval
+    self.next_target_step = self.target_step + elapsed
 
   def get_num_shots(self) -> int:
     """Returns num_shots."""

@@ -21,13 +21,17 @@ INT_TYPES = [
 
 
 def dtype_to_bits(dtype: Any) -> int:
-  """Returns how many bits a number of `dtype` has; 4 for int4."""
+  """Returns the number of bits of a value of `dtype`; 4 for int4."""
   dtype = jnp.dtype(dtype)
   return 4 if dtype in INT4_TYPES else dtype.itemsize * 8
 
 
 def bits_to_dtype(bits: int, signed: bool = True) -> Any:
-  """Returns the smallest integer type with so many bits."""
+  """Returns the smallest integer type with at least `bits` bits.
+
+  Raises:
+    ValueError: `bits` is not from 1 to 32.
+  """
   if not 1 <= bits <= 32:
     raise ValueError(f'bits must be from 1 to 32, got {bits}')
   sizes = {
@@ -40,9 +44,12 @@ def bits_to_dtype(bits: int, signed: bool = True) -> Any:
 
 
 def get_smallest_matching_dtype(lhs: Array, rhs: Array) -> Any:
-  """Returns the smallest integer type that holds the values of both arrays.
+  """Returns the smallest integer type for the values of both arrays.
 
-  uint32 beside a signed type gives int32, as XLA does.
+  uint32 with a signed type yields int32, as in XLA.
+
+  Raises:
+    ValueError: an array is not of an integer type.
   """
   for name, x in (('lhs', lhs), ('rhs', rhs)):
     if x.dtype not in INT_TYPES:
@@ -61,6 +68,6 @@ def get_smallest_matching_dtype(lhs: Array, rhs: Array) -> Any:
 
 
 def is_fp8(dtype: Any) -> bool:
-  """Whether `dtype` is a floating-point type of 8 bits."""
+  """Whether `dtype` is an 8-bit floating point type."""
   dtype = jnp.dtype(dtype)
   return dtype.itemsize == 1 and jnp.issubdtype(dtype, jnp.floating)

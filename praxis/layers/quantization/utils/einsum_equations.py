@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equations of einsum between activations and a weight, letter by letter."""
+"""Parsed einsum equations of two operands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True)
 class Equation:
-  """The letters of two operands and of their product."""
+  """The letters of the two operands and of the output."""
 
   lhs: str
   rhs: str
@@ -18,11 +18,11 @@ class Equation:
 
   @classmethod
   def parse(cls, eqn: str) -> Equation:
-    """Returns the equation `eqn`, which may have `...`.
+    """Parses an equation, which may have `...`.
 
     Raises:
-      ValueError: there are not two operands and an output, or an operand has
-        a letter twice.
+      ValueError: the equation does not have two operands and an output, or an
+        operand repeats a letter.
     """
     ins, arrow, out = eqn.replace(' ', '').partition('->')
     operands = ins.split(',')
@@ -31,46 +31,46 @@ class Equation:
         f"an equation must have two operands, as 'bd,df->bf', got {eqn!r}"
       )
     for letters in operands:
-      named = letters.replace('.', '')
-      if len(named) != len(set(named)):
+      explicit = letters.replace('.', '')
+      if len(explicit) != len(set(explicit)):
         raise ValueError(f'{letters!r} in equation {eqn!r} has a letter twice')
     return cls(*operands, out)
 
   def expand(self, lhs_ndim: int, rhs_ndim: int) -> Equation:
-    """Returns the equation with letters in place of `...`."""
+    """Replaces `...` by letters for operands of these ranks."""
     ndims = {self.lhs: lhs_ndim, self.rhs: rhs_ndim}
-    hidden = max(
+    num_hidden = max(
       [n - len(s) + 3 for s, n in ndims.items() if '...' in s], default=0
     )
-    fresh = unused_letters(str(self), hidden)
+    new_letters = unused_letters(str(self), num_hidden)
 
     def fill(letters: str, count: int) -> str:
-      return letters.replace('...', fresh[hidden - count :])
+      return letters.replace('...', new_letters[num_hidden - count :])
 
     lhs = fill(self.lhs, lhs_ndim - len(self.lhs) + 3)
     rhs = fill(self.rhs, rhs_ndim - len(self.rhs) + 3)
-    return Equation(lhs, rhs, fill(self.out, hidden))
+    return Equation(lhs, rhs, fill(self.out, num_hidden))
 
   @property
   def contracted(self) -> list[int]:
-    """Dimensions of the right operand that are not in the output."""
+    """The contracted dimensions of the right operand."""
     letters = self.rhs.replace('.', '')
     return [i for i, c in enumerate(letters) if c not in self.out]
 
   @property
   def kept(self) -> str:
-    """Letters of the right operand that are in the output."""
+    """The letters of the right operand that the output has."""
     return ''.join(c for c in self.rhs.replace('.', '') if c in self.out)
 
   def swapped(self) -> Equation:
-    """Returns the equation with the operands in the other order."""
+    """Returns the equation with swapped operands."""
     return Equation(self.rhs, self.lhs, self.out)
 
   def split(self, dim: int) -> SplitEquation:
-    """Returns what to compute when a contracted dimension is split in blocks.
+    """Returns the equations after splitting a contracted dimension into blocks.
 
-    Dimension `dim` of the right operand becomes two, (blocks, size), and so
-    does that letter's dimension of the left operand.
+    Dimension `dim` of the right operand becomes (num_blocks, block_size), and
+    so does the dimension of the left operand with that letter.
     """
     old = self.rhs[dim]
     (block,) = unused_letters(str(self), 1)
@@ -89,13 +89,13 @@ class Equation:
 
 @dataclasses.dataclass(frozen=True)
 class SplitEquation:
-  """The equations of a product whose contraction is split in blocks."""
+  """The equations of an einsum with block-wise contraction."""
 
-  # Of the operands: a result for each block.
+  # Operands -> result per block.
   product: str
-  # Of those results and the scale: the output.
+  # Result per block and scale -> output.
   scale: str
-  # Of the left operand and the zero points: what they add to the output.
+  # Left operand and zero points -> offset of the output.
   zero_point: str
 
 
@@ -108,13 +108,13 @@ def einsum_eqn_to_dimension_numbers(
   ],
   tuple[int, ...] | None,
 ]:
-  """Returns the dimension numbers of `dot_general`, and a transposition.
+  """Returns the dimension numbers of `dot_general` and a transposition.
 
-  The transposition (None if it is not needed) brings the result of dot_general
-  into the order of the output.
+  The transposition brings the result of dot_general into the order of the
+  output; it is None if the order is right.
 
   Raises:
-    ValueError: the equation has `...`, or sums one operand by itself.
+    ValueError: the equation has `...`, or a letter in one operand only.
   """
   if '.' in eqn:
     raise ValueError(
@@ -125,11 +125,11 @@ def einsum_eqn_to_dimension_numbers(
   shared = [c for c in lhs if c in rhs]
   batch = [c for c in out if c in shared]
   contracted = sorted(c for c in shared if c not in out)
-  alone = set(lhs + rhs) - set(shared) - set(out)
-  if alone or set(out) - set(lhs + rhs):
+  unmatched = set(lhs + rhs) - set(shared) - set(out)
+  if unmatched or set(out) - set(lhs + rhs):
     raise ValueError(
       f'each letter of {eqn!r} must be in the output or in both operands; '
-      f'{sorted(alone) or sorted(set(out) - set(lhs + rhs))} is not'
+      f'{sorted(unmatched) or sorted(set(out) - set(lhs + rhs))} is not'
     )
   free = [c for c in lhs + rhs if c not in shared]
   order = batch + free
@@ -140,12 +140,12 @@ def einsum_eqn_to_dimension_numbers(
 
 
 def eqn_to_weight_contract_dims(eqn: str) -> list[int]:
-  """Returns the dimensions of the right operand that are contracted."""
+  """Returns the contracted dimensions of the right operand."""
   return Equation.parse(eqn).contracted
 
 
 def eqn_to_activation_contract_dims(eqn: str) -> list[int]:
-  """Returns those of the left operand, counted from the end: -1 and down."""
+  """Returns the contracted dimensions of the left operand, negative."""
   parsed = Equation.parse(eqn)
   letters = parsed.lhs.replace('.', '')
   return [
@@ -154,7 +154,7 @@ def eqn_to_activation_contract_dims(eqn: str) -> list[int]:
 
 
 def unused_letters(eqn: str, count: int) -> str:
-  """Returns so many letters that are not in `eqn`."""
+  """Returns `count` letters that `eqn` does not use."""
   free = [c for c in string.ascii_lowercase[::-1] if c not in eqn]
   free += [c for c in string.ascii_uppercase if c not in eqn]
   return ''.join(free[:count])
@@ -166,5 +166,5 @@ def _indices(
   return tuple(map(lhs.index, letters)), tuple(map(rhs.index, letters))
 
 
-def _in_order(letters: str, chosen: str) -> str:
-  return ''.join(c for c in letters if c in chosen)
+def _in_order(letters: str, subset: str) -> str:
+  return ''.join(c for c in letters if c in subset)

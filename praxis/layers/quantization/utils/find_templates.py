@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding the Configs of a class within a configuration."""
+"""Search for the Configs of a class within a Config."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from praxis import pax_fiddle
 def find_target_tpl(
   config: Any, targets: type | Sequence[type]
 ) -> list[pax_fiddle.Config]:
-  """Returns the Configs in `config` of the classes, or subclasses of them."""
-  wanted = (targets,) if isinstance(targets, type) else tuple(targets)
-  found = []
+  """Returns the Configs within `config` of the target classes or subclasses."""
+  targets = (targets,) if isinstance(targets, type) else tuple(targets)
+  templates = []
   for node, _ in daglish.iterate(config):
     if isinstance(node, pax_fiddle.Config) and isinstance(node.cls, type):
-      if issubclass(node.cls, wanted):
-        found.append(node)
-  return found
+      if issubclass(node.cls, targets):
+        templates.append(node)
+  return templates

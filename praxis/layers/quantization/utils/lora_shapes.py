@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes, equations and shardings of low-rank factors of a weight."""
+"""Shapes, equations and shardings of LoRA factors of a weight."""
 
 from __future__ import annotations
 
@@ -12,14 +12,21 @@ from praxis.pytypes import SplitDimsMapping
 def get_lora_shape_and_eqn(
   shape: Sequence[int], lora_size: int, eqn: str, max_reduction: bool = True
 ) -> tuple[str, str, list[int], list[int], list[int], list[int]]:
-  """Returns how a product with a weight becomes two with its factors.
+  """Replaces an einsum with a weight by two einsums with low-rank factors.
 
-  Of a weight with two contracted dimensions the larger one is replaced by
-  `lora_size`, or with `max_reduction=False` each of both.
+  Args:
+    shape: the shape of the weight.
+    lora_size: the rank.
+    eqn: equation of activations and weight.
+    max_reduction: whether only the larger of two contracted dimensions is
+      replaced by the rank, or both.
 
   Returns:
-    The equations of the first and of the second product, the shapes of the
-    left and right factors, and which of their dimensions have `lora_size`.
+    The equations of the first and the second einsum, the shapes of the left and
+    right factors, and their dimensions of size `lora_size`.
+
+  Raises:
+    ValueError: the equation contracts neither one nor two dimensions.
   """
   parsed = einsum_equations.Equation.parse(eqn)
   reduced = [c for c in parsed.lhs.replace('.', '') if c in parsed.rhs]
@@ -30,27 +37,31 @@ def get_lora_shape_and_eqn(
   size = lambda letter: shape[parsed.rhs.index(letter)]
   if max_reduction:
     reduced = [max(reduced, key=size)]
-  fresh = einsum_equations.unused_letters(eqn, len(reduced))
-  renamed = str.maketrans(dict(zip(reduced, fresh, strict=True)))
-  middle = parsed.lhs.translate(renamed)
-  factor = ''.join(reduced) + fresh
-  places = [parsed.rhs.index(c) for c in reduced]
+  rank_letters = einsum_equations.unused_letters(eqn, len(reduced))
+  replacement = str.maketrans(dict(zip(reduced, rank_letters, strict=True)))
+  middle = parsed.lhs.translate(replacement)
+  factor = ''.join(reduced) + rank_letters
+  dims = [parsed.rhs.index(c) for c in reduced]
   left_shape = [*map(size, reduced), *[lora_size] * len(reduced)]
-  right_shape = [lora_size if i in places else n for i, n in enumerate(shape)]
+  right_shape = [lora_size if i in dims else n for i, n in enumerate(shape)]
   return (
     f'{parsed.lhs},{factor}->{middle}',
-    f'{middle},{parsed.rhs.translate(renamed)}->{parsed.out}',
+    f'{middle},{parsed.rhs.translate(replacement)}->{parsed.out}',
     left_shape,
     right_shape,
     list(range(len(reduced), 2 * len(reduced))),
-    places,
+    dims,
   )
 
 
 def get_left_weight_split_dims_mapping(
   weight_split_dims_mapping: SplitDimsMapping, eqn_left_ind: Sequence[int]
 ) -> SplitDimsMapping:
-  """Returns how the left factor is split: as the weight's first dimensions."""
+  """Returns the sharding of the left factor: that of the leading dimensions.
+
+  Raises:
+    ValueError: `eqn_left_ind` has neither one nor two dimensions.
+  """
   if weight_split_dims_mapping is None:
     return None
   count = len(eqn_left_ind)
@@ -64,7 +75,7 @@ def get_left_weight_split_dims_mapping(
 def get_right_weight_split_dims_mapping(
   weight_split_dims_mapping: SplitDimsMapping, eqn_right_ind: Sequence[int]
 ) -> SplitDimsMapping:
-  """Returns how the right factor is split: as the weight, but for its rank."""
+  """Returns the sharding of the right factor: the weight's, except its rank."""
   if weight_split_dims_mapping is None:
     return None
   return tuple(
