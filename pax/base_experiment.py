@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an experiment is: constants, and the configs made from them."""
+"""The base class of experiments: constants, and configs built from them."""
 
 from __future__ import annotations
 
@@ -7,39 +7,40 @@ import abc
 from collections.abc import Callable
 from typing import Any
 
-from pax import base_executor
+from pax import base_executor, base_task
 from pax.tuning import interfaces
 from praxis import base_input, pax_fiddle
 
 InputConfig = pax_fiddle.Config[base_input.BaseInput]
-TaskConfig = pax_fiddle.Config[Any]
+TaskConfig = pax_fiddle.Config[base_task.BaseTask]
+InputSpecsProviderConfig = pax_fiddle.Config[base_input.BaseInputSpecsProvider]
 
 
 class BaseExperiment(abc.ABC):
-  """A task and the data for it, as configs.
+  """Configs of a task and its inputs.
 
-  Subclasses hold their numbers in upper-case class attributes, so that a
-  variant is a subclass with other numbers. Nothing is built or run here.
+  Subclasses define constants as upper-case class attributes, so that a variant
+  is a subclass with other constants. An experiment builds and runs nothing.
   """
 
   @abc.abstractmethod
   def datasets(self) -> list[InputConfig]:
-    """Returns all inputs; those with `is_training` set are trained on."""
+    """Returns all inputs; those with `is_training` are training inputs."""
 
   @abc.abstractmethod
   def task(self) -> TaskConfig:
-    """Returns the task: model, learner and how they are trained."""
+    """Returns the task: model, learner and settings of all modes."""
 
   def train_datasets(self) -> list[InputConfig]:
-    """Returns the inputs to train on."""
+    """Returns the inputs of training."""
     return [config for config in self.datasets() if config.is_training]
 
   def eval_datasets(self) -> list[InputConfig]:
-    """Returns the inputs to evaluate on."""
+    """Returns the inputs of evaluation."""
     return [config for config in self.datasets() if not config.is_training]
 
   def decode_datasets(self) -> list[InputConfig]:
-    """Returns the inputs to decode."""
+    """Returns the inputs of decoding and inference."""
     return self.decoder_datasets()
 
   def decoder_datasets(self) -> list[InputConfig]:
@@ -47,46 +48,47 @@ class BaseExperiment(abc.ABC):
     return []
 
   def training_dataset(self) -> InputConfig:
-    """Returns the one input to train on.
+    """Returns the only input of training.
 
     Raises:
-      ValueError: there is none, or more than one.
+      ValueError: there are no training inputs, or several.
     """
-    found = self.train_datasets()
-    if len(found) != 1:
+    datasets = self.train_datasets()
+    if len(datasets) != 1:
       raise ValueError(
-        f'{type(self).__name__} wants 1 training dataset, got {len(found)}; '
+        f'{type(self).__name__} needs 1 training dataset, got {len(datasets)}; '
         'set is_training on exactly one config in datasets()'
       )
-    return found[0]
+    return datasets[0]
 
-  def get_input_specs_provider_params(self) -> TaskConfig:
-    """Returns the config of what tells the shapes of a training batch."""
+  def get_input_specs_provider_params(self) -> InputSpecsProviderConfig:
+    """Returns the config of the provider of the shapes of a training batch."""
     return pax_fiddle.Config(
       base_input.DatasetInputSpecsProvider, input_p=self.training_dataset()
     )
 
-  def validate(self) -> None:  # noqa: B027 (most have nothing to check)
-    """Raises ValueError when the constants do not fit together."""
+  def validate(self) -> None:  # noqa: B027 (optional)
+    """Raises ValueError if the constants are inconsistent."""
 
   def search(self) -> interfaces.SearchHParams:
-    """Returns how to search over the constants that are search points."""
+    """Returns the search over the constants that are search points."""
     raise NotImplementedError(f'{type(self).__name__} defines no search()')
 
   @classmethod
   def sub_experiments(cls) -> dict[str, type[BaseExperiment]]:
-    """Returns the experiments that make up this one, by id."""
+    """Returns the experiments that this one consists of, by id."""
     return {'': cls}
 
   def partitioner(self) -> Callable[..., Any] | None:
-    """Returns what makes the partitioner, or None for the usual one.
+    """Returns the constructor of the partitioner; None is the default.
 
-    It is called as `create_partitioner(task config, specs of a batch)`.
+    It is called as `pax.partitioning.create_partitioner`, with the config of
+    the task and the specs of a batch.
     """
     return None
 
   def train_programs(self) -> list[Any]:
-    """Returns the train program, not set up; none means the usual one.
+    """Returns the train program, not set up; empty is the default program.
 
     Like the programs of the methods below, it is an instance of a subclass of
     a program in `pax.programs`.
@@ -94,13 +96,13 @@ class BaseExperiment(abc.ABC):
     return []
 
   def eval_programs(self) -> list[Any]:
-    """Returns the eval programs; none means one per eval dataset."""
+    """Returns the eval programs; empty is one program per eval dataset."""
     return []
 
   def decode_programs(self) -> list[Any]:
-    """Returns the decode programs; none means one per decode dataset."""
+    """Returns the decode programs; empty is one per decode dataset."""
     return []
 
   def executor(self) -> base_executor.BaseExecutor | None:
-    """Returns what runs the programs of training, or None for the usual."""
+    """Returns the executor of training; None is the default."""
     return None

@@ -170,7 +170,7 @@ def _experiment_modules() -> list[str]:
 
   A binary may hold some of them only.
   """
-  # A namespace package has several paths, of which some are no folders.
+  # A namespace package may have several paths, not all of them directories.
   modules = {
     '.'.join((package, *file.relative_to(folder).with_suffix('').parts))
     for package, pattern in _PACKAGES.items()

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An experiment made of Configs, where others are made of constants."""
+"""An experiment defined by Configs instead of constants."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from pax import base_experiment
 
@@ -13,9 +12,9 @@ TaskConfig = base_experiment.TaskConfig
 
 
 class ParameterizedExperiment(base_experiment.BaseExperiment):
-  """What it is given is what it returns; itself it can be a Config.
+  """Returns the Configs it was constructed with; may itself be a Config.
 
-  That is what `--fdl` reads, and what `pax codegen` writes.
+  `--fdl` reads such experiments, and `pax codegen` writes them.
   """
 
   def __init__(
@@ -25,28 +24,30 @@ class ParameterizedExperiment(base_experiment.BaseExperiment):
     train_datasets: Sequence[InputConfig] = (),
     eval_datasets: Sequence[InputConfig] = (),
     decode_datasets: Sequence[InputConfig] = (),
-    input_specs_provider: TaskConfig | None = None,
+    input_specs_provider: base_experiment.InputSpecsProviderConfig
+    | None = None,
     training_dataset: InputConfig | None = None,
     decoder_datasets: Sequence[InputConfig] = (),
   ):
-    """Keeps the Configs.
+    """Stores the Configs.
 
     Args:
-      task: model, learner and how they are trained.
-      train_datasets: what to train on.
-      eval_datasets: what to evaluate on.
-      decode_datasets: what to decode.
-      input_specs_provider: tells the shapes of a training batch; None asks the
-        training dataset.
-      training_dataset: one more of `train_datasets`, by its older name.
-      decoder_datasets: more of `decode_datasets`, by their older name.
+      task: Model, learner and settings of all modes.
+      train_datasets: Inputs of training.
+      eval_datasets: Inputs of evaluation.
+      decode_datasets: Inputs of decoding and inference.
+      input_specs_provider: Provider of the shapes of a training batch; None
+        takes the shapes of the training dataset.
+      training_dataset: Older name of `train_datasets`, for one dataset.
+      decoder_datasets: Older name of `decode_datasets`.
 
     Raises:
-      ValueError: `is_training` of a dataset is not what its use wants.
+      ValueError: `is_training` of a dataset contradicts its use.
     """
-    one_more = [] if training_dataset is None else [training_dataset]
     self._task = task
-    self._train_datasets = [*train_datasets, *one_more]
+    self._train_datasets = list(train_datasets)
+    if training_dataset is not None:
+      self._train_datasets.append(training_dataset)
     self._eval_datasets = list(eval_datasets)
     self._decode_datasets = [*decode_datasets, *decoder_datasets]
     self._input_specs_provider = input_specs_provider
@@ -69,13 +70,17 @@ class ParameterizedExperiment(base_experiment.BaseExperiment):
   def decode_datasets(self) -> list[InputConfig]:
     return self._decode_datasets
 
-  def get_input_specs_provider_params(self) -> TaskConfig:
+  def get_input_specs_provider_params(
+    self,
+  ) -> base_experiment.InputSpecsProviderConfig:
     return (
       self._input_specs_provider or super().get_input_specs_provider_params()
     )
 
 
-def _check(use: str, datasets: Sequence[Any], *, is_training: bool) -> None:
+def _check(
+  use: str, datasets: Sequence[InputConfig], *, is_training: bool
+) -> None:
   for dataset in datasets:
     if dataset.is_training != is_training:
       raise ValueError(
