@@ -7,7 +7,6 @@ import functools
 import math
 import zlib
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +54,7 @@ def init_state(
 
 def compiler_options(
   devices: Sequence[jax.Device], num_params: int
-) -> dict[str, Any]:
+) -> dict[str, int]:
   """Returns the compiler options of `init_state`, which runs once."""
   if devices[0].platform == 'cpu' and num_params < _MAX_UNOPTIMIZED:
     return {'xla_backend_optimization_level': 0}

@@ -6,13 +6,14 @@ References: https://docs.jax.dev/en/latest/notebooks/host-offloading.html
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding
 
 from pax import train_states
+from pax.partitioning.placement import StepFn
+from pax.steps import Batch
 from praxis import pytypes
 
 Nested = pytypes.Nested
@@ -48,24 +49,24 @@ def is_offloaded(sharding: NamedSharding) -> bool:
 
 
 def with_offloaded_state(
-  step: Callable[..., Any],
+  step: StepFn,
   metadata: TrainState[jax.ShapeDtypeStruct],
   *,
   returns_state: bool,
-) -> Callable[..., Any]:
+) -> StepFn:
   """Returns a step that transfers offloaded leaves to the devices and back.
 
   Args:
-    step: (state, ...) -> outputs.
+    step: (state, batch, key) -> outputs.
     metadata: Shapes and shardings of the state.
     returns_state: Whether the first output is the new state.
   """
 
-  def run(state: TrainState, *args: Any) -> Any:
+  def run(state: TrainState, batch: Batch, key: jax.Array) -> Any:
     state = jax.tree.map(_to_device, state, metadata)
     if not returns_state:
-      return step(state, *args)
-    state, *outputs = step(state, *args)
+      return step(state, batch, key)
+    state, *outputs = step(state, batch, key)
     return jax.tree.map(_to_host, state, metadata), *outputs
 
   return run

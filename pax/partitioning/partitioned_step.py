@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pax import train_states
 from pax.partitioning import memory
+from pax.partitioning.placement import StepFn
 from pax.steps import Batch
 from praxis import py_utils
 
@@ -26,7 +27,7 @@ class PartitionedStep:
 
   def __init__(
     self,
-    step: Callable[..., Any],
+    step: StepFn,
     *,
     mesh: Mesh,
     state: TrainState[jax.ShapeDtypeStruct],

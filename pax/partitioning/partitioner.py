@@ -23,6 +23,7 @@ from pax.partitioning.batches import BatchPlacer
 from pax.partitioning.partitioned_step import PartitionedStep
 from pax.partitioning.placement import (
   Placement,
+  StepFn,
   replica_placement,
   spmd_placement,
 )
@@ -283,8 +284,8 @@ class Partitioner:
     )
 
   def _constrain_shardings(
-    self, step: Callable[..., Any], batch_spec: Batch, *, is_train: bool
-  ) -> Callable[..., Any]:
+    self, step: StepFn, batch_spec: Batch, *, is_train: bool
+  ) -> StepFn:
     """Applies the declared shardings, including uneven ones, within the step.
 
     A batch that is sharded by host is resharded over devices.
@@ -335,7 +336,7 @@ def _output(scalars: Any, examples: Any) -> steps.StepOutput:
 
 def _weight_hparams(
   task: tasks_lib.SingleTask, input_spec: Batch
-) -> Nested[Any]:
+) -> Nested[base_layer.WeightHParams]:
   """Returns the WeightHParams of the variables, by abstract evaluation."""
   collections = task.model.abstract_init_with_metadata(input_spec)
   # Variables of wrapped Flax modules have no flags: outside of `params` they

@@ -23,13 +23,17 @@ from jax.sharding import Mesh, PartitionSpec
 from pax import tasks_lib, train_states
 from pax.partitioning import mesh as mesh_lib
 from pax.partitioning import specs
-from praxis import base_layer
+from pax.steps import Batch
+from praxis import base_layer, pytypes
+
+Nested = pytypes.Nested
 
 REPLICA_AXIS = base_layer.PMAP_PARALLEL_AXIS_NAME
 _REPLICATED = PartitionSpec()
 _BY_ROWS = PartitionSpec(REPLICA_AXIS)
 
-StepFn = Callable[..., Any]
+# (state, batch, key) -> outputs.
+StepFn = Callable[[train_states.TrainState, Batch, jax.Array], Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +45,9 @@ class Placement:
   # the batch; None for SPMD.
   axis_name: str | None
   # WeightHParams of the variables -> TrainState of PartitionSpecs.
-  state_specs: Callable[[Any], train_states.TrainState]
+  state_specs: Callable[
+    [Nested[base_layer.WeightHParams]], train_states.TrainState[PartitionSpec]
+  ]
   # Rank of an input -> its PartitionSpec.
   batch_spec: Callable[[int], PartitionSpec]
   # (step on the rows of one replica, specs of its outputs) -> step on the
@@ -91,7 +97,9 @@ def replica_placement(
   """Returns the placement of one replica on each device."""
   mesh = mesh_lib.create_replica_mesh(REPLICA_AXIS, devices)
 
-  def state_specs(var_weight_hparams: Any) -> train_states.TrainState:
+  def state_specs(
+    var_weight_hparams: Nested[base_layer.WeightHParams],
+  ) -> train_states.TrainState[PartitionSpec]:
     shapes = task.create_train_state_unpadded_shapes(var_weight_hparams)
     return jax.tree.map(lambda _: _REPLICATED, shapes)
 

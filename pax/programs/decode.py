@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,13 +18,12 @@ from pax import (
   xla_passthrough,
 )
 from pax.programs import metric_accumulator, program
-from pax.steps import Batch, StepOutput
+from pax.steps import Batch, StepOutput, WeightedScalars
 from praxis import base_input, pytypes
 
 NestedMap = pytypes.NestedMap
 DecodeProgramOutput = program.DecodeProgramOutput
 TrainState = program.TrainState
-WeightedScalars = Mapping[str, tuple[Any, Any]]
 
 # Prefixes of metrics in summaries.
 _DECODE = 'decode_metrics/'
@@ -138,7 +135,7 @@ class _DecodeAccumulator:
     self._task = task
     self._metrics: list[WeightedScalars] = []
     self._processed: list[WeightedScalars] = []
-    self.outputs: list[tuple[str | None, Any]] = []
+    self.outputs: list[tuple[str | None, NestedMap]] = []
     self.num_batches = 0
 
   def add(
@@ -173,7 +170,7 @@ class _DecodeAccumulator:
       },
     )
 
-  def _aggregate(self, by_batch: list[WeightedScalars]) -> dict[str, Any]:
+  def _aggregate(self, by_batch: list[WeightedScalars]) -> WeightedScalars:
     """Returns `task.metrics` over all batches."""
     if not by_batch or not by_batch[0]:
       return {}

@@ -6,17 +6,21 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from absl import logging
+from jax.typing import ArrayLike
 
 from pax.checkpoints import paths
 from pax.programs.program import DecodeProgramOutput, EvalProgramOutput
 from pax.programs.running_mode import RunningMode
+from pax.steps import WeightedScalars
 
 # (metrics, RunningMode, step, whether it is the last checkpoint, checkpoint
 # directory) -> whether to stop.
-EarlyStoppingFn = Callable[[Mapping[str, float], Any, int, bool, str], bool]
+EarlyStoppingFn = Callable[
+  [Mapping[str, float], RunningMode, int, bool, str | None], bool
+]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,7 +28,7 @@ class EvalResults:
   """Metrics of one training step or of one checkpoint."""
 
   # Weighted scalars of the training step; None where they are not fetched.
-  train: Mapping[str, tuple[Any, Any]] | None = None
+  train: WeightedScalars | None = None
   # Metrics of the evaluation on a training batch.
   eval_train: Mapping[str, float] | None = None
   # Outputs of eval and decode programs by name of their input.
@@ -45,7 +49,7 @@ class EvalResults:
     `decode_test_<input>/<metric>`, the scalars of the job, and
     `eval_steps_per_sec` and `decode_steps_per_sec`, the means over inputs.
     """
-    groups: dict[str, Mapping[str, Any] | None] = {
+    groups: dict[str, Mapping[str, ArrayLike] | None] = {
       'train': self.train and {k: v[0] for k, v in self.train.items()},
       'eval_train/metrics': self.eval_train,
     }
@@ -174,7 +178,7 @@ def is_last_checkpoint(
 
 
 def _flatten(
-  groups: Mapping[str, Mapping[str, Any] | None],
+  groups: Mapping[str, Mapping[str, ArrayLike] | None],
 ) -> dict[str, float]:
   return {
     f'{prefix}/{name}': float(value)

@@ -25,7 +25,9 @@ from pax import (
 from pax.programs import metric_accumulator, program
 from pax.programs.jobs import Outcome
 from pax.programs.preemption import PreemptedError, PreemptionHandler
-from praxis import base_input
+from praxis import base_input, pytypes
+
+NestedMap = pytypes.NestedMap
 
 _OUTPUT = 'output'
 _FEATURES, _METADATA = 'features.json', 'metadata.json'
@@ -98,7 +100,7 @@ class InferJob:
   @contextlib.contextmanager
   def _open_writer(
     self, inp: base_input.BaseInput
-  ) -> Iterator[Callable[[Any], None]]:
+  ) -> Iterator[Callable[[NestedMap], None]]:
     """Yields a function that writes rows; an exception deletes the files."""
     if jax.process_index():
       yield lambda rows: None
@@ -119,7 +121,7 @@ class InferJob:
 
   def _infer_batches(
     self, inp: base_input.BaseInput, index: int
-  ) -> Iterator[Any]:
+  ) -> Iterator[NestedMap]:
     """Yields the outputs of each batch as numpy arrays."""
     key = jax.random.key(self.partitioner.task.infer.random_seed)
     key = jax.random.fold_in(key, index)

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import jax
 import numpy as np
 
 from pax import base_metrics, summaries, xla_passthrough
-from pax.steps import StepOutput
+from pax.steps import StepOutput, WeightedScalars
 from praxis import base_layer, py_utils, pytypes
 
+Nested = pytypes.Nested
 NestedMap = pytypes.NestedMap
 
 _SCALARS = (
@@ -28,7 +26,7 @@ class WeightedMeans:
     # Sum of value * weight, and sum of weights.
     self._sums: dict[str, np.ndarray] = {}
 
-  def add(self, pairs: Mapping[str, tuple[Any, Any]]) -> None:
+  def add(self, pairs: WeightedScalars) -> None:
     """Adds one (value, weight) per name."""
     for name, (value, weight) in pairs.items():
       weight = np.float64(weight)
@@ -148,7 +146,7 @@ def broadcast_from_first_process(number: int) -> int:
   return int(multihost_utils.broadcast_one_to_all(number))
 
 
-def gather_to_host(tree: Any) -> Any:
+def gather_to_host(tree: Nested[jax.Array]) -> Nested[np.ndarray]:
   """Returns global arrays as full numpy arrays, on every process."""
   if jax.process_count() == 1:
     return jax.tree.map(np.asarray, jax.device_get(tree))

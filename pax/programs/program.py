@@ -14,14 +14,12 @@ from typing import Protocol
 import jax
 
 from pax import partitioning, summaries, tasks_lib, train_states
-from pax.steps import Batch, StepOutput
+from pax.steps import Batch, StepOutput, WeightedScalars
 from praxis import base_input, pax_fiddle, pytypes
 
 JTensor = pytypes.JTensor
 TrainState = train_states.TrainState
 InputConfig = pax_fiddle.Config[base_input.BaseInput]
-# A value and its weight by name; devices may still be computing them.
-WeightedScalars = Mapping[str, tuple[JTensor, JTensor]]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import time
-from typing import Any
 
 import jax
 from absl import logging
@@ -17,6 +16,9 @@ from pax.programs.jobs import TrainJob
 from pax.programs.program import TrainProgramOutput, TrainState
 from pax.steps import Batch, StepOutput
 from praxis import pytypes
+
+# Scalars and media by tag.
+Summaries = dict[str, float | jax.Array | summaries.media.Media]
 
 # Shortest time between two progress lines.
 _SHOW_SECS = 1.0
@@ -116,7 +118,7 @@ class TrainMetricsReporter:
         step, lambda: self._step_scalars(outputs) | job_scalars
       )
 
-  def _step_scalars(self, outputs: list[StepOutput]) -> dict[str, Any]:
+  def _step_scalars(self, outputs: list[StepOutput]) -> Summaries:
     """Returns summaries by tag, means if several steps; waits for the steps."""
     if len(outputs) == 1:
       scalars = summaries.tags.step_summaries(outputs[0])
@@ -157,7 +159,7 @@ class TrainMetricsReporter:
     )
 
 
-def _mean_summaries(outputs: list[StepOutput], prefix: str) -> dict[str, Any]:
+def _mean_summaries(outputs: list[StepOutput], prefix: str) -> Summaries:
   """Returns means over steps; weighted scalars are weighted means."""
   accumulator = metric_accumulator.MetricAccumulator(None)
   for output in outputs:

@@ -8,4 +8,5 @@ from pax.steps.eval_steps import eval_step as eval_step
 from pax.steps.eval_steps import infer_step as infer_step
 from pax.steps.step_types import Batch as Batch
 from pax.steps.step_types import StepOutput as StepOutput
+from pax.steps.step_types import WeightedScalars as WeightedScalars
 from pax.steps.train_step import train_step as train_step

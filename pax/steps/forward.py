@@ -37,7 +37,7 @@ class Forward:
   # Arrays [B, ...] by name.
   per_example_out: NestedMap
   # Variable collections that the model updated.
-  updated_vars: dict[str, Any]
+  updated_vars: dict[str, Nested[JTensor]]
 
 
 def forward(
@@ -136,7 +136,9 @@ def make_rngs(
   }
 
 
-def layer_summaries(updated_vars: dict[str, Any]) -> dict[str, JTensor]:
+def layer_summaries(
+  updated_vars: dict[str, Nested[JTensor]],
+) -> dict[str, JTensor]:
   """Returns the summaries of layers by slash path."""
   summaries = updated_vars.get(base_layer.SUMMARIES, {})
   leaves = jax.tree_util.tree_flatten_with_path(summaries)[0]

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from praxis import pytypes
 
@@ -19,8 +20,8 @@ NestedMap = pytypes.NestedMap
 # Arrays by name, each with the rows of the batch as its first dimension: the
 # rows of one host as numpy arrays, or all rows as global jax.Arrays.
 Batch = NestedMap
-# A value and its weight, scalars of float32, by name.
-WeightedScalars = Mapping[str, tuple[JTensor, JTensor]]
+# A value and its weight by name: float32 scalars, on devices or fetched.
+WeightedScalars = Mapping[str, tuple[ArrayLike, ArrayLike]]
 
 _VALUE, _WEIGHT, _SUMMARY = 'value', 'weight', 'summary'
 
@@ -55,7 +56,7 @@ class PackedScalars:
     metadata={'static': True}
   )
 
-  def of_kind(self, kind: str) -> dict[str, Any]:
+  def of_kind(self, kind: str) -> dict[str, np.floating | PackedScalar]:
     """Returns the scalars of a kind by name."""
     on_host = isinstance(self.values, np.ndarray)
     return {
@@ -92,7 +93,7 @@ class StepOutput:
     )
 
   @property
-  def summary_tensors(self) -> dict[str, Any]:
+  def summary_tensors(self) -> dict[str, ArrayLike | PackedScalar]:
     """Summaries by path with the suffix of their SummaryType."""
     return {**self.tensors, **self.scalars.of_kind(_SUMMARY)}
 

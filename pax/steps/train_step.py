@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -147,10 +145,10 @@ def _add_privacy_summaries(
 
 def _update_non_trainables(
   mdl_vars: Nested[JTensor],
-  updated_vars: dict[str, Any],
+  updated_vars: dict[str, Nested[JTensor]],
   var_weight_hparams: Nested[base_layer.WeightHParams],
   axis_name: str | None,
-) -> dict[str, Any]:
+) -> dict[str, Nested[JTensor]]:
   """Returns the variables with the collections that the model updated."""
   new = dict(mdl_vars)
   for name in set(mdl_vars) & set(updated_vars) - {base_layer.PARAMS}:

@@ -32,13 +32,13 @@ def test_rows_survive_in_order(mesh):
 def test_spec_foretells_what_put_makes():
   placer, batch = _placer([2, 2, 2], 8), tiny.batch()
   placed = placer.put(batch)
-  for array, told in zip(
+  for array, spec in zip(
     jax.tree.leaves(placed),
     jax.tree.leaves(placer.global_spec(batch)),
     strict=True,
   ):
-    assert (array.shape, array.dtype) == (told.shape, told.dtype)
-    assert array.sharding == told.sharding
+    assert (array.shape, array.dtype) == (spec.shape, spec.dtype)
+    assert array.sharding == spec.sharding
 
 
 def test_spmd_copies_rows_that_do_not_divide():
@@ -58,7 +58,7 @@ def test_rows_that_several_hosts_hold_and_none_can_feed(monkeypatch):
 
 
 def test_wide_integers_become_what_the_device_holds():
-  told = _placer(None, 1).global_spec(
+  spec = _placer(None, 1).global_spec(
     {'n': jax.ShapeDtypeStruct((4,), np.int64)}
   )
-  assert told['n'].dtype == np.int32
+  assert spec['n'].dtype == np.int32

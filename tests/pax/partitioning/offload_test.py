@@ -64,8 +64,8 @@ def test_a_checkpoint_holds_what_is_on_the_host():
   for name, array in host_arrays.snapshot(named).items():
     for index, piece in array.shards:
       np.testing.assert_array_equal(piece, np.asarray(named[name])[index])
-  told = jax.tree.leaves(made.state_metadata)
-  for x, metadata in zip(jax.tree.leaves(state), told, strict=True):
+  spec = jax.tree.leaves(made.state_metadata)
+  for x, metadata in zip(jax.tree.leaves(state), spec, strict=True):
     array = jax.make_array_from_callback(
       x.shape, metadata.sharding, np.asarray(x).__getitem__
     )

@@ -50,7 +50,7 @@ def _steps(made, state, seeds):
   """Returns the state after steps on those batches, and their losses."""
   # Steps take the arrays they are given.
   state = jax.tree.map(
-    lambda x, told: jax.device_put(np.asarray(x), told.sharding),
+    lambda x, spec: jax.device_put(np.asarray(x), spec.sharding),
     state,
     made.state_metadata,
   )

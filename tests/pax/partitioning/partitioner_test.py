@@ -99,11 +99,11 @@ def test_fewer_rows_than_devices_are_spread():
 def test_state_lies_as_told():
   made = _trained('8').made
   state = made.initialize(_KEY)
-  for array, told in zip(
+  for array, spec in zip(
     jax.tree.leaves(state), jax.tree.leaves(made.state_metadata), strict=True
   ):
-    assert (array.shape, array.dtype) == (told.shape, told.dtype)
-    assert array.sharding.is_equivalent_to(told.sharding, array.ndim)
+    assert (array.shape, array.dtype) == (spec.shape, spec.dtype)
+    assert array.sharding.is_equivalent_to(spec.sharding, array.ndim)
   first = state.mdl_vars['params']['first']['linear']['w']
   assert first.addressable_shards[0].data.shape == (4, 8)
 

@@ -74,11 +74,11 @@ def test_another_job_is_refused(saved, job, says):
 
 def test_another_jax_is_refused(saved, tmp_path):
   head, _, payload = saved[0].read_bytes().partition(b'\n')
-  told = json.loads(head)
-  assert told['jax'] == jax.__version__
+  identity = json.loads(head)
+  assert identity['jax'] == jax.__version__
   other = tmp_path / 'step'
   other.write_bytes(
-    json.dumps(told | {'jax': '0.1.2'}).encode() + b'\n' + payload
+    json.dumps(identity | {'jax': '0.1.2'}).encode() + b'\n' + payload
   )
   with pytest.raises(ValueError, match=r'another JAX version 0\.1\.2'):
     saved_step.load(partitioner().train_step(), other)

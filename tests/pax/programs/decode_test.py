@@ -16,7 +16,7 @@ from praxis.pytypes import NestedMap
 
 
 class Rows(base_input.BaseInput):
-  """Batches of one number: 1, 2, 3, with a text beside it."""
+  """Batches of one number: 1, 2, 3, each with a text."""
 
   def __post_init__(self):
     super().__post_init__()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""What an early stopping function is told."""
+"""Arguments and effect of early stopping functions."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def test_names_of_metrics():
 def test_the_function_is_asked():
   calls = []
 
-  def stops(*told):
-    calls.append(told)
-    return told[2] > 4
+  def stops(*args):
+    calls.append(args)
+    return args[2] > 4
 
   verdict = early_stopping.create_early_stopping(stops, '/job')
   assert not verdict.should_stop(4, False, early_stopping.EvalResults())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Programs run in turn, on what is due, and everyone is told."""
+"""The runner runs the programs that are due and writes their metrics."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_a_stopped_job_goes_on_with_the_next_input(tmp_path):
   assert _values(tmp_path, 'two') == [20, 40, 60]
   metadata = tmp_path / 'output' / 'two' / 'metadata.json'
   assert json.loads(metadata.read_text())['restore_checkpoint_step'] == 7
-  # Whoever starts a job that was done wants it again.
+  # Starting a finished job repeats it.
   assert _run(tmp_path) == (Outcome.DONE, [4, 4])
 
 

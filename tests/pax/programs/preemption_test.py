@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Signals ask once and stop at the second."""
+"""The first signal requests to stop, the second stops at once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_pass_over_batches_is_left(capfd):
 
 
 def test_processes_count_steps_and_batches_as_one(monkeypatch):
-  """What they agree on is how often they asked, whatever they asked before."""
+  """Processes agree on the number of polls, of steps and batches together."""
   asked = []
   monkeypatch.setattr(preemption.jax, 'process_count', lambda: 2)
   monkeypatch.setattr(

@@ -219,7 +219,7 @@ def test_ends_where_the_data_end(tmp_path):
   run = _run(tmp_path, num_batches=2)
   assert train_program.train(run) is Outcome.OUT_OF_DATA
   assert run.checkpointer.saves[-1] == (2, 3, 2, True)
-  # Whoever follows the checkpoints learns that this is the last.
+  # Jobs that follow the checkpoints learn that this is the last.
   assert io_utils.training_end(tmp_path) == 2
 
 

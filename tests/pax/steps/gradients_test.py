@@ -64,11 +64,11 @@ def test_examples_are_clipped():
   assert 0 < fraction < 1
   for got, wanted in zip(moved, want, strict=True):
     np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-5)
-  told = output.summary_tensors
+  tensors = output.summary_tensors
   np.testing.assert_allclose(
-    told['dp_metrics/frac_clipped_scalar'], fraction, rtol=1e-5
+    tensors['dp_metrics/frac_clipped_scalar'], fraction, rtol=1e-5
   )
-  assert float(told['dp_metrics/noise_std_scalar']) == 0.0
+  assert float(tensors['dp_metrics/noise_std_scalar']) == 0.0
   assert np.isfinite(output.loss)
 
 
@@ -90,9 +90,9 @@ def test_replicas_are_clipped():
   moved, output = _moved(made, state)
   norm = np.sqrt(sum(np.square(g).sum() for g in moved))
   assert 0 < norm <= 1e-3 * 1.001
-  told = output.summary_tensors
-  assert float(told['dp_metrics/frac_clipped_scalar']) == 1.0
-  assert float(told['dp_metrics/mean_per_core_grad_norm_scalar']) > 0.0
+  tensors = output.summary_tensors
+  assert float(tensors['dp_metrics/frac_clipped_scalar']) == 1.0
+  assert float(tensors['dp_metrics/mean_per_core_grad_norm_scalar']) > 0.0
 
 
 def test_plain_differentiation_is_the_default():

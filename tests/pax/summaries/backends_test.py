@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Services by stand-ins on the path: nothing is sent anywhere."""
+"""Service writers against fake packages: nothing is sent."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def end_run(): logged.append('ended')
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-  """The stand-ins, importable by their names."""
+  """The fake packages, importable by name."""
   folder = tmp_path / 'packages'
   folder.mkdir()
   (folder / 'wandb.py').write_text(WANDB)

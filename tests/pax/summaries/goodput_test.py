@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Every second of a job is counted once, whatever happened to it."""
+"""Every second of a job counts to exactly one activity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pax.summaries import goodput
 
 
 class Clock:
-  """Goes on when it is told to."""
+  """A clock that tests advance."""
 
   def __init__(self):
     self.now = 1000.0

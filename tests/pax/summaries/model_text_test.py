@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""What TensorBoard tells of a model in words."""
+"""Text summaries of a model."""
 
 from __future__ import annotations
 
