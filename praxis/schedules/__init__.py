@@ -4,11 +4,6 @@
 from __future__ import annotations
 
 from praxis.schedules.base_schedule import BaseSchedule
-from praxis.schedules.composed import (
-  CycleSchedule,
-  PiecewiseConstant,
-  PiecewiseSchedule,
-)
 from praxis.schedules.elementary import (
   Constant,
   ContinuousSchedule,
@@ -19,6 +14,11 @@ from praxis.schedules.elementary import (
   Polynomial,
   SqrtDecay,
   Transformer,
+)
+from praxis.schedules.piecewise import (
+  CycleSchedule,
+  PiecewiseConstant,
+  PiecewiseSchedule,
 )
 from praxis.schedules.rampup import (
   LinearRampupCosineDecay,

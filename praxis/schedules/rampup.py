@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from praxis.schedules import base_schedule, composed, elementary
+from praxis.schedules import base_schedule, elementary, piecewise
 
 
 class _RampupDecay(base_schedule.BaseSchedule):
@@ -148,4 +148,4 @@ class LinearRampupPiecewiseConstant(base_schedule.BaseSchedule):
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
     t = base_schedule.as_float(step)
     ramp = base_schedule.progress(t, 0, self.boundaries[0])
-    return ramp * composed.step_function(t, self.boundaries[1:], self.values)
+    return ramp * piecewise.step_function(t, self.boundaries[1:], self.values)

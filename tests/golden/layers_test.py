@@ -50,8 +50,8 @@ convolutions.depthwise.BaseDepthwiseConv1D
 decode_states.DecodeStateContainer
 embedding_softmax.projection.LogitsProjection
 flax_adapter.FlaxModuleAdapterBase
-ngrammer.heads.NgramCombiner
-ngrammer.heads.PerHeadNorm
+ngrammer.per_head_norm.NgramCombiner
+ngrammer.per_head_norm.PerHeadNorm
 normalizations.base.BaseNormalization
 quantization.automl_select.BaseAutoMLSelect
 quantization.low_rank_residual.LowRankResidual

@@ -6,15 +6,15 @@ https://arxiv.org/abs/2207.06366
 """
 
 from praxis.layers.ngrammer.bigrams import get_bigram_ids as get_bigram_ids
+from praxis.layers.ngrammer.bregman_compression import (
+  BregmanCompression as BregmanCompression,
+)
 from praxis.layers.ngrammer.bregman_ngrammer import (
   BregmanNgrammer as BregmanNgrammer,
 )
-from praxis.layers.ngrammer.clusters import (
+from praxis.layers.ngrammer.ngram import Ngrammer as Ngrammer
+from praxis.layers.ngrammer.per_head_norm import NgrammerStub as NgrammerStub
+from praxis.layers.ngrammer.vector_quantization import (
   VectorQuantization as VectorQuantization,
 )
-from praxis.layers.ngrammer.compression import (
-  BregmanCompression as BregmanCompression,
-)
-from praxis.layers.ngrammer.heads import NgrammerStub as NgrammerStub
-from praxis.layers.ngrammer.ngram import Ngrammer as Ngrammer
 from praxis.layers.ngrammer.vq_ngrammer import VQNgrammer as VQNgrammer

@@ -11,11 +11,11 @@ from jaxtyping import Array, Float, Int, Num
 from praxis import base_layer, pax_fiddle
 from praxis.base_layer import WeightHParams
 from praxis.layers import bregman
-from praxis.layers.ngrammer.compression import (
+from praxis.layers.ngrammer.bregman_compression import (
   BregmanCompression,
   bregman_settings,
 )
-from praxis.layers.ngrammer.heads import NgramCombiner
+from praxis.layers.ngrammer.per_head_norm import NgramCombiner
 
 
 class BregmanNgrammer(NgramCombiner, bregman.BregmanSettings):

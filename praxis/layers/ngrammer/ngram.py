@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, Num
 from praxis import pax_fiddle
 from praxis.layers import embedding_softmax
 from praxis.layers.ngrammer import bigrams
-from praxis.layers.ngrammer.heads import NgramCombiner
+from praxis.layers.ngrammer.per_head_norm import NgramCombiner
 
 
 class Ngrammer(NgramCombiner):

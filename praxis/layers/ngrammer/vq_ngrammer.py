@@ -12,9 +12,9 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle
 from praxis.base_layer import WeightHParams, WeightInit
-from praxis.layers.ngrammer import clusters
-from praxis.layers.ngrammer.heads import check_ngram_emb_dim
+from praxis.layers.ngrammer import vector_quantization
 from praxis.layers.ngrammer.ngram import Ngrammer
+from praxis.layers.ngrammer.per_head_norm import check_ngram_emb_dim
 
 _CACHE = 'input_id_to_cluster_id_cache'
 
@@ -85,7 +85,7 @@ class VQNgrammer(base_layer.BaseLayer):
   def setup(self) -> None:
     check_ngram_emb_dim(self)
     vq = pax_fiddle.Config(
-      clusters.VectorQuantization,
+      vector_quantization.VectorQuantization,
       num_clusters=self.num_clusters,
       decay=self.decay,
       epsilon=self.epsilon,
@@ -279,7 +279,7 @@ class VQNgrammer(base_layer.BaseLayer):
     heads = self.vq_layer.split(emb_var[None])[0]
 
     def cluster(token: Float[Array, 'N H']) -> Int[Array, 'N']:
-      distances = clusters.squared_distances(token, means)
+      distances = vector_quantization.squared_distances(token, means)
       return jnp.argmin(distances, axis=-1).astype(jnp.int32)
 
     # In blocks: distances of all tokens at once are many.

@@ -11,7 +11,7 @@ import pytest
 
 from praxis import base_layer
 from praxis.layers import mobilenet
-from tests.praxis.layers.convolutions.loops import convolve, same
+from tests.praxis.layers.convolutions.numpy_conv import convolve, same_padding
 from tests.praxis.layers.running import build, jit, normal, run, shapes
 
 _MUTABLE = [base_layer.NON_TRAINABLE]
@@ -19,7 +19,7 @@ _MUTABLE = [base_layer.NON_TRAINABLE]
 
 def _conv(x, params, stride=1, groups=1):
   w, bn = np.asarray(params['w']), params['bn']
-  pads = same(w.shape[:2])
+  pads = same_padding(w.shape[:2])
   y = convolve(x, w, (stride, stride), (1, 1), pads, groups)
   y = (y - y.mean((0, 1, 2))) / np.sqrt(y.var((0, 1, 2)) + 1e-3)
   return y * (1 + np.asarray(bn['gamma'])) + np.asarray(bn['beta'])

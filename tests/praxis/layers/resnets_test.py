@@ -11,7 +11,7 @@ import pytest
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import activations, convolutions, resnets
-from tests.praxis.layers.convolutions.loops import convolve, same
+from tests.praxis.layers.convolutions.numpy_conv import convolve, same_padding
 from tests.praxis.layers.running import build, jit, normal, run, shapes
 
 _MUTABLE = [base_layer.NON_TRAINABLE]
@@ -24,7 +24,7 @@ def _relu(x):
 def _conv(x, params, stride=1):
   """A convolution and its batch normalisation."""
   w = np.asarray(params['w'])
-  y = convolve(x, w, (stride, stride), (1, 1), same(w.shape[:2]))
+  y = convolve(x, w, (stride, stride), (1, 1), same_padding(w.shape[:2]))
   y = (y - y.mean((0, 1, 2))) / np.sqrt(y.var((0, 1, 2)) + 1e-3)
   bn = params['bn']
   return y * (1 + np.asarray(bn['gamma'])) + np.asarray(bn['beta'])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from praxis.layers import vanillanets
-from tests.praxis.layers.convolutions.loops import convolve, same
+from tests.praxis.layers.convolutions.numpy_conv import convolve, same_padding
 from tests.praxis.layers.running import build, jit, normal, run
 
 
@@ -20,7 +20,7 @@ def _lrelu(x, slope=0.4):
 
 def _conv(x, params, stride=1):
   w = np.asarray(params['w'])
-  y = convolve(x, w, (stride, stride), (1, 1), same(w.shape[:2]))
+  y = convolve(x, w, (stride, stride), (1, 1), same_padding(w.shape[:2]))
   return _lrelu(y + np.asarray(params['b']))
 
 

@@ -11,15 +11,15 @@ import pytest
 
 from praxis import pax_fiddle
 from praxis.layers import convolutions, normalizations
-from tests.praxis.layers.convolutions.loops import convolve, same
+from tests.praxis.layers.convolutions.numpy_conv import convolve, same_padding
 from tests.praxis.layers.running import build, jit, normal, run
 
 # Fields, then the padding that is expected of inputs [2, 5, 4, 3].
 _CASES_2D = {
-  'same': ({'filter_shape': (3, 2, 3, 4)}, same((3, 2))),
+  'same': ({'filter_shape': (3, 2, 3, 4)}, same_padding((3, 2))),
   'strided': (
     {'filter_shape': (3, 4, 3, 2), 'filter_stride': (2, 3), 'bias': True},
-    same((3, 4)),
+    same_padding((3, 4)),
   ),
   # TensorFlow pads 5 by 1 + 1 for stride 2 and size 3; 4 by 0 + 0 for 2.
   'tf': (
@@ -66,7 +66,7 @@ def test_conv3d():
   )
   layer, variables = build(cfg, x)
   params = variables['params']
-  pads = same((2, 3, 2))
+  pads = same_padding((2, 3, 2))
   want = convolve(x, params['w'], (1, 2, 1), (1, 1, 1), pads) + params['b']
   np.testing.assert_allclose(run(layer, variables, x), want, atol=1e-5)
 
@@ -96,7 +96,7 @@ def test_depthwise_convolution_keeps_channels_apart():
   layer, variables = build(cfg, x)
   w = variables['params']['w']
   assert w.shape == (3, 3, 1, 6)
-  want = convolve(x, w, (1, 1), (1, 1), same((3, 3)), groups=3)
+  want = convolve(x, w, (1, 1), (1, 1), same_padding((3, 3)), groups=3)
   np.testing.assert_allclose(run(layer, variables, x), want, atol=1e-5)
 
 
@@ -115,7 +115,7 @@ def test_gradients_are_those_of_a_linear_map():
 
   by_weight, by_input = grads(variables, x)
   loops = lambda w, x: np.sum(
-    convolve(x, w, (2, 1), (1, 1), same((3, 2))) * np.asarray(mark)
+    convolve(x, w, (2, 1), (1, 1), same_padding((3, 2))) * np.asarray(mark)
   )
   w = np.asarray(variables['params']['w'])
   for at in np.ndindex(w.shape):
@@ -143,7 +143,7 @@ def test_bfloat16_computes_in_bfloat16():
   assert got.dtype == jnp.bfloat16
   rounded = lambda x: np.asarray(x.astype(jnp.bfloat16), np.float64)
   w = rounded(variables['params']['w'])
-  want = convolve(rounded(x), w, (1, 1), (1, 1), same((3, 3)))
+  want = convolve(rounded(x), w, (1, 1), (1, 1), same_padding((3, 3)))
   got = np.asarray(got, np.float64)
   np.testing.assert_allclose(got, want, rtol=0.02, atol=0.02)
 
@@ -160,7 +160,7 @@ def test_filter_is_normalised_first():
   w = np.asarray(params['w'], np.float64)
   w /= np.sqrt((w**2).sum((0, 1, 2)))
   w *= 1 + np.asarray(params['weight_norm']['g'])
-  want = convolve(x, w, (1, 1), (1, 1), same((2, 2)))
+  want = convolve(x, w, (1, 1), (1, 1), same_padding((2, 2)))
   np.testing.assert_allclose(run(layer, variables, x), want, atol=1e-5)
 
 

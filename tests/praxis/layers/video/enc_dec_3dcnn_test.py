@@ -11,7 +11,7 @@ import pytest
 
 from praxis import pax_fiddle
 from praxis.layers.video import enc_dec_3dcnn
-from tests.praxis.layers.convolutions.loops import convolve
+from tests.praxis.layers.convolutions.numpy_conv import convolve
 from tests.praxis.layers.running import build, jit, normal, run
 
 _NORM = pax_fiddle.Config(enc_dec_3dcnn.GroupNormSpatial, num_groups=2)
@@ -131,9 +131,9 @@ def test_discriminator_block():
   cfg = enc_dec_3dcnn.DiscriminatorResBlock.config(input_dim=2, output_dim=3)
   layer, variables = build(cfg, x)
   p = variables['params']
-  same = lambda k: [((k - 1) // 2, k // 2)] * 3
+  same_padding = lambda k: [((k - 1) // 2, k // 2)] * 3
   conv = lambda x, q: (
-    convolve(x, q['w'], _ONES, _ONES, same(q['w'].shape[0]))
+    convolve(x, q['w'], _ONES, _ONES, same_padding(q['w'].shape[0]))
     + np.asarray(q.get('b', 0))
   )
   leaky = lambda x: np.where(x > 0, x, 0.01 * x)

@@ -32,7 +32,7 @@ def convolve(x, w, stride, dilation, pads, groups=1):
   return out
 
 
-def same(sizes, dilations=None):
+def same_padding(sizes, dilations=None):
   """Pads as Pax does by default: whatever the stride, an odd zero after."""
   dilations = dilations or [1] * len(sizes)
   total = [d * (k - 1) for k, d in zip(sizes, dilations, strict=True)]
