@@ -6,7 +6,7 @@ set -euo pipefail
 where=(--project="$PROJECT" --zone="$ZONE")
 slices=(pax-0 pax-1)
 
-# Does the same on all slices at a time; fails when one of them does.
+# Runs a function on all slices in parallel; fails if one fails.
 on_all() {
   local pids=() slice pid code=0
   for slice in "${slices[@]}"; do
@@ -26,7 +26,7 @@ create() {
     --node-count=2 --node-prefix=pax
 }
 
-# Until there are machines, which may take days.
+# Waits for capacity, which may take days.
 wait_for_it() {
   local state
   while true; do
@@ -46,7 +46,7 @@ copy() {
     "${where[@]}" --worker=all
 }
 
-# Every machine of a slice runs it, and finds the others by itself.
+# Runs on every machine of a slice; the processes detect each other.
 run() {
   gcloud compute tpus tpu-vm ssh "$1" "${where[@]}" --worker=all \
     --command='chmod +x pax.par && ./pax.par --exp=c4_multislice.C4Spmd22BAdam2xv4_128 --job_log_dir=/nfs/job'

@@ -1,9 +1,10 @@
 #!/bin/bash
-# Starts pax: one process on each machine, by ssh without passwords. Ctrl-C
-# and SIGTERM stop all of them; they save and end with 75.
+# Starts pax: one process per machine, by ssh without passwords. Ctrl-C and
+# SIGTERM stop all of them; they save and exit with 75.
 set -uo pipefail
 
-# Each process ends when this pipe, its input, does: with this script at latest.
+# Each process ends when its input, this pipe, is closed: at the latest at the
+# end of this script.
 folder=$(mktemp -d)
 mkfifo "$folder/pipe"
 exec 3<> "$folder/pipe" 4< "$folder/pipe"
@@ -16,7 +17,7 @@ start() {
     ssh -o BatchMode=yes -o ServerAliveInterval=15 -o ServerAliveCountMax=4 "$1" "$2" <&4 4<&-
     code=$?
     echo $code >> "$folder/codes"
-    # The others cannot go on without it.
+    # The others cannot continue without it.
     if ((code)); then kill -TERM $$; fi
   } &
   ((++count))

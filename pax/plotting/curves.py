@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What there is to draw of jobs: their curves, last values, and time."""
+"""Curves of jobs: points by panel and split, read from their metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pax.summaries import goodput, plots, tags, writer
 
 TRAIN = 'train'
-# Points that are drawn of a curve; eyes do not see more.
+# Maximum number of points of a curve.
 _MAX_POINTS = 2000
 
 Points = list[tuple[int, float]]
@@ -19,13 +19,13 @@ Points = list[tuple[int, float]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Panel:
-  """One diagram: which tag it shows, by the first that a job has."""
+  """A diagram of one tag: the first of `tags` that a job has."""
 
   title: str
   tags: tuple[str, ...]
-  # Whether the vertical axis shows percent.
+  # Whether the vertical axis is in percent.
   percent: bool = False
-  # Whether noise hides what matters.
+  # Whether the curve is noisy, so that it is smoothed.
   smooth: bool = True
 
 
@@ -53,17 +53,17 @@ PANELS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-  """What one job directory has to show."""
+  """The curves of one job directory."""
 
   name: str
-  # Points by panel title, then by split, such as `train`.
+  # Points by the title of the panel, then by split, such as `train`.
   panels: Mapping[str, Mapping[str, Points]]
   # None without a ledger.
   goodput: goodput.Goodput | None
 
   @property
   def step(self) -> int:
-    """The last step that anything is known of."""
+    """The last step of all curves."""
     curves = [c for splits in self.panels.values() for c in splits.values()]
     return max((curve[-1][0] for curve in curves), default=0)
 
@@ -71,7 +71,7 @@ class Job:
 def read_jobs(
   job_log_dirs: Sequence[str], extra_tags: Sequence[str] = ()
 ) -> list[Job]:
-  """The jobs in these directories; `extra_tags` get panels of their own.
+  """Reads the jobs in these directories; adds a panel for each extra tag.
 
   Raises:
     ValueError: a directory has no metrics.
@@ -85,27 +85,27 @@ def read_jobs(
 
 
 def titles(jobs: Sequence[Job]) -> list[str]:
-  """The panels that any of the jobs has something for, in order."""
+  """Returns the titles of the panels that any of the jobs has, in order."""
   return list(dict.fromkeys(t for job in jobs for t in job.panels))
 
 
 def panel(title: str) -> Panel:
-  """The panel of that title."""
-  found = (p for p in PANELS if p.title == title)
-  return next(found, Panel(title=title, tags=(title,)))
+  """Returns the panel with this title."""
+  matches = (p for p in PANELS if p.title == title)
+  return next(matches, Panel(title=title, tags=(title,)))
 
 
 def smoothed(points: Points, weight: float) -> Points:
-  """The moving average of a curve, without a bias to its beginning.
+  """Returns the exponential moving average of a curve, with bias correction.
 
-  Each value counts `weight` times as much as the next one.
+  `weight` is the decay per point.
   """
-  average, total, found = 0.0, 0.0, []
+  average, total, averages = 0.0, 0.0, []
   for step, value in points:
     average = weight * average + (1 - weight) * value
     total = weight * total + (1 - weight)
-    found.append((step, average / total))
-  return found
+    averages.append((step, average / total))
+  return averages
 
 
 def _read(directory: str, name: str, panels: Sequence[Panel]) -> Job:
@@ -115,23 +115,23 @@ def _read(directory: str, name: str, panels: Sequence[Panel]) -> Job:
       ' job that writes summaries'
     )
   splits = plots.read_metrics(directory)
-  found: dict[str, dict[str, Points]] = {}
-  for one in panels:
-    curves = {split: _curve(tagged, one) for split, tagged in splits.items()}
+  by_title: dict[str, dict[str, Points]] = {}
+  for panel_ in panels:
+    curves = {split: _curve(tagged, panel_) for split, tagged in splits.items()}
     curves = {split: points for split, points in curves.items() if points}
     if curves:
-      found[one.title] = dict(sorted(curves.items(), key=_train_first))
+      by_title[panel_.title] = dict(sorted(curves.items(), key=_train_first))
   records = goodput.read(os.path.join(directory, goodput.GOODPUT_FILE))
-  return Job(name=name, panels=found, goodput=goodput.summarize(records))
+  return Job(name=name, panels=by_title, goodput=goodput.summarize(records))
 
 
-def _curve(tagged: Mapping[str, plots.Curve], one: Panel) -> Points:
-  tag = next((tag for tag in one.tags if tag in tagged), None)
+def _curve(tagged: Mapping[str, plots.Curve], panel_: Panel) -> Points:
+  tag = next((tag for tag in panel_.tags if tag in tagged), None)
   if tag is None:
     return []
   points = [(s, v) for s, v in tagged[tag].items() if math.isfinite(v)]
   stride = math.ceil(len(points) / _MAX_POINTS) or 1
-  # The last point is the one people look for.
+  # Keeps the last point.
   return points[::-stride][::-1]
 
 
@@ -140,7 +140,7 @@ def _train_first(pair: tuple[str, Points]) -> tuple[bool, str]:
 
 
 def _names(directories: Sequence[str]) -> list[str]:
-  """The ends of the paths that tell them apart."""
+  """The shortest suffixes of the paths that all differ."""
   parts = [os.path.abspath(path).split(os.sep) for path in directories]
   for length in range(1, max(map(len, parts)) + 1):
     names = ['/'.join(part[-length:]) for part in parts]

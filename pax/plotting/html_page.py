@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes jobs as one HTML page that needs nothing else, not even a network."""
+"""Plots jobs on one HTML page without other files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write(jobs: Sequence[curves.Job], path: str, *, smoothing: float) -> None:
 
 
 def text(jobs: Sequence[curves.Job], *, smoothing: float) -> str:
-  """The page: diagrams one can point at, the last values, the times."""
+  """Returns the page: interactive diagrams, last values, goodput."""
   title = html.escape(', '.join(job.name for job in jobs))
   steps = ', '.join(f'step {job.step}' for job in jobs)
   return f"""<!doctype html>
@@ -50,7 +50,7 @@ def text(jobs: Sequence[curves.Job], *, smoothing: float) -> str:
 
 
 def last_values(job: curves.Job) -> dict[tuple[str, str], float]:
-  """The last value of every curve by (panel, split)."""
+  """Returns the last value of every curve by (panel, split)."""
   return {
     (title, split): points[-1][1]
     for title, splits in job.panels.items()
@@ -68,20 +68,20 @@ def _data(jobs: Sequence[curves.Job]) -> str:
     ],
     'colors': png.COLORS,
   }
-  # Nothing within may end the element that holds it.
+  # `</script>` in a name would end the element.
   return json.dumps(data, separators=(',', ':')).replace('<', '\\u003c')
 
 
 def _scaled(job: curves.Job) -> dict[str, Any]:
-  """The curves with few digits, percents as such."""
-  found: dict[str, Any] = {}
+  """The curves, rounded, and in percent where the panel is."""
+  by_title: dict[str, Any] = {}
   for title, splits in job.panels.items():
     scale = 100.0 if curves.panel(title).percent else 1.0
-    found[title] = {
+    by_title[title] = {
       split: [[step, _rounded(scale * value)] for step, value in points]
       for split, points in splits.items()
     }
-  return found
+  return by_title
 
 
 def _rounded(value: float) -> float:
@@ -89,14 +89,14 @@ def _rounded(value: float) -> float:
 
 
 def _last_values(jobs: Sequence[curves.Job]) -> str:
-  found = [last_values(job) for job in jobs]
-  columns = list(dict.fromkeys(key for values in found for key in values))
+  values_of_jobs = [last_values(job) for job in jobs]
+  columns = list(dict.fromkeys(key for v in values_of_jobs for key in v))
   heads = [
     html.escape(title if split == curves.TRAIN else f'{title} ({split})')
     for title, split in columns
   ]
   rows = [['job', 'step', *heads]]
-  for job, values in zip(jobs, found, strict=True):
+  for job, values in zip(jobs, values_of_jobs, strict=True):
     cells = [_cell(values.get(key), key[0]) for key in columns]
     rows.append([html.escape(job.name), str(job.step), *cells])
   return _table(rows)

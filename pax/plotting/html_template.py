@@ -80,26 +80,26 @@ const smooth = (points, w) => {
 const ticks = (lo, hi, n) => {
   const raw = (hi - lo) / n || 1, p = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map(k => k * p).find(s => s >= raw);
-  const found = [];
+  const values = [];
   for (let v = Math.ceil(lo / step) * step; v <= hi + 1e-9 * step; v += step)
-    found.push(v);
-  return found;
+    values.push(v);
+  return values;
 };
 function curvesOf(panel) {
   const w = panel.smooth ? +byId('smooth').value : 0;
-  const found = [];
+  const curves = [];
   data.jobs.forEach((job, j) => {
     if (hidden.has(j)) return;
     Object.entries(job.panels[panel.title] || {}).forEach(([split, raw], s) => {
       const few = raw.length < 30;
-      found.push({
+      curves.push({
         name: data.jobs.length > 1 ? job.name + ' ' + split : split,
         color: data.colors[j % data.colors.length], dash: DASHES[s % 4],
         raw, points: w && !few ? smooth(raw, w) : raw, faint: w && !few, few,
       });
     });
   });
-  return found;
+  return curves;
 }
 function drawPanel(panel, svg, tip) {
   svg.replaceChildren();
@@ -188,7 +188,7 @@ const cards = data.panels.map(panel => {
   card.append(title, svg, tip); byId('grid').append(card);
   return () => drawPanel(panel, svg, tip);
 });
-const draw = () => cards.forEach(one => one());
+const draw = () => cards.forEach(drawCard => drawCard());
 data.jobs.forEach((job, j) => {
   const key = document.createElement('span'); key.className = 'key';
   const dot = document.createElement('span'); dot.className = 'dot';

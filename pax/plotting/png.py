@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws jobs as one PNG."""
+"""Plots jobs as one PNG."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pax import atomic_file
 from pax.plotting import curves
 from pax.summaries import goodput
 
-# Colours that stay apart for colour-blind people (Okabe and Ito).
+# Colors that color-blind people can distinguish (Okabe and Ito).
 COLORS = ('#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9')
 # One for each purpose of the ledger.
 ACTIVITY_COLORS = (
@@ -25,7 +25,7 @@ _FEW_POINTS = 30
 
 
 def draw(jobs: Sequence[curves.Job], path: str, *, smoothing: float) -> None:
-  """Writes the picture to `path`: a panel for each curve, and the times."""
+  """Writes the picture to `path`: a panel for each curve, and the goodput."""
   from matplotlib import figure  # Slow to import.
 
   titles = curves.titles(jobs)
@@ -87,7 +87,7 @@ def _label(job: curves.Job, split: str, num_jobs: int) -> str:
 
 
 def _times(ax: Any, jobs: Sequence[curves.Job]) -> None:
-  """One bar for each job: what its time was spent on."""
+  """A bar for each job: its wall time by activity."""
   for row, job in enumerate(jobs):
     left = 0.0
     for purpose, color in zip(goodput.ACTIVITIES, ACTIVITY_COLORS, strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of a trial from those of its steps."""
+"""Aggregators: reduce the metrics of a trial's steps to those of the trial."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import statistics
 from pax.tuning import interfaces
 from pax.tuning.metrics import Metric
 
-# Sub-experiments report from multiples of this step on.
+# Offset between the steps of two sub-experiments.
 SUB_EXPERIMENT_STEP_OFFSET = 1_000_000_000
 
 _REWARD = Metric('reward')
@@ -18,7 +18,7 @@ _REWARD = Metric('reward')
 class MultiSubExperimentCrossStepMetricAggregator(
   interfaces.CrossStepMetricAggregator
 ):
-  """Puts what sub-experiments report at one step together, then aggregates."""
+  """Merges the metrics of sub-experiments by step, then aggregates."""
 
   def __call__(
     self, metrics_across_steps: interfaces.History
@@ -35,11 +35,11 @@ class MultiSubExperimentCrossStepMetricAggregator(
   def call(
     self, merged_metrics_across_steps: interfaces.History
   ) -> dict[str, float]:
-    """Returns metrics by name from (step, metrics), which are not empty."""
+    """Returns metrics by name from a non-empty list of (step, metrics)."""
 
 
 class LastReportedMetricValues(MultiSubExperimentCrossStepMetricAggregator):
-  """Those of the last step."""
+  """The metrics of the last step."""
 
   def call(
     self, merged_metrics_across_steps: interfaces.History
@@ -48,9 +48,9 @@ class LastReportedMetricValues(MultiSubExperimentCrossStepMetricAggregator):
 
 
 class AverageMetricValues(MultiSubExperimentCrossStepMetricAggregator):
-  """The mean of each over the steps that have it."""
+  """The mean of each metric over the steps that have it."""
 
-  # Only this many values, the last ones; unset: all.
+  # Number of last values to average; None: all.
   last_n: int | None = None
 
   def call(
@@ -65,9 +65,9 @@ class AverageMetricValues(MultiSubExperimentCrossStepMetricAggregator):
 
 
 class MetricsWithMaxValue(MultiSubExperimentCrossStepMetricAggregator):
-  """Those of the step where one of them is largest, the last of equals."""
+  """The metrics of the step with the largest value of one; ties: the last."""
 
-  # Which; unset: the reward.
+  # The metric to compare; None: the reward.
   metric: Metric | None = None
 
   def call(
@@ -77,9 +77,9 @@ class MetricsWithMaxValue(MultiSubExperimentCrossStepMetricAggregator):
 
 
 class MetricsWithMinValue(MultiSubExperimentCrossStepMetricAggregator):
-  """Those of the step where one of them is smallest, the last of equals."""
+  """The metrics of the step with the smallest value of one; ties: the last."""
 
-  # Which; unset: the reward.
+  # The metric to compare; None: the reward.
   metric: Metric | None = None
 
   def call(
@@ -92,6 +92,6 @@ def _best(
   history: interfaces.History, metric: Metric | None, sign: int
 ) -> dict[str, float]:
   metric = metric or _REWARD
-  # `max` keeps the first of equals.
+  # `max` returns the first of equal values.
   latest_first = [metrics for _, metrics in reversed(history)]
-  return max(latest_first, key=lambda found: sign * metric.get_value(found))
+  return max(latest_first, key=lambda metrics: sign * metric.get_value(metrics))

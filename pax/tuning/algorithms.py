@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to try next: all, at random, or what is near to the best so far."""
+"""Search algorithms: grid, random search, regularized evolution."""
 
 from __future__ import annotations
 
@@ -11,31 +11,35 @@ from pax.tuning import interfaces
 from pax.tuning.space import Settings, Space
 from pax.tuning.trial import Status, Trial
 
-# Other settings near those given.
+# Returns a mutation of settings.
 Mutator = Callable[[Space, Settings, random.Random], Settings]
 
 
 class Sweeping(interfaces.BaseAlgorithm):
-  """Tries every combination once; the last constant changes fastest."""
+  """Grid search: every combination once; the last constant varies fastest."""
 
   def __call__(self) -> interfaces.Proposer:
-    return _sweep
+    return _propose_next
 
 
 class RandomSearch(interfaces.BaseAlgorithm):
-  """Draws every constant on its own; a combination may come again."""
+  """Samples every constant independently, with replacement.
 
-  # Draws the same again; unset: other settings in every study.
+  Bergstra and Bengio, Random Search for Hyper-Parameter Optimization, JMLR 13
+  (2012).
+  """
+
+  # Seed of the samples; None: a random one.
   seed: int | None = None
 
   def __call__(self) -> interfaces.Proposer:
-    return functools.partial(_draw, self.seed)
+    return functools.partial(_propose_random, self.seed)
 
 
 def mutate_one(
   space: Space, settings: Settings, rng: random.Random
 ) -> Settings:
-  """Returns `settings` with another choice in one decision."""
+  """Returns `settings` with another value of one decision, chosen at random."""
   decision = rng.choice(space.decisions)
   values = decision.point.values
   if values is None:
@@ -46,19 +50,19 @@ def mutate_one(
 
 
 class RegularizedEvolution(interfaces.BaseAlgorithm):
-  """Mutates the best of a sample of the youngest trials.
+  """Mutates the best of a random sample of the newest trials.
 
   Real, Aggarwal, Huang and Le, Regularized Evolution for Image Classifier
   Architecture Search, https://arxiv.org/abs/1802.01548.
   """
 
-  # Makes a child of its parent's settings.
+  # Returns the child of a parent's settings.
   mutator: Mutator = mutate_one
-  # How many of the youngest trials may have children; as many are drawn first.
+  # Number of newest trials that are sampled; as many random trials come first.
   population_size: int = 100
-  # Of how many the best becomes a parent.
+  # Number of trials in the sample whose best is the parent.
   tournament_size: int = 10
-  # Draws the same again; unset: other settings in every study.
+  # Seed of all choices; None: a random one.
   seed: int | None = None
 
   def __call__(self) -> interfaces.Proposer:
@@ -68,25 +72,27 @@ class RegularizedEvolution(interfaces.BaseAlgorithm):
     alive = [t for t in trials if t.status is Status.DONE]
     alive = alive[-self.population_size :]
     if len(alive) < self.population_size:
-      return _draw(self.seed, space, trials)
+      return _propose_random(self.seed, space, trials)
     rng = _rng(self.seed, trials)
-    rivals = rng.sample(alive, min(self.tournament_size, len(alive)))
-    parent = max(rivals, key=lambda trial: trial.reward)
+    candidates = rng.sample(alive, min(self.tournament_size, len(alive)))
+    parent = max(candidates, key=lambda trial: trial.reward)
     return self.mutator(space, parent.settings, rng)
 
 
-def _sweep(space: Space, trials: Sequence[Trial]) -> Settings | None:
+def _propose_next(space: Space, trials: Sequence[Trial]) -> Settings | None:
   index = len(trials)
   done = space.size is not None and index >= space.size
   return None if done else space.nth(index)
 
 
-def _draw(seed: int | None, space: Space, trials: Sequence[Trial]) -> Settings:
+def _propose_random(
+  seed: int | None, space: Space, trials: Sequence[Trial]
+) -> Settings:
   return space.sample(_rng(seed, trials))
 
 
 def _rng(seed: int | None, trials: Sequence[Trial]) -> random.Random:
-  """The source of chance of the trial that comes after `trials`."""
+  """The generator for the trial after `trials`, reproducible with a seed."""
   if seed is None:
     return random.Random()
   return random.Random(f'{seed}/{len(trials)}')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which trials are stopped before their end."""
+"""Early stopping of trials, by value and by rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REWARD = Metric('reward')
 
 
 class EarlyStoppingError(BaseException):
-  """Ends a trial; a reward raises it when it has seen enough."""
+  """Ends a trial early; raised by a reward."""
 
   def __init__(
     self,
@@ -24,18 +24,19 @@ class EarlyStoppingError(BaseException):
     metrics: dict[str, float] | None = None,
     checkpoint_path: str | None = None,
   ):
-    """Says what becomes of the trial.
+    """Describes the result of the trial.
 
     Args:
-      skip: Whether nothing is learned from it.
-      skip_reason: Why not.
-      step: The step it ends with, unless it is skipped.
-      reward: Its reward; unset: that of `metrics`.
-      metrics: What is told of it.
-      checkpoint_path: Where its state is, for whoever catches this.
+      skip: Whether the trial is skipped: it has no reward.
+      skip_reason: The reason, for the report.
+      step: Last step of the trial; required unless it is skipped.
+      reward: Its reward; None computes it from `metrics`.
+      metrics: Metrics by name.
+      checkpoint_path: Its checkpoint, for handlers of the exception.
 
     Raises:
-      ValueError: a trial that is not skipped has no step, or nothing to tell.
+      ValueError: a trial that is not skipped has no step, or neither reward nor
+        metrics.
     """
     if not skip and (step is None or (reward is None and metrics is None)):
       raise ValueError(
@@ -51,44 +52,50 @@ class EarlyStoppingError(BaseException):
     self.checkpoint_path = checkpoint_path
 
 
-class _ByGates(interfaces.BaseEarlyStoppingPolicy):
-  """Looks at a trial when it first measures at or after certain steps."""
+class _StepRules(interfaces.BaseEarlyStoppingPolicy):
+  """Rules that apply to the first metrics of a trial at or after a step."""
 
-  # What is compared; unset: the reward.
+  # The metric to compare; None: the reward.
   metric: Metric | None = None
-  # Whether more is better; else less.
+  # Whether larger values are better.
   maximize: bool = True
 
   def __call__(self) -> interfaces.Stopper:
-    return self._is_to_stop
+    return self._should_stop
 
   @abc.abstractmethod
-  def _gates(self) -> Iterable[int]:
-    """The steps, one for each rule."""
+  def _steps(self) -> Iterable[int]:
+    """The step of each rule."""
 
   @abc.abstractmethod
   def _is_behind(self, rule: int, value: float, others: list[float]) -> bool:
-    """Whether a trial fails a rule, the others' values being these."""
+    """Whether a trial of this value fails a rule.
 
-  def _is_to_stop(
+    Args:
+      rule: index of the rule.
+      value: of the trial.
+      others: values of the other trials.
+    """
+
+  def _should_stop(
     self, history: interfaces.History, others: Sequence[interfaces.History]
   ) -> bool:
-    for rule, gate in enumerate(self._gates()):
-      value, is_new = self._at(gate, history)
+    for rule, step in enumerate(self._steps()):
+      value, is_new = self._value_at(step, history)
       if is_new:
-        found = [self._at(gate, other)[0] for other in others]
-        known = [v for v in found if v is not None]
-        if self._is_behind(rule, value, known):
+        values = [self._value_at(step, other)[0] for other in others]
+        values = [v for v in values if v is not None]
+        if self._is_behind(rule, value, values):
           return True
     return False
 
-  def _at(
-    self, gate: int, history: interfaces.History
+  def _value_at(
+    self, min_step: int, history: interfaces.History
   ) -> tuple[float | None, bool]:
-    """The first value at a gate, and whether it is the last entry's."""
+    """The first value from `min_step` on, and whether it is the newest."""
     metric = self.metric or _REWARD
     for index, (step, metrics) in enumerate(history, 1):
-      if step >= gate and metric.match_items(metrics):
+      if step >= min_step and metric.match_items(metrics):
         return metric.get_value(metrics), index == len(history)
     return None, False
 
@@ -96,10 +103,10 @@ class _ByGates(interfaces.BaseEarlyStoppingPolicy):
     return value < other if self.maximize else value > other
 
 
-class EarlyStoppingByValue(_ByGates):
-  """Stops a trial that has not come far enough at a step.
+class EarlyStoppingByValue(_StepRules):
+  """Stops a trial whose metric misses a threshold at a step.
 
-  The first measurement at or after each step is the one that counts.
+  The first value at or after each step counts.
   """
 
   # (step, threshold) pairs.
@@ -113,23 +120,22 @@ class EarlyStoppingByValue(_ByGates):
         f' {self.step_values}'
       )
 
-  def _gates(self) -> Iterable[int]:
+  def _steps(self) -> Iterable[int]:
     return [step for step, _ in self.step_values]
 
   def _is_behind(self, rule: int, value: float, others: list[float]) -> bool:
     return self._is_worse(value, self.step_values[rule][1])
 
 
-class EarlyStoppingByRank(_ByGates):
-  """Stops a trial that others are ahead of at a step.
+class EarlyStoppingByRank(_StepRules):
+  """Stops a trial whose metric ranks too low among the other trials at a step.
 
-  The first measurement of each trial at or after a step is compared with those
-  that others had by then.
+  The first value of each trial at or after the step counts.
   """
 
-  # (step, rank, how many others there must be): the trial of this rank among
-  # the others, 1 being the best, is the one to reach. A float from 0 to 1 is
-  # the share of the others that are better than that one.
+  # (step, rank, minimum number of other trials): the threshold is the value of
+  # the other trial of this rank, 1 for the best. A float from 0 to 1 is the
+  # fraction of the other trials that are better than the threshold.
   step_ranks: list[tuple[int, int | float, int]] | None = None
 
   def __post_init__(self):
@@ -148,16 +154,16 @@ class EarlyStoppingByRank(_ByGates):
           f' others), got {entry!r}'
         )
 
-  def _gates(self) -> Iterable[int]:
+  def _steps(self) -> Iterable[int]:
     return [step for step, _, _ in self.step_ranks]
 
   def _is_behind(self, rule: int, value: float, others: list[float]) -> bool:
-    _, rank, enough = self.step_ranks[rule]
-    if not others or len(others) < enough:
+    _, rank, min_others = self.step_ranks[rule]
+    if not others or len(others) < min_others:
       return False
     is_share = isinstance(rank, float)
-    place = int(rank * (len(others) - 1)) if is_share else rank - 1
-    if place >= len(others):
+    index = int(rank * (len(others) - 1)) if is_share else rank - 1
+    if index >= len(others):
       return False
     ranked = sorted(others, reverse=self.maximize)
-    return self._is_worse(value, ranked[place])
+    return self._is_worse(value, ranked[index])

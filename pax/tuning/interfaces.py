@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a search consists of: algorithm, reward, aggregator, stopping."""
+"""Interfaces of a search: algorithm, reward, aggregator, early stopping."""
 
 from __future__ import annotations
 
@@ -15,64 +15,64 @@ from praxis import base_hyperparams, pax_fiddle
 Parameterizable = base_hyperparams.FiddleBaseParameterizable
 Config = pax_fiddle.Config
 
-# The settings of the next trial, from the space and the trials so far, those
-# that still run included; None when none is left. It keeps no state of its
-# own, so a study that is started again goes on as if it had never stopped.
+# Returns the settings of the next trial from the space and all trials, running
+# ones included; None if none is left. It is stateless, so that a study that is
+# started again continues as if it had not stopped.
 Proposer = Callable[[Space, Sequence[Trial]], Settings | None]
-# What was measured at each step, by name.
+# (step, metrics by name), in order.
 History = Sequence[tuple[int, dict[str, float]]]
-# Whether a trial is to be stopped, from its history, whose last entry is new,
-# and from the histories of the other trials.
+# Returns whether to stop a trial, from its history, whose last entry is new,
+# and the histories of the other trials.
 Stopper = Callable[[History, Sequence[History]], bool]
 ErrorToSkip = type[Exception] | tuple[type[Exception], str]
 
 
 class BaseAlgorithm(Parameterizable, metaclass=abc.ABCMeta):
-  """Decides what to try next."""
+  """Proposes the settings of trials."""
 
   @abc.abstractmethod
   def __call__(self) -> Proposer:
-    """Returns what proposes the settings of trials."""
+    """Returns the function that proposes settings."""
 
 
 class BaseEarlyStoppingPolicy(Parameterizable, metaclass=abc.ABCMeta):
-  """Decides which trials are not worth their end."""
+  """Decides which trials end early."""
 
   @abc.abstractmethod
   def __call__(self) -> Stopper:
-    """Returns what looks at a trial while it runs."""
+    """Returns the function that decides about a running trial."""
 
 
 class BaseReward(Parameterizable, metaclass=abc.ABCMeta):
-  """Makes one number of what was measured; more is better."""
+  """The objective: a number computed from metrics, to be maximized."""
 
   @abc.abstractmethod
   def __call__(self, metrics_dict: dict[str, float], global_step: int) -> float:
-    """Returns the reward of metrics by name."""
+    """Returns the reward of metrics by name at a step."""
 
   @property
   @abc.abstractmethod
   def used_metrics(self) -> Sequence[Metric]:
-    """The metrics it is computed from."""
+    """The metrics that the reward depends on."""
 
   @property
   def needs_train(self) -> bool:
-    """Whether any of them is of training."""
+    """Whether any of them is a training metric."""
     return any(metric.is_train_metric for metric in self.used_metrics)
 
   @property
   def needs_eval(self) -> bool:
-    """Whether any of them is of evaluation."""
+    """Whether any of them is an evaluation metric."""
     return any(metric.is_eval_metric for metric in self.used_metrics)
 
   @property
   def needs_decode(self) -> bool:
-    """Whether any of them is of decoding."""
+    """Whether any of them is a decoding metric."""
     return any(metric.is_decode_metric for metric in self.used_metrics)
 
 
 class CrossStepMetricAggregator(Parameterizable, metaclass=abc.ABCMeta):
-  """Makes the metrics of a trial of those of its steps."""
+  """Reduces the metrics of a trial's steps to those of the trial."""
 
   @abc.abstractmethod
   def __call__(self, metrics_across_steps: History) -> dict[str, float]:
@@ -81,33 +81,33 @@ class CrossStepMetricAggregator(Parameterizable, metaclass=abc.ABCMeta):
 
 @dataclasses.dataclass
 class SearchHParams:
-  """How an experiment is searched: what its `search()` returns."""
+  """The search of an experiment, returned by its `search()`."""
 
-  # What to try next; unset: Sweeping.
+  # The algorithm; None: Sweeping.
   search_algorithm: Config[BaseAlgorithm] | None = None
-  # What is maximized; unset: nothing, every trial has reward 0.
+  # The objective; None: every trial has reward 0.
   search_reward: Config[BaseReward] | None = None
-  # Which trials end early; unset: none.
+  # The early stopping policy; None: no early stopping.
   early_stopping: Config[BaseEarlyStoppingPolicy] | None = None
-  # Metrics of a trial from those of its steps; unset: those of its last.
+  # The aggregator over steps; None: the metrics of the last step.
   cross_step_metric_aggregator: Config[CrossStepMetricAggregator] | None = None
-  # How many trials at most; `--num_trials` goes before it.
+  # Maximum number of trials; `--num_trials` takes precedence.
   max_num_trials: int = 1_000_000
-  # Errors after which a study goes on: a type, or (type, regex of the message).
+  # Errors that skip a trial: a type, or (type, regex of the message).
   errors_to_skip: list[ErrorToSkip] | None = None
-  # Studies of a search service to learn from; there is none here.
+  # Not supported: there is no search service.
   prior_study_ids: list[int] | None = None
-  # Whether to copy their trials.
+  # Ignored, as above.
   add_prior_trials: bool = False
-  # Every trial writes its configuration to its directory, whatever this says.
+  # Ignored: every trial writes its configuration to its directory.
   add_experiment_config_to_metadata: bool = True
-  # Whether a trial that is stopped early has a reward, else it is skipped.
+  # Whether trials that stop early have a reward; otherwise they are skipped.
   treats_early_stopped_trials_as_done: bool = False
-  # Trials train to their end, whatever this says.
+  # Ignored: trials train to their last step.
   train_to_end: bool = False
-  # Constants are searched wherever they are used, whatever these say.
+  # Ignored: constants are searched wherever they are used.
   enable_dataset_tuning: bool = False
   enable_partitioner_tuning: bool = False
   enable_train_programs_tuning: bool = False
-  # Address of a search service; there is none here.
+  # Not supported: there is no search service.
   vizier_service_endpoint: str | None = None

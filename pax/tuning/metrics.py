@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics by pattern: `Metric.eval('loss')` finds them among all measured."""
+"""Metrics by pattern: `Metric.eval('loss')` matches names of metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AggregationFn = Callable[[Sequence[float]], float]
 
 
 class MetricType(enum.Enum):
-  """Where a metric comes from."""
+  """The source of a metric."""
 
   CUSTOM = 0
   TRAIN_METRICS = 1
@@ -25,13 +25,13 @@ class MetricType(enum.Enum):
 
   @classmethod
   def metric_schema(cls, metric_type: MetricType) -> tuple[str, str]:
-    """Returns what names of this type begin with, and what comes after that."""
+    """Returns the prefix and the section of names of this type."""
     return _SCHEMAS[metric_type]
 
   @classmethod
   def applies_to_multiple_datasets(cls, metric_type: MetricType) -> bool:
-    """Whether its names hold that of a dataset."""
-    return metric_type in _OF_DATASETS
+    """Returns whether its names contain that of a dataset."""
+    return metric_type in _DATASET_TYPES
 
 
 _SCHEMAS = {
@@ -42,7 +42,7 @@ _SCHEMAS = {
   MetricType.EVAL_SCORING_METRICS: ('eval_test', 'scoring_eval'),
   MetricType.DECODE_METRICS: ('decode_test', ''),
 }
-_OF_DATASETS = (
+_DATASET_TYPES = (
   MetricType.EVAL_METRICS,
   MetricType.EVAL_SCORING_METRICS,
   MetricType.DECODE_METRICS,
@@ -50,7 +50,7 @@ _OF_DATASETS = (
 
 
 class MetricAggregator(str, enum.Enum):  # noqa: UP042 (values as in paxml)
-  """Makes one value of those that match a metric."""
+  """Reduces several matching values to one."""
 
   MAX = 0
   MIN = 1
@@ -66,8 +66,8 @@ _AGGREGATIONS: dict[MetricAggregator, AggregationFn] = {
 }
 
 
-def _number(name: str, doc: str) -> Any:
-  """A class method that makes the metric of this full name."""
+def _custom_metric(name: str, doc: str) -> Any:
+  """A class method that returns the metric of this full name."""
 
   def make(
     cls: type[Metric],
@@ -81,8 +81,8 @@ def _number(name: str, doc: str) -> Any:
   return classmethod(make)
 
 
-def _of_run(kind: MetricType, doc: str) -> Any:
-  """A class method that makes a metric of a type without datasets."""
+def _run_metric(kind: MetricType, doc: str) -> Any:
+  """A class method that returns a metric of a type without datasets."""
 
   def make(
     cls: type[Metric],
@@ -96,8 +96,8 @@ def _of_run(kind: MetricType, doc: str) -> Any:
   return classmethod(make)
 
 
-def _of_dataset(kind: MetricType, doc: str) -> Any:
-  """A class method that makes a metric of a type with datasets."""
+def _dataset_metric(kind: MetricType, doc: str) -> Any:
+  """A class method that returns a metric of a type with datasets."""
 
   def make(
     cls: type[Metric],
@@ -114,17 +114,17 @@ def _of_dataset(kind: MetricType, doc: str) -> Any:
 
 @dataclasses.dataclass
 class Metric:
-  """A metric by its type and name; upper and lower case are the same."""
+  """A pattern of metrics, by type and name; case is ignored."""
 
-  # A regex of the last part of its name.
+  # Regex of the last part of the name.
   metric_name: str
-  # Where it comes from; custom metrics are named in full.
+  # The source; custom metrics are named in full.
   metric_type: MetricType = MetricType.CUSTOM
-  # A regex of its dataset; unset: any.
+  # Regex of the dataset; None: any.
   dataset_name: str | None = None
-  # The sub-experiment it comes from; unset: any.
+  # The sub-experiment; None: any.
   sub_experiment_id: str | None = None
-  # Makes one value of several; unset: several are an error.
+  # Reduces several values to one; None: several are an error.
   aggregator: MetricAggregator | AggregationFn | None = None
 
   def __post_init__(self):
@@ -137,7 +137,7 @@ class Metric:
 
   @property
   def pattern(self) -> str:
-    """The regex that its names match."""
+    """The regex of full names."""
     category, section = MetricType.metric_schema(self.metric_type)
     if MetricType.applies_to_multiple_datasets(self.metric_type):
       category = f'{category}_{self.dataset_name or "[^/]+"}'
@@ -152,29 +152,29 @@ class Metric:
 
   @property
   def is_train_metric(self) -> bool:
-    """Whether training measures it."""
+    """Whether it is a training metric."""
     return self.pattern.startswith(('^train', '^num_params'))
 
   @property
   def is_eval_train_metric(self) -> bool:
-    """Whether it is measured on training data that come next."""
+    """Whether it is an evaluation metric on the next training data."""
     return self.pattern.startswith('^eval_train')
 
   @property
   def is_eval_metric(self) -> bool:
-    """Whether evaluation measures it."""
+    """Whether it is an evaluation metric."""
     return self.pattern.startswith(('^eval_test', '^eval_steps'))
 
   @property
   def is_decode_metric(self) -> bool:
-    """Whether decoding measures it."""
+    """Whether it is a decoding metric."""
     return self.pattern.startswith(('^decode_test', '^decode_steps'))
 
   @property
   def applies_to_multiple_datasets(self) -> bool:
     """Whether metrics of several datasets may match."""
-    many = MetricType.applies_to_multiple_datasets(self.metric_type)
-    return many and self.dataset_name is None
+    has_datasets = MetricType.applies_to_multiple_datasets(self.metric_type)
+    return has_datasets and self.dataset_name is None
 
   def match_items(
     self, metric_dict: Mapping[str, float]
@@ -188,10 +188,10 @@ class Metric:
     return [value for _, value in self.match_items(metric_dict)]
 
   def get_value(self, metric_dict: Mapping[str, float]) -> float:
-    """Returns the one value that matches, or what the aggregator makes of them.
+    """Returns the matching value; several are reduced by the aggregator.
 
     Raises:
-      ValueError: none matches, or several do and there is no aggregator.
+      ValueError: none matches, or several match and there is no aggregator.
     """
     items = self.match_items(metric_dict)
     if not items:
@@ -210,30 +210,32 @@ class Metric:
       )
     return _AGGREGATIONS.get(self.aggregator, self.aggregator)(values)
 
-  train_steps_per_second = _number(
-    'train_steps_per_sec', 'Returns how many steps a second training does.'
+  train_steps_per_second = _custom_metric(
+    'train_steps_per_sec', 'Returns the training steps per second.'
   )
-  eval_steps_per_second = _number(
+  eval_steps_per_second = _custom_metric(
     'eval_steps_per_sec',
-    'Returns how many batches a second evaluation does, the mean over inputs.',
+    'Returns the evaluation batches per second, the mean over inputs.',
   )
-  decode_steps_per_second = _number(
+  decode_steps_per_second = _custom_metric(
     'decode_steps_per_sec',
-    'Returns how many batches a second decoding does, the mean over inputs.',
+    'Returns the decoding batches per second, the mean over inputs.',
   )
-  num_params = _number(
-    'num_params', 'Returns how many parameters the model has.'
+  num_params = _custom_metric(
+    'num_params', 'Returns the number of parameters of the model.'
   )
-  train = _of_run(MetricType.TRAIN_METRICS, 'Returns a metric of training.')
-  eval_train = _of_run(
+  train = _run_metric(MetricType.TRAIN_METRICS, 'Returns a training metric.')
+  eval_train = _run_metric(
     MetricType.EVAL_TRAIN_METRICS,
-    'Returns a metric of evaluation on the training data that come next.',
+    'Returns an evaluation metric on the next training data.',
   )
-  eval = _of_dataset(MetricType.EVAL_METRICS, 'Returns a metric of evaluation.')
-  eval_scoring = _of_dataset(
+  eval = _dataset_metric(
+    MetricType.EVAL_METRICS, 'Returns an evaluation metric.'
+  )
+  eval_scoring = _dataset_metric(
     MetricType.EVAL_SCORING_METRICS,
-    'Returns a metric of evaluation by a score.',
+    'Returns an evaluation metric by scoring.',
   )
-  decode = _of_dataset(
-    MetricType.DECODE_METRICS, 'Returns a metric of decoding.'
+  decode = _dataset_metric(
+    MetricType.DECODE_METRICS, 'Returns a decoding metric.'
   )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search points: what stands in an experiment where a constant is searched."""
+"""Search points: values of constants that a search chooses."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ _SCALES = ('linear', 'log', 'rlog')
 
 
 class SearchPoint(abc.ABC):
-  """The values that a constant may take."""
+  """The domain of a constant."""
 
   @property
   @abc.abstractmethod
   def values(self) -> Sequence[Any] | None:
-    """All of them in order; None when there are too many to count."""
+    """All values in order; None for an interval of floats."""
 
   @property
   @abc.abstractmethod
   def example(self) -> Any:
-    """One of them, which has the type of the others."""
+    """A value, which has the type of all."""
 
   @abc.abstractmethod
   def sample(self, rng: random.Random) -> Any:
-    """Draws one of them."""
+    """Samples a value."""
 
   def text(self, value: Any) -> str:
-    """Returns `value` as `--set` takes it."""
+    """Returns `value` as text for `--set`."""
     return repr(value)
 
 
 @dataclasses.dataclass(frozen=True)
 class OneOf(SearchPoint):
-  """One of some values of any type."""
+  """A list of values of any type."""
 
-  # The values, each with another text.
+  # The values; their texts differ.
   candidates: tuple[Any, ...]
 
   def __post_init__(self):
@@ -69,20 +69,20 @@ class OneOf(SearchPoint):
 
   @functools.cached_property
   def by_text(self) -> Mapping[str, Any]:
-    """The candidates by what `--set` calls them."""
+    """The candidates by their text for `--set`."""
     return {_text(value, i): value for i, value in enumerate(self.candidates)}
 
 
 @dataclasses.dataclass(frozen=True)
 class FloatV(SearchPoint):
-  """A number in an interval."""
+  """A float in a closed interval."""
 
   # The smallest value.
   min_value: float
   # The largest value.
   max_value: float
-  # How values are spread: 'linear' evenly, 'log' evenly over their logarithms,
-  # 'rlog' the same seen from the largest.
+  # Distribution: uniform for 'linear', log-uniform for 'log', and its mirror
+  # image for 'rlog', which is dense at the largest value.
   scale: str = 'linear'
 
   def __post_init__(self):
@@ -110,16 +110,16 @@ class FloatV(SearchPoint):
     return float(self.min_value)
 
   def sample(self, rng: random.Random) -> float:
-    low, high, share = self.min_value, self.max_value, rng.random()
+    low, high, fraction = self.min_value, self.max_value, rng.random()
     if self.scale == 'linear':
-      return low + share * (high - low)
-    drawn = low * math.exp(share * math.log(high / low))
-    return drawn if self.scale == 'log' else low + high - drawn
+      return low + fraction * (high - low)
+    value = low * math.exp(fraction * math.log(high / low))
+    return value if self.scale == 'log' else low + high - value
 
 
 @dataclasses.dataclass(frozen=True)
 class IntV(SearchPoint):
-  """A whole number in an interval, its ends included."""
+  """An integer in a closed interval."""
 
   # The smallest value.
   min_value: int
@@ -145,19 +145,25 @@ class IntV(SearchPoint):
     return rng.randint(self.min_value, self.max_value)
 
 
-# They stand where a constant of another type is declared, hence Any.
+# Any, because they replace constants that are declared with another type.
 def oneof(candidates: Sequence[Any]) -> Any:
-  """Returns the search point of one of `candidates`."""
+  """Returns a search point with the values `candidates`."""
   return OneOf(tuple(candidates))
 
 
 def floatv(min_value: float, max_value: float, scale: str = 'linear') -> Any:
-  """Returns the search point of a number in [`min_value`, `max_value`]."""
+  """Returns a search point for a float in [`min_value`, `max_value`].
+
+  Args:
+    min_value: smallest value.
+    max_value: largest value.
+    scale: 'linear', 'log' or 'rlog'; see `FloatV`.
+  """
   return FloatV(min_value, max_value, scale)
 
 
 def intv(min_value: int, max_value: int) -> Any:
-  """Returns the search point of a whole number, both ends included."""
+  """Returns a search point for an integer in [`min_value`, `max_value`]."""
   return IntV(min_value, max_value)
 
 
@@ -170,6 +176,6 @@ def _text(value: Any, index: int) -> str:
   try:
     ast.literal_eval(text)
   except (ValueError, SyntaxError):
-    # No text makes this value again, but its place in the list does.
+    # No literal has this value; its index identifies it.
     return f'candidate_{index}'
   return text

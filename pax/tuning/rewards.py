@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewards: one number, to be maximized, from one metric or several."""
+"""Rewards: the objective of a search, from one metric or several."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SIGNS = {'maximize': 1.0, 'minimize': -1.0}
 class SingleObjective(interfaces.BaseReward):
   """A metric, or its negative."""
 
-  # Which.
+  # The metric.
   metric: Metric | None = None
   # 'maximize' or 'minimize'.
   goal: str = 'maximize'
-  # The reward where the metric is not a number; unset: the trial is skipped.
+  # The reward if the metric is NaN; None: the trial is skipped.
   reward_for_nan: float | None = None
 
   def __post_init__(self):
@@ -34,7 +34,7 @@ class SingleObjective(interfaces.BaseReward):
 
   def __call__(self, metrics_dict: dict[str, float], global_step: int) -> float:
     reward = _SIGNS[self.goal] * self.metric.get_value(metrics_dict)
-    return _replaced(reward, self.reward_for_nan)
+    return _replace_nan(reward, self.reward_for_nan)
 
   @property
   def used_metrics(self) -> Sequence[Metric]:
@@ -44,23 +44,23 @@ class SingleObjective(interfaces.BaseReward):
 class MultiObjectiveAggregator(
   base_hyperparams.FiddleBaseParameterizable, metaclass=abc.ABCMeta
 ):
-  """Makes one number of the values of several metrics."""
+  """Reduces the values of several metrics to one."""
 
   @abc.abstractmethod
   def __call__(self, values: Sequence[float]) -> float:
-    """Returns the number."""
+    """Returns the reduced value."""
 
 
 class MultiObjective(interfaces.BaseReward):
-  """What an aggregator makes of several metrics, or its negative."""
+  """An aggregate of several metrics, or its negative."""
 
-  # Which.
+  # The metrics.
   metrics: Sequence[Metric] | None = None
-  # Makes one number of them; not needed for one metric.
+  # Reduces them to one value; not needed for one metric.
   aggregator_tpl: Config[MultiObjectiveAggregator] | None = None
   # 'maximize' or 'minimize'.
   goal: str = 'maximize'
-  # The reward where a metric is not a number; unset: the trial is skipped.
+  # The reward if a metric is NaN; None: the trial is skipped.
   reward_for_nan: float | None = None
 
   def __post_init__(self):
@@ -78,9 +78,9 @@ class MultiObjective(interfaces.BaseReward):
   def __call__(self, metrics_dict: dict[str, float], global_step: int) -> float:
     values = [metric.get_value(metrics_dict) for metric in self.metrics]
     if any(map(math.isnan, values)):
-      return _replaced(math.nan, self.reward_for_nan)
-    whole = values[0] if len(values) == 1 else self._aggregator(values)
-    return _SIGNS[self.goal] * whole
+      return _replace_nan(math.nan, self.reward_for_nan)
+    value = values[0] if len(values) == 1 else self._aggregator(values)
+    return _SIGNS[self.goal] * value
 
   @property
   def used_metrics(self) -> Sequence[Metric]:
@@ -90,7 +90,7 @@ class MultiObjective(interfaces.BaseReward):
 class WeightedSumAggregator(MultiObjectiveAggregator):
   """sum(weight * value) / sum(|weight|)."""
 
-  # One for each value.
+  # One per metric.
   weights: Sequence[float] | None = None
 
   def __post_init__(self):
@@ -111,11 +111,11 @@ class WeightedSumAggregator(MultiObjectiveAggregator):
 
 
 class TwoObjectiveAggregator(MultiObjectiveAggregator):
-  """Makes one number of a quality and a cost."""
+  """Reduces a quality and a cost to one value."""
 
-  # The cost that is wanted.
+  # The target cost.
   cost_objective: float | None = None
-  # How much another cost counts; below 0.
+  # Weight of deviations from the target cost; below 0.
   exponent: float = -0.07
 
   def __post_init__(self):
@@ -136,7 +136,7 @@ class TwoObjectiveAggregator(MultiObjectiveAggregator):
 
   @abc.abstractmethod
   def aggregate(self, quality: float, cost: float) -> float:
-    """Returns the number."""
+    """Returns the reduced value."""
 
 
 class TunasAbsolute(TwoObjectiveAggregator):
@@ -175,7 +175,13 @@ def weighted_sum_reward(
   goal: str = 'maximize',
   reward_for_nan: float | None = None,
 ) -> Config[MultiObjective]:
-  """Returns the reward that is the weighted mean of metrics."""
+  """Returns the reward that is the weighted mean of metrics.
+
+  Args:
+    metrics_and_weights: (metric, weight) pairs.
+    goal: 'maximize' or 'minimize'.
+    reward_for_nan: the reward if a metric is NaN; None: the trial is skipped.
+  """
   return Config(
     MultiObjective,
     metrics=[metric for metric, _ in metrics_and_weights],
@@ -193,6 +199,6 @@ def _check_goal(goal: str) -> None:
     raise ValueError(f"goal must be 'maximize' or 'minimize', got {goal!r}")
 
 
-def _replaced(reward: float, reward_for_nan: float | None) -> float:
+def _replace_nan(reward: float, reward_for_nan: float | None) -> float:
   missing = math.isnan(reward) and reward_for_nan is not None
   return reward_for_nan if missing else reward

@@ -1,73 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search points of an experiment, and the settings they allow."""
+"""The search space that the search points of an experiment span."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import random
+from collections.abc import Iterable
 from typing import Any
 
 from pax.tuning import points
 
-# Constants of an experiment by what `--set` makes them.
+# Texts for `--set` by the name of the constant.
 Settings = dict[str, str]
 
-# The constant that holds what `parameter_sweep` combines, and the one that
-# holds the names of the constants it sets.
+# Constants that hold the rows of `parameter_sweep`, and the names of the
+# constants that a row sets.
 COMBINED_DECISION_ATTR = 'PARAMETER_SWEEP_COMBINATION'
 COMBINED_DECISION_POINT_NAMES = 'COMBINED_DECISION_POINT_NAMES'
 
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-  """One choice, which sets one constant or several together."""
+  """A choice that sets one constant, or several together."""
 
   # The constants.
   names: tuple[str, ...]
-  # What is chosen among: values, or tuples of one for each name.
+  # The values, or tuples with one value per name.
   point: points.SearchPoint
-  # The values of each constant; the point itself if it is not combined.
+  # The values of each constant; `point` itself for a single constant.
   columns: tuple[points.SearchPoint, ...]
 
   def settings(self, value: Any) -> Settings:
-    """Returns what choosing `value` sets."""
+    """Returns the settings of a value of the point."""
     parts = (value,) if self.columns == (self.point,) else value
     cells = zip(self.names, self.columns, parts, strict=True)
     return {name: column.text(part) for name, column, part in cells}
 
   def sample(self, rng: random.Random) -> Settings:
-    """Draws what to set."""
+    """Samples settings."""
     return self.settings(self.point.sample(rng))
 
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-  """All choices of an experiment."""
+  """All decisions of an experiment."""
 
-  # In the order in which the experiment declares them.
+  # In the order of declaration.
   decisions: tuple[Decision, ...]
 
   @property
   def names(self) -> list[str]:
-    """The constants that are searched."""
+    """The searched constants."""
     return [name for decision in self.decisions for name in decision.names]
 
   @property
   def size(self) -> int | None:
-    """How many settings there are; None when they cannot be counted."""
+    """Number of different settings; None with an interval of floats."""
     counts = [decision.point.values for decision in self.decisions]
     if any(values is None for values in counts):
       return None
     return math.prod(len(values) for values in counts)
 
   def nth(self, index: int) -> Settings:
-    """Returns settings by number, those of the last decision changing fastest.
+    """Returns settings by index; the last decision varies fastest.
 
     Raises:
-      ValueError: a decision is over an interval of numbers.
+      ValueError: a decision is an interval of floats.
     """
-    found: list[Settings] = []
+    settings: list[Settings] = []
     for decision in reversed(self.decisions):
       values = decision.point.values
       if values is None:
@@ -76,20 +77,20 @@ class Space:
           ' sweep; use oneof, or search with RandomSearch'
         )
       index, position = divmod(index, len(values))
-      found.append(decision.settings(values[position]))
-    return _joined(reversed(found))
+      settings.append(decision.settings(values[position]))
+    return _merge(reversed(settings))
 
   def sample(self, rng: random.Random) -> Settings:
-    """Draws settings."""
-    return _joined(decision.sample(rng) for decision in self.decisions)
+    """Samples settings of all decisions."""
+    return _merge(decision.sample(rng) for decision in self.decisions)
 
 
 def of(experiment: type) -> Space:
-  """Returns the space that the constants of `experiment` span.
+  """Returns the search space of an experiment.
 
   Raises:
-    ValueError: a constant that is combined with others is set on its own, or
-      a search point is no constant.
+    ValueError: one of several constants of a combination is fixed, or a search
+      point is no constant.
   """
   enable_class_level_hyper_primitives(experiment)
   free = search_points(experiment)
@@ -109,30 +110,30 @@ def of(experiment: type) -> Space:
 
 
 def search_points(experiment: type) -> dict[str, points.SearchPoint]:
-  """Returns the constants that are search points, bases' first."""
+  """Returns the constants that are search points, those of bases first."""
   names = dict.fromkeys(
     name for cls in reversed(experiment.__mro__) for name in vars(cls)
   )
-  found = {name: getattr(experiment, name, None) for name in names}
-  return {n: p for n, p in found.items() if isinstance(p, points.SearchPoint)}
+  values = {name: getattr(experiment, name, None) for name in names}
+  return {n: p for n, p in values.items() if isinstance(p, points.SearchPoint)}
 
 
 def enable_class_level_hyper_primitives(cls: type) -> None:
-  """Checks that trials can set the search points of an experiment.
+  """Checks that all search points of an experiment are constants.
 
-  That they stand in the class is enough; nothing is changed.
+  Class attributes are searched as they are; nothing has to be enabled.
 
   Raises:
-    ValueError: one is no constant.
+    ValueError: one has a lower-case name.
   """
-  if small := [name for name in search_points(cls) if not name.isupper()]:
+  if names := [name for name in search_points(cls) if not name.isupper()]:
     raise ValueError(
-      f'{cls.__name__}.{small[0]} is a search point, and only constants are'
-      f' searched; call it {small[0].upper()}'
+      f'{cls.__name__}.{names[0]} is a search point, and only constants are'
+      f' searched; rename it to {names[0].upper()}'
     )
 
 
-def _joined(parts: Any) -> Settings:
+def _merge(parts: Iterable[Settings]) -> Settings:
   settings: Settings = {}
   for part in parts:
     settings |= part

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The searches that people want most, each in one call."""
+"""Common searches: hyperparameters, architectures, parameter sweeps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,19 @@ def hyperparameter_tuning(
   reward_for_nan: float | None = None,
   enable_train_programs_tuning: bool = False,
 ) -> SearchHParams:
-  """Returns the search that tries all combinations for the best `metric`."""
+  """Returns a grid search for the best `metric`.
+
+  Args:
+    metric: the metric to optimize.
+    max_num_trials: maximum number of trials.
+    goal: 'maximize' or 'minimize'.
+    enable_dataset_tuning: ignored; see SearchHParams.
+    errors_to_skip: errors that skip a trial.
+    cross_step_metric_aggregator: reduces metrics over steps; None: the last.
+    early_stopping: policy for trials; None: no early stopping.
+    reward_for_nan: the reward if the metric is NaN; None: the trial is skipped.
+    enable_train_programs_tuning: ignored; see SearchHParams.
+  """
   return SearchHParams(
     search_algorithm=Config(algorithms.Sweeping),
     search_reward=Config(
@@ -67,10 +79,22 @@ def neural_architecture_search(
   early_stopping: Config[interfaces.BaseEarlyStoppingPolicy] | None = None,
   reward_for_nan: float | None = None,
 ) -> SearchHParams:
-  """Returns the search that evolves a model of high quality and some cost.
+  """Returns an evolutionary search for high quality at a target cost.
 
-  `metrics` are the quality, or the quality and the cost, which is wanted to be
-  `cost_objective`; `reward_type` is 'tunas', 'mnas_hard' or 'mnas_soft'.
+  Args:
+    metrics: the quality, or the quality and the cost.
+    cost_objective: the target cost; required with two metrics.
+    reward_type: 'tunas', 'mnas_hard' or 'mnas_soft'; see `rewards`.
+    exponent: weight of the cost in the reward.
+    max_num_trials: maximum number of trials.
+    errors_to_skip: errors that skip a trial.
+    cross_step_metric_aggregator: reduces metrics over steps; None: the last.
+    early_stopping: policy for trials; None: no early stopping.
+    reward_for_nan: the reward if a metric is NaN; None: the trial is skipped.
+
+  Raises:
+    ValueError: more than two metrics, an unknown `reward_type`, or two metrics
+      without `cost_objective`.
   """
   metrics = [metrics] if isinstance(metrics, Metric) else list(metrics)
   if len(metrics) not in (1, 2):
@@ -120,22 +144,21 @@ def parameter_sweep(
   enable_train_programs_tuning: bool = False,
   errors_to_skip: list[interfaces.ErrorToSkip] | None = None,
 ) -> Callable[[type], type]:
-  """Class decorator that gives an experiment a sweep.
+  """Class decorator that adds a sweep to an experiment.
 
   Args:
-    combinations: What to try: {constant: values} for every combination of them,
-      or a list of tuples, the names of constants first and then a row for each
-      trial. Unset: all combinations of the search points that are there.
-    metric: What to optimize; unset: nothing, trials are only listed.
+    combinations: {constant: values} for all combinations, or a list of tuples:
+      names of constants, then one row per trial. None: all combinations of the
+      search points of the experiment.
+    metric: the metric to optimize; None: trials are listed without a reward.
     goal: 'maximize' or 'minimize'.
-    enable_dataset_tuning: Constants are searched whatever this says, and
-    enable_partitioner_tuning: this, and
-    enable_train_programs_tuning: this.
-    errors_to_skip: Errors after which the sweep goes on.
+    enable_dataset_tuning: ignored; see SearchHParams.
+    enable_partitioner_tuning: ignored.
+    enable_train_programs_tuning: ignored.
+    errors_to_skip: errors that skip a trial.
 
   Raises:
-    ValueError: the rows do not fit together, or the experiment has no such
-      constant.
+    ValueError: rows differ in length, or the experiment has no such constant.
   """
   if combinations is not None and not isinstance(combinations, Mapping):
     _check_rows(combinations)
@@ -166,7 +189,7 @@ def parameter_sweep(
 
 
 def _constants(cls: type, combinations: Any) -> dict[str, Any]:
-  """The constants that make `cls` search `combinations`."""
+  """The constants of a subclass that searches `combinations`."""
   if combinations is None:
     return {}
   together = not isinstance(combinations, Mapping)
@@ -180,20 +203,20 @@ def _constants(cls: type, combinations: Any) -> dict[str, Any]:
     return {n: points.oneof(values) for n, values in combinations.items()}
   rows = tuple(combinations[1:])
   columns = dict(zip(names, zip(*rows, strict=True), strict=True))
-  # A value that comes in several rows is one candidate.
-  found = {n: points.oneof(_different(column)) for n, column in columns.items()}
-  return found | {
+  # A value of several rows is one candidate.
+  search_points = {n: points.oneof(_unique(x)) for n, x in columns.items()}
+  return search_points | {
     space.COMBINED_DECISION_ATTR: rows,
     space.COMBINED_DECISION_POINT_NAMES: names,
   }
 
 
-def _different(values: Sequence[Any]) -> list[Any]:
-  found: list[Any] = []
+def _unique(values: Sequence[Any]) -> list[Any]:
+  unique: list[Any] = []
   for value in values:
-    if not any(type(v) is type(value) and v == value for v in found):
-      found.append(value)
-  return found
+    if not any(type(v) is type(value) and v == value for v in unique):
+      unique.append(value)
+  return unique
 
 
 def _check_rows(combinations: Any) -> None:

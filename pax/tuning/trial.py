@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a study knows of one of its trials."""
+"""A trial of a study: its settings, status and reward."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pax.tuning.space import Settings
 
 
 class Status(enum.StrEnum):
-  """How far a trial is."""
+  """Status of a trial."""
 
-  # It has begun; what was killed is run again.
+  # Started; started again if it was killed.
   RUNNING = 'running'
-  # It has a reward.
+  # Finished with a reward.
   DONE = 'done'
-  # It failed, was stopped early or has no reward: nothing is learned from it.
+  # Failed, stopped early or without a reward; algorithms ignore it.
   SKIPPED = 'skipped'
 
 
@@ -24,17 +24,16 @@ class Status(enum.StrEnum):
 class Trial:
   """One run of the experiment."""
 
-  # From 1; the name of its directory.
+  # From 1; also the name of its directory.
   id: int
-  # The constants it runs with.
+  # Its constants.
   settings: Settings
-  # How far it is.
   status: Status = Status.RUNNING
-  # What the search maximizes.
+  # The objective.
   reward: float | None = None
-  # The last step that was measured.
+  # The last step with metrics.
   step: int = 0
-  # What the reward was computed from.
+  # The metrics that the reward was computed from.
   metrics: dict[str, float] = dataclasses.field(default_factory=dict)
-  # Why it was skipped.
+  # The reason if it was skipped.
   reason: str = ''

@@ -48,6 +48,6 @@ def test_joins_other_processes(options, monkeypatch):
 def test_what_jax_has_given_up(options, where):
   arguments = [False, None, None, False]
   arguments[where] = 'x'
-  with pytest.raises(ValueError, match='must be None, got .x.: JAX has given'):
+  with pytest.raises(ValueError, match='must be None, got .x.: JAX removed'):
     setup_jax.setup_jax(*arguments)
   assert not options

@@ -287,6 +287,6 @@ def test_a_search_point_is_a_constant():
   class Small:
     rate = automl.oneof([1, 2])
 
-  with pytest.raises(ValueError, match='call it RATE'):
+  with pytest.raises(ValueError, match='rename it to RATE'):
     space.of(Small)
   space.enable_class_level_hyper_primitives(Wide)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `pax launch --print` prints: a module and a template for each kind."""
+"""Files of `pax launch --print`: one module and template per scheduler."""

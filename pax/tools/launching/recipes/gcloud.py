@@ -22,7 +22,7 @@ set -euo pipefail
 where=(--project="$project" --zone="$zone")
 slices=($slices_named)
 
-# Does the same on all slices at a time; fails when one of them does.
+# Runs a function on all slices in parallel; fails if one fails.
 on_all() {
   local pids=() slice pid code=0
   for slice in "$${slices[@]}"; do
@@ -42,7 +42,7 @@ create() {
     $nodes
 }
 
-# Until there are machines, which may take days.
+# Waits for capacity, which may take days.
 wait_for_it() {
   local state
   while true; do
@@ -62,7 +62,7 @@ copy() {
     "$${where[@]}" --worker=all
 }
 
-# Every machine of a slice runs it, and finds the others by itself.
+# Runs on every machine of a slice; the processes detect each other.
 run() {
   gcloud compute tpus tpu-vm ssh "$$1" "$${where[@]}" --worker=all \\
     --command=$command
@@ -86,15 +86,15 @@ esac
 
 
 def text(job: Job) -> str:
-  """The script; the program is one file, copied to all machines.
+  """Returns the script; it copies the program, one file, to all machines.
 
   Raises:
-    UsageError: the type of the TPUs or the program is not named.
+    UsageError: --tpu or --program is not set.
   """
   tpu = job.required('tpu', 'v4-128')
   par = job.required('program', 'bazel-bin/pax/tasks/lm/params/TinyLm.par')
   slices = [f'{job.name}-{index}' for index in range(job.slices)]
-  # A name for one, a prefix for several.
+  # One node has an id, several have a prefix.
   nodes = f'--node-count={job.slices} --node-prefix={job.name}'
   if job.slices == 1:
     nodes = f'--node-id={slices[0]}'

@@ -17,8 +17,7 @@ from pax.tools.launching.launcher import PORT
 
 _FILE = string.Template("""\
 # kubectl apply -f THIS_FILE
-# When a pod fails, or is told to leave its node, all begin again, from the
-# newest checkpoint.
+# If a pod fails or is evicted, all start again from the newest checkpoint.
 apiVersion: jobset.x-k8s.io/v1alpha2
 kind: JobSet
 metadata:
@@ -74,16 +73,16 @@ _TPU_PORTS = (8471, 8080)
 
 
 def text(job: Job) -> str:
-  """The JobSet, for TPUs where --tpu says so.
+  """Returns the JobSet, for TPUs if --tpu is set, else for GPUs.
 
   Raises:
-    UsageError: the image or the topology is not named.
+    UsageError: --image or --topology is not set.
   """
   return _tpu(job) if job.tpu else _gpu(job)
 
 
 def _tpu(job: Job) -> str:
-  """GKE tells the processes their places."""
+  """GKE sets the variables by which processes find each other."""
   return _file(
     job,
     annotations=_TPU_ANNOTATIONS,
@@ -98,15 +97,15 @@ def _tpu(job: Job) -> str:
 
 
 def _gpu(job: Job) -> str:
-  """Places follow from the numbers of Job and pod; the first pod has a name."""
+  """Indices of Job and pod give that of the process; pod 0 has a known name."""
   port = job.port or PORT
   per_slice = job.hosts_per_slice
   address = f'{job.name}-slice-0-0.{job.name}:{port}'
   lines = [f'at=$((SLICE * {per_slice} + JOB_COMPLETION_INDEX))']
   if job.slices > 1:
     lines.append('export JAX_PARTITION_INDEX=$SLICE')
-  joins = ' '.join(distributed_flags(address, job.num_hosts, '$at'))
-  lines.append(f'exec {job.command()} {joins}')
+  flags = ' '.join(distributed_flags(address, job.num_hosts, '$at'))
+  lines.append(f'exec {job.command()} {flags}')
   count = job.gpus_per_host
   return _file(
     job,
@@ -133,7 +132,7 @@ def _file(job: Job, *, script: str, **parts: str) -> str:
 
 
 def _environment(job: Job, fields: Mapping[str, str]) -> str:
-  """What a container finds set: by --env, and from fields of its pod."""
+  """The environment of a container: --env, and fields of its pod."""
   lines = []
   for name, value in {'PYTHONUNBUFFERED': '1', **job.environment}.items():
     # JSON's strings are YAML's.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch script for Slurm; JAX finds its processes by what Slurm sets.
+"""A batch script for Slurm, whose variables JAX reads to find all processes.
 
 References: https://slurm.schedmd.com/sbatch.html
 """
@@ -16,8 +16,8 @@ _SCRIPT = string.Template("""\
 #SBATCH --nodes=$nodes
 #SBATCH --ntasks-per-node=$tasks
 $directives
-# Five minutes before its time is over, or when somebody else needs the nodes,
-# the processes are told; they save and end with 75.
+# Five minutes before the time limit, and on preemption, Slurm sends SIGTERM to
+# the processes; they save and exit with 75.
 #SBATCH --signal=TERM@300
 #SBATCH --requeue
 #SBATCH --open-mode=append
@@ -27,7 +27,7 @@ set -uo pipefail
 ${exports}srun --kill-on-bad-exit=1 --label \\
   $command
 code=$$?
-# What was saved goes on in a job of the same number.
+# The requeued job continues from the checkpoint.
 if ((code == 75)); then
   scontrol requeue "$$SLURM_JOB_ID"
 fi
@@ -36,17 +36,17 @@ exit $$code
 
 
 def text(job: Job) -> str:
-  """The script: one process for each GPU, or one for each machine."""
+  """Returns the script: one process per GPU, or per machine without GPUs."""
   tasks = job.gpus_per_host or 1
   directives = ['--exclusive', *job.sbatch]
   if job.gpus_per_host:
     directives.insert(0, f'--gpus-per-node={job.gpus_per_host}')
   command = job.command()
   if job.slices > 1:
-    # Which process is of which slice is known where it starts.
+    # The slice of a process follows from its rank, when it starts.
     count = tasks * job.hosts_per_slice
-    place = f'JAX_PARTITION_INDEX=$((SLURM_PROCID / {count})) exec "$@"'
-    command = f"bash -c '{place}' bash \\\n  {command}"
+    start = f'JAX_PARTITION_INDEX=$((SLURM_PROCID / {count})) exec "$@"'
+    command = f"bash -c '{start}' bash \\\n  {command}"
   return _SCRIPT.substitute(
     name=job.name,
     nodes=job.num_hosts,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A script that does what `pax launch --ssh` does, where there is only bash."""
+"""A bash script that does the same as `pax launch --ssh`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pax.tools.launching.job import Job
 
 _SCRIPT = string.Template("""\
 #!/bin/bash
-# Starts $name: one process on each machine, by ssh without passwords. Ctrl-C
-# and SIGTERM stop all of them; they save and end with 75.
+# Starts $name: one process per machine, by ssh without passwords. Ctrl-C and
+# SIGTERM stop all of them; they save and exit with 75.
 set -uo pipefail
 
-# Each process ends when this pipe, its input, does: with this script at latest.
+# Each process ends when its input, this pipe, is closed: at the latest at the
+# end of this script.
 folder=$$(mktemp -d)
 mkfifo "$$folder/pipe"
 exec 3<> "$$folder/pipe" 4< "$$folder/pipe"
@@ -28,7 +29,7 @@ start() {
     $ssh "$$1" "$$2" <&4 4<&-
     code=$$?
     echo $$code >> "$$folder/codes"
-    # The others cannot go on without it.
+    # The others cannot continue without it.
     if ((code)); then kill -TERM $$$$; fi
   } &
   ((++count))
@@ -45,10 +46,10 @@ exit "$${failed:-$$((ended == count ? 0 : 143))}"
 
 
 def text(job: Job) -> str:
-  """The script.
+  """Returns the script.
 
   Raises:
-    UsageError: no machines are named.
+    UsageError: --ssh is not set.
   """
   job.required('ssh', 'alpha,beta')
   starts = []
