@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// XLA FFI handler of softmax_xent's CUDA twin.
+// XLA FFI handler of the CUDA kernel of softmax_xent.
 #ifndef CSRC_FFI_SOFTMAX_XENT_CUDA_FFI_H_
 #define CSRC_FFI_SOFTMAX_XENT_CUDA_FFI_H_
 

@@ -12,7 +12,7 @@ namespace {
 
 using Body = std::function<void(int64_t, int64_t)>;
 
-// Outlives the call: a helper that the pool starts late finds no task left.
+// Outlives the call: a helper that starts after it finds no remaining task.
 class Tasks {
  public:
   Tasks(int64_t count, const Body& body) : count_(count), body_(&body) {}

@@ -49,7 +49,7 @@ void StoreAs(Dtype dtype, float value, void* to, int64_t index) {
   static_cast<Bfloat16*>(to)[index].bits = static_cast<uint16_t>(bits >> 16);
 }
 
-// What smoothing makes of the target: q is `on` at the label, `off` elsewhere.
+// The smoothed target distribution: `on` at the label, `off` elsewhere.
 struct Target {
   float on;
   float off;
@@ -62,7 +62,7 @@ Target TargetFor(const SoftmaxXentInputs& in) {
               static_cast<float>(std::max<int64_t>(in.vocab - 1, 1))};
 }
 
-// Everything one call needs beside its arguments.
+// State and scratch memory of one call.
 class Pass {
  public:
   Pass(const SoftmaxXentInputs& in, const SoftmaxXentOutputs& out,
@@ -75,7 +75,7 @@ class Pass {
     std::vector<float> max, sum, total;
     std::vector<int32_t> argmax;
   };
-  // Coefficients of every row of the chunk.
+  // Gradient coefficients of every row of the chunk.
   struct Rows {
     std::vector<int32_t> label;
     std::vector<float> label_logit, logsumexp, probability, offset,
@@ -113,8 +113,8 @@ class Pass {
   std::vector<float> bias_;  // padded; empty without bias
   Buffer x_over_dims_;
   Buffer x_over_rows_;
-  std::vector<Buffer> table_;  // of each worker: one packed strip
-  std::vector<Buffer> local_;  // of each worker: logits or sums of one strip
+  std::vector<Buffer> table_;  // one packed strip per worker
+  std::vector<Buffer> local_;  // logits or sums of one strip per worker
 };
 
 bool KeepsSums(const SoftmaxXentInputs& in) {
@@ -237,7 +237,7 @@ void Pass::Forward(int64_t strip, int64_t worker) {
               partials_.argmax.data() + at, row_.label_logit.data()});
 }
 
-// Joins the strips of one row; writes its outputs and its coefficients.
+// Reduces the strips of one row; writes its outputs and coefficients.
 void Pass::Combine(int64_t begin, int64_t row) {
   int64_t best = row;
   for (int64_t s = 1, i = row + in_.chunk; s < strips_; ++s, i += in_.chunk) {

@@ -11,7 +11,7 @@ constexpr int kWarp = 32;
 constexpr int kWarps = kThreads / kWarp;
 constexpr unsigned kAll = 0xffffffffu;
 
-// What a set of logits amounts to: sum is of exp(logit - max).
+// Reduction of a set of logits; sum is that of exp(logit - max).
 struct Partial {
   float max;
   float sum;
@@ -50,7 +50,7 @@ __device__ Partial JoinWarp(Partial p) {
   return p;
 }
 
-// The join over the whole block, in every thread.
+// Reduces over the thread block; every thread gets the result.
 __device__ Partial JoinBlock(Partial p) {
   __shared__ Partial warps[kWarps];
   p = JoinWarp(p);
@@ -60,8 +60,8 @@ __device__ Partial JoinBlock(Partial p) {
   return JoinWarp(lane < kWarps ? warps[lane] : Empty());
 }
 
-// One block takes one row: it reads the row once for the sums and once, from
-// the cache where it fits, for the gradient.
+// One thread block per row: reads the row once for the sums, and once, from the
+// cache if it fits, for the gradient.
 __global__ void __launch_bounds__(kThreads) RowsKernel(SoftmaxXentRows rows) {
   const int64_t row = blockIdx.x;
   const float* logits = rows.logits + row * rows.vocab;

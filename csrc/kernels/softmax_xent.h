@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax cross entropy over a vocabulary, fused with the product that makes
-// the logits.
+// Softmax cross entropy over a vocabulary, fused with the matmul of the logits.
 //
 //   logits[n, v]  = cap(sum_d x[n, d] table[d, v] + bias[v])
 //   logsumexp[n]  = log sum_v exp(logits[n, v])
 //   xent[n]       = logsumexp[n] - sum_v q[n, v] logits[n, v]
 //
 // where cap(l) = c tanh(l / c) and q is 1 - smoothing at the label and
-// smoothing / (vocab - 1) elsewhere. A label below 0 is ignored (xent 0, no
-// gradient); one past the vocabulary gives NaN.
+// smoothing / (vocab - 1) elsewhere. A negative label is ignored (xent 0, no
+// gradient); a label past the vocabulary yields NaN.
 //
-// Tokens are taken in chunks. The forward pass keeps no logits; the gradient
-// keeps those of one chunk and multiplies each strip of them by x and by the
-// table while it is in cache. Results do not depend on the number of threads.
+// Tokens are processed in chunks. The forward pass stores no logits. The
+// gradient stores those of one chunk and multiplies each strip of them by x and
+// by the table while it is in cache. Results do not depend on the number of
+// threads.
 #ifndef CSRC_KERNELS_SOFTMAX_XENT_H_
 #define CSRC_KERNELS_SOFTMAX_XENT_H_
 
@@ -23,8 +23,8 @@
 
 namespace pax {
 
-// Runs body(task, worker) for every task in [0, tasks); worker < `workers` is
-// never shared by two bodies at a time.
+// Runs body(task, worker) for every task in [0, tasks). Concurrent bodies have
+// different workers, which are less than `workers`.
 struct Parallel {
   int64_t workers;
   std::function<void(int64_t tasks,
@@ -32,7 +32,7 @@ struct Parallel {
       run;
 };
 
-// A Parallel that runs everything on the calling thread.
+// A Parallel that runs all tasks on the calling thread.
 Parallel Serial();
 
 struct SoftmaxXentInputs {
@@ -47,7 +47,7 @@ struct SoftmaxXentInputs {
   const int32_t* labels;  // [tokens]
   float soft_cap;         // 0: none
   float label_smoothing;
-  int64_t chunk;  // tokens at a time, a multiple of 32
+  int64_t chunk;  // tokens per chunk, a multiple of 32
 };
 
 struct SoftmaxXentOutputs {
@@ -64,15 +64,15 @@ struct SoftmaxXentGradient {
   float z_loss_weight;
   void* dx;      // [tokens, dims], dtype
   void* dtable;  // as table, dtype
-  float* dbias;  // [vocab], null: not wanted
+  float* dbias;  // [vocab]; null: not computed
   // Scratch, sized by SoftmaxXentWorkspace.
-  int64_t lanes;  // parallel sums of dx, at least 1
+  int64_t lanes;  // number of partial sums of dx, at least 1
   float* logits;
   float* dx_lanes;
   float* dtable_sums;
 };
 
-// Numbers of float32 that the gradient needs for each scratch buffer.
+// Sizes of the scratch buffers of the gradient, in floats.
 struct SoftmaxXentWorkspace {
   int64_t logits;
   int64_t dx_lanes;

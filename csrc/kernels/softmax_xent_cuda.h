@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA twin of softmax_xent. The matrix products stay with XLA; this is
-// everything between them, on a chunk of logits: loss and gradient in one
-// launch.
+// CUDA kernel of softmax_xent. XLA computes the matmuls. The kernel computes
+// loss and gradient of a chunk of logits in one launch.
 #ifndef CSRC_KERNELS_SOFTMAX_XENT_CUDA_H_
 #define CSRC_KERNELS_SOFTMAX_XENT_CUDA_H_
 
@@ -11,8 +10,8 @@
 
 namespace pax {
 
-// As SoftmaxXentInputs and SoftmaxXentGradient, with logits in place of x and
-// the table. All pointers are on the device.
+// As SoftmaxXentInputs and SoftmaxXentGradient, with logits instead of x and
+// the table. All pointers are device pointers.
 struct SoftmaxXentRows {
   int64_t tokens;
   int64_t vocab;

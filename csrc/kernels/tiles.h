@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inner loops of softmax_xent, compiled once per instruction set.
 //
-// Everything is cut into panels of 32 columns. Two packed layouts feed the
-// matrix product C[M, N] = A[M, K] B[K, N]:
+// Matrices are split into panels of 32 columns. The operands of the matmul
+// C[M, N] = A[M, K] B[K, N] have two packed layouts:
 //
 //   A: [K / 32][M][32]            rows of 32 consecutive k
 //   B: [N / 32][K / u][32][u]     u = 1 (float32) or 2 (bfloat16) consecutive k
 //
-// so a float32 matrix laid out [V / 32][C][32] serves as A with K = V and as B
-// with K = C: the logits are written, turned into their gradient in place and
-// multiplied from both sides without being packed again.
+// so a float32 matrix in layout [V / 32][C][32] is both an A with K = V and a B
+// with K = C: the logits are replaced by their gradient in place, which is the
+// operand of both matmuls without further packing.
 #ifndef CSRC_KERNELS_TILES_H_
 #define CSRC_KERNELS_TILES_H_
 
@@ -20,8 +20,8 @@ namespace pax {
 inline constexpr int64_t kBlock = 32;
 inline constexpr int64_t kPanels = 4;
 inline constexpr int64_t kStrip = kBlock * kPanels;
-// Rows added between blocks: strides that are powers of two would put the same
-// row of every block into one set of the cache.
+// Padding rows between blocks: power-of-two strides would map the same row of
+// every block to one cache set.
 inline constexpr int64_t kSkew = 8;
 
 enum class Dtype { kFloat32, kBfloat16 };
@@ -30,8 +30,8 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
-// The columns [begin, begin + kStrip) of the table, packed twice. Columns past
-// the vocabulary and dims past `dims` are zeros.
+// The columns [begin, begin + kStrip) of the table in both packed layouts,
+// zero-padded past the vocabulary and past `dims`.
 struct PackTableArgs {
   const void* table;  // [dims, vocab], or [vocab, dims] when transposed
   bool transposed;
@@ -39,11 +39,11 @@ struct PackTableArgs {
   int64_t vocab;
   int64_t padded_dims;  // dims, rounded up to kBlock
   int64_t begin;
-  void* over_dims;   // B with K = dims, N = kStrip; null: not wanted
-  void* over_vocab;  // B with K = kStrip, N = dims; null: not wanted
+  void* over_dims;   // B with K = dims, N = kStrip; null: not packed
+  void* over_vocab;  // B with K = kStrip, N = dims; null: not packed
 };
 
-// Rows [begin, begin + kBlock) of the chunk of activations, packed twice.
+// Rows [begin, begin + kBlock) of the chunk of activations in both layouts.
 struct PackInputArgs {
   const void* x;  // [rows, dims]
   int64_t rows;
@@ -52,7 +52,7 @@ struct PackInputArgs {
   int64_t begin;
   void* over_dims;         // A with M = rows, K = dims
   int64_t over_dims_rows;  // rows from one of its blocks to the next
-  void* over_rows;         // A with M = dims, K = rows; null: not wanted
+  void* over_rows;         // A with M = dims, K = rows; null: not packed
   int64_t over_rows_rows;
 };
 
@@ -70,12 +70,12 @@ struct MatmulArgs {
   bool accumulate;  // add to out instead of overwriting it
 };
 
-// Moves a strip of sums [kPanels][padded_dims][32] to the table's gradient.
+// Copies a strip of sums [kPanels][padded_dims][32] to the table's gradient.
 struct StoreTableArgs {
   const float* sums;
   void* table;  // [dims, vocab], or [vocab, dims] when transposed
   bool transposed;
-  bool add;  // to what is there (float32 only)
+  bool add;  // to the previous value (float32 only)
   int64_t dims;
   int64_t vocab;
   int64_t padded_dims;
@@ -92,7 +92,7 @@ struct StripArgs {
   float soft_cap;  // 0: none
 };
 
-// Applies bias and cap in place and reduces each row of the strip.
+// Applies bias and soft cap in place, and reduces each row of the strip.
 struct StatsArgs {
   StripArgs strip;
   const float* bias;      // [kStrip], null: none
@@ -101,10 +101,10 @@ struct StatsArgs {
   float* sum;             // [rows], of exp(logit - max)
   float* total;           // [rows], of the logits
   int32_t* argmax;        // [rows], the first one
-  float* label_logit;     // [rows], written where the strip has the label
+  float* label_logit;     // [rows], written if the strip has the label
 };
 
-// Turns logits l into their gradient,
+// Replaces logits l by their gradient,
 //   (probability * exp(l - logsumexp) - offset - label * [v == label]) * cap'.
 struct GradientArgs {
   StripArgs strip;
@@ -117,7 +117,7 @@ struct GradientArgs {
   void* scratch;             // rows * 64 bytes
 };
 
-// What one instruction set offers for one input type.
+// The functions of one instruction set for one input type.
 struct TileOps {
   const char* name;
   Dtype packed;  // type of packed operands
@@ -126,15 +126,14 @@ struct TileOps {
   void (*matmul)(const MatmulArgs&);
   void (*store_table)(const StoreTableArgs&);
   void (*stats)(const StatsArgs&);
-  // Leaves, per panel of the strip, the gradient as both A and B operand: one
-  // float32 block for both, or for bfloat16 A in its first half, B in its
-  // second.
+  // Writes, per panel of the strip, the gradient as A and B operand: one
+  // float32 block for both; for bfloat16 A in its first half, B in its second.
   void (*gradient)(const GradientArgs&);
 };
 
-// The fastest that this processor runs. The environment variable
-// PAX_KERNEL_ISA (portable, avx2, avx512, avx512_bf16) lowers the choice; names
-// of anything this processor lacks change nothing.
+// The fastest instruction set of this processor. The environment variable
+// PAX_KERNEL_ISA (portable, avx2, avx512, avx512_bf16) selects a lower one;
+// unsupported names are ignored.
 const TileOps& SelectTileOps(Dtype input);
 
 const TileOps& PortableTileOps(Dtype input);

@@ -4,8 +4,8 @@
 //   PAX_TILE_ROWS     rows of a register tile (its accumulators must fit)
 //   PAX_TARGET        target string of the instruction set, absent: the
 //   baseline
-// Nothing here has external linkage, so no function compiled for one
-// instruction set can be picked by the linker for another.
+// All functions have internal linkage: the linker must not select a function
+// that is compiled for another instruction set.
 
 #include <cstdint>
 #include <cstring>
@@ -29,7 +29,7 @@ PAX_PUSH(PAX_TARGET)
 PAX_PUSH(PAX_TARGET)
 #endif
 
-// Vectors only ever pass between functions that are inlined into one another.
+// Vectors are passed only between inlined functions.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wpsabi"
 
@@ -47,7 +47,7 @@ typedef float Vec8 __attribute__((vector_size(32)));
 constexpr int64_t kLanes = PAX_VECTOR_BYTES / 4;
 constexpr int64_t kVecs = kBlock / kLanes;
 constexpr int64_t kStripVecs = kVecs * kPanels;
-// Shares of the first and second level of cache given to operands that stay.
+// Bytes of the L1 and L2 cache for reused operands.
 constexpr int64_t kCacheBytes = 32 * 1024;
 constexpr int64_t kSecondCacheBytes = 256 * 1024;
 constexpr float kInfinity = __builtin_inff();
@@ -174,7 +174,7 @@ PAX_INLINE void TransposeWords(const uint32_t* from, int64_t from_row,
   }
 }
 
-// Copies 32 columns of `rows` rows so that units of u rows lie side by side.
+// Copies 32 columns of `rows` rows with units of u rows interleaved.
 PAX_INLINE void ZipRows(const float* from, int64_t from_row, int64_t rows,
                         float* to) {
   for (int64_t r = 0; r < rows; ++r) {
@@ -211,7 +211,7 @@ PAX_INLINE void CopyBlock(const In* from, int64_t from_row, int64_t rows,
 
 PAX_INLINE int64_t Clip(int64_t n, int64_t most) { return n < most ? n : most; }
 
-// 32 dims of the strip as the operand whose K are the dims.
+// Packs 32 dims of the strip as the operand with K = dims.
 template <class Packed>
 PAX_INLINE void PackOverDims(const PackTableArgs& args, const Packed* block,
                              int64_t d) {
@@ -229,7 +229,7 @@ PAX_INLINE void PackOverDims(const PackTableArgs& args, const Packed* block,
   }
 }
 
-// 32 dims of the strip as the operand whose K are the classes.
+// Packs 32 dims of the strip as the operand with K = classes.
 template <class Packed>
 PAX_INLINE void PackOverVocab(const PackTableArgs& args, const Packed* block,
                               int64_t d) {
@@ -284,7 +284,7 @@ void PackInput(const PackInputArgs& args) {
   }
 }
 
-// ---- matrix product --------------------------------------------------------
+// ---- matmul ----------------------------------------------------------------
 
 PAX_INLINE Vec MultiplyAdd(float, const char* a, Vec b, Vec sum) {
   return sum + Load<float>(a) * b;
@@ -331,8 +331,8 @@ PAX_INLINE void Tile(const MatmulArgs& args, const char* a, const char* b,
   }
 }
 
-// A piece of one panel of B stays in the first-level cache while as many rows
-// of A as the second level holds stream by, once for each panel.
+// A part of one panel of B stays in the L1 cache while the rows of A that fit
+// the L2 cache are read, once for each panel.
 template <class Packed>
 void Matmul(const MatmulArgs& args) {
   constexpr int64_t kRowBytes = kBlock * sizeof(Packed);
@@ -400,7 +400,8 @@ void StoreTable(const StoreTableArgs& args) {
 
 // ---- softmax ---------------------------------------------------------------
 
-// Bias, cap and padding; returns the sum of the logits inside the vocabulary.
+// Applies bias, soft cap and padding; returns the sum of the logits inside the
+// vocabulary.
 PAX_INLINE float FinishLogits(const StatsArgs& args, Vec* row) {
   const StripArgs& strip = args.strip;
   Vec total = {};
@@ -457,7 +458,7 @@ void Stats(const StatsArgs& args) {
   }
 }
 
-// Gradient of one row in one panel, as floats.
+// Computes the gradient of one row in one panel, in float32.
 PAX_INLINE void RowGradient(const GradientArgs& args, int64_t panel, int64_t r,
                             const float* logits, float* gradient) {
   const StripArgs& strip = args.strip;
@@ -484,7 +485,8 @@ PAX_INLINE void StoreGradient(float, const GradientArgs&, float* panel,
   std::memcpy(panel + r * kBlock, gradient, 2 * kBlock * sizeof(float));
 }
 
-// As A over the rows already consumed; as B beside, until the panel is done.
+// Writes A over the logits of processed rows, and B to scratch memory until the
+// panel is complete.
 PAX_INLINE void StoreGradient(Bfloat16, const GradientArgs& args, float* panel,
                               int64_t r, const float* gradient) {
   Bfloat16* a = reinterpret_cast<Bfloat16*>(panel) + r * kBlock;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles for any processor: the vectors of the compiler's baseline.
+// Tiles for any processor, with the compiler's baseline vectors.
 #define PAX_VECTOR_BYTES 16
 #define PAX_TILE_ROWS 1
 #include "csrc/kernels/tiles_impl.h"

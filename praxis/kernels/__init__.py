@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fast paths written in C++ and CUDA, each with its reference in jnp."""
+"""C++ and CUDA kernels with their jnp reference implementations."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the C++ extension once and registers its kernels with XLA."""
+"""Loading of the C++ extension and registration of its kernels with XLA."""
 
 # bazel: deps=//praxis/kernels:_native
 from __future__ import annotations
@@ -15,12 +15,12 @@ _EXTENSION = 'praxis.kernels._native'
 
 
 def has_kernel(platform: str, name: str) -> bool:
-  """Whether `name` can be called on 'cpu' or 'CUDA'; registers it if so."""
+  """Whether kernel `name` exists for 'cpu' or 'CUDA'; registers all kernels."""
   return f'{platform}:{name}' in _registered()
 
 
 def cpu_isa() -> str | None:
-  """Instruction set that CPU kernels use, as in csrc/kernels/tiles.h."""
+  """Returns the instruction set of the CPU kernels (csrc/kernels/tiles.h)."""
   extension = _load()
   return extension and extension.cpu_isa()
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax cross entropy over a vocabulary, without the logits of all tokens.
+"""Softmax cross entropy over a vocabulary in chunks of tokens.
 
-The gradient is computed while a chunk of logits is at hand, in the forward
-pass, for the weighted sum that training minimises; so nothing is computed
-twice. Differentiating a result per token computes the logits once more.
+The forward pass computes the gradient of the weighted sum that training
+minimises along with each chunk of logits, without recomputation.
+Differentiating a result per token computes the logits a second time.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from praxis.kernels.softmax_xent_reference import Spec, Tokens, Weights
 
 IMPLEMENTATIONS = ('auto', 'native', 'reference', 'xla')
 
-# Where the native kernel was measured to be at least as fast as XLA: see
-# benchmarks/softmax_xent.py.
+# Instruction sets where the native kernel measures at least as fast as XLA
+# (benchmarks/softmax_xent.py).
 _FAST_ISAS = ('avx512',)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(Spec):
-  """What is computed, and by what.
+  """The loss and its implementation.
 
   `implementation` is one of
-    auto: native where that was measured to be at least as fast (a CPU with
-      AVX-512), else reference.
-    native: the kernels in csrc; an error where they are not built.
-    reference: jnp, a chunk of tokens at a time.
-    xla: jnp on all logits, left to XLA; shards over the vocabulary too.
+    auto: native where it measures at least as fast (CPUs with AVX-512), else
+      reference.
+    native: the kernels in csrc; an error if they are not built.
+    reference: jnp, in chunks of tokens.
+    xla: jnp on all logits; also supports sharding over the vocabulary.
   """
 
   implementation: str = 'auto'
@@ -68,11 +68,11 @@ class SoftmaxXent:
 
   # Sum over tokens of weights * (xent + z_loss_weight * logsumexp**2), in nats.
   total: Float[Array, '']
-  # Cross entropy of each token, unweighted; 0 where the label is negative.
+  # Unweighted cross entropy of each token; 0 if the label is negative.
   xent: Float[Array, ' N']
-  # Logarithm of the sum of the exponentials of the logits.
+  # log(sum(exp(logits))).
   logsumexp: Float[Array, ' N']
-  # The first most probable class.
+  # The class with the largest logit, the first one of several.
   argmax: Int[Array, ' N']
 
 
@@ -86,23 +86,24 @@ def softmax_xent(
 ) -> SoftmaxXent:
   """Returns the cross entropy of softmax(x w + bias), per token and in total.
 
-  Differentiable in x, w, bias and weights. Differentiate `total`: its gradient
-  costs one pass over the vocabulary, that of `xent` or `logsumexp` another.
-  Sums are float32 throughout. Under a mesh x, labels and weights may be sharded
-  over tokens, and the gradient of w is summed over the shards; w is gathered
-  first if it is sharded (implementation 'xla' leaves it in place).
+  Differentiable in x, w, bias and weights. The gradient of `total` needs one
+  pass over the vocabulary, that of `xent` or `logsumexp` another one. Sums are
+  accumulated in float32. Under a mesh x, labels and weights may be sharded over
+  tokens, and the gradient of w is all-reduced. A sharded w is all-gathered
+  first, except by implementation 'xla'.
 
   Args:
     x: activations, float32 or bfloat16.
     w: table of the same dtype, [D, V], or [V, D] if `options.transposed`.
-    labels: a negative one is ignored; one past the vocabulary gives NaN.
-    weights: of each token in the total.
+    labels: class ids; negative ones are ignored, others outside the vocabulary
+      yield NaN.
+    weights: weight of each token in the total.
     bias: added to the logits.
-    options: what is computed, and by what.
+    options: the loss and its implementation.
 
   Raises:
-    ValueError: for shapes or dtypes that do not fit, or if the native
-      implementation is asked for and not built.
+    ValueError: shapes or dtypes do not match, or the native implementation is
+      requested but not built.
   """
   _check(x, w, bias, options)
   if bias is None:
@@ -120,10 +121,10 @@ def softmax_xent(
 
 def _check(x: Array, w: Array, bias: Array | None, options: Options) -> None:
   vocab = options.vocab(w)
-  want = (vocab, x.shape[1]) if options.transposed else (x.shape[1], vocab)
-  if w.shape != want:
+  expected = (vocab, x.shape[1]) if options.transposed else (x.shape[1], vocab)
+  if w.shape != expected:
     raise ValueError(
-      f'w must have shape {want} for x {x.shape}, got {w.shape}; set '
+      f'w must have shape {expected} for x {x.shape}, got {w.shape}; set '
       'options.transposed for a table [V, D]'
     )
   if x.dtype != w.dtype or x.dtype not in (jnp.float32, jnp.bfloat16):
@@ -215,11 +216,11 @@ def _scaled(scale: Array, gradient: Array) -> Array:
   return (scale * gradient.astype(jnp.float32)).astype(gradient.dtype)
 
 
-# ---- choice, sharding and batching -------------------------------------------
+# ---- implementation, sharding and batching -----------------------------------
 
 
 def _native_platforms() -> tuple[str, ...]:
-  """Platforms (as `jax.lax.platform_dependent` calls them) with a kernel."""
+  """Returns the platforms (of `jax.lax.platform_dependent`) with a kernel."""
   names = {
     'cpu': ('cpu', softmax_xent_native.GRADIENT),
     'cuda': ('CUDA', softmax_xent_native.ROWS),
@@ -236,7 +237,7 @@ def _log_choice(platforms: tuple[str, ...]) -> None:
 
 
 def _platforms(options: Options) -> tuple[str, ...]:
-  """Platforms on which `options` run natively; 'auto': where measured."""
+  """Returns the platforms where `options` use the native kernel."""
   if options.implementation == 'reference':
     return ()
   platforms = _native_platforms()
@@ -248,7 +249,7 @@ def _platforms(options: Options) -> tuple[str, ...]:
 
 
 def prefers_native(platform: str) -> bool:
-  """Whether 'auto' is native on `platform`, 'cpu' say: it is faster there."""
+  """Whether 'auto' uses the native kernel on `platform`, such as 'cpu'."""
   return platform in _platforms(Options())
 
 
@@ -266,7 +267,7 @@ def _forward(options: Options) -> Callable[..., tuple[Array, ...]]:
     default = functools.partial(reference.forward, spec=options)
     return tuple(_dispatch(choices, default, args))
 
-  return token_sharding.over_tokens(local, 'nd rc b n', 'n n n')
+  return token_sharding.shard_over_tokens(local, 'nd rc b n', 'n n n')
 
 
 @functools.cache
@@ -286,7 +287,9 @@ def _gradient(options: Options) -> Callable[..., tuple[Array, ...]]:
     tokens, grads = _dispatch(choices, default, args)
     return (*tokens, *grads)
 
-  return token_sharding.over_tokens(local, 'nd rc b n n n', 'n n n nd rc b')
+  return token_sharding.shard_over_tokens(
+    local, 'nd rc b n n n', 'n n n nd rc b'
+  )
 
 
 def _dispatch(

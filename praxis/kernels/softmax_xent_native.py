@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax cross entropy by the kernels in csrc."""
+"""Softmax cross entropy by the C++ and CUDA kernels in csrc."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from praxis.kernels.softmax_xent_reference import (
 
 FORWARD = 'pax_softmax_xent'
 GRADIENT = 'pax_softmax_xent_gradient'
-# On a GPU XLA multiplies the matrices; the kernel replaces what lies between.
+# On GPUs XLA computes the matmuls, and the kernel computes the softmax.
 ROWS = 'pax_softmax_xent_rows'
 
 # As in csrc/kernels/tiles.h.
 _BLOCK = 32
 _STRIP = 128
 _SKEW = 8
-# Parallel sums of the gradient of x, each [chunk, D] floats.
+# Number of parallel partial sums of the gradient of x, each [chunk, D] floats.
 _MIN_LANES = 8
 _MAX_LANES = 64
 
@@ -39,7 +39,7 @@ def forward(
   labels: Int[Array, ' N'],
   spec: Spec,
 ) -> Tokens:
-  """Returns the results per token; no logits reach memory."""
+  """Returns the results per token without materialising logits."""
   call = jax.ffi.ffi_call(FORWARD, _token_shapes(x.shape[0]))
   return Tokens(*call(x, table, bias, labels, **_attributes(x, table, spec)))
 
@@ -81,7 +81,7 @@ def rows_gradient(
   weights: Weights,
   spec: Spec,
 ) -> tuple[Tokens, Float[Array, 'N V']]:
-  """The CUDA kernel: logits become their gradient in place, in one launch."""
+  """Computes the gradient of logits in place, in one CUDA kernel launch."""
   shapes = (
     *_token_shapes(logits.shape[0]),
     jax.ShapeDtypeStruct(logits.shape, logits.dtype),
@@ -115,7 +115,7 @@ def _attributes(x: Array, table: Array, spec: Spec) -> dict[str, object]:
 def _scratch_shapes(
   x: Array, table: Array, spec: Spec, lanes: int
 ) -> tuple[jax.ShapeDtypeStruct, ...]:
-  """A chunk of logits, parallel sums of dx, sums of a bfloat16 table."""
+  """Returns shapes of: a chunk of logits, sums of dx, sums of a bf16 table."""
   tokens, dims = x.shape
   chunk = reference.chunk_tokens(tokens, spec.vocab(table))
   columns = -(-spec.vocab(table) // _STRIP) * _STRIP

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax cross entropy in jnp, a chunk of tokens at a time."""
+"""Softmax cross entropy in jnp, in chunks of tokens."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-# Sizes of one chunk of logits: enough tokens to keep a matrix product busy and
-# to read the table seldom, no more memory than that asks for.
+# Size of a chunk of logits: enough tokens for efficient matmuls and few reads
+# of the table, within a bounded amount of memory.
 _MAX_CHUNK_TOKENS = 512
 _MIN_CHUNK_TOKENS = 256
 _CHUNK_LOGITS = 2**24
@@ -21,19 +21,19 @@ _TOKENS_MULTIPLE = 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spec:
-  """What is computed, apart from the arrays."""
+  """Parameters of the loss."""
 
-  # c * tanh(logits / c) replaces the logits; 0 leaves them alone.
+  # c of the soft cap c * tanh(logits / c); 0: no cap.
   soft_cap: float = 0.0
-  # Weight of logsumexp**2 beside the cross entropy.
+  # Weight of the z-loss logsumexp**2 (arXiv:2204.02311, section 5).
   z_loss_weight: float = 0.0
-  # Probability moved from the label, evenly, to the other classes.
+  # Probability that is spread evenly over the classes except the label.
   label_smoothing: float = 0.0
   # Whether the table is [V, D] instead of [D, V].
   transposed: bool = False
 
   def vocab(self, table: Array) -> int:
-    """Returns how many classes `table` has."""
+    """Returns the number of classes of `table`."""
     return table.shape[0 if self.transposed else 1]
 
 
@@ -54,10 +54,10 @@ class Gradients(NamedTuple):
 
 
 class Weights(NamedTuple):
-  """Cotangents per token; a label below zero makes the first one zero.
+  """Cotangents per token; that of `xent` is 0 for negative labels.
 
-  The gradient is that of sum(xent * (xent + z_loss_weight * logsumexp**2)
-  + logsumexp * logsumexp), weights on the left of each product.
+  The gradient is that of sum(weights.xent * (xent + z_loss_weight *
+  logsumexp**2) + weights.logsumexp * logsumexp).
   """
 
   xent: Float[Array, ' N']
@@ -69,11 +69,11 @@ RowsGradient = Callable[..., tuple[Tokens, Array]]
 
 
 def chunk_tokens(tokens: int, vocab: int) -> int:
-  """Tokens in a chunk: a multiple of 32 that cuts `tokens` evenly."""
-  most = max(_MIN_CHUNK_TOKENS, min(_MAX_CHUNK_TOKENS, _CHUNK_LOGITS // vocab))
-  chunks = max(-(-tokens // most), 1)
-  even = -(-tokens // chunks)
-  return max(-(-even // _TOKENS_MULTIPLE), 1) * _TOKENS_MULTIPLE
+  """Returns the chunk size: a multiple of 32 for chunks of similar size."""
+  limit = max(_MIN_CHUNK_TOKENS, min(_MAX_CHUNK_TOKENS, _CHUNK_LOGITS // vocab))
+  chunks = max(-(-tokens // limit), 1)
+  per_chunk = -(-tokens // chunks)
+  return max(-(-per_chunk // _TOKENS_MULTIPLE), 1) * _TOKENS_MULTIPLE
 
 
 def logits(
@@ -82,7 +82,7 @@ def logits(
   bias: Float[Array, ' B'],
   spec: Spec,
 ) -> Float[Array, 'N V']:
-  """Returns capped logits in float32; an empty bias is none."""
+  """Returns soft-capped float32 logits; an empty bias is ignored."""
   out = _dot(x, table, (1, 1 if spec.transposed else 0))
   if bias.size:
     out = out + bias
@@ -94,17 +94,17 @@ def logits(
 def tokens_from_logits(
   logits: Float[Array, 'N V'], labels: Int[Array, ' N'], spec: Spec
 ) -> Tokens:
-  """Returns the results of a block of capped logits."""
+  """Returns the results of a block of soft-capped logits."""
   vocab = logits.shape[-1]
   logsumexp = jax.nn.logsumexp(logits, axis=-1)
-  picked = jnp.take_along_axis(
+  label_logits = jnp.take_along_axis(
     logits, jnp.maximum(labels, 0)[:, None], axis=-1, mode='fill'
   )[:, 0]
-  target = picked
+  target = label_logits
   if spec.label_smoothing:
     off = spec.label_smoothing / max(vocab - 1, 1)
-    others = jnp.sum(logits, axis=-1) - picked
-    target = (1 - spec.label_smoothing) * picked + off * others
+    others = jnp.sum(logits, axis=-1) - label_logits
+    target = (1 - spec.label_smoothing) * label_logits + off * others
   xent = jnp.where(labels < 0, 0.0, logsumexp - target)
   argmax = jnp.argmax(jax.lax.stop_gradient(logits), axis=-1)
   return Tokens(xent, logsumexp, argmax.astype(jnp.int32))
@@ -116,7 +116,7 @@ def rows_gradient(
   weights: Weights,
   spec: Spec,
 ) -> tuple[Tokens, Float[Array, 'N V']]:
-  """Returns a block's results and the gradient of its uncapped logits."""
+  """Returns the results of a block and the gradient of its uncapped logits."""
   tokens = tokens_from_logits(logits, labels, spec)
   xent = jnp.where(labels < 0, 0.0, weights.xent)
   off = spec.label_smoothing / max(logits.shape[-1] - 1, 1)
@@ -138,7 +138,7 @@ def forward(
   labels: Int[Array, ' N'],
   spec: Spec,
 ) -> Tokens:
-  """Returns the results per token, with one chunk of logits at a time."""
+  """Returns the results per token, computed in chunks."""
 
   def chunk(args: tuple[Array, Array]) -> Tokens:
     block = logits(args[0], table, bias, spec)
@@ -146,12 +146,12 @@ def forward(
 
   n = x.shape[0]
   size = chunk_tokens(n, spec.vocab(table))
-  chunks = (_cut(x, size), _cut(labels, size))
+  chunks = (_to_chunks(x, size), _to_chunks(labels, size))
   return _join(jax.lax.map(chunk, chunks), n)
 
 
 def gradient_by(rows: RowsGradient) -> Callable[..., tuple[Tokens, Gradients]]:
-  """Returns a function like `gradient` that leaves the softmax to `rows`."""
+  """Returns a function like `gradient` that computes the softmax by `rows`."""
 
   def gradient(
     x: Float[Array, 'N D'],
@@ -161,7 +161,7 @@ def gradient_by(rows: RowsGradient) -> Callable[..., tuple[Tokens, Gradients]]:
     weights: Weights,
     spec: Spec,
   ) -> tuple[Tokens, Gradients]:
-    """Returns the results and their gradients, one chunk at a time."""
+    """Returns the results and their gradients, computed in chunks."""
 
     def chunk(
       sums: tuple[Array, Array], args: tuple[Array, Array, Weights]
@@ -179,7 +179,7 @@ def gradient_by(rows: RowsGradient) -> Callable[..., tuple[Tokens, Gradients]]:
     n = x.shape[0]
     size = chunk_tokens(n, spec.vocab(table))
     zeros = (jnp.zeros(table.shape, jnp.float32), jnp.zeros_like(bias))
-    chunks = jax.tree.map(lambda a: _cut(a, size), (x, labels, weights))
+    chunks = jax.tree.map(lambda a: _to_chunks(a, size), (x, labels, weights))
     (dtable, dbias), (tokens, dx) = jax.lax.scan(chunk, zeros, chunks)
     grads = Gradients(_join(dx, n), dtable.astype(table.dtype), dbias)
     return _join(tokens, n), grads
@@ -191,15 +191,15 @@ gradient = gradient_by(rows_gradient)
 
 
 def _dot(a: Array, b: Array, axes: tuple[int, int]) -> Float[Array, 'M N']:
-  """The product over one axis of each matrix, in float32."""
+  """Returns the float32 product over one dimension of each matrix."""
   dimensions = (((axes[0],), (axes[1],)), ((), ()))
   return jax.lax.dot_general(
     a, b, dimensions, preferred_element_type=jnp.float32
   )
 
 
-def _cut(a: Array, size: int) -> Array:
-  """[N, ...] -> [chunks, size, ...], padded; labels are padded with zeros."""
+def _to_chunks(a: Array, size: int) -> Array:
+  """Reshapes [N, ...] to [chunks, size, ...], padded with zeros."""
   padding = [(0, -a.shape[0] % size)] + [(0, 0)] * (a.ndim - 1)
   return jnp.pad(a, padding).reshape(-1, size, *a.shape[1:])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives a function of local arrays a sharding rule and a batching rule."""
+"""Sharding over tokens and batching of kernels, which take local arrays."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from jax.sharding import (
 from praxis.pytypes import JTensor
 
 
-def over_tokens(
+def shard_over_tokens(
   fn: Callable[..., tuple[JTensor, ...]],
   operands: str,
   results: str,
 ) -> Callable[..., tuple[JTensor, ...]]:
-  """Returns `fn` running on each shard of its tokens, without communication.
+  """Returns `fn` applied to each shard of the tokens.
+
+  Under `jax.set_mesh` the tokens are sharded over the whole mesh if it divides
+  them. Otherwise they keep their sharding, by custom_partitioning; such a
+  program is not found in the persistent compilation cache.
 
   Args:
     fn: takes and returns arrays; never differentiated.
-    operands: one word per operand, one letter per dimension, as 'nd dv n'. The
-      letter n stands for the tokens, which may be sharded; all else is
-      replicated first.
+    operands: one group of letters per operand, one letter per dimension, such
+      as 'nd dv n'. n is the token dimension, which may be sharded; all other
+      dimensions are replicated first.
     results: the same for the results. A result without n is a sum over the
-      tokens, and is summed over the shards.
-
-  Under `jax.set_mesh` the tokens are split over all of the mesh, if it divides
-  them. Elsewhere they keep the sharding they have, by a callback at compile
-  time; such a program is never found in the persistent compilation cache.
+      tokens, and is all-reduced.
   """
   kinds = operands.split(), results.split()
   partitioned = custom_partitioning(fn)
@@ -54,20 +54,20 @@ def over_tokens(
   def run(*args: JTensor) -> tuple[JTensor, ...]:
     mesh = jax.sharding.get_abstract_mesh()
     if _divides(mesh, args[0].shape[0]):
-      return _split_over(mesh, fn, kinds)(*args)
+      return _shard_map_over(mesh, fn, kinds)(*args)
     return partitioned(*args)
 
   batched = custom_vmap(run)
-  batched.def_vmap(_one_at_a_time(run, len(kinds[1])))
+  batched.def_vmap(_loop_batching_rule(run, len(kinds[1])))
   return batched
 
 
 def _divides(mesh: AbstractMesh, tokens: int) -> bool:
-  automatic = all(t == AxisType.Auto for t in mesh.axis_types)
-  return mesh.size > 1 and automatic and tokens % mesh.size == 0
+  is_auto = all(t == AxisType.Auto for t in mesh.axis_types)
+  return mesh.size > 1 and is_auto and tokens % mesh.size == 0
 
 
-def _split_over(
+def _shard_map_over(
   mesh: AbstractMesh,
   fn: Callable[..., tuple[JTensor, ...]],
   kinds: tuple[list[str], list[str]],
@@ -77,14 +77,16 @@ def _split_over(
   in_specs, out_specs = specs
 
   def run(*args: JTensor) -> tuple[JTensor, ...]:
-    # An empty operand, which stands for an absent one, is a constant: Shardy of
-    # jaxlib 0.11 crashes where it moves one into the mapped function.
+    # Empty operands (absent ones) are created inside: Shardy of jaxlib 0.11
+    # crashes when it moves such a constant into the mapped function.
     present = [i for i, arg in enumerate(args) if arg.size]
 
     def local(*shards: JTensor) -> tuple[JTensor, ...]:
-      given = iter(shards)
-      filled = (next(given) if a.size else jnp.zeros(0, a.dtype) for a in args)
-      return _summed(fn, kinds[1], axes)(*filled)
+      shard_iterator = iter(shards)
+      operands = (
+        next(shard_iterator) if a.size else jnp.zeros(0, a.dtype) for a in args
+      )
+      return _all_reduced(fn, kinds[1], axes)(*operands)
 
     return jax.shard_map(
       local,
@@ -96,10 +98,10 @@ def _split_over(
   return run
 
 
-def _summed(
+def _all_reduced(
   fn: Callable[..., tuple[JTensor, ...]], results: Sequence[str], axes: Any
 ) -> Callable[..., tuple[JTensor, ...]]:
-  """`fn` on a shard, its sums over tokens added up over the shards."""
+  """Returns `fn` of a shard with an all-reduce of its sums over tokens."""
 
   def local(*args: JTensor) -> tuple[JTensor, ...]:
     return tuple(
@@ -120,7 +122,7 @@ def _sharding_rule(operands: Sequence[str], results: Sequence[str]) -> str:
 
 
 def _replicated(operands: Sequence[str]) -> tuple[str, ...]:
-  # In order of appearance, as Shardy wants them.
+  # Shardy requires the order of appearance.
   return tuple(d for d in dict.fromkeys(''.join(operands)) if d != 'n')
 
 
@@ -145,24 +147,24 @@ def _partition(
 ) -> tuple[Any, ...]:
   del out
   axes = _token_axes(args)
-  local = fn if axes is None else _summed(fn, kinds[1], axes)
+  local = fn if axes is None else _all_reduced(fn, kinds[1], axes)
   operands, results = (_shardings(mesh, kind, axes) for kind in kinds)
   return mesh, local, results, operands
 
 
-def _one_at_a_time(
+def _loop_batching_rule(
   fn: Callable[..., tuple[JTensor, ...]], num_results: int
 ) -> Callable[..., Any]:
-  """The batching rule: a loop, since a batch of sums has no common pass."""
+  """Returns a batching rule that loops over the batch."""
 
   def rule(
     size: int, batched: Sequence[bool], *args: JTensor
   ) -> tuple[tuple[JTensor, ...], tuple[bool, ...]]:
-    def one(i: JTensor) -> tuple[JTensor, ...]:
+    def apply_to_example(i: JTensor) -> tuple[JTensor, ...]:
       pairs = zip(args, batched, strict=True)
       return fn(*(a[i] if b else a for a, b in pairs))
 
-    results = jax.lax.map(one, jnp.arange(size))
+    results = jax.lax.map(apply_to_example, jnp.arange(size))
     return tuple(results), (True,) * num_results
 
   return rule

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules: values, above all learning rates, that depend on the step."""
+"""Schedules of learning rates and other values; this module re-exports."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of a schedule: a float32 scalar as a function of the step."""
+"""BaseSchedule: a float32 scalar as a function of the step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Point = tuple[int, float]
 
 
 class BaseSchedule(base_hyperparams.FiddleBaseParameterizable, abc.ABC):
-  """A value that depends on nothing but the step."""
+  """A value that depends only on the step."""
 
   @abc.abstractmethod
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
@@ -25,17 +25,21 @@ class BaseSchedule(base_hyperparams.FiddleBaseParameterizable, abc.ABC):
 
 
 def as_float(step: ArrayLike) -> Float[Array, '']:
-  """Returns `step` as float32, so that differences never wrap around."""
+  """Returns `step` as float32, so that differences do not wrap around."""
   return jnp.asarray(step, jnp.float32)
 
 
 def progress(step: ArrayLike, begin: float, end: float) -> Float[Array, '']:
-  """Returns how far `step` is between `begin` and `end`, clamped to [0, 1]."""
+  """Returns (step - begin) / (end - begin), clamped to [0, 1]."""
   return jnp.clip((as_float(step) - begin) / (end - begin), 0.0, 1.0)
 
 
 def check_points(owner: BaseSchedule, start: Point, limit: Point) -> None:
-  """Raises ValueError unless `start` is a step before `limit`."""
+  """Checks that `start` is at an earlier step than `limit`.
+
+  Raises:
+    ValueError: it is not, or one is not a (step, value) pair.
+  """
   for label, point in (('start', start), ('limit', limit)):
     if len(point) != 2:
       raise ValueError(
@@ -49,7 +53,11 @@ def check_points(owner: BaseSchedule, start: Point, limit: Point) -> None:
 
 
 def check_sorted(owner: BaseSchedule, boundaries: Sequence[int]) -> None:
-  """Raises ValueError unless `boundaries` never decrease."""
+  """Checks that `boundaries` are sorted.
+
+  Raises:
+    ValueError: they are not.
+  """
   if list(boundaries) != sorted(boundaries):
     raise ValueError(
       f'{type(owner).__name__}.boundaries must be sorted, got'
@@ -59,21 +67,31 @@ def check_sorted(owner: BaseSchedule, boundaries: Sequence[int]) -> None:
 
 def check_lengths(
   owner: BaseSchedule,
-  parts: tuple[str, Sequence[object] | None],
-  others: tuple[str, Sequence[object] | None],
+  first: tuple[str, Sequence[object] | None],
+  second: tuple[str, Sequence[object] | None],
   *,
   extra: int,
 ) -> None:
-  """Raises ValueError unless len(others) == len(parts) + extra."""
-  (parts_name, parts_values), (others_name, others_values) = parts, others
-  if parts_values is None or others_values is None:
+  """Checks that the second field has `extra` more entries than the first.
+
+  Args:
+    owner: the schedule.
+    first: name and value of a field.
+    second: name and value of another field.
+    extra: the difference of their lengths.
+
+  Raises:
+    ValueError: a field is None, or the lengths differ otherwise.
+  """
+  (name, values), (other_name, other_values) = first, second
+  if values is None or other_values is None:
     raise ValueError(
-      f'{type(owner).__name__} needs {parts_name} and {others_name}, got'
-      f' {parts_name}={parts_values}, {others_name}={others_values}'
+      f'{type(owner).__name__} needs {name} and {other_name}, got'
+      f' {name}={values}, {other_name}={other_values}'
     )
-  want = len(parts_values) + extra
-  if len(others_values) != want:
+  expected = len(values) + extra
+  if len(other_values) != expected:
     raise ValueError(
-      f'{type(owner).__name__}.{others_name} must have {want} entries'
-      f' (len({parts_name}) + {extra}), got {len(others_values)}'
+      f'{type(owner).__name__}.{other_name} must have {expected} entries'
+      f' (len({name}) + {extra}), got {len(other_values)}'
     )

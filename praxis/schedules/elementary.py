@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules of one formula: constant, polynomial, exponential, cosine ..."""
+"""Closed-form schedules: constant, polynomial, exponential, cosine, ..."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Constant(base_schedule.BaseSchedule):
 
 
 class Polynomial(base_schedule.BaseSchedule):
-  """A power curve from `start` to `limit`, constant before and after.
+  """A polynomial from `start` to `limit`, constant before and after.
 
   With `u` in [0, 1] the progress and `y` the values: y0 + (y1 - y0) u^power
   from the origin 'start', y1 + (y0 - y1) (1 - u)^power from 'limit'.
@@ -35,7 +35,7 @@ class Polynomial(base_schedule.BaseSchedule):
   # First and last (step, value).
   start: Point = (0, 1.0)
   limit: Point = (1, 1.0)
-  # Which end the power curve is flat at (power > 1): 'start' or 'limit'.
+  # The end with slope zero if power > 1: 'start' or 'limit'.
   origin: str = 'start'
 
   def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Linear(Polynomial):
 
 
 class Exponential(base_schedule.BaseSchedule):
-  """A line in log space from `start` to `limit`, constant before and after."""
+  """Log-linear from `start` to `limit`, constant before and after."""
 
   # First and last (step, value); both values must be positive.
   start: Point = (0, 1.0)
@@ -85,7 +85,7 @@ class Exponential(base_schedule.BaseSchedule):
 def half_cosine(
   u: Float[Array, ''], first: float, last: float
 ) -> Float[Array, '']:
-  """Returns `first` at u=0, `last` at u=1, half a cosine wave between."""
+  """Returns half a cosine wave from `first` at u=0 to `last` at u=1."""
   return jnp.float32(last) + (first - last) * 0.5 * (1.0 + jnp.cos(jnp.pi * u))
 
 
@@ -136,12 +136,12 @@ class Transformer(base_schedule.BaseSchedule):
     Vaswani et al., section 5.3, https://arxiv.org/abs/1706.03762
   """
 
-  # Steps of the warm-up, for each of the worker replicas.
+  # Steps of the warm-up per worker replica.
   warmup_steps: int = 4000
   # The value is scaled by model_dim^-0.5.
   model_dim: int = 512
   worker_replicas: int = 1
-  # The value stays what it is at this step; None: decays for ever.
+  # The value is constant from this step on; None: decays forever.
   decay_end: int | None = None
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
@@ -176,13 +176,13 @@ class SqrtDecay(base_schedule.BaseSchedule):
 
 
 class ContinuousSchedule(base_schedule.BaseSchedule):
-  """Halves every `half_life_steps` after `start_step`, down to a floor."""
+  """Exponential decay by half-life after `start_step`, down to a minimum."""
 
   initial_value: float = 1.0
   # Constant until this step.
   start_step: int = 400_000
   half_life_steps: int = 100_000
-  # The floor, as a fraction of `initial_value`.
+  # The minimum as a fraction of `initial_value`.
   min: float = 0.01
 
   def __post_init__(self) -> None:

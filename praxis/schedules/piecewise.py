@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules made of pieces: constants, other schedules, cycles."""
+"""Piecewise and cyclic schedules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def step_function(
   boundaries: Sequence[float],
   values: Sequence[ArrayLike],
 ) -> Float[Array, '']:
-  """Returns values[i], where i boundaries are at or before `step`."""
+  """Returns values[i], where i is the number of boundaries <= `step`."""
   t = base_schedule.as_float(step)
   result = jnp.asarray(values[0], jnp.float32)
   for boundary, value in zip(boundaries, values[1:], strict=True):
@@ -37,7 +37,7 @@ def _built(
 
 
 class PiecewiseConstant(base_schedule.BaseSchedule):
-  """values[i] from boundaries[i - 1] on, until boundaries[i]."""
+  """values[i] from step boundaries[i - 1] to boundaries[i]."""
 
   # Sorted steps.
   boundaries: Sequence[int] | None = None
@@ -56,7 +56,7 @@ class PiecewiseConstant(base_schedule.BaseSchedule):
 
 
 class PiecewiseSchedule(base_schedule.BaseSchedule):
-  """schedules[i] from boundaries[i - 1] on, counting its steps from there."""
+  """schedules[i] from boundaries[i - 1] on, with steps relative to it."""
 
   # Sorted steps.
   boundaries: Sequence[int] | None = None
@@ -85,13 +85,13 @@ class PiecewiseSchedule(base_schedule.BaseSchedule):
 
 
 class CycleSchedule(base_schedule.BaseSchedule):
-  """schedules[i] for steps[i] steps, one after the other, again and again.
+  """A cycle of schedules: schedules[i] for steps[i] steps.
 
-  Each schedule sees the global step, not the step inside the cycle.
+  The schedules take the global step, not the step within the cycle.
   """
 
   schedules: Sequence[base_schedule.BaseSchedule] | None = None
-  # How long each schedule lasts; positive.
+  # Duration of each schedule in steps; positive.
   steps: Sequence[int] | None = None
 
   def __post_init__(self) -> None:
@@ -107,6 +107,6 @@ class CycleSchedule(base_schedule.BaseSchedule):
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
     ends = list(itertools.accumulate(self.steps))
-    inside = base_schedule.as_float(step) % ends[-1]
+    cycle_step = base_schedule.as_float(step) % ends[-1]
     values = [schedule.value_at(step) for schedule in self._schedules]
-    return step_function(inside, ends[:-1], values)
+    return step_function(cycle_step, ends[:-1], values)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules that start with a linear warm-up from zero."""
+"""Schedules with a linear warm-up from zero."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from praxis.schedules import base_schedule, elementary, piecewise
 
 
 class _RampupDecay(base_schedule.BaseSchedule):
-  """0 -> max over the warm-up, max until decay_start, then a decay.
+  """Linear warm-up from 0 to max, a plateau until decay_start, then a decay.
 
-  The decay ends at decay_end with max * min_ratio and stays there. Without
-  warm-up steps the value at step 0 is `max`.
+  From decay_end on the value is max * min_ratio. Without warm-up steps the
+  value at step 0 is `max`.
   """
 
   # Steps of the linear warm-up.
@@ -60,7 +60,7 @@ class _RampupDecay(base_schedule.BaseSchedule):
 
 
 class LinearRampupExponentialDecay(_RampupDecay):
-  """Linear warm-up, a plateau, then a line in log space."""
+  """Linear warm-up, a plateau, then a log-linear decay."""
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -75,7 +75,7 @@ class LinearRampupExponentialDecay(_RampupDecay):
 
 
 class LinearRampupPolynomialDecay(_RampupDecay):
-  """Linear warm-up, a plateau, then a power curve, flat at its start."""
+  """Linear warm-up, a plateau, then a polynomial decay."""
 
   # Exponent of the decay.
   power: int = 1
@@ -87,9 +87,8 @@ class LinearRampupPolynomialDecay(_RampupDecay):
 class LinearRampupCosineDecay(_RampupDecay):
   """Linear warm-up, a plateau, then half a cosine wave.
 
-  `start_step` delays the whole schedule: until then the value is `max`, and
-  all other steps are counted from it. Upstream Pax returned a constant 1.0
-  there, whatever `max` was.
+  `start_step` delays the schedule: before it the value is `max`, and all other
+  steps are relative to it. Upstream returns 1.0 before it, for any `max`.
   """
 
   # Steps before the schedule begins.
