@@ -9,6 +9,7 @@ from pax import base_experiment
 
 InputConfig = base_experiment.InputConfig
 TaskConfig = base_experiment.TaskConfig
+InputSpecsProviderConfig = base_experiment.InputSpecsProviderConfig
 
 
 class ParameterizedExperiment(base_experiment.BaseExperiment):
@@ -24,8 +25,7 @@ class ParameterizedExperiment(base_experiment.BaseExperiment):
     train_datasets: Sequence[InputConfig] = (),
     eval_datasets: Sequence[InputConfig] = (),
     decode_datasets: Sequence[InputConfig] = (),
-    input_specs_provider: base_experiment.InputSpecsProviderConfig
-    | None = None,
+    input_specs_provider: InputSpecsProviderConfig | None = None,
     training_dataset: InputConfig | None = None,
     decoder_datasets: Sequence[InputConfig] = (),
   ):
@@ -70,9 +70,7 @@ class ParameterizedExperiment(base_experiment.BaseExperiment):
   def decode_datasets(self) -> list[InputConfig]:
     return self._decode_datasets
 
-  def get_input_specs_provider_params(
-    self,
-  ) -> base_experiment.InputSpecsProviderConfig:
+  def get_input_specs_provider_params(self) -> InputSpecsProviderConfig:
     return (
       self._input_specs_provider or super().get_input_specs_provider_params()
     )
