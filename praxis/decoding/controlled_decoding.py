@@ -35,7 +35,7 @@ class BlockSchedule:
 
   # Numbers of decode steps, ascending.
   ends: Sequence[int]
-  # Number of adjacent samples of which the best is kept.
+  # Number of adjacent samples to select the best from.
   num_candidates: int
   # Whether caches have room for one block only and grow with each.
   has_growing_caches: bool

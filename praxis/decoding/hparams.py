@@ -32,7 +32,7 @@ class ControlledDecodingHParams:
   # Number of decode steps of a block; 0: one block for each bucket of
   # max_decode_steps.
   interval: int = 0
-  # Number of adjacent samples of which the best is kept.
+  # Number of adjacent samples to select the best from.
   block_num_samples: int = 0
 
 

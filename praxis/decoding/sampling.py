@@ -390,8 +390,7 @@ def _prepare_states(
   if fns.lazy_broadcast_prefix is not None and num_samples > 1:
     if not options.fprop_for_prefix:
       raise ValueError(
-        'lazy_prefix_broadcast needs prompts that are read at once, got '
-        'fprop_for_prefix=False; set it to True'
+        'lazy_prefix_broadcast needs fprop_for_prefix=True, got False'
       )
     num_steps = buckets[0]
     control = options.controlled_decoding

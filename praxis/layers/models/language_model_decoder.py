@@ -109,7 +109,7 @@ class LanguageModelDecoder:
   def _flat_beam_search(self) -> NestedMap:
     if self.hparams.lazy_prefix_broadcast:
       raise ValueError(
-        'a flat beam search shares the prompt by itself; set '
+        'flat beam search shares the cache of the prompt already; set '
         'lazy_prefix_broadcast=False'
       )
     fns = dataclasses.replace(
@@ -130,8 +130,8 @@ class LanguageModelDecoder:
   def _run_search(self, search: beam_search.SearchAlgorithm) -> NestedMap:
     if not self.hparams.fprop_for_prefix:
       raise ValueError(
-        'a beam search of a language model reads its prompts at once, got '
-        'fprop_for_prefix=False; set it to True'
+        'a beam search of a language model needs fprop_for_prefix=True, got '
+        'False'
       )
     result = beam_search.run_search(
       self.lm,

@@ -200,7 +200,7 @@ def test_results_are_processed_with_the_model():
     (
       decoder_hparams.BeamSearchHParams(seqlen=9, max_decode_steps=2),
       ValueError,
-      'reads its prompts at once',
+      'needs fprop_for_prefix=True',
     ),
     (
       decoder_hparams.SampleDecoderHParams(
