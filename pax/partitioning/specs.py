@@ -11,7 +11,7 @@ import jax
 from absl import logging
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from praxis import base_layer, pytypes
+from praxis import base_layer, py_utils, pytypes
 
 Nested = pytypes.Nested
 NestedShapes = Nested[jax.ShapeDtypeStruct]
@@ -35,7 +35,7 @@ def drop_uneven_axes(
   """
   entries = []
   for size, entry in zip(shape, spec, strict=False):
-    axes = _axes(entry)
+    axes = py_utils.mesh_axes(entry)
     while axes and size % _num_devices(axes, mesh):
       axes = axes[:-1]
     entries.append(_entry(axes))
@@ -56,7 +56,7 @@ def storage_spec(
   divide, so that the array is not replicated. Within a step it has the uneven
   sharding `spec`.
   """
-  declared_axes = [axis for entry in spec for axis in _axes(entry)]
+  declared_axes = [axis for entry in spec for axis in py_utils.mesh_axes(entry)]
   return add_axes(
     declared_axes, drop_uneven_axes(spec, shape, mesh), shape, mesh
   )
@@ -79,7 +79,7 @@ def add_axes(
     shape: Shape of the array.
     mesh: The mesh.
   """
-  entries = [_axes(entry) for entry in spec]
+  entries = [py_utils.mesh_axes(entry) for entry in spec]
   entries += [()] * (len(shape) - len(entries))
   used = {axis for entry in entries for axis in entry}
   for axis in axes:
@@ -102,7 +102,9 @@ def add_axes(
 
 def num_shards(spec: PartitionSpec, mesh: Mesh) -> int:
   """Returns the number of different shards of an array."""
-  return math.prod(_num_devices(_axes(entry), mesh) for entry in spec)
+  return math.prod(
+    _num_devices(py_utils.mesh_axes(entry), mesh) for entry in spec
+  )
 
 
 def state_shardings(
@@ -191,11 +193,7 @@ def batch_spec(
 
 def _normalize(spec: PartitionSpec) -> PartitionSpec:
   """Returns the spec in the form that `drop_uneven_axes` returns."""
-  return PartitionSpec(*(_entry(_axes(entry)) for entry in spec))
-
-
-def _axes(entry: SpecEntry) -> tuple[str, ...]:
-  return (entry,) if isinstance(entry, str) else tuple(entry or ())
+  return PartitionSpec(*(_entry(py_utils.mesh_axes(entry)) for entry in spec))
 
 
 def _entry(axes: tuple[str, ...]) -> SpecEntry:

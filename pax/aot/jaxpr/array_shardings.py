@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from pax import partitioning
 from pax.aot.jaxpr import jaxpr_walk
+from praxis import py_utils
 
 # The mesh axes of each dimension.
 DimAxes = tuple[tuple[str, ...], ...]
@@ -86,19 +87,15 @@ def _most_used_axes(
       for dim_size, entry in zip(shape, sharding.spec, strict=False):
         if entry is not PartitionSpec.UNCONSTRAINED:
           counter = counts.setdefault(dim_size, collections.Counter())
-          counter[_axis_names(entry)] += 1
+          counter[py_utils.mesh_axes(entry)] += 1
   return {
     dim_size: max(counter, key=lambda axes: (bool(axes), counter[axes]))
     for dim_size, counter in counts.items()
   }
 
 
-def _axis_names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
-  return (entry,) if isinstance(entry, str) else tuple(entry or ())
-
-
 def _dim_axes(spec: PartitionSpec, rank: int) -> DimAxes:
-  axes = [_axis_names(entry) for entry in spec]
+  axes = [py_utils.mesh_axes(entry) for entry in spec]
   return tuple(axes + [()] * (rank - len(axes)))
 
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import math
-
 import jax
 from jaxtyping import Array, Float, Int
 
@@ -54,7 +52,5 @@ def num_parts(
   """Returns the number of shards of a dimension on the mesh of `layer`."""
   if layer.mesh_shape is None or axes in (None, -1):
     return 1
-  names = list(layer.mesh_axis_names)
-  several = axes if isinstance(axes, list | tuple) else (axes,)
-  indices = [names.index(a) if isinstance(a, str) else a for a in several]
-  return math.prod(layer.mesh_shape[i] for i in indices)
+  (entry,) = base_layer.to_partition_spec([axes], layer.mesh_axis_names)
+  return layer.get_shard_count_on_dim(entry)
