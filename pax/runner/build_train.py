@@ -34,7 +34,7 @@ def build(
   Args:
     options: the flags.
     spec: the experiment and its configuration.
-    preemption: tells the job when to stop.
+    preemption: requests the stop of the job on signals.
     began: start of the process in seconds since 1970; None is now.
 
   Raises:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends a process when its parent dies, by whatever cause.
+"""Ends a process when its parent dies, for any reason.
 
 The parent keeps the write end of a pipe open and never writes. When the parent
 dies, also by SIGKILL, the system closes the write end, and the child reads the

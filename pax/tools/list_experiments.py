@@ -77,7 +77,7 @@ def main(argv: Sequence[str] = sys.argv) -> int:
       f'no experiment has {" or ".join(options.parts)} in its name'
     )
   counter = parameter_count.ParameterCounter()
-  with _rare_garbage_collection():
+  with _no_garbage_collection():
     rows = [describe(name, cls, counter) for name, cls in experiments]
   if options.json:
     lines = [json.dumps(dataclasses.asdict(row)) for row in rows]
@@ -134,16 +134,16 @@ def _batch_spec(experiment: Any, task: Any) -> NestedMap:
 
 
 @contextlib.contextmanager
-def _rare_garbage_collection() -> Iterator[None]:
-  """Collects cycles rarely: they take a third of the time to make Configs."""
-  thresholds = gc.get_threshold()
-  gc.freeze()
-  gc.set_threshold(1_000_000, *thresholds[1:])
+def _no_garbage_collection() -> Iterator[None]:
+  """Stops the collection of cycles, a third of the time to make Configs.
+
+  Memory stays below 400 MiB for the experiments of Pax.
+  """
+  gc.disable()
   try:
     yield
   finally:
-    gc.set_threshold(*thresholds)
-    gc.unfreeze()
+    gc.enable()
 
 
 def _selected(parts: Sequence[str]) -> list[tuple[str, type]]:

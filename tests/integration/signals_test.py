@@ -4,6 +4,7 @@
 # bazel: size=large
 from __future__ import annotations
 
+import json
 import random
 import signal
 import time
@@ -45,6 +46,12 @@ def test_a_signal_saves_and_the_run_goes_on(tmp_path, straight, number):
   ended = binary.run('TinyStopped', tmp_path, *words)
   assert ended.returncode == 0, ended.stderr
   assert binary.loss_bits(tmp_path) == straight
+  starts = json.loads((tmp_path / 'run.json').read_text())
+  assert [len(s['argv']) > 3 for s in starts] == [True, True]
+  assert starts[0]['experiment'].endswith('.TinyStopped')
+  log = (tmp_path / 'logs' / 'train_0.log').read_text()
+  lines = [x for x in ended.stderr.splitlines() if x.startswith('step ')]
+  assert lines and all(line in log for line in lines)
 
 
 def test_kill_at_any_moment(tmp_path, straight):
