@@ -57,15 +57,17 @@ def einsum(
     )
   product = _quantized_product(parsed, x, w)
   if scale_act is not None:
-    product = product * _align(scale_act, _kept_left(parsed), parsed.out)
+    product = product * _align(
+      scale_act, _uncontracted_left(parsed), parsed.out
+    )
   if scale_eqn is not None:
     product = jnp.einsum(scale_eqn, product, scale)
   else:
-    product = product * _align(scale, parsed.kept, parsed.out)
+    product = product * _align(scale, parsed.uncontracted, parsed.out)
   if zp is None:
     return product
   if scale_act is not None:
-    x = x * _expand(scale_act, parsed.lhs, _kept_left(parsed))
+    x = x * _expand(scale_act, parsed.lhs, _uncontracted_left(parsed))
   if zp_eqn is not None:
     return product - jnp.einsum(zp_eqn, x, zp)
   return product - compute_offset(str(parsed), x, zp)
@@ -93,7 +95,7 @@ def compute_offset(
     if array.dtype in dtypes.INT_TYPES:
       raise ValueError(f'{name} must not be quantised, got {array.dtype}')
   parsed = _Equation.parse(eqn_normalized)
-  return jnp.einsum(f'{parsed.lhs},{parsed.kept}->{parsed.out}', x, zp)
+  return jnp.einsum(f'{parsed.lhs},{parsed.uncontracted}->{parsed.out}', x, zp)
 
 
 def get_scale_eqn(left: str, right: str) -> str:
@@ -151,13 +153,13 @@ def _dequantized_einsum(
 
   Zero points on both sides would expand the quantised einsum to four terms.
   """
-  kept = _kept_left(parsed)
+  uncontracted = _uncontracted_left(parsed)
   for param, apply in zip(act_params, _DEQUANTIZE, strict=True):
-    x = apply(x, _expand(param, parsed.lhs, kept))
+    x = apply(x, _expand(param, parsed.lhs, uncontracted))
   w = _no_int4(w)
   for param, apply in zip(weight_params, _DEQUANTIZE, strict=True):
     if param is not None:
-      w = apply(w, _expand(param, parsed.rhs, parsed.kept))
+      w = apply(w, _expand(param, parsed.rhs, parsed.uncontracted))
   product = jnp.einsum(str(parsed), x, w)
   if scale_eqn is None:
     return product
@@ -165,24 +167,26 @@ def _dequantized_einsum(
   return jnp.einsum(f'{blocks}->{out}', product)
 
 
-def _kept_left(parsed: _Equation) -> str:
+def _uncontracted_left(parsed: _Equation) -> str:
   return get_scale_eqn(parsed.out, parsed.lhs)
 
 
-def _expand(param: Array, letters: str, kept: str) -> Array:
+def _expand(param: Array, letters: str, uncontracted: str) -> Array:
   """Returns a scale with size 1 in the dimensions that it lacks."""
-  if param.ndim != len(kept):
+  if param.ndim != len(uncontracted):
     return param
-  missing = [i for i, c in enumerate(letters) if c not in kept]
+  missing = [i for i, c in enumerate(letters) if c not in uncontracted]
   return jnp.expand_dims(param, missing)
 
 
-def _align(param: Array, kept: str, out: str) -> Array:
+def _align(param: Array, uncontracted: str, out: str) -> Array:
   """Transposes a scale to the order of `out`, with size 1 elsewhere."""
-  if param.ndim == 0 or param.ndim != len(kept):
+  if param.ndim == 0 or param.ndim != len(uncontracted):
     return param
-  order = sorted(range(len(kept)), key=lambda i: out.index(kept[i]))
-  missing = [i for i, c in enumerate(out) if c not in kept]
+  order = sorted(
+    range(len(uncontracted)), key=lambda i: out.index(uncontracted[i])
+  )
+  missing = [i for i, c in enumerate(out) if c not in uncontracted]
   return jnp.expand_dims(jnp.transpose(param, order), missing)
 
 

@@ -148,9 +148,9 @@ def _apply_scale(
   """Returns `x` times the scale of the operand with these letters."""
   if scale is None:
     return x
-  kept = ''.join(c for c in letters if c in out)
+  uncontracted = ''.join(c for c in letters if c in out)
   return jnp.einsum(
-    f'{out},{kept}->{out}', x, scale, preferred_element_type=dtype
+    f'{out},{uncontracted}->{out}', x, scale, preferred_element_type=dtype
   )
 
 

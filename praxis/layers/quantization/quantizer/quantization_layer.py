@@ -133,9 +133,13 @@ class QuantizationLayer(quantized_weights.QuantizedWeights):
     parsed = parsed.swapped() if swap_xw else parsed
     if len(reshape):
       w = jnp.reshape(w, reshape)
-      kept = [n for i, n in enumerate(reshape) if i not in parsed.contracted]
-      scale = jnp.reshape(scale, kept)
-      zero_point = None if zero_point is None else zero_point.reshape(kept)
+      channel_shape = [
+        n for i, n in enumerate(reshape) if i not in parsed.contracted
+      ]
+      scale = jnp.reshape(scale, channel_shape)
+      zero_point = (
+        None if zero_point is None else zero_point.reshape(channel_shape)
+      )
     scale_act, zp_act, act = None, None, params.act_params
     if act is not None:
       x, scale_act, zp_act = operations.reduce_einsum_activation_precision(

@@ -58,7 +58,7 @@ class Equation:
     return [i for i, c in enumerate(letters) if c not in self.out]
 
   @property
-  def kept(self) -> str:
+  def uncontracted(self) -> str:
     """The letters of the right operand that the output has."""
     return ''.join(c for c in self.rhs.replace('.', '') if c in self.out)
 
@@ -76,11 +76,11 @@ class Equation:
     (block,) = unused_letters(str(self), 1)
     lhs = self.lhs.replace(old, block + old)
     rhs = self.rhs.replace(old, block + old)
-    kept = block + self.kept
+    uncontracted = block + self.uncontracted
     return SplitEquation(
       product=f'{lhs},{rhs}->{block}{self.out}',
-      scale=f'{block}{self.out},{_in_order(rhs, kept)}->{self.out}',
-      zero_point=f'{lhs},{_in_order(rhs, kept)}->{self.out}',
+      scale=f'{block}{self.out},{_in_order(rhs, uncontracted)}->{self.out}',
+      zero_point=f'{lhs},{_in_order(rhs, uncontracted)}->{self.out}',
     )
 
   def __str__(self) -> str:
