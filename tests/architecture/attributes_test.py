@@ -12,12 +12,17 @@ import ast
 import functools
 import importlib
 import inspect
+import re
+import sys
 from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
 
 from tests.architecture import source_tree
 
-# Methods of BaseLayer that set an attribute named by their first argument.
-_DEFINING_CALLS = ('create_child', 'create_children', 'create_variable')
+# Methods of layers that set an attribute named by their first argument.
+_CREATING_CALL = re.compile('_?create_')
+_IDENTIFIER = re.compile(r'[A-Za-z_]\w*')
 
 
 def _is_self(node: ast.expr) -> bool:
@@ -36,20 +41,56 @@ def attributes(cls: ast.ClassDef) -> Iterator[ast.Attribute]:
     pending.extend(ast.iter_child_nodes(node))
 
 
-def assigned(cls: ast.ClassDef) -> Iterator[str]:
-  """Yields the attributes that the methods of a class set."""
+def created_names(cls: ast.ClassDef) -> Iterator[ast.expr]:
+  """Yields the expressions that name attributes in calls."""
+  for node in ast.walk(cls):
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+      if _CREATING_CALL.match(node.func.attr) and node.args:
+        yield node.args[0]
+      # object.__setattr__(self, name, value)
+      elif node.func.attr == '__setattr__' and len(node.args) == 3:
+        yield node.args[1]
+
+
+def constants(cls: ast.ClassDef, module: ModuleType | None) -> set[str]:
+  """Returns the identifiers in strings of a class and of its constants."""
+  values: list[Any] = [
+    node.value for node in ast.walk(cls) if isinstance(node, ast.Constant)
+  ]
+  for node in ast.walk(cls):
+    if isinstance(node, (ast.Name, ast.Attribute)) and module is not None:
+      path = ast.unparse(node).split('.')
+      if path[-1].strip('_').isupper() and hasattr(module, path[0]):
+        value = functools.reduce(
+          lambda x, name: getattr(x, name, None), path, module
+        )
+        values += value if isinstance(value, (tuple, list, dict)) else [value]
+  return {
+    value
+    for value in values
+    if isinstance(value, str) and _IDENTIFIER.fullmatch(value)
+  }
+
+
+def assigned(
+  cls: ast.ClassDef, module: ModuleType | None = None
+) -> Iterator[str]:
+  """Yields patterns of the attributes that the methods of a class set.
+
+  Where the name of a child is computed, every identifier among the strings of
+  the class counts.
+  """
   for node in attributes(cls):
     if not isinstance(node.ctx, ast.Load):
       yield node.attr
-  for node in ast.walk(cls):
-    if (
-      isinstance(node, ast.Call)
-      and isinstance(node.func, ast.Attribute)
-      and node.func.attr in _DEFINING_CALLS
-      and node.args
-      and isinstance(node.args[0], ast.Constant)
-    ):
-      yield node.args[0].value
+  for name in created_names(cls):
+    if isinstance(name, ast.Constant):
+      yield name.value
+    elif isinstance(name, ast.JoinedStr):
+      parts = (getattr(part, 'value', None) for part in name.values)
+      yield ''.join(p if isinstance(p, str) else r'\w+' for p in parts)
+    else:
+      yield from constants(cls, module)
 
 
 @functools.cache
@@ -69,15 +110,23 @@ def class_nodes(module: str) -> dict[str, ast.ClassDef]:
 
 
 @functools.cache
-def defined(cls: type) -> frozenset[str]:
-  """Returns the names that a class and its bases define."""
-  names = set(dir(cls))
+def defined(cls: type) -> re.Pattern[str]:
+  """Returns a pattern of the names that a class and its bases define."""
+  names: set[str] = set(dir(cls))
   for base in cls.__mro__:
-    names |= set(inspect.get_annotations(base))
+    names |= {*vars(base), *inspect.get_annotations(base)}
     node = class_nodes(base.__module__).get(base.__qualname__)
     if node:
-      names |= set(assigned(node))
-  return frozenset(names)
+      names |= set(assigned(node, sys.modules[base.__module__]))
+  return re.compile('|'.join(names))
+
+
+def _has_dynamic_attributes(cls: type) -> bool:
+  """Returns whether a base computes attributes; flax's only reports errors."""
+  return any(
+    '__getattr__' in vars(base) and not base.__module__.startswith('flax.')
+    for base in cls.__mro__
+  )
 
 
 def undefined(module: str) -> Iterator[str]:
@@ -89,10 +138,12 @@ def undefined(module: str) -> Iterator[str]:
     for name in qualified_name.split('.'):
       # A class that a decorator or an outer class's metaclass took away.
       cls = getattr(cls, name, None)
-    if not isinstance(cls, type) or hasattr(cls, '__getattr__'):
+    if not isinstance(cls, type) or _has_dynamic_attributes(cls):
       continue
     for read in attributes(node):
-      if isinstance(read.ctx, ast.Load) and read.attr not in defined(cls):
+      if isinstance(read.ctx, ast.Load) and not defined(cls).fullmatch(
+        read.attr
+      ):
         path = source_tree.library()[module]
         yield f'{path}:{read.lineno}: {qualified_name} reads self.{read.attr}'
 
