@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What image networks share: an entry, stages of blocks, a pooling."""
+"""Image networks of an entry convolution, stages of blocks and pooling."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Array, Float
 
@@ -14,79 +15,81 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 
 class ConvStages(base_layer.BaseLayer):
-  """Stages of equal blocks; the first of a stage has its stride.
+  """Base of image networks: entry convolution, max pool, stages, pooling.
 
-  Subclasses add `conv_params`, which entry and blocks are made of, and
-  `block_params`, and say what the entry is.
+  The first block of a stage has the stride of the stage, all others stride 1.
+  Subclasses set the default templates, and call the stages.
   """
 
-  # Of each stage: stride, channels that come out, blocks, size of the filters.
+  # Convolution of the entry; also that of the blocks if they have conv_params.
+  conv_params: LayerTpl | None = pax_fiddle.template_field(None)
+  # Block of the stages.
+  block_params: LayerTpl | None = pax_fiddle.template_field(None)
+  # Of each stage: stride, output channels, number of blocks, filter size.
   strides: Sequence[int] = (1, 2, 2, 2)
   channels: Sequence[int] = (256, 512, 1024, 2048)
   blocks: Sequence[int] = (3, 4, 6, 3)
   kernels: Sequence[int] = (3, 3, 3, 3)
-  # Size of the filter of the first convolution, and how far it moves.
+  # Filter size and stride of the entry convolution.
   entryflow_conv_kernel: Sequence[int] = (7, 7)
   entryflow_conv_stride: Sequence[int] = (2, 2)
-  # Pools what the stages give; None leaves the image.
+  # Pooling of the last stage; None returns its feature map.
   output_spatial_pooling_params: LayerTpl | None = pax_fiddle.template_field(
     poolings.GlobalPooling, pooling_dims=(1, 2)
   )
 
   def setup(self) -> None:
-    lists = ('strides', 'channels', 'blocks', 'kernels')
-    sizes = {name: len(getattr(self, name)) for name in lists}
-    if len(set(sizes.values())) != 1:
-      raise ValueError(
-        f'{", ".join(lists)} of {type(self).__name__} {self.name!r} must be '
-        f'equally long, an entry for each stage, got lengths {sizes}'
-      )
-    entry = self._entry_filter()
+    check_equal_lengths(
+      self, ('strides', 'channels', 'blocks', 'kernels'), 'stage'
+    )
+    filter_shape = self._entry_filter_shape()
     conv = self.conv_params.clone().set(
-      filter_shape=entry, filter_stride=self.entryflow_conv_stride
+      filter_shape=filter_shape, filter_stride=self.entryflow_conv_stride
     )
     self.create_child('entryflow_conv', conv)
     pool = pax_fiddle.Config(
       poolings.Pooling, window_shape=(3, 3), window_stride=(2, 2)
     )
     self.create_child('entryflow_maxpool', pool)
-    self._create_blocks(entry[-1])
+    self._create_blocks(filter_shape[-1])
     if self.output_spatial_pooling_params is not None:
       self.create_child(
         'output_spatial_pooling', self.output_spatial_pooling_params
       )
 
-  def _entry_filter(self) -> Sequence[int]:
-    """Returns the filter_shape of the entry."""
-    raise NotImplementedError(f'{type(self).__name__} defines no entry')
+  def _entry_filter_shape(self) -> Sequence[int]:
+    """Returns the filter shape [H, W, I, O] of the entry convolution."""
+    raise NotImplementedError(
+      f'{type(self).__name__} does not define _entry_filter_shape'
+    )
 
-  def _block(self) -> LayerTpl:
-    """Returns the Config that all blocks have in common."""
+  def _block_tpl(self) -> LayerTpl:
+    """Returns the Config shared by all blocks."""
     block = self.block_params.clone()
     if hasattr(block, 'conv_params'):
       block.conv_params = self.conv_params.clone()
     return block
 
   def _create_blocks(self, input_dim: int) -> None:
-    common = self._block()
+    block_tpl = self._block_tpl()
     for stage, channels in enumerate(self.channels):
       for i in range(self.blocks[stage]):
-        block = common.clone().set(
+        block = block_tpl.clone().set(
           input_dim=input_dim,
           output_dim=channels,
           kernel_size=self.kernels[stage],
           stride=1 if i else self.strides[stage],
         )
-        self.create_child(_name(stage, i), block)
+        self.create_child(_block_name(stage, i), block)
         input_dim = channels
 
   def _stage(
     self, stage: int, inputs: Float[Array, 'B H W I']
   ) -> Float[Array, 'B U V O']:
-    """Returns what the blocks of a stage make of the inputs."""
+    """Returns the output of a stage."""
     outputs = inputs
     for i in range(self.blocks[stage]):
-      outputs = getattr(self, _name(stage, i))(outputs)
+      outputs = getattr(self, _block_name(stage, i))(outputs)
     return outputs
 
   def _pool(self, inputs: Float[Array, 'B H W O']) -> Float[Array, 'B ...']:
@@ -95,14 +98,34 @@ class ConvStages(base_layer.BaseLayer):
     return self.output_spatial_pooling(inputs)
 
 
-def conv(
-  block: base_layer.BaseLayer,
+def check_equal_lengths(
+  layer: base_layer.BaseLayer, fields: Sequence[str], unit: str
+) -> None:
+  """Raises ValueError unless the fields have one entry per `unit`."""
+  lengths = {name: len(getattr(layer, name)) for name in fields}
+  if len(set(lengths.values())) != 1:
+    raise ValueError(
+      f'{", ".join(fields)} of {type(layer).__name__} {layer.name!r} must be '
+      f'equally long, one entry per {unit}, got lengths {lengths}'
+    )
+
+
+@runtime_checkable
+class ConvBlock(Protocol):
+  """A block of convolutions, each followed by the activation."""
+
+  conv_params: LayerTpl
+  activation_tpl: LayerTpl
+
+
+def square_conv(
+  block: ConvBlock,
   size: int,
   input_dim: int,
   output_dim: int,
   stride: int = 1,
 ) -> LayerTpl:
-  """Returns the Config of a square convolution, as the block has them."""
+  """Returns the Config of a convolution with a `size` x `size` filter."""
   return block.conv_params.clone().set(
     filter_shape=(size, size, input_dim, output_dim),
     filter_stride=(stride, stride),
@@ -110,5 +133,5 @@ def conv(
   )
 
 
-def _name(stage: int, block: int) -> str:
+def _block_name(stage: int, block: int) -> str:
   return f'stage_{stage}_block_{block}'

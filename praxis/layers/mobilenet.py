@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MobileNetV2, https://arxiv.org/abs/1801.04381."""
+"""MobileNetV2 (arXiv:1801.04381)."""
 
 from __future__ import annotations
 
@@ -22,47 +22,48 @@ from praxis.layers import (
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field
 
-# Channels of the entry, if the multiplier is 1.
+# Channels of the entry convolution at multiplier 1.
 _ENTRY_CHANNELS = 32
 
 
 class InvertedResidualBlock(base_layer.BaseLayer):
-  """Three convolutions: widen, filter each channel, narrow.
+  """Inverted residual with a linear bottleneck (section 3 of the paper).
 
-  The input is added where its size and channels are the output's.
+  1x1 expansion, depthwise convolution, linear 1x1 projection. The residual
+  connection exists if input and output have the same shape.
   """
 
-  # Channels of the input and of the output.
+  # Input and output channels.
   input_dim: int = 0
   output_dim: int = 0
-  # How many times as many channels are filtered; 1: nothing is widened.
+  # Expansion factor of the channels; 1 omits the expansion convolution.
   expansion: int = 6
-  # What the convolutions are.
+  # Template of all three convolutions.
   conv_params: LayerTpl = template_field(convolutions.ConvBNAct)
-  # Size of the filter, and how far it moves.
+  # Filter size and stride of the depthwise convolution.
   kernel_size: int = 3
   stride: int = 1
-  # The activation of all but the last.
+  # Activation of the expansion and of the depthwise convolution.
   activation_tpl: LayerTpl = template_field(activations.ReLU6)
 
   def setup(self) -> None:
     self._check_positive('input_dim', 'output_dim', 'expansion', 'stride')
     size, inner = self.kernel_size, self.expansion * self.input_dim
-    # A filter of one input channel makes a group of each channel.
+    # A filter with one input channel makes the convolution depthwise.
     body = [
-      conv_stages.conv(self, size, 1, inner, self.stride),
-      conv_stages.conv(self, 1, inner, self.output_dim).set(
+      conv_stages.square_conv(self, size, 1, inner, self.stride),
+      conv_stages.square_conv(self, 1, inner, self.output_dim).set(
         activation_tpl=pax_fiddle.Config(activations.Identity)
       ),
     ]
     if self.expansion != 1:
-      body.insert(0, conv_stages.conv(self, 1, self.input_dim, inner))
+      body.insert(0, conv_stages.square_conv(self, 1, self.input_dim, inner))
     _create_body(self, body)
 
   def __call__(
     self, inputs: Float[Array, 'B H W I']
   ) -> Float[Array, 'B U V O']:
-    """Returns the output, sizes divided by the stride."""
+    """Returns the output; height and width are divided by the stride."""
     outputs = self.body(inputs)
     if self.input_dim == self.output_dim and self.stride == 1:
       outputs = outputs + inputs
@@ -72,48 +73,45 @@ class InvertedResidualBlock(base_layer.BaseLayer):
 class MobileNet(base_layer.BaseLayer):
   """Blocks between two convolutions, then a pooling, and a classifier."""
 
-  # What entry, blocks and exit are made of.
+  # Convolution of entry, blocks and exit.
   conv_params: LayerTpl = template_field(
     convolutions.ConvBNAct,
     activation_tpl=pax_fiddle.Config(activations.ReLU6),
     batch_norm_tpl=pax_fiddle.Config(normalizations.BatchNorm, decay=0.9),
     params_init=WeightInit.GaussianSqrtFanOut(1.4141),
   )
-  # What the blocks are.
+  # Template of the blocks.
   block_params: LayerTpl = template_field(InvertedResidualBlock)
-  # Of each block: how much it widens, its stride, channels that come out.
+  # Of each block: expansion factor, stride, output channels.
   expansions: Sequence[int] = (1,) + 16 * (6,)
   strides: Sequence[int] = (1, 2, 1, 2, 1, 1, 2) + 6 * (1,) + (2, 1, 1, 1)
   channels: Sequence[int] = (
     (16,) + 2 * (24,) + 3 * (32,) + 4 * (64,) + 3 * (96,) + 3 * (160,) + (320,)
   )
-  # Channels of the last convolution; a multiplier below 1 leaves them.
+  # Channels of the last convolution; a multiplier below 1 does not scale them.
   output_channels: int = 1280
-  # How many classes the classifier has; 0: there is none.
+  # Number of classes; 0 omits the classifier.
   num_classes: int = 0
-  # Size of the first filter and channels of the image, and how far it moves.
+  # Filter height, width and input channels of the entry convolution, and its
+  # stride.
   entryflow_conv_kernel: Sequence[int] = (3, 3, 3)
   entryflow_conv_stride: Sequence[int] = (2, 2)
-  # Pools what the blocks give; None leaves the image.
+  # Pooling before the classifier; None keeps the feature map.
   output_spatial_pooling_params: LayerTpl | None = template_field(
     poolings.GlobalPooling, pooling_dims=(1, 2)
   )
-  # The classifier.
+  # Classifier.
   predict_params: LayerTpl = template_field(linears.FeedForward)
-  # What numbers of channels are multiplied by; they are then rounded to
-  # multiples of divisible_by, the entry's and the exit's to min_depth or more.
+  # Width multiplier of the channels. Scaled channels are rounded to multiples
+  # of divisible_by; those of entry and exit are at least min_depth.
   multiplier: float = 1.0
   divisible_by: int = 8
   min_depth: int = 8
 
   def setup(self) -> None:
-    lists = ('expansions', 'strides', 'channels')
-    sizes = {name: len(getattr(self, name)) for name in lists}
-    if len(set(sizes.values())) != 1:
-      raise ValueError(
-        f'{", ".join(lists)} of MobileNet {self.name!r} must be equally long, '
-        f'an entry for each block, got lengths {sizes}'
-      )
+    conv_stages.check_equal_lengths(
+      self, ('expansions', 'strides', 'channels'), 'block'
+    )
     entry = self._scaled(_ENTRY_CHANNELS, self.min_depth)
     body = [
       self._conv((*self.entryflow_conv_kernel, entry)).set(
@@ -152,21 +150,23 @@ class MobileNet(base_layer.BaseLayer):
       filter_shape=tuple(filter_shape), filter_stride=(1, 1)
     )
 
-  def _scaled(self, channels: int, least: int) -> int:
-    return _make_divisible(channels * self.multiplier, self.divisible_by, least)
+  def _scaled(self, channels: int, min_channels: int) -> int:
+    return _make_divisible(
+      channels * self.multiplier, self.divisible_by, min_channels
+    )
 
   def __call__(self, inputs: Float[Array, 'B H W C']) -> Float[Array, 'B ...']:
-    """Returns [B, D] if pooled, else [B, H', W', D]; D may be the classes."""
+    """Returns features or logits: [B, D] if pooled, else [B, H', W', D]."""
     return self.body(inputs)
 
 
-def _make_divisible(value: float, divisor: int, least: int) -> int:
-  """Returns the nearest multiple of `divisor` that is not 10% below `value`."""
-  rounded = max(least, int(value + divisor / 2) // divisor * divisor)
+def _make_divisible(value: float, divisor: int, min_value: int) -> int:
+  """Rounds to a multiple of `divisor`, at least 90% of `value`."""
+  rounded = max(min_value, int(value + divisor / 2) // divisor * divisor)
   return rounded + divisor if rounded < 0.9 * value else rounded
 
 
 def _create_body(layer: base_layer.BaseLayer, layers: list[LayerTpl]) -> None:
-  """Creates the child `body`: the layers, one after the other."""
-  chain = pax_fiddle.Config(sequential.Sequential, layers=layers)
-  layer.create_child('body', chain)
+  """Creates the child `body`, a `Sequential` of the layers."""
+  body = pax_fiddle.Config(sequential.Sequential, layers=layers)
+  layer.create_child('body', body)

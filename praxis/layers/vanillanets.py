@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image networks without shortcuts and without batch normalisation.
+"""Image networks without shortcuts and batch normalization.
 
-References: https://openreview.net/forum?id=U0k7XNTiFEq
+References: Deep learning without shortcuts: shaping the kernel with tailored
+rectifiers, https://arxiv.org/abs/2203.08120
 """
 
 from __future__ import annotations
@@ -23,27 +24,31 @@ template_field = pax_fiddle.template_field
 def tailored_lrelu(
   negative_slope: float, x: Float[Array, '*shape']
 ) -> Float[Array, '*shape']:
-  """Returns a leaky ReLU that keeps the mean square of a normal input."""
+  """Returns the tailored leaky ReLU of `x`.
+
+  The gain √(2 / (1 + negative_slope²)) preserves the second moment of standard
+  normal inputs.
+  """
   gain = math.sqrt(2.0 / (1 + negative_slope**2))
   return gain * jax.nn.leaky_relu(x, negative_slope=negative_slope)
 
 
 class VanillaBlock(base_layer.BaseLayer):
-  """Three convolutions: narrow, filter, widen."""
+  """Bottleneck of 1x1, k x k and 1x1 convolutions, each activated."""
 
-  # Channels of the input and of the output.
+  # Input and output channels.
   input_dim: int = 0
   output_dim: int = 0
-  # What the convolutions are.
+  # Template of all convolutions.
   conv_params: LayerTpl = template_field(
     convolutions.Conv2D,
     bias=True,
     params_init=WeightInit.ScaledDeltaOrthogonal(1.0),
   )
-  # Size of the filter, and how far it moves.
+  # Filter size k and stride of the middle convolution.
   kernel_size: int = 3
   stride: int = 1
-  # The fraction of negative values that the activations leave.
+  # Negative slope of the tailored leaky ReLU.
   negative_slope: float = 0.4
 
   def setup(self) -> None:
@@ -68,7 +73,7 @@ class VanillaBlock(base_layer.BaseLayer):
   def __call__(
     self, inputs: Float[Array, 'B H W I']
   ) -> Float[Array, 'B U V O']:
-    """Returns the activated convolutions, sizes divided by the stride."""
+    """Returns the output; height and width are divided by the stride."""
     outputs = inputs
     for conv in self.body:
       outputs = tailored_lrelu(self.negative_slope, conv(outputs))
@@ -76,47 +81,47 @@ class VanillaBlock(base_layer.BaseLayer):
 
 
 class VanillaNet(ConvStages):
-  """A network of `VanillaBlock`s, built as the residual ones."""
+  """ResNet without shortcuts; 50 layers by default."""
 
-  # What entry and blocks are made of.
+  # Convolution of entry and blocks.
   conv_params: LayerTpl = template_field(
     convolutions.Conv2D,
     bias=True,
     params_init=WeightInit.ScaledDeltaOrthogonal(1.0),
   )
-  # What the stages are stacks of.
+  # Block of the stages.
   block_params: LayerTpl = template_field(VanillaBlock)
-  # The fraction of negative values that the activations leave.
+  # Negative slope of the tailored leaky ReLU.
   negative_slope: float = 0.4
 
   @classmethod
   def HParamsVanillaNet5(cls) -> pax_fiddle.Config[VanillaNet]:
-    """Returns one small block, for tests."""
+    """Returns a network of one small block, for tests."""
     return cls.config(strides=[1], channels=[16], blocks=[1], kernels=[1])
 
   @classmethod
   def HParamsVanillaNet50(cls) -> pax_fiddle.Config[VanillaNet]:
-    """Returns the network of 50 layers."""
+    """Returns VanillaNet-50."""
     return cls.config()
 
   @classmethod
   def HParamsVanillaNet101(cls) -> pax_fiddle.Config[VanillaNet]:
-    """Returns the network of 101 layers."""
+    """Returns VanillaNet-101."""
     return cls.config(blocks=[3, 4, 23, 3])
 
   @classmethod
   def HParamsVanillaNet152(cls) -> pax_fiddle.Config[VanillaNet]:
-    """Returns the network of 152 layers."""
+    """Returns VanillaNet-152."""
     return cls.config(blocks=[3, 8, 36, 3])
 
-  def _entry_filter(self) -> tuple[int, ...]:
+  def _entry_filter_shape(self) -> tuple[int, ...]:
     return (*self.entryflow_conv_kernel, 3, self.channels[0] // 4)
 
-  def _block(self) -> LayerTpl:
-    return super()._block().set(negative_slope=self.negative_slope)
+  def _block_tpl(self) -> LayerTpl:
+    return super()._block_tpl().set(negative_slope=self.negative_slope)
 
   def __call__(self, inputs: Float[Array, 'B H W 3']) -> Float[Array, 'B ...']:
-    """Returns the pooled output of the last stage."""
+    """Returns the pooled features of the last stage."""
     entry = self.entryflow_conv(inputs)
     outputs = tailored_lrelu(self.negative_slope, entry)
     outputs, _ = self.entryflow_maxpool(outputs)

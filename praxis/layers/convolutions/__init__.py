@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions over time, images and videos."""
+"""1D, 2D and 3D convolutions and convolution blocks."""
 
 from praxis.layers.convolutions.conv import Conv2D as Conv2D
 from praxis.layers.convolutions.conv import Conv3D as Conv3D

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions over two and three dimensions, channels last."""
+"""2D and 3D convolutions, channels last."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from praxis.layers import normalizations
 from praxis.layers.convolutions.padding import window_padding
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
-_LETTERS = 'THW'
+_SPATIAL_LETTERS = 'THW'
 
 
 class BaseConv(base_layer.BaseLayer):
-  """A convolution; subclasses say over how many dimensions.
+  """N-dimensional convolution; subclasses set the number of dimensions.
 
-  Channels fall into groups, each convolved by itself, where the filter takes
-  fewer than the input has; `HParamsDepthwise` is one group per channel.
+  The convolution is grouped if the filter has fewer input channels than the
+  inputs; `HParamsDepthwise` has one group per channel.
   """
 
-  # Size of the filter along each dimension, then its channels in and out.
+  # Filter size of each spatial dimension, then input and output channels.
   filter_shape: Sequence[int] = ()
-  # How far the filter moves, and how far its taps are from each other.
+  # Stride and dilation of each spatial dimension.
   filter_stride: Sequence[int] = ()
   dilations: Sequence[int] = ()
-  # Whether there is a bias, and what it starts from.
+  # Adds a bias, initialized by `bias_init`.
   bias: bool = False
   bias_init: WeightInit = dataclasses.field(
     default_factory=lambda: WeightInit.Constant(0.0)
   )
-  # What the filter starts from, instead of params_init.
+  # Initializer of the filter; None is `params_init`.
   kernel_init: WeightInit | None = None
-  # 'SAME' surrounds the input with zeros, 'VALID' does not.
+  # 'SAME' pads with zeros, 'VALID' does not pad.
   padding: str = 'SAME'
-  # Whether 'SAME' takes the stride into account, as TensorFlow's does; other
-  # frameworks, and older models here, pad as if nothing was strided.
+  # Computes 'SAME' padding with the stride, as TensorFlow does. If False, the
+  # padding is that of stride 1, as in PyTorch.
   tf_equivalent_padding: bool = False
-  # Whether no output depends on a later step of the first dimension.
+  # Makes the first spatial dimension causal.
   is_causal: bool = False
 
-  _rank = 0  # dimensions that are convolved
+  _rank = 0  # number of spatial dimensions
 
   @classmethod
   def HParamsDepthwise(
@@ -57,7 +57,18 @@ class BaseConv(base_layer.BaseLayer):
     channel_multipliers: int = 1,
     **hparams: Any,
   ) -> pax_fiddle.Config[Self]:
-    """Returns a Config in which each channel is convolved by itself."""
+    """Returns the Config of a depthwise convolution.
+
+    Args:
+      kernel_shape: filter size of each spatial dimension.
+      in_channels: input channels.
+      channel_multipliers: output channels per input channel.
+      **hparams: other fields of the layer.
+
+    Raises:
+      ValueError: `kernel_shape` has the wrong length, or `hparams` sets
+        `filter_shape`.
+    """
     if len(kernel_shape) != cls._rank:
       raise ValueError(
         f'kernel_shape of {cls.__name__} must have {cls._rank} entries, got '
@@ -65,15 +76,15 @@ class BaseConv(base_layer.BaseLayer):
       )
     if 'filter_shape' in hparams:
       raise ValueError(
-        'filter_shape cannot be given to HParamsDepthwise, which makes it of '
-        'kernel_shape and in_channels'
+        'HParamsDepthwise derives filter_shape from kernel_shape and '
+        f'in_channels, got filter_shape {hparams["filter_shape"]}; remove it'
       )
     filter_shape = (*kernel_shape, 1, in_channels * channel_multipliers)
     return pax_fiddle.Config(cls, filter_shape=filter_shape, **hparams)
 
   def check_dimensions(self) -> None:
-    """Raises ValueError for settings that do not go together."""
-    what, rank = f'{type(self).__name__} {self.name!r}', self._rank
+    """Raises ValueError for invalid or incompatible fields."""
+    layer, rank = f'{type(self).__name__} {self.name!r}', self._rank
     for name, size in (
       ('filter_shape', rank + 2),
       ('filter_stride', rank),
@@ -82,16 +93,16 @@ class BaseConv(base_layer.BaseLayer):
       value = tuple(getattr(self, name))
       if len(value) != size or min(value) <= 0:
         raise ValueError(
-          f'{name} of {what} must have {size} positive entries, got {value}'
+          f'{name} of {layer} must have {size} positive entries, got {value}'
         )
     if self.padding not in ('SAME', 'VALID'):
       raise ValueError(
-        f"padding of {what} must be 'SAME' or 'VALID', got {self.padding!r}"
+        f"padding of {layer} must be 'SAME' or 'VALID', got {self.padding!r}"
       )
     if self.is_causal and not self.tf_equivalent_padding:
-      raise ValueError(f'is_causal of {what} needs tf_equivalent_padding=True')
+      raise ValueError(f'is_causal of {layer} needs tf_equivalent_padding=True')
     if self.is_causal and self.padding == 'VALID':
-      raise ValueError(f"is_causal of {what} needs padding='SAME'")
+      raise ValueError(f"is_causal of {layer} needs padding='SAME'")
 
   def setup(self) -> None:
     self.check_dimensions()
@@ -111,9 +122,9 @@ class BaseConv(base_layer.BaseLayer):
   def __call__(
     self, inputs: Num[Array, 'B *space I']
   ) -> Float[Array, 'B *outer O']:
-    """Returns the convolved inputs; 'SAME' without strides keeps the sizes."""
-    groups = self._groups(inputs)
-    space = _LETTERS[-self._rank :]
+    """Returns the convolution; 'SAME' with stride 1 keeps spatial sizes."""
+    groups = self._num_groups(inputs)
+    space = _SPATIAL_LETTERS[-self._rank :]
     mapping = self.activation_split_dims_mapping.out
     outputs = jax.lax.conv_general_dilated(
       self.shard(inputs.astype(self.fprop_dtype), mapping),
@@ -139,36 +150,37 @@ class BaseConv(base_layer.BaseLayer):
       self.filter_shape[: self._rank], self.dilations, is_causal=self.is_causal
     )
 
-  def _groups(self, inputs: Array) -> int:
-    """Returns how many groups the channels of the inputs fall into."""
-    what, (taken, made) = f'{type(self).__name__}', self.filter_shape[-2:]
+  def _num_groups(self, inputs: Array) -> int:
+    """Returns the number of channel groups of a grouped convolution."""
+    layer = type(self).__name__
+    in_channels, out_channels = self.filter_shape[-2:]
     if inputs.ndim != self._rank + 2:
       raise ValueError(
-        f'inputs of {what} must have rank {self._rank + 2}, channels last, got '
-        f'{inputs.shape}'
+        f'inputs of {layer} must have rank {self._rank + 2}, channels last, '
+        f'got {inputs.shape}'
       )
-    if inputs.shape[-1] % taken:
+    if inputs.shape[-1] % in_channels:
       raise ValueError(
-        f'channels of the inputs of {what} must be a multiple of {taken}, the '
-        f'channels the filter takes, got {inputs.shape}'
+        f'channels of the inputs of {layer} must be a multiple of '
+        f'{in_channels}, filter_shape[-2], got {inputs.shape}'
       )
-    groups = inputs.shape[-1] // taken
-    if made % groups:
+    num_groups = inputs.shape[-1] // in_channels
+    if out_channels % num_groups:
       raise ValueError(
-        f'{what} must make a multiple of {groups} channels, the groups that '
-        f'inputs {inputs.shape} fall into, got filter_shape '
+        f'output channels of {layer} must be a multiple of {num_groups}, the '
+        f'groups of inputs {inputs.shape}, got filter_shape '
         f'{tuple(self.filter_shape)}'
       )
-    return groups
+    return num_groups
 
 
 class Conv2D(BaseConv):
-  """A convolution over height (or time) and width: [B, H, W, I]."""
+  """2D convolution of images [B, H, W, I] or of sequences, H being time."""
 
   filter_shape: Sequence[int] = (0, 0, 0, 0)
   filter_stride: Sequence[int] = (0, 0)
   dilations: Sequence[int] = (1, 1)
-  # Normalises the filter before it is used.
+  # Normalization of the filter, e.g. weight normalization.
   weight_norm_tpl: LayerTpl = pax_fiddle.template_field(
     normalizations.IdentityNorm
   )
@@ -185,7 +197,7 @@ class Conv2D(BaseConv):
 
 
 class Conv3D(BaseConv):
-  """A convolution over time, height and width: [B, T, H, W, I]."""
+  """3D convolution of videos [B, T, H, W, I]."""
 
   filter_shape: Sequence[int] = (0, 0, 0, 0, 0)
   filter_stride: Sequence[int] = (0, 0, 0)

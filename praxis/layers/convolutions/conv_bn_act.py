@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolution, batch normalisation and activation in one."""
+"""Convolution, batch normalization and activation as one layer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ template_field = pax_fiddle.template_field
 
 
 class ConvBNAct(Conv2D):
-  """A convolution, then batch normalisation, then an activation."""
+  """2D convolution, batch normalization, activation, in that order."""
 
-  # The normalisation and the activation; None leaves it out.
+  # Normalization and activation; None omits either.
   batch_norm_tpl: LayerTpl | None = template_field(normalizations.BatchNorm)
   activation_tpl: LayerTpl | None = template_field(activations.ReLU)
 
@@ -32,9 +32,11 @@ class ConvBNAct(Conv2D):
       self.create_child('activation', self.activation_tpl.clone())
 
   def __call__(self, inputs: Num[Array, 'B H W I']) -> Float[Array, 'B U V O']:
-    return self._block(inputs)
+    return self._conv_bn_act(inputs)
 
-  def _block(self, inputs: Num[Array, 'B H W I']) -> Float[Array, 'B U V O']:
+  def _conv_bn_act(
+    self, inputs: Num[Array, 'B H W I']
+  ) -> Float[Array, 'B U V O']:
     outputs = Conv2D.__call__(self, inputs)
     if self.batch_norm_tpl is not None:
       outputs = self.bn(outputs)
@@ -44,17 +46,18 @@ class ConvBNAct(Conv2D):
 
 
 class ConvBNActWithPadding(ConvBNAct):
-  """The same for sequences: height is time, part of which is padding."""
+  """`ConvBNAct` for padded sequences; the height dimension is time."""
 
-  # Whether an output of a strided convolution is padding if the last, not the
-  # first frame it stands for is, as Lingvo has it.
+  # Takes the padding of a strided output from the last input frame of its
+  # stride, as Lingvo does, instead of the first.
   compat_with_lingvo: bool = False
 
   def setup(self) -> None:
     super().setup()
     if self.compat_with_lingvo and tuple(self.dilations) != (1, 1):
       raise ValueError(
-        f'compat_with_lingvo needs dilations (1, 1), got {self.dilations}'
+        'compat_with_lingvo=True needs dilations (1, 1), got '
+        f'{tuple(self.dilations)}'
       )
 
   def __call__(
@@ -62,11 +65,15 @@ class ConvBNActWithPadding(ConvBNAct):
   ) -> tuple[Float[Array, 'B U V O'], Num[Array, 'B U']]:
     """Returns the outputs and their paddings.
 
-    Padded inputs count as 0. Padded outputs are 0 unless padding='SAME' and
-    there is no stride: what follows then sees the zeros of the paddings only.
+    Padded input frames are set to 0. Padded output frames are set to 0 unless
+    padding='SAME' and the stride is 1, where the paddings do not change.
+
+    Args:
+      inputs: features; H is time.
+      paddings: 1 for padded frames.
     """
     inputs = py_utils.apply_padding(inputs, paddings[:, :, None, None])
-    outputs = self._block(inputs)
+    outputs = self._conv_bn_act(inputs)
     if self.filter_stride[0] == 1 and self.padding == 'SAME':
       return outputs, paddings
     paddings = self._out_paddings(paddings, outputs.shape[1])
@@ -76,14 +83,15 @@ class ConvBNActWithPadding(ConvBNAct):
   def _out_paddings(
     self, paddings: Num[Array, 'B H'], length: int
   ) -> Num[Array, 'B U']:
+    """Returns the paddings of the `length` output frames."""
     stride = self.filter_stride[0]
     if self.padding == 'VALID':
-      # An output is padding if all it is made of is.
+      # An output frame is padding if its receptive field is all padding.
       starts = jnp.arange(length)[:, None] * stride
       taps = jnp.arange(self.filter_shape[0]) * self.dilations[0]
       return jnp.min(paddings[:, starts + taps], axis=-1)
     if not self.compat_with_lingvo:
       return paddings[:, ::stride]
-    kept = paddings[:, stride - 1 :: stride]
-    missing = length - kept.shape[1]
-    return jnp.pad(kept, [(0, 0), (0, missing)], constant_values=1)
+    last_frames = paddings[:, stride - 1 :: stride]
+    missing = length - last_frames.shape[1]
+    return jnp.pad(last_frames, [(0, 0), (0, missing)], constant_values=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions over time of each channel by itself."""
+"""Depthwise convolutions over time."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from praxis.layers.convolutions.padding import causal_padding
 
 
 class BaseDepthwiseConv1D(base_layer.BaseLayer):
-  """A convolution over time of each channel; subclasses say how it is done."""
+  """Interface of depthwise convolutions over time."""
 
-  # Size of the filter, channels of the input, outputs per channel.
+  # Filter size K, input channels I, and output channels per input channel.
   filter_shape: Sequence[int] = (0, 0, 0)
-  # Whether there is a bias, and what it starts from.
+  # Adds a bias, initialized by `bias_init`.
   bias: bool = False
   bias_init: WeightInit = dataclasses.field(
     default_factory=lambda: WeightInit.Constant(0.0)
   )
-  # Whether no output depends on a later step.
+  # Makes the convolution causal in time.
   is_causal: bool = False
-  # Whether the filter is stored as that of a 2D convolution, [k, 1, I * M, 1],
-  # as old checkpoints have it.
+  # Stores the filter as [K, 1, O, 1] instead of [K, 1, O], for checkpoints of
+  # a 2D convolution.
   use_2d_conv_weight_shape: bool = False
-  # How far the taps of the filter are from each other.
+  # Dilation of the filter.
   rhs_dilation_rate: int = 1
 
   def __call__(
@@ -37,22 +37,23 @@ class BaseDepthwiseConv1D(base_layer.BaseLayer):
     inputs: Float[Array, 'B T I'],
     paddings: Num[Array, 'B T'] | None = None,
   ) -> Float[Array, 'B T O']:
-    """Returns the convolved inputs, in which padding counts as 0."""
+    """Returns the convolution; padded inputs are set to 0."""
     raise NotImplementedError(f'{type(self).__name__} defines no __call__')
 
 
 class DepthwiseConv1D(BaseDepthwiseConv1D):
-  """A depthwise convolution by `jax.lax`, of the same length as its input."""
+  """Depthwise convolution over time that keeps the length."""
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    # The filter: its size, its input channels, its outputs.
+    # The filter [K, 1, O].
     him: pytypes.SplitDimsMapping = None
 
   def setup(self) -> None:
     if len(self.filter_shape) != 3 or min(self.filter_shape) <= 0:
       raise ValueError(
         f'filter_shape of {type(self).__name__} {self.name!r} must be three '
-        'positive numbers (size, channels, outputs per channel), got '
+        'positive numbers (filter size, input channels, output channels per '
+        'input channel), got '
         f'{tuple(self.filter_shape)}'
       )
     if self.rhs_dilation_rate <= 0:
@@ -79,7 +80,7 @@ class DepthwiseConv1D(BaseDepthwiseConv1D):
       )
 
   def get_w(self) -> Float[Array, 'K 1 O']:
-    """Returns the filter, whatever shape it is stored in."""
+    """Returns the filter without the extra dimension of the 2D shape."""
     w = self.theta.w
     return w[..., 0] if self.use_2d_conv_weight_shape else w
 
@@ -88,7 +89,15 @@ class DepthwiseConv1D(BaseDepthwiseConv1D):
     inputs: Float[Array, 'B T I'],
     paddings: Num[Array, 'B T'] | None = None,
   ) -> Float[Array, 'B T O']:
-    """Returns the convolved inputs, in which padding counts as 0."""
+    """Returns the convolution; padded inputs are set to 0.
+
+    Args:
+      inputs: features.
+      paddings: 1 for padded steps; None is no padding.
+
+    Raises:
+      ValueError: the inputs do not have `filter_shape[1]` channels.
+    """
     if inputs.shape[-1] != self.filter_shape[1]:
       raise ValueError(
         f'inputs must have {self.filter_shape[1]} channels, filter_shape[1], '

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The convolution block of a Conformer."""
+"""Convolution module of the Conformer (arXiv:2005.08100, section 2.2)."""
 
 from __future__ import annotations
 
@@ -18,41 +18,42 @@ template_field = pax_fiddle.template_field
 
 
 class LightConv1D(base_layer.BaseLayer):
-  """Adds what a gated, depthwise convolution over time makes of the input.
+  """Convolution module of the Conformer with a residual connection.
 
-  That is: normalisation, gated linear unit, depthwise convolution,
-  normalisation, activation, linear layer, dropout.
+  Layer norm, gated linear unit, depthwise convolution, normalization,
+  activation, linear layer, dropout.
 
-  References: Conformer, https://arxiv.org/abs/2005.08100
+  References: Conformer, https://arxiv.org/abs/2005.08100, section 2.2
   """
 
-  # Size of the input and of the output.
+  # Input and output dimension, D.
   input_dims: int | None = None
-  # Size of the filter of the convolution.
+  # Filter size of the depthwise convolution.
   kernel_size: int | None = None
-  # The activation after the second normalisation.
+  # Activation after `conv_norm_layer_tpl`.
   conv_activation_tpl: LayerTpl = template_field(activations.Swish)
-  # The probability that dropout zeroes an element.
+  # Dropout rate of the output of the last linear layer.
   dropout_prob: float = 0.0
-  # The parts, in the order in which they are used.
+  # Sublayers in execution order.
   ln_tpl: LayerTpl = template_field(normalizations.LayerNorm)
   linear_start_tpl: LayerTpl = template_field(linears.FeedForward)
   depthwise_conv_tpl: LayerTpl = template_field(DepthwiseConv1D)
   conv_norm_layer_tpl: LayerTpl = template_field(normalizations.BatchNorm)
   linear_end_tpl: LayerTpl = template_field(linears.FeedForward)
   dropout_tpl: LayerTpl = template_field(stochastics.Dropout)
-  # Whether no output depends on a later step.
+  # Makes the depthwise convolution causal.
   is_causal: bool = False
-  # Whether the second normalisation sees [B, T, 1, D], as old models have it.
+  # Passes [B, T, 1, D] to `conv_norm_layer_tpl`, e.g. to a group norm of
+  # input_rank=4.
   use_2d_conv_norm: bool = False
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
-    # The linear layers, and the filter of the convolution.
+    # Weights of the linear layers, and the depthwise filter.
     df: pytypes.SplitDimsMapping = None
     him: pytypes.SplitDimsMapping = None
 
   class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    # What is between the linear layers, and the output of the last.
+    # Activations between the linear layers, and the output of the last one.
     blf: pytypes.SplitDimsMapping = None
     bld: pytypes.SplitDimsMapping = None
 
@@ -86,7 +87,7 @@ class LightConv1D(base_layer.BaseLayer):
     weight: pytypes.SplitDimsMapping,
     output: pytypes.SplitDimsMapping,
   ) -> LayerTpl:
-    """Returns a linear layer that starts as half of one twice as wide."""
+    """Returns a linear layer [D, D] with Xavier scale √1.5."""
     linear = tpl.clone().set(
       input_dims=self.input_dims,
       output_dims=self.input_dims,
@@ -101,7 +102,13 @@ class LightConv1D(base_layer.BaseLayer):
   def __call__(
     self, inputs: Float[Array, 'B T D'], paddings: Num[Array, 'B T']
   ) -> Float[Array, 'B T D']:
-    """Returns the inputs plus the block of them."""
+    """Returns the inputs plus the output of the module.
+
+    Args:
+      inputs: features.
+      paddings: 1 for padded steps; the convolution and the normalizations
+        ignore them.
+    """
     mapping = self.activation_split_dims_mapping.blf
     x = self.ln(inputs, paddings)
     x = self.linear_start_act(x) * jax.nn.sigmoid(self.linear_start_gated(x))

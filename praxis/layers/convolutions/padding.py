@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many zeros stand around what is convolved."""
+"""Zero padding of convolutions."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 
 def causal_padding(filter_shape: int, dilation_rate: int) -> int:
-  """Returns how many zeros before the first step hide all later steps."""
+  """Returns the left padding of a causal convolution of one dimension."""
   return dilation_rate * (filter_shape - 1)
 
 
 def window_padding(
   sizes: Sequence[int], dilations: Sequence[int], *, is_causal: bool = False
 ) -> list[tuple[int, int]]:
-  """Returns zeros before and after each dimension, an odd one after.
+  """Returns the 'SAME' padding of stride 1, (low, high) of each dimension.
 
-  They keep the size where nothing is strided, and do not depend on the stride;
-  all of the first dimension's stand before it if `is_causal`.
+  An odd total puts the extra zero on the high side. If `is_causal`, all
+  padding of the first dimension is on its low side.
   """
   totals = [causal_padding(k, d) for k, d in zip(sizes, dilations, strict=True)]
   pads = [(total // 2, total - total // 2) for total in totals]

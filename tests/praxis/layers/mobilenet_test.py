@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""MobileNet: its block against numpy, its sizes, what is refused."""
+"""MobileNetV2: its block against numpy, shapes, invalid fields."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=medium
-"""Residual networks: blocks against numpy, presets, and what is refused."""
+"""Residual networks: blocks against numpy, presets, invalid fields."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _relu(x):
 
 
 def _conv(x, params, stride=1):
-  """A convolution and its batch normalisation."""
+  """Convolution and batch normalization."""
   w = np.asarray(params['w'])
   y = convolve(x, w, (stride, stride), (1, 1), same_padding(w.shape[:2]))
   y = (y - y.mean((0, 1, 2))) / np.sqrt(y.var((0, 1, 2)) + 1e-3)
@@ -43,22 +43,22 @@ def _basic(x, p, stride):
 
 @pytest.mark.parametrize('dims, stride', [((4, 4), 1), ((4, 8), 2)])
 @pytest.mark.parametrize(
-  'cls, twin',
+  'cls, reference',
   [(resnets.ResNetBlock, _bottleneck), (resnets.ResNetBasicBlock, _basic)],
 )
-def test_blocks(cls, twin, dims, stride):
+def test_blocks(cls, reference, dims, stride):
   x = normal(2, 4, 4, 4)
   cfg = cls.config(input_dim=dims[0], output_dim=dims[1], stride=stride)
   layer, variables = build(cfg, x)
   params = variables['params']
   assert ('shortcut' in params) == (stride == 2)
   got, _ = run(layer, variables, x, mutable=_MUTABLE)
-  np.testing.assert_allclose(got, twin(x, params, stride), atol=1e-4)
+  np.testing.assert_allclose(got, reference(x, params, stride), atol=1e-4)
 
 
 def test_block_gradient():
   x, mark = normal(1, 3, 3, 4), normal(1, 3, 3, 4, seed=2)
-  # A smooth activation: differences see no kinks.
+  # A smooth activation makes finite differences accurate.
   cfg = resnets.ResNetBasicBlock.config(
     input_dim=4,
     output_dim=4,
@@ -67,7 +67,7 @@ def test_block_gradient():
   )
   layer, variables = build(cfg, x)
 
-  def twin(x):
+  def reference(x):
     p = variables['params']
     y = _conv(np.tanh(_conv(x, p['body_0'])), p['body_1'])
     return np.sum(np.tanh(y + x) * np.asarray(mark))
@@ -80,7 +80,7 @@ def test_block_gradient():
   for at in [(0, 0, 0, 0), (0, 1, 2, 3), (0, 2, 1, 1)]:
     step = np.zeros(x.shape)
     step[at] = 1e-5
-    want = (twin(x + step) - twin(x - step)) / 2e-5
+    want = (reference(x + step) - reference(x - step)) / 2e-5
     np.testing.assert_allclose(got[at], want, rtol=2e-3, atol=2e-3)
 
 
@@ -129,7 +129,7 @@ def test_network():
     3: (2, 1, 1, 16),
   }
   y = _relu(_conv(x, params['entryflow_conv'], 2))
-  # Windows of 3 rows from 0 and 2; the last reaches out.
+  # Windows start at 0 and 2; the last one exceeds the input.
   pooled = np.stack(
     [[y[:, i : i + 3, j : j + 3].max((1, 2)) for j in (0, 2)] for i in (0, 2)]
   ).transpose(2, 0, 1, 3)
@@ -211,7 +211,7 @@ def test_two_networks_share_no_configuration():
         zero_init_residual=True,
         conv_params=convolutions.ConvBNAct.config(batch_norm_tpl=None),
       ),
-      'zero_init_residual needs a normalisation',
+      'zero_init_residual=True needs batch',
     ),
   ],
 )

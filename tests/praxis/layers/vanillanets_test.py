@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Networks without shortcuts, against numpy."""
+"""Vanilla networks against numpy."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def test_block_and_its_gradient():
   cfg = vanillanets.VanillaBlock.config(input_dim=4, output_dim=8, stride=2)
   layer, variables = build(cfg, x)
   p = variables['params']
-  twin = lambda x: _conv(
+  reference = lambda x: _conv(
     _conv(_conv(x, p['body_0']), p['body_1'], 2), p['body_2']
   )
   value = lambda x: jnp.sum(layer.apply(variables, x) * mark)
   got, grad = jit(lambda x: (layer.apply(variables, x), jax.grad(value)(x)))(x)
   x = np.asarray(x, np.float64)
-  np.testing.assert_allclose(got, twin(x), atol=1e-4)
+  np.testing.assert_allclose(got, reference(x), atol=1e-4)
   for at in [(0, 0, 0, 0), (0, 1, 2, 3)]:
     step = np.zeros(x.shape)
     step[at] = 1e-6
-    change = twin(x + step) - twin(x - step)
+    change = reference(x + step) - reference(x - step)
     want = np.sum(change * np.asarray(mark)) / 2e-6
     np.testing.assert_allclose(grad[at], want, atol=1e-3)
 

@@ -28,7 +28,7 @@ def _normed(x, params):
   return x * (1 + np.asarray(params['gamma'])) + np.asarray(params['beta'])
 
 
-def test_convolution_is_normalised_and_activated():
+def test_convolution_is_normalized_and_activated():
   x = normal(2, 4, 3, 2)
   cfg = convolutions.ConvBNAct.config(
     filter_shape=(1, 1, 2, 4), filter_stride=(1, 1)
@@ -110,21 +110,21 @@ def test_padded_inputs_count_as_zero():
   np.testing.assert_allclose(y, want, atol=1e-5)
 
 
-# Outputs of 5 frames, of which the second example has 3.
+# (fields, output paddings of the second example: 3 of 5 frames are valid)
 _OUT_PADDINGS = {
   'stride': ({'filter_stride': (2, 2)}, [0, 0, 1]),
   'tf': ({'filter_stride': (3, 1), 'tf_equivalent_padding': True}, [0, 1]),
-  # The last frame each output stands for: 1 and 3, none for the third.
+  # The last frames of the strides: 1, 3 and none.
   'lingvo': (
     {'filter_stride': (2, 2), 'compat_with_lingvo': True},
     [0, 1, 1],
   ),
-  # Windows of frames 0-1, 1-2, 2-3, 3-4: only the last is all padding.
+  # Receptive fields 0-1, 1-2, 2-3, 3-4: only the last is all padding.
   'valid': (
     {'filter_shape': (2, 1, 2, 4), 'padding': 'VALID'},
     [0, 0, 0, 1],
   ),
-  # Frames 0 and 2, 1 and 3, 2 and 4.
+  # Receptive fields of frames 0 and 2, 1 and 3, 2 and 4.
   'dilated': (
     {
       'filter_shape': (2, 1, 2, 4),

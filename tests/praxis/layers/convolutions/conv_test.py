@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Convolutions against loops in numpy, and their gradients."""
+"""Convolutions and their gradients against loops in numpy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from praxis.layers import convolutions, normalizations
 from tests.praxis.layers.convolutions.numpy_conv import convolve, same_padding
 from tests.praxis.layers.running import build, jit, normal, run
 
-# Fields, then the padding that is expected of inputs [2, 5, 4, 3].
+# (fields, expected padding of inputs [2, 5, 4, 3])
 _CASES_2D = {
   'same': ({'filter_shape': (3, 2, 3, 4)}, same_padding((3, 2))),
   'strided': (
@@ -148,7 +148,7 @@ def test_bfloat16_computes_in_bfloat16():
   np.testing.assert_allclose(got, want, rtol=0.02, atol=0.02)
 
 
-def test_filter_is_normalised_first():
+def test_filter_is_normalized_first():
   x = normal(1, 3, 3, 2)
   cfg = convolutions.Conv2D.config(
     filter_shape=(2, 2, 2, 3),
@@ -186,7 +186,7 @@ def test_causal_padding():
       "needs padding='SAME'",
     ),
     ({'filter_shape': (3, 3, 3, 4)}, 'must be a multiple of 3'),
-    ({'filter_shape': (3, 3, 1, 3)}, 'must make a multiple of 2'),
+    ({'filter_shape': (3, 3, 1, 3)}, 'must be a multiple of 2'),
   ],
 )
 def test_bad_settings(fields, message):
@@ -204,7 +204,7 @@ def test_bad_ranks_and_depthwise_settings():
     build(cfg, normal(4, 4, 2))
   with pytest.raises(ValueError, match='kernel_shape of Conv3D must have 3'):
     convolutions.Conv3D.HParamsDepthwise(kernel_shape=(3, 3), in_channels=2)
-  with pytest.raises(ValueError, match='filter_shape cannot be given'):
+  with pytest.raises(ValueError, match='HParamsDepthwise derives filter_shape'):
     convolutions.Conv2D.HParamsDepthwise(
       kernel_shape=(3, 3), in_channels=2, filter_shape=(3, 3, 1, 2)
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Depthwise convolutions over time and the Conformer's block of them."""
+"""Depthwise convolutions and the convolution module of the Conformer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MUTABLE = [base_layer.NON_TRAINABLE]
 
 
 def _convolve(x, w, before, dilation=1):
-  """Each channel with its own taps; `before` zeros, as many as needed after."""
+  """Depthwise convolution with `before` zeros of left padding."""
   x, w = np.asarray(x, np.float64), np.asarray(w, np.float64)
   batch, length, channels = x.shape
   multiplier = w.shape[-1] // channels
@@ -39,7 +39,7 @@ def _masked(x):
   'fields, before',
   [
     ({}, 1),
-    ({'filter_shape': (4, 3, 1)}, 1),  # the odd zero stands after
+    ({'filter_shape': (4, 3, 1)}, 1),  # the odd zero is on the right
     ({'is_causal': True, 'rhs_dilation_rate': 2}, 4),
     ({'bias': True, 'use_2d_conv_weight_shape': True}, 1),
   ],
