@@ -88,8 +88,10 @@ class _Sizes:
   def datasets(self) -> list[Any]:
     return []
 
-  def _stack(self, num_layers: int) -> Config[transformers.StackedTransformer]:
-    stack_p = super()._stack(num_layers)
+  def _transformer_stack(
+    self, num_layers: int
+  ) -> Config[transformers.StackedTransformer]:
+    stack_p = super()._transformer_stack(num_layers)
     if self.NUM_EXPERTS:
       # A group is a row, of which a stage sees a microbatch.
       groups = ROWS // (self.NUM_MICROBATCHES or 1)

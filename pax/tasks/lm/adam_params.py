@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Language models over a mesh, trained by Adam with a choice of schedules."""
+"""Language models over a mesh, trained by Adam with one of three schedules."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,52 +18,86 @@ from praxis.layers.transformer_models import stack_configs
 Config = pax_fiddle.Config
 TaskConfig = Config[tasks_lib.SingleTask]
 
-# The schedule of GPT-3 was tuned for this many rows a step; other sizes stretch
-# it, and up to the second number the learning rate is the lower one.
-_GPT3_ROWS, _GPT3_WARMUP, _GPT3_DECAY_END = 1536, 265, 108600
-_MOST_ROWS_OF_LOWER_RATE, _MOST_ROWS = 3584, 8192
+# The batch size of GPT-3, in rows, and its schedule, in steps. The schedule of
+# another batch size covers the same number of rows.
+_GPT3_BATCH_SIZE, _GPT3_WARMUP, _GPT3_DECAY_END = 1536, 265, 108600
+# MLPerf's learning rates: the first up to a batch size, the second above it.
+_LEARNING_RATES, _LEARNING_RATE_BOUNDARY = (2e-5, 3e-5), 3584
+_MAX_BATCH_SIZE = 8192
+
+
+class AdamConstants(Protocol):
+  """Constants of an experiment that set its optimizer and its schedule."""
+
+  PERCORE_BATCH_SIZE: float
+  ICI_MESH_SHAPE: Sequence[int] | None
+  DCN_MESH_SHAPE: Sequence[int] | None
+
+  LEARNING_RATE: float | None
+  WEIGHT_DECAY: float | None
+  CLIP_GRADIENT_NORM_TO_VALUE: float | None
+  ADAM_BETA1: float | None
+  ADAM_BETA2: float | None
+  ADAM_EPSILON: float | None
+  ADAM_EPSILON_ROOT: float | None
+  ADAM_CLIP_THRESHOLD: float | None
+
+  LR_SCHEDULE: str
+  LR_LRED_WARMUP: int
+  LR_LRED_DECAY_START: int
+  LR_LRED_DECAY_END: int
+  LR_LRED_MIN_RATIO: float
+  LR_LRED_MAX: float
+  LR_COS_WARMUP: int | None
+  LR_COS_DECAY_START: int | None
+  LR_COS_DECAY_END: int | None
+  LR_COS_MIN_RATIO: float
+  LR_COS_MAX: float
 
 
 class AdamLm(base_experiment.BaseExperiment):
-  """Puts Adam in the place of the optimizer of the experiment it is mixed into.
+  """Mixin that replaces the optimizer of a language model by Adam.
 
-  None stands for the default of a number of Adam; 0 is 0. (Upstream takes 0 for
-  absent, so that its GLaM64B models train with a first moment they switch off.)
+  An Adam constant that is None takes its default; 0 is 0. (Upstream reads 0 as
+  absent, so that its GLaM64B models train with the first moment that they
+  disable.)
   """
 
-  NUM_LAYERS = 32
-  NUM_HEADS = 16
   MODEL_DIMS = 1024
   HIDDEN_DIMS = MODEL_DIMS * 4
+  NUM_HEADS = 16
+  NUM_LAYERS = 32
   FPROP_DTYPE = jnp.float32
-  PACKED_INPUT = True
   # Whether attention projections have a bias.
   USE_BIAS = False
+  PACKED_INPUT = True
   EMBEDDING_LOOKUP_STYLE = 'matmul'
 
-  # None follows from the number of rows a step, as for GPT-3.
+  # Peak learning rate; None derives it from the batch size, as for GPT-3.
   LEARNING_RATE = 1e-3
-  ADAM_BETA1 = 0.9
-  ADAM_BETA2 = 0.99
-  # Updates with a larger root mean square are scaled down to it; -1 leaves all.
-  ADAM_CLIP_THRESHOLD = 1.0
+  # 'linear_rampup_exponential_decay', 'linear_rampup_cosine_decay' or
+  # 'constant'.
+  LR_SCHEDULE = 'linear_rampup_exponential_decay'
+  # The exponential decay, in steps and in multiples of the learning rate.
+  LR_LRED_MAX = 1.0
+  LR_LRED_MIN_RATIO = 0.1
+  LR_LRED_WARMUP = 4000
+  LR_LRED_DECAY_START = LR_LRED_WARMUP + 1
+  LR_LRED_DECAY_END = 300000
+  # The cosine decay; steps that are None follow from the batch size, as for
+  # GPT-3.
+  LR_COS_MAX = 1.0
+  LR_COS_MIN_RATIO = 0.1
+  LR_COS_WARMUP = 4000
+  LR_COS_DECAY_START = LR_COS_WARMUP + 1
+  LR_COS_DECAY_END = 300000
+
   ADAM_EPSILON = 1e-6
   ADAM_EPSILON_ROOT = 0.0
-
-  # Or 'linear_rampup_cosine_decay', or 'constant'.
-  LR_SCHEDULE = 'linear_rampup_exponential_decay'
-  LR_LRED_WARMUP = 4000
-  LR_LRED_DECAY_START = 4001
-  LR_LRED_DECAY_END = 300000
-  LR_LRED_MIN_RATIO = 0.1
-  LR_LRED_MAX = 1.0
-
-  LR_COS_MIN_RATIO = 0.1
-  LR_COS_MAX = 1.0
-  # None follows from the number of rows a step, as for GPT-3.
-  LR_COS_WARMUP = 4000
-  LR_COS_DECAY_START = 4001
-  LR_COS_DECAY_END = 300000
+  ADAM_BETA1 = 0.9
+  ADAM_BETA2 = 0.99
+  # Maximum root mean square of an update; -1 does not clip.
+  ADAM_CLIP_THRESHOLD = 1.0
 
   def task(self) -> TaskConfig:
     task_p = super().task()
@@ -81,19 +116,19 @@ class TransformerLmSpmdAdam(AdamLm, model_params.TransformerLmSpmdAdafactor):
 class TransformerLmSpmdPipelineAdam(
   AdamLm, model_params.TransformerLmSpmdPipelineAdafactor
 ):
-  """A language model whose layers are a pipeline's stages, trained by Adam."""
+  """A Transformer language model in pipeline stages, trained by Adam."""
 
 
 def set_adam_and_learning_rate_schedule(
-  cls: Any, task_p: TaskConfig
+  cls: AdamConstants, task_p: TaskConfig
 ) -> TaskConfig:
-  """Trains a task by Adam as the constants of `cls` say; returns the task.
+  """Sets Adam and its schedule from the constants of `cls`; returns the task.
 
   Raises:
-    ValueError: the name of the schedule is unknown, or a number that is None
-      does not follow from the number of rows a step.
+    ValueError: The schedule is unknown, or cannot be derived from the batch
+      size.
   """
-  numbers = {
+  values_and_defaults = {
     'beta1': (cls.ADAM_BETA1, 0.9),
     'beta2': (cls.ADAM_BETA2, 0.999),
     'weight_decay': (cls.WEIGHT_DECAY, 0.0),
@@ -110,29 +145,29 @@ def set_adam_and_learning_rate_schedule(
       lr_schedule=_schedule(cls),
       **{
         name: default if value is None else value
-        for name, (value, default) in numbers.items()
+        for name, (value, default) in values_and_defaults.items()
       },
     ),
   )
   return task_p
 
 
-def _learning_rate(cls: Any) -> float:
+def _learning_rate(cls: AdamConstants) -> float:
   if cls.LEARNING_RATE is not None:
     return cls.LEARNING_RATE
-  few = _rows(cls, 'LEARNING_RATE') <= _MOST_ROWS_OF_LOWER_RATE
-  return 2e-5 if few else 3e-5
+  batch_size = _global_batch_size(cls, 'LEARNING_RATE')
+  return _LEARNING_RATES[batch_size > _LEARNING_RATE_BOUNDARY]
 
 
-def _schedule(cls: Any) -> Config[schedules.BaseSchedule]:
+def _schedule(cls: AdamConstants) -> Config[schedules.BaseSchedule]:
   if cls.LR_SCHEDULE == 'linear_rampup_exponential_decay':
     return Config(
       schedules.LinearRampupExponentialDecay,
+      max=cls.LR_LRED_MAX,
+      min_ratio=cls.LR_LRED_MIN_RATIO,
       warmup_steps=cls.LR_LRED_WARMUP,
       decay_start=cls.LR_LRED_DECAY_START,
       decay_end=cls.LR_LRED_DECAY_END,
-      min_ratio=cls.LR_LRED_MIN_RATIO,
-      max=cls.LR_LRED_MAX,
     )
   if cls.LR_SCHEDULE == 'linear_rampup_cosine_decay':
     warmup, start = cls.LR_COS_WARMUP, cls.LR_COS_DECAY_START
@@ -157,24 +192,26 @@ def _schedule(cls: Any) -> Config[schedules.BaseSchedule]:
   )
 
 
-def _gpt3_steps(cls: Any, name: str, steps: int) -> int:
-  """Returns how many steps see the rows that GPT-3 saw in `steps`."""
-  return math.ceil(steps * _GPT3_ROWS / _rows(cls, name) - 1e-6)
+def _gpt3_steps(cls: AdamConstants, name: str, steps: int) -> int:
+  """Returns the number of steps with as many rows as `steps` of GPT-3."""
+  batch_size = _global_batch_size(cls, name)
+  return math.ceil(steps * _GPT3_BATCH_SIZE / batch_size - 1e-6)
 
 
-def _rows(cls: Any, name: str) -> int:
-  """Returns the rows a step, on all devices, that `name` follows from."""
-  rows = int(cls.PERCORE_BATCH_SIZE * _num_devices(cls) + 1e-6)
-  if not 0 < rows <= _MOST_ROWS:
+def _global_batch_size(cls: AdamConstants, name: str) -> int:
+  """Returns the batch size that the constant `name` is derived from."""
+  batch_size = int(cls.PERCORE_BATCH_SIZE * _num_devices(cls) + 1e-6)
+  if not 0 < batch_size <= _MAX_BATCH_SIZE:
     raise ValueError(
-      f'PERCORE_BATCH_SIZE={cls.PERCORE_BATCH_SIZE} makes {rows} rows a step, '
-      f'want 1 to {_MOST_ROWS} for {name} to follow from it; set {name}'
+      f'{name}=None needs a global batch size of 1 to {_MAX_BATCH_SIZE}, got '
+      f'{batch_size} from PERCORE_BATCH_SIZE={cls.PERCORE_BATCH_SIZE}; set '
+      f'{name}'
     )
-  return rows
+  return batch_size
 
 
-def _num_devices(cls: Any) -> int:
-  """Returns the size of the mesh, or how many devices there are without one."""
+def _num_devices(cls: AdamConstants) -> int:
+  """Returns the size of the mesh; without a mesh, the number of devices."""
   if cls.ICI_MESH_SHAPE is None:
     return jax.device_count()
   return math.prod(cls.ICI_MESH_SHAPE) * math.prod(cls.DCN_MESH_SHAPE or [1])

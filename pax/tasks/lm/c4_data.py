@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C4 as MLPerf trains GPT-3 on it, or made-up tokens in its place."""
+"""C4 as in MLPerf's GPT-3 benchmark, or synthetic data."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ InputConfig = Config[base_input.BaseInput]
 
 
 class C4UnsupervisedDataset(base_experiment.BaseExperiment):
-  """The English part of C4, packed, and its validation set, tokenised.
+  """The English C4, packed for training, and its tokenized validation set.
 
-  SeqIO reads it; where that is not at hand, --set SYNTHETIC_DATA=True trains
-  on one made-up batch, which takes as long.
+  SeqIO reads the data. Without SeqIO, --set SYNTHETIC_DATA=True trains on one
+  constant batch at the same speed.
 
   References: C4, https://arxiv.org/abs/1910.10683
   """
 
-  # Whether one made-up batch takes the place of the data.
-  SYNTHETIC_DATA = False
-  # Rows per device; a fraction gives several devices one row. Those of
-  # evaluation are as many unless they are set.
-  PERCORE_BATCH_SIZE = 1
-  PERCORE_EVAL_BATCH_SIZE = None
-  MAX_SEQ_LEN = 1024
-  # Chooses the order of training data, and how many batches of it are left out.
-  TRAINING_SEED = 9876
-  TRAINING_NUM_BATCHES_TO_SKIP = None
-  # SeqIO's names of the data.
+  # Names of the SeqIO tasks.
   TRAIN_MIXTURE = c4_tasks.TRAIN_TASK
   EVAL_MIXTURE = c4_tasks.EVAL_TASK
+  # Whether to train on one constant synthetic batch instead of C4.
+  SYNTHETIC_DATA = False
+
+  MAX_SEQ_LEN = 1024
+  # Rows per device; a fraction shares a row among devices.
+  PERCORE_BATCH_SIZE = 1
+  # The same in evaluation; None is PERCORE_BATCH_SIZE.
+  PERCORE_EVAL_BATCH_SIZE = None
+  # Number of training batches that are skipped at the start.
+  TRAINING_NUM_BATCHES_TO_SKIP = None
+  # Seed of the order of the training data.
+  TRAINING_SEED = 9876
 
   def datasets(self) -> list[InputConfig]:
     return [self._dataset(is_training) for is_training in (True, False)]
@@ -58,7 +60,7 @@ class C4UnsupervisedDataset(base_experiment.BaseExperiment):
     percore = self.PERCORE_BATCH_SIZE
     if not is_training and self.PERCORE_EVAL_BATCH_SIZE is not None:
       percore = self.PERCORE_EVAL_BATCH_SIZE
-    batch_size, hosts = _split_over_hosts(percore)
+    batch_size, num_hosts = _split_over_hosts(percore)
     cls, fields = (
       (input_generator.SyntheticLmData, {'seq_len': self.MAX_SEQ_LEN})
       if self.SYNTHETIC_DATA
@@ -68,16 +70,17 @@ class C4UnsupervisedDataset(base_experiment.BaseExperiment):
       cls,
       name='C4Train' if is_training else 'C4Validation',
       batch_size=batch_size,
-      num_infeed_hosts=hosts,
+      num_infeed_hosts=num_hosts,
       is_training=is_training,
       **fields,
     )
 
   def _seqio_fields(self, is_training: bool) -> dict[str, object]:
-    train, test = self.TRAIN_MIXTURE, self.EVAL_MIXTURE
-    split = 'train2' if is_training else 'validation_tokenized_5662seqs'
+    mixture, split = self.EVAL_MIXTURE, 'validation_tokenized_5662seqs'
+    if is_training:
+      mixture, split = self.TRAIN_MIXTURE, 'train2'
     return {
-      'mixture_name': train if is_training else test,
+      'mixture_name': mixture,
       'split_name': split,
       'task_feature_lengths': {'targets': self.MAX_SEQ_LEN},
       'repeat': is_training,
@@ -99,20 +102,24 @@ class C4UnsupervisedDataset(base_experiment.BaseExperiment):
 
 
 def _split_over_hosts(percore: float) -> tuple[int, int]:
-  """Returns (rows per host, hosts that read) for so many rows per device.
+  """Returns (rows per host, number of hosts that read data).
+
+  Args:
+    percore: Rows per device.
 
   Raises:
-    ValueError: the rows of a step do not divide by those of a host.
+    ValueError: The global batch size is not a multiple of the rows per host.
   """
-  devices, processes = jax.local_device_count(), jax.process_count()
-  rows = int(percore * devices * processes + 1e-6)
+  num_devices, num_hosts = jax.local_device_count(), jax.process_count()
+  batch_size = int(percore * num_devices * num_hosts + 1e-6)
   if percore >= 1:
-    per_host = math.ceil(percore) * devices
+    per_host = math.ceil(percore) * num_devices
   else:
-    per_host = devices if processes > 1 else rows
-  if not rows or rows % per_host:
+    per_host = num_devices if num_hosts > 1 else batch_size
+  if not batch_size or batch_size % per_host:
     raise ValueError(
-      f'PERCORE_BATCH_SIZE={percore} on {processes} hosts of {devices} devices '
-      f'makes {rows} rows a step, want a multiple of {per_host or 1}; change it'
+      f'PERCORE_BATCH_SIZE={percore} on {num_hosts} hosts with {num_devices} '
+      f'devices must give a global batch size divisible by {per_host or 1}, '
+      f'got {batch_size}; change PERCORE_BATCH_SIZE'
     )
-  return per_host, rows // per_host
+  return per_host, batch_size // per_host

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends training when the held-out text is predicted well enough."""
+"""Early stopping of language models on C4 at a target log-perplexity."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _METRIC = 'eval_test_C4Validation/metrics/log_pplx'
 
 
 class EarlyStoppingFn(base_hyperparams.FiddleBaseParameterizable):
-  """Stops once C4's validation set has at most this log-perplexity."""
+  """Stops when the log-perplexity on C4's validation set is at the target."""
 
   # Per token, in nats; None never stops.
   target_log_pplx: float | None = None
@@ -25,7 +25,7 @@ class EarlyStoppingFn(base_hyperparams.FiddleBaseParameterizable):
     is_last_ckpt: bool,
     checkpoint_path: str,
   ) -> bool:
-    """Whether to stop; other arguments than the metrics do not matter."""
+    """Returns whether to stop; reads only the metrics."""
     del running_mode, global_step, is_last_ckpt, checkpoint_path
     if self.target_log_pplx is None or _METRIC not in metrics:
       return False

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes a Transformer language model a GPT-3."""
+"""GPT-3, as settings of a Transformer language model."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 from pax import tasks_lib
 from praxis import base_layer, pax_fiddle
+from praxis.layers import transformers
 from praxis.layers.transformer_models import stack_configs
 
 TaskConfig = pax_fiddle.Config[tasks_lib.SingleTask]
@@ -16,23 +17,31 @@ GPT_EOS_ID = 1
 _INIT_STD = 0.006
 
 
-def configure_gpt3_task(cls: Any, task_p: TaskConfig) -> TaskConfig:
-  """Gives a task GPT-3's biases, norms and initial values; returns the task.
+class Gpt3Constants(Protocol):
+  """Constants of an experiment that `configure_gpt3_task` reads."""
 
-  Its attention has biases, and its output none; logits are not capped, nor
-  embeddings scaled.
+  MAX_SEQ_LEN: int
+  SEPARATE_EMBEDDING: bool
+  EMBEDDING_LOOKUP_STYLE: str
+  TRAINABLE_POSITION_EMB: bool
+  LAYERNORM_EPSILON: float
+
+
+def configure_gpt3_task(cls: Gpt3Constants, task_p: TaskConfig) -> TaskConfig:
+  """Sets the biases, norms and initial weights of GPT-3; returns the task.
+
+  Attention has biases, the softmax has none. Logits are not capped and
+  embeddings are not scaled.
 
   Args:
-    cls: constants: MAX_SEQ_LEN, SEPARATE_EMBEDDING, EMBEDDING_LOOKUP_STYLE,
-      TRAINABLE_POSITION_EMB, LAYERNORM_EPSILON.
-    task_p: a Transformer language model with GELU.
+    cls: The constants of the experiment.
+    task_p: A Transformer language model with GELU.
 
   References: GPT-3, https://arxiv.org/abs/2005.14165
   """
-  model_p = task_p.model
-  model_p.decoder_tpl.set(eos_id=GPT_EOS_ID, seqlen=cls.MAX_SEQ_LEN)
-  model_p.params_init = WeightInit.Gaussian(_INIT_STD)
-  lm_p = model_p.lm_tpl
+  task_p.model.params_init = WeightInit.Gaussian(_INIT_STD)
+  task_p.model.decoder_tpl.set(eos_id=GPT_EOS_ID, seqlen=cls.MAX_SEQ_LEN)
+  lm_p = task_p.model.lm_tpl
   lm_p.softmax_tpl.set(
     params_init=WeightInit.Gaussian(_INIT_STD), soft_cap_logits=None
   )
@@ -53,7 +62,9 @@ def configure_gpt3_task(cls: Any, task_p: TaskConfig) -> TaskConfig:
   return task_p
 
 
-def _configure_layer(cls: Any, layer_p: Any) -> None:
+def _configure_layer(
+  cls: Gpt3Constants, layer_p: pax_fiddle.Config[transformers.Transformer]
+) -> None:
   layer_p.ln_tpl.epsilon = cls.LAYERNORM_EPSILON
   layer_p.tr_fflayer_tpl.ln_tpl.epsilon = cls.LAYERNORM_EPSILON
   layer_p.tr_fflayer_tpl.activation_tpl.approximate = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs that language-model experiments name: synthetic, records, lines."""
+"""Inputs of language models: synthetic data, BERT records, lines of text."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ NestedMap = py_utils.NestedMap
 
 
 class SyntheticLmData(base_input.BaseInput):
-  """The same batch for ever: every token is 1, one full segment per row.
+  """A constant batch: every token is 1, and each row is one segment.
 
-  It takes no time to make, so what a run does with it is the model's own speed.
+  It measures the speed of training without the cost of an input pipeline.
   """
 
   # Positions per row.
@@ -33,19 +33,18 @@ class SyntheticLmData(base_input.BaseInput):
   def get_next(self) -> NestedMap:
     shape = (self.batch_size, self.seq_len)
     ones = np.ones(shape, np.int32)
+    positions = np.arange(self.seq_len, dtype=np.int32)
     return NestedMap(
       ids=ones,
       labels=ones,
-      paddings=np.zeros(shape, np.float32),
-      weights=np.ones(shape, np.float32),
       segment_ids=ones,
-      segment_pos=np.tile(
-        np.arange(self.seq_len, dtype=np.int32), shape[:1] + (1,)
-      ),
+      segment_pos=np.tile(positions, (self.batch_size, 1)),
+      weights=np.ones(shape, np.float32),
+      paddings=np.zeros(shape, np.float32),
     )
 
   def reset(self) -> None:
-    pass
+    """Does nothing: the input has no state."""
 
   def _get_state_internal(self) -> base_input.State:
     return {}
@@ -55,33 +54,40 @@ class SyntheticLmData(base_input.BaseInput):
 
 
 class TextInput(base_input.BaseInput):
-  """The lines of a text file, one to a row, cut to a length; ends with them.
+  """The lines of a text file, one per row, truncated; one epoch.
 
-  Hosts take rows in turn. Rows that fill up the last batch have weight 0, in
-  `weights` and in `eval_sample_weights`.
+  Consecutive batches belong to consecutive hosts. Padding rows of the last
+  batches have weight 0 in `weights` and in `eval_sample_weights`.
   """
 
-  # The file.
+  # Path of the file.
   input_file: str | None = None
-  # Makes ids of text.
   tokenizer: tokenizers.Tokenizer = pax_fiddle.instance_field(
     tokenizers.ByteTokenizer
   )
   # Positions per row.
   max_sequence_length: int = 512
-  # How many lines to read; 0 is all.
+  # Number of lines to read; 0 is all.
   num_samples: int = 0
-  # Whether a line is written as Python writes bytes, b'...', so that it may
-  # hold any of them, line ends too; else it is the text itself.
+  # Whether each line is a Python literal of bytes, b'...', which may contain
+  # line breaks; else it is plain text.
   bytes_repr: bool = True
 
   def __post_init__(self):
     super().__post_init__()
     self._examples = 0
     if not self.input_file:
-      raise ValueError('input_file of TextInput is not set')
+      raise ValueError(
+        f'input_file of {self.name!r} must be the path of a text file, got '
+        f'{self.input_file!r}'
+      )
 
   def get_next(self) -> NestedMap:
+    """Returns the next batch.
+
+    Raises:
+      StopIteration: All lines were read.
+    """
     if self._examples >= self._plan.num_rows:
       raise StopIteration
     first = self._examples + self.infeed_host_index * self.batch_size
@@ -96,7 +102,7 @@ class TextInput(base_input.BaseInput):
     self._set_state_internal({'examples': 0})
 
   def computed_num_samples(self) -> int:
-    """How many lines there are to read."""
+    """Returns the number of lines."""
     return self._plan.num_rows
 
   def ids_to_strings(
@@ -106,16 +112,19 @@ class TextInput(base_input.BaseInput):
     key: str | None = None,
   ) -> Sequence[str]:
     del key
-    decode = self._corpus and self.tokenizer.decode
-    pairs = zip(np.asarray(ids), np.asarray(lengths), strict=True)
-    return [decode(row[:length]) for row, length in pairs]
+    # Reading the corpus fits the tokenizer.
+    _ = self._corpus
+    return [
+      self.tokenizer.decode(row[:length])
+      for row, length in zip(np.asarray(ids), np.asarray(lengths), strict=True)
+    ]
 
   @functools.cached_property
   def _corpus(self) -> packing.Corpus:
     with open(self.input_file, 'rb') as f:
       lines = f.read().splitlines()[: self.num_samples or None]
     if self.bytes_repr:
-      lines = [self._bytes_of(line) for line in lines]
+      lines = [self._eval_bytes(line) for line in lines]
     self.tokenizer.fit(lines)
     return packing.corpus_of(
       [self.tokenizer.encode(line) for line in lines],
@@ -123,18 +132,19 @@ class TextInput(base_input.BaseInput):
       eos_id=self.tokenizer.eos_id,
     )
 
-  def _bytes_of(self, line: bytes) -> bytes:
-    """Returns the bytes that a line spells."""
+  def _eval_bytes(self, line: bytes) -> bytes:
+    """Returns the value of a bytes literal."""
     try:
-      found = ast.literal_eval(line.decode())
+      value = ast.literal_eval(line.decode())
     except (SyntaxError, ValueError):
-      found = None
-    if not isinstance(found, bytes):
+      value = None
+    if not isinstance(value, bytes):
       raise ValueError(
-        f"a line of {self.input_file} must be as b'...' with bytes_repr=True, "
-        f'got {line[:40]!r}; set bytes_repr=False for lines of text'
+        f"a line of {self.input_file} must be a literal b'...' with "
+        f'bytes_repr=True, got {line[:40]!r}; set bytes_repr=False for plain '
+        'text'
       )
-    return found
+    return value
 
   @functools.cached_property
   def _plan(self) -> packing.PackingPlan:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes a Transformer language model a LLaMA, but for its attention."""
+"""LLaMA, as settings of a Transformer language model; without attention."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ LmConfig = pax_fiddle.Config[base_layer.BaseLayer]
 
 
 def configure_llama(lm_p: LmConfig, epsilon: float) -> None:
-  """Gives a language model LLaMA's norms and takes its other biases.
+  """Sets the RMS norms of LLaMA and removes biases.
 
   Args:
-    lm_p: a model with a separate embedding, whose feed-forward layers are
-      gated already.
-    epsilon: what norms add to the mean square.
+    lm_p: A language model with a separate embedding and gated feed-forward
+      layers.
+    epsilon: Added to the mean square in norms.
 
   References: LLaMA, https://arxiv.org/abs/2302.13971, and LLaMA 2,
   https://arxiv.org/abs/2307.09288
@@ -29,7 +29,7 @@ def configure_llama(lm_p: LmConfig, epsilon: float) -> None:
     epsilon=epsilon,
     intermediate_dtype=jnp.float32,
   )
-  # Attention rotates its heads by their positions.
+  # Positions are encoded by rotary embeddings in attention.
   lm_p.position_emb_tpl = None
   lm_p.separate_embedding_tpl.scale_sqrt_depth = False
   lm_p.softmax_tpl.feed_forward_tpl.has_bias = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the language models for NVIDIA's GPUs have in common."""
+"""Common settings of the language models for NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -15,65 +15,70 @@ WeightInit = base_layer.WeightInit
 
 
 class NvidiaLm(base_experiment.BaseExperiment):
-  """Sizes of a batch, initial values and training; not those of a model.
+  """Mixin for language models on NVIDIA GPUs; subclasses set the sizes.
 
-  Unlike upstream, SOFTMAX_INIT_STD has its effect on the softmax. The flags of
-  the Triton kernels, which are gone, say what to set instead.
+  Unlike upstream, SOFTMAX_INIT_STD initializes the softmax. The flags of
+  removed Triton kernels raise an error that names the replacement.
   """
 
   # Set by the model and the learner of the experiment.
   MODEL_DIMS: int
   WEIGHT_DECAY: float
 
-  USE_FLASH_ATTENTION = False
-  USE_TRITON_LAYER_NORM = False
-
-  MAX_SEQ_LEN = 2048
   VOCAB_SIZE = 51200
-  ACTIVATION_CLS = activations.GELU
-  USE_GATED_ACTIVATION = False
+  MAX_SEQ_LEN = 2048
   PACKED_INPUT = True
-  FPROP_DTYPE = jnp.bfloat16
-
-  TRAINABLE_POSITION_EMB = True
   TRAINABLE_PE_MAX_SEQ_LEN = MAX_SEQ_LEN
-
-  # Standard deviations of initial weights; that of the softmax is
-  # 1/sqrt(MODEL_DIMS) if 0.
+  TRAINABLE_POSITION_EMB = True
+  USE_GATED_ACTIVATION = False
+  ACTIVATION_CLS = activations.GELU
+  FPROP_DTYPE = jnp.bfloat16
+  # Standard deviations of initial weights; 0 for the softmax is
+  # 1/sqrt(MODEL_DIMS).
   INIT_STD = 0.023
   SOFTMAX_INIT_STD = 0.023
 
+  # Triton kernels that were removed.
+  USE_TRITON_LAYER_NORM = False
+  USE_FLASH_ATTENTION = False
+
   LEARNING_RATE = 6e-4
-  # Sharded Adafactor takes the place of Adam.
-  USE_ADAFACTOR = False
-  ADAM_BETA1 = 0.9
-  ADAM_BETA2 = 0.95
+  CLIP_GRADIENT_NORM_TO_VALUE = 1.0
   ADAM_EPSILON = 1e-8
   ADAM_EPSILON_ROOT = 0.0
-  CLIP_GRADIENT_NORM_TO_VALUE = 1.0
-  # Updates of Adam with a larger root mean square are scaled down to it.
+  ADAM_BETA1 = 0.9
+  ADAM_BETA2 = 0.95
+  # Maximum root mean square of an update of Adam.
   CLIP_THRESHOLD = 1.0
+  # Whether to train by sharded Adafactor instead of Adam.
+  USE_ADAFACTOR = False
 
   LR_SCHEDULE = 'linear_rampup_cosine_decay'
-  LR_COS_WARMUP = 0
-  LR_COS_DECAY_START = 1
-  LR_COS_DECAY_END = 500000
-  LR_COS_MIN_RATIO = 0.1
   LR_COS_MAX = 1.0
+  LR_COS_MIN_RATIO = 0.1
+  LR_COS_WARMUP = 0
+  LR_COS_DECAY_START = LR_COS_WARMUP + 1
+  LR_COS_DECAY_END = 500000
 
   CHECKPOINT_EVERY_N_STEPS = 100000
 
   def validate(self) -> None:
+    """Checks the constants.
+
+    Raises:
+      ValueError: A flag enables a removed Triton kernel.
+    """
     super().validate()
-    for flag, instead in (
-      ('USE_FLASH_ATTENTION', 'set USE_CUDNN_FLASH_ATTENTION instead'),
-      ('USE_TRITON_LAYER_NORM', 'XLA fuses the norm by itself'),
-    ):
-      if getattr(self, flag):
-        raise ValueError(
-          f'{flag} must be False, got True: the Triton kernel it took is gone; '
-          f'{instead}'
-        )
+    if self.USE_FLASH_ATTENTION:
+      raise ValueError(
+        'USE_FLASH_ATTENTION must be False, got True: its Triton kernel was '
+        'removed; set USE_CUDNN_FLASH_ATTENTION instead'
+      )
+    if self.USE_TRITON_LAYER_NORM:
+      raise ValueError(
+        'USE_TRITON_LAYER_NORM must be False, got True: its Triton kernel was '
+        'removed; XLA fuses layer norms'
+      )
 
   def task(self) -> TaskConfig:
     task_p = super().task()
@@ -87,12 +92,12 @@ class NvidiaLm(base_experiment.BaseExperiment):
     if self.USE_ADAFACTOR:
       learner_p.optimizer = Config(
         optimizers.ShardedAdafactor,
-        decay_method='adam',
-        beta1=self.ADAM_BETA1,
-        decay_adam=0.99,
-        weight_decay=self.WEIGHT_DECAY,
-        clip_gradient_norm_to_value=self.CLIP_GRADIENT_NORM_TO_VALUE,
         learning_rate=adam_p.learning_rate,
         lr_schedule=adam_p.lr_schedule,
+        clip_gradient_norm_to_value=self.CLIP_GRADIENT_NORM_TO_VALUE,
+        weight_decay=self.WEIGHT_DECAY,
+        beta1=self.ADAM_BETA1,
+        decay_method='adam',
+        decay_adam=0.99,
       )
     return task_p

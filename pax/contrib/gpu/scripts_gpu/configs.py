@@ -16,7 +16,7 @@ from pax.contrib.gpu.scripts_gpu.tasks import (
   LambadaDataset,
   PileUnsupervisedDataset,
 )
-from pax.tasks.lm import adam_params, gpt3, moe_params
+from pax.tasks.lm import adam_params, gpt3, moe_language_models
 from pax.tasks.lm.params import lm_cloud
 from praxis import base_layer, pax_fiddle
 from praxis.contrib.gpu.scripts_gpu import models
@@ -37,11 +37,11 @@ class GPT126MBase(adam_params.TransformerLmSpmdAdam):
   MODEL_CLASS = models.CustomMetricsLM
   # Whether batches are made up, so that no row only fills them.
   SYNTHETIC_DATA = False
-  NUM_LAYERS = 12
   MODEL_DIMS = 768
   HIDDEN_DIMS = 3072
   NUM_HEADS = 12
   DIMS_PER_HEAD = 64
+  NUM_LAYERS = 12
   # GPT-2's 50257 tokens, filled up to a multiple of 128.
   VOCAB_SIZE = 50304
   TRAINABLE_POSITION_EMB = True
@@ -96,11 +96,11 @@ class GPT126MBase(adam_params.TransformerLmSpmdAdam):
 class GPT5BBase(GPT126MBase):
   """GPT-3 with 5B parameters on 32 nodes."""
 
-  NUM_LAYERS = 24
   MODEL_DIMS = 4096
   HIDDEN_DIMS = 16384
   NUM_HEADS = 32
   DIMS_PER_HEAD = 128
+  NUM_LAYERS = 24
   INIT_STD = 0.01
   SOFTMAX_INIT_STD = 0.01
 
@@ -133,11 +133,11 @@ class GPT175BBase(GPT126MBase):
   References: table 2.1 of https://arxiv.org/abs/2005.14165
   """
 
-  NUM_LAYERS = 96
   MODEL_DIMS = 12288
   HIDDEN_DIMS = MODEL_DIMS * 4
   NUM_HEADS = 96
   DIMS_PER_HEAD = None
+  NUM_LAYERS = 96
   VOCAB_SIZE = 50257
 
   PERCORE_BATCH_SIZE = 6
@@ -236,10 +236,10 @@ class LLaMA7B(BaseLLaMA, BoolQDataset, LoRAMixin, CheckpointRestoreMixin):
 class LLaMA13B(LLaMA7B):
   """LLaMA 2 as published, of 13,015,864,320 parameters, on BoolQ: a node."""
 
-  NUM_LAYERS = 40
   MODEL_DIMS = 5120
   HIDDEN_DIMS = 13824
   NUM_HEADS = 40
+  NUM_LAYERS = 40
 
   PERCORE_BATCH_SIZE = 8
 
@@ -248,11 +248,11 @@ class LLaMA13B(LLaMA7B):
 class LLaMA70B(LLaMA7B):
   """LLaMA 2 as published, of 68,976,648,192 parameters, on BoolQ: 2 nodes."""
 
-  NUM_LAYERS = 80
   MODEL_DIMS = 8192
   HIDDEN_DIMS = 28672
   NUM_HEADS = 64
   NUM_KV_HEADS = 8
+  NUM_LAYERS = 80
   USE_MQA = True
 
   PERCORE_BATCH_SIZE = 4
@@ -282,7 +282,7 @@ class GLaM126M64EBase(GPT126MBase):
     task_p = super().task()
     task_p.train.always_use_train_for_model_init = False
     task_p.model.report_strict_acc = True
-    task_p.model.lm_tpl = moe_params.glam_lm(
+    task_p.model.lm_tpl = moe_language_models.glam_lm(
       self,
       load_balance_weight=self.LOAD_BALANCING_WEIGHT / (self.NUM_LAYERS / 2),
       z_loss_weight=self.Z_LOSS_WEIGHT,
@@ -299,11 +299,11 @@ class GLaM64B64EBase(GLaM126M64EBase):
   """
 
   NUM_GPUS = 512
-  NUM_LAYERS = 64
   MODEL_DIMS = 8192
   HIDDEN_DIMS = 32768
   NUM_HEADS = 64
   DIMS_PER_HEAD = 128
+  NUM_LAYERS = 64
 
   MAX_SEQ_LEN = 1024
   ICI_MESH_SHAPE = [1, 1, 8]

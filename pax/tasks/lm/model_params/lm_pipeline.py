@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A language model whose layers are stages of a pipeline."""
+"""A Transformer language model with pipeline parallelism."""
 
 from __future__ import annotations
 
 from pax import tasks_lib
-from pax.tasks.lm import task_parts
+from pax.tasks.lm import sharding_annotations
 from pax.tasks.lm.model_params import lm_spmd
 from praxis import pax_fiddle
 from praxis.layers import transformers
@@ -13,34 +13,39 @@ Config = pax_fiddle.Config
 
 
 class TransformerLmSpmdPipelineAdafactor(lm_spmd.TransformerLmSpmdAdafactor):
-  """A Transformer language model whose layers are stages of a pipeline."""
+  """A Transformer language model with its layers in pipeline stages."""
 
-  # Stages, each of which holds CIRCULAR_REPEAT groups of layers.
-  NUM_STAGES = None
-  CIRCULAR_REPEAT = 1
-  PIPELINE_BROADCAST_INPUTS = False
-  # One of the two says how a batch is cut for the pipeline.
-  NUM_MICROBATCHES = None
-  MICROBATCH_SIZE = None
-  # Whether inputs flow through the stages rather than lie on all of them.
-  STREAM_IO = False
-
-  # Mesh (stage, replica, data, mdl) within a slice, and over slices.
+  # Mesh (stage, replica, data, mdl) within a slice and over slices, with
+  # data_expert or seq before mdl as in the base class.
   ICI_MESH_SHAPE = None
   DCN_MESH_SHAPE = [1, 1, 1, 1]
-  # Mesh axes that split the model dimension of the embedding.
+  # Mesh axes of the model dimension of the embedding.
   EMB_W_DATA_DIMS = 'data'
 
-  def task(self) -> Config[tasks_lib.SingleTask]:
-    self._check_stages()
-    return super().task()
+  NUM_STAGES = None
+  # Number of groups of layers per stage; batches circulate as many times.
+  CIRCULAR_REPEAT = 1
+  # Exactly one of the two must be set. A size is in rows.
+  MICROBATCH_SIZE = None
+  NUM_MICROBATCHES = None
+  # Whether inputs and outputs are sharded over the stages and streamed, instead
+  # of replicated.
+  STREAM_IO = False
+  # Whether paddings, segments and masks move along with their microbatch,
+  # instead of being gathered by every stage.
+  PIPELINE_BROADCAST_INPUTS = False
 
-  def _check_stages(self) -> None:
-    """Raises ValueError where stages, layers and mesh do not fit."""
+  def validate(self) -> None:
+    """Checks the constants.
+
+    Raises:
+      ValueError: Stages, layers, microbatches and mesh do not fit together.
+    """
+    super().validate()
     if self.NUM_STAGES is None:
-      raise ValueError('NUM_STAGES must be set for a pipeline')
+      raise ValueError('NUM_STAGES must be set for a pipeline, got None')
     if self.ICI_MESH_SHAPE is None:
-      raise ValueError('ICI_MESH_SHAPE must be set for a pipeline')
+      raise ValueError('ICI_MESH_SHAPE must be set for a pipeline, got None')
     if self.NUM_LAYERS % (self.NUM_STAGES * self.CIRCULAR_REPEAT):
       raise ValueError(
         f'NUM_LAYERS={self.NUM_LAYERS} must be a multiple of NUM_STAGES x '
@@ -51,30 +56,31 @@ class TransformerLmSpmdPipelineAdafactor(lm_spmd.TransformerLmSpmdAdafactor):
         'set one of NUM_MICROBATCHES and MICROBATCH_SIZE, got '
         f'{self.NUM_MICROBATCHES} and {self.MICROBATCH_SIZE}'
       )
-    axes = 4 if self._inner_axis() is None else 5
-    if len(self.ICI_MESH_SHAPE) != axes or len(self.DCN_MESH_SHAPE) != axes:
+    num_axes = 4 if self._inner_axis() is None else 5
+    if {len(self.ICI_MESH_SHAPE), len(self.DCN_MESH_SHAPE)} != {num_axes}:
       raise ValueError(
-        f'the mesh of a pipeline must have {axes} axes, got '
+        f'the mesh of a pipeline must have {num_axes} axes, got '
         f'{self.ICI_MESH_SHAPE} x {self.DCN_MESH_SHAPE}'
       )
-    if (on_axis := self.ICI_MESH_SHAPE[0] * self.DCN_MESH_SHAPE[0]) != (
-      self.NUM_STAGES
-    ):
+    axis_size = self.ICI_MESH_SHAPE[0] * self.DCN_MESH_SHAPE[0]
+    if axis_size != self.NUM_STAGES:
       raise ValueError(
         f'the first mesh axis must have NUM_STAGES={self.NUM_STAGES} devices, '
-        f'got {on_axis}'
+        f'got {axis_size}'
       )
 
-  def _stack(self, num_layers: int) -> Config[transformers.StackedTransformer]:
-    """Returns the layers of one stage."""
-    groups = self.NUM_STAGES * self.CIRCULAR_REPEAT
-    return super()._stack(num_layers // groups)
+  def _transformer_stack(
+    self, num_layers: int
+  ) -> Config[transformers.StackedTransformer]:
+    """Returns a group of layers, of which a stage has CIRCULAR_REPEAT."""
+    num_groups = self.NUM_STAGES * self.CIRCULAR_REPEAT
+    return super()._transformer_stack(num_layers // num_groups)
 
-  def _repeat_or_not(self, stack_p: Config) -> Config:
-    """Returns the pipeline of such stages."""
+  def _maybe_repeat(self, stack_p: Config) -> Config:
+    """Returns the pipeline with such stages."""
     return Config(
       transformers.PipelinedTransformer,
-      pipeline_stage=super()._repeat_or_not(stack_p),
+      pipeline_stage=super()._maybe_repeat(stack_p),
       circular_repeat=self.CIRCULAR_REPEAT,
       num_pipeline_stages=self.NUM_STAGES,
       num_pipeline_microbatches=self.NUM_MICROBATCHES,
@@ -85,7 +91,7 @@ class TransformerLmSpmdPipelineAdafactor(lm_spmd.TransformerLmSpmdAdafactor):
     )
 
   def _set_sharding(self, task_p: Config[tasks_lib.SingleTask]) -> None:
-    task_parts.set_pipeline_sharding(
+    sharding_annotations.set_pipeline_sharding(
       task_p,
       self.ICI_MESH_SHAPE,
       self.DCN_MESH_SHAPE,

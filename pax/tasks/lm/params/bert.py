@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Masked language models on the data of MLPerf's BERT."""
+"""Masked language models on the data of MLPerf's BERT benchmark."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ InputConfig = Config[base_input.BaseInput]
 
 
 class BertDataset(base_experiment.BaseExperiment):
-  """The records of MLPerf's BERT; where they lie is for the user to say.
+  """TFRecord files of MLPerf's BERT benchmark; flags set their paths.
 
   --set TRAIN_FILES='/data/train/part-*' --set EVAL_FILES=/data/eval_10k
   """
 
-  # Files, globs, folders or `name@shards`, several with commas between.
+  # Files, globs, folders or `name@shards`, separated by commas.
   TRAIN_FILES: str | None = None
   EVAL_FILES: str | None = None
-
+  # Positions per row and per record.
+  MAX_SEQ_LEN = 512
   # Rows per device.
   PERCORE_BATCH_SIZE = 8
-  # Positions per row; that is how long the records are.
-  MAX_SEQ_LEN = 512
-  # Whether each epoch masks other tokens.
-  MLPERF_REMASK = True
-  # Among how many documents each is drawn.
+  # Size of the shuffle buffer, in documents.
   RANDOM_BUFFER_SIZE = 100_000
+  # Whether each epoch masks new random tokens.
+  MLPERF_REMASK = True
 
   def datasets(self) -> list[InputConfig]:
     return [self._train(), self._test()]
@@ -54,14 +53,14 @@ class BertDataset(base_experiment.BaseExperiment):
     train_p = Config(
       input_generator.TFRecordBertInput,
       name='train',
-      input_file=self.TRAIN_FILES,
-      max_sequence_length=self.MAX_SEQ_LEN,
-      enable_packing=True,
-      batch_size=self.PERCORE_BATCH_SIZE * jax.local_device_count(),
-      remask=self.MLPERF_REMASK,
-      num_samples=156_725_653,
-      file_buffer_size=self.RANDOM_BUFFER_SIZE,
       is_training=True,
+      input_file=self.TRAIN_FILES,
+      num_samples=156_725_653,
+      max_sequence_length=self.MAX_SEQ_LEN,
+      batch_size=self.PERCORE_BATCH_SIZE * jax.local_device_count(),
+      file_buffer_size=self.RANDOM_BUFFER_SIZE,
+      enable_packing=True,
+      remask=self.MLPERF_REMASK,
     )
     train_p.mlm_augmenter.set(mask_token_id=103, vocab_size=30522)
     return train_p
@@ -70,11 +69,11 @@ class BertDataset(base_experiment.BaseExperiment):
     return Config(
       input_generator.TFRecordBertInput,
       name='test',
-      input_file=self.EVAL_FILES,
-      max_sequence_length=self.MAX_SEQ_LEN,
       reset_for_eval=True,
-      batch_size=self.PERCORE_BATCH_SIZE * jax.local_device_count(),
+      input_file=self.EVAL_FILES,
       num_samples=10_000,
+      max_sequence_length=self.MAX_SEQ_LEN,
+      batch_size=self.PERCORE_BATCH_SIZE * jax.local_device_count(),
     )
 
 
@@ -86,7 +85,7 @@ class BertAdamL4H128(model_params.TransformerBertPmapAdam, BertDataset):
 
 
 class BertSpmd(model_params.TransformerBertSpmdAdafactor, BertDataset):
-  """32 layers of dimension 1024 (0.4B) over a mesh that a subclass names."""
+  """32 layers of dimension 1024 (0.4B); subclasses set the mesh."""
 
   MODEL_DIMS = 1024
 
@@ -95,11 +94,11 @@ class BertSpmd(model_params.TransformerBertSpmdAdafactor, BertDataset):
 class BertSpmdL4H128(BertSpmd):
   """4 layers of dimension 128 (5M) on 8 devices."""
 
-  NUM_LAYERS = 4
   MODEL_DIMS = 128
   HIDDEN_DIMS = MODEL_DIMS * 4
   DIMS_PER_HEAD = 16
   NUM_HEADS = MODEL_DIMS // DIMS_PER_HEAD
+  NUM_LAYERS = 4
 
   PERCORE_BATCH_SIZE = 4
   MESH_SHAPE = [1, 4, 2]
@@ -111,13 +110,13 @@ class BertSpmdL4H128(BertSpmd):
 
 @experiment_registry.register
 class BertSpmdL33H12kBiggerBatch(BertSpmd):
-  """100B parameters on 512 devices, 2048 rows a step."""
+  """100B parameters on 512 devices, batch size 2048."""
 
-  NUM_LAYERS = 33
   MODEL_DIMS = 12288
   HIDDEN_DIMS = MODEL_DIMS * 8
   DIMS_PER_HEAD = 96
   NUM_HEADS = MODEL_DIMS // DIMS_PER_HEAD
+  NUM_LAYERS = 33
 
   PERCORE_BATCH_SIZE = 4
   MESH_SHAPE = [1, 64, 8]
@@ -135,7 +134,7 @@ class BertSpmdL33H12kBiggerBatch(BertSpmd):
 
 @experiment_registry.register
 class BertSpmdL33H12kBiggerBatch8x8x16(BertSpmdL33H12kBiggerBatch):
-  """100B parameters on 1024 devices, 4096 rows a step."""
+  """100B parameters on 1024 devices, batch size 4096."""
 
   MESH_SHAPE = [1, 64, 16]
   CHECKPOINT_EVERY_N_STEPS = 500
@@ -144,7 +143,7 @@ class BertSpmdL33H12kBiggerBatch8x8x16(BertSpmdL33H12kBiggerBatch):
 
 @experiment_registry.register
 class BertSpmdL66H12kBiggerBatch8x8x16(BertSpmdL33H12kBiggerBatch):
-  """200B parameters on 1024 devices, 4096 rows a step."""
+  """200B parameters on 1024 devices, batch size 4096."""
 
   NUM_LAYERS = 66
 
@@ -152,13 +151,13 @@ class BertSpmdL66H12kBiggerBatch8x8x16(BertSpmdL33H12kBiggerBatch):
   CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_FOR_MLPERF_200B
 
   CHECKPOINT_EVERY_N_STEPS = 200
-  RANDOM_BUFFER_SIZE = 50_000
   CHECKPOINT_SAVE_MAX_TO_KEEP = 20
+  RANDOM_BUFFER_SIZE = 50_000
 
 
 @experiment_registry.register
 class BertSpmdL66H12kBiggerBatch8x8x8(BertSpmdL66H12kBiggerBatch8x8x16):
-  """200B parameters on 512 devices, 512 rows a step."""
+  """200B parameters on 512 devices, batch size 512."""
 
   PERCORE_BATCH_SIZE = 1
   MESH_SHAPE = [1, 64, 8]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Language models on C4, from 1B parameters to GPT-3 as MLPerf trains it."""
+"""Language models on C4, from 1B parameters to MLPerf's GPT-3."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 import jax.numpy as jnp
 
@@ -27,10 +27,17 @@ set_adam_and_learning_rate_schedule = (
 )
 
 
-def configure_gpt3_task(cls: Any, task_p: TaskConfig) -> TaskConfig:
-  """Makes a task's model a GPT-3 that is trained to TARGET_LOG_PPLX.
+class C4Gpt3Constants(gpt3.Gpt3Constants, Protocol):
+  """Constants of an experiment with GPT-3 on C4."""
 
-  Unless the task has another `early_stopping_fn`; see `gpt3` for the model.
+  # Log-perplexity at which training stops; None never stops.
+  TARGET_LOG_PPLX: float | None
+
+
+def configure_gpt3_task(cls: C4Gpt3Constants, task_p: TaskConfig) -> TaskConfig:
+  """Sets GPT-3 and early stopping at TARGET_LOG_PPLX; returns the task.
+
+  An `early_stopping_fn` of the task is kept.
   """
   gpt3.configure_gpt3_task(cls, task_p)
   if task_p.early_stopping_fn is None:
@@ -44,9 +51,9 @@ def configure_gpt3_task(cls: Any, task_p: TaskConfig) -> TaskConfig:
 class LmCloudSpmdAdam(TransformerLmSpmdAdam, lm_cloud.SyntheticDataset):
   """2 layers of dimension 2048 (0.2B) on 8 devices, on synthetic data."""
 
-  NUM_LAYERS = 2
   MODEL_DIMS = 2048
   HIDDEN_DIMS = MODEL_DIMS * 4
+  NUM_LAYERS = 2
   ACTIVATION_CLS = activations.GELU
 
   ICI_MESH_SHAPE = [1, 4, 2]
@@ -54,23 +61,22 @@ class LmCloudSpmdAdam(TransformerLmSpmdAdam, lm_cloud.SyntheticDataset):
 
 @experiment_registry.register
 class LmCloudSpmdAdamLimitSteps(lm_cloud.LimitSteps, LmCloudSpmdAdam):
-  """The same for 4000 steps."""
+  """LmCloudSpmdAdam for 4000 steps."""
 
   NUM_TRAIN_STEPS = 4000
 
 
 class _C4Lm(C4UnsupervisedDataset):
-  """What language models on C4 have in common."""
+  """Common settings of the language models on C4."""
 
-  NUM_LAYERS = 24
   MODEL_DIMS = 2048
   HIDDEN_DIMS = MODEL_DIMS * 4
   NUM_HEADS = 32
   DIMS_PER_HEAD = None
+  NUM_LAYERS = 24
   VOCAB_SIZE = 32128
-  ACTIVATION_CLS = activations.GELU
   USE_GATED_ACTIVATION = False
-
+  ACTIVATION_CLS = activations.GELU
   CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_FOR_MLPERF_200B
 
   CHECKPOINT_EVERY_N_STEPS = 1000
@@ -90,56 +96,57 @@ class C4SpmdAdam(_C4Lm, TransformerLmSpmdAdam):
 
 @experiment_registry.register
 class C4SpmdPipelineAdam(_C4Lm, TransformerLmSpmdPipelineAdam):
-  """The same in two stages, on 8 devices."""
+  """C4SpmdAdam in two stages, on 8 devices."""
 
-  ICI_MESH_SHAPE = [2, 1, 2, 2]
-  EMB_W_DATA_DIMS = ('replica', 'data')
   NUM_STAGES = 2
   MICROBATCH_SIZE = 2
+  ICI_MESH_SHAPE = [2, 1, 2, 2]
+  EMB_W_DATA_DIMS = ('replica', 'data')
 
 
 class _Gpt3(base_experiment.BaseExperiment):
-  """GPT-3 with 175B parameters, as published, for 1536 rows a step.
+  """GPT-3 175B as published, with the schedule for batch size 1536.
 
   References: GPT-3, https://arxiv.org/abs/2005.14165
   """
 
-  NUM_LAYERS = 96
   MODEL_DIMS = 12288
   HIDDEN_DIMS = MODEL_DIMS * 4
   NUM_HEADS = 96
   DIMS_PER_HEAD = None
+  NUM_LAYERS = 96
   VOCAB_SIZE = 50257
-  SEPARATE_EMBEDDING = False
-  TRAINABLE_POSITION_EMB = True
-  TRAINABLE_PE_MAX_SEQ_LEN = 16384
-  # Logits are as they come.
-  ATTEN_LOGIT_CAP = -1.0
-  LAYERNORM_EPSILON = 1e-5
-
   MAX_SEQ_LEN = 2048
+  TRAINABLE_PE_MAX_SEQ_LEN = 16384
+  TRAINABLE_POSITION_EMB = True
+  SEPARATE_EMBEDDING = False
+  LAYERNORM_EPSILON = 1e-5
+  # Negative: attention logits are not capped.
+  ATTEN_LOGIT_CAP = -1.0
   CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
 
   LEARNING_RATE = 6e-5
-  WEIGHT_DECAY = 0.1
-  ADAM_BETA1 = 0.9
-  ADAM_BETA2 = 0.95
-  ADAM_EPSILON = 1e-8
-  # Updates are as large as they come.
-  ADAM_CLIP_THRESHOLD = -1.0
-  CLIP_GRADIENT_NORM_TO_VALUE = 1.0
   LR_SCHEDULE = 'linear_rampup_cosine_decay'
+  LR_COS_MAX = 1.0
+  LR_COS_MIN_RATIO = 0.1
   LR_COS_WARMUP = 265
   LR_COS_DECAY_START = LR_COS_WARMUP + 1
   LR_COS_DECAY_END = 108600
-  LR_COS_MIN_RATIO = 0.1
-  LR_COS_MAX = 1.0
-  # Training ends when the validation set is predicted so well.
+
+  WEIGHT_DECAY = 0.1
+  CLIP_GRADIENT_NORM_TO_VALUE = 1.0
+  # Negative: updates are not clipped.
+  ADAM_CLIP_THRESHOLD = -1.0
+  ADAM_EPSILON = 1e-8
+  ADAM_BETA1 = 0.9
+  ADAM_BETA2 = 0.95
+
+  # Log-perplexity on the validation set at which training stops.
   TARGET_LOG_PPLX = 2.69
-  EVAL_INTERVAL_STEPS = 100
-  SUMMARY_INTERVAL_STEPS = 10
-  CHECKPOINT_EVERY_N_STEPS = 100
   CHECKPOINT_MAX_TO_KEEP = 10
+  CHECKPOINT_EVERY_N_STEPS = 100
+  SUMMARY_INTERVAL_STEPS = 10
+  EVAL_INTERVAL_STEPS = 100
 
   def task(self) -> TaskConfig:
     return configure_gpt3_task(self, super().task())
@@ -153,9 +160,9 @@ class C4SpmdGpt3AdamOrgHP(_Gpt3, C4SpmdAdam):
 
 @experiment_registry.register
 class C4SpmdGpt3AdamOrgHPBS1p5k1536Replicas(C4SpmdGpt3AdamOrgHP):
-  """GPT-3 in float32 on 1536 devices, 1536 rows a step.
+  """GPT-3 in float32 on 1536 devices, batch size 1536.
 
-  The vocabulary is padded to a size that hardware likes.
+  The vocabulary is padded to a multiple of 128.
   """
 
   VOCAB_SIZE = 51200
@@ -168,43 +175,46 @@ class C4SpmdGpt3AdamOrgHPBS1p5k1536Replicas(C4SpmdGpt3AdamOrgHP):
 
 
 class C4SpmdPipelineGpt3AdamOrgHP(_Gpt3, C4SpmdPipelineAdam):
-  """GPT-3 as a pipeline."""
+  """GPT-3 with pipeline parallelism."""
 
   USE_REPEATED_LAYER = False
 
 
 class C4SpmdPipelineGpt3AdamMLPerfHP(C4SpmdPipelineGpt3AdamOrgHP):
-  """GPT-3 by the rules of MLPerf: the schedule follows from the batch."""
+  """GPT-3 by the rules of MLPerf: the batch size determines the schedule."""
 
   VOCAB_SIZE = 51200
 
-  LEARNING_RATE = None
+  # None: derived from the batch size.
   LR_COS_WARMUP = None
   LR_COS_DECAY_START = None
   LR_COS_DECAY_END = None
-  # For subclasses to set.
-  EVAL_INTERVAL_STEPS = None
-  SUMMARY_INTERVAL_STEPS = 1
+  LEARNING_RATE = None
+
+  # Set by the subclasses.
   CHECKPOINT_EVERY_N_STEPS = None
+  EVAL_INTERVAL_STEPS = None
+
   CHECKPOINT_MAX_TO_KEEP = 100
+  SUMMARY_INTERVAL_STEPS = 1
 
 
 @experiment_registry.register
 class C4SpmdPipelineGpt3AdamOrgHPBS1p5k768Replicas(C4SpmdPipelineGpt3AdamOrgHP):
-  """GPT-3 in float32 on 768 devices, 1536 rows a step, schedule as published.
+  """GPT-3 in float32 on 768 devices, batch size 1536, published schedule.
 
   Upstream misspells MICROBATCH_SIZE here and runs microbatches of 2.
   """
 
   VOCAB_SIZE = 51200
 
-  PERCORE_BATCH_SIZE = 2
-  ICI_MESH_SHAPE = [8, 1, 8, 12]
   NUM_STAGES = 8
   MICROBATCH_SIZE = 8
+  PERCORE_BATCH_SIZE = 2
+  ICI_MESH_SHAPE = [8, 1, 8, 12]
 
-  EVAL_INTERVAL_STEPS = 25
   SUMMARY_INTERVAL_STEPS = 1
+  EVAL_INTERVAL_STEPS = 25
   CHECKPOINT_EVERY_N_STEPS = 50
   CHECKPOINT_MAX_TO_KEEP = 100
 
@@ -213,7 +223,7 @@ class C4SpmdPipelineGpt3AdamOrgHPBS1p5k768Replicas(C4SpmdPipelineGpt3AdamOrgHP):
 class C4SpmdPipelineGpt3AdamMLPerfHPBS1p5k768Replicas(
   C4SpmdPipelineGpt3AdamMLPerfHP
 ):
-  """GPT-3 in float32 on 768 devices, 1536 rows a step."""
+  """GPT-3 in float32 on 768 devices, batch size 1536."""
 
   PERCORE_BATCH_SIZE = 2
   ICI_MESH_SHAPE = [8, 1, 8, 12]
@@ -228,7 +238,7 @@ class C4SpmdPipelineGpt3AdamMLPerfHPBS1p5k768Replicas(
 class C4SpmdPipelineGpt3AdamMLPerfHPBS2k512Replicas(
   C4SpmdPipelineGpt3AdamMLPerfHP
 ):
-  """GPT-3 in float32 on 512 devices, 2048 rows a step."""
+  """GPT-3 in float32 on 512 devices, batch size 2048."""
 
   PERCORE_BATCH_SIZE = 4
   ICI_MESH_SHAPE = [8, 1, 8, 8]
@@ -244,7 +254,7 @@ class C4SpmdPipelineGpt3AdamMLPerfHPBS2k512Replicas(
 class C4SpmdPipelineGpt3AdamMLPerfHPBS3k768Replicas(
   C4SpmdPipelineGpt3AdamMLPerfHP
 ):
-  """GPT-3 in float32 on 768 devices, 3072 rows a step."""
+  """GPT-3 in float32 on 768 devices, batch size 3072."""
 
   PERCORE_BATCH_SIZE = 4
   ICI_MESH_SHAPE = [4, 1, 16, 12]
@@ -260,7 +270,7 @@ class C4SpmdPipelineGpt3AdamMLPerfHPBS3k768Replicas(
 class C4SpmdPipelineGpt3AdamMLPerfHPBS4k1024Replicas(
   C4SpmdPipelineGpt3AdamMLPerfHP
 ):
-  """GPT-3 in float32 on 1024 devices, 4096 rows a step."""
+  """GPT-3 in float32 on 1024 devices, batch size 4096."""
 
   PERCORE_BATCH_SIZE = 4
   ICI_MESH_SHAPE = [8, 1, 8, 16]
@@ -276,7 +286,7 @@ class C4SpmdPipelineGpt3AdamMLPerfHPBS4k1024Replicas(
 class C4SpmdPipelineGpt3AdamMLPerfHPBS8k1024Replicas(
   C4SpmdPipelineGpt3AdamMLPerfHP
 ):
-  """GPT-3 in float32 on 1024 devices, 8192 rows a step."""
+  """GPT-3 in float32 on 1024 devices, batch size 8192."""
 
   PERCORE_BATCH_SIZE = 8
   ICI_MESH_SHAPE = [4, 1, 16, 16]
@@ -289,7 +299,7 @@ class C4SpmdPipelineGpt3AdamMLPerfHPBS8k1024Replicas(
 
 
 class _C4SpmdBfloat16(C4SpmdAdam):
-  """A scan of layers in bfloat16 that keeps nothing for the backward pass."""
+  """Common settings of models in bfloat16 with full rematerialization."""
 
   DIMS_PER_HEAD = 128
   VOCAB_SIZE = 32000
@@ -303,12 +313,12 @@ class _C4SpmdBfloat16(C4SpmdAdam):
 
 @experiment_registry.register
 class C4Spmd1BAdam4Replicas(_C4SpmdBfloat16):
-  """1.1B parameters on 4 devices, 128 rows a step."""
+  """1.1B parameters on 4 devices, batch size 128."""
 
-  NUM_LAYERS = 13
   MODEL_DIMS = 2560
   HIDDEN_DIMS = MODEL_DIMS * 4
   NUM_HEADS = 20
+  NUM_LAYERS = 13
 
   PERCORE_BATCH_SIZE = 32
   ICI_MESH_SHAPE = [1, 4, 1]
@@ -318,19 +328,19 @@ class C4Spmd1BAdam4Replicas(_C4SpmdBfloat16):
 class C4Spmd1BAdam4ReplicasLimitSteps(
   lm_cloud.LimitSteps, C4Spmd1BAdam4Replicas
 ):
-  """The same for 15000 steps."""
+  """C4Spmd1BAdam4Replicas for 15000 steps."""
 
   NUM_TRAIN_STEPS = 15000
 
 
 @experiment_registry.register
 class C4Spmd2BAdam4Replicas(_C4SpmdBfloat16):
-  """2.1B parameters on 4 devices, 128 rows a step."""
+  """2.1B parameters on 4 devices, batch size 128."""
 
-  NUM_LAYERS = 18
   MODEL_DIMS = 3072
   HIDDEN_DIMS = MODEL_DIMS * 4
   NUM_HEADS = 24
+  NUM_LAYERS = 18
 
   PERCORE_BATCH_SIZE = 32
   ICI_MESH_SHAPE = [1, 4, 1]
@@ -338,12 +348,12 @@ class C4Spmd2BAdam4Replicas(_C4SpmdBfloat16):
 
 @experiment_registry.register
 class C4Spmd16BAdam32Replicas(_C4SpmdBfloat16):
-  """16.5B parameters on 32 devices, 512 rows a step."""
+  """16.5B parameters on 32 devices, batch size 512."""
 
-  NUM_LAYERS = 36
   MODEL_DIMS = 6144
   HIDDEN_DIMS = MODEL_DIMS * 4
   NUM_HEADS = 48
+  NUM_LAYERS = 36
 
   PERCORE_BATCH_SIZE = 16
   ICI_MESH_SHAPE = [1, 16, 2]
@@ -351,12 +361,12 @@ class C4Spmd16BAdam32Replicas(_C4SpmdBfloat16):
 
 @experiment_registry.register
 class C4Spmd32BAdam64Replicas(_C4SpmdBfloat16):
-  """32.5B parameters on 64 devices, 512 rows a step."""
+  """32.5B parameters on 64 devices, batch size 512."""
 
-  NUM_LAYERS = 40
   MODEL_DIMS = 8192
   HIDDEN_DIMS = MODEL_DIMS * 4
   NUM_HEADS = 64
+  NUM_LAYERS = 40
 
   PERCORE_BATCH_SIZE = 8
   ICI_MESH_SHAPE = [1, 16, 4]
@@ -364,7 +374,7 @@ class C4Spmd32BAdam64Replicas(_C4SpmdBfloat16):
 
 @experiment_registry.register
 class C4SpmdGpt3L16AdamOrgHP(C4SpmdGpt3AdamOrgHP):
-  """16 of GPT-3's layers (30B) in bfloat16 on 64 devices, 192 rows a step."""
+  """16 of GPT-3's layers (30B) in bfloat16 on 64 devices, batch size 192."""
 
   NUM_LAYERS = 16
 
@@ -377,16 +387,16 @@ class C4SpmdGpt3L16AdamOrgHP(C4SpmdGpt3AdamOrgHP):
 
 @experiment_registry.register
 class C4SpmdPipelineGpt3SmallAdam8Replicas(C4SpmdPipelineGpt3AdamOrgHP):
-  """2.9B parameters in two stages on 8 devices, 512 rows a step.
+  """2.9B parameters in two stages on 8 devices, batch size 512.
 
-  The size of GPT-3 XL but for the dimension, which is 3072 instead of 2048.
+  The sizes of GPT-3 XL, except for a model dimension of 3072 instead of 2048.
   """
 
-  NUM_LAYERS = 24
   MODEL_DIMS = 3072
   HIDDEN_DIMS = MODEL_DIMS * 4
   NUM_HEADS = 24
   DIMS_PER_HEAD = 128
+  NUM_LAYERS = 24
   VOCAB_SIZE = 51200
 
   PERCORE_BATCH_SIZE = 64
@@ -394,25 +404,25 @@ class C4SpmdPipelineGpt3SmallAdam8Replicas(C4SpmdPipelineGpt3AdamOrgHP):
   FPROP_DTYPE = jnp.bfloat16
 
   LEARNING_RATE = 2.0e-4
-  EVAL_INTERVAL_STEPS = 10
-  SUMMARY_INTERVAL_STEPS = 5
-  CHECKPOINT_EVERY_N_STEPS = 200
   CHECKPOINT_MAX_TO_KEEP = 1000
+  CHECKPOINT_EVERY_N_STEPS = 200
+  SUMMARY_INTERVAL_STEPS = 5
+  EVAL_INTERVAL_STEPS = 10
 
 
 @experiment_registry.register
 class C4SpmdPipelineGpt3SmallAdam64Replicas(
   C4SpmdPipelineGpt3SmallAdam8Replicas
 ):
-  """The same in four stages on 64 devices, a v4-128.
+  """2.9B parameters in four stages on 64 devices, a v4-128.
 
-  Upstream's README names it and shows its loss; its code is lost.
+  Upstream's README reports its loss; upstream's code does not contain it.
   """
 
-  PERCORE_BATCH_SIZE = 8
-  ICI_MESH_SHAPE = [4, 1, 4, 4]
   NUM_STAGES = 4
   MICROBATCH_SIZE = 16
+  PERCORE_BATCH_SIZE = 8
+  ICI_MESH_SHAPE = [4, 1, 4, 4]
 
   EVAL_INTERVAL_STEPS = 100
   SUMMARY_INTERVAL_STEPS = 1

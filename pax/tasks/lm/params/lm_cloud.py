@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Language models on synthetic data, from one device to pods and slices."""
+"""Language models on synthetic data, from one device to several slices."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ TaskConfig = Config[tasks_lib.SingleTask]
 
 
 class SyntheticDataset(base_experiment.BaseExperiment):
-  """The same synthetic batch again and again, to measure speed."""
+  """One constant synthetic batch, to measure speed."""
 
-  # Rows per device; a fraction gives several devices one row.
+  # Rows per device; a fraction shares a row among devices.
   PERCORE_BATCH_SIZE = 16
   MAX_SEQ_LEN = 1024
 
@@ -29,16 +29,16 @@ class SyntheticDataset(base_experiment.BaseExperiment):
     return [self._dataset(is_training) for is_training in (True, False)]
 
   def _dataset(self, is_training: bool) -> Config[base_input.BaseInput]:
-    per_host = self.PERCORE_BATCH_SIZE * jax.local_device_count()
-    hosts = jax.process_count()
-    batch_size = round(per_host)
+    rows_per_host = self.PERCORE_BATCH_SIZE * jax.local_device_count()
+    num_hosts = jax.process_count()
+    batch_size = round(rows_per_host)
     if self.PERCORE_BATCH_SIZE < 1:
-      batch_size = math.ceil(per_host)
-      hosts = int(per_host * hosts) // batch_size
+      batch_size = math.ceil(rows_per_host)
+      num_hosts = int(rows_per_host * num_hosts) // batch_size
     return Config(
       input_generator.SyntheticLmData,
       batch_size=batch_size,
-      num_infeed_hosts=hosts,
+      num_infeed_hosts=num_hosts,
       seq_len=self.MAX_SEQ_LEN,
       is_training=is_training,
     )
@@ -57,24 +57,20 @@ class LimitSteps(base_experiment.BaseExperiment):
 
 @experiment_registry.register
 class LargeMlp(model_params.ClassificationModelAdam, SyntheticDataset):
-  """A perceptron of 8 layers, 4096 x 7168, over 8 devices."""
+  """A perceptron of 8 layers, 4096 x 7168, replicated over 8 devices."""
 
   MESH_SHAPE = [8, 1, 1]
-  MLP_WEIGHT_SHARDING = [-1, -1]
   SOFTMAX_WEIGHT_SHARDING = [-1, -1]
+  MLP_WEIGHT_SHARDING = [-1, -1]
 
 
 @experiment_registry.register
-class SmallMlp(model_params.ClassificationModelAdam, SyntheticDataset):
-  """A perceptron of 8 layers, 1024 x 1024, over 8 devices."""
+class SmallMlp(LargeMlp):
+  """A perceptron of 8 layers, 1024 x 1024, replicated over 8 devices."""
 
+  HIDDEN_DIM = 1024
   INPUT_DIM = 1024
   OUTPUT_DIM = 1024
-  HIDDEN_DIM = 1024
-
-  MESH_SHAPE = [8, 1, 1]
-  MLP_WEIGHT_SHARDING = [-1, -1]
-  SOFTMAX_WEIGHT_SHARDING = [-1, -1]
 
 
 @experiment_registry.register
@@ -87,28 +83,28 @@ class LmCloudTransformerAdam(
 
   def task(self) -> TaskConfig:
     task_p = super().task()
-    # Object stores take no `#` in names.
+    # Object stores do not allow `#` in names.
     task_p.train.learner.repeat_prefix_sep = '_'
     return task_p
 
 
 @experiment_registry.register
 class LmCloudTransformerAdamTest(LmCloudTransformerAdam):
-  """2 layers."""
+  """2 layers of dimension 1024, one replica per device."""
 
   NUM_LAYERS = 2
 
 
 @experiment_registry.register
 class LmCloudTransformerAdamLimitSteps(LimitSteps, LmCloudTransformerAdam):
-  """10 layers, trained for 2000 steps."""
+  """10 layers of dimension 1024 for 2000 steps, one replica per device."""
 
   NUM_LAYERS = 10
   NUM_TRAIN_STEPS = 2000
 
 
 class LmCloudSpmd(model_params.TransformerLmSpmdAdafactor, SyntheticDataset):
-  """A scan of Transformer layers over a mesh, trained by Adam."""
+  """Transformer layers in a scan, over a mesh, trained by Adam."""
 
   MODEL_DIMS = 2048
   ACTIVATION_CLS = activations.GELU
@@ -117,7 +113,7 @@ class LmCloudSpmd(model_params.TransformerLmSpmdAdafactor, SyntheticDataset):
   def task(self) -> TaskConfig:
     task_p = super().task()
     model_params.set_default_adam(task_p, self.LEARNING_RATE, self.WEIGHT_DECAY)
-    # Object stores take no `#` in names.
+    # Object stores do not allow `#` in names.
     task_p.train.learner.repeat_prefix_sep = '_'
     return task_p
 
@@ -126,10 +122,10 @@ class LmCloudSpmd(model_params.TransformerLmSpmdAdafactor, SyntheticDataset):
 class LmCloudSpmdTest(LmCloudSpmd):
   """2 layers of dimension 64 (2M) on one device."""
 
-  NUM_LAYERS = 2
   MODEL_DIMS = 64
   HIDDEN_DIMS = MODEL_DIMS * 4
   DIMS_PER_HEAD = 8
+  NUM_LAYERS = 2
 
   PERCORE_BATCH_SIZE = 4
   ICI_MESH_SHAPE = [1, 1, 1]
@@ -139,9 +135,9 @@ class LmCloudSpmdTest(LmCloudSpmd):
 class LmCloudSpmd2B(LmCloudSpmd):
   """2B parameters on 4 devices."""
 
-  NUM_LAYERS = 18
   MODEL_DIMS = 3072
   HIDDEN_DIMS = MODEL_DIMS * 4
+  NUM_LAYERS = 18
 
   PERCORE_BATCH_SIZE = 8
   ICI_MESH_SHAPE = [1, 4, 1]
@@ -149,16 +145,16 @@ class LmCloudSpmd2B(LmCloudSpmd):
 
 @experiment_registry.register
 class LmCloudSpmd2BLimitSteps(LimitSteps, LmCloudSpmd2B):
-  """2B parameters, trained for 300 steps."""
+  """2B parameters on 4 devices for 300 steps."""
 
 
 @experiment_registry.register
 class LmCloudSpmd32B(LmCloudSpmd):
   """32B parameters on 64 devices."""
 
-  NUM_LAYERS = 40
   MODEL_DIMS = 8192
   HIDDEN_DIMS = MODEL_DIMS * 4
+  NUM_LAYERS = 40
 
   PERCORE_BATCH_SIZE = 8
   ICI_MESH_SHAPE = [1, 16, 4]
@@ -169,9 +165,9 @@ class LmCloudSpmd32B(LmCloudSpmd):
 class LmCloudSpmd64B(LmCloudSpmd):
   """64B parameters on 128 devices."""
 
-  NUM_LAYERS = 51
   MODEL_DIMS = 10240
   HIDDEN_DIMS = MODEL_DIMS * 4
+  NUM_LAYERS = 51
 
   PERCORE_BATCH_SIZE = 4
   ICI_MESH_SHAPE = [1, 16, 8]
@@ -182,9 +178,9 @@ class LmCloudSpmd64B(LmCloudSpmd):
 class LmCloudSpmd128B(LmCloudSpmd):
   """128B parameters on 256 devices."""
 
-  NUM_LAYERS = 71
   MODEL_DIMS = 12288
   HIDDEN_DIMS = MODEL_DIMS * 4
+  NUM_LAYERS = 71
 
   PERCORE_BATCH_SIZE = 4
   ICI_MESH_SHAPE = [1, 64, 4]
@@ -194,9 +190,9 @@ class LmCloudSpmd128B(LmCloudSpmd):
 class LmCloudSpmd256B(LmCloudSpmd):
   """256B parameters on 512 devices."""
 
-  NUM_LAYERS = 80
   MODEL_DIMS = 16384
   HIDDEN_DIMS = MODEL_DIMS * 4
+  NUM_LAYERS = 80
 
   PERCORE_BATCH_SIZE = 4
   ICI_MESH_SHAPE = [1, 64, 8]
@@ -206,9 +202,9 @@ class LmCloudSpmd256B(LmCloudSpmd):
 class LmCloudSpmd512B(LmCloudSpmd):
   """512B parameters on 1024 devices."""
 
-  NUM_LAYERS = 102
   MODEL_DIMS = 20480
   HIDDEN_DIMS = MODEL_DIMS * 4
+  NUM_LAYERS = 102
 
   PERCORE_BATCH_SIZE = 4
   ICI_MESH_SHAPE = [1, 64, 16]
@@ -218,9 +214,9 @@ class LmCloudSpmd512B(LmCloudSpmd):
 class LmCloudSpmd1024B(LmCloudSpmd):
   """1024B parameters on 2048 devices."""
 
-  NUM_LAYERS = 142
   MODEL_DIMS = 24576
   HIDDEN_DIMS = MODEL_DIMS * 4
+  NUM_LAYERS = 142
 
   PERCORE_BATCH_SIZE = 2
   ICI_MESH_SHAPE = [1, 256, 8]
@@ -229,7 +225,7 @@ class LmCloudSpmd1024B(LmCloudSpmd):
 class LmCloudSpmdPipeline(
   model_params.TransformerLmSpmdPipelineAdafactor, SyntheticDataset
 ):
-  """A pipeline of Transformer layers over a mesh, trained by Adam."""
+  """Transformer layers in a pipeline, over a mesh, trained by Adam."""
 
   MODEL_DIMS = 2048
   ACTIVATION_CLS = activations.GELU
@@ -244,14 +240,14 @@ class LmCloudSpmdPipeline(
 class LmCloudSpmdPipeline9B(LmCloudSpmdPipeline):
   """9B parameters in 16 stages on 64 devices."""
 
-  NUM_LAYERS = 48
   MODEL_DIMS = 4096
   HIDDEN_DIMS = MODEL_DIMS * 4
+  NUM_LAYERS = 48
 
   PERCORE_BATCH_SIZE = 8
-  ICI_MESH_SHAPE = [16, 4, 1, 1]
   NUM_STAGES = 16
   MICROBATCH_SIZE = 4
+  ICI_MESH_SHAPE = [16, 4, 1, 1]
   FPROP_DTYPE = jnp.float32
 
 
@@ -259,10 +255,10 @@ class LmCloudSpmdPipeline9B(LmCloudSpmdPipeline):
 class LmCloudSpmdPipeline175B(LmCloudSpmdPipeline):
   """175B parameters in 8 stages, a slice of 16 devices each."""
 
-  NUM_LAYERS = 96
   MODEL_DIMS = 12288
   HIDDEN_DIMS = MODEL_DIMS * 4
   NUM_HEADS = 96
+  NUM_LAYERS = 96
 
   PERCORE_BATCH_SIZE = 0.75
   MAX_SEQ_LEN = 2048
@@ -276,9 +272,9 @@ class LmCloudSpmdPipeline175B(LmCloudSpmdPipeline):
 class LmCloudSpmdMultislice2B(LmCloudSpmd):
   """2B parameters on two slices of 4 devices."""
 
-  NUM_LAYERS = 18
   MODEL_DIMS = 3072
   HIDDEN_DIMS = MODEL_DIMS * 4
+  NUM_LAYERS = 18
 
   ICI_MESH_SHAPE = [1, 4, 1]
   DCN_MESH_SHAPE = [2, 1, 1]
@@ -288,21 +284,21 @@ class LmCloudSpmdMultislice2B(LmCloudSpmd):
 class LmCloudSpmdPipelineMultislice2B(LmCloudSpmdPipeline):
   """2B parameters in two stages, a slice of 4 devices each."""
 
-  NUM_LAYERS = 18
   MODEL_DIMS = 3072
   HIDDEN_DIMS = MODEL_DIMS * 4
+  NUM_LAYERS = 18
 
-  ICI_MESH_SHAPE = [1, 4, 1, 1]
-  DCN_MESH_SHAPE = [2, 1, 1, 1]
-  EMB_W_DATA_DIMS = ('replica', 'data')
   NUM_STAGES = 2
   MICROBATCH_SIZE = 4
   STREAM_IO = True
+  ICI_MESH_SHAPE = [1, 4, 1, 1]
+  DCN_MESH_SHAPE = [2, 1, 1, 1]
+  EMB_W_DATA_DIMS = ('replica', 'data')
 
 
 @experiment_registry.register
 class LmCloudSpmdPipelineMultislice2BCircular(LmCloudSpmdPipelineMultislice2B):
-  """2B parameters, each slice holding three groups of layers."""
+  """2B parameters, three groups of layers per stage (circular schedule)."""
 
   CIRCULAR_REPEAT = 3
   MICROBATCH_SIZE = 8

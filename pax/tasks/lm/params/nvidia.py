@@ -18,7 +18,7 @@ from pax.tasks.lm import (
   adam_params,
   llama,
   model_params,
-  moe_params,
+  moe_language_models,
   nvidia_lm,
 )
 from pax.tasks.lm.params import lm_cloud
@@ -44,11 +44,11 @@ class NVIDIA1_3B(
 ):
   """1.3B parameters on 16 GPUs."""
 
-  NUM_LAYERS = 24
   MODEL_DIMS = 2048
   HIDDEN_DIMS = 8192
   NUM_HEADS = 32
   DIMS_PER_HEAD = 64
+  NUM_LAYERS = 24
 
   PERCORE_BATCH_SIZE = 4
   ICI_MESH_SHAPE = [16, 1, 1]
@@ -68,10 +68,10 @@ class NVIDIA5B(
 ):
   """5B parameters in 4 stages on 16 GPUs."""
 
-  NUM_LAYERS = 24
   MODEL_DIMS = 4096
   HIDDEN_DIMS = 16384
   NUM_HEADS = 32
+  NUM_LAYERS = 24
 
   PERCORE_BATCH_SIZE = 1
   ICI_MESH_SHAPE = [4, 2, 1, 2]
@@ -83,10 +83,10 @@ class NVIDIA5B(
 class NVIDIA8_3B(NVIDIA1_3B):
   """8.3B parameters on 16 GPUs, 4 of which share a replica."""
 
-  NUM_LAYERS = 40
   MODEL_DIMS = 4096
   HIDDEN_DIMS = 4 * 4096
   NUM_HEADS = 64
+  NUM_LAYERS = 40
 
   ICI_MESH_SHAPE = [4, 1, 4]
 
@@ -95,11 +95,11 @@ class NVIDIA8_3B(NVIDIA1_3B):
 class NVIDIA10B(NVIDIA1_3B):
   """10B parameters on 16 GPUs, 8 of which share a replica."""
 
-  NUM_LAYERS = 32
   MODEL_DIMS = 5120
   HIDDEN_DIMS = 4 * 5120
   NUM_HEADS = 40
   DIMS_PER_HEAD = 128
+  NUM_LAYERS = 32
 
   PERCORE_BATCH_SIZE = 0.25
   ICI_MESH_SHAPE = [2, 1, 8]
@@ -109,10 +109,10 @@ class NVIDIA10B(NVIDIA1_3B):
 class NVIDIA40BProxy(NVIDIA5B):
   """Layers of a 40B model, as many as 16 GPUs hold: 10B in 2 stages."""
 
-  NUM_LAYERS = 12
   MODEL_DIMS = 8192
   HIDDEN_DIMS = 4 * 8192
   NUM_HEADS = 64
+  NUM_LAYERS = 12
 
   PERCORE_BATCH_SIZE = 16
   ICI_MESH_SHAPE = [2, 2, 1, 4]
@@ -124,10 +124,10 @@ class NVIDIA40BProxy(NVIDIA5B):
 class NVIDIA70BProxy(NVIDIA5B):
   """Layers of a 70B model, as many as 16 GPUs hold: 17B in 2 stages."""
 
-  NUM_LAYERS = 20
   MODEL_DIMS = 8192
   HIDDEN_DIMS = 4 * 8192
   NUM_HEADS = 64
+  NUM_LAYERS = 20
 
   PERCORE_BATCH_SIZE = 8
   ICI_MESH_SHAPE = [2, 2, 1, 4]
@@ -139,10 +139,10 @@ class NVIDIA70BProxy(NVIDIA5B):
 class NVIDIA116BProxy(NVIDIA5B):
   """Layers of a 116B model, as many as 16 GPUs hold: 30B in 4 stages."""
 
-  NUM_LAYERS = 16
   MODEL_DIMS = 12288
   HIDDEN_DIMS = 4 * 12288
   NUM_HEADS = 96
+  NUM_LAYERS = 16
 
   PERCORE_BATCH_SIZE = 6
   ICI_MESH_SHAPE = [4, 1, 1, 4]
@@ -189,11 +189,11 @@ class TestSmallConfig(NVIDIA5B):
 class Llama33BProxy(NVIDIA1_3B):
   """Layers of the sizes of LLaMA's 33B, but neither gated nor rotated: 25B."""
 
-  NUM_LAYERS = 60
   MODEL_DIMS = 6656
   HIDDEN_DIMS = 17920
   NUM_HEADS = 52
   DIMS_PER_HEAD = 128
+  NUM_LAYERS = 60
   VOCAB_SIZE = 32000
 
   PERCORE_BATCH_SIZE = 1
@@ -206,11 +206,11 @@ class Llama33BProxy(NVIDIA1_3B):
 class NVIDIA175B_FSDP(NVIDIA1_3B):
   """175B parameters, fully sharded over 8 x 16 GPUs."""
 
-  NUM_LAYERS = 96
   MODEL_DIMS = 12288
   HIDDEN_DIMS = 4 * 12288
   NUM_HEADS = 96
   DIMS_PER_HEAD = 128
+  NUM_LAYERS = 96
 
   PERCORE_BATCH_SIZE = 1
   ICI_MESH_SHAPE = [1, 16, 1]
@@ -229,11 +229,11 @@ class Llama2_7B(NVIDIA1_3B):
   References: https://arxiv.org/abs/2307.09288
   """
 
-  NUM_LAYERS = 32
   MODEL_DIMS = 4096
   HIDDEN_DIMS = 11008
   NUM_KV_HEADS = 32
   DIMS_PER_HEAD = 128
+  NUM_LAYERS = 32
   VOCAB_SIZE = 32000
   SEPARATE_EMBEDDING = True
   TRAINABLE_POSITION_EMB = False
@@ -285,22 +285,22 @@ class Llama2_7B(NVIDIA1_3B):
 class Llama2_13B(Llama2_7B):
   """LLaMA 2 as published, of 13,015,864,320 parameters, on 16 GPUs."""
 
-  NUM_LAYERS = 40
   MODEL_DIMS = 5120
   HIDDEN_DIMS = 13824
   NUM_HEADS = 40
   NUM_KV_HEADS = NUM_HEADS
+  NUM_LAYERS = 40
 
 
 @experiment_registry.register
 class Llama2_70B(Llama2_7B):
   """LLaMA 2 as published, of 68,976,648,192 parameters, on 64 GPUs."""
 
-  NUM_LAYERS = 80
   MODEL_DIMS = 8192
   HIDDEN_DIMS = 28672
   NUM_HEADS = 64
   NUM_KV_HEADS = 8
+  NUM_LAYERS = 80
 
   DCN_MESH_SHAPE = [1, 4, 1]
 
@@ -309,10 +309,10 @@ class Llama2_70B(Llama2_7B):
 class MoELarge(NVIDIA1_3B):
   """27B parameters, 16 experts in every layer, on 32 GPUs."""
 
-  NUM_LAYERS = 12
   MODEL_DIMS = 4096
   HIDDEN_DIMS = 16384
   DIMS_PER_HEAD = 128
+  NUM_LAYERS = 12
   NUM_EXPERTS = 16
   NUM_GROUPS = 16
 
@@ -341,11 +341,11 @@ class GLaM64B64EProxy(NVIDIA1_3B):
   """
 
   NUM_GPUS = 128
-  NUM_LAYERS = 8
   MODEL_DIMS = 8192
   HIDDEN_DIMS = 32768
   NUM_HEADS = 64
   DIMS_PER_HEAD = 128
+  NUM_LAYERS = 8
   NUM_EXPERTS = 64
   NUM_GROUPS = NUM_GPUS
 
@@ -354,7 +354,7 @@ class GLaM64B64EProxy(NVIDIA1_3B):
 
   def task(self) -> TaskConfig:
     task_p = super().task()
-    task_p.model.lm_tpl = moe_params.glam_lm(self)
+    task_p.model.lm_tpl = moe_language_models.glam_lm(self)
     self._set_sharding(task_p)
     return task_p
 
@@ -374,12 +374,12 @@ class GLaM64B64EProxy_EP(GLaM64B64EProxy):
 class _Grok1(base_experiment.BaseExperiment):
   """Sizes of Grok-1, sharded by expert: 8 experts in each of 64 layers."""
 
-  NUM_LAYERS = 64
   MODEL_DIMS = 6144
   HIDDEN_DIMS = 32768
   NUM_HEADS = 48
   NUM_KV_HEADS = 8
   DIMS_PER_HEAD = 128
+  NUM_LAYERS = 64
   VOCAB_SIZE = 131072
   # Rotary position embedding; if False, a relative position bias.
   USE_ROPE = True
@@ -406,7 +406,7 @@ class Grok(_Grok1, NVIDIA1_3B):
   def task(self) -> TaskConfig:
     task_p = super().task()
     task_p.train.num_train_steps = self.MAX_STEPS
-    task_p.model.lm_tpl = moe_params.grok_lm(self)
+    task_p.model.lm_tpl = moe_language_models.grok_lm(self)
     self._set_sharding(task_p)
     return task_p
 
@@ -445,7 +445,7 @@ class Grok_Proxy_PP(_Grok1, NVIDIA5B):
       num_train_steps=self.MAX_STEPS, always_use_train_for_model_init=False
     )
     task_p.model.report_strict_acc = True
-    task_p.model.lm_tpl = moe_params.grok_lm(
+    task_p.model.lm_tpl = moe_language_models.grok_lm(
       self,
       num_pipeline_stages=self.NUM_STAGES,
       num_pipeline_microbatches=self.NUM_MICROBATCHES,

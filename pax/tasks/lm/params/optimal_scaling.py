@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Language models whose depth and width grow together, for growing slices.
+"""Language models with equal growth of depth and width, for larger slices.
 
 References: Chinchilla, https://arxiv.org/abs/2203.15556
 """
@@ -13,28 +13,36 @@ from praxis.layers.checkpoint_policy import AutodiffCheckpointType
 
 
 class OptimalScaling(lm_cloud.LmCloudSpmd):
-  """As many layers as heads of dimension 128; a subclass says how many."""
+  """As many heads of dimension 128 as layers; subclasses set NUM_LAYERS."""
 
-  NUM_LAYERS = None
-  # Both follow from NUM_LAYERS.
+  # The width follows from NUM_LAYERS.
   MODEL_DIMS = None
   HIDDEN_DIMS = None
+  NUM_LAYERS = None
 
-  PERCORE_BATCH_SIZE = None
   CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM
+  PERCORE_BATCH_SIZE = None
 
   def task(self) -> pax_fiddle.Config[tasks_lib.SingleTask]:
+    """Returns the task.
+
+    Raises:
+      ValueError: NUM_LAYERS is not set, or the width does not follow from it.
+    """
     if not self.NUM_LAYERS:
-      raise ValueError('NUM_LAYERS must be set, got none; the width follows')
-    self._follow('MODEL_DIMS', self.NUM_LAYERS * 128)
-    self._follow('HIDDEN_DIMS', self.MODEL_DIMS * 4)
+      raise ValueError(
+        f'NUM_LAYERS must be set, got {self.NUM_LAYERS}; it determines '
+        'MODEL_DIMS and HIDDEN_DIMS'
+      )
+    self._set_derived('MODEL_DIMS', self.NUM_LAYERS * 128)
+    self._set_derived('HIDDEN_DIMS', self.MODEL_DIMS * 4)
     return super().task()
 
-  def _follow(self, name: str, value: int) -> None:
+  def _set_derived(self, name: str, value: int) -> None:
     if getattr(self, name) not in (None, value):
       raise ValueError(
         f'{name} must be {value} with NUM_LAYERS={self.NUM_LAYERS}, got '
-        f'{getattr(self, name)}; set NUM_LAYERS, the width follows'
+        f'{getattr(self, name)}; set only NUM_LAYERS'
       )
     setattr(self, name, value)
 
@@ -43,96 +51,87 @@ class OptimalScaling(lm_cloud.LmCloudSpmd):
 class OptimalScaling2x2x1(OptimalScaling):
   """4.4B parameters on 4 devices."""
 
-  NUM_LAYERS = 28
-  PERCORE_BATCH_SIZE = 16
   ICI_MESH_SHAPE = [1, 4, 1]
+  PERCORE_BATCH_SIZE = 16
+  NUM_LAYERS = 28
 
 
 @experiment_registry.register
 class OptimalScaling2x2x2(OptimalScaling):
   """6.6B parameters on 8 devices."""
 
-  NUM_LAYERS = 32
-  PERCORE_BATCH_SIZE = 8
   ICI_MESH_SHAPE = [1, 8, 1]
+  PERCORE_BATCH_SIZE = 8
+  NUM_LAYERS = 32
 
 
 @experiment_registry.register
-class OptimalScaling2x2x4(OptimalScaling):
+class OptimalScaling2x2x4(OptimalScaling2x2x2):
   """9.3B parameters on 16 devices."""
 
-  NUM_LAYERS = 36
-  PERCORE_BATCH_SIZE = 8
   ICI_MESH_SHAPE = [1, 16, 1]
+  NUM_LAYERS = 36
 
 
 @experiment_registry.register
-class OptimalScaling2x4x4(OptimalScaling):
+class OptimalScaling2x4x4(OptimalScaling2x2x2):
   """12.8B parameters on 32 devices."""
 
-  NUM_LAYERS = 40
-  PERCORE_BATCH_SIZE = 8
   ICI_MESH_SHAPE = [1, 32, 1]
+  NUM_LAYERS = 40
 
 
 @experiment_registry.register
-class OptimalScaling4x4x4(OptimalScaling):
+class OptimalScaling4x4x4(OptimalScaling2x2x2):
   """18.1B parameters on 64 devices."""
 
-  NUM_LAYERS = 45
-  PERCORE_BATCH_SIZE = 8
   ICI_MESH_SHAPE = [1, 64, 1]
+  NUM_LAYERS = 45
 
 
 @experiment_registry.register
 class OptimalScaling4x4x8(OptimalScaling):
   """24.8B parameters on 128 devices."""
 
-  NUM_LAYERS = 50
-  PERCORE_BATCH_SIZE = 4
   ICI_MESH_SHAPE = [1, 128, 1]
+  PERCORE_BATCH_SIZE = 4
+  NUM_LAYERS = 50
 
 
 @experiment_registry.register
 class OptimalScaling4x8x8(OptimalScaling):
   """34.8B parameters on 256 devices."""
 
-  NUM_LAYERS = 56
-  PERCORE_BATCH_SIZE = 2
   ICI_MESH_SHAPE = [1, 64, 4]
+  PERCORE_BATCH_SIZE = 2
+  NUM_LAYERS = 56
 
 
 @experiment_registry.register
-class OptimalScaling4x8x16(OptimalScaling):
+class OptimalScaling4x8x16(OptimalScaling4x8x8):
   """51.8B parameters on 512 devices."""
 
-  NUM_LAYERS = 64
-  PERCORE_BATCH_SIZE = 2
   ICI_MESH_SHAPE = [1, 128, 4]
+  NUM_LAYERS = 64
 
 
 @experiment_registry.register
-class OptimalScaling4x16x16(OptimalScaling):
+class OptimalScaling4x16x16(OptimalScaling4x8x16):
   """51.8B parameters on 1024 devices."""
 
-  NUM_LAYERS = 64
-  PERCORE_BATCH_SIZE = 1
   ICI_MESH_SHAPE = [1, 256, 4]
+  PERCORE_BATCH_SIZE = 1
 
 
 @experiment_registry.register
-class OptimalScaling4x16x32(OptimalScaling):
+class OptimalScaling4x16x32(OptimalScaling4x16x16):
   """51.8B parameters on 2048 devices."""
 
-  NUM_LAYERS = 64
-  PERCORE_BATCH_SIZE = 1
   ICI_MESH_SHAPE = [1, 512, 4]
 
 
 @experiment_registry.register
-class OptimalScaling4x24x32(OptimalScaling):
+class OptimalScaling4x24x32(OptimalScaling4x16x16):
   """51.8B parameters on 3072 devices."""
 
-  NUM_LAYERS = 64
-  PERCORE_BATCH_SIZE = 1
   ICI_MESH_SHAPE = [1, 768, 4]

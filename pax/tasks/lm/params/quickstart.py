@@ -181,11 +181,11 @@ class TinyLm(
   A mesh for more devices: --set ICI_MESH_SHAPE=[1,N,1].
   """
 
-  NUM_LAYERS = 3
   MODEL_DIMS = 192
   HIDDEN_DIMS = 768
   NUM_HEADS = 2
   DIMS_PER_HEAD = None
+  NUM_LAYERS = 3
   VOCAB_SIZE = PythonSource.NUM_PIECES
   FPROP_DTYPE = jnp.float32
   ACTIVATION_CLS = activations.SquaredReLU
@@ -210,10 +210,10 @@ class TinyLmPmap(
 ):
   """The size of `TinyLm`, with one replica on each device."""
 
-  NUM_LAYERS = TinyLm.NUM_LAYERS
   MODEL_DIMS = TinyLm.MODEL_DIMS
   HIDDEN_DIMS = TinyLm.HIDDEN_DIMS
   NUM_HEADS = TinyLm.NUM_HEADS
+  NUM_LAYERS = TinyLm.NUM_LAYERS
   VOCAB_SIZE = TinyLm.VOCAB_SIZE
   ACTIVATION_CLS = TinyLm.ACTIVATION_CLS
   ATTEN_LOGIT_CAP = TinyLm.ATTEN_LOGIT_CAP

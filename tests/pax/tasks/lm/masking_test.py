@@ -40,7 +40,7 @@ def test_the_generator_decides():
     ({'mask_token_id': -1}, 'mask_token_id'),
     ({'mask_token_id': 1000}, 'got 1000'),
     ({'mask_prob': -0.1}, 'must not be negative'),
-    ({'same_prob': 0.9}, r'sum be in \(0, 1\)'),
+    ({'same_prob': 0.9}, r'a sum in \(0, 1\)'),
   ],
 )
 def test_what_is_refused(settings, message):

@@ -1,32 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Language models with mixtures of experts, from an experiment's constants.
-
-An experiment has VOCAB_SIZE, NUM_LAYERS, MODEL_DIMS, HIDDEN_DIMS, NUM_HEADS,
-NUM_EXPERTS, and NUM_GROUPS, the parts of a batch whose tokens compete for room
-at the experts.
-"""
+"""Mixture-of-experts language models with the sizes of an experiment."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers import glam, grok
+from praxis.layers.checkpoint_policy import AutodiffCheckpointType
 from praxis.layers.transformer_models import stack_configs
 
 LmConfig = pax_fiddle.Config[base_layer.BaseLayer]
 
 
+class MoeConstants(Protocol):
+  """Constants of an experiment that set the sizes of an MoE model."""
+
+  VOCAB_SIZE: int
+  NUM_LAYERS: int
+  MODEL_DIMS: int
+  HIDDEN_DIMS: int
+  NUM_HEADS: int
+  NUM_EXPERTS: int
+  # Number of parts of the batch; each has its own expert capacity.
+  NUM_GROUPS: int
+
+
+class GrokConstants(MoeConstants, Protocol):
+  """Constants of an experiment with Grok-1."""
+
+  NUM_KV_HEADS: int
+  COMBINE_QKV: bool
+  CHECKPOINT_POLICY: AutodiffCheckpointType
+  USE_FP8: bool
+  # Rotary position embedding; if False, a relative position bias.
+  USE_ROPE: bool
+
+
 def glam_lm(
-  cls: Any,
+  cls: MoeConstants,
   *,
   load_balance_weight: float = 0.01,
   z_loss_weight: float = 1e-4,
   repeat: bool = True,
 ) -> LmConfig:
-  """Returns GLaM, whose dense layers are gated and whose experts are not.
+  """Returns GLaM, with gated dense layers and experts without gates.
 
-  Gated experts would be half as large again as those of the paper's 64B/64E.
+  Gated experts would have 1.5 times the parameters of the paper's 64B/64E.
+
+  Args:
+    cls: The constants of the experiment.
+    load_balance_weight: Weight of the load-balancing loss.
+    z_loss_weight: Weight of the z-loss of the softmax.
+    repeat: Whether to scan over the layers instead of unrolling them.
 
   References: section 4 of GLaM, https://arxiv.org/abs/2112.06905
   """
@@ -35,7 +61,7 @@ def glam_lm(
     moe_load_balance_loss_weight=load_balance_weight,
     z_loss_weight=z_loss_weight,
     repeat=repeat,
-    **_sizes_and_routing(cls),
+    **_sizes_and_gating(cls),
   )
   for block_p in stack_configs.stacked_transformers(
     lm_p.stacked_transformer_tpl
@@ -44,14 +70,13 @@ def glam_lm(
   return lm_p
 
 
-def grok_lm(cls: Any, **pipeline: int) -> LmConfig:
-  """Returns Grok-1, which has experts in every layer.
+def grok_lm(cls: GrokConstants, **pipeline: int) -> LmConfig:
+  """Returns Grok-1, with experts in every layer.
 
   Args:
-    cls: has NUM_KV_HEADS, COMBINE_QKV, CHECKPOINT_POLICY, USE_FP8 and USE_ROPE
-      too: whether heads are rotated by their positions, which a relative bias
-      tells otherwise.
-    **pipeline: num_pipeline_stages and num_pipeline_microbatches, if any.
+    cls: The constants of the experiment.
+    **pipeline: num_pipeline_stages and num_pipeline_microbatches, for a
+      pipeline.
   """
   lm_p = grok.GrokUniTransformerLmHParams(
     name='grok_lm',
@@ -61,7 +86,7 @@ def grok_lm(cls: Any, **pipeline: int) -> LmConfig:
     combine_qkv=cls.COMBINE_QKV,
     checkpoint_policy=cls.CHECKPOINT_POLICY,
     use_fp8=cls.USE_FP8,
-    **_sizes_and_routing(cls),
+    **_sizes_and_gating(cls),
     **pipeline,
   )
   if cls.USE_ROPE:
@@ -74,7 +99,7 @@ def grok_lm(cls: Any, **pipeline: int) -> LmConfig:
   return lm_p
 
 
-def _sizes_and_routing(cls: Any) -> dict[str, Any]:
+def _sizes_and_gating(cls: MoeConstants) -> dict[str, Any]:
   return dict(
     vocab_size=cls.VOCAB_SIZE,
     num_transformer_layers=cls.NUM_LAYERS,
@@ -88,7 +113,7 @@ def _sizes_and_routing(cls: Any) -> dict[str, Any]:
     moe_hidden_dim=cls.HIDDEN_DIMS,
     moe_gating_func='top2',
     moe_gating_embedding_level='token',
-    # Each expert takes twice its share of tokens.
+    # The capacity of an expert is twice its even share of tokens.
     capacity_factor=2.0,
     e_dim=cls.NUM_EXPERTS,
     num_groups=cls.NUM_GROUPS,
