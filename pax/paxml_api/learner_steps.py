@@ -7,20 +7,21 @@ that hold a task.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 import jax
 from jaxtyping import Array, Float
 
 from pax import learners, steps, tasks_lib, train_states
-from pax.steps.step_types import StepOutput
 from praxis import base_layer, base_model, pytypes
 
 Nested = pytypes.Nested
 NestedMap = pytypes.NestedMap
 TrainState = train_states.TrainState
 Task = tasks_lib.SingleTask
+OutputT = TypeVar('OutputT')
 
 
 class ApplyFnProtocol(Protocol):
@@ -60,89 +61,40 @@ class GradFnProtocol(Protocol):
     """Returns ((loss, auxiliary outputs), gradients)."""
 
 
-def train_step_single_learner(
-  jax_task: Task,
-  states: TrainState,
-  prng_key: jax.Array,
-  inputs: NestedMap,
-  var_weight_hparams: Nested[base_layer.WeightHParams] | None = None,
-) -> tuple[TrainState, StepOutput]:
-  """Returns the state after one update, and the outputs of the step.
+@dataclasses.dataclass(frozen=True)
+class SingleLearnerStep(Generic[OutputT]):
+  """A step of `pax.steps` with paxml's order of arguments."""
 
-  Args:
-    jax_task: The task.
-    states: The state before the update.
-    prng_key: Key of the step.
-    inputs: The batch.
-    var_weight_hparams: WeightHParams of the variables; None derives them from
-      the batch.
-  """
-  return steps.train_step(
-    jax_task,
-    states,
-    inputs,
-    prng_key,
-    var_weight_hparams=_weight_hparams(jax_task, inputs, var_weight_hparams),
-  )
+  step: Callable[..., OutputT]
 
+  def __call__(
+    self,
+    jax_task: Task,
+    states: TrainState,
+    prng_key: jax.Array,
+    inputs: NestedMap,
+    var_weight_hparams: Nested[base_layer.WeightHParams] | None = None,
+  ) -> OutputT:
+    """Returns the outputs of the step.
 
-def eval_step_single_learner(
-  jax_task: Task,
-  states: TrainState,
-  prng_key: jax.Array,
-  inputs: NestedMap,
-  var_weight_hparams: Nested[base_layer.WeightHParams] | None = None,
-) -> StepOutput:
-  """Returns the metrics of the model on a batch.
-
-  Args:
-    jax_task: The task.
-    states: The state; optimizer states are not read.
-    prng_key: Key of the step.
-    inputs: The batch.
-    var_weight_hparams: WeightHParams of the variables; None derives them from
-      the batch.
-  """
-  return steps.eval_step(
-    jax_task,
-    states,
-    inputs,
-    prng_key,
-    var_weight_hparams=_weight_hparams(jax_task, inputs, var_weight_hparams),
-  )
+    Args:
+      jax_task: The task.
+      states: The state; only training reads optimizer states.
+      prng_key: Key of the step.
+      inputs: The batch.
+      var_weight_hparams: WeightHParams of the variables; None derives them from
+        the batch.
+    """
+    if var_weight_hparams is None:
+      var_weight_hparams = jax_task.model.abstract_init_with_metadata(inputs)
+    return self.step(
+      jax_task, states, inputs, prng_key, var_weight_hparams=var_weight_hparams
+    )
 
 
-def decode_step(
-  jax_task: Task,
-  states: TrainState,
-  prng_key: jax.Array,
-  inputs: NestedMap,
-  var_weight_hparams: Nested[base_layer.WeightHParams] | None = None,
-) -> StepOutput:
-  """Returns the decoder's outputs on a batch.
-
-  Args:
-    jax_task: The task.
-    states: The state; optimizer states are not read.
-    prng_key: Key of the step.
-    inputs: The batch.
-    var_weight_hparams: WeightHParams of the variables; None derives them from
-      the batch.
-  """
-  return steps.decode_step(
-    jax_task,
-    states,
-    inputs,
-    prng_key,
-    var_weight_hparams=_weight_hparams(jax_task, inputs, var_weight_hparams),
-  )
-
-
-def _weight_hparams(
-  jax_task: Task,
-  inputs: NestedMap,
-  var_weight_hparams: Nested[base_layer.WeightHParams] | None,
-) -> Nested[Any]:
-  if var_weight_hparams is not None:
-    return var_weight_hparams
-  return jax_task.model.abstract_init_with_metadata(inputs)
+# Returns the state after one update, and the outputs of the step.
+train_step_single_learner = SingleLearnerStep(steps.train_step)
+# Returns the metrics of the model on a batch.
+eval_step_single_learner = SingleLearnerStep(steps.eval_step)
+# Returns the decoder's outputs on a batch.
+decode_step = SingleLearnerStep(steps.decode_step)

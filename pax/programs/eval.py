@@ -8,6 +8,7 @@ import pathlib
 
 import jax
 from absl import logging
+from typing_extensions import override
 
 from pax import io_utils, partitioning, summaries, tasks_lib, xla_passthrough
 from pax.programs import metric_accumulator, program
@@ -130,6 +131,7 @@ class BaseEvalProgram(program.InputProgram):
 class SingleTaskEvalProgram(BaseEvalProgram):
   """Evaluates an input with a step that is compiled at its first batch."""
 
+  @override
   def eval_step(
     self,
     state: TrainState,
@@ -137,12 +139,5 @@ class SingleTaskEvalProgram(BaseEvalProgram):
     inputs: Batch,
     static_args: program.BaseStepFnStaticArgs,
   ) -> StepOutput:
-    """Returns the forward pass with `do_eval`.
-
-    Args:
-      state: The eval state.
-      prng_key: PRNG key of evaluation.
-      inputs: The global batch on the devices.
-      static_args: Unused.
-    """
+    """Returns the forward pass with `do_eval`."""
     return self._partitioner.eval_step_for(inputs)(state, inputs, prng_key)

@@ -80,16 +80,7 @@ class EvalRunner:
   def decode(
     self, state: TrainState, step: int, is_done: IsDone = _never_done
   ) -> dict[str, program.DecodeProgramOutput]:
-    """Decodes the inputs that are not done.
-
-    Args:
-      state: The eval state.
-      step: Number of training steps of the state.
-      is_done: Whether the outputs of an input are already written.
-
-    Returns:
-      The outputs of the programs by name of their input.
-    """
+    """Decodes the inputs that are not done, with arguments as `evaluate`."""
     outputs = {}
     for name, each in self._due(
       self.decodes, _MODES.DECODE, state, step, is_done

@@ -9,6 +9,7 @@ import pathlib
 from typing import Any
 
 import jax
+from typing_extensions import override
 
 from pax import partitioning, tasks_lib
 from pax.inputs import prefetch
@@ -171,6 +172,7 @@ class SingleTaskTrainProgram(BaseTrainProgram):
     super().setup(task, *args, **kwargs)
     self._compiled_step = self._partitioner.train_step()
 
+  @override
   def train_step(
     self,
     step: int,
@@ -179,18 +181,11 @@ class SingleTaskTrainProgram(BaseTrainProgram):
     inputs: Batch,
     static_args: program.BaseStepFnStaticArgs,
   ) -> tuple[int, TrainState, StepOutput]:
-    """Returns (next step, new state, output) of one update.
-
-    Args:
-      step: Number of the step.
-      state: The state that enters the step; it is donated.
-      prng_key: PRNG key of training.
-      inputs: The global batch on the devices.
-      static_args: Unused.
-    """
+    """Runs the compiled train step."""
     state, output = self._compiled_step(state, inputs, prng_key)
     return step + 1, state, output
 
+  @override
   def eval_train_step(
     self,
     state: TrainState,
@@ -198,12 +193,5 @@ class SingleTaskTrainProgram(BaseTrainProgram):
     inputs: Batch,
     static_args: program.BaseStepFnStaticArgs,
   ) -> StepOutput:
-    """Returns the evaluation on a training batch.
-
-    Args:
-      state: The eval state.
-      prng_key: PRNG key of evaluation.
-      inputs: The global batch on the devices.
-      static_args: Unused.
-    """
+    """Runs the compiled eval step."""
     return self._partitioner.eval_step_for(inputs)(state, inputs, prng_key)

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
+
+from praxis import py_utils
 
 # Primitives that move or convert data.
 _FREE = frozenset({
@@ -50,7 +52,7 @@ def count_jaxpr(jaxpr: Any, *, loops_once: bool = False) -> dict[str, int]:
 def _count(jaxpr: Any, loops_once: bool) -> collections.Counter[str]:
   total: collections.Counter[str] = collections.Counter()
   for eqn in jaxpr.eqns:
-    inner = list(_inner_jaxprs(eqn.params))
+    inner = list(py_utils.sub_jaxprs(eqn))
     if eqn.primitive.name == 'cond':
       total += max(
         (_count(j, loops_once) for j in inner), key=lambda c: c.total()
@@ -73,17 +75,6 @@ def _trip_count(eqn: Any) -> int:
   if eqn.primitive.name == 'shard_map':
     return eqn.params['mesh'].size
   return 1
-
-
-def _inner_jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
-  """The jaxprs that a primitive calls; of a custom gradient, the forward."""
-  for name, value in params.items():
-    if name in ('jvp_jaxpr_fun', 'fwd_jaxpr_thunk', 'bwd', 'cond_jaxpr'):
-      continue
-    for part in value if isinstance(value, list | tuple) else [value]:
-      jaxpr = getattr(part, 'jaxpr', part)
-      if hasattr(jaxpr, 'eqns'):
-        yield jaxpr
 
 
 def _flops(eqn: Any) -> int:

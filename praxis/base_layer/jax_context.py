@@ -120,14 +120,7 @@ def add_global_summary(
   summary_type: SummaryType = SummaryType.SCALAR,
   verbosity: int = 2,
 ) -> None:
-  """Records a summary outside of layers, as `BaseLayer.add_summary`.
-
-  Args:
-    name: the name of the summary.
-    tensor: the value, or a function that is called only if it is recorded.
-    summary_type: the kind of the value.
-    verbosity: the summary is dropped if the context's verbosity is lower.
-  """
+  """Records a summary outside of layers; see `BaseLayer.add_summary`."""
   context = cur_jax_context()
   if verbosity > context.summary_verbosity:
     return

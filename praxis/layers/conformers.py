@@ -110,10 +110,7 @@ class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
   ) -> Float[Array, 'B T D']:
     """Returns the weighted sum of the input and the attention's output.
 
-    Args:
-      inputs: of the block.
-      paddings: 1 for padded positions.
-      atten_mask: additive, combined with the mask of the paddings.
+    The additive `atten_mask` is combined with the mask of the paddings.
     """
     normed = self._normed(NormPosition.INPUT, inputs)
     mask = self._padding_mask(paddings, normed)

@@ -20,6 +20,7 @@ from praxis.py_utils.example_ids import (
   get_enumeration_id,
   sharded_file_pattern_to_glob,
 )
+from praxis.py_utils.jaxprs import sub_jaxprs
 from praxis.py_utils.key_paths import (
   Patterns,
   extract_prefixed_keys_from_nested_map,

@@ -106,5 +106,5 @@ def _constraints(
   for eqn in jaxpr.eqns:
     if eqn.primitive.name == 'sharding_constraint':
       yield eqn.outvars[0].aval.shape, eqn.params['sharding']
-    for sub_jaxpr in jaxpr_walk.sub_jaxprs(eqn):
+    for sub_jaxpr in py_utils.sub_jaxprs(eqn):
       yield from _constraints(sub_jaxpr)

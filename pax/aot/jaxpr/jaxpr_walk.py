@@ -11,6 +11,8 @@ from typing import TypeGuard
 import jax
 from jax.extend import core as jex_core
 
+from praxis import py_utils
+
 CONTRACTIONS = frozenset({
   'conv_general_dilated', 'dot_general', 'ragged_dot_general',
 })  # fmt: skip
@@ -33,10 +35,6 @@ VIEWS = frozenset({
 _CALLS = frozenset({
   'checkpoint', 'closed_call', 'core_call', 'custom_jvp_call',
   'custom_vjp_call', 'jit', 'pjit', 'remat2',
-})  # fmt: skip
-# Parameters with functions that do not run with the equation.
-_UNUSED_FUNCTIONS = frozenset({
-  'bwd', 'cond_jaxpr', 'fwd_jaxpr_thunk', 'jvp_jaxpr_fun',
 })  # fmt: skip
 
 
@@ -83,7 +81,7 @@ def _inline(
   """Yields inlined equations; adds the replacement of each var to `names`."""
   for eqn in jaxpr.eqns:
     invars = _rename(eqn.invars, names)
-    called = list(sub_jaxprs(eqn))
+    called = list(py_utils.sub_jaxprs(eqn))
     if eqn.primitive.name == 'optimization_barrier':
       names.update(zip(eqn.outvars, invars, strict=True))
     elif eqn.primitive.name in _CALLS and len(called) == 1:
@@ -133,24 +131,13 @@ def schedule_alap(
   return schedule
 
 
-def sub_jaxprs(eqn: jex_core.JaxprEqn) -> Iterator[jex_core.Jaxpr]:
-  """Yields the jaxprs that an equation runs."""
-  for name, param in eqn.params.items():
-    if name in _UNUSED_FUNCTIONS:
-      continue
-    for value in param if isinstance(param, list | tuple) else [param]:
-      jaxpr = getattr(value, 'jaxpr', value)
-      if hasattr(jaxpr, 'eqns'):
-        yield jaxpr
-
-
 def scan_num_consts_and_carry(eqn: jex_core.JaxprEqn) -> tuple[int, int]:
   """Returns the number of constant and of carried operands of a scan.
 
   Derived from ranks, as not every supported JAX has parameters with the counts:
   scanned operands and stacked results have one dimension more than in the body.
   """
-  (body,) = sub_jaxprs(eqn)
+  (body,) = py_utils.sub_jaxprs(eqn)
   num_scanned = _num_higher_rank(eqn.invars, body.invars)
   num_carry = len(eqn.outvars) - _num_higher_rank(eqn.outvars, body.outvars)
   return len(eqn.invars) - num_scanned - num_carry, num_carry

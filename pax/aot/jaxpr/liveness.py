@@ -23,6 +23,7 @@ from pax.aot.jaxpr import (
   jaxpr_walk,
 )
 from pax.aot.jaxpr.jaxpr_walk import Atom, Var
+from praxis import py_utils
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +177,7 @@ class _LivenessAnalysis:
       body = _LoopBody(*jaxpr_walk.scan_num_consts_and_carry(eqn))
     elif name == 'cond':
       body = _LoopBody(num_consts=0, num_carry=0)
-    peaks = [self.peak(jaxpr, body) for jaxpr in jaxpr_walk.sub_jaxprs(eqn)]
+    peaks = [self.peak(jaxpr, body) for jaxpr in py_utils.sub_jaxprs(eqn)]
     return max(peaks, key=lambda p: p.num_bytes, default=_Peak(0.0, []))
 
   def _live_ranges(

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from pax.learners.stochastic_gradients import (
   gaussian_mechanism,
@@ -64,6 +65,7 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
     """Returns the means over the examples."""
     return jax.tree.map(lambda x: jnp.mean(x, axis=0), aux_info)
 
+  @override
   def grad_fn(
     self,
     loss_fn: stochastic_gradient.LossFn,
@@ -71,14 +73,7 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
     mdl_vars_nograd_and_inputs: tuple[Nested[JTensor], Nested[JTensor]],
     prng_key: pytypes.PRNGKey,
   ) -> stochastic_gradient.Gradients:
-    """Returns the mean loss, its auxiliary outputs and the private gradients.
-
-    Args:
-      loss_fn: The loss.
-      mdl_vars_grad: Variables to differentiate with respect to.
-      mdl_vars_nograd_and_inputs: (Other variables, batch).
-      prng_key: Key of the step.
-    """
+    """Returns the mean loss, auxiliary outputs and private gradients."""
     nograd, inputs = mdl_vars_nograd_and_inputs
     grouped = jax.tree.map(self._group, inputs)
     num_groups, group_size = jax.tree.leaves(grouped)[0].shape[:2]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from pax.ghostnorm import base as ghostnorm
 from pax.learners.stochastic_gradients import (
@@ -47,6 +48,7 @@ class GhostClippingDpSgdStochasticGradient(dp_sgd.DpSgdStochasticGradient):
     """Returns `aux_info`, which describes the whole batch already."""
     return aux_info
 
+  @override
   def grad_fn(
     self,
     loss_fn: stochastic_gradient.LossFn,
@@ -54,14 +56,7 @@ class GhostClippingDpSgdStochasticGradient(dp_sgd.DpSgdStochasticGradient):
     mdl_vars_nograd_and_inputs: tuple[Nested[JTensor], Nested[JTensor]],
     prng_key: pytypes.PRNGKey,
   ) -> stochastic_gradient.Gradients:
-    """Returns the mean loss, its auxiliary outputs and the private gradients.
-
-    Args:
-      loss_fn: The loss.
-      mdl_vars_grad: Variables to differentiate with respect to.
-      mdl_vars_nograd_and_inputs: (Other variables, batch).
-      prng_key: Key of the step.
-    """
+    """Returns the mean loss, auxiliary outputs and private gradients."""
     batch_size = jax.tree.leaves(mdl_vars_nograd_and_inputs[1])[0].shape[0]
     loss_key, noise_key = jax.random.split(prng_key)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from typing_extensions import override
 
 from pax.learners.stochastic_gradients import (
   gaussian_mechanism,
@@ -50,6 +51,7 @@ class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
       use_loss_weight_scaling=self.use_loss_weight_scaling,
     )
 
+  @override
   def grad_fn(
     self,
     loss_fn: stochastic_gradient.LossFn,
@@ -58,12 +60,6 @@ class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
     prng_key: pytypes.PRNGKey,
   ) -> stochastic_gradient.Gradients:
     """Returns this replica's loss, auxiliary outputs and private gradients.
-
-    Args:
-      loss_fn: The loss.
-      mdl_vars_grad: Variables to differentiate with respect to.
-      mdl_vars_nograd_and_inputs: (Other variables, batch).
-      prng_key: Key of the step.
 
     Raises:
       ValueError: there are no replicas.

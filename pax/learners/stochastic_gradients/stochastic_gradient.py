@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from typing_extensions import override
 
 from praxis import base_hyperparams, pytypes
 
@@ -76,6 +77,7 @@ class BaseStochasticGradient(
 class StandardGradient(BaseStochasticGradient):
   """Reverse-mode differentiation of the mean loss of a batch."""
 
+  @override
   def grad_fn(
     self,
     loss_fn: LossFn,
@@ -83,14 +85,7 @@ class StandardGradient(BaseStochasticGradient):
     mdl_vars_nograd_and_inputs: tuple[Nested[JTensor], Nested[JTensor]],
     prng_key: pytypes.PRNGKey,
   ) -> Gradients:
-    """Returns the loss, its auxiliary outputs and the gradients.
-
-    Args:
-      loss_fn: The loss.
-      mdl_vars_grad: Variables to differentiate with respect to.
-      mdl_vars_nograd_and_inputs: (Other variables, batch).
-      prng_key: Key of the step.
-    """
+    """Returns the mean loss of the batch, auxiliary outputs and gradients."""
     differentiate = jax.value_and_grad(loss_fn, has_aux=True)
     (loss, aux), grads = differentiate(
       mdl_vars_grad, mdl_vars_nograd_and_inputs, prng_key

@@ -237,14 +237,7 @@ class CachedAttention(base_layer.BaseLayer):
     time_step: _TimeStep,
     time_dim: int = TIME_DIM,
   ) -> Float[Array, '...']:
-    """Writes consecutive steps to a cached tensor and returns all its steps.
-
-    Args:
-      name: of the cached tensor.
-      value: one step without a time axis, or several with it.
-      time_step: index of the (first) step.
-      time_dim: time axis of the cached tensor.
-    """
+    """Writes steps to a cached tensor; see `KVCache.extend`."""
     return self._kv_cache().extend(name, value, time_step, time_dim)
 
   def transform_decode_state(

@@ -39,10 +39,11 @@ class DotProductAttentionXL(dot_product.DotProductAttention):
     first_query: attention_core.Index,
   ) -> Float[Array, 'B N T S']:
     rows, columns = query.shape[1], key.shape[1]
-    content_logits, query = _content_logits(self, query, key)
     distances = first_query + rows - 1 - jnp.arange(rows + columns - 1)
     position_logits = _position_logits(self, query, distances)
-    return content_logits + _relative_shift(position_logits, columns)
+    return _content_logits(self, query, key) + _relative_shift(
+      position_logits, columns
+    )
 
 
 class LocalSelfAttentionXL(local.LocalSelfAttention):
@@ -67,7 +68,6 @@ class LocalSelfAttentionXL(local.LocalSelfAttention):
     first_query: attention_core.Index,
   ) -> Float[Array, 'B N T S']:
     rows, columns = query.shape[1], key.shape[1]
-    content_logits, query = _content_logits(self, query, key)
     # Only distances inside the window are computed; the others are masked and
     # padded with 0.
     first, last = self.left_context - 1, -self.right_context
@@ -79,7 +79,9 @@ class LocalSelfAttentionXL(local.LocalSelfAttention):
     position_logits = jax.lax.dynamic_slice_in_dim(
       padded, start, padding - 1, axis=-1
     )
-    return content_logits + _relative_shift(position_logits, columns)
+    return _content_logits(self, query, key) + _relative_shift(
+      position_logits, columns
+    )
 
 
 def create_relative_positional_embedding(layer: base_layer.BaseLayer) -> None:
@@ -127,13 +129,11 @@ def _content_logits(
   layer: dot_product.DotProductAttention,
   query: attention_core.QueryHeads,
   key: attention_core.KeyHeads,
-) -> tuple[Float[Array, 'B N T S'], attention_core.QueryHeads]:
-  """Returns (q + u) k, and the query q + v of the position term."""
-  equation = 'BTNH,BSNH->BNTS'
-  if not layer.use_bias:
-    return layer.qk_einsum(equation, query, key), query
-  logits = layer.qk_einsum(equation, query + layer.theta.u, key)
-  return logits, query + layer.theta.v
+) -> Float[Array, 'B N T S']:
+  """Returns (q + u) k."""
+  if layer.use_bias:
+    query = query + layer.theta.u
+  return layer.qk_einsum('BTNH,BSNH->BNTS', query, key)
 
 
 def _position_logits(
@@ -142,6 +142,8 @@ def _position_logits(
   distances: Int[Array, 'P'],
 ) -> Float[Array, 'B N T P']:
   """Returns (q + v) r for each distance, query minus key index."""
+  if layer.use_bias:
+    query = query + layer.theta.v
   sinusoids = layer.pos_proj(layer.pos_emb(position=distances[jnp.newaxis]))
   return layer.qk_einsum('BTNH,PNH->BNTP', query, sinusoids[0])
 

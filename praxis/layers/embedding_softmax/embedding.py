@@ -10,7 +10,7 @@ from praxis import base_layer, pax_fiddle, pytypes
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.layers import base_ops, linears
 from praxis.layers.embedding_softmax import lookup
-from praxis.layers.embedding_softmax.positions import check_lookup_style
+from praxis.layers.embedding_softmax.positions import create_lookup_table
 
 _FLAGS = base_layer.WeightHParamsCollection
 
@@ -70,15 +70,7 @@ class Embedding(base_layer.BaseLayer):
     emb_out_split_dims_mapping: pytypes.SplitDimsMapping = None
 
   def setup(self) -> None:
-    check_lookup_style(self.lookup_style)
-    self.create_variable(
-      'emb_var',
-      WeightHParams(
-        shape=[self.num_classes, self.input_dims],
-        mesh_shape=self.mesh_shape,
-        tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
-      ),
-    )
+    create_lookup_table(self, [self.num_classes, self.input_dims])
 
   def __call__(self, ids: Int[Array, '*B']) -> Float[Array, '*B D']:
     return self.emb_lookup(ids)

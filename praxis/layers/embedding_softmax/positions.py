@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -75,15 +76,7 @@ class TrainablePositionalEmbedding(PositionalEmbedding):
     emb_out_split_dims_mapping: pytypes.SplitDimsMapping = None
 
   def setup(self) -> None:
-    check_lookup_style(self.lookup_style)
-    self.create_variable(
-      'emb_var',
-      WeightHParams(
-        shape=[self.max_seq_length, self.embedding_dims],
-        mesh_shape=self.mesh_shape,
-        tensor_split_dims_mapping=self.weight_split_dims_mapping.wt,
-      ),
-    )
+    create_lookup_table(self, [self.max_seq_length, self.embedding_dims])
     self.create_child('array_lookup', self.array_lookup_tpl.clone())
     self.create_child('einsum', self.einsum_tpl.clone())
 
@@ -181,6 +174,26 @@ def sinusoids(
   angle = position[..., None].astype(jnp.float32) * frequency
   signal = jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
   return jnp.pad(signal, [(0, 0)] * position.ndim + [(0, dims % 2)])
+
+
+def create_lookup_table(
+  layer: base_layer.BaseLayer, shape: Sequence[int]
+) -> None:
+  """Creates the variable `emb_var` of a layer with a `lookup_style`.
+
+  Args:
+    layer: the layer.
+    shape: number of rows and dimension of an embedding.
+  """
+  check_lookup_style(layer.lookup_style)
+  layer.create_variable(
+    'emb_var',
+    WeightHParams(
+      shape=shape,
+      mesh_shape=layer.mesh_shape,
+      tensor_split_dims_mapping=layer.weight_split_dims_mapping.wt,
+    ),
+  )
 
 
 def check_lookup_style(style: str) -> None:

@@ -96,15 +96,7 @@ def grouped_mixture(
   expert_fn: ExpertFn,
   first_expert: Int[Array, ''] | int = 0,
 ) -> Float[Array, '*N M']:
-  """Computes `mixture` by grouped products of rows sorted by expert.
-
-  Args:
-    tokens: inputs of the experts.
-    top_k: experts of the tokens, indices among all experts.
-    weights: of the local experts.
-    expert_fn: applies the experts to rows.
-    first_expert: global index of the first local expert.
-  """
+  """Computes `mixture` by grouped products of rows sorted by expert."""
   num_experts = _num_experts(weights)
   k = top_k.indices.shape[-1]
   expert = top_k.indices.reshape(-1) - first_expert

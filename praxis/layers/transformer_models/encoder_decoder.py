@@ -74,9 +74,12 @@ class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
 
   @classmethod
   def set_sharding_params_v1(cls, model_p: Any, **options: Any) -> Any:
-    """Shards a Config, and returns it; see `model_sharding.set_v1`."""
-    return model_sharding.set_v1(
-      model_p, _sharded_templates(model_p), **options
+    """Shards a Config, and returns it; see `model_sharding.shard_model`."""
+    return model_sharding.shard_model(
+      model_p,
+      _sharded_templates(model_p),
+      model_sharding.v1_mappings,
+      **options,
     )
 
   @classmethod
@@ -84,11 +87,8 @@ class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
     cls, model_p: Any, *, data_expert_axis: str, **options: Any
   ) -> Any:
     """As `set_sharding_params_v1`, with an axis for expert parallelism."""
-    return model_sharding.set_v1(
-      model_p,
-      _sharded_templates(model_p),
-      data_expert_axis=data_expert_axis,
-      **options,
+    return cls.set_sharding_params_v1(
+      model_p, data_expert_axis=data_expert_axis, **options
     )
 
   def setup(self) -> None:

@@ -8,7 +8,7 @@ or (MoE) hidden, v vocabulary, e expert, m model, g group, c expert capacity.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from praxis import base_layer, pax_fiddle, py_utils
@@ -18,16 +18,6 @@ from praxis.pytypes import SplitDimsMapping
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 Axis = str | tuple[str, ...] | None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Mesh:
-  """The device mesh of a model."""
-
-  # Sizes of the axes within a slice (ICI) and over slices (DCN).
-  ici_mesh_shape: Sequence[int] | None
-  dcn_mesh_shape: Sequence[int] | None = None
-  mesh_axis_names: Sequence[str]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,6 +98,11 @@ class Axes:
     )
 
 
+def v1_mappings(**axes: Any) -> Mappings:
+  """Returns the mappings of the v1 sharding from the fields of `Axes`."""
+  return Axes(**axes).mappings()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardedTemplates:
   """The templates of a model that mappings are applied to; None is skipped."""
@@ -118,77 +113,35 @@ class ShardedTemplates:
   stacks: Sequence[LayerTpl | None]
 
 
-def set_v1(
+def shard_model(
   model_p: LayerTpl,
   templates: ShardedTemplates,
+  mappings_fn: Callable[..., Mappings],
   *,
-  ici_mesh_shape: Sequence[int],
+  ici_mesh_shape: Sequence[int] | None,
   dcn_mesh_shape: Sequence[int] | None = None,
   mesh_axis_names: Sequence[str],
-  **axes: Any,
+  **options: Any,
 ) -> LayerTpl:
-  """Shards a model by the parallelism of each mesh axis.
+  """Sets the mesh of a model and the mappings of its templates.
 
   Args:
     model_p: Config of the model, changed in place.
     templates: its templates.
+    mappings_fn: `v1_mappings`, or `Mappings` for explicit mappings.
     ici_mesh_shape: sizes of the mesh axes within a slice.
     dcn_mesh_shape: sizes of the mesh axes over slices.
     mesh_axis_names: names of the mesh axes.
-    **axes: fields of `Axes`.
+    **options: arguments of `mappings_fn`.
 
   Returns:
     model_p.
   """
-  mesh = Mesh(
-    ici_mesh_shape=ici_mesh_shape,
-    dcn_mesh_shape=dcn_mesh_shape,
-    mesh_axis_names=mesh_axis_names,
-  )
-  return _set_sharding(model_p, templates, mesh, Axes(**axes).mappings())
-
-
-def set_custom(
-  model_p: LayerTpl,
-  templates: ShardedTemplates,
-  *,
-  ici_mesh_shape: Sequence[int],
-  dcn_mesh_shape: Sequence[int] | None = None,
-  mesh_axis_names: Sequence[str],
-  **mappings: Any,
-) -> LayerTpl:
-  """Shards a model by explicit mappings.
-
-  Args:
-    model_p: Config of the model, changed in place.
-    templates: its templates.
-    ici_mesh_shape: sizes of the mesh axes within a slice.
-    dcn_mesh_shape: sizes of the mesh axes over slices.
-    mesh_axis_names: names of the mesh axes.
-    **mappings: fields of `Mappings`.
-
-  Returns:
-    model_p.
-  """
-  mesh = Mesh(
-    ici_mesh_shape=ici_mesh_shape,
-    dcn_mesh_shape=dcn_mesh_shape,
-    mesh_axis_names=mesh_axis_names,
-  )
-  return _set_sharding(model_p, templates, mesh, Mappings(**mappings))
-
-
-def _set_sharding(
-  model_p: LayerTpl,
-  templates: ShardedTemplates,
-  mesh: Mesh,
-  mappings: Mappings,
-) -> LayerTpl:
-  """Sets the mesh of a model and the mappings of its templates."""
+  mappings = mappings_fn(**options)
   model_p.set(
-    ici_mesh_shape=mesh.ici_mesh_shape,
-    dcn_mesh_shape=mesh.dcn_mesh_shape,
-    mesh_axis_names=mesh.mesh_axis_names,
+    ici_mesh_shape=ici_mesh_shape,
+    dcn_mesh_shape=dcn_mesh_shape,
+    mesh_axis_names=mesh_axis_names,
   )
   for embedding in _present(templates.softmax_and_embeddings):
     _shard_embedding(embedding, mappings)

@@ -88,25 +88,26 @@ class TransformerLm(decode_states.DecodeStateContainer):
 
   @classmethod
   def set_sharding_params_v1(cls, lm_p: Any, **options: Any) -> Any:
-    """Shards a Config, and returns it; see `model_sharding.set_v1`."""
-    return model_sharding.set_v1(lm_p, _sharded_templates(lm_p), **options)
+    """Shards a Config, and returns it; see `model_sharding.shard_model`."""
+    return model_sharding.shard_model(
+      lm_p, _sharded_templates(lm_p), model_sharding.v1_mappings, **options
+    )
 
   @classmethod
   def set_sharding_params_with_expert_parallelism(
     cls, lm_p: Any, *, data_expert_axis: str, **options: Any
   ) -> Any:
     """As `set_sharding_params_v1`, with an axis for expert parallelism."""
-    return model_sharding.set_v1(
-      lm_p,
-      _sharded_templates(lm_p),
-      data_expert_axis=data_expert_axis,
-      **options,
+    return cls.set_sharding_params_v1(
+      lm_p, data_expert_axis=data_expert_axis, **options
     )
 
   @classmethod
   def set_custom_sharding_params(cls, lm_p: Any, **options: Any) -> Any:
-    """Shards a Config by explicit mappings; see `model_sharding.set_custom`."""
-    return model_sharding.set_custom(lm_p, _sharded_templates(lm_p), **options)
+    """Shards a Config by explicit `model_sharding.Mappings`."""
+    return model_sharding.shard_model(
+      lm_p, _sharded_templates(lm_p), model_sharding.Mappings, **options
+    )
 
   def setup(self) -> None:
     self._check_positive('model_dims')

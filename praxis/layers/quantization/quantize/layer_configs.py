@@ -80,14 +80,7 @@ def quantize_attention_layer_weights(
 ) -> None:
   """Quantises the projections of the attentions of a `Transformer` template.
 
-  Args:
-    tr_tpl: the template of the transformer layer, changed in place.
-    quantization_type: the quantisation method.
-    mode: the phase that the model is built for.
-    weight_quantization_params: quantisation of weights.
-    act_quantization_params: quantisation of activations; None: float.
-    quantize_self_attention: whether to quantise the self attention.
-    quantize_cross_attention: whether to quantise the cross attention.
+  The arguments are those of `quantize_transformer_layer_weights`.
 
   Raises:
     ValueError: the class of an attention does not support quantisation.

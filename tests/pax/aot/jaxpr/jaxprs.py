@@ -27,6 +27,12 @@ def shape(dims, *spec, dtype=jnp.float32):
   return jax.ShapeDtypeStruct(dims, dtype, sharding=sharding)
 
 
+def products_of_product(w, x):
+  """Returns two matmuls of y, the elementwise product of two matmuls."""
+  y = (x @ w) * (x @ (w + 1))
+  return y @ w, y.T @ x
+
+
 def trace(fn, weights, batch):
   """Returns the jaxpr of fn(weights, batch) and a stand-in partitioner."""
   jaxpr = jax.make_jaxpr(fn)(weights, batch).jaxpr
