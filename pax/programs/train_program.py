@@ -155,9 +155,9 @@ class BaseTrainProgram(program.Program):
     """Returns the evaluation on a training batch.
 
     Args:
-      state: The eval state.
+      state: The output of `program.get_eval_train_state`.
       prng_key: PRNG key of evaluation.
-      inputs: The global batch on the devices.
+      inputs: The global training batch on the devices.
       static_args: Arguments that are not traced.
     """
 
