@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State space models: linear recurrences, also computed in parallel.
+"""State space models: S4D and S5.
 
-A model in continuous time, x' = A x + B u, y = Re(C x) + D u with a diagonal
-A, is sampled in steps of `step_size`, the input constant in between.
+The continuous-time model x' = A x + B u, y = Re(C x) + D u with diagonal A is
+discretized by zero-order hold with `step_size`. Training computes it as a
+convolution or a parallel scan, decoding as a recurrence.
 
-References: S4, https://arxiv.org/abs/2111.00396; S4D, its diagonal version,
+References: S4, https://arxiv.org/abs/2111.00396; S4D,
 https://arxiv.org/abs/2206.11893; S5, https://arxiv.org/abs/2208.04933
 """
 

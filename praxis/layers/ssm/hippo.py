@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HiPPO matrices, in double precision: they are constants of a model.
+"""HiPPO matrices in float64; they are constants of a model.
 
 References: HiPPO, https://arxiv.org/abs/2008.07669; S4,
-https://arxiv.org/abs/2111.00396, for their normal form
+https://arxiv.org/abs/2111.00396, for the normal plus low-rank (NPLR) and the
+diagonal plus low-rank (DPLR) form
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _Vector = Float[np.ndarray, 'N']
 
 
 def make_hippo(n: int, hippo_type: str) -> _Matrix:
-  """Returns the HiPPO matrix A, of 'LegS' or 'LagT'."""
+  """Returns the HiPPO matrix A of type 'LegS' or 'LagT'."""
   _check_hippo_type(hippo_type)
   if hippo_type == 'LagT':
     return -np.tril(np.ones([n, n]))
@@ -28,7 +29,7 @@ def make_hippo(n: int, hippo_type: str) -> _Matrix:
 def make_nplr_hippo(
   n: int, hippo_type: str
 ) -> tuple[_Matrix, _Vector, _Vector]:
-  """Returns A, the P for which A + P Pᵀ is normal, and B."""
+  """Returns A, P and B of the NPLR form, where A + P Pᵀ is normal."""
   a = make_hippo(n, hippo_type)
   if hippo_type == 'LagT':
     return a, np.full(n, 0.5**0.5), np.ones(n)
@@ -43,19 +44,20 @@ def make_dplr_hippo(
   Complex[np.ndarray, 'N'],
   Complex[np.ndarray, 'N N'],
 ]:
-  """Returns the eigenvalues of A + P Pᵀ, P and B in their base, the vectors.
+  """Returns the DPLR form: eigenvalues Λ of A + P Pᵀ, V*P, V*B, and V.
 
-  The eigenvalues of LagT are scaled: their imaginary parts by n.
+  V holds the eigenvectors. The imaginary parts of the eigenvalues of 'LagT'
+  are multiplied by n.
   """
   a, p, b = make_nplr_hippo(n, hippo_type)
   normal = a + np.outer(p, p)
-  # All of the diagonal is the same; the rest is skew symmetric.
+  # The normal matrix is a multiple of the identity plus a skew-symmetric one.
   real = np.full(n, np.mean(np.diagonal(normal)))
   imag, vectors = np.linalg.eigh(normal * -1j)
   if hippo_type == 'LagT':
     imag = imag * n
-  to_base = vectors.conj().T
-  return real + 1j * imag, to_base @ p, to_base @ b, vectors
+  v_conj = vectors.conj().T
+  return real + 1j * imag, v_conj @ p, v_conj @ b, vectors
 
 
 def _check_hippo_type(hippo_type: str) -> None:

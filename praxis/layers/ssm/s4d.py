@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""S4D: state space models of one channel each."""
+"""S4D: one diagonal state space model per channel (arXiv:2206.11893)."""
 
 from __future__ import annotations
 
@@ -14,33 +14,36 @@ from praxis import base_layer, pytypes
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.layers.ssm import hippo, s4d_kernels
 
-_STATE = 'ssm_state'
+_STATE_NAME = 'ssm_state'
 
 
 class SSM(base_layer.BaseLayer):
-  """S4D: each channel has states of its own, which see that channel only.
+  """S4D: a diagonal state space model of each channel.
 
-  Decoding goes step by step, from a state of 0: by default the forward pass on
-  the prompt leaves none behind, so that prompts are to be read by
-  `extend_step`, too (fprop_for_prefix=False).
+  Decoding starts from a zero state. By default the forward pass on the prompt
+  does not store its last state, so the prompt is decoded by `extend_step`
+  (fprop_for_prefix=False).
+
+  References: https://arxiv.org/abs/2206.11893
   """
 
-  # How many states a channel has.
+  # State dimension per channel, N.
   nheads: int = 0
-  # How many channels there are: the size of the input and of the output.
+  # Number of channels of inputs and outputs, D.
   dim: int = 0
-  # The longest sequence.
+  # Maximum sequence length.
   l_max: int = 0
-  # How many samples of each example are decoded.
+  # Number of decoded samples per example.
   decode_num_samples: int = 0
-  # The time between two inputs.
+  # Step size Δ of the discretization.
   step_size: float = 0.01
-  # What A is, which is not learned: 'ss4d-1d-legs' or 'ss4d-1d-lagt', the
-  # eigenvalues of a HiPPO matrix, or 'ss4d-1d', equally spaced ones.
+  # Diagonal of A, which is not learned: 'ss4d-1d-legs' and 'ss4d-1d-lagt' are
+  # the eigenvalues of the normal part of a HiPPO matrix, 'ss4d-1d' has equally
+  # spaced imaginary parts.
   hippo_type: str = 'ss4d-1d'
-  # Whether the forward pass leaves the state after its last step, padding or
-  # not, for `extend_step` to go on from. Models, which read the prompt, or its
-  # last token, again in steps, refuse to decode with it.
+  # Stores the state after the last step of the forward pass, including padded
+  # steps, for `extend_step`. Sequence models cannot decode with it, since they
+  # repeat the prompt or its last token in `extend_step`.
   continues_from_forward: bool = False
 
   def setup(self) -> None:
@@ -52,7 +55,7 @@ class SSM(base_layer.BaseLayer):
   def init_s4d_ac(
     self, nh: int, suffix: str = ''
   ) -> tuple[Complex[Array, 'N D'], Complex[Array, 'N D']]:
-    """Creates C with `nh` states a channel; returns the diagonal A, and C."""
+    """Creates C with `nh` states per channel; returns the diagonal A, and C."""
     names = [f'C_re{suffix}', f'C_im{suffix}']
     for name in names:
       split = self.weight_split_dims_mapping.wt
@@ -62,96 +65,107 @@ class SSM(base_layer.BaseLayer):
     return a, self._complex(*names)
 
   def init_states(self, batch_size: int) -> None:
-    """Sets the decode state of `batch_size` examples to 0."""
+    """Sets the decode state of `batch_size` examples to zero."""
     shape = (batch_size, *self._state_shape())
-    self.update_decode_state(_STATE, jnp.zeros(shape, jnp.complex64))
+    self.update_decode_state(_STATE_NAME, jnp.zeros(shape, jnp.complex64))
 
   def __call__(self, inputs: Float[Array, 'B L D']) -> Float[Array, 'B L D']:
-    """Returns the outputs of all steps, by a convolution; sets the state."""
+    """Returns the outputs of all steps and initializes the decode state.
+
+    Raises:
+      ValueError: the inputs are longer than `l_max`.
+    """
     batch, length = inputs.shape[:2]
     if length > self.l_max:
       raise ValueError(
         f'inputs of {type(self).__name__} {self.name!r} must be at most l_max='
-        f'{self.l_max} long, got {length}; raise l_max'
+        f'{self.l_max} long, got {length}; increase l_max'
       )
     self.init_states(batch * self.decode_num_samples)
     if self.continues_from_forward:
-      self._keep_last_state(inputs)
-    return self._parallel(inputs).astype(inputs.dtype)
+      self._store_last_state(inputs)
+    return self._forward_pass(inputs).astype(inputs.dtype)
 
   def extend_step(
     self, inputs: Float[Array, 'B *L D']
   ) -> Float[Array, 'B *L D']:
-    """Returns the outputs of the next step, or of the next L steps."""
+    """Returns the outputs of the next step, or of the next L steps.
+
+    Raises:
+      ValueError: the decode state has another batch size than the inputs.
+    """
     batch = inputs.shape[0]
-    if not self.has_variable(base_layer.DECODE_CACHE, _STATE):
+    if not self.has_variable(base_layer.DECODE_CACHE, _STATE_NAME):
       self.init_states(batch)
-    state = self.get_decode_state(_STATE)
+    state = self.get_decode_state(_STATE_NAME)
     if state.shape[0] != batch:
       raise ValueError(
         f'{type(self).__name__} {self.name!r} has decode states of '
         f'{state.shape[0]} examples, got inputs of {batch}; set '
-        f'decode_num_samples, now {self.decode_num_samples}, to the number of '
-        'samples of an example'
+        'decode_num_samples to the number of samples per example, got '
+        f'{self.decode_num_samples}'
       )
     if inputs.ndim == 2:
       state, outputs = self._step(state, inputs)
     else:
-      by_time = jnp.moveaxis(inputs, 1, 0)
-      state, outputs = jax.lax.scan(self._step, state, by_time)
+      time_major = jnp.moveaxis(inputs, 1, 0)
+      state, outputs = jax.lax.scan(self._step, state, time_major)
       outputs = jnp.moveaxis(outputs, 0, 1)
-    self.update_decode_state(_STATE, state)
+    self.update_decode_state(_STATE_NAME, state)
     return outputs.astype(inputs.dtype)
 
   def check_decoding(self, *, prefill: bool, sequential: bool) -> None:
-    """Raises ValueError if the state at the first step would be wrong.
+    """Raises ValueError if decoding would not start from a zero state.
 
     See `decode_states.check_decoding`.
     """
     del sequential
-    wanted = {'fprop_for_prefix': prefill}
-    wanted[f'continues_from_forward of {self.name!r}'] = (
-      self.continues_from_forward
-    )
-    for name, is_on in wanted.items():
-      if is_on:
+    unsupported = {
+      'fprop_for_prefix': prefill,
+      f'continues_from_forward of {self.name!r}': self.continues_from_forward,
+    }
+    for name, is_set in unsupported.items():
+      if is_set:
         raise ValueError(
           f'{name} must be False to decode with {type(self).__name__}, which '
-          'reads a prompt step by step, from a state of 0, got True; set it to '
-          'False, and seqlen to the length of prompt and continuation'
+          'decodes the prompt step by step from a zero state, got True; set it '
+          'to False, and seqlen to the length of prompt and continuation'
         )
 
   def transform_decode_state(
     self, transform_fn: Callable[[jax.Array, int, int], jax.Array]
   ) -> None:
-    """Replaces the state by fn(state, batch_dim, -1), as it has no time.
+    """Replaces the state by transform_fn(state, batch_dim=0, time_dim=-1).
 
-    States have room for all samples from the start: where each example becomes
-    several, and decode_num_samples says so, they stay as they are.
+    The state is allocated for all samples, so with decode_num_samples > 1 a
+    transform that repeats examples is skipped.
     """
-    state = self.get_decode_state(_STATE)
-    new = transform_fn(state, 0, -1)
-    if self.decode_num_samples <= 1 or new.shape[0] <= state.shape[0]:
-      self.update_decode_state(_STATE, new)
+    state = self.get_decode_state(_STATE_NAME)
+    new_state = transform_fn(state, 0, -1)
+    if self.decode_num_samples <= 1 or new_state.shape[0] <= state.shape[0]:
+      self.update_decode_state(_STATE_NAME, new_state)
 
-  def _keep_last_state(self, inputs: Float[Array, 'B L D']) -> None:
-    """Sets the state, one for each sample, to that after the last step."""
+  def _store_last_state(self, inputs: Float[Array, 'B L D']) -> None:
+    """Stores the state after the last step, repeated for each sample."""
     if self.is_mutable_collection(base_layer.DECODE_CACHE):
       state = self._last_state(inputs).astype(jnp.complex64)
       samples = jnp.repeat(state, self.decode_num_samples, axis=0)
-      self.update_decode_state(_STATE, samples)
+      self.update_decode_state(_STATE_NAME, samples)
 
   def _last_state(
     self, inputs: Float[Array, 'B L D']
   ) -> Complex[Array, 'B N D']:
-    """Returns the sum of the inputs, each decayed since it came."""
+    """Returns the state after the last step: a sum of decayed inputs."""
     ones = jnp.ones(self.amat.shape)
     _, b = s4d_kernels.s4d_discretize(self.amat, ones, self._step_sizes())
-    ages = jnp.arange(inputs.shape[1])[::-1, None, None]
-    decays = jnp.exp(ages * self._step_sizes() * self.amat)
+    lags = jnp.arange(inputs.shape[1])[::-1, None, None]
+    decays = jnp.exp(lags * self._step_sizes() * self.amat)
     return b * jnp.einsum('bld,lnd->bnd', inputs, decays)
 
-  def _parallel(self, inputs: Float[Array, 'B L D']) -> Float[Array, 'B L D']:
+  def _forward_pass(
+    self, inputs: Float[Array, 'B L D']
+  ) -> Float[Array, 'B L D']:
+    """Returns the outputs of all steps, computed in parallel."""
     times = jnp.arange(inputs.shape[1])
     kernel = s4d_kernels.s4d_kernel_zoh(
       self.cmat, self.amat, times, self._step_sizes()
@@ -173,19 +187,24 @@ class SSM(base_layer.BaseLayer):
     return jnp.full([1, self.dim], self.step_size, jnp.float32)
 
   def _state_shape(self) -> tuple[int, ...]:
-    """Returns the shape of one example's state."""
+    """Returns the shape of the state of one example."""
     return (self.nheads, self.dim)
 
   def _eigenvalues(self, n: int) -> Complex[Array, 'N']:
     """Returns the diagonal of A."""
-    for ending, kind in (('legs', 'LegS'), ('lagt', 'LagT')):
-      if self.hippo_type.endswith(ending):
-        return jnp.asarray(hippo.make_dplr_hippo(n, kind)[0], jnp.complex64)
+    for suffix, hippo_kind in (('legs', 'LegS'), ('lagt', 'LagT')):
+      if self.hippo_type.endswith(suffix):
+        return jnp.asarray(
+          hippo.make_dplr_hippo(n, hippo_kind)[0], jnp.complex64
+        )
     imag = np.pi * (n - 1) * (np.arange(n) / n - 0.5)
     return jnp.asarray(-0.5 + 1j * imag, jnp.complex64)
 
   def _complex(self, real: str, imag: str) -> Complex[Array, '*shape']:
-    """Returns a matrix of two variables, in the precision they have."""
+    """Returns a complex matrix from the variables of its two parts.
+
+    The variables are read without a cast to `fprop_dtype`.
+    """
     return self.get_var(real) + 1j * self.get_var(imag)
 
   def _create(
@@ -204,14 +223,14 @@ class SSM(base_layer.BaseLayer):
     self.create_variable(name, hparams)
 
   def _check_settings(self) -> None:
-    who = f'{type(self).__name__} {self.name!r}'
+    layer = f'{type(self).__name__} {self.name!r}'
     sizes = (self.nheads, self.dim, self.l_max, self.step_size)
     if min(sizes) <= 0:
       raise ValueError(
-        f'{who} needs nheads, dim, l_max and step_size > 0, got {sizes}'
+        f'{layer} needs nheads, dim, l_max and step_size > 0, got {sizes}'
       )
     if not self.hippo_type.endswith(('-legs', '-lagt', '-1d')):
       raise ValueError(
-        f"{who} needs a hippo_type of 'ss4d-1d', 'ss4d-1d-legs' and "
+        f"hippo_type of {layer} must be 'ss4d-1d', 'ss4d-1d-legs' or "
         f"'ss4d-1d-lagt', got {self.hippo_type!r}"
       )

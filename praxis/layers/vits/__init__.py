@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vision transformers, https://arxiv.org/abs/2010.11929."""
+"""Vision transformers (ViT, arXiv:2010.11929)."""
 
 from praxis.layers.vits.entry_exit import VitEntryLayers, VitExitLayers
 from praxis.layers.vits.patches import (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is before and after the transformer of a vision transformer."""
+"""Patch embedding and output head of a vision transformer."""
 
 from __future__ import annotations
 
@@ -26,30 +26,33 @@ template_field = pax_fiddle.template_field
 
 
 class VitEntryLayers(base_layer.BaseLayer):
-  """Projects the patches of an image and adds embeddings of their places."""
+  """Patch projection, position embeddings and class tokens.
 
-  # Rows and columns of patches that have an embedding; it is resized for
-  # images of another size.
+  References: ViT, https://arxiv.org/abs/2010.11929, section 3.1
+  """
+
+  # Rows and columns of the grid of position embeddings. Images with another
+  # grid of patches interpolate it (section 3.2).
   pos_emb_shapes: tuple[int, int] = (0, 0)
-  # Height and width of a patch.
+  # Height and width of a patch in pixels.
   patch_size: int = 0
-  # Size of a patch before, and after the projection.
+  # Dimensions of the patch projection: P = patch_size² · channels, and D.
   input_dims: int = 0
   output_dims: int = 0
-  # The probability that dropout zeroes an element of the sum.
+  # Dropout rate of the sum of projections and position embeddings.
   pos_emb_dropout_prob: float = 0.0
-  # How many learned vectors stand before, and after the patches.
+  # Number of learned class tokens before, and after the patches.
   prepend_cls_tokens: int = 0
   append_cls_tokens: int = 0
-  # What these vectors start from.
+  # Initializer of the class tokens.
   cls_emb_init: WeightInit = dataclasses.field(
     default_factory=lambda: WeightInit.Constant(0.0)
   )
-  # The embedding of places; None: there is none.
+  # Position embedding; None omits it.
   pos_emb_tpl: LayerTpl | None = template_field(
     embedding_softmax.TrainablePositionalEmbedding
   )
-  # Whether the projection has a bias.
+  # Adds a bias to the patch projection.
   input_fc_has_bias: bool = True
 
   def setup(self) -> None:
@@ -65,14 +68,25 @@ class VitEntryLayers(base_layer.BaseLayer):
       self.create_child('pos_emb', self.pos_emb_tpl.clone())
     if self.pos_emb_dropout_prob > 0.0:
       self.create_child('dropout', _dropout(self.pos_emb_dropout_prob))
-    for place in ('prepend', 'append'):
-      if count := getattr(self, f'{place}_cls_tokens'):
-        shape = [1, count, self.output_dims]
+    for name, num_tokens in (
+      ('prepend_cls_embs', self.prepend_cls_tokens),
+      ('append_cls_embs', self.append_cls_tokens),
+    ):
+      if num_tokens:
+        shape = [1, num_tokens, self.output_dims]
         tokens = WeightHParams(shape=shape, init=self.cls_emb_init)
-        self.create_variable(f'{place}_cls_embs', tokens)
+        self.create_variable(name, tokens)
 
   def __call__(self, inputs: Num[Array, 'B ...']) -> Float[Array, 'B N D']:
-    """Returns the vectors of an image [B, H, W, C], or of patches [B, N, P]."""
+    """Returns the token embeddings of images or patches.
+
+    Args:
+      inputs: images [B, H, W, C], or patches [B, N, P].
+
+    Raises:
+      ValueError: the rank is neither 3 nor 4, or the patches do not match
+        `pos_emb_shapes`.
+    """
     grid = None
     if inputs.ndim == 4:
       grid = patches_lib.patch_grid(*inputs.shape[1:3], self.patch_size)
@@ -84,59 +98,62 @@ class VitEntryLayers(base_layer.BaseLayer):
       )
     features = self.patch_projection(inputs.astype(self.fprop_dtype))
     if self.pos_emb_tpl is not None:
-      features = features + self._places(grid, features.shape[1])
+      features = features + self._position_embs(grid, features.shape[1])
     if self.pos_emb_dropout_prob > 0.0:
       features = self.dropout(features)
-    return self._with_tokens(features)
+    return self._add_cls_tokens(features)
 
-  def _places(
-    self, grid: tuple[int, int] | None, length: int
+  def _position_embs(
+    self, grid: tuple[int, int] | None, num_patches: int
   ) -> Float[Array, '1 N D']:
+    """Returns the position embeddings, interpolated to `grid` if given."""
     shape = tuple(self.pos_emb_shapes)
-    count = math.prod(shape)
-    embedded = self.pos_emb(seq_length=count)
+    num_positions = math.prod(shape)
+    pos_embs = self.pos_emb(seq_length=num_positions)
     if grid is not None and len(shape) == 2:
       if grid == shape:
-        return embedded
-      return patches_lib.interpolate_embedding_2d(embedded, shape, grid)
-    if count != length:
+        return pos_embs
+      return patches_lib.interpolate_embedding_2d(pos_embs, shape, grid)
+    if num_positions != num_patches:
       raise ValueError(
-        f'inputs must have {count} patches, the product of pos_emb_shapes '
-        f'{shape}, got {length}; pass images to have embeddings resized'
+        f'inputs must have {num_positions} patches, the product of '
+        f'pos_emb_shapes {shape}, got {num_patches}; pass images to '
+        'interpolate the position embeddings'
       )
-    return embedded
+    return pos_embs
 
-  def _with_tokens(
+  def _add_cls_tokens(
     self, features: Float[Array, 'B N D']
   ) -> Float[Array, 'B M D']:
-    spread = lambda tokens: jnp.broadcast_to(
+    broadcast = lambda tokens: jnp.broadcast_to(
       tokens, (features.shape[0], *tokens.shape[1:])
     )
-    parts = [features]
+    sequence = [features]
     if self.prepend_cls_tokens:
-      parts.insert(0, spread(self.theta.prepend_cls_embs))
+      sequence.insert(0, broadcast(self.theta.prepend_cls_embs))
     if self.append_cls_tokens:
-      parts.append(spread(self.theta.append_cls_embs))
-    return jnp.concatenate(parts, axis=1)
+      sequence.append(broadcast(self.theta.append_cls_embs))
+    return jnp.concatenate(sequence, axis=1)
 
 
 class VitExitLayers(base_layer.BaseLayer):
-  """Normalises, pools and projects the vectors of an image."""
+  """Output head: layer norm, pooling and projection of the tokens."""
 
-  # Size of the input and of the output; an output of 0 is the input's.
+  # Input dimension D and output dimension O; 0 is the input dimension.
   hidden_dim: int = 0
   output_dim: int = 0
-  # The probability that dropout zeroes an element of the output.
+  # Dropout rate of the output.
   output_dropout_prob: float = 0.0
-  # Whether to pool, or to return all vectors.
+  # Pools the tokens; if False, all tokens are returned.
   pooled: bool = True
-  # Whether to normalise first.
+  # Applies layer norm first.
   pre_ln: bool = True
-  # Whether the projection is there whatever the sizes, and ends with a tanh.
+  # Projects with a tanh activation. If False, the projection is linear and
+  # exists only if output_dim differs from hidden_dim.
   output_fc_tanh: bool = True
-  # Whether the projection has a bias.
+  # Adds a bias to the projection.
   output_fc_has_bias: bool = True
-  # The pooling, by default the mean of all vectors, and the normalisation.
+  # Pooling, by default the mean over tokens, and normalization.
   pooling_tpl: LayerTpl = template_field(
     poolings.GlobalPooling, pooling_dims=(1,)
   )
@@ -147,7 +164,7 @@ class VitExitLayers(base_layer.BaseLayer):
       self.create_child('ln', self.ln_tpl.clone().set(dim=self.hidden_dim))
     if self.pooled:
       self.create_child('pooling', self.pooling_tpl)
-    if self._projection:
+    if self._projection_name:
       last = activations.Tanh if self.output_fc_tanh else activations.Identity
       projection = pax_fiddle.Config(
         linears.FeedForward,
@@ -156,13 +173,13 @@ class VitExitLayers(base_layer.BaseLayer):
         has_bias=self.output_fc_has_bias,
         activation_tpl=pax_fiddle.Config(last),
       )
-      self.create_child(self._projection, projection)
+      self.create_child(self._projection_name, projection)
     if self.output_dropout_prob > 0.0:
       self.create_child('dropout', _dropout(self.output_dropout_prob))
 
   @property
-  def _projection(self) -> str | None:
-    """The name of the projection, None if there is none."""
+  def _projection_name(self) -> str | None:
+    """Name of the child that projects the output; None without projection."""
     if self.output_fc_tanh:
       return 'fc_tanh'
     if self.output_dim not in (0, self.hidden_dim):
@@ -170,16 +187,16 @@ class VitExitLayers(base_layer.BaseLayer):
     return None
 
   def __call__(self, inputs: Float[Array, 'B N D']) -> Float[Array, 'B ...']:
-    """Returns [B, O], or [B, N, O] if `pooled` is not set."""
+    """Returns features [B, O], or [B, N, O] if not `pooled`."""
     outputs = self.ln(inputs) if self.pre_ln else inputs
     if self.pooled:
       outputs = self.pooling(outputs)
-    if self._projection:
-      outputs = getattr(self, self._projection)(outputs)
+    if self._projection_name:
+      outputs = getattr(self, self._projection_name)(outputs)
     if self.output_dropout_prob > 0.0:
       outputs = self.dropout(outputs)
     return outputs
 
 
-def _dropout(probability: float) -> LayerTpl:
-  return pax_fiddle.Config(stochastics.Dropout, keep_prob=1.0 - probability)
+def _dropout(rate: float) -> LayerTpl:
+  return pax_fiddle.Config(stochastics.Dropout, keep_prob=1.0 - rate)

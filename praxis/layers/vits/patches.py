@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images as sequences of square patches, and embeddings of their places."""
+"""Conversion of images to patches; interpolation of position embeddings."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from jaxtyping import Array, Float, Num
 
 
 def patch_grid(height: int, width: int, patch_size: int) -> tuple[int, int]:
-  """Returns how many rows and columns of patches an image has."""
+  """Returns the rows and columns of patches of an image."""
   if patch_size <= 0 or height % patch_size or width % patch_size:
     raise ValueError(
-      f'height {height} and width {width} of an image must be multiples of '
-      f'patch_size, got patch_size {patch_size}; resize the image'
+      f'height {height} and width {width} of images must be multiples of '
+      f'patch_size, got patch_size {patch_size}; resize the images'
     )
   return height // patch_size, width // patch_size
 
@@ -22,7 +22,7 @@ def patch_grid(height: int, width: int, patch_size: int) -> tuple[int, int]:
 def image_to_patch(
   img: Num[Array, 'B H W C'], patch_size: int
 ) -> Num[Array, 'B N P']:
-  """Returns the patches of an image row by row, pixels before channels."""
+  """Returns the patches in row-major order; P is (rows, columns, channels)."""
   if img.ndim != 4:
     raise ValueError(f'images must be [B, H, W, C], got shape {img.shape}')
   batch, height, width, channels = img.shape
@@ -35,7 +35,7 @@ def image_to_patch(
 def patch_to_image(
   patches: Num[Array, 'B N P'], img_shape: Sequence[int], patch_size: int
 ) -> Num[Array, 'B H W C']:
-  """Returns the image of shape `img_shape` that the patches were cut from."""
+  """Inverts `image_to_patch` for images of shape `img_shape`."""
   if len(img_shape) != 4:
     raise ValueError(f'img_shape must be [B, H, W, C], got {img_shape}')
   _, height, width, channels = img_shape
@@ -51,12 +51,15 @@ def interpolate_embedding_2d(
   source_emb_shape: Sequence[int],
   target_emb_shape: Sequence[int],
 ) -> Float[Array, '1 M D']:
-  """Returns embeddings of a grid of places, resized to another, bilinearly."""
+  """Interpolates position embeddings bilinearly to another grid of patches.
+
+  References: ViT, https://arxiv.org/abs/2010.11929, section 3.2
+  """
   rows, columns = source_emb_shape
   if emb.ndim != 3 or emb.shape[:2] != (1, rows * columns):
     raise ValueError(
       f'emb must be [1, {rows * columns}, D] for a grid of {rows} x {columns} '
-      f'places, got shape {emb.shape}'
+      f'positions, got shape {emb.shape}'
     )
   dims = emb.shape[-1]
   grid = emb.reshape(rows, columns, dims)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vision transformer: entry, transformer, exit."""
+"""Vision transformer: patch embedding, transformer, output head."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ template_field = pax_fiddle.template_field
 
 
 class VisionTransformer(base_layer.BaseLayer):
-  """A transformer over the patches of an image."""
+  """Vision transformer (ViT, arXiv:2010.11929)."""
 
-  # What makes vectors of images; None: inputs are vectors.
+  # Patch embedding; None if the inputs are token embeddings.
   entry_layers_tpl: LayerTpl | None = template_field(VitEntryLayers)
-  # The transformer.
+  # Transformer encoder; required.
   transformer_layers_tpl: LayerTpl | None = template_field(
     transformers.StackedTransformer
   )
-  # What makes the output of vectors; None: the vectors are the output.
+  # Output head; None returns the outputs of the transformer.
   exit_layers_tpl: LayerTpl | None = template_field(VitExitLayers)
-  # Whether entry and exit split the batch over the whole mesh.
+  # Shards the batch of entry and exit over all mesh axes.
   full_data_parallel_on_entry_exit: bool = False
 
   class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
-    # What goes into the transformer and comes out of it.
+    # Inputs and outputs of the transformer [B, N, D].
     network_inputs: pytypes.SplitDimsMapping = None
 
   def setup(self) -> None:
@@ -48,7 +48,7 @@ class VisionTransformer(base_layer.BaseLayer):
       self.create_child('exit_stack', self.exit_layers_tpl)
 
   def shard_entry_exit(self, x: Num[Array, '*shape']) -> Num[Array, '*shape']:
-    """Returns `x`, its batch split over all axes if the layer says so."""
+    """Shards the batch of `x` if `full_data_parallel_on_entry_exit` is set."""
     if (
       self.mesh_axis_names is None or not self.full_data_parallel_on_entry_exit
     ):
@@ -61,12 +61,12 @@ class VisionTransformer(base_layer.BaseLayer):
     paddings: Num[Array, 'B N'] | None = None,
     segment_pos: Int[Array, 'B N'] | None = None,
   ) -> Float[Array, 'B ...']:
-    """Returns what the exit makes of the image.
+    """Returns the outputs of the head: [B, O] if pooled.
 
     Args:
       inputs: images [B, H, W, C], or patches [B, N, P].
-      paddings: 1 where a patch is none.
-      segment_pos: the place of each patch in its segment.
+      paddings: 1 for padded patches.
+      segment_pos: position of each patch in its segment.
     """
     mapping = self.activation_split_dims_mapping.network_inputs
     features = inputs
@@ -93,18 +93,18 @@ def build_vision_transformer_hparams_for_test(
   num_xformer_layers: int,
   num_heads: int,
 ) -> pax_fiddle.Config[VisionTransformer]:
-  """Returns a small vision transformer, for tests.
+  """Returns the Config of a vision transformer for tests.
 
   Args:
-    pos_emb_shapes: rows and columns of patches that have an embedding.
-    patch_size: height and width of a patch.
-    image_channels: channels of the image.
-    model_dims: size of the vectors.
-    mlp_dims: size within the feed-forward blocks.
-    num_xformer_layers: how many layers the transformer has.
-    num_heads: how many heads attention has.
+    pos_emb_shapes: rows and columns of the grid of position embeddings.
+    patch_size: height and width of a patch in pixels.
+    image_channels: channels of the images.
+    model_dims: dimension of the tokens.
+    mlp_dims: hidden dimension of the feed-forward layers.
+    num_xformer_layers: number of transformer layers.
+    num_heads: number of attention heads.
   """
-  places = pax_fiddle.Config(
+  pos_emb = pax_fiddle.Config(
     embedding_softmax.TrainablePositionalEmbedding,
     max_seq_length=math.prod(pos_emb_shapes),
     embedding_dims=model_dims,
@@ -116,7 +116,7 @@ def build_vision_transformer_hparams_for_test(
     patch_size=patch_size,
     input_dims=patch_size**2 * image_channels,
     output_dims=model_dims,
-    pos_emb_tpl=places,
+    pos_emb_tpl=pos_emb,
   )
   stack = pax_fiddle.Config(
     transformers.StackedTransformer,

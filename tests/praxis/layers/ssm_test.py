@@ -1,6 +1,6 @@
 # bazel: size=small
 # SPDX-License-Identifier: Apache-2.0
-"""State space models: the parallel form, steps, and numpy, all the same."""
+"""State space models: the parallel form and the steps against numpy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _inputs():
 
 
 def _hippo_by_hand(kind):
-  """Entries as the papers write them."""
+  """The matrix entry by entry, from the papers."""
   a = np.zeros((_N, _N))
   for n in range(_N):
     for k in range(n + 1):
@@ -81,7 +81,7 @@ def _s5_by_hand(params, u, hippo_type, uses_b=False):
 
 
 def _check_decoding(layer, variables, want):
-  """Single steps, then several at once, equal the whole sequence."""
+  """Decoding step by step, then several steps, equals the forward pass."""
   _, cache = running.run(layer, variables, _inputs(), mutable=_CACHE)
 
   @running.jit
@@ -139,13 +139,13 @@ def test_s5_equals_numpy_and_its_steps(hippo_type, uses_b):
 def test_steps_continue_the_forward_pass(cls):
   config = _config(cls, continues_from_forward=True, decode_num_samples=2)
   layer, variables = running.build(config, _inputs())
-  twin = _s4d_by_hand if cls is ssm.SSM else _s5_by_hand
+  reference = _s4d_by_hand if cls is ssm.SSM else _s5_by_hand
   u = np.asarray(_inputs())
-  want = twin(variables['params'], u, 'ss4d-1d')
+  want = reference(variables['params'], u, 'ss4d-1d')
   prefix, rest = _inputs()[:, :4], _inputs()[:, 4:]
   got, cache = running.run(layer, variables, prefix, mutable=_CACHE)
   np.testing.assert_allclose(got, want[:, :4], atol=1e-5)
-  # Both samples of an example go on from it.
+  # Both samples of an example continue from the stored state.
   got, _ = running.run(
     layer,
     {**variables, **cache},
@@ -167,8 +167,8 @@ def test_gradients_equal_numpy(cls):
     params, u = jax.tree.map(
       lambda x, d: np.asarray(x, np.float64) + step * d, at, direction
     )
-    twin = _s4d_by_hand if cls is ssm.SSM else _s5_by_hand
-    return np.sum(np.sin(twin(params, u, 'ss4d-1d')))
+    reference = _s4d_by_hand if cls is ssm.SSM else _s5_by_hand
+    return np.sum(np.sin(reference(params, u, 'ss4d-1d')))
 
   @running.jit
   def gradient(at):
@@ -219,9 +219,9 @@ def test_bfloat16(cls):
   layer, variables = running.build(config, inputs)
   got = running.run(layer, variables, inputs)
   assert got.dtype == jnp.bfloat16
-  twin = _s4d_by_hand if cls is ssm.SSM else _s5_by_hand
+  reference = _s4d_by_hand if cls is ssm.SSM else _s5_by_hand
   u = np.asarray(inputs, np.float64)
-  want = twin(variables['params'], u, 'ss4d-1d')
+  want = reference(variables['params'], u, 'ss4d-1d')
   np.testing.assert_allclose(got.astype(np.float32), want, rtol=0.01, atol=0.01)
 
 
@@ -248,7 +248,7 @@ def test_sharding_follows_the_dimensions(cls):
   [
     ({'nheads': 0}, 'nheads, dim, l_max and step_size > 0'),
     ({'step_size': 0.0}, 'step_size > 0'),
-    ({'hippo_type': 'legt'}, "hippo_type of 'ss4d-1d'"),
+    ({'hippo_type': 'legt'}, "must be 'ss4d-1d'"),
     ({'l_max': 5}, 'at most l_max=5 long, got 6'),
   ],
 )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=medium
-"""Vision transformers: patches, entry and exit against numpy."""
+"""Vision transformers: patches, patch embedding and head against numpy."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_patches_are_cut_row_by_row_and_put_back():
 
 
 def _resize(emb, source, target):
-  """Bilinear, centres of places aligned; the weights of a row sum to 1."""
+  """Bilinear interpolation with aligned centers and antialiasing."""
 
   def weights(old, new):
-    # Where places shrink, the triangle is as wide as a new one.
+    # Downsampling widens the triangle kernel.
     scale = max(old / new, 1.0)
-    centres = (np.arange(new) + 0.5) * old / new - 0.5
-    reach = np.abs(centres[:, None] - np.arange(old)) / scale
+    centers = (np.arange(new) + 0.5) * old / new - 0.5
+    reach = np.abs(centers[:, None] - np.arange(old)) / scale
     w = np.maximum(1 - reach, 0)
     return w / w.sum(1, keepdims=True)
 
@@ -69,12 +69,13 @@ def test_entry():
   projection = p['patch_projection']
   want = patches @ projection['linear']['w'] + projection['bias']['b']
   want += _resize(p['pos_emb']['emb_var'], (2, 2), (2, 3))
-  spread = lambda x: np.broadcast_to(x, (2, *x.shape[1:]))
+  broadcast = lambda x: np.broadcast_to(x, (2, *x.shape[1:]))
   want = np.concatenate(
-    [spread(p['prepend_cls_embs']), want, spread(p['append_cls_embs'])], axis=1
+    [broadcast(p['prepend_cls_embs']), want, broadcast(p['append_cls_embs'])],
+    axis=1,
   )
   np.testing.assert_allclose(run(layer, variables, img), want, atol=1e-5)
-  # Four patches: the embeddings as they are.
+  # Four patches use the embeddings without interpolation.
   square = patches[:, :4] @ projection['linear']['w'] + projection['bias']['b']
   square += p['pos_emb']['emb_var']
   got = run(layer, variables, jnp.asarray(patches[:, :4], jnp.float32))
@@ -104,7 +105,7 @@ def test_exit_and_its_gradient():
   layer, variables = build(cfg, x)
   p = jax.tree.map(lambda x: np.asarray(x, np.float64), variables['params'])
 
-  def twin(x):
+  def reference(x):
     y = x - x.mean(-1, keepdims=True)
     y /= np.sqrt(x.var(-1, keepdims=True) + 1e-6)
     y = (y * (1 + p['ln']['scale']) + p['ln']['bias']).mean(1)
@@ -113,11 +114,14 @@ def test_exit_and_its_gradient():
   value = lambda x: jnp.sum(layer.apply(variables, x) * mark)
   got, grad = jit(lambda x: (layer.apply(variables, x), jax.grad(value)(x)))(x)
   x = np.asarray(x, np.float64)
-  np.testing.assert_allclose(got, twin(x), atol=1e-5)
+  np.testing.assert_allclose(got, reference(x), atol=1e-5)
   for at in [(0, 0, 0), (1, 2, 3)]:
     step = np.zeros(x.shape)
     step[at] = 1e-6
-    want = np.sum((twin(x + step) - twin(x - step)) * np.asarray(mark)) / 2e-6
+    want = (
+      np.sum((reference(x + step) - reference(x - step)) * np.asarray(mark))
+      / 2e-6
+    )
     np.testing.assert_allclose(grad[at], want, atol=1e-4)
 
 
