@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""N-grammers: embeddings augmented with those of latent bigrams.
+"""N-Grammer layers: embeddings augmented with latent bigram embeddings.
 
 References: N-Grammer: Augmenting Transformers with latent n-grams,
 https://arxiv.org/abs/2207.06366

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids of bigrams, and how they are hashed into a table."""
+"""Bigram ids and their hash functions."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ def get_bigram_ids(
   segment_pos: Int[Array, 'B L'] | None = None,
   pair_ids: Int[Array, 'B L'] | None = None,
 ) -> Int[Array, 'B L']:
-  """Returns id + vocab_size * id of its partner, 0 where there is none.
+  """Returns the bigram ids: id + vocab_size * paired id.
 
-  Ids are int64 where JAX has that enabled; int32 ids wrap around, for every run
-  alike, where vocab_size squared is too large for them.
+  The paired id is 0 for unpaired positions. Ids are int64 if JAX enables x64.
+  Otherwise they are int32 and overflow, deterministically, if vocab_size² does
+  not fit.
 
   Args:
-    ids: the unigrams, below vocab_size.
-    vocab_size: how many unigrams there are.
-    segment_pos: position in the segment, of packed inputs; the first of a
-      segment has no partner.
-    pair_ids: position of each id's partner, L for none; absent, the partner is
-      the id before.
+    ids: unigram ids in [0, vocab_size).
+    vocab_size: number of unigrams.
+    segment_pos: position in the segment, for packed inputs; the first position
+      of a segment is unpaired.
+    pair_ids: position that each position is paired with, L for unpaired; None
+      pairs each position with the previous one.
+
+  Raises:
+    ValueError: `vocab_size` is not positive.
   """
   if vocab_size <= 0:
     raise ValueError(
@@ -34,19 +38,22 @@ def get_bigram_ids(
     )
   ids = jnp.asarray(ids, int)
   if pair_ids is None:
-    partners = jnp.pad(ids[:, :-1], ((0, 0), (1, 0)))
+    paired = jnp.pad(ids[:, :-1], ((0, 0), (1, 0)))
   else:
-    none_last = jnp.pad(ids, ((0, 0), (0, 1)))
-    partners = jnp.take_along_axis(none_last, pair_ids, axis=1)
+    padded = jnp.pad(ids, ((0, 0), (0, 1)))
+    paired = jnp.take_along_axis(padded, pair_ids, axis=1)
   if segment_pos is not None:
-    partners = jnp.where(segment_pos == 0, 0, partners)
-  return ids + partners * vocab_size
+    paired = jnp.where(segment_pos == 0, 0, paired)
+  return ids + paired * vocab_size
 
 
 def hash_ids(
   ids: Int[Array, '*B'], head: int, num_buckets: int
 ) -> Int[Array, '*B']:
-  """Returns buckets of `ids`, by a hash function that each head has alone."""
+  """Returns ((a * id + a) mod p) mod num_buckets with a and p of the head.
+
+  a is head + 1, and p the (head + 1)-th prime above `num_buckets`.
+  """
   factor = head + 1
   prime = _primes_above(num_buckets, head + 1)[head]
   return (ids * factor + factor) % prime % num_buckets
@@ -54,7 +61,7 @@ def hash_ids(
 
 @functools.cache
 def _primes_above(number: int, count: int) -> tuple[int, ...]:
-  """Returns the first `count` primes that are larger than `number`."""
+  """Returns the `count` smallest primes above `number`."""
   primes: list[int] = []
   candidate = number + 1
   while len(primes) < count:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each head of a sequence as coefficients of its principal components."""
+"""Compression of each head to its Bregman PCA coefficients."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from praxis.layers import bregman
 
 
 class BregmanCompression(bregman.BregmanSettings):
-  """Bregman PCA of every head."""
+  """Bregman PCA of each head."""
 
-  # How many heads there are, and the size of one.
+  # Number of heads N, and dimension per head H.
   num_heads: int = 0
   dim_per_head: int = 0
 
@@ -24,7 +24,7 @@ class BregmanCompression(bregman.BregmanSettings):
         f'dim_per_head > 0, got {self.num_heads} and {self.dim_per_head}'
       )
     head = pax_fiddle.Config(bregman.BregmanPCA, input_dims=self.dim_per_head)
-    head.set(**bregman_settings(self))
+    head.set(**bregman_pca_fields(self))
     self.create_children('bregman_layers', [head] * self.num_heads)
 
   def __call__(
@@ -32,7 +32,10 @@ class BregmanCompression(bregman.BregmanSettings):
     inputs: Float[Array, 'B L *D'],
     paddings: Num[Array, 'B L'] | None = None,
   ) -> Float[Array, 'B L N C']:
-    """Returns the coefficients; padding does not move the components."""
+    """Returns the coefficients of C components.
+
+    Padded positions do not update the components.
+    """
     batch, length = inputs.shape[:2]
     heads = self._cast_to_fprop_dtype(inputs).reshape(
       batch * length, self.num_heads, self.dim_per_head
@@ -45,8 +48,8 @@ class BregmanCompression(bregman.BregmanSettings):
     return stacked.reshape(batch, length, *stacked.shape[1:])
 
 
-def bregman_settings(layer: bregman.BregmanSettings) -> dict[str, object]:
-  """Returns the settings of Bregman PCA that a layer has, by field."""
+def bregman_pca_fields(layer: bregman.BregmanSettings) -> dict[str, object]:
+  """Returns the values of the `BregmanSettings` fields of a layer."""
   inherited = pax_fiddle.fields_of(bregman.BregmanSettings.__base__)
   names = {f.name for f in pax_fiddle.fields_of(bregman.BregmanSettings)}
   names -= {f.name for f in inherited}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An n-grammer whose bigrams are soft: products of coefficients."""
+"""N-Grammer of soft bigrams: products of Bregman PCA coefficients."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from praxis.base_layer import WeightHParams
 from praxis.layers import bregman
 from praxis.layers.ngrammer.bregman_compression import (
   BregmanCompression,
-  bregman_settings,
+  bregman_pca_fields,
 )
 from praxis.layers.ngrammer.per_head_norm import NgramCombiner
 
 
 class BregmanNgrammer(NgramCombiner, bregman.BregmanSettings):
-  """Adds to embeddings what their coefficients and the last ones' stand for.
+  """Augments embeddings with embeddings of soft bigrams.
 
-  A learned tensor gives each pair of components a weight for every n-gram; the
-  output is the mixture of n-gram vectors by these weights.
+  The outer product of the Bregman PCA coefficients of a position and of the
+  previous one is mapped by the learned `correlation` to weights over n-grams.
+  The bigram embedding is the weighted sum of the n-gram embeddings.
   """
 
   def setup(self) -> None:
@@ -48,7 +49,7 @@ class BregmanNgrammer(NgramCombiner, bregman.BregmanSettings):
       BregmanCompression,
       num_heads=self.num_heads,
       dim_per_head=self.dim_per_head,
-      **bregman_settings(self),
+      **bregman_pca_fields(self),
     )
     self.create_child('bregman_compression_layer', compression)
 
@@ -72,13 +73,21 @@ class BregmanNgrammer(NgramCombiner, bregman.BregmanSettings):
     merge_heads: bool = True,
     **kwargs: Any,
   ) -> Float[Array, 'B L *E']:
-    """Returns the embeddings with those of soft bigrams; ids are not used."""
+    """Returns the embeddings augmented with soft bigrams.
+
+    Args:
+      input_ids: ignored.
+      input_embs: embeddings, [B, L, N * H] or [B, L, N, H].
+      paddings: 1 for padded positions; their outputs are 0.
+      merge_heads: returns [B, L, N * H] instead of [B, L, N, H].
+      **kwargs: ignored; arguments of other N-Grammers.
+    """
     heads = self._split_heads(input_embs)
     current = self.bregman_compression_layer(heads, paddings)
-    # The first position is its own predecessor.
+    # The first position is paired with itself.
     previous = jnp.concatenate([current[:, :1], current[:, :-1]], axis=1)
     pairs = jnp.einsum('blnc,blnk->blnck', previous, current)
     weights = jnp.einsum('blnck,ckvn->blnv', pairs, self.theta.correlation)
     ngrams = jnp.einsum('blnv,vhn->blnh', weights, self.theta.embedding_table)
-    heads = self._combine(heads, ngrams)
-    return self._finish(heads, paddings, merge_heads)
+    heads = self._add_ngrams(heads, ngrams)
+    return self._mask_and_merge(heads, paddings, merge_heads)

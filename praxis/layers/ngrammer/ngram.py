@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An n-grammer of ids that are given."""
+"""N-Grammer of given unigram ids."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from praxis.layers.ngrammer.per_head_norm import NgramCombiner
 
 
 class Ngrammer(NgramCombiner):
-  """Adds vectors of bigrams, looked up by hash, to embeddings of unigrams."""
+  """Augments embeddings with hashed bigram embeddings.
 
-  # How many unigrams there are.
+  References: N-Grammer, https://arxiv.org/abs/2207.06366
+  """
+
+  # Number of unigrams.
   unigram_vocab_size: int = 0
 
   def setup(self) -> None:
@@ -29,7 +32,7 @@ class Ngrammer(NgramCombiner):
     self.create_children('ngram_table', [table] * self.num_heads)
 
   def _table_tpl(self) -> pax_fiddle.Config:
-    """Returns the Config of a head's table; quantised variants override it."""
+    """Returns the Config of the table of a head; subclasses override it."""
     return pax_fiddle.Config(embedding_softmax.Embedding)
 
   def __call__(
@@ -43,20 +46,20 @@ class Ngrammer(NgramCombiner):
     emb_var: Float[Array, 'V D'] | None = None,
     **kwargs: Any,
   ) -> Float[Array, 'B L *E']:
-    """Returns the embeddings with those of bigrams.
+    """Returns the embeddings augmented with bigram embeddings.
 
     Args:
-      input_ids: the unigrams, of all heads or by head.
-      input_embs: their embeddings, with heads merged or apart.
-      paddings: 1 where the output is to be 0.
-      segment_pos: position in the segment, of packed inputs.
-      merge_heads: whether the output has heads merged.
-      pair_ids: by head, the position of each id's partner, L for none; absent,
-        it is the id before.
-      emb_var: not used, nor are further arguments; other n-grammers do.
-      **kwargs: not used.
+      input_ids: unigram ids, [B, L] for all heads or [B, L, N].
+      input_embs: embeddings, [B, L, N * H] or [B, L, N, H].
+      paddings: 1 for padded positions; their outputs are 0.
+      segment_pos: position in the segment, for packed inputs.
+      merge_heads: returns [B, L, N * H] instead of [B, L, N, H].
+      pair_ids: position that each position is paired with, L for unpaired;
+        None pairs each position with the previous one.
+      emb_var: ignored; an argument of `VQNgrammer`.
+      **kwargs: ignored.
     """
-    vectors = []
+    bigram_embs = []
     for i, table in enumerate(self.ngram_table):
       ids = bigrams.get_bigram_ids(
         input_ids if input_ids.ndim == 2 else input_ids[:, :, i],
@@ -64,9 +67,9 @@ class Ngrammer(NgramCombiner):
         segment_pos,
         None if pair_ids is None else pair_ids[:, i],
       )
-      hashed = bigrams.hash_ids(ids, i, self.ngram_vocab_size)
-      vectors.append(table.emb_lookup(hashed))
-    heads = self._combine(
-      self._split_heads(input_embs), jnp.stack(vectors, axis=2)
+      buckets = bigrams.hash_ids(ids, i, self.ngram_vocab_size)
+      bigram_embs.append(table.emb_lookup(buckets))
+    heads = self._add_ngrams(
+      self._split_heads(input_embs), jnp.stack(bigram_embs, axis=2)
     )
-    return self._finish(heads, paddings, merge_heads)
+    return self._mask_and_merge(heads, paddings, merge_heads)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What n-grammers do with each head of the embeddings."""
+"""Layer norm of each head, and its combination with n-gram embeddings."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from praxis.layers import normalizations
 
 
 class PerHeadNorm(base_layer.BaseLayer):
-  """Normalises each head of the embeddings by a layer norm of its own."""
+  """Base of N-Grammers: a separate layer norm of each head."""
 
-  # Size of one head, and how many there are.
+  # Dimension per head H, and number of heads N.
   dim_per_head: int = 0
   num_heads: int = 0
 
@@ -35,32 +35,32 @@ class PerHeadNorm(base_layer.BaseLayer):
   def _split_heads(
     self, embs: Float[Array, 'B L *D']
   ) -> Float[Array, 'B L N H']:
-    """Returns embeddings in fprop_dtype, by head."""
+    """Returns the embeddings in fprop_dtype, split into heads."""
     heads = (self.num_heads, self.dim_per_head)
     if embs.shape[2:] not in (heads, (self.num_heads * self.dim_per_head,)):
       raise ValueError(
         f'input_embs of {type(self).__name__} {self.name!r} must end in '
-        f'num_heads, dim_per_head = {heads}, or their product, got '
+        f'(num_heads, dim_per_head) = {heads}, or their product, got '
         f'{embs.shape}'
       )
     return self._cast_to_fprop_dtype(embs).reshape(*embs.shape[:2], *heads)
 
-  def _finish(
+  def _mask_and_merge(
     self,
     heads: Float[Array, 'B L N H'],
     paddings: Num[Array, 'B L'] | None,
     merge_heads: bool | None,
   ) -> Float[Array, 'B L *D']:
-    """Returns 0 for padding, and heads merged or apart."""
+    """Sets padded positions to 0, and merges heads if requested."""
     if paddings is not None:
       heads *= (1 - paddings[:, :, None, None]).astype(heads.dtype)
     return heads.reshape(*heads.shape[:2], -1) if merge_heads else heads
 
 
 class NgrammerStub(PerHeadNorm):
-  """An n-grammer without n-grams: only normalises the embeddings.
+  """Per-head layer norm without n-grams, as a baseline of `VQNgrammer`.
 
-  It has the arguments of VQNgrammer, so that one can replace the other.
+  It takes the arguments of `VQNgrammer` and ignores those that it does not use.
   """
 
   def __call__(
@@ -74,10 +74,21 @@ class NgrammerStub(PerHeadNorm):
     emb_var: Float[Array, 'V D'] | None = None,
     check_time_step_zero: bool = False,
   ) -> Float[Array, 'B L *E']:
-    """Returns the embeddings, each head normalised."""
+    """Returns the embeddings, each head normalized.
+
+    Args:
+      input_ids: ignored.
+      input_embs: embeddings, [B, L, N * H] or [B, L, N, H].
+      paddings: 1 for padded positions; their outputs are 0.
+      segment_pos: ignored.
+      merge_heads: returns [B, L, N * H] instead of [B, L, N, H].
+      attention_scores: ignored.
+      emb_var: ignored.
+      check_time_step_zero: ignored.
+    """
     heads = self._split_heads(input_embs)
     heads = norm_heads(self.emb_layer_norm, heads)
-    return self._finish(heads, paddings, merge_heads)
+    return self._mask_and_merge(heads, paddings, merge_heads)
 
   def extend_step(
     self,
@@ -86,21 +97,28 @@ class NgrammerStub(PerHeadNorm):
     merge_heads: bool | None = True,
     attention_score: Float[Array, 'B N L'] | None = None,
   ) -> Float[Array, 'B *E']:
-    """Returns what `__call__` gives at `step`."""
+    """Returns the output of `__call__` at `step`.
+
+    Args:
+      input_embs: embeddings of all steps.
+      step: the position.
+      merge_heads: returns [B, N * H] instead of [B, N, H].
+      attention_score: ignored.
+    """
     current = jax.lax.dynamic_slice_in_dim(input_embs, step, 1, axis=1)
     outputs = self(None, current, merge_heads=bool(merge_heads))
     return jnp.squeeze(outputs, axis=1)
 
 
 class NgramCombiner(PerHeadNorm):
-  """Puts vectors of n-grams next to, or adds them to, embeddings."""
+  """Base of N-Grammers that concatenate or add n-gram embeddings."""
 
-  # How many n-grams have a vector.
+  # Size of the n-gram vocabulary.
   ngram_vocab_size: int = 768 * 256
-  # Size of an n-gram's vector, of each head.
+  # Dimension of an n-gram embedding per head, G.
   ngram_emb_dim: int = 8
-  # Whether n-grams take the place of the last dimensions of each head, or are
-  # added to it.
+  # Replaces the last G dimensions of each head by the n-gram embedding. If
+  # False, the n-gram embedding is added, which needs G = H.
   concat_ngrams: bool = True
 
   def setup(self) -> None:
@@ -108,32 +126,33 @@ class NgramCombiner(PerHeadNorm):
     check_ngram_emb_dim(self)
     self._create_norms('ngram_layer_norm', self.ngram_emb_dim)
 
-  def _combine(
+  def _add_ngrams(
     self, heads: Float[Array, 'B L N H'], ngrams: Float[Array, 'B L N G']
   ) -> Float[Array, 'B L N H']:
-    """Returns normalised embeddings with normalised n-grams."""
+    """Returns the heads combined with the n-grams, both normalized."""
     heads = norm_heads(self.emb_layer_norm, heads)
     ngrams = norm_heads(self.ngram_layer_norm, ngrams)
     if not self.concat_ngrams:
       return heads + ngrams
-    kept = self.dim_per_head - self.ngram_emb_dim
-    return jnp.concatenate([heads[..., :kept], ngrams], axis=-1)
+    head_dims = self.dim_per_head - self.ngram_emb_dim
+    return jnp.concatenate([heads[..., :head_dims], ngrams], axis=-1)
 
 
 def norm_heads(
   norms: Sequence[base_layer.BaseLayer], heads: Float[Array, 'B L N H']
 ) -> Float[Array, 'B L N H']:
-  """Returns head i as norms[i] gives it."""
+  """Applies norms[i] to head i."""
   normed = [norm(heads[:, :, i]) for i, norm in enumerate(norms)]
   return jnp.stack(normed, axis=2)
 
 
 def check_ngram_emb_dim(layer: base_layer.BaseLayer) -> None:
-  """Raises ValueError if n-grams do not fit into a head."""
+  """Raises ValueError if n-gram embeddings do not fit into a head."""
   size, dim = layer.ngram_emb_dim, layer.dim_per_head
   if size <= 0 or size > dim or (size != dim and not layer.concat_ngrams):
-    want = f'at most {dim}' if layer.concat_ngrams else f'{dim}'
+    expected = f'in [1, {dim}]' if layer.concat_ngrams else f'{dim}'
     raise ValueError(
-      f'{type(layer).__name__} {layer.name!r} needs ngram_emb_dim {want}, from '
-      f'dim_per_head with concat_ngrams={layer.concat_ngrams}, got {size}'
+      f'ngram_emb_dim of {type(layer).__name__} {layer.name!r} must be '
+      f'{expected} for dim_per_head={dim} and '
+      f'concat_ngrams={layer.concat_ngrams}, got {size}'
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Online k-means of every head."""
+"""Online k-means clustering of attention heads."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from praxis.base_layer import WeightHParams
 
 
 class VectorQuantization(base_layer.BaseLayer):
-  """Distances to the centroids of clusters, which training steps move.
+  """Vector quantization by online k-means, separately for each head.
+
+  Training steps update the centroids by an exponential moving average.
 
   References: Theory and experiments on vector quantized autoencoders,
   https://arxiv.org/abs/1805.11063; Efficient content-based sparse attention
   with routing transformers, https://arxiv.org/abs/2003.05997
   """
 
-  # How many clusters each head has.
+  # Number of clusters per head, K.
   num_clusters: int = 0
-  # How many heads there are, and the size of one.
+  # Number of heads N, and dimension per head H.
   num_heads: int = 0
   dim_per_head: int = 0
-  # How much of a centroid a step keeps.
+  # Decay of the moving average of the centroids.
   decay: float = 0.999
-  # Added to the number of members of a cluster.
+  # Added to the cluster sizes to avoid division by 0.
   epsilon: float = 1e-6
-  # Whether inputs are scaled to length 1 first, which evens out the clusters.
+  # Normalizes heads to unit L2 norm, which balances the clusters.
   prenormalize: bool = False
 
   def setup(self) -> None:
@@ -59,25 +61,29 @@ class VectorQuantization(base_layer.BaseLayer):
     """Returns squared distances to the centroids, and the nearest centroids.
 
     Args:
-      inputs: with heads merged or apart.
-      paddings: 1 for what belongs to no cluster; its nearest centroid is 0.
-      summarize_and_update: whether to report, and move centroids in training.
+      inputs: embeddings, [B, L, N * H] or [B, L, N, H].
+      paddings: 1 for padded positions; they are not assigned to a cluster, and
+        their nearest centroid is 0.
+      summarize_and_update: writes summaries, and updates the centroids in
+        training.
     """
     means = self.centroids()
-    heads = self.split(inputs)
+    heads = self.split_heads(inputs)
     distances = squared_distances(heads, means)
     nearest = jnp.argmin(distances, axis=-1)
-    members = jax.nn.one_hot(nearest, self.num_clusters, dtype=means.dtype)
+    assignments = jax.nn.one_hot(nearest, self.num_clusters, dtype=means.dtype)
     if paddings is not None:
-      members *= 1 - paddings[:, :, None, None].astype(members.dtype)
+      assignments *= 1 - paddings[:, :, None, None].astype(assignments.dtype)
     if summarize_and_update:
       self._summarize(nearest, means)
       if not self.do_eval:
-        self._update(members, heads, means)
-    return distances, jnp.einsum('blnk,nkh->blnh', members, means)
+        self._update(assignments, heads, means)
+    return distances, jnp.einsum('blnk,nkh->blnh', assignments, means)
 
-  def split(self, inputs: Float[Array, 'B L *D']) -> Float[Array, 'B L N H']:
-    """Returns what is compared with the centroids, by head."""
+  def split_heads(
+    self, inputs: Float[Array, 'B L *D']
+  ) -> Float[Array, 'B L N H']:
+    """Returns the heads in fprop_dtype, normalized if `prenormalize`."""
     heads = self._cast_to_fprop_dtype(inputs).reshape(
       *inputs.shape[:2], self.num_heads, self.dim_per_head
     )
@@ -88,16 +94,19 @@ class VectorQuantization(base_layer.BaseLayer):
 
   def _update(
     self,
-    members: Float[Array, 'B L N K'],
+    assignments: Float[Array, 'B L N K'],
     heads: Float[Array, 'B L N H'],
     means: Float[Array, 'N K H'],
   ) -> None:
-    """Moves each centroid towards the mean of its members, or towards 0."""
-    counts = jnp.sum(members, axis=(0, 1))
-    sums = jnp.einsum('blnk,blnh->nkh', members, heads)
+    """Updates the moving average of the centroids.
+
+    The batch mean of an empty cluster is 0.
+    """
+    counts = jnp.sum(assignments, axis=(0, 1))
+    sums = jnp.einsum('blnk,blnh->nkh', assignments, heads)
     batch_means = sums / (self.epsilon + counts[..., None])
-    moved = (1.0 - self.decay) * batch_means + self.decay * means
-    self.update_var('means', moved.astype(means.dtype))
+    new_means = (1.0 - self.decay) * batch_means + self.decay * means
+    self.update_var('means', new_means.astype(means.dtype))
     self._summarize_counts(counts)
 
   def _summarize(
@@ -113,17 +122,17 @@ class VectorQuantization(base_layer.BaseLayer):
       self.add_summary(f'k_means/centroid/l2_norm_{name}', reduce(norms))
 
   def _summarize_counts(self, counts: Float[Array, 'N K']) -> None:
-    """Reports how evenly inputs spread over the clusters of each head."""
+    """Writes summaries of the cluster sizes of each head."""
     self.add_summary('k_means/centroid/avg_cluster_count', jnp.mean(counts))
     for i in range(self.num_heads):
-      used = counts[i] > 0
-      parts = counts[i] / jnp.maximum(jnp.sum(counts[i]), self.epsilon)
-      logs = jnp.log(jnp.where(used, parts, 1.0))
-      mean_log = jnp.sum(logs) / jnp.maximum(1.0, jnp.sum(used))
+      is_active = counts[i] > 0
+      proportions = counts[i] / jnp.maximum(jnp.sum(counts[i]), self.epsilon)
+      logs = jnp.log(jnp.where(is_active, proportions, 1.0))
+      mean_log = jnp.sum(logs) / jnp.maximum(1.0, jnp.sum(is_active))
       for name, value in (
-        ('inactive_clusters_proportion', jnp.mean(~used)),
-        ('max_cluster_proportion', jnp.max(parts)),
-        ('min_cluster_proportion', jnp.min(parts)),
+        ('inactive_clusters_proportion', jnp.mean(~is_active)),
+        ('max_cluster_proportion', jnp.max(proportions)),
+        ('min_cluster_proportion', jnp.min(proportions)),
         ('geomean_cluster_proportion', jnp.exp(mean_log)),
       ):
         self.add_summary(f'k_means/centroid/{name}/head{i}', value)
@@ -132,7 +141,7 @@ class VectorQuantization(base_layer.BaseLayer):
 def squared_distances(
   heads: Float[Array, '*B N H'], means: Float[Array, 'N K H']
 ) -> Float[Array, '*B N K']:
-  """Returns the squared distance of each head to each of its centroids."""
+  """Returns the squared L2 distances of each head to its K centroids."""
   products = jnp.einsum('...nh,nkh->...nk', heads, means)
   heads_squared = jnp.sum(jnp.square(heads), axis=-1, keepdims=True)
   return heads_squared + jnp.sum(jnp.square(means), axis=-1) - 2 * products

@@ -1,6 +1,6 @@
 # bazel: size=medium
 # SPDX-License-Identifier: Apache-2.0
-"""N-grammers against numpy loops."""
+"""N-Grammers against numpy loops."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _embs(seed=7):
 
 
 def _pairs(ids, pos=None, partner=None):
-  """Id plus 7 or so times its partner's, one by one; ids [B, L]."""
+  """Bigram ids, id + _V * paired id, in a loop; ids [B, L]."""
   bigrams = np.zeros(ids.shape, np.int64)
   for b, t in np.ndindex(*ids.shape):
     j = t - 1 if partner is None else partner[b, t]
@@ -40,7 +40,7 @@ def _pairs(ids, pos=None, partner=None):
 
 
 def _by_hand(params, ids, embs, *, vectors=None, concat=True, **pairing):
-  """The output of an n-grammer, [B, L, N, H]; ids [B, L, N]."""
+  """The output of an N-Grammer, [B, L, N, H]; ids [B, L, N]."""
   heads = np.asarray(embs, np.float64).reshape(_B, _L, _N, _H)
   out = []
   for n in range(_N):
@@ -59,9 +59,9 @@ def _by_hand(params, ids, embs, *, vectors=None, concat=True, **pairing):
       heads[:, :, n], params[f'emb_layer_norm_{n}']
     )
     grams = numpy_layers.layer_norm(looked_up, params[f'ngram_layer_norm_{n}'])
-    kept = _H - grams.shape[-1]
-    both = np.concatenate([head[..., :kept], grams], -1)
-    out.append(both if concat else head + grams)
+    head_dims = _H - grams.shape[-1]
+    concatenated = np.concatenate([head[..., :head_dims], grams], -1)
+    out.append(concatenated if concat else head + grams)
   return np.stack(out, axis=2)
 
 
@@ -106,7 +106,7 @@ def test_ngrammer_equals_numpy(concat):
   args = (_embs(), jnp.asarray(_PAD), jnp.asarray(_POS))
   got = running.run(layer, variables, jnp.asarray(_IDS), *args)
   np.testing.assert_allclose(got, want.reshape(_B, _L, -1), atol=1e-4)
-  # Ids and partners of their own for each head, heads kept apart.
+  # Different ids and pairs for each head; heads are not merged.
   ids[..., 1] = ids[::-1, ::-1, 0]
   partners = np.stack([_POS, _POS + 2], axis=1)
   apply = lambda ids, embs, pairs: layer.apply(
@@ -262,7 +262,7 @@ def test_vq_ngrammer_fills_and_reads_its_table():
   stored = np.asarray(new['non_trainable'][table])
   assert (stored[np.setdiff1d(np.arange(_V), seen)] == -1).all()
   np.testing.assert_array_equal(stored[6], _clusters(variables, _embs())[0, 2])
-  # Step 1 stores the clusters of every token, by the centroids as they are.
+  # Step 1 caches the cluster ids of all tokens with the current centroids.
   _, all_stored = train({**variables, **new}, *args, **kwargs)
   np.testing.assert_array_equal(
     all_stored['non_trainable'][table],
@@ -307,13 +307,15 @@ def test_vq_ngrammer_pairs_by_attention(causal):
     with pytest.raises(ValueError, match='cannot decode'):
       run(_embs(), 0, method='extend_step', attention_score=_scores()[:, :, 0])
     return
-  with pytest.raises(ValueError, match='pass attention_score'):
+  with pytest.raises(
+    ValueError, match='attention_score of .* must not be None'
+  ):
     run(_embs(), 0, method='extend_step')
   _check_steps(layer, variables, got, _scores())
 
 
 def _check_steps(layer, variables, want, scores=None):
-  """Decoding, with garbage after each step, equals the whole sequence."""
+  """Decoding, with arbitrary later inputs, equals the forward pass."""
 
   @running.jit
   def extend(embs, step, score):
@@ -386,7 +388,7 @@ def test_bregman_ngrammer_equals_numpy():
   got = running.run(
     layer, variables, None, _embs(), jnp.asarray(_PAD), do_eval=True
   )
-  # Small vectors: the layer norm magnifies their rounding.
+  # The layer norm of small vectors amplifies rounding errors.
   np.testing.assert_allclose(got, want.reshape(_B, _L, -1), atol=3e-3)
 
 
@@ -420,20 +422,23 @@ def test_padding_does_not_move_components():
   'config, message',
   [
     (_ngrammer(num_heads=0), 'num_heads > 0'),
-    (_ngrammer(ngram_emb_dim=5), 'ngram_emb_dim at most 4'),
-    (_ngrammer(concat_ngrams=False), 'ngram_emb_dim 4'),
-    (_ngrammer(dim_per_head=3), 'must end in num_heads, dim_per_head'),
+    (_ngrammer(ngram_emb_dim=5), r'ngram_emb_dim .* must be in \[1, 4\]'),
+    (_ngrammer(concat_ngrams=False), 'ngram_emb_dim .* must be 4'),
+    (_ngrammer(dim_per_head=3), r'must end in \(num_heads, dim_per_head\)'),
     (_vq(num_clusters=0), 'num_clusters'),
-    (_vq(ngram_emb_dim=5), 'ngram_emb_dim at most 4'),
+    (_vq(ngram_emb_dim=5), r'ngram_emb_dim .* must be in \[1, 4\]'),
     (_vq(full_update_cache_frequency=2), 'set unigram_vocab_size'),
-    (_vq(ngram_using_attention_scores=True), 'pass attention_scores'),
+    (
+      _vq(ngram_using_attention_scores=True),
+      'attention_scores of .* must not be None',
+    ),
     (
       _vq(unigram_vocab_size=_V, use_cached_input_ids_to_cluster_ids=True),
-      'is for eval',
+      'needs do_eval=True and input_ids',
     ),
     (
       _vq(unigram_vocab_size=_V, full_update_cache_frequency=2),
-      'emb_var must be',
+      'emb_var of .* must be',
     ),
     (_bregman(num_components=5), 'num_components from 1 to dim_per_head=4'),
   ],
