@@ -42,7 +42,7 @@ class Conv2D(convolutions.Conv2D, quantized_layer_mixin.QuantizedLayerMixin):
       self.shard(inputs.astype(self.fprop_dtype), mapping),
       self._padding(),
       ('NHWC', 'HWIO', 'NHWC'),
-      self._groups(inputs),
+      self._num_groups(inputs),
     )
     outputs = self.shard(outputs, mapping)
     return outputs + self.theta.b if self.bias else outputs
