@@ -101,7 +101,16 @@ class ConvStages(base_layer.BaseLayer):
 def check_equal_lengths(
   layer: base_layer.BaseLayer, fields: Sequence[str], unit: str
 ) -> None:
-  """Raises ValueError unless the fields have one entry per `unit`."""
+  """Checks that sequence fields have the same length.
+
+  Args:
+    layer: owner of the fields.
+    fields: names of the fields.
+    unit: the unit that an entry describes, for the message.
+
+  Raises:
+    ValueError: the lengths differ.
+  """
   lengths = {name: len(getattr(layer, name)) for name in fields}
   if len(set(lengths.values())) != 1:
     raise ValueError(
@@ -125,7 +134,15 @@ def square_conv(
   output_dim: int,
   stride: int = 1,
 ) -> LayerTpl:
-  """Returns the Config of a convolution with a `size` x `size` filter."""
+  """Returns the Config of an activated convolution with a square filter.
+
+  Args:
+    block: owner of the templates of convolution and activation.
+    size: height and width of the filter.
+    input_dim: input channels.
+    output_dim: output channels.
+    stride: stride of both dimensions.
+  """
   return block.conv_params.clone().set(
     filter_shape=(size, size, input_dim, output_dim),
     filter_stride=(stride, stride),

@@ -83,7 +83,11 @@ class BaseConv(base_layer.BaseLayer):
     return pax_fiddle.Config(cls, filter_shape=filter_shape, **hparams)
 
   def check_dimensions(self) -> None:
-    """Raises ValueError for invalid or incompatible fields."""
+    """Checks the fields.
+
+    Raises:
+      ValueError: a field is invalid, or two fields are incompatible.
+    """
     layer, rank = f'{type(self).__name__} {self.name!r}', self._rank
     for name, size in (
       ('filter_shape', rank + 2),

@@ -147,7 +147,12 @@ def norm_heads(
 
 
 def check_ngram_emb_dim(layer: base_layer.BaseLayer) -> None:
-  """Raises ValueError if n-gram embeddings do not fit into a head."""
+  """Checks that n-gram embeddings fit into a head.
+
+  Raises:
+    ValueError: `ngram_emb_dim` is not positive, exceeds `dim_per_head`, or
+      differs from it without `concat_ngrams`.
+  """
   size, dim = layer.ngram_emb_dim, layer.dim_per_head
   if size <= 0 or size > dim or (size != dim and not layer.concat_ngrams):
     expected = f'in [1, {dim}]' if layer.concat_ngrams else f'{dim}'

@@ -115,9 +115,12 @@ class SSM(base_layer.BaseLayer):
     return outputs.astype(inputs.dtype)
 
   def check_decoding(self, *, prefill: bool, sequential: bool) -> None:
-    """Raises ValueError if decoding would not start from a zero state.
+    """Checks that decoding starts from a zero state.
 
     See `decode_states.check_decoding`.
+
+    Raises:
+      ValueError: the forward pass on the prompt would set the state.
     """
     del sequential
     unsupported = {

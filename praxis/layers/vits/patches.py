@@ -10,7 +10,11 @@ from jaxtyping import Array, Float, Num
 
 
 def patch_grid(height: int, width: int, patch_size: int) -> tuple[int, int]:
-  """Returns the rows and columns of patches of an image."""
+  """Returns the rows and columns of patches of an image.
+
+  Raises:
+    ValueError: `patch_size` does not divide height and width.
+  """
   if patch_size <= 0 or height % patch_size or width % patch_size:
     raise ValueError(
       f'height {height} and width {width} of images must be multiples of '
@@ -22,7 +26,12 @@ def patch_grid(height: int, width: int, patch_size: int) -> tuple[int, int]:
 def image_to_patch(
   img: Num[Array, 'B H W C'], patch_size: int
 ) -> Num[Array, 'B N P']:
-  """Returns the patches in row-major order; P is (rows, columns, channels)."""
+  """Returns the patches in row-major order; P is (rows, columns, channels).
+
+  Raises:
+    ValueError: `img` is not of rank 4, or `patch_size` does not divide its
+      height and width.
+  """
   if img.ndim != 4:
     raise ValueError(f'images must be [B, H, W, C], got shape {img.shape}')
   batch, height, width, channels = img.shape
@@ -35,7 +44,12 @@ def image_to_patch(
 def patch_to_image(
   patches: Num[Array, 'B N P'], img_shape: Sequence[int], patch_size: int
 ) -> Num[Array, 'B H W C']:
-  """Inverts `image_to_patch` for images of shape `img_shape`."""
+  """Inverts `image_to_patch` for images of shape `img_shape`.
+
+  Raises:
+    ValueError: `img_shape` is not of rank 4, or `patch_size` does not divide
+      its height and width.
+  """
   if len(img_shape) != 4:
     raise ValueError(f'img_shape must be [B, H, W, C], got {img_shape}')
   _, height, width, channels = img_shape
@@ -54,6 +68,9 @@ def interpolate_embedding_2d(
   """Interpolates position embeddings bilinearly to another grid of patches.
 
   References: ViT, https://arxiv.org/abs/2010.11929, section 3.2
+
+  Raises:
+    ValueError: the shape of `emb` does not match `source_emb_shape`.
   """
   rows, columns = source_emb_shape
   if emb.ndim != 3 or emb.shape[:2] != (1, rows * columns):
