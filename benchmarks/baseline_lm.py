@@ -171,9 +171,9 @@ def feed_forward(layer: Params, x: jax.Array) -> jax.Array:
 
 def layer_norm(weights: Params, x: jax.Array) -> jax.Array:
   """Returns `x` normalized over its last dimension."""
-  centred = x - jnp.mean(x, axis=-1, keepdims=True)
-  variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-  normed = centred * jax.lax.rsqrt(variance + 1e-6)
+  centered = x - jnp.mean(x, axis=-1, keepdims=True)
+  variance = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
+  normed = centered * jax.lax.rsqrt(variance + 1e-6)
   return normed * (1.0 + weights['scale']) + weights['bias']
 
 

@@ -72,7 +72,7 @@ def _report_summaries(steps: int) -> None:
   """Reports the cost of summaries at every step, in percent.
 
   One run writes summaries in every second block of steps; each such block is
-  compared with the mean of its neighbours.
+  compared with the mean of its neighbors.
   """
   name = 'benchmarks.experiments.Lm4x256Spmd'
   settings = ('task.train.summary_interval_steps=1', 'MAX_SEQ_LEN=64')
@@ -92,7 +92,7 @@ def _report_summaries(steps: int) -> None:
 
 
 def _cost_percent(blocks: Sequence[float]) -> float:
-  """Returns the median cost of odd blocks relative to their neighbours."""
+  """Returns the median cost of odd blocks relative to their neighbors."""
   ratios = [
     2 * blocks[i] / (blocks[i - 1] + blocks[i + 1])
     for i in range(1, len(blocks) - 1, 2)

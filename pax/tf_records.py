@@ -93,7 +93,7 @@ def offsets(file: BinaryIO) -> np.ndarray:
 
 
 def example(features: Mapping[str, Any]) -> bytes:
-  """Returns a serialised tf.train.Example of arrays by name.
+  """Returns a serialized tf.train.Example of arrays by name.
 
   Floats become a float_list, integers and booleans an int64_list, bytes and
   strings a bytes_list. Arrays are flattened: the format has no shapes.
@@ -108,13 +108,13 @@ def example(features: Mapping[str, Any]) -> bytes:
 def parse_example(
   record: bytes, names: Sequence[str] | None = None
 ) -> dict[str, list[bytes] | np.ndarray]:
-  """Returns the features of a serialised tf.train.Example by name.
+  """Returns the features of a serialized tf.train.Example by name.
 
   A bytes_list is a list of bytes, a float_list an array of float32, an
   int64_list an array of int64; a feature without values is an empty list.
 
   Args:
-    record: The serialised example.
+    record: The serialized example.
     names: Names of the features to return; None is all.
 
   Raises:
@@ -131,7 +131,7 @@ def parse_example(
           features[name] = _values(parts.get(2, b''))
   except (IndexError, KeyError, TypeError, ValueError) as e:
     raise ValueError(
-      'a record must be a serialised tf.train.Example, got'
+      'a record must be a serialized tf.train.Example, got'
       f' {bytes(record[:20])!r}...; see pax.tf_records.example'
     ) from e
   return features

@@ -136,7 +136,7 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     return batch
 
   def get_state(self) -> State:
-    """Returns the position in the data as a small JSON-serialisable dict.
+    """Returns the position in the data as a small JSON-serializable dict.
 
     Raises:
       ValueError: a batch was peeked, and the state before it is unknown.

@@ -19,7 +19,7 @@ ProcessDecodeOut = tuple[
 
 
 class BaseModel(base_layer.BaseLayer):
-  """A network and its losses; the learner selects the loss to minimise."""
+  """A network and its losses; the learner selects the loss to minimize."""
 
   def compute_predictions(self, input_batch: NestedMap) -> Any:
     """Returns the predictions that `compute_loss` takes.

@@ -16,7 +16,7 @@ constexpr int64_t kCacheLine = 64;
 int64_t CeilDiv(int64_t n, int64_t d) { return (n + d - 1) / d; }
 int64_t RoundUp(int64_t n, int64_t d) { return CeilDiv(n, d) * d; }
 
-// Uninitialised memory, aligned for vectors.
+// Uninitialized memory, aligned for vectors.
 class Buffer {
  public:
   explicit Buffer(int64_t bytes)
@@ -267,12 +267,12 @@ void Pass::Combine(int64_t begin, int64_t row) {
 
 void Pass::WeighRow(int64_t token, int64_t row, bool ignored) {
   const float xent = ignored ? 0.0f : grad_->xent_weight[token];
-  float normaliser = 0.0f;
+  float normalizer = 0.0f;
   if (row < height_ && grad_->logsumexp_weight) {
-    normaliser = grad_->logsumexp_weight[token];
+    normalizer = grad_->logsumexp_weight[token];
   }
-  normaliser += 2.0f * grad_->z_loss_weight * xent * row_.logsumexp[row];
-  row_.probability[row] = xent + normaliser;
+  normalizer += 2.0f * grad_->z_loss_weight * xent * row_.logsumexp[row];
+  row_.probability[row] = xent + normalizer;
   row_.offset[row] = xent * target_.off;
   row_.label_weight[row] = xent * (target_.on - target_.off);
 }

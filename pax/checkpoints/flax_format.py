@@ -2,7 +2,7 @@
 """Replicated train states as one msgpack file.
 
 The file is `{'state': {leaf name: array}, 'metadata': {...}, 'train_input':
-{process: JSON}}`, serialised by Flax.
+{process: JSON}}`, serialized by Flax.
 """
 
 from __future__ import annotations

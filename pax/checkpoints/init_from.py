@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warm start: initialises a train state from checkpoints of other tasks.
+"""Warm start: initializes a train state from checkpoints of other tasks.
 
 A rule is a pair of a regex on the path of a variable, `params/lm/softmax/w`,
 and a format string of the path in the checkpoint with the groups of the regex.
@@ -134,7 +134,7 @@ def match_rules(
   Args:
     targets: Paths in the state.
     rules: The rules of one checkpoint.
-    initialized: Targets that are initialised already; matches are added.
+    initialized: Targets that are initialized already; matches are added.
 
   Raises:
     ValueError: `safe_load` is set and a rule matches nothing.
@@ -216,7 +216,7 @@ class Initializer:
   ) -> TrainState:
     """Returns `state` with the leaves that the rules select.
 
-    A leaf that one checkpoint initialises is skipped by later ones.
+    A leaf that one checkpoint initializes is skipped by later ones.
 
     Args:
       state: The fresh state, whose replaced leaves are deleted.
@@ -368,7 +368,7 @@ def table(
   ]
   title = (
     f'from {mapping.source.path}: {len(rows)} of {len(metadata)} arrays; the'
-    ' others are initialised afresh'
+    ' others are initialized afresh'
   )
   return '\n'.join([title, *lines])
 
@@ -413,7 +413,7 @@ def _all_opt_states(
       ' partial_load_opt_states to map the states by rules'
     )
   logging.warning(
-    '%d optimizer states are initialised afresh', len(by_path) - len(leaves)
+    '%d optimizer states are initialized afresh', len(by_path) - len(leaves)
   )
   return leaves
 

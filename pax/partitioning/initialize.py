@@ -20,8 +20,8 @@ JTensor = pytypes.JTensor
 Nested = pytypes.Nested
 WeightHParams = base_layer.WeightHParams
 
-# Up to this number of scalars a CPU runs an unoptimised program in less time
-# than XLA takes to optimise it.
+# Up to this number of scalars a CPU runs an unoptimized program in less time
+# than XLA takes to optimize it.
 _MAX_UNOPTIMIZED = 100_000_000
 
 

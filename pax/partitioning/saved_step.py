@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serialised executables of steps, to start jobs without compiling.
+"""Serialized executables of steps, to start jobs without compiling.
 
 The first line of a file identifies program, versions and devices; a job rejects
 a file that differs in any of them.
@@ -39,7 +39,7 @@ def save(step: PartitionedStep, path: str | os.PathLike[str]) -> None:
   """Writes the executable of the step, compiling it if necessary.
 
   Raises:
-    ValueError: The file cannot be written, or the platform cannot serialise
+    ValueError: The file cannot be written, or the platform cannot serialize
       executables.
   """
   path = pathlib.Path(path)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Summaries of the metric values of clu and SeqIO.
 
-Neither package is a dependency: values are recognised by the names of their
+Neither package is a dependency: values are recognized by the names of their
 classes and fields.
 """
 

@@ -41,7 +41,7 @@ class InferJob:
   job_log_dir: str
   # The task on its mesh.
   partitioner: partitioning.Partitioner
-  # Computes and serialises the outputs.
+  # Computes and serializes the outputs.
   runner: base_inference_runner.BaseInferenceRunner
   # The eval state, and the checkpoint directory it was restored from.
   state: train_states.TrainState

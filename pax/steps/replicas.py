@@ -62,7 +62,7 @@ def sync_non_trainables(
   var_weight_hparams: Nested[base_layer.WeightHParams],
   axis_name: str | None,
 ) -> Nested[JTensor]:
-  """Returns non-trainable variables synchronised over the replicas.
+  """Returns non-trainable variables synchronized over the replicas.
 
   Args:
     new: Variables after the forward pass of this replica.

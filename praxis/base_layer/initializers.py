@@ -185,7 +185,7 @@ def scaled_orthogonal(
 def scaled_delta_orthogonal(
   key: PRNGKey, shape: Sequence[int], dtype: jnp.dtype = jnp.float32
 ) -> JTensor:
-  """Returns a kernel that is orthogonal at its centre and zero elsewhere.
+  """Returns a kernel that is orthogonal at its center and zero elsewhere.
 
   References: https://arxiv.org/abs/1806.05393
 
@@ -197,9 +197,9 @@ def scaled_delta_orthogonal(
       'scaled_delta_orthogonal needs a shape of 3, 4 or 5 dimensions, got '
       f'{tuple(shape)}; scaled_orthogonal takes matrices'
     )
-  centre = tuple((n - 1) // 2 for n in shape[:-2])
+  center = tuple((n - 1) // 2 for n in shape[:-2])
   matrix = scaled_orthogonal(key, shape[-2:], dtype)
-  return jnp.zeros(shape, dtype).at[centre].set(matrix)
+  return jnp.zeros(shape, dtype).at[center].set(matrix)
 
 
 def sample(

@@ -292,7 +292,7 @@ class BaseLayer(children.ParentModule):
     if self.is_mutable_collection(DECODE_CACHE):
       self.put_variable(DECODE_CACHE, name, new_state)
 
-  # Quantised and sparse weights.
+  # Quantized and sparse weights.
 
   @nn.nowrap
   def create_quantized_variable(
@@ -358,9 +358,9 @@ class BaseLayer(children.ParentModule):
     return self._theta_value(name), mask
 
   def quantize_weight(self) -> dict[str, Nested[JTensor]]:
-    """Returns the variables by collection, with quantised weights.
+    """Returns the variables by collection, with quantized weights.
 
-    This base class leaves the layer's own weights unquantised and collects the
+    This base class leaves the layer's own weights unquantized and collects the
     results of its children.
     """
     collections = quantized_variables.collect(

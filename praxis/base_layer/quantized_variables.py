@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variables of quantised and sparse weights.
+"""Variables of quantized and sparse weights.
 
-A quantised weight `w` has a scale `w_quantized_scale` and, if the quantisation
+A quantized weight `w` has a scale `w_quantized_scale` and, if the quantization
 is asymmetric, a zero point `w_quantized_zp`. A sparse weight has a mask
 `w_sparsity_mask`.
 """
@@ -119,7 +119,7 @@ def collect(
 
 
 def flax_variables(module: nn.Module) -> Collections:
-  """Returns the unboxed variables of a flax module, unquantised."""
+  """Returns the unboxed variables of a flax module, unquantized."""
   collections = {
     name: module.variables.get(name, {}) for name in (PARAMS, NON_TRAINABLE)
   }

@@ -222,7 +222,7 @@ def var_disallow_bfloat16_conversion(var_hparams: WeightHParams) -> bool:
 
 
 def var_skip_lp_regularization(var_params: WeightHParams) -> bool:
-  """Whether the variable is left out of Lp regularisation."""
+  """Whether the variable is left out of Lp regularization."""
   flag = WeightHParamsCollection.SKIP_LP_REGULARIZATION
   return flag in var_params.collections
 

@@ -2,7 +2,7 @@
 """Weight sharing between layers by `shared_weight_layer_id`.
 
 All Configs with the same id yield one layer. Its variables are at the root of
-the variable tree under the id. Within a scanned or rematerialised body the root
+the variable tree under the id. Within a scanned or rematerialized body the root
 is that body.
 """
 

@@ -2,7 +2,7 @@
 """Softmax cross entropy over a vocabulary in chunks of tokens.
 
 The forward pass computes the gradient of the weighted sum that training
-minimises along with each chunk of logits, without recomputation.
+minimizes along with each chunk of logits, without recomputation.
 Differentiating a result per token computes the logits a second time.
 """
 

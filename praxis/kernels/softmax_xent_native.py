@@ -39,7 +39,7 @@ def forward(
   labels: Int[Array, ' N'],
   spec: Spec,
 ) -> Tokens:
-  """Returns the results per token without materialising logits."""
+  """Returns the results per token without materializing logits."""
   call = jax.ffi.ffi_call(FORWARD, _token_shapes(x.shape[0]))
   return Tokens(*call(x, table, bias, labels, **_attributes(x, table, spec)))
 

@@ -18,7 +18,7 @@ template_field = pax_fiddle.template_field
 class MultitaskResidualAdapter(base_layer.BaseLayer):
   """Norm, a bottleneck of two linear layers, residual; weights per task.
 
-  At initialisation it adds only the last bias to its input.
+  At initialization it adds only the last bias to its input.
 
   References: Parameter-Efficient Transfer Learning for NLP,
   https://arxiv.org/abs/1902.00751

@@ -207,7 +207,7 @@ def block_template(
 def configure_attention(
   attention: LayerTpl, options: BlockOptions, *, use_bias: bool
 ) -> None:
-  """Sets relative bias, GShard's initialisation, and no query scaling."""
+  """Sets relative bias, GShard's initialization, and no query scaling."""
   attention.set(
     attention_extra_logit=options.attention_extra_logit,
     use_bias=use_bias,

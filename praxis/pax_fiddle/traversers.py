@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registration of containers with Fiddle: NestedMaps and dataclasses.
 
-Fiddle builds, draws and serialises the Configs within registered containers.
+Fiddle builds, draws and serializes the Configs within registered containers.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def theirs(model: Any, ids: np.ndarray, **kwargs: Any) -> np.ndarray:
     return model(torch.tensor(ids).long(), **kwargs).logits.numpy()
 
 
-def randomised(model: Any) -> Any:
+def randomized(model: Any) -> Any:
   """Returns the model in eval, no weight of which is special."""
   torch.manual_seed(1)
   with torch.no_grad():
@@ -55,7 +55,7 @@ def randomised(model: Any) -> Any:
 
 
 def gpt2() -> Any:
-  return randomised(
+  return randomized(
     transformers.GPT2LMHeadModel(
       transformers.GPT2Config(
         vocab_size=VOCAB, n_positions=32, n_embd=48, n_layer=3, n_head=4
@@ -73,7 +73,7 @@ def llama(**kwargs: Any) -> Any:
     num_attention_heads=4,
   )
   config = transformers.LlamaConfig(**{**sizes, **kwargs})
-  return randomised(transformers.LlamaForCausalLM(config))
+  return randomized(transformers.LlamaForCausalLM(config))
 
 
 def t5(**kwargs: Any) -> Any:
@@ -89,12 +89,12 @@ def t5(**kwargs: Any) -> Any:
     relative_attention_max_distance=10,
     **kwargs,
   )
-  return randomised(transformers.T5ForConditionalGeneration(config))
+  return randomized(transformers.T5ForConditionalGeneration(config))
 
 
 def t5_version_1_1() -> Any:
   model = t5(feed_forward_proj='gated-gelu', tie_word_embeddings=False)
-  # As checkpoints have it; the class ties what is initialised.
+  # As checkpoints have it; the class ties what is initialized.
   head = torch.randn_like(model.lm_head.weight)
   model.lm_head.weight = torch.nn.Parameter(head)
   return model

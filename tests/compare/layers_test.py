@@ -185,7 +185,7 @@ def normal(*shape: int, seed: int) -> np.ndarray:
   return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def randomised(module: torch.nn.Module) -> dict[str, np.ndarray]:
+def randomized(module: torch.nn.Module) -> dict[str, np.ndarray]:
   """Makes no weight special; returns them all."""
   with torch.no_grad():
     for i, weight in enumerate(module.parameters()):
@@ -196,7 +196,7 @@ def randomised(module: torch.nn.Module) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize('name', PAIRS)
 def test_layers_give_the_same_numbers(name):
   pair = PAIRS[name]()
-  params = pair.params(randomised(pair.theirs))
+  params = pair.params(randomized(pair.theirs))
   x = jnp.asarray(normal(*pair.shape, seed=7))
 
   their_x = torch.tensor(np.array(x), requires_grad=True)

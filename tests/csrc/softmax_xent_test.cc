@@ -107,13 +107,13 @@ void ExpectedToken(const Problem& p, int64_t n, Expected& want) {
   const int32_t label = p.labels[n];
   const double off = c.label_smoothing / (c.vocab - 1);
   const double weight = label < 0 ? 0 : p.weight[n];
-  const double normaliser =
+  const double normalizer =
       weight + 2 * c.z_loss_weight * weight * lse + p.lse_weight[n];
   want.xent[n] = label < 0 ? 0 : lse;
   for (int64_t v = 0; v < c.vocab; ++v) {
     const double q = v == label ? 1 - c.label_smoothing : off;
     if (label >= 0) want.xent[n] -= q * logits[v];
-    double g = normaliser * std::exp(logits[v] - lse) - weight * q;
+    double g = normalizer * std::exp(logits[v] - lse) - weight * q;
     if (c.soft_cap > 0) g *= 1 - std::pow(logits[v] / c.soft_cap, 2);
     want.dbias[v] += g;
     for (int64_t d = 0; d < c.dims; ++d) {

@@ -2,11 +2,11 @@
 """What experiments resolve to, as text that is short and changes visibly.
 
 A family of experiments has one golden file. Its first experiment stands there
-whole: size, variables (shape, dtype, initialiser, split over the mesh), task
+whole: size, variables (shape, dtype, initializer, split over the mesh), task
 and datasets. Each other one has the lines in which it differs from the nearest
 before it: ~ changed, + added, - gone. Where that is longer it stands whole.
 
-Nothing is allocated: variables are declared by abstract initialisation, though
+Nothing is allocated: variables are declared by abstract initialization, though
 the largest model has 10^12 of them.
 """
 

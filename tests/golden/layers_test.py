@@ -8,7 +8,7 @@
     UPDATE_GOLDEN=1 pytest tests/golden/layers_test.py    # accepts it as it is
 
 The cases stand in `tests/golden/layer_cases`, a module for each room. A line
-for a variable says its collection and path, dtype and shape, initialiser and
+for a variable says its collection and path, dtype and shape, initializer and
 split over a mesh of replica, data and mdl. Nothing is allocated or compiled.
 """
 

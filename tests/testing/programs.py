@@ -161,5 +161,5 @@ def _watch(request: dict, handles: Sequence[int]) -> None:
   os.write(answers, f'{pid}\n'.encode())
   _, status = os.waitpid(pid, 0)
   os.write(answers, f'{os.waitstatus_to_exitcode(status)}\n'.encode())
-  # Not as the program ends: it flushes and finalises nothing.
+  # Not as the program ends: it flushes and finalizes nothing.
   os._exit(0)

@@ -121,7 +121,7 @@ class Fp8EinsumOp(base_layer.BaseLayer):
     kernel: Array,
     suffix: str = '',
   ) -> Array:
-    """Returns the einsum of the quantised input and a kernel."""
+    """Returns the einsum of the quantized input and a kernel."""
     meta = self._meta('kernel', suffix)
     quantized = fp8_delayed_scaling.quantize_operand(kernel, meta, _E4M3)
     return fp8_delayed_scaling.dot(

@@ -39,9 +39,9 @@ class LayerNorm(BaseNormalization):
     paddings: Float[Array, '*B'] | None = None,
   ) -> Float[Array, '*B D']:
     x = inputs.astype(jnp.float32) if self.reductions_in_fp32 else inputs
-    centred = x - jnp.mean(x, axis=-1, keepdims=True)
-    variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
-    normed = centred * jax.lax.rsqrt(variance + self.epsilon)
+    centered = x - jnp.mean(x, axis=-1, keepdims=True)
+    variance = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
+    normed = centered * jax.lax.rsqrt(variance + self.epsilon)
     normed = normed.astype(inputs.dtype)
     if self.use_scale:
       scale = self.theta.scale

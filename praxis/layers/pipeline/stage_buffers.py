@@ -2,7 +2,7 @@
 """Buffers with a leading axis of stages, and shifts along it.
 
 The axis is sharded over devices, so that each function is either local or a
-collective permute to a neighbour.
+collective permute to a neighbor.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers with quantised and sparse weights; re-exports the layers."""
+"""Layers with quantized and sparse weights; re-exports the layers."""
 
 from praxis.layers.quantization.attentions import (
   AttentionProjection,

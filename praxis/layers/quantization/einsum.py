@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Einsum layer with a quantised weight and an optional bias."""
+"""Einsum layer with a quantized weight and an optional bias."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from praxis.layers.quantization.utils import einsum_equations
 
 
 class Einsum(quantized_layer_mixin.QuantizedLayerMixin):
-  """An einsum of inputs and a quantised weight."""
+  """An einsum of inputs and a quantized weight."""
 
   # Equation of inputs and weight, such as '...d,df->...f'.
   eqn: str = ''

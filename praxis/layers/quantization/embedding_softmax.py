@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embeddings and softmaxes with quantised tables, one scale per class."""
+"""Embeddings and softmaxes with quantized tables, one scale per class."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EQUATION = 'xy,zy->xz'
 class Embedding(
   embedding_softmax.Embedding, quantized_layer_mixin.QuantizedLayerMixin
 ):
-  """An Embedding with a quantised table."""
+  """An Embedding with a quantized table."""
 
   quantization: QuantizationParams = pax_fiddle.instance_field(
     QuantizationParams
@@ -48,7 +48,7 @@ class Embedding(
     if self.quantization.act_params is not None:
       raise ValueError(
         'act_params must be None for an Embedding, got '
-        f'{self.quantization.act_params}: ids are not quantised'
+        f'{self.quantization.act_params}: ids are not quantized'
       )
     super().setup()
 
@@ -62,7 +62,7 @@ class Embedding(
 
 
 class SharedEmbeddingSoftmax(embedding_softmax.SharedEmbeddingSoftmax):
-  """A SharedEmbeddingSoftmax whose projection is a quantised Linear."""
+  """A SharedEmbeddingSoftmax whose projection is a quantized Linear."""
 
   quantization: QuantizationParams = pax_fiddle.instance_field(
     QuantizationParams
@@ -72,7 +72,7 @@ class SharedEmbeddingSoftmax(embedding_softmax.SharedEmbeddingSoftmax):
   def create_child(
     self, name: str, params: pax_fiddle.Config, *, skip_clone: bool = False
   ) -> nn.Module:
-    """Creates a child; `logits_ffn` gets a quantised Linear."""
+    """Creates a child; `logits_ffn` gets a quantized Linear."""
     if name == 'logits_ffn':
       linear = pax_fiddle.Config(
         linears.Linear, quantization=copy.deepcopy(self.quantization)
@@ -107,9 +107,9 @@ class NClassMajorSharedEmbeddingSoftmax(
   embedding_softmax.SharedEmbeddingSoftmax,
   quantized_layer_mixin.QuantizedLayerMixin,
 ):
-  """A SharedEmbeddingSoftmax whose quantised table is [classes, dims].
+  """A SharedEmbeddingSoftmax whose quantized table is [classes, dims].
 
-  The unquantised table `w` is [dims, classes], like the weight of a Linear.
+  The unquantized table `w` is [dims, classes], like the weight of a Linear.
   """
 
   activation_tpl: pax_fiddle.Config = pax_fiddle.template_field(
@@ -220,7 +220,7 @@ def _dequantize_rows(
   scale: Shaped[Array, 'V *blocks'],
   zero_point: Shaped[Array, 'V *blocks'] | None,
 ) -> Shaped[Array, '...']:
-  """Returns quantised rows, dequantized with the scales of their classes."""
+  """Returns quantized rows, dequantized with the scales of their classes."""
   dequantized = rows * scale[ids][..., None]
   if zero_point is None:
     return dequantized

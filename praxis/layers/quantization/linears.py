@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers with quantised, optionally sparse or low-rank, weights."""
+"""Linear layers with quantized, optionally sparse or low-rank, weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EQUATION = '...y,yz->...z'
 
 
 class Linear(linears.Linear, quantized_layer_mixin.SparseQuantizedLayerMixin):
-  """A linear layer with one quantised matrix, or with two low-rank factors."""
+  """A linear layer with one quantized matrix, or with two low-rank factors."""
 
   # Rank of the two factors that replace the matrix; -1: one matrix.
   rank: int = -1
@@ -54,7 +54,7 @@ class Linear(linears.Linear, quantized_layer_mixin.SparseQuantizedLayerMixin):
 
 
 class LinearLoRA(low_rank_residual.LowRankResidual, Linear):
-  """A quantised Linear plus a float low-rank residual (LoRA)."""
+  """A quantized Linear plus a float low-rank residual (LoRA)."""
 
   def _base_einsum(self) -> low_rank_residual.BaseEinsum:
     return low_rank_residual.BaseEinsum(
@@ -66,7 +66,7 @@ class LinearLoRA(low_rank_residual.LowRankResidual, Linear):
 
 
 class LinearActScaling(Linear):
-  """A quantised Linear with a learned scale per input channel."""
+  """A quantized Linear with a learned scale per input channel."""
 
   def setup(self) -> None:
     super().setup()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Low-rank float residuals of quantised layers (LoRA).
+"""Low-rank float residuals of quantized layers (LoRA).
 
 References:
   LoRA: Low-Rank Adaptation of Large Language Models,

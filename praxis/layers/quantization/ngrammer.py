@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""N-grammers with quantised embedding tables."""
+"""N-grammers with quantized embedding tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QuantizationParams = quantization_hparams.QuantizationParams
 
 
 class Ngrammer(ngrammer.Ngrammer):
-  """An Ngrammer with one quantised table per head."""
+  """An Ngrammer with one quantized table per head."""
 
   quantization: QuantizationParams = pax_fiddle.instance_field(
     QuantizationParams
@@ -29,7 +29,7 @@ class Ngrammer(ngrammer.Ngrammer):
 
 
 class VQNgrammer(ngrammer.VQNgrammer):
-  """A VQNgrammer with one quantised table per head."""
+  """A VQNgrammer with one quantized table per head."""
 
   quantization: QuantizationParams = pax_fiddle.instance_field(
     QuantizationParams

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for the clipping bound with the smallest quantisation error."""
+"""Search for the clipping bound with the smallest quantization error."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def get_best_bound(
   `per_channel` over the dimensions where `bound` has size 1.
 
   Args:
-    t: the array to quantise.
+    t: the array to quantize.
     bound: the maximum of |t|, a scalar or with the rank of `t`.
-    min_value: the minimum quantised value.
-    max_value: the maximum quantised value, to which the bound is mapped.
+    min_value: the minimum quantized value.
+    max_value: the maximum quantized value, to which the bound is mapped.
     p_value: exponent of the error.
     per_channel: whether each channel has its own factor.
   """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of quantised layers."""
+"""Parameters of quantized layers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from praxis import pax_fiddle
 
 @enum.unique
 class QuantizationType(enum.StrEnum):
-  """The quantisation method.
+  """The quantization method.
 
-  PTQ: post-training quantisation. AQT: accurate quantised training, whose
-  matmuls have quantised operands. FQ: fake quantisation of weights in training.
+  PTQ: post-training quantization. AQT: accurate quantized training, whose
+  matmuls have quantized operands. FQ: fake quantization of weights in training.
   FQ_VN: noise on weights instead of rounding. FR: by activation statistics.
   """
 
@@ -30,10 +30,10 @@ class QuantizationType(enum.StrEnum):
 
 @enum.unique
 class QuantizationMode(enum.StrEnum):
-  """The phase a quantised layer is built for.
+  """The phase a quantized layer is built for.
 
   TRAINING: float weights. MATERIALIZE: float weights, which `quantize_weight`
-  converts for INFERENCE. QT: quantised matmuls in forward and backward pass.
+  converts for INFERENCE. QT: quantized matmuls in forward and backward pass.
   CALIB: collection of activation statistics.
   """
 
@@ -60,11 +60,11 @@ class TransformerLayer(enum.StrEnum):
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass
 class ActQuantizationParams:
-  """Dynamic quantisation of activations, with the range of each batch."""
+  """Dynamic quantization of activations, with the range of each batch."""
 
   # Precision in bits.
   precision: int = 8
-  # Whether quantised values are unsigned, as after a ReLU.
+  # Whether quantized values are unsigned, as after a ReLU.
   unsigned_int_bounds: bool = False
   # Factor of the clipping range; 1.0: no clipping.
   clipping_coeff: float = 1.0
@@ -85,7 +85,7 @@ class ActQuantizationParams:
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass
 class WeightQuantizationParams:
-  """Quantisation of a weight.
+  """Quantization of a weight.
 
   References:
     Robust Quantization: One Model to Rule Them All,
@@ -94,7 +94,7 @@ class WeightQuantizationParams:
 
   # Precision in bits.
   precision: int = 8
-  # Whether quantised values are unsigned.
+  # Whether quantized values are unsigned.
   unsigned_int_bounds: bool = False
   # Factor of the clipping range; 1.0: no clipping.
   clipping_coeff: float = 1.0
@@ -110,9 +110,9 @@ class WeightQuantizationParams:
   add_scale_eps: bool | None = True
   # Whether weights are dequantized before the matmul.
   dequant_upfront: bool = False
-  # Storage dtype of quantised weights.
+  # Storage dtype of quantized weights.
   dtype: Any = jnp.int8
-  # Weight of the mean squared quantisation error in the loss; None: 0.
+  # Weight of the mean squared quantization error in the loss; None: 0.
   quant_loss_weight: float | None = None
   # Whether the grid search selects a factor per channel.
   optimize_clipping_per_channel: bool = False
@@ -148,7 +148,7 @@ class WeightQuantizationParams:
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass
 class QuantizedTrainingParams:
-  """Quantisation of matmuls in mode QT."""
+  """Quantization of matmuls in mode QT."""
 
   # Precision of the forward and backward pass in bits; None: float.
   bits_fwd: int | None = 8
@@ -168,11 +168,11 @@ class QuantizedTrainingParams:
 @pax_fiddle.register_dataclass
 @dataclasses.dataclass
 class QuantizationParams:
-  """Quantisation of a layer."""
+  """Quantization of a layer."""
 
   quantization_type: QuantizationType = QuantizationType.PTQ
   mode: QuantizationMode = QuantizationMode.INFERENCE
-  # None: activations are not quantised.
+  # None: activations are not quantized.
   act_params: ActQuantizationParams | None = None
   weight_params: WeightQuantizationParams = dataclasses.field(
     default_factory=WeightQuantizationParams

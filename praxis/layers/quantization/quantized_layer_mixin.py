@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixins that quantise the weights and the einsum of an existing layer.
+"""Mixins that quantize the weights and the einsum of an existing layer.
 
 The layer declares its weight with `create_variable` and calls its child
-`einsum`. The mixin overrides `create_variable` to declare the weight quantised,
+`einsum`. The mixin overrides `create_variable` to declare the weight quantized,
 and takes the place of the child `einsum`.
 """
 
@@ -28,7 +28,7 @@ PARAMS = base_layer.PARAMS
 
 
 class QuantizedLayerMixin(quantizer.QuantizationLayer):
-  """Quantises the weights and the einsum of the layer it is mixed into."""
+  """Quantizes the weights and the einsum of the layer it is mixed into."""
 
   # Whether the layer supports block_size.
   _HAS_BLOCKS = True
@@ -40,14 +40,14 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
 
   @nn.nowrap
   def _equations(self) -> dict[str, str]:
-    """Returns the einsum equation of each quantised weight, by name."""
+    """Returns the einsum equation of each quantized weight, by name."""
     raise NotImplementedError
 
   @nn.nowrap
   def create_variable(
     self, name: str, var_hparams: WeightHParams, trainable: bool = True
   ) -> None:
-    """Declares a variable; those in `_equations` are quantised weights."""
+    """Declares a variable; those in `_equations` are quantized weights."""
     if not self.quantization or name not in self._equations():
       self._declare_variable(name, var_hparams, trainable)
       return
@@ -113,7 +113,7 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
     )
 
   def quantize_weight(self) -> dict[str, Any]:
-    """Returns the layer's variables with quantised weights.
+    """Returns the layer's variables with quantized weights.
 
     Raises:
       ValueError: the layer has no `quantization`.
@@ -177,7 +177,7 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
 
   @nn.nowrap
   def _trained_weight(self, name: str) -> Array:
-    """Returns the trained float weight, to be quantised."""
+    """Returns the trained float weight, to be quantized."""
     return self.get_var(name)
 
   @nn.nowrap
@@ -249,7 +249,7 @@ class SparseQuantizedLayerMixin(
     return super().multiply(name, equation, x, weight)
 
   def quantize_weight(self) -> dict[str, Any]:
-    """Returns the quantised variables without those of sparsity."""
+    """Returns the quantized variables without those of sparsity."""
     return self._without_masks(super().quantize_weight())
 
   def quantized_partition_specs(self) -> dict[str, Any]:

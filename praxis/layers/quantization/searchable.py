@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised layers with searchable precision."""
+"""Quantized layers with searchable precision."""
 
 from __future__ import annotations
 
@@ -64,16 +64,16 @@ class SearchableQuantizedLayer(quantized_weights.QuantizedWeights):
 
 
 class SearchableLinear(SearchableQuantizedLayer, linears.Linear):
-  """A quantised Linear with searchable precision."""
+  """A quantized Linear with searchable precision."""
 
 
 class SearchableAttentionProjection(
   SearchableQuantizedLayer, attentions.AttentionProjection
 ):
-  """A quantised AttentionProjection with searchable precision."""
+  """A quantized AttentionProjection with searchable precision."""
 
 
 class SearchableCombinedQKVProjectionLayer(
   SearchableQuantizedLayer, attentions.CombinedQKVProjectionLayer
 ):
-  """A quantised CombinedQKVProjectionLayer with searchable precision."""
+  """A quantized CombinedQKVProjectionLayer with searchable precision."""

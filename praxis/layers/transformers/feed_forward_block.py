@@ -48,7 +48,7 @@ class FeedForwardBlock(base_layer.BaseLayer):
   residual_droppath_prob: float = 0.0
   # One of norm_placement.NORM_POLICIES.
   norm_policy: str = 'pre'
-  # Whether weights are initialised uniformly with variance 1 / fan_in instead
+  # Whether weights are initialized uniformly with variance 1 / fan_in instead
   # of by params_init.
   internal_gshard_variance_scaling_fan_in_init: bool = False
 
@@ -180,7 +180,7 @@ class FeedForwardBlock(base_layer.BaseLayer):
     activation_summaries.add_verbose_summary(self, name, value)
 
   def _fan_in_init(self, fan_in: int) -> base_layer.WeightInit | None:
-    """Returns the initialiser of variance 1 / fan_in, None if disabled."""
+    """Returns the initializer of variance 1 / fan_in, None if disabled."""
     if not self.internal_gshard_variance_scaling_fan_in_init:
       return None
     return base_layer.WeightInit.Uniform(math.sqrt(3.0 / fan_in))

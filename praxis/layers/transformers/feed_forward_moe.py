@@ -58,7 +58,7 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
   second_expert_policy: str = 'all'
   second_expert_threshold: float = 0.0
   internal_gshard_variance_scaling_fan_in_init: bool = True
-  # Whether initialisers use M and H as fan-in and fan-out, not E.
+  # Whether initializers use M and H as fan-in and fan-out, not E.
   explicit_fan_in_fan_out_axes: bool = False
   # Weight of the load balancing loss; must not be 0.
   moe_load_balance_loss_weight: float = 1.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised and sparse layers, and products in fp8."""
+"""Quantized and sparse layers, and products in fp8."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_places_are_uniform():
   assert ((counts - 250) ** 2 / 250).sum() < 44
 
 
-def test_neighbours_are_torn_apart():
+def test_neighbors_are_torn_apart():
   order = index_permutation.permuted(np.arange(5000), 5000, seed=1)
   correlation = np.corrcoef(order[:-1], order[1:])[0, 1]
   assert abs(correlation) < 0.05

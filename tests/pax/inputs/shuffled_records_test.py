@@ -45,7 +45,7 @@ def test_each_epoch_has_every_record_in_another_order(paths, window):
   assert take(other, len(ALL)) != first
 
 
-def test_a_window_holds_neighbours_only(paths):
+def test_a_window_holds_neighbors_only(paths):
   source = shuffled_records.ShuffledRecords(paths, window=1, seed=0)
   files = [record[:1] for record in take(source, len(ALL))]
   # One file after the other, each from its beginning.

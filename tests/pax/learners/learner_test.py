@@ -320,7 +320,7 @@ def test_overwritten_variables_take_their_gradient_unless_skipped():
   )
 
 
-def test_updates_can_be_scaled_as_the_variable_was_initialised():
+def test_updates_can_be_scaled_as_the_variable_was_initialized():
   hparams = _hparams()
   init = base_layer.WeightInit.Gaussian(0.25)
   hparams['params']['lm']['w'].init = init

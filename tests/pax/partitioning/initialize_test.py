@@ -79,7 +79,7 @@ def test_other_variables_and_devices_change_nothing(declared, made):
   assert (np.asarray(other['a']) != made['a']).any()
 
 
-def test_undeclared_initialisers_are_asked_of_the_model():
+def test_undeclared_initializers_are_asked_of_the_model():
   task = tiny.task().Instantiate()
   batch = tiny.spec(tiny.batch())
   declared = task.model.abstract_init_with_metadata(batch)

@@ -16,7 +16,7 @@ from praxis import pax_fiddle
 from praxis.layers import activations
 
 
-class Colour(enum.StrEnum):
+class Color(enum.StrEnum):
   RED = 'red'
   BLUE = 'blue'
 
@@ -30,7 +30,7 @@ class Experiment:
   SHAPE = (1, 2)
   FILES: str | None = None
   ANYTHING = None
-  COLOUR = Colour.RED
+  COLOR = Color.RED
   DTYPE = jnp.float32
   ACTIVATION_CLS = activations.ReLU
   DOUBLE = NUM_LAYERS * 2
@@ -68,8 +68,8 @@ def _set(**settings: str) -> type:
     ('ANYTHING', '1', 1),
     ('ANYTHING', 'jnp.bfloat16', jnp.bfloat16),
     ('ANYTHING', 'text', 'text'),
-    ('COLOUR', 'BLUE', Colour.BLUE),
-    ('COLOUR', 'Colour.BLUE', Colour.BLUE),
+    ('COLOR', 'BLUE', Color.BLUE),
+    ('COLOR', 'Color.BLUE', Color.BLUE),
     ('DTYPE', 'bfloat16', jnp.bfloat16),
     ('DTYPE', 'jnp.bfloat16', jnp.bfloat16),
     ('ACTIVATION_CLS', 'GELU', activations.GELU),
@@ -104,7 +104,7 @@ def test_the_experiment_itself_is_left_alone():
     ('RATE', 'fast', "RATE wants a number, got 'fast'"),
     ('DEEP', '2', "DEEP wants True or False, got '2'"),
     ('MESH', '{}x', r'MESH wants a list such as \[1,2,1\]'),
-    ('COLOUR', 'GREEN', "COLOUR wants one of RED, BLUE, got 'GREEN'"),
+    ('COLOR', 'GREEN', "COLOR wants one of RED, BLUE, got 'GREEN'"),
     ('DTYPE', 'float33', 'DTYPE wants a dtype such as bfloat16'),
     ('ACTIVATION_CLS', 'GELUX', "there is none called 'GELUX'"),
   ],

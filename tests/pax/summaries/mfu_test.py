@@ -100,13 +100,13 @@ def test_peaks_of_devices(kind, teraflops):
   assert kind in peak.source
 
 
-def test_an_unknown_device_has_no_utilisation():
+def test_an_unknown_device_has_no_utilization():
   peak = mfu.peak_flops([Device('Abacus 9000')])
   assert peak.flops is None and 'Abacus' in peak.source
   assert mfu.mfu(1e9, 1.0, peak) is None
 
 
-def test_utilisation_is_a_share_of_the_peak():
+def test_utilization_is_a_share_of_the_peak():
   peak = mfu.Peak(flops=100.0, source='')
   assert mfu.mfu(20.0, 2.0, peak) == pytest.approx(0.4)
 

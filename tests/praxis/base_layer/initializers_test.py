@@ -80,9 +80,9 @@ def test_delta_orthogonal_keeps_its_scale():
   square = draw(WeightInit.ScaledDeltaOrthogonal(2.0), (8, 8))
   np.testing.assert_allclose(square @ square.T, 4 * np.eye(8), atol=1e-5)
   kernel = draw(WeightInit.ScaledDeltaOrthogonal(2.0), (3, 3, 4, 4))
-  centre = kernel[1, 1]
-  np.testing.assert_allclose(centre @ centre.T, 4 * np.eye(4), atol=1e-5)
-  assert np.abs(kernel).sum() == pytest.approx(np.abs(centre).sum())
+  center = kernel[1, 1]
+  np.testing.assert_allclose(center @ center.T, 4 * np.eye(4), atol=1e-5)
+  assert np.abs(kernel).sum() == pytest.approx(np.abs(center).sum())
   with pytest.raises(ValueError, match='3, 4 or 5 dimensions'):
     base_layer.scaled_delta_orthogonal(jax.random.key(0), (2, 2))
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Quantised and sparse variables of layers, and trees of them."""
+"""Quantized and sparse variables of layers, and trees of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from praxis.base_layer import WeightHParams
 
 
 class _Halves(base_layer.BaseLayer):
-  """A layer whose quantised weight is half of it."""
+  """A layer whose quantized weight is half of it."""
 
   def setup(self) -> None:
     hparams = WeightHParams([2, 3], tensor_split_dims_mapping=['data', None])
@@ -78,7 +78,7 @@ def test_a_tree_has_what_each_layer_makes_of_its_weights():
   assert specs['params']['dense']['kernel'].meta == PartitionSpec()
 
 
-def test_a_quantised_weight_has_a_scale_and_a_zero_point():
+def test_a_quantized_weight_has_a_scale_and_a_zero_point():
   layer = pax_fiddle.Config(_Stored).Instantiate(name='layer')
   variables = layer.init(jax.random.key(0))['params']
   assert {k: (v.shape, v.dtype.name) for k, v in variables.items()} == {

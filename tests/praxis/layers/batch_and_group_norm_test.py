@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch and group normalisation against numpy; padding does not count."""
+"""Batch and group normalization against numpy; padding does not count."""
 
 from __future__ import annotations
 

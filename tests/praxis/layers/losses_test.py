@@ -29,7 +29,7 @@ def _exp(x, t):
 
 
 def _softmax(x, t):
-  """Finds the normaliser of each row by bisection."""
+  """Finds the normalizer of each row by bisection."""
   low = x.max(-1, keepdims=True)
   high = low - _log(1 / x.shape[-1], t)
   for _ in range(200):

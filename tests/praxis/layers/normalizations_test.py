@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Normalisations against numpy."""
+"""Normalizations against numpy."""
 
 from __future__ import annotations
 

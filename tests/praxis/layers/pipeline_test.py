@@ -139,7 +139,7 @@ def test_reports_are_means_over_microbatches_without_bubbles(repeats):
     assert loss.weight == 0.5
 
 
-def test_stages_on_devices_of_their_own_talk_to_neighbours_only():
+def test_stages_on_devices_of_their_own_talk_to_neighbors_only():
   mesh = jax.make_mesh(
     (_S, 2),
     ('stage', 'data'),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Normalisations of kernels against numpy's norms and singular values."""
+"""Normalizations of kernels against numpy's norms and singular values."""
 
 from __future__ import annotations
 

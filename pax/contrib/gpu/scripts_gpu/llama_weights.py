@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """LLaMA's weights, as Meta or Hugging Face publish them, as variables.
 
-Both store matrices as [outputs, inputs]. Meta rotates neighbouring channels,
+Both store matrices as [outputs, inputs]. Meta rotates neighboring channels,
 as our experiments do; Hugging Face has them apart.
 """
 
@@ -51,7 +51,7 @@ def from_huggingface(weights: Weights, llama: Any) -> Tree:
     layer = re.match(r'model\.(layers\.\d+)\.(.*)', stem)
     prefix, stem = (f'{layer[1]}.', layer[2]) if layer else ('', stem)
     if stem in ('self_attn.q_proj', 'self_attn.k_proj'):
-      weight = _neighbours(np.asarray(weight), llama.DIMS_PER_HEAD)
+      weight = _neighbors(np.asarray(weight), llama.DIMS_PER_HEAD)
     renamed[f'{prefix}{_NAMES.get(stem, stem)}.{kind}'] = weight
   return from_meta(renamed, llama)
 
@@ -132,7 +132,7 @@ def _linear(weight: np.ndarray) -> Tree:
   return {'linear': {'w': weight.T}}
 
 
-def _neighbours(weight: np.ndarray, size: int) -> np.ndarray:
+def _neighbors(weight: np.ndarray, size: int) -> np.ndarray:
   """Returns a projection with channels i and i + H / 2 side by side."""
   halves = weight.reshape(-1, 2, size // 2, weight.shape[-1])
   return halves.swapaxes(1, 2).reshape(weight.shape)

@@ -22,11 +22,11 @@ class LLaMARotaryEmbedding(rotary.RotaryPositionalEmbedding):
   """Rotates channels 2i and 2i + 1 as a pair."""
 
   def _rotate(self, inputs: _Heads, position: Int[Array, '#B *S']) -> _Heads:
-    return _neighbours(super()._rotate(_halves(inputs), position))
+    return _neighbors(super()._rotate(_halves(inputs), position))
 
 
 class GPTJRotaryEmbedding(LLaMARotaryEmbedding):
-  """Rotates pairs of neighbours among the first `rotary_dim` channels.
+  """Rotates pairs of neighbors among the first `rotary_dim` channels.
 
   References: https://github.com/kingoflolz/mesh-transformer-jax
   """
@@ -63,7 +63,7 @@ class GPTJRotaryEmbedding(LLaMARotaryEmbedding):
     size = self._num_rotated()
     timescale = rotary.timescales(size, self.min_timescale, self.max_timescale)
     first, rest = inputs[..., :size], inputs[..., size:]
-    rotated = _neighbours(rotary.rotate(_halves(first), position, timescale))
+    rotated = _neighbors(rotary.rotate(_halves(first), position, timescale))
     whole = jnp.concatenate([rotated, rest.astype(rotated.dtype)], axis=-1)
     return whole.astype(self.fprop_dtype) if self.cast_as_fprop_dtype else whole
 
@@ -87,7 +87,7 @@ class FakeLayerNorm(normalizations.LayerNorm):
 
 
 class TransformerMLP(transformers.TransformerFeedForward):
-  """A feed-forward block whose input is normalised already."""
+  """A feed-forward block whose input is normalized already."""
 
   ln_tpl: LayerTpl = pax_fiddle.template_field(FakeLayerNorm)
 
@@ -169,7 +169,7 @@ def _halves(x: _Heads) -> _Heads:
   return jnp.concatenate([x[..., 0::2], x[..., 1::2]], axis=-1)
 
 
-def _neighbours(x: _Heads) -> _Heads:
+def _neighbors(x: _Heads) -> _Heads:
   """Returns the channels of `_halves` in their own order."""
   first, second = jnp.split(x, 2, axis=-1)
   return jnp.stack([first, second], axis=-1).reshape(x.shape)

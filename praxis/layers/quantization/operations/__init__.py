@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantisation arithmetic; this module re-exports."""
+"""Quantization arithmetic; this module re-exports."""
 
 from praxis.layers.quantization.operations.aqt import aqt_einsum
 from praxis.layers.quantization.operations.fake_quant import (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accurate quantised training (AQT): einsums with quantised operands.
+"""Accurate quantized training (AQT): einsums with quantized operands.
 
 References:
   Pareto-optimal quantized ResNet, https://arxiv.org/abs/2105.03536
@@ -26,7 +26,7 @@ def aqt_einsum(
   scale_eqn: str | None = None,
   zp_eqn: str | None = None,
 ) -> Float[Array, '...']:
-  """Returns the dequantized einsum of quantised operands.
+  """Returns the dequantized einsum of quantized operands.
 
   Args:
     eqn: equation of `lhs` and `rhs`; may have `...`.
@@ -35,11 +35,11 @@ def aqt_einsum(
     lhs_quantizer: a `TensorQuantizer` for the left operand.
     rhs_quantizer: a `TensorQuantizer` for the right operand.
     scale_eqn: equation of the result of `eqn` and the scale of `rhs`, if that
-      result is per block; requires an unquantised left operand.
+      result is per block; requires an unquantized left operand.
     zp_eqn: equation of `lhs` and the zero points of `rhs` in that case.
 
   Raises:
-    ValueError: the left operand is quantised with an option of the right one
+    ValueError: the left operand is quantized with an option of the right one
       that does not support it.
   """
   parsed = einsum_equations.Equation.parse(eqn).expand(lhs.ndim, rhs.ndim)
@@ -97,6 +97,6 @@ def _fake_quantize_sub_channels(
 def _check_not_quantized(quantizer: Any, reason: str) -> None:
   if quantizer.precision is not None:
     raise ValueError(
-      f'the left operand must not be quantised with {reason}, got precision '
+      f'the left operand must not be quantized with {reason}, got precision '
       f'{quantizer.precision}; set act_params=None'
     )

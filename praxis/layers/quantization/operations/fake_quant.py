@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantisation and fake quantisation of einsum operands."""
+"""Quantization and fake quantization of einsum operands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def reduce_einsum_weight_precision(
   quant_method: str = 'default',
   contract_dims: Sequence[int] | None = None,
 ) -> Quantized:
-  """Returns a weight quantised with one scale per channel.
+  """Returns a weight quantized with one scale per channel.
 
   Args:
     eqn: equation of activations and weight, for the contracted dimensions.
@@ -79,7 +79,7 @@ def reduce_precision_activation(
   symmetric: bool = True,
   percentile: float | Array = 1.0,
 ) -> Quantized:
-  """Returns quantised activations; a scale is shared over `contract_dims`.
+  """Returns quantized activations; a scale is shared over `contract_dims`.
 
   Args:
     t: the activations.
@@ -108,7 +108,7 @@ def reduce_einsum_activation_precision(
   symmetric: bool = True,
   percentile: float | Array = 1.0,
 ) -> Quantized:
-  """Returns the quantised left operand of an einsum.
+  """Returns the quantized left operand of an einsum.
 
   Args:
     eqn: equation of activations and weight.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Einsums of quantised operands, with dequantization of the result."""
+"""Einsums of quantized operands, with dequantization of the result."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def einsum(
   zp_eqn: str | None = None,
   swap_xw: bool = False,
 ) -> Array:
-  """Returns the dequantized einsum with a quantised weight.
+  """Returns the dequantized einsum with a quantized weight.
 
   Args:
     eqn: equation of `x` and `w`; may have `...`.
-    x: activations, quantised or not.
-    w: the quantised weight.
+    x: activations, quantized or not.
+    w: the quantized weight.
     scale: scale of the weight: a scalar, or the weight's uncontracted
       dimensions.
     zp: zero points of the weight, in the shape of the scale.
-    scale_act: scale of quantised activations.
+    scale_act: scale of quantized activations.
     zp_act: zero points of the activations.
     scale_eqn: equation of the result of `eqn` and `scale`, if that result is
       per block.
@@ -80,7 +80,7 @@ def compute_offset(
 
   Args:
     eqn_normalized: equation of `x` and the weight, without `...`.
-    x: unquantised activations.
+    x: unquantized activations.
     zp: zero points in the uncontracted dimensions of the weight.
 
   Raises:
@@ -93,7 +93,7 @@ def compute_offset(
     )
   for name, array in (('x', x), ('zp', zp)):
     if array.dtype in dtypes.INT_TYPES:
-      raise ValueError(f'{name} must not be quantised, got {array.dtype}')
+      raise ValueError(f'{name} must not be quantized, got {array.dtype}')
   parsed = _Equation.parse(eqn_normalized)
   return jnp.einsum(f'{parsed.lhs},{parsed.uncontracted}->{parsed.out}', x, zp)
 
@@ -151,7 +151,7 @@ def _dequantized_einsum(
 ) -> Array:
   """Returns the einsum of the dequantized operands.
 
-  Zero points on both sides would expand the quantised einsum to four terms.
+  Zero points on both sides would expand the quantized einsum to four terms.
   """
   uncontracted = _uncontracted_left(parsed)
   for param, apply in zip(act_params, _DEQUANTIZE, strict=True):

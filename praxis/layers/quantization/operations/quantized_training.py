@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Einsums quantised in the forward and the backward pass."""
+"""Einsums quantized in the forward and the backward pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from praxis.layers.quantization.utils import einsum_equations
 
 QuantizedTrainingParams = quantization_hparams.QuantizedTrainingParams
 
-# Quantised values and their scale, or unquantised values and None.
+# Quantized values and their scale, or unquantized values and None.
 _Operand = tuple[Array, Array | None]
 
 
@@ -27,10 +27,10 @@ def custom_einsum(
   prng_key: Array,
   params: QuantizedTrainingParams,
 ) -> Float[Array, '...']:
-  """Returns an einsum of quantised operands, with quantised gradients.
+  """Returns an einsum of quantized operands, with quantized gradients.
 
   Under jit it equals upstream's bit for bit. Outside jit, stochastically
-  rounded gradients may differ by one quantisation step: upstream jits this
+  rounded gradients may differ by one quantization step: upstream jits this
   function, and XLA keeps more precision between bfloat16 operations.
 
   Args:
@@ -116,7 +116,7 @@ def _quantize(
   cast_bits: int | None,
   key: Array | None = None,
 ) -> _Operand:
-  """Returns `x` quantised over the dimensions that `out` lacks."""
+  """Returns `x` quantized over the dimensions that `out` lacks."""
   if cast_bits is not None:
     return x.astype({8: jnp.int8, 4: jnp.int4}[cast_bits]), None
   if bits is None:

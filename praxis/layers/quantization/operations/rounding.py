@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantisation of arrays to low precision, with scales and zero points."""
+"""Quantization of arrays to low precision, with scales and zero points."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FP8 = jnp.float8_e4m3fn
 # Non-negative values of 4-bit floats (E2M1).
 _FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
-# A quantised array, its scale and its zero point (times the scale) or None.
+# A quantized array, its scale and its zero point (times the scale) or None.
 Quantized = tuple[Array, Array, Array | None]
 
 
@@ -84,23 +84,23 @@ def reduce_precision(
   save_fp8_to_int8: bool = True,
   quant_method: str = 'default',
 ) -> Quantized:
-  """Returns (quantised values, scale, zero point or None).
+  """Returns (quantized values, scale, zero point or None).
 
   values * scale - zero point approximates `t`. Scale and zero point have size 1
   in `contract_dims`.
 
   Args:
-    t: the array to quantise.
+    t: the array to quantize.
     contract_dims: dimensions with a common scale; None: all.
     need_gradient: whether the values stay float, with a straight-through
       gradient.
     bits: the precision.
     optimization_on_bound: whether to search for the best factor of the bound;
       requires a `percentile` of 1.
-    p_value: the search minimises the mean of |error| ** p_value.
+    p_value: the search minimizes the mean of |error| ** p_value.
     percentile: factor of the bound.
     use_symmetric: whether there is no zero point.
-    use_fp: whether to quantise to fp8 (E4M3).
+    use_fp: whether to quantize to fp8 (E4M3).
     add_scale_eps: whether to add `scale_eps` to scales; otherwise a scale of 0
       becomes 1.
     scale_eps: the epsilon; negative: the epsilon of the dtype.

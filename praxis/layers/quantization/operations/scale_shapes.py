@@ -2,7 +2,7 @@
 """Shapes of scales, and of weights split into blocks or sub-channels.
 
 References:
-  A study of sub-channel quantisation, https://arxiv.org/abs/2305.16619
+  A study of sub-channel quantization, https://arxiv.org/abs/2305.16619
 """
 
 from __future__ import annotations

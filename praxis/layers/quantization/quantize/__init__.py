@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantisation of model Configs and experiments; this module re-exports."""
+"""Quantization of model Configs and experiments; this module re-exports."""
 
 from praxis.layers.quantization.quantize.decorators import (
   for_diffusion,

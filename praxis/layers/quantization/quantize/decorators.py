@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decorators that quantise the model of an experiment.
+"""Decorators that quantize the model of an experiment.
 
 @quantize.for_transformer(num_bits=4, quantize_embedding_softmax=True)
 class Int4Model(FloatModel):
@@ -34,15 +34,15 @@ def for_transformer(
   quantize_init_from_checkpoint_rules_task: bool = False,
   **options: Any,
 ) -> _Decorator:
-  """Returns a decorator of experiments that quantises their transformers.
+  """Returns a decorator of experiments that quantizes their transformers.
 
   Args:
     num_bits: precision of weights: 2, 4 or 8.
-    quantization_type: the quantisation method.
+    quantization_type: the quantization method.
     mode: the phase that the model is built for.
     use_symmetric: whether weights have no zero point.
     rank: if positive, linear layers have two factors of this rank.
-    quantize_init_from_checkpoint_rules_task: whether to quantise the models of
+    quantize_init_from_checkpoint_rules_task: whether to quantize the models of
       init_from_checkpoint_rules too.
     **options: options of `set_transformer_quantization`.
   """
@@ -67,10 +67,10 @@ def mixed_precision_for_transformer(
   num_bits: Mapping[TransformerLayer, int] | None = None,
   **options: Any,
 ) -> _Decorator:
-  """Returns a decorator that quantises transformers with mixed precision.
+  """Returns a decorator that quantizes transformers with mixed precision.
 
   Args:
-    quantization_type: the quantisation method.
+    quantization_type: the quantization method.
     mode: the phase that the model is built for.
     num_bits: precision of each part; parts without one stay float.
     **options: options of `set_transformer_mixed_precision_quantization`.
@@ -96,14 +96,14 @@ def for_diffusion(
   quantize_init_from_checkpoint_rules_task: bool = False,
   **options: Any,
 ) -> _Decorator:
-  """Returns a decorator that quantises the convolutions of `target` layers.
+  """Returns a decorator that quantizes the convolutions of `target` layers.
 
   Args:
     target: the class of the layers.
     num_bits: precision of weights: 2, 4 or 8.
-    quantization_type: the quantisation method.
+    quantization_type: the quantization method.
     mode: the phase that the model is built for.
-    quantize_init_from_checkpoint_rules_task: whether to quantise the models of
+    quantize_init_from_checkpoint_rules_task: whether to quantize the models of
       init_from_checkpoint_rules too.
     **options: options of `set_diffusion_quantization`.
   """

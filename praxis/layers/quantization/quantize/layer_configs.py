@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantisation of the templates of transformer layers."""
+"""Quantization of the templates of transformer layers."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def quantize_transformer_layer_weights(
   quantize_self_attention: bool = True,
   quantize_cross_attention: bool = True,
 ) -> None:
-  """Quantises the feed-forward and attention layers of a `Transformer`.
+  """Quantizes the feed-forward and attention layers of a `Transformer`.
 
   Args:
     tr_tpl: the template of the transformer layer, changed in place.
-    quantization_type: the quantisation method.
+    quantization_type: the quantization method.
     mode: the phase that the model is built for.
-    weight_quantization_params: quantisation of weights.
-    act_quantization_params: quantisation of activations; None: float.
+    weight_quantization_params: quantization of weights.
+    act_quantization_params: quantization of activations; None: float.
     linear_only: whether to leave attentions in float.
     rank: rank of the factors of linear layers; -1: one matrix.
-    quantize_self_attention: whether to quantise the self attention.
-    quantize_cross_attention: whether to quantise the cross attention.
+    quantize_self_attention: whether to quantize the self attention.
+    quantize_cross_attention: whether to quantize the cross attention.
   """
   params = (
     quantization_type,
@@ -78,12 +78,12 @@ def quantize_attention_layer_weights(
   quantize_self_attention: bool = True,
   quantize_cross_attention: bool = True,
 ) -> None:
-  """Quantises the projections of the attentions of a `Transformer` template.
+  """Quantizes the projections of the attentions of a `Transformer` template.
 
   The arguments are those of `quantize_transformer_layer_weights`.
 
   Raises:
-    ValueError: the class of an attention does not support quantisation.
+    ValueError: the class of an attention does not support quantization.
   """
   if quantize_cross_attention != quantize_self_attention:
     # An unset cross attention would follow the self attention.
@@ -105,7 +105,7 @@ def quantize_attention_layer_weights(
     else:
       raise ValueError(
         f'{name} must be DotProductAttention or MultiQueryDotProductAttention '
-        f'to be quantised, got {template.cls.__name__}; set linear_only=True'
+        f'to be quantized, got {template.cls.__name__}; set linear_only=True'
       )
     quantize(
       template,
@@ -123,7 +123,7 @@ def quantize_dot_product_attention_layer_weights(
   weight_quantization_params: WeightQuantizationParams,
   act_quantization_params: ActQuantizationParams | None = None,
 ) -> None:
-  """Quantises the projections of a `DotProductAttention` template."""
+  """Quantizes the projections of a `DotProductAttention` template."""
   params = QuantizationParams(
     quantization_type, mode, act_quantization_params, weight_quantization_params
   )
@@ -150,7 +150,7 @@ def quantize_mq_dot_product_attention_layer_weights(
   weight_quantization_params: WeightQuantizationParams,
   act_quantization_params: ActQuantizationParams | None = None,
 ) -> None:
-  """Quantises the projections of a `MultiQueryDotProductAttention`."""
+  """Quantizes the projections of a `MultiQueryDotProductAttention`."""
   quantize_dot_product_attention_layer_weights(
     attn_tpl,
     quantization_type,
@@ -175,7 +175,7 @@ def quantize_transformer_feed_forward_layer_weights(
   act_quantization_params: ActQuantizationParams | None = None,
   rank: int = -1,
 ) -> None:
-  """Quantises the linear layers of a `TransformerFeedForward` template."""
+  """Quantizes the linear layers of a `TransformerFeedForward` template."""
   params = QuantizationParams(
     quantization_type, mode, act_quantization_params, weight_quantization_params
   )
@@ -193,12 +193,12 @@ def quantize_embedding_softmax_layer_weights(
   *,
   transposed_embedding_softmax: bool = False,
 ) -> None:
-  """Quantises the fields of a model that hold shared embedding softmaxes.
+  """Quantizes the fields of a model that hold shared embedding softmaxes.
 
   Args:
     layer_tpl: the template of the model, changed in place.
     names: the fields.
-    params: the quantisation.
+    params: the quantization.
     transposed_embedding_softmax: whether the tables are [classes, dims].
   """
   cls = quantized_embedding_softmax.SharedEmbeddingSoftmax

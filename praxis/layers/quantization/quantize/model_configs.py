@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantisation of the Config of a model."""
+"""Quantization of the Config of a model."""
 
 from __future__ import annotations
 
@@ -63,23 +63,23 @@ def set_transformer_quantization(
   optimize_clipping_per_channel: bool | None = None,
   **weight_options: Any,
 ) -> None:
-  """Quantises the transformers of a model's Config in place.
+  """Quantizes the transformers of a model's Config in place.
 
   Args:
     config: the Config of the model.
-    quantization_type: the quantisation method.
+    quantization_type: the quantization method.
     mode: the phase that the model is built for.
     num_bits: precision of weights.
     linear_only: whether to leave attentions in float.
     use_symmetric: whether weights have no zero point.
     rank: rank of the factors of linear layers; -1: one matrix.
     weight_quant_only: whether activations stay float.
-    quantize_self_attention: whether to quantise self attentions.
-    quantize_cross_attention: whether to quantise cross attentions.
-    quantize_embedding_softmax: whether to quantise shared softmaxes.
+    quantize_self_attention: whether to quantize self attentions.
+    quantize_cross_attention: whether to quantize cross attentions.
+    quantize_embedding_softmax: whether to quantize shared softmaxes.
     transposed_embedding_softmax: whether their tables are [classes, dims].
     softmax_only: whether to leave separate embeddings in float.
-    quantize_ngrammer_embedding: whether to quantise n-grammers.
+    quantize_ngrammer_embedding: whether to quantize n-grammers.
     num_bits_act: precision of activations, with weight_quant_only=False.
     use_symmetric_act: whether activations have no zero point, likewise.
     skip_transformers: names of layers that stay float.
@@ -133,11 +133,11 @@ def set_transformer_mixed_precision_quantization(
   quantize_self_attention: bool = True,
   quantize_cross_attention: bool = True,
 ) -> None:
-  """Quantises the parts of transformers with separate precisions, in place.
+  """Quantizes the parts of transformers with separate precisions, in place.
 
   Args:
     config: the Config of the model.
-    quantization_type: the quantisation method.
+    quantization_type: the quantization method.
     mode: the phase that the model is built for.
     num_bits: precision of each part; parts without one stay float.
     sub_channel_blocksize: block size of each part.
@@ -147,8 +147,8 @@ def set_transformer_mixed_precision_quantization(
     default_use_symmetric: use_symmetric of the other parts.
     default_dtype: storage dtype of the other parts.
     transposed_embedding_softmax: whether softmax tables are [classes, dims].
-    quantize_self_attention: whether to quantise self attentions.
-    quantize_cross_attention: whether to quantise cross attentions.
+    quantize_self_attention: whether to quantize self attentions.
+    quantize_cross_attention: whether to quantize cross attentions.
   """
   bits = num_bits or {}
   settings = {
@@ -193,12 +193,12 @@ def set_diffusion_quantization(
   weight_quant_only: bool = True,
   dtype: Any = jnp.int8,
 ) -> None:
-  """Quantises the convolutions `conv_tpl` of all templates of a class.
+  """Quantizes the convolutions `conv_tpl` of all templates of a class.
 
   Args:
     config: the Config of the model.
     target: the class of the templates.
-    quantization_type: the quantisation method.
+    quantization_type: the quantization method.
     mode: the phase that the model is built for.
     num_bits: precision of weights and activations.
     use_symmetric: whether weights have no zero point.
@@ -216,7 +216,7 @@ def set_diffusion_quantization(
 
 
 def set_inference_mode(config: Any) -> None:
-  """Sets the mode of every quantised layer in `config` to INFERENCE."""
+  """Sets the mode of every quantized layer in `config` to INFERENCE."""
   for node, _ in daglish.iterate(config):
     params = None
     if isinstance(node, pax_fiddle.Config):
@@ -246,7 +246,7 @@ def _part_params(
   part: TransformerLayer,
   act_part: TransformerLayer | None,
 ) -> tuple[ActQuantizationParams | None, WeightQuantizationParams]:
-  """Returns the quantisation of the activations and weights of a part."""
+  """Returns the quantization of the activations and weights of a part."""
 
   def setting(name: str, part: TransformerLayer) -> Any:
     values, default = settings[name]

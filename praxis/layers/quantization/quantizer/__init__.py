@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantizers and layers with quantised weights; this module re-exports."""
+"""Quantizers and layers with quantized weights; this module re-exports."""
 
 from praxis.layers.quantization.quantizer.quantization_layer import (
   QuantizationLayer,

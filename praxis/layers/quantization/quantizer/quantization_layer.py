@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QuantizationLayer: einsums of activations and quantised weights."""
+"""QuantizationLayer: einsums of activations and quantized weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class QuantizationLayer(quantized_weights.QuantizedWeights):
     zp_eqn: str | None = None,
     swap_xw: bool = False,
   ) -> Array:
-    """Returns the einsum of `x` and a weight, quantised by mode and type.
+    """Returns the einsum of `x` and a weight, quantized by mode and type.
 
     Args:
       eqn: equation of `x` and the weight.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolution with a quantised kernel, for inference."""
+"""Convolution with a quantized kernel, for inference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def quantized_conv(
   dimension_numbers: tuple[str, ...],
   feature_group_count: int,
 ) -> Float[Array, 'B *T O']:
-  """Returns the convolution of `x` with the quantised weight `w` of a layer.
+  """Returns the convolution of `x` with the quantized weight `w` of a layer.
 
   Args:
     layer: a QuantizationLayer in mode INFERENCE, with filter_stride and

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QuantizedWeights: declaration, storage and creation of quantised weights."""
+"""QuantizedWeights: declaration, storage and creation of quantized weights."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ QuantizationParams = quantization_hparams.QuantizationParams
 
 
 class QuantizedWeights(base_layer.BaseLayer):
-  """Declares weights with `set_up_weights`, in float or quantised."""
+  """Declares weights with `set_up_weights`, in float or quantized."""
 
-  # Quantisation of weights and einsums; None: float.
+  # Quantization of weights and einsums; None: float.
   quantization: QuantizationParams | None = pax_fiddle.instance_field(
     QuantizationParams
   )
@@ -54,7 +54,7 @@ class QuantizedWeights(base_layer.BaseLayer):
     scale_shape: Sequence[int] = (),
     scale_hparams: WeightHParams | None = None,
   ) -> None:
-    """Declares a weight: float, or in mode INFERENCE quantised with its scale.
+    """Declares a weight: float, or in mode INFERENCE quantized with its scale.
 
     Args:
       weight_name: the name of the weight.
@@ -86,7 +86,7 @@ class QuantizedWeights(base_layer.BaseLayer):
   def quantize_array(
     self, w: Array, contract_dims: Sequence[int]
   ) -> rounding.Quantized:
-    """Returns a quantised weight, its scale and its zero point or None.
+    """Returns a quantized weight, its scale and its zero point or None.
 
     Scale and zero point have the uncontracted dimensions of the weight.
     """

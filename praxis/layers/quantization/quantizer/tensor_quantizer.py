@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorQuantizer: a layer that quantises arrays by their dynamic range."""
+"""TensorQuantizer: a layer that quantizes arrays by their dynamic range."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _Dims = int | Sequence[int] | None
 
 
 class TensorQuantizer(base_layer.BaseLayer):
-  """Quantises arrays to `precision` bits with one scale per channel."""
+  """Quantizes arrays to `precision` bits with one scale per channel."""
 
-  # Precision in bits; None: no quantisation.
+  # Precision in bits; None: no quantization.
   precision: int | None = None
   # The other fields are those of WeightQuantizationParams.
   stop_scale_gradient: bool = False
@@ -82,7 +82,7 @@ class TensorQuantizer(base_layer.BaseLayer):
     """Returns dequantized values.
 
     Args:
-      q_x: quantised values.
+      q_x: quantized values.
       q_scale: the scale.
       contract_dims: ignored; the scale broadcasts.
       zp_time_scale: the zero point times the scale; None if symmetric.
@@ -107,18 +107,18 @@ class TensorQuantizer(base_layer.BaseLayer):
     squeeze_scale: bool = True,
     quantized_dtype: Any = None,
   ) -> rounding.Quantized:
-    """Returns quantised values, their scale, and the zero point times scale.
+    """Returns quantized values, their scale, and the zero point times scale.
 
     Args:
-      x: the array to quantise.
+      x: the array to quantize.
       contract_dims: dimensions with a common scale.
       squeeze_scale: whether to squeeze them in scale and zero point.
-      quantized_dtype: dtype of the quantised values; None: float.
+      quantized_dtype: dtype of the quantized values; None: float.
     """
     scale, minimum = self.get_quant_scale(x, contract_dims)
     values, zero_point = self._divide_by_scale(x, scale, minimum)
     values = self.to_quant(values)
-    # int8 is requested when weights are materialised, after training.
+    # int8 is requested when weights are materialized, after training.
     if quantized_dtype != jnp.int8 and not self.do_eval:
       dequantized = self.dequantize(values, scale, contract_dims, zero_point)
       self._add_losses(x, dequantized, contract_dims)
@@ -248,7 +248,7 @@ def create_tensor_quantizer(
   name: str,
   quant_params: ActQuantizationParams | WeightQuantizationParams | None,
 ) -> pax_fiddle.Config[base_layer.BaseLayer]:
-  """Returns the Config of a quantizer; None gives one without quantisation."""
+  """Returns the Config of a quantizer; None gives one without quantization."""
   if quant_params is None:
     return pax_fiddle.Config(TensorQuantizer, name=name)
   config = pax_fiddle.Config(
@@ -281,5 +281,5 @@ def create_tensor_quantizer(
 def do_static_activation_quantization(
   act_params: ActQuantizationParams | None,
 ) -> bool:
-  """Whether activations are quantised with static ranges."""
+  """Whether activations are quantized with static ranges."""
   return act_params is not None and act_params.stats_config is not None

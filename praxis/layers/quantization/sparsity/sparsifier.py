@@ -90,7 +90,7 @@ class SparsityBaseLayer(base_layer.BaseLayer):
     scale_shape: Sequence[int] | None = None,
   ) -> None:
     """Declares the mask of a weight, and the counters of the layer."""
-    del scale_shape  # Learned masks are not quantised.
+    del scale_shape  # Learned masks are not quantized.
     if not self._has_masks:
       return
     self._declare_masks(name, weight_hparams)

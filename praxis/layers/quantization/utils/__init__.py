@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers of quantised layers; this module re-exports."""
+"""Helpers of quantized layers; this module re-exports."""
 
 from praxis.layers.quantization.utils.dtypes import (
   INT4_TYPES,

@@ -54,7 +54,7 @@ def get_smallest_matching_dtype(lhs: Array, rhs: Array) -> Any:
   for name, x in (('lhs', lhs), ('rhs', rhs)):
     if x.dtype not in INT_TYPES:
       raise ValueError(
-        f'{name} must have an integer type, got {x.dtype}; quantise it first'
+        f'{name} must have an integer type, got {x.dtype}; quantize it first'
       )
   signed, unsigned = [], []
   for x in (lhs, rhs):

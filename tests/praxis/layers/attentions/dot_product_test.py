@@ -182,7 +182,7 @@ def test_shardings_reach_the_weights():
   assert list(post) == ['data', 'mdl', None]
 
 
-def test_gaussian_initialisation_of_gshard():
+def test_gaussian_initialization_of_gshard():
   config = _config(internal_gshard_gaussian_init=True, name='layer')
   x = _inputs()
   declared = config.Instantiate().abstract_init_with_metadata(x, x, x, _mask())

@@ -230,6 +230,6 @@ def test_masks_follow_the_context(rows):
 
 
 @pytest.mark.parametrize('left, right', [(0, 0), (4, 0), (1, 3), (1, -1)])
-def test_context_stays_in_the_neighbours(left, right):
+def test_context_stays_in_the_neighbors(left, right):
   with pytest.raises(ValueError, match='raise block_size'):
     attentions.extract_block_context(jnp.zeros((1, 4)), 2, left, right)

@@ -219,7 +219,7 @@ def test_load_of_experts_is_reported():
 
 
 def _normed(x, params):
-  """Returns what the layer's own normalisation makes of its inputs."""
+  """Returns what the layer's own normalization makes of its inputs."""
   if 'layer_norm' not in params:
     return x
   norm = params['layer_norm']

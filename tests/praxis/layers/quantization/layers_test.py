@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=medium
-"""Quantised layers: what they store, how it is split, and what they compute."""
+"""Quantized layers: what they store, how it is split, and what they compute."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _params(mode, kind=QuantizationType.PTQ, act=None, **weight):
 
 
 def _materialized(name, **params):
-  """Returns float variables, the quantised tree, and both layers' outputs."""
+  """Returns float variables, the quantized tree, and both layers' outputs."""
   cls, fields, x, *_ = _LAYERS[name]
   mode = QuantizationMode
   layers = [
@@ -158,7 +158,7 @@ def _step(w, axes, weight):
     ('Combined', 'int4'),
   ],
 )
-def test_what_is_materialised_gives_nearly_the_same(name, weight):
+def test_what_is_materialized_gives_nearly_the_same(name, weight):
   _check(name, _WEIGHTS[weight])
 
 
@@ -223,7 +223,7 @@ def test_blocks_have_scales_and_are_nearer(name, bits):
 
 
 @pytest.mark.parametrize('per_channel', [True, False])
-def test_activations_are_quantised_too(per_channel):
+def test_activations_are_quantized_too(per_channel):
   act = ActQuantizationParams(per_channel=per_channel)
   variables, _, exact, served = _materialized('Linear', act=act)
   w, x = np.asarray(variables['params']['w']), np.asarray(_X)
@@ -298,7 +298,7 @@ def test_layers_train_as_they_will_be_served(name, kind):
   assert np.abs(grads['params'][key]).max() > 0.1
 
 
-def test_quantised_training_uses_its_own_params():
+def test_quantized_training_uses_its_own_params():
   params = _params(QuantizationMode.QT)
   params.quantized_training_params = (
     quantization_hparams.QuantizedTrainingParams(bits_fwd=None, bits_bwd=None)
@@ -313,7 +313,7 @@ def test_quantised_training_uses_its_own_params():
   np.testing.assert_allclose(outputs, want, atol=1e-5)
 
 
-def test_two_matrices_of_low_rank_are_both_quantised():
+def test_two_matrices_of_low_rank_are_both_quantized():
   cfg = linears.Linear.config(
     **_DIMS, rank=2, quantization=_params(QuantizationMode.MATERIALIZE)
   )
@@ -352,8 +352,8 @@ def test_low_rank_residuals(order):
   def norm(place, x):
     if order != place:
       return x
-    centred = x - x.mean(-1, keepdims=True)
-    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+    centered = x - x.mean(-1, keepdims=True)
+    scaled = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-6)
     return scaled * (1 + p['norm']['scale']) + p['norm']['bias']
 
   x = np.asarray(_X)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""The arithmetic of quantisation against numpy."""
+"""The arithmetic of quantization against numpy."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_one_bit_keeps_signs_and_fp4_and_fp8_their_values():
   ],
 )
 @pytest.mark.parametrize('symmetric', [True, False])
-def test_products_of_quantised_weights_are_those_of_restored_ones(
+def test_products_of_quantized_weights_are_those_of_restored_ones(
   eqn, shape, axis, symmetric
 ):
   w = running.normal(*shape, seed=4)
@@ -187,7 +187,7 @@ def test_blocks_have_scales_of_their_own():
     )
 
 
-def test_quantised_training_is_near_the_float_product():
+def test_quantized_training_is_near_the_float_product():
   params = QuantizedTrainingParams(einsum_output_dtype=jnp.float32)
   eqn = 'abD,DNH->abNH'
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Quantised attention products, softmaxes and n-grammers; overflow checks."""
+"""Quantized attention products, softmaxes and n-grammers; overflow checks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _IDS = jnp.array([[0, 5, 15], [2, 2, 7]])
 
 
 @pytest.mark.parametrize('windowed', [True, False])
-def test_products_of_attention_are_quantised(windowed):
+def test_products_of_attention_are_quantized(windowed):
   mask = attentions.causal_mask(_X)
   args = (_X, _X, _X, mask)
   exact, variables = running.build(
@@ -98,7 +98,7 @@ def test_softmaxes_look_up_what_they_project_with(transposed, symmetric):
     assert tree['params']['bias']['b'].shape == (16,)
 
 
-def test_tables_of_ngrammers_are_quantised():
+def test_tables_of_ngrammers_are_quantized():
   params = QuantizationParams(mode=QuantizationMode.MATERIALIZE)
   cfg = quantization.Ngrammer.config(
     ngram_vocab_size=32,

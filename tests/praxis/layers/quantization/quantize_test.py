@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Whole language models: float, materialised, served from integers."""
+"""Whole language models: float, materialized, served from integers."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ _CONTRACTED = {'linear': (-2,), 'combined_qkv': (-3,), 'post': (-2, -1)}
 
 
 def _nudged(floats, quantized, parent=''):
-  """Returns float variables with each quantised weight rounded by hand."""
+  """Returns float variables with each quantized weight rounded by hand."""
   out = {}
   for name, value in floats.items():
     scale = quantized.get(f'{name}_quantized_scale')
@@ -137,7 +137,7 @@ def test_parts_can_have_precisions_of_their_own():
   assert not hasattr(lm.softmax_tpl, 'quantization')
 
 
-def test_decorators_quantise_the_models_of_experiments():
+def test_decorators_quantize_the_models_of_experiments():
   class Experiment:
     def task(self):
       return Config(_Task, model=_lm())

@@ -34,7 +34,7 @@ def test_bfloat16_rounds_and_no_more(name):
   assert got[0].dtype == got[1].dtype == jnp.bfloat16
   # Every operation rounds, so it is some times what rounding arguments does:
   # measured, 1.5 to 4.2 times, the most where the residual stream is
-  # normalised.
+  # normalized.
   once = equality.errors(
     equality.reference_of_rounded(name, jnp.bfloat16), want
   )

@@ -47,7 +47,7 @@ def _swish(x):
   return x / (1 + np.exp(-x))
 
 
-def test_frames_are_normalised_one_by_one():
+def test_frames_are_normalized_one_by_one():
   x = normal(2, 2, 3, 3, 4)
   layer, variables = build(_NORM.clone().set(dim=4), x)
   want = _group_norm(x, variables['params'])

@@ -95,7 +95,7 @@ def test_a_few_large_eigenvalues_are_treated_apart():
   values = np.concatenate([np.geomspace(1, 2, 21), [1e5, 2e5, 1e6]])
   matrix = ((vectors * values) @ vectors.T).astype(np.float32)
   want = _by_hand((matrix + matrix.T) / 2, 4, False)
-  # What rounds up a group is the identity: it must not disturb its neighbours.
+  # What rounds up a group is the identity: it must not disturb its neighbors.
   many = jnp.stack([jnp.asarray((matrix + matrix.T) / 2), jnp.eye(24)])
   mended = functools.partial(
     inverse_roots.deflated_newton_root, largest=3, iterations=3

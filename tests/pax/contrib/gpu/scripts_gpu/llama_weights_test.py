@@ -64,13 +64,13 @@ def test_shared_keys_and_layers_in_one_array():
   assert attention['post']['w'].shape == (2, _D, _N, _H)
 
 
-def test_halves_of_hugging_face_become_neighbours():
+def test_halves_of_hugging_face_become_neighbors():
   names = {
     'self_attn.q_proj': np.arange(8.0).reshape(8, 1),
     'self_attn.v_proj': np.arange(8.0).reshape(8, 1),
   }
-  neighbours = llama_weights._neighbours(names['self_attn.q_proj'], 4)
-  np.testing.assert_array_equal(neighbours.ravel(), [0, 2, 1, 3, 4, 6, 5, 7])
+  neighbors = llama_weights._neighbors(names['self_attn.q_proj'], 4)
+  np.testing.assert_array_equal(neighbors.ravel(), [0, 2, 1, 3, 4, 6, 5, 7])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 # bazel: size=small
 # SPDX-License-Identifier: Apache-2.0
-"""Rotary embeddings of neighbours, and layers in parallel, against numpy."""
+"""Rotary embeddings of neighbors, and layers in parallel, against numpy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _embed(cls, x, position=None, **fields):
 
 
 @pytest.mark.parametrize('position', [None, [[3, 1, 0, 2, 9], [5, 6, 7, 8, 9]]])
-def test_llama_rotates_neighbours(position):
+def test_llama_rotates_neighbors(position):
   x = running.normal(_B, _T, _N, _H)
   at = None if position is None else np.array(position, np.int32)
   found = _embed(saxml_layers.LLaMARotaryEmbedding, x, at)

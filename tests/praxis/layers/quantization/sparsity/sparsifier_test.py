@@ -152,7 +152,7 @@ def test_masks_can_be_learned(kind):
     np.testing.assert_allclose(grads['w_mask'], want, atol=1e-5)
 
 
-def test_a_sparse_layer_is_materialised_without_masks():
+def test_a_sparse_layer_is_materialized_without_masks():
   params = quantization_hparams.QuantizationParams(
     mode=quantization_hparams.QuantizationMode.MATERIALIZE
   )
