@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import pathlib
 import re
 from collections.abc import Iterator
@@ -83,17 +84,40 @@ def inherits_docstring(function: ast.FunctionDef) -> bool:
   return any(re.search(r'\b(override|overload)\b', d) for d in decorators)
 
 
-def missing_sections(function: ast.FunctionDef) -> list[str]:
-  """Returns which of 'Args' and 'Raises' a docstring lacks."""
-  text = ast.get_docstring(function) or ''
+def parameters(function: ast.FunctionDef) -> tuple[str, ...]:
+  """Returns the names of the parameters but `self` and `cls`."""
   arguments = [
     *function.args.posonlyargs,
     *function.args.args,
     *function.args.kwonlyargs,
   ]
-  described = [a.arg for a in arguments if a.arg not in ('self', 'cls')]
+  return tuple(a.arg for a in arguments if a.arg not in ('self', 'cls'))
+
+
+@functools.cache
+def protocol_methods() -> frozenset[tuple[str, tuple[str, ...]]]:
+  """Returns name and parameters of the methods that Protocols document."""
+  return frozenset(
+    (method.name, parameters(method))
+    for path in source_tree.library().values()
+    for cls in public(source_tree.parse(path), ast.ClassDef)
+    if any(ast.unparse(base).startswith('Protocol') for base in cls.bases)
+    for method in cls.body
+    if isinstance(method, source_tree.FUNCTIONS)
+    and 'Args:' in (ast.get_docstring(method) or '')
+  )
+
+
+def missing_sections(function: ast.FunctionDef) -> list[str]:
+  """Returns which of 'Args' and 'Raises' a docstring lacks."""
+  text = ast.get_docstring(function) or ''
+  names = parameters(function)
   missing = []
-  if len(described) > _MAX_UNDESCRIBED and 'Args:' not in text:
+  if (
+    len(names) > _MAX_UNDESCRIBED
+    and 'Args:' not in text
+    and (function.name, names) not in protocol_methods()
+  ):
     missing.append('Args')
   if raises(function) and 'Raises:' not in text:
     missing.append('Raises')
