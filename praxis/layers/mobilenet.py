@@ -58,7 +58,7 @@ class InvertedResidualBlock(base_layer.BaseLayer):
     ]
     if self.expansion != 1:
       body.insert(0, conv_stages.square_conv(self, 1, self.input_dim, inner))
-    _create_body(self, body)
+    self.create_child('body', _sequential(body))
 
   def __call__(
     self, inputs: Float[Array, 'B H W I']
@@ -143,7 +143,7 @@ class MobileNet(base_layer.BaseLayer):
     if self.num_classes:
       classifier = self.predict_params.clone()
       body.append(classifier.set(input_dims=last, output_dims=self.num_classes))
-    _create_body(self, body)
+    self.create_child('body', _sequential(body))
 
   def _conv(self, filter_shape: Sequence[int]) -> LayerTpl:
     return self.conv_params.clone().set(
@@ -166,7 +166,5 @@ def _make_divisible(value: float, divisor: int, min_value: int) -> int:
   return rounded + divisor if rounded < 0.9 * value else rounded
 
 
-def _create_body(layer: base_layer.BaseLayer, layers: list[LayerTpl]) -> None:
-  """Creates the child `body`, a `Sequential` of the layers."""
-  body = pax_fiddle.Config(sequential.Sequential, layers=layers)
-  layer.create_child('body', body)
+def _sequential(layers: list[LayerTpl]) -> LayerTpl:
+  return pax_fiddle.Config(sequential.Sequential, layers=layers)
