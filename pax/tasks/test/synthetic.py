@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A classifier that learns in a moment, from points drawn as they are needed.
+"""A small classifier of generated points, for tests and first runs.
 
 pax --exp=tasks.test.synthetic.SyntheticClassifier --job_log_dir=/tmp/pax/points
 """
@@ -20,22 +20,24 @@ from praxis.layers import embedding_softmax, linears, models
 Config = pax_fiddle.Config
 NestedMap = py_utils.NestedMap
 
-# Of all examples' centres; those for evaluation are other points around them.
+# Seed of the centers, which training and evaluation share, and of the points.
 _SEED = 1234
 
 
 class ClusteredPoints(indexed.IndexedInput):
-  """Points around centres, one for each class, with some overlap.
+  """Gaussian clusters of points, one for each class, with some overlap.
 
-  A batch has `inputs` [B, dims], `label_probs` [B, classes] and `weight` [B].
+  A batch has `inputs` [B, dims], `label_probs` [B, classes] and `weight` [B],
+  all float32.
   """
 
-  # Classes, and coordinates of a point.
   num_classes: int = 8
+  # Dimension of a point.
   num_dims: int = 16
-  # Points in an epoch.
+  # Number of points in an epoch.
   num_points: int = 4096
-  # How far they lie from their centre, whose own distance from 0 is about 1.
+  # Root mean square distance of a point from its center; that of the centers
+  # from 0 is 1.
   spread: float = 0.5
 
   @property
@@ -58,20 +60,20 @@ class ClusteredPoints(indexed.IndexedInput):
   @functools.cached_property
   def _points(self) -> Float[np.ndarray, 'num_points num_dims']:
     shape = (self.num_classes, self.num_dims)
-    centres = np.random.default_rng(_SEED).normal(size=shape)
-    centres /= np.sqrt(self.num_dims)
-    own = np.random.default_rng((_SEED, self.is_training))
-    away = own.normal(size=(self.num_points, self.num_dims))
-    away *= self.spread / np.sqrt(self.num_dims)
+    centers = np.random.default_rng(_SEED).normal(size=shape)
+    centers /= np.sqrt(self.num_dims)
+    random = np.random.default_rng((_SEED, self.is_training))
+    noise = random.normal(size=(self.num_points, self.num_dims))
+    noise *= self.spread / np.sqrt(self.num_dims)
     labels = np.arange(self.num_points) % self.num_classes
-    return (centres[labels] + away).astype(np.float32)
+    return (centers[labels] + noise).astype(np.float32)
 
 
 @experiment_registry.register
 class SyntheticClassifier(base_experiment.BaseExperiment):
-  """One hidden layer tells 8 clusters of points apart, in two seconds."""
+  """One hidden layer classifies 8 clusters of points, in two seconds."""
 
-  # Points in a step, of all devices; and of how many those that are held out.
+  # Global batch size.
   BATCH_SIZE = 64
   NUM_EVAL_POINTS = 500
   NUM_CLASSES = 8
@@ -135,4 +137,4 @@ class SyntheticClassifier(base_experiment.BaseExperiment):
 
 @experiment_registry.register
 class SharedNameExperiment(SyntheticClassifier):
-  """The same under a name that other modules may have too."""
+  """SyntheticClassifier by a class name that other modules may use too."""

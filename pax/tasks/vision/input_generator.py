@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images and their classes: ImageNet's TFRecord files, or noise.
+"""Labeled images from ImageNet's TFRecord files, or noise.
 
-A batch has `image` [B, H, W, 3], 0 to 255; `label_probs` [B, classes], 1 at the
-class; `weight` and `eval_sample_weights` [B], 0 for rows that only fill it up.
+A batch has `image` [B, H, W, 3], 0 to 255; `label_probs` [B, classes], one-hot;
+`weight` and `eval_sample_weights` [B], 0 for padding rows; all float32.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from praxis import base_input, pax_fiddle, py_utils
 
 NestedMap = py_utils.NestedMap
 
-# Images in ImageNet's two parts.
+# Number of images in ImageNet's training and validation sets.
 TRAIN_EXAMPLES = 1281167
 EVAL_EXAMPLES = 50000
 
@@ -29,24 +29,23 @@ _IMAGE, _LABEL = 'image/encoded', 'image/class/label'
 
 
 class BaseImageNetInput(indexed.IndexedInput):
-  """Decodes JPEG files that TFRecord files hold with their labels.
+  """Labeled JPEG images in TFRecord files.
 
-  Every host sees all files, and reads its own rows of each batch. Decoding and
-  random changes are done by threads; the changes follow from the place of an
-  example in the order alone, so that a resumed run sees the same images.
+  Every host opens all files, and reads its rows of each batch. Threads decode
+  and augment the images. The augmentation is a function of the position of an
+  example in the training order, so a resumed run reads the same images.
   """
 
   batch_size: int | None = 128
-  # The folder of the files, and which of those in it.
+  # Folder of the TFRecord files, and the glob of their names.
   data_dir: str | None = None
   file_pattern: str = '*'
-  # Classes of the data.
   num_classes: int = 1000
-  # Height, width and channels of what comes out; height and width are alike.
+  # Height, width and channels of the output; height and width are equal.
   data_shape: tuple[int, int, int] = (224, 224, 3)
-  # Added to the labels of the files, which count from 1.
+  # Added to the labels of the files, which start at 1.
   label_id_offset: int = -1
-  # Threads that decode.
+  # Number of threads that decode images.
   num_batcher_threads: int = 64
 
   def __post_init__(self):
@@ -58,9 +57,10 @@ class BaseImageNetInput(indexed.IndexedInput):
       )
     if not self.data_dir:
       raise ValueError(
-        f'data_dir of {self.name!r} is not set: where are the TFRecord files of'
-        f' ImageNet ({self.file_pattern})? Pass --set DATA_DIR=/its/folder, or'
-        ' --set DATA_DIR=synthetic for noise, which only measures speed'
+        f'data_dir of {self.name!r} must be the folder of the TFRecord files of'
+        f' ImageNet ({self.file_pattern}), got {self.data_dir!r}; pass --set'
+        ' DATA_DIR=/path/to/folder, or --set DATA_DIR=synthetic to measure'
+        ' speed on noise'
       )
     self._paths = text_files.expand(
       [os.path.join(self.data_dir, self.file_pattern)]
@@ -75,42 +75,45 @@ class BaseImageNetInput(indexed.IndexedInput):
     indices: Int64[np.ndarray, 'N'],
     positions: Int64[np.ndarray, 'N'],
   ) -> NestedMap:
-    found = list(self._pool.map(self._example, indices, positions))
+    examples = list(self._pool.map(self._read_example, indices, positions))
     batch = NestedMap(
-      image=np.zeros((len(found), *self.data_shape), np.float32),
-      label_probs=np.zeros((len(found), self.num_classes), np.float32),
-      weight=np.ones(len(found), np.float32),
+      image=np.zeros((len(examples), *self.data_shape), np.float32),
+      label_probs=np.zeros((len(examples), self.num_classes), np.float32),
+      weight=np.ones(len(examples), np.float32),
     )
-    for i, (image, label) in enumerate(found):
+    for i, (image, label) in enumerate(examples):
       batch.image[i] = image
       batch.label_probs[i, label] = 1.0
     return batch
 
   @classmethod
   def Params(cls) -> pax_fiddle.Config[BaseImageNetInput]:
-    """The config of this input; upstream's name for `config`."""
+    """Returns the config of this input, as `config` does."""
     return cls.config()
 
   def ImageBytesToBatch(self, image_bytes: bytes) -> NestedMap:
-    """A batch that is one image, without its class; upstream's name."""
+    """Returns a batch with one image and no label."""
     rng = np.random.default_rng(self.seed)
     return NestedMap(image=self._preprocess(image_bytes, rng)[None])
 
   @functools.cached_property
   def _records(self) -> tfrecord_files.RecordFiles:
-    found = tfrecord_files.RecordFiles(self._paths)
-    if not len(found):
-      raise ValueError(f'{len(self._paths)} files in {self.data_dir} are empty')
-    return found
+    records = tfrecord_files.RecordFiles(self._paths)
+    if not len(records):
+      raise ValueError(
+        f'data_dir of {self.name!r} must have TFRecord files with examples, got'
+        f' {len(self._paths)} empty files in {self.data_dir}'
+      )
+    return records
 
   @functools.cached_property
   def _pool(self) -> futures.ThreadPoolExecutor:
     return futures.ThreadPoolExecutor(self.num_batcher_threads, 'decode')
 
-  def _example(
+  def _read_example(
     self, index: int, position: int
   ) -> tuple[Float[np.ndarray, 'S S 3'], int]:
-    """An image and its class."""
+    """Returns an image and its label."""
     rng = np.random.default_rng((self.seed, int(position)))
     try:
       features = tf_records.parse_example(self._records.read(int(index)))
@@ -118,8 +121,8 @@ class BaseImageNetInput(indexed.IndexedInput):
       image = self._preprocess(encoded, rng)
     except (KeyError, ValueError) as e:
       raise ValueError(
-        f'{self._records.where(int(index))} must hold a JPEG file as {_IMAGE}'
-        f' and a number as {_LABEL}: {e}'
+        f'{self._records.where(int(index))} must have a JPEG image {_IMAGE}'
+        f' and an integer {_LABEL}: {e}'
       ) from e
     label = int(label) + self.label_id_offset
     if not 0 <= label < self.num_classes:
@@ -139,27 +142,27 @@ class BaseImageNetInput(indexed.IndexedInput):
 
 
 class ImageNetTrain(BaseImageNetInput):
-  """ImageNet's images to train on: random parts, some mirrored."""
+  """ImageNet's training set: random crops, randomly flipped."""
 
   file_pattern: str = 'train-*-of-*'
   is_training: bool = True
 
 
 class ImageNetValidation(BaseImageNetInput):
-  """ImageNet's images to evaluate on: their middles, each once."""
+  """ImageNet's validation set: center crops, one epoch."""
 
   file_pattern: str = 'validation-*-of-*'
 
 
 class SyntheticImages(base_input.BaseInput):
-  """The same batch for ever: noise, and classes drawn at random.
+  """A constant batch of noise with random labels.
 
-  It takes no time to make, so what a run does with it is the model's own speed.
-  Evaluation has it once.
+  It measures the speed of training without the cost of an input pipeline.
+  Evaluation reads it once.
   """
 
-  # Classes, and height, width and channels.
   num_classes: int = 1000
+  # Height, width and channels of an image.
   data_shape: tuple[int, int, int] = (224, 224, 3)
 
   def __post_init__(self):
@@ -167,6 +170,11 @@ class SyntheticImages(base_input.BaseInput):
     self._batches = 0
 
   def get_next(self) -> NestedMap:
+    """Returns the batch.
+
+    Raises:
+      StopIteration: Evaluation has read the batch.
+    """
     if self._batches and not self.is_training:
       raise StopIteration
     self._batches += 1

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ResNets see an image: a random part of it, or its middle, as a square.
+"""Image preprocessing for ResNets: random crops for training, or center crops.
 
-Values are those of the file, 0 to 255: the first normalisation of the network
-takes scale and mean away. Sizes change by bicubic interpolation; where they
-shrink, all pixels count, not only those next to a grid.
+Pixel values stay in 0 to 255: the first batch normalization of the network
+removes mean and scale. Images are resized by bicubic interpolation, antialiased
+when they shrink.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from jaxtyping import Float, Num, UInt8
 from PIL import Image
 
 IMAGE_SIZE = 224
-# How much of the shorter side the middle part takes.
+# Fraction of the shorter side in a center crop.
 CROP_FRACTION = 0.875
 
-_WHOLE = np.array([[[0.0, 0.0, 1.0, 1.0]]])
+# The bounding box of a whole image.
+_FULL_BOX = np.array([[[0.0, 0.0, 1.0, 1.0]]])
 
 
 class Crop(NamedTuple):
-  """A part of an image, in pixels."""
+  """A rectangle of an image, in pixels."""
 
   top: int
   left: int
@@ -35,11 +36,11 @@ class Crop(NamedTuple):
 
 
 class CropRanges(NamedTuple):
-  """What random parts may be like."""
+  """Ranges of random crops."""
 
-  # Width by height, drawn evenly.
+  # Width divided by height, uniformly distributed.
   aspect_ratio: tuple[float, float]
-  # Share of the image.
+  # Fraction of the image.
   area: tuple[float, float]
 
 
@@ -51,7 +52,15 @@ def preprocess_image(
   *,
   rng: np.random.Generator | None = None,
 ) -> Num[np.ndarray, 'S S 3']:
-  """Returns a square image; in training a random part, perhaps mirrored."""
+  """Returns a square crop of an image, random in training.
+
+  Args:
+    image_bytes: The image file.
+    is_training: Whether to crop and flip at random; else a center crop.
+    use_bfloat16: Whether to return bfloat16 instead of float32.
+    image_size: Height and width S of the result.
+    rng: The random generator; None creates one.
+  """
   if is_training:
     return preprocess_for_train(image_bytes, use_bfloat16, image_size, rng=rng)
   return preprocess_for_eval(image_bytes, use_bfloat16, image_size)
@@ -64,10 +73,16 @@ def preprocess_for_train(
   *,
   rng: np.random.Generator | None = None,
 ) -> Num[np.ndarray, 'S S 3']:
-  """Returns a random part of an image, mirrored half of the time.
+  """Returns a random crop, flipped horizontally with probability 1/2.
 
-  A part has 8 % of the image or more, and sides of 3:4 to 4:3; where ten draws
-  give none, it is the middle. `rng` draws; without one, each call differs.
+  The crop has at least 8 % of the image's area and an aspect ratio of 3:4 to
+  4:3. If ten attempts fail, it is the center crop.
+
+  Args:
+    image_bytes: The image file.
+    use_bfloat16: Whether to return bfloat16 instead of float32.
+    image_size: Height and width S of the result.
+    rng: The random generator; None creates one.
 
   References:
     Szegedy et al., Going deeper with convolutions, arXiv:1409.4842, section 6.
@@ -76,21 +91,21 @@ def preprocess_for_train(
   image = _decode(image_bytes)
   ranges = CropRanges(aspect_ratio=(3 / 4, 4 / 3), area=(0.08, 1.0))
   crop = _random_crop(
-    image, _WHOLE, 0.1, ranges=ranges, max_attempts=10, rng=rng
+    image, _FULL_BOX, 0.1, ranges=ranges, max_attempts=10, rng=rng
   )
-  square = _resized(image, crop or _middle(image, image_size), image_size)
+  pixels = _resize(image, crop or _center_crop(image, image_size), image_size)
   if rng.random() < 0.5:
-    square = square[:, ::-1]
-  return _as_float(square, use_bfloat16)
+    pixels = pixels[:, ::-1]
+  return _to_float(pixels, use_bfloat16)
 
 
 def preprocess_for_eval(
   image_bytes: bytes, use_bfloat16: bool, image_size: int = IMAGE_SIZE
 ) -> Num[np.ndarray, 'S S 3']:
-  """Returns the middle of an image."""
+  """Returns the center crop of an image."""
   image = _decode(image_bytes)
-  square = _resized(image, _middle(image, image_size), image_size)
-  return _as_float(square, use_bfloat16)
+  pixels = _resize(image, _center_crop(image, image_size), image_size)
+  return _to_float(pixels, use_bfloat16)
 
 
 def distorted_bounding_box_crop(
@@ -103,17 +118,17 @@ def distorted_bounding_box_crop(
   *,
   rng: np.random.Generator | None = None,
 ) -> UInt8[np.ndarray, 'H W 3']:
-  """Returns a random part of an image that shows enough of some object.
+  """Returns a random crop that covers enough of some bounding box.
 
   Args:
-    image_bytes: the image file.
-    bbox: the objects' top, left, bottom and right, from 0 to 1; if there are
-      none, the whole image is the object.
-    min_object_covered: the share of an object that must be seen.
-    aspect_ratio_range: width by height of the part.
-    area_range: its share of the image.
-    max_attempts: draws, after which it is the whole image.
-    rng: draws; without one, each call differs.
+    image_bytes: The image file.
+    bbox: Boxes (top, left, bottom, right) from 0 to 1; without boxes, the whole
+      image is the box.
+    min_object_covered: Minimum fraction of some box inside the crop.
+    aspect_ratio_range: Range of the width divided by the height of the crop.
+    area_range: Range of the fraction of the image inside the crop.
+    max_attempts: Number of attempts before the whole image is returned.
+    rng: The random generator; None creates one.
   """
   image = _decode(image_bytes)
   ranges = CropRanges(tuple(aspect_ratio_range), tuple(area_range))
@@ -137,26 +152,26 @@ def _decode(image_bytes: bytes) -> Image.Image:
     return Image.open(io.BytesIO(image_bytes)).convert('RGB')
   except OSError as e:
     raise ValueError(
-      f'an image must be a whole JPEG file, or another that Pillow reads, got '
-      f'{len(image_bytes)} bytes that it does not: {e}'
+      'an image must be a whole JPEG file, or another format of Pillow, got '
+      f'{len(image_bytes)} bytes that Pillow cannot decode: {e}'
     ) from e
 
 
-def _resized(
+def _resize(
   image: Image.Image, crop: Crop, size: int
 ) -> UInt8[np.ndarray, 'S S 3']:
   top, left, height, width = crop
-  part = image.crop((left, top, left + width, top + height))
-  return np.asarray(part.resize((size, size), Image.Resampling.BICUBIC))
+  cropped = image.crop((left, top, left + width, top + height))
+  return np.asarray(cropped.resize((size, size), Image.Resampling.BICUBIC))
 
 
-def _as_float(square: np.ndarray, use_bfloat16: bool) -> np.ndarray:
+def _to_float(pixels: np.ndarray, use_bfloat16: bool) -> np.ndarray:
   dtype: Any = ml_dtypes.bfloat16 if use_bfloat16 else np.float32
-  return square.astype(dtype)
+  return pixels.astype(dtype)
 
 
-def _middle(image: Image.Image, size: int) -> Crop:
-  """The square in the middle, with a border of an eighth of its side."""
+def _center_crop(image: Image.Image, size: int) -> Crop:
+  """Returns the square of CROP_FRACTION of the shorter side."""
   border = round(size * (1 / CROP_FRACTION - 1))
   side = int(size / (size + border) * min(image.size))
   width, height = image.size
@@ -172,46 +187,49 @@ def _random_crop(
   max_attempts: int,
   rng: np.random.Generator,
 ) -> Crop | None:
-  """A part that shows the share `min_covered` of some box; None: none found."""
+  """Returns a crop with `min_covered` of some box; None if attempts fail."""
   width, height = image.size
-  boxes = np.reshape(boxes, (-1, 4)) if np.size(boxes) else _WHOLE[0]
+  boxes = np.reshape(boxes, (-1, 4)) if np.size(boxes) else _FULL_BOX[0]
   boxes = boxes * [height, width, height, width]
   for _ in range(max_attempts):
-    crop = _draw(width, height, ranges, rng)
-    if crop and _covered(crop, boxes) >= min_covered:
+    crop = _sample_crop(width, height, ranges, rng)
+    if crop and _max_coverage(crop, boxes) >= min_covered:
       return crop
   return None
 
 
-def _draw(
+def _sample_crop(
   width: int, height: int, ranges: CropRanges, rng: np.random.Generator
 ) -> Crop | None:
-  """A part of an image, drawn as TensorFlow does; None if it does not fit.
+  """Samples a crop as TensorFlow does; returns None if it does not fit.
 
-  The height is drawn evenly, between those that make the smallest and the
-  largest area of the drawn aspect ratio.
+  The aspect ratio is uniform. The height is uniform between those of the
+  smallest and the largest area with this aspect ratio.
   """
-  aspect = rng.uniform(*ranges.aspect_ratio)
-  low, high = (share * width * height for share in ranges.area)
-  tallest = min(
-    round(math.sqrt(high / aspect)), int((width + 0.5) / aspect), height
+  aspect_ratio = rng.uniform(*ranges.aspect_ratio)
+  min_area, max_area = (fraction * width * height for fraction in ranges.area)
+  max_rows = min(
+    round(math.sqrt(max_area / aspect_ratio)),
+    int((width + 0.5) / aspect_ratio),
+    height,
   )
-  shortest = min(round(math.sqrt(low / aspect)), tallest)
-  rows = int(rng.integers(shortest, tallest + 1))
-  columns = round(rows * aspect)
+  min_rows = min(round(math.sqrt(min_area / aspect_ratio)), max_rows)
+  rows = int(rng.integers(min_rows, max_rows + 1))
+  columns = round(rows * aspect_ratio)
   fits = 0 < columns <= width and 0 < rows
-  if not fits or not low <= rows * columns <= high:
+  if not fits or not min_area <= rows * columns <= max_area:
     return None
   top = int(rng.integers(height - rows + 1))
   left = int(rng.integers(width - columns + 1))
   return Crop(top, left, rows, columns)
 
 
-def _covered(crop: Crop, boxes: np.ndarray) -> float:
-  """The largest share of a box that the part shows."""
+def _max_coverage(crop: Crop, boxes: np.ndarray) -> float:
+  """Returns the largest fraction of a box [N, 4] inside the crop."""
   top, left, bottom, right = boxes.T
-  seen = np.minimum(bottom, crop.top + crop.height) - np.maximum(top, crop.top)
-  across = np.minimum(right, crop.left + crop.width)
-  across = across - np.maximum(left, crop.left)
-  area = np.maximum((bottom - top) * (right - left), 1e-9)
-  return float(np.max(np.maximum(seen, 0) * np.maximum(across, 0) / area))
+  crop_bottom, crop_right = crop.top + crop.height, crop.left + crop.width
+  rows = np.minimum(bottom, crop_bottom) - np.maximum(top, crop.top)
+  columns = np.minimum(right, crop_right) - np.maximum(left, crop.left)
+  box_areas = np.maximum((bottom - top) * (right - left), 1e-9)
+  covered_areas = np.maximum(rows, 0) * np.maximum(columns, 0)
+  return float(np.max(covered_areas / box_areas))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPT-3, GLaM and LLaMA on NVIDIA's GPUs, 8 to a node."""
+"""GPT-3, GLaM and LLaMA on NVIDIA GPUs, 8 per node."""
 
 from __future__ import annotations
 
@@ -35,22 +35,24 @@ class GPT126MBase(adam_params.TransformerLmSpmdAdam):
   """GPT-3 with 126M parameters on 8 nodes."""
 
   MODEL_CLASS = models.CustomMetricsLM
-  # Whether batches are made up, so that no row only fills them.
+  # Whether the data are synthetic; then no rows are padding.
   SYNTHETIC_DATA = False
   MODEL_DIMS = 768
   HIDDEN_DIMS = 3072
   NUM_HEADS = 12
   DIMS_PER_HEAD = 64
   NUM_LAYERS = 12
-  # GPT-2's 50257 tokens, filled up to a multiple of 128.
+  # GPT-2's 50257 tokens, padded to a multiple of 128.
   VOCAB_SIZE = 50304
   TRAINABLE_POSITION_EMB = True
   ACTIVATION_CLS = activations.GELU
-  USE_BIAS = True
-  ATTEN_LOGIT_CAP = -1.0
   LAYERNORM_EPSILON = 1e-5
-  INIT_STD = 0.023
+  USE_BIAS = True
+  # Negative: attention logits are not capped.
+  ATTEN_LOGIT_CAP = -1.0
+  # Standard deviations of initial weights.
   SOFTMAX_INIT_STD = 0.023
+  INIT_STD = 0.023
 
   PERCORE_BATCH_SIZE = 4
   MAX_SEQ_LEN = 2048
@@ -58,17 +60,19 @@ class GPT126MBase(adam_params.TransformerLmSpmdAdam):
   DCN_MESH_SHAPE = [8, 1, 1]
   FPROP_DTYPE = jnp.bfloat16
 
+  MAX_STEPS = 600000
   LEARNING_RATE = 6e-4
-  WEIGHT_DECAY = 0.1
-  ADAM_BETA2 = 0.95
-  ADAM_EPSILON = 1e-8
-  ADAM_CLIP_THRESHOLD = -1.0
-  CLIP_GRADIENT_NORM_TO_VALUE = 1.0
   LR_SCHEDULE = 'linear_rampup_cosine_decay'
   LR_COS_WARMUP = 636
   LR_COS_DECAY_START = LR_COS_WARMUP + 1
   LR_COS_DECAY_END = 500000
-  MAX_STEPS = 600000
+
+  WEIGHT_DECAY = 0.1
+  CLIP_GRADIENT_NORM_TO_VALUE = 1.0
+  # Negative: updates are not clipped.
+  ADAM_CLIP_THRESHOLD = -1.0
+  ADAM_EPSILON = 1e-8
+  ADAM_BETA2 = 0.95
 
   def task(self) -> TaskConfig:
     task_p = gpt3.configure_gpt3_task(self, super().task())
@@ -110,13 +114,14 @@ class GPT5BBase(GPT126MBase):
   USE_REPEATED_LAYER = True
   CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM
 
+  MAX_STEPS = 75000
   LEARNING_RATE = 1.6e-4
   LR_COS_WARMUP = 115
   LR_COS_DECAY_START = LR_COS_WARMUP + 1
   LR_COS_DECAY_END = 62500
-  MAX_STEPS = 75000
-  SUMMARY_INTERVAL_STEPS = 10
+
   CHECKPOINT_EVERY_N_STEPS = 250
+  SUMMARY_INTERVAL_STEPS = 10
 
   def task(self) -> TaskConfig:
     task_p = super().task()
@@ -128,7 +133,7 @@ class GPT5BBase(GPT126MBase):
 
 
 class GPT175BBase(GPT126MBase):
-  """GPT-3 as published, of 174,604,259,328 parameters, on 32 nodes.
+  """GPT-3 175B as published (174,604,259,328 parameters), on 32 nodes.
 
   References: table 2.1 of https://arxiv.org/abs/2005.14165
   """
@@ -145,19 +150,20 @@ class GPT175BBase(GPT126MBase):
   DCN_MESH_SHAPE = [1, 32, 1]
   USE_REPEATED_LAYER = True
 
+  MAX_STEPS = 75000
   LEARNING_RATE = 2e-5
-  # As for batches of 1536 rows.
+  # The schedule for batch size 1536.
   LR_COS_WARMUP = 265
   LR_COS_DECAY_START = LR_COS_WARMUP + 1
   LR_COS_DECAY_END = 108600
-  MAX_STEPS = 75000
-  SUMMARY_INTERVAL_STEPS = 10
+
   CHECKPOINT_EVERY_N_STEPS = 100
+  SUMMARY_INTERVAL_STEPS = 10
 
 
 @experiment_registry.register
 class Synthetic126M(GPT126MBase, lm_cloud.SyntheticDataset):
-  """100 steps on synthetic data, to measure speed."""
+  """GPT-3 126M for 100 steps on synthetic data, to measure speed."""
 
   SYNTHETIC_DATA = True
   MAX_STEPS = 100
@@ -165,7 +171,7 @@ class Synthetic126M(GPT126MBase, lm_cloud.SyntheticDataset):
 
 @experiment_registry.register
 class Synthetic5B(GPT5BBase, lm_cloud.SyntheticDataset):
-  """100 steps on synthetic data, to measure speed."""
+  """GPT-3 5B for 100 steps on synthetic data, to measure speed."""
 
   SYNTHETIC_DATA = True
   MAX_STEPS = 100
@@ -173,7 +179,7 @@ class Synthetic5B(GPT5BBase, lm_cloud.SyntheticDataset):
 
 @experiment_registry.register
 class Synthetic175B(GPT175BBase, lm_cloud.SyntheticDataset):
-  """100 steps on synthetic data, to measure speed."""
+  """GPT-3 175B for 100 steps on synthetic data, to measure speed."""
 
   SYNTHETIC_DATA = True
   MAX_STEPS = 100
@@ -194,7 +200,7 @@ class Pile175B(GPT175BBase, PileUnsupervisedDataset):
   """GPT-3 175B on the Pile."""
 
 
-# The names of old.
+# Former names.
 GPT5B = Pile5B
 GPT175B = Pile175B
 
@@ -214,7 +220,7 @@ class Lambada126M(GPT126MBase, LambadaDataset):
 
 @experiment_registry.register
 class LLaMA7B(BaseLLaMA, BoolQDataset, LoRAMixin, CheckpointRestoreMixin):
-  """LLaMA 2 as published, of 6,738,415,616 parameters, on BoolQ: a node."""
+  """LLaMA 2 7B as published (6,738,415,616 parameters) on BoolQ, 1 node."""
 
   HIDDEN_DIMS = 11008
   PERCORE_BATCH_SIZE = 16
@@ -234,7 +240,7 @@ class LLaMA7B(BaseLLaMA, BoolQDataset, LoRAMixin, CheckpointRestoreMixin):
 
 @experiment_registry.register
 class LLaMA13B(LLaMA7B):
-  """LLaMA 2 as published, of 13,015,864,320 parameters, on BoolQ: a node."""
+  """LLaMA 2 13B as published (13,015,864,320 parameters) on BoolQ, 1 node."""
 
   MODEL_DIMS = 5120
   HIDDEN_DIMS = 13824
@@ -246,7 +252,7 @@ class LLaMA13B(LLaMA7B):
 
 @experiment_registry.register
 class LLaMA70B(LLaMA7B):
-  """LLaMA 2 as published, of 68,976,648,192 parameters, on BoolQ: 2 nodes."""
+  """LLaMA 2 70B as published (68,976,648,192 parameters) on BoolQ, 2 nodes."""
 
   MODEL_DIMS = 8192
   HIDDEN_DIMS = 28672
@@ -260,7 +266,7 @@ class LLaMA70B(LLaMA7B):
 
 
 class GLaM126M64EBase(GPT126MBase):
-  """GLaM 0.1B/64E, every second layer with 64 experts, on 8 nodes.
+  """GLaM 0.1B/64E, with 64 experts in every second layer, on 8 nodes.
 
   References: table 4 of https://arxiv.org/abs/2112.06905
   """
@@ -274,8 +280,8 @@ class GLaM126M64EBase(GPT126MBase):
   DCN_MESH_SHAPE = [1, 1, 1]
 
   @property
-  def NUM_GROUPS(self) -> int:  # noqa: N802 (a constant that others make)
-    """One for each part of the batch."""
+  def NUM_GROUPS(self) -> int:  # noqa: N802 (read as a constant)
+    """Number of shards of the batch."""
     return math.prod(self.ICI_MESH_SHAPE[:-1] + self.DCN_MESH_SHAPE[:-1])
 
   def task(self) -> TaskConfig:
@@ -293,9 +299,9 @@ class GLaM126M64EBase(GPT126MBase):
 
 
 class GLaM64B64EBase(GLaM126M64EBase):
-  """GLaM 64B/64E, of 1.1T parameters, on 64 nodes.
+  """GLaM 64B/64E (1.1T parameters) on 64 nodes.
 
-  Its first moment is switched off; upstream takes that 0 for Adam's default.
+  Adam has no first moment; upstream replaces this beta1 of 0 by the default.
   """
 
   NUM_GPUS = 512
@@ -313,7 +319,7 @@ class GLaM64B64EBase(GLaM126M64EBase):
   LEARNING_RATE = 2e-5
   ADAM_BETA1 = 0
   ADAM_BETA2 = 0.99
-  # As for batches of 1024 rows.
+  # The schedule for batch size 1024.
   LR_COS_WARMUP = 398
   LR_COS_DECAY_START = LR_COS_WARMUP + 1
   LR_COS_DECAY_END = 162900

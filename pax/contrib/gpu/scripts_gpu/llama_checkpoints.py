@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that start from LLaMA's weights as Hugging Face publishes them."""
+"""Restores training states from LLaMA checkpoints of Hugging Face."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import pathlib
 import struct
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,65 +18,62 @@ from pax.contrib.gpu.scripts_gpu import llama_weights
 from pax.train_states import TrainState
 from praxis import base_hyperparams, pax_fiddle, py_utils
 
-_CONSTANTS = (
-  'VOCAB_SIZE',
-  'NUM_LAYERS',
-  'MODEL_DIMS',
-  'HIDDEN_DIMS',
-  'NUM_HEADS',
-  'NUM_KV_HEADS',
-  'DIMS_PER_HEAD',
-  'USE_MQA',
-  'USE_REPEATED_LAYER',
-)
 _DTYPES = {'F32': np.float32, 'F16': np.float16, 'BF16': jnp.bfloat16}
 
 
 class HuggingFaceHandler(base_hyperparams.FiddleBaseParameterizable):
   """Reads a folder of safetensors files as the state of a LLaMA at step 0."""
 
-  # The constants of the experiment that tell sizes.
-  constants: Mapping[str, Any] | None = None
+  # The sizes of the model, by the names of LlamaConstants.
+  constants: Mapping[str, int] | None = None
 
   @classmethod
-  def of(cls, llama: Any) -> pax_fiddle.Config:
-    """Returns the handler of an experiment; see llama_utils.BaseLLaMA."""
-    constants = {name: getattr(llama, name) for name in _CONSTANTS}
+  def from_experiment(
+    cls, llama: llama_weights.LlamaConstants
+  ) -> pax_fiddle.Config[HuggingFaceHandler]:
+    """Returns the config of a handler for the model of an experiment."""
+    names = inspect.get_annotations(llama_weights.LlamaConstants)
+    constants = {name: getattr(llama, name) for name in names}
     return pax_fiddle.Config(cls, constants=constants)
 
   def restore(self, path: str, item: TrainState) -> TrainState:
-    """Returns the state that `item` has the shapes and shardings of.
+    """Returns a state with the weights and with zeros as optimizer state.
 
-    Its optimizer states are zero.
+    Args:
+      path: The folder of the safetensors files.
+      item: A state with the shapes, dtypes and shardings of the result.
 
     Raises:
-      ValueError: the weights are not those of such a model.
+      ValueError: The weights do not have the names and shapes of the model.
     """
     weights = dict(read_safetensors(path))
     llama = types.SimpleNamespace(**self.constants)
     variables = llama_weights.from_huggingface(weights, llama)
     by_path = dict(py_utils.tree_paths(variables))
 
-    def variable(path: str, like: jax.ShapeDtypeStruct) -> jax.Array:
+    def restore_variable(path: str, target: jax.ShapeDtypeStruct) -> jax.Array:
       if path not in by_path:
         raise ValueError(
-          f'the weights must have {path}, got none; where LoRA adds it, load '
-          'them without, and start from the checkpoint of that job by '
-          'CHECKPOINT_RESTORE_PATH'
+          f'the weights must have {path}, got none; if LoRA adds it, train '
+          'without USE_LORA first, and then set CHECKPOINT_RESTORE_PATH to the '
+          'checkpoint of that job'
         )
-      return _array(by_path[path], like)
+      return _to_jax_array(by_path[path], target)
 
-    zeros = jax.tree.map(lambda x: _array(np.zeros(x.shape, x.dtype), x), item)
+    zeros = jax.tree.map(
+      lambda x: _to_jax_array(np.zeros(x.shape, x.dtype), x), item
+    )
     return zeros.replace(
-      mdl_vars=py_utils.map_with_path(variable, item.mdl_vars)
+      mdl_vars=py_utils.map_with_path(restore_variable, item.mdl_vars)
     )
 
 
 def read_safetensors(folder: str) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields the arrays of all files of a folder by name; none is read yet.
+  """Yields the names and memory-mapped arrays of all files of a folder.
 
   Raises:
-    ValueError: there is no such file, or an array has a strange type.
+    ValueError: The folder has no such files, or the dtype of an array is not
+      supported.
 
   References: https://github.com/huggingface/safetensors#format
   """
@@ -85,14 +82,14 @@ def read_safetensors(folder: str) -> Iterator[tuple[str, np.ndarray]]:
     raise ValueError(f'the folder {folder} must have *.safetensors, got none')
   for file in files:
     with file.open('rb') as f:
-      (size,) = struct.unpack('<Q', f.read(8))
-      header = json.loads(f.read(size))
+      (header_size,) = struct.unpack('<Q', f.read(8))
+      header = json.loads(f.read(header_size))
     header.pop('__metadata__', None)
     for name, entry in header.items():
       if entry['dtype'] not in _DTYPES:
         raise ValueError(
-          f'{name} of {file} must be one of {sorted(_DTYPES)}, got '
-          f'{entry["dtype"]}'
+          f'the dtype of {name} in {file} must be one of {sorted(_DTYPES)}, '
+          f'got {entry["dtype"]}'
         )
       yield (
         name,
@@ -100,18 +97,21 @@ def read_safetensors(folder: str) -> Iterator[tuple[str, np.ndarray]]:
           file,
           _DTYPES[entry['dtype']],
           mode='r',
-          offset=8 + size + entry['data_offsets'][0],
+          offset=8 + header_size + entry['data_offsets'][0],
           shape=tuple(entry['shape']),
         ),
       )
 
 
-def _array(value: np.ndarray, like: jax.ShapeDtypeStruct) -> jax.Array:
-  """Returns the value with the dtype and the sharding of another array."""
-  if value.shape != like.shape:
+def _to_jax_array(value: np.ndarray, target: jax.ShapeDtypeStruct) -> jax.Array:
+  """Returns the value with the dtype and the sharding of `target`."""
+  if value.shape != target.shape:
     raise ValueError(
-      f'a variable must have shape {list(like.shape)}, got {list(value.shape)}'
+      f'a variable must have shape {list(target.shape)}, got '
+      f'{list(value.shape)}'
     )
   return jax.make_array_from_callback(
-    like.shape, like.sharding, lambda at: np.asarray(value[at], like.dtype)
+    target.shape,
+    target.sharding,
+    lambda index: np.asarray(value[index], target.dtype),
   )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LLaMA as Meta's checkpoints have it."""
+"""LLaMA with the variables of the published checkpoints."""
 
 from __future__ import annotations
 
@@ -17,46 +17,47 @@ Config = pax_fiddle.Config
 
 
 class BaseLLaMA(adam_params.TransformerLmSpmdAdam):
-  """LLaMA, to be given data and the sizes of a model.
+  """Base of the LLaMA experiments; subclasses add data and sizes.
 
-  Upstream registers it, though it has no data and cannot be made.
+  Upstream registers it, although it has no data.
 
   References: LLaMA, https://arxiv.org/abs/2302.13971, and LLaMA 2,
   https://arxiv.org/abs/2307.09288
   """
 
   MODEL_CLASS = models.CustomMetricsLM
-
+  VOCAB_SIZE = 32000
   BOS_ID = 1
   EOS_ID = 2
+  PACKED_INPUT = False
 
-  # Evaluates what it is given; more steps fine-tune it.
-  MAX_STEPS = 0
-  # A folder of safetensors, as Hugging Face publishes LLaMA, to start from.
-  HUGGINGFACE_PATH = None
-
-  NUM_LAYERS = 32
-  VOCAB_SIZE = 32000
-  DIMS_PER_HEAD = 128
-  NUM_HEADS = 32
   MODEL_DIMS = 4096
   HIDDEN_DIMS = MODEL_DIMS * 4
-  FPROP_DTYPE = jnp.bfloat16
-  # Whether NUM_KV_HEADS heads of keys and values serve all heads.
+  NUM_HEADS = 32
+  DIMS_PER_HEAD = 128
+  NUM_LAYERS = 32
+  # Whether the heads share NUM_KV_HEADS heads of keys and values.
   USE_MQA = False
   NUM_KV_HEADS = 1
 
-  PACKED_INPUT = False
-  SEPARATE_EMBEDDING = True
-  SOFTMAX_CAP_LOGITS = None
-  ATTEN_LOGIT_CAP = 0.0
-  ACTIVATION_CLS = activations.SiLU
   USE_GATED_ACTIVATION = True
+  ACTIVATION_CLS = activations.SiLU
   RMS_NORM_EPSILON = 1e-5
+  # Logits are not capped.
+  ATTEN_LOGIT_CAP = 0.0
+  SOFTMAX_CAP_LOGITS = None
+  SEPARATE_EMBEDDING = True
+  FPROP_DTYPE = jnp.bfloat16
 
-  # A subclass has the mesh of its devices.
+  # Set by the subclasses.
   ICI_MESH_SHAPE = [1, 1, 1]
   DCN_MESH_SHAPE = None
+
+  # 0 evaluates; more steps fine-tune.
+  MAX_STEPS = 0
+  # Folder of the safetensors files that Hugging Face publishes, to initialize
+  # the model from.
+  HUGGINGFACE_PATH = None
 
   def task(self) -> Config[tasks_lib.SingleTask]:
     task_p = super().task()
@@ -64,8 +65,8 @@ class BaseLLaMA(adam_params.TransformerLmSpmdAdam):
     if self.HUGGINGFACE_PATH:
       task_p.train.set(
         external_checkpoint_path=self.HUGGINGFACE_PATH,
-        external_checkpoint_handler=llama_checkpoints.HuggingFaceHandler.of(
-          self
+        external_checkpoint_handler=(
+          llama_checkpoints.HuggingFaceHandler.from_experiment(self)
         ),
       )
     lm_p = task_p.model.lm_tpl

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of LLaMA, GPT-J and GPT-NeoX, as their checkpoints have them."""
+"""Layers of LLaMA, GPT-J and GPT-NeoX, compatible with their checkpoints."""
 
 from __future__ import annotations
 
@@ -22,27 +22,33 @@ class LLaMARotaryEmbedding(rotary.RotaryPositionalEmbedding):
   """Rotates channels 2i and 2i + 1 as a pair."""
 
   def _rotate(self, inputs: _Heads, position: Int[Array, '#B *S']) -> _Heads:
-    return _neighbors(super()._rotate(_halves(inputs), position))
+    rotated = super()._rotate(_even_then_odd(inputs), position)
+    return _interleave_halves(rotated)
 
 
 class GPTJRotaryEmbedding(LLaMARotaryEmbedding):
-  """Rotates pairs of neighbors among the first `rotary_dim` channels.
+  """Rotates adjacent pairs of the first `rotary_dim` channels.
 
   References: https://github.com/kingoflolz/mesh-transformer-jax
   """
 
-  # How many positions a sequence has at most; no limit when absent.
+  # Maximum sequence length; None is unlimited.
   max_position_embeddings: int | None = None
-  # How many channels are rotated; all when absent.
+  # Number of rotated channels; None is all.
   rotary_dim: int | None = None
 
   def setup(self) -> None:
+    """Checks the fields.
+
+    Raises:
+      ValueError: `rotary_dim` is odd or out of range.
+    """
     super().setup()
-    size = self._num_rotated()
-    if size % 2 or not 0 < size <= self.embedding_dims:
+    rotary_dim = self._rotary_dim()
+    if rotary_dim % 2 or not 0 < rotary_dim <= self.embedding_dims:
       raise ValueError(
         'rotary_dim must be even and at most embedding_dims='
-        f'{self.embedding_dims}, got {size}'
+        f'{self.embedding_dims}, got {rotary_dim}'
       )
 
   def __call__(
@@ -50,32 +56,43 @@ class GPTJRotaryEmbedding(LLaMARotaryEmbedding):
     inputs: Float[Array, 'B S *heads H'],
     position: Int[Array, '#B S'] | None = None,
   ) -> Float[Array, 'B S *heads H']:
-    """Rotates each row by its `position`, by default its index in S."""
-    limit = self.max_position_embeddings
-    if limit is not None and inputs.shape[1] > limit:
+    """Rotates each token by its position, by default its index in S.
+
+    Raises:
+      ValueError: The sequence is longer than `max_position_embeddings`.
+    """
+    max_length = self.max_position_embeddings
+    if max_length is not None and inputs.shape[1] > max_length:
       raise ValueError(
-        f'a sequence must have at most max_position_embeddings={limit} '
+        f'a sequence must have at most max_position_embeddings={max_length} '
         f'positions, got {inputs.shape[1]}'
       )
     return super().__call__(inputs, position)
 
   def _rotate(self, inputs: _Heads, position: Int[Array, '#B *S']) -> _Heads:
-    size = self._num_rotated()
-    timescale = rotary.timescales(size, self.min_timescale, self.max_timescale)
-    first, rest = inputs[..., :size], inputs[..., size:]
-    rotated = _neighbors(rotary.rotate(_halves(first), position, timescale))
-    whole = jnp.concatenate([rotated, rest.astype(rotated.dtype)], axis=-1)
-    return whole.astype(self.fprop_dtype) if self.cast_as_fprop_dtype else whole
+    rotary_dim = self._rotary_dim()
+    timescale = rotary.timescales(
+      rotary_dim, self.min_timescale, self.max_timescale
+    )
+    rotated, unrotated = jnp.split(inputs, [rotary_dim], axis=-1)
+    rotated = rotary.rotate(_even_then_odd(rotated), position, timescale)
+    rotated = _interleave_halves(rotated)
+    outputs = jnp.concatenate(
+      [rotated, unrotated.astype(rotated.dtype)], axis=-1
+    )
+    if self.cast_as_fprop_dtype:
+      outputs = outputs.astype(self.fprop_dtype)
+    return outputs
 
-  def _num_rotated(self) -> int:
+  def _rotary_dim(self) -> int:
     return self.rotary_dim or self.embedding_dims
 
 
 class FakeLayerNorm(normalizations.LayerNorm):
-  """Takes the place of a norm, and returns what it gets."""
+  """The identity, as a layer norm without variables."""
 
   def setup(self) -> None:
-    pass
+    """Creates no variables."""
 
   def __call__(
     self,
@@ -87,29 +104,34 @@ class FakeLayerNorm(normalizations.LayerNorm):
 
 
 class TransformerMLP(transformers.TransformerFeedForward):
-  """A feed-forward block whose input is normalized already."""
+  """A feed-forward block without a norm, for normalized inputs."""
 
   ln_tpl: LayerTpl = pax_fiddle.template_field(FakeLayerNorm)
 
 
 class ParallelTransformer(transformers.Transformer):
-  """A layer whose attention and feed-forward block have the same input.
+  """A Transformer layer with attention and feed-forward block in parallel.
 
-  Returns inputs + attention + feed-forward block; leave the block without a
-  residual connection of its own (add_skip_connection).
+  Returns inputs + attention + feed-forward block; the block must have no
+  residual connection of its own (add_skip_connection=False).
 
   References: GPT-J, https://github.com/kingoflolz/mesh-transformer-jax;
   GPT-NeoX, https://arxiv.org/abs/2204.06745
   """
 
-  # 'pre': one norm for both; 'primer_hybrid': one for each; else none.
+  # 'pre': one norm for both; 'primer_hybrid': one norm each; else no norm.
   norm_policy: str = 'pre'
   tr_fflayer_tpl: LayerTpl = pax_fiddle.template_field(TransformerMLP)
 
   def setup(self) -> None:
+    """Creates the layers.
+
+    Raises:
+      ValueError: The fields enable cross attention or stochastic depth.
+    """
     if self.use_cross_attention or self.residual_droppath_prob:
       raise ValueError(
-        f'{type(self).__name__} has no cross attention and skips no block, got '
+        f'{type(self).__name__} has no cross attention and no droppath, got '
         f'use_cross_attention={self.use_cross_attention} and '
         f'residual_droppath_prob={self.residual_droppath_prob}; use Transformer'
       )
@@ -158,18 +180,18 @@ class ParallelTransformer(transformers.Transformer):
 
 
 class ParallelTransformerOnlyNormAttentionInputs(ParallelTransformer):
-  """A ParallelTransformer by the name that checkpoints of NeoX ask for.
+  """A ParallelTransformer by the name in configs of GPT-NeoX.
 
-  Without a norm of its own the feed-forward block has the attention's input.
+  With a single norm, the feed-forward block has the input of the attention.
   """
 
 
-def _halves(x: _Heads) -> _Heads:
-  """Returns channels 0, 2, ... and behind them 1, 3, ..."""
+def _even_then_odd(x: _Heads) -> _Heads:
+  """Returns the even channels, followed by the odd channels."""
   return jnp.concatenate([x[..., 0::2], x[..., 1::2]], axis=-1)
 
 
-def _neighbors(x: _Heads) -> _Heads:
-  """Returns the channels of `_halves` in their own order."""
+def _interleave_halves(x: _Heads) -> _Heads:
+  """Inverts `_even_then_odd`."""
   first, second = jnp.split(x, 2, axis=-1)
   return jnp.stack([first, second], axis=-1).reshape(x.shape)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data of the experiments on GPUs: the Pile, LAMBADA and BoolQ.
+"""Data sets of the GPU experiments: the Pile, LAMBADA and BoolQ.
 
-SeqIO reads them when a job asks for a batch, from the paths in environment
-variables (`pax.inputs.pile_lambada_boolq_tasks`). Declaring, printing or
-compiling an experiment needs neither SeqIO nor data.
+SeqIO reads them at the first batch, from the paths in environment variables
+(`pax.inputs.pile_lambada_boolq_tasks`). Declaring, printing or compiling an
+experiment needs neither SeqIO nor data.
 """
 
 from __future__ import annotations
@@ -29,31 +29,32 @@ concatenate_passage_and_question = (
   pile_lambada_boolq_tasks.concatenate_passage_and_question
 )
 
-# How long the answer of an example is at most; the rest of a row is before it.
-_TARGETS = 64
+# Maximum number of target tokens of an example with inputs; the other positions
+# of a row are for the inputs.
+_MAX_TARGETS_LEN = 64
 _EVAL_SEED = 4321
 
 
 class SeqIODataset(base_experiment.BaseExperiment):
-  """One task of SeqIO, its rows as many on each host."""
+  """Base of the SeqIO data sets; all hosts that read have equal batch sizes."""
 
-  # Rows per device; a fraction gives several devices one row.
+  # Rows per device; a fraction shares a row among devices.
   PERCORE_BATCH_SIZE = 1
   MAX_SEQ_LEN = 2048
-  # Chooses the order of training data; None takes another each time.
+  # Seed of the order of the training data; None is random.
   TRAIN_INPUT_RANDOM_SEED = None
 
   def get_input_specs_provider_params(
     self,
   ) -> Config[base_input.BaseInputSpecsProvider]:
-    first = self.datasets()[0]
-    if first.cls is not seqio_input.SeqIOInput:
-      return Config(base_input.DatasetInputSpecsProvider, input_p=first)
-    has_inputs = 'inputs' in first.task_feature_lengths
+    input_p = self.datasets()[0]
+    if input_p.cls is not seqio_input.SeqIOInput:
+      return Config(base_input.DatasetInputSpecsProvider, input_p=input_p)
+    has_inputs = 'inputs' in input_p.task_feature_lengths
     indicator = ('inputs_indicator',) if has_inputs else ()
     return Config(
       batch_specs.RowSpecsProvider,
-      batch_size=first.batch_size,
+      batch_size=input_p.batch_size,
       seq_len=self.MAX_SEQ_LEN,
       ints=('ids', 'labels', 'segment_ids', 'segment_pos', *indicator),
       floats=('paddings', 'weights'),
@@ -69,10 +70,13 @@ class SeqIODataset(base_experiment.BaseExperiment):
     is_training: bool,
     converter: Config[lm_features.LanguageModelFeatures],
   ) -> InputConfig:
-    batch_size, hosts = rows_over_hosts(self.PERCORE_BATCH_SIZE)
+    batch_size, num_hosts = split_over_hosts(self.PERCORE_BATCH_SIZE)
     lengths = {'targets': self.MAX_SEQ_LEN}
     if converter.weights_on_targets_only:
-      lengths = {'targets': _TARGETS, 'inputs': self.MAX_SEQ_LEN - _TARGETS}
+      lengths = {
+        'targets': _MAX_TARGETS_LEN,
+        'inputs': self.MAX_SEQ_LEN - _MAX_TARGETS_LEN,
+      }
     seed = self.TRAIN_INPUT_RANDOM_SEED if is_training else _EVAL_SEED
     return Config(
       seqio_input.SeqIOInput,
@@ -86,7 +90,7 @@ class SeqIODataset(base_experiment.BaseExperiment):
       shuffle=is_training,
       input_random_seed=seed,
       batch_size=batch_size,
-      num_infeed_hosts=hosts,
+      num_infeed_hosts=num_hosts,
       reset_for_eval=not is_training,
     )
 
@@ -107,11 +111,11 @@ class PileUnsupervisedDataset(SeqIODataset):
 
   def _dataset(self, is_training: bool) -> InputConfig:
     if self.SYNTHETIC_DATA:
-      batch_size, hosts = rows_over_hosts(self.PERCORE_BATCH_SIZE)
+      batch_size, num_hosts = split_over_hosts(self.PERCORE_BATCH_SIZE)
       return Config(
         input_generator.SyntheticLmData,
         batch_size=batch_size,
-        num_infeed_hosts=hosts,
+        num_infeed_hosts=num_hosts,
         seq_len=self.MAX_SEQ_LEN,
         is_training=is_training,
       )
@@ -126,13 +130,13 @@ class PileUnsupervisedDataset(SeqIODataset):
 
 
 class LambadaDataset(SeqIODataset):
-  """The last words of passages, to be told from all before them.
+  """Prediction of the last word of a passage.
 
   References: LAMBADA, https://arxiv.org/abs/1606.06031
   """
 
   def datasets(self) -> list[InputConfig]:
-    lambada = self._seqio_input(
+    input_p = self._seqio_input(
       'LambadaValidation',
       pile_lambada_boolq_tasks.LAMBADA,
       'test',
@@ -141,11 +145,11 @@ class LambadaDataset(SeqIODataset):
         lm_features.LanguageModelFeatures, weights_on_targets_only=True
       ),
     )
-    return [lambada.set(eval_loop_num_batches=-1)]
+    return [input_p.set(eval_loop_num_batches=-1)]
 
 
 class BoolQDataset(SeqIODataset):
-  """Questions on passages, to be answered by yes or no.
+  """Yes/no questions on passages.
 
   References: BoolQ, https://arxiv.org/abs/1905.10044
   """
@@ -154,7 +158,7 @@ class BoolQDataset(SeqIODataset):
   MAX_SEQ_LEN = 4096
   BOS_ID = 1
   EOS_ID = 2
-  # What "yes" and "no" are in LLaMA's vocabulary.
+  # Ids of "yes" and "no" in LLaMA's vocabulary.
   TRUE_TOKEN = 4874
   FALSE_TOKEN = 694
 
@@ -162,7 +166,7 @@ class BoolQDataset(SeqIODataset):
     return [self._dataset(is_training) for is_training in (True, False)]
 
   def _dataset(self, is_training: bool) -> InputConfig:
-    boolq = self._seqio_input(
+    input_p = self._seqio_input(
       'BoolQ',
       pile_lambada_boolq_tasks.BOOLQ,
       'train' if is_training else 'validation',
@@ -174,23 +178,28 @@ class BoolQDataset(SeqIODataset):
         eos_id=self.EOS_ID,
       ),
     )
-    return boolq.set(eval_loop_num_batches=-1)
+    return input_p.set(eval_loop_num_batches=-1)
 
 
-def rows_over_hosts(percore: float) -> tuple[int, int]:
-  """Returns (rows per host, hosts that read) for so many rows per device.
+def split_over_hosts(percore: float) -> tuple[int, int]:
+  """Returns (rows per host, number of hosts that read data).
+
+  Args:
+    percore: Rows per device.
 
   Raises:
-    ValueError: there is no row for this host, or not the same number for all.
+    ValueError: The global batch size is not a multiple of the rows per host.
   """
-  local, processes = jax.local_device_count(), jax.process_count()
-  rows = int(percore * local * processes + 1e-6)
-  per_host = (
-    int(percore * local) if percore >= 1 else math.ceil(percore * local)
-  )
-  if not rows or rows % per_host:
+  num_devices, num_hosts = jax.local_device_count(), jax.process_count()
+  batch_size = int(percore * num_devices * num_hosts + 1e-6)
+  if percore >= 1:
+    per_host = int(percore * num_devices)
+  else:
+    per_host = math.ceil(percore * num_devices)
+  if not batch_size or batch_size % per_host:
     raise ValueError(
-      f'PERCORE_BATCH_SIZE={percore} on {processes} hosts of {local} devices '
-      f'makes {rows} rows a step, want a multiple of {per_host or 1}; change it'
+      f'PERCORE_BATCH_SIZE={percore} on {num_hosts} hosts with {num_devices} '
+      f'devices must give a global batch size divisible by {per_host or 1}, '
+      f'got {batch_size}; change PERCORE_BATCH_SIZE'
     )
-  return per_host, rows // per_host
+  return per_host, batch_size // per_host

@@ -2,11 +2,11 @@
 """Language models on synthetic data for NVIDIA GPUs.
 
 A docstring names each value that differs from upstream, and the reason. All
-experiments take two options:
+experiments have two options:
 
-USE_CUDNN_FLASH_ATTENTION selects cuDNN's fused attention on GPUs; on other
-platforms the layer runs XLA's attention. cuDNN does not cap logits, so it
-requires ATTEN_LOGIT_CAP = 0.
+USE_CUDNN_FLASH_ATTENTION selects cuDNN's fused attention on GPUs; other
+platforms run XLA's attention. cuDNN does not cap logits: ATTEN_LOGIT_CAP must
+be 0.
 USE_FP8 multiplies in float8 (Hopper or newer); on other devices XLA rounds the
 operands to float8 and multiplies in a wider type, which is slower.
 """
@@ -81,7 +81,7 @@ class NVIDIA5B(
 
 @experiment_registry.register
 class NVIDIA8_3B(NVIDIA1_3B):
-  """8.3B parameters on 16 GPUs, 4 of which share a replica."""
+  """8.3B parameters on 16 GPUs, 4 per replica."""
 
   MODEL_DIMS = 4096
   HIDDEN_DIMS = 4 * 4096
@@ -93,7 +93,7 @@ class NVIDIA8_3B(NVIDIA1_3B):
 
 @experiment_registry.register
 class NVIDIA10B(NVIDIA1_3B):
-  """10B parameters on 16 GPUs, 8 of which share a replica."""
+  """10B parameters on 16 GPUs, 8 per replica."""
 
   MODEL_DIMS = 5120
   HIDDEN_DIMS = 4 * 5120
@@ -107,7 +107,7 @@ class NVIDIA10B(NVIDIA1_3B):
 
 @experiment_registry.register
 class NVIDIA40BProxy(NVIDIA5B):
-  """Layers of a 40B model, as many as 16 GPUs hold: 10B in 2 stages."""
+  """The layers of a 40B model that fit on 16 GPUs: 10B in 2 stages."""
 
   MODEL_DIMS = 8192
   HIDDEN_DIMS = 4 * 8192
@@ -122,7 +122,7 @@ class NVIDIA40BProxy(NVIDIA5B):
 
 @experiment_registry.register
 class NVIDIA70BProxy(NVIDIA5B):
-  """Layers of a 70B model, as many as 16 GPUs hold: 17B in 2 stages."""
+  """The layers of a 70B model that fit on 16 GPUs: 17B in 2 stages."""
 
   MODEL_DIMS = 8192
   HIDDEN_DIMS = 4 * 8192
@@ -137,7 +137,7 @@ class NVIDIA70BProxy(NVIDIA5B):
 
 @experiment_registry.register
 class NVIDIA116BProxy(NVIDIA5B):
-  """Layers of a 116B model, as many as 16 GPUs hold: 30B in 4 stages."""
+  """The layers of a 116B model that fit on 16 GPUs: 30B in 4 stages."""
 
   MODEL_DIMS = 12288
   HIDDEN_DIMS = 4 * 12288
@@ -187,7 +187,7 @@ class TestSmallConfig(NVIDIA5B):
 
 @experiment_registry.register
 class Llama33BProxy(NVIDIA1_3B):
-  """Layers of the sizes of LLaMA's 33B, but neither gated nor rotated: 25B."""
+  """The sizes of LLaMA 33B without gates or rotary embeddings: 25B."""
 
   MODEL_DIMS = 6656
   HIDDEN_DIMS = 17920
@@ -221,10 +221,10 @@ class NVIDIA175B_FSDP(NVIDIA1_3B):
 
 @experiment_registry.register
 class Llama2_7B(NVIDIA1_3B):
-  """LLaMA 2 as published, of 6,738,415,616 parameters, on 16 GPUs.
+  """LLaMA 2 7B as published (6,738,415,616 parameters), on 16 GPUs.
 
-  Upstream's has 51200 tokens, biases, capped logits and one table for both ends
-  of the model, and does not split the projections to keys and values.
+  Upstream's has 51200 tokens, biases, capped logits and tied embeddings, and
+  does not shard the key and value projections.
 
   References: https://arxiv.org/abs/2307.09288
   """
@@ -271,19 +271,19 @@ class Llama2_7B(NVIDIA1_3B):
       use_bias=False,
       rope_min_max_timescales=(1, 10000),
     )
-    rows, heads = ('replica', 'data'), ['data', 'mdl', None]
-    atten_p.weight_split_dims_mapping.set(dnh=heads, dkh=heads)
+    batch, weights = ('replica', 'data'), ['data', 'mdl', None]
+    atten_p.weight_split_dims_mapping.set(dnh=weights, dkh=weights)
     atten_p.activation_split_dims_mapping.set(
-      btd=[rows, None, None],
-      btnh=[rows, None, 'mdl', None],
-      bskh=[rows, None, 'mdl', None],
+      btd=[batch, None, None],
+      btnh=[batch, None, 'mdl', None],
+      bskh=[batch, None, 'mdl', None],
     )
     return atten_p
 
 
 @experiment_registry.register
 class Llama2_13B(Llama2_7B):
-  """LLaMA 2 as published, of 13,015,864,320 parameters, on 16 GPUs."""
+  """LLaMA 2 13B as published (13,015,864,320 parameters), on 16 GPUs."""
 
   MODEL_DIMS = 5120
   HIDDEN_DIMS = 13824
@@ -294,7 +294,7 @@ class Llama2_13B(Llama2_7B):
 
 @experiment_registry.register
 class Llama2_70B(Llama2_7B):
-  """LLaMA 2 as published, of 68,976,648,192 parameters, on 64 GPUs."""
+  """LLaMA 2 70B as published (68,976,648,192 parameters), on 64 GPUs."""
 
   MODEL_DIMS = 8192
   HIDDEN_DIMS = 28672
@@ -335,7 +335,7 @@ class MoELarge(NVIDIA1_3B):
 
 @experiment_registry.register
 class GLaM64B64EProxy(NVIDIA1_3B):
-  """Layers of GLaM 64B/64E: 143B parameters on 128 GPUs (A100, 40 GB).
+  """8 layers of GLaM 64B/64E: 143B parameters on 128 GPUs (A100, 40 GB).
 
   Upstream declares it without registering it.
   """
@@ -361,9 +361,9 @@ class GLaM64B64EProxy(NVIDIA1_3B):
 
 @experiment_registry.register
 class GLaM64B64EProxy_EP(GLaM64B64EProxy):
-  """As GLaM64B64EProxy with 8 experts, one to a GPU of each 8: 23B.
+  """GLaM64B64EProxy with 8 experts, sharded over 8 GPUs: 23B parameters.
 
-  Upstream's cannot be made: its mesh has 4 axes, and names for 3.
+  Upstream's raises an error: its mesh has 4 axes and 3 axis names.
   """
 
   NUM_EXPERTS = 8
@@ -465,10 +465,10 @@ class Grok_PP(Grok_Proxy_PP):
 class NVIDIA_CIRCULAR_REPEAT(
   adam_params.TransformerLmSpmdPipelineAdam, lm_cloud.SyntheticDataset
 ):
-  """6.6B parameters in 8 stages, each of which holds 4 groups of layers.
+  """6.6B parameters in 8 stages, with 4 groups of layers per stage.
 
-  Its steps, initial values and cosine have their effect; upstream sets them
-  without using them.
+  Unlike upstream, MAX_STEPS, INIT_STD, SOFTMAX_INIT_STD and the cosine schedule
+  have an effect.
   """
 
   MODEL_DIMS = 4096
@@ -484,8 +484,8 @@ class NVIDIA_CIRCULAR_REPEAT(
   NUM_MICROBATCHES = 8
   CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_ONLY
 
-  LEARNING_RATE = 1.6e-4
   LR_SCHEDULE = 'linear_rampup_cosine_decay'
+  LEARNING_RATE = 1.6e-4
   LR_COS_WARMUP = 115
   LR_COS_DECAY_START = LR_COS_WARMUP + 1
   LR_COS_DECAY_END = 62500

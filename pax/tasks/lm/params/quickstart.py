@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real text on a laptop: a small language model of Python source code.
+"""A small language model of Python source code, for a laptop.
 
 pax --exp=tasks.lm.params.quickstart.TinyLm --job_log_dir=/tmp/pax/tiny
 """
@@ -29,36 +29,43 @@ TaskConfig = Config[tasks_lib.SingleTask]
 
 
 class PythonSource(base_experiment.BaseExperiment):
-  """Text files; by default the source of the Python that runs this."""
+  """Text files; by default the source of the Python standard library."""
 
-  # Paths, globs or folders of text. None: the Python standard library.
+  # Paths, globs or folders of text; None is the Python standard library.
   TRAIN_FILES = None
-  # The text is cut into so many SentencePiece pieces, which are learned from it
-  # on first use and kept; None takes its bytes. VOCAB_SIZE must hold the ids.
+  # Vocabulary size of the SentencePiece tokenizer, which is trained on the text
+  # once and cached; None is a tokenizer of bytes.
   NUM_PIECES = 2048
-  # How much of it is held out, in percent of documents.
+  # Percentage of held-out documents.
   HELD_OUT_PERCENT = 2.0
-  # Size of the model's vocabulary; set by the model.
+  # Vocabulary size of the model, at least that of the tokenizer; set by the
+  # model.
   VOCAB_SIZE: int
-  # Rows in a step, of all devices, and tokens in a row.
+  # Global batch size in rows, and tokens per row.
   BATCH_SIZE = 8
   MAX_SEQ_LEN = 256
   EVAL_BATCH_SIZE = 32
-  # Evaluates while training, on text that was held out.
+  # Whether to evaluate on held-out text during training.
   EVAL_ON_TEST = True
-  # What the trained model continues in the end.
+  # Prompt of the sample after training.
   SAMPLE_PROMPT = 'def '
-  # What --mode=decode and decode_once continue, up to how many tokens in all.
+  # Prompts of --mode=decode and decode_once, and the maximum length of a sample
+  # including its prompt.
   PROMPTS = ('def ', 'class ', 'import ', 'for i in range(')
   DECODE_SEQ_LEN = 128
 
   def validate(self) -> None:
+    """Checks the constants.
+
+    Raises:
+      ValueError: The vocabulary of the model is smaller than the tokenizer's.
+    """
     super().validate()
-    ids = self.NUM_PIECES or tokenizers.ByteTokenizer.vocab_size
-    if self.VOCAB_SIZE < ids:
+    min_size = self.NUM_PIECES or tokenizers.ByteTokenizer.vocab_size
+    if self.VOCAB_SIZE < min_size:
       raise ValueError(
-        f'VOCAB_SIZE must be at least {ids}, the ids of the tokenizer, got '
-        f'{self.VOCAB_SIZE}; pass --set VOCAB_SIZE={ids}'
+        'VOCAB_SIZE must be at least the vocabulary size of the tokenizer, '
+        f'{min_size}, got {self.VOCAB_SIZE}; pass --set VOCAB_SIZE={min_size}'
       )
 
   def datasets(self) -> list[Config[base_input.BaseInput]]:
@@ -93,13 +100,15 @@ class PythonSource(base_experiment.BaseExperiment):
 
   def task(self) -> TaskConfig:
     task_p = super().task()
-    byte, piece = tokenizers.ByteTokenizer, tokenizers.SentencePieceTokenizer
+    eos_id = tokenizers.SentencePieceTokenizer.EOS_ID
+    if self.NUM_PIECES is None:
+      eos_id = tokenizers.ByteTokenizer.eos_id
     task_p.model.decoder_tpl = Config(
       decoding.SampleDecoderHParams,
       fprop_for_prefix=True,
       seqlen=self.DECODE_SEQ_LEN,
       max_decode_steps=self.DECODE_SEQ_LEN // 2,
-      eos_id=byte.eos_id if self.NUM_PIECES is None else piece.EOS_ID,
+      eos_id=eos_id,
       temperature=0.7,
       k=40,
     )
@@ -126,12 +135,12 @@ class PythonSource(base_experiment.BaseExperiment):
 
 
 class TinyTraining(base_experiment.BaseExperiment):
-  """How a tiny model is trained: Adam, a warm-up and half a cosine wave."""
+  """Training by Adam with linear warm-up and cosine decay."""
 
   NUM_TRAIN_STEPS = 600
   LEARNING_RATE = 3e-3
   WARMUP_STEPS = 50
-  # The learning rate in the end, as a share of the highest.
+  # The final learning rate, as a fraction of the peak.
   LR_MIN_RATIO = 0.05
   ADAM_BETA2 = 0.99
   WEIGHT_DECAY = 1e-3
@@ -150,7 +159,7 @@ class TinyTraining(base_experiment.BaseExperiment):
       save_max_to_keep=2,
       summary_interval_steps=self.SUMMARY_INTERVAL_STEPS,
       eval_interval_steps=self.EVAL_INTERVAL_STEPS,
-      # What is held out is evaluated; another step need not be compiled.
+      # Saves the compilation of another step: held-out text is evaluated.
       eval_skip_train=True,
     )
     task_p.train.learner.optimizer = Config(
@@ -176,9 +185,9 @@ class TinyTraining(base_experiment.BaseExperiment):
 class TinyLm(
   TinyTraining, PythonSource, model_params.TransformerLmSpmdAdafactor
 ):
-  """Within four minutes on two CPU cores below 2.1 bits per byte held out.
+  """Below 2.1 bits per held-out byte in four minutes on two CPU cores.
 
-  A mesh for more devices: --set ICI_MESH_SHAPE=[1,N,1].
+  For N devices, pass --set ICI_MESH_SHAPE=[1,N,1].
   """
 
   MODEL_DIMS = 192
@@ -197,7 +206,7 @@ class TinyLm(
 
 @experiment_registry.register
 class TinyLmBytes(TinyLm):
-  """The same on bytes, which know nothing at first: from 8 bits per byte."""
+  """TinyLm on bytes: its loss starts at 8 bits per byte."""
 
   NUM_PIECES = None
   VOCAB_SIZE = tokenizers.ByteTokenizer.vocab_size
@@ -208,7 +217,7 @@ class TinyLmBytes(TinyLm):
 class TinyLmPmap(
   TinyTraining, PythonSource, model_params.TransformerLmPmapAdam
 ):
-  """The size of `TinyLm`, with one replica on each device."""
+  """TinyLm with one replica per device."""
 
   MODEL_DIMS = TinyLm.MODEL_DIMS
   HIDDEN_DIMS = TinyLm.HIDDEN_DIMS

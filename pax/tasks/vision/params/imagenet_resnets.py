@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ResNets learn to classify the images of ImageNet.
+"""ResNet-50 on ImageNet.
 
 pax --exp=tasks.vision.params.imagenet_resnets.ResNet50Pjit \
     --job_log_dir=/tmp/pax/resnet --set DATA_DIR=/data/imagenet
@@ -27,27 +27,30 @@ LayerTpl = Config[base_layer.BaseLayer]
 NestedMap = py_utils.NestedMap
 WeightInit = base_layer.WeightInit
 
-# A DATA_DIR that is none.
+# The DATA_DIR that selects noise.
 SYNTHETIC = 'synthetic'
-# The learning rate by epochs: a warm-up to all of it, then a tenth each time.
+# The learning rate rises to its peak by the first epoch; from each epoch on, it
+# is this multiple of the peak.
 _EPOCHS = (5, 30, 60, 80, 90)
-_RATES = (1.0, 0.1, 0.01, 0.001, 0.0)
+_MULTIPLIERS = (1.0, 0.1, 0.01, 0.001, 0.0)
 
 
 class ImageClassificationInputSpecsProvider(base_input.BaseInputSpecsProvider):
-  """Knows the shapes of a batch of images without any data."""
+  """Shapes of a batch of labeled images."""
 
-  # Of the images.
   height: int = 224
   width: int = 224
   num_color_channels: int = 3
-  # Classes of the data.
   num_classes: int = 1000
-  # Examples per batch and host.
+  # Number of examples per host.
   batch_size: int = 1
 
   def get_input_specs(self) -> NestedMap:
-    """A `jax.ShapeDtypeStruct` for each array of a host's batch."""
+    """Returns a `jax.ShapeDtypeStruct` for each array of a host's batch.
+
+    Raises:
+      ValueError: A size is not positive.
+    """
     names = ('height', 'width', 'num_color_channels', 'num_classes')
     for name in (*names, 'batch_size'):
       if not getattr(self, name):
@@ -72,46 +75,48 @@ class ImageClassificationInputSpecsProvider(base_input.BaseInputSpecsProvider):
 
 @experiment_registry.register(tags=['smoke_test_abstract_init'])
 class ResNet50Pjit(base_experiment.BaseExperiment):
-  """ResNet-50 on ImageNet as in "ImageNet in 1 Hour", on 8 devices.
+  """ResNet-50 as in "Training ImageNet in 1 Hour", on 8 devices.
 
-  Batches are normalised over all devices together, and the learning rate
-  warms up from 0. `--eval_on_test` evaluates while training, once an epoch.
+  Batch normalization is over the global batch, and the learning rate warms up
+  from 0. `--eval_on_test` evaluates after each epoch of training.
 
   References:
     Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677.
   """
 
-  # The folder of train-*-of-* and validation-*-of-*, TFRecord files as
-  # TensorFlow's models make them of ImageNet; 'synthetic' is noise instead.
+  # Folder of the TFRecord files train-*-of-* and validation-*-of-*, in the
+  # format of TensorFlow's ImageNet scripts; 'synthetic' is noise.
   DATA_DIR: str | None = None
   NUM_TRAIN_EXAMPLES = input_generator.TRAIN_EXAMPLES
   NUM_CLASSES = 1000
-
-  # Height and width of images; images in a step, of all devices.
+  # Height and width of the images.
   IMAGE_SIZE = 224
-  TRAIN_BATCH_SIZE = 512
+  # Global batch sizes.
   EVAL_BATCH_SIZE = 512
+  TRAIN_BATCH_SIZE = 512
 
-  LOSS_NAME = 'avg_xent'
+  # Data parallelism; None trains one replica per device.
+  MESH_SHAPE: list[int] | None = [1, 8, 1]
+  MESH_AXIS_NAMES = ('replica', 'data', 'mdl')
+  # Mesh axes that shard the batch.
+  BATCH_SPLIT_AXES = ('replica', 'data')
+
   NUM_EPOCHS = 90
+  LOSS_NAME = 'avg_xent'
   LEARNING_RATE = (TRAIN_BATCH_SIZE / 256) * 0.1
-  L2_REGULARIZER_WEIGHT = 1e-4
-  BPROP_VARIABLE_EXCLUSION: list[str] = []
   CLIP_GRADIENT_NORM_TO_VALUE = 0.0
+  L2_REGULARIZER_WEIGHT = 1e-4
   EMA_DECAY = 0.0
+  # Regexes of variables that are not trained.
+  BPROP_VARIABLE_EXCLUSION: list[str] = []
 
-  # So many that a run can be looked into afterwards.
-  SAVE_MAX_TO_KEEP = 1_000
-  SAVE_INTERVAL_STEPS = 5_000
-  SUMMARY_INTERVAL_STEPS = 1_000
-  # Not used: evaluation is once an epoch.
+  # No effect: evaluation is once per epoch.
   EVAL_INTERVAL_STEPS = 1_000
   DECODE_INTERVAL_STEPS = 5_000
-
-  MESH_AXIS_NAMES = ('replica', 'data', 'mdl')
-  BATCH_SPLIT_AXES = ('replica', 'data')
-  # Data parallel; None is a replica on each device.
-  MESH_SHAPE: list[int] | None = [1, 8, 1]
+  SUMMARY_INTERVAL_STEPS = 1_000
+  SAVE_INTERVAL_STEPS = 5_000
+  # Large, to keep all checkpoints of a run.
+  SAVE_MAX_TO_KEEP = 1_000
 
   def get_input_specs_provider_params(
     self,
@@ -121,38 +126,38 @@ class ResNet50Pjit(base_experiment.BaseExperiment):
       height=self.IMAGE_SIZE,
       width=self.IMAGE_SIZE,
       num_classes=self.NUM_CLASSES,
-      batch_size=_per_host(self.TRAIN_BATCH_SIZE),
+      batch_size=_batch_size_per_host(self.TRAIN_BATCH_SIZE),
     )
 
   def datasets(self) -> list[Config[base_input.BaseInput]]:
     train = self._input(
       input_generator.ImageNetTrain,
       name='train',
-      batch_size=_per_host(self.TRAIN_BATCH_SIZE),
+      batch_size=_batch_size_per_host(self.TRAIN_BATCH_SIZE),
       is_training=True,
     )
     validation = self._input(
       input_generator.ImageNetValidation,
       name='validation',
-      batch_size=_per_host(self.EVAL_BATCH_SIZE),
+      batch_size=_batch_size_per_host(self.EVAL_BATCH_SIZE),
       reset_for_eval=True,
     )
     return [train, validation]
 
   def task(self) -> Config[tasks_lib.SingleTask]:
-    network = self._network()
-    softmax = Config(
+    network_p = self._network()
+    softmax_p = Config(
       embedding_softmax.FullSoftmax,
-      params_init=WeightInit.Gaussian(0.01),
-      input_dims=network.channels[-1],
       num_classes=self.NUM_CLASSES,
+      input_dims=network_p.channels[-1],
+      params_init=WeightInit.Gaussian(0.01),
     )
     task_p = Config(tasks_lib.SingleTask, name='classifier_task')
     task_p.model = Config(
       models.ClassificationModel,
       name='classifier',
-      network_tpl=network,
-      softmax_tpl=softmax,
+      network_tpl=network_p,
+      softmax_tpl=softmax_p,
     )
     if self.MESH_SHAPE is not None:
       task_p.model.ici_mesh_shape = self.MESH_SHAPE
@@ -177,17 +182,19 @@ class ResNet50Pjit(base_experiment.BaseExperiment):
     return max(1, self.NUM_TRAIN_EXAMPLES // self.TRAIN_BATCH_SIZE)
 
   def _network(self) -> LayerTpl:
-    network = resnets.ResNet.HParamsResNet50()
-    # Each block starts as the identity, which large batches need; its scale is
-    # then no weight to be kept small (skip_lp_1d_vectors).
-    network.block_params = Config(resnets.ResNetBlock, zero_init_residual=True)
-    return network
+    network_p = resnets.ResNet.HParamsResNet50()
+    # Residual blocks start as the identity, for large batches (section 5.1).
+    # skip_lp_1d_vectors exempts their scales from weight decay.
+    network_p.block_params = Config(
+      resnets.ResNetBlock, zero_init_residual=True
+    )
+    return network_p
 
   def _learner(self) -> Config[learners.Learner]:
     schedule = Config(
       schedules.LinearRampupPiecewiseConstant,
       boundaries=[self._steps_per_epoch * epoch for epoch in _EPOCHS],
-      values=list(_RATES),
+      values=list(_MULTIPLIERS),
     )
     optimizer = Config(
       optimizers.ShardedSgd,
@@ -227,5 +234,5 @@ class ResNet50Pjit(base_experiment.BaseExperiment):
     return config
 
 
-def _per_host(batch_size: int) -> int:
+def _batch_size_per_host(batch_size: int) -> int:
   return max(1, batch_size // jax.process_count())

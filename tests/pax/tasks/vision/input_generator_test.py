@@ -133,7 +133,7 @@ def test_params_are_the_config(folder):
 @pytest.mark.parametrize(
   ('settings', 'hint'),
   [
-    ({'data_dir': None}, '--set DATA_DIR=/its/folder'),
+    ({'data_dir': None}, '--set DATA_DIR=/path/to/folder'),
     ({'file_pattern': 'test-*'}, 'no file matches'),
     ({'data_shape': (16, 20, 3)}, r'\(S, S, 3\)'),
   ],

@@ -118,10 +118,10 @@ def test_shapes_of_batches_are_known_without_data(cls, indicator):
 def test_rows_of_a_host(percore, devices, processes, wanted, monkeypatch):
   monkeypatch.setattr(jax, 'local_device_count', lambda: devices)
   monkeypatch.setattr(jax, 'process_count', lambda: processes)
-  assert tasks.rows_over_hosts(percore) == wanted
+  assert tasks.split_over_hosts(percore) == wanted
 
 
 def test_says_which_rows_do_not_divide(monkeypatch):
   monkeypatch.setattr(jax, 'local_device_count', lambda: 1)
-  with pytest.raises(ValueError, match='makes 0 rows a step'):
-    tasks.rows_over_hosts(0.5)
+  with pytest.raises(ValueError, match='divisible by .* got 0'):
+    tasks.split_over_hosts(0.5)

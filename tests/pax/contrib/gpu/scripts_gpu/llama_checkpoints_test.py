@@ -97,7 +97,7 @@ def test_state_has_the_weights_and_their_sharding(weights, tmp_path):
   assert not any(np.any(x) for x in jax.tree.leaves(state.opt_states))
 
   lora = _target(tiny_llama.made(USE_LORA=True, ICI_MESH_SHAPE=[1, 2, 1]))
-  with pytest.raises(ValueError, match='lora_a, got none; where LoRA adds it'):
+  with pytest.raises(ValueError, match='lora_a, got none; if LoRA adds it'):
     handler.restore(str(tmp_path), item=lora)
 
 

@@ -69,7 +69,7 @@ def test_halves_of_hugging_face_become_neighbors():
     'self_attn.q_proj': np.arange(8.0).reshape(8, 1),
     'self_attn.v_proj': np.arange(8.0).reshape(8, 1),
   }
-  neighbors = llama_weights._neighbors(names['self_attn.q_proj'], 4)
+  neighbors = llama_weights._interleave_halves(names['self_attn.q_proj'], 4)
   np.testing.assert_array_equal(neighbors.ravel(), [0, 2, 1, 3, 4, 6, 5, 7])
 
 
@@ -78,7 +78,7 @@ def test_halves_of_hugging_face_become_neighbors():
   [
     ({'norm.weight': None}, r'norm.weight must have shape \[16\], got None'),
     ({'output.weight': np.ones((63, 16))}, r'\[64, 16\], got \[63, 16\]'),
-    ({'layers.2.ffn_norm.weight': np.ones(16)}, '1 weights have no place'),
+    ({'layers.2.ffn_norm.weight': np.ones(16)}, '1 weights do not belong'),
     ({'layers.0.attention.wq.bias': np.ones(16)}, 'attention.wq.bias'),
   ],
 )

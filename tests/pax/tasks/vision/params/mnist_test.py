@@ -100,7 +100,7 @@ def test_a_batch_of_padding_counts_for_nothing():
 
 def test_a_size_that_cannot_be_halved_twice():
   network = Config(mnist.CNN, name='n', height=30)
-  with pytest.raises(ValueError, match='divide by 4'):
+  with pytest.raises(ValueError, match='divisible by 4'):
     network.Instantiate().abstract_init_with_metadata(jnp.ones((1, 30, 28, 1)))
 
 
