@@ -27,8 +27,8 @@ class TFRecordBertInput(base_input.BaseInput):
 
   Training repeats indefinitely, and each host reads its own files. Evaluation
   is one epoch in order: consecutive batches belong to consecutive hosts, and
-  rows of padding complete the last batches, of which every host has equally
-  many. (Upstream marks the padding rows as text, because it reads another key.)
+  padding rows complete the last batches, so that every host has equally many.
+  (Upstream marks the padding rows as text, because it reads another key.)
 
   References:
     github.com/mlcommons/training/tree/master/language_model/tensorflow/bert

@@ -130,7 +130,7 @@ class PileUnsupervisedDataset(SeqIODataset):
 
 
 class LambadaDataset(SeqIODataset):
-  """Prediction of the last word of a passage.
+  """Passages whose final word is to be predicted.
 
   References: LAMBADA, https://arxiv.org/abs/1606.06031
   """

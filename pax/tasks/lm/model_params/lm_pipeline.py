@@ -72,7 +72,7 @@ class TransformerLmSpmdPipelineAdafactor(lm_spmd.TransformerLmSpmdAdafactor):
   def _transformer_stack(
     self, num_layers: int
   ) -> Config[transformers.StackedTransformer]:
-    """Returns a group of layers, of which a stage has CIRCULAR_REPEAT."""
+    """Returns a group of layers; each stage has CIRCULAR_REPEAT groups."""
     num_groups = self.NUM_STAGES * self.CIRCULAR_REPEAT
     return super()._transformer_stack(num_layers // num_groups)
 
