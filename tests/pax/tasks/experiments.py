@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every experiment that comes with Pax, as it is on its own devices."""
+"""All experiments of Pax, with as many devices as their meshes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def names() -> list[str]:
 
 @contextmanager
 def on_its_devices(name: str) -> Iterator[tuple[Any, Any]]:
-  """Yields an experiment and its task; there seem to be all its devices."""
+  """Yields an experiment and its task; JAX reports the devices of its mesh."""
   experiment = experiment_registry.get_all()[name]()
   devices = math.prod(experiment.task().model.mesh_shape or [1])
   with (

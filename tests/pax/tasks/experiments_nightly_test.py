@@ -3,7 +3,7 @@
 # bazel: tags=nightly
 # bazel: env=PAX_CHECK_SHAPES=0
 # bazel: deps=//pax/contrib:experiments,//pax/tasks:experiments
-"""The variables of every experiment follow from its own batch."""
+"""The variables of every experiment, initialized from its batch."""
 
 from __future__ import annotations
 

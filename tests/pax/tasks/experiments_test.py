@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=medium
 # bazel: deps=//pax/contrib:experiments,//pax/tasks:experiments
-"""Every experiment is declared whole: its task, its learner and its batches."""
+"""Every experiment declares its task, its learner and its batches."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Fiddle's own tools on the Configs of a whole experiment."""
+"""Fiddle's tools on the Configs of an experiment."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # bazel: size=small
 # SPDX-License-Identifier: Apache-2.0
-"""Adam and its schedules from constants, those of GPT-3 by the batch's size."""
+"""Adam and its schedules from constants; those of GPT-3 from the batch size."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Documents by hand; every one once an epoch; hosts, packing, remasking."""
+"""BERT records: parsing, epochs, hosts, packing and remasking."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def document(text, masked=()):
 
 
 def numbered(numbers):
-  """Documents that tell their number and have 1, 2 or 3 such tokens."""
+  """Documents of 1, 2 or 3 tokens, each 200 + its number."""
   return [document([200 + i] * (1 + i % 3), [2]) for i in numbers]
 
 

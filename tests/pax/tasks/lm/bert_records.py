@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes documents as MLPerf's BERT has them."""
+"""TFRecord files of documents in the format of MLPerf's BERT."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def record(
   length: int,
   predictions: int = PREDICTIONS,
 ) -> bytes:
-  """Returns a document of `tokens`, those at the places `masked` hidden."""
+  """Returns a document of `tokens`, masked at the positions `masked`."""
   ids = np.zeros(length, np.int64)
   ids[: len(tokens)] = tokens
   hidden = ids.copy()
@@ -46,7 +46,7 @@ def write(path: pathlib.Path, records: Sequence[bytes]) -> str:
 
 
 def counting(count: int, length: int, seed: int) -> list[bytes]:
-  """Documents that count on, so that two neighbours tell what is hidden."""
+  """Documents of consecutive tokens, predictable from adjacent ones."""
   random = np.random.default_rng(seed)
   found = []
   for _ in range(count):

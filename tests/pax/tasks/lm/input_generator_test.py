@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Synthetic batches by their definition, and plain lines from a file."""
+"""Synthetic batches, and lines of a text file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=large
 # bazel: tags=nightly
-"""LmCloudSpmd on the meshes that lm_cloud_test leaves out."""
+"""LmCloudSpmd on the meshes that lm_cloud_test omits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=large
-"""Experiments of lm_cloud, scaled down: data, names, equal losses anywhere."""
+"""Small experiments of lm_cloud: data, names, equal losses on all meshes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Shares of what is masked, random and itself, and what is refused."""
+"""Fractions of masked, random and unchanged tokens; checks of the fields."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""The builders set what upstream's set, and refuse what does not fit."""
+"""The tasks have upstream's settings; checks of the constants."""
 
 from __future__ import annotations
 

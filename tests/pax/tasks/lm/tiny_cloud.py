@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LmCloudSpmd as small as it can be, trained on random tokens."""
+"""A tiny LmCloudSpmd, trained on random tokens."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Language-model tasks that are small, trained on random tokens."""
+"""Training of small language model tasks on random tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS, LENGTH, VOCAB = 8, 16, 64
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trained:
-  """What came of a training."""
+  """Losses, variables and compiled step of a training run."""
 
   losses: list[float]
   # Variables before and after.
@@ -27,7 +27,7 @@ class Trained:
   text: str
 
   def num_changed(self) -> tuple[int, int]:
-    """Returns how many variables changed, and how many there are."""
+    """Returns the number of changed variables and of all variables."""
     pairs = zip(
       jax.tree.leaves(self.first), jax.tree.leaves(self.last), strict=True
     )
@@ -36,7 +36,7 @@ class Trained:
 
 
 def batch(rows: int = ROWS) -> NestedMap:
-  """Returns a batch of random tokens, two packed examples a row."""
+  """Returns a batch of random tokens, with two packed examples per row."""
   random = np.random.default_rng(0)
   tokens = random.integers(VOCAB, size=(rows, LENGTH + 1), dtype=np.int32)
   ones = np.ones((rows, LENGTH), np.float32)
@@ -55,14 +55,13 @@ def batch(rows: int = ROWS) -> NestedMap:
 def train(
   task_p: Any, *, num_devices: int = 1, steps: int = 3, **features: Any
 ) -> Trained:
-  """Returns what comes of so many steps on one batch, with a rate of 0.01.
+  """Trains on one batch with a learning rate of 0.01.
 
   Args:
     task_p: Config of the task.
-    num_devices: how many devices to run on.
-    steps: how many, the first of which has a learning rate of 0 where there is
-      a warm-up.
-    **features: of the batch, beside those that all have.
+    num_devices: Number of devices.
+    steps: Number of steps; with a warm-up, the learning rate of the first is 0.
+    **features: Additional features of the batch.
   """
   data = NestedMap(batch(), **features)
   optimizer_p = task_p.train.learner.optimizer

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""ImageNet's files become batches: every image, its class, the same again."""
+"""Batches from TFRecord files: order, labels, augmentation, errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pax import tf_records
 from pax.tasks.vision import input_generator
 from tests.pax.tasks.vision import jpegs
 
-_CLASSES = len(jpegs.COLOURS)
+_CLASSES = len(jpegs.COLORS)
 
 
 @pytest.fixture(scope='module')
@@ -68,8 +68,8 @@ def test_every_image_has_its_class(folder):
   batches = [source.get_next() for _ in range(3)]
   labels = np.concatenate([b.label_probs for b in batches])
   np.testing.assert_array_equal(labels.sum(0), [3] * _CLASSES)
-  colours = np.concatenate([b.image.mean((1, 2)) for b in batches])
-  np.testing.assert_allclose(colours, labels @ jpegs.COLOURS, atol=15)
+  colors = np.concatenate([b.image.mean((1, 2)) for b in batches])
+  np.testing.assert_allclose(colors, labels @ jpegs.COLORS, atol=15)
 
 
 def test_evaluation_fills_up_the_last_batch(folder):
@@ -117,7 +117,7 @@ def test_hosts_share_a_batch(folder):
 
 
 def test_one_image(folder):
-  image = jpegs.coloured(2)
+  image = jpegs.colored(2)
   batch = validation(folder).ImageBytesToBatch(image)
   assert batch.image.shape == (1, 16, 16, 3)
   np.testing.assert_allclose(batch.image.mean((0, 1, 2)), [40, 40, 220], atol=9)
@@ -147,9 +147,9 @@ def test_what_is_missing_is_told_at_once(folder, settings, hint):
   ('features', 'hint'),
   [
     ({'image/encoded': [b'?'], 'image/class/label': [1]}, 'whole JPEG'),
-    ({'image/encoded': [jpegs.coloured(0)]}, 'image/class/label'),
+    ({'image/encoded': [jpegs.colored(0)]}, 'image/class/label'),
     (
-      {'image/encoded': [jpegs.coloured(0)], 'image/class/label': [5]},
+      {'image/encoded': [jpegs.colored(0)], 'image/class/label': [5]},
       'within 0 and 3, got 4',
     ),
   ],

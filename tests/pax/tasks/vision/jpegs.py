@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JPEG files whose colour tells their class, in TFRecord files."""
+"""JPEG files whose color is a function of their class, in TFRecord files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from PIL import Image
 
 from pax import tf_records
 
-# Of class 0, 1, ...
-COLOURS = np.array([[220, 40, 40], [40, 200, 40], [40, 40, 220], [200] * 3])
+# Colors of the classes.
+COLORS = np.array([[220, 40, 40], [40, 200, 40], [40, 40, 220], [200] * 3])
 _FILES = 2
 
 
 def jpeg(pixels: np.ndarray) -> bytes:
-  """A file of the best quality."""
+  """Returns a JPEG file of the best quality."""
   out = io.BytesIO()
   Image.fromarray(pixels.astype(np.uint8)).save(
     out, 'JPEG', quality=100, subsampling=0
@@ -25,16 +25,16 @@ def jpeg(pixels: np.ndarray) -> bytes:
   return out.getvalue()
 
 
-def coloured(label: int, seed: int = 0) -> bytes:
-  """An image of a class, of a size of its own, with some noise."""
+def colored(label: int, seed: int = 0) -> bytes:
+  """Returns an image of a class with random size and noise."""
   rng = np.random.default_rng((label, seed))
   height, width = rng.integers(24, 40, 2)
   noise = rng.normal(0, 12, (height, width, 3))
-  return jpeg((COLOURS[label] + noise).clip(0, 255))
+  return jpeg((COLORS[label] + noise).clip(0, 255))
 
 
 def write(folder: pathlib.Path, prefix: str, count: int) -> None:
-  """Writes `count` images, their classes in turn, to two files."""
+  """Writes `count` images of alternating classes to two files."""
   for i in range(_FILES):
     path = folder / f'{prefix}-{i:05d}-of-{_FILES:05d}'
     with path.open('wb') as file:
@@ -42,9 +42,9 @@ def write(folder: pathlib.Path, prefix: str, count: int) -> None:
 
 
 def record(seed: int) -> bytes:
-  """Image number `seed`, its label counted from 1."""
-  label = seed % len(COLOURS)
-  encoded = np.array([coloured(label, seed)], 'O')
+  """Returns the record of an image; labels start at 1."""
+  label = seed % len(COLORS)
+  encoded = np.array([colored(label, seed)], 'O')
   return tf_records.example(
     {'image/encoded': encoded, 'image/class/label': np.int64([label + 1])}
   )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Parts of images: where they lie, how large they are, what is in them."""
+"""Position, size and content of crops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.pax.tasks.vision import jpegs
 
 
 def _ramp(height: int, width: int) -> np.ndarray:
-  """Red tells the row, green the column."""
+  """Red encodes the row, green the column."""
   rows, columns = np.mgrid[:height, :width]
   return np.stack([rows, columns, np.full_like(rows, 90)], -1)
 
@@ -45,7 +45,7 @@ def test_the_middle_is_resized(size, image_size, side):
     _file(_ramp(*size)), False, image_size
   )
   top = (size[0] - side + 1) // 2
-  # Pixel centres, from one grid to the other.
+  # Pixel centers, from one grid to the other.
   rows = top + (np.arange(image_size) + 0.5) * side / image_size - 0.5
   np.testing.assert_allclose(found[2:-2, 5, 0], rows[2:-2], atol=1)
 
@@ -70,7 +70,7 @@ def test_training_takes_parts_of_all_kinds():
 
 
 def test_the_same_draws_give_the_same_part():
-  image = jpegs.coloured(1)
+  image = jpegs.colored(1)
   first, again, other = (
     preprocessing.preprocess_for_train(
       image, False, 16, rng=np.random.default_rng(seed)
@@ -111,7 +111,7 @@ def test_a_part_shows_enough_of_a_box():
 
 def test_half_precision():
   found = preprocessing.preprocess_image(
-    jpegs.coloured(0), use_bfloat16=True, image_size=8
+    jpegs.colored(0), use_bfloat16=True, image_size=8
   )
   assert found.dtype == ml_dtypes.bfloat16
 
@@ -123,7 +123,7 @@ def test_grey_images_have_three_channels():
   np.testing.assert_array_equal(found[..., 0], found[..., 2])
 
 
-@pytest.mark.parametrize('data', [b'', b'text', jpegs.coloured(0)[:200]])
+@pytest.mark.parametrize('data', [b'', b'text', jpegs.colored(0)[:200]])
 def test_what_is_no_image_is_refused(data):
   with pytest.raises(ValueError, match='whole JPEG'):
     preprocessing.preprocess_image(data)

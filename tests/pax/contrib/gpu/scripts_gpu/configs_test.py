@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=medium
-"""GPT-3 and GLaM on GPUs: what they are made of, and what their data are."""
+"""Sizes and data of GPT-3 and GLaM on GPUs."""
 
 from __future__ import annotations
 

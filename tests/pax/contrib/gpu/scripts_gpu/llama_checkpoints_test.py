@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=medium
-"""A job's state from files of safetensors, written by hand."""
+"""Training states from safetensors files."""
 
 from __future__ import annotations
 

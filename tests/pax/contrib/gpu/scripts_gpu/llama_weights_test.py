@@ -1,6 +1,6 @@
 # bazel: size=small
 # SPDX-License-Identifier: Apache-2.0
-"""Where LLaMA's weights go; tests/compare has their logits."""
+"""Placement of LLaMA weights in variables; tests/compare checks the logits."""
 
 from __future__ import annotations
 

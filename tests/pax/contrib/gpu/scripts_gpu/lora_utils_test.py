@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=medium
-"""LoRA on a tiny LLaMA: what is added, what is trained, what is loaded."""
+"""LoRA on a tiny LLaMA: adapters, trained variables, checkpoints."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # bazel: size=small
 # SPDX-License-Identifier: Apache-2.0
-"""Rotary embeddings of neighbors, and layers in parallel, against numpy."""
+"""Rotary embeddings of adjacent channels and parallel layers, against numpy."""
 
 from __future__ import annotations
 

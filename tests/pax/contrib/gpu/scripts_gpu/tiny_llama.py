@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LLaMA as small as it can be."""
+"""A tiny LLaMA."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ SIZES = {
 
 
 def made(**constants: object) -> configs.LLaMA7B:
-  """Returns a tiny LLaMA, with other constants besides."""
+  """Returns a tiny LLaMA with additional constants."""
   return type('TinyLLaMA', (configs.LLaMA7B,), {**SIZES, **constants})()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Data, schedules and ends of C4's experiments; what needs SeqIO says so."""
+"""Data, schedules and early stopping of the C4 experiments."""
 
 from __future__ import annotations
 

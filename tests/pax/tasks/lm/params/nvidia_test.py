@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=large
-"""Experiments for NVIDIA's GPUs: what is set, refused, and learned, if tiny."""
+"""Experiments for NVIDIA GPUs: settings, checks, training of tiny models."""
 
 from __future__ import annotations
 

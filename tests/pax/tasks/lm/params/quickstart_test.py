@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""The quickstart declares what it says; tests/integration trains it."""
+"""Settings of the quickstart; tests/integration trains it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""ResNet50Pjit: schedule, batches, and that it is declared without data."""
+"""ResNet50Pjit: schedule and batches, and declaration without data."""
 
 from __future__ import annotations
 

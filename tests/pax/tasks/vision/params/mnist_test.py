@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""The digits experiment by its parts; tests/integration trains it."""
+"""The network, metrics and input of MNIST; tests/integration trains it."""
 
 from __future__ import annotations
 
