@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolution with a quantised kernel."""
+"""Convolution with a quantized kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EQUATION = 'bHWI,HWIO->bO'
 
 
 class Conv2D(convolutions.Conv2D, quantized_layer_mixin.QuantizedLayerMixin):
-  """A Conv2D with a quantised kernel, one scale per output channel."""
+  """A Conv2D with a quantized kernel, one scale per output channel."""
 
   _PACK_4BIT_DIM = 0
   _HAS_BLOCKS = False

@@ -161,7 +161,7 @@ def test_the_list_tells_sizes_and_meshes(tell):
   assert rows[name]['devices'] == 2048 and rows[name]['mesh'] == [1, 256, 8]
   assert 1.02e12 < rows[name]['parameters'] < 1.04e12
   table = tell('list_experiments', 'LmCloudTransformerAdamTest')
-  assert re.search(r'Test +58M +replicas +2 layers\.', table)
+  assert re.search(r'Test +58M +replicas +2 layers of ', table)
 
 
 def test_the_list_says_why_a_size_is_unknown(capsys):

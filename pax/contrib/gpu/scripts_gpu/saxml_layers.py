@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, Num
 from praxis import base_layer, pax_fiddle
 from praxis.layers import normalizations, transformers
 from praxis.layers.embedding_softmax import rotary
+from praxis.layers.transformers import norm_placement
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
@@ -140,13 +141,18 @@ class ParallelTransformer(transformers.Transformer):
   def ffn_norm(self, inputs: _Inputs, inputs_normalized: _Inputs) -> _Inputs:
     """Returns the input of the feed-forward block."""
     if self.norm_policy == 'primer_hybrid':
-      return self.post_layer_norm(inputs)
+      return self._norm(norm_placement.NormPosition.OUTPUT, inputs)
     return inputs_normalized
 
   def _atten_norm(self, inputs: _Inputs) -> _Inputs:
-    if self.norm_policy == 'primer_hybrid':
-      return self.pre_layer_norm(inputs)
-    return self.layer_norm(inputs) if self.norm_policy == 'pre' else inputs
+    return self._norm(norm_placement.NormPosition.INPUT, inputs)
+
+  def _norm(
+    self, position: norm_placement.NormPosition, inputs: _Inputs
+  ) -> _Inputs:
+    return norm_placement.apply_norm(
+      self, self.norm_policy, position, inputs, None
+    )
 
   def _attention_block(
     self,
