@@ -126,8 +126,8 @@ class _Written:
     def put(state: Any, column: Any, logits: jax.Array) -> Any:
       ids, log_probs = state
       token = jnp.argmax(logits, axis=-1).astype(ids.dtype)
-      found = jnp.max(jax.nn.log_softmax(logits), axis=-1)
-      return ids.at[:, column].set(token), log_probs.at[:, column].set(found)
+      log_prob = jnp.max(jax.nn.log_softmax(logits), axis=-1)
+      return ids.at[:, column].set(token), log_probs.at[:, column].set(log_prob)
 
     def step(column: jax.Array, state: Any) -> Any:
       cache, texts = state

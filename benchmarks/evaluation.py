@@ -44,7 +44,7 @@ def main() -> None:
     {
       'ratio': measure.ratio(times['program'].wall, times['bare_loop'].wall),
       'cpu_ratio': measure.ratio(times['program'].cpu, times['bare_loop'].cpu),
-      **{name: measure.summary(found.wall) for name, found in times.items()},
+      **{name: measure.summary(t.wall) for name, t in times.items()},
       'batches': options.batches,
       'rounds': options.rounds,
     },

@@ -229,14 +229,14 @@ def render(
 def _above(root: pathlib.Path, level: int) -> list[str]:
   """Returns package patterns of the layers from `level` up."""
   names = {n for layer in layers.LAYERS[level:] for n in layer.modules}
-  found = {'//benchmarks/...', '//docs/...', '//tests/...', '//tools/...'}
+  patterns = {'//benchmarks/...', '//docs/...', '//tests/...', '//tools/...'}
   for name in names:
     folder = name.replace('.', '/')
     if any((root / folder).rglob('*.py')):
-      found.add(f'//{folder}/...')
+      patterns.add(f'//{folder}/...')
     else:
-      found.add(f'//{folder.rpartition("/")[0]}')
-  return sorted(found)
+      patterns.add(f'//{folder.rpartition("/")[0]}')
+  return sorted(patterns)
 
 
 def visibility(root: pathlib.Path) -> str:

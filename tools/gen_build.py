@@ -114,7 +114,7 @@ def _siblings(module: pyimports.Module, index: Index) -> list[str]:
 
 def own_imports(module: pyimports.Module, index: Index) -> list[str]:
   """Returns the names of our modules that `module` imports."""
-  found = set()
+  imports = set()
   mentioned = module.mentions if module.is_test else ()
   for imported in (*module.imports, *mentioned):
     names = [imported]
@@ -123,10 +123,10 @@ def own_imports(module: pyimports.Module, index: Index) -> list[str]:
       names.append(imported.replace('paxml.', 'pax.', 1))
     for name in names:
       if target := pyimports.resolve(name, index):
-        found.add(target.name)
+        imports.add(target.name)
   if module.is_init and module.is_lazy:
-    found.update(_siblings(module, index))
-  return sorted((found & set(index)) - {module.name})
+    imports.update(_siblings(module, index))
+  return sorted((imports & set(index)) - {module.name})
 
 
 def _plain_inits(module: pyimports.Module, index: Index) -> list[str]:
@@ -138,26 +138,28 @@ def _plain_inits(module: pyimports.Module, index: Index) -> list[str]:
 
 def _conftests(module: pyimports.Module, index: Index) -> list[str]:
   parents = ['.'.join((*p.parts, 'conftest')) for p in module.path.parents]
-  found = [p for p in parents if p in index and p != module.name]
+  conftests = [p for p in parents if p in index and p != module.name]
   # Pytest imports the conftest first.
-  return [p for p in found if module.name not in own_imports(index[p], index)]
+  return [
+    p for p in conftests if module.name not in own_imports(index[p], index)
+  ]
 
 
 def third_party(module: pyimports.Module, known: set[str]) -> set[str]:
   """Returns the labels of the wheels that a module imports."""
-  found = set()
+  labels = set()
   for imported in module.imports:
     top = imported.split('.')[0]
     name = DISTRIBUTIONS.get(top, top.lower())
     if name in known:
-      found.add(f'@pypi//{name}')
+      labels.add(f'@pypi//{name}')
     elif top not in sys.stdlib_module_names | OPTIONAL:
       if top not in (*pyimports.FOLDERS, '__future__'):
         raise UnknownImportError(
           f'{module.path}: imports {imported}, which no lock has; add it to '
           'third_party/pip/requirements.in and run tools/lock.sh'
         )
-  return found
+  return labels
 
 
 def deps(module: pyimports.Module, index: Index, known: set[str]) -> list[str]:
@@ -165,11 +167,11 @@ def deps(module: pyimports.Module, index: Index, known: set[str]) -> list[str]:
   names = {*own_imports(module, index), *_plain_inits(module, index)}
   if module.is_test or module.path.parts[0] == 'tests':
     names.update(_conftests(module, index))
-  found = {label(index[n], index) for n in names}
-  found |= third_party(module, known)
+  labels = {label(index[n], index) for n in names}
+  labels |= third_party(module, known)
   for text in module.directives.get('deps', []):
-    found.update(text.replace(',', ' ').split())
-  return sorted(found - {label(module, index)})
+    labels.update(text.replace(',', ' ').split())
+  return sorted(labels - {label(module, index)})
 
 
 def visibility(module: pyimports.Module, index: Index) -> list[str]:
@@ -192,21 +194,21 @@ def visibility(module: pyimports.Module, index: Index) -> list[str]:
 def faults(index: Index) -> list[str]:
   """Returns import cycles and imports of higher layers."""
   edges = {name: own_imports(m, index) for name, m in index.items()}
-  found = {
+  messages = {
     f'import cycle: {" <-> ".join(group)}' for group in pyimports.cycles(edges)
   }
   for name, m in index.items():
     # A lazy __init__ does not import the modules that it names.
     own = [] if m.is_lazy else edges[name]
-    found |= {
+    messages |= {
       layers.violation(name, imported) for imported in (*own, *m.imports)
     }
-  return sorted(filter(None, found))
+  return sorted(filter(None, messages))
 
 
 def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
   """Returns the generated targets of one folder, in the order of its files."""
-  found, small, small_needs = [], [], set()
+  targets, small, small_needs = [], [], set()
   for m in index.values():
     if m.package != package:
       continue
@@ -216,33 +218,33 @@ def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
       small_needs.update(needs)
       continue
     if m.is_test:
-      found.append(build_text.test(m, needs))
+      targets.append(build_text.test(m, needs))
       continue
     name = library_name(m, index)
-    found.append(build_text.library(m, name, needs, visibility(m, index)))
+    targets.append(build_text.library(m, name, needs, visibility(m, index)))
     if any(map(m.path.is_relative_to, ('pax/contrib', 'pax/tasks'))):
-      found += [build_text.experiment(m, name, e) for e in m.experiments]
+      targets += [build_text.experiment(m, name, e) for e in m.experiments]
     if m.is_program:
       extra = PROGRAM_DEPS.get(m.name) or PROGRAM_DEPS.get(_package(m), [])
-      found.append(build_text.binary(m, [f':{name}', *extra]))
+      targets.append(build_text.binary(m, [f':{name}', *extra]))
   if small:
-    found.append(build_text.small_tests(small, sorted(small_needs)))
+    targets.append(build_text.small_tests(small, sorted(small_needs)))
   for name, folder in GATHERED.get(package, {}).items():
     below = [m for m in index.values() if m.path.is_relative_to(folder)]
     labels = {label(m, index) for m in below}
-    found.append(
+    targets.append(
       build_text.gathered(
         name, sorted(labels), testonly=folder.startswith('tests/')
       )
     )
-  return found
+  return targets
 
 
 def packages(root: pathlib.Path, index: Index) -> list[str]:
   """Returns the folders with modules, and their parents."""
-  found = {str(p) for m in index.values() for p in m.path.parents if p.parts}
-  found |= {f for f in pyimports.FOLDERS if (root / f).is_dir()}
-  return sorted(found)
+  folders = {str(p) for m in index.values() for p in m.path.parents if p.parts}
+  folders |= {f for f in pyimports.FOLDERS if (root / f).is_dir()}
+  return sorted(folders)
 
 
 def generate(root: pathlib.Path, index: Index) -> dict[pathlib.Path, str]:

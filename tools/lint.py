@@ -33,10 +33,10 @@ def _program(name: str, *places: pathlib.Path) -> str:
   for place in places:
     if place.exists():
       return str(place.absolute())
-  found = shutil.which(name)
-  if not found:
+  path = shutil.which(name)
+  if not path:
     raise MissingProgramError(f'lint needs the program {name}; install it')
-  return found
+  return path
 
 
 def _site(package: str) -> pathlib.Path:
@@ -63,24 +63,24 @@ def buildifier() -> str:
 
 def files(root: pathlib.Path, endings: tuple[str, ...]) -> list[str]:
   """Returns relative paths of files with these endings."""
-  found = []
-  for here, folders, names in os.walk(root):
+  paths = []
+  for folder, folders, names in os.walk(root):
     folders[:] = [
       f
       for f in folders
       if f not in _SKIPPED and not f.startswith(('.', 'bazel-'))
     ]
-    at = pathlib.Path(here).relative_to(root)
-    found += [str(at / n) for n in names if n.endswith(endings)]
-  return sorted(found)
+    relative = pathlib.Path(folder).relative_to(root)
+    paths += [str(relative / n) for n in names if n.endswith(endings)]
+  return sorted(paths)
 
 
 def check(root: pathlib.Path, name: str, fix: bool) -> bool:
   """Runs the check `name` of CHECKS; returns whether it passes."""
-  program, look, mend, endings = CHECKS[name]
-  found = [str(root / f) for f in files(root, endings)]
-  command = [program(), *(mend if fix else look), *found]
-  return not found or subprocess.run(command, cwd=root).returncode == 0
+  program, check_args, fix_args, endings = CHECKS[name]
+  paths = [str(root / f) for f in files(root, endings)]
+  command = [program(), *(fix_args if fix else check_args), *paths]
+  return not paths or subprocess.run(command, cwd=root).returncode == 0
 
 
 # {name: (program, arguments to check, arguments to fix, file endings)}.

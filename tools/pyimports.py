@@ -100,11 +100,11 @@ def _experiments(top: list[ast.stmt]) -> Iterator[str]:
 
 
 def _directives(text: str) -> dict[str, list[str]]:
-  found = collections.defaultdict(list)
+  values = collections.defaultdict(list)
   for line in text.splitlines()[:_DIRECTIVE_LINES]:
     if match := _DIRECTIVE.match(line):
-      found[match[1]].append((match[2] or '').strip())
-  return dict(found)
+      values[match[1]].append((match[2] or '').strip())
+  return dict(values)
 
 
 def read(root: pathlib.Path, path: pathlib.PurePosixPath) -> Module:
@@ -131,15 +131,15 @@ def read(root: pathlib.Path, path: pathlib.PurePosixPath) -> Module:
 
 def modules(root: pathlib.Path) -> dict[str, Module]:
   """Returns {name: module} of all Python files in FOLDERS."""
-  found = []
+  parsed = []
   for folder in FOLDERS:
-    for here, folders, files in os.walk(root / folder):
+    for path, folders, files in os.walk(root / folder):
       folders[:] = [f for f in folders if not f.startswith(('.', '__'))]
-      at = pathlib.PurePosixPath(pathlib.Path(here).relative_to(root))
-      if str(at) in OUTSIDE:
+      relative = pathlib.PurePosixPath(pathlib.Path(path).relative_to(root))
+      if str(relative) in OUTSIDE:
         continue
-      found += [read(root, at / f) for f in files if f.endswith('.py')]
-  return {m.name: m for m in sorted(found, key=lambda m: m.path)}
+      parsed += [read(root, relative / f) for f in files if f.endswith('.py')]
+  return {m.name: m for m in sorted(parsed, key=lambda m: m.path)}
 
 
 def resolve(imported: str, index: dict[str, Module]) -> Module | None:
