@@ -144,7 +144,7 @@ def test_jpeg_files_are_learned(mesh, devices, images, tmp_path):
 def test_images_that_are_nowhere_are_asked_for(tmp_path):
   done = binary.run(RESNET, tmp_path, '--set=MESH_SHAPE=[1,1,1]')
   assert done.returncode == 1
-  assert '--set DATA_DIR=/its/folder' in done.stderr
+  assert '--set DATA_DIR=/path/to/folder' in done.stderr
   assert 'DATA_DIR=synthetic' in done.stderr
 
 
