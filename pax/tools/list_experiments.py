@@ -18,6 +18,7 @@ from typing import Any
 import fiddle as fdl
 import jax
 import numpy as np
+from fiddle import history
 
 from pax import experiment_registry
 from pax.runner import command_line
@@ -77,7 +78,8 @@ def main(argv: Sequence[str] = sys.argv) -> int:
       f'no experiment has {" or ".join(options.parts)} in its name'
     )
   counter = parameter_count.ParameterCounter()
-  with _no_garbage_collection():
+  # The history of these Configs is not read, and costs time.
+  with _no_garbage_collection(), history.suspend_tracking():
     rows = [describe(name, cls, counter) for name, cls in experiments]
   if options.json:
     lines = [json.dumps(dataclasses.asdict(row)) for row in rows]
