@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=medium
 # bazel: data=//:all_files
-"""No function is written twice, whatever its variables are called."""
+"""No function is written twice, up to the names of its variables."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_help(capsys):
 def test_a_reader_may_stop_early(words):
   code = 'from pax import main; main.console()'
   read, write = os.pipe()
-  # As `pax --help | head -0`: nobody reads.
+  # As `pax --help | head -0`: the pipe has no reader.
   os.close(read)
   ended = subprocess.run(
     [sys.executable, '-c', code, *words],

@@ -186,7 +186,7 @@ def extract_block_mask(
 def check_context(
   block_size: int, left_context: int, right_context: int
 ) -> None:
-  """Checks that the context lies in a block and its neighbors.
+  """Checks that a block and its neighbors contain the context.
 
   Raises:
     ValueError: a context is out of range.

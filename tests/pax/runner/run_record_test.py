@@ -19,7 +19,7 @@ _ARGV = ['pax', '--exp=x.Y', '--set', 'A=[1, 2]']
 
 
 class Experiment:
-  """Stands for an experiment."""
+  """An experiment without methods."""
 
 
 def _records(folder, file=run_record.FILE):
