@@ -6,6 +6,7 @@
 # bazel: shards=3
 from __future__ import annotations
 
+import re
 import signal
 import time
 
@@ -81,7 +82,9 @@ def test_without_a_launcher_who_is_left_ends_too(tmp_path, killed):
   ended = [process.wait(binary.TIMEOUT_SECS) for process in processes]
   left = ended[1 - killed]
   assert left.returncode
-  assert 'most likely indicates that another task died' in left.stderr
+  # The coordination service reports the loss, or a collective that fails first.
+  lost = 'most likely indicates that another task died|Connection reset by peer'
+  assert re.search(lost, left.stderr), left.stderr
 
 
 def wait_for_losses(directory):
