@@ -167,3 +167,10 @@ def test_attributes_are_found():
     'x',
     'y',
   ]
+
+
+def test_children_are_defined_and_other_names_are_not():
+  module = importlib.import_module('praxis.layers.transformers.transformer')
+  assert defined(module.Transformer).fullmatch('ff_layer')
+  assert defined(module.Transformer).fullmatch('fprop_dtype')
+  assert not defined(module.Transformer).fullmatch('no_such_layer')
