@@ -61,6 +61,17 @@ class Checkpointer(Protocol):
     """Returns the step of the newest checkpoint; None if there is none."""
     ...
 
+  def pin(self, step: int) -> None:
+    """Exempts the checkpoint of `step` from deletion until `unpin`.
+
+    Pins last as long as the checkpointer; the step need not be saved yet.
+    """
+    ...
+
+  def unpin(self, step: int) -> None:
+    """Lets the checkpoint of `step` expire again; no error if not pinned."""
+    ...
+
   def restore(self, abstract: State, step: int | None = None) -> Restored:
     """Returns the newest checkpoint or that of `step`.
 
@@ -102,6 +113,12 @@ class NoopCheckpointer:
 
   def latest_step(self) -> int | None:
     return None
+
+  def pin(self, step: int) -> None:
+    pass
+
+  def unpin(self, step: int) -> None:
+    pass
 
   def restore(self, abstract: State, step: int | None = None) -> Restored:
     """Fails.
@@ -146,10 +163,18 @@ class FileCheckpointer:
     self._writing: futures.Future[None] | None = None
     self._last_step = self.latest_step()
     self._is_clean = False
+    # Replaced, never modified: the writing thread reads it.
+    self._pinned: frozenset[int] = frozenset()
     threading.Thread(target=_warm_imports, daemon=True).start()
 
   def latest_step(self) -> int | None:
     return max(paths.steps(self._directory), default=None)
+
+  def pin(self, step: int) -> None:
+    self._pinned |= {step}
+
+  def unpin(self, step: int) -> None:
+    self._pinned -= {step}
 
   def save(
     self,
@@ -243,15 +268,20 @@ class FileCheckpointer:
       manifest.wait_for_all(staging, count, self._options.timeout_secs)
       self._layout.commit(staging, final, snapshot, step)
       logging.info('Saved %s', final)
-      self._delete_old()
+      self._delete_expired(step)
     else:
       _wait_for(final, self._options.timeout_secs)
 
-  def _delete_old(self) -> None:
+  def _delete_expired(self, saved_step: int) -> None:
     available = paths.steps(self._directory)
-    times = {s: path.stat().st_mtime for s, path in available.items()}
-    for step in self._options.steps_to_delete(times):
-      paths.delete(available[step])
+    try:
+      times = {s: path.stat().st_mtime for s, path in available.items()}
+      for step in self._options.steps_to_delete(times, self._pinned):
+        if step != saved_step:
+          paths.delete(available[step])
+    except OSError as e:
+      # The new checkpoint is complete, and the next save tries again.
+      logging.warning('Cannot delete expired checkpoints: %s', e)
 
 
 def create_checkpointer(

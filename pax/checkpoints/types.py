@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 # A pytree of arrays, or of jax.ShapeDtypeStruct with their shardings.
@@ -56,29 +56,46 @@ class CheckpointOptions:
   timeout_secs: float = 600
 
   def __post_init__(self):
-    if self.save_interval_steps < 1:
-      raise ValueError(
-        'save_interval_steps must be at least 1, got '
-        f'{self.save_interval_steps}; to save nothing use '
-        '--noenable_checkpoint_saving'
+    _check_count(
+      'save_interval_steps',
+      self.save_interval_steps,
+      'to save nothing use --noenable_checkpoint_saving',
+    )
+    if self.max_to_keep is not None:
+      # With 0 the checkpoint that was just written would be deleted.
+      _check_count('save_max_to_keep', self.max_to_keep, 'None keeps all')
+    if self.keep_interval_secs is not None:
+      _check_seconds(
+        'save_keep_interval_duration',
+        self.keep_interval_secs,
+        "use a duration such as '12h', or None to keep only the newest",
       )
+    _check_seconds(
+      'async_timeout_secs',
+      self.timeout_secs,
+      'it limits the wait for the files of the slowest process',
+    )
 
-  def steps_to_delete(self, saved_at: Mapping[int, float]) -> list[int]:
+  def steps_to_delete(
+    self, saved_at: Mapping[int, float], pinned: Collection[int] = ()
+  ) -> list[int]:
     """Returns the steps whose checkpoints expire, oldest first.
 
     The newest `max_to_keep` stay. Of the older ones the first stays, and then
-    each that is at least `keep_interval_secs` younger than the last that stays.
+    each that was saved at least `keep_interval_secs` after the last that stays,
+    or as long before it, because the clock may have been wrong.
 
     Args:
       saved_at: Time of saving in seconds by step.
+      pinned: Steps that stay in any case and do not count as one of the others.
     """
     if self.max_to_keep is None:
       return []
-    older = sorted(saved_at)[: max(len(saved_at) - self.max_to_keep, 0)]
+    steps = sorted(saved_at.keys() - set(pinned))
     interval = self.keep_interval_secs
     expired, last_kept = [], float('-inf')
-    for step in older:
-      if interval and saved_at[step] - last_kept >= interval:
+    for step in steps[: -int(self.max_to_keep)]:
+      if interval and abs(saved_at[step] - last_kept) >= interval:
         last_kept = saved_at[step]
       else:
         expired.append(step)
@@ -110,3 +127,19 @@ def parse_duration(text: str | None) -> float | None:
       f" as in '12h'; got {text!r}"
     )
   return float(match[1]) * _SECONDS[match[2]]
+
+
+def _check_count(name: str, value: Any, advice: str) -> None:
+  is_number = isinstance(value, int | float) and not isinstance(value, bool)
+  if not (is_number and value >= 1 and value % 1 == 0):
+    raise ValueError(
+      f'{name} must be an integer of at least 1, got {value!r}; {advice}'
+    )
+
+
+def _check_seconds(name: str, value: Any, advice: str) -> None:
+  is_number = isinstance(value, int | float) and not isinstance(value, bool)
+  if not (is_number and 0 < value < float('inf')):
+    raise ValueError(
+      f'{name} must be a positive number of seconds, got {value!r}; {advice}'
+    )

@@ -155,6 +155,41 @@ def test_keeps_the_newest(tmp_path):
   assert names_left == ['checkpoint_00000015', 'checkpoint_00000020']
 
 
+def test_keeps_pinned_checkpoints_until_they_are_unpinned(tmp_path):
+  checkpointer = _checkpointer(tmp_path, max_to_keep=1)
+  checkpointer.pin(5)
+  for step in range(0, 25, 5):
+    checkpointer.save(step, _state(1))
+  checkpointer.wait()
+  assert list(paths.steps(tmp_path / 'checkpoints')) == [5, 20]
+  checkpointer.unpin(5)
+  checkpointer.save(25, _state(1))
+  checkpointer.close()
+  assert list(paths.steps(tmp_path / 'checkpoints')) == [25]
+
+
+def test_never_deletes_the_checkpoint_just_saved(tmp_path):
+  # Below the steps of another run's checkpoints.
+  directory = _saved(tmp_path, steps=(50, 55))
+  checkpointer = _checkpointer(tmp_path, max_to_keep=1)
+  checkpointer.save(10, _state(1))
+  checkpointer.close()
+  assert list(paths.steps(directory)) == [10, 55]
+
+
+def test_a_deletion_that_fails_does_not_fail_the_save(tmp_path, monkeypatch):
+  directory = _saved(tmp_path)
+
+  def fail(path):
+    raise PermissionError(13, 'Permission denied', str(path))
+
+  monkeypatch.setattr(paths, 'delete', fail)
+  checkpointer = _checkpointer(tmp_path, max_to_keep=1)
+  checkpointer.save(10, _state(1))
+  checkpointer.close()
+  assert list(paths.steps(directory)) == [0, 5, 10]
+
+
 def test_removes_what_a_killed_process_left(tmp_path):
   directory = _saved(tmp_path)
   torn = directory / 'tmp_checkpoint_00000010' / 'state'

@@ -4,16 +4,20 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from pax.checkpoints import tensorstore_format, types
 
 
-def _steps_to_delete(saved_at, *, max_to_keep, keep_interval_secs=None):
+def _steps_to_delete(
+  saved_at, *, max_to_keep, keep_interval_secs=None, pinned=()
+):
   options = types.CheckpointOptions(
     max_to_keep=max_to_keep, keep_interval_secs=keep_interval_secs
   )
-  return options.steps_to_delete(saved_at)
+  return options.steps_to_delete(saved_at, pinned)
 
 
 def test_keeps_all_without_a_limit():
@@ -34,6 +38,48 @@ def test_keeps_one_per_interval_besides_the_newest():
     times, max_to_keep=2, keep_interval_secs=12 * 3600.0
   )
   assert expired == [10, 20, 40]
+
+
+def test_a_checkpoint_of_exactly_the_interval_stays():
+  times = {0: 0.0, 1: 9.0, 2: 10.0, 3: 19.9, 4: 20.0, 5: 21.0}
+  assert _steps_to_delete(times, max_to_keep=1, keep_interval_secs=10) == [1, 3]
+
+
+def test_a_clock_that_was_ahead_deletes_no_later_ones():
+  times = {0: 0.0, 10: 1e9, 20: 20.0, 30: 40.0, 40: 60.0}
+  assert _steps_to_delete(times, max_to_keep=1, keep_interval_secs=10) == []
+
+
+def test_pinned_steps_stay_besides_the_newest():
+  times = {step: float(step) for step in range(6)}
+  expired = _steps_to_delete(times, max_to_keep=2, pinned={0, 5, 99})
+  assert expired == [1, 2]
+
+
+def test_the_newest_is_never_deleted():
+  for count in range(1, 4):
+    for newest in range(5):
+      times = dict.fromkeys(range(newest + 1), 0.0)
+      for pinned in ((), (0,), (newest,)):
+        expired = _steps_to_delete(
+          times, max_to_keep=count, keep_interval_secs=1, pinned=pinned
+        )
+        assert newest not in expired
+
+
+@pytest.mark.parametrize(
+  ('field', 'option', 'values'),
+  [
+    ('max_to_keep', 'save_max_to_keep', [0, -1, 2.5, True, '3', math.nan]),
+    ('save_interval_steps', 'save_interval_steps', [0, -1, None, math.inf]),
+    ('keep_interval_secs', 'save_keep_interval_duration', [0, -1.0, math.inf]),
+    ('timeout_secs', 'async_timeout_secs', [0, -1, None, '1']),
+  ],
+)
+def test_options_that_lose_checkpoints_are_refused(field, option, values):
+  for value in values:
+    with pytest.raises(ValueError, match=f'{option} must be .* got {value!r}'):
+      types.CheckpointOptions(**{field: value})
 
 
 @pytest.mark.parametrize(
