@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that evaluation, decoding and inference write into the job directory.
 
-eval_out/<input>/eval_out_<step>_shard_<process>.{jsonl,pickle}
-decoder_out/<input>/decoder_out_<step>_shard_<process>.{jsonl,pickle}
+eval_out/<input>/eval_out_<step>_shard_<process>.{jsonl,npz}
+decoder_out/<input>/decoder_out_<step>_shard_<process>.{jsonl,npz}
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import enum
 import json
 import os
 import pathlib
-import pickle
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pax import atomic_file, tasks_lib, tf_records
+from pax import atomic_file, npz_trees, tasks_lib, tf_records
 from pax.checkpoints import reading
 
 OutputFormatType = tasks_lib.OutputFormatType
@@ -81,22 +80,24 @@ def write_key_value_pairs(
   cast_to_ndarray: bool = True,
   write_pickle: bool = True,
 ) -> None:
-  """Writes the values as `.jsonl`, one per line, and all pairs as `.pickle`.
+  """Writes the values as `.jsonl`, one per line, and all pairs as `.npz`.
 
-  Each file is complete or absent; the `.jsonl` is written last.
+  The `.npz` has arrays with their dtypes (`npz_trees`); upstream writes a
+  `.pickle`, which runs code when it is read. Each file is complete or absent;
+  the `.jsonl` is written last.
 
   Args:
     filename: Path without suffix; its folder is created.
     key_value_pairs: A key, or None, and the outputs of each example.
     cast_to_ndarray: Whether jax.Arrays are written as numpy arrays.
-    write_pickle: Whether to write the `.pickle`.
+    write_pickle: Whether to write the `.npz`; the name is upstream's.
   """
   filename = pathlib.Path(filename)
   if cast_to_ndarray:
     key_value_pairs = jax.tree.map(_to_numpy, list(key_value_pairs))
   if write_pickle:
-    with atomic_file.open_atomic(filename.with_suffix('.pickle')) as file:
-      pickle.dump(key_value_pairs, file, protocol=pickle.HIGHEST_PROTOCOL)
+    with atomic_file.open_atomic(filename.with_suffix('.npz')) as file:
+      npz_trees.save(file, list(key_value_pairs))
   with atomic_file.open_atomic(filename.with_suffix('.jsonl')) as file:
     for _, value in key_value_pairs:
       file.write(f'{json.dumps(value, cls=JnpEncoder)}\n'.encode())
@@ -114,17 +115,21 @@ def load_outputs(
     step: The step; None if there are outputs of only one.
 
   Raises:
-    ValueError: There are no outputs of the step, or shards are missing.
+    ValueError: There are no outputs of the step, shards are missing or damaged,
+      or a version that wrote pickle files has written them.
   """
   folder = pathlib.Path(basedir) / f'{fname_prefix}_out' / pname
-  pattern = re.compile(rf'{fname_prefix}_out_(\d+)_shard_(\d+)\.pickle')
-  by_step: dict[int, dict[int, pathlib.Path]] = {}
-  for file in folder.glob('*.pickle'):
-    if match := pattern.fullmatch(file.name):
-      by_step.setdefault(int(match[1]), {})[int(match[2])] = file
+  by_step = _shards_by_step(folder, fname_prefix, 'npz')
   if step is None and len(by_step) == 1:
     (step,) = by_step
   if step not in by_step:
+    pickled = _shards_by_step(folder, fname_prefix, 'pickle')
+    if step in pickled or (pickled and not by_step):
+      raise ValueError(
+        f'the outputs of steps {sorted(pickled)} in {folder} are pickle files'
+        ' of an older version, which run code when they are read; read the'
+        ' .jsonl files there, or write them again with this version'
+      )
     raise ValueError(
       f'step must be one of {sorted(by_step)}, the steps with outputs in'
       f' {folder}, got {step}'
@@ -134,8 +139,20 @@ def load_outputs(
     raise ValueError(f'shards {sorted(missing)} of step {step} are missing')
   pairs = []
   for index in sorted(shards):
-    pairs += pickle.loads(shards[index].read_bytes())
+    pairs += npz_trees.load(shards[index])
   return pairs
+
+
+def _shards_by_step(
+  folder: pathlib.Path, fname_prefix: str, suffix: str
+) -> dict[int, dict[int, pathlib.Path]]:
+  """Returns the files of outputs by step and process."""
+  pattern = re.compile(rf'{fname_prefix}_out_(\d+)_shard_(\d+)\.{suffix}')
+  by_step: dict[int, dict[int, pathlib.Path]] = {}
+  for file in folder.glob(f'*.{suffix}'):
+    if match := pattern.fullmatch(file.name):
+      by_step.setdefault(int(match[1]), {})[int(match[2])] = file
+  return by_step
 
 
 @contextlib.contextmanager

@@ -37,7 +37,10 @@ def run(options: RunOptions) -> int:
   distributed.configure(options)
   target = target_lib.create_target(
     abstract_experiment.ExperimentOptions(
-      exp=options.exp, fdl=options.fdl, set=options.set
+      exp=options.exp,
+      fdl=options.fdl,
+      set=options.set,
+      trust_foreign_files=options.trust_foreign_files,
     ),
     options.topology,
   )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serialized executables of steps, to start jobs without compiling.
 
-The first line of a file identifies program, versions and devices; a job rejects
-a file that differs in any of them.
+The first line of a file identifies program, versions and devices, and has a
+checksum of the rest; a job rejects a file that differs in any of them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
-from pax import atomic_file
+from pax import atomic_file, trusted_files
 from pax.partitioning.partitioned_step import PartitionedStep
 
-_FORMAT = 1
+_FORMAT = 2
 # Addresses of host callbacks in lowered programs, different in each process.
 _ADDRESS = re.compile(r'0x[0-9a-f]{6,}|\d{10,}')
 # Names of the fields in error messages.
@@ -46,6 +46,7 @@ def save(step: PartitionedStep, path: str | os.PathLike[str]) -> None:
   try:
     payload, _, _ = serialize_executable.serialize(step.compiled)
     identity = _identity(step, step.lower())
+    identity['sha256'] = hashlib.sha256(payload).hexdigest()
     with atomic_file.open_atomic(path) as file:
       file.write(json.dumps(identity).encode() + b'\n')
       file.write(payload)
@@ -53,19 +54,35 @@ def save(step: PartitionedStep, path: str | os.PathLike[str]) -> None:
     raise ValueError(f'cannot save the compiled step to {path}: {e}') from e
 
 
-def load(step: PartitionedStep, path: str | os.PathLike[str]) -> None:
+def load(
+  step: PartitionedStep,
+  path: str | os.PathLike[str],
+  *,
+  trust_foreign_files: bool = False,
+) -> None:
   """Sets the executable of the step to the one that `save` wrote.
 
   The step is still traced, for its output structure and to compare programs.
-  The file is trusted: it is unpickled.
+  The file is code: its executable runs, and reading it unpickles it.
+
+  Args:
+    step: The step, not compiled.
+    path: The file.
+    trust_foreign_files: Whether to load a file that other users can write.
 
   Raises:
+    UntrustedFileError: Other users can write the file.
     ValueError: The file cannot be read, or is of another step or machine.
   """
   try:
-    head, _, payload = pathlib.Path(path).read_bytes().partition(b'\n')
-    saved = json.loads(head)
-  except (OSError, ValueError) as e:
+    content = trusted_files.read_bytes(
+      path, trust_foreign_files=trust_foreign_files
+    )
+    head, _, payload = content.partition(b'\n')
+    saved = dict(json.loads(head))
+  except trusted_files.UntrustedFileError as e:
+    raise trusted_files.UntrustedFileError(f'--aot_load: {e}') from None
+  except (OSError, TypeError, ValueError) as e:
     raise ValueError(
       f'no compiled step can be read from {path}: {e}; --mode=aot'
       ' --aot_save=FILE writes one'
@@ -85,6 +102,11 @@ def load(step: PartitionedStep, path: str | os.PathLike[str]) -> None:
       f' {_FIELD_NAMES[name]}{saved_value}, and this job has'
       f'{current_value or " its own"}; compile again with --mode=aot --aot_save'
     )
+  if saved.get('sha256') != hashlib.sha256(payload).hexdigest():
+    raise ValueError(
+      f'the compiled step in {path} is damaged: its checksum differs; compile'
+      ' again with --mode=aot --aot_save'
+    )
   try:
     step.set_compiled(
       serialize_executable.deserialize_and_load(
@@ -97,7 +119,7 @@ def load(step: PartitionedStep, path: str | os.PathLike[str]) -> None:
     )
   except (jax.errors.JaxRuntimeError, pickle.UnpicklingError, EOFError) as e:
     raise ValueError(
-      f'the compiled step in {path} is damaged or not for this machine: {e};'
+      f'the compiled step in {path} is not for this machine: {e};'
       ' compile again with --mode=aot --aot_save'
     ) from e
 

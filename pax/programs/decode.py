@@ -54,7 +54,8 @@ class SingleTaskDecodeProgram(program.InputProgram):
       partitioner: The partitioner of the task.
       job_log_dir: The directory of the job; outputs go to its `decoder_out`.
       decode_prng_seed: PRNG key of decoding.
-      output_pickle: Whether outputs are also written as `.pickle`.
+      output_pickle: Whether outputs are also written as `.npz`; the name is
+        upstream's.
       enable_summary_writer: Unused; the job writes the summaries that `run`
         returns.
     """

@@ -151,7 +151,7 @@ class EvalJob:
     def is_done(mode: io_utils.EvaluationMode, name: str) -> bool:
       """Whether this job wrote these outputs before it was preempted."""
       file = io_utils.output_file(self.job_log_dir, mode, name, step)
-      # Of `.pickle` and `.jsonl` the latter is written last.
+      # Of `.npz` and `.jsonl` the latter is written last.
       last_file = file.with_suffix('.jsonl')
       is_written = is_resumed and io_utils.is_written_since_start(
         self.job_log_dir, self.mode, last_file, step

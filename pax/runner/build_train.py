@@ -117,7 +117,11 @@ def _compile(
   """Compiles the step, or loads it from the file of --aot_load."""
   step = partitioner.train_step()
   if options.aot_load:
-    saved_step.load(step, options.aot_load)
+    saved_step.load(
+      step,
+      options.aot_load,
+      trust_foreign_files=options.trust_foreign_files,
+    )
   step.compile()
 
 

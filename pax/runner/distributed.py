@@ -11,6 +11,7 @@ import time
 import jax
 from absl import logging
 
+from pax import trusted_files
 from pax.runner import tpu_vm
 from pax.runner.options import RunOptions, UsageError
 
@@ -28,7 +29,9 @@ def initialize(options: RunOptions) -> None:
   if options.host_device_count is not None:
     simulate_devices(options.host_device_count)
   configure(options)
-  _set_compilation_cache(options.compilation_cache_dir)
+  _set_compilation_cache(
+    options.compilation_cache_dir, options.trust_foreign_files
+  )
   _join_processes(options)
   if jax.distributed.is_initialized():
     _sleep_jitter(options.startup_random_jitter_max_secs)
@@ -80,7 +83,7 @@ def _sleep_jitter(max_secs: int) -> None:
     time.sleep(random.uniform(0, max_secs))
 
 
-def _set_compilation_cache(directory: str) -> None:
+def _set_compilation_cache(directory: str, trust_foreign_files: bool) -> None:
   if not directory:
     return
   path = directory
@@ -89,6 +92,8 @@ def _set_compilation_cache(directory: str) -> None:
     if path.startswith('~'):
       logging.info('No home directory: compiled programs are not cached')
       return
+    if not trust_foreign_files and not _is_trusted_directory(path):
+      return
   jax.config.update('jax_compilation_cache_dir', path)
   # Even a small program takes longer to compile than to read.
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
@@ -96,6 +101,22 @@ def _set_compilation_cache(directory: str) -> None:
   # The address of a kernel's partitioner differs between processes, though the
   # program does not.
   jax.config.update('jax_remove_custom_partitioning_ptr_from_cache_key', True)
+
+
+def _is_trusted_directory(path: str) -> bool:
+  """Creates the directory of the cache; warns if others can write programs."""
+  try:
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    trusted_files.check_directory(path)
+  except trusted_files.UntrustedFileError as e:
+    logging.warning(
+      'Compiled programs are not cached: --compilation_cache_dir: %s', e
+    )
+    return False
+  except OSError as e:
+    # JAX reports what it cannot read or write.
+    logging.info('Cannot check --compilation_cache_dir=%s: %s', path, e)
+  return True
 
 
 def _join_processes(options: RunOptions) -> None:

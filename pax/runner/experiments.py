@@ -18,6 +18,7 @@ def find(
   changes: Sequence[overrides.Override],
   commands: Sequence[str] = (),
   sub_experiment: str | None = None,
+  trust_foreign_files: bool = False,
 ) -> base_experiment.BaseExperiment:
   """Returns the experiment of `--exp`, or else that of `--fdl`.
 
@@ -26,13 +27,17 @@ def find(
     changes: its constants to set; fields of the configuration are ignored.
     commands: those of Fiddle, which make an experiment without constants.
     sub_experiment: id of one of the experiment's sub-experiments to return.
+    trust_foreign_files: whether commands may read files that other users can
+      write.
 
   Raises:
     UsageError: no experiment is named, or a constant is a search point.
     ValueError: there is no such experiment or constant.
   """
   if commands and not exp:
-    experiment = fiddle_commands.experiment(commands)
+    experiment = fiddle_commands.experiment(
+      commands, trust_foreign_files=trust_foreign_files
+    )
     overrides.set_constants(type(experiment), changes)
     return experiment
   if not exp:

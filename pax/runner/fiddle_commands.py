@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`--fdl`: an experiment made by Fiddle, from functions, files and changes.
 
-Commands apply in the order of the command line:
+A configuration names functions that are called with its values, so its file or
+text is trusted as code is. Commands apply in the order of the command line:
 
     config:my_module.experiment(layers=4)   a function that returns a Config
     config_file:job/config.json             a Config in JSON
@@ -16,6 +17,7 @@ from __future__ import annotations
 import ast
 import base64
 import binascii
+import functools
 import importlib
 import pathlib
 import zlib
@@ -25,7 +27,7 @@ from typing import Any
 import fiddle as fdl
 from fiddle import tagging
 
-from pax import base_experiment
+from pax import base_experiment, trusted_files
 from pax.parameterized_experiment import ParameterizedExperiment
 from pax.runner import overrides, value_parsing
 from pax.runner.command_line import UsageError
@@ -34,27 +36,39 @@ from praxis import pax_fiddle
 Config = pax_fiddle.Config
 
 
-def experiment(commands: Sequence[str]) -> base_experiment.BaseExperiment:
+def experiment(
+  commands: Sequence[str], *, trust_foreign_files: bool = False
+) -> base_experiment.BaseExperiment:
   """Returns the experiment that the commands make.
+
+  Args:
+    commands: as on the command line, without `--fdl=`.
+    trust_foreign_files: whether to read files that other users can write.
 
   Raises:
     UsageError: an unknown command, or not exactly one Config.
+    UntrustedFileError: other users can write a file.
     ValueError: a function, a file or a field does not exist.
   """
+  functions = _COMMANDS | {
+    'config_file': functools.partial(
+      _config_file, trust_foreign_files=trust_foreign_files
+    )
+  }
   config = None
   for command in commands:
     kind, colon, value = command.partition(':')
-    if not colon or kind not in _COMMANDS:
+    if not colon or kind not in functions:
       raise UsageError(
         f'--fdl={command} must begin with one of'
-        f' {", ".join(f"{name}:" for name in _COMMANDS)}'
+        f' {", ".join(f"{name}:" for name in functions)}'
       )
     if kind.startswith('config') != (config is None):
       raise UsageError(
         '--fdl wants one config:, config_file: or config_str:, before all'
         f' set: and fiddler:; got {" ".join(commands)}'
       )
-    config = _COMMANDS[kind](value, config)
+    config = functions[kind](value, config)
   return _build(config)
 
 
@@ -87,11 +101,19 @@ def _config(text: str, unused: Any) -> Any:
   return function(*args, **kwargs)
 
 
-def _config_file(path: str, unused: Any) -> Any:
+def _config_file(
+  path: str, unused: Any, *, trust_foreign_files: bool = False
+) -> Any:
   file = pathlib.Path(path).expanduser()
   if not file.exists():
     raise ValueError(f'--fdl=config_file:{path}: no such file')
-  return _load_json(file.read_text(encoding='utf-8'))
+  try:
+    content = trusted_files.read_bytes(
+      file, trust_foreign_files=trust_foreign_files
+    )
+  except trusted_files.UntrustedFileError as e:
+    raise trusted_files.UntrustedFileError(f'--fdl=config_file: {e}') from None
+  return _load_json(content.decode())
 
 
 def _config_str(text: str, unused: Any) -> Any:

@@ -61,6 +61,7 @@ def resolve(
       changes,
       experiments.fiddle_commands_of(options),
       options.sub_experiment,
+      trust_foreign_files=options.trust_foreign_files,
     )
   experiment.validate()
   tree = run_config.from_experiment(experiment, changes)

@@ -131,7 +131,8 @@ class RunOptions:
     None,
     'Ahead of time',
     'For --mode=train: file of the compiled step. It must be of the same'
-    ' machine, configuration and JAX version.',
+    ' machine, configuration and JAX version. The file is code'
+    ' (docs/security.md).',
   )
   init_from: str | None = _flag(
     None,
@@ -187,7 +188,8 @@ class RunOptions:
     'Fiddle',
     'Instead of --exp: make the experiment by config:module.function(...),'
     ' config_file:PATH or config_str:TEXT; change it by set:PATH=VALUE,'
-    ' tag:NAME=VALUE or fiddler:module.function(...). Repeatable, in order.',
+    ' tag:NAME=VALUE or fiddler:module.function(...). Repeatable, in order. A'
+    ' configuration can call any function: it is code (docs/security.md).',
     example='COMMAND',
   )
   fdl_config: str | None = _flag(
@@ -205,13 +207,20 @@ class RunOptions:
   fdl_tags_set: tuple[str, ...] = _flag(
     (), 'Fiddle', 'Deprecated; use --fdl=tag:... Also --fdl_tag.NAME=VALUE.'
   )
+  trust_foreign_files: bool = _flag(
+    False,
+    'Fiddle',
+    'Read files that run code (--fdl=config_file:, --aot_load, the compilation'
+    ' cache) even if other users own or can write them.',
+  )
   host_device_count: int | None = _flag(
     None, 'Devices', 'Number of CPU devices to simulate and run on.'
   )
   compilation_cache_dir: str = _flag(
     '~/.cache/pax/xla',
     'Devices',
-    'Cache of compiled programs for the next start; empty: no cache.',
+    'Cache of compiled programs for the next start; empty: no cache. Not used'
+    ' if other users can write it, without --trust_foreign_files.',
   )
   globally_use_hardware_rng: bool = _flag(
     False,
@@ -267,7 +276,9 @@ class RunOptions:
     None, 'Output', 'Also log to this experiment of MLflow.'
   )
   decode_output_pickle: bool = _flag(
-    True, 'Output', 'Write decoded outputs as .pickle in addition to .jsonl.'
+    True,
+    'Output',
+    'Write decoded outputs with their dtypes as .npz in addition to .jsonl.',
   )
   hang_timeout_secs: int | None = _flag(
     None,

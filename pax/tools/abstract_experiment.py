@@ -50,6 +50,12 @@ class ExperimentOptions:
     'Set a constant of the experiment or a field of its configuration, as for a'
     ' run. Repeatable.',
   )
+  trust_foreign_files: bool = command_line.flag(
+    False,
+    'What',
+    'Read --fdl=config_file: even if other users own or can write the file; it'
+    ' is code.',
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,7 +119,12 @@ def declare_all(
   experiment_list, counts = [], []
   for options in all_options:
     changes = overrides.parse(options.set)
-    experiment = experiments.find(options.exp, changes, options.fdl)
+    experiment = experiments.find(
+      options.exp,
+      changes,
+      options.fdl,
+      trust_foreign_files=options.trust_foreign_files,
+    )
     experiment.validate()
     # Inputs depend on the number of devices, which depends on the task.
     tree = Config(run_config.RunConfig, task=experiment.task())

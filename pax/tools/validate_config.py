@@ -63,7 +63,12 @@ class _Checks:
   def found(self) -> str:
     options = self._options
     changes = overrides.parse(options.set)
-    experiment = experiments.find(options.exp, changes, options.fdl)
+    experiment = experiments.find(
+      options.exp,
+      changes,
+      options.fdl,
+      trust_foreign_files=options.trust_foreign_files,
+    )
     experiment.validate()
     return f'{type(experiment).__module__}.{type(experiment).__qualname__}'
 

@@ -150,7 +150,7 @@ def test_decode_once(job, cache, tmp_path):
   for step in (0, 10):
     _, guesses = _by_hand(_params(job, step), SEEDS['prompts'])
     np.testing.assert_allclose(_outputs(tmp_path, step), guesses, rtol=1e-5)
-  assert not list(tmp_path.rglob('decoder_out_*.pickle'))
+  assert not list(tmp_path.rglob('decoder_out_*.npz'))
   assert [r['step'] for r in _evaluations(tmp_path)] == [10, 0]
   assert (tmp_path / 'decode_once_model_params.txt').exists()
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +16,7 @@ from pax import io_utils, tf_records
 EVAL = io_utils.EvaluationMode.EVAL
 
 
-def test_jsonl_and_pickle(tmp_path):
+def test_jsonl_and_npz(tmp_path):
   file = io_utils.output_file(tmp_path, EVAL, 'held.out', 7)
   assert file == tmp_path / 'eval_out' / 'held.out' / 'eval_out_7_shard_0'
   pairs = [
@@ -30,12 +29,10 @@ def test_jsonl_and_pickle(tmp_path):
     {'x': [0, 1], 'text': 'hi', 'half': 0.5},
     {'y': 2.0, 'flag': True},
   ]
-  assert isinstance(
-    pickle.loads(file.with_suffix('.pickle').read_bytes())[0][1]['x'],
-    np.ndarray,
-  )
   found = io_utils.load_outputs(tmp_path, 'held.out', 'eval')
   assert [key for key, _ in found] == ['a', None]
+  assert isinstance(found[0][1]['x'], np.ndarray)
+  assert found[0][1]['half'].dtype == np.float16
   assert len(list(file.parent.iterdir())) == 2
 
 
@@ -46,6 +43,15 @@ def test_which_outputs_is_asked_where_there_are_several(tmp_path):
   with pytest.raises(ValueError, match=r'one of \[1, 2\]'):
     io_utils.load_outputs(tmp_path, 'x', 'eval')
   assert io_utils.load_outputs(tmp_path, 'x', 'eval', 2) == [(None, 2)]
+
+
+def test_pickles_of_older_versions_are_refused(tmp_path):
+  folder = tmp_path / 'eval_out' / 'x'
+  folder.mkdir(parents=True)
+  # Unpickling it would call exit.
+  (folder / 'eval_out_3_shard_0.pickle').write_bytes(b'cbuiltins\nexit\n(tR.')
+  with pytest.raises(ValueError, match=r'steps \[3\] .* older version.*jsonl'):
+    io_utils.load_outputs(tmp_path, 'x', 'eval')
 
 
 def test_no_pickle(tmp_path):

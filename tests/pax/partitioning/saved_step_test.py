@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from pax import partitioning
+from pax import partitioning, trusted_files
 from pax.partitioning import saved_step
 from tests.pax import tiny
 
@@ -88,10 +88,30 @@ def test_what_is_no_step(saved, tmp_path):
   step = partitioner().train_step()
   with pytest.raises(ValueError, match='--aot_save=FILE writes one'):
     saved_step.load(step, tmp_path / 'missing')
-  cut = tmp_path / 'cut'
-  cut.write_bytes(saved[0].read_bytes()[:-1000])
-  with pytest.raises(ValueError, match='damaged or not for this machine'):
-    saved_step.load(step, cut)
+  damaged = tmp_path / 'damaged'
+  content = bytearray(saved[0].read_bytes())
+  damaged.write_bytes(content[:-1000])
+  with pytest.raises(ValueError, match='is damaged: its checksum differs'):
+    saved_step.load(step, damaged)
+  content[-5000] ^= 1
+  damaged.write_bytes(content)
+  with pytest.raises(ValueError, match='is damaged: its checksum differs'):
+    saved_step.load(step, damaged)
+  damaged.write_bytes(b'[1]\n')
+  with pytest.raises(ValueError, match='no compiled step can be read'):
+    saved_step.load(step, damaged)
+
+
+def test_a_step_that_others_can_write_is_not_unpickled(saved, tmp_path):
+  step = partitioner().train_step()
+  shared = tmp_path / 'shared'
+  shared.write_bytes(saved[0].read_bytes())
+  shared.chmod(0o666)
+  with pytest.raises(
+    trusted_files.UntrustedFileError, match='--aot_load:.*all'
+  ):
+    saved_step.load(step, shared)
+  saved_step.load(step, shared, trust_foreign_files=True)
 
 
 def test_where_nothing_can_be_written(saved):

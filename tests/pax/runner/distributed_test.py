@@ -71,6 +71,19 @@ def test_compiled_programs_are_kept(calls, monkeypatch, tmp_path):
   assert calls['config']['jax_compilation_cache_dir'] == 'gs://bucket/xla'
 
 
+def test_programs_that_others_can_write_are_not_loaded(calls, tmp_path, caplog):
+  cache = tmp_path / 'xla'
+  _initialize(compilation_cache_dir=str(cache))
+  assert calls['config'].pop('jax_compilation_cache_dir') == str(cache)
+  assert cache.stat().st_mode & 0o777 == 0o700
+  cache.chmod(0o777)
+  _initialize(compilation_cache_dir=str(cache))
+  assert 'jax_compilation_cache_dir' not in calls['config']
+  assert '--trust_foreign_files' in caplog.text
+  _initialize(compilation_cache_dir=str(cache), trust_foreign_files=True)
+  assert calls['config']['jax_compilation_cache_dir'] == str(cache)
+
+
 def test_joins_as_told(calls):
   _initialize(multiprocess_gpu=True, server_addr='h:1', num_hosts=2, host_idx=0)
   (joined,) = calls['initialize']

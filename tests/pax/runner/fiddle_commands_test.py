@@ -9,7 +9,7 @@ import zlib
 import jax.numpy as jnp
 import pytest
 
-from pax import parameterized_experiment
+from pax import parameterized_experiment, trusted_files
 from pax.runner import (
   artifacts,
   command_line,
@@ -89,6 +89,20 @@ def test_a_job_is_run_again_from_its_config(tmp_path):
   assert found.training_dataset() == tree.train_input
   packed = base64.urlsafe_b64encode(zlib.compress(file.read_bytes())).decode()
   assert made(f'config_str:{packed}') == tree.task
+
+
+def test_a_file_that_others_can_write_is_not_read(tmp_path):
+  file = tmp_path / 'config.json'
+  tree = run_config.from_experiment(examples.TinySpmd())
+  file.write_text(artifacts.dump_config(tree))
+  file.chmod(0o666)
+  commands = [f'config_file:{file}']
+  with pytest.raises(
+    trusted_files.UntrustedFileError, match='config_file: .*by all users'
+  ):
+    fiddle_commands.experiment(commands)
+  trusting = experiments.find(None, [], commands, trust_foreign_files=True)
+  assert trusting.task() == tree.task
 
 
 @pytest.mark.parametrize(

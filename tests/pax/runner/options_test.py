@@ -47,6 +47,7 @@ FLAGS = [
   'fiddler',
   'fdl_set',
   'fdl_tags_set',
+  'trust_foreign_files',
   'host_device_count',
   'compilation_cache_dir',
   'globally_use_hardware_rng',
