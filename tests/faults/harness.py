@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs that faults interrupt, their losses, and the files they leave.
+
+A job is the real program, `python -m pax.main`, with a tiny experiment; a start
+takes one to two seconds. Its calls that change files below its directory can be
+counted, logged and made to fail, or to kill it (`file_faults.c`).
+"""
+
+# bazel: data=//tests/faults:file_faults.c
+# bazel: deps=//pax:main_lib,//pax/tasks:experiments
+# bazel: deps=//tests/integration:experiments
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from pax.summaries import jsonl
+from tests.integration import binary
+from tests.testing import programs
+
+DONE, ERROR, PREEMPTED = 0, 1, 75  # Exit codes, as documented.
+KILLED = -signal.SIGKILL
+TIMEOUT_SECS = 240
+_POLL_SECS = 0.005
+_BATCH_SIZE = 8
+# `ctypes` makes it another server than that of other tests: it has the library.
+_PRELOADED = (*binary.PRELOADED, 'ctypes')
+_SOURCE = pathlib.Path(__file__).with_name('file_faults.c')
+# Names that no complete job leaves behind.
+_LEFTOVER = re.compile(r'(^|/)tmp_|\.__lock$')
+
+Completed = subprocess.CompletedProcess[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fault:
+  """The calls at which `file_faults.c` interferes; see there."""
+
+  at: int = 0
+  count: int = 1
+  action: str = 'kill'
+  log: pathlib.Path | None = None
+
+  def environment(self, directory: pathlib.Path) -> dict[str, str]:
+    """Returns the variables for a job in `directory`."""
+    variables = {
+      'FAULT_BELOW': str(directory),
+      'FAULT_AT': str(self.at),
+      'FAULT_COUNT': str(self.count),
+      'FAULT_ACTION': self.action,
+    }
+    return variables | ({'FAULT_LOG': str(self.log)} if self.log else {})
+
+
+@dataclasses.dataclass
+class Life:
+  """A start of a job: its processes until they end."""
+
+  processes: list[programs.Program]
+
+  def signal(self, number: int, index: int | None = None) -> None:
+    """Sends a signal to a process, or to all that have not ended."""
+    for process in self.processes if index is None else [self.processes[index]]:
+      with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)
+
+  def wait(self, timeout: float = TIMEOUT_SECS) -> list[Completed]:
+    """Returns exit codes and outputs, in the order of the processes."""
+    return [process.wait(timeout) for process in self.processes]
+
+  def wait_for_one(self, index: int = 0) -> list[Completed]:
+    """Waits for one process, then kills the others, as a cluster does."""
+    completed = {index: self.processes[index].wait(TIMEOUT_SECS)}
+    for other, process in enumerate(self.processes):
+      if other != index:
+        if completed[index].returncode:
+          self.signal(signal.SIGKILL, other)
+        completed[other] = process.wait(TIMEOUT_SECS)
+    return [completed[i] for i in sorted(completed)]
+
+
+@dataclasses.dataclass
+class Job:
+  """A job in one directory, which is started again and again."""
+
+  directory: pathlib.Path
+  exp: str = 'TinySpmd'
+  # Flags of every start.
+  flags: Sequence[str] = ()
+  num_processes: int = 1
+  # Starts so far.
+  num_lives: int = 0
+
+  def start(
+    self,
+    *flags: str,
+    fault: Fault | None = None,
+    faulty_process: int = 0,
+    env: Mapping[str, str] | None = None,
+  ) -> Life:
+    """Starts the processes.
+
+    Args:
+      *flags: Further flags of this start.
+      fault: Fault of the calls of a process.
+      faulty_process: Index of that process.
+      env: Further variables of all processes.
+    """
+    self.num_lives += 1
+    address = f'--server_addr=localhost:{binary.free_port()}'
+    processes = []
+    for index in range(self.num_processes):
+      variables = dict(env or {})
+      if fault and index == faulty_process:
+        variables |= fault.environment(self.directory)
+      words = [*self._words(), *self.flags, *flags]
+      if self.num_processes > 1:
+        words += ['--multiprocess_gpu', address, f'--host_idx={index}']
+        words.append(f'--num_hosts={self.num_processes}')
+      processes.append(_start(words, variables))
+    return Life(processes)
+
+  def run(self, *flags: str, fault: Fault | None = None) -> Completed:
+    """Runs the job to its end; returns process 0."""
+    return self.start(*flags, fault=fault).wait_for_one()[0]
+
+  def finish(self, *flags: str) -> None:
+    """Runs the job to its end, which must be a success."""
+    completed = self.start(*flags).wait()
+    assert [c.returncode for c in completed] == [DONE] * len(completed), [
+      c.stderr for c in completed
+    ]
+
+  def checkpoints(self) -> dict[int, pathlib.Path]:
+    """Returns the checkpoints under final names by step, oldest first."""
+    paths = (self.directory / 'checkpoints').glob('checkpoint_*')
+    by_step = {int(p.name.removeprefix('checkpoint_')): p for p in paths}
+    return dict(sorted(by_step.items()))
+
+  def newest_step(self) -> int:
+    """Returns the step of the newest checkpoint, 0 without one."""
+    return max(self.checkpoints(), default=0)
+
+  def _words(self) -> list[str]:
+    rows = _BATCH_SIZE // self.num_processes
+    words = [
+      f'--exp={binary.EXPERIMENTS}.{self.exp}',
+      f'--job_log_dir={self.directory}',
+      '--host_device_count=1',
+      f'--compilation_cache_dir={_compilation_cache()}',
+      f'--set=BATCH_SIZE={rows}',
+    ]
+    if self.exp != 'TinyPmap':
+      words.append(f'--set=ICI_MESH_SHAPE=[1,{self.num_processes},1]')
+    return words
+
+
+def reference_losses(
+  num_steps: int, exp: str = 'TinySpmd', num_processes: int = 1
+) -> dict[int, bytes]:
+  """Returns the loss bits of each step of a job that nothing interrupts."""
+  directory = _reference(num_steps, exp, num_processes)
+  return {step: bits for step, bits in _loss_bits(directory)}
+
+
+def check_losses(job: Job, num_steps: int) -> int:
+  """Checks every loss that any life of the job wrote, bit by bit.
+
+  Args:
+    job: The job.
+    num_steps: Number of steps, each of which must have a loss.
+
+  Returns:
+    The number of losses compared.
+  """
+  expected = reference_losses(num_steps, job.exp, job.num_processes)
+  written = _loss_bits(job.directory)
+  different = [step for step, bits in written if bits != expected.get(step)]
+  assert not different, f'losses differ from an uninterrupted run: {different}'
+  missing = expected.keys() - dict(written).keys()
+  assert not missing, f'steps without a loss: {sorted(missing)}'
+  return len(written)
+
+
+def leftovers(directory: pathlib.Path) -> list[str]:
+  """Returns files and folders of unfinished writes, below `directory`."""
+  names = (str(p.relative_to(directory)) for p in directory.rglob('*'))
+  return sorted(name for name in names if _LEFTOVER.search(name))
+
+
+def wait_until(condition: Callable[[], bool], life: Life | None = None) -> None:
+  """Polls until a condition holds, with a deadline.
+
+  Args:
+    condition: What to wait for.
+    life: Processes that are killed after the deadline.
+  """
+  deadline = time.monotonic() + TIMEOUT_SECS
+  while not condition():
+    if time.monotonic() > deadline:
+      if life:
+        life.signal(signal.SIGKILL)
+      raise TimeoutError('the condition did not become true')
+    time.sleep(_POLL_SECS)
+
+
+@functools.cache
+def library() -> pathlib.Path:
+  """Compiles `file_faults.c`; returns the shared library, for LD_PRELOAD."""
+  path = pathlib.Path(_scratch().name, 'file_faults.so')
+  command = ['cc', '-O1', '-shared', '-fPIC', '-o', str(path), str(_SOURCE)]
+  subprocess.run([*command, '-ldl'], check=True)
+  return path
+
+
+def _start(words: Sequence[str], env: Mapping[str, str]) -> programs.Program:
+  """Starts the program with the library of faults, below a server with it."""
+  preload = os.environ.get('LD_PRELOAD')
+  os.environ['LD_PRELOAD'] = str(library())
+  try:
+    return programs.Program(
+      ['pax.main', *words], programs.environment() | dict(env), _PRELOADED
+    )
+  finally:
+    del os.environ['LD_PRELOAD']
+    if preload is not None:
+      os.environ['LD_PRELOAD'] = preload
+
+
+@functools.cache
+def _reference(num_steps: int, exp: str, num_processes: int) -> pathlib.Path:
+  name = f'reference_{exp}_{num_processes}_{num_steps}'
+  directory = pathlib.Path(_scratch().name, name)
+  job = Job(directory, exp=exp, num_processes=num_processes)
+  job.finish(f'--set=NUM_STEPS={num_steps}', '--set=SAVE_EVERY=1000000')
+  return directory
+
+
+def _loss_bits(directory: pathlib.Path) -> list[tuple[int, bytes]]:
+  """Returns (step, bits of its loss) of every life, in order."""
+  return [
+    (record['step'], np.float32(record['loss']).tobytes())
+    for record in jsonl.read(str(directory / 'metrics.jsonl'))
+    if record['split'] == 'train'
+  ]
+
+
+@functools.cache
+def _compilation_cache() -> pathlib.Path:
+  return pathlib.Path(_scratch().name, 'compilation_cache')
+
+
+@functools.cache
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+  """A folder that the tests of a process share, deleted at its end."""
+  return tempfile.TemporaryDirectory(prefix='pax_faults_')
