@@ -42,6 +42,7 @@ LAYERS: tuple[Layer, ...] = (
       'praxis.pytypes',
       'praxis.struct_text',
       'praxis.trees',
+      'praxis.value_domains',
     ),
   ),
   Layer(

@@ -151,10 +151,6 @@ def _check_options(options: RunOptions) -> None:
       bool(options.topology),
       '--all uses the default machine of each experiment, not --topology',
     ),
-    (
-      options.aot_jobs < 1,
-      f'--aot_jobs={options.aot_jobs}: expected at least 1',
-    ),
     (bool(options.aot_save), '--aot_save needs --exp, not --all'),
     (not options.job_log_dir, '--all needs --job_log_dir for its reports'),
   ):

@@ -5,24 +5,24 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from absl import flags
 
+from praxis import value_domains
+
 OptionsT = TypeVar('OptionsT')
 
 _WIDTH = 78
 _HELP_FLAGS = ('--help', '-h', '-help', '--helpfull')
-_DEFINE_BY_TYPE = {
-  'str': flags.DEFINE_string,
-  'bool': flags.DEFINE_boolean,
-  'int': flags.DEFINE_integer,
-  'float': flags.DEFINE_float,
-  'tuple[str': flags.DEFINE_multi_string,
-  'tuple[int': flags.DEFINE_multi_integer,
-}
+_NUMBER_TYPES = {'int': (int, 'an integer'), 'float': (float, 'a number')}
+_NOT_BOOLEAN = re.compile(r'flag --(\w+)=(.*): \(', re.DOTALL)
+_NO_VALUE = re.compile(r'Missing value for flag --(\w+)')
+# Longest text of a value in a message.
+_MAX_SHOWN = 120
 
 
 class UsageError(ValueError):
@@ -34,7 +34,12 @@ class HelpRequested(Exception):
 
 
 def flag(
-  default: Any, group: str, text: str, *, example: str = 'NAME=VALUE'
+  default: Any,
+  group: str,
+  text: str,
+  *,
+  example: str = 'NAME=VALUE',
+  domain: value_domains.Domain | None = None,
 ) -> Any:
   """Returns the dataclass field of a flag.
 
@@ -43,11 +48,24 @@ def flag(
     group: heading of the flag in the help text.
     text: help text.
     example: value in the help text of a repeatable flag.
+    domain: the valid values, of each occurrence if the flag is repeatable; None
+      is all of the type.
   """
-  return dataclasses.field(
-    default=default,
-    metadata={'group': group, 'help': text, 'example': example},
-  )
+  metadata = {'group': group, 'help': text, 'example': example}
+  if domain is not None:
+    metadata[value_domains.KEY] = domain
+  return dataclasses.field(default=default, metadata=metadata)
+
+
+class CheckedOptions:
+  """Base of dataclasses of flags: checks the domains of their values."""
+
+  def __post_init__(self) -> None:
+    for field, _ in value_domains.domains_of(type(self)):
+      value = getattr(self, field.name)
+      for item in value if _is_repeatable(field) else (value,):
+        if not value_domains.is_valid(field, item):
+          raise UsageError(_invalid_value(field, '', item))
 
 
 def words(text: str) -> Any:
@@ -77,7 +95,7 @@ def parse(
       is no flag where `options` has no field for words.
     HelpRequested: --help is among the words.
   """
-  if any(word in _HELP_FLAGS for word in argv):
+  if any(word.partition('=')[0] in _HELP_FLAGS for word in argv):
     raise HelpRequested(help_text(options, usage))
   fields = _flag_fields(options)
   values = flags.FlagValues()
@@ -88,16 +106,13 @@ def parse(
   except flags.UnrecognizedFlagError as e:
     message = _unknown_flag(e.flagname, fields, unsupported or {})
     raise UsageError(message) from e
-  except flags.Error as e:
-    raise UsageError(str(e)) from e
-  arguments = {f.name: _immutable(values[f.name].value) for f in fields}
+  except (flags.Error, ValueError) as e:
+    raise UsageError(_flags_error(str(e))) from e
+  arguments = {f.name: _value(f, values[f.name].value) for f in fields}
   if words_field := _words_field(options):
     arguments[words_field.name] = tuple(other_words)
   elif other_words:
-    raise UsageError(
-      f'{other_words[0]!r} belongs to no flag; flags begin with --, as in'
-      f' --exp={other_words[0]}'
-    )
+    raise UsageError(_no_flag(other_words[0]))
   return options(**arguments)
 
 
@@ -139,22 +154,80 @@ def _words_field(options: type) -> dataclasses.Field[Any] | None:
 
 
 def _define(field: dataclasses.Field[Any], values: flags.FlagValues) -> None:
-  define = _DEFINE_BY_TYPE[_type_name(field)]
-  default = list(field.default) if _is_repeatable(field) else field.default
-  define(field.name, default, field.metadata['help'], flag_values=values)
+  """Defines a flag of absl; numbers are texts, which `_value` parses."""
+  define = flags.DEFINE_string
+  if _is_repeatable(field):
+    define = flags.DEFINE_multi_string
+  elif _type_name(field) == 'bool':
+    define = flags.DEFINE_boolean
+  define(field.name, None, field.metadata['help'], flag_values=values)
 
 
-def _immutable(value: Any) -> Any:
-  return tuple(value) if isinstance(value, list) else value
+def _value(field: dataclasses.Field[Any], value: Any) -> Any:
+  """The value of a flag from its text or texts; None is the default."""
+  if value is None:
+    return field.default
+  if isinstance(value, list):
+    return tuple(_number(field, text) for text in value)
+  return _number(field, value)
+
+
+def _number(field: dataclasses.Field[Any], text: Any) -> Any:
+  if _type_name(field) not in _NUMBER_TYPES:
+    return text
+  parse_number, kind = _NUMBER_TYPES[_type_name(field)]
+  try:
+    return parse_number(text)
+  except ValueError:
+    raise UsageError(_invalid_value(field, kind, text)) from None
+
+
+def _invalid_value(
+  field: dataclasses.Field[Any], kind: str, value: Any
+) -> str:
+  """The message for a value that is not in the domain, or not of the type."""
+  domain = field.metadata.get(value_domains.KEY)
+  example = domain and domain.example(value)
+  if example is not None and field.default not in (None, ()):
+    example = field.default
+  hint = '' if example is None else f'; e.g. --{field.name}={example}'
+  wanted = domain.text if domain else kind
+  return f'--{field.name} must be {wanted}, got {shown(value)}{hint}'
+
+
+def shown(value: Any) -> str:
+  """Returns a value for a message: quoted if a text, on one line, not long."""
+  text = repr(value)
+  if len(text) > _MAX_SHOWN:
+    text = f'{text[:_MAX_SHOWN]}... ({len(text)} characters)'
+  return text
+
+
+def _no_flag(word: str) -> str:
+  hint = 'see --help'
+  if not word.startswith('-'):
+    hint = f'flags begin with --, as in --exp={word}'
+  return f'{shown(word)} belongs to no flag; {hint}'
+
+
+def _flags_error(text: str) -> str:
+  """The message for an error of absl: only booleans have values to check."""
+  if match := _NO_VALUE.fullmatch(text):
+    return f'--{match[1]} needs a value, as in --{match[1]}=VALUE'
+  if match := _NOT_BOOLEAN.match(text):
+    name, value = match.groups()
+    return f'--{name} must be true or false, got {shown(value)}'
+  return text.removeprefix('ERROR:: ').replace('\n', ' ')
 
 
 def _type_name(field: dataclasses.Field[Any]) -> str:
-  """The type without `| None`, a tuple's up to its first comma."""
-  return str(field.type).partition(' ')[0].partition(',')[0]
+  """The type of a value, of each occurrence if the flag is repeatable."""
+  name = str(field.type).partition(' ')[0].partition(',')[0]
+  return name.removeprefix('tuple[')
 
 
 def _is_repeatable(field: dataclasses.Field[Any]) -> bool:
-  return _type_name(field).startswith('tuple')
+  return str(field.type).startswith('tuple')
 
 
 def _default_text(field: dataclasses.Field[Any]) -> str:
@@ -181,4 +254,4 @@ def _unknown_flag(
   hint = (
     f'did you mean --{" or --".join(matches)}?' if matches else 'see --help'
   )
-  return f'there is no flag --{name}; {hint}'
+  return f'there is no flag {shown(f"--{name}")[1:-1]}; {hint}'

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from pax.runner import command_line, unsupported_flags
+from praxis import value_domains
 
 _USAGE = """\
 Trains the model of an experiment.
@@ -27,10 +28,22 @@ _FDL_TAG = re.compile(r'^--?fdl_tag\.(?=\w)')
 UsageError = command_line.UsageError
 HelpRequested = command_line.HelpRequested
 _flag = command_line.flag
+_interval = value_domains.interval
+_OneOf = value_domains.OneOf
+_AT_LEAST_1 = _interval(ge=1)
+# More overflows the timers of the operating system.
+_MAX_SECS = 10**9
+_ADDRESS = value_domains.Matching(
+  r'(\[[\da-fA-F:.]+\]|[^\s:/]+):'
+  r'(6553[0-5]|655[0-2]\d|65[0-4]\d\d|6[0-4]\d{3}|[1-5]\d{4}|[1-9]\d{0,3})',
+  'HOST:PORT with a port from 1 to 65535',
+  '10.0.0.1:1234',
+)
+_DECODE_MODES = ('decode', 'decode_once')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class RunOptions(command_line.CheckedOptions):
   """The values of all flags."""
 
   exp: str | None = _flag(
@@ -45,6 +58,9 @@ class RunOptions:
     'train; eval or decode, which follow the checkpoints of a training job;'
     ' decode_once; infer; aot, which compiles for another machine and predicts'
     ' memory and speed there.',
+    domain=_OneOf(
+      ('train', 'eval', 'decode', 'decode_once', 'infer', 'aot')
+    ),
   )
   set: tuple[str, ...] = _flag(
     (),
@@ -74,14 +90,19 @@ class RunOptions:
     ' --study=local.',
   )
   num_trials: int | None = _flag(
-    None, 'Study', 'Maximum number of trials, in place of that of search().'
+    None, 'Study', 'Maximum number of trials, in place of that of search().',
+    domain=_AT_LEAST_1,
   )
-  parallel_trials: int = _flag(1, 'Study', 'Number of trials at a time.')
+  parallel_trials: int = _flag(
+    1, 'Study', 'Number of trials at a time.',
+    domain=_AT_LEAST_1,
+  )
   metrics_from: str = _flag(
     'eval',
     'Study',
     'Source of the metrics of the reward: train; eval; decode, which evaluates'
     ' too.',
+    domain=_OneOf(('train', 'eval', 'decode')),
   )
   sub_experiment: str | None = _flag(
     None,
@@ -102,7 +123,8 @@ class RunOptions:
     ' The same command continues.',
   )
   aot_jobs: int = _flag(
-    1, 'Ahead of time', 'For --all: number of experiments at a time.'
+    1, 'Ahead of time', 'For --all: number of experiments at a time.',
+    domain=_AT_LEAST_1,
   )
   aot_table: str | None = _flag(
     None,
@@ -114,6 +136,7 @@ class RunOptions:
     'Ahead of time',
     'For --mode=aot: 6 shards the state, 7 also traces the step, 10 also'
     ' compiles it.',
+    domain=_interval(ge=0, le=10),
   )
   aot_full_effort: bool = _flag(
     False,
@@ -153,17 +176,20 @@ class RunOptions:
     'For --mode=decode_once: step of a checkpoint, repeatable; default: the'
     ' newest. For --mode=decode: the first step.',
     example='STEP',
+    domain=_interval(ge=0),
   )
   first_checkpoint_timeout_secs: int = _flag(
     4800,
     'Checkpoints',
     'For --mode=eval and decode: how long to wait for the first checkpoint.',
+    domain=_interval(ge=0, le=_MAX_SECS),
   )
   next_checkpoint_timeout_secs: int | None = _flag(
     None,
     'Checkpoints',
     'For --mode=eval and decode: how long to wait for each further checkpoint.'
     ' Default: until training ends.',
+    domain=_interval(ge=0, le=_MAX_SECS),
   )
   enable_checkpoint_saving: bool = _flag(
     True, 'Checkpoints', 'Save checkpoints.'
@@ -182,6 +208,7 @@ class RunOptions:
     'Checkpoints',
     'How long process 0 waits for the parts of a checkpoint that other'
     ' processes write.',
+    domain=_interval(ge=1, le=_MAX_SECS),
   )
   fdl: tuple[str, ...] = _flag(
     (),
@@ -214,7 +241,8 @@ class RunOptions:
     ' cache) even if other users own or can write them.',
   )
   host_device_count: int | None = _flag(
-    None, 'Devices', 'Number of CPU devices to simulate and run on.'
+    None, 'Devices', 'Number of CPU devices to simulate and run on.',
+    domain=_interval(ge=1, le=2**16),
   )
   compilation_cache_dir: str = _flag(
     '~/.cache/pax/xla',
@@ -235,15 +263,18 @@ class RunOptions:
     'auto',
     'Devices',
     'Frames of JAX in tracebacks: off, tracebackhide, remove_frames, auto.',
+    domain=_OneOf(('off', 'tracebackhide', 'remove_frames', 'auto')),
   )
   jax_profiler_port: int | None = _flag(
-    None, 'Devices', 'Serve profiles on this port, for TensorBoard and XProf.'
+    None, 'Devices', 'Serve profiles on this port, for TensorBoard and XProf.',
+    domain=_interval(ge=1, le=65535),
   )
   startup_random_jitter_max_secs: int = _flag(
     60,
     'Several processes',
     'With more than 128 processes, each waits for a random time up to this one'
     ' before it starts, to spread the load on storage.',
+    domain=_interval(ge=0, le=_MAX_SECS),
   )
   multiprocess_gpu: bool = _flag(
     False,
@@ -252,13 +283,16 @@ class RunOptions:
     ' and Open MPI do not need it.',
   )
   server_addr: str | None = _flag(
-    None, 'Several processes', 'Address of process 0, as host:port.'
+    None, 'Several processes', 'Address of process 0, as host:port.',
+    domain=_ADDRESS,
   )
   num_hosts: int | None = _flag(
-    None, 'Several processes', 'Number of processes.'
+    None, 'Several processes', 'Number of processes.',
+    domain=_AT_LEAST_1,
   )
   host_idx: int | None = _flag(
-    None, 'Several processes', 'Index of this process, from 0.'
+    None, 'Several processes', 'Index of this process, from 0.',
+    domain=_interval(ge=0),
   )
   enable_summary_writer: bool = _flag(
     True, 'Output', 'Write TensorBoard events and metrics.jsonl.'
@@ -285,18 +319,53 @@ class RunOptions:
     'Output',
     'Exit with code 124 and the stacks of all threads if no step is done within'
     ' this time. Default: never.',
+    domain=_interval(ge=1, le=_MAX_SECS),
   )
   traceback: bool = _flag(
     False, 'Output', 'Show the Python traceback of an error.'
   )
+
+  def __post_init__(self) -> None:
+    if reason := unsupported_flags.MODES.get(self.mode):
+      raise UsageError(f'--mode={self.mode} is not supported: {reason}')
+    super().__post_init__()
+    self._check_processes()
+    if self.aot_load and self.mode != 'train':
+      raise UsageError(f'--aot_load is for --mode=train, got --mode={self.mode}')
+    restores = self.restore_checkpoint_dir or self.restore_checkpoint_step
+    if restores and self.mode not in _DECODE_MODES:
+      raise UsageError(
+        '--restore_checkpoint_dir and --restore_checkpoint_step are for'
+        f' --mode=decode and decode_once, got --mode={self.mode}; to start'
+        ' from another checkpoint use --init_from'
+      )
+
+  def _check_processes(self) -> None:
+    values = {
+      '--server_addr': self.server_addr,
+      '--num_hosts': self.num_hosts,
+      '--host_idx': self.host_idx,
+    }
+    missing = [name for name, value in values.items() if value is None]
+    if missing and (self.multiprocess_gpu or self.server_addr):
+      raise UsageError(
+        f'several processes need {" and ".join(missing)} too, as in'
+        ' --multiprocess_gpu --server_addr=10.0.0.1:1234 --num_hosts=2'
+        ' --host_idx=0'
+      )
+    if not missing and self.host_idx >= self.num_hosts:
+      raise UsageError(
+        f'--host_idx must be below --num_hosts={self.num_hosts}, got'
+        f' {self.host_idx}; the processes are numbered from 0'
+      )
 
 
 def parse(argv: Sequence[str]) -> RunOptions:
   """Parses a command line, whose first word is the program.
 
   Raises:
-    UsageError: an unknown flag, a value of the wrong type, or a word that
-      belongs to no flag.
+    UsageError: an unknown flag, an invalid value, or a word that belongs to no
+      flag.
     HelpRequested: --help is among the words.
   """
   words = [_FDL_PATH.sub('--fdl_set=', word) for word in argv]

@@ -20,12 +20,9 @@ from pax.runner import (
   job_dir,
   job_setup,
   run_record,
-  unsupported_flags,
 )
 from pax.runner.options import RunOptions, UsageError
 
-_MODES = ('train', 'eval', 'decode', 'decode_once', 'infer')
-_DECODE_MODES = ('decode', 'decode_once')
 
 
 def run(
@@ -100,21 +97,4 @@ def _check_options(options: RunOptions) -> None:
     raise UsageError(
       'where to? e.g. --job_log_dir=/tmp/pax/tiny; a run that is started again'
       ' with the same directory continues'
-    )
-  if reason := unsupported_flags.MODES.get(options.mode):
-    raise UsageError(f'--mode={options.mode} is not supported: {reason}')
-  if options.mode not in _MODES:
-    raise UsageError(
-      f'--mode={options.mode!r} does not exist; use {", ".join(_MODES)}'
-    )
-  if options.aot_load and options.mode != 'train':
-    raise UsageError(
-      f'--aot_load is for --mode=train, got --mode={options.mode}'
-    )
-  restores = options.restore_checkpoint_dir or options.restore_checkpoint_step
-  if restores and options.mode not in _DECODE_MODES:
-    raise UsageError(
-      '--restore_checkpoint_dir and --restore_checkpoint_step are for'
-      f' --mode=decode and decode_once, got --mode={options.mode}; to start'
-      ' from another checkpoint use --init_from'
     )

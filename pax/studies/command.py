@@ -149,15 +149,6 @@ def _check(options: RunOptions) -> None:
       '--study runs all sub-experiments; leave out --sub_experiment',
     ),
     (options.multiprocess_gpu, '--study runs its trials on one host'),
-    (
-      options.metrics_from not in trial_metrics.OPTIONS,
-      f'--metrics_from must be one of {", ".join(trial_metrics.OPTIONS)}, got'
-      f' {options.metrics_from!r}',
-    ),
-    (
-      options.parallel_trials < 1,
-      f'--parallel_trials must be at least 1, got {options.parallel_trials}',
-    ),
   )
   for is_wrong, message in checks:
     if is_wrong:

@@ -31,7 +31,7 @@ NumDevicesFn = Callable[[base_experiment.BaseExperiment, Config[Any]], int]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExperimentOptions:
+class ExperimentOptions(command_line.CheckedOptions):
   """The flags that choose an experiment."""
 
   exp: str | None = command_line.flag(

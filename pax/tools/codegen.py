@@ -15,7 +15,7 @@ from pax.parameterized_experiment import ParameterizedExperiment
 from pax.runner import command_line
 from pax.tools import abstract_experiment, tool
 from pax.tools.fiddler import codegen
-from praxis import pax_fiddle
+from praxis import pax_fiddle, value_domains
 
 Config = pax_fiddle.Config
 
@@ -45,7 +45,10 @@ class Options(abstract_experiment.ExperimentOptions):
     ' constants can be --set then.',
   )
   max_expression_complexity: int = command_line.flag(
-    12, 'What', 'Assign expressions with more parts than this to variables.'
+    12,
+    'What',
+    'Assign expressions with more parts than this to variables.',
+    domain=value_domains.interval(ge=1),
   )
 
 

@@ -22,7 +22,7 @@ Prints the differences between two experiments, or the effect of --set on one.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(command_line.CheckedOptions):
   """The flags of this tool."""
 
   experiments: tuple[str, ...] = command_line.words('EXPERIMENT [EXPERIMENT]')

@@ -18,6 +18,7 @@ import fiddle as fdl
 from pax.runner import command_line
 from pax.tools import abstract_experiment, tool
 from pax.tools.fiddler import config_normalization
+from praxis import value_domains
 
 if TYPE_CHECKING:
   import graphviz
@@ -42,9 +43,17 @@ class Options(abstract_experiment.ExperimentOptions):
   part: str = command_line.flag(
     'task.model', 'What', 'Path of the Config to draw, such as task.'
   )
-  max_depth: int = command_line.flag(4, 'What', 'Number of levels to draw.')
+  max_depth: int = command_line.flag(
+    4,
+    'What',
+    'Number of levels to draw.',
+    domain=value_domains.interval(ge=1),
+  )
   max_str_length: int = command_line.flag(
-    100, 'What', 'Truncate values longer than this.'
+    100,
+    'What',
+    'Truncate values longer than this.',
+    domain=value_domains.interval(ge=1),
   )
   keep_defaults: bool = command_line.flag(
     False, 'What', 'Also draw fields that are at their defaults.'

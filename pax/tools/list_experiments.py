@@ -42,7 +42,7 @@ _TOKENS_SHAPE = (512, 128)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(command_line.CheckedOptions):
   """The flags of this tool."""
 
   parts: tuple[str, ...] = command_line.words('[PART_OF_A_NAME...]')

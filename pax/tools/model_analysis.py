@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from pax.partitioning import memory
 from pax.runner import command_line
 from pax.tools import abstract_experiment, flops, tool
-from praxis import base_layer, py_utils
+from praxis import base_layer, py_utils, value_domains
 
 _USAGE = """\
 Analyses the model of an experiment on simulated devices. Only fprop allocates
@@ -41,13 +41,21 @@ class Options(abstract_experiment.ExperimentOptions):
   """The flags of this tool."""
 
   usage: str = command_line.flag(
-    'flops', 'What', 'One of params, flops, memory, hlo, fprop, debug.'
+    'flops',
+    'What',
+    'One of params, flops, memory, hlo, fprop, debug.',
+    domain=value_domains.OneOf(
+      ('params', 'flops', 'memory', 'hlo', 'fprop', 'debug')
+    ),
   )
   fprop_func: str = command_line.flag(
     'compute_predictions', 'What', 'Method of the model to run or count.'
   )
   bs: int = command_line.flag(
-    -1, 'What', 'Rows per device (PERCORE_BATCH_SIZE); -1: unchanged.'
+    -1,
+    'What',
+    'Rows per device (PERCORE_BATCH_SIZE); -1: unchanged.',
+    domain=value_domains.interval(ge=-1),
   )
   debug_file_pattern: str = command_line.flag(
     '', 'What', 'Files of the training input for fprop, in place of zeros.'
@@ -187,16 +195,8 @@ _USAGES: dict[str, Callable[[ExperimentParser, str], str]] = {
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:
-  """Writes the analysis; returns the exit code.
-
-  Raises:
-    UsageError: an unknown --usage.
-  """
+  """Writes the analysis; returns the exit code."""
   options = command_line.parse(Options, argv, _USAGE)
-  if options.usage not in _USAGES:
-    raise command_line.UsageError(
-      f'--usage={options.usage} does not exist; use one of {", ".join(_USAGES)}'
-    )
   parser = ExperimentParser(
     options.exp,
     options.bs,

@@ -15,6 +15,7 @@ from pax.plotting import curves, html_page, png
 from pax.runner import command_line
 from pax.summaries import goodput
 from pax.tools import tool
+from praxis import value_domains
 
 _USAGE = """\
 Plots loss, log perplexity, learning rate, gradient norm, MFU and goodput of one
@@ -27,7 +28,7 @@ _NAME = 'curves'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(command_line.CheckedOptions):
   """The flags of this tool."""
 
   job_log_dirs: tuple[str, ...] = command_line.words('JOB_LOG_DIR...')
@@ -41,6 +42,7 @@ class Options:
     0.6,
     'Output',
     'Weight of the exponential moving average, from 0 to below 1.',
+    domain=value_domains.interval(ge=0.0, lt=1.0),
   )
   tag: tuple[str, ...] = command_line.flag(
     (),
@@ -54,17 +56,13 @@ def main(argv: Sequence[str] = sys.argv) -> int:
   """Writes the picture and the page; returns the exit code.
 
   Raises:
-    UsageError: no job, or a wrong value of --smoothing.
+    UsageError: no job.
   """
   options = command_line.parse(Options, argv, _USAGE)
   directories = options.job_log_dirs
   if not directories:
     raise command_line.UsageError(
       'which job? e.g. pax plot /tmp/pax/tiny, the --job_log_dir of a run'
-    )
-  if not 0 <= options.smoothing < 1:
-    raise command_line.UsageError(
-      f'--smoothing must be from 0 to below 1, got {options.smoothing}'
     )
   jobs = curves.read_jobs(directories, options.tag)
   base = options.output or str(_default_output(directories))

@@ -18,7 +18,7 @@ from pax import base_experiment, partitioning
 from pax.partitioning import memory
 from pax.runner import command_line, experiments, overrides
 from pax.tools import abstract_experiment, tool
-from praxis import base_input
+from praxis import base_input, value_domains
 
 _USAGE = """\
 Checks whether an experiment can run. Each level includes those below it.
@@ -42,7 +42,12 @@ _GIB = 2**30
 class Options(abstract_experiment.ExperimentOptions):
   """The flags of this tool."""
 
-  check_level: int = command_line.flag(0, 'What', 'Level, from 0 to 10.')
+  check_level: int = command_line.flag(
+    0,
+    'What',
+    'Level, from 0 to 10.',
+    domain=value_domains.interval(ge=0, le=10),
+  )
 
 
 class _Checks:

@@ -39,7 +39,7 @@ def test_nothing_to_run(capsys, tmp_path):
   message = _fails(
     capsys, f'--exp={EXP}', f'--job_log_dir={tmp_path}', '--mode=dream'
   )
-  assert "--mode='dream'" in message
+  assert '--mode must be one of train, eval' in message and 'dream' in message
 
 
 def test_unknown_experiment_lists_near_names(capsys, tmp_path):

@@ -33,7 +33,7 @@ _ASSIGNMENT = re.compile(r'[A-Za-z_]\w*=')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(command_line.CheckedOptions):
   """The processes to start, and their machines."""
 
   # The command line of each process, without `distributed_flags`.

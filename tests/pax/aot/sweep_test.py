@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_in_the_exit_code(swept, monkeypatch):
     ({'topology': 'v4-8'}, 'the default machine of each experiment'),
     ({'job_log_dir': None}, 'needs --job_log_dir'),
     ({'aot_save': 'x'}, 'needs --exp, not --all'),
-    ({'aot_jobs': 0}, 'expected at least 1'),
+    ({'aot_jobs': 0}, '--aot_jobs must be an integer at least 1'),
   ],
 )
 def test_options_that_are_not_for_all(changes, message):

@@ -58,7 +58,7 @@ def test_simulated_devices_replace_those_forced_before(calls, monkeypatch):
 
 
 def test_at_least_one_device(calls):
-  with pytest.raises(options.UsageError, match='at least 1, got 0'):
+  with pytest.raises(options.UsageError, match='from 1 to 65536, got 0'):
     _initialize(host_device_count=0)
 
 
@@ -151,7 +151,7 @@ def test_flags_that_jax_asks_for(calls, monkeypatch):
     'jax_traceback_filtering': 'off',
   }
   assert served == [9999]
-  with pytest.raises(options.UsageError, match='use off, tracebackhide'):
+  with pytest.raises(options.UsageError, match='must be one of off, tracebackhide'):
     _initialize(jax_traceback_filtering_option='some')
 
 

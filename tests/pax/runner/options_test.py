@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -110,12 +113,50 @@ def test_defaults_are_those_of_the_dataclass():
     ('--job_logdir=x', 'there is no flag --job_logdir; did you mean --job_log'),
     ('--zzz', 'there is no flag --zzz; see --help'),
     ('tasks.X', "'tasks.X' belongs to no flag"),
-    ('--num_hosts=two', '--num_hosts=two'),
+    ('--num_hosts=two', "--num_hosts must be an integer at least 1, got 'two'"),
+    ('--num_hosts', '--num_hosts needs a value'),
+    ('--num_hosts=0', 'at least 1, got 0; e.g. --num_hosts=1$'),
+    ('--host_idx=-1', '--host_idx must be an integer at least 0'),
+    ('--jax_profiler_port=99999999', 'from 1 to 65535, got 99999999'),
+    ('--server_addr=here:0', '--server_addr must be HOST:PORT'),
+    ('--server_addr=here:1', 'several processes need --num_hosts and'),
+    ('--restore_checkpoint_step=-1', 'step must be an integer at least 0'),
+    ('--async_timeout_secs=nan', "from 1 to .*, got 'nan'"),
+    ('--mode=dream', "--mode must be one of train, .* got 'dream'"),
+    ('--traceback=perhaps', "must be true or false, got 'perhaps'"),
   ],
 )
 def test_a_wrong_word(word, message):
   with pytest.raises(options.UsageError, match=message):
     options.parse(['pax', word])
+
+
+def test_flags_are_checked_together_and_when_options_are_made_in_python():
+  words = ['--server_addr=a:1', '--num_hosts=2']
+  assert options.parse(['pax', *words, '--host_idx=1']).host_idx == 1
+  with pytest.raises(options.UsageError, match='below --num_hosts=2, got 2'):
+    options.parse(['pax', *words, '--host_idx=2'])
+  with pytest.raises(options.UsageError, match='hang_timeout_secs must be'):
+    options.RunOptions(hang_timeout_secs=0)
+  with pytest.raises(options.UsageError, match='--aot_load is for --mode=train'):
+    options.RunOptions(mode='eval', aot_load='x')
+
+
+def test_a_wrong_flag_is_reported_without_jax():
+  code = (
+    'import sys; from pax import main;'
+    "code = main.main(['pax', '--num_hosts=0']);"
+    "assert 'jax' not in sys.modules; sys.exit(code)"
+  )
+  completed = subprocess.run(
+    [sys.executable, '-c', code],
+    env=os.environ | {'PYTHONPATH': os.pathsep.join(filter(None, sys.path))},
+    capture_output=True,
+    text=True,
+    timeout=60,
+  )
+  assert completed.returncode == 1
+  assert completed.stderr.startswith('pax: error: --num_hosts must be')
 
 
 def test_help_names_every_flag_within_the_line():

@@ -179,7 +179,7 @@ def test_words_of_a_trial():
     ('--study=vizier', 'needs a search service'),
     ('--mode=eval', '--study needs --mode=train'),
     ('--metrics_from=x', 'must be one of train, eval, decode'),
-    ('--parallel_trials=0', 'must be at least 1'),
+    ('--parallel_trials=0', 'must be an integer at least 1'),
     ('--sub_experiment=x', 'runs all sub-experiments'),
   ],
 )

@@ -89,7 +89,7 @@ def test_long_curves_are_thinned_but_end_where_they_end(tmp_path):
   ('words', 'message'),
   [
     ([], 'which job'),
-    (['--smoothing=1', 'x'], 'must be from 0 to below 1'),
+    (['--smoothing=1', 'x'], 'must be a finite number at least 0 and below 1'),
     (['/nonexistent'], 'has no metrics.jsonl'),
   ],
 )
