@@ -182,9 +182,7 @@ def _number(field: dataclasses.Field[Any], text: Any) -> Any:
     raise UsageError(_invalid_value(field, kind, text)) from None
 
 
-def _invalid_value(
-  field: dataclasses.Field[Any], kind: str, value: Any
-) -> str:
+def _invalid_value(field: dataclasses.Field[Any], kind: str, value: Any) -> str:
   """The message for a value that is not in the domain, or not of the type."""
   domain = field.metadata.get(value_domains.KEY)
   example = domain and domain.example(value)

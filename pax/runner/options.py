@@ -58,9 +58,7 @@ class RunOptions(command_line.CheckedOptions):
     'train; eval or decode, which follow the checkpoints of a training job;'
     ' decode_once; infer; aot, which compiles for another machine and predicts'
     ' memory and speed there.',
-    domain=_OneOf(
-      ('train', 'eval', 'decode', 'decode_once', 'infer', 'aot')
-    ),
+    domain=_OneOf(('train', 'eval', 'decode', 'decode_once', 'infer', 'aot')),
   )
   set: tuple[str, ...] = _flag(
     (),
@@ -90,11 +88,15 @@ class RunOptions(command_line.CheckedOptions):
     ' --study=local.',
   )
   num_trials: int | None = _flag(
-    None, 'Study', 'Maximum number of trials, in place of that of search().',
+    None,
+    'Study',
+    'Maximum number of trials, in place of that of search().',
     domain=_AT_LEAST_1,
   )
   parallel_trials: int = _flag(
-    1, 'Study', 'Number of trials at a time.',
+    1,
+    'Study',
+    'Number of trials at a time.',
     domain=_AT_LEAST_1,
   )
   metrics_from: str = _flag(
@@ -123,7 +125,9 @@ class RunOptions(command_line.CheckedOptions):
     ' The same command continues.',
   )
   aot_jobs: int = _flag(
-    1, 'Ahead of time', 'For --all: number of experiments at a time.',
+    1,
+    'Ahead of time',
+    'For --all: number of experiments at a time.',
     domain=_AT_LEAST_1,
   )
   aot_table: str | None = _flag(
@@ -241,7 +245,9 @@ class RunOptions(command_line.CheckedOptions):
     ' cache) even if other users own or can write them.',
   )
   host_device_count: int | None = _flag(
-    None, 'Devices', 'Number of CPU devices to simulate and run on.',
+    None,
+    'Devices',
+    'Number of CPU devices to simulate and run on.',
     domain=_interval(ge=1, le=2**16),
   )
   compilation_cache_dir: str = _flag(
@@ -266,7 +272,9 @@ class RunOptions(command_line.CheckedOptions):
     domain=_OneOf(('off', 'tracebackhide', 'remove_frames', 'auto')),
   )
   jax_profiler_port: int | None = _flag(
-    None, 'Devices', 'Serve profiles on this port, for TensorBoard and XProf.',
+    None,
+    'Devices',
+    'Serve profiles on this port, for TensorBoard and XProf.',
     domain=_interval(ge=1, le=65535),
   )
   startup_random_jitter_max_secs: int = _flag(
@@ -283,15 +291,21 @@ class RunOptions(command_line.CheckedOptions):
     ' and Open MPI do not need it.',
   )
   server_addr: str | None = _flag(
-    None, 'Several processes', 'Address of process 0, as host:port.',
+    None,
+    'Several processes',
+    'Address of process 0, as host:port.',
     domain=_ADDRESS,
   )
   num_hosts: int | None = _flag(
-    None, 'Several processes', 'Number of processes.',
+    None,
+    'Several processes',
+    'Number of processes.',
     domain=_AT_LEAST_1,
   )
   host_idx: int | None = _flag(
-    None, 'Several processes', 'Index of this process, from 0.',
+    None,
+    'Several processes',
+    'Index of this process, from 0.',
     domain=_interval(ge=0),
   )
   enable_summary_writer: bool = _flag(
@@ -331,7 +345,9 @@ class RunOptions(command_line.CheckedOptions):
     super().__post_init__()
     self._check_processes()
     if self.aot_load and self.mode != 'train':
-      raise UsageError(f'--aot_load is for --mode=train, got --mode={self.mode}')
+      raise UsageError(
+        f'--aot_load is for --mode=train, got --mode={self.mode}'
+      )
     restores = self.restore_checkpoint_dir or self.restore_checkpoint_step
     if restores and self.mode not in _DECODE_MODES:
       raise UsageError(

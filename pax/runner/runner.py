@@ -24,7 +24,6 @@ from pax.runner import (
 from pax.runner.options import RunOptions, UsageError
 
 
-
 def run(
   options: RunOptions,
   experiment: base_experiment.BaseExperiment | None = None,

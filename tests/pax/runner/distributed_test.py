@@ -151,7 +151,9 @@ def test_flags_that_jax_asks_for(calls, monkeypatch):
     'jax_traceback_filtering': 'off',
   }
   assert served == [9999]
-  with pytest.raises(options.UsageError, match='must be one of off, tracebackhide'):
+  with pytest.raises(
+    options.UsageError, match='must be one of off, tracebackhide'
+  ):
     _initialize(jax_traceback_filtering_option='some')
 
 

@@ -138,7 +138,9 @@ def test_flags_are_checked_together_and_when_options_are_made_in_python():
     options.parse(['pax', *words, '--host_idx=2'])
   with pytest.raises(options.UsageError, match='hang_timeout_secs must be'):
     options.RunOptions(hang_timeout_secs=0)
-  with pytest.raises(options.UsageError, match='--aot_load is for --mode=train'):
+  with pytest.raises(
+    options.UsageError, match='--aot_load is for --mode=train'
+  ):
     options.RunOptions(mode='eval', aot_load='x')
 
 

@@ -94,7 +94,7 @@ def test_hlo_is_of_the_train_step(tell, tmp_path):
 
 
 def test_wrong_words(capsys):
-  assert 'use one of params' in fail(
+  assert 'must be one of params' in fail(
     capsys, 'model_analysis', f'--exp={TEST}', '--usage=speed'
   )
   assert 'no experiment is called' in fail(
