@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pax import atomic_file, npz_trees, tasks_lib, tf_records
+from pax import atomic_file, npz_trees, side_files, tasks_lib, tf_records
 from pax.checkpoints import reading
 
 OutputFormatType = tasks_lib.OutputFormatType
@@ -169,9 +169,10 @@ def checkpoint_progress(
     return
   file = _progress_file(job_log_dir, mode)
   if unfinished_step(job_log_dir, mode) != int(checkpoint_step):
-    atomic_file.write_text(file, json.dumps({_STEP: int(checkpoint_step)}))
+    _write_record(file, {_STEP: int(checkpoint_step)})
   yield
-  file.unlink(missing_ok=True)
+  with side_files.tolerate_errors(file):
+    file.unlink(missing_ok=True)
 
 
 def get_checkpoint_step(
@@ -201,7 +202,7 @@ def get_checkpoint_step(
 def unfinished_step(job_log_dir: PathLike, mode: EvaluationMode) -> int | None:
   """Returns the step whose `checkpoint_progress` did not complete."""
   file = _progress_file(job_log_dir, mode)
-  return json.loads(file.read_text())[_STEP] if file.exists() else None
+  return side_files.read_json(file, lambda record: _step_of(record, _STEP))
 
 
 def is_written_since_start(
@@ -227,20 +228,30 @@ def is_written_since_start(
 def record_training_end(job_log_dir: PathLike, step: int) -> None:
   """Records that no checkpoint follows the one of `step`."""
   if jax.process_index() == 0:
-    file = _training_end_file(job_log_dir)
-    atomic_file.write_text(file, json.dumps({'step': int(step)}))
+    _write_record(_training_end_file(job_log_dir), {'step': int(step)})
 
 
 def clear_training_end(job_log_dir: PathLike) -> None:
   """Deletes the record of `record_training_end`: training continues."""
   if jax.process_index() == 0:
-    _training_end_file(job_log_dir).unlink(missing_ok=True)
+    file = _training_end_file(job_log_dir)
+    if file.is_dir():
+      side_files.set_aside(file, 'it is not a regular file')
+    file.unlink(missing_ok=True)
 
 
 def training_end(job_log_dir: PathLike) -> int | None:
   """Returns the step at which training ended early; None if it did not."""
   file = _training_end_file(job_log_dir)
-  return json.loads(file.read_text())['step'] if file.exists() else None
+  if not file.exists():
+    return None
+  step = side_files.read_json(file, lambda record: _step_of(record, 'step'))
+  if step is None:
+    # Damaged; that it existed means that no checkpoint follows the newest.
+    step = max(reading.checkpoint_steps(job_log_dir), default=None)
+    if step is not None:
+      record_training_end(job_log_dir, step)
+  return step
 
 
 class ShardedParallelWriter:
@@ -300,6 +311,17 @@ def _progress_file(job_log_dir: PathLike, mode: EvaluationMode) -> pathlib.Path:
 
 def _training_end_file(job_log_dir: PathLike) -> pathlib.Path:
   return pathlib.Path(job_log_dir) / _ARTIFACTS / _TRAINING_END
+
+
+def _write_record(file: pathlib.Path, record: dict[str, int]) -> None:
+  with side_files.tolerate_errors(file):
+    side_files.make_directories(file.parent.parent, file.parent.name)
+  side_files.write_text(file, json.dumps(record))
+
+
+def _step_of(record: Any, field: str) -> int:
+  side_files.check_fields(record, {field: int})
+  return record[field]
 
 
 def _to_numpy(x: Any) -> Any:

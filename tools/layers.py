@@ -109,6 +109,7 @@ LAYERS: tuple[Layer, ...] = (
       'pax.inputs',
       'pax.learners',
       'pax.npz_trees',
+      'pax.side_files',
       'pax.tasks_lib',
       'pax.tf_records',
       'pax.train_states',

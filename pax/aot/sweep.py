@@ -8,7 +8,6 @@ per process, and a compiler's memory is freed.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import pathlib
 import subprocess
@@ -17,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from concurrent import futures
 from typing import Any
 
-from pax import exit_codes, experiment_registry
+from pax import exit_codes, experiment_registry, side_files
 from pax.aot import analysis, topology
 from pax.aot.report import table
 from pax.runner import command_line
@@ -97,12 +96,22 @@ def _load_report(
 ) -> table.Outcome | None:
   """Returns a stored report of at least the requested level."""
   for file in folder.glob(f'{name.rpartition(".")[2]}-*.json'):
-    report = json.loads(file.read_text(encoding='utf-8'))
+    report = side_files.read_json(file, _parse_report)
+    if report is None:
+      continue
     # --exp may have been a suffix of the name.
     is_same = f'.{name}'.endswith(f'.{report["experiment"]}')
     if is_same and _is_complete(report, options):
       return table.Outcome(name=name, report=report)
   return None
+
+
+def _parse_report(value: Any) -> dict[str, Any]:
+  """Returns a stored report; raises one of `side_files.INVALID` if damaged."""
+  side_files.check_fields(value, {'experiment': str, 'level': int})
+  table.format_line(table.Outcome(name='', report=value))
+  topology.parse_topology(value['topology'])
+  return value
 
 
 def _is_complete(report: dict[str, Any], options: RunOptions) -> bool:

@@ -40,6 +40,7 @@ class SummaryWriter:
     self._events = None
     if summary_dir is not None:
       folder, self._split = os.path.split(summary_dir.rstrip('/'))
+      os.makedirs(folder or os.curdir, exist_ok=True)
       self._events = tensorboard.TensorBoardWriter(folder)
 
   @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from pax import experiment_vars_summary
+from pax import experiment_vars_summary, side_files
 from pax.runner.run_config import RunConfig
 from praxis import base_hyperparams, pax_fiddle
 
@@ -115,5 +115,4 @@ def post_init_text(task: Any, input_spec: Any) -> str:
 
 
 def _write(job_log_dir: str, name: str, text: str) -> None:
-  path = pathlib.Path(job_log_dir) / name
-  path.write_text(text)
+  side_files.write_text(pathlib.Path(job_log_dir) / name, text)

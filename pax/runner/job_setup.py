@@ -11,7 +11,13 @@ from typing import Any
 
 import jax
 
-from pax import base_experiment, partitioning, summaries, tasks_lib
+from pax import (
+  base_experiment,
+  partitioning,
+  side_files,
+  summaries,
+  tasks_lib,
+)
 from pax.checkpoints import init_from, transformations
 from pax.programs import decode as decode_program
 from pax.programs import eval as eval_program
@@ -255,7 +261,7 @@ def initialize(
   if jax.process_index() == 0:
     lines = [f'{name}: {x!r}' for name, x in initializer.provenance.items()]
     file = pathlib.Path(options.job_log_dir) / summaries.PROVENANCE_FILE
-    file.write_text('\n'.join([*lines, '']))
+    side_files.write_text(file, '\n'.join([*lines, '']))
   return state
 
 

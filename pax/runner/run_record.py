@@ -13,11 +13,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import jax
 
-from pax import atomic_file
+from pax import side_files
 
 FILE = 'run.json'
 
@@ -75,9 +75,17 @@ def append(
     return
   prefix = '' if mode == 'train' else f'{mode}_'
   path = pathlib.Path(job_log_dir) / f'{prefix}{FILE}'
-  records = json.loads(path.read_text()) if path.exists() else []
+  records = side_files.read_json(path, _parse) or []
   records.append(_record(experiment, mode, argv))
-  atomic_file.write_text(path, json.dumps(records, indent=1) + '\n')
+  side_files.write_text(path, json.dumps(records, indent=1) + '\n')
+
+
+def _parse(value: Any) -> list[RunRecord]:
+  if not isinstance(value, list):
+    raise TypeError(f'expected a list, got {type(value).__name__}')
+  for record in value:
+    side_files.check_fields(record, {'start_time': str})
+  return value
 
 
 def _record(experiment: type, mode: str, argv: Sequence[str]) -> RunRecord:

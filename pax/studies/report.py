@@ -7,6 +7,7 @@ import pathlib
 import shlex
 from collections.abc import Sequence
 
+from pax import side_files
 from pax.plotting import png
 from pax.studies.search import Search
 from pax.tuning.space import Space
@@ -30,9 +31,10 @@ def write(
   table = text(trials, search_space, search)
   print(table)
   folder = pathlib.Path(directory)
-  (folder / TABLE_FILE).write_text(f'{table}\n')
+  side_files.write_text(folder / TABLE_FILE, f'{table}\n')
   if any(trial.status is Status.DONE for trial in trials):
-    draw(trials, search_space, str(folder / PICTURE_FILE))
+    with side_files.tolerate_errors(folder / PICTURE_FILE):
+      draw(trials, search_space, str(folder / PICTURE_FILE))
 
 
 def text(trials: Sequence[Trial], search_space: Space, search: Search) -> str:

@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import math
 import os
 import signal
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from absl import logging
 
-from pax import exit_codes
+from pax import exit_codes, side_files
 from pax.studies import errors, trial_metrics
 from pax.studies.search import Search
 from pax.summaries import jsonl
@@ -90,17 +91,25 @@ class Study:
     self._parallel, self._start = limits.parallel, start
     self._limit = limits.num_trials or search.hparams.max_num_trials
     self._path = os.path.join(directory, STUDY_FILE)
-    self._trials = {t.id: t for t in read(self._path)}
+    records = jsonl.repair(self._path, parse)
+    self._trials = {trial.id: trial for trial in records}
     self._running: dict[int, Process] = {}
     self._states: dict[int, _TrialState] = collections.defaultdict(_TrialState)
     self._failure: str | None = None
     self.stopped = False
-    for trial in self.trials:
-      if set(trial.settings) != set(search_space.names):
-        raise ValueError(
-          f'{directory} has a study of {", ".join(trial.settings)}, not of'
-          f' {", ".join(search_space.names)}; use another --job_log_dir'
-        )
+    others = [
+      trial
+      for trial in self.trials
+      if set(trial.settings) != set(search_space.names)
+    ]
+    if others and len(others) == len(self._trials):
+      raise ValueError(
+        f'{directory} has a study of {", ".join(others[0].settings)}, not of'
+        f' {", ".join(search_space.names)}; use another --job_log_dir'
+      )
+    for trial in others:
+      logging.warning('%s: trial %d has other constants', self._path, trial.id)
+      del self._trials[trial.id]
 
   @property
   def trials(self) -> list[Trial]:
@@ -147,7 +156,8 @@ class Study:
     if len(self._trials) >= self._limit:
       return None
     settings = self._search.propose(self._space, self.trials)
-    return settings and Trial(len(self._trials) + 1, settings)
+    # Not the number of trials: the records of some may have been damaged.
+    return settings and Trial(max(self._trials, default=0) + 1, settings)
 
   def _start_run(self, trial: Trial) -> None:
     self._record(trial)
@@ -244,19 +254,17 @@ class Study:
 
   def _record(self, trial: Trial) -> None:
     self._trials[trial.id] = trial
-    with jsonl.open_to_append(self._path) as f:
-      jsonl.append(f, dataclasses.asdict(trial))
+    with side_files.tolerate_errors(self._path):
+      file = jsonl.Appender(self._path)
+      with contextlib.closing(file):
+        file.append(dataclasses.asdict(trial))
     if trial.status is Status.DONE:
       print(f'trial {trial.id}  reward {trial.reward:.6g}  {trial.settings}')
 
 
 def read(path: str) -> list[Trial]:
   """Returns the trials in the file of a study, each as recorded last."""
-  trials = {
-    record['id']: Trial(**record | {'status': Status(record['status'])})
-    for record in jsonl.read(path)
-  }
-  return list(trials.values())
+  return list({t.id: t for t in jsonl.read(path, parse)}.values())
 
 
 def job_log_dir(directory: str, id: int, part: str) -> str:
@@ -268,6 +276,30 @@ def log_file(directory: str, id: int, part: str = '') -> str:
   """Returns the file with the output of a run of a trial."""
   name = f'trial_{id}_{part}' if part else f'trial_{id}'
   return os.path.join(directory, 'logs', f'{name}.log')
+
+
+def parse(value: Any) -> Trial:
+  """Returns the trial of a record.
+
+  Raises:
+    TypeError, KeyError, ValueError: It is damaged.
+  """
+  number = side_files.NUMBER
+  side_files.check_fields(value, {'id': int, 'settings': dict, 'status': str})
+  trial = Trial(**value | {'status': Status(value['status'])})
+  side_files.check_fields(
+    dataclasses.asdict(trial),
+    {
+      'reward': (*number, type(None)),
+      'step': int,
+      'metrics': dict,
+      'reason': str,
+    },
+  )
+  settings, metrics = trial.settings, trial.metrics
+  side_files.check_fields(settings, dict.fromkeys(settings, str))
+  side_files.check_fields(metrics, dict.fromkeys(metrics, number))
+  return trial
 
 
 def _done(

@@ -82,7 +82,8 @@ def _by_step(directory: str, metrics_from: str) -> dict[int, dict[str, float]]:
   latest: dict[str, float] = {}
   speeds: dict[str, float] = {}
   by_step: dict[int, dict[str, float]] = {}
-  for record in jsonl.read(os.path.join(directory, writer.METRICS_FILE)):
+  path = os.path.join(directory, writer.METRICS_FILE)
+  for record in jsonl.read(path, writer.parse_record):
     split, step = record['split'], record['step']
     prefix = f'{split}/metrics/' if split.startswith('eval_') else f'{split}/'
     for tag, value in record.items():

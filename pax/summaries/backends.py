@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from pax import side_files
 from pax.summaries import media
 from praxis import base_layer
 
@@ -28,7 +29,7 @@ class WandbWriter:
   def __init__(self, project: str, job_log_dir: str, mode: str = TRAIN):
     self._wandb = _load('wandb', '--wandb_project')
     file = _id_file(job_log_dir, 'wandb', mode)
-    run_id = _read(file) or uuid.uuid4().hex
+    run_id = read_id(file) or uuid.uuid4().hex
     self._run = self._wandb.init(
       project=project,
       name=_run_name(job_log_dir, mode),
@@ -36,7 +37,7 @@ class WandbWriter:
       dir=job_log_dir,
       resume='allow',
     )
-    _write(file, run_id)
+    write_id(file, run_id)
     # Evaluations may be logged after later training steps, which the default
     # step counter of W&B rejects.
     self._run.define_metric('*', step_metric='step')
@@ -105,10 +106,10 @@ class MlflowWriter:
     self._mlflow = _load('mlflow', '--mlflow_experiment')
     self._mlflow.set_experiment(experiment)
     file = _id_file(job_log_dir, 'mlflow', mode)
-    run_id = _read(file)
+    run_id = read_id(file)
     name = None if run_id else _run_name(job_log_dir, mode)
     run = self._mlflow.start_run(run_id=run_id, run_name=name)
-    _write(file, run.info.run_id)
+    write_id(file, run.info.run_id)
 
   def write(
     self, step: int, values: Mapping[str, Any], split: str = TRAIN
@@ -176,13 +177,18 @@ def _id_file(job_log_dir: str, service: str, mode: str) -> str:
   return os.path.join(job_log_dir, f'{service}_run_id_{mode}.txt')
 
 
-def _read(path: str) -> str | None:
-  if not os.path.exists(path):
-    return None
-  with open(path, encoding='utf-8') as f:
-    return f.read()
+def read_id(path: str) -> str | None:
+  """Returns the run id in a file; None if it is missing or damaged."""
+  return side_files.read(path, _parse_id)
 
 
-def _write(path: str, text: str) -> None:
-  with open(path, 'w', encoding='utf-8') as f:
-    f.write(text)
+def _parse_id(text: str) -> str:
+  run_id = text.strip()
+  if not (run_id and run_id.isprintable()):
+    raise ValueError('it is not the id of a run')
+  return run_id
+
+
+def write_id(path: str, run_id: str) -> None:
+  """Writes a run id, if the file can be written."""
+  side_files.write_text(path, run_id)

@@ -13,8 +13,9 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TypedDict
+from typing import Any, TypedDict
 
+from pax import side_files
 from pax.summaries import jsonl, progress
 
 # In the job directory.
@@ -89,11 +90,12 @@ class Recorder:
     self._activity = START
     self._written_at = float('-inf')
     self._step: int | None = None
-    self._file = None
-    self._earlier = [] if path is None else read(path)
-    self._attempt = len(_by_attempt(self._earlier))
-    if path is not None:
-      self._file = jsonl.open_to_append(path)
+    self._path = path
+    self._file: jsonl.Appender | None = None
+    self._earlier = [] if path is None else jsonl.repair(path, _parse)
+    attempts = (record['attempt'] for record in self._earlier)
+    self._attempt = max(attempts, default=-1) + 1
+    self._open()
     self._write()
 
   def record(self, activity: str) -> _Activity:
@@ -108,6 +110,9 @@ class Recorder:
   def mark_saved(self, step: int) -> None:
     """Marks that a checkpoint of `step` is being written."""
     self._step = step
+    if self._file is None:
+      # The file system may have space again, or be mounted again.
+      self._open()
     self._write(saved=True)
 
   def mark_step(self, step: int) -> None:
@@ -122,10 +127,9 @@ class Recorder:
 
   def close(self) -> None:
     """Writes the last sums."""
-    if self._file is not None:
-      self._write()
-      self._file.close()
-      self._file = None
+    self._write()
+    self._close()
+    self._path = None
 
   def _switch(self, activity: str) -> str:
     """Ends the current activity, which it returns, and starts the next."""
@@ -143,8 +147,23 @@ class Recorder:
       record['resumed'] = True
     if saved:
       record['saved'] = True
-    jsonl.append(self._file, record)
+    try:
+      self._file.append(record)
+    except OSError as e:
+      side_files.report_unwritable(self._path, e)
+      self._close()
     self._written_at = self._last
+
+  def _open(self) -> None:
+    if self._path is not None:
+      with side_files.tolerate_errors(self._path):
+        self._file = jsonl.Appender(self._path)
+
+  def _close(self) -> None:
+    file, self._file = self._file, None
+    if file is not None:
+      with side_files.tolerate_errors(self._path):
+        file.close()
 
   def _record(self) -> Record:
     self._switch(self._activity)
@@ -195,7 +214,9 @@ class Goodput:
     return self.seconds[STEP] / self.wall_secs if self.wall_secs else 0.0
 
 
-read = jsonl.read
+def read(path: str) -> list[Record]:
+  """Returns the records of a file; those of a running job so far."""
+  return jsonl.read(path, _parse)
 
 
 def summarize(records: Sequence[Record]) -> Goodput | None:
@@ -229,6 +250,28 @@ def summary_line(goodput: Goodput) -> str:
   if goodput.attempts > 1:
     parts.append(f'({goodput.attempts} starts)')
   return '  '.join([f'goodput {100 * goodput.share:.1f}%', *parts])
+
+
+def _parse(value: Any) -> Record:
+  """Returns a record of the file; raises TypeError or KeyError otherwise."""
+  number = side_files.NUMBER
+  side_files.check_fields(
+    value,
+    {
+      'attempt': int,
+      'began': number,
+      'time': number,
+      'step': (int, type(None)),
+      'seconds': dict,
+    },
+  )
+  seconds = value['seconds']
+  side_files.check_fields(seconds, dict.fromkeys(seconds, number))
+  if unknown := seconds.keys() - set(ACTIVITIES):
+    raise KeyError(unknown.pop())
+  if value['step'] is None and value.keys() & {'resumed', 'saved'}:
+    raise TypeError('a saved step is None')
+  return value
 
 
 def _by_attempt(records: Sequence[Record]) -> list[list[Record]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from pax import side_files
 from pax.summaries import tags, writer
 from praxis import base_layer, py_utils
 
@@ -30,9 +31,9 @@ def write_description(
 def write_provenance(out: writer.Writer, job_log_dir: str) -> None:
   """Writes the provenance file of the initial state as text summaries."""
   file = pathlib.Path(job_log_dir) / PROVENANCE_FILE
-  if not file.exists():
+  lines = side_files.read(file, str.splitlines)
+  if lines is None:
     return
-  lines = file.read_text(encoding='utf-8').splitlines()
   for tag, prefix in (
     (tags.MODEL_PROVENANCE, 'mdl_vars.'),
     (tags.OPT_PROVENANCE, 'opt_states'),

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from pax import atomic_file
+from pax import atomic_file, side_files
 from pax.summaries import jsonl, tags, writer
 
 LOSS_CURVE_FILE = 'loss_curve.png'
@@ -27,13 +27,17 @@ def read_metrics(job_log_dir: str) -> dict[str, dict[str, Curve]]:
   incomplete last line is skipped.
   """
   curves: dict[str, dict[str, Curve]] = {}
-  for record in jsonl.read(os.path.join(job_log_dir, writer.METRICS_FILE)):
+  path = os.path.join(job_log_dir, writer.METRICS_FILE)
+  for record in jsonl.read(path, writer.parse_record):
     _add(curves, record)
   return curves
 
 
 def loss_curve(job_log_dir: str) -> str | None:
-  """Plots the losses of a job; returns the PNG's path, None without data."""
+  """Plots the losses of a job; returns the PNG's path.
+
+  None: there are no data, or the PNG cannot be written.
+  """
   if not os.path.exists(os.path.join(job_log_dir, writer.METRICS_FILE)):
     return None
   metrics = read_metrics(job_log_dir)
@@ -47,8 +51,10 @@ def loss_curve(job_log_dir: str) -> str | None:
   if not panels:
     return None
   path = os.path.join(job_log_dir, LOSS_CURVE_FILE)
-  _draw(panels, path)
-  return path
+  with side_files.tolerate_errors(path):
+    _draw(panels, path)
+    return path
+  return None
 
 
 def _add(curves: dict[str, dict[str, Curve]], record: dict[str, Any]) -> None:

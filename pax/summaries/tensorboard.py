@@ -4,30 +4,41 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from pax import side_files
 from pax.summaries import media
 from praxis import base_layer
 
 SummaryType = base_layer.SummaryType
 
 _BINS = 30
+# Longest time until other processes can read an event.
+_FLUSH_SECS = 30.0
 
 
 class TensorBoardWriter:
   """Writes TensorBoard events, one directory per split."""
 
-  def __init__(self, summaries_dir: str):
-    self._dir = summaries_dir
+  def __init__(self, root: str, name: str = ''):
+    """Opens no file.
+
+    Args:
+      root: A directory, which exists.
+      name: Its subdirectory of the splits, which is created.
+    """
+    self._root, self._name = root, name
     self._by_split: dict[str, Any] = {}
+    self._flushed_at = float('-inf')
 
   def write(
     self, step: int, values: Mapping[str, Any], split: str = 'train'
   ) -> None:
-    from tensorboardX.proto import summary_pb2
+    from tensorboardX.proto import event_pb2, summary_pb2
 
     # One event per step: many small ones are slow to write.
     messages = []
@@ -39,8 +50,14 @@ class TensorBoardWriter:
           summary_pb2.Summary.Value(tag=tag, simple_value=float(value))
         )
     if messages:
-      events = self._events(split)
-      events.add_summary(summary_pb2.Summary(value=messages), step)
+      event = event_pb2.Event(
+        wall_time=time.time(),
+        step=step,
+        summary=summary_pb2.Summary(value=messages),
+      )
+      self._events(split).write_event(event)
+      if time.monotonic() - self._flushed_at > _FLUSH_SECS:
+        self.flush()
 
   def text(self, step: int, tag: str, text: str, split: str = 'train') -> None:
     self.write(step, {tag: media.Media(SummaryType.TEXT, text)}, split)
@@ -48,6 +65,7 @@ class TensorBoardWriter:
   def flush(self) -> None:
     for events in self._by_split.values():
       events.flush()
+    self._flushed_at = time.monotonic()
 
   def close(self) -> None:
     for events in self._by_split.values():
@@ -55,12 +73,14 @@ class TensorBoardWriter:
 
   def _events(self, split: str) -> Any:
     if split not in self._by_split:
-      import tensorboardX  # Slow to import.
+      from tensorboardX import event_file_writer  # Slow to import.
 
-      self._by_split[split] = tensorboardX.FileWriter(
-        os.path.join(self._dir, split),
+      folder = side_files.make_directories(self._root, self._name, split)
+      # Not tensorboardX.FileWriter: after an error of its thread it hangs.
+      self._by_split[split] = event_file_writer.EventsWriter(
+        str(folder / 'events'),
         # Event file names contain the second, which several jobs may share.
-        filename_suffix=f'.{os.getpid()}',
+        f'.{os.getpid()}',
       )
     return self._by_split[split]
 

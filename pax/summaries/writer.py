@@ -7,6 +7,7 @@ waits for them and writes.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import queue
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from absl import logging
 
+from pax import side_files
 from pax.summaries import backends, jsonl, media, tags, tensorboard
 
 # In the job directory.
@@ -59,7 +61,7 @@ class Writer(Protocol):
     """Waits until all values are written and visible to other processes."""
 
   def close(self) -> None:
-    """Flushes and closes; raises the first error of writing."""
+    """Flushes and closes."""
 
 
 class NoopWriter:
@@ -86,7 +88,8 @@ class JsonlWriter:
   """
 
   def __init__(self, path: str):
-    self._file = jsonl.open_to_append(path)
+    jsonl.repair(path, parse_record)
+    self._file = jsonl.Appender(path)
 
   def write(self, step: int, scalars: Scalars, split: str = 'train') -> None:
     record = {'step': step, 'split': split, 'time': round(time.time(), 3)}
@@ -95,16 +98,64 @@ class JsonlWriter:
       for tag, value in scalars.items()
       if not isinstance(value, media.Media)
     }
-    jsonl.append(self._file, record | values)
+    self._file.append(record | values)
 
   def text(self, step: int, tag: str, text: str, split: str = 'train') -> None:
     pass  # Texts go to TensorBoard only.
 
   def flush(self) -> None:
-    self._file.flush()
+    pass  # Nothing is buffered.
 
   def close(self) -> None:
     self._file.close()
+
+
+class TolerantWriter:
+  """Writes by another writer as long as its files can be written.
+
+  After an OSError, which is a warning, it writes nothing until `flush`.
+  """
+
+  def __init__(self, path: str, make_writer: Callable[[], Writer]):
+    """Opens no file.
+
+    Args:
+      path: The file or directory, for the warning.
+      make_writer: Creates the writer.
+    """
+    self._path = path
+    self._make_writer = make_writer
+    self._writer: Writer | None = None
+    self._failed = False
+
+  def write(self, step: int, scalars: Scalars, split: str = 'train') -> None:
+    self._try(lambda writer: writer.write(step, scalars, split))
+
+  def text(self, step: int, tag: str, text: str, split: str = 'train') -> None:
+    self._try(lambda writer: writer.text(step, tag, text, split))
+
+  def flush(self) -> None:
+    self._failed = False
+    self._try(lambda writer: writer.flush())
+
+  def close(self) -> None:
+    self._try(lambda writer: writer.close())
+
+  def _try(self, call: Callable[[Writer], None]) -> None:
+    if self._failed:
+      return
+    try:
+      if self._writer is None:
+        self._writer = self._make_writer()
+      call(self._writer)
+    except OSError as e:
+      side_files.report_unwritable(self._path, e)
+      self._failed = True
+      # Opened again: the file system may have been mounted again.
+      writer, self._writer = self._writer, None
+      if writer is not None:
+        with contextlib.suppress(OSError):
+          writer.close()
 
 
 class CompositeWriter:
@@ -134,7 +185,7 @@ class AsyncWriter:
   """Calls another writer in a thread.
 
   After an error nothing more is written; the error is logged at once and raised
-  by `close`, so that a full disk does not end training.
+  by `close`.
   """
 
   def __init__(
@@ -249,7 +300,7 @@ def create_writer(
   """Returns the writer of a job: events and `metrics.jsonl` in its directory.
 
   Args:
-    job_log_dir: The job directory.
+    job_log_dir: The job directory, which exists.
     enabled: Whether to write at all.
     options: Options; None is the defaults.
 
@@ -272,10 +323,13 @@ def create_writer(
 
 def _make(job_log_dir: str, options: WriterOptions) -> Writer:
   """Creates the writers, in the thread."""
-  os.makedirs(job_log_dir, exist_ok=True)
+  metrics = os.path.join(job_log_dir, METRICS_FILE)
+  events = os.path.join(job_log_dir, SUMMARIES_DIR)
   writers: list[Writer] = [
-    JsonlWriter(os.path.join(job_log_dir, METRICS_FILE)),
-    tensorboard.TensorBoardWriter(os.path.join(job_log_dir, SUMMARIES_DIR)),
+    TolerantWriter(metrics, lambda: JsonlWriter(metrics)),
+    TolerantWriter(
+      events, lambda: tensorboard.TensorBoardWriter(job_log_dir, SUMMARIES_DIR)
+    ),
   ]
   if options.wandb_project:
     project = options.wandb_project
@@ -284,6 +338,20 @@ def _make(job_log_dir: str, options: WriterOptions) -> Writer:
     name = options.mlflow_experiment
     writers.append(backends.MlflowWriter(name, job_log_dir, options.mode))
   return CompositeWriter(writers)
+
+
+def parse_record(value: Any) -> dict[str, Any]:
+  """Returns a record of `metrics.jsonl`.
+
+  Raises:
+    TypeError, KeyError, ValueError: It is damaged.
+  """
+  fields = {'step': int, 'split': str, 'time': side_files.NUMBER}
+  side_files.check_fields(value, fields)
+  for tag, number in value.items():
+    if tag not in fields:
+      float(number)
+  return value
 
 
 def _finished(scalars: Scalars, only_aggregates: bool) -> dict[str, Any]:

