@@ -11,7 +11,7 @@ from pax.aot import target as target_lib
 from pax.aot.report import html_report, text
 from pax.aot.report.step_report import Report
 from pax.partitioning import saved_step
-from pax.runner import distributed, job_dir
+from pax.runner import distributed, job_log
 from pax.runner.options import RunOptions, UsageError
 from pax.tools import abstract_experiment
 
@@ -33,7 +33,7 @@ def run(options: RunOptions) -> int:
   _check_options(options)
   if options.all:
     return sweep.run(options)
-  job_dir.log_to_console()
+  job_log.log_to_console()
   distributed.configure(options)
   target = target_lib.create_target(
     abstract_experiment.ExperimentOptions(

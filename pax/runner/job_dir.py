@@ -1,33 +1,187 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory of a job: created, locked against other runs, with logs."""
+"""The directory of a job: created only here, locked against other runs.
+
+A directory that is deleted, moved or unmounted while the job runs is not
+created anew: the job notices at the next save, waits for it to return, and
+ends.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import logging as std_logging
 import os
 import pathlib
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import jax
+import numpy as np
 from absl import logging
 
-_LOCK = '.lock'
-_LOGS = 'logs'
-_POLL_SECS = 0.1
-_FORMAT = '%(asctime)s %(levelname)s %(name)s %(message)s'
+from pax import side_files
+from pax.checkpoints import paths
+from pax.runner import job_lock, job_log
+
+# Shortest time between two checks of the training loop.
+_CHECK_SECS = 5.0
+# Time between two checks of a directory that is gone.
+_POLL_SECS = 0.5
 
 
 class JobDirError(ValueError):
   """A job directory that cannot be used; the message has the reason."""
 
 
+class JobDirGoneError(JobDirError):
+  """The job directory was deleted, moved, replaced or unmounted."""
+
+
+class JobDir:
+  """The directory that a run opened, and its identity."""
+
+  def __init__(self, path: pathlib.Path, wait_secs: float = 0.0):
+    """Opens the directory.
+
+    Args:
+      path: The directory.
+      wait_secs: How long `check` waits for a directory that is gone.
+
+    Raises:
+      OSError: It does not exist.
+    """
+    self.path = pathlib.Path(os.path.abspath(path))
+    self._wait_secs = wait_secs
+    self._descriptor = self._open()
+    self._lock: job_lock.JobLock | None = None
+    self._run_id: str | None = None
+    self._checked_at = time.monotonic()
+
+  def lock(self) -> None:
+    """Locks the directory for training.
+
+    Raises:
+      JobDirError: Another run trains in it.
+    """
+    try:
+      self._lock = job_lock.JobLock(self.path)
+    except job_lock.LockedError as e:
+      raise JobDirError(str(e)) from None
+
+  def close(self) -> None:
+    """Releases the lock."""
+    if self._lock is not None:
+      self._lock.close()
+    os.close(self._descriptor)
+
+  def check(self, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Checks that the path is still the directory that was opened.
+
+    All processes of a job must call it at the same step: all of them end, or
+    none.
+
+    Args:
+      sleep: Sleeps between two checks of a directory that is gone, for a number
+        of seconds; it may return early, as if the time had passed.
+
+    Raises:
+      JobDirGoneError: The directory of a process is gone, and did not return.
+      JobDirError: Another run trains in the directory.
+    """
+    self._checked_at = time.monotonic()
+    num_polls = int(self._wait_secs / _POLL_SECS)
+    for poll in range(num_polls + 1):
+      reason = self.absence()
+      if not _in_any_process(reason is not None):
+        self._check_lock()
+        return
+      if poll == 0 and num_polls and reason:
+        logging.warning(
+          '%s; waiting up to %g s for it to return', reason, self._wait_secs
+        )
+      if poll < num_polls:
+        sleep(_POLL_SECS)
+    waited = f' and did not return within {self._wait_secs:g} s'
+    reason = reason or f'--job_log_dir={self.path} is gone on another host'
+    raise JobDirGoneError(reason + (waited if num_polls else ''))
+
+  def check_at_intervals(
+    self, sleep: Callable[[float], None] = time.sleep
+  ) -> None:
+    """Like `check`, every 5 s, in jobs of one process only."""
+    is_due = time.monotonic() - self._checked_at > _CHECK_SECS
+    if is_due and jax.process_count() == 1:
+      self.check(sleep)
+
+  def raise_if_gone(self) -> None:
+    """Checks once, in this process only.
+
+    Raises:
+      JobDirGoneError: The directory is gone.
+    """
+    if reason := self.absence():
+      raise JobDirGoneError(reason)
+
+  def absence(self) -> str | None:
+    """Returns why the path is not the directory that was opened, or None."""
+    name = f'--job_log_dir={self.path}'
+    opened = os.fstat(self._descriptor)
+    try:
+      present = os.stat(self.path)
+    except FileNotFoundError:
+      return f'{name} was {self._fate(opened)}'
+    except OSError as e:
+      return f'{name} cannot be reached ({e.strerror})'
+    if _identity(present) == _identity(opened):
+      if holder := job_lock.read_holder(self.path):
+        self._run_id = holder['run_id']
+      return None
+    if present.st_dev != opened.st_dev and self._is_mounted_again():
+      self._reopen()
+      return None
+    fate = self._fate(opened)
+    return f'{name} was {fate}; another directory is in its place'
+
+  def _fate(self, opened: os.stat_result) -> str:
+    """What happened to the directory that was opened."""
+    if opened.st_nlink == 0:
+      return 'deleted'
+    with contextlib.suppress(OSError):
+      new_path = os.readlink(f'/proc/self/fd/{self._descriptor}')
+      is_moved = new_path != str(self.path)
+      if is_moved and _identity(os.stat(new_path)) == _identity(opened):
+        return f'moved to {new_path}'
+    return 'deleted, moved or unmounted'
+
+  def _is_mounted_again(self) -> bool:
+    """Whether `.lock` is that of this run: devices are renumbered."""
+    holder = job_lock.read_holder(self.path)
+    return holder is not None and holder['run_id'] == self._run_id
+
+  def _reopen(self) -> None:
+    """Opens and locks the directory again."""
+    os.close(self._descriptor)
+    self._descriptor = self._open()
+    if self._lock is not None:
+      self._lock.close()
+      self.lock()
+
+  def _check_lock(self) -> None:
+    if self._lock is None:
+      return
+    try:
+      self._lock.check()
+    except job_lock.LockedError as e:
+      raise JobDirError(str(e)) from None
+
+  def _open(self) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    return os.open(self.path, flags)
+
+
 @contextlib.contextmanager
 def open_job_dir(
-  job_log_dir: str, process: int, mode: str = 'train'
-) -> Iterator[None]:
+  job_log_dir: str, process: int, mode: str = 'train', wait_secs: float = 0.0
+) -> Iterator[JobDir]:
   """Creates the directory, locks it for training, and logs into it.
 
   Only one run may train in a directory; other modes need no lock.
@@ -36,94 +190,67 @@ def open_job_dir(
     job_log_dir: the directory.
     process: index of this process; the first one holds the lock.
     mode: the value of --mode.
+    wait_secs: how long a check waits for a directory that is gone.
 
   Raises:
-    JobDirError: it is not writable, or another run trains in it.
+    JobDirError: it is not writable, another run trains in it, or it is gone
+      and the run failed therefore.
   """
   if '://' in job_log_dir:
     raise JobDirError(
       f'--job_log_dir={job_log_dir} is no path; mount the bucket, such as with'
       ' gcsfuse, and use the path of the mount'
     )
+  side_files.reset_warnings()
   path = pathlib.Path(job_log_dir)
-  try:
-    (path / _LOGS).mkdir(parents=True, exist_ok=True)
-    lock = (path / _LOCK).open('a')
-    handler = std_logging.FileHandler(log_file(job_log_dir, process, mode))
-  except OSError as e:
-    raise JobDirError(
-      f'cannot write to --job_log_dir={job_log_dir}: {e}'
-    ) from e
-  with lock, _log_handler(handler):
-    if process == 0 and mode == 'train':
-      _lock(lock.fileno(), job_log_dir)
-    yield
-
-
-def wait_until_free(job_log_dir: str, timeout_secs: float) -> None:
-  """Waits until no run trains in the directory, or for `timeout_secs`."""
-  path = pathlib.Path(job_log_dir) / _LOCK
-  deadline = time.monotonic() + timeout_secs
-  while path.exists() and time.monotonic() < deadline:
-    with path.open('a') as lock:
-      try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return
-      except BlockingIOError:
-        time.sleep(_POLL_SECS)
-      except OSError:
-        return  # The file system has no locks.
-
-
-def log_file(
-  job_log_dir: str, process: int, mode: str = 'train'
-) -> pathlib.Path:
-  """Returns the log file of a process of the job."""
-  return pathlib.Path(job_log_dir) / _LOGS / f'{mode}_{process}.log'
-
-
-def log_to_console() -> None:
-  """Logs warnings to stderr as plain lines; the log file has all levels."""
-  logging.set_verbosity(logging.INFO)
-  root = std_logging.getLogger()
-  for handler in root.handlers[:]:
-    if type(handler) is std_logging.StreamHandler:
-      # sys.stderr may be another stream by now.
-      root.removeHandler(handler)
-  console = std_logging.StreamHandler(sys.stderr)
-  console.setLevel(std_logging.WARNING)
-  # The file has tracebacks; `main` prints the error.
-  console.addFilter(lambda record: record.exc_info is None)
-  console.setFormatter(std_logging.Formatter('pax: %(message)s'))
-  root.addHandler(console)
+  log_file = job_log.log_file(job_log_dir, process, mode)
+  with contextlib.ExitStack() as on_exit:
+    try:
+      path.mkdir(parents=True, exist_ok=True)
+      directory = JobDir(path, wait_secs)
+      on_exit.callback(directory.close)
+      side_files.make_directories(path, job_log.FOLDER)
+      handler = job_log.LogFileHandler(log_file)
+      if process == 0 and mode == 'train':
+        directory.lock()
+    except OSError as e:
+      raise JobDirError(
+        f'cannot write to --job_log_dir={job_log_dir}: {e}'
+      ) from e
+    _check_checkpoints(path)
+    on_exit.enter_context(job_log.log_to(handler))
+    with _gone_explains_errors(directory):
+      yield directory
 
 
 @contextlib.contextmanager
-def _log_handler(handler: std_logging.Handler) -> Iterator[None]:
-  root = std_logging.getLogger()
-  handler.setLevel(std_logging.INFO)
-  handler.setFormatter(std_logging.Formatter(_FORMAT))
-  root.addHandler(handler)
+def _gone_explains_errors(directory: JobDir) -> Iterator[None]:
+  """Replaces an error by that of the directory, if that is gone."""
   try:
     yield
-  except Exception:
-    logging.exception('The run failed')
+  except JobDirError:
     raise
-  finally:
-    root.removeHandler(handler)
-    handler.close()
+  except Exception as e:
+    if reason := directory.absence():
+      raise JobDirGoneError(f'{reason} ({type(e).__name__}: {e})') from e
+    raise
 
 
-def _lock(descriptor: int, job_log_dir: str) -> None:
-  """Locks an open file; the system unlocks it when the process ends."""
-  try:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError:
+def _check_checkpoints(path: pathlib.Path) -> None:
+  checkpoints = path / paths.CHECKPOINTS
+  if os.path.lexists(checkpoints) and not checkpoints.is_dir():
     raise JobDirError(
-      f'another process trains in --job_log_dir={job_log_dir}; stop it or'
-      ' use another directory'
-    ) from None
-  except OSError as e:
-    logging.warning('Cannot lock %s (%s)', job_log_dir, e)
-  os.truncate(descriptor, 0)
-  os.write(descriptor, f'{os.getpid()}\n'.encode())
+      f'{checkpoints} is not a directory; move it, or use another --job_log_dir'
+    )
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+  return status.st_dev, status.st_ino
+
+
+def _in_any_process(flag: bool) -> bool:
+  if jax.process_count() == 1:
+    return flag
+  from jax.experimental import multihost_utils
+
+  return bool(np.any(multihost_utils.process_allgather(np.int32(flag))))

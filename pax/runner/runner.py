@@ -18,6 +18,7 @@ from pax.runner import (
   build_train,
   distributed,
   job_dir,
+  job_log,
   job_setup,
   run_record,
 )
@@ -39,7 +40,7 @@ def run(
   """
   began = time.time()
   _check_options(options)
-  job_dir.log_to_console()
+  job_log.log_to_console()
   distributed.initialize(options)
   process = jax.process_index()
   with job_dir.open_job_dir(options.job_log_dir, process, options.mode):
@@ -80,7 +81,7 @@ def _train(job: TrainJob, spec: job_setup.JobSpec) -> Outcome:
 
 
 def _preemption_handler(options: RunOptions) -> PreemptionHandler:
-  log_file = job_dir.log_file(
+  log_file = job_log.log_file(
     options.job_log_dir, jax.process_index(), options.mode
   )
   watchdog = watchdog_lib.create_watchdog(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -14,7 +15,14 @@ from collections.abc import Iterator, Sequence
 from absl import logging
 
 from pax import exit_codes, experiment_registry
-from pax.runner import command_line, job_dir, overrides, parent_death
+from pax.runner import (
+  command_line,
+  job_dir,
+  job_lock,
+  job_log,
+  overrides,
+  parent_death,
+)
 from pax.runner.options import RunOptions, UsageError
 from pax.studies import report, trial_metrics
 from pax.studies import study as study_lib
@@ -43,7 +51,7 @@ def run(options: RunOptions) -> int:
       f'{experiment.__name__} has no search point; write automl.oneof([...]) in'
       ' place of a constant, or leave out --study'
     )
-  job_dir.log_to_console()
+  job_log.log_to_console()
   search = Search.of(
     experiment().search(),
     options.metrics_from,
@@ -100,9 +108,8 @@ def _start(
   logging.info('Trial %d: pax %s', trial.id, ' '.join(words))
   path = {'PYTHONPATH': os.pathsep.join(sys.path)}
   log = study_lib.log_file(options.job_log_dir, trial.id, part)
-  job_dir.wait_until_free(
-    study_lib.job_log_dir(options.job_log_dir, trial.id, part), _SAVING_SECS
-  )
+  directory = study_lib.job_log_dir(options.job_log_dir, trial.id, part)
+  job_lock.wait_until_free(pathlib.Path(directory), _SAVING_SECS)
   with open(log, 'wb') as f:
     return subprocess.Popen(
       [sys.executable, '-m', 'pax.main', *words],

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""The job directory: held by one run, written to, with a log."""
+"""The job directory: locked by one run, checked, with a log."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import logging as std_logging
+import os
+import pathlib
+import shutil
 import time
 
 import pytest
 from absl import logging
 
-from pax.runner import job_dir
+from pax.runner import job_dir, job_lock, job_log
 
 
 def test_makes_the_directory_and_logs_into_it(tmp_path):
@@ -22,7 +28,7 @@ def test_makes_the_directory_and_logs_into_it(tmp_path):
     logging.info('too late')
   finally:
     logging.set_verbosity(verbosity)
-  text = job_dir.log_file(path, 3).read_text()
+  text = job_log.log_file(path, 3).read_text()
   assert 'hello' in text and 'too late' not in text
 
 
@@ -30,7 +36,7 @@ def test_logs_the_traceback_of_what_leaves_it(tmp_path):
   with pytest.raises(ZeroDivisionError):
     with job_dir.open_job_dir(str(tmp_path), 0):
       _ = 1 / 0
-  text = job_dir.log_file(str(tmp_path), 0).read_text()
+  text = job_log.log_file(str(tmp_path), 0).read_text()
   assert 'Traceback' in text and 'ZeroDivisionError' in text
 
 
@@ -64,11 +70,142 @@ def test_a_bucket_is_to_be_mounted():
 def test_waiting_for_another_run(tmp_path):
   """It takes a moment where a run is at work, and no time where none is."""
   directory = str(tmp_path)
-  job_dir.wait_until_free(directory, 60)
+  job_lock.wait_until_free(tmp_path, 60)
   with job_dir.open_job_dir(directory, 0):
     began = time.monotonic()
-    job_dir.wait_until_free(directory, 0.2)
+    job_lock.wait_until_free(tmp_path, 0.2)
     assert time.monotonic() - began >= 0.2
-  job_dir.wait_until_free(directory, 60)
+  job_lock.wait_until_free(tmp_path, 60)
   with job_dir.open_job_dir(directory, 0):
     pass
+
+
+def test_a_deleted_lock_file_does_not_admit_a_second_run(tmp_path):
+  with job_dir.open_job_dir(str(tmp_path), 0) as directory:
+    (tmp_path / '.lock').unlink()
+    with pytest.raises(job_dir.JobDirError, match='another process trains in'):
+      with job_dir.open_job_dir(str(tmp_path), 0):
+        pass
+    directory.check()
+    assert job_lock.read_holder(tmp_path)['pid'] == os.getpid()
+
+
+def test_the_refusal_names_the_holder(tmp_path):
+  with job_dir.open_job_dir(str(tmp_path), 0):
+    with pytest.raises(job_dir.JobDirError, match=rf'pid {os.getpid()} on \w+'):
+      with job_dir.open_job_dir(str(tmp_path), 0):
+        pass
+
+
+def _without_directory_locks(descriptor, operation, flock=fcntl.flock):
+  """As on NFS."""
+  if os.path.isdir(f'/proc/self/fd/{descriptor}'):
+    raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+  flock(descriptor, operation)
+
+
+def test_without_locks_of_directories(tmp_path, monkeypatch):
+  monkeypatch.setattr(fcntl, 'flock', _without_directory_locks)
+  with job_dir.open_job_dir(str(tmp_path), 0) as first:
+    with pytest.raises(job_dir.JobDirError, match='another process trains in'):
+      with job_dir.open_job_dir(str(tmp_path), 0):
+        pass
+    (tmp_path / '.lock').unlink()
+    with job_dir.open_job_dir(str(tmp_path), 0):
+      with pytest.raises(job_dir.JobDirError, match='another process trains'):
+        first.check()
+
+
+def test_a_file_system_without_locks_is_a_warning(
+  tmp_path, monkeypatch, caplog
+):
+  def unsupported(descriptor, operation):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+  monkeypatch.setattr(fcntl, 'flock', unsupported)
+  with job_dir.open_job_dir(str(tmp_path), 0):
+    pass
+  assert 'has no locks' in caplog.text
+
+
+def test_checkpoints_that_are_a_file(tmp_path):
+  (tmp_path / 'checkpoints').write_text('')
+  with pytest.raises(job_dir.JobDirError, match='is not a directory'):
+    with job_dir.open_job_dir(str(tmp_path), 0):
+      pass
+
+
+def _delete(path: pathlib.Path) -> str:
+  shutil.rmtree(path)
+  return 'was deleted'
+
+
+def _move(path: pathlib.Path) -> str:
+  path.rename(path.with_name('elsewhere'))
+  return f'was moved to {path.with_name("elsewhere")}'
+
+
+def _replace(path: pathlib.Path) -> str:
+  message = _move(path)
+  shutil.copytree(path.with_name('elsewhere'), path)
+  return f'{message}; another directory is in its place'
+
+
+@pytest.mark.parametrize('change', [_delete, _move, _replace])
+def test_a_directory_that_is_gone(tmp_path, change):
+  path = tmp_path / 'job'
+  with job_dir.open_job_dir(str(path), 0) as directory:
+    directory.check()
+    message = change(path)
+    with pytest.raises(job_dir.JobDirGoneError, match=message):
+      directory.check()
+    directory.check_at_intervals()  # Not yet due.
+    with pytest.raises(job_dir.JobDirGoneError):
+      directory.raise_if_gone()
+
+
+def test_a_directory_that_returns(tmp_path, caplog):
+  path = tmp_path / 'job'
+  with job_dir.open_job_dir(str(path), 0, wait_secs=2) as directory:
+    path.rename(tmp_path / 'elsewhere')
+    sleeps = []
+
+    def sleep(seconds):
+      sleeps.append(seconds)
+      if len(sleeps) == 3:
+        (tmp_path / 'elsewhere').rename(path)
+
+    directory.check(sleep)
+    assert len(sleeps) == 3
+    assert 'waiting up to 2 s for it to return' in caplog.text
+    path.rename(tmp_path / 'elsewhere')
+    with pytest.raises(job_dir.JobDirGoneError, match='not return within 2 s'):
+      directory.check(lambda seconds: None)
+
+
+def test_an_error_is_explained_by_a_directory_that_is_gone(tmp_path):
+  path = tmp_path / 'job'
+  with pytest.raises(job_dir.JobDirGoneError, match=r'was deleted \(OSError'):
+    with job_dir.open_job_dir(str(path), 0):
+      shutil.rmtree(path)
+      raise OSError('no file')
+
+
+def test_a_log_on_a_full_disk_is_reported_once(tmp_path, capsys, monkeypatch):
+  job_log.log_to_console()
+  root = std_logging.getLogger()
+  try:
+    with pytest.raises(ValueError, match='the real error'):
+      with job_dir.open_job_dir(str(tmp_path), 0):
+
+        def full(descriptor, line):
+          raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, 'write', full)
+        for _ in range(100):
+          logging.info('hello')
+        raise ValueError('the real error')
+  finally:
+    root.removeHandler(root.handlers[-1])
+  lines = capsys.readouterr().err.splitlines()
+  assert len(lines) == 1 and 'train_0.log: No space left on device' in lines[0]

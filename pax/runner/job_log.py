@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log of a job: a file in its directory, and warnings on the console."""
+
+from __future__ import annotations
+
+import contextlib
+import logging as std_logging
+import os
+import pathlib
+import sys
+from collections.abc import Iterator
+
+from absl import logging
+
+from pax import side_files
+
+FOLDER = 'logs'
+_FORMAT = '%(asctime)s %(levelname)s %(name)s %(message)s'
+
+
+class LogFileHandler(std_logging.Handler):
+  """Appends each record to a file, unbuffered.
+
+  Only the first error of writing is reported.
+  """
+
+  def __init__(self, path: pathlib.Path):
+    """Opens or creates the file.
+
+    Raises:
+      OSError: It cannot be opened.
+    """
+    super().__init__(std_logging.INFO)
+    self.setFormatter(std_logging.Formatter(_FORMAT))
+    self._path = path
+    self._has_failed = False
+    self._descriptor = self._open()
+
+  def emit(self, record: std_logging.LogRecord) -> None:
+    line = f'{self.format(record)}\n'.encode(errors='backslashreplace')
+    try:
+      while line:
+        line = line[os.write(self._descriptor, line) :]
+    except OSError as e:
+      if not self._has_failed:
+        self._has_failed = True
+        side_files.report_unwritable(self._path, e)
+
+  def reopen(self) -> None:
+    """Opens the file again, after its file system was mounted again."""
+    with side_files.tolerate_errors(self._path), self.lock:
+      old, self._descriptor = self._descriptor, self._open()
+      os.close(old)
+
+  def close(self) -> None:
+    with contextlib.suppress(OSError):
+      os.close(self._descriptor)
+    super().close()
+
+  def _open(self) -> int:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    return os.open(self._path, flags, 0o666)
+
+
+def log_file(
+  job_log_dir: str, process: int, mode: str = 'train'
+) -> pathlib.Path:
+  """Returns the log file of a process of the job."""
+  return pathlib.Path(job_log_dir) / FOLDER / f'{mode}_{process}.log'
+
+
+def log_to_console() -> None:
+  """Logs warnings to stderr as plain lines; the log file has all levels."""
+  logging.set_verbosity(logging.INFO)
+  root = std_logging.getLogger()
+  for handler in root.handlers[:]:
+    if type(handler) is std_logging.StreamHandler:
+      # sys.stderr may be another stream by now.
+      root.removeHandler(handler)
+  console = std_logging.StreamHandler(sys.stderr)
+  console.setLevel(std_logging.WARNING)
+  # The file has tracebacks; `main` prints the error.
+  console.addFilter(lambda record: record.exc_info is None)
+  console.setFormatter(std_logging.Formatter('pax: %(message)s'))
+  root.addHandler(console)
+
+
+@contextlib.contextmanager
+def log_to(handler: LogFileHandler) -> Iterator[None]:
+  """Logs to a file while the context is open; logs an error that leaves it."""
+  root = std_logging.getLogger()
+  root.addHandler(handler)
+  try:
+    yield
+  except Exception:
+    logging.exception('The run failed')
+    raise
+  finally:
+    root.removeHandler(handler)
+    handler.close()
