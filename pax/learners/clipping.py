@@ -14,6 +14,9 @@ from praxis import pytypes
 JTensor = pytypes.JTensor
 Nested = pytypes.Nested
 
+# Name scope of the check of the gradient norm, to find it in a jaxpr.
+CHECK_SCOPE = 'is_valid_step'
+
 
 class ScaledGradients(NamedTuple):
   """Clipped gradients and their norms."""
@@ -73,8 +76,9 @@ def is_valid(norm: Float[Array, ''], limit: float) -> Bool[Array, '']:
 
   The norm is finite only if every gradient is finite.
   """
-  valid = jnp.isfinite(norm)
-  return valid & (norm < limit) if limit else valid
+  with jax.named_scope(CHECK_SCOPE):
+    valid = jnp.isfinite(norm)
+    return valid & (norm < limit) if limit else valid
 
 
 def _clip_by_own_norm(g: JTensor, limit: float) -> JTensor:

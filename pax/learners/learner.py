@@ -56,7 +56,8 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
   grad_norm_individual_vars: bool = False
   var_norm_summary: bool = True
   var_norm_individual_vars: bool = False
-  # Whether a step with a non-finite gradient is invalid.
+  # Whether a step with a non-finite gradient is invalid; see also
+  # `task.train.max_consecutive_nonfinite_steps`.
   check_valid_step: bool = True
   # Whether to vectorize the optimizer over the layers of a repeated stack; see
   # praxis.optimizers.
@@ -341,10 +342,17 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     """Returns the result of `update` in a valid step, else of `skip`."""
     if not self.check_valid_step:
       return update()
-    valid = clipping.is_valid(norm, self.skip_step_gradient_norm_value)
+    limit = self.skip_step_gradient_norm_value
+    valid = clipping.is_valid(norm, limit)
     base_layer.add_global_summary(
       'learning/is_valid_step', valid.astype(jnp.float32)
     )
+    if limit:
+      # Otherwise a step is valid exactly if its gradient is finite.
+      base_layer.add_global_summary(
+        'learning/is_finite_gradient',
+        clipping.is_valid(norm, 0.0).astype(jnp.float32),
+      )
     if not self.enable_skip_step_on_gradient_anomalies:
       return update()
     if py_utils.target_platform() == 'cpu':

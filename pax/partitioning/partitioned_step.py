@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.extend import core as jex_core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pax import train_states
@@ -100,6 +101,32 @@ class PartitionedStep:
     with self._compiling:
       self._compiled = compiled
 
+  def run_traced(
+    self,
+    transform: Callable[[jex_core.ClosedJaxpr, Sequence[jax.Array]], Any],
+    state: TrainState,
+    batch: Batch,
+    key: jax.Array,
+  ) -> tuple[jex_core.ClosedJaxpr, Any]:
+    """Returns the jaxpr of the step, and `transform(jaxpr, leaves)`, compiled.
+
+    Nothing is donated; the outputs are replicated.
+
+    Args:
+      transform: A function of the jaxpr and of the leaves of the arguments.
+      state: The train state.
+      batch: The global batch.
+      key: The PRNG key.
+    """
+    closed = self.trace(key).jaxpr
+    leaves = jax.tree.leaves((state, batch, self._replicate(key)))
+    run = jax.jit(
+      lambda *leaves: transform(closed, leaves), out_shardings=self._replicated
+    )
+    platform = self._mesh.devices.flat[0].platform
+    with jax.set_mesh(self._mesh), py_utils.tracing_for(platform):
+      return closed, run(*leaves)
+
   def __call__(self, state: TrainState, batch: Batch, key: jax.Array) -> Any:
     if key is not self._key:
       self._set_key(key)
@@ -108,6 +135,8 @@ class PartitionedStep:
   def _set_key(self, key: jax.Array) -> None:
     self.compile(key)
     self._key = key
+    self._replicated_key = self._replicate(key)
+
+  def _replicate(self, key: jax.Array) -> jax.Array:
     # jit, unlike device_put, replicates over devices of other processes.
-    replicate = jax.jit(lambda k: k, out_shardings=self._replicated)
-    self._replicated_key = replicate(key)
+    return jax.jit(lambda k: k, out_shardings=self._replicated)(key)

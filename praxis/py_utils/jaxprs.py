@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traversal of jaxprs."""
+"""Traversal of jaxprs, and the structure of their equations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from jax.extend import core as jex_core
 
+# Primitives that run one function on their last operands.
+CALLS = frozenset({
+  'checkpoint', 'closed_call', 'core_call', 'custom_jvp_call',
+  'custom_vjp_call', 'jit', 'pjit', 'remat2',
+})  # fmt: skip
 # Parameters with functions that do not run with the equation.
 _UNUSED_FUNCTIONS = frozenset({
   'bwd', 'cond_jaxpr', 'fwd_jaxpr_thunk', 'jvp_jaxpr_fun',
@@ -25,3 +31,23 @@ def sub_jaxprs(eqn: jex_core.JaxprEqn) -> Iterator[jex_core.Jaxpr]:
       jaxpr = getattr(value, 'jaxpr', value)
       if hasattr(jaxpr, 'eqns'):
         yield jaxpr
+
+
+def scan_num_consts_and_carry(eqn: jex_core.JaxprEqn) -> tuple[int, int]:
+  """Returns the number of constant and of carried operands of a scan.
+
+  Derived from ranks, as not every supported JAX has parameters with the counts:
+  scanned operands and stacked results have one dimension more than in the body.
+  """
+  (body,) = sub_jaxprs(eqn)
+  num_scanned = _num_higher_rank(eqn.invars, body.invars)
+  num_carry = len(eqn.outvars) - _num_higher_rank(eqn.outvars, body.outvars)
+  return len(eqn.invars) - num_scanned - num_carry, num_carry
+
+
+def _num_higher_rank(outer: Sequence[Any], inner: Sequence[Any]) -> int:
+  return sum(_rank(x) > _rank(y) for x, y in zip(outer, inner, strict=True))
+
+
+def _rank(atom: Any) -> int:
+  return len(getattr(atom.aval, 'shape', ()))

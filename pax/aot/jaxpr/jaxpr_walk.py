@@ -12,6 +12,7 @@ import jax
 from jax.extend import core as jex_core
 
 from praxis import py_utils
+from praxis.py_utils import jaxprs
 
 CONTRACTIONS = frozenset({
   'conv_general_dilated', 'dot_general', 'ragged_dot_general',
@@ -31,10 +32,6 @@ NON_ELEMENTWISE = CONTRACTIONS | REDUCTIONS | CONTROL_FLOW | frozenset({
 VIEWS = frozenset({
   'convert_element_type', 'copy', 'name', 'reshape', 'sharding_constraint',
   'squeeze', 'stop_gradient', 'transpose',
-})  # fmt: skip
-_CALLS = frozenset({
-  'checkpoint', 'closed_call', 'core_call', 'custom_jvp_call',
-  'custom_vjp_call', 'jit', 'pjit', 'remat2',
 })  # fmt: skip
 
 
@@ -84,7 +81,7 @@ def _inline(
     called = list(py_utils.sub_jaxprs(eqn))
     if eqn.primitive.name == 'optimization_barrier':
       names.update(zip(eqn.outvars, invars, strict=True))
-    elif eqn.primitive.name in _CALLS and len(called) == 1:
+    elif eqn.primitive.name in jaxprs.CALLS and len(called) == 1:
       (function,) = called
       num_consts = len(invars) - len(function.invars)
       inner = dict(zip(function.invars, invars[num_consts:], strict=True))
@@ -129,26 +126,6 @@ def schedule_alap(
       operands = [maker[v] for v in variables(eqns[i].invars) if v in maker]
       stack += [(k, False) for k in reversed(operands) if k not in scheduled]
   return schedule
-
-
-def scan_num_consts_and_carry(eqn: jex_core.JaxprEqn) -> tuple[int, int]:
-  """Returns the number of constant and of carried operands of a scan.
-
-  Derived from ranks, as not every supported JAX has parameters with the counts:
-  scanned operands and stacked results have one dimension more than in the body.
-  """
-  (body,) = py_utils.sub_jaxprs(eqn)
-  num_scanned = _num_higher_rank(eqn.invars, body.invars)
-  num_carry = len(eqn.outvars) - _num_higher_rank(eqn.outvars, body.outvars)
-  return len(eqn.invars) - num_scanned - num_carry, num_carry
-
-
-def _num_higher_rank(outer: Sequence[Atom], inner: Sequence[Atom]) -> int:
-  return sum(_rank(x) > _rank(y) for x, y in zip(outer, inner, strict=True))
-
-
-def _rank(atom: Atom) -> int:
-  return len(getattr(atom.aval, 'shape', ()))
 
 
 def variables(atoms: Sequence[Atom]) -> list[Var]:

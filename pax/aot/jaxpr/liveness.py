@@ -24,6 +24,7 @@ from pax.aot.jaxpr import (
 )
 from pax.aot.jaxpr.jaxpr_walk import Atom, Var
 from praxis import py_utils
+from praxis.py_utils import jaxprs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,7 +175,7 @@ class _LivenessAnalysis:
       return _Peak(0.0, [])
     body = None
     if name == 'scan':
-      body = _LoopBody(*jaxpr_walk.scan_num_consts_and_carry(eqn))
+      body = _LoopBody(*jaxprs.scan_num_consts_and_carry(eqn))
     elif name == 'cond':
       body = _LoopBody(num_consts=0, num_carry=0)
     peaks = [self.peak(jaxpr, body) for jaxpr in py_utils.sub_jaxprs(eqn)]
@@ -218,7 +219,7 @@ class _LivenessAnalysis:
   def _live_array(self, variable: Var, eqn: jex_core.JaxprEqn) -> LiveArray:
     is_stacked = False
     if eqn.primitive.name == 'scan' and not eqn.params['reverse']:
-      _, num_carry = jaxpr_walk.scan_num_consts_and_carry(eqn)
+      _, num_carry = jaxprs.scan_num_consts_and_carry(eqn)
       is_stacked = eqn.outvars.index(variable) >= num_carry
     return LiveArray(
       self._shardings.bytes_per_device(variable),
@@ -292,7 +293,7 @@ def _initial_carry(eqn: jex_core.JaxprEqn, variable: Var) -> list[Atom]:
   """The operand that initializes a result of a loop; [] if it is stacked."""
   k = eqn.outvars.index(variable)
   if eqn.primitive.name == 'scan':
-    num_consts, num_carry = jaxpr_walk.scan_num_consts_and_carry(eqn)
+    num_consts, num_carry = jaxprs.scan_num_consts_and_carry(eqn)
     return [eqn.invars[num_consts + k]] if k < num_carry else []
   num_consts = eqn.params['cond_nconsts'] + eqn.params['body_nconsts']
   return [eqn.invars[num_consts + k]]

@@ -225,6 +225,11 @@ def test_a_large_norm_skips_the_step():
     )
     assert same == skipped
     assert summaries['learning/is_valid_step'] == float(not skipped)
+    assert summaries['learning/is_finite_gradient'] == 1.0
+  _, _, summaries = _step(
+    learner, jax.tree.map(lambda w: w * np.nan, variables), variables
+  )
+  assert summaries['learning/is_finite_gradient'] == 0.0
 
 
 def test_skipping_can_be_switched_off():

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from pax.aot.jaxpr import jaxpr_walk
+from praxis.py_utils import jaxprs
 
 
 def names(eqns):
@@ -72,6 +73,6 @@ def test_operands_of_a_scan(length):
   x, rows = jnp.ones((2, 4)), jnp.ones((length, 4))
   eqns, _ = jaxpr_walk.inline_calls(jax.make_jaxpr(run)(x, rows).jaxpr)
   (scan,) = (eqn for eqn in eqns if eqn.primitive.name == 'scan')
-  assert jaxpr_walk.scan_num_consts_and_carry(scan) == (1, 2)
+  assert jaxprs.scan_num_consts_and_carry(scan) == (1, 2)
   # The last two of four results are stacked.
   assert [v.aval.shape[:1] for v in scan.outvars[2:]] == [(length,)] * 2
