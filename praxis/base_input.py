@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,6 +24,15 @@ State = dict[str, Any]
 
 # Names become parts of directories and of summary tags.
 _VALID_NAME = re.compile(r'[a-zA-Z0-9.:_+-]+')
+
+
+class Vocabulary(NamedTuple):
+  """A mapping between text and ids, for comparison."""
+
+  # Equal for equal mappings, such as a checksum of the model file.
+  digest: str
+  # Where it comes from, such as the path of the file, for messages.
+  source: str
 
 
 class BaseInput(base_hyperparams.FiddleBaseParameterizable):
@@ -184,6 +193,14 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     """
     raise NotImplementedError(f'{type(self).__name__} has no vocabulary')
 
+  def vocabularies(self) -> Mapping[str, Vocabulary]:
+    """Returns the vocabularies whose ids the batches hold, by feature.
+
+    A job compares them with those that it was trained with. An input of ids
+    from elsewhere has none.
+    """
+    return {}
+
   def derived_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
     """Returns further metrics computed from those of a step or evaluation."""
     del metrics
@@ -333,6 +350,13 @@ class MultiInput(BaseInput):
         'set default_input'
       )
     return self._inputs[name].ids_to_strings(ids, lengths, key)
+
+  def vocabularies(self) -> Mapping[str, Vocabulary]:
+    return {
+      f'{name}.{feature}': vocabulary
+      for name, child in self._inputs.items()
+      for feature, vocabulary in child.vocabularies().items()
+    }
 
   def _child_params(
     self, params: pax_fiddle.Config[BaseInput]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -228,6 +229,13 @@ class SeqIOInput(base_input.BaseInput):
       raise ValueError(f'the split {self.split_name!r} must have examples')
     return self.feature_converter.rows(group, self.task_feature_lengths)[0]
 
+  def vocabularies(self) -> Mapping[str, base_input.Vocabulary]:
+    """Returns the vocabularies of the features of the task."""
+    return {
+      name: _compared_vocabulary(feature.vocabulary)
+      for name, feature in self._task.output_features.items()
+    }
+
   def _vocabulary(self, key: str | None) -> Any:
     if self.overridden_vocab is not None:
       return self.overridden_vocab
@@ -289,6 +297,17 @@ def _stack(rows: Sequence[NestedMap], weights: np.ndarray) -> NestedMap:
   return NestedMap(
     batch.Filter(lambda x: x.dtype.kind in 'biuf'), eval_sample_weights=weights
   )
+
+
+def _compared_vocabulary(vocabulary: Any) -> base_input.Vocabulary:
+  """Returns the SentencePiece model of a vocabulary, else its type and size."""
+  name = f'{type(vocabulary).__name__} of {vocabulary.vocab_size} ids'
+  model = getattr(vocabulary, 'sp_model', None)
+  if not isinstance(model, bytes):
+    return base_input.Vocabulary(name, name)
+  path = getattr(vocabulary, 'sentencepiece_model_file', name)
+  digest = hashlib.sha256(model).hexdigest()
+  return base_input.Vocabulary(f'sha256:{digest}', str(path))
 
 
 def _max_over_hosts(value: int) -> int:

@@ -101,6 +101,12 @@ class TextLmInput(base_input.BaseInput):
       np.concatenate([bos, tokenizer.encode(s.encode())]) for s in strings
     ]
 
+  def vocabularies(self) -> Mapping[str, base_input.Vocabulary]:
+    """Returns the vocabulary of `tokens`, by training the tokenizer."""
+    if not self.tokenizer.is_fitted:
+      self.tokenizer.fit(_split(self._paths, self.held_out_percent)[0])
+    return tokenizers.vocabularies(self.tokenizer)
+
   def derived_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
     """Returns `bits_per_byte`, derived from `avg_xent` in nats per label.
 

@@ -4,16 +4,21 @@
 from __future__ import annotations
 
 import abc
+import contextlib
+import fcntl
 import hashlib
 import io
 import os
-from collections.abc import Iterable, Sequence
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from absl import logging
 
 from pax import atomic_file
-from praxis import base_hyperparams
+from praxis import base_hyperparams, base_input
 
 
 class Tokenizer(base_hyperparams.FiddleBaseParameterizable, abc.ABC):
@@ -45,6 +50,16 @@ class Tokenizer(base_hyperparams.FiddleBaseParameterizable, abc.ABC):
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of `ids`, without bos, eos and padding."""
 
+  @property
+  def is_fitted(self) -> bool:
+    """Whether `fit` has nothing to do."""
+    return True
+
+  @property
+  def vocabulary(self) -> base_input.Vocabulary | None:
+    """The mapping, after `fit`; None is not compared between jobs."""
+    return None
+
 
 class ByteTokenizer(Tokenizer):
   """Bytes: ids 0 to 255, then bos, eos and padding."""
@@ -61,12 +76,17 @@ class ByteTokenizer(Tokenizer):
     content = bytes(int(i) for i in ids if 0 <= i < 256)
     return content.decode('utf-8', errors='replace')
 
+  @property
+  def vocabulary(self) -> base_input.Vocabulary:
+    return base_input.Vocabulary('bytes', type(self).__name__)
+
 
 class SentencePieceTokenizer(Tokenizer):
   """SentencePiece, with a model file or a model trained on the corpus.
 
-  A trained model is cached in `$XDG_CACHE_HOME/pax`, else `~/.cache/pax`, under
-  a hash of the corpus and the vocabulary size.
+  A trained model is cached in `$XDG_CACHE_HOME/pax`, else `~/.cache/pax`. The
+  name of the file has a hash of the corpus and of the settings, and the SHA-256
+  of the model: a damaged file is trained again.
 
   References:
     https://arxiv.org/abs/1808.06226
@@ -85,17 +105,31 @@ class SentencePieceTokenizer(Tokenizer):
   def __post_init__(self):
     super().__post_init__()
     self._processor: Any = None
+    self._vocabulary: base_input.Vocabulary | None = None
     if self.model_file is not None:
-      self._load(self.model_file)
+      self._read_model_file(self.model_file)
+
+  @property
+  def is_fitted(self) -> bool:
+    return self._processor is not None
+
+  @property
+  def vocabulary(self) -> base_input.Vocabulary | None:
+    return self._vocabulary
 
   def fit(self, documents: Sequence[bytes]) -> None:
-    if self._processor is not None:
+    if self.is_fitted:
       return
-    path = os.path.join(_cache_dir(), f'{self._fingerprint(documents)}.model')
-    if not os.path.exists(path):
-      with atomic_file.open_atomic(path) as file:
-        file.write(self._train(documents))
-    self._load(path)
+    cache = _ModelCache(self._fingerprint(documents))
+    model = cache.read()
+    if model is None:
+      # One process trains; the others wait for its model.
+      with cache.lock():
+        model = cache.read()
+        if model is None:
+          model = self._train(documents)
+          cache.write(model)
+    self._load(model, str(cache.path_of(model)))
 
   @property
   def vocab_size(self) -> int:
@@ -125,15 +159,25 @@ class SentencePieceTokenizer(Tokenizer):
       )
     return self._processor
 
-  def _load(self, path: str) -> None:
-    import sentencepiece  # Slow to import.
-
+  def _read_model_file(self, path: str) -> None:
     if not os.path.isfile(path):
       raise ValueError(
         f'model_file must be a SentencePiece model, got {path!r}, which does '
         'not exist; leave model_file None to train one'
       )
-    self._processor = sentencepiece.SentencePieceProcessor(model_file=path)
+    try:
+      self._load(pathlib.Path(path).read_bytes(), path)
+    except RuntimeError as e:
+      raise ValueError(
+        f'model_file must be a SentencePiece model, got {path!r}, which is'
+        f' damaged or another file: {e}'
+      ) from e
+
+  def _load(self, model: bytes, path: str) -> None:
+    import sentencepiece  # Slow to import.
+
+    self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    self._vocabulary = base_input.Vocabulary(f'sha256:{_sha256(model)}', path)
 
   def _fingerprint(self, documents: Sequence[bytes]) -> str:
     digest = hashlib.sha256(f'{self.num_pieces},{self.max_lines}'.encode())
@@ -172,6 +216,72 @@ class SentencePieceTokenizer(Tokenizer):
     return model.getvalue()
 
 
-def _cache_dir() -> str:
+def vocabularies(tokenizer: Tokenizer) -> dict[str, base_input.Vocabulary]:
+  """Returns the vocabulary of a fitted tokenizer as that of `tokens`."""
+  vocabulary = tokenizer.vocabulary
+  return {} if vocabulary is None else {'tokens': vocabulary}
+
+
+class _ModelCache:
+  """Trained models of one corpus: `<fingerprint>.<sha256>.model`.
+
+  The checksum is in the name, so that model and checksum appear together.
+  """
+
+  def __init__(self, fingerprint: str):
+    self._folder = _cache_dir()
+    self._fingerprint = fingerprint
+
+  def path_of(self, model: bytes) -> pathlib.Path:
+    """Returns the path of a model."""
+    return self._folder / f'{self._fingerprint}.{_sha256(model)}.model'
+
+  def read(self) -> bytes | None:
+    """Returns the model, or None; deletes damaged ones with a warning."""
+    pattern = re.compile(
+      rf'{re.escape(self._fingerprint)}\.([0-9a-f]{{64}})\.model'
+    )
+    for path in sorted(self._folder.glob(f'{self._fingerprint}.*.model')):
+      match = pattern.fullmatch(path.name)
+      try:
+        model = path.read_bytes()
+      except OSError:
+        continue
+      if match and _sha256(model) == match[1]:
+        return model
+      logging.warning(
+        'The cached tokenizer %s is damaged; it is trained again', path
+      )
+      with contextlib.suppress(OSError):
+        path.unlink()
+    return None
+
+  def write(self, model: bytes) -> None:
+    """Writes the model, if the cache can be written."""
+    try:
+      with atomic_file.open_atomic(self.path_of(model)) as file:
+        file.write(model)
+    except OSError as e:
+      logging.warning('The trained tokenizer is not cached: %s', e)
+
+  @contextlib.contextmanager
+  def lock(self) -> Iterator[None]:
+    """Excludes other processes, where the file system has locks."""
+    with contextlib.ExitStack() as stack:
+      try:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f'{self._fingerprint}.lock'
+        file = stack.enter_context(path.open('a'))
+        fcntl.flock(file, fcntl.LOCK_EX)
+      except OSError as e:
+        logging.info('Cannot lock the cache of tokenizers: %s', e)
+      yield
+
+
+def _cache_dir() -> pathlib.Path:
   base = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
-  return os.path.join(base, 'pax')
+  return pathlib.Path(base) / 'pax'
+
+
+def _sha256(content: bytes) -> str:
+  return hashlib.sha256(content).hexdigest()

@@ -54,6 +54,11 @@ class EvalRunner:
           f'{kind} {each.input.name}', each.input
         )
 
+  @property
+  def inputs(self) -> list[base_input.BaseInput]:
+    """The inputs of the programs."""
+    return [each.input for each in (*self.evals, *self.decodes)]
+
   def evaluate(
     self, state: TrainState, step: int, is_done: IsDone = _never_done
   ) -> dict[str, program.EvalProgramOutput]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
@@ -126,6 +127,8 @@ class EvalJob:
   early_stopping: EarlyStopping
   writer: summaries.Writer
   progress: summaries.Progress
+  # Called before each checkpoint; an exception ends the job.
+  before_checkpoint: Callable[[], None] = lambda: None
 
   def run(self) -> Outcome:
     """Evaluates and decodes each state of the source."""
@@ -160,6 +163,7 @@ class EvalJob:
         metric_accumulator.broadcast_from_first_process(int(is_written))
       )
 
+    self.before_checkpoint()
     with io_utils.checkpoint_progress(self.job_log_dir, step, self.mode):
       decodes = self.eval_runner.decode(state, step, is_done)
       evals = self.eval_runner.evaluate(state, step, is_done)

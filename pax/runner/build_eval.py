@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import pathlib
 from typing import Any
 
@@ -19,7 +20,7 @@ from pax.programs import (
   program,
 )
 from pax.programs.preemption import PreemptionHandler
-from pax.runner import artifacts, job_setup
+from pax.runner import artifacts, job_setup, vocabulary_record
 from pax.runner.job_setup import JobSpec
 from pax.runner.options import RunOptions, UsageError
 
@@ -77,6 +78,12 @@ def _build_eval(
     early_stopping=early_stopping.create_early_stopping(
       task.early_stopping_fn, options.job_log_dir
     ),
+    # Training may record its vocabularies after this job has started.
+    before_checkpoint=functools.partial(
+      vocabulary_record.check,
+      [options.job_log_dir, options.restore_checkpoint_dir],
+      eval_runner.inputs,
+    ),
     **sinks,
   )
 
@@ -107,6 +114,7 @@ def build_infer(
     settings = task.infer_writer
     directory = settings.restore_checkpoint_dir or options.job_log_dir
     checkpoint = str(directory)
+    vocabulary_record.check([directory], inputs)
     _, path = reading.find_checkpoint(
       directory, settings.restore_checkpoint_step
     )

@@ -17,7 +17,7 @@ from pax.programs import early_stopping
 from pax.programs import train_program as train_program_lib
 from pax.programs.jobs import TrainJob
 from pax.programs.preemption import PreemptionHandler
-from pax.runner import artifacts, job_setup
+from pax.runner import artifacts, job_setup, vocabulary_record
 from pax.runner.job_setup import JobSpec
 from pax.runner.options import RunOptions
 from praxis import base_input
@@ -78,6 +78,11 @@ def _build(
   compiling = thread.submit(_compile, options, partitioner)
   sinks = {'writer': writer, 'progress': job_setup.create_progress(task)}
   checkpointer = _checkpointer(options, partitioner, writer)
+  vocabulary_record.record(
+    job_log_dir,
+    train_input,
+    has_checkpoints=checkpointer.latest_step() is not None,
+  )
   state, step = _initial_state(
     options, partitioner, checkpointer, train_input, sinks['progress']
   )
@@ -86,6 +91,14 @@ def _build(
   describing = thread.submit(
     artifacts.write_after_build, job_log_dir, tree, task, input_spec
   )
+  eval_runner = job_setup.create_eval_runner(
+    options,
+    spec,
+    partitioner,
+    before_batch=preemption.raise_if_requested,
+    **sinks,
+  )
+  vocabulary_record.check([job_log_dir], eval_runner.inputs)
   return TrainJob(
     job_log_dir=job_log_dir,
     partitioner=partitioner,
@@ -93,13 +106,7 @@ def _build(
     state=state,
     step=step,
     train_input=train_input,
-    eval_runner=job_setup.create_eval_runner(
-      options,
-      spec,
-      partitioner,
-      before_batch=preemption.raise_if_requested,
-      **sinks,
-    ),
+    eval_runner=eval_runner,
     early_stopping=early_stopping.create_early_stopping(
       task.early_stopping_fn, job_log_dir
     ),

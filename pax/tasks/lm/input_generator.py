@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -118,6 +118,12 @@ class TextInput(base_input.BaseInput):
       self.tokenizer.decode(row[:length])
       for row, length in zip(np.asarray(ids), np.asarray(lengths), strict=True)
     ]
+
+  def vocabularies(self) -> Mapping[str, base_input.Vocabulary]:
+    """Returns the vocabulary of `tokens`, by training the tokenizer."""
+    if not self.tokenizer.is_fitted:
+      _ = self._corpus
+    return tokenizers.vocabularies(self.tokenizer)
 
   @functools.cached_property
   def _corpus(self) -> packing.Corpus:
