@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that appear under their name only when they are complete."""
+"""Files that appear under their name only when they are complete.
+
+A durable file is on the disk when it appears: a power failure leaves the older
+file or the new one.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
 import uuid
@@ -12,14 +17,25 @@ from typing import BinaryIO
 
 PathLike = str | os.PathLike[str]
 
+# Errors of folders that cannot be flushed: the file system has no such call, or
+# the folder may be written and not read.
+_NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
+
 
 class AtomicFile:
   """A binary file under a temporary name; `commit` renames it to `path`."""
 
-  def __init__(self, path: PathLike):
-    """Creates the folder of `path` and opens a temporary file in it."""
+  def __init__(self, path: PathLike, *, is_durable: bool = True):
+    """Creates the folder of `path` and opens a temporary file in it.
+
+    Args:
+      path: The file.
+      is_durable: Whether `commit` flushes to the disk; False suits files that
+        nothing depends on and that are written again, such as plots.
+    """
     self._path = pathlib.Path(path)
-    self._path.parent.mkdir(parents=True, exist_ok=True)
+    self._is_durable = is_durable
+    make_folder(self._path.parent)
     # Several processes, perhaps of several hosts, may write the same path.
     suffix = f'{uuid.uuid4().hex[:12]}.part'
     self._part = self._path.with_name(f'{self._path.name}.{suffix}')
@@ -27,31 +43,71 @@ class AtomicFile:
 
   def commit(self) -> None:
     """Closes the file and replaces `path` by it."""
+    if self._is_durable:
+      self.file.flush()
+      os.fsync(self.file.fileno())
     self.file.close()
     self._part.replace(self._path)
+    if self._is_durable:
+      sync(self._path.parent)
 
   def discard(self) -> None:
     """Closes and deletes the file; `path` stays unchanged."""
-    self.file.close()
-    self._part.unlink()
+    # Closing flushes: after an error of writing it fails again.
+    with contextlib.suppress(OSError):
+      self.file.close()
+    with contextlib.suppress(OSError):
+      self._part.unlink()
 
 
 @contextlib.contextmanager
-def open_atomic(path: PathLike) -> Iterator[BinaryIO]:
+def open_atomic(
+  path: PathLike, *, is_durable: bool = True
+) -> Iterator[BinaryIO]:
   """Opens a binary file that replaces `path` at the end of the `with` block.
 
   An exception in the block leaves `path` unchanged.
+
+  Args:
+    path: The file.
+    is_durable: See `AtomicFile`.
   """
-  file = AtomicFile(path)
+  file = AtomicFile(path, is_durable=is_durable)
   try:
     yield file.file
+    file.commit()
   except BaseException:
     file.discard()
     raise
-  file.commit()
 
 
-def write_text(path: PathLike, text: str) -> None:
-  """Replaces `path` by a UTF-8 file of `text`."""
-  with open_atomic(path) as file:
+def write_text(path: PathLike, text: str, *, is_durable: bool = True) -> None:
+  """Replaces `path` by a UTF-8 file of `text`; see `AtomicFile`."""
+  with open_atomic(path, is_durable=is_durable) as file:
     file.write(text.encode())
+
+
+def make_folder(path: PathLike) -> None:
+  """Creates a folder and its parents, durably, where they are missing."""
+  path = pathlib.Path(path)
+  missing = [p for p in (path, *path.parents) if not p.exists()]
+  path.mkdir(parents=True, exist_ok=True)
+  for folder in missing:
+    sync(folder.parent)
+
+
+def sync(path: PathLike) -> None:
+  """Flushes a file, or the names in a folder, to the disk.
+
+  Raises:
+    OSError: The file system reports an error.
+  """
+  try:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+      os.fsync(descriptor)
+    finally:
+      os.close(descriptor)
+  except OSError as e:
+    if not (os.path.isdir(path) and e.errno in _NOT_SUPPORTED):
+      raise

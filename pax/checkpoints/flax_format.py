@@ -2,12 +2,16 @@
 """Replicated train states as one msgpack file.
 
 The file is `{'state': {leaf name: array}, 'metadata': {...}, 'train_input':
-{process: JSON}}`, serialized by Flax.
+{process: JSON}, 'crc32': number}`, serialized by Flax. Its last four bytes are
+the number: the CRC-32 of all bytes before them. Files of older versions have no
+`crc32`, and checksums of the leaves in the metadata.
 """
 
 from __future__ import annotations
 
+import json
 import pathlib
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +22,36 @@ from pax.checkpoints import manifest
 from pax.checkpoints.types import CheckpointError, CorruptCheckpointError
 
 Path = pathlib.Path
+
+_CHECKSUM = 'crc32'
+_CHECKSUM_BYTES = 4
+# msgpack of the key and of the type of an unsigned number of four bytes.
+_CHECKSUM_MARK = b'\xa5crc32\xce'
+_KEYS = {'state', 'metadata', 'train_input'}
+
+_CHECKSUM = 'crc32'
+_CHECKSUM_BYTES = 4
+# msgpack of the key and of the type of an unsigned number of four bytes.
+_CHECKSUM_MARK = b'\xa5crc32\xce'
+_KEYS = {'state', 'metadata', 'train_input'}
+
+_CHECKSUM = 'crc32'
+_CHECKSUM_BYTES = 4
+# msgpack of the key and of the type of an unsigned number of four bytes.
+_CHECKSUM_MARK = b'\xa5crc32\xce'
+_KEYS = {'state', 'metadata', 'train_input'}
+
+_CHECKSUM = 'crc32'
+_CHECKSUM_BYTES = 4
+# msgpack of the key and of the type of an unsigned number of four bytes.
+_CHECKSUM_MARK = b'\xa5crc32\xce'
+_KEYS = {'state', 'metadata', 'train_input'}
+
+_CHECKSUM = 'crc32'
+_CHECKSUM_BYTES = 4
+# msgpack of the key and of the type of an unsigned number of four bytes.
+_CHECKSUM_MARK = b'\xa5crc32\xce'
+_KEYS = {'state', 'metadata', 'train_input'}
 
 
 def snapshot(leaves: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:
@@ -45,7 +79,7 @@ def write(
   metadata: Mapping[str, Any],
   train_input: Mapping[str, str],
 ) -> None:
-  """Writes the state, with its checksums, to one file.
+  """Writes a checkpoint with its checksum to one file.
 
   Args:
     file: The file.
@@ -55,16 +89,20 @@ def write(
   """
   from flax import serialization
 
-  checksums = {name: _checksum(array) for name, array in state.items()}
-  file.write_bytes(
-    serialization.msgpack_serialize(
-      {
-        'state': state,
-        'metadata': {**metadata, 'crc32': checksums},
-        'train_input': dict(train_input),
-      }
-    )
+  data = serialization.msgpack_serialize(
+    {
+      'state': dict(state),
+      'metadata': dict(metadata),
+      'train_input': dict(train_input),
+      _CHECKSUM: 2**32 - 1,
+    },
+    # Keeps the order of the keys: the checksum comes last.
+    in_place=True,
   )
+  body = memoryview(data)[:-_CHECKSUM_BYTES]
+  with file.open('wb') as stream:
+    stream.write(body)
+    stream.write(_checksum(body))
 
 
 def read(
@@ -77,19 +115,26 @@ def read(
   """
   from flax import serialization
 
+  data = file.read_bytes()
+  body = memoryview(data)[:-_CHECKSUM_BYTES]
+  has_checksum = bytes(body[-len(_CHECKSUM_MARK) :]) == _CHECKSUM_MARK
+  if has_checksum and data[-_CHECKSUM_BYTES:] != _checksum(body):
+    raise CorruptCheckpointError(
+      f'{file} is not what was written (its checksum differs)'
+    )
   try:
-    tree = serialization.msgpack_restore(file.read_bytes())
-    state, metadata = tree['state'], tree['metadata']
-  except (ValueError, KeyError, TypeError) as e:
+    tree = serialization.msgpack_restore(data)
+    tree.pop(_CHECKSUM) if has_checksum else _check_leaves(tree)
+    if set(tree) != _KEYS:
+      raise ValueError(f'it has the keys {sorted(map(repr, tree))}')
+    for text in tree['train_input'].values():
+      json.loads(text)
+  # A parser of damaged bytes may raise anything.
+  except Exception as e:
     raise CorruptCheckpointError(
       f'{file} is not a msgpack checkpoint of Flax ({type(e).__name__}: {e})'
     ) from e
-  for name, checksum in metadata['crc32'].items():
-    if name not in state or _checksum(state[name]) != checksum:
-      raise CorruptCheckpointError(
-        f'{name} in {file} is not what was written (its checksum differs)'
-      )
-  return state, metadata, tree['train_input']
+  return tree['state'], tree['metadata'], tree['train_input']
 
 
 def place(
@@ -114,5 +159,17 @@ def _to_host(leaf: jax.Array) -> np.ndarray:
   return np.array(leaf)
 
 
-def _checksum(array: np.ndarray) -> int:
-  return manifest.entry(array)[1]
+def _checksum(body: memoryview) -> bytes:
+  return zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, 'big')
+
+
+def _check_leaves(tree: Mapping[str, Any]) -> None:
+  """Compares the checksums of leaves in a file of an older version.
+
+  Raises:
+    ValueError: One differs.
+  """
+  checksums = tree['metadata'][_CHECKSUM]
+  for name in tree['state'].keys() | checksums.keys():
+    if manifest.entry(tree['state'][name])[1] != checksums[name]:
+      raise ValueError(f'the checksum of {name} differs')

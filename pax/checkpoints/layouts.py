@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
 import jax
@@ -24,6 +25,7 @@ from pax.checkpoints.types import (
   CheckpointError,
   CheckpointType,
   CorruptCheckpointError,
+  InputState,
   LeafDict,
   Shapes,
 )
@@ -59,15 +61,21 @@ class Layout(Protocol, Generic[SnapshotT]):
     ...
 
   def write(
-    self, staging: Path, snapshot: SnapshotT
+    self, staging: Path, snapshot: SnapshotT, step: int
   ) -> dict[str, manifest.Entry]:
-    """Writes the data of this process; returns the manifest entries."""
+    """Writes the data of this process; returns the manifest entries.
+
+    Args:
+      staging: Directory with the files of all processes.
+      snapshot: The host copy.
+      step: The training step.
+    """
     ...
 
   def commit(
     self, staging: Path, final: Path, snapshot: SnapshotT, step: int
   ) -> None:
-    """Makes the staged files the checkpoint `final`, atomically.
+    """Makes the staged files the checkpoint `final`, atomically and durably.
 
     Args:
       staging: Directory with the files of all processes.
@@ -78,7 +86,11 @@ class Layout(Protocol, Generic[SnapshotT]):
     ...
 
   def shapes(self, path: Path) -> Shapes:
-    """Returns shape and dtype of every stored leaf."""
+    """Returns shape and dtype of every stored leaf.
+
+    Raises:
+      CorruptCheckpointError: Files differ from what was written.
+    """
     ...
 
   def read(
@@ -107,9 +119,14 @@ class LeafLayout:
     return host_arrays.snapshot(leaves)
 
   def write(
-    self, staging: Path, snapshot: dict[str, host_arrays.HostArray]
+    self, staging: Path, snapshot: dict[str, host_arrays.HostArray], step: int
   ) -> dict[str, manifest.Entry]:
-    return tensorstore_format.write(staging, snapshot)
+    entries = tensorstore_format.write(staging, snapshot)
+    if jax.process_index() == 0:
+      data = json.dumps(_metadata(step), indent=2).encode()
+      (staging / paths.METADATA_FILE).write_bytes(data)
+      entries[paths.METADATA_FILE] = manifest.entry(data)
+    return entries
 
   def commit(
     self,
@@ -118,20 +135,17 @@ class LeafLayout:
     snapshot: dict[str, host_arrays.HostArray],
     step: int,
   ) -> None:
-    text = json.dumps(_metadata(step), indent=2)
-    (staging / paths.METADATA_FILE).write_text(text)
     paths.commit(staging, final)
 
   def shapes(self, path: Path) -> Shapes:
-    _check_metadata(path)
+    _verify_metadata(path)
     return tensorstore_format.saved_shapes(path)
 
   def read(
     self, path: Path, abstract: LeafDict, *, is_full: bool = True
   ) -> tuple[LeafDict, Mapping[str, str]]:
-    _check_metadata(path)
-    folders = None if is_full else tensorstore_format.folders(abstract)
-    manifest.verify(path, jax.process_index(), jax.process_count(), folders)
+    entries = _verify_metadata(path)
+    _verify_leaves(path, entries, None if is_full else abstract)
     saved = tensorstore_format.saved_shapes(path)
     check_shapes(path, saved, abstract, is_full=is_full)
     return tensorstore_format.read(path, abstract), read_inputs(path)
@@ -144,7 +158,7 @@ class FileLayout:
     return flax_format.snapshot(leaves)
 
   def write(
-    self, staging: Path, snapshot: dict[str, np.ndarray]
+    self, staging: Path, snapshot: dict[str, np.ndarray], step: int
   ) -> dict[str, manifest.Entry]:
     return {}
 
@@ -176,9 +190,36 @@ def layout_of(kind: CheckpointType) -> Layout[Any]:
   return FileLayout() if kind is CheckpointType.FLAX else LeafLayout()
 
 
-def layout_at(path: Path) -> Layout[Any]:
-  """Returns the layout of the checkpoint at `path`."""
-  return LeafLayout() if path.is_dir() else FileLayout()
+def saved_shapes(path: Path) -> Shapes:
+  """Returns shape and dtype of every leaf of the checkpoint at `path`.
+
+  Raises:
+    CorruptCheckpointError: Files differ from what was written.
+  """
+  with _advise(path):
+    return _layout_at(path).shapes(path)
+
+
+def read(
+  path: Path, abstract: LeafDict, *, is_full: bool = True
+) -> tuple[LeafDict, Mapping[str, InputState]]:
+  """Returns the leaves and the input state of each process.
+
+  Args:
+    path: The checkpoint.
+    abstract: Shapes, dtypes and shardings of the leaves.
+    is_full: Whether further leaves in the checkpoint are an error.
+
+  Raises:
+    CheckpointError: A leaf is missing, or has another shape or dtype.
+    CorruptCheckpointError: Files differ from what was written; the message has
+      the command that moves the checkpoint aside.
+  """
+  with _advise(path):
+    leaves, inputs = _layout_at(path).read(path, abstract, is_full=is_full)
+    return leaves, {
+      name: _parse_input(path, name, text) for name, text in inputs.items()
+    }
 
 
 def write_input(
@@ -193,15 +234,21 @@ def write_input(
     count: Number of processes.
   """
   name = manifest.process_name(index, count)
-  atomic_file.write_text(staging / _TRAIN_INPUT / name, text)
+  # `manifest.write` flushes it.
+  file = staging / _TRAIN_INPUT / name
+  atomic_file.write_text(file, text, is_durable=False)
   return {f'{_TRAIN_INPUT}/{name}': manifest.entry(text.encode())}
 
 
 def read_inputs(path: Path) -> dict[str, str]:
   """Returns the input states by process name, as JSON."""
   folder = path / _TRAIN_INPUT
-  files = folder.iterdir() if folder.exists() else ()
-  return {file.name: file.read_text() for file in files}
+  files = folder.glob('process_*') if folder.exists() else ()
+  return {
+    # A checkpoint without a manifest may contain any bytes.
+    file.name: file.read_text(errors='backslashreplace')
+    for file in files
+  }
 
 
 def check_shapes(
@@ -262,12 +309,60 @@ def _metadata(step: int) -> Metadata:
   }
 
 
-def _check_metadata(path: Path) -> None:
+def _layout_at(path: Path) -> Layout[Any]:
+  return LeafLayout() if path.is_dir() else FileLayout()
+
+
+@contextlib.contextmanager
+def _advise(path: Path) -> Iterator[None]:
+  """Adds the remedy to errors of a damaged checkpoint."""
+  try:
+    yield
+  except (CorruptCheckpointError, OSError) as e:
+    others = [s for s, other in _siblings(path).items() if other != path]
+    action = (
+      f'continue from step {max(others)}' if others else 'start from step 0'
+    )
+    raise CorruptCheckpointError(
+      f'checkpoint {path} is corrupt: {e}. Nothing was changed. To {action},'
+      f' move it aside and run again: {paths.move_aside_command(path)}'
+    ) from e
+
+
+def _siblings(path: Path) -> Mapping[int, Path]:
+  try:
+    return paths.steps(path.parent)
+  except OSError:
+    return {}
+
+
+def _verify_metadata(path: Path) -> Mapping[str, manifest.Entry]:
+  """Checks all files but the chunks of leaves; returns the manifest entries.
+
+  Every process checks them, because every process reads them.
+
+  Raises:
+    CheckpointError: Another version of Pax saved the checkpoint.
+    CorruptCheckpointError: A file is missing or differs.
+  """
+  # Checkpoints of upstream Pax have no manifest.
+  entries = manifest.read(path)
+  if entries is not None:
+    manifest.check_names(path, entries)
+    manifest.verify(
+      path,
+      {
+        name: entry
+        for name, entry in entries.items()
+        if tensorstore_format.leaf_of(name) is None
+        or tensorstore_format.is_leaf_metadata(name)
+      },
+    )
   file = path / paths.METADATA_FILE
   try:
-    metadata = json.loads(file.read_text())
-    version = metadata['version']
-  except (OSError, ValueError, KeyError, TypeError) as e:
+    metadata = json.loads(file.read_bytes())
+    version, count = metadata['version'], int(metadata.get('num_processes', 0))
+  except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
     raise CorruptCheckpointError(
       f'{file} cannot be read ({type(e).__name__}: {e})'
     ) from e
@@ -276,8 +371,34 @@ def _check_metadata(path: Path) -> None:
       f'{path} has format version {version}, expected {_VERSION}; read it with'
       ' the version of Pax that saved it'
     )
-  # Checkpoints of upstream Pax lack the number of processes and the manifest.
-  for index in range(count := metadata.get('num_processes', 0)):
-    name = f'{manifest.process_name(index, count)}.json'
-    if not (path / 'manifest' / name).exists():
-      raise CorruptCheckpointError(f'{path / "manifest" / name} is missing')
+  if entries is None and count:
+    raise CorruptCheckpointError(f'{manifest.file(path, 0, count)} is missing')
+  return entries or {}
+
+
+def _verify_leaves(
+  path: Path,
+  entries: Mapping[str, manifest.Entry],
+  leaves: Collection[str] | None,
+) -> None:
+  """Checks the files of leaves; None is all.
+
+  The processes of a job each read a part of the files for the checksums.
+  """
+  part, num_parts = jax.process_index(), jax.process_count()
+  own_part = set(sorted(entries)[part::num_parts])
+  selected = {}
+  for name, entry in entries.items():
+    leaf = tensorstore_format.leaf_of(name)
+    if leaf is not None and (leaves is None or leaf in leaves):
+      selected[name] = entry
+  manifest.verify(path, selected, own_part.__contains__)
+
+
+def _parse_input(path: Path, name: str, text: str) -> InputState:
+  try:
+    return json.loads(text)
+  except ValueError as e:
+    raise CorruptCheckpointError(
+      f'the state of the training input of {name} in {path} is not JSON ({e})'
+    ) from e

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import jax
 from absl import logging
 
+from pax import atomic_file
 from pax.checkpoints import (
   layouts,
   manifest,
@@ -24,7 +25,6 @@ from pax.checkpoints.types import (
   CheckpointError,
   CheckpointOptions,
   CheckpointType,
-  CorruptCheckpointError,
   InputState,
   Restored,
   State,
@@ -216,10 +216,7 @@ class FileCheckpointer:
         f' {list(available) or "none"}'
       )
     path = available[step]
-    try:
-      leaves, inputs = self._transforms.read(path, paths.flatten(abstract))
-    except CorruptCheckpointError as e:
-      raise CorruptCheckpointError(_advice(e, path, available)) from e
+    leaves, inputs = self._transforms.read(path, paths.flatten(abstract))
     logging.info('Restored step %d from %s', step, path)
     return Restored(
       paths.unflatten(abstract, leaves), _input_state(path, inputs), step
@@ -247,9 +244,17 @@ class FileCheckpointer:
   def _write(self, step: int, snapshot: Any, input_text: str | None) -> None:
     final = self._directory / paths.checkpoint_name(step, self._kind)
     self._before_write()
+    if final.exists():
+      raise CheckpointError(
+        f'cannot write {final}: the name is taken, and nothing is overwritten;'
+        f' move it aside: {paths.move_aside_command(final)}'
+      )
     try:
       self._write_files(step, snapshot, input_text, final)
     except OSError as e:
+      if jax.process_count() == 1:
+        # Frees the disk, which may be full.
+        paths.discard(paths.staging(final))
       raise CheckpointError(
         f'cannot write {final}: {e}; the checkpoints before it are untouched'
       ) from e
@@ -259,8 +264,9 @@ class FileCheckpointer:
   ) -> None:
     staging = paths.staging(final)
     index, count = jax.process_index(), jax.process_count()
-    staging.mkdir(parents=True, exist_ok=True)
-    entries = self._layout.write(staging, snapshot)
+    atomic_file.make_folder(self._directory)
+    staging.mkdir(exist_ok=True)
+    entries = self._layout.write(staging, snapshot, step)
     if input_text is not None:
       entries |= layouts.write_input(staging, input_text, index, count)
     manifest.write(staging, entries, index, count)
@@ -273,8 +279,8 @@ class FileCheckpointer:
       _wait_for(final, self._options.timeout_secs)
 
   def _delete_expired(self, saved_step: int) -> None:
-    available = paths.steps(self._directory)
     try:
+      available = paths.steps(self._directory)
       times = {s: path.stat().st_mtime for s, path in available.items()}
       for step in self._options.steps_to_delete(times, self._pinned):
         if step != saved_step:
@@ -326,35 +332,22 @@ def _wait_for(final: pathlib.Path, timeout_secs: float) -> None:
 
 
 def _input_state(
-  path: pathlib.Path, inputs: Mapping[str, str]
+  path: pathlib.Path, inputs: Mapping[str, InputState]
 ) -> InputState | None:
   """Returns the input state of this process, or the state that all share."""
   name = manifest.process_name(jax.process_index(), jax.process_count())
   if name in inputs:
-    return json.loads(inputs[name])
-  if inputs and len(set(inputs.values())) == 1:
-    return json.loads(next(iter(inputs.values())))
+    return inputs[name]
   if inputs:
+    first, *others = inputs.values()
+    if all(other == first for other in others):
+      return first
     raise CheckpointError(
       f'{path} has the input states of {len(inputs)} processes, and this job'
       f' has {jax.process_count()}; continue with the same number of processes'
     )
   logging.warning('%s has no input state: the data start over', path)
   return None
-
-
-def _advice(
-  error: CorruptCheckpointError,
-  path: pathlib.Path,
-  available: Mapping[int, pathlib.Path],
-) -> str:
-  older = [step for step in available if available[step] != path]
-  renamed = path.parent / f'corrupt_{path.name}'
-  action = f'continue from step {max(older)}' if older else 'start from step 0'
-  return (
-    f'checkpoint {path} is corrupt: {error}. Nothing was changed. To {action},'
-    f' move it aside and run again: mv {path} {renamed}'
-  )
 
 
 def _warm_imports() -> None:

@@ -2,27 +2,32 @@
 """Manifest of a checkpoint: sizes and checksums of its files.
 
 Every process lists its files in `manifest/process_<i>-of-<n>.json`, which it
-writes last: the manifest also marks the process as done.
+writes last: the manifest also marks the process as done. A manifest contains
+its own checksum. Those of older versions are the list alone.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import re
 import time
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent import futures
+from typing import Any
 
 import numpy as np
 
 from pax import atomic_file
+from pax.checkpoints import paths
 from pax.checkpoints.types import CheckpointError, CorruptCheckpointError
 
 Path = pathlib.Path
 Entry = tuple[int, int]  # Size in bytes and CRC-32.
 
-_DIRECTORY = 'manifest'
+_FILE_NAME = re.compile(r'process_\d+-of-(\d+)\.json')
 _POLL_SECS = 0.01
 _THREADS = 8
 
@@ -40,10 +45,16 @@ def process_name(index: int, count: int) -> str:
   return f'process_{index}-of-{count}'
 
 
+def file(directory: Path, index: int, count: int) -> Path:
+  """Returns the manifest of process `index` of `count`."""
+  name = f'{process_name(index, count)}.json'
+  return directory / paths.MANIFEST_FOLDER / name
+
+
 def write(
   directory: Path, entries: Mapping[str, Entry], index: int, count: int
 ) -> None:
-  """Writes the manifest of one process.
+  """Writes the manifest of one process when its files are on the disk.
 
   Args:
     directory: The checkpoint.
@@ -51,9 +62,8 @@ def write(
     index: Index of the process.
     count: Number of processes.
   """
-  name = f'{process_name(index, count)}.json'
-  text = json.dumps(entries, sort_keys=True)
-  atomic_file.write_text(directory / _DIRECTORY / name, text)
+  paths.sync_files(directory, entries)
+  atomic_file.write_text(file(directory, index, count), _serialize(entries))
 
 
 def wait_for_all(directory: Path, count: int, timeout_secs: float) -> None:
@@ -62,74 +72,141 @@ def wait_for_all(directory: Path, count: int, timeout_secs: float) -> None:
   Raises:
     CheckpointError: A manifest is missing after the timeout.
   """
-  names = [f'{process_name(i, count)}.json' for i in range(count)]
+  files = [file(directory, index, count) for index in range(count)]
   deadline = time.monotonic() + timeout_secs
-  while missing := [
-    name for name in names if not (directory / _DIRECTORY / name).exists()
-  ]:
+  while missing := [path for path in files if not path.exists()]:
     if time.monotonic() > deadline:
       raise CheckpointError(
         f'{len(missing)} of {count} processes had not written their part of'
-        f' {directory} after {timeout_secs:.0f} s (first {missing[0]}); all'
-        ' hosts must see the same --job_log_dir'
+        f' {directory} after {timeout_secs:.0f} s (first {missing[0].name});'
+        ' all hosts must see the same --job_log_dir'
       )
     time.sleep(_POLL_SECS)
 
 
-def verify(
-  directory: Path,
-  part: int = 0,
-  num_parts: int = 1,
-  folders: Iterable[str] | None = None,
-) -> None:
-  """Checks the size of every file, and the checksums of a part of them.
+def read(directory: Path) -> dict[str, Entry] | None:
+  """Returns the entries of all processes; None if there is no manifest.
 
-  The processes of a job each take a part, so that they share the reading.
+  Raises:
+    CorruptCheckpointError: A manifest is damaged, or that of a process is
+      missing.
+  """
+  folder = directory / paths.MANIFEST_FOLDER
+  try:
+    names = [p.name for p in folder.iterdir() if not p.name.startswith('.')]
+  except FileNotFoundError:
+    return None
+  if not names:
+    return None
+  match = _FILE_NAME.fullmatch(min(names))
+  count = int(match[1]) if match else 0
+  expected = [file(directory, index, count) for index in range(count)]
+  if unexpected := set(names) - {path.name for path in expected}:
+    raise CorruptCheckpointError(
+      f'{folder / min(unexpected)} is not part of the checkpoint'
+    )
+  entries: dict[str, Entry] = {}
+  for path in expected:
+    if not path.exists():
+      raise CorruptCheckpointError(f'{path} is missing')
+    entries |= _parse(path)
+  return entries
+
+
+def check_names(directory: Path, entries: Mapping[str, Entry]) -> None:
+  """Checks that a checkpoint contains no other files.
+
+  Hidden files other than those of zarr are ignored, such as those of NFS.
 
   Args:
     directory: The checkpoint.
-    part: Index of the part whose checksums are compared.
-    num_parts: Number of parts.
-    folders: Folders whose files are checked; None is all.
+    entries: Entries by path below the checkpoint.
+
+  Raises:
+    CorruptCheckpointError: A file is in no manifest.
+  """
+  for folder, _, names in os.walk(directory):
+    parent = pathlib.Path(folder).relative_to(directory)
+    if parent.name == paths.MANIFEST_FOLDER:
+      continue
+    for name in names:
+      file = str(parent / name)
+      is_hidden = name.startswith('.') and not name.startswith('.z')
+      # Older manifests do not list the metadata.
+      if not (file in entries or is_hidden or file == paths.METADATA_FILE):
+        raise CorruptCheckpointError(
+          f'{directory / file} is not part of the checkpoint'
+        )
+
+
+def verify(
+  directory: Path,
+  entries: Mapping[str, Entry],
+  is_checksummed: Callable[[str], bool] = lambda name: True,
+) -> None:
+  """Checks the presence, the sizes and the checksums of files.
+
+  Args:
+    directory: The checkpoint.
+    entries: Entries by path below the checkpoint.
+    is_checksummed: Whether to compare the checksum of the file at a path.
 
   Raises:
     CorruptCheckpointError: A file is missing or differs.
   """
-  entries = _read_all(directory)
-  if folders is not None:
-    selected = set(folders)
-    entries = {
-      name: file_entry
-      for name, file_entry in entries.items()
-      if name.rpartition('/')[0] in selected
-    }
-  own_part = set(sorted(entries)[part::num_parts])
   with futures.ThreadPoolExecutor(_THREADS) as pool:
     for fault in pool.map(
-      lambda name: _fault(directory / name, entries[name], name in own_part),
+      lambda name: _fault(
+        directory / name, entries[name], is_checksummed(name)
+      ),
       entries,
     ):
       if fault:
         raise CorruptCheckpointError(fault)
 
 
-def _read_all(directory: Path) -> dict[str, Entry]:
-  entries: dict[str, Entry] = {}
-  folder = directory / _DIRECTORY
-  for file in folder.glob('process_*.json') if folder.exists() else ():
-    try:
-      entries.update(json.loads(file.read_text()))
-    except ValueError as e:
-      raise CorruptCheckpointError(f'{file} is not JSON ({e})') from e
-  return entries
+def _serialize(entries: Mapping[str, Entry]) -> str:
+  files = json.dumps(entries, sort_keys=True)
+  checksum = zlib.crc32(files.encode())
+  return f'{{"crc32": {checksum}, "files": {files}}}'
+
+
+def _parse(path: Path) -> dict[str, Entry]:
+  try:
+    text = path.read_text()
+    content = json.loads(text)
+  except (OSError, ValueError, RecursionError) as e:
+    raise CorruptCheckpointError(f'{path} cannot be read ({e})') from e
+  if isinstance(content, dict) and set(content) == {'crc32', 'files'}:
+    entries = content['files']
+    # The comparison finds every change of the text.
+    if _is_entries(entries) and _serialize(entries) == text:
+      return entries
+  elif _is_entries(content):
+    return content
+  raise CorruptCheckpointError(
+    f'{path} is not what was written (its checksum differs)'
+  )
+
+
+def _is_entries(content: Any) -> bool:
+  return isinstance(content, dict) and all(
+    isinstance(pair, list) and [type(number) for number in pair] == [int, int]
+    for pair in content.values()
+  )
 
 
 def _fault(path: Path, expected: Entry, checks_sum: bool) -> str | None:
-  if not path.exists():
-    return f'{path} is missing'
-  size = path.stat().st_size
-  if size != expected[0]:
-    return f'{path} has {size} bytes, {expected[0]} were written'
-  if checks_sum and entry(path.read_bytes()) != tuple(expected):
-    return f'{path} is not what was written (its checksum differs)'
+  try:
+    if not path.exists():
+      return f'{path} is missing'
+    if not path.is_file():
+      return f'{path} is not a file'
+    size = path.stat().st_size
+    if size != expected[0]:
+      return f'{path} has {size} bytes, {expected[0]} were written'
+    if checks_sum and entry(path.read_bytes()) != tuple(expected):
+      return f'{path} is not what was written (its checksum differs)'
+  except OSError as e:
+    return f'{path} cannot be read ({e.strerror})'
   return None

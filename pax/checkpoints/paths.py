@@ -10,20 +10,31 @@ by dots, the index of a list by an underscore.
 
 from __future__ import annotations
 
-import os
+import functools
 import pathlib
 import re
+import shlex
 import shutil
+from collections.abc import Iterable
+from concurrent import futures
 from typing import Any
 
 import jax
+from absl import logging
 
+from pax import atomic_file
 from pax.checkpoints.types import CheckpointType, LeafDict
 
 CHECKPOINTS = 'checkpoints'
 METADATA_FILE = 'metadata'
+MANIFEST_FOLDER = 'manifest'
+STATE_FOLDER = 'state'
 _TMP = 'tmp_'
-_NAME = re.compile(r'(?:checkpoint_)?(\d+)')
+_PREFIX = 'checkpoint_'
+_NAME = re.compile(rf'(?:{_PREFIX})?(\d+)')
+# First two bytes of a msgpack map of at most 15 entries with short keys.
+_MSGPACK_MAP = re.compile(rb'[\x80-\x8f][\xa0-\xbf]')
+_THREADS = 8
 
 
 def checkpoint_name(step: int, kind: CheckpointType) -> str:
@@ -33,13 +44,17 @@ def checkpoint_name(step: int, kind: CheckpointType) -> str:
 
 
 def steps(directory: pathlib.Path) -> dict[int, pathlib.Path]:
-  """Returns the complete checkpoints in `directory` by step, oldest first."""
+  """Returns the complete checkpoints in `directory` by step, oldest first.
+
+  A damaged checkpoint counts: loading it fails. Other files and folders whose
+  names are numbers are ignored with a warning.
+  """
   if not directory.exists():
     return {}
   checkpoints = {
     int(match[1]): path
-    for path in directory.iterdir()
-    if (match := _NAME.fullmatch(path.name))
+    for path in sorted(directory.iterdir())
+    if (match := _NAME.fullmatch(path.name)) and _is_checkpoint(path)
   }
   return dict(sorted(checkpoints.items()))
 
@@ -50,10 +65,45 @@ def staging(final: pathlib.Path) -> pathlib.Path:
 
 
 def commit(source: pathlib.Path, final: pathlib.Path) -> None:
-  """Renames `source`, a complete file or directory, to `final`, durably."""
-  _sync(source)
+  """Renames `source`, a complete file or directory, to `final`, durably.
+
+  The files and folders in a directory must be on the disk already.
+  """
+  atomic_file.sync(source)
   source.rename(final)
-  _sync(final.parent)
+  atomic_file.sync(final.parent)
+
+
+def sync_files(directory: pathlib.Path, files: Iterable[str]) -> None:
+  """Flushes files to the disk, and the folders from them up to `directory`.
+
+  One fsync each, in parallel: syncfs is no faster and would wait for the data
+  of all other programs.
+
+  Args:
+    directory: The checkpoint.
+    files: Paths below the checkpoint.
+  """
+  paths = [directory / file for file in files]
+  folders = {
+    folder
+    for path in paths
+    for folder in path.parents
+    if folder.is_relative_to(directory)
+  }
+  with futures.ThreadPoolExecutor(_THREADS) as pool:
+    list(pool.map(atomic_file.sync, paths))
+    list(pool.map(atomic_file.sync, {*folders, directory}))
+
+
+def move_aside_command(path: pathlib.Path) -> str:
+  """Returns the shell command that renames `path`, so that it is ignored."""
+  renamed = path.with_name(f'corrupt_{path.name}')
+  count = 1
+  while renamed.exists():
+    count += 1
+    renamed = path.with_name(f'corrupt_{path.name}_{count}')
+  return shlex.join(['mv', str(path), str(renamed)])
 
 
 def delete(path: pathlib.Path) -> None:
@@ -119,9 +169,35 @@ def _key_name(key: Any) -> str:
   return '.' + str(name).replace('/', '.')
 
 
-def _sync(path: pathlib.Path) -> None:
-  descriptor = os.open(path, os.O_RDONLY)
+def _is_checkpoint(path: pathlib.Path) -> bool:
+  """Returns whether a path with a checkpoint's name is one, intact or not."""
+  step = path.name.removeprefix(_PREFIX)
+  is_own_name = step != path.name
+  if path.is_dir():
+    parts = (METADATA_FILE, STATE_FOLDER, MANIFEST_FOLDER)
+    if is_own_name or any((path / part).exists() for part in parts):
+      return True
+  elif is_own_name and step == str(int(step)) or _is_msgpack_map(path):
+    return True
+  if path.exists():
+    _warn_of_stray(path)
+  return False
+
+
+def _is_msgpack_map(path: pathlib.Path) -> bool:
   try:
-    os.fsync(descriptor)
-  finally:
-    os.close(descriptor)
+    with path.open('rb') as file:
+      return bool(_MSGPACK_MAP.match(file.read(2)))
+  except OSError:
+    return False
+
+
+@functools.cache
+def _warn_of_stray(path: pathlib.Path) -> None:
+  kind = 'folder' if path.is_dir() else 'file'
+  logging.warning(
+    '%s is ignored: the %s has the name of a checkpoint and is none; move it'
+    ' out of this folder',
+    path,
+    kind,
+  )

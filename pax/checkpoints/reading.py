@@ -48,8 +48,12 @@ def find_checkpoint(
 
 
 def saved_shapes(path: Path) -> Shapes:
-  """Returns shape and dtype name of every leaf of a checkpoint."""
-  return layouts.layout_at(path).shapes(path)
+  """Returns shape and dtype name of every leaf of a checkpoint.
+
+  Raises:
+    CorruptCheckpointError: Its files differ from what was written.
+  """
+  return layouts.saved_shapes(path)
 
 
 def read_leaves(
@@ -59,8 +63,9 @@ def read_leaves(
 
   Raises:
     CheckpointError: A leaf is missing, or has another shape or dtype.
+    CorruptCheckpointError: Files differ from what was written.
   """
-  leaves, _ = layouts.layout_at(path).read(path, abstract, is_full=False)
+  leaves, _ = layouts.read(path, abstract, is_full=False)
   return dict(leaves)
 
 

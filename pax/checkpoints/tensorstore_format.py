@@ -13,20 +13,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from typing import Any
 
 import jax
 import numpy as np
 
-from pax.checkpoints import manifest
+from pax.checkpoints import manifest, paths
 from pax.checkpoints.host_arrays import HostArray, Index
-from pax.checkpoints.types import CheckpointError
+from pax.checkpoints.types import CorruptCheckpointError
 
 Path = pathlib.Path
 
-_STATE = 'state'
 _ZARRAY = '.zarray'
 _MAX_CHUNK_BYTES = 64 * 2**20
 _THREADS = 8
@@ -35,7 +34,13 @@ _THREADS = 8
 def write(
   directory: Path, arrays: Mapping[str, HostArray]
 ) -> dict[str, manifest.Entry]:
-  """Writes the shards of this process; returns its manifest entries."""
+  """Writes the shards of this process; returns its manifest entries.
+
+  The files need not be on the disk yet: `manifest.write` flushes them.
+
+  Raises:
+    OSError: A file cannot be written.
+  """
   with futures.ThreadPoolExecutor(_THREADS) as pool:
     written = pool.map(
       lambda item: _write_leaf(directory, *item), arrays.items()
@@ -46,24 +51,41 @@ def write(
 def read(
   directory: Path, abstract: Mapping[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.Array]:
-  """Returns the leaves, read onto the devices of their shardings."""
+  """Returns the leaves, read onto the devices of their shardings.
+
+  Raises:
+    CorruptCheckpointError: A leaf cannot be read.
+  """
   with futures.ThreadPoolExecutor(_THREADS) as pool:
     arrays = pool.map(
-      lambda item: _read_leaf(directory / _STATE / item[0], item[1]),
+      lambda item: _read_leaf(
+        directory / paths.STATE_FOLDER / item[0], item[1]
+      ),
       abstract.items(),
     )
     return dict(zip(abstract, arrays, strict=True))
 
 
-def folders(leaves: Iterable[str]) -> list[str]:
-  """Returns the folders of these leaves below the checkpoint."""
-  return [f'{_STATE}/{name}' for name in leaves]
+def leaf_of(file: str) -> str | None:
+  """Returns the leaf of a file below the checkpoint; None if of none."""
+  state, _, leaf = file.rpartition('/')[0].partition('/')
+  return leaf if state == paths.STATE_FOLDER else None
+
+
+def is_leaf_metadata(file: str) -> bool:
+  """Returns whether a file below the checkpoint has the shape of a leaf."""
+  return file.endswith(f'/{_ZARRAY}')
 
 
 def saved_shapes(directory: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-  """Returns shape and dtype name of every stored leaf."""
-  folder = directory / _STATE
-  leaves = sorted(folder.iterdir()) if folder.exists() else []
+  """Returns shape and dtype name of every stored leaf.
+
+  Raises:
+    CorruptCheckpointError: The metadata of a leaf cannot be read.
+  """
+  folder = directory / paths.STATE_FOLDER
+  children = sorted(folder.iterdir()) if folder.exists() else []
+  leaves = [path for path in children if path.is_dir()]
   with futures.ThreadPoolExecutor(_THREADS) as pool:
     return dict(pool.map(_shape_of, leaves))
 
@@ -86,19 +108,19 @@ def _write_leaf(
 ) -> list[tuple[str, manifest.Entry]]:
   if not array.shards:
     return []
-  path = directory / _STATE / name
+  path = directory / paths.STATE_FOLDER / name
   chunk = chunk_shape(array.shard_shape, array.dtype.itemsize, _MAX_CHUNK_BYTES)
-  store = _open(path, _zarr_metadata(array, chunk))
-  with _translate_errors(path):
+  with _raise_as(OSError, path):
+    store = _open(path, _zarr_metadata(array, chunk))
     for index, shard in array.shards:
       # The snapshot is never modified: TensorStore need not copy it.
       store[index].write(
         shard, can_reference_source_data_indefinitely=True
       ).result()
   return [
-    (f'{_STATE}/{name}/{file}', manifest.entry(data))
+    (f'{paths.STATE_FOLDER}/{name}/{file}', manifest.entry(data))
     for file, data in _chunk_files(array, chunk)
-  ] + [(f'{_STATE}/{name}/{_ZARRAY}', _file_entry(path / _ZARRAY))]
+  ] + [(f'{paths.STATE_FOLDER}/{name}/{_ZARRAY}', _file_entry(path / _ZARRAY))]
 
 
 def _chunk_files(
@@ -123,13 +145,14 @@ def _chunk_files(
 
 
 def _read_leaf(path: Path, abstract: jax.ShapeDtypeStruct) -> jax.Array:
-  store = _open(path)
+  with _raise_as(CorruptCheckpointError, path):
+    store = _open(path)
   # Replicas of a shard share one read.
   shards: dict[str, np.ndarray] = {}
 
   def read_shard(index: Index) -> np.ndarray:
     if (key := str(index)) not in shards:
-      with _translate_errors(path):
+      with _raise_as(CorruptCheckpointError, path):
         shards[key] = store[index].read().result()
     return shards[key]
 
@@ -148,7 +171,8 @@ def _place(
 
 
 def _shape_of(leaf: Path) -> tuple[str, tuple[tuple[int, ...], str]]:
-  store = _open(leaf)
+  with _raise_as(CorruptCheckpointError, leaf):
+    store = _open(leaf)
   return leaf.name, (tuple(store.shape), store.dtype.name)
 
 
@@ -166,25 +190,30 @@ def _open(path: Path, metadata: dict[str, Any] | None = None) -> Any:
   """Opens the TensorStore at `path`; with `metadata` creates it if missing."""
   import tensorstore as ts
 
-  spec = {'driver': 'zarr', 'kvstore': {'driver': 'file', 'path': f'{path}/'}}
+  spec = {
+    'driver': 'zarr',
+    'kvstore': {'driver': 'file', 'path': f'{path}/'},
+    # By default every chunk is flushed alone, twice the time of all together.
+    'context': {'file_io_sync': False},
+  }
   if metadata:
     # By default a chunk of zeros has no file, which would look like a loss.
     spec |= {'metadata': metadata, 'store_data_equal_to_fill_value': True}
   writes = metadata is not None
-  with _translate_errors(path):
-    return ts.open(
-      spec, open=True, create=writes, read=True, write=writes
-    ).result()
+  return ts.open(
+    spec, open=True, create=writes, read=True, write=writes
+  ).result()
 
 
 @contextlib.contextmanager
-def _translate_errors(path: Path) -> Iterator[None]:
-  """Raises TensorStore's errors as CheckpointError, without the spec."""
+def _raise_as(error: type[Exception], path: Path) -> Iterator[None]:
+  """Raises TensorStore's errors as `error`, without the spec."""
   try:
     yield
-  except ValueError as e:
+  # TensorStore raises several types.
+  except Exception as e:
     reason = str(e).partition(' [tensorstore_spec')[0]
-    raise CheckpointError(f'TensorStore failed at {path}: {reason}') from e
+    raise error(f'TensorStore failed at {path}: {reason}') from e
 
 
 def _file_entry(path: Path) -> manifest.Entry:

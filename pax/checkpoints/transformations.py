@@ -23,7 +23,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from pax.checkpoints import layouts
-from pax.checkpoints.types import CheckpointError, LeafDict, Shapes
+from pax.checkpoints.types import CheckpointError, InputState, LeafDict, Shapes
 
 ValueFn = Callable[[jax.Array], ArrayLike]
 # A path, or an object such as Orbax's Transform, by regex.
@@ -47,8 +47,8 @@ class Transformations:
 
   def read(
     self, path: pathlib.Path, abstract: LeafDict, *, is_full: bool = True
-  ) -> tuple[LeafDict, Mapping[str, str]]:
-    """Reads like `Layout.read`, with transformed leaves.
+  ) -> tuple[LeafDict, Mapping[str, InputState]]:
+    """Reads like `layouts.read`, with transformed leaves.
 
     Args:
       path: The checkpoint.
@@ -61,11 +61,11 @@ class Transformations:
 
     Raises:
       CheckpointError: A leaf is missing, or has another shape or dtype.
+      CorruptCheckpointError: Files differ from what was written.
     """
-    layout = layouts.layout_at(path)
     if not (self._rules or self._fallbacks):
-      return layout.read(path, abstract, is_full=is_full)
-    saved = layout.shapes(path)
+      return layouts.read(path, abstract, is_full=is_full)
+    saved = layouts.saved_shapes(path)
     fresh = {
       name: leaf
       for name, leaf in abstract.items()
@@ -79,7 +79,7 @@ class Transformations:
       source_abstract[source] = (
         leaf if value_fn is None else _replicated(saved, source, leaf)
       )
-    values, inputs = layout.read(path, source_abstract, is_full=False)
+    values, inputs = layouts.read(path, source_abstract, is_full=False)
     transformed = {
       name: values[source]
       if value_fn is None
@@ -127,7 +127,7 @@ def _replicated(
 ) -> jax.ShapeDtypeStruct:
   """Returns the saved shape, replicated over the mesh of `leaf`."""
   if source not in saved:
-    return leaf  # `Layout.read` reports it as missing.
+    return leaf  # `layouts.read` reports it as missing.
   shape, dtype = saved[source]
   sharding = leaf.sharding
   if isinstance(sharding, NamedSharding):

@@ -5,81 +5,33 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import threading
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from pax import checkpoints
 from pax.checkpoints import host_arrays, paths
-from tests.testing import trees
+from tests.testing import saved_states, trees
 
 KINDS = list(checkpoints.CheckpointType)
 GDA = checkpoints.CheckpointType.GDA
 FLAX = checkpoints.CheckpointType.FLAX
 
 
-def _state(num_devices: int, scale: float = 1.0):
-  """A state with sharded, replicated, bfloat16 and scalar leaves."""
-  mesh = jax.make_mesh(
-    (num_devices,), ('data',), devices=jax.devices()[:num_devices]
-  )
-
-  def place(x, *spec):
-    return jax.device_put(x, NamedSharding(mesh, P(*spec)))
-
-  w = np.arange(16 * 24, dtype=np.float32).reshape(16, 24) * scale
-  return {
-    'step': place(jnp.uint32(7)),
-    'mdl_vars': {
-      'params': {
-        'rows': place(w, 'data'),
-        'columns': place(w + 0.5, None, 'data'),
-        'bias': place(jnp.arange(3, dtype=jnp.bfloat16)),
-      }
-    },
-    'opt_states': [[place(jnp.zeros((8, 3)), 'data'), place(jnp.int32(-1))]],
-  }
-
-
-def _checkpointer(directory, kind=GDA, **options):
-  options = {'save_interval_steps': 5, **options}
-  return checkpoints.create_checkpointer(
-    checkpoints.CheckpointOptions(**options), str(directory), kind
-  )
-
-
-def _saved(directory, kind=GDA, steps=(0, 5), num_devices=4):
-  checkpointer = _checkpointer(directory, kind)
-  for step in steps:
-    state = _state(num_devices, scale=1.0 + step)
-    assert checkpointer.save(step, state, {'examples': step})
-  checkpointer.close()
-  return pathlib.Path(directory) / 'checkpoints'
-
-
-def _assert_equal(actual, wanted):
-  jax.tree.map(
-    lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)),
-    actual,
-    wanted,
-  )
-
-
 @pytest.mark.parametrize('kind', KINDS)
 @pytest.mark.parametrize('num_devices', [1, 2, 8])
 def test_restores_on_another_number_of_devices(tmp_path, kind, num_devices):
-  _saved(tmp_path, kind, num_devices=4)
-  target = _state(num_devices)
-  restored = _checkpointer(tmp_path, GDA).restore(trees.abstract(target))
+  saved_states.save(tmp_path, kind, num_devices=4)
+  target = saved_states.state(num_devices)
+  restored = saved_states.checkpointer(tmp_path, GDA).restore(
+    trees.abstract(target)
+  )
   assert restored.step == 5
   assert restored.input_state == {'examples': 5}
-  _assert_equal(restored.state, _state(4, scale=6.0))
+  saved_states.check_equal(restored.state, saved_states.state(4, scale=6.0))
   assert jax.tree.all(
     jax.tree.map(
       lambda a, b: a.sharding == b.sharding and a.dtype == b.dtype,
@@ -90,7 +42,7 @@ def test_restores_on_another_number_of_devices(tmp_path, kind, num_devices):
 
 
 def test_layout_of_the_leaf_kind(tmp_path):
-  directory = _saved(tmp_path, steps=(0,)) / 'checkpoint_00000000'
+  directory = saved_states.save(tmp_path, steps=(0,)) / 'checkpoint_00000000'
   assert {p.name for p in directory.iterdir()} == {
     'state', 'metadata', 'train_input', 'manifest'
   }  # fmt: skip
@@ -109,7 +61,7 @@ def test_layout_of_the_leaf_kind(tmp_path):
 
 
 def test_the_blob_kind_is_one_file(tmp_path):
-  directory = _saved(tmp_path, FLAX)
+  directory = saved_states.save(tmp_path, FLAX)
   assert {p.name for p in directory.iterdir()} == {
     'checkpoint_0', 'checkpoint_5'
   }  # fmt: skip
@@ -117,88 +69,94 @@ def test_the_blob_kind_is_one_file(tmp_path):
 
 
 def test_saves_when_due_or_forced_and_once(tmp_path):
-  checkpointer, state = _checkpointer(tmp_path), _state(1)
+  checkpointer, state = (
+    saved_states.checkpointer(tmp_path),
+    saved_states.state(1),
+  )
   saved = [step for step in range(12) if checkpointer.save(step, state)]
   assert saved == [0, 5, 10]
   assert checkpointer.save(12, state, force=True)
   assert not checkpointer.save(12, state, force=True)
   checkpointer.close()
   assert checkpointer.latest_step() == 12
-  assert not _checkpointer(tmp_path).save(12, state, force=True)
+  assert not saved_states.checkpointer(tmp_path).save(12, state, force=True)
 
 
 def test_saves_nothing_when_switched_off(tmp_path):
-  checkpointer = _checkpointer(tmp_path, saving=False)
-  assert not checkpointer.save(0, _state(1), force=True)
+  checkpointer = saved_states.checkpointer(tmp_path, saving=False)
+  assert not checkpointer.save(0, saved_states.state(1), force=True)
   checkpointer.close()
   assert checkpointer.latest_step() is None
 
 
 def test_what_was_saved_does_not_change_when_buffers_are_donated(tmp_path):
-  checkpointer, state = _checkpointer(tmp_path), _state(2)
+  checkpointer, state = (
+    saved_states.checkpointer(tmp_path),
+    saved_states.state(2),
+  )
   wanted = jax.tree.map(np.array, state)
   checkpointer.save(0, state)
   double = jax.jit(lambda s: jax.tree.map(lambda x: x + x, s), donate_argnums=0)
   for _ in range(5):
     state = double(state)
   checkpointer.close()
-  restored = _checkpointer(tmp_path).restore(trees.abstract(state))
-  _assert_equal(restored.state, wanted)
+  restored = saved_states.checkpointer(tmp_path).restore(trees.abstract(state))
+  saved_states.check_equal(restored.state, wanted)
 
 
 def test_keeps_the_newest(tmp_path):
-  checkpointer = _checkpointer(tmp_path, max_to_keep=2)
+  checkpointer = saved_states.checkpointer(tmp_path, max_to_keep=2)
   for step in range(0, 25, 5):
-    checkpointer.save(step, _state(1))
+    checkpointer.save(step, saved_states.state(1))
   checkpointer.close()
   names_left = sorted(p.name for p in (tmp_path / 'checkpoints').iterdir())
   assert names_left == ['checkpoint_00000015', 'checkpoint_00000020']
 
 
 def test_keeps_pinned_checkpoints_until_they_are_unpinned(tmp_path):
-  checkpointer = _checkpointer(tmp_path, max_to_keep=1)
+  checkpointer = saved_states.checkpointer(tmp_path, max_to_keep=1)
   checkpointer.pin(5)
   for step in range(0, 25, 5):
-    checkpointer.save(step, _state(1))
+    checkpointer.save(step, saved_states.state(1))
   checkpointer.wait()
   assert list(paths.steps(tmp_path / 'checkpoints')) == [5, 20]
   checkpointer.unpin(5)
-  checkpointer.save(25, _state(1))
+  checkpointer.save(25, saved_states.state(1))
   checkpointer.close()
   assert list(paths.steps(tmp_path / 'checkpoints')) == [25]
 
 
 def test_never_deletes_the_checkpoint_just_saved(tmp_path):
   # Below the steps of another run's checkpoints.
-  directory = _saved(tmp_path, steps=(50, 55))
-  checkpointer = _checkpointer(tmp_path, max_to_keep=1)
-  checkpointer.save(10, _state(1))
+  directory = saved_states.save(tmp_path, steps=(50, 55))
+  checkpointer = saved_states.checkpointer(tmp_path, max_to_keep=1)
+  checkpointer.save(10, saved_states.state(1))
   checkpointer.close()
   assert list(paths.steps(directory)) == [10, 55]
 
 
 def test_a_deletion_that_fails_does_not_fail_the_save(tmp_path, monkeypatch):
-  directory = _saved(tmp_path)
+  directory = saved_states.save(tmp_path)
 
   def fail(path):
     raise PermissionError(13, 'Permission denied', str(path))
 
   monkeypatch.setattr(paths, 'delete', fail)
-  checkpointer = _checkpointer(tmp_path, max_to_keep=1)
-  checkpointer.save(10, _state(1))
+  checkpointer = saved_states.checkpointer(tmp_path, max_to_keep=1)
+  checkpointer.save(10, saved_states.state(1))
   checkpointer.close()
   assert list(paths.steps(directory)) == [0, 5, 10]
 
 
 def test_removes_what_a_killed_process_left(tmp_path):
-  directory = _saved(tmp_path)
+  directory = saved_states.save(tmp_path)
   torn = directory / 'tmp_checkpoint_00000010' / 'state'
   torn.mkdir(parents=True)
   (directory / 'tmp_delete_checkpoint_00000000').mkdir()
-  checkpointer = _checkpointer(tmp_path)
-  assert checkpointer.restore(trees.abstract(_state(4))).step == 5
+  checkpointer = saved_states.checkpointer(tmp_path)
+  assert checkpointer.restore(trees.abstract(saved_states.state(4))).step == 5
   assert torn.exists()
-  assert checkpointer.save(10, _state(1))
+  assert checkpointer.save(10, saved_states.state(1))
   checkpointer.close()
   assert sorted(p.name for p in directory.iterdir()) == [
     'checkpoint_00000000', 'checkpoint_00000005', 'checkpoint_00000010'
@@ -206,85 +164,38 @@ def test_removes_what_a_killed_process_left(tmp_path):
   assert checkpointer.latest_step() == 10
 
 
-@pytest.mark.parametrize(
-  'damage',
-  [
-    lambda d: (d / 'metadata').unlink(),
-    lambda d: (d / 'metadata').write_text('{'),
-    lambda d: (d / 'state/step/0').write_bytes(b'\x07\0\0'),
-    lambda d: (d / 'state/step/0').write_bytes(b'\x08\0\0\0'),
-    lambda d: (d / 'state/mdl_vars.params.rows/2.0').unlink(),
-    lambda d: (d / 'state/mdl_vars.params.rows/.zarray').unlink(),
-    lambda d: (d / 'train_input/process_0-of-1').write_text(''),
-    lambda d: (d / 'manifest/process_0-of-1.json').unlink(),
-    lambda d: (d / 'manifest/process_0-of-1.json').write_text('['),
-  ],
-)
-def test_a_torn_newest_checkpoint_is_refused(tmp_path, damage):
-  newest = _saved(tmp_path) / 'checkpoint_00000005'
-  damage(newest)
-  before = sorted(p.name for p in tmp_path.rglob('*'))
-  with pytest.raises(checkpoints.CorruptCheckpointError) as error:
-    _checkpointer(tmp_path).restore(trees.abstract(_state(4)))
-  message = str(error.value)
-  aside = newest.parent / 'corrupt_checkpoint_00000005'
-  assert f'mv {newest} {aside}' in message
-  assert 'continue from step 0' in message
-  assert sorted(p.name for p in tmp_path.rglob('*')) == before
-  newest.rename(aside)
-  assert _checkpointer(tmp_path).restore(trees.abstract(_state(4))).step == 0
-
-
-@pytest.mark.parametrize(
-  'damage',
-  [
-    lambda blob: blob[:-100],
-    lambda blob: b'',
-    lambda blob: b'not msgpack',
-    lambda blob: blob.replace(
-      np.float32(6 * 383).tobytes(), np.float32(0).tobytes()
-    ),
-  ],
-)
-def test_a_torn_blob_is_refused(tmp_path, damage):
-  newest = _saved(tmp_path, FLAX) / 'checkpoint_5'
-  blob = newest.read_bytes()
-  assert damage(blob) != blob
-  newest.write_bytes(damage(blob))
-  with pytest.raises(checkpoints.CorruptCheckpointError, match='is corrupt'):
-    _checkpointer(tmp_path, FLAX).restore(trees.abstract(_state(4)))
-
-
 @pytest.mark.parametrize('kind', KINDS)
 def test_another_model_is_refused(tmp_path, kind):
-  _saved(tmp_path, kind)
-  other = trees.abstract(_state(4))
+  saved_states.save(tmp_path, kind)
+  other = trees.abstract(saved_states.state(4))
   other['mdl_vars']['params']['bias'] = jax.ShapeDtypeStruct((4,), jnp.bfloat16)
   with pytest.raises(checkpoints.CheckpointError) as error:
-    _checkpointer(tmp_path, kind).restore(other)
+    saved_states.checkpointer(tmp_path, kind).restore(other)
   assert 'mdl_vars.params.bias is bfloat16[3], expected bfloat16[4]' in str(
     error.value
   )
   del other['mdl_vars']['params']['bias']
   with pytest.raises(checkpoints.CheckpointError, match='is not in the model'):
-    _checkpointer(tmp_path, kind).restore(other)
+    saved_states.checkpointer(tmp_path, kind).restore(other)
 
 
 def test_an_unknown_step_lists_those_there_are(tmp_path):
-  _saved(tmp_path)
+  saved_states.save(tmp_path)
   with pytest.raises(
     checkpoints.CheckpointError, match=r'available steps: \[0, 5\]'
   ):
-    _checkpointer(tmp_path).restore(trees.abstract(_state(4)), step=3)
+    saved_states.checkpointer(tmp_path).restore(
+      trees.abstract(saved_states.state(4)), step=3
+    )
 
 
 def test_a_failed_write_is_raised_and_leaves_the_older(tmp_path):
-  directory = _saved(tmp_path)
-  checkpointer = _checkpointer(tmp_path)
-  assert checkpointer.save(10, _state(1))
+  directory = saved_states.save(tmp_path)
+  checkpointer = saved_states.checkpointer(tmp_path)
+  assert checkpointer.save(10, saved_states.state(1))
   checkpointer.wait()
   (directory / 'tmp_checkpoint_00000015').write_text('in the way')
-  checkpointer.save(15, _state(1))
+  checkpointer.save(15, saved_states.state(1))
   with pytest.raises(checkpoints.CheckpointError, match='cannot write'):
     checkpointer.wait()
   assert checkpointer.latest_step() == 10
@@ -296,15 +207,20 @@ def test_two_leaves_of_one_name_are_refused():
 
 
 def test_replicated_leaves_are_written_once():
-  snapshot = host_arrays.snapshot(paths.flatten(_state(8)))
+  snapshot = host_arrays.snapshot(paths.flatten(saved_states.state(8)))
   assert len(snapshot['step'].shards) == 1
   assert len(snapshot['mdl_vars.params.rows'].shards) == 8
 
 
 def test_digit_directories_are_read(tmp_path):
-  directory = _saved(tmp_path, steps=(5,))
+  directory = saved_states.save(tmp_path, steps=(5,))
   (directory / 'checkpoint_00000005').rename(directory / '5')
-  assert _checkpointer(tmp_path).restore(trees.abstract(_state(4))).step == 5
+  assert (
+    saved_states.checkpointer(tmp_path)
+    .restore(trees.abstract(saved_states.state(4)))
+    .step
+    == 5
+  )
 
 
 def test_noop_has_nothing():
@@ -316,20 +232,20 @@ def test_noop_has_nothing():
 
 
 def test_abandons_a_write_that_does_not_end(tmp_path, monkeypatch):
-  checkpointer, release = _checkpointer(tmp_path), threading.Event()
+  checkpointer, release = saved_states.checkpointer(tmp_path), threading.Event()
   monkeypatch.setattr(
     checkpointer, '_write_files', lambda *unused: release.wait()
   )
-  checkpointer.save(0, _state(1))
+  checkpointer.save(0, saved_states.state(1))
   checkpointer.abandon(timeout_secs=0.01)
   release.set()
 
 
 def test_abandons_a_write_that_failed_without_raising(tmp_path):
-  checkpointer = _checkpointer(tmp_path)
-  checkpointer.save(0, _state(1))
+  checkpointer = saved_states.checkpointer(tmp_path)
+  checkpointer.save(0, saved_states.state(1))
   checkpointer.wait()
   (tmp_path / 'checkpoints/tmp_checkpoint_00000005').write_text('in the way')
-  checkpointer.save(5, _state(1))
+  checkpointer.save(5, saved_states.state(1))
   checkpointer.abandon(timeout_secs=60)
   assert checkpointer.latest_step() == 0

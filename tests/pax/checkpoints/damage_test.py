@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
+"""Damaged files are found and named, and stray files are no checkpoints.
+
+tests/faults/damage_test.py flips every bit.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+
+import jax
+import numpy as np
+import pytest
+from flax import serialization
+
+from pax import checkpoints
+from pax.checkpoints import flax_format, layouts, paths, reading
+from tests.testing import saved_states, trees
+
+SEED = 20261122
+FLIPS = 2
+
+
+def _check_refused(directory, checkpoint, file):
+  """Checks the error of each way to load the newest checkpoint."""
+  abstract = trees.abstract(saved_states.state(1, is_sharded=False))
+  loads = [
+    lambda: saved_states.checkpointer(directory).restore(abstract),
+    lambda: reading.read_tree(
+      checkpoint, abstract, reading.leaf_names(abstract)
+    ),
+  ]
+  for load in loads:
+    with pytest.raises(checkpoints.CorruptCheckpointError) as error:
+      load()
+    message = str(error.value)
+    aside = checkpoint.with_name(f'corrupt_{checkpoint.name}')
+    assert str(file) in message.partition(' is corrupt: ')[2], message
+    assert 'To continue from step 0, move it aside' in message
+    assert message.endswith(f'mv {checkpoint} {aside}')
+
+
+@pytest.mark.parametrize('layout', saved_states.LAYOUTS)
+def test_every_file_is_covered(tmp_path, layout):
+  kind, is_sharded = saved_states.LAYOUTS[layout]
+  chance = random.Random(SEED)
+  directory = saved_states.save(tmp_path, kind, is_sharded=is_sharded)
+  checkpoint = paths.steps(directory)[5]
+  for file in saved_states.files(checkpoint):
+    data, last = file.read_bytes(), 8 * file.stat().st_size - 1
+    for bit in [0, last, *(chance.randint(0, last) for _ in range(FLIPS))]:
+      saved_states.flip_bit(file, bit)
+      _check_refused(tmp_path, checkpoint, file)
+      file.write_bytes(data)
+    for name in ('deleted', 'cut by a byte', 'longer by a line', 'a folder'):
+      if checkpoint == file and name in ('deleted', 'a folder'):
+        continue
+      saved_states.DAMAGES[name](file)
+      _check_refused(tmp_path, checkpoint, file)
+      if file.is_dir():
+        file.rmdir()
+      file.write_bytes(data)
+  abstract = trees.abstract(saved_states.state(2))
+  assert saved_states.checkpointer(tmp_path).restore(abstract).step == 5
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'state/step/1',
+    'state/other/0',
+    'train_input/process_1-of-2',
+    'manifest/process_1-of-2.json',
+    'manifest/notes.txt',
+    'notes.txt',
+  ],
+)
+def test_an_unexpected_file_is_refused(tmp_path, name):
+  checkpoint = saved_states.save(tmp_path) / 'checkpoint_00000005'
+  file = checkpoint / name
+  file.parent.mkdir(exist_ok=True)
+  file.write_bytes(b'{}')
+  _check_refused(tmp_path, checkpoint, file)
+
+
+def test_hidden_files_of_file_systems_are_ignored(tmp_path):
+  checkpoint = saved_states.save(tmp_path) / 'checkpoint_00000005'
+  for folder in ('.', 'state', 'state/step', 'manifest', 'train_input'):
+    (checkpoint / folder / '.nfs0001').write_bytes(b'x')
+  abstract = trees.abstract(saved_states.state(1))
+  restored = saved_states.checkpointer(tmp_path).restore(abstract)
+  assert restored.input_state == {'examples': 5}
+
+
+@pytest.mark.parametrize('folder', ['state/step', 'state', 'manifest'])
+def test_a_folder_that_became_a_file_is_refused(tmp_path, folder):
+  checkpoint = saved_states.save(tmp_path) / 'checkpoint_00000005'
+  (checkpoint / folder).rename(tmp_path / 'elsewhere')
+  (checkpoint / folder).write_bytes(b'')
+  _check_refused(tmp_path, checkpoint, checkpoint / folder)
+
+
+def test_moving_it_aside_continues_from_the_older(tmp_path):
+  directory = saved_states.save(tmp_path)
+  checkpoint = directory / 'checkpoint_00000005'
+  (directory / 'corrupt_checkpoint_00000005').mkdir()
+  (checkpoint / 'metadata').unlink()
+  before = sorted(p.name for p in tmp_path.rglob('*'))
+  abstract = trees.abstract(saved_states.state(4))
+  aside = directory / 'corrupt_checkpoint_00000005_2'
+  with pytest.raises(
+    checkpoints.CorruptCheckpointError, match=f'mv {checkpoint} {aside}$'
+  ):
+    saved_states.checkpointer(tmp_path).restore(abstract)
+  assert sorted(p.name for p in tmp_path.rglob('*')) == before
+  checkpoint.rename(aside)
+  assert saved_states.checkpointer(tmp_path).restore(abstract).step == 0
+
+
+@pytest.mark.parametrize('kind', checkpoints.CheckpointType)
+def test_reads_the_older_format(tmp_path, kind):
+  checkpoint = paths.steps(saved_states.save(tmp_path, kind))[5]
+  saved_states.to_older_format(checkpoint)
+  abstract = trees.abstract(saved_states.state(2))
+  restored = saved_states.checkpointer(tmp_path).restore(abstract)
+  saved_states.check_equal(restored.state, saved_states.state(2, 6.0))
+  assert restored.input_state == {'examples': 5}
+
+
+def test_damage_to_the_older_format_is_one_kind_of_error(tmp_path):
+  chance = random.Random(SEED)
+  directory = saved_states.save(tmp_path, saved_states.FLAX)
+  checkpoint = directory / 'checkpoint_5'
+  saved_states.to_older_format(checkpoint)
+  data = checkpoint.read_bytes()
+  num_errors = 0
+  for bit in chance.sample(range(8 * len(data)), 200):
+    saved_states.flip_bit(checkpoint, bit)
+    try:
+      layouts.read(checkpoint, {}, is_full=False)
+    except checkpoints.CorruptCheckpointError:
+      num_errors += 1
+    checkpoint.write_bytes(data)
+  assert num_errors > 150
+
+
+def test_the_checksum_of_the_one_file_is_crc32_of_what_precedes_it(tmp_path):
+  file = tmp_path / 'file'
+  leaves = {'z': np.arange(5.0), 'a': np.float32(2)}
+  flax_format.write(file, leaves, {'step': 3}, {'process_0-of-1': '{}'})
+  state, metadata, train_input = flax_format.read(file)
+  saved_states.check_equal(state, leaves)
+  assert (metadata, train_input) == ({'step': 3}, {'process_0-of-1': '{}'})
+  # Flax itself reads the file.
+  tree = serialization.msgpack_restore(file.read_bytes())
+  assert tree['crc32'] == _crc32(file.read_bytes()[:-4])
+
+
+def _crc32(data):
+  """CRC-32 bit by bit, as ITU-T V.42 defines it."""
+  remainder = 0xFFFFFFFF
+  for byte in data:
+    remainder ^= byte
+    for _ in range(8):
+      remainder = remainder >> 1 ^ (0xEDB88320 if remainder & 1 else 0)
+  return remainder ^ 0xFFFFFFFF
+
+
+@pytest.mark.parametrize(
+  'name', ['20261122', 'checkpoint_00000010', 'checkpoint_010']
+)
+def test_a_stray_file_is_no_checkpoint(tmp_path, caplog, name):
+  directory = saved_states.save(tmp_path)
+  stray = directory / name
+  stray.write_text('notes')
+  checkpointer = saved_states.checkpointer(tmp_path)
+  assert checkpointer.latest_step() == 5
+  assert reading.find_checkpoint(tmp_path)[0] == 5
+  assert [r.getMessage() for r in caplog.records] == [
+    f'{stray} is ignored: the file has the name of a checkpoint and is none;'
+    ' move it out of this folder'
+  ]
+  assert stray.read_text() == 'notes'
+
+
+def test_a_stray_folder_is_no_checkpoint(tmp_path):
+  directory = saved_states.save(tmp_path)
+  (directory / '20261122').mkdir()
+  (directory / '20261122' / 'notes').write_text('')
+  assert list(paths.steps(directory)) == [0, 5]
+
+
+def test_a_damaged_checkpoint_is_not_taken_for_a_stray_one(tmp_path):
+  directory = saved_states.save(tmp_path, saved_states.FLAX)
+  (directory / 'checkpoint_10').write_bytes(b'')
+  (directory / 'checkpoint_00000015').mkdir()
+  (directory / '00000020').write_bytes(
+    (directory / 'checkpoint_5').read_bytes()
+  )
+  assert list(paths.steps(directory)) == [0, 5, 10, 15, 20]
+
+
+@pytest.mark.parametrize('kind', checkpoints.CheckpointType)
+def test_overwrites_nothing(tmp_path, kind):
+  checkpointer = saved_states.checkpointer(tmp_path, kind)
+  final = tmp_path / 'checkpoints' / paths.checkpoint_name(5, kind)
+  final.parent.mkdir()
+  checkpointer.save(0, saved_states.state(1))
+  checkpointer.wait()
+  final.write_text('notes')
+  checkpointer.save(5, saved_states.state(1))
+  with pytest.raises(checkpoints.CheckpointError, match=f'mv {final} '):
+    checkpointer.close()
+  assert final.read_text() == 'notes'
+
+
+def test_the_manifest_lists_all_other_files(tmp_path):
+  checkpoint = saved_states.save(tmp_path, steps=(0,)) / 'checkpoint_00000000'
+  file = checkpoint / 'manifest' / 'process_0-of-1.json'
+  listed = {checkpoint / name for name in json.loads(file.read_text())['files']}
+  assert listed | {file} == set(saved_states.files(checkpoint))
+
+
+def test_reads_only_the_leaves_it_needs(tmp_path):
+  directory = saved_states.save(tmp_path)
+  checkpoint = directory / 'checkpoint_00000005'
+  saved_states.flip_bit(checkpoint / 'state/mdl_vars.params.rows/0.0', 3)
+  step = {'step': jax.ShapeDtypeStruct((), np.uint32)}
+  assert int(reading.read_leaves(checkpoint, step)['step']) == 7
