@@ -163,6 +163,7 @@ class FileCheckpointer:
     self._writing: futures.Future[None] | None = None
     self._last_step = self.latest_step()
     self._is_clean = False
+    self._has_folder = False
     # Replaced, never modified: the writing thread reads it.
     self._pinned: frozenset[int] = frozenset()
     threading.Thread(target=_warm_imports, daemon=True).start()
@@ -264,7 +265,11 @@ class FileCheckpointer:
   ) -> None:
     staging = paths.staging(final)
     index, count = jax.process_index(), jax.process_count()
-    atomic_file.make_folder(self._directory)
+    if not self._has_folder:
+      atomic_file.make_folder(self._directory)
+      self._has_folder = True
+    # Not its parents: a job directory that vanishes must not appear anew.
+    self._directory.mkdir(exist_ok=True)
     staging.mkdir(exist_ok=True)
     entries = self._layout.write(staging, snapshot, step)
     if input_text is not None:

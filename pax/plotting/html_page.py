@@ -17,7 +17,8 @@ _SIGNIFICANT = 5
 
 def write(jobs: Sequence[curves.Job], path: str, *, smoothing: float) -> None:
   """Writes the page to `path`."""
-  atomic_file.write_text(path, text(jobs, smoothing=smoothing))
+  page = text(jobs, smoothing=smoothing)
+  atomic_file.write_text(path, page, is_durable=False)
 
 
 def text(jobs: Sequence[curves.Job], *, smoothing: float) -> str:

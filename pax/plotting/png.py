@@ -43,7 +43,7 @@ def draw(jobs: Sequence[curves.Job], path: str, *, smoothing: float) -> None:
     _times(rest.pop(0), timed)
   for ax in rest:
     ax.axis('off')
-  with atomic_file.open_atomic(path) as file:
+  with atomic_file.open_atomic(path, is_durable=False) as file:
     canvas.savefig(file, format='png')
 
 

@@ -82,5 +82,5 @@ def _draw(panels: Mapping[str, Mapping[str, Curve]], path: str) -> None:
     ax.set(xlabel='step', ylabel=name)
     ax.grid(alpha=0.3)
     ax.legend()
-  with atomic_file.open_atomic(path) as file:
+  with atomic_file.open_atomic(path, is_durable=False) as file:
     canvas.savefig(file, format='png', dpi=120)

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
 from pax import atomic_file
@@ -33,3 +36,42 @@ def test_an_error_leaves_the_older_file(tmp_path):
     raise KeyError
   assert path.read_text() == 'old'
   assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_of_closing_masks_no_error_and_leaves_nothing(
+  tmp_path, monkeypatch
+):
+  with pytest.raises(OSError, match='No space left'):
+    with atomic_file.open_atomic(tmp_path / 'x') as file:
+      file.write(b'1')
+      # The buffered byte cannot be written when the file is closed either.
+      os.close(file.fileno())
+      raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+  assert not list(tmp_path.iterdir())
+
+
+def test_an_error_of_flushing_leaves_the_older_file(tmp_path, monkeypatch):
+  path = tmp_path / 'x'
+  atomic_file.write_text(path, 'old')
+
+  def fail(descriptor):
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+  monkeypatch.setattr(os, 'fsync', fail)
+  with pytest.raises(OSError, match='Input/output error'):
+    atomic_file.write_text(path, 'new')
+  assert path.read_text() == 'old'
+  assert list(tmp_path.iterdir()) == [path]
+  atomic_file.write_text(path, 'plot', is_durable=False)
+  assert path.read_text() == 'plot'
+
+
+def test_folders_that_cannot_be_flushed_are_no_error(tmp_path, monkeypatch):
+  def fail(descriptor):
+    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+  monkeypatch.setattr(os, 'fsync', fail)
+  atomic_file.sync(tmp_path)
+  (tmp_path / 'x').write_text('')
+  with pytest.raises(OSError, match='Invalid argument'):
+    atomic_file.sync(tmp_path / 'x')

@@ -201,6 +201,18 @@ def test_a_failed_write_is_raised_and_leaves_the_older(tmp_path):
   assert checkpointer.latest_step() == 10
 
 
+def test_a_job_directory_that_vanished_is_not_created_anew(tmp_path):
+  job = tmp_path / 'job'
+  checkpointer = saved_states.checkpointer(job)
+  checkpointer.save(0, saved_states.state(1))
+  checkpointer.wait()
+  job.rename(tmp_path / 'elsewhere')
+  checkpointer.save(5, saved_states.state(1))
+  with pytest.raises(checkpoints.CheckpointError, match='No such file'):
+    checkpointer.close()
+  assert not job.exists()
+
+
 def test_two_leaves_of_one_name_are_refused():
   with pytest.raises(ValueError, match='are both called'):
     paths.flatten({'a': {'b.c': 1}, 'a.b': {'c': 2}})
