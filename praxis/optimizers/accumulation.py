@@ -116,14 +116,12 @@ class ShardedStaticAccumulator(base_optimizer.BaseOptimizer):
     super().__post_init__()
 
   def _get_raw_grad_transformation(
-    self,
-    learning_rate_fn: sharded_transforms.LearningRateFn,
-    var_weight_hparams: Nested[base_layer.WeightHParams] | None,
+    self, learning_rate_fn: sharded_transforms.LearningRateFn
   ) -> sharded_transforms.GradientTransformation:
     return sharded_static_accumulation(
       self.num_sub_batches,
-      self.base_optimizer._get_raw_grad_transformation(
-        learning_rate_fn, var_weight_hparams
+      self.base_optimizer._update_rule(
+        learning_rate_fn, self._var_weight_hparams
       ),
       self.accumulation_use_cond_op,
     )

@@ -112,10 +112,9 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
     return preset.set(**kwargs)
 
   def _get_raw_grad_transformation(
-    self,
-    learning_rate_fn: sharded_transforms.LearningRateFn,
-    var_weight_hparams: _Hparams | None,
+    self, learning_rate_fn: sharded_transforms.LearningRateFn
   ) -> sharded_transforms.GradientTransformation:
+    var_weight_hparams = self._var_weight_hparams
     _check_not_stacked(var_weight_hparams)
 
     def init(params: Nested[JTensor]) -> ShardedAdafactorState:
@@ -332,7 +331,7 @@ def sharded_adafactor(
 ) -> sharded_transforms.GradientTransformation:
   """Returns Adafactor; `kwargs` are fields of the class that makes it."""
   optimizer = sharded_adafactor_helper_fn(**kwargs)
-  return optimizer._get_raw_grad_transformation(learning_rate_fn, None)
+  return optimizer._get_raw_grad_transformation(learning_rate_fn)
 
 
 def _mix(old: JTensor, new: JTensor, decay: JTensor) -> JTensor:

@@ -8,7 +8,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from praxis import base_layer, pax_fiddle
+from praxis import pax_fiddle
 from praxis.nested_map import NestedMap
 from praxis.optimizers import base_optimizer, sharded_transforms, update_math
 from praxis.pytypes import JTensor, Nested
@@ -138,7 +138,6 @@ class Adam(base_optimizer.BaseOptimizer):
   def _get_raw_grad_transformation(
     self,
     learning_rate_fn: sharded_transforms.LearningRateFn,
-    var_weight_hparams: Nested[base_layer.WeightHParams] | None,
   ) -> sharded_transforms.GradientTransformation:
     hyperparams = AdamHyperparams(
       beta1=self.beta1,

@@ -77,6 +77,7 @@ class BaseOptimizer(base_hyperparams.FiddleBaseParameterizable):
     if isinstance(schedule, pax_fiddle.Config):
       schedule = schedule.Instantiate()
     self._lr_schedule = schedule
+    self._var_weight_hparams: Nested[base_layer.WeightHParams] | None = None
 
   def get_learning_rate(self, step_count: ArrayLike) -> Float[Array, '']:
     """Returns learning_rate times the schedule at `step_count`.
@@ -111,7 +112,7 @@ class BaseOptimizer(base_hyperparams.FiddleBaseParameterizable):
     chain = [
       regularization.apply_lp_regularizer(mask, l1, 1.0, skip),
       regularization.apply_lp_regularizer(mask, l2, 2.0, skip),
-      self._get_raw_grad_transformation(lr, var_weight_hparams),
+      self._update_rule(lr, var_weight_hparams),
       regularization.apply_decoupled_weight_decay(
         lr, mask, self.decoupled_weight_decay
       ),
@@ -127,14 +128,28 @@ class BaseOptimizer(base_hyperparams.FiddleBaseParameterizable):
     return sharded_transforms.sharded_chain(*chain)
 
   def _get_raw_grad_transformation(
+    self, learning_rate_fn: sharded_transforms.LearningRateFn
+  ) -> sharded_transforms.GradientTransformation:
+    """Returns the update rule, scaled by -learning rate; subclasses define it.
+
+    A rule may depend on the declarations of the variables,
+    `self._var_weight_hparams`.
+
+    Raises:
+      NotImplementedError: the subclass does not define it.
+    """
+    raise NotImplementedError(
+      f'{type(self).__name__} must define _get_raw_grad_transformation'
+    )
+
+  def _update_rule(
     self,
     learning_rate_fn: sharded_transforms.LearningRateFn,
     var_weight_hparams: Nested[base_layer.WeightHParams] | None,
   ) -> sharded_transforms.GradientTransformation:
-    """Returns the update rule, scaled by -learning rate."""
-    raise NotImplementedError(
-      f'{type(self).__name__} must define _get_raw_grad_transformation'
-    )
+    """Returns the update rule of variables with these declarations."""
+    self._var_weight_hparams = var_weight_hparams
+    return self._get_raw_grad_transformation(learning_rate_fn)
 
   def _check(self) -> None:
     if self.l1_regularizer_weight and self.l2_regularizer_weight:

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from praxis import base_layer
 from praxis.nested_map import NestedMap
 from praxis.optimizers import base_optimizer, sharded_transforms, update_math
 from praxis.pytypes import JTensor, Nested
@@ -86,7 +85,6 @@ class Lion(base_optimizer.BaseOptimizer):
   def _get_raw_grad_transformation(
     self,
     learning_rate_fn: sharded_transforms.LearningRateFn,
-    var_weight_hparams: Nested[base_layer.WeightHParams] | None,
   ) -> sharded_transforms.GradientTransformation:
     return sharded_lion(
       learning_rate_fn,

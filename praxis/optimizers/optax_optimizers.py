@@ -42,7 +42,6 @@ class OptaxOptimizer(base_optimizer.BaseOptimizer):
   def _get_raw_grad_transformation(
     self,
     learning_rate_fn: sharded_transforms.LearningRateFn,
-    var_weight_hparams: _Hparams | None,
   ) -> sharded_transforms.GradientTransformation:
     return self.grad_tx
 
@@ -65,7 +64,6 @@ class Lamb(base_optimizer.BaseOptimizer):
   def _get_raw_grad_transformation(
     self,
     learning_rate_fn: sharded_transforms.LearningRateFn,
-    var_weight_hparams: _Hparams | None,
   ) -> sharded_transforms.GradientTransformation:
     import optax  # Slow to import; needed when built.
 
@@ -100,7 +98,6 @@ class Lars(base_optimizer.BaseOptimizer):
   def _get_raw_grad_transformation(
     self,
     learning_rate_fn: sharded_transforms.LearningRateFn,
-    var_weight_hparams: _Hparams | None,
   ) -> sharded_transforms.GradientTransformation:
     import optax  # Slow to import; needed when built.
 
@@ -137,7 +134,6 @@ class Adafactor(base_optimizer.BaseOptimizer):
   def _get_raw_grad_transformation(
     self,
     learning_rate_fn: sharded_transforms.LearningRateFn,
-    var_weight_hparams: _Hparams | None,
   ) -> sharded_transforms.GradientTransformation:
     import optax  # Slow to import; needed when built.
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from praxis import base_layer
 from praxis.nested_map import NestedMap
 from praxis.optimizers import base_optimizer, sharded_transforms
 from praxis.pytypes import JTensor, Nested
@@ -63,7 +62,6 @@ class Sgd(base_optimizer.BaseOptimizer):
   def _get_raw_grad_transformation(
     self,
     learning_rate_fn: sharded_transforms.LearningRateFn,
-    var_weight_hparams: Nested[base_layer.WeightHParams] | None,
   ) -> sharded_transforms.GradientTransformation:
     return sharded_sgd(learning_rate_fn, self.momentum, self.nesterov)
 

@@ -15,7 +15,6 @@ from praxis.optimizers import base_optimizer, sharded_transforms
 from praxis.optimizers.shampoo import gradient_transform, matrix_layout
 from praxis.optimizers.shampoo.grafting import GraftingType
 from praxis.optimizers.shampoo.hyperparams import ShampooHyperparams
-from praxis.pytypes import Nested
 
 # (the only supported value, reason and alternative) by field.
 _UNSUPPORTED: dict[str, tuple[Any, str]] = {
@@ -176,7 +175,6 @@ class DistributedShampoo(base_optimizer.BaseOptimizer):
   def _get_raw_grad_transformation(
     self,
     learning_rate_fn: sharded_transforms.LearningRateFn,
-    var_weight_hparams: Nested[base_layer.WeightHParams] | None,
   ) -> sharded_transforms.GradientTransformation:
     return gradient_transform.distributed_shampoo(
       learning_rate_fn, self._hyperparams()
@@ -239,11 +237,9 @@ class ShardedDistributedShampoo(DistributedShampoo):
     )
 
   def _get_raw_grad_transformation(
-    self,
-    learning_rate_fn: sharded_transforms.LearningRateFn,
-    var_weight_hparams: Nested[base_layer.WeightHParams] | None,
+    self, learning_rate_fn: sharded_transforms.LearningRateFn
   ) -> sharded_transforms.GradientTransformation:
-    shapes = (hp.mesh_shape for hp in jax.tree.leaves(var_weight_hparams))
+    shapes = (hp.mesh_shape for hp in jax.tree.leaves(self._var_weight_hparams))
     hyperparams = self._hyperparams(
       sharded=True,
       mesh_shape=next(filter(None, shapes), None),

@@ -231,9 +231,7 @@ def test_how_an_update_came_about():
     factored=False,
     name='main',
   )
-  tx = config.Instantiate()._get_raw_grad_transformation(
-    lambda step: 0.1, problem.hparams()
-  )
+  tx = config.Instantiate()._update_rule(lambda step: 0.1, problem.hparams())
   params = problem.variables()
   grads = jax.tree.map(lambda w: jnp.where(w > 0, w, 0.0), params)
   state = tx.init(params)

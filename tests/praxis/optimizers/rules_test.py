@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from praxis import optimizers
+from praxis import optimizers, schedules
 from tests.praxis.layers import running
 from tests.praxis.optimizers import problem
 
@@ -231,3 +231,48 @@ def test_moments_have_the_dtype_of_their_variable():
   updates, state = tx.update(params, tx.init(params), params)
   assert updates['w'].dtype == jnp.bfloat16
   assert state.m['w'].dtype == state.v['w'].dtype == jnp.bfloat16
+
+
+class _SignSgd(optimizers.BaseOptimizer):
+  """The documented way to write an optimizer: a hook with one argument."""
+
+  def _get_raw_grad_transformation(self, lr):
+    return optax.chain(
+      optax.stateless(lambda grads, _: jax.tree.map(jnp.sign, grads)),
+      optax.scale_by_learning_rate(lr),
+    )
+
+
+def test_an_optimizer_defines_its_rule_with_one_argument():
+  config = _SignSgd.config(
+    learning_rate=0.5, lr_schedule=schedules.Constant.config(value=1.0)
+  )
+  tx = config.Instantiate().get_grad_transformation(problem.hparams())
+  params = problem.variables()
+  grads = jax.tree.map(lambda w: -3.0 * jnp.ones_like(w), params)
+  updates, _ = tx.update(grads, tx.init(params), params)
+  for update in jax.tree.leaves(updates):
+    np.testing.assert_array_equal(update, np.full(update.shape, 0.5))
+
+
+def test_an_optimizer_wraps_the_rule_of_its_base():
+  class Doubled(optimizers.ShardedAdafactor):
+    def _get_raw_grad_transformation(self, lr):
+      return super()._get_raw_grad_transformation(lambda step: 2 * lr(step))
+
+  fields = {
+    'learning_rate': 0.1,
+    'lr_schedule': schedules.Constant.config(value=1.0),
+    'decay_method': 'pow',
+    'decay_pow': 0.8,
+    'respect_skip_lp_regularization': True,
+  }
+  params = problem.variables()
+  grads = jax.tree.map(jnp.ones_like, params)
+  updates = []
+  for cls in (optimizers.ShardedAdafactor, Doubled):
+    optimizer = cls.config(**fields).Instantiate()
+    tx = optimizer.get_grad_transformation(problem.hparams())
+    updates.append(tx.update(grads, tx.init(params), params)[0])
+  doubled = jax.tree.map(lambda u: 2 * u, updates[0])
+  jax.tree.map(np.testing.assert_array_equal, updates[1], doubled)
