@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -110,21 +111,21 @@ class NestedMap(dict):
     """Returns the value at `path`, or `default`."""
     try:
       return self.GetItem(path)
-    except (KeyError, IndexError, TypeError):
+    except (KeyError, IndexError, TypeError, ValueError):
       return default
 
   def Set(self, path: str, value: Any) -> None:
     """Stores `value` at `path`; creates the maps and list entries it lacks."""
-    *parents, last = _steps(path)
-    children = [*parents[1:], last]
+    steps = _steps(path)
     node: Any = self
-    for step, child in zip(parents, children, strict=True):
+    for step, child in itertools.pairwise(steps):
       empty = [] if isinstance(child, int) else NestedMap()
       if isinstance(step, int) and step == len(node):
         node.append(empty)
       elif not isinstance(step, int) and step not in node:
         node[step] = empty
       node = node[step]
+    last = steps[-1]
     if isinstance(last, int) and last == len(node):
       node.append(value)
     else:

@@ -26,7 +26,8 @@ class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
   ) -> nn.Module:
     """Builds a child layer, binds it to `self.<name>` and returns it.
 
-    Configs with the same `shared_weight_layer_id` yield the same layer.
+    In a compact method the child has the name, but is no attribute. Configs
+    with the same `shared_weight_layer_id` yield the same layer.
 
     Args:
       name: the name of the child.
@@ -93,10 +94,18 @@ class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
   @nn.nowrap
   def _bind(self, name: str, child: Any, modules: dict[str, nn.Module]) -> Any:
     kind = type(self).__name__
-    if existing := {name, *modules} & set(self._children):
-      raise ValueError(f'{kind} has a child {min(existing)!r} already')
     if name in {f.name for f in pax_fiddle.fields_of(type(self))}:
       raise AttributeError(f'child {name!r} of {kind} has the name of a field')
+    # flax has no public name for this. Attributes are set in setup only.
+    if not self._state.in_setup:
+      for module_name, module in modules.items():
+        is_shared = module.parent is not None
+        attached = module.clone(parent=self, name=module_name)
+        self._children[module_name] = module if is_shared else attached
+      bound = [self._children[module_name] for module_name in modules]
+      return bound if isinstance(child, list) else bound[0]
+    if existing := {name, *modules} & set(self._children):
+      raise ValueError(f'{kind} has a child {min(existing)!r} already')
     setattr(self, name, child)
     bound = getattr(self, name)
     layers = bound if isinstance(child, list) else [bound]

@@ -13,6 +13,8 @@ from typing import Any, dataclass_transform
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
+from flax.core import Scope
 from flax.core import meta as flax_meta
 
 from praxis import base_hyperparams, fiddle_tags, pax_fiddle, py_utils
@@ -128,10 +130,15 @@ class BaseLayer(children.ParentModule):
 
   def __post_init__(self) -> None:
     self._check_base_fields()
+    object.__setattr__(self, '_weights', {})
+    # create_child fills the Config in; other layers inherit when flax finds
+    # their parent, the module whose method constructs them.
+    is_inline = not isinstance(self.parent, nn.Module | Scope | None)
+    super().__post_init__()
+    if is_inline and isinstance(self.parent, BaseLayer):
+      pax_fiddle.inherit(self, self.parent)
     if self.fprop_dtype is None:
       object.__setattr__(self, 'fprop_dtype', self.dtype)
-    object.__setattr__(self, '_weights', {})
-    super().__post_init__()
 
   def setup(self) -> None:
     """Declares weights and children."""
@@ -191,8 +198,8 @@ class BaseLayer(children.ParentModule):
   @nn.nowrap
   def create_variable(
     self, name: str, var_hparams: WeightHParams, trainable: bool = True
-  ) -> None:
-    """Declares a variable.
+  ) -> JTensor | jax.ShapeDtypeStruct:
+    """Declares a variable and returns its value.
 
     Args:
       name: the layer reads it as `self.theta.<name>`, or by `get_var`.
@@ -204,6 +211,7 @@ class BaseLayer(children.ParentModule):
       ValueError: a dimension is not positive.
     """
     self._declare_variable(name, var_hparams, trainable)
+    return self.get_var(name)
 
   @nn.nowrap
   def _declare_variable(
@@ -244,8 +252,7 @@ class BaseLayer(children.ParentModule):
     """Returns a variable as stored, trainable or not."""
     hparams = self._declared(name)
     trainable = weight_params.var_is_trainable(hparams)
-    value = self.get_variable(PARAMS if trainable else NON_TRAINABLE, name)
-    return weight_params.maybe_unbox_value(value)
+    return self._stored_value(PARAMS if trainable else NON_TRAINABLE, name)
 
   @nn.nowrap
   def update_var(self, name: str, new_val: JTensor) -> None:
@@ -438,10 +445,16 @@ class BaseLayer(children.ParentModule):
         f'{type(self).__name__} has no weight {name!r}; its variables are '
         f'{sorted(self._weights)} (they exist after setup)'
       )
-    value = weight_params.maybe_unbox_value(self.get_variable(PARAMS, name))
+    value = self._stored_value(PARAMS, name)
     if weight_params.var_disallow_bfloat16_conversion(hparams):
       return value
     return self._cast_to_fprop_dtype(value)
+
+  @nn.nowrap
+  def _stored_value(self, collection: str, name: str) -> JTensor:
+    value = weight_params.maybe_unbox_value(self.get_variable(collection, name))
+    # Restored checkpoints may have numpy arrays, which lack `at`.
+    return jnp.asarray(value) if isinstance(value, np.ndarray) else value
 
   @nn.nowrap
   def _cast_inputs(self, inputs: Nested[Any]) -> Nested[Any]:

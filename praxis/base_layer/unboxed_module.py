@@ -18,6 +18,7 @@ from praxis.base_layer.variable_collections import (
   PARAMS,
   PARAMS_AXES,
   RANDOM,
+  SUMMARIES,
   WrappedHParams,
 )
 from praxis.base_layer.weight_params import WeightHParams
@@ -52,9 +53,12 @@ class UnboxedModule(nn.Module):
     mutable: bool | str | Sequence[str] = False,
     **kwargs: Any,
   ) -> Any:
-    """Returns the outputs, with the updated collections if any is mutable."""
+    """Returns the outputs, with the updated collections if any is mutable.
+
+    Summaries in `variables`, those of an earlier call, are ignored.
+    """
     outputs = super().apply(
-      variables,
+      {name: tree for name, tree in variables.items() if name != SUMMARIES},
       *args,
       rngs=None if rngs is None else _rng_streams(rngs),
       method=method,

@@ -60,7 +60,7 @@ class WeightHParams:
     mapping = self.tensor_split_dims_mapping
     if mapping is None and self.mesh_shape is not None:
       self.tensor_split_dims_mapping = (-1,) * len(self.shape)
-    elif mapping is not None and len(mapping) != len(self.shape):
+    elif self.mesh_shape is not None and len(mapping) != len(self.shape):
       raise ValueError(
         f'tensor_split_dims_mapping must have {len(self.shape)} entries for '
         f'a weight of shape {self.shape}, got {list(mapping)}'

@@ -39,7 +39,7 @@ class BlockOptions:
   c_dim: int | None = None
   capacity_factor: float = 0.0
   e_dim: int | None = None
-  # Feed-forward blocks and experts.
+  # Feed-forward blocks, and Grok's experts; GLaM's experts are plain ReLU.
   ffn_activation_cls: type[activations.BaseActivation] = activations.GELU
   use_gated_activation: bool = True
   # Whether self-attention is causal, and whether there is cross-attention.
@@ -65,7 +65,8 @@ def GlamStackedTransformerHParams(
 ) -> pax_fiddle.Config[transformers.StackedTransformer]:
   """Returns a block of a MoE layer and a dense layer, or of a dense layer.
 
-  Layers have no biases, RmsNorm, relative attention bias and gated activations.
+  Layers have no biases, RmsNorm and relative attention bias. The dense layer
+  has a gated activation; the experts have plain ReLU.
 
   Args:
     model_dim: model dimension.
@@ -156,6 +157,9 @@ def block_template(
 ) -> pax_fiddle.Config[transformers.StackedTransformer]:
   """Returns a StackedTransformer with RmsNorm, and MoE in layer 0 if enabled.
 
+  The dense layers have the activation and the gate of the options, the experts
+  their defaults: ReLU without a gate, as in the GLaM paper.
+
   Args:
     model_dim: model dimension.
     ff_dim: hidden dimension of feed-forward blocks.
@@ -163,7 +167,6 @@ def block_template(
     dim_per_head: dimension of a head.
     options: further options.
   """
-  activation = pax_fiddle.Config(options.ffn_activation_cls)
   block = pax_fiddle.Config(
     transformers.StackedTransformer,
     packed_input=True,
@@ -194,14 +197,20 @@ def block_template(
   )
   for feed_forward in (layer.tr_fflayer_tpl, moe):
     feed_forward.set(
-      input_dims=model_dim,
-      activation_tpl=activation.clone(),
-      use_gated_activation=options.use_gated_activation,
-      internal_gshard_variance_scaling_fan_in_init=True,
+      input_dims=model_dim, internal_gshard_variance_scaling_fan_in_init=True
     )
+  set_activation(layer.tr_fflayer_tpl, options)
   for normed in (layer, layer.tr_fflayer_tpl, moe):
     normed.ln_tpl = pax_fiddle.Config(normalizations.RmsNorm, direct_scale=True)
   return block
+
+
+def set_activation(feed_forward: LayerTpl, options: BlockOptions) -> None:
+  """Sets activation and gate of a feed-forward block or of experts."""
+  feed_forward.set(
+    activation_tpl=pax_fiddle.Config(options.ffn_activation_cls),
+    use_gated_activation=options.use_gated_activation,
+  )
 
 
 def configure_attention(

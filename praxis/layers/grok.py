@@ -52,6 +52,7 @@ def GrokStackedTransformerHParams(
   dims = model_dim, ff_dim, attention_num_heads, attention_key_value_dim
   block = glam.block_template(*dims, block_options)
   block.set(name=name, num_layers=1)
+  glam.set_activation(block.moe_layer_tpl, block_options)
   layer = block.transformer_layer_params_tpl
   layer.tr_atten_tpl = pax_fiddle.Config(
     multi_query_attention.MultiQueryDotProductAttention,

@@ -164,7 +164,10 @@ class _WindowReduction:
     total = self._reduce_window(inputs, 0, jax.lax.add)
     count = self._reduce_window(valid, 0, jax.lax.add)
     scale = jnp.where(count > 0, 1.0 / jnp.maximum(count, 1.0), 0.0)
-    return total * _append_dims(scale, inputs.ndim).astype(total.dtype)
+    scale = _append_dims(scale, inputs.ndim)
+    if jnp.issubdtype(total.dtype, jnp.floating):
+      scale = scale.astype(total.dtype)
+    return total * scale
 
   def _reduce_window(
     self,

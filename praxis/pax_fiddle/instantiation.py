@@ -63,19 +63,23 @@ def copy_inheritable_base_layer_params(buildable: Any) -> Any:
 
 
 def inherit(child: Any, owner: Any) -> None:
-  """Sets the unset inheritable fields of Config `child` to the owner's values.
+  """Sets the unset inheritable fields of `child` to the owner's values.
 
-  `owner` is a layer or its Config. A field is inheritable if the child's class
-  lists it in `INHERITED` and does not redeclare its default.
+  Both are layers or their Configs. A field is inheritable if the child's class
+  lists it in `INHERITED` and does not redeclare its default. In a layer a field
+  is unset if it has the default.
   """
-  if not isinstance(child, fdl.Config):
-    return
-  cls = _callable(child)
-  for name in getattr(cls, 'INHERITED', ()):
-    if name in child.__arguments__ or not hasattr(owner, name):
+  is_config = isinstance(child, fdl.Config)
+  cls = _callable(child) if is_config else type(child)
+  for name, field in getattr(cls, 'INHERITED', {}).items():
+    if not hasattr(owner, name) or _is_redeclared(cls, name):
       continue
-    if not _is_redeclared(cls, name):
-      setattr(child, name, copy.deepcopy(getattr(owner, name)))
+    value = copy.deepcopy(getattr(owner, name))
+    if is_config and name not in child.__arguments__:
+      setattr(child, name, value)
+    elif not is_config and getattr(child, name) is field.default:
+      # Layers are frozen.
+      object.__setattr__(child, name, value)
 
 
 def _build(buildable: Any, is_detached: bool) -> Any:

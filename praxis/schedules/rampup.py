@@ -104,7 +104,7 @@ class LinearRampupCosineDecay(_RampupDecay):
 
 
 class LinearRampupSqrtDecay(base_schedule.BaseSchedule):
-  """peak * min(t / warmup, sqrt(warmup / t)) with t = step."""
+  """peak * min(t / warmup, sqrt(warmup / t)) with t = max(step, 1)."""
 
   # Value at the end of the warm-up.
   peak: float = 1.0
@@ -119,8 +119,8 @@ class LinearRampupSqrtDecay(base_schedule.BaseSchedule):
       )
 
   def value_at(self, step: ArrayLike) -> Float[Array, '']:
-    t = base_schedule.as_float(step)
-    decay = jnp.sqrt(self.warmup_steps / jnp.maximum(t, 1.0))
+    t = jnp.maximum(base_schedule.as_float(step), 1.0)
+    decay = jnp.sqrt(self.warmup_steps / t)
     return self.peak * jnp.minimum(t / self.warmup_steps, decay)
 
 

@@ -52,6 +52,9 @@ def test_get_and_set_by_path():
   m.Set('c.d[0].e', 5)
   assert m.c.d[0].e == 5
   assert isinstance(m.c, NestedMap)
+  m.Set('f', 6)
+  assert m.f == 6
+  assert m.Get('', default='none') == 'none'
   with pytest.raises(KeyError):
     m.GetItem('a.nothing')
 

@@ -43,7 +43,11 @@ class AttentionProjection(base_layer.BaseLayer):
   einsum_tpl: LayerTpl = pax_fiddle.template_field(base_ops.EinsumOp)
 
   def setup(self) -> None:
-    _check_combine_dims(self)
+    if self.attention_combine_dims and self.use_bias:
+      raise ValueError(
+        'use_bias must be False with attention_combine_dims=True, got True; the'
+        ' combined weight has no bias'
+      )
     self.create_variable('w', self._weight())
     if self.use_bias:
       self.create_variable('b', self._bias())
@@ -85,7 +89,7 @@ class AttentionProjection(base_layer.BaseLayer):
 
   def _weight(self) -> WeightHParams:
     model, *heads = self._sizes()
-    split_heads = _split(self.weight_split_dims_mapping.wt, 3)
+    split_heads = _split(self)
     if self.attention_combine_dims:
       heads = [self.num_heads * self.dim_per_head]
       split_heads = _merge_head_axes(split_heads)
@@ -111,7 +115,7 @@ class AttentionProjection(base_layer.BaseLayer):
     return ends[::-1] if self.is_output_projection else ends
 
   def _bias(self) -> WeightHParams:
-    split = _split(self.weight_split_dims_mapping.wt, 3)
+    split = _split(self)
     if self.is_output_projection:
       return _zeros(self, [self.input_dim], split and split[:1])
     shape = [self.num_heads, self.dim_per_head]
@@ -121,7 +125,8 @@ class AttentionProjection(base_layer.BaseLayer):
 class CombinedQKVProjectionLayer(base_layer.BaseLayer):
   """Projects one input to queries, keys and values with one weight.
 
-  The sharding `wt` is that of the last three dimensions of [3, D, N, H].
+  The weight is [3, D, N, H], or [3, D, N*H] with attention_combine_dims; the
+  sharding `wt` is that of the dimensions after the first.
   """
 
   # The model dimension.
@@ -135,26 +140,23 @@ class CombinedQKVProjectionLayer(base_layer.BaseLayer):
   einsum_tpl: LayerTpl = pax_fiddle.template_field(base_ops.EinsumOp)
 
   def setup(self) -> None:
-    _check_combine_dims(self)
-    split = _split(self.weight_split_dims_mapping.wt, 3)
+    split = _split(self)
     heads = [self.num_heads, self.dim_per_head]
-    split_weight = split
     if self.attention_combine_dims:
       heads = [self.num_heads * self.dim_per_head]
-      split_weight = _merge_head_axes(split)
+      split = _merge_head_axes(split)
     explicit = self.explicit_fan_in_fan_out_axes
     last = range(-len(heads), 0)
     weight = WeightHParams(
       shape=[3, self.input_dim, *heads],
       mesh_shape=self.mesh_shape,
-      tensor_split_dims_mapping=split_weight and [None, *split_weight],
+      tensor_split_dims_mapping=split and [None, *split],
       fan_in_axes=[-len(heads) - 1] if explicit else None,
       fan_out_axes=list(last) if explicit else None,
     )
     self.create_variable('w', weight)
     if self.use_bias:
-      shape = [3, self.num_heads, self.dim_per_head]
-      bias = _zeros(self, shape, split and [None, *split[1:]])
+      bias = _zeros(self, [3, *heads], split and [None, *split[1:]])
       self.create_variable('b', bias)
     self.create_child('einsum', self.einsum_tpl)
 
@@ -172,7 +174,8 @@ class CombinedQKVProjectionLayer(base_layer.BaseLayer):
     # K next to the heads makes this a single matrix product.
     outputs = self.einsum('...D,KDNH->...KNH', inputs, weight)
     if self.use_bias:
-      outputs = outputs + self.theta.b
+      heads = (3, self.num_heads, self.dim_per_head)
+      outputs = outputs + self.theta.b.reshape(heads)
     # The gradient of a split is a concatenation; the gradients of three slices
     # would be padded with zeros and summed.
     query, key, value = jnp.split(outputs, 3, axis=-3)
@@ -225,30 +228,27 @@ def _zeros(
   )
 
 
-def _check_combine_dims(layer: base_layer.BaseLayer) -> None:
-  if layer.attention_combine_dims and layer.use_bias:
-    raise ValueError(
-      'use_bias must be False with attention_combine_dims=True, got True; the '
-      'combined weight has no bias'
-    )
-
-
-def _split(split: SplitDimsMapping, rank: int) -> list | None:
-  """Returns the mapping as a list after checking its length."""
+def _split(
+  layer: AttentionProjection | CombinedQKVProjectionLayer,
+) -> list | None:
+  """Returns the sharding `wt` as a list, whose length a mesh prescribes."""
+  split = layer.weight_split_dims_mapping.wt
   if split is None:
     return None
-  if len(split) != rank:
+  ranks = (2, 3) if layer.attention_combine_dims else (3,)
+  if layer.mesh_shape is not None and len(split) not in ranks:
     raise ValueError(
-      f'weight_split_dims_mapping.wt of a projection must have {rank} entries '
-      f'(model dim, heads, dim per head), got {list(split)}'
+      'weight_split_dims_mapping.wt of a projection must have 3 entries (model'
+      ' dim, heads, dim per head), or 2 with attention_combine_dims, got'
+      f' {list(split)}'
     )
   return list(split)
 
 
 def _merge_head_axes(split: list | None) -> list | None:
   """Returns [model axes, axes of both head dimensions] for three entries."""
-  if split is None:
-    return None
+  if split is None or len(split) == 2:
+    return split
   merged = []
   for axes in split[1:]:
     if isinstance(axes, (str, int)):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from praxis import base_layer, pytypes
@@ -37,13 +38,19 @@ def by_matmul(
   device multiply its own classes. Otherwise a gather returns the same numbers
   without the cost of the product.
   """
-  plain = type(layer.einsum) is base_ops.EinsumOp
-  if plain and num_parts(layer, class_axes) == 1:
+  einsum = layer.einsum
+  if not isinstance(einsum, base_ops.EinsumOp):
+    # A quantized layer is its own einsum; it scales the rows after the lookup.
+    is_plain = not isinstance(einsum, base_layer.BaseLayer)
+  else:
+    is_plain = type(einsum) is base_ops.EinsumOp
+  if is_plain and num_parts(layer, class_axes) == 1:
     return table.at[ids].get(
       mode='fill', fill_value=0, wrap_negative_indices=False
     )
   one_hot = jax.nn.one_hot(ids, table.shape[0], dtype=table.dtype)
-  return layer.einsum('...y,yz->...z', one_hot, table)
+  product = jnp.einsum if is_plain else einsum
+  return product('...y,yz->...z', one_hot, table)
 
 
 def num_parts(

@@ -167,10 +167,14 @@ class PositionalEmbedding2D(base_layer.BaseLayer):
 def sinusoids(
   position: Array, dims: int, shortest: int = 1, longest: int = 10_000
 ) -> Float[Array, '*shape D']:
-  """Returns [sines, cosines] of `position`; an odd `dims` ends with 0."""
+  """Returns [sines, cosines] of `position`; an odd `dims` ends with 0.
+
+  Like Tensor2Tensor it multiplies the frequencies by `shortest`, though a
+  timescale should divide them: trained models depend on it.
+  """
   num_timescales = dims // 2
   step = math.log(longest / shortest) / max(num_timescales - 1, 1)
-  frequency = jnp.exp(-step * jnp.arange(num_timescales)) / shortest
+  frequency = shortest * jnp.exp(-step * jnp.arange(num_timescales))
   angle = position[..., None].astype(jnp.float32) * frequency
   signal = jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
   return jnp.pad(signal, [(0, 0)] * position.ndim + [(0, dims % 2)])

@@ -81,6 +81,7 @@ class BatchNorm(BaseNormalization):
       inputs: any rank, channels last.
       paddings: 1 at padding; leading dimensions of the inputs.
     """
+    inputs, paddings = self._cast_to_fprop_dtype((inputs, paddings))
     paddings = _spread(paddings, inputs)
     mean, variance = self.compute_and_update_moments(inputs, paddings)
     scale = jax.lax.rsqrt(variance + _EPSILON)

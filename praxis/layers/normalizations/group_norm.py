@@ -69,6 +69,7 @@ class GroupNorm(BaseNormalization):
       raise ValueError(
         f'inputs must have input_rank {self.input_rank}, got {inputs.shape}'
       )
+    inputs, paddings = self._cast_to_fprop_dtype((inputs, paddings))
     if paddings is None:
       paddings = jnp.zeros(inputs.shape[:2], inputs.dtype)
     padded = paddings.reshape(paddings.shape + (1,) * (inputs.ndim - 2))

@@ -188,7 +188,8 @@ class NClassMajorSharedEmbeddingSoftmax(
 
   @nn.nowrap
   def _trained_weight(self, name: str) -> Array:
-    return super()._trained_weight(name).T
+    weight = super()._trained_weight(name)
+    return weight if self._is_inference else weight.T
 
   @nn.nowrap
   def _quantized_hparams(

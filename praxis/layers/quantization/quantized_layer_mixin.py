@@ -12,6 +12,7 @@ import copy
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
@@ -22,6 +23,7 @@ from praxis.layers.quantization import quantization_hparams, quantizer
 from praxis.layers.quantization.operations import scale_shapes
 from praxis.layers.quantization.sparsity import sparsifier
 from praxis.layers.quantization.utils import einsum_equations, int4_packing
+from praxis.pytypes import JTensor
 
 QuantizationType = quantization_hparams.QuantizationType
 PARAMS = base_layer.PARAMS
@@ -46,11 +48,10 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
   @nn.nowrap
   def create_variable(
     self, name: str, var_hparams: WeightHParams, trainable: bool = True
-  ) -> None:
+  ) -> JTensor | jax.ShapeDtypeStruct:
     """Declares a variable; those in `_equations` are quantized weights."""
     if not self.quantization or name not in self._equations():
-      self._declare_variable(name, var_hparams, trainable)
-      return
+      return super().create_variable(name, var_hparams, trainable)
     weight, scale = self._quantized_hparams(name, var_hparams)
     if self._is_inference:
       self.set_up_weights(
@@ -58,6 +59,7 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
       )
     else:
       self.set_up_weights(weight_name=name, weight_params=var_hparams)
+    return self.get_var(name)
 
   @nn.nowrap
   def create_child(
@@ -115,15 +117,17 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
   def quantize_weight(self) -> dict[str, Any]:
     """Returns the layer's variables with quantized weights.
 
+    In mode INFERENCE it quantizes weights that are still floats.
+
     Raises:
       ValueError: the layer has no `quantization`.
     """
     self._check_is_quantized('quantize_weight')
     tree = super().quantize_weight()
-    if self._is_inference:
-      return tree
     for name, equation in self._equations().items():
       w = self._trained_weight(name)
+      if self._is_inference and w.dtype == self._storage_dtype():
+        continue
       dims = einsum_equations.eqn_to_weight_contract_dims(equation)
       if (dim := self._blocks.get(name)) is not None:
         w = _in_blocks(w, dim, self._block_size)
@@ -230,15 +234,15 @@ class SparseQuantizedLayerMixin(
   @nn.nowrap
   def create_variable(
     self, name: str, var_hparams: WeightHParams, trainable: bool = True
-  ) -> None:
+  ) -> JTensor | jax.ShapeDtypeStruct:
     """Declares a variable; sparse weights in `_equations` get a mask."""
-    super().create_variable(name, var_hparams, trainable)
+    value = super().create_variable(name, var_hparams, trainable)
     equation = self._equations().get(name)
-    if equation is None or self._is_inference:
-      return
-    dims = einsum_equations.eqn_to_weight_contract_dims(equation)
-    shape = scale_shapes.get_scale_shape(var_hparams.shape, dims)
-    self.create_sparsity_variables(name, var_hparams, shape)
+    if equation is not None and not self._is_inference:
+      dims = einsum_equations.eqn_to_weight_contract_dims(equation)
+      shape = scale_shapes.get_scale_shape(var_hparams.shape, dims)
+      self.create_sparsity_variables(name, var_hparams, shape)
+    return value
 
   def multiply(
     self, name: str, equation: str, x: Array, weight: Shaped[Array, '...']

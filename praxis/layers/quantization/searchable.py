@@ -45,8 +45,8 @@ class SearchableQuantizedLayer(quantized_weights.QuantizedWeights):
       ('weight_quantizer', params.weight_params),
     ):
       create = quantizer.create_tensor_quantizer
-      if operand_params is None:
-        self.create_child(name, create(name, None))
+      if operand_params is None or operand_params.precision is None:
+        self.create_child(name, create(name, operand_params))
         continue
       options = [
         create(f'{name}_int{bits}', operand_params).set(precision=bits)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -273,15 +274,19 @@ def test_mistakes_in_setup():
     'needs positive dimensions',
   )
   expect_in_setup(
-    lambda self: self.create_variable('w', weight) or self.theta.v,
+    lambda self: (self.create_variable('w', weight), self.theta.v),
     AttributeError,
     "no weight 'v'",
   )
 
 
 def test_mapping_must_fit_the_shape():
+  declare = functools.partial(
+    WeightHParams, shape=[2, 3], tensor_split_dims_mapping=['mdl']
+  )
+  assert declare().tensor_split_dims_mapping == ['mdl']
   with pytest.raises(ValueError, match='must have 2 entries'):
-    WeightHParams(shape=[2, 3], tensor_split_dims_mapping=['mdl'])
+    declare(mesh_shape=[2])
 
 
 def test_sharding_classes_must_derive_from_the_parents():
@@ -417,3 +422,60 @@ def test_theta_by_key():
   np.testing.assert_array_equal(
     layer.apply({'params': {'w': jnp.ones([2, 3])}}, x), np.full([1, 3], 2.0)
   )
+
+
+class _Compact(base_layer.BaseLayer):
+  """Builds its children in a compact method, in each of the ways."""
+
+  linear_tpl: pax_fiddle.Config = pax_fiddle.template_field(Linear)
+
+  @nn.compact
+  def __call__(self, x):
+    x = self.create_child('first', self.linear_tpl)(x)
+    for layer in self.create_children('rest', [self.linear_tpl] * 2):
+      x = layer(x)
+    inline = Linear(name='inline', input_dims=2, output_dims=2)
+    assert (inline.dtype, inline.fprop_dtype) == (self.dtype, self.fprop_dtype)
+    assert inline.params_init == self.params_init
+    return inline(x)
+
+
+def test_children_of_a_compact_method_have_names_and_inherit():
+  linear = Linear.config(input_dims=2, output_dims=2)
+  layer = _Compact.config(
+    linear_tpl=linear,
+    dtype=jnp.bfloat16,
+    params_init=base_layer.WeightInit.Constant(2.0),
+  ).Instantiate()
+  variables = layer.init(jax.random.key(0), jnp.ones([1, 2]))
+  params = variables['params']
+  assert sorted(params) == ['first', 'inline', 'rest_0', 'rest_1']
+  for child in params.values():
+    assert child['w'].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(child['w'], np.full((2, 2), 2.0))
+  out = layer.apply(variables, jnp.ones([1, 2], jnp.bfloat16))
+  np.testing.assert_array_equal(out, np.full((1, 2), 4.0**4))
+
+
+def test_create_variable_returns_the_value():
+  class Declares(base_layer.BaseLayer):
+    def setup(self):
+      self.w = self.create_variable('weight', WeightHParams(shape=[2]))
+
+    def __call__(self):
+      return self.w
+
+  layer = Declares.config().Instantiate()
+  variables = layer.init(jax.random.key(0))
+  got = layer.apply(variables)
+  np.testing.assert_array_equal(got, variables['params']['weight'])
+
+
+def test_summaries_of_an_earlier_call_are_ignored():
+  layer, variables = net()
+  apply = functools.partial(layer.apply, mutable=True)
+  _, first = apply(variables, jnp.ones([1, 2]))
+  _, second = apply(first, jnp.full([1, 2], 2.0))
+  assert jax.tree.structure(first) == jax.tree.structure(second)
+  mean = lambda tree: float(tree['summaries']['counter']['mean_scalar'])
+  np.testing.assert_allclose(mean(second), 2 * mean(first), rtol=1e-6)

@@ -213,3 +213,21 @@ def test_small_groups_are_enlarged():
 def test_group_norm_errors(fields, message):
   with pytest.raises(ValueError, match=message):
     _group_norm(**fields)
+
+
+@pytest.mark.parametrize('cls', ['BatchNorm', 'GroupNorm'])
+@pytest.mark.parametrize('fprop_dtype', [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
+def test_outputs_have_fprop_dtype(cls, fprop_dtype, dtype):
+  fields = {'num_groups': 2, 'input_rank': 3} if cls == 'GroupNorm' else {}
+  cfg = getattr(normalizations, cls).config(
+    dim=8, fprop_dtype=fprop_dtype, **fields
+  )
+  layer, variables = running.build(cfg, _x())
+  got = running.run(layer, variables, _x().astype(dtype), _PADDINGS)
+  assert got.dtype == fprop_dtype
+  if fprop_dtype == jnp.float32:
+    # Computed in float32, not rounded to the dtype of the inputs.
+    x = _x().astype(dtype).astype(jnp.float32)
+    want = running.run(layer, variables, x, _PADDINGS)
+    np.testing.assert_array_equal(got, want)

@@ -70,7 +70,6 @@ def test_glam_has_experts_in_every_second_layer():
     'softmax/embedding/linear/w': got.get('softmax/embedding/linear/w'),
     f'{block}0/{ff}/gate': (2, 8, 3),
     f'{block}0/{ff}/wi_0': (2, 3, 8, 10),
-    f'{block}0/{ff}/wi_gate_0': (2, 3, 8, 10),
     f'{block}0/{ff}/wo_0': (2, 3, 10, 8),
     f'{block}1/{ff}/ffn_layer1/linear/w': (2, 8, 12),
     f'{block}1/{ff}/ffn_layer1_gate/linear/w': (2, 8, 12),
@@ -105,11 +104,21 @@ def test_grok_has_experts_in_every_layer_and_fewer_heads_of_keys():
     assert got[f'{layer}/{name}'] == shape
 
 
-def test_experts_get_the_activation():
-  cfg = _glam(ffn_activation_cls=activations.SiLU, use_gated_activation=False)
-  experts = cfg.stacked_transformer_tpl.block.moe_layer_tpl
+def test_experts_of_grok_have_the_activation_and_those_of_glam_are_plain_relu():
+  options = {'ffn_activation_cls': activations.SiLU}
+  experts = _grok(**options).stacked_transformer_tpl.block.moe_layer_tpl
   assert fdl.get_callable(experts.activation_tpl) is activations.SiLU
-  assert not experts.use_gated_activation
+  assert experts.use_gated_activation
+  block = _glam(**options).stacked_transformer_tpl.block
+  assert block.moe_layer_tpl.activation_tpl.cls is activations.ReLU
+  assert not block.moe_layer_tpl.use_gated_activation
+  dense = block.transformer_layer_params_tpl.tr_fflayer_tpl
+  assert dense.activation_tpl.cls is activations.SiLU
+  assert dense.use_gated_activation
+
+
+def test_glam_takes_the_gating_function_of_dense_experts():
+  assert _shapes(_glam(moe_gating_func='dense_top2'))
 
 
 @pytest.mark.parametrize('build', [_glam, _grok])

@@ -188,3 +188,16 @@ def test_pooling_1d(fields, window):
 def test_bad_settings(cfg, message):
   with pytest.raises(ValueError, match=message):
     build(cfg, normal(2, 5, 4, 3))
+
+
+def test_average_of_integers_is_float32():
+  cfg = poolings.Pooling.config(
+    window_shape=(2, 2), window_stride=(1, 1), pooling_type='AVG'
+  )
+  x = jnp.arange(9).reshape(1, 3, 3, 1)
+  layer, variables = build(cfg, x)
+  got, _ = run(layer, variables, x)
+  assert got.dtype == jnp.float32
+  # SAME padding: the windows at the end have two elements or one.
+  want = [[2, 3, 3.5], [5, 6, 6.5], [6.5, 7.5, 8]]
+  np.testing.assert_array_equal(got[0, ..., 0], want)

@@ -73,7 +73,7 @@ CASES = {
   ),
   'rampup_sqrt': (
     schedules.LinearRampupSqrtDecay.config(peak=2.0, warmup_steps=4),
-    {0: 0.0, 2: 1.0, 4: 2.0, 16: 1.0, 64: 0.5},
+    {0: 0.5, 1: 0.5, 2: 1.0, 4: 2.0, 16: 1.0, 64: 0.5},
   ),
   'rampup_piecewise': (
     schedules.LinearRampupPiecewiseConstant.config(

@@ -168,6 +168,7 @@ def test_explicit_fans_of_the_combined_weight():
 )
 def test_impossible_projections_are_refused(kwargs, message):
   config = _config(**{k: v for k, v in kwargs.items() if k != 'split'})
+  config.set(ici_mesh_shape=[2, 2], mesh_axis_names=['data', 'mdl'])
   config.weight_split_dims_mapping.wt = kwargs.get('split')
   with pytest.raises(ValueError, match=message):
     _metadata(config, jnp.zeros((2, _D)))
@@ -189,3 +190,31 @@ def test_per_dim_scale():
   np.testing.assert_allclose(layer.apply(variables, x), want, rtol=1e-5)
   with pytest.raises(ValueError, match='must be dim=4'):
     layer.apply(variables, x[..., :3])
+
+
+@pytest.mark.parametrize(
+  'wt', [['data', 'mdl', None], ['data', ('mdl',)]], ids=['3 axes', '2 axes']
+)
+def test_the_combined_weight_of_combined_heads_has_a_bias(wt):
+  cls = attentions.CombinedQKVProjectionLayer
+  mesh = {'ici_mesh_shape': [2, 2], 'mesh_axis_names': ['data', 'mdl']}
+  config = _config(cls, attention_combine_dims=True)
+  on_mesh = config.clone().set(**mesh)
+  on_mesh.weight_split_dims_mapping.wt = wt
+  metadata = _metadata(on_mesh, jnp.zeros((2, _D)))
+  assert list(metadata['b'].tensor_split_dims_mapping) == [None, ('mdl',)]
+  x = running.normal(2, 4, _D)
+  layer, variables = running.build(config, x)
+  assert running.shapes(variables) == {'w': (3, _D, _N * _H), 'b': (3, _N * _H)}
+  variables = jax.tree.map(lambda w: running.normal(*w.shape), variables)
+  params = variables['params']
+  outputs = running.run(layer, variables, x)
+  for i, got in enumerate(outputs):
+    want = x @ params['w'][i] + params['b'][i]
+    np.testing.assert_allclose(got, want.reshape(got.shape), atol=1e-5)
+
+
+def test_without_a_mesh_any_sharding_is_accepted():
+  config = _config()
+  config.weight_split_dims_mapping.wt = ['data', 'mdl']
+  assert _metadata(config, jnp.zeros((2, _D)))['w'].shape == (_D, _N, _H)

@@ -83,3 +83,12 @@ def test_values_and_gradients_are_those_of_the_product(cls):
   grad = grad if grad.shape == (7, 4) else grad.T
   want = np.einsum('btv,btd->vd', one_hot, weights)
   np.testing.assert_allclose(grad, want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_restored_table_is_numpy():
+  layer = es.Embedding.config(
+    num_classes=3, input_dims=2, lookup_style='matmul'
+  ).Instantiate()
+  table = np.arange(6, dtype=np.float32).reshape(3, 2)
+  got = layer.apply({'params': {'emb_var': table}}, jnp.asarray([2, 0, 3]))
+  np.testing.assert_array_equal(got, [[4, 5], [0, 1], [0, 0]])

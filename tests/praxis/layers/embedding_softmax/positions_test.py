@@ -19,7 +19,7 @@ def _sinusoid(position, dims, shortest=1, longest=10_000):
   n = dims // 2
   out = np.zeros((*np.shape(position), dims))
   for i in range(n):
-    timescale = shortest * (longest / shortest) ** (i / max(n - 1, 1))
+    timescale = (longest / shortest) ** (i / max(n - 1, 1)) / shortest
     out[..., i] = np.sin(np.asarray(position) / timescale)
     out[..., n + i] = np.cos(np.asarray(position) / timescale)
   return out

@@ -122,10 +122,14 @@ def _materialized(name, **params):
   @running.jit
   def run(variables):
     tree = layer.apply(variables, method=layer.quantize_weight)
-    return tree, layer.apply(variables, x), serving.apply(tree, x)
+    # A serving layer quantizes the weights that are still floats.
+    floats = {**tree, 'params': {**tree['params'], **variables['params']}}
+    again = serving.apply(floats, method=serving.quantize_weight)
+    return (tree, again), layer.apply(variables, x), serving.apply(tree, x)
 
   with base_layer.JaxContext.new_context():
-    tree, exact, served = run(variables)
+    (tree, again), exact, served = run(variables)
+  jax.tree.map(np.testing.assert_array_equal, again, tree)
   same = jax.tree.map(
     lambda hp, v: hp.full_shape == v.shape and hp.dtype == v.dtype,
     declared,
@@ -406,3 +410,14 @@ def test_what_does_not_fit_is_refused():
   with pytest.raises(ValueError, match='must be AQT'):
     fields = {'input_dim': 8, 'hidden_dim': 8, 'num_heads': 2}
     build(quantization.DotProductAttention, fields)
+
+
+def test_a_search_leaves_activations_unquantized_without_a_precision():
+  act = ActQuantizationParams(precision=None)
+  params = _params(QuantizationMode.TRAINING, QuantizationType.AQT, act)
+  layer = searchable.SearchableLinear.config(
+    **_DIMS, precisions=[2, 8], quantization=params
+  ).Instantiate(name='layer')
+  variables = running.jit(layer.init)(jax.random.key(0), _X)
+  assert 'weight_quantizer' in variables['non_trainable']
+  assert 'act_quantizer' not in variables['non_trainable']

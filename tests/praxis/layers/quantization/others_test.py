@@ -58,7 +58,8 @@ def test_products_of_attention_are_quantized(windowed):
 
 @pytest.mark.parametrize('symmetric', [True, False])
 @pytest.mark.parametrize('transposed', [True, False])
-def test_softmaxes_look_up_what_they_project_with(transposed, symmetric):
+@pytest.mark.parametrize('style', ['index', 'matmul'])
+def test_softmaxes_look_up_what_they_project_with(style, transposed, symmetric):
   cls = quantization.SharedEmbeddingSoftmax
   if transposed:
     cls = quantization.NClassMajorSharedEmbeddingSoftmax
@@ -69,6 +70,7 @@ def test_softmaxes_look_up_what_they_project_with(transposed, symmetric):
     cls.config(
       num_classes=16,
       input_dims=8,
+      lookup_style=style,
       quantization=QuantizationParams(mode=mode, weight_params=weight),
     )
     for mode in (QuantizationMode.MATERIALIZE, QuantizationMode.INFERENCE)
