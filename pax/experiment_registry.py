@@ -71,7 +71,7 @@ def register(
 
 def canonical_name(experiment: type) -> str:
   """Returns `module.Class`."""
-  return f'{experiment.__module__}.{experiment.__qualname__}'
+  return f'{experiment.__module__}.{experiment.__name__}'
 
 
 def pax_name(name: str) -> str:

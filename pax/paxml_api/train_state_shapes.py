@@ -54,11 +54,9 @@ def create_train_state_metadata(
   shapes = jax_task.create_train_state_unpadded_shapes(
     hparams, discard_opt_states
   )
-  specs = None
-  if jax_task.model.mesh_shape is not None:
-    specs = jax_task.create_train_state_partition_specs(
-      hparams, discard_opt_states
-    )
+  specs = jax_task.create_train_state_partition_specs(
+    hparams, discard_opt_states
+  )
   return TrainStateMetadata(train_shape_dtype, hparams, shapes, shapes, specs)
 
 

@@ -163,14 +163,19 @@ class SingleTask(base_task.BaseTask):
     self,
     var_weight_hparams: Nested[base_layer.WeightHParams],
     discard_opt_states: bool = False,
-  ) -> TrainState:
+  ) -> TrainState | None:
     """Returns the train state with a PartitionSpec for each array.
 
-    Raises:
-      ValueError: the model has no mesh.
+    None if the model has no mesh.
     """
+    if self.model.mesh_shape is None:
+      return None
     return state.create_state_partition_specs(
-      var_weight_hparams, self.model, discard_opt_states, self.learners
+      var_weight_hparams,
+      self.model.mesh_shape,
+      self.model.mesh_axis_names,
+      discard_opt_states,
+      self.learners,
     )
 
   def maybe_adjust_train_state(

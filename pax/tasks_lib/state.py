@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from pax import learners as learners_lib
 from pax import train_states
-from praxis import base_layer, base_model, pytypes
+from praxis import base_layer, pytypes
 
 JTensor = pytypes.JTensor
 Nested = pytypes.Nested
@@ -68,36 +69,35 @@ def create_state_unpadded_shapes(
 
 def create_state_partition_specs(
   var_weight_hparams: Nested[base_layer.WeightHParams],
-  model: base_model.BaseModel,
+  mesh_shape: Sequence[int],
+  mesh_axis_names: Sequence[str],
   discard_opt_states: bool,
-  learners: Learners,
+  learners: Learners | None,
+  opt_states: Sequence[Nested[Any]] | None = None,
 ) -> TrainState:
   """Returns the train state with a PartitionSpec for each array.
 
   Args:
     var_weight_hparams: WeightHParams of the variables.
-    model: The model, which has the mesh.
+    mesh_shape: Shape of the mesh.
+    mesh_axis_names: Names of its axes.
     discard_opt_states: Whether to leave out the optimizer states.
-    learners: One learner for each optimizer state.
-
-  Raises:
-    ValueError: the model has no mesh.
+    learners: One learner for each optimizer state; None with `opt_states`, or
+      if the optimizer states are left out.
+    opt_states: WeightHParams of the optimizer states; None: the learners
+      declare them.
   """
-  if model.mesh_shape is None:
-    raise ValueError(
-      'partition specs need a mesh, and ici_mesh_shape of the model is None; '
-      'set task.model.ici_mesh_shape and mesh_axis_names'
-    )
 
   def specs(
     hparams: Nested[base_layer.WeightHParams],
   ) -> Nested[jax.sharding.PartitionSpec]:
-    return base_layer.var_partition_specs(
-      hparams, model.mesh_shape, model.mesh_axis_names
-    )
+    return base_layer.var_partition_specs(hparams, mesh_shape, mesh_axis_names)
 
-  opt_states = []
-  if not discard_opt_states:
+  if discard_opt_states:
+    opt_states = []
+  elif opt_states is not None:
+    opt_states = [specs(hparams) for hparams in opt_states]
+  else:
     opt_states = [
       specs(
         learner.get_grad_tx(var_weight_hparams).init_partition_spec(

@@ -112,7 +112,7 @@ class BaseLayer(children.ParentModule):
 
   def __init_subclass__(cls, **kwargs: Any) -> None:
     base_hyperparams.lift_hparams(cls)
-    _lift_shardings(cls)
+    sharding_annotations.lift_shardings(cls)
     body = cls.__dict__
     if 'fprop' in body and '__call__' not in body:
       cls.__call__ = body['fprop']
@@ -587,25 +587,3 @@ BaseLayer.INHERITED = {
 base_hyperparams.lift_hparams(BaseLayer)
 # The base of a layer's nested HParams, under the name that the README uses.
 BaseHParams = BaseLayer.HParams
-
-
-def _lift_shardings(cls: type) -> None:
-  """Makes the nested sharding classes the templates of the sharding fields."""
-  for kind, field in (
-    ('WeightSharding', 'weight_split_dims_mapping'),
-    ('ActivationSharding', 'activation_split_dims_mapping'),
-  ):
-    nested = cls.__dict__.get(kind)
-    if nested is None:
-      continue
-    base = next(getattr(b, kind) for b in cls.__bases__ if hasattr(b, kind))
-    if not issubclass(nested, base):
-      raise ValueError(
-        f'{cls.__name__}.{kind} must derive from {base.__qualname__}; '
-        f'declare `class {kind}({base.__qualname__})`'
-      )
-    cls.__annotations__ = {
-      **inspect.get_annotations(cls),
-      field: pax_fiddle.Config,
-    }
-    setattr(cls, field, pax_fiddle.template_field(nested))

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import PartitionSpec
 
-from praxis import py_utils
+from praxis import pax_fiddle, py_utils
 from praxis.base_layer import jax_context
 from praxis.pytypes import (
   DimShardingAnnotation,
@@ -150,3 +151,25 @@ def _axes(
       )
     return entry
   return tuple(_axes(e, names) for e in entry)
+
+
+def lift_shardings(cls: type) -> None:
+  """Makes the nested sharding classes the templates of the sharding fields."""
+  for kind, field in (
+    ('WeightSharding', 'weight_split_dims_mapping'),
+    ('ActivationSharding', 'activation_split_dims_mapping'),
+  ):
+    nested = cls.__dict__.get(kind)
+    if nested is None:
+      continue
+    base = next(getattr(b, kind) for b in cls.__bases__ if hasattr(b, kind))
+    if not issubclass(nested, base):
+      raise ValueError(
+        f'{cls.__name__}.{kind} must derive from {base.__qualname__}; '
+        f'declare `class {kind}({base.__qualname__})`'
+      )
+    cls.__annotations__ = {
+      **inspect.get_annotations(cls),
+      field: pax_fiddle.Config,
+    }
+    setattr(cls, field, pax_fiddle.template_field(nested))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
@@ -211,20 +212,30 @@ class StackingOverTime(base_layer.BaseLayer):
     return jnp.concatenate(shifted, axis=-1)
 
   def unstack(self, stacked: Float[Array, 'B S F']) -> Float[Array, 'B U D']:
-    """Inverts `__call__` for windows that neither overlap nor leave gaps.
+    """Returns the frames that the windows hold.
+
+    U = (S - 1) * stride + right_context + 1. They are the inputs of `__call__`,
+    trimmed or padded to that length.
 
     Raises:
-      ValueError: the stride is not the window's size.
+      ValueError: the stride is larger than the window, which leaves gaps.
     """
-    if self.stride != self.window_size:
+    if self.stride > self.window_size:
       raise ValueError(
-        f'unstack needs stride {self.window_size}, the size of the window, got '
-        f'{self.stride}'
+        f'unstack needs a stride of at most {self.window_size}, the size of the'
+        f' window, got {self.stride}'
       )
     batch, length, width = stacked.shape
-    frames = stacked.reshape(batch, length * self.stride, width // self.stride)
-    # The first window starts left_context frames before the first input.
-    return frames[:, self.left_context :]
+    windows = stacked.reshape(batch, length, self.window_size, -1)
+    # Frame t is in the window centred at or before it, or, if it is right of
+    # that window, in the next one.
+    frame = np.arange((length - 1) * self.stride + self.right_context + 1)
+    window = np.minimum(frame // self.stride, length - 1)
+    offset = frame - window * self.stride
+    is_in_next = (offset > self.right_context) & (window < length - 1)
+    window = window + is_in_next
+    position = self.left_context + offset - self.stride * is_in_next
+    return windows[:, window, position]
 
 
 def project_last_dim(

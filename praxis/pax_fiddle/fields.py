@@ -14,6 +14,8 @@ import fiddle as fdl
 from praxis.pax_fiddle import autoconfig, metadata
 from praxis.pax_fiddle.buildables import Config
 
+# Types whose fields hold plain containers.
+_CONTAINERS = (list, dict, set)
 Tags = type[fdl.Tag] | Collection[type[fdl.Tag]]
 
 
@@ -67,11 +69,17 @@ def instance_field(
 ) -> Any:
   """Returns a field whose Config is built with its owner.
 
-  The default is `Config(default_factory)` for a class, the Config of the result
-  for a function (see `auto_config`), and None for None.
+  The default is `Config(default_factory)` for a class, an empty container for
+  `list`, `dict` or `set`, the Config of the result for a function (see
+  `auto_config`), and None for None.
   """
   if default_factory is None:
     return field(default=None, tags=tags)
+  if default_factory in _CONTAINERS:
+    return dataclasses.field(
+      default_factory=default_factory,
+      metadata=_metadata(tags=tags, buildable_initializer=default_factory),
+    )
   if inspect.isfunction(default_factory):
     default_factory = autoconfig.auto_config(default_factory)
   is_auto = autoconfig.is_auto_config(default_factory)
@@ -88,8 +96,9 @@ def template_field(
   """Returns a field whose Config the owner builds, as in `create_child`.
 
   Args:
-    template: the class to configure, or a function as in `instance_field`; None
-      for no default. Without it the field is required.
+    template: the class to configure, or a function or the type of a container
+      as in `instance_field`; None for no default. Without it the field is
+      required.
     tags: tags of the argument in Configs of the class.
     **kwargs: preset fields of the Config.
   """
@@ -100,7 +109,9 @@ def template_field(
     return dataclasses.field(metadata=field_metadata)
   if inspect.isfunction(template):
     template = autoconfig.auto_config(template)
-  if autoconfig.is_auto_config(template):
+  if template in _CONTAINERS:
+    factory = template
+  elif autoconfig.is_auto_config(template):
     factory = template.as_buildable
   else:
     # Copies: Configs of the owner must not share nested Configs.

@@ -15,6 +15,8 @@ from praxis.pytypes import JTensor, Nested
 
 def get_large_negative_number(dtype: jnp.dtype) -> JTensor:
   """Returns -0.7 times the maximum of `dtype`: a finite value for masking."""
+  # Without jax_enable_x64 an array has 32 bits at most.
+  dtype = jax.dtypes.canonicalize_dtype(dtype)
   info = jnp.finfo if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo
   return jnp.asarray(-0.7 * info(dtype).max, dtype=dtype)
 

@@ -210,7 +210,9 @@ def maybe_unreplicate_for_first_shard(data: Any) -> Any:
 
 def reshard(array: Any) -> np.ndarray:
   """Returns [B, ...] as [local devices, B / local devices, ...]."""
-  return np.reshape(array, (jax.local_device_count(), -1, *array.shape[1:]))
+  count = jax.local_device_count()
+  shape = (count, array.shape[0] // count, *array.shape[1:])
+  return np.reshape(array, shape)
 
 
 def unshard(array: Any) -> np.ndarray:

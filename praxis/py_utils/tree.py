@@ -100,8 +100,14 @@ def tree_unstack(tree: Any, axis: int) -> Sequence[Any]:
     raise ValueError(
       f'all leaves must have one size along axis {axis}, got shapes {shapes}'
     )
+
+  def take(leaf: Any, index: int) -> Any:
+    part = leaf.take(index, axis)
+    # numpy returns the element of an array of objects, such as bytes.
+    return part if hasattr(part, 'shape') else np.asarray(part, leaf.dtype)
+
   return [
-    treedef.unflatten(leaf.take(index, axis) for leaf in leaves)
+    treedef.unflatten(take(leaf, index) for leaf in leaves)
     for index in range(sizes.pop())
   ]
 

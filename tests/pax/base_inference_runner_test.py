@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -19,6 +20,20 @@ def test_a_record_for_each_example():
   assert runner.serialize_outputs(outputs) == [
     tf_records.example({'guess': np.float32(x)}) for x in (1.0, 2.0)
   ]
+
+
+class _TextRunner(tiny.TinyRunner):
+  @property
+  def output_schema(self):
+    return NestedMap(text=jax.ShapeDtypeStruct((), object))
+
+
+def test_texts_are_arrays_of_objects():
+  runner = _TextRunner.config().Instantiate()
+  texts = [b'one', 'zwölf'.encode()]
+  records = runner.serialize_outputs(NestedMap(text=np.array(texts, object)))
+  parsed = [tf_records.parse_example(record) for record in records]
+  assert [example['text'] for example in parsed] == [[text] for text in texts]
 
 
 def test_outputs_that_are_not_in_the_schema():

@@ -86,6 +86,20 @@ def test_twice_is_an_error_unless_allowed(two):
     del sys.modules[module.__name__]
 
 
+def test_names_are_those_of_the_class_and_not_of_the_function_around_it():
+  def make():
+    @registry.register
+    class OnlyInAFunction:
+      pass
+
+    return OnlyInAFunction
+
+  first = make()
+  assert registry.canonical_name(first) == f'{__name__}.OnlyInAFunction'
+  with pytest.raises(ValueError, match='registered already'):
+    make()
+
+
 def test_tags_and_all(two):
   assert registry.get_registry_tags('images.Small') == ('fast',)
   assert registry.get_all() == {

@@ -389,3 +389,18 @@ def test_values_of_all_kinds_survive_json():
   assert built.params_init == base_layer.WeightInit.Gaussian(0.25)
   config.subs.record.x.size = 1
   assert again != config
+
+
+def test_fields_of_containers_hold_plain_containers():
+  @dataclasses.dataclass
+  class Owner:
+    items: list = pax_fiddle.template_field(list)
+    options: dict = pax_fiddle.instance_field(dict)
+
+  cfg, other = pax_fiddle.Config(Owner), pax_fiddle.Config(Owner)
+  cfg.items.append(1)
+  cfg.options['a'] = 2
+  assert (other.items, other.options) == ([], {})
+  built = pax_fiddle.build(cfg)
+  assert (built.items, built.options) == ([1], {'a': 2})
+  assert Owner().items == []

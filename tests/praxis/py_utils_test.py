@@ -93,6 +93,9 @@ def test_arrays():
   x = jnp.asarray([[3.0, 4.0]])
   np.testing.assert_allclose(py_utils.l2_normalize(x), x / 5)
   hidden = py_utils.get_large_negative_number(jnp.float32)
+  # Without 64 bits, the number of the 32 bit integers.
+  wide = py_utils.get_large_negative_number(jnp.int64)
+  assert wide == py_utils.get_large_negative_number(jnp.int32) < -(2**30)
   masked = py_utils.apply_mask_to_logits(x, jnp.asarray([[0.0, hidden]]))
   assert masked.tolist() == [[3.0, float(hidden)]]
   padded = py_utils.pad_or_trim_to(x, [2, 1], pad_val=7)
@@ -195,6 +198,8 @@ def test_arrays_over_devices():
   grid = py_utils.create_device_mesh([1, 2], [len(jax.devices()) // 2, 1])
   assert grid.shape == (len(jax.devices()) // 2, 2)
   assert py_utils.get_global_input_shape_dtype(made) == shape
+  empty = py_utils.reshard(np.zeros((0, 3)))
+  assert empty.shape == (jax.local_device_count(), 0, 3)
   split = py_utils.reshard(np.arange(jax.local_device_count() * 2))
   assert split.shape == (jax.local_device_count(), 2)
   assert py_utils.unshard(split).tolist() == list(range(split.size))

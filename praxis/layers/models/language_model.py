@@ -190,8 +190,12 @@ class LanguageModel(base_model.BaseModel):
     )
 
   def _records_logits(self) -> bool:
-    """Returns whether predictions include the logits; a hook."""
-    return self.return_predictions
+    """Returns whether predictions include logits and log_probs; a hook.
+
+    A loss of a subclass may read them.
+    """
+    has_own_loss = type(self).compute_loss is not LanguageModel.compute_loss
+    return self.return_predictions or has_own_loss
 
 
 def _require(batch: NestedMap, name: str, model: str) -> Array:

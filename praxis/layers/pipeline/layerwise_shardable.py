@@ -56,7 +56,8 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
   num_stages: int = 1
   # The layer of a stage; output and first input have the same structure.
   single_stage_body: LayerTpl | None = pax_fiddle.template_field(None)
-  # Number of microbatches per batch, or examples per microbatch: set one.
+  # Number of microbatches per batch, or examples per microbatch: set one. None
+  # for inputs that are split into microbatches already.
   num_microbatches: int | None = None
   microbatch_size: int | None = None
   # Whether summaries and auxiliary losses are stored per stage, under
@@ -105,27 +106,38 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     """Returns the last stage's output for the whole batch.
 
     Args:
-      inputs: of the first stage; arrays with a leading batch axis.
+      inputs: of the first stage; arrays with a leading batch axis, or
+        [microbatches, examples, ...] like the outputs if neither
+        num_microbatches nor microbatch_size is set.
       *broadcast_inputs: passed to all stages; those with a leading batch axis
         are split into microbatches.
       **broadcast_kwargs: likewise.
     """
     inputs = self._cast_to_fprop_dtype(inputs)
-    batch_size = jax.tree.leaves(inputs)[0].shape[0]
-    schedule = self._schedule_of_batch(batch_size)
+    size = jax.tree.leaves(inputs)[0].shape[0]
+    is_split = self.num_microbatches is None and self.microbatch_size is None
+    num_microbatches = size
+    if not is_split:
+      num_microbatches = microbatches_lib.count_microbatches(
+        size, self.num_microbatches, self.microbatch_size
+      )
+    schedule = self._checked_schedule(num_microbatches)
     broadcast = BroadcastInputs.split(
-      broadcast_inputs, broadcast_kwargs, batch_size, schedule.num_microbatches
+      broadcast_inputs,
+      broadcast_kwargs,
+      num_microbatches,
+      None if is_split else size,
     )
-    microbatches = microbatches_lib.split_batch(
-      inputs, schedule.num_microbatches
-    )
+    microbatches = inputs
+    if not is_split:
+      microbatches = microbatches_lib.split_batch(inputs, num_microbatches)
     moving = broadcast.batched if self.pipeline_broadcast_inputs else []
     flow = (microbatches, moving)
     if self.is_initializing():
       self._create_weights(flow, broadcast)
       return inputs
     outputs, _ = self._run(schedule, flow, broadcast)
-    return microbatches_lib.join_batch(outputs)
+    return outputs if is_split else microbatches_lib.join_batch(outputs)
 
   def num_valid_iterations(self, num_microbatches: int) -> int:
     """Returns the number of iterations in which a stage has work."""
@@ -383,10 +395,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
 
     return jax.tree.map(shard, tree)
 
-  def _schedule_of_batch(self, batch_size: int) -> Schedule:
-    num_microbatches = microbatches_lib.count_microbatches(
-      batch_size, self.num_microbatches, self.microbatch_size
-    )
+  def _checked_schedule(self, num_microbatches: int) -> Schedule:
     if self._num_repeats() > 1 and num_microbatches < self.num_stages:
       raise ValueError(
         f'a circular pipeline needs at least num_stages={self.num_stages} '

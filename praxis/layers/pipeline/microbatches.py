@@ -78,8 +78,8 @@ class BroadcastInputs:
     cls,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    batch_size: int,
     num_microbatches: int,
+    batch_size: int | None,
   ) -> BroadcastInputs:
     """Splits positional and keyword arguments.
 
@@ -87,14 +87,17 @@ class BroadcastInputs:
       args: positional arguments; arrays with a leading axis of `batch_size` are
         split.
       kwargs: keyword arguments, likewise.
-      batch_size: size of the batch.
       num_microbatches: number of microbatches.
+      batch_size: size of the batch; None: the arguments are split already.
     """
     leaves, treedef = jax.tree.flatten((args, kwargs))
-    is_batched = [x.ndim > 0 and x.shape[0] == batch_size for x in leaves]
+    size = num_microbatches if batch_size is None else batch_size
+    is_batched = [x.ndim > 0 and x.shape[0] == size for x in leaves]
     batched = [x for x, yes in zip(leaves, is_batched, strict=True) if yes]
+    if batch_size is not None:
+      batched = split_batch(batched, num_microbatches)
     return cls(
-      batched=split_batch(batched, num_microbatches),
+      batched=batched,
       unbatched=[
         None if yes else x for x, yes in zip(leaves, is_batched, strict=True)
       ],

@@ -238,7 +238,10 @@ class TransformerLm(decode_states.DecodeStateContainer):
   ) -> NestedMap:
     """Returns the losses or probabilities of `__call__`."""
     if labels is None:
-      return model_losses.probabilities(self.softmax, activations, input_ids)
+      output = model_losses.probabilities(self.softmax, activations, input_ids)
+      if self.record_activations_in_xent_output:
+        output.activations = activations
+      return output
     output = model_losses.label_losses(
       self.softmax, activations, labels, input_ids
     )
@@ -375,8 +378,11 @@ class TransformerLm(decode_states.DecodeStateContainer):
       # All implementations of the loss give the same keys.
       output.pop('logits', None)
       output.pop('log_probs', None)
-    elif 'logits' not in output:
-      output.logits = self.softmax.get_logits(activations, input_ids)
+    elif 'logits' not in output or 'log_probs' not in output:
+      recorded = model_losses.probabilities(
+        self.softmax, activations, input_ids
+      )
+      output.logits, output.log_probs = recorded.logits, recorded.log_probs
 
 
 def _sharded_templates(lm_p: LayerTpl) -> model_sharding.ShardedTemplates:

@@ -238,8 +238,25 @@ def test_stacking_pads_with_edge_frames_and_unstacks():
   np.testing.assert_array_equal(stacked[:, 0, :2], x[:, 0])
   back = running.run(layer, {}, stacked, method='unstack')
   np.testing.assert_array_equal(back[:, :5], x[:, :5])
-  with pytest.raises(ValueError, match='unstack needs stride 3'):
-    cfg.clone().set(stride=2).Instantiate().apply({}, x, method='unstack')
+  with pytest.raises(ValueError, match='unstack needs a stride of at most 3'):
+    cfg.clone().set(stride=4).Instantiate().apply({}, x, method='unstack')
+
+
+@pytest.mark.parametrize(
+  'left, right, stride', [(1, 1, 2), (2, 0, 1), (0, 2, 1), (1, 2, 3), (0, 0, 1)]
+)
+def test_overlapping_windows_are_unstacked(left, right, stride):
+  cfg = linears.StackingOverTime.config(
+    left_context=left, right_context=right, stride=stride
+  )
+  x = _x(2, 7, 2)
+  layer = cfg.Instantiate()
+  (stacked, _), _ = _run(cfg, x)
+  back = running.run(layer, {}, stacked, method='unstack')
+  num_frames = (stacked.shape[1] - 1) * stride + right + 1
+  assert back.shape == (2, num_frames, 2)
+  length = min(7, num_frames)
+  np.testing.assert_array_equal(back[:, :length], x[:, :length])
 
 
 def test_project_last_dim():

@@ -111,6 +111,20 @@ def test_pipeline_is_the_sequence_of_its_stages(name):
     np.testing.assert_allclose(a, b, atol=1e-5 * np.max(np.abs(b)))
 
 
+@pytest.mark.parametrize('repeats', [1, 2])
+def test_inputs_may_be_split_already(repeats):
+  x, scale, bias = _inputs()
+  layer, variables = running.build(
+    _config(repeats, num_microbatches=6), x, scale, bias=bias
+  )
+  want = running.run(layer, variables, x, scale, bias=bias)
+  layer = _config(repeats).Instantiate()
+  x, scale = microbatches.split_batch((x, scale), 6)
+  got = running.run(layer, variables, x, scale, bias=bias)
+  assert got.shape == (6, 2, _D)
+  np.testing.assert_array_equal(microbatches.join_batch(got), want)
+
+
 def test_shared_weights_of_a_circular_pipeline():
   config = _config(2, num_microbatches=3, share_weights=True)
   layer, variables = running.build(config, *_inputs())
@@ -229,7 +243,6 @@ def test_microbatches_of_a_split_batch_are_split_the_same_way():
 @pytest.mark.parametrize(
   'kwargs, repeats, message',
   [
-    ({}, 1, 'exactly one of num_microbatches'),
     (
       {'num_microbatches': 3, 'microbatch_size': 4},
       1,

@@ -57,7 +57,8 @@ class CustomMetricsLM(models.LanguageModel):
     return metrics, per_example
 
   def _records_logits(self) -> bool:
-    return super()._records_logits() or self.eval_task == 'boolq'
+    # The loss reads them for this task only.
+    return self.return_predictions or self.eval_task == 'boolq'
 
 
 def compute_eval_metrics_helper(

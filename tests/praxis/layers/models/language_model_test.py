@@ -155,3 +155,28 @@ def test_tokens_are_counted():
   after = updated['non_trainable']['token_counter']
   name = 'approx_total_tokens_mm'
   np.testing.assert_allclose(after[name] - before[name], 1e-5, rtol=1e-2)
+
+
+class _Distilled(models.LanguageModel):
+  """A loss of its own, which reads the predictions."""
+
+  def compute_loss(self, predictions, input_batch):
+    metrics, per_example = super().compute_loss(predictions, input_batch)
+    probs = jnp.exp(predictions.log_probs)
+    entropy = -jnp.mean(jnp.sum(probs * predictions.log_probs, -1))
+    metrics.spread = (jnp.mean(predictions.logits**2), jnp.array(1.0))
+    metrics.entropy = (entropy, jnp.array(1.0))
+    return metrics, per_example
+
+
+def test_a_loss_of_a_subclass_reads_logits_and_log_probs():
+  cfg = _Distilled.config(name='model', lm_tpl=_model(logits=False).lm_tpl)
+  run = _Run(cfg, _batch())
+  metrics, _ = run(_batch())
+  logits = _Run(_model(), _batch())
+  logits.variables = run.variables
+  want = np.asarray(logits.predict(_batch()).logits, np.float64)
+  log_probs = want - np.log(np.exp(want).sum(-1, keepdims=True))
+  np.testing.assert_allclose(metrics.spread[0], np.mean(want**2), rtol=1e-5)
+  entropy = -(np.exp(log_probs) * log_probs).sum(-1).mean()
+  np.testing.assert_allclose(metrics.entropy[0], entropy, rtol=1e-5)

@@ -193,6 +193,8 @@ def test_activations_are_what_the_softmax_gets():
   skipping = _Run(_lm(1, skip_compute_loss=True))
   skipping.variables = recording.variables
   np.testing.assert_allclose(out.activations, skipping(_ids()), atol=1e-6)
+  unlabelled = recording(_ids())
+  np.testing.assert_array_equal(unlabelled.activations, out.activations)
 
 
 @pytest.mark.parametrize('skip', [True, False])
@@ -375,4 +377,5 @@ def test_the_loss_is_fused_unless_logits_are_needed(
   variables = random_variables(layer, *args)
   out = jax.eval_shape(layer.apply, variables, *args)
   assert bool(calls) == fuses
-  assert ('logits' in out) == lm.record_logits_in_xent_output
+  for name in ('logits', 'log_probs'):
+    assert (name in out) == lm.record_logits_in_xent_output
