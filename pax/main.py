@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 from pax import exit_codes
-from pax.runner import command_line, parent_death
+from pax.runner import command_line, error_report, parent_death
 from pax.runner import console as console_lib
 from pax.runner import options as options_lib
 from pax.tools import commands
@@ -102,12 +101,7 @@ def _report_interrupt(interrupt: KeyboardInterrupt) -> int:
 
 
 def _report_error(error: Exception, *, show_traceback: bool) -> int:
-  if show_traceback:
-    traceback.print_exception(error)
-  text = str(error)
-  if not isinstance(error, ValueError):
-    text = f'{type(error).__name__}: {text} (--traceback shows where)'
-  print(f'pax: error: {text}', file=sys.stderr)
+  error_report.print_error(error, show_traceback=show_traceback)
   return exit_codes.ERROR
 
 

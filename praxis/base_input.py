@@ -16,7 +16,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from praxis import base_hyperparams, pax_fiddle, py_utils, pytypes
+from praxis import (
+  base_hyperparams,
+  pax_fiddle,
+  py_utils,
+  pytypes,
+  value_domains,
+)
 
 NestedMap = py_utils.NestedMap
 Nested = pytypes.Nested
@@ -46,11 +52,11 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
   """
 
   # Examples per batch and host.
-  batch_size: int | None = None
+  batch_size: int | None = value_domains.field(None, ge=1)
   # Number of hosts that read, and the index of this one. 0 hosts: the trainer
   # sets both to those of the run's processes.
-  num_infeed_hosts: int = 0
-  infeed_host_index: int = 0
+  num_infeed_hosts: int = value_domains.field(0, ge=0)
+  infeed_host_index: int = value_domains.field(0, ge=0)
   # Seed of the shuffle, for inputs that shuffle.
   input_random_seed: int | None = None
   # Whether each evaluation resets the input and reads one epoch.
@@ -63,7 +69,7 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
   # Whether one host reads for all; supported with one process only.
   experimental_remote_input: bool = False
   # Number of rows of zeros that `get_next_padded` appends.
-  batch_padding_size: int = 0
+  batch_padding_size: int = value_domains.field(0, ge=0)
   # Accepted and ignored: the mesh determines the order of devices.
   custom_device_order: Sequence[int] | None = None
   # Accepted and ignored: checkpoints always contain the state of a resumable
@@ -278,7 +284,10 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
       raise NotImplementedError(
         'experimental_remote_input supports one process only; unset it'
       )
-    type(self).get_batch_size(self.hparams)
+    if type(self).get_batch_size(self.hparams) < 1:
+      raise ValueError(
+        f'batch_size of {self.name!r} must be at least 1, got {self.batch_size}'
+      )
 
   def __reduce__(self):
     peeked = self._peeked is not None

@@ -12,7 +12,7 @@ import dataclasses
 import math
 import numbers
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 # Key of the domain in the metadata of a dataclass field.
@@ -35,7 +35,10 @@ class Domain(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Interval:
-  """Finite numbers between bounds; a bound of None is no bound."""
+  """Finite numbers between bounds; a bound of None is no bound.
+
+  Floats such as 1e3 are integers too.
+  """
 
   ge: float | None = None
   gt: float | None = None
@@ -62,7 +65,9 @@ class Interval:
       return False
     # An integer may be too large for a float.
     is_int = isinstance(value, numbers.Integral)
-    if not is_int and (not math.isfinite(value) or self.is_integer):
+    if not is_int and not math.isfinite(value):
+      return False
+    if self.is_integer and value != int(value):
       return False
     return (
       (self.ge is None or value >= self.ge)
@@ -122,12 +127,31 @@ class SequenceOf:
   text: str
 
   def contains(self, value: Any) -> bool:
-    is_sequence = isinstance(value, Sequence) and not isinstance(value, str)
-    return is_sequence and all(map(self.element.contains, value))
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+      return False
+    return all(map(self.element.contains, value))
 
   def example(self, value: Any) -> Any:
     """Returns None."""
     return None
+
+
+@dataclasses.dataclass(frozen=True)
+class OrNone:
+  """A domain and None."""
+
+  domain: Domain
+
+  @property
+  def text(self) -> str:
+    return f'{self.domain.text}, or None'
+
+  def contains(self, value: Any) -> bool:
+    return value is None or self.domain.contains(value)
+
+  def example(self, value: Any) -> Any:
+    """Returns a value of the domain."""
+    return self.domain.example(value)
 
 
 def _short(bound: float) -> str:
@@ -163,6 +187,6 @@ def domains_of(cls: type) -> Iterator[tuple[dataclasses.Field[Any], Domain]]:
 
 def is_valid(field_: dataclasses.Field[Any], value: Any) -> bool:
   """Returns whether a field may have this value; None if its type allows it."""
-  if value is None:
-    return field_.default is None or 'None' in str(field_.type)
+  if value is None and (field_.default is None or 'None' in str(field_.type)):
+    return True
   return field_.metadata[KEY].contains(value)

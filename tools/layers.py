@@ -124,6 +124,7 @@ LAYERS: tuple[Layer, ...] = (
       'pax.automl',
       'pax.base_executor',
       'pax.base_experiment',
+      'pax.constant_domains',
       'pax.experiment_registry',
       'pax.experiment_vars_summary',
       'pax.parameterized_experiment',

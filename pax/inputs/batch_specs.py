@@ -11,6 +11,21 @@ from praxis import base_input, py_utils
 NestedMap = py_utils.NestedMap
 
 
+def rows_per_host(batch_size: int) -> int:
+  """Returns the rows of a global batch that each host reads.
+
+  Raises:
+    ValueError: the number of hosts does not divide the batch size.
+  """
+  num_hosts = jax.process_count()
+  if batch_size < 1 or batch_size % num_hosts:
+    raise ValueError(
+      f'the global batch size must be a multiple of the {num_hosts} hosts, got'
+      f' {batch_size}; e.g. {max(batch_size // num_hosts, 1) * num_hosts}'
+    )
+  return batch_size // num_hosts
+
+
 class RowSpecsProvider(base_input.BaseInputSpecsProvider):
   """Provides the specs of batches of rows of equal length."""
 

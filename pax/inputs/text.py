@@ -17,7 +17,7 @@ from pax.inputs import (
   text_files,
   tokenizers,
 )
-from praxis import base_input, pax_fiddle, pytypes
+from praxis import base_input, pax_fiddle, pytypes, value_domains
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class TextLmInput(base_input.BaseInput):
     tokenizers.ByteTokenizer
   )
   # Length of a row.
-  seq_len: int = 256
+  seq_len: int = value_domains.field(256, ge=1)
   # Percentage of documents held out from training, and whether to read them.
   held_out_percent: float = 2.0
   held_out: bool = False

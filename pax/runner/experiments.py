@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from absl import logging
 
-from pax import base_experiment, experiment_registry
+from pax import base_experiment, constant_domains, experiment_registry
 from pax.runner import fiddle_commands, overrides
 from pax.runner.options import RunOptions, UsageError
 from pax.tuning import space
@@ -56,6 +56,16 @@ def find(
       f' {next(iter(search_points))}=...'
     )
   return cls()
+
+
+def validate(experiment: base_experiment.BaseExperiment) -> None:
+  """Checks the constants of an experiment.
+
+  Raises:
+    ValueError: a constant is not in its domain, or constants are inconsistent.
+  """
+  constant_domains.check(experiment)
+  experiment.validate()
 
 
 def fiddle_commands_of(options: RunOptions) -> list[str]:

@@ -69,7 +69,7 @@ def resolve(
       options.sub_experiment,
       trust_foreign_files=options.trust_foreign_files,
     )
-  experiment.validate()
+  experiments.validate(experiment)
   tree = run_config.from_experiment(experiment, changes)
   inputs = [tree.train_input, *tree.eval_inputs, *tree.decode_inputs]
   for config in filter(None, inputs):

@@ -7,9 +7,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from pax import base_experiment
+from fiddle import daglish
+
+from pax import base_experiment, constant_domains
 from pax.runner import overrides
-from praxis import pax_fiddle
+from praxis import pax_fiddle, value_domains
+from praxis.pax_fiddle import build_errors
 
 Config = pax_fiddle.Config
 
@@ -32,14 +35,88 @@ def from_experiment(
   experiment: base_experiment.BaseExperiment,
   changes: Sequence[overrides.Override] = (),
 ) -> Config[RunConfig]:
-  """Returns the tree of `experiment` with the fields in `changes` assigned."""
+  """Returns the tree of `experiment` with the fields in `changes` assigned.
+
+  Raises:
+    ValueError: a path does not exist, or a value is not valid.
+  """
+  tree = of_task(experiment)
   trains = bool(experiment.train_datasets())
-  tree = Config(
-    RunConfig,
-    task=experiment.task(),
-    train_input=experiment.training_dataset() if trains else None,
-    eval_inputs=experiment.eval_datasets(),
-    decode_inputs=experiment.decode_datasets(),
-  )
+  tree.train_input = experiment.training_dataset() if trains else None
+  tree.eval_inputs = experiment.eval_datasets()
+  tree.decode_inputs = experiment.decode_datasets()
   overrides.set_fields(tree, changes)
+  check_domains(tree)
   return tree
+
+
+def of_task(
+  experiment: base_experiment.BaseExperiment,
+  changes: Sequence[overrides.Override] = (),
+) -> Config[RunConfig]:
+  """Returns the tree without inputs, which depend on the number of devices."""
+  try:
+    task = experiment.task()
+  except Exception as e:
+    if not isinstance(e, ValueError) and not build_errors.location_of(e):
+      cls = type(experiment)
+      build_errors.attach(e, build_errors.Location(cls, '.task()', cls))
+    raise
+  tree = Config(RunConfig, task=task)
+  if changes:
+    overrides.set_fields(tree, changes)
+    check_domains(tree)
+  return tree
+
+
+def check_domains(tree: Config[RunConfig]) -> None:
+  """Checks the fields that are set and declare a domain.
+
+  Raises:
+    ValueError: a value is not in the domain of its field, or the lengths of the
+      mesh shapes and axis names differ.
+  """
+  for config, path in daglish.iterate(tree):
+    if isinstance(config, pax_fiddle.Buildable):
+      _check_fields(config, daglish.path_str(path).removeprefix('.'))
+  model = getattr(tree.task, 'model', None)
+  if isinstance(model, Config) and hasattr(model, 'ici_mesh_shape'):
+    _check_mesh(model)
+
+
+def _check_mesh(model: Config[Any]) -> None:
+  domain = constant_domains.DOMAINS['ICI_MESH_SHAPE']
+  for name in ('ici_mesh_shape', 'dcn_mesh_shape'):
+    value = getattr(model, name)
+    if not domain.contains(value):
+      raise ValueError(
+        f'task.model.{name} must be {domain.text}, got {value!r}'
+      )
+  # Raises if the lengths differ.
+  _ = model.mesh_shape
+
+
+def _check_fields(config: pax_fiddle.Buildable, path: str) -> None:
+  for field in pax_fiddle.fields_of(pax_fiddle.get_callable(config)):
+    domain = field.metadata.get(value_domains.KEY)
+    if domain is None or field.name not in config.__arguments__:
+      continue
+    value = config.__arguments__[field.name]
+    if not value_domains.is_valid(field, value):
+      name = f'{path}.{field.name}'
+      raise ValueError(
+        f'{name} must be {domain.text}, got {value!r}'
+        + _hint(name, field, domain, value)
+      )
+
+
+def _hint(
+  name: str,
+  field: dataclasses.Field[Any],
+  domain: value_domains.Domain,
+  value: Any,
+) -> str:
+  example = field.default
+  if example is None or not domain.contains(example):
+    example = domain.example(value)
+  return '' if example is None else f'; e.g. --set {name}={example}'

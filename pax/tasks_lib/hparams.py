@@ -8,9 +8,21 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pax import learners
-from praxis import base_hyperparams, base_layer, pax_fiddle, pytypes
+from praxis import (
+  base_hyperparams,
+  base_layer,
+  pax_fiddle,
+  pytypes,
+  value_domains,
+)
 
 Parameterizable = base_hyperparams.FiddleBaseParameterizable
+_field = value_domains.field
+_DURATION = value_domains.Matching(
+  r'\s*(\d+(\.\d+)?\s*[smhd])?\s*',
+  "a number and one of s, m, h, d, such as '12h'; empty or None for none",
+  '12h',
+)
 
 TRAIN_DEFAULT_MUTABLE_LIST = (
   base_layer.AUX_LOSS,
@@ -60,28 +72,28 @@ class Train(Parameterizable):
     learners.Learner
   )
   # Step at which training ends.
-  num_train_steps: float = 1e7
+  num_train_steps: float = _field(1e7, ge=0.0)
   # Steps between checkpoints.
-  save_interval_steps: int = 5000
+  save_interval_steps: int = _field(5000, ge=1)
   # Besides the newest, keeps one checkpoint per such duration (s, m, h, d).
-  save_keep_interval_duration: str = '12h'
-  # Number of newest checkpoints to keep.
-  save_max_to_keep: int = 10
+  save_keep_interval_duration: str | None = _field('12h', _DURATION)
+  # Number of newest checkpoints to keep; None keeps all.
+  save_max_to_keep: int | None = _field(10, ge=1)
   # Steps dispatched to the devices before the loop waits for a loss.
-  max_inflight_steps: int = 2
+  max_inflight_steps: int = _field(2, ge=0)
   # Steps between summaries.
-  summary_interval_steps: int = 100
+  summary_interval_steps: int = _field(100, ge=1)
   # Steps between log lines with per-example outputs; None is never.
-  log_train_output_interval_steps: int | None = None
+  log_train_output_interval_steps: int | None = _field(None, ge=0)
   # Steps at multiples of this are averaged in a summary; None writes the last
   # step only.
-  summary_accumulate_interval_steps: int | None = None
+  summary_accumulate_interval_steps: int | None = _field(None, ge=0)
   # Whether a thread writes summaries while training continues.
   async_summary_writing: bool = True
   # Whether summaries hold the norm of each variable.
   variable_norm_summary: bool = True
   # Steps between evaluations during training; None is never.
-  eval_interval_steps: int | None = 100
+  eval_interval_steps: int | None = _field(100, ge=0)
   # Whether to skip the evaluation of the next training batch.
   eval_skip_train: bool = False
   # Whether evaluation uses the moving averages of the variables.
@@ -93,21 +105,21 @@ class Train(Parameterizable):
     pax_fiddle.instance_field(dict)
   )
   # Steps between decodings during training; None is never.
-  decode_interval_steps: int | None = None
+  decode_interval_steps: int | None = _field(None, ge=0)
   # Steps before the first decoding.
-  decode_start_after_n_steps: int = 0
+  decode_start_after_n_steps: int = _field(0, ge=0)
   # Whether decoding uses the moving averages of the variables.
   decode_use_ema_states: bool = False
   # Steps between measurements of steps per second.
-  compute_steps_per_sec_interval_steps: int = 10
+  compute_steps_per_sec_interval_steps: int = _field(10, ge=1)
   # Number of steps in a profile.
-  profiler_num_steps: int = 2
+  profiler_num_steps: int = _field(2, ge=0)
   # Least duration of a profile in seconds; it ends with a step.
-  profiler_min_duration_sec: float = 1.0
+  profiler_min_duration_sec: float = _field(1.0, ge=0.0)
   # Step at which the profile starts; None is never.
-  profiler_capture_step: int | None = None
+  profiler_capture_step: int | None = _field(None, ge=0)
   # Number of profiled hosts; None is all.
-  profiler_max_num_hosts: int | None = None
+  profiler_max_num_hosts: int | None = _field(None, ge=0)
   # Accepted and ignored: the JAX profiler always traces the host too.
   profiler_capture_host_profile: bool = False
   # Whether eval and decode jobs declare variables in training mode.
@@ -136,7 +148,7 @@ class Train(Parameterizable):
   # Whether speed and remaining time are logged once a minute.
   report_progress_hook: bool = False
   # Steps between explicit garbage collections; 0 leaves collection to Python.
-  gc_interval_steps: int = 0
+  gc_interval_steps: int = _field(0, ge=0)
 
 
 class Decode(Parameterizable):
@@ -147,10 +159,10 @@ class Decode(Parameterizable):
   # Seed of the sampling.
   random_seed: int = 1234
   # Profile of decoding, as in Train.
-  profiler_num_steps: int = 0
-  profiler_min_duration_sec: float = 1.0
-  profiler_capture_step: int = 1
-  profiler_max_num_hosts: int | None = None
+  profiler_num_steps: int = _field(0, ge=0)
+  profiler_min_duration_sec: float = _field(1.0, ge=0.0)
+  profiler_capture_step: int | None = _field(1, ge=0)
+  profiler_max_num_hosts: int | None = _field(None, ge=0)
   # Variable collections that a decode step may update.
   apply_mutable_list: Sequence[str] = DECODE_DEFAULT_MUTABLE_LIST
   # Prefix of the names of metrics.
@@ -184,12 +196,12 @@ class InferWriter(Parameterizable):
 
   # Directory and step of the checkpoint; None is the newest.
   restore_checkpoint_dir: str = ''
-  restore_checkpoint_step: int | None = None
+  restore_checkpoint_step: int | None = _field(None, ge=0)
   # Computes the outputs.
   inference_runner: pax_fiddle.Config | None = pax_fiddle.template_field(None)
   output_format: OutputFormatType = OutputFormatType.TFRECORD
   # Number of files.
-  output_num_shards: int = 32
+  output_num_shards: int = _field(32, ge=1)
 
 
 class VariationalNoise(Parameterizable):
@@ -199,9 +211,9 @@ class VariationalNoise(Parameterizable):
   """
 
   # Standard deviation of the noise; 0 adds none.
-  vn_scale: float = 0.0
+  vn_scale: float = _field(0.0, ge=0.0)
   # Regex of noisy variables, matched at the start of paths such as
   # `params/lm/softmax/w`.
   vn_regex: str = ''
   # Step from which noise is added.
-  vn_start_step: int = 0
+  vn_start_step: int = _field(0, ge=0)

@@ -125,10 +125,10 @@ def declare_all(
       options.fdl,
       trust_foreign_files=options.trust_foreign_files,
     )
-    experiment.validate()
+    experiments.validate(experiment)
     # Inputs depend on the number of devices, which depends on the task.
-    tree = Config(run_config.RunConfig, task=experiment.task())
-    overrides.set_fields(tree, [c for c in changes if c.is_in('task')])
+    task_changes = [c for c in changes if c.is_in('task')]
+    tree = run_config.of_task(experiment, task_changes)
     if num_devices_fn is None:
       counts.append(num_devices(tree.task))
     else:

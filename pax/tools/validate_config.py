@@ -74,7 +74,7 @@ class _Checks:
       options.fdl,
       trust_foreign_files=options.trust_foreign_files,
     )
-    experiment.validate()
+    experiments.validate(experiment)
     return f'{type(experiment).__module__}.{type(experiment).__qualname__}'
 
   def task(self) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from flax.core import Scope
 
 from praxis import pax_fiddle
 from praxis.base_layer import auxiliary_outputs, weight_sharing
+from praxis.pax_fiddle import build_errors
 
 
 class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
@@ -77,6 +79,16 @@ class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
         yield child
 
   @nn.nowrap
+  @contextlib.contextmanager
+  def _locate_errors(self) -> Iterator[None]:
+    """Attaches the path of this layer's Config to errors of its `setup`."""
+    try:
+      yield
+    except Exception as e:
+      _locate(e, self)
+      raise
+
+  @nn.nowrap
   def _build_child(
     self, name: str, params: pax_fiddle.Config, skip_clone: bool
   ) -> nn.Module:
@@ -111,6 +123,29 @@ class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
     layers = bound if isinstance(child, list) else [bound]
     self._children.update(zip(modules, layers, strict=True))
     return bound
+
+
+def _locate(error: Exception, layer: ParentModule) -> None:
+  """Attaches the path of the Config of `layer`, or of a child in it."""
+  location = build_errors.location_of(error)
+  path, cls = '', type(layer)
+  if location is not None:
+    inner_path = _template_path(layer, location.root)
+    path, cls = f'{inner_path or ""}{location.path}', location.cls
+  while isinstance(layer.parent, ParentModule):
+    name = _template_path(layer.parent, type(layer)) or f'.{layer.name}'
+    layer, path = layer.parent, f'{name}{path}'
+  # An enclosing setup has the location already.
+  if location is None or location.root is not type(layer):
+    build_errors.attach(error, build_errors.Location(type(layer), path, cls))
+
+
+def _template_path(layer: ParentModule, cls: type) -> str | None:
+  """The path to the template of a child of class `cls`."""
+  names = (f.name for f in pax_fiddle.fields_of(type(layer)))
+  return build_errors.path_of_class(
+    {name: getattr(layer, name) for name in names if name != 'parent'}, cls
+  )
 
 
 def instantiate_layer(layer_p: pax_fiddle.Config, scope: Scope) -> nn.Module:

@@ -558,7 +558,8 @@ def _recording_config(setup: Callable[[BaseLayer], None]):
 
   @functools.wraps(setup)
   def wrapped(self: BaseLayer) -> None:
-    setup(self)
+    with self._locate_errors():
+      setup(self)
     if self.reflect_configs and self.is_initializing():
       config = self.hparams
       for name, value in list(config.__arguments__.items()):

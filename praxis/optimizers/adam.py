@@ -8,7 +8,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from praxis import pax_fiddle
+from praxis import pax_fiddle, value_domains
 from praxis.nested_map import NestedMap
 from praxis.optimizers import base_optimizer, sharded_transforms, update_math
 from praxis.pytypes import JTensor, Nested
@@ -105,8 +105,8 @@ def adam_transform(
 class Adam(base_optimizer.BaseOptimizer):
   """Adam with update clipping: m / (sqrt(v + epsilon_root) + epsilon)."""
 
-  beta1: float = 0.9
-  beta2: float = 0.999
+  beta1: float = value_domains.field(0.9, ge=0.0, lt=1.0)
+  beta2: float = value_domains.field(0.999, ge=0.0, lt=1.0)
   # Added outside and inside the square root.
   epsilon: float = 1e-6
   epsilon_root: float = 0.0

@@ -9,9 +9,17 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from praxis import base_hyperparams, base_layer, pax_fiddle, schedules
+from praxis import (
+  base_hyperparams,
+  base_layer,
+  pax_fiddle,
+  schedules,
+  value_domains,
+)
 from praxis.optimizers import regularization, sharded_transforms
 from praxis.pytypes import Nested
+
+_FINITE = value_domains.OrNone(value_domains.Interval())
 
 
 class Optimizer(Protocol):
@@ -55,16 +63,16 @@ class BaseOptimizer(base_hyperparams.FiddleBaseParameterizable):
   # Excludes variables with at most one dimension from L1 and L2.
   skip_lp_1d_vectors: bool = False
   # Adds -learning rate * weight * w to the update, as AdamW does.
-  decoupled_weight_decay: float | None = None
+  decoupled_weight_decay: float | None = value_domains.field(None, _FINITE)
   # Maximum global norm of the gradients; 0: no clipping.
-  clip_gradient_norm_to_value: float = 0.0
+  clip_gradient_norm_to_value: float = value_domains.field(0.0, _FINITE)
   # Maximum norm of each gradient; 0: no clipping.
-  clip_gradient_single_norm_to_value: float = 0.0
+  clip_gradient_single_norm_to_value: float = value_domains.field(0.0, _FINITE)
   # Factor of the schedule.
-  learning_rate: float = 0.0
+  learning_rate: float = value_domains.field(0.0)
   lr_schedule: pax_fiddle.Config[schedules.BaseSchedule] | None = None
   # Decay of the moving average of the variables; 0: no average.
-  ema_decay: float = 0.0
+  ema_decay: float = value_domains.field(0.0, ge=0.0, lt=1.0)
   # Weight of elastic weight consolidation; 0: off.
   ewc_regularizer_weight: float = 0.0
   # Factor of that weight for each variable.

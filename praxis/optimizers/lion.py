@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from praxis import value_domains
 from praxis.nested_map import NestedMap
 from praxis.optimizers import base_optimizer, sharded_transforms, update_math
 from praxis.pytypes import JTensor, Nested
@@ -73,8 +74,8 @@ def sharded_lion(
 class Lion(base_optimizer.BaseOptimizer):
   """sign(beta1 m + (1 - beta1) g), with m <- beta2 m + (1 - beta2) g."""
 
-  beta1: float = 0.9
-  beta2: float = 0.99
+  beta1: float = value_domains.field(0.9, ge=0.0, lt=1.0)
+  beta2: float = value_domains.field(0.99, ge=0.0, lt=1.0)
   # Maximum RMS of the update of a variable; 0 or negative: no clipping.
   clip_threshold: float = 1.0
   # Adds weight * w to the update, before the learning rate.

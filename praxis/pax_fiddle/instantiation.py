@@ -7,10 +7,9 @@ import copy
 from typing import Any
 
 import fiddle as fdl
-from fiddle import building as fiddle_building
 from fiddle import daglish
 
-from praxis.pax_fiddle import metadata, template_arguments
+from praxis.pax_fiddle import build_errors, metadata, template_arguments
 
 
 def build(buildable: Any) -> Any:
@@ -100,13 +99,28 @@ def _build(buildable: Any, is_detached: bool) -> Any:
     has_parent = any(f.name == 'parent' for f in fields)
     if has_parent and (is_detached or state.current_path):
       arguments.setdefault('parent', None)
-    return fiddle_building.call_buildable(
-      value, arguments, current_path=state.current_path
-    )
+    try:
+      return _call(value, arguments)
+    except Exception as e:
+      path = state.current_path
+      config = daglish.follow_path(original, path)
+      build_errors.locate(e, config, original, daglish.path_str(path))
+      raise
 
+  original = buildable
   buildable = template_arguments.wrap_templates(buildable)
   buildable = copy_inheritable_base_layer_params(buildable)
   return daglish.MemoizedTraversal.run(visit, buildable)
+
+
+def _call(buildable: fdl.Buildable, arguments: dict[str, Any]) -> Any:
+  """Calls the class or function with built arguments.
+
+  `fiddle.building.call_buildable` appends all arguments to messages of errors.
+  """
+  signature = buildable.__signature_info__
+  args, kwargs = signature.transform_to_args_kwargs(arguments)
+  return buildable.__build__(*args, **kwargs)
 
 
 def _callable(value: Any) -> Any:

@@ -19,8 +19,8 @@ interval = value_domains.interval
   [
     (
       interval(ge=1),
-      [1, 10**400, np.int64(3)],
-      [0, -1, 1.0, 1.5, True, '1', None, float('nan'), float('inf')],
+      [1, 10**400, np.int64(3), 1e3],
+      [0, -1, 1.5, True, '1', None, float('nan'), float('inf')],
       'an integer at least 1',
     ),
     (interval(ge=1, le=3), [1, 3], [0, 4], 'an integer from 1 to 3'),
@@ -46,9 +46,15 @@ interval = value_domains.interval
       'hours',
     ),
     (
+      value_domains.OrNone(interval(ge=1)),
+      [None, 1],
+      [0],
+      'an integer at least 1, or None',
+    ),
+    (
       value_domains.SequenceOf(interval(ge=1), 'sizes'),
       [[1, 2], (3,), []],
-      [[0], [1.0], '11', 1],
+      [[0], [1.5], '11', 1],
       'sizes',
     ),
   ],
@@ -81,5 +87,5 @@ def test_none_is_valid_where_the_type_or_the_default_says_so():
   assert not value_domains.is_valid(fields['first'], None)
   assert value_domains.is_valid(fields['second'], None)
   assert value_domains.is_valid(fields['third'], 0.5)
-  assert not value_domains.is_valid(fields['first'], 0.5)
+  assert not value_domains.is_valid(fields['first'], 1.5)
   assert Settings().second == 5

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import functools
 
-import jax
 import numpy as np
 from jaxtyping import Float, Int64
 
-from pax import base_experiment, experiment_registry, learners, tasks_lib
-from pax.inputs import indexed
+from pax import (
+  base_experiment,
+  experiment_registry,
+  learners,
+  tasks_lib,
+)
+from pax.inputs import batch_specs, indexed
 from praxis import base_input, optimizers, pax_fiddle, py_utils, schedules
 from praxis.layers import embedding_softmax, linears, models
 
@@ -128,7 +132,7 @@ class SyntheticClassifier(base_experiment.BaseExperiment):
   def _input(self, **kwargs: object) -> Config[base_input.BaseInput]:
     return Config(
       ClusteredPoints,
-      batch_size=max(1, self.BATCH_SIZE // jax.process_count()),
+      batch_size=batch_specs.rows_per_host(self.BATCH_SIZE),
       num_classes=self.NUM_CLASSES,
       num_dims=self.NUM_DIMS,
       **kwargs,

@@ -9,9 +9,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pax import base_experiment, experiment_registry, tasks_lib
+from pax import (
+  base_experiment,
+  experiment_registry,
+  tasks_lib,
+)
+from pax.inputs import batch_specs, text, tokenizers
 from pax.inputs import prompts as prompts_lib
-from pax.inputs import text, tokenizers
 from pax.tasks.lm import model_params
 from praxis import (
   base_input,
@@ -122,7 +126,7 @@ class PythonSource(base_experiment.BaseExperiment):
       name=name,
       files=self.TRAIN_FILES,
       tokenizer=self._tokenizer(),
-      batch_size=max(1, batch_size // jax.process_count()),
+      batch_size=batch_specs.rows_per_host(batch_size),
       seq_len=self.MAX_SEQ_LEN,
       held_out_percent=self.HELD_OUT_PERCENT,
       **kwargs,

@@ -10,7 +10,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pax import base_experiment, experiment_registry, learners, tasks_lib
+from pax import (
+  base_experiment,
+  experiment_registry,
+  learners,
+  tasks_lib,
+)
+from pax.inputs import batch_specs
 from pax.tasks.vision import input_generator
 from praxis import (
   base_input,
@@ -126,20 +132,20 @@ class ResNet50Pjit(base_experiment.BaseExperiment):
       height=self.IMAGE_SIZE,
       width=self.IMAGE_SIZE,
       num_classes=self.NUM_CLASSES,
-      batch_size=_batch_size_per_host(self.TRAIN_BATCH_SIZE),
+      batch_size=batch_specs.rows_per_host(self.TRAIN_BATCH_SIZE),
     )
 
   def datasets(self) -> list[Config[base_input.BaseInput]]:
     train = self._input(
       input_generator.ImageNetTrain,
       name='train',
-      batch_size=_batch_size_per_host(self.TRAIN_BATCH_SIZE),
+      batch_size=batch_specs.rows_per_host(self.TRAIN_BATCH_SIZE),
       is_training=True,
     )
     validation = self._input(
       input_generator.ImageNetValidation,
       name='validation',
-      batch_size=_batch_size_per_host(self.EVAL_BATCH_SIZE),
+      batch_size=batch_specs.rows_per_host(self.EVAL_BATCH_SIZE),
       reset_for_eval=True,
     )
     return [train, validation]
@@ -232,7 +238,3 @@ class ResNet50Pjit(base_experiment.BaseExperiment):
     if self.DATA_DIR != SYNTHETIC:
       config.data_dir = self.DATA_DIR
     return config
-
-
-def _batch_size_per_host(batch_size: int) -> int:
-  return max(1, batch_size // jax.process_count())

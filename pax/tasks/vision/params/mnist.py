@@ -11,8 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int64
 
-from pax import base_experiment, experiment_registry, learners, tasks_lib
-from pax.inputs import digits, indexed
+from pax import (
+  base_experiment,
+  experiment_registry,
+  learners,
+  tasks_lib,
+)
+from pax.inputs import batch_specs, digits, indexed
 from praxis import (
   base_input,
   base_layer,
@@ -261,4 +266,4 @@ class MnistExperiment(base_experiment.BaseExperiment):
 
   @property
   def _batch_size(self) -> int:
-    return max(1, self.BATCH_SIZE // jax.process_count())
+    return batch_specs.rows_per_host(self.BATCH_SIZE)

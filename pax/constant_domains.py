@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Domains of the constants of experiments, by name, and their check."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from praxis import value_domains
+
+Domain = value_domains.Domain
+
+_interval = value_domains.interval
+_or_none = value_domains.OrNone
+
+_COUNT = _interval(ge=1)
+_RATE = _interval(ge=0.0, lt=1.0)
+_NUMBER = value_domains.Interval()
+_STEPS = value_domains.Interval(ge=0)
+_MESH = value_domains.SequenceOf(
+  _COUNT, 'a list of axis sizes, integers at least 1'
+)
+
+# By the names that the experiments of Pax and paxml use.
+DOMAINS: dict[str, Domain] = {
+  **dict.fromkeys(
+    (
+      'BATCH_SIZE', 'EVAL_BATCH_SIZE', 'TRAIN_BATCH_SIZE', 'MAX_SEQ_LEN',
+      'DECODE_SEQ_LEN', 'VOCAB_SIZE', 'NUM_CLASSES', 'NUM_LAYERS', 'NUM_LAYER',
+      'MODEL_DIMS', 'HIDDEN_DIMS', 'HIDDEN_DIM', 'INPUT_DIM', 'OUTPUT_DIM',
+      'CIRCULAR_REPEAT', 'CHECKPOINT_EVERY_N_STEPS', 'SAVE_INTERVAL_STEPS',
+      'SUMMARY_INTERVAL_STEPS', 'IMAGE_SIZE', 'NUM_TRAIN_EXAMPLES',
+      'TRAINABLE_PE_MAX_SEQ_LEN',
+    ),
+    _COUNT,
+  ),
+  **dict.fromkeys(
+    (
+      'NUM_HEADS', 'DIMS_PER_HEAD', 'NUM_PIECES', 'NUM_STAGES',
+      'MICROBATCH_SIZE', 'NUM_MICROBATCHES', 'CHECKPOINT_MAX_TO_KEEP',
+      'CHECKPOINT_SAVE_MAX_TO_KEEP', 'SAVE_MAX_TO_KEEP',
+    ),
+    _or_none(_COUNT),
+  ),
+  **dict.fromkeys(
+    ('EVAL_INTERVAL_STEPS', 'DECODE_INTERVAL_STEPS'),
+    _or_none(_interval(ge=0)),
+  ),
+  **dict.fromkeys(
+    ('NUM_TRAIN_STEPS', 'TRAIN_STEPS', 'MAX_STEPS', 'WARMUP_STEPS'), _STEPS
+  ),
+  **dict.fromkeys(
+    ('ICI_MESH_SHAPE', 'DCN_MESH_SHAPE', 'MESH_SHAPE'), _or_none(_MESH)
+  ),
+  **dict.fromkeys(('DROPOUT_PROB', 'INPUT_DROPOUT_PROB'), _RATE),
+  **dict.fromkeys(('ADAM_BETA1', 'ADAM_BETA2'), _or_none(_RATE)),
+  **dict.fromkeys(
+    ('LEARNING_RATE', 'WEIGHT_DECAY', 'CLIP_GRADIENT_NORM_TO_VALUE'),
+    _or_none(_NUMBER),
+  ),
+  # A fraction shares a row among devices.
+  'PERCORE_BATCH_SIZE': value_domains.Interval(gt=0),
+  'PERCORE_EVAL_BATCH_SIZE': _or_none(value_domains.Interval(gt=0)),
+  'HELD_OUT_PERCENT': _interval(ge=0.0, lt=100.0),
+}  # fmt: skip
+
+
+def check(experiment: Any) -> None:
+  """Checks the constants of an experiment whose names are in `DOMAINS`.
+
+  A constant that some class defines outside of the domain has another meaning
+  there, and is not checked.
+
+  Raises:
+    ValueError: a constant is not in its domain.
+  """
+  cls = type(experiment)
+  for name, domain in DOMAINS.items():
+    # From the class that introduces the constant to `cls`.
+    values = [vars(b)[name] for b in reversed(cls.__mro__) if name in vars(b)]
+    if not values or not domain.contains(values[0]):
+      continue
+    value = values[-1]
+    if not domain.contains(value):
+      valid = [v for v in values if v is not None and domain.contains(v)]
+      example = valid[-1] if valid else domain.example(value)
+      hint = '' if example is None else f'; e.g. --set {name}={example}'
+      raise ValueError(
+        f'{name} of {cls.__name__} must be {domain.text}, got {value!r}{hint}'
+      )

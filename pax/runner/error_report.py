@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors on stderr: one or two lines, and the traceback on request."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+# Most lines and characters of a message without --traceback.
+_MAX_LINES = 2
+_MAX_CHARACTERS = 1000
+# Paths of the Configs that a run builds, by a base class of what they build.
+_ROOTS = {
+  'BaseTask': 'task',
+  'BaseModel': 'task.model',
+  'Learner': 'task.train.learner',
+  'BaseOptimizer': 'task.train.learner.optimizer',
+}
+
+
+def print_error(error: BaseException, *, show_traceback: bool) -> None:
+  """Prints an error, and its traceback before it if that is requested."""
+  if show_traceback:
+    traceback.print_exception(error)
+  print(f'pax: error: {text(error)}', file=sys.stderr)
+
+
+def text(error: BaseException) -> str:
+  """Returns the message of an error: where it was raised, what is wrong.
+
+  The type is left out of ValueErrors and of errors of the operating system,
+  whose messages are for users.
+  """
+  message = str(error)
+  is_for_users = isinstance(error, ValueError) or (
+    isinstance(error, OSError) and error.errno is not None
+  )
+  if not is_for_users:
+    message = f'{type(error).__name__}: {message}'
+  message = f'{_location(error)}{message}'
+  lines = [line.rstrip() for line in message.splitlines() if line.strip()]
+  shown = '\n'.join(lines[:_MAX_LINES])
+  if len(shown) > _MAX_CHARACTERS:
+    shown = f'{shown[:_MAX_CHARACTERS]}...'
+  if not is_for_users or len(shown) < len(message.strip()):
+    shown = f'{shown} (--traceback shows where)'
+  return shown
+
+
+def _location(error: BaseException) -> str:
+  """The path of the Config that could not be built, and its class."""
+  if 'praxis.pax_fiddle' not in sys.modules:
+    return ''
+  from praxis.pax_fiddle import build_errors
+
+  location = build_errors.location_of(error)
+  if location is None:
+    return ''
+  bases = [base.__name__ for base in getattr(location.root, '__mro__', ())]
+  roots = (_ROOTS[name] for name in bases if name in _ROOTS)
+  root = next(roots, build_errors.name_of(location.root))
+  if location.path and location.cls is location.root:
+    return f'{root}{location.path}: '
+  return f'{root}{location.path} ({build_errors.name_of(location.cls)}): '

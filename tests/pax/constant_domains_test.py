@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Constants of experiments outside of their domains."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pax import constant_domains
+
+
+class Base:
+  NUM_HEADS = None
+  BATCH_SIZE = 8
+  PERCORE_BATCH_SIZE = 1
+  ICI_MESH_SHAPE = [1, 2, 1]
+  LEARNING_RATE = 1e-3
+  # Another meaning than in Pax.
+  MAX_STEPS = 'all'
+  MODEL_DIMS: int
+
+
+@pytest.mark.parametrize(
+  ('name', 'value'),
+  [
+    ('BATCH_SIZE', 0),
+    ('BATCH_SIZE', -4),
+    ('BATCH_SIZE', None),
+    ('BATCH_SIZE', '8'),
+    ('PERCORE_BATCH_SIZE', 0),
+    ('NUM_HEADS', 0),
+    ('ICI_MESH_SHAPE', [1, 0, 1]),
+    ('ICI_MESH_SHAPE', [1, -1, 1]),
+    ('ICI_MESH_SHAPE', 4),
+    ('LEARNING_RATE', math.nan),
+  ],
+)
+def test_invalid(name, value):
+  experiment = type('Mine', (Base,), {name: value})()
+  with pytest.raises(ValueError, match=rf'^{name} of Mine must be .*, got '):
+    constant_domains.check(experiment)
+
+
+@pytest.mark.parametrize(
+  'constants',
+  [
+    {},
+    {'PERCORE_BATCH_SIZE': 0.5, 'NUM_HEADS': 4, 'BATCH_SIZE': 1},
+    {'ICI_MESH_SHAPE': None, 'LEARNING_RATE': -1.0},
+    {'MAX_STEPS': 'none'},
+  ],
+)
+def test_valid(constants):
+  constant_domains.check(type('Mine', (Base,), constants)())
+
+
+def test_the_message_proposes_the_value_of_the_base():
+  experiment = type('Mine', (Base,), {'BATCH_SIZE': 0})()
+  with pytest.raises(ValueError, match='got 0; e.g. --set BATCH_SIZE=8$'):
+    constant_domains.check(experiment)
+  # The first class with a value says what the constant is.
+  first = type('Mine', (Base,), {'MODEL_DIMS': 16})
+  with pytest.raises(ValueError, match='got 0; e.g. --set MODEL_DIMS=16$'):
+    constant_domains.check(type('Mine', (first,), {'MODEL_DIMS': 0})())

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fields of the configuration outside of their domains."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pax.runner import overrides, run_config
+from praxis import base_input, pax_fiddle
+from tests.pax import tiny
+
+Config = pax_fiddle.Config
+
+
+def _tree(*settings):
+  tree = Config(
+    run_config.RunConfig,
+    task=tiny.task(mesh=[1, 1, 1]),
+    train_input=Config(base_input.BaseInput, batch_size=4),
+  )
+  overrides.set_fields(tree, overrides.parse(settings))
+  return tree
+
+
+@pytest.mark.parametrize(
+  'setting',
+  [
+    'task.train.num_train_steps=-5',
+    'task.train.num_train_steps=None',
+    'task.train.num_train_steps=nan',
+    'task.train.num_train_steps=inf',
+    'task.train.save_interval_steps=0',
+    'task.train.save_max_to_keep=0',
+    'task.train.save_max_to_keep=-1',
+    'task.train.save_keep_interval_duration=12',
+    'task.train.save_keep_interval_duration=-1h',
+    'task.train.summary_interval_steps=0',
+    'task.train.eval_interval_steps=-1',
+    'task.train.decode_interval_steps=-1',
+    'task.train.compute_steps_per_sec_interval_steps=0',
+    'task.train.learner.optimizer.learning_rate=nan',
+    'task.train.learner.optimizer.ema_decay=1.5',
+    'train_input.batch_size=0',
+    'task.model.ici_mesh_shape=[1,0,1]',
+    'task.model.ici_mesh_shape=[1,1]',
+    'task.model.dcn_mesh_shape=[1,1]',
+  ],
+)
+def test_invalid(setting):
+  tree = _tree(setting)
+  with pytest.raises(ValueError, match='must (be|have) .*, got') as caught:
+    run_config.check_domains(tree)
+  name = setting.partition('=')[0].rpartition('.')[2]
+  assert name in str(caught.value) and '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  'setting',
+  [
+    'task.train.num_train_steps=0',
+    'task.train.num_train_steps=1e9',
+    'task.train.save_interval_steps=1000.0',
+    'task.train.save_max_to_keep=None',
+    'task.train.save_keep_interval_duration=1.5d',
+    'task.train.save_keep_interval_duration=None',
+    'task.train.eval_interval_steps=0',
+    'task.train.eval_interval_steps=None',
+    'task.train.learner.optimizer.learning_rate=-0.1',
+    'train_input.batch_size=None',
+    'task.model.ici_mesh_shape=None',
+  ],
+)
+def test_valid(setting):
+  run_config.check_domains(_tree(setting))
+
+
+def test_the_message_proposes_a_value():
+  tree = _tree('task.train.save_max_to_keep=0')
+  with pytest.raises(ValueError, match='--set task.train.save_max_to_keep=10$'):
+    run_config.check_domains(tree)
+  tree.task.train.save_max_to_keep = math.nan
+  with pytest.raises(ValueError, match='got nan'):
+    run_config.check_domains(tree)
