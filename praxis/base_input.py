@@ -23,6 +23,9 @@ from praxis import (
   pytypes,
   value_domains,
 )
+from praxis.alias_names import module_getattr
+
+__getattr__ = module_getattr(__name__)
 
 NestedMap = py_utils.NestedMap
 Nested = pytypes.Nested

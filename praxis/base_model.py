@@ -6,10 +6,15 @@ from __future__ import annotations
 from typing import Any
 
 from praxis import base_layer
-from praxis.pytypes import NestedMap
+from praxis.alias_names import module_getattr
+from praxis.pytypes import JTensor, NestedMap
 
+__getattr__ = module_getattr(__name__)
+
+Predictions = JTensor | NestedMap | dict[str, Any] | dict[int, Any]
 # (value, weight) by name; averages over batches are weighted.
 WeightedScalars = NestedMap
+Metrics = NestedMap
 # (weighted scalars, per-example outputs, other metrics).
 DecodeOut = tuple[WeightedScalars, NestedMap, NestedMap]
 # (weighted scalars, per-example (key, value) pairs, other metrics).

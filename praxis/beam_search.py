@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Re-exports `praxis.decoding.beam_search` under upstream's path."""
 
+from praxis.alias_names import module_getattr
 from praxis.decoding.beam_search import ComputeLogprobsFn as ComputeLogprobsFn
 from praxis.decoding.beam_search import GlobalBeam as GlobalBeam
 from praxis.decoding.beam_search import beam_search as beam_search
@@ -14,3 +15,5 @@ from praxis.decoding.beam_search import (
 from praxis.decoding.beam_search import shuffle_state as shuffle_state
 from praxis.decoding.beam_search import update_global_beam as update_global_beam
 from praxis.decoding.hparams import BeamSearchHParams as BeamSearchHParams
+
+__getattr__ = module_getattr(__name__)

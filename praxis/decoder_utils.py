@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Re-exports the building blocks of decoding under upstream's path."""
 
+from praxis.alias_names import module_getattr
 from praxis.decoding.hparams import (
   ControlledDecodingHParams as ControlledDecodingHParams,
 )
@@ -64,3 +65,5 @@ from praxis.decoding.streaming import (
   StreamingResultCallback as StreamingResultCallback,
 )
 from praxis.decoding.token_samplers import DUMMY_PRNG_KEY as DUMMY_PRNG_KEY
+
+__getattr__ = module_getattr(__name__)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Re-exports `praxis.decoding.flat_beam_search` under upstream's path."""
 
+from praxis.alias_names import module_getattr
 from praxis.decoding.flat_beam_search import (
   flat_beam_search as flat_beam_search,
 )
@@ -15,3 +16,5 @@ from praxis.decoding.flat_beam_search import (
 from praxis.decoding.flat_beam_search import (
   update_topk_scores_with_eos as update_topk_scores_with_eos,
 )
+
+__getattr__ = module_getattr(__name__)

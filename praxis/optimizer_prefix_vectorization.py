@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+from praxis.alias_names import module_getattr
 from praxis.optimizers.prefix_vectorization import (
-  NO_PREFIX,
+  NO_PREFIX_KEY,
   get_transformations_with_vectorized_repeat_prefix,
   has_no_prefix,
   partition_params,
 )
 
+__getattr__ = module_getattr(__name__)
+
 __all__ = [
-  'NO_PREFIX',
+  'NO_PREFIX_KEY',
   'get_transformations_with_vectorized_repeat_prefix',
   'has_no_prefix',
   'partition_params',

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 from jaxtyping import Float, Int, Shaped
+from jaxtyping import PyTree as PyTreeOf
 
 from praxis.nested_map import NestedMap as NestedMap
 
@@ -22,8 +23,13 @@ JTensorOrPartitionSpec = JTensor | jax.sharding.PartitionSpec
 NestedJTensor = Nested[JTensor]
 NestedNpTensor = Nested[np.ndarray]
 NestedBool = Nested[bool]
+NestedHParams = Nested[Any]
 NestedInt = Nested[int]
 NestedShapeDtypeStruct = Nested[jax.ShapeDtypeStruct]
+NestedShapedArray = Nested[jax.core.ShapedArray]
+NestedShapeDtypeLike = (
+  NestedJTensor | NestedNpTensor | NestedShapeDtypeStruct | NestedShapedArray
+)
 NestedPartitionSpec = Nested[jax.sharding.PartitionSpec]
 NestedJTensorOrPartitionSpec = Nested[JTensorOrPartitionSpec]
 PRNGKey = jax.Array
@@ -36,6 +42,7 @@ SplitDimsMapping = Sequence[DimShardingAnnotation] | None
 # Weighted scalars are (value, weight) pairs by name.
 WeightedScalar = tuple[JTensor, JTensor]
 WeightedScalars = NestedMap
+WeightedScalarsList = NestedMap
 Metrics = NestedMap
 
 # The value of one summary.
@@ -47,6 +54,14 @@ PyTreeDef = jax.tree_util.PyTreeDef
 DotGeneralT = Callable[..., JTensor]
 # (logical axis, mesh axis or None) pairs.
 LogicalAxisRules = Sequence[tuple[str, str | None]]
+
+
+def typed(function: Callable[..., Any]) -> Callable[..., Any]:
+  """Returns the function; decorates functions whose annotations are shapes.
+
+  The shapes are checked in tests only.
+  """
+  return function
 
 
 class _OneOf(type):
@@ -75,3 +90,7 @@ AnyNPArray = Shaped[np.ndarray, '...']
 AnyArray = Shaped[ArrayT, '...']
 AnyFloatArray = Float[ArrayT, '...']
 AnyIntArray = Int[ArrayT, '...']
+AnyPyTreeArray = PyTreeOf[AnyArray]
+Scalar = Shaped[ArrayT, ''] | Shaped[np.generic, '']
+ScalarInt = Int[ArrayT, ''] | Int[np.generic, '']
+ScalarFloat = Float[ArrayT, ''] | Float[np.generic, '']

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Re-exports sampling and greedy decoding under upstream's path."""
 
+from praxis.alias_names import module_getattr
 from praxis.decoding.continuous_batching import (
   sample_decoding_step as sample_decoding_step,
 )
@@ -55,3 +56,5 @@ from praxis.decoding.token_samplers import (
 from praxis.decoding.token_samplers import (
   sample_from_top_p_given_top_k as sample_from_top_p_given_top_k,
 )
+
+__getattr__ = module_getattr(__name__)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Re-exports token samplers and logit filters under upstream's path."""
 
+from praxis.alias_names import module_getattr
 from praxis.decoding.logit_filters import (
   epsilon_mask_logits as epsilon_mask_logits,
 )
@@ -25,3 +26,5 @@ from praxis.decoding.token_samplers import (
 from praxis.decoding.token_samplers import (
   sample_from_top_p_given_top_k as sample_from_top_p_given_top_k,
 )
+
+__getattr__ = module_getattr(__name__)

@@ -9,6 +9,12 @@ from typing import Any
 
 import jax
 
+KeyType = (
+  jax.tree_util.DictKey
+  | jax.tree_util.SequenceKey
+  | jax.tree_util.GetAttrKey
+  | jax.tree_util.FlattenedIndexKey
+)
 Patterns = str | re.Pattern | Iterable[re.Pattern | str]
 
 

@@ -39,6 +39,7 @@ LAYERS: tuple[Layer, ...] = (
       'praxis.nested_map',
       'praxis.pax_fiddle',
       'praxis.py_utils',
+      'praxis.alias_names',
       'praxis.pytypes',
       'praxis.struct_text',
       'praxis.trees',

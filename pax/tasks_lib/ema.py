@@ -23,7 +23,7 @@ def is_vectorized(states: train_states.TrainState) -> bool:
     raise ValueError(
       'is_vectorized needs opt_states, got none; call it before to_eval_state()'
     )
-  return prefix_vectorization.NO_PREFIX in states.opt_states[0]
+  return prefix_vectorization.NO_PREFIX_KEY in states.opt_states[0]
 
 
 def has_ema(task: Any) -> bool:

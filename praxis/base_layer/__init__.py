@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base class of layers and what it is made of; this module re-exports."""
 
+from flax.core.meta import AxisMetadata, TAxisMetadata
+
+from praxis.alias_names import module_getattr as _module_getattr
 from praxis.base_layer.children import instantiate_layer
 from praxis.base_layer.initializers import (
   WeightInit,
@@ -20,6 +23,8 @@ from praxis.base_layer.jax_context import (
 from praxis.base_layer.layer import (
   BaseHParams,
   BaseLayer,
+  BaseLayerT,
+  LayerTpl,
   Theta,
   assert_has_shape,
   get_template_fields,
@@ -63,10 +68,12 @@ from praxis.base_layer.variable_collections import (
   RANDOM,
   SUMMARIES,
   AuxLossStruct,
+  DecodeStateTransformFn,
   WrappedHParams,
 )
 from praxis.base_layer.weight_params import (
   BoxedParam,
+  NestedWeightHParams,
   WeightHParams,
   WeightHParamsCollection,
   init_var,
@@ -85,5 +92,10 @@ from praxis.base_layer.weight_params import (
 from praxis.base_layer.weight_sharing import SharedLayer, compatible_hparams
 from praxis.pax_fiddle import instantiate
 from praxis.pytypes import SplitDimsMapping
+
+__getattr__ = _module_getattr(__name__)
+
+# The name of BaseLayer in older code.
+BaseLayerApi = BaseLayer
 
 __all__ = [name for name in dir() if not name.startswith('_')]

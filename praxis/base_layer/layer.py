@@ -8,7 +8,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 import flax.linen as nn
 import jax
@@ -511,6 +511,10 @@ def _quantized_partition_specs(
   if isinstance(module, BaseLayer):
     return module.quantized_partition_specs()
   return quantized_variables.flax_partition_specs(module)
+
+
+LayerTpl = pax_fiddle.Config[BaseLayer]
+BaseLayerT = TypeVar('BaseLayerT', bound=BaseLayer)
 
 
 def is_sublayer_template_or_instance(val: Any) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from flax import struct
@@ -28,6 +29,10 @@ NON_PAX_RNG_KEY = 'dropout'
 DEFAULT_INIT_MUTABLE_LIST = [PARAMS, NON_TRAINABLE, *NON_PAX_VAR_COLLECTION]
 # The mapped axis of pmap-style training.
 PMAP_PARALLEL_AXIS_NAME = 'batch'
+
+# fn(tensor, batch_dim, time_dim) for tensors of DECODE_CACHE; a dimension is -1
+# if the tensor lacks it.
+DecodeStateTransformFn = Callable[[JTensor, int, int], JTensor]
 
 
 class AuxLossStruct(NamedTuple):

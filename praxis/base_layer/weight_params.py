@@ -15,7 +15,7 @@ from flax.core import meta as flax_meta
 
 from praxis.base_layer import initializers
 from praxis.base_layer.initializers import WeightInit
-from praxis.pytypes import JTensor, PRNGKey, SplitDimsMapping
+from praxis.pytypes import JTensor, Nested, PRNGKey, SplitDimsMapping
 
 
 class WeightHParamsCollection:
@@ -248,6 +248,9 @@ def _fans(hparams: WeightHParams) -> tuple[int | None, int | None]:
 def _prepend(entry: Any, mapping: SplitDimsMapping) -> tuple[Any, ...]:
   first = -1 if entry is None else entry
   return (first, *(mapping or ()))
+
+
+NestedWeightHParams = Nested[WeightHParams]
 
 
 def _rest(mapping: Any) -> Any:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of Praxis by name; each module is imported at first use."""
+"""The layers of Praxis and their modules; each is imported at first use."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 _NAMES = {
@@ -87,10 +88,12 @@ __all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-  if name not in _MODULE_OF:
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  module = importlib.import_module(f'{__name__}.{_MODULE_OF[name]}')
-  return getattr(module, name)
+  if name in _MODULE_OF:
+    module = importlib.import_module(f'{__name__}.{_MODULE_OF[name]}')
+    return getattr(module, name)
+  if importlib.util.find_spec(f'{__name__}.{name}') is not None:
+    return importlib.import_module(f'{__name__}.{name}')
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
 def __dir__() -> list[str]:

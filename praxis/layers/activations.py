@@ -8,6 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from praxis import base_layer
+from praxis.alias_names import module_getattr
+
+__getattr__ = module_getattr(__name__)
 
 
 class BaseActivation(base_layer.BaseLayer):

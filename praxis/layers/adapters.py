@@ -8,8 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle
+from praxis.alias_names import module_getattr
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.layers import activations, normalizations, transformers
+
+__getattr__ = module_getattr(__name__)
+weight_init = base_layer.WeightInit
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field

@@ -12,6 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Shaped
 
 from praxis import base_layer
+from praxis.alias_names import module_getattr
+
+__getattr__ = module_getattr(__name__)
 
 _GRADIENTS_AT_ONCE = contextvars.ContextVar('gradients_at_once', default=False)
 

@@ -12,7 +12,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from praxis import base_layer
+from praxis.alias_names import module_getattr
 from praxis.base_layer import WeightHParams, WeightInit
+
+__getattr__ = module_getattr(__name__)
 
 _EPSILON = 1e-6
 

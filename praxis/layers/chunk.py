@@ -7,6 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
+from praxis.alias_names import module_getattr
+
+__getattr__ = module_getattr(__name__)
+
 
 def chunk(
   x: Shaped[Array, '...'], *, chunk_size: int, axis: int = 1

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from praxis import base_layer, pax_fiddle
+from praxis.alias_names import module_getattr
 from praxis.layers import (
   activations,
   attentions,
@@ -17,6 +18,8 @@ from praxis.layers import (
 )
 from praxis.layers.attentions import masks
 from praxis.layers.transformers import norm_placement
+
+__getattr__ = module_getattr(__name__)
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 NormPosition = norm_placement.NormPosition

@@ -15,6 +15,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Num, Shaped
 
+from praxis.alias_names import module_getattr
+
+__getattr__ = module_getattr(__name__)
+
 AnyArray = Array | np.ndarray
 
 

@@ -6,12 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from praxis import base_layer
 
-# fn(tensor, batch_dim, time_dim); a dimension is -1 if the tensor lacks it.
-TransformFn = Callable[[jax.Array, int, int], jax.Array]
+TransformFn = base_layer.DecodeStateTransformFn
 
 
 def check_decoding(

@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle
+from praxis.alias_names import module_getattr
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.layers import base_ops
+
+__getattr__ = module_getattr(__name__)
 
 
 class Einsum(base_layer.BaseLayer):

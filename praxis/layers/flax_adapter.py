@@ -16,7 +16,10 @@ import flax.linen as nn
 from flax.linen import partitioning
 
 from praxis import base_layer, flax_utils, pax_fiddle
+from praxis.alias_names import module_getattr
 from praxis.pytypes import LogicalAxisRules
+
+__getattr__ = module_getattr(__name__)
 
 
 class _FlaxAdapter(base_layer.BaseLayer):

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle
+from praxis.alias_names import module_getattr
 from praxis.base_layer import (
   AUX_LOSS,
   HYPER_PARAMS,
@@ -23,8 +24,12 @@ from praxis.base_layer import (
 from praxis.layers import rnn_cell
 from praxis.nested_map import NestedMap
 
+__getattr__ = module_getattr(__name__)
+
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field
+# All steps share the weights; each has its own randomness.
+SCAN_SPLIT_RNGS = {PARAMS: False, RANDOM: True}
 
 
 def reset_mask(
@@ -140,7 +145,7 @@ class FRnn(base_layer.BaseLayer):
       variable_broadcast=[PARAMS],
       variable_carry=[NON_TRAINABLE],
       variable_axes=dict.fromkeys((AUX_LOSS, SUMMARIES, HYPER_PARAMS), 0),
-      split_rngs={PARAMS: False, RANDOM: True},
+      split_rngs=SCAN_SPLIT_RNGS,
     )
     # The auxiliary loss is the sum over steps.
     scan = nn.map_variables(

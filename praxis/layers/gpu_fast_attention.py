@@ -16,8 +16,11 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Shaped
 
 from praxis import py_utils
+from praxis.alias_names import module_getattr
 from praxis.layers import attentions, grouped_query_attention
 from praxis.layers.attentions import attention_core, dot_product, masks
+
+__getattr__ = module_getattr(__name__)
 
 # Data types of cuDNN's kernel.
 _CUDNN_DTYPES = (jnp.float16, jnp.bfloat16)

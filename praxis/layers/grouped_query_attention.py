@@ -21,6 +21,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int, Num, Shaped
 
 from praxis import base_layer, pax_fiddle, pytypes
+from praxis.alias_names import module_getattr
 from praxis.layers import multi_query_attention
 from praxis.layers.attentions import (
   attention_core,
@@ -29,6 +30,8 @@ from praxis.layers.attentions import (
   projections,
 )
 from praxis.layers.embedding_softmax import rotary
+
+__getattr__ = module_getattr(__name__)
 
 SplitDimsMapping = pytypes.SplitDimsMapping
 

@@ -11,8 +11,11 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle, pytypes
+from praxis.alias_names import module_getattr
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.layers import activations, base_ops
+
+__getattr__ = module_getattr(__name__)
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field

@@ -8,11 +8,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from praxis import base_layer
+from praxis.alias_names import module_getattr
 from praxis.base_layer import (
   WeightHParams,
   WeightHParamsCollection,
   WeightInit,
 )
+
+__getattr__ = module_getattr(__name__)
 
 # The bound of Newton iterations, and their tolerance on the sum of
 # probabilities.

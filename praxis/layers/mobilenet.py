@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle
+from praxis.alias_names import module_getattr
 from praxis.base_layer import WeightInit
 from praxis.layers import (
   activations,
@@ -18,6 +19,8 @@ from praxis.layers import (
   poolings,
   sequential,
 )
+
+__getattr__ = module_getattr(__name__)
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle, pytypes
+from praxis.alias_names import module_getattr
 from praxis.layers import attentions, base_ops
 from praxis.layers.attentions import (
   attention_core,
@@ -20,6 +21,8 @@ from praxis.layers.attentions import (
   lazy_prefix,
   masks,
 )
+
+__getattr__ = module_getattr(__name__)
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 SplitDimsMapping = pytypes.SplitDimsMapping

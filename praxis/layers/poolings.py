@@ -13,6 +13,9 @@ import numpy as np
 from jaxtyping import Array, Num
 
 from praxis import base_layer
+from praxis.alias_names import module_getattr
+
+__getattr__ = module_getattr(__name__)
 
 
 class Pooling(base_layer.BaseLayer):

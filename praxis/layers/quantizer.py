@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle, py_utils, pytypes
+from praxis.alias_names import module_getattr
 from praxis.base_layer import (
   WeightHParams,
   WeightHParamsCollection,
@@ -18,6 +19,8 @@ from praxis.base_layer import (
 )
 from praxis.layers import linears, quantizer_objectives
 from praxis.nested_map import NestedMap
+
+__getattr__ = module_getattr(__name__)
 
 
 def quantize_vector(

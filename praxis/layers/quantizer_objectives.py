@@ -9,6 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num, Shaped
 
+from praxis.alias_names import module_getattr
+
+__getattr__ = module_getattr(__name__)
+
 
 def scatter_nd(
   indices: Int[Array, '*N R'],

@@ -17,8 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from praxis import base_layer, pax_fiddle, pytypes
+from praxis.alias_names import module_getattr
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
 from praxis.layers import decode_states
+
+__getattr__ = module_getattr(__name__)
 
 AutodiffCheckpointType = checkpoint_policy_lib.AutodiffCheckpointType
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
@@ -35,11 +38,15 @@ _WEIGHTS = (
 )
 _DECODE_CACHES = (base_layer.DECODE_CACHE, base_layer.PREFIX_DECODE_CACHE)
 _OUTPUT_COLLECTIONS = (base_layer.SUMMARIES, base_layer.AUX_LOSS)
-_STACKED = (
-  *_WEIGHTS,
-  *_DECODE_CACHES,
-  *_OUTPUT_COLLECTIONS,
-  base_layer.INTERMEDIATES,
+# All collections are stacked on the first axis.
+SCAN_VARIABLE_AXES = dict.fromkeys(
+  (
+    *_WEIGHTS,
+    *_DECODE_CACHES,
+    *_OUTPUT_COLLECTIONS,
+    base_layer.INTERMEDIATES,
+  ),
+  0,
 )
 _RNGS = (base_layer.PARAMS, base_layer.RANDOM, base_layer.NON_PAX_RNG_KEY)
 
@@ -243,7 +250,7 @@ class Repeat(decode_states.DecodeStateContainer):
     for dim in reversed(range(len(shape))):
       body = nn.scan(
         body,
-        variable_axes={collection: 0 for collection in _STACKED},
+        variable_axes=SCAN_VARIABLE_AXES,
         split_rngs={name: True for name in _RNGS},
         length=shape[dim],
         unroll=self.scan_unroll,

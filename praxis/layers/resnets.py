@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle
+from praxis.alias_names import module_getattr
 from praxis.base_layer import WeightInit
 from praxis.layers import (
   activations,
@@ -16,6 +17,8 @@ from praxis.layers import (
   normalizations,
   stochastics,
 )
+
+__getattr__ = module_getattr(__name__)
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field

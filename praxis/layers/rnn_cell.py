@@ -10,8 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num
 
 from praxis import base_layer
+from praxis.alias_names import module_getattr
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.nested_map import NestedMap
+
+__getattr__ = module_getattr(__name__)
 
 
 class BaseRnnCell(base_layer.BaseLayer):

@@ -11,8 +11,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
 from praxis import base_layer, pax_fiddle
+from praxis.alias_names import module_getattr
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.pytypes import NestedJTensor
+
+__getattr__ = module_getattr(__name__)
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 

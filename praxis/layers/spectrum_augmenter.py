@@ -12,6 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from praxis import base_layer
+from praxis.alias_names import module_getattr
+
+__getattr__ = module_getattr(__name__)
 
 
 class SpectrumAugmenter(base_layer.BaseLayer):

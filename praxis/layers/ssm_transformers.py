@@ -8,8 +8,11 @@ from collections.abc import Callable
 from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle
+from praxis.alias_names import module_getattr
 from praxis.layers import activations, linears, ssm, transformers
 from praxis.layers.transformers import norm_placement
+
+__getattr__ = module_getattr(__name__)
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field

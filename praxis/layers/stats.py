@@ -6,7 +6,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
+from praxis.alias_names import module_getattr
 from praxis.nested_map import NestedMap
+
+__getattr__ = module_getattr(__name__)
 
 
 def compute_stats(

@@ -10,6 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from praxis import base_layer
+from praxis.alias_names import module_getattr
+
+__getattr__ = module_getattr(__name__)
 
 
 class Dropout(base_layer.BaseLayer):

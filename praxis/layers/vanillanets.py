@@ -13,9 +13,12 @@ import jax
 from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle
+from praxis.alias_names import module_getattr
 from praxis.base_layer import WeightInit
 from praxis.layers import convolutions
 from praxis.layers.conv_stages import ConvStages
+
+__getattr__ = module_getattr(__name__)
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field

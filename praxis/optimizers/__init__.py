@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from praxis.alias_names import module_getattr
 from praxis.optimizers.accumulation import (
   ShardedStaticAccumulator,
   sharded_static_accumulation,
@@ -42,6 +43,7 @@ from praxis.optimizers.shampoo.optimizer import (
   ShardedDistributedShampoo,
 )
 from praxis.optimizers.sharded_transforms import (
+  GeneralGradientTransformation,
   GradientTransformation,
   ShardedGradientTransformation,
   count_init_fn,
@@ -57,6 +59,8 @@ from praxis.optimizers.update_math import (
   power_decay as adafactor_decay_rate_pow,
 )
 from praxis.optimizers.update_math import reduce_mean, reduce_rms
+
+__getattr__ = module_getattr(__name__)
 
 __all__ = [
   'Adafactor',

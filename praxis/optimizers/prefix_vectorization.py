@@ -21,7 +21,7 @@ from praxis import base_layer
 from praxis.optimizers import masked_trees, sharded_transforms
 from praxis.pytypes import JTensor, Nested
 
-NO_PREFIX = 'no_prefix'
+NO_PREFIX_KEY = 'no_prefix'
 
 _Hparams = Nested[base_layer.WeightHParams]
 _MakeTx = Callable[[_Hparams], sharded_transforms.GradientTransformation]
@@ -43,7 +43,7 @@ class _Group:
 
 def has_no_prefix(dct: Mapping[str, Any]) -> bool:
   """Whether no variable has a prefix."""
-  return set(dct) == {NO_PREFIX}
+  return set(dct) == {NO_PREFIX_KEY}
 
 
 def partition_params(
@@ -127,7 +127,7 @@ def get_transformations_with_vectorized_repeat_prefix(
 def group_key(hparams: base_layer.WeightHParams, sep: str) -> str:
   """Returns the name of the group of a variable: 'p#4#i-1' or 'no_prefix'."""
   if not hparams.repeat_prefix:
-    return NO_PREFIX
+    return NO_PREFIX_KEY
   fields = ['p', '.'.join(map(str, hparams.repeat_prefix))]
   fields.append(_encode(_prefix_mapping(hparams)))
   optimizer_dims = hparams.repeat_optimizer_dims_mapping or ()
@@ -144,7 +144,7 @@ def _make_groups(
     zip(jax.tree.leaves(keys), jax.tree.leaves(var_hparams), strict=True)
   )
   groups = {}
-  for key in sorted({NO_PREFIX, *by_key}):
+  for key in sorted({NO_PREFIX_KEY, *by_key}):
     mask = jax.tree.map(lambda k, key=key: k == key, keys)
     hparams = jax.tree.map(
       _without_prefix, masked_trees.mask_tree(var_hparams, mask)

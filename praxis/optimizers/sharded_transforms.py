@@ -50,6 +50,11 @@ class ShardedGradientTransformation:
   init_partition_spec: Callable[[Nested[base_layer.WeightHParams]], State]
 
 
+GeneralGradientTransformation = (
+  GradientTransformation | ShardedGradientTransformation
+)
+
+
 def sharded(
   init: Callable[[Nested[JTensor]], State],
   update: Callable[..., tuple[Nested[JTensor], State]],
@@ -69,7 +74,7 @@ def sharded(
 
 
 def as_sharded(
-  tx: GradientTransformation | ShardedGradientTransformation,
+  tx: GeneralGradientTransformation,
 ) -> ShardedGradientTransformation:
   """Returns `tx`, converted if it is an Optax transformation."""
   if hasattr(tx, 'init_partition_spec'):
@@ -78,7 +83,7 @@ def as_sharded(
 
 
 def sharded_chain(
-  *txs: GradientTransformation | ShardedGradientTransformation,
+  *txs: GeneralGradientTransformation,
 ) -> ShardedGradientTransformation:
   """Returns the composition of transformations; its state is a tuple."""
   chain = tuple(as_sharded(tx) for tx in txs)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from praxis.alias_names import module_getattr
 from praxis.schedules.base_schedule import BaseSchedule
 from praxis.schedules.elementary import (
   Constant,
@@ -27,6 +28,8 @@ from praxis.schedules.rampup import (
   LinearRampupPolynomialDecay,
   LinearRampupSqrtDecay,
 )
+
+__getattr__ = module_getattr(__name__)
 
 __all__ = [
   'BaseSchedule',

@@ -25,7 +25,7 @@ import fiddle as fdl
 import pytest
 
 FOLDER = pathlib.Path(__file__).parents[1] / 'golden' / 'contract'
-FACT = re.compile(r'(class|field|def) ([\w.]+)(?:\((.*)\))?(?: = (.*))?')
+FACT = re.compile(r'(class|field|def|value) ([\w.]+)(?:\((.*)\))?(?: = (.*))?')
 UNSAID = object()
 
 
@@ -104,7 +104,16 @@ def check_def(ours: Any, name: str, arguments: str, _: Any) -> str | None:
   return f'no argument {", ".join(missing)}' if missing else None
 
 
-CHECKS = {'class': check_class, 'field': check_field, 'def': check_def}
+def check_value(ours: Any, name: str, *_: Any) -> str | None:
+  return None if hasattr(ours, name) else 'no such name'
+
+
+CHECKS = {
+  'class': check_class,
+  'field': check_field,
+  'def': check_def,
+  'value': check_value,
+}
 
 
 def find(ours: Any, name: str) -> Any:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention layers, masks and projections."""
 
+from praxis.alias_names import module_getattr
 from praxis.layers.attentions.dconv import CausalDepthwiseConv1D, shift_1d
 from praxis.layers.attentions.dot_product import DotProductAttention
 from praxis.layers.attentions.lazy_prefix import DotProductAttentionWithLPB
@@ -34,6 +35,8 @@ from praxis.layers.attentions.xl import (
   LocalSelfAttentionXL,
   create_relative_positional_embedding,
 )
+
+__getattr__ = module_getattr(__name__)
 
 __all__ = [
   'AttentionProjection',

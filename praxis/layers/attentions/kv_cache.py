@@ -20,8 +20,7 @@ from jaxtyping import Array, Float, Int
 from praxis import base_layer
 from praxis.layers.attentions import dconv
 
-# fn(tensor, batch_dim, time_dim), -1 for a dimension the tensor lacks.
-DecodeStateTransformFn = Callable[[Array, int, int], Array]
+DecodeStateTransformFn = base_layer.DecodeStateTransformFn
 
 BATCH_DIM = 0
 TIME_DIM = 1

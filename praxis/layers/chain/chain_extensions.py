@@ -20,9 +20,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
 from praxis import base_layer, py_utils
+from praxis.alias_names import module_getattr
 from praxis.layers import activations, linears, repeats
 from praxis.layers.chain.chain import Chain, ensure_tuple
 from praxis.pax_fiddle import Config
+
+__getattr__ = module_getattr(__name__)
 
 LayerTpl = Config[base_layer.BaseLayer]
 _log = logging.getLogger(__name__)

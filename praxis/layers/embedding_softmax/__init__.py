@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Token and position embeddings, softmax layers and their losses."""
 
+from praxis.alias_names import module_getattr
 from praxis.layers.embedding_softmax.embedding import Embedding as Embedding
 from praxis.layers.embedding_softmax.embedding import (
   TokenCounter as TokenCounter,
@@ -38,3 +39,5 @@ from praxis.layers.embedding_softmax.shared import (
 from praxis.layers.embedding_softmax.sigmoid import (
   SigmoidCrossEntropy as SigmoidCrossEntropy,
 )
+
+__getattr__ = module_getattr(__name__)

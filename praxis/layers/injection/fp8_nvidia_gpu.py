@@ -16,9 +16,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Shaped
 
 from praxis import base_layer
+from praxis.alias_names import module_getattr
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.layers.injection import fp8_delayed_scaling
 from praxis.layers.quantization.utils import einsum_equations
+
+__getattr__ = module_getattr(__name__)
 
 _FLAGS = base_layer.WeightHParamsCollection
 _E4M3 = fp8_delayed_scaling.E4M3

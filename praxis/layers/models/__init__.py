@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models: networks with losses, metrics and decoding."""
 
+from praxis.alias_names import module_getattr
 from praxis.decoding.hparams import template_has_type
 from praxis.layers.models.bert_model import BertModel
 from praxis.layers.models.classification_mlp import ClassificationMLPModel
@@ -25,6 +26,8 @@ from praxis.layers.models.language_model import LanguageModel
 from praxis.layers.models.sequence_model import SequenceModel
 from praxis.layers.models.xent_metrics import compute_xent_loss_helper
 from praxis.layers.transformer_models import LanguageModelType
+
+__getattr__ = module_getattr(__name__)
 
 __all__ = [
   'BertModel',

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Normalization layers."""
 
+from praxis.alias_names import module_getattr
 from praxis.layers.normalizations.base import (
   BaseNormalization as BaseNormalization,
 )
@@ -21,3 +22,5 @@ from praxis.layers.normalizations.weight_norms import (
 from praxis.layers.normalizations.weight_norms import (
   WeightNormL2 as WeightNormL2,
 )
+
+__getattr__ = module_getattr(__name__)

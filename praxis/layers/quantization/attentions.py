@@ -9,6 +9,7 @@ import flax.linen as nn
 from jaxtyping import Array, Shaped
 
 from praxis import base_layer, pax_fiddle
+from praxis.alias_names import module_getattr
 from praxis.layers import (
   attentions,
   base_ops,
@@ -22,6 +23,8 @@ from praxis.layers.quantization import (
   quantized_layer_mixin,
   quantizer,
 )
+
+__getattr__ = module_getattr(__name__)
 
 ActQuantizationParams = quantization_hparams.ActQuantizationParams
 QuantizationType = quantization_hparams.QuantizationType

@@ -9,7 +9,10 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
+from praxis.alias_names import module_getattr
 from praxis.layers import searchable
+
+__getattr__ = module_getattr(__name__)
 
 
 class BaseAutoMLSelect(searchable.AutoMLSelect):

@@ -6,8 +6,11 @@ from __future__ import annotations
 import flax.linen as nn
 from jaxtyping import Array, Float, Num
 
+from praxis.alias_names import module_getattr
 from praxis.layers import convolutions
 from praxis.layers.quantization import quantized_layer_mixin, quantizer
+
+__getattr__ = module_getattr(__name__)
 
 # The contraction of a kernel: window positions and input channels.
 _EQUATION = 'bHWI,HWIO->bO'

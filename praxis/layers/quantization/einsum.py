@@ -9,9 +9,12 @@ import flax.linen as nn
 from jaxtyping import Array, Shaped
 
 from praxis import base_layer
+from praxis.alias_names import module_getattr
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.layers.quantization import quantized_layer_mixin
 from praxis.layers.quantization.utils import einsum_equations
+
+__getattr__ = module_getattr(__name__)
 
 
 class Einsum(quantized_layer_mixin.QuantizedLayerMixin):

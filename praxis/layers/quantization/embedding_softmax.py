@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Shaped
 
 from praxis import base_layer, pax_fiddle
+from praxis.alias_names import module_getattr
 from praxis.base_layer import WeightHParams
 from praxis.layers import activations, embedding_softmax
 from praxis.layers import linears as float_linears
@@ -22,6 +23,8 @@ from praxis.layers.quantization import (
   quantized_layer_mixin,
   quantizer,
 )
+
+__getattr__ = module_getattr(__name__)
 
 QuantizationMode = quantization_hparams.QuantizationMode
 QuantizationParams = quantization_hparams.QuantizationParams

@@ -7,9 +7,12 @@ import flax.linen as nn
 from jaxtyping import Array, Float
 
 from praxis import base_layer
+from praxis.alias_names import module_getattr
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.layers import linears
 from praxis.layers.quantization import low_rank_residual, quantized_layer_mixin
+
+__getattr__ = module_getattr(__name__)
 
 _EQUATION = '...y,yz->...z'
 

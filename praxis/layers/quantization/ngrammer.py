@@ -8,8 +8,11 @@ import copy
 import flax.linen as nn
 
 from praxis import pax_fiddle
+from praxis.alias_names import module_getattr
 from praxis.layers import ngrammer
 from praxis.layers.quantization import embedding_softmax, quantization_hparams
+
+__getattr__ = module_getattr(__name__)
 
 QuantizationParams = quantization_hparams.QuantizationParams
 

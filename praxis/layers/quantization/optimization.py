@@ -8,6 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from praxis.alias_names import module_getattr
+
+__getattr__ = module_getattr(__name__)
+
 # Candidate factors of the bound.
 _FACTORS = np.linspace(1.0, 0.5, num=11)
 

@@ -12,7 +12,10 @@ from absl import logging
 from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle
+from praxis.alias_names import module_getattr
 from praxis.layers import attentions, linears, multi_query_attention
+
+__getattr__ = module_getattr(__name__)
 
 _MAX = float(jnp.finfo(jnp.float16).max)
 

@@ -10,6 +10,7 @@ from typing import Any
 import flax.linen as nn
 
 from praxis import pax_fiddle
+from praxis.alias_names import module_getattr
 from praxis.layers.quantization import (
   attentions,
   automl_select,
@@ -17,6 +18,8 @@ from praxis.layers.quantization import (
   quantizer,
 )
 from praxis.layers.quantization.quantizer import quantized_weights
+
+__getattr__ = module_getattr(__name__)
 
 _SUPPORTED_PRECISIONS = (2, 4, 8)
 

@@ -9,6 +9,7 @@ References: S4, https://arxiv.org/abs/2111.00396; S4D,
 https://arxiv.org/abs/2206.11893; S5, https://arxiv.org/abs/2208.04933
 """
 
+from praxis.alias_names import module_getattr
 from praxis.layers.ssm.hippo import make_dplr_hippo as make_dplr_hippo
 from praxis.layers.ssm.hippo import make_hippo as make_hippo
 from praxis.layers.ssm.hippo import make_nplr_hippo as make_nplr_hippo
@@ -24,3 +25,5 @@ from praxis.layers.ssm.s5_kernels import binary_operator as binary_operator
 from praxis.layers.ssm.s5_kernels import s5_discretize as s5_discretize
 from praxis.layers.ssm.s5_kernels import s5_parallel_scan as s5_parallel_scan
 from praxis.layers.ssm.s5_kernels import s5_step as s5_step
+
+__getattr__ = module_getattr(__name__)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Re-exports the transformer models: token ids to losses."""
 
+from praxis.alias_names import module_getattr
 from praxis.layers.transformer_models.encoder_decoder import (
   TransformerEncoderDecoder as TransformerEncoderDecoder,
 )
@@ -10,3 +11,5 @@ from praxis.layers.transformer_models.transformer_lm import (
 from praxis.layers.transformer_models.transformer_lm import (
   TransformerLm as TransformerLm,
 )
+
+__getattr__ = module_getattr(__name__)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transformer layers and stacks of them; this file only re-exports."""
 
+from praxis.alias_names import module_getattr
 from praxis.layers.transformers.feed_forward import TransformerFeedForward
 from praxis.layers.transformers.feed_forward_moe import (
   TransformerFeedForwardMoe,
@@ -16,6 +17,8 @@ from praxis.layers.transformers.stack_masks import (
 )
 from praxis.layers.transformers.stacked import StackedTransformer
 from praxis.layers.transformers.transformer import Transformer
+
+__getattr__ = module_getattr(__name__)
 
 __all__ = [
   'PipelineCompatibleStackedTransformerRepeated',

@@ -16,7 +16,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Num, Shaped
 
 from praxis import base_layer, pax_fiddle
+from praxis.alias_names import module_getattr
 from praxis.layers import activations, convolutions, linears, normalizations
+
+__getattr__ = module_getattr(__name__)
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field

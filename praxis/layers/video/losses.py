@@ -11,12 +11,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from praxis import base_layer
+from praxis.alias_names import module_getattr
 from praxis.base_layer import (
   WeightHParams,
   WeightHParamsCollection,
   WeightInit,
 )
 from praxis.nested_map import NestedMap
+
+__getattr__ = module_getattr(__name__)
 
 # The terms of each sum of losses, in the order of addition.
 _TOTALS = {

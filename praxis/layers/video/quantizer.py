@@ -16,8 +16,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Integer, Num
 
 from praxis import base_layer
+from praxis.alias_names import module_getattr
 from praxis.layers.video import entropy
 from praxis.nested_map import NestedMap
+
+__getattr__ = module_getattr(__name__)
 
 
 class ScalarQuantizer(base_layer.BaseLayer):

@@ -12,9 +12,12 @@ import jax
 from jaxtyping import Array, Float, Num
 
 from praxis import base_layer, pax_fiddle
+from praxis.alias_names import module_getattr
 from praxis.layers import activations, convolutions, linears
 from praxis.layers.video import enc_dec_3dcnn, quantizer
 from praxis.nested_map import NestedMap
+
+__getattr__ = module_getattr(__name__)
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 template_field = pax_fiddle.template_field

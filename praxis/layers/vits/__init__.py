@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Vision transformers (ViT, arXiv:2010.11929)."""
 
+from praxis.alias_names import module_getattr
 from praxis.layers.vits.entry_exit import VitEntryLayers, VitExitLayers
 from praxis.layers.vits.patches import (
   image_to_patch,
@@ -11,6 +12,8 @@ from praxis.layers.vits.vision_transformer import (
   VisionTransformer,
   build_vision_transformer_hparams_for_test,
 )
+
+__getattr__ = module_getattr(__name__)
 
 __all__ = [
   'VisionTransformer',

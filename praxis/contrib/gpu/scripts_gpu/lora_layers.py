@@ -13,8 +13,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from praxis import base_layer
+from praxis.alias_names import module_getattr
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.layers import attentions, linears
+
+__getattr__ = module_getattr(__name__)
 
 
 class LoraTheta(base_layer.Theta):

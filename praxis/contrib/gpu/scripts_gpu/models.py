@@ -8,9 +8,12 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from praxis.alias_names import module_getattr
 from praxis.layers import models
 from praxis.layers.models import xent_metrics
 from praxis.nested_map import NestedMap
+
+__getattr__ = module_getattr(__name__)
 
 compute_xent_loss_helper = xent_metrics.compute_xent_loss_helper
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Quantization of model Configs and experiments; this module re-exports."""
 
+from praxis.alias_names import module_getattr
 from praxis.layers.quantization.quantize.decorators import (
   for_diffusion,
   for_transformer,
@@ -19,3 +20,5 @@ from praxis.layers.quantization.quantize.model_configs import (
   set_transformer_mixed_precision_quantization,
   set_transformer_quantization,
 )
+
+__getattr__ = module_getattr(__name__)

@@ -18,12 +18,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
 from praxis import base_layer
+from praxis.alias_names import module_getattr
 from praxis.base_layer import WeightHParams, WeightInit
 from praxis.layers.quantization.sparsity import (
   sparsity,
   sparsity_hparams,
   sparsity_modes,
 )
+
+__getattr__ = module_getattr(__name__)
 
 SPARSITY_NAME_POSTFIX = base_layer.SPARSITY_NAME_POSTFIX
 SPARSITY_PRUNED_VALUE_SUFFIX = '_sparsity_mask_pruned_value'

@@ -7,7 +7,10 @@ import dataclasses
 import enum
 
 from praxis import pax_fiddle
+from praxis.alias_names import module_getattr
 from praxis.layers.quantization.sparsity import sparsity_modes
+
+__getattr__ = module_getattr(__name__)
 
 BaseSparsityScheduleMode = sparsity_modes.BaseSparsityScheduleMode
 InferenceMode = sparsity_modes.InferenceMode

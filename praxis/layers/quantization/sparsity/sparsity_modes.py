@@ -11,6 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from praxis import pax_fiddle
+from praxis.alias_names import module_getattr
+
+__getattr__ = module_getattr(__name__)
 
 
 @dataclasses.dataclass

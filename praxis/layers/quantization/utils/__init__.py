@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Helpers of quantized layers; this module re-exports."""
 
+from praxis.alias_names import module_getattr
 from praxis.layers.quantization.utils.dtypes import (
   INT4_TYPES,
   INT_TYPES,
@@ -22,3 +23,5 @@ from praxis.layers.quantization.utils.lora_shapes import (
   get_lora_shape_and_eqn,
   get_right_weight_split_dims_mapping,
 )
+
+__getattr__ = module_getattr(__name__)
