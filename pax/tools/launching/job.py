@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Sequence
 
 from pax.runner import command_line
+from praxis import value_domains
 
 flag = command_line.flag
 UsageError = command_line.UsageError
@@ -27,9 +28,12 @@ ended. Ctrl-C and SIGTERM are forwarded to all; they save and stop.
 Exit code: that of the first process that failed, or 128 plus the signal that
 ended it; 75 after a stop with the state saved."""
 
-_MACHINE = re.compile(r'[\w.@:-]+')
-_NAME = re.compile(r'[a-z]([-a-z0-9]{0,38}[a-z0-9])?')
-_ASSIGNMENT = re.compile(r'[A-Za-z_]\w*=')
+_MACHINE = re.compile(r'[\w.@:-]+', re.ASCII)
+_COUNT = value_domains.interval(ge=1)
+# Values that scripts hold in comments or directives.
+_LINE = value_domains.Matching(
+  r'[^\x00-\x1f\x7f\x85\u2028\u2029]+', 'a text on one line', 'TEXT'
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,7 @@ class Job(command_line.CheckedOptions):
   words: tuple[str, ...] = command_line.words('-- FLAGS OF PAX')
 
   hosts: int | None = flag(
-    None, 'Processes', 'Number of processes, one per machine.'
+    None, 'Processes', 'Number of processes, one per machine.', domain=_COUNT
   )
   slices: int = flag(
     1,
@@ -48,18 +52,28 @@ class Job(command_line.CheckedOptions):
     'Number of groups of equally many processes that share a fast network:'
     ' DCN_MESH_SHAPE in experiments. TPUs and GPUs detect it; CPU processes are'
     ' grouped in order.',
+    domain=_COUNT,
   )
   devices_per_host: int | None = flag(
-    None, 'Processes', 'Number of simulated CPU devices of each process.'
+    None,
+    'Processes',
+    'Number of simulated CPU devices of each process.',
+    domain=value_domains.interval(ge=1, le=2**16),
   )
   gpus_per_host: int | None = flag(
     None,
     'Processes',
     'GPUs per machine. For processes on this machine: GPUs per process, in'
     ' order. Default: all GPUs.',
+    domain=_COUNT,
   )
   env: tuple[str, ...] = flag(
-    (), 'Processes', 'Set an environment variable. Repeatable.'
+    (),
+    'Processes',
+    'Set an environment variable. Repeatable.',
+    domain=value_domains.Matching(
+      r'(?a)(?s)[A-Za-z_]\w*=.*', 'NAME=VALUE', 'NAME=VALUE'
+    ),
   )
   program: str | None = flag(
     None,
@@ -71,6 +85,7 @@ class Job(command_line.CheckedOptions):
     None,
     'Processes',
     'Port of process 0. Default: 8476; on this machine, any free port.',
+    domain=value_domains.interval(ge=1, le=65535),
   )
   ssh: str | None = flag(
     None,
@@ -81,33 +96,62 @@ class Job(command_line.CheckedOptions):
     None,
     'Schedulers',
     'Print a file in place of starting: slurm, jobset, gcloud or ssh.',
+    domain=value_domains.OneOf(('gcloud', 'jobset', 'slurm', 'ssh')),
   )
-  name: str = flag('pax', 'Schedulers', 'Name of the job.')
+  name: str = flag(
+    'pax',
+    'Schedulers',
+    'Name of the job.',
+    domain=value_domains.Matching(
+      '[a-z]([-a-z0-9]{0,38}[a-z0-9])?',
+      'at most 40 lower-case letters, digits and -, such as pax-1',
+      'pax',
+    ),
+  )
   image: str | None = flag(
-    None, 'Schedulers', 'jobset: container image with Pax.'
+    None, 'Schedulers', 'jobset: container image with Pax.', domain=_LINE
   )
   tpu: str | None = flag(
     None,
     'Schedulers',
     'gcloud: type of each slice, such as v4-128. jobset: type of the nodes,'
     ' such as tpu-v4-podslice.',
+    domain=_LINE,
   )
   topology: str | None = flag(
-    None, 'Schedulers', 'jobset: topology of each slice, such as 4x4x4.'
+    None,
+    'Schedulers',
+    'jobset: topology of each slice, such as 4x4x4.',
+    domain=_LINE,
   )
-  chips_per_host: int = flag(4, 'Schedulers', 'jobset: TPU chips per node.')
-  project: str = flag('$PROJECT', 'Schedulers', 'gcloud: project.')
-  zone: str = flag('$ZONE', 'Schedulers', 'gcloud: zone of the TPUs.')
+  chips_per_host: int = flag(
+    4, 'Schedulers', 'jobset: TPU chips per node.', domain=_COUNT
+  )
+  project: str | None = flag(
+    None,
+    'Schedulers',
+    'gcloud: project. Default: the variable PROJECT of the shell that runs the'
+    ' script.',
+    domain=_LINE,
+  )
+  zone: str | None = flag(
+    None,
+    'Schedulers',
+    'gcloud: zone of the TPUs. Default: the variable ZONE of that shell.',
+    domain=_LINE,
+  )
   runtime_version: str = flag(
     'tpu-ubuntu2204-base',
     'Schedulers',
     'gcloud: runtime version of the TPU VMs.',
+    domain=_LINE,
   )
   sbatch: tuple[str, ...] = flag(
     (),
     'Schedulers',
     'slurm: one more #SBATCH line, as --sbatch=--partition=gpu. Repeatable.',
     example='OPTION',
+    domain=_LINE,
   )
 
   @property
@@ -139,6 +183,11 @@ class Job(command_line.CheckedOptions):
       return list(self.words)
     return [*self.words, f'--host_device_count={self.devices_per_host}']
 
+  @property
+  def program_words(self) -> list[str]:
+    """The words of --program; none without it."""
+    return shlex.split(self.program or '')
+
   def assignments(self) -> str:
     """Returns `NAME=value ` of every --env, for a shell."""
     return ''.join(
@@ -148,7 +197,8 @@ class Job(command_line.CheckedOptions):
 
   def command(self) -> str:
     """Returns the program with the common flags, for a shell."""
-    return f'{self.program or "pax"} {shlex.join(self.run_words)}'
+    program = [_quote_path(word) for word in self.program_words]
+    return ' '.join([*(program or ['pax']), shlex.join(self.run_words)])
 
   def required(self, name: str, example: str) -> str:
     """Returns the value of a flag that --print needs.
@@ -193,24 +243,41 @@ def parse(argv: Sequence[str]) -> Job:
   return job
 
 
+def _quote_path(word: str) -> str:
+  """Quotes a word for a shell that replaces a `~/` at its start."""
+  if word.startswith('~/'):
+    return f'~/{shlex.quote(word[2:])}'
+  return shlex.quote(word)
+
+
 def _check(job: Job) -> None:
   """Raises UsageError for values that are not valid, or not together."""
+  try:
+    ''.join([*job.words, *job.env, job.program or '']).encode()
+    shlex.split(job.program or '')
+  except UnicodeEncodeError as e:
+    raise UsageError(
+      f'the words must be valid in UTF-8, got {command_line.shown(e.object)}'
+    ) from e
+  except ValueError as e:
+    raise UsageError(
+      f'--program={command_line.shown(job.program)}: {e}; quote it as for a'
+      ' shell'
+    ) from e
   count = job.num_hosts
   bad_machines = [
     name
     for name in job.machines
     if name.startswith('-') or not _MACHINE.fullmatch(name)
   ]
-  bad_env = [text for text in job.env if not _ASSIGNMENT.match(text)]
   checks = (
     (
       not job.words,
       'nothing to launch; flags of the run follow --, as in'
       ' pax launch --hosts=2 -- --exp=EXPERIMENT --job_log_dir=DIR',
     ),
-    (count < 1, f'--hosts must be at least 1, got {count}'),
     (
-      job.slices < 1 or count % max(job.slices, 1),
+      count % job.slices,
       f'--slices={job.slices} does not divide --hosts={count}: each slice has'
       ' equally many processes',
     ),
@@ -223,12 +290,6 @@ def _check(job: Job) -> None:
       job.machines and job.hosts not in (None, len(job.machines)),
       f'--hosts={job.hosts} and the {len(job.machines)} machines of --ssh'
       ' contradict each other; leave out --hosts',
-    ),
-    (bad_env, f'--env={"".join(bad_env[:1])} is not of the form NAME=VALUE'),
-    (
-      not _NAME.fullmatch(job.name),
-      f'--name={job.name} must consist of lower-case letters, digits and -, as'
-      ' pax-1',
     ),
   )
   for is_wrong, message in checks:

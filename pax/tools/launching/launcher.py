@@ -29,7 +29,7 @@ SSH = (
 def local_commands(job: Job) -> list[Command]:
   """Returns the commands of all processes, on this machine."""
   address = f'localhost:{job.port or _free_port()}'
-  program = shlex.split(job.program) if job.program else _this_program()
+  program = job.program_words or _this_program()
   path = {'PYTHONPATH': os.pathsep.join(sys.path)}
   count = job.num_hosts
   return [

@@ -19,7 +19,7 @@ _SCRIPT = string.Template("""\
 #   bash THIS_FILE STEP
 set -euo pipefail
 
-where=(--project="$project" --zone="$zone")
+where=(--project=$project --zone=$zone)
 slices=($slices_named)
 
 # Runs a function on all slices in parallel; fails if one fails.
@@ -101,14 +101,20 @@ def text(job: Job) -> str:
   line = f'{job.assignments()}./{_PAR} {shlex.join(job.run_words)}'
   return _SCRIPT.substitute(
     name=job.name,
-    tpu=tpu,
+    tpu=shlex.quote(tpu),
     slices=job.slices,
     slices_named=' '.join(slices),
     nodes=nodes,
-    par=shlex.quote(par),
+    par=shlex.quote(_local_path(par)),
     program_file=_PAR,
     command=shlex.quote(f'chmod +x {_PAR} && {line}'),
-    project=job.project,
-    zone=job.zone,
-    runtime_version=job.runtime_version,
+    # Without a flag, the variables of the shell that runs the script.
+    project=shlex.quote(job.project) if job.project else '"$PROJECT"',
+    zone=shlex.quote(job.zone) if job.zone else '"$ZONE"',
+    runtime_version=shlex.quote(job.runtime_version),
   )
+
+
+def _local_path(path: str) -> str:
+  """Returns a path that scp reads neither as an option nor as HOST:PATH."""
+  return f'./{path}' if path.startswith('-') or ':' in path else path

@@ -8,12 +8,13 @@ References:
 
 from __future__ import annotations
 
-import json
+import re
 import string
 from collections.abc import Mapping, Sequence
 
 from pax.tools.launching.job import Job, distributed_flags
 from pax.tools.launching.launcher import PORT
+from pax.tools.launching.recipes import yaml_text
 
 _FILE = string.Template("""\
 # kubectl apply -f THIS_FILE
@@ -52,8 +53,7 @@ $ports
               command:
               - bash
               - -c
-              - |
-                $script
+              - $script
 """)
 
 # One slice has the nodes of one pool for itself.
@@ -68,6 +68,8 @@ _TPU_PLACEMENT = string.Template("""\
               cloud.google.com/gke-tpu-accelerator: $tpu
               cloud.google.com/gke-tpu-topology: $topology
 """)
+# In a value, Kubernetes replaces `$(NAME)` by a variable and `$$` by `$`.
+_EXPANDED = re.compile(r'\$\$+|\$(?=\()')
 # Between TPU hosts, and between slices.
 _TPU_PORTS = (8471, 8080)
 
@@ -87,7 +89,8 @@ def _tpu(job: Job) -> str:
     job,
     annotations=_TPU_ANNOTATIONS,
     placement=_TPU_PLACEMENT.substitute(
-      tpu=job.tpu, topology=job.required('topology', '4x4x4')
+      tpu=yaml_text.scalar(job.tpu),
+      topology=yaml_text.scalar(job.required('topology', '4x4x4')),
     ),
     environment=_environment(job, {}),
     ports=_ports(_TPU_PORTS),
@@ -116,18 +119,18 @@ def _gpu(job: Job) -> str:
     ),
     ports=_ports((port,)),
     limit=f'nvidia.com/gpu: {count}' if count else 'cpu: 8',
-    script=('\n' + ' ' * 16).join(lines),
+    script='\n'.join(lines),
   )
 
 
 def _file(job: Job, *, script: str, **parts: str) -> str:
   return _FILE.substitute(
     parts,
-    name=job.name,
+    name=yaml_text.scalar(job.name),
     slices=job.slices,
     pods=job.hosts_per_slice,
-    image=json.dumps(job.required('image', 'example.com/pax:1')),
-    script=_plain(script),
+    image=yaml_text.quoted(job.required('image', 'example.com/pax:1')),
+    script=yaml_text.block(_literal(script), indent=16),
   )
 
 
@@ -135,8 +138,10 @@ def _environment(job: Job, fields: Mapping[str, str]) -> str:
   """The environment of a container: --env, and fields of its pod."""
   lines = []
   for name, value in {'PYTHONUNBUFFERED': '1', **job.environment}.items():
-    # JSON's strings are YAML's.
-    lines += [f'- name: {name}', f'  value: {json.dumps(_plain(value))}']
+    lines += [
+      f'- name: {yaml_text.scalar(name)}',
+      f'  value: {yaml_text.quoted(_literal(value))}',
+    ]
   for name, field in fields.items():
     lines += [
       f'- name: {name}',
@@ -147,9 +152,9 @@ def _environment(job: Job, fields: Mapping[str, str]) -> str:
   return _indented(lines)
 
 
-def _plain(value: str) -> str:
-  """Kubernetes has variables of its own, which are not meant."""
-  return value.replace('$(', '$$(')
+def _literal(value: str) -> str:
+  """Escapes what Kubernetes would replace: `$(NAME)` and `$$`."""
+  return _EXPANDED.sub(lambda match: 2 * match[0], value)
 
 
 def _ports(numbers: Sequence[int]) -> str:
