@@ -8,6 +8,9 @@ DONE = 0
 ERROR = 1
 # --mode=aot: the step does not fit into memory.
 DOES_NOT_FIT = 2
+# Loss or gradient were not finite in too many consecutive steps; the last
+# checkpoint before them is kept.
+DIVERGED = 3
 # Stopped by a signal with the state saved: EX_TEMPFAIL, start it again.
 PREEMPTED = 75
 # No step was done within --hang_timeout_secs.

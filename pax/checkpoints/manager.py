@@ -19,6 +19,7 @@ from pax.checkpoints import (
   layouts,
   manifest,
   paths,
+  pins,
   transformations,
 )
 from pax.checkpoints.types import (
@@ -35,6 +36,10 @@ _POLL_SECS = 0.01
 
 class Checkpointer(Protocol):
   """Saves and restores the train state of a job."""
+
+  def is_due(self, step: int, *, force: bool = False) -> bool:
+    """Returns whether `save` with these arguments would save."""
+    ...
 
   def save(
     self,
@@ -61,15 +66,19 @@ class Checkpointer(Protocol):
     """Returns the step of the newest checkpoint; None if there is none."""
     ...
 
-  def pin(self, step: int) -> None:
+  def pin(self, step: int, *, permanently: bool = False) -> None:
     """Exempts the checkpoint of `step` from deletion until `unpin`.
 
     Pins last as long as the checkpointer; the step need not be saved yet.
+
+    Args:
+      step: The step.
+      permanently: Whether restarted jobs exempt the checkpoint, too.
     """
     ...
 
   def unpin(self, step: int) -> None:
-    """Lets the checkpoint of `step` expire again; no error if not pinned."""
+    """Lets the checkpoint of `step` expire, unless pinned permanently."""
     ...
 
   def restore(self, abstract: State, step: int | None = None) -> Restored:
@@ -101,6 +110,9 @@ class Checkpointer(Protocol):
 class NoopCheckpointer:
   """Saves nothing."""
 
+  def is_due(self, step: int, *, force: bool = False) -> bool:
+    return False
+
   def save(
     self,
     step: int,
@@ -114,7 +126,7 @@ class NoopCheckpointer:
   def latest_step(self) -> int | None:
     return None
 
-  def pin(self, step: int) -> None:
+  def pin(self, step: int, *, permanently: bool = False) -> None:
     pass
 
   def unpin(self, step: int) -> None:
@@ -165,17 +177,26 @@ class FileCheckpointer:
     self._is_clean = False
     self._has_folder = False
     # Replaced, never modified: the writing thread reads it.
-    self._pinned: frozenset[int] = frozenset()
+    self._permanently_pinned = pins.read(job_log_dir)
+    self._pinned = self._permanently_pinned
     threading.Thread(target=_warm_imports, daemon=True).start()
+
+  def is_due(self, step: int, *, force: bool = False) -> bool:
+    is_due = force or step % self._options.save_interval_steps == 0
+    return is_due and self._options.saving and step != self._last_step
 
   def latest_step(self) -> int | None:
     return max(paths.steps(self._directory), default=None)
 
-  def pin(self, step: int) -> None:
+  def pin(self, step: int, *, permanently: bool = False) -> None:
     self._pinned |= {step}
+    if permanently:
+      self._permanently_pinned |= {step}
+      if jax.process_index() == 0:
+        pins.add(str(self._directory.parent), step)
 
   def unpin(self, step: int) -> None:
-    self._pinned -= {step}
+    self._pinned = (self._pinned - {step}) | self._permanently_pinned
 
   def save(
     self,
@@ -185,8 +206,7 @@ class FileCheckpointer:
     *,
     force: bool = False,
   ) -> bool:
-    is_due = force or step % self._options.save_interval_steps == 0
-    if not (is_due and self._options.saving) or step == self._last_step:
+    if not self.is_due(step, force=force):
       return False
     self.wait()
     if not self._is_clean:

@@ -34,13 +34,14 @@ class NonfiniteReport:
   # The first non-finite value; None if all are finite this time.
   origin: first_nonfinite.Origin | None
 
+  def __bool__(self) -> bool:
+    """Whether there is a non-finite value."""
+    return bool(self.arguments) or self.origin is not None
+
   def __str__(self) -> str:
-    parts = []
     if self.arguments:
-      parts.append(f'before the step: {_shorten(self.arguments)}')
-    if self.origin is not None:
-      parts.append(f'first in the step: {self.origin}')
-    return '; '.join(parts)
+      return f'before the step, in {shorten(self.arguments)}'
+    return str(self.origin)
 
 
 def nonfinite_arrays(
@@ -146,7 +147,8 @@ def _slash_path(path: Any) -> str:
   return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
-def _shorten(names: Sequence[str]) -> str:
+def shorten(names: Sequence[str]) -> str:
+  """Returns the first names, and the number of the others."""
   shown = ', '.join(names[:_SHOWN_NAMES])
   num_hidden = len(names) - _SHOWN_NAMES
   return f'{shown} and {num_hidden} more' if num_hidden > 0 else shown

@@ -47,6 +47,8 @@ class Outcome(enum.Enum):
   OUT_OF_DATA = 'out of data'
   # The early stopping function of the task stopped the job.
   STOPPED_EARLY = 'stopped early'
+  # Too many consecutive steps had a non-finite loss or gradient.
+  DIVERGED = 'diverged'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

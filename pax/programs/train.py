@@ -69,6 +69,8 @@ class _TrainLoop:
     job, program = self._job, self._program
     job.goodput.mark_resumed(self.step)
     while True:
+      if self._reporter.divergence.has_diverged:
+        return Outcome.DIVERGED
       self._save()
       if not program.should_run(self.state, self.step):
         return Outcome.DONE
@@ -81,22 +83,30 @@ class _TrainLoop:
       with job.goodput.record(goodput.STEP):
         state = program.update_state(self.state, self.step)
         output = program.run(state, self.step)
-        self._reporter.add(self.step, output)
+        self._reporter.add(self.step, output, batch)
       self.state, self.step = output.state, output.new_train_step
       job.goodput.mark_step(self.step)
+      self._reporter.divergence.locate_first(self.state)
       if self._gc_interval and self.step % self._gc_interval == 0:
         gc.collect()
       if self._periodic_eval.run_due(self.step, output):
         return Outcome.STOPPED_EARLY
 
   def finish(self, outcome: Outcome) -> Outcome:
-    """Saves the last state; evaluates and reports it unless preempted."""
+    """Saves the last state; evaluates and reports it unless preempted.
+
+    Of a run that diverged no state is saved: its checkpoints are older.
+    """
     job = self._job
     with job.goodput.record(goodput.STEP):
       self._reporter.drain()
     job.preemption.pause_watchdog()
-    self._save(force=True)
-    if outcome is not Outcome.PREEMPTED:
+    if self._reporter.divergence.has_diverged:
+      outcome = Outcome.DIVERGED
+      self._reporter.divergence.report(self.state)
+    else:
+      self._save(force=True)
+    if outcome not in (Outcome.PREEMPTED, Outcome.DIVERGED):
       try:
         with job.goodput.record(goodput.EVAL):
           self._periodic_eval.run_final(self.step, self.state)
@@ -111,8 +121,14 @@ class _TrainLoop:
     return outcome
 
   def _save(self, *, force: bool = False) -> None:
+    checkpointer, divergence = self._job.checkpointer, self._reporter.divergence
     with self._job.goodput.record(goodput.CHECKPOINT):
-      is_saved = self._job.checkpointer.save(
+      if checkpointer.is_due(self.step, force=force):
+        # The copy of the state to the host waits for these steps, too.
+        self._reporter.finish_steps()
+        if not divergence.may_save(self.step, self.state):
+          return
+      is_saved = checkpointer.save(
         self.step, self.state, prefetch.state_of(self._batches), force=force
       )
     if is_saved:

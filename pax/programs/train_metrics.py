@@ -6,12 +6,14 @@ from __future__ import annotations
 import collections
 import contextlib
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 from absl import logging
 
 from pax import partitioning, summaries
-from pax.programs import metric_accumulator, program
+from pax.programs import divergence, metric_accumulator, program
 from pax.programs.jobs import TrainJob
 from pax.programs.program import TrainProgramOutput, TrainState
 from pax.steps import Batch, StepOutput
@@ -22,6 +24,16 @@ Summaries = dict[str, float | jax.Array | summaries.media.Media]
 
 # Shortest time between two progress lines.
 _SHOW_SECS = 1.0
+
+
+class _InflightStep(NamedTuple):
+  """A step that the devices may still be computing."""
+
+  step: int
+  loss: jax.Array
+  # Waits for the step.
+  status: Callable[[], divergence.StepStatus]
+  batch: Batch
 
 
 class TrainMetricsReporter:
@@ -42,9 +54,10 @@ class TrainMetricsReporter:
     self._log_interval = train.log_train_output_interval_steps
     self._accumulate_interval = train.summary_accumulate_interval_steps
     self._accumulated: list[StepOutput] = []
-    self._inflight: collections.deque[tuple[int, jax.Array]] = (
-      collections.deque()
-    )
+    self._inflight: collections.deque[_InflightStep] = collections.deque()
+    self._status_reader = divergence.StatusReader(job.task.learners[0])
+    # Follows the steps that have finished.
+    self.divergence = divergence.DivergenceMonitor(job)
     self._speed = _Speed(job.partitioner)
     self._shown_metrics: dict[str, float] = {}
     # Written with the first summaries only.
@@ -61,22 +74,28 @@ class TrainMetricsReporter:
     self._profiler = program.create_step_profiler(train, job.job_log_dir)
     self._profiler.step(job.step)
 
-  def add(self, step: int, output: TrainProgramOutput) -> None:
-    """Takes the output of `step`, which the devices may still be computing."""
+  def add(self, step: int, output: TrainProgramOutput, batch: Batch) -> None:
+    """Takes the output of `step`, which the devices may still be computing.
+
+    Args:
+      step: Number of the step.
+      output: Its output.
+      batch: Its global batch, kept until the step has finished.
+    """
+    status = self._status_reader.start(output)
+    self._inflight.append(_InflightStep(step, output.loss, status, batch))
     if step_output := output.step_output:
       self._summarize(step, step_output)
       if self._log_interval and step % self._log_interval == 0:
         rows = jax.device_get(step_output.per_example_out)
         logging.info('Per-example outputs of step %d: %s', step, rows)
     self._profiler.step(output.new_train_step, output.loss)
-    self._inflight.append((step, output.loss))
     while len(self._inflight) > self._max_inflight:
       self._finish_oldest()
 
   def pause(self) -> contextlib.AbstractContextManager[None]:
     """Waits for the steps in flight; excludes the block from the speed."""
-    while self._inflight:
-      self._finish_oldest()
+    self.finish_steps()
     return self._speed.pause()
 
   def show_metrics(self, metrics: dict[str, float]) -> None:
@@ -90,10 +109,14 @@ class TrainMetricsReporter:
       scalars['train_steps_per_sec'] = self._speed.rate.steps_per_sec
     return scalars
 
-  def drain(self) -> None:
-    """Waits for all steps."""
+  def finish_steps(self) -> None:
+    """Waits for the steps in flight."""
     while self._inflight:
       self._finish_oldest()
+
+  def drain(self) -> None:
+    """Waits for all steps."""
+    self.finish_steps()
     self._profiler.close()
 
   def finish(self, state: TrainState) -> None:
@@ -114,8 +137,15 @@ class TrainMetricsReporter:
       self._accumulated = []
       job_scalars = self._speed.scalars() | self._first_scalars
       self._first_scalars = {}
+      counts = self.divergence.counts
+      statuses = [step.status for step in self._inflight]
       self._job.writer.write(
-        step, lambda: self._step_scalars(outputs) | job_scalars
+        step,
+        lambda: (
+          self._step_scalars(outputs)
+          | divergence.count_scalars(counts, statuses)
+          | job_scalars
+        ),
       )
 
   def _step_scalars(self, outputs: list[StepOutput]) -> Summaries:
@@ -139,8 +169,9 @@ class TrainMetricsReporter:
     job.progress.print(f'sample: {text}')
 
   def _finish_oldest(self) -> None:
-    step, loss = self._inflight.popleft()
+    step, loss, status, batch = self._inflight.popleft()
     loss.block_until_ready()
+    self.divergence.finish_step(step, status(), batch)
     num_done = step + 1
     is_first_or_last = step == self._job.step or num_done == self._last_step
     if num_done % self._speed_interval == 0 or is_first_or_last:
@@ -151,9 +182,10 @@ class TrainMetricsReporter:
 
   def _show(self, num_done: int, loss: float) -> None:
     self._shown_at = time.monotonic()
+    counts = self.divergence.counts.progress_metrics()
     self._job.progress.update(
       num_done,
-      {'loss': loss} | self._shown_metrics,
+      {'loss': loss} | counts | self._shown_metrics,
       rate=self._speed.rate,
       mfu=self._speed.mfu,
     )

@@ -9,10 +9,12 @@ import pathlib
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from typing_extensions import override
 
 from pax import partitioning, tasks_lib
 from pax.inputs import prefetch
+from pax.partitioning import nonfinite
 from pax.programs import program
 from pax.steps import Batch, StepOutput
 
@@ -122,6 +124,19 @@ class BaseTrainProgram(program.Program):
       self._static_args,
     )
 
+  def locate_nonfinite(
+    self, state: TrainState, step: int, batch: Batch
+  ) -> nonfinite.NonfiniteReport | None:
+    """Returns where a step has its first NaN or inf; None if unsupported.
+
+    Args:
+      state: The variables and optimizer states that entered the step.
+      step: Number of the step.
+      batch: The global batch of the step.
+    """
+    del state, step, batch
+    return None
+
   def shutdown(self) -> None:
     """Does nothing; subclasses may release resources."""
 
@@ -171,6 +186,23 @@ class SingleTaskTrainProgram(BaseTrainProgram):
     """Sets the program up; see `BaseTrainProgram.setup`."""
     super().setup(task, *args, **kwargs)
     self._compiled_step = self._partitioner.train_step()
+
+  @override
+  def locate_nonfinite(
+    self, state: TrainState, step: int, batch: Batch
+  ) -> nonfinite.NonfiniteReport | None:
+    """Runs the step again, compiled with a record of its values."""
+    # The step selects the random numbers.
+    set_step = jax.jit(
+      lambda x: jnp.full_like(x, step), out_shardings=state.step.sharding
+    )
+    return nonfinite.locate(
+      self._compiled_step,
+      self._partitioner.mesh,
+      state.replace(step=set_step(state.step)),
+      batch,
+      self._train_prng_seed,
+    )
 
   @override
   def train_step(

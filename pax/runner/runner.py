@@ -24,6 +24,11 @@ from pax.runner import (
 )
 from pax.runner.options import RunOptions, UsageError
 
+_EXIT_CODES = {
+  Outcome.PREEMPTED: exit_codes.PREEMPTED,
+  Outcome.DIVERGED: exit_codes.DIVERGED,
+}
+
 
 def run(
   options: RunOptions,
@@ -50,9 +55,7 @@ def run(
         options.job_log_dir, type(spec.experiment), options.mode, sys.argv
       )
       outcome = _run(options, spec, preemption, began)
-  if outcome is Outcome.PREEMPTED:
-    return exit_codes.PREEMPTED
-  return exit_codes.DONE
+  return _EXIT_CODES.get(outcome, exit_codes.DONE)
 
 
 def _run(

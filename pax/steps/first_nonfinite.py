@@ -72,7 +72,7 @@ class Origin:
     if self.source:
       parts.append(f'at {self.source}')
     text = ', '.join(parts)
-    return f'{text}; from {self.cause}' if self.cause else text
+    return f'{self.cause}; it becomes {text}' if self.cause else text
 
 
 @dataclasses.dataclass(frozen=True)

@@ -174,6 +174,9 @@ class Study:
       self._continue(trial)
     elif self.stopped:
       return
+    elif code == exit_codes.DIVERGED:
+      logging.warning('Trial %d diverged', trial.id)
+      self._record(self._evaluated(trial))
     elif code < 0 or code == exit_codes.PREEMPTED:
       logging.warning('Trial %d was killed; starting it again', trial.id)
       if state.attempts >= _MAX_ATTEMPTS:

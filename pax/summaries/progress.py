@@ -164,11 +164,14 @@ def format_line(
   Args:
     step: Number of steps done.
     total_steps: The last step.
-    metrics: Metrics by name.
+    metrics: Metrics by name; integers are counts.
     rate: The speed; None if it is not measured yet.
     mfu: Model FLOPs utilization; None if it is unknown.
   """
-  shown = [f'{name} {value:.4f}' for name, value in metrics.items()]
+  shown = [
+    f'{name} {value if isinstance(value, int) else f"{value:.4f}"}'
+    for name, value in metrics.items()
+  ]
   parts = [f'step {step}/{total_steps}', *shown[:1]]
   if rate is not None:
     parts.append(f'{rate.steps_per_sec:.2f} steps/s')

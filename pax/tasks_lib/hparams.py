@@ -64,6 +64,16 @@ class CheckpointLoadingRules(NamedTuple):
   input_specs_provider_p: pax_fiddle.Config | None = None
 
 
+class DetectNan(enum.StrEnum):
+  """When a step is run again to locate its first NaN or inf."""
+
+  OFF = 'off'
+  # When the run diverged.
+  LOCATE = 'locate'
+  # At the first non-finite step of the run, which continues, too.
+  FIRST = 'first'
+
+
 class Train(Parameterizable):
   """Settings of training."""
 
@@ -149,6 +159,15 @@ class Train(Parameterizable):
   report_progress_hook: bool = False
   # Steps between explicit garbage collections; 0 leaves collection to Python.
   gc_interval_steps: int = _field(0, ge=0)
+  # Number of consecutive steps with a non-finite loss or gradient at which the
+  # run ends with exit code 3; 0 or None is never.
+  max_consecutive_nonfinite_steps: int | None = _field(50, ge=0)
+  # When a step is run again to locate its first NaN or inf: 'off', 'locate'
+  # (when the run ends because of it) or 'first' (at the first such step).
+  detect_nan: str = _field(
+    DetectNan.LOCATE.value,
+    value_domains.OneOf(tuple(mode.value for mode in DetectNan)),
+  )
 
 
 class Decode(Parameterizable):

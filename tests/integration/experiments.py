@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from pax import (
   automl,
@@ -21,7 +22,7 @@ from pax import (
   programs,
   tasks_lib,
 )
-from praxis import base_input, pax_fiddle, py_utils
+from praxis import base_input, base_layer, pax_fiddle, py_utils
 from tests.pax import tiny
 
 NestedMap = py_utils.NestedMap
@@ -186,6 +187,91 @@ class TinySpmd(base_experiment.BaseExperiment):
 
 @experiment_registry.register
 class TinyPmap(TinySpmd):
+  """The same on replicas."""
+
+  ICI_MESH_SHAPE = None
+
+
+class Divider(base_layer.BaseLayer):
+  """Divides by zero in some training steps, otherwise by one."""
+
+  first_step: int = 0
+  num_steps: int = 0
+  rows_per_step: int = 0
+
+  def setup(self):
+    collections = base_layer.WeightHParamsCollection
+    self.create_variable(
+      'rows',
+      base_layer.WeightHParams(
+        shape=[],
+        init=base_layer.WeightInit.Constant(0.0),
+        collections=[collections.REQUIRES_SUM_SYNC],
+      ),
+      trainable=False,
+    )
+
+  def __call__(self, x):
+    rows = self.get_var('rows')
+    if not self.do_eval:
+      self.update_var('rows', rows + jnp.float32(x.shape[0]))
+    step = rows / self.rows_per_step
+    is_bad = (step >= self.first_step) & (
+      step < self.first_step + self.num_steps
+    )
+    divisor = jnp.where(is_bad & (not self.do_eval), 0.0, 1.0)
+    return x / divisor.astype(x.dtype)
+
+
+class DividingModel(tiny.TinyModel):
+  """A TinyModel with a Divider between its layers."""
+
+  divider_tpl: Any = pax_fiddle.template_field(Divider)
+
+  def setup(self):
+    super().setup()
+    self.create_child('divider', self.divider_tpl.clone())
+
+  def compute_predictions(self, input_batch):
+    return super().compute_predictions(input_batch) + self.divider(
+      input_batch.x.mean(axis=1)
+    )
+
+
+@experiment_registry.register
+class TinyDiverging(TinySpmd):
+  """Has non-finite steps from one step on."""
+
+  SAVE_EVERY = 2
+  EVAL_EVERY = None
+  NOISE = 0.0
+  FIRST_BAD_STEP = 7
+  NUM_BAD_STEPS = 1000
+  MAX_BAD_STEPS = 5
+  SKIPS = True
+  # Rows of the global batch.
+  ROWS = TinySpmd.BATCH_SIZE
+
+  def task(self):
+    config = super().task()
+    model = config.model
+    fields = ('name', 'hidden', 'noise', 'ici_mesh_shape', 'mesh_axis_names')
+    config.model = pax_fiddle.Config(
+      DividingModel, **{name: getattr(model, name) for name in fields}
+    )
+    config.model.divider_tpl.set(
+      first_step=self.FIRST_BAD_STEP,
+      num_steps=self.NUM_BAD_STEPS,
+      rows_per_step=self.ROWS,
+    )
+    config.train.max_consecutive_nonfinite_steps = self.MAX_BAD_STEPS
+    config.train.save_max_to_keep = 1
+    config.train.learner.check_valid_step = self.SKIPS
+    return config
+
+
+@experiment_registry.register
+class TinyDivergingPmap(TinyDiverging):
   """The same on replicas."""
 
   ICI_MESH_SHAPE = None

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pax import checkpoints
-from pax.checkpoints import host_arrays, paths
+from pax.checkpoints import host_arrays, paths, pins
 from tests.testing import saved_states, trees
 
 KINDS = list(checkpoints.CheckpointType)
@@ -124,6 +124,28 @@ def test_keeps_pinned_checkpoints_until_they_are_unpinned(tmp_path):
   checkpointer.save(25, saved_states.state(1))
   checkpointer.close()
   assert list(paths.steps(tmp_path / 'checkpoints')) == [25]
+
+
+@pytest.mark.parametrize(
+  'text', [None, '{"steps": "5"}', '', '{"steps": [1.5]}']
+)
+def test_permanent_pins_outlive_the_checkpointer(tmp_path, text):
+  checkpointer = saved_states.checkpointer(tmp_path, max_to_keep=1)
+  checkpointer.pin(0, permanently=True)
+  for step in (0, 5, 10):
+    checkpointer.save(step, saved_states.state(1))
+  checkpointer.close()
+  if text is not None:
+    (tmp_path / pins.FILE).write_text(text)
+  again = saved_states.checkpointer(tmp_path, max_to_keep=1)
+  again.pin(0)
+  again.unpin(0)
+  again.save(15, saved_states.state(1))
+  again.close()
+  # A damaged file pins nothing and is set aside.
+  expected = [0, 15] if text is None else [15]
+  assert list(paths.steps(tmp_path / 'checkpoints')) == expected
+  assert (tmp_path / pins.FILE).exists() == (text is None)
 
 
 def test_never_deletes_the_checkpoint_just_saved(tmp_path):

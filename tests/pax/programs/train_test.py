@@ -111,6 +111,11 @@ class Partitioner:
   def __init__(self, settings):
     self.task = types.SimpleNamespace(
       train=settings,
+      learners=[
+        types.SimpleNamespace(
+          check_valid_step=False, enable_skip_step_on_gradient_anomalies=True
+        )
+      ],
       early_stopping_fn=None,
       evaluate=types.SimpleNamespace(random_seed=1),
       decode=types.SimpleNamespace(metrics_prefix='Metrics/'),
@@ -143,6 +148,8 @@ SETTINGS = {
   'profiler_min_duration_sec': 0.0,
   'profiler_max_num_hosts': None,
   'max_inflight_steps': 2,
+  'max_consecutive_nonfinite_steps': 3,
+  'detect_nan': 'locate',
 }
 
 

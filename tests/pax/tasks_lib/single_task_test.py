@@ -48,6 +48,8 @@ _DEFAULTS = {
   'external_checkpoint_handler': None,
   'report_progress_hook': False,
   'gc_interval_steps': 0,
+  'max_consecutive_nonfinite_steps': 50,
+  'detect_nan': 'locate',
 }
 
 
