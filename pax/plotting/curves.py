@@ -13,6 +13,9 @@ from pax.summaries import goodput, plots, tags, writer
 TRAIN = 'train'
 # Maximum number of points of a curve.
 _MAX_POINTS = 2000
+# Larger values and steps overflow the arithmetic of axes.
+_MAX_VALUE = 1e100
+_MAX_STEP = 2**53
 
 Points = list[tuple[int, float]]
 
@@ -60,6 +63,9 @@ class Job:
   panels: Mapping[str, Mapping[str, Points]]
   # None without a ledger.
   goodput: goodput.Goodput | None
+  # Number of values of these panels that cannot be drawn: NaN, infinities, and
+  # steps or values beyond all axes.
+  num_skipped: int = 0
 
   @property
   def step(self) -> int:
@@ -95,6 +101,11 @@ def panel(title: str) -> Panel:
   return next(matches, Panel(title=title, tags=(title,)))
 
 
+def printable(text: str) -> str:
+  """Returns a text on one line, without control characters."""
+  return ''.join(char if char.isprintable() else '?' for char in text)
+
+
 def smoothed(points: Points, weight: float) -> Points:
   """Returns the exponential moving average of a curve, with bias correction.
 
@@ -116,20 +127,37 @@ def _read(directory: str, name: str, panels: Sequence[Panel]) -> Job:
     )
   splits = plots.read_metrics(directory)
   by_title: dict[str, dict[str, Points]] = {}
+  num_skipped = 0
   for panel_ in panels:
-    curves = {split: _curve(tagged, panel_) for split, tagged in splits.items()}
-    curves = {split: points for split, points in curves.items() if points}
+    curves = {}
+    for split, tagged in splits.items():
+      values = _values(tagged, panel_)
+      points = [p for p in values.items() if _is_drawable(*p)]
+      num_skipped += len(values) - len(points)
+      if points:
+        curves[printable(split)] = _thinned(points)
     if curves:
       by_title[panel_.title] = dict(sorted(curves.items(), key=_train_first))
   records = goodput.read(os.path.join(directory, goodput.GOODPUT_FILE))
-  return Job(name=name, panels=by_title, goodput=goodput.summarize(records))
+  return Job(
+    name=printable(name),
+    panels=by_title,
+    goodput=goodput.summarize(records),
+    num_skipped=num_skipped,
+  )
 
 
-def _curve(tagged: Mapping[str, plots.Curve], panel_: Panel) -> Points:
+def _values(tagged: Mapping[str, plots.Curve], panel_: Panel) -> plots.Curve:
+  """The values of the panel's tag by step."""
   tag = next((tag for tag in panel_.tags if tag in tagged), None)
-  if tag is None:
-    return []
-  points = [(s, v) for s, v in tagged[tag].items() if math.isfinite(v)]
+  return {} if tag is None else tagged[tag]
+
+
+def _is_drawable(step: int, value: float) -> bool:
+  return abs(step) <= _MAX_STEP and abs(value) <= _MAX_VALUE
+
+
+def _thinned(points: Points) -> Points:
   stride = math.ceil(len(points) / _MAX_POINTS) or 1
   # Keeps the last point.
   return points[::-stride][::-1]

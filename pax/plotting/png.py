@@ -22,6 +22,7 @@ ACTIVITY_COLORS = (
 _LINES = ('-', '--', ':', '-.')
 _COLUMNS = 2
 _FEW_POINTS = 30
+_MAX_LABEL = 60
 
 
 def draw(jobs: Sequence[curves.Job], path: str, *, smoothing: float) -> None:
@@ -31,7 +32,7 @@ def draw(jobs: Sequence[curves.Job], path: str, *, smoothing: float) -> None:
   titles = curves.titles(jobs)
   timed = [job for job in jobs if job.goodput]
   count = len(titles) + bool(timed)
-  rows = math.ceil(count / _COLUMNS)
+  rows = math.ceil(count / _COLUMNS) or 1
   canvas = figure.Figure(
     figsize=(6.4 * _COLUMNS, 3.6 * rows), layout='constrained', dpi=120
   )
@@ -72,7 +73,7 @@ def _panel(
         markersize=3,
         label=_label(job, split, len(jobs)),
       )
-  ax.set_title(title, loc='left', fontsize=11)
+  ax.set_title(_plain(title), loc='left', fontsize=11)
   ax.set_xlabel('step')
   ax.set_ylabel('%' if panel.percent else '')
   ax.grid(alpha=0.25)
@@ -82,8 +83,16 @@ def _panel(
 
 def _label(job: curves.Job, split: str, num_jobs: int) -> str:
   if num_jobs == 1:
-    return split
-  return job.name if split == curves.TRAIN else f'{job.name} {split}'
+    return _plain(split)
+  return _plain(job.name if split == curves.TRAIN else f'{job.name} {split}')
+
+
+def _plain(text: str) -> str:
+  """Returns a text without mathematics, for Matplotlib, and not too long."""
+  shown = text if len(text) <= _MAX_LABEL else f'{text[:_MAX_LABEL]}...'
+  # Matplotlib's fonts lack other characters; it hides labels with `_`.
+  ascii_text = shown.encode('ascii', 'replace').decode()
+  return ascii_text.replace('$', r'\$').removeprefix('_')
 
 
 def _times(ax: Any, jobs: Sequence[curves.Job]) -> None:
@@ -97,7 +106,7 @@ def _times(ax: Any, jobs: Sequence[curves.Job]) -> None:
       left += 100 * width
   ax.set_title('Time', loc='left', fontsize=11)
   ax.set_xlabel('% of the wall time')
-  ax.set_yticks(range(len(jobs)), [job.name for job in jobs])
+  ax.set_yticks(range(len(jobs)), [_plain(job.name) for job in jobs])
   ax.set_xlim(0, 100)
   ax.invert_yaxis()
   ax.spines[['top', 'right']].set_visible(False)

@@ -85,6 +85,8 @@ def _summary(job: curves.Job) -> str:
   lines = [f'{job.name}: step {job.step}']
   for (title, split), value in html_page.last_values(job).items():
     lines.append(f'  {title:<18} {split:<24} {value:.6g}')
+  if job.num_skipped:
+    lines.append(f'  {job.num_skipped} values are NaN or infinite: not drawn')
   if job.goodput:
     lines.append(f'  {goodput.summary_line(job.goodput)}')
   return '\n'.join(lines)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 
@@ -26,6 +27,8 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
   Raises:
     BrokenPipeError: a pipe other than stdout and stderr is closed.
   """
+  # Warnings look like errors; has no effect on a program that logs already.
+  logging.basicConfig(format='pax: %(message)s', level=logging.WARNING)
   code = exit_codes.DONE
   words = list(argv)
   # The words after -- are those of another program.

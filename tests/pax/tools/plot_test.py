@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 
@@ -66,6 +68,70 @@ def test_names_cannot_end_the_data(tmp_path):
   strange = curves.Job(name='</script><b>', panels={}, goodput=None)
   text = html_page.text([strange], smoothing=0.5)
   assert '</script><b>' not in text
+
+
+SCRIPT = '</script><img src=x onerror=alert(1)>'
+HOSTILE = [
+  {'time': 1, 'step': SCRIPT, 'split': 'train', 'loss': 1},
+  {'time': 1, 'step': 60, 'split': SCRIPT, 'loss': 1, SCRIPT: 2},
+  {'time': 1, 'step': 62, 'split': '$a_{\u2028\x1b[31m', 'loss': 1},
+  {'time': 1, 'step': 64, 'split': '_a', 'loss': 1, '__proto__': 3},
+  {'time': 1, 'step': 66, 'split': 'train', 'loss': [1]},
+  {'time': 1, 'step': 68, 'split': 'train', 'loss': {'a': 1}},
+  {'time': 1, 'step': 70, 'split': 'train', 'loss': 'NaN'},
+  {'time': 1, 'step': 72, 'split': 'train', 'loss': 1e308},
+  {'time': 1, 'step': 74, 'split': 'train', 'loss': 10**400},
+  {'time': 1, 'step': 10**400, 'split': 'train', 'loss': 1},
+  {'time': 1, 'step': 1.5, 'split': 'train', 'loss': 1},
+  {'time': 1, 'step': 76, 'split': 7, 'loss': 1},
+  {'step': 3},
+  [1, 2],
+  None,
+]
+
+
+def test_hostile_records_are_skipped_or_text(tmp_path, capsys):
+  directory = job(tmp_path / '<b>$_{', steps=50)
+  with open(f'{directory}/{writer.METRICS_FILE}', 'ab') as f:
+    f.writelines(json.dumps(r).encode() + b'\n' for r in HOSTILE)
+    f.write(b'\xff\xfe{"bad\n' + b'[' * 5000 + b'\n{"trunc')
+  (tmp_path / '<b>$_{' / goodput.GOODPUT_FILE).write_text(
+    '{"attempt": 1, "began": NaN}\n{"attempt": "<b>"}\n[]\n'
+  )
+  words = ['plot', directory, f'--tag={SCRIPT}', '--tag=__proto__']
+  assert tool.run(plot.main, words) == 0
+  shown = capsys.readouterr().out
+  assert 'values are NaN or infinite: not drawn' in shown
+  assert '\x1b' not in shown and '\u2028' not in shown
+  text = (tmp_path / '<b>$_{' / 'curves.html').read_text()
+  assert '<img' not in text and '<b>' not in text.replace('.card b', '')
+  assert text.count('</script>') == 2
+  (data,) = re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)
+  panels = json.loads(data, parse_constant=pytest.fail)['jobs'][0]['panels']
+  assert SCRIPT in panels['Loss'] and panels['__proto__'] == {'_a': [[64, 3]]}
+  assert panels['Loss']['train'][-1] == [48, 6.6]
+
+
+def test_only_the_script_of_the_page_may_run():
+  text = html_page.text([], smoothing=0.5)
+  (script,) = re.findall(r'<script>(.*)</script>', text, re.DOTALL)
+  digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+  assert f"script-src 'sha256-{digest}'" in text
+  assert "default-src 'none'" in text
+
+
+def test_a_job_of_nan_has_an_empty_picture(tmp_path, capsys):
+  directory = tmp_path / 'nan'
+  directory.mkdir()
+  lines = [
+    '{"time": 1, "step": 1, "split": "train", "loss": "nan"}',
+    '{"time": 1, "step": 2, "split": "train", "loss": NaN}',
+    '{"time": 1, "step": 3, "split": "train", "loss": Infinity}',
+  ]
+  (directory / writer.METRICS_FILE).write_text('\n'.join(lines))
+  assert plot.main(['plot', str(directory)]) == 0
+  assert '3 values are NaN or infinite' in capsys.readouterr().out
+  assert (directory / 'curves.png').read_bytes().startswith(b'\x89PNG')
 
 
 def test_smoothing_begins_at_the_first_value():
