@@ -13,5 +13,8 @@ DOES_NOT_FIT = 2
 DIVERGED = 3
 # Stopped by a signal with the state saved: EX_TEMPFAIL, start it again.
 PREEMPTED = 75
-# No step was done within --hang_timeout_secs.
+# No step was done within --hang_timeout_secs; the state is saved if the input
+# caused the wait.
 HANG = 124
+# Plus the number of a signal: stopped at once, by a repeated signal.
+SIGNAL_OFFSET = 128

@@ -5,8 +5,16 @@ pax --exp=EXPERIMENT --job_log_dir=DIR
 pax TOOL ...
 """
 
+# ruff: noqa: E402
 from __future__ import annotations
 
+from pax import stop_signals
+
+if __name__ == '__main__':
+  # Before the other imports: a signal may come at once.
+  stop_signals.install()
+
+import atexit
 import os
 import sys
 from collections.abc import Sequence
@@ -21,13 +29,14 @@ from pax.tools import commands
 def main(argv: Sequence[str]) -> int:
   """Runs a command line, whose first word is the program.
 
-  Returns one of `exit_codes`. A run that hangs ends the process with
-  `exit_codes.HANG`, if --hang_timeout_secs is set.
+  Returns one of `exit_codes`. A signal may end the process at once, and so may
+  a run that hangs (`stop_signals`, `programs.watchdog`).
 
   Raises:
     BrokenPipeError: the reader of stdout or stderr has exited.
   """
   if commands.tool_name(argv):
+    stop_signals.handle(stop_signals.stop_tool)
     return commands.run(argv)
   try:
     options = options_lib.parse(argv)
@@ -40,8 +49,6 @@ def main(argv: Sequence[str]) -> int:
   parent_death.watch()
   try:
     return _run(options)
-  except KeyboardInterrupt as e:
-    return _report_interrupt(e)
   except BrokenPipeError:
     raise
   except Exception as e:
@@ -50,6 +57,9 @@ def main(argv: Sequence[str]) -> int:
 
 def console() -> None:
   """Runs the words of the command line, and exits."""
+  stop_signals.install()
+  # After the hooks of JAX, which may wait for other processes.
+  atexit.register(stop_signals.ignore_signals)
   console_lib.use_invocation_dir()
   try:
     code = main(sys.argv)
@@ -58,6 +68,7 @@ def console() -> None:
     if console_lib.flush_streams():
       code = _report_error(e, show_traceback=True)
   console_lib.flush_streams()
+  stop_signals.wait_if_ending()
   if code == exit_codes.ERROR or (code and not _is_distributed()):
     # Waits neither for a compilation nor for other processes.
     os._exit(code)
@@ -73,6 +84,7 @@ def _run(options: options_lib.RunOptions) -> int:
   if options.mode == 'aot':
     from pax import aot
 
+    stop_signals.handle(stop_signals.stop_tool)
     return aot.run(options)
   from pax.runner import runner
 
@@ -87,20 +99,9 @@ def _is_distributed() -> bool:
   return jax.distributed.is_initialized()
 
 
-def _report_interrupt(interrupt: KeyboardInterrupt) -> int:
-  from pax.programs import preemption
-
-  if isinstance(interrupt, preemption.PreemptedBeforeFirstStepError):
-    print('pax: stopped before the first step', file=sys.stderr)
-    return exit_codes.PREEMPTED
-  print(
-    'pax: stopped at once; steps after the last checkpoint are lost',
-    file=sys.stderr,
-  )
-  return exit_codes.ERROR
-
-
 def _report_error(error: Exception, *, show_traceback: bool) -> int:
+  # The error may be a consequence of the end of another process.
+  stop_signals.wait_if_ending()
   error_report.print_error(error, show_traceback=show_traceback)
   return exit_codes.ERROR
 

@@ -111,6 +111,7 @@ LAYERS: tuple[Layer, ...] = (
       'pax.learners',
       'pax.npz_trees',
       'pax.side_files',
+      'pax.stop_signals',
       'pax.tasks_lib',
       'pax.tf_records',
       'pax.train_states',

@@ -19,7 +19,7 @@ from typing import Any
 from pax import exit_codes, experiment_registry, side_files
 from pax.aot import analysis, topology
 from pax.aot.report import table
-from pax.runner import command_line
+from pax.runner import command_line, parent_death
 from pax.runner.options import RunOptions, UsageError
 
 EXIT_FITS = exit_codes.DONE
@@ -80,8 +80,12 @@ def _outcomes(
   """Yields outcomes as they complete; `--aot_jobs` run at a time."""
 
   def outcome(name: str) -> table.Outcome:
-    return _load_report(folder, name, options) or _run(folder, name, options)
+    return _load_report(folder, name, options) or _run(
+      folder, name, options, parent_pipe
+    )
 
+  # Never closed: the analyses end when this process does.
+  parent_pipe = parent_death.ParentPipe()
   pool = futures.ThreadPoolExecutor(options.aot_jobs)
   try:
     pending = [pool.submit(outcome, name) for name in names]
@@ -124,19 +128,33 @@ def _is_complete(report: dict[str, Any], options: RunOptions) -> bool:
   return machine.missing_compiler() is not None
 
 
-def _run(folder: pathlib.Path, name: str, options: RunOptions) -> table.Outcome:
-  """Analyzes an experiment in a process."""
+def _run(
+  folder: pathlib.Path,
+  name: str,
+  options: RunOptions,
+  parent_pipe: parent_death.ParentPipe,
+) -> table.Outcome:
+  """Analyzes an experiment in a process.
+
+  Args:
+    folder: of the reports.
+    name: of the experiment.
+    options: those of the sweep.
+    parent_pipe: ends the process with this one.
+  """
   arguments = command_line.words_of(
     dataclasses.replace(
       options, all=False, exp=name, aot_jobs=1, aot_table=None
     )
   )
+  path = {'PYTHONPATH': os.pathsep.join(sys.path)}
   process = subprocess.run(
     [sys.executable, '-m', 'pax.main', *arguments],
     stdin=subprocess.DEVNULL,
     capture_output=True,
     text=True,
-    env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
+    env=os.environ | path | parent_pipe.environment,
+    pass_fds=parent_pipe.pass_fds,
     check=False,
   )
   outcome = _load_report(folder, name, options)

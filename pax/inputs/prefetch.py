@@ -6,13 +6,35 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from praxis import base_input, py_utils
 
 NestedMap = py_utils.NestedMap
 
 _POLL_SECONDS = 0.1
+# How long `close` waits for a source that reads.
+_CLOSE_SECONDS = 1.0
+
+
+class StopMonitor(Protocol):
+  """Ends waits for a batch if the job stops."""
+
+  def raise_if_wait_ends(self) -> None:
+    """Called several times a second during a wait; an exception ends it."""
+
+  def raise_if_requested(self) -> None:
+    """Called after each batch is read; an exception keeps it for later."""
+
+
+class NoopStopMonitor:
+  """Never ends a wait."""
+
+  def raise_if_wait_ends(self) -> None:
+    pass
+
+  def raise_if_requested(self) -> None:
+    pass
 
 
 class Prefetcher:
@@ -27,6 +49,7 @@ class Prefetcher:
     source: base_input.BaseInput,
     depth: int = 2,
     transform: Callable[[NestedMap], Any] | None = None,
+    stop_monitor: StopMonitor | None = None,
   ):
     """Starts the thread.
 
@@ -35,6 +58,8 @@ class Prefetcher:
       depth: Maximum number of queued batches.
       transform: Applied to each batch in the thread, such as the transfer to
         the devices; None is the identity.
+      stop_monitor: Ends waits by an exception, which `peek` and `get_next`
+        raise; the next call waits for the same batch.
 
     Raises:
       ValueError: `depth` is not positive.
@@ -44,6 +69,7 @@ class Prefetcher:
     self._source = source
     self._depth = depth
     self._transform = transform or (lambda batch: batch)
+    self._stop_monitor = stop_monitor or NoopStopMonitor()
     self._state = state_of(source)
     self._peeked: tuple[Any, base_input.State | None] | None = None
     self._start()
@@ -55,7 +81,9 @@ class Prefetcher:
       StopIteration: the data has ended.
       Exception: reading or transforming failed in the thread.
     """
-    batch, self._state = self._peeked or self._take()
+    if self.peek() is None:
+      raise StopIteration
+    batch, self._state = self._peeked
     self._peeked = None
     return batch
 
@@ -69,6 +97,7 @@ class Prefetcher:
         self._peeked = self._take()
       except StopIteration:
         return None
+      self._stop_monitor.raise_if_requested()
     return self._peeked[0]
 
   peek_padded = peek
@@ -81,22 +110,27 @@ class Prefetcher:
 
   def set_state(self, state: base_input.State) -> None:
     """Restores the state of the input and restarts the thread."""
-    self.close()
+    self.close(timeout_secs=None)
     self._source.set_state(state)
     self._state = state
     self._start()
 
   def reset(self) -> None:
     """Restarts at the first batch."""
-    self.close()
+    self.close(timeout_secs=None)
     self._source.reset()
     self._state = state_of(self._source)
     self._start()
 
-  def close(self) -> None:
-    """Stops the thread and discards queued batches."""
+  def close(self, timeout_secs: float | None = _CLOSE_SECONDS) -> None:
+    """Stops the thread and discards queued batches.
+
+    A thread whose source does not return in time is abandoned; it ends after
+    its batch. None waits without limit: until then nothing else may use the
+    source.
+    """
     self._stopped.set()
-    self._thread.join()
+    self._thread.join(timeout_secs)
     self._peeked = None
 
   def __enter__(self) -> Prefetcher:
@@ -116,11 +150,18 @@ class Prefetcher:
 
   def _take(self) -> tuple[Any, base_input.State | None]:
     if self._error is None:
-      item = self._queue.get()
+      item = self._next_item()
       if not isinstance(item, BaseException):
         return item
       self._error = item
     raise self._error
+
+  def _next_item(self) -> Any:
+    while True:
+      try:
+        return self._queue.get(timeout=_POLL_SECONDS)
+      except queue.Empty:
+        self._stop_monitor.raise_if_wait_ends()
 
   def _read(self) -> None:
     """Runs in the thread."""

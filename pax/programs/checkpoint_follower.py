@@ -159,7 +159,7 @@ class CheckpointFollower:
         return step
       if timeout is not None and time.monotonic() - start > timeout:
         raise ValueError(_timeout_message(self.directory, last_seen, timeout))
-      time.sleep(pause)
+      self.preemption.sleep(pause)
       pause = min(2 * pause, _LAST_POLL_SECS)
 
   def _poll(self, last_seen: int | None) -> int:

@@ -73,7 +73,9 @@ class SingleTaskDecodeProgram(program.InputProgram):
     profiler = program.create_step_profiler(
       self._task.decode, self._job_log_dir
     )
-    for host_batch in program.iterate_batches(self.input, self.before_batch):
+    for host_batch in program.iterate_batches(
+      self.input, self.before_batch, self.read_batch
+    ):
       profiler.step(accumulator.num_batches + 1)
       host_batch, host_inputs, _ = (
         xla_passthrough.split_out_xla_unsupported_batch(host_batch)

@@ -99,7 +99,9 @@ class BaseEvalProgram(program.InputProgram):
     accumulator = metric_accumulator.MetricAccumulator(
       self._task.train.learner.loss_name
     )
-    for host_batch in program.iterate_batches(self.input, self.before_batch):
+    for host_batch in program.iterate_batches(
+      self.input, self.before_batch, self.read_batch
+    ):
       host_batch, host_inputs, _ = (
         xla_passthrough.split_out_xla_unsupported_batch(host_batch)
       )

@@ -44,6 +44,8 @@ class EvalRunner:
   progress: summaries.Progress
   # Called with the index of each batch before it; an exception ends the run.
   before_batch: Callable[[int], None]
+  # Reads each batch, by calling its argument; an exception ends the run.
+  read_batch: program.ReadBatch = lambda read: read()
 
   def __post_init__(self) -> None:
     program.check_unique_names([p.input for p in self.evals])
@@ -53,6 +55,7 @@ class EvalRunner:
         each.before_batch = self._batch_callback(
           f'{kind} {each.input.name}', each.input
         )
+        each.read_batch = self.read_batch
 
   @property
   def inputs(self) -> list[base_input.BaseInput]:

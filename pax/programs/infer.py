@@ -131,7 +131,7 @@ class InferJob:
       self.progress.batches(f'infer {inp.name}', batch_index)
 
     for batch_index, host_batch in enumerate(
-      program.iterate_batches(inp, before_batch)
+      program.iterate_batches(inp, before_batch, self.preemption.read)
     ):
       batch = self.partitioner.put_batch(host_batch)
       step = self.partitioner.infer_step_for(batch)

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 
@@ -20,6 +20,7 @@ from praxis import base_input, pax_fiddle, pytypes
 JTensor = pytypes.JTensor
 TrainState = train_states.TrainState
 InputConfig = pax_fiddle.Config[base_input.BaseInput]
+ReadBatch = Callable[[Callable[[], Any]], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +93,9 @@ class Program(abc.ABC):
   # Called with the index of each batch before it; an exception ends the
   # program.
   before_batch: Callable[[int], None] = staticmethod(lambda batch_index: None)
+  # Returns the result of a function that reads a batch; an exception ends the
+  # program.
+  read_batch: ReadBatch = staticmethod(lambda read: read())
 
   @abc.abstractmethod
   def should_run(self, state: TrainState, step: int) -> bool:
@@ -203,7 +207,9 @@ def check_unique_names(inputs: Sequence[base_input.BaseInput]) -> None:
 
 
 def iterate_batches(
-  inp: base_input.BaseInput, before_batch: Callable[[int], None]
+  inp: base_input.BaseInput,
+  before_batch: Callable[[int], None],
+  read_batch: ReadBatch = lambda read: read(),
 ) -> Iterator[Batch]:
   """Yields the host batches of one evaluation of an input.
 
@@ -213,6 +219,7 @@ def iterate_batches(
   Args:
     inp: The input.
     before_batch: Called with the index of each batch before it is read.
+    read_batch: Calls the function that reads a batch, and may end the wait.
   """
   num_batches = inp.eval_loop_num_batches
   indices = itertools.count()
@@ -221,7 +228,7 @@ def iterate_batches(
   for index in indices:
     before_batch(index)
     try:
-      yield inp.get_next_padded()
+      yield read_batch(inp.get_next_padded)
     except StopIteration:
       return
 

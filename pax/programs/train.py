@@ -26,7 +26,9 @@ def train(job: TrainJob) -> Outcome:
   """
   io_utils.clear_training_end(job.job_log_dir)
   batches = prefetch.Prefetcher(
-    job.train_input, transform=job.partitioner.put_batch
+    job.train_input,
+    transform=job.partitioner.put_batch,
+    stop_monitor=job.preemption,
   )
   with batches:
     loop = _TrainLoop(job, batches)
@@ -100,7 +102,7 @@ class _TrainLoop:
     job = self._job
     with job.goodput.record(goodput.STEP):
       self._reporter.drain()
-    job.preemption.pause_watchdog()
+    job.preemption.begin_saving()
     if self._reporter.divergence.has_diverged:
       outcome = Outcome.DIVERGED
       self._reporter.divergence.report(self.state)
@@ -113,7 +115,7 @@ class _TrainLoop:
           self._reporter.finish(self.state)
       except PreemptedError:
         outcome = Outcome.PREEMPTED
-    job.preemption.pause_watchdog()
+    job.preemption.begin_saving()
     with job.goodput.record(goodput.CHECKPOINT):
       job.checkpointer.wait()
     self._program.shutdown()

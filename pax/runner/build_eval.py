@@ -60,6 +60,7 @@ def _build_eval(
     spec,
     partitioner,
     before_batch=preemption.raise_if_requested,
+    read_batch=preemption.read,
     **sinks,
   )
   if not eval_runner.evals and not eval_runner.decodes:

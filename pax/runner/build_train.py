@@ -96,6 +96,7 @@ def _build(
     spec,
     partitioner,
     before_batch=preemption.raise_if_requested,
+    read_batch=preemption.read,
     **sinks,
   )
   vocabulary_record.check([job_log_dir], eval_runner.inputs)

@@ -110,6 +110,8 @@ def _is_trusted_directory(path: str) -> bool:
 
 
 def _join_processes(options: RunOptions) -> None:
+  # It would take SIGTERM; pax.programs.stop_agreement takes its place.
+  jax.config.update('jax_enable_preemption_service', False)
   if options.multiprocess_gpu or options.server_addr:
     jax.distributed.initialize(
       coordinator_address=options.server_addr,

@@ -13,6 +13,7 @@ from pax import base_experiment, executors, exit_codes
 from pax.programs import watchdog as watchdog_lib
 from pax.programs.jobs import Outcome, TrainJob
 from pax.programs.preemption import PreemptionHandler
+from pax.programs.stop_request import StopRequest
 from pax.runner import (
   build_eval,
   build_train,
@@ -23,11 +24,6 @@ from pax.runner import (
   run_record,
 )
 from pax.runner.options import RunOptions, UsageError
-
-_EXIT_CODES = {
-  Outcome.PREEMPTED: exit_codes.PREEMPTED,
-  Outcome.DIVERGED: exit_codes.DIVERGED,
-}
 
 
 def run(
@@ -55,7 +51,17 @@ def run(
         options.job_log_dir, type(spec.experiment), options.mode, sys.argv
       )
       outcome = _run(options, spec, preemption, began)
-  return _EXIT_CODES.get(outcome, exit_codes.DONE)
+      code = _exit_code(outcome, preemption)
+      preemption.mark_ended(code)
+  return code
+
+
+def _exit_code(outcome: Outcome, preemption: PreemptionHandler) -> int:
+  if outcome is Outcome.PREEMPTED:
+    return preemption.exit_code
+  if outcome is Outcome.DIVERGED:
+    return exit_codes.DIVERGED
+  return exit_codes.DONE
 
 
 def _run(
@@ -87,11 +93,13 @@ def _preemption_handler(options: RunOptions) -> PreemptionHandler:
   log_file = job_log.log_file(
     options.job_log_dir, jax.process_index(), options.mode
   )
+  request = StopRequest()
   watchdog = watchdog_lib.create_watchdog(
-    options.hang_timeout_secs, str(log_file)
+    options.hang_timeout_secs, str(log_file), request, jax.process_count()
   )
-  verb = 'saving' if options.mode == 'train' else 'stopping'
-  return PreemptionHandler(watchdog, verb)
+  return PreemptionHandler(
+    watchdog, request=request, is_training=options.mode == 'train'
+  )
 
 
 def _check_options(options: RunOptions) -> None:

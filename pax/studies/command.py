@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import pathlib
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from absl import logging
 
-from pax import exit_codes, experiment_registry
+from pax import exit_codes, experiment_registry, stop_signals
 from pax.runner import (
   command_line,
   job_dir,
@@ -69,7 +67,7 @@ def run(options: RunOptions) -> int:
       ),
       lambda trial, part: _start(options, trial, part, parent_pipe),
     )
-    with _stop_on_signals(study):
+    with stop_signals.handling(lambda number, _: _stop(study, number)):
       study.run()
     report.write(options.job_log_dir, study.trials, search_space, search)
   return exit_codes.PREEMPTED if study.stopped else exit_codes.DONE
@@ -123,18 +121,11 @@ def _start(
     )
 
 
-@contextlib.contextmanager
-def _stop_on_signals(study: study_lib.Study) -> Iterator[None]:
-  """Lets SIGINT and SIGTERM stop the study."""
-  previous = {
-    number: signal.signal(number, lambda *_: study.stop())
-    for number in (signal.SIGINT, signal.SIGTERM)
-  }
-  try:
-    yield
-  finally:
-    for number, handler in previous.items():
-      signal.signal(number, handler)
+def _stop(study: study_lib.Study, number: int) -> None:
+  """Stops the study; runs in the thread of the signals."""
+  study.stop()
+  name = stop_signals.name_of(number)
+  stop_signals.print_message(f'{name}: stopping the trials, which save')
 
 
 def _check(options: RunOptions) -> None:

@@ -61,6 +61,8 @@ class _TrialState:
   num_steps: int = 0
   # Whether it was asked to stop.
   stopped_early: bool = False
+  # Number of signals that it was sent because the study stops.
+  num_stops: int = 0
 
 
 class Study:
@@ -96,6 +98,7 @@ class Study:
     self._running: dict[int, Process] = {}
     self._states: dict[int, _TrialState] = collections.defaultdict(_TrialState)
     self._failure: str | None = None
+    self._num_stops = 0
     self.stopped = False
     others = [
       trial
@@ -117,10 +120,12 @@ class Study:
     return [self._trials[id] for id in sorted(self._trials)]
 
   def stop(self) -> None:
-    """Stops the trials, which save; the next run of the study continues."""
+    """Stops the trials, which save; the next run of the study continues.
+
+    `run` sends them a signal for each call, in its own thread.
+    """
+    self._num_stops += 1
     self.stopped = True
-    for process in self._running.values():
-      process.send_signal(signal.SIGTERM)
 
   def run(self) -> None:
     """Runs the remaining trials.
@@ -141,6 +146,9 @@ class Study:
         if code is not None:
           del self._running[id]
           self._finish_run(self._trials[id], code)
+        elif self._states[id].num_stops < self._num_stops:
+          self._states[id].num_stops = self._num_stops
+          process.send_signal(signal.SIGTERM)
         elif self._should_stop(id):
           self._states[id].stopped_early = True
           process.send_signal(signal.SIGTERM)

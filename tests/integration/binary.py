@@ -9,6 +9,7 @@ import json
 import pathlib
 import socket
 import subprocess
+import time
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,29 @@ def loss_bits(job_log_dir: pathlib.Path) -> dict[int, bytes]:
     step: np.float32(loss).tobytes()
     for step, loss in losses(job_log_dir).items()
   }
+
+
+def wait_for_losses(job_log_dir: pathlib.Path, count: int) -> None:
+  """Waits until a running job has reported so many losses.
+
+  Raises:
+    TimeoutError: it does not.
+  """
+  deadline = time.monotonic() + TIMEOUT_SECS
+  while time.monotonic() < deadline:
+    if (job_log_dir / 'metrics.jsonl').exists():
+      if len(losses(job_log_dir)) >= count:
+        return
+    time.sleep(0.05)
+  raise TimeoutError(f'{job_log_dir} has less than {count} losses')
+
+
+def wait_for_file(path: pathlib.Path) -> None:
+  """Waits until a running job has written a file."""
+  deadline = time.monotonic() + TIMEOUT_SECS
+  while not path.exists():
+    assert time.monotonic() < deadline, f'{path} does not appear'
+    time.sleep(0.01)
 
 
 def checkpoint_names(job_log_dir: pathlib.Path) -> list[str]:

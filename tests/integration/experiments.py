@@ -92,8 +92,15 @@ class FailingRows(CountedRows):
 class HangingRows(CountedRows):
   """Never gives its fifth batch."""
 
+  # Host that has no fifth batch; -1: all hosts.
+  host: int = -1
+  # File that is written before the wait.
+  waits: str = ''
+
   def get_next(self) -> NestedMap:
-    if self._count == 4:
+    if self._count == 4 and self.host in (-1, self.infeed_host_index):
+      if self.waits:
+        pathlib.Path(self.waits).touch()
       time.sleep(3600)
     return super().get_next()
 
@@ -311,6 +318,24 @@ class HalfTrain(programs.SingleTaskTrainProgram):
 
   def should_run(self, state, step):
     return 2 * step < TinyOwn.NUM_STEPS
+
+
+class StuckTrain(programs.SingleTaskTrainProgram):
+  """Never ends its third step."""
+
+  def run(self, state, step):
+    if step == 2:
+      (self._job_log_dir / 'stuck').touch()
+      time.sleep(3600)
+    return super().run(state, step)
+
+
+@experiment_registry.register
+class TinyStuck(TinySpmd):
+  """Ends neither its third step nor by itself."""
+
+  def train_programs(self):
+    return [StuckTrain()]
 
 
 class LateEval(programs.SingleTaskEvalProgram):

@@ -245,7 +245,8 @@ def test_sigterm_and_the_next_start(job, tmp_path, capfd, mode):
   directory = job if mode == 'eval' else tmp_path
   code, err = _main(capfd, 'TinySpmd', directory, *words)
   assert code == 75, err
-  assert 'pax: SIGTERM: finishing the step, then' in err
+  unit = 'step' if mode == 'train' else 'batch'
+  assert f'pax: SIGTERM: finishing the {unit}, then' in err
   progress = list((directory / '_internal_artifacts').glob('*progress.json'))
   assert len(progress) == (mode != 'train')
   code, err = _main(capfd, 'TinySpmd', directory, *words)
@@ -279,6 +280,8 @@ def test_a_hang_ends_with_the_stacks_of_all_threads(tmp_path, cache):
   for text in (ended.stderr, log):
     assert 'pax: hang: no step for 2 s' in text
     assert 'in get_next' in text
+  # It waited for its input: the state of the last step is saved.
+  assert binary.checkpoint_names(tmp_path)[-1] == 'checkpoint_00000004'
 
 
 def test_programs_of_the_experiment(tmp_path, capfd):

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -34,7 +33,7 @@ def test_sigterm_of_one_stops_both_and_one_process_goes_on(tmp_path, single):
   processes = binary.start_processes(
     'TinySpmd', tmp_path, *words, f'--set=NUM_STEPS={10**6}', count=2, devices=2
   )
-  _wait_for_losses(tmp_path, 3)
+  binary.wait_for_losses(tmp_path, 3)
   processes[1].send_signal(signal.SIGTERM)
   ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
   assert [p.returncode for p in ended] == [75, 75], ended
@@ -142,11 +141,44 @@ def test_the_failure_of_one_ends_both(tmp_path):
   assert 'the disk with the data is gone' in ended[1].stderr
 
 
-def _wait_for_losses(job_log_dir, count):
-  deadline = time.monotonic() + binary.TIMEOUT_SECS
-  while time.monotonic() < deadline:
-    if (job_log_dir / 'metrics.jsonl').exists():
-      if len(binary.losses(job_log_dir)) >= count:
-        return
-    time.sleep(0.05)
-  raise TimeoutError('the run does not get anywhere')
+def test_a_signal_during_the_start_of_one_ends_both(tmp_path):
+  processes = binary.start_processes(
+    'TinySpmd', tmp_path, MESH, '--set=BATCH_SIZE=4', count=2, devices=2
+  )
+  binary.wait_for_file(tmp_path / 'config.json')
+  processes[0].send_signal(signal.SIGHUP)
+  ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
+  assert [p.returncode for p in ended] == [75, 75], ended
+  end = ': stopped before the first step; nothing was lost'
+  assert f'pax: SIGHUP{end}' in ended[0].stderr
+  assert f'pax: SIGHUP in process 0{end}' in ended[1].stderr
+
+
+@pytest.mark.parametrize('host', [-1, 1])
+def test_a_signal_while_the_input_stalls(tmp_path, host):
+  """If all processes wait, they save; one alone has no common state."""
+  waits = tmp_path / 'waits'
+  processes = binary.start_processes(
+    'TinyHanging',
+    tmp_path,
+    MESH,
+    '--set=BATCH_SIZE=4',
+    f'--set=train_input.host={host}',
+    f'--set=train_input.waits={waits}',
+    count=2,
+    devices=2,
+  )
+  binary.wait_for_file(waits)
+  binary.wait_for_losses(tmp_path, 2)
+  processes[0].send_signal(signal.SIGTERM)
+  ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
+  assert [p.returncode for p in ended] == [75, 75], ended
+  message = 'the input of process 1 gave no batch'
+  assert [message in p.stderr for p in ended] == [host == 1] * 2
+  newest = binary.checkpoint_names(tmp_path)[-1]
+  saved = ['checkpoint_00000000'] if host == 1 else _names(2, 3, 4)
+  assert newest in saved
+
+
+def _names(*steps):
+  return [f'checkpoint_{step:08d}' for step in steps]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM, Ctrl-C and SIGKILL: what is saved, and how the run goes on."""
+"""Signals: what is saved, and how the run goes on."""
 
 # bazel: size=large
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from pax import stop_signals
 from tests.integration import binary
 
 EXIT_PREEMPTED = 75  # As documented.
@@ -25,7 +26,9 @@ def straight(tmp_path_factory):
   return binary.loss_bits(directory)
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+  'number', [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+)
 def test_a_signal_saves_and_the_run_goes_on(tmp_path, straight, number):
   words = [
     '--set=NUM_STEPS=40',
@@ -34,7 +37,7 @@ def test_a_signal_saves_and_the_run_goes_on(tmp_path, straight, number):
   ]
   stopped = binary.run('TinyStopped', tmp_path, *words)
   assert stopped.returncode == EXIT_PREEMPTED, stopped.stderr
-  name = 'SIGTERM' if number == signal.SIGTERM else 'Ctrl-C'
+  name = stop_signals.name_of(number)
   assert f'pax: {name}: finishing the step, then saving' in stopped.stderr
   assert 'Traceback' not in stopped.stderr
   newest = int(
@@ -92,15 +95,36 @@ def _wait_for_checkpoint_after(job_log_dir, step):
 
 def test_a_signal_before_the_first_step_is_obeyed_at_once(tmp_path):
   process = binary.start('TinySpmd', tmp_path, '--set=SECONDS=60')
-  _wait_for_file(tmp_path / 'config.json')
+  binary.wait_for_file(tmp_path / 'config.json')
   process.send_signal(signal.SIGTERM)
   ended = process.wait(timeout=30)
   assert ended.returncode == EXIT_PREEMPTED, ended.stderr
-  assert 'stopped before the first step' in ended.stderr
+  message = 'pax: SIGTERM: stopped before the first step; nothing was lost\n'
+  assert ended.stderr == message
 
 
-def _wait_for_file(path):
-  deadline = time.monotonic() + binary.TIMEOUT_SECS
-  while not path.exists():
-    assert time.monotonic() < deadline, f'{path} does not appear'
-    time.sleep(0.01)
+def test_a_signal_ends_the_wait_for_a_batch_that_never_comes(tmp_path):
+  waits = tmp_path / 'waits'
+  process = binary.start(
+    'TinyHanging', tmp_path, f'--set=train_input.waits={waits}'
+  )
+  binary.wait_for_file(waits)
+  binary.wait_for_losses(tmp_path, 2)
+  process.send_signal(signal.SIGTERM)
+  ended = process.wait(timeout=30)
+  assert ended.returncode == EXIT_PREEMPTED, ended.stderr
+  assert ended.stderr.count('pax:') == 1
+  # The signal may come before the last step whose batch exists.
+  assert 2 <= _newest(tmp_path) <= 4
+
+
+def test_a_repeated_signal_stops_at_once(tmp_path):
+  process = binary.start('TinyStuck', tmp_path)
+  binary.wait_for_file(tmp_path / 'stuck')
+  process.send_signal(signal.SIGTERM)
+  time.sleep(stop_signals.REPEAT_SECS + 0.5)
+  process.send_signal(signal.SIGTERM)
+  ended = process.wait(timeout=30)
+  assert ended.returncode == 128 + signal.SIGTERM, ended.stderr
+  message = 'stopped at once; steps after the last checkpoint are lost'
+  assert f'pax: SIGTERM: {message}' in ended.stderr

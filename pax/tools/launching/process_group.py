@@ -12,11 +12,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TextIO
 
-from pax import exit_codes
+from pax import exit_codes, stop_signals
 from pax.runner import parent_death
 
 # Time for the others to end after a failure: they cannot continue.
@@ -44,15 +43,15 @@ class Command:
 def run(commands: Sequence[Command], grace_secs: float = _GRACE_SECS) -> int:
   """Runs all; returns the exit code of the first that failed, or 0.
 
-  Forwards SIGINT and SIGTERM to all. If one fails, the others get SIGTERM, and
-  SIGKILL after `grace_secs`; also if this process is killed, provided that they
-  call `parent_death.watch`.
+  Forwards SIGINT, SIGTERM and SIGHUP to all. If one fails, the others get
+  SIGTERM, and SIGKILL after `grace_secs`; also if this process is killed,
+  provided that they call `parent_death.watch`.
 
   Raises:
     OSError: one cannot be started; the others are killed.
   """
   events: queue.SimpleQueue[_End | int] = queue.SimpleQueue()
-  with _signals(events):
+  with stop_signals.handling(lambda number, _: events.put(number)):
     group = _Group(events, grace_secs)
     try:
       for command in commands:
@@ -61,24 +60,6 @@ def run(commands: Sequence[Command], grace_secs: float = _GRACE_SECS) -> int:
       group.kill()
       raise
     return group.wait()
-
-
-@contextlib.contextmanager
-def _signals(events: queue.SimpleQueue[_End | int]) -> Iterator[None]:
-  """Puts signals into the queue of events."""
-
-  def handle(number: int, frame: FrameType | None) -> None:
-    events.put(number)
-
-  previous = {
-    number: signal.signal(number, handle)
-    for number in (signal.SIGINT, signal.SIGTERM)
-  }
-  try:
-    yield
-  finally:
-    for number, handler in previous.items():
-      signal.signal(number, handler)
 
 
 @dataclasses.dataclass(frozen=True)

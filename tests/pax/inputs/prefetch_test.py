@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -139,3 +140,60 @@ def test_an_input_without_state_can_be_read_but_not_saved():
     assert drain(ahead) == list(range(10))
     with pytest.raises(NotImplementedError):
       ahead.get_state()
+
+
+class Stalled(Count):
+  """Never returns its third batch, until `released`."""
+
+  released: threading.Event | None = None
+
+  def get_next(self) -> NestedMap:
+    if self._next == 2:
+      self.released.wait()
+    return super().get_next()
+
+
+class StopRequestedError(Exception):
+  """Raised by the monitor."""
+
+
+class Monitor:
+  """Ends the wait after a few checks; or after the batch with a number."""
+
+  def __init__(self, *, checks=0, batch=0):
+    self._checks, self._batch = checks, batch
+
+  def raise_if_wait_ends(self):
+    self._checks -= 1
+    if not self._checks:
+      raise StopRequestedError
+
+  def raise_if_requested(self):
+    self._batch -= 1
+    if not self._batch:
+      raise StopRequestedError
+
+
+def test_a_stop_ends_the_wait_for_a_batch_and_the_thread_is_abandoned():
+  released = threading.Event()
+  source = Stalled.config(batch_size=2, released=released).Instantiate()
+  with prefetch.Prefetcher(source, stop_monitor=Monitor(checks=3)) as ahead:
+    assert [value(ahead.get_next()) for _ in range(2)] == [0, 1]
+    start = time.monotonic()
+    with pytest.raises(StopRequestedError):
+      ahead.peek()
+    # The state to save: after the last consumed batch.
+    assert ahead.get_state() == {'next': 2}
+  # No wait for the source, which never returns.
+  assert time.monotonic() - start < 60
+  released.set()
+
+
+def test_a_stop_after_a_batch_keeps_it_for_later():
+  source = Count.config(batch_size=2).Instantiate()
+  with prefetch.Prefetcher(source, stop_monitor=Monitor(batch=2)) as ahead:
+    assert value(ahead.get_next()) == 0
+    with pytest.raises(StopRequestedError):
+      ahead.peek()
+    assert ahead.get_state() == {'next': 1}
+    assert value(ahead.get_next()) == 1

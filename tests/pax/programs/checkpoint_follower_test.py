@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from pax import io_utils
@@ -31,6 +33,9 @@ class Preemption:
   def raise_if_requested(self):
     self._count += 1
     self._actions.get(f'at_{self._count}', lambda: None)()
+
+  def sleep(self, seconds):
+    time.sleep(seconds)
 
 
 def _save(tmp_path, *steps):

@@ -72,6 +72,9 @@ class StopsAt:
     if not self._left:
       raise preemption.PreemptedError
 
+  def read(self, read):
+    return read()
+
 
 def _run(directory, stops_at=0):
   inputs = [Rows('one'), Rows('two')]

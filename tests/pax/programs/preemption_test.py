@@ -1,34 +1,75 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""The first signal requests to stop, the second stops at once."""
+"""Requests to stop: by signals, during waits, and of several processes."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 
 import pytest
-from jax.experimental import multihost_utils
 
+from pax import exit_codes, stop_signals
 from pax.programs import preemption
+from pax.programs.stop_request import StopRequest
+
+_DEADLINE_SECS = 30
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_first_asks_second_stops(number, capfd):
+@pytest.mark.parametrize('number', stop_signals.SIGNALS)
+def test_the_first_signal_requests_a_stop(number, capfd):
   before = signal.getsignal(number)
   with preemption.PreemptionHandler() as handler:
-    with pytest.raises(preemption.PreemptedBeforeFirstStepError):
-      os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
     assert not handler.stop_requested()
     os.kill(os.getpid(), number)
-    assert handler.stop_requested()
-    with pytest.raises(KeyboardInterrupt):
-      os.kill(os.getpid(), number)
+    _wait_until(handler.stop_requested)
+    _wait_until(lambda: handler.exit_code == exit_codes.PREEMPTED)
   assert signal.getsignal(number) is before
-  assert 'finishing the step' in capfd.readouterr().err
+  name = stop_signals.name_of(number)
+  err = capfd.readouterr().err
+  assert err == (
+    f'pax: {name}: finishing the step, then saving (repeat to stop at once)\n'
+  )
 
 
-def test_a_pass_over_batches_is_left(capfd):
+def test_a_repeated_signal_has_its_previous_effect(monkeypatch):
+  """In a notebook; a program ends (tests/faults)."""
+  with preemption.PreemptionHandler() as handler:
+    assert not handler.stop_requested()
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGINT)
+    _wait_until(handler.stop_requested)
+    monkeypatch.setattr(stop_signals, 'REPEAT_SECS', 0)
+    with pytest.raises(KeyboardInterrupt):
+      os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_before_the_first_poll_a_notebook_keeps_its_handlers():
+  with preemption.PreemptionHandler():
+    with pytest.raises(KeyboardInterrupt):
+      os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_job_in_another_thread_leaves_the_signals_alone():
+  requested = []
+
+  def run():
+    with preemption.PreemptionHandler() as handler:
+      requested.append(handler.stop_requested())
+
+  before = [signal.getsignal(number) for number in stop_signals.SIGNALS]
+  thread = threading.Thread(target=run)
+  thread.start()
+  thread.join()
+  assert requested == [False]
+  after = [signal.getsignal(number) for number in stop_signals.SIGNALS]
+  assert after == before
+
+
+def test_polls_are_heartbeats():
   class Watchdog:
     beats = 0
 
@@ -41,33 +82,55 @@ def test_a_pass_over_batches_is_left(capfd):
     def close(self):
       self.beats = None
 
-  watchdog = Watchdog()
-  with preemption.PreemptionHandler(watchdog, verb='stopping') as handler:
+  watchdog, request = Watchdog(), StopRequest()
+  with preemption.PreemptionHandler(
+    watchdog, request=request, is_training=False
+  ) as handler:
     handler.raise_if_requested(0)
     handler.raise_if_requested(1)
     assert watchdog.beats == 2
-    handler.pause_watchdog()
+    handler.begin_saving()
     assert watchdog.beats == 0
-    os.kill(os.getpid(), signal.SIGTERM)
+    request.set('hang', exit_codes.HANG)
     with pytest.raises(preemption.PreemptedError):
       handler.raise_if_requested(2)
   assert watchdog.beats is None
-  assert 'finishing the step, then stopping' in capfd.readouterr().err
+  assert handler.exit_code == exit_codes.HANG
 
 
-def test_processes_count_steps_and_batches_as_one(monkeypatch):
-  """Processes agree on the number of polls, of steps and batches together."""
-  asked = []
-  monkeypatch.setattr(preemption.jax, 'process_count', lambda: 2)
-  monkeypatch.setattr(
-    multihost_utils,
-    'reached_preemption_sync_point',
-    lambda count: asked.append(count) or count == 4,
-  )
-  handler = preemption.PreemptionHandler()
-  assert not handler.stop_requested()
-  handler.raise_if_requested(0)
-  handler.raise_if_requested(1)
-  with pytest.raises(preemption.PreemptedError):
-    handler.raise_if_requested(2)
-  assert asked == [1, 2, 3, 4]
+def test_a_request_ends_the_wait_for_a_batch():
+  request, waits = StopRequest(), threading.Event()
+  released = threading.Event()
+
+  def read():
+    waits.set()
+    released.wait(_DEADLINE_SECS)
+
+  def stop():
+    waits.wait(_DEADLINE_SECS)
+    request.set('SIGTERM')
+
+  threading.Thread(target=stop).start()
+  with preemption.PreemptionHandler(request=request) as handler:
+    assert handler.read(lambda: 7) == 7
+    with pytest.raises(StopIteration):
+      handler.read(lambda: next(iter(())))
+    with pytest.raises(preemption.PreemptedError):
+      handler.read(read)
+    assert handler.exit_code == exit_codes.PREEMPTED
+  released.set()
+
+
+def test_a_request_after_the_last_poll_does_not_change_the_exit_code():
+  request = StopRequest()
+  with preemption.PreemptionHandler(request=request) as handler:
+    assert not handler.stop_requested()
+    request.set('SIGTERM')
+  assert handler.exit_code == exit_codes.DONE
+
+
+def _wait_until(condition):
+  deadline = time.monotonic() + _DEADLINE_SECS
+  while not condition():
+    assert time.monotonic() < deadline
+    time.sleep(0.01)

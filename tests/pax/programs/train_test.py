@@ -90,7 +90,13 @@ class StopAt:
     self._left -= 1
     return self._left < 0
 
-  def pause_watchdog(self):
+  def raise_if_requested(self):
+    pass
+
+  def raise_if_wait_ends(self):
+    pass
+
+  def begin_saving(self):
     pass
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""A run that hangs is ended, with the stacks of its threads."""
+"""A run that hangs is stopped, with the stacks of its threads."""
 
 from __future__ import annotations
 
@@ -9,33 +9,58 @@ import time
 
 import pytest
 
+from pax import exit_codes
 from pax.programs import watchdog
+from pax.programs.stop_request import StopRequest
 
 
-def test_a_hang_ends_the_process_and_shows_where(tmp_path, capfd):
+def test_a_hang_shows_the_stacks_requests_a_stop_and_then_ends(tmp_path, capfd):
   log = tmp_path / 'log'
   log.write_text('before\n')
   ended = threading.Event()
-  codes = []
+  ends, request = [], StopRequest()
 
-  def end(code):
-    codes.append(code)
+  def end(code, text):
+    ends.append((code, text, request.is_set()))
     ended.set()
 
-  watched = watchdog.HangWatchdog(0.2, str(log), end)
+  watched = watchdog.HangWatchdog(
+    0.2, str(log), request, grace_secs=0.2, end=end
+  )
   watched.beat()
-  assert ended.wait(10)
+  assert ended.wait(30)
   watched.close()
-  assert codes == [124]
+  ((code, text, is_requested),) = ends
+  assert (code, is_requested) == (exit_codes.HANG, True)
+  assert request.exit_code == exit_codes.HANG
+  assert text.startswith('hang: the job does not stop within 0.2 s')
   text = log.read_text()
   assert text.startswith('before\npax: hang: no step for 0.2 s')
-  assert 'test_a_hang_ends_the_process' in text
+  assert 'test_a_hang_shows_the_stacks' in text
   assert 'pax: hang' in capfd.readouterr().err
 
 
+@pytest.mark.parametrize('response', ['beat', 'pause'])
+def test_a_job_that_responds_to_the_request_may_save(tmp_path, response):
+  ends, request = [], StopRequest()
+  watched = watchdog.HangWatchdog(
+    0.2,
+    str(tmp_path / 'log'),
+    request,
+    grace_secs=3600,
+    end=lambda *end: ends.append(end),
+  )
+  watched.beat()
+  assert request.wait(30)
+  getattr(watched, response)()
+  watched.pause()
+  watched.close()
+  assert not ends
+
+
 def test_beats_keep_it_quiet_and_nothing_counts_before_the_first(tmp_path):
-  codes = []
-  watched = watchdog.HangWatchdog(0.4, str(tmp_path / 'log'), codes.append)
+  request = StopRequest()
+  watched = watchdog.HangWatchdog(0.4, str(tmp_path / 'log'), request)
   time.sleep(0.6)
   for _ in range(6):
     watched.beat()
@@ -43,10 +68,23 @@ def test_beats_keep_it_quiet_and_nothing_counts_before_the_first(tmp_path):
   watched.pause()
   time.sleep(0.6)
   watched.close()
-  assert codes == []
+  assert not request.is_set()
 
 
-def test_settings(tmp_path):
-  assert isinstance(watchdog.create_watchdog(None, ''), watchdog.NoopWatchdog)
+@pytest.mark.parametrize(
+  ('timeout_secs', 'num_processes', 'watches'),
+  [(None, 1, False), (None, 2, True), (0, 2, False), (5, 1, True)],
+)
+def test_jobs_of_several_processes_are_watched_by_default(
+  tmp_path, timeout_secs, num_processes, watches
+):
+  watched = watchdog.create_watchdog(
+    timeout_secs, str(tmp_path / 'log'), StopRequest(), num_processes
+  )
+  watched.close()
+  assert isinstance(watched, watchdog.HangWatchdog) == watches
+
+
+def test_the_timeout_is_positive(tmp_path):
   with pytest.raises(ValueError, match='hang_timeout_secs must be positive'):
-    watchdog.create_watchdog(0, str(tmp_path))
+    watchdog.create_watchdog(-1, str(tmp_path), StopRequest(), 1)

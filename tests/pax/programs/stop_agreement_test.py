@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Processes agree on the poll at which all of them stop."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from pax.programs import stop_agreement
+from pax.programs.stop_request import StopRequest
+
+_DEADLINE_SECS = 30
+
+
+class Server:
+  """The values and barriers of a job."""
+
+  def __init__(self, num_processes):
+    self.values = {}
+    self.lock = threading.Lock()
+    self.barriers = {
+      name: threading.Barrier(num_processes) for name in ('agree', 'leave')
+    }
+
+
+class Store:
+  """A connection of a process to the server."""
+
+  def __init__(self, server, process, num_processes):
+    self._server = server
+    self.process, self.num_processes = process, num_processes
+
+  def write(self, key, value):
+    with self._server.lock:
+      self._server.values.setdefault(key, value)
+
+  def read(self, directory):
+    with self._server.lock:
+      items = sorted(self._server.values.items())
+    return [value for key, value in items if key.startswith(f'{directory}/')]
+
+  def wait_at_barrier(self, name, timeout_secs):
+    self._server.barriers[name].wait(timeout_secs)
+
+
+class Process:
+  """A process of a job, without its steps."""
+
+  def __init__(self, server, process, num_processes):
+    self.request = StopRequest()
+    self.ends = []
+    self.notices = []
+    self.agreement = stop_agreement.StopAgreement(
+      self.request,
+      Store(server, process, num_processes),
+      on_request=lambda: self.notices.append(self.request.reason),
+      end_process=self._end,
+    )
+
+  def _end(self, text, before_exit):
+    before_exit()
+    self.ends.append(text)
+
+
+@pytest.fixture
+def processes(monkeypatch):
+  monkeypatch.setattr(stop_agreement, '_READ_SECS', 0.05)
+  monkeypatch.setattr(stop_agreement, '_LINGER_SECS', 0)
+  server = Server(2)
+  made = [Process(server, i, 2) for i in range(2)]
+  yield made
+  for process in made:
+    process.agreement.close()
+
+
+def _wait_until(condition):
+  deadline = time.monotonic() + _DEADLINE_SECS
+  while not condition():
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+
+
+def test_all_stop_at_the_poll_after_the_highest(processes):
+  first, second = (p.agreement for p in processes)
+  assert not any(first.poll() for _ in range(3))
+  assert not any(second.poll() for _ in range(5))
+  processes[0].request.set('SIGTERM')
+  _wait_until(lambda: first.is_agreed and second.is_agreed)
+  assert processes[1].request.reason == 'SIGTERM in process 0'
+  assert processes[1].notices == ['SIGTERM in process 0']
+  assert [first.poll() for _ in range(3)] == [False, False, True]
+  assert second.poll()
+
+
+def test_waits_end_if_all_processes_wait_for_the_same_batch(processes):
+  first, second = (p.agreement for p in processes)
+  first.poll()
+  second.poll()
+  assert not first.is_next_poll
+  processes[1].request.set('SIGTERM')
+  _wait_until(lambda: first.is_next_poll and second.is_next_poll)
+
+
+def test_a_process_that_others_wait_for_needs_its_batch(processes):
+  first, second = (p.agreement for p in processes)
+  first.poll()
+  second.poll()
+  second.poll()
+  processes[1].request.set('SIGTERM')
+  _wait_until(lambda: first.is_agreed and second.is_next_poll)
+  assert not first.is_next_poll
+  thread = threading.Thread(target=first.abandon, args=('no batch',))
+  thread.start()
+  _wait_until(lambda: all(p.ends for p in processes))
+  thread.join()
+  assert [p.ends[0] for p in processes] == ['no batch', 'no batch']
+
+
+def test_all_end_at_once_if_one_has_not_begun(processes):
+  processes[0].agreement.poll()
+  processes[0].request.set('SIGTERM')
+  _wait_until(lambda: all(p.ends for p in processes))
+  texts = [p.ends[0] for p in processes]
+  end = ': stopped before the first step; nothing was lost'
+  assert texts == [f'SIGTERM{end}', f'SIGTERM in process 0{end}']
+
+
+def test_a_process_that_is_gone_blocks_no_other(monkeypatch):
+  """The poll continues; the coordination service reports the loss."""
+  monkeypatch.setattr(stop_agreement, '_BARRIER_SECS', 0.1)
+  monkeypatch.setattr(stop_agreement, '_LEAVE_SECS', 0.1)
+  monkeypatch.setattr(stop_agreement, '_LINGER_SECS', 0)
+  process = Process(Server(2), 0, 2)
+  assert not process.agreement.poll()
+  process.request.set('SIGTERM')
+  process.agreement._thread.join(_DEADLINE_SECS)
+  assert not process.agreement.poll()
+  process.agreement.close()
+  assert not process.ends
