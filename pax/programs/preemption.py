@@ -206,7 +206,9 @@ class PreemptionHandler:
           f'{name}: stopped before the first {unit}; nothing was lost'
         )
     if self._phase is _Phase.ENDED:
-      self._stop_after_end(number, is_repeated)
+      # A notebook goes on.
+      if stop_signals.is_installed():
+        self._stop_after_end(number, is_repeated)
     elif is_repeated:
       lost = (
         'steps after the last checkpoint are lost'

@@ -15,11 +15,11 @@ Trains the model of an experiment.
 
   pax --exp=tasks.lm.params.quickstart.TinyLm --job_log_dir=/tmp/pax/tiny
 
-The same command continues from the newest checkpoint in --job_log_dir. Ctrl-C
-and SIGTERM finish the step, save and stop.
+The same command continues from the newest checkpoint in --job_log_dir. Ctrl-C,
+SIGTERM and SIGHUP finish the step, save and stop; again, they stop at once.
 
 Exit codes: 0 done, 1 failed, 2 does not fit (--mode=aot), 75 stopped by a
-signal and saved, 124 hung."""
+signal and saved, 124 hung, 128 + N stopped at once by signal N."""
 
 # Deprecated: --fdl.task.train.num_train_steps=10, --fdl_tag.Name=1.
 _FDL_PATH = re.compile(r'^--?fdl\.(?=\w)')
@@ -331,9 +331,10 @@ class RunOptions(command_line.CheckedOptions):
   hang_timeout_secs: int | None = _flag(
     None,
     'Output',
-    'Exit with code 124 and the stacks of all threads if no step is done within'
-    ' this time. Default: never.',
-    domain=_interval(ge=1, le=_MAX_SECS),
+    'Print the stacks of all threads, save if the input caused the wait, and'
+    ' exit with code 124 if no step is done within this time; 0: never.'
+    ' Default: 1800 for jobs of several processes, otherwise never.',
+    domain=_interval(ge=0, le=_MAX_SECS),
   )
   traceback: bool = _flag(
     False, 'Output', 'Show the Python traceback of an error.'

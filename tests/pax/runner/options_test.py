@@ -137,7 +137,7 @@ def test_flags_are_checked_together_and_when_options_are_made_in_python():
   with pytest.raises(options.UsageError, match='below --num_hosts=2, got 2'):
     options.parse(['pax', *words, '--host_idx=2'])
   with pytest.raises(options.UsageError, match='hang_timeout_secs must be'):
-    options.RunOptions(hang_timeout_secs=0)
+    options.RunOptions(hang_timeout_secs=-1)
   with pytest.raises(
     options.UsageError, match='--aot_load is for --mode=train'
   ):
