@@ -30,7 +30,8 @@ ffi::Error Rows(cudaStream_t stream, Matrix logits, Ints labels,
   if (!Holds(labels, tokens) || !Holds(xent_weight, tokens) ||
       !Holds(logsumexp_weight, tokens) || !Holds(*xent, tokens) ||
       !Holds(*logsumexp, tokens) || !Holds(*argmax, tokens) ||
-      !Holds(*gradient, tokens * vocab)) {
+      gradient->dimensions()[0] != tokens ||
+      gradient->dimensions()[1] != vocab) {
     return ffi::Error::InvalidArgument(
         "softmax_xent: labels, weights and results must have one value for "
         "each of the " +

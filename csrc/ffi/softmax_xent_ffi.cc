@@ -2,6 +2,7 @@
 #include "csrc/ffi/softmax_xent_ffi.h"
 
 #include <cstdint>
+#include <exception>
 #include <initializer_list>
 #include <string>
 #include <utility>
@@ -28,6 +29,12 @@ struct Attributes {
 
 ffi::Error Invalid(const std::string& message) {
   return ffi::Error::InvalidArgument("softmax_xent: " + message);
+}
+
+ffi::Error OutOfMemory(const std::exception& e) {
+  return ffi::Error(
+      ffi::ErrorCode::kResourceExhausted,
+      std::string("softmax_xent: no scratch memory: ") + e.what());
 }
 
 std::string Text(ffi::AnyBuffer::Dimensions dims) {
@@ -60,7 +67,8 @@ ffi::ErrorOr<Dtype> DtypeOf(ffi::AnyBuffer x, ffi::AnyBuffer table) {
 ffi::ErrorOr<SoftmaxXentInputs> ReadInputs(ffi::AnyBuffer x,
                                            ffi::AnyBuffer table, Floats bias,
                                            Ints labels,
-                                           const Attributes& attributes) {
+                                           const Attributes& attributes,
+                                           int64_t lanes = 1) {
   auto dtype = DtypeOf(x, table);
   if (dtype.has_error()) return ffi::Unexpected(dtype.error());
   if (x.dimensions().size() != 2 || table.dimensions().size() != 2) {
@@ -70,13 +78,9 @@ ffi::ErrorOr<SoftmaxXentInputs> ReadInputs(ffi::AnyBuffer x,
   const int64_t dims = x.dimensions()[1];
   const int64_t vocab = table.dimensions()[attributes.transposed ? 0 : 1];
   const int64_t table_dims = table.dimensions()[attributes.transposed ? 1 : 0];
-  if (table_dims != dims || vocab < 1) {
+  if (table_dims != dims) {
     return ffi::Unexpected(Invalid("the table " + Text(table.dimensions()) +
                                    " does not fit x " + Text(x.dimensions())));
-  }
-  if (attributes.chunk < kBlock || attributes.chunk % kBlock != 0) {
-    return ffi::Unexpected(Invalid("chunk must be a multiple of 32, got " +
-                                   std::to_string(attributes.chunk)));
   }
   const bool has_bias = bias.element_count() > 0;
   for (auto error :
@@ -97,6 +101,12 @@ ffi::ErrorOr<SoftmaxXentInputs> ReadInputs(ffi::AnyBuffer x,
   in.soft_cap = attributes.soft_cap;
   in.label_smoothing = attributes.label_smoothing;
   in.chunk = attributes.chunk;
+  if (const char* error = SoftmaxXentError(in, lanes)) {
+    return ffi::Unexpected(
+        Invalid(std::string(error) + ", got x " + Text(x.dimensions()) +
+                ", table " + Text(table.dimensions()) + ", chunk " +
+                std::to_string(in.chunk) + ", lanes " + std::to_string(lanes)));
+  }
   return in;
 }
 
@@ -126,9 +136,14 @@ ffi::Error Forward(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer table,
   if (in.has_error()) return in.error();
   auto error = CheckOutputs(in->tokens, *xent, *logsumexp, *argmax);
   if (error.failure()) return error;
-  SoftmaxXent(
-      *in, {xent->typed_data(), logsumexp->typed_data(), argmax->typed_data()},
-      OnThreadPool(pool));
+  try {
+    SoftmaxXent(
+        *in,
+        {xent->typed_data(), logsumexp->typed_data(), argmax->typed_data()},
+        OnThreadPool(pool));
+  } catch (const std::exception& e) {
+    return OutOfMemory(e);
+  }
   return ffi::Error::Success();
 }
 
@@ -143,9 +158,8 @@ ffi::Error Gradient(ffi::ThreadPool pool, ffi::AnyBuffer x,
                     FloatsOut logits, FloatsOut dx_lanes,
                     FloatsOut dtable_sums) {
   auto in = ReadInputs(x, table, bias, labels,
-                       {soft_cap, label_smoothing, transposed, chunk});
+                       {soft_cap, label_smoothing, transposed, chunk}, lanes);
   if (in.has_error()) return in.error();
-  if (lanes < 1) return Invalid("lanes must be positive");
   const SoftmaxXentWorkspace need = SoftmaxXentWorkspaceFor(*in, lanes);
   const auto weights = {in->tokens};
   for (auto error :
@@ -165,13 +179,18 @@ ffi::Error Gradient(ffi::ThreadPool pool, ffi::AnyBuffer x,
       dtable->element_type() != x.element_type()) {
     return Invalid("dx and dtable must have the dtype of x");
   }
-  SoftmaxXentWithGradient(
-      *in, {xent->typed_data(), logsumexp->typed_data(), argmax->typed_data()},
-      {xent_weight.typed_data(), logsumexp_weight.typed_data(), z_loss_weight,
-       dx->untyped_data(), dtable->untyped_data(),
-       in->bias ? dbias->typed_data() : nullptr, lanes, logits->typed_data(),
-       dx_lanes->typed_data(), dtable_sums->typed_data()},
-      OnThreadPool(pool));
+  try {
+    SoftmaxXentWithGradient(
+        *in,
+        {xent->typed_data(), logsumexp->typed_data(), argmax->typed_data()},
+        {xent_weight.typed_data(), logsumexp_weight.typed_data(), z_loss_weight,
+         dx->untyped_data(), dtable->untyped_data(),
+         in->bias ? dbias->typed_data() : nullptr, lanes, logits->typed_data(),
+         dx_lanes->typed_data(), dtable_sums->typed_data()},
+        OnThreadPool(pool));
+  } catch (const std::exception& e) {
+    return OutOfMemory(e);
+  }
   return ffi::Error::Success();
 }
 

@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "csrc/kernels/softmax_partial.h"
+
 namespace pax {
 namespace {
 
@@ -15,6 +17,14 @@ constexpr int64_t kCacheLine = 64;
 
 int64_t CeilDiv(int64_t n, int64_t d) { return (n + d - 1) / d; }
 int64_t RoundUp(int64_t n, int64_t d) { return CeilDiv(n, d) * d; }
+
+constexpr int64_t kMostBytes = int64_t{1} << 60;
+
+// Multiplies *product by `factor`; returns whether it stays below kMostBytes.
+bool MultiplyBy(int64_t factor, int64_t* product) {
+  return !__builtin_mul_overflow(*product, factor, product) &&
+         *product <= kMostBytes;
+}
 
 // Uninitialized memory, aligned for vectors.
 class Buffer {
@@ -43,9 +53,11 @@ void StoreAs(Dtype dtype, float value, void* to, int64_t index) {
     static_cast<float*>(to)[index] = value;
     return;
   }
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  bits += 0x7fffu + ((bits >> 16) & 1u);
+  uint32_t bits = 0x7fc00000u;
+  if (value == value) {
+    std::memcpy(&bits, &value, sizeof(bits));
+    bits += 0x7fffu + ((bits >> 16) & 1u);
+  }
   static_cast<Bfloat16*>(to)[index].bits = static_cast<uint16_t>(bits >> 16);
 }
 
@@ -121,9 +133,14 @@ bool KeepsSums(const SoftmaxXentInputs& in) {
   return in.dtype == Dtype::kBfloat16 && in.tokens > in.chunk;
 }
 
+// At least one block, so that logits without dims are sums of zeros.
+int64_t PaddedDims(const SoftmaxXentInputs& in) {
+  return RoundUp(std::max<int64_t>(in.dims, 1), kBlock);
+}
+
 // Floats in one partial sum of dx: [dims / 32][chunk + kSkew][32].
 int64_t LaneSize(const SoftmaxXentInputs& in) {
-  return RoundUp(in.dims, kBlock) * (in.chunk + kSkew);
+  return PaddedDims(in) * (in.chunk + kSkew);
 }
 
 Pass::Pass(const SoftmaxXentInputs& in, const SoftmaxXentOutputs& out,
@@ -134,7 +151,7 @@ Pass::Pass(const SoftmaxXentInputs& in, const SoftmaxXentOutputs& out,
       parallel_(parallel),
       ops_(SelectTileOps(in.dtype)),
       target_(TargetFor(in)),
-      padded_dims_(RoundUp(in.dims, kBlock)),
+      padded_dims_(PaddedDims(in)),
       strips_(CeilDiv(in.vocab, kStrip)),
       packed_bytes_(Bytes(ops_.packed)),
       keep_sums_(KeepsSums(in)),
@@ -241,7 +258,10 @@ void Pass::Forward(int64_t strip, int64_t worker) {
 void Pass::Combine(int64_t begin, int64_t row) {
   int64_t best = row;
   for (int64_t s = 1, i = row + in_.chunk; s < strips_; ++s, i += in_.chunk) {
-    if (partials_.max[i] > partials_.max[best]) best = i;
+    if (Precedes(partials_.max[i], partials_.argmax[i], partials_.max[best],
+                 partials_.argmax[best])) {
+      best = i;
+    }
   }
   const float max = partials_.max[best];
   double sum = 0;
@@ -250,7 +270,7 @@ void Pass::Combine(int64_t begin, int64_t row) {
     sum += partials_.sum[i] * std::exp(partials_.max[i] - max);
     total += partials_.total[i];
   }
-  const float logsumexp = static_cast<float>(max + std::log(sum));
+  const float logsumexp = LogSumExp(max, sum);
   row_.logsumexp[row] = logsumexp;
   const bool ignored = row_.label[row] < 0;
   if (row < height_) {
@@ -288,7 +308,7 @@ void Pass::Backward(int64_t lane, int64_t worker) {
 
 void Pass::StripGradient(int64_t strip, int64_t worker) {
   float sums[kStrip];
-  ops_.gradient({Strip(strip, StripLogits(strip)), row_.label.data(),
+  ops_.gradient({Strip(strip, StripLogits(strip)), height_, row_.label.data(),
                  row_.logsumexp.data(), row_.probability.data(),
                  row_.offset.data(), row_.label_weight.data(), sums,
                  local_[worker].as<void>()});
@@ -350,12 +370,41 @@ Parallel Serial() {
           }};
 }
 
+const char* SoftmaxXentError(const SoftmaxXentInputs& in, int64_t lanes) {
+  // Classes are int32, and those of padding columns too.
+  constexpr int64_t kMostClasses =
+      std::numeric_limits<int32_t>::max() - 2 * kStrip;
+  if (in.tokens < 0 || in.dims < 0) return "sizes must not be negative";
+  if (in.vocab < 1 || in.vocab > kMostClasses) {
+    return "the table must have between 1 and 2^31 - 257 classes";
+  }
+  if (in.tokens > kMostBytes || in.dims > kMostBytes) return "sizes overflow";
+  if (in.chunk < kBlock || in.chunk % kBlock != 0 ||
+      in.chunk > RoundUp(std::max<int64_t>(in.tokens, 1), kBlock)) {
+    return "chunk must be a multiple of 32 and not exceed the tokens";
+  }
+  if (lanes < 1) return "lanes must be positive";
+  // Every index and every number of bytes is at most one of these products.
+  const int64_t columns = RoundUp(in.vocab, kStrip);
+  const int64_t dims = PaddedDims(in) + kSkew;
+  int64_t logits = sizeof(float);
+  int64_t sums = sizeof(float);
+  int64_t lane = sizeof(float);
+  int64_t x = sizeof(float);
+  const bool fits =
+      MultiplyBy(columns, &logits) && MultiplyBy(in.chunk, &logits) &&
+      MultiplyBy(columns, &sums) && MultiplyBy(dims, &sums) &&
+      MultiplyBy(lanes, &lane) && MultiplyBy(dims, &lane) &&
+      MultiplyBy(in.chunk + kSkew, &lane) &&
+      MultiplyBy(RoundUp(in.tokens, kBlock), &x) && MultiplyBy(dims, &x);
+  return fits ? nullptr : "sizes overflow";
+}
+
 SoftmaxXentWorkspace SoftmaxXentWorkspaceFor(const SoftmaxXentInputs& in,
                                              int64_t lanes) {
   const int64_t columns = RoundUp(in.vocab, kStrip);
-  const int64_t dims = RoundUp(in.dims, kBlock);
   return {columns * in.chunk, lanes * LaneSize(in),
-          KeepsSums(in) ? columns * dims : 0};
+          KeepsSums(in) ? columns * PaddedDims(in) : 0};
 }
 
 void SoftmaxXent(const SoftmaxXentInputs& in, const SoftmaxXentOutputs& out,
@@ -367,6 +416,12 @@ void SoftmaxXentWithGradient(const SoftmaxXentInputs& in,
                              const SoftmaxXentOutputs& out,
                              const SoftmaxXentGradient& grad,
                              const Parallel& parallel) {
+  if (in.tokens == 0) {
+    const int64_t size = in.dims * in.vocab * Bytes(in.dtype);
+    if (size > 0) std::memset(grad.dtable, 0, size);
+    if (grad.dbias) std::memset(grad.dbias, 0, in.vocab * sizeof(float));
+    return;
+  }
   Pass(in, out, &grad, parallel).Run();
 }
 

@@ -7,7 +7,8 @@
 //
 // where cap(l) = c tanh(l / c) and q is 1 - smoothing at the label and
 // smoothing / (vocab - 1) elsewhere. A negative label is ignored (xent 0, no
-// gradient); a label past the vocabulary yields NaN.
+// gradient); a label past the vocabulary yields NaN. NaN and infinity give the
+// results of jnp (softmax_partial.h). Without tokens the gradients are 0.
 //
 // Tokens are processed in chunks. The forward pass stores no logits. The
 // gradient stores those of one chunk and multiplies each strip of them by x and
@@ -71,6 +72,10 @@ struct SoftmaxXentGradient {
   float* dx_lanes;
   float* dtable_sums;
 };
+
+// Returns what is wrong with the sizes, or null. The other functions need valid
+// sizes. `lanes` is that of the gradient, or 1.
+const char* SoftmaxXentError(const SoftmaxXentInputs& in, int64_t lanes);
 
 // Sizes of the scratch buffers of the gradient, in floats.
 struct SoftmaxXentWorkspace {

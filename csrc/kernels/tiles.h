@@ -108,6 +108,7 @@ struct StatsArgs {
 //   (probability * exp(l - logsumexp) - offset - label * [v == label]) * cap'.
 struct GradientArgs {
   StripArgs strip;
+  int64_t height;            // rows that are not padding; of others it is 0
   const int32_t* labels;     // [rows]
   const float* logsumexp;    // [rows]
   const float* probability;  // [rows]

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "csrc/kernels/softmax_partial.h"
 #include "csrc/kernels/tiles.h"
 
 #if defined(__x86_64__)
@@ -73,8 +74,8 @@ PAX_INLINE IntVec Iota() {
 }
 
 // e^x to 2 ulp for x <= 88; below -87 it returns e^-87. NaN stays NaN.
-PAX_INLINE Vec Exp(Vec x) {
-  x = x < Splat(-87.0f) ? Splat(-87.0f) : x;
+PAX_INLINE Vec Exp(Vec argument) {
+  const Vec x = argument < Splat(-87.0f) ? Splat(-87.0f) : argument;
   // Adding 1.5 * 2^23 rounds to an integer, kept in the low bits.
   const Vec shifted = x * 1.44269504f + 12582912.0f;
   const Vec n = shifted - 12582912.0f;
@@ -87,7 +88,9 @@ PAX_INLINE Vec Exp(Vec x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  return (Vec)((IntVec)p + ((IntVec)shifted << 23));
+  // The addition to the exponent would make a number of some NaNs.
+  const Vec result = (Vec)((WordVec)p + ((WordVec)shifted << 23));
+  return argument == argument ? result : argument;
 }
 
 // c tanh(x / c)
@@ -134,7 +137,9 @@ PAX_INLINE void Assign(Bfloat16 x, Bfloat16* to) { *to = x; }
 // The bits of x as bfloat16, rounded to nearest even, in the low half.
 PAX_INLINE WordVec RoundToBfloat16(Vec x) {
   const WordVec bits = (WordVec)x;
-  return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  // Rounding would overflow the mantissa of some NaNs.
+  const WordVec rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  return (x == x ? rounded : (WordVec{} + 0x7fc00000u)) >> 16;
 }
 
 // ---- packing ---------------------------------------------------------------
@@ -408,19 +413,35 @@ PAX_INLINE float FinishLogits(const StatsArgs& args, Vec* row) {
   for (int64_t i = 0; i < kStripVecs; ++i) {
     if (args.bias) row[i] += Load<Vec>(args.bias + i * kLanes);
     if (strip.soft_cap > 0) row[i] = Cap(row[i], strip.soft_cap);
-    total += row[i];
-  }
-  if (strip.width < kStrip) {
-    for (int64_t i = 0; i < kStripVecs; ++i) {
-      const IntVec column = Iota() + static_cast<int32_t>(i * kLanes);
-      row[i] = column < static_cast<int32_t>(strip.width) ? row[i]
-                                                          : Splat(-kInfinity);
+    if (strip.width == kStrip) {
+      total += row[i];
+      continue;
     }
+    // Padding columns are NaN if an activation is infinite.
+    const IntVec column = Iota() + static_cast<int32_t>(i * kLanes);
+    const IntVec is_inside = column < static_cast<int32_t>(strip.width);
+    total += is_inside ? row[i] : Vec{};
+    row[i] = is_inside ? row[i] : Splat(-kInfinity);
   }
   return SumOf(total);
 }
 
+// Reduces a row with NaN: its first NaN is the maximum.
+PAX_INLINE bool ReduceNan(const StatsArgs& args, const Vec* row, int64_t r) {
+  for (int64_t v = 0; v < args.strip.width; ++v) {
+    const float logit = row[v / kLanes][v % kLanes];
+    if (logit == logit) continue;
+    args.max[r] = args.sum[r] = logit;
+    args.argmax[r] = static_cast<int32_t>(args.strip.begin + v);
+    return true;
+  }
+  return false;
+}
+
 PAX_INLINE void ReduceRow(const StatsArgs& args, const Vec* row, int64_t r) {
+  // A sum is NaN if a term is, but also for infinity - infinity.
+  const bool may_have_nan = args.total[r] != args.total[r];
+  if (may_have_nan && ReduceNan(args, row, r)) return;
   Vec most = row[0];
   for (int64_t i = 1; i < kStripVecs; ++i) most = row[i] > most ? row[i] : most;
   const float max = MaxOf(most);
@@ -432,7 +453,8 @@ PAX_INLINE void ReduceRow(const StatsArgs& args, const Vec* row, int64_t r) {
     sum += Exp(row[i] - max);
   }
   args.max[r] = max;
-  args.sum[r] = SumOf(sum);
+  // If all logits are masked, the differences from the maximum are NaN.
+  args.sum[r] = max == -kInfinity ? 0.0f : SumOf(sum);
   args.argmax[r] = static_cast<int32_t>(args.strip.begin) + MinOf(first);
 }
 
@@ -462,6 +484,11 @@ void Stats(const StatsArgs& args) {
 PAX_INLINE void RowGradient(const GradientArgs& args, int64_t panel, int64_t r,
                             const float* logits, float* gradient) {
   const StripArgs& strip = args.strip;
+  if (r >= args.height) {
+    // The logits of padding are NaN if the table is not finite.
+    std::memset(gradient, 0, kBlock * sizeof(float));
+    return;
+  }
   const float scale = strip.soft_cap > 0 ? 1 / strip.soft_cap : 0.0f;
   for (int64_t i = 0; i < kBlock; i += kLanes) {
     const Vec l = Load<Vec>(logits + i);
@@ -472,8 +499,7 @@ PAX_INLINE void RowGradient(const GradientArgs& args, int64_t panel, int64_t r,
   const int64_t begin = panel * kBlock;
   const int64_t label = args.labels[r] - strip.begin - begin;
   if (label >= 0 && label < kBlock && label + begin < strip.width) {
-    const float ratio = logits[label] * scale;
-    gradient[label] -= args.label[r] * (1.0f - ratio * ratio);
+    gradient[label] -= args.label[r] * CapSlope(logits[label], scale);
   }
   for (int64_t i = kBlock - 1; i >= 0 && begin + i >= strip.width; --i) {
     gradient[i] = 0;

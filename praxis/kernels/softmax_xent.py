@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -50,10 +51,11 @@ class Options(Spec):
         f'implementation must be one of {IMPLEMENTATIONS}, got '
         f'{self.implementation!r}'
       )
-    if self.soft_cap < 0 or not 0 <= self.label_smoothing < 1:
+    # NaN is in no range.
+    if not 0 <= self.soft_cap < math.inf or not 0 <= self.label_smoothing < 1:
       raise ValueError(
-        'soft_cap must be at least 0 and label_smoothing in [0, 1), got '
-        f'{self.soft_cap} and {self.label_smoothing}'
+        'soft_cap must be at least 0 and finite and label_smoothing in [0, 1),'
+        f' got {self.soft_cap} and {self.label_smoothing}'
       )
 
 
@@ -72,7 +74,8 @@ class SoftmaxXent:
   xent: Float[Array, ' N']
   # log(sum(exp(logits))).
   logsumexp: Float[Array, ' N']
-  # The class with the largest logit, the first one of several.
+  # The class with the largest logit, the first one of several; that of the
+  # first NaN, if there is one.
   argmax: Int[Array, ' N']
 
 
@@ -127,6 +130,8 @@ def _check(x: Array, w: Array, bias: Array | None, options: Options) -> None:
       f'w must have shape {expected} for x {x.shape}, got {w.shape}; set '
       'options.transposed for a table [V, D]'
     )
+  if vocab < 1:
+    raise ValueError(f'w must have at least 1 class, got shape {w.shape}')
   if x.dtype != w.dtype or x.dtype not in (jnp.float32, jnp.bfloat16):
     raise ValueError(
       f'x and w must both be float32 or both bfloat16, got {x.dtype} and '

@@ -119,7 +119,7 @@ def _scratch_shapes(
   tokens, dims = x.shape
   chunk = reference.chunk_tokens(tokens, spec.vocab(table))
   columns = -(-spec.vocab(table) // _STRIP) * _STRIP
-  padded_dims = -(-dims // _BLOCK) * _BLOCK
+  padded_dims = max(-(-dims // _BLOCK), 1) * _BLOCK
   keep_sums = x.dtype == jnp.bfloat16 and tokens > chunk
   sizes = (
     columns * chunk,

@@ -164,11 +164,14 @@ def gradient_by(rows: RowsGradient) -> Callable[..., tuple[Tokens, Gradients]]:
     """Returns the results and their gradients, computed in chunks."""
 
     def chunk(
-      sums: tuple[Array, Array], args: tuple[Array, Array, Weights]
+      sums: tuple[Array, Array], args: tuple[Array, Array, Weights, Array]
     ) -> tuple[tuple[Array, Array], tuple[Tokens, Array]]:
-      x, labels, weights = args
+      x, labels, weights, is_token = args
       block = logits(x, table, bias, spec)
       tokens, block = rows(block, labels, weights, spec)
+      if n % size:
+        # The logits of padding are NaN if the table is not finite.
+        block = jnp.where(is_token[:, None], block, 0.0)
       dbias = jnp.sum(block, axis=0)[: bias.size]
       block = block.astype(x.dtype)
       dx = _dot(block, table, (1, 0 if spec.transposed else 1))
@@ -179,7 +182,8 @@ def gradient_by(rows: RowsGradient) -> Callable[..., tuple[Tokens, Gradients]]:
     n = x.shape[0]
     size = chunk_tokens(n, spec.vocab(table))
     zeros = (jnp.zeros(table.shape, jnp.float32), jnp.zeros_like(bias))
-    chunks = jax.tree.map(lambda a: _to_chunks(a, size), (x, labels, weights))
+    by_token = (x, labels, weights, jnp.ones(n, bool))
+    chunks = jax.tree.map(lambda a: _to_chunks(a, size), by_token)
     (dtable, dbias), (tokens, dx) = jax.lax.scan(chunk, zeros, chunks)
     grads = Gradients(_join(dx, n), dtable.astype(table.dtype), dbias)
     return _join(tokens, n), grads
@@ -201,8 +205,12 @@ def _dot(a: Array, b: Array, axes: tuple[int, int]) -> Float[Array, 'M N']:
 def _to_chunks(a: Array, size: int) -> Array:
   """Reshapes [N, ...] to [chunks, size, ...], padded with zeros."""
   padding = [(0, -a.shape[0] % size)] + [(0, 0)] * (a.ndim - 1)
-  return jnp.pad(a, padding).reshape(-1, size, *a.shape[1:])
+  a = jnp.pad(a, padding)
+  return a.reshape(a.shape[0] // size, size, *a.shape[1:])
 
 
 def _join(tree: Any, n: int) -> Any:
-  return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:n], tree)
+  def join(a: Array) -> Array:
+    return a.reshape(a.shape[0] * a.shape[1], *a.shape[2:])[:n]
+
+  return jax.tree.map(join, tree)
