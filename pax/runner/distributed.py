@@ -110,21 +110,24 @@ def _is_trusted_directory(path: str) -> bool:
 
 
 def _join_processes(options: RunOptions) -> None:
+  if options.multiprocess_gpu or options.server_addr:
+    flags = {
+      'coordinator_address': options.server_addr,
+      'num_processes': options.num_hosts,
+      'process_id': options.host_idx,
+    }
+  elif _is_one_of_several_processes():
+    flags = {
+      'num_processes': _process_number('JAX_NUM_PROCESSES'),
+      'process_id': _process_number('JAX_PROCESS_ID'),
+    }
+  else:
+    return
   # It would take SIGTERM; pax.programs.stop_agreement takes its place.
   jax.config.update('jax_enable_preemption_service', False)
-  if options.multiprocess_gpu or options.server_addr:
-    jax.distributed.initialize(
-      coordinator_address=options.server_addr,
-      num_processes=options.num_hosts,
-      process_id=options.host_idx,
-      heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_SECS,
-    )
-  elif _is_one_of_several_processes():
-    jax.distributed.initialize(
-      num_processes=_process_number('JAX_NUM_PROCESSES'),
-      process_id=_process_number('JAX_PROCESS_ID'),
-      heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_SECS,
-    )
+  jax.distributed.initialize(
+    **flags, heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_SECS
+  )
 
 
 def _is_one_of_several_processes() -> bool:
