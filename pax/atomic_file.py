@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import glob
 import os
 import pathlib
+import socket
+import time
 import uuid
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -20,6 +24,11 @@ PathLike = str | os.PathLike[str]
 # Errors of folders that cannot be flushed: the file system has no such call, or
 # the folder may be written and not read.
 _NOT_SUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
+
+_PART = '.part'
+# Temporary files of other hosts are stale after this time.
+_MAX_AGE_SECS = 24 * 3600
+_MAX_HOST_CHARS = 40
 
 
 class AtomicFile:
@@ -37,9 +46,10 @@ class AtomicFile:
     self._is_durable = is_durable
     make_folder(self._path.parent)
     # Several processes, perhaps of several hosts, may write the same path.
-    suffix = f'{uuid.uuid4().hex[:12]}.part'
-    self._part = self._path.with_name(f'{self._path.name}.{suffix}')
-    self.file: BinaryIO = self._part.open('wb')
+    self._part, self.file = _open_locked(self._path)
+    # Holds the lock until the file has its name.
+    self._lock = os.fdopen(os.dup(self.file.fileno()), 'wb')
+    _remove_stale_parts(self._path)
 
   def commit(self) -> None:
     """Closes the file and replaces `path` by it."""
@@ -48,6 +58,7 @@ class AtomicFile:
       os.fsync(self.file.fileno())
     self.file.close()
     self._part.replace(self._path)
+    self._lock.close()
     if self._is_durable:
       sync(self._path.parent)
 
@@ -58,6 +69,40 @@ class AtomicFile:
       self.file.close()
     with contextlib.suppress(OSError):
       self._part.unlink()
+    self._lock.close()
+
+
+def _open_locked(path: pathlib.Path) -> tuple[pathlib.Path, BinaryIO]:
+  """Opens a temporary file for `path`; a lock shows that it is in use."""
+  while True:
+    suffix = f'{_host()}.{uuid.uuid4().hex[:12]}{_PART}'
+    part = path.with_name(f'{path.name}.{suffix}')
+    file = part.open('xb')
+    with contextlib.suppress(OSError):  # The file system has no locks.
+      fcntl.flock(file, fcntl.LOCK_EX)
+    # Another process may have deleted it as stale before it was locked.
+    if os.fstat(file.fileno()).st_nlink:
+      return part, file
+    file.close()
+
+
+def _remove_stale_parts(path: pathlib.Path) -> None:
+  """Deletes the temporary files that killed processes left for `path`.
+
+  These are not locked. The locks of other hosts may not be visible here, so
+  that only old files of theirs are deleted.
+  """
+  for part in path.parent.glob(f'{glob.escape(path.name)}.*{_PART}'):
+    with contextlib.suppress(OSError), part.open('rb') as file:
+      is_own = part.name.startswith(f'{path.name}.{_host()}.')
+      age_secs = time.time() - os.fstat(file.fileno()).st_mtime
+      if is_own or age_secs > _MAX_AGE_SECS:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        part.unlink()
+
+
+def _host() -> str:
+  return socket.gethostname()[:_MAX_HOST_CHARS]
 
 
 @contextlib.contextmanager

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -75,3 +77,28 @@ def test_folders_that_cannot_be_flushed_are_no_error(tmp_path, monkeypatch):
   (tmp_path / 'x').write_text('')
   with pytest.raises(OSError, match='Invalid argument'):
     atomic_file.sync(tmp_path / 'x')
+
+
+def test_files_of_killed_processes_are_deleted(tmp_path):
+  path = tmp_path / 'x'
+  script = f'from pax import atomic_file; atomic_file.AtomicFile({str(path)!r})'
+  subprocess.run([sys.executable, '-c', script], check=True)
+  (stale,) = tmp_path.iterdir()
+  foreign = stale.with_name('x.other-host.0123456789ab.part')
+  foreign.touch()
+  atomic_file.write_text(path, 'new')
+  assert set(tmp_path.iterdir()) == {path, foreign}
+  os.utime(foreign, (0, 0))
+  atomic_file.write_text(path, 'newer')
+  assert list(tmp_path.iterdir()) == [path]
+
+
+def test_several_files_of_one_path_may_be_open(tmp_path):
+  path = tmp_path / 'x'
+  first, second = atomic_file.AtomicFile(path), atomic_file.AtomicFile(path)
+  first.file.write(b'1')
+  second.file.write(b'2')
+  first.commit()
+  second.commit()
+  assert path.read_bytes() == b'2'
+  assert list(tmp_path.iterdir()) == [path]
