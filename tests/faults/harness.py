@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 import pathlib
 import re
@@ -22,10 +23,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from pax.summaries import jsonl
 from tests.integration import binary
 from tests.testing import programs
 
@@ -38,7 +39,7 @@ _BATCH_SIZE = 8
 _PRELOADED = (*binary.PRELOADED, 'ctypes')
 _SOURCE = pathlib.Path(__file__).with_name('file_faults.c')
 # Names that no complete job leaves behind.
-_LEFTOVER = re.compile(r'(^|/)tmp_|\.__lock$')
+_LEFTOVER = re.compile(r'(^|/)tmp_|\.part$|\.__lock$')
 
 Completed = subprocess.CompletedProcess[str]
 
@@ -145,7 +146,8 @@ class Job:
   def checkpoints(self) -> dict[int, pathlib.Path]:
     """Returns the checkpoints under final names by step, oldest first."""
     paths = (self.directory / 'checkpoints').glob('checkpoint_*')
-    by_step = {int(p.name.removeprefix('checkpoint_')): p for p in paths}
+    names = [(path, path.name.removeprefix('checkpoint_')) for path in paths]
+    by_step = {int(n): path for path, n in names if n.isdecimal()}
     return dict(sorted(by_step.items()))
 
   def newest_step(self) -> int:
@@ -174,12 +176,14 @@ def reference_losses(
   return {step: bits for step, bits in _loss_bits(directory)}
 
 
-def check_losses(job: Job, num_steps: int) -> int:
+def check_losses(job: Job, num_steps: int, max_missing: int = 0) -> int:
   """Checks every loss that any life of the job wrote, bit by bit.
 
   Args:
     job: The job.
     num_steps: Number of steps, each of which must have a loss.
+    max_missing: Number of steps without one, if `metrics.jsonl` could not be
+      written for a while.
 
   Returns:
     The number of losses compared.
@@ -188,8 +192,8 @@ def check_losses(job: Job, num_steps: int) -> int:
   written = _loss_bits(job.directory)
   different = [step for step, bits in written if bits != expected.get(step)]
   assert not different, f'losses differ from an uninterrupted run: {different}'
-  missing = expected.keys() - dict(written).keys()
-  assert not missing, f'steps without a loss: {sorted(missing)}'
+  missing = sorted(expected.keys() - dict(written).keys())
+  assert len(missing) <= max_missing, f'steps without a loss: {missing}'
   return len(written)
 
 
@@ -247,11 +251,20 @@ def _reference(num_steps: int, exp: str, num_processes: int) -> pathlib.Path:
   return directory
 
 
+def records(directory: pathlib.Path) -> list[dict[str, Any]]:
+  """Returns the lines of metrics.jsonl that are whole, of all lives."""
+  complete = []
+  for line in (directory / 'metrics.jsonl').read_bytes().split(b'\n'):
+    with contextlib.suppress(ValueError):
+      complete.append(json.loads(line))
+  return complete
+
+
 def _loss_bits(directory: pathlib.Path) -> list[tuple[int, bytes]]:
   """Returns (step, bits of its loss) of every life, in order."""
   return [
     (record['step'], np.float32(record['loss']).tobytes())
-    for record in jsonl.read(str(directory / 'metrics.jsonl'))
+    for record in records(directory)
     if record['split'] == 'train'
   ]
 

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
+import signal
+import time
 
 import pytest
 
@@ -46,8 +49,7 @@ def _job(directory, layout, num_processes=1):
 def _calls(job, tmp_path, *flags, process=0):
   """Returns the calls of a life without a fault, without variable parts."""
   log = tmp_path / f'calls_{job.num_lives}'
-  fault = harness.Fault(log=log)
-  life = job.start(*flags, fault=fault, faulty_process=process)
+  life = job.start(*flags, fault=harness.Fault(log=log), faulty_process=process)
   completed = life.wait()
   assert not any(c.returncode for c in completed), completed
   return [_name(line, job.directory) for line in log.read_text().splitlines()]
@@ -60,7 +62,7 @@ def _name(line, directory):
   return name
 
 
-def _choose(names, chance, num_random):
+def _choose(names, num_random):
   """Returns the indices, from 1, of the first and last call of each name.
 
   And `num_random` others.
@@ -68,66 +70,172 @@ def _choose(names, chance, num_random):
   last = {name: i for i, name in enumerate(names, 1)}
   chosen = {*last.values(), *(names.index(name) + 1 for name in last)}
   others = [i for i in range(1, len(names) + 1) if i not in chosen]
-  chosen.update(chance.sample(others, min(num_random, len(others))))
-  return sorted(chosen)
+  sample = random.Random(SEED).sample(others, min(num_random, len(others)))
+  return sorted(chosen.union(sample))
 
 
 class _Chain:
-  """Lives of one job, each of which a fault ends."""
+  """Lives of one job, each of which ends at another call."""
 
   def __init__(self, job, tmp_path, process=0):
     self._job, self._process = job, process
-    self._log = tmp_path / 'log'
-    self.points = set()
-    self.kills = 0
+    self._log = tmp_path / 'last_calls'
+    self._chance = random.Random(SEED)
+    self._points = set()
+    self.kills = self.lives = 0
 
-  def live(self, at, *, torn, from_scratch=False):
-    """Runs a life that is to die at call `at`."""
-    job = self._job
-    last = STEPS if from_scratch else job.newest_step() + STEPS
+  def live(self, at, *flags):
+    """Runs a life that dies at call `at`, unless it ends before."""
     self._log.unlink(missing_ok=True)
-    fault = harness.Fault(
-      at=at, action='torn' if torn else 'kill', log=self._log
+    action = self._chance.choice(['kill', 'torn'])
+    life = self._job.start(
+      *flags,
+      fault=harness.Fault(at=at, action=action, log=self._log),
+      faulty_process=self._process,
     )
-    life = job.start(
-      f'--set=NUM_STEPS={last}', fault=fault, faulty_process=self._process
-    )
-    completed = life.wait_for_one(self._process)
-    code = completed[self._process].returncode
-    assert code in (harness.KILLED, harness.DONE), (at, completed)
-    if code == harness.KILLED:
+    completed = life.wait_for_one(self._process)[self._process]
+    assert completed.returncode in (harness.KILLED, harness.DONE), completed
+    self.lives += 1
+    if completed.returncode == harness.KILLED:
       self.kills += 1
       line = self._log.read_text().splitlines()[-1]
-      self.points.add(_name(line, job.directory))
+      self._points.add(_name(line, self._job.directory))
 
-  def finish(self, report):
-    """Ends the job, and checks its losses and files."""
-    job = self._job
-    num_steps = job.newest_step() + STEPS
-    job.finish(f'--set=NUM_STEPS={num_steps}')
-    losses = harness.check_losses(job, num_steps)
-    # The first one stays as that of its interval (save_keep_interval_duration).
-    assert set(job.checkpoints()) <= {0, num_steps - 2, num_steps}
-    assert job.newest_step() == num_steps
-    assert not harness.leftovers(job.directory)
+  def report(self, report, **figures):
+    # A life may have fewer calls than the one that was counted.
+    assert self.kills > 0.6 * self.lives
     report(
-      lives=job.num_lives,
+      lives=self._job.num_lives,
       kills=self.kills,
-      points=len(self.points),
-      losses=losses,
+      calls=len(self._points),
+      **figures,
     )
+
+
+def _finish(job):
+  """Trains a few steps more; returns the number of losses compared."""
+  num_steps = job.newest_step() + STEPS
+  job.finish(f'--set=NUM_STEPS={num_steps}')
+  # The first one stays as that of its interval (save_keep_interval_duration).
+  assert set(job.checkpoints()) <= {0, num_steps - 2, num_steps}
+  assert job.newest_step() == num_steps
+  assert not harness.leftovers(job.directory)
+  return harness.check_losses(job, num_steps)
 
 
 @pytest.mark.parametrize('layout', LAYOUTS)
 def test_every_call_of_a_job_that_continues(tmp_path, report, layout):
-  """The first and the last call of each name, whole and torn, and others."""
-  chance = random.Random(SEED)
+  """The first and the last call of each name, and others; writes also torn."""
   job = _job(tmp_path / 'job', layout)
-  job.finish('--set=NUM_STEPS=4')
-  names = _calls(job, tmp_path, f'--set=NUM_STEPS={4 + STEPS}')
+  job.finish(f'--set=NUM_STEPS={STEPS}')
+  names = _calls(job, tmp_path, f'--set=NUM_STEPS={2 * STEPS}')
   chain = _Chain(job, tmp_path)
-  for at in _choose(names, chance, 10):
-    chain.live(at, torn=chance.random() < 0.5)
-  chain.finish(report)
-  # Most lives reach their call, though threads change the order of calls.
-  assert chain.kills > 0.8 * (job.num_lives - 3)
+  for at in _choose(names, 10):
+    chain.live(at, f'--set=NUM_STEPS={job.newest_step() + STEPS}')
+  chain.report(report, losses=_finish(job))
+
+
+@pytest.mark.parametrize('layout', LAYOUTS)
+def test_every_call_until_the_first_checkpoint(tmp_path, report, layout):
+  """In one directory, in which each life starts from scratch."""
+  steps = f'--set=NUM_STEPS={STEPS}'
+  names = _calls(_job(tmp_path / 'counted', layout), tmp_path, steps)
+  commit = names.index('rename /checkpoints/checkpoint_STEP')
+  job = _job(tmp_path / 'job', layout)
+  chain = _Chain(job, tmp_path)
+  for at in _choose(names[: commit + 1], 0):
+    chain.live(at, steps)
+  chain.report(report, losses=_finish(job))
+
+
+@pytest.mark.parametrize('process', [0, 1])
+@pytest.mark.parametrize('layout', LAYOUTS)
+def test_calls_of_one_of_two_processes(tmp_path, report, layout, process):
+  """The other one is killed later, as a cluster does."""
+  job = _job(tmp_path / 'job', layout, num_processes=2)
+  job.finish(f'--set=NUM_STEPS={STEPS}')
+  steps = f'--set=NUM_STEPS={2 * STEPS}'
+  names = _calls(job, tmp_path, steps, process=process)
+  chosen = random.Random(SEED).sample(_choose(names, 0), 12)
+  chain = _Chain(job, tmp_path, process)
+  for at in sorted(chosen):
+    chain.live(at, f'--set=NUM_STEPS={job.newest_step() + STEPS}')
+  chain.report(report, losses=_finish(job))
+
+
+@pytest.mark.parametrize('num_processes', [1, 2])
+@pytest.mark.parametrize('layout', LAYOUTS)
+def test_random_moments(tmp_path, report, layout, num_processes):
+  """From the fork to the end of a life: imports, restore, steps, saves."""
+  job = _job(tmp_path / 'job', layout, num_processes)
+  began = time.monotonic()
+  job.finish(f'--set=NUM_STEPS={STEPS}')
+  duration = time.monotonic() - began
+  chance, kills = random.Random(SEED), 0
+  num_lives = 20 if num_processes == 1 else 8
+  for _ in range(num_lives):
+    life = job.start(f'--set=NUM_STEPS={job.newest_step() + STEPS}')
+    time.sleep(chance.uniform(0, duration))
+    life.signal(signal.SIGKILL)
+    codes = {c.returncode for c in life.wait()}
+    assert codes <= {harness.KILLED, harness.DONE}
+    kills += harness.KILLED in codes
+  assert kills
+  report(lives=job.num_lives, kills=kills, losses=_finish(job))
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+  """A directory with the checkpoints of steps 0, 2 and 4."""
+  job = _job(tmp_path_factory.mktemp('trained') / 'job', 'spmd')
+  job.finish('--set=NUM_STEPS=4')
+  return job.directory
+
+
+def _results(directory):
+  """Returns outputs by path, and the metrics of each split and step."""
+  files = {
+    str(path.relative_to(directory)): path.read_bytes()
+    for folder in ('decoder_out', 'eval_out', 'output')
+    for path in directory.glob(f'{folder}/**/*')
+    if path.is_file() and path.suffix != '.part'
+  }
+  # Created at each start.
+  metadata = 'output/prompts/metadata.json'
+  if metadata in files:
+    files[metadata] = b''
+  metrics = {
+    (r['split'], r['step']): {k: v for k, v in r.items() if k not in _TIMES}
+    for r in harness.records(directory)
+    if r['split'] != 'train'
+  }
+  return files, metrics
+
+
+# Values of metrics.jsonl that differ between equal runs.
+_TIMES = ('time', 'Steps/sec')
+
+
+@pytest.mark.parametrize('mode', ['eval', 'decode', 'decode_once', 'infer'])
+def test_every_call_of_other_modes(tmp_path, report, trained, mode):
+  """A file of outputs is complete at any time, and equal in the end."""
+  for name in ('counted', 'job'):
+    shutil.copytree(trained, tmp_path / name)
+  flags = [f'--mode={mode}', '--set=NUM_STEPS=4']
+  counted = harness.Job(tmp_path / 'counted', flags=flags)
+  names = _calls(counted, tmp_path)
+  files, metrics = _results(counted.directory)
+  assert files or metrics
+  job = harness.Job(tmp_path / 'job', flags=flags)
+  chain = _Chain(job, tmp_path)
+  compared = 0
+  for at in range(1, len(names) + 1):
+    chain.live(at)
+    complete, _ = _results(job.directory)
+    assert complete.items() <= files.items()
+    compared += len(complete)
+  job.finish()
+  assert _results(job.directory) == (files, metrics)
+  assert not harness.leftovers(job.directory)
+  assert not list(job.directory.glob('_internal_artifacts/*progress.json'))
+  chain.report(report, outputs=compared + len(files) + len(metrics))
