@@ -246,7 +246,12 @@ class FileCheckpointer:
   def wait(self) -> None:
     writing, self._writing = self._writing, None
     if writing:
-      writing.result()
+      try:
+        writing.result()
+      except BaseException:
+        # The step may be saved again.
+        self._last_step = self.latest_step()
+        raise
 
   def close(self) -> None:
     try:
@@ -290,7 +295,10 @@ class FileCheckpointer:
       self._has_folder = True
     # Not its parents: a job directory that vanishes must not appear anew.
     self._directory.mkdir(exist_ok=True)
-    staging.mkdir(exist_ok=True)
+    if count == 1 and staging.exists():
+      # Files of an attempt that failed would be unexpected in the checkpoint.
+      paths.discard(staging)
+    staging.mkdir(exist_ok=count > 1)
     entries = self._layout.write(staging, snapshot, step)
     if input_text is not None:
       entries |= layouts.write_input(staging, input_text, index, count)

@@ -10,6 +10,7 @@ by dots, the index of a list by an underscore.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pathlib
 import re
@@ -123,11 +124,14 @@ def clean(directory: pathlib.Path) -> None:
 
 
 def discard(path: pathlib.Path) -> None:
-  """Removes a file or a directory tree; a missing one is no error."""
+  """Removes a file or a directory tree; warns of what cannot be removed."""
   if path.is_dir():
     shutil.rmtree(path, ignore_errors=True)
   else:
-    path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+      path.unlink(missing_ok=True)
+  if path.exists():
+    logging.warning('Cannot remove all of %s', path)
 
 
 def flatten(tree: Any) -> dict[str, Any]:

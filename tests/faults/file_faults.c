@@ -12,7 +12,8 @@
 //               a number: the call fails with this errno
 // FAULT_LOG     file that gets a line `call path` for each call up to the fault
 //
-// The variables are read at each call: a forked child sets its own.
+// The variables are read at each call: a forked child sets its own. A program
+// that makes several faults calls `file_faults_restart` before each.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -33,6 +34,9 @@ enum Fault { kNone, kKill, kTorn, kShort, kError };
 enum { kPathSize = 2 * PATH_MAX };
 
 static atomic_int num_calls;
+
+// Starts counting at 1 again; returns the number of calls so far.
+int file_faults_restart(void) { return atomic_exchange(&num_calls, 0); }
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
@@ -178,8 +182,12 @@ DEFINE_WRITE(ssize_t pwrite(int fd, const void* data, size_t size, off_t at),
 DEFINE_WRITE(ssize_t pwrite64(int fd, const void* data, size_t size,
                               off64_t at),
              size, (size + 1) / 2, REAL(pwrite64)(fd, data, size, at))
+// Half of a single part is a `write`.
 DEFINE_WRITE(ssize_t writev(int fd, const struct iovec* parts, int count),
-             count, (count + 1) / 2, REAL(writev)(fd, parts, count))
+             count, count / 2,
+             count ? REAL(writev)(fd, parts, count)
+                   : REAL(write)(fd, parts->iov_base,
+                                 (parts->iov_len + 1) / 2))
 
 int ftruncate(int fd, off_t size) {
   if (fails_fd("truncate", fd)) return -1;

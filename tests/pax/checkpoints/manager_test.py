@@ -216,7 +216,7 @@ def test_a_failed_write_is_raised_and_leaves_the_older(tmp_path):
   checkpointer = saved_states.checkpointer(tmp_path)
   assert checkpointer.save(10, saved_states.state(1))
   checkpointer.wait()
-  (directory / 'tmp_checkpoint_00000015').write_text('in the way')
+  (directory / 'checkpoint_00000015').write_text('in the way')
   checkpointer.save(15, saved_states.state(1))
   with pytest.raises(checkpoints.CheckpointError, match='cannot write'):
     checkpointer.wait()
@@ -279,7 +279,7 @@ def test_abandons_a_write_that_failed_without_raising(tmp_path):
   checkpointer = saved_states.checkpointer(tmp_path)
   checkpointer.save(0, saved_states.state(1))
   checkpointer.wait()
-  (tmp_path / 'checkpoints/tmp_checkpoint_00000005').write_text('in the way')
+  (tmp_path / 'checkpoints/checkpoint_00000005').write_text('in the way')
   checkpointer.save(5, saved_states.state(1))
   checkpointer.abandon(timeout_secs=60)
   assert checkpointer.latest_step() == 0
