@@ -54,14 +54,16 @@ class Outcome:
 
 
 def run(
-  directory: pathlib.Path, requests: Sequence[Request], log: str | None = None
+  directory: pathlib.Path,
+  requests: Sequence[Request],
+  log: pathlib.Path | None = None,
 ) -> list[Outcome]:
   """Runs the requests in a process of their own.
 
   Args:
     directory: An empty directory, for one job per request.
     requests: The faults.
-    log: File of the calls of the first save.
+    log: File of the calls of all saves with a fault.
   """
   directory.mkdir(exist_ok=True)
   file = directory / 'requests'
@@ -71,7 +73,7 @@ def run(
     [sys.executable, '-m', __name__, str(directory), str(file)],
     env=programs.environment()
     | {'LD_PRELOAD': str(harness.library()), 'XLA_FLAGS': devices}
-    | ({'FAULT_LOG': log} if log else {}),
+    | ({'FAULT_LOG': str(log)} if log else {}),
     capture_output=True,
     text=True,
     timeout=_TIMEOUT_SECS,

@@ -144,8 +144,8 @@ DAMAGES: dict[str, Callable[[pathlib.Path], Any]] = {
   'longer by a zero': lambda path: path.write_bytes(path.read_bytes() + b'\0'),
   'longer by a line': lambda path: path.write_bytes(path.read_bytes() + b'\n'),
   'twice': lambda path: path.write_bytes(2 * path.read_bytes()),
-  'zeros': lambda path: path.write_bytes(bytes(path.stat().st_size)),
-  'text': lambda path: path.write_bytes(b'{"a": [1, 2]}'),
+  'overwritten': lambda path: path.write_bytes(b'U' * path.stat().st_size),
+  'text': lambda path: path.write_bytes(b'{"a": 1}'),
   'not UTF-8': lambda path: path.write_bytes(b'\xff\xfe'),
   'a folder': _replace_by_folder,
 }

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=large
+# bazel: tags=nightly
+"""Every file of a checkpoint, damaged in every way, is found when it is loaded.
+
+A bit of a file is inverted, every one of small files; or the file is cut,
+longer, empty, deleted, replaced. Every load is one kind of error that names the
+file and the command that moves the checkpoint aside; none succeeds.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from pax import checkpoints
+from pax.checkpoints import layouts, paths, reading
+from tests.testing import saved_states, trees
+
+SEED = 20261122
+# Files up to this size have every bit inverted, larger ones as many bits.
+BITS = 500
+
+
+def _loads(job, checkpoint):
+  """Returns the ways to load: resume, evaluate, and list the leaves."""
+  abstract = trees.abstract(saved_states.state(1, is_sharded=False))
+  names = reading.leaf_names(abstract)
+  return (
+    lambda: saved_states.checkpointer(job).restore(abstract),
+    lambda: reading.read_tree(checkpoint, abstract, names),
+  )
+
+
+def _check_refused(load, checkpoint, file, what):
+  try:
+    load()
+  except checkpoints.CorruptCheckpointError as e:
+    _, _, reason = str(e).partition(' is corrupt: ')
+    assert str(file) in reason, (what, str(e))
+    aside = checkpoint.with_name(f'corrupt_{checkpoint.name}')
+    assert f'mv {checkpoint} {aside}' in reason, (what, str(e))
+    return
+  raise AssertionError(f'{file}: {what} was not found')
+
+
+def _bits(file):
+  num_bits = 8 * file.stat().st_size
+  if num_bits <= BITS:
+    return range(num_bits)
+  ends = [*range(32), *range(num_bits - 96, num_bits)]
+  others = random.Random(SEED).sample(range(num_bits), BITS - len(ends))
+  return [*ends, *others]
+
+
+@pytest.mark.parametrize('layout', saved_states.LAYOUTS)
+def test_every_bit(tmp_path, report, layout):
+  """The load stops at the file, so that thousands take a minute."""
+  kind, is_sharded = saved_states.LAYOUTS[layout]
+  directory = saved_states.save(tmp_path, kind, (5,), 2, is_sharded=is_sharded)
+  checkpoint = paths.steps(directory)[5]
+  load = lambda: layouts.read(checkpoint, {}, is_full=True)
+  for file in saved_states.files(checkpoint):
+    data = file.read_bytes()
+    for bit in _bits(file):
+      saved_states.flip_bit(file, bit)
+      _check_refused(load, checkpoint, file, f'bit {bit}')
+      file.write_bytes(data)
+      report(flips=1)
+
+
+@pytest.mark.parametrize('layout', saved_states.LAYOUTS)
+def test_every_damage(tmp_path, report, layout):
+  kind, is_sharded = saved_states.LAYOUTS[layout]
+  directory = saved_states.save(tmp_path, kind, is_sharded=is_sharded)
+  checkpoint = paths.steps(directory)[5]
+  for file in saved_states.files(checkpoint):
+    data = file.read_bytes()
+    for name, damage in saved_states.DAMAGES.items():
+      if file == checkpoint and name == 'deleted':
+        continue  # The checkpoint before it is the newest then.
+      damage(file)
+      for load in _loads(tmp_path, checkpoint):
+        _check_refused(load, checkpoint, file, name)
+        report(damages=1)
+      if file.is_dir():
+        file.rmdir()
+      file.write_bytes(data)
+  for load in _loads(tmp_path, checkpoint):
+    load()
+
+
+@pytest.mark.parametrize('layout', ['spmd', 'pmap_tensorstore'])
+def test_every_folder(tmp_path, report, layout):
+  kind, is_sharded = saved_states.LAYOUTS[layout]
+  directory = saved_states.save(tmp_path, kind, is_sharded=is_sharded)
+  checkpoint = paths.steps(directory)[5]
+  for folder in sorted(p for p in checkpoint.rglob('*') if p.is_dir()):
+    elsewhere = tmp_path / 'elsewhere'
+    folder.rename(elsewhere)
+    for name in ('deleted', 'empty', 'a file'):
+      if name == 'empty':
+        folder.mkdir()
+      elif name == 'a file':
+        folder.write_text('')
+      for load in _loads(tmp_path, checkpoint):
+        _check_refused(load, checkpoint, folder, name)
+        report(damages=1)
+      if folder.is_dir():
+        folder.rmdir()
+      folder.unlink(missing_ok=True)
+    elsewhere.rename(folder)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason='root may read every file')
+@pytest.mark.parametrize('layout', saved_states.LAYOUTS)
+def test_unreadable_files(tmp_path, report, layout):
+  kind, is_sharded = saved_states.LAYOUTS[layout]
+  directory = saved_states.save(tmp_path, kind, is_sharded=is_sharded)
+  checkpoint = paths.steps(directory)[5]
+  for file in saved_states.files(checkpoint):
+    mode = file.stat().st_mode
+    file.chmod(0)
+    for load in _loads(tmp_path, checkpoint):
+      _check_refused(load, checkpoint, file, 'unreadable')
+      report(damages=1)
+    file.chmod(mode)
+
+
+@pytest.mark.parametrize('layout', saved_states.LAYOUTS)
+def test_older_formats_fail_with_one_kind_of_error(tmp_path, report, layout):
+  """Their input state has no checksum: some flips of it are not found."""
+  kind, is_sharded = saved_states.LAYOUTS[layout]
+  directory = saved_states.save(tmp_path, kind, is_sharded=is_sharded)
+  checkpoint = paths.steps(directory)[5]
+  saved_states.to_older_format(checkpoint)
+  abstract = paths.flatten(
+    trees.abstract(saved_states.state(1, is_sharded=False))
+  )
+  silent = 0
+  for file in saved_states.files(checkpoint):
+    data = file.read_bytes()
+    for bit in _bits(file)[::8]:
+      saved_states.flip_bit(file, bit)
+      try:
+        layouts.read(checkpoint, abstract)
+        silent += 1
+      except checkpoints.CheckpointError:
+        pass
+      file.write_bytes(data)
+      report(flips=1)
+  report(silent=silent)
