@@ -157,7 +157,7 @@ def _measure(
   """Returns the times of the steps of the program, and the job."""
   from pax.programs import preemption, train_program
   from pax.programs import train as train_lib
-  from pax.runner import build_train, job_setup
+  from pax.runner import build_train, job_dir, job_setup
   from pax.runner.options import RunOptions
 
   class Recorded(train_program.SingleTaskTrainProgram):
@@ -175,9 +175,12 @@ def _measure(
       enable_summary_writer=summaries,
     )
     with preemption.PreemptionHandler() as signals:
-      with build_train.build(
-        options, job_setup.resolve(options), signals
-      ) as run:
+      with (
+        job_dir.open_job_dir(job_log_dir, 0) as directory,
+        build_train.build(
+          options, job_setup.resolve(options), directory, signals
+        ) as run,
+      ):
         program = Recorded()
         writer = _Gate(run.writer, every_other) if every_other else run.writer
         train_lib.train(

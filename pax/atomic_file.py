@@ -35,16 +35,16 @@ class AtomicFile:
   """A binary file under a temporary name; `commit` renames it to `path`."""
 
   def __init__(self, path: PathLike, *, is_durable: bool = True):
-    """Creates the folder of `path` and opens a temporary file in it.
+    """Opens a temporary file in the folder of `path`.
 
     Args:
-      path: The file.
+      path: The file. Its folder exists: that of a job which was deleted must
+        not appear anew.
       is_durable: Whether `commit` flushes to the disk; False suits files that
         nothing depends on and that are written again, such as plots.
     """
     self._path = pathlib.Path(path)
     self._is_durable = is_durable
-    make_folder(self._path.parent)
     # Several processes, perhaps of several hosts, may write the same path.
     self._part, self.file = _open_locked(self._path)
     # Holds the lock until the file has its name.
@@ -132,11 +132,19 @@ def write_text(path: PathLike, text: str, *, is_durable: bool = True) -> None:
     file.write(text.encode())
 
 
-def make_folder(path: PathLike) -> None:
-  """Creates a folder and its parents, durably, where they are missing."""
+def make_folder(path: PathLike, *, parents: bool = False) -> None:
+  """Creates a folder durably, if it is missing.
+
+  Args:
+    path: The folder.
+    parents: Whether to create its parents too.
+
+  Raises:
+    OSError: It cannot be created, or its parent does not exist.
+  """
   path = pathlib.Path(path)
   missing = [p for p in (path, *path.parents) if not p.exists()]
-  path.mkdir(parents=True, exist_ok=True)
+  path.mkdir(parents=parents, exist_ok=True)
   for folder in missing:
     sync(folder.parent)
 

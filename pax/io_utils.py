@@ -87,12 +87,17 @@ def write_key_value_pairs(
   the `.jsonl` is written last.
 
   Args:
-    filename: Path without suffix; its folder is created.
+    filename: Path without suffix; its folder and the parent of that are
+      created.
     key_value_pairs: A key, or None, and the outputs of each example.
     cast_to_ndarray: Whether jax.Arrays are written as numpy arrays.
     write_pickle: Whether to write the `.npz`; the name is upstream's.
   """
   filename = pathlib.Path(filename)
+  folder = filename.absolute().parent
+  side_files.make_directories(
+    folder.parent.parent, folder.parent.name, folder.name
+  )
   if cast_to_ndarray:
     key_value_pairs = jax.tree.map(_to_numpy, list(key_value_pairs))
   if write_pickle:
@@ -235,9 +240,12 @@ def clear_training_end(job_log_dir: PathLike) -> None:
   """Deletes the record of `record_training_end`: training continues."""
   if jax.process_index() == 0:
     file = _training_end_file(job_log_dir)
-    if file.is_dir():
-      side_files.set_aside(file, 'it is not a regular file')
-    file.unlink(missing_ok=True)
+    with side_files.tolerate_errors(file):
+      if file.parent.is_file():
+        side_files.set_aside(file.parent, 'it is not a directory')
+      if file.is_dir():
+        side_files.set_aside(file, 'it is not a regular file')
+      file.unlink(missing_ok=True)
 
 
 def training_end(job_log_dir: PathLike) -> int | None:
@@ -269,7 +277,7 @@ class ShardedParallelWriter:
     """Opens the shards; they replace files of the same names.
 
     Args:
-      fq_filename: Path without suffix.
+      fq_filename: Path without suffix; its folder exists.
       num_shards: Number of files.
       output_format: Format of the records; its name is the suffix.
 
@@ -316,7 +324,7 @@ def _training_end_file(job_log_dir: PathLike) -> pathlib.Path:
 def _write_record(file: pathlib.Path, record: dict[str, int]) -> None:
   with side_files.tolerate_errors(file):
     side_files.make_directories(file.parent.parent, file.parent.name)
-  side_files.write_text(file, json.dumps(record))
+    side_files.write_text(file, json.dumps(record))
 
 
 def _step_of(record: Any, field: str) -> int:

@@ -131,12 +131,18 @@ def damaged_path(path: PathLike) -> pathlib.Path:
   return damaged
 
 
-def write_text(path: PathLike, text: str) -> None:
-  """Replaces a side file, if it can be written."""
+def write_text(path: PathLike, text: str, *, is_durable: bool = True) -> None:
+  """Replaces a side file, if it can be written; see `atomic_file.AtomicFile`.
+
+  Args:
+    path: The file.
+    text: Its new content.
+    is_durable: Whether to flush it to the disk.
+  """
   with tolerate_errors(path):
     if os.path.isdir(path):
       set_aside(path, 'it is not a regular file')
-    atomic_file.write_text(path, text)
+    atomic_file.write_text(path, text, is_durable=is_durable)
 
 
 def make_directories(root: PathLike, *names: str) -> pathlib.Path:

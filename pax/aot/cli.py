@@ -71,6 +71,7 @@ def write_report(report: Report, job_log_dir: str) -> pathlib.Path:
   name = f'{report.experiment.rpartition(".")[2]}-{report.topology}'
   folder = pathlib.Path(job_log_dir) / sweep.FOLDER
   try:
+    atomic_file.make_folder(folder, parents=True)
     for extension, content in (
       ('txt', text.render_text(report) + '\n'),
       ('json', report.to_json() + '\n'),

@@ -236,6 +236,7 @@ def write_input(
   name = manifest.process_name(index, count)
   # `manifest.write` flushes it.
   file = staging / _TRAIN_INPUT / name
+  atomic_file.make_folder(file.parent)
   atomic_file.write_text(file, text, is_durable=False)
   return {f'{_TRAIN_INPUT}/{name}': manifest.entry(text.encode())}
 

@@ -291,7 +291,7 @@ class FileCheckpointer:
     staging = paths.staging(final)
     index, count = jax.process_index(), jax.process_count()
     if not self._has_folder:
-      atomic_file.make_folder(self._directory)
+      atomic_file.make_folder(self._directory, parents=True)
       self._has_folder = True
     # Not its parents: a job directory that vanishes must not appear anew.
     self._directory.mkdir(exist_ok=True)

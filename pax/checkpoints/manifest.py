@@ -63,6 +63,7 @@ def write(
     count: Number of processes.
   """
   paths.sync_files(directory, entries)
+  atomic_file.make_folder(directory / paths.MANIFEST_FOLDER)
   atomic_file.write_text(file(directory, index, count), _serialize(entries))
 
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import pathlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from typing import Any
@@ -41,11 +43,12 @@ def write(
   Raises:
     OSError: A file cannot be written.
   """
-  with futures.ThreadPoolExecutor(_THREADS) as pool:
-    written = pool.map(
-      lambda item: _write_leaf(directory, *item), arrays.items()
-    )
-    return {name: entry for entries in written for name, entry in entries}
+  with _anchored(directory) as anchored, _named(anchored, directory):
+    with futures.ThreadPoolExecutor(_THREADS) as pool:
+      written = pool.map(
+        lambda item: _write_leaf(anchored, *item), arrays.items()
+      )
+      return {name: entry for entries in written for name, entry in entries}
 
 
 def read(
@@ -206,13 +209,38 @@ def _open(path: Path, metadata: dict[str, Any] | None = None) -> Any:
 
 
 @contextlib.contextmanager
+def _anchored(directory: Path) -> Iterator[Path]:
+  """Yields a path to a directory by an open descriptor of its parent.
+
+  TensorStore creates missing parents: if the job directory was moved or deleted
+  meanwhile, it would appear anew at the old path.
+  """
+  flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+  descriptor = os.open(directory.parent, flags)
+  try:
+    anchored = Path(f'/proc/self/fd/{descriptor}', directory.name)
+    yield anchored if anchored.exists() else directory
+  finally:
+    os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _named(anchored: Path, directory: Path) -> Iterator[None]:
+  """Replaces the path by a descriptor in messages of errors."""
+  try:
+    yield
+  except OSError as e:
+    raise OSError(str(e).replace(str(anchored), str(directory))) from e
+
+
+@contextlib.contextmanager
 def _raise_as(error: type[Exception], path: Path) -> Iterator[None]:
   """Raises TensorStore's errors as `error`, without the spec."""
   try:
     yield
   # TensorStore raises several types.
   except Exception as e:
-    reason = str(e).partition(' [tensorstore_spec')[0]
+    reason = re.split(r' \[(?:tensorstore_spec|os_error_code)', str(e))[0]
     raise error(f'TensorStore failed at {path}: {reason}') from e
 
 

@@ -259,6 +259,7 @@ class _ModelCache:
   def write(self, model: bytes) -> None:
     """Writes the model, if the cache can be written."""
     try:
+      atomic_file.make_folder(self._folder, parents=True)
       with atomic_file.open_atomic(self.path_of(model)) as file:
         file.write(model)
     except OSError as e:

@@ -47,6 +47,7 @@ def save(step: PartitionedStep, path: str | os.PathLike[str]) -> None:
     payload, _, _ = serialize_executable.serialize(step.compiled)
     identity = _identity(step, step.lower())
     identity['sha256'] = hashlib.sha256(payload).hexdigest()
+    atomic_file.make_folder(path.parent, parents=True)
     with atomic_file.open_atomic(path) as file:
       file.write(json.dumps(identity).encode() + b'\n')
       file.write(payload)

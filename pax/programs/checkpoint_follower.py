@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import pathlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from absl import logging
@@ -111,6 +111,8 @@ class CheckpointFollower:
   first_timeout_secs: float | None
   next_timeout_secs: float | None
   preemption: PreemptionHandler
+  # Raises an error if the directory of this job is gone.
+  check_job_dir: Callable[[], None] = lambda: None
 
   def states(self) -> Iterator[tuple[int, TrainState, bool]]:
     """Yields the states in the order of their steps."""
@@ -152,6 +154,7 @@ class CheckpointFollower:
     start, pause = time.monotonic(), _FIRST_POLL_SECS
     while True:
       self.preemption.raise_if_requested()
+      self.check_job_dir()
       step = broadcast_from_first_process(self._poll(last_seen))
       if step == _NO_MORE:
         return None

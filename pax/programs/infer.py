@@ -18,6 +18,7 @@ from pax import (
   base_inference_runner,
   io_utils,
   partitioning,
+  side_files,
   summaries,
   tf_records,
   train_states,
@@ -106,7 +107,7 @@ class InferJob:
       yield lambda rows: None
       return
     folder, settings = self._folder(inp), self.partitioner.task.infer_writer
-    folder.mkdir(parents=True, exist_ok=True)
+    side_files.make_directories(self.job_log_dir, _OUTPUT, inp.name)
     (folder / _METADATA).unlink(missing_ok=True)
     writer = io_utils.ShardedParallelWriter(
       folder / _OUTPUT, settings.output_num_shards, settings.output_format

@@ -115,4 +115,5 @@ def post_init_text(task: Any, input_spec: Any) -> str:
 
 
 def _write(job_log_dir: str, name: str, text: str) -> None:
-  side_files.write_text(pathlib.Path(job_log_dir) / name, text)
+  path = pathlib.Path(job_log_dir) / name
+  side_files.write_text(path, text, is_durable=False)

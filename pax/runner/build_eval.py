@@ -21,6 +21,7 @@ from pax.programs import (
 )
 from pax.programs.preemption import PreemptionHandler
 from pax.runner import artifacts, job_setup, vocabulary_record
+from pax.runner.job_dir import JobDir
 from pax.runner.job_setup import JobSpec
 from pax.runner.options import RunOptions, UsageError
 
@@ -28,9 +29,18 @@ Mode = io_utils.EvaluationMode
 
 
 def build_eval(
-  options: RunOptions, spec: JobSpec, preemption: PreemptionHandler
+  options: RunOptions,
+  spec: JobSpec,
+  directory: JobDir,
+  preemption: PreemptionHandler,
 ) -> jobs.EvalJob:
   """Returns the job of --mode=eval, decode or decode_once.
+
+  Args:
+    options: the flags.
+    spec: the experiment and its configuration.
+    directory: the job directory.
+    preemption: requests the stop of the job on signals.
 
   Raises:
     ValueError: there is no input to evaluate or decode, or no checkpoint.
@@ -39,7 +49,7 @@ def build_eval(
   with contextlib.ExitStack() as on_error:
     writer = job_setup.create_writer(options, spec)
     on_error.callback(writer.close)
-    job = _build_eval(options, spec, preemption, partitioner, writer)
+    job = _build_eval(options, spec, directory, preemption, partitioner, writer)
     # Closing is the job's from now on.
     on_error.pop_all()
   return job
@@ -48,6 +58,7 @@ def build_eval(
 def _build_eval(
   options: RunOptions,
   spec: JobSpec,
+  directory: JobDir,
   preemption: PreemptionHandler,
   partitioner: partitioning.Partitioner,
   writer: summaries.Writer,
@@ -73,7 +84,7 @@ def _build_eval(
     mode=mode,
     partitioner=partitioner,
     source=_state_source(
-      options, partitioner, mode, preemption, sinks['progress']
+      options, partitioner, mode, directory, preemption, sinks['progress']
     ),
     eval_runner=eval_runner,
     early_stopping=early_stopping.create_early_stopping(
@@ -161,6 +172,7 @@ def _state_source(
   options: RunOptions,
   partitioner: partitioning.Partitioner,
   mode: Mode,
+  directory: JobDir,
   preemption: PreemptionHandler,
   progress: summaries.Progress,
 ) -> checkpoint_follower.StateSource:
@@ -170,11 +182,11 @@ def _state_source(
     state = job_setup.initialize(options, partitioner, progress.print)
     return checkpoint_follower.FixedState(state=_eval_state(task, state))
   default_dir = pathlib.Path(options.job_log_dir) / paths.CHECKPOINTS
-  directory = pathlib.Path(options.restore_checkpoint_dir or default_dir)
+  source_dir = pathlib.Path(options.restore_checkpoint_dir or default_dir)
   if options.mode == 'decode_once':
     return checkpoint_follower.SelectedCheckpoints(
       reader=_state_reader(partitioner),
-      directory=directory,
+      directory=source_dir,
       steps=options.restore_checkpoint_step,
     )
   if len(options.restore_checkpoint_step) > 1:
@@ -188,13 +200,14 @@ def _state_source(
   return checkpoint_follower.CheckpointFollower(
     reader=_state_reader(partitioner),
     job_log_dir=options.job_log_dir,
-    directory=directory,
+    directory=source_dir,
     mode=mode,
     last_step=int(task.train.num_train_steps),
     first_step=max([first_step, *options.restore_checkpoint_step]),
     first_timeout_secs=options.first_checkpoint_timeout_secs,
     next_timeout_secs=options.next_checkpoint_timeout_secs,
     preemption=preemption,
+    check_job_dir=lambda: directory.check_at_intervals(preemption.sleep),
   )
 
 

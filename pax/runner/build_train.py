@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import pathlib
 from concurrent import futures
 from typing import Any
 
@@ -17,15 +19,26 @@ from pax.programs import early_stopping
 from pax.programs import train_program as train_program_lib
 from pax.programs.jobs import TrainJob
 from pax.programs.preemption import PreemptionHandler
-from pax.runner import artifacts, job_setup, vocabulary_record
+from pax.runner import artifacts, emergency, job_setup, vocabulary_record
+from pax.runner.job_dir import JobDir
 from pax.runner.job_setup import JobSpec
 from pax.runner.options import RunOptions
 from praxis import base_input
 
 
+@dataclasses.dataclass(frozen=True)
+class _Outputs:
+  """The job directory, and writers of files in it."""
+
+  directory: JobDir
+  goodput: summaries.goodput.Recorder
+  writer: summaries.Writer
+
+
 def build(
   options: RunOptions,
   spec: JobSpec,
+  directory: JobDir,
   preemption: PreemptionHandler,
   began: float | None = None,
 ) -> TrainJob:
@@ -34,6 +47,7 @@ def build(
   Args:
     options: the flags.
     spec: the experiment and its configuration.
+    directory: the job directory.
     preemption: requests the stop of the job on signals.
     began: start of the process in seconds since 1970; None is now.
 
@@ -49,9 +63,8 @@ def build(
     # Compiles while the state is initialized or restored.
     thread = futures.ThreadPoolExecutor(1, 'compile')
     on_error.callback(thread.shutdown, wait=False)
-    job = _build(
-      options, spec, preemption, goodput=goodput, writer=writer, thread=thread
-    )
+    outputs = _Outputs(directory, goodput, writer)
+    job = _build(options, spec, preemption, outputs, thread)
     # Closing is the job's from now on. The thread ends after its last task.
     on_error.pop_all()
     thread.shutdown(wait=False)
@@ -62,9 +75,7 @@ def _build(
   options: RunOptions,
   spec: JobSpec,
   preemption: PreemptionHandler,
-  *,
-  goodput: summaries.goodput.Recorder,
-  writer: summaries.Writer,
+  outputs: _Outputs,
   thread: futures.Executor,
 ) -> TrainJob:
   tree, job_log_dir = spec.tree, options.job_log_dir
@@ -76,17 +87,18 @@ def _build(
   _check_ema(task)
   partitioner.preflight()
   compiling = thread.submit(_compile, options, partitioner)
-  sinks = {'writer': writer, 'progress': job_setup.create_progress(task)}
-  checkpointer = _checkpointer(options, partitioner, writer)
+  progress = job_setup.create_progress(task)
+  sinks = {'writer': outputs.writer, 'progress': progress}
+  checkpointer = _checkpointer(options, partitioner, preemption, outputs)
   vocabulary_record.record(
     job_log_dir,
     train_input,
     has_checkpoints=checkpointer.latest_step() is not None,
   )
   state, step = _initial_state(
-    options, partitioner, checkpointer, train_input, sinks['progress']
+    options, partitioner, checkpointer, train_input, progress
   )
-  with goodput.record(summaries.goodput.COMPILE):
+  with outputs.goodput.record(summaries.goodput.COMPILE):
     compiling.result()
   describing = thread.submit(
     artifacts.write_after_build, job_log_dir, tree, task, input_spec
@@ -114,7 +126,7 @@ def _build(
     checkpointer=checkpointer,
     preemption=preemption,
     describing=describing,
-    goodput=goodput,
+    goodput=outputs.goodput,
     **sinks,
   )
 
@@ -166,28 +178,48 @@ def _train_program(spec: JobSpec) -> train_program_lib.BaseTrainProgram:
 def _checkpointer(
   options: RunOptions,
   partitioner: partitioning.Partitioner,
-  writer: summaries.Writer,
+  preemption: PreemptionHandler,
+  outputs: _Outputs,
 ) -> checkpoints.Checkpointer:
   train = partitioner.task.train
   in_one_file = not (partitioner.is_spmd or options.pmap_use_tensorstore)
   types = checkpoints.CheckpointType
-  return checkpoints.create_checkpointer(
-    checkpoints.CheckpointOptions(
-      save_interval_steps=train.save_interval_steps,
-      max_to_keep=train.save_max_to_keep,
-      keep_interval_secs=checkpoints.parse_duration(
-        train.save_keep_interval_duration
-      ),
-      saving=options.enable_checkpoint_saving,
-      asynchronous=options.jax_fully_async_checkpoint,
-      timeout_secs=options.async_timeout_secs,
+  kind = types.FLAX if in_one_file else types.GDA
+  checkpoint_options = checkpoints.CheckpointOptions(
+    save_interval_steps=train.save_interval_steps,
+    max_to_keep=train.save_max_to_keep,
+    keep_interval_secs=checkpoints.parse_duration(
+      train.save_keep_interval_duration
     ),
+    saving=options.enable_checkpoint_saving,
+    asynchronous=options.jax_fully_async_checkpoint,
+    timeout_secs=options.async_timeout_secs,
+  )
+
+  def before_write() -> None:
+    outputs.directory.raise_if_gone()
+    outputs.writer.flush()
+
+  checkpointer = checkpoints.create_checkpointer(
+    checkpoint_options,
     options.job_log_dir,
-    types.FLAX if in_one_file else types.GDA,
-    before_write=writer.flush,
+    kind,
+    before_write=before_write,
     restore_transformations=job_setup.instantiate(
       train.restore_transformations
     ),
+  )
+  emergency_dir = None
+  if options.emergency_dir:
+    emergency_dir = emergency.EmergencyDir(
+      pathlib.Path(options.emergency_dir), kind, checkpoint_options
+    )
+  return emergency.GuardedCheckpointer(
+    checkpointer,
+    outputs.directory,
+    checkpoint_options,
+    emergency_dir,
+    preemption.sleep,
   )
 
 

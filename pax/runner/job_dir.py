@@ -55,6 +55,8 @@ class JobDir:
     self._lock: job_lock.JobLock | None = None
     self._run_id: str | None = None
     self._checked_at = time.monotonic()
+    # Called after the directory was mounted again, to open its files again.
+    self.on_remount: Callable[[], None] = lambda: None
 
   def lock(self) -> None:
     """Locks the directory for training.
@@ -164,6 +166,7 @@ class JobDir:
     if self._lock is not None:
       self._lock.close()
       self.lock()
+    self.on_remount()
 
   def _check_lock(self) -> None:
     if self._lock is None:
@@ -211,6 +214,7 @@ def open_job_dir(
       on_exit.callback(directory.close)
       side_files.make_directories(path, job_log.FOLDER)
       handler = job_log.LogFileHandler(log_file)
+      directory.on_remount = handler.reopen
       if process == 0 and mode == 'train':
         directory.lock()
     except OSError as e:

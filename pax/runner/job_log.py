@@ -48,9 +48,11 @@ class LogFileHandler(std_logging.Handler):
 
   def reopen(self) -> None:
     """Opens the file again, after its file system was mounted again."""
-    with side_files.tolerate_errors(self._path), self.lock:
-      old, self._descriptor = self._descriptor, self._open()
-      os.close(old)
+    with side_files.tolerate_errors(self._path):
+      descriptor = self._open()
+      # Atomic: other threads may be writing.
+      os.dup2(descriptor, self._descriptor, inheritable=False)
+      os.close(descriptor)
 
   def close(self) -> None:
     with contextlib.suppress(OSError):

@@ -195,6 +195,20 @@ class RunOptions(command_line.CheckedOptions):
     ' Default: until training ends.',
     domain=_interval(ge=0, le=_MAX_SECS),
   )
+  emergency_dir: str | None = _flag(
+    None,
+    'Checkpoints',
+    'For --mode=train: directory on another file system that receives a last'
+    ' checkpoint if --job_log_dir is deleted, moved or unmounted, or cannot be'
+    ' written to (docs/job_directory.md).',
+  )
+  job_dir_wait_secs: int = _flag(
+    60,
+    'Checkpoints',
+    'How long a job waits for --job_log_dir to return after it was moved or'
+    ' unmounted.',
+    domain=_interval(ge=0, le=_MAX_SECS),
+  )
   enable_checkpoint_saving: bool = _flag(
     True, 'Checkpoints', 'Save checkpoints.'
   )
@@ -349,6 +363,9 @@ class RunOptions(command_line.CheckedOptions):
       raise UsageError(
         f'--aot_load is for --mode=train, got --mode={self.mode}'
       )
+    if self.emergency_dir and (self.mode != 'train' or self.study):
+      mode = '--study' if self.study else f'--mode={self.mode}'
+      raise UsageError(f'--emergency_dir is for --mode=train, got {mode}')
     restores = self.restore_checkpoint_dir or self.restore_checkpoint_step
     if restores and self.mode not in _DECODE_MODES:
       raise UsageError(

@@ -18,6 +18,7 @@ from pax.runner import (
   build_eval,
   build_train,
   distributed,
+  emergency,
   job_dir,
   job_log,
   job_setup,
@@ -44,13 +45,17 @@ def run(
   job_log.log_to_console()
   distributed.initialize(options)
   process = jax.process_index()
-  with job_dir.open_job_dir(options.job_log_dir, process, options.mode):
+  if options.emergency_dir:
+    emergency.check_emergency_dir(options.emergency_dir, options.job_log_dir)
+  with job_dir.open_job_dir(
+    options.job_log_dir, process, options.mode, options.job_dir_wait_secs
+  ) as directory:
     with _preemption_handler(options) as preemption:
       spec = job_setup.resolve(options, experiment)
       run_record.append(
         options.job_log_dir, type(spec.experiment), options.mode, sys.argv
       )
-      outcome = _run(options, spec, preemption, began)
+      outcome = _run(options, spec, directory, preemption, began)
       code = _exit_code(outcome, preemption)
       preemption.mark_ended(code)
   return code
@@ -67,14 +72,15 @@ def _exit_code(outcome: Outcome, preemption: PreemptionHandler) -> int:
 def _run(
   options: RunOptions,
   spec: job_setup.JobSpec,
+  directory: job_dir.JobDir,
   preemption: PreemptionHandler,
   began: float,
 ) -> Outcome:
   if options.mode == 'infer':
     return build_eval.build_infer(options, spec, preemption).run()
   if options.mode != 'train':
-    return build_eval.build_eval(options, spec, preemption).run()
-  with build_train.build(options, spec, preemption, began) as job:
+    return build_eval.build_eval(options, spec, directory, preemption).run()
+  with build_train.build(options, spec, directory, preemption, began) as job:
     outcome = _train(job, spec)
     if outcome is Outcome.OUT_OF_DATA:
       logging.warning('The training data ended before the last step')

@@ -14,8 +14,14 @@ import pytest
 from pax import atomic_file
 
 
-def test_creates_the_folder_and_the_file(tmp_path):
-  path = tmp_path / 'a' / 'b.txt'
+def test_writes_the_file_and_creates_no_folder(tmp_path):
+  path = tmp_path / 'a' / 'b' / 'c.txt'
+  for make in (atomic_file.write_text, lambda p, _: atomic_file.AtomicFile(p)):
+    with pytest.raises(FileNotFoundError):
+      make(path, 'x')
+  with pytest.raises(FileNotFoundError):
+    atomic_file.make_folder(path.parent)
+  atomic_file.make_folder(path.parent, parents=True)
   atomic_file.write_text(path, 'ä\n')
   assert path.read_bytes() == 'ä\n'.encode()
   assert list(path.parent.iterdir()) == [path]

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from pax import checkpoints
-from pax.checkpoints import host_arrays, paths, pins
+from pax.checkpoints import host_arrays, paths, pins, tensorstore_format
 from tests.testing import saved_states, trees
 
 KINDS = list(checkpoints.CheckpointType)
@@ -233,6 +234,31 @@ def test_a_job_directory_that_vanished_is_not_created_anew(tmp_path):
   with pytest.raises(checkpoints.CheckpointError, match='No such file'):
     checkpointer.close()
   assert not job.exists()
+
+
+@pytest.mark.parametrize('is_moved', [False, True])
+def test_a_directory_that_vanishes_within_a_save(
+  tmp_path, monkeypatch, is_moved
+):
+  """TensorStore creates missing parents, but not those of a job."""
+  staging = tmp_path / 'job' / 'checkpoints' / 'tmp_checkpoint_00000001'
+  staging.mkdir(parents=True)
+
+  def vanish(*args, write_leaf=tensorstore_format._write_leaf):
+    if is_moved:
+      (tmp_path / 'job').rename(tmp_path / 'moved')
+    else:
+      shutil.rmtree(tmp_path / 'job')
+    return write_leaf(*args)
+
+  monkeypatch.setattr(tensorstore_format, '_write_leaf', vanish)
+  snapshot = host_arrays.snapshot({'a': jnp.ones([4, 4])})
+  if is_moved:
+    tensorstore_format.write(staging, snapshot)
+  else:
+    with pytest.raises(OSError, match=f'failed at {staging}/state/a'):
+      tensorstore_format.write(staging, snapshot)
+  assert not (tmp_path / 'job').exists()
 
 
 def test_two_leaves_of_one_name_are_refused():

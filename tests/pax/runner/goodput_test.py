@@ -10,7 +10,7 @@ import time
 import pytest
 
 from pax.programs import preemption, train
-from pax.runner import build_train, job_setup
+from pax.runner import build_train, job_dir, job_setup
 from pax.runner.options import RunOptions
 from pax.summaries import goodput
 from tests.integration import experiments
@@ -27,29 +27,30 @@ class Dies(experiments.TinySpmd):
   INPUT = Dying
 
 
-def _train(job_dir, experiment):
+def _train(path, experiment):
   options = RunOptions(
-    job_log_dir=str(job_dir),
+    job_log_dir=str(path),
     eval_on_test=True,
     pax_only_aggregate_summaries=True,
   )
   planned = job_setup.resolve(options, experiment)
   with preemption.PreemptionHandler() as signals:
-    with build_train.build(options, planned, signals) as run:
-      train.train(run)
+    with job_dir.open_job_dir(options.job_log_dir, 0) as directory:
+      with build_train.build(options, planned, directory, signals) as run:
+        train.train(run)
   return run
 
 
 @pytest.fixture(scope='module')
 def job(tmp_path_factory):
   """(directory, seconds it all took, what the second process told)."""
-  job_dir = tmp_path_factory.mktemp('job')
+  path = tmp_path_factory.mktemp('job')
   began = time.time()
   with pytest.raises(OSError, match='is gone'):
-    _train(job_dir, Dies())
+    _train(path, Dies())
   time.sleep(0.5)
-  run = _train(job_dir, experiments.TinySpmd())
-  return job_dir, time.time() - began, run.goodput.summary_line()
+  run = _train(path, experiments.TinySpmd())
+  return path, time.time() - began, run.goodput.summary_line()
 
 
 def test_the_times_add_up(job):

@@ -67,7 +67,7 @@ def test_averages_that_nobody_keeps(tmp_path):
     'task.model.ici_mesh_shape=[1,1,1]',
   )
   with pytest.raises(ValueError, match='eval_use_ema_states is set'):
-    build_train.build(made, planned, None)
+    build_train.build(made, planned, None, None)
 
 
 def test_one_train_program_at_most(tmp_path):

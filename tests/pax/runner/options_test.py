@@ -40,6 +40,8 @@ FLAGS = [
   'restore_checkpoint_step',
   'first_checkpoint_timeout_secs',
   'next_checkpoint_timeout_secs',
+  'emergency_dir',
+  'job_dir_wait_secs',
   'enable_checkpoint_saving',
   'pmap_use_tensorstore',
   'jax_fully_async_checkpoint',
