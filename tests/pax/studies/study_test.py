@@ -9,7 +9,7 @@ import pathlib
 
 import pytest
 
-from pax import automl
+from pax import automl, exit_codes
 from pax.runner import options as options_lib
 from pax.studies import command, errors, report, study, trial_metrics
 from pax.tuning import space, trial
@@ -88,6 +88,15 @@ def test_a_killed_trial_is_run_again(tmp_path):
   )
   made.run()
   assert sorted(begun) == [1, 2, 2, 3, 4]
+  assert {t.status.value for t in made.trials} == {'done'}
+
+
+def test_a_trial_that_diverged_is_done(tmp_path):
+  made, begun = _study(
+    tmp_path, lambda id: exit_codes.DIVERGED if id == 2 else 0
+  )
+  made.run()
+  assert begun == [1, 2, 3, 4]
   assert {t.status.value for t in made.trials} == {'done'}
 
 
