@@ -10,7 +10,6 @@ import hashlib
 import io
 import os
 import pathlib
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -127,6 +126,7 @@ class SentencePieceTokenizer(Tokenizer):
       with cache.lock():
         model = cache.read()
         if model is None:
+          cache.delete_damaged()
           model = self._train(documents)
           cache.write(model)
     self._load(model, str(cache.path_of(model)))
@@ -237,24 +237,22 @@ class _ModelCache:
     return self._folder / f'{self._fingerprint}.{_sha256(model)}.model'
 
   def read(self) -> bytes | None:
-    """Returns the model, or None; deletes damaged ones with a warning."""
-    pattern = re.compile(
-      rf'{re.escape(self._fingerprint)}\.([0-9a-f]{{64}})\.model'
-    )
-    for path in sorted(self._folder.glob(f'{self._fingerprint}.*.model')):
-      match = pattern.fullmatch(path.name)
-      try:
+    """Returns the model; None if there is none, or only damaged ones."""
+    for path in self._paths():
+      with contextlib.suppress(OSError):
         model = path.read_bytes()
-      except OSError:
-        continue
-      if match and _sha256(model) == match[1]:
-        return model
+        if path == self.path_of(model):
+          return model
+    return None
+
+  def delete_damaged(self) -> None:
+    """Deletes the files of a cache without a valid model, with warnings."""
+    for path in self._paths():
       logging.warning(
         'The cached tokenizer %s is damaged; it is trained again', path
       )
       with contextlib.suppress(OSError):
         path.unlink()
-    return None
 
   def write(self, model: bytes) -> None:
     """Writes the model, if the cache can be written."""
@@ -277,6 +275,9 @@ class _ModelCache:
       except OSError as e:
         logging.info('Cannot lock the cache of tokenizers: %s', e)
       yield
+
+  def _paths(self) -> list[pathlib.Path]:
+    return sorted(self._folder.glob(f'{self._fingerprint}.*.model'))
 
 
 def _cache_dir() -> pathlib.Path:

@@ -86,7 +86,7 @@ def dump_config(tree: Config[RunConfig]) -> str:
 
 
 def load_config(text: str) -> Config[RunConfig]:
-  """Returns the tree of a JSON text of `dump_config`."""
+  """Returns the tree of a JSON text of `dump_config`, which is code."""
   from fiddle.experimental import serialization
 
   return serialization.load_json(text)

@@ -29,7 +29,7 @@ from fiddle import tagging
 
 from pax import base_experiment, trusted_files
 from pax.parameterized_experiment import ParameterizedExperiment
-from pax.runner import overrides, value_parsing
+from pax.runner import artifacts, overrides, value_parsing
 from pax.runner.command_line import UsageError
 from praxis import pax_fiddle
 
@@ -113,20 +113,16 @@ def _config_file(
     )
   except trusted_files.UntrustedFileError as e:
     raise trusted_files.UntrustedFileError(f'--fdl=config_file: {e}') from None
-  return _load_json(content.decode())
+  return artifacts.load_config(content.decode())
 
 
 def _config_str(text: str, unused: Any) -> Any:
   try:
-    return _load_json(zlib.decompress(base64.urlsafe_b64decode(text)).decode())
+    return artifacts.load_config(
+      zlib.decompress(base64.urlsafe_b64decode(text)).decode()
+    )
   except (binascii.Error, zlib.error) as e:
     raise ValueError(f'--fdl=config_str: cannot be unpacked: {e}') from e
-
-
-def _load_json(text: str) -> Any:
-  from fiddle.experimental import serialization
-
-  return serialization.load_json(text)
 
 
 def _set(text: str, config: Any) -> Any:

@@ -142,7 +142,8 @@ class TextInput(base_input.BaseInput):
     """Returns the value of a bytes literal."""
     try:
       value = ast.literal_eval(line.decode())
-    except (SyntaxError, ValueError):
+    # A long line of operators exceeds the limits of Python's parser.
+    except (MemoryError, RecursionError, SyntaxError, ValueError):
       value = None
     if not isinstance(value, bytes):
       raise ValueError(

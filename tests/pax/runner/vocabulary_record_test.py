@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import json
 
+import jax
+import numpy as np
 import pytest
+from jax.experimental import multihost_utils
 
 from pax.inputs import text, tokenizers
 from pax.runner import vocabulary_record
@@ -99,6 +102,24 @@ def _values(content):
     return json.loads(content)
   except ValueError:
     return None
+
+
+def test_processes_with_different_vocabularies(tmp_path, monkeypatch):
+  monkeypatch.setattr(jax, 'process_count', lambda: 3)
+
+  def gather(own):
+    other = own.copy()
+    other[0] ^= 1
+    return np.stack([own, other, own])
+
+  monkeypatch.setattr(multihost_utils, 'process_allgather', gather)
+  with pytest.raises(REFUSED, match=r'process 0 has .*"a".* processes \[1\]'):
+    record(tmp_path, tokens='a')
+  assert not list(tmp_path.iterdir())
+  monkeypatch.setattr(
+    multihost_utils, 'process_allgather', lambda own: np.stack([own] * 3)
+  )
+  record(tmp_path, tokens='a')
 
 
 def test_inputs_of_text_have_the_vocabulary_of_their_tokenizer(

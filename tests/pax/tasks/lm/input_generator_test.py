@@ -80,7 +80,9 @@ def test_lines_that_spell_bytes(tmp_path):
   assert source.ids_to_strings(labels, [1, 5, 1]) == ['a', 'ä, b', '\n']
 
 
-@pytest.mark.parametrize('line', ['one', "'one'", "b'one", '1'])
+@pytest.mark.parametrize(
+  'line', ['one', "'one'", "b'one", '1', '-' * 100_000 + '1']
+)
 def test_lines_that_do_not_spell_bytes(tmp_path, line):
   path = tmp_path / 'lines'
   path.write_text(line)
