@@ -29,30 +29,6 @@ _CHECKSUM_BYTES = 4
 _CHECKSUM_MARK = b'\xa5crc32\xce'
 _KEYS = {'state', 'metadata', 'train_input'}
 
-_CHECKSUM = 'crc32'
-_CHECKSUM_BYTES = 4
-# msgpack of the key and of the type of an unsigned number of four bytes.
-_CHECKSUM_MARK = b'\xa5crc32\xce'
-_KEYS = {'state', 'metadata', 'train_input'}
-
-_CHECKSUM = 'crc32'
-_CHECKSUM_BYTES = 4
-# msgpack of the key and of the type of an unsigned number of four bytes.
-_CHECKSUM_MARK = b'\xa5crc32\xce'
-_KEYS = {'state', 'metadata', 'train_input'}
-
-_CHECKSUM = 'crc32'
-_CHECKSUM_BYTES = 4
-# msgpack of the key and of the type of an unsigned number of four bytes.
-_CHECKSUM_MARK = b'\xa5crc32\xce'
-_KEYS = {'state', 'metadata', 'train_input'}
-
-_CHECKSUM = 'crc32'
-_CHECKSUM_BYTES = 4
-# msgpack of the key and of the type of an unsigned number of four bytes.
-_CHECKSUM_MARK = b'\xa5crc32\xce'
-_KEYS = {'state', 'metadata', 'train_input'}
-
 
 def snapshot(leaves: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:
   """Returns a host copy of the state; on processes other than 0 it is empty.
