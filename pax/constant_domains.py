@@ -83,7 +83,8 @@ def check(experiment: Any) -> None:
     if not domain.contains(value):
       valid = [v for v in values if v is not None and domain.contains(v)]
       example = valid[-1] if valid else domain.example(value)
-      hint = '' if example is None else f'; e.g. --set {name}={example}'
+      setting = value_domains.setting(name, example)
+      hint = '' if example is None else f'; e.g. --set {setting}'
       raise ValueError(
         f'{name} of {cls.__name__} must be {domain.text}, got {value!r}{hint}'
       )

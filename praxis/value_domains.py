@@ -178,6 +178,15 @@ def interval(default: Any = None, **bounds: Any) -> Interval:
   return Interval(**({'is_integer': is_integer} | bounds))
 
 
+def setting(name: str, value: Any) -> str:
+  """Returns NAME=VALUE for a flag, without spaces."""
+  if isinstance(value, float):
+    value = f'{value:g}'
+  elif isinstance(value, list | tuple):
+    value = str(list(value)).replace(' ', '')
+  return f'{name}={value}'
+
+
 def domains_of(cls: type) -> Iterator[tuple[dataclasses.Field[Any], Domain]]:
   """Yields the fields of a dataclass that have a domain."""
   for field_ in dataclasses.fields(cls):

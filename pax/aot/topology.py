@@ -28,7 +28,7 @@ _TPU_TORUS = re.compile(
   r'(v2|v3|v4|v5e|v5p|v6e|tpu7x):(\d+(?:x\d+)+)(?:\*(\d+))?'
 )
 _GPU = re.compile(r'(?:(\d+)x)?(\d+)x([a-z]+\d+[a-z]*)')
-_CPU = re.compile(r'cpu:(\d+)')
+_CPU = re.compile(r'cpu:([1-9]\d*)')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

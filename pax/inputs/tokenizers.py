@@ -197,22 +197,28 @@ class SentencePieceTokenizer(Tokenizer):
     ]
     # The sampling of SentencePiece differs between hosts.
     step = max(1, -(-len(lines) // self.max_lines))
-    sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=iter(lines[::step]),
-      model_writer=model,
-      vocab_size=self.num_pieces,
-      model_type='bpe',
-      byte_fallback=True,
-      character_coverage=0.9995,
-      # Decoding must invert encoding: no normalization, all white space.
-      normalization_rule_name='identity',
-      remove_extra_whitespaces=False,
-      add_dummy_prefix=False,
-      allow_whitespace_only_pieces=True,
-      user_defined_symbols=['\n'],
-      shuffle_input_sentence=False,
-      minloglevel=2,
-    )
+    try:
+      sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines[::step]),
+        model_writer=model,
+        vocab_size=self.num_pieces,
+        model_type='bpe',
+        byte_fallback=True,
+        character_coverage=0.9995,
+        # Decoding must invert encoding: no normalization, all white space.
+        normalization_rule_name='identity',
+        remove_extra_whitespaces=False,
+        add_dummy_prefix=False,
+        allow_whitespace_only_pieces=True,
+        user_defined_symbols=['\n'],
+        shuffle_input_sentence=False,
+        minloglevel=2,
+      )
+    except RuntimeError as e:
+      raise ValueError(
+        f'SentencePiece cannot train num_pieces={self.num_pieces} on'
+        f' {len(lines)} lines; choose another number of pieces ({e})'
+      ) from e
     return model.getvalue()
 
 

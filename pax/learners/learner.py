@@ -109,6 +109,11 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
       )
     if isinstance(self.optimizer, pax_fiddle.Config):
       self.optimizer = self.optimizer.Instantiate()
+    if self.optimizer is None:
+      raise ValueError(
+        'Learner.optimizer must be an optimizer or its Config, got None; e.g.'
+        ' optimizers.Adam.config(learning_rate=1e-3)'
+      )
 
   def bprop_mask(self, var_weight_hparams: Hparams) -> Nested[bool]:
     """Returns the mask of learned variables: trainable and not excluded."""

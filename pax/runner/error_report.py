@@ -59,6 +59,8 @@ def _location(error: BaseException) -> str:
   bases = [base.__name__ for base in getattr(location.root, '__mro__', ())]
   roots = (_ROOTS[name] for name in bases if name in _ROOTS)
   root = next(roots, build_errors.name_of(location.root))
-  if location.path and location.cls is location.root:
-    return f'{root}{location.path}: '
-  return f'{root}{location.path} ({build_errors.name_of(location.cls)}): '
+  path, cls = f'{root}{location.path}', build_errors.name_of(location.cls)
+  # The path of a call, or of a root that has no path.
+  if path == cls or (location.path and location.cls is location.root):
+    return f'{path}: '
+  return f'{path} ({cls}): '

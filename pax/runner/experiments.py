@@ -92,6 +92,11 @@ def _sub_experiment(
   """The class of a sub-experiment, with the same constants set."""
   sub_experiments = cls.sub_experiments()
   if name not in sub_experiments:
+    if list(sub_experiments) == ['']:
+      raise UsageError(
+        f'--sub_experiment={name}: {cls.__name__} has no sub-experiments; leave'
+        ' out the flag'
+      )
     raise UsageError(
       f'--sub_experiment={name} is none of {", ".join(sub_experiments)}, the'
       f' sub-experiments of {cls.__name__}'

@@ -170,16 +170,15 @@ def _parse_call(
   """The function and the literals of `module.function(1, name='x')`."""
   try:
     node = ast.parse(text, mode='eval').body
-    if not isinstance(node, ast.Call):
-      return _import_function(ast.unparse(node)), [], {}
-    args = [ast.literal_eval(arg) for arg in node.args]
-    kwargs = {k.arg: ast.literal_eval(k.value) for k in node.keywords}
+    call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+    args = [ast.literal_eval(arg) for arg in call.args]
+    kwargs = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
   except (SyntaxError, ValueError) as e:
     raise UsageError(
       f'--fdl: {text!r} must be module.function, or that with literals in'
       f' parentheses: {e}'
     ) from e
-  return _import_function(ast.unparse(node.func)), args, kwargs
+  return _import_function(ast.unparse(call.func)), args, kwargs
 
 
 def _import_function(name: str) -> Callable[..., Any]:

@@ -87,8 +87,9 @@ def train_input(spec: JobSpec) -> base_input.BaseInput:
     ValueError: the experiment has none, or several.
   """
   if spec.tree.train_input is None:
-    # Raises: its message has the number of training datasets.
+    # Raises if the experiment has none or several.
     spec.experiment.training_dataset()
+    raise ValueError('train_input is None; training needs it, leave out --set')
   return spec.tree.train_input.Instantiate()
 
 

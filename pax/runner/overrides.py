@@ -152,8 +152,11 @@ def _child(owner: Any, step: str | int, override: Override) -> Any:
     return getattr(owner, step)
   except (AttributeError, IndexError, KeyError, TypeError):
     names = list(owner) if isinstance(owner, dict) else []
+    kind = type(owner)
+    if isinstance(owner, fdl.Buildable):
+      kind = fdl.get_callable(owner)
     raise override.error(
-      f'{type(owner).__name__} has no {step!r}{_suggestion(str(step), names)}'
+      f'{kind.__name__} has no {step!r}{_suggestion(str(step), names)}'
     ) from None
 
 

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fiddle import daglish
@@ -41,10 +42,12 @@ def from_experiment(
     ValueError: a path does not exist, or a value is not valid.
   """
   tree = of_task(experiment)
-  trains = bool(experiment.train_datasets())
-  tree.train_input = experiment.training_dataset() if trains else None
-  tree.eval_inputs = experiment.eval_datasets()
-  tree.decode_inputs = experiment.decode_datasets()
+  with _locate_errors(experiment, 'datasets'):
+    trains = bool(experiment.train_datasets())
+    tree.train_input = experiment.training_dataset() if trains else None
+    tree.eval_inputs = experiment.eval_datasets()
+  with _locate_errors(experiment, 'decode_datasets'):
+    tree.decode_inputs = experiment.decode_datasets()
   overrides.set_fields(tree, changes)
   check_domains(tree)
   return tree
@@ -55,14 +58,8 @@ def of_task(
   changes: Sequence[overrides.Override] = (),
 ) -> Config[RunConfig]:
   """Returns the tree without inputs, which depend on the number of devices."""
-  try:
-    task = experiment.task()
-  except Exception as e:
-    if not isinstance(e, ValueError) and not build_errors.location_of(e):
-      cls = type(experiment)
-      build_errors.attach(e, build_errors.Location(cls, '.task()', cls))
-    raise
-  tree = Config(RunConfig, task=task)
+  with _locate_errors(experiment, 'task'):
+    tree = Config(RunConfig, task=experiment.task())
   if changes:
     overrides.set_fields(tree, changes)
     check_domains(tree)
@@ -82,6 +79,20 @@ def check_domains(tree: Config[RunConfig]) -> None:
   model = getattr(tree.task, 'model', None)
   if isinstance(model, Config) and hasattr(model, 'ici_mesh_shape'):
     _check_mesh(model)
+
+
+@contextlib.contextmanager
+def _locate_errors(
+  experiment: base_experiment.BaseExperiment, method: str
+) -> Iterator[None]:
+  """Attaches the method to errors whose messages are not for users."""
+  try:
+    yield
+  except Exception as e:
+    if not isinstance(e, ValueError) and not build_errors.location_of(e):
+      cls = type(experiment)
+      build_errors.attach(e, build_errors.Location(cls, f'.{method}()', cls))
+    raise
 
 
 def _check_mesh(model: Config[Any]) -> None:
@@ -119,4 +130,8 @@ def _hint(
   example = field.default
   if example is None or not domain.contains(example):
     example = domain.example(value)
-  return '' if example is None else f'; e.g. --set {name}={example}'
+  return (
+    ''
+    if example is None
+    else f'; e.g. --set {value_domains.setting(name, example)}'
+  )

@@ -45,7 +45,8 @@ def _parser(current: Any, annotation: str) -> Callable[[str, Any], Any]:
     if isinstance(current, kind):
       return parser
   raise ValueError(
-    f'a {type(current).__name__} cannot be set as a whole; set its fields'
+    f'is a {type(current).__name__}, which cannot be set as a whole; set its'
+    ' fields'
   )
 
 

@@ -75,12 +75,15 @@ def _draw(panels: Mapping[str, Mapping[str, Curve]], path: str) -> None:
   for ax, (name, curves) in zip(axes, panels.items(), strict=True):
     for split, curve in sorted(curves.items()):
       points = [(s, v) for s, v in curve.items() if math.isfinite(v)]
+      if not points:
+        continue
       marker = 'o' if len(points) < 30 else None
       ax.plot(
         *zip(*points, strict=True), label=split, marker=marker, markersize=3
       )
     ax.set(xlabel='step', ylabel=name)
     ax.grid(alpha=0.3)
-    ax.legend()
+    if ax.lines:
+      ax.legend()
   with atomic_file.open_atomic(path, is_durable=False) as file:
     canvas.savefig(file, format='png', dpi=120)

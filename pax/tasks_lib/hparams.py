@@ -137,7 +137,7 @@ class Train(Parameterizable):
   # Whether the first batch must have the shapes of the input specs provider.
   enforce_input_specs: bool = True
   # Seed of initialization, dropout and all other random numbers.
-  random_seed: int = 1234
+  random_seed: int = _field(1234, ge=-(2**63), le=2**63 - 1)
   # Whether optimizer states are in host memory between steps; this frees memory
   # of the devices and costs the time of the transfers.
   offload_opt_states: bool = False
@@ -176,7 +176,7 @@ class Decode(Parameterizable):
   # Whether to fold the batch index into the key of each batch.
   prng_key_fold_with_batch_index: bool = False
   # Seed of the sampling.
-  random_seed: int = 1234
+  random_seed: int = _field(1234, ge=-(2**63), le=2**63 - 1)
   # Profile of decoding, as in Train.
   profiler_num_steps: int = _field(0, ge=0)
   profiler_min_duration_sec: float = _field(1.0, ge=0.0)
@@ -192,7 +192,7 @@ class Evaluate(Parameterizable):
   """Settings of evaluation."""
 
   # Seed of random numbers in evaluation.
-  random_seed: int = 1234
+  random_seed: int = _field(1234, ge=-(2**63), le=2**63 - 1)
   # Variable collections that an eval step may update.
   apply_mutable_list: Sequence[str] = EVAL_DEFAULT_MUTABLE_LIST
 
@@ -201,7 +201,7 @@ class Infer(Parameterizable):
   """Settings of inference."""
 
   # Seed of random numbers in inference.
-  random_seed: int = 1234
+  random_seed: int = _field(1234, ge=-(2**63), le=2**63 - 1)
 
 
 class OutputFormatType(enum.Enum):

@@ -91,6 +91,10 @@ class SingleTask(base_task.BaseTask):
     self._learner = _build_learner(self.train.learner)
     self._loss = _build_loss(self._learner.loss_name, self.loss_aggregator)
     self._inference_runner = self._build_inference_runner()
+    if not isinstance(self.metrics, Config | None):
+      raise ValueError(
+        f'task.metrics must be a Config or None, got {self.metrics!r}'
+      )
     self._metrics = (self.metrics or base_metrics.MeanMetrics.config()).clone()
 
   @property

@@ -169,10 +169,17 @@ def simulate_devices(count: int) -> None:
 
 
 def write(path: str, text: str) -> None:
-  """Writes a text and a final newline to a file; `-` is standard output."""
+  """Writes a text and a final newline to a file; `-` is standard output.
+
+  Raises:
+    ValueError: the file cannot be written.
+  """
   if path in ('-', '/dev/stdout'):
     print(text.rstrip('\n'), flush=True)
     return
   file = pathlib.Path(path).expanduser()
-  file.parent.mkdir(parents=True, exist_ok=True)
-  file.write_text(text.rstrip('\n') + '\n', encoding='utf-8')
+  try:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text.rstrip('\n') + '\n', encoding='utf-8')
+  except OSError as e:
+    raise ValueError(f'cannot write to {path}: {e.strerror or e}') from e
