@@ -20,7 +20,12 @@ import sys
 from collections.abc import Sequence
 
 from pax import exit_codes
-from pax.runner import command_line, error_report, parent_death
+from pax.runner import (
+  command_line,
+  error_report,
+  parent_death,
+  peer_monitor,
+)
 from pax.runner import console as console_lib
 from pax.runner import options as options_lib
 from pax.tools import commands
@@ -69,6 +74,7 @@ def console() -> None:
       code = _report_error(e, show_traceback=True)
   console_lib.flush_streams()
   stop_signals.wait_if_ending()
+  peer_monitor.announce_exit(code)
   if code == exit_codes.ERROR or (code and not _is_distributed()):
     # Waits neither for a compilation nor for other processes.
     os._exit(code)

@@ -144,6 +144,7 @@ class _Receiver:
 _program: _Receiver | None = None
 # Held, and never released, by the thread that ends the process.
 _ending = threading.Lock()
+_exit_hooks: list[Callable[[int], None]] = []
 
 
 def install() -> None:
@@ -203,6 +204,11 @@ def print_message(text: str) -> None:
     os.write(2, f'pax: {text}\n'.encode())
 
 
+def add_exit_hook(hook: Callable[[int], None]) -> None:
+  """Makes `end_process` call a function with the exit code; it must return."""
+  _exit_hooks.append(hook)
+
+
 def end_process(
   code: int, text: str, before_exit: Callable[[], None] = lambda: None
 ) -> NoReturn:
@@ -216,6 +222,8 @@ def end_process(
   _ending.acquire()
   print_message(text)
   try:
+    for hook in _exit_hooks:
+      hook(code)
     before_exit()
     _flush_stdout()
   finally:

@@ -14,11 +14,17 @@
 #SBATCH --output=%x-%j.log
 set -uo pipefail
 
-srun --kill-on-bad-exit=1 --label \
+srun --wait=600 --label \
   pax --exp=nvidia.NVIDIA5B --job_log_dir=/nfs/job
 code=$?
-# The requeued job continues from the checkpoint.
-if ((code == 75)); then
-  scontrol requeue "$SLURM_JOB_ID"
-fi
+# The requeued job continues from the checkpoint. Errors of the job itself would
+# only repeat.
+case $code in
+  0 | 1 | 2 | 3) ;;
+  *)
+    if ((${SLURM_RESTART_COUNT:-0} < 100)); then
+      scontrol requeue "$SLURM_JOB_ID"
+    fi
+    ;;
+esac
 exit $code

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
 import re
@@ -11,14 +12,16 @@ import time
 import jax
 from absl import logging
 
-from pax import trusted_files
-from pax.runner import tpu_vm
+from pax import exit_codes, trusted_files
+from pax.runner import coordination, peer_monitor, tpu_vm
 from pax.runner.options import RunOptions, UsageError
 
 _FORCED_DEVICES = re.compile(r'--xla_force_host_platform_device_count=\S+')
 
-# Processes end if another one sends no heartbeat for this time.
+# JAX's own detection, for processes that the peer monitor does not reach.
 _HEARTBEAT_TIMEOUT_SECS = 60
+# JAX aborts at its timeout; the message of the peer monitor comes before.
+_JAX_TIMEOUT_MARGIN_SECS = 15
 _MIN_PROCESSES_FOR_JITTER = 128
 _PROFILER_SERVERS: list[object] = []
 
@@ -125,9 +128,41 @@ def _join_processes(options: RunOptions) -> None:
     return
   # It would take SIGTERM; pax.programs.stop_agreement takes its place.
   jax.config.update('jax_enable_preemption_service', False)
-  jax.distributed.initialize(
-    **flags, heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_SECS
+  _connect(options, **flags)
+
+
+def _connect(options: RunOptions, **place: str | int | None) -> None:
+  """Connects the processes by JAX, and each with the peer monitor."""
+  monitors: list[peer_monitor.PeerMonitor] = []
+
+  def start_monitor(address: str, index: int, num_processes: int) -> None:
+    if num_processes > 1:
+      membership = peer_monitor.Membership(
+        index=index,
+        num_processes=num_processes,
+        coordinator=address,
+        timeout_secs=options.peer_timeout_secs,
+        join_secs=options.initialization_timeout_secs,
+      )
+      monitors.append(peer_monitor.start(membership))
+
+  def report_error(status: str) -> None:
+    for monitor in monitors:
+      monitor.report_jax_error(status)
+
+  coordination.initialize(
+    start_monitor,
+    report_error,
+    **place,
+    initialization_timeout=(
+      options.initialization_timeout_secs + _JAX_TIMEOUT_MARGIN_SECS
+    ),
+    heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_SECS,
   )
+  for monitor in monitors:
+    monitor.joined()
+    # `pax.main` announces its exit code before; a script ends without.
+    atexit.register(monitor.announce_exit, exit_codes.DONE)
 
 
 def _is_one_of_several_processes() -> bool:

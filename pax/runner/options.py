@@ -19,7 +19,8 @@ The same command continues from the newest checkpoint in --job_log_dir. Ctrl-C,
 SIGTERM and SIGHUP finish the step, save and stop; again, they stop at once.
 
 Exit codes: 0 done, 1 failed, 2 does not fit (--mode=aot), 75 stopped by a
-signal and saved, 124 hung, 128 + N stopped at once by signal N."""
+signal and saved, 76 another process of the job is lost, 124 hung, 128 + N
+stopped at once by signal N."""
 
 # Deprecated: --fdl.task.train.num_train_steps=10, --fdl_tag.Name=1.
 _FDL_PATH = re.compile(r'^--?fdl\.(?=\w)')
@@ -321,6 +322,19 @@ class RunOptions(command_line.CheckedOptions):
     'Several processes',
     'Index of this process, from 0.',
     domain=_interval(ge=0),
+  )
+  initialization_timeout_secs: int = _flag(
+    300,
+    'Several processes',
+    'Longest wait for all processes at the start; then each exits with 76.',
+    domain=_interval(ge=1, le=_MAX_SECS),
+  )
+  peer_timeout_secs: int = _flag(
+    10,
+    'Several processes',
+    'A process whose host is silent for this time is lost, as one that died:'
+    ' the others exit with 76.',
+    domain=_interval(ge=5, le=3600),
   )
   enable_summary_writer: bool = _flag(
     True, 'Output', 'Write TensorBoard events and metrics.jsonl.'

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import sys
 import time
+from collections.abc import Iterator
 
 import jax
 from absl import logging
@@ -22,9 +25,16 @@ from pax.runner import (
   job_dir,
   job_log,
   job_setup,
+  peer_monitor,
   run_record,
 )
 from pax.runner.options import RunOptions, UsageError
+
+# Errors of collectives and of the coordination service, as Python exceptions.
+_STATUS = re.compile(
+  r'\b(ABORTED|CANCELLED|DEADLINE_EXCEEDED|FAILED_PRECONDITION|INTERNAL|'
+  r'UNAVAILABLE|UNKNOWN): '
+)
 
 
 def run(
@@ -43,7 +53,27 @@ def run(
   began = time.time()
   _check_options(options)
   job_log.log_to_console()
-  distributed.initialize(options)
+  with _peer_loss_first():
+    distributed.initialize(options)
+    return _run_in_job_dir(options, experiment, began)
+
+
+@contextlib.contextmanager
+def _peer_loss_first() -> Iterator[None]:
+  """Reports the loss of a peer instead of the errors that it causes."""
+  try:
+    yield
+  except Exception as e:
+    if isinstance(e, jax.errors.JaxRuntimeError) or _STATUS.search(str(e)):
+      peer_monitor.await_verdict()
+    raise
+
+
+def _run_in_job_dir(
+  options: RunOptions,
+  experiment: base_experiment.BaseExperiment | None,
+  began: float,
+) -> int:
   process = jax.process_index()
   if options.emergency_dir:
     emergency.check_emergency_dir(options.emergency_dir, options.job_log_dir)

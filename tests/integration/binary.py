@@ -10,6 +10,7 @@ import pathlib
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -58,10 +59,27 @@ def aot_report(job_log_dir: pathlib.Path, *flags: str) -> dict[str, Any]:
 
 
 def start_processes(
-  exp: str, job_log_dir: pathlib.Path, *words: str, count: int, devices: int
+  exp: str,
+  job_log_dir: pathlib.Path,
+  *words: str,
+  count: int,
+  devices: int,
+  indices: Sequence[int] | None = None,
+  port: int | None = None,
 ) -> list[programs.Program]:
-  """Begins one run of `count` processes, with `devices` each."""
-  words += ('--multiprocess_gpu', f'--server_addr=localhost:{free_port()}')
+  """Begins one run of `count` processes, with `devices` each.
+
+  Args:
+    exp: the experiment.
+    job_log_dir: its directory.
+    *words: further flags.
+    count: number of processes of the run.
+    devices: number of devices of each.
+    indices: processes that are started; None starts all.
+    port: that of process 0; None takes a free one.
+  """
+  address = f'localhost:{port or free_port()}'
+  words += ('--multiprocess_gpu', f'--server_addr={address}')
   return [
     start(
       exp,
@@ -71,7 +89,7 @@ def start_processes(
       f'--host_idx={index}',
       devices=devices,
     )
-    for index in range(count)
+    for index in (range(count) if indices is None else indices)
   ]
 
 

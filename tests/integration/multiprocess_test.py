@@ -4,12 +4,15 @@
 # bazel: size=large
 from __future__ import annotations
 
+import re
 import signal
+import time
 
 import numpy as np
 import pytest
 
 from pax import tf_records
+from pax.runner import peer_connections
 from tests.integration import binary
 
 STEPS = 40
@@ -137,8 +140,78 @@ def test_the_failure_of_one_ends_both(tmp_path):
     'TinyBroken', tmp_path, *words, count=2, devices=2
   )
   ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
-  assert all(p.returncode for p in ended)
+  assert [p.returncode for p in ended] == [1, 1], ended
   assert 'the disk with the data is gone' in ended[1].stderr
+  message = (
+    r'pax: error: process 1 of 2 \(host .+\) ended with exit code 1; this'
+  )
+  assert re.search(message, ended[0].stderr), ended[0].stderr
+
+
+@pytest.mark.parametrize('killed', [0, 1])
+def test_the_death_of_one_ends_the_other(tmp_path, killed):
+  words = [MESH, '--set=BATCH_SIZE=4', f'--set=NUM_STEPS={10**6}']
+  processes = binary.start_processes(
+    'TinySpmd', tmp_path, *words, count=2, devices=2
+  )
+  binary.wait_for_losses(tmp_path, 3)
+  processes[killed].send_signal(signal.SIGKILL)
+  _assert_lost(processes[1 - killed], f'process {killed} of 2')
+  processes[killed].wait()
+
+
+def test_a_process_that_dies_at_the_start_ends_the_other(tmp_path):
+  """A third has not joined yet."""
+  port = binary.free_port()
+  words = [MESH, '--set=BATCH_SIZE=4']
+  first, second = binary.start_processes(
+    *('TinySpmd', tmp_path, *words),
+    count=3,
+    devices=1,
+    indices=(0, 1),
+    port=port,
+  )
+  deadline = time.monotonic() + binary.TIMEOUT_SECS
+  while not _is_connected(peer_connections.ports(f'localhost:{port}')):
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
+  second.send_signal(signal.SIGKILL)
+  _assert_lost(first, 'process 1 of 3')
+  second.wait()
+
+
+@pytest.mark.parametrize('index', [0, 1])
+def test_a_process_that_does_not_join_is_named(tmp_path, index):
+  words = [MESH, '--initialization_timeout_secs=2']
+  (started,) = binary.start_processes(
+    'TinySpmd', tmp_path, *words, count=2, devices=2, indices=(index,)
+  )
+  ended = started.wait(binary.TIMEOUT_SECS)
+  assert ended.returncode == 76, ended
+  message = f'process {1 - index} of 2 did not join within 2 s'
+  assert message in ended.stderr, ended.stderr
+
+
+def _assert_lost(survivor, name):
+  """It ends in time, with one message and no stack trace."""
+  ended = survivor.wait(15)
+  assert ended.returncode == 76, ended
+  assert ended.stderr.count('pax: error: ') == 1, ended.stderr
+  assert re.search(rf'{name} \(host .+\) is gone: ', ended.stderr), ended.stderr
+  assert 'stack trace' not in ended.stderr
+  assert 'Traceback' not in ended.stderr
+
+
+def _is_connected(ports):
+  """Whether there is a connection to one of the local ports."""
+  established = '01'
+  for file in ('/proc/net/tcp', '/proc/net/tcp6'):
+    with open(file, encoding='utf-8') as lines:
+      for line in list(lines)[1:]:
+        _, local, _, state, *_ = line.split()
+        if state == established and int(local.rpartition(':')[2], 16) in ports:
+          return True
+  return False
 
 
 def test_a_signal_during_the_start_of_one_ends_both(tmp_path):

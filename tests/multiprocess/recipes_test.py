@@ -104,17 +104,27 @@ def test_slurm(tmp_path, found, recipe, single):
   assert_trained(tmp_path, run(file, env=slurm(found, file)), single)
 
 
-def test_slurm_begins_again_after_a_stop(tmp_path, found, recipe):
-  file = recipe('--print=slurm', '--hosts=2', f'--program={stopped(tmp_path)}')
-  ended = run(file, env=slurm(found, file) | {'SLURM_JOB_ID': '77'})
-  assert ended.returncode == 75
-  assert ended.stdout == 'scontrol requeue 77\n'
+@pytest.mark.parametrize(
+  ('code', 'restarts'),
+  [(1, False), (3, False), (75, True), (76, True), (124, True), (137, True)],
+)
+def test_slurm_begins_again_unless_it_failed(
+  tmp_path, found, recipe, code, restarts
+):
+  program = ends_with(tmp_path, code)
+  file = recipe('--print=slurm', '--hosts=2', f'--program={program}')
+  env = slurm(found, file) | {'SLURM_JOB_ID': '77'}
+  ended = run(file, env=env)
+  assert ended.returncode == code
+  assert ended.stdout == 'scontrol requeue 77\n' * restarts
+  ended = run(file, env=env | {'SLURM_RESTART_COUNT': '100'})
+  assert (ended.returncode, ended.stdout) == (code, '')
 
 
-def stopped(tmp_path):
-  """A program that was told to stop."""
-  file = tmp_path / 'stopped'
-  file.write_text('#!/bin/bash\nexit 75\n')
+def ends_with(tmp_path, code):
+  """A program that exits with a code."""
+  file = tmp_path / 'program'
+  file.write_text(f'#!/bin/bash\nexit {code}\n')
   file.chmod(0o755)
   return file
 
@@ -136,6 +146,16 @@ def test_ssh_ends_all_when_one_fails(tmp_path, found, recipe):
   assert run(file, env=found.environment).returncode == 3
 
 
+def test_ssh_ends_with_the_cause_of_a_lost_peer(tmp_path, found, recipe):
+  program = tmp_path / 'program'
+  program.write_text(
+    '#!/bin/bash\n[[ "$*" == *host_idx=1 ]] && exit 76\nsleep 0.5; exit 9\n'
+  )
+  program.chmod(0o755)
+  file = recipe('--print=ssh', '--ssh=alpha,beta', f'--program={program}')
+  assert run(file, env=found.environment).returncode == 9
+
+
 def pods(file, env):
   """(command, environment) of each pod, as Kubernetes makes them."""
   spec = yaml.safe_load(file.read_text())
@@ -144,6 +164,12 @@ def pods(file, env):
   pod = made['template']['spec']
   (container,) = pod['containers']
   assert made['completionMode'] == 'Indexed'
+  # Errors that a new start would repeat end the job.
+  (rule,) = made['podFailurePolicy']['rules']
+  assert rule['action'] == 'FailJob'
+  assert rule['onExitCodes']['values'] == [1, 2, 3]
+  (rule,) = spec['spec']['failurePolicy']['rules']
+  assert rule['action'] == 'FailJobSet'
   assert made['completions'] == made['parallelism']
   name = spec['metadata']['name']
   first = f'{name}-{job["name"]}-0-0.{name}'

@@ -43,6 +43,9 @@ class Command:
 def run(commands: Sequence[Command], grace_secs: float = _GRACE_SECS) -> int:
   """Runs all; returns the exit code of the first that failed, or 0.
 
+  A process that ends because it lost another (PEER_LOST) is not the first: the
+  cause is awaited for `grace_secs`.
+
   Forwards SIGINT, SIGTERM and SIGHUP to all. If one fails, the others get
   SIGTERM, and SIGKILL after `grace_secs`; also if this process is killed,
   provided that they call `parent_death.watch`.
@@ -80,6 +83,8 @@ class _Group:
     self._members: dict[str, _Member] = {}
     self._deadline: float | None = None
     self._is_stopping = False
+    # Only ends with PEER_LOST so far.
+    self._is_awaiting_cause = False
     self._code = 0
 
   def start(self, command: Command) -> None:
@@ -93,12 +98,14 @@ class _Group:
     """Waits until all have ended; returns the exit code."""
     while self._members:
       match self._next():
+        case None if self._is_awaiting_cause:
+          self._end_others()
         case None:
           _print(f'killed {", ".join(self._members)}')
           self.kill()
         case _End() as end:
           del self._members[end.name]
-          if end.code and not self._code:
+          if end.code and (not self._code or self._is_awaiting_cause):
             self._fail(end)
         case number:
           self._stop(signal.Signals(number))
@@ -118,6 +125,13 @@ class _Group:
   def _fail(self, end: _End) -> None:
     """Ends the other processes after one has failed."""
     self._code = end.code
+    if end.code == exit_codes.PEER_LOST:
+      if not self._is_awaiting_cause:
+        self._is_awaiting_cause = True
+        self._deadline = time.monotonic() + self._grace_secs
+      _print(f'{end.name} {_reason(end.code)}')
+      return
+    self._is_awaiting_cause = False
     is_saved = end.code == exit_codes.PREEMPTED
     secs = max(_SAVING_SECS, self._grace_secs) if is_saved else self._grace_secs
     self._deadline = time.monotonic() + secs
@@ -128,6 +142,13 @@ class _Group:
     # A second signal would stop them without saving.
     if not (is_saved and self._is_stopping):
       self._stop(signal.SIGTERM)
+
+  def _end_others(self) -> None:
+    """Ends processes that have not noticed a loss which others reported."""
+    self._is_awaiting_cause = False
+    self._deadline = time.monotonic() + self._grace_secs
+    _print(f'ending {", ".join(self._members)}')
+    self._stop(signal.SIGTERM)
 
   def _stop(self, number: signal.Signals) -> None:
     self._is_stopping = True
@@ -207,6 +228,8 @@ def _reason(code: int) -> str:
   """How a process ended, for messages."""
   if code == exit_codes.PREEMPTED:
     return 'was stopped and has saved'
+  if code == exit_codes.PEER_LOST:
+    return 'has lost another process'
   if code > _SIGNAL_OFFSET and code - _SIGNAL_OFFSET in set(signal.Signals):
     return f'was ended by {signal.Signals(code - _SIGNAL_OFFSET).name}'
   return f'failed with exit code {code}'

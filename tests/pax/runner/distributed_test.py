@@ -92,6 +92,8 @@ def test_joins_as_told(calls):
     'coordinator_address': 'h:1',
     'num_processes': 2,
     'process_id': 0,
+    # The peer monitor gives up before.
+    'initialization_timeout': 315,
   }
 
 

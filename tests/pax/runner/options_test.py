@@ -64,6 +64,8 @@ FLAGS = [
   'server_addr',
   'num_hosts',
   'host_idx',
+  'initialization_timeout_secs',
+  'peer_timeout_secs',
   'enable_summary_writer',
   'pax_only_aggregate_summaries',
   'wandb_project',

@@ -78,6 +78,24 @@ def test_a_stop_that_saves_stays_one(capfd):
   assert '1 was stopped and has saved; ending 0' in err and 'killed' not in err
 
 
+def test_the_cause_of_a_lost_peer_is_awaited(capfd):
+  """Code 76 is that of a process which lost another."""
+  dies = 'import os, time; time.sleep(0.5); os.kill(os.getpid(), 9)'
+  assert (
+    process_group.run([command('0', 'exit(76)'), command('1', dies)]) == 128 + 9
+  )
+  err = capfd.readouterr().err
+  assert '0 has lost another process\n' in err
+  assert '1 was ended by SIGKILL\n' in err
+
+
+def test_those_that_do_not_notice_a_loss_are_ended(capfd):
+  sleep = 'import time; time.sleep(60)'
+  commands_ = [command('0', 'exit(76)'), command('1', sleep)]
+  assert process_group.run(commands_, grace_secs=0.5) == 76
+  assert 'pax launch: ending 1\n' in capfd.readouterr().err
+
+
 def test_what_does_not_exist_leaves_nothing_behind():
   missing = process_group.Command(name='1', words=['/does/not/exist'])
   with pytest.raises(FileNotFoundError):

@@ -12,26 +12,40 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 
+from pax import exit_codes
 from pax.tools.launching.job import Job, distributed_flags
-from pax.tools.launching.launcher import PORT
+from pax.tools.launching.launcher import MAX_RESTARTS, PORT
 from pax.tools.launching.recipes import yaml_text
 
 _FILE = string.Template("""\
 # kubectl apply -f THIS_FILE
-# If a pod fails or is evicted, all start again from the newest checkpoint.
+# If a pod is killed or evicted, or loses another, all start again from the
+# newest checkpoint. Errors of the job itself, which would only repeat, end it.
 apiVersion: jobset.x-k8s.io/v1alpha2
 kind: JobSet
 metadata:
   name: $name$annotations
 spec:
   failurePolicy:
-    maxRestarts: 100
+    maxRestarts: $restarts
+    rules:
+    - name: failed
+      action: FailJobSet
+      onJobFailureReasons:
+      - PodFailurePolicy
   replicatedJobs:
   - name: slice
     replicas: $slices
     template:
       spec:
         backoffLimit: 0
+        podFailurePolicy:
+          rules:
+          - action: FailJob
+            onExitCodes:
+              containerName: pax
+              operator: In
+              values: $permanent
         completionMode: Indexed
         completions: $pods
         parallelism: $pods
@@ -127,6 +141,8 @@ def _file(job: Job, *, script: str, **parts: str) -> str:
   return _FILE.substitute(
     parts,
     name=yaml_text.scalar(job.name),
+    restarts=MAX_RESTARTS,
+    permanent=sorted(exit_codes.PERMANENT),
     slices=job.slices,
     pods=job.hosts_per_slice,
     image=yaml_text.quoted(job.required('image', 'example.com/pax:1')),

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import string
 
+from pax import exit_codes
 from pax.tools.launching.job import Job
+from pax.tools.launching.launcher import MAX_RESTARTS
 
 _SCRIPT = string.Template("""\
 #!/bin/bash
@@ -24,13 +26,19 @@ $directives
 #SBATCH --output=%x-%j.log
 set -uo pipefail
 
-${exports}srun --kill-on-bad-exit=1 --label \\
+${exports}srun --wait=600 --label \\
   $command
 code=$$?
-# The requeued job continues from the checkpoint.
-if ((code == 75)); then
-  scontrol requeue "$$SLURM_JOB_ID"
-fi
+# The requeued job continues from the checkpoint. Errors of the job itself would
+# only repeat.
+case $$code in
+  0 | $permanent) ;;
+  *)
+    if (($${SLURM_RESTART_COUNT:-0} < $restarts)); then
+      scontrol requeue "$$SLURM_JOB_ID"
+    fi
+    ;;
+esac
 exit $$code
 """)
 
@@ -49,6 +57,8 @@ def text(job: Job) -> str:
     command = f"bash -c '{start}' bash \\\n  {command}"
   return _SCRIPT.substitute(
     name=job.name,
+    permanent=' | '.join(map(str, sorted(exit_codes.PERMANENT))),
+    restarts=MAX_RESTARTS,
     nodes=job.num_hosts,
     tasks=tasks,
     directives='\n'.join(f'#SBATCH {option}' for option in directives),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import shlex
 import string
 
+from pax import exit_codes
 from pax.tools.launching import launcher
 from pax.tools.launching.job import Job
 
@@ -29,8 +30,9 @@ start() {
     $ssh "$$1" "$$2" <&4 4<&-
     code=$$?
     echo $$code >> "$$folder/codes"
-    # The others cannot continue without it.
-    if ((code)); then kill -TERM $$$$; fi
+    # The others cannot continue without it. After code 76 they find that out
+    # themselves: it lost another process, whose own code follows.
+    if ((code && code != $peer_lost)); then kill -TERM $$$$; fi
   } &
   ((++count))
 }
@@ -38,7 +40,8 @@ start() {
 $starts
 
 while [[ -n $$(jobs -rp) ]]; do wait; done
-failed=$$(grep -m1 -vx 0 "$$folder/codes")
+failed=$$(grep -m1 -vx -e 0 -e $peer_lost "$$folder/codes" ||
+  grep -m1 -x $peer_lost "$$folder/codes")
 ended=$$(wc -l < "$$folder/codes")
 rm -r "$$folder"
 exit "$${failed:-$$((ended == count ? 0 : 143))}"
@@ -57,5 +60,8 @@ def text(job: Job) -> str:
     *_, machine, line = command.words
     starts.append(f'start {shlex.quote(machine)} {shlex.quote(line)}')
   return _SCRIPT.substitute(
-    name=job.name, ssh=' '.join(launcher.SSH), starts='\n'.join(starts)
+    name=job.name,
+    peer_lost=exit_codes.PEER_LOST,
+    ssh=' '.join(launcher.SSH),
+    starts='\n'.join(starts),
   )
