@@ -11,7 +11,9 @@ import math
 import pathlib
 import sys
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from praxis.kernels import native
@@ -70,3 +72,41 @@ def test_missing_extension_falls_back_and_says_so(without_extension, caplog):
   options = softmax_xent_lib.Options(implementation='native')
   with pytest.raises(ValueError, match='not built'):
     softmax_xent_lib.softmax_xent(*args, options=options)
+
+
+@pytest.mark.skipif(not _HAS_NATIVE, reason='the extension is not built')
+@pytest.mark.parametrize(
+  ('chunk', 'lanes', 'message'),
+  [
+    (2**58, 1, 'chunk must be a multiple of 32 and not exceed the tokens'),
+    (2**57 + 32, 1, 'chunk must be a multiple of 32 and not exceed the tokens'),
+    (33, 1, 'chunk must be a multiple of 32'),
+    (-32, 1, 'chunk must be a multiple of 32'),
+    (32, 2**58, 'sizes overflow'),
+    (32, 0, 'lanes must be positive'),
+    (32, 1, 'logits must hold 4096 floats, got 1'),
+  ],
+)
+def test_sizes_that_do_not_fit_the_scratch_memory(chunk, lanes, message):
+  # Products of these overflow to 0.
+  x, table, ones = jnp.ones((4, 2)), jnp.ones((2, 8)), jnp.ones(4)
+  floats = [jax.ShapeDtypeStruct(s, jnp.float32) for s in [(4,)] * 2]
+  argmax = jax.ShapeDtypeStruct((4,), jnp.int32)
+  grads = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (x, table)]
+  scratch = [jax.ShapeDtypeStruct((1,), jnp.float32)] * 3
+  empty = jax.ShapeDtypeStruct((0,), jnp.float32)
+  call = jax.ffi.ffi_call(
+    'pax_softmax_xent_gradient', [*floats, argmax, *grads, empty, *scratch]
+  )
+  with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+    jax.block_until_ready(
+      call(
+        *(x, table, jnp.zeros(0), jnp.zeros(4, jnp.int32), ones, ones),
+        soft_cap=np.float32(0),
+        label_smoothing=np.float32(0),
+        transposed=False,
+        chunk=np.int64(chunk),
+        z_loss_weight=np.float32(0),
+        lanes=np.int64(lanes),
+      )
+    )
