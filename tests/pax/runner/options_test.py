@@ -165,6 +165,27 @@ def test_a_wrong_flag_is_reported_without_jax():
   assert completed.stderr.startswith('pax: error: --num_hosts must be')
 
 
+_HOSTILE = [
+  '', ' ', '0', '-1', '1', '1.5', 'nan', 'inf', '-inf', '1e400', '9' * 400,
+  '9' * 5000, '0x10', '1_0', 'None', 'true', 'x', 'a\nb', '\x1b[31m', 'é',
+  '\u2028', '\udcff', '$(id)', "'", '"', '--', '-', '=', 'a=b', '[', '{}', '%s',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize('name', FLAGS)
+def test_hostile_values_are_parsed_or_refused_in_one_short_line(name):
+  for word in (
+    *(f'--{name}={value}' for value in _HOSTILE), f'--{name}', f'--no{name}',
+    f'-{name}', f'--{name}x', f'--{name}\n',
+  ):  # fmt: skip
+    try:
+      options.parse(['pax', word])
+    except options.UsageError as e:
+      message = str(e)
+      assert '\n' not in message and len(message) < 500, message
+      assert name in message
+
+
 def test_help_names_every_flag_within_the_line():
   with pytest.raises(options.HelpRequested) as help_requested:
     options.parse(['pax', '--exp=x', '--help'])
