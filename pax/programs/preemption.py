@@ -87,7 +87,7 @@ class PreemptionHandler:
       self._agreement = stop_agreement.StopAgreement(
         self._request,
         stop_agreement.CoordinationStore(),
-        on_request=self._print_request,
+        on_agreed=self._print_request,
         end_process=self._end_process,
       )
 
@@ -218,15 +218,11 @@ class PreemptionHandler:
       stop_signals.end_process(
         stop_signals.exit_code_of(number), f'{name}: stopped at once; {lost}'
       )
-    else:
-      self._request.set(name)
+    elif self._request.set(name) and self._agreement is None:
       self._print_request()
 
   def _print_request(self) -> None:
-    """Prints the steps between a request and the exit."""
-    if self._phase is not _Phase.LOOP:
-      # The agreement ends all processes, with a message.
-      return
+    """Prints the actions between a request and the exit."""
     if self._is_saving:
       activity = 'saving, then stopping'
     elif self._is_training:

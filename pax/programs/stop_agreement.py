@@ -98,7 +98,7 @@ class StopAgreement:
     request: StopRequest,
     store: KeyValueStore,
     *,
-    on_request: Callable[[], None],
+    on_agreed: Callable[[], None],
     end_process: EndProcess,
   ):
     """Starts the thread that reads and answers requests.
@@ -106,13 +106,13 @@ class StopAgreement:
     Args:
       request: the request of this process; receives those of the others.
       store: shared by the processes.
-      on_request: called when another process requests to stop.
+      on_agreed: called when the processes know where to stop.
       end_process: called in place of a stop if one process has not begun: no
         step can have been completed; and if `abandon` was called.
     """
     self._request = request
     self._store = store
-    self._on_request = on_request
+    self._on_agreed = on_agreed
     self._end_process = end_process
     self._condition = threading.Condition()
     self._num_polls = _NOT_BEGUN
@@ -188,7 +188,6 @@ class StopAgreement:
           f'{request["reason"]} in process {request["process"]}',
           request['exit_code'],
         )
-        self._on_request()
         return True
     return False
 
@@ -206,6 +205,7 @@ class StopAgreement:
     counts = [int(value) for value in self._store.read('polls')]
     if min(counts) == _NOT_BEGUN:
       self._end_before_first_step()
+    self._on_agreed()
     with self._condition:
       self._stop_at = max(counts) + 1
       self._is_frozen = False

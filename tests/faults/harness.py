@@ -125,7 +125,7 @@ class Job:
       variables = dict(env or {})
       if fault and index == faulty_process:
         variables |= fault.environment(self.directory)
-      words = [*self._words(), *self.flags, *flags]
+      words = [*self.words(), *self.flags, *flags]
       if self.num_processes > 1:
         words += ['--multiprocess_gpu', address, f'--host_idx={index}']
         words.append(f'--num_hosts={self.num_processes}')
@@ -154,7 +154,8 @@ class Job:
     """Returns the step of the newest checkpoint, 0 without one."""
     return max(self.checkpoints(), default=0)
 
-  def _words(self) -> list[str]:
+  def words(self) -> list[str]:
+    """Returns the flags that each start of each process has."""
     rows = _BATCH_SIZE // self.num_processes
     words = [
       f'--exp={binary.EXPERIMENTS}.{self.exp}',

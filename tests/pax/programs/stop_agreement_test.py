@@ -56,7 +56,7 @@ class Process:
     self.agreement = stop_agreement.StopAgreement(
       self.request,
       Store(server, process, num_processes),
-      on_request=lambda: self.notices.append(self.request.reason),
+      on_agreed=lambda: self.notices.append(self.request.reason),
       end_process=self._end,
     )
 
@@ -90,7 +90,10 @@ def test_all_stop_at_the_poll_after_the_highest(processes):
   processes[0].request.set('SIGTERM')
   _wait_until(lambda: first.is_agreed and second.is_agreed)
   assert processes[1].request.reason == 'SIGTERM in process 0'
-  assert processes[1].notices == ['SIGTERM in process 0']
+  assert [p.notices for p in processes] == [
+    ['SIGTERM'],
+    ['SIGTERM in process 0'],
+  ]
   assert [first.poll() for _ in range(3)] == [False, False, True]
   assert second.poll()
 

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=large
+# bazel: tags=nightly
+"""Signals at moments from the start of the process to its exit.
+
+Each ends with a documented exit code and one line on stderr that is true, and
+the next start continues as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from concurrent import futures
+
+import pytest
+
+from pax import stop_signals
+from tests.faults import harness
+from tests.integration import binary
+from tests.testing import programs
+
+NUM_MOMENTS = 50
+NUM_STEPS = 40
+# Signals are handled from here on: the interpreter starts.
+FIRST_SECS = 0.3
+FLAGS = (f'--set=NUM_STEPS={NUM_STEPS}', '--set=SECONDS=0.02')
+# Of so many stopped jobs one is started again.
+RESTART_EVERY = 6
+
+AT_START = 'stopped before the first step; nothing was lost'
+IN_LOOP = 'finishing the step, then saving (repeat to stop at once)'
+AT_END = (
+  'saving, then stopping (repeat to stop at once)',
+  'the job had ended; nothing was lost',
+)
+NAMES = tuple(stop_signals.name_of(n) for n in stop_signals.SIGNALS)
+
+
+def test_signals_from_exec_to_exit(tmp_path, report):
+  uninterrupted = _job(tmp_path / 'uninterrupted')
+  uninterrupted.finish()  # Fills the cache of compiled programs.
+  began = time.monotonic()
+  process = _start(_job(tmp_path / 'measured'))
+  process.communicate(timeout=harness.TIMEOUT_SECS)
+  duration = time.monotonic() - began
+
+  def stop(moment: int) -> str:
+    number = stop_signals.SIGNALS[moment % len(stop_signals.SIGNALS)]
+    seconds = FIRST_SECS + (duration - FIRST_SECS) * moment / NUM_MOMENTS
+    return _stop(_job(tmp_path / str(moment)), number, seconds)
+
+  with futures.ThreadPoolExecutor(2) as pool:
+    phases = list(pool.map(stop, range(NUM_MOMENTS)))
+  for moment in range(0, NUM_MOMENTS, RESTART_EVERY):
+    job = _job(tmp_path / str(moment))
+    job.finish()
+    harness.check_losses(job, NUM_STEPS)
+  counts = {phase: phases.count(phase) for phase in sorted(set(phases))}
+  report(signals=NUM_MOMENTS, **counts)
+  assert counts.keys() >= {'at_start', 'in_loop'}, counts
+
+
+@pytest.mark.parametrize('delay', [0, 0.5, 1, 1.5, 2, 2.5, 3, 4])
+def test_a_signal_to_one_of_two_processes(tmp_path, report, delay):
+  """From the moment they are connected, it ends both."""
+  job = harness.Job(tmp_path, num_processes=2, flags=FLAGS)
+  life = job.start('--set=SECONDS=0.1')
+  binary.wait_for_file(tmp_path / 'config.json')
+  time.sleep(delay)
+  life.signal(signal.SIGTERM, index=int(2 * delay) % 2)
+  completed = life.wait()
+  codes = [c.returncode for c in completed]
+  assert codes in ([75, 75], [0, 0]), completed
+  for process in completed:
+    assert len(_messages(process.stderr)) <= 1, process.stderr
+  report(signals=1)
+  job.finish()
+  harness.check_losses(job, NUM_STEPS)
+
+
+def test_the_input_of_one_of_two_processes_stalls(tmp_path, report):
+  """The other computes a step that needs its batch: no state is common."""
+  waits = tmp_path / 'waits'
+  job = harness.Job(tmp_path, exp='TinyHanging', num_processes=2)
+  flags = ['--set=train_input.host=1', f'--set=train_input.waits={waits}']
+  life = job.start(*flags)
+  binary.wait_for_file(waits)
+  binary.wait_for_losses(tmp_path, 2)
+  life.signal(signal.SIGTERM, index=0)
+  completed = life.wait()
+  assert [c.returncode for c in completed] == [75, 75], completed
+  for process in completed:
+    assert 'the input of process 1 gave no batch within 30 s' in process.stderr
+    assert 'steps after the last checkpoint are lost' in process.stderr
+  report(signals=1)
+
+
+def test_a_signal_while_processes_wait_for_another(tmp_path):
+  """A process that waits to be joined stops at once."""
+  words = ['--multiprocess_gpu', '--num_hosts=2', '--host_idx=0']
+  words.append(f'--server_addr=localhost:{binary.free_port()}')
+  process = _start(_job(tmp_path), *words)
+  log = tmp_path / 'logs'
+  time.sleep(5)
+  assert process.poll() is None and not log.exists()
+  process.send_signal(signal.SIGTERM)
+  _, err = process.communicate(timeout=harness.TIMEOUT_SECS)
+  assert process.returncode == harness.PREEMPTED, err
+  assert _messages(err) == [f'pax: SIGTERM: {AT_START}']
+
+
+def _job(directory: pathlib.Path) -> harness.Job:
+  return harness.Job(directory, flags=FLAGS)
+
+
+def _start(job: harness.Job, *words: str) -> subprocess.Popen[str]:
+  """Starts a job from exec on, with all imports."""
+  return subprocess.Popen(
+    [sys.executable, '-m', 'pax.main', *job.words(), *job.flags, *words],
+    env=programs.environment(),
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+def _stop(job: harness.Job, number: signal.Signals, seconds: float) -> str:
+  """Sends a signal to a new start after a time; returns the phase it met."""
+  process = _start(job)
+  time.sleep(seconds)
+  process.send_signal(number)
+  _, err = process.communicate(timeout=harness.TIMEOUT_SECS)
+  name, step = stop_signals.name_of(number), job.newest_step()
+  context = (number, seconds, process.returncode, step, err)
+  messages = [
+    line.removeprefix(f'pax: {name}: ').strip() for line in _messages(err)
+  ]
+  if process.returncode == harness.DONE:
+    assert step == NUM_STEPS, context
+    assert not messages or messages[0] in (IN_LOOP, *AT_END), context
+    return 'at_end'
+  assert process.returncode == harness.PREEMPTED, context
+  (message,) = messages
+  if message == AT_START:
+    assert step == 0, context
+    return 'at_start'
+  assert message == IN_LOOP, context
+  assert step == len(binary.losses(job.directory)), context
+  return 'in_loop'
+
+
+def _messages(err: str) -> list[str]:
+  """Returns the lines about signals."""
+  starts = tuple(f'pax: {name}' for name in NAMES)
+  return [line for line in err.splitlines() if line.startswith(starts)]
