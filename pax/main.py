@@ -60,14 +60,14 @@ def main(argv: Sequence[str]) -> int:
     return _report_error(e, show_traceback=options.traceback)
 
 
-def console() -> None:
-  """Runs the words of the command line, and exits."""
+def console(argv: Sequence[str] | None = None) -> None:
+  """Runs a command line, by default that of the process, and exits."""
   stop_signals.install()
   # After the hooks of JAX, which may wait for other processes.
   atexit.register(stop_signals.ignore_signals)
   console_lib.use_invocation_dir()
   try:
-    code = main(sys.argv)
+    code = main(sys.argv if argv is None else argv)
   except BrokenPipeError as e:
     code = exit_codes.ERROR
     if console_lib.flush_streams():

@@ -157,7 +157,11 @@ def install() -> None:
     return
   _program = _Receiver(stop_at_start)
   _program.install_for_program()
-  os.register_at_fork(after_in_child=_uninstall_in_child)
+  os.register_at_fork(
+    before=_block_signals,
+    after_in_parent=_unblock_signals,
+    after_in_child=_uninstall_in_child,
+  )
 
 
 def is_installed() -> bool:
@@ -254,6 +258,14 @@ def _flush_stdout() -> None:
   thread.join(_FLUSH_SECS)
 
 
+def _block_signals() -> None:
+  signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def _unblock_signals() -> None:
+  signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
 def _uninstall_in_child() -> None:
   """A forked child shares the pipe: its signals are not those of the parent."""
   global _program, _ending
@@ -262,3 +274,4 @@ def _uninstall_in_child() -> None:
   if receiver is not None:
     signal.set_wakeup_fd(-1)
     receiver.restore_handlers()
+  _unblock_signals()

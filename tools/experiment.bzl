@@ -10,7 +10,7 @@ import sys
 from pax import main
 
 if __name__ == "__main__":
-    sys.exit(main.main([sys.argv[0], "--exp={exp}", *sys.argv[1:]]))
+    main.console([sys.argv[0], "--exp={exp}", *sys.argv[1:]])
 """
 
 def pax_experiment(name, exp, deps, tags = [], visibility = None):

@@ -9,7 +9,9 @@ import ctypes
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
+import time
 
 import pytest
 
@@ -114,3 +116,22 @@ def test_a_damaged_file_says_so(root):
   (root / 'bad.par').unlink()
   assert done.returncode == 126
   assert 'damaged' in done.stderr
+
+
+def test_a_signal_while_it_unpacks(tmp_path):
+  process = subprocess.Popen(
+    [_PAR.resolve(), '--help'],
+    env={'PAX_PAR_DIR': str(tmp_path)},
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+  deadline = time.monotonic() + 60
+  while not list(tmp_path.iterdir()):
+    assert time.monotonic() < deadline
+    time.sleep(0.001)
+  process.send_signal(signal.SIGTERM)
+  _, err = process.communicate(timeout=60)
+  assert process.returncode == 75, err
+  message = 'pax: SIGTERM: stopped before the first step; nothing was lost\n'
+  assert err == message
+  assert not list(tmp_path.iterdir())

@@ -227,16 +227,14 @@ def test_a_signal_during_the_start_of_one_ends_both(tmp_path):
   assert f'pax: SIGHUP in process 0{end}' in ended[1].stderr
 
 
-@pytest.mark.parametrize('host', [-1, 1])
-def test_a_signal_while_the_input_stalls(tmp_path, host):
-  """If all processes wait, they save; one alone has no common state."""
+def test_a_signal_saves_while_the_input_of_all_stalls(tmp_path):
+  """One alone has no common state (tests/faults)."""
   waits = tmp_path / 'waits'
   processes = binary.start_processes(
     'TinyHanging',
     tmp_path,
     MESH,
     '--set=BATCH_SIZE=4',
-    f'--set=train_input.host={host}',
     f'--set=train_input.waits={waits}',
     count=2,
     devices=2,
@@ -246,12 +244,6 @@ def test_a_signal_while_the_input_stalls(tmp_path, host):
   processes[0].send_signal(signal.SIGTERM)
   ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
   assert [p.returncode for p in ended] == [75, 75], ended
-  message = 'the input of process 1 gave no batch'
-  assert [message in p.stderr for p in ended] == [host == 1] * 2
-  newest = binary.checkpoint_names(tmp_path)[-1]
-  saved = ['checkpoint_00000000'] if host == 1 else _names(2, 3, 4)
-  assert newest in saved
-
-
-def _names(*steps):
-  return [f'checkpoint_{step:08d}' for step in steps]
+  # The signal may come before the last step whose batch exists.
+  names = [f'checkpoint_{step:08d}' for step in (2, 3, 4)]
+  assert binary.checkpoint_names(tmp_path)[-1] in names

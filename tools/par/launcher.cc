@@ -7,6 +7,7 @@
 // Linked statically: the target machine may lack a libc.
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/auxv.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -14,6 +15,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -39,6 +41,31 @@ struct TarHeader {
 static_assert(sizeof(TarHeader) == 512);
 
 constexpr char kMagic[] = "PAXPAR1\n";
+
+// EX_TEMPFAIL, as pax/exit_codes.py.
+constexpr int kPreempted = 75;
+constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP};
+
+// The signal that ends the launcher, and the second stage, while it unpacks.
+volatile sig_atomic_t stop_signal = 0;
+volatile sig_atomic_t second_stage = 0;
+
+void OnSignal(int number) {
+  stop_signal = number;
+  if (second_stage > 0) kill(second_stage, SIGKILL);
+}
+
+// Sets the handler of all signals that are not ignored, as under nohup.
+void HandleSignals(void (*handler)(int)) {
+  for (const int number : kSignals) {
+    struct sigaction action = {};
+    sigaction(number, nullptr, &action);
+    if (action.sa_handler == SIG_IGN) continue;
+    action = {};
+    action.sa_handler = handler;
+    sigaction(number, &action, nullptr);
+  }
+}
 
 [[noreturn]] void Die(const std::string& what) {
   fprintf(stderr, "par: %s: %s\n", what.c_str(), strerror(errno));
@@ -138,6 +165,7 @@ void Untar(int fd, off_t at, off_t size, const std::string& dest) {
     ReadAll(fd, &header, sizeof(header), at);
     at += sizeof(header);
     if (header.name[0] == '\0') return;
+    if (stop_signal != 0) return;
     const std::string prefix(header.prefix, strnlen(header.prefix, 155));
     const std::string name(header.name, strnlen(header.name, 100));
     const std::string path =
@@ -177,17 +205,38 @@ void Exec(const std::string& root, const std::vector<std::string>& args) {
   Die("cannot run " + all[0]);
 }
 
+// Deletes what was unpacked and exits, if there was a signal.
+void ExitIfStopped(const std::string& part) {
+  if (stop_signal == 0) return;
+  RemoveTree(part);
+  const char* name = stop_signal == SIGINT   ? "Ctrl-C"
+                     : stop_signal == SIGHUP ? "SIGHUP"
+                                             : "SIGTERM";
+  fprintf(stderr, "pax: %s: stopped before the first step; nothing was lost\n",
+          name);
+  exit(kPreempted);
+}
+
 // Unpacks to `root` atomically; concurrent launchers are allowed.
 void Unpack(int fd, const std::string& self, const Trailer& trailer,
             const std::string& root) {
   const std::string part = root + "." + std::to_string(getpid());
+  HandleSignals(OnSignal);
   Untar(fd, strtoll(std::string(trailer.tar_offset, 20).c_str(), nullptr, 10),
         strtoll(std::string(trailer.tar_size, 20).c_str(), nullptr, 10), part);
+  ExitIfStopped(part);
   const pid_t child = fork();
   if (child < 0) Die("fork");
   if (child == 0) Exec(part, {part + "/unpack.py", self, part});
+  second_stage = child;
+  if (stop_signal != 0) kill(child, SIGKILL);
   int status = 0;
-  if (waitpid(child, &status, 0) < 0) Die("wait");
+  while (waitpid(child, &status, 0) < 0) {
+    if (errno != EINTR) Die("wait");
+  }
+  second_stage = 0;
+  HandleSignals(SIG_DFL);
+  ExitIfStopped(part);
   if (status != 0) {
     RemoveTree(part);
     errno = EIO;
