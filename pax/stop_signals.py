@@ -85,6 +85,8 @@ class _Receiver:
     os.set_blocking(self._write, False)
     self._repeats = _RepeatDetector()
     self._previous: dict[int, Any] = {}
+    # Writes to a terminal that is gone would fail while the job saves.
+    self._terminals = [fd for fd in (1, 2) if _is_terminal(fd)]
     self._thread = threading.Thread(
       target=self._run, name='signals', daemon=True
     )
@@ -132,13 +134,17 @@ class _Receiver:
     while numbers := os.read(self._read, 64):
       for number in numbers:
         if number in SIGNALS:
-          try:
-            self.on_signal(
-              signal.Signals(number), self._repeats.is_repeated(number)
-            )
-          except Exception:
-            # The thread must survive: the next signal needs it.
-            traceback.print_exc()
+          self._call(signal.Signals(number))
+
+  def _call(self, number: signal.Signals) -> None:
+    try:
+      self.on_signal(number, self._repeats.is_repeated(number))
+    except Exception:
+      # The thread must survive: the next signal needs it.
+      traceback.print_exc()
+    if number is signal.SIGHUP:
+      for descriptor in self._terminals:
+        _redirect_to_null(descriptor)
 
 
 _program: _Receiver | None = None
@@ -244,6 +250,19 @@ def ignore_signals() -> None:
   """Ignores further signals: the program is done, the interpreter exits."""
   for number in SIGNALS:
     signal.signal(number, signal.SIG_IGN)
+
+
+def _is_terminal(descriptor: int) -> bool:
+  try:
+    return os.isatty(descriptor)
+  except OSError:
+    return False
+
+
+def _redirect_to_null(descriptor: int) -> None:
+  null = os.open(os.devnull, os.O_WRONLY)
+  os.dup2(null, descriptor)
+  os.close(null)
 
 
 def _flush_stdout() -> None:

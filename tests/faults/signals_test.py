@@ -9,10 +9,13 @@ the next start continues as if nothing had happened.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import pathlib
 import signal
 import subprocess
 import sys
+import termios
 import time
 from concurrent import futures
 
@@ -113,14 +116,43 @@ def test_a_signal_while_processes_wait_for_another(tmp_path):
   assert _messages(err) == [f'pax: SIGTERM: {AT_START}']
 
 
+def test_the_terminal_is_closed(tmp_path, report):
+  """SIGHUP: the job saves, although it can no longer print."""
+  terminal, stream = os.openpty()
+
+  def control() -> None:
+    fcntl.ioctl(stream, termios.TIOCSCTTY, 0)
+
+  job = _job(tmp_path)
+  process = subprocess.Popen(
+    _command(job, '--set=SECONDS=0.1', '--set=NUM_STEPS=1000'),
+    env=programs.environment(),
+    stdin=stream,
+    stdout=stream,
+    stderr=stream,
+    start_new_session=True,
+    preexec_fn=control,
+  )
+  os.close(stream)
+  binary.wait_for_losses(tmp_path, 3)
+  os.close(terminal)
+  assert process.wait(harness.TIMEOUT_SECS) == harness.PREEMPTED
+  assert job.newest_step() == len(binary.losses(tmp_path))
+  report(signals=1)
+
+
 def _job(directory: pathlib.Path) -> harness.Job:
   return harness.Job(directory, flags=FLAGS)
+
+
+def _command(job: harness.Job, *words: str) -> list[str]:
+  return [sys.executable, '-m', 'pax.main', *job.words(), *job.flags, *words]
 
 
 def _start(job: harness.Job, *words: str) -> subprocess.Popen[str]:
   """Starts a job from exec on, with all imports."""
   return subprocess.Popen(
-    [sys.executable, '-m', 'pax.main', *job.words(), *job.flags, *words],
+    _command(job, *words),
     env=programs.environment(),
     stdout=subprocess.DEVNULL,
     stderr=subprocess.PIPE,

@@ -23,7 +23,7 @@ Starts all processes of a job, and ends them together.
 
 The words after -- are the flags of `pax` in every process. Lines of output
 begin with the process that wrote them. If one process fails, the others are
-ended. Ctrl-C and SIGTERM are forwarded to all; they save and stop.
+ended. Ctrl-C, SIGTERM and SIGHUP are forwarded to all; they save and stop.
 
 Exit code: that of the first process that failed, or 128 plus the signal that
 ended it; 75 after a stop with the state saved."""

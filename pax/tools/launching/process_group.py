@@ -218,8 +218,8 @@ def _forward_lines(source: IO[str], name: str, sink: TextIO) -> None:
   """Copies lines with the name as a prefix."""
   with source:
     for line in source:
-      # The reader may have exited; the process continues.
-      with contextlib.suppress(BrokenPipeError):
+      # The reader may have exited, or the terminal; the process continues.
+      with contextlib.suppress(OSError):
         sink.write(f'[{name}] {line.rstrip()}\n')
         sink.flush()
 
