@@ -110,6 +110,7 @@ def move_aside_command(path: pathlib.Path) -> str:
 def delete(path: pathlib.Path) -> None:
   """Deletes a checkpoint; renames it first, so that no partial one remains."""
   expired = path.parent / f'{_TMP}delete_{path.name}'
+  discard(expired)
   path.rename(expired)
   discard(expired)
 

@@ -16,7 +16,7 @@ import pytest
 from flax import serialization
 
 from pax import checkpoints
-from pax.checkpoints import flax_format, layouts, paths, reading
+from pax.checkpoints import flax_format, init_from, layouts, paths, reading
 from tests.testing import saved_states, trees
 
 SEED = 20261122
@@ -229,3 +229,15 @@ def test_reads_only_the_leaves_it_needs(tmp_path):
   saved_states.flip_bit(checkpoint / 'state/mdl_vars.params.rows/0.0', 3)
   step = {'step': jax.ShapeDtypeStruct((), np.uint32)}
   assert int(reading.read_leaves(checkpoint, step)['step']) == 7
+
+
+@pytest.mark.parametrize('kind', checkpoints.CheckpointType)
+def test_initialization_names_the_damage_and_the_remedy(tmp_path, kind):
+  checkpoint = paths.steps(saved_states.save(tmp_path, kind))[5]
+  is_file = checkpoint.is_file()
+  file = checkpoint if is_file else checkpoint / 'state/step/.zarray'
+  saved_states.flip_bit(file, 100)
+  with pytest.raises(checkpoints.CorruptCheckpointError) as error:
+    init_from.SourceCheckpoint.open(str(tmp_path))
+  assert f'{file} is not what was written' in str(error.value)
+  assert f'mv {checkpoint} ' in str(error.value)

@@ -6,10 +6,14 @@ from __future__ import annotations
 
 import time
 
+import jax
+import numpy as np
 import pytest
 
-from pax import io_utils
+from pax import checkpoints, io_utils
+from pax.checkpoints import reading
 from pax.programs import checkpoint_follower, preemption
+from tests.testing import saved_states
 
 EVAL = io_utils.EvaluationMode.EVAL
 
@@ -118,6 +122,25 @@ def test_one_that_was_deleted_meanwhile_is_passed_over(tmp_path):
       return super().read(path)
 
   assert _seen(_following(tmp_path, reader=Gone())) == [(30, True)]
+
+
+def test_a_damaged_checkpoint_is_an_error_with_the_remedy(tmp_path):
+  class StepReader:
+    def read(self, path):
+      return reading.read_leaves(
+        path, {'step': jax.ShapeDtypeStruct((), np.uint32)}
+      )
+
+  directory = saved_states.save(tmp_path, steps=(20, 30))
+  checkpoint = directory / 'checkpoint_00000030'
+  saved_states.flip_bit(checkpoint / 'state/step/0', 3)
+  source = _following(tmp_path, reader=StepReader(), last_step=20)
+  with pytest.raises(checkpoints.CorruptCheckpointError) as error:
+    _seen(source)
+  *_, old, new = str(error.value).split()
+  assert old == str(checkpoint)
+  checkpoint.rename(new)
+  assert _seen(source) == [(20, True)]
 
 
 def test_waiting_too_long(tmp_path):
