@@ -12,6 +12,7 @@ from concurrent import futures
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 from absl import logging
 
 from pax import atomic_file
@@ -32,6 +33,7 @@ from pax.checkpoints.types import (
 )
 
 _POLL_SECS = 0.01
+_MAX_MESSAGE_BYTES = 4096
 
 
 class Checkpointer(Protocol):
@@ -237,7 +239,14 @@ class FileCheckpointer:
         f' {list(available) or "none"}'
       )
     path = available[step]
-    leaves, inputs = self._transforms.read(path, paths.flatten(abstract))
+    try:
+      leaves, inputs = self._transforms.read(path, paths.flatten(abstract))
+    except CheckpointError as e:
+      _share_error(str(e))
+      raise
+    # Each process compares the checksums of a part of the files.
+    if error := _share_error(''):
+      raise CheckpointError(error)
     logging.info('Restored step %d from %s', step, path)
     return Restored(
       paths.unflatten(abstract, leaves), _input_state(path, inputs), step
@@ -352,6 +361,20 @@ def _start_clean(directory: pathlib.Path) -> None:
     from jax.experimental import multihost_utils
 
     multihost_utils.sync_global_devices('pax.checkpoints.start_clean')
+
+
+def _share_error(message: str) -> str:
+  """Returns the first message of a process that is not empty."""
+  if jax.process_count() == 1:
+    return message
+  from jax.experimental import multihost_utils
+
+  text = np.zeros(_MAX_MESSAGE_BYTES, np.uint8)
+  data = message.encode()[:_MAX_MESSAGE_BYTES]
+  text[: len(data)] = np.frombuffer(data, np.uint8)
+  texts = multihost_utils.process_allgather(text)
+  messages = [bytes(t).rstrip(b'\0').decode(errors='replace') for t in texts]
+  return next(filter(None, messages), '')
 
 
 def _wait_for(final: pathlib.Path, timeout_secs: float) -> None:

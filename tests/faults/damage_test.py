@@ -17,6 +17,7 @@ import pytest
 
 from pax import checkpoints
 from pax.checkpoints import layouts, paths, reading
+from tests.faults import harness
 from tests.testing import saved_states, trees
 
 SEED = 20261122
@@ -152,3 +153,19 @@ def test_older_formats_fail_with_one_kind_of_error(tmp_path, report, layout):
       file.write_bytes(data)
       report(flips=1)
   report(silent=silent)
+
+
+def test_all_processes_end_with_the_error_of_one(tmp_path, report):
+  job = harness.Job(tmp_path / 'job', num_processes=2)
+  job.finish('--set=NUM_STEPS=4', '--set=SAVE_EVERY=2')
+  checkpoint = job.checkpoints()[4]
+  chunks = [p for p in (checkpoint / 'state').rglob('*') if p.name[0] != '.']
+  for chunk in sorted(p for p in chunks if p.is_file())[:4]:
+    data = chunk.read_bytes()
+    saved_states.flip_bit(chunk, 0)
+    for completed in job.start('--set=NUM_STEPS=6').wait():
+      assert completed.returncode == harness.ERROR, completed
+      assert f'{chunk} is not what was written' in completed.stderr, completed
+    chunk.write_bytes(data)
+    report(damages=1)
+  job.finish('--set=NUM_STEPS=6')
