@@ -29,6 +29,8 @@ from pax.checkpoints.types import CorruptCheckpointError
 Path = pathlib.Path
 
 _ZARRAY = '.zarray'
+# TensorStore's text of an error of the system.
+_SYSTEM_ERROR = re.compile(r'(\w[^:"]*) \[os_error_code=')
 _MAX_CHUNK_BYTES = 64 * 2**20
 _THREADS = 8
 
@@ -235,12 +237,17 @@ def _named(anchored: Path, directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _raise_as(error: type[Exception], path: Path) -> Iterator[None]:
-  """Raises TensorStore's errors as `error`, without the spec."""
+  """Raises TensorStore's errors as `error`, without its internals."""
   try:
     yield
   # TensorStore raises several types.
   except Exception as e:
-    reason = re.split(r' \[(?:tensorstore_spec|os_error_code)', str(e))[0]
+    system_error = _SYSTEM_ERROR.search(str(e))
+    reason = (
+      system_error[1]
+      if system_error
+      else str(e).partition(' [tensorstore_spec')[0]
+    )
     raise error(f'TensorStore failed at {path}: {reason}') from e
 
 

@@ -94,10 +94,16 @@ static int fails(const char* call, const char* path) {
   return fault == kError;
 }
 
-// Returns the absolute path of the arguments of an `*at` call.
+// Returns the absolute path of the arguments of an `*at` call; of a path below
+// an open directory, `/proc/self/fd/3/name`, that below the directory's own.
 static const char* join(int dir, const char* path, char* buffer) {
-  if (path[0] == '/') return path;
   ssize_t size;
+  int opened, length = 0;
+  if (sscanf(path, "/proc/self/fd/%d/%n", &opened, &length) == 1 && length) {
+    dir = opened;
+    path += length;
+  }
+  if (path[0] == '/') return path;
   if (dir == AT_FDCWD) {
     size = getcwd(buffer, PATH_MAX) ? (ssize_t)strlen(buffer) : -1;
   } else {
@@ -186,8 +192,7 @@ DEFINE_WRITE(ssize_t pwrite64(int fd, const void* data, size_t size,
 DEFINE_WRITE(ssize_t writev(int fd, const struct iovec* parts, int count),
              count, count / 2,
              count ? REAL(writev)(fd, parts, count)
-                   : REAL(write)(fd, parts->iov_base,
-                                 (parts->iov_len + 1) / 2))
+                   : REAL(write)(fd, parts->iov_base, (parts->iov_len + 1) / 2))
 
 int ftruncate(int fd, off_t size) {
   if (fails_fd("truncate", fd)) return -1;
