@@ -29,8 +29,6 @@ from pax.checkpoints.types import CorruptCheckpointError
 Path = pathlib.Path
 
 _ZARRAY = '.zarray'
-# TensorStore's text of an error of the system.
-_SYSTEM_ERROR = re.compile(r'(\w[^:"]*) \[os_error_code=')
 _MAX_CHUNK_BYTES = 64 * 2**20
 _THREADS = 8
 
@@ -242,12 +240,10 @@ def _raise_as(error: type[Exception], path: Path) -> Iterator[None]:
     yield
   # TensorStore raises several types.
   except Exception as e:
-    system_error = _SYSTEM_ERROR.search(str(e))
-    reason = (
-      system_error[1]
-      if system_error
-      else str(e).partition(' [tensorstore_spec')[0]
-    )
+    reason = re.split(r' \[(?:tensorstore_spec|os_error_code)=', str(e))[0]
+    if '[os_error_code=' in str(e):
+      # The text of the system after that of each layer of TensorStore.
+      reason = reason.rpartition(': ')[2]
     raise error(f'TensorStore failed at {path}: {reason}') from e
 
 

@@ -11,13 +11,15 @@ import errno
 import os
 import pathlib
 import re
+import socket
 
 from pax.checkpoints import paths
 from tests.faults import faulty_saves
 from tests.testing import saved_states
 
 # Names under which files are written before they are renamed.
-_TEMPORARY = re.compile(r'\.[0-9a-f]{12}\.part$|\.__lock$')
+_HOST = re.escape(socket.gethostname()[:8])
+_TEMPORARY = re.compile(rf'\.{_HOST}[^/]*\.part$|\.__lock$')
 
 
 def test_a_full_disk_and_errors_of_the_disk(tmp_path):
