@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=large
+# bazel: shards=4
 # bazel: tags=nightly
 """SIGKILL at every call that changes a file, and at random moments.
 
@@ -129,13 +130,17 @@ def test_every_call_of_a_job_that_continues(tmp_path, report, layout):
   job = _job(tmp_path / 'job', layout)
   job.finish(f'--set=NUM_STEPS={STEPS}')
   names = _calls(job, tmp_path, f'--set=NUM_STEPS={2 * STEPS}')
+  chosen = _choose(names, 10)
+  if layout == 'pmap_tensorstore':
+    # The calls of SPMD.
+    chosen = sorted(random.Random(SEED).sample(chosen, 40))
   chain = _Chain(job, tmp_path)
-  for at in _choose(names, 10):
+  for at in chosen:
     chain.live(at, f'--set=NUM_STEPS={job.newest_step() + STEPS}')
   chain.report(report, losses=_finish(job))
 
 
-@pytest.mark.parametrize('layout', LAYOUTS)
+@pytest.mark.parametrize('layout', ['spmd', 'pmap_one_file'])
 def test_every_call_until_the_first_checkpoint(tmp_path, report, layout):
   """In one directory, in which each life starts from scratch."""
   steps = f'--set=NUM_STEPS={STEPS}'
@@ -156,7 +161,7 @@ def test_calls_of_one_of_two_processes(tmp_path, report, layout, process):
   job.finish(f'--set=NUM_STEPS={STEPS}')
   steps = f'--set=NUM_STEPS={2 * STEPS}'
   names = _calls(job, tmp_path, steps, process=process)
-  chosen = random.Random(SEED).sample(_choose(names, 0), 12)
+  chosen = random.Random(SEED).sample(_choose(names, 0), 8)
   chain = _Chain(job, tmp_path, process)
   for at in sorted(chosen):
     chain.live(at, f'--set=NUM_STEPS={job.newest_step() + STEPS}')
@@ -172,7 +177,7 @@ def test_random_moments(tmp_path, report, layout, num_processes):
   job.finish(f'--set=NUM_STEPS={STEPS}')
   duration = time.monotonic() - began
   chance, kills = random.Random(SEED), 0
-  num_lives = 20 if num_processes == 1 else 8
+  num_lives = 15 if num_processes == 1 else 6
   for _ in range(num_lives):
     life = job.start(f'--set=NUM_STEPS={job.newest_step() + STEPS}')
     time.sleep(chance.uniform(0, duration))
