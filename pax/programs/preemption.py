@@ -121,6 +121,7 @@ class PreemptionHandler:
     self._begin_loop()
     self._watchdog.beat()
     self._is_saving = False
+    self._wait_deadline = None
     if self._agreement is None:
       is_due = self._request.is_set()
     else:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable
 from concurrent import futures
 
 import pytest
@@ -26,7 +27,7 @@ from tests.faults import harness
 from tests.integration import binary
 from tests.testing import programs
 
-NUM_MOMENTS = 50
+NUM_START_MOMENTS, NUM_LOOP_MOMENTS = 30, 20
 NUM_STEPS = 40
 # Signals are handled from here on: the interpreter starts.
 FIRST_SECS = 0.3
@@ -44,27 +45,37 @@ NAMES = tuple(stop_signals.name_of(n) for n in stop_signals.SIGNALS)
 
 
 def test_signals_from_exec_to_exit(tmp_path, report):
-  uninterrupted = _job(tmp_path / 'uninterrupted')
-  uninterrupted.finish()  # Fills the cache of compiled programs.
+  """At times until the first step, then at numbers of steps."""
+  _job(tmp_path / 'uninterrupted').finish()  # Fills the compilation cache.
   began = time.monotonic()
   process = _start(_job(tmp_path / 'measured'))
+  binary.wait_for_losses(tmp_path / 'measured', 1)
+  start_secs = time.monotonic() - began
   process.communicate(timeout=harness.TIMEOUT_SECS)
-  duration = time.monotonic() - began
 
   def stop(moment: int) -> str:
     number = stop_signals.SIGNALS[moment % len(stop_signals.SIGNALS)]
-    seconds = FIRST_SECS + (duration - FIRST_SECS) * moment / NUM_MOMENTS
-    return _stop(_job(tmp_path / str(moment)), number, seconds)
+    job = _job(tmp_path / str(moment))
+    in_loop = moment - NUM_START_MOMENTS
+    if in_loop >= 0:
+      num_steps = 1 + in_loop * NUM_STEPS // NUM_LOOP_MOMENTS
+      return _stop(
+        job, number, lambda: binary.wait_for_losses(job.directory, num_steps)
+      )
+    share = moment / NUM_START_MOMENTS
+    seconds = FIRST_SECS + (start_secs - FIRST_SECS) * share
+    return _stop(job, number, lambda: time.sleep(seconds))
 
+  moments = range(NUM_START_MOMENTS + NUM_LOOP_MOMENTS)
   with futures.ThreadPoolExecutor(2) as pool:
-    phases = list(pool.map(stop, range(NUM_MOMENTS)))
-  for moment in range(0, NUM_MOMENTS, RESTART_EVERY):
+    phases = list(pool.map(stop, moments))
+  counts = {phase: phases.count(phase) for phase in sorted(set(phases))}
+  assert counts.keys() >= {'at_start', 'in_loop'}, counts
+  for moment in moments[::RESTART_EVERY]:
     job = _job(tmp_path / str(moment))
     job.finish()
     harness.check_losses(job, NUM_STEPS)
-  counts = {phase: phases.count(phase) for phase in sorted(set(phases))}
-  report(signals=NUM_MOMENTS, **counts)
-  assert counts.keys() >= {'at_start', 'in_loop'}, counts
+  report(signals=len(moments), **counts)
 
 
 @pytest.mark.parametrize('delay', [0, 0.5, 1, 1.5, 2, 2.5, 3, 4])
@@ -100,6 +111,16 @@ def test_the_input_of_one_of_two_processes_stalls(tmp_path, report):
     assert 'the input of process 1 gave no batch within 30 s' in process.stderr
     assert 'steps after the last checkpoint are lost' in process.stderr
   report(signals=1)
+
+
+def test_two_processes_hang_and_save(tmp_path, report):
+  """The watchdogs of both request a stop; both wait for the same batch."""
+  job = harness.Job(tmp_path, exp='TinyHanging', num_processes=2)
+  completed = job.start('--hang_timeout_secs=5').wait()
+  assert [c.returncode for c in completed] == [124, 124], completed
+  assert all('pax: hang: no step for 5 s' in c.stderr for c in completed)
+  assert job.newest_step() == 4
+  report(hangs=1)
 
 
 def test_a_signal_while_processes_wait_for_another(tmp_path):
@@ -160,14 +181,16 @@ def _start(job: harness.Job, *words: str) -> subprocess.Popen[str]:
   )
 
 
-def _stop(job: harness.Job, number: signal.Signals, seconds: float) -> str:
-  """Sends a signal to a new start after a time; returns the phase it met."""
+def _stop(
+  job: harness.Job, number: signal.Signals, wait: Callable[[], None]
+) -> str:
+  """Sends a signal to a new start after a wait; returns the phase it met."""
   process = _start(job)
-  time.sleep(seconds)
+  wait()
   process.send_signal(number)
   _, err = process.communicate(timeout=harness.TIMEOUT_SECS)
   name, step = stop_signals.name_of(number), job.newest_step()
-  context = (number, seconds, process.returncode, step, err)
+  context = (job.directory, number, process.returncode, step, err)
   messages = [
     line.removeprefix(f'pax: {name}: ').strip() for line in _messages(err)
   ]
