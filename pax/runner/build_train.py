@@ -86,15 +86,15 @@ def _build(
   task = partitioner.task
   _check_ema(task)
   partitioner.preflight()
-  compiling = thread.submit(_compile, options, partitioner)
-  progress = job_setup.create_progress(task)
-  sinks = {'writer': outputs.writer, 'progress': progress}
   checkpointer = _checkpointer(options, partitioner, preemption, outputs)
   vocabulary_record.record(
     job_log_dir,
     train_input,
     has_checkpoints=checkpointer.latest_step() is not None,
   )
+  compiling = thread.submit(_compile, options, partitioner)
+  progress = job_setup.create_progress(task)
+  sinks = {'writer': outputs.writer, 'progress': progress}
   state, step = _initial_state(
     options, partitioner, checkpointer, train_input, progress
   )

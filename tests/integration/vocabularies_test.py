@@ -23,6 +23,7 @@ SMALL = (
   '--set=BATCH_SIZE=4',
   '--set=EVAL_BATCH_SIZE=4',
   '--set=HELD_OUT_PERCENT=20',
+  '--set=SAMPLE_PROMPT=',
 )
 
 
