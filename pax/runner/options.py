@@ -18,9 +18,9 @@ Trains the model of an experiment.
 The same command continues from the newest checkpoint in --job_log_dir. Ctrl-C,
 SIGTERM and SIGHUP finish the step, save and stop; again, they stop at once.
 
-Exit codes: 0 done, 1 failed, 2 does not fit (--mode=aot), 75 stopped by a
-signal and saved, 76 another process of the job is lost, 124 hung, 128 + N
-stopped at once by signal N."""
+Exit codes: 0 done, 1 failed, 2 does not fit (--mode=aot), 3 diverged, 75
+stopped by a signal and saved, 76 another process of the job is lost, 124 hung,
+128 + N stopped at once by signal N."""
 
 # Deprecated: --fdl.task.train.num_train_steps=10, --fdl_tag.Name=1.
 _FDL_PATH = re.compile(r'^--?fdl\.(?=\w)')
