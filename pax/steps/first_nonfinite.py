@@ -28,6 +28,8 @@ from praxis.py_utils import jaxprs
 
 _BACKWARD = 'transpose('
 _TRANSFORMATION = re.compile(r'\b[a-z_]+\(|\)')
+# Praxis wraps the methods of a layer in scopes such as `ff_layer._run`.
+_METHOD = re.compile(r'\w+\.\w+')
 _LIBRARIES = tuple(
   str(pathlib.Path(module.__file__).parent) for module in (jax, flax)
 )
@@ -79,7 +81,8 @@ class Origin:
 class Value:
   """A value of the jaxpr: its magnitude, and the origins of its NaN and inf."""
 
-  magnitude: float = 0.0
+  # The largest magnitude; None if it is finite and not known.
+  magnitude: float | None = None
   nan: Origin | None = None
   inf: Origin | None = None
   is_constant: bool = False
@@ -234,7 +237,7 @@ class _Search:
     location: _Location,
   ) -> Origin:
     types = [
-      f'{_type(atom.aval)} of magnitude {v.magnitude:.4g}'
+      _operand_text(atom.aval, v.magnitude)
       for atom, v in zip(eqn.invars, operands, strict=True)
       if value_magnitudes.is_float(atom.aval)
     ]
@@ -337,7 +340,7 @@ _RULES = {
 
 
 def _is_finite(record: Record, arguments: Sequence[Value]) -> bool:
-  return all(math.isfinite(v.magnitude) for v in arguments) and all(
+  return all(v.nan is None and v.inf is None for v in arguments) and all(
     np.isfinite(x).all() for x in jax.tree.leaves(record)
   )
 
@@ -361,8 +364,9 @@ def _slices(
 
 def _merge(values: Sequence[Value]) -> Value:
   """Returns the value of an array that consists of these."""
+  sizes = [v.magnitude for v in values if v.magnitude is not None]
   return Value(
-    float(np.max([v.magnitude for v in values], initial=0.0)),
+    float(np.max(sizes)) if sizes else None,
     _first(v.nan for v in values),
     _first(v.inf for v in values),
     all(v.is_constant for v in values),
@@ -409,10 +413,17 @@ def _source(eqn: jex_core.JaxprEqn) -> str:
 
 
 def _readable(scope: str) -> str:
-  """Returns a name stack without the transformations of JAX."""
+  """Returns a name stack without transformations, and methods before others."""
   parts = [p for p in _TRANSFORMATION.sub('', scope).split('/') if p]
+  parts = [p for p in parts[:-1] if not _METHOD.fullmatch(p)] + parts[-1:]
   # Nested functions repeat the scope of their caller.
   return '/'.join(part for part, _ in itertools.groupby(parts))
+
+
+def _operand_text(aval: Any, magnitude: float | None) -> str:
+  if magnitude is None:
+    return _type(aval)
+  return f'{_type(aval)} of magnitude {magnitude:.4g}'
 
 
 def _kind(magnitude: float) -> str:

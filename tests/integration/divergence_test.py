@@ -23,7 +23,7 @@ def test_a_run_that_diverges_ends_and_says_where(tmp_path, exp, devices):
   assert '5 steps in a row, since step 7' in ended.stderr
   assert 'the last checkpoint before them, step 6, is kept' in ended.stderr
   assert 'The first NaN or inf of step 7: ' in ended.stderr
-  assert 'model.compute_predictions/divider (forward pass): div' in ended.stderr
+  assert 'inf in model/divider (forward pass): div' in ended.stderr
   assert 'tests/integration/experiments.py' in ended.stderr
   names = _steps(tmp_path)
   # The pinned one, and those of retention; none of the end.

@@ -114,18 +114,26 @@ class _PipelinedLm(_Sizes, model_params.TransformerLmSpmdPipelineAdafactor):
   NUM_MICROBATCHES = 4
 
 
-def step(case: Case) -> Stepped:
-  """Returns what a training step does to variables that all cases share."""
-  task_p = _task(case)
+def prepare(case: Case) -> tuple[partitioning.Partitioner, Any, NestedMap]:
+  """Returns the partitioner, and a state and a batch on the host."""
   batch = _batch()
   made = partitioning.create_partitioner(
-    task_p,
+    _task(case),
     jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch),
     devices=jax.devices()[: case.num_devices],
   )
-  state = jax.device_put(
-    _state(made.state_metadata), _shardings(made.state_metadata)
-  )
+  return made, _state(made.state_metadata), batch
+
+
+def put_state(made: partitioning.Partitioner, state: Any) -> Any:
+  """Returns a state of the host on the devices."""
+  return jax.device_put(state, _shardings(made.state_metadata))
+
+
+def step(case: Case) -> Stepped:
+  """Returns what a training step does to variables that all cases share."""
+  made, state, batch = prepare(case)
+  state = put_state(made, state)
   before = _layers_stacked(state.mdl_vars)
   compiled = made.train_step().lower(_KEY).compile(_QUICKLY)
   replicated = jax.sharding.NamedSharding(

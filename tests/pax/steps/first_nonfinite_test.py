@@ -45,7 +45,8 @@ def test_finite_values_have_no_origin():
 
 def test_equation_scope_and_operands():
   def fn(x):
-    with jax.named_scope('net/layer_2'):
+    # As praxis names the methods of a layer.
+    with jax.named_scope('net/net.run/layer_2'):
       x = jnp.log(x)
     return x.sum()
 
