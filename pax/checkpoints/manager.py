@@ -380,6 +380,7 @@ def _share_error(message: str) -> str:
 def _wait_for(final: pathlib.Path, timeout_secs: float) -> None:
   deadline = time.monotonic() + timeout_secs
   while not final.exists():
+    paths.check_present(final.parent)
     if time.monotonic() > deadline:
       raise CheckpointError(
         f'process 0 had not completed {final} after {timeout_secs:.0f} s'

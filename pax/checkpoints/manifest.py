@@ -76,6 +76,7 @@ def wait_for_all(directory: Path, count: int, timeout_secs: float) -> None:
   files = [file(directory, index, count) for index in range(count)]
   deadline = time.monotonic() + timeout_secs
   while missing := [path for path in files if not path.exists()]:
+    paths.check_present(directory)
     if time.monotonic() > deadline:
       raise CheckpointError(
         f'{len(missing)} of {count} processes had not written their part of'

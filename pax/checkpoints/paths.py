@@ -24,7 +24,7 @@ import jax
 from absl import logging
 
 from pax import atomic_file
-from pax.checkpoints.types import CheckpointType, LeafDict
+from pax.checkpoints.types import CheckpointError, CheckpointType, LeafDict
 
 CHECKPOINTS = 'checkpoints'
 METADATA_FILE = 'metadata'
@@ -113,6 +113,16 @@ def delete(path: pathlib.Path) -> None:
   discard(expired)
   path.rename(expired)
   discard(expired)
+
+
+def check_present(directory: pathlib.Path) -> None:
+  """Checks that a directory that this process has written to still exists.
+
+  Raises:
+    CheckpointError: It was deleted or moved.
+  """
+  if not directory.exists():
+    raise CheckpointError(f'{directory} was deleted or moved')
 
 
 def clean(directory: pathlib.Path) -> None:

@@ -93,9 +93,10 @@ class SingleTaskDecodeProgram(program.InputProgram):
         self.input.name,
         train_step,
       )
-      io_utils.write_key_value_pairs(
-        file, accumulator.outputs, write_pickle=self._output_pickle
-      )
+      with self.writing(file):
+        io_utils.write_key_value_pairs(
+          file, accumulator.outputs, write_pickle=self._output_pickle
+        )
     return accumulator.result(state)
 
   def decode_step(

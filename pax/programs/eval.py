@@ -65,7 +65,8 @@ class BaseEvalProgram(program.InputProgram):
         self.input.name,
         step,
       )
-      io_utils.write_key_value_pairs(file, accumulator.examples())
+      with self.writing(file):
+        io_utils.write_key_value_pairs(file, accumulator.examples())
     loss = accumulator.loss
     with_loss = means if loss is None else means | {'loss': loss}
     derived = self.input.derived_metrics(with_loss)

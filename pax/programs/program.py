@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import abc
 import collections
+import contextlib
 import dataclasses
 import itertools
+import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -93,6 +95,11 @@ class Program(abc.ABC):
   # Called with the index of each batch before it; an exception ends the
   # program.
   before_batch: Callable[[int], None] = staticmethod(lambda batch_index: None)
+  # Context in which an output file is written. In a training job it makes an
+  # error a warning; in other jobs the outputs are the result.
+  writing: Callable[
+    [str | os.PathLike[str]], contextlib.AbstractContextManager[None]
+  ] = staticmethod(lambda path: contextlib.nullcontext())
   # Returns the result of a function that reads a batch; an exception ends the
   # program.
   read_batch: ReadBatch = staticmethod(lambda read: read())

@@ -8,9 +8,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TextIO
 
-from pax import exit_codes, stop_signals
+from pax import exit_codes, side_files, stop_signals
 from pax.programs.stop_request import StopRequest
 
 _POLLS_PER_TIMEOUT = 20
@@ -131,11 +131,17 @@ class HangWatchdog:
       f'pax: hang: no step for {self._timeout_secs:g} s: stopping; the stacks'
       ' of all threads follow\n'
     )
-    with open(self._log_file, 'a', encoding='utf-8') as log:
-      for stream in (log, sys.__stderr__):
-        stream.write(message)
-        stream.flush()
-        faulthandler.dump_traceback(stream, all_threads=True)
+    _dump_stacks(message, sys.__stderr__)
+    # The job directory may be gone.
+    with side_files.tolerate_errors(self._log_file):
+      with open(self._log_file, 'a', encoding='utf-8') as log:
+        _dump_stacks(message, log)
+
+
+def _dump_stacks(message: str, stream: TextIO) -> None:
+  stream.write(message)
+  stream.flush()
+  faulthandler.dump_traceback(stream, all_threads=True)
 
 
 def create_watchdog(

@@ -197,8 +197,9 @@ def _checkpointer(
   )
 
   def before_write() -> None:
-    outputs.directory.raise_if_gone()
     outputs.writer.flush()
+    # Last: flushing waits for the devices.
+    outputs.directory.raise_if_gone()
 
   checkpointer = checkpoints.create_checkpointer(
     checkpoint_options,

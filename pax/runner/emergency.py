@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import jax
+from absl import logging
 
 from pax import checkpoints
 from pax.checkpoints import paths, types
@@ -123,12 +124,28 @@ class GuardedCheckpointer:
     """
     self._snapshot = Snapshot(step, state, input_state)
     with self._rescuing(in_all_processes=True):
-      if self._checkpointer.is_due(step, force=force):
-        self._directory.check(self._sleep)
+      # Not `is_due`: all processes check at the same steps, even if a
+      # checkpoint failed in one of them.
+      has_returned = False
+      if force or step % self._options.save_interval_steps == 0:
+        has_returned = self._directory.check(self._sleep)
       else:
         self._directory.check_at_intervals(self._sleep)
     with self._rescuing():
-      return self._checkpointer.save(step, state, input_state, force=force)
+      try:
+        return self._checkpointer.save(step, state, input_state, force=force)
+      except (checkpoints.CheckpointError, JobDirGoneError) as e:
+        is_gone = self._directory.absence() is not None
+        was_gone = has_returned or isinstance(e, JobDirGoneError)
+        if not is_gone and was_gone:
+          # The previous checkpoint failed meanwhile.
+          logging.warning('%s; saving step %d', e, step)
+          return self._checkpointer.save(step, state, input_state, force=force)
+        if not is_gone or jax.process_count() == 1:
+          raise
+        # Other processes may be steps ahead: all end at the next check.
+        logging.warning('%s', e)
+        return False
 
   def latest_step(self) -> int | None:
     return self._checkpointer.latest_step()

@@ -75,7 +75,7 @@ class JobDir:
       self._lock.close()
     os.close(self._descriptor)
 
-  def check(self, sleep: Callable[[float], None] = time.sleep) -> None:
+  def check(self, sleep: Callable[[float], None] = time.sleep) -> bool:
     """Checks that the path is still the directory that was opened.
 
     All processes of a job must call it at the same step: all of them end, or
@@ -84,6 +84,9 @@ class JobDir:
     Args:
       sleep: Sleeps between two checks of a directory that is gone, for a number
         of seconds; it may return early, as if the time had passed.
+
+    Returns:
+      Whether it was gone and returned.
 
     Raises:
       JobDirGoneError: The directory of a process is gone, and did not return.
@@ -95,7 +98,7 @@ class JobDir:
       reason = self.absence()
       if not _in_any_process(reason is not None):
         self._check_lock()
-        return
+        return poll > 0
       if poll == 0 and num_polls and reason:
         logging.warning(
           '%s; waiting up to %g s for it to return', reason, self._wait_secs

@@ -196,6 +196,9 @@ def create_eval_runner(
       output_pickle=options.decode_output_pickle,
       enable_summary_writer=options.enable_summary_writer,
     )
+  if options.mode == 'train':
+    for each in (*evals, *decodes):
+      each.writing = side_files.tolerate_errors
   return EvalRunner(evals=evals, decodes=decodes, **sinks)
 
 

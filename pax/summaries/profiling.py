@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -58,8 +59,7 @@ class StepProfiler:
         self._stop()
     elif self._started_at is None and step == self._first:
       jax.block_until_ready(last_output)
-      jax.profiler.start_trace(self._log_dir)
-      self._started_at = self._clock()
+      self._start()
 
   def close(self, last_output: Any = ()) -> None:
     """Ends an open trace."""
@@ -67,7 +67,17 @@ class StepProfiler:
       jax.block_until_ready(last_output)
       self._stop()
 
+  def _start(self) -> None:
+    # The profiler would create a directory that was deleted or unmounted.
+    if os.path.isdir(self._log_dir):
+      jax.profiler.start_trace(self._log_dir)
+      self._started_at = self._clock()
+
   def _stop(self) -> None:
-    jax.profiler.stop_trace()
     self._started_at = None
-    logging.info('Wrote a profile to %s', self._log_dir)
+    try:
+      jax.profiler.stop_trace()
+    except (OSError, RuntimeError) as e:
+      logging.warning('The profile cannot be written: %s', e)
+    else:
+      logging.info('Wrote a profile to %s', self._log_dir)

@@ -174,7 +174,7 @@ def reference_losses(
 ) -> dict[int, bytes]:
   """Returns the loss bits of each step of a job that nothing interrupts."""
   directory = _reference(num_steps, exp, num_processes)
-  return {step: bits for step, bits in _loss_bits(directory)}
+  return {step: bits for step, bits in loss_bits(directory)}
 
 
 def check_losses(job: Job, num_steps: int, max_missing: int = 0) -> int:
@@ -190,7 +190,7 @@ def check_losses(job: Job, num_steps: int, max_missing: int = 0) -> int:
     The number of losses compared.
   """
   expected = reference_losses(num_steps, job.exp, job.num_processes)
-  written = _loss_bits(job.directory)
+  written = loss_bits(job.directory)
   different = [step for step, bits in written if bits != expected.get(step)]
   assert not different, f'losses differ from an uninterrupted run: {different}'
   missing = sorted(expected.keys() - dict(written).keys())
@@ -261,7 +261,7 @@ def records(directory: pathlib.Path) -> list[dict[str, Any]]:
   return complete
 
 
-def _loss_bits(directory: pathlib.Path) -> list[tuple[int, bytes]]:
+def loss_bits(directory: pathlib.Path) -> list[tuple[int, bytes]]:
   """Returns (step, bits of its loss) of every life, in order."""
   return [
     (record['step'], np.float32(record['loss']).tobytes())

@@ -52,8 +52,9 @@ def resize(path: pathlib.Path, size: str) -> None:
 
 
 def make_read_only(path: pathlib.Path) -> None:
-  """Mounts a file system again, read-only, even with files open for writing."""
-  _check('mount', '-o', 'remount,ro', str(path))
+  """Makes a directory read-only, except its open files; undone by `unmount`."""
+  bind(path, path)
+  _check('mount', '-o', 'remount,ro,bind', str(path))
 
 
 def bind(source: pathlib.Path, target: pathlib.Path) -> None:

@@ -11,8 +11,10 @@ from pax.summaries import profiling
 
 
 @pytest.fixture
-def calls(monkeypatch):
+def calls(tmp_path, monkeypatch):
   made = []
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'dir').mkdir()
   monkeypatch.setattr(
     jax.profiler, 'start_trace', lambda path: made.append(f'start {path}')
   )
@@ -61,3 +63,22 @@ def test_nothing_is_traced_unless_asked(calls, capture_step, num_steps):
   run(profiler, range(5))
   profiler.close()
   assert calls == []
+
+
+def test_a_missing_directory_is_not_created(calls, tmp_path):
+  (tmp_path / 'dir').rmdir()
+  profiler = profiling.StepProfiler('dir', capture_step=0)
+  run(profiler, range(5))
+  profiler.close()
+  assert calls == []
+
+
+def test_a_profile_that_cannot_be_written_is_a_warning(
+  calls, monkeypatch, caplog
+):
+  def fail():
+    raise RuntimeError('No space left on device')
+
+  monkeypatch.setattr(jax.profiler, 'stop_trace', fail)
+  run(profiling.StepProfiler('dir', capture_step=0), range(5))
+  assert 'profile cannot be written: No space left' in caplog.text
