@@ -168,7 +168,7 @@ def _connect(options: RunOptions, **place: str | int | None) -> None:
 def _is_one_of_several_processes() -> bool:
   """Whether a launcher, Slurm, MPI or a TPU pod started several processes."""
   counts = ('SLURM_NTASKS', 'OMPI_COMM_WORLD_SIZE', 'PMI_SIZE')
-  if any(int(os.environ.get(name) or 1) > 1 for name in counts):
+  if any((_process_number(name) or 1) > 1 for name in counts):
     # Slurm sets the count in the batch script too, where there is no rank.
     ranks = ('SLURM_PROCID', 'OMPI_COMM_WORLD_RANK', 'PMI_RANK')
     return any(name in os.environ for name in ranks)
@@ -183,7 +183,7 @@ def _is_one_of_several_processes() -> bool:
 
 def _process_number(name: str) -> int | None:
   """An environment variable as a number; None lets JAX detect it."""
-  text = os.environ.get(name)
+  text = os.environ.get(name) or None
   if text is not None and not text.isdecimal():
     raise UsageError(f'{name} must be a number from 0, got {text!r}')
   return None if text is None else int(text)

@@ -68,7 +68,7 @@ def test_a_study_that_is_killed_takes_its_trials_along(tmp_path):
   study = binary.start('TinySweep', tmp_path, *words, '--set=SECONDS=0.05')
   metrics, lock = (tmp_path / '1' / name for name in ('metrics.jsonl', '.lock'))
   _wait_until(lambda: metrics.exists() and len(binary.losses(tmp_path / '1')))
-  trial = int(lock.read_text())
+  trial = json.loads(lock.read_text())['pid']
   study.send_signal(signal.SIGKILL)
   study.wait()
   _wait_until(lambda: not _is_alive(trial))

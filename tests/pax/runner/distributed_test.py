@@ -120,6 +120,12 @@ def test_joins_the_job_it_is_part_of(calls, monkeypatch, environment, joins):
   assert bool(calls['initialize']) == joins
 
 
+def test_a_count_of_processes_that_is_no_number(calls, monkeypatch):
+  monkeypatch.setenv('SLURM_NTASKS', '4x')
+  with pytest.raises(options.UsageError, match='SLURM_NTASKS must be a number'):
+    _initialize()
+
+
 def test_a_place_that_the_environment_tells(calls, monkeypatch):
   monkeypatch.setenv('JAX_COORDINATOR_ADDRESS', 'h:1')
   monkeypatch.setenv('JAX_NUM_PROCESSES', '2')
