@@ -11,11 +11,16 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 
 import pytest
 
 from tests.faults import faulty_saves
 from tests.testing import saved_states
+
+pytestmark = pytest.mark.skipif(
+  shutil.which('cc') is None, reason='no C compiler for file_faults.c'
+)
 
 
 @pytest.mark.parametrize('layout', saved_states.LAYOUTS)

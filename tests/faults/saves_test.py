@@ -11,12 +11,18 @@ import errno
 import os
 import pathlib
 import re
+import shutil
 import socket
+
+import pytest
 
 from pax.checkpoints import paths
 from tests.faults import faulty_saves
 from tests.testing import saved_states
 
+pytestmark = pytest.mark.skipif(
+  shutil.which('cc') is None, reason='no C compiler for file_faults.c'
+)
 # Names under which files are written before they are renamed.
 _HOST = re.escape(socket.gethostname()[:8])
 _TEMPORARY = re.compile(rf'\.{_HOST}[^/]*\.part$|\.__lock$')
