@@ -168,11 +168,11 @@ class _Search:
         _constant(atom.val) if isinstance(atom, jex_core.Literal) else env[atom]
         for atom in eqn.invars
       ]
-      here = _enter(location, eqn)
+      inner = _enter(location, eqn)
       if rule := _RULES.get(eqn.primitive.name):
-        results = rule(self, eqn, record.inner[i], operands, here)
+        results = rule(self, eqn, record.inner[i], operands, inner)
       else:
-        results = self._leaf(eqn, magnitudes, operands, here)
+        results = self._leaf(eqn, magnitudes, operands, inner)
       env |= zip(eqn.outvars, results, strict=True)
     return [
       _constant(atom.val) if isinstance(atom, jex_core.Literal) else env[atom]
@@ -216,7 +216,7 @@ class _Search:
     inherited = nan if kind == 'NaN' else inf
     if inherited is None or (inherited.is_constant and not is_constant):
       # A constant becomes part of a value that is computed from others: this
-      # equation stands for it.
+      # equation is its origin.
       is_real_inf = inf and not (inf.is_constant or inf.is_masking)
       inherited = dataclasses.replace(
         self._origin(eqn, operands, location),
