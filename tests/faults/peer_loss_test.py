@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=large
 # bazel: tags=nightly
+# bazel: data=//:all_files
+# bazel: deps=//tests/multiprocess:experiments
 """One of several processes is killed: the others name it, and all continue."""
 
 from __future__ import annotations
 
 import os
+import pathlib
 import re
 import signal
+import subprocess
+import sys
+import textwrap
 import time
 
 import pytest
 
 from tests.faults import harness
+from tests.integration import binary
+from tests.testing import programs
 
 # Of each survivor, from the death of the other one.
 PROMISED_SECS = 15
@@ -22,6 +30,7 @@ FLAGS = (
   '--set=SECONDS=0.05',
   f'--set=NUM_STEPS={10**6}',
 )
+DOCS = pathlib.Path(__file__).parents[2] / 'docs' / 'launching.md'
 MOMENTS = ('join', 'compile', 'loop', 'save', 'eval')
 
 
@@ -107,4 +116,37 @@ def test_every_moment(tmp_path, report, num_processes):
   steps = [r['step'] for r in harness.records(job.directory) if 'step' in r]
   num_steps = max(steps) + 2
   job.finish(f'--set=NUM_STEPS={num_steps}')
+  report(losses=harness.check_losses(job, num_steps))
+
+
+def test_the_documented_loop_restarts_all(tmp_path, report):
+  """On each of two hosts; the second process is killed once."""
+  lines = re.search(
+    r'(?m)^    trap .*?^    exit \$code$', DOCS.read_text(), re.DOTALL
+  )[0]
+  python = f'{sys.executable} -m pax.main'
+  script = f'pax() {{ {python} "$@"; }}\n{textwrap.dedent(lines)}'
+  num_steps = 16
+  job = harness.Job(tmp_path / 'job', num_processes=2)
+  words = [
+    '--exp=tests.multiprocess.experiments.TinyKilled',
+    *(f'--job_log_dir={job.directory}', '--host_device_count=1'),
+    *('--compilation_cache_dir=', '--set=ICI_MESH_SHAPE=[1,2,1]'),
+    *('--set=BATCH_SIZE=4', '--set=SAVE_EVERY=2', '--set=SECONDS=0.1'),
+    f'--set=NUM_STEPS={num_steps}',
+    f'--set=train_input.done={tmp_path / "done"}',
+    *(f'--server_addr=localhost:{binary.free_port()}', '--num_hosts=2'),
+  ]
+  loops = [
+    subprocess.Popen(
+      ['bash', '-c', script, 'bash', *words, f'--host_idx={index}'],
+      env=programs.environment(),
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    for index in range(2)
+  ]
+  errors = [loop.communicate(timeout=harness.TIMEOUT_SECS)[1] for loop in loops]
+  assert [loop.returncode for loop in loops] == [0, 0], errors
+  assert re.search(r'process 1 of 2 \(host .+\) is gone: ', errors[0])
   report(losses=harness.check_losses(job, num_steps))

@@ -97,6 +97,12 @@ def test_joins_as_told(calls):
   }
 
 
+def test_warns_if_jax_has_another_client(calls, caplog):
+  """It creates none here."""
+  _initialize(multiprocess_gpu=True, server_addr='h:1', num_hosts=2, host_idx=0)
+  assert 'the loss of a process is noticed by JAX only' in caplog.text
+
+
 def test_says_which_flag_is_missing(calls):
   with pytest.raises(options.UsageError, match='--server_addr and --host_idx'):
     _initialize(multiprocess_gpu=True, num_hosts=2)
