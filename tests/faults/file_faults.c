@@ -9,6 +9,7 @@
 // FAULT_ACTION  kill: SIGKILL before the call (default)
 //               torn: SIGKILL after half of a write, otherwise before the call
 //               short: writes half and returns its size; other calls succeed
+//               slow: the call takes 20 ms longer
 //               a number: the call fails with this errno
 // FAULT_LOG     file that gets a line `call path` for each call up to the fault
 //
@@ -31,7 +32,7 @@
 #include <unistd.h>
 
 enum Fault { kNone, kKill, kTorn, kShort, kError };
-enum { kPathSize = 2 * PATH_MAX };
+enum { kPathSize = 2 * PATH_MAX, kSlowMicroseconds = 20000 };
 
 static atomic_int num_calls;
 
@@ -83,6 +84,11 @@ static enum Fault next_fault(const char* call, const char* path) {
   if (!action || !strcmp(action, "kill")) return kKill;
   if (!strcmp(action, "torn")) return kTorn;
   if (!strcmp(action, "short")) return kShort;
+  if (!strcmp(action, "slow")) {
+    usleep(kSlowMicroseconds);
+    errno = saved;
+    return kNone;
+  }
   errno = atoi(action);
   return kError;
 }

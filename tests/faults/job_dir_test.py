@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=enormous
 # bazel: tags=nightly
-"""Job directories that are full, read-only, gone or damaged, in every mode.
+"""Job directories that are full, read-only, slow, gone or damaged.
 
 The file systems are real, small ones in memory and bind mounts: mounting them
 needs root.
@@ -100,6 +100,25 @@ def test_disk_that_becomes_read_only(tmp_path, report, layout):
     job.finish(LONG)
     harness.check_losses(job, STEPS)
   report(read_only_disks=1)
+
+
+@pytest.mark.parametrize('layout', LAYOUTS)
+def test_slow_disk(tmp_path, report, layout):
+  """A signal during a slow save: the checkpoint is completed all the same."""
+  job = _job(tmp_path / 'job', layout)
+  fault = harness.Fault(at=1, count=0, action='slow')
+  flags = (LONG, '--set=SAVE_EVERY=5')
+  life = job.start(*flags, fault=fault)
+  harness.wait_until(
+    lambda: any((job.directory / 'checkpoints').glob('tmp_*')), life
+  )
+  life.signal(signal.SIGTERM)
+  (completed,) = life.wait()
+  assert completed.returncode == harness.PREEMPTED, completed
+  assert job.checkpoints()
+  assert job.run(*flags, fault=fault).returncode == harness.DONE
+  assert not harness.leftovers(job.directory)
+  report(slow_disks=1, losses=harness.check_losses(job, STEPS))
 
 
 def _delete(path: pathlib.Path) -> str:
