@@ -7,9 +7,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 
 from tests.integration import binary
+from tests.testing import polling
 
 
 def _last_records(job_log_dir):
@@ -67,11 +67,13 @@ def test_a_study_that_is_killed_takes_its_trials_along(tmp_path):
   words += ['--set=SAVE_EVERY=100000']
   study = binary.start('TinySweep', tmp_path, *words, '--set=SECONDS=0.05')
   metrics, lock = (tmp_path / '1' / name for name in ('metrics.jsonl', '.lock'))
-  _wait_until(lambda: metrics.exists() and len(binary.losses(tmp_path / '1')))
+  polling.wait_until(
+    lambda: metrics.exists() and len(binary.losses(tmp_path / '1'))
+  )
   trial = json.loads(lock.read_text())['pid']
   study.send_signal(signal.SIGKILL)
   study.wait()
-  _wait_until(lambda: not _is_alive(trial))
+  polling.wait_until(lambda: not _is_alive(trial))
   (saved,) = binary.checkpoint_names(tmp_path / '1')[-1:]
   stopped_at = int(saved.removeprefix('checkpoint_'))
   assert 0 < stopped_at < 1000
@@ -89,10 +91,3 @@ def _is_alive(pid):
   except ProcessLookupError:
     return False
   return True
-
-
-def _wait_until(is_so):
-  deadline = time.monotonic() + binary.TIMEOUT_SECS
-  while not is_so():
-    assert time.monotonic() < deadline
-    time.sleep(0.05)

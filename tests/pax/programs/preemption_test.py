@@ -7,13 +7,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 
 import pytest
 
 from pax import exit_codes, stop_signals
 from pax.programs import preemption
 from pax.programs.stop_request import StopRequest
+from tests.testing import polling
 
 _DEADLINE_SECS = 30
 
@@ -25,8 +25,8 @@ def test_the_first_signal_requests_a_stop(number, capfd):
     assert signal.getsignal(number) is before
     assert not handler.stop_requested()
     os.kill(os.getpid(), number)
-    _wait_until(handler.stop_requested)
-    _wait_until(lambda: handler.exit_code == exit_codes.PREEMPTED)
+    polling.wait_until(handler.stop_requested)
+    polling.wait_until(lambda: handler.exit_code == exit_codes.PREEMPTED)
   assert signal.getsignal(number) is before
   name = stop_signals.name_of(number)
   err = capfd.readouterr().err
@@ -41,7 +41,7 @@ def test_a_repeated_signal_has_its_previous_effect(monkeypatch):
     assert not handler.stop_requested()
     os.kill(os.getpid(), signal.SIGINT)
     os.kill(os.getpid(), signal.SIGINT)
-    _wait_until(handler.stop_requested)
+    polling.wait_until(handler.stop_requested)
     monkeypatch.setattr(stop_signals, 'REPEAT_SECS', 0)
     with pytest.raises(KeyboardInterrupt):
       os.kill(os.getpid(), signal.SIGINT)
@@ -127,10 +127,3 @@ def test_a_request_after_the_last_poll_does_not_change_the_exit_code():
     assert not handler.stop_requested()
     request.set('SIGTERM')
   assert handler.exit_code == exit_codes.DONE
-
-
-def _wait_until(condition):
-  deadline = time.monotonic() + _DEADLINE_SECS
-  while not condition():
-    assert time.monotonic() < deadline
-    time.sleep(0.01)

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
 from pax.programs import stop_agreement
 from pax.programs.stop_request import StopRequest
+from tests.testing import polling
 
 _DEADLINE_SECS = 30
 
@@ -76,19 +76,12 @@ def processes(monkeypatch):
     process.agreement.close()
 
 
-def _wait_until(condition):
-  deadline = time.monotonic() + _DEADLINE_SECS
-  while not condition():
-    assert time.monotonic() < deadline
-    time.sleep(0.01)
-
-
 def test_all_stop_at_the_poll_after_the_highest(processes):
   first, second = (p.agreement for p in processes)
   assert not any(first.poll() for _ in range(3))
   assert not any(second.poll() for _ in range(5))
   processes[0].request.set('SIGTERM')
-  _wait_until(lambda: first.is_agreed and second.is_agreed)
+  polling.wait_until(lambda: first.is_agreed and second.is_agreed)
   assert processes[1].request.reason == 'SIGTERM in process 0'
   assert [p.notices for p in processes] == [
     ['SIGTERM'],
@@ -104,7 +97,7 @@ def test_waits_end_if_all_processes_wait_for_the_same_batch(processes):
   second.poll()
   assert not first.is_next_poll
   processes[1].request.set('SIGTERM')
-  _wait_until(lambda: first.is_next_poll and second.is_next_poll)
+  polling.wait_until(lambda: first.is_next_poll and second.is_next_poll)
 
 
 def test_a_process_that_others_wait_for_needs_its_batch(processes):
@@ -113,11 +106,11 @@ def test_a_process_that_others_wait_for_needs_its_batch(processes):
   second.poll()
   second.poll()
   processes[1].request.set('SIGTERM')
-  _wait_until(lambda: first.is_agreed and second.is_next_poll)
+  polling.wait_until(lambda: first.is_agreed and second.is_next_poll)
   assert not first.is_next_poll
   thread = threading.Thread(target=first.abandon, args=('no batch',))
   thread.start()
-  _wait_until(lambda: all(p.ends for p in processes))
+  polling.wait_until(lambda: all(p.ends for p in processes))
   thread.join()
   assert [p.ends[0] for p in processes] == ['no batch', 'no batch']
 
@@ -125,7 +118,7 @@ def test_a_process_that_others_wait_for_needs_its_batch(processes):
 def test_all_end_at_once_if_one_has_not_begun(processes):
   processes[0].agreement.poll()
   processes[0].request.set('SIGTERM')
-  _wait_until(lambda: all(p.ends for p in processes))
+  polling.wait_until(lambda: all(p.ends for p in processes))
   texts = [p.ends[0] for p in processes]
   end = ': stopped before the first step; nothing was lost'
   assert texts == [f'SIGTERM{end}', f'SIGTERM in process 0{end}']
