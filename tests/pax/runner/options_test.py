@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
+# bazel: deps=//pax:main_lib
 """The command line: which flags there are, and what a wrong one says."""
 
 from __future__ import annotations

@@ -67,6 +67,7 @@ def installed(tmp_path, monkeypatch):
 
 
 def report(job_dir, **options):
+  job_dir.mkdir(exist_ok=True)
   out = summaries.create_writer(
     str(job_dir), options=summaries.WriterOptions(**options)
   )
@@ -97,6 +98,7 @@ def test_weights_and_biases(installed, tmp_path):
 
 
 def _film(job_dir, **options):
+  job_dir.mkdir(exist_ok=True)
   out = summaries.create_writer(
     str(job_dir), options=summaries.WriterOptions(**options)
   )
