@@ -8,7 +8,7 @@ import traceback
 
 # Most lines and characters of a message without --traceback.
 _MAX_LINES = 2
-_MAX_CHARACTERS = 1000
+_MAX_CHARACTERS = 2000
 # Paths of the Configs that a run builds, by a base class of what they build.
 _ROOTS = {
   'BaseTask': 'task',

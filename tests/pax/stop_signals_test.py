@@ -26,18 +26,16 @@ def ready():
 
 def _run(program, *numbers, ignored=()):
   """Runs a program, and sends signals to it when it is ready."""
-
-  def ignore():
-    for number in ignored:
-      signal.signal(number, signal.SIG_IGN)
-
+  words = [sys.executable, '-c', _PROGRAM + textwrap.dedent(program)]
+  if ignored:
+    names = ' '.join(number.name.removeprefix('SIG') for number in ignored)
+    words = ['sh', '-c', f'trap "" {names}; exec "$@"', 'sh', *words]
   process = subprocess.Popen(
-    [sys.executable, '-c', _PROGRAM + textwrap.dedent(program)],
+    words,
     env=os.environ | {'PYTHONPATH': os.pathsep.join(filter(None, sys.path))},
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
-    preexec_fn=ignore,
   )
   first = process.stdout.readline()
   assert first == 'ready\n', process.communicate(timeout=60)

@@ -62,8 +62,8 @@ class TransformerLayer(enum.StrEnum):
 class ActQuantizationParams:
   """Dynamic quantization of activations, with the range of each batch."""
 
-  # Precision in bits.
-  precision: int = 8
+  # Precision in bits; None: activations are not quantized.
+  precision: int | None = 8
   # Whether quantized values are unsigned, as after a ReLU.
   unsigned_int_bounds: bool = False
   # Factor of the clipping range; 1.0: no clipping.
