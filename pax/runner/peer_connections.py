@@ -49,10 +49,29 @@ def listen(coordinator: str) -> socket.socket | None:
   return None
 
 
+def connect(host: str, port: int) -> socket.socket:
+  """Returns a connection to another process.
+
+  Raises:
+    OSError: the port is not open. On the same host the system may choose the
+      port itself as the local one, and connect the socket to itself.
+  """
+  connection = socket.create_connection((host, port), CONNECT_SECS)
+  try:
+    is_to_itself = connection.getsockname() == connection.getpeername()
+  except OSError:
+    connection.close()
+    raise
+  if is_to_itself:
+    connection.close()
+    raise ConnectionRefusedError(errno.ECONNREFUSED, 'the port is not open')
+  return connection
+
+
 def is_open(address: str) -> bool:
   """Whether process 0 has opened JAX's port."""
   try:
-    socket.create_connection(split_address(address), CONNECT_SECS).close()
+    connect(*split_address(address)).close()
   except OSError:
     return False
   return True

@@ -443,9 +443,7 @@ class WorkerMonitor(PeerMonitor):
     }
     for port in peer_connections.ports(self.membership.coordinator):
       try:
-        connection = socket.create_connection(
-          (host, port), peer_connections.CONNECT_SECS
-        )
+        connection = peer_connections.connect(host, port)
       except OSError:
         continue
       try:

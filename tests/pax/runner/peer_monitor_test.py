@@ -266,3 +266,21 @@ def test_the_system_ends_connections_to_silent_hosts(jobs):
   assert 'process 1 of 2 (host b) is gone: no answer for 10 s' in loss.message(
     first.membership
   )
+
+
+def test_a_socket_that_connects_to_itself_is_no_peer(monkeypatch):
+  """By chance the system takes the wanted port as the local one."""
+  with socket.socket() as free:
+    free.bind(('127.0.0.1', 0))
+    address = free.getsockname()
+  create = socket.create_connection
+  connections = []
+
+  def create_from_the_same_port(target, timeout):
+    connection = create(target, timeout, source_address=target)
+    connections.append((connection.getsockname(), connection.getpeername()))
+    return connection
+
+  monkeypatch.setattr(socket, 'create_connection', create_from_the_same_port)
+  assert not peer_connections.is_open(f'{address[0]}:{address[1]}')
+  assert connections == [(address, address)]
