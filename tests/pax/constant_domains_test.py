@@ -50,6 +50,7 @@ def test_invalid(name, value):
     {'PERCORE_BATCH_SIZE': 0.5, 'NUM_HEADS': 4, 'BATCH_SIZE': 1},
     {'ICI_MESH_SHAPE': None, 'LEARNING_RATE': -1.0},
     {'MAX_STEPS': 'none'},
+    {'BATCH_SIZE': property(lambda self: 1 // 0)},
   ],
 )
 def test_valid(constants):
