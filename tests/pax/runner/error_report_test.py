@@ -33,7 +33,7 @@ class Layer:
       'OSError: the disk is gone (--traceback shows where)',
     ),
     (ValueError('a\n\n  b\nc'), 'a\n  b (--traceback shows where)'),
-    (ValueError('x' * 5000), f'{"x" * 1000}... (--traceback shows where)'),
+    (ValueError('x' * 5000), f'{"x" * 2000}... (--traceback shows where)'),
   ],
 )
 def test_text(error, text):
