@@ -63,7 +63,7 @@ def stop_tool(number: signal.Signals, is_repeated: bool) -> NoReturn:
 
 
 class _RepeatDetector:
-  """Tells a repeated signal from several with the same cause."""
+  """Distinguishes a repeated signal from several with the same cause."""
 
   def __init__(self) -> None:
     self._first: dict[int, float] = {}

@@ -108,14 +108,18 @@ class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
     kind = type(self).__name__
     if name in {f.name for f in pax_fiddle.fields_of(type(self))}:
       raise AttributeError(f'child {name!r} of {kind} has the name of a field')
-    # flax has no public name for this. Attributes are set in setup only.
+    # A private attribute: flax has no public one. It allows attributes in setup
+    # only; in a compact method a module gets its parent as an argument.
     if not self._state.in_setup:
-      for module_name, module in modules.items():
-        is_shared = module.parent is not None
-        attached = module.clone(parent=self, name=module_name)
-        self._children[module_name] = module if is_shared else attached
-      bound = [self._children[module_name] for module_name in modules]
-      return bound if isinstance(child, list) else bound[0]
+      attached = {
+        key: module.clone(parent=self, name=key)
+        if module.parent is None
+        else module  # A shared layer, which another module owns.
+        for key, module in modules.items()
+      }
+      self._children.update(attached)
+      layers = list(attached.values())
+      return layers if isinstance(child, list) else layers[0]
     if existing := {name, *modules} & set(self._children):
       raise ValueError(f'{kind} has a child {min(existing)!r} already')
     setattr(self, name, child)

@@ -8,8 +8,6 @@ from typing import Any
 
 from praxis import base_layer
 
-TransformFn = base_layer.DecodeStateTransformFn
-
 
 def check_decoding(
   layer: base_layer.BaseLayer, *, prefill: bool, sequential: bool
@@ -52,7 +50,9 @@ class DecodeStateContainer(base_layer.BaseLayer):
       )
     )
 
-  def transform_decode_state(self, transform_fn: TransformFn) -> None:
+  def transform_decode_state(
+    self, transform_fn: base_layer.DecodeStateTransformFn
+  ) -> None:
     """Replaces every cached tensor by fn(tensor, batch_dim, time_dim)."""
     self._visit_decode_states(
       lambda layer: layer.transform_decode_state(transform_fn)
@@ -74,7 +74,9 @@ class DecodeStateContainer(base_layer.BaseLayer):
     )
 
   def right_align_decode_state_with_prefix(
-    self, max_prefix_size: int, right_align_fn: TransformFn
+    self,
+    max_prefix_size: int,
+    right_align_fn: base_layer.DecodeStateTransformFn,
   ) -> None:
     """Concatenates prefix and suffix caches, right-aligned.
 

@@ -21,19 +21,17 @@ import re
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tests.integration import binary
-from tests.testing import programs
+from tests.testing import polling, programs
 
 DONE, ERROR, PREEMPTED = 0, 1, 75  # Exit codes, as documented.
 KILLED = -signal.SIGKILL
 TIMEOUT_SECS = 240
-_POLL_SECS = 0.005
 _BATCH_SIZE = 8
 # `ctypes` makes it another server than that of other tests: it has the library.
 _PRELOADED = (*binary.PRELOADED, 'ctypes')
@@ -211,13 +209,12 @@ def wait_until(condition: Callable[[], bool], life: Life | None = None) -> None:
     condition: What to wait for.
     life: Processes that are killed after the deadline.
   """
-  deadline = time.monotonic() + TIMEOUT_SECS
-  while not condition():
-    if time.monotonic() > deadline:
-      if life:
-        life.signal(signal.SIGKILL)
-      raise TimeoutError('the condition did not become true')
-    time.sleep(_POLL_SECS)
+  try:
+    polling.wait_until(condition, TIMEOUT_SECS)
+  except TimeoutError:
+    if life:
+      life.signal(signal.SIGKILL)
+    raise
 
 
 @functools.cache

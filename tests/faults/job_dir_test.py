@@ -158,9 +158,10 @@ def test_directory_that_is_gone(
   completed = life.wait()
   messages = [_message(process) for process in completed]
   # Of two processes the second one may meet the end of the first one.
-  own = [x for x in messages if ' of 2 (host ' not in x]
-  assert own
-  for text in own:
+  of_peer = [x for x in messages if 'process 0 of 2 (host ' in x]
+  assert len(of_peer) < num_processes
+  assert all('ended with exit code 1' in x for x in of_peer)
+  for text in (x for x in messages if x not in of_peer):
     assert message in text
     assert str(other.directory) in text
   if change == 'replace':

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_POLL_SECS = 0.01
+_POLL_SECS = 0.005
 
 
 def wait_until(

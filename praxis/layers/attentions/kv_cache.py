@@ -20,8 +20,6 @@ from jaxtyping import Array, Float, Int
 from praxis import base_layer
 from praxis.layers.attentions import dconv
 
-DecodeStateTransformFn = base_layer.DecodeStateTransformFn
-
 BATCH_DIM = 0
 TIME_DIM = 1
 
@@ -100,7 +98,10 @@ class KVCache:
     return self.read(name), time_step
 
   def transform(
-    self, transform_fn: DecodeStateTransformFn, *, is_cross_attention: bool
+    self,
+    transform_fn: base_layer.DecodeStateTransformFn,
+    *,
+    is_cross_attention: bool,
   ) -> None:
     """Replaces every tensor by transform_fn(tensor, batch_dim, time_dim).
 
@@ -129,7 +130,9 @@ class KVCache:
     )
 
   def right_align_with_prefix(
-    self, max_prefix_size: int, right_align_fn: DecodeStateTransformFn
+    self,
+    max_prefix_size: int,
+    right_align_fn: base_layer.DecodeStateTransformFn,
   ) -> None:
     """Not supported here; see lazy_prefix.PrefixKVCache.
 
@@ -241,7 +244,7 @@ class CachedAttention(base_layer.BaseLayer):
 
   def transform_decode_state(
     self,
-    transform_fn: DecodeStateTransformFn,
+    transform_fn: base_layer.DecodeStateTransformFn,
     *,
     is_cross_attention: bool = False,
   ) -> None:
@@ -271,7 +274,9 @@ class CachedAttention(base_layer.BaseLayer):
     self._kv_cache().broadcast_prefix(num_suffix_samples, suffix_length)
 
   def right_align_decode_state_with_prefix(
-    self, max_prefix_size: int, right_align_fn: DecodeStateTransformFn
+    self,
+    max_prefix_size: int,
+    right_align_fn: base_layer.DecodeStateTransformFn,
   ) -> None:
     """Joins suffixes with their prefixes, aligned right; see lazy_prefix.py.
 

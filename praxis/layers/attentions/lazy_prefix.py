@@ -114,7 +114,7 @@ class PrefixKVCache(kv_cache.KVCache):
   def right_align_with_prefix(
     self,
     max_prefix_size: int,
-    right_align_fn: kv_cache.DecodeStateTransformFn,
+    right_align_fn: base_layer.DecodeStateTransformFn,
   ) -> None:
     """Joins suffixes with their prefixes, aligned right, and empties those.
 

@@ -39,11 +39,9 @@ def by_matmul(
   without the cost of the product.
   """
   einsum = layer.einsum
-  if not isinstance(einsum, base_ops.EinsumOp):
-    # A quantized layer is its own einsum; it scales the rows after the lookup.
-    is_plain = not isinstance(einsum, base_layer.BaseLayer)
-  else:
-    is_plain = type(einsum) is base_ops.EinsumOp
+  # A quantized layer is its own einsum; it scales the rows after the lookup.
+  is_own = not isinstance(einsum, base_layer.BaseLayer)
+  is_plain = is_own or type(einsum) is base_ops.EinsumOp
   if is_plain and num_parts(layer, class_axes) == 1:
     return table.at[ids].get(
       mode='fill', fill_value=0, wrap_negative_indices=False

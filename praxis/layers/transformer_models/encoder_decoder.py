@@ -279,7 +279,7 @@ class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
     return self.compute_loss(self._normalize_decoded(outputs))
 
   def transform_decode_state(
-    self, transform_fn: decode_states.TransformFn
+    self, transform_fn: base_layer.DecodeStateTransformFn
   ) -> None:
     """Replaces every cached tensor by fn(tensor, batch_dim, time_dim)."""
     ngrammer_state.transform_state(self, transform_fn)

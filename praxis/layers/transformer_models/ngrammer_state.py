@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from praxis import base_layer
-from praxis.layers import decode_states
 
 _IDS = 'ngrammer_prefix'
 _EMBEDDINGS = 'ngrammer_prefix_emb'
@@ -73,7 +72,7 @@ def extend_step(
 
 
 def transform_state(
-  model: base_layer.BaseLayer, transform_fn: decode_states.TransformFn
+  model: base_layer.BaseLayer, transform_fn: base_layer.DecodeStateTransformFn
 ) -> None:
   """Replaces each stored tensor x by transform_fn(x, 0, -1)."""
   for name in (_IDS, _EMBEDDINGS):

@@ -313,7 +313,7 @@ class TransformerLm(decode_states.DecodeStateContainer):
     super().check_decoding(prefill=prefill, sequential=sequential)
 
   def transform_decode_state(
-    self, transform_fn: decode_states.TransformFn
+    self, transform_fn: base_layer.DecodeStateTransformFn
   ) -> None:
     """Replaces every cached tensor by fn(tensor, batch_dim, time_dim)."""
     ngrammer_state.transform_state(self, transform_fn)

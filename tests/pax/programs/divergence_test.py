@@ -85,7 +85,7 @@ def _finish(monitor, statuses, first=0):
     ([SKIPPED, SKIPPED, FINE, SKIPPED, SKIPPED], 3, False),
     ([FINE, SKIPPED, SKIPPED, SKIPPED], 3, True),
     ([APPLIED] * 3, 3, True),
-    # It stays so, whatever the steps in flight are.
+    # It stays so for any steps in flight.
     ([SKIPPED] * 3 + [FINE] * 2, 3, True),
     # A large finite gradient is no divergence, however often it is skipped.
     ([LARGE] * 9, 3, False),
@@ -224,7 +224,7 @@ def test_the_last_checkpoint_before_is_pinned_until_the_run_recovers(
       True,
       SKIPPED,
     ),
-    # Without the check of the learner, only the loss tells.
+    # Without the check of the learner, only the loss shows it.
     ({}, 1.0, True, FINE),
     ({}, float('nan'), True, APPLIED),
     ({'learning/is_valid_step_scalar': 1.0}, float('inf'), True, APPLIED),

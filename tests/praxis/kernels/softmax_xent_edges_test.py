@@ -152,7 +152,7 @@ def test_small_sizes(implementation, dtype, sizes):
 
 @_CHUNKED
 def test_an_empty_batch_has_zero_gradients(implementation):
-  # Memory that is not written has whatever was there before.
+  # Memory that is not written keeps its previous content.
   options = Options(implementation=implementation)
   for vocab in (40, 70000):
     got = _results(_operands('float32', tokens=0, vocab=vocab), options)
