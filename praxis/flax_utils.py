@@ -101,11 +101,13 @@ def convert_to_boxed_params(
   for name in [n for n in variables if not n.endswith(_AXES)]:
     axes = partitioning.get_axis_names(variables.get(name + _AXES, {}))
     axes_of = traverse_util.flatten_dict(unfreeze(axes))
+    # In a collection with axis names, variables without names are replicated.
+    unnamed = () if name + _AXES in variables else None
     boxed[name] = traverse_util.unflatten_dict(
       {
         path: _boxed(
           leaf,
-          axes_of.get(path),
+          axes_of.get(path, unnamed),
           logical_axes_rules,
           mesh_shape=mesh_shape,
           collections=flags.get(name, synced),

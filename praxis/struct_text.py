@@ -120,8 +120,8 @@ def _leaf_text(leaf: Any) -> str:
     return repr(leaf)
   if isinstance(leaf, enum.Enum):
     return f'{type(leaf).__name__}.{leaf.name}'
-  if isinstance(leaf, np.dtype):
-    return leaf.name
+  if isinstance(leaf, np.dtype) or hasattr(leaf, 'as_numpy_dtype'):
+    return leaf.name  # The latter is a TensorFlow dtype.
   if isinstance(leaf, type) and isinstance(
     leaf.__dict__.get('dtype'), np.dtype
   ):

@@ -111,13 +111,16 @@ def run_file(
         return FileReport(file, {_MODULE: f'did not end in {_TIMEOUT_S} s'})
     if not report.exists():
       return FileReport(file, {_MODULE: f'pytest crashed: {output}'})
-    return FileReport(file, _outcomes(report))
+    return FileReport(file, load_outcomes(report))
 
 
-def _outcomes(report: pathlib.Path) -> dict[str, str]:
+def load_outcomes(report: pathlib.Path) -> dict[str, str]:
   """Outcomes from a JUnit file, without skipped tests."""
   outcomes = {}
-  for case in ElementTree.parse(report).iter('testcase'):
+  cases = list(ElementTree.parse(report).iter('testcase'))
+  if not cases:
+    return {_MODULE: 'has no tests'}
+  for case in cases:
     if case.find('skipped') is not None:
       continue
     failure = case.find('failure')
@@ -127,7 +130,9 @@ def _outcomes(report: pathlib.Path) -> dict[str, str]:
       message = (failure.get('message') or 'failed').strip()
     test = case.get('name', '')
     scope = case.get('classname', '').rpartition('_test')[2].lstrip('.')
-    outcomes[f'{scope}.{test}' if scope else _MODULE] = message
+    key = f'{scope}.{test}' if scope else _MODULE
+    # A test with subtests has several entries.
+    outcomes[key] = outcomes.get(key) or message
   return outcomes
 
 

@@ -47,6 +47,23 @@ def test_other_lines(tmp_path: pathlib.Path) -> None:
     _expected(tmp_path, 'praxis/a_test.py')
 
 
+def test_outcome_of_subtests_is_that_of_the_first_failure(
+  tmp_path: pathlib.Path,
+) -> None:
+  report = tmp_path / 'report.xml'
+  case = '<testcase classname="a_test.ATest" name="test_x"'
+  report.write_text(
+    f'<suite>{case}><failure message="m"/></testcase>{case}/></suite>'
+  )
+  assert own_tests.load_outcomes(report) == {'ATest.test_x': 'm'}
+
+
+def test_file_without_tests_fails(tmp_path: pathlib.Path) -> None:
+  report = tmp_path / 'report.xml'
+  report.write_text('<suite/>')
+  assert own_tests.load_outcomes(report) == {'*module*': 'has no tests'}
+
+
 def test_every_reason_is_well_formed() -> None:
   patterns = [e.pattern for e in own_tests.load_expected()]
   assert len(set(patterns)) == len(patterns)

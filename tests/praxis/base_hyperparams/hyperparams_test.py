@@ -135,6 +135,14 @@ def test_text_of_many_kinds():
   assert any(line.startswith('fn : callable/praxis') for line in lines)
 
 
+def test_text_of_a_tensorflow_dtype_is_its_name():
+  class DType:  # tf.DType, without TensorFlow.
+    name = 'float32'
+    as_numpy_dtype = float
+
+  assert nested_struct_to_text({'dtype': DType()}) == 'dtype : float32\n'
+
+
 def test_text_names_the_fields_of_tuples():
   class Point(NamedTuple):
     x: int

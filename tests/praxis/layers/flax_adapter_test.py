@@ -105,7 +105,7 @@ def test_names_of_axes_become_split_dims():
   mapping = lambda w: w.tensor_split_dims_mapping
   assert mapping(params['kernel']) == ['data', 'mdl']
   assert mapping(params['gate']) == ['mdl', None]
-  assert mapping(params['Dense_0']['kernel']) == (-1, -1)
+  assert mapping(params['Dense_0']['kernel']) == [None, None]
   assert 'params_axes' not in tree
   mean = tree['batch_stats']['cld']['BatchNorm_0']['mean']
   assert mean.collections == (Flags.NON_TRAINABLE,)
