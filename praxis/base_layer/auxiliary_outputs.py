@@ -73,9 +73,10 @@ class AuxiliaryOutputs(unboxed_module.UnboxedModule):
       return
     zero = AuxLossStruct(jnp.float32(0), jnp.float32(0))
     previous = self.get_variable(AUX_LOSS, name, zero)
+    value = jnp.asarray(value, jnp.float32)
     loss = AuxLossStruct(
-      previous.value + jnp.asarray(value, jnp.float32),
-      previous.weight + jnp.asarray(1.0 if weight is None else weight),
+      previous.value + value,
+      previous.weight + (jnp.ones_like(value) if weight is None else weight),
     )
     self.put_variable(AUX_LOSS, name, loss)
 

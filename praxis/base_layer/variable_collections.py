@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from flax import struct
 
@@ -35,7 +35,8 @@ PMAP_PARALLEL_AXIS_NAME = 'batch'
 DecodeStateTransformFn = Callable[[JTensor, int, int], JTensor]
 
 
-class AuxLossStruct(NamedTuple):
+@struct.dataclass
+class AuxLossStruct:
   """An auxiliary loss and its weight."""
 
   value: JTensor

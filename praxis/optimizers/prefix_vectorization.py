@@ -4,7 +4,7 @@
 Variables of repeated layers are stacked along leading dimensions, their repeat
 prefix. Statistics of an optimizer (an RMS, a factored moment) belong to one
 layer. Variables with the same prefix form a group, and the optimizer is vmapped
-over the prefix of the group. The state is a dict with one entry per group:
+over the prefix of the group. The state is a NestedMap with one entry per group:
 'no_prefix', and for example 'p#4#i-1' for variables that are stacked four times
 and replicated (-1) along the stack.
 """
@@ -19,7 +19,7 @@ import jax
 
 from praxis import base_layer
 from praxis.optimizers import masked_trees, sharded_transforms
-from praxis.pytypes import JTensor, Nested
+from praxis.pytypes import JTensor, Nested, NestedMap
 
 NO_PREFIX_KEY = 'no_prefix'
 
@@ -81,8 +81,8 @@ def get_transformations_with_vectorized_repeat_prefix(
       creates it from their declarations.
     var_hparams: declarations of the variables.
     repeat_prefix_sep: separator in the names of groups.
-    force_prefix_structure: whether the state is a dict of groups even if no
-      variable is stacked.
+    force_prefix_structure: whether the state is a NestedMap of groups even if
+      no variable is stacked.
   """
   make_tx = tx if callable(tx) else lambda hparams: tx
   groups = _make_groups(make_tx, var_hparams, repeat_prefix_sep)
@@ -93,12 +93,14 @@ def get_transformations_with_vectorized_repeat_prefix(
     )
 
   def init(params: Nested[JTensor]) -> sharded_transforms.State:
-    return {
-      key: _vectorize(group.tx.init, group.prefix, group.axes)(
-        masked_trees.mask_tree(params, group.mask)
-      )
-      for key, group in groups.items()
-    }
+    return NestedMap(
+      {
+        key: _vectorize(group.tx.init, group.prefix, group.axes)(
+          masked_trees.mask_tree(params, group.mask)
+        )
+        for key, group in groups.items()
+      }
+    )
 
   def update(
     updates: Nested[JTensor],
@@ -106,7 +108,7 @@ def get_transformations_with_vectorized_repeat_prefix(
     params: Nested[JTensor] | None = None,
   ) -> tuple[Nested[JTensor], sharded_transforms.State]:
     _check_keys(groups, state)
-    new_state = {}
+    new_state = NestedMap()
     for key, group in groups.items():
       update_group = _with_summaries(
         group.tx.update,
@@ -122,10 +124,12 @@ def get_transformations_with_vectorized_repeat_prefix(
     return updates, new_state
 
   def init_partition_spec(hparams: _Hparams) -> sharded_transforms.State:
-    return {
-      key: _group_specs(group, masked_trees.mask_tree(hparams, group.mask))
-      for key, group in groups.items()
-    }
+    return NestedMap(
+      {
+        key: _group_specs(group, masked_trees.mask_tree(hparams, group.mask))
+        for key, group in groups.items()
+      }
+    )
 
   return sharded_transforms.ShardedGradientTransformation(
     init=init, update=update, init_partition_spec=init_partition_spec
@@ -229,7 +233,12 @@ def _group_specs(group: _Group, hparams: _Hparams) -> sharded_transforms.State:
   """Returns the declarations of a group's state, with its prefix."""
   specs = group.tx.init_partition_spec(jax.tree.map(_without_prefix, hparams))
   if not group.prefix:
-    return specs
+    return jax.tree.map(
+      lambda spec: dataclasses.replace(
+        spec, repeat_prefix=[], repeat_prefix_split_dims_mapping=[]
+      ),
+      specs,
+    )
   first = jax.tree.leaves(hparams)[0]
   mapping = _prefix_mapping(first)
   if first.repeat_optimizer_dims_mapping is not None:

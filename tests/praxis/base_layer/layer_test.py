@@ -377,6 +377,11 @@ def test_losses_of_one_name_add_up():
   _, updates = layer.apply(variables, jnp.float32(0.5), mutable=mutable)
   loss = updates['aux_loss']['z']
   assert (float(loss.value), float(loss.weight)) == (2.0, 3.0)
+  assert float(loss.replace(value=0.0).weight) == 3.0
+  variables = {base_layer.NON_TRAINABLE: {'seen': jnp.zeros([2])}}
+  _, updates = layer.apply(variables, jnp.ones([2]), mutable=mutable)
+  # Without a weight, each element has weight 1.
+  np.testing.assert_array_equal(updates['aux_loss']['z'].weight, [3.0, 3.0])
   variables = {base_layer.NON_TRAINABLE: {'seen': jnp.zeros([2])}}
   with pytest.raises(
     ValueError, match=r"'seen'. expects shape \(2,\), got \(\)"

@@ -13,6 +13,7 @@ import pytest
 from praxis import base_layer, optimizers
 from praxis import optimizer_prefix_vectorization as upstream_path
 from praxis.optimizers import prefix_vectorization
+from praxis.pytypes import NestedMap
 from tests.praxis.optimizers import problem
 
 vectorize = (
@@ -156,6 +157,20 @@ def test_without_a_prefix_the_state_is_plain_unless_forced():
   assert set(forced) == {'no_prefix'}
   assert upstream_path.has_no_prefix(forced)
   assert not upstream_path.has_no_prefix({**forced, 'p#2#i-1': ()})
+
+
+def test_state_and_declarations_are_nested_maps_of_groups():
+  tx = _vectorized(optimizers.Adam.config())
+  state = jax.eval_shape(tx.init, _variables())
+  updated = jax.eval_shape(tx.update, _variables(), state, _variables())[1]
+  specs = tx.init_partition_spec(_hparams())
+  described = upstream_path.partition_params(tx, _hparams(), state)
+  for groups in (state, updated, specs, described):
+    assert isinstance(groups, NestedMap)
+    assert groups.no_prefix is groups['no_prefix']
+  # Without a prefix, it is empty instead of None.
+  for spec in jax.tree.leaves(specs.no_prefix):
+    assert spec.repeat_prefix == spec.repeat_prefix_split_dims_mapping == []
 
 
 @pytest.mark.parametrize(
