@@ -77,7 +77,8 @@ class BaseInferenceRunner(base_hyperparams.FiddleBaseParameterizable, abc.ABC):
 
 def _check_shapes(schema: dict[str, Any], features: dict[str, Any]) -> None:
   expected = {name: tuple(leaf.shape) for name, leaf in schema.items()}
-  actual = {name: tuple(leaf.shape) for name, leaf in features.items()}
+  # Elements of an array of objects, such as bytes, have no shape.
+  actual = {n: tuple(getattr(x, 'shape', ())) for n, x in features.items()}
   if expected != actual:
     raise ValueError(
       f'output_schema has shapes {expected}, but infer returned {actual} for an'

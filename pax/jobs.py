@@ -49,7 +49,8 @@ def train_and_evaluate(
       Google only.
     eval_on_test: Whether to evaluate during training; None takes the setting of
       the task.
-    checkpoint_todelete_subdir: Must be None; old checkpoints are deleted.
+    checkpoint_todelete_subdir: Folder of checkpoints/ to which expired
+      checkpoints are renamed; None deletes them.
     early_stopping_fn: Decides whether training ends early; None is that of the
       task.
     run_decode: Whether to decode during training.
@@ -77,7 +78,6 @@ def train_and_evaluate(
   del exit_after_ondemand_checkpoint
   _check_unsupported(
     maybe_use_persistence_checkpointing=maybe_use_persistence_checkpointing,
-    checkpoint_todelete_subdir=checkpoint_todelete_subdir,
     enable_auto_sharding=enable_auto_sharding,
   )
   if override_num_train_steps:
@@ -88,6 +88,7 @@ def train_and_evaluate(
   flags |= {
     'eval_on_test': eval_on_test,
     'decode_during_train': run_decode,
+    'checkpoint_todelete_subdir': checkpoint_todelete_subdir,
     'jax_fully_async_checkpoint': enable_async_checkpointing,
     'enable_checkpoint_saving': enable_checkpoint_saving,
     'enable_summary_writer': enable_summary_writer,

@@ -20,6 +20,7 @@ import numpy as np
 
 from praxis import (
   base_hyperparams,
+  input_files,
   pax_fiddle,
   py_utils,
   pytypes,
@@ -36,6 +37,9 @@ State = dict[str, Any] | bytes
 
 # Key of bytes in the JSON text of a state.
 _BYTES_KEY = '__bytes__'
+# Keys of a state of files, and of a state with a number of batches after it.
+_FILES_KEY = '__files__'
+_STATE_KEY, _NUM_BATCHES_KEY = '__state__', '__num_batches__'
 
 # Names become parts of directories and of summary tags.
 _VALID_NAME = re.compile(r'[a-zA-Z0-9.:_+-]+')
@@ -75,11 +79,17 @@ def state_from_json(text: str) -> State:
   return json.loads(text, object_hook=decode)
 
 
+def advance_state(state: State, num_batches: int) -> State:
+  """Returns the state that is `num_batches` batches after `state`."""
+  return {_STATE_KEY: state, _NUM_BATCHES_KEY: num_batches}
+
+
 class BaseInput(base_hyperparams.FiddleBaseParameterizable):
   """Batches of numpy arrays whose first dimension is the batch of one host.
 
   Subclasses define `get_next` and `reset`. With `_get_state_internal` and
-  `_set_state_internal` an input is also resumable.
+  `_set_state_internal` an input is also resumable; with `save` and `restore`,
+  too, by its files.
 
   Different hosts must emit different training batches. A finite input must end
   after the same number of batches on all hosts.
@@ -181,7 +191,7 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     """Returns the batch that `get_next_padded` will return, None at the end."""
     if self._peeked is not None:
       return self._peeked
-    state = self._state_or_none()
+    state = None if self.has_file_state else self._state_or_none()
     try:
       batch = _pad_rows(self.get_next(), self.batch_padding_size)
     except end_of_data_errors():
@@ -189,14 +199,26 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     self._peeked, self._state_before_peek = batch, state
     return batch
 
+  @property
+  def has_file_state(self) -> bool:
+    """Whether the state consists of files, which are expensive to write."""
+    cls = type(self)
+    return (
+      cls.save is not BaseInput.save
+      and cls.restore is not BaseInput.restore
+      and cls._get_state_internal is BaseInput._get_state_internal
+    )
+
   def get_state(self) -> State:
     """Returns the position in the data: a small dict of JSON values, or bytes.
+
+    A state of files is that after a peeked batch, which a restart skips.
 
     Raises:
       ValueError: a batch was peeked, and the state before it is unknown.
       NotImplementedError: the input is not resumable.
     """
-    if self._peeked is None:
+    if self._peeked is None or self.has_file_state:
       return self._get_state_internal()
     if self._state_before_peek is None:
       raise ValueError(
@@ -208,7 +230,15 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
   def set_state(self, state: State) -> None:
     """Restores the position of `get_state`."""
     self._peeked = self._state_before_peek = None
+    num_batches = 0
+    if isinstance(state, dict) and state.keys() == {
+      _STATE_KEY,
+      _NUM_BATCHES_KEY,
+    }:
+      state, num_batches = state[_STATE_KEY], state[_NUM_BATCHES_KEY]
     self._set_state_internal(state)
+    for _ in range(num_batches):
+      self.get_next_padded()
 
   def save(self, checkpoint_path: str | os.PathLike[str]) -> None:
     """Writes the state to a JSON file."""
@@ -285,12 +315,17 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     return jax.tree.map(place, arrays, pspecs)
 
   def _get_state_internal(self) -> State:
+    if self.has_file_state:
+      return {_FILES_KEY: input_files.read_saved(self.save)}
     raise NotImplementedError(
       f'{type(self).__name__} is not resumable: it does not define '
       '_get_state_internal'
     )
 
   def _set_state_internal(self, state: State) -> None:
+    if self.has_file_state:
+      input_files.restore_from(state[_FILES_KEY], self.restore)
+      return
     raise NotImplementedError(
       f'{type(self).__name__} is not resumable: it does not define '
       '_set_state_internal'
@@ -329,7 +364,7 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
       )
 
   def __reduce__(self):
-    peeked = self._peeked is not None
+    peeked = self._peeked is not None and not self.has_file_state
     state = self._state_before_peek if peeked else self._state_or_none()
     return _rebuild, (self.hparams.clone(), state)
 
@@ -414,6 +449,10 @@ class MultiInput(BaseInput):
       infeed_host_index=self.infeed_host_index,
       is_training=self.is_training,
     )
+
+  @property
+  def has_file_state(self) -> bool:
+    return any(child.has_file_state for child in self._inputs.values())
 
   def _get_state_internal(self) -> State:
     return {name: i.get_state() for name, i in self._inputs.items()}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ _EMA = 'ema/'
 _STEP = 'step'
 _MDL_VARS = 'mdl_vars.'
 _OPT_STATES = 'opt_states_'
+_CANONICAL_OPT_STATES = 'opt_states/'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,8 +75,8 @@ class SourceCheckpoint:
     if path != variable_path:
       averages = {
         name.partition('.ema.')[2]: name
-        for name in self.shapes
-        if name.startswith(_OPT_STATES) and '.ema.' in name
+        for path, name in self._by_canonical_path.items()
+        if path.startswith(_CANONICAL_OPT_STATES) and '.ema.' in name
       }
       if not averages or not allow_ema:
         raise RuntimeError(
@@ -93,11 +95,12 @@ class SourceCheckpoint:
     Args:
       path: Slash path in `opt_states`, `0/2/m/params/lm/w`.
     """
-    canonical_path = _canonical(_OPT_STATES + path)
-    matches = (
-      name for name in self.shapes if _canonical(name) == canonical_path
-    )
-    return next(matches, None)
+    return self._by_canonical_path.get(_canonical(_OPT_STATES + path))
+
+  @functools.cached_property
+  def _by_canonical_path(self) -> Mapping[str, str]:
+    """Leaf names by path; `flax.serialization` makes dicts of lists."""
+    return {_canonical(name): name for name in self.shapes}
 
   def provenance(self) -> train_states.TensorProvenance:
     """Returns the origin of values loaded from this checkpoint."""
@@ -465,8 +468,13 @@ def _all_opt_states(
 
   States of an Optax optimizer may come from praxis.optimizers.Adam.
   """
-  if all(name in source.shapes for name in by_path.values()):
-    return {name: name for name in by_path.values()}
+  leaves = {
+    name: leaf
+    for path, name in by_path.items()
+    if (leaf := source.opt_state_leaf(path))
+  }
+  if len(leaves) == len(by_path):
+    return leaves
   leaves = {}
   for path, name in by_path.items():
     for regex, template in loading_rules.get_optax_opt_load_rules():

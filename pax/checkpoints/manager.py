@@ -331,7 +331,11 @@ class FileCheckpointer:
       available = paths.steps(self._directory)
       times = {s: path.stat().st_mtime for s, path in available.items()}
       for step in self._options.steps_to_delete(times, self._pinned):
-        if step != saved_step:
+        if step == saved_step:
+          continue
+        if self._options.todelete_subdir:
+          paths.archive(available[step], self._options.todelete_subdir)
+        else:
           paths.delete(available[step])
     except OSError as e:
       # The new checkpoint is complete, and the next save tries again.

@@ -115,6 +115,17 @@ def delete(path: pathlib.Path) -> None:
   discard(expired)
 
 
+def archive(path: pathlib.Path, subdir: str) -> None:
+  """Renames a checkpoint into a folder next to it, which gets created."""
+  folder = path.parent / subdir
+  folder.mkdir(exist_ok=True)
+  archived = folder / path.name
+  if archived.exists():
+    # Of an earlier run of the same steps.
+    delete(archived)
+  path.rename(archived)
+
+
 def check_present(directory: pathlib.Path) -> None:
   """Checks that a directory that this process has written to still exists.
 

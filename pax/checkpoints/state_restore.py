@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pax import train_states
 from pax.checkpoints import layouts, paths, reading, resizing, transformations
 from pax.checkpoints.types import CheckpointError, CheckpointType
+from praxis import py_utils
 from praxis.pytypes import Nested
 
 TrainState = train_states.TrainState
@@ -159,6 +160,9 @@ def check_checkpoint_type(checkpoint_type: CheckpointType) -> None:
 def restore_numpy(path: Path, abstract: Nested[Any]) -> Nested[np.ndarray]:
   """Returns a tree of numpy arrays with the saved shapes and dtypes.
 
+  Where all of `abstract` has a further leading axis, that of the devices of
+  `jax.pmap`, the arrays are repeated along it.
+
   Leaves of a file that paxml wrote for Flax may have other names: they are
   restored in their order.
 
@@ -183,9 +187,27 @@ def restore_numpy(path: Path, abstract: Nested[Any]) -> Nested[np.ndarray]:
       )
       sources = list(saved)
   leaves = resizing.read_numpy(path, sources)
+  values = [leaves[name] for name in sources]
+  structure = jax.tree.structure(abstract)
   return jax.tree.unflatten(
-    jax.tree.structure(abstract), [leaves[name] for name in sources]
+    structure, _repeated_for_devices(values, jax.tree.leaves(abstract))
   )
+
+
+def _repeated_for_devices(
+  values: list[np.ndarray], templates: list[Any]
+) -> list[np.ndarray]:
+  shapes = [np.shape(template) for template in templates]
+  has_axis = all(
+    len(shape) == value.ndim + 1 and shape[1:] == value.shape
+    for value, shape in zip(values, shapes, strict=True)
+  )
+  if not has_axis:
+    return values
+  return [
+    np.repeat(value[None], shape[0], axis=0)
+    for value, shape in zip(values, shapes, strict=True)
+  ]
 
 
 def restore_arrays(
@@ -215,15 +237,17 @@ def restore_arrays(
     _check_shapes(path, paths.flatten(abstract))
   if mesh is None or specs is None:
     return restore_numpy(path, abstract)
-  abstract = jax.tree.map(
-    lambda leaf, spec: jax.ShapeDtypeStruct(
-      leaf.shape,
-      leaf.dtype,
-      sharding=NamedSharding(mesh, _spec_of_rank(spec, len(leaf.shape))),
-    ),
-    abstract,
-    specs,
-  )
+
+  def with_sharding(leaf: Any, spec: PartitionSpec) -> Any:
+    if _is_masked(leaf):
+      return leaf
+    spec = _spec_of_rank(spec, len(leaf.shape))
+    return jax.ShapeDtypeStruct(
+      leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec)
+    )
+
+  # Specs need not be masked where the state is.
+  abstract = jax.tree.map(with_sharding, abstract, specs, is_leaf=_is_masked)
   leaves = paths.flatten(abstract)
   if transforms:
     rules = transformations.Transformations(transforms)
@@ -231,6 +255,11 @@ def restore_arrays(
   else:
     values = resizing.read_resized(path, leaves)
   return paths.unflatten(abstract, values)
+
+
+def _is_masked(node: Any) -> bool:
+  is_optax = py_utils.is_optax_masked_node(node)
+  return is_optax or py_utils.is_bprop_masked_node(node)
 
 
 def _spec_of_rank(spec: PartitionSpec | None, rank: int) -> PartitionSpec:

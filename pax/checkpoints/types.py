@@ -53,6 +53,9 @@ class CheckpointOptions:
   max_to_keep: int | None = 10
   # Seconds. Of the older checkpoints one per interval is kept; None keeps none.
   keep_interval_secs: float | None = None
+  # Folder below that of the checkpoints to which expired ones are renamed; None
+  # deletes them.
+  todelete_subdir: str | None = None
   # Whether checkpoints are saved; restoring is always possible.
   saving: bool = True
   # Whether a thread writes the files while training continues.
@@ -75,6 +78,8 @@ class CheckpointOptions:
         self.keep_interval_secs,
         "use a duration such as '12h', or None to keep only the newest",
       )
+    if self.todelete_subdir is not None:
+      _check_subdir(self.todelete_subdir)
     _check_seconds(
       'async_timeout_secs',
       self.timeout_secs,
@@ -147,4 +152,14 @@ def _check_seconds(name: str, value: Any, advice: str) -> None:
   if not (is_number and 0 < value < float('inf')):
     raise ValueError(
       f'{name} must be a positive number of seconds, got {value!r}; {advice}'
+    )
+
+
+def _check_subdir(name: str) -> None:
+  # A name with digits could be that of a checkpoint, `tmp_` is deleted.
+  if not re.fullmatch(r'(?!tmp_|\d|checkpoint_)[\w-][\w.-]*', name):
+    raise ValueError(
+      'todelete_subdir must be the name of a folder, without /, that does not'
+      " begin with a digit, tmp_ or checkpoint_, such as 'archive'; got"
+      f' {name!r}'
     )

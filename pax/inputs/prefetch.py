@@ -15,6 +15,8 @@ NestedMap = py_utils.NestedMap
 _POLL_SECONDS = 0.1
 # How long `close` waits for a source that reads.
 _CLOSE_SECONDS = 1.0
+# Batches between two states of files.
+_FILE_STATE_INTERVAL = 64
 
 
 class StopMonitor(Protocol):
@@ -73,7 +75,8 @@ class Prefetcher:
     self._depth = depth
     self._transform = transform or (lambda batch: batch)
     self._stop_monitor = stop_monitor or NoopStopMonitor()
-    self._state = state_of(source)
+    self._positions = _Positions(source)
+    self._state = self._positions.state()
     self._peeked: tuple[Any, base_input.State | None] | None = None
     self._start()
 
@@ -116,6 +119,7 @@ class Prefetcher:
     """Restores the state of the input and restarts the thread."""
     self.close(timeout_secs=None)
     self.source.set_state(state)
+    self._positions = _Positions(self.source)
     self._state = state
     self._start()
 
@@ -123,7 +127,8 @@ class Prefetcher:
     """Restarts at the first batch."""
     self.close(timeout_secs=None)
     self.source.reset()
-    self._state = state_of(self.source)
+    self._positions = _Positions(self.source)
+    self._state = self._positions.state()
     self._start()
 
   def close(self, timeout_secs: float | None = _CLOSE_SECONDS) -> None:
@@ -178,7 +183,8 @@ class Prefetcher:
     try:
       while not self._stopped.is_set():
         batch = self.source.get_next_padded()
-        self._put((self._transform(batch), state_of(self.source)))
+        self._positions.advance()
+        self._put((self._transform(batch), self._positions.state()))
     except BaseException as e:  # Any error must unblock the consumer.
       self._put(e)
 
@@ -188,6 +194,37 @@ class Prefetcher:
         return self._queue.put(item, timeout=_POLL_SECONDS)
       except queue.Full:
         continue
+
+
+class _Positions:
+  """The state of an input after each batch.
+
+  A state of files is taken at intervals; between them the state is the last one
+  and the number of batches after it, which a restart reads and discards.
+  """
+
+  def __init__(self, source: base_input.BaseInput):
+    self._source = source
+    self._file_state: base_input.State | None = None
+    self._num_batches = 0
+    if source.has_file_state:
+      self._file_state = source.get_state()
+
+  def advance(self) -> None:
+    """Counts a batch."""
+    if self._file_state is None:
+      return
+    self._num_batches += 1
+    if self._num_batches == _FILE_STATE_INTERVAL:
+      self._file_state, self._num_batches = self._source.get_state(), 0
+
+  def state(self) -> base_input.State | None:
+    """Returns the state after the last batch, or None if there is none."""
+    if self._file_state is None:
+      return state_of(self._source)
+    if not self._num_batches:
+      return self._file_state
+    return base_input.advance_state(self._file_state, self._num_batches)
 
 
 def state_of(

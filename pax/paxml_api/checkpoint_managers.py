@@ -58,7 +58,8 @@ class CheckpointManagerOptions:
   keep_period: int | None = None
   # Whether the directory is created.
   create: bool = True
-  # Not supported; must be None.
+  # Folder of the directory to which expired checkpoints are renamed; None
+  # deletes them.
   todelete_subdir: str | None = None
   # Whether temporary files of killed jobs are deleted at once; the first save
   # deletes them in any case.
@@ -67,13 +68,6 @@ class CheckpointManagerOptions:
   read_only: bool = False
   # Options of writing in a thread; only `timeout_secs` is used.
   async_options: Any = None
-
-  def __post_init__(self):
-    if self.todelete_subdir is not None:
-      raise ValueError(
-        'CheckpointManagerOptions.todelete_subdir is not supported, got'
-        f' {self.todelete_subdir!r}; expired checkpoints are deleted at once'
-      )
 
 
 class OrbaxCheckpointManager:
@@ -385,6 +379,7 @@ def _checkpoint_options(
     save_interval_steps=options.save_interval_steps or 1,
     max_to_keep=options.max_to_keep,
     keep_interval_secs=interval and interval.total_seconds(),
+    todelete_subdir=options.todelete_subdir,
     saving=not options.read_only,
     asynchronous=getattr(checkpointer, 'is_async', is_async),
     timeout_secs=timeout or state_handlers.TIMEOUT_SECS,

@@ -69,7 +69,6 @@ _UNSUPPORTED_BOOLEANS = (
   'maybe_use_persistence_checkpointing',
 )
 _UNSUPPORTED_STRINGS = (
-  'checkpoint_todelete_subdir',
   'pythia_port',
   'tfds_data_dir',
   'tuner_group',

@@ -59,12 +59,11 @@ class TrialDirectoryNameGenerator:
   def parameter_values(self) -> list[tuple[str, Any]]:
     """Returns (name, value) of each decision of the current trial."""
     custom = pyglove_space.load_pyglove().hyper.CustomHyper
-    values = [
-      '(CUSTOM)'
-      if isinstance(primitive, custom)
-      else self._search_space.evaluate(primitive)
-      for primitive in self._search_space.hyper_dict.values()
-    ]
+    values = []
+    for primitive in self._search_space.hyper_dict.values():
+      # Evaluation takes the decisions of a trial in their order.
+      value = self._search_space.evaluate(primitive)
+      values.append('(CUSTOM)' if isinstance(primitive, custom) else value)
     if self._is_combined:
       [values] = values
     return list(zip(self._names, values, strict=True))

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import lzma
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pax.paxml_api import metric_values
 from pax.programs import early_stopping
 from pax.programs.program import DecodeProgramOutput, EvalProgramOutput
 
@@ -55,8 +57,9 @@ def should_early_stop(
     early_stop_fn: The function of the task; None never stops.
     global_step: The step.
     is_last_ckpt: Whether no later checkpoint is evaluated.
-    train_weighted_scalars: (value, weight) of the training step by name; passed
-      on only with evaluation or decoding metrics, or at the last checkpoint.
+    train_weighted_scalars: A (value, weight) pair of the training step by name,
+      or a list of pairs, which is averaged; used only if
+      `early_stopping.needs_train_metrics`.
     eval_train_metrics: Metrics of the evaluation on a training batch.
     eval_metrics: Metrics of the evaluations.
     decode_metrics: Metrics of decoding.
@@ -66,18 +69,20 @@ def should_early_stop(
   """
   if early_stop_fn is None:
     return False
-  is_evaluated = is_last_ckpt or eval_metrics or decode_metrics
   numbers = {
     'num_params': num_params,
     'train_steps_per_sec': train_steps_per_sec,
   }
   results = early_stopping.EvalResults(
-    train=train_weighted_scalars if is_evaluated else None,
     eval_train=eval_train_metrics,
     evals=_eval_outputs(eval_metrics or EvalMetrics()),
     decodes=_decode_outputs(decode_metrics or DecodeMetrics()),
     job_scalars={k: v for k, v in numbers.items() if v is not None},
   )
+  if early_stopping.needs_train_metrics(is_last_ckpt, results):
+    means = metric_values.as_float_dict(train_weighted_scalars or {})
+    train = {name: (mean, 1.0) for name, mean in means.items()}
+    results = dataclasses.replace(results, train=train)
   return early_stopping.call_early_stopping_fn(
     early_stop_fn, global_step, is_last_ckpt, results, checkpoint_path
   )

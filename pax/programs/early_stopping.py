@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import statistics
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -15,6 +16,8 @@ from pax.checkpoints import paths
 from pax.programs.program import DecodeProgramOutput, EvalProgramOutput
 from pax.programs.running_mode import RunningMode
 from pax.steps import WeightedScalars
+
+_ALWAYS_FETCHES = 'PAXML_EARLY_STOP_ALWAYS_AGGREGATE_TRAIN_METRICS'
 
 # (metrics, RunningMode, step, whether it is the last checkpoint, checkpoint
 # directory) -> whether to stop.
@@ -116,6 +119,18 @@ def create_early_stopping(
   if early_stopping_fn is None:
     return NoopEarlyStopping()
   return FunctionEarlyStopping(early_stopping_fn, job_log_dir)
+
+
+def needs_train_metrics(is_last: bool, results: EvalResults) -> bool:
+  """Returns whether an early stopping function gets the training metrics.
+
+  Fetching them waits for the training step, so they come only at the last step
+  and with other metrics; at every step if the environment variable
+  PAXML_EARLY_STOP_ALWAYS_AGGREGATE_TRAIN_METRICS is `true`.
+  """
+  if os.environ.get(_ALWAYS_FETCHES) == 'true':
+    return True
+  return is_last or bool(results.evals) or bool(results.decodes)
 
 
 def call_early_stopping_fn(

@@ -109,8 +109,7 @@ class PeriodicEval:
     self, step: int, output: program.TrainProgramOutput, results: EvalResults
   ) -> bool:
     is_last = self._is_last(step, results)
-    # Fetching the scalars of a step waits for it: only with other metrics.
-    fetches_train = is_last or results.evals or results.decodes
+    fetches_train = early_stopping.needs_train_metrics(is_last, results)
     results = dataclasses.replace(
       results,
       train=output.weighted_scalars if fetches_train else None,

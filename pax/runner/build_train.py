@@ -234,6 +234,7 @@ def _checkpointer(
     keep_interval_secs=checkpoints.parse_duration(
       train.save_keep_interval_duration
     ),
+    todelete_subdir=options.checkpoint_todelete_subdir,
     saving=options.enable_checkpoint_saving,
     asynchronous=options.jax_fully_async_checkpoint,
     timeout_secs=options.async_timeout_secs,

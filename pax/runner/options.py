@@ -213,6 +213,12 @@ class RunOptions(command_line.CheckedOptions):
   enable_checkpoint_saving: bool = _flag(
     True, 'Checkpoints', 'Save checkpoints.'
   )
+  checkpoint_todelete_subdir: str | None = _flag(
+    None,
+    'Checkpoints',
+    'Rename expired checkpoints into this folder of checkpoints/, instead of'
+    ' deleting them.',
+  )
   pmap_use_tensorstore: bool = _flag(
     False,
     'Checkpoints',

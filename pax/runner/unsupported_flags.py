@@ -12,9 +12,6 @@ _NO_SEARCH_SERVICE = (
 )
 
 FLAGS: dict[str, str] = {
-  'checkpoint_todelete_subdir': (
-    'old checkpoints are deleted in the thread that writes; leave it out'
-  ),
   'controller_mode': _NO_SEARCH_SERVICE,
   'enable_auto_sharding': (
     'JAX removed automatic shardings; the experiment declares them, and'

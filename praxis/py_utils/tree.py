@@ -81,7 +81,8 @@ def merge_dict(
 def tree_unstack(tree: Any, axis: int) -> Sequence[Any]:
   """Returns one tree for each index along `axis` of all leaves.
 
-  A tree of scalars is returned as the only element.
+  A tree of scalars is returned as the only element. A vector of objects becomes
+  its elements, such as bytes.
 
   Raises:
     ValueError: a leaf is not an array, or the leaves differ in the size of
@@ -101,13 +102,8 @@ def tree_unstack(tree: Any, axis: int) -> Sequence[Any]:
       f'all leaves must have one size along axis {axis}, got shapes {shapes}'
     )
 
-  def take(leaf: Any, index: int) -> Any:
-    part = leaf.take(index, axis)
-    # numpy returns the element of an array of objects, such as bytes.
-    return part if hasattr(part, 'shape') else np.asarray(part, leaf.dtype)
-
   return [
-    treedef.unflatten(take(leaf, index) for leaf in leaves)
+    treedef.unflatten(leaf.take(index, axis) for leaf in leaves)
     for index in range(sizes.pop())
   ]
 

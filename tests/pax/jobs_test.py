@@ -68,7 +68,6 @@ def test_train_and_evaluate_by_positions_of_paxml(runs):
   [
     {'maybe_use_persistence_checkpointing': True},
     {'enable_auto_sharding': True},
-    {'checkpoint_todelete_subdir': 'old'},
   ],
 )
 def test_unsupported_arguments(runs, arguments):

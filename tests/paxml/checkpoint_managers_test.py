@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import datetime
 import json
+import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from pax import train_states
 from paxml import checkpoint_managers, checkpoint_metadata, checkpoints
-from praxis import base_input
+from praxis import base_input, py_utils
 from praxis.pytypes import NestedMap
 
 CheckpointType = checkpoints.CheckpointType
@@ -212,8 +214,8 @@ def test_mistakes(tmp_path):
     checkpoint_managers.OrbaxCheckpointManager(
       tmp_path, checkpoints.get_checkpointer(CheckpointType.GDA)
     )
-  with pytest.raises(ValueError, match='todelete_subdir is not supported'):
-    Options(todelete_subdir='old')
+  with pytest.raises(ValueError, match='todelete_subdir must be the name'):
+    _manager(tmp_path, todelete_subdir='../old')
   with pytest.raises(NotImplementedError, match='aux_items'):
     _manager(tmp_path).save(1, _state(1), aux_items={'more': 1})
   interval = datetime.timedelta(hours=1)
@@ -243,6 +245,75 @@ def test_a_replicated_state_is_saved_without_its_axis_of_devices(
     _shapes(), tmp_path, checkpoint_type=kind
   )
   _assert_state(restored, 3)
+  # The shapes may be those of the replicated state, too.
+  restored = checkpoints.restore_checkpoint(
+    jax.eval_shape(lambda: replicated), tmp_path, checkpoint_type=kind
+  )
+  expected = jax.tree.map(lambda x: jnp.stack([x, x]), _state(3))
+  jax.tree.map(np.testing.assert_array_equal, restored, expected)
+
+
+@pytest.mark.parametrize('kind', TYPES)
+def test_expired_checkpoints_are_renamed_into_a_folder(tmp_path, kind):
+  manager = _manager(tmp_path, kind, max_to_keep=1, todelete_subdir='archive')
+  for step in range(3):
+    manager.save(step, _state(step))
+  manager.close()
+  assert manager.all_steps() == [2]
+  archive = tmp_path / 'archive'
+  assert sorted(p.name for p in archive.iterdir()) == [
+    checkpoints.make_checkpoint_step_dir(tmp_path, step, kind).name
+    for step in range(2)
+  ]
+  restored = checkpoints.restore_checkpoint(
+    _shapes(), archive, checkpoint_type=kind
+  )
+  _assert_state(restored, 1)
+
+
+@pytest.mark.parametrize(
+  'node', [optax.MaskedNode(), py_utils.BpropMaskedNode()]
+)
+def test_masked_nodes_come_back_as_those_of_the_shapes(tmp_path, node):
+  state = _state(1)
+  state.mdl_vars['params']['masked'] = node
+  manager = _manager(tmp_path)
+  manager.save(1, state)
+  specs = jax.tree.map(lambda _: P(), _state(1))
+  specs.mdl_vars['params']['masked'] = P()
+  mesh = Mesh(np.array(jax.devices()[:1]), ('data',))
+  restored = manager.restore(
+    1,
+    jax.eval_shape(lambda: state),
+    restore_kwargs={'specs': specs, 'mesh': mesh},
+  )
+  assert type(restored.mdl_vars['params'].pop('masked')) is type(node)
+  _assert_state(restored, 1)
+
+
+class CountFiles(Count):
+  """An input that writes and reads its state itself."""
+
+  _get_state_internal = base_input.BaseInput._get_state_internal
+  _set_state_internal = base_input.BaseInput._set_state_internal
+
+  def save(self, checkpoint_path):
+    path = pathlib.Path(f'{checkpoint_path}.index')
+    path.write_text(str(self.next_number))
+
+  def restore(self, checkpoint_path):
+    path = pathlib.Path(f'{checkpoint_path}.index')
+    self.next_number = int(path.read_text())
+
+
+def test_an_input_that_overrides_save_and_restore(tmp_path):
+  source = CountFiles.config(name='count', batch_size=1).Instantiate()
+  source.get_next()
+  manager = _manager(tmp_path)
+  manager.save(1, _state(1), train_input_pipeline=source)
+  source.get_next()
+  manager.restore(1, _shapes(), train_input_pipeline=source)
+  assert source.next_number == 1
 
 
 def test_checkpointers_of_orbax(tmp_path):

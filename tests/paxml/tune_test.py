@@ -198,6 +198,24 @@ def test_long_names_are_left_out(tmp_path):
   assert '=' not in name and name.count('|') == 4
 
 
+class _Word(pg.hyper.CustomHyper):
+  def custom_decode(self, dna):
+    return dna.value
+
+  def first_dna(self):
+    return pg.DNA('first')
+
+
+def test_a_custom_decision_is_not_part_of_the_name(tmp_path):
+  space = pg.hyper.trace(
+    lambda: (_Word(name='word'), pg.oneof([1, 2], name='size')),
+    require_hyper_name=True,
+  )
+  generator = tuning_lib.TrialDirectoryNameGenerator(tmp_path, space)
+  with space.apply(pg.DNA(['other', 1])):
+    assert generator.dirname(3).name == 'word=(CUSTOM)|size=2'
+
+
 @automl.parameter_sweep(
   [('RATE', 'TEXT'), (0.1, 'foo'), (0.01, 'foo'), (0.5, 'bar')]
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from pax.programs.running_mode import RunningMode
@@ -65,6 +66,18 @@ def test_losses_of_a_step_are_not_looked_at_for_nothing():
     )
   assert calls == [{}, {'train/loss': 1.0}]
   assert not tuning_lib.should_early_stop(None, 1, True, scalars)
+
+
+def test_training_metrics_of_every_step(monkeypatch):
+  calls = []
+  name = 'PAXML_EARLY_STOP_ALWAYS_AGGREGATE_TRAIN_METRICS'
+  pairs = {'loss': [(2.0, 1.0), (4.0, 3.0)], 'acc': (np.ones(2), np.ones(2))}
+  for value in ('true', ''):
+    monkeypatch.setenv(name, value)
+    assert not tuning_lib.should_early_stop(
+      lambda metrics, *others: calls.append(metrics), 1, False, pairs
+    )
+  assert calls == [{'train/loss': 3.5, 'train/acc': 1.0}, {}]
 
 
 @pytest.mark.parametrize(

@@ -228,3 +228,39 @@ def test_json_text_of_states():
   )
   with pytest.raises(TypeError, match='JSON or bytes'):
     base_input.state_to_json({'x': object()})
+
+
+class _Filed(base_input.BaseInput):
+  """Counts; its state is a file."""
+
+  next_number = 0
+
+  def get_next(self):
+    self.next_number += 1
+    return NestedMap(x=np.array([self.next_number - 1]))
+
+  def save(self, checkpoint_path):
+    checkpoint_path.write_text(str(self.next_number))
+
+  def restore(self, checkpoint_path):
+    self.next_number = int(checkpoint_path.read_text())
+
+
+def test_inputs_that_write_their_state():
+  params = _Filed.config(batch_size=1)
+  for cls in (
+    params,
+    base_input.MultiInput.config(input_to_params={'a': params}),
+  ):
+    inp = cls.Instantiate()
+    inp.get_next_padded()
+    state = inp.get_state()
+    inp.get_next_padded()
+    expected = inp.get_next_padded()
+    inp.set_state(base_input.advance_state(state, 1))
+    jax.tree.map(np.testing.assert_array_equal, inp.get_next_padded(), expected)
+    # As upstream: no state before the peeked batch.
+    inp.peek_padded()
+    inp.get_state()
+  with pytest.raises(ValueError, match='relative file names'):
+    inp.get_child('a').set_state({'__files__': {'../a': b''}})

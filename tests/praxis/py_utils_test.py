@@ -76,6 +76,8 @@ def test_trees_as_wholes():
   assert second['a'].tolist() == [3, 4, 5] and first['b'].tolist() == 1
   with pytest.raises(ValueError, match='one size along axis 1'):
     py_utils.tree_unstack(tree, 1)
+  texts = py_utils.tree_unstack(np.array([b'a', 'b'], object), 0)
+  assert [(type(x), x) for x in texts] == [(bytes, b'a'), (str, 'b')]
   assert py_utils.merge_dict({'a': 1}, {'b': 2, 'a': 1}) == {'a': 1, 'b': 2}
   with pytest.raises(ValueError, match="same key 'a'"):
     py_utils.merge_dict({'a': 1}, {'a': 2})

@@ -185,15 +185,16 @@ def convert_seqio_tasks(config: Any) -> Any:
 
   def convert(value: Any, state: daglish.State) -> Any:
     if is_seqio_task(value):
-      return Config(find_seqio_task, name=value.name)
+      return Config(find_seqio_task, task_or_mixture_name=value.name)
     return state.map_children(value) if state.is_traversable(value) else value
 
   return daglish.MemoizedTraversal.run(convert, config)
 
 
-def find_seqio_task(name: str) -> Any:
-  """Returns the SeqIO task or mixture called `name`; needs SeqIO."""
-  return seqio_tasks.find(seqio_tasks.load(f'the task {name!r}'), name)
+def find_seqio_task(task_or_mixture_name: str) -> Any:
+  """Returns the SeqIO task or mixture with this name; needs SeqIO."""
+  seqio = seqio_tasks.load(f'the task {task_or_mixture_name!r}')
+  return seqio_tasks.find(seqio, task_or_mixture_name)
 
 
 def is_seqio_task(value: Any) -> bool:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import serialization
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pax import checkpoints, tasks_lib, train_states
@@ -127,6 +128,22 @@ def test_averages_step_and_optimizer(saved):
   assert int(made.step) == 7
   assert _firsts(made.opt_states[0][0]['m']) == [110, 110, 110]
   assert _firsts(made.opt_states[0][1]['ema']) == [210, 210, 210]
+
+
+def test_states_that_flax_made_dicts_of(tmp_path):
+  state = _state(10, 7)
+  state = state.replace(
+    opt_states=serialization.to_state_dict(state.opt_states)
+  )
+  writer = checkpoints.create_checkpointer(
+    checkpoints.CheckpointOptions(), str(tmp_path)
+  )
+  writer.save(7, state, force=True)
+  writer.close()
+  rules = _rules(('(params/a)', 'ema/{}'), load_opt_states=True)
+  made, *_ = _load({str(tmp_path): rules})
+  assert _firsts(made.mdl_vars) == [210, 0, 0]
+  assert _firsts(made.opt_states[0][0]['m']) == [110, 110, 110]
 
 
 def test_part_of_the_optimizer(saved):

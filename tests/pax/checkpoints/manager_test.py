@@ -114,6 +114,22 @@ def test_keeps_the_newest(tmp_path):
   assert names_left == ['checkpoint_00000015', 'checkpoint_00000020']
 
 
+def test_an_archived_step_replaces_that_of_an_earlier_run(tmp_path):
+  archived = tmp_path / 'checkpoints' / 'old' / 'checkpoint_00000000'
+  archived.mkdir(parents=True)
+  (archived / 'stale').touch()
+  checkpointer = saved_states.checkpointer(
+    tmp_path, max_to_keep=1, todelete_subdir='old'
+  )
+  for step in range(0, 15, 5):
+    checkpointer.save(step, saved_states.state(1))
+  checkpointer.close()
+  names = sorted(p.name for p in archived.parent.iterdir())
+  assert names == ['checkpoint_00000000', 'checkpoint_00000005']
+  assert not (archived / 'stale').exists()
+  assert list(paths.steps(tmp_path / 'checkpoints')) == [10]
+
+
 def test_keeps_pinned_checkpoints_until_they_are_unpinned(tmp_path):
   checkpointer = saved_states.checkpointer(tmp_path, max_to_keep=1)
   checkpointer.pin(5)

@@ -73,6 +73,7 @@ def test_the_newest_is_never_deleted():
     ('max_to_keep', 'save_max_to_keep', [0, -1, 2.5, True, '3', math.nan]),
     ('save_interval_steps', 'save_interval_steps', [0, -1, None, math.inf]),
     ('keep_interval_secs', 'save_keep_interval_duration', [0, -1.0, math.inf]),
+    ('todelete_subdir', 'todelete_subdir', ['', '5', '../a', 'a/b', 'tmp_a']),
     ('timeout_secs', 'async_timeout_secs', [0, -1, None, '1']),
   ],
 )

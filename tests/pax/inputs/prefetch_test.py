@@ -92,6 +92,43 @@ def test_a_saved_state_gives_the_batches_that_would_have_come():
     assert drain(resumed) == drain(ahead) == list(range(4, 10))
 
 
+class CountFiles(Count):
+  """Writes its state to two files; counts how often."""
+
+  _get_state_internal = base_input.BaseInput._get_state_internal
+  _set_state_internal = base_input.BaseInput._set_state_internal
+
+  def __post_init__(self):
+    super().__post_init__()
+    self.num_saves = 0
+
+  def save(self, checkpoint_path):
+    self.num_saves += 1
+    checkpoint_path.mkdir()
+    (checkpoint_path / 'position').write_text(str(self._next))
+
+  def restore(self, checkpoint_path):
+    self._next = int((checkpoint_path / 'position').read_text())
+
+
+@pytest.mark.parametrize('num_batches', [0, 1, 64, 150])
+def test_states_of_files_are_exact_and_rare(num_batches):
+  config = CountFiles.config(batch_size=2, size=200)
+  with prefetch.Prefetcher(config.Instantiate()) as ahead:
+    for _ in range(num_batches):
+      ahead.get_next()
+    ahead.peek()
+    state = base_input.state_from_json(
+      base_input.state_to_json(ahead.get_state())
+    )
+    expected = drain(ahead)
+    assert ahead.source.num_saves <= 200 // 64 + 1
+  resumed = config.Instantiate()
+  resumed.set_state(state)
+  with prefetch.Prefetcher(resumed) as ahead:
+    assert drain(ahead) == expected == list(range(num_batches, 200))
+
+
 def test_reset_starts_over():
   with make() as ahead:
     first = drain(ahead)

@@ -148,6 +148,15 @@ def test_the_verdict():
   assert 'decode_test_prompts/y' in asked[9][0]
 
 
+def test_training_metrics_of_every_step(monkeypatch):
+  name = 'PAXML_EARLY_STOP_ALWAYS_AGGREGATE_TRAIN_METRICS'
+  monkeypatch.setenv(name, 'true')
+  calls = []
+  periodic, _ = _periodic_eval(lambda metrics, *others: calls.append(metrics))
+  _train(periodic, last=3)
+  assert len(calls) == 3 and all('train/x' in metrics for metrics in calls)
+
+
 def test_averages_that_are_not_there():
   periodic, _ = _periodic_eval(eval_use_ema_states=True)
   bare = TrainProgramOutput(

@@ -44,6 +44,7 @@ FLAGS = [
   'emergency_dir',
   'job_dir_wait_secs',
   'enable_checkpoint_saving',
+  'checkpoint_todelete_subdir',
   'pmap_use_tensorstore',
   'jax_fully_async_checkpoint',
   'async_timeout_secs',

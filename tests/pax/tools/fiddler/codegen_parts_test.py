@@ -105,4 +105,4 @@ def test_tasks_of_seqio_are_found_by_name():
   config = pax_fiddle.Config(dict, a=[task], b=3)
   found = config_normalization.convert_seqio_tasks(config)
   assert isinstance(found.a[0], fdl.Buildable)
-  assert found.a[0].name == 'c4' and found.b == 3
+  assert found.a[0].task_or_mixture_name == 'c4' and found.b == 3
