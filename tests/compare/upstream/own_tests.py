@@ -93,6 +93,7 @@ def run_file(
       'JAX_COMPILATION_CACHE_DIR': str(log / 'jax_cache'),
       **os.environ,
       'PYTHONPATH': f'{packages}:{os.environ.get("PYTHONPATH", "")}',
+      'PAX_UPSTREAM_SOURCE': str(upstream.source.absolute()),
       'JAX_PLATFORMS': 'cpu',
       'TF_CPP_MIN_LOG_LEVEL': '3',
       'PYTHONDONTWRITEBYTECODE': '1',
