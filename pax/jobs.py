@@ -32,7 +32,7 @@ def train_and_evaluate(
   enable_async_checkpointing: bool = True,
   enable_checkpoint_saving: bool = True,
   enforce_restore_shape_check: bool = True,
-  tensorstore_use_ocdbt: bool = False,
+  tensorstore_use_ocdbt: bool = True,
   exit_after_ondemand_checkpoint: bool = True,
   override_num_train_steps: int | None = None,
   enable_summary_writer: bool = True,
@@ -58,8 +58,8 @@ def train_and_evaluate(
     enable_async_checkpointing: Whether a thread writes checkpoints.
     enable_checkpoint_saving: Whether to save checkpoints.
     enforce_restore_shape_check: Shapes are always checked.
-    tensorstore_use_ocdbt: Either value writes the same format; every format of
-      paxml is restored.
+    tensorstore_use_ocdbt: Whether checkpoints are OCDBT databases; every format
+      is restored.
     exit_after_ondemand_checkpoint: A preempted job always exits after it has
       saved.
     override_num_train_steps: Number of training steps; None is that of the
@@ -74,8 +74,7 @@ def train_and_evaluate(
     ValueError: An argument is not supported, or both the task and the caller
       have an early stopping function.
   """
-  del enforce_restore_shape_check, tensorstore_use_ocdbt
-  del exit_after_ondemand_checkpoint
+  del enforce_restore_shape_check, exit_after_ondemand_checkpoint
   _check_unsupported(
     maybe_use_persistence_checkpointing=maybe_use_persistence_checkpointing,
     enable_auto_sharding=enable_auto_sharding,
@@ -92,6 +91,7 @@ def train_and_evaluate(
     'jax_fully_async_checkpoint': enable_async_checkpointing,
     'enable_checkpoint_saving': enable_checkpoint_saving,
     'enable_summary_writer': enable_summary_writer,
+    'tensorstore_use_ocdbt': tensorstore_use_ocdbt,
   }
   callbacks = JobCallbacks(
     early_stopping_fn=early_stopping_fn,

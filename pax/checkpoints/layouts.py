@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The on-disk formats of a checkpoint behind one interface.
 
-Two are written and read; those of paxml are read only.
+Three are written and read; those of paxml are read only.
 """
 
 from __future__ import annotations
@@ -9,9 +9,14 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
-import time
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Generic, Protocol, TypedDict, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import (
+  TYPE_CHECKING,
+  Any,
+  Generic,
+  Protocol,
+  TypeVar,
+)
 
 import jax
 import numpy as np
@@ -24,6 +29,7 @@ from pax.checkpoints import (
   paths,
   paxml_flax_format,
   tensorstore_format,
+  verification,
 )
 from pax.checkpoints.types import (
   CheckpointError,
@@ -32,29 +38,20 @@ from pax.checkpoints.types import (
   InputState,
   LeafDict,
   Shapes,
+  State,
 )
 from praxis import base_input
+
+if TYPE_CHECKING:
+  from pax.checkpoints import orbax_format
 
 Path = pathlib.Path
 # Host copy of a state, in the form that a layout writes.
 SnapshotT = TypeVar('SnapshotT')
 
 _TRAIN_INPUT = 'train_input'
-_VERSION = 1.1
 _STATE_FILE = 'blob'
 _UNPADDED_SHAPE = '.unpadded_shape'
-# Of checkpoints that paxml wrote; 0 has no metadata, 1.2 is OCDBT.
-_PAXML_VERSIONS = (0.0, 1.0, 1.1, 1.2)
-
-
-class Metadata(TypedDict):
-  """Contents of the file `metadata`."""
-
-  version: float
-  step: int
-  num_processes: int
-  # Seconds since 1970.
-  saved_at: float
 
 
 class ReadableLayout(Protocol):
@@ -88,12 +85,16 @@ class ReadableLayout(Protocol):
 class Layout(ReadableLayout, Protocol, Generic[SnapshotT]):
   """Copies a state to the host, writes, commits and reads it.
 
-  `write` runs on every process and writes below `staging`; `commit` runs on
-  process 0 when all processes have written.
+  `write` runs on every process and writes below `staging`; `finish` and
+  `commit` run on process 0 when all processes have written.
   """
 
-  def snapshot(self, leaves: Mapping[str, jax.Array]) -> SnapshotT:
-    """Returns a host copy of the leaves, whose arrays may then be donated."""
+  def import_libraries(self) -> None:
+    """Imports what the first save needs."""
+    ...
+
+  def snapshot(self, state: State) -> SnapshotT:
+    """Returns a host copy of the state, whose arrays may then be donated."""
     ...
 
   def write(
@@ -104,6 +105,18 @@ class Layout(ReadableLayout, Protocol, Generic[SnapshotT]):
     Args:
       staging: Directory with the files of all processes.
       snapshot: The host copy.
+      step: The training step.
+    """
+    ...
+
+  def finish(
+    self, staging: Path, snapshot: SnapshotT, step: int
+  ) -> dict[str, manifest.Entry]:
+    """Writes what needs the data of all; returns the manifest entries.
+
+    Args:
+      staging: Directory with the files of all processes.
+      snapshot: The host copy of process 0.
       step: The training step.
     """
     ...
@@ -121,24 +134,93 @@ class Layout(ReadableLayout, Protocol, Generic[SnapshotT]):
     """
     ...
 
+  def release(self, snapshot: SnapshotT) -> None:
+    """Frees a host copy, whether it was written or not."""
+    ...
+
+
+class OrbaxLayout:
+  """A directory with one OCDBT database, which Orbax writes."""
+
+  def import_libraries(self) -> None:
+    from pax.checkpoints import orbax_format
+
+    del orbax_format
+
+  def snapshot(self, state: State) -> orbax_format.Snapshot:
+    from pax.checkpoints import orbax_format
+
+    return orbax_format.Snapshot(state)
+
+  def write(
+    self, staging: Path, snapshot: orbax_format.Snapshot, step: int
+  ) -> dict[str, manifest.Entry]:
+    from pax.checkpoints import orbax_format
+
+    return orbax_format.write(staging, snapshot)
+
+  def finish(
+    self, staging: Path, snapshot: orbax_format.Snapshot, step: int
+  ) -> dict[str, manifest.Entry]:
+    from pax.checkpoints import orbax_format
+
+    metadata = {
+      **verification.create_metadata(step),
+      'version': verification.OCDBT_VERSION,
+    }
+    return orbax_format.finish(staging, snapshot, metadata)
+
+  def commit(
+    self,
+    staging: Path,
+    final: Path,
+    snapshot: orbax_format.Snapshot,
+    step: int,
+  ) -> None:
+    paths.commit(staging, final)
+
+  def release(self, snapshot: orbax_format.Snapshot) -> None:
+    snapshot.release()
+
+  def shapes(self, path: Path) -> Shapes:
+    verification.verify_database(path, with_data=False)
+    return verification.recorded_shapes(path)
+
+  def read(
+    self, path: Path, abstract: LeafDict, *, is_full: bool = True
+  ) -> tuple[LeafDict, Mapping[str, str]]:
+    verification.verify_database(path, with_data=is_full or bool(abstract))
+    check_shapes(
+      path, verification.recorded_shapes(path), abstract, is_full=is_full
+    )
+    return tensorstore_format.read(path, abstract), read_inputs(path)
+
 
 class LeafLayout:
   """A directory with one TensorStore per leaf."""
 
-  def snapshot(
-    self, leaves: Mapping[str, jax.Array]
-  ) -> dict[str, host_arrays.HostArray]:
-    return host_arrays.snapshot(leaves)
+  def import_libraries(self) -> None:
+    import tensorstore
+
+    del tensorstore
+
+  def snapshot(self, state: State) -> dict[str, host_arrays.HostArray]:
+    return host_arrays.snapshot(paths.flatten(state))
 
   def write(
     self, staging: Path, snapshot: dict[str, host_arrays.HostArray], step: int
   ) -> dict[str, manifest.Entry]:
-    entries = tensorstore_format.write(staging, snapshot)
-    if jax.process_index() == 0:
-      data = json.dumps(_metadata(step), indent=2).encode()
-      (staging / paths.METADATA_FILE).write_bytes(data)
-      entries[paths.METADATA_FILE] = manifest.entry(data)
-    return entries
+    return tensorstore_format.write(staging, snapshot)
+
+  def finish(
+    self, staging: Path, snapshot: dict[str, host_arrays.HostArray], step: int
+  ) -> dict[str, manifest.Entry]:
+    data = json.dumps(verification.create_metadata(step), indent=2).encode()
+    (staging / paths.METADATA_FILE).write_bytes(data)
+    return {paths.METADATA_FILE: manifest.entry(data)}
+
+  def release(self, snapshot: dict[str, host_arrays.HostArray]) -> None:
+    pass
 
   def commit(
     self,
@@ -150,14 +232,14 @@ class LeafLayout:
     paths.commit(staging, final)
 
   def shapes(self, path: Path) -> Shapes:
-    _verify_metadata(path)
+    verification.verify_metadata(path)
     return tensorstore_format.saved_shapes(path)
 
   def read(
     self, path: Path, abstract: LeafDict, *, is_full: bool = True
   ) -> tuple[LeafDict, Mapping[str, str]]:
-    entries = _verify_metadata(path)
-    _verify_leaves(path, entries, None if is_full else abstract)
+    entries = verification.verify_metadata(path)
+    verification.verify_leaves(path, entries, None if is_full else abstract)
     saved = tensorstore_format.saved_shapes(path)
     check_shapes(path, saved, abstract, is_full=is_full)
     leaves = tensorstore_format.read(path, abstract)
@@ -169,13 +251,26 @@ class LeafLayout:
 class FileLayout:
   """A single msgpack file, written by process 0."""
 
-  def snapshot(self, leaves: Mapping[str, jax.Array]) -> dict[str, np.ndarray]:
-    return flax_format.snapshot(leaves)
+  def import_libraries(self) -> None:
+    import flax.serialization
+
+    del flax
+
+  def snapshot(self, state: State) -> dict[str, np.ndarray]:
+    return flax_format.snapshot(paths.flatten(state))
 
   def write(
     self, staging: Path, snapshot: dict[str, np.ndarray], step: int
   ) -> dict[str, manifest.Entry]:
     return {}
+
+  def finish(
+    self, staging: Path, snapshot: dict[str, np.ndarray], step: int
+  ) -> dict[str, manifest.Entry]:
+    return {}
+
+  def release(self, snapshot: dict[str, np.ndarray]) -> None:
+    pass
 
   def commit(
     self,
@@ -185,7 +280,9 @@ class FileLayout:
     step: int,
   ) -> None:
     file = staging / _STATE_FILE
-    flax_format.write(file, snapshot, _metadata(step), read_inputs(staging))
+    flax_format.write(
+      file, snapshot, verification.create_metadata(step), read_inputs(staging)
+    )
     paths.commit(file, final)
     paths.discard(staging)
 
@@ -214,9 +311,16 @@ class PaxmlFlaxLayout:
     return flax_format.place(state, abstract), {}
 
 
-def layout_of(kind: CheckpointType) -> Layout[Any]:
-  """Returns the layout of checkpoints of this type."""
-  return FileLayout() if kind is CheckpointType.FLAX else LeafLayout()
+def layout_of(kind: CheckpointType, *, use_ocdbt: bool = True) -> Layout[Any]:
+  """Returns the layout of checkpoints of this type.
+
+  Args:
+    kind: The type.
+    use_ocdbt: See `CheckpointOptions.use_ocdbt`.
+  """
+  if kind is CheckpointType.FLAX:
+    return FileLayout()
+  return OrbaxLayout() if use_ocdbt else LeafLayout()
 
 
 def saved_shapes(path: Path) -> Shapes:
@@ -267,7 +371,7 @@ def unpadded_variable_shapes(path: Path) -> Shapes:
   file = path / paths.METADATA_FILE / paths.METADATA_FILE
   if not file.exists():
     return {} if is_paxml_flax(path) else saved_shapes(path)
-  tree = read_metadata(file).get('train_state_metadata') or {}
+  tree = verification.read_metadata(file).get('train_state_metadata') or {}
   values = _flatten_json(tree)
   names = [
     key.removesuffix(_UNPADDED_SHAPE)
@@ -374,19 +478,18 @@ def _format(shape_and_dtype: tuple[tuple[int, ...], str]) -> str:
   return f'{dtype}{list(shape)}'
 
 
-def _metadata(step: int) -> Metadata:
-  return {
-    'version': _VERSION,
-    'step': step,
-    'num_processes': jax.process_count(),
-    'saved_at': time.time(),
-  }
-
-
 def _layout_at(path: Path) -> ReadableLayout:
   if _paxml_flax_file(path) is not None:
     return PaxmlFlaxLayout()
-  return LeafLayout() if path.is_dir() else FileLayout()
+  if not path.is_dir():
+    return FileLayout()
+  # Of paxml's databases there is no manifest, and LeafLayout reads them.
+  entries = manifest.read(path) or ()
+  return (
+    OrbaxLayout()
+    if verification.METADATA_IN_FOLDER in entries
+    else LeafLayout()
+  )
 
 
 def _paxml_flax_file(path: Path) -> Path | None:
@@ -418,100 +521,6 @@ def _siblings(path: Path) -> Mapping[int, Path]:
     return paths.steps(path.parent)
   except OSError:
     return {}
-
-
-def _verify_metadata(path: Path) -> Mapping[str, manifest.Entry]:
-  """Checks all files but the chunks of leaves; returns the manifest entries.
-
-  Every process checks them, because every process reads them.
-
-  Raises:
-    CheckpointError: Another version of Pax saved the checkpoint.
-    CorruptCheckpointError: A file is missing or differs.
-  """
-  # Checkpoints of upstream Pax have no manifest.
-  entries = manifest.read(path)
-  if entries is not None:
-    manifest.check_names(path, entries)
-    manifest.verify(
-      path,
-      {
-        name: entry
-        for name, entry in entries.items()
-        if tensorstore_format.leaf_of(name) is None
-        or tensorstore_format.is_leaf_metadata(name)
-      },
-    )
-  if entries is None and (
-    tensorstore_format.has_leaves_of_version_0(path)
-    or (path / paths.METADATA_FILE).is_dir()
-  ):
-    _check_paxml_version(path)
-    return {}
-  metadata = read_metadata(path / paths.METADATA_FILE)
-  if metadata['version'] != _VERSION:
-    raise CheckpointError(
-      f'{path} has format version {metadata["version"]}, expected {_VERSION};'
-      ' read it with the version of Pax that saved it'
-    )
-  count = int(metadata.get('num_processes', 0))
-  if entries is None and count:
-    raise CorruptCheckpointError(f'{manifest.file(path, 0, count)} is missing')
-  return entries or {}
-
-
-def _check_paxml_version(path: Path) -> None:
-  """Checks the format version of a checkpoint of paxml.
-
-  Raises:
-    CheckpointError: The version is unknown.
-    CorruptCheckpointError: The metadata cannot be read.
-  """
-  # Orbax writes a folder with a file of the same name.
-  file = path / paths.METADATA_FILE / paths.METADATA_FILE
-  version = read_metadata(file)['version'] if file.exists() else 0.0
-  if version not in _PAXML_VERSIONS:
-    raise CheckpointError(
-      f'{path} has format version {version} of paxml, expected one of'
-      f' {_PAXML_VERSIONS}'
-    )
-
-
-def read_metadata(file: Path) -> dict[str, Any]:
-  """Returns the contents of a file `metadata`.
-
-  Raises:
-    CorruptCheckpointError: The file cannot be read, or has no version.
-  """
-  try:
-    metadata = json.loads(file.read_bytes())
-    # A missing version, or another type, is a fault.
-    float(metadata['version'])
-    int(metadata.get('num_processes', 0))
-    return metadata
-  except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-    raise CorruptCheckpointError(
-      f'{file} cannot be read ({type(e).__name__}: {e})'
-    ) from e
-
-
-def _verify_leaves(
-  path: Path,
-  entries: Mapping[str, manifest.Entry],
-  leaves: Collection[str] | None,
-) -> None:
-  """Checks the files of leaves; None is all.
-
-  The processes of a job each read a part of the files for the checksums.
-  """
-  part, num_parts = jax.process_index(), jax.process_count()
-  own_part = set(sorted(entries)[part::num_parts])
-  selected = {}
-  for name, entry in entries.items():
-    leaf = tensorstore_format.leaf_of(name)
-    if leaf is not None and (leaves is None or leaf in leaves):
-      selected[name] = entry
-  manifest.verify(path, selected, own_part.__contains__)
 
 
 def _parse_input(path: Path, name: str, text: str) -> InputState:

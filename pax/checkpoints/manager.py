@@ -171,7 +171,7 @@ class FileCheckpointer:
     self._before_write = before_write
     self._kind = kind
     self._directory = directory
-    self._layout = layouts.layout_of(kind)
+    self._layout = layouts.layout_of(kind, use_ocdbt=options.use_ocdbt)
     self._pool = futures.ThreadPoolExecutor(1, 'checkpoint')
     self._writing: futures.Future[None] | None = None
     self._last_step = self.latest_step()
@@ -180,7 +180,8 @@ class FileCheckpointer:
     # Replaced, never modified: the writing thread reads it.
     self._permanently_pinned = pins.read(str(directory.parent))
     self._pinned = self._permanently_pinned
-    threading.Thread(target=_warm_imports, daemon=True).start()
+    # While the step compiles.
+    threading.Thread(target=self._layout.import_libraries, daemon=True).start()
 
   def is_due(self, step: int, *, force: bool = False) -> bool:
     is_due = force or step % self._options.save_interval_steps == 0
@@ -219,7 +220,7 @@ class FileCheckpointer:
       # Only at the first save: another job may be writing until then.
       _start_clean(self._directory)
       self._is_clean = True
-    snapshot = self._layout.snapshot(paths.flatten(state))
+    snapshot = self._layout.snapshot(state)
     text = (
       None if input_state is None else base_input.state_to_json(input_state)
     )
@@ -290,6 +291,14 @@ class FileCheckpointer:
     self._pool.shutdown(wait=False)
 
   def _write(self, step: int, snapshot: Any, input_text: str | None) -> None:
+    try:
+      self._write_checkpoint(step, snapshot, input_text)
+    finally:
+      self._layout.release(snapshot)
+
+  def _write_checkpoint(
+    self, step: int, snapshot: Any, input_text: str | None
+  ) -> None:
     final = self._directory / paths.checkpoint_name(step, self._kind)
     self._before_write()
     if final.exists():
@@ -386,11 +395,3 @@ def _share_error(message: str) -> str:
   texts = multihost_utils.process_allgather(text)
   messages = [bytes(t).rstrip(b'\0').decode(errors='replace') for t in texts]
   return next(filter(None, messages), '')
-
-
-def _warm_imports() -> None:
-  """Imports the libraries of the first save while the step compiles."""
-  import flax.serialization
-  import tensorstore
-
-  del flax, tensorstore

@@ -14,7 +14,7 @@ import pathlib
 import re
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from typing import Any
 
@@ -30,6 +30,7 @@ Entry = tuple[int, int]  # Size in bytes and CRC-32.
 _FILE_NAME = re.compile(r'process_\d+-of-(\d+)\.json')
 _POLL_SECS = 0.01
 _THREADS = 8
+_PART_BYTES = 2**20
 
 
 def entry(data: bytes | np.ndarray) -> Entry:
@@ -38,6 +39,19 @@ def entry(data: bytes | np.ndarray) -> Entry:
     # CRC-32 needs bytes, as which any dtype can be viewed without a copy.
     data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
   return len(data), zlib.crc32(data)
+
+
+def file_entries(directory: Path, names: Iterable[str]) -> dict[str, Entry]:
+  """Returns the entries of files, as they are on the disk.
+
+  Args:
+    directory: The checkpoint.
+    names: Paths below the checkpoint.
+  """
+  names = list(names)
+  with futures.ThreadPoolExecutor(_THREADS) as pool:
+    entries = pool.map(lambda name: _read_entry(directory / name), names)
+    return dict(zip(names, entries, strict=True))
 
 
 def process_name(index: int, count: int) -> str:
@@ -67,21 +81,24 @@ def write(
   atomic_file.write_text(file(directory, index, count), _serialize(entries))
 
 
-def wait_for_all(directory: Path, count: int, timeout_secs: float) -> None:
-  """Waits for the manifests of all processes.
+def wait_for_others(directory: Path, count: int, timeout_secs: float) -> None:
+  """Waits for the manifests of all processes but the first.
 
   Raises:
     CheckpointError: A manifest is missing after the timeout.
   """
-  files = [file(directory, index, count) for index in range(count)]
+  pending = range(1, count)
   deadline = time.monotonic() + timeout_secs
-  while missing := [path for path in files if not path.exists()]:
+  while pending := [
+    i for i in pending if not file(directory, i, count).exists()
+  ]:
     paths.check_present(directory)
     if time.monotonic() > deadline:
       raise CheckpointError(
-        f'{len(missing)} of {count} processes had not written their part of'
-        f' {directory} after {timeout_secs:.0f} s (first {missing[0].name});'
-        ' all hosts must see the same --job_log_dir'
+        f'{len(pending)} of {count} processes had not written their part of'
+        f' {directory} after {timeout_secs:.0f} s: process'
+        f' {", ".join(map(str, pending))}; all hosts must see the same'
+        ' --job_log_dir'
       )
     time.sleep(_POLL_SECS)
 
@@ -167,6 +184,16 @@ def verify(
         raise CorruptCheckpointError(fault)
 
 
+def _read_entry(path: Path) -> Entry:
+  """Returns the entry of a file, reading it in parts."""
+  size = checksum = 0
+  with path.open('rb', buffering=0) as stream:
+    while part := stream.read(_PART_BYTES):
+      size += len(part)
+      checksum = zlib.crc32(part, checksum)
+  return size, checksum
+
+
 def _serialize(entries: Mapping[str, Entry]) -> str:
   files = json.dumps(entries, sort_keys=True)
   checksum = zlib.crc32(files.encode())
@@ -207,7 +234,7 @@ def _fault(path: Path, expected: Entry, checks_sum: bool) -> str | None:
     size = path.stat().st_size
     if size != expected[0]:
       return f'{path} has {size} bytes, {expected[0]} were written'
-    if checks_sum and entry(path.read_bytes()) != tuple(expected):
+    if checks_sum and _read_entry(path) != tuple(expected):
       return f'{path} is not what was written (its checksum differs)'
   except OSError as e:
     return f'{path} cannot be read ({e.strerror})'

@@ -31,6 +31,7 @@ Path = pathlib.Path
 
 _ZARRAY = '.zarray'
 _OCDBT_MANIFEST = 'manifest.ocdbt'
+_OCDBT_CACHE = 'cache_pool#ocdbt'
 # Written by Orbax: key paths of the leaves in an OCDBT database.
 _ORBAX_METADATA = '_METADATA'
 _SEQUENCE_KEY = 1
@@ -50,6 +51,7 @@ _ORBAX_FOLDERS = ('array_metadatas', 'ocdbt.process_')
 KvStore = dict[str, Any]
 _MAX_CHUNK_BYTES = 64 * 2**20
 _THREADS = 8
+_MAX_REASON_CHARS = 300
 
 
 def write(
@@ -62,10 +64,11 @@ def write(
   Raises:
     OSError: A file cannot be written.
   """
-  with _anchored(directory) as anchored, _named(anchored, directory):
+  context = _context()
+  with anchored(directory) as staging, named(staging, directory):
     with futures.ThreadPoolExecutor(_THREADS) as pool:
       written = pool.map(
-        lambda item: _write_leaf(anchored, *item), arrays.items()
+        lambda item: _write_leaf(staging, *item, context), arrays.items()
       )
       return {name: entry for entries in written for name, entry in entries}
 
@@ -78,17 +81,24 @@ def read(
   Raises:
     CorruptCheckpointError: A leaf cannot be read.
   """
-  stores = _leaf_stores(directory)
+  stores, context = _leaf_stores(directory), _context()
   with futures.ThreadPoolExecutor(_THREADS) as pool:
     arrays = pool.map(
       lambda item: _read_leaf(
         directory / paths.STATE_FOLDER / item[0],
         stores.get(item[0]),
         item[1],
+        context,
       ),
       abstract.items(),
     )
     return dict(zip(abstract, arrays, strict=True))
+
+
+def is_database_file(file: str) -> bool:
+  """Returns whether a file below the checkpoint has data of many leaves."""
+  folder = file.rpartition('/')[0]
+  return file.startswith(f'{paths.STATE_FOLDER}/') and folder.endswith('/d')
 
 
 def leaf_of(file: str) -> str | None:
@@ -108,10 +118,12 @@ def saved_shapes(directory: Path) -> dict[str, tuple[tuple[int, ...], str]]:
   Raises:
     CorruptCheckpointError: The metadata of a leaf cannot be read.
   """
-  stores = _leaf_stores(directory)
+  stores, context = _leaf_stores(directory), _context()
   with futures.ThreadPoolExecutor(_THREADS) as pool:
     shapes = pool.map(
-      lambda item: _shape_of(directory / paths.STATE_FOLDER / item[0], item[1]),
+      lambda item: _shape_of(
+        directory / paths.STATE_FOLDER / item[0], item[1], context
+      ),
       stores.items(),
     )
     return dict(zip(stores, shapes, strict=True))
@@ -138,14 +150,14 @@ def chunk_shape(
 
 
 def _write_leaf(
-  directory: Path, name: str, array: HostArray
+  directory: Path, name: str, array: HostArray, context: Any
 ) -> list[tuple[str, manifest.Entry]]:
   if not array.shards:
     return []
   path = directory / paths.STATE_FOLDER / name
   chunk = chunk_shape(array.shard_shape, array.dtype.itemsize, _MAX_CHUNK_BYTES)
-  with _raise_as(OSError, path):
-    store = _open(_file_store(path), _zarr_metadata(array, chunk))
+  with raise_as(OSError, path):
+    store = _open(_file_store(path), context, _zarr_metadata(array, chunk))
     for index, shard in array.shards:
       # The snapshot is never modified: TensorStore need not copy it.
       store[index].write(
@@ -215,6 +227,7 @@ def _ocdbt_stores(folder: Path) -> dict[str, KvStore]:
       _ocdbt_leaf_name(keys): {
         'driver': 'ocdbt',
         'base': f'file://{folder.absolute()}/',
+        'cache_pool': _OCDBT_CACHE,
         'path': '.'.join(str(key['key']) for key in keys) + '/',
       }
       for keys in key_paths
@@ -234,16 +247,23 @@ def _ocdbt_leaf_name(keys: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _read_leaf(
-  path: Path, kvstore: KvStore | None, abstract: jax.ShapeDtypeStruct
+  path: Path,
+  kvstore: KvStore | None,
+  abstract: jax.ShapeDtypeStruct,
+  context: Any,
 ) -> jax.Array:
-  with _raise_as(CorruptCheckpointError, path):
-    store = _open(kvstore or _file_store(path))
+  if 0 in abstract.shape:
+    # Orbax does not save arrays without elements.
+    empty = np.zeros(abstract.shape, abstract.dtype)
+    return _place(abstract, lambda index: empty[index])
+  with raise_as(CorruptCheckpointError, path):
+    store = _open(kvstore or _file_store(path), context)
   # Replicas of a shard share one read.
   shards: dict[str, np.ndarray] = {}
 
   def read_shard(index: Index) -> np.ndarray:
     if (key := str(index)) not in shards:
-      with _raise_as(CorruptCheckpointError, path):
+      with raise_as(CorruptCheckpointError, path):
         shards[key] = store[index].read().result()
     return shards[key]
 
@@ -261,9 +281,11 @@ def _place(
   )
 
 
-def _shape_of(path: Path, kvstore: KvStore) -> tuple[tuple[int, ...], str]:
-  with _raise_as(CorruptCheckpointError, path):
-    store = _open(kvstore)
+def _shape_of(
+  path: Path, kvstore: KvStore, context: Any
+) -> tuple[tuple[int, ...], str]:
+  with raise_as(CorruptCheckpointError, path):
+    store = _open(kvstore, context)
   return tuple(store.shape), store.dtype.name
 
 
@@ -277,43 +299,69 @@ def _zarr_metadata(array: HostArray, chunk: tuple[int, ...]) -> dict[str, Any]:
   }
 
 
-def _open(kvstore: KvStore, metadata: dict[str, Any] | None = None) -> Any:
+def _context() -> Any:
+  """Returns the resources that the arrays of one checkpoint share."""
+  import tensorstore as ts
+
+  return ts.Context(
+    {
+      # By default every chunk is flushed alone, twice the time of all together.
+      'file_io_sync': False,
+      # The nodes of a database, which are read for each array.
+      _OCDBT_CACHE: {'total_bytes_limit': 10**8},
+    }
+  )
+
+
+def _open(
+  kvstore: KvStore, context: Any, metadata: dict[str, Any] | None = None
+) -> Any:
   """Opens an array; with `metadata` creates it if missing."""
   import tensorstore as ts
 
-  spec = {
-    'driver': 'zarr',
-    'kvstore': kvstore,
-    # By default every chunk is flushed alone, twice the time of all together.
-    'context': {'file_io_sync': False},
-  }
+  spec = {'driver': 'zarr', 'kvstore': kvstore}
   if metadata:
     # By default a chunk of zeros has no file, which would look like a loss.
     spec |= {'metadata': metadata, 'store_data_equal_to_fill_value': True}
   writes = metadata is not None
   return ts.open(
-    spec, open=True, create=writes, read=True, write=writes
+    spec,
+    open=True,
+    create=writes,
+    read=True,
+    write=writes,
+    context=context,
   ).result()
 
 
 @contextlib.contextmanager
-def _anchored(directory: Path) -> Iterator[Path]:
+def anchored(
+  directory: Path, *, closes_after_error: bool = True
+) -> Iterator[Path]:
   """Yields a path to a directory by an open descriptor of its parent.
 
   TensorStore creates missing parents: if the job directory was moved or deleted
   meanwhile, it would appear anew at the old path.
+
+  Args:
+    directory: The directory.
+    closes_after_error: Whether all writes have ended when one has failed. Those
+      that have not must not meet the number in use for another file.
   """
   flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
   descriptor = os.open(directory.parent, flags)
+  is_closing = closes_after_error
   try:
-    anchored = Path(f'/proc/self/fd/{descriptor}', directory.name)
-    yield anchored if anchored.exists() else directory
+    path = Path(f'/proc/self/fd/{descriptor}', directory.name)
+    yield path if path.exists() else directory
+    is_closing = True
   finally:
-    os.close(descriptor)
+    if is_closing:
+      os.close(descriptor)
 
 
 @contextlib.contextmanager
-def _named(anchored: Path, directory: Path) -> Iterator[None]:
+def named(anchored: Path, directory: Path) -> Iterator[None]:
   """Replaces the path by a descriptor in messages of errors."""
   try:
     yield
@@ -322,8 +370,16 @@ def _named(anchored: Path, directory: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _raise_as(error: type[Exception], path: Path) -> Iterator[None]:
-  """Raises TensorStore's errors as `error`, without its internals."""
+def raise_as(
+  error: type[Exception], path: Path, library: str = 'TensorStore'
+) -> Iterator[None]:
+  """Raises the errors of TensorStore as `error`, without its internals.
+
+  Args:
+    error: The type of the errors.
+    path: The path in their messages.
+    library: The library that calls TensorStore.
+  """
   try:
     yield
   # TensorStore raises several types.
@@ -332,7 +388,8 @@ def _raise_as(error: type[Exception], path: Path) -> Iterator[None]:
     if '[os_error_code=' in str(e):
       # The text of the system after that of each layer of TensorStore.
       reason = reason.rpartition(': ')[2]
-    raise error(f'TensorStore failed at {path}: {reason}') from e
+    reason = ' '.join(reason.split())[:_MAX_REASON_CHARS]
+    raise error(f'{library} failed at {path}: {reason}') from e
 
 
 def _file_entry(path: Path) -> manifest.Entry:

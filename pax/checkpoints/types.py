@@ -30,7 +30,7 @@ class CheckpointType(enum.StrEnum):
   UNSPECIFIED = 'unspecified'
   # The full state in one msgpack file, written by process 0.
   FLAX = 'flax'
-  # One TensorStore directory per leaf; each process writes its own chunks.
+  # TensorStore arrays; each process writes its own chunks.
   GDA = 'gda'
   PERSISTENCE = 'persistence'
 
@@ -60,6 +60,9 @@ class CheckpointOptions:
   saving: bool = True
   # Whether a thread writes the files while training continues.
   asynchronous: bool = True
+  # Whether a state of type GDA becomes a database that Orbax writes (OCDBT);
+  # otherwise each array becomes a TensorStore directory.
+  use_ocdbt: bool = True
   # Seconds that process 0 waits for the files of the other processes.
   timeout_secs: float = 600
 

@@ -46,9 +46,11 @@ def write(
   entries = layout.write(staging, snapshot, step)
   if input_text is not None:
     entries |= layouts.write_input(staging, input_text, index, count)
+  if index == 0:
+    manifest.wait_for_others(staging, count, timeout_secs)
+    entries |= layout.finish(staging, snapshot, step)
   manifest.write(staging, entries, index, count)
   if index == 0:
-    manifest.wait_for_all(staging, count, timeout_secs)
     layout.commit(staging, final, snapshot, step)
     logging.info('Saved %s', final)
   else:

@@ -94,8 +94,9 @@ class OrbaxCheckpointManager:
         part of a checkpoint if an input is given.
       options: When to save, and what to keep.
       checkpoint_type: The format of new checkpoints.
-      tensorstore_use_ocdbt: The `version` of a directory without checkpoints;
-        OCDBT databases are read, not written.
+      tensorstore_use_ocdbt: Whether Orbax writes OCDBT databases, otherwise a
+        TensorStore per leaf; a directory with checkpoints continues with their
+        `version`.
       aux_checkpointers: Not supported; must be empty.
       version_step_hint: Step of the checkpoint that decides about `version`.
 
@@ -125,7 +126,11 @@ class OrbaxCheckpointManager:
       if self._options.cleanup_tmp_directories:
         paths.clean(self._directory)
     self._saver = manager.FileCheckpointer(
-      _checkpoint_options(self._options, checkpointer),
+      _checkpoint_options(
+        self._options,
+        checkpointer,
+        use_ocdbt=self._version == checkpoint_version.get_version(True),
+      ),
       self._directory,
       checkpoint_type,
       lambda: None,
@@ -304,8 +309,7 @@ def save_checkpoint(
     async_checkpointer: Writes in a thread; the function does not wait for it.
     train_state_unpadded_shape_dtype_struct: Shapes of the state without padding
       and without an axis of devices; None means that there is no such axis.
-    tensorstore_use_ocdbt: Accepted and ignored: OCDBT databases are read, not
-      written.
+    tensorstore_use_ocdbt: As for OrbaxCheckpointManager.
     async_options: Options of writing in a thread.
 
   Returns:
@@ -369,6 +373,8 @@ def _unreplicated(
 def _checkpoint_options(
   options: CheckpointManagerOptions,
   checkpointer: state_handlers.HandlerCheckpointer,
+  *,
+  use_ocdbt: bool,
 ) -> CheckpointOptions:
   timeout = getattr(options.async_options, 'timeout_secs', None)
   timeout = timeout or getattr(checkpointer, 'timeout_secs', None)
@@ -382,6 +388,7 @@ def _checkpoint_options(
     todelete_subdir=options.todelete_subdir,
     saving=not options.read_only,
     asynchronous=getattr(checkpointer, 'is_async', is_async),
+    use_ocdbt=use_ocdbt,
     timeout_secs=timeout or state_handlers.TIMEOUT_SECS,
   )
 

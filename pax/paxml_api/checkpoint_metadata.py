@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from absl import logging
 
 from pax import train_states
-from pax.checkpoints import layouts, paths
+from pax.checkpoints import paths, verification
 from pax.paxml_api import checkpoint_version
 from praxis import py_utils
 from praxis.pytypes import Nested
@@ -230,7 +230,7 @@ def restore_metadata(directory: PathLike) -> Mapping[str, Any]:
     CorruptCheckpointError: The file cannot be read.
   """
   path = pathlib.Path(directory, METADATA_ITEM_NAME)
-  return layouts.read_metadata(
+  return verification.read_metadata(
     path / METADATA_ITEM_NAME if path.is_dir() else path
   )
 

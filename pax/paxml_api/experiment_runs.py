@@ -61,6 +61,7 @@ _SHARED_FLAGS = frozenset(
     'server_addr',
     'startup_random_jitter_max_secs',
     'study',
+    'tensorstore_use_ocdbt',
   )
 )
 # Flags of paxml that must keep their defaults, by type.

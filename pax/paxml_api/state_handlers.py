@@ -45,6 +45,8 @@ class _StateHandler:
   """Saves a train state in one of the formats of checkpoints."""
 
   checkpoint_type: CheckpointType
+  # Whether Orbax writes a state of type GDA.
+  use_ocdbt = False
 
   async def async_save(
     self,
@@ -75,17 +77,15 @@ class _StateHandler:
         f'Destination {final} already exists; delete it, or save to another'
         ' path'
       )
-    layout = layouts.layout_of(self.checkpoint_type)
+    layout = layouts.layout_of(self.checkpoint_type, use_ocdbt=self.use_ocdbt)
     arrays = jax.tree.map(jax.numpy.asarray, state)
-    snapshot = layout.snapshot(paths.flatten(arrays))
+    snapshot = layout.snapshot(arrays)
     step = 0
     if isinstance(state, train_states.TrainState):
       step = int(jax.device_get(arrays.step))
     final.parent.mkdir(parents=True, exist_ok=True)
     pool = futures.ThreadPoolExecutor(1, 'checkpoint')
-    pending = pool.submit(
-      writing.write, layout, final, snapshot, step, None, TIMEOUT_SECS
-    )
+    pending = pool.submit(_write, layout, final, snapshot, step)
     pool.shutdown(wait=False)
     return [pending]
 
@@ -96,7 +96,7 @@ class _StateHandler:
 
 
 class PaxCheckpointHandler(_StateHandler):
-  """Train states with one TensorStore directory per leaf."""
+  """Train states as TensorStore arrays."""
 
   checkpoint_type = CheckpointType.GDA
 
@@ -108,9 +108,10 @@ class PaxCheckpointHandler(_StateHandler):
     Args:
       enforce_restore_shape_check: Whether other shapes than the saved ones are
         an error.
-      use_ocdbt: Accepted and ignored: OCDBT databases are read, not written.
+      use_ocdbt: Whether an OCDBT database is written, otherwise a TensorStore
+        per leaf; both are read.
     """
-    del use_ocdbt
+    self.use_ocdbt = use_ocdbt
     self.enforce_restore_shape_check = enforce_restore_shape_check
 
   def restore(
@@ -318,6 +319,15 @@ def reregister_type_handlers(
 ) -> None:
   """Does nothing: each leaf holds its metadata in its own directory."""
   del tensorstore_metadata_key
+
+
+def _write(
+  layout: layouts.Layout[Any], final: Path, snapshot: Any, step: int
+) -> None:
+  try:
+    writing.write(layout, final, snapshot, step, None, TIMEOUT_SECS)
+  finally:
+    layout.release(snapshot)
 
 
 def _checkpoint_of(directory: PathLike) -> Path:

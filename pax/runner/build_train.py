@@ -237,6 +237,9 @@ def _checkpointer(
     todelete_subdir=options.checkpoint_todelete_subdir,
     saving=options.enable_checkpoint_saving,
     asynchronous=options.jax_fully_async_checkpoint,
+    # Orbax saves no arrays that exist on one process only, as those of pmap.
+    use_ocdbt=options.tensorstore_use_ocdbt
+    and task.model.ici_mesh_shape is not None,
     timeout_secs=options.async_timeout_secs,
   )
 

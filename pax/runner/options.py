@@ -225,6 +225,12 @@ class RunOptions(command_line.CheckedOptions):
     'Write the state of an experiment without a mesh to TensorStore, one array'
     ' per leaf and in parallel, instead of one file.',
   )
+  tensorstore_use_ocdbt: bool = _flag(
+    True,
+    'Checkpoints',
+    'Write the state of an experiment with a mesh by Orbax, as one OCDBT'
+    ' database; otherwise as one TensorStore array per leaf.',
+  )
   jax_fully_async_checkpoint: bool = _flag(
     True, 'Checkpoints', 'Write checkpoints in the background.'
   )

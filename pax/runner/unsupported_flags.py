@@ -54,7 +54,6 @@ IGNORED: dict[str, tuple[bool, str]] = {
   'enforce_restore_shape_check': (True, 'Shapes are always checked.'),
   'exit_after_ondemand_checkpoint': (True, 'Preempted jobs always exit.'),
   'logtostderr': (False, _LOGS),
-  'tensorstore_use_ocdbt': (False, 'Every format is restored.'),
 }
 
 # Values of --mode of paxml, with reasons.

@@ -112,7 +112,7 @@ class _Saves:
 
   def __init__(self, job: pathlib.Path, request: Request):
     self._job, self._request = job, request
-    self._kind, self._is_sharded = saved_states.LAYOUTS[request.layout]
+    self._layout = saved_states.LAYOUTS[request.layout]
     self._abstract = trees.abstract(self._state(0))
     self._step = 0
     self._checkpointer = self._open()
@@ -154,7 +154,11 @@ class _Saves:
 
   def _open(self) -> checkpoints.Checkpointer:
     return saved_states.checkpointer(
-      self._job, self._kind, save_interval_steps=1, max_to_keep=2
+      self._job,
+      self._layout.kind,
+      save_interval_steps=1,
+      max_to_keep=2,
+      use_ocdbt=self._layout.use_ocdbt,
     )
 
   def _save(self, step: int) -> None:
@@ -167,7 +171,9 @@ class _Saves:
     saved_states.check_equal(restored.state, self._state(step))
 
   def _state(self, step: int):
-    return saved_states.state(_DEVICES, 1 + step, is_sharded=self._is_sharded)
+    return saved_states.state(
+      _DEVICES, 1 + step, is_sharded=self._layout.is_sharded
+    )
 
 
 def _restart_counting() -> int:

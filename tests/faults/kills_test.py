@@ -33,6 +33,7 @@ LAYOUTS = {
 # Parts of names that differ between equal calls.
 _VARIABLE = (
   (re.compile(r'\.[0-9a-f]{12}\.part'), '.part'),
+  (re.compile(r'/[0-9a-f]{32}(?=$|\.__lock)'), '/DATA'),
   (re.compile(r'/state/[^/]+'), '/state/LEAF'),
   (re.compile(r'events\.out\.\S+'), 'events'),
   (re.compile(r'/0(\.0)*(?=$|\.__lock)'), '/CHUNK'),

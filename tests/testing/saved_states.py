@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +20,22 @@ from pax.checkpoints import manifest, paths
 
 GDA = checkpoints.CheckpointType.GDA
 FLAX = checkpoints.CheckpointType.FLAX
-# The checkpoints that training writes: type, and whether leaves are sharded.
+# Type and `CheckpointOptions.use_ocdbt` of all formats.
+FORMATS = ((GDA, True), (GDA, False), (FLAX, True))
+
+
+class Layout(NamedTuple):
+  """A format of checkpoints that training writes."""
+
+  kind: checkpoints.CheckpointType
+  is_sharded: bool
+  use_ocdbt: bool = True
+
+
 LAYOUTS = {
-  'spmd': (GDA, True),
-  'pmap_one_file': (FLAX, False),
-  'pmap_tensorstore': (GDA, False),
+  'spmd': Layout(GDA, is_sharded=True),
+  'pmap_one_file': Layout(FLAX, is_sharded=False),
+  'pmap_tensorstore': Layout(GDA, is_sharded=False, use_ocdbt=False),
 }
 
 
@@ -74,18 +85,45 @@ def save(
   num_devices: int = 4,
   *,
   is_sharded: bool = True,
+  use_ocdbt: bool = True,
 ) -> pathlib.Path:
   """Saves a state of scale `1 + step` per step.
+
+  Args:
+    directory: The job directory.
+    kind: The type of the checkpoints.
+    steps: The steps.
+    num_devices: Number of devices of the state.
+    is_sharded: Whether leaves are sharded over them.
+    use_ocdbt: See `CheckpointOptions.use_ocdbt`.
 
   Returns:
     The directory of the checkpoints.
   """
-  saver = checkpointer(directory, kind)
+  saver = checkpointer(directory, kind, use_ocdbt=use_ocdbt)
   for step in steps:
     leaves = state(num_devices, 1.0 + step, is_sharded=is_sharded)
     assert saver.save(step, leaves, {'examples': step})
   saver.close()
   return pathlib.Path(directory) / paths.CHECKPOINTS
+
+
+def save_layout(
+  directory: pathlib.Path,
+  layout: str,
+  steps: Iterable[int] = (0, 5),
+  num_devices: int = 4,
+) -> pathlib.Path:
+  """Saves as `save` does, in one of `LAYOUTS`."""
+  kind, is_sharded, use_ocdbt = LAYOUTS[layout]
+  return save(
+    directory,
+    kind,
+    steps,
+    num_devices,
+    is_sharded=is_sharded,
+    use_ocdbt=use_ocdbt,
+  )
 
 
 def check_equal(actual: Any, expected: Any) -> None:

@@ -44,9 +44,8 @@ def _check_refused(directory, checkpoint, file):
 
 @pytest.mark.parametrize('layout', saved_states.LAYOUTS)
 def test_every_file_is_covered(tmp_path, layout):
-  kind, is_sharded = saved_states.LAYOUTS[layout]
+  directory = saved_states.save_layout(tmp_path, layout)
   chance = random.Random(SEED)
-  directory = saved_states.save(tmp_path, kind, is_sharded=is_sharded)
   checkpoint = paths.steps(directory)[5]
   for file in saved_states.files(checkpoint):
     data, last = file.read_bytes(), 8 * file.stat().st_size - 1
@@ -70,7 +69,8 @@ def test_every_file_is_covered(tmp_path, layout):
   'name',
   [
     'state/step/1',
-    'state/other/0',
+    'state/d/0123456789abcdef0123456789abcdef',
+    'state/ocdbt.process_1/manifest.ocdbt',
     'train_input/process_1-of-2',
     'manifest/process_1-of-2.json',
     'manifest/notes.txt',
@@ -87,14 +87,17 @@ def test_an_unexpected_file_is_refused(tmp_path, name):
 
 def test_hidden_files_of_file_systems_are_ignored(tmp_path):
   checkpoint = saved_states.save(tmp_path) / 'checkpoint_00000005'
-  for folder in ('.', 'state', 'state/step', 'manifest', 'train_input'):
+  for folder in ('.', 'state', 'state/d', 'manifest', 'train_input'):
     (checkpoint / folder / '.nfs0001').write_bytes(b'x')
   abstract = trees.abstract(saved_states.state(1))
   restored = saved_states.checkpointer(tmp_path).restore(abstract)
   assert restored.input_state == {'examples': 5}
 
 
-@pytest.mark.parametrize('folder', ['state/step', 'state', 'manifest'])
+@pytest.mark.parametrize(
+  'folder',
+  ['state/d', 'state/ocdbt.process_0', 'state', 'manifest', 'metadata'],
+)
 def test_a_folder_that_became_a_file_is_refused(tmp_path, folder):
   checkpoint = saved_states.save(tmp_path) / 'checkpoint_00000005'
   (checkpoint / folder).rename(tmp_path / 'elsewhere')
@@ -106,7 +109,7 @@ def test_moving_it_aside_continues_from_the_older(tmp_path):
   directory = saved_states.save(tmp_path)
   checkpoint = directory / 'checkpoint_00000005'
   (directory / 'corrupt_checkpoint_00000005').mkdir()
-  (checkpoint / 'metadata').unlink()
+  (checkpoint / 'metadata/metadata').unlink()
   before = sorted(p.name for p in tmp_path.rglob('*'))
   abstract = trees.abstract(saved_states.state(4))
   aside = directory / 'corrupt_checkpoint_00000005_2'
@@ -119,9 +122,10 @@ def test_moving_it_aside_continues_from_the_older(tmp_path):
   assert saved_states.checkpointer(tmp_path).restore(abstract).step == 0
 
 
-@pytest.mark.parametrize('kind', checkpoints.CheckpointType)
+@pytest.mark.parametrize('kind', [saved_states.GDA, saved_states.FLAX])
 def test_reads_the_older_format(tmp_path, kind):
-  checkpoint = paths.steps(saved_states.save(tmp_path, kind))[5]
+  directory = saved_states.save(tmp_path, kind, use_ocdbt=False)
+  checkpoint = paths.steps(directory)[5]
   saved_states.to_older_format(checkpoint)
   abstract = trees.abstract(saved_states.state(2))
   restored = saved_states.checkpointer(tmp_path).restore(abstract)
@@ -202,9 +206,9 @@ def test_a_damaged_checkpoint_is_not_taken_for_a_stray_one(tmp_path):
   assert list(paths.steps(directory)) == [0, 5, 10, 15, 20]
 
 
-@pytest.mark.parametrize('kind', checkpoints.CheckpointType)
-def test_overwrites_nothing(tmp_path, kind):
-  checkpointer = saved_states.checkpointer(tmp_path, kind)
+@pytest.mark.parametrize(('kind', 'use_ocdbt'), saved_states.FORMATS)
+def test_overwrites_nothing(tmp_path, kind, use_ocdbt):
+  checkpointer = saved_states.checkpointer(tmp_path, kind, use_ocdbt=use_ocdbt)
   final = tmp_path / 'checkpoints' / paths.checkpoint_name(5, kind)
   final.parent.mkdir()
   checkpointer.save(0, saved_states.state(1))
@@ -216,26 +220,34 @@ def test_overwrites_nothing(tmp_path, kind):
   assert final.read_text() == 'notes'
 
 
-def test_the_manifest_lists_all_other_files(tmp_path):
-  checkpoint = saved_states.save(tmp_path, steps=(0,)) / 'checkpoint_00000000'
+@pytest.mark.parametrize('use_ocdbt', [False, True])
+def test_the_manifest_lists_all_other_files(tmp_path, use_ocdbt):
+  directory = saved_states.save(tmp_path, steps=(0,), use_ocdbt=use_ocdbt)
+  checkpoint = directory / 'checkpoint_00000000'
   file = checkpoint / 'manifest' / 'process_0-of-1.json'
   listed = {checkpoint / name for name in json.loads(file.read_text())['files']}
   assert listed | {file} == set(saved_states.files(checkpoint))
 
 
 def test_reads_only_the_leaves_it_needs(tmp_path):
-  directory = saved_states.save(tmp_path)
+  directory = saved_states.save(tmp_path, use_ocdbt=False)
   checkpoint = directory / 'checkpoint_00000005'
   saved_states.flip_bit(checkpoint / 'state/mdl_vars.params.rows/0.0', 3)
   step = {'step': jax.ShapeDtypeStruct((), np.uint32)}
   assert int(reading.read_leaves(checkpoint, step)['step']) == 7
 
 
-@pytest.mark.parametrize('kind', checkpoints.CheckpointType)
-def test_initialization_names_the_damage_and_the_remedy(tmp_path, kind):
-  checkpoint = paths.steps(saved_states.save(tmp_path, kind))[5]
-  is_file = checkpoint.is_file()
-  file = checkpoint if is_file else checkpoint / 'state/step/.zarray'
+@pytest.mark.parametrize(
+  ('layout', 'name'),
+  [
+    ('spmd', 'metadata/metadata'),
+    ('pmap_tensorstore', 'state/step/.zarray'),
+    ('pmap_one_file', ''),
+  ],
+)
+def test_initialization_names_the_damage_and_the_remedy(tmp_path, layout, name):
+  checkpoint = paths.steps(saved_states.save_layout(tmp_path, layout))[5]
+  file = checkpoint / name
   saved_states.flip_bit(file, 100)
   with pytest.raises(checkpoints.CorruptCheckpointError) as error:
     init_from.SourceCheckpoint.open(str(tmp_path))

@@ -17,15 +17,16 @@ from pax import checkpoints
 from pax.checkpoints import host_arrays, paths, pins, tensorstore_format
 from tests.testing import saved_states, trees
 
-KINDS = list(checkpoints.CheckpointType)
 GDA = checkpoints.CheckpointType.GDA
 FLAX = checkpoints.CheckpointType.FLAX
 
 
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize(('kind', 'use_ocdbt'), saved_states.FORMATS)
 @pytest.mark.parametrize('num_devices', [1, 2, 8])
-def test_restores_on_another_number_of_devices(tmp_path, kind, num_devices):
-  saved_states.save(tmp_path, kind, num_devices=4)
+def test_restores_on_another_number_of_devices(
+  tmp_path, kind, use_ocdbt, num_devices
+):
+  saved_states.save(tmp_path, kind, num_devices=4, use_ocdbt=use_ocdbt)
   target = saved_states.state(num_devices)
   restored = saved_states.checkpointer(tmp_path, GDA).restore(
     trees.abstract(target)
@@ -43,7 +44,8 @@ def test_restores_on_another_number_of_devices(tmp_path, kind, num_devices):
 
 
 def test_layout_of_the_leaf_kind(tmp_path):
-  directory = saved_states.save(tmp_path, steps=(0,)) / 'checkpoint_00000000'
+  checkpoints_dir = saved_states.save(tmp_path, steps=(0,), use_ocdbt=False)
+  directory = checkpoints_dir / 'checkpoint_00000000'
   assert {p.name for p in directory.iterdir()} == {
     'state', 'metadata', 'train_input', 'manifest'
   }  # fmt: skip
@@ -90,9 +92,12 @@ def test_saves_nothing_when_switched_off(tmp_path):
   assert checkpointer.latest_step() is None
 
 
-def test_what_was_saved_does_not_change_when_buffers_are_donated(tmp_path):
+@pytest.mark.parametrize(('kind', 'use_ocdbt'), saved_states.FORMATS)
+def test_what_was_saved_does_not_change_when_buffers_are_donated(
+  tmp_path, kind, use_ocdbt
+):
   checkpointer, state = (
-    saved_states.checkpointer(tmp_path),
+    saved_states.checkpointer(tmp_path, kind, use_ocdbt=use_ocdbt),
     saved_states.state(2),
   )
   wanted = jax.tree.map(np.array, state)
@@ -203,9 +208,9 @@ def test_removes_what_a_killed_process_left(tmp_path):
   assert checkpointer.latest_step() == 10
 
 
-@pytest.mark.parametrize('kind', KINDS)
-def test_another_model_is_refused(tmp_path, kind):
-  saved_states.save(tmp_path, kind)
+@pytest.mark.parametrize(('kind', 'use_ocdbt'), saved_states.FORMATS)
+def test_another_model_is_refused(tmp_path, kind, use_ocdbt):
+  saved_states.save(tmp_path, kind, use_ocdbt=use_ocdbt)
   other = trees.abstract(saved_states.state(4))
   other['mdl_vars']['params']['bias'] = jax.ShapeDtypeStruct((4,), jnp.bfloat16)
   with pytest.raises(checkpoints.CheckpointError) as error:

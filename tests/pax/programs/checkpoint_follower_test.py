@@ -133,7 +133,7 @@ def test_a_damaged_checkpoint_is_an_error_with_the_remedy(tmp_path):
 
   directory = saved_states.save(tmp_path, steps=(20, 30))
   checkpoint = directory / 'checkpoint_00000030'
-  saved_states.flip_bit(checkpoint / 'state/step/0', 3)
+  saved_states.flip_bit(checkpoint / 'state/manifest.ocdbt', 3)
   source = _following(tmp_path, reader=StepReader(), last_step=20)
   with pytest.raises(checkpoints.CorruptCheckpointError) as error:
     _seen(source)

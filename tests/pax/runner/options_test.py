@@ -46,6 +46,7 @@ FLAGS = [
   'enable_checkpoint_saving',
   'checkpoint_todelete_subdir',
   'pmap_use_tensorstore',
+  'tensorstore_use_ocdbt',
   'jax_fully_async_checkpoint',
   'async_timeout_secs',
   'fdl',

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sharded train states as Orbax writes them: an OCDBT database of TensorStore.
+
+    checkpoint_00000100/
+      _CHECKPOINT_METADATA                 items, for Orbax
+      metadata/metadata                    version 1.2 of paxml, shapes
+      state/{_METADATA,_sharding}          key paths and shardings
+      state/{manifest.ocdbt,d/...}         database of all processes, refers to
+      state/ocdbt.process_0/{manifest.ocdbt,d/...}   that of each process
+
+Importing this module imports Orbax, which takes most of a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent import futures
+from typing import Any, Protocol
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+
+from pax.checkpoints import manifest, paths, tensorstore_format
+from pax.checkpoints.types import Shapes, State
+from praxis import py_utils
+
+Path = pathlib.Path
+
+_LOOP_IS_CLOSED = 'Event loop is closed'
+_STEP_METADATA = '_CHECKPOINT_METADATA'
+# Chunks larger than this are split, so that they are written in parallel and
+# other meshes read less than a shard.
+_MAX_CHUNK_BYTES = 64 * 2**20
+# Processes with a replica of a shard each write a part of it from this size.
+_MIN_PARALLEL_BYTES = 2**20
+
+
+class _Pending(Protocol):
+  """What Orbax calls a future: it is running, and `result` waits for it."""
+
+  def result(self, timeout: float | None = None) -> Any: ...
+
+
+class _ArrayHandler(ocp.type_handlers.ArrayHandler):
+  """Orbax's handler of arrays; `pending` has the writes of the last save."""
+
+  pending: Sequence[_Pending] = ()
+
+  async def serialize(
+    self, values: Any, infos: Any, args: Any = None
+  ) -> Sequence[_Pending]:
+    self.pending = await super().serialize(values, infos, args)
+    return self.pending
+
+
+class _DeferredDirectory:
+  """A directory that Orbax awaits before it writes.
+
+  It is a PathAwaitingCreation in the interface of `async_save`.
+  """
+
+  def __init__(self, created: futures.Future[epath.Path], name: str):
+    self._created = created
+    self._name = name
+
+  @property
+  def path(self) -> epath.Path:
+    """The directory below the checkpoint."""
+    return epath.Path(self._name)
+
+  def __truediv__(self, name: str) -> _DeferredDirectory:
+    return _DeferredDirectory(self._created, f'{self._name}/{name}')
+
+  async def await_creation(self) -> epath.Path:
+    """Returns the absolute path once the directory exists."""
+    if self._created.done():
+      return self._created.result()
+    return await asyncio.wrap_future(self._created)
+
+
+class Snapshot:
+  """Host copy of a state, held by the threads of Orbax that write it."""
+
+  def __init__(self, state: State):
+    """Copies the shards that this process writes from the devices."""
+    arrays = paths.flatten(state)
+    self.shapes: Shapes = {
+      name: (tuple(array.shape), array.dtype.name)
+      for name, array in arrays.items()
+    }
+    self.variables = _variables_metadata(state)
+    self._created: futures.Future[epath.Path] = futures.Future()
+    registry = ocp.type_handlers.create_type_handler_registry()
+    array_handler = _ArrayHandler(
+      # Parts of replicas are computed by programs that are compiled first:
+      # worth it only where several processes share the work.
+      use_replica_parallel=jax.process_count() > 1,
+      min_slice_bytes_for_replica_parallel=_MIN_PARALLEL_BYTES,
+    )
+    registry.add(jax.Array, array_handler)
+    self._handler = ocp.PyTreeCheckpointHandler(
+      type_handler_registry=registry,
+      # Weights hardly compress.
+      use_compression=False,
+    )
+    # Orbax refuses arrays without elements; `shapes` has them.
+    state = jax.tree.map(lambda x: x if x.size else None, state)
+    args = ocp.args.PyTreeSave(
+      state,
+      jax.tree.map(
+        lambda _: ocp.SaveArgs(chunk_byte_size=_MAX_CHUNK_BYTES), state
+      ),
+    )
+    directory = _DeferredDirectory(self._created, paths.STATE_FOLDER)
+    self._saves = _run(self._handler.async_save(directory, args=args)) or ()
+    self._pending = array_handler.pending
+
+  def write_to(self, directory: Path) -> None:
+    """Lets Orbax write into a directory, and waits until it has."""
+    _ignore_late_callbacks()
+    self._created.set_result(epath.Path(directory))
+    try:
+      for save in self._saves:
+        save.result()
+    except BaseException:
+      self._join()
+      raise
+
+  def finalize(self, directory: Path) -> None:
+    """Merges the databases of all processes."""
+    self._handler.finalize(epath.Path(directory))
+
+  def release(self) -> None:
+    """Ends the threads of Orbax if nothing has been written."""
+    if not self._created.done():
+      self._created.set_exception(RuntimeError('the checkpoint was given up'))
+    self._join()
+
+  def _join(self) -> None:
+    # After an error the other threads must not write any more: the directory
+    # will be deleted.
+    for pending in self._pending:
+      with contextlib.suppress(BaseException):
+        pending.result()
+
+
+def write(staging: Path, snapshot: Snapshot) -> dict[str, manifest.Entry]:
+  """Writes the shards of this process; returns its manifest entries.
+
+  Args:
+    staging: Directory of the checkpoint.
+    snapshot: The host copy, which is written once.
+
+  Raises:
+    OSError: A file cannot be written.
+  """
+  with _anchored_state(staging) as state:
+    state.mkdir(exist_ok=True)
+    snapshot.write_to(state)
+  own = f'{paths.STATE_FOLDER}/{_process_folder(jax.process_index())}/'
+  return _entries(staging, lambda name: name.startswith(own))
+
+
+def finish(
+  staging: Path, snapshot: Snapshot, metadata: Mapping[str, Any]
+) -> dict[str, manifest.Entry]:
+  """Completes a checkpoint that all processes have written.
+
+  Args:
+    staging: Directory of the checkpoint.
+    snapshot: The host copy of process 0.
+    metadata: Contents of the file `metadata` besides the shapes.
+
+  Returns:
+    The manifest entries of the files that belong to no process.
+
+  Raises:
+    OSError: A file cannot be written.
+  """
+  with _anchored_state(staging) as state:
+    snapshot.finalize(state)
+  folder = staging / paths.METADATA_FILE
+  folder.mkdir()
+  contents = {
+    **metadata,
+    'train_state_metadata': snapshot.variables,
+    'shapes': snapshot.shapes,
+  }
+  (folder / paths.METADATA_FILE).write_text(json.dumps(contents))
+  (staging / _STEP_METADATA).write_text(json.dumps(_step_metadata()))
+  process = f'{paths.STATE_FOLDER}/{_process_folder("")}'
+  return _entries(
+    staging,
+    lambda name: (
+      name.startswith(
+        (f'{paths.STATE_FOLDER}/', f'{paths.METADATA_FILE}/', _STEP_METADATA)
+      )
+      and not name.startswith(process)
+    ),
+  )
+
+
+@contextlib.contextmanager
+def _anchored_state(staging: Path) -> Any:
+  """Yields the folder of the state by an open descriptor; maps errors.
+
+  Raises:
+    OSError: Orbax failed.
+  """
+  with (
+    # Orbax does not wait for the other writes when one has failed.
+    tensorstore_format.anchored(staging, closes_after_error=False) as anchored,
+    tensorstore_format.named(anchored, staging),
+    tensorstore_format.raise_as(OSError, staging / paths.STATE_FOLDER, 'Orbax'),
+  ):
+    yield anchored / paths.STATE_FOLDER
+
+
+def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+  # In a thread: the caller may have an event loop.
+  with futures.ThreadPoolExecutor(1) as pool:
+    return pool.submit(asyncio.run, coroutine).result()
+
+
+@functools.cache
+def _ignore_late_callbacks() -> None:
+  """Silences the writes that end after another one has failed.
+
+  Orbax has closed their event loop by then, and Python would print a traceback
+  for each.
+  """
+  show = sys.unraisablehook
+
+  def hook(unraisable: Any) -> None:
+    error = unraisable.exc_value
+    is_late = isinstance(error, RuntimeError) and str(error) == _LOOP_IS_CLOSED
+    if not is_late:
+      show(unraisable)
+
+  sys.unraisablehook = hook
+
+
+def _process_folder(process: int | str) -> str:
+  return f'ocdbt.process_{process}'
+
+
+def _entries(
+  staging: Path, is_selected: Callable[[str], bool]
+) -> dict[str, manifest.Entry]:
+  """Returns the entries of the files with these paths below the checkpoint."""
+  names = (
+    str(file.relative_to(staging))
+    for file in sorted(staging.rglob('*'))
+    if file.is_file()
+  )
+  return manifest.file_entries(staging, filter(is_selected, names))
+
+
+def _step_metadata() -> dict[str, Any]:
+  now = time.time_ns()
+  return {
+    'item_handlers': {
+      paths.STATE_FOLDER: ocp.PyTreeCheckpointHandler.typestr(),
+      paths.METADATA_FILE: ocp.JsonCheckpointHandler.typestr(),
+    },
+    'metrics': {},
+    'performance_metrics': {},
+    'init_timestamp_nsecs': now,
+    'commit_timestamp_nsecs': now,
+    'custom_metadata': {},
+  }
+
+
+def _variables_metadata(state: State) -> dict[str, Any]:
+  """Returns the metadata of variables that version 1.2 of paxml requires."""
+  if isinstance(state, Mapping):
+    variables = state.get('mdl_vars', {})
+  else:
+    variables = getattr(state, 'mdl_vars', {})
+
+  def array_metadata(leaf: Any) -> dict[str, Any]:
+    is_masked = py_utils.is_optax_masked_node(leaf)
+    fields = {'_array_metadata_tag': True, 'is_optax_masked_node': is_masked}
+    if not is_masked:
+      fields['unpadded_shape'] = list(leaf.shape)
+      fields['dtype'] = leaf.dtype.name
+    return fields
+
+  return {
+    'mdl_vars': jax.tree.map(
+      array_metadata, variables, is_leaf=py_utils.is_optax_masked_node
+    )
+  }

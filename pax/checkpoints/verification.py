@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metadata and file checks of checkpoints that are directories.
+
+Everything is checked before it is read. The data of leaves are divided among
+the processes of a job; every process reads the other files.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+from collections.abc import Collection, Mapping
+from typing import Any, TypedDict
+
+import jax
+
+from pax.checkpoints import manifest, paths, tensorstore_format
+from pax.checkpoints.types import (
+  CheckpointError,
+  CorruptCheckpointError,
+  Shapes,
+)
+
+Path = pathlib.Path
+
+_VERSION = 1.1
+OCDBT_VERSION = 1.2
+# Of checkpoints that paxml wrote; 0 has no metadata, 1.2 is OCDBT.
+_PAXML_VERSIONS = (0.0, 1.0, 1.1, 1.2)
+# Where Orbax and paxml have the metadata.
+METADATA_IN_FOLDER = f'{paths.METADATA_FILE}/{paths.METADATA_FILE}'
+
+
+class Metadata(TypedDict):
+  """Contents of the file `metadata`."""
+
+  version: float
+  step: int
+  num_processes: int
+  # Seconds since 1970.
+  saved_at: float
+
+
+def create_metadata(step: int) -> Metadata:
+  """Returns the metadata of a checkpoint that this job writes."""
+  return {
+    'version': _VERSION,
+    'step': step,
+    'num_processes': jax.process_count(),
+    'saved_at': time.time(),
+  }
+
+
+def read_metadata(file: Path) -> dict[str, Any]:
+  """Returns the contents of a file `metadata`.
+
+  Raises:
+    CorruptCheckpointError: The file cannot be read, or has no version.
+  """
+  try:
+    metadata = json.loads(file.read_bytes())
+    # A missing version, or another type, is a fault.
+    float(metadata['version'])
+    int(metadata.get('num_processes', 0))
+    return metadata
+  except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+    raise CorruptCheckpointError(
+      f'{file} cannot be read ({type(e).__name__}: {e})'
+    ) from e
+
+
+def verify_metadata(path: Path) -> Mapping[str, manifest.Entry]:
+  """Checks all files but the chunks of leaves; returns the manifest entries.
+
+  Every process checks them, because every process reads them.
+
+  Raises:
+    CheckpointError: Another version of Pax saved the checkpoint.
+    CorruptCheckpointError: A file is missing or differs.
+  """
+  # Checkpoints of upstream Pax have no manifest.
+  entries = manifest.read(path)
+  if entries is not None:
+    manifest.check_names(path, entries)
+    manifest.verify(
+      path,
+      {
+        name: entry
+        for name, entry in entries.items()
+        if tensorstore_format.leaf_of(name) is None
+        or tensorstore_format.is_leaf_metadata(name)
+      },
+    )
+  if entries is None and (
+    tensorstore_format.has_leaves_of_version_0(path)
+    or (path / paths.METADATA_FILE).is_dir()
+  ):
+    _check_paxml_version(path)
+    return {}
+  metadata = read_metadata(path / paths.METADATA_FILE)
+  if metadata['version'] != _VERSION:
+    raise CheckpointError(
+      f'{path} has format version {metadata["version"]}, expected {_VERSION};'
+      ' read it with the version of Pax that saved it'
+    )
+  count = int(metadata.get('num_processes', 0))
+  if entries is None and count:
+    raise CorruptCheckpointError(f'{manifest.file(path, 0, count)} is missing')
+  return entries or {}
+
+
+def verify_leaves(
+  path: Path,
+  entries: Mapping[str, manifest.Entry],
+  leaves: Collection[str] | None,
+) -> None:
+  """Checks the files of leaves; None is all.
+
+  The processes of a job each read a part of the files for the checksums.
+  """
+  part, num_parts = jax.process_index(), jax.process_count()
+  own_part = set(sorted(entries)[part::num_parts])
+  selected = {}
+  for name, entry in entries.items():
+    leaf = tensorstore_format.leaf_of(name)
+    if leaf is not None and (leaves is None or leaf in leaves):
+      selected[name] = entry
+  manifest.verify(path, selected, own_part.__contains__)
+
+
+def verify_database(path: Path, *, with_data: bool) -> None:
+  """Checks the files of a checkpoint that Orbax wrote.
+
+  Args:
+    path: The checkpoint.
+    with_data: Whether to check the data of leaves, too; the processes of a job
+      each read a part of it for the checksums.
+
+  Raises:
+    CheckpointError: Another version of Pax saved the checkpoint.
+    CorruptCheckpointError: A file is missing or differs.
+  """
+  entries = manifest.read(path) or {}
+  manifest.check_names(path, entries)
+  is_data = tensorstore_format.is_database_file
+  manifest.verify(path, {k: v for k, v in entries.items() if not is_data(k)})
+  version = read_metadata(path / METADATA_IN_FOLDER)['version']
+  if version != OCDBT_VERSION:
+    raise CheckpointError(
+      f'{path} has format version {version}, expected {OCDBT_VERSION}; read it'
+      ' with the version of Pax that saved it'
+    )
+  if with_data:
+    data = {k: v for k, v in entries.items() if is_data(k)}
+    own_part = sorted(data)[jax.process_index() :: jax.process_count()]
+    manifest.verify(path, data, set(own_part).__contains__)
+
+
+def recorded_shapes(path: Path) -> Shapes:
+  metadata = read_metadata(path / METADATA_IN_FOLDER)
+  return {
+    name: (tuple(shape), dtype)
+    for name, (shape, dtype) in metadata['shapes'].items()
+  }
+
+
+def _check_paxml_version(path: Path) -> None:
+  """Checks the format version of a checkpoint of paxml.
+
+  Raises:
+    CheckpointError: The version is unknown.
+    CorruptCheckpointError: The metadata cannot be read, or are those of Pax.
+  """
+  # Orbax writes a folder with a file of the same name.
+  file = path / paths.METADATA_FILE / paths.METADATA_FILE
+  metadata = read_metadata(file) if file.exists() else {'version': 0.0}
+  version, count = metadata['version'], int(metadata.get('num_processes', 0))
+  if count:
+    raise CorruptCheckpointError(f'{manifest.file(path, 0, count)} is missing')
+  if version not in _PAXML_VERSIONS:
+    raise CheckpointError(
+      f'{path} has format version {version} of paxml, expected one of'
+      f' {_PAXML_VERSIONS}'
+    )

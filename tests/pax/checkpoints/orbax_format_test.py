@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
+"""Checkpoints that Orbax writes, and which Orbax opens without this library."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+from etils import epath
+
+from pax import checkpoints
+from pax.checkpoints import orbax_format, paths, reading
+from tests.testing import saved_states, trees
+
+
+def _threads_of_orbax():
+  names = ('array_type_handler', 'serialize_shardings')
+  return [t.name for t in threading.enumerate() if t.name.startswith(names)]
+
+
+def _write(directory, snapshot):
+  staging = directory / 'tmp_checkpoint_00000001'
+  staging.mkdir(parents=True, exist_ok=True)
+  return orbax_format.write(staging, snapshot)
+
+
+def test_layout(tmp_path):
+  directory = saved_states.save(tmp_path, steps=(0,)) / 'checkpoint_00000000'
+  assert {p.name for p in directory.iterdir()} == {
+    '_CHECKPOINT_METADATA', 'state', 'metadata', 'train_input', 'manifest'
+  }  # fmt: skip
+  assert {p.name for p in (directory / 'state').iterdir()} == {
+    '_METADATA', '_sharding', 'd', 'manifest.ocdbt', 'ocdbt.process_0'
+  }  # fmt: skip
+  metadata = json.loads((directory / 'metadata/metadata').read_text())
+  assert (metadata['version'], metadata['step']) == (1.2, 0)
+  assert list(metadata['train_state_metadata']) == ['mdl_vars']
+  assert (directory / 'train_input/process_0-of-1').exists()
+  assert 'mdl_vars.params.rows' in reading.saved_shapes(directory)
+
+
+def test_orbax_opens_the_state_and_the_metadata(tmp_path):
+  directory = saved_states.save(tmp_path)
+  state = saved_states.state(4, 6.0)
+  target = saved_states.state(2, 6.0)
+  manager = ocp.CheckpointManager(
+    epath.Path(directory),
+    options=ocp.CheckpointManagerOptions(
+      step_prefix='checkpoint', step_format_fixed_length=8
+    ),
+  )
+  assert manager.all_steps() == [0, 5]
+  items = manager.restore(
+    5,
+    args=ocp.args.Composite(
+      state=ocp.args.PyTreeRestore(
+        target, ocp.checkpoint_utils.construct_restore_args(target)
+      ),
+      metadata=ocp.args.JsonRestore(),
+    ),
+  )
+  manager.close()
+  saved_states.check_equal(items.state, state)
+  assert jax.tree.all(
+    jax.tree.map(lambda a, b: a.sharding == b.sharding, items.state, target)
+  )
+  assert items.metadata['step'] == 5
+  with ocp.StandardCheckpointer() as checkpointer:
+    restored = checkpointer.restore(directory / 'checkpoint_00000005' / 'state')
+  saved_states.check_equal(restored, state)
+
+
+def test_masked_and_empty_nodes_and_arrays_without_elements(tmp_path):
+  state = {
+    'step': jnp.uint32(1),
+    'mdl_vars': {'a/b': jnp.ones(3), 'masked': optax.MaskedNode()},
+    'opt_states': [
+      {'none': None, 'tuple': (), 'no_rows': jnp.zeros((0, 4), jnp.bfloat16)}
+    ],
+    'extra_state': (),
+  }
+  saver = saved_states.checkpointer(tmp_path)
+  saver.save(0, state)
+  saver.close()
+  restored = saved_states.checkpointer(tmp_path).restore(trees.abstract(state))
+  assert jax.tree.structure(restored.state) == jax.tree.structure(state)
+  saved_states.check_equal(restored.state, state)
+  rows = restored.state['opt_states'][0]['no_rows']
+  assert rows.dtype == jnp.bfloat16
+
+
+def test_large_shards_are_written_in_chunks(tmp_path, monkeypatch):
+  monkeypatch.setattr(orbax_format, '_MAX_CHUNK_BYTES', 128)
+  saved_states.save(tmp_path)
+  target = saved_states.state(8)
+  restored = saved_states.checkpointer(tmp_path).restore(trees.abstract(target))
+  saved_states.check_equal(restored.state, saved_states.state(8, 6.0))
+
+
+@pytest.mark.parametrize('is_moved', [False, True])
+def test_a_directory_that_vanishes_before_the_write(tmp_path, is_moved):
+  """Nothing appears at the old path, and no thread goes on."""
+  job = tmp_path / 'job'
+  snapshot = orbax_format.Snapshot(saved_states.state(1))
+  created = snapshot._created
+
+  class Vanishing:
+    def done(self):
+      return created.done()
+
+    def set_result(self, path):
+      if is_moved:
+        job.rename(tmp_path / 'moved')
+      else:
+        shutil.rmtree(job)
+      created.set_result(path)
+
+  snapshot._created = Vanishing()
+  if is_moved:
+    _write(job, snapshot)
+  else:
+    with pytest.raises(OSError, match=f'Orbax failed at {job}/'):
+      _write(job, snapshot)
+  assert not job.exists()
+  assert not _threads_of_orbax()
+
+
+def test_a_checkpoint_that_is_given_up_leaves_no_threads(tmp_path):
+  snapshot = orbax_format.Snapshot(saved_states.state(1))
+  assert _threads_of_orbax()
+  snapshot.release()
+  assert not _threads_of_orbax()
+
+
+def test_saves_below_an_event_loop(tmp_path):
+  async def save():
+    saver = saved_states.checkpointer(tmp_path)
+    saver.save(0, saved_states.state(1))
+    saver.close()
+
+  asyncio.run(save())
+  assert list(paths.steps(tmp_path / 'checkpoints')) == [0]
+
+
+def test_an_error_of_the_disk_is_one_line_with_the_cause(tmp_path):
+  snapshot = orbax_format.Snapshot(saved_states.state(1))
+  staging = tmp_path / 'tmp_checkpoint_00000001'
+  staging.mkdir()
+  (staging / 'state').mkdir()
+  (staging / 'state' / 'ocdbt.process_0').write_text('in the way')
+  with pytest.raises(OSError, match='Orbax failed at') as error:
+    orbax_format.write(staging, snapshot)
+  assert 'Not a directory' in str(error.value)
+  assert '\n' not in str(error.value)
+  assert 'proc/self' not in str(error.value)
+
+
+def test_older_checkpoints_continue_in_the_new_format(tmp_path):
+  saved_states.save(tmp_path, steps=(0,), use_ocdbt=False)
+  directory = saved_states.save(tmp_path, steps=(5,))
+  abstract = trees.abstract(saved_states.state(2))
+  reader = saved_states.checkpointer(tmp_path)
+  for step in (0, 5):
+    state = reader.restore(abstract, step).state
+    saved_states.check_equal(state, saved_states.state(2, 1.0 + step))
+  assert not (directory / 'checkpoint_00000000/state/d').exists()
+
+
+def test_the_state_is_compared_with_the_model_by_recorded_shapes(tmp_path):
+  saved_states.save(tmp_path)
+  abstract = trees.abstract(saved_states.state(2))
+  abstract['mdl_vars']['params']['rows'] = jax.ShapeDtypeStruct(
+    (16, 25), np.float32
+  )
+  with pytest.raises(checkpoints.CheckpointError, match=r'float32\[16, 24\]'):
+    saved_states.checkpointer(tmp_path).restore(abstract)
