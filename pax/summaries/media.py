@@ -39,13 +39,14 @@ class Media:
   # IMAGE: [..., height, width, channels]. VIDEO: [..., frames] of such images.
   # AUDIO: [..., samples, channels].
   # TEXT: a string, or an array of them. HISTOGRAM: numbers of any shape.
+  # A list has one item of these per element, of any shapes.
   kind: SummaryType
   value: Any
   sample_rate: int = AUDIO_SAMPLE_RATE
 
   def on_host(self) -> Media:
     """Returns the media with its value as a numpy array."""
-    if isinstance(self.value, str):
+    if isinstance(self.value, str | list):
       return self
     return dataclasses.replace(self, value=np.asarray(self.value))
 
@@ -63,16 +64,27 @@ class Media:
     elif isinstance(self.value, str):
       yield '', self.value
     else:
-      for i, row in enumerate(self._rows()[:MAX_PER_TAG]):
-        yield f'/{i}', row
+      for i, row in enumerate(self.rows()[:MAX_PER_TAG]):
+        yield f'/{i}', self._encodable(row)
 
-  def _rows(self) -> list[Any]:
-    value = np.asarray(self.value)
-    if self.kind is SummaryType.TEXT:
-      return [_string(x) for x in value.ravel()]
-    rows = value.reshape(-1, *_row_shape(self))
-    is_audio = self.kind is SummaryType.AUDIO
-    return list(rows) if is_audio else [_uint8(x) for x in rows]
+  def rows(self) -> list[Any]:
+    """Returns the items as they were given.
+
+    Raises:
+      ValueError: The value has too few dimensions.
+    """
+    if isinstance(self.value, list):
+      return self.value
+    return list(np.asarray(self.value).reshape(-1, *_row_shape(self)))
+
+  def _encodable(self, row: Any) -> Any:
+    match self.kind:
+      case SummaryType.TEXT:
+        return _string(row)
+      case SummaryType.AUDIO:
+        return row
+      case _:
+        return _uint8(row)
 
 
 def of_tensors(tensors: Mapping[str, Any]) -> dict[str, Media]:
@@ -91,13 +103,14 @@ def concatenate(first: Media, second: Media) -> Media:
   """Returns the items of two batches as one value."""
   if isinstance(first.value, str):
     return first
-  rows = [
-    np.asarray(m.value).reshape(-1, *_row_shape(m)) for m in (first, second)
-  ]
-  value = np.concatenate(rows)
-  if first.kind is not SummaryType.HISTOGRAM:
-    value = value[:MAX_PER_TAG]
-  return dataclasses.replace(first, value=value)
+  if first.kind is SummaryType.HISTOGRAM:
+    numbers = [np.ravel(m.value) for m in (first, second)]
+    return dataclasses.replace(first, value=np.concatenate(numbers))
+  rows = [*first.rows(), *second.rows()][:MAX_PER_TAG]
+  has_one_shape = len({np.shape(row) for row in rows}) == 1
+  return dataclasses.replace(
+    first, value=np.stack(rows) if has_one_shape else rows
+  )
 
 
 def wav(samples: np.ndarray, sample_rate: int) -> bytes:

@@ -144,6 +144,11 @@ def test_those_of_several_batches_are_joined():
   both = media.concatenate(one, other)
   assert both.value.shape == (64, 2, 3, 1)
   assert both.value[:40].sum() == 0 and both.value[40:].min() == 1
+  short = media.Media(SummaryType.AUDIO, np.zeros((2, 5, 1)))
+  long = media.Media(SummaryType.AUDIO, np.ones((9, 2)))
+  both = media.concatenate(media.concatenate(short, long), short).on_host()
+  shapes = [row.shape for _, row in both.items()]
+  assert shapes == [(5, 1), (5, 1), (9, 2), (5, 1), (5, 1)]
   numbers = media.Media(SummaryType.HISTOGRAM, np.arange(50.0))
   assert media.concatenate(numbers, numbers).value.shape == (100,)
 
