@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import abc
+import importlib
 from typing import Any, TypeVar
 
 from pax import base_executor, base_task
@@ -91,21 +92,31 @@ class BaseExperiment(abc.ABC):
     return None
 
   def train_programs(self) -> list[Any]:
-    """Returns the train program, not set up; empty is the default program.
+    """Returns the train program, not set up.
 
-    Like the programs of the methods below, it is an instance of a subclass of
-    a program in `pax.programs`.
+    Like the programs of the methods below, it is an instance of a program in
+    `pax.programs`, or of a subclass.
     """
-    return []
+    return [_import_programs().SingleTaskTrainProgram()]
 
   def eval_programs(self) -> list[Any]:
-    """Returns the eval programs; empty is one program per eval dataset."""
-    return []
+    """Returns the eval programs, by default one per eval dataset."""
+    make_program = _import_programs().SingleTaskEvalProgram
+    return [make_program(config) for config in self.eval_datasets()]
 
   def decode_programs(self) -> list[Any]:
-    """Returns the decode programs; empty is one per decode dataset."""
-    return []
+    """Returns the decode programs, by default one per decode dataset."""
+    make_program = _import_programs().SingleTaskDecodeProgram
+    return [make_program(config) for config in self.decode_datasets()]
 
   def executor(self) -> base_executor.BaseExecutor | None:
     """Returns the executor of training; None is the default."""
     return None
+
+
+def _import_programs() -> Any:
+  """Returns `pax.programs`, which the runtime has imported.
+
+  By name, because an experiment does not depend on what runs it.
+  """
+  return importlib.import_module('pax.programs')

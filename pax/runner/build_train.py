@@ -211,12 +211,12 @@ def _check_ema(task: job_setup.Task) -> None:
 
 def _train_program(spec: JobSpec) -> train_program_lib.BaseTrainProgram:
   programs = spec.experiment.train_programs()
-  if len(programs) > 1:
+  if len(programs) != 1:
     raise ValueError(
-      f'train_programs() of {spec.name} must return at most 1 program, got'
+      f'train_programs() of {spec.name} must return 1 program, got'
       f' {len(programs)}'
     )
-  return programs[0] if programs else train_program_lib.SingleTaskTrainProgram()
+  return programs[0]
 
 
 def _checkpointer(

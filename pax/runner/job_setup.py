@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 from typing import Any
@@ -146,17 +147,12 @@ def create_eval_programs(
   list[decode_program.SingleTaskDecodeProgram],
 ]:
   """Returns the eval and decode programs of the job, not set up."""
-  experiment, tree = spec.experiment, spec.tree
+  experiment = _with_overridden_datasets(spec)
   evals, decodes = [], []
   if _evaluates(options, spec):
-    evals = experiment.eval_programs() or [
-      eval_program.SingleTaskEvalProgram(config) for config in tree.eval_inputs
-    ]
+    evals = experiment.eval_programs()
   if options.decode_during_train or options.mode in ('decode', 'decode_once'):
-    decodes = experiment.decode_programs() or [
-      decode_program.SingleTaskDecodeProgram(config)
-      for config in tree.decode_inputs
-    ]
+    decodes = experiment.decode_programs()
   return evals, decodes
 
 
@@ -196,6 +192,18 @@ def create_progress(task: Task) -> summaries.Progress:
     int(task.train.num_train_steps),
     None if is_first else open(os.devnull, 'w', encoding='utf-8'),
   )
+
+
+def _with_overridden_datasets(
+  spec: JobSpec,
+) -> base_experiment.BaseExperiment:
+  """Returns the experiment; its eval and decode datasets are those of --set."""
+  experiment = copy.copy(spec.experiment)
+  vars(experiment).update(
+    eval_datasets=lambda: spec.tree.eval_inputs,
+    decode_datasets=lambda: spec.tree.decode_inputs,
+  )
+  return experiment
 
 
 def _evaluates(options: RunOptions, spec: JobSpec) -> bool:

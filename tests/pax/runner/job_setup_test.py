@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -75,12 +77,39 @@ def test_averages_that_nobody_keeps(tmp_path):
     pass
 
 
-def test_one_train_program_at_most(tmp_path):
+def test_programs_of_a_super_class_and_more(tmp_path):
+  class Evaluated(programs.SingleTaskEvalProgram):
+    pass
+
+  class More(experiments.TinySpmd):
+    def eval_programs(self):
+      own = [Evaluated(config) for config in self.eval_datasets()]
+      return super().eval_programs() + own
+
+    def decode_programs(self):
+      return []
+
+  made, planned = _plan(tmp_path, More(), 'eval_inputs[0].batch_size=3')
+  made = dataclasses.replace(made, decode_during_train=True)
+  planned = dataclasses.replace(planned, eval_on_test=True)
+  evals, decodes = job_setup.create_eval_programs(made, planned)
+  assert [type(p).__name__ for p in evals] == [
+    'SingleTaskEvalProgram',
+    'Evaluated',
+  ]
+  # Both have the overridden input.
+  assert [p._input_p.batch_size for p in evals] == [3, 3]
+  assert decodes == []
+  (decode_program,) = experiments.TinySpmd().decode_programs()
+  assert isinstance(decode_program, programs.SingleTaskDecodeProgram)
+
+
+def test_one_train_program(tmp_path):
   class Two(experiments.TinySpmd):
     def train_programs(self):
       return [programs.SingleTaskTrainProgram() for _ in range(2)]
 
-  with pytest.raises(ValueError, match='at most 1 program, got 2'):
+  with pytest.raises(ValueError, match='1 program, got 2'):
     build_train._train_program(_plan(tmp_path, Two())[1])
 
 
