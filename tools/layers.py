@@ -106,6 +106,7 @@ LAYERS: tuple[Layer, ...] = (
     (
       'pax.atomic_file',
       'pax.checkpoints',
+      'pax.huggingface',
       'pax.side_files',
       'pax.train_states',
     ),

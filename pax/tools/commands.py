@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tools by name, for `pax TOOL ...`."""
 
-# bazel: deps=//pax/tools:codegen_lib,//pax/tools:diff_configs_lib
+# bazel: deps=//pax/tools:codegen_lib,//pax/tools:convert_lib
+# bazel: deps=//pax/tools:diff_configs_lib
 # bazel: deps=//pax/tools:dump_hparams_lib,//pax/tools:dump_input_specs_lib
 # bazel: deps=//pax/tools:graph_lib,//pax/tools:list_experiments_lib
 # bazel: deps=//pax/tools:model_analysis_lib,//pax/tools:plot_lib
@@ -21,6 +22,7 @@ TOOLS = {
   'model_analysis': 'its parameters, FLOPs, memory, HLO; one forward pass',
   'validate_config': 'whether it can run, checked to a level from 0 to 10',
   'diff_configs': 'differences between two experiments',
+  'convert': 'a model of Hugging Face to a checkpoint, and back',
   'graph': 'a picture of its configuration',
   'codegen': 'Python code that makes its configuration',
   'launch': 'all processes of a job: on this machine, over ssh, or as a file',

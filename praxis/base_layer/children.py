@@ -115,7 +115,12 @@ class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
       )
     params = params if skip_clone else params.clone()
     pax_fiddle.inherit(params, self)
-    return instantiate_layer(params, self.scope.root)
+    return instantiate_layer(params, self._shared_weight_scope())
+
+  @nn.nowrap
+  def _shared_weight_scope(self) -> Scope:
+    """Returns the scope of the variables of layers that share weights."""
+    return self.scope.root
 
   @nn.nowrap
   def _bind(self, name: str, child: Any, modules: dict[str, nn.Module]) -> Any:
@@ -167,7 +172,7 @@ def _template_path(layer: ParentModule, cls: type) -> str | None:
 
 
 def instantiate_layer(layer_p: pax_fiddle.Config, scope: Scope) -> nn.Module:
-  """Builds a layer, or returns the shared one of its id at the root `scope`."""
+  """Builds a layer, or returns the shared one of its id at `scope`."""
   if getattr(layer_p, 'shared_weight_layer_id', None) is None:
     with pax_fiddle.empty_flax_module_stack():
       return pax_fiddle.build(layer_p)

@@ -1,183 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our transformers give the logits of Hugging Face's with the same weights.
+"""Models of transformers: the same logits and tokens, and conversion both ways.
 
 Models are small, their weights random: nothing is fetched.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-import transformers
 
-from praxis import base_layer
-from tests.compare import weights
+from pax.huggingface import conversion, model_folder
+from tests.compare import huggingface_references as references
+from tests.pax.huggingface import loaded_models, reference_models
 
-VOCAB, BATCH, LENGTH = 97, 2, 12
-TOLERANCE = 1e-4
-
-
-def logits_of(ported: weights.Ported, ids: np.ndarray, **kwargs: Any) -> Any:
-  lm = ported.config.clone().set(name='lm').Instantiate()
-  paddings = kwargs.pop('paddings', jnp.zeros(ids.shape))
-
-  @jax.jit
-  def run(variables: Any, ids: Any) -> Any:
-    context = base_layer.JaxContext.HParams(do_eval=True)
-    with base_layer.JaxContext.new_context(hparams=context):
-      return lm.apply(variables, ids, paddings, **kwargs).logits
-
-  return run(ported.variables, ids)
+_TOLERANCE = 1e-4
 
 
-def random_ids(seed: int = 0) -> np.ndarray:
-  rng = np.random.default_rng(seed)
-  return rng.integers(0, VOCAB, (BATCH, LENGTH), dtype=np.int32)
+@pytest.fixture(scope='module', params=references.MODELS)
+def saved(request, tmp_path_factory):
+  """A model of transformers, and the folder that it is saved to."""
+  model = references.make_model(request.param)
+  folder = tmp_path_factory.mktemp(request.param) / 'model'
+  model.save_pretrained(folder, max_shard_size='60KB')
+  return model, folder
 
 
-def theirs(model: Any, ids: np.ndarray, **kwargs: Any) -> np.ndarray:
-  with torch.no_grad():
-    return model(torch.tensor(ids).long(), **kwargs).logits.numpy()
-
-
-def randomized(model: Any) -> Any:
-  """Returns the model in eval, no weight of which is special."""
-  torch.manual_seed(1)
-  with torch.no_grad():
-    for weight in model.parameters():
-      weight.add_(0.1 * torch.randn_like(weight))
-  return model.eval()
-
-
-def gpt2() -> Any:
-  return randomized(
-    transformers.GPT2LMHeadModel(
-      transformers.GPT2Config(
-        vocab_size=VOCAB, n_positions=32, n_embd=48, n_layer=3, n_head=4
-      )
-    )
-  )
-
-
-def llama(**kwargs: Any) -> Any:
-  sizes = dict(
-    vocab_size=VOCAB,
-    hidden_size=48,
-    intermediate_size=80,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-  )
-  config = transformers.LlamaConfig(**{**sizes, **kwargs})
-  return randomized(transformers.LlamaForCausalLM(config))
-
-
-def t5(**kwargs: Any) -> Any:
-  config = transformers.T5Config(
-    vocab_size=VOCAB,
-    d_model=48,
-    d_kv=20,
-    d_ff=80,
-    num_layers=3,
-    num_decoder_layers=2,
-    num_heads=4,
-    relative_attention_num_buckets=8,
-    relative_attention_max_distance=10,
-    **kwargs,
-  )
-  return randomized(transformers.T5ForConditionalGeneration(config))
-
-
-def t5_version_1_1() -> Any:
-  model = t5(feed_forward_proj='gated-gelu', tie_word_embeddings=False)
-  # As checkpoints have it; the class ties what is initialized.
-  head = torch.randn_like(model.lm_head.weight)
-  model.lm_head.weight = torch.nn.Parameter(head)
-  return model
-
-
-DECODERS = {
-  'gpt2': (gpt2, weights.gpt2),
-  'llama': (llama, weights.llama),
-  'llama_grouped_keys': (
-    lambda: llama(
-      num_key_value_heads=2,
-      head_dim=20,
-      rope_parameters={'rope_type': 'default', 'rope_theta': 5e5},
-    ),
-    weights.llama,
-  ),
-  'llama_3': (
-    lambda: llama(
-      num_key_value_heads=1,
-      rope_parameters={
-        'rope_type': 'llama3',
-        'rope_theta': 100.0,
-        'factor': 8.0,
-        'low_freq_factor': 1.0,
-        'high_freq_factor': 4.0,
-        'original_max_position_embeddings': 16,
-      },
-    ),
-    weights.llama,
-  ),
-}
-
-
-@pytest.fixture(scope='module', params=DECODERS)
-def decoder(request):
-  make, port = DECODERS[request.param]
-  model = make()
-  return model, port(model)
-
-
-def test_decoders_give_the_same_logits(decoder):
-  model, ported = decoder
-  ids = random_ids()
-  ours = logits_of(ported, ids)
-  np.testing.assert_allclose(ours, theirs(model, ids), 0, TOLERANCE)
+def test_logits_and_greedy_tokens_are_the_same(saved):
+  model, folder = saved
+  opened = model_folder.ModelFolder.open(folder)
+  ours = loaded_models.LoadedModel(opened, references.NUM_NEW_TOKENS)
+  want = references.outputs(model)
+  ids = reference_models.input_ids(model.config.vocab_size)
+  targets = None
+  if not ours.is_decoder:
+    targets = reference_models.decoder_ids(model.config.vocab_size)
+  logits = np.asarray(ours.logits(ids, targets))[:, -1]
+  np.testing.assert_allclose(logits, want['logits'], rtol=0, atol=_TOLERANCE)
   # A model that ignores its input would pass with too little variance.
-  assert np.std(ours) > 100 * TOLERANCE
+  assert np.std(logits) > 100 * _TOLERANCE
+  np.testing.assert_array_equal(ours.greedy(ids), want['greedy'])
 
 
-@pytest.mark.parametrize('make', [t5, t5_version_1_1])
-def test_t5_gives_the_same_logits(make):
-  model = make()
-  inputs, targets = random_ids(), random_ids(1)[:, :7]
-  lengths = np.array([LENGTH, LENGTH - 4])
-  paddings = np.arange(LENGTH)[None] >= lengths[:, None]
-  ported = weights.t5(model)
-  ours = logits_of(
-    ported,
-    inputs,
-    paddings=jnp.asarray(paddings, jnp.float32),
-    targets=jnp.asarray(targets),
-    target_paddings=jnp.zeros(targets.shape),
+def test_round_trip_gives_the_same_files_and_model(saved, tmp_path):
+  model, folder = saved
+  conversion.to_pax(folder, tmp_path / 'job')
+  conversion.to_huggingface(tmp_path / 'job', tmp_path / 'output')
+  for file in folder.iterdir():
+    assert (tmp_path / 'output' / file.name).read_bytes() == file.read_bytes()
+  loaded = references.load_model(tmp_path / 'output')
+  for name, value in model.state_dict().items():
+    assert torch.equal(value, loaded.state_dict()[name]), name
+
+
+@pytest.mark.parametrize('name', reference_models.load())
+def test_references_are_those_of_transformers(name):
+  want = references.reference(name)
+  found = reference_models.load()[name]
+  for part in ('logits', 'greedy'):
+    np.testing.assert_allclose(found[part], want.pop(part), atol=1e-5)
+  assert found['tensors'] == want['tensors']
+
+
+def test_gpt2_is_scored_alike_in_a_packed_row(tmp_path):
+  model = references.make_model('gpt2')
+  model.save_pretrained(tmp_path)
+  opened = model_folder.ModelFolder.open(tmp_path)
+  ours = loaded_models.LoadedModel(opened, packed_input=True)
+  ids = reference_models.input_ids(model.config.vocab_size)[:1]
+  first = ids.shape[1] // 3
+  positions = np.arange(ids.shape[1])
+  segment_ids = jnp.where(positions < first, 1, 2)[None]
+  segment_pos = jnp.where(positions < first, positions, positions - first)[None]
+  logits = ours.logits(ids, segment_ids=segment_ids, segment_pos=segment_pos)
+  with torch.no_grad():
+    alone = [
+      model(torch.tensor(part).long()).logits.numpy()
+      for part in (ids[:, :first], ids[:, first:])
+    ]
+  np.testing.assert_allclose(
+    logits, np.concatenate(alone, 1), rtol=0, atol=_TOLERANCE
   )
-  want = theirs(
-    model,
-    inputs,
-    attention_mask=torch.tensor(1 - paddings),
-    decoder_input_ids=torch.tensor(targets).long(),
-  )
-  np.testing.assert_allclose(ours, want, 0, TOLERANCE)
-  assert np.std(ours) > 100 * TOLERANCE
-
-
-def test_gpt2_is_scored_alike_in_a_packed_row():
-  model = gpt2()
-  ids = random_ids()[:1]
-  first = LENGTH // 3
-  segments = jnp.where(jnp.arange(LENGTH) < first, 1, 2)[None]
-  positions = jnp.concatenate([jnp.arange(first), jnp.arange(LENGTH - first)])[
-    None
-  ]
-  ported = weights.gpt2(model)
-  ported.config.packed_input = True
-  ours = logits_of(ported, ids, segment_ids=segments, segment_pos=positions)
-  alone = [theirs(model, ids[:, :first]), theirs(model, ids[:, first:])]
-  np.testing.assert_allclose(ours, np.concatenate(alone, 1), 0, TOLERANCE)

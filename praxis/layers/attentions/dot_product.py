@@ -64,6 +64,8 @@ class DotProductAttention(head_projections.HeadProjections):
   internal_enable_per_dim_scale: bool = True
   # Whether that H is dim_per_head instead of hidden_dim / num_heads.
   scale_query_by_dim_per_head: bool = False
+  # The factor of queries instead of 1/√H, if it is not learned.
+  query_scale: float | None = None
   # Divides logits by √H, in addition to any scale of the queries.
   scale_logits_by_head_dims: bool = False
   # Soft cap of the logits, cap * tanh(logits / cap); 0 or None disables it.
@@ -92,8 +94,9 @@ class DotProductAttention(head_projections.HeadProjections):
   causal_depthwise_conv1d_tpl: LayerTpl = template_field(
     dconv.CausalDepthwiseConv1D
   )
-  # Normalizes queries and keys of each head, after their rotation.
+  # Normalizes queries and keys of each head, after or before their rotation.
   ln_tpl: LayerTpl | None = template_field(None)
+  ln_before_rotary: bool = False
 
   class WeightSharding(head_projections.HeadProjections.WeightSharding):
     # Of convolutions [N, H].
@@ -293,9 +296,13 @@ class DotProductAttention(head_projections.HeadProjections):
   ) -> QueryHeads:
     if self.dconv_qkv:
       query = writer.convolve(self.dconv_q, 'query_state', query, pos)
+    if self._normalizes_heads(before_rotary=True):
+      query = self.layer_norm_q(query)
     if self.use_rotary_position_emb:
       query = self.rotary_position_emb(query, pos)
-    return query if self.ln_tpl is None else self.layer_norm_q(query)
+    if self._normalizes_heads(before_rotary=False):
+      query = self.layer_norm_q(query)
+    return query
 
   def _prepare_key(
     self, key: KeyHeads, pos: Positions, writer: CacheWriter
@@ -304,14 +311,19 @@ class DotProductAttention(head_projections.HeadProjections):
     if self.dconv_qkv:
       key = writer.convolve(self.dconv_k, name, key, pos)
       name = 'key_post_dconv'
+    if self._normalizes_heads(before_rotary=True):
+      key = self.layer_norm_k(key)
     if self.use_rotary_position_emb:
       if not self.consolidate_rope_key_state:
         writer.write(name, key)
         name = 'key_post_rotary_pos_emb'
       key = self.rotary_position_emb(key, pos)
-    if self.ln_tpl is not None:
+    if self._normalizes_heads(before_rotary=False):
       key = self.layer_norm_k(key)
     return writer.write(name, key)
+
+  def _normalizes_heads(self, *, before_rotary: bool) -> bool:
+    return self.ln_tpl is not None and self.ln_before_rotary == before_rotary
 
   def _prepare_value(
     self, value: KeyHeads, pos: Positions, writer: CacheWriter
@@ -483,6 +495,8 @@ class DotProductAttention(head_projections.HeadProjections):
       return query
     if self.internal_enable_per_dim_scale:
       return self.per_dim_scale(query)
+    if self.query_scale is not None:
+      return query * self.query_scale
     by_head_dim = self.scale_query_by_dim_per_head or not self.hidden_dim
     dim = self._head_dim() if by_head_dim else self.hidden_dim // self.num_heads
     return query * dim**-0.5

@@ -42,6 +42,8 @@ class HeadProjections(kv_cache.CachedAttention):
     projections.CombinedQKVProjectionLayer
   )
   use_bias: bool = True
+  # Whether the output projection has a bias; None: as the others.
+  use_output_bias: bool | None = None
   # Whether the output projection stores its weight as [N, H, D].
   output_proj_use_nhd_shape: bool = False
   # Whether `blnh` also shards projections of decoding steps.
@@ -80,6 +82,8 @@ class HeadProjections(kv_cache.CachedAttention):
       is_output_projection=True,
       use_nhd_shape=self.output_proj_use_nhd_shape,
     )
+    if self.use_output_bias is not None:
+      proj.use_bias = self.use_output_bias
     split = proj.weight_split_dims_mapping
     if self.output_proj_use_nhd_shape and split.wt:
       split.wt = [*split.wt[1:], split.wt[0]]

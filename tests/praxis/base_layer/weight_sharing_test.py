@@ -121,6 +121,20 @@ def test_only_a_part_is_shared():
   }
 
 
+def test_shared_weights_are_in_the_layer_that_is_their_root():
+  pair = Pair.config(first_tpl=shared_linear(), second_tpl=shared_linear())
+  inner = pair.clone().set(is_shared_weight_root=True)
+  layer = Pair.config(first_tpl=inner, second_tpl=pair).Instantiate()
+  params = layer.init(jax.random.key(0), X)['params']
+  assert jax.tree.map(jnp.shape, params) == {
+    'first': {'shared': {'w': (2, 2)}},
+    'shared': {'w': (2, 2)},
+  }
+  first, root = params['first']['shared']['w'], params['shared']['w']
+  want = X @ first @ first @ root @ root
+  np.testing.assert_allclose(layer.apply({'params': params}, X), want, 1e-5)
+
+
 def test_shared_layers_of_shared_layers():
   part = pax_fiddle.Config(linears.FeedForward, input_dims=2, output_dims=2)
   part.linear_tpl.shared_weight_layer_id = 'inner'

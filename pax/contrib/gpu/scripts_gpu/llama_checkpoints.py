@@ -4,21 +4,17 @@
 from __future__ import annotations
 
 import inspect
-import json
 import pathlib
-import struct
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pax.contrib.gpu.scripts_gpu import llama_weights
+from pax.huggingface import safetensors
 from pax.train_states import TrainState
 from praxis import base_hyperparams, pax_fiddle, py_utils
-
-_DTYPES = {'F32': np.float32, 'F16': np.float16, 'BF16': jnp.bfloat16}
 
 
 class HuggingFaceHandler(base_hyperparams.FiddleBaseParameterizable):
@@ -46,7 +42,8 @@ class HuggingFaceHandler(base_hyperparams.FiddleBaseParameterizable):
     Raises:
       ValueError: The weights do not have the names and shapes of the model.
     """
-    weights = dict(read_safetensors(path))
+    entries = safetensors.read_folder(pathlib.Path(path))
+    weights = {name: entry.memory_map() for name, entry in entries.items()}
     llama = types.SimpleNamespace(**self.constants)
     variables = llama_weights.from_huggingface(weights, llama)
     by_path = dict(py_utils.tree_paths(variables))
@@ -66,41 +63,6 @@ class HuggingFaceHandler(base_hyperparams.FiddleBaseParameterizable):
     return zeros.replace(
       mdl_vars=py_utils.map_with_path(restore_variable, item.mdl_vars)
     )
-
-
-def read_safetensors(folder: str) -> Iterator[tuple[str, np.ndarray]]:
-  """Yields the names and memory-mapped arrays of all files of a folder.
-
-  Raises:
-    ValueError: The folder has no such files, or the dtype of an array is not
-      supported.
-
-  References: https://github.com/huggingface/safetensors#format
-  """
-  files = sorted(pathlib.Path(folder).glob('*.safetensors'))
-  if not files:
-    raise ValueError(f'the folder {folder} must have *.safetensors, got none')
-  for file in files:
-    with file.open('rb') as f:
-      (header_size,) = struct.unpack('<Q', f.read(8))
-      header = json.loads(f.read(header_size))
-    header.pop('__metadata__', None)
-    for name, entry in header.items():
-      if entry['dtype'] not in _DTYPES:
-        raise ValueError(
-          f'the dtype of {name} in {file} must be one of {sorted(_DTYPES)}, '
-          f'got {entry["dtype"]}'
-        )
-      yield (
-        name,
-        np.memmap(
-          file,
-          _DTYPES[entry['dtype']],
-          mode='r',
-          offset=8 + header_size + entry['data_offsets'][0],
-          shape=tuple(entry['shape']),
-        ),
-      )
 
 
 def _to_jax_array(value: np.ndarray, target: jax.ShapeDtypeStruct) -> jax.Array:

@@ -72,12 +72,16 @@ def _reference(params, x, mask, o):
       _convolve(y, p[f'dconv_{n}'])
       for y, n in zip((q, k, v), 'qkv', strict=True)
     )
+  norms_first = o.get('ln_before_rotary', False)
+  if 'ln_tpl' in o and norms_first:
+    q = _norm(q, p['layer_norm_q']['scale'])
+    k = _norm(k, p['layer_norm_k']['scale'])
   if o.get('use_rotary_position_emb'):
     q, k = (
       numpy_layers.rotate(q, _POSITIONS),
       numpy_layers.rotate(k, _POSITIONS),
     )
-  if 'ln_tpl' in o:
+  if 'ln_tpl' in o and not norms_first:
     q = _norm(q, p['layer_norm_q']['scale'])
     k = _norm(k, p['layer_norm_k']['scale'])
   if o.get('internal_enable_query_scale', True):
@@ -85,7 +89,7 @@ def _reference(params, x, mask, o):
       scale = p['per_dim_scale']['per_dim_scale']
       q = q * 1.442695041 / math.sqrt(_H) * np.log1p(np.exp(scale))
     else:
-      q = q * _H**-0.5
+      q = q * o.get('query_scale', _H**-0.5)
   logits = np.einsum('btnh,bsnh->bnts', q, k)
   if 'relative_bias_tpl' in o:
     distance = np.arange(_T)[:, None] - np.arange(_T)
@@ -105,7 +109,8 @@ def _reference(params, x, mask, o):
     'btnh,nhd->btd' if o.get('output_proj_use_nhd_shape') else 'btnh,dnh->btd'
   )
   out = np.einsum(equation, encoded, p['post']['w'])
-  return out + (bias(p['post']) if o.get('use_bias', True) else 0), probs
+  has_bias = o.get('use_output_bias', o.get('use_bias', True))
+  return out + (bias(p['post']) if has_bias else 0), probs
 
 
 def _convolve(x, weights):
@@ -131,6 +136,17 @@ _OPTIONS = {
   },
   'extra_logit': {'attention_extra_logit': 0.5},
   'norms': {'ln_tpl': pax_fiddle.Config(normalizations.RmsNorm)},
+  'norms_before_rotary': {
+    'ln_tpl': pax_fiddle.Config(normalizations.RmsNorm),
+    'ln_before_rotary': True,
+    'use_rotary_position_emb': True,
+  },
+  'query_scale': {
+    'query_scale': 0.7,
+    'internal_enable_per_dim_scale': False,
+  },
+  'no_output_bias': {'use_output_bias': False},
+  'output_bias_only': {'use_bias': False, 'use_output_bias': True},
   'dconv': {'dconv_qkv': True},
   'nhd': {'output_proj_use_nhd_shape': True},
   'all': {

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a checkpoint leaf by leaf, with one leaf in memory at a time."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+from collections.abc import Iterable
+
+import jax
+import numpy as np
+
+from pax import atomic_file
+from pax.checkpoints import (
+  host_arrays,
+  layouts,
+  manifest,
+  paths,
+  tensorstore_format,
+)
+from pax.checkpoints.types import CheckpointError
+
+# Files of a leaf have at most this size.
+_CHUNK_BYTES = 64 * 2**20
+
+
+def write_leaves(
+  final: pathlib.Path, leaves: Iterable[tuple[str, np.ndarray]], step: int
+) -> None:
+  """Writes a checkpoint of one process; on return it is complete.
+
+  Its format is TensorStore, which restores on any mesh.
+
+  Args:
+    final: Path of the checkpoint, of a name that `paths.checkpoint_name` makes.
+    leaves: Names and values; each value is freed before the next is read.
+    step: The training step.
+
+  Raises:
+    CheckpointError: The checkpoint exists, or there are several processes.
+    OSError: A file cannot be written.
+  """
+  if jax.process_count() > 1:
+    raise CheckpointError(
+      f'{final} is written by one process, got {jax.process_count()}'
+    )
+  if final.exists():
+    raise CheckpointError(f'{final} exists already; choose another directory')
+  atomic_file.make_folder(final.parent, parents=True)
+  staging = paths.staging(final)
+  paths.discard(staging)
+  staging.mkdir()
+  layout = layouts.LeafLayout()
+  entries = layout.write(staging, {}, step)
+  for name, value in leaves:
+    entries |= tensorstore_format.write(staging, {name: _in_chunks(value)})
+    # The generator frees it when it makes the next one.
+    del value
+  manifest.write(staging, entries, index=0, count=1)
+  layout.commit(staging, final, {}, step)
+
+
+def _in_chunks(value: np.ndarray) -> host_arrays.HostArray:
+  """Returns views of the array with the size of a file each."""
+  shape = tensorstore_format.chunk_shape(
+    value.shape, value.dtype.itemsize, _CHUNK_BYTES
+  )
+  starts = [
+    range(0, size, part) for size, part in zip(value.shape, shape, strict=True)
+  ]
+  indices = [
+    tuple(slice(i, i + n) for i, n in zip(start, shape, strict=True))
+    for start in itertools.product(*starts)
+  ]
+  return host_arrays.HostArray(
+    value.shape,
+    value.dtype,
+    shape,
+    [(index, value[index]) for index in indices],
+  )

@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversion of models between Hugging Face's folders and checkpoints.
+
+A conversion has one tensor in memory at a time. The checkpoint's directory has
+a folder `huggingface` with what is no variable: config.json, the tokenizer, and
+the headers of the safetensors files, so that the way back gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pathlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from pax import atomic_file
+from pax.checkpoints import leaf_writer, paths, reading
+from pax.checkpoints.types import CheckpointError, CheckpointType, Shapes
+from pax.huggingface import families, model_folder, safetensors
+from pax.huggingface.weight_layouts import WeightLayout
+
+Path = pathlib.Path
+# Shape and dtype of tensors by name.
+Tensors = Mapping[str, tuple[tuple[int, ...], np.dtype]]
+
+FOLDER = 'huggingface'
+_HEADERS = 'safetensors_headers.json'
+# Tensors that are no variables.
+_EXTRA = 'extra.safetensors'
+_INDEX = 'model.safetensors.index.json'
+_SINGLE_FILE = 'model.safetensors'
+_LEAF = 'mdl_vars.'
+# Weights in other formats, which are not taken along.
+_OTHER_WEIGHTS = (
+  '.bin',
+  '.gguf',
+  '.h5',
+  '.msgpack',
+  '.onnx',
+  '.ot',
+  '.pt',
+  '.pth',
+  '.safetensors',
+)
+_MAX_FILE_BYTES = 5 * 10**9
+# Bytes of small leaves that are read together.
+_GROUP_BYTES = 16 * 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+  """The result of a conversion."""
+
+  path: Path
+  num_tensors: int
+  num_bytes: int
+
+
+def to_pax(source: str | Path, output: str | Path) -> Summary:
+  """Writes a checkpoint of step 0 with the weights of a folder.
+
+  The variables have the dtypes of the tensors.
+
+  Args:
+    source: The folder.
+    output: The directory of a job; the checkpoint is in its `checkpoints`.
+
+  Raises:
+    ValueError: The folder has no model that is supported.
+    CheckpointError: The checkpoint exists already.
+  """
+  folder = model_folder.ModelFolder.open(source)
+  output = Path(output)
+  name = paths.checkpoint_name(0, CheckpointType.GDA)
+  final = output / paths.CHECKPOINTS / name
+  if final.exists():
+    raise CheckpointError(f'{final} exists already; choose another directory')
+  copy_files(folder, output)
+  leaf_writer.write_leaves(final, _leaves(folder), step=0)
+  entries = [folder.entries[name] for name in folder.layouts]
+  return Summary(final, len(entries), sum(e.num_bytes for e in entries))
+
+
+def copy_files(folder: model_folder.ModelFolder, output: Path) -> None:
+  """Copies what is no variable to the folder `huggingface` of a directory.
+
+  Args:
+    folder: The model.
+    output: The directory of a job.
+  """
+  side = output / FOLDER
+  atomic_file.make_folder(side, parents=True)
+  for file in sorted(folder.path.iterdir()):
+    if file.is_file() and not file.name.endswith(_OTHER_WEIGHTS):
+      shutil.copyfile(file, side / file.name)
+  headers = {
+    file.name: safetensors.read_header(file)
+    for file in sorted(folder.path.glob('*.safetensors'))
+  }
+  (side / _HEADERS).write_text(json.dumps(headers))
+  extra = {
+    name: entry
+    for name, entry in folder.entries.items()
+    if name not in folder.layouts
+  }
+  if extra:
+    shapes = {name: (e.shape, e.dtype) for name, e in extra.items()}
+    safetensors.write(
+      side / _EXTRA,
+      safetensors.make_header(shapes),
+      (entry.read() for entry in extra.values()),
+    )
+
+
+def to_huggingface(
+  directory: str | Path,
+  output: str | Path,
+  *,
+  step: int | None = None,
+  config_folder: str | Path | None = None,
+  dtype: str | None = None,
+) -> Summary:
+  """Writes a checkpoint as a folder of Hugging Face.
+
+  Args:
+    directory: The directory of a job or of its checkpoints.
+    output: The folder, which is new or empty.
+    step: Step of the checkpoint; None is the newest.
+    config_folder: Folder with config.json and the tokenizer; None is
+      `huggingface` in the directory of the job.
+    dtype: Name of the dtype of the tensors, such as bfloat16; None keeps those
+      of the checkpoint.
+
+  Raises:
+    ValueError: There is no config.json, or the checkpoint is of another model.
+    CheckpointError: There is no checkpoint.
+  """
+  directory, output = Path(directory), Path(output)
+  side = Path(config_folder) if config_folder else _side_folder(directory)
+  _, path = reading.find_checkpoint(directory, step)
+  if output.exists() and any(output.iterdir()):
+    raise ValueError(f'{output} must be a new or empty folder, got files in it')
+  atomic_file.make_folder(output, parents=True)
+  config = json.loads(_config_file(side).read_text())
+  source = _CheckpointTensors.open(side, config, path, dtype)
+  headers = source.headers(side)
+  for name, header in headers.items():
+    tensors, _ = safetensors.header_tensors(header)
+    safetensors.write(output / name, header, source.read(tensors))
+  _copy_side_files(side, output, config, dtype)
+  _write_index(output, headers)
+  return Summary(output, len(source.shapes), source.num_bytes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _CheckpointTensors:
+  """The tensors of a checkpoint, and those that are no variables."""
+
+  path: Path
+  saved: Shapes
+  # Weights by the names of their tensors.
+  layouts: Mapping[str, WeightLayout]
+  extra: Mapping[str, safetensors.TensorEntry]
+  # By tensor, in the order of files.
+  shapes: Tensors
+
+  @classmethod
+  def open(
+    cls, side: Path, config: Mapping[str, Any], path: Path, dtype: str | None
+  ) -> _CheckpointTensors:
+    names, extra = _tensor_names(side)
+    if config['model_type'] == 't5':
+      # The variables have what newer files of transformers do not record.
+      saved_names = reading.saved_shapes(path)
+      is_tied = f'{_LEAF}params.model.softmax.w' in saved_names
+      config = {
+        'scale_decoder_outputs': config.get('tie_word_embeddings', True),
+        **config,
+        'tie_word_embeddings': is_tied,
+      }
+    family, model = families.find_family(config), families.read_model(config)
+    if names is None:
+      layouts = {layout.tensor: layout for layout in model.weights()}
+    else:
+      layouts = families.find_tensors(family, model, names)
+    saved = reading.saved_shapes(path)
+    shapes = {}
+    for name, layout in layouts.items():
+      shape, saved_dtype = saved.get(_leaf_name(layout), (None, ''))
+      if shape != layout.variable_shape:
+        raise ValueError(
+          f'{_leaf_name(layout)} in {path} must have shape'
+          f' {list(layout.variable_shape)} by config.json, got'
+          f' {None if shape is None else list(shape)}; use the config.json of'
+          ' the model of the checkpoint'
+        )
+      shapes[name] = layout.tensor_shape, jax.numpy.dtype(dtype or saved_dtype)
+    shapes |= {name: (e.shape, e.dtype) for name, e in extra.items()}
+    return cls(
+      path=path, saved=saved, layouts=layouts, extra=extra, shapes=shapes
+    )
+
+  @property
+  def num_bytes(self) -> int:
+    """Size of all tensors."""
+    return sum(map(_num_bytes, self.shapes.values()))
+
+  def headers(self, side: Path) -> dict[str, str]:
+    """Returns the headers of the files by name: those of the original model.
+
+    Where dtypes differ from it, only the order and the files are its.
+
+    Args:
+      side: The folder with what is no variable.
+    """
+    file = side / _HEADERS
+    if not file.exists():
+      return _new_headers(self.shapes)
+    headers = {}
+    for name, header in json.loads(file.read_text()).items():
+      tensors, metadata = safetensors.header_tensors(header)
+      shapes = {tensor: self.shapes[tensor] for tensor in tensors}
+      headers[name] = (
+        header
+        if shapes == tensors
+        else safetensors.make_header(shapes, metadata)
+      )
+    return headers
+
+  def read(self, names: Sequence[str]) -> Iterator[np.ndarray]:
+    """Yields tensors in this order; small ones are read together."""
+    for group in _groups(names, self.shapes):
+      leaves = self._read_leaves([n for n in group if n in self.layouts])
+      for name in group:
+        if name in self.extra:
+          yield self.extra[name].read()
+        else:
+          layout, dtype = self.layouts[name], self.shapes[name][1]
+          value = np.asarray(leaves.pop(name))
+          yield layout.to_tensor_order(value.astype(dtype, copy=False))
+          del value
+
+  def _read_leaves(self, names: Sequence[str]) -> dict[str, jax.Array]:
+    leaf_names = {name: _leaf_name(self.layouts[name]) for name in names}
+    sharding = jax.sharding.SingleDeviceSharding(
+      jax.local_devices(backend='cpu')[0]
+    )
+    abstract = {
+      leaf: jax.ShapeDtypeStruct(
+        self.saved[leaf][0],
+        jax.numpy.dtype(self.saved[leaf][1]),
+        sharding=sharding,
+      )
+      for leaf in leaf_names.values()
+    }
+    leaves = reading.read_leaves(self.path, abstract)
+    return {name: leaves.pop(leaf) for name, leaf in leaf_names.items()}
+
+
+def _leaves(
+  folder: model_folder.ModelFolder,
+) -> Iterator[tuple[str, np.ndarray]]:
+  yield 'step', np.zeros((), np.uint32)
+  for name, layout in folder.layouts.items():
+    yield _leaf_name(layout), layout.to_variable(folder.entries[name].read())
+
+
+def _leaf_name(layout: WeightLayout) -> str:
+  return _LEAF + layout.variable.replace('/', '.')
+
+
+def _side_folder(directory: Path) -> Path:
+  folders = [directory / FOLDER, directory.parent / FOLDER]
+  return next((folder for folder in folders if folder.exists()), folders[0])
+
+
+def _config_file(side: Path) -> Path:
+  file = side / model_folder.CONFIG_FILE
+  if not file.exists():
+    raise ValueError(
+      f'{side} must have {model_folder.CONFIG_FILE}, got none; pass'
+      ' --config=FOLDER with that of the model'
+    )
+  return file
+
+
+def _tensor_names(
+  side: Path,
+) -> tuple[list[str] | None, dict[str, safetensors.TensorEntry]]:
+  """Returns the tensors of the original files, and those without a variable."""
+  file = side / _HEADERS
+  if not file.exists():
+    return None, {}
+  names = [
+    name
+    for header in json.loads(file.read_text()).values()
+    for name in safetensors.header_tensors(header)[0]
+  ]
+  extra = side / _EXTRA
+  return names, safetensors.read_entries(extra) if extra.exists() else {}
+
+
+def _groups(names: Sequence[str], shapes: Tensors) -> Iterator[list[str]]:
+  group: list[str] = []
+  size = 0
+  for name in names:
+    num_bytes = _num_bytes(shapes[name])
+    if group and size + num_bytes > _GROUP_BYTES:
+      yield group
+      group, size = [], 0
+    group.append(name)
+    size += num_bytes
+  if group:
+    yield group
+
+
+def _num_bytes(shape_and_dtype: tuple[tuple[int, ...], np.dtype]) -> int:
+  shape, dtype = shape_and_dtype
+  return math.prod(shape) * dtype.itemsize
+
+
+def _new_headers(shapes: Tensors) -> dict[str, str]:
+  """Returns headers of files of at most `_MAX_FILE_BYTES`, if tensors fit."""
+  files: list[dict[str, tuple[tuple[int, ...], np.dtype]]] = [{}]
+  size = 0
+  for name, shape_and_dtype in shapes.items():
+    num_bytes = _num_bytes(shape_and_dtype)
+    if files[-1] and size + num_bytes > _MAX_FILE_BYTES:
+      files.append({})
+      size = 0
+    files[-1][name] = shape_and_dtype
+    size += num_bytes
+  count = len(files)
+  return {
+    _SINGLE_FILE
+    if count == 1
+    else f'model-{i + 1:05d}-of-{count:05d}.safetensors': (
+      safetensors.make_header(tensors, {'format': 'pt'})
+    )
+    for i, tensors in enumerate(files)
+  }
+
+
+def _copy_side_files(
+  side: Path, output: Path, config: Mapping[str, Any], dtype: str | None
+) -> None:
+  for file in sorted(side.iterdir()):
+    is_weights = file.name.endswith(_OTHER_WEIGHTS)
+    if file.is_file() and not is_weights and file.name != _HEADERS:
+      shutil.copyfile(file, output / file.name)
+  if dtype is not None:
+    key = 'torch_dtype' if 'torch_dtype' in config else 'dtype'
+    text = json.dumps({**config, key: dtype}, indent=2)
+    (output / model_folder.CONFIG_FILE).write_text(f'{text}\n')
+
+
+def _write_index(output: Path, headers: Mapping[str, str]) -> None:
+  """Writes the index of several files, unless that of the model fits."""
+  file = output / _INDEX
+  if len(headers) == 1:
+    return
+  files, size = {}, 0
+  for name, header in headers.items():
+    tensors, _ = safetensors.header_tensors(header)
+    files |= dict.fromkeys(tensors, name)
+    size += sum(map(_num_bytes, tensors.values()))
+  if file.exists():
+    index = json.loads(file.read_text())
+    is_same = index.get('weight_map') == files
+    if is_same and index.get('metadata', {}).get('total_size') == size:
+      return
+  index = {'metadata': {'total_size': size}, 'weight_map': files}
+  file.write_text(json.dumps(index, indent=2) + '\n')

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Families of models by the `model_type` of config.json.
+
+A family reads the settings of a model from its config.json. Absent values have
+the defaults of transformers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Protocol
+
+from pax.huggingface.gpt2 import Gpt2
+from pax.huggingface.rotary_decoder import RotaryDecoder
+from pax.huggingface.t5 import T5
+from pax.huggingface.weight_layouts import WeightLayout
+from praxis import base_layer, pax_fiddle
+
+# Contents of config.json.
+Json = Mapping[str, Any]
+
+
+class Model(Protocol):
+  """A model of Hugging Face in terms of Pax."""
+
+  def model(self) -> pax_fiddle.Config[base_layer.BaseLayer]:
+    """Returns the Config of the model."""
+    ...
+
+  def weights(self) -> Iterator[WeightLayout]:
+    """Yields the layouts of all weights."""
+    ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Family:
+  """Models with the same `model_type`."""
+
+  # Returns the settings of a model from its config.json.
+  read: Callable[[Json], Model]
+  # Prefix of the names of tensors, which files of the network without its head
+  # leave out.
+  prefix: str = 'model.'
+  # Regexes of tensors that are no weights: tables, and copies of tied weights.
+  ignored: tuple[str, ...] = (
+    r'.*rotary_emb\.inv_freq',
+    r'lm_head\.weight',
+  )
+
+
+def read_model(config: Json) -> Model:
+  """Returns the model of a config.json.
+
+  Raises:
+    ValueError: The family or a setting of it is not supported.
+  """
+  family = find_family(config)
+  try:
+    return family.read(config)
+  except KeyError as e:
+    raise ValueError(
+      f'config.json of a {config["model_type"]} must have {e}, got'
+      f' {sorted(config)}; use the file that save_pretrained writes'
+    ) from e
+
+
+def find_family(config: Json) -> Family:
+  """Returns the family of a config.json.
+
+  Raises:
+    ValueError: It is not supported.
+  """
+  name = config.get('model_type')
+  if name not in FAMILIES:
+    raise ValueError(
+      f'model_type in config.json must be one of {sorted(FAMILIES)}, got'
+      f' {name!r}; only these families have a mapping of their weights'
+    )
+  return FAMILIES[name]
+
+
+def find_tensors(
+  family: Family, model: Model, names: Collection[str]
+) -> dict[str, WeightLayout]:
+  """Returns the layouts of a model by the names of tensors in its files.
+
+  Args:
+    family: The family.
+    model: The model.
+    names: Names of the tensors in the files.
+
+  Raises:
+    ValueError: A weight is missing.
+  """
+  layouts = {}
+  for layout in model.weights():
+    name = layout.tensor
+    if name not in names:
+      name = name.removeprefix(family.prefix)
+    if name not in names:
+      raise ValueError(
+        f'the safetensors files must have {layout.tensor}, got {len(names)}'
+        f' tensors such as {sorted(names)[:3]}; config.json and the files'
+        ' must be of one model'
+      )
+    layouts[name] = layout
+  return layouts
+
+
+def _llama(config: Json) -> RotaryDecoder:
+  has_bias = config.get('attention_bias', False)
+  return _rotary_decoder(
+    config,
+    activation=config.get('hidden_act', 'silu'),
+    has_qkv_bias=has_bias,
+    has_output_bias=has_bias,
+    has_ffn_bias=config.get('mlp_bias', False),
+  )
+
+
+def _mistral(config: Json) -> RotaryDecoder:
+  window = config.get('sliding_window', 4096)
+  return _rotary_decoder(
+    config,
+    activation=config.get('hidden_act', 'silu'),
+    windows=(window,) * config['num_hidden_layers'],
+  )
+
+
+def _qwen2(config: Json) -> RotaryDecoder:
+  return _rotary_decoder(
+    config,
+    activation=config.get('hidden_act', 'silu'),
+    has_qkv_bias=True,
+    windows=_qwen_windows(config),
+  )
+
+
+def _qwen3(config: Json) -> RotaryDecoder:
+  has_bias = config.get('attention_bias', False)
+  return _rotary_decoder(
+    {'head_dim': 128, **config},
+    activation=config.get('hidden_act', 'silu'),
+    has_qkv_bias=has_bias,
+    has_output_bias=has_bias,
+    has_head_norms=True,
+    windows=_qwen_windows(config),
+  )
+
+
+def _gemma(config: Json) -> RotaryDecoder:
+  _check_causal(config)
+  has_bias = config.get('attention_bias', False)
+  # Files of the first release name the exact GELU, and mean the approximation.
+  activation = config.get('hidden_activation') or config.get('hidden_act')
+  if activation in (None, 'gelu'):
+    activation = 'gelu_pytorch_tanh'
+  return _rotary_decoder(
+    {'head_dim': 256, 'tie_word_embeddings': True, **config},
+    activation=activation,
+    has_qkv_bias=has_bias,
+    has_output_bias=has_bias,
+    scales_embedding=True,
+    has_offset_norms=True,
+  )
+
+
+def _gemma2(config: Json) -> RotaryDecoder:
+  gemma = _gemma({'num_key_value_heads': 4, **config})
+  num_layers = config['num_hidden_layers']
+  kinds = config.get('layer_types') or [
+    'full_attention' if i % 2 else 'sliding_attention'
+    for i in range(num_layers)
+  ]
+  return dataclasses.replace(
+    gemma,
+    activation=config.get('hidden_activation', 'gelu_pytorch_tanh'),
+    has_output_norms=True,
+    windows=_windows(kinds, config.get('sliding_window', 4096)),
+    query_scale=config.get('query_pre_attn_scalar', 256) ** -0.5,
+    attention_logit_cap=config.get('attn_logit_softcapping', 50.0),
+    logit_cap=config.get('final_logit_softcapping', 30.0),
+  )
+
+
+def _gpt2(config: Json) -> Gpt2:
+  for name in ('scale_attn_by_inverse_layer_idx', 'add_cross_attention'):
+    if config.get(name):
+      raise ValueError(
+        f'{name} in config.json must be false, got {config[name]}; no layer of'
+        ' praxis computes it'
+      )
+  if not config.get('tie_word_embeddings', True):
+    raise ValueError(
+      'tie_word_embeddings in config.json of a gpt2 must be true, got false'
+    )
+  return Gpt2(
+    vocab_size=config['vocab_size'],
+    max_positions=config['n_positions'],
+    model_dims=config['n_embd'],
+    hidden_dims=config.get('n_inner') or 4 * config['n_embd'],
+    num_layers=config['n_layer'],
+    num_heads=config['n_head'],
+    norm_epsilon=config.get('layer_norm_epsilon', 1e-5),
+    activation=config.get('activation_function', 'gelu_new'),
+    scales_attention=config.get('scale_attn_weights', True),
+  )
+
+
+def _t5(config: Json) -> T5:
+  projection = config.get('feed_forward_proj', 'relu')
+  gate, _, activation = projection.rpartition('-')
+  if gate not in ('', 'gated'):
+    raise ValueError(
+      "feed_forward_proj in config.json must be 'gated-' and an activation, or"
+      f' an activation, got {projection!r}'
+    )
+  num_layers = config['num_layers']
+  # T5 1.1 is marked by tie_word_embeddings=false, or in newer files by
+  # scale_decoder_outputs=false.
+  is_tied = config.get('tie_word_embeddings', True)
+  return T5(
+    vocab_size=config['vocab_size'],
+    model_dims=config['d_model'],
+    dim_per_head=config['d_kv'],
+    hidden_dims=config['d_ff'],
+    num_encoder_layers=num_layers,
+    num_decoder_layers=config.get('num_decoder_layers') or num_layers,
+    num_heads=config['num_heads'],
+    num_buckets=config.get('relative_attention_num_buckets', 32),
+    max_distance=config.get('relative_attention_max_distance', 128),
+    norm_epsilon=config.get('layer_norm_epsilon', 1e-6),
+    # In the releases the gate's GELU is the approximation.
+    activation='gelu_new' if projection == 'gated-gelu' else activation,
+    is_gated=gate == 'gated',
+    is_tied=is_tied,
+    scales_logits=config.get('scale_decoder_outputs', is_tied),
+  )
+
+
+def _rotary_decoder(config: Json, **settings: Any) -> RotaryDecoder:
+  num_heads = config['num_attention_heads']
+  return RotaryDecoder(
+    vocab_size=config['vocab_size'],
+    model_dims=config['hidden_size'],
+    hidden_dims=config['intermediate_size'],
+    num_layers=config['num_hidden_layers'],
+    num_heads=num_heads,
+    num_kv_heads=config.get('num_key_value_heads') or num_heads,
+    dim_per_head=config.get('head_dim') or config['hidden_size'] // num_heads,
+    norm_epsilon=config.get('rms_norm_eps', 1e-6),
+    rope=_rope(config),
+    is_tied=config.get('tie_word_embeddings', False),
+    **settings,
+  )
+
+
+def _rope(config: Json) -> dict[str, Any]:
+  """Returns `rope_parameters`; older files have other names."""
+  rope = dict(config.get('rope_scaling') or config.get('rope_parameters') or {})
+  rope.setdefault('rope_theta', config.get('rope_theta', 10000.0))
+  rope.setdefault('rope_type', rope.get('type', 'default'))
+  return rope
+
+
+def _qwen_windows(config: Json) -> tuple[int | None, ...]:
+  if not config.get('use_sliding_window', False):
+    return ()
+  first = config.get('max_window_layers', 28)
+  kinds = config.get('layer_types') or [
+    'sliding_attention' if i >= first else 'full_attention'
+    for i in range(config['num_hidden_layers'])
+  ]
+  return _windows(kinds, config.get('sliding_window', 4096))
+
+
+def _windows(
+  kinds: Collection[str], window: int | None
+) -> tuple[int | None, ...]:
+  """Returns the windows of layers by their `layer_types`."""
+  sizes = {'sliding_attention': window, 'full_attention': None}
+  if unknown := set(kinds) - sizes.keys():
+    raise ValueError(
+      f'layer_types in config.json must be of {sorted(sizes)}, got'
+      f' {sorted(unknown)}'
+    )
+  return tuple(sizes[kind] for kind in kinds)
+
+
+def _check_causal(config: Json) -> None:
+  if config.get('use_bidirectional_attention'):
+    raise ValueError(
+      'use_bidirectional_attention in config.json must be false, got true; set'
+      ' model_type=BIDIRECTIONAL on a model of your own'
+    )
+
+
+# Tied weights of encoder and decoder, which files may repeat.
+_T5_COPIES = r'(encoder|decoder)\.embed_tokens\.weight'
+
+FAMILIES: Mapping[str, Family] = {
+  'gemma': Family(read=_gemma),
+  'gemma2': Family(read=_gemma2),
+  'gpt2': Family(
+    read=_gpt2,
+    prefix='transformer.',
+    # Causal masks, which old files have.
+    ignored=(r'(.*\.)?h\.\d+\.attn\.(masked_)?bias', r'lm_head\.weight'),
+  ),
+  'llama': Family(read=_llama),
+  'mistral': Family(read=_mistral),
+  'qwen2': Family(read=_qwen2),
+  'qwen3': Family(read=_qwen3),
+  't5': Family(read=_t5, ignored=(_T5_COPIES, r'lm_head\.weight')),
+}

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder as `save_pretrained` of transformers writes it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pax.huggingface import families, safetensors
+from pax.huggingface.weight_layouts import WeightLayout
+
+CONFIG_FILE = 'config.json'
+_HEAD = 'lm_head.weight'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelFolder:
+  """Configuration and tensors of a model; reads headers only."""
+
+  path: pathlib.Path
+  # Contents of config.json, see `read_config`.
+  config: Mapping[str, Any]
+  model: families.Model
+  # Weights by the names of their tensors.
+  layouts: Mapping[str, WeightLayout]
+  # All tensors, in the order of the files.
+  entries: Mapping[str, safetensors.TensorEntry]
+
+  @classmethod
+  def open(cls, path: str | pathlib.Path) -> ModelFolder:
+    """Returns the model of a folder.
+
+    Raises:
+      ValueError: The folder has no model, or one that is not supported.
+    """
+    path = pathlib.Path(path)
+    config = read_config(path)
+    entries = safetensors.read_folder(path)
+    family, model = families.find_family(config), families.read_model(config)
+    layouts = families.find_tensors(family, model, entries)
+    ignored = re.compile('|'.join(family.ignored))
+    unknown = [
+      name
+      for name in entries
+      if name not in layouts and not ignored.fullmatch(name)
+    ]
+    if unknown:
+      raise ValueError(
+        f'{len(unknown)} tensors in {path} do not belong to a'
+        f' {config["model_type"]} with this config.json, such as'
+        f' {unknown[:3]}; config.json and the files must be of one model'
+      )
+    return cls(
+      path=path, config=config, model=model, layouts=layouts, entries=entries
+    )
+
+
+def read_config(path: pathlib.Path) -> dict[str, Any]:
+  """Returns the contents of config.json.
+
+  Whether a T5 has a softmax with its own weights is decided by its files, if
+  there are any: newer versions of transformers do not record it.
+
+  Args:
+    path: The folder.
+
+  Raises:
+    ValueError: There is none, or it is damaged.
+  """
+  file = path / CONFIG_FILE
+  try:
+    config = json.loads(file.read_text())
+  except FileNotFoundError as e:
+    raise ValueError(
+      f'{path} must be a folder with {CONFIG_FILE} and *.safetensors, got none;'
+      ' save the model with save_pretrained(folder)'
+    ) from e
+  except ValueError as e:
+    raise ValueError(f'{file} must be JSON, got an error: {e}') from e
+  if config.get('model_type') == 't5' and any(path.glob('*.safetensors')):
+    is_tied = _HEAD not in safetensors.read_folder(path)
+    config.setdefault(
+      'scale_decoder_outputs', config.get('tie_word_embeddings', True)
+    )
+    config['tie_word_embeddings'] = is_tied
+  return config

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decoders with rotary positions, RMS norms and gated feed-forward layers.
+
+Llama, Mistral, Qwen and Gemma differ in the fields of `RotaryDecoder` only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from pax.huggingface import weight_layouts
+from pax.huggingface.weight_layouts import WeightLayout
+from praxis import base_layer, pax_fiddle
+from praxis.layers import (
+  activations,
+  embedding_softmax,
+  models,
+  multi_query_attention,
+  normalizations,
+  transformer_models,
+  transformers,
+)
+from praxis.layers.embedding_softmax import rotary_scaling
+
+Config = pax_fiddle.Config
+LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
+
+_ACTIVATIONS = {
+  'gelu': lambda: Config(activations.GELU, approximate=False),
+  'gelu_new': lambda: Config(activations.GELU, approximate=True),
+  'gelu_pytorch_tanh': lambda: Config(activations.GELU, approximate=True),
+  'relu': lambda: Config(activations.ReLU),
+  'silu': lambda: Config(activations.SiLU),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RotaryDecoder:
+  """The settings of a model."""
+
+  vocab_size: int
+  model_dims: int
+  hidden_dims: int
+  num_layers: int
+  num_heads: int
+  num_kv_heads: int
+  dim_per_head: int
+  norm_epsilon: float
+  # `rope_parameters` of config.json: rope_theta, rope_type and its settings.
+  rope: Mapping[str, Any]
+  # Whether the softmax has the weights of the embedding.
+  is_tied: bool
+  # Name of the activation of the gate.
+  activation: str
+  # Biases of queries, keys and values; of the attention's output; of the
+  # feed-forward layers.
+  has_qkv_bias: bool = False
+  has_output_bias: bool = False
+  has_ffn_bias: bool = False
+  # Whether queries and keys are normalized before their rotation.
+  has_head_norms: bool = False
+  # Number of positions that a query sees, itself included, for each layer; None
+  # for all.
+  windows: tuple[int | None, ...] = ()
+  # The factor of queries; None for 1/√(dim_per_head).
+  query_scale: float | None = None
+  # Soft caps; None for none.
+  attention_logit_cap: float | None = None
+  logit_cap: float | None = None
+  # Whether embeddings are multiplied by √(model_dims).
+  scales_embedding: bool = False
+  # Whether norms store their scale minus 1.
+  has_offset_norms: bool = False
+  # Whether the outputs of attention and feed-forward layers are normalized.
+  has_output_norms: bool = False
+
+  def model(self) -> LayerTpl:
+    """Returns the Config of the LanguageModel."""
+    stack = Config(
+      transformers.StackedTransformer,
+      num_layers=self.num_layers,
+      num_heads=self.num_heads,
+      dim_per_head=self.dim_per_head,
+      hidden_dims=self.hidden_dims,
+      transformer_layer_params_tpl=self._layer(),
+    )
+    if any(window is not None for window in self.windows):
+      stack.local_window_size = [
+        None if window is None else (window - 1, 0) for window in self.windows
+      ]
+    lm = Config(
+      transformer_models.TransformerLm,
+      model_dims=self.model_dims,
+      vocab_size=self.vocab_size,
+      position_emb_tpl=None,
+      final_ln_tpl=self._norm(),
+      stacked_transformer_tpl=stack,
+      softmax_tpl=self._softmax(),
+    )
+    if not self.is_tied:
+      lm.separate_embedding_tpl = Config(
+        embedding_softmax.Embedding, scale_sqrt_depth=self.scales_embedding
+      )
+    return Config(models.LanguageModel, lm_tpl=lm)
+
+  def weights(self) -> Iterator[WeightLayout]:
+    """Yields the layouts of all weights."""
+    vocab, model = self.vocab_size, self.model_dims
+    embedding = 'softmax/w' if self.is_tied else 'embedding_lookup/emb_var'
+    yield weight_layouts.same(
+      'model.embed_tokens.weight', f'params/lm/{embedding}', vocab, model
+    )
+    for i in range(self.num_layers):
+      yield from self._layer_weights(i)
+    yield self._norm_weight('model.norm', 'params/lm/final_ln')
+    if not self.is_tied:
+      yield weight_layouts.transposed(
+        'lm_head.weight',
+        'params/lm/softmax/logits_ffn/linear/w',
+        vocab,
+        model,
+      )
+
+  def _norm(self) -> LayerTpl:
+    return Config(
+      normalizations.RmsNorm,
+      epsilon=self.norm_epsilon,
+      direct_scale=not self.has_offset_norms,
+      intermediate_dtype=jnp.float32,
+    )
+
+  def _softmax(self) -> LayerTpl:
+    if self.is_tied:
+      return Config(
+        embedding_softmax.NClassMajorSharedEmbeddingSoftmax,
+        use_bias=False,
+        scale_sqrt_depth=self.scales_embedding,
+        soft_cap_logits=self.logit_cap,
+      )
+    softmax = Config(
+      embedding_softmax.FullSoftmax, soft_cap_logits=self.logit_cap
+    )
+    softmax.feed_forward_tpl.has_bias = False
+    return softmax
+
+  def _layer(self) -> LayerTpl:
+    attention = Config(
+      multi_query_attention.MultiQueryDotProductAttention,
+      num_kv_heads=self.num_kv_heads,
+      use_bias=self.has_qkv_bias,
+      use_output_bias=self.has_output_bias,
+      scale_query_by_dim_per_head=True,
+      query_scale=self.query_scale,
+      atten_logit_cap=self.attention_logit_cap,
+      use_rotary_position_emb=True,
+      # Rotated keys suffice for decoding.
+      consolidate_rope_key_state=True,
+      rotary_position_emb_tpl=rotary_embedding(self.rope),
+    )
+    if self.has_head_norms:
+      attention.set(ln_tpl=self._norm(), ln_before_rotary=True)
+    feed_forward = Config(
+      transformers.TransformerFeedForward,
+      has_bias=self.has_ffn_bias,
+      use_gated_activation=True,
+      activation_tpl=activation(self.activation),
+      ln_tpl=self._norm(),
+    )
+    return Config(
+      transformers.Transformer,
+      norm_policy='primer_hybrid' if self.has_output_norms else 'pre',
+      ln_tpl=self._norm(),
+      tr_atten_tpl=attention,
+      tr_fflayer_tpl=feed_forward,
+    )
+
+  def _layer_weights(self, index: int) -> Iterator[WeightLayout]:
+    source = f'model.layers.{index}'
+    target = f'params/lm/transformer/x_layers_{index}'
+    yield from self._layer_norm_weights(source, target)
+    yield from self._attention_weights(
+      f'{source}.self_attn', f'{target}/self_attention'
+    )
+    model, hidden = self.model_dims, self.hidden_dims
+    for projection, layer, outputs, inputs in (
+      ('gate_proj', 'ffn_layer1_gate', hidden, model),
+      ('up_proj', 'ffn_layer1', hidden, model),
+      ('down_proj', 'ffn_layer2', model, hidden),
+    ):
+      tensor, variable = (
+        f'{source}.mlp.{projection}',
+        f'{target}/ff_layer/{layer}',
+      )
+      yield weight_layouts.transposed(
+        f'{tensor}.weight', f'{variable}/linear/w', outputs, inputs
+      )
+      if self.has_ffn_bias:
+        yield weight_layouts.same(
+          f'{tensor}.bias', f'{variable}/bias/b', outputs
+        )
+
+  def _layer_norm_weights(
+    self, source: str, target: str
+  ) -> Iterator[WeightLayout]:
+    names = {
+      'input_layernorm': 'layer_norm',
+      'post_attention_layernorm': 'ff_layer/layer_norm',
+    }
+    if self.has_output_norms:
+      names = {
+        'input_layernorm': 'pre_layer_norm',
+        'post_attention_layernorm': 'post_layer_norm',
+        'pre_feedforward_layernorm': 'ff_layer/pre_layer_norm',
+        'post_feedforward_layernorm': 'ff_layer/post_layer_norm',
+      }
+    for tensor, variable in names.items():
+      yield self._norm_weight(f'{source}.{tensor}', f'{target}/{variable}')
+
+  def _attention_weights(
+    self, source: str, target: str
+  ) -> Iterator[WeightLayout]:
+    model, head = self.model_dims, self.dim_per_head
+    for projection, name, num_heads in (
+      ('q_proj', 'query', self.num_heads),
+      ('k_proj', 'key', self.num_kv_heads),
+      ('v_proj', 'value', self.num_kv_heads),
+    ):
+      # A single head of keys or values has no axis.
+      is_single = name != 'query' and num_heads == 1
+      heads = (head,) if is_single else (num_heads, head)
+      axes = (len(heads), *range(len(heads)))
+      shape = (num_heads * head, model)
+      yield weight_layouts.split(
+        f'{source}.{projection}.weight',
+        f'{target}/{name}/w',
+        shape,
+        (*heads, model),
+        axes,
+      )
+      if self.has_qkv_bias:
+        yield weight_layouts.split(
+          f'{source}.{projection}.bias', f'{target}/{name}/b', shape[:1], heads
+        )
+    yield weight_layouts.split(
+      f'{source}.o_proj.weight',
+      f'{target}/post/w',
+      (model, self.num_heads * head),
+      (model, self.num_heads, head),
+    )
+    if self.has_output_bias:
+      yield weight_layouts.same(
+        f'{source}.o_proj.bias', f'{target}/post/b', model
+      )
+    if self.has_head_norms:
+      for name in 'qk':
+        yield weight_layouts.same(
+          f'{source}.{name}_norm.weight',
+          f'{target}/layer_norm_{name}/scale',
+          head,
+        )
+
+  def _norm_weight(self, source: str, target: str) -> WeightLayout:
+    return weight_layouts.same(
+      f'{source}.weight', f'{target}/scale', self.model_dims
+    )
+
+
+def activation(name: str) -> LayerTpl:
+  """Returns the Config of an activation by its name in config.json.
+
+  Raises:
+    ValueError: The name is unknown.
+  """
+  if name not in _ACTIVATIONS:
+    raise ValueError(
+      f'the activation in config.json must be one of {sorted(_ACTIVATIONS)},'
+      f' got {name!r}'
+    )
+  return _ACTIVATIONS[name]()
+
+
+def rotary_embedding(rope: Mapping[str, Any]) -> LayerTpl:
+  """Returns the Config of the rotary embedding of `rope_parameters`.
+
+  Raises:
+    ValueError: The scaling is not supported.
+  """
+  rotary = Config(
+    embedding_softmax.RotaryPositionalEmbedding,
+    max_timescale=int(rope['rope_theta']),
+  )
+  kind = rope['rope_type']
+  if kind == 'linear':
+    rotary.scaling_tpl = Config(
+      rotary_scaling.LinearRotaryScaling, factor=float(rope['factor'])
+    )
+  elif kind == 'llama3':
+    rotary.scaling_tpl = Config(
+      rotary_scaling.Llama3RotaryScaling,
+      factor=float(rope['factor']),
+      low_freq_factor=float(rope['low_freq_factor']),
+      high_freq_factor=float(rope['high_freq_factor']),
+      original_max_position=int(rope['original_max_position_embeddings']),
+    )
+  elif kind != 'default':
+    raise ValueError(
+      "rope_type in config.json must be 'default', 'linear' or 'llama3', got"
+      f' {kind!r}; only these scalings have a layer in praxis'
+    )
+  return rotary

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of tensors in the safetensors format.
+
+A file has the size of its header as a little-endian uint64, the header as JSON,
+and the tensors. The header has dtype, shape and position of each tensor by
+name.
+
+References: https://github.com/huggingface/safetensors#format
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pathlib
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO
+
+import ml_dtypes
+import numpy as np
+
+_METADATA = '__metadata__'
+_DTYPES = {
+  'F64': np.dtype(np.float64),
+  'F32': np.dtype(np.float32),
+  'F16': np.dtype(np.float16),
+  'BF16': np.dtype(ml_dtypes.bfloat16),
+  'F8_E4M3': np.dtype(ml_dtypes.float8_e4m3fn),
+  'F8_E5M2': np.dtype(ml_dtypes.float8_e5m2),
+  'I64': np.dtype(np.int64),
+  'I32': np.dtype(np.int32),
+  'I16': np.dtype(np.int16),
+  'I8': np.dtype(np.int8),
+  'U8': np.dtype(np.uint8),
+  'BOOL': np.dtype(np.bool_),
+}
+_DTYPE_NAMES = {dtype.name: name for name, dtype in _DTYPES.items()}
+# The format limits the header to 100 MB.
+_MAX_HEADER_BYTES = 100_000_000
+# Bytes that are copied at once when a tensor is transposed.
+_BLOCK_BYTES = 16 * 2**20
+# The header is padded by spaces to a multiple of this.
+_ALIGNMENT = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorEntry:
+  """Position, shape and dtype of a tensor in a file."""
+
+  file: pathlib.Path
+  # Of its first byte in the file.
+  offset: int
+  shape: tuple[int, ...]
+  dtype: np.dtype
+
+  @property
+  def num_bytes(self) -> int:
+    """Size in the file."""
+    return math.prod(self.shape) * self.dtype.itemsize
+
+  def read(self) -> np.ndarray:
+    """Returns the tensor.
+
+    Raises:
+      ValueError: The file ends before it.
+    """
+    count = math.prod(self.shape)
+    data = np.fromfile(self.file, np.uint8, self.num_bytes, offset=self.offset)
+    if len(data) < self.num_bytes:
+      raise ValueError(
+        f'{self.file} is truncated: a tensor needs {self.num_bytes} bytes at'
+        f' {self.offset}, got {len(data)}; copy the file again'
+      )
+    return data.view(self.dtype)[:count].reshape(self.shape)
+
+  def memory_map(self) -> np.ndarray:
+    """Returns the tensor as a read-only view of the file."""
+    if not self.num_bytes:
+      return np.zeros(self.shape, self.dtype)
+    return np.memmap(self.file, self.dtype, 'r', self.offset, self.shape)
+
+
+def read_header(file: pathlib.Path) -> str:
+  """Returns the header of a file, as JSON with its padding.
+
+  Raises:
+    ValueError: The file is none of safetensors.
+  """
+  with file.open('rb') as f:
+    size_bytes = f.read(8)
+    size = struct.unpack('<Q', size_bytes)[0] if len(size_bytes) == 8 else 0
+    header = f.read(size) if 2 <= size <= _MAX_HEADER_BYTES else b''
+  if not header or len(header) < size:
+    raise ValueError(
+      f'{file} must be a safetensors file, got one without a complete header;'
+      ' copy it again'
+    )
+  return header.decode()
+
+
+def read_entries(file: pathlib.Path) -> dict[str, TensorEntry]:
+  """Returns the tensors of a file by name, in the order of the header.
+
+  Raises:
+    ValueError: The header is damaged, or a dtype is not supported.
+  """
+  header = read_header(file)
+  start = 8 + len(header.encode())
+  entries = {}
+  for name, entry in _parse(header, file).items():
+    dtype = _DTYPES.get(entry['dtype'])
+    if dtype is None:
+      raise ValueError(
+        f'the dtype of {name} in {file} must be one of {sorted(_DTYPES)}, got'
+        f' {entry["dtype"]}; convert the tensor'
+      )
+    first, end = entry['data_offsets']
+    tensor = TensorEntry(file, start + first, tuple(entry['shape']), dtype)
+    if end - first != tensor.num_bytes:
+      raise ValueError(
+        f'{name} in {file} has {end - first} bytes, its shape and dtype need'
+        f' {tensor.num_bytes}; the file is damaged, copy it again'
+      )
+    entries[name] = tensor
+  return entries
+
+
+def read_folder(folder: pathlib.Path) -> dict[str, TensorEntry]:
+  """Returns the tensors of all files of a folder by name.
+
+  Raises:
+    ValueError: The folder has no such files, or one is damaged.
+  """
+  files = sorted(folder.glob('*.safetensors'))
+  if not files:
+    raise ValueError(
+      f'the folder {folder} must have *.safetensors, got none; save the model'
+      ' with save_pretrained(folder)'
+    )
+  return {
+    name: entry for file in files for name, entry in read_entries(file).items()
+  }
+
+
+def make_header(
+  tensors: Mapping[str, tuple[tuple[int, ...], np.dtype]],
+  metadata: Mapping[str, str] | None = None,
+) -> str:
+  """Returns the header of a file with these tensors, in their order.
+
+  Args:
+    tensors: Shape and dtype by name.
+    metadata: Free text by key.
+  """
+  header: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
+  end = 0
+  for name, (shape, dtype) in tensors.items():
+    first, end = end, end + math.prod(shape) * dtype.itemsize
+    header[name] = {
+      'dtype': _DTYPE_NAMES[dtype.name],
+      'shape': list(shape),
+      'data_offsets': [first, end],
+    }
+  text = json.dumps(header, separators=(',', ':'))
+  return text + ' ' * (-len(text.encode()) % _ALIGNMENT)
+
+
+def header_tensors(
+  header: str,
+) -> tuple[dict[str, tuple[tuple[int, ...], np.dtype]], dict[str, str]]:
+  """Returns shape and dtype by name, in the order of the data; and metadata."""
+  content = json.loads(header)
+  metadata = content.pop(_METADATA, {})
+  ordered = sorted(content.items(), key=lambda item: item[1]['data_offsets'])
+  return {
+    name: (tuple(entry['shape']), _DTYPES[entry['dtype']])
+    for name, entry in ordered
+  }, metadata
+
+
+def write(
+  file: pathlib.Path, header: str, tensors: Iterable[np.ndarray]
+) -> None:
+  """Writes a file, one tensor after the other.
+
+  Args:
+    file: Its path.
+    header: See `make_header`.
+    tensors: In the order of their positions. An array may have any strides, and
+      any shape with the elements in the order of the tensor.
+
+  Raises:
+    OSError: The file cannot be written.
+  """
+  encoded = header.encode()
+  with file.open('wb') as f:
+    f.write(struct.pack('<Q', len(encoded)))
+    f.write(encoded)
+    for tensor in tensors:
+      _write_tensor(f, tensor)
+
+
+def _write_tensor(f: BinaryIO, tensor: np.ndarray) -> None:
+  for block in _blocks(tensor):
+    f.write(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
+
+
+def _blocks(tensor: np.ndarray) -> Iterator[np.ndarray]:
+  """Yields consecutive parts of at most `_BLOCK_BYTES`, if rows are smaller."""
+  if tensor.ndim == 0 or tensor.nbytes <= _BLOCK_BYTES:
+    yield tensor
+    return
+  row_bytes = tensor.nbytes // len(tensor)
+  if row_bytes > _BLOCK_BYTES:
+    for row in tensor:
+      yield from _blocks(row)
+    return
+  rows = max(1, _BLOCK_BYTES // row_bytes)
+  for first in range(0, len(tensor), rows):
+    yield tensor[first : first + rows]
+
+
+def _parse(header: str, file: pathlib.Path) -> dict[str, Any]:
+  try:
+    content = json.loads(header)
+    content.pop(_METADATA, None)
+    for entry in content.values():
+      entry['dtype'], entry['shape'], entry['data_offsets']
+    return content
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise ValueError(
+      f'the header of {file} is damaged ({e}); copy the file again'
+    ) from e

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converts models between Hugging Face and Pax.
+
+pax convert hf-to-pax FOLDER JOB_LOG_DIR
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+
+from pax.huggingface import conversion
+from pax.runner import command_line
+from pax.tools import tool
+from praxis import value_domains
+
+_USAGE = """\
+Converts a model between a folder of Hugging Face (config.json, *.safetensors
+and the tokenizer) and a checkpoint of Pax, with one tensor in memory at a time.
+
+  pax convert hf-to-pax FOLDER JOB_LOG_DIR
+  pax convert pax-to-hf JOB_LOG_DIR FOLDER"""
+
+_TO_PAX, _TO_HUGGINGFACE = 'hf-to-pax', 'pax-to-hf'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(command_line.CheckedOptions):
+  """The flags of this tool."""
+
+  arguments: tuple[str, ...] = command_line.words(
+    f'{_TO_PAX}|{_TO_HUGGINGFACE} SOURCE OUTPUT'
+  )
+  step: int | None = command_line.flag(
+    None,
+    'pax-to-hf',
+    'Step of the checkpoint. Default: the newest.',
+    domain=value_domains.interval(ge=0),
+  )
+  config: str | None = command_line.flag(
+    None,
+    'pax-to-hf',
+    'Folder with config.json and the tokenizer. Default: `huggingface` in the'
+    ' directory of the job, which hf-to-pax and --init_from=hf: write.',
+  )
+  dtype: str | None = command_line.flag(
+    None,
+    'pax-to-hf',
+    'Dtype of the tensors. Default: those of the checkpoint.',
+    domain=value_domains.OneOf(('bfloat16', 'float16', 'float32')),
+  )
+
+
+def main(argv: Sequence[str] = sys.argv) -> int:
+  """Converts a model; returns the exit code.
+
+  Raises:
+    UsageError: Direction, source or output are missing.
+  """
+  options = command_line.parse(Options, argv, _USAGE)
+  direction, *folders = options.arguments or ('',)
+  if direction not in (_TO_PAX, _TO_HUGGINGFACE) or len(folders) != 2:
+    raise command_line.UsageError(
+      f'the arguments must be {_TO_PAX} or {_TO_HUGGINGFACE}, a source and an'
+      f' output, got {list(options.arguments)}; e.g. pax convert {_TO_PAX}'
+      ' /tmp/llama /tmp/pax/llama'
+    )
+  source, output = folders
+  if direction == _TO_PAX:
+    summary = conversion.to_pax(source, output)
+  else:
+    summary = conversion.to_huggingface(
+      source,
+      output,
+      step=options.step,
+      config_folder=options.config,
+      dtype=options.dtype,
+    )
+  print(
+    f'wrote {summary.path}: {summary.num_tensors} tensors,'
+    f' {summary.num_bytes / 2**20:.1f} MiB'
+  )
+  return 0
+
+
+if __name__ == '__main__':
+  tool.run_console(main)

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes tests/pax/huggingface/references.json with transformers.
+
+python -m tests.compare.huggingface_references
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import tempfile
+from typing import Any
+
+import torch
+import transformers
+
+from pax.huggingface import safetensors
+from tests.pax.huggingface import reference_models
+
+NUM_NEW_TOKENS = 6
+# Those of references.json, one for each family.
+_REFERENCES = (
+  'llama3',
+  'mistral',
+  'qwen2',
+  'qwen3',
+  'gemma',
+  'gemma2',
+  'gpt2',
+  't5',
+)
+_SIZES = dict(
+  vocab_size=61,
+  hidden_size=32,
+  intermediate_size=48,
+  num_hidden_layers=2,
+  num_attention_heads=4,
+  max_position_embeddings=64,
+  bos_token_id=1,
+  eos_token_id=2,
+  pad_token_id=0,
+)
+_T5_SIZES = dict(
+  vocab_size=61,
+  d_model=32,
+  d_kv=12,
+  d_ff=48,
+  num_layers=2,
+  num_decoder_layers=3,
+  num_heads=4,
+  relative_attention_num_buckets=8,
+  relative_attention_max_distance=10,
+  decoder_start_token_id=0,
+)
+_LLAMA_3_ROPE = {
+  'rope_type': 'llama3',
+  'rope_theta': 100.0,
+  'factor': 8.0,
+  'low_freq_factor': 1.0,
+  'high_freq_factor': 4.0,
+  'original_max_position_embeddings': 16,
+}
+# Model type and settings.
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+  'llama2': ('llama', {}),
+  'llama3': (
+    'llama',
+    dict(
+      num_key_value_heads=2,
+      head_dim=12,
+      rope_parameters=_LLAMA_3_ROPE,
+      tie_word_embeddings=True,
+    ),
+  ),
+  'llama_biases': (
+    'llama',
+    dict(num_key_value_heads=1, attention_bias=True, mlp_bias=True),
+  ),
+  'mistral': ('mistral', dict(num_key_value_heads=2, sliding_window=4)),
+  'qwen2': ('qwen2', dict(num_key_value_heads=2)),
+  'qwen2_window': (
+    'qwen2',
+    dict(
+      num_key_value_heads=1,
+      use_sliding_window=True,
+      sliding_window=3,
+      max_window_layers=1,
+      tie_word_embeddings=True,
+    ),
+  ),
+  'qwen3': ('qwen3', dict(num_key_value_heads=2, head_dim=12)),
+  'gemma': ('gemma', dict(num_key_value_heads=1, head_dim=12)),
+  'gemma2': (
+    'gemma2',
+    dict(
+      num_key_value_heads=2,
+      head_dim=12,
+      sliding_window=4,
+      query_pre_attn_scalar=11,
+      attn_logit_softcapping=2.0,
+      final_logit_softcapping=3.0,
+    ),
+  ),
+  'gpt2': (
+    'gpt2',
+    dict(vocab_size=61, n_positions=64, n_embd=32, n_layer=2, n_head=4,
+         bos_token_id=1, eos_token_id=2),
+  ),
+  't5': ('t5', {}),
+  't5_1_1': (
+    't5',
+    dict(feed_forward_proj='gated-gelu', tie_word_embeddings=False),
+  ),
+}  # fmt: skip
+
+
+def make_model(name: str, **changes: Any) -> Any:
+  """Returns a model of transformers with random weights.
+
+  Args:
+    name: A key of MODELS.
+    **changes: Settings of its config.
+  """
+  kind, settings = MODELS[name]
+  sizes = {'t5': _T5_SIZES, 'gpt2': {}}.get(kind, _SIZES)
+  config = transformers.AutoConfig.for_model(
+    kind, **{**sizes, **settings, **changes}
+  )
+  torch.manual_seed(1)
+  if kind == 't5':
+    model = transformers.T5ForConditionalGeneration(config)
+    if not config.scale_decoder_outputs:
+      # As checkpoints have it; the class ties what is initialized.
+      head = torch.randn_like(model.lm_head.weight)
+      model.lm_head.weight = torch.nn.Parameter(head)
+      model.config.tie_word_embeddings = False
+  else:
+    model = transformers.AutoModelForCausalLM.from_config(config)
+  with torch.no_grad():
+    for parameter in model.parameters():
+      parameter.add_(0.1 * torch.randn_like(parameter))
+  return model.eval()
+
+
+def load_model(folder: pathlib.Path) -> Any:
+  """Returns the model of a folder."""
+  config = transformers.AutoConfig.from_pretrained(folder)
+  cls = transformers.AutoModelForCausalLM
+  if config.model_type == 't5':
+    cls = transformers.T5ForConditionalGeneration
+  return cls.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def outputs(model: Any, max_new_tokens: int = NUM_NEW_TOKENS) -> dict[str, Any]:
+  """Returns logits of the last position, and greedy continuations."""
+  vocab_size = model.config.vocab_size
+  ids = torch.tensor(reference_models.input_ids(vocab_size)).long()
+  targets = torch.tensor(reference_models.decoder_ids(vocab_size)).long()
+  is_t5 = model.config.model_type == 't5'
+  kwargs = {'decoder_input_ids': targets} if is_t5 else {}
+  # Generation must not end at a token.
+  model.generation_config.eos_token_id = None
+  with torch.no_grad():
+    logits = model(ids, **kwargs).logits
+    continued = model.generate(
+      ids,
+      attention_mask=torch.ones_like(ids),
+      do_sample=False,
+      max_new_tokens=max_new_tokens,
+      pad_token_id=0,
+      # The cache of transformers has as many layers as the encoder.
+      use_cache=False,
+    )
+  if not is_t5:
+    continued = continued[:, ids.shape[1] :]
+  return {
+    'logits': [[round(x, 6) for x in row] for row in logits[:, -1].tolist()],
+    'greedy': continued.tolist(),
+  }
+
+
+def reference(name: str) -> dict[str, Any]:
+  """Returns the entry of a model in references.json."""
+  with tempfile.TemporaryDirectory() as directory:
+    saved = pathlib.Path(directory, 'saved')
+    make_model(name).save_pretrained(saved)
+    config = json.loads((saved / 'config.json').read_text())
+    config.pop('transformers_version', None)
+    entries = safetensors.read_folder(saved)
+    shapes = {tensor: entry.shape for tensor, entry in entries.items()}
+    folder = reference_models.write(
+      pathlib.Path(directory, 'folder'), config, shapes
+    )
+    return {
+      'config': config,
+      'tensors': {k: list(shapes[k]) for k in sorted(shapes)},
+      **outputs(load_model(folder)),
+    }
+
+
+def main() -> None:
+  """Writes the references."""
+  references = {name: reference(name) for name in _REFERENCES}
+  lines = [
+    f'{json.dumps(name)}: {json.dumps(entry, sort_keys=True)}'
+    for name, entry in references.items()
+  ]
+  text = '{\n' + ',\n'.join(lines) + '\n}\n'
+  reference_models.REFERENCES.write_text(text)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversion of models of Hugging Face to checkpoints, and back."""
+
+# bazel: data=//tests/pax/huggingface:references.json
+# bazel: deps=//pax:main_lib
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from pax import exit_codes, main
+from pax.checkpoints import reading
+from pax.huggingface import conversion, families, safetensors
+from tests.pax.huggingface import reference_models
+
+
+def _convert(capsys, *words: object) -> str:
+  assert main.main(['pax', 'convert', *map(str, words)]) == 0
+  return capsys.readouterr().out
+
+
+def _fail(capsys, *words: object) -> str:
+  code = main.main(['pax', 'convert', *map(str, words)])
+  assert code == exit_codes.ERROR
+  return capsys.readouterr().err
+
+
+def _contents(folder: pathlib.Path) -> dict[str, bytes]:
+  return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+  'name, options',
+  [
+    ('llama3', {'dtype': 'BF16', 'num_files': 3}),
+    ('gemma2', {'dtype': 'F16'}),
+    ('gpt2', {}),
+    ('t5', {'num_files': 2}),
+  ],
+)
+def test_round_trip_gives_the_same_files(name, options, tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference_models.write_reference(source, name, **options)
+  assert 'tensors' in _convert(capsys, 'hf-to-pax', source, job)
+  _convert(capsys, 'pax-to-hf', job, output)
+  found, want = _contents(output), _contents(source)
+  index = 'model.safetensors.index.json'
+  if index in want:
+    # The reference's size is wrong on purpose: it is not copied.
+    index_found, index_want = (json.loads(x.pop(index)) for x in (found, want))
+    assert index_found['weight_map'] == index_want['weight_map']
+    assert index_found['metadata']['total_size'] > 0
+  assert found == want
+  assert 'tokenizer.json' in found
+
+
+def test_variables_have_the_values_of_the_tensors(tmp_path):
+  source = tmp_path / 'source'
+  reference_models.write_reference(source, 'llama3', dtype='BF16')
+  summary = conversion.to_pax(source, tmp_path / 'job')
+  shapes = reading.saved_shapes(summary.path)
+  assert len(shapes) == summary.num_tensors + 1
+  name = 'mdl_vars.params.lm.transformer.x_layers_1.self_attention.key.w'
+  # D = 32, two heads of 12.
+  assert shapes[name] == ((32, 2, 12), 'bfloat16')
+  sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  abstract = jax.ShapeDtypeStruct(
+    (32, 2, 12), jax.numpy.bfloat16, sharding=sharding
+  )
+  found = reading.read_leaves(summary.path, {name: abstract})[name]
+  tensor = 'model.layers.1.self_attn.k_proj.weight'
+  want = reference_models.weight(tensor, (24, 32)).astype(jax.numpy.bfloat16)
+  np.testing.assert_array_equal(found[3, 1], want[12:, 3])
+
+
+def test_dtype_of_the_export(tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference_models.write_reference(source, 'qwen2', num_files=2)
+  _convert(capsys, 'hf-to-pax', source, job)
+  _convert(capsys, 'pax-to-hf', job, output, '--dtype=bfloat16')
+  found = safetensors.read_folder(output)
+  assert {str(entry.dtype) for entry in found.values()} == {'bfloat16'}
+  assert json.loads((output / 'config.json').read_text())['dtype'] == 'bfloat16'
+  for name, entry in safetensors.read_folder(source).items():
+    want = entry.read().astype(jax.numpy.bfloat16)
+    np.testing.assert_array_equal(found[name].read(), want)
+
+
+def test_tables_and_copies_are_no_variables_and_come_back(tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference = reference_models.load()['gpt2']
+  shapes = {
+    # As in the first files of GPT-2: without prefix, and with causal masks.
+    name.removeprefix('transformer.'): shape
+    for name, shape in reference['tensors'].items()
+  }
+  shapes['h.0.attn.bias'] = (1, 1, 64, 64)
+  reference_models.write(source, reference['config'], shapes)
+  _convert(capsys, 'hf-to-pax', source, job)
+  names = reading.saved_shapes(reading.find_checkpoint(job)[1])
+  assert len(names) == len(reference['tensors']) + 1
+  _convert(capsys, 'pax-to-hf', job, output)
+  assert _contents(output) == _contents(source)
+
+
+def test_export_without_the_original_files(tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference_models.write_reference(source, 'mistral')
+  _convert(capsys, 'hf-to-pax', source, job)
+  (job / 'huggingface').rename(tmp_path / 'gone')
+  error = _fail(capsys, 'pax-to-hf', job, output)
+  assert 'must have config.json' in error and '--config' in error
+  _convert(capsys, 'pax-to-hf', job, output, f'--config={source}')
+  want = safetensors.read_folder(source)
+  found = safetensors.read_folder(output)
+  assert found.keys() == want.keys()
+  for name, entry in want.items():
+    np.testing.assert_array_equal(found[name].read(), entry.read())
+
+
+def test_errors_name_the_next_step(tmp_path, capsys):
+  source = tmp_path / 'source'
+  reference = reference_models.load()['qwen3']
+  assert 'config.json' in _fail(capsys, 'hf-to-pax', tmp_path, tmp_path / 'job')
+  assert 'the arguments must be' in _fail(capsys, 'hf-to-pax', source)
+  config, shapes = reference['config'], dict(reference['tensors'])
+  name = 'model.layers.1.mlp.up_proj.weight'
+  shapes.pop(name)
+  reference_models.write(source, config, shapes)
+  assert name in _fail(capsys, 'hf-to-pax', source, tmp_path / 'job')
+  other = reference_models.write(
+    tmp_path / 'other', {**config, 'model_type': 'mamba'}, shapes
+  )
+  error = _fail(capsys, 'hf-to-pax', other, tmp_path / 'job')
+  assert 'mamba' in error and 'qwen3' in error
+  extra = {**reference['tensors'], 'model.layers.9.bias': (3,)}
+  wrong = reference_models.write(tmp_path / 'wrong', config, extra)
+  error = _fail(capsys, 'hf-to-pax', wrong, tmp_path / 'job')
+  assert 'model.layers.9.bias' in error
+  file = wrong / 'model.safetensors'
+  file.write_bytes(file.read_bytes()[:20])
+  assert 'complete header' in _fail(capsys, 'hf-to-pax', wrong, tmp_path / 'j')
+
+
+_PEAK = """
+import resource, sys
+from pax.huggingface import conversion
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+conversion.to_pax(sys.argv[1], sys.argv[2])
+conversion.to_huggingface(sys.argv[2], sys.argv[3])
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(after - before)
+"""
+
+
+def test_memory_does_not_grow_with_the_model(tmp_path):
+  config = {
+    'model_type': 'llama',
+    'vocab_size': 4096,
+    'hidden_size': 512,
+    'intermediate_size': 4096,
+    'num_hidden_layers': 25,
+    'num_attention_heads': 8,
+  }
+  shapes = {
+    weight.tensor: (weight.tensor_shape, np.dtype(np.float16))
+    for weight in families.read_model(config).weights()
+  }
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  source.mkdir()
+  (source / 'config.json').write_text(json.dumps(config))
+  safetensors.write(
+    source / 'model.safetensors',
+    safetensors.make_header(shapes),
+    (np.ones(shape, dtype) for shape, dtype in shapes.values()),
+  )
+  size = (source / 'model.safetensors').stat().st_size
+  assert size > 300 * 2**20
+  out = subprocess.run(
+    [sys.executable, '-c', _PEAK, source, job, output],
+    check=True,
+    capture_output=True,
+    text=True,
+  ).stdout
+  # The import of TensorStore and buffers; a tensor has 4 MiB.
+  assert int(out) * 1024 < size / 2

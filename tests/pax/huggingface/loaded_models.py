@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the model of a folder of Hugging Face."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pax.huggingface import model_folder
+from praxis import base_layer, pax_fiddle
+from praxis.decoding import hparams as decoding
+from praxis.nested_map import NestedMap
+
+# No token: decoding does not end before its last step.
+_NO_EOS = -1
+
+
+class LoadedModel:
+  """A model with the weights of a folder."""
+
+  def __init__(
+    self,
+    folder: model_folder.ModelFolder,
+    num_steps: int = 6,
+    *,
+    packed_input: bool = False,
+  ):
+    """Reads the weights.
+
+    Args:
+      folder: The folder.
+      num_steps: Number of tokens to generate.
+      packed_input: Whether rows of a decoder have several segments.
+    """
+    self.is_decoder = folder.config['model_type'] != 't5'
+    self.variables = read_variables(folder)
+    self._num_steps = num_steps
+    config = folder.model.model().set(name='model')
+    config.decoder_tpl = self._decoder()
+    if packed_input:
+      config.lm_tpl.packed_input = True
+    self.model = config.Instantiate()
+
+  def logits(
+    self, ids: np.ndarray, targets: np.ndarray | None = None, **segments: Any
+  ) -> Any:
+    """Returns the logits of all positions; `targets` are a T5's."""
+    inputs = (ids, jnp.zeros(ids.shape))
+    if targets is None:
+      call = lambda model, *inputs: model.lm(*inputs, **segments).logits
+    else:
+      inputs += (targets, jnp.zeros(targets.shape))
+      call = lambda model, *inputs: model.model(*inputs).logits
+    return self._run(call, self.variables, *inputs)
+
+  def greedy(self, ids: np.ndarray) -> np.ndarray:
+    """Returns the tokens that continue `ids`; a T5's start with 0."""
+    batch = NestedMap(ids=ids, paddings=jnp.zeros(ids.shape))
+    if not self.is_decoder:
+      start = jnp.zeros((len(ids), 1), jnp.int32)
+      target = NestedMap(ids=start, paddings=jnp.zeros(start.shape))
+      batch = NestedMap(src=batch, tgt=target)
+
+    def decode(model: Any, batch: NestedMap) -> Any:
+      return model.decode(batch)[1].output_ids
+
+    tokens = self._run(decode, self.variables, batch)
+    first = ids.shape[1] if self.is_decoder else 0
+    return np.asarray(tokens)[:, 0, first : first + self._num_steps + 1]
+
+  def _decoder(self) -> pax_fiddle.Config[decoding.GreedyDecoderHParams]:
+    if self.is_decoder:
+      return pax_fiddle.Config(
+        decoding.GreedyDecoderHParams,
+        fprop_for_prefix=True,
+        max_decode_steps=self._num_steps,
+        eos_id=_NO_EOS,
+      )
+    return pax_fiddle.Config(
+      decoding.GreedyDecoderHParams,
+      seqlen=self._num_steps + 1,
+      eos_id=_NO_EOS,
+    )
+
+  def _run(self, call: Any, variables: Any, *inputs: Any) -> Any:
+    @jax.jit
+    def run(variables: Any, *inputs: Any) -> Any:
+      context = base_layer.JaxContext.HParams(do_eval=True)
+      with base_layer.JaxContext.new_context(hparams=context):
+        outputs, _ = self.model.apply(
+          variables,
+          *inputs,
+          method=call,
+          mutable=['decoder_cache'],
+          rngs={'random': jax.random.key(0)},
+        )
+      return outputs
+
+    return run(variables, *inputs)
+
+
+def read_variables(folder: model_folder.ModelFolder) -> dict[str, Any]:
+  """Returns the variables of the model as a tree."""
+  variables: dict[str, Any] = {}
+  for name, layout in folder.layouts.items():
+    *parents, last = layout.variable.split('/')
+    node = variables
+    for key in parents:
+      node = node.setdefault(key, {})
+    node[last] = jnp.asarray(layout.to_variable(folder.entries[name].read()))
+  return variables

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small models of each family as folders, with the outputs of transformers.
+
+`references.json` has for each model its config.json, the shapes of its tensors,
+and for fixed tokens the logits and the greedy continuation of transformers;
+tests/compare/huggingface_references.py writes it. Weights are random numbers
+that depend on the name of the tensor only.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+REFERENCES = pathlib.Path(__file__).parent / 'references.json'
+DTYPES = {
+  'F32': np.float32,
+  'F16': np.float16,
+  'BF16': ml_dtypes.bfloat16,
+}
+TOKENIZER = {
+  'tokenizer.json': '{"version": "1.0"}',
+  'tokenizer_config.json': '{}',
+}
+
+
+def load() -> dict[str, Any]:
+  """Returns the references by the name of the model."""
+  return json.loads(REFERENCES.read_text())
+
+
+def input_ids(vocab_size: int) -> np.ndarray:
+  """Returns the tokens [2, 9] of the references."""
+  rng = np.random.default_rng(0)
+  return rng.integers(3, vocab_size, (2, 9), dtype=np.int32)
+
+
+def decoder_ids(vocab_size: int) -> np.ndarray:
+  """Returns the targets [2, 5] of encoder-decoders, which start with 0."""
+  rng = np.random.default_rng(1)
+  ids = rng.integers(3, vocab_size, (2, 5), dtype=np.int32)
+  ids[:, 0] = 0
+  return ids
+
+
+def weight(name: str, shape: tuple[int, ...]) -> np.ndarray:
+  """Returns the weight of a tensor."""
+  rng = np.random.default_rng(zlib.crc32(name.encode()))
+  values = 0.2 * rng.standard_normal(shape)
+  is_scale = len(shape) == 1 and name.endswith('.weight')
+  return (values + is_scale).astype(np.float32)
+
+
+def write(
+  folder: pathlib.Path,
+  config: Mapping[str, Any],
+  shapes: Mapping[str, tuple[int, ...]],
+  *,
+  dtype: str = 'F32',
+  num_files: int = 1,
+) -> pathlib.Path:
+  """Writes a model to a new folder, and returns the folder.
+
+  Args:
+    folder: Its path.
+    config: Contents of config.json.
+    shapes: Of the tensors, by name.
+    dtype: That of the tensors, by its name in the format.
+    num_files: Over which the tensors are distributed.
+  """
+  folder.mkdir(parents=True)
+  (folder / 'config.json').write_text(json.dumps(config))
+  for name, text in TOKENIZER.items():
+    (folder / name).write_text(text)
+  names = sorted(shapes)
+  size = -(-len(names) // num_files)
+  files = {}
+  for i in range(num_files):
+    file = 'model.safetensors'
+    if num_files > 1:
+      file = f'model-{i + 1:05d}-of-{num_files:05d}.safetensors'
+    part = names[i * size : (i + 1) * size]
+    arrays = {
+      name: weight(name, tuple(shapes[name])).astype(DTYPES[dtype])
+      for name in part
+    }
+    write_safetensors(folder / file, arrays, dtype)
+    files |= dict.fromkeys(part, file)
+  if num_files > 1:
+    (folder / 'model.safetensors.index.json').write_text(
+      json.dumps({'metadata': {'total_size': -1}, 'weight_map': files})
+    )
+  return folder
+
+
+def write_reference(
+  folder: pathlib.Path, name: str, **options: Any
+) -> tuple[pathlib.Path, dict[str, Any]]:
+  """Writes a model of `load()`; returns the folder and the reference."""
+  reference = load()[name]
+  return (
+    write(folder, reference['config'], reference['tensors'], **options),
+    reference,
+  )
+
+
+def write_safetensors(
+  file: pathlib.Path, arrays: Mapping[str, np.ndarray], dtype: str
+) -> None:
+  """Writes a file by the description of the format."""
+  header: dict[str, Any] = {'__metadata__': {'format': 'pt'}}
+  end = 0
+  for name, array in arrays.items():
+    header[name] = {
+      'dtype': dtype,
+      'shape': list(array.shape),
+      'data_offsets': [end, end + array.nbytes],
+    }
+    end += array.nbytes
+  text = json.dumps(header).encode()
+  parts = [struct.pack('<Q', len(text)), text]
+  file.write_bytes(b''.join([*parts, *(x.tobytes() for x in arrays.values())]))
