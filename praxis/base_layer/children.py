@@ -115,12 +115,7 @@ class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
       )
     params = params if skip_clone else params.clone()
     pax_fiddle.inherit(params, self)
-    return instantiate_layer(params, self._shared_weight_scope())
-
-  @nn.nowrap
-  def _shared_weight_scope(self) -> Scope:
-    """Returns the scope of the variables of layers that share weights."""
-    return self.scope.root
+    return instantiate_layer(params, weight_sharing.root_scope(self))
 
   @nn.nowrap
   def _bind(self, name: str, child: Any, modules: dict[str, nn.Module]) -> Any:

@@ -117,9 +117,7 @@ class BaseLayer(children.ParentModule):
   mesh_axis_names: Sequence[str] | None = None
   # Layers with the same id share their weights.
   shared_weight_layer_id: str | None = None
-  # Whether layers below this one that share weights have them in this layer
-  # instead of at the root of the model. A decode loop needs it: within the loop
-  # the root is another.
+  # Whether layers below share their weights here instead of at the root.
   is_shared_weight_root: bool = False
   weight_split_dims_mapping: pax_fiddle.Config[
     sharding_annotations.WeightSharding
@@ -427,15 +425,6 @@ class BaseLayer(children.ParentModule):
       if value is None or value <= 0:
         kind = type(self).__name__
         raise ValueError(f'{kind} {self.name!r} needs {name} > 0, got {value}')
-
-  @nn.nowrap
-  def _shared_weight_scope(self) -> Scope:
-    layer = self
-    while isinstance(layer, BaseLayer):
-      if layer.is_shared_weight_root:
-        return layer.scope
-      layer = layer.parent
-    return super()._shared_weight_scope()
 
   @nn.nowrap
   def _check_base_fields(self) -> None:

@@ -54,6 +54,16 @@ def shared_layer(config: pax_fiddle.Config, root: Scope) -> nn.Module:
   return shared.layer
 
 
+def root_scope(layer: nn.Module) -> Scope:
+  """Returns the scope that has the shared weights of the children of a layer."""
+  root = layer.scope.root
+  while isinstance(layer, nn.Module):
+    if getattr(layer, 'is_shared_weight_root', False):
+      return layer.scope
+    layer = layer.parent
+  return root
+
+
 def lookup(root: Scope, name: str) -> SharedLayer | None:
   """Returns the layer registered at `root` under an id, or None."""
   layer = _layers.get(root, {}).get(name)
