@@ -108,8 +108,7 @@ class BaseLayer(children.ParentModule):
   )
   # Whether L1, L2 and weight decay skip this layer's weights.
   skip_lp_regularization: bool | None = None
-  # Device mesh within a slice, and slices per mesh axis; None: no mesh
-  # (pmap).
+  # Device mesh within a slice, and slices per axis; None: no mesh (pmap).
   ici_mesh_shape: Sequence[int] | None = None
   dcn_mesh_shape: Sequence[int] | None = None
   contiguous_submeshes: bool | None = None
