@@ -56,7 +56,7 @@ def shared_layer(config: pax_fiddle.Config, root: Scope) -> nn.Module:
 
 
 def root_scope(layer: nn.Module) -> Scope:
-  """Returns the scope that has the shared weights of the children of a layer."""
+  """Returns the scope of the shared weights of the children of a layer."""
   root = layer.scope.root
   while isinstance(layer, nn.Module):
     if getattr(layer, 'is_shared_weight_root', False):
