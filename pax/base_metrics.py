@@ -43,7 +43,8 @@ class BaseMetrics(base_hyperparams.FiddleBaseParameterizable):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    self._stored: dict[str, list[WeightedScalar]] = collections.defaultdict(
+    # Stored pairs by name. Subclasses with their own `finalize` read it.
+    self._metrics: dict[str, list[WeightedScalar]] = collections.defaultdict(
       list
     )
 
@@ -77,13 +78,21 @@ class BaseMetrics(base_hyperparams.FiddleBaseParameterizable):
   def store(
     self, batch_metrics: WeightedScalars, reshard: bool | None = False
   ) -> None:
-    """Stores the metrics of one batch for `finalize`."""
-    for key, pair in self.aggregate(batch_metrics, reshard).items():
-      self._stored[key].append(pair)
+    """Stores the metrics of one batch for `finalize`.
+
+    Args:
+      batch_metrics: (value, weight) by name.
+      reshard: Whether to `aggregate` first, which selects metrics; otherwise
+        all are stored.
+    """
+    if reshard:
+      batch_metrics = self.aggregate(batch_metrics, reshard)
+    for key, pair in batch_metrics.items():
+      self._metrics[key].append(pair)
 
   def finalize(self) -> NestedMap:
     """Returns {name: (value, weight)} over the stored batches; clears them."""
-    stored, self._stored = self._stored, collections.defaultdict(list)
+    stored, self._metrics = self._metrics, collections.defaultdict(list)
     metrics = NestedMap()
     for key, pairs in stored.items():
       values, weights = (
@@ -131,20 +140,20 @@ class BaseMetrics(base_hyperparams.FiddleBaseParameterizable):
 
   def _selected_keys(self, batch_metrics: WeightedScalars) -> Sequence[str]:
     keys = getattr(self, 'metric_keys', None)
-    return list(batch_metrics) if keys is None else keys
+    return [key for key in batch_metrics if not keys or key in keys]
 
   def _aggregate_batches(self, batches: Sequence[WeightedScalars]) -> NestedMap:
     if not batches:
       raise ValueError('aggregate needs the metrics of at least 1 batch, got 0')
     for batch in batches:
-      self.store(batch)
+      self.store(batch, reshard=True)
     return self.finalize()
 
 
 class MeanMetrics(BaseMetrics):
   """The weighted mean of each metric."""
 
-  # Names of the metrics; None is all.
+  # Names of the metrics, those that exist; None is all.
   metric_keys: Sequence[str] | None = None
 
   def over_replicas(self, value: JTensor, weight: JTensor) -> WeightedScalar:
@@ -162,7 +171,7 @@ class MeanMetrics(BaseMetrics):
 class MaxMetrics(BaseMetrics):
   """The largest value of each metric."""
 
-  # Names of the metrics; None is all.
+  # Names of the metrics, those that exist; None is all.
   metric_keys: Sequence[str] | None = None
 
   def over_replicas(self, value: JTensor, weight: JTensor) -> WeightedScalar:
@@ -205,7 +214,7 @@ class HistogramMetrics(BaseMetrics):
     }
 
   def _selected_keys(self, batch_metrics: WeightedScalars) -> Sequence[str]:
-    return [self.histogram_key]
+    return [key for key in batch_metrics if key == self.histogram_key]
 
 
 class CompositeMetrics(BaseMetrics):
@@ -252,6 +261,13 @@ class CompositeMetrics(BaseMetrics):
     return merged
 
 
+class UnknownLossError(ValueError, KeyError):
+  """The model computes no scalar of the name of the loss."""
+
+  # KeyError quotes its message.
+  __str__ = Exception.__str__
+
+
 class LossAggregator(base_hyperparams.FiddleBaseParameterizable):
   """Takes one weighted scalar as the loss."""
 
@@ -268,7 +284,8 @@ class LossAggregator(base_hyperparams.FiddleBaseParameterizable):
     that of the scalar. The weight is None for sums of several losses.
 
     Raises:
-      ValueError: The model computes no scalar of this name.
+      UnknownLossError: The model computes no scalar of this name.
+      TypeError: It is not a (value, weight) pair.
     """
     return _replica_share(*_scalar(batch_metrics, self.loss_key))
 
@@ -285,7 +302,8 @@ class MultiLossAggregator(LossAggregator):
     """Returns (weighted loss, mean loss, None), summed over the losses.
 
     Raises:
-      ValueError: `loss_keys` is empty, or the model lacks one of them.
+      ValueError: `loss_keys` is empty.
+      UnknownLossError: The model lacks one of them.
     """
     if not self.loss_keys:
       raise ValueError('MultiLossAggregator.loss_keys must name some losses')
@@ -294,6 +312,13 @@ class MultiLossAggregator(LossAggregator):
       strict=True,
     )
     return sum(weighted), sum(mean), None
+
+
+@dataclasses.dataclass(frozen=True)
+class Scalar:
+  """A metric value with the interface of clu.values.Scalar."""
+
+  value: JTensor
 
 
 @struct.dataclass
@@ -329,6 +354,10 @@ class WeightedScalarCluMetric:
     """Returns the mean."""
     return self.weighted_value / jnp.maximum(self.weight, MIN_WEIGHT)
 
+  def compute_value(self) -> Scalar:
+    """Returns the mean as a value that summary writers accept."""
+    return Scalar(self.compute())
+
 
 def _replica_share(
   value: JTensor, weight: JTensor
@@ -345,13 +374,19 @@ def _scalar(
 ) -> tuple[JTensor, JTensor]:
   """Returns (value, weight) of one metric in float32."""
   if key not in batch_metrics:
-    raise ValueError(
+    raise UnknownLossError(
       f'the loss {key!r} is not among the weighted scalars of the model: '
       f'{", ".join(sorted(batch_metrics))}; set task.train.learner.loss_name'
     )
   metric = batch_metrics[key]
   if isinstance(metric, WeightedScalarCluMetric):
     metric = metric.compute(), metric.weight
+  if not isinstance(metric, tuple) or len(metric) != 2:
+    raise TypeError(
+      f'the loss {key!r} must be a (value, weight) pair or a '
+      f'WeightedScalarCluMetric, got {type(metric).__name__}; override '
+      'LossAggregator.aggregate for other metrics'
+    )
   value, weight = metric
   return jnp.asarray(value, jnp.float32), jnp.asarray(weight, jnp.float32)
 

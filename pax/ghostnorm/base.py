@@ -16,11 +16,11 @@ References:
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import jax
+from flax import struct
 from jaxtyping import Array, Float
 
 from praxis import pytypes
@@ -29,8 +29,7 @@ JTensor = pytypes.JTensor
 Nested = pytypes.Nested
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@struct.dataclass
 class ParamWithAux:
   """A parameter with a value for each example."""
 
@@ -51,11 +50,11 @@ class ParamWithAux:
   def astype(self, dtype: Any) -> ParamWithAux:
     """Returns parameter and values in another dtype."""
     aux = None if self.aux is None else self.aux.astype(dtype)
-    return ParamWithAux(self.param.astype(dtype), aux)
+    return self.replace(param=self.param.astype(dtype), aux=aux)
 
   def transpose(self) -> ParamWithAux:
     """Returns the transposed parameter with the same values."""
-    return ParamWithAux(self.param.transpose(), self.aux)
+    return self.replace(param=self.param.transpose())
 
 
 def get_param(params: Nested[ParamWithAux | JTensor]) -> Nested[JTensor]:

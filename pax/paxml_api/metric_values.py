@@ -167,7 +167,7 @@ def _is_scalar_record(x: Any) -> bool:
   """
   if type(x).__name__ != 'Scalar':
     return False
-  return isinstance(getattr(x, 'value', None), numbers.Number | np.ndarray)
+  return is_scalar(getattr(x, 'value', None))
 
 
 def _compute(metric: Any) -> Any:

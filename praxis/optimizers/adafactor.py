@@ -115,7 +115,6 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
     self, learning_rate_fn: sharded_transforms.LearningRateFn
   ) -> sharded_transforms.GradientTransformation:
     var_weight_hparams = self._var_weight_hparams
-    _check_not_stacked(var_weight_hparams)
 
     def init(params: Nested[JTensor]) -> ShardedAdafactorState:
       leaves, tree = jax.tree.flatten(params)
@@ -206,7 +205,8 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
     if self.beta1:
       old = quantized_moments.to_float(slot.m, slot.m_scale)
       step = self.beta1 * old + (1.0 - self.beta1) * step
-      m, m_scale = quantized_moments.to_quantized(step, self.quantized_dtype)
+      dtype = self._momentum_dtype(w.shape)
+      m, m_scale = quantized_moments.to_quantized(step, dtype)
       slot = slot._replace(m=m, m_scale=m_scale)
     return step, slot, statistics
 
@@ -260,6 +260,7 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
     )
 
   def _partition_spec(self, hparams: _Hparams) -> ShardedAdafactorState:
+    _check_not_stacked(hparams)
     leaves, tree = jax.tree.flatten(hparams)
     slots = [
       Slot(
@@ -283,13 +284,19 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
     all_dims = tuple(range(len(shape)))
     slot = Slot()
     if self.beta1:
-      slot = slot._replace(m=(all_dims, jnp.dtype(self.quantized_dtype)))
-    if self.beta1 and self.quantized_dtype == 'int8':
-      slot = slot._replace(m_scale=(all_dims[1:], jnp.float32))
+      dtype = self._momentum_dtype(shape)
+      slot = slot._replace(m=(all_dims, jnp.dtype(dtype)))
+      if dtype == 'int8':
+        slot = slot._replace(m_scale=(all_dims[1:], jnp.float32))
     if dims := self._factored_dims(shape):
       row, column = (tuple(i for i in all_dims if i != dim) for dim in dims)
       return slot._replace(vr=(row, jnp.float32), vc=(column, jnp.float32))
     return slot._replace(v=(all_dims, jnp.float32))
+
+  def _momentum_dtype(self, shape: Sequence[int]) -> str:
+    """Returns the stored dtype of the first moment; scalars have no columns."""
+    is_scalar_in_int8 = not shape and self.quantized_dtype == 'int8'
+    return 'float32' if is_scalar_in_int8 else self.quantized_dtype
 
   def _factored_dims(self, shape: Sequence[int]) -> tuple[int, int] | None:
     """Returns the dimensions that vr and vc average over, or None."""
@@ -297,7 +304,8 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
       return None
     if not self.sort_factored_second_moment_dims:
       return len(shape) - 1, len(shape) - 2
-    second, first = np.argsort(shape, kind='stable')[-2:]
+    # Of equal sizes the first dimension counts as the larger.
+    first, second = np.argsort([-size for size in shape], kind='stable')[:2]
     if shape[second] < self.min_dim_size_to_factor:
       return None
     return int(first), int(second)

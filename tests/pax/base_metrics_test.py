@@ -162,20 +162,37 @@ def test_histogram_of_one_group():
   np.testing.assert_allclose(made['x_pplx'][0], 2.0, rtol=1e-6)
 
 
+def test_batches_are_stored_whole_unless_they_are_aggregated():
+  metrics = base_metrics.MaxMetrics(metric_keys=['acc', 'absent'])
+  metrics.store(_BATCHES[0])
+  assert set(metrics.finalize()) == {'loss', 'acc'}
+  metrics.store(_BATCHES[0], reshard=True)
+  assert set(metrics.finalize()) == {'acc'}
+  assert base_metrics.HistogramMetrics().aggregate(_BATCHES[0]) == {}
+
+
 def test_a_metric_in_the_making_is_a_pair():
   metric = base_metrics.WeightedScalarCluMetric
   whole = metric.empty()
   for value, weight in (([1.0, 2.0], [1.0, 3.0]), ([5.0], [1.0])):
     whole = whole.merge(metric.create(jnp.array(value), jnp.array(weight)))
   np.testing.assert_allclose(whole.compute(), (1 + 6 + 5) / 5, rtol=1e-6)
+  value = whole.compute_value()
+  assert type(value).__name__ == 'Scalar' and value.value == whole.compute()
   loss = base_metrics.LossAggregator(loss_key='x')
   _, mean, weight = loss.aggregate({'x': whole})
   np.testing.assert_allclose([mean, weight], [2.4, 5.0], rtol=1e-6)
 
 
 def test_unknown_loss_lists_the_scalars():
-  with pytest.raises(ValueError, match='acc, loss'):
-    base_metrics.LossAggregator(loss_key='los').aggregate(_BATCHES[0])
+  for error in (ValueError, KeyError):  # KeyError as in paxml.
+    with pytest.raises(error, match="^the loss 'los' is not .* acc, loss"):
+      base_metrics.LossAggregator(loss_key='los').aggregate(_BATCHES[0])
+
+
+def test_a_loss_is_a_pair():
+  with pytest.raises(TypeError, match=r"'loss' must be a \(value, weight\)"):
+    base_metrics.LossAggregator(loss_key='loss').aggregate({'loss': 1.0})
 
 
 def test_several_losses_add_up():

@@ -68,7 +68,8 @@ def test_metrics_that_merge():
   merged = metric_utils.merge_clu_metrics(
     metric_utils.merge_clu_metrics({}, first), second
   )
-  assert metric_utils.compute_metric_values(merged) == {'a': 3.0}
+  values = metric_utils.compute_metric_values(merged)
+  assert metric_utils.as_float_dict(values) == {'a': 3.0}
   with pytest.raises(ValueError, match=r"\['a'\], got \['b'\]"):
     metric_utils.merge_clu_metrics(first, {'b': second['a']})
 

@@ -156,6 +156,8 @@ def extract_block_mask(
 ) -> Float[Array, 'B U N #W C']:
   """Returns the additive mask of each block's queries and keys.
 
+  Queries that pad the last block see no key.
+
   Args:
     mask: of all queries and keys.
     block_size: number of positions in a block.
@@ -180,7 +182,11 @@ def extract_block_mask(
   if rows.shape[1] == 1:
     rows = jnp.broadcast_to(rows, (rows.shape[0], num_blocks, *rows.shape[2:]))
   block_mask = jnp.moveaxis(take(rows, columns), 3, 2)
-  return jnp.where(inside[:, np.newaxis, np.newaxis], block_mask, masked_value)
+  visible = inside[:, np.newaxis, np.newaxis]
+  if num_keys % block_size:
+    query = np.arange(num_blocks * block_size).reshape(num_blocks, 1, -1, 1)
+    visible = visible & (query < num_keys)
+  return jnp.where(visible, block_mask, masked_value)
 
 
 def check_context(

@@ -94,10 +94,14 @@ class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
     """
     logits = self.get_logits(inputs, input_ids)
     ids = None if class_ids is None else class_ids[..., 0]
+    smoothing = self._smoothing()
     if class_probabilities is not None:
-      losses = xent.distribution_losses(logits, class_probabilities)
+      # Distributions, too, are smoothed and get no gradient.
+      probs = jax.lax.stop_gradient(class_probabilities)
+      probs = probs * smoothing.on + (1.0 - probs) * smoothing.off
+      losses = xent.distribution_losses(logits, probs)
     elif ids is not None:
-      losses = xent.token_losses(logits, ids, self._smoothing())
+      losses = xent.token_losses(logits, ids, smoothing)
     else:
       raise ValueError(
         'class_ids or class_probabilities must be given, got neither'
@@ -113,8 +117,11 @@ class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
     output.z_loss = self.z_loss_weight * square / denominator
     self.add_summary('aux_z_loss', output.z_loss)
     self.add_aux_loss('aux_z_loss', output.z_loss)
-    if class_probabilities is None and self._smoothing().off:
-      unsmoothed = xent.token_losses(logits, ids).xent
+    if smoothing.off:
+      if class_probabilities is None:
+        unsmoothed = xent.token_losses(logits, ids).xent
+      else:
+        unsmoothed = xent.distribution_losses(logits, class_probabilities).xent
       self.add_summary(
         'avg_xent_prior_to_label_smoothing',
         jnp.sum(unsmoothed * weights) / denominator,

@@ -112,13 +112,15 @@ class TrainablePositionalEmbedding(PositionalEmbedding):
 class PositionalEmbedding2D(base_layer.BaseLayer):
   """Sinusoidal embedding of image patches: half the channels for each axis.
 
-  Rows and columns count from the center of the image.
+  Rows count from -h / 2, columns from -w / 2. Half of the channels of an axis
+  are sines, half cosines; the timescales are 10000^(2i / D) as in "Attention Is
+  All You Need" (arXiv:1706.03762), section 3.5, with D channels per axis.
   """
 
   # Height and width in patches.
   h: int = 0
   w: int = 0
-  # Embedding dimension, even.
+  # Embedding dimension, a multiple of 4.
   embedding_dims: int = 0
   # Order of the patches: row-major or column-major.
   pos_transform: str = 'hwd->(hw)d'
@@ -133,9 +135,10 @@ class PositionalEmbedding2D(base_layer.BaseLayer):
         "pos_transform must be 'hwd->(hw)d' or 'hwd->(wh)d', got "
         f'{self.pos_transform!r}'
       )
-    if self.embedding_dims % 2 or self.embedding_dims <= 0:
+    if self.embedding_dims % 4 or self.embedding_dims <= 0:
       raise ValueError(
-        f'embedding_dims must be even and > 0, got {self.embedding_dims}'
+        'embedding_dims must be a multiple of 4 and > 0 (sines and cosines of '
+        f'two axes), got {self.embedding_dims}'
       )
 
   def __call__(
@@ -145,10 +148,8 @@ class PositionalEmbedding2D(base_layer.BaseLayer):
   ) -> Float[Array, '1 T D']:
     """Returns the embedding of the whole grid; ignores the arguments."""
     half = self.embedding_dims // 2
-    rows = jnp.arange(self.h) - (self.h - 1) / 2
-    columns = jnp.arange(self.w) - (self.w - 1) / 2
-    row_channels = sinusoids(rows, half)[:, None]
-    column_channels = sinusoids(columns, half)[None]
+    row_channels = _waves(self.h, half)[:, None]
+    column_channels = _waves(self.w, half)[None]
     grid = jnp.concatenate(
       [
         jnp.broadcast_to(row_channels, (self.h, self.w, half)),
@@ -162,6 +163,13 @@ class PositionalEmbedding2D(base_layer.BaseLayer):
     cls_tokens = (self.num_prepend_cls_tokens, self.num_append_cls_tokens)
     sequence = jnp.pad(sequence, [cls_tokens, (0, 0)])
     return sequence[None].astype(self.fprop_dtype)
+
+
+def _waves(size: int, dims: int) -> Float[Array, 'S D']:
+  """Returns [sines, cosines] of the positions of one axis of an image."""
+  timescale = 10_000 ** (jnp.arange(dims // 2) / (dims // 2))
+  angle = (jnp.arange(size) - size / 2)[:, None] / timescale
+  return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
 
 
 def sinusoids(

@@ -16,7 +16,8 @@ def flatten(value: Any, path: str = '') -> Iterator[tuple[str, Any]]:
   """Yields (key path, leaf): numpy arrays, strings, bools or None.
 
   Mappings, sequences and dataclasses are entered; their types are not
-  compared, except that an empty one is a leaf. Python numbers become arrays
+  compared, except that an empty one is a leaf. Nodes that stand for masked
+  variables are the string "masked". Python numbers become arrays
   without a fixed dtype ("number"). Other objects become their class names.
   """
   if isinstance(value, Mapping):
@@ -24,6 +25,8 @@ def flatten(value: Any, path: str = '') -> Iterator[tuple[str, Any]]:
     yield from _children(path, sorted(items), '{}')
   elif isinstance(value, jax.sharding.PartitionSpec):
     yield path, f'PartitionSpec{tuple(value)}'
+  elif type(value).__name__ in ('MaskedNode', 'BpropMaskedNode'):
+    yield path, 'masked'
   elif hasattr(value, '_fields') and isinstance(value, tuple):
     items = [(f'{path}.{k}', getattr(value, k)) for k in value._fields]
     yield from _children(path, items, '()')

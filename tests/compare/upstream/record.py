@@ -57,7 +57,20 @@ _KEYS = ('params', 'random', 'dropout')
 class _LayerRun:
   """The variants of one layer case; variables are created once."""
 
-  def __init__(self, case: cases_lib.LayerCase, variables: Any | None):
+  def __init__(
+    self,
+    case: cases_lib.LayerCase,
+    variables: Any | None,
+    upstream: results_lib.Outcome | None = None,
+  ):
+    """Prepares the runs.
+
+    Args:
+      case: The layer and its inputs.
+      variables: The variables that upstream's run created, if this is ours.
+      upstream: Its training outcome. Gradients are those of the outputs that it
+        has, too.
+    """
     # Device arrays: `x *= 2` in a layer would change numpy arrays in place.
     args, kwargs, init_args = jax.tree.map(
       lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x,
@@ -67,6 +80,7 @@ class _LayerRun:
       case, args=args, kwargs=kwargs, init_args=init_args
     )
     self._loaded = variables
+    self._paths = upstream and upstream.leaves
 
   def run(self, variant: str) -> Any:
     return {
@@ -184,6 +198,8 @@ class _LayerRun:
       )
       updated = {k: v for k, v in updated.items() if k != 'params'}
       flat = jax.tree.leaves_with_path((outputs, updated.get('aux_loss')))
+      if self._paths is not None:
+        flat = [x for x in flat if _result_path(x[0]) in self._paths]
       # Keyed by path: the two sides may order keys differently.
       terms = [
         _weighted_sum(jax.tree_util.keystr(path, simple=True), x)
@@ -203,6 +219,18 @@ class _LayerRun:
       'updated': updated,
       'grads': {'params': _without_float0(grads[0]), 'inputs': grads[1]},
     }
+
+
+def _result_path(path: Any) -> str:
+  """Returns the recorded path of a leaf of (outputs, auxiliary losses)."""
+  root, *keys = path
+  text = ('outputs', 'updated.aux_loss')[root.idx]
+  for key in keys:
+    if isinstance(key, jax.tree_util.SequenceKey):
+      text += f'[{key.idx}]'
+    else:
+      text += f'.{key.name if hasattr(key, "name") else key.key}'
+  return text
 
 
 def _is_declaration(x: Any) -> bool:
@@ -328,7 +356,10 @@ def _outcome(function: Callable[[], Any]) -> results_lib.Outcome:
 def record(family: str, variables_dir: pathlib.Path | None, only: str) -> Any:
   """Returns (results, variables) of the family's cases."""
   module = importlib.import_module(f'tests.compare.upstream.families.{family}')
-  given = results_lib.load_arrays(variables_dir) if variables_dir else {}
+  given, upstream = {}, results_lib.Results()
+  if variables_dir:
+    given = results_lib.load_arrays(variables_dir)
+    upstream = results_lib.load(variables_dir)
   results = results_lib.Results()
   variables = {}
   for case in module.family():
@@ -340,7 +371,8 @@ def record(family: str, variables_dir: pathlib.Path | None, only: str) -> Any:
         case.name, _outcome(case.function), case.tolerance, case.match
       )
     else:
-      run = _LayerRun(case, given.get(case.name))
+      trained = upstream.outcomes.get(f'{case.name}/{cases_lib.TRAIN}')
+      run = _LayerRun(case, given.get(case.name), trained)
       for variant in case.variants:
         outcome = _outcome(functools.partial(run.run, variant))
         bf16 = variant == cases_lib.BFLOAT16

@@ -7,6 +7,8 @@
 
 PAX_UPSTREAM names the folder that install.sh made: `venv/` and `source/`.
 PAX_UPSTREAM_PYTHON and PAX_UPSTREAM_SOURCE name them one by one.
+With --cache=FOLDER the results of upstream are stored there and used again as
+long as its packages and the definitions of the family's cases are the same.
 Exits with 1 if a difference is not in `allowed.py`, or if all families have
 fewer than 1,500 compared cases.
 """
@@ -17,9 +19,12 @@ import argparse
 import collections
 import concurrent.futures
 import dataclasses
+import functools
+import hashlib
 import os
 import pathlib
 import pkgutil
+import re
 import subprocess
 import sys
 import tempfile
@@ -53,6 +58,27 @@ class Upstream:
   def exists(self) -> bool:
     return self.python.exists() and (self.source / 'praxis').is_dir()
 
+  @functools.cached_property
+  def version(self) -> str:
+    """A digest of the sources and of the versions of installed packages."""
+    packages = subprocess.run(
+      [self.python, '-c', _LIST_PACKAGES], check=True, stdout=subprocess.PIPE
+    )
+    digest = hashlib.sha256(packages.stdout)
+    for path in sorted(self.source.glob('pax*/**/*.py')) + sorted(
+      self.source.glob('praxis/**/*.py')
+    ):
+      digest.update(str(path.relative_to(self.source)).encode())
+      digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+_LIST_PACKAGES = """
+import importlib.metadata, sys
+packages = importlib.metadata.distributions()
+print(sys.version, sorted((p.name, p.version) for p in packages))
+"""
+
 
 def family_names() -> list[str]:
   return sorted(m.name for m in pkgutil.iter_modules([_FOLDER / 'families']))
@@ -76,8 +102,20 @@ class FamilyReport:
     return {k: v for k, v in self.differences.items() if v}
 
 
+def _definition_of(family: str) -> bytes:
+  """Returns a digest of all code that determines recorded results."""
+  names = ['record.py', 'cases.py', 'tasks.py', 'flatten.py', 'results.py']
+  paths = [_FOLDER / name for name in names]
+  paths.append(_FOLDER / 'families' / f'{family}.py')
+  return hashlib.sha256(b''.join(path.read_bytes() for path in paths)).digest()
+
+
 def run_family(
-  upstream: Upstream, family: str, folder: pathlib.Path, only: str = ''
+  upstream: Upstream,
+  family: str,
+  folder: pathlib.Path,
+  only: str = '',
+  cache: pathlib.Path | None = None,
 ) -> FamilyReport:
   """Records a family in two processes, upstream first, and compares.
 
@@ -86,12 +124,24 @@ def run_family(
     family: Name of a module in `families`.
     folder: Results go to its subfolders.
     only: Regular expression; runs the cases whose name it finds.
+    cache: Folder of upstream's results, which always have all cases.
   """
   start = time.monotonic()
   theirs, ours = folder / f'{family}.upstream', folder / f'{family}.ours'
-  _record(upstream.python, upstream.source, family, only, theirs)
+  if cache:
+    key = hashlib.sha256(upstream.version.encode() + _definition_of(family))
+    theirs = cache / f'{family}.{key.hexdigest()[:16]}'
+  if not (theirs / 'source.json').exists():  # Written last.
+    only_theirs = '' if cache else only
+    _record(upstream.python, upstream.source, family, only_theirs, theirs)
   _record(pathlib.Path(sys.executable), _ROOT, family, only, ours, theirs)
   recorded = results.load(theirs), results.load(ours)
+  if cache and only:
+    recorded[0].outcomes = {
+      name: outcome
+      for name, outcome in recorded[0].outcomes.items()
+      if name in recorded[1].outcomes or re.search(only, name)
+    }
   reasons: collections.Counter[str] = collections.Counter()
   differences = {}
   for case, found in compare.compare(*recorded).items():
@@ -169,18 +219,26 @@ def main() -> int:
   parser.add_argument('--only', default='', help='regular expression of cases')
   parser.add_argument('--jobs', type=int, default=2)
   parser.add_argument('--keep', type=pathlib.Path, help='folder of the results')
+  parser.add_argument(
+    '--cache', type=pathlib.Path, help="folder of upstream's results"
+  )
   flags = parser.parse_args()
   upstream = Upstream.from_environment()
   if not upstream.exists():
     print(f'no upstream at {upstream}: run {_FOLDER}/install.sh')
     return 2
   families = flags.families or family_names()
+  cache = flags.cache and flags.cache.absolute()
+  if cache:
+    cache.mkdir(parents=True, exist_ok=True)
   with tempfile.TemporaryDirectory() as scratch:
     folder = flags.keep or pathlib.Path(scratch)
     folder.mkdir(parents=True, exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(flags.jobs) as pool:
       runs = [
-        pool.submit(run_family, upstream, family, folder.absolute(), flags.only)
+        pool.submit(
+          run_family, upstream, family, folder.absolute(), flags.only, cache
+        )
         for family in families
       ]
       reports = []

@@ -129,6 +129,7 @@ def test_parameters_change_dtype_with_their_numbers():
   half = param.astype(jnp.bfloat16)
   assert half.dtype == half.aux.dtype == jnp.bfloat16
   assert param.transpose().shape == (3, 2)
+  assert param.replace(aux=None).aux is None
   assert ghostnorm.get_aux({'w': param}) is param.aux
   assert ghostnorm.get_aux({'w': jnp.ones(2)}) is None
   plain = ghostnorm.get_param({'w': param, 'b': jnp.zeros(1)})

@@ -140,11 +140,20 @@ def test_state_holds_only_what_a_variable_needs():
   }
 
 
+def test_momentum_of_scalars_is_not_quantized():
+  tx = problem.tx_of(Adafactor.HParamsAdamB())
+  params = {'scale': jnp.float32(0.5)}
+  _, state = tx.update({'scale': jnp.float32(0.25)}, tx.init(params), params)
+  assert state[2].m['scale'].dtype == jnp.float32
+  assert masked_trees.is_masked(state[2].m_scale['scale'])
+
+
 @pytest.mark.parametrize(
   'shape, row, column',
   [
     ((200, 2, 300), (200, 2), (2, 300)),
     ((300, 2, 200), (2, 200), (300, 2)),
+    ((200, 2, 200), (2, 200), (200, 2)),
     ((200, 2, 100), None, None),
   ],
 )
@@ -214,11 +223,13 @@ def test_errors(fields, message):
     Adafactor.config(**fields).Instantiate()
 
 
-def test_a_stacked_variable_must_be_vectorized():
+def test_declared_stacked_variables_must_be_vectorized():
   adafactor = Adafactor.HParamsAdamB().Instantiate()
   stacked = {'w': problem.weight([2, 2], repeat_prefix=[3])}
+  tx = adafactor.get_grad_transformation(stacked)
+  tx.init({'w': jnp.zeros([3, 2, 2])})  # As one variable, without a mesh.
   with pytest.raises(ValueError, match='stacked variable w'):
-    adafactor.get_grad_transformation(stacked)
+    tx.init_partition_spec(stacked)
 
 
 def test_how_an_update_came_about():

@@ -160,14 +160,17 @@ def _decode(layer_: Any, x: np.ndarray, **kwargs: Any) -> Any:
   return jnp.stack(outputs, 1)
 
 
+def _causal_self_attention(layer_: Any, x: Any) -> Any:
+  """Attends with one array, as combine_qkv needs."""
+  return layer_(x, x, x, _CAUSAL)
+
+
 def _extend(layer_: Any, x: np.ndarray) -> Any:
-  layer_(x, x, x, _CAUSAL)  # Creates the cache.
+  _causal_self_attention(layer_, x)  # Creates the cache.
   return _decode(layer_, x)
 
 
 def _extend_cases() -> Iterator[cases.Case]:
-  context = base_layer.JaxContext
-  del context
   for name, cls, fields, options in (
     (
       'DotProductAttention',
@@ -209,8 +212,8 @@ def _extend_cases() -> Iterator[cases.Case]:
       fields=fields,
       options=options,
       method=_extend,
-      init_method='__call__',
-      init_args=(_X, _X, _X, _CAUSAL),
+      init_method=_causal_self_attention,
+      init_args=(_X,),
       variants=(cases.EVAL, cases.BFLOAT16),
       tolerance=2e-6,
     )

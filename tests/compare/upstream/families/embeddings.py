@@ -82,7 +82,9 @@ def _softmaxes() -> Iterator[cases.Case]:
         kwargs=kwargs,
         fields=_SIZES,
         weight_splits=_SPLITS,
-        options=known if label == 'ids' else {},
+        options=known
+        if label == 'ids'
+        else {k: v for k, v in known.items() if k == 'label_smoothing_prob'},
         variants=cases.ALL_VARIANTS
         if label == 'ids'
         else (cases.TRAIN, cases.EVAL, cases.BFLOAT16),

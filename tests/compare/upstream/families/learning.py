@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from praxis import base_layer, optimizers, pax_fiddle, py_utils, schedules
 from praxis.layers import ctc_objectives, losses
@@ -139,6 +140,7 @@ def _schedules() -> Iterator[cases.Case]:
 _PARAMS = {
   'w': floats(8, 6),
   'b': floats(6),
+  'square': floats(5, 5),
   'nested': {'w': floats(2, 8, 6), 'scalar': floats()},
 }
 
@@ -181,16 +183,28 @@ def _run(optimizer: Any, steps: int = 4) -> Any:
     update, state = tx.update(grads, state, params)
     params = jax.tree.map(jnp.add, params, update)
     updates.append(update)
-  specs = None
-  if hasattr(tx, 'init_partition_spec'):
-    specs = jax.tree.map(
-      lambda h: (
-        f'{list(h.shape)} {jnp.dtype(h.dtype)} {h.tensor_split_dims_mapping}'
-      ),
-      tx.init_partition_spec(hparams),
-      is_leaf=lambda x: isinstance(x, base_layer.WeightHParams),
-    )
-  return {'updates': updates, 'state': jax.tree.leaves(state), 'specs': specs}
+  specs = _specs(tx.init_partition_spec(hparams)) if is_sharded else None
+  return {'updates': updates, 'state': state, 'specs': specs}
+
+
+def _specs(declared: Any) -> Any:
+  """Returns shapes and shardings in the structure of the state.
+
+  Declarations of chains are in a MaskedState in upstream. Its
+  create_state_partition_specs removes it, as is done here.
+  """
+  is_masked = lambda x: isinstance(x, optax.MaskedState)
+  declared = jax.tree.map(
+    lambda x: x.inner_state if is_masked(x) else x, declared, is_leaf=is_masked
+  )
+  return jax.tree.map(
+    lambda h: (
+      f'{list(h.shape)} {jnp.dtype(h.dtype)} '
+      f'{list(h.tensor_split_dims_mapping or ()) or None}'
+    ),
+    declared,
+    is_leaf=lambda x: isinstance(x, base_layer.WeightHParams),
+  )
 
 
 _OPTIMIZERS: dict[str, list[dict[str, Any]]] = {

@@ -94,11 +94,12 @@ def test_2d_encodes_row_and_column_from_the_centre(transform):
   y = running.run(cfg.Instantiate(), {})
   assert y.shape == (1, 1 + 6 + 2, 8)
   np.testing.assert_array_equal(y[0, [0, 7, 8]], 0)
-  rows, columns = np.arange(3) - 1.0, np.arange(2) - 0.5
+  # Timescales 1 and 100 of each axis.
+  waves = lambda x: [*np.sin([x, x / 100]), *np.cos([x, x / 100])]
   for r in range(3):
     for c in range(2):
       place = r * 2 + c if transform == 'hwd->(hw)d' else c * 3 + r
-      want = np.concatenate([_sinusoid(rows[r], 4), _sinusoid(columns[c], 4)])
+      want = waves(r - 1.5) + waves(c - 1.0)
       np.testing.assert_allclose(y[0, 1 + place], want, atol=1e-6)
 
 

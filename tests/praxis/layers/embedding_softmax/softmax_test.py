@@ -245,6 +245,38 @@ def test_gshard_weighs_its_mean_loss():
   )
 
 
+def test_gshard_smooths_distributions_and_gives_them_no_gradient():
+  cls = es.GShardSharedEmbeddingSoftmax
+  layer = _config(cls, label_smoothing_prob=0.1).Instantiate()
+  x, weights, ids = _data()
+  variables = _init(layer, x, weights, ids)
+  probs = jax.nn.one_hot(ids[..., 0], _V)
+
+  def run(probs):
+    return layer.apply(
+      variables,
+      x,
+      weights,
+      class_probabilities=probs,
+      mutable=[base_layer.SUMMARIES],
+    )
+
+  smoothed, updated = run(probs)
+  of_ids, updated_of_ids = layer.apply(
+    variables, x, weights, ids, mutable=[base_layer.SUMMARIES]
+  )
+  np.testing.assert_allclose(
+    smoothed.per_example_xent, of_ids.per_example_xent, rtol=1e-5
+  )
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-5),
+    updated,
+    updated_of_ids,
+  )
+  gradient = jax.grad(lambda probs: run(probs)[0].avg_xent)(probs)
+  np.testing.assert_array_equal(gradient, 0.0)
+
+
 def test_chunks_keep_the_logits_small():
   layer = _config(es.FullSoftmax, chunk_size=2).Instantiate()
   x, weights, ids = _data()
