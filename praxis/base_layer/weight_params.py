@@ -55,7 +55,6 @@ class WeightHParams:
   fan_out_axes: Sequence[int] | None = None
 
   def __post_init__(self) -> None:
-    self.shape = tuple(self.shape)
     self.collections = tuple(self.collections or ())
     mapping = self.tensor_split_dims_mapping
     if mapping is None and self.mesh_shape is not None:
@@ -63,11 +62,11 @@ class WeightHParams:
     elif self.mesh_shape is not None and len(mapping) != len(self.shape):
       raise ValueError(
         f'tensor_split_dims_mapping must have {len(self.shape)} entries for '
-        f'a weight of shape {self.shape}, got {list(mapping)}'
+        f'a weight of shape {tuple(self.shape)}, got {list(mapping)}'
       )
 
   def __hash__(self) -> int:
-    return hash(self.shape)
+    return hash(tuple(self.shape))
 
   @property
   def full_shape(self) -> tuple[int, ...]:
@@ -116,7 +115,7 @@ class BoxedParam(struct.PyTreeNode, flax_meta.AxisMetadata):
       *(meta.repeat_prefix or ()),
     ]
     meta.repeat_prefix_split_dims_mapping = _prepend(
-      metadata_params.get('prefix_split_dims_mapping'),
+      metadata_params.get('prefix_split_dims_mapping', -1),
       meta.repeat_prefix_split_dims_mapping,
     )
     if (optimizer := metadata_params.get('optimizer_dims_mapping')) is not None:
@@ -252,8 +251,7 @@ def _fans(hparams: WeightHParams) -> tuple[int | None, int | None]:
 
 
 def _prepend(entry: Any, mapping: SplitDimsMapping) -> tuple[Any, ...]:
-  first = -1 if entry is None else entry
-  return (first, *(mapping or ()))
+  return (entry, *(mapping or ()))
 
 
 NestedWeightHParams = Nested[WeightHParams]

@@ -242,7 +242,7 @@ class Repeat(decode_states.DecodeStateContainer):
     loop = self._scan(checkpoint_policy_lib.remat_in_scan(self, body, policy))
     if not self.is_initializing():
       names = [base_layer.AUX_LOSS]
-      if self.unpack_summaries:
+      if self.unpack_summaries or self.nd_prefix_shape:
         names.append(base_layer.SUMMARIES)
       loop = self._with_outputs(loop, names, self._flatten_outputs)
     return loop(self.sublayer, carry, xs)
@@ -373,7 +373,7 @@ class Repeat(decode_states.DecodeStateContainer):
     optimizer = self.optimizer_dims_mapping
     return {
       'x_times': self._prefix_shape()[dim],
-      'prefix_split_dims_mapping': mapping[dim] if mapping else None,
+      'prefix_split_dims_mapping': mapping[dim] if mapping else -1,
       'optimizer_dims_mapping': optimizer[dim] if optimizer else None,
     }
 

@@ -81,7 +81,7 @@ def test_what_is_known_of_a_state(task):
   assert tuple(mine) == ('mdl', 'data')
   shape = split.unpadded_global_shapes.mdl_vars['params']['second']['w'].shape
   assert shape == (16, 1)
-  assert split.var_weight_hparams['params']['second']['w'].shape == shape
+  assert split.var_weight_hparams['params']['second']['w'].full_shape == shape
 
 
 def test_which_variables_are_left_out(task):

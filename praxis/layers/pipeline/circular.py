@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -60,6 +61,20 @@ class CircularLayerwiseShardablePipelined(
     if self.share_weights:
       return weights
     return _select_repeat(weights, schedule.repeat(t))
+
+  def _store_weights_of_iteration(
+    self,
+    schedule: Schedule,
+    t: pytypes.JTensor,
+    weights: NestedJTensor,
+    updates: NestedJTensor,
+  ) -> NestedJTensor:
+    if self.share_weights:
+      return updates
+    repeat = schedule.repeat(t)
+    return jax.tree.map(
+      lambda weight, update: _scatter(weight, repeat, update), weights, updates
+    )
 
   def _carries_inputs(self) -> bool:
     return True
@@ -158,6 +173,18 @@ def _gather(weight: jax.Array, repeat: jax.Array) -> jax.Array:
     return jax.lax.dynamic_index_in_dim(weight, index, 0, keepdims=False)
 
   return jax.vmap(gather_stage, in_axes=(1, 0))(weight, repeat)
+
+
+def _scatter(
+  weight: jax.Array, repeat: jax.Array, update: jax.Array
+) -> jax.Array:
+  """Inverse of `_gather`: writes [S, ...] into [repeats, S, ...]."""
+  write = functools.partial(jax.lax.dynamic_update_index_in_dim, axis=0)
+  return jax.vmap(
+    lambda weight, index, update: write(weight, update, index),
+    in_axes=(1, 0, 0),
+    out_axes=1,
+  )(weight, repeat, update)
 
 
 # Weights whose gradients are combined by maximum have flax's extended dtype

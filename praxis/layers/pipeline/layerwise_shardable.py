@@ -49,7 +49,8 @@ _RNGS = (base_layer.PARAMS, base_layer.RANDOM, base_layer.NON_PAX_RNG_KEY)
 class LayerwiseShardablePipelined(base_layer.BaseLayer):
   """Applies num_stages copies of a layer in sequence, as a pipeline.
 
-  Non-trainable variables are read only. Decoding is not supported; see
+  Each microbatch updates the non-trainable variables of a stage; bubbles do
+  not. Decoding is not supported; see
   PipelineCompatibleStackedTransformerRepeated.
   """
 
@@ -180,6 +181,16 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     """Returns the weights [S, ...] that the stages use at iteration t."""
     return weights
 
+  def _store_weights_of_iteration(
+    self,
+    schedule: Schedule,
+    t: pytypes.JTensor,
+    weights: NestedJTensor,
+    updates: NestedJTensor,
+  ) -> NestedJTensor:
+    """Returns `weights` with the values [S, ...] of the stages at t."""
+    return updates
+
   def _carries_inputs(self) -> bool:
     """Returns whether the carry has the inputs, instead of the scan's xs."""
     return self.stream_io
@@ -220,7 +231,8 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
 
     scan = nn.scan(
       iteration,
-      variable_broadcast=list(_WEIGHTS),
+      variable_broadcast=self._read_collections(),
+      variable_carry=self._updated_collections(),
       variable_axes={
         c: 0 for c in (*_OUTPUT_COLLECTIONS, base_layer.INTERMEDIATES)
       },
@@ -233,7 +245,9 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       scan = self._average_outputs(scan, mutable, schedule)
     if not self.bf16_accum_in_fp32:
       return scan
-    return nn.map_variables(scan, list(_WEIGHTS), trans_in_fn=_widen_bfloat16)
+    return nn.map_variables(
+      scan, self._read_collections(), trans_in_fn=_widen_bfloat16
+    )
 
   def _average_outputs(
     self,
@@ -338,7 +352,9 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       if not self.pipeline_broadcast_inputs:
         gathered = broadcast.gather(schedule.microbatch(t))
       mapped = nn.map_variables(
-        stages, list(_WEIGHTS), trans_in_fn=weights_of_iteration
+        self._with_updates(stages, schedule, t),
+        self._read_collections(),
+        trans_in_fn=weights_of_iteration,
       )
       inputs = self._stop_bubble_gradients(is_valid, inputs)
       if self.polluting_bubbles_with_nan:
@@ -348,12 +364,44 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
 
     return apply
 
+  def _with_updates(
+    self, stages: Callable[..., Any], schedule: Schedule, t: pytypes.JTensor
+  ) -> Callable[..., Any]:
+    """Stores the updates of variables by the stages that have work at t."""
+    collections = self._updated_collections()
+    if not collections:
+      return stages
+    is_valid = schedule.is_valid(t)
+    previous = {}
+
+    def read(variables: Any) -> Any:
+      previous.update(variables)
+      return self._weights_of_iteration(schedule, t, variables)
+
+    def write(variables: Any) -> Any:
+      old = self._weights_of_iteration(schedule, t, dict(previous))
+      new = jax.tree.map(lambda x, y: x.astype(y.dtype), variables, old)
+      new = stage_buffers.select(is_valid, new, old)
+      return self._store_weights_of_iteration(schedule, t, dict(previous), new)
+
+    return nn.map_variables(
+      stages, collections, trans_in_fn=read, trans_out_fn=write, mutable=True
+    )
+
+  def _updated_collections(self) -> list[str]:
+    is_mutable = self.is_mutable_collection(base_layer.NON_TRAINABLE)
+    return [base_layer.NON_TRAINABLE] if is_mutable else []
+
+  def _read_collections(self) -> list[str]:
+    updated = self._updated_collections()
+    return [name for name in _WEIGHTS if name not in updated]
+
   def _weight_dtypes(self) -> Any:
-    """Returns the dtypes of the stages' weights, by collection."""
+    """Returns the dtypes of the weights that stages read, by collection."""
     weights = {
       name: tree
       for name, tree in self.body.variables.items()
-      if name in _WEIGHTS
+      if name in self._read_collections()
     }
     return jax.tree.map(lambda x: x.dtype, weights)
 

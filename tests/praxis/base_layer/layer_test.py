@@ -190,7 +190,7 @@ def test_scan_stacks_weights_and_their_declarations():
   ).Instantiate()
   x = jnp.ones([1, 2])
   w = layer.abstract_init_with_metadata(x)['params']['sub']['w']
-  assert (w.shape, w.repeat_prefix, w.full_shape) == ((2, 2), [3], (3, 2, 2))
+  assert (w.shape, w.repeat_prefix, w.full_shape) == ([2, 2], [3], (3, 2, 2))
   assert w.full_split_dims_mapping == ['mdl', -1, -1]
   stacked = layer.init(jax.random.key(0), x)['params']['sub']['w']
   assert stacked.shape == (3, 2, 2)
@@ -290,6 +290,15 @@ def test_mistakes_in_setup():
     AttributeError,
     "no weight 'v'",
   )
+
+
+@pytest.mark.parametrize('sequence', [list, tuple])
+def test_declared_shape_is_the_one_of_the_declaration(sequence):
+  weight = WeightHParams(shape=sequence([2, 3]))
+  assert weight.shape == sequence([2, 3])
+  weight.repeat_prefix = [4]
+  assert weight.full_shape == (4, 2, 3)
+  assert hash(weight) == hash(WeightHParams(shape=(2, 3)))
 
 
 def test_mapping_must_fit_the_shape():

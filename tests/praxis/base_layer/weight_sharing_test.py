@@ -111,7 +111,7 @@ def test_only_a_part_is_shared():
   layer = Pair.config(first_tpl=part, second_tpl=part.clone()).Instantiate()
   tree = layer.abstract_init_with_metadata(X)
   shapes = jax.tree.map(
-    lambda w: w.shape, tree, is_leaf=lambda x: hasattr(x, 'full_shape')
+    lambda w: w.full_shape, tree, is_leaf=lambda x: hasattr(x, 'full_shape')
   )
   bias = {'bias': {'b': (2,)}}
   assert shapes['params'] == {

@@ -171,6 +171,65 @@ def test_stacked_summaries(repeats):
   np.testing.assert_allclose(mean.reshape(-1), want, atol=1e-4)
 
 
+class _CountingStage(_Stage):
+  """Counts its calls, and averages its inputs."""
+
+  def setup(self):
+    super().setup()
+    for name, dtype in ('calls', jnp.int32), ('mean', jnp.float32):
+      zero = base_layer.WeightInit.Constant(0)
+      weight = base_layer.WeightHParams(shape=[], dtype=dtype, init=zero)
+      self.create_variable(name, weight, trainable=False)
+
+  def __call__(self, x, scale, bias=None):
+    self.update_var('calls', self.get_var('calls') + 1)
+    mean = 0.5 * self.get_var('mean') + 0.5 * jnp.mean(x)
+    self.update_var('mean', mean)
+    return super().__call__(x, scale, bias)
+
+
+@pytest.mark.parametrize(
+  'kwargs, repeats',
+  [
+    ({}, 1),
+    ({'stream_io': True, 'polluting_bubbles_with_nan': True}, 1),
+    ({'polluting_bubbles_with_nan': True}, 2),
+    ({'share_weights': True}, 2),
+    ({'bf16_accum_in_fp32': True, 'stream_io': True}, 2),
+  ],
+)
+def test_each_microbatch_updates_the_variables_of_its_stage(kwargs, repeats):
+  config = _config(repeats, num_microbatches=6, **kwargs)
+  config.single_stage_body = pax_fiddle.Config(_CountingStage)
+  inputs = _inputs()
+  layer, variables = running.build(config, *inputs)
+  mutable = [base_layer.NON_TRAINABLE]
+  _, updates = running.run(layer, variables, *inputs, mutable=mutable)
+  updates = updates[base_layer.NON_TRAINABLE]['body']
+  is_shared = 'share_weights' in kwargs
+  start = variables[base_layer.NON_TRAINABLE]['body']
+  calls = start['calls'] + 6 * (1 + is_shared)
+  np.testing.assert_array_equal(updates['calls'], calls)
+
+  num_streams = _S if kwargs.get('stream_io') else 1
+  xs, scales = microbatches.split_batch(inputs[:2], 6, num_streams)
+  w = variables['params']['body']['w'].reshape(-1, _D, _D)
+  want = np.array(start['mean'], np.float64).reshape(-1)
+  for _ in range(1 + is_shared):
+    for i, each in enumerate(w):
+      for x in xs:
+        want[i] = 0.5 * want[i] + 0.5 * np.mean(x)
+      xs = [
+        _sequence(each, *a, inputs[2]) for a in zip(xs, scales, strict=True)
+      ]
+  np.testing.assert_allclose(updates['mean'].reshape(-1), want, atol=1e-5)
+  # Without a mutable collection, nothing is updated.
+  got = running.run(layer, variables, *inputs)
+  np.testing.assert_allclose(
+    got, _sequence(jnp.tile(w, (1 + is_shared, 1, 1)), *inputs), atol=1e-4
+  )
+
+
 def test_stages_on_devices_of_their_own_talk_to_neighbors_only():
   mesh = jax.make_mesh(
     (_S, 2),

@@ -99,7 +99,7 @@ def test_reports(name, unpack):
     assert [mean.shape for mean in got_means] == [(1,)] * _L
     got_means = jnp.concatenate(got_means)
   else:
-    got_means = summaries['mean_scalar'].reshape(-1)
+    got_means = summaries['mean_scalar']
   np.testing.assert_allclose(got_means, means, atol=1e-5)
   np.testing.assert_allclose(aux['sum'].value, sum(losses), atol=1e-4)
   assert aux['sum'].weight == 2.0 * _L

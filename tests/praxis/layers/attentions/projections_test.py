@@ -64,7 +64,7 @@ def test_combined_dims_are_the_same_weight_flattened(output, nhd):
   w = w.reshape(_N * _H, _D) if nhd else w.reshape(_D, _N * _H)
   got = flat.apply({'params': {'w': w}}, x)
   np.testing.assert_allclose(got, layer.apply(variables, x), atol=1e-6)
-  assert _metadata(flat.hparams, x)['w'].shape == w.shape
+  assert _metadata(flat.hparams, x)['w'].full_shape == w.shape
 
 
 def test_combined_projection_is_three():
@@ -221,4 +221,4 @@ def test_the_combined_weight_of_combined_heads_has_a_bias(wt):
 def test_without_a_mesh_any_sharding_is_accepted():
   config = _config()
   config.weight_split_dims_mapping.wt = ['data', 'mdl']
-  assert _metadata(config, jnp.zeros((2, _D)))['w'].shape == (_D, _N, _H)
+  assert _metadata(config, jnp.zeros((2, _D)))['w'].full_shape == (_D, _N, _H)

@@ -105,7 +105,7 @@ def test_outputs(cls, cap):
 def test_variable_names_and_shapes():
   args = _data()
   shapes = lambda cls, **fields: jax.tree.map(
-    lambda w: w.shape,
+    lambda w: w.full_shape,
     _config(cls, **fields).Instantiate().abstract_init_with_metadata(*args),
   )['params']
   ffn = {'logits_ffn': {'linear': {'w': (_D, _V)}, 'bias': {'b': (_V,)}}}

@@ -92,8 +92,8 @@ def test_variable_tree():
     'final_ln',
     'softmax',
   }
-  assert tree['embedding_lookup']['emb_var'].shape == (_V, _D)
-  assert tree['softmax']['logits_ffn']['linear']['w'].shape == (_D, _V)
+  assert tree['embedding_lookup']['emb_var'].full_shape == (_V, _D)
+  assert tree['softmax']['logits_ffn']['linear']['w'].full_shape == (_D, _V)
   assert set(tree['transformer']) == {'x_layers_0', 'x_layers_1'}
 
 

@@ -356,7 +356,7 @@ def test_declared_weights():
     ('wi_gate_0', (_E, _D, _F), _D),
     ('wo_0', (_E, _F, _D), _F),
   ]:
-    assert declared[name].shape == shape
+    assert declared[name].full_shape == shape
     assert declared[name].init == uniform(fan)
   split = declared['wo_0'].tensor_split_dims_mapping
   assert list(split) == ['data', 'mdl', None]

@@ -176,7 +176,7 @@ def test_declared_shapes_and_splits_of_stacked_weights():
   layer = declared['params']['repeat']['sub']['x_layers_0']
   weight = layer['self_attention']['combined_qkv']['w']
   assert weight.repeat_prefix == [_L]
-  assert weight.shape == (3, _D, _N, _D // _N)
+  assert tuple(weight.shape) == (3, _D, _N, _D // _N)
   assert list(weight.repeat_prefix_split_dims_mapping) == ['data']
   assert list(weight.repeat_optimizer_dims_mapping) == [-1]
 

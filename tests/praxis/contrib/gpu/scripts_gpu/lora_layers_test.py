@@ -111,7 +111,7 @@ def test_starts_as_the_plain_layer():
   ).Instantiate()
   tree = layer.abstract_init_with_metadata(_X)['params']
   assert tree['lora_a'].init == init
-  assert tree['lora_a'].shape == (_D, _R)
+  assert tree['lora_a'].full_shape == (_D, _R)
   params = layer.init(jax.random.key(0), _X)['params']
   assert not params['lora_b'].any()
   got = layer.apply({'params': params}, _X)
