@@ -240,7 +240,7 @@ class BaseLayer(children.ParentModule):
     if not all(size > 0 for size in var_hparams.shape):
       raise ValueError(
         f'weight {name!r} of {type(self).__name__} needs positive dimensions, '
-        f'got shape {var_hparams.shape}; set the sizes in its Config'
+        f'got shape {tuple(var_hparams.shape)}; set the sizes in its Config'
       )
     hparams = self._with_layer_defaults(var_hparams, trainable)
     self._weights[name] = hparams

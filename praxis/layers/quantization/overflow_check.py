@@ -50,11 +50,8 @@ class OverflowChecker(base_layer.BaseLayer):
 
     def warn(maximum: Array, minimum: Array) -> None:
       logging.warning(
-        'Overflow in: %s, %s, max_val: %s, min_val: %s',
-        class_name,
-        name,
-        maximum,
-        minimum,
+        f'Overflow in: {class_name}, {name}, max_val: {maximum}, '
+        f'min_val: {minimum}'
       )
 
     jax.lax.cond(

@@ -221,7 +221,7 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
       if mapping is not None:
         mapping = [*mapping[: dim + 1], None, *mapping[dim + 1 :]]
     weight = copy.copy(declared)
-    weight.shape, weight.tensor_split_dims_mapping = tuple(shape), mapping
+    weight.shape, weight.tensor_split_dims_mapping = shape, mapping
     scale = WeightHParams(
       shape=scale_shapes.get_scale_shape(shape, dims),
       mesh_shape=declared.mesh_shape,

@@ -3,6 +3,7 @@
 
 Parses absl's flags, seeds numpy, and makes our NestedMap the one of Lingvo, so
 that the TensorFlow layers of Lingvo in some tests take variables of our layers.
+Finds the helpers of upstream's tests that are in a package of their own.
 """
 
 import importlib.abc
@@ -84,6 +85,10 @@ def _upstream_test_helper(name):
   return getattr(module, name)
 
 
+# The package with test_util.py, which our packages lack.
+_TEST_HELPERS = 'praxis.layers.quantization.tests'
+
+
 def pytest_configure(config):
   del config
   operations = 'lingvo.core.ops.gen_x_ops'
@@ -94,6 +99,11 @@ def pytest_configure(config):
     sys.meta_path.insert(0, _NestedMapFinder())
     test_utils = importlib.import_module('praxis.test_utils')
     test_utils.__getattr__ = _upstream_test_helper
+  if not importlib.util.find_spec(_TEST_HELPERS):
+    package = types.ModuleType(_TEST_HELPERS)
+    path = _TEST_HELPERS.replace('.', '/')
+    package.__path__ = [os.path.join(os.environ['PAX_UPSTREAM_SOURCE'], path)]
+    sys.modules[_TEST_HELPERS] = package
 
 
 def pytest_runtest_setup(item):

@@ -94,7 +94,7 @@ def test_a_wide_network_has_a_wide_classifier():
   body = tree['params']['body']
   assert body['layers_0']['w'].shape[-1] == 48
   assert body['layers_3']['w'].shape[-1] == 24
-  assert body['layers_5']['linear']['w'].shape == (24, 5)
+  assert body['layers_5']['linear']['w'].full_shape == (24, 5)
 
 
 def test_parameters_of_mobilenet_v2():

@@ -91,13 +91,15 @@ class WeightSparsityParams:
         raise ValueError(
           f'{name} must not be negative, got {getattr(self, name)}'
         )
-    decays = self.structure_decay or self.mask_decay_weight != 0.0
-    if self.sparse_ste and decays:
+    if self.sparse_ste and self.mask_decay_weight != 0.0:
       raise ValueError(
-        'SR-STE only works with a non-decaying mask and structure, got '
-        'sparse_ste=True, '
-        f'structure_decay={self.structure_decay} and '
+        'SR-STE only works with non-decaying mask, got sparse_ste=True and '
         f'mask_decay_weight={self.mask_decay_weight}'
+      )
+    if self.sparse_ste and self.structure_decay:
+      raise ValueError(
+        'SR-STE only works with non-decaying sparse structure, got '
+        'sparse_ste=True and structure_decay=True'
       )
 
 

@@ -28,12 +28,12 @@ class Equation:
     operands = ins.split(',')
     if not arrow or len(operands) != 2:
       raise ValueError(
-        f"an equation must have two operands, as 'bd,df->bf', got {eqn!r}"
+        f"an equation must have two arguments, as 'bd,df->bf', got {eqn!r}"
       )
     for letters in operands:
       explicit = letters.replace('.', '')
       if len(explicit) != len(set(explicit)):
-        raise ValueError(f'{letters!r} in equation {eqn!r} has a letter twice')
+        raise ValueError(f'Repeated letter in {letters!r} of equation {eqn!r}')
     return cls(*operands, out)
 
   def expand(self, lhs_ndim: int, rhs_ndim: int) -> Equation:
@@ -129,7 +129,8 @@ def einsum_eqn_to_dimension_numbers(
   unmatched = set(lhs + rhs) - set(shared) - set(out)
   if unmatched or set(out) - set(lhs + rhs):
     raise ValueError(
-      f'each letter of {eqn!r} must be in the output or in both operands; '
+      f'Contraction of one argument is not supported: each letter of {eqn!r} '
+      'must be in the output or in both arguments, '
       f'{sorted(unmatched) or sorted(set(out) - set(lhs + rhs))} is not'
     )
   free = [c for c in lhs + rhs if c not in shared]

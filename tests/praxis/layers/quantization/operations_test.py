@@ -241,7 +241,7 @@ def test_what_does_not_fit_is_refused():
       prng_key=jax.random.key(0),
       params=QuantizedTrainingParams(cast_bits_fwd=8),
     )
-  with pytest.raises(ValueError, match='two operands'):
+  with pytest.raises(ValueError, match='two arguments'):
     operations.eqn_to_weight_contract_dims('a->b')
   with pytest.raises(ValueError, match='eqn must be given'):
     operations.fakequant_activation(_X, per_channel=True)

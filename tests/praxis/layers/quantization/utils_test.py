@@ -66,8 +66,13 @@ def test_dimension_numbers_of_an_equation():
   assert numbers == (((3,), (3,)), ((0, 2), (0, 2))) and order is None
   with pytest.raises(NotImplementedError, match="must not have '...'"):
     utils.einsum_eqn_to_dimension_numbers('...a,ab->...b')
-  for bad in ('ab,b->c', 'aa,ab->b', 'a,b,c->abc'):
-    with pytest.raises(ValueError):
+  for bad, keywords in (
+    ('ab,b->', "Contraction .*'a'"),
+    ('ab,b->c', 'must be in the output'),
+    ('aa,ab->b', 'Repeated letter'),
+    ('a,b,c->abc', 'two arguments'),
+  ):
+    with pytest.raises(ValueError, match=keywords):
       utils.einsum_eqn_to_dimension_numbers(bad)
 
 

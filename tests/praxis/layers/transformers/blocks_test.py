@@ -151,7 +151,7 @@ def test_sizes_of_weights_and_their_start():
   params = layer.abstract_init_with_metadata(jnp.zeros((1, 2, _D)))['params']
   first = params['ffn_layer1']['linear']['w']
   second = params['ffn_layer2']['linear']['w']
-  assert first.shape == (_D, _F) and second.shape == (_F, 5)
+  assert first.full_shape == (_D, _F) and second.full_shape == (_F, 5)
   assert list(first.tensor_split_dims_mapping) == ['data', 'mdl']
   assert list(second.tensor_split_dims_mapping) == ['mdl', 'data']
   assert first.init.method == second.init.method == 'uniform'

@@ -175,8 +175,10 @@ def test_what_does_not_fit_is_refused():
     sparsity_modes.FewShotMode(num_shots=1)
   with pytest.raises(ValueError, match='must not be negative'):
     _Weight(prune_rate=None, offset=-1)
-  with pytest.raises(ValueError, match='SR-STE only works with a non-decaying'):
+  with pytest.raises(ValueError, match='non-decaying sparse structure'):
     _Weight(prune_rate=None, sparse_ste=True, structure_decay=True)
+  with pytest.raises(ValueError, match='only works with non-decaying mask'):
+    _Weight(prune_rate=None, sparse_ste=True, mask_decay_weight=0.1)
   with pytest.raises(ValueError, match='prune_rate must be None or a tuple'):
     _HP(weight_params=_Weight(prune_rate=0.5))
   with pytest.raises(
