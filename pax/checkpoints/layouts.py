@@ -155,20 +155,16 @@ class OrbaxLayout:
   def write(
     self, staging: Path, snapshot: orbax_format.Snapshot, step: int
   ) -> dict[str, manifest.Entry]:
-    from pax.checkpoints import orbax_format
-
-    return orbax_format.write(staging, snapshot)
+    return snapshot.write(staging)
 
   def finish(
     self, staging: Path, snapshot: orbax_format.Snapshot, step: int
   ) -> dict[str, manifest.Entry]:
-    from pax.checkpoints import orbax_format
-
     metadata = {
       **verification.create_metadata(step),
       'version': verification.OCDBT_VERSION,
     }
-    return orbax_format.finish(staging, snapshot, metadata)
+    return snapshot.finish(staging, metadata)
 
   def commit(
     self,

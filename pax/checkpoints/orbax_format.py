@@ -92,11 +92,11 @@ class Snapshot:
   def __init__(self, state: State):
     """Copies the shards that this process writes from the devices."""
     arrays = paths.flatten(state)
-    self.shapes: Shapes = {
+    self._shapes: Shapes = {
       name: (tuple(array.shape), array.dtype.name)
       for name, array in arrays.items()
     }
-    self.variables = _variables_metadata(state)
+    self._variables = _variables_metadata(state)
     self._created: futures.Future[epath.Path] = futures.Future()
     registry = ocp.type_handlers.create_type_handler_registry()
     array_handler = _ArrayHandler(
@@ -123,20 +123,65 @@ class Snapshot:
     self._saves = _run(self._handler.async_save(directory, args=args)) or ()
     self._pending = array_handler.pending
 
-  def write_to(self, directory: Path) -> None:
-    """Lets Orbax write into a directory, and waits until it has."""
-    _ignore_late_callbacks()
-    self._created.set_result(epath.Path(directory))
-    try:
-      for save in self._saves:
-        save.result()
-    except BaseException:
-      self._join()
-      raise
+  def write(self, staging: Path) -> dict[str, manifest.Entry]:
+    """Writes the shards of this process, once; returns its manifest entries.
 
-  def finalize(self, directory: Path) -> None:
-    """Merges the databases of all processes."""
-    self._handler.finalize(epath.Path(directory))
+    Args:
+      staging: Directory of the checkpoint.
+
+    Raises:
+      OSError: A file cannot be written.
+    """
+    _ignore_late_callbacks()
+    with _anchored_state(staging) as folder:
+      folder.mkdir(exist_ok=True)
+      self._created.set_result(epath.Path(folder))
+      try:
+        for save in self._saves:
+          save.result()
+      except BaseException:
+        self._join()
+        raise
+    own = f'{paths.STATE_FOLDER}/{_process_folder(jax.process_index())}/'
+    return _entries(staging, lambda name: name.startswith(own))
+
+  def finish(
+    self, staging: Path, metadata: Mapping[str, Any]
+  ) -> dict[str, manifest.Entry]:
+    """Completes a checkpoint that all processes have written.
+
+    Args:
+      staging: Directory of the checkpoint.
+      metadata: Contents of the file `metadata` besides the shapes.
+
+    Returns:
+      The manifest entries of the files that belong to no process.
+
+    Raises:
+      OSError: A file cannot be written.
+    """
+    with _anchored_state(staging) as folder:
+      # Merges the databases of all processes.
+      self._handler.finalize(epath.Path(folder))
+    contents = {
+      **metadata,
+      'train_state_metadata': self._variables,
+      'shapes': self._shapes,
+    }
+    (staging / paths.METADATA_FILE).mkdir(exist_ok=True)
+    file = staging / paths.METADATA_FILE / paths.METADATA_FILE
+    file.write_text(json.dumps(contents))
+    (staging / _STEP_METADATA).write_text(json.dumps(_step_metadata()))
+    items = (
+      f'{paths.STATE_FOLDER}/',
+      f'{paths.METADATA_FILE}/',
+      _STEP_METADATA,
+    )
+    of_processes = f'{paths.STATE_FOLDER}/{_process_folder("")}'
+    return _entries(
+      staging,
+      lambda name: name.startswith(items) and not name.startswith(of_processes),
+    )
 
   def release(self) -> None:
     """Ends the threads of Orbax if nothing has been written."""
@@ -150,62 +195,6 @@ class Snapshot:
     for pending in self._pending:
       with contextlib.suppress(BaseException):
         pending.result()
-
-
-def write(staging: Path, snapshot: Snapshot) -> dict[str, manifest.Entry]:
-  """Writes the shards of this process; returns its manifest entries.
-
-  Args:
-    staging: Directory of the checkpoint.
-    snapshot: The host copy, which is written once.
-
-  Raises:
-    OSError: A file cannot be written.
-  """
-  with _anchored_state(staging) as state:
-    state.mkdir(exist_ok=True)
-    snapshot.write_to(state)
-  own = f'{paths.STATE_FOLDER}/{_process_folder(jax.process_index())}/'
-  return _entries(staging, lambda name: name.startswith(own))
-
-
-def finish(
-  staging: Path, snapshot: Snapshot, metadata: Mapping[str, Any]
-) -> dict[str, manifest.Entry]:
-  """Completes a checkpoint that all processes have written.
-
-  Args:
-    staging: Directory of the checkpoint.
-    snapshot: The host copy of process 0.
-    metadata: Contents of the file `metadata` besides the shapes.
-
-  Returns:
-    The manifest entries of the files that belong to no process.
-
-  Raises:
-    OSError: A file cannot be written.
-  """
-  with _anchored_state(staging) as state:
-    snapshot.finalize(state)
-  folder = staging / paths.METADATA_FILE
-  folder.mkdir()
-  contents = {
-    **metadata,
-    'train_state_metadata': snapshot.variables,
-    'shapes': snapshot.shapes,
-  }
-  (folder / paths.METADATA_FILE).write_text(json.dumps(contents))
-  (staging / _STEP_METADATA).write_text(json.dumps(_step_metadata()))
-  process = f'{paths.STATE_FOLDER}/{_process_folder("")}'
-  return _entries(
-    staging,
-    lambda name: (
-      name.startswith(
-        (f'{paths.STATE_FOLDER}/', f'{paths.METADATA_FILE}/', _STEP_METADATA)
-      )
-      and not name.startswith(process)
-    ),
-  )
 
 
 @contextlib.contextmanager

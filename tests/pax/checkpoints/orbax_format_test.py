@@ -30,7 +30,7 @@ def _threads_of_orbax():
 def _write(directory, snapshot):
   staging = directory / 'tmp_checkpoint_00000001'
   staging.mkdir(parents=True, exist_ok=True)
-  return orbax_format.write(staging, snapshot)
+  return snapshot.write(staging)
 
 
 def test_layout(tmp_path):
@@ -158,7 +158,7 @@ def test_an_error_of_the_disk_is_one_line_with_the_cause(tmp_path):
   (staging / 'state').mkdir()
   (staging / 'state' / 'ocdbt.process_0').write_text('in the way')
   with pytest.raises(OSError, match='Orbax failed at') as error:
-    orbax_format.write(staging, snapshot)
+    snapshot.write(staging)
   assert 'Not a directory' in str(error.value)
   assert '\n' not in str(error.value)
   assert 'proc/self' not in str(error.value)
