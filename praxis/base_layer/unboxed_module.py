@@ -176,8 +176,12 @@ class UnboxedModule(nn.Module):
 
 
 def _rng_streams(rngs: PRNGKey | dict[str, PRNGKey]) -> dict[str, PRNGKey]:
-  """Returns one key per stream; a single key is split."""
+  """Returns one key per stream.
+
+  A single key is that of PARAMS, as in Flax; the other streams, which Flax does
+  not have, get keys split from it.
+  """
   if isinstance(rngs, dict):
     return rngs
-  names = (PARAMS, RANDOM, NON_PAX_RNG_KEY)
-  return dict(zip(names, jax.random.split(rngs, len(names)), strict=True))
+  _, random, other = jax.random.split(rngs, 3)
+  return {PARAMS: rngs, RANDOM: random, NON_PAX_RNG_KEY: other}

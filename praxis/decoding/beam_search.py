@@ -3,9 +3,9 @@
 
 The state of the decode loop has, for R = B * K rows and T columns: step,
 start_step, segment_pos [R]; of the live hypotheses output_ids and logprobs
-[B, K, T], hyp_scores and hyp_ids [B, K] (the index of the parent); done [B];
-and of the finished hypotheses end_ids and end_logprobs [B, K, T],
-end_decode_lengths and end_scores_norm [B, K].
+[B, K, T], hyp_scores, hyp_ids (the index of the parent) and done (whether it
+has an end-of-sequence token) [B, K]; and of the finished hypotheses end_ids and
+end_logprobs [B, K, T], end_decode_lengths and end_scores_norm [B, K].
 
 References: Sequence to Sequence Learning with Neural Networks, section 3.2,
 https://arxiv.org/abs/1409.3215
@@ -115,11 +115,11 @@ class BeamSearch:
       logprobs=logprobs,
       hyp_scores=hypotheses.initial_scores(batch, beam),
       hyp_ids=jnp.zeros((batch, beam), jnp.int32),
-      done=jnp.zeros(batch, bool),
+      done=jnp.zeros((batch, beam), bool),
       end_ids=ids,
-      end_decode_lengths=lengths,
+      end_decode_lengths=jnp.full_like(lengths, seq_len),
       end_scores_norm=jnp.full((batch, beam), hypotheses.NO_SCORE),
-      end_logprobs=logprobs,
+      end_logprobs=jnp.zeros_like(logprobs),
     )
 
   def prepare_states(self, model: Any) -> None:
@@ -161,21 +161,21 @@ class BeamSearch:
     self._update_finished(state, expansion)
     parents = expansion.parents
     self.fns.transform(model, self._reorder_fn(parents))
-    offset = self.hparams.output_id_offset
+    new_ids = expansion.ids + self.hparams.output_id_offset
     state.update(
       output_ids=hypotheses.gather_hypotheses(state.output_ids, parents)
       .at[:, :, step]
-      .set(expansion.ids + offset),
+      .set(new_ids),
       logprobs=hypotheses.gather_hypotheses(state.logprobs, parents)
       .at[:, :, step]
       .set(expansion.logprobs),
       hyp_scores=expansion.scores,
       hyp_ids=parents,
+      done=hypotheses.update_done(
+        state.done, parents, new_ids, self.hparams.eos_id
+      ),
       step=step,
       segment_pos=state.segment_pos + 1,
-    )
-    state.done = hypotheses.is_search_done(
-      state.hyp_scores, state.end_scores_norm, self._max_steps, self.hparams
     )
     return state
 
@@ -199,7 +199,7 @@ class BeamSearch:
       logprobs=left_align(state.end_logprobs, decode_loop.NO_LOGPROB),
       scores=state.end_scores_norm,
       decode_lengths=state.end_decode_lengths,
-      done=state.end_scores_norm > hypotheses.NO_SCORE / 2,
+      done=state.done,
       prefix_ids=prefix_ids[:, jnp.newaxis],
       prefix_lengths=lengths,
       original_lengths=lengths,
@@ -214,9 +214,8 @@ class BeamSearch:
   ) -> None:
     """Updates the K best finished hypotheses in `state`."""
     step = state.step + 1
-    offset = self.hparams.output_id_offset
     candidates = (
-      state.output_ids.at[:, :, step].set(expansion.end_ids + offset),
+      state.output_ids.at[:, :, step].set(expansion.end_ids),
       self.prefix_lengths[:, None]
       + jnp.broadcast_to(step - state.start_step, state.hyp_ids.shape),
       expansion.end_scores,
@@ -267,8 +266,10 @@ def run_search(
   Returns:
     output_ids [B, K, T] (prompt and continuation, left-aligned, padded with 0),
     decode_lengths [B, K] (of both), logprobs [B, K, T] (NO_LOGPROB where no
-    token is generated), scores [B, K], done [B, K] (whether the result exists),
-    prefix_ids [B, 1, P], prefix_lengths and original_lengths [B, K].
+    token is generated), scores [B, K] (about -1e9 where there is no result),
+    done [B, K] (whether the live hypotheses, not the results, have an
+    end-of-sequence token), prefix_ids [B, 1, P], prefix_lengths and
+    original_lengths [B, K].
   """
   fns, axes = search.fns, decode_loop_mesh_axes_transpose
   if fns.fprop is not None:

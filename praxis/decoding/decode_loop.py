@@ -80,11 +80,12 @@ def run_recording_summaries(
   """Repeats `body` buckets[-1] times, and stacks the summaries of the steps.
 
   A while loop, as in `run`, drops them, because it does not know the number of
-  its steps. The caches grow at once.
+  its steps. It also splits the random streams in another way, so samples do not
+  depend on whether the summaries are mutable. The caches grow at once.
 
   Args:
-    model: bound, with mutable DECODE_CACHE and SUMMARIES, and with caches that
-      have room for buckets[0] steps.
+    model: bound, with a mutable DECODE_CACHE, and with caches that have room
+      for buckets[0] steps.
     fns: the functions of the model.
     body: fn(model, state) -> state.
     state: the initial state.
@@ -108,7 +109,6 @@ def run_recording_summaries(
     ),
     split_rngs={base_layer.RANDOM: True},
     length=buckets[-1],
-    check_constancy_invariants=False,
   )
   loop = nn.map_variables(
     loop,

@@ -5,6 +5,10 @@ One cache [B, T * K] holds the tokens of all K hypotheses, step by step. The
 beam mask of a hypothesis marks the tokens that it consists of. `beam_search`
 reorders caches; this search reorders masks.
 
+`FlatBeamSearch` continues prompts, by log-probabilities. praxis's function
+`flat_beam_search` starts from the last token of the prompts alone and ranks
+hypotheses by sums of logits; so does `FlatBeamSearchFromLastToken`.
+
 It needs a decoder whose layers use positions only through `segment_pos`: no
 relative bias, window, convolution or n-grammer; see
 `decode_states.check_decoding`.
@@ -13,7 +17,7 @@ relative bias, window, convolution or n-grammer; see
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -109,13 +113,13 @@ def update_topk_scores_with_eos(
 
 
 def post_process(
-  result: NestedMap, eos_id: int, max_decoding_steps: int
+  result: NestedMap, eos_id: int | Int[Array, 'B K 1'], max_decoding_steps: int
 ) -> NestedMap:
   """Returns the final state with the ids of the finished hypotheses.
 
   Args:
     result: the final state of the loop.
-    eos_id: appended to each hypothesis.
+    eos_id: appended to each hypothesis; one, or one for each.
     max_decoding_steps: the upper bound of decode_lengths.
 
   Returns:
@@ -149,6 +153,10 @@ class FlatBeamSearch:
   prefix_ids: Int[Array, 'B P']
   prefix_lengths: Int[Array, 'B']
   dtype: jax.typing.DTypeLike = jnp.float32
+  # The terms of scores, from logits.
+  token_scores: Callable[[Float[Array, 'B K V']], Float[Array, 'B K V']] = (
+    jax.nn.log_softmax
+  )
 
   def initial_state(self) -> NestedMap:
     """Returns the initial state of the decode loop."""
@@ -191,21 +199,19 @@ class FlatBeamSearch:
     )
     state.atten_mask = self._atten_mask(state.beam_mask)
     logits = self.fns.logits(model, ids, segment_pos, state)
-    expansion = hypotheses.expand(
-      jax.nn.log_softmax(logits), state.hyp_scores, step, self.hparams
-    )
+    scores = self.token_scores(logits.reshape(*ids.shape, -1))
+    expansion = hypotheses.expand(scores, state.hyp_scores, step, self.hparams)
     self._update_finished(state, expansion)
     state.update(
       output_ids=state.output_ids.at[step].set(expansion.ids),
       logprobs=state.logprobs.at[step].set(expansion.logprobs),
       hyp_scores=expansion.scores.astype(self.dtype),
       beam_mask=update_beam_mask(state.beam_mask, expansion.parents, step),
+      done=hypotheses.update_done(
+        state.done, expansion.parents, expansion.ids, self.hparams.eos_id
+      ),
       step=step,
     )
-    is_done = hypotheses.is_search_done(
-      state.hyp_scores, state.end_scores_norm, self._max_steps, self.hparams
-    )
-    state.done = jnp.broadcast_to(is_done[:, None], state.done.shape)
     return state
 
   def result(self, state: NestedMap) -> NestedMap:
@@ -231,7 +237,7 @@ class FlatBeamSearch:
       flat = sequence_alignment.shift_rows(flat, -num_padding, fill=fill)
       return flat.reshape(rows.shape)
 
-    ids = decoded(state.output_ids + offset, state.end_eos_ids + offset, 0)
+    ids = decoded(state.output_ids + offset, state.end_eos_ids, 0)
     logprobs = decoded(
       state.logprobs, state.end_eos_logprobs, decode_loop.NO_LOGPROB
     )
@@ -246,7 +252,7 @@ class FlatBeamSearch:
       logprobs=left_align(prefix_logprobs, logprobs, decode_loop.NO_LOGPROB),
       scores=state.end_scores_norm,
       decode_lengths=lengths + jnp.where(exists, end_position, 0),
-      done=exists,
+      done=state.done,
       prefix_ids=left_aligned_prefix[:, jnp.newaxis],
       prefix_lengths=lengths,
       original_lengths=lengths,
@@ -293,9 +299,69 @@ class FlatBeamSearch:
     return steps[-1]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FlatBeamSearchFromLastToken(FlatBeamSearch):
+  """Flat beam search that reads no more than the last token of the prompts.
+
+  Scores are sums of logits, and the result starts with that token.
+  """
+
+  # The upper bound of decode_lengths.
+  max_length: int
+
+  @classmethod
+  def create(
+    cls,
+    fns: model_fns.ModelFns,
+    hparams: FlatBeamSearchHParams,
+    prompt_ids: Int[Array, 'B P'],
+    seq_len: int,
+    dtype: jax.typing.DTypeLike = jnp.float32,
+  ) -> FlatBeamSearchFromLastToken:
+    """Returns the search for results of `seq_len` columns.
+
+    Args:
+      fns: the functions of the model.
+      hparams: its max_decode_steps bounds decode_lengths.
+      prompt_ids: the prompts; their last column is read.
+      seq_len: number of columns of the result.
+      dtype: of masks and scores.
+
+    Raises:
+      ValueError: seq_len is not positive.
+    """
+    if seq_len <= 0:
+      raise ValueError(
+        'The sequence length for decoding must be > 0, current value = '
+        f'{seq_len}'
+      )
+    limits = hparams.decode_steps()
+    hparams = hparams.clone()
+    hparams.max_decode_steps = seq_len - 1
+    return cls(
+      fns=fns,
+      hparams=hparams,
+      prefix_ids=prompt_ids[:, -1:],
+      prefix_lengths=jnp.ones(prompt_ids.shape[0], jnp.int32),
+      dtype=dtype,
+      token_scores=lambda logits: logits,
+      max_length=limits[-1] if limits else seq_len,
+    )
+
+  def result(self, state: NestedMap) -> NestedMap:
+    """Returns the finished hypotheses; see `flat_beam_search`."""
+    names = ('step', 'done', 'output_ids', 'beam_mask', 'hyp_scores')
+    names += ('end_mask', 'end_scores', 'end_scores_norm')
+    return post_process(
+      NestedMap({name: state[name] for name in names}),
+      state.end_eos_ids[..., jnp.newaxis],
+      self.max_length,
+    )
+
+
 def flat_beam_search(
   model: Any,
-  extend_step_fn: model_fns.ExpandedExtendStepFn,
+  extend_step_fn: model_fns.ExtendStepFn | model_fns.ExpandedExtendStepFn,
   prefix_ids: Int[Array, 'B P'],
   prefix_paddings: Float[Array, 'B P'],
   seq_len: int,
@@ -305,36 +371,42 @@ def flat_beam_search(
   eos_id: int | Sequence[int] = 2,
   length_norm_alpha: float = 0.8,
 ) -> NestedMap:
-  """Returns the best continuations of prompts that are prefilled already.
+  """Returns the best continuations of the last tokens of prompts.
 
   Args:
     model: bound, with a mutable DECODE_CACHE. Its states have room for
-      beam_size times max_decode_steps tokens from the last token of the prompts
-      on, which is read again.
-    extend_step_fn: fn(model, ids [B, K], segment_pos [B, K], state) returns
-      logits [B, K, V] under the mask state.atten_mask [B, 1, K, S].
-    prefix_ids: right-aligned prompts.
-    prefix_paddings: 1 in the padding before them.
-    seq_len: number of columns of the result.
+      beam_size * (seq_len - 1) tokens.
+    extend_step_fn: fn(model, ids [B, K], segment_pos [B, K]) returns logits
+      [B, K, V] or [B * K, V]. A fourth argument is the state of the loop, with
+      the attention mask `atten_mask` [B, 1, K, S] of the hypotheses.
+    prefix_ids: the prompts; only their last column is read.
+    prefix_paddings: not used.
+    seq_len: number of columns of the result, the first of which is the last of
+      the prompts.
     beam_size: number of hypotheses and of results.
     fprop_dtype: the dtype of masks and scores.
-    max_decode_steps: None: as many as seq_len allows.
+    max_decode_steps: the upper bound of decode_lengths; None: seq_len.
     eos_id: one or several end-of-sequence ids.
     length_norm_alpha: the exponent of `hypotheses.length_norm`.
 
   Returns:
-    The result of `praxis.decoding.beam_search.run_search`.
+    output_ids [B, K, T], decode_lengths and scores [B, K] of the results,
+    normalized sums of logits; and from the state of the loop beam_mask and
+    end_mask [B, K, K * T], hyp_scores and end_scores [B, K].
   """
-  search = FlatBeamSearch(
-    fns=model_fns.ModelFns(extend_step=extend_step_fn),
-    hparams=FlatBeamSearchHParams(
+  del prefix_paddings
+  search = FlatBeamSearchFromLastToken.create(
+    model_fns.ModelFns(
+      extend_step=model_fns.coerce_to_expanded_extend_step_fn(extend_step_fn)
+    ),
+    FlatBeamSearchHParams(
       beam_size=beam_size,
-      max_decode_steps=max_decode_steps or seq_len - prefix_ids.shape[1],
+      max_decode_steps=max_decode_steps,
       eos_id=eos_id,
       length_norm_alpha=length_norm_alpha,
     ),
-    prefix_ids=prefix_ids,
-    prefix_lengths=sequence_alignment.sequence_lengths(prefix_paddings),
-    dtype=fprop_dtype,
+    prefix_ids,
+    seq_len,
+    fprop_dtype,
   )
   return search.result(search.run_loop(model))

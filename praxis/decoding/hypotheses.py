@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Num, Shaped
 
-from praxis.decoding import stop_sequences
+from praxis.decoding import decode_loop, stop_sequences
 from praxis.decoding.hparams import BeamSearchHParams
 
 # The score of a hypothesis that does not exist.
@@ -119,7 +119,8 @@ class Expansion:
   """The hypotheses of one beam search step: finished and live ones."""
 
   # Each hypothesis finished by its best end-of-sequence token: the normalized
-  # score, the token and its log-probability.
+  # score, the token and its log-probability. A hypothesis that does not exist
+  # has no token: 0, NO_LOGPROB.
   end_scores: Float[Array, 'B K']
   end_ids: Int[Array, 'B K']
   end_logprobs: Float[Array, 'B K']
@@ -139,6 +140,9 @@ def expand(
 ) -> Expansion:
   """Returns the expansion of the beam by one token.
 
+  With early_exit, hypotheses that end compete with the others for a place in
+  the beam; without, they get a place only where there are no others.
+
   Args:
     logprobs: log-probabilities of the next token.
     scores: scores of the live hypotheses.
@@ -157,16 +161,20 @@ def expand(
     jnp.argmax(eos_logprobs, axis=-1)
   ]
   end_logprobs = jnp.max(eos_logprobs, axis=-1)
+  exists = scores + end_logprobs > NO_SCORE
   norm = length_norm(num_decoded, hparams.length_norm_alpha)
   _, topk_ids, topk_scores, topk_indices = two_stage_topk(
-    logprobs, scores, terminal_ids, hparams.tokens_per_beam
+    logprobs,
+    scores,
+    [] if hparams.early_exit else terminal_ids,
+    hparams.tokens_per_beam,
   )
   parents = topk_indices // (topk_ids.shape[1] // scores.shape[1])
   ids = gather_output_id(topk_ids, topk_indices)
   return Expansion(
     end_scores=jnp.maximum(scores + end_logprobs, NO_SCORE) / norm,
-    end_ids=end_ids,
-    end_logprobs=end_logprobs,
+    end_ids=jnp.where(exists, end_ids, 0),
+    end_logprobs=jnp.where(exists, end_logprobs, decode_loop.NO_LOGPROB),
     parents=parents,
     ids=ids,
     logprobs=gather_logprobs(logprobs, parents, ids),
@@ -174,24 +182,20 @@ def expand(
   )
 
 
-def is_search_done(
-  live_scores: Float[Array, 'B K'],
-  end_scores: Float[Array, 'B K'],
-  max_steps: int,
-  hparams: BeamSearchHParams,
-) -> Bool[Array, 'B']:
-  """Returns the prompts whose live hypotheses cannot reach the results.
-
-  Log-probabilities only fall, so a live score over the largest length norm
-  bounds every score that the hypothesis can end with.
+def update_done(
+  done: Bool[Array, 'B K'],
+  parents: Int[Array, 'B K'],
+  ids: Int[Array, 'B K'],
+  eos_id: int | Sequence[int],
+) -> Bool[Array, 'B K']:
+  """Returns which new hypotheses contain an end-of-sequence token.
 
   Args:
-    live_scores: unnormalized scores of the live hypotheses.
-    end_scores: normalized scores of the finished hypotheses.
-    max_steps: the largest number of decode steps.
-    hparams: the settings of the search.
+    done: the same of their parents.
+    parents: the index of each parent.
+    ids: the new tokens.
+    eos_id: one or several end-of-sequence ids.
   """
-  alpha = hparams.length_norm_alpha
-  max_norm = length_norm(jnp.asarray(max_steps if alpha > 0 else 1), alpha)
-  bound = jnp.max(live_scores, axis=1) / max_norm
-  return bound <= jnp.min(end_scores, axis=1)
+  return gather_hypotheses(done, parents) | stop_sequences.has_any_eos(
+    ids, eos_id
+  )

@@ -63,6 +63,8 @@ def top_p_mask_logits(
 ) -> Float[Array, 'B V']:
   """Masks all but the smallest set of top tokens with total probability >= p.
 
+  If the top tokens have a total of exactly p, sorted logits keep one more.
+
   References: The Curious Case of Neural Text Degeneration (nucleus sampling),
   https://arxiv.org/abs/1904.09751
 
@@ -70,25 +72,36 @@ def top_p_mask_logits(
     logits: of the candidate tokens.
     p: for all rows, or one for each, [B] or [B, 1].
     logits_sorted_in_descending_order: skips sorting.
-    logits_sum: logsumexp of more logits, to normalize probabilities over a
-      larger set than the candidates.
+    logits_sum: divides the logits instead of a softmax; see `sum_of_logits`.
   """
   if not isinstance(p, jax.Array) and p >= 1.0:
     return logits
   p = jnp.asarray(p, jnp.float32).reshape(-1, 1)
-  descending = logits.astype(jnp.float32)
-  if not logits_sorted_in_descending_order:
-    descending = jnp.sort(descending, axis=-1, descending=True)
+  is_descending = logits_sorted_in_descending_order
+  ordered = logits if is_descending else jnp.sort(logits, axis=-1)
+  probs = ordered.astype(jnp.float32)
   if logits_sum is None:
-    logits_sum = jax.nn.logsumexp(descending, axis=-1, keepdims=True)
-  probs = jnp.exp(descending - logits_sum)
-  prob_before = jnp.cumsum(probs, axis=-1) - probs
-  # Rounding must not mask the most probable token, nor any token with p >= 1.
-  is_first = jnp.arange(descending.shape[-1]) == 0
-  in_nucleus = (prob_before < p) | is_first | (p >= 1.0)
-  nucleus = jnp.where(in_nucleus, descending, jnp.inf)
-  threshold = jnp.min(nucleus, axis=-1, keepdims=True).astype(logits.dtype)
+    probs = jax.nn.softmax(probs, axis=-1)
+  else:
+    probs /= logits_sum
+  # In ascending order, the small probabilities are summed first.
+  limit = p if is_descending else 1.0 - p
+  num_below = jnp.sum(
+    jnp.cumsum(probs, axis=-1) <= limit, axis=-1, keepdims=True
+  )
+  # Rounding must not mask any token of a row with p >= 1.
+  num_below = jnp.where(p >= 1.0, is_descending * logits.shape[-1], num_below)
+  threshold = jnp.take_along_axis(ordered, num_below, axis=-1, mode='clip')
   return jnp.where(logits < threshold, _mask_value(logits), logits)
+
+
+def sum_of_logits(logits: Float[Array, 'B V']) -> Float[Array, 'B 1']:
+  """Returns the normalizer of `global_normalize`, the sum of the logits.
+
+  With it, top_p is a share of the logits: they are taken as nonnegative
+  weights, not as log-probabilities.
+  """
+  return jnp.sum(logits.astype(jnp.float32), axis=-1, keepdims=True)
 
 
 def epsilon_mask_logits(

@@ -86,12 +86,10 @@ def sample_decode(
     seq_len: number of columns of the result.
     num_samples: number of samples of each prompt.
     fprop_fn: prefills the prompts; None: they are prefilled already.
-    max_prefix_len: number of columns of the prompts; None: all.
+    max_prefix_len: number of columns of the prompts, 0 if all are empty; None:
+      all.
     prefix_lengths: None: from the paddings, or 0 without fprop_for_prefix.
   """
-  prefix_len = max_prefix_len or prefix_ids.shape[1]
-  if fprop_for_prefix:
-    prefix_paddings = prefix_paddings[:, :prefix_len]
   original_lengths = sequence_alignment.sequence_lengths(prefix_paddings)
   if prefix_lengths is None:
     prefix_lengths = original_lengths * int(fprop_for_prefix)
@@ -126,13 +124,14 @@ def sample_decode(
     extend_step=model_fns.coerce_to_expanded_extend_step_fn(extend_step_fn),
     transform_state=transform_state_fn,
     lazy_broadcast_prefix=lazy_broadcast_prefix_fn,
-    fprop=fprop_fn,
+    fprop=fprop_fn
+    and (lambda model, *_: fprop_fn(model, prefix_ids, prefix_paddings)),
   )
   prefix = sampling.Prefix(
-    ids=prefix_ids[:, :prefix_len],
+    ids=prefix_ids,
     lengths=prefix_lengths,
     original_lengths=original_lengths,
-    result_len=prefix_ids.shape[1],
+    num_columns=max_prefix_len,
   )
   shape = (num_samples, seq_len)
   return sampling.decode(model, fns, next_token_sampler, prefix, shape, options)

@@ -24,8 +24,6 @@ class PromptRows:
   """The prompts in the rows of the decode loop, one row per sample."""
 
   ids: Int[Array, 'R P']
-  # Number of columns of prefix_ids in the result.
-  result_len: int
   # The column of each prompt's first token, and the one after its last token.
   starts: Int[Array, 'R']
   ends: Int[Array, 'R']
@@ -72,7 +70,7 @@ def finalize(
   prefix_lengths = prompts.ends - prompts.starts
   output.update(
     prefix_ids=_left_align_prefixes(
-      prompts.ids, prompts.starts, prefix_lengths, prompts.result_len
+      prompts.ids, prompts.starts, prefix_lengths
     ),
     prefix_lengths=prefix_lengths,
     original_lengths=prompts.original_lengths,
@@ -181,10 +179,8 @@ def _left_align_prefixes(
   ids: Int[Array, 'R P'],
   starts: Int[Array, 'R'],
   lengths: Int[Array, 'R'],
-  result_len: int,
-) -> Int[Array, 'R K']:
-  """Returns left-aligned prompts, padded with 0 to `result_len` columns."""
+) -> Int[Array, 'R P']:
+  """Returns left-aligned prompts, padded with 0."""
   aligned = sequence_alignment.shift_rows(ids, -starts)
   is_token = jnp.arange(ids.shape[1]) < lengths[:, None]
-  prompts = jnp.where(is_token, aligned, 0)
-  return jnp.pad(prompts, [(0, 0), (0, result_len - ids.shape[1])])
+  return jnp.where(is_token, aligned, 0)

@@ -20,9 +20,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from praxis import base_layer, py_utils
+from praxis import py_utils
 from praxis.decoding import (
   classifier_free_guidance,
   controlled_decoding,
@@ -48,19 +48,25 @@ MAX_NUM_PER_TOKEN_LOGPROBS = 5
 class Prefix:
   """The prompts; right-aligned with fprop_for_prefix, else left-aligned."""
 
+  # The prompts, and possibly columns of zeros after them.
   ids: Int[Array, 'B P']
   lengths: Int[Array, 'B']
   # Number of tokens of the whole texts that the prompts begin.
   original_lengths: Int[Array, 'B']
-  # Number of columns of prefix_ids in the result; None: P.
-  result_len: int | None = None
+  # Number of columns of the prompts, 0 if all are empty; None: P.
+  num_columns: int | None = None
+
+  def __post_init__(self) -> None:
+    if self.num_columns is None:
+      object.__setattr__(self, 'num_columns', self.ids.shape[1])
 
   def paddings(self, is_right_aligned: bool) -> Float[Array, 'B P']:
     """Returns 1 at padding, 0 at tokens."""
     column = jnp.arange(self.ids.shape[1])[jnp.newaxis]
     if is_right_aligned:
-      column = column[:, ::-1]
-    return (column >= self.lengths[:, jnp.newaxis]).astype(jnp.float32)
+      column = self.num_columns - 1 - column
+    is_token = (column >= 0) & (column < self.lengths[:, jnp.newaxis])
+    return 1.0 - is_token
 
 
 def decode(
@@ -85,9 +91,9 @@ def decode(
     output_ids [B, N, T] (prompt and continuation, left-aligned, padded with 0),
     decode_lengths [B, N] (of both, the end-of-sequence id included), logprobs
     [B, N, T] (of generated tokens, and of prompts that are read token by token;
-    NO_LOGPROB elsewhere), prefix_ids [B, N, P] or wider, prefix_lengths and
-    original_lengths [B, N], and on request entropy, top_candidate_ids and
-    top_candidate_logprobs.
+    NO_LOGPROB elsewhere), prefix_ids [B, N, P], prefix_lengths and
+    original_lengths [B, N], and on request entropy [B, N, T] (of the steps that
+    ran), top_candidate_ids and top_candidate_logprobs.
 
   Raises:
     ValueError: T is not positive, or options contradict each other.
@@ -103,7 +109,7 @@ def decode(
   )
   with mesh_transpose.maybe_decode_mesh_transpose(model, axes):
     body = _create_loop_body(fns, sampler, prefix, shape, options)
-    buckets = _step_buckets(options, seq_len)
+    buckets = _step_buckets(fns, options, prefix.num_columns, seq_len)
     _prepare_states(model, fns, num_samples, buckets, options)
     state = body.initial_state(model)
     state = streaming.start(options.result_callback, state, num_samples)
@@ -180,8 +186,8 @@ class _SamplingLoopBody:
       new_ids, logprobs, logits = jax.tree.map(
         self.guidance.broadcast_to_pairs, (new_ids, logprobs, logits)
       )
-    is_generated = self._append_tokens(state, new_ids, logits, logprobs)
-    self._record_scores(state, logits, is_generated)
+    self._append_tokens(state, new_ids, logits, logprobs)
+    self._record_scores(state, logits)
     state.step += 1
     state.segment_pos += 1
     if self.options.result_callback is not None:
@@ -213,7 +219,7 @@ class _SamplingLoopBody:
     sampled_ids: Int[Array, 'R'],
     logits: Float[Array, 'R V'],
     sampled_logprobs: Float[Array, 'R'] | None,
-  ) -> Bool[Array, 'R']:
+  ) -> None:
     """Writes column step + 1 of `state`, and which rows are done.
 
     Args:
@@ -221,9 +227,6 @@ class _SamplingLoopBody:
       sampled_ids: the tokens of rows that are neither done nor in their prompt.
       logits: of the step; they score the tokens of prompts.
       sampled_logprobs: None: those of the logits.
-
-    Returns:
-      The mask of rows whose token is generated, not of the prompt or padding.
     """
     options, ends = self.options, self.prompts.ends
     column = state.step + 1
@@ -260,11 +263,8 @@ class _SamplingLoopBody:
         options.enforce_sample_constraints, state
       )
       state.done |= is_constrained & is_generated
-    return is_generated
 
-  def _record_scores(
-    self, state: NestedMap, logits: Array, is_generated: Bool[Array, 'R']
-  ) -> None:
+  def _record_scores(self, state: NestedMap, logits: Array) -> None:
     """Writes entropy, end-of-sequence scores and candidates on request."""
     options, column = self.options, state.step + 1
     requested = (
@@ -277,7 +277,6 @@ class _SamplingLoopBody:
     logprobs = jax.nn.log_softmax(logits)
     if options.return_entropy_score:
       entropy = -jnp.sum(logprobs * jnp.exp(logprobs), axis=-1)
-      entropy = jnp.where(is_generated, entropy, 0.0)
       state.entropy = decode_loop.set_column(state.entropy, column, entropy)
     if options.optimize_eos:
       eos_ids = jnp.asarray(stop_sequences.as_list(options.eos_id), jnp.int32)
@@ -291,17 +290,15 @@ class _SamplingLoopBody:
         token_samplers.take(logprobs[:, eos_ids], best),
       )
     if options.num_per_token_logprobs is not None:
-      self._record_candidates(state, logprobs, is_generated)
+      self._record_candidates(state, logprobs)
 
-  def _record_candidates(
-    self, state: NestedMap, logprobs: Array, is_generated: Bool[Array, 'R']
-  ) -> None:
+  def _record_candidates(self, state: NestedMap, logprobs: Array) -> None:
     """Writes the top candidates of the step, at column step - start_step."""
     max_candidates = MAX_NUM_PER_TOKEN_LOGPROBS
     top_k = min(logprobs.shape[-1], max_candidates)
     top_logprobs, ids = jax.lax.top_k(logprobs, top_k)
-    num_requested = jnp.where(is_generated, self.row_params.num_candidates, 0)
-    is_requested = jnp.arange(max_candidates) < num_requested[:, jnp.newaxis]
+    num_requested = self.row_params.num_candidates[:, jnp.newaxis]
+    is_requested = jnp.arange(max_candidates) < num_requested
     padding = [(0, 0), (0, max_candidates - top_k)]
     top_logprobs = jnp.pad(
       top_logprobs, padding, constant_values=decode_loop.NO_LOGPROB
@@ -343,7 +340,7 @@ def _create_loop_body(
   options: SamplingOptions,
 ) -> _SamplingLoopBody:
   num_samples, seq_len = shape
-  batch, prefix_len = prefix.ids.shape
+  batch, prefix_len = prefix.ids.shape[0], prefix.num_columns
   repeat = lambda x: jnp.repeat(x, num_samples, axis=0)
   is_prefilled = options.fprop_for_prefix
   starts = prefix_len - prefix.lengths if is_prefilled else 0
@@ -361,7 +358,6 @@ def _create_loop_body(
     guidance=guidance,
     prompts=sample_results.PromptRows(
       ids=repeat(prefix.ids),
-      result_len=prefix.result_len or prefix_len,
       starts=repeat(starts),
       ends=repeat(starts + prefix.lengths),
       original_lengths=repeat(prefix.original_lengths),
@@ -382,16 +378,24 @@ def _max_decode_steps(options: SamplingOptions) -> list[int]:
   return limits.decode_steps()
 
 
-def _step_buckets(options: SamplingOptions, seq_len: int) -> list[int]:
+def _step_buckets(
+  fns: model_fns.ModelFns,
+  options: SamplingOptions,
+  prefix_len: int,
+  seq_len: int,
+) -> list[int]:
   """Returns the numbers of steps that caches grow through."""
   if not options.fprop_for_prefix:
     return [seq_len - 1]
   buckets = _max_decode_steps(options)
-  if not buckets:
+  max_steps = seq_len - prefix_len
+  if buckets:
+    return [min(bucket, max_steps) for bucket in buckets]
+  if fns.fprop is not None:
     raise ValueError(
       'max_decode_steps must be > 0 with fprop_for_prefix, got None'
     )
-  return buckets
+  return [max_steps]
 
 
 def _prepare_states(
@@ -428,8 +432,7 @@ def _run_loop(
   should_stop = decode_loop.all_done if body.options.early_exit else None
   control = body.options.controlled_decoding
   if control is None:
-    has_summaries = model.is_mutable_collection(base_layer.SUMMARIES)
-    if should_stop is None and has_summaries:
+    if should_stop is None:
       return decode_loop.run_recording_summaries(
         model, body.fns, body, state, buckets
       )

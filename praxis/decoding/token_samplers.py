@@ -146,7 +146,8 @@ class DefaultNextTokenSampler(BaseNextTokenSampler):
   top_p: logit_filters.TopP | None = None
   # Smallest probability of a token to sample.
   epsilon_p: float = 0.0
-  # Whether top_p is a share of all tokens' probability, not of the top k's.
+  # Whether top_p is a share of the sum of all logits, instead of the top k's
+  # probability; see `logit_filters.sum_of_logits`.
   global_normalize: bool = False
   # Below 1, the expected recall of an approximate top k.
   top_k_recall_target: float = 1.0
@@ -225,10 +226,8 @@ class DefaultNextTokenSampler(BaseNextTokenSampler):
     if top_p is None:
       return top_logits
     logits_sum = None
-    if self.global_normalize:
-      logits_sum = jax.nn.logsumexp(
-        logits.astype(jnp.float32), axis=-1, keepdims=True
-      )
+    if self.top_k and self.global_normalize:
+      logits_sum = logit_filters.sum_of_logits(logits)
     return logit_filters.top_p_mask_logits(
       top_logits, top_p, self.top_k > 0, logits_sum
     )
@@ -271,8 +270,12 @@ def gumbel(keys: Array, shape: Sequence[int]) -> Float[Array, 'B K']:
 
 
 def take(x: Shaped[Array, 'B K'], index: Int[Array, 'B']) -> Array:
-  """Returns x[i, index[i]] of each row i."""
-  return jnp.take_along_axis(x, index[:, jnp.newaxis], axis=1)[:, 0]
+  """Returns x[i, index[i]] of each row i, its last entry if that is beyond.
+
+  The tokens of a prompt may be beyond the vocabulary of the logits.
+  """
+  columns = index[:, jnp.newaxis]
+  return jnp.take_along_axis(x, columns, axis=1, mode='clip')[:, 0]
 
 
 def sample_from_top_k_and_top_p(
@@ -296,7 +299,7 @@ def sample_from_top_k_and_top_p(
     top_k: number of top tokens to sample from; 0: all.
     top_p: total probability of the tokens to sample from.
     per_example_top_k: a smaller k for each row.
-    global_normalize: whether top_p is a share of all tokens' probability.
+    global_normalize: whether top_p is a share of the sum of all logits.
     top_k_recall_target: below 1, the recall of an approximate top k.
     logits_sampler: samples from the filtered logits; None: the default one.
     decode_loop_state: passed to the sampler.
@@ -306,7 +309,7 @@ def sample_from_top_k_and_top_p(
   )
   logits_sum = None
   if global_normalize:
-    logits_sum = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    logits_sum = logit_filters.sum_of_logits(logits)
   return sample_from_top_p_given_top_k(
     top_logits,
     ids,

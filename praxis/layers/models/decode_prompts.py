@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import jax.typing
+from absl import logging
 from jaxtyping import Array, Float, Int
 
 from praxis.decoding import sequence_alignment
@@ -135,11 +136,14 @@ def _token_by_token(
   causal_mask: Int[Array, 'B P'] | None,
 ) -> NestedMap:
   """Returns left-aligned prompts; the prefill reads a single padding."""
-  if causal_mask is not None and causal_mask.shape[1] > 1:
-    raise ValueError(
-      'a prefix model needs its prompt in one forward pass; set '
-      'fprop_for_prefix=True and max_decode_steps'
-    )
+  if causal_mask is not None:
+    if causal_mask.shape[1] > 1:
+      logging.warning(
+        'a prefix model that reads its prompt token by token attends to the '
+        'prompt causally, unlike in training; set fprop_for_prefix=True and '
+        'max_decode_steps to read it in one forward pass'
+      )
+    causal_mask = causal_mask[:, :1]
   # The decode loop starts from column 0, also where the prompt is empty.
   num_tokens = jnp.maximum(lengths, 1)
   is_prompt = jnp.arange(ids.shape[1])[jnp.newaxis] < num_tokens[:, jnp.newaxis]

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Int
 
 from praxis import base_layer
 from praxis.decoding import (
@@ -58,7 +59,7 @@ class LanguageModelDecoder:
         final state of the decode loop.
     """
     if isinstance(self.hparams, FlatBeamSearchHParams):
-      return self._flat_beam_search()
+      return self._flat_beam_search(batch)
     if isinstance(self.hparams, BeamSearchHParams):
       return self._beam_search()
     return self._sample(batch, result_callback, return_result_for_suffix_score)
@@ -80,10 +81,10 @@ class LanguageModelDecoder:
       self._model_fns(),
       sampling_options.build_next_token_sampler(hparams, batch),
       sampling.Prefix(
-        ids=data.input_ids,
+        ids=self._prefix_ids(hparams),
         lengths=data.prefix_lengths,
         original_lengths=data.original_lengths,
-        result_len=self._prefix_result_len(hparams),
+        num_columns=data.input_ids.shape[1],
       ),
       (hparams.num_samples, data.seqlen),
       sampling_options.from_batch(
@@ -98,17 +99,19 @@ class LanguageModelDecoder:
       return jax.tree.map(lambda x: x[:, 0], result)
     return result
 
-  def _prefix_result_len(self, hparams: SampleDecoderHParams) -> int:
-    """Returns the number of columns of prefix_ids in the result.
-
-    Prefilled prompts have the room of the first decode steps.
-    """
-    prompt_len = self.data.input_ids.shape[1]
+  def _prefix_ids(self, hparams: SampleDecoderHParams) -> Int[Array, 'B P']:
+    """Returns the prompts; prefilled ones with room for the first steps."""
+    ids = self.data.input_ids
     if not hparams.fprop_for_prefix or hparams.vanilla_sample_decode:
-      return prompt_len
-    return prompt_len + hparams.decode_steps()[0]
+      return ids
+    return jnp.pad(ids, [(0, 0), (0, hparams.decode_steps()[0])])
 
   def _beam_search(self) -> NestedMap:
+    if not self.hparams.fprop_for_prefix:
+      raise ValueError(
+        'a beam search of a language model needs fprop_for_prefix=True, got '
+        'False'
+      )
     return self._run_search(
       beam_search.BeamSearch(
         fns=self._model_fns(),
@@ -118,7 +121,7 @@ class LanguageModelDecoder:
       )
     )
 
-  def _flat_beam_search(self) -> NestedMap:
+  def _flat_beam_search(self, batch: NestedMap) -> NestedMap:
     if self.hparams.lazy_prefix_broadcast:
       raise ValueError(
         'flat beam search shares the cache of the prompt already; set '
@@ -130,6 +133,12 @@ class LanguageModelDecoder:
         lm.extend_step(ids, segment_pos=pos, atten_mask=state.atten_mask).logits
       ),
     )
+    if not self.hparams.fprop_for_prefix:
+      return self._run_search(
+        flat_beam_search.FlatBeamSearchFromLastToken.create(
+          fns, self.hparams, batch.ids, self.data.seqlen
+        )
+      )
     return self._run_search(
       flat_beam_search.FlatBeamSearch(
         fns=fns,
@@ -140,11 +149,6 @@ class LanguageModelDecoder:
     )
 
   def _run_search(self, search: beam_search.SearchAlgorithm) -> NestedMap:
-    if not self.hparams.fprop_for_prefix:
-      raise ValueError(
-        'a beam search of a language model needs fprop_for_prefix=True, got '
-        'False'
-      )
     result = beam_search.run_search(
       self.lm,
       search,
@@ -153,9 +157,10 @@ class LanguageModelDecoder:
       ),
       model_var_pspecs=self._weight_pspecs(),
     )
-    result.original_lengths = jnp.broadcast_to(
-      self.data.original_lengths[:, jnp.newaxis], result.prefix_lengths.shape
-    )
+    if 'prefix_lengths' in result:
+      result.original_lengths = jnp.broadcast_to(
+        self.data.original_lengths[:, jnp.newaxis], result.prefix_lengths.shape
+      )
     return result
 
   def _model_fns(self) -> model_fns.ModelFns:

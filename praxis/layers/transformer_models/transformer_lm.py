@@ -78,9 +78,11 @@ class TransformerLm(decode_states.DecodeStateContainer):
   skip_compute_loss: bool = False
   # Whether to leave the auxiliary losses out of total_loss.
   skip_aux_loss: bool = False
-  # Whether the output has the inputs of the softmax, and the logits. Without
-  # the latter the loss may be computed without materializing logits.
+  # Whether the output has the inputs of the softmax.
   record_activations_in_xent_output: bool = False
+  # Whether the loss is computed from the logits in the output. If not, the loss
+  # may be fused, and the logits are computed apart; XLA removes them where
+  # nothing reads them.
   record_logits_in_xent_output: bool = False
   # Weight in total_loss of the mean negative entropy of the predictions; above
   # 0 it encourages high entropy.
@@ -201,10 +203,11 @@ class TransformerLm(decode_states.DecodeStateContainer):
       start_time_step: first step of decoding.
 
     Returns:
-      With labels the output of the softmax (logits and log_probs only with
-      record_logits_in_xent_output), per_token_xent, per_sequence_xent,
-      total_loss, aux_loss and aux_loss_weight. Without labels logits, log_probs
-      and probs. With skip_compute_loss the activations.
+      With labels the output of the softmax (logits and log_probs are None if it
+      has a chunk_size, unless record_logits_in_xent_output), per_token_xent,
+      per_sequence_xent, total_loss, aux_loss and aux_loss_weight. Without
+      labels logits, log_probs and probs. With skip_compute_loss the
+      activations.
     """
     self._summarize_tokens(paddings)
     embedder = self._input_embedder()
@@ -374,11 +377,11 @@ class TransformerLm(decode_states.DecodeStateContainer):
   ) -> None:
     if self.record_activations_in_xent_output:
       output.activations = activations
-    if not self.record_logits_in_xent_output:
-      # All implementations of the loss give the same keys.
-      output.pop('logits', None)
-      output.pop('log_probs', None)
-    elif 'logits' not in output or 'log_probs' not in output:
+    # With chunks the output has None: the caller chose not to have logits.
+    is_absent = 'logits' not in output or (
+      self.record_logits_in_xent_output and output.logits is None
+    )
+    if is_absent:
       recorded = model_losses.probabilities(
         self.softmax, activations, input_ids
       )

@@ -112,6 +112,33 @@ def layer(
   return LayerCase(name=name, config=config, args=args, **options)
 
 
+def function(
+  name: str,
+  function: Callable[..., Any],
+  *args: Any,
+  tolerance: float = 2e-6,
+  **kwargs: Any,
+) -> FunctionCase:
+  """Returns a case of a function; numpy arguments become JAX arrays.
+
+  Args:
+    name: The case's name within its family.
+    function: Called with the other arguments.
+    *args: Positional arguments.
+    tolerance: Relative to the largest absolute value of an array.
+    **kwargs: Keyword arguments.
+  """
+
+  def run() -> Any:
+    import jax
+
+    to_jax = lambda x: jax.numpy.asarray(x) if isinstance(x, np.ndarray) else x
+    arrays = [to_jax(x) for x in args]
+    return function(*arrays, **{k: to_jax(v) for k, v in kwargs.items()})
+
+  return FunctionCase(name=name, function=run, tolerance=tolerance)
+
+
 def vary(
   name: str,
   cls: Any,

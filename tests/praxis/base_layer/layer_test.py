@@ -221,6 +221,13 @@ def test_keys_differ_by_call_and_repeat_by_seed():
   assert first == again
 
 
+def test_a_single_key_initializes_what_the_key_of_params_does():
+  layer, key = Linear.config(name='linear').Instantiate(), jax.random.key(3)
+  x = jnp.ones([1, 2])
+  single, params = (layer.init(rngs, x) for rngs in (key, {'params': key}))
+  jax.tree.map(np.testing.assert_array_equal, single, params)
+
+
 def test_do_eval_comes_from_the_context():
   class Mode(base_layer.BaseLayer):
     def __call__(self):

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from praxis import beam_search, flat_beam_search
-from praxis.decoding import hypotheses, stop_sequences
+from praxis.decoding import flat_beam_search as decoding_flat_beam_search
+from praxis.decoding import hypotheses, model_fns, stop_sequences
 from praxis.decoding.hparams import BeamSearchHParams, FlatBeamSearchHParams
 from tests.praxis.decoding import toy_model as toy
 
@@ -93,9 +94,12 @@ def _by_hand(row, hparams):
   """Returns the results of a plain beam search for one prompt."""
   prompt = list(toy.IDS[row][: toy.LENGTHS[row]])
   eos, beam = stop_sequences.as_list(hparams.eos_id), hparams.beam_size
+  has_eos = lambda text: any(token in eos for token in text[len(prompt) :])
   live, ended = [(0.0, prompt)], []
   for step in range(1, hparams.max_decode_steps + 1):
     grown = []
+    if hparams.early_exit and all(has_eos(text) for _, text in live):
+      break
     for score, text in live:
       scores = toy.log_probs(text)
       if step > hparams.min_decode_steps:
@@ -108,7 +112,7 @@ def _by_hand(row, hparams):
       grown += [
         (score + scores[token], [*text, int(token)])
         for token in kept
-        if token not in eos
+        if hparams.early_exit or token not in eos
       ]
     live = sorted(grown, reverse=True)[:beam]
   return sorted(ended, reverse=True)[:beam]
@@ -132,22 +136,43 @@ def test_a_narrow_beam(fields):
     _check(out, row, _by_hand(row, hparams), hparams.length_norm_alpha)
   np.testing.assert_array_equal(out.prefix_lengths[:, 0], toy.LENGTHS)
   np.testing.assert_array_equal(out.prefix_ids[:, 0], toy.IDS)
+  assert out.done.shape == (3, hparams.beam_size)
 
 
-def test_tokens_of_a_part_of_the_vocabulary():
-  plain = _search(beam_size=2, max_decode_steps=1)
-  out = _search(beam_size=2, max_decode_steps=1, output_id_offset=100)
+def test_early_exit_ends_when_all_live_hypotheses_have_ended():
+  out = _search(
+    beam_size=4, eos_id=list(range(toy.V)), early_exit=True, max_decode_steps=5
+  )
+  assert out.done.all()
+  # Every token ends a hypothesis, so there is a single step.
+  np.testing.assert_array_equal(out.decode_lengths[:, 0], toy.LENGTHS + 1)
+
+
+def test_results_that_do_not_exist():
+  out = _search(beam_size=3, max_decode_steps=1, length_norm_alpha=0.0)
+  np.testing.assert_array_equal(out.scores[:, 1:], -1e9)
+  np.testing.assert_array_equal(out.decode_lengths[:, 1:], 5)
+  for row, prompt in enumerate(toy.LENGTHS):
+    np.testing.assert_array_equal(out.output_ids[row, 1, prompt:], 0)
+
+
+def test_an_offset_is_added_to_all_tokens_but_the_end():
+  options = {'beam_size': 1, 'max_decode_steps': 2, 'min_decode_steps': 1}
+  plain = _search(**options)
+  # 31 is the size of the table, so that the model reads the same token.
+  offset = 31
+  out = _search(output_id_offset=offset, **options)
   for row, prompt in enumerate(toy.LENGTHS):
     got, want = out.output_ids[row, 0], plain.output_ids[row, 0]
     np.testing.assert_array_equal(got[:prompt], want[:prompt])
-    assert got[prompt] == want[prompt] + 100
+    assert got[prompt] == want[prompt] + offset
+    assert got[prompt + 1] == want[prompt + 1] == toy.EOS
 
 
 def test_flat_search_on_a_scripted_model():
   """A mask selects the tokens of its hypothesis from the flat cache."""
   prompt, beam, steps = 3, 3, 4
   ids = jnp.asarray([[0, 3, 2], [5, 2, 6]])
-  paddings = jnp.asarray([[1.0, 0, 0], [0, 0, 0]])
 
   def extend(model, tokens, segment_pos, state):
     step = model.get_decode_state('time_step')
@@ -161,17 +186,22 @@ def test_flat_search_on_a_scripted_model():
     code = jnp.where(visible, (place + 2) * cached[:, None], 0).sum(-1) % 31
     return jnp.asarray(toy.TABLE)[code]
 
-  def search(model):
-    room = jnp.zeros((2, beam * steps - 1), jnp.int32)
-    model.read(jnp.concatenate([ids, room], axis=1), prompt - 1)
-    return flat_beam_search.flat_beam_search(
-      model, extend, ids, paddings, prompt + steps, beam, eos_id=toy.EOS
-    )
-
-  out = toy.run(search, rng=False)
   hparams = FlatBeamSearchHParams(
     beam_size=beam, max_decode_steps=steps, eos_id=toy.EOS
   )
+  search = decoding_flat_beam_search.FlatBeamSearch(
+    fns=model_fns.ModelFns(extend_step=extend),
+    hparams=hparams,
+    prefix_ids=ids,
+    prefix_lengths=jnp.asarray([2, 3]),
+  )
+
+  def run(model):
+    room = jnp.zeros((2, beam * steps - 1), jnp.int32)
+    model.read(jnp.concatenate([ids, room], axis=1), prompt - 1)
+    return search.result(search.run_loop(model))
+
+  out = toy.run(run, rng=False)
   texts = ([3, 2], [5, 2, 6])
   for row, text in enumerate(texts):
     results = _of(text, hparams)
@@ -189,6 +219,48 @@ def _of(text, hparams):
     return _by_hand(0, hparams)
   finally:
     toy.IDS, toy.LENGTHS = ids, lengths
+
+
+@pytest.mark.parametrize('is_flat', [False, True])
+def test_flat_search_from_the_last_token_adds_up_logits(is_flat):
+  """Logits of each step by hypothesis, as [B, K, V] or [B * K, V]."""
+  beam, length, eos = 2, 4, 3
+  # The second step continues tokens 1 (first) and 0 of the first.
+  script = np.asarray(
+    [
+      [[4, 5, 0, 1], [4, 5, 0, 1]],
+      [[2, 1, 0, 7], [0, 6, 5, 1]],
+      [[0, 0, 0, 2], [0, 0, 0, 1]],
+    ],
+    np.float32,
+  )
+  seen = []
+
+  def extend(model, ids, segment_pos):
+    step = model.get_decode_state('time_step')
+    model.update_decode_state('time_step', step + 1)
+    seen.append(ids.shape)
+    logits = jnp.asarray(script)[step]
+    return logits if is_flat else logits[jnp.newaxis]
+
+  def search(model):
+    model.read(jnp.zeros((1, 1), jnp.int32), 0)
+    return flat_beam_search.flat_beam_search(
+      model, extend, jnp.asarray([[9, 8]]), jnp.ones((1, 2)), length, beam,
+      eos_id=eos, length_norm_alpha=0.0,
+    )  # fmt: skip
+
+  out = toy.run(search, rng=False)
+  assert set(seen) == {(1, beam)}
+  # 1 then end (5 + 7); 0, 1, end (4 + 6 + 2).
+  np.testing.assert_array_equal(out.scores, [[12.0, 12.0]])
+  np.testing.assert_array_equal(out.output_ids, [[[8, 1, 3, 0], [8, 0, 1, 3]]])
+  np.testing.assert_array_equal(out.decode_lengths, [[3, 4]])
+  assert out.beam_mask.shape == out.end_mask.shape == (1, beam, beam * length)
+  with pytest.raises(ValueError, match='must be > 0, current value = 0'):
+    flat_beam_search.flat_beam_search(
+      None, extend, jnp.asarray([[8]]), None, 0, beam
+    )
 
 
 def test_pieces():

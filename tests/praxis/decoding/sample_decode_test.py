@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -68,6 +69,53 @@ def test_sample_and_greedy_decode(is_prefilled):
     np.testing.assert_array_equal(out.output_ids, expected.output_ids)
     np.testing.assert_array_equal(out.logprobs, expected.logprobs)
     np.testing.assert_array_equal(out.decode_lengths, expected.decode_lengths)
+
+
+def test_the_key_of_a_token_is_folded_from_the_column_before():
+  """Prompts of no columns: column 0 is sampled, from logits of column -1."""
+  ids = jnp.zeros((3, 4), jnp.int32)
+  seeds = jnp.asarray([7, 8, 9])
+
+  def sample(model):
+    model.read(ids, 0)
+    return sample_decode.sample_decode(
+      model, _without_state, lambda *_: None, None,
+      token_samplers.DefaultNextTokenSampler(top_k=0), ids, jnp.zeros((3, 4)),
+      seq_len=4, num_samples=1, fprop_for_prefix=True, max_prefix_len=0,
+      max_decode_steps=4, prefix_lengths=jnp.zeros(3, jnp.int32),
+      gumbel_prng_key=seeds,
+    )  # fmt: skip
+
+  out = toy.run(sample)
+  assert out.output_ids.shape == out.prefix_ids.shape == (3, 1, 4)
+  np.testing.assert_array_equal(out.original_lengths, [[4]] * 3)
+  np.testing.assert_array_equal(out.decode_lengths, [[4]] * 3)
+  for row, seed in enumerate(seeds):
+    key = jax.random.wrap_key_data(jnp.stack([seed, seed]).astype(jnp.uint32))
+    key = jax.random.fold_in(jax.random.split(key, 1)[0], jnp.asarray(-1))
+    noisy = toy.TABLE[0] + jax.random.gumbel(key, (toy.V,))
+    assert out.output_ids[row, 0, 0] == jnp.argmax(noisy)
+
+
+def test_prompts_are_prefilled_with_the_paddings_of_the_caller():
+  fns, seen = toy.steps(True), []
+  ids, paddings = _prompts()
+  wide = jnp.pad(ids, [(0, 0), (0, 1)])
+
+  def sample(model):
+    return sample_decode.sample_decode(
+      model, _without_state, fns.transform_state, None, _GREEDY, wide,
+      jnp.pad(paddings, [(0, 0), (0, 1)], constant_values=1.0), _LENGTH, 1,
+      fprop_fn=lambda model, *args: seen.append(jax.tree.map(jnp.shape, args))
+      or fns.fprop(model, ids, paddings),
+      fprop_for_prefix=True, max_prefix_len=4, max_decode_steps=_STEPS,
+      eos_id=toy.EOS,
+    )  # fmt: skip
+
+  out = toy.run(sample, rng=False)
+  assert seen == [((3, 5), (3, 5))]
+  np.testing.assert_array_equal(out.output_ids, _expected().output_ids)
+  assert out.prefix_ids.shape == (3, 1, 5)
 
 
 def test_vanilla_sample_decode_has_no_sample_dimension():

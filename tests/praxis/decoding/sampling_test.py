@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from praxis import base_layer
 from praxis.decoding import (
   decode_loop,
   hparams,
@@ -69,7 +70,10 @@ def _texts(out):
 
 @pytest.mark.parametrize('at_once', [True, False])
 def test_samples_are_texts_of_their_logprobs(at_once):
-  options = {'max_decode_steps': 5, 'eos_id': toy.EOS}
+  keys = jnp.asarray([5, 6, 7])
+  options = {
+    'max_decode_steps': 5, 'eos_id': toy.EOS, 'gumbel_prng_key': keys
+  }  # fmt: skip
   out = toy.sample(_ALL, (4, 9), at_once, return_entropy_score=True, **options)
   assert out.output_ids.shape == (3, 4, 9)
   scores = np.zeros((3, 4))
@@ -87,11 +91,49 @@ def test_samples_are_texts_of_their_logprobs(at_once):
   assert (np.diff(scores, axis=1) <= 0).all()
   assert len({tuple(ids) for ids in out.output_ids[0]}) > 1
   # The same key draws the same, and stopping late changes nothing.
-  again = toy.sample(
-    _ALL, (4, 9), at_once, return_entropy_score=True, early_exit=False,
-    **options,
-  )  # fmt: skip
+  again = toy.sample(_ALL, (4, 9), at_once, early_exit=False, **options)
+  del out['entropy']
   jax.tree.map(np.testing.assert_array_equal, dict(out), dict(again))
+
+
+def test_samples_do_not_depend_on_whether_summaries_are_recorded():
+  options = {'max_decode_steps': 5, 'eos_id': -1, 'early_exit': False}
+  out, again = (
+    toy.sample(_ALL, (4, 9), mutable=mutable, **options)
+    for mutable in [(), (base_layer.SUMMARIES,)]
+  )
+  np.testing.assert_array_equal(out.output_ids, again.output_ids)
+
+
+def test_prompts_beyond_the_vocabulary_have_a_logprob():
+  ids = np.asarray([[3, 2 * toy.V, 5]])
+  out = toy.sample(
+    _GREEDY, (1, 5), False, ids=ids, lengths=np.asarray([3]), eos_id=-1
+  )
+  want = toy.log_probs(ids[0, :1])[-1]
+  np.testing.assert_allclose(out.logprobs[0, 0, 1], want, atol=1e-5)
+
+
+def test_entropy_and_candidates_are_those_of_all_steps_that_ran():
+  out = toy.sample(
+    _GREEDY,
+    (1, 8),
+    max_decode_steps=4,
+    eos_id=-1,
+    per_example_max_decode_steps=jnp.asarray([1, 4, 2]),
+    num_per_token_logprobs=jnp.asarray([2, 2, 2]),
+    return_entropy_score=True,
+  )
+  np.testing.assert_array_equal(
+    np.count_nonzero(out.entropy[:, 0], axis=1), [4, 4, 4]
+  )
+  assert (out.top_candidate_logprobs[:, 0, :4, :2] < 0).all()
+  # Token by token, the steps that read the prompt count.
+  out = toy.sample(
+    _GREEDY, (1, 8), False, max_decode_steps=4, eos_id=-1,
+    return_entropy_score=True,
+  )  # fmt: skip
+  assert (out.entropy[2, 0, 1:] > 0).all()
 
 
 def test_examples_decide_for_themselves():

@@ -89,12 +89,44 @@ def test_top_p_keeps_the_fewest_that_reach_p(p, kept):
 
 
 def test_top_p_within_top_k():
-  # Of the top two, the first has 4/7 of the probability; of all, 0.4.
+  # Of the top two, the first has 4/7 of the probability.
   _check(_frequencies(top_k=2, top_p=0.5), np.eye(5)[1])
   both = _normal(np.where(_PROBS >= 0.3, _PROBS, 0))
-  _check(_frequencies(top_k=2, top_p=0.5, global_normalize=True), both)
   per = {'per_example_top_p': jnp.asarray([[1.0], [0.5]])}
   _check(_frequencies(top_k=2, per_example=per), both, np.eye(5)[1])
+
+
+def test_global_normalize_takes_shares_of_the_sum_of_logits():
+  # The noise of this key is [-0.4, 1.0, ...]: of the top two, 1 is sampled.
+  logits = jnp.asarray([[4.0, 3.5, 1.5, 1, 0]])
+  key = next(
+    key
+    for key in (jax.random.key(i) for i in range(99))
+    if jnp.diff(jax.random.gumbel(key, (1, 2)))[0, 0] > 0.5
+  )
+  for fields, token in [({}, 0), ({'global_normalize': True}, 1)]:
+    fields = fields | {'top_k': 2, 'top_p': 0.5}
+    ids, _ = token_samplers.sample_from_top_k_and_top_p(
+      logits, key, 1.0, **fields
+    )
+    np.testing.assert_array_equal(ids, [token])
+    sampler = token_samplers.DefaultNextTokenSampler(**fields)
+    out = sampler(_Keys(key), logits, 1.0, NestedMap())
+    np.testing.assert_array_equal(out.new_ids, [token])
+  # Without top_k, top_p is a share of the probability.
+  sampler = token_samplers.DefaultNextTokenSampler(
+    top_k=0, top_p=0.5, global_normalize=True
+  )
+  out = sampler(_Keys(key), logits, 1.0, NestedMap())
+  np.testing.assert_array_equal(out.new_ids, [0])
+
+
+def test_sorted_logits_keep_the_token_after_a_total_of_p():
+  logits = jnp.asarray([[5.0, 3, 2]])
+  total = logit_filters.sum_of_logits(logits)
+  for is_sorted, num_kept in [(True, 2), (False, 1)]:
+    got = logit_filters.top_p_mask_logits(logits, 0.5, is_sorted, total)
+    assert (np.asarray(got) > -1e30).sum() == num_kept
 
 
 def test_epsilon():

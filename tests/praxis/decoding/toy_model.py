@@ -82,7 +82,7 @@ def steps(at_once):
   )
 
 
-def run(function, *args, rng=True):
+def run(function, *args, rng=True, mutable=()):
   """Returns the numpy result of a function of a bound Toy."""
   toy = Toy.config(name='toy').Instantiate()
 
@@ -93,7 +93,7 @@ def run(function, *args, rng=True):
       function,
       *args,
       method='call',
-      mutable=[base_layer.DECODE_CACHE],
+      mutable=[base_layer.DECODE_CACHE, *mutable],
       rngs=jax.random.key(4) if rng else None,
     )[0]
 
@@ -107,7 +107,9 @@ def prefix(at_once, ids=IDS, lengths=LENGTHS):
   return sampling.Prefix(ids=ids, lengths=lengths, original_lengths=lengths)
 
 
-def sample(sampler, shape, at_once=True, ids=IDS, lengths=LENGTHS, **options):
+def sample(
+  sampler, shape, at_once=True, ids=IDS, lengths=LENGTHS, mutable=(), **options
+):
   """Returns continuations of the prompts."""
   arrays = {k: v for k, v in options.items() if hasattr(v, 'shape')}
   fixed = {k: v for k, v in options.items() if k not in arrays}
@@ -126,7 +128,7 @@ def sample(sampler, shape, at_once=True, ids=IDS, lengths=LENGTHS, **options):
       ),
     )
 
-  return NestedMap(run(decode, arrays))
+  return NestedMap(run(decode, arrays, mutable=mutable))
 
 
 def greedy(row, steps, length, min_steps=0, eos=(EOS,)):

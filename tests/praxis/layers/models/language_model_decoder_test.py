@@ -86,11 +86,48 @@ def test_a_prefix_model_sees_its_whole_prompt():
   _, out = decoding.decode(kind[0], hparams, batch, kind[1])
   np.testing.assert_array_equal(out.prefix_lengths[:, 0], decoding.PROMPTS)
   decoding.check_scores(out, *kind, greedy=True)
-  hparams = decoder_hparams.GreedyDecoderHParams(seqlen=9)
-  with pytest.raises(ValueError, match='set fprop_for_prefix=True'):
-    decoding.decode(kind[0], hparams, batch, kind[1])
   with pytest.raises(ValueError, match="needs 'inputs_indicator'"):
     decoding.decode(kind[0], hparams, decoding.batch(), kind[1])
+
+
+def test_a_prefix_model_may_read_its_prompt_token_by_token():
+  """It then attends to the prompt causally."""
+  indicator = (
+    jnp.arange(decoding.T)[None] < jnp.asarray(decoding.PROMPTS)[:, None]
+  )
+  hparams = decoder_hparams.GreedyDecoderHParams(seqlen=8, eos_id=-1)
+  texts = decoding.batch(inputs_indicator=indicator.astype(int))
+  _, out = decoding.decode('stacked', hparams, texts, LanguageModelType.PREFIX)
+  texts = decoding.batch(prefix_lengths=jnp.asarray(decoding.PROMPTS))
+  _, want = decoding.decode('stacked', hparams, texts)
+  np.testing.assert_array_equal(out.output_ids, want.output_ids)
+  np.testing.assert_array_equal(out.prefix_lengths[:, 0], decoding.PROMPTS)
+
+
+def test_flat_beam_search_starts_from_the_last_token_without_a_prefill():
+  fields = {'seqlen': 5, 'beam_size': 3, 'eos_id': 2, 'length_norm_alpha': 0.6}
+  hparams = decoder_hparams.FlatBeamSearchHParams(**fields)
+  texts = decoding.batch()
+  _, out = decoding.decode('stacked', hparams, texts)
+  assert out.output_ids.shape == (2, 3, 5)
+  first = np.repeat(texts.ids[:, -1:], 3, axis=1)
+  np.testing.assert_array_equal(out.output_ids[:, :, 0], first)
+  assert (np.diff(out.scores, axis=1) <= 0).all()
+  layer, variables, _ = decoding.model('stacked')
+  ids = jnp.asarray(out.output_ids.reshape(6, 5))
+  logits = layer.apply(
+    variables,
+    ids,
+    jnp.zeros(ids.shape),
+    method=lambda model, *args: model.lm(*args).logits,
+  )
+  for row, text in enumerate(ids):
+    i, j = divmod(row, 3)
+    length = out.decode_lengths[i, j]
+    assert text[length - 1] == 2
+    total = sum(logits[row, t, text[t + 1]] for t in range(length - 1))
+    want = total / ((length + 4) / 5) ** 0.6
+    np.testing.assert_allclose(out.scores[i, j], want, atol=2e-5)
 
 
 def test_a_prefix_model_reads_a_prompt_of_one_token():

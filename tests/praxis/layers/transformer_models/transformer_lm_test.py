@@ -377,5 +377,29 @@ def test_the_loss_is_fused_unless_logits_are_needed(
   variables = random_variables(layer, *args)
   out = jax.eval_shape(layer.apply, variables, *args)
   assert bool(calls) == fuses
-  for name in ('logits', 'log_probs'):
-    assert (name in out) == lm.record_logits_in_xent_output
+  assert out.logits.shape == out.log_probs.shape == (*ids.shape, _V)
+
+
+def test_logits_that_nothing_reads_cost_nothing(monkeypatch):
+  """The compiled step computes and holds as much as without them."""
+  lm = _lm(1)
+  lm.softmax_tpl.xent_implementation = 'reference'
+  layer, ids = lm.Instantiate(), _ids()
+  args = (ids, _no_paddings(ids), _labels(ids))
+  variables = random_variables(layer, *args)
+
+  def costs(read):
+    def loss(variables):
+      out = layer.apply(variables, *args)
+      return out.total_loss + (jnp.sum(out.logits**2) if read else 0.0)
+
+    compiled = jax.jit(jax.value_and_grad(loss)).lower(variables).compile()
+    memory = compiled.memory_analysis()
+    return compiled.cost_analysis()['flops'], memory.temp_size_in_bytes
+
+  unread = costs(read=False)
+  assert costs(read=True)[0] > unread[0]
+  monkeypatch.setattr(
+    type(layer), '_record_activations_and_logits', lambda *_: None
+  )
+  assert costs(read=False) == unread
