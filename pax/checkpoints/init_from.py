@@ -102,6 +102,12 @@ class SourceCheckpoint:
     """Leaf names by path; `flax.serialization` makes dicts of lists."""
     return {_canonical(name): name for name in self.shapes}
 
+  def read(
+    self, abstract: Mapping[str, jax.ShapeDtypeStruct]
+  ) -> dict[str, jax.Array]:
+    """Returns leaves, placed by the shardings of `abstract`."""
+    return reading.read_leaves(self.path, abstract)
+
   def provenance(self) -> train_states.TensorProvenance:
     """Returns the origin of values loaded from this checkpoint."""
     return train_states.TensorProvenance(self.directory, self.step)
@@ -247,12 +253,34 @@ class Initializer:
     Raises:
       CheckpointError: No variable has the same name and shape.
     """
-    source = SourceCheckpoint.open(directory, step)
+    return self.init_by_source(state, SourceCheckpoint.open(directory, step))
+
+  def init_by_source(
+    self, state: TrainState, source: SourceCheckpoint, *, is_full: bool = False
+  ) -> TrainState:
+    """Returns `state` with all variables of the same name and shape.
+
+    Args:
+      state: The fresh state, whose replaced leaves are deleted.
+      source: The checkpoint.
+      is_full: Whether the model must have every leaf of the checkpoint.
+
+    Raises:
+      CheckpointError: No variable has the same name and shape, or a leaf has no
+        variable and `is_full` is set.
+    """
     shared = {
       name: name
       for name, leaf in self._variables().items()
       if source.shapes.get(name, ((-1,), ''))[0] == tuple(leaf.shape)
     }
+    if is_full and (missing := source.shapes.keys() - shared.keys()):
+      name = min(missing)
+      raise CheckpointError(
+        f'the model must have all {len(source.shapes)} variables of'
+        f' {source.path}; {len(missing)} are missing or have other shapes, such'
+        f' as {name} of shape {list(source.shapes[name][0])}'
+      )
     if not shared:
       raise CheckpointError(
         f'{source.path} has no variable of this model, by name and shape; use'
@@ -392,7 +420,7 @@ class Initializer:
       abstract[leaf] = jax.ShapeDtypeStruct(
         shape, jnp.dtype(dtype), sharding=self._metadata[target].sharding
       )
-    loaded = reading.read_leaves(mapping.source.path, abstract)
+    loaded = mapping.source.read(abstract)
     used = set()
     for target, leaf in mapping.leaves.items():
       value = loaded[leaf].astype(self._metadata[target].dtype)

@@ -192,10 +192,10 @@ class _CheckpointTensors:
     saved = reading.saved_shapes(path)
     shapes = {}
     for name, layout in layouts.items():
-      shape, saved_dtype = saved.get(_leaf_name(layout), (None, ''))
+      shape, saved_dtype = saved.get(leaf_name(layout), (None, ''))
       if shape != layout.variable_shape:
         raise ValueError(
-          f'{_leaf_name(layout)} in {path} must have shape'
+          f'{leaf_name(layout)} in {path} must have shape'
           f' {list(layout.variable_shape)} by config.json, got'
           f' {None if shape is None else list(shape)}; use the config.json of'
           ' the model of the checkpoint'
@@ -247,7 +247,7 @@ class _CheckpointTensors:
           del value
 
   def _read_leaves(self, names: Sequence[str]) -> dict[str, jax.Array]:
-    leaf_names = {name: _leaf_name(self.layouts[name]) for name in names}
+    leaf_names = {name: leaf_name(self.layouts[name]) for name in names}
     sharding = jax.sharding.SingleDeviceSharding(
       jax.local_devices(backend='cpu')[0]
     )
@@ -268,10 +268,11 @@ def _leaves(
 ) -> Iterator[tuple[str, np.ndarray]]:
   yield 'step', np.zeros((), np.uint32)
   for name, layout in folder.layouts.items():
-    yield _leaf_name(layout), layout.to_variable(folder.entries[name].read())
+    yield leaf_name(layout), layout.to_variable(folder.entries[name].read())
 
 
-def _leaf_name(layout: WeightLayout) -> str:
+def leaf_name(layout: WeightLayout) -> str:
+  """Returns the name of the leaf of a variable in checkpoints."""
   return _LEAF + layout.variable.replace('/', '.')
 
 

@@ -12,6 +12,7 @@ import jax
 
 from pax import partitioning, side_files, summaries, train_states
 from pax.checkpoints import init_from, paths, reading, transformations
+from pax.huggingface import warm_start
 from praxis import pax_fiddle
 
 TrainState = train_states.TrainState
@@ -63,8 +64,11 @@ def initialize(
     metadata, partitioner.fresh_opt_states, print_line
   )
   if init_from_checkpoint:
-    directory, step = init_from.parse(init_from_checkpoint)
-    state = initializer.init_by_name(state, directory, step)
+    if folder := warm_start.folder_of(init_from_checkpoint):
+      state = warm_start.initialize(initializer, state, folder, job_log_dir)
+    else:
+      directory, step = init_from.parse(init_from_checkpoint)
+      state = initializer.init_by_name(state, directory, step)
   elif rules := instantiate(train.init_from_checkpoint_rules):
     state = initializer.init_by_rules(state, rules)
   if jax.process_index() == 0:

@@ -166,7 +166,8 @@ class RunOptions(command_line.CheckedOptions):
     None,
     'Checkpoints',
     'Initialize variables from those of another checkpoint with the same name'
-    ' and shape, and list them: DIR for the newest checkpoint, or DIR@STEP.'
+    ' and shape, and list them: DIR for the newest checkpoint, or DIR@STEP;'
+    ' hf:DIR for a folder of Hugging Face.'
     ' Checkpoints of the run itself take precedence.',
   )
   restore_checkpoint_dir: str | None = _flag(

@@ -16,6 +16,7 @@ import types
 
 import pytest
 
+from tests.pax.huggingface import reference_models
 from tests.testing import programs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -90,9 +91,10 @@ def test_python_blocks_run(page, monkeypatch):
 def jobs(tmp_path_factory):
   """Where documented jobs write; those of one directory share it here too.
 
-  Modules that pages show are there.
+  Modules that pages show are there, and a model of Hugging Face.
   """
   folder = tmp_path_factory.mktemp('jobs')
+  reference_models.write_byte_model(folder / 'qwen3', 'qwen3')
   for block in blocks('python'):
     if named := IS_FILE.match(block.text):
       (folder / named[1]).write_text(block.text)

@@ -19,12 +19,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from pax.huggingface import families
+from pax.inputs import tokenizers
+
 REFERENCES = pathlib.Path(__file__).parent / 'references.json'
 DTYPES = {
   'F32': np.float32,
   'F16': np.float16,
   'BF16': ml_dtypes.bfloat16,
 }
+# At least the ids of a tokenizer of bytes.
+BYTE_VOCAB_SIZE = 264
 TOKENIZER = {
   'tokenizer.json': '{"version": "1.0"}',
   'tokenizer_config.json': '{}',
@@ -109,6 +114,27 @@ def write_reference(
     write(folder, reference['config'], reference['tensors'], **options),
     reference,
   )
+
+
+def write_byte_model(folder: pathlib.Path, name: str) -> pathlib.Path:
+  """Writes a model of `load()` with the vocabulary of bytes; returns the folder.
+
+  It has no tokenizer of its own.
+
+  Args:
+    folder: Its path.
+    name: Name of the reference.
+  """
+  config = {
+    **load()[name]['config'],
+    'vocab_size': BYTE_VOCAB_SIZE,
+    'eos_token_id': tokenizers.ByteTokenizer.eos_id,
+  }
+  weights = families.read_model(config).weights()
+  shapes = {weight.tensor: weight.tensor_shape for weight in weights}
+  write(folder, config, shapes)
+  (folder / 'tokenizer.json').unlink()
+  return folder
 
 
 def write_safetensors(
