@@ -117,7 +117,7 @@ def write_reference(
 
 
 def write_byte_model(folder: pathlib.Path, name: str) -> pathlib.Path:
-  """Writes a model of `load()` with the vocabulary of bytes; returns the folder.
+  """Writes a model with the vocabulary of bytes, and returns the folder.
 
   It has no tokenizer of its own.
 
