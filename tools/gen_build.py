@@ -62,7 +62,14 @@ DISTRIBUTIONS = {
   'yaml': 'pyyaml',
 }
 # Imported if installed, never required.
-OPTIONAL = {'IPython', 'lingvo', 'seqio', 'tensorflow', 'torch'}
+OPTIONAL = {
+  'IPython',
+  'lingvo',
+  'seqio',
+  'tensorflow',
+  'tokenizers',
+  'torch',
+}
 
 
 class UnknownImportError(Exception):

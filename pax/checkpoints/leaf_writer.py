@@ -51,11 +51,12 @@ def write_leaves(
   paths.discard(staging)
   staging.mkdir()
   layout = layouts.LeafLayout()
-  entries = layout.write(staging, {}, step)
+  entries: dict[str, manifest.Entry] = {}
   for name, value in leaves:
     entries |= tensorstore_format.write(staging, {name: _in_chunks(value)})
     # The generator frees it when it makes the next one.
     del value
+  entries |= layout.finish(staging, {}, step)
   manifest.write(staging, entries, index=0, count=1)
   layout.commit(staging, final, {}, step)
 
