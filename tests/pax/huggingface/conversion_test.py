@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion of models of Hugging Face to checkpoints, and back."""
 
-# bazel: data=//tests/pax/huggingface:references.json
 # bazel: deps=//pax:main_lib
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of each family have the outputs of transformers."""
 
-# bazel: data=//tests/pax/huggingface:references.json
 # bazel: env=PAX_CHECK_SHAPES=0
 # bazel: size=medium
 from __future__ import annotations

@@ -7,6 +7,7 @@ tests/compare/huggingface_references.py writes it. Weights are random numbers
 that depend on the name of the tensor only.
 """
 
+# bazel: data=//tests/pax/huggingface:references.json
 from __future__ import annotations
 
 import json
