@@ -36,6 +36,8 @@ from tests.compare.upstream import run  # noqa: E402
 
 _EXPECTED = _FOLDER / 'own_tests_expected.txt'
 _TIMEOUT_S = 1800
+# Tests for which upstream's BUILD files ask for several devices.
+_NUM_DEVICES = {'praxis/layers/grouped_query_attention_test.py': 4}
 # The id of a file that pytest cannot collect, or that does not end.
 _MODULE = '*module*'
 
@@ -98,6 +100,10 @@ def run_file(
       'TF_CPP_MIN_LOG_LEVEL': '3',
       'PYTHONDONTWRITEBYTECODE': '1',
     }
+    if file in _NUM_DEVICES:
+      count = _NUM_DEVICES[file]
+      flag = f'--xla_force_host_platform_device_count={count}'
+      environment['XLA_FLAGS'] = flag
     with output.open('w') as sink:
       try:
         subprocess.run(
