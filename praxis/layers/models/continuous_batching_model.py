@@ -146,7 +146,7 @@ class LanguageModelContinuousBatching(language_model.LanguageModel):
       value = prefix_decode_state[name][prefix_slot]
       state[name] = state[name].at[slot].set(value.astype(state[name].dtype))
     # Align the end of the prompt with the column that is written next.
-    offset = (state.step - prompt_len)[jnp.newaxis]
+    offset = (_column(state) - prompt_len)[jnp.newaxis]
 
     def take_request(x: Array, batch_dim: int, time_dim: int) -> Array:
       if batch_dim < 0:
@@ -204,7 +204,7 @@ class LanguageModelContinuousBatching(language_model.LanguageModel):
     )
     last_step = max_prefix_len + max_decode_steps
     step = jnp.minimum(jnp.max(state.per_sample_steps), last_step)
-    offset = jnp.broadcast_to(step - state.step, (batch_size,))
+    offset = jnp.broadcast_to(step - _column(state), (batch_size,))
 
     def shift(x: Array, batch_dim: int, time_dim: int) -> Array:
       if batch_dim < 0 or time_dim < 0:
@@ -212,7 +212,7 @@ class LanguageModelContinuousBatching(language_model.LanguageModel):
       return sequence_alignment.shift_rows(x, offset, time_dim)
 
     self.lm.transform_decode_state(shift)
-    state.step = step
+    state.step = jnp.reshape(step, jnp.shape(state.step))
     return state
 
   def sample_generate(
@@ -234,7 +234,7 @@ class LanguageModelContinuousBatching(language_model.LanguageModel):
       decode_state = self.left_align_decode_state(
         prompt_len, max_steps, decode_state, decode_state.done.shape[0]
       )
-    self.lm.update_decode_state('time_step', decode_state.step)
+    self.lm.update_decode_state('time_step', _column(decode_state))
     return self._decode_step(
       decode_state,
       decoder_params,
@@ -259,6 +259,11 @@ class LanguageModelContinuousBatching(language_model.LanguageModel):
       ),
       **_sampler_options(decoder_params),
     )
+
+
+def _column(state: NestedMap) -> Int[Array, '']:
+  """Returns the column that is written next; servers keep it as [1]."""
+  return jnp.reshape(state.step, ())
 
 
 def _prompt_and_decode_len(

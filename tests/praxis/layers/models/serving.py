@@ -38,7 +38,7 @@ def prompts(rows=slice(None)):
 class Server:
   """A server's slots, and the tokens of each request."""
 
-  def __init__(self, kind):
+  def __init__(self, kind, step_shape):
     cfg = models.LanguageModelContinuousBatching.config(name='model')
     cfg.lm_tpl.set(model_dims=8, vocab_size=V)
     block = cfg.lm_tpl.stacked_transformer_tpl
@@ -53,6 +53,7 @@ class Server:
     self.layer, self.variables = running.build(cfg, prompts())
     self._compiled = {}
     self.state, self.cache = self.call('sample_init_slots', {}, HPARAMS)
+    self.state.step = jnp.reshape(self.state.step, step_shape)
     self.tokens = {}
     self.requests = [None] * HPARAMS.num_cache_slots
 
@@ -101,9 +102,9 @@ class Server:
         self.tokens[self.requests[slot]].append([float(x) for x in pair])
 
 
-def check_requests(kind):
+def check_requests(kind, step_shape=()):
   """Compares requests that start at different steps with single requests."""
-  server = Server(kind)
+  server = Server(kind, step_shape)
   assert server.state.done.all()
   (_, out, _), _ = server.call('decode_with_params', {}, HPARAMS, prompts())
   want = [
