@@ -116,7 +116,8 @@ class Adam(base_optimizer.BaseOptimizer):
   # Adds weight * w to the update of every variable, before the learning rate.
   # Prefer decoupled_weight_decay, which can exclude variables.
   weight_decay: float = 0.0
-  # False: uses optax.scale_by_adam, whose moments are not bias-corrected.
+  # False: uses optax.adam, without clip_threshold, weight_decay and
+  # maybe_inf_to_nan.
   sharded_adam: bool = True
   # Replaces infinite gradients by NaN, for which the learner skips the step.
   maybe_inf_to_nan: bool = True
@@ -156,6 +157,7 @@ def _optax_adam(
   learning_rate_fn: sharded_transforms.LearningRateFn,
   hyperparams: AdamHyperparams,
 ) -> sharded_transforms.ShardedGradientTransformation:
+  """Returns optax.adam, which neither clips nor decays."""
   import optax  # Slow to import; only this variant needs it.
 
   moments_tx = optax.scale_by_adam(
@@ -165,15 +167,15 @@ def _optax_adam(
     eps_root=hyperparams.epsilon_root,
   )
 
-  def finish(
+  def scale(
     updates: Nested[JTensor], count: JTensor, params: Nested[JTensor] | None
   ) -> Nested[JTensor]:
-    return _clip_decay_scale(
-      updates, params, hyperparams, learning_rate_fn(count)
-    )
+    del params
+    lr = learning_rate_fn(count)
+    return jax.tree.map(lambda u: -lr.astype(u.dtype) * u, updates)
 
   return sharded_transforms.sharded_chain(
-    moments_tx, sharded_transforms.counting(finish)
+    moments_tx, sharded_transforms.counting(scale)
   )
 
 

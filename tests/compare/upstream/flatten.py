@@ -24,7 +24,7 @@ def flatten(value: Any, path: str = '') -> Iterator[tuple[str, Any]]:
     items = [(f'{path}.{k}' if path else str(k), v) for k, v in value.items()]
     yield from _children(path, sorted(items), '{}')
   elif isinstance(value, jax.sharding.PartitionSpec):
-    yield path, f'PartitionSpec{tuple(value)}'
+    yield path, f'PartitionSpec{significant_entries(value)}'
   elif type(value).__name__ in ('MaskedNode', 'BpropMaskedNode'):
     yield path, 'masked'
   elif hasattr(value, '_fields') and isinstance(value, tuple):
@@ -39,6 +39,14 @@ def flatten(value: Any, path: str = '') -> Iterator[tuple[str, Any]]:
     yield from _children(path, items, '{}')
   else:
     yield path, _leaf(value)
+
+
+def significant_entries(spec: jax.sharding.PartitionSpec) -> tuple[Any, ...]:
+  """Returns the entries without those that mean nothing at the end."""
+  entries = list(spec)
+  while entries and entries[-1] in (None, ()):
+    entries.pop()
+  return tuple(entries)
 
 
 def _children(

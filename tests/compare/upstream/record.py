@@ -140,7 +140,9 @@ class _LayerRun:
       return {'metadata': declared}
     specs = base_layer.var_partition_specs(metadata, _MESH_SHAPE, _MESH_AXES)
     specs = jax.tree.map(
-      _spec_entries, specs, is_leaf=lambda x: isinstance(x, _PartitionSpec)
+      lambda spec: str(list(flatten_lib.significant_entries(spec))),
+      specs,
+      is_leaf=lambda x: isinstance(x, _PartitionSpec),
     )
     return {'metadata': declared, 'specs': specs}
 
@@ -246,14 +248,6 @@ def _declaration(hparams: Any) -> dict[str, Any]:
     'init': hparams.init,
     'collections': ' '.join(sorted(hparams.collections or ())),
   }
-
-
-def _spec_entries(spec: Any) -> str:
-  """Returns the entries without those that mean nothing at the end."""
-  entries = list(spec)
-  while entries and entries[-1] in (None, ()):
-    entries.pop()
-  return str(entries)
 
 
 def _without_float0(tree: Any) -> Any:
