@@ -28,8 +28,16 @@ show() {  # repository commit path target
 clone google/saxml
 mkdir -p "$folder/source/sax"
 git --git-dir="$folder/saxml.git" archive \
-  eb93f3e59cfb3c1dd0f74f49775ba0d19a67c012 saxml/server/pax/lm |
+  eb93f3e59cfb3c1dd0f74f49775ba0d19a67c012 saxml |
   tar x -C "$folder/source/sax"
+(
+  cd "$folder/source/sax"
+  PYTHONPATH="$(cd "$folder/packages" && pwd)" "$python" -m grpc_tools.protoc \
+    -I. --python_out=. --grpc_python_out=. saxml/protobuf/*.proto
+  # The path under which its tests find their data.
+  mkdir -p google3/third_party/py
+  ln -sfn ../../../saxml google3/third_party/py/saxml
+)
 
 clone NVIDIA/JAX-Toolbox
 show NVIDIA/JAX-Toolbox eac7ae41c893aeef7df8bacb236223cb394a4b29 \

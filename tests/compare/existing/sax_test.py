@@ -21,6 +21,20 @@ def test_tests_of_sax_pass(tmp_path):
   _PROGRAMS.python(test, cwd=tmp_path, paths=(_SAX,))
 
 
+@pytest.mark.parametrize(
+  'test',
+  ['params/template_test.py', 'servable_lm_model_test.py'],
+)
+def test_tests_of_servable_models_pass(test, tmp_path):
+  _PROGRAMS.python(
+    programs.HERE / 'sax_server_test_runner.py',
+    _SAX / 'saxml/server/pax/lm' / test,
+    f'--test_srcdir={_SAX}',
+    cwd=tmp_path,
+    paths=(_SAX,),
+  )
+
+
 def test_layers_compute_what_they_compute_upstream(tmp_path):
   upstream = _PROGRAMS.upstream
   if not upstream.exists():
