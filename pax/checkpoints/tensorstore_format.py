@@ -362,7 +362,15 @@ def anchored(
 
 @contextlib.contextmanager
 def named(anchored: Path, directory: Path) -> Iterator[None]:
-  """Replaces the path by a descriptor in messages of errors."""
+  """Replaces the path by a descriptor in messages of errors.
+
+  Args:
+    anchored: The path by a descriptor.
+    directory: The path to show instead.
+
+  Raises:
+    OSError: As the block raises it, with the other path.
+  """
   try:
     yield
   except OSError as e:
@@ -379,6 +387,9 @@ def raise_as(
     error: The type of the errors.
     path: The path in their messages.
     library: The library that calls TensorStore.
+
+  Raises:
+    Exception: An `error` for any exception of the block.
   """
   try:
     yield

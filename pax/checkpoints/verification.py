@@ -158,6 +158,11 @@ def verify_database(path: Path, *, with_data: bool) -> None:
 
 
 def recorded_shapes(path: Path) -> Shapes:
+  """Returns shape and dtype of every leaf, from the metadata.
+
+  Raises:
+    CorruptCheckpointError: The metadata cannot be read.
+  """
   metadata = read_metadata(path / METADATA_IN_FOLDER)
   return {
     name: (tuple(shape), dtype)
