@@ -376,8 +376,8 @@ def flat_beam_search(
   Args:
     model: bound, with a mutable DECODE_CACHE. Its states have room for
       beam_size * (seq_len - 1) tokens.
-    extend_step_fn: fn(model, ids [B, K], segment_pos [B, K]) returns logits
-      [B, K, V] or [B * K, V]. A fourth argument is the state of the loop, with
+    extend_step_fn: fn(model, ids [B, K], None) returns logits [B, K, V] or
+      [B * K, V]. A fourth argument is the state of the loop, with
       the attention mask `atten_mask` [B, 1, K, S] of the hypotheses.
     prefix_ids: the prompts; only their last column is read.
     prefix_paddings: not used.
@@ -395,9 +395,12 @@ def flat_beam_search(
     end_mask [B, K, K * T], hyp_scores and end_scores [B, K].
   """
   del prefix_paddings
+  extend_step = model_fns.coerce_to_expanded_extend_step_fn(extend_step_fn)
   search = FlatBeamSearchFromLastToken.create(
     model_fns.ModelFns(
-      extend_step=model_fns.coerce_to_expanded_extend_step_fn(extend_step_fn)
+      extend_step=lambda model, ids, _, state: extend_step(
+        model, ids, None, state
+      )
     ),
     FlatBeamSearchHParams(
       beam_size=beam_size,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import Any
 
 import jax
@@ -26,7 +27,6 @@ from praxis.decoding.hparams import (
   SampleDecoderHParams,
   to_sampling,
 )
-from praxis.layers.transformer_models import TransformerLm
 from praxis.nested_map import NestedMap
 
 
@@ -35,7 +35,7 @@ class LanguageModelDecoder:
   """Decodes prepared prompts with a bound network."""
 
   # Bound, with a mutable DECODE_CACHE.
-  lm: TransformerLm
+  lm: base_layer.BaseLayer
   hparams: DecoderHParams
   # The prompts; see `decode_prompts.prepare_decode_data`.
   data: NestedMap
@@ -128,10 +128,7 @@ class LanguageModelDecoder:
         'lazy_prefix_broadcast=False'
       )
     fns = dataclasses.replace(
-      self._model_fns(),
-      extend_step=lambda lm, ids, pos, state: (
-        lm.extend_step(ids, segment_pos=pos, atten_mask=state.atten_mask).logits
-      ),
+      self._model_fns(), extend_step=self._extend_flat_step
     )
     if not self.hparams.fprop_for_prefix:
       return self._run_search(
@@ -147,6 +144,16 @@ class LanguageModelDecoder:
         prefix_lengths=self.data.prefix_lengths,
       )
     )
+
+  def _extend_flat_step(
+    self, lm: base_layer.BaseLayer, ids: Array, pos: Array, state: NestedMap
+  ) -> Array:
+    """Returns the logits of the hypotheses, each under its attention mask."""
+    if 'atten_mask' in inspect.signature(lm.extend_step).parameters:
+      mask = state.atten_mask
+      return lm.extend_step(ids, segment_pos=pos, atten_mask=mask).logits
+    # A network of the user without attention has neither masks nor positions.
+    return lm.extend_step(ids, segment_pos=None).logits
 
   def _run_search(self, search: beam_search.SearchAlgorithm) -> NestedMap:
     result = beam_search.run_search(
@@ -196,7 +203,7 @@ class LanguageModelDecoder:
     )
 
 
-def _prefill(lm: TransformerLm, data: NestedMap) -> NestedMap:
+def _prefill(lm: base_layer.BaseLayer, data: NestedMap) -> NestedMap:
   return lm(
     data.fprop_input_ids,
     data.fprop_input_paddings,

@@ -86,7 +86,7 @@ class SequenceModel(base_model.BaseModel):
     if getattr(decoder_params, 'cf_guidance_scale', None) is not None:
       data = self._prepare_guidance_decode_data(data)
     decoder = sequence_model_decoder.SequenceModelDecoder(
-      network=self.model, hparams=decoder_params, data=data
+      model=self, hparams=decoder_params, data=data
     )
     result = decoder.decode(input_batch)
     metrics = decode_output.num_decoded_metrics(

@@ -8,6 +8,7 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from praxis import base_layer
 from praxis.decoding import (
   beam_search,
   model_fns,
@@ -22,7 +23,6 @@ from praxis.decoding.hparams import (
   to_sampling,
 )
 from praxis.layers import decode_states
-from praxis.layers.transformer_models import TransformerEncoderDecoder
 from praxis.nested_map import NestedMap
 
 
@@ -49,8 +49,9 @@ def prepare_decode_data(batch: NestedMap) -> NestedMap:
 class SequenceModelDecoder:
   """Decodes targets token by token from column 0 with a bound network."""
 
-  # Bound, with a mutable DECODE_CACHE.
-  network: TransformerEncoderDecoder
+  # The bound SequenceModel, with a mutable DECODE_CACHE: samples are drawn with
+  # its keys, not with those of its network.
+  model: base_layer.BaseLayer
   hparams: DecoderHParams
   # See `prepare_decode_data`; encoder_output replaces a run of the encoder.
   data: NestedMap
@@ -71,7 +72,9 @@ class SequenceModelDecoder:
         'a sequence model reads its targets token by token; set '
         'fprop_for_prefix=False and lazy_prefix_broadcast=False'
       )
-    decode_states.check_decoding(self.network, prefill=False, sequential=True)
+    decode_states.check_decoding(
+      self.model.model, prefill=False, sequential=True
+    )
 
   def decode(self, batch: NestedMap) -> NestedMap:
     """Returns the result of the algorithm that the class of hparams selects.
@@ -83,7 +86,7 @@ class SequenceModelDecoder:
       return self._beam_search()
     hparams, data = to_sampling(self.hparams), self.data
     return sampling.decode(
-      self.network,
+      self.model,
       self._model_fns(),
       sampling_options.build_next_token_sampler(hparams, batch),
       sampling.Prefix(
@@ -105,23 +108,23 @@ class SequenceModelDecoder:
       prefix_ids=self.data.target_ids[:, :1],
       prefix_lengths=jnp.zeros(self.data.target_ids.shape[0], jnp.int32),
     )
-    return beam_search.run_search(self.network, search)
+    return beam_search.run_search(self.model, search)
 
   def _model_fns(self) -> model_fns.ModelFns:
     return model_fns.ModelFns(
-      extend_step=lambda network, ids, pos, state: (
-        network.extend_step(ids).logits
+      extend_step=lambda model, ids, pos, state: (
+        model.model.extend_step(ids).logits
       ),
-      transform_state=lambda network, fn: network.transform_decode_state(fn),
+      transform_state=lambda model, fn: model.model.transform_decode_state(fn),
       fprop=self._prefill,
     )
 
   def _prefill(
-    self, network: TransformerEncoderDecoder, ids: Array, paddings: Array
+    self, model: base_layer.BaseLayer, ids: Array, paddings: Array
   ) -> None:
     """Encodes the sources, and creates the decoder's states."""
     del ids, paddings
-    data = self.data
+    data, network = self.data, model.model
     first_ids = data.target_ids[:, :1]
     targets = {
       'targets': first_ids,

@@ -239,7 +239,7 @@ def test_flat_search_from_the_last_token_adds_up_logits(is_flat):
   def extend(model, ids, segment_pos):
     step = model.get_decode_state('time_step')
     model.update_decode_state('time_step', step + 1)
-    seen.append(ids.shape)
+    seen.append((ids.shape, segment_pos))
     logits = jnp.asarray(script)[step]
     return logits if is_flat else logits[jnp.newaxis]
 
@@ -251,7 +251,7 @@ def test_flat_search_from_the_last_token_adds_up_logits(is_flat):
     )  # fmt: skip
 
   out = toy.run(search, rng=False)
-  assert set(seen) == {(1, beam)}
+  assert set(seen) == {((1, beam), None)}
   # 1 then end (5 + 7); 0, 1, end (4 + 6 + 2).
   np.testing.assert_array_equal(out.scores, [[12.0, 12.0]])
   np.testing.assert_array_equal(out.output_ids, [[[8, 1, 3, 0], [8, 0, 1, 3]]])

@@ -14,6 +14,7 @@ import pytest
 from praxis import base_layer, decoder_hparams, decoder_utils
 from praxis.decoding import hparams as decoding_hparams
 from praxis.decoding import streaming
+from praxis.layers import models
 from praxis.layers.models import LanguageModelType
 from praxis.nested_map import NestedMap
 from tests.praxis.layers.models import decoding
@@ -128,6 +129,40 @@ def test_flat_beam_search_starts_from_the_last_token_without_a_prefill():
     total = sum(logits[row, t, text[t + 1]] for t in range(length - 1))
     want = total / ((length + 4) / 5) ** 0.6
     np.testing.assert_allclose(out.scores[i, j], want, atol=2e-5)
+
+
+class _NextTokens(base_layer.BaseLayer):
+  """A network without attention: the next token is the last one plus one."""
+
+  model_type: LanguageModelType = LanguageModelType.CAUSAL
+
+  def __call__(self, ids, paddings, **segments):
+    self.update_decode_state('time_step', jnp.zeros([], jnp.int32))
+    return NestedMap()
+
+  def extend_step(self, inputs, segment_pos):
+    assert segment_pos is None
+    return NestedMap(logits=jax.nn.one_hot((inputs + 1) % 6, 6))
+
+  def transform_decode_state(self, fn):
+    del fn
+
+  def check_decoding(self, *, prefill, sequential):
+    del prefill, sequential
+
+
+def test_flat_beam_search_of_a_network_without_attention():
+  cfg = models.LanguageModel.config(name='model')
+  cfg.lm_tpl = _NextTokens.config()
+  cfg.decoder_tpl = decoder_hparams.FlatBeamSearchHParams(
+    seqlen=4, beam_size=2, eos_id=5, length_norm_alpha=0.0
+  )
+  texts = NestedMap(ids=jnp.asarray([[0, 2]]), paddings=jnp.ones((1, 2)))
+  (_, out, _), _ = cfg.Instantiate().apply(
+    {}, texts, method='decode', mutable=decoding.STATES
+  )
+  np.testing.assert_array_equal(out.output_ids[0, 0], [2, 3, 4, 5])
+  assert out.scores[0, 0] == 3
 
 
 def test_a_prefix_model_reads_a_prompt_of_one_token():

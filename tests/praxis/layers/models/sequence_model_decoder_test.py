@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from praxis import base_layer, decoder_hparams
+from praxis import base_layer, decoder_hparams, token_samplers
 from praxis.layers import models, transformers
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
@@ -129,6 +129,25 @@ def test_targets_that_begin_already():
   best = _log_probs(ids, 1).argmax(-1)
   np.testing.assert_array_equal(ids[0, 3:5], best[0, 2:4])
   np.testing.assert_array_equal(ids[1, 1:3], best[1, :2])
+
+
+def test_results_are_drawn_and_processed_with_the_sequence_model():
+  seen = []
+
+  class Sampler(token_samplers.BaseNextTokenSampler):
+    def __call__(self, model, logits, temperature, decode_loop_state, **kwargs):
+      seen.append(type(model))
+      return NestedMap(new_ids=jnp.argmax(logits, axis=-1), logits=logits)
+
+  hparams = decoder_hparams.SampleDecoderHParams(
+    seqlen=4,
+    num_samples=2,
+    next_token_sampler_tpl=Sampler.config(),
+    override_next_token_sampler_params=False,
+    process_result_fn=lambda model, out: seen.append(type(model)) or out,
+  )
+  _decode(hparams, _batch())
+  assert set(seen) == {models.SequenceModel}
 
 
 def test_beam_search():
