@@ -189,7 +189,12 @@ class OrbaxLayout:
     check_shapes(
       path, verification.recorded_shapes(path), abstract, is_full=is_full
     )
-    return tensorstore_format.read(path, abstract), read_inputs(path)
+    try:
+      return tensorstore_format.read(path, abstract), read_inputs(path)
+    except CorruptCheckpointError:
+      # Another process has compared the checksum of the damaged file.
+      verification.verify_database(path, with_data=True, is_divided=False)
+      raise
 
 
 class LeafLayout:

@@ -129,13 +129,16 @@ def verify_leaves(
   manifest.verify(path, selected, own_part.__contains__)
 
 
-def verify_database(path: Path, *, with_data: bool) -> None:
+def verify_database(
+  path: Path, *, with_data: bool, is_divided: bool = True
+) -> None:
   """Checks the files of a checkpoint that Orbax wrote.
 
   Args:
     path: The checkpoint.
-    with_data: Whether to check the data of leaves, too; the processes of a job
-      each read a part of it for the checksums.
+    with_data: Whether to check the data of leaves, too.
+    is_divided: Whether the processes of a job each compare a part of the
+      checksums of the data.
 
   Raises:
     CheckpointError: Another version of Pax saved the checkpoint.
@@ -153,8 +156,9 @@ def verify_database(path: Path, *, with_data: bool) -> None:
     )
   if with_data:
     data = {k: v for k, v in entries.items() if is_data(k)}
-    own_part = sorted(data)[jax.process_index() :: jax.process_count()]
-    manifest.verify(path, data, set(own_part).__contains__)
+    part, num_parts = jax.process_index(), jax.process_count()
+    own_part = set(sorted(data)[part::num_parts] if is_divided else data)
+    manifest.verify(path, data, own_part.__contains__)
 
 
 def recorded_shapes(path: Path) -> Shapes:
