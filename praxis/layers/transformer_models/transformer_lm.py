@@ -270,7 +270,8 @@ class TransformerLm(decode_states.DecodeStateContainer):
       atten_mask: additive mask over cached steps, replaces the default one.
 
     Returns:
-      A map of logits, [B, V] or [B, T, V].
+      A map of logits, [B, V] or [B, T, V]; with
+      record_activations_in_xent_output also of the inputs of the softmax.
 
     Raises:
       ValueError: the model is bidirectional.
@@ -299,7 +300,10 @@ class TransformerLm(decode_states.DecodeStateContainer):
     self.update_decode_state('time_step', time_step + ids.shape[1])
     if self.final_ln_tpl is not None:
       activations = self.final_ln(activations)
-    return NestedMap(logits=self.softmax.get_logits(activations, inputs))
+    output = NestedMap(logits=self.softmax.get_logits(activations, inputs))
+    if self.record_activations_in_xent_output:
+      output.activations = activations
+    return output
 
   def check_decoding(self, *, prefill: bool, sequential: bool) -> None:
     """Checks that the layers can decode; see `decode_states.check_decoding`.

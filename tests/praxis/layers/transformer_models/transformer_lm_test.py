@@ -304,6 +304,22 @@ def test_several_steps_at_once():
   assert state[base_layer.DECODE_CACHE]['time_step'] == 4
 
 
+def test_decoding_steps_record_activations():
+  run, ids = _Run(_lm(record_activations_in_xent_output=True)), _ids()
+
+  def both(lm, ids):
+    return lm(ids, _no_paddings(ids)), lm.extend_step(ids[:, :2])
+
+  (want, out), _ = running.jit(
+    lambda ids: run.layer.apply(
+      run.variables, ids, method=both, mutable=[base_layer.DECODE_CACHE]
+    )
+  )(ids)
+  np.testing.assert_allclose(
+    out.activations, want.activations[:, :2], atol=1e-5
+  )
+
+
 def test_bfloat16_is_near_float32():
   args = (_ids(), _labels(_ids(1)))
   out = _Run(_lm(fprop_dtype=jnp.bfloat16))(*args)
