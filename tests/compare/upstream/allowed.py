@@ -389,6 +389,12 @@ ALLOWED: tuple[Allowed, ...] = (
     'the state of ShardedAdafactor has a place for its summaries',
   ),
   Allowed(
+    r'^learning: Lion, ',
+    r'^specs\[2\]\.m\..*: upstream .\[.*\] float32 .*, ours .\[.*\] bfloat16 ',
+    'specs have the dtype of the state; upstream declares the momentum as '
+    'float32 and creates it with m_dtype',
+  ),
+  Allowed(
     r'^learning: .*ewc_regularizer_weight=',
     r'^(specs|state)\[4\]\.var_weights\..*: missing in ours',
     'the weights of EWC are settings, not state',
