@@ -335,7 +335,7 @@ ALLOWED: tuple[Allowed, ...] = (
     'aggregate outside pmap returns the metrics; upstream asserts replicas',
   ),
   Allowed(
-    r'^metrics: histogram, finalize, ',
+    r'^metrics: histogram( of all)?, finalize, ',
     r'^second(: missing in upstream|\.codes_\w+\[\d\]: missing in ours)',
     'finalize clears all metrics; upstream does not clear HistogramMetrics',
   ),
