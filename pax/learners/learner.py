@@ -175,7 +175,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
 
     updates, new_states = self._if_valid(valid_step, update, skip)
     if self.grad_norm_summary:
-      base_layer.add_global_summary(
+      optimizer_summaries.add_aggregate(
         'learning/applied_grad_norm', clipping.global_norm(updates)
       )
     if step is not None:
@@ -215,7 +215,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     trainable = variable_masks.trainable(var_weight_hparams)
     learnable = masked_trees.mask_tree(new_vars, trainable)
     if self.var_norm_summary:
-      base_layer.add_global_summary(
+      optimizer_summaries.add_aggregate(
         'learning/var_norm', clipping.global_norm(learnable)
       )
     if self.var_norm_individual_vars:
@@ -257,7 +257,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
       single_limit=clip_gradient_single_norm_to_value,
     )
     group = f'learning/{optimizer_name}' if optimizer_name else 'learning'
-    add = base_layer.add_global_summary
+    add = optimizer_summaries.add_aggregate
     add(f'{group}/grad_scale', scaled.scale)
     if self.grad_norm_summary:
       add(f'{group}/raw_grad_norm', scaled.raw_norm)
@@ -271,16 +271,14 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     """Records the learning rate at `step` in the summaries."""
     lr = self.optimizer.get_learning_rate(step)
     for name in ('learning/lr', 'lr'):
-      base_layer.add_global_summary(
-        name, lr, base_layer.SummaryType.AGGREGATE_SCALAR
-      )
+      optimizer_summaries.add_aggregate(name, lr)
 
   def summarize_norms(
     self, summary_prefix: str, tensors: Nested[JTensor]
   ) -> None:
     """Records the norm of each tensor as `<summary_prefix>/<path>`."""
     for path, x in py_utils.tree_paths(tensors):
-      base_layer.add_global_summary(
+      optimizer_summaries.add_aggregate(
         f'{summary_prefix}/{path}', clipping.global_norm(x)
       )
 
@@ -370,7 +368,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
       return True
     limit = self.skip_step_gradient_norm_value
     valid = clipping.is_valid(norm, limit)
-    add = base_layer.add_global_summary
+    add = optimizer_summaries.add_aggregate
     add(f'{group}/is_valid_step', valid.astype(jnp.float32))
     if limit:
       # Otherwise a step is valid exactly if its gradient is finite.

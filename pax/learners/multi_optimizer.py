@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool
 
-from pax.learners import clipping, learner
+from pax.learners import clipping, learner, optimizer_summaries
 from praxis import base_layer, optimizers, pax_fiddle, py_utils
 from praxis.optimizers import masked_trees
 
@@ -58,10 +58,8 @@ class MultiOptimizerLearner(learner.Learner):
     """Records the learning rates of all optimizers at `step`."""
     super().plot_learning_rate(step)
     for name, opt in self._named_optimizers():
-      base_layer.add_global_summary(
-        f'learning/lr_{name}',
-        opt.get_learning_rate(step),
-        base_layer.SummaryType.AGGREGATE_SCALAR,
+      optimizer_summaries.add_aggregate(
+        f'learning/lr_{name}', opt.get_learning_rate(step)
       )
 
   def get_masks(self, var_weight_hparams: Hparams) -> list[Nested[bool]]:
@@ -109,7 +107,7 @@ class MultiOptimizerLearner(learner.Learner):
       grads = masked_trees.merge_tree(scaled, grads)
       valid_step = is_valid if valid_step is True else valid_step & is_valid
     if self.check_valid_step:
-      add = base_layer.add_global_summary
+      add = optimizer_summaries.add_aggregate
       add('learning/is_valid_step', jnp.asarray(valid_step, jnp.float32))
       if self.skip_step_gradient_norm_value:
         finite = clipping.is_valid(clipping.global_norm(raw_grads), 0.0)

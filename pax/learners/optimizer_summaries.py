@@ -11,6 +11,13 @@ from jax.typing import ArrayLike
 from praxis import base_layer, py_utils
 
 
+def add_aggregate(name: str, value: ArrayLike) -> None:
+  """Records a scalar that is a statistic of the whole batch."""
+  base_layer.add_global_summary(
+    name, value, base_layer.SummaryType.AGGREGATE_SCALAR
+  )
+
+
 def add_skipped_steps(step: ArrayLike, states: Any) -> None:
   """Records how many steps were skipped up to and including `step`.
 
@@ -26,7 +33,7 @@ def add_skipped_steps(step: ArrayLike, states: Any) -> None:
     # All counts are equal; stacked layers have one count per layer.
     num_updates = jnp.ravel(counts[0])[0].astype(jnp.float32)
     skipped = jnp.asarray(step, jnp.float32) + 1.0 - num_updates
-    base_layer.add_global_summary('learning/skipped_steps', skipped)
+    add_aggregate('learning/skipped_steps', skipped)
 
 
 def add_summaries_of_transformations(states: Any) -> None:

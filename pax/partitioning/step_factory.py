@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -167,11 +168,19 @@ class StepFactory:
       updates_state: Whether the step donates its state and returns a new one.
     """
 
+    train = self.task.train
+    # Both single and averaged steps reach summaries.
+    norm_interval = math.gcd(
+      train.summary_interval_steps,
+      train.summary_accumulate_interval_steps or 0,
+    )
+
     def bound(state: TrainState, batch: Batch, key: jax.Array) -> Any:
       settings = steps.StepSettings(
         task=self.task,
         var_weight_hparams=self.var_weight_hparams,
         axis_name=self.axis_name,
+        variable_norm_interval=norm_interval,
       )
       return step(settings, state, batch, key)
 

@@ -38,11 +38,7 @@ def flatten_summary_dict(
 
 def get_summary_display_name_from_key(key: str) -> str:
   """Returns a key with the suffix of its base type, without AGGREGATE."""
-  kind = base_layer.get_summary_base_type(
-    base_layer.get_summary_type_from_key(key)
-  )
-  name = base_layer.trim_summary_type_from_key(key)
-  return name + base_layer.get_summary_type_suffix(kind)
+  return str(tags.of_key(key))
 
 
 def should_cap_summary(

@@ -39,13 +39,17 @@ PANELS = (
     tags=('Metrics/log_pplx', 'Metrics/avg_xent', 'Metrics/total_loss'),
   ),
   Panel(
-    title='Learning rate', tags=('learning/lr', 'lr', 'loss/lr'), smooth=False
+    title='Learning rate',
+    tags=('learning/lr_scalar', 'learning/lr', 'lr', 'loss/lr'),
+    smooth=False,
   ),
   Panel(
     title='Gradient norm',
     tags=(
+      'learning/raw_grad_norm_scalar',
       'learning/raw_grad_norm',
       'learning/grad_norm',
+      'learning/applied_grad_norm_scalar',
       'learning/applied_grad_norm',
     ),
   ),

@@ -26,7 +26,9 @@ _IS_FINITE = 'learning/is_finite_gradient'
 # Host-side summaries of the steps of this process.
 CONSECUTIVE_SKIPPED = tags.LocalTag('learning/consecutive_skipped_steps')
 CONSECUTIVE_NONFINITE = tags.LocalTag('learning/consecutive_nonfinite_steps')
-_SUFFIX = base_layer.get_summary_type_suffix(base_layer.SummaryType.SCALAR)
+_SUFFIX = base_layer.get_summary_type_suffix(
+  base_layer.SummaryType.AGGREGATE_SCALAR
+)
 _NAMES = {f'{name}{_SUFFIX}': name for name in (_IS_VALID, _IS_FINITE)}
 
 

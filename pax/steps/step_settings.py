@@ -25,6 +25,8 @@ class StepSettings:
   axis_name: str | None = None
   # dtype of activations, float32 or bfloat16; None is that of the model.
   fprop_dtype: jnp.dtype | None = None
+  # Steps between norms of variables in summaries; they are 0 in other steps.
+  variable_norm_interval: int = 1
   # Replaced parts of the train step.
   hooks: TrainStepHooks = TrainStepHooks()
 

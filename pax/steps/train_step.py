@@ -56,7 +56,7 @@ def train_step(
     summaries = {
       **replicas.mean_summaries(layer_summaries, axis_name),
       **base_layer.all_global_summaries(),
-      **_variable_norms(task, state.step, mdl_vars),
+      **_variable_norms(settings, state.step, mdl_vars),
     }
   output = StepFnOutput(
     loss=outputs.mean_loss,
@@ -198,25 +198,30 @@ def _keep_excluded(
 
 
 def _variable_norms(
-  task: tasks_lib.SingleTask, step: JTensor, mdl_vars: Nested[JTensor]
+  settings: StepSettings, step: JTensor, mdl_vars: dict[str, Nested[JTensor]]
 ) -> dict[str, JTensor]:
-  """Returns the norm of each parameter at summary steps, otherwise 0."""
-  if not task.train.variable_norm_summary:
+  """Returns the root mean square of each variable, 0 in steps without norms."""
+  if not settings.task.train.variable_norm_summary:
     return {}
-  leaves = jax.tree_util.tree_flatten_with_path(mdl_vars[base_layer.PARAMS])[0]
-  values = [value for _, value in leaves]
+  variables = py_utils.tree_paths(mdl_vars)
+  if not variables:
+    return {}
 
   def norms() -> JTensor:
     # `squared_norm` does not reshape, which would gather sharded weights.
-    return jnp.sqrt(jnp.stack([clipping.squared_norm(v) for v in values]))
+    return jnp.stack(
+      [
+        jnp.sqrt(clipping.squared_norm(x) / max(x.size, 1))
+        for _, x in variables
+      ]
+    )
 
-  interval = jnp.uint32(task.train.summary_interval_steps)
-  is_due = step % interval == 0
-  packed = jax.lax.cond(is_due, norms, lambda: jnp.zeros(len(values)))
+  if settings.variable_norm_interval == 1:
+    packed = norms()
+  else:
+    is_due = step % jnp.uint32(settings.variable_norm_interval) == 0
+    packed = jax.lax.cond(is_due, norms, lambda: jnp.zeros(len(variables)))
   suffix = base_layer.get_summary_type_suffix(base_layer.SummaryType.SCALAR)
-  paths = [
-    jax.tree_util.keystr(path, simple=True, separator='/') for path, _ in leaves
-  ]
   return {
-    f'vars/{path}/norm{suffix}': packed[i] for i, path in enumerate(paths)
+    f'vars/{path}{suffix}': packed[i] for i, (path, _) in enumerate(variables)
   }

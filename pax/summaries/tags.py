@@ -15,7 +15,6 @@ STEPS_PER_SEC = 'Steps/sec'
 TOKENS_PER_SEC = 'Tokens/sec'
 MFU = 'MFU'
 NUM_PARAMS = 'num_params'
-LEARNING_RATE = 'lr'
 METRICS_PREFIX = 'Metrics/'
 MODEL = 'Model'
 TOTAL_NUM_PARAMS = 'Total Num Params'
@@ -47,7 +46,7 @@ def step_scalars(
   """Returns the scalars of a `StepOutput` by tag, without waiting for them.
 
   `loss`; `Metrics/<key>` and `Metrics/<key>-weight` of weighted scalars; and
-  summaries of layers and learners by path, without the suffix of the type.
+  summaries of layers and learners by path, with the suffix `_scalar`.
   """
   scalars = {LOSS: output.loss}
   scalars |= weighted_scalars(output.weighted_scalars, prefix)
@@ -71,10 +70,12 @@ def media_of(tensors: Mapping[str, Any]) -> dict[str, media.Media]:
 
 
 def of_key(key: str) -> str:
-  """Returns the tag of a summary key: the key without the type suffix."""
+  """Returns the tag of a summary key: its type suffix without `_aggregate`."""
+  summary_type = base_layer.get_summary_type_from_key(key)
+  base_type = base_layer.get_summary_base_type(summary_type)
   tag = base_layer.trim_summary_type_from_key(key)
-  is_aggregate = base_layer.get_summary_type_from_key(key) in _AGGREGATES
-  return tag if is_aggregate else LocalTag(tag)
+  tag += base_layer.get_summary_type_suffix(base_type)
+  return tag if summary_type in _AGGREGATES else LocalTag(tag)
 
 
 def weighted_scalars(

@@ -66,7 +66,7 @@ def test_a_run_recovers_from_one_bad_step(tmp_path):
     if r['split'] == 'train'
   }
   assert consecutive == {s: float(s == 7) for s in range(20)}
-  assert binary.records(tmp_path)[-1]['learning/skipped_steps'] == 1.0
+  assert binary.records(tmp_path)[-1]['learning/skipped_steps_scalar'] == 1.0
 
 
 def test_without_skipping_no_non_finite_state_is_saved(tmp_path):

@@ -189,7 +189,7 @@ def test_gradients_and_model_of_a_user(task):
   jax.tree.map(np.testing.assert_array_equal, normal, same)
   assert seen == [['dropout', 'params', 'random']]
   still, output = step(grad_fn=grad_fn)
-  grad_norm = output.summary_tensors['learning/raw_grad_norm_scalar']
+  grad_norm = output.summary_tensors['learning/raw_grad_norm_aggregate_scalar']
   assert float(grad_norm) == 0.0
   assert float(still.mdl_vars['non_trainable']['seen']) == 8.0
   weights = still.mdl_vars['params']['second']['w']

@@ -46,7 +46,9 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
   # Whether to divide the gradients by C, which decouples the learning rate from
   # C.
   normalize_gradients: bool = False
-  # Number of examples whose gradients are in memory at a time; None is all.
+  # Number of gradients in memory at a time, each of one example, or of as many
+  # examples of a microbatch as needed to have this many; None is one gradient
+  # for each example.
   inner_batch_size: int | None = None
   # Mesh axes that split the batch; the model then computes one example and
   # splits nothing over these axes. None leaves the choice to XLA.
@@ -77,7 +79,10 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
     nograd, inputs = mdl_vars_nograd_and_inputs
     grouped = jax.tree.map(self._group, inputs)
     num_groups, group_size = jax.tree.leaves(grouped)[0].shape[:2]
-    num_chunks = self._num_chunks(num_groups, group_size)
+    num_gradients = self._num_gradients(num_groups * group_size)
+    chunk_groups = math.gcd(num_groups, num_gradients)
+    num_chunks = num_groups // chunk_groups
+    gradients_per_group = num_gradients // chunk_groups
     per_example_grads = jax.vmap(
       jax.value_and_grad(self._hide_batch_axes(loss_fn), has_aux=True),
       in_axes=(None, (None, 0), None),
@@ -89,9 +94,9 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
       (loss, aux), grads = per_example_grads(
         mdl_vars_grad, (nograd, examples), key
       )
-      bound = self._bound(aux.loss_weight, group_size)
+      bound = self._bound(aux.loss_weight, gradients_per_group)
       means, dp_aux_info = self._clip(
-        gaussian_mechanism.group_means(grads, group_size), bound
+        gaussian_mechanism.group_means(grads, gradients_per_group), bound
       )
       return jnp.mean(loss), self.process_aux_info(aux), means, dp_aux_info
 
@@ -99,18 +104,20 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
     # batch dimension is kept.
     def split(x: JTensor) -> JTensor:
       rest = x.shape[2:]
-      x = jnp.reshape(
-        x, [num_groups // num_chunks, num_chunks, group_size, *rest]
+      x = jnp.reshape(x, [chunk_groups, num_chunks, group_size, *rest])
+      return jnp.reshape(
+        jnp.swapaxes(x, 0, 1),
+        [num_chunks, num_gradients, group_size // gradients_per_group, *rest],
       )
-      return jnp.reshape(jnp.swapaxes(x, 0, 1), [num_chunks, -1, 1, *rest])
 
-    keys = jax.random.split(prng_key, num_chunks + 1)
-    chunks = (jax.tree.map(split, grouped), keys[:-1])
+    loss_key, noise_key = jax.random.split(prng_key)
+    keys = jax.random.split(loss_key, num_chunks)
+    chunks = (jax.tree.map(split, grouped), keys)
     loss, aux, grads, dp_aux_info = _mean_over_chunks(
       clipped_grads, chunks, num_chunks
     )
     grads, noise_std = self._normalize_and_add_noise(
-      grads, num_groups, keys[-1]
+      grads, num_groups, noise_key
     )
     aux = stochastic_gradient.DPGradAuxInfo(
       aux.aux_info, aux.loss_weight, {**dp_aux_info, 'noise_std': noise_std}
@@ -142,10 +149,12 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
     """Returns an input as [groups, examples of a group, ...]."""
     return x[:, None]
 
-  def _bound(self, loss_weight: JTensor, group_size: int) -> JTensor | float:
+  def _bound(
+    self, loss_weight: JTensor, gradients_per_group: int
+  ) -> JTensor | float:
     """Returns the maximum norm, in the scale of the losses."""
     if self.use_loss_weight_scaling:
-      weights = gaussian_mechanism.group_means(loss_weight, group_size)
+      weights = gaussian_mechanism.group_means(loss_weight, gradients_per_group)
       return self.l2_norm_clip * weights
     return self.l2_norm_clip / gaussian_mechanism.num_replicas()
 
@@ -170,17 +179,14 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
       grads = gaussian_mechanism.add_noise(grads, stddev, key)
     return grads, jnp.float32(stddev)
 
-  def _num_chunks(self, num_groups: int, group_size: int) -> int:
-    """Returns the number of sequential chunks of groups."""
-    batch_size = num_groups * group_size
-    chunk_size = self.inner_batch_size or batch_size
-    if chunk_size % group_size or batch_size % chunk_size:
+  def _num_gradients(self, batch_size: int) -> int:
+    """Returns the number of gradients that are in memory at a time."""
+    if self.inner_batch_size and batch_size % self.inner_batch_size:
       raise ValueError(
-        f'{type(self).__name__}.inner_batch_size must be a multiple of the'
-        f' microbatch of {group_size} that divides the batch of {batch_size},'
-        f' got {chunk_size}'
+        f'{type(self).__name__}.inner_batch_size must be a number that divides'
+        f' the batch of {batch_size}, got {self.inner_batch_size}'
       )
-    return batch_size // chunk_size
+    return self.inner_batch_size or batch_size
 
 
 class MicrobatchDpSgdStochasticGradient(DpSgdStochasticGradient):

@@ -47,4 +47,4 @@ def test_eight_devices_train_as_one_does():
     assert split == PartitionSpec(None, 'data', 'mdl')
   error = summaries['inverse_pth_root_errors/params/second/w_scalar']
   assert 0 < float(error) < 1e-3
-  assert float(summaries['learning/skipped_steps_scalar']) == 0.0
+  assert float(summaries['learning/skipped_steps_aggregate_scalar']) == 0.0

@@ -61,6 +61,20 @@ def _trained(name):
   return _train(_partitioner(*_MESHES[name]))
 
 
+def test_averaged_steps_have_variable_norms():
+  task = tiny.task([1, 1, 1])
+  task.train.set(summary_interval_steps=4, summary_accumulate_interval_steps=2)
+  made = partitioning.partition_task(
+    task, tiny.spec(tiny.batch()), devices=jax.devices()[:1]
+  )
+  state, step = made.initialize(_KEY), made.train_step()
+  norms = []
+  for i in range(3):
+    state, output = step(state, made.put_batch(tiny.batch(seed=i)), _KEY)
+    norms.append(float(output.summary_tensors['vars/params/second/w_scalar']))
+  assert [norm > 0 for norm in norms] == [True, False, True]
+
+
 @pytest.mark.parametrize('name', list(_MESHES)[1:])
 def test_losses_are_those_of_one_device(name):
   _, _, state, losses, output = _trained(name)

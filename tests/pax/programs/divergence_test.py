@@ -203,13 +203,13 @@ def test_the_last_checkpoint_before_is_pinned_until_the_run_recovers(
 @pytest.mark.parametrize(
   ('summaries', 'loss', 'skips', 'expected'),
   [
-    ({'learning/is_valid_step_scalar': 1.0}, 1.0, True, FINE),
-    ({'learning/is_valid_step_scalar': 0.0}, 1.0, True, SKIPPED),
-    ({'learning/is_valid_step_scalar': 0.0}, 1.0, False, APPLIED),
+    ({'learning/is_valid_step_aggregate_scalar': 1.0}, 1.0, True, FINE),
+    ({'learning/is_valid_step_aggregate_scalar': 0.0}, 1.0, True, SKIPPED),
+    ({'learning/is_valid_step_aggregate_scalar': 0.0}, 1.0, False, APPLIED),
     (
       {
-        'learning/is_valid_step_scalar': 0.0,
-        'learning/is_finite_gradient_scalar': 1.0,
+        'learning/is_valid_step_aggregate_scalar': 0.0,
+        'learning/is_finite_gradient_aggregate_scalar': 1.0,
       },
       1.0,
       True,
@@ -217,8 +217,8 @@ def test_the_last_checkpoint_before_is_pinned_until_the_run_recovers(
     ),
     (
       {
-        'learning/is_valid_step_scalar': 0.0,
-        'learning/is_finite_gradient_scalar': 0.0,
+        'learning/is_valid_step_aggregate_scalar': 0.0,
+        'learning/is_finite_gradient_aggregate_scalar': 0.0,
       },
       1.0,
       True,
@@ -227,7 +227,12 @@ def test_the_last_checkpoint_before_is_pinned_until_the_run_recovers(
     # Without the check of the learner, only the loss shows it.
     ({}, 1.0, True, FINE),
     ({}, float('nan'), True, APPLIED),
-    ({'learning/is_valid_step_scalar': 1.0}, float('inf'), True, APPLIED),
+    (
+      {'learning/is_valid_step_aggregate_scalar': 1.0},
+      float('inf'),
+      True,
+      APPLIED,
+    ),
   ],
 )
 def test_the_status_of_a_step(summaries, loss, skips, expected):

@@ -95,5 +95,5 @@ def test_only_aggregates_were_written(job):
   job_dir, *_ = job
   with open(job_dir / 'metrics.jsonl', encoding='utf-8') as f:
     tags = {tag for line in f for tag in json.loads(line)}
-  assert {'loss', 'Metrics/rows', 'learning/lr'} & tags
+  assert {'loss', 'Metrics/rows', 'learning/lr_scalar'} & tags
   assert not any('mean_hidden' in tag for tag in tags)

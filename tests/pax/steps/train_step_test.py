@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pax import partitioning, steps
-from praxis import base_layer
+from praxis import base_layer, py_utils
 from praxis.pytypes import NestedMap
 from tests.pax import tiny
 
@@ -86,7 +86,9 @@ def test_equals_the_step_by_hand():
     np.testing.assert_allclose(output.loss, loss, rtol=1e-6)
     norm = np.sqrt(sum(np.square(grad).sum() for grad in grads))
     np.testing.assert_allclose(
-      output.summary_tensors['learning/raw_grad_norm_scalar'], norm, rtol=1e-5
+      output.summary_tensors['learning/raw_grad_norm_aggregate_scalar'],
+      norm,
+      rtol=1e-5,
     )
     weights = [w - 0.1 * g for w, g in zip(weights, grads, strict=True)]
   for mine, wanted in zip(tiny.weights(state), weights, strict=True):
@@ -125,11 +127,36 @@ def test_scalars_summaries_and_non_trainables():
   assert output.per_example_out.error.shape == (8,)
 
 
+def test_each_step_has_root_mean_squares_of_all_variables():
+  state, outputs = _run(_setup(), [tiny.batch()] * 2)
+  first, second = (
+    {k: float(v) for k, v in o.summary_tensors.items() if k[:5] == 'vars/'}
+    for o in outputs
+  )
+  assert all(first.values())
+  assert second == pytest.approx(
+    {
+      f'vars/{path}_scalar': np.sqrt(np.mean(np.square(x)))
+      for path, x in py_utils.tree_paths(state.mdl_vars)
+    },
+    rel=1e-5,
+  )
+
+
 def test_variable_norms_are_computed_when_due():
-  setup = _setup('variabl')
-  setup.task.train.summary_interval_steps = 2
-  _, outputs = _run(setup, [tiny.batch()] * 2)
-  name = 'vars/second/w/norm_scalar'
+  setup = _setup()
+
+  @functools.partial(jax.jit, compiler_options=_COMPILE_FAST)
+  def step(state, batch, key):
+    settings = steps.StepSettings(
+      task=setup.task,
+      var_weight_hparams=setup.declared,
+      variable_norm_interval=2,
+    )
+    return steps.train_step(settings, state, batch, key)
+
+  _, outputs = _run(setup._replace(step=step), [tiny.batch()] * 2)
+  name = 'vars/params/second/w_scalar'
   first, second = (float(o.summary_tensors[name]) for o in outputs)
   assert first > 0
   assert second == 0

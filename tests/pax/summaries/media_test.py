@@ -131,9 +131,14 @@ def test_media_of_a_step_by_tag():
       'lm/weights_histogram': jnp.arange(3),
     }
   )
-  names = ['lm/attention', 'lm/picture', 'lm/film', 'lm/weights']
+  names = [
+    'lm/attention_image',
+    'lm/picture_image',
+    'lm/film_video',
+    'lm/weights_histogram',
+  ]
   assert list(found) == names
-  assert found['lm/picture'].kind is SummaryType.IMAGE
+  assert found['lm/picture_image'].kind is SummaryType.IMAGE
   is_local = [isinstance(tag, tags.LocalTag) for tag in found]
   assert is_local == [True, False, True, True]
 

@@ -31,8 +31,8 @@ def test_the_tags_of_a_step():
     'loss': 1.0,
     'Metrics/avg_xent': 2.0,
     'Metrics/avg_xent-weight': 3.0,
-    'lm/softmax/scale': 4.0,
-    'lr': 5.0,
+    'lm/softmax/scale_scalar': 4.0,
+    'lr_scalar': 5.0,
   }
 
 
@@ -50,5 +50,5 @@ def test_media_are_no_scalars():
     summary_tensors={'x_image': 'pixels', 'y_scalar': 2.0},
   )
   found = tags.step_summaries(output)
-  assert list(found) == ['loss', 'y', 'x']
-  assert found['x'].value == 'pixels'
+  assert list(found) == ['loss', 'y_scalar', 'x_image']
+  assert found['x_image'].value == 'pixels'

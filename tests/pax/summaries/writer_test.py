@@ -158,11 +158,11 @@ def test_what_is_not_aggregated_may_be_left_out(tmp_path):
   writer.write(1, {'loss': 3} | scalars)
   writer.close()
   [record] = lines(tmp_path)
-  assert record.keys() - {'step', 'split', 'time'} == {'loss', 'b'}
+  assert record.keys() - {'step', 'split', 'time'} == {'loss', 'b_scalar'}
   writer = writer_lib.create_writer(str(tmp_path))
   writer.write(2, scalars)
   writer.close()
-  assert {'a', 'b'} <= lines(tmp_path)[1].keys()
+  assert {'a_scalar', 'b_scalar'} <= lines(tmp_path)[1].keys()
 
 
 def test_half_a_line_of_a_killed_run_is_passed_over(tmp_path):

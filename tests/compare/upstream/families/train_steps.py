@@ -7,6 +7,7 @@ import functools
 import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ tasks_lib = importlib.import_module('paxml.tasks_lib')
 generic_wrapper = importlib.import_module('paxml.ghostnorm.generic_wrapper')
 
 _PMAP_AXIS = base_layer.PMAP_PARALLEL_AXIS_NAME
+_NUM_REPLICAS = 2
 
 
 def _learner(cls: Any = None, optimizer: Any = None, **fields: Any) -> Any:
@@ -74,7 +76,7 @@ def _train(
   batch: Any = None,
   steps: int = 3,
   dtype: Any = jnp.float32,
-  axis: str | None = None,
+  has_replicas: bool = False,
 ) -> Any:
   """Returns losses, metrics and summaries of each step and the last state."""
   task = make_task()
@@ -88,25 +90,39 @@ def _train(
     )
 
   run = jax.jit(step)
-  if axis:
-    run = jax.jit(jax.vmap(step, in_axes=(None, 0, 0), axis_name=axis))
-    batch = jax.tree.map(lambda x: x.reshape(2, -1, *x.shape[1:]), batch)
+  if has_replicas:
+    run = _on_replicas(step, (None, 0, 0))
+    batch = jax.tree.map(
+      lambda x: x.reshape(_NUM_REPLICAS, -1, *x.shape[1:]), batch
+    )
   outputs = []
   for index in range(steps):
     key = jax.random.fold_in(jax.random.PRNGKey(3), index)
-    if axis:
-      key = jax.random.split(key)
+    if has_replicas:
+      key = jax.random.split(key, _NUM_REPLICAS)
     state, output = run(state, key, batch)
-    if axis:
+    if has_replicas:
       # All replicas have one state.
       state = jax.tree.map(lambda x: x[0], state)
     outputs.append(output)
   state = {
     'step': state.step,
     'vars': state.mdl_vars,
-    'opt_states': jax.tree.leaves(state.opt_states),
+    'opt_states': state.opt_states,
   }
   return {'outputs': outputs, 'state': state}
+
+
+def _on_replicas(function: Callable[..., Any], in_axes: Any) -> Any:
+  """Returns the function of replicas, as pmap over as many devices runs it."""
+  run = jax.jit(jax.vmap(function, in_axes=in_axes, axis_name=_PMAP_AXIS))
+
+  def run_with_devices(*args: Any) -> Any:
+    # Upstream takes the number of devices for the number of replicas.
+    with mock.patch.object(jax, 'device_count', lambda: _NUM_REPLICAS):
+      return run(*args)
+
+  return run_with_devices
 
 
 def _case(name: str, make: Any, **options: Any) -> cases.Case:
@@ -200,7 +216,7 @@ def _learner_cases() -> Iterator[cases.Case]:
       dtype=jnp.bfloat16,
       tolerance=1e-2,
     )
-    yield _case(f'train, {model.__name__}, replicas', make, axis=_PMAP_AXIS)
+    yield _case(f'train, {model.__name__}, replicas', make, has_replicas=True)
     make = functools.partial(
       lambda m: tasks.task(m(), _learner(), variable_norm_summary=False), model
     )
@@ -294,12 +310,12 @@ def _gradient_task(name: str, fields: Any, model: Any) -> Any:
 
 def _gradient_cases() -> Iterator[cases.Case]:
   for label, (name, fields) in _GRADIENTS.items():
-    for axis in (None, _PMAP_AXIS):
+    for has_replicas in (False, True):
       make = functools.partial(_gradient_task, name, fields, tasks.two_layers)
       yield _case(
-        f'train, {label}, {"replicas" if axis else "one"}',
+        f'train, {label}, {"replicas" if has_replicas else "one"}',
         make,
-        axis=axis,
+        has_replicas=has_replicas,
         steps=2,
         tolerance=1e-5,
       )
@@ -307,6 +323,47 @@ def _gradient_cases() -> Iterator[cases.Case]:
     name, fields = _GRADIENTS[label]
     make = functools.partial(_gradient_task, name, fields, tasks.with_embedding)
     yield _case(f'train, embedding, {label}', make, steps=2, tolerance=1e-5)
+
+
+def _noise_over_replicas(gradient: Any) -> Any:
+  """Returns the deviation of the noise in the sum over replicas."""
+
+  def loss_fn(params: Any, nograd_and_inputs: Any, key: Any) -> Any:
+    del key
+    loss = 0.0 * jnp.sum(params['w']) * jnp.sum(nograd_and_inputs[1])
+    weight = jnp.float32(1.0 / _NUM_REPLICAS)
+    return loss, sgf.GradAuxInfo(aux_info=loss, loss_weight=weight)
+
+  def noise(key: Any, inputs: Any) -> Any:
+    params = {'w': jnp.zeros([200, 200])}
+    _, grads = gradient.grad_fn(loss_fn, params, ({}, inputs), key)
+    return jax.lax.psum(grads['w'], _PMAP_AXIS)
+
+  keys = jax.random.split(jax.random.PRNGKey(3), _NUM_REPLICAS)
+  inputs = jnp.ones([_NUM_REPLICAS, 4, 1])
+  return jnp.std(_on_replicas(noise, (0, 0))(keys, inputs)[0])
+
+
+def _noise_cases() -> Iterator[cases.Case]:
+  fields = {'l2_norm_clip': 8.0, 'noise_multiplier': 3.0}
+  for name in (
+    'DpSgdStochasticGradient',
+    'PerLayerDpSgdStochasticGradient',
+    'MicrobatchDpSgdStochasticGradient',
+    'PercoreClippedDpSgdGradient',
+  ):
+    for label, more in (
+      ('', {}),
+      (', normalized', {'normalize_gradients': True, 'noise_multiplier': 24.0}),
+    ):
+      gradient = pax_fiddle.Config(
+        getattr(sgf, name), **{**fields, **more}
+      ).Instantiate()
+      yield cases.FunctionCase(
+        name=f'noise over replicas, {name}{label}',
+        function=functools.partial(_noise_over_replicas, gradient),
+        tolerance=0.03,
+      )
 
 
 def _eval(make_task: Any, batch: Any, dtype: Any) -> Any:
@@ -344,4 +401,5 @@ def _eval_cases() -> Iterator[cases.Case]:
 def family() -> Iterator[cases.Case]:
   yield from _learner_cases()
   yield from _gradient_cases()
+  yield from _noise_cases()
   yield from _eval_cases()

@@ -87,14 +87,30 @@ def test_noise_has_the_deviation_that_is_reported(fields, deviation):
   np.testing.assert_allclose(aux.dp_aux_info['noise_std'], deviation, rtol=1e-6)
 
 
-@pytest.mark.parametrize('inner_batch_size', [None, 4])
-def test_means_of_microbatches_are_clipped(inner_batch_size):
+def test_noise_does_not_depend_on_the_inner_batch():
+  fields = dict(noise_multiplier=4.0)
+  _, want = regression.run(_made(**fields))
+  for size in (2, 4):
+    _, grads = regression.run(_made(inner_batch_size=size, **fields))
+    np.testing.assert_allclose(
+      regression.flat(grads), regression.flat(want), rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+  'inner_batch_size, examples_per_gradient',
+  [(None, 1), (8, 1), (4, 2), (2, 2), (1, 2)],
+)
+def test_means_of_microbatches_are_clipped(
+  inner_batch_size, examples_per_gradient
+):
   gradient = _made(
     stochastic_gradients.MicrobatchDpSgdStochasticGradient,
     microbatch_size=2,
     inner_batch_size=inner_batch_size,
   )
   (_, aux), grads = regression.run(gradient)
+  assert aux.aux_info['error'].shape == (examples_per_gradient,)
   means = regression.gradients_by_hand().reshape(4, 2, 4).mean(axis=1)
   want = regression.clipped(means, BOUND).mean(axis=0)
   np.testing.assert_allclose(regression.flat(grads), want, rtol=1e-5)
