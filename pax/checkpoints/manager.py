@@ -26,6 +26,7 @@ from pax.checkpoints.types import (
   CheckpointError,
   CheckpointOptions,
   CheckpointType,
+  CorruptCheckpointError,
   InputState,
   Restored,
   State,
@@ -33,6 +34,8 @@ from pax.checkpoints.types import (
 from praxis import base_input
 
 _MAX_MESSAGE_BYTES = 4096
+# First characters of the messages that processes exchange.
+_CORRUPT, _OTHER = 'C', 'O'
 
 
 class Checkpointer(Protocol):
@@ -233,33 +236,77 @@ class FileCheckpointer:
   def restore(self, abstract: State, step: int | None = None) -> Restored:
     """Returns the newest checkpoint or that of `step`.
 
+    With `CheckpointOptions.skips_corrupt` the newest that is not corrupt; those
+    after it are renamed, so that their steps can be saved again.
+
     Raises:
       CheckpointError: There is none, or it is of another model.
       CorruptCheckpointError: Its files differ from what was written.
     """
     self.wait()
     available = paths.steps(self._directory)
-    step = max(available, default=None) if step is None else step
-    if step not in available:
+    candidates = sorted(available, reverse=True) if step is None else [step]
+    if not candidates or candidates[0] not in available:
       raise CheckpointError(
         f'no checkpoint of step {step} in {self._directory}; available steps:'
         f' {list(available) or "none"}'
       )
-    path = available[step]
+    if not self._options.skips_corrupt:
+      candidates = candidates[:1]
+    errors: dict[int, CorruptCheckpointError] = {}
+    for candidate in candidates:
+      try:
+        restored = self._restore_step(abstract, candidate, available[candidate])
+      except CorruptCheckpointError as e:
+        errors[candidate] = e
+      else:
+        self._move_aside({s: available[s] for s in errors}, errors)
+        return restored
+    # Nothing was renamed.
+    raise errors[candidates[0]]
+
+  def _restore_step(
+    self, abstract: State, step: int, path: pathlib.Path
+  ) -> Restored:
+    error: CheckpointError | None = None
     try:
       leaves, inputs = self._transforms.read(path, paths.flatten(abstract))
     except CheckpointError as e:
-      _share_error(str(e))
-      raise
+      error = e
     # Each process compares the checksums of a part of the files.
-    if error := _share_error(''):
-      raise CheckpointError(error)
+    if error := _agree_on_error(error):
+      raise error
     logging.info('Restored step %d from %s', step, path)
     return Restored(
       paths.unflatten(abstract, leaves),
       reading.select_input_state(path, inputs),
       step,
     )
+
+  def _move_aside(
+    self,
+    corrupt: Mapping[int, pathlib.Path],
+    errors: Mapping[int, CorruptCheckpointError],
+  ) -> None:
+    """Renames corrupt checkpoints, which all processes have found."""
+    if not corrupt:
+      return
+    error: CheckpointError | None = None
+    if jax.process_index() == 0:
+      for step, path in corrupt.items():
+        renamed = paths.set_aside_path(path)
+        logging.warning('%s', errors[step])
+        try:
+          path.rename(renamed)
+        except OSError as e:
+          error = CheckpointError(f'cannot rename {path} to {renamed}: {e}')
+        else:
+          logging.warning(
+            '--on_corrupt_checkpoint=fallback renamed it to %s', renamed
+          )
+    if error := _agree_on_error(error):
+      raise error
+    self._last_step = self.latest_step()
 
   def wait(self) -> None:
     pending, self._writing = self._writing, None
@@ -383,15 +430,22 @@ def _start_clean(directory: pathlib.Path) -> None:
     multihost_utils.sync_global_devices('pax.checkpoints.start_clean')
 
 
-def _share_error(message: str) -> str:
-  """Returns the first message of a process that is not empty."""
+def _agree_on_error(error: CheckpointError | None) -> CheckpointError | None:
+  """Returns the error of the first process that has one."""
   if jax.process_count() == 1:
-    return message
+    return error
   from jax.experimental import multihost_utils
 
   text = np.zeros(_MAX_MESSAGE_BYTES, np.uint8)
-  data = message.encode()[:_MAX_MESSAGE_BYTES]
-  text[: len(data)] = np.frombuffer(data, np.uint8)
+  if error is not None:
+    is_corrupt = isinstance(error, CorruptCheckpointError)
+    message = (_CORRUPT if is_corrupt else _OTHER) + str(error)
+    data = message.encode()[:_MAX_MESSAGE_BYTES]
+    text[: len(data)] = np.frombuffer(data, np.uint8)
   texts = multihost_utils.process_allgather(text)
   messages = [bytes(t).rstrip(b'\0').decode(errors='replace') for t in texts]
-  return next(filter(None, messages), '')
+  first = next(filter(None, messages), None)
+  if first is None:
+    return None
+  kind = CorruptCheckpointError if first[0] == _CORRUPT else CheckpointError
+  return kind(first[1:])

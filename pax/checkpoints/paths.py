@@ -97,14 +97,19 @@ def sync_files(directory: pathlib.Path, files: Iterable[str]) -> None:
     list(pool.map(atomic_file.sync, {*folders, directory}))
 
 
-def move_aside_command(path: pathlib.Path) -> str:
-  """Returns the shell command that renames `path`, so that it is ignored."""
+def set_aside_path(path: pathlib.Path) -> pathlib.Path:
+  """Returns a free path next to `path`, at which a checkpoint is ignored."""
   renamed = path.with_name(f'corrupt_{path.name}')
   count = 1
   while renamed.exists():
     count += 1
     renamed = path.with_name(f'corrupt_{path.name}_{count}')
-  return shlex.join(['mv', str(path), str(renamed)])
+  return renamed
+
+
+def move_aside_command(path: pathlib.Path) -> str:
+  """Returns the shell command that renames `path`, so that it is ignored."""
+  return shlex.join(['mv', str(path), str(set_aside_path(path))])
 
 
 def delete(path: pathlib.Path) -> None:

@@ -56,6 +56,9 @@ class CheckpointOptions:
   # Folder below that of the checkpoints to which expired ones are renamed; None
   # deletes them.
   todelete_subdir: str | None = None
+  # Whether a corrupt newest checkpoint is renamed and the one before restored;
+  # otherwise it is an error.
+  skips_corrupt: bool = False
   # Whether checkpoints are saved; restoring is always possible.
   saving: bool = True
   # Whether a thread writes the files while training continues.

@@ -235,6 +235,7 @@ def _checkpointer(
       train.save_keep_interval_duration
     ),
     todelete_subdir=options.checkpoint_todelete_subdir,
+    skips_corrupt=options.on_corrupt_checkpoint == 'fallback',
     saving=options.enable_checkpoint_saving,
     asynchronous=options.jax_fully_async_checkpoint,
     # Orbax saves no arrays that exist on one process only, as those of pmap.

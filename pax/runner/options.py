@@ -220,6 +220,15 @@ class RunOptions(command_line.CheckedOptions):
     'Rename expired checkpoints into this folder of checkpoints/, instead of'
     ' deleting them.',
   )
+  on_corrupt_checkpoint: str = _flag(
+    'fail',
+    'Checkpoints',
+    'For --mode=train, what to do if the newest checkpoint is corrupt: fail,'
+    ' and print the command to move it aside; fallback, which renames it to'
+    ' corrupt_... and continues from the newest that is intact. pax launch'
+    ' --print sets fallback for jobs that restart by themselves.',
+    domain=_OneOf(('fail', 'fallback')),
+  )
   pmap_use_tensorstore: bool = _flag(
     False,
     'Checkpoints',

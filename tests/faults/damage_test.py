@@ -168,3 +168,22 @@ def test_the_error_of_one_process_ends_all(tmp_path, report):
     chunk.write_bytes(data)
     report(damages=1)
   job.finish('--set=NUM_STEPS=6')
+
+
+def test_all_processes_fall_back(tmp_path, report):
+  """Each process compares the checksums of a part of the files."""
+  job = harness.Job(tmp_path / 'job', num_processes=2)
+  job.finish('--set=NUM_STEPS=4', '--set=SAVE_EVERY=2')
+  for _ in range(2):
+    checkpoint = job.checkpoints()[4]
+    aside = paths.set_aside_path(checkpoint)
+    chunk = next(p for p in checkpoint.glob('state/*/d/*') if p.is_file())
+    saved_states.flip_bit(chunk, 0)
+    job.finish(
+      *('--set=NUM_STEPS=4', '--set=SAVE_EVERY=2'),
+      '--on_corrupt_checkpoint=fallback',
+    )
+    assert aside.exists()
+    assert sorted(job.checkpoints()) == [0, 2, 4]
+    report(damages=1)
+  harness.check_losses(job, 4)

@@ -105,9 +105,7 @@ def test_broken_data_do_not_hang(tmp_path):
 
 def test_a_corrupt_newest_checkpoint(tmp_path):
   assert binary.run('TinySpmd', tmp_path).returncode == 0
-  newest = tmp_path / 'checkpoints' / 'checkpoint_00000020'
-  chunk = next(newest.glob('state/*second.w/0.0'))
-  chunk.write_bytes(chunk.read_bytes()[:-1])
+  newest = _damage_newest(tmp_path)
   before = _checkpoint_files(tmp_path)
   started = time.monotonic()
   ended = binary.run('TinySpmd', tmp_path, '--set=NUM_STEPS=30')
@@ -118,6 +116,31 @@ def test_a_corrupt_newest_checkpoint(tmp_path):
   assert f'checkpoint {newest} is corrupt' in lines[0]
   assert 'To continue from step 10' in lines[0]
   assert _checkpoint_files(tmp_path) == before
+
+
+def test_falls_back_from_a_corrupt_checkpoint(tmp_path):
+  whole, damaged = tmp_path / 'whole', tmp_path / 'damaged'
+  for job_log_dir in (whole, damaged):
+    assert binary.run('TinySpmd', job_log_dir).returncode == 0
+  newest = _damage_newest(damaged)
+  flags = ('--set=NUM_STEPS=30', '--on_corrupt_checkpoint=fallback')
+  for job_log_dir in (whole, damaged):
+    ended = binary.run('TinySpmd', job_log_dir, *flags)
+    assert ended.returncode == 0, ended.stderr
+  assert f'checkpoint {newest} is corrupt' in ended.stderr
+  assert binary.checkpoint_names(damaged) == [
+    *binary.checkpoint_names(whole),
+    f'corrupt_{newest.name}',
+  ]
+  # Steps 10 to 20 are computed again, with the same result.
+  assert binary.loss_bits(damaged) == binary.loss_bits(whole)
+
+
+def _damage_newest(job_log_dir: pathlib.Path) -> pathlib.Path:
+  newest = job_log_dir / 'checkpoints' / 'checkpoint_00000020'
+  data = next(newest.glob('state/ocdbt.process_0/d/*'))
+  data.write_bytes(data.read_bytes()[:-1])
+  return newest
 
 
 def _checkpoint_files(job_log_dir: pathlib.Path) -> dict[str, bytes]:

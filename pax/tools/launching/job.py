@@ -36,6 +36,11 @@ _LINE = value_domains.Matching(
 )
 
 
+# Schedulers whose files restart a job without a user who could decide.
+_RESTARTING = ('gcloud', 'jobset', 'slurm')
+_CORRUPT_CHECKPOINT = '--on_corrupt_checkpoint'
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job(command_line.CheckedOptions):
   """The processes to start, and their machines."""
@@ -179,9 +184,13 @@ class Job(command_line.CheckedOptions):
   @property
   def run_words(self) -> list[str]:
     """The flags that all processes have in common."""
-    if self.devices_per_host is None:
-      return list(self.words)
-    return [*self.words, f'--host_device_count={self.devices_per_host}']
+    words = list(self.words)
+    if self.devices_per_host is not None:
+      words.append(f'--host_device_count={self.devices_per_host}')
+    sets_policy = any(w.startswith(_CORRUPT_CHECKPOINT) for w in words)
+    if self.print in _RESTARTING and not sets_policy:
+      words.append(f'{_CORRUPT_CHECKPOINT}=fallback')
+    return words
 
   @property
   def program_words(self) -> list[str]:

@@ -122,6 +122,54 @@ def test_moving_it_aside_continues_from_the_older(tmp_path):
   assert saved_states.checkpointer(tmp_path).restore(abstract).step == 0
 
 
+def test_skips_corrupt_checkpoints(tmp_path):
+  # Steps 0, 5 and 10.
+  directory = saved_states.save(tmp_path)
+  options = checkpoints.CheckpointOptions(skips_corrupt=True)
+  checkpointer = checkpoints.create_checkpointer(options, str(tmp_path))
+  state = saved_states.state(4)
+  checkpointer.save(10, state, force=True)
+  checkpointer.wait()
+  for step in (5, 10):
+    (directory / f'checkpoint_{step:08d}/metadata/metadata').unlink()
+  restored = checkpointer.restore(trees.abstract(state))
+  assert restored.step == checkpointer.latest_step() == 0
+  assert sorted(p.name for p in directory.iterdir()) == [
+    'checkpoint_00000000',
+    'corrupt_checkpoint_00000005',
+    'corrupt_checkpoint_00000010',
+  ]
+  # The steps are saved anew.
+  assert checkpointer.save(5, state, force=True)
+  checkpointer.wait()
+  assert checkpointer.restore(trees.abstract(state)).step == 5
+  checkpointer.close()
+
+
+def test_renames_nothing_if_all_checkpoints_are_corrupt(tmp_path):
+  directory = saved_states.save(tmp_path)
+  for step in (0, 5):
+    (directory / f'checkpoint_{step:08d}/metadata/metadata').unlink()
+  before = sorted(p.name for p in tmp_path.rglob('*'))
+  options = checkpoints.CheckpointOptions(skips_corrupt=True)
+  checkpointer = checkpoints.create_checkpointer(options, str(tmp_path))
+  with pytest.raises(
+    checkpoints.CorruptCheckpointError, match='checkpoint_00000005 is corrupt'
+  ):
+    checkpointer.restore(trees.abstract(saved_states.state(4)))
+  assert sorted(p.name for p in tmp_path.rglob('*')) == before
+
+
+def test_a_step_that_was_asked_for_is_not_replaced(tmp_path):
+  directory = saved_states.save(tmp_path)
+  (directory / 'checkpoint_00000005/metadata/metadata').unlink()
+  options = checkpoints.CheckpointOptions(skips_corrupt=True)
+  checkpointer = checkpoints.create_checkpointer(options, str(tmp_path))
+  with pytest.raises(checkpoints.CorruptCheckpointError):
+    checkpointer.restore(trees.abstract(saved_states.state(4)), 5)
+  assert (directory / 'checkpoint_00000005').exists()
+
+
 @pytest.mark.parametrize('kind', [saved_states.GDA, saved_states.FLAX])
 def test_reads_the_older_format(tmp_path, kind):
   directory = saved_states.save(tmp_path, kind, use_ocdbt=False)

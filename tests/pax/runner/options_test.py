@@ -45,6 +45,7 @@ FLAGS = [
   'job_dir_wait_secs',
   'enable_checkpoint_saving',
   'checkpoint_todelete_subdir',
+  'on_corrupt_checkpoint',
   'pmap_use_tensorstore',
   'tensorstore_use_ocdbt',
   'jax_fully_async_checkpoint',

@@ -27,6 +27,8 @@ WORDS = [
   '--k=a: b', '--l=${x}', '-', '!!', '~', '--m=\t\x1b[31m', "'", '"', ';&|<>',
   '--n=\r\n', '- x',
 ]  # fmt: skip
+# Of jobs that restart by themselves.
+RESTARTING_WORDS = [*WORDS, '--on_corrupt_checkpoint=fallback']
 VALUE = '$(touch pwned) `touch pwned` "\'\\ \n$HOME $$(PATH) é😀 #:{}[]\u2028'
 LINE = '$(touch pwned) `touch pwned` "\'\\ ;&|<> é😀 #:{}[] $$(PATH) ${x}'
 
@@ -117,13 +119,20 @@ def test_slurm(machine, launch):
   file = launch('--print=slurm', f'--sbatch=--comment={LINE}', '--slices=1')
   assert f'#SBATCH --comment={LINE}\n' in file.read_text()
   machine.run('bash', str(file))
-  assert machine.calls('pax') == [(WORDS, VALUE)]
+  assert machine.calls('pax') == [(RESTARTING_WORDS, VALUE)]
+
+
+def test_the_policy_of_the_command_line_is_kept(machine, capsys):
+  policy = '--on_corrupt_checkpoint=fail'
+  assert commands.run(['pax', 'launch', '--print=slurm', '--', policy]) == 0
+  assert policy in (text := capsys.readouterr().out)
+  assert 'fallback' not in text
 
 
 def test_slurm_with_slices(machine, launch):
   file = launch('--print=slurm', '--slices=2', '--program=pax --first="a b"')
   machine.run('bash', str(file), env={'SLURM_PROCID': '1'})
-  assert machine.calls('pax') == [(['--first=a b', *WORDS], VALUE)]
+  assert machine.calls('pax') == [(['--first=a b', *RESTARTING_WORDS], VALUE)]
 
 
 def test_ssh(machine, launch):
@@ -154,7 +163,7 @@ def test_gcloud(machine, launch):
   ]
   assert copy[4:6] == [f'./{program}', 'pax-0:pax.par']
   assert run[5:7] == [f'--project={LINE}', f'--zone={LINE}']
-  assert machine.calls('pax') == [(WORDS, VALUE)]
+  assert machine.calls('pax') == [(RESTARTING_WORDS, VALUE)]
 
 
 def test_gcloud_takes_project_and_zone_from_the_shell(machine, launch):
@@ -197,7 +206,7 @@ def test_jobset(machine, launch, flags):
   command = [expand(word, {'PATH': 'wrong'}) for word in container['command']]
   machine.run(*command, env=env | {'JOB_COMPLETION_INDEX': '0'})
   ((words, value),) = machine.calls('pax')
-  assert (words[: len(WORDS)], value) == (WORDS, VALUE)
+  assert (words[: len(RESTARTING_WORDS)], value) == (RESTARTING_WORDS, VALUE)
 
 
 @pytest.mark.parametrize(
