@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -25,6 +26,12 @@ LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
 # The relative bias, which all layers of a stack share.
 _SHARED_BIAS = 'relative_bias'
+
+
+class _Stack(transformers.StackedTransformer):
+  """Layers that share one relative bias, also within a decode loop."""
+
+  is_shared_weight_root: ClassVar[bool] = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,7 +143,7 @@ class T5:
       ),
     )
     return Config(
-      transformers.StackedTransformer,
+      _Stack,
       num_layers=(
         self.num_decoder_layers if is_decoder else self.num_encoder_layers
       ),
@@ -145,7 +152,6 @@ class T5:
       hidden_dims=self.hidden_dims,
       mask_self_attention=is_decoder,
       use_cross_attention=is_decoder,
-      is_shared_weight_root=True,
       transformer_layer_params_tpl=layer,
     )
 

@@ -8,7 +8,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import flax.linen as nn
 import jax
@@ -91,6 +91,8 @@ class BaseLayer(children.ParentModule):
   # The trainable weights; floats are cast to fprop_dtype, unless they have
   # DISALLOW_BFLOAT16_CONVERSION.
   theta = ThetaDescriptor()
+  # Whether layers below share their weights here instead of at the root.
+  is_shared_weight_root: ClassVar[bool] = False
   WeightSharding = sharding_annotations.WeightSharding
   ActivationSharding = sharding_annotations.ActivationSharding
 
@@ -116,8 +118,6 @@ class BaseLayer(children.ParentModule):
   mesh_axis_names: Sequence[str] | None = None
   # Layers with the same id share their weights.
   shared_weight_layer_id: str | None = None
-  # Whether layers below share their weights here instead of at the root.
-  is_shared_weight_root: bool = False
   weight_split_dims_mapping: pax_fiddle.Config[
     sharding_annotations.WeightSharding
   ] = pax_fiddle.template_field(sharding_annotations.WeightSharding)

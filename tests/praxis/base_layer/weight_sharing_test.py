@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -121,9 +121,13 @@ def test_only_a_part_is_shared():
   }
 
 
+class RootPair(Pair):
+  is_shared_weight_root: ClassVar[bool] = True
+
+
 def test_shared_weights_are_in_the_layer_that_is_their_root():
   pair = Pair.config(first_tpl=shared_linear(), second_tpl=shared_linear())
-  inner = pair.clone().set(is_shared_weight_root=True)
+  inner = RootPair.config(first_tpl=shared_linear(), second_tpl=shared_linear())
   layer = Pair.config(first_tpl=inner, second_tpl=pair).Instantiate()
   params = layer.init(jax.random.key(0), X)['params']
   assert jax.tree.map(jnp.shape, params) == {

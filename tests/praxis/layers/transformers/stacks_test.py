@@ -186,7 +186,7 @@ def test_declared_shapes_and_splits_of_stacked_weights():
   layer = declared['params']['pipeline']['body']['x_layers_0']
   weight = layer['ff_layer']['ffn_layer1']['linear']['w']
   assert weight.repeat_prefix == [2, 2]
-  assert list(weight.repeat_prefix_split_dims_mapping) == [-1, 'stage']
+  assert list(weight.repeat_prefix_split_dims_mapping) == [None, 'stage']
 
 
 def test_layers_of_a_stack_start_differently():
