@@ -3,8 +3,9 @@
 
 All Configs with the same id yield one layer. Its variables are at the root of
 the variable tree under the id. Within a scanned or rematerialized body or a
-decode loop the root is that body. A layer of a class with `is_shared_weight_root`
-is the root of those below it, outside and inside of a loop over it.
+decode loop the root is that body. A layer of a class with
+`is_shared_weight_root` is the root of those below it, outside and inside of a
+loop over it.
 """
 
 from __future__ import annotations
