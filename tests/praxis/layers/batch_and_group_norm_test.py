@@ -76,6 +76,16 @@ def test_batch_norm_evaluates_by_moving_averages(force):
   jax.tree.map(np.testing.assert_array_equal, updated['non_trainable'], moving)
 
 
+@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
+def test_batch_norm_evaluates_to_bfloat16_with_float32_averages(dtype):
+  layer, variables = _batch_norm(fprop_dtype=jnp.bfloat16)
+  params = jax.tree.map(lambda x: x.astype(dtype), variables['params'])
+  x = _x().astype(jnp.bfloat16)
+  y, updated = _run(layer, {**variables, 'params': params}, x, do_eval=True)
+  assert y.dtype == jnp.bfloat16
+  assert updated['non_trainable']['moving_mean'].dtype == jnp.float32
+
+
 def test_batch_norm_by_moving_averages_in_training():
   layer, variables = _batch_norm(use_moving_avg_in_training=True)
   y, updated = _run(layer, variables, _x())
