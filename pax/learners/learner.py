@@ -213,7 +213,7 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
       new_value, var_weight_hparams, transformed_grads, old_vars
     )
     trainable = variable_masks.trainable(var_weight_hparams)
-    learnable = masked_trees.mask_tree(new_vars, trainable)
+    learnable = masked_trees.mask_tree(old_vars, trainable)
     if self.var_norm_summary:
       optimizer_summaries.add_aggregate(
         'learning/var_norm', clipping.global_norm(learnable)

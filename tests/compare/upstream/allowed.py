@@ -458,8 +458,9 @@ ALLOWED: tuple[Allowed, ...] = (
   ),
   Allowed(
     r'^train_steps: train, \w+, two optimizers',
-    r'summary_tensors\.(learning/)?lr_aggregate_scalar: missing in upstream',
-    'the learning rate of the main optimizer has the same tag for all learners',
+    r'summary_tensors\.(lr|learning/(lr|applied_grad_norm))_aggregate_scalar: '
+    r'missing in upstream',
+    'MultiOptimizerLearner has the summaries of Learner, too',
   ),
   Allowed(
     r'^train_steps: train, (dp noise|dp normalized|ghost noise|per core), '

@@ -94,7 +94,7 @@ def test_plain_descent_and_its_summaries():
     'learning/grad_scale': 1.0,
     'learning/is_valid_step': 1.0,
     'learning/applied_grad_norm': LR * norm,
-    'learning/var_norm': 0.95 * _norm(variables['params']),
+    'learning/var_norm': _norm(variables['params']),
     'learning/skipped_steps': 0.0,
     'learning/lr': LR,
     'lr': LR,
@@ -442,7 +442,7 @@ def test_norms_of_single_variables_on_request():
   )
   np.testing.assert_allclose(
     summaries['per_var_norm/params/lm/b'],
-    (1 - LR) * _norm(variables['params']['lm']['b']),
+    _norm(variables['params']['lm']['b']),
     rtol=1e-5,
   )
   assert 'learning/raw_grad_norm' not in summaries
