@@ -61,6 +61,18 @@ class _ArrayHandler(ocp.type_handlers.ArrayHandler):
     return self.pending
 
 
+class _CreatedDirectory(type(epath.Path())):
+  """A directory that exists.
+
+  Threads of Orbax share the object that holds a `_DeferredDirectory`. A thread
+  may test its type, and then find what another thread has put in its place.
+  """
+
+  async def await_creation(self) -> epath.Path:
+    """Returns the directory."""
+    return self
+
+
 class _DeferredDirectory:
   """A directory that Orbax awaits before it writes.
 
@@ -135,7 +147,7 @@ class Snapshot:
     _ignore_late_callbacks()
     with _anchored_state(staging) as folder:
       folder.mkdir(exist_ok=True)
-      self._created.set_result(epath.Path(folder))
+      self._created.set_result(_CreatedDirectory(folder))
       try:
         for save in self._saves:
           save.result()

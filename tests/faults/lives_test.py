@@ -196,4 +196,6 @@ def _files(directory):
     if path.is_file()
   }
   names = {re.sub(r'events\.out\.\S+', 'events', name) for name in names}
+  # OCDBT names its files at random.
+  names = {re.sub(r'(?<=/d/)[0-9a-f]{32}', 'DATA', name) for name in names}
   return {re.sub(r'(?<=checkpoint_)\d+', 'STEP', name) for name in names}

@@ -8,6 +8,7 @@ import asyncio
 import json
 import shutil
 import threading
+from concurrent import futures
 
 import jax
 import jax.numpy as jnp
@@ -139,6 +140,22 @@ def test_a_checkpoint_that_is_given_up_leaves_no_threads(tmp_path):
   assert _threads_of_orbax()
   snapshot.release()
   assert not _threads_of_orbax()
+
+
+def test_threads_of_orbax_share_the_directory(tmp_path, monkeypatch):
+  """A thread tests the type of the directory; another one resolves it then."""
+  created = []
+  result = futures.Future.set_result
+  monkeypatch.setattr(
+    futures.Future,
+    'set_result',
+    lambda self, value: created.append(value) or result(self, value),
+  )
+  _write(tmp_path, orbax_format.Snapshot(saved_states.state(2)))
+  (directory,) = (x for x in created if isinstance(x, epath.Path))
+  info = ocp.type_handlers.ParamInfo(name='a', parent_dir=directory)
+  asyncio.run(info.await_path_creation())
+  assert asyncio.run(info.parent_dir.await_creation()) == directory
 
 
 def test_saves_below_an_event_loop(tmp_path):
