@@ -89,7 +89,7 @@ def test_weighted_means_over_an_epoch_every_time(tmp_path):
         'Metrics/x-weight': 10,
         'Metrics/twice': 2 * mean,
         # Of layers the batches count alike.
-        'hidden': 2.5,
+        'hidden_scalar': 2.5,
       }
     )
     assert out.num_eval_steps == 4
