@@ -49,7 +49,7 @@ copy() {
 # Runs on every machine of a slice; the processes detect each other.
 run() {
   gcloud compute tpus tpu-vm ssh "$1" "${where[@]}" --worker=all \
-    --command='chmod +x pax.par && ./pax.par --exp=c4_multislice.C4Spmd22BAdam2xv4_128 --job_log_dir=/nfs/job'
+    --command='chmod +x pax.par && ./pax.par --exp=c4_multislice.C4Spmd22BAdam2xv4_128 --job_log_dir=/nfs/job --on_corrupt_checkpoint=fallback'
 }
 
 delete() {

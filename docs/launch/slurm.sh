@@ -15,7 +15,7 @@
 set -uo pipefail
 
 srun --wait=600 --label \
-  pax --exp=nvidia.NVIDIA5B --job_log_dir=/nfs/job
+  pax --exp=nvidia.NVIDIA5B --job_log_dir=/nfs/job --on_corrupt_checkpoint=fallback
 code=$?
 # The requeued job continues from the checkpoint. Errors of the job itself would
 # only repeat.

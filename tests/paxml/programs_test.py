@@ -46,7 +46,7 @@ def test_a_program_with_a_step_function_of_its_own(default, tmp_path):
   assert {step: r['loss'] for step, r in train.items()} == pytest.approx(
     {s: r['loss'] for s, r in _records(expected, 'train').items()}, rel=1e-5
   )
-  assert train[2]['twice_loss'] == pytest.approx(2 * train[2]['loss'])
+  assert train[2]['twice_loss_scalar'] == pytest.approx(2 * train[2]['loss'])
   for step, record in _records(expected, 'eval_test_held_out').items():
     own = _records(tmp_path, 'eval_test_held_out')[step]
     assert own['loss'] == pytest.approx(record['loss'], rel=1e-5)
