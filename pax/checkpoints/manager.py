@@ -253,17 +253,18 @@ class FileCheckpointer:
       )
     if not self._options.skips_corrupt:
       candidates = candidates[:1]
-    errors: dict[int, CorruptCheckpointError] = {}
+    errors: dict[pathlib.Path, CorruptCheckpointError] = {}
     for candidate in candidates:
+      path = available[candidate]
       try:
-        restored = self._restore_step(abstract, candidate, available[candidate])
+        restored = self._restore_step(abstract, candidate, path)
       except CorruptCheckpointError as e:
-        errors[candidate] = e
+        errors[path] = e
       else:
-        self._move_aside({s: available[s] for s in errors}, errors)
+        self._move_aside(errors)
         return restored
     # Nothing was renamed.
-    raise errors[candidates[0]]
+    raise errors[available[candidates[0]]]
 
   def _restore_step(
     self, abstract: State, step: int, path: pathlib.Path
@@ -284,18 +285,16 @@ class FileCheckpointer:
     )
 
   def _move_aside(
-    self,
-    corrupt: Mapping[int, pathlib.Path],
-    errors: Mapping[int, CorruptCheckpointError],
+    self, corrupt: Mapping[pathlib.Path, CorruptCheckpointError]
   ) -> None:
     """Renames corrupt checkpoints, which all processes have found."""
     if not corrupt:
       return
     error: CheckpointError | None = None
     if jax.process_index() == 0:
-      for step, path in corrupt.items():
+      for path, damage in corrupt.items():
         renamed = paths.set_aside_path(path)
-        logging.warning('%s', errors[step])
+        logging.warning('%s', damage)
         try:
           path.rename(renamed)
         except OSError as e:
