@@ -398,15 +398,15 @@ def write_input(
   """
   name = manifest.process_name(index, count)
   # `manifest.write` flushes it.
-  file = staging / _TRAIN_INPUT / name
+  file = paths.side_folder(staging) / _TRAIN_INPUT / name
   atomic_file.make_folder(file.parent)
   atomic_file.write_text(file, text, is_durable=False)
-  return {f'{_TRAIN_INPUT}/{name}': manifest.entry(text.encode())}
+  return {str(file.relative_to(staging)): manifest.entry(text.encode())}
 
 
 def read_inputs(path: Path) -> dict[str, str]:
   """Returns the input states by process name, as JSON."""
-  folder = path / _TRAIN_INPUT
+  folder = paths.side_folder(path) / _TRAIN_INPUT
   files = folder.glob('process_*') if folder.exists() else ()
   return {
     # A checkpoint without a manifest may contain any bytes.

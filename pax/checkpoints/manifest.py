@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manifest of a checkpoint: sizes and checksums of its files.
 
-Every process lists its files in `manifest/process_<i>-of-<n>.json`, which it
-writes last: the manifest also marks the process as done. A manifest contains
-its own checksum. Those of older versions are the list alone.
+Every process lists its files in `manifest/process_<i>-of-<n>.json`, in
+`paths.side_folder`, which it writes last: the manifest also marks the process
+as done. A manifest contains its own checksum. Those of older versions are the
+list alone.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def process_name(index: int, count: int) -> str:
 def file(directory: Path, index: int, count: int) -> Path:
   """Returns the manifest of process `index` of `count`."""
   name = f'{process_name(index, count)}.json'
-  return directory / paths.MANIFEST_FOLDER / name
+  return paths.side_folder(directory) / paths.MANIFEST_FOLDER / name
 
 
 def write(
@@ -77,8 +78,9 @@ def write(
     count: Number of processes.
   """
   paths.sync_files(directory, entries)
-  atomic_file.make_folder(directory / paths.MANIFEST_FOLDER)
-  atomic_file.write_text(file(directory, index, count), _serialize(entries))
+  manifest_file = file(directory, index, count)
+  atomic_file.make_folder(manifest_file.parent)
+  atomic_file.write_text(manifest_file, _serialize(entries))
 
 
 def wait_for_others(directory: Path, count: int, timeout_secs: float) -> None:
@@ -110,7 +112,7 @@ def read(directory: Path) -> dict[str, Entry] | None:
     CorruptCheckpointError: A manifest is damaged, or that of a process is
       missing.
   """
-  folder = directory / paths.MANIFEST_FOLDER
+  folder = paths.side_folder(directory) / paths.MANIFEST_FOLDER
   try:
     names = [p.name for p in folder.iterdir() if not p.name.startswith('.')]
   except FileNotFoundError:
@@ -144,10 +146,11 @@ def check_names(directory: Path, entries: Mapping[str, Entry]) -> None:
   Raises:
     CorruptCheckpointError: A file is in no manifest.
   """
+  manifests = paths.side_folder(directory) / paths.MANIFEST_FOLDER
   for folder, _, names in os.walk(directory):
-    parent = pathlib.Path(folder).relative_to(directory)
-    if parent.name == paths.MANIFEST_FOLDER:
+    if pathlib.Path(folder) == manifests:
       continue
+    parent = pathlib.Path(folder).relative_to(directory)
     for name in names:
       file = str(parent / name)
       is_hidden = name.startswith('.') and not name.startswith('.z')

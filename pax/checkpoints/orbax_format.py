@@ -4,6 +4,8 @@
     checkpoint_00000100/
       _CHECKPOINT_METADATA                 items, for Orbax
       metadata/metadata                    version 1.2 of paxml, shapes
+      metadata/train_input/process_0-of-1  not read by Orbax, like the manifest
+      metadata/manifest/process_0-of-1.json
       state/{_METADATA,_sharding}          key paths and shardings
       state/{manifest.ocdbt,d/...}         database of all processes, refers to
       state/ocdbt.process_0/{manifest.ocdbt,d/...}   that of each process
@@ -147,6 +149,7 @@ class Snapshot:
     _ignore_late_callbacks()
     with _anchored_state(staging) as folder:
       folder.mkdir(exist_ok=True)
+      (folder.parent / paths.METADATA_FILE).mkdir(exist_ok=True)
       self._created.set_result(_CreatedDirectory(folder))
       try:
         for save in self._saves:
@@ -180,7 +183,6 @@ class Snapshot:
       'train_state_metadata': self._variables,
       'shapes': self._shapes,
     }
-    (staging / paths.METADATA_FILE).mkdir(exist_ok=True)
     file = staging / paths.METADATA_FILE / paths.METADATA_FILE
     file.write_text(json.dumps(contents))
     (staging / _STEP_METADATA).write_text(json.dumps(_step_metadata()))

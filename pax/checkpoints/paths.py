@@ -97,6 +97,21 @@ def sync_files(directory: pathlib.Path, files: Iterable[str]) -> None:
     list(pool.map(atomic_file.sync, {*folders, directory}))
 
 
+def side_folder(directory: pathlib.Path) -> pathlib.Path:
+  """Returns the folder of the manifest and of the input states.
+
+  Orbax restores every folder of a checkpoint that is not in another one. Where
+  the metadata are a folder, as Orbax requires, they contain these, unless an
+  older version saved the checkpoint.
+
+  Args:
+    directory: The checkpoint, or its staging directory.
+  """
+  metadata = directory / METADATA_FILE
+  is_older = (directory / MANIFEST_FOLDER).exists()
+  return directory if is_older or not metadata.is_dir() else metadata
+
+
 def set_aside_path(path: pathlib.Path) -> pathlib.Path:
   """Returns a free path next to `path`, at which a checkpoint is ignored."""
   renamed = path.with_name(f'corrupt_{path.name}')

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -149,6 +150,21 @@ def to_older_format(checkpoint: pathlib.Path) -> None:
     name: manifest.entry(leaf)[1] for name, leaf in tree['state'].items()
   }
   checkpoint.write_bytes(serialization.msgpack_serialize(tree))
+
+
+def to_older_places(checkpoint: pathlib.Path) -> None:
+  """Moves the files that are in the metadata as older versions had them."""
+  metadata = checkpoint / paths.METADATA_FILE
+  file = manifest.file(checkpoint, 0, 1)
+  prefix = f'{paths.METADATA_FILE}/train_input/'
+  entries = {
+    name.replace(prefix, 'train_input/'): entry
+    for name, entry in json.loads(file.read_text())['files'].items()
+  }
+  shutil.rmtree(file.parent)
+  (metadata / 'train_input').rename(checkpoint / 'train_input')
+  (checkpoint / paths.MANIFEST_FOLDER).mkdir()
+  manifest.write(checkpoint, entries, 0, 1)
 
 
 def files(checkpoint: pathlib.Path) -> list[pathlib.Path]:

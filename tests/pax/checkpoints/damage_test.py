@@ -71,23 +71,27 @@ def test_every_file_is_covered(tmp_path, layout):
     'state/step/1',
     'state/d/0123456789abcdef0123456789abcdef',
     'state/ocdbt.process_1/manifest.ocdbt',
-    'train_input/process_1-of-2',
-    'manifest/process_1-of-2.json',
+    'metadata/train_input/process_1-of-2',
+    'metadata/manifest/process_1-of-2.json',
+    'metadata/manifest/notes.txt',
     'manifest/notes.txt',
+    'train_input/process_0-of-1',
+    'metadata/d/manifest/notes.txt',
     'notes.txt',
   ],
 )
 def test_an_unexpected_file_is_refused(tmp_path, name):
   checkpoint = saved_states.save(tmp_path) / 'checkpoint_00000005'
   file = checkpoint / name
-  file.parent.mkdir(exist_ok=True)
+  file.parent.mkdir(parents=True, exist_ok=True)
   file.write_bytes(b'{}')
   _check_refused(tmp_path, checkpoint, file)
 
 
 def test_hidden_files_of_file_systems_are_ignored(tmp_path):
   checkpoint = saved_states.save(tmp_path) / 'checkpoint_00000005'
-  for folder in ('.', 'state', 'state/d', 'manifest', 'train_input'):
+  folders = ('.', 'state/d', 'metadata/manifest', 'metadata/train_input')
+  for folder in folders:
     (checkpoint / folder / '.nfs0001').write_bytes(b'x')
   abstract = trees.abstract(saved_states.state(1))
   restored = saved_states.checkpointer(tmp_path).restore(abstract)
@@ -96,7 +100,14 @@ def test_hidden_files_of_file_systems_are_ignored(tmp_path):
 
 @pytest.mark.parametrize(
   'folder',
-  ['state/d', 'state/ocdbt.process_0', 'state', 'manifest', 'metadata'],
+  [
+    'state/d',
+    'state/ocdbt.process_0',
+    'state',
+    'metadata/manifest',
+    'metadata/train_input',
+    'metadata',
+  ],
 )
 def test_a_folder_that_became_a_file_is_refused(tmp_path, folder):
   checkpoint = saved_states.save(tmp_path) / 'checkpoint_00000005'
@@ -272,7 +283,8 @@ def test_overwrites_nothing(tmp_path, kind, use_ocdbt):
 def test_the_manifest_lists_all_other_files(tmp_path, use_ocdbt):
   directory = saved_states.save(tmp_path, steps=(0,), use_ocdbt=use_ocdbt)
   checkpoint = directory / 'checkpoint_00000000'
-  file = checkpoint / 'manifest' / 'process_0-of-1.json'
+  folder = 'metadata/manifest' if use_ocdbt else 'manifest'
+  file = checkpoint / folder / 'process_0-of-1.json'
   listed = {checkpoint / name for name in json.loads(file.read_text())['files']}
   assert listed | {file} == set(saved_states.files(checkpoint))
 

@@ -37,7 +37,12 @@ def _write(directory, snapshot):
 def test_layout(tmp_path):
   directory = saved_states.save(tmp_path, steps=(0,)) / 'checkpoint_00000000'
   assert {p.name for p in directory.iterdir()} == {
-    '_CHECKPOINT_METADATA', 'state', 'metadata', 'train_input', 'manifest'
+    '_CHECKPOINT_METADATA',
+    'state',
+    'metadata',
+  }
+  assert {p.name for p in (directory / 'metadata').iterdir()} == {
+    'metadata', 'train_input', 'manifest'
   }  # fmt: skip
   assert {p.name for p in (directory / 'state').iterdir()} == {
     '_METADATA', '_sharding', 'd', 'manifest.ocdbt', 'ocdbt.process_0'
@@ -45,7 +50,7 @@ def test_layout(tmp_path):
   metadata = json.loads((directory / 'metadata/metadata').read_text())
   assert (metadata['version'], metadata['step']) == (1.2, 0)
   assert list(metadata['train_state_metadata']) == ['mdl_vars']
-  assert (directory / 'train_input/process_0-of-1').exists()
+  assert (directory / 'metadata/train_input/process_0-of-1').exists()
   assert 'mdl_vars.params.rows' in reading.saved_shapes(directory)
 
 
@@ -78,6 +83,37 @@ def test_orbax_opens_the_state_and_the_metadata(tmp_path):
   with ocp.StandardCheckpointer() as checkpointer:
     restored = checkpointer.restore(directory / 'checkpoint_00000005' / 'state')
   saved_states.check_equal(restored, state)
+
+
+def test_orbax_restores_all_items_without_arguments(tmp_path):
+  directory = saved_states.save(tmp_path)
+  with ocp.CheckpointManager(
+    epath.Path(directory),
+    options=ocp.CheckpointManagerOptions(
+      step_prefix='checkpoint', step_format_fixed_length=8
+    ),
+  ) as manager:
+    # It restores the shardings of the state that was saved.
+    with pytest.warns(UserWarning, match='Sharding info not provided'):
+      items = manager.restore(5)
+  assert set(items.keys()) == {'state', 'metadata'}
+  saved_states.check_equal(items['state'], saved_states.state(4, 6.0))
+  assert items['metadata']['step'] == 5
+
+
+def test_reads_the_places_of_older_versions(tmp_path):
+  """The manifest and the input states were next to the metadata."""
+  directory = saved_states.save(tmp_path)
+  checkpoint = directory / 'checkpoint_00000005'
+  saved_states.to_older_places(checkpoint)
+  reader = saved_states.checkpointer(tmp_path)
+  restored = reader.restore(trees.abstract(saved_states.state(2)))
+  saved_states.check_equal(restored.state, saved_states.state(2, 6.0))
+  assert restored.input_state == {'examples': 5}
+  file = checkpoint / 'train_input/process_0-of-1'
+  saved_states.flip_bit(file, 3)
+  with pytest.raises(checkpoints.CorruptCheckpointError, match=str(file)):
+    reader.restore(trees.abstract(saved_states.state(2)))
 
 
 def test_masked_and_empty_nodes_and_arrays_without_elements(tmp_path):
