@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion of models between Hugging Face's folders and checkpoints.
 
-A conversion has one tensor in memory at a time. The checkpoint's directory has
-a folder `huggingface` with what is no variable: config.json, the tokenizer, and
-the headers of the safetensors files, so that the way back gives the same bytes.
+A conversion has one variable in memory at a time. The checkpoint's directory
+has a folder `huggingface` with what is no variable: config.json, the tokenizer,
+and the headers of the safetensors files, so that the way back gives the
+same bytes.
 """
 
 from __future__ import annotations
@@ -22,8 +23,13 @@ import numpy as np
 from pax import atomic_file
 from pax.checkpoints import leaf_writer, paths, reading
 from pax.checkpoints.types import CheckpointError, CheckpointType, Shapes
-from pax.huggingface import families, model_folder, safetensors
-from pax.huggingface.weight_layouts import WeightLayout
+from pax.huggingface import (
+  families,
+  model_folder,
+  safetensors,
+  stacked_variables,
+)
+from pax.huggingface.stacked_variables import Variable
 
 Path = pathlib.Path
 # Shape and dtype of tensors by name.
@@ -62,7 +68,9 @@ class Summary:
   num_bytes: int
 
 
-def to_pax(source: str | Path, output: str | Path) -> Summary:
+def to_pax(
+  source: str | Path, output: str | Path, *, repeated_layers: bool = False
+) -> Summary:
   """Writes a checkpoint of step 0 with the weights of a folder.
 
   The variables have the dtypes of the tensors.
@@ -70,19 +78,24 @@ def to_pax(source: str | Path, output: str | Path) -> Summary:
   Args:
     source: The folder.
     output: The directory of a job; the checkpoint is in its `checkpoints`.
+    repeated_layers: Whether the variables are those of a repeated stack.
 
   Raises:
-    ValueError: The folder has no model that is supported.
+    ValueError: The folder has no model that is supported, or its layers cannot
+      be repeated.
     CheckpointError: The checkpoint exists already.
   """
   folder = model_folder.ModelFolder.open(source)
+  block_size = None
+  if repeated_layers:
+    block_size = stacked_variables.block_size_of(folder.model.model())
   output = Path(output)
   name = paths.checkpoint_name(0, CheckpointType.GDA)
   final = output / paths.CHECKPOINTS / name
   if final.exists():
     raise CheckpointError(f'{final} exists already; choose another directory')
   copy_files(folder, output)
-  leaf_writer.write_leaves(final, _leaves(folder), step=0)
+  leaf_writer.write_leaves(final, _leaves(folder, block_size), step=0)
   entries = [folder.entries[name] for name in folder.layouts]
   return Summary(final, len(entries), sum(e.num_bytes for e in entries))
 
@@ -125,6 +138,7 @@ def to_huggingface(
   step: int | None = None,
   config_folder: str | Path | None = None,
   dtype: str | None = None,
+  max_shard_size: int | None = None,
 ) -> Summary:
   """Writes a checkpoint as a folder of Hugging Face.
 
@@ -136,6 +150,8 @@ def to_huggingface(
       `huggingface` in the directory of the job.
     dtype: Name of the dtype of the tensors, such as bfloat16; None keeps those
       of the checkpoint.
+    max_shard_size: Maximum number of bytes of tensors in a file, unless one
+      tensor is larger; None keeps the files of the original model.
 
   Raises:
     ValueError: There is no config.json, or the checkpoint is of another model.
@@ -149,10 +165,9 @@ def to_huggingface(
   atomic_file.make_folder(output, parents=True)
   config = json.loads(_config_file(side).read_text())
   source = _CheckpointTensors.open(side, config, path, dtype)
-  headers = source.headers(side)
-  for name, header in headers.items():
-    tensors, _ = safetensors.header_tensors(header)
-    safetensors.write(output / name, header, source.read(tensors))
+  headers = source.headers(side, max_shard_size)
+  files = {output / name: header for name, header in headers.items()}
+  safetensors.write_files(files, source.read())
   _copy_side_files(side, output, config, dtype)
   _write_index(output, headers)
   return Summary(output, len(source.shapes), source.num_bytes)
@@ -164,8 +179,7 @@ class _CheckpointTensors:
 
   path: Path
   saved: Shapes
-  # Weights by the names of their tensors.
-  layouts: Mapping[str, WeightLayout]
+  variables: Sequence[Variable]
   extra: Mapping[str, safetensors.TensorEntry]
   # By tensor, in the order of files.
   shapes: Tensors
@@ -190,20 +204,28 @@ class _CheckpointTensors:
     else:
       layouts = families.find_tensors(family, model, names)
     saved = reading.saved_shapes(path)
-    shapes = {}
-    for name, layout in layouts.items():
-      shape, saved_dtype = saved.get(leaf_name(layout), (None, ''))
-      if shape != layout.variable_shape:
+    variables = stacked_variables.of_layouts(
+      layouts, stacked_variables.find_block_size(saved)
+    )
+    dtypes = {}
+    for variable in variables:
+      shape, saved_dtype = saved.get(leaf_name(variable), (None, ''))
+      if shape != variable.shape:
         raise ValueError(
-          f'{leaf_name(layout)} in {path} must have shape'
-          f' {list(layout.variable_shape)} by config.json, got'
+          f'{leaf_name(variable)} in {path} must have shape'
+          f' {list(variable.shape)} by config.json, got'
           f' {None if shape is None else list(shape)}; use the config.json of'
           ' the model of the checkpoint'
         )
-      shapes[name] = layout.tensor_shape, jax.numpy.dtype(dtype or saved_dtype)
+      tensor_dtype = jax.numpy.dtype(dtype or saved_dtype)
+      dtypes |= dict.fromkeys(variable.tensors, tensor_dtype)
+    shapes = {
+      name: (layout.tensor_shape, dtypes[name])
+      for name, layout in layouts.items()
+    }
     shapes |= {name: (e.shape, e.dtype) for name, e in extra.items()}
     return cls(
-      path=path, saved=saved, layouts=layouts, extra=extra, shapes=shapes
+      path=path, saved=saved, variables=variables, extra=extra, shapes=shapes
     )
 
   @property
@@ -211,17 +233,21 @@ class _CheckpointTensors:
     """Size of all tensors."""
     return sum(map(_num_bytes, self.shapes.values()))
 
-  def headers(self, side: Path) -> dict[str, str]:
+  def headers(
+    self, side: Path, max_shard_size: int | None = None
+  ) -> dict[str, str]:
     """Returns the headers of the files by name: those of the original model.
 
     Where dtypes differ from it, only the order and the files are its.
 
     Args:
       side: The folder with what is no variable.
+      max_shard_size: Maximum number of bytes of tensors in a file; None keeps
+        the files of the original model.
     """
     file = side / _HEADERS
-    if not file.exists():
-      return _new_headers(self.shapes)
+    if max_shard_size or not file.exists():
+      return _new_headers(self.shapes, max_shard_size or _MAX_FILE_BYTES)
     headers = {}
     for name, header in json.loads(file.read_text()).items():
       tensors, metadata = safetensors.header_tensors(header)
@@ -233,47 +259,61 @@ class _CheckpointTensors:
       )
     return headers
 
-  def read(self, names: Sequence[str]) -> Iterator[np.ndarray]:
-    """Yields tensors in this order; small ones are read together."""
-    for group in _groups(names, self.shapes):
-      leaves = self._read_leaves([n for n in group if n in self.layouts])
-      for name in group:
-        if name in self.extra:
-          yield self.extra[name].read()
-        else:
-          layout, dtype = self.layouts[name], self.shapes[name][1]
-          value = np.asarray(leaves.pop(name))
-          yield layout.to_tensor_order(value.astype(dtype, copy=False))
-          del value
+  def read(self) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields all tensors by name; small variables are read together."""
+    for group in self._groups():
+      leaves = self._read_leaves(group)
+      for variable in group:
+        value = np.asarray(leaves.pop(leaf_name(variable)))
+        for name, tensor in variable.to_tensors(value):
+          yield name, tensor.astype(self.shapes[name][1], copy=False)
+        del value
+    for name, entry in self.extra.items():
+      yield name, entry.read()
 
-  def _read_leaves(self, names: Sequence[str]) -> dict[str, jax.Array]:
-    leaf_names = {name: leaf_name(self.layouts[name]) for name in names}
+  def _groups(self) -> Iterator[list[Variable]]:
+    group: list[Variable] = []
+    size = 0
+    for variable in self.variables:
+      shape, dtype = self.saved[leaf_name(variable)]
+      num_bytes = _num_bytes((shape, jax.numpy.dtype(dtype)))
+      if group and size + num_bytes > _GROUP_BYTES:
+        yield group
+        group, size = [], 0
+      group.append(variable)
+      size += num_bytes
+    if group:
+      yield group
+
+  def _read_leaves(self, variables: Sequence[Variable]) -> dict[str, jax.Array]:
     sharding = jax.sharding.SingleDeviceSharding(
       jax.local_devices(backend='cpu')[0]
     )
-    abstract = {
-      leaf: jax.ShapeDtypeStruct(
-        self.saved[leaf][0],
-        jax.numpy.dtype(self.saved[leaf][1]),
-        sharding=sharding,
+    abstract = {}
+    for variable in variables:
+      shape, dtype = self.saved[leaf_name(variable)]
+      abstract[leaf_name(variable)] = jax.ShapeDtypeStruct(
+        shape, jax.numpy.dtype(dtype), sharding=sharding
       )
-      for leaf in leaf_names.values()
-    }
-    leaves = reading.read_leaves(self.path, abstract)
-    return {name: leaves.pop(leaf) for name, leaf in leaf_names.items()}
+    return reading.read_leaves(self.path, abstract)
 
 
 def _leaves(
-  folder: model_folder.ModelFolder,
+  folder: model_folder.ModelFolder, block_size: int | None
 ) -> Iterator[tuple[str, np.ndarray]]:
   yield 'step', np.zeros((), np.uint32)
-  for name, layout in folder.layouts.items():
-    yield leaf_name(layout), layout.to_variable(folder.entries[name].read())
+  dtypes = folder.dtypes
+  for variable in stacked_variables.of_layouts(folder.layouts, block_size):
+    variable.dtype(dtypes)
+    yield (
+      leaf_name(variable),
+      variable.from_tensors(lambda name: folder.entries[name].read()),
+    )
 
 
-def leaf_name(layout: WeightLayout) -> str:
+def leaf_name(variable: Variable) -> str:
   """Returns the name of the leaf of a variable in checkpoints."""
-  return _LEAF + layout.variable.replace('/', '.')
+  return _LEAF + variable.path.replace('/', '.')
 
 
 def _side_folder(directory: Path) -> Path:
@@ -307,32 +347,18 @@ def _tensor_names(
   return names, safetensors.read_entries(extra) if extra.exists() else {}
 
 
-def _groups(names: Sequence[str], shapes: Tensors) -> Iterator[list[str]]:
-  group: list[str] = []
-  size = 0
-  for name in names:
-    num_bytes = _num_bytes(shapes[name])
-    if group and size + num_bytes > _GROUP_BYTES:
-      yield group
-      group, size = [], 0
-    group.append(name)
-    size += num_bytes
-  if group:
-    yield group
-
-
 def _num_bytes(shape_and_dtype: tuple[tuple[int, ...], np.dtype]) -> int:
   shape, dtype = shape_and_dtype
   return math.prod(shape) * dtype.itemsize
 
 
-def _new_headers(shapes: Tensors) -> dict[str, str]:
-  """Returns headers of files of at most `_MAX_FILE_BYTES`, if tensors fit."""
+def _new_headers(shapes: Tensors, max_bytes: int) -> dict[str, str]:
+  """Returns headers of files of at most `max_bytes`, if tensors fit."""
   files: list[dict[str, tuple[tuple[int, ...], np.dtype]]] = [{}]
   size = 0
   for name, shape_and_dtype in shapes.items():
     num_bytes = _num_bytes(shape_and_dtype)
-    if files[-1] and size + num_bytes > _MAX_FILE_BYTES:
+    if files[-1] and size + num_bytes > max_bytes:
       files.append({})
       size = 0
     files[-1][name] = shape_and_dtype

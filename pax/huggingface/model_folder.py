@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from pax.huggingface import families, safetensors
 from pax.huggingface.weight_layouts import WeightLayout
 
@@ -57,6 +59,11 @@ class ModelFolder:
     return cls(
       path=path, config=config, model=model, layouts=layouts, entries=entries
     )
+
+  @property
+  def dtypes(self) -> dict[str, np.dtype]:
+    """Dtypes by the names of tensors."""
+    return {name: entry.dtype for name, entry in self.entries.items()}
 
 
 def read_config(path: pathlib.Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ References: https://github.com/huggingface/safetensors#format
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -20,6 +21,8 @@ from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
+
+from pax import atomic_file
 
 _METADATA = '__metadata__'
 _DTYPES = {
@@ -188,18 +191,49 @@ def write(
   Args:
     file: Its path.
     header: See `make_header`.
-    tensors: In the order of their positions. An array may have any strides, and
-      any shape with the elements in the order of the tensor.
+    tensors: In the order of their positions; see `write_files`.
 
   Raises:
     OSError: The file cannot be written.
   """
-  encoded = header.encode()
-  with file.open('wb') as f:
-    f.write(struct.pack('<Q', len(encoded)))
-    f.write(encoded)
-    for tensor in tensors:
+  names, _ = header_tensors(header)
+  write_files({file: header}, zip(names, tensors, strict=True))
+
+
+def write_files(
+  headers: Mapping[pathlib.Path, str],
+  tensors: Iterable[tuple[str, np.ndarray]],
+) -> None:
+  """Writes files, one tensor after the other; on return they are complete.
+
+  Args:
+    headers: See `make_header`, by path. Their names differ.
+    tensors: Names and values, in any order. An array may have any strides, and
+      any shape with the elements in the order of the tensor.
+
+  Raises:
+    ValueError: A tensor is missing.
+    OSError: A file cannot be written.
+  """
+  with contextlib.ExitStack() as stack:
+    positions: dict[str, tuple[BinaryIO, int]] = {}
+    for path, header in headers.items():
+      f = stack.enter_context(atomic_file.open_atomic(path))
+      encoded = header.encode()
+      f.write(struct.pack('<Q', len(encoded)))
+      f.write(encoded)
+      start = f.tell()
+      for name, entry in _parse(header, path).items():
+        positions[name] = f, start + entry['data_offsets'][0]
+    for name, tensor in tensors:
+      f, position = positions.pop(name)
+      f.seek(position)
       _write_tensor(f, tensor)
+    if positions:
+      raise ValueError(
+        f'{sorted(headers)} must have all tensors of their headers, got none of'
+        f' {sorted(positions)[:3]}'
+      )
 
 
 def _write_tensor(f: BinaryIO, tensor: np.ndarray) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
-from pax.checkpoints import init_from
+from pax.checkpoints import init_from, paths
 from pax.checkpoints.types import CheckpointError
-from pax.huggingface import conversion, model_folder
+from pax.huggingface import conversion, model_folder, stacked_variables
 
 _PREFIX = 'hf:'
 
@@ -22,50 +22,64 @@ class FolderSource(init_from.SourceCheckpoint):
   """The weights of a folder as the leaves of a checkpoint of step 0."""
 
   folder: model_folder.ModelFolder
+  # By leaf name.
+  variables: Mapping[str, stacked_variables.Variable]
 
   @classmethod
-  def open(cls, directory: str, step: int | None = None) -> FolderSource:
+  def open(
+    cls,
+    directory: str,
+    step: int | None = None,
+    *,
+    block_size: int | None = None,
+  ) -> FolderSource:
     """Returns the weights of a folder.
+
+    Args:
+      directory: The folder.
+      step: Ignored.
+      block_size: Number of layers in the block of a repeated stack; None
+        without repetition.
 
     Raises:
       ValueError: The folder has no model that is supported.
     """
     del step
     folder = model_folder.ModelFolder.open(directory)
+    variables = {
+      conversion.leaf_name(variable): variable
+      for variable in stacked_variables.of_layouts(folder.layouts, block_size)
+    }
+    dtypes = folder.dtypes
     return cls(
       directory=directory,
       step=0,
       path=folder.path,
       shapes={
-        conversion.leaf_name(layout): (
-          layout.variable_shape,
-          folder.entries[name].dtype.name,
-        )
-        for name, layout in folder.layouts.items()
+        leaf: (variable.shape, variable.dtype(dtypes).name)
+        for leaf, variable in variables.items()
       },
       folder=folder,
+      variables=variables,
     )
 
   def read(
     self, abstract: Mapping[str, jax.ShapeDtypeStruct]
   ) -> dict[str, jax.Array]:
     """Returns leaves; each device reads its shard only."""
-    tensors = {
-      conversion.leaf_name(layout): name
-      for name, layout in self.folder.layouts.items()
-    }
     return {
-      leaf: self._read_leaf(tensors[leaf], target)
+      leaf: self._read_leaf(self.variables[leaf], target)
       for leaf, target in abstract.items()
     }
 
-  def _read_leaf(self, name: str, target: jax.ShapeDtypeStruct) -> jax.Array:
-    tensor = self.folder.entries[name].memory_map()
-    variable = self.folder.layouts[name].to_variable(tensor)
+  def _read_leaf(
+    self, variable: stacked_variables.Variable, target: jax.ShapeDtypeStruct
+  ) -> jax.Array:
+    read = lambda name: self.folder.entries[name].memory_map()
     return jax.make_array_from_callback(
       target.shape,
       target.sharding,
-      lambda index: np.ascontiguousarray(variable[index]),
+      lambda index: np.ascontiguousarray(variable.from_tensors(read, index)),
     )
 
 
@@ -97,7 +111,10 @@ def initialize(
     ValueError: The folder has no model that is supported.
     CheckpointError: The model of the experiment is another one.
   """
-  source = FolderSource.open(directory)
+  source = FolderSource.open(
+    directory,
+    block_size=stacked_variables.find_block_size(paths.flatten(state)),
+  )
   try:
     state = initializer.init_by_source(state, source, is_full=True)
   except CheckpointError as e:

@@ -7,6 +7,7 @@ pax convert hf-to-pax FOLDER JOB_LOG_DIR
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from collections.abc import Sequence
 
@@ -17,7 +18,8 @@ from praxis import value_domains
 
 _USAGE = """\
 Converts a model between a folder of Hugging Face (config.json, *.safetensors
-and the tokenizer) and a checkpoint of Pax, with one tensor in memory at a time.
+and the tokenizer) and a checkpoint of Pax, with one variable in memory at a
+time.
 
   pax convert hf-to-pax FOLDER JOB_LOG_DIR
   pax convert pax-to-hf JOB_LOG_DIR FOLDER"""
@@ -50,6 +52,18 @@ class Options(command_line.CheckedOptions):
     'Dtype of the tensors. Default: those of the checkpoint.',
     domain=value_domains.OneOf(('bfloat16', 'float16', 'float32')),
   )
+  max_shard_size: str | None = command_line.flag(
+    None,
+    'pax-to-hf',
+    'Maximum size of a file, such as 500MB or 5GB (10^9 bytes). Default: the'
+    ' files of the original model.',
+    example='5GB',
+  )
+  repeated_layers: bool = command_line.flag(
+    False,
+    'hf-to-pax',
+    'Stack the variables of layers, for experiments with USE_REPEATED_LAYER.',
+  )
 
 
 def main(argv: Sequence[str] = sys.argv) -> int:
@@ -68,7 +82,9 @@ def main(argv: Sequence[str] = sys.argv) -> int:
     )
   source, output = folders
   if direction == _TO_PAX:
-    summary = conversion.to_pax(source, output)
+    summary = conversion.to_pax(
+      source, output, repeated_layers=options.repeated_layers
+    )
   else:
     summary = conversion.to_huggingface(
       source,
@@ -76,12 +92,26 @@ def main(argv: Sequence[str] = sys.argv) -> int:
       step=options.step,
       config_folder=options.config,
       dtype=options.dtype,
+      max_shard_size=_num_bytes(options.max_shard_size),
     )
   print(
     f'wrote {summary.path}: {summary.num_tensors} tensors,'
     f' {summary.num_bytes / 2**20:.1f} MiB'
   )
   return 0
+
+
+def _num_bytes(size: str | None) -> int | None:
+  """Returns the number of bytes of `--max_shard_size`."""
+  if size is None:
+    return None
+  match = re.fullmatch(r'(\d+)([KMG]?B)', size)
+  if match is None or not int(match[1]):
+    raise command_line.UsageError(
+      '--max_shard_size must be a positive number of B, KB, MB or GB, got'
+      f' {size!r}; e.g. --max_shard_size=5GB'
+    )
+  return int(match[1]) * 1000 ** ['B', 'KB', 'MB', 'GB'].index(match[2])
 
 
 if __name__ == '__main__':

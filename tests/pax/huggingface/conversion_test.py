@@ -15,7 +15,12 @@ import pytest
 
 from pax import exit_codes, main
 from pax.checkpoints import reading
-from pax.huggingface import conversion, families, safetensors
+from pax.huggingface import (
+  conversion,
+  families,
+  safetensors,
+  stacked_variables,
+)
 from tests.pax.huggingface import reference_models
 
 
@@ -57,6 +62,62 @@ def test_round_trip_gives_the_same_files(name, options, tmp_path, capsys):
     assert index_found['metadata']['total_size'] > 0
   assert found == want
   assert 'tokenizer.json' in found
+
+
+@pytest.mark.parametrize('name, size', [('gemma2', 2), ('llama3', 1)])
+def test_repeated_layers_are_stacked(name, size, tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference_models.write_byte_model(source, name, num_layers=4)
+  _convert(capsys, 'hf-to-pax', source, job, '--repeated_layers')
+  path = reading.find_checkpoint(job)[1]
+  stack = 'mdl_vars.params.lm.transformer.repeat.sub'
+  shapes = {
+    leaf: shape
+    for leaf, (shape, _) in reading.saved_shapes(path).items()
+    if leaf.startswith(stack)
+  }
+  names = {leaf.removeprefix(f'{stack}.').split('.')[0] for leaf in shapes}
+  assert names == {f'x_layers_{i}' for i in range(size)}
+  assert {shape[0] for shape in shapes.values()} == {4 // size}
+  _convert(capsys, 'pax-to-hf', job, output)
+  assert _contents(output) == _contents(source)
+
+
+def test_layers_without_a_period_are_not_repeated(tmp_path, capsys):
+  source, _ = reference_models.write_reference(tmp_path / 't5', 't5')
+  error = _fail(capsys, 'hf-to-pax', source, tmp_path, '--repeated_layers')
+  assert 'only the layers of decoders' in error
+  config = {
+    **reference_models.load()['qwen2']['config'],
+    'use_sliding_window': True,
+    'max_window_layers': 1,
+    'sliding_window': 3,
+  }
+  config.pop('layer_types', None)
+  with pytest.raises(ValueError, match='a period of them'):
+    stacked_variables.block_size_of(families.read_model(config).model())
+
+
+def test_files_have_at_most_the_given_size(tmp_path, capsys):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference_models.write_reference(source, 'llama3')
+  _convert(capsys, 'hf-to-pax', source, job)
+  _convert(capsys, 'pax-to-hf', job, output, '--max_shard_size=20KB')
+  files = sorted(output.glob('*.safetensors'))
+  sizes = [
+    sum(e.num_bytes for e in safetensors.read_entries(f).values())
+    for f in files
+  ]
+  assert len(files) > 1 and max(sizes) <= 20_000
+  index = json.loads((output / 'model.safetensors.index.json').read_text())
+  want, found = map(safetensors.read_folder, (source, output))
+  assert index['metadata']['total_size'] == sum(sizes)
+  assert index['weight_map'].keys() == want.keys() == found.keys()
+  for name, entry in want.items():
+    assert found[name].file.name == index['weight_map'][name]
+    np.testing.assert_array_equal(found[name].read(), entry.read())
+  error = _fail(capsys, 'pax-to-hf', job, output, '--max_shard_size=huge')
+  assert 'e.g. --max_shard_size=5GB' in error
 
 
 def test_variables_have_the_values_of_the_tensors(tmp_path):

@@ -117,7 +117,9 @@ def write_reference(
   )
 
 
-def write_byte_model(folder: pathlib.Path, name: str) -> pathlib.Path:
+def write_byte_model(
+  folder: pathlib.Path, name: str, *, num_layers: int | None = None
+) -> pathlib.Path:
   """Writes a model with the vocabulary of bytes, and returns the folder.
 
   It has no tokenizer of its own.
@@ -125,12 +127,17 @@ def write_byte_model(folder: pathlib.Path, name: str) -> pathlib.Path:
   Args:
     folder: Its path.
     name: Name of the reference.
+    num_layers: Number of layers; None is that of the reference.
   """
   config = {
     **load()[name]['config'],
     'vocab_size': BYTE_VOCAB_SIZE,
     'eos_token_id': tokenizers.ByteTokenizer.eos_id,
   }
+  if num_layers is not None:
+    key = 'n_layer' if name == 'gpt2' else 'num_hidden_layers'
+    config[key] = num_layers
+    config.pop('layer_types', None)
   weights = families.read_model(config).weights()
   shapes = {weight.tensor: weight.tensor_shape for weight in weights}
   write(folder, config, shapes)

@@ -16,12 +16,13 @@ from typing import Any
 import jax.numpy as jnp
 
 from pax import base_experiment, experiment_registry, tasks_lib
-from pax.huggingface import families, model_folder
+from pax.huggingface import families, model_folder, stacked_variables
 from pax.inputs import huggingface_tokenizers, tokenizers
 from pax.tasks.lm import default_learners, sharding_annotations
 from pax.tasks.lm.params import quickstart
 from praxis import pax_fiddle
 from praxis.decoding import hparams as decoding
+from praxis.layers import checkpoint_policy
 
 Config = pax_fiddle.Config
 TaskConfig = Config[tasks_lib.SingleTask]
@@ -103,6 +104,10 @@ class HuggingFaceLm(
   LEARNING_RATE = HuggingFaceModel.LEARNING_RATE
   WEIGHT_DECAY = HuggingFaceModel.WEIGHT_DECAY
   ADAM_BETA2 = 0.95
+  # Whether layers are a scan over stacked weights, and which activations of a
+  # block are saved for the backward pass.
+  USE_REPEATED_LAYER = False
+  CHECKPOINT_POLICY = checkpoint_policy.AutodiffCheckpointType.SAVE_NOTHING
 
   def validate(self) -> None:
     # PythonSource checks the vocabulary of a tokenizer that it trains.
@@ -119,6 +124,10 @@ class HuggingFaceLm(
       max_decode_steps=self.DECODE_SEQ_LEN // 2,
       eos_id=self.eos_id(),
     )
+    if self.USE_REPEATED_LAYER:
+      stacked_variables.repeat_layers(
+        model_p, checkpoint_policy=self.CHECKPOINT_POLICY
+      )
     if self.ICI_MESH_SHAPE is not None:
       sharding_annotations.set_sharding_annotations_v1(
         task_p,

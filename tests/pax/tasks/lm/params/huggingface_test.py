@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ import pytest
 from pax import experiment_registry, io_utils, main
 from pax.huggingface import families, model_folder, safetensors
 from pax.tasks.lm.params import huggingface
-from tests.pax.huggingface import loaded_models, reference_models
+from tests.pax.huggingface import job_runs, loaded_models, reference_models
 
 _FAMILIES = {
   'Llama2': 'llama',
@@ -27,28 +26,6 @@ _FAMILIES = {
   'Gemma2': 'gemma2',
   'Gpt2': 'gpt2',
 }
-_PROMPTS = ('ab', 'xyz')
-_DECODE_SEQ_LEN = 16
-
-
-def _run(exp: str, folder: pathlib.Path, job: pathlib.Path, *words: str) -> int:
-  return main.main(
-    [
-      'pax',
-      f'--exp=tasks.lm.params.huggingface.{exp}',
-      f'--job_log_dir={job}',
-      f'--set=MODEL_DIR={folder}',
-      f'--init_from=hf:{folder}',
-      '--set=FPROP_DTYPE=float32',
-      '--set=BATCH_SIZE=2',
-      '--set=MAX_SEQ_LEN=16',
-      f'--set=PROMPTS={_PROMPTS}',
-      f'--set=DECODE_SEQ_LEN={_DECODE_SEQ_LEN}',
-      f'--set=TRAIN_FILES={folder}/config.json',
-      '--set=HELD_OUT_PERCENT=0',
-      *words,
-    ]
-  )
 
 
 @pytest.mark.parametrize('name', _FAMILIES)
@@ -81,7 +58,9 @@ def test_trains_from_imported_weights_and_exports(tmp_path, capfd):
   reference_models.write_byte_model(source, 'llama3')
   (source / 'notes.txt').write_text('a file of the model')
   words = ['--set=NUM_TRAIN_STEPS=2', '--set=EVAL_ON_TEST=False']
-  assert _run('Llama3', source, job, *words) == 0, capfd.readouterr().err
+  assert job_runs.run('Llama3', source, job, *words) == 0, (
+    capfd.readouterr().err
+  )
   assert (job / 'huggingface/notes.txt').exists()
   convert = ['pax', 'convert', 'pax-to-hf', str(job), str(output)]
   assert main.main(convert) == 0
@@ -95,26 +74,35 @@ def test_trains_from_imported_weights_and_exports(tmp_path, capfd):
   assert 0 < max(changes) < 1e-4
 
 
+def test_repeated_layers_have_the_loss_of_the_model_and_export_it(
+  tmp_path, capfd
+):
+  # Two layers of different attention windows are one block; fsdp and tensor
+  # parallelism.
+  words = ['--set=ICI_MESH_SHAPE=[1,2,2]', '--set=BATCH_SIZE=4']
+  job_runs.check_repeated_layers('Gemma2', tmp_path, words, capfd)
+
+
 def test_decodes_the_greedy_tokens_of_the_model(tmp_path, capfd):
   source = reference_models.write_byte_model(tmp_path / 'source', 'gemma2')
   job = tmp_path / 'job'
-  code = _run('Gemma2', source, job, '--mode=decode_once')
+  code = job_runs.run('Gemma2', source, job, '--mode=decode_once')
   assert code == 0, capfd.readouterr().err
   outputs = io_utils.load_outputs(job, 'prompts', 'decoder', 0)
   model = loaded_models.LoadedModel(
-    model_folder.ModelFolder.open(source), _DECODE_SEQ_LEN // 2
+    model_folder.ModelFolder.open(source), job_runs.DECODE_SEQ_LEN // 2
   )
-  for prompt, (_, found) in zip(_PROMPTS, outputs, strict=True):
+  for prompt, (_, found) in zip(job_runs.PROMPTS, outputs, strict=True):
     ids = np.array([[256, *prompt.encode()]], np.int32)
     want = model.greedy(ids)[0]
     got = found['decoded_ids']
-    assert len(got) == _DECODE_SEQ_LEN // 2
+    assert len(got) == job_runs.DECODE_SEQ_LEN // 2
     np.testing.assert_array_equal(got, want[: len(got)])
 
 
 def test_another_family_or_size_is_refused(tmp_path, capfd):
   source = reference_models.write_byte_model(tmp_path / 'source', 'qwen3')
-  assert _run('Mistral', source, tmp_path / 'job') != 0
+  assert job_runs.run('Mistral', source, tmp_path / 'job') != 0
   assert 'must have a mistral, got a qwen3' in capfd.readouterr().err
   other = tmp_path / 'other'
   config = json.loads((source / 'config.json').read_text())
@@ -125,7 +113,9 @@ def test_another_family_or_size_is_refused(tmp_path, capfd):
   }
   reference_models.write(other, config, shapes)
   (other / 'tokenizer.json').unlink()
-  code = _run('Qwen3', other, tmp_path / 'job', f'--init_from=hf:{source}')
+  code = job_runs.run(
+    'Qwen3', other, tmp_path / 'job', f'--init_from=hf:{source}'
+  )
   error = capfd.readouterr().err
   assert code != 0 and 'x_layers_1' in error and 'MODEL_DIR' in error
 

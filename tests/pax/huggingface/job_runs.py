@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs experiments of Hugging Face models by the command line."""
+
+# bazel: deps=//pax:main_lib,//pax/tasks:experiments
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pax import main
+from pax.checkpoints import reading
+from tests.pax.huggingface import reference_models
+
+PROMPTS = ('ab', 'xyz')
+DECODE_SEQ_LEN = 16
+
+
+def run(exp: str, folder: pathlib.Path, job: pathlib.Path, *words: str) -> int:
+  """Runs an experiment from the weights of a folder; returns the exit code.
+
+  Args:
+    exp: Name of the experiment in tasks.lm.params.huggingface.
+    folder: The model.
+    job: Directory of the job.
+    *words: Further flags.
+  """
+  return main.main(
+    [
+      'pax',
+      f'--exp=tasks.lm.params.huggingface.{exp}',
+      f'--job_log_dir={job}',
+      f'--set=MODEL_DIR={folder}',
+      f'--init_from=hf:{folder}',
+      '--set=FPROP_DTYPE=float32',
+      '--set=BATCH_SIZE=2',
+      '--set=MAX_SEQ_LEN=16',
+      f'--set=PROMPTS={PROMPTS}',
+      f'--set=DECODE_SEQ_LEN={DECODE_SEQ_LEN}',
+      f'--set=TRAIN_FILES={folder}/config.json',
+      '--set=HELD_OUT_PERCENT=0',
+      *words,
+    ]
+  )
+
+
+def first_loss(job: pathlib.Path) -> float:
+  """Returns the loss of the first step of a job."""
+  lines = (job / 'metrics.jsonl').read_text().splitlines()
+  return next(
+    row['loss'] for line in lines if 'loss' in (row := json.loads(line))
+  )
+
+
+def check_repeated_layers(
+  exp: str, tmp_path: pathlib.Path, words: Sequence[str], capfd: Any
+) -> None:
+  """Checks one step with and without USE_REPEATED_LAYER, and its export.
+
+  Args:
+    exp: Name of the experiment.
+    tmp_path: An empty folder.
+    words: Flags of both runs.
+    capfd: The fixture.
+  """
+  source = reference_models.write_byte_model(
+    tmp_path / 'source', exp.lower(), num_layers=4
+  )
+  # Without a learning rate the weights stay equal, and so do the files.
+  words = [
+    *words,
+    '--set=NUM_TRAIN_STEPS=1',
+    '--set=EVAL_ON_TEST=False',
+    '--set=LEARNING_RATE=0.0',
+  ]
+  losses = {}
+  for is_repeated in (False, True):
+    job, output = (tmp_path / f'{x}_{is_repeated}' for x in ('job', 'output'))
+    setting = f'--set=USE_REPEATED_LAYER={is_repeated}'
+    code = run(exp, source, job, setting, *words)
+    assert code == 0, capfd.readouterr().err
+    losses[is_repeated] = first_loss(job)
+    _, path = reading.find_checkpoint(job)
+    leaves = reading.saved_shapes(path)
+    assert any('repeat.sub' in leaf for leaf in leaves) == is_repeated
+    convert = ['pax', 'convert', 'pax-to-hf', str(job), str(output)]
+    assert main.main(convert) == 0
+    name = 'model.safetensors'
+    assert (output / name).read_bytes() == (source / name).read_bytes()
+  assert losses[True] == pytest.approx(losses[False], abs=1e-5)

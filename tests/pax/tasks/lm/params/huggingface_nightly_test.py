@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Repeated layers of models of Hugging Face, in all modes of training."""
+
+# bazel: deps=//pax:main_lib,//pax/tasks:experiments
+# bazel: env=PAX_CHECK_SHAPES=0
+# bazel: size=large
+# bazel: tags=nightly
+from __future__ import annotations
+
+import pytest
+
+from tests.pax.huggingface import job_runs
+
+
+@pytest.mark.parametrize(
+  'exp, words',
+  [
+    ('Gemma2', ['--set=ICI_MESH_SHAPE=[1,1,1]']),
+    ('Llama3', ['--set=ICI_MESH_SHAPE=[1,4,2]', '--set=BATCH_SIZE=4']),
+    ('Gpt2', ['--set=ICI_MESH_SHAPE=None', '--set=BATCH_SIZE=8']),
+    (
+      'Qwen3',
+      [
+        '--set=ICI_MESH_SHAPE=None',
+        '--set=BATCH_SIZE=8',
+        '--pmap_use_tensorstore',
+      ],
+    ),
+  ],
+)
+def test_repeated_layers_have_the_loss_of_the_model_and_export_it(
+  exp, words, tmp_path, capfd
+):
+  job_runs.check_repeated_layers(exp, tmp_path, words, capfd)
