@@ -25,7 +25,8 @@ class ScaledGradients(NamedTuple):
   # Global norm before and after clipping.
   raw_norm: Float[Array, '']
   clipped_norm: Float[Array, '']
-  # Factor of the gradients; with clipping per variable, the ratio of the norms.
+  # Factor of all gradients; 1 with clipping per variable, which has no common
+  # factor.
   scale: Float[Array, '']
 
 
@@ -62,9 +63,7 @@ def clip(
   norm = global_norm(grads)
   if single_limit:
     grads = jax.tree.map(lambda g: _clip_by_own_norm(g, single_limit), grads)
-    clipped = global_norm(grads)
-    ratio = clipped / jnp.maximum(norm, jnp.finfo(jnp.float32).tiny)
-    return ScaledGradients(grads, norm, clipped, ratio)
+    return ScaledGradients(grads, norm, global_norm(grads), jnp.float32(1.0))
   scale = _scale(norm, global_limit) if global_limit else jnp.float32(1.0)
   if global_limit:
     grads = jax.tree.map(lambda g: g * scale.astype(g.dtype), grads)

@@ -212,14 +212,19 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     new_vars = py_utils.map_with_path(
       new_value, var_weight_hparams, transformed_grads, old_vars
     )
-    trainable = variable_masks.trainable(var_weight_hparams)
-    learnable = masked_trees.mask_tree(old_vars, trainable)
+    # The variables of this learner: those that it updates or has state of.
+    mask = jax.tree.map(
+      lambda is_learned, has_state: is_learned or has_state,
+      self.bprop_mask(var_weight_hparams),
+      self._state_mask(var_weight_hparams),
+    )
+    own_vars = masked_trees.mask_tree(old_vars, mask)
     if self.var_norm_summary:
       optimizer_summaries.add_aggregate(
-        'learning/var_norm', clipping.global_norm(learnable)
+        'learning/var_norm', clipping.global_norm(own_vars)
       )
     if self.var_norm_individual_vars:
-      self.summarize_norms('per_var_norm', learnable)
+      self.summarize_norms('per_var_norm', own_vars)
     return new_vars
 
   def scale_gradients(

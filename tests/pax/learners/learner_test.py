@@ -133,6 +133,8 @@ def test_single_clipping_limits_each_gradient():
   np.testing.assert_allclose(
     summaries['learning/clipped_grad_norm'], _norm(moved) / LR, rtol=1e-5
   )
+  # The gradients have no common factor.
+  assert summaries['learning/grad_scale'] == 1.0
 
 
 def test_both_ways_of_clipping_exclude_each_other():
@@ -447,6 +449,47 @@ def test_norms_of_single_variables_on_request():
   )
   assert 'learning/raw_grad_norm' not in summaries
   assert 'learning/var_norm' not in summaries
+
+
+@pytest.mark.parametrize(
+  ('fields', 'opt_fields', 'names'),
+  [
+    ({'bprop_variable_exclusion': ['.*/b']}, {}, {'lm/w', 'head/w'}),
+    ({'bprop_variable_inclusion': ['.*/lm/.*']}, {}, {'lm/w', 'lm/b'}),
+    (
+      {'bprop_variable_exclusion': ['.*/b']},
+      {'ema_decay': 0.9},
+      {'lm/w', 'head/w', 'mean'},
+    ),
+    (
+      {
+        'bprop_variable_exclusion': ['.*/b'],
+        'keep_optimizer_state_for_excluded_vars': True,
+      },
+      {},
+      {'lm/w', 'lm/b', 'head/w', 'mean'},
+    ),
+  ],
+)
+def test_norms_are_of_variables_that_are_learned_or_have_state(
+  fields, opt_fields, names
+):
+  variables = _variables()
+  learner = _learner(
+    opt_fields=opt_fields, var_norm_individual_vars=True, **fields
+  )
+  _, _, summaries = _step(learner, variables, variables)
+  values = {
+    path.partition('/')[2]: value
+    for path, value in py_utils.tree_paths(variables)
+  }
+  expected = _norm({name: values[name] for name in names})
+  np.testing.assert_allclose(
+    summaries['learning/var_norm'], expected, rtol=1e-5
+  )
+  prefix = 'per_var_norm/'
+  recorded = {k for k in summaries if k.startswith(prefix)}
+  assert {k.removeprefix(prefix).partition('/')[2] for k in recorded} == names
 
 
 def test_stacked_layers_get_a_state_of_their_own():
