@@ -63,6 +63,23 @@ def test_different(
   assert any(difference in x for x in _differences(tmp_path, theirs, ours))
 
 
+@pytest.mark.parametrize(
+  ('path', 'theirs', 'ours', 'is_equal'),
+  [
+    ('grads.params.w', 2e-4, 2.01e-4, False),
+    ('grads.params.w', 1e-6, 1e-6 + 5e-11, True),
+    # The exact gradient is 0.
+    ('grads.params.key.b', 2e-7, -5e-7, True),
+    ('grads.params.key.b', 2e-4, -5e-4, False),
+  ],
+)
+def test_floor_of_tolerances(
+  path: str, theirs: float, ours: float, is_equal: bool, tmp_path: pathlib.Path
+) -> None:
+  both = [{path: np.asarray([x], np.float32)} for x in (theirs, ours)]
+  assert not _differences(tmp_path, *both) == is_equal
+
+
 def _raised(error_type: str, message: str) -> results.Outcome:
   types = {
     'ValueError': ['ValueError', 'Exception'],
