@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+from absl import logging
 from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle
@@ -46,7 +47,7 @@ class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
   encoder_stacked_transformer_tpl: LayerTpl | None = template_field(None)
   # Augments the token embeddings with n-grams.
   encoder_ngrammer_tpl: LayerTpl | None = template_field(None)
-  # N-grammers after the self-attention of the layers, one or None per layer.
+  # Ignored, with a warning, as upstream does; set ngrammer_tpls of the stack.
   encoder_post_attention_ngrammer_tpls: Sequence[LayerTpl | None] | None = (
     template_field(None)
   )
@@ -335,8 +336,10 @@ class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
       'encoder',
       self.encoder_stacked_transformer_tpl,
       self.model_dims,
-      self.encoder_post_attention_ngrammer_tpls,
       packed_input=self.packed_input,
+    )
+    _warn_of_ignored_ngrammers(
+      'encoder', stack, self.encoder_post_attention_ngrammer_tpls
     )
     for stacked in stack_configs.stacked_transformers(stack):
       _check_masking('encoder', stacked.mask_self_attention, must_mask=False)
@@ -351,8 +354,10 @@ class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
       'decoder',
       self.decoder_stacked_transformer_tpl,
       self.model_dims,
-      self.decoder_post_attention_ngrammer_tpls,
       packed_input=self.packed_input,
+    )
+    _warn_of_ignored_ngrammers(
+      'decoder', stack, self.decoder_post_attention_ngrammer_tpls
     )
     for stacked in stack_configs.stacked_transformers(stack):
       _check_masking('decoder', stacked.mask_self_attention, must_mask=True)
@@ -418,7 +423,6 @@ def _configured_stack(
   name: str,
   stack_tpl: LayerTpl | None,
   model_dims: int,
-  ngrammer_tpls: Sequence[LayerTpl | None] | None,
   *,
   packed_input: bool,
 ) -> LayerTpl:
@@ -428,7 +432,37 @@ def _configured_stack(
       'layers, got None'
     )
   return stack_configs.for_model(
-    stack_tpl, model_dims, ngrammer_tpls, packed_input=packed_input
+    stack_tpl, model_dims, packed_input=packed_input
+  )
+
+
+def _warn_of_ignored_ngrammers(
+  name: str,
+  stack_tpl: LayerTpl,
+  ngrammer_tpls: Sequence[LayerTpl | None] | None,
+) -> None:
+  """Warns that post-attention n-grammers have no effect.
+
+  Upstream assigns them after it has created the stack: its models with them
+  have no such weights, and its checkpoints restore into models without.
+
+  Raises:
+    ValueError: their number is not that of the stack's layers.
+  """
+  if ngrammer_tpls is None:
+    return
+  field = f'{name}_post_attention_ngrammer_tpls'
+  for stacked in stack_configs.stacked_transformers(stack_tpl):
+    if len(ngrammer_tpls) != stacked.num_layers:
+      raise ValueError(
+        f'{field} must have an entry for each of {stacked.num_layers} layers '
+        f'(None for no n-grammer), got {len(ngrammer_tpls)}'
+      )
+  logging.warning(
+    '%s of TransformerEncoderDecoder is ignored, as in praxis; set '
+    'ngrammer_tpls of %s_stacked_transformer_tpl instead',
+    field,
+    name,
   )
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from praxis import base_layer
 from praxis.layers import embedding_softmax as es
-from praxis.layers import transformer_models, transformers
+from praxis.layers import ngrammer, transformer_models, transformers
 from praxis.layers.transformer_models import stack_configs
 from praxis.nested_map import NestedMap
 from tests.praxis.layers import running
@@ -347,9 +347,28 @@ def test_where_layers_of_n_grammers_arrive():
   assert stack.ngrammer_tpls == [tpl] and stack.packed_input
 
 
+@pytest.mark.parametrize('side', ['encoder', 'decoder'])
+def test_post_attention_n_grammers_are_ignored_with_a_warning(side, caplog):
+  def variables(cfg):
+    tree = cfg.Instantiate().abstract_init_with_metadata(**_batch())
+    return jax.tree.structure(tree)
+
+  plain = variables(_model())
+  field = f'{side}_post_attention_ngrammer_tpls'
+  assert field not in caplog.text
+  for n_grammer in (ngrammer.Ngrammer, ngrammer.VQNgrammer):
+    caplog.clear()
+    assert variables(_model().set(**{field: [n_grammer.config()]})) == plain
+    assert f'{field} of TransformerEncoderDecoder is ignored' in caplog.text
+
+
 @pytest.mark.parametrize(
   'fields, message',
   [
+    (
+      {'decoder_post_attention_ngrammer_tpls': [None, None]},
+      'decoder_post_attention_ngrammer_tpls must have an .* 1 layers .* got 2',
+    ),
     ({'model_dims': 0}, 'needs model_dims > 0'),
     ({'encoder_stacked_transformer_tpl': None}, 'encoder_stacked_tr.* None'),
     (
