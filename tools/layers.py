@@ -102,10 +102,11 @@ LAYERS: tuple[Layer, ...] = (
   ),
   Layer(
     'checkpoints',
-    'the train state, its checkpoints, and files that are written atomically',
+    'the train state, its checkpoints, atomic files, barriers of processes',
     (
       'pax.atomic_file',
       'pax.checkpoints',
+      'pax.coordination_service',
       'pax.huggingface',
       'pax.side_files',
       'pax.train_states',

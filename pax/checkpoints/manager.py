@@ -10,11 +10,11 @@ from concurrent import futures
 from typing import Any, Protocol
 
 import jax
-import numpy as np
 from absl import logging
 
-from pax import atomic_file
+from pax import atomic_file, coordination_service
 from pax.checkpoints import (
+  agreement,
   layouts,
   paths,
   pins,
@@ -32,10 +32,6 @@ from pax.checkpoints.types import (
   State,
 )
 from praxis import base_input
-
-_MAX_MESSAGE_BYTES = 4096
-# First characters of the messages that processes exchange.
-_CORRUPT, _OTHER = 'C', 'O'
 
 
 class Checkpointer(Protocol):
@@ -175,6 +171,9 @@ class FileCheckpointer:
     self._kind = kind
     self._directory = directory
     self._layout = layouts.layout_of(kind, use_ocdbt=options.use_ocdbt)
+    self._barriers = coordination_service.Barriers(
+      f'{directory.parent.name}.{directory.name}'
+    )
     self._pool = futures.ThreadPoolExecutor(1, 'checkpoint')
     self._writing: futures.Future[None] | None = None
     self._last_step = self.latest_step()
@@ -216,12 +215,13 @@ class FileCheckpointer:
     *,
     force: bool = False,
   ) -> bool:
+    self.check_for_errors()
     if not self.is_due(step, force=force):
       return False
     self.wait()
     if not self._is_clean:
       # Only at the first save: another job may be writing until then.
-      _start_clean(self._directory)
+      self._remove_temporary_files()
       self._is_clean = True
     snapshot = self._layout.snapshot(state)
     text = (
@@ -244,7 +244,7 @@ class FileCheckpointer:
       CorruptCheckpointError: Its files differ from what was written.
     """
     self.wait()
-    available = paths.steps(self._directory)
+    available = self._available()
     candidates = sorted(available, reverse=True) if step is None else [step]
     if not candidates or candidates[0] not in available:
       raise CheckpointError(
@@ -275,14 +275,49 @@ class FileCheckpointer:
     except CheckpointError as e:
       error = e
     # Each process compares the checksums of a part of the files.
-    if error := _agree_on_error(error):
-      raise error
+    self._raise_if_any(error, f'{path.name} is restored')
     logging.info('Restored step %d from %s', step, path)
     return Restored(
       paths.unflatten(abstract, leaves),
       reading.select_input_state(path, inputs),
       step,
     )
+
+  def _available(self) -> dict[int, pathlib.Path]:
+    """Returns the checkpoints by step, with the newest of all processes.
+
+    Raises:
+      CheckpointError: This process does not see the newest.
+    """
+    available = paths.steps(self._directory)
+    newest = str(max(available, default=-1))
+    texts = agreement.exchange(
+      newest,
+      self._barriers,
+      'the newest checkpoint is known',
+      self._options.timeout_secs,
+    )
+    newest = max(map(int, texts.values()))
+    if newest not in (-1, *available):
+      writing.wait_until(
+        lambda: newest in paths.steps(self._directory),
+        f'the checkpoint of step {newest} in {self._directory}',
+      )
+      available = paths.steps(self._directory)
+    return available
+
+  def _remove_temporary_files(self) -> None:
+    """Removes those of killed jobs before any process writes."""
+    if jax.process_index() == 0:
+      paths.clean(self._directory)
+    self._raise_if_any(None, 'temporary files are removed')
+
+  def _raise_if_any(self, error: Exception | None, barrier: str) -> None:
+    """Raises the error of any process, in all of them."""
+    if error := agreement.agree(
+      error, self._barriers, barrier, self._options.timeout_secs
+    ):
+      raise error
 
   def _move_aside(
     self, corrupt: Mapping[pathlib.Path, CorruptCheckpointError]
@@ -303,8 +338,7 @@ class FileCheckpointer:
           logging.warning(
             '--on_corrupt_checkpoint=fallback renamed it to %s', renamed
           )
-    if error := _agree_on_error(error):
-      raise error
+    self._raise_if_any(error, 'corrupt checkpoints are renamed')
     self._last_step = self.latest_step()
 
   def wait(self) -> None:
@@ -346,40 +380,42 @@ class FileCheckpointer:
     self, step: int, snapshot: Any, input_text: str | None
   ) -> None:
     final = self._directory / paths.checkpoint_name(step, self._kind)
+    try:
+      writing.write(
+        self._layout,
+        final,
+        snapshot,
+        step,
+        input_text,
+        self._options.timeout_secs,
+        self._barriers,
+        lambda: self._prepare(final),
+      )
+    except OSError as e:
+      raise CheckpointError(
+        f'cannot write {final}: {e}; the checkpoints before it are untouched'
+      ) from e
+    if jax.process_index() == 0:
+      self._delete_expired(step)
+
+  def _prepare(self, final: pathlib.Path) -> None:
+    """Makes the folder of the checkpoints, once.
+
+    Raises:
+      CheckpointError: The name of the checkpoint is taken.
+      OSError: The folder cannot be made.
+    """
     self._before_write()
     if final.exists():
       raise CheckpointError(
         f'cannot write {final}: the name is taken, and nothing is overwritten;'
         f' move it aside: {paths.move_aside_command(final)}'
       )
-    try:
-      self._write_files(step, snapshot, input_text, final)
-    except OSError as e:
-      if jax.process_count() == 1:
-        # Frees the disk, which may be full.
-        paths.discard(paths.staging(final))
-      raise CheckpointError(
-        f'cannot write {final}: {e}; the checkpoints before it are untouched'
-      ) from e
-
-  def _write_files(
-    self, step: int, snapshot: Any, input_text: str | None, final: pathlib.Path
-  ) -> None:
     if not self._has_folder:
       atomic_file.make_folder(self._directory, parents=True)
       self._has_folder = True
     # Not its parents: a job directory that vanishes must not appear anew.
     self._directory.mkdir(exist_ok=True)
-    writing.write(
-      self._layout,
-      final,
-      snapshot,
-      step,
-      input_text,
-      self._options.timeout_secs,
-    )
-    if jax.process_index() == 0:
-      self._delete_expired(step)
 
   def _delete_expired(self, saved_step: int) -> None:
     try:
@@ -417,34 +453,3 @@ def create_checkpointer(
   transforms = transformations.Transformations(restore_transformations)
   directory = pathlib.Path(job_log_dir) / paths.CHECKPOINTS
   return FileCheckpointer(options, directory, kind, before_write, transforms)
-
-
-def _start_clean(directory: pathlib.Path) -> None:
-  """Removes temporary files of killed jobs before any process writes."""
-  if jax.process_index() == 0:
-    paths.clean(directory)
-  if jax.process_count() > 1:
-    from jax.experimental import multihost_utils
-
-    multihost_utils.sync_global_devices('pax.checkpoints.start_clean')
-
-
-def _agree_on_error(error: CheckpointError | None) -> CheckpointError | None:
-  """Returns the error of the first process that has one."""
-  if jax.process_count() == 1:
-    return error
-  from jax.experimental import multihost_utils
-
-  text = np.zeros(_MAX_MESSAGE_BYTES, np.uint8)
-  if error is not None:
-    is_corrupt = isinstance(error, CorruptCheckpointError)
-    message = (_CORRUPT if is_corrupt else _OTHER) + str(error)
-    data = message.encode()[:_MAX_MESSAGE_BYTES]
-    text[: len(data)] = np.frombuffer(data, np.uint8)
-  texts = multihost_utils.process_allgather(text)
-  messages = [bytes(t).rstrip(b'\0').decode(errors='replace') for t in texts]
-  first = next(filter(None, messages), None)
-  if first is None:
-    return None
-  kind = CorruptCheckpointError if first[0] == _CORRUPT else CheckpointError
-  return kind(first[1:])

@@ -2,9 +2,8 @@
 """Manifest of a checkpoint: sizes and checksums of its files.
 
 Every process lists its files in `manifest/process_<i>-of-<n>.json`, in
-`paths.side_folder`, which it writes last: the manifest also marks the process
-as done. A manifest contains its own checksum. Those of older versions are the
-list alone.
+`paths.side_folder`, which it writes last. A manifest contains its own checksum.
+Those of older versions are the list alone.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import json
 import os
 import pathlib
 import re
-import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
@@ -23,13 +21,12 @@ import numpy as np
 
 from pax import atomic_file
 from pax.checkpoints import paths
-from pax.checkpoints.types import CheckpointError, CorruptCheckpointError
+from pax.checkpoints.types import CorruptCheckpointError
 
 Path = pathlib.Path
 Entry = tuple[int, int]  # Size in bytes and CRC-32.
 
 _FILE_NAME = re.compile(r'process_\d+-of-(\d+)\.json')
-_POLL_SECS = 0.01
 _THREADS = 8
 _PART_BYTES = 2**20
 
@@ -81,28 +78,6 @@ def write(
   manifest_file = file(directory, index, count)
   atomic_file.make_folder(manifest_file.parent)
   atomic_file.write_text(manifest_file, _serialize(entries))
-
-
-def wait_for_others(directory: Path, count: int, timeout_secs: float) -> None:
-  """Waits for the manifests of all processes but the first.
-
-  Raises:
-    CheckpointError: A manifest is missing after the timeout.
-  """
-  pending = range(1, count)
-  deadline = time.monotonic() + timeout_secs
-  while pending := [
-    i for i in pending if not file(directory, i, count).exists()
-  ]:
-    paths.check_present(directory)
-    if time.monotonic() > deadline:
-      raise CheckpointError(
-        f'{len(pending)} of {count} processes had not written their part of'
-        f' {directory} after {timeout_secs:.0f} s: process'
-        f' {", ".join(map(str, pending))}; all hosts must see the same'
-        ' --job_log_dir'
-      )
-    time.sleep(_POLL_SECS)
 
 
 def read(directory: Path) -> dict[str, Entry] | None:

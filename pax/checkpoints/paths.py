@@ -24,7 +24,7 @@ import jax
 from absl import logging
 
 from pax import atomic_file
-from pax.checkpoints.types import CheckpointError, CheckpointType, LeafDict
+from pax.checkpoints.types import CheckpointType, LeafDict
 
 CHECKPOINTS = 'checkpoints'
 METADATA_FILE = 'metadata'
@@ -144,16 +144,6 @@ def archive(path: pathlib.Path, subdir: str) -> None:
     # Of an earlier run of the same steps.
     delete(archived)
   path.rename(archived)
-
-
-def check_present(directory: pathlib.Path) -> None:
-  """Checks that a directory that this process has written to still exists.
-
-  Raises:
-    CheckpointError: It was deleted or moved.
-  """
-  if not directory.exists():
-    raise CheckpointError(f'{directory} was deleted or moved')
 
 
 def clean(directory: pathlib.Path) -> None:

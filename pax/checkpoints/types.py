@@ -66,7 +66,7 @@ class CheckpointOptions:
   # Whether a state of type GDA becomes a database that Orbax writes (OCDBT);
   # otherwise each array becomes a TensorStore directory.
   use_ocdbt: bool = True
-  # Seconds that process 0 waits for the files of the other processes.
+  # Seconds that a process waits for the others at each barrier.
   timeout_secs: float = 600
 
   def __post_init__(self):
@@ -89,7 +89,7 @@ class CheckpointOptions:
     _check_seconds(
       'async_timeout_secs',
       self.timeout_secs,
-      'it limits the wait for the files of the slowest process',
+      'it limits the wait for the slowest process',
     )
 
   def steps_to_delete(

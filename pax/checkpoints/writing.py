@@ -1,68 +1,117 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes one checkpoint, by all processes together."""
+"""Writes one checkpoint, by all processes together.
+
+    write   all processes: their shards, input state and manifest, in staging
+    commit  process 0: what needs the data of all; renames staging
+
+After each phase all processes meet at a barrier, and pass their errors to each
+other: a save succeeds or fails in all of them.
+"""
 
 from __future__ import annotations
 
 import pathlib
 import time
+from collections.abc import Callable
 
 import jax
 from absl import logging
 
-from pax.checkpoints import layouts, manifest, paths
+from pax import coordination_service
+from pax.checkpoints import agreement, layouts, manifest, paths
 from pax.checkpoints.types import CheckpointError
 
+Path = pathlib.Path
+
 _POLL_SECS = 0.01
+# Network file systems show the files of other hosts with a delay.
+_VISIBLE_SECS = 60.0
 
 
 def write(
   layout: layouts.Layout[layouts.SnapshotT],
-  final: pathlib.Path,
+  final: Path,
   snapshot: layouts.SnapshotT,
   step: int,
   input_text: str | None,
   timeout_secs: float,
+  barriers: coordination_service.Barriers,
+  prepare: Callable[[], None] = lambda: None,
 ) -> None:
   """Writes a checkpoint; on return it is complete, for every process.
 
   Args:
     layout: The on-disk format.
-    final: Path of the checkpoint, in a folder that exists.
+    final: Path of the checkpoint, in a folder that exists after `prepare`.
     snapshot: The host copy of the state.
     step: The training step.
     input_text: State of the training input of this process as JSON, or None.
     timeout_secs: How long to wait for the other processes.
+    barriers: Barriers of the checkpointer.
+    prepare: Called first, in every process.
 
   Raises:
-    CheckpointError: Another process does not finish in time.
+    CheckpointError: Another process fails, or does not finish in time.
     OSError: A file cannot be written.
   """
   staging = paths.staging(final)
   index, count = jax.process_index(), jax.process_count()
-  if count == 1 and staging.exists():
-    # Files of an attempt that failed would be unexpected in the checkpoint.
-    paths.discard(staging)
-  staging.mkdir(exist_ok=count > 1)
-  entries = layout.write(staging, snapshot, step)
-  if input_text is not None:
-    entries |= layouts.write_input(staging, input_text, index, count)
-  if index == 0:
-    manifest.wait_for_others(staging, count, timeout_secs)
-    entries |= layout.finish(staging, snapshot, step)
-  manifest.write(staging, entries, index, count)
-  if index == 0:
+  entries: dict[str, manifest.Entry] = {}
+
+  def write_part() -> None:
+    prepare()
+    if count == 1 and staging.exists():
+      # Files of an attempt that failed would be unexpected in the checkpoint.
+      paths.discard(staging)
+    staging.mkdir(exist_ok=count > 1)
+    entries.update(layout.write(staging, snapshot, step))
+    if input_text is not None:
+      entries.update(layouts.write_input(staging, input_text, index, count))
+    if index:
+      manifest.write(staging, entries, index, count)
+
+  def commit() -> None:
+    if index:
+      return
+    for i in range(1, count):
+      file = manifest.file(staging, i, count)
+      wait_until(file.exists, str(file))
+    entries.update(layout.finish(staging, snapshot, step))
+    manifest.write(staging, entries, index, count)
     layout.commit(staging, final, snapshot, step)
     logging.info('Saved %s', final)
-  else:
-    _wait_for(final, timeout_secs)
+
+  for phase, name in ((write_part, 'written'), (commit, 'committed')):
+    error = None
+    try:
+      phase()
+    except Exception as e:
+      error = e
+    barrier = f'{final.name} is {name}'
+    if error := agreement.agree(error, barriers, barrier, timeout_secs):
+      if count == 1 and isinstance(error, OSError):
+        # Frees the disk, which may be full.
+        paths.discard(staging)
+      raise error
+  wait_until(final.exists, str(final))
 
 
-def _wait_for(final: pathlib.Path, timeout_secs: float) -> None:
-  deadline = time.monotonic() + timeout_secs
-  while not final.exists():
-    paths.check_present(final.parent)
+def wait_until(is_visible: Callable[[], bool], name: str) -> None:
+  """Waits until this process sees what another one has written.
+
+  Args:
+    is_visible: Whether it does.
+    name: The file or the directory, for the message.
+
+  Raises:
+    CheckpointError: It does not appear.
+  """
+  deadline = time.monotonic() + _VISIBLE_SECS
+  while not is_visible():
     if time.monotonic() > deadline:
       raise CheckpointError(
-        f'process 0 had not completed {final} after {timeout_secs:.0f} s'
+        f'another process has written {name}, and this one does not see it'
+        f' {_VISIBLE_SECS:.0f} s later; all hosts must see the same'
+        ' --job_log_dir'
       )
     time.sleep(_POLL_SECS)

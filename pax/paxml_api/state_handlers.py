@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import jax
 from jax.sharding import Mesh
 
-from pax import train_states
+from pax import coordination_service, train_states
 from pax.checkpoints import layouts, paths, state_restore, writing
 from pax.checkpoints.types import CheckpointError, CheckpointType
 from praxis import base_input
@@ -85,7 +85,8 @@ class _StateHandler:
       step = int(jax.device_get(arrays.step))
     final.parent.mkdir(parents=True, exist_ok=True)
     pool = futures.ThreadPoolExecutor(1, 'checkpoint')
-    pending = pool.submit(_write, layout, final, snapshot, step)
+    barriers = coordination_service.Barriers(final.name)
+    pending = pool.submit(_write, layout, final, snapshot, step, barriers)
     pool.shutdown(wait=False)
     return [pending]
 
@@ -322,10 +323,16 @@ def reregister_type_handlers(
 
 
 def _write(
-  layout: layouts.Layout[Any], final: Path, snapshot: Any, step: int
+  layout: layouts.Layout[Any],
+  final: Path,
+  snapshot: Any,
+  step: int,
+  barriers: coordination_service.Barriers,
 ) -> None:
   try:
-    writing.write(layout, final, snapshot, step, None, TIMEOUT_SECS)
+    writing.write(
+      layout, final, snapshot, step, None, TIMEOUT_SECS, barriers
+    )
   finally:
     layout.release(snapshot)
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 import jax
 
-from pax import exit_codes, stop_signals
+from pax import coordination_service, exit_codes, stop_signals
 from pax.programs import stop_agreement
 from pax.programs import watchdog as watchdog_lib
 from pax.programs.stop_request import StopRequest
@@ -86,7 +86,7 @@ class PreemptionHandler:
     if jax.process_count() > 1:
       self._agreement = stop_agreement.StopAgreement(
         self._request,
-        stop_agreement.CoordinationStore(),
+        coordination_service.CoordinationStore('stop'),
         on_agreed=self._print_request,
         end_process=self._end_process,
       )

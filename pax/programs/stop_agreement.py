@@ -17,10 +17,10 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
 
 from absl import logging
 
+from pax import coordination_service
 from pax.programs.stop_request import StopRequest
 
 # A process that has not polled yet.
@@ -40,63 +40,13 @@ _CLOSE_SECS = 2.0
 EndProcess = Callable[[str, Callable[[], None]], None]
 
 
-class KeyValueStore(Protocol):
-  """A store that the processes of a job share."""
-
-  # This process, and the number of processes.
-  process: int
-  num_processes: int
-
-  def write(self, key: str, value: str) -> None:
-    """Writes a value; of several writes the first counts."""
-
-  def read(self, directory: str) -> list[str]:
-    """Returns the values of all keys that begin with `directory`/."""
-
-  def wait_at_barrier(self, name: str, timeout_secs: float) -> None:
-    """Waits until all processes call it."""
-
-
-class CoordinationStore:
-  """The key-value store of `jax.distributed`."""
-
-  _num_stores = 0
-
-  def __init__(self) -> None:
-    """Uses keys of its own: processes make equally many stores."""
-    import jax
-    from jax._src import distributed
-
-    self.process = jax.process_index()
-    self.num_processes = jax.process_count()
-    self._client: Any = distributed.global_state.client
-    self._prefix = f'pax/stop/{CoordinationStore._num_stores}'
-    CoordinationStore._num_stores += 1
-
-  def write(self, key: str, value: str) -> None:
-    try:
-      self._client.key_value_set(f'{self._prefix}/{key}', value)
-    except Exception as e:
-      if 'ALREADY_EXISTS' not in str(e):
-        raise
-
-  def read(self, directory: str) -> list[str]:
-    items = self._client.key_value_dir_get(f'{self._prefix}/{directory}')
-    return [value for _, value in items]
-
-  def wait_at_barrier(self, name: str, timeout_secs: float) -> None:
-    self._client.wait_at_barrier(
-      f'{self._prefix}/{name}', int(1000 * timeout_secs)
-    )
-
-
 class StopAgreement:
   """Agrees with the other processes on the poll at which all stop."""
 
   def __init__(
     self,
     request: StopRequest,
-    store: KeyValueStore,
+    store: coordination_service.KeyValueStore,
     *,
     on_agreed: Callable[[], None],
     end_process: EndProcess,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """JAX's coordination service, with its errors as calls of a function.
 
-The only module that uses private parts of jax.distributed. When the service
+It uses private parts of jax.distributed, as only `pax.coordination_service`
+does besides. When the service
 finds a process dead, or process 0 ends, JAX logs a stack trace and aborts, with
 no public way to do anything else; its private client takes a callback
 (`missed_heartbeat_callback`). In jaxlib 0.10 the conversion of the callback's

@@ -137,15 +137,18 @@ class GuardedCheckpointer:
       except (checkpoints.CheckpointError, JobDirGoneError) as e:
         is_gone = self._directory.absence() is not None
         was_gone = has_returned or isinstance(e, JobDirGoneError)
-        if not is_gone and was_gone:
-          # The previous checkpoint failed meanwhile.
-          logging.warning('%s; saving step %d', e, step)
-          return self._checkpointer.save(step, state, input_state, force=force)
-        if not is_gone or jax.process_count() == 1:
+        if not (is_gone or was_gone):
           raise
-        # Other processes may be steps ahead: all end at the next check.
+        if jax.process_count() == 1:
+          # Waits for its return.
+          self._directory.check(self._sleep)
+          is_gone = False
         logging.warning('%s', e)
-        return False
+        if is_gone:
+          # Other processes may be steps ahead: all end at the next check.
+          return False
+        # Saves this step if it is due.
+        return self._checkpointer.save(step, state, input_state, force=force)
 
   def latest_step(self) -> int | None:
     return self._checkpointer.latest_step()

@@ -247,8 +247,8 @@ class RunOptions(command_line.CheckedOptions):
   async_timeout_secs: int = _flag(
     600,
     'Checkpoints',
-    'How long process 0 waits for the parts of a checkpoint that other'
-    ' processes write.',
+    'How long a process waits for the others at each barrier of saving and'
+    ' restoring a checkpoint.',
     domain=_interval(ge=1, le=_MAX_SECS),
   )
   fdl: tuple[str, ...] = _flag(

@@ -15,7 +15,7 @@ import pytest
 
 from pax import checkpoints
 from pax.checkpoints import host_arrays, paths, pins, tensorstore_format
-from tests.testing import saved_states, trees
+from tests.testing import polling, saved_states, trees
 
 GDA = checkpoints.CheckpointType.GDA
 FLAX = checkpoints.CheckpointType.FLAX
@@ -314,9 +314,7 @@ def test_noop_has_nothing():
 
 def test_abandons_a_write_that_does_not_end(tmp_path, monkeypatch):
   checkpointer, release = saved_states.checkpointer(tmp_path), threading.Event()
-  monkeypatch.setattr(
-    checkpointer, '_write_files', lambda *unused: release.wait()
-  )
+  monkeypatch.setattr(checkpointer, '_prepare', lambda *unused: release.wait())
   checkpointer.save(0, saved_states.state(1))
   checkpointer.abandon(timeout_secs=0.01)
   release.set()
@@ -330,3 +328,22 @@ def test_abandons_a_write_that_failed_without_raising(tmp_path):
   checkpointer.save(5, saved_states.state(1))
   checkpointer.abandon(timeout_secs=60)
   assert checkpointer.latest_step() == 0
+
+
+def test_a_write_that_failed_ends_training_at_the_next_step(tmp_path):
+  checkpointer = saved_states.checkpointer(tmp_path)
+  (tmp_path / 'checkpoints').mkdir()
+  (tmp_path / 'checkpoints/checkpoint_00000005').write_text('in the way')
+  checkpointer.save(5, saved_states.state(1))
+  raised = []
+
+  def has_failed():
+    try:
+      # No checkpoint is due.
+      assert not checkpointer.save(6, saved_states.state(1))
+    except checkpoints.CheckpointError as e:
+      raised.append(str(e))
+    return bool(raised)
+
+  polling.wait_until(has_failed)
+  assert 'nothing is overwritten' in raised[0]

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One of two processes that save and restore together.
+
+    python -m tests.pax.checkpoints.save_by_two ADDRESS INDEX DIR
+
+The last line of the output is JSON: the message of each phase.
+"""
+
+# bazel: deps=//pax/checkpoints
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from pax import checkpoints
+from tests.testing import polling, trees
+
+_TIMEOUT_SECS = 2.0
+
+
+def main(address: str, process: str, directory: str) -> None:
+  """Saves steps 0 to 3, of which one fails and one is left out."""
+  index = int(process)
+  jax.config.update('jax_platforms', 'cpu')
+  jax.config.update('jax_cpu_collectives_implementation', 'gloo')
+  jax.distributed.initialize(address, 2, index)
+  failures = []
+
+  def fail() -> None:
+    if failures:
+      raise checkpoints.CheckpointError(failures.pop())
+
+  checkpointer = checkpoints.create_checkpointer(
+    checkpoints.CheckpointOptions(save_interval_steps=2, timeout_secs=60),
+    directory,
+    before_write=fail,
+  )
+  state = _state()
+  messages = {}
+  assert checkpointer.save(0, state, {'rows': index})
+  checkpointer.wait()
+  if index == 1:
+    failures.append('the disk of process 1 burns')
+  assert checkpointer.save(2, state)
+  messages['failed'] = _error_of_a_later_step(checkpointer, state)
+  restored = checkpointer.restore(trees.abstract(state))
+  messages['restored'] = [restored.step, restored.input_state]
+  impatient = checkpoints.create_checkpointer(
+    checkpoints.CheckpointOptions(timeout_secs=_TIMEOUT_SECS), directory
+  )
+  done = pathlib.Path(directory, 'done')
+  if index == 0:
+    # No temporary files are left to remove: the first barrier is that one.
+    messages['missing'] = _error(lambda: impatient.save(4, state, force=True))
+    done.touch()
+  else:
+    polling.wait_until(done.exists)
+    messages['late'] = _error(lambda: impatient.save(4, state, force=True))
+  messages['checkpoints'] = sorted(
+    path.name for path in pathlib.Path(directory, 'checkpoints').iterdir()
+  )
+  print(json.dumps(messages), flush=True)
+
+
+def _state() -> dict[str, jax.Array]:
+  mesh = jax.make_mesh((jax.device_count(),), ('data',))
+  sharding = NamedSharding(mesh, PartitionSpec('data'))
+  values = np.arange(8, dtype=np.float32)
+  w = jax.make_array_from_callback((8,), sharding, lambda i: values[i])
+  return {'w': w}
+
+
+def _error_of_a_later_step(checkpointer, state) -> str:
+  """Returns the error of a step at which nothing is due."""
+
+  def has_failed() -> bool:
+    messages.append(_error(lambda: checkpointer.save(3, state)))
+    return bool(messages[-1])
+
+  messages: list[str] = []
+  polling.wait_until(has_failed)
+  return messages[-1]
+
+
+def _error(function) -> str:
+  try:
+    function()
+  except checkpoints.CheckpointError as e:
+    return str(e)
+  return ''
+
+
+if __name__ == '__main__':
+  main(*sys.argv[1:])

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Barriers of processes, which exchange texts and name those that are missing."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from concurrent import futures
+
+import jax
+import pytest
+
+from pax import coordination_service
+
+_DEADLINE_SECS = 30
+
+
+class Server:
+  """The values and barriers of a job."""
+
+  def __init__(self, num_processes):
+    self.num_processes = num_processes
+    self.values = {}
+    self.barriers = {}
+    self.lock = threading.Lock()
+
+  def barrier(self, name):
+    with self.lock:
+      if name not in self.barriers:
+        self.barriers[name] = threading.Barrier(self.num_processes)
+      return self.barriers[name]
+
+
+class Store:
+  """A connection of a process to the server."""
+
+  def __init__(self, server, process):
+    self._server = server
+    self.process, self.num_processes = process, server.num_processes
+
+  def write(self, key, value):
+    with self._server.lock:
+      self._server.values.setdefault(key, value)
+
+  def read(self, directory):
+    with self._server.lock:
+      items = sorted(self._server.values.items())
+    return [value for key, value in items if key.startswith(f'{directory}/')]
+
+  def delete(self, directory):
+    with self._server.lock:
+      for key in list(self._server.values):
+        if key.startswith(f'{directory}/'):
+          del self._server.values[key]
+
+  def wait_at_barrier(self, name, timeout_secs):
+    self._server.barrier(name).wait(timeout_secs)
+
+
+def _barriers(server):
+  return [
+    coordination_service.Barriers('job', Store(server, i))
+    for i in range(server.num_processes)
+  ]
+
+
+def _wait_all(barriers, name, timeout_secs=_DEADLINE_SECS):
+  """Passes a barrier with each of the objects; returns results or errors."""
+  with futures.ThreadPoolExecutor(len(barriers)) as pool:
+    waits = [
+      pool.submit(barrier.wait, name, timeout_secs, f'text {index}')
+      for index, barrier in enumerate(barriers)
+    ]
+    return [wait.exception() or wait.result() for wait in waits]
+
+
+def test_all_get_the_texts_of_all():
+  barriers = _barriers(Server(3))
+  texts = {i: f'text {i}' for i in range(3)}
+  assert _wait_all(barriers, 'step 1 is written') == [texts] * 3
+  # A name may be used again.
+  assert _wait_all(barriers, 'step 1 is written') == [texts] * 3
+
+
+def test_the_store_does_not_grow():
+  server = Server(2)
+  barriers = _barriers(server)
+  for step in range(10):
+    _wait_all(barriers, f'step {step} is written')
+  assert len(server.values) <= 2 * 2
+
+
+def test_names_those_who_are_missing():
+  errors = _wait_all(_barriers(Server(4))[1:3], 'step 7 is written', 0.2)
+  for error in errors:
+    assert isinstance(error, coordination_service.MissingProcessesError)
+    assert error.indices == (0, 3)
+    assert str(error) == (
+      "processes 0, 3 of 4 did not reach the barrier 'step 7 is written'"
+      ' within 0.2 s'
+    )
+
+
+def test_one_who_comes_too_late_knows_it():
+  first, second = _barriers(Server(2))
+  with pytest.raises(coordination_service.MissingProcessesError):
+    first.wait('step 7 is written', 0.1)
+  with pytest.raises(
+    coordination_service.MissingProcessesError,
+    match=rf'process 1 of 2 \(host {socket.gethostname()}\) reached .* after',
+  ):
+    second.wait('step 7 is written', 0.1)
+
+
+def test_the_loss_of_the_service_is_the_error():
+  class LostStore(Store):
+    def read(self, directory):
+      raise ConnectionError('UNAVAILABLE: gone')
+
+    def wait_at_barrier(self, name, timeout_secs):
+      raise ConnectionError('UNAVAILABLE: closed')
+
+  barriers = coordination_service.Barriers('job', LostStore(Server(2), 0))
+  with pytest.raises(ConnectionError, match='UNAVAILABLE: closed'):
+    barriers.wait('step 7 is written', 1)
+
+
+def test_one_process_needs_no_service():
+  assert coordination_service.Barriers('job').wait('x', 1, 'a') == {0: 'a'}
+
+
+def test_several_processes_without_the_service_are_an_error(monkeypatch):
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  with pytest.raises(RuntimeError, match='call jax.distributed.initialize'):
+    coordination_service.Barriers('job').wait('x', 1)
