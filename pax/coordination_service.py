@@ -107,27 +107,28 @@ class Barriers:
   All processes pass the same barriers in the same order.
   """
 
-  def __init__(self, name: str, store: KeyValueStore | None = None):
+  def __init__(
+    self, name: str, timeout_secs: float, store: KeyValueStore | None = None
+  ):
     """Does not connect.
 
     Args:
       name: Name of these barriers. Of several objects of one name the processes
         make equally many, in the same order.
+      timeout_secs: Longest wait for the other processes at a barrier.
       store: The store; None is that of `jax.distributed`.
     """
     self._name = name
+    self._timeout_secs = timeout_secs
     self._store = store
     self._num_uses: collections.Counter[str] = collections.Counter()
     self._passed = ''
 
-  def wait(
-    self, name: str, timeout_secs: float, text: str = ''
-  ) -> Mapping[int, str]:
+  def wait(self, name: str, text: str = '') -> Mapping[int, str]:
     """Waits for all processes; returns their texts by process index.
 
     Args:
       name: The barrier, as in 'checkpoint_00000400 is written'.
-      timeout_secs: Longest wait for the other processes.
       text: Text of this process for the others.
 
     Raises:
@@ -143,9 +144,9 @@ class Barriers:
     arrival = [self._store.process, socket.gethostname(), text[:_MAX_CHARS]]
     self._store.write(f'{key}/{self._store.process}', json.dumps(arrival))
     try:
-      self._store.wait_at_barrier(key, timeout_secs)
+      self._store.wait_at_barrier(key, self._timeout_secs)
     except Exception as e:
-      raise self._explained(e, name, key, timeout_secs) from e
+      raise self._explained(e, name, key) from e
     texts = {index: text for index, _, text in self._arrivals(key)}
     if self._store.process == 0:
       # All processes have read those of the barrier before.
@@ -157,9 +158,7 @@ class Barriers:
   def _arrivals(self, key: str) -> list[tuple[int, str, str]]:
     return sorted(tuple(json.loads(v)) for v in self._store.read(key))
 
-  def _explained(
-    self, error: Exception, name: str, key: str, timeout_secs: float
-  ) -> Exception:
+  def _explained(self, error: Exception, name: str, key: str) -> Exception:
     """Returns the error that names the missing processes, if that is it."""
     try:
       arrived = {index: host for index, host, _ in self._arrivals(key)}
@@ -179,6 +178,6 @@ class Barriers:
     more = ', ...' * (len(missing) > _MAX_SHOWN)
     return MissingProcessesError(
       f'process{"es" * (len(missing) > 1)} {shown}{more} of {count} did not'
-      f' reach the barrier {name!r} within {timeout_secs:g} s',
+      f' reach the barrier {name!r} within {self._timeout_secs:g} s',
       missing,
     )

@@ -16,10 +16,7 @@ _CORRUPT, _OTHER = 'C', 'O'
 
 
 def exchange(
-  text: str,
-  barriers: coordination_service.Barriers,
-  barrier: str,
-  timeout_secs: float,
+  text: str, barriers: coordination_service.Barriers, barrier: str
 ) -> Mapping[int, str]:
   """Returns the texts of all processes by process index.
 
@@ -27,13 +24,12 @@ def exchange(
     text: The text of this process.
     barriers: Barriers of the checkpointer.
     barrier: Name of the barrier at which all processes meet.
-    timeout_secs: How long to wait for the other processes.
 
   Raises:
     CheckpointError: A process does not reach the barrier in time.
   """
   try:
-    return barriers.wait(barrier, timeout_secs, text)
+    return barriers.wait(barrier, text)
   except coordination_service.MissingProcessesError as e:
     raise CheckpointError(
       f'{e} (--async_timeout_secs); the other processes stopped waiting'
@@ -44,7 +40,6 @@ def agree(
   error: Exception | None,
   barriers: coordination_service.Barriers,
   barrier: str,
-  timeout_secs: float,
 ) -> Exception | None:
   """Returns the error that this process has to raise; None if all succeeded.
 
@@ -55,14 +50,13 @@ def agree(
     error: The error of this process.
     barriers: Barriers of the checkpointer.
     barrier: Name of the barrier at which all processes meet.
-    timeout_secs: How long to wait for the other processes.
   """
   text = ''
   if error is not None:
     is_corrupt = isinstance(error, CorruptCheckpointError)
     text = f'{_CORRUPT if is_corrupt else _OTHER}{error or type(error)}'
   try:
-    texts = exchange(text, barriers, barrier, timeout_secs)
+    texts = exchange(text, barriers, barrier)
   except CheckpointError as e:
     return error or e
   failures = {index: text for index, text in texts.items() if text}

@@ -172,7 +172,7 @@ class FileCheckpointer:
     self._directory = directory
     self._layout = layouts.layout_of(kind, use_ocdbt=options.use_ocdbt)
     self._barriers = coordination_service.Barriers(
-      f'{directory.parent.name}.{directory.name}'
+      f'{directory.parent.name}.{directory.name}', options.timeout_secs
     )
     self._pool = futures.ThreadPoolExecutor(1, 'checkpoint')
     self._writing: futures.Future[None] | None = None
@@ -295,7 +295,6 @@ class FileCheckpointer:
       newest,
       self._barriers,
       'the newest checkpoint is known',
-      self._options.timeout_secs,
     )
     newest = max(map(int, texts.values()))
     if newest not in (-1, *available):
@@ -314,9 +313,7 @@ class FileCheckpointer:
 
   def _raise_if_any(self, error: Exception | None, barrier: str) -> None:
     """Raises the error of any process, in all of them."""
-    if error := agreement.agree(
-      error, self._barriers, barrier, self._options.timeout_secs
-    ):
+    if error := agreement.agree(error, self._barriers, barrier):
       raise error
 
   def _move_aside(
@@ -387,7 +384,6 @@ class FileCheckpointer:
         snapshot,
         step,
         input_text,
-        self._options.timeout_secs,
         self._barriers,
         lambda: self._prepare(final),
       )

@@ -34,7 +34,6 @@ def write(
   snapshot: layouts.SnapshotT,
   step: int,
   input_text: str | None,
-  timeout_secs: float,
   barriers: coordination_service.Barriers,
   prepare: Callable[[], None] = lambda: None,
 ) -> None:
@@ -46,7 +45,6 @@ def write(
     snapshot: The host copy of the state.
     step: The training step.
     input_text: State of the training input of this process as JSON, or None.
-    timeout_secs: How long to wait for the other processes.
     barriers: Barriers of the checkpointer.
     prepare: Called first, in every process.
 
@@ -88,7 +86,7 @@ def write(
     except Exception as e:
       error = e
     barrier = f'{final.name} is {name}'
-    if error := agreement.agree(error, barriers, barrier, timeout_secs):
+    if error := agreement.agree(error, barriers, barrier):
       if count == 1 and isinstance(error, OSError):
         # Frees the disk, which may be full.
         paths.discard(staging)

@@ -85,7 +85,7 @@ class _StateHandler:
       step = int(jax.device_get(arrays.step))
     final.parent.mkdir(parents=True, exist_ok=True)
     pool = futures.ThreadPoolExecutor(1, 'checkpoint')
-    barriers = coordination_service.Barriers(final.name)
+    barriers = coordination_service.Barriers(final.name, TIMEOUT_SECS)
     pending = pool.submit(_write, layout, final, snapshot, step, barriers)
     pool.shutdown(wait=False)
     return [pending]
@@ -330,9 +330,7 @@ def _write(
   barriers: coordination_service.Barriers,
 ) -> None:
   try:
-    writing.write(
-      layout, final, snapshot, step, None, TIMEOUT_SECS, barriers
-    )
+    writing.write(layout, final, snapshot, step, None, barriers)
   finally:
     layout.release(snapshot)
 

@@ -58,18 +58,18 @@ class Store:
     self._server.barrier(name).wait(timeout_secs)
 
 
-def _barriers(server):
+def _barriers(server, timeout_secs=_DEADLINE_SECS):
   return [
-    coordination_service.Barriers('job', Store(server, i))
+    coordination_service.Barriers('job', timeout_secs, Store(server, i))
     for i in range(server.num_processes)
   ]
 
 
-def _wait_all(barriers, name, timeout_secs=_DEADLINE_SECS):
+def _wait_all(barriers, name):
   """Passes a barrier with each of the objects; returns results or errors."""
   with futures.ThreadPoolExecutor(len(barriers)) as pool:
     waits = [
-      pool.submit(barrier.wait, name, timeout_secs, f'text {index}')
+      pool.submit(barrier.wait, name, f'text {index}')
       for index, barrier in enumerate(barriers)
     ]
     return [wait.exception() or wait.result() for wait in waits]
@@ -92,7 +92,7 @@ def test_the_store_does_not_grow():
 
 
 def test_names_those_who_are_missing():
-  errors = _wait_all(_barriers(Server(4))[1:3], 'step 7 is written', 0.2)
+  errors = _wait_all(_barriers(Server(4), 0.2)[1:3], 'step 7 is written')
   for error in errors:
     assert isinstance(error, coordination_service.MissingProcessesError)
     assert error.indices == (0, 3)
@@ -103,14 +103,14 @@ def test_names_those_who_are_missing():
 
 
 def test_one_who_comes_too_late_knows_it():
-  first, second = _barriers(Server(2))
+  first, second = _barriers(Server(2), 0.1)
   with pytest.raises(coordination_service.MissingProcessesError):
-    first.wait('step 7 is written', 0.1)
+    first.wait('step 7 is written')
   with pytest.raises(
     coordination_service.MissingProcessesError,
     match=rf'process 1 of 2 \(host {socket.gethostname()}\) reached .* after',
   ):
-    second.wait('step 7 is written', 0.1)
+    second.wait('step 7 is written')
 
 
 def test_the_loss_of_the_service_is_the_error():
@@ -121,16 +121,16 @@ def test_the_loss_of_the_service_is_the_error():
     def wait_at_barrier(self, name, timeout_secs):
       raise ConnectionError('UNAVAILABLE: closed')
 
-  barriers = coordination_service.Barriers('job', LostStore(Server(2), 0))
+  barriers = coordination_service.Barriers('job', 1, LostStore(Server(2), 0))
   with pytest.raises(ConnectionError, match='UNAVAILABLE: closed'):
-    barriers.wait('step 7 is written', 1)
+    barriers.wait('step 7 is written')
 
 
 def test_one_process_needs_no_service():
-  assert coordination_service.Barriers('job').wait('x', 1, 'a') == {0: 'a'}
+  assert coordination_service.Barriers('job', 1).wait('x', 'a') == {0: 'a'}
 
 
 def test_several_processes_without_the_service_are_an_error(monkeypatch):
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
   with pytest.raises(RuntimeError, match='call jax.distributed.initialize'):
-    coordination_service.Barriers('job').wait('x', 1)
+    coordination_service.Barriers('job', 1).wait('x')

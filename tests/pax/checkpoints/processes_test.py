@@ -40,7 +40,10 @@ def test_a_failure_of_one_fails_both_at_the_next_step(messages):
 
 
 def test_both_restore_the_last_complete_checkpoint(messages):
-  assert [m['restored'] for m in messages] == [[0, {'rows': 0}], [0, {'rows': 1}]]
+  assert [m['restored'] for m in messages] == [
+    [0, {'rows': 0}],
+    [0, {'rows': 1}],
+  ]
   for message in messages:
     assert 'checkpoint_00000002' not in message['checkpoints']
 
