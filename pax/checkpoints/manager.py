@@ -381,9 +381,7 @@ class FileCheckpointer:
       writing.write(
         self._layout,
         final,
-        snapshot,
-        step,
-        input_text,
+        writing.Contents(snapshot, step, input_text),
         self._barriers,
         lambda: self._prepare(final),
       )

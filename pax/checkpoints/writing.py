@@ -10,9 +10,11 @@ other: a save succeeds or fails in all of them.
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import time
 from collections.abc import Callable
+from typing import Generic
 
 import jax
 from absl import logging
@@ -28,12 +30,21 @@ _POLL_SECS = 0.01
 _VISIBLE_SECS = 60.0
 
 
+@dataclasses.dataclass(frozen=True)
+class Contents(Generic[layouts.SnapshotT]):
+  """The contents of a checkpoint that one process has."""
+
+  # Host copy of the state.
+  snapshot: layouts.SnapshotT
+  step: int
+  # State of the training input of this process as JSON.
+  input_text: str | None = None
+
+
 def write(
   layout: layouts.Layout[layouts.SnapshotT],
   final: Path,
-  snapshot: layouts.SnapshotT,
-  step: int,
-  input_text: str | None,
+  contents: Contents[layouts.SnapshotT],
   barriers: coordination_service.Barriers,
   prepare: Callable[[], None] = lambda: None,
 ) -> None:
@@ -42,9 +53,7 @@ def write(
   Args:
     layout: The on-disk format.
     final: Path of the checkpoint, in a folder that exists after `prepare`.
-    snapshot: The host copy of the state.
-    step: The training step.
-    input_text: State of the training input of this process as JSON, or None.
+    contents: What this process writes.
     barriers: Barriers of the checkpointer.
     prepare: Called first, in every process.
 
@@ -53,6 +62,7 @@ def write(
     OSError: A file cannot be written.
   """
   staging = paths.staging(final)
+  snapshot, step = contents.snapshot, contents.step
   index, count = jax.process_index(), jax.process_count()
   entries: dict[str, manifest.Entry] = {}
 
@@ -63,8 +73,10 @@ def write(
       paths.discard(staging)
     staging.mkdir(exist_ok=count > 1)
     entries.update(layout.write(staging, snapshot, step))
-    if input_text is not None:
-      entries.update(layouts.write_input(staging, input_text, index, count))
+    if contents.input_text is not None:
+      entries.update(
+        layouts.write_input(staging, contents.input_text, index, count)
+      )
     if index:
       manifest.write(staging, entries, index, count)
 

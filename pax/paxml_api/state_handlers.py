@@ -330,7 +330,7 @@ def _write(
   barriers: coordination_service.Barriers,
 ) -> None:
   try:
-    writing.write(layout, final, snapshot, step, None, barriers)
+    writing.write(layout, final, writing.Contents(snapshot, step), barriers)
   finally:
     layout.release(snapshot)
 

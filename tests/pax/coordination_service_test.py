@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Barriers of processes, which exchange texts and name those that are missing."""
+"""Barriers of processes: exchange of texts, names of missing processes."""
 
 from __future__ import annotations
 
