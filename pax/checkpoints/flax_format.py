@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 import pathlib
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
+from isal import isal_zlib
 
 from pax.checkpoints import manifest
 from pax.checkpoints.types import CheckpointError, CorruptCheckpointError
@@ -136,7 +136,7 @@ def _to_host(leaf: jax.Array) -> np.ndarray:
 
 
 def _checksum(body: memoryview) -> bytes:
-  return zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, 'big')
+  return isal_zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, 'big')
 
 
 def _check_leaves(tree: Mapping[str, Any]) -> None:

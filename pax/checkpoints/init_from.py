@@ -15,7 +15,7 @@ from absl import logging
 from jax.sharding import NamedSharding
 
 from pax import train_states
-from pax.checkpoints import loading_rules, paths, reading
+from pax.checkpoints import checkpoint_reader, loading_rules, paths, reading
 from pax.checkpoints.types import CheckpointError, Shapes
 from praxis import pytypes
 
@@ -39,9 +39,7 @@ class SourceCheckpoint:
 
   directory: str
   step: int
-  path: pathlib.Path
-  # Shape and dtype of each leaf by leaf name.
-  shapes: Shapes
+  leaves: checkpoint_reader.LeafSource
 
   @classmethod
   def open(cls, directory: str, step: int | None = None) -> SourceCheckpoint:
@@ -54,9 +52,18 @@ class SourceCheckpoint:
     return cls(
       directory=directory,
       step=step,
-      path=path,
-      shapes=reading.saved_shapes(path),
+      leaves=checkpoint_reader.CheckpointReader(path),
     )
+
+  @property
+  def path(self) -> pathlib.Path:
+    """The files, for messages."""
+    return self.leaves.path
+
+  @property
+  def shapes(self) -> Shapes:
+    """Shape and dtype of each leaf by leaf name."""
+    return self.leaves.shapes
 
   def variable_leaf(self, path: str, *, allow_ema: bool = True) -> str:
     """Returns the leaf name of a variable, or of its average.
@@ -101,12 +108,6 @@ class SourceCheckpoint:
   def _by_canonical_path(self) -> Mapping[str, str]:
     """Leaf names by path; `flax.serialization` makes dicts of lists."""
     return {_canonical(name): name for name in self.shapes}
-
-  def read(
-    self, abstract: Mapping[str, jax.ShapeDtypeStruct]
-  ) -> dict[str, jax.Array]:
-    """Returns leaves, placed by the shardings of `abstract`."""
-    return reading.read_leaves(self.path, abstract)
 
   def provenance(self) -> train_states.TensorProvenance:
     """Returns the origin of values loaded from this checkpoint."""
@@ -420,7 +421,7 @@ class Initializer:
       abstract[leaf] = jax.ShapeDtypeStruct(
         shape, jnp.dtype(dtype), sharding=self._metadata[target].sharding
       )
-    loaded = mapping.source.read(abstract)
+    loaded = mapping.source.leaves.read(abstract)
     used = set()
     for target, leaf in mapping.leaves.items():
       value = loaded[leaf].astype(self._metadata[target].dtype)

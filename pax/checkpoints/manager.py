@@ -15,6 +15,7 @@ from absl import logging
 from pax import atomic_file, coordination_service
 from pax.checkpoints import (
   agreement,
+  checkpoint_reader,
   layouts,
   paths,
   pins,
@@ -271,7 +272,10 @@ class FileCheckpointer:
   ) -> Restored:
     error: CheckpointError | None = None
     try:
-      leaves, inputs = self._transforms.read(path, paths.flatten(abstract))
+      checkpoint = checkpoint_reader.CheckpointReader(path)
+      leaves = self._transforms.read(
+        checkpoint, paths.flatten(abstract), is_full=True
+      )
     except CheckpointError as e:
       error = e
     # Each process compares the checksums of a part of the files.
@@ -279,7 +283,7 @@ class FileCheckpointer:
     logging.info('Restored step %d from %s', step, path)
     return Restored(
       paths.unflatten(abstract, leaves),
-      reading.select_input_state(path, inputs),
+      reading.select_input_state(checkpoint),
       step,
     )
 

@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pax.checkpoints import paths
 from pax.checkpoints.types import CorruptCheckpointError
 
 Path = pathlib.Path
 
-FILE = 'checkpoint'
+_FILE = 'checkpoint'
 _LEAVES = 'flattened_state'
 _TREEDEF = 'str_pytree_state'
 # First bytes of the file: a msgpack map of two entries and the first key.
@@ -26,10 +27,12 @@ _MARK = b'\x82\xaf' + _LEAVES.encode()
 _TRAIN_STATE_FIELDS = ('step', 'mdl_vars', 'opt_states', 'extra_state')
 
 
-def is_state_file(file: Path) -> bool:
-  """Returns whether a file is in this format."""
-  with file.open('rb') as stream:
-    return stream.read(len(_MARK)) == _MARK
+def find_file(checkpoint: Path) -> Path | None:
+  """Returns the file of a checkpoint in this format; None if in another one."""
+  folders = [checkpoint / paths.STATE_FOLDER, checkpoint]
+  files = [*(folder / _FILE for folder in folders), checkpoint]
+  file = next((file for file in files if file.is_file()), None)
+  return file if file and _is_state_file(file) else None
 
 
 def read(file: Path) -> dict[str, np.ndarray]:
@@ -60,6 +63,11 @@ def read(file: Path) -> dict[str, np.ndarray]:
     # Variables that are not trained have an empty node, or None.
     if isinstance(leaf, np.ndarray | np.generic | int | float)
   }
+
+
+def _is_state_file(file: Path) -> bool:
+  with file.open('rb') as stream:
+    return stream.read(len(_MARK)) == _MARK
 
 
 def _leaf_names(treedef: str, num_leaves: int) -> list[str]:

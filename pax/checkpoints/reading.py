@@ -10,8 +10,13 @@ from typing import Any
 import jax
 from absl import logging
 
-from pax.checkpoints import layouts, manifest, paths, transformations
-from pax.checkpoints.types import CheckpointError, InputState, Shapes, State
+from pax.checkpoints import (
+  checkpoint_reader,
+  manifest,
+  paths,
+  transformations,
+)
+from pax.checkpoints.types import CheckpointError, InputState, State
 
 Path = pathlib.Path
 
@@ -48,28 +53,6 @@ def find_checkpoint(
   return selected, available[selected]
 
 
-def saved_shapes(path: Path) -> Shapes:
-  """Returns shape and dtype name of every leaf of a checkpoint.
-
-  Raises:
-    CorruptCheckpointError: Its files differ from what was written.
-  """
-  return layouts.saved_shapes(path)
-
-
-def read_leaves(
-  path: Path, abstract: Mapping[str, jax.ShapeDtypeStruct]
-) -> dict[str, jax.Array]:
-  """Returns the leaves of these names, placed by the shardings of `abstract`.
-
-  Raises:
-    CheckpointError: A leaf is missing, or has another shape or dtype.
-    CorruptCheckpointError: Files differ from what was written.
-  """
-  leaves, _ = layouts.read(path, abstract, is_full=False)
-  return dict(leaves)
-
-
 def read_tree(
   path: Path,
   abstract: State,
@@ -87,7 +70,7 @@ def read_tree(
   names, treedef = jax.tree.flatten(leaf_names)
   wanted = dict(zip(names, jax.tree.leaves(abstract), strict=True))
   restore = transformations.Transformations(restore_transformations)
-  leaves, _ = restore.read(path, wanted, is_full=False)
+  leaves = restore.read(checkpoint_reader.CheckpointReader(path), wanted)
   return jax.tree.unflatten(treedef, [leaves[name] for name in names])
 
 
@@ -103,22 +86,19 @@ def read_input_state(path: Path) -> InputState | None:
     CheckpointError: Another number of processes saved different states.
     CorruptCheckpointError: Files differ from what was written.
   """
-  _, inputs = layouts.read(path, {}, is_full=False)
-  return select_input_state(path, inputs)
+  return select_input_state(checkpoint_reader.CheckpointReader(path))
 
 
 def select_input_state(
-  path: Path, inputs: Mapping[str, InputState]
+  checkpoint: checkpoint_reader.CheckpointReader,
 ) -> InputState | None:
   """Returns the input state of this process, or the state that all share.
 
-  Args:
-    path: The checkpoint.
-    inputs: Input states by process.
-
   Raises:
     CheckpointError: Another number of processes saved different states.
+    CorruptCheckpointError: Files differ from what was written.
   """
+  path, inputs = checkpoint.path, checkpoint.input_states()
   name = manifest.process_name(jax.process_index(), jax.process_count())
   if name in inputs:
     return inputs[name]

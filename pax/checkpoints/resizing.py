@@ -7,36 +7,34 @@ to different shapes. A dimension is padded with zeros, or truncated, at its end.
 
 from __future__ import annotations
 
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from pax.checkpoints import layouts
+from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.checkpoints.types import LeafDict
 
-Path = pathlib.Path
 
-
-def read_resized(path: Path, abstract: LeafDict) -> dict[str, jax.Array]:
+def read_resized(
+  checkpoint: CheckpointReader, abstract: LeafDict
+) -> dict[str, jax.Array]:
   """Returns the leaves with the shapes, dtypes and shardings of `abstract`.
 
   Args:
-    path: The checkpoint.
+    checkpoint: The checkpoint.
     abstract: Shapes, dtypes and NamedShardings by leaf name.
 
   Raises:
     CheckpointError: A leaf is missing, or has another number of dimensions.
     CorruptCheckpointError: Files differ from what was written.
   """
-  saved = layouts.saved_shapes(path)
+  saved = checkpoint.shapes
   sources = {}
   for name, leaf in abstract.items():
     shape, dtype = saved.get(name, (leaf.shape, leaf.dtype))
     if len(shape) != len(leaf.shape):
-      # `layouts.read` reports the difference.
+      # `checkpoint.read` reports the difference.
       shape, dtype = leaf.shape, leaf.dtype
     sharding = leaf.sharding
     if tuple(shape) != tuple(leaf.shape):
@@ -44,26 +42,27 @@ def read_resized(path: Path, abstract: LeafDict) -> dict[str, jax.Array]:
     sources[name] = jax.ShapeDtypeStruct(
       shape, jnp.dtype(dtype), sharding=sharding
     )
-  leaves, _ = layouts.read(path, sources, is_full=False)
+  leaves = checkpoint.read(sources)
   return {name: _resize(leaves[name], leaf) for name, leaf in abstract.items()}
 
 
-def read_numpy(path: Path, names: list[str]) -> dict[str, np.ndarray]:
+def read_numpy(
+  checkpoint: CheckpointReader, names: list[str]
+) -> dict[str, np.ndarray]:
   """Returns leaves as numpy arrays with the saved shapes and dtypes.
 
   Args:
-    path: The checkpoint.
+    checkpoint: The checkpoint.
     names: Names of the leaves.
 
   Raises:
     CheckpointError: A leaf is missing.
     CorruptCheckpointError: Files differ from what was written.
   """
-  saved = layouts.saved_shapes(path)
+  saved = checkpoint.shapes
   sharding = jax.sharding.SingleDeviceSharding(_host_device())
   missing = jax.ShapeDtypeStruct((), np.float32)
-  leaves, _ = layouts.read(
-    path,
+  leaves = checkpoint.read(
     {
       name: jax.ShapeDtypeStruct(
         saved[name][0], jnp.dtype(saved[name][1]), sharding=sharding
@@ -71,8 +70,7 @@ def read_numpy(path: Path, names: list[str]) -> dict[str, np.ndarray]:
       if name in saved
       else missing
       for name in names
-    },
-    is_full=False,
+    }
   )
   return {name: np.array(leaves[name]) for name in names}
 

@@ -18,7 +18,8 @@ from absl import logging
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pax import train_states
-from pax.checkpoints import layouts, paths, reading, resizing, transformations
+from pax.checkpoints import paths, reading, resizing, transformations
+from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.checkpoints.types import CheckpointError, CheckpointType
 from praxis import py_utils
 from praxis.pytypes import Nested
@@ -68,15 +69,15 @@ def restore_checkpoint(
       f' `{type(state_global_shapes)}`; unpack the tuple (state, provenance)'
       ' that some functions return'
     )
-  path = find_checkpoint(Path(checkpoint_dir), step)
+  checkpoint = open_checkpoint(Path(checkpoint_dir), step)
   check_checkpoint_type(checkpoint_type)
   if state_unpadded_shape_dtype_struct is not None:
     if not restore_transformations:
-      check_unpadded_shapes(path, state_unpadded_shape_dtype_struct)
+      check_unpadded_shapes(checkpoint, state_unpadded_shape_dtype_struct)
   if checkpoint_type is CheckpointType.FLAX:
-    return restore_numpy(path, state_global_shapes)
+    return restore_numpy(checkpoint, state_global_shapes)
   return restore_arrays(
-    path,
+    checkpoint,
     state_global_shapes,
     state_specs,
     global_mesh,
@@ -128,11 +129,11 @@ def restore_pmap_from_tensorstore(
   return jax.tree.map(lambda leaf: leaf.addressable_data(0), state)
 
 
-def find_checkpoint(directory: Path, step: int | None) -> Path:
+def open_checkpoint(directory: Path, step: int | None) -> CheckpointReader:
   """Returns the checkpoint of `step`; None is the newest.
 
   Raises:
-    ValueError: There is none.
+    ValueError: There is none, or it is corrupt.
   """
   if not directory.exists():
     raise ValueError(f'checkpoint_dir={str(directory)!r} does not exist')
@@ -141,7 +142,7 @@ def find_checkpoint(directory: Path, step: int | None) -> Path:
       'No checkpoints were found in directory'
       f' checkpoint_dir={str(directory)!r}'
     )
-  return reading.find_checkpoint(directory, step)[1]
+  return CheckpointReader(reading.find_checkpoint(directory, step)[1])
 
 
 def check_checkpoint_type(checkpoint_type: CheckpointType) -> None:
@@ -157,7 +158,9 @@ def check_checkpoint_type(checkpoint_type: CheckpointType) -> None:
     )
 
 
-def restore_numpy(path: Path, abstract: Nested[Any]) -> Nested[np.ndarray]:
+def restore_numpy(
+  checkpoint: CheckpointReader, abstract: Nested[Any]
+) -> Nested[np.ndarray]:
   """Returns a tree of numpy arrays with the saved shapes and dtypes.
 
   Where all of `abstract` has a further leading axis, that of the devices of
@@ -167,7 +170,7 @@ def restore_numpy(path: Path, abstract: Nested[Any]) -> Nested[np.ndarray]:
   restored in their order.
 
   Args:
-    path: The checkpoint.
+    checkpoint: The checkpoint.
     abstract: The tree.
 
   Raises:
@@ -176,17 +179,17 @@ def restore_numpy(path: Path, abstract: Nested[Any]) -> Nested[np.ndarray]:
   """
   names = list(paths.flatten(abstract))
   sources = names
-  saved = layouts.saved_shapes(path)
+  saved = checkpoint.shapes
   if not saved.keys() >= set(names):
-    if layouts.is_paxml_flax(path) and len(saved) == len(names):
+    if checkpoint.is_paxml_flax and len(saved) == len(names):
       logging.warning(
         '%s has other leaves than the restored state: they are restored in'
         ' their order (%s)',
-        path,
+        checkpoint.path,
         sorted(set(names) - set(saved))[:3],
       )
       sources = list(saved)
-  leaves = resizing.read_numpy(path, sources)
+  leaves = resizing.read_numpy(checkpoint, sources)
   values = [leaves[name] for name in sources]
   structure = jax.tree.structure(abstract)
   return jax.tree.unflatten(
@@ -211,7 +214,7 @@ def _repeated_for_devices(
 
 
 def restore_arrays(
-  path: Path,
+  checkpoint: CheckpointReader,
   abstract: Nested[jax.ShapeDtypeStruct],
   specs: Nested[PartitionSpec] | None = None,
   mesh: Mesh | None = None,
@@ -222,7 +225,7 @@ def restore_arrays(
   """Returns a tree of arrays over a mesh; without one of numpy arrays.
 
   Args:
-    path: The checkpoint.
+    checkpoint: The checkpoint.
     abstract: Shapes and dtypes.
     specs: PartitionSpecs.
     mesh: The mesh.
@@ -234,9 +237,9 @@ def restore_arrays(
     CorruptCheckpointError: Files differ from what was written.
   """
   if checks_shapes and not transforms:
-    _check_shapes(path, paths.flatten(abstract))
+    _check_shapes(checkpoint, paths.flatten(abstract))
   if mesh is None or specs is None:
-    return restore_numpy(path, abstract)
+    return restore_numpy(checkpoint, abstract)
 
   def with_sharding(leaf: Any, spec: PartitionSpec) -> Any:
     if _is_masked(leaf):
@@ -251,9 +254,9 @@ def restore_arrays(
   leaves = paths.flatten(abstract)
   if transforms:
     rules = transformations.Transformations(transforms)
-    values, _ = rules.read(path, leaves, is_full=False)
+    values = rules.read(checkpoint, leaves)
   else:
-    values = resizing.read_resized(path, leaves)
+    values = resizing.read_resized(checkpoint, leaves)
   return paths.unflatten(abstract, values)
 
 
@@ -267,33 +270,38 @@ def _spec_of_rank(spec: PartitionSpec | None, rank: int) -> PartitionSpec:
   return PartitionSpec(*tuple(spec or ())[:rank])
 
 
-def _check_shapes(path: Path, leaves: Mapping[str, Any]) -> None:
-  saved = layouts.saved_shapes(path)
+def _check_shapes(
+  checkpoint: CheckpointReader, leaves: Mapping[str, Any]
+) -> None:
+  saved = checkpoint.shapes
   for name, leaf in leaves.items():
     if name in saved and tuple(saved[name][0]) != tuple(leaf.shape):
       raise CheckpointError(
         f'Restored parameter shape mismatch: {saved[name][0]} (checkpoint) vs.'
-        f' {tuple(leaf.shape)} (expected) of {name} in {path}'
+        f' {tuple(leaf.shape)} (expected) of {name} in'
+        f' {checkpoint.path}'
       )
 
 
-def check_unpadded_shapes(path: Path, unpadded: TrainState) -> None:
+def check_unpadded_shapes(
+  checkpoint: CheckpointReader, unpadded: TrainState
+) -> None:
   """Checks the shapes of the variables without padding.
 
   Args:
-    path: The checkpoint.
+    checkpoint: The checkpoint.
     unpadded: The shapes.
 
   Raises:
     CheckpointError: They differ from those recorded in the checkpoint.
   """
-  recorded = layouts.unpadded_variable_shapes(path)
+  recorded = checkpoint.unpadded_variable_shapes()
   variables = paths.flatten({'mdl_vars': unpadded.mdl_vars})
   for name, leaf in variables.items():
     expected = (tuple(leaf.shape), np.dtype(leaf.dtype).name)
     if recorded.get(name, expected) != expected:
       raise CheckpointError(
         f'PaxMetadata is not compatible with the restored PaxMetadata: {name}'
-        f' has shape and dtype {recorded[name]} without padding in {path},'
-        f' expected {expected}'
+        f' has shape and dtype {recorded[name]} without padding in'
+        f' {checkpoint.path}, expected {expected}'
       )

@@ -25,7 +25,7 @@ import numpy as np
 
 from pax.checkpoints import manifest, paths
 from pax.checkpoints.host_arrays import HostArray, Index
-from pax.checkpoints.types import CorruptCheckpointError
+from pax.checkpoints.types import CorruptCheckpointError, Shapes
 
 Path = pathlib.Path
 
@@ -73,26 +73,51 @@ def write(
       return {name: entry for entries in written for name, entry in entries}
 
 
-def read(
-  directory: Path, abstract: Mapping[str, jax.ShapeDtypeStruct]
-) -> dict[str, jax.Array]:
-  """Returns the leaves, read onto the devices of their shardings.
+class LeafReader:
+  """Reader of the leaves of a checkpoint, which share a cache of metadata."""
 
-  Raises:
-    CorruptCheckpointError: A leaf cannot be read.
-  """
-  stores, context = _leaf_stores(directory), _context()
-  with futures.ThreadPoolExecutor(_THREADS) as pool:
-    arrays = pool.map(
-      lambda item: _read_leaf(
-        directory / paths.STATE_FOLDER / item[0],
-        stores.get(item[0]),
-        item[1],
-        context,
-      ),
-      abstract.items(),
-    )
-    return dict(zip(abstract, arrays, strict=True))
+  def __init__(self, directory: Path):
+    """Finds the leaves.
+
+    Raises:
+      CorruptCheckpointError: An OCDBT database has no legible key paths.
+    """
+    self._folder = directory / paths.STATE_FOLDER
+    self._stores = _leaf_stores(directory)
+    self._context = _context()
+
+  def shapes(self) -> Shapes:
+    """Returns shape and dtype name of every leaf.
+
+    Raises:
+      CorruptCheckpointError: The metadata of a leaf cannot be read.
+    """
+    with futures.ThreadPoolExecutor(_THREADS) as pool:
+      shapes = pool.map(
+        lambda item: _shape_of(self._folder / item[0], item[1], self._context),
+        self._stores.items(),
+      )
+      return dict(zip(self._stores, shapes, strict=True))
+
+  def read(
+    self, abstract: Mapping[str, jax.ShapeDtypeStruct]
+  ) -> dict[str, jax.Array]:
+    """Returns leaves, read onto the devices of their shardings.
+
+    Raises:
+      CorruptCheckpointError: A leaf cannot be read.
+    """
+    with futures.ThreadPoolExecutor(_THREADS) as pool:
+      arrays = pool.map(
+        lambda item: _read_leaf(
+          self._folder / item[0],
+          self._stores.get(item[0]),
+          item[1],
+          self._context,
+        ),
+        abstract.items(),
+      )
+      return dict(zip(abstract, arrays, strict=True))
 
 
 def is_database_file(file: str) -> bool:
@@ -110,23 +135,6 @@ def leaf_of(file: str) -> str | None:
 def is_leaf_metadata(file: str) -> bool:
   """Returns whether a file below the checkpoint has the shape of a leaf."""
   return file.endswith(f'/{_ZARRAY}')
-
-
-def saved_shapes(directory: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-  """Returns shape and dtype name of every stored leaf.
-
-  Raises:
-    CorruptCheckpointError: The metadata of a leaf cannot be read.
-  """
-  stores, context = _leaf_stores(directory), _context()
-  with futures.ThreadPoolExecutor(_THREADS) as pool:
-    shapes = pool.map(
-      lambda item: _shape_of(
-        directory / paths.STATE_FOLDER / item[0], item[1], context
-      ),
-      stores.items(),
-    )
-    return dict(zip(stores, shapes, strict=True))
 
 
 def has_leaves_of_version_0(directory: Path) -> bool:

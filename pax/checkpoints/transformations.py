@@ -12,7 +12,6 @@ keeps its fresh value.
 
 from __future__ import annotations
 
-import pathlib
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,8 +21,8 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
-from pax.checkpoints import layouts
-from pax.checkpoints.types import CheckpointError, InputState, LeafDict, Shapes
+from pax.checkpoints import checkpoint_reader
+from pax.checkpoints.types import CheckpointError, LeafDict, Shapes
 
 ValueFn = Callable[[jax.Array], ArrayLike]
 # A path, or an object such as Orbax's Transform, by regex.
@@ -46,26 +45,27 @@ class Transformations:
         self._rules.append((re.compile(pattern), key, value_fn))
 
   def read(
-    self, path: pathlib.Path, abstract: LeafDict, *, is_full: bool = True
-  ) -> tuple[LeafDict, Mapping[str, InputState]]:
-    """Reads like `layouts.read`, with transformed leaves.
+    self,
+    checkpoint: checkpoint_reader.CheckpointReader,
+    abstract: LeafDict,
+    *,
+    is_full: bool = False,
+  ) -> LeafDict:
+    """Reads as the checkpoint does, with transformed leaves.
 
     Args:
-      path: The checkpoint.
+      checkpoint: The checkpoint.
       abstract: Shapes and shardings of leaves by name; arrays for leaves that
         may keep fresh values.
       is_full: Whether further leaves in the checkpoint are an error.
-
-    Returns:
-      The leaves, and the input state of each process.
 
     Raises:
       CheckpointError: A leaf is missing, or has another shape or dtype.
       CorruptCheckpointError: Files differ from what was written.
     """
     if not (self._rules or self._fallbacks):
-      return layouts.read(path, abstract, is_full=is_full)
-    saved = layouts.saved_shapes(path)
+      return checkpoint.read(abstract, is_full=is_full)
+    saved = checkpoint.shapes
     fresh = {
       name: leaf
       for name, leaf in abstract.items()
@@ -79,14 +79,14 @@ class Transformations:
       source_abstract[source] = (
         leaf if value_fn is None else _replicated(saved, source, leaf)
       )
-    values, inputs = layouts.read(path, source_abstract, is_full=False)
+    values = checkpoint.read(source_abstract)
     transformed = {
       name: values[source]
       if value_fn is None
       else _apply(value_fn, values[source], name, abstract[name])
       for name, (source, value_fn) in sources.items()
     }
-    return transformed | fresh, inputs
+    return transformed | fresh
 
   def _keeps_fresh(
     self,
@@ -127,7 +127,7 @@ def _replicated(
 ) -> jax.ShapeDtypeStruct:
   """Returns the saved shape, replicated over the mesh of `leaf`."""
   if source not in saved:
-    return leaf  # `layouts.read` reports it as missing.
+    return leaf  # `checkpoint.read` reports it as missing.
   shape, dtype = saved[source]
   sharding = leaf.sharding
   if isinstance(sharding, NamedSharding):

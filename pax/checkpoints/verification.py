@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metadata and file checks of checkpoints that are directories.
 
-Everything is checked before it is read. The data of leaves are divided among
-the processes of a job; every process reads the other files.
+The data of leaves are divided among the processes of a job; every process
+checks the other files before it reads them.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def verify_leaves(
   entries: Mapping[str, manifest.Entry],
   leaves: Collection[str] | None,
 ) -> None:
-  """Checks the files of leaves; None is all.
+  """Checks the chunks of leaves; None is all.
 
   The processes of a job each read a part of the files for the checksums.
   """
@@ -124,21 +124,20 @@ def verify_leaves(
   selected = {}
   for name, entry in entries.items():
     leaf = tensorstore_format.leaf_of(name)
-    if leaf is not None and (leaves is None or leaf in leaves):
+    is_selected = leaf is not None and (leaves is None or leaf in leaves)
+    if is_selected and not tensorstore_format.is_leaf_metadata(name):
       selected[name] = entry
   manifest.verify(path, selected, own_part.__contains__)
 
 
-def verify_database(
-  path: Path, *, with_data: bool, is_divided: bool = True
-) -> None:
-  """Checks the files of a checkpoint that Orbax wrote.
+def verify_database(path: Path) -> Mapping[str, manifest.Entry]:
+  """Checks all files of a checkpoint of Orbax but the data of leaves.
 
   Args:
     path: The checkpoint.
-    with_data: Whether to check the data of leaves, too.
-    is_divided: Whether the processes of a job each compare a part of the
-      checksums of the data.
+
+  Returns:
+    The manifest entries of the data.
 
   Raises:
     CheckpointError: Another version of Pax saved the checkpoint.
@@ -154,11 +153,29 @@ def verify_database(
       f'{path} has format version {version}, expected {OCDBT_VERSION}; read it'
       ' with the version of Pax that saved it'
     )
-  if with_data:
-    data = {k: v for k, v in entries.items() if is_data(k)}
-    part, num_parts = jax.process_index(), jax.process_count()
-    own_part = set(sorted(data)[part::num_parts] if is_divided else data)
-    manifest.verify(path, data, own_part.__contains__)
+  return {k: v for k, v in entries.items() if is_data(k)}
+
+
+def verify_data(
+  path: Path,
+  entries: Mapping[str, manifest.Entry],
+  *,
+  is_divided: bool = True,
+) -> None:
+  """Checks the data of a checkpoint of Orbax.
+
+  Args:
+    path: The checkpoint.
+    entries: What `verify_database` returns.
+    is_divided: Whether the processes of a job each compare a part of the
+      checksums.
+
+  Raises:
+    CorruptCheckpointError: A file is missing or differs.
+  """
+  part, num_parts = jax.process_index(), jax.process_count()
+  own_part = set(sorted(entries)[part::num_parts] if is_divided else entries)
+  manifest.verify(path, entries, own_part.__contains__)
 
 
 def recorded_shapes(path: Path) -> Shapes:

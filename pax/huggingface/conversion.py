@@ -22,7 +22,8 @@ import numpy as np
 
 from pax import atomic_file
 from pax.checkpoints import leaf_writer, paths, reading
-from pax.checkpoints.types import CheckpointError, CheckpointType, Shapes
+from pax.checkpoints.checkpoint_reader import CheckpointReader
+from pax.checkpoints.types import CheckpointError, CheckpointType
 from pax.huggingface import (
   families,
   model_folder,
@@ -177,8 +178,7 @@ def to_huggingface(
 class _CheckpointTensors:
   """The tensors of a checkpoint, and those that are no variables."""
 
-  path: Path
-  saved: Shapes
+  checkpoint: CheckpointReader
   variables: Sequence[Variable]
   extra: Mapping[str, safetensors.TensorEntry]
   # By tensor, in the order of files.
@@ -188,11 +188,12 @@ class _CheckpointTensors:
   def open(
     cls, side: Path, config: Mapping[str, Any], path: Path, dtype: str | None
   ) -> _CheckpointTensors:
+    checkpoint = CheckpointReader(path)
+    saved = checkpoint.shapes
     names, extra = _tensor_names(side)
     if config['model_type'] == 't5':
       # The variables have what newer files of transformers do not record.
-      saved_names = reading.saved_shapes(path)
-      is_tied = f'{_LEAF}params.model.softmax.w' in saved_names
+      is_tied = f'{_LEAF}params.model.softmax.w' in saved
       config = {
         'scale_decoder_outputs': config.get('tie_word_embeddings', True),
         **config,
@@ -203,7 +204,6 @@ class _CheckpointTensors:
       layouts = {layout.tensor: layout for layout in model.weights()}
     else:
       layouts = families.find_tensors(family, model, names)
-    saved = reading.saved_shapes(path)
     variables = stacked_variables.of_layouts(
       layouts, stacked_variables.find_block_size(saved)
     )
@@ -225,7 +225,7 @@ class _CheckpointTensors:
     }
     shapes |= {name: (e.shape, e.dtype) for name, e in extra.items()}
     return cls(
-      path=path, saved=saved, variables=variables, extra=extra, shapes=shapes
+      checkpoint=checkpoint, variables=variables, extra=extra, shapes=shapes
     )
 
   @property
@@ -275,7 +275,7 @@ class _CheckpointTensors:
     group: list[Variable] = []
     size = 0
     for variable in self.variables:
-      shape, dtype = self.saved[leaf_name(variable)]
+      shape, dtype = self.checkpoint.shapes[leaf_name(variable)]
       num_bytes = _num_bytes((shape, jax.numpy.dtype(dtype)))
       if group and size + num_bytes > _GROUP_BYTES:
         yield group
@@ -291,11 +291,11 @@ class _CheckpointTensors:
     )
     abstract = {}
     for variable in variables:
-      shape, dtype = self.saved[leaf_name(variable)]
+      shape, dtype = self.checkpoint.shapes[leaf_name(variable)]
       abstract[leaf_name(variable)] = jax.ShapeDtypeStruct(
         shape, jax.numpy.dtype(dtype), sharding=sharding
       )
-    return reading.read_leaves(self.path, abstract)
+    return dict(self.checkpoint.read(abstract))
 
 
 def _leaves(

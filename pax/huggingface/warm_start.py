@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Mapping
 
@@ -11,57 +12,43 @@ import jax
 import numpy as np
 
 from pax.checkpoints import init_from, paths
-from pax.checkpoints.types import CheckpointError
+from pax.checkpoints.types import CheckpointError, Shapes
 from pax.huggingface import conversion, model_folder, stacked_variables
 
 _PREFIX = 'hf:'
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FolderSource(init_from.SourceCheckpoint):
-  """The weights of a folder as the leaves of a checkpoint of step 0."""
+@dataclasses.dataclass(frozen=True)
+class FolderLeaves:
+  """The weights of a folder as the leaves of a checkpoint."""
 
   folder: model_folder.ModelFolder
-  # By leaf name.
-  variables: Mapping[str, stacked_variables.Variable]
+  # Number of layers in the block of a repeated stack; None without repetition.
+  block_size: int | None = None
 
-  @classmethod
-  def open(
-    cls,
-    directory: str,
-    step: int | None = None,
-    *,
-    block_size: int | None = None,
-  ) -> FolderSource:
-    """Returns the weights of a folder.
+  @property
+  def path(self) -> pathlib.Path:
+    """The folder."""
+    return self.folder.path
 
-    Args:
-      directory: The folder.
-      step: Ignored.
-      block_size: Number of layers in the block of a repeated stack; None
-        without repetition.
-
-    Raises:
-      ValueError: The folder has no model that is supported.
-    """
-    del step
-    folder = model_folder.ModelFolder.open(directory)
-    variables = {
+  @functools.cached_property
+  def variables(self) -> Mapping[str, stacked_variables.Variable]:
+    """Variables by leaf name."""
+    return {
       conversion.leaf_name(variable): variable
-      for variable in stacked_variables.of_layouts(folder.layouts, block_size)
+      for variable in stacked_variables.of_layouts(
+        self.folder.layouts, self.block_size
+      )
     }
-    dtypes = folder.dtypes
-    return cls(
-      directory=directory,
-      step=0,
-      path=folder.path,
-      shapes={
-        leaf: (variable.shape, variable.dtype(dtypes).name)
-        for leaf, variable in variables.items()
-      },
-      folder=folder,
-      variables=variables,
-    )
+
+  @functools.cached_property
+  def shapes(self) -> Shapes:
+    """Shape and dtype name of every leaf."""
+    dtypes = self.folder.dtypes
+    return {
+      leaf: (variable.shape, variable.dtype(dtypes).name)
+      for leaf, variable in self.variables.items()
+    }
 
   def read(
     self, abstract: Mapping[str, jax.ShapeDtypeStruct]
@@ -111,9 +98,12 @@ def initialize(
     ValueError: The folder has no model that is supported.
     CheckpointError: The model of the experiment is another one.
   """
-  source = FolderSource.open(
-    directory,
-    block_size=stacked_variables.find_block_size(paths.flatten(state)),
+  leaves = FolderLeaves(
+    model_folder.ModelFolder.open(directory),
+    stacked_variables.find_block_size(paths.flatten(state)),
+  )
+  source = init_from.SourceCheckpoint(
+    directory=directory, step=0, leaves=leaves
   )
   try:
     state = initializer.init_by_source(state, source, is_full=True)
@@ -123,5 +113,5 @@ def initialize(
       f' MODEL_DIR={directory}'
     ) from e
   if jax.process_index() == 0:
-    conversion.copy_files(source.folder, pathlib.Path(job_log_dir))
+    conversion.copy_files(leaves.folder, pathlib.Path(job_log_dir))
   return state

@@ -250,17 +250,17 @@ class OrbaxCheckpointManager:
     del aux_restore_kwargs
     _check_no_items(aux_items)
     self.wait_until_finished()
-    path = state_restore.find_checkpoint(self._directory, step)
+    checkpoint = state_restore.open_checkpoint(self._directory, step)
     kwargs = restore_kwargs or {}
     unpadded = train_state_unpadded_shape_dtype_struct
     if unpadded is not None and not kwargs.get('transforms'):
-      state_restore.check_unpadded_shapes(path, unpadded)
+      state_restore.check_unpadded_shapes(checkpoint, unpadded)
     if train_input_pipeline is not None:
-      input_state = reading.read_input_state(path)
+      input_state = reading.select_input_state(checkpoint)
       if input_state is not None:
         train_input_pipeline.set_state(input_state)
     return state_restore.restore_arrays(
-      path,
+      checkpoint,
       train_state,
       kwargs.get('specs'),
       kwargs.get('mesh'),

@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 
 from pax import coordination_service, train_states
 from pax.checkpoints import layouts, paths, state_restore, writing
+from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.checkpoints.types import CheckpointError, CheckpointType
 from praxis import base_input
 from praxis.pytypes import Nested
@@ -136,7 +137,7 @@ class PaxCheckpointHandler(_StateHandler):
       ValueError: `item` is missing, or the checkpoint is of another model.
     """
     return state_restore.restore_arrays(
-      _checkpoint_of(directory),
+      _open_checkpoint(directory),
       _required(item),
       specs,
       mesh,
@@ -181,7 +182,7 @@ class FlaxCheckpointHandler(_StateHandler):
         ' CheckpointType.GDA'
       )
     return state_restore.restore_numpy(
-      _checkpoint_of(directory), _required(item)
+      _open_checkpoint(directory), _required(item)
     )
 
 
@@ -335,10 +336,11 @@ def _write(
     layout.release(snapshot)
 
 
-def _checkpoint_of(directory: PathLike) -> Path:
-  """Returns the checkpoint at a path, which may be that of its `state`."""
+def _open_checkpoint(directory: PathLike) -> CheckpointReader:
+  """Opens the checkpoint at a path, which may be that of its `state`."""
   path = Path(directory)
-  return path.parent if path.name == paths.STATE_FOLDER else path
+  is_state = path.name == paths.STATE_FOLDER
+  return CheckpointReader(path.parent if is_state else path)
 
 
 def _required(item: Nested[Any] | None) -> Nested[Any]:

@@ -16,7 +16,8 @@ import random
 import pytest
 
 from pax import checkpoints
-from pax.checkpoints import layouts, paths, reading
+from pax.checkpoints import paths, reading
+from pax.checkpoints.checkpoint_reader import CheckpointReader
 from tests.faults import harness
 from tests.testing import saved_states, trees
 
@@ -61,7 +62,7 @@ def test_every_bit(tmp_path, report, layout):
   """The load stops at the file, so that thousands take a minute."""
   directory = saved_states.save_layout(tmp_path, layout, (5,), 2)
   checkpoint = paths.steps(directory)[5]
-  load = lambda: layouts.read(checkpoint, {}, is_full=True)
+  load = lambda: CheckpointReader(checkpoint).verify()
   for file in saved_states.files(checkpoint):
     data = file.read_bytes()
     for bit in _bits(file):
@@ -141,7 +142,7 @@ def test_older_formats_fail_with_one_kind_of_error(tmp_path, report, layout):
     for bit in _bits(file)[::8]:
       saved_states.flip_bit(file, bit)
       try:
-        layouts.read(checkpoint, abstract)
+        CheckpointReader(checkpoint).read(abstract)
         silent += 1
       except checkpoints.CheckpointError:
         pass

@@ -12,6 +12,7 @@ import pytest
 
 from pax import io_utils, main, tf_records
 from pax.checkpoints import reading
+from pax.checkpoints.checkpoint_reader import CheckpointReader
 from tests.integration import binary
 from tests.pax import tiny
 
@@ -46,18 +47,17 @@ def job(tmp_path_factory, cache):
 
 def _params(job, step, names=('first.linear.w', 'first.bias.b', 'second.w')):
   """Variables of a checkpoint as numpy, without a task."""
-  path = reading.find_checkpoint(job, step)[1]
-  shapes = reading.saved_shapes(path)
+  checkpoint = CheckpointReader(reading.find_checkpoint(job, step)[1])
   wanted = {
-    f'mdl_vars.params.{n}': shapes[f'mdl_vars.params.{n}'] for n in names
+    name: checkpoint.shapes[name]
+    for name in (f'mdl_vars.params.{n}' for n in names)
   }
   device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-  found = reading.read_leaves(
-    path,
+  found = checkpoint.read(
     {
       name: jax.ShapeDtypeStruct(*about, sharding=device)
       for name, about in wanted.items()
-    },
+    }
   )
   tree = {}
   for name, value in found.items():
@@ -213,17 +213,16 @@ def test_many_devices(tmp_path, capfd, exp, words):
 
 def _averages(job):
   """The averages that the optimizer kept, by the names of variables."""
-  path = reading.find_checkpoint(job)[1]
-  shapes = reading.saved_shapes(path)
+  checkpoint = CheckpointReader(reading.find_checkpoint(job)[1])
   device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   wanted = {
     name: jax.ShapeDtypeStruct(*about, sharding=device)
-    for name, about in shapes.items()
+    for name, about in checkpoint.shapes.items()
     if '.ema.params.' in name
   }
   found = {
     name.partition('.ema.params.')[2]: np.asarray(value)
-    for name, value in reading.read_leaves(path, wanted).items()
+    for name, value in checkpoint.read(wanted).items()
   }
   return {
     'first': {

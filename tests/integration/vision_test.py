@@ -14,6 +14,7 @@ from scipy import special
 
 from pax import main
 from pax.checkpoints import reading
+from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.inputs import digits
 from tests.integration import binary, vision_experiments
 from tests.pax.tasks.vision import jpegs
@@ -70,15 +71,15 @@ def test_evaluation_of_digits_is_that_by_hand(mnist):
 
 def _params(job):
   """Variables of the last checkpoint by name, as numpy."""
-  path = reading.find_checkpoint(job)[1]
+  checkpoint = CheckpointReader(reading.find_checkpoint(job)[1])
   device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   prefix = 'mdl_vars.params.network.'
   wanted = {
     name: jax.ShapeDtypeStruct(*about, sharding=device)
-    for name, about in reading.saved_shapes(path).items()
+    for name, about in checkpoint.shapes.items()
     if name.startswith(prefix)
   }
-  found = reading.read_leaves(path, wanted)
+  found = checkpoint.read(wanted)
   return {k.removeprefix(prefix): np.asarray(v) for k, v in found.items()}
 
 

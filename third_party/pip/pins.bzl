@@ -18,6 +18,7 @@ RUNTIME = [
     "fiddle",
     "flax",
     "grain",
+    "isal",
     "jax",
     "jaxlib",
     "jaxtyping",

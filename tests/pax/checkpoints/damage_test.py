@@ -16,7 +16,8 @@ import pytest
 from flax import serialization
 
 from pax import checkpoints
-from pax.checkpoints import flax_format, init_from, layouts, paths, reading
+from pax.checkpoints import flax_format, init_from, paths, reading
+from pax.checkpoints.checkpoint_reader import CheckpointReader
 from tests.testing import saved_states, trees
 
 SEED = 20261122
@@ -202,7 +203,7 @@ def test_damage_to_the_older_format_is_one_kind_of_error(tmp_path):
   for bit in chance.sample(range(8 * len(data)), 200):
     saved_states.flip_bit(checkpoint, bit)
     try:
-      layouts.read(checkpoint, {}, is_full=False)
+      CheckpointReader(checkpoint)
     except checkpoints.CorruptCheckpointError:
       num_errors += 1
     checkpoint.write_bytes(data)
@@ -294,7 +295,7 @@ def test_reads_only_the_leaves_it_needs(tmp_path):
   checkpoint = directory / 'checkpoint_00000005'
   saved_states.flip_bit(checkpoint / 'state/mdl_vars.params.rows/0.0', 3)
   step = {'step': jax.ShapeDtypeStruct((), np.uint32)}
-  assert int(reading.read_leaves(checkpoint, step)['step']) == 7
+  assert int(CheckpointReader(checkpoint).read(step)['step']) == 7
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ import pytest
 from etils import epath
 
 from pax import checkpoints
-from pax.checkpoints import orbax_format, paths, reading
+from pax.checkpoints import orbax_format, paths
+from pax.checkpoints.checkpoint_reader import CheckpointReader
 from tests.testing import saved_states, trees
 
 
@@ -51,7 +52,7 @@ def test_layout(tmp_path):
   assert (metadata['version'], metadata['step']) == (1.2, 0)
   assert list(metadata['train_state_metadata']) == ['mdl_vars']
   assert (directory / 'metadata/train_input/process_0-of-1').exists()
-  assert 'mdl_vars.params.rows' in reading.saved_shapes(directory)
+  assert 'mdl_vars.params.rows' in CheckpointReader(directory).shapes
 
 
 def test_orbax_opens_the_state_and_the_metadata(tmp_path):

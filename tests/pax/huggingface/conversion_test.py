@@ -15,6 +15,7 @@ import pytest
 
 from pax import exit_codes, main
 from pax.checkpoints import reading
+from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.huggingface import (
   conversion,
   families,
@@ -73,7 +74,7 @@ def test_repeated_layers_are_stacked(name, size, tmp_path, capsys):
   stack = 'mdl_vars.params.lm.transformer.repeat.sub'
   shapes = {
     leaf: shape
-    for leaf, (shape, _) in reading.saved_shapes(path).items()
+    for leaf, (shape, _) in CheckpointReader(path).shapes.items()
     if leaf.startswith(stack)
   }
   names = {leaf.removeprefix(f'{stack}.').split('.')[0] for leaf in shapes}
@@ -124,16 +125,16 @@ def test_variables_have_the_values_of_the_tensors(tmp_path):
   source = tmp_path / 'source'
   reference_models.write_reference(source, 'llama3', dtype='BF16')
   summary = conversion.to_pax(source, tmp_path / 'job')
-  shapes = reading.saved_shapes(summary.path)
-  assert len(shapes) == summary.num_tensors + 1
+  checkpoint = CheckpointReader(summary.path)
+  assert len(checkpoint.shapes) == summary.num_tensors + 1
   name = 'mdl_vars.params.lm.transformer.x_layers_1.self_attention.key.w'
   # D = 32, two heads of 12.
-  assert shapes[name] == ((32, 2, 12), 'bfloat16')
+  assert checkpoint.shapes[name] == ((32, 2, 12), 'bfloat16')
   sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   abstract = jax.ShapeDtypeStruct(
     (32, 2, 12), jax.numpy.bfloat16, sharding=sharding
   )
-  found = reading.read_leaves(summary.path, {name: abstract})[name]
+  found = checkpoint.read({name: abstract})[name]
   tensor = 'model.layers.1.self_attn.k_proj.weight'
   want = reference_models.weight(tensor, (24, 32)).astype(jax.numpy.bfloat16)
   np.testing.assert_array_equal(found[3, 1], want[12:, 3])
@@ -163,7 +164,7 @@ def test_tables_and_copies_are_no_variables_and_come_back(tmp_path, capsys):
   shapes['h.0.attn.bias'] = (1, 1, 64, 64)
   reference_models.write(source, reference['config'], shapes)
   _convert(capsys, 'hf-to-pax', source, job)
-  names = reading.saved_shapes(reading.find_checkpoint(job)[1])
+  names = CheckpointReader(reading.find_checkpoint(job)[1]).shapes
   assert len(names) == len(reference['tensors']) + 1
   _convert(capsys, 'pax-to-hf', job, output)
   assert _contents(output) == _contents(source)

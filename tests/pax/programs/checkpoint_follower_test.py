@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pax import checkpoints, io_utils
-from pax.checkpoints import reading
+from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.programs import checkpoint_follower, preemption
 from tests.testing import saved_states
 
@@ -127,9 +127,8 @@ def test_one_that_was_deleted_meanwhile_is_passed_over(tmp_path):
 def test_a_damaged_checkpoint_is_an_error_with_the_remedy(tmp_path):
   class StepReader:
     def read(self, path):
-      return reading.read_leaves(
-        path, {'step': jax.ShapeDtypeStruct((), np.uint32)}
-      )
+      step = {'step': jax.ShapeDtypeStruct((), np.uint32)}
+      return CheckpointReader(path).read(step)
 
   directory = saved_states.save(tmp_path, steps=(20, 30))
   checkpoint = directory / 'checkpoint_00000030'

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opened checkpoints: leaves are read when they are needed, verified once."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent import futures
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from pax.checkpoints import (
+  flax_format,
+  layouts,
+  manifest,
+  paths,
+  paxml_flax_format,
+  tensorstore_format,
+  verification,
+)
+from pax.checkpoints.types import (
+  CheckpointError,
+  CorruptCheckpointError,
+  InputState,
+  LeafDict,
+  Shapes,
+)
+from praxis import base_input
+
+Path = pathlib.Path
+
+_UNPADDED_SHAPE = '.unpadded_shape'
+
+
+class LeafSource(Protocol):
+  """Leaves by name, read from files."""
+
+  @property
+  def path(self) -> Path:
+    """The files, for messages."""
+    ...
+
+  @property
+  def shapes(self) -> Shapes:
+    """Shape and dtype of every leaf."""
+    ...
+
+  def read(
+    self, abstract: Mapping[str, jax.ShapeDtypeStruct]
+  ) -> Mapping[str, jax.Array]:
+    """Returns leaves, placed by the shardings of `abstract`."""
+    ...
+
+
+class _FormatReader(Protocol):
+  """Reader of one format; has read and verified all files but the data."""
+
+  shapes: Shapes
+
+  def verify(self) -> None:
+    """Checks the data that have not been checked yet."""
+    ...
+
+  def read(self, abstract: LeafDict) -> LeafDict:
+    """Returns leaves of the checkpoint, verified."""
+    ...
+
+  def input_texts(self) -> Mapping[str, str]:
+    """Returns the input state of each process as JSON."""
+    ...
+
+
+class CheckpointReader:
+  """An opened checkpoint, in any format of Pax or paxml.
+
+  Opening it reads and verifies everything but the data of leaves. Reading a
+  leaf verifies the files that contain it, unless an earlier `read` did. The
+  processes of a job each verify a part of the data.
+  """
+
+  def __init__(self, path: Path):
+    """Opens the checkpoint at `path`.
+
+    Raises:
+      CheckpointError: Another version of Pax saved it.
+      CorruptCheckpointError: Files differ from what was written; the message
+        has the command that moves the checkpoint aside.
+    """
+    self.path = path
+    with _advise(path):
+      self._reader = _open_format(path)
+
+  @property
+  def shapes(self) -> Shapes:
+    """Shape and dtype name of every leaf."""
+    return self._reader.shapes
+
+  def verify(self) -> None:
+    """Checks the data of all leaves.
+
+    Raises:
+      CorruptCheckpointError: Files differ from what was written.
+    """
+    with _advise(self.path):
+      self._reader.verify()
+
+  def read(self, abstract: LeafDict, *, is_full: bool = False) -> LeafDict:
+    """Returns leaves, placed by the shardings of `abstract`.
+
+    Args:
+      abstract: Shapes, dtypes and shardings of the leaves.
+      is_full: Whether further leaves in the checkpoint are an error.
+
+    Raises:
+      CheckpointError: A leaf is missing, or has another shape or dtype.
+      CorruptCheckpointError: Files differ from what was written.
+    """
+    _check_shapes(self.path, self.shapes, abstract, is_full=is_full)
+    with _advise(self.path):
+      return self._reader.read(abstract)
+
+  @property
+  def is_paxml_flax(self) -> bool:
+    """Whether paxml wrote it for Flax: names of leaves may be unknown."""
+    return paxml_flax_format.find_file(self.path) is not None
+
+  def unpadded_variable_shapes(self) -> Shapes:
+    """Returns shapes and dtypes of the variables without padding, if recorded.
+
+    Only paxml pads arrays.
+
+    Raises:
+      CorruptCheckpointError: Files differ from what was written.
+    """
+    file = self.path / verification.METADATA_IN_FOLDER
+    if not file.exists():
+      return {} if self.is_paxml_flax else self.shapes
+    with _advise(self.path):
+      metadata = verification.read_metadata(file)
+    values = _flatten_json(metadata.get('train_state_metadata') or {})
+    names = [
+      key.removesuffix(_UNPADDED_SHAPE)
+      for key in values
+      if key.endswith(_UNPADDED_SHAPE)
+    ]
+    return {
+      name: (tuple(values[f'{name}{_UNPADDED_SHAPE}']), values[f'{name}.dtype'])
+      for name in names
+    }
+
+  def input_states(self) -> Mapping[str, InputState]:
+    """Returns the state of the training input by process.
+
+    Raises:
+      CorruptCheckpointError: Files differ from what was written.
+    """
+    with _advise(self.path):
+      return {
+        name: _parse_input(self.path, name, text)
+        for name, text in self._reader.input_texts().items()
+      }
+
+
+class _OrbaxReader:
+  """A database of Orbax: all of it is verified at the first read."""
+
+  def __init__(self, path: Path):
+    self._path = path
+    self._data = verification.verify_database(path)
+    self.shapes = verification.recorded_shapes(path)
+    self._leaves = tensorstore_format.LeafReader(path)
+    self._is_verified = False
+
+  def verify(self) -> None:
+    if not self._is_verified:
+      verification.verify_data(self._path, self._data)
+      self._is_verified = True
+
+  def read(self, abstract: LeafDict) -> LeafDict:
+    if not abstract:
+      return {}
+    try:
+      return _verified(self.verify, lambda: self._leaves.read(abstract))
+    except CorruptCheckpointError:
+      # Another process may have verified the damaged file.
+      verification.verify_data(self._path, self._data, is_divided=False)
+      raise
+
+  def input_texts(self) -> Mapping[str, str]:
+    return layouts.read_inputs(self._path)
+
+
+class _LeafReader:
+  """A TensorStore per leaf, each verified when it is read."""
+
+  def __init__(self, path: Path):
+    self._path = path
+    self._entries = verification.verify_metadata(path)
+    self._leaves = tensorstore_format.LeafReader(path)
+    self.shapes = self._leaves.shapes()
+    self._verified: set[str] = set()
+
+  def verify(self) -> None:
+    verification.verify_leaves(self._path, self._entries, None)
+
+  def read(self, abstract: LeafDict) -> LeafDict:
+    leaves = abstract.keys() - self._verified
+
+    def verify() -> None:
+      verification.verify_leaves(self._path, self._entries, leaves)
+      self._verified |= leaves
+
+    return _verified(verify, lambda: self._leaves.read(abstract))
+
+  def input_texts(self) -> Mapping[str, str]:
+    # The states of inputs that paxml wrote are of other formats than JSON.
+    is_paxml = (self._path / paths.METADATA_FILE).is_dir()
+    return {} if is_paxml else layouts.read_inputs(self._path)
+
+
+class _FileReader:
+  """A single file, which is in memory while the checkpoint is open."""
+
+  def __init__(self, state: Mapping[str, np.ndarray], texts: Mapping[str, str]):
+    self._state = state
+    self._input_texts = texts
+    self.shapes = {name: (x.shape, x.dtype.name) for name, x in state.items()}
+
+  def verify(self) -> None:
+    pass
+
+  def read(self, abstract: LeafDict) -> LeafDict:
+    return flax_format.place(self._state, abstract)
+
+  def input_texts(self) -> Mapping[str, str]:
+    return self._input_texts
+
+
+def _open_format(path: Path) -> _FormatReader:
+  if file := paxml_flax_format.find_file(path):
+    return _FileReader(paxml_flax_format.read(file), {})
+  if not path.is_dir():
+    state, _, train_input = flax_format.read(path)
+    return _FileReader(state, train_input)
+  # Of paxml's databases there is no manifest, and _LeafReader reads them.
+  entries = manifest.read(path) or ()
+  is_orbax = verification.METADATA_IN_FOLDER in entries
+  return _OrbaxReader(path) if is_orbax else _LeafReader(path)
+
+
+def _verified(
+  verify: Callable[[], None], read: Callable[[], LeafDict]
+) -> LeafDict:
+  """Returns what `read` does, while `verify` runs in a thread.
+
+  Both read the same files: a disk is read once.
+
+  Args:
+    verify: Raises the error of damaged files, which replaces that of `read`.
+    read: Returns leaves.
+  """
+  with futures.ThreadPoolExecutor(1, 'verify') as pool:
+    verification = pool.submit(verify)
+    try:
+      leaves = read()
+    finally:
+      verification.result()
+  return leaves
+
+
+def _check_shapes(
+  path: Path, saved: Shapes, abstract: LeafDict, *, is_full: bool
+) -> None:
+  """Checks that a checkpoint has the leaves of this model.
+
+  Args:
+    path: The checkpoint.
+    saved: Shapes and dtypes of its leaves.
+    abstract: Shapes and dtypes of the leaves to read.
+    is_full: Whether further leaves in the checkpoint are an error.
+
+  Raises:
+    CheckpointError: A leaf is missing, or has another shape or dtype.
+  """
+  expected = {
+    name: (tuple(leaf.shape), np.dtype(leaf.dtype).name)
+    for name, leaf in abstract.items()
+  }
+  faults = [f'{name} is not in it' for name in expected.keys() - saved.keys()]
+  faults += [
+    f'{name} is {_format(saved[name])}, expected {_format(expected[name])}'
+    for name in sorted(expected.keys() & saved.keys())
+    if saved[name] != expected[name]
+  ]
+  faults += [
+    f'{name} is not in the model'
+    for name in (saved.keys() - expected.keys() if is_full else ())
+  ]
+  if faults:
+    more = f' (and {len(faults) - 1} more differences)' if faults[1:] else ''
+    raise CheckpointError(
+      f'{path} was saved by another model: {faults[0]}{more}. Use a new'
+      ' --job_log_dir, or the experiment and the --set values of that run'
+    )
+
+
+def _flatten_json(tree: Any) -> dict[str, Any]:
+  """Returns the values of nested dicts and lists by leaf name.
+
+  A list of numbers, such as a shape, is a value.
+  """
+
+  def is_value(node: Any) -> bool:
+    if isinstance(node, list):
+      return not any(isinstance(child, dict | list) for child in node)
+    return not isinstance(node, dict)
+
+  leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_value)[0]
+  return {paths.leaf_name(path): leaf for path, leaf in leaves}
+
+
+def _format(shape_and_dtype: tuple[tuple[int, ...], str]) -> str:
+  shape, dtype = shape_and_dtype
+  return f'{dtype}{list(shape)}'
+
+
+@contextlib.contextmanager
+def _advise(path: Path) -> Iterator[None]:
+  """Adds the remedy to errors of a damaged checkpoint."""
+  try:
+    yield
+  except (CorruptCheckpointError, OSError) as e:
+    others = [s for s, other in _siblings(path).items() if other != path]
+    action = (
+      f'continue from step {max(others)}' if others else 'start from step 0'
+    )
+    raise CorruptCheckpointError(
+      f'checkpoint {path} is corrupt: {e}. Nothing was changed. To {action},'
+      f' move it aside and run again: {paths.move_aside_command(path)}'
+    ) from e
+
+
+def _siblings(path: Path) -> Mapping[int, Path]:
+  try:
+    return paths.steps(path.parent)
+  except OSError:
+    return {}
+
+
+def _parse_input(path: Path, name: str, text: str) -> InputState:
+  try:
+    return base_input.state_from_json(text)
+  except ValueError as e:
+    raise CorruptCheckpointError(
+      f'the state of the training input of {name} in {path} is not JSON ({e})'
+    ) from e

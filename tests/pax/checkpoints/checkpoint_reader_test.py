@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
+"""Opened checkpoints: files are verified once, and damaged ones are named."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+import zlib
+
+import jax
+import numpy as np
+import pytest
+
+from pax import checkpoints
+from pax.checkpoints import flax_format, manifest, paths
+from pax.checkpoints.checkpoint_reader import CheckpointReader
+from tests.testing import saved_states
+
+
+def _save(tmp_path, layout):
+  directory = saved_states.save_layout(tmp_path, layout, (5,), 2)
+  return paths.steps(directory)[5]
+
+
+def _abstract(reader, name):
+  shape, dtype = reader.shapes[name]
+  return {name: jax.ShapeDtypeStruct(shape, jax.numpy.dtype(dtype))}
+
+
+@pytest.fixture
+def parts_read(monkeypatch):
+  """Number of times that each part of a file was read for its checksum."""
+  parts = collections.Counter()
+  checksum = manifest._checksum
+
+  def counted(directory, name, start, size):
+    parts[name, start] += 1
+    return checksum(directory, name, start, size)
+
+  monkeypatch.setattr(manifest, '_checksum', counted)
+  # Files have several parts.
+  monkeypatch.setattr(manifest, '_PART_BYTES', 100)
+  return parts
+
+
+@pytest.mark.parametrize('layout', ['spmd', 'pmap_tensorstore'])
+def test_each_byte_is_verified_once(tmp_path, parts_read, layout):
+  checkpoint = _save(tmp_path, layout)
+  parts_read.clear()
+  reader = CheckpointReader(checkpoint)
+  opened = set(parts_read)
+  for _ in range(2):
+    for name in reader.shapes:
+      value = reader.read(_abstract(reader, name))[name]
+      assert value.shape == reader.shapes[name][0]
+  assert reader.input_states() == {'process_0-of-1': {'examples': 5}}
+  assert set(parts_read.values()) == {1}
+  # All files but the manifest, which has a checksum of its own.
+  files = set(saved_states.files(checkpoint))
+  files.remove(manifest.file(checkpoint, 0, 1))
+  assert {checkpoint / name for name, _ in parts_read} == files
+  sizes = collections.Counter(name for name, _ in parts_read)
+  assert all(
+    count == -(-(checkpoint / name).stat().st_size // 100)
+    for name, count in sizes.items()
+  )
+  # The data are verified when leaves are read.
+  assert not any('/d/' in name or name.endswith('/0') for name, _ in opened)
+
+
+def test_a_file_is_read_once(tmp_path, monkeypatch):
+  checkpoint = _save(tmp_path, 'pmap_one_file')
+  reads = []
+  read = flax_format.read
+  monkeypatch.setattr(
+    flax_format, 'read', lambda file: reads.append(file) or read(file)
+  )
+  reader = CheckpointReader(checkpoint)
+  for name in reader.shapes:
+    reader.read(_abstract(reader, name))
+  reader.input_states()
+  assert reads == [checkpoint]
+
+
+@pytest.mark.parametrize('layout', ['spmd', 'pmap_tensorstore'])
+def test_damage_after_opening_is_found_by_every_read(tmp_path, layout):
+  checkpoint = _save(tmp_path, layout)
+  reader = CheckpointReader(checkpoint)
+  rows = 'mdl_vars.params.rows'
+  file = max(
+    (checkpoint / 'state').rglob('*' if layout == 'spmd' else f'{rows}/0.0'),
+    key=lambda path: path.stat().st_size if path.is_file() else 0,
+  )
+  saved_states.flip_bit(file, 8 * file.stat().st_size // 2)
+  for _ in range(2):
+    with pytest.raises(checkpoints.CorruptCheckpointError, match=str(file)):
+      reader.read(_abstract(reader, rows))
+    with pytest.raises(checkpoints.CorruptCheckpointError, match=str(file)):
+      reader.verify()
+  assert reader.read({}) == {}
+
+
+def test_another_model_is_an_error_before_the_data_are_read(
+  tmp_path, parts_read
+):
+  reader = CheckpointReader(_save(tmp_path, 'spmd'))
+  parts_read.clear()
+  step = _abstract(reader, 'step')
+  with pytest.raises(checkpoints.CheckpointError, match='is not in the model'):
+    reader.read(step, is_full=True)
+  with pytest.raises(checkpoints.CheckpointError, match='w is not in it'):
+    reader.read({'w': step['step']})
+  assert not parts_read
+
+
+@pytest.mark.parametrize('size', [0, 1, 99, 100, 101, 1000])
+@pytest.mark.parametrize('buffer', [7, 1000])
+def test_checksums_of_files_are_those_of_zlib(
+  tmp_path, monkeypatch, size, buffer
+):
+  monkeypatch.setattr(manifest, '_PART_BYTES', 100)
+  monkeypatch.setattr(manifest, '_BUFFER_BYTES', buffer)
+  data = np.random.default_rng(size).bytes(size)
+  pathlib.Path(tmp_path, 'a').write_bytes(data)
+  entries = manifest.file_entries(tmp_path, ['a'])
+  assert entries == {'a': (size, zlib.crc32(data))}
+  manifest.verify(tmp_path, entries)
