@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the C++ kernels for `pip install -e .`; all else: pyproject.toml.
+"""Builds the C++ code for `pip install -e .`; all else: pyproject.toml.
 
-Without a C++ compiler the install goes on, and the kernels' references run.
+Without a C++ compiler the install goes on, and the references in Python run.
 """
 
 from __future__ import annotations
@@ -10,17 +10,22 @@ import pathlib
 
 import jaxlib
 import nanobind
+import pybind11
 import setuptools
+
+_OPTIONS = ['-std=c++17', '-O3', '-fvisibility=hidden']
 
 
 def kernels() -> setuptools.Extension:
   """What //praxis/kernels:_native.so is to Bazel."""
   nano = pathlib.Path(nanobind.source_dir()).parent
   xla = pathlib.Path(jaxlib.__file__).parent / 'include'
-  sources = [str(p) for p in sorted(pathlib.Path('csrc').rglob('*.cc'))]
+  folders = [pathlib.Path('csrc/ffi'), pathlib.Path('csrc/kernels')]
+  sources = [str(p) for folder in folders for p in sorted(folder.glob('*.cc'))]
   return setuptools.Extension(
     'praxis.kernels._native',
     [
+      'csrc/module.cc',
       *(s for s in sources if 'cuda' not in s),
       str(nano / 'src/nb_combined.cpp'),
     ],
@@ -31,9 +36,7 @@ def kernels() -> setuptools.Extension:
       str(xla),
     ],
     extra_compile_args=[
-      '-std=c++17',
-      '-O3',
-      '-fvisibility=hidden',
+      *_OPTIONS,
       '-fno-strict-aliasing',
       '-DNB_COMPACT_ASSERTIONS',
     ],
@@ -41,4 +44,15 @@ def kernels() -> setuptools.Extension:
   )
 
 
-setuptools.setup(ext_modules=[kernels()])
+def inputs() -> setuptools.Extension:
+  """What //pax/inputs:_host.so is to Bazel."""
+  return setuptools.Extension(
+    'pax.inputs._host',
+    [str(p) for p in sorted(pathlib.Path('csrc/host').glob('*.cc'))],
+    include_dirs=['.', pybind11.get_include()],
+    extra_compile_args=_OPTIONS,
+    optional=True,
+  )
+
+
+setuptools.setup(ext_modules=[kernels(), inputs()])

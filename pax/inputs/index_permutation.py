@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from pax.inputs import native
+
 _ROUNDS = 6
 _UINT64 = np.uint64
 
@@ -33,12 +35,9 @@ def permuted(indices: np.ndarray, size: int, seed: int) -> np.ndarray:
       f'indices must be within 0 and {size - 1}, got {indices.min()} to '
       f'{indices.max()}'
     )
-  half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
-  keys = _mix(np.arange(_ROUNDS, dtype=_UINT64), _mixed_seed(seed))
-  out = _feistel(indices.astype(_UINT64), half_bits, keys)
-  while (outside := out >= size).any():
-    out[outside] = _feistel(out[outside], half_bits, keys)
-  return out.astype(np.int64)
+  if (extension := native.load()) is not None:
+    return extension.permute(indices, size, seed % 2**64)
+  return _permuted(indices, size, seed)
 
 
 def endless(positions: np.ndarray, size: int, seed: int) -> np.ndarray:
@@ -52,6 +51,16 @@ def endless(positions: np.ndarray, size: int, seed: int) -> np.ndarray:
     epoch_seed = seed + (int(epoch) << 32)
     indices[is_epoch] = permuted(indices[is_epoch], size, epoch_seed)
   return indices
+
+
+def _permuted(indices: np.ndarray, size: int, seed: int) -> np.ndarray:
+  """The reference of csrc/host/index_permutation.h."""
+  half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
+  keys = _mix(np.arange(_ROUNDS, dtype=_UINT64), _mixed_seed(seed))
+  out = _feistel(indices.astype(_UINT64), half_bits, keys)
+  while (outside := out >= size).any():
+    out[outside] = _feistel(out[outside], half_bits, keys)
+  return out.astype(np.int64)
 
 
 def _feistel(

@@ -56,24 +56,41 @@ class IndexedInput(base_input.BaseInput, abc.ABC):
     Raises:
       StopIteration: the epoch of evaluation has ended.
     """
-    if not self.is_training and self._examples >= self.num_examples:
+    if not self.repeats and self._examples >= self.num_examples:
       raise StopIteration
     first = self._examples + self.infeed_host_index * self.batch_size
     self._examples += self.batch_size * self.num_infeed_hosts
     positions = np.arange(first, first + self.batch_size)
+    if not self.repeats:
+      positions = positions[positions < self.num_examples]
+    batch = self.read(self.indices(positions), positions)
+    if 'eval_sample_weights' not in batch:
+      batch.eval_sample_weights = np.ones(len(positions), np.float32)
+    missing = self.batch_size - len(positions)
+    return self.padded(batch, missing) if missing else batch
+
+  def indices(self, positions: Int64[np.ndarray, 'N']) -> np.ndarray:
+    """Returns the indices of examples at positions of the infinite sequence."""
     if self.is_training:
-      indices = index_permutation.endless(
-        positions, self.num_examples, self.seed
-      )
-    else:
-      indices = positions = positions[positions < self.num_examples]
-    missing = self.batch_size - len(indices)
-    batch = self.read(indices, positions)
-    batch.eval_sample_weights = np.ones(len(indices), np.float32)
-    return batch.Transform(lambda x: _pad(x, missing)) if missing else batch
+      return index_permutation.endless(positions, self.num_examples, self.seed)
+    return positions % self.num_examples
+
+  def padded(self, batch: NestedMap, num_rows: int) -> NestedMap:
+    """Returns `batch` with further rows, of weight 0."""
+    return batch.Transform(lambda x: _pad(x, num_rows))
 
   def reset(self) -> None:
-    self.set_state({'examples': 0})
+    self.seek(0)
+
+  def seek(self, num_batches: int) -> None:
+    """Continues after the first `num_batches` batches, in constant time."""
+    global_batch = self.batch_size * self.num_infeed_hosts
+    self.set_state({'examples': num_batches * global_batch})
+
+  @property
+  def repeats(self) -> bool:
+    """Whether the examples repeat indefinitely."""
+    return self.is_training
 
   @property
   def seed(self) -> int:

@@ -1,24 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Best-fit packing of documents into rows of equal length.
+"""Packing of documents into rows of equal length.
 
 A document of n tokens has the ids `[bos] t1 .. tn` and the labels
 `t1 .. tn [eos]`. Documents longer than a row are split into pieces of a row's
-length; the remainders share rows, longest first, each in the row with the least
-sufficient space (best-fit decreasing).
+length; the remainders share rows. csrc/host packs, and packing_reference where
+that is not built; both have the same result.
 """
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from pax.inputs import batch_types
+from pax.inputs import batch_types, native, packing_reference
+from pax.inputs.packing_reference import BEST_FIT, FIRST_FIT
 from praxis import py_utils
 
 NestedMap = py_utils.NestedMap
+
+# Best-fit places the longest piece first, each in the row with the least
+# sufficient space; first-fit keeps the order of the documents, and uses the
+# first row with sufficient space.
+ALGORITHMS = (BEST_FIT, FIRST_FIT)
+# Documents that are packed together: bounds the time and memory of packing.
+BLOCK_SIZE = 1 << 16
+
+# Arrays of a row, in the order of `write_row`.
+_FIELDS = (
+  'ids',
+  'labels',
+  'segment_ids',
+  'segment_pos',
+  'paddings',
+  'weights',
+)
+# Types of tokens that csrc/host reads.
+_NATIVE_DTYPES = ('uint8', 'uint16', 'uint32', 'int32', 'int64')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,12 +56,10 @@ class Corpus:
     return np.diff(self.starts) - 1
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PackingPlan:
+class PackingPlan(NamedTuple):
   """Placement of the pieces of documents, sorted by row and column."""
 
   seq_len: int
-  num_rows: int
   # Of each piece: document, offset in it, length, and column in the row.
   documents: np.ndarray
   offsets: np.ndarray
@@ -49,6 +67,11 @@ class PackingPlan:
   columns: np.ndarray
   # First piece of each row, and the number of pieces.
   row_starts: np.ndarray
+
+  @property
+  def num_rows(self) -> int:
+    """Number of rows."""
+    return len(self.row_starts) - 1
 
 
 def corpus_of(
@@ -65,39 +88,36 @@ def corpus_of(
   return Corpus(tokens=tokens, starts=starts)
 
 
-def plan(lengths: Sequence[int], seq_len: int) -> PackingPlan:
+def plan(
+  lengths: Sequence[int], seq_len: int, algorithm: str = BEST_FIT
+) -> PackingPlan:
   """Packs documents of `lengths` labels into rows.
 
   Raises:
-    ValueError: `seq_len` is not positive.
+    ValueError: `seq_len` is not positive, or `algorithm` is unknown.
   """
+  if algorithm not in ALGORITHMS:
+    raise ValueError(
+      f'algorithm must be one of {list(ALGORITHMS)}, got {algorithm!r}'
+    )
   if seq_len < 1:
     raise ValueError(f'seq_len must be at least 1, got {seq_len}')
-  documents, offsets, sizes = _cut(np.asarray(lengths, np.int64), seq_len)
-  rows, columns = _best_fit(sizes, seq_len)
-  order = np.lexsort((columns, rows))
-  num_rows = int(rows.max()) + 1 if len(rows) else 0
-  return PackingPlan(
-    seq_len=seq_len,
-    num_rows=num_rows,
-    documents=documents[order],
-    offsets=offsets[order],
-    lengths=sizes[order],
-    columns=columns[order],
-    row_starts=np.searchsorted(rows[order], np.arange(num_rows + 1)),
-  )
+  lengths = np.asarray(lengths, np.int64)
+  pack = packing_reference.pack if (ext := native.load()) is None else ext.pack
+  arrays = pack(lengths, seq_len, algorithm, BLOCK_SIZE)
+  return PackingPlan(seq_len, *arrays)
 
 
 def one_per_row(lengths: Sequence[int], seq_len: int) -> PackingPlan:
   """Returns the plan of one document per row, truncated to `seq_len`."""
   rows = np.arange(len(lengths))
+  sizes = np.clip(np.asarray(lengths, np.int64), 0, seq_len)
   return PackingPlan(
-    seq_len=seq_len,
-    num_rows=len(rows),
+    seq_len,
     documents=rows,
     offsets=np.zeros_like(rows),
-    lengths=np.minimum(np.asarray(lengths, np.int64), seq_len),
-    columns=np.zeros_like(rows),
+    lengths=sizes.astype(np.int32),
+    columns=np.zeros(len(rows), np.int32),
     row_starts=np.arange(len(rows) + 1),
   )
 
@@ -106,7 +126,15 @@ def empty_batch(
   batch_size: int, seq_len: int
 ) -> batch_types.LanguageModelBatch:
   """Returns a batch of padding; all weights are 0."""
-  shape = (batch_size, seq_len)
+  return _padding((batch_size, seq_len))
+
+
+def empty_row(seq_len: int) -> batch_types.LanguageModelBatch:
+  """Returns a row of padding; all weights are 0."""
+  return _padding((seq_len,))
+
+
+def _padding(shape: tuple[int, ...]) -> batch_types.LanguageModelBatch:
   ints = {
     name: np.zeros(shape, np.int32)
     for name in ('ids', 'labels', 'segment_ids', 'segment_pos')
@@ -136,60 +164,32 @@ def fill(
     The batch.
   """
   for batch_row, row in enumerate(rows):
-    first, end = plan.row_starts[row : row + 2]
-    for segment_id, piece in enumerate(range(first, end), start=1):
-      _write_piece(batch, batch_row, segment_id, piece, corpus, plan)
+    write_row(batch.Transform(lambda x, i=batch_row: x[i]), row, corpus, plan)
   return batch
 
 
-def _write_piece(
-  batch: batch_types.LanguageModelBatch,
-  batch_row: int,
-  segment_id: int,
-  piece: int,
+def write_row(
+  out: batch_types.LanguageModelBatch,
+  row: int,
   corpus: Corpus,
   plan: PackingPlan,
 ) -> None:
-  size, column = plan.lengths[piece], plan.columns[piece]
-  start = corpus.starts[plan.documents[piece]] + plan.offsets[piece]
-  tokens = corpus.tokens[start : start + size + 1]
-  index = (batch_row, slice(column, column + size))
-  batch.ids[index] = tokens[:-1]
-  batch.labels[index] = tokens[1:]
-  batch.segment_ids[index] = segment_id
-  batch.segment_pos[index] = np.arange(size)
-  batch.paddings[index] = 0
-  batch.weights[index] = 1
+  """Writes a row of the packed corpus.
 
-
-def _cut(
-  lengths: np.ndarray, seq_len: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns document, offset and size of each piece of at most `seq_len`."""
-  counts = -(-lengths // seq_len)
-  documents = np.repeat(np.arange(len(lengths)), counts)
-  first_pieces = np.repeat(np.cumsum(counts) - counts, counts)
-  offsets = (np.arange(len(documents)) - first_pieces) * seq_len
-  sizes = np.minimum(seq_len, lengths[documents] - offsets)
-  return documents, offsets, sizes
-
-
-def _best_fit(sizes: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns row and column of each piece, by best-fit decreasing."""
-  is_full = sizes == seq_len
-  rows = np.cumsum(is_full) - 1
-  columns = np.zeros_like(rows)
-  num_rows = int(is_full.sum())
-  partial = np.flatnonzero(~is_full)
-  gaps: list[tuple[int, int]] = []  # (free positions, row), sorted.
-  for piece in partial[np.argsort(-sizes[partial], kind='stable')]:
-    size = int(sizes[piece])
-    tightest = bisect.bisect_left(gaps, (size, -1))
-    if tightest < len(gaps):
-      free, row = gaps.pop(tightest)
-    else:
-      free, row, num_rows = seq_len, num_rows, num_rows + 1
-    rows[piece], columns[piece] = row, seq_len - free
-    if free > size:
-      bisect.insort(gaps, (free - size, row))
-  return rows, columns
+  Args:
+    out: A row of padding, arrays of shape [T]; it is modified.
+    row: Index of the row of the plan.
+    corpus: The documents.
+    plan: The placement of their pieces.
+  """
+  pieces = slice(*plan.row_starts[row : row + 2])
+  write = packing_reference.write_row
+  if (ext := native.load()) and corpus.tokens.dtype in _NATIVE_DTYPES:
+    write = ext.write_row
+  arrays = (plan.documents, plan.offsets, plan.lengths, plan.columns)
+  write(
+    corpus.tokens,
+    corpus.starts,
+    tuple(array[pieces] for array in arrays),
+    tuple(out[name] for name in _FIELDS),
+  )

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pax.inputs import (
-  batch_types,
-  index_permutation,
+  packed_rows,
   packing,
+  row_input,
   text_files,
   tokenizers,
 )
@@ -30,14 +30,10 @@ class _Text:
   num_bytes: int
 
 
-class TextLmInput(base_input.BaseInput):
+class TextLmInput(row_input.RowInput):
   """Next-token prediction on the documents of text files.
 
-  Training repeats indefinitely, in a new random order of rows each epoch.
-  Evaluation reads each row once, in order, and pads the last batch with rows of
-  weight 0. The state is the number of rows that all hosts have read together;
-  the next rows are a function of it, so a run resumes at any batch, on any
-  number of hosts.
+  The text is tokenized and packed in memory on first use.
   """
 
   # Paths, globs or directories, in a sequence or separated by commas; None is
@@ -52,35 +48,18 @@ class TextLmInput(base_input.BaseInput):
   # Percentage of documents held out from training, and whether to read them.
   held_out_percent: float = 2.0
   held_out: bool = False
-  # Whether to repeat after the last row; None repeats in training.
-  repeat: bool | None = None
   # Prompt that the model continues at the end of training; empty is none.
   sample_prompt: str = ''
 
   def __post_init__(self):
     super().__post_init__()
-    self._examples = 0
     self._paths = text_files.expand(self.files)
 
-  def get_next(self) -> batch_types.LanguageModelBatch:
-    """Returns the next batch.
-
-    Raises:
-      StopIteration: the epoch has ended, without `repeat`.
-    """
+  @functools.cached_property
+  def sources(self) -> Sequence[row_input.RowSource]:
+    """The packed text."""
     text = self._text
-    first = self._examples + self.infeed_host_index * self.batch_size
-    if not self._repeats and self._examples >= text.plan.num_rows:
-      raise StopIteration
-    self._examples += self.batch_size * self.num_infeed_hosts
-    positions = np.arange(first, first + self.batch_size)
-    if not self._repeats:
-      positions = positions[positions < text.plan.num_rows]
-    batch = packing.empty_batch(self.batch_size, self.seq_len)
-    return packing.fill(batch, self._rows_at(positions), text.corpus, text.plan)
-
-  def reset(self) -> None:
-    self.set_state({'examples': 0})
+    return [packed_rows.PackedRows(text.corpus, text.plan)]
 
   def ids_to_strings(
     self,
@@ -123,16 +102,6 @@ class TextLmInput(base_input.BaseInput):
     """Ratio of labels to bytes of text."""
     return float(self._text.corpus.lengths.sum()) / self._text.num_bytes
 
-  @property
-  def num_batches(self) -> int:
-    """Batches per epoch; the last is padded, or continues in the next epoch."""
-    global_batch = self.batch_size * self.num_infeed_hosts
-    return -(-self._text.plan.num_rows // global_batch)
-
-  @property
-  def _repeats(self) -> bool:
-    return self.is_training if self.repeat is None else self.repeat
-
   @functools.cached_property
   def _text(self) -> _Text:
     """The packed text; built on first use, because it may take seconds."""
@@ -159,21 +128,6 @@ class TextLmInput(base_input.BaseInput):
   @property
   def _fitted_tokenizer(self) -> tokenizers.Tokenizer:
     return self._text and self.tokenizer
-
-  def _rows_at(self, positions: np.ndarray) -> np.ndarray:
-    """Returns the rows at positions of the infinite sequence of rows."""
-    num_rows = self._text.plan.num_rows
-    if not self.is_training:
-      return positions % num_rows
-    return index_permutation.endless(
-      positions, num_rows, self.input_random_seed or 0
-    )
-
-  def _get_state_internal(self) -> base_input.State:
-    return {'examples': self._examples}
-
-  def _set_state_internal(self, state: base_input.State) -> None:
-    self._examples = int(state['examples'])
 
 
 def _split(

@@ -109,12 +109,16 @@ def test_bounds_are_what_was_tested(name):
       assert locked.startswith(bound), f'{need}, but {locked} is locked'
 
 
-def test_kernels_make_it_platform_specific():
-  tag = _wheel('praxis').stem.split('-', 2)[2]
-  assert tag.endswith('linux_x86_64')
-  assert _wheel('pax').stem.endswith('py3-none-any')
-  with zipfile.ZipFile(_wheel('praxis')) as z:
-    assert 'praxis/kernels/_native.so' in z.namelist()
+def test_extensions_make_wheels_platform_specific():
+  extensions = {
+    'praxis': 'praxis/kernels/_native.so',
+    'pax': 'pax/inputs/_host.so',
+  }
+  for name, extension in extensions.items():
+    tag = _wheel(name).stem.split('-', 2)[2]
+    assert tag.endswith('linux_x86_64')
+    with zipfile.ZipFile(_wheel(name)) as z:
+      assert extension in z.namelist()
 
 
 def test_files_have_no_date_and_no_machine_in_them():

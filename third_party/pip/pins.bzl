@@ -9,6 +9,7 @@ TPU_LOCK = "//third_party/pip:requirements_tpu_lock.txt"
 ANNOTATIONS = {
     "//third_party/pip/annotations:jaxlib.BUILD": "jaxlib",
     "//third_party/pip/annotations:nanobind.BUILD": "nanobind",
+    "//third_party/pip/annotations:pybind11.BUILD": "pybind11",
 }
 
 # What requirements.in lists for running, not for building and testing.

@@ -7,16 +7,15 @@ import math
 
 import jax
 
-from pax import base_experiment
 from pax.inputs import batch_specs, c4_tasks, lm_features, seqio_input
-from pax.tasks.lm import gpt3, input_generator
+from pax.tasks.lm import gpt3, input_generator, lm_data
 from praxis import base_input, pax_fiddle
 
 Config = pax_fiddle.Config
 InputConfig = Config[base_input.BaseInput]
 
 
-class C4UnsupervisedDataset(base_experiment.BaseExperiment):
+class C4UnsupervisedDataset(lm_data.LanguageModelData):
   """The English C4, packed for training, and its tokenized validation set.
 
   SeqIO reads the data. Without SeqIO, --set SYNTHETIC_DATA=True trains on one
@@ -42,7 +41,7 @@ class C4UnsupervisedDataset(base_experiment.BaseExperiment):
   TRAINING_SEED = 9876
 
   def datasets(self) -> list[InputConfig]:
-    return [self._dataset_common(is_training) for is_training in (True, False)]
+    return self.with_data([self._dataset_common(t) for t in (True, False)])
 
   def get_input_specs_provider_params(
     self,

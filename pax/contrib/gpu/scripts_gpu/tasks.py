@@ -12,14 +12,13 @@ import math
 
 import jax
 
-from pax import base_experiment
 from pax.inputs import (
   batch_specs,
   lm_features,
   pile_lambada_boolq_tasks,
   seqio_input,
 )
-from pax.tasks.lm import input_generator
+from pax.tasks.lm import input_generator, lm_data
 from praxis import base_input, pax_fiddle
 
 Config = pax_fiddle.Config
@@ -35,7 +34,7 @@ _MAX_TARGETS_LEN = 64
 _EVAL_SEED = 4321
 
 
-class SeqIODataset(base_experiment.BaseExperiment):
+class SeqIODataset(lm_data.LanguageModelData):
   """Base of the SeqIO data sets; all hosts that read have equal batch sizes."""
 
   # Rows per device; a fraction shares a row among devices.
@@ -107,7 +106,7 @@ class PileUnsupervisedDataset(SeqIODataset):
   SYNTHETIC_DATA = False
 
   def datasets(self) -> list[InputConfig]:
-    return [self._dataset_common(is_training) for is_training in (True, False)]
+    return self.with_data([self._dataset_common(t) for t in (True, False)])
 
   def _dataset_common(self, is_training: bool) -> InputConfig:
     if self.SYNTHETIC_DATA:
@@ -136,7 +135,7 @@ class LambadaDataset(SeqIODataset):
   """
 
   def datasets(self) -> list[InputConfig]:
-    return [self._dataset_common(is_training=False)]
+    return self.with_data([self._dataset_common(is_training=False)])
 
   def _dataset_common(self, is_training: bool) -> InputConfig:
     input_p = self._seqio_input(
@@ -166,7 +165,7 @@ class BoolQDataset(SeqIODataset):
   FALSE_TOKEN = 694
 
   def datasets(self) -> list[InputConfig]:
-    return [self._dataset_common(is_training) for is_training in (True, False)]
+    return self.with_data([self._dataset_common(t) for t in (True, False)])
 
   def _dataset_common(self, is_training: bool) -> InputConfig:
     input_p = self._seqio_input(

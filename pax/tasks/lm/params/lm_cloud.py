@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from pax import base_experiment, experiment_registry, tasks_lib
-from pax.tasks.lm import input_generator, model_params
+from pax.tasks.lm import input_generator, lm_data, model_params
 from praxis import base_input, pax_fiddle
 from praxis.layers import activations
 from praxis.layers.checkpoint_policy import AutodiffCheckpointType
@@ -18,7 +18,7 @@ Config = pax_fiddle.Config
 TaskConfig = Config[tasks_lib.SingleTask]
 
 
-class SyntheticDataset(base_experiment.BaseExperiment):
+class SyntheticDataset(lm_data.LanguageModelData):
   """One constant synthetic batch, to measure speed."""
 
   # Rows per device; a fraction shares a row among devices.
@@ -26,7 +26,7 @@ class SyntheticDataset(base_experiment.BaseExperiment):
   MAX_SEQ_LEN = 1024
 
   def datasets(self) -> list[Config[base_input.BaseInput]]:
-    return [self._dataset_common(is_training) for is_training in (True, False)]
+    return self.with_data([self._dataset_common(t) for t in (True, False)])
 
   def _dataset_common(self, is_training: bool) -> Config[base_input.BaseInput]:
     rows_per_host = self.PERCORE_BATCH_SIZE * jax.local_device_count()

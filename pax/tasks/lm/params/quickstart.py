@@ -16,7 +16,7 @@ from pax import (
 )
 from pax.inputs import batch_specs, text, tokenizers
 from pax.inputs import prompts as prompts_lib
-from pax.tasks.lm import model_params
+from pax.tasks.lm import lm_data, model_params
 from praxis import (
   base_input,
   base_layer,
@@ -32,7 +32,7 @@ WeightInit = base_layer.WeightInit
 TaskConfig = Config[tasks_lib.SingleTask]
 
 
-class PythonSource(base_experiment.BaseExperiment):
+class PythonSource(lm_data.LanguageModelData):
   """Text files; by default the source of the Python standard library."""
 
   # Paths, globs or folders of text; None is the Python standard library.
@@ -86,7 +86,7 @@ class PythonSource(base_experiment.BaseExperiment):
       reset_for_eval=True,
       eval_loop_num_batches=None,
     )
-    return [train, held_out]
+    return self.with_data([train, held_out])
 
   def decode_datasets(self) -> list[Config[base_input.BaseInput]]:
     prompts = Config(

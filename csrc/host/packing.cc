@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "csrc/host/packing.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+
+namespace pax {
+namespace {
+
+// The pieces of a block of documents, and the rows of the block.
+struct Block {
+  std::vector<int64_t> documents;
+  std::vector<int64_t> offsets;
+  std::vector<int32_t> sizes;
+  std::vector<int64_t> rows;
+  std::vector<int32_t> columns;
+  int64_t num_rows = 0;
+
+  void Clear() {
+    documents.clear();
+    offsets.clear();
+    sizes.clear();
+    num_rows = 0;
+  }
+};
+
+// A set of integers below a limit with a fast search for the next element: a
+// tree of bitmaps, where a bit marks a word of the level below as not empty.
+class IntegerSet {
+ public:
+  explicit IntegerSet(int64_t limit) {
+    do {
+      limit = (limit + 63) / 64;
+      levels_.emplace_back(limit, 0);
+    } while (limit > 1);
+  }
+
+  void Insert(int64_t value) {
+    for (auto& words : levels_) {
+      words[value / 64] |= uint64_t{1} << value % 64;
+      value /= 64;
+    }
+  }
+
+  void Erase(int64_t value) {
+    for (auto& words : levels_) {
+      words[value / 64] &= ~(uint64_t{1} << value % 64);
+      if (words[value / 64] != 0) return;
+      value /= 64;
+    }
+  }
+
+  // The least element that is not below `value`, or -1.
+  int64_t Next(int64_t value) const {
+    for (size_t level = 0; level < levels_.size(); ++level) {
+      const auto& words = levels_[level];
+      if (value / 64 >= static_cast<int64_t>(words.size())) return -1;
+      const uint64_t rest = words[value / 64] >> value % 64;
+      if (rest != 0) {
+        value += __builtin_ctzll(rest);
+        while (level-- > 0) {
+          value = value * 64 + __builtin_ctzll(levels_[level][value]);
+        }
+        return value;
+      }
+      value = value / 64 + 1;
+    }
+    return -1;
+  }
+
+ private:
+  std::vector<std::vector<uint64_t>> levels_;
+};
+
+// The rows with free positions, by their number.
+class Gaps {
+ public:
+  explicit Gaps(int64_t seq_len) : sizes_(seq_len), slots_(seq_len, -1) {}
+
+  void Clear() {
+    for (int64_t free : used_) {
+      if (!heaps_[slots_[free]].empty()) sizes_.Erase(free);
+      slots_[free] = -1;
+    }
+    used_.clear();
+    heaps_.clear();
+  }
+
+  void Add(int64_t free, int64_t row) {
+    if (slots_[free] < 0) {
+      slots_[free] = static_cast<int32_t>(heaps_.size());
+      heaps_.emplace_back();
+      used_.push_back(free);
+    }
+    auto& heap = heaps_[slots_[free]];
+    if (heap.empty()) sizes_.Insert(free);
+    heap.push_back(row);
+    std::push_heap(heap.begin(), heap.end(), std::greater<>());
+  }
+
+  // Takes the first of the rows with the least sufficient space. Returns its
+  // free positions, or -1 if no row has `size`.
+  int64_t Take(int64_t size, int64_t* row) {
+    const int64_t free = sizes_.Next(size);
+    if (free < 0) return -1;
+    auto& heap = heaps_[slots_[free]];
+    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+    *row = heap.back();
+    heap.pop_back();
+    if (heap.empty()) sizes_.Erase(free);
+    return free;
+  }
+
+ private:
+  IntegerSet sizes_;
+  // The heap of each number of free positions, or -1; and those with a heap.
+  std::vector<int32_t> slots_;
+  std::vector<int64_t> used_;
+  std::vector<std::vector<int64_t>> heaps_;
+};
+
+void CheckArguments(const int64_t* lengths, int64_t num_documents,
+                    int64_t seq_len, int64_t block_size) {
+  if (seq_len < 1 || seq_len > kMaxSeqLen) {
+    throw std::invalid_argument("seq_len must be within 1 and " +
+                                std::to_string(kMaxSeqLen) + ", got " +
+                                std::to_string(seq_len));
+  }
+  if (block_size < 1) {
+    throw std::invalid_argument("block_size must be at least 1, got " +
+                                std::to_string(block_size));
+  }
+  int64_t pieces = 0;
+  for (int64_t i = 0; i < num_documents; ++i) {
+    if (lengths[i] < 1) continue;
+    const int64_t count = (lengths[i] - 1) / seq_len + 1;
+    pieces = std::min(count, kMaxPieces + 1) + pieces;
+    if (pieces > kMaxPieces) {
+      throw std::invalid_argument(
+          "the documents must have at most " + std::to_string(kMaxPieces) +
+          " pieces of seq_len, but document " + std::to_string(i) + " has " +
+          std::to_string(lengths[i]) + " labels");
+    }
+  }
+}
+
+void Cut(const int64_t* lengths, int64_t first, int64_t end, int64_t seq_len,
+         Block* block) {
+  block->Clear();
+  for (int64_t document = first; document < end; ++document) {
+    const int64_t length = lengths[document];
+    for (int64_t offset = 0; offset < length; offset += seq_len) {
+      block->documents.push_back(document);
+      block->offsets.push_back(offset);
+      block->sizes.push_back(
+          static_cast<int32_t>(std::min(seq_len, length - offset)));
+    }
+  }
+  block->rows.resize(block->sizes.size());
+  block->columns.resize(block->sizes.size());
+}
+
+// Indices of the pieces shorter than a row, by decreasing length, stable.
+std::vector<int64_t> ByDecreasingSize(const std::vector<int32_t>& sizes,
+                                      int64_t seq_len) {
+  const auto count = static_cast<int64_t>(sizes.size());
+  std::vector<int64_t> order;
+  if (seq_len > 8 * count + 1024) {
+    for (int64_t i = 0; i < count; ++i) {
+      if (sizes[i] != seq_len) order.push_back(i);
+    }
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return sizes[a] > sizes[b]; });
+    return order;
+  }
+  std::vector<int64_t> ends(seq_len + 1, 0);
+  for (int32_t size : sizes) ++ends[size];
+  const int64_t num_full = ends[seq_len];
+  ends[seq_len] = 0;
+  // Becomes the number of longer pieces, where those of a size begin.
+  int64_t longer = 0;
+  for (int64_t size = seq_len - 1; size >= 0; --size) {
+    const int64_t count_of_size = ends[size];
+    ends[size] = longer;
+    longer += count_of_size;
+  }
+  order.resize(count - num_full);
+  for (int64_t i = 0; i < count; ++i) {
+    if (sizes[i] != seq_len) order[ends[sizes[i]]++] = i;
+  }
+  return order;
+}
+
+void BestFit(int64_t seq_len, Gaps* gaps, Block* block) {
+  for (size_t i = 0; i < block->sizes.size(); ++i) {
+    if (block->sizes[i] != seq_len) continue;
+    block->rows[i] = block->num_rows++;
+    block->columns[i] = 0;
+  }
+  gaps->Clear();
+  for (int64_t piece : ByDecreasingSize(block->sizes, seq_len)) {
+    const int32_t size = block->sizes[piece];
+    int64_t row = 0;
+    int64_t free = gaps->Take(size, &row);
+    if (free < 0) {
+      free = seq_len;
+      row = block->num_rows++;
+    }
+    block->rows[piece] = row;
+    block->columns[piece] = static_cast<int32_t>(seq_len - free);
+    if (free > size) gaps->Add(free - size, row);
+  }
+}
+
+void FirstFit(int64_t seq_len, Block* block) {
+  const auto count = static_cast<int64_t>(block->sizes.size());
+  int64_t leaves = 1;
+  while (leaves < count) leaves *= 2;
+  // A tree of the most free positions of a row; rows are leaves.
+  std::vector<int32_t> most(2 * leaves, static_cast<int32_t>(seq_len));
+  for (int64_t piece = 0; piece < count; ++piece) {
+    const int32_t size = block->sizes[piece];
+    int64_t node = 1;
+    while (node < leaves) {
+      node *= 2;
+      if (most[node] < size) ++node;
+    }
+    const int64_t row = node - leaves;
+    block->rows[piece] = row;
+    block->columns[piece] = static_cast<int32_t>(seq_len) - most[node];
+    block->num_rows = std::max(block->num_rows, row + 1);
+    most[node] -= size;
+    for (node /= 2; node > 0; node /= 2) {
+      most[node] = std::max(most[2 * node], most[2 * node + 1]);
+    }
+  }
+}
+
+// Appends the pieces of a block, sorted by row and column, to a plan.
+void Append(const Block& block, int64_t seq_len, PackingPlan* plan) {
+  const auto count = static_cast<int64_t>(block.sizes.size());
+  const auto base = static_cast<int64_t>(plan->documents.size());
+  std::vector<int64_t> ends(block.num_rows + 1, 0);
+  for (int64_t row : block.rows) ++ends[row + 1];
+  std::partial_sum(ends.begin(), ends.end(), ends.begin());
+  for (int64_t row = 0; row < block.num_rows; ++row) {
+    plan->row_starts.push_back(base + ends[row]);
+  }
+  std::vector<int64_t> order(count);
+  for (int64_t i = 0; i < count; ++i) order[ends[block.rows[i]]++] = i;
+  int64_t start = 0;
+  for (int64_t row = 0; row < block.num_rows; ++row) {
+    std::sort(order.begin() + start, order.begin() + ends[row],
+              [&](int64_t a, int64_t b) {
+                return block.columns[a] < block.columns[b];
+              });
+    start = ends[row];
+  }
+  for (int64_t i : order) {
+    plan->documents.push_back(block.documents[i]);
+    plan->offsets.push_back(block.offsets[i]);
+    plan->lengths.push_back(block.sizes[i]);
+    plan->columns.push_back(block.columns[i]);
+  }
+}
+
+}  // namespace
+
+PackingPlan Pack(const int64_t* lengths, int64_t num_documents, int64_t seq_len,
+                 Fit fit, int64_t block_size) {
+  CheckArguments(lengths, num_documents, seq_len, block_size);
+  PackingPlan plan;
+  Block block;
+  Gaps gaps(fit == Fit::kBestFit ? seq_len : 1);
+  for (int64_t first = 0; first < num_documents;) {
+    const int64_t end = first + std::min(block_size, num_documents - first);
+    Cut(lengths, first, end, seq_len, &block);
+    if (fit == Fit::kBestFit) {
+      BestFit(seq_len, &gaps, &block);
+    } else {
+      FirstFit(seq_len, &block);
+    }
+    Append(block, seq_len, &plan);
+    first = end;
+  }
+  plan.row_starts.push_back(static_cast<int64_t>(plan.documents.size()));
+  return plan;
+}
+
+template <class Token>
+void WriteRow(const RowPieces<Token>& pieces, int64_t seq_len, const Row& row) {
+  for (int64_t piece = 0; piece < pieces.num_pieces; ++piece) {
+    const int64_t document = pieces.documents[piece];
+    const int64_t offset = pieces.offsets[piece];
+    const int64_t size = pieces.lengths[piece];
+    const int64_t column = pieces.columns[piece];
+    if (document < 0 || document >= pieces.num_documents) {
+      throw std::out_of_range("document " + std::to_string(document) +
+                              " is not in the corpus");
+    }
+    const int64_t start = pieces.starts[document];
+    if (size < 0 || column < 0 || column > seq_len - size || start < 0 ||
+        offset < 0 || start > pieces.num_tokens ||
+        offset > pieces.num_tokens - start ||
+        size >= pieces.num_tokens - start - offset) {
+      throw std::out_of_range("a piece of document " +
+                              std::to_string(document) +
+                              " is outside of its tokens or its row");
+    }
+    const Token* tokens = pieces.tokens + start + offset;
+    const auto segment = static_cast<int32_t>(piece + 1);
+    for (int64_t i = 0; i < size; ++i) {
+      row.ids[column + i] = static_cast<int32_t>(tokens[i]);
+      row.labels[column + i] = static_cast<int32_t>(tokens[i + 1]);
+      row.segment_ids[column + i] = segment;
+      row.segment_pos[column + i] = static_cast<int32_t>(i);
+      row.paddings[column + i] = 0;
+      row.weights[column + i] = 1;
+    }
+  }
+}
+
+template void WriteRow(const RowPieces<uint8_t>&, int64_t, const Row&);
+template void WriteRow(const RowPieces<uint16_t>&, int64_t, const Row&);
+template void WriteRow(const RowPieces<uint32_t>&, int64_t, const Row&);
+template void WriteRow(const RowPieces<int32_t>&, int64_t, const Row&);
+template void WriteRow(const RowPieces<int64_t>&, int64_t, const Row&);
+
+}  // namespace pax

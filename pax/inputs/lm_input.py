@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of language models from files of tokens or of text."""
+
+from __future__ import annotations
+
+import functools
+import glob
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pax.inputs import (
+  packed_rows,
+  packing,
+  record_sources,
+  row_input,
+  token_arrays,
+  tokenizers,
+)
+from praxis import base_input, pax_fiddle, pytypes, value_domains
+
+# Layouts of tokens in rows, besides the algorithms of packing.
+CONTIGUOUS, TRUNCATE = 'contiguous', 'truncate'
+LAYOUTS = (*packing.ALGORITHMS, CONTIGUOUS, TRUNCATE)
+
+
+class LanguageModelInput(row_input.RowInput):
+  """Next-token prediction on one or several data sets.
+
+  The files of an item of `data` form one data set. A mapping has the weights of
+  a mixture, as in `{'/data/web.bin': 0.8, '/data/code/*.bin': 0.2}`.
+  """
+
+  # Paths or globs, in a sequence, separated by commas, or with weights.
+  data: str | Sequence[str] | Mapping[str, float] = ()
+  # Length of a row.
+  seq_len: int = value_domains.field(1024, ge=1)
+  # How documents become rows: packed by best-fit or first-fit, `contiguous` in
+  # disregard of their boundaries, or `truncate` to one row each. None is
+  # best-fit if the files record where documents start, else contiguous.
+  layout: str | None = None
+  # Maps text to ids; also for the text of samples.
+  tokenizer: tokenizers.Tokenizer | None = pax_fiddle.instance_field(None)
+  # Vocabulary size of the model, to check the ids; None is not checked.
+  vocab_size: int | None = None
+  # Last id of each document in a contiguous layout, after which another segment
+  # starts; None: that of the tokenizer, or none.
+  eos_id: int | None = None
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.layout not in (None, *LAYOUTS):
+      raise ValueError(
+        f'layout of {self.name!r} must be one of {list(LAYOUTS)}, got'
+        f' {self.layout!r}'
+      )
+    if not self._weights_by_pattern:
+      raise ValueError(f'data of {self.name!r} names no file')
+
+  @functools.cached_property
+  def sources(self) -> Sequence[row_input.RowSource]:
+    """One source for each item of `data`."""
+    return [
+      RowFiles([self._rows_of(array) for array in arrays])
+      for arrays in self._arrays
+    ]
+
+  @property
+  def source_weights(self) -> Sequence[float] | None:
+    if not isinstance(self.data, Mapping):
+      return None
+    return list(self._weights_by_pattern.values())
+
+  def ids_to_strings(
+    self,
+    ids: pytypes.NpTensor,
+    lengths: pytypes.NpTensor,
+    key: str | None = None,
+  ) -> Sequence[str]:
+    del key
+    if self.tokenizer is None:
+      raise NotImplementedError(
+        f'tokenizer of {self.name!r} is not set; it maps ids to text'
+      )
+    pairs = zip(np.asarray(ids), np.asarray(lengths), strict=True)
+    return [self.tokenizer.decode(row[:length]) for row, length in pairs]
+
+  def vocabularies(self) -> Mapping[str, base_input.Vocabulary]:
+    """Returns the vocabulary of the tokens.
+
+    Raises:
+      ValueError: Files were made with different tokenizers.
+    """
+    vocabularies = {
+      array.vocabulary.digest: array.vocabulary
+      for array in sum(self._arrays, [])
+      if array.vocabulary is not None
+    }
+    if self.tokenizer is not None and self.tokenizer.vocabulary is not None:
+      vocabularies.setdefault(
+        self.tokenizer.vocabulary.digest, self.tokenizer.vocabulary
+      )
+    if len(vocabularies) > 1:
+      raise ValueError(
+        f'the data of {self.name!r} must have one tokenizer, got'
+        f' {[v.source for v in vocabularies.values()]}; prepare all files with'
+        ' the same one'
+      )
+    return dict(zip(['tokens'], vocabularies.values(), strict=False))
+
+  @functools.cached_property
+  def _weights_by_pattern(self) -> Mapping[str, float]:
+    if isinstance(self.data, Mapping):
+      return self.data
+    if isinstance(self.data, str):
+      patterns = [p for p in self.data.split(',') if p]
+    else:
+      patterns = list(self.data)
+    return dict.fromkeys(patterns, 1.0)
+
+  @functools.cached_property
+  def _arrays(self) -> list[list[token_arrays.TokenArray]]:
+    """The token arrays of each item of `data`."""
+    return [
+      [token_arrays.open_array(path) for path in _expand(pattern)]
+      for pattern in self._weights_by_pattern
+    ]
+
+  def _rows_of(self, array: token_arrays.TokenArray) -> row_input.RowSource:
+    layout = self.layout
+    if layout is None:
+      layout = CONTIGUOUS if array.starts is None else packing.BEST_FIT
+    if self.vocab_size is not None and (
+      (array.vocab_size or 0) > self.vocab_size
+    ):
+      raise ValueError(
+        f'{array.path} has the ids of a tokenizer of {array.vocab_size} pieces,'
+        f' but the vocabulary of the model has {self.vocab_size}; set'
+        f' VOCAB_SIZE={array.vocab_size}, or prepare it with another tokenizer'
+      )
+    checks = {'name': array.path, 'vocab_size': self.vocab_size}
+    if layout == CONTIGUOUS:
+      return packed_rows.ContiguousRows(
+        array.tokens,
+        self.seq_len,
+        eos_id=self.eos_id if self.eos_id is not None else array.eos_id,
+        **checks,
+      )
+    corpus = array.corpus
+    if layout == TRUNCATE:
+      plan = packing.one_per_row(corpus.lengths, self.seq_len)
+    else:
+      plan = packing.plan(corpus.lengths, self.seq_len, layout)
+    return packed_rows.PackedRows(corpus, plan, **checks)
+
+
+class RowFiles(record_sources.Concatenation, row_input.RowSource):
+  """The rows of several files."""
+
+  def padding(self) -> row_input.NestedMap:
+    return self.sources[0].padding()
+
+
+def _expand(pattern: str) -> list[str]:
+  """Returns the files of a pattern; an index belongs to its tokens.
+
+  Raises:
+    ValueError: No file matches.
+  """
+  pattern = os.path.expanduser(pattern)
+  if os.path.isdir(pattern):
+    pattern = os.path.join(pattern, '*')
+  paths = sorted(
+    path
+    for path in glob.glob(pattern, recursive=True)
+    if path.endswith(('.npy', '.bin'))
+  )
+  if not paths:
+    raise ValueError(
+      f'no file of tokens matches {pattern!r} (searched from {os.getcwd()});'
+      f' give paths, globs or folders of *.npy or *.bin'
+    )
+  return paths

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of rows from sources with random access.
+
+Global batch i is a function of the seed and i. The number of hosts does not
+change it: each host reads its part of the rows. The state is one integer.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from absl import logging
+from jaxtyping import Int64
+
+from pax.inputs import indexed, mixtures, record_sources
+from praxis import py_utils, value_domains
+
+NestedMap = py_utils.NestedMap
+
+
+class RowSource(record_sources.RecordSource[NestedMap], Protocol):
+  """Rows: maps of arrays whose shapes are equal in all rows."""
+
+  def padding(self) -> NestedMap:
+    """Returns a row without content, to fill the last batch."""
+
+
+class RowInput(indexed.IndexedInput, abc.ABC):
+  """Batches of rows; subclasses define `sources`.
+
+  Training draws from the sources in proportion to their weights, indefinitely;
+  the rows of a source come in another random order each epoch. Evaluation
+  reads the rows of all sources once, in order. `eval_sample_weights` is 0 for
+  padding.
+  """
+
+  # Whether to repeat after the last row; None repeats in training.
+  repeat: bool | None = None
+  # Number of corrupt records that a process replaces by padding of weight 0;
+  # one more is an error.
+  max_corrupt_records: int = value_domains.field(0, ge=0)
+
+  def __post_init__(self):
+    super().__post_init__()
+    # Corrupt records that this process has replaced.
+    self.num_corrupt_records = 0
+
+  @property
+  @abc.abstractmethod
+  def sources(self) -> Sequence[RowSource]:
+    """The sources of the rows."""
+
+  @property
+  def source_weights(self) -> Sequence[float] | None:
+    """Weight of each source; None weighs each by its number of rows."""
+    return None
+
+  @property
+  def num_examples(self) -> int:
+    """Number of rows of all sources."""
+    return len(self._rows)
+
+  @property
+  def repeats(self) -> bool:
+    return super().repeats if self.repeat is None else self.repeat
+
+  def indices(self, positions: Int64[np.ndarray, 'N']) -> np.ndarray:
+    if self.is_training and self._mixture is not None:
+      return self._mixture.indices(positions)
+    return super().indices(positions)
+
+  def read(
+    self,
+    indices: Int64[np.ndarray, 'N'],
+    positions: Int64[np.ndarray, 'N'],
+  ) -> NestedMap:
+    del positions
+    rows, weights = [], np.ones(len(indices), np.float32)
+    for i, index in enumerate(indices.tolist()):
+      try:
+        rows.append(self._rows.read(index))
+      except record_sources.UnreadableRecordError as e:
+        self._count_corrupt(e)
+        rows.append(self.sources[0].padding())
+        weights[i] = 0
+    batch = self._stack(rows)
+    batch.eval_sample_weights = weights
+    return batch
+
+  def padded(self, batch: NestedMap, num_rows: int) -> NestedMap:
+    padding = self._stack([self.sources[0].padding()] * num_rows)
+    padding.eval_sample_weights = np.zeros(num_rows, np.float32)
+    return NestedMap(
+      {name: np.concatenate([batch[name], padding[name]]) for name in padding}
+    )
+
+  def _stack(self, rows: Sequence[NestedMap]) -> NestedMap:
+    if not rows:
+      row = self.sources[0].padding()
+      return row.Transform(lambda x: np.zeros((0, *x.shape), x.dtype))
+    return NestedMap(
+      {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    )
+
+  def _count_corrupt(self, error: record_sources.UnreadableRecordError) -> None:
+    self.num_corrupt_records += 1
+    if self.num_corrupt_records > self.max_corrupt_records:
+      raise record_sources.UnreadableRecordError(
+        f'{error}; it is corrupt record {self.num_corrupt_records} of input'
+        f' {self.name!r}, whose max_corrupt_records is'
+        f' {self.max_corrupt_records}: repair the file or increase the limit'
+      ) from error
+    logging.warning(
+      'Corrupt record %d of at most %d is replaced by padding: %s',
+      self.num_corrupt_records,
+      self.max_corrupt_records,
+      error,
+    )
+
+  @functools.cached_property
+  def _rows(self) -> record_sources.Concatenation[NestedMap]:
+    rows = record_sources.Concatenation(self.sources)
+    if not len(rows):
+      raise ValueError(f'the data of input {self.name!r} have no rows')
+    return rows
+
+  @functools.cached_property
+  def _mixture(self) -> mixtures.Mixture | None:
+    if len(self.sources) == 1 or self.source_weights is None:
+      return None
+    sizes = [len(source) for source in self.sources]
+    return mixtures.Mixture(sizes, self.source_weights, self.seed)

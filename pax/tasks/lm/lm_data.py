@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data that any language model experiment takes by --set TRAIN_DATA=..."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pax import base_experiment
+from pax.inputs import lm_input
+from praxis import base_input, pax_fiddle
+
+Config = pax_fiddle.Config
+InputConfig = Config[base_input.BaseInput]
+
+
+class LanguageModelData(base_experiment.BaseExperiment):
+  """Replaces the data of an experiment by files, if TRAIN_DATA is set.
+
+  --set TRAIN_DATA=/data/train.bin --set EVAL_DATA=/data/held_out.bin
+  --set TRAIN_DATA='{"/data/web*.bin": 0.8, "/data/code*.bin": 0.2}'
+  """
+
+  # Files of tokens, separated by commas, or with the weights of a mixture; None
+  # keeps the data of the experiment.
+  TRAIN_DATA: str | Mapping[str, float] | None = None
+  # Files that are evaluated once each time; None evaluates nothing.
+  EVAL_DATA: str | Mapping[str, float] | None = None
+  # How documents become rows: best_fit, first_fit, contiguous or truncate; None
+  # is best_fit for files that record where documents start, else contiguous.
+  DATA_LAYOUT: str | None = None
+  # Seed of the order of TRAIN_DATA.
+  DATA_SEED = 0
+  # Number of corrupt records that a process replaces by padding.
+  MAX_CORRUPT_RECORDS = 0
+
+  # Positions per row, and vocabulary size of the model; set by the experiment.
+  MAX_SEQ_LEN: int
+  VOCAB_SIZE: int
+
+  def with_data(self, inputs: Sequence[InputConfig]) -> list[InputConfig]:
+    """Returns the inputs of TRAIN_DATA and EVAL_DATA instead of `inputs`.
+
+    Args:
+      inputs: The training and other inputs of the experiment, which are
+        returned if TRAIN_DATA is not set; else the batch sizes are theirs.
+    """
+    if self.TRAIN_DATA is None:
+      return list(inputs)
+    own = {input_p.is_training: input_p for input_p in inputs}
+    replaced = [self._data_input(own.get(True, inputs[0]), self.TRAIN_DATA)]
+    if self.EVAL_DATA is not None:
+      held_out = self._data_input(own.get(False, inputs[0]), self.EVAL_DATA)
+      replaced.append(
+        held_out.set(
+          name='held_out',
+          is_training=False,
+          reset_for_eval=True,
+          eval_loop_num_batches=None,
+        )
+      )
+    return replaced
+
+  def _data_input(
+    self, own: InputConfig, data: str | Mapping[str, float]
+  ) -> InputConfig:
+    return Config(
+      lm_input.LanguageModelInput,
+      name='train',
+      data=data,
+      batch_size=own.batch_size,
+      num_infeed_hosts=own.num_infeed_hosts,
+      seq_len=self.MAX_SEQ_LEN,
+      vocab_size=getattr(self, 'VOCAB_SIZE', None),
+      layout=self.DATA_LAYOUT,
+      input_random_seed=self.DATA_SEED,
+      max_corrupt_records=self.MAX_CORRUPT_RECORDS,
+      is_training=True,
+    )

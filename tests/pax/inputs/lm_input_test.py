@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Batches from token files: their order, their rows, and bad files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from pax.inputs import lm_input, token_arrays
+
+GLOBAL_BATCH, SEQ_LEN, EOS = 8, 16, 0
+
+
+def write_documents(path: pathlib.Path, documents, tokenizer=None) -> str:
+  """Writes documents as .bin and .idx; returns the path of the tokens."""
+  tokens = np.concatenate([np.asarray(d, np.uint16) for d in documents])
+  path.with_suffix('.bin').write_bytes(tokens.tobytes())
+  lengths = [len(d) for d in documents]
+  token_arrays.write_index(path.with_suffix('.idx'), lengths, np.uint16)
+  if tokenizer is not None:
+    path.with_suffix('.json').write_text(json.dumps(tokenizer))
+  return str(path.with_suffix('.bin'))
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory) -> pathlib.Path:
+  """Three files of documents, and one without boundaries."""
+  folder = tmp_path_factory.mktemp('tokens')
+  rng = np.random.default_rng(0)
+  for k in range(3):
+    documents = [
+      [*rng.integers(1000 * (k + 1), 1000 * (k + 2), n), EOS]
+      for n in rng.integers(1, 40, 60)
+    ]
+    write_documents(folder / f'{k}', documents)
+  rng.integers(1, 5000, 3000).astype(np.uint16).tofile(folder / 'flat.bin')
+  return folder
+
+
+def make(data, num_hosts=1, host=0, **kwargs) -> lm_input.LanguageModelInput:
+  settings = {
+    'is_training': True,
+    'input_random_seed': 7,
+    'seq_len': SEQ_LEN,
+    **kwargs,
+  }
+  return lm_input.LanguageModelInput.config(
+    data=data,
+    batch_size=GLOBAL_BATCH // num_hosts,
+    num_infeed_hosts=num_hosts,
+    infeed_host_index=host,
+    **settings,
+  ).Instantiate()
+
+
+def digest(batches) -> str:
+  """A hash of the global batch that hosts read."""
+  sha = hashlib.sha256()
+  for name in sorted(batches[0]):
+    rows = np.concatenate([batch[name] for batch in batches])
+    sha.update(f'{name} {rows.dtype} {rows.shape}'.encode() + rows.tobytes())
+  return sha.hexdigest()
+
+
+def read(hosts, count: int) -> list[str]:
+  return [digest([host.get_next() for host in hosts]) for _ in range(count)]
+
+
+def data_sets(folder) -> dict[str, dict]:
+  return {
+    'packed': {'data': str(folder / '0.bin')},
+    'first_fit': {'data': str(folder / '[01].bin'), 'layout': 'first_fit'},
+    'truncated': {'data': str(folder / '0.bin'), 'layout': 'truncate'},
+    'contiguous': {'data': str(folder / 'flat.bin'), 'eos_id': 17},
+    'mixture': {
+      'data': {
+        str(folder / '0.bin'): 0.6,
+        str(folder / '[12].bin'): 0.3,
+        str(folder / 'flat.bin'): 0.1,
+      }
+    },
+  }
+
+
+@pytest.mark.parametrize('kind', list(data_sets(pathlib.Path())))
+def test_global_batches_do_not_depend_on_the_hosts(folder, kind):
+  settings = data_sets(folder)[kind]
+  expected = read([make(**settings)], 40)
+  assert len(set(expected)) == 40
+  for count in (2, 4, 8):
+    hosts = [make(**settings, num_hosts=count, host=i) for i in range(count)]
+    assert read(hosts, 40) == expected
+  # The hosts change several times; one state restores all of them.
+  digests, state = [], None
+  for count in (2, 8, 1, 4):
+    hosts = [make(**settings, num_hosts=count, host=i) for i in range(count)]
+    for host in hosts:
+      if state is not None:
+        host.set_state(state)
+    digests += read(hosts, 10)
+    states = [host.get_state() for host in hosts]
+    assert states == [states[0]] * count
+    state = json.loads(json.dumps(states[0]))
+  assert digests == expected
+
+
+def test_the_state_is_one_integer_and_seeking_restores_it(folder):
+  settings = data_sets(folder)['mixture']
+  source = make(**settings)
+  expected = read([source], 30)[20:]
+  assert source.get_state() == {'examples': 30 * GLOBAL_BATCH}
+  source.seek(20)
+  assert read([source], 10) == expected
+  source.seek(10**9)
+  far = read([source], 2)
+  source.seek(10**9 + 1)
+  assert read([source], 1) == far[1:]
+
+
+def test_a_peeked_batch_is_not_lost(folder):
+  source = make(**data_sets(folder)['packed'])
+  source.get_next_padded()
+  peeked = source.peek_padded()
+  resumed = make(**data_sets(folder)['packed'])
+  resumed.set_state(source.get_state())
+  np.testing.assert_array_equal(resumed.get_next_padded().ids, peeked.ids)
+
+
+def test_each_host_reads_only_its_rows(folder, monkeypatch):
+  settings = data_sets(folder)['packed']
+  hosts = [make(**settings, num_hosts=4, host=i) for i in range(4)]
+  reads = [[] for _ in hosts]
+  for host, indices in zip(hosts, reads, strict=True):
+    rows = host.sources[0]
+    read_row = rows.read
+    monkeypatch.setattr(
+      rows, 'read', lambda i, r=read_row, s=indices: s.append(i) or r(i)
+    )
+    host.get_next()
+  assert [len(indices) for indices in reads] == [2] * 4
+  assert len(set(sum(reads, []))) == GLOBAL_BATCH
+
+
+def test_an_epoch_has_each_label_once(folder):
+  path = str(folder / '0.bin')
+  array = token_arrays.open_array(path)
+  corpus = array.corpus
+  labels = [
+    array.tokens[a + 1 : b]
+    for a, b in zip(corpus.starts, corpus.starts[1:], strict=False)
+  ]
+  expected = np.sort(np.concatenate(labels))
+  training = make(path)
+  rows = training.num_examples
+  batches = [training.get_next() for _ in range(rows // GLOBAL_BATCH)]
+  left = rows - len(batches) * GLOBAL_BATCH
+  last = training.get_next().Transform(lambda x: x[:left])
+  for epoch in ([*batches, last], drain(make(path, is_training=False))):
+    found = np.concatenate([b.labels[b.weights > 0] for b in epoch])
+    np.testing.assert_array_equal(np.sort(found), expected)
+
+
+def drain(source) -> list:
+  batches = []
+  while source.peek_padded() is not None:
+    batches.append(source.get_next_padded())
+  return batches
+
+
+def test_evaluation_ends_after_the_same_number_of_batches(folder):
+  path = str(folder / '0.bin')
+  evals = [
+    drain(make(path, num_hosts=8, host=i, is_training=False)) for i in range(8)
+  ]
+  whole = drain(make(path, is_training=False))
+  assert [len(batches) for batches in evals] == [len(whole)] * 8
+  for i, batch in enumerate(whole):
+    assert digest([batches[i] for batches in evals]) == digest([batch])
+  weights = np.concatenate([b.eval_sample_weights for b in whole])
+  source = make(path, is_training=False)
+  assert weights.sum() == source.num_examples < len(weights)
+  padding = whole[-1].eval_sample_weights == 0
+  assert (whole[-1].paddings[padding] == 1).all()
+  assert (whole[-1].weights[padding] == 0).all()
+
+
+def test_repeated_evaluation_rolls_over(folder):
+  source = make(str(folder / '0.bin'), is_training=False, repeat=True)
+  rows = source.num_examples
+  ids = [source.get_next().ids for _ in range(2 * rows // GLOBAL_BATCH)]
+  ids = np.concatenate(ids)
+  np.testing.assert_array_equal(ids[rows:], ids[: len(ids) - rows])
+
+
+def test_a_contiguous_row_by_hand(tmp_path):
+  np.save(tmp_path / 'x.npy', np.array([5, 6, 1, 7, 8, 9, 1, 4, 3]))
+  source = make(str(tmp_path / 'x.npy'), seq_len=8, eos_id=1, is_training=False)
+  batch = source.get_next().Transform(lambda x: x[0])
+  assert batch.ids.tolist() == [5, 6, 1, 7, 8, 9, 1, 4]
+  assert batch.labels.tolist() == [6, 1, 7, 8, 9, 1, 4, 3]
+  assert batch.segment_ids.tolist() == [1, 1, 1, 2, 2, 2, 2, 3]
+  assert batch.segment_pos.tolist() == [0, 1, 2, 0, 1, 2, 3, 0]
+  assert batch.weights.tolist() == [1, 1, 0, 1, 1, 1, 0, 1]
+
+
+def test_mixtures_keep_their_proportions(folder):
+  source = make(**data_sets(folder)['mixture'], batch_padding_size=0)
+  ids = np.concatenate([source.get_next().ids for _ in range(1024)])
+  kinds = ids[:, 0] // 1000
+  shares = [(kinds == 1).mean(), ((kinds == 2) | (kinds == 3)).mean()]
+  # Ids of the flat file are random, so that some count for another component.
+  np.testing.assert_allclose(shares, [0.6 + 0.02, 0.3 + 0.04], atol=0.01)
+
+
+TOKENIZER = {
+  'vocabulary': ['sha256:1', '/a.model'],
+  'vocab_size': 300,
+  'eos_id': EOS,
+}
+
+
+def test_the_tokenizer_of_prepared_files(tmp_path):
+  a = write_documents(tmp_path / 'a', [[1, 2, 3]], TOKENIZER)
+  assert make(a).vocabularies() == {'tokens': ('sha256:1', '/a.model')}
+  with pytest.raises(ValueError, match='set VOCAB_SIZE=300'):
+    make(a, vocab_size=299).get_next()
+  other = {**TOKENIZER, 'vocabulary': ['sha256:2', '/b.model']}
+  b = write_documents(tmp_path / 'b', [[1, 2, 3]], other)
+  with pytest.raises(ValueError, match=r'one tokenizer.*/a.model.*/b.model'):
+    make([a, b]).vocabularies()
+
+
+def test_ids_beyond_the_vocabulary_name_the_document(tmp_path):
+  path = write_documents(tmp_path / 'a', [[1, 2, 900]])
+  with pytest.raises(ValueError, match=r'documents \[0\] of .*a.bin.*below 9'):
+    make(path, vocab_size=9).get_next()
+  np.array([1, 2, 900], np.uint16).tofile(tmp_path / 'flat.bin')
+  with pytest.raises(ValueError, match=r'tokens 0 to 2 of .*got 900'):
+    make(str(tmp_path / 'flat.bin'), seq_len=2, vocab_size=9).get_next()
+
+
+@pytest.mark.parametrize(
+  ('settings', 'message'),
+  [
+    ({'data': '/missing/*.bin'}, 'no file of tokens matches'),
+    ({'data': ''}, 'names no file'),
+    ({'data': '{}/0.bin', 'layout': 'worst_fit'}, "layout.*got 'worst_fit'"),
+    ({'data': '{}/flat.bin', 'layout': 'best_fit'}, 'where documents start'),
+    ({'data': '{}/flat.bin', 'seq_len': 9999}, 'have no rows'),
+  ],
+)
+def test_wrong_settings(folder, settings, message):
+  settings['data'] = settings['data'].format(folder)
+  with pytest.raises(ValueError, match=message):
+    make(**settings).get_next()

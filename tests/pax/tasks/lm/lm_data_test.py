@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""--set TRAIN_DATA gives any language model experiment other data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pax.contrib.gpu.scripts_gpu import configs
+from pax.inputs import lm_input
+from pax.runner import overrides
+from pax.tasks.lm.params import c4, lm_cloud, quickstart
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory) -> str:
+  path = tmp_path_factory.mktemp('data') / 'tokens.bin'
+  np.random.default_rng(0).integers(0, 250, 40_000).astype('u2').tofile(path)
+  return str(path)
+
+
+def inputs_of(experiment, *settings):
+  parsed = overrides.parse(settings)
+  return overrides.set_constants(experiment, parsed)().datasets()
+
+
+@pytest.mark.parametrize(
+  'experiment',
+  [
+    quickstart.TinyLm,
+    quickstart.TinyLmPmap,
+    lm_cloud.LmCloudSpmd2B,
+    c4.C4SpmdAdam,
+    configs.Pile126M,
+    configs.Lambada126M,
+    configs.LLaMA7B,
+  ],
+)
+def test_experiments_take_files_of_tokens(experiment, data):
+  own = experiment().datasets()[0]
+  train, held_out = inputs_of(
+    experiment, f'TRAIN_DATA={data}', f'EVAL_DATA={data}', 'MAX_SEQ_LEN=64'
+  )
+  assert train.cls is held_out.cls is lm_input.LanguageModelInput
+  assert train.is_training and not held_out.is_training
+  assert train.batch_size == own.batch_size
+  assert train.vocab_size == experiment.VOCAB_SIZE
+  batch = train.Instantiate().get_next_padded()
+  assert batch.ids.shape == (own.batch_size, 64)
+  assert held_out.Instantiate().get_next_padded().ids.shape[1] == 64
+
+
+def test_a_mixture_with_weights(data):
+  text = f"TRAIN_DATA={{'{data}': 0.5, '{data.replace('tokens', '*')}': 0.5}}"
+  (train,) = inputs_of(quickstart.TinyLm, text)
+  assert len(train.Instantiate().sources) == 2
+
+
+def test_without_files_the_data_is_the_experiments():
+  first, *_ = inputs_of(lm_cloud.LmCloudSpmd2B)
+  assert first.cls is not lm_input.LanguageModelInput
