@@ -146,8 +146,8 @@ def run_experiment(
   job_log_dir: str | os.PathLike[str],
   early_stopping_fn: EarlyStoppingFn | None = None,
   enable_checkpoint_saving: bool = True,
-) -> int:
-  """Runs an experiment in the mode of `--mode`; returns the exit code.
+) -> None:
+  """Runs an experiment in the mode of `--mode`.
 
   Args:
     experiment_config: The experiment.
@@ -160,6 +160,9 @@ def run_experiment(
 
   Raises:
     ValueError: The flags or the experiment do not allow the run.
+    FloatingPointError: Training diverged; a search skips such a trial.
+    SystemExit: The job was preempted or failed; the code is one of
+      `pax.exit_codes`.
   """
   options = options_from_flags(
     job_log_dir=os.fspath(job_log_dir),
@@ -168,9 +171,13 @@ def run_experiment(
   if work_unit is not None:
     name = options.exp or type(experiment_config).__name__
     work_unit.set_task_status(f'{options.mode} {name} at {job_log_dir}')
-  return jobs.run_with_options(
+  code = jobs.run_with_options(
     options, experiment_config, early_stopping_fn=early_stopping_fn
   )
+  if code == exit_codes.DIVERGED:
+    raise FloatingPointError(f'The run in {job_log_dir} diverged')
+  if code != exit_codes.DONE:
+    sys.exit(code)
 
 
 def run(

@@ -13,7 +13,7 @@ import jax
 from absl import logging
 
 from pax import partitioning, summaries
-from pax.programs import divergence, metric_accumulator, program
+from pax.programs import divergence, metric_accumulator, program, step_status
 from pax.programs.jobs import TrainJob
 from pax.programs.program import TrainProgramOutput, TrainState
 from pax.steps import Batch, StepOutput
@@ -32,7 +32,7 @@ class _InflightStep(NamedTuple):
   step: int
   loss: jax.Array
   # Waits for the step.
-  status: Callable[[], divergence.StepStatus]
+  status: Callable[[], step_status.StepStatus]
   batch: Batch
 
 
@@ -55,7 +55,7 @@ class TrainMetricsReporter:
     self._accumulate_interval = train.summary_accumulate_interval_steps
     self._accumulated: list[StepOutput] = []
     self._inflight: collections.deque[_InflightStep] = collections.deque()
-    self._status_reader = divergence.StatusReader(job.task.learners[0])
+    self._status_reader = step_status.StatusReader(job.task.learners[0])
     # Follows the steps that have finished.
     self.divergence = divergence.DivergenceMonitor(job)
     self._speed = _Speed(job.partitioner)
@@ -82,7 +82,7 @@ class TrainMetricsReporter:
       output: Its output.
       batch: Its global batch, kept until the step has finished.
     """
-    status = self._status_reader.start(output)
+    status = self._status_reader.start(output.loss, output.step_output)
     self._inflight.append(_InflightStep(step, output.loss, status, batch))
     if step_output := output.step_output:
       self._summarize(step, step_output)
@@ -150,7 +150,7 @@ class TrainMetricsReporter:
         step,
         lambda: (
           self._step_scalars(outputs)
-          | divergence.count_scalars(counts, statuses)
+          | step_status.count_scalars(counts, statuses)
           | job_scalars
         ),
       )

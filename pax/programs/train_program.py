@@ -138,7 +138,7 @@ class BaseTrainProgram(program.Program):
       eval_skip_train=train.eval_skip_train,
       eval_use_ema_states=train.eval_use_ema_states,
     )
-    self._reporter = step_reporter.StepReporter(train, init_step)
+    self._reporter = step_reporter.StepReporter(task, init_step)
 
   def update_state(self, state: TrainState, step: int) -> TrainState:
     """Returns the state that enters `step`; subclasses may change it."""
@@ -206,11 +206,17 @@ class BaseTrainProgram(program.Program):
     return None
 
   def shutdown(self) -> None:
-    """Closes the summary writers of the program."""
-    self._reporter.wait_for_all()
-    if self._summary_writer is not None:
-      self._summary_writer.close()
-    self._close_writer()
+    """Waits for the steps in flight; closes the summary writers.
+
+    Raises:
+      DivergedError: The last steps were not finite.
+    """
+    try:
+      self._reporter.wait_for_all()
+    finally:
+      if self._summary_writer is not None:
+        self._summary_writer.close()
+      self._close_writer()
 
   @abc.abstractmethod
   def train_step(
@@ -286,9 +292,12 @@ class BaseTrainProgram(program.Program):
 
     Returns:
       Steps per second, None between two measurements.
+
+    Raises:
+      DivergedError: Too many steps in a row were not finite.
     """
     reporter = self._reporter
-    reporter.add(train_outputs.loss)
+    reporter.add(step, train_outputs)
     speed = reporter.measure(new_step, compute_steps_per_sec_interval_steps)
     if reporter.is_summary_due(step):
       scalars = {} if speed is None else {tags.STEPS_PER_SEC: speed}

@@ -17,6 +17,7 @@ from pax.programs.job_services import JobServices
 from pax.programs.jobs import Outcome, TrainJob
 from pax.programs.preemption import PreemptedError, PreemptionHandler
 from pax.programs.running_mode import RunningMode
+from pax.programs.step_reporter import DivergedError
 from pax.programs.training_checkpointer import TrainingCheckpointer
 from pax.runner import artifacts, emergency, job_setup
 from pax.runner.job_dir import JobDir
@@ -60,6 +61,9 @@ def run(
         executor.start()
       except PreemptedError:
         return Outcome.PREEMPTED
+      except DivergedError as e:
+        services.progress.print(str(e))
+        return Outcome.DIVERGED
   return executor.outcome or Outcome.DONE
 
 

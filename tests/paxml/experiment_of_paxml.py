@@ -333,3 +333,13 @@ class LoopingStopped(Looping):
   NUM_STEPS = 500
   SAVE_EVERY = 500
   EVAL_EVERY = 500
+
+
+@experiment_registry.register
+class LoopingDiverging(experiments.TinyDiverging):
+  """An executor with a loop, and non-finite steps from step 7 on."""
+
+  EVAL_EVERY = 100
+
+  def executor(self):
+    return LoopExecutor()

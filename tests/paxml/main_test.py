@@ -85,17 +85,26 @@ def test_run_experiment_takes_mode_from_the_flags(set_flags, runs, tmp_path):
   statuses = []
   unit = types.SimpleNamespace(set_task_status=statuses.append)
   set_flags(mode='decode_once', restore_checkpoint_step=[4, 8], exp=_NAME)
-  runs.code = 75
   experiment = experiments.TinySpmd()
-  code = main.run_experiment(experiment, unit, tmp_path, len, False)
+  main.run_experiment(experiment, unit, tmp_path, len, False)
   (((options, passed), kwargs),) = runs.calls
-  assert code == 75 and passed is experiment
+  assert passed is experiment
   assert kwargs == {'early_stopping_fn': len}
   assert options.mode == 'decode_once'
   assert options.restore_checkpoint_step == (4, 8)
   assert options.job_log_dir == str(tmp_path)
   assert not options.enable_checkpoint_saving
   assert statuses == [f'decode_once {_NAME} at {tmp_path}']
+
+
+@pytest.mark.parametrize(
+  ('code', 'error', 'text'),
+  [(3, FloatingPointError, 'diverged'), (75, SystemExit, '75')],
+)
+def test_trials_end_by_an_error(runs, tmp_path, code, error, text):
+  runs.code = code
+  with pytest.raises(error, match=text):
+    main.run_experiment(experiments.TinySpmd(), None, tmp_path)
 
 
 def test_run_exits_with_the_code_of_a_job_that_is_not_done(set_flags, runs):

@@ -106,3 +106,13 @@ def test_a_signal_stops_a_loop_of_its_own_with_its_state_saved(tmp_path):
   records = [json.loads(line) for line in goodput]
   assert {r['attempt'] for r in records} == {0, 1}
   assert any(r.get('resumed') and r['step'] == step for r in records)
+
+
+def test_a_loop_of_its_own_ends_when_it_diverges(tmp_path):
+  name = f'{_MODULE}.LoopingDiverging'
+  ended = binary.run(name, tmp_path)
+  assert ended.returncode == 3, ended.stderr
+  # Steps 7 to 11, of a run of 20.
+  assert '5 steps in a row, since step 7' in ended.stderr
+  again = binary.run(name, tmp_path / 'endless', '--set=MAX_BAD_STEPS=0')
+  assert again.returncode == 0, again.stderr

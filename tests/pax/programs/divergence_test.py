@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
-"""Counts of skipped and non-finite steps, and the decision to stop."""
+"""The decision to end a run that diverged, and its report."""
 
 from __future__ import annotations
 
 import types
 
-import jax.numpy as jnp
 import pytest
 
 from pax.programs import divergence
-from pax.programs.divergence import StepStatus
-from pax.programs.program import TrainProgramOutput
-from pax.steps import step_types
-from praxis.pytypes import NestedMap
+from pax.programs.step_status import StepStatus
 
 FINE = StepStatus(is_finite=True, is_skipped=False)
 # Skipped, for its norm is above skip_step_gradient_norm_value.
@@ -116,15 +112,6 @@ def test_counts():
   ]
 
 
-def test_summaries_of_a_step_count_the_steps_in_flight_before_it():
-  counts = divergence.StepCounts().after(SKIPPED)
-  pending = [lambda: LARGE, lambda: SKIPPED]
-  assert divergence.count_scalars(counts, pending) == {
-    'learning/consecutive_skipped_steps': 3.0,
-    'learning/consecutive_nonfinite_steps': 1.0,
-  }
-
-
 def test_the_report_names_the_step_the_checkpoint_and_the_place():
   monitor, job, lines = _monitor(limit=2, latest=4, report='in layer 3')
   assert monitor.may_save(6, 'state')
@@ -198,83 +185,3 @@ def test_the_last_checkpoint_before_is_pinned_until_the_run_recovers(
   _finish(monitor, [SKIPPED], first=6)
   assert monitor.may_save(7, 'finite')
   assert job.checkpointer.pins[3:] == [(6, False)]
-
-
-@pytest.mark.parametrize(
-  ('summaries', 'loss', 'skips', 'expected'),
-  [
-    ({'learning/is_valid_step_aggregate_scalar': 1.0}, 1.0, True, FINE),
-    ({'learning/is_valid_step_aggregate_scalar': 0.0}, 1.0, True, SKIPPED),
-    ({'learning/is_valid_step_aggregate_scalar': 0.0}, 1.0, False, APPLIED),
-    (
-      {
-        'learning/is_valid_step_aggregate_scalar': 0.0,
-        'learning/is_finite_gradient_aggregate_scalar': 1.0,
-      },
-      1.0,
-      True,
-      LARGE,
-    ),
-    (
-      {
-        'learning/is_valid_step_aggregate_scalar': 0.0,
-        'learning/is_finite_gradient_aggregate_scalar': 0.0,
-      },
-      1.0,
-      True,
-      SKIPPED,
-    ),
-    # Without the check of the learner, only the loss shows it.
-    ({}, 1.0, True, FINE),
-    ({}, float('nan'), True, APPLIED),
-    (
-      {'learning/is_valid_step_aggregate_scalar': 1.0},
-      float('inf'),
-      True,
-      APPLIED,
-    ),
-  ],
-)
-def test_the_status_of_a_step(summaries, loss, skips, expected):
-  output = step_types.pack_output(
-    step_types.StepFnOutput(
-      loss=jnp.float32(loss),
-      weighted_scalars={},
-      per_example_out=NestedMap(),
-      summary_tensors={'a_scalar': jnp.float32(0)}
-      | {name: jnp.float32(x) for name, x in summaries.items()},
-    )
-  )
-  reader = divergence.StatusReader(
-    types.SimpleNamespace(
-      check_valid_step=True, enable_skip_step_on_gradient_anomalies=skips
-    )
-  )
-  for step_output in (output, output):
-    status = reader.start(
-      TrainProgramOutput(
-        None,
-        loss=output.loss,
-        weighted_scalars=None,
-        new_train_step=1,
-        step_output=step_output,
-      )
-    )
-    assert status() == expected
-
-
-def test_programs_without_a_step_output_are_judged_by_the_loss():
-  reader = divergence.StatusReader(
-    types.SimpleNamespace(
-      check_valid_step=True, enable_skip_step_on_gradient_anomalies=True
-    )
-  )
-
-  def status(loss):
-    output = TrainProgramOutput(
-      None, loss=loss, weighted_scalars=None, new_train_step=1
-    )
-    return reader.start(output)()
-
-  assert status(jnp.float32(jnp.nan)) == APPLIED
-  assert status(jnp.float32(1)) == status(None) == FINE
