@@ -52,7 +52,6 @@ _MODULES = {
 # Aliases in one module.
 _NAMES_OF_MODULES = {
   'paxml.checkpoints': {
-    'orbax.checkpoint': 'AsyncCheckpointer',
     'paxml.checkpoint_paths': (
       'CHECKPOINT_PREFIX get_step_from_checkpoint_asset is_checkpoint_asset '
       'latest_checkpoint latest_checkpoint_if_exists '

@@ -12,10 +12,12 @@ import types
 
 import pytest
 from absl import flags
+from orbax import checkpoint as ocp
 
 import paxml
 from paxml import (
   checkpoint_version,
+  eval_lib,
   first_result_metric_callback,
   host_callback,
   lineage_logging,
@@ -145,3 +147,27 @@ def test_servers_need_tensorflow(monkeypatch):
   monkeypatch.setitem(sys.modules, 'tensorflow', None)
   with pytest.raises(ValueError, match='needs the package tensorflow'):
     tf_data_service_lib.run_tf_data_service('tf_data_service_worker')
+
+
+@pytest.mark.parametrize(
+  ('name', 'options'),
+  [
+    ('checkpoint_00000004', {'step_prefix': 'checkpoint'}),
+    ('4', {}),
+  ],
+)
+def test_copies_of_checkpoints_are_deleted(tmp_path, name, options):
+  if options:
+    options = {**options, 'step_format_fixed_length': 8}
+  (tmp_path / name).mkdir()
+  names = ocp.path.step.standard_name_format(**options)
+  steps = ocp.checkpoint_utils.checkpoints_iterator(
+    tmp_path, step_name_format=names, timeout=1
+  )
+  assert next(steps) == 4
+  # The iterator is not continued, as in a job that is preempted.
+  copies = list(tmp_path.glob('*/' + name))
+  assert len(copies) == 1
+  eval_lib.release_all_snapshots(tmp_path, **options)
+  assert not copies[0].exists() and (tmp_path / name).exists()
+  eval_lib.release_all_snapshots(tmp_path, **options)
