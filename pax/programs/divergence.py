@@ -16,6 +16,7 @@ from pax.steps import Batch
 from pax.tasks_lib.hparams import DetectNan
 from praxis.pytypes import NestedMap
 
+
 class _NonfiniteSteps(NamedTuple):
   """Consecutive non-finite steps: the first of them and its batch."""
 

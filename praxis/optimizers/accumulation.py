@@ -67,7 +67,7 @@ def sharded_static_accumulation(
     sums = jax.tree.map(
       lambda hp: sharded_transforms.like(hp, dtype=jnp.float32), hparams
     )
-    count = sharded_transforms.replicated((), jnp.int32)
+    count = sharded_transforms.replicated([], jnp.int32)
     return _state(base_tx.init_partition_spec(hparams), sums, count)
 
   return sharded_transforms.ShardedGradientTransformation(

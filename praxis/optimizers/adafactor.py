@@ -274,9 +274,9 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
       for hp in leaves
     ]
     summaries = self._initial_summaries(
-      leaves, lambda: sharded_transforms.replicated((), jnp.float32)
+      leaves, lambda: sharded_transforms.replicated([], jnp.float32)
     )
-    count = sharded_transforms.replicated((), jnp.int32)
+    count = sharded_transforms.replicated([], jnp.int32)
     return pack(tree, count, slots, summaries)
 
   def _layout(self, shape: Sequence[int]) -> Slot:

@@ -156,7 +156,7 @@ def count_init_partition_spec_fn(
 ) -> NestedMap:
   """Returns the declaration of the state of `counting`."""
   del var_hparams
-  return NestedMap(count=replicated((), jnp.int32))
+  return NestedMap(count=replicated([], jnp.int32))
 
 
 def masked_transformation(
@@ -263,10 +263,10 @@ def partition_params(
   return jax.tree_util.tree_map_with_path(describe, opt_states)
 
 
-def replicated(shape: tuple[int, ...], dtype: Any) -> base_layer.WeightHParams:
+def replicated(shape: Sequence[int], dtype: Any) -> base_layer.WeightHParams:
   """Returns the declaration of a replicated array."""
   return base_layer.WeightHParams(
-    shape=list(shape),
+    shape=shape,
     dtype=dtype,
     init=base_layer.WeightInit.Constant(0),
     tensor_split_dims_mapping=[-1] * len(shape),
@@ -286,16 +286,17 @@ def like(
     keep: the dimensions of the variable that the array has; None: all.
     dtype: the dtype of the array.
   """
-  if keep is None:
-    keep = range(len(hparams.shape))
-  mapping = hparams.tensor_split_dims_mapping
+  shape, mapping = hparams.shape, hparams.tensor_split_dims_mapping
+  if keep is not None:
+    shape = [shape[i] for i in keep]
+    mapping = mapping and [mapping[i] for i in keep]
   return dataclasses.replace(
     hparams,
-    shape=[hparams.shape[i] for i in keep],
+    shape=shape,
     dtype=dtype,
     init=base_layer.WeightInit.Constant(0),
     collections=[],
-    tensor_split_dims_mapping=mapping and [mapping[i] for i in keep],
+    tensor_split_dims_mapping=mapping,
     fan_in_axes=None,
     fan_out_axes=None,
   )

@@ -38,7 +38,10 @@ _EXPECTED = _FOLDER / 'own_tests_expected.txt'
 # transformer_models_encoder_decoder_test.py compiles 512 models.
 _TIMEOUT_S = 7200
 # Tests for which upstream's BUILD files ask for several devices.
-_NUM_DEVICES = {'praxis/layers/grouped_query_attention_test.py': 4}
+_NUM_DEVICES = {
+  'paxml/programs_test.py': 2,
+  'praxis/layers/grouped_query_attention_test.py': 4,
+}
 # The id of a file that pytest cannot collect, or that does not end.
 _MODULE = '*module*'
 
