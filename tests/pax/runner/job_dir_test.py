@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import logging as std_logging
 import os
 import pathlib
@@ -92,7 +93,10 @@ def test_a_deleted_lock_file_does_not_admit_a_second_run(tmp_path):
 
 def test_the_refusal_names_the_holder(tmp_path):
   with job_dir.open_job_dir(str(tmp_path), 0):
-    with pytest.raises(job_dir.JobDirError, match=rf'pid {os.getpid()} on \w+'):
+    with pytest.raises(
+      job_dir.JobDirError,
+      match=rf'pid {os.getpid()} on \S+, user \w+, since 20\d\d-.* UTC',
+    ):
       with job_dir.open_job_dir(str(tmp_path), 0):
         pass
 
@@ -116,16 +120,42 @@ def test_without_locks_of_directories(tmp_path, monkeypatch):
         first.check()
 
 
-def test_a_file_system_without_locks_is_a_warning(
-  tmp_path, monkeypatch, caplog
-):
+@pytest.fixture
+def no_locks(monkeypatch):
+  """A file system without locks."""
+
   def unsupported(descriptor, operation):
     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
   monkeypatch.setattr(fcntl, 'flock', unsupported)
+
+
+def test_without_locks_a_lease_is_renewed(
+  tmp_path, no_locks, monkeypatch, caplog
+):
+  monkeypatch.setattr(job_lock, '_COUNT_SECS', 0.05)
+  monkeypatch.setattr(job_lock, '_LEASE_SECS', 240)
+  with job_dir.open_job_dir(str(tmp_path), 0) as first:
+    assert 'has no locks' in caplog.text
+    with pytest.raises(job_dir.JobDirError, match=f'pid {os.getpid()} on'):
+      with job_dir.open_job_dir(str(tmp_path), 0):
+        pass
+    first.check()
+  # The lease has ended: nothing waits.
   with job_dir.open_job_dir(str(tmp_path), 0):
     pass
-  assert 'has no locks' in caplog.text
+
+
+def test_a_lease_that_is_not_renewed_expires(tmp_path, no_locks, monkeypatch):
+  monkeypatch.setattr(job_lock, '_LEASE_SECS', 0.2)
+  other = {'pid': 1, 'host': 'other', 'run_id': 'x', 'count': 3}
+  (tmp_path / '.lock').write_text(json.dumps(other))
+  with job_dir.open_job_dir(str(tmp_path), 0) as first:
+    assert job_lock.read_holder(tmp_path)['pid'] == os.getpid()
+    # Another process has found that lease expired too.
+    (tmp_path / '.lock').write_text(json.dumps(other))
+    with pytest.raises(job_dir.JobDirError, match='pid 1 on other'):
+      first.check()
 
 
 def test_checkpoints_that_are_a_file(tmp_path):
