@@ -94,6 +94,7 @@ class Job:
   """A job in one directory, which is started again and again."""
 
   directory: pathlib.Path
+  # Name in tests.integration.experiments, or with its module.
   exp: str = 'TinySpmd'
   # Flags of every start.
   flags: Sequence[str] = ()
@@ -155,14 +156,15 @@ class Job:
   def words(self) -> list[str]:
     """Returns the flags that each start of each process has."""
     rows = _BATCH_SIZE // self.num_processes
+    exp = self.exp if '.' in self.exp else f'{binary.EXPERIMENTS}.{self.exp}'
     words = [
-      f'--exp={binary.EXPERIMENTS}.{self.exp}',
+      f'--exp={exp}',
       f'--job_log_dir={self.directory}',
       '--host_device_count=1',
       f'--compilation_cache_dir={_compilation_cache()}',
       f'--set=BATCH_SIZE={rows}',
     ]
-    if self.exp != 'TinyPmap':
+    if not exp.endswith('Pmap'):
       words.append(f'--set=ICI_MESH_SHAPE=[1,{self.num_processes},1]')
     return words
 

@@ -2,7 +2,7 @@
 # bazel: size=large
 # bazel: shards=4
 # bazel: tags=nightly
-"""SIGKILL at every call that changes a file, and at random moments.
+"""SIGKILL at named points, every call that changes a file, random moments.
 
 Each life of a job is killed at another call; the next one continues in the same
 directory, so that its start meets what the kills before left. In the end every
@@ -19,7 +19,7 @@ import time
 
 import pytest
 
-from tests.faults import harness
+from tests.faults import harness, kill_points
 
 SEED = 20261122
 # Steps of one life, with a checkpoint every other step.
@@ -29,6 +29,10 @@ LAYOUTS = {
   'spmd': ('TinySpmd', ()),
   'pmap_one_file': ('TinyPmap', ()),
   'pmap_tensorstore': ('TinyPmap', ('--pmap_use_tensorstore',)),
+}
+MODES = {
+  'asynchronous': (),
+  'synchronous': ('--nojax_fully_async_checkpoint',),
 }
 # Parts of names that differ between equal calls.
 _VARIABLE = (
@@ -169,16 +173,46 @@ def test_calls_of_one_of_two_processes(tmp_path, report, layout, process):
   chain.report(report, losses=_finish(job))
 
 
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('layout', LAYOUTS)
+def test_named_points(tmp_path, report, layout, mode):
+  """Of saving, committing, deleting and restoring."""
+  job = _job(tmp_path / 'job', layout)
+  flags = (*job.flags, *MODES[mode])
+  job.flags = flags
+  # Three checkpoints, of which the oldest stays and the next save deletes one.
+  job.finish(f'--set=NUM_STEPS={2 * STEPS}')
+  points = list(kill_points.POINTS)
+  if layout == 'spmd':
+    points += kill_points.ORBAX_POINTS
+  exp, killed = job.exp, job.exp.replace('Tiny', 'Killed')
+  job.exp = f'{kill_points.__name__}.{killed}'
+  for point in points:
+    life = job.start(
+      f'--set=NUM_STEPS={job.newest_step() + STEPS}',
+      env={kill_points.VARIABLE: point},
+    )
+    (completed,) = life.wait()
+    assert completed.returncode == harness.KILLED, (point, completed)
+  job.exp = exp
+  report(kills=len(points), losses=_finish(job))
+
+
+@pytest.mark.parametrize('mode', MODES)
 @pytest.mark.parametrize('num_processes', [1, 2])
 @pytest.mark.parametrize('layout', LAYOUTS)
-def test_random_moments(tmp_path, report, layout, num_processes):
-  """From the fork to the end of a life: imports, restore, steps, saves."""
+def test_random_moments(tmp_path, report, layout, num_processes, mode):
+  """From the fork to the end of a life: imports, restore, steps, saves.
+
+  All together more than 200 times.
+  """
   job = _job(tmp_path / 'job', layout, num_processes)
+  job.flags = (*job.flags, *MODES[mode])
   began = time.monotonic()
   job.finish(f'--set=NUM_STEPS={STEPS}')
   duration = time.monotonic() - began
   chance, kills = random.Random(SEED), 0
-  num_lives = 15 if num_processes == 1 else 6
+  num_lives = 32 if num_processes == 1 else 8
   for _ in range(num_lives):
     life = job.start(f'--set=NUM_STEPS={job.newest_step() + STEPS}')
     time.sleep(chance.uniform(0, duration))
