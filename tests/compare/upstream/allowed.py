@@ -208,6 +208,12 @@ ALLOWED: tuple[Allowed, ...] = (
     'v1 shards the activations of decoding steps too',
   ),
   Allowed(
+    r'^language_models: set_sharding_params_v1, separate embedding$',
+    r'separate_embedding_tpl weight: upstream .*data.*mdl.*, ours .*mdl.*data',
+    'the table [V, D] of an Embedding is sharded by w_vd; upstream transposes '
+    'the mapping, as for softmax weights [D, V]',
+  ),
+  Allowed(
     r'^language_models: set_sharding_params_v1, ',
     r'moe_layer_tpl activation: ',
     'groups of tokens are sharded over all axes of the batch; upstream '
