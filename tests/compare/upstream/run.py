@@ -8,7 +8,8 @@
 PAX_UPSTREAM names the folder that install.sh made: `venv/` and `source/`.
 PAX_UPSTREAM_PYTHON and PAX_UPSTREAM_SOURCE name them one by one.
 With --cache=FOLDER the results of upstream are stored there and used again as
-long as its packages and the definitions of the family's cases are the same.
+long as its packages and the definitions of the family's cases are the same;
+compiled programs of both sides are stored there, too.
 Prints at its end the counts of cases by family, their total and the time.
 Exits with 0 only if every difference is in `allowed.py` and, in a run of all
 families, at least 1,500 cases were compared.
@@ -125,7 +126,8 @@ def run_family(
     family: Name of a module in `families`.
     folder: Results go to its subfolders.
     only: Regular expression; runs the cases whose name it finds.
-    cache: Folder of upstream's results, which always have all cases.
+    cache: Folder of upstream's results, which always have all cases, and of
+      compiled programs.
   """
   start = time.monotonic()
   theirs, ours = folder / f'{family}.upstream', folder / f'{family}.ours'
@@ -134,8 +136,11 @@ def run_family(
     theirs = cache / f'{family}.{key.hexdigest()[:16]}'
   if not (theirs / 'source.json').exists():  # Written last.
     only_theirs = '' if cache else only
-    _record(upstream.python, upstream.source, family, only_theirs, theirs)
-  _record(pathlib.Path(sys.executable), _ROOT, family, only, ours, theirs)
+    _record(
+      upstream.python, upstream.source, family, only_theirs, theirs, cache=cache
+    )
+  python = pathlib.Path(sys.executable)
+  _record(python, _ROOT, family, only, ours, theirs, cache)
   recorded = results.load(theirs), results.load(ours)
   if cache and only:
     recorded[0].outcomes = {
@@ -171,8 +176,18 @@ def _record(
   only: str,
   output: pathlib.Path,
   variables: pathlib.Path | None = None,
+  cache: pathlib.Path | None = None,
 ) -> None:
   """Starts record.py.
+
+  Args:
+    python: The interpreter.
+    source: Folder of praxis and paxml.
+    family: Name of a module in `families`.
+    only: Regular expression of cases.
+    output: Folder of the results.
+    variables: Folder of upstream's results, for ours.
+    cache: A subfolder has XLA's compiled programs.
 
   Raises:
     RuntimeError: if it fails, with its output.
@@ -187,6 +202,12 @@ def _record(
     'TF_CPP_MIN_LOG_LEVEL': '3',
     'PYTHONDONTWRITEBYTECODE': '1',
   }
+  if cache:
+    environment |= {
+      'JAX_COMPILATION_CACHE_DIR': str(cache / 'xla'),
+      'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+      'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
+    }
   done = subprocess.run(
     [str(x) for x in command],
     env=environment,
@@ -221,7 +242,9 @@ def main() -> int:
   parser.add_argument('--jobs', type=int, default=2)
   parser.add_argument('--keep', type=pathlib.Path, help='folder of the results')
   parser.add_argument(
-    '--cache', type=pathlib.Path, help="folder of upstream's results"
+    '--cache',
+    type=pathlib.Path,
+    help="folder of upstream's results and of programs",
   )
   flags = parser.parse_args()
   start = time.monotonic()
