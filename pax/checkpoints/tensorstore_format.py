@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import pathlib
 import re
@@ -51,6 +52,10 @@ _ORBAX_FOLDERS = ('array_metadatas', 'ocdbt.process_')
 KvStore = dict[str, Any]
 _MAX_CHUNK_BYTES = 64 * 2**20
 _THREADS = 8
+# JAX copies arrays at other addresses.
+_ALIGNMENT = 64
+# Smaller arrays are copied faster than they are aligned.
+_ALIGNED_BYTES = 2**20
 _MAX_REASON_CHARS = 300
 
 
@@ -272,10 +277,26 @@ def _read_leaf(
   def read_shard(index: Index) -> np.ndarray:
     if (key := str(index)) not in shards:
       with raise_as(CorruptCheckpointError, path):
-        shards[key] = store[index].read().result()
+        shards[key] = _read_aligned(store[index])
     return shards[key]
 
   return _place(abstract, read_shard)
+
+
+def _read_aligned(store: Any) -> np.ndarray:
+  """Returns an array in memory that JAX uses on the CPU without a copy."""
+  import tensorstore as ts
+
+  dtype = store.dtype.numpy_dtype
+  size = math.prod(store.shape) * dtype.itemsize
+  if size < _ALIGNED_BYTES:
+    return store.read().result()
+  buffer = np.empty(size + _ALIGNMENT, np.uint8)
+  start = -buffer.ctypes.data % _ALIGNMENT
+  array = buffer[start : start + size].view(dtype).reshape(store.shape)
+  source = store[ts.d[:].translate_to[0]]
+  ts.array(array, copy=False).write(source).result()
+  return array
 
 
 def _place(

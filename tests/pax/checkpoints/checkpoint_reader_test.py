@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from pax import checkpoints
-from pax.checkpoints import flax_format, manifest, paths
+from pax.checkpoints import flax_format, manifest, paths, tensorstore_format
 from pax.checkpoints.checkpoint_reader import CheckpointReader
-from tests.testing import saved_states
+from tests.testing import saved_states, trees
 
 
 def _save(tmp_path, layout):
@@ -112,6 +112,24 @@ def test_another_model_is_an_error_before_the_data_are_read(
   with pytest.raises(checkpoints.CheckpointError, match='w is not in it'):
     reader.read({'w': step['step']})
   assert not parts_read
+
+
+def test_large_arrays_are_read_to_aligned_memory(tmp_path, monkeypatch):
+  monkeypatch.setattr(tensorstore_format, '_ALIGNED_BYTES', 6)
+  arrays = []
+  read = tensorstore_format._read_aligned
+  monkeypatch.setattr(
+    tensorstore_format,
+    '_read_aligned',
+    lambda store: arrays.append(read(store)) or arrays[-1],
+  )
+  saved_states.save(tmp_path)
+  abstract = trees.abstract(saved_states.state(2))
+  restored = saved_states.checkpointer(tmp_path).restore(abstract)
+  saved_states.check_equal(restored.state, saved_states.state(2, 6.0))
+  sizes = {x.nbytes for x in arrays if x.ctypes.data % 64 == 0}
+  # bfloat16[3], halves of float32[8, 3] and of float32[16, 24].
+  assert sizes >= {6, 48, 768}
 
 
 @pytest.mark.parametrize('size', [0, 1, 99, 100, 101, 1000])
