@@ -15,6 +15,14 @@ from typing import Any, BinaryIO
 import jax
 import numpy as np
 
+try:
+  import google_crc32c
+except ImportError:
+  google_crc32c = None
+
+# Whether checksums are computed in C, faster than files are read.
+HAS_FAST_CHECKSUM = getattr(google_crc32c, 'implementation', '') == 'c'
+
 # The polynomial of CRC-32C, bits reversed (RFC 3720).
 _POLYNOMIAL = 0x82F63B78
 _MASK_DELTA = 0xA282EAD8
@@ -36,6 +44,12 @@ _TABLE = _make_table()
 
 def crc32c(data: bytes) -> int:
   """Returns the CRC-32C of `data`."""
+  if HAS_FAST_CHECKSUM:
+    return google_crc32c.value(data)
+  return _crc32c(data)
+
+
+def _crc32c(data: bytes) -> int:
   crc = 0xFFFFFFFF
   for byte in data:
     crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -64,6 +78,11 @@ def read(file: BinaryIO) -> Iterator[bytes]:
         f'a record at byte {file.tell()} is damaged; write the file again'
       )
     yield record
+
+
+def is_intact(record: bytes, checksum: bytes) -> bool:
+  """Returns whether the 4 bytes after a record are its checksum."""
+  return checksum == _checksum(record)
 
 
 def offsets(file: BinaryIO) -> np.ndarray:

@@ -64,7 +64,9 @@ DISTRIBUTIONS = {
 # Imported if installed, never required.
 OPTIONAL = {
   'IPython',
+  'google_crc32c',
   'lingvo',
+  'pyarrow',
   'seqio',
   'tensorflow',
   'tokenizers',

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pax.inputs import tokenizers
-from praxis import base_input
+from praxis import base_input, pax_fiddle
 
 _FILE = 'tokenizer.json'
 
@@ -81,6 +81,32 @@ class HuggingFaceTokenizer(tokenizers.Tokenizer):
       ) from e
     file = str(pathlib.Path(self.folder, _FILE))
     return huggingface_tokenizers.Tokenizer.from_file(file)
+
+
+def by_name(name: str) -> pax_fiddle.Config[tokenizers.Tokenizer]:
+  """Returns the tokenizer that a path or a name selects.
+
+  Args:
+    name: 'bytes', a SentencePiece model (*.model), or tokenizer.json of Hugging
+      Face, with config.json beside it.
+
+  Raises:
+    ValueError: It is none of these.
+  """
+  path = pathlib.Path(name).expanduser()
+  if name == 'bytes':
+    return pax_fiddle.Config(tokenizers.ByteTokenizer)
+  if path.suffix == '.model':
+    return pax_fiddle.Config(
+      tokenizers.SentencePieceTokenizer, model_file=str(path)
+    )
+  folder = path.parent if path.name == _FILE else path
+  if (folder / _FILE).is_file() and (folder / 'config.json').is_file():
+    return pax_fiddle.Config(HuggingFaceTokenizer, folder=str(folder))
+  raise ValueError(
+    f'the tokenizer must be bytes, *.model or a {_FILE} with config.json beside'
+    f' it, got {name!r}'
+  )
 
 
 def token_id(config: Mapping[str, Any], name: str) -> int | None:

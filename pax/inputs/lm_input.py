@@ -15,7 +15,9 @@ from pax.inputs import (
   packing,
   record_sources,
   row_input,
+  text_records,
   token_arrays,
+  tokenization,
   tokenizers,
 )
 from praxis import base_input, pax_fiddle, pytypes, value_domains
@@ -40,8 +42,12 @@ class LanguageModelInput(row_input.RowInput):
   # disregard of their boundaries, or `truncate` to one row each. None is
   # best-fit if the files record where documents start, else contiguous.
   layout: str | None = None
-  # Maps text to ids; also for the text of samples.
-  tokenizer: tokenizers.Tokenizer | None = pax_fiddle.instance_field(None)
+  # Maps text to ids, for files of text and for the text of samples.
+  tokenizer_tpl: pax_fiddle.Config[tokenizers.Tokenizer] | None = (
+    pax_fiddle.template_field(None)
+  )
+  # Field with the text; see text_records.open_text.
+  text_field: str = 'text'
   # Vocabulary size of the model, to check the ids; None is not checked.
   vocab_size: int | None = None
   # Last id of each document in a contiguous layout, after which another segment
@@ -81,7 +87,7 @@ class LanguageModelInput(row_input.RowInput):
     del key
     if self.tokenizer is None:
       raise NotImplementedError(
-        f'tokenizer of {self.name!r} is not set; it maps ids to text'
+        f'tokenizer_tpl of {self.name!r} is not set; it maps ids to text'
       )
     pairs = zip(np.asarray(ids), np.asarray(lengths), strict=True)
     return [self.tokenizer.decode(row[:length]) for row, length in pairs]
@@ -123,9 +129,32 @@ class LanguageModelInput(row_input.RowInput):
   def _arrays(self) -> list[list[token_arrays.TokenArray]]:
     """The token arrays of each item of `data`."""
     return [
-      [token_arrays.open_array(path) for path in _expand(pattern)]
-      for pattern in self._weights_by_pattern
+      self._open(_expand(pattern)) for pattern in self._weights_by_pattern
     ]
+
+  def _open(self, paths: Sequence[str]) -> list[token_arrays.TokenArray]:
+    """Opens files; those of text are tokenized into the cache."""
+    texts = [p for p in paths if not p.endswith(token_arrays.SUFFIXES)]
+    paths = [p for p in paths if p.endswith(token_arrays.SUFFIXES)]
+    if texts:
+      if self.tokenizer_tpl is None:
+        raise ValueError(
+          f'{texts[0]} is a file of text and needs a tokenizer; set TOKENIZER'
+          ' to a *.model, a tokenizer.json, or bytes'
+        )
+      job = tokenization.TokenizationJob(
+        paths=texts,
+        tokenizer=self.tokenizer_tpl,
+        field=self.text_field,
+        max_corrupt_records=self.max_corrupt_records,
+      )
+      paths.append(tokenization.tokenize_cached(job))
+    return [token_arrays.open_array(path) for path in paths]
+
+  @functools.cached_property
+  def tokenizer(self) -> tokenizers.Tokenizer | None:
+    """The tokenizer."""
+    return self.tokenizer_tpl and self.tokenizer_tpl.Instantiate()
 
   def _rows_of(self, array: token_arrays.TokenArray) -> row_input.RowSource:
     layout = self.layout
@@ -171,14 +200,15 @@ def _expand(pattern: str) -> list[str]:
   pattern = os.path.expanduser(pattern)
   if os.path.isdir(pattern):
     pattern = os.path.join(pattern, '*')
+  suffixes = ('.npy', '.bin', *text_records.SUFFIXES)
   paths = sorted(
     path
     for path in glob.glob(pattern, recursive=True)
-    if path.endswith(('.npy', '.bin'))
+    if path.endswith(suffixes)
   )
   if not paths:
     raise ValueError(
-      f'no file of tokens matches {pattern!r} (searched from {os.getcwd()});'
-      f' give paths, globs or folders of *.npy or *.bin'
+      f'no file of tokens or text matches {pattern!r} (searched from'
+      f' {os.getcwd()}); give paths, globs or folders of {", ".join(suffixes)}'
     )
   return paths

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from pax import atomic_file
 from pax.inputs import packing
 from praxis import base_input
 
@@ -108,7 +109,7 @@ def write_index(
   starts = np.cumsum(lengths, dtype=np.int64) - lengths
   code = {np.dtype(t): code for code, t in _DTYPES.items()}[np.dtype(dtype)]
   count = len(lengths)
-  with open(path, 'wb') as f:
+  with atomic_file.open_atomic(path) as f:
     f.write(
       _INDEX_HEADER.pack(_INDEX_MAGIC, _INDEX_VERSION, code, count, count + 1)
     )

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import fcntl
 import hashlib
 import io
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from absl import logging
 
 from pax import atomic_file
+from pax.inputs import cache
 from praxis import base_hyperparams, base_input
 
 
@@ -119,17 +119,17 @@ class SentencePieceTokenizer(Tokenizer):
   def fit(self, documents: Sequence[bytes]) -> None:
     if self.is_fitted:
       return
-    cache = _ModelCache(self._fingerprint(documents))
-    model = cache.read()
+    models = _ModelCache(self._fingerprint(documents))
+    model = models.read()
     if model is None:
       # One process trains; the others wait for its model.
-      with cache.lock():
-        model = cache.read()
+      with cache.lock(models.lock_path):
+        model = models.read()
         if model is None:
-          cache.delete_damaged()
+          models.delete_damaged()
           model = self._train(documents)
-          cache.write(model)
-    self._load(model, str(cache.path_of(model)))
+          models.write(model)
+    self._load(model, str(models.path_of(model)))
 
   @property
   def vocab_size(self) -> int:
@@ -235,8 +235,13 @@ class _ModelCache:
   """
 
   def __init__(self, fingerprint: str):
-    self._folder = _cache_dir()
+    self._folder = cache.folder()
     self._fingerprint = fingerprint
+
+  @property
+  def lock_path(self) -> pathlib.Path:
+    """File that excludes other processes."""
+    return self._folder / f'{self._fingerprint}.lock'
 
   def path_of(self, model: bytes) -> pathlib.Path:
     """Returns the path of a model."""
@@ -269,26 +274,8 @@ class _ModelCache:
     except OSError as e:
       logging.warning('The trained tokenizer is not cached: %s', e)
 
-  @contextlib.contextmanager
-  def lock(self) -> Iterator[None]:
-    """Excludes other processes, where the file system has locks."""
-    with contextlib.ExitStack() as stack:
-      try:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f'{self._fingerprint}.lock'
-        file = stack.enter_context(path.open('a'))
-        fcntl.flock(file, fcntl.LOCK_EX)
-      except OSError as e:
-        logging.info('Cannot lock the cache of tokenizers: %s', e)
-      yield
-
   def _paths(self) -> list[pathlib.Path]:
     return sorted(self._folder.glob(f'{self._fingerprint}.*.model'))
-
-
-def _cache_dir() -> pathlib.Path:
-  base = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
-  return pathlib.Path(base) / 'pax'
 
 
 def _sha256(content: bytes) -> str:

@@ -6,7 +6,8 @@
 # bazel: deps=//pax/tools:dump_hparams_lib,//pax/tools:dump_input_specs_lib
 # bazel: deps=//pax/tools:graph_lib,//pax/tools:list_experiments_lib
 # bazel: deps=//pax/tools:model_analysis_lib,//pax/tools:plot_lib
-# bazel: deps=//pax/tools:launch_lib,//pax/tools:validate_config_lib
+# bazel: deps=//pax/tools:launch_lib,//pax/tools:prepare_lib
+# bazel: deps=//pax/tools:validate_config_lib
 from __future__ import annotations
 
 import importlib
@@ -23,6 +24,7 @@ TOOLS = {
   'validate_config': 'whether it can run, checked to a level from 0 to 10',
   'diff_configs': 'differences between two experiments',
   'convert': 'a model of Hugging Face to a checkpoint, and back',
+  'prepare': 'files of text to an array of tokens',
   'graph': 'a picture of its configuration',
   'codegen': 'Python code that makes its configuration',
   'launch': 'all processes of a job: on this machine, over ssh, or as a file',

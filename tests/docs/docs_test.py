@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 import re
 import shlex
@@ -95,6 +96,8 @@ def jobs(tmp_path_factory):
   """
   folder = tmp_path_factory.mktemp('jobs')
   reference_models.write_byte_model(folder / 'qwen3', 'qwen3')
+  lines = [json.dumps({'text': f'This is text {i}. ' * 20}) for i in range(200)]
+  (folder / 'text.jsonl').write_text('\n'.join(lines))
   for block in blocks('python'):
     if named := IS_FILE.match(block.text):
       (folder / named[1]).write_text(block.text)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pax import base_experiment
-from pax.inputs import lm_input
+from pax.inputs import huggingface_tokenizers, lm_input, tokenizers
 from praxis import base_input, pax_fiddle
 
 Config = pax_fiddle.Config
@@ -20,9 +20,14 @@ class LanguageModelData(base_experiment.BaseExperiment):
   --set TRAIN_DATA='{"/data/web*.bin": 0.8, "/data/code*.bin": 0.2}'
   """
 
-  # Files of tokens, separated by commas, or with the weights of a mixture; None
-  # keeps the data of the experiment.
+  # Files of tokens or text, separated by commas, or with the weights of a
+  # mixture; None keeps the data of the experiment.
   TRAIN_DATA: str | Mapping[str, float] | None = None
+  # Tokenizer of files of text: *.model, a tokenizer.json, or bytes; None is
+  # that of the experiment.
+  TOKENIZER: str | None = None
+  # Field with the text in JSON lines, Parquet, Arrow and tf.train.Example.
+  TEXT_FIELD = 'text'
   # Files that are evaluated once each time; None evaluates nothing.
   EVAL_DATA: str | Mapping[str, float] | None = None
   # How documents become rows: best_fit, first_fit, contiguous or truncate; None
@@ -70,9 +75,17 @@ class LanguageModelData(base_experiment.BaseExperiment):
       batch_size=own.batch_size,
       num_infeed_hosts=own.num_infeed_hosts,
       seq_len=self.MAX_SEQ_LEN,
+      tokenizer_tpl=self._tokenizer(),
+      text_field=self.TEXT_FIELD,
       vocab_size=getattr(self, 'VOCAB_SIZE', None),
       layout=self.DATA_LAYOUT,
       input_random_seed=self.DATA_SEED,
       max_corrupt_records=self.MAX_CORRUPT_RECORDS,
       is_training=True,
     )
+
+  def _tokenizer(self) -> Config[tokenizers.Tokenizer] | None:
+    """Returns the tokenizer of files of text."""
+    if self.TOKENIZER is None:
+      return None
+    return huggingface_tokenizers.by_name(self.TOKENIZER)

@@ -247,7 +247,7 @@ def test_ids_beyond_the_vocabulary_name_the_document(tmp_path):
 @pytest.mark.parametrize(
   ('settings', 'message'),
   [
-    ({'data': '/missing/*.bin'}, 'no file of tokens matches'),
+    ({'data': '/missing/*.bin'}, 'no file of tokens or text matches'),
     ({'data': ''}, 'names no file'),
     ({'data': '{}/0.bin', 'layout': 'worst_fit'}, "layout.*got 'worst_fit'"),
     ({'data': '{}/flat.bin', 'layout': 'best_fit'}, 'where documents start'),

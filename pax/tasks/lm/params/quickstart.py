@@ -133,6 +133,8 @@ class PythonSource(lm_data.LanguageModelData):
     )
 
   def _tokenizer(self) -> Config[tokenizers.Tokenizer]:
+    if self.TOKENIZER is not None:
+      return super()._tokenizer()
     if self.NUM_PIECES is None:
       return Config(tokenizers.ByteTokenizer)
     return Config(tokenizers.SentencePieceTokenizer, num_pieces=self.NUM_PIECES)
