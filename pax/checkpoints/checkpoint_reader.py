@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any, Protocol
 
@@ -81,8 +81,12 @@ class CheckpointReader:
   processes of a job each verify a part of the data.
   """
 
-  def __init__(self, path: Path):
-    """Opens the checkpoint at `path`.
+  def __init__(self, path: Path, readers: Sequence[int] | None = None):
+    """Opens a checkpoint.
+
+    Args:
+      path: The checkpoint.
+      readers: The processes that read leaves; None is all processes of the job.
 
     Raises:
       CheckpointError: Another version of Pax saved it.
@@ -91,7 +95,7 @@ class CheckpointReader:
     """
     self.path = path
     with _advise(path):
-      self._reader = _open_format(path)
+      self._reader = _open_format(path, readers or range(jax.process_count()))
 
   @property
   def shapes(self) -> Shapes:
@@ -167,8 +171,9 @@ class CheckpointReader:
 class _OrbaxReader:
   """A database of Orbax: all of it is verified at the first read."""
 
-  def __init__(self, path: Path):
+  def __init__(self, path: Path, readers: Sequence[int]):
     self._path = path
+    self._readers = readers
     self._data = verification.verify_database(path)
     self.shapes = verification.recorded_shapes(path)
     self._leaves = tensorstore_format.LeafReader(path)
@@ -176,7 +181,7 @@ class _OrbaxReader:
 
   def verify(self) -> None:
     if not self._is_verified:
-      verification.verify_data(self._path, self._data)
+      verification.verify_data(self._path, self._data, self._readers)
       self._is_verified = True
 
   def read(self, abstract: LeafDict) -> LeafDict:
@@ -186,7 +191,7 @@ class _OrbaxReader:
       return _verified(self.verify, lambda: self._leaves.read(abstract))
     except CorruptCheckpointError:
       # Another process may have verified the damaged file.
-      verification.verify_data(self._path, self._data, is_divided=False)
+      verification.verify_data(self._path, self._data, [jax.process_index()])
       raise
 
   def input_texts(self) -> Mapping[str, str]:
@@ -196,21 +201,24 @@ class _OrbaxReader:
 class _LeafReader:
   """A TensorStore per leaf, each verified when it is read."""
 
-  def __init__(self, path: Path):
+  def __init__(self, path: Path, readers: Sequence[int]):
     self._path = path
+    self._readers = readers
     self._entries = verification.verify_metadata(path)
     self._leaves = tensorstore_format.LeafReader(path)
     self.shapes = self._leaves.shapes()
     self._verified: set[str] = set()
 
   def verify(self) -> None:
-    verification.verify_leaves(self._path, self._entries, None)
+    verification.verify_leaves(self._path, self._entries, None, self._readers)
 
   def read(self, abstract: LeafDict) -> LeafDict:
     leaves = abstract.keys() - self._verified
 
     def verify() -> None:
-      verification.verify_leaves(self._path, self._entries, leaves)
+      verification.verify_leaves(
+        self._path, self._entries, leaves, self._readers
+      )
       self._verified |= leaves
 
     return _verified(verify, lambda: self._leaves.read(abstract))
@@ -239,7 +247,7 @@ class _FileReader:
     return self._input_texts
 
 
-def _open_format(path: Path) -> _FormatReader:
+def _open_format(path: Path, readers: Sequence[int]) -> _FormatReader:
   if file := paxml_flax_format.find_file(path):
     return _FileReader(paxml_flax_format.read(file), {})
   if not path.is_dir():
@@ -248,7 +256,7 @@ def _open_format(path: Path) -> _FormatReader:
   # Of paxml's databases there is no manifest, and _LeafReader reads them.
   entries = manifest.read(path) or ()
   is_orbax = verification.METADATA_IN_FOLDER in entries
-  return _OrbaxReader(path) if is_orbax else _LeafReader(path)
+  return (_OrbaxReader if is_orbax else _LeafReader)(path, readers)
 
 
 def _verified(

@@ -20,6 +20,7 @@ from pax.checkpoints import (
   paths,
   pins,
   reading,
+  replica_broadcast,
   transformations,
   writing,
 )
@@ -29,6 +30,7 @@ from pax.checkpoints.types import (
   CheckpointType,
   CorruptCheckpointError,
   InputState,
+  LeafDict,
   Restored,
   State,
 )
@@ -271,21 +273,35 @@ class FileCheckpointer:
     self, abstract: State, step: int, path: pathlib.Path
   ) -> Restored:
     error: CheckpointError | None = None
+    wanted, leaves = paths.flatten(abstract), {}
+    replica = self._find_replica(wanted)
+    readers = replica.readers if replica else range(jax.process_count())
     try:
-      checkpoint = checkpoint_reader.CheckpointReader(path)
-      leaves = self._transforms.read(
-        checkpoint, paths.flatten(abstract), is_full=True
-      )
+      checkpoint = checkpoint_reader.CheckpointReader(path, readers)
+      if jax.process_index() in readers:
+        own = replica.on_first_replica(wanted) if replica else wanted
+        leaves = self._transforms.read(checkpoint, own, is_full=True)
     except CheckpointError as e:
       error = e
     # Each process compares the checksums of a part of the files.
     self._raise_if_any(error, f'{path.name} is restored')
+    if replica:
+      leaves = replica.broadcast(wanted, leaves)
+      logging.info('Processes %s have read the checkpoint', readers)
     logging.info('Restored step %d from %s', step, path)
     return Restored(
       paths.unflatten(abstract, leaves),
       reading.select_input_state(checkpoint),
       step,
     )
+
+  def _find_replica(
+    self, leaves: LeafDict
+  ) -> replica_broadcast.ReplicaBroadcast | None:
+    # Transformations compute on the mesh of all processes.
+    if self._options.single_replica_restore and self._transforms.is_identity:
+      return replica_broadcast.find(leaves)
+    return None
 
   def _available(self) -> dict[int, pathlib.Path]:
     """Returns the checkpoints by step, with the newest of all processes.

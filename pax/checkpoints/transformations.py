@@ -44,6 +44,11 @@ class Transformations:
         value_fn = getattr(rule, 'value_fn', None)
         self._rules.append((re.compile(pattern), key, value_fn))
 
+  @property
+  def is_identity(self) -> bool:
+    """Whether no leaf is transformed."""
+    return not (self._rules or self._fallbacks)
+
   def read(
     self,
     checkpoint: checkpoint_reader.CheckpointReader,
@@ -63,7 +68,7 @@ class Transformations:
       CheckpointError: A leaf is missing, or has another shape or dtype.
       CorruptCheckpointError: Files differ from what was written.
     """
-    if not (self._rules or self._fallbacks):
+    if self.is_identity:
       return checkpoint.read(abstract, is_full=is_full)
     saved = checkpoint.shapes
     fresh = {

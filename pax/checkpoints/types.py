@@ -59,6 +59,9 @@ class CheckpointOptions:
   # Whether a corrupt newest checkpoint is renamed and the one before restored;
   # otherwise it is an error.
   skips_corrupt: bool = False
+  # Whether, where a mesh has replicas of the state in several processes, only
+  # those of the first read a checkpoint and send it to the others.
+  single_replica_restore: bool = False
   # Whether checkpoints are saved; restoring is always possible.
   saving: bool = True
   # Whether a thread writes the files while training continues.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import pathlib
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import jax
@@ -114,13 +114,20 @@ def verify_leaves(
   path: Path,
   entries: Mapping[str, manifest.Entry],
   leaves: Collection[str] | None,
+  readers: Sequence[int],
 ) -> None:
-  """Checks the chunks of leaves; None is all.
+  """Checks the chunks of leaves.
 
-  The processes of a job each read a part of the files for the checksums.
+  Args:
+    path: The checkpoint.
+    entries: All manifest entries.
+    leaves: Names of leaves; None is all.
+    readers: The processes that each compare a part of the checksums.
+
+  Raises:
+    CorruptCheckpointError: A file is missing or differs.
   """
-  part, num_parts = jax.process_index(), jax.process_count()
-  own_part = set(sorted(entries)[part::num_parts])
+  own_part = _own_part(entries, readers)
   selected = {}
   for name, entry in entries.items():
     leaf = tensorstore_format.leaf_of(name)
@@ -159,23 +166,25 @@ def verify_database(path: Path) -> Mapping[str, manifest.Entry]:
 def verify_data(
   path: Path,
   entries: Mapping[str, manifest.Entry],
-  *,
-  is_divided: bool = True,
+  readers: Sequence[int],
 ) -> None:
   """Checks the data of a checkpoint of Orbax.
 
   Args:
     path: The checkpoint.
     entries: What `verify_database` returns.
-    is_divided: Whether the processes of a job each compare a part of the
-      checksums.
+    readers: The processes that each compare a part of the checksums.
 
   Raises:
     CorruptCheckpointError: A file is missing or differs.
   """
-  part, num_parts = jax.process_index(), jax.process_count()
-  own_part = set(sorted(entries)[part::num_parts] if is_divided else entries)
-  manifest.verify(path, entries, own_part.__contains__)
+  manifest.verify(path, entries, _own_part(entries, readers).__contains__)
+
+
+def _own_part(files: Iterable[str], readers: Sequence[int]) -> set[str]:
+  """Returns the files whose checksums this process compares."""
+  part = list(readers).index(jax.process_index())
+  return set(sorted(files)[part :: len(readers)])
 
 
 def recorded_shapes(path: Path) -> Shapes:

@@ -240,6 +240,7 @@ def _checkpointer(
     ),
     todelete_subdir=options.checkpoint_todelete_subdir,
     skips_corrupt=options.on_corrupt_checkpoint == 'fallback',
+    single_replica_restore=options.single_replica_restore,
     saving=options.enable_checkpoint_saving,
     asynchronous=options.jax_fully_async_checkpoint,
     # Orbax saves no arrays that exist on one process only, as those of pmap.

@@ -244,6 +244,12 @@ class RunOptions(command_line.CheckedOptions):
   jax_fully_async_checkpoint: bool = _flag(
     True, 'Checkpoints', 'Write checkpoints in the background.'
   )
+  single_replica_restore: bool = _flag(
+    False,
+    'Checkpoints',
+    'Where the mesh has replicas of the state in several processes, only those'
+    ' of the first read the checkpoint of the job and send it to the others.',
+  )
   async_timeout_secs: int = _flag(
     600,
     'Checkpoints',

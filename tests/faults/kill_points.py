@@ -15,11 +15,19 @@ from collections.abc import Callable
 from typing import Any
 
 from pax import experiment_registry
-from pax.checkpoints import layouts, manifest, orbax_format, paths, writing
+from pax.checkpoints import (
+  checkpoint_reader,
+  layouts,
+  manifest,
+  orbax_format,
+  paths,
+  writing,
+)
 from tests.integration import experiments
 
 VARIABLE = 'KILL_POINT'
 _LAYOUTS = (layouts.OrbaxLayout, layouts.LeafLayout, layouts.FileLayout)
+_READERS = (checkpoint_reader.CheckpointReader,)
 _BEFORE, _AFTER = 'before', 'after'
 # Moment, name of the function, and the objects that have it.
 POINTS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
@@ -42,8 +50,8 @@ POINTS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
   'an expired checkpoint is renamed': (_AFTER, 'rename', (paths.pathlib.Path,)),
   'an expired checkpoint is deleted': (_AFTER, 'delete', (paths,)),
   # Restoring.
-  'nothing is read': (_BEFORE, 'read', _LAYOUTS),
-  'the state is read': (_AFTER, 'read', _LAYOUTS),
+  'nothing is read': (_BEFORE, 'read', _READERS),
+  'the state is read': (_AFTER, 'read', _READERS),
 }
 # Of layouts that Orbax writes.
 ORBAX_POINTS = {

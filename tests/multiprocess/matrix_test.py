@@ -65,6 +65,19 @@ def test_what_goes_on_is_what_was_never_stopped(tmp_path, count):
   assert many.numbers(stopped) == many.numbers(straight)
 
 
+def test_one_replica_restores_for_all(tmp_path):
+  """Bit for bit what all processes restore, with half of the readers."""
+  words = ['--set=ICI_MESH_SHAPE=[2,2,1]']
+  straight, stopped = tmp_path / 'straight', tmp_path / 'stopped'
+  many.train(straight, *words, count=4)
+  many.train(stopped, *words, count=4, steps=10)
+  words.append('--single_replica_restore')
+  many.train(stopped, *words, count=4)
+  log = (stopped / 'logs' / 'train_3.log').read_text()
+  assert 'Processes (0, 1) have read the checkpoint' in log
+  assert binary.loss_bits(stopped) == binary.loss_bits(straight)
+
+
 @pytest.mark.parametrize('killed', [0, 1])
 def test_without_a_launcher_who_is_left_ends_too(tmp_path, killed):
   """Within a minute, for that is how long a process may be silent."""

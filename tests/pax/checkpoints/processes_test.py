@@ -48,6 +48,11 @@ def test_both_restore_the_last_complete_checkpoint(messages):
     assert 'checkpoint_00000002' not in message['checkpoints']
 
 
+def test_one_replica_reads_for_both(messages):
+  values = list(range(8))
+  assert [m['replica'] for m in messages] == [[1, values], [0, values]]
+
+
 def test_the_deadline_names_the_process_that_is_missing(messages):
   first, second = messages
   assert first['missing'].startswith(

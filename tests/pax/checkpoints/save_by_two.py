@@ -12,12 +12,14 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pax import checkpoints
+from pax.checkpoints import checkpoint_reader
 from tests.testing import polling, trees
 
 _TIMEOUT_SECS = 2.0
@@ -50,6 +52,7 @@ def main(address: str, process: str, directory: str) -> None:
   messages['failed'] = _error_of_a_later_step(checkpointer, state)
   restored = checkpointer.restore(trees.abstract(state))
   messages['restored'] = [restored.step, restored.input_state]
+  messages['replica'] = _restore_by_one_replica(directory)
   impatient = checkpoints.create_checkpointer(
     checkpoints.CheckpointOptions(timeout_secs=_TIMEOUT_SECS), directory
   )
@@ -65,6 +68,28 @@ def main(address: str, process: str, directory: str) -> None:
     path.name for path in pathlib.Path(directory, 'checkpoints').iterdir()
   )
   print(json.dumps(messages), flush=True)
+
+
+def _restore_by_one_replica(directory: str) -> list[Any]:
+  """Returns the number of reads of this process, and the values."""
+  reader = checkpoint_reader.CheckpointReader
+  reads = []
+
+  def count(self, *args, read=reader.read, **kwargs):
+    reads.append(self.path)
+    return read(self, *args, **kwargs)
+
+  reader.read = count
+  checkpointer = checkpoints.create_checkpointer(
+    checkpoints.CheckpointOptions(single_replica_restore=True), directory
+  )
+  mesh = jax.make_mesh((jax.device_count(),), ('replica',))
+  sharding = NamedSharding(mesh, PartitionSpec())
+  leaf = jax.ShapeDtypeStruct((8,), np.float32, sharding=sharding)
+  restored = checkpointer.restore({'w': leaf})
+  w = restored.state['w']
+  assert w.sharding == sharding
+  return [len(reads), np.asarray(w.addressable_data(0)).tolist()]
 
 
 def _state() -> dict[str, jax.Array]:

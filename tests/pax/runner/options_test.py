@@ -49,6 +49,7 @@ FLAGS = [
   'pmap_use_tensorstore',
   'tensorstore_use_ocdbt',
   'jax_fully_async_checkpoint',
+  'single_replica_restore',
   'async_timeout_secs',
   'fdl',
   'fdl_config',
