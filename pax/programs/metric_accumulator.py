@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import jax
 import numpy as np
 
@@ -19,12 +21,25 @@ _SCALARS = (
 )
 
 
+# Keys of `MetricAccumulator.sums`.
+_METRICS, _LOSS, _SUMMARIES = 'metrics', 'loss', 'summaries'
+
+
 class WeightedMeans:
   """Weighted means by name, summed in float64."""
 
-  def __init__(self) -> None:
+  def __init__(self, sums: Mapping[str, Sequence[float]] | None = None):
+    """Starts with the `sums` of other means."""
     # Sum of value * weight, and sum of weights.
-    self._sums: dict[str, np.ndarray] = {}
+    self._sums = {
+      name: np.array([total, weight], np.float64)
+      for name, (total, weight) in (sums or {}).items()
+    }
+
+  @property
+  def sums(self) -> dict[str, list[float]]:
+    """The sum of value * weight, and the sum of weights, by name."""
+    return {name: pair.tolist() for name, pair in self._sums.items()}
 
   def add(self, pairs: WeightedScalars) -> None:
     """Adds one (value, weight) per name."""
@@ -47,18 +62,24 @@ class MetricAccumulator:
   The output of a step is fetched while the next step runs.
   """
 
-  def __init__(self, loss_name: str | None):
+  def __init__(
+    self,
+    loss_name: str | None,
+    sums: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
+  ):
     """Starts without batches.
 
     Args:
       loss_name: The weighted scalar whose weight is the weight of the loss;
         None weights all batches equally.
+      sums: `sums` of another accumulator, of batches before.
     """
     self._loss_name = loss_name
     self._pending: tuple[StepOutput, NestedMap] | None = None
-    self._metrics = WeightedMeans()
-    self._loss = WeightedMeans()
-    self._summaries = WeightedMeans()
+    sums = sums or {}
+    self._metrics = WeightedMeans(sums.get(_METRICS))
+    self._loss = WeightedMeans(sums.get(_LOSS))
+    self._summaries = WeightedMeans(sums.get(_SUMMARIES))
     self._media: dict[str, summaries.media.Media] = {}
     self._rows: list[NestedMap] = []
     self.num_batches = 0
@@ -78,6 +99,14 @@ class MetricAccumulator:
     """Adds the pending output; call it before reading results."""
     pending, self._pending = self._pending, None
     self._fetch(pending)
+
+  def sums(self) -> dict[str, dict[str, list[float]]]:
+    """Returns the sums of losses, metrics and summaries, as JSON has them."""
+    return {
+      _METRICS: self._metrics.sums,
+      _LOSS: self._loss.sums,
+      _SUMMARIES: self._summaries.sums,
+    }
 
   @property
   def loss(self) -> float | None:

@@ -149,6 +149,7 @@ class _TrainLoop:
         self._reporter.finish_steps()
         if not divergence.may_save(self.step, self.state):
           return
+        self._reporter.save_accumulators(self.step)
       is_saved = checkpointer.save(
         self.step, self.state, prefetch.state_of(self._batches), force=force
       )

@@ -13,11 +13,10 @@ import jax
 from absl import logging
 
 from pax import partitioning, summaries
-from pax.programs import divergence, metric_accumulator, program, step_status
+from pax.programs import divergence, program, step_status, summary_window
 from pax.programs.jobs import TrainJob
 from pax.programs.program import TrainProgramOutput, TrainState
 from pax.steps import Batch, StepOutput
-from praxis import pytypes
 
 # Scalars and media by tag.
 Summaries = dict[str, float | jax.Array | summaries.media.Media]
@@ -53,7 +52,7 @@ class TrainMetricsReporter:
     self._last_step = int(train.num_train_steps)
     self._log_interval = train.log_train_output_interval_steps
     self._accumulate_interval = train.summary_accumulate_interval_steps
-    self._accumulated: list[StepOutput] = []
+    self._window = summary_window.restore(job.job_log_dir, job.step)
     self._inflight: collections.deque[_InflightStep] = collections.deque()
     self._status_reader = step_status.StatusReader(job.task.learners[0])
     # Follows the steps that have finished.
@@ -121,6 +120,11 @@ class TrainMetricsReporter:
     while self._inflight:
       self._finish_oldest()
 
+  def save_accumulators(self, step: int) -> None:
+    """Writes the sums of means whose last step is after this checkpoint."""
+    if self._accumulate_interval:
+      summary_window.save(self._job.job_log_dir, step, self._window)
+
   def drain(self) -> None:
     """Waits for all steps."""
     self.finish_steps()
@@ -138,10 +142,10 @@ class TrainMetricsReporter:
   def _summarize(self, step: int, output: StepOutput) -> None:
     interval = self._accumulate_interval
     if interval and step % interval == 0:
-      self._accumulated.append(output)
+      self._window.outputs.append(output)
     if step % self._summary_interval == 0:
-      outputs = self._accumulated or [output]
-      self._accumulated = []
+      window = self._window or summary_window.SummaryWindow([output])
+      self._window = summary_window.SummaryWindow()
       job_scalars = self._speed.scalars() | self._first_scalars
       self._first_scalars = {}
       counts = self.divergence.counts
@@ -149,21 +153,16 @@ class TrainMetricsReporter:
       self._job.writer.write(
         step,
         lambda: (
-          self._step_scalars(outputs)
+          self._step_scalars(window)
           | step_status.count_scalars(counts, statuses)
           | job_scalars
         ),
       )
 
-  def _step_scalars(self, outputs: list[StepOutput]) -> Summaries:
+  def _step_scalars(self, window: summary_window.SummaryWindow) -> Summaries:
     """Returns summaries by tag, means if several steps; waits for the steps."""
-    if len(outputs) == 1:
-      scalars = summaries.tags.step_summaries(outputs[0])
-    else:
-      scalars = _mean_summaries(outputs, self._job.task.decode.metrics_prefix)
-    pairs = outputs[-1].weighted_scalars.items()
-    means = {name: float(value) for name, (value, _) in pairs}
-    derived = self._job.train_input.derived_metrics(means)
+    scalars = window.means(self._job.task.decode.metrics_prefix)
+    derived = self._job.train_input.derived_metrics(window.last_scalars())
     return scalars | {f'Metrics/{name}': x for name, x in derived.items()}
 
   def _print_sample(self, state: TrainState, prompt: str) -> None:
@@ -196,20 +195,6 @@ class TrainMetricsReporter:
       rate=self._speed.rate,
       mfu=self._speed.mfu,
     )
-
-
-def _mean_summaries(outputs: list[StepOutput], prefix: str) -> Summaries:
-  """Returns means over steps; weighted scalars are weighted means."""
-  accumulator = metric_accumulator.MetricAccumulator(None)
-  for output in outputs:
-    accumulator.add(output, pytypes.NestedMap())
-  accumulator.finish()
-  return {
-    summaries.tags.LOSS: accumulator.loss,
-    **summaries.tags.weighted_scalars(accumulator.metrics, prefix),
-    **accumulator.layer_summaries,
-    **accumulator.media,
-  }
 
 
 def _create_status_log(

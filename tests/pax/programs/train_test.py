@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import types
 
@@ -290,6 +291,42 @@ def test_summaries_may_be_means_over_steps(tmp_path):
   train_program.train(run)
   # Step 0 alone, then the mean of batches 2 to 5.
   assert run.writer.steps == [('train', 0, 1), ('train', 4, 3.5)]
+
+
+class Saver(Recorder):
+  """Saves every step."""
+
+  def is_due(self, step, *, force=False):
+    return True
+
+
+@pytest.mark.parametrize('stop_at', [2, 3, 4])
+def test_means_over_steps_include_those_before_a_restart(tmp_path, stop_at):
+  def run(first, stop_at=None):
+    run = _run(
+      tmp_path,
+      first=first,
+      stop_at=stop_at,
+      num_train_steps=9,
+      summary_interval_steps=4,
+      summary_accumulate_interval_steps=1,
+    )
+    run = dataclasses.replace(run, checkpointer=Saver())
+    train_program.train(run)
+    return run.writer.steps
+
+  steps = run(0, stop_at) + run(stop_at)
+  # Step 0 alone, then the means of batches 2 to 5 and 6 to 9.
+  assert steps == [('train', 0, 1), ('train', 4, 3.5), ('train', 8, 7.5)]
+  # A step that was saved by an earlier run starts with its own sums.
+  assert run(2) == steps[1:]
+
+
+def test_damaged_sums_are_set_aside(tmp_path, caplog):
+  (tmp_path / 'summary_sums.json').write_text('{"2": {"loss": 3}}')
+  run = _run(tmp_path, first=2, summary_accumulate_interval_steps=1)
+  train_program.train(run)
+  assert (tmp_path / 'summary_sums.json.damaged').exists()
 
 
 def test_an_error_in_the_data_reaches_the_caller(tmp_path):
