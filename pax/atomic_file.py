@@ -2,7 +2,8 @@
 """Files that appear under their name only when they are complete.
 
 A durable file is on the disk when it appears: a power failure leaves the older
-file or the new one.
+file or the new one. An object in a bucket (`storage.BucketPath`) is replaced by
+one request.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import errno
 import fcntl
 import glob
+import io
 import os
 import pathlib
 import socket
@@ -19,7 +21,9 @@ import uuid
 from collections.abc import Iterator
 from typing import BinaryIO
 
-PathLike = str | os.PathLike[str]
+from pax import storage
+
+PathLike = storage.PathLike
 
 # Errors of folders that cannot be flushed: the file system has no such call, or
 # the folder may be written and not read.
@@ -117,6 +121,11 @@ def open_atomic(
     path: The file.
     is_durable: See `AtomicFile`.
   """
+  if isinstance(path, storage.BucketPath):
+    buffer = io.BytesIO()
+    yield buffer
+    path.write_bytes(buffer.getvalue())
+    return
   file = AtomicFile(path, is_durable=is_durable)
   try:
     yield file.file
@@ -142,6 +151,8 @@ def make_folder(path: PathLike, *, parents: bool = False) -> None:
   Raises:
     OSError: It cannot be created, or its parent does not exist.
   """
+  if isinstance(path, storage.BucketPath):
+    return
   path = pathlib.Path(path)
   missing = [p for p in (path, *path.parents) if not p.exists()]
   path.mkdir(parents=parents, exist_ok=True)

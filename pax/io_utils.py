@@ -20,7 +20,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from pax import atomic_file, npz_trees, side_files, tasks_lib, tf_records
+from pax import (
+  atomic_file,
+  npz_trees,
+  side_files,
+  storage,
+  tasks_lib,
+  tf_records,
+  working_copy,
+)
 from pax.checkpoints import reading
 
 OutputFormatType = tasks_lib.OutputFormatType
@@ -177,6 +185,7 @@ def checkpoint_progress(
   if unfinished_step(job_log_dir, mode) != int(checkpoint_step):
     _write_record(file, {_STEP: int(checkpoint_step)})
   yield
+  working_copy.upload(job_log_dir)
   with side_files.tolerate_errors(file):
     file.unlink(missing_ok=True)
 
@@ -314,15 +323,15 @@ class ShardedParallelWriter:
       file.discard()
 
 
-def _progress_file(job_log_dir: PathLike, mode: EvaluationMode) -> pathlib.Path:
-  return pathlib.Path(job_log_dir) / _ARTIFACTS / mode.progress_filename
+def _progress_file(job_log_dir: PathLike, mode: EvaluationMode) -> storage.Path:
+  return working_copy.origin(job_log_dir) / _ARTIFACTS / mode.progress_filename
 
 
-def _training_end_file(job_log_dir: PathLike) -> pathlib.Path:
-  return pathlib.Path(job_log_dir) / _ARTIFACTS / _TRAINING_END
+def _training_end_file(job_log_dir: PathLike) -> storage.Path:
+  return working_copy.origin(job_log_dir) / _ARTIFACTS / _TRAINING_END
 
 
-def _write_record(file: pathlib.Path, record: dict[str, int]) -> None:
+def _write_record(file: storage.Path, record: dict[str, int]) -> None:
   with side_files.tolerate_errors(file):
     side_files.make_directories(file.parent.parent, file.parent.name)
     side_files.write_text(file, json.dumps(record))

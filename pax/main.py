@@ -19,7 +19,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pax import exit_codes
+from pax import exit_codes, storage
 from pax.runner import (
   command_line,
   error_report,
@@ -82,6 +82,8 @@ def console(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(options: options_lib.RunOptions) -> int:
+  if options.job_log_dir and (options.study or options.mode == 'aot'):
+    storage.require_local(options.job_log_dir, '--job_log_dir')
   # Each imports JAX, which --help and wrong flags do not need.
   if options.study:
     from pax import studies

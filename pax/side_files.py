@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from absl import logging
 
-from pax import atomic_file
+from pax import atomic_file, storage
 
 T = TypeVar('T')
 PathLike = str | os.PathLike[str]
@@ -46,12 +46,18 @@ def read(path: PathLike, parse: Callable[[str], T]) -> T | None:
   Args:
     path: The file. A damaged one is set aside.
     parse: Parses its text; raises one of INVALID if it is damaged.
+
+  Raises:
+    OSError: A bucket cannot be read.
   """
   try:
     return parse(read_bytes(path).decode())
   except FileNotFoundError:
     return None
   except OSError as e:
+    if isinstance(path, storage.BucketPath):
+      # Of the service: the object is not damaged.
+      raise
     set_aside(path, e.strerror or str(e))
   except INVALID as e:
     set_aside(path, f'{type(e).__name__}: {e}')
@@ -69,6 +75,8 @@ def read_bytes(path: PathLike) -> bytes:
   Raises:
     OSError: It cannot be read, or it is a directory, a pipe or a device.
   """
+  if isinstance(path, storage.BucketPath):
+    return path.read_bytes()
   if not stat.S_ISREG(os.stat(path).st_mode):
     raise OSError('it is not a regular file')
   return pathlib.Path(path).read_bytes()
@@ -102,7 +110,10 @@ def set_aside(path: PathLike, reason: str) -> None:
   """
   damaged = damaged_path(path)
   try:
-    os.rename(path, damaged)
+    if isinstance(path, storage.BucketPath):
+      storage.move_tree(path, damaged)
+    else:
+      os.rename(path, damaged)
   except FileNotFoundError:
     return  # Another process was first.
   except OSError as e:
@@ -120,13 +131,14 @@ def set_aside(path: PathLike, reason: str) -> None:
   )
 
 
-def damaged_path(path: PathLike) -> pathlib.Path:
+def damaged_path(path: PathLike) -> storage.Path:
   """Returns the path that a damaged file is renamed to."""
-  path = pathlib.Path(path)
+  path = storage.to_path(path)
   for count in itertools.count():
     suffix = f'.{count}' if count else ''
     damaged = path.with_name(f'{path.name}.damaged{suffix}')
-    if not os.path.lexists(damaged):
+    is_bucket = isinstance(damaged, storage.BucketPath)
+    if not (damaged.exists() if is_bucket else os.path.lexists(damaged)):
       break
   return damaged
 
@@ -140,12 +152,12 @@ def write_text(path: PathLike, text: str, *, is_durable: bool = True) -> None:
     is_durable: Whether to flush it to the disk.
   """
   with tolerate_errors(path):
-    if os.path.isdir(path):
+    if not isinstance(path, storage.BucketPath) and os.path.isdir(path):
       set_aside(path, 'it is not a regular file')
     atomic_file.write_text(path, text, is_durable=is_durable)
 
 
-def make_directories(root: PathLike, *names: str) -> pathlib.Path:
+def make_directories(root: PathLike, *names: str) -> storage.Path:
   """Creates `root/name/name...` and returns its path.
 
   `root` is not created: a job directory that was deleted or unmounted must not
@@ -154,6 +166,8 @@ def make_directories(root: PathLike, *names: str) -> pathlib.Path:
   Raises:
     OSError: `root` does not exist, or is not writable.
   """
+  if isinstance(root, storage.BucketPath):
+    return root.joinpath(*names)
   path = pathlib.Path(root)
   for part in pathlib.PurePath(*names).parts:
     path /= part

@@ -102,14 +102,16 @@ LAYERS: tuple[Layer, ...] = (
   ),
   Layer(
     'checkpoints',
-    'the train state, its checkpoints, atomic files, barriers of processes',
+    'the train state, its checkpoints, files, buckets, barriers of processes',
     (
       'pax.atomic_file',
       'pax.checkpoints',
       'pax.coordination_service',
       'pax.huggingface',
       'pax.side_files',
+      'pax.storage',
       'pax.train_states',
+      'pax.working_copy',
     ),
   ),
   Layer(
@@ -121,7 +123,6 @@ LAYERS: tuple[Layer, ...] = (
       'pax.ghostnorm',
       'pax.base_task',
       'pax.exit_codes',
-      'pax.generation_runner',
       'pax.inputs',
       'pax.learners',
       'pax.npz_trees',

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import threading
 from collections.abc import Callable, Mapping
 from concurrent import futures
@@ -12,7 +11,7 @@ from typing import Any, Protocol
 import jax
 from absl import logging
 
-from pax import atomic_file, coordination_service
+from pax import atomic_file, coordination_service, storage
 from pax.checkpoints import (
   agreement,
   checkpoint_reader,
@@ -163,7 +162,7 @@ class FileCheckpointer:
   def __init__(
     self,
     options: CheckpointOptions,
-    directory: pathlib.Path,
+    directory: storage.Path,
     kind: CheckpointType,
     before_write: Callable[[], None],
     transforms: transformations.Transformations,
@@ -256,7 +255,7 @@ class FileCheckpointer:
       )
     if not self._options.skips_corrupt:
       candidates = candidates[:1]
-    errors: dict[pathlib.Path, CorruptCheckpointError] = {}
+    errors: dict[storage.Path, CorruptCheckpointError] = {}
     for candidate in candidates:
       path = available[candidate]
       try:
@@ -270,7 +269,7 @@ class FileCheckpointer:
     raise errors[available[candidates[0]]]
 
   def _restore_step(
-    self, abstract: State, step: int, path: pathlib.Path
+    self, abstract: State, step: int, path: storage.Path
   ) -> Restored:
     error: CheckpointError | None = None
     wanted, leaves = paths.flatten(abstract), {}
@@ -303,7 +302,7 @@ class FileCheckpointer:
       return replica_broadcast.find(leaves)
     return None
 
-  def _available(self) -> dict[int, pathlib.Path]:
+  def _available(self) -> dict[int, storage.Path]:
     """Returns the checkpoints by step, with the newest of all processes.
 
     Raises:
@@ -337,7 +336,7 @@ class FileCheckpointer:
       raise error
 
   def _move_aside(
-    self, corrupt: Mapping[pathlib.Path, CorruptCheckpointError]
+    self, corrupt: Mapping[storage.Path, CorruptCheckpointError]
   ) -> None:
     """Renames corrupt checkpoints, which all processes have found."""
     if not corrupt:
@@ -348,7 +347,7 @@ class FileCheckpointer:
         renamed = paths.set_aside_path(path)
         logging.warning('%s', damage)
         try:
-          path.rename(renamed)
+          paths.move(path, renamed)
         except OSError as e:
           error = CheckpointError(f'cannot rename {path} to {renamed}: {e}')
         else:
@@ -412,7 +411,7 @@ class FileCheckpointer:
     if jax.process_index() == 0:
       self._delete_expired(step)
 
-  def _prepare(self, final: pathlib.Path) -> None:
+  def _prepare(self, final: storage.Path) -> None:
     """Makes the folder of the checkpoints, once.
 
     Raises:
@@ -420,7 +419,7 @@ class FileCheckpointer:
       OSError: The folder cannot be made.
     """
     self._before_write()
-    if final.exists():
+    if paths.is_committed(final):
       raise CheckpointError(
         f'cannot write {final}: the name is taken, and nothing is overwritten;'
         f' move it aside: {paths.move_aside_command(final)}'
@@ -434,7 +433,7 @@ class FileCheckpointer:
   def _delete_expired(self, saved_step: int) -> None:
     try:
       available = paths.steps(self._directory)
-      times = {s: path.stat().st_mtime for s, path in available.items()}
+      times = {s: paths.saved_at(path) for s, path in available.items()}
       for step in self._options.steps_to_delete(times, self._pinned):
         if step == saved_step:
           continue
@@ -465,5 +464,5 @@ def create_checkpointer(
     restore_transformations: `task.train.restore_transformations`, built.
   """
   transforms = transformations.Transformations(restore_transformations)
-  directory = pathlib.Path(job_log_dir) / paths.CHECKPOINTS
+  directory = paths.checkpoints_folder(job_log_dir)
   return FileCheckpointer(options, directory, kind, before_write, transforms)

@@ -9,8 +9,6 @@ Those of older versions are the list alone.
 from __future__ import annotations
 
 import json
-import os
-import pathlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
@@ -19,11 +17,11 @@ from typing import Any
 import numpy as np
 from isal import isal_zlib
 
-from pax import atomic_file
+from pax import atomic_file, storage
 from pax.checkpoints import paths
 from pax.checkpoints.types import CorruptCheckpointError
 
-Path = pathlib.Path
+Path = storage.Path
 Entry = tuple[int, int]  # Size in bytes and CRC-32.
 
 _FILE_NAME = re.compile(r'process_\d+-of-(\d+)\.json')
@@ -124,18 +122,14 @@ def check_names(directory: Path, entries: Mapping[str, Entry]) -> None:
     CorruptCheckpointError: A file is in no manifest.
   """
   manifests = paths.side_folder(directory) / paths.MANIFEST_FOLDER
-  for folder, _, names in os.walk(directory):
-    if pathlib.Path(folder) == manifests:
-      continue
-    parent = pathlib.Path(folder).relative_to(directory)
-    for name in names:
-      file = str(parent / name)
-      is_hidden = name.startswith('.') and not name.startswith('.z')
-      # Older manifests do not list the metadata.
-      if not (file in entries or is_hidden or file == paths.METADATA_FILE):
-        raise CorruptCheckpointError(
-          f'{directory / file} is not part of the checkpoint'
-        )
+  # Older manifests do not list the metadata.
+  unlisted = (paths.METADATA_FILE, storage.MARKER)
+  for file in storage.files(directory):
+    path = directory / file
+    is_hidden = path.name.startswith('.') and not path.name.startswith('.z')
+    is_unlisted = is_hidden or file in unlisted or path.parent == manifests
+    if file not in entries and not is_unlisted:
+      raise CorruptCheckpointError(f'{path} is not part of the checkpoint')
 
 
 def verify(
@@ -201,6 +195,9 @@ def _read_checksums(
 def _checksum(directory: Path, name: str, start: int, size: int) -> int:
   """Returns the CRC-32 of a part of a file, less if it ends before."""
   path = directory / name
+  if isinstance(path, storage.BucketPath):
+    # One request.
+    return isal_zlib.crc32(path.read_range(start, start + size))
   buffer = memoryview(bytearray(min(_BUFFER_BYTES, size)))
   checksum = 0
   try:

@@ -2,6 +2,8 @@
 """Names on disk: checkpoints of a job directory and leaves of a train state.
 
 A checkpoint is written under a temporary name and renamed when it is complete.
+In a bucket it is written under its name, and a marker commits it
+(`storage.MARKER`); a checkpoint that is one object needs none.
 
 The name of a leaf is its key path: `mdl_vars.params.lm.softmax.w`,
 `opt_states_0_2.m.params.lm.softmax.w`, `step`. Keys and attributes are joined
@@ -23,7 +25,7 @@ from typing import Any
 import jax
 from absl import logging
 
-from pax import atomic_file
+from pax import atomic_file, storage, working_copy
 from pax.checkpoints.types import CheckpointType, LeafDict
 
 CHECKPOINTS = 'checkpoints'
@@ -36,6 +38,11 @@ _NAME = re.compile(rf'(?:{_PREFIX})?(\d+)')
 # First two bytes of a msgpack map of at most 15 entries with short keys.
 _MSGPACK_MAP = re.compile(rb'[\x80-\x8f][\xa0-\xbf]')
 _THREADS = 8
+_MARKER_TEXT = 'Checkpoint commit was successful.'
+_MOVE_COMMANDS = {
+  's3': ['aws', 's3', 'mv', '--recursive'],
+  'gs': ['gcloud', 'storage', 'mv'],
+}
 
 
 def checkpoint_name(step: int, kind: CheckpointType) -> str:
@@ -44,7 +51,12 @@ def checkpoint_name(step: int, kind: CheckpointType) -> str:
   return f'checkpoint_{step:{digits}d}'
 
 
-def steps(directory: pathlib.Path) -> dict[int, pathlib.Path]:
+def checkpoints_folder(job_log_dir: storage.PathLike) -> storage.Path:
+  """Returns the folder of the checkpoints of a job."""
+  return working_copy.origin(job_log_dir) / CHECKPOINTS
+
+
+def steps(directory: storage.Path) -> dict[int, storage.Path]:
   """Returns the complete checkpoints in `directory` by step, oldest first.
 
   A damaged checkpoint counts: loading it fails. Other files and folders whose
@@ -75,6 +87,37 @@ def commit(source: pathlib.Path, final: pathlib.Path) -> None:
   atomic_file.sync(final.parent)
 
 
+def publish(source: pathlib.Path, final: storage.BucketPath) -> None:
+  """Uploads a complete checkpoint, and commits it in the bucket.
+
+  Args:
+    source: The file or directory.
+    final: Its place, where nothing is committed.
+
+  Raises:
+    OSError: It cannot be uploaded.
+  """
+  if source.is_file():
+    final.upload(source)
+    return
+  storage.upload_tree(source, final, storage.files(source))
+  (final / storage.MARKER).write_text(_MARKER_TEXT)
+
+
+def is_committed(path: storage.Path) -> bool:
+  """Returns whether a file or folder with a checkpoint's name is complete."""
+  if isinstance(path, storage.BucketPath) and path.is_dir():
+    return (path / storage.MARKER).exists()
+  return path.exists()
+
+
+def saved_at(path: storage.Path) -> float:
+  """Returns when a checkpoint was committed, in seconds since 1970."""
+  if isinstance(path, storage.BucketPath) and path.is_dir():
+    path /= storage.MARKER
+  return path.stat().st_mtime
+
+
 def sync_files(directory: pathlib.Path, files: Iterable[str]) -> None:
   """Flushes files to the disk, and the folders from them up to `directory`.
 
@@ -97,7 +140,7 @@ def sync_files(directory: pathlib.Path, files: Iterable[str]) -> None:
     list(pool.map(atomic_file.sync, {*folders, directory}))
 
 
-def side_folder(directory: pathlib.Path) -> pathlib.Path:
+def side_folder(directory: storage.Path) -> storage.Path:
   """Returns the folder of the manifest and of the input states.
 
   Orbax restores every folder of a checkpoint that is not in another one. Where
@@ -112,7 +155,7 @@ def side_folder(directory: pathlib.Path) -> pathlib.Path:
   return directory if is_older or not metadata.is_dir() else metadata
 
 
-def set_aside_path(path: pathlib.Path) -> pathlib.Path:
+def set_aside_path(path: storage.Path) -> storage.Path:
   """Returns a free path next to `path`, at which a checkpoint is ignored."""
   renamed = path.with_name(f'corrupt_{path.name}')
   count = 1
@@ -122,41 +165,71 @@ def set_aside_path(path: pathlib.Path) -> pathlib.Path:
   return renamed
 
 
-def move_aside_command(path: pathlib.Path) -> str:
+def move_aside_command(path: storage.Path) -> str:
   """Returns the shell command that renames `path`, so that it is ignored."""
-  return shlex.join(['mv', str(path), str(set_aside_path(path))])
+  command = ['mv']
+  if isinstance(path, storage.BucketPath):
+    command = _MOVE_COMMANDS.get(path.scheme, command)
+  return shlex.join([*command, str(path), str(set_aside_path(path))])
 
 
-def delete(path: pathlib.Path) -> None:
-  """Deletes a checkpoint; renames it first, so that no partial one remains."""
+def move(source: storage.Path, target: storage.Path) -> None:
+  """Renames a checkpoint; in a bucket it is copied and then removed.
+
+  Raises:
+    OSError: It cannot be renamed.
+  """
+  if isinstance(source, storage.BucketPath):
+    storage.move_tree(source, target)
+  else:
+    source.rename(target)
+
+
+def delete(path: storage.Path) -> None:
+  """Deletes a checkpoint; renames it first, so that no partial one remains.
+
+  In a bucket its marker is removed first.
+  """
+  if isinstance(path, storage.BucketPath):
+    storage.remove_tree(path)
+    return
   expired = path.parent / f'{_TMP}delete_{path.name}'
   discard(expired)
   path.rename(expired)
   discard(expired)
 
 
-def archive(path: pathlib.Path, subdir: str) -> None:
-  """Renames a checkpoint into a folder next to it, which gets created."""
+def archive(path: storage.Path, subdir: str) -> None:
+  """Moves a checkpoint into a folder next to it, which gets created."""
   folder = path.parent / subdir
   folder.mkdir(exist_ok=True)
   archived = folder / path.name
   if archived.exists():
     # Of an earlier run of the same steps.
     delete(archived)
-  path.rename(archived)
+  move(path, archived)
 
 
-def clean(directory: pathlib.Path) -> None:
-  """Removes the temporary files of killed processes."""
+def clean(directory: storage.Path) -> None:
+  """Removes what killed processes left: temporary files, parts in buckets."""
   if not directory.exists():
     return
   for path in directory.iterdir():
-    if path.name.startswith(_TMP):
+    is_part = path.name.startswith(_TMP)
+    if isinstance(path, storage.BucketPath):
+      is_part = path.name.startswith(_PREFIX) and not is_committed(path)
+    if is_part:
       discard(path)
 
 
-def discard(path: pathlib.Path) -> None:
+def discard(path: storage.Path) -> None:
   """Removes a file or a directory tree; warns of what cannot be removed."""
+  if isinstance(path, storage.BucketPath):
+    try:
+      storage.remove_tree(path)
+    except OSError as e:
+      logging.warning('Cannot remove all of %s: %s', path, e)
+    return
   if path.is_dir():
     shutil.rmtree(path, ignore_errors=True)
   else:
@@ -205,11 +278,15 @@ def _key_name(key: Any) -> str:
   return '.' + str(name).replace('/', '.')
 
 
-def _is_checkpoint(path: pathlib.Path) -> bool:
+def _is_checkpoint(path: storage.Path) -> bool:
   """Returns whether a path with a checkpoint's name is one, intact or not."""
   step = path.name.removeprefix(_PREFIX)
   is_own_name = step != path.name
-  if path.is_dir():
+  is_folder = path.is_dir()
+  if is_folder and isinstance(path, storage.BucketPath):
+    # Without its marker it is being written, or was never completed.
+    return is_committed(path)
+  if is_folder:
     parts = (METADATA_FILE, STATE_FOLDER, MANIFEST_FOLDER)
     if is_own_name or any((path / part).exists() for part in parts):
       return True
@@ -220,7 +297,7 @@ def _is_checkpoint(path: pathlib.Path) -> bool:
   return False
 
 
-def _is_msgpack_map(path: pathlib.Path) -> bool:
+def _is_msgpack_map(path: storage.Path) -> bool:
   try:
     with path.open('rb') as file:
       return bool(_MSGPACK_MAP.match(file.read(2)))
@@ -229,7 +306,7 @@ def _is_msgpack_map(path: pathlib.Path) -> bool:
 
 
 @functools.cache
-def _warn_of_stray(path: pathlib.Path) -> None:
+def _warn_of_stray(path: storage.Path) -> None:
   kind = 'folder' if path.is_dir() else 'file'
   logging.warning(
     '%s is ignored: the %s has the name of a checkpoint and is none; move it'

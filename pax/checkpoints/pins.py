@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from typing import Any
 
-from pax import side_files
+from pax import side_files, working_copy
 
 FILE = 'pinned_checkpoints.json'
 
 
 def read(job_log_dir: str) -> frozenset[int]:
   """Returns the pinned steps of a job directory."""
-  path = pathlib.Path(job_log_dir) / FILE
+  path = working_copy.origin(job_log_dir) / FILE
   return side_files.read_json(path, _parse) or frozenset()
 
 
@@ -22,7 +21,7 @@ def add(job_log_dir: str, step: int) -> None:
   """Pins a step until the user deletes the file."""
   steps = sorted(read(job_log_dir) | {step})
   text = json.dumps({'steps': steps})
-  side_files.write_text(pathlib.Path(job_log_dir) / FILE, f'{text}\n')
+  side_files.write_text(working_copy.origin(job_log_dir) / FILE, f'{text}\n')
 
 
 def _parse(value: Any) -> frozenset[int]:

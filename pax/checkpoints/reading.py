@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 from absl import logging
 
+from pax import storage, working_copy
 from pax.checkpoints import (
   checkpoint_reader,
   manifest,
@@ -18,7 +18,7 @@ from pax.checkpoints import (
 )
 from pax.checkpoints.types import CheckpointError, InputState, State
 
-Path = pathlib.Path
+Path = storage.Path
 
 
 def checkpoint_steps(directory: str | Path) -> dict[int, Path]:
@@ -27,7 +27,7 @@ def checkpoint_steps(directory: str | Path) -> dict[int, Path]:
   Args:
     directory: The directory of the checkpoints or of the job that wrote them.
   """
-  directory = Path(directory)
+  directory = working_copy.origin(directory)
   return paths.steps(directory) or paths.steps(directory / paths.CHECKPOINTS)
 
 

@@ -24,11 +24,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from pax import storage
 from pax.checkpoints import manifest, paths
 from pax.checkpoints.host_arrays import HostArray, Index
 from pax.checkpoints.types import CorruptCheckpointError, Shapes
 
-Path = pathlib.Path
+Path = storage.Path
 
 _ZARRAY = '.zarray'
 _OCDBT_MANIFEST = 'manifest.ocdbt'
@@ -170,7 +171,7 @@ def _write_leaf(
   path = directory / paths.STATE_FOLDER / name
   chunk = chunk_shape(array.shard_shape, array.dtype.itemsize, _MAX_CHUNK_BYTES)
   with raise_as(OSError, path):
-    store = _open(_file_store(path), context, _zarr_metadata(array, chunk))
+    store = _open(storage.kvstore(path), context, _zarr_metadata(array, chunk))
     for index, shard in array.shards:
       # The snapshot is never modified: TensorStore need not copy it.
       store[index].write(
@@ -220,11 +221,7 @@ def _leaf_stores(directory: Path) -> dict[str, KvStore]:
       for path in folder.iterdir()
       if path.is_dir() and not path.name.startswith(_ORBAX_FOLDERS)
     ]
-  return {path.name: _file_store(path) for path in sorted(leaves)}
-
-
-def _file_store(path: Path) -> KvStore:
-  return {'driver': 'file', 'path': f'{path}/'}
+  return {path.name: storage.kvstore(path) for path in sorted(leaves)}
 
 
 def _ocdbt_stores(folder: Path) -> dict[str, KvStore]:
@@ -239,7 +236,7 @@ def _ocdbt_stores(folder: Path) -> dict[str, KvStore]:
     return {
       _ocdbt_leaf_name(keys): {
         'driver': 'ocdbt',
-        'base': f'file://{folder.absolute()}/',
+        'base': storage.kvstore(folder.absolute()),
         'cache_pool': _OCDBT_CACHE,
         'path': '.'.join(str(key['key']) for key in keys) + '/',
       }
@@ -270,7 +267,7 @@ def _read_leaf(
     empty = np.zeros(abstract.shape, abstract.dtype)
     return _place(abstract, lambda index: empty[index])
   with raise_as(CorruptCheckpointError, path):
-    store = _open(kvstore or _file_store(path), context)
+    store = _open(kvstore or storage.kvstore(path), context)
   # Replicas of a shard share one read.
   shards: dict[str, np.ndarray] = {}
 
@@ -338,6 +335,7 @@ def _context() -> Any:
       'file_io_sync': False,
       # The nodes of a database, which are read for each array.
       _OCDBT_CACHE: {'total_bytes_limit': 10**8},
+      **storage.TENSORSTORE_CONTEXT,
     }
   )
 
@@ -365,8 +363,8 @@ def _open(
 
 @contextlib.contextmanager
 def anchored(
-  directory: Path, *, closes_after_error: bool = True
-) -> Iterator[Path]:
+  directory: pathlib.Path, *, closes_after_error: bool = True
+) -> Iterator[pathlib.Path]:
   """Yields a path to a directory by an open descriptor of its parent.
 
   TensorStore creates missing parents: if the job directory was moved or deleted
@@ -381,7 +379,7 @@ def anchored(
   descriptor = os.open(directory.parent, flags)
   is_closing = closes_after_error
   try:
-    path = Path(f'/proc/self/fd/{descriptor}', directory.name)
+    path = pathlib.Path(f'/proc/self/fd/{descriptor}', directory.name)
     yield path if path.exists() else directory
     is_closing = True
   finally:

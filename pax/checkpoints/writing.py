@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Generic
@@ -19,7 +20,7 @@ from typing import Generic
 import jax
 from absl import logging
 
-from pax import coordination_service
+from pax import coordination_service, storage
 from pax.checkpoints import agreement, layouts, manifest, paths
 from pax.checkpoints.types import CheckpointError
 
@@ -43,12 +44,15 @@ class Contents(Generic[layouts.SnapshotT]):
 
 def write(
   layout: layouts.Layout[layouts.SnapshotT],
-  final: Path,
+  final: storage.Path,
   contents: Contents[layouts.SnapshotT],
   barriers: coordination_service.Barriers,
   prepare: Callable[[], None] = lambda: None,
 ) -> None:
   """Writes a checkpoint; on return it is complete, for every process.
+
+  A checkpoint in a bucket is written to a temporary local directory first:
+  Orbax cannot write to s3://, and checksums need not read the bucket.
 
   Args:
     layout: The on-disk format.
@@ -61,6 +65,33 @@ def write(
     CheckpointError: Another process fails, or does not finish in time.
     OSError: A file cannot be written.
   """
+  if not isinstance(final, storage.BucketPath):
+    _write(layout, final, contents, barriers, prepare)
+    return
+
+  def prepare_bucket() -> None:
+    prepare()
+    if final.exists():
+      # Parts of an attempt that failed.
+      storage.remove_tree(final)
+
+  with tempfile.TemporaryDirectory(prefix='pax_checkpoint_') as folder:
+    local = Path(folder) / final.name
+    _write(layout, local, contents, barriers, prepare_bucket)
+    try:
+      paths.publish(local, final)
+    except OSError:
+      paths.discard(final)
+      raise
+
+
+def _write(
+  layout: layouts.Layout[layouts.SnapshotT],
+  final: Path,
+  contents: Contents[layouts.SnapshotT],
+  barriers: coordination_service.Barriers,
+  prepare: Callable[[], None],
+) -> None:
   staging = paths.staging(final)
   snapshot, step = contents.snapshot, contents.step
   index, count = jax.process_index(), jax.process_count()

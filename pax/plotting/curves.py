@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 
+from pax import storage
 from pax.summaries import goodput, plots, tags, writer
 
 TRAIN = 'train'
@@ -124,7 +125,7 @@ def smoothed(points: Points, weight: float) -> Points:
 
 
 def _read(directory: str, name: str, panels: Sequence[Panel]) -> Job:
-  if not os.path.exists(os.path.join(directory, writer.METRICS_FILE)):
+  if not plots.metrics_files(directory):
     raise ValueError(
       f'{directory} has no {writer.METRICS_FILE}; give the --job_log_dir of a'
       ' job that writes summaries'
@@ -142,7 +143,7 @@ def _read(directory: str, name: str, panels: Sequence[Panel]) -> Job:
         curves[printable(split)] = _thinned(points)
     if curves:
       by_title[panel_.title] = dict(sorted(curves.items(), key=_train_first))
-  records = goodput.read(os.path.join(directory, goodput.GOODPUT_FILE))
+  records = goodput.read(storage.to_path(directory) / goodput.GOODPUT_FILE)
   return Job(
     name=printable(name),
     panels=by_title,

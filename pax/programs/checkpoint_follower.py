@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from absl import logging
 
-from pax import io_utils, tasks_lib, train_states
+from pax import io_utils, storage, tasks_lib, train_states
 from pax.checkpoints import paths, reading
 from pax.programs.metric_accumulator import broadcast_from_first_process
 from pax.programs.preemption import PreemptionHandler
@@ -45,7 +44,7 @@ class StateReader:
   # `task.train.restore_transformations`, built.
   restore_transformations: Mapping[str, Any] | None = None
 
-  def read(self, path: pathlib.Path) -> TrainState:
+  def read(self, path: storage.Path) -> TrainState:
     """Returns the eval state of the checkpoint at `path`."""
     abstract, names = self._abstract_and_names
     return reading.read_tree(
@@ -76,7 +75,7 @@ class SelectedCheckpoints:
   """The checkpoints of given steps; the newest if there are none."""
 
   reader: StateReader
-  directory: pathlib.Path
+  directory: storage.Path
   steps: Sequence[int]
 
   def states(self) -> Iterator[tuple[int, TrainState, bool]]:
@@ -101,7 +100,7 @@ class CheckpointFollower:
   # Directory of this job, which holds the step it was preempted at.
   job_log_dir: str
   # Directory of the training job, or of its checkpoints.
-  directory: pathlib.Path
+  directory: storage.Path
   mode: io_utils.EvaluationMode
   # The last step of training.
   last_step: int
@@ -127,7 +126,7 @@ class CheckpointFollower:
         return
 
   @property
-  def _training_dir(self) -> pathlib.Path:
+  def _training_dir(self) -> storage.Path:
     """The directory in which the training job records its end."""
     is_inner = self.directory.name == paths.CHECKPOINTS
     return self.directory.parent if is_inner else self.directory
@@ -192,7 +191,7 @@ class CheckpointFollower:
 
 
 def _timeout_message(
-  directory: pathlib.Path, last_seen: int | None, timeout: float
+  directory: storage.Path, last_seen: int | None, timeout: float
 ) -> str:
   is_first = last_seen is None
   checkpoint = (

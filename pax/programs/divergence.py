@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from absl import logging
 
+from pax import working_copy
 from pax.partitioning import nonfinite
 from pax.programs import step_status
 from pax.programs.jobs import TrainJob
@@ -143,7 +144,8 @@ class DivergenceMonitor:
     return f'the last checkpoint before them, step {self._checkpoint}, is kept'
 
   def _advice(self) -> str:
-    job_log_dir, checkpointer = self._job.job_log_dir, self._job.checkpointer
+    job_log_dir = working_copy.origin(self._job.job_log_dir)
+    checkpointer = self._job.checkpointer
     checkpointer.wait()
     newest = checkpointer.latest_step()
     if newest is None:

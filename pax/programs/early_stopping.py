@@ -104,7 +104,7 @@ class FunctionEarlyStopping:
   def __init__(self, early_stopping_fn: EarlyStoppingFn, job_log_dir: str):
     self._early_stopping_fn = early_stopping_fn
     self.trains_to_end = bool(getattr(early_stopping_fn, 'train_to_end', False))
-    self._checkpoint_dir = f'{job_log_dir}/{paths.CHECKPOINTS}'
+    self._checkpoint_dir = str(paths.checkpoints_folder(job_log_dir))
 
   def should_stop(self, step: int, is_last: bool, results: EvalResults) -> bool:
     return call_early_stopping_fn(

@@ -22,6 +22,7 @@ from pax import (
   summaries,
   tf_records,
   train_states,
+  working_copy,
 )
 from pax.programs import metric_accumulator, program
 from pax.programs.jobs import Outcome
@@ -78,9 +79,11 @@ class InferJob:
     num_examples = 0
     with self._open_writer(inp) as write:
       for rows in self._infer_batches(inp, index):
-        num_examples += write(rows)
+        num_examples += len(jax.tree.leaves(rows)[0])
+        write(rows)
     self.progress.print(
-      f'inferred {inp.name}: {num_examples} examples in {folder}'
+      f'inferred {inp.name}: {num_examples} examples in'
+      f' {working_copy.origin(folder)}'
     )
 
   def _folder(self, inp: base_input.BaseInput) -> pathlib.Path:
@@ -100,13 +103,10 @@ class InferJob:
   @contextlib.contextmanager
   def _open_writer(
     self, inp: base_input.BaseInput
-  ) -> Iterator[Callable[[NestedMap], int]]:
-    """Yields a function that writes rows and returns the number of records.
-
-    An exception deletes the files.
-    """
+  ) -> Iterator[Callable[[NestedMap], None]]:
+    """Yields a function that writes rows; an exception deletes the files."""
     if jax.process_index():
-      yield lambda rows: 0
+      yield lambda rows: None
       return
     folder, settings = self._folder(inp), self.partitioner.task.infer_writer
     side_files.make_directories(self.job_log_dir, _OUTPUT, inp.name)
@@ -114,14 +114,8 @@ class InferJob:
     writer = io_utils.ShardedParallelWriter(
       folder / _OUTPUT, settings.output_num_shards, settings.output_format
     )
-
-    def write(rows: NestedMap) -> int:
-      records = self.runner.serialize_outputs(rows)
-      writer.write(records)
-      return len(records)
-
     try:
-      yield write
+      yield lambda rows: writer.write(self.runner.serialize_outputs(rows))
     except BaseException:
       writer.discard()
       raise

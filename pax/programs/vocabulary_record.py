@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from pax import side_files
+from pax import side_files, storage, working_copy
 from pax.checkpoints import paths
 from praxis import base_input
 
@@ -56,7 +54,7 @@ def record(
 
 
 def check(
-  directories: Iterable[str | os.PathLike[str] | None],
+  directories: Iterable[storage.PathLike | None],
   inputs: Sequence[base_input.BaseInput],
 ) -> None:
   """Compares the vocabularies of inputs with those of the trained model.
@@ -73,13 +71,13 @@ def check(
     current = dict(inp.vocabularies())
     _check_processes(inp.name, current)
     for directory in filter(None, directories):
-      path = pathlib.Path(directory)
+      path = working_copy.origin(directory)
       job_log_dir = path.parent if path.name == paths.CHECKPOINTS else path
       _compare(job_log_dir, _read(job_log_dir), inp.name, current)
 
 
 def _compare(
-  job_log_dir: str | pathlib.Path,
+  job_log_dir: storage.PathLike,
   recorded: Vocabularies,
   input_name: str,
   current: Vocabularies,
@@ -91,9 +89,10 @@ def _compare(
         f'the vocabulary of {feature} in input {input_name!r} is'
         f' {new.digest} ({new.source}), but the job was trained with'
         f' {old.digest} ({old.source}), according to'
-        f' {pathlib.Path(job_log_dir) / FILE}: its ids would mean other text.'
-        f' Use the old one, such as with tokenizer.model_file={old.source} in'
-        ' the input, or train in another --job_log_dir'
+        f' {working_copy.origin(job_log_dir) / FILE}: its ids would mean other'
+        ' text. Use the old one, such as with'
+        f' tokenizer.model_file={old.source} in the input, or train in another'
+        ' --job_log_dir'
       )
 
 
@@ -116,8 +115,8 @@ def _check_processes(input_name: str, current: Vocabularies) -> None:
     )
 
 
-def _read(job_log_dir: str | pathlib.Path) -> dict[str, base_input.Vocabulary]:
-  path = pathlib.Path(job_log_dir) / FILE
+def _read(job_log_dir: storage.PathLike) -> dict[str, base_input.Vocabulary]:
+  path = working_copy.origin(job_log_dir) / FILE
   return side_files.read_json(path, _parse) or {}
 
 
@@ -137,7 +136,7 @@ def _write(job_log_dir: str, vocabularies: Vocabularies) -> None:
   text = json.dumps(
     {'vocabularies': content, 'sha256': _checksum(content)}, indent=1
   )
-  side_files.write_text(pathlib.Path(job_log_dir) / FILE, f'{text}\n')
+  side_files.write_text(working_copy.origin(job_log_dir) / FILE, f'{text}\n')
 
 
 def _checksum(vocabularies: Any) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import pathlib
 from typing import Any
 
 import jax
 
-from pax import io_utils, partitioning, summaries
+from pax import io_utils, partitioning, storage, summaries
 from pax.checkpoints import paths, reading
 from pax.programs import (
   batch_shapes,
@@ -195,8 +194,8 @@ def _state_source(
       partitioner, options.job_log_dir, progress.print, options.init_from
     )
     return checkpoint_follower.FixedState(state=_eval_state(task, state))
-  default_dir = pathlib.Path(options.job_log_dir) / paths.CHECKPOINTS
-  source_dir = pathlib.Path(options.restore_checkpoint_dir or default_dir)
+  default_dir = paths.checkpoints_folder(options.job_log_dir)
+  source_dir = storage.to_path(options.restore_checkpoint_dir or default_dir)
   if options.mode == 'decode_once':
     return checkpoint_follower.SelectedCheckpoints(
       reader=_state_reader(partitioner),

@@ -251,6 +251,7 @@ def _checkpointer(
 
   def before_write() -> None:
     writer.flush()
+    directory.upload()
     # Last: flushing waits for the devices.
     directory.raise_if_gone()
 

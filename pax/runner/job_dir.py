@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The directory of a job: created only here, locked against other runs.
 
+A job in a bucket has a working copy of its directory.
+
 A directory that is deleted, moved or unmounted while the job runs is not
 created anew: the job notices at the next save, waits for it to return, and
 ends.
@@ -18,9 +20,9 @@ import jax
 import numpy as np
 from absl import logging
 
-from pax import side_files
+from pax import side_files, storage, working_copy
 from pax.checkpoints import paths
-from pax.runner import job_lock, job_log
+from pax.runner import bucket_lock, job_lock, job_log
 
 # Shortest time between two checks of the training loop.
 _CHECK_SECS = 5.0
@@ -39,20 +41,27 @@ class JobDirGoneError(JobDirError):
 class JobDir:
   """The directory that a run opened, and its identity."""
 
-  def __init__(self, path: pathlib.Path, wait_secs: float = 0.0):
+  def __init__(
+    self,
+    path: pathlib.Path,
+    wait_secs: float = 0.0,
+    copy: working_copy.WorkingCopy | None = None,
+  ):
     """Opens the directory.
 
     Args:
       path: The directory.
       wait_secs: How long `check` waits for a directory that is gone.
+      copy: The working copy that the directory is; None if it is none.
 
     Raises:
       OSError: It does not exist.
     """
     self.path = pathlib.Path(os.path.abspath(path))
     self._wait_secs = wait_secs
+    self._copy = copy
     self._descriptor = self._open()
-    self._lock: job_lock.JobLock | None = None
+    self._lock: job_lock.JobLock | bucket_lock.BucketLock | None = None
     self._run_id: str | None = None
     self._checked_at = time.monotonic()
     # Called after the directory was mounted again, to open its files again.
@@ -65,7 +74,10 @@ class JobDir:
       JobDirError: Another run trains in it.
     """
     try:
-      self._lock = job_lock.JobLock(self.path)
+      if self._copy is None:
+        self._lock = job_lock.JobLock(self.path)
+      else:
+        self._lock = bucket_lock.BucketLock(self._copy.source)
     except job_lock.LockedError as e:
       raise JobDirError(str(e)) from None
 
@@ -116,6 +128,11 @@ class JobDir:
     is_due = time.monotonic() - self._checked_at > _CHECK_SECS
     if is_due and jax.process_count() == 1:
       self.check(sleep)
+
+  def upload(self) -> None:
+    """Uploads the files of a working copy; a failure is a warning."""
+    if self._copy is not None:
+      self._copy.try_upload()
 
   def raise_if_gone(self) -> None:
     """Checks once, in this process only.
@@ -202,18 +219,16 @@ def open_job_dir(
     JobDirError: it is not writable, another run trains in it, or it is gone
       and the run failed therefore.
   """
-  if '://' in job_log_dir:
-    raise JobDirError(
-      f'--job_log_dir={job_log_dir} is no path; mount the bucket, such as with'
-      ' gcsfuse, and use the path of the mount'
-    )
   side_files.reset_warnings()
-  path = pathlib.Path(job_log_dir)
-  log_file = job_log.log_file(job_log_dir, process, mode)
   with contextlib.ExitStack() as on_exit:
     try:
+      copy = _open_working_copy(job_log_dir)
+      if copy is not None:
+        on_exit.callback(copy.close)
+      path = copy.path if copy else pathlib.Path(job_log_dir)
+      log_file = job_log.log_file(str(path), process, mode)
       path.mkdir(parents=True, exist_ok=True)
-      directory = JobDir(path, wait_secs)
+      directory = JobDir(path, wait_secs, copy)
       on_exit.callback(directory.close)
       side_files.make_directories(path, job_log.FOLDER)
       handler = job_log.LogFileHandler(log_file)
@@ -228,6 +243,31 @@ def open_job_dir(
     on_exit.enter_context(job_log.log_to(handler))
     with _gone_explains_errors(directory):
       yield directory
+
+
+def _open_working_copy(
+  job_log_dir: str,
+) -> working_copy.WorkingCopy | None:
+  """Returns the working copy of a directory in a bucket; None if it is local.
+
+  Raises:
+    JobDirError: A bucket of this kind cannot be used.
+    OSError: The bucket cannot be read.
+  """
+  try:
+    source = storage.to_path(job_log_dir)
+    if isinstance(source, pathlib.Path):
+      return None
+    storage.check_package(source)
+  except ValueError as e:
+    raise JobDirError(f'--job_log_dir: {e}') from None
+  if jax.process_count() > 1:
+    raise JobDirError(
+      f'--job_log_dir={job_log_dir} is a bucket, which jobs of one process can'
+      f' use, and this job has {jax.process_count()}; mount the bucket, such as'
+      ' with gcsfuse, and use the path of the mount'
+    )
+  return working_copy.WorkingCopy(source)
 
 
 @contextlib.contextmanager

@@ -51,7 +51,10 @@ class RunOptions(command_line.CheckedOptions):
     None, 'What', 'Experiment: module.Class, or any unique suffix of it.'
   )
   job_log_dir: str | None = _flag(
-    None, 'What', 'Directory for all outputs of the run; created if missing.'
+    None,
+    'What',
+    'Directory for all outputs of the run; created if missing. A path, or'
+    ' gs://BUCKET/DIR or s3://BUCKET/DIR.',
   )
   mode: str = _flag(
     'train',

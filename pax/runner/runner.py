@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import sys
 import time
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 import jax
 from absl import logging
 
-from pax import base_experiment, exit_codes
+from pax import base_experiment, exit_codes, storage
 from pax.programs import watchdog as watchdog_lib
 from pax.programs.jobs import JobCallbacks, Outcome
 from pax.programs.preemption import PreemptionHandler
@@ -83,6 +84,9 @@ def _run_in_job_dir(
   with job_dir.open_job_dir(
     options.job_log_dir, process, options.mode, options.job_dir_wait_secs
   ) as directory:
+    if storage.is_url(options.job_log_dir):
+      # The files of the job are those of the working copy.
+      options = dataclasses.replace(options, job_log_dir=str(directory.path))
     with _preemption_handler(options) as preemption:
       spec = job_setup.resolve(options, experiment, callbacks)
       run_record.append(

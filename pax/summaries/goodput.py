@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypedDict
 
-from pax import side_files
+from pax import side_files, storage
 from pax.summaries import jsonl, progress
 
 # In the job directory.
@@ -214,7 +214,7 @@ class Goodput:
     return self.seconds[STEP] / self.wall_secs if self.wall_secs else 0.0
 
 
-def read(path: str) -> list[Record]:
+def read(path: storage.PathLike) -> list[Record]:
   """Returns the records of a file; those of a running job so far."""
   return jsonl.read(path, _parse)
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from absl import logging
 
-from pax import side_files
+from pax import side_files, storage
 
 T = TypeVar('T')
 
@@ -54,7 +54,7 @@ class Appender:
     os.close(self._descriptor)
 
 
-def read(path: str, parse: Callable[[Any], T]) -> list[T]:
+def read(path: storage.PathLike, parse: Callable[[Any], T]) -> list[T]:
   """Returns the records of a file that may still be written; [] if missing.
 
   Args:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from pax import atomic_file, side_files
+from pax import atomic_file, side_files, storage, working_copy
 from pax.summaries import jsonl, tags, writer
 
 LOSS_CURVE_FILE = 'loss_curve.png'
@@ -27,10 +27,20 @@ def read_metrics(job_log_dir: str) -> dict[str, dict[str, Curve]]:
   incomplete last line is skipped.
   """
   curves: dict[str, dict[str, Curve]] = {}
-  path = os.path.join(job_log_dir, writer.METRICS_FILE)
-  for record in jsonl.read(path, writer.parse_record):
-    _add(curves, record)
+  for path in metrics_files(job_log_dir):
+    for record in jsonl.read(path, writer.parse_record):
+      _add(curves, record)
   return curves
+
+
+def metrics_files(job_log_dir: storage.PathLike) -> list[storage.Path]:
+  """Returns the files of metrics of the jobs in a directory."""
+  directory = storage.to_path(job_log_dir)
+  if not isinstance(working_copy.origin(directory), storage.BucketPath):
+    files = [directory / writer.METRICS_FILE]
+  else:
+    files = sorted(directory.glob(f'*{writer.METRICS_FILE}'))
+  return [file for file in files if file.exists()]
 
 
 def loss_curve(job_log_dir: str) -> str | None:
@@ -38,7 +48,7 @@ def loss_curve(job_log_dir: str) -> str | None:
 
   None: there are no data, or the PNG cannot be written.
   """
-  if not os.path.exists(os.path.join(job_log_dir, writer.METRICS_FILE)):
+  if not metrics_files(job_log_dir):
     return None
   metrics = read_metrics(job_log_dir)
   panels = {

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from absl import logging
 
-from pax import side_files
+from pax import side_files, storage, working_copy
 from pax.summaries import backends, jsonl, media, tags, tensorboard
 
 # In the job directory.
@@ -323,7 +323,7 @@ def create_writer(
 
 def _make(job_log_dir: str, options: WriterOptions) -> Writer:
   """Creates the writers, in the thread."""
-  metrics = os.path.join(job_log_dir, METRICS_FILE)
+  metrics = os.path.join(job_log_dir, metrics_file(job_log_dir, options.mode))
   events = os.path.join(job_log_dir, SUMMARIES_DIR)
   writers: list[Writer] = [
     TolerantWriter(metrics, lambda: JsonlWriter(metrics)),
@@ -338,6 +338,22 @@ def _make(job_log_dir: str, options: WriterOptions) -> Writer:
     name = options.mlflow_experiment
     writers.append(backends.MlflowWriter(name, job_log_dir, options.mode))
   return CompositeWriter(writers)
+
+
+def metrics_file(job_log_dir: storage.PathLike, mode: str) -> str:
+  """Returns the name of the file of metrics of a job.
+
+  All jobs of a directory append to one file, except in a bucket, where each
+  replaces its own.
+
+  Args:
+    job_log_dir: The job directory.
+    mode: The --mode of the job.
+  """
+  is_bucket = isinstance(working_copy.origin(job_log_dir), storage.BucketPath)
+  return (
+    f'{mode}_{METRICS_FILE}' if is_bucket and mode != 'train' else METRICS_FILE
+  )
 
 
 def parse_record(value: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Sequence
 
+from pax import storage
 from pax.huggingface import conversion
 from pax.runner import command_line
 from pax.tools import tool
@@ -80,6 +81,8 @@ def main(argv: Sequence[str] = sys.argv) -> int:
       f' output, got {list(options.arguments)}; e.g. pax convert {_TO_PAX}'
       ' /tmp/llama /tmp/pax/llama'
     )
+  for folder in folders:
+    storage.require_local(folder, 'argument')
   source, output = folders
   if direction == _TO_PAX:
     summary = conversion.to_pax(

@@ -11,6 +11,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
+from pax import storage
 from pax.plotting import curves, html_page, png
 from pax.runner import command_line
 from pax.summaries import goodput
@@ -36,7 +37,8 @@ class Options(command_line.CheckedOptions):
     None,
     'Output',
     'Path of the files without .png and .html. Default: `curves` in the'
-    ' directory of the job; of several jobs, in the current directory.',
+    ' directory of the job; of several jobs, and of jobs in buckets, in the'
+    ' current directory.',
   )
   smoothing: float = command_line.flag(
     0.6,
@@ -76,8 +78,8 @@ def main(argv: Sequence[str] = sys.argv) -> int:
 
 
 def _default_output(directories: Sequence[str]) -> pathlib.Path:
-  folder = pathlib.Path(directories[0] if len(directories) == 1 else '.')
-  return folder / _NAME
+  first, *others = directories
+  return pathlib.Path('.' if others or storage.is_url(first) else first, _NAME)
 
 
 def _summary(job: curves.Job) -> str:

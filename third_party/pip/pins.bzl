@@ -18,6 +18,7 @@ RUNTIME = [
     "etils",
     "fiddle",
     "flax",
+    "fsspec",
     "grain",
     "isal",
     "jax",

@@ -12,10 +12,13 @@ import os
 import pathlib
 import shutil
 import time
+import uuid
 
+import jax
 import pytest
 from absl import logging
 
+from pax import storage
 from pax.runner import job_dir, job_lock, job_log
 
 
@@ -62,9 +65,39 @@ def test_cannot_be_written(tmp_path):
       pass
 
 
-def test_a_bucket_is_to_be_mounted():
-  with pytest.raises(job_dir.JobDirError, match='mount the bucket'):
-    with job_dir.open_job_dir('gs://bucket/job', 0):
+def test_other_storage_is_to_be_mounted():
+  with pytest.raises(job_dir.JobDirError, match='path of the mount'):
+    with job_dir.open_job_dir('az://bucket/job', 0):
+      pass
+
+
+def test_a_bucket_of_which_the_package_is_missing(monkeypatch):
+  def fail(scheme):
+    raise ImportError(scheme)
+
+  monkeypatch.setattr(storage, '_filesystem', fail)
+  with pytest.raises(job_dir.JobDirError, match='pip install s3fs'):
+    with job_dir.open_job_dir('s3://bucket/job', 0):
+      pass
+
+
+def test_a_working_copy_of_a_directory_in_a_bucket():
+  url = f'memory://{uuid.uuid4().hex}/run'
+  with job_dir.open_job_dir(url, 0) as directory:
+    directory.lock()
+    assert (storage.to_path(url) / job_lock.FILE).exists()
+    (directory.path / 'metrics.jsonl').write_text('1')
+    directory.upload()
+    assert (storage.to_path(url) / 'metrics.jsonl').read_text() == '1'
+    assert directory.check() is False
+  assert storage.to_path(url).files() == ['logs/train_0.log', 'metrics.jsonl']
+  assert not directory.path.exists()
+
+
+def test_jobs_of_several_processes_cannot_use_a_bucket(monkeypatch):
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  with pytest.raises(job_dir.JobDirError, match='this job has 2'):
+    with job_dir.open_job_dir('memory://bucket/run', 0):
       pass
 
 
