@@ -39,5 +39,5 @@ def _as_non_trainable(
   hparams: base_layer.WeightHParams,
 ) -> base_layer.WeightHParams:
   flag = base_layer.WeightHParamsCollection.NON_TRAINABLE
-  flags = tuple(sorted({*hparams.collections, flag}))
+  flags = sorted({*hparams.collections, flag})
   return dataclasses.replace(hparams, collections=flags)

@@ -492,7 +492,7 @@ class BaseLayer(children.ParentModule):
     if self.skip_lp_regularization:
       collections.add(WeightHParamsCollection.SKIP_LP_REGULARIZATION)
     hparams = copy.copy(declared)
-    hparams.collections = tuple(sorted(collections))
+    hparams.collections = sorted(collections)
     hparams.init = declared.init or self.params_init
     hparams.dtype = self.dtype if declared.dtype is None else declared.dtype
     return hparams

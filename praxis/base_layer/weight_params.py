@@ -55,7 +55,7 @@ class WeightHParams:
   fan_out_axes: Sequence[int] | None = None
 
   def __post_init__(self) -> None:
-    self.collections = tuple(self.collections or ())
+    self.collections = list(self.collections or [])
     mapping = self.tensor_split_dims_mapping
     if mapping is None and self.mesh_shape is not None:
       self.tensor_split_dims_mapping = (-1,) * len(self.shape)

@@ -142,7 +142,7 @@ def test_children_inherit_only_what_they_leave_unset():
   w = tree['params']['layers_0']['w']
   assert w.dtype == jnp.bfloat16
   assert w.init == WeightInit.Constant(2.0)
-  assert w.collections == (Flags.SKIP_LP_REGULARIZATION,)
+  assert w.collections == [Flags.SKIP_LP_REGULARIZATION]
   assert w.tensor_split_dims_mapping == (-1, -1)
   assert tree['non_trainable']['counter']['n'].dtype == jnp.float32
 
@@ -550,3 +550,14 @@ def test_a_default_without_annotation_has_no_effect(caplog):
 
   assert pax_fiddle.Config(Pre).Instantiate().norm_policy == 'primer'
   assert 'Pre.norm_policy' in caplog.text and 'annotation' in caplog.text
+
+
+def test_collections_of_a_declaration_can_be_extended():
+  declared = base_layer.WeightHParams(
+    shape=[2], collections=(Flags.REQUIRES_MEAN_SYNC,)
+  )
+  more = base_layer.WeightHParams(
+    shape=[2], collections=declared.collections + [Flags.NON_TRAINABLE]
+  )
+  assert more.collections == [Flags.REQUIRES_MEAN_SYNC, Flags.NON_TRAINABLE]
+  assert base_layer.WeightHParams(shape=[2]).collections == []

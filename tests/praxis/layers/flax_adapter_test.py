@@ -108,7 +108,7 @@ def test_names_of_axes_become_split_dims():
   assert mapping(params['Dense_0']['kernel']) == [None, None]
   assert 'params_axes' not in tree
   mean = tree['batch_stats']['cld']['BatchNorm_0']['mean']
-  assert mean.collections == (Flags.NON_TRAINABLE,)
+  assert mean.collections == [Flags.NON_TRAINABLE]
   plain = adapter().Instantiate().abstract_init_with_metadata(jnp.ones([5, 2]))
   mean = plain['batch_stats']['cld']['BatchNorm_0']['mean']
   assert base_layer.var_not_trainable(mean)

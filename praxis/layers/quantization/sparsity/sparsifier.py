@@ -201,7 +201,7 @@ class SparsityBaseLayer(base_layer.BaseLayer):
       scores = like_weight(weight.init, None)
       self._declare_sparsity(f'{name}_mask', scores, trainable=True)
       soft = like_weight(WeightInit.Constant(1.0), jnp.float32)
-      soft.collections = (_SYNC,)
+      soft.collections = [_SYNC]
       self._declare_sparsity(f'{mask_name}_float', soft)
     if self._has_pruned_value:
       params = self.sparsity.weight_params
