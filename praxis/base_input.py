@@ -84,6 +84,10 @@ def advance_state(state: State, num_batches: int) -> State:
   return {_STATE_KEY: state, _NUM_BATCHES_KEY: num_batches}
 
 
+class UnknownStateError(ValueError, NotImplementedError):
+  """A batch was peeked from an input that is not resumable."""
+
+
 class BaseInput(base_hyperparams.FiddleBaseParameterizable):
   """Batches of numpy arrays whose first dimension is the batch of one host.
 
@@ -165,12 +169,8 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     raise NotImplementedError(f'{type(self).__name__} lacks get_next')
 
   def reset(self) -> None:
-    """Restarts at the first batch.
-
-    Raises:
-      NotImplementedError: a subclass must define it.
-    """
-    raise NotImplementedError(f'{type(self).__name__} lacks reset')
+    """Discards a peeked batch; subclasses restart at the first batch."""
+    self._peeked = self._state_before_peek = None
 
   def get_child(self, input_name: str) -> BaseInput:
     """Returns the component input of that name.
@@ -215,13 +215,13 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     A state of files is that after a peeked batch, which a restart skips.
 
     Raises:
-      ValueError: a batch was peeked, and the state before it is unknown.
+      UnknownStateError: the input is not resumable, and a batch was peeked.
       NotImplementedError: the input is not resumable.
     """
     if self._peeked is None or self.has_file_state:
       return self._get_state_internal()
     if self._state_before_peek is None:
-      raise ValueError(
+      raise UnknownStateError(
         f'the state of {self.name!r} before its peeked batch is unknown; give '
         f'{type(self).__name__} _get_state_internal, or take the batch first'
       )

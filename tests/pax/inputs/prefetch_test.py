@@ -268,3 +268,28 @@ def test_data_may_end_as_in_tensorflow(monkeypatch):
   source.reset()
   with prefetch.Prefetcher(source) as ahead:
     assert drain(ahead) == [0, 1, 2]
+
+
+class Endless(base_input.BaseInput):
+  """Has only `get_next`, as inputs of users often have."""
+
+  def get_next(self) -> NestedMap:
+    return NestedMap(x=np.zeros((self.batch_size,)))
+
+
+def test_an_input_without_state_may_be_peeked_first():
+  source = Endless.config(batch_size=2).Instantiate()
+  assert source.peek_padded() is not None
+  with pytest.raises(ValueError, match='Endless _get_state_internal'):
+    source.get_state()
+  assert prefetch.state_of(source) is None
+  with prefetch.Prefetcher(source) as ahead:
+    ahead.get_next()
+    assert prefetch.state_of(ahead) is None
+
+
+def test_reset_discards_the_peeked_batch():
+  source = Count.config(batch_size=2).Instantiate()
+  source.peek_padded()
+  base_input.BaseInput.reset(source)
+  assert value(source.get_next_padded()) == 1
