@@ -173,6 +173,8 @@ class _DecodeAccumulator:
     self._task = task
     self._metrics: list[WeightedScalars] = []
     self._processed: list[WeightedScalars] = []
+    # clu metrics of `process_decode_out`, merged over the batches.
+    self._clu_metrics: dict[str, Any] = {}
     self.outputs: list[tuple[str | None, NestedMap]] = []
     self.num_batches = 0
 
@@ -190,21 +192,31 @@ class _DecodeAccumulator:
       return
     # `process_decode_out` is host code: keep its arrays off the devices.
     with jax.default_device(jax.local_devices(backend='cpu')[0]):
-      scalars, outputs, *_ = self._task.model.process_decode_out(inp, rows)
+      scalars, outputs, updates = self._task.model.process_decode_out(inp, rows)
+      for name, metric in (updates or {}).items():
+        if name in self._clu_metrics:
+          metric = self._clu_metrics[name].merge(metric)
+        self._clu_metrics[name] = metric
     self._processed.append(jax.tree.map(np.asarray, scalars))
     self.outputs += outputs or []
 
   def result(self, state: TrainState) -> DecodeProgramOutput:
     decoded = self._aggregate(self._metrics)
     processed = self._aggregate(self._processed)
+    prefix = self._task.decode.metrics_prefix
+    clu_values = {
+      name: _clu_value(name, metric)
+      for name, metric in self._clu_metrics.items()
+    }
     return DecodeProgramOutput(
       state,
       decode_metrics=_values(decoded),
-      processed_decode_metrics=_values(processed),
+      processed_decode_metrics=_values(processed) | clu_values,
       num_decode_steps=self.num_batches,
       scalars={
         **summaries.tags.weighted_scalars(decoded, _DECODE),
         **summaries.tags.weighted_scalars(processed, _PROCESS),
+        **{f'{prefix}{name}': value for name, value in clu_values.items()},
       },
     )
 
@@ -218,3 +230,14 @@ class _DecodeAccumulator:
 
 def _values(pairs: WeightedScalars) -> dict[str, float]:
   return {name: float(value) for name, (value, _) in pairs.items()}
+
+
+def _clu_value(name: str, metric: Any) -> float:
+  """Returns the number that a clu metric computes."""
+  value = np.asarray(metric.compute())
+  if value.ndim:
+    raise ValueError(
+      f'the metric {name!r} of process_decode_out must compute a number, got'
+      f' the shape {value.shape}; return such values in the outputs'
+    )
+  return float(value)

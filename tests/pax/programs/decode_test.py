@@ -41,7 +41,12 @@ class Model:
   def process_decode_out(self, input_obj, decode_out):
     y = float(decode_out.y[0])
     result = {'y': y, 'text': str(decode_out.text[0])}
-    return NestedMap(twice=(2 * y, 1.0)), [(f'key {y}', result)], NestedMap()
+    half = base_metrics.WeightedScalarCluMetric.create(y / 2, y)
+    return (
+      NestedMap(twice=(2 * y, 1.0)),
+      [(f'key {y}', result)],
+      NestedMap(half=half),
+    )
 
 
 class Partitioner(host_partitioner.HostPartitioner):
@@ -79,6 +84,7 @@ def _program(
       profiler_min_duration_sec=0.0,
       profiler_capture_step=1,
       profiler_max_num_hosts=None,
+      metrics_prefix='Metrics/',
     ),
     model=Model(),
     metrics_aggregator=base_metrics.MeanMetrics.config().Instantiate(),
@@ -98,7 +104,9 @@ def test_metrics_and_outputs_of_a_whole_epoch(tmp_path):
   out = _program(tmp_path, reset_for_eval=True).run(None, 5)
   mean = (1 + 4 + 9) / (1 + 2 + 3)
   assert out.decode_metrics == pytest.approx({'x': mean})
-  assert out.processed_decode_metrics == pytest.approx({'twice': 4.0})
+  assert out.processed_decode_metrics == pytest.approx(
+    {'twice': 4.0, 'half': mean / 2}
+  )
   assert out.num_decode_steps == 3
   assert out.scalars == pytest.approx(
     {
@@ -106,6 +114,7 @@ def test_metrics_and_outputs_of_a_whole_epoch(tmp_path):
       'decode_metrics/x-weight': 6.0,
       'process_decode_metrics/twice': 4.0,
       'process_decode_metrics/twice-weight': 3.0,
+      'Metrics/half': mean / 2,
     }
   )
   pairs = io_utils.load_outputs(tmp_path, 'rows', 'decoder')
@@ -148,4 +157,4 @@ def test_a_subclass_changes_the_step(tmp_path):
 
   program = _program(tmp_path, cls=Negative, reset_for_eval=True)
   out = program.run(None, 0)
-  assert out.processed_decode_metrics == pytest.approx({'twice': -4.0})
+  assert out.processed_decode_metrics['twice'] == pytest.approx(-4.0)
