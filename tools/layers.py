@@ -123,6 +123,7 @@ LAYERS: tuple[Layer, ...] = (
       'pax.ghostnorm',
       'pax.base_task',
       'pax.exit_codes',
+      'pax.generation_runner',
       'pax.inputs',
       'pax.learners',
       'pax.npz_trees',

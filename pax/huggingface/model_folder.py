@@ -16,6 +16,8 @@ from pax.huggingface import families, safetensors
 from pax.huggingface.weight_layouts import WeightLayout
 
 CONFIG_FILE = 'config.json'
+GENERATION_CONFIG_FILE = 'generation_config.json'
+_EOS = 'eos_token_id'
 _HEAD = 'lm_head.weight'
 
 
@@ -64,6 +66,22 @@ class ModelFolder:
   def dtypes(self) -> dict[str, np.dtype]:
     """Dtypes by the names of tensors."""
     return {name: entry.dtype for name, entry in self.entries.items()}
+
+
+def read_eos_ids(path: pathlib.Path, config: Mapping[str, Any]) -> list[int]:
+  """Returns the ids at which transformers ends a text; [] for none.
+
+  Args:
+    path: The folder.
+    config: Contents of config.json, for a folder without generation_config.json
+      or without these ids in it.
+  """
+  file = path / GENERATION_CONFIG_FILE
+  settings = json.loads(file.read_text()) if file.exists() else {}
+  ids = settings.get(_EOS, config.get(_EOS))
+  if ids is None:
+    return []
+  return list(ids) if isinstance(ids, list) else [ids]
 
 
 def read_config(path: pathlib.Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import json
 import pathlib
 from collections.abc import Iterable, Mapping
@@ -56,9 +57,17 @@ class HuggingFaceTokenizer(tokenizers.Tokenizer):
     encoding = self._tokenizer.encode(text, add_special_tokens=False)
     return np.array(encoding.ids, np.int32)
 
+  def encode_prompt(self, text: bytes) -> np.ndarray:
+    """Returns the ids with the special tokens of tokenizer.json."""
+    encoding = self._tokenizer.encode(text.decode('utf-8', errors='replace'))
+    return np.array(encoding.ids, np.int32)
+
   def decode(self, ids: Iterable[int]) -> str:
     size = self.vocab_size
     return self._tokenizer.decode([int(i) for i in ids if 0 <= i < size])
+
+  def token_id(self, token: str) -> int | None:
+    return self._tokenizer.token_to_id(token)
 
   @property
   def vocabulary(self) -> base_input.Vocabulary:
@@ -107,6 +116,11 @@ def by_name(name: str) -> pax_fiddle.Config[tokenizers.Tokenizer]:
     f'the tokenizer must be bytes, *.model or a {_FILE} with config.json beside'
     f' it, got {name!r}'
   )
+
+
+def is_available() -> bool:
+  """Returns whether the package `tokenizers` is installed."""
+  return importlib.util.find_spec('tokenizers') is not None
 
 
 def token_id(config: Mapping[str, Any], name: str) -> int | None:

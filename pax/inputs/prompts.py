@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pax.inputs import batch_types, text
+from pax.inputs import batch_types, text, text_files
 from praxis import py_utils
 
 NestedMap = py_utils.NestedMap
@@ -57,3 +57,37 @@ class PromptLmInput(text.TextLmInput):
     """Number of batches of all prompts."""
     global_batch = self.batch_size * self.num_infeed_hosts
     return -(-len(self.prompts) // global_batch)
+
+
+class PromptFileInput(PromptLmInput):
+  """Batches of the prompts of a file.
+
+  Each line of a file `*.jsonl` is an object with `prompt` or `text`, or a
+  string; each line of any other file that is not empty is a prompt.
+  """
+
+  # The file; it replaces `prompts`.
+  file: str = ''
+
+  def __post_init__(self):
+    self.prompts = read_prompts(self.file)
+    super().__post_init__()
+
+
+def read_prompts(file: str) -> tuple[str, ...]:
+  """Returns the prompts of a file; see `PromptFileInput`.
+
+  Raises:
+    ValueError: The file does not exist, or a line has no prompt.
+  """
+  try:
+    if file.endswith(text_files.JSON_LINES):
+      return tuple(text_files.json_texts(file, ('prompt', 'text')))
+    with open(file, encoding='utf-8') as f:
+      return tuple(line.rstrip('\n') for line in f if line.strip())
+  except FileNotFoundError as e:
+    raise ValueError(
+      f'the file of prompts {file!r} does not exist; it has a prompt per line,'
+      f' or JSON objects with prompt if its name ends with'
+      f' {text_files.JSON_LINES}'
+    ) from e

@@ -68,17 +68,12 @@ class TextLmInput(row_input.RowInput):
     key: str | None = None,
   ) -> Sequence[str]:
     del key
-    pairs = zip(np.asarray(ids), np.asarray(lengths), strict=True)
-    decode = self._fitted_tokenizer.decode
-    return [decode(row[:length]) for row, length in pairs]
+    return tokenizers.decode_rows(self._fitted_tokenizer, ids, lengths)
 
   def strings_to_ids(self, strings: Sequence[str]) -> list[np.ndarray]:
-    """Returns the ids of each string after a bos, as in training."""
-    tokenizer = self._fitted_tokenizer
-    bos = [tokenizer.bos_id]
-    return [
-      np.concatenate([bos, tokenizer.encode(s.encode())]) for s in strings
-    ]
+    """Returns the ids of each string as a prompt, after bos if there is one."""
+    encode = self._fitted_tokenizer.encode_prompt
+    return [encode(string.encode()) for string in strings]
 
   def vocabularies(self) -> Mapping[str, base_input.Vocabulary]:
     """Returns the vocabulary of `tokens`, by training the tokenizer."""
@@ -127,7 +122,8 @@ class TextLmInput(row_input.RowInput):
 
   @property
   def _fitted_tokenizer(self) -> tokenizers.Tokenizer:
-    return self._text and self.tokenizer
+    self.vocabularies()
+    return self.tokenizer
 
 
 def _split(

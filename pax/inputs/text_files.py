@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import json
 import os
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 # Longer files are split into several documents, at line ends.
 MAX_DOCUMENT_BYTES = 1 << 20
+# End of the names of files with a JSON value in each line.
+JSON_LINES = '.jsonl'
 
 # Not in the default corpus: installed packages, and tests of the standard
 # library, which many Python distributions do not ship.
@@ -71,6 +75,46 @@ def documents(paths: Iterable[str]) -> Iterator[bytes]:
     with open(path, 'rb') as f:
       content = f.read()
     yield from _split(content)
+
+
+def json_lines(path: str) -> Iterator[tuple[str, Any]]:
+  """Yields `file:line` and the value of each line that is not empty.
+
+  Raises:
+    ValueError: A line is not JSON.
+  """
+  with open(path, 'rb') as f:
+    for number, line in enumerate(f, 1):
+      if line.strip():
+        place = f'{path}:{number}'
+        try:
+          yield place, json.loads(line)
+        except ValueError as e:
+          raise ValueError(
+            f'{place} must be JSON, got {line[:40]!r}: {e}'
+          ) from e
+
+
+def json_texts(path: str, fields: Sequence[str]) -> Iterator[str]:
+  """Yields the text of each line of a file of JSON objects or strings.
+
+  Args:
+    path: The file.
+    fields: Names of the field with the text; the first that exists.
+
+  Raises:
+    ValueError: A line has no text.
+  """
+  for place, value in json_lines(path):
+    text = value
+    if isinstance(value, dict):
+      text = next((value[name] for name in fields if name in value), None)
+    if not isinstance(text, str):
+      raise ValueError(
+        f'{place} must be a string or an object with {" or ".join(fields)}, got'
+        f' {json.dumps(value)[:80]}'
+      )
+    yield text
 
 
 def is_held_out(document: bytes, percent: float) -> bool:

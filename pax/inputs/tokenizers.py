@@ -45,9 +45,17 @@ class Tokenizer(base_hyperparams.FiddleBaseParameterizable, abc.ABC):
   def encode(self, document: bytes) -> np.ndarray:
     """Returns the ids of a document, without bos and eos."""
 
+  def encode_prompt(self, text: bytes) -> np.ndarray:
+    """Returns the ids of a text to continue, by default after bos."""
+    return np.concatenate([[self.bos_id], self.encode(text)]).astype(np.int32)
+
   @abc.abstractmethod
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of `ids`, without bos, eos and padding."""
+
+  def token_id(self, token: str) -> int | None:
+    """Returns the id of a special token; None if there is none."""
+    return None
 
   @property
   def is_fitted(self) -> bool:
@@ -220,6 +228,20 @@ class SentencePieceTokenizer(Tokenizer):
         f' {len(lines)} lines; choose another number of pieces ({e})'
       ) from e
     return model.getvalue()
+
+
+def decode_rows(
+  tokenizer: Tokenizer, ids: np.ndarray, lengths: np.ndarray
+) -> list[str]:
+  """Returns the text of the first `lengths` ids of each row.
+
+  Args:
+    tokenizer: The tokenizer, fitted.
+    ids: The ids [B, T].
+    lengths: Their numbers [B].
+  """
+  pairs = zip(np.asarray(ids), np.asarray(lengths), strict=True)
+  return [tokenizer.decode(row[:length]) for row, length in pairs]
 
 
 def vocabularies(tokenizer: Tokenizer) -> dict[str, base_input.Vocabulary]:

@@ -79,8 +79,7 @@ class InferJob:
     num_examples = 0
     with self._open_writer(inp) as write:
       for rows in self._infer_batches(inp, index):
-        num_examples += len(jax.tree.leaves(rows)[0])
-        write(rows)
+        num_examples += write(rows)
     self.progress.print(
       f'inferred {inp.name}: {num_examples} examples in'
       f' {working_copy.origin(folder)}'
@@ -103,10 +102,13 @@ class InferJob:
   @contextlib.contextmanager
   def _open_writer(
     self, inp: base_input.BaseInput
-  ) -> Iterator[Callable[[NestedMap], None]]:
-    """Yields a function that writes rows; an exception deletes the files."""
+  ) -> Iterator[Callable[[NestedMap], int]]:
+    """Yields a function that writes rows and returns the number of records.
+
+    An exception deletes the files.
+    """
     if jax.process_index():
-      yield lambda rows: None
+      yield lambda rows: 0
       return
     folder, settings = self._folder(inp), self.partitioner.task.infer_writer
     side_files.make_directories(self.job_log_dir, _OUTPUT, inp.name)
@@ -114,8 +116,14 @@ class InferJob:
     writer = io_utils.ShardedParallelWriter(
       folder / _OUTPUT, settings.output_num_shards, settings.output_format
     )
+
+    def write(rows: NestedMap) -> int:
+      records = self.runner.serialize_outputs(rows)
+      writer.write(records)
+      return len(records)
+
     try:
-      yield lambda rows: writer.write(self.runner.serialize_outputs(rows))
+      yield write
     except BaseException:
       writer.discard()
       raise

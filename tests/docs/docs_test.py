@@ -95,9 +95,17 @@ def jobs(tmp_path_factory):
   Modules that pages show are there, and a model of Hugging Face.
   """
   folder = tmp_path_factory.mktemp('jobs')
-  reference_models.write_byte_model(folder / 'qwen3', 'qwen3')
-  lines = [json.dumps({'text': f'This is text {i}. ' * 20}) for i in range(200)]
-  (folder / 'text.jsonl').write_text('\n'.join(lines))
+  texts = [f'Text {i} of {i * i} about models.' for i in range(200)]
+  reference_models.write_text_model(folder / 'qwen3', 'qwen3', texts)
+  reference_models.write_text_model(folder / 't5', 't5', texts)
+  lines = {
+    'text': [{'text': text} for text in texts],
+    'pairs': [{'input': text, 'target': text[:8]} for text in texts],
+    'prompts': [{'prompt': text[:8]} for text in texts[:3]],
+  }
+  for name, objects in lines.items():
+    content = '\n'.join(map(json.dumps, objects))
+    (folder / f'{name}.jsonl').write_text(content)
   for block in blocks('python'):
     if named := IS_FILE.match(block.text):
       (folder / named[1]).write_text(block.text)
@@ -135,6 +143,7 @@ def test_commands_run(line, jobs):
       job = pathlib.Path(argument.partition('=')[2])
       wrote = 'study.txt' if is_study else 'metrics.jsonl'
       wrote = 'aot' if is_ahead else wrote
+      wrote = 'output' if '--mode=infer' in arguments else wrote
       assert (job / wrote).exists()
 
 

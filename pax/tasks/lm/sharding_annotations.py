@@ -182,15 +182,23 @@ def _shard_batch(
 
 
 def _shard_lm(task_p: TaskConfig, method: str, **axes: Any) -> None:
-  """Calls a sharding method of the language model, if the task has one."""
+  """Calls a sharding method of the network, if the model has one.
+
+  It is that of a LanguageModel or of a SequenceModel.
+  """
   model_p = task_p.model
-  if not isinstance(getattr(model_p, 'lm_tpl', None), Config):
-    return
-  set_sharding_params = getattr(model_p.lm_tpl.cls, method)
-  model_p.lm_tpl = set_sharding_params(
-    model_p.lm_tpl,
-    mesh_axis_names=model_p.mesh_axis_names,
-    ici_mesh_shape=model_p.ici_mesh_shape,
-    dcn_mesh_shape=model_p.dcn_mesh_shape,
-    **axes,
-  )
+  for field in ('lm_tpl', 'model_tpl'):
+    network_p = getattr(model_p, field, None)
+    if isinstance(network_p, Config):
+      set_sharding_params = getattr(network_p.cls, method)
+      model_p.set(
+        **{
+          field: set_sharding_params(
+            network_p,
+            mesh_axis_names=model_p.mesh_axis_names,
+            ici_mesh_shape=model_p.ici_mesh_shape,
+            dcn_mesh_shape=model_p.dcn_mesh_shape,
+            **axes,
+          )
+        }
+      )

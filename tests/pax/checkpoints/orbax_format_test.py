@@ -102,6 +102,19 @@ def test_orbax_restores_all_items_without_arguments(tmp_path):
   assert items['metadata']['step'] == 5
 
 
+def test_shardings_are_recorded_as_orbax_does(tmp_path):
+  state = saved_states.state(4)
+  state['mdl_vars']['name/ä?'] = jnp.ones(3)
+  saver = saved_states.checkpointer(tmp_path)
+  saver.save(0, state)
+  saver.close()
+  with ocp.StandardCheckpointer() as checkpointer:
+    checkpointer.save(tmp_path / 'orbax', state)
+  file = tmp_path / 'checkpoints/checkpoint_00000000/state/_sharding'
+  reference = tmp_path / 'orbax/_sharding'
+  assert json.loads(file.read_text()) == json.loads(reference.read_text())
+
+
 def test_reads_the_places_of_older_versions(tmp_path):
   """The manifest and the input states were next to the metadata."""
   directory = saved_states.save(tmp_path)

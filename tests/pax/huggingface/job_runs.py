@@ -9,9 +9,10 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
-from pax import main
+from pax import io_utils, main, tf_records
 from pax.checkpoints import reading
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from tests.pax.huggingface import reference_models
@@ -21,7 +22,32 @@ DECODE_SEQ_LEN = 16
 
 
 def run(exp: str, folder: pathlib.Path, job: pathlib.Path, *words: str) -> int:
-  """Runs an experiment from the weights of a folder; returns the exit code.
+  """Runs a decoder from the weights of a folder; returns the exit code.
+
+  Args:
+    exp: Name of the experiment in tasks.lm.params.huggingface.
+    folder: The model.
+    job: Directory of the job.
+    *words: Further flags.
+  """
+  return run_encoder_decoder(
+    exp,
+    folder,
+    job,
+    '--set=BATCH_SIZE=2',
+    '--set=MAX_SEQ_LEN=16',
+    f'--set=PROMPTS={PROMPTS}',
+    f'--set=DECODE_SEQ_LEN={DECODE_SEQ_LEN}',
+    f'--set=TRAIN_FILES={folder}/config.json',
+    '--set=HELD_OUT_PERCENT=0',
+    *words,
+  )
+
+
+def run_encoder_decoder(
+  exp: str, folder: pathlib.Path, job: pathlib.Path, *words: str
+) -> int:
+  """As `run`, without the constants of decoders.
 
   Args:
     exp: Name of the experiment in tasks.lm.params.huggingface.
@@ -37,15 +63,34 @@ def run(exp: str, folder: pathlib.Path, job: pathlib.Path, *words: str) -> int:
       f'--set=MODEL_DIR={folder}',
       f'--init_from=hf:{folder}',
       '--set=FPROP_DTYPE=float32',
-      '--set=BATCH_SIZE=2',
-      '--set=MAX_SEQ_LEN=16',
-      f'--set=PROMPTS={PROMPTS}',
-      f'--set=DECODE_SEQ_LEN={DECODE_SEQ_LEN}',
-      f'--set=TRAIN_FILES={folder}/config.json',
-      '--set=HELD_OUT_PERCENT=0',
       *words,
     ]
   )
+
+
+def decoded(job: pathlib.Path, mode: str) -> dict[str, tuple[np.ndarray, str]]:
+  """Returns decoded ids and text by prompt.
+
+  Args:
+    job: Directory of the job.
+    mode: The value of --mode.
+  """
+  if mode != 'infer':
+    outputs = io_utils.load_outputs(job, 'prompts', 'decoder', 0)
+    return {
+      prompt: (result['decoded_ids'], result['decoded_substr'])
+      for prompt, result in outputs
+    }
+  results = {}
+  for file in (job / 'output/prompts').glob('output.tfrecord-*'):
+    with file.open('rb') as f:
+      for record in tf_records.read(f):
+        features = tf_records.parse_example(record)
+        prompt, text = (
+          features[name][0].decode() for name in ('prefix', 'decoded_substr')
+        )
+        results[prompt] = features['decoded_ids'], text
+  return results
 
 
 def first_loss(job: pathlib.Path) -> float:

@@ -10,15 +10,17 @@ that depend on the name of the tensor only.
 # bazel: data=//tests/pax/huggingface:references.json
 from __future__ import annotations
 
+import io
 import json
 import pathlib
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import sentencepiece
 
 from pax.huggingface import families
 from pax.inputs import tokenizers
@@ -31,6 +33,7 @@ DTYPES = {
 }
 # At least the ids of a tokenizer of bytes.
 BYTE_VOCAB_SIZE = 264
+_NUM_PIECES = 64
 TOKENIZER = {
   'tokenizer.json': '{"version": "1.0"}',
   'tokenizer_config.json': '{}',
@@ -129,20 +132,53 @@ def write_byte_model(
     name: Name of the reference.
     num_layers: Number of layers; None is that of the reference.
   """
-  config = {
-    **load()[name]['config'],
+  settings = {
     'vocab_size': BYTE_VOCAB_SIZE,
     'eos_token_id': tokenizers.ByteTokenizer.eos_id,
   }
   if num_layers is not None:
     key = 'n_layer' if name == 'gpt2' else 'num_hidden_layers'
-    config[key] = num_layers
-    config.pop('layer_types', None)
+    settings |= {key: num_layers, 'layer_types': None}
+  _write_with_settings(folder, name, settings)
+  return folder
+
+
+def write_text_model(
+  folder: pathlib.Path, name: str, texts: Sequence[str]
+) -> pathlib.Path:
+  """Writes a model with a SentencePiece tokenizer, and returns the folder.
+
+  Args:
+    folder: Its path.
+    name: Name of the reference.
+    texts: The tokenizer is trained on them.
+  """
+  model = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(texts),
+    model_writer=model,
+    vocab_size=_NUM_PIECES,
+    hard_vocab_limit=False,
+    bos_id=1,
+    eos_id=2,
+    minloglevel=2,
+  )
+  _write_with_settings(
+    folder, name, {'vocab_size': _NUM_PIECES, 'eos_token_id': 2}
+  )
+  (folder / 'tokenizer.model').write_bytes(model.getvalue())
+  return folder
+
+
+def _write_with_settings(
+  folder: pathlib.Path, name: str, settings: Mapping[str, Any]
+) -> None:
+  """Writes a reference with other settings, and without tokenizer."""
+  config = {**load()[name]['config'], **settings}
   weights = families.read_model(config).weights()
   shapes = {weight.tensor: weight.tensor_shape for weight in weights}
   write(folder, config, shapes)
   (folder / 'tokenizer.json').unlink()
-  return folder
 
 
 def write_safetensors(

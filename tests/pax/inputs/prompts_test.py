@@ -48,3 +48,26 @@ def test_hosts_share_them():
 def test_none():
   with pytest.raises(ValueError, match='at least one text'):
     _input(prompts=())
+
+
+@pytest.mark.parametrize(
+  'name, text',
+  [
+    ('prompts.txt', ' ab\n\nc  \n'),
+    ('prompts.jsonl', '{"prompt": " ab", "text": "x"}\n{"text": "c  "}\n'),
+    ('strings.jsonl', '" ab"\n"c  "\n'),
+  ],
+)
+def test_a_file_has_a_prompt_per_line(name, text, tmp_path):
+  file = tmp_path / name
+  file.write_text(text)
+  config = prompts.PromptFileInput.config(
+    files=__file__, held_out_percent=0.0, batch_size=2, seq_len=4
+  )
+  made = config.clone().set(file=str(file)).Instantiate()
+  assert made.prompts == (' ab', 'c  ')
+  batch = made.get_next()
+  bos = tokenizers.ByteTokenizer.bos_id
+  np.testing.assert_array_equal(batch.ids[0], [bos, 32, 97, 98])
+  with pytest.raises(ValueError, match='does not exist'):
+    config.clone().set(file=str(tmp_path / 'none.txt')).Instantiate()

@@ -68,3 +68,20 @@ def test_the_split_depends_on_content_alone():
   assert all(text_files.is_held_out(t, 100) for t in texts)
   with pytest.raises(ValueError, match='percent'):
     text_files.is_held_out(b'', 101)
+
+
+def test_each_line_of_a_json_file_has_a_text(tmp_path):
+  path = tmp_path / 'texts.jsonl'
+  texts = lambda: list(text_files.json_texts(str(path), ('prompt', 'text')))
+  path.write_text(
+    '{"text": "a\\nb"}\n\n"c"\n{"text": "", "prompt": "\u00e9"}\n'
+  )
+  assert texts() == ['a\nb', 'c', 'é']
+  path.write_text('"a"\n{"body": "b"}\n')
+  with pytest.raises(
+    ValueError, match=r'texts.jsonl:2 must be .* prompt or text, got'
+  ):
+    texts()
+  path.write_text('"a"\n"b\n')
+  with pytest.raises(ValueError, match=r'texts.jsonl:2 must be JSON'):
+    texts()

@@ -158,7 +158,7 @@ class TinyTraining(base_experiment.BaseExperiment):
 
   def task(self) -> TaskConfig:
     task_p = super().task()
-    task_p.model.lm_tpl.params_init = WeightInit.GaussianSqrtFanIn()
+    self._network(task_p).params_init = WeightInit.GaussianSqrtFanIn()
     task_p.train.set(
       num_train_steps=self.NUM_TRAIN_STEPS,
       save_interval_steps=self.CHECKPOINT_EVERY_N_STEPS,
@@ -185,6 +185,10 @@ class TinyTraining(base_experiment.BaseExperiment):
       ),
     )
     return task_p
+
+  def _network(self, task_p: TaskConfig) -> Config[base_layer.BaseLayer]:
+    """Returns the Config of the network in the model."""
+    return task_p.model.lm_tpl
 
 
 @experiment_registry.register

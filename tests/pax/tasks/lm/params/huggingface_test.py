@@ -6,13 +6,16 @@
 # bazel: size=medium
 from __future__ import annotations
 
+import functools
+import importlib.util
 import json
 
 import numpy as np
 import pytest
 
-from pax import experiment_registry, io_utils, main
+from pax import experiment_registry, main
 from pax.huggingface import families, model_folder, safetensors
+from pax.inputs import tokenizers
 from pax.tasks.lm.params import huggingface
 from tests.pax.huggingface import job_runs, loaded_models, reference_models
 
@@ -25,6 +28,8 @@ _FAMILIES = {
   'Gemma': 'gemma',
   'Gemma2': 'gemma2',
   'Gpt2': 'gpt2',
+  'T5': 't5',
+  'T5V1_1': 't5',
 }
 
 
@@ -49,6 +54,8 @@ def test_experiments_have_published_sizes(name):
     'Gemma': 2506,
     'Gemma2': 2614,
     'Gpt2': 124,
+    'T5': 60,
+    'T5V1_1': 76,
   }
   assert num_parameters // 10**6 == published[name]
 
@@ -83,21 +90,95 @@ def test_repeated_layers_have_the_loss_of_the_model_and_export_it(
   job_runs.check_repeated_layers('Gemma2', tmp_path, words, capfd)
 
 
-def test_decodes_the_greedy_tokens_of_the_model(tmp_path, capfd):
+@pytest.mark.parametrize('mode', ['decode_once', 'infer'])
+def test_prompts_of_a_file_get_the_greedy_tokens_of_the_model(
+  mode, tmp_path, capfd
+):
   source = reference_models.write_byte_model(tmp_path / 'source', 'gemma2')
-  job = tmp_path / 'job'
-  code = job_runs.run('Gemma2', source, job, '--mode=decode_once')
+  job, file = tmp_path / 'job', tmp_path / 'prompts.jsonl'
+  # Three prompts: the second batch is padded.
+  texts = ('ab', 'xyz', 'Q: 1?')
+  lines = [json.dumps({'prompt': text}) for text in texts]
+  file.write_text('\n'.join(lines))
+  words = [f'--mode={mode}', f'--set=PROMPTS_FILE={file}']
+  words += ['--set=DECODE_BATCH_SIZE=2']
+  code = job_runs.run('Gemma2', source, job, *words)
   assert code == 0, capfd.readouterr().err
-  outputs = io_utils.load_outputs(job, 'prompts', 'decoder', 0)
+  outputs = job_runs.decoded(job, mode)
+  assert outputs.keys() == set(texts)
   model = loaded_models.LoadedModel(
     model_folder.ModelFolder.open(source), job_runs.DECODE_SEQ_LEN // 2
   )
-  for prompt, (_, found) in zip(job_runs.PROMPTS, outputs, strict=True):
-    ids = np.array([[256, *prompt.encode()]], np.int32)
-    want = model.greedy(ids)[0]
-    got = found['decoded_ids']
-    assert len(got) == job_runs.DECODE_SEQ_LEN // 2
-    np.testing.assert_array_equal(got, want[: len(got)])
+  for prompt, (ids, text) in outputs.items():
+    tokens = np.array([[256, *prompt.encode()]], np.int32)
+    np.testing.assert_array_equal(ids, model.greedy(tokens)[0][: len(ids)])
+    assert len(ids) == job_runs.DECODE_SEQ_LEN // 2
+    assert text == tokenizers.ByteTokenizer().decode(ids)
+
+
+def test_a_decoded_text_ends_at_the_ids_of_generation_config(tmp_path, capfd):
+  source = reference_models.write_byte_model(tmp_path / 'source', 'gemma2')
+  job = tmp_path / 'job'
+  words = ['--mode=infer', '--set=PROMPTS=("ab",)']
+  assert job_runs.run('Gemma2', source, job, *words) == 0
+  ids, _ = job_runs.decoded(job, 'infer')['ab']
+  # Of two ends the first in the text counts.
+  end = int(ids[3])
+  first = list(ids).index(end) + 1
+  file = source / 'generation_config.json'
+  file.write_text(json.dumps({'eos_token_id': [end, 263]}))
+  other = tmp_path / 'other'
+  assert job_runs.run('Gemma2', source, other, *words) == 0
+  shorter, _ = job_runs.decoded(other, 'infer')['ab']
+  np.testing.assert_array_equal(shorter, ids[:first])
+
+
+def test_a_t5_trains_evaluates_and_decodes_pairs(tmp_path, capfd):
+  source, job, output = (tmp_path / x for x in ('source', 'job', 'output'))
+  reference_models.write_byte_model(source, 't5')
+  file = tmp_path / 'pairs.jsonl'
+  texts = [f'text {i}' for i in range(12)]
+  lines = [{'input': text, 'target': text[::-1]} for text in texts]
+  file.write_text('\n'.join(map(json.dumps, lines)))
+  words = [
+    '--set=OBJECTIVE=pairs',
+    f'--set=TRAIN_FILES={file}',
+    '--set=ICI_MESH_SHAPE=[1,2,2]',
+    '--set=BATCH_SIZE=4',
+    '--set=EVAL_BATCH_SIZE=4',
+    '--set=HELD_OUT_PERCENT=50',
+    '--set=SOURCE_LEN=12',
+    '--set=TARGET_LEN=8',
+  ]
+  run = functools.partial(job_runs.run_encoder_decoder, 'T5', source)
+  code = run(job, *words, '--set=NUM_TRAIN_STEPS=2', '--eval_on_test')
+  assert code == 0, capfd.readouterr().err
+  assert np.isfinite(job_runs.first_loss(job))
+  assert 'eval_test_held_out' in (job / 'metrics.jsonl').read_text()
+  convert = ['pax', 'convert', 'pax-to-hf', str(job), str(output)]
+  assert main.main(convert) == 0
+  names = (set(safetensors.read_folder(x)) for x in (source, output))
+  assert next(names) == next(names)
+  prompts = tmp_path / 'prompts.jsonl'
+  prompts.write_text('{"input": "text 3"}\n')
+  other = tmp_path / 'other'
+  words += ['--mode=infer', f'--set=PROMPTS_FILE={prompts}']
+  code = run(other, *words, '--set=DECODE_BATCH_SIZE=4')
+  assert code == 0, capfd.readouterr().err
+  ids, text = job_runs.decoded(other, 'infer')['text 3']
+  model = loaded_models.LoadedModel(model_folder.ModelFolder.open(source), 7)
+  eos = tokenizers.ByteTokenizer.eos_id
+  tokens = np.array([[*b'text 3', eos]], np.int32)
+  np.testing.assert_array_equal(ids, model.greedy(tokens)[0][: len(ids)])
+  assert len(ids) == 8 or ids[-1] == eos
+  assert text == tokenizers.ByteTokenizer().decode(ids)
+
+
+def test_span_corruption_needs_ids_for_sentinels(tmp_path, capfd):
+  source = reference_models.write_byte_model(tmp_path / 'source', 't5')
+  job = tmp_path / 'job'
+  assert job_runs.run_encoder_decoder('T5', source, job) != 0
+  assert 'needs the id 358 for the first sentinel' in capfd.readouterr().err
 
 
 def test_another_family_or_size_is_refused(tmp_path, capfd):
@@ -120,11 +201,15 @@ def test_another_family_or_size_is_refused(tmp_path, capfd):
   assert code != 0 and 'x_layers_1' in error and 'MODEL_DIR' in error
 
 
-def test_tokenizers_of_folders(tmp_path):
+def test_tokenizers_of_folders(tmp_path, monkeypatch):
   folder = str(tmp_path)
   name = lambda: huggingface.tokenizer_of(folder).cls.__name__
   assert name() == 'ByteTokenizer'
   (tmp_path / 'tokenizer.json').write_text('{}')
   assert name() == 'HuggingFaceTokenizer'
   (tmp_path / 'tokenizer.model').write_text('')
+  # The reader of the former is an optional package.
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   assert name() == 'SentencePieceTokenizer'
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: True)
+  assert name() == 'HuggingFaceTokenizer'
