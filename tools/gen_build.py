@@ -64,7 +64,10 @@ DISTRIBUTIONS = {
 # Imported if installed, never required.
 OPTIONAL = {
   'IPython',
+  'array_record',
+  'datasets',
   'google_crc32c',
+  'grain',
   'lingvo',
   'pyarrow',
   'seqio',

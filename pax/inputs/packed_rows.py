@@ -80,6 +80,15 @@ class ContiguousRows(row_input.RowSource):
     """
     self._tokens, self._seq_len, self._eos_id = tokens, seq_len, eos_id
     self._name, self._vocab_size = name, vocab_size
+    # Arrays of a row that is one segment; rows share them.
+    self._constants = {
+      'paddings': np.zeros(seq_len, np.float32),
+      'weights': np.ones(seq_len, np.float32),
+      'segment_ids': np.ones(seq_len, np.int32),
+      'segment_pos': np.arange(seq_len, dtype=np.int32),
+    }
+    for array in self._constants.values():
+      array.flags.writeable = False
 
   def __len__(self) -> int:
     return max(0, len(self._tokens) - 1) // self._seq_len
@@ -88,24 +97,22 @@ class ContiguousRows(row_input.RowSource):
     length = self._seq_len
     start = index * length
     tokens = self._tokens[start : start + length + 1].astype(np.int32)
-    row = NestedMap(
-      ids=tokens[:-1],
-      labels=tokens[1:],
-      paddings=np.zeros(length, np.float32),
-      weights=np.ones(length, np.float32),
-      segment_ids=np.ones(length, np.int32),
-      segment_pos=np.arange(length, dtype=np.int32),
-    )
+    row = NestedMap(ids=tokens[:-1], labels=tokens[1:], **self._constants)
     if self._eos_id is not None:
       is_last = row.ids == self._eos_id
-      starts = np.flatnonzero(is_last[:-1]) + 1
-      row.segment_ids[starts] = np.arange(2, len(starts) + 2)
-      np.maximum.accumulate(row.segment_ids, out=row.segment_ids)
-      firsts = np.concatenate([[0], starts]).astype(np.int32)
-      row.segment_pos -= firsts[row.segment_ids - 1]
-      row.weights[is_last] = 0
+      row.segment_ids, row.segment_pos = self._segments(is_last)
+      row.weights = 1 - is_last.astype(np.float32)
     _check_ids(row, self._vocab_size, self, index)
     return row
+
+  def _segments(self, is_last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns segment ids and positions, given the ends of segments."""
+    starts = np.flatnonzero(is_last[:-1]) + 1
+    segment_ids = self._constants['segment_ids'].copy()
+    segment_ids[starts] = np.arange(2, len(starts) + 2)
+    np.maximum.accumulate(segment_ids, out=segment_ids)
+    firsts = np.concatenate([[0], starts]).astype(np.int32)
+    return segment_ids, self._constants['segment_pos'] - firsts[segment_ids - 1]
 
   def where(self, index: int) -> str:
     start = index * self._seq_len
@@ -123,11 +130,13 @@ def _check_ids(
 ) -> None:
   if vocab_size is None:
     return
-  # `labels` lacks the first id of each segment.
-  low, high = row.ids.min(), max(row.ids.max(), row.labels.max())
-  if low < 0 or high >= vocab_size:
+  # Negative ids are large unsigned numbers. `labels` lacks the first id of each
+  # segment, `ids` the last.
+  arrays = (row.ids.view(np.uint32), row.labels.view(np.uint32))
+  largest = max(int(array.max()) for array in arrays)
+  if largest >= vocab_size:
     raise ValueError(
       f'{source.where(index)} must have ids below {vocab_size}, the vocabulary'
-      f' size of the model, got {high if low >= 0 else low}; use the tokenizer'
-      ' of the model, or set VOCAB_SIZE'
+      f' size of the model, got {np.uint32(largest).astype(np.int32)}; use the'
+      ' tokenizer of the model, or set VOCAB_SIZE'
     )

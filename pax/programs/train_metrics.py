@@ -194,6 +194,7 @@ class TrainMetricsReporter:
       {'loss': loss} | counts | self._shown_metrics,
       rate=self._speed.rate,
       mfu=self._speed.mfu,
+      input_wait=self._job.goodput.input_wait(),
     )
 
 

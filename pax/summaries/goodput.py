@@ -88,6 +88,8 @@ class Recorder:
     self._began = self._last = clock() if began is None else began
     self._seconds: dict[str, float] = collections.defaultdict(float)
     self._activity = START
+    # Seconds of input wait and of steps at the last call of `input_wait`.
+    self._waits = (0.0, 0.0)
     self._written_at = float('-inf')
     self._step: int | None = None
     self._path = path
@@ -120,6 +122,19 @@ class Recorder:
     self._step = step
     if self._clock() - self._written_at > _WRITE_SECS:
       self._write()
+
+  def input_wait(self) -> float | None:
+    """Returns the share of the time of steps in which they wait for a batch.
+
+    It is that since the previous call; None without steps.
+    """
+    self._switch(self._activity)
+    sums = self._seconds[INPUT_WAIT], self._seconds[STEP]
+    wait, step = (
+      total - before for total, before in zip(sums, self._waits, strict=True)
+    )
+    self._waits = sums
+    return wait / (wait + step) if step > 0 else None
 
   def summary_line(self) -> str:
     """Returns the goodput of the job so far as one line."""

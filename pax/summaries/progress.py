@@ -49,6 +49,7 @@ class Progress:
     *,
     rate: throughput.Rate | None = None,
     mfu: float | None = None,
+    input_wait: float | None = None,
   ) -> None:
     """Shows and logs the line of `step`; a terminal keeps one line.
 
@@ -57,9 +58,16 @@ class Progress:
       metrics: Metrics by name.
       rate: The speed; None if it is not measured yet.
       mfu: Model FLOPs utilization; None if it is unknown.
+      input_wait: Share of the time in which steps wait for a batch; None if it
+        is unknown.
     """
     self._line = format_line(
-      step, self._total_steps, metrics, rate=rate, mfu=mfu
+      step,
+      self._total_steps,
+      metrics,
+      rate=rate,
+      mfu=mfu,
+      input_wait=input_wait,
     )
     logging.info('%s', self._line)
     if not self._is_terminal:
@@ -155,6 +163,7 @@ def format_line(
   *,
   rate: throughput.Rate | None = None,
   mfu: float | None = None,
+  input_wait: float | None = None,
 ) -> str:
   """Returns `step 40/100  loss 2.3456  9.87 steps/s  81.2k tokens/s ...`.
 
@@ -167,6 +176,8 @@ def format_line(
     metrics: Metrics by name; integers are counts.
     rate: The speed; None if it is not measured yet.
     mfu: Model FLOPs utilization; None if it is unknown.
+    input_wait: Share of the time in which steps wait for a batch; None if it is
+      unknown.
   """
   shown = [
     f'{name} {value if isinstance(value, int) else f"{value:.4f}"}'
@@ -178,6 +189,8 @@ def format_line(
     parts.append(f'{short_number(rate.tokens_per_sec)} tokens/s')
   if mfu is not None:
     parts.append(f'MFU {100 * mfu:.1f}%')
+  if input_wait is not None:
+    parts.append(f'input wait {100 * input_wait:.1f}%')
   if rate is not None:
     left = max(0, total_steps - step) / rate.steps_per_sec
     parts.append(f'ETA {short_time(left)}')

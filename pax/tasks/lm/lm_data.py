@@ -6,7 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pax import base_experiment
-from pax.inputs import huggingface_tokenizers, lm_input, tokenizers
+from pax.inputs import (
+  grain_input,
+  huggingface_tokenizers,
+  lm_input,
+  tokenizers,
+)
 from praxis import base_input, pax_fiddle
 
 Config = pax_fiddle.Config
@@ -33,7 +38,12 @@ class LanguageModelData(base_experiment.BaseExperiment):
   # How documents become rows: best_fit, first_fit, contiguous or truncate; None
   # is best_fit for files that record where documents start, else contiguous.
   DATA_LAYOUT: str | None = None
-  # Seed of the order of TRAIN_DATA.
+  # Function `module:function` of (host_index, num_hosts, seed) that returns a
+  # data set of Grain with rows for training, instead of TRAIN_DATA; and its
+  # worker processes.
+  GRAIN_DATASET: str | None = None
+  GRAIN_WORKERS = 0
+  # Seed of the order of the training data.
   DATA_SEED = 0
   # Number of corrupt records that a process replaces by padding.
   MAX_CORRUPT_RECORDS = 0
@@ -47,12 +57,17 @@ class LanguageModelData(base_experiment.BaseExperiment):
 
     Args:
       inputs: The training and other inputs of the experiment, which are
-        returned if TRAIN_DATA is not set; else the batch sizes are theirs.
+        returned if neither TRAIN_DATA nor GRAIN_DATASET is set; else the batch
+        sizes are theirs.
     """
-    if self.TRAIN_DATA is None:
-      return list(inputs)
     own = {input_p.is_training: input_p for input_p in inputs}
-    replaced = [self._data_input(own.get(True, inputs[0]), self.TRAIN_DATA)]
+    own_train = own.get(True, inputs[0])
+    if self.GRAIN_DATASET is not None:
+      replaced = [self._grain_input(own_train)]
+    elif self.TRAIN_DATA is not None:
+      replaced = [self._data_input(own_train, self.TRAIN_DATA)]
+    else:
+      return list(inputs)
     if self.EVAL_DATA is not None:
       held_out = self._data_input(own.get(False, inputs[0]), self.EVAL_DATA)
       replaced.append(
@@ -64,6 +79,18 @@ class LanguageModelData(base_experiment.BaseExperiment):
         )
       )
     return replaced
+
+  def _grain_input(self, own: InputConfig) -> InputConfig:
+    return Config(
+      grain_input.GrainInput,
+      name='train',
+      make_dataset=self.GRAIN_DATASET,
+      num_workers=self.GRAIN_WORKERS,
+      batch_size=own.batch_size,
+      num_infeed_hosts=own.num_infeed_hosts,
+      input_random_seed=self.DATA_SEED,
+      is_training=True,
+    )
 
   def _data_input(
     self, own: InputConfig, data: str | Mapping[str, float]

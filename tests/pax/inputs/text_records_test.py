@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=small
+# bazel: deps=@pypi//array_record,@pypi//google_crc32c,@pypi//pyarrow
 """Documents of each kind of file, and damaged files."""
 
 from __future__ import annotations

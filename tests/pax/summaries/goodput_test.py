@@ -63,6 +63,20 @@ def test_one_process(tmp_path, clock):
   assert found.share == pytest.approx(60 / 116)
 
 
+def test_the_input_wait_is_that_since_the_last_question(clock):
+  recorder = goodput.Recorder(None, clock)
+  assert recorder.input_wait() is None
+  for wait in (1, 6):
+    with recorder.record(goodput.INPUT_WAIT):
+      clock.spend(wait)
+    with recorder.record(goodput.EVAL):
+      clock.spend(5)
+    with recorder.record(goodput.STEP):
+      clock.spend(4)
+      assert recorder.input_wait() == pytest.approx(wait / (wait + 4))
+  assert recorder.input_wait() is None
+
+
 def test_the_inner_purpose_counts(clock):
   recorder = goodput.Recorder(None, clock)
   with recorder.record(goodput.STEP):

@@ -23,6 +23,8 @@ def test_the_line():
   assert line == (
     'step 40/100  loss 2.3457  2.00 steps/s  81.2k tokens/s  MFU 38.4%  ETA 30s'
   )
+  waiting = progress.format_line(1, 2, {}, rate=RATE, input_wait=0.0123)
+  assert waiting.endswith('tokens/s  input wait 1.2%  ETA 0s')
   several = progress.format_line(1, 2, {'loss': 1.0, 'acc': 0.5}, rate=RATE)
   assert several.endswith('tokens/s  ETA 0s  acc 0.5000')
   assert progress.format_line(1, 100, {}) == 'step 1/100'

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pax.contrib.gpu.scripts_gpu import configs
-from pax.inputs import lm_input
+from pax.inputs import grain_input, lm_input
 from pax.runner import overrides
 from pax.tasks.lm.params import c4, lm_cloud, quickstart
 
@@ -55,6 +55,15 @@ def test_a_mixture_with_weights(data):
   text = f"TRAIN_DATA={{'{data}': 0.5, '{data.replace('tokens', '*')}': 0.5}}"
   (train,) = inputs_of(quickstart.TinyLm, text)
   assert len(train.Instantiate().sources) == 2
+
+
+def test_a_data_set_of_grain():
+  (train,) = inputs_of(
+    quickstart.TinyLm, 'GRAIN_DATASET=my_data:make', 'GRAIN_WORKERS=2'
+  )
+  assert train.cls is grain_input.GrainInput
+  assert (train.make_dataset, train.num_workers) == ('my_data:make', 2)
+  assert train.batch_size == quickstart.TinyLm().datasets()[0].batch_size
 
 
 def test_without_files_the_data_is_the_experiments():
