@@ -5,6 +5,10 @@ A file has the size of its header as a little-endian uint64, the header as JSON,
 and the tensors. The header has dtype, shape and position of each tensor by
 name.
 
+The package safetensors (0.8) is not used: it copies tensors instead of mapping
+them, reads no float8 into numpy, gives neither headers nor positions, which
+exact copies of files need, and writes only tensors that are all in memory.
+
 References: https://github.com/huggingface/safetensors#format
 """
 
