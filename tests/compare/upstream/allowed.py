@@ -35,14 +35,6 @@ ALLOWED: tuple[Allowed, ...] = (
     'trainer converted the moving averages; float32 ones promote in upstream',
   ),
   Allowed(
-    r'^vision: (ConvBNAct, activation_tpl=Swish'
-    r'|ResNet, return_block_features=True).*/bfloat16$',
-    # Three units of bfloat16 relative to the largest value.
-    r'^outputs(\.2)?: values differ by up to 0\.0([0-3]|4[0-7])\d* ',
-    'outputs of BatchNorm are rounded to bfloat16; upstream promotes to the '
-    'float32 of the moving averages',
-  ),
-  Allowed(
     r'^vision: (Encoder|Decoder)/bfloat16$',
     r'^outputs: values differ by up to 0\.0[0-3]\d* ',
     'moments of GroupNorm are float32, of upstream bfloat16; both results are '
@@ -124,11 +116,6 @@ ALLOWED: tuple[Allowed, ...] = (
     r'^(normalizations|vision): (GroupNorm|WeightNorm|Conv2D).*/bfloat16$',
     r'values differ by up to 0\.03|requires arguments to have the same dtypes',
     'moments are float32; upstream fails on a float32 kernel',
-  ),
-  Allowed(
-    r'^vision: Pooling, float32, AVG, SAME, True/train$',
-    r'grads.inputs\[1\]: finite in one only',
-    'gradients of averages over windows of padding are 0, not NaN',
   ),
   Allowed(
     r'^recurrent: Conformer, fflayer_weight_sharing=True/(train|eval)$',
