@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: deps=@pypi//array_record,@pypi//grain
-"""Tokens per second of packed batches beside Grain and Hugging Face datasets.
+"""Tokens per second of packed batches: Pax, Grain, Hugging Face datasets.
 
     python -m benchmarks.inputs --rounds=5
 

@@ -97,7 +97,7 @@ def by_name(name: str) -> pax_fiddle.Config[tokenizers.Tokenizer]:
 
   Args:
     name: 'bytes', a SentencePiece model (*.model), or tokenizer.json of Hugging
-      Face, with config.json beside it.
+      Face, with config.json in its folder.
 
   Raises:
     ValueError: It is none of these.
@@ -113,8 +113,8 @@ def by_name(name: str) -> pax_fiddle.Config[tokenizers.Tokenizer]:
   if (folder / _FILE).is_file() and (folder / 'config.json').is_file():
     return pax_fiddle.Config(HuggingFaceTokenizer, folder=str(folder))
   raise ValueError(
-    f'the tokenizer must be bytes, *.model or a {_FILE} with config.json beside'
-    f' it, got {name!r}'
+    f'the tokenizer must be bytes, *.model or a {_FILE} with config.json in its'
+    f' folder, got {name!r}'
   )
 
 

@@ -91,6 +91,11 @@ class JsonLines(TextSource):
     return len(self._starts)
 
   def read(self, index: int) -> bytes:
+    """Returns a document.
+
+    Raises:
+      UnreadableRecordError: The line is no JSON object with the text.
+    """
     line = bytes(self._content[self._starts[index] : self._ends[index]])
     try:
       text = json.loads(line)[self._field]
@@ -131,6 +136,11 @@ class Table(TextSource):
     return int(self._ends[-1]) if len(self._ends) else 0
 
   def read(self, index: int) -> bytes:
+    """Returns a document.
+
+    Raises:
+      UnreadableRecordError: The group is damaged, or the row has no text.
+    """
     group = int(np.searchsorted(self._ends, index, 'right'))
     try:
       column = self._read_group(group)
@@ -161,6 +171,11 @@ class Records(TextSource):
     return len(self._records)
 
   def read(self, index: int) -> bytes:
+    """Returns a document.
+
+    Raises:
+      UnreadableRecordError: The record is damaged or has no text.
+    """
     record = self._records.read(index)
     if not self._field:
       return record
@@ -198,6 +213,11 @@ class ArrayRecords(TextSource):
     return self._reader.num_records()
 
   def read(self, index: int) -> bytes:
+    """Returns a document.
+
+    Raises:
+      UnreadableRecordError: The record is damaged.
+    """
     try:
       return self._reader.read([index])[0]
     except RuntimeError as e:

@@ -36,8 +36,8 @@ _DTYPES: dict[int, type[np.integer]] = {
   5: np.int64,
   8: np.uint16,
 }
-# llm.c: 256 integers of 32 bits, of which the first three are magic, version
-# and number of tokens.
+# llm.c: 256 integers of 32 bits; the first three are magic, version and number
+# of tokens.
 _LLM_C_MAGIC, _LLM_C_HEADER_BYTES = 20240520, 1024
 
 
@@ -73,7 +73,7 @@ class TokenArray:
 
 
 def open_array(path: str | os.PathLike[str]) -> TokenArray:
-  """Opens a file of tokens, of which nothing is read but its index.
+  """Opens a file of tokens; only its index is read.
 
   Raises:
     ValueError: The file is missing, empty, truncated or in another format.

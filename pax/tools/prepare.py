@@ -39,7 +39,7 @@ class Options(command_line.CheckedOptions):
     'bytes',
     'tokens',
     'A SentencePiece model (*.model), a tokenizer.json of Hugging Face with'
-    ' config.json beside it, or bytes.',
+    ' config.json in its folder, or bytes.',
   )
   field: str = command_line.flag(
     'text',
