@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from absl import logging
 
-from pax import train_states
+from pax import storage, train_states
 from pax.checkpoints import (
   manager,
   paths,
@@ -113,7 +113,7 @@ class OrbaxCheckpointManager:
         'aux_checkpointers are not supported, got'
         f' {sorted(aux_checkpointers)}; save further items to another directory'
       )
-    self._directory = Path(directory)
+    self._directory = storage.require_local(directory, 'directory')
     self._type = checkpoint_type
     self._options = options or CheckpointManagerOptions()
     self._checks_shapes = getattr(

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import jax
 from jax.sharding import Mesh
 
-from pax import coordination_service, train_states
+from pax import coordination_service, storage, train_states
 from pax.checkpoints import layouts, paths, state_restore, writing
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.checkpoints.types import CheckpointError, CheckpointType
@@ -72,7 +72,7 @@ class _StateHandler:
     """
     del save_args
     state = item if args is None else args.item
-    final = Path(directory)
+    final = storage.require_local(directory, 'directory')
     if final.exists():
       raise CheckpointError(
         f'Destination {final} already exists; delete it, or save to another'
@@ -246,7 +246,7 @@ class HandlerCheckpointer:
       CheckpointError: The path exists, or the item cannot be written.
     """
     self.wait_until_finished()
-    path = Path(directory)
+    path = storage.require_local(directory, 'directory')
     if force and path.exists():
       paths.delete(path)
     if self.is_async and isinstance(self.handler, _StateHandler):
@@ -338,7 +338,7 @@ def _write(
 
 def _open_checkpoint(directory: PathLike) -> CheckpointReader:
   """Opens the checkpoint at a path, which may be that of its `state`."""
-  path = Path(directory)
+  path = storage.to_path(directory)
   is_state = path.name == paths.STATE_FOLDER
   return CheckpointReader(path.parent if is_state else path)
 

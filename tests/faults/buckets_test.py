@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
+import random
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -18,6 +22,8 @@ from pax.tools import plot
 from tests.integration import binary
 from tests.testing import bucket_server, polling
 
+SEED = 20261122
+NUM_KILLS = int(os.environ.get('PAX_BUCKET_KILLS', '24'))
 LAYOUTS = {
   'spmd': ('TinySpmd',),
   'pmap_one_file': ('TinyPmap',),
@@ -97,6 +103,59 @@ def test_a_killed_job_continues_bit_for_bit(tmp_path, job, proxy, layout):
   files = job.files()
   assert not [name for name in files if name.endswith(('.part', '.lock'))]
   assert not any(name.startswith('s3:') for name in os.listdir())
+
+
+def test_kills_at_requests_that_change_the_bucket(tmp_path, job, proxy, report):
+  """Each life blocks at another request, first or random, and is killed."""
+  flags = ('--set=task.train.save_max_to_keep=2', '--set=SAVE_EVERY=2')
+  run(job, 'TinySpmd', *flags, '--set=NUM_STEPS=4')
+  count, target = itertools.count(1), [0]
+  is_blocked = threading.Event()
+
+  def policy(method, path):
+    if method in ('PUT', 'POST', 'DELETE') and next(count) == target[0]:
+      is_blocked.set()
+      return bucket_server.HANG
+    return bucket_server.FORWARD
+
+  proxy.policy = policy
+  run(job, 'TinySpmd', *flags, '--set=NUM_STEPS=8')
+  num_requests = next(count)
+  chance = random.Random(SEED)
+  points = sorted(chance.sample(range(1, num_requests), NUM_KILLS))
+  num_kills = 0
+  for point in points:
+    newest = max(committed(job))
+    count, target[0] = itertools.count(1), point
+    is_blocked.clear()
+    process = binary.start(
+      'TinySpmd', job, *flags, f'--set=NUM_STEPS={newest + 4}'
+    )
+    polling.wait_until(
+      lambda process=process: is_blocked.is_set() or has_ended(process),
+      binary.TIMEOUT_SECS,
+    )
+    with contextlib.suppress(ProcessLookupError):
+      process.send_signal(signal.SIGKILL)
+    num_kills += process.wait().returncode == -signal.SIGKILL
+    # No half-written checkpoint is visible, and none is lost.
+    assert max(committed(job)) >= newest
+  target[0] = 0
+  steps = max(committed(job)) + 4
+  run(job, 'TinySpmd', *flags, f'--set=NUM_STEPS={steps}')
+  run(tmp_path, 'TinySpmd', *flags, f'--set=NUM_STEPS={steps}')
+  assert loss_bits(job) == loss_bits(tmp_path)
+  assert num_kills > NUM_KILLS / 2
+  report(kills=num_kills, requests=num_requests)
+
+
+def has_ended(process):
+  try:
+    os.kill(process.pid, 0)
+  except ProcessLookupError:
+    return True
+  with open(f'/proc/{process.pid}/stat') as file:
+    return file.read().rpartition(')')[2].split()[0] == 'Z'
 
 
 def test_jobs_that_read_a_bucket(tmp_path, job, capsys, monkeypatch):
