@@ -259,7 +259,7 @@ class FileCheckpointer:
     for candidate in candidates:
       path = available[candidate]
       try:
-        restored = self._restore_step(abstract, candidate, path)
+        restored = self._restore_candidate(abstract, candidate, path)
       except CorruptCheckpointError as e:
         errors[path] = e
       else:
@@ -267,6 +267,18 @@ class FileCheckpointer:
         return restored
     # Nothing was renamed.
     raise errors[available[candidates[0]]]
+
+  def _restore_candidate(
+    self, abstract: State, step: int, path: storage.Path
+  ) -> Restored:
+    try:
+      return self._restore_step(abstract, step, path)
+    except CorruptCheckpointError as e:
+      if not isinstance(path, storage.BucketPath):
+        raise
+      # A failure of the service looks the same.
+      logging.warning('%s; reading it once more', e)
+      return self._restore_step(abstract, step, path)
 
   def _restore_step(
     self, abstract: State, step: int, path: storage.Path

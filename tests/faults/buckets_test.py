@@ -23,7 +23,7 @@ from tests.integration import binary
 from tests.testing import bucket_server, polling
 
 SEED = 20261122
-NUM_KILLS = int(os.environ.get('PAX_BUCKET_KILLS', '24'))
+NUM_KILLS = int(os.environ.get('PAX_BUCKET_KILLS', '12'))
 LAYOUTS = {
   'spmd': ('TinySpmd',),
   'pmap_one_file': ('TinyPmap',),

@@ -142,6 +142,25 @@ def test_a_corrupt_checkpoint_is_set_aside(bucket):
   assert names(bucket) == ['checkpoint_1', 'corrupt_checkpoint_2']
 
 
+def test_a_failure_of_the_service_is_no_corruption(bucket, monkeypatch):
+  checkpointer = create(bucket, FLAX, skips_corrupt=True)
+  state = saved_states.state(1)
+  for step in (1, 2):
+    checkpointer.save(step, state)
+  read = storage.BucketPath.read_bytes
+  failures = []
+
+  def fail_once(path):
+    if path.name == 'checkpoint_2' and not failures:
+      failures.append(path)
+      raise OSError('503')
+    return read(path)
+
+  monkeypatch.setattr(storage.BucketPath, 'read_bytes', fail_once)
+  assert checkpointer.restore(trees.abstract(state)).step == 2
+  assert failures and names(bucket) == ['checkpoint_1', 'checkpoint_2']
+
+
 def test_commands_for_buckets():
   path = storage.BucketPath('s3:', 'b/checkpoints/checkpoint_00000001')
   with pytest.MonkeyPatch.context() as patch:
