@@ -209,7 +209,8 @@ def _check_paxml_version(path: Path) -> None:
   """
   # Orbax writes a folder with a file of the same name.
   file = path / paths.METADATA_FILE / paths.METADATA_FILE
-  metadata = read_metadata(file) if file.exists() else {'version': 0.0}
+  has_metadata = (path / paths.METADATA_FILE).exists()
+  metadata = read_metadata(file) if has_metadata else {'version': 0.0}
   version, count = metadata['version'], int(metadata.get('num_processes', 0))
   if count:
     raise CorruptCheckpointError(f'{manifest.file(path, 0, count)} is missing')

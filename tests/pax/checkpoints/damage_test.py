@@ -117,6 +117,17 @@ def test_a_folder_that_became_a_file_is_refused(tmp_path, folder):
   _check_refused(tmp_path, checkpoint, checkpoint / folder)
 
 
+@pytest.mark.parametrize(
+  'folder',
+  ['metadata', 'metadata/manifest', 'metadata/train_input', 'state', 'state/d'],
+)
+def test_an_empty_folder_is_refused(tmp_path, folder):
+  checkpoint = saved_states.save(tmp_path) / 'checkpoint_00000005'
+  (checkpoint / folder).rename(tmp_path / 'elsewhere')
+  (checkpoint / folder).mkdir()
+  _check_refused(tmp_path, checkpoint, checkpoint / folder)
+
+
 def test_moving_it_aside_continues_from_the_older(tmp_path):
   directory = saved_states.save(tmp_path)
   checkpoint = directory / 'checkpoint_00000005'
