@@ -4,8 +4,9 @@
     python -m benchmarks.startup
 
 Starts `pax.main` on `experiments.Lm4x256Spmd` with a cold and with a warm
-compilation cache, and the hand-written baseline. Also measures the import of
-`pax.main` and the peak memory of each process.
+compilation cache, and the hand-written baseline; with a warm cache also without
+Orbax, which a thread imports. Also measures the import of `pax.main` and the
+peak memory of each process.
 """
 
 # bazel: deps=//benchmarks:experiments
@@ -32,17 +33,22 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--repeats', type=int, default=3)
   repeats = parser.parse_args().repeats
-  cold, warm, baselines = [], [], []
+  cold, warm, without_orbax, baselines = [], [], [], []
   for _ in range(repeats):
     with tempfile.TemporaryDirectory() as cache:
       cold.append(_start_pax(cache))
       warm.append(_start_pax(cache))
+      without_orbax.append(_start_pax(cache, '--notensorstore_use_ocdbt'))
     baselines.append(
       _start([sys.executable, '-m', 'benchmarks.baseline_lm', str(_STEPS)])
     )
   line = {
     'pax_cold': _best(cold),
     'pax_warm': _best(warm),
+    'pax_warm_without_orbax': _best(without_orbax),
+    'warm_over_without_orbax': measure.ratio(
+      [s.first_step_s for s in warm], [s.first_step_s for s in without_orbax]
+    ),
     'baseline': _best(baselines),
     'import_pax_main_s': _import_seconds('pax.main', repeats),
     'import_jax_s': _import_seconds('jax', repeats),
@@ -61,7 +67,7 @@ class _Started:
     self.cpu_s = cpu_s
 
 
-def _start_pax(cache: str) -> _Started:
+def _start_pax(cache: str, *flags: str) -> _Started:
   with tempfile.TemporaryDirectory() as job_log_dir:
     return _start(
       [
@@ -71,6 +77,7 @@ def _start_pax(cache: str) -> _Started:
         f'--compilation_cache_dir={cache}',
         '--host_device_count=1',
         f'--set=task.train.num_train_steps={_STEPS}',
+        *flags,
       ]
     )
 
