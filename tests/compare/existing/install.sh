@@ -34,9 +34,10 @@ git --git-dir="$folder/saxml.git" archive \
   cd "$folder/source/sax"
   PYTHONPATH="$(cd "$folder/packages" && pwd)" "$python" -m grpc_tools.protoc \
     -I. --python_out=. --grpc_python_out=. saxml/protobuf/*.proto
-  # The path under which its tests find their data.
+  # The paths under which its tests find their data.
   mkdir -p google3/third_party/py
   ln -sfn ../../../saxml google3/third_party/py/saxml
+  ln -sfn . __main__
 )
 
 clone NVIDIA/JAX-Toolbox

@@ -51,10 +51,15 @@ def _add_module(package: str, name: str, **attributes: Any) -> None:
   setattr(importlib.import_module(package), name, module)
 
 
-if __name__ == '__main__':
+def replace_compiled_modules() -> None:
+  """Adds the two modules to Sax's packages."""
   _add_module('saxml.common', 'pybind_location')
   _add_module(
     'saxml.server.tf', 'tf_session_runner', TFSessionRunner=TFSessionRunner
   )
+
+
+if __name__ == '__main__':
+  replace_compiled_modules()
   sys.argv = sys.argv[1:]
   runpy.run_path(sys.argv[0], run_name='__main__')

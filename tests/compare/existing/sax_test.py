@@ -21,14 +21,27 @@ def test_tests_of_sax_pass(tmp_path):
   _PROGRAMS.python(test, cwd=tmp_path, paths=(_SAX,))
 
 
+def test_modules_of_the_server_import(tmp_path):
+  program = programs.HERE / 'sax_imports.py'
+  count = _PROGRAMS.results(program, _SAX, cwd=tmp_path, paths=(_SAX,))
+  assert count == 25
+
+
 @pytest.mark.parametrize(
   'test',
-  ['params/template_test.py', 'servable_lm_model_test.py'],
+  [
+    'branch_selection_test.py',
+    'custom/servable_custom_model_test.py',
+    'lm/params/template_test.py',
+    'lm/servable_lm_common_test.py',
+    'lm/servable_lm_model_test.py',
+    'quantization_test.py',
+  ],
 )
 def test_tests_of_servable_models_pass(test, tmp_path):
   _PROGRAMS.python(
     programs.HERE / 'sax_server_test_runner.py',
-    _SAX / 'saxml/server/pax/lm' / test,
+    _SAX / 'saxml/server/pax' / test,
     f'--test_srcdir={_SAX}',
     cwd=tmp_path,
     paths=(_SAX,),
