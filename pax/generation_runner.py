@@ -45,6 +45,14 @@ class GenerationRunner(base_inference_runner.BaseInferenceRunner):
     var_weight_hparams: pytypes.Nested[base_layer.WeightHParams],
     input_batch: NestedMap,
   ) -> NestedMap:
+    """Returns the decoded outputs of a batch, as the model's `decode` does.
+
+    Args:
+      train_state: The restored state.
+      prng_key: Key of the sampling of this batch.
+      var_weight_hparams: Not used.
+      input_batch: The prompts, or the sources.
+    """
     del var_weight_hparams
     (_, outputs, *_), _ = self._model.apply(
       train_state.mdl_vars,

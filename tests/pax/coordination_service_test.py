@@ -5,57 +5,15 @@
 from __future__ import annotations
 
 import socket
-import threading
 from concurrent import futures
 
 import jax
 import pytest
 
 from pax import coordination_service
+from tests.testing.coordination_store import Server, Store
 
 _DEADLINE_SECS = 30
-
-
-class Server:
-  """The values and barriers of a job."""
-
-  def __init__(self, num_processes):
-    self.num_processes = num_processes
-    self.values = {}
-    self.barriers = {}
-    self.lock = threading.Lock()
-
-  def barrier(self, name):
-    with self.lock:
-      if name not in self.barriers:
-        self.barriers[name] = threading.Barrier(self.num_processes)
-      return self.barriers[name]
-
-
-class Store:
-  """A connection of a process to the server."""
-
-  def __init__(self, server, process):
-    self._server = server
-    self.process, self.num_processes = process, server.num_processes
-
-  def write(self, key, value):
-    with self._server.lock:
-      self._server.values.setdefault(key, value)
-
-  def read(self, directory):
-    with self._server.lock:
-      items = sorted(self._server.values.items())
-    return [value for key, value in items if key.startswith(f'{directory}/')]
-
-  def delete(self, directory):
-    with self._server.lock:
-      for key in list(self._server.values):
-        if key.startswith(f'{directory}/'):
-          del self._server.values[key]
-
-  def wait_at_barrier(self, name, timeout_secs):
-    self._server.barrier(name).wait(timeout_secs)
 
 
 def _barriers(server, timeout_secs=_DEADLINE_SECS):

@@ -11,51 +11,21 @@ import pytest
 from pax.programs import stop_agreement
 from pax.programs.stop_request import StopRequest
 from tests.testing import polling
+from tests.testing.coordination_store import Server, Store
 
 _DEADLINE_SECS = 30
-
-
-class Server:
-  """The values and barriers of a job."""
-
-  def __init__(self, num_processes):
-    self.values = {}
-    self.lock = threading.Lock()
-    self.barriers = {
-      name: threading.Barrier(num_processes) for name in ('agree', 'leave')
-    }
-
-
-class Store:
-  """A connection of a process to the server."""
-
-  def __init__(self, server, process, num_processes):
-    self._server = server
-    self.process, self.num_processes = process, num_processes
-
-  def write(self, key, value):
-    with self._server.lock:
-      self._server.values.setdefault(key, value)
-
-  def read(self, directory):
-    with self._server.lock:
-      items = sorted(self._server.values.items())
-    return [value for key, value in items if key.startswith(f'{directory}/')]
-
-  def wait_at_barrier(self, name, timeout_secs):
-    self._server.barriers[name].wait(timeout_secs)
 
 
 class Process:
   """A process of a job, without its steps."""
 
-  def __init__(self, server, process, num_processes):
+  def __init__(self, server, process):
     self.request = StopRequest()
     self.ends = []
     self.notices = []
     self.agreement = stop_agreement.StopAgreement(
       self.request,
-      Store(server, process, num_processes),
+      Store(server, process),
       on_agreed=lambda: self.notices.append(self.request.reason),
       end_process=self._end,
     )
@@ -70,7 +40,7 @@ def processes(monkeypatch):
   monkeypatch.setattr(stop_agreement, '_READ_SECS', 0.05)
   monkeypatch.setattr(stop_agreement, '_LINGER_SECS', 0)
   server = Server(2)
-  made = [Process(server, i, 2) for i in range(2)]
+  made = [Process(server, i) for i in range(2)]
   yield made
   for process in made:
     process.agreement.close()
@@ -129,7 +99,7 @@ def test_a_process_that_is_gone_blocks_no_other(monkeypatch):
   monkeypatch.setattr(stop_agreement, '_BARRIER_SECS', 0.1)
   monkeypatch.setattr(stop_agreement, '_LEAVE_SECS', 0.1)
   monkeypatch.setattr(stop_agreement, '_LINGER_SECS', 0)
-  process = Process(Server(2), 0, 2)
+  process = Process(Server(2), 0)
   assert not process.agreement.poll()
   process.request.set('SIGTERM')
   process.agreement._thread.join(_DEADLINE_SECS)
