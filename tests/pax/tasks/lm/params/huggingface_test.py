@@ -141,7 +141,6 @@ def test_a_t5_trains_evaluates_and_decodes_pairs(tmp_path, capfd):
   words = [
     '--set=OBJECTIVE=pairs',
     f'--set=TRAIN_FILES={file}',
-    '--set=ICI_MESH_SHAPE=[1,2,2]',
     '--set=BATCH_SIZE=4',
     '--set=EVAL_BATCH_SIZE=4',
     '--set=HELD_OUT_PERCENT=50',
