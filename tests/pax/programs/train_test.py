@@ -72,7 +72,7 @@ class FakeProgress:
   def __init__(self):
     self.shown = []
 
-  def update(self, step, metrics, *, rate=None, mfu=None):
+  def update(self, step, metrics, *, rate, mfu, input_wait):
     self.shown.append((step, metrics['loss']))
 
   def print(self, text):
