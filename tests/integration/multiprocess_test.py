@@ -42,7 +42,7 @@ def test_sigterm_of_one_stops_both_and_one_process_goes_on(tmp_path, single):
   assert [p.returncode for p in ended] == [75, 75], ended
   newest = binary.checkpoint_names(tmp_path)[-1]
   stopped_at = int(newest.removeprefix('checkpoint_'))
-  inputs = tmp_path / 'checkpoints' / newest / 'train_input'
+  inputs = tmp_path / 'checkpoints' / newest / 'metadata' / 'train_input'
   assert len(list(inputs.iterdir())) == 2
   ended = binary.run(
     'TinySpmd',

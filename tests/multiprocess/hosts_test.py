@@ -21,10 +21,8 @@ def test_two_slices_of_two_hosts_then_two_hosts_then_one(tmp_path):
   names = binary.checkpoint_names(job)
   assert names[-1] == 'checkpoint_00000015'
   # Each host has its place in the data.
-  inputs = [
-    len(list((job / 'checkpoints' / name / 'train_input').iterdir()))
-    for name in ('checkpoint_00000010', 'checkpoint_00000015')
-  ]
-  assert inputs == [4, 2]
+  for name, num_hosts in ('checkpoint_00000010', 4), (names[-1], 2):
+    inputs = job / 'checkpoints' / name / 'metadata' / 'train_input'
+    assert len(list(inputs.iterdir())) == num_hosts
   many.single(job)
   many.assert_same(job, many.single(tmp_path / 'single'))
