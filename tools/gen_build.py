@@ -52,6 +52,8 @@ GATHERED = {
   'tests/golden': {'layer_cases': 'tests/golden/layer_cases'},
   'tools/wheel': {'pax_modules': 'pax', 'praxis_modules': 'praxis'},
 }
+# The repository with TensorFlow: on the path of the tests that name it.
+SEQIO_REPOSITORY = '@pypi_seqio//'
 # {imported name: distribution}, if they differ.
 DISTRIBUTIONS = {
   'PIL': 'pillow',
@@ -212,7 +214,7 @@ def visibility(module: pyimports.Module, index: Index) -> list[str]:
 
 
 def faults(index: Index) -> list[str]:
-  """Returns import cycles and imports of higher layers."""
+  """Returns import cycles, imports of higher layers, and TensorFlow."""
   edges = {name: own_imports(m, index) for name, m in index.items()}
   messages = {
     f'import cycle: {" <-> ".join(group)}' for group in pyimports.cycles(edges)
@@ -223,6 +225,13 @@ def faults(index: Index) -> list[str]:
     messages |= {
       layers.violation(name, imported) for imported in (*own, *m.imports)
     }
+  messages |= {
+    f'{m.path}: only a test that is not size=small may depend on '
+    f'{SEQIO_REPOSITORY}, so that no other target fetches TensorFlow'
+    for m in index.values()
+    if any(SEQIO_REPOSITORY in t for t in m.directives.get('deps', []))
+    if not m.is_test or build_text.is_small(m)
+  }
   return sorted(filter(None, messages))
 
 

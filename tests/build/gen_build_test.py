@@ -112,6 +112,15 @@ def test_what_people_wrote_is_kept(tmp_path):
       {'praxis/layers/a.py': 'import pax.learners', 'pax/learners.py': ''},
       'higher layer',
     ),
+    ({'pax/a.py': '# bazel: deps=@pypi_seqio//seqio\n'}, 'TensorFlow'),
+    (
+      {
+        'tests/pax/a_test.py': (
+          '# bazel: size=small\n# bazel: deps=@pypi_seqio//seqio\n'
+        )
+      },
+      'TensorFlow',
+    ),
   ],
 )
 def test_faults_are_named(tmp_path, files, complaint):

@@ -61,6 +61,11 @@ class Options:
   data_only: bool
   # Distribution name -> file of BUILD text to append to its package.
   annotations: dict[str, str]
+  # A file of distributions that no wheel here gets though it requires them.
+  excluded: str
+  # Rule names of distributions that have no wheel: pure Python, built by the
+  # setuptools of the same lock.
+  sdists: list[str]
 
 
 def rule_name(name: str) -> str:
@@ -80,6 +85,12 @@ def lock_entries(path: str) -> dict[str, str]:
     if req.marker is None or req.marker.evaluate():
       entries[rule_name(req.name)] = line
   return entries
+
+
+def excluded_names(path: str) -> set[str]:
+  """Returns the rule names in a file of one distribution a line."""
+  lines = pathlib.Path(path).read_text(encoding='utf-8').splitlines()
+  return {rule_name(n) for n in lines if n.strip() and not n.startswith('#')}
 
 
 def unpack(wheel: str, dest: str) -> None:
@@ -121,18 +132,49 @@ def fill(store: str, key: str, wheel: str) -> None:
     shutil.rmtree(tmp)
 
 
+def pip(entries: dict[str, str], *args: str, **env: str) -> None:
+  """Runs a command of pip on `entries`, whose hashes it checks."""
+  with tempfile.NamedTemporaryFile('w', suffix='.txt') as listing:
+    listing.write('\n'.join(entries.values()) + '\n')
+    listing.flush()
+    command = [sys.executable, '-m', 'pip', *args, '--quiet', '--no-deps']
+    command += ['--require-hashes', '--requirement', listing.name]
+    env = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK='1', **env)
+    subprocess.run(command, check=True, env=env)
+
+
 def download(entries: dict[str, str], dest: str) -> None:
-  """Downloads and hash-checks the wheels of `entries` into `dest`."""
-  listing = os.path.join(dest, 'wheels.txt')
-  pathlib.Path(listing).write_text('\n'.join(entries.values()) + '\n')
-  command = [sys.executable, '-m', 'pip', 'download', '--quiet', '--no-deps']
-  command += ['--require-hashes', '--only-binary', ':all:', '--dest', dest]
-  env = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK='1')
-  subprocess.run([*command, '--requirement', listing], check=True, env=env)
-  os.remove(listing)
+  """Downloads the wheels of `entries` into `dest`."""
+  pip(entries, 'download', '--only-binary', ':all:', '--dest', dest)
 
 
-def store_all(entries: dict[str, str]) -> dict[str, str]:
+def build(entries: dict[str, str], dest: str, setuptools: str) -> None:
+  """Downloads source distributions and builds their wheels into `dest`.
+
+  Args:
+    entries: the lock's text for each.
+    dest: a directory.
+    setuptools: the store's directory of setuptools, which builds them.
+  """
+  command = ['wheel', '--no-build-isolation', '--wheel-dir', dest]
+  command += ['--no-binary', ','.join(entries)]
+  pip(entries, *command, PYTHONPATH=os.path.join(setuptools, 'site'))
+
+
+def fill_all(store: str, keys: dict[str, str], wheels: str) -> None:
+  """Adds the wheels in the directory `wheels` to the store."""
+  with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
+    jobs = [
+      pool.submit(
+        fill, store, keys[rule_name(w.split('-')[0])], f'{wheels}/{w}'
+      )
+      for w in os.listdir(wheels)
+    ]
+    for job in jobs:
+      job.result()
+
+
+def store_all(entries: dict[str, str], sdists: list[str]) -> dict[str, str]:
   """{rule name: directory of the store that holds it}, fetched if missing."""
   tag = f'{STORE_FORMAT} {sys.version} {sys.platform}'
   keys = {
@@ -147,19 +189,17 @@ def store_all(entries: dict[str, str]) -> dict[str, str]:
     for name, entry in entries.items()
     if not os.path.isdir(os.path.join(store, keys[name]))
   }
+  sources = {n: missing.pop(n) for n in sdists if n in missing}
+  paths = {name: os.path.join(store, key) for name, key in keys.items()}
   if missing:
     with tempfile.TemporaryDirectory(dir='.') as wheels:
       download(missing, wheels)
-      with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
-        jobs = [
-          pool.submit(
-            fill, store, keys[rule_name(w.split('-')[0])], f'{wheels}/{w}'
-          )
-          for w in os.listdir(wheels)
-        ]
-        for job in jobs:
-          job.result()
-  return {name: os.path.join(store, key) for name, key in keys.items()}
+      fill_all(store, keys, wheels)
+  if sources:
+    with tempfile.TemporaryDirectory(dir='.') as wheels:
+      build(sources, wheels, paths['setuptools'])
+      fill_all(store, keys, wheels)
+  return paths
 
 
 def link_tree(source: str, dest: str) -> None:
@@ -244,9 +284,11 @@ def write_packages(opts: Options, stored: dict[str, str]) -> list[str]:
   base = lock_entries(opts.base_lock) if opts.base_lock else {}
   labels = {n: f'@{opts.base_repo}//{n}' for n in base}
   labels |= {n: f'//{n}' for n in stored}
-  nothing: dict[str, list[str]] = dict.fromkeys(stored, [])
+  excluded = excluded_names(opts.excluded) if opts.excluded else set()
+  nothing: dict[str, list[str]] = {name: [] for name in stored}
   deps = nothing if opts.data_only else dependencies(stored)
   for name, needs in deps.items():
+    needs[:] = [dep for dep in needs if dep not in excluded]
     for dep in needs:
       if dep not in labels:
         raise SystemExit(f'{name} needs {dep}, which {opts.lock} does not lock')
@@ -273,6 +315,8 @@ def parse() -> Options:
   parser.add_argument('--merged', action='store_true')
   parser.add_argument('--data_only', action='store_true')
   parser.add_argument('--annotate', action='append', default=[])
+  parser.add_argument('--excluded', default='')
+  parser.add_argument('--sdist', dest='sdists', action='append', default=[])
   args = vars(parser.parse_args())
   annotations = dict(a.split('=', 1) for a in args.pop('annotate'))
   return Options(annotations=annotations, **args)
@@ -280,7 +324,7 @@ def parse() -> Options:
 
 def main() -> None:
   opts = parse()
-  names = write_packages(opts, store_all(lock_entries(opts.lock)))
+  names = write_packages(opts, store_all(lock_entries(opts.lock), opts.sdists))
   for name, path in opts.annotations.items():
     with open(os.path.join(name, 'BUILD'), 'a', encoding='utf-8') as f:
       f.write('\n' + pathlib.Path(path).read_text(encoding='utf-8'))

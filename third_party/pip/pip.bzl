@@ -14,6 +14,9 @@ def _impl(rctx):
     if rctx.attr.base_lock:
         args.append("--base_lock=%s" % rctx.path(rctx.attr.base_lock))
         args.append("--base_repo=%s" % rctx.attr.base_repo)
+    if rctx.attr.excluded:
+        args.append("--excluded=%s" % rctx.path(rctx.attr.excluded))
+    args += ["--sdist=%s" % name for name in rctx.attr.sdists]
     if rctx.attr.data_only:
         args.append("--data_only")
     if rctx.attr.merged:
@@ -40,11 +43,16 @@ pip_repository = repository_rule(
         ),
         "base_repo": attr.string(default = "pypi"),
         "data_only": attr.bool(doc = "The wheels' code is not run, so they need nothing."),
+        "excluded": attr.label(
+            allow_single_file = True,
+            doc = "Lists distributions that the wheels require but do not get.",
+        ),
         "lock": attr.label(
             mandatory = True,
             allow_single_file = True,
         ),
         "merged": attr.bool(doc = "One directory and one target, `all`."),
+        "sdists": attr.string_list(doc = "Pure Python without wheels, built by the lock's setuptools."),
         "_fetch": attr.label(
             default = "//third_party/pip:fetch.py",
             allow_single_file = True,
