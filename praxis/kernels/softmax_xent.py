@@ -16,13 +16,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl import logging
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float, Int
 
+from praxis import py_utils
 from praxis.kernels import native, softmax_xent_native, token_sharding
 from praxis.kernels import softmax_xent_reference as reference
-from praxis.kernels.softmax_xent_reference import Spec, Tokens, Weights
+from praxis.kernels.softmax_xent_reference import (
+  Gradients,
+  Spec,
+  Tokens,
+  Weights,
+)
 
 IMPLEMENTATIONS = ('auto', 'native', 'reference', 'xla')
 
@@ -38,7 +45,8 @@ class Options(Spec):
   `implementation` is one of
     auto: native where it measures at least as fast (CPUs with AVX-512), else
       reference.
-    native: the kernels in csrc; an error if they are not built.
+    native: the kernels in csrc; an error if they are not built, or not for
+      the platform.
     reference: jnp, in chunks of tokens.
     xla: jnp on all logits; also supports sharding over the vocabulary.
   """
@@ -106,7 +114,7 @@ def softmax_xent(
 
   Raises:
     ValueError: shapes or dtypes do not match, or the native implementation is
-      requested but not built.
+      requested but not built, or not for the platform.
   """
   _check(x, w, bias, options)
   if bias is None:
@@ -139,10 +147,22 @@ def _check(x: Array, w: Array, bias: Array | None, options: Options) -> None:
     )
   if bias is not None and bias.shape != (vocab,):
     raise ValueError(f'bias must have shape {(vocab,)}, got {bias.shape}')
-  if options.implementation == 'native' and not _native_platforms():
+  if options.implementation == 'native':
+    _check_native()
+
+
+def _check_native() -> None:
+  platforms = _native_platforms()
+  if not platforms:
     raise ValueError(
       "implementation 'native' needs the extension praxis.kernels._native, "
       "which is not built; build it or use 'auto'"
+    )
+  target = py_utils.target_platform()
+  if {'gpu': 'cuda'}.get(target, target) not in platforms:
+    raise ValueError(
+      f"implementation 'native' has kernels for {' and '.join(platforms)}, not "
+      f"for {target}; use 'auto'"
     )
 
 
@@ -164,7 +184,7 @@ def _total(
   return jnp.sum(jnp.where(labels < 0, 0.0, weights * (tokens.xent + z_loss)))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _chunked(
   options: Options,
   x: Array,
@@ -177,48 +197,82 @@ def _chunked(
   return _total(options, tokens, labels, weights), tokens
 
 
-def _chunked_fwd(options: Options, *primals: Any) -> tuple[Any, Any]:
-  x, w, bias, labels, weights = (p.value for p in primals)
+@functools.partial(_chunked.defjvp, symbolic_zeros=True)
+def _chunked_jvp(
+  options: Options, primals: Any, tangents: Any
+) -> tuple[tuple[Array, Tokens], tuple[Array, Tokens]]:
+  """Returns the results and their tangents.
+
+  The tangent of the total is linear in the gradients, so that its transpose
+  scales them. Tangents per token compute the logits again: a transpose without
+  their cotangents skips this.
+  """
+  x, w, bias, labels, weights = primals
+  tokens, gradients = _value_and_gradients(options, *primals)
+  value = tokens.xent + options.z_loss_weight * jnp.square(tokens.logsumexp)
+  value = jnp.where(labels < 0, 0.0, value)
+  dtotal = jnp.zeros((), jnp.float32)
+  operands = (*tangents[:3], tangents[4])
+  for tangent, slope in zip(operands, (*gradients, value), strict=True):
+    if not isinstance(tangent, SymbolicZero):
+      slope = token_sharding.reshard_like(slope, tangent)
+      products = tangent.astype(jnp.float32) * slope.astype(jnp.float32)
+      dtotal += jnp.sum(products)
+  total = _total(options, tokens, labels, weights)
+  dtokens = _token_tangents(options)(
+    x, w, bias, labels, *map(_instantiated, tangents[:3])
+  )
+  zeros = np.zeros(tokens.argmax.shape, jax.dtypes.float0)
+  return (total, tokens), (dtotal, Tokens(*dtokens, zeros))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _value_and_gradients(
+  options: Options,
+  x: Array,
+  w: Array,
+  bias: Array,
+  labels: Array,
+  weights: Array,
+) -> tuple[Tokens, Gradients]:
+  """Returns the results and the gradients of the total."""
   results = _gradient(options)(
     x, w, bias, labels, weights, jnp.zeros_like(weights)
   )
-  tokens = Tokens(*results[:3])
-  total = _total(options, tokens, labels, weights)
-  return (total, tokens), (x, w, bias, labels, weights, tokens, results[3:])
+  return Tokens(*results[:3]), Gradients(*results[3:])
 
 
-def _chunked_bwd(
-  options: Options, residuals: Any, cotangents: Any
-) -> tuple[Array | None, ...]:
-  x, w, bias, labels, weights, tokens, grads = residuals
-  total, per_token = cotangents
-  per_token = (per_token.xent, per_token.logsumexp)
-  total = _instantiated(total)
-  value = tokens.xent + options.z_loss_weight * jnp.square(tokens.logsumexp)
-  dweights = total * jnp.where(labels < 0, 0.0, value)
-  if all(isinstance(c, SymbolicZero) for c in per_token):
-    grads = (_scaled(total, g) for g in grads)
-    return *grads, None, dweights
-  xent, logsumexp = (_instantiated(c) for c in per_token)
-  weights = total * jnp.where(labels < 0, 0.0, weights)
-  z_slope = 2 * options.z_loss_weight * tokens.logsumexp
-  results = _gradient(dataclasses.replace(options, z_loss_weight=0.0))(
-    x, w, bias, labels, weights + xent, logsumexp + weights * z_slope
-  )
-  return *results[3:], None, dweights
+@_value_and_gradients.defjvp
+def _value_and_gradients_jvp(
+  options: Options, primals: Any, tangents: Any
+) -> tuple[Any, Any]:
+  """Differentiates the jnp reference: second derivatives have no kernel."""
+
+  def local(*args: Array) -> tuple[Array, ...]:
+    args = (*args[:4], Weights(args[4], jnp.zeros_like(args[4])))
+    tokens, gradients = reference.gradient(*args, options)
+    return (*tokens, *gradients)
+
+  def run(*args: Array) -> tuple[Tokens, Gradients]:
+    results = token_sharding.map_over_tokens(
+      local, 'nd rc b n n', 'n n n nd rc b'
+    )(*args)
+    return Tokens(*results[:3]), Gradients(*results[3:])
+
+  return jax.jvp(run, primals, tangents)
 
 
-_chunked.defvjp(_chunked_fwd, _chunked_bwd, symbolic_zeros=True)
+def _token_tangents(options: Options) -> Callable[..., tuple[Array, ...]]:
+  def local(x: Array, w: Array, bias: Array, labels: Array, *tangents: Array):
+    return reference.token_tangents((x, w, bias), tangents, labels, options)
+
+  return token_sharding.map_over_tokens(local, 'nd rc b n nd rc b', 'n n')
 
 
-def _instantiated(cotangent: Any) -> Array:
-  if isinstance(cotangent, SymbolicZero):
-    return jnp.zeros(cotangent.shape, cotangent.dtype)
-  return cotangent
-
-
-def _scaled(scale: Array, gradient: Array) -> Array:
-  return (scale * gradient.astype(jnp.float32)).astype(gradient.dtype)
+def _instantiated(tangent: Any) -> Array:
+  if isinstance(tangent, SymbolicZero):
+    return jnp.zeros(tangent.shape, tangent.dtype)
+  return tangent
 
 
 # ---- implementation, sharding and batching -----------------------------------
@@ -260,17 +314,19 @@ def prefers_native(platform: str) -> bool:
 
 @functools.cache
 def _forward(options: Options) -> Callable[..., tuple[Array, ...]]:
-  kernels = {'cpu': softmax_xent_native.forward}
+  # On GPUs XLA computes logits, and without a gradient the softmax, too.
+  kernels = {
+    'cpu': softmax_xent_native.forward,
+    'cuda': reference.forward,
+  }
   platforms = _platforms(options)
 
   def local(*args: Array) -> tuple[Array, ...]:
     choices = {
-      p: functools.partial(kernels[p], spec=options)
-      for p in platforms
-      if p in kernels
+      p: functools.partial(kernels[p], spec=options) for p in platforms
     }
     default = functools.partial(reference.forward, spec=options)
-    return tuple(_dispatch(choices, default, args))
+    return tuple(_dispatch(options, choices, default, args))
 
   return token_sharding.shard_over_tokens(local, 'nd rc b n', 'n n n')
 
@@ -289,7 +345,7 @@ def _gradient(options: Options) -> Callable[..., tuple[Array, ...]]:
       p: functools.partial(kernels[p], spec=options) for p in platforms
     }
     default = functools.partial(reference.gradient, spec=options)
-    tokens, grads = _dispatch(choices, default, args)
+    tokens, grads = _dispatch(options, choices, default, args)
     return (*tokens, *grads)
 
   return token_sharding.shard_over_tokens(
@@ -298,10 +354,13 @@ def _gradient(options: Options) -> Callable[..., tuple[Array, ...]]:
 
 
 def _dispatch(
+  options: Options,
   choices: dict[str, Callable[..., Any]],
   default: Callable[..., Any],
   args: tuple[Any, ...],
 ) -> Any:
   if not choices:
     return default(*args)
+  if options.implementation == 'native':
+    return jax.lax.platform_dependent(*args, **choices)
   return jax.lax.platform_dependent(*args, default=default, **choices)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +27,7 @@ _STRIP = 128
 _SKEW = 8
 # Number of parallel partial sums of the gradient of x, each [chunk, D] floats.
 _MIN_LANES = 8
-_MAX_LANES = 64
+_MAX_LANES = 32
 
 
 def forward(
@@ -53,8 +51,7 @@ def gradient(
   spec: Spec,
 ) -> tuple[Tokens, Gradients]:
   """Returns the results and their gradients in one pass over the vocabulary."""
-  strips = -(-spec.vocab(table) // _STRIP)
-  lanes = min(max(os.cpu_count() or 1, _MIN_LANES), _MAX_LANES, strips)
+  lanes = num_lanes(spec.vocab(table), x.shape[1])
   attributes = _attributes(x, table, spec)
   shapes = (
     *_token_shapes(x.shape[0]),
@@ -96,6 +93,19 @@ def rows_gradient(
     z_loss_weight=np.float32(spec.z_loss_weight),
   )
   return Tokens(*out[:3]), out[3]
+
+
+def num_lanes(vocab: int, dims: int) -> int:
+  """Returns the number of partial sums of the gradient of x.
+
+  It is a function of the shapes: the order of the sums, and so the result, is
+  that of any machine. A power of two is divided evenly over the threads. More
+  than _MIN_LANES take at most half of the memory of the logits.
+  """
+  lanes = _MIN_LANES
+  while lanes < _MAX_LANES and 4 * lanes * dims <= vocab:
+    lanes *= 2
+  return min(lanes, -(-vocab // _STRIP))
 
 
 def _token_shapes(tokens: int) -> tuple[jax.ShapeDtypeStruct, ...]:

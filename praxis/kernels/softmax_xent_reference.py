@@ -150,6 +150,42 @@ def forward(
   return _join(jax.lax.map(chunk, chunks), n)
 
 
+def token_tangents(
+  operands: tuple[Array, Array, Array],
+  tangents: tuple[Array, Array, Array],
+  labels: Int[Array, ' N'],
+  spec: Spec,
+) -> tuple[Float[Array, ' N'], Float[Array, ' N']]:
+  """Returns the tangents of `xent` and `logsumexp`, computed in chunks.
+
+  The result is linear in the tangents; its transpose also works in chunks.
+
+  Args:
+    operands: x, the table and the bias, as in `forward`.
+    tangents: their tangents.
+    labels: class ids.
+    spec: parameters of the loss.
+  """
+  x, *constants = operands
+  dx, *dconstants = tangents
+
+  # Without checkpoint the transpose would keep the logits of all chunks.
+  @jax.checkpoint
+  def chunk(args: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+    x, dx, labels = args
+
+    def run(x: Array, table: Array, bias: Array) -> tuple[Array, Array]:
+      tokens = tokens_from_logits(logits(x, table, bias, spec), labels, spec)
+      return tokens.xent, tokens.logsumexp
+
+    return jax.jvp(run, (x, *constants), (dx, *dconstants))[1]
+
+  n = x.shape[0]
+  size = chunk_tokens(n, spec.vocab(constants[0]))
+  chunks = tuple(_to_chunks(a, size) for a in (x, dx, labels))
+  return _join(jax.lax.map(chunk, chunks), n)
+
+
 def gradient_by(rows: RowsGradient) -> Callable[..., tuple[Tokens, Gradients]]:
   """Returns a function like `gradient` that computes the softmax by `rows`."""
 

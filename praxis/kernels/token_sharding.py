@@ -29,8 +29,9 @@ def shard_over_tokens(
   """Returns `fn` applied to each shard of the tokens.
 
   Under `jax.set_mesh` the tokens are sharded over the whole mesh if it divides
-  them. Otherwise they keep their sharding, by custom_partitioning; such a
-  program is not found in the persistent compilation cache.
+  them. Axes of type Explicit shard them as the type of the first operand says.
+  Otherwise they keep their sharding, by custom_partitioning; such a program is
+  not found in the persistent compilation cache.
 
   Args:
     fn: takes and returns arrays; never differentiated.
@@ -50,16 +51,55 @@ def shard_over_tokens(
     sharding_rule=_sharding_rule(*kinds),
     need_replication_factors=_replicated(kinds[0]),
   )
-
-  def run(*args: JTensor) -> tuple[JTensor, ...]:
-    mesh = jax.sharding.get_abstract_mesh()
-    if _divides(mesh, args[0].shape[0]):
-      return _shard_map_over(mesh, fn, kinds)(*args)
-    return partitioned(*args)
-
+  run = _over_known_mesh(fn, partitioned, kinds)
   batched = custom_vmap(run)
   batched.def_vmap(_loop_batching_rule(run, len(kinds[1])))
   return batched
+
+
+def map_over_tokens(
+  fn: Callable[..., tuple[JTensor, ...]],
+  operands: str,
+  results: str,
+) -> Callable[..., tuple[JTensor, ...]]:
+  """Returns `fn` applied to each shard of the tokens, differentiable.
+
+  The arguments are those of `shard_over_tokens`. The tokens are sharded over
+  the mesh of `jax.set_mesh` and of types only.
+  """
+  return _over_known_mesh(fn, fn, (operands.split(), results.split()))
+
+
+def reshard_like(x: JTensor, other: JTensor) -> JTensor:
+  """Returns `x` in the sharding of `other` over axes of type Explicit."""
+  sharding = jax.typeof(other).sharding
+  if AxisType.Explicit not in sharding.mesh.axis_types:
+    return x
+  return jax.sharding.reshard(x, sharding)
+
+
+def _over_known_mesh(
+  fn: Callable[..., tuple[JTensor, ...]],
+  otherwise: Callable[..., tuple[JTensor, ...]],
+  kinds: tuple[list[str], list[str]],
+) -> Callable[..., tuple[JTensor, ...]]:
+  """Returns a shard_map of `fn` if the mesh is known, else `otherwise`."""
+
+  def run(*args: JTensor) -> tuple[JTensor, ...]:
+    sharding = jax.typeof(args[0]).sharding
+    if AxisType.Explicit in sharding.mesh.axis_types:
+      axes = sharding.spec[0]
+      args = tuple(
+        jax.sharding.reshard(arg, NamedSharding(sharding.mesh, spec))
+        for arg, spec in zip(args, _specs(kinds[0], axes), strict=True)
+      )
+      return _shard_map_over(sharding.mesh, axes, fn, kinds)(*args)
+    mesh = jax.sharding.get_abstract_mesh()
+    if _divides(mesh, args[0].shape[0]):
+      return _shard_map_over(mesh, mesh.axis_names, fn, kinds)(*args)
+    return otherwise(*args)
+
+  return run
 
 
 def _divides(mesh: AbstractMesh, tokens: int) -> bool:
@@ -69,12 +109,11 @@ def _divides(mesh: AbstractMesh, tokens: int) -> bool:
 
 def _shard_map_over(
   mesh: AbstractMesh,
+  axes: Any,
   fn: Callable[..., tuple[JTensor, ...]],
   kinds: tuple[list[str], list[str]],
 ) -> Callable[..., tuple[JTensor, ...]]:
-  axes = mesh.axis_names
-  specs = (tuple(_spec(kind, axes) for kind in side) for side in kinds)
-  in_specs, out_specs = specs
+  in_specs, out_specs = (_specs(side, axes) for side in kinds)
 
   def run(*args: JTensor) -> tuple[JTensor, ...]:
     # Empty operands (absent ones) are created inside: Shardy of jaxlib 0.11
@@ -84,12 +123,14 @@ def _shard_map_over(
     def local(*shards: JTensor) -> tuple[JTensor, ...]:
       shard_iterator = iter(shards)
       operands = (
-        next(shard_iterator) if a.size else jnp.zeros(0, a.dtype) for a in args
+        next(shard_iterator) if a.size else jnp.zeros(a.shape, a.dtype)
+        for a in args
       )
       return _all_reduced(fn, kinds[1], axes)(*operands)
 
     return jax.shard_map(
       local,
+      mesh=mesh,
       in_specs=tuple(in_specs[i] for i in present),
       out_specs=out_specs,
       check_vma=False,
@@ -102,6 +143,8 @@ def _all_reduced(
   fn: Callable[..., tuple[JTensor, ...]], results: Sequence[str], axes: Any
 ) -> Callable[..., tuple[JTensor, ...]]:
   """Returns `fn` of a shard with an all-reduce of its sums over tokens."""
+  if not axes:
+    return fn
 
   def local(*args: JTensor) -> tuple[JTensor, ...]:
     return tuple(
@@ -112,8 +155,11 @@ def _all_reduced(
   return local
 
 
-def _spec(kind: str, axes: Any) -> PartitionSpec:
-  return PartitionSpec(*(axes if dim == 'n' else None for dim in kind))
+def _specs(kinds: Sequence[str], axes: Any) -> tuple[PartitionSpec, ...]:
+  return tuple(
+    PartitionSpec(*(axes if dim == 'n' else None for dim in kind))
+    for kind in kinds
+  )
 
 
 def _sharding_rule(operands: Sequence[str], results: Sequence[str]) -> str:
@@ -135,7 +181,7 @@ def _token_axes(args: Sequence[Any]) -> Any:
 def _shardings(
   mesh: Mesh, kinds: Sequence[str], axes: Any
 ) -> tuple[NamedSharding, ...]:
-  return tuple(NamedSharding(mesh, _spec(kind, axes)) for kind in kinds)
+  return tuple(NamedSharding(mesh, spec) for spec in _specs(kinds, axes))
 
 
 def _partition(
@@ -147,7 +193,7 @@ def _partition(
 ) -> tuple[Any, ...]:
   del out
   axes = _token_axes(args)
-  local = fn if axes is None else _all_reduced(fn, kinds[1], axes)
+  local = _all_reduced(fn, kinds[1], axes)
   operands, results = (_shardings(mesh, kind, axes) for kind in kinds)
   return mesh, local, results, operands
 

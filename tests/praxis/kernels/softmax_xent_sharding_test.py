@@ -24,10 +24,8 @@ _COLLECTIVE = re.compile(
 )
 
 
-def _mesh() -> Mesh:
-  return jax.make_mesh(
-    (2, 4), ('replica', 'data'), axis_types=(AxisType.Auto,) * 2
-  )
+def _mesh(axis_type: AxisType = AxisType.Auto) -> Mesh:
+  return jax.make_mesh((2, 4), ('replica', 'data'), axis_types=(axis_type,) * 2)
 
 
 def _operands() -> tuple[jax.Array, ...]:
@@ -105,6 +103,33 @@ def test_sharded_tokens_are_never_gathered(implementation, mesh):
   got = compiled(*sharded)
   _assert_equal(got, want)
   assert got[1][0].sharding.is_equivalent_to(sharded[0].sharding, 2)
+
+
+def test_gradients_of_results_per_token_gather_no_tokens():
+  mesh = _mesh()
+  x, w, bias, labels, weights = _shard(mesh, _operands())
+
+  def loss(x, w):
+    result = softmax_xent_lib.softmax_xent(x, w, labels, weights, bias)
+    return jnp.sum(jnp.square(result.xent))
+
+  with jax.set_mesh(mesh):
+    compiled = jax.jit(jax.grad(loss, (0, 1))).lower(x, w).compile()
+  kinds = {kind for kind, _ in _COLLECTIVE.findall(compiled.as_text())}
+  assert not kinds & {'all-gather', 'all-to-all'}, kinds
+
+
+@pytest.mark.parametrize('implementation', ['auto', 'reference'])
+@pytest.mark.parametrize('table', [_WHOLE, PartitionSpec(None, 'data')])
+def test_axes_of_type_explicit(implementation, table):
+  mesh = _mesh(AxisType.Explicit)
+  fn = jax.jit(_value_and_grad(implementation))
+  with jax.set_mesh(mesh):
+    sharded = _shard(mesh, _operands(), table)
+    got = fn(*sharded)
+    for gradient, operand in zip(got[1], sharded, strict=False):
+      assert jax.typeof(gradient).sharding == jax.typeof(operand).sharding
+  _assert_equal(got, _wanted())
 
 
 def test_forward_alone_needs_no_collective(mesh):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 from jax import test_util
 
-from praxis.kernels import native
+from praxis import py_utils
+from praxis.kernels import native, softmax_xent_native
 from praxis.kernels import softmax_xent as softmax_xent_lib
 
 Options = softmax_xent_lib.Options
@@ -21,13 +23,11 @@ Options = softmax_xent_lib.Options
 # Largest error over the largest value, by dtype of the activations.
 _TOLERANCE = {'float32': 3e-5, 'bfloat16': 2e-2}
 
-_NATIVE = pytest.param(
-  'native',
-  marks=pytest.mark.skipif(
-    not native.has_kernel('cpu', 'pax_softmax_xent'),
-    reason='praxis.kernels._native is not built',
-  ),
+_NEEDS_NATIVE = pytest.mark.skipif(
+  not native.has_kernel('cpu', 'pax_softmax_xent'),
+  reason='praxis.kernels._native is not built',
 )
+_NATIVE = pytest.param('native', marks=_NEEDS_NATIVE)
 _ALL = pytest.mark.parametrize('implementation', [_NATIVE, 'reference', 'xla'])
 _CHUNKED = pytest.mark.parametrize('implementation', [_NATIVE, 'reference'])
 
@@ -180,7 +180,7 @@ def test_check_grads_of_every_result(implementation, variant):
     return r.total + jnp.sum(mix * r.xent) + jnp.sum(jnp.sin(r.logsumexp))
 
   args = (p.x, p.w, p.bias, p.weights)
-  test_util.check_grads(jax.jit(fn), args, 1, ('rev',), 1e-2, 1e-2, 1e-2)
+  test_util.check_grads(jax.jit(fn), args, 1, ('fwd', 'rev'), 1e-2, 1e-2, 1e-2)
 
 
 @_CHUNKED
@@ -249,23 +249,89 @@ def test_total_is_differentiated_in_one_pass(implementation):
   p = _problem(bias=False)
   options = Options(implementation=implementation)
 
-  def passes(name: str) -> int:
+  def passes(name: str) -> tuple[int, bool]:
     fn = jax.value_and_grad(lambda x: jnp.sum(getattr(p(options, x), name)))
-    return str(jax.make_jaxpr(fn)(p.x)).count('custom_vmap_call[')
+    text = str(jax.make_jaxpr(fn)(p.x))
+    return text.count('custom_vmap_call['), 'prevent_cse' in text
 
-  assert passes('total') == 1
-  assert passes('xent') == 2
+  assert passes('total') == (1, False)
+  assert passes('xent') == (1, True)
+
+
+def test_auto_and_reference_lower_for_other_platforms_as_jnp():
+  p = _problem(bias=False)
+  for implementation in ('auto', 'reference'):
+    options = Options(implementation=implementation)
+    traced = jax.jit(jax.grad(lambda x, o=options: p(o, x).total)).trace(p.x)
+    text = traced.lower(lowering_platforms=('tpu',)).as_text()
+    assert 'pax_softmax_xent' not in text
+
+
+@_NEEDS_NATIVE
+def test_native_is_an_error_on_other_platforms():
+  p = _problem(bias=False)
+  options = Options(implementation='native')
+  traced = jax.jit(jax.grad(lambda x: p(options, x).total)).trace(p.x)
+  assert 'pax_softmax_xent' in traced.lower().as_text()
+  with pytest.raises(NotImplementedError, match='platform tpu'):
+    traced.lower(lowering_platforms=('tpu',))
+  with py_utils.tracing_for('tpu'):
+    with pytest.raises(ValueError, match='not for tpu'):
+      p(options)
+
+
+@_NEEDS_NATIVE
+@pytest.mark.parametrize('dtype', list(_TOLERANCE))
+def test_results_do_not_depend_on_the_number_of_cores(dtype, monkeypatch):
+  p = _problem(tokens=70, vocab=2000, dtype=dtype)
+  options = Options(implementation='native')
+
+  def gradients() -> bytes:
+    fn = jax.jit(jax.grad(lambda x, w: p(options, x, w).total, (0, 1)))
+    return b''.join(np.asarray(g).tobytes() for g in fn(p.x, p.w))
+
+  few = gradients()
+  monkeypatch.setattr(os, 'cpu_count', lambda: 64)
+  monkeypatch.setattr(os, 'process_cpu_count', lambda: 64, raising=False)
+  assert gradients() == few
+
+
+def test_lanes_take_at_most_half_of_the_memory_of_the_logits():
+  for vocab, dims in ((32000, 256), (32000, 1024), (256_000, 4096)):
+    lanes = softmax_xent_native.num_lanes(vocab, dims)
+    assert lanes == 8 or 2 * lanes * dims <= vocab
+  assert softmax_xent_native.num_lanes(100, 64) == 1
 
 
 @_CHUNKED
-def test_lowers_for_other_platforms_as_jnp(implementation):
-  p = _problem(bias=False)
-  options = Options(implementation=implementation)
-  traced = jax.jit(jax.grad(lambda x: p(options, x).total)).trace(p.x)
+@pytest.mark.parametrize('variant', list(_VARIANTS))
+def test_jvp_and_second_derivatives(implementation, variant):
+  fields = _VARIANTS[variant]
+  p = _problem(
+    tokens=9, dims=5, vocab=13, transposed=fields.get('transposed', False)
+  )
+  operands = (p.x, p.w, p.bias)
+  rng = np.random.default_rng(1)
+  tangents = tuple(
+    jnp.asarray(rng.normal(size=a.shape), jnp.float32) for a in operands
+  )
 
-  def has_kernel(platform: str) -> bool:
-    text = traced.lower(lowering_platforms=(platform,)).as_text()
-    return 'pax_softmax_xent' in text
+  def results(implementation: str) -> list[np.ndarray]:
+    options = Options(implementation=implementation, **fields)
 
-  assert not has_kernel('tpu')
-  assert has_kernel('cpu') == (implementation == 'native')
+    def loss(*args: jax.Array) -> jax.Array:
+      result = p(options, *args)
+      return result.total + jnp.sum(jnp.sin(result.xent) * result.logsumexp)
+
+    def slope(*args: jax.Array) -> jax.Array:
+      grads = jax.grad(loss, (0, 1, 2))(*args)
+      return sum(jnp.sum(jnp.square(g)) for g in grads)
+
+    forward = jax.jvp(loss, operands, tangents)
+    over_reverse = jax.jvp(jax.grad(loss, (0, 1, 2)), operands, tangents)
+    twice = jax.grad(slope, (0, 1, 2))(*operands)
+    return jax.tree.leaves((forward, over_reverse, twice))
+
+  pairs = zip(results(implementation), results('xla'), strict=True)
+  for got, want in pairs:
+    _assert_close(got, np.asarray(want, np.float64), 1e-4, variant)
