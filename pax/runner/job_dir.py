@@ -22,7 +22,7 @@ from absl import logging
 
 from pax import side_files, storage, working_copy
 from pax.checkpoints import paths
-from pax.runner import bucket_lock, job_lock, job_log
+from pax.runner import job_lock, job_log, lease
 
 # Shortest time between two checks of the training loop.
 _CHECK_SECS = 5.0
@@ -61,7 +61,7 @@ class JobDir:
     self._wait_secs = wait_secs
     self._copy = copy
     self._descriptor = self._open()
-    self._lock: job_lock.JobLock | bucket_lock.BucketLock | None = None
+    self._lock: job_lock.JobLock | lease.Lease | None = None
     self._run_id: str | None = None
     self._checked_at = time.monotonic()
     # Called after the directory was mounted again, to open its files again.
@@ -77,8 +77,8 @@ class JobDir:
       if self._copy is None:
         self._lock = job_lock.JobLock(self.path)
       else:
-        self._lock = bucket_lock.BucketLock(self._copy.source)
-    except job_lock.LockedError as e:
+        self._lock = lease.Lease(self._copy.source)
+    except lease.LockedError as e:
       raise JobDirError(str(e)) from None
 
   def close(self) -> None:
@@ -154,7 +154,7 @@ class JobDir:
     except OSError as e:
       return f'{name} cannot be reached ({e.strerror})'
     if _identity(present) == _identity(opened):
-      if holder := job_lock.read_holder(self.path):
+      if holder := lease.read_holder(self.path):
         self._run_id = holder['run_id']
       return None
     if present.st_dev != opened.st_dev and self._is_mounted_again():
@@ -176,7 +176,7 @@ class JobDir:
 
   def _is_mounted_again(self) -> bool:
     """Whether `.lock` is that of this run: devices are renumbered."""
-    holder = job_lock.read_holder(self.path)
+    holder = lease.read_holder(self.path)
     return holder is not None and holder['run_id'] == self._run_id
 
   def _reopen(self) -> None:
@@ -193,7 +193,7 @@ class JobDir:
       return
     try:
       self._lock.check()
-    except job_lock.LockedError as e:
+    except lease.LockedError as e:
       raise JobDirError(str(e)) from None
 
   def _open(self) -> int:

@@ -5,53 +5,24 @@ The lock is a `flock` on the directory itself, so that it cannot be deleted, and
 one on `.lock` in it: NFS has no locks of directories. The system releases both
 when the process ends. `.lock` also has the process, for the message to others.
 
-A file system without locks gets a lease: the process that trains counts up a
-number in `.lock`. Another process takes the directory when the number has not
-changed for a while.
+A file system without locks gets a lease.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import fcntl
-import getpass
 import json
 import os
 import pathlib
-import socket
-import threading
 import time
-import uuid
-from typing import Any, NotRequired, TypedDict
 
 from absl import logging
 
-from pax import atomic_file, side_files
+from pax import side_files
+from pax.runner import lease
 
-FILE = '.lock'
 _POLL_SECS = 0.1
-# Seconds between two counts of a lease, and after which it has expired.
-_COUNT_SECS = 5.0
-_LEASE_SECS = 30.0
-
-
-class LockedError(ValueError):
-  """Another process trains in the directory."""
-
-
-class Holder(TypedDict):
-  """The process that trains in the directory; content of `.lock`."""
-
-  pid: int
-  host: str
-  # Unique for each run.
-  run_id: str
-  user: NotRequired[str]
-  # Seconds since 1970.
-  since: NotRequired[float]
-  # Number of counts of a lease; -1 after its end.
-  count: NotRequired[int]
 
 
 class JobLock:
@@ -68,14 +39,8 @@ class JobLock:
       OSError: The directory cannot be opened.
     """
     self._directory = directory
-    self._holder = Holder(
-      pid=os.getpid(),
-      host=socket.gethostname(),
-      run_id=uuid.uuid4().hex,
-      user=_user(),
-      since=time.time(),
-    )
-    self._lease: _Lease | None = None
+    self._holder = lease.create_holder()
+    self._lease: lease.Lease | None = None
     self._descriptors: list[int] = []
     try:
       flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -86,9 +51,9 @@ class JobLock:
         logging.warning(
           'The file system of %s has no locks: %s has a lease instead',
           directory,
-          directory / FILE,
+          directory / lease.FILE,
         )
-        self._lease = _Lease(directory, self._holder)
+        self._lease = lease.Lease(directory, self._holder)
     except BaseException:
       self.close()
       raise
@@ -104,7 +69,7 @@ class JobLock:
     Raises:
       LockedError: Another process holds the lock.
     """
-    holder = read_holder(self._directory)
+    holder = lease.read_holder(self._directory)
     if holder and holder['run_id'] == self.run_id:
       return
     if self._lease:
@@ -123,7 +88,7 @@ class JobLock:
 
   def _lock_file(self) -> bool:
     """Locks `.lock`, and writes this process into it."""
-    path = self._directory / FILE
+    path = self._directory / lease.FILE
     with side_files.tolerate_errors(path):
       if os.path.lexists(path) and not path.is_file():
         side_files.set_aside(path, 'it is not a regular file')
@@ -142,89 +107,11 @@ class JobLock:
     try:
       fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-      raise _locked_error(self._directory) from None
+      holder = lease.read_holder(self._directory)
+      raise lease.locked_error(self._directory, holder) from None
     except OSError:
       return False
     return True
-
-
-class _Lease:
-  """The right to train in a directory, which expires unless it is renewed."""
-
-  def __init__(self, directory: pathlib.Path, holder: Holder):
-    """Takes the lease when that of another process has expired.
-
-    Raises:
-      LockedError: Another process renews the lease.
-      OSError: `.lock` cannot be written.
-    """
-    self._directory = directory
-    self._holder = holder
-    self._closed = threading.Event()
-    self._wait_for_end(time.monotonic() + _LEASE_SECS)
-    self._write(0)
-    self._thread = threading.Thread(
-      target=self._renew, name='job lease', daemon=True
-    )
-    self._thread.start()
-
-  def check(self) -> None:
-    """Checks that no other process has taken the lease.
-
-    Raises:
-      LockedError: Another one has.
-    """
-    holder = read_holder(self._directory)
-    if holder and holder['run_id'] != self._holder['run_id']:
-      raise _locked_error(self._directory)
-
-  def close(self) -> None:
-    """Ends the lease, so that the next process need not wait."""
-    self._closed.set()
-    self._thread.join()
-    with contextlib.suppress(OSError, LockedError):
-      self.check()
-      self._write(-1)
-
-  def _wait_for_end(self, deadline: float) -> None:
-    first = read_holder(self._directory)
-    if first and first.get('count', -1) >= 0:
-      logging.warning(
-        'Waiting up to %g s: %s has the lease of another process%s',
-        _LEASE_SECS,
-        self._directory / FILE,
-        _description(first),
-      )
-    while (holder := read_holder(self._directory)) is not None:
-      if holder != first:
-        raise _locked_error(self._directory)
-      if holder.get('count', -1) < 0 or time.monotonic() > deadline:
-        return
-      time.sleep(_POLL_SECS)
-
-  def _renew(self) -> None:
-    count = 0
-    while not self._closed.wait(_COUNT_SECS):
-      count += 1
-      with contextlib.suppress(OSError):
-        try:
-          self.check()
-        except LockedError:
-          return
-        self._write(count)
-
-  def _write(self, count: int) -> None:
-    holder = {**self._holder, 'count': count}
-    # Complete at any time: it is renamed.
-    atomic_file.write_text(self._directory / FILE, f'{json.dumps(holder)}\n')
-
-
-def read_holder(directory: pathlib.Path) -> Holder | None:
-  """Returns the content of `.lock`; None if it is missing or damaged."""
-  try:
-    return _parse(json.loads(side_files.read_bytes(directory / FILE)))
-  except (OSError, *side_files.INVALID):
-    return None
 
 
 def wait_until_free(directory: pathlib.Path, timeout_secs: float) -> None:
@@ -234,41 +121,5 @@ def wait_until_free(directory: pathlib.Path, timeout_secs: float) -> None:
     try:
       JobLock(directory).close()
       return
-    except LockedError:
+    except lease.LockedError:
       time.sleep(_POLL_SECS)
-
-
-def _locked_error(directory: pathlib.Path) -> LockedError:
-  return LockedError(
-    f'another process trains in --job_log_dir={directory}'
-    f'{_description(read_holder(directory))}; stop it or use another directory'
-  )
-
-
-def _description(holder: Holder | None) -> str:
-  if holder is None:
-    return ''
-  parts = [f'pid {holder["pid"]} on {holder["host"]}']
-  if 'user' in holder:
-    parts.append(f'user {holder["user"]}')
-  if 'since' in holder:
-    began = datetime.datetime.fromtimestamp(holder['since'], datetime.UTC)
-    parts.append(f'since {began:%Y-%m-%d %H:%M:%S} UTC')
-  return f' ({", ".join(parts)})'
-
-
-def _user() -> str:
-  try:
-    return getpass.getuser()
-  except (KeyError, OSError):
-    # No name for the number of the user, as in some containers.
-    return str(os.getuid())
-
-
-def _parse(value: Any) -> Holder:
-  required = {'pid': int, 'host': str, 'run_id': str}
-  # Older versions do not write them.
-  optional = {'user': str, 'since': float, 'count': int}
-  present = {name: optional[name] for name in optional.keys() & value.keys()}
-  side_files.check_fields(value, required | present)
-  return value

@@ -13,7 +13,6 @@ import random
 import signal
 import threading
 
-import numpy as np
 import pytest
 
 from pax import storage
@@ -31,36 +30,13 @@ LAYOUTS = {
 }
 
 
-@pytest.fixture
-def bucket():
-  with bucket_server.job_directory() as bucket:
-    yield bucket
-
-
-@pytest.fixture
-def job(bucket):
-  """The directory of a job in a bucket behind a proxy."""
-  return bucket[0]
-
-
-@pytest.fixture
-def proxy(bucket):
-  return bucket[1]
+job, proxy = bucket_server.job, bucket_server.proxy
 
 
 def run(job, exp, *flags):
   completed = binary.run(exp, job, *flags)
   assert completed.returncode == 0, completed.stderr
   return completed
-
-
-def loss_bits(directory):
-  losses = {}
-  for line in (directory / 'metrics.jsonl').read_text().splitlines():
-    record = json.loads(line)
-    if record['split'] == 'train':
-      losses[record['step']] = np.float32(record['loss']).tobytes()
-  return losses
 
 
 def committed(job):
@@ -99,7 +75,7 @@ def test_a_killed_job_continues_bit_for_bit(tmp_path, job, proxy, layout):
   assert 'locked' not in completed.stderr
   assert committed(job) == [0, 10, 20]
   run(tmp_path, exp, *flags)
-  assert loss_bits(job) == loss_bits(tmp_path)
+  assert binary.loss_bits(job) == binary.loss_bits(tmp_path)
   files = job.files()
   assert not [name for name in files if name.endswith(('.part', '.lock'))]
   assert not any(name.startswith('s3:') for name in os.listdir())
@@ -144,7 +120,7 @@ def test_kills_at_requests_that_change_the_bucket(tmp_path, job, proxy, report):
   steps = max(committed(job)) + 4
   run(job, 'TinySpmd', *flags, f'--set=NUM_STEPS={steps}')
   run(tmp_path, 'TinySpmd', *flags, f'--set=NUM_STEPS={steps}')
-  assert loss_bits(job) == loss_bits(tmp_path)
+  assert binary.loss_bits(job) == binary.loss_bits(tmp_path)
   assert num_kills > NUM_KILLS / 2
   report(kills=num_kills, requests=num_requests)
 
@@ -163,7 +139,7 @@ def test_jobs_that_read_a_bucket(tmp_path, job, capsys, monkeypatch):
   # Continues with the optimizer, the input and the metrics.
   run(job, 'TinySpmd', '--set=task.train.num_train_steps=24')
   assert committed(job) == [0, 10, 20, 24]
-  assert len(loss_bits(job)) == 24
+  assert len(binary.loss_bits(job)) == 24
   run(job, 'TinySpmd', '--mode=eval', '--set=task.train.num_train_steps=24')
   outputs = [name for name in job.files() if name.startswith('eval_out/')]
   assert [name.rpartition('/')[2] for name in outputs] == [
@@ -225,7 +201,7 @@ def test_faults_that_pass_are_not_noticed(tmp_path, job, proxy, fault):
   proxy.policy = lambda method, path: bucket_server.FORWARD
   assert committed(job) == [0, 10, 20]
   run(tmp_path, 'TinySpmd')
-  assert loss_bits(job) == loss_bits(tmp_path)
+  assert binary.loss_bits(job) == binary.loss_bits(tmp_path)
 
 
 def test_a_server_that_stays_broken_ends_the_job(job, proxy):

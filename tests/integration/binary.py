@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pax import storage
 from tests.testing import programs
 
 EXPERIMENTS = 'tests.integration.experiments'
@@ -29,7 +30,7 @@ PRELOADED = (
 
 
 def start(
-  exp: str, job_log_dir: pathlib.Path, *words: str, devices: int = 1
+  exp: str, job_log_dir: storage.Path, *words: str, devices: int = 1
 ) -> programs.Program:
   """Begins to train a tiny experiment, or one that a module names."""
   command = [
@@ -44,7 +45,7 @@ def start(
 
 
 def run(
-  exp: str, job_log_dir: pathlib.Path, *words: str, devices: int = 1
+  exp: str, job_log_dir: storage.Path, *words: str, devices: int = 1
 ) -> subprocess.CompletedProcess[str]:
   """Trains, and returns exit code and output."""
   return start(exp, job_log_dir, *words, devices=devices).wait(TIMEOUT_SECS)
@@ -99,20 +100,21 @@ def free_port() -> int:
     return free.getsockname()[1]
 
 
-def records(job_log_dir: pathlib.Path) -> list[dict[str, Any]]:
+def records(job_log_dir: storage.Path) -> list[dict[str, Any]]:
   """The lines of metrics.jsonl; one that a kill cut short is left out."""
   text = (job_log_dir / 'metrics.jsonl').read_text()
   return [json.loads(line) for line in text.splitlines() if line[-1:] == '}']
 
 
-def losses(job_log_dir: pathlib.Path) -> dict[int, float]:
+def losses(job_log_dir: storage.Path) -> dict[int, float]:
   """The training loss of each step, as said last."""
   return {
     r['step']: r['loss'] for r in records(job_log_dir) if r['split'] == 'train'
   }
 
 
-def loss_bits(job_log_dir: pathlib.Path) -> dict[int, bytes]:
+def loss_bits(job_log_dir: storage.Path) -> dict[int, bytes]:
+  """Returns the bits of the training loss of each step."""
   return {
     step: np.float32(loss).tobytes()
     for step, loss in losses(job_log_dir).items()

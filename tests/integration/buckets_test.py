@@ -4,42 +4,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-
-import numpy as np
-import pytest
 
 from pax import storage
 from pax.checkpoints import paths
 from tests.integration import binary
 from tests.testing import bucket_server, polling
 
-
-@pytest.fixture
-def bucket():
-  with bucket_server.job_directory() as bucket:
-    yield bucket
-
-
-@pytest.fixture
-def job(bucket):
-  """The directory of a job in a bucket behind a proxy."""
-  return bucket[0]
-
-
-@pytest.fixture
-def proxy(bucket):
-  return bucket[1]
-
-
-def loss_bits(text):
-  losses = {}
-  for record in map(json.loads, text.splitlines()):
-    if record['split'] == 'train':
-      losses[record['step']] = np.float32(record['loss']).tobytes()
-  return losses
+job, proxy = bucket_server.job, bucket_server.proxy
 
 
 def test_a_killed_job_continues_bit_for_bit(tmp_path, job, proxy):
@@ -65,10 +38,6 @@ def test_a_killed_job_continues_bit_for_bit(tmp_path, job, proxy):
     completed = binary.run('TinySpmd', directory)
     assert completed.returncode == 0, completed.stderr
   assert list(paths.steps(checkpoints)) == [0, 10, 20]
-  bits, expected = (
-    loss_bits((directory / 'metrics.jsonl').read_text())
-    for directory in (job, tmp_path)
-  )
-  assert bits == expected
+  assert binary.loss_bits(job) == binary.loss_bits(tmp_path)
   assert not [n for n in job.files() if n.endswith(('.part', '.lock'))]
   assert not any(name.startswith('s3:') for name in os.listdir())

@@ -2,13 +2,13 @@
 """An S3-compatible server on loopback, and a proxy that injects faults.
 
 The server is moto's, which keeps objects in memory, in a process of its own.
+A test module binds its fixtures `job` and `proxy` to names of its own.
 """
 
 # bazel: deps=@pypi//flask,@pypi//flask_cors,@pypi//moto,@pypi//s3fs
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import http.client
 import http.server
@@ -33,24 +33,6 @@ FORWARD, ERROR_500, CUT, HANG = 'forward', 'error 500', 'cut', 'hang'
 Policy = Callable[[str, str], str]
 
 
-@contextlib.contextmanager
-def job_directory() -> Iterator[tuple[storage.BucketPath, Proxy]]:
-  """Yields a directory in a new bucket, and the proxy that its jobs use.
-
-  The programs that the block starts find the server by their environment.
-  """
-  proxy = Proxy(_endpoint())
-  try:
-    with pytest.MonkeyPatch.context() as patch:
-      for name, value in environment(proxy.endpoint).items():
-        patch.setenv(name, value)
-      storage._filesystem.cache_clear()
-      yield _create_bucket(_endpoint()) / 'run', proxy
-  finally:
-    storage._filesystem.cache_clear()
-    proxy.close()
-
-
 def environment(endpoint: str) -> dict[str, str]:
   """Returns the variables of programs that use the server."""
   return {
@@ -73,6 +55,27 @@ def _create_bucket(endpoint: str) -> storage.BucketPath:
   assert connection.getresponse().status == 200
   connection.close()
   return storage.to_path(f's3://{name}')
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+  """A proxy, which programs find by their environment."""
+  proxy = Proxy(_endpoint())
+  try:
+    with pytest.MonkeyPatch.context() as patch:
+      for name, value in environment(proxy.endpoint).items():
+        patch.setenv(name, value)
+      storage._filesystem.cache_clear()
+      yield proxy
+  finally:
+    storage._filesystem.cache_clear()
+    proxy.close()
+
+
+@pytest.fixture
+def job(proxy: Proxy) -> storage.BucketPath:
+  """The directory of a job in a new bucket behind the proxy."""
+  return _create_bucket(_endpoint()) / 'run'
 
 
 class Proxy:

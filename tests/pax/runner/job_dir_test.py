@@ -19,7 +19,7 @@ import pytest
 from absl import logging
 
 from pax import storage
-from pax.runner import job_dir, job_lock, job_log
+from pax.runner import job_dir, job_lock, job_log, lease
 
 
 def test_makes_the_directory_and_logs_into_it(tmp_path):
@@ -84,8 +84,7 @@ def test_a_bucket_of_which_the_package_is_missing(monkeypatch):
 def test_a_working_copy_of_a_directory_in_a_bucket():
   url = f'memory://{uuid.uuid4().hex}/run'
   with job_dir.open_job_dir(url, 0) as directory:
-    directory.lock()
-    assert (storage.to_path(url) / job_lock.FILE).exists()
+    assert (storage.to_path(url) / lease.FILE).exists()
     (directory.path / 'metrics.jsonl').write_text('1')
     directory.upload()
     assert (storage.to_path(url) / 'metrics.jsonl').read_text() == '1'
@@ -121,7 +120,7 @@ def test_a_deleted_lock_file_does_not_admit_a_second_run(tmp_path):
       with job_dir.open_job_dir(str(tmp_path), 0):
         pass
     directory.check()
-    assert job_lock.read_holder(tmp_path)['pid'] == os.getpid()
+    assert lease.read_holder(tmp_path)['pid'] == os.getpid()
 
 
 def test_the_refusal_names_the_holder(tmp_path):
@@ -156,6 +155,7 @@ def test_without_locks_of_directories(tmp_path, monkeypatch):
 @pytest.fixture
 def no_locks(monkeypatch):
   """A file system without locks."""
+  monkeypatch.setattr(lease, '_SETTLE_SECS', 0.05)
 
   def unsupported(descriptor, operation):
     raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -166,8 +166,8 @@ def no_locks(monkeypatch):
 def test_without_locks_a_lease_is_renewed(
   tmp_path, no_locks, monkeypatch, caplog
 ):
-  monkeypatch.setattr(job_lock, '_COUNT_SECS', 0.05)
-  monkeypatch.setattr(job_lock, '_LEASE_SECS', 240)
+  monkeypatch.setattr(lease, '_RENEW_SECS', 0.05)
+  monkeypatch.setattr(lease, '_EXPIRY_SECS', 240)
   with job_dir.open_job_dir(str(tmp_path), 0) as first:
     assert 'has no locks' in caplog.text
     with pytest.raises(job_dir.JobDirError, match=f'pid {os.getpid()} on'):
@@ -180,11 +180,11 @@ def test_without_locks_a_lease_is_renewed(
 
 
 def test_a_lease_that_is_not_renewed_expires(tmp_path, no_locks, monkeypatch):
-  monkeypatch.setattr(job_lock, '_LEASE_SECS', 0.2)
-  other = {'pid': 1, 'host': 'other', 'run_id': 'x', 'count': 3}
+  monkeypatch.setattr(lease, '_EXPIRY_SECS', 0.2)
+  other = {'pid': 1, 'host': 'other', 'run_id': 'x', 'renewals': 3}
   (tmp_path / '.lock').write_text(json.dumps(other))
   with job_dir.open_job_dir(str(tmp_path), 0) as first:
-    assert job_lock.read_holder(tmp_path)['pid'] == os.getpid()
+    assert lease.read_holder(tmp_path)['pid'] == os.getpid()
     # Another process has found that lease expired too.
     (tmp_path / '.lock').write_text(json.dumps(other))
     with pytest.raises(job_dir.JobDirError, match='pid 1 on other'):
