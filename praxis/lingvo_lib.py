@@ -3,17 +3,104 @@
 
 Without Lingvo `HParams` and `InstantiableParams` serve in annotations and in
 `isinstance`; everything else of them raises an ImportError.
+
+Lingvo's compiled operations (`x_ops.so`) load only on systems with its version of
+glibc. Elsewhere `import lingvo.core...` works after an import of this module, and
+a call of such an operation raises a NotImplementedError with the reason.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import logging
+import pathlib
+import sys
+import types
+from collections.abc import Sequence
 from typing import Any
 
 from praxis import lazy_loader
 from praxis.nested_map import NestedMap as NestedMap
 
+_log = logging.getLogger(__name__)
+
 _MISSING = 'this needs Lingvo; install it: pip install lingvo'
+# Lingvo imports this module, and loads x_ops.so if it does not exist.
+_COMPILED_OPS = 'lingvo.core.ops.gen_x_ops'
+
+
+class _UnavailableOps(types.ModuleType):
+  """Compiled operations that raise an error when they are called."""
+
+  def __init__(self, name: str, reason: str):
+    super().__init__(name)
+    self._reason = reason
+
+  def __getattr__(self, name: str) -> Any:
+    if name.startswith('__'):
+      raise AttributeError(name)
+
+    def unavailable_op(*args: Any, **kwargs: Any) -> Any:
+      del args, kwargs
+      raise NotImplementedError(
+        f'the operation {name!r} of Lingvo is compiled code that this system'
+        f' cannot load: {self._reason}; use an input generator of tf.data, such'
+        ' as DefineTFDataInput or TFDataSequenceInputGenerator'
+      )
+
+    return unavailable_op
+
+
+class _CompiledOpsFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+  """Finds a replacement of Lingvo's compiled operations if they do not load."""
+
+  _reason = ''
+
+  def find_spec(
+    self,
+    fullname: str,
+    path: Sequence[str] | None = None,
+    target: types.ModuleType | None = None,
+  ) -> importlib.machinery.ModuleSpec | None:
+    del target
+    if fullname != _COMPILED_OPS or not path:
+      return None
+    self._reason = _error_of_op_library(pathlib.Path(path[0]) / 'x_ops.so')
+    if not self._reason:
+      return None
+    _log.warning(
+      'The compiled operations of Lingvo do not load (%s); only input'
+      ' generators of tf.data work',
+      self._reason,
+    )
+    return importlib.util.spec_from_loader(fullname, self)
+
+  def create_module(
+    self, spec: importlib.machinery.ModuleSpec
+  ) -> types.ModuleType:
+    return _UnavailableOps(spec.name, self._reason)
+
+  def exec_module(self, module: types.ModuleType) -> None:
+    del module
+
+
+def _error_of_op_library(library: pathlib.Path) -> str:
+  """Returns why TensorFlow cannot load a library; '' if it can."""
+  tf = importlib.import_module('tensorflow')
+  try:
+    tf.load_op_library(str(library))
+  except tf.errors.OpError as e:
+    return ' '.join(e.message.split())
+  return ''
+
+
+if not any(isinstance(f, _CompiledOpsFinder) for f in sys.meta_path):
+  # The last one: a module that exists is preferred.
+  sys.meta_path.append(_CompiledOpsFinder())
 
 
 class _Params:
@@ -33,10 +120,7 @@ def current_cluster() -> Any:
   Raises:
     ImportError: Lingvo is not installed.
   """
-  _import_lingvo()
-  from lingvo.core import cluster_factory
-
-  return cluster_factory.Current()
+  return import_lingvo('cluster_factory').Current()
 
 
 def infeed_context_scope(
@@ -47,18 +131,24 @@ def infeed_context_scope(
   Raises:
     ImportError: Lingvo is not installed.
   """
-  _import_lingvo()
-  from lingvo.core import cluster
+  return import_lingvo('cluster').InfeedContextScope(
+    infeed_host_index, num_infeed_hosts
+  )
 
-  return cluster.InfeedContextScope(infeed_host_index, num_infeed_hosts)
 
+def import_lingvo(module: str) -> types.ModuleType:
+  """Returns a module of `lingvo.core`.
 
-def _import_lingvo() -> Any:
+  Args:
+    module: Its name, such as 'datasource'.
+
+  Raises:
+    ImportError: Lingvo or a package that it imports is not installed.
+  """
   try:
-    from lingvo.core import hyperparams
+    return importlib.import_module(f'lingvo.core.{module}')
   except ImportError as e:
     raise ImportError(f'{_MISSING} ({e})') from e
-  return hyperparams
 
 
 # Imported at the first use: Lingvo takes seconds.
@@ -75,6 +165,6 @@ def __getattr__(name: str) -> Any:
   else:
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
   try:
-    return getattr(_import_lingvo(), attribute)
+    return getattr(import_lingvo('hyperparams'), attribute)
   except ImportError:
     return replacement

@@ -60,7 +60,6 @@ LAYERS: tuple[Layer, ...] = (
       'praxis.base_layer',
       'praxis.base_model',
       'praxis.flax_utils',
-      'praxis.input_files',
       'praxis.test_utils',
     ),
   ),

@@ -11,6 +11,7 @@ Both give `Cosine.HParams(total_steps=9)`, a `Config(Cosine, total_steps=9)`.
 The `HParams` of the older `BaseParameterizable` are objects of their own.
 """
 
+from praxis import lazy_loader as _lazy_loader
 from praxis.alias_names import module_getattr
 from praxis.base_hyperparams.hyperparams import (
   BaseHyperParams,
@@ -38,6 +39,9 @@ from praxis.struct_text import (
   nested_struct_to_text,
   visit_nested_struct,
 )
+
+# Imported at the first use: TensorFlow takes seconds.
+tf = _lazy_loader.LazyLoader('tf', globals(), 'tensorflow.compat.v2')
 
 BaseHyperParamsSelf = BaseHyperParams
 BaseParameterizableSelf = BaseParameterizable

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import pickle
+import types
 
 import jax
 import numpy as np
@@ -78,6 +79,11 @@ def test_eval_loop_num_batches_is_positive_or_all(batches):
 def test_a_batch_size_is_required():
   with pytest.raises(ValueError, match='batch_size of Count'):
     Count.config().Instantiate()
+
+  class DatasetSized(Count):
+    _VALIDATE_BATCH_SIZE_NOT_NONE = False
+
+  assert DatasetSized.config().Instantiate().batch_size is None
 
 
 def test_the_host_must_be_one_of_the_hosts():
@@ -186,19 +192,43 @@ def multi(**kwargs):
 def test_multi_input_reads_side_by_side():
   source = multi().Instantiate()
   batch = source.get_next()
-  assert (batch.a.x.shape, batch.b.x.shape) == ((4, 2), (6, 2))
+  # The first dimension is the greatest common divisor of 4 and 6.
+  assert (batch.a.x.shape, batch.b.x.shape) == ((2, 2, 2), (2, 3, 2))
   assert base_input.MultiInput.get_batch_size(multi()) == 2
   state = source.get_state()
-  assert source.get_next().b.x[0, 0] == 1
+  assert source.get_next().b.x[0, 0, 0] == 1
   source.set_state(state)
-  assert source.get_next().b.x[0, 0] == 1
+  assert source.get_next().b.x[0, 0, 0] == 1
   source.reset()
   assert source.get_child('b').get_state() == {'next': 0}
 
 
-def test_multi_input_passes_the_host_on():
-  source = multi(num_infeed_hosts=3, infeed_host_index=2).Instantiate()
-  assert source.get_child('a').infeed_host_index == 2
+def test_multi_input_sets_the_fields_of_its_inputs():
+  source = multi(
+    name='both',
+    num_infeed_hosts=3,
+    infeed_host_index=2,
+    is_training=True,
+    eval_loop_num_batches=7,
+  ).Instantiate()
+  child = source.get_child('a')
+  assert (child.num_infeed_hosts, child.infeed_host_index) == (3, 2)
+  assert child.is_training and not child.reset_for_eval
+  assert (child.name, child.eval_loop_num_batches) == ('both_a', 7)
+
+
+def test_multi_input_of_one_input_reads_epochs():
+  source = base_input.MultiInput.config(
+    input_to_params={'a': ResumableCount.config(batch_size=4)},
+    reset_for_eval=True,
+  ).Instantiate()
+  for _ in range(2):
+    epoch = []
+    while (batch := source.peek_padded()) is not None:
+      epoch.append(source.get_next_padded().a.x[0, 0, 0])
+      assert batch.a.x.shape == (4, 1, 2)
+    assert epoch == [0, 1, 2, 3]
+    source.reset()
 
 
 def test_multi_input_refuses_what_it_cannot_mean():
@@ -206,6 +236,8 @@ def test_multi_input_refuses_what_it_cannot_mean():
     multi(default_input='c').Instantiate()
   with pytest.raises(ValueError, match='batch_size'):
     multi(batch_size=2).Instantiate()
+  with pytest.raises(ValueError, match='reset_for_eval with one input only'):
+    multi(reset_for_eval=True).Instantiate()
   with pytest.raises(ValueError, match='names no input'):
     base_input.MultiInput.config().Instantiate()
 
@@ -228,6 +260,38 @@ def test_json_text_of_states():
   )
   with pytest.raises(TypeError, match='JSON or bytes'):
     base_input.state_to_json({'x': object()})
+
+
+class _Shape(tuple[int | None, ...]):
+  """Stands for tf.TensorShape."""
+
+  def is_fully_defined(self) -> bool:
+    return None not in self
+
+
+@pytest.mark.parametrize('batch_dim', [7, None])
+def test_specs_come_from_the_dataset(batch_dim):
+  tensor = types.SimpleNamespace(
+    shape=_Shape((batch_dim, 2)),
+    dtype=types.SimpleNamespace(as_numpy_dtype=np.int8),
+  )
+
+  class WithDataset(Count):
+    def __post_init__(self):
+      super().__post_init__()
+      self.dataset = types.SimpleNamespace(element_spec={'x': tensor})
+
+  params = WithDataset.config(batch_size=5)
+  assert 'dataset' not in params.__arguments__
+  spec = (
+    base_input.DatasetInputSpecsProvider.config(input_p=params)
+    .Instantiate()
+    .get_input_specs()['x']
+  )
+  if batch_dim:
+    assert (spec.shape, spec.dtype) == ((7, 2), np.int8)
+  else:
+    assert (spec.shape, spec.dtype) == ((5, 2), np.int64)
 
 
 class _Filed(base_input.BaseInput):

@@ -8,27 +8,25 @@ batch, so that a restarted run continues with the batch it would have read.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
 
 from praxis import (
   base_hyperparams,
-  input_files,
   pax_fiddle,
   py_utils,
   pytypes,
   value_domains,
 )
-from praxis.alias_names import module_getattr
-
-__getattr__ = module_getattr(__name__)
+from praxis.base_input import input_files
 
 NestedMap = py_utils.NestedMap
 Nested = pytypes.Nested
@@ -99,6 +97,9 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
   after the same number of batches on all hosts.
   """
 
+  # Whether `batch_size` is required.
+  _VALIDATE_BATCH_SIZE_NOT_NONE: ClassVar[bool] = True
+
   # Examples per batch and host.
   batch_size: int | None = value_domains.field(None, ge=1)
   # Number of hosts that read, and the index of this one. 0 hosts: the trainer
@@ -126,6 +127,9 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
   # Accepted and ignored: no input of Pax uses a tf.data service; a subclass may
   # read it.
   tf_data_service_address: str | None = None
+  # The tf.data.Dataset of the batches, if a subclass assigns it;
+  # DatasetInputSpecsProvider reads its shapes.
+  dataset: Any = dataclasses.field(default=None, init=False, repr=False)
 
   def __post_init__(self):
     super().__post_init__()
@@ -146,7 +150,7 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     """
     if params.batch_size is None:
       raise ValueError(
-        f'batch_size of {cls.__name__} is not set; it is the number of '
+        f'self.batch_size of {cls.__name__} is not set; it is the number of '
         'examples per batch and host'
       )
     return params.batch_size
@@ -358,6 +362,8 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
       raise NotImplementedError(
         'experimental_remote_input supports one process only; unset it'
       )
+    if not self._VALIDATE_BATCH_SIZE_NOT_NONE:
+      return
     if type(self).get_batch_size(self.hparams) < 1:
       raise ValueError(
         f'batch_size of {self.name!r} must be at least 1, got {self.batch_size}'
@@ -367,126 +373,6 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     peeked = self._peeked is not None and not self.has_file_state
     state = self._state_before_peek if peeked else self._state_or_none()
     return _rebuild, (self.hparams.clone(), state)
-
-
-class MultiInput(BaseInput):
-  """Several inputs read in parallel: a batch has one sub-batch per input."""
-
-  # The inputs by name.
-  input_to_params: dict[str, pax_fiddle.Config[BaseInput]] | None = (
-    pax_fiddle.template_field(None)
-  )
-  # The input that `ids_to_strings` uses by default.
-  default_input: str | None = None
-
-  def __post_init__(self):
-    if not self.input_to_params:
-      raise ValueError('input_to_params of MultiInput names no input')
-    if (self.default_input or '') not in ('', *self.input_to_params):
-      raise ValueError(
-        f'default_input must be one of {sorted(self.input_to_params)}, got '
-        f'{self.default_input!r}'
-      )
-    super().__post_init__()
-    self._inputs = {
-      name: self._child_params(params).Instantiate()
-      for name, params in self.input_to_params.items()
-    }
-
-  @classmethod
-  def get_batch_size(cls, params: pax_fiddle.Config[BaseInput]) -> int:
-    """Returns the greatest common divisor of the inputs' batch sizes.
-
-    Raises:
-      ValueError: batch_size of the MultiInput itself is set.
-    """
-    if params.batch_size is not None:
-      raise ValueError(
-        f'batch_size of MultiInput must stay None, got {params.batch_size}; '
-        'set it in input_to_params'
-      )
-    sizes = [p.cls.get_batch_size(p) for p in params.input_to_params.values()]
-    return int(np.gcd.reduce(sizes))
-
-  def get_next(self) -> NestedMap:
-    return NestedMap({n: i.get_next_padded() for n, i in self._inputs.items()})
-
-  def get_child(self, input_name: str) -> BaseInput:
-    return self._inputs[input_name]
-
-  def reset(self) -> None:
-    self._peeked = self._state_before_peek = None
-    for child in self._inputs.values():
-      child.reset()
-
-  def ids_to_strings(
-    self,
-    ids: pytypes.NpTensor,
-    lengths: pytypes.NpTensor,
-    key: str | None = None,
-    input_name: str | None = None,
-  ) -> Sequence[str]:
-    name = input_name or self.default_input
-    if name not in self._inputs:
-      raise ValueError(
-        f'input_name must be one of {sorted(self._inputs)}, got {name!r}; '
-        'set default_input'
-      )
-    return self._inputs[name].ids_to_strings(ids, lengths, key)
-
-  def vocabularies(self) -> Mapping[str, Vocabulary]:
-    return {
-      f'{name}.{feature}': vocabulary
-      for name, child in self._inputs.items()
-      for feature, vocabulary in child.vocabularies().items()
-    }
-
-  def _child_params(
-    self, params: pax_fiddle.Config[BaseInput]
-  ) -> pax_fiddle.Config[BaseInput]:
-    return params.clone().set(
-      num_infeed_hosts=self.num_infeed_hosts,
-      infeed_host_index=self.infeed_host_index,
-      is_training=self.is_training,
-    )
-
-  @property
-  def has_file_state(self) -> bool:
-    return any(child.has_file_state for child in self._inputs.values())
-
-  def _get_state_internal(self) -> State:
-    return {name: i.get_state() for name, i in self._inputs.items()}
-
-  def _set_state_internal(self, state: State) -> None:
-    for name, child in self._inputs.items():
-      child.set_state(state[name])
-
-
-class BaseInputSpecsProvider(base_hyperparams.FiddleBaseParameterizable):
-  """Provides the shapes of batches before the data are read."""
-
-  def get_input_specs(self) -> NestedMap:
-    """Returns the `jax.ShapeDtypeStruct`s of a host's batch.
-
-    Raises:
-      NotImplementedError: a subclass must define it.
-    """
-    raise NotImplementedError(f'{type(self).__name__} lacks get_input_specs')
-
-
-class DatasetInputSpecsProvider(BaseInputSpecsProvider):
-  """Provides the shapes of the first batch of an input."""
-
-  # The input; one batch of it is read.
-  input_p: pax_fiddle.Config[BaseInput] | None = pax_fiddle.template_field(None)
-
-  def get_input_specs(self) -> NestedMap:
-    if self.input_p is None:
-      raise ValueError('input_p of DatasetInputSpecsProvider is not set')
-    batch = self.input_p.Instantiate().get_next_padded()
-    return jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, np.asarray(x).dtype), batch
-    )
 
 
 def end_of_data_errors() -> tuple[type[Exception], ...]:
