@@ -4,9 +4,9 @@
 Without Lingvo `HParams` and `InstantiableParams` serve in annotations and in
 `isinstance`; everything else of them raises an ImportError.
 
-Lingvo's compiled operations (`x_ops.so`) load only on systems with its version of
-glibc. Elsewhere `import lingvo.core...` works after an import of this module, and
-a call of such an operation raises a NotImplementedError with the reason.
+Lingvo's compiled operations (`x_ops.so`) load only on systems with its version
+of glibc. Elsewhere `import lingvo.core...` works after an import of this
+module, and a call of such an operation raises an error with the reason.
 """
 
 from __future__ import annotations
@@ -104,14 +104,14 @@ if not any(isinstance(f, _CompiledOpsFinder) for f in sys.meta_path):
 
 
 class _Params:
-  """Stands for lingvo.core.hyperparams.Params without Lingvo."""
+  """Replaces lingvo.core.hyperparams.Params if Lingvo is missing."""
 
   def __init__(self, *args: Any, **kwargs: Any):
     raise ImportError(_MISSING)
 
 
 class _InstantiableParams(_Params):
-  """Stands for lingvo.core.hyperparams.InstantiableParams."""
+  """Replaces lingvo.core.hyperparams.InstantiableParams."""
 
 
 def current_cluster() -> Any:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inputs whose batches come from input generators of Lingvo.
 
-The generators run in TensorFlow, which is imported with the first input. They have
-no state that could be saved, so these inputs are not resumable.
+The generators run in TensorFlow, which is imported with the first input. They
+have no state that could be saved, so these inputs are not resumable.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class LingvoInputAdaptor(BaseInput):
 
   # The params of the generator.
   input: Any = None
-  # Number of batches until the data ends, for `reset_for_eval`; None or a number
-  # below 1: the end of the generator.
+  # Number of batches until the data ends, for `reset_for_eval`; None or a
+  # number below 1: the end of the generator.
   num_batches: int | None = None
   # Whether `input.file_random_seed` may be other than 0 (a random seed).
   allow_fixed_file_random_seed: bool = False
   # Whether `do_eval` of Lingvo's cluster is set for inputs that are not for
-  # training. The order is sequential then, and generators of tf.data end after an
-  # epoch.
+  # training. The order is sequential then, and generators of tf.data end after
+  # an epoch.
   cluster_do_eval: bool = False
   # The generator.
   input_inst: Any = dataclasses.field(default=None, init=False, repr=False)
@@ -173,9 +173,9 @@ class LingvoInputAdaptor(BaseInput):
     seed = getattr(self.input, 'file_random_seed', 0)
     if seed and not self.allow_fixed_file_random_seed:
       raise ValueError(
-        f'input.file_random_seed of {type(self).__name__} is {seed}: a fixed seed'
-        ' may give each host the same batches, and repeats the data after a'
-        ' restart; set input.file_random_seed = 0, or'
+        f'input.file_random_seed of {type(self).__name__} is {seed}: a fixed'
+        ' seed may give each host the same batches, and repeats the data after'
+        ' a restart; set input.file_random_seed = 0, or'
         ' allow_fixed_file_random_seed = True'
       )
 
@@ -196,8 +196,8 @@ class LingvoInputAdaptorNewBatchSize(LingvoInputAdaptor):
     self._inner_batch_size = len(jax.tree.leaves(self._current_batch)[0])
     if self._inner_batch_size % self.batch_size:
       raise ValueError(
-        f'the batch size of the Lingvo input, {self._inner_batch_size}, must be a'
-        f' multiple of self.batch_size = {self.batch_size}'
+        f'the batch size of the Lingvo input, {self._inner_batch_size}, must be'
+        f' a multiple of self.batch_size = {self.batch_size}'
       )
 
   @classmethod
@@ -227,10 +227,10 @@ class LingvoInputAdaptorNewBatchSize(LingvoInputAdaptor):
 class LingvoEvalAdaptor(LingvoInputAdaptor):
   """One epoch of a finite generator, padded to full batches on all hosts.
 
-  Reads all examples into memory. The generator returns them in the same order on
-  every host; a batch size of 1 keeps the examples of a partial last batch. Rows
-  of padding have `eval_sample_weights` 0. Batch i of the epoch is that of host i
-  modulo `num_infeed_hosts`.
+  Reads all examples into memory. The generator returns them in the same order
+  on every host; a batch size of 1 keeps the examples of a partial last batch.
+  Rows of padding have `eval_sample_weights` 0. Batch i of the epoch is that of
+  host i modulo `num_infeed_hosts`.
   """
 
   _VALIDATE_BATCH_SIZE_NOT_NONE = True
@@ -261,7 +261,9 @@ class LingvoEvalAdaptor(LingvoInputAdaptor):
     if start >= len(self._rows.eval_sample_weights):
       raise StopIteration
     self._next_batch += self.num_infeed_hosts
-    return jax.tree.map(lambda x: x[start : start + self.batch_size], self._rows)
+    return jax.tree.map(
+      lambda x: x[start : start + self.batch_size], self._rows
+    )
 
   def reset(self) -> None:
     BaseInput.reset(self)
@@ -304,8 +306,8 @@ class LingvoEvalAdaptor(LingvoInputAdaptor):
 class LingvoLazyEvalAdaptor(LingvoInputAdaptor):
   """One epoch of a generator that repeats, without reading it into memory.
 
-  The generator has `num_samples` and `batch_size` in its params, and returns the
-  examples in the same order on every host. A host skips the batches of the
+  The generator has `num_samples` and `batch_size` in its params, and returns
+  the examples in the same order on every host. A host skips the batches of the
   others; rows after the last example have `eval_sample_weights` 0.
   """
 

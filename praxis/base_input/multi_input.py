@@ -18,8 +18,8 @@ class MultiInput(BaseInput):
   """Several inputs read in parallel: a batch has one sub-batch per input.
 
   The inputs may have different batch sizes B_i. Arrays have the shape
-  [B, B_i / B, ...], where B is the greatest common divisor of all B_i: the first
-  dimension is the same for all, and can be split over devices.
+  [B, B_i / B, ...], where B is the greatest common divisor of all B_i: the
+  first dimension is the same for all, and can be split over devices.
   """
 
   _VALIDATE_BATCH_SIZE_NOT_NONE = False
@@ -60,8 +60,8 @@ class MultiInput(BaseInput):
     """
     if params.batch_size is not None:
       raise ValueError(
-        f'self.batch_size of MultiInput must stay None, got {params.batch_size}; '
-        'set it in input_to_params'
+        'self.batch_size of MultiInput must stay None, got'
+        f' {params.batch_size}; set it in input_to_params'
       )
     sizes = [p.cls.get_batch_size(p) for p in params.input_to_params.values()]
     return int(np.gcd.reduce(sizes))
