@@ -77,7 +77,7 @@ class IndexedInput(base_input.BaseInput, abc.ABC):
 
   def padded(self, batch: NestedMap, num_rows: int) -> NestedMap:
     """Returns `batch` with further rows, of weight 0."""
-    return batch.Transform(lambda x: _pad(x, num_rows))
+    return base_input.pad_rows(batch, num_rows)
 
   def reset(self) -> None:
     self.seek(0)
@@ -108,7 +108,3 @@ class IndexedInput(base_input.BaseInput, abc.ABC):
 
   def _set_state_internal(self, state: base_input.State) -> None:
     self._examples = int(state['examples'])
-
-
-def _pad(x: np.ndarray, rows: int) -> np.ndarray:
-  return np.pad(x, [(0, rows)] + [(0, 0)] * (x.ndim - 1))

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pax.inputs import (
+  file_fingerprints,
   packed_rows,
   packing,
   record_sources,
@@ -20,7 +21,13 @@ from pax.inputs import (
   tokenization,
   tokenizers,
 )
-from praxis import base_input, pax_fiddle, pytypes, value_domains
+from praxis import (
+  base_input,
+  pax_fiddle,
+  pytypes,
+  value_domains,
+)
+from praxis.base_input import data_fingerprints
 
 # Layouts of tokens in rows, besides the algorithms of packing.
 CONTIGUOUS, TRUNCATE = 'contiguous', 'truncate'
@@ -115,6 +122,24 @@ class LanguageModelInput(row_input.RowInput):
       )
     return dict(zip(['tokens'], vocabularies.values(), strict=False))
 
+  def data_fingerprint(self) -> data_fingerprints.Fingerprint:
+    return self._fingerprint
+
+  @functools.cached_property
+  def _fingerprint(self) -> data_fingerprints.Fingerprint:
+    vocabularies = self.vocabularies().values()
+    return {
+      'files': [file_fingerprints.describe(p) for p in self._paths],
+      'tokens': [sum(len(a.tokens) for a in group) for group in self._arrays],
+      'tokenizer': [v.digest for v in vocabularies],
+      'weights': self.source_weights,
+      'text_field': self.text_field,
+      'layout': self.layout,
+      'seq_len': self.seq_len,
+      'eos_id': self.eos_id,
+      'seed': self.seed,
+    }
+
   @functools.cached_property
   def _weights_by_pattern(self) -> Mapping[str, float]:
     if isinstance(self.data, Mapping):
@@ -128,9 +153,12 @@ class LanguageModelInput(row_input.RowInput):
   @functools.cached_property
   def _arrays(self) -> list[list[token_arrays.TokenArray]]:
     """The token arrays of each item of `data`."""
-    return [
-      self._open(_expand(pattern)) for pattern in self._weights_by_pattern
-    ]
+    return [self._open(paths) for paths in self._paths]
+
+  @functools.cached_property
+  def _paths(self) -> list[list[str]]:
+    """The files of each item of `data`."""
+    return [_expand(pattern) for pattern in self._weights_by_pattern]
 
   def _open(self, paths: Sequence[str]) -> list[token_arrays.TokenArray]:
     """Opens files; those of text are tokenized into the cache."""

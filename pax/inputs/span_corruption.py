@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int, Int64
@@ -37,6 +38,11 @@ class SpanCorruptionInput(text_pairs.EncoderDecoderInput):
   # Fraction of tokens in spans, and the mean number of tokens in a span.
   noise_density: float = value_domains.field(0.15, gt=0.0, lt=1.0)
   mean_span_len: float = value_domains.field(3.0, ge=1.0)
+
+  @property
+  def row_settings(self) -> Mapping[str, Any]:
+    spans = {'spans': [self.noise_density, self.mean_span_len]}
+    return {**super().row_settings, **spans}
 
   @property
   def num_examples(self) -> int:
@@ -90,7 +96,7 @@ class SpanCorruptionInput(text_pairs.EncoderDecoderInput):
       for part in (self.tokenizer.encode(document), eos)
     ]
     if sum(map(len, parts)) < _MIN_TOKENS:
-      raise self.no_examples()
+      raise self.empty_error()
     return np.concatenate(parts).astype(np.int32)
 
   def _corrupt(

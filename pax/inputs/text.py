@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +15,11 @@ from pax.inputs import (
   packed_rows,
   packing,
   row_input,
+  text_corpus,
   text_files,
   tokenizers,
 )
-from praxis import base_input, pax_fiddle, pytypes, value_domains
+from praxis import value_domains
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,30 +32,20 @@ class _Text:
   num_bytes: int
 
 
-class TextLmInput(row_input.RowInput):
+class TextLmInput(text_corpus.TextCorpusInput, row_input.RowInput):
   """Next-token prediction on the documents of text files.
 
   The text is tokenized and packed in memory on first use.
   """
 
-  # Paths, globs or directories, in a sequence or separated by commas; None is
-  # the source files of the Python standard library.
-  files: str | Sequence[str] | None = None
-  # Maps text to ids.
-  tokenizer: tokenizers.Tokenizer = pax_fiddle.instance_field(
-    tokenizers.ByteTokenizer
-  )
   # Length of a row.
   seq_len: int = value_domains.field(256, ge=1)
-  # Percentage of documents held out from training, and whether to read them.
-  held_out_percent: float = 2.0
-  held_out: bool = False
   # Prompt that the model continues at the end of training; empty is none.
   sample_prompt: str = ''
 
-  def __post_init__(self):
-    super().__post_init__()
-    self._paths = text_files.expand(self.files)
+  @property
+  def row_settings(self) -> Mapping[str, Any]:
+    return {'seq_len': self.seq_len}
 
   @functools.cached_property
   def sources(self) -> Sequence[row_input.RowSource]:
@@ -61,25 +53,17 @@ class TextLmInput(row_input.RowInput):
     text = self._text
     return [packed_rows.PackedRows(text.corpus, text.plan)]
 
-  def ids_to_strings(
-    self,
-    ids: pytypes.NpTensor,
-    lengths: pytypes.NpTensor,
-    key: str | None = None,
-  ) -> Sequence[str]:
-    del key
-    return tokenizers.decode_rows(self._fitted_tokenizer, ids, lengths)
-
   def strings_to_ids(self, strings: Sequence[str]) -> list[np.ndarray]:
     """Returns the ids of each string as a prompt, after bos if there is one."""
-    encode = self._fitted_tokenizer.encode_prompt
+    encode = self.fitted_tokenizer.encode_prompt
     return [encode(string.encode()) for string in strings]
 
-  def vocabularies(self) -> Mapping[str, base_input.Vocabulary]:
-    """Returns the vocabulary of `tokens`, by training the tokenizer."""
+  @property
+  def fitted_tokenizer(self) -> tokenizers.Tokenizer:
+    """The tokenizer, fitted to the training text."""
     if not self.tokenizer.is_fitted:
-      self.tokenizer.fit(_split(self._paths, self.held_out_percent)[0])
-    return tokenizers.vocabularies(self.tokenizer)
+      self.tokenizer.fit(_split(self.paths, self.held_out_percent)[0])
+    return self.tokenizer
 
   def derived_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
     """Returns `bits_per_byte`, derived from `avg_xent` in nats per label.
@@ -100,15 +84,11 @@ class TextLmInput(row_input.RowInput):
   @functools.cached_property
   def _text(self) -> _Text:
     """The packed text; built on first use, because it may take seconds."""
-    train, held_out = _split(self._paths, self.held_out_percent)
+    train, held_out = _split(self.paths, self.held_out_percent)
     self.tokenizer.fit(train)
     documents = held_out if self.held_out else train
     if not documents:
-      part = 'held-out' if self.held_out else 'training'
-      raise ValueError(
-        f'{len(self._paths)} files have no {part} text at held_out_percent='
-        f'{self.held_out_percent}; add files or change held_out_percent'
-      )
+      raise self.empty_error()
     corpus = packing.corpus_of(
       [self.tokenizer.encode(d) for d in documents],
       bos_id=self.tokenizer.bos_id,
@@ -119,11 +99,6 @@ class TextLmInput(row_input.RowInput):
       plan=packing.plan(corpus.lengths, self.seq_len),
       num_bytes=sum(len(d) for d in documents),
     )
-
-  @property
-  def _fitted_tokenizer(self) -> tokenizers.Tokenizer:
-    self.vocabularies()
-    return self.tokenizer
 
 
 def _split(

@@ -5,42 +5,33 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
 
-from pax.inputs import indexed, text_files, tokenizers
-from praxis import base_input, pax_fiddle, py_utils, pytypes, value_domains
+from pax.inputs import text_corpus, text_files
+from praxis import py_utils, value_domains
 
 NestedMap = py_utils.NestedMap
 
 
-class EncoderDecoderInput(indexed.IndexedInput):
+class EncoderDecoderInput(text_corpus.TextCorpusInput):
   """Base of inputs with one source and one target per row.
 
   The tokens of both end with eos, and longer ones are truncated. The decoder
   reads the target after `start_id`, without its last token.
   """
 
-  # Paths, globs or directories, in a sequence or separated by commas; None is
-  # the source files of the Python standard library.
-  files: str | Sequence[str] | None = None
-  # Maps text to ids.
-  tokenizer: tokenizers.Tokenizer = pax_fiddle.instance_field(
-    tokenizers.ByteTokenizer
-  )
   # Tokens of a row.
   source_len: int = value_domains.field(512, ge=1)
   target_len: int = value_domains.field(128, ge=1)
   # First id of the decoder.
   start_id: int = 0
-  # Percentage of examples held out from training, and whether to read them.
-  held_out_percent: float = 2.0
-  held_out: bool = False
 
-  def __post_init__(self):
-    super().__post_init__()
-    self.paths = text_files.expand(self.files)
+  @property
+  def row_settings(self) -> Mapping[str, Any]:
+    return {'source_len': self.source_len, 'target_len': self.target_len}
 
   def batch_of(
     self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]
@@ -62,26 +53,6 @@ class EncoderDecoderInput(indexed.IndexedInput):
         labels=labels,
         weights=1 - target_paddings,
       ),
-    )
-
-  def ids_to_strings(
-    self,
-    ids: pytypes.NpTensor,
-    lengths: pytypes.NpTensor,
-    key: str | None = None,
-  ) -> Sequence[str]:
-    del key
-    return tokenizers.decode_rows(self.tokenizer, ids, lengths)
-
-  def vocabularies(self) -> Mapping[str, base_input.Vocabulary]:
-    return tokenizers.vocabularies(self.tokenizer)
-
-  def no_examples(self) -> ValueError:
-    """Returns the error of an empty side of the split."""
-    part = 'held-out' if self.held_out else 'training'
-    return ValueError(
-      f'{len(self.paths)} files have no {part} examples at held_out_percent='
-      f'{self.held_out_percent}; add files or change held_out_percent'
     )
 
   def _rows(
@@ -106,6 +77,11 @@ class TextPairInput(EncoderDecoderInput):
   target_field: str = 'target'
 
   @property
+  def row_settings(self) -> Mapping[str, Any]:
+    fields = {'fields': [self.source_field, self.target_field]}
+    return {**super().row_settings, **fields}
+
+  @property
   def num_examples(self) -> int:
     return len(self._pairs)
 
@@ -127,7 +103,7 @@ class TextPairInput(EncoderDecoderInput):
   def _pairs(self) -> list[tuple[str, str]]:
     pairs = list(self._read_pairs())
     if not pairs:
-      raise self.no_examples()
+      raise self.empty_error()
     return pairs
 
   def _read_pairs(self) -> Iterator[tuple[str, str]]:

@@ -37,6 +37,8 @@ class JobServices:
   preemption: PreemptionHandler
   # `--init_from`: the checkpoint of another job that initializes variables.
   init_from: str | None = None
+  # Whether the state of the training input is restored for other data.
+  accept_changed_data: bool = False
   # `--aot_load`: the file of the compiled train step.
   aot_load: str | None = None
   # Whether files that run code are read even if others can write them.

@@ -7,6 +7,7 @@ import contextlib
 from typing import Any
 
 import jax
+from absl import logging
 
 from pax import checkpoints, io_utils, partitioning, summaries, train_states
 from pax.checkpoints import training_checkpointer as interface
@@ -15,6 +16,7 @@ from pax.programs import initial_state
 from pax.programs.job_services import JobServices
 from pax.programs.preemption import PreemptedError
 from praxis import base_input
+from praxis.base_input import data_fingerprints
 
 TrainState = train_states.TrainState
 
@@ -180,9 +182,20 @@ class TrainingCheckpointer(interface.TrainingCheckpointer):
       initial_state.restore_target(partitioner)
     )
     if train_input is not None and restored.input_state is not None:
-      train_input.set_state(restored.input_state)
+      self._restore_input(train_input, restored.input_state)
     self._step_to_restore = restored.step
     return restored.state
+
+  def _restore_input(
+    self, train_input: base_input.BaseInput, state: base_input.State
+  ) -> None:
+    try:
+      train_input.set_state(state)
+    except data_fingerprints.ChangedDataError as e:
+      if not self.services.accept_changed_data:
+        raise
+      logging.warning('The changed data are accepted: %s', e)
+      train_input.set_state(data_fingerprints.detach_all(state))
 
   def _save(
     self,

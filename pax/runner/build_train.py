@@ -151,6 +151,7 @@ def _open_services(
       progress=job_setup.create_progress(task),
       preemption=preemption,
       init_from=options.init_from,
+      accept_changed_data=options.accept_changed_data,
       aot_load=options.aot_load,
       trust_foreign_files=options.trust_foreign_files,
       describe=functools.partial(

@@ -253,6 +253,12 @@ class RunOptions(command_line.CheckedOptions):
     'Where the mesh has replicas of the state in several processes, only those'
     ' of the first read the checkpoint of the job and send it to the others.',
   )
+  accept_changed_data: bool = _flag(
+    False,
+    'Checkpoints',
+    'Continue at the saved position of the training data although files,'
+    ' tokenizer, seed or layout changed since.',
+  )
   async_timeout_secs: int = _flag(
     600,
     'Checkpoints',

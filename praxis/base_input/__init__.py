@@ -10,6 +10,7 @@ from praxis.base_input.input_pipeline import (
   Vocabulary,
   advance_state,
   end_of_data_errors,
+  pad_rows,
   state_from_json,
   state_to_json,
 )

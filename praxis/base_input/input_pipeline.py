@@ -26,7 +26,7 @@ from praxis import (
   pytypes,
   value_domains,
 )
-from praxis.base_input import input_files
+from praxis.base_input import data_fingerprints, input_files
 
 NestedMap = py_utils.NestedMap
 Nested = pytypes.Nested
@@ -189,7 +189,7 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     if self._peeked is not None:
       batch, self._peeked, self._state_before_peek = self._peeked, None, None
       return batch
-    return _pad_rows(self.get_next(), self.batch_padding_size)
+    return pad_rows(self.get_next(), self.batch_padding_size)
 
   def peek_padded(self) -> NestedMap | None:
     """Returns the batch that `get_next_padded` will return, None at the end."""
@@ -197,7 +197,7 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
       return self._peeked
     state = None if self.has_file_state else self._state_or_none()
     try:
-      batch = _pad_rows(self.get_next(), self.batch_padding_size)
+      batch = pad_rows(self.get_next(), self.batch_padding_size)
     except end_of_data_errors():
       return None
     self._peeked, self._state_before_peek = batch, state
@@ -223,16 +223,22 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
       NotImplementedError: the input is not resumable.
     """
     if self._peeked is None or self.has_file_state:
-      return self._get_state_internal()
-    if self._state_before_peek is None:
+      state = self._get_state_internal()
+    elif self._state_before_peek is None:
       raise UnknownStateError(
         f'the state of {self.name!r} before its peeked batch is unknown; give '
         f'{type(self).__name__} _get_state_internal, or take the batch first'
       )
-    return self._state_before_peek
+    else:
+      state = self._state_before_peek
+    return data_fingerprints.attach(state, self.data_fingerprint())
 
   def set_state(self, state: State) -> None:
-    """Restores the position of `get_state`."""
+    """Restores the position of `get_state`.
+
+    Raises:
+      ChangedDataError: the state belongs to other data.
+    """
     self._peeked = self._state_before_peek = None
     num_batches = 0
     if isinstance(state, dict) and state.keys() == {
@@ -240,6 +246,9 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
       _NUM_BATCHES_KEY,
     }:
       state, num_batches = state[_STATE_KEY], state[_NUM_BATCHES_KEY]
+    state, fingerprint = data_fingerprints.detach(state)
+    if fingerprint:
+      data_fingerprints.check(self.name, fingerprint, self.data_fingerprint())
     self._set_state_internal(state)
     for _ in range(num_batches):
       self.get_next_padded()
@@ -277,6 +286,14 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
 
     A job compares them with those that it was trained with. An input of ids
     from elsewhere has none.
+    """
+    return {}
+
+  def data_fingerprint(self) -> data_fingerprints.Fingerprint:
+    """Returns the properties that determine the data and their order.
+
+    A state is not restored if they have other values. Constant and cheap, as
+    every state has them; {} accepts the states of any data.
     """
     return {}
 
@@ -386,7 +403,8 @@ def end_of_data_errors() -> tuple[type[Exception], ...]:
   return StopIteration, tensorflow.errors.OutOfRangeError
 
 
-def _pad_rows(batch: NestedMap, rows: int) -> NestedMap:
+def pad_rows(batch: NestedMap, rows: int) -> NestedMap:
+  """Returns a batch with further rows of zeros."""
   if not rows:
     return batch
   return jax.tree.map(

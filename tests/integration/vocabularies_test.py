@@ -67,5 +67,8 @@ def test_a_job_keeps_its_tokenizer(tmp_path, corpus):
     f'--set={field}.tokenizer.model_file={old["source"]}'
     for field in ('train_input', 'eval_inputs[0]')
   ]
-  assert run(more_steps, *keeps_old) == ''
+  message = run(more_steps, *keeps_old)
+  assert message.startswith("1 pax: error: the data of input 'train' must be")
+  assert 'files was 30 files' in message and 'is 31 files' in message
+  assert run(more_steps, *keeps_old, '--accept_changed_data') == ''
   assert json.loads((job / 'vocabularies.json').read_text()) == record

@@ -10,9 +10,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from pax import tf_records
-from pax.inputs import block_reader, packing, shuffled_records, tfrecord_files
+from pax.inputs import (
+  block_reader,
+  file_fingerprints,
+  packing,
+  shuffled_records,
+  tfrecord_files,
+)
 from pax.tasks.lm import masking
 from praxis import base_input, pax_fiddle, py_utils
+from praxis.base_input import data_fingerprints
 
 NestedMap = py_utils.NestedMap
 # labels, masked_ids and masked_pos, each [length].
@@ -83,6 +90,21 @@ class TFRecordBertInput(base_input.BaseInput):
   def mlm(self) -> masking.MaskedLmDataAugmenter:
     """The augmenter that chooses masked tokens."""
     return self.mlm_augmenter
+
+  def data_fingerprint(self) -> data_fingerprints.Fingerprint:
+    return self._fingerprint
+
+  @functools.cached_property
+  def _fingerprint(self) -> data_fingerprints.Fingerprint:
+    return {
+      'files': file_fingerprints.describe(self._paths),
+      'seed': self.input_random_seed or 0,
+      'file_buffer_size': self.file_buffer_size,
+      'max_sequence_length': self.max_sequence_length,
+      'enable_packing': self.enable_packing,
+      'prepacking_batch_size': self.prepacking_batch_size,
+      'num_infeed_hosts': self.num_infeed_hosts,
+    }
 
   def get_next(self) -> NestedMap:
     if self.is_training:

@@ -15,9 +15,15 @@ import numpy as np
 from jaxtyping import Float, Int64
 
 from pax import tf_records
-from pax.inputs import indexed, text_files, tfrecord_files
+from pax.inputs import (
+  file_fingerprints,
+  indexed,
+  text_files,
+  tfrecord_files,
+)
 from pax.tasks.vision import resnet_preprocessing
 from praxis import base_input, pax_fiddle, py_utils
+from praxis.base_input import data_fingerprints
 
 NestedMap = py_utils.NestedMap
 
@@ -69,6 +75,17 @@ class BaseImageNetInput(indexed.IndexedInput):
   @property
   def num_examples(self) -> int:
     return len(self._records)
+
+  def data_fingerprint(self) -> data_fingerprints.Fingerprint:
+    return self._fingerprint
+
+  @functools.cached_property
+  def _fingerprint(self) -> data_fingerprints.Fingerprint:
+    return {
+      'files': file_fingerprints.describe(self._paths),
+      'seed': self.seed,
+      'label_id_offset': self.label_id_offset,
+    }
 
   def read(
     self,

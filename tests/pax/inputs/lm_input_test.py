@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from pax.inputs import lm_input, token_arrays
+from praxis.base_input import data_fingerprints
 
 GLOBAL_BATCH, SEQ_LEN, EOS = 8, 16, 0
 
@@ -113,13 +114,71 @@ def test_the_state_is_one_integer_and_seeking_restores_it(folder):
   settings = data_sets(folder)['mixture']
   source = make(**settings)
   expected = read([source], 30)[20:]
-  assert source.get_state() == {'examples': 30 * GLOBAL_BATCH}
+  position, _ = data_fingerprints.detach(source.get_state())
+  assert position == {'examples': 30 * GLOBAL_BATCH}
   source.seek(20)
   assert read([source], 10) == expected
   source.seek(10**9)
   far = read([source], 2)
   source.seek(10**9 + 1)
   assert read([source], 1) == far[1:]
+
+
+CHANGES = {
+  'length': ({'seq_len': 32}, 'seq_len was 16, is 32'),
+  'layout': ({'layout': 'first_fit'}, 'layout was best_fit, is first_fit'),
+  'seed': ({'input_random_seed': 8}, 'seed was 7, is 8'),
+  'files': ({'data': '{}/1.bin'}, r'files was .*0\.bin of .*, is .*1\.bin of '),
+  'more files': ({'data': '{}/[01].bin'}, 'is .*2 files of .* 0.bin to 1.bin'),
+  'order': ({'data': ['{}/1.bin', '{}/0.bin']}, 'files was'),
+  'weights': (
+    {'data': {'{}/0.bin': 1.0}},
+    r'weights was null, is \[1.0\]',
+  ),
+}
+
+
+@pytest.mark.parametrize('change', CHANGES)
+def test_a_state_of_other_data_is_refused(folder, change):
+  settings, message = CHANGES[change]
+  own = {'data': str(folder / '0.bin'), 'layout': 'best_fit'}
+  if change == 'order':
+    own['data'] = [str(folder / '0.bin'), str(folder / '1.bin')]
+  source = make(**own)
+  source.get_next()
+  state = json.loads(json.dumps(source.get_state()))
+  make(**own, num_hosts=2).set_state(state)
+  text = json.dumps(settings).replace('{}', str(folder))
+  changed = make(**{**own, **json.loads(text)})
+  with pytest.raises(data_fingerprints.ChangedDataError, match=message) as e:
+    changed.set_state(state)
+  assert "input 'train'" in str(e.value)
+  assert '--accept_changed_data' in str(e.value)
+  # A state without fingerprint, as of older versions, and accepted data.
+  changed.set_state({'examples': 8})
+  changed.set_state(data_fingerprints.detach_all(state))
+  assert changed.get_next()
+
+
+def test_files_that_were_written_again_or_moved(folder, tmp_path):
+  tokens = np.arange(5000, dtype=np.uint16)
+  tokens.tofile(tmp_path / 'x.bin')
+  state = make(str(tmp_path / 'x.bin')).get_state()
+  (tmp_path / 'moved').mkdir()
+  tokens.tofile(tmp_path / 'moved' / 'x.bin')
+  make(str(tmp_path / 'moved' / 'x.bin')).set_state(state)
+  tokens[::-1].tofile(tmp_path / 'x.bin')
+  with pytest.raises(ValueError, match='files was .*10,000 bytes, content'):
+    make(str(tmp_path / 'x.bin')).set_state(state)
+
+
+def test_a_state_of_another_tokenizer_is_refused(tmp_path):
+  path = write_documents(tmp_path / 'a', [[1, 2, 3]] * 9, TOKENIZER)
+  state = make(path).get_state()
+  other = {**TOKENIZER, 'vocabulary': ['sha256:2', '/b.model']}
+  (tmp_path / 'a.json').write_text(json.dumps(other))
+  with pytest.raises(ValueError, match='tokenizer was .*sha256:1.* is .*:2'):
+    make(path).set_state(state)
 
 
 def test_a_peeked_batch_is_not_lost(folder):

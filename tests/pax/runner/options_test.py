@@ -50,6 +50,7 @@ FLAGS = [
   'tensorstore_use_ocdbt',
   'jax_fully_async_checkpoint',
   'single_replica_restore',
+  'accept_changed_data',
   'async_timeout_secs',
   'fdl',
   'fdl_config',
