@@ -66,8 +66,8 @@ def check(name: str, saved: Fingerprint, current: Fingerprint) -> None:
   if changes:
     raise ChangedDataError(
       f'the data of input {name!r} must be those of its saved state, but'
-      f' {"; ".join(changes)}. Restore them, or continue at the same position of'
-      ' the changed data by --accept_changed_data'
+      f' {"; ".join(changes)}. Restore them, or continue at the same position'
+      ' of the changed data by --accept_changed_data'
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from praxis import base_input, py_utils
@@ -20,7 +21,7 @@ class Counter(base_input.BaseInput):
 
   def get_next(self):
     self.count += 1
-    return py_utils.NestedMap(count=self.count)
+    return py_utils.NestedMap(count=np.array([self.count]))
 
   def data_fingerprint(self):
     return {'data': self.data, 'shape': (1, 2)} if self.data else {}
@@ -85,4 +86,4 @@ def test_components_have_their_own_fingerprints():
   other = multi('b')
   nested = base_input.advance_state(state, 1)
   other.set_state(data_fingerprints.detach_all(nested))
-  assert other.get_next().x.count == 3
+  assert other.get_next().x.count.tolist() == [[3]]
