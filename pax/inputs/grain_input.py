@@ -33,8 +33,8 @@ class GrainInput(base_input.BaseInput):
   """
 
   # Returns the data set of examples, nested dicts of arrays, for
-  # (host_index, num_hosts, seed); a text is `module:function`. A MapDataset must
-  # be the same for all hosts.
+  # (host_index, num_hosts, seed); a text is `module:function`. A MapDataset
+  # must be the same for all hosts.
   make_dataset: Callable[[int, int, int], Any] | str | None = None
   # Processes that read and transform examples; 0 reads in this process.
   num_workers: int = value_domains.field(0, ge=0)
