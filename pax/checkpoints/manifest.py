@@ -186,30 +186,40 @@ def _read_checksums(
   ]
   checksums = dict.fromkeys(sizes, 0)
   with futures.ThreadPoolExecutor(_THREADS) as pool:
-    of_parts = pool.map(lambda part: _checksum(directory, *part), parts)
-    for (name, _, size), checksum in zip(parts, of_parts, strict=True):
-      checksums[name] = isal_zlib.crc32_combine(checksums[name], checksum, size)
+    of_parts = pool.map(lambda part: checksum(directory, *part), parts)
+    for (name, _, size), crc in zip(parts, of_parts, strict=True):
+      checksums[name] = isal_zlib.crc32_combine(checksums[name], crc, size)
   return checksums
 
 
-def _checksum(directory: Path, name: str, start: int, size: int) -> int:
-  """Returns the CRC-32 of a part of a file, less if it ends before."""
+def checksum(directory: Path, name: str, start: int, size: int) -> int:
+  """Returns the CRC-32 of a part of a file, less if it ends before.
+
+  Args:
+    directory: The checkpoint.
+    name: Path below the checkpoint.
+    start: First byte.
+    size: Number of bytes.
+
+  Raises:
+    OSError: The file cannot be read.
+  """
   path = directory / name
   if isinstance(path, storage.BucketPath):
     # One request.
     return isal_zlib.crc32(path.read_range(start, start + size))
   buffer = memoryview(bytearray(min(_BUFFER_BYTES, size)))
-  checksum = 0
+  crc = 0
   try:
     with path.open('rb', buffering=0) as stream:
       stream.seek(start)
       while size and (count := stream.readinto(buffer[:size])):
-        checksum = isal_zlib.crc32(buffer[:count], checksum)
+        crc = isal_zlib.crc32(buffer[:count], crc)
         size -= count
   except OSError as e:
     # A failed read does not name its file.
     raise OSError(e.errno, e.strerror, str(path)) from e
-  return checksum
+  return crc
 
 
 def _serialize(entries: Mapping[str, Entry]) -> str:

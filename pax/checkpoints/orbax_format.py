@@ -31,7 +31,12 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from pax.checkpoints import manifest, paths, tensorstore_format
+from pax.checkpoints import (
+  background_flush,
+  manifest,
+  paths,
+  tensorstore_format,
+)
 from pax.checkpoints.types import Shapes, State
 from praxis import py_utils
 
@@ -43,6 +48,11 @@ _SHARDINGS = '_sharding'
 # Chunks larger than this are split, so that they are written in parallel and
 # other meshes read less than a shard.
 _MAX_CHUNK_BYTES = 64 * 2**20
+# Files of the database, of each process, and the limits of their size. They are
+# written, flushed and read in parallel.
+_NUM_DATA_FILES = 16
+_MIN_FILE_BYTES = 16 * 2**20
+_MAX_FILE_BYTES = 2**31
 # Processes with a replica of a shard each write a part of it from this size.
 _MIN_PARALLEL_BYTES = 2**20
 
@@ -73,8 +83,12 @@ class _ArrayHandler(ocp.type_handlers.ArrayHandler):
   async def serialize(
     self, values: Any, infos: Any, args: Any = None
   ) -> Sequence[_Pending]:
+    # Orbax's writes 128 files at once, of which none is complete, and could be
+    # flushed, before most are written.
+    context = tensorstore_format.create_context()
     for value, info in zip(values, infos, strict=True):
       self.shardings[info.name] = value.sharding
+      info.ts_context = context
     self.pending = await super().serialize(values, infos, args)
     return self.pending
 
@@ -143,6 +157,7 @@ class Snapshot:
       jax.tree.map(
         lambda _: ocp.SaveArgs(chunk_byte_size=_MAX_CHUNK_BYTES), state
       ),
+      ocdbt_target_data_file_size=_data_file_bytes(state),
     )
     directory = _DeferredDirectory(self._created, paths.STATE_FOLDER)
     self._saves = _run(self._handler.async_save(directory, args=args)) or ()
@@ -159,6 +174,12 @@ class Snapshot:
       OSError: A file cannot be written.
     """
     _ignore_late_callbacks()
+    own = f'{paths.STATE_FOLDER}/{_process_folder(jax.process_index())}'
+    with background_flush.BackgroundFlush(staging, own) as flush:
+      self._write_database(staging)
+      return flush.finish()
+
+  def _write_database(self, staging: Path) -> None:
     with _anchored_state(staging) as folder:
       folder.mkdir(exist_ok=True)
       (folder.parent / paths.METADATA_FILE).mkdir(exist_ok=True)
@@ -169,8 +190,6 @@ class Snapshot:
       except BaseException:
         self._join()
         raise
-    own = f'{paths.STATE_FOLDER}/{_process_folder(jax.process_index())}/'
-    return _entries(staging, lambda name: name.startswith(own))
 
   def finish(
     self, staging: Path, metadata: Mapping[str, Any]
@@ -262,6 +281,13 @@ def _ignore_late_callbacks() -> None:
       show(unraisable)
 
   sys.unraisablehook = hook
+
+
+def _data_file_bytes(state: State) -> int:
+  """Returns the size of files into which each process divides its shards."""
+  num_bytes = sum(x.nbytes for x in jax.tree.leaves(state))
+  size = num_bytes // jax.process_count() // _NUM_DATA_FILES
+  return min(max(size, _MIN_FILE_BYTES), _MAX_FILE_BYTES)
 
 
 def _process_folder(process: int | str) -> str:

@@ -70,7 +70,7 @@ def write(
   Raises:
     OSError: A file cannot be written.
   """
-  context = _context()
+  context = create_context()
   with anchored(directory) as staging, named(staging, directory):
     with futures.ThreadPoolExecutor(_THREADS) as pool:
       written = pool.map(
@@ -90,7 +90,7 @@ class LeafReader:
     """
     self._folder = directory / paths.STATE_FOLDER
     self._stores = _leaf_stores(directory)
-    self._context = _context()
+    self._context = create_context()
 
   def shapes(self) -> Shapes:
     """Returns shape and dtype name of every leaf.
@@ -325,13 +325,17 @@ def _zarr_metadata(array: HostArray, chunk: tuple[int, ...]) -> dict[str, Any]:
   }
 
 
-def _context() -> Any:
-  """Returns the resources that the arrays of one checkpoint share."""
+def create_context() -> Any:
+  """Returns the resources that the arrays of one checkpoint share.
+
+  TensorStore flushes nothing with it.
+  """
   import tensorstore as ts
 
   return ts.Context(
     {
-      # By default every chunk is flushed alone, twice the time of all together.
+      # By default every chunk is flushed alone, twice the time of all together,
+      # and so is every intermediate version of a database.
       'file_io_sync': False,
       # The nodes of a database, which are read for each array.
       _OCDBT_CACHE: {'total_bytes_limit': 10**8},

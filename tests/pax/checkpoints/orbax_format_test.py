@@ -55,6 +55,15 @@ def test_layout(tmp_path):
   assert 'mdl_vars.params.rows' in CheckpointReader(directory).shapes
 
 
+def test_a_large_state_is_divided_into_files(tmp_path, monkeypatch):
+  monkeypatch.setattr(orbax_format, '_MIN_FILE_BYTES', 2**16)
+  state = {f'w{i}': jnp.full((2**14,), i, jnp.float32) for i in range(8)}
+  _write(tmp_path, orbax_format.Snapshot(state))
+  folder = tmp_path / 'tmp_checkpoint_00000001/state/ocdbt.process_0/d'
+  sizes = [file.stat().st_size for file in folder.iterdir()]
+  assert sum(2**16 <= size < 2**17 for size in sizes) == 8
+
+
 def test_orbax_opens_the_state_and_the_metadata(tmp_path):
   directory = saved_states.save(tmp_path)
   state = saved_states.state(4, 6.0)
