@@ -32,13 +32,13 @@ def _abstract(reader, name):
 def parts_read(monkeypatch):
   """Number of times that each part of a file was read for its checksum."""
   parts = collections.Counter()
-  checksum = manifest._checksum
+  checksum = manifest.checksum
 
   def counted(directory, name, start, size):
     parts[name, start] += 1
     return checksum(directory, name, start, size)
 
-  monkeypatch.setattr(manifest, '_checksum', counted)
+  monkeypatch.setattr(manifest, 'checksum', counted)
   # Files have several parts.
   monkeypatch.setattr(manifest, '_PART_BYTES', 100)
   return parts
