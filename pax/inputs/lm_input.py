@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import functools
-import glob
-import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from pax.inputs import (
+  data_files,
   file_fingerprints,
   packed_rows,
   packing,
@@ -33,6 +32,9 @@ from praxis.base_input import data_fingerprints
 CONTIGUOUS, TRUNCATE = 'contiguous', 'truncate'
 LAYOUTS = (*packing.ALGORITHMS, CONTIGUOUS, TRUNCATE)
 
+# Files of data; an index belongs to its tokens.
+_SUFFIXES = ('.npy', '.bin', *text_records.SUFFIXES)
+
 
 class LanguageModelInput(row_input.RowInput):
   """Next-token prediction on one or several data sets.
@@ -41,7 +43,8 @@ class LanguageModelInput(row_input.RowInput):
   a mixture, as in `{'/data/web.bin': 0.8, '/data/code/*.bin': 0.2}`.
   """
 
-  # Paths or globs, in a sequence, separated by commas, or with weights.
+  # Paths, globs, folders or names of data sets of Hugging Face (hf://), in a
+  # sequence, separated by commas, or with weights.
   data: str | Sequence[str] | Mapping[str, float] = ()
   # Length of a row.
   seq_len: int = value_domains.field(1024, ge=1)
@@ -158,7 +161,10 @@ class LanguageModelInput(row_input.RowInput):
   @functools.cached_property
   def _paths(self) -> list[list[str]]:
     """The files of each item of `data`."""
-    return [_expand(pattern) for pattern in self._weights_by_pattern]
+    return [
+      data_files.expand(pattern, _SUFFIXES)
+      for pattern in self._weights_by_pattern
+    ]
 
   def _open(self, paths: Sequence[str]) -> list[token_arrays.TokenArray]:
     """Opens files; those of text are tokenized into the cache."""
@@ -217,26 +223,3 @@ class RowFiles(record_sources.Concatenation, row_input.RowSource):
 
   def padding(self) -> row_input.NestedMap:
     return self.sources[0].padding()
-
-
-def _expand(pattern: str) -> list[str]:
-  """Returns the files of a pattern; an index belongs to its tokens.
-
-  Raises:
-    ValueError: No file matches.
-  """
-  pattern = os.path.expanduser(pattern)
-  if os.path.isdir(pattern):
-    pattern = os.path.join(pattern, '*')
-  suffixes = ('.npy', '.bin', *text_records.SUFFIXES)
-  paths = sorted(
-    path
-    for path in glob.glob(pattern, recursive=True)
-    if path.endswith(suffixes)
-  )
-  if not paths:
-    raise ValueError(
-      f'no file of tokens or text matches {pattern!r} (searched from'
-      f' {os.getcwd()}); give paths, globs or folders of {", ".join(suffixes)}'
-    )
-  return paths

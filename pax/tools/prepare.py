@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 
 from pax.inputs import (
+  data_files,
   huggingface_tokenizers,
-  text_files,
   text_records,
   tokenization,
 )
@@ -27,7 +27,9 @@ continues with the next part.
 
   pax prepare INPUT... OUTPUT --tokenizer=bytes
 
-Inputs are files, globs or folders with {', '.join(text_records.SUFFIXES)}."""
+Inputs are files, globs or folders with {', '.join(text_records.SUFFIXES)},
+or data sets of Hugging Face: hf://OWNER/NAME, optionally with /CONFIGURATION and
+:SPLIT."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,11 @@ def main(argv: Sequence[str] = sys.argv) -> int:
       f' {list(options.arguments)}; e.g. pax prepare /data/*.jsonl /data/tokens'
     )
   job = tokenization.TokenizationJob(
-    paths=text_files.expand(inputs),
+    paths=[
+      path
+      for pattern in inputs
+      for path in data_files.expand(pattern, text_records.SUFFIXES)
+    ],
     tokenizer=huggingface_tokenizers.by_name(options.tokenizer),
     field=options.field,
     num_workers=options.workers,

@@ -11,6 +11,7 @@ import pathlib
 
 _USUAL = ('torch', 'transformers')
 _NEEDED = {
+  'huggingface_datasets_test.py': ('datasets',),
   'seqio_test.py': ('seqio',),
   'services_test.py': ('mlflow', 'wandb'),
   'tf_summaries_test.py': ('tensorflow',),
