@@ -28,8 +28,8 @@ continues with the next part.
   pax prepare INPUT... OUTPUT --tokenizer=bytes
 
 Inputs are files, globs or folders with {', '.join(text_records.SUFFIXES)},
-or data sets of Hugging Face: hf://OWNER/NAME, optionally with /CONFIGURATION and
-:SPLIT."""
+or data sets of Hugging Face: hf://OWNER/NAME, optionally with /CONFIGURATION
+and :SPLIT."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
