@@ -41,6 +41,10 @@ class KeyValueStore(Protocol):
     """Writes a value; of several writes the first counts."""
     ...
 
+  def replace(self, key: str, value: str) -> None:
+    """Writes a value; of several writes the last counts."""
+    ...
+
   def read(self, directory: str) -> list[str]:
     """Returns the values of all keys that begin with `directory`/."""
     ...
@@ -87,6 +91,11 @@ class CoordinationStore:
     except Exception as e:
       if 'ALREADY_EXISTS' not in str(e):
         raise
+
+  def replace(self, key: str, value: str) -> None:
+    self._client.key_value_set(
+      f'{self._prefix}/{key}', value, allow_overwrite=True
+    )
 
   def read(self, directory: str) -> list[str]:
     items = self._client.key_value_dir_get(f'{self._prefix}/{directory}')

@@ -19,7 +19,7 @@ from pax import (
   tasks_lib,
   xla_passthrough,
 )
-from pax.programs import metric_accumulator, program
+from pax.programs import eval_batches, metric_accumulator, program
 from pax.steps import Batch, StepOutput, WeightedScalars
 from praxis import base_input, pytypes
 
@@ -79,8 +79,8 @@ class SingleTaskDecodeProgram(program.InputProgram):
     profiler = program.create_step_profiler(
       self._task.decode, self._job_log_dir
     )
-    for host_batch in program.iterate_batches(
-      self.input, self.before_batch, self.read_batch
+    for host_batch in eval_batches.iterate_batches(
+      self.input, self.before_batch, self.read_batch, self._common_end
     ):
       profiler.step(accumulator.num_batches + 1)
       batch, host_inputs = self._place(

@@ -13,7 +13,7 @@ from absl import logging
 from typing_extensions import override
 
 from pax import io_utils, partitioning, summaries, tasks_lib
-from pax.programs import metric_accumulator, program
+from pax.programs import eval_batches, metric_accumulator, program
 from pax.steps import Batch, StepOutput
 from praxis import base_input, pytypes
 
@@ -59,6 +59,10 @@ class BaseEvalProgram(program.InputProgram):
 
     Metrics are weighted means over all batches, and those that the input
     derives from them; without a batch there are none.
+
+    Raises:
+      ValueError: The input has ended although it is not reset for each
+        evaluation.
     """
     accumulator = self._evaluate_batches(state)
     means = {name: mean for name, (mean, _) in accumulator.metrics.items()}
@@ -118,8 +122,8 @@ class BaseEvalProgram(program.InputProgram):
     accumulator = metric_accumulator.MetricAccumulator(
       self._task.train.learner.loss_name
     )
-    for host_batch in program.iterate_batches(
-      self.input, self.before_batch, self.read_batch
+    for host_batch in eval_batches.iterate_batches(
+      self.input, self.before_batch, self.read_batch, self._common_end
     ):
       batch, host_inputs = self._place(
         host_batch, self.eval_input_partition_spec(host_batch)
@@ -127,6 +131,7 @@ class BaseEvalProgram(program.InputProgram):
       output = self.eval_step(state, self._key, batch, self._static_args)
       accumulator.add(output, host_inputs)
     accumulator.finish()
+    eval_batches.check_num_batches(self.input, accumulator.num_batches)
     if self.input.reset_for_eval:
       self.input.reset()
     return accumulator

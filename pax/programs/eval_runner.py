@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import jax
 
 from pax import io_utils, partitioning, summaries, train_states
-from pax.programs import program
+from pax.programs import eval_batches, program
 from pax.programs.decode import SingleTaskDecodeProgram
 from pax.programs.eval import BaseEvalProgram
 from praxis import base_input
@@ -49,7 +49,7 @@ class EvalRunner:
   # Called with the index of each batch before it; an exception ends the run.
   before_batch: Callable[[int], None]
   # Reads each batch, by calling its argument; an exception ends the run.
-  read_batch: program.ReadBatch = lambda read: read()
+  read_batch: eval_batches.ReadBatch = lambda read: read()
 
   def __post_init__(self) -> None:
     program.check_unique_names([p.input for p in self.evals])

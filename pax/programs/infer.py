@@ -24,7 +24,7 @@ from pax import (
   train_states,
   working_copy,
 )
-from pax.programs import metric_accumulator, program
+from pax.programs import eval_batches, metric_accumulator
 from pax.programs.jobs import Outcome
 from pax.programs.preemption import PreemptedError, PreemptionHandler
 from praxis import base_input, pytypes
@@ -51,6 +51,9 @@ class InferJob:
   inputs: Sequence[base_input.BaseInput]
   progress: summaries.Progress
   preemption: PreemptionHandler
+  _common_end: eval_batches.CommonEnd = dataclasses.field(
+    default_factory=eval_batches.CommonEnd, init=False, repr=False
+  )
 
   def run(self) -> Outcome:
     """Writes `output/<input>/output.tfrecord-xxxxx-of-yyyyy` for each input.
@@ -142,7 +145,9 @@ class InferJob:
       self.progress.batches(f'infer {inp.name}', batch_index)
 
     for batch_index, host_batch in enumerate(
-      program.iterate_batches(inp, before_batch, self.preemption.read)
+      eval_batches.iterate_batches(
+        inp, before_batch, self.preemption.read, self._common_end, pads=False
+      )
     ):
       batch = self.partitioner.put_batch(host_batch)
       step = self.partitioner.infer_step_for(batch)

@@ -7,10 +7,9 @@ import abc
 import collections
 import contextlib
 import dataclasses
-import itertools
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -23,6 +22,7 @@ from pax import (
   train_states,
   xla_passthrough,
 )
+from pax.programs import eval_batches
 from pax.steps import (
   BaseStepFnStaticArgs,
   Batch,
@@ -37,7 +37,6 @@ NestedMap = pytypes.NestedMap
 JTensor = pytypes.JTensor
 TrainState = train_states.TrainState
 InputConfig = pax_fiddle.Config[base_input.BaseInput]
-ReadBatch = Callable[[Callable[[], Any]], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +108,7 @@ class Program(abc.ABC):
   ] = staticmethod(lambda path: contextlib.nullcontext())
   # Returns the result of a function that reads a batch; an exception ends the
   # program.
-  read_batch: ReadBatch = staticmethod(lambda read: read())
+  read_batch: eval_batches.ReadBatch = staticmethod(lambda read: read())
   # Whether the loop reports the outputs of `run`: writes their summaries and,
   # in training, evaluates on training batches. Otherwise `run` does, as loops
   # written for paxml expect.
@@ -215,6 +214,7 @@ class InputProgram(Program):
     self._key = key
     input_p = self._partitioner.preprocess_input_config(self._input_p.clone())
     self._input = input_p.Instantiate()
+    self._common_end = eval_batches.CommonEnd()
     self._static_args = BaseStepFnStaticArgs(
       input_p.cls.get_global_batch_size(input_p)
     )
@@ -325,33 +325,6 @@ def check_unique_names(inputs: Sequence[base_input.BaseInput]) -> None:
         f'input names must be unique, got {name!r} for {count} inputs; set'
         ' `name` in the config of each: it names summaries and outputs'
       )
-
-
-def iterate_batches(
-  inp: base_input.BaseInput,
-  before_batch: Callable[[int], None],
-  read_batch: ReadBatch = lambda read: read(),
-) -> Iterator[Batch]:
-  """Yields the host batches of one evaluation of an input.
-
-  With `reset_for_eval` these are the full epoch, otherwise the next
-  `eval_loop_num_batches`, or all that remain if that is None or -1.
-
-  Args:
-    inp: The input.
-    before_batch: Called with the index of each batch before it is read.
-    read_batch: Calls the function that reads a batch, and may end the wait.
-  """
-  num_batches = inp.eval_loop_num_batches
-  indices = itertools.count()
-  if num_batches and num_batches > 0 and not inp.reset_for_eval:
-    indices = range(num_batches)
-  for index in indices:
-    before_batch(index)
-    try:
-      yield read_batch(inp.get_next_padded)
-    except base_input.end_of_data_errors():
-      return
 
 
 def get_eval_train_state(

@@ -32,6 +32,8 @@ class CountedRows(base_input.BaseInput):
 
   # Batches there are; 0 for no end.
   num_batches: int = 0
+  # Batches that the last host has less.
+  fewer_on_last: int = 0
   # Seconds that a batch takes.
   seconds: float = 0.0
 
@@ -40,7 +42,9 @@ class CountedRows(base_input.BaseInput):
     self._count = 0
 
   def get_next(self) -> NestedMap:
-    if self.num_batches and self._count >= self.num_batches:
+    is_last = self.infeed_host_index == self.num_infeed_hosts - 1
+    num_batches = self.num_batches - self.fewer_on_last * is_last
+    if self.num_batches and self._count >= num_batches:
       raise StopIteration
     time.sleep(self.seconds)
     self._count += 1
@@ -145,6 +149,8 @@ class TinySpmd(base_experiment.BaseExperiment):
   EMA_DECAY = 0.0
   # Stops early after this step.
   STOP_AT: int | None = None
+  # Batches of evaluation that the last host has less.
+  FEWER_ON_LAST = 0
   # A file; --mode=eval and decode get a SIGTERM unless it is there.
   SENT = ''
 
@@ -175,7 +181,8 @@ class TinySpmd(base_experiment.BaseExperiment):
       is_training=True,
       seconds=self.SECONDS,
     )
-    return [train, self._finite('held_out', 3)]
+    held_out = self._finite('held_out', 3)
+    return [train, held_out.set(fewer_on_last=self.FEWER_ON_LAST)]
 
   def decode_datasets(self) -> list[Any]:
     return [self._finite('prompts', 2)]

@@ -33,6 +33,10 @@ class Store:
     with self._server.lock:
       self._server.values.setdefault(key, value)
 
+  def replace(self, key: str, value: str) -> None:
+    with self._server.lock:
+      self._server.values[key] = value
+
   def read(self, directory: str) -> list[str]:
     with self._server.lock:
       items = sorted(self._server.values.items())

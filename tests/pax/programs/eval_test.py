@@ -107,19 +107,22 @@ def test_what_each_example_gave_is_written_with_its_text(tmp_path):
 @pytest.mark.parametrize(
   ('fields', 'seen'),
   [
-    ({'eval_loop_num_batches': 2}, [2, 4, 4]),
-    ({'eval_loop_num_batches': 3}, [3, 4, 4]),
-    ({'eval_loop_num_batches': None}, [4, 4, 4]),
+    ({'eval_loop_num_batches': 2}, [2, 4]),
+    ({'eval_loop_num_batches': 3}, [3]),
+    ({'eval_loop_num_batches': None}, [4]),
     ({'eval_loop_num_batches': 1, 'reset_for_eval': True}, [0, 0, 0]),
   ],
 )
 def test_batches_of_each_evaluation(tmp_path, fields, seen):
   program = _program(tmp_path, **fields)
   counts = []
-  for _ in range(3):
+  for _ in seen:
     program.run(None, 0)
     counts.append(program.eval_input.count)
   assert counts == seen
+  if not program.eval_input.reset_for_eval:
+    with pytest.raises(ValueError, match="'rows' ended after"):
+      program.run(None, 0)
 
 
 def test_no_batch_gives_no_metric(tmp_path):
