@@ -25,38 +25,37 @@ VOCABULARY_SIZE = 50257
 _DOCUMENTS = 4096
 
 
-@seqio_tasks.provides(TRAIN_TASK, f'{TRAIN_TASK}_{_TRAIN_VERSION}')
-def add_train(seqio: Any) -> None:
-  """Adds the training task under its plain and its versioned name."""
-  vocabulary = seqio.SentencePieceVocabulary(GPT_SPM_PATH)
-  for name in (TRAIN_TASK, f'{TRAIN_TASK}_{_TRAIN_VERSION}'):
-    seqio.TaskRegistry.add(
-      name,
-      source=seqio.TfdsDataSource(
-        tfds_name=f'c4/en:{_TRAIN_VERSION}', tfds_data_dir=C4_TRAIN_DATADIR
-      ),
-      preprocessors=train_preprocessors(seqio),
-      output_features=_features(seqio, vocabulary),
-      metric_fns=[],
-      shuffle_buffer_size=10000,
-    )
+@seqio_tasks.provides_task(TRAIN_TASK, f'{TRAIN_TASK}_{_TRAIN_VERSION}')
+def train_fields(seqio: Any, sentencepiece_model: str | None) -> dict[str, Any]:
+  """Returns the fields of the training task."""
+  vocabulary = seqio_tasks.sentencepiece_vocabulary(
+    seqio, sentencepiece_model or GPT_SPM_PATH
+  )
+  return {
+    'source': seqio.TfdsDataSource(
+      tfds_name=f'c4/en:{_TRAIN_VERSION}', tfds_data_dir=C4_TRAIN_DATADIR
+    ),
+    'preprocessors': train_preprocessors(seqio),
+    'output_features': _features(seqio, vocabulary),
+    'metric_fns': [],
+    'shuffle_buffer_size': 10000,
+  }
 
 
-@seqio_tasks.provides(EVAL_TASK, f'{EVAL_TASK}_{_EVAL_VERSION}')
-def add_eval(seqio: Any) -> None:
-  """Adds the tokenized validation task under both its names."""
+@seqio_tasks.provides_task(EVAL_TASK, f'{EVAL_TASK}_{_EVAL_VERSION}')
+def eval_fields(seqio: Any, sentencepiece_model: str | None) -> dict[str, Any]:
+  """Returns the fields of the validation task, whose data are token ids."""
+  del sentencepiece_model
   vocabulary = seqio.PassThroughVocabulary(size=VOCABULARY_SIZE)
-  for name in (EVAL_TASK, f'{EVAL_TASK}_{_EVAL_VERSION}'):
-    seqio.TaskRegistry.add(
-      name,
-      source=seqio.TfdsDataSource(
-        tfds_name=f'c4/en:{_EVAL_VERSION}', tfds_data_dir=C4_EVAL_DATADIR
-      ),
-      preprocessors=[only('ids'), seqio.preprocessors.tokenize],
-      output_features=_features(seqio, vocabulary),
-      metric_fns=[],
-      shuffle_buffer_size=None,
-    )
+  return {
+    'source': seqio.TfdsDataSource(
+      tfds_name=f'c4/en:{_EVAL_VERSION}', tfds_data_dir=C4_EVAL_DATADIR
+    ),
+    'preprocessors': [only('ids'), seqio.preprocessors.tokenize],
+    'output_features': _features(seqio, vocabulary),
+    'metric_fns': [],
+    'shuffle_buffer_size': None,
+  }
 
 
 def train_preprocessors(
@@ -77,9 +76,12 @@ def only(key: str) -> Callable[[Any], Any]:
 
 
 def join(dataset: Any, documents: int) -> Any:
-  """Returns a dataset with the targets of every `documents` concatenated."""
+  """Returns a dataset with the targets of every `documents` concatenated.
+
+  Tokens with id 0, the padding, are left out, as T5 does.
+  """
   targets = dataset.map(lambda x: x['targets']).ragged_batch(documents)
-  return targets.map(lambda x: {'targets': x.values})
+  return targets.map(lambda x: {'targets': x.values[x.values != 0]})
 
 
 def cut(dataset: Any, sequence_length: Mapping[str, int]) -> Any:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """SeqIO tasks of the Pile, LAMBADA and BoolQ.
 
-Environment variables give the paths:
+TFDS has the data: the_pile/lm and my_lambada/lm, which
+`pax.contrib.gpu.scripts_gpu.download_*` prepare, and super_glue/boolq.
+Environment variables give paths:
 
-  VOCAB_PATH    SentencePiece model
-  PILE_DIR      directory with train/*.jsonl and val.jsonl, one text per line
-  LAMBADA_PATH  lambada_test.jsonl, one text per line
-
-BoolQ is super_glue/boolq of TFDS.
+  VOCAB_PATH     SentencePiece model
+  TFDS_DATA_DIR  folder of TFDS, or the flag --tfds_data_dir
+  PILE_DIR       folder with train/*.jsonl and val.jsonl, one text per line,
+                 which are read instead of TFDS
+  LAMBADA_PATH   lambada_test.jsonl, one text per line, likewise
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pax.inputs import c4_tasks, seqio_tasks
@@ -24,69 +26,94 @@ PILE = 'the_pile_lm'
 LAMBADA = 'lambada_eval'
 BOOLQ = 'boolq'
 
+# Versions of the data sets of TFDS.
+_VERSION, _BOOLQ_VERSION = '1.0.0', '1.0.2'
 _SHUFFLE_BUFFER_SIZE = 100000
 # Number of texts concatenated before the text is split into rows.
 _DOCUMENTS = 128
+Preprocessor = Callable[[Any], Any]
 _QUOTES = str.maketrans('“”‘’', '""\'\'')
 
 
-@seqio_tasks.provides(PILE)
-def add_pile(seqio: Any) -> None:
-  """Adds the Pile: concatenated texts in rows that end with EOS."""
-  folder = from_environment('PILE_DIR')
-  seqio.TaskRegistry.add(
-    PILE,
-    source=seqio.TextLineDataSource(
-      {
-        'train': os.path.join(folder, 'train', '*.jsonl'),
-        'validation': os.path.join(folder, 'val.jsonl'),
-      }
-    ),
-    preprocessors=[
-      lambda lines: _map_lines(lines, lambda text: {'targets': text}),
+@seqio_tasks.provides_task(PILE, f'{PILE}_{_VERSION}')
+def pile_fields(seqio: Any, sentencepiece_model: str | None) -> dict[str, Any]:
+  """Returns the fields of the Pile: concatenated texts in rows that end in EOS.
+
+  Args:
+    seqio: The module.
+    sentencepiece_model: Path of the vocabulary; None is VOCAB_PATH.
+  """
+  folder = os.environ.get('PILE_DIR')
+  files = folder and {
+    'train': os.path.join(folder, 'train', '*.jsonl'),
+    'validation': os.path.join(folder, 'val.jsonl'),
+  }
+  features = _features(seqio, sentencepiece_model, ('targets',), add_eos=True)
+  return {
+    'source': _source(seqio, f'the_pile/lm:{_VERSION}', files),
+    'preprocessors': [
+      _parser(lambda text: {'targets': text})
+      if files
+      else c4_tasks.only('text'),
       seqio.preprocessors.tokenize,
       lambda dataset: c4_tasks.join(dataset, _DOCUMENTS),
       c4_tasks.cut,
       seqio.preprocessors.append_eos_after_trim,
     ],
-    output_features={'targets': _feature(seqio, add_eos=True)},
-    metric_fns=[],
-    shuffle_buffer_size=_SHUFFLE_BUFFER_SIZE,
-  )
+    'output_features': features,
+    'metric_fns': [],
+    'shuffle_buffer_size': _SHUFFLE_BUFFER_SIZE,
+  }
 
 
-@seqio_tasks.provides(LAMBADA)
-def add_lambada(seqio: Any) -> None:
-  """Adds the test set of LAMBADA; the last word of a passage is the target."""
-  feature = _feature(seqio, add_eos=True)
-  seqio.TaskRegistry.add(
-    LAMBADA,
-    source=seqio.TextLineDataSource({'test': from_environment('LAMBADA_PATH')}),
-    preprocessors=[
-      lambda lines: _map_lines(lines, last_word),
+@seqio_tasks.provides_task(LAMBADA, f'{LAMBADA}_{_VERSION}')
+def lambada_fields(
+  seqio: Any, sentencepiece_model: str | None
+) -> dict[str, Any]:
+  """Returns the fields of LAMBADA; the last word of a passage is the target.
+
+  Args:
+    seqio: The module.
+    sentencepiece_model: Path of the vocabulary; None is VOCAB_PATH.
+  """
+  path = os.environ.get('LAMBADA_PATH')
+  files = path and {'test': path}
+  names = ('inputs', 'targets')
+  return {
+    'source': _source(seqio, f'my_lambada/lm:{_VERSION}', files),
+    'preprocessors': [
+      *([_parser(last_word)] if files else []),
       seqio.preprocessors.tokenize,
     ],
-    output_features={'inputs': feature, 'targets': feature},
-    metric_fns=[],
-    shuffle_buffer_size=None,
-  )
+    'output_features': _features(
+      seqio, sentencepiece_model, names, add_eos=True
+    ),
+    'metric_fns': [],
+    'shuffle_buffer_size': None,
+  }
 
 
-@seqio_tasks.provides(BOOLQ)
-def add_boolq(seqio: Any) -> None:
-  """Adds BoolQ; the answer to a question on a passage is the target."""
-  feature = _feature(seqio, add_eos=False)
-  seqio.TaskRegistry.add(
-    BOOLQ,
-    source=seqio.TfdsDataSource(tfds_name='super_glue/boolq:1.0.2'),
-    preprocessors=[
+@seqio_tasks.provides_task(BOOLQ, f'{BOOLQ}_{_BOOLQ_VERSION}')
+def boolq_fields(seqio: Any, sentencepiece_model: str | None) -> dict[str, Any]:
+  """Returns the fields of BoolQ; the answer to a question is the target.
+
+  Args:
+    seqio: The module.
+    sentencepiece_model: Path of the vocabulary; None is VOCAB_PATH.
+  """
+  names = ('inputs', 'targets')
+  return {
+    'source': _source(seqio, f'super_glue/boolq:{_BOOLQ_VERSION}'),
+    'preprocessors': [
       concatenate_passage_and_question,
       seqio.preprocessors.tokenize,
     ],
-    output_features={'inputs': feature, 'targets': feature},
-    metric_fns=[],
-    shuffle_buffer_size=_SHUFFLE_BUFFER_SIZE,
-  )
+    'output_features': _features(
+      seqio, sentencepiece_model, names, add_eos=False
+    ),
+    'metric_fns': [],
+    'shuffle_buffer_size': _SHUFFLE_BUFFER_SIZE,
+  }
 
 
 def concatenate_passage_and_question(dataset: Any) -> Any:
@@ -125,9 +152,33 @@ def from_environment(name: str) -> str:
   return value
 
 
-def _feature(seqio: Any, *, add_eos: bool) -> Any:
-  vocabulary = seqio.SentencePieceVocabulary(from_environment('VOCAB_PATH'))
-  return seqio.Feature(vocabulary=vocabulary, add_eos=add_eos)
+def _features(
+  seqio: Any, model: str | None, names: Sequence[str], *, add_eos: bool
+) -> dict[str, Any]:
+  vocabulary = seqio_tasks.sentencepiece_vocabulary(
+    seqio, model or from_environment('VOCAB_PATH')
+  )
+  return {
+    # Texts may have no inputs.
+    name: seqio.Feature(
+      vocabulary=vocabulary, add_eos=add_eos, required=name == 'targets'
+    )
+    for name in names
+  }
+
+
+def _source(
+  seqio: Any, tfds_name: str, files: Mapping[str, str] | None = None
+) -> Any:
+  """Returns the source of the files of each split; None is TFDS."""
+  if files:
+    return seqio.TextLineDataSource(files)
+  return seqio.TfdsDataSource(tfds_name=tfds_name)
+
+
+def _parser(features_of: Callable[[str], dict[str, str]]) -> Preprocessor:
+  """Returns a preprocessor of JSON lines to the features of their text."""
+  return lambda lines: _map_lines(lines, features_of)
 
 
 def _map_lines(lines: Any, features_of: Callable[[str], dict[str, str]]) -> Any:

@@ -291,10 +291,15 @@ class SeqIOInput(base_input.BaseInput):
     return self.feature_converter.rows(group, self.task_feature_lengths)[0]
 
   def vocabularies(self) -> Mapping[str, base_input.Vocabulary]:
-    """Returns the vocabularies of the features of the task."""
+    """Returns the vocabularies of the features of the task.
+
+    Features that are token ids already have none.
+    """
+    pass_through = self._seqio.PassThroughVocabulary
     return {
       name: _compared_vocabulary(feature.vocabulary)
       for name, feature in self._task.output_features.items()
+      if not isinstance(feature.vocabulary, pass_through)
     }
 
   def _vocabulary(self, key: str | None) -> Any:

@@ -8,13 +8,26 @@ registers a function for each task, which the input that reads the task calls.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from typing import Any
 
 # Adds tasks to the registry of the module `seqio`.
 AddTasks = Callable[[Any], None]
+# Returns the fields of a task from the module `seqio` and the path of a
+# SentencePiece model, which is None for the model of the task.
+TaskFields = Callable[[Any, str | None], dict[str, Any]]
 
 _declarations: dict[str, AddTasks] = {}
+_task_fields: dict[str, TaskFields] = {}
+# Directory of the data sets of TFDS; None is that of each task.
+_tfds_data_dir: str | None = None
+
+
+def set_tfds_data_dir(directory: str | None) -> None:
+  """Sets the directory of the data sets of TFDS; None leaves that of tasks."""
+  global _tfds_data_dir
+  _tfds_data_dir = directory
 
 
 def provides(*names: str) -> Callable[[AddTasks], AddTasks]:
@@ -27,8 +40,62 @@ def provides(*names: str) -> Callable[[AddTasks], AddTasks]:
   return register
 
 
+def provides_task(*names: str) -> Callable[[TaskFields], TaskFields]:
+  """Registers the decorated function as the fields of a task with `names`."""
+
+  def register(task_fields: TaskFields) -> TaskFields:
+    def add(seqio: Any) -> None:
+      fields = task_fields(seqio, None)
+      for name in names:
+        seqio.TaskRegistry.add(name, **fields)
+
+    provides(*names)(add)
+    _task_fields.update(dict.fromkeys(names, task_fields))
+    return task_fields
+
+  return register
+
+
+def task_with_vocabulary(name: str, sentencepiece_model: str) -> Any:
+  """Returns the task `name` with another vocabulary; it is not registered.
+
+  Args:
+    name: A name of `provides_task`.
+    sentencepiece_model: Path of the vocabulary, a SentencePiece model.
+
+  Raises:
+    ValueError: The task or the file is unknown, or SeqIO is not installed.
+  """
+  if name not in _task_fields:
+    raise ValueError(
+      f'the vocabulary of the task {name!r} cannot be replaced, only those of'
+      f' {sorted(_task_fields)}; leave TOKENIZER out'
+    )
+  seqio = load(f'the task {name!r}')
+  return seqio.Task(name, **_task_fields[name](seqio, sentencepiece_model))
+
+
+def sentencepiece_vocabulary(seqio: Any, path: str) -> Any:
+  """Returns the vocabulary of a SentencePiece model.
+
+  Args:
+    seqio: The module.
+    path: A local file, or a URL, which is read when it is first used.
+
+  Raises:
+    ValueError: There is no such file.
+  """
+  if '://' not in path and not os.path.isfile(path):
+    raise ValueError(
+      f'the vocabulary must be the file of a SentencePiece model, got {path!r};'
+      ' set TOKENIZER=/path/of/a.model, or VOCAB_PATH for the tasks of the GPU'
+      ' experiments'
+    )
+  return seqio.SentencePieceVocabulary(path)
+
+
 def load(wanted_by: str) -> Any:
-  """Returns the module `seqio`.
+  """Returns the module `seqio`, with the directory of `set_tfds_data_dir`.
 
   Args:
     wanted_by: The name of the object that needs it, for the message.
@@ -37,12 +104,15 @@ def load(wanted_by: str) -> Any:
     ValueError: SeqIO is not installed.
   """
   try:
-    return importlib.import_module('seqio')
+    seqio = importlib.import_module('seqio')
   except ModuleNotFoundError as error:
     raise ValueError(
       f'{wanted_by} needs the package seqio: {error}; run `pip install seqio`,'
       ' or train an experiment on C4 with --set SYNTHETIC_DATA=True'
     ) from error
+  if _tfds_data_dir is not None:
+    seqio.set_tfds_data_dir_override(_tfds_data_dir)
+  return seqio
 
 
 def find(seqio: Any, name: str) -> Any:

@@ -62,6 +62,7 @@ _SHARED_FLAGS = frozenset(
     'startup_random_jitter_max_secs',
     'study',
     'tensorstore_use_ocdbt',
+    'tfds_data_dir',
   )
 )
 # Flags of paxml that must keep their defaults, by type.
@@ -71,7 +72,6 @@ _UNSUPPORTED_BOOLEANS = (
 )
 _UNSUPPORTED_STRINGS = (
   'pythia_port',
-  'tfds_data_dir',
   'tuner_group',
 )
 

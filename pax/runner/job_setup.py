@@ -16,6 +16,7 @@ from pax import (
   summaries,
   tasks_lib,
 )
+from pax.inputs import seqio_tasks
 from pax.programs import decode as decode_program
 from pax.programs import eval as eval_program
 from pax.programs import program
@@ -62,6 +63,7 @@ def resolve(
     UsageError: a flag is missing or has no meaning.
     ValueError: there is no such experiment, constant or field.
   """
+  seqio_tasks.set_tfds_data_dir(options.tfds_data_dir)
   changes = overrides.parse(options.set)
   if experiment is None:
     experiment = experiments.find(

@@ -76,6 +76,13 @@ class RunOptions(command_line.CheckedOptions):
     'Evaluate the test inputs during training. Default: EVAL_ON_TEST of the'
     ' experiment.',
   )
+  tfds_data_dir: str | None = _flag(
+    None,
+    'What',
+    'Folder of the data sets of TFDS that SeqIO tasks read, instead of that of'
+    ' the task or TFDS_DATA_DIR.',
+    example='DIRECTORY',
+  )
   decode_during_train: bool = _flag(
     False,
     'What',

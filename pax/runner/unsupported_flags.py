@@ -29,7 +29,6 @@ FLAGS: dict[str, str] = {
     ' asynchronous by default'
   ),
   'pythia_port': _NO_SEARCH_SERVICE,
-  'tfds_data_dir': ('no input reads TFDS; --set the files of the input'),
   'tuner_group': _NO_SEARCH_SERVICE,
   **dict.fromkeys(
     (

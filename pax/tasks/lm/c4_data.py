@@ -18,8 +18,9 @@ InputConfig = Config[base_input.BaseInput]
 class C4UnsupervisedDataset(lm_data.LanguageModelData):
   """The English C4, packed for training, and its tokenized validation set.
 
-  SeqIO reads the data. Without SeqIO, --set SYNTHETIC_DATA=True trains on one
-  constant batch at the same speed.
+  SeqIO reads the data and the vocabulary from the public bucket of MLPerf;
+  --tfds_data_dir and --set TOKENIZER=/data/c4.model name copies. Without SeqIO,
+  --set SYNTHETIC_DATA=True trains on one constant batch at the same speed.
 
   References: C4, https://arxiv.org/abs/1910.10683
   """
@@ -75,12 +76,15 @@ class C4UnsupervisedDataset(lm_data.LanguageModelData):
     )
 
   def _seqio_fields(self, is_training: bool) -> dict[str, object]:
-    mixture, split = self.EVAL_MIXTURE, 'validation_tokenized_5662seqs'
+    # The validation set is tokens.
+    task = {'mixture_name': self.EVAL_MIXTURE}
     if is_training:
-      mixture, split = self.TRAIN_MIXTURE, 'train2'
+      task = self.seqio_task(self.TRAIN_MIXTURE)
     return {
-      'mixture_name': mixture,
-      'split_name': split,
+      **task,
+      'split_name': (
+        'train2' if is_training else 'validation_tokenized_5662seqs'
+      ),
       'task_feature_lengths': {'targets': self.MAX_SEQ_LEN},
       'repeat': is_training,
       'feature_converter': Config(

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pax import base_experiment
 from pax.inputs import (
   grain_input,
   huggingface_tokenizers,
   lm_input,
+  seqio_tasks,
   tokenizers,
 )
 from praxis import base_input, pax_fiddle
@@ -29,7 +31,8 @@ class LanguageModelData(base_experiment.BaseExperiment):
   # mixture; None keeps the data of the experiment.
   TRAIN_DATA: str | Mapping[str, float] | None = None
   # Tokenizer of files of text: *.model, a tokenizer.json, or bytes; None is
-  # that of the experiment.
+  # that of the experiment. Without TRAIN_DATA the vocabulary of the SeqIO tasks
+  # of the experiment, if they tokenize text: *.model.
   TOKENIZER: str | None = None
   # Field with the text in JSON lines, Parquet, Arrow and tf.train.Example.
   TEXT_FIELD = 'text'
@@ -79,6 +82,31 @@ class LanguageModelData(base_experiment.BaseExperiment):
         )
       )
     return replaced
+
+  def seqio_task(self, name: str) -> dict[str, Any]:
+    """Returns the fields of SeqIOInput for a task with the TOKENIZER.
+
+    Args:
+      name: Of a task that `seqio_tasks.provides_task` registers.
+
+    Raises:
+      ValueError: TOKENIZER is no SentencePiece model.
+    """
+    is_replaced = self.TRAIN_DATA is not None or self.GRAIN_DATASET is not None
+    if self.TOKENIZER is None or is_replaced:
+      return {'mixture_name': name}
+    if not self.TOKENIZER.endswith('.model'):
+      raise ValueError(
+        f'TOKENIZER of the SeqIO task {name!r} must be a SentencePiece model,'
+        f' *.model, got {self.TOKENIZER!r}; other tokenizers need TRAIN_DATA'
+      )
+    return {
+      'mixture_or_task': Config(
+        seqio_tasks.task_with_vocabulary,
+        name=name,
+        sentencepiece_model=self.TOKENIZER,
+      )
+    }
 
   def _grain_input(self, own: InputConfig) -> InputConfig:
     return Config(

@@ -91,6 +91,7 @@ def module() -> Any:
   return types.SimpleNamespace(
     ShardInfo=ShardInfo,
     Mixture=type('Mixture', (Task,), {}),
+    PassThroughVocabulary=type('PassThroughVocabulary', (Vocabulary,), {}),
     TaskRegistry=tasks,
     MixtureRegistry=mixtures,
     get_mixture_or_task=lambda name: {**tasks.tasks, **mixtures.tasks}[name],

@@ -21,6 +21,7 @@ FLAGS = [
   'mode',
   'set',
   'eval_on_test',
+  'tfds_data_dir',
   'decode_during_train',
   'eval_during_decode',
   'study',

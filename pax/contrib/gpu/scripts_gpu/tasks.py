@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data sets of the GPU experiments: the Pile, LAMBADA and BoolQ.
 
-SeqIO reads them at the first batch, from the paths in environment variables
+SeqIO reads them at the first batch, from TFDS or from files, with a vocabulary
+in the environment variable VOCAB_PATH or in --set TOKENIZER
 (`pax.inputs.pile_lambada_boolq_tasks`). Declaring, printing or compiling an
 experiment needs neither SeqIO nor data.
 """
@@ -80,7 +81,6 @@ class SeqIODataset(lm_data.LanguageModelData):
     return Config(
       seqio_input.SeqIOInput,
       name=name,
-      mixture_name=mixture,
       split_name=split,
       task_feature_lengths=lengths,
       feature_converter=converter,
@@ -91,6 +91,7 @@ class SeqIODataset(lm_data.LanguageModelData):
       batch_size=batch_size,
       num_infeed_hosts=num_hosts,
       reset_for_eval=not is_training,
+      **self.seqio_task(mixture),
     )
 
 

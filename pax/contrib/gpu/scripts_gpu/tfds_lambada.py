@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A TFDS builder of LAMBADA: `tfds.load('MyLambada')` after this import.
 
-The experiments of Pax read the file itself, without TFDS:
-`pax.inputs.pile_lambada_boolq_tasks`.
+The experiments read what it has prepared, or the files in LAMBADA_PATH
+(`pax.inputs.pile_lambada_boolq_tasks`).
 
 References: https://arxiv.org/abs/1606.06031
 """

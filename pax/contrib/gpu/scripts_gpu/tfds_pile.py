@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A TFDS builder of the Pile: `tfds.load('ThePile')` after this import.
 
-The experiments of Pax read the files themselves, without TFDS:
-`pax.inputs.pile_lambada_boolq_tasks`.
+The experiments read what it has prepared, or the files in PILE_DIR
+(`pax.inputs.pile_lambada_boolq_tasks`).
 
 References: https://arxiv.org/abs/2101.00027
 """

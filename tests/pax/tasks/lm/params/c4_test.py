@@ -152,3 +152,19 @@ def test_to_declare_them_takes_neither_seqio_nor_tensorflow():
   made = c4.C4Spmd1BAdam4Replicas()
   made.task(), made.datasets()
   assert not {'seqio', 'tensorflow', 't5'} & set(sys.modules)
+
+
+def test_the_vocabulary_of_text_is_the_tokenizer():
+  train, test = _made(c4.C4SpmdAdam, TOKENIZER='/data/a.model').datasets()
+  assert train.mixture_name is None
+  task = train.mixture_or_task
+  assert task.name == 'c4_lm_v301_gpt'
+  assert task.sentencepiece_model == '/data/a.model'
+  # Its data are tokens.
+  assert test.mixture_name == 'c4_lm_v301_gpt_eval_tokenized'
+
+
+def test_the_vocabulary_must_be_sentencepiece():
+  made = _made(c4.C4SpmdAdam, TOKENIZER='bytes')
+  with pytest.raises(ValueError, match=r"TOKENIZER .* \*.model, got 'bytes'"):
+    made.datasets()
