@@ -33,7 +33,7 @@ _MISSING = 'this needs Lingvo; install it: pip install lingvo'
 _COMPILED_OPS = 'lingvo.core.ops.gen_x_ops'
 
 
-class _UnavailableOps(types.ModuleType):
+class UnavailableOps(types.ModuleType):
   """Compiled operations that raise an error when they are called."""
 
   def __init__(self, name: str, reason: str):
@@ -82,7 +82,7 @@ class _CompiledOpsFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
   def create_module(
     self, spec: importlib.machinery.ModuleSpec
   ) -> types.ModuleType:
-    return _UnavailableOps(spec.name, self._reason)
+    return UnavailableOps(spec.name, self._reason)
 
   def exec_module(self, module: types.ModuleType) -> None:
     del module

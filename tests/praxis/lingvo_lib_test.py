@@ -4,9 +4,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 from praxis import base_hyperparams, lingvo_lib, py_utils, pytypes
+
+pytestmark = pytest.mark.skipif(
+  importlib.util.find_spec('lingvo') is not None, reason='Lingvo is installed'
+)
 
 
 def test_classes_serve_in_annotations_and_isinstance():
