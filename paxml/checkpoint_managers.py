@@ -6,11 +6,11 @@ from __future__ import annotations
 from pax.checkpoints.types import (
   CheckpointType,
 )
+from pax.paxml_api.checkpoint_manager_options import CheckpointManagerOptions
 from pax.paxml_api.checkpoint_managers import (
   INPUT_ITEM_NAME,
   METADATA_ITEM_NAME,
   STATE_ITEM_NAME,
-  CheckpointManagerOptions,
   OptionalNestedShapeDtypeStruct,
   OrbaxCheckpointManager,
 )

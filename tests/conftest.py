@@ -12,14 +12,17 @@ from importlib import metadata
 
 _NIGHT = os.environ.get('PAX_NIGHTLY') == '1'
 _FLAGS = ['--xla_force_host_platform_device_count=8']
-if not _NIGHT and any(
+# A later jaxlib ends at a flag it does not know.
+if any(
   jaxlib.version.startswith('0.10.')
   for jaxlib in metadata.distributions(name='jaxlib')
 ):
-  # The older emitters compile in half the time, and tests run things once. By
-  # night all is compiled as users have it. A later jaxlib has the newer ones
-  # alone, and ends at a flag it does not know.
-  _FLAGS.append('--xla_cpu_use_fusion_emitters=false')
+  # As pax.runner.distributed sets it for several simulated devices.
+  _FLAGS.append('--xla_cpu_enable_concurrency_optimized_scheduler=false')
+  if not _NIGHT:
+    # The older emitters compile in half the time, and tests run things once. By
+    # night all is compiled as users have it.
+    _FLAGS.append('--xla_cpu_use_fusion_emitters=false')
 _CHECKED = ('praxis.layers', 'praxis.kernels', 'praxis.contrib')
 
 # All is read when jax is first imported. A GPU is used when asked for.

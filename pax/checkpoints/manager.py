@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import threading
 from collections.abc import Callable, Mapping
 from concurrent import futures
@@ -216,7 +217,21 @@ class FileCheckpointer:
     input_state: InputState | None = None,
     *,
     force: bool = False,
+    items: Mapping[str, Callable[[pathlib.Path], None]] | None = None,
   ) -> bool:
+    """Saves if `step` is due or `force` is set; returns whether it saved.
+
+    Args:
+      step: The step that the state enters.
+      state: The train state; its arrays may be donated afterwards.
+      input_state: State of the training input before the batch of `step`.
+      force: Whether to save at any step.
+      items: Functions that write further folders, by name; the save waits for
+        them, because nothing copies their data.
+
+    Raises:
+      CheckpointError: This or the previous checkpoint cannot be written.
+    """
     self.check_for_errors()
     if not self.is_due(step, force=force):
       return False
@@ -229,9 +244,10 @@ class FileCheckpointer:
     text = (
       None if input_state is None else base_input.state_to_json(input_state)
     )
-    self._writing = self._pool.submit(self._write, step, snapshot, text)
+    contents = writing.Contents(snapshot, step, text, items or {})
+    self._writing = self._pool.submit(self._write, contents)
     self._last_step = step
-    if not self._options.asynchronous:
+    if items or not self._options.asynchronous:
       self.wait()
     return True
 
@@ -398,21 +414,20 @@ class FileCheckpointer:
       logging.warning('%s', error)
     self._pool.shutdown(wait=False)
 
-  def _write(self, step: int, snapshot: Any, input_text: str | None) -> None:
+  def _write(self, contents: writing.Contents[Any]) -> None:
     try:
-      self._write_checkpoint(step, snapshot, input_text)
+      self._write_checkpoint(contents)
     finally:
-      self._layout.release(snapshot)
+      self._layout.release(contents.snapshot)
 
-  def _write_checkpoint(
-    self, step: int, snapshot: Any, input_text: str | None
-  ) -> None:
-    final = self._directory / paths.checkpoint_name(step, self._kind)
+  def _write_checkpoint(self, contents: writing.Contents[Any]) -> None:
+    name = paths.checkpoint_name(contents.step, self._kind)
+    final = self._directory / name
     try:
       writing.write(
         self._layout,
         final,
-        writing.Contents(snapshot, step, input_text),
+        contents,
         self._barriers,
         lambda: self._prepare(final),
       )
@@ -421,7 +436,7 @@ class FileCheckpointer:
         f'cannot write {final}: {e}; the checkpoints before it are untouched'
       ) from e
     if jax.process_index() == 0:
-      self._delete_expired(step)
+      self._delete_expired(contents.step)
 
   def _prepare(self, final: storage.Path) -> None:
     """Makes the folder of the checkpoints, once.

@@ -217,7 +217,7 @@ class Snapshot:
     }
     file = staging / paths.METADATA_FILE / paths.METADATA_FILE
     file.write_text(json.dumps(contents))
-    (staging / _STEP_METADATA).write_text(json.dumps(_step_metadata()))
+    (staging / _STEP_METADATA).write_text(json.dumps(_step_metadata(staging)))
     items = (
       f'{paths.STATE_FOLDER}/',
       f'{paths.METADATA_FILE}/',
@@ -332,12 +332,13 @@ def _serialize_sharding(sharding: jax.sharding.Sharding) -> str | None:
   return metadata.from_jax_sharding(sharding).to_serialized_string()
 
 
-def _step_metadata() -> dict[str, Any]:
+def _step_metadata(staging: Path) -> dict[str, Any]:
   now = time.time_ns()
   return {
     'item_handlers': {
       paths.STATE_FOLDER: ocp.PyTreeCheckpointHandler.typestr(),
       paths.METADATA_FILE: ocp.JsonCheckpointHandler.typestr(),
+      **_item_handlers(staging),
     },
     'metrics': {},
     'performance_metrics': {},
@@ -345,6 +346,16 @@ def _step_metadata() -> dict[str, Any]:
     'commit_timestamp_nsecs': now,
     'custom_metadata': {},
   }
+
+
+def _item_handlers(staging: Path) -> dict[str, str]:
+  """Returns the type of the handler of each further item that Orbax saved."""
+  handlers: dict[str, str] = {}
+  for file in staging.glob(f'*/{_STEP_METADATA}'):
+    handler = json.loads(file.read_text()).get('item_handlers')
+    if isinstance(handler, str):
+      handlers[file.parent.name] = handler
+  return handlers
 
 
 def _variables_metadata(state: State) -> dict[str, Any]:

@@ -33,6 +33,8 @@ METADATA_FILE = 'metadata'
 MANIFEST_FOLDER = 'manifest'
 STATE_FOLDER = 'state'
 _TMP = 'tmp_'
+# In the names of folders that Orbax writes, and renames when they are complete.
+_ORBAX_TMP = '.orbax-checkpoint-tmp'
 _PREFIX = 'checkpoint_'
 _NAME = re.compile(rf'(?:{_PREFIX})?(\d+)')
 # First two bytes of a msgpack map of at most 15 entries with short keys.
@@ -215,7 +217,9 @@ def clean(directory: storage.Path) -> None:
   if not directory.exists():
     return
   for path in directory.iterdir():
-    is_part = path.name.startswith(_TMP)
+    is_part = path.name.startswith(_TMP) or (
+      path.name.startswith(_PREFIX) and _ORBAX_TMP in path.name
+    )
     if isinstance(path, storage.BucketPath):
       is_part = path.name.startswith(_PREFIX) and not is_committed(path)
     if is_part:

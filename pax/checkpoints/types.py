@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 # A pytree of arrays, or of jax.ShapeDtypeStruct with their shardings.
@@ -53,6 +53,11 @@ class CheckpointOptions:
   max_to_keep: int | None = 10
   # Seconds. Of the older checkpoints one per interval is kept; None keeps none.
   keep_interval_secs: float | None = None
+  # Whether the checkpoint of a step never expires; None expires all.
+  should_keep: Callable[[int], bool] | None = None
+  # Returns the steps that stay, from the time of saving in seconds by step, in
+  # place of the three options above.
+  preserve: Callable[[Mapping[int, float]], Collection[int]] | None = None
   # Folder below that of the checkpoints to which expired ones are renamed; None
   # deletes them.
   todelete_subdir: str | None = None
@@ -100,20 +105,30 @@ class CheckpointOptions:
   ) -> list[int]:
     """Returns the steps whose checkpoints expire, oldest first.
 
-    The newest `max_to_keep` stay. Of the older ones the first stays, and then
-    each that was saved at least `keep_interval_secs` after the last that stays,
-    or as long before it, because the clock may have been wrong.
+    The newest `max_to_keep` stay, and those of `should_keep`. Of the older ones
+    the first stays, and then each that was saved at least `keep_interval_secs`
+    after the last that stays, or as long before it, because the clock may have
+    been wrong. With `preserve` the newest stays, and those it returns.
 
     Args:
       saved_at: Time of saving in seconds by step.
       pinned: Steps that stay in any case and do not count as one of the others.
     """
+    if self.preserve:
+      kept = {*self.preserve(saved_at), *pinned, max(saved_at, default=0)}
+      return sorted(saved_at.keys() - kept)
     if self.max_to_keep is None:
       return []
     steps = sorted(saved_at.keys() - set(pinned))
+    expired = self._expired_by_time(steps[: -int(self.max_to_keep)], saved_at)
+    return [x for x in expired if not (self.should_keep and self.should_keep(x))]
+
+  def _expired_by_time(
+    self, steps: Sequence[int], saved_at: Mapping[int, float]
+  ) -> list[int]:
     interval = self.keep_interval_secs
     expired, last_kept = [], float('-inf')
-    for step in steps[: -int(self.max_to_keep)]:
+    for step in steps:
       if interval and abs(saved_at[step] - last_kept) >= interval:
         last_kept = saved_at[step]
       else:
@@ -134,18 +149,20 @@ class Restored:
 def parse_duration(text: str | None) -> float | None:
   """Returns the seconds of a duration such as '90s', '30m', '12h' or '1d'.
 
+  A number without a unit is seconds.
+
   Raises:
     ValueError: The text is not a duration.
   """
   if not text:
     return None
-  match = re.fullmatch(r'(\d+(?:\.\d+)?)\s*([smhd])', text.strip())
+  match = re.fullmatch(r'(\d+(?:\.\d+)?)\s*([smhd]?)', text.strip())
   if not match:
     raise ValueError(
-      'save_keep_interval_duration must be a number and one of s, m, h, d,'
-      f" as in '12h'; got {text!r}"
+      'save_keep_interval_duration must be a number of seconds, or one with s,'
+      f" m, h or d, as in '12h'; got {text!r}"
     )
-  return float(match[1]) * _SECONDS[match[2]]
+  return float(match[1]) * _SECONDS[match[2] or 's']
 
 
 def _check_count(name: str, value: Any, advice: str) -> None:

@@ -14,7 +14,7 @@ import dataclasses
 import pathlib
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Generic
 
 import jax
@@ -40,6 +40,11 @@ class Contents(Generic[layouts.SnapshotT]):
   step: int
   # State of the training input of this process as JSON.
   input_text: str | None = None
+  # Functions that each write a further folder of the checkpoint, by its name.
+  # All processes call them.
+  items: Mapping[str, Callable[[Path], None]] = dataclasses.field(
+    default_factory=dict
+  )
 
 
 def write(
@@ -108,6 +113,8 @@ def _write(
       entries.update(
         layouts.write_input(staging, contents.input_text, index, count)
       )
+    for name, write_item in contents.items.items():
+      write_item(staging / name)
     if index:
       manifest.write(staging, entries, index, count)
 
@@ -118,6 +125,9 @@ def _write(
       file = manifest.file(staging, i, count)
       wait_until(file.exists, str(file))
     entries.update(layout.finish(staging, snapshot, step))
+    for name in contents.items:
+      files = (f'{name}/{file}' for file in storage.files(staging / name))
+      entries.update(manifest.file_entries(staging, files))
     manifest.write(staging, entries, index, count)
     layout.commit(staging, final, snapshot, step)
     logging.info('Saved %s', final)

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
+import functools
 import os
 import pathlib
+import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
 from absl import logging
+from jax.experimental import multihost_utils
 
 from pax import storage, train_states
 from pax.checkpoints import (
@@ -20,16 +22,13 @@ from pax.checkpoints import (
   state_restore,
   transformations,
 )
-from pax.checkpoints.types import (
-  CheckpointError,
-  CheckpointOptions,
-  CheckpointType,
-)
+from pax.checkpoints.types import CheckpointError, CheckpointType
 from pax.paxml_api import (
   checkpoint_metadata,
   checkpoint_version,
   state_handlers,
 )
+from pax.paxml_api.checkpoint_manager_options import CheckpointManagerOptions
 from praxis import base_input
 from praxis.pytypes import Nested
 
@@ -42,32 +41,10 @@ OptionalNestedShapeDtypeStruct = Any
 STATE_ITEM_NAME = paths.STATE_FOLDER
 METADATA_ITEM_NAME = checkpoint_metadata.METADATA_ITEM_NAME
 INPUT_ITEM_NAME = 'train_input'
-
-
-@dataclasses.dataclass
-class CheckpointManagerOptions:
-  """When checkpoints are saved, and which of them are kept."""
-
-  # Steps between checkpoints; 0 is 1.
-  save_interval_steps: int = 1
-  # Number of newest checkpoints to keep; None keeps all.
-  max_to_keep: int | None = None
-  # Besides the newest, keeps one checkpoint per such duration.
-  keep_time_interval: datetime.timedelta | None = None
-  # Besides the newest, keeps the checkpoints of multiples of this step.
-  keep_period: int | None = None
-  # Whether the directory is created.
-  create: bool = True
-  # Folder of the directory to which expired checkpoints are renamed; None
-  # deletes them.
-  todelete_subdir: str | None = None
-  # Whether temporary files of killed jobs are deleted at once; the first save
-  # deletes them in any case.
-  cleanup_tmp_directories: bool = False
-  # Whether nothing is saved.
-  read_only: bool = False
-  # Options of writing in a thread; only `timeout_secs` is used.
-  async_options: Any = None
+# Files and folders of checkpoints.
+_RESERVED_NAMES = frozenset(
+  [STATE_ITEM_NAME, METADATA_ITEM_NAME, INPUT_ITEM_NAME, paths.MANIFEST_FOLDER]
+)
 
 
 class OrbaxCheckpointManager:
@@ -97,22 +74,22 @@ class OrbaxCheckpointManager:
       tensorstore_use_ocdbt: Whether Orbax writes OCDBT databases, otherwise a
         TensorStore per leaf; a directory with checkpoints continues with their
         `version`.
-      aux_checkpointers: Not supported; must be empty.
+      aux_checkpointers: Checkpointers of Pax or Orbax by the name of the item
+        that each saves, in a folder of the checkpoint.
       version_step_hint: Step of the checkpoint that decides about `version`.
 
     Raises:
-      ValueError: The format is neither GDA nor FLAX.
-      NotImplementedError: `aux_checkpointers` has entries.
+      ValueError: The format is neither GDA nor FLAX, or the name of an item is
+        that of a file of checkpoints.
+      NotImplementedError: `aux_checkpointers` has entries, and the format is
+        FLAX.
     """
     del train_input_checkpointer
     if checkpoint_type == CheckpointType.UNSPECIFIED:
       raise ValueError('Must specify checkpoint type.')
     state_restore.check_checkpoint_type(checkpoint_type)
-    if aux_checkpointers:
-      raise NotImplementedError(
-        'aux_checkpointers are not supported, got'
-        f' {sorted(aux_checkpointers)}; save further items to another directory'
-      )
+    self._aux_checkpointers = dict(aux_checkpointers or {})
+    _check_item_names(self._aux_checkpointers, checkpoint_type)
     self._directory = storage.require_local(directory, 'directory')
     self._type = checkpoint_type
     self._options = options or CheckpointManagerOptions()
@@ -126,10 +103,10 @@ class OrbaxCheckpointManager:
       if self._options.cleanup_tmp_directories:
         paths.clean(self._directory)
     self._saver = manager.FileCheckpointer(
-      _checkpoint_options(
-        self._options,
-        checkpointer,
+      self._options.to_checkpoint_options(
+        is_async=_is_async(checkpointer),
         use_ocdbt=self._version == checkpoint_version.get_version(True),
+        timeout_secs=_timeout_secs(self._options, checkpointer),
       ),
       self._directory,
       checkpoint_type,
@@ -164,12 +141,22 @@ class OrbaxCheckpointManager:
     self._saver.wait()
 
   def reached_preemption(self, step: int) -> bool:
-    """Returns False: `TrainingCheckpointer` receives the signals."""
-    del step
-    return False
+    """Returns whether all processes save at this step because of SIGTERM.
+
+    JAX's preemption service decides, in processes that `jax.distributed` has
+    connected; call it at every step. In a job of Pax the service is off:
+    `TrainingCheckpointer` receives the signals.
+    """
+    if not jax.config.jax_enable_preemption_service:
+      return False
+    return multihost_utils.reached_preemption_sync_point(step)
 
   def should_save(self, step: int) -> bool:
     """Returns whether `save` without `force` saves at this step."""
+    if self._options.read_only:
+      return False
+    if self.reached_preemption(step):
+      return True
     latest_step = self._saver.last_step
     is_due = step % (self._options.save_interval_steps or 1) == 0
     return latest_step is None or (latest_step < step and is_due)
@@ -194,14 +181,18 @@ class OrbaxCheckpointManager:
         is saved with the shapes that it has.
       train_input_pipeline: The training input, whose state is saved too.
       force: Whether to save a step that is not due.
-      aux_items: Not supported; must be empty.
+      aux_items: Further items, by the names of `aux_checkpointers`. The save
+        waits for them, even if a thread writes the state.
 
     Raises:
       CheckpointError: The step is saved already, or cannot be written.
-      NotImplementedError: `aux_items` has entries.
+      ValueError: An item has no checkpointer.
     """
     del train_state_unpadded_shape_dtype_struct
-    _check_no_items(aux_items)
+    items = {
+      name: functools.partial(_save_item, self._aux_checkpointer(name), item)
+      for name, item in (aux_items or {}).items()
+    }
     if not (force or self.should_save(step)):
       return False
     if step in self.all_steps():
@@ -209,13 +200,13 @@ class OrbaxCheckpointManager:
         f'Checkpoint for step {step} already exists in {self._directory};'
         ' nothing is overwritten'
       )
-    if self._options.keep_period and step % self._options.keep_period == 0:
-      self._saver.pin(step)
     input_state = None
     if train_input_pipeline is not None:
       input_state = train_input_pipeline.get_state()
     arrays = jax.tree.map(jax.numpy.asarray, train_state)
-    return self._saver.save(step, arrays, input_state, force=True)
+    return self._saver.save(
+      step, arrays, input_state, force=True, items=items
+    )
 
   def restore(
     self,
@@ -228,8 +219,8 @@ class OrbaxCheckpointManager:
     restore_kwargs: dict[str, Any] | None = None,
     aux_items: dict[str, Any] | None = None,
     aux_restore_kwargs: dict[str, Any] | None = None,
-  ) -> TrainState:
-    """Returns the state of a step.
+  ) -> TrainState | Mapping[str, Any]:
+    """Returns the state of a step; with `aux_items` a mapping of all items.
 
     Args:
       step: The step.
@@ -240,15 +231,16 @@ class OrbaxCheckpointManager:
         the checkpoint has it.
       restore_kwargs: `specs` and `mesh` of the arrays, without which they are
         numpy arrays, and `transforms`.
-      aux_items: Not supported; must be empty.
-      aux_restore_kwargs: Accepted and ignored.
+      aux_items: Further items to restore, as arguments of their checkpointers,
+        such as shapes or None.
+      aux_restore_kwargs: Further arguments of these checkpointers by item.
 
     Raises:
-      ValueError: There is no such checkpoint, or it is of another model.
-      NotImplementedError: `aux_items` has entries.
+      ValueError: There is no such checkpoint, it is of another model, or an
+        item has no checkpointer.
+      KeyError: The checkpoint does not have an item.
     """
-    del aux_restore_kwargs
-    _check_no_items(aux_items)
+    aux = {name: self._aux_checkpointer(name) for name in aux_items or ()}
     self.wait_until_finished()
     checkpoint = state_restore.open_checkpoint(self._directory, step)
     kwargs = restore_kwargs or {}
@@ -259,7 +251,7 @@ class OrbaxCheckpointManager:
       input_state = reading.select_input_state(checkpoint)
       if input_state is not None:
         train_input_pipeline.set_state(input_state)
-    return state_restore.restore_arrays(
+    state = state_restore.restore_arrays(
       checkpoint,
       train_state,
       kwargs.get('specs'),
@@ -267,10 +259,37 @@ class OrbaxCheckpointManager:
       kwargs.get('transforms'),
       checks_shapes=self._checks_shapes,
     )
+    if not aux_items:
+      return state
+    items = {
+      STATE_ITEM_NAME: state,
+      METADATA_ITEM_NAME: checkpoint_metadata.restore_metadata(checkpoint.path),
+    }
+    for name, checkpointer in aux.items():
+      folder = checkpoint.path / name
+      if not folder.is_dir():
+        raise KeyError(f'{checkpoint.path} does not have the item {name!r}')
+      items[name] = checkpointer.restore(
+        folder, aux_items[name], **(aux_restore_kwargs or {}).get(name, {})
+      )
+    # A mapping whose items are attributes, too.
+    from orbax.checkpoint import args
+
+    return args.Composite(**items)
+
+  def _aux_checkpointer(self, name: str) -> Any:
+    if name not in self._aux_checkpointers:
+      raise ValueError(
+        f'aux_items has {name!r}, which is not in aux_checkpointers:'
+        f' {sorted(self._aux_checkpointers)}'
+      )
+    return self._aux_checkpointers[name]
 
   def close(self) -> None:
-    """Waits until all checkpoints are complete and releases the thread."""
+    """Waits until all checkpoints are complete and releases the threads."""
     self._saver.close()
+    for checkpointer in self._aux_checkpointers.values():
+      checkpointer.close()
 
   def _find_version(self, use_ocdbt: bool | None, step: int | None) -> float:
     version = checkpoint_version.get_version(use_ocdbt)
@@ -370,32 +389,48 @@ def _unreplicated(
   return jax.tree.map(lambda x: x[0], train_state)
 
 
-def _checkpoint_options(
+def _is_async(checkpointer: state_handlers.HandlerCheckpointer) -> bool:
+  # Orbax's classes have no `is_async`: its AsyncCheckpointer can be waited for.
+  is_orbax_async = hasattr(checkpointer, 'wait_until_finished')
+  return getattr(checkpointer, 'is_async', is_orbax_async)
+
+
+def _timeout_secs(
   options: CheckpointManagerOptions,
   checkpointer: state_handlers.HandlerCheckpointer,
-  *,
-  use_ocdbt: bool,
-) -> CheckpointOptions:
+) -> float:
   timeout = getattr(options.async_options, 'timeout_secs', None)
   timeout = timeout or getattr(checkpointer, 'timeout_secs', None)
-  # Orbax's classes have no `is_async`: its AsyncCheckpointer can be waited for.
-  is_async = hasattr(checkpointer, 'wait_until_finished')
-  interval = options.keep_time_interval
-  return CheckpointOptions(
-    save_interval_steps=options.save_interval_steps or 1,
-    max_to_keep=options.max_to_keep,
-    keep_interval_secs=interval and interval.total_seconds(),
-    todelete_subdir=options.todelete_subdir,
-    saving=not options.read_only,
-    asynchronous=getattr(checkpointer, 'is_async', is_async),
-    use_ocdbt=use_ocdbt,
-    timeout_secs=timeout or state_handlers.TIMEOUT_SECS,
-  )
+  return timeout or state_handlers.TIMEOUT_SECS
 
 
-def _check_no_items(aux_items: dict[str, Any] | None) -> None:
-  if aux_items:
+def _check_item_names(
+  names: Collection[str], checkpoint_type: CheckpointType
+) -> None:
+  """Checks the names of further items of a checkpoint.
+
+  Args:
+    names: The names.
+    checkpoint_type: The format.
+
+  Raises:
+    ValueError: A name is taken, or is not that of a folder.
+    NotImplementedError: The format is a single file.
+  """
+  if names and checkpoint_type == CheckpointType.FLAX:
     raise NotImplementedError(
-      f'aux_items are not supported, got {sorted(aux_items)}; save further'
-      ' items to another directory'
+      f'aux_checkpointers {sorted(names)} need a directory, and a checkpoint of'
+      ' CheckpointType.FLAX is a file; use CheckpointType.GDA'
     )
+  for name in names:
+    if name in _RESERVED_NAMES or not re.fullmatch(r'\w[\w.-]*', name):
+      raise ValueError(
+        'an item of aux_checkpointers must have the name of a folder other'
+        f' than {sorted(_RESERVED_NAMES)}, got {name!r}'
+      )
+
+
+def _save_item(checkpointer: Any, item: Any, folder: Path) -> None:
+  checkpointer.save(folder, item)
+  if _is_async(checkpointer):
+    checkpointer.wait_until_finished()

@@ -10,13 +10,19 @@ import re
 import time
 
 import jax
+import jaxlib
 from absl import logging
 
 from pax import exit_codes, trusted_files
 from pax.runner import coordination, peer_monitor, tpu_vm
 from pax.runner.options import RunOptions, UsageError
 
-_FORCED_DEVICES = re.compile(r'--xla_force_host_platform_device_count=\S+')
+_FORCED_DEVICES = re.compile(r'--xla_force_host_platform_device_count=(\S+)')
+# With XLA's default, a device may enter a collective while its partner waits in
+# another one (docs/known_issues.md). A flag that XLA does not know ends the
+# process, so that only versions known to have it get it.
+_SCHEDULER_FLAG = '--xla_cpu_enable_concurrency_optimized_scheduler'
+_SCHEDULER_JAXLIB = '0.10.'
 
 # JAX's own detection, for processes that the peer monitor does not reach.
 _HEARTBEAT_TIMEOUT_SECS = 60
@@ -28,8 +34,13 @@ _PROFILER_SERVERS: list[object] = []
 
 def initialize(options: RunOptions) -> None:
   """Configures JAX; call it before any use of devices."""
-  if options.host_device_count is not None:
-    simulate_devices(options.host_device_count)
+  count = options.host_device_count
+  if count is None:
+    count = _num_simulated_devices()
+  else:
+    simulate_devices(count)
+  if count > 1:
+    _order_collectives()
   configure(options)
   _set_compilation_cache(
     options.compilation_cache_dir, options.trust_foreign_files
@@ -52,6 +63,27 @@ def simulate_devices(count: int) -> None:
   jax.config.update('jax_platforms', 'cpu')
   xla_flags = _FORCED_DEVICES.sub('', os.environ.get('XLA_FLAGS', ''))
   os.environ['XLA_FLAGS'] = xla_flags.strip()
+
+
+def _num_simulated_devices() -> int:
+  """Returns the number of CPU devices that XLA_FLAGS or the environment sets."""
+  forced = _FORCED_DEVICES.findall(os.environ.get('XLA_FLAGS', ''))
+  # -1 by default, which leaves the number to XLA_FLAGS.
+  count = jax.config.jax_num_cpu_devices
+  if count < 0 and forced and forced[-1].isdecimal():
+    count = int(forced[-1])
+  return count
+
+
+def _order_collectives() -> None:
+  """Makes simulated devices enter their collectives in the same order.
+
+  A value of the flag in XLA_FLAGS stays.
+  """
+  xla_flags = os.environ.get('XLA_FLAGS', '')
+  is_known = jaxlib.__version__.startswith(_SCHEDULER_JAXLIB)
+  if is_known and _SCHEDULER_FLAG not in xla_flags:
+    os.environ['XLA_FLAGS'] = f'{xla_flags} {_SCHEDULER_FLAG}=false'.strip()
 
 
 def configure(options: RunOptions) -> None:

@@ -19,8 +19,9 @@ from praxis import (
 Parameterizable = base_hyperparams.FiddleBaseParameterizable
 _field = value_domains.field
 _DURATION = value_domains.Matching(
-  r'\s*(\d+(\.\d+)?\s*[smhd])?\s*',
-  "a number and one of s, m, h, d, such as '12h'; empty or None for none",
+  r'\s*(\d+(\.\d+)?\s*[smhd]?)?\s*',
+  "a number of seconds, or one with s, m, h or d, such as '12h'; empty or None"
+  ' for none',
   '12h',
 )
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -20,7 +21,28 @@ from pax import train_states
 from paxml import checkpoint_managers, checkpoint_metadata, checkpoints
 from praxis import base_input, py_utils
 from praxis.pytypes import NestedMap
+from tests.testing import manager_options
 
+# The files and errors with the original paxml; rerun
+# tests/compare/upstream/checkpoints_test.py after a change of the cases.
+OPTION_RESULTS = json.loads(
+  pathlib.Path('tests/golden/checkpoint_manager_options.json').read_text()
+)
+# Where Pax differs, and the reason.
+OPTION_DIFFERENCES = {
+  # A forced older step does not expire others.
+  'forced_older_step_max_to_keep': {
+    'saved': [5, 6, 3],
+    'names': [f'checkpoint_0000000{step}' for step in (3, 5, 6)],
+  },
+  # No metrics are saved: paxml keeps all, or deletes all but the newest.
+  'best_fn': {'error': 'NotImplementedError'},
+  'best_fn_without_metrics': {'error': 'NotImplementedError'},
+  # paxml saves in spite of it.
+  'read_only': {'saved': [1], 'names': ['checkpoint_00000001']},
+  # paxml deletes every checkpoint as soon as it is saved.
+  'max_to_keep_0': {'error': 'ValueError'},
+}
 CheckpointType = checkpoints.CheckpointType
 Options = checkpoint_managers.CheckpointManagerOptions
 TYPES = [CheckpointType.FLAX, CheckpointType.GDA]
@@ -62,13 +84,20 @@ def _assert_state(state, step):
   jax.tree.map(np.testing.assert_array_equal, state, _state(step))
 
 
-def _manager(directory, kind=CheckpointType.GDA, **options):
+def _manager(
+  directory,
+  kind=CheckpointType.GDA,
+  aux_checkpointers=None,
+  use_ocdbt=False,
+  **options,
+):
   return checkpoint_managers.OrbaxCheckpointManager(
     directory,
     checkpoints.get_checkpointer(kind),
     options=Options(**options),
     checkpoint_type=kind,
-    tensorstore_use_ocdbt=False,
+    tensorstore_use_ocdbt=use_ocdbt,
+    aux_checkpointers=aux_checkpointers,
   )
 
 
@@ -127,6 +156,116 @@ def test_what_a_manager_keeps(tmp_path):
   assert manager.directory == tmp_path
   assert manager.version == 1.1
   manager.close()
+
+
+@pytest.mark.parametrize('case', manager_options.CASES)
+def test_options_keep_what_paxml_keeps(case):
+  result = manager_options.run_case(case)
+  expected = OPTION_RESULTS[case]
+  if case in OPTION_DIFFERENCES:
+    expected = OPTION_DIFFERENCES[case]
+  assert result == expected
+
+
+def _aux_checkpointers():
+  orbax = pytest.importorskip('orbax.checkpoint')
+  return {
+    'notes': orbax.Checkpointer(orbax.JsonCheckpointHandler()),
+    'arrays': orbax.AsyncCheckpointer(orbax.PyTreeCheckpointHandler()),
+    'teacher': checkpoints.Checkpointer(checkpoints.PaxCheckpointHandler()),
+  }
+
+
+AUX_ITEMS = {
+  'notes': {'loss': 2.5},
+  'arrays': {'x': np.arange(3), 'y': 2},
+  'teacher': _state(9),
+}
+
+
+def test_saves_when_the_processes_are_preempted(tmp_path, monkeypatch):
+  manager = _manager(tmp_path, save_interval_steps=4)
+  monkeypatch.setattr(
+    multihost_utils, 'reached_preemption_sync_point', lambda step: step == 6
+  )
+  steps = [step for step in range(8) if manager.save(step, _state(step))]
+  assert steps == [0, 4, 6]
+  assert manager.reached_preemption(6) and not manager.reached_preemption(7)
+
+
+@pytest.mark.parametrize('use_ocdbt', [False, True])
+def test_further_items_are_part_of_a_checkpoint(tmp_path, use_ocdbt):
+  manager = _manager(
+    tmp_path, aux_checkpointers=_aux_checkpointers(), use_ocdbt=use_ocdbt
+  )
+  manager.save(1, _state(1), aux_items=AUX_ITEMS)
+  manager.save(2, _state(2), aux_items={'notes': {}})
+  # Without items the manager returns the state alone.
+  _assert_state(manager.restore(1, _shapes()), 1)
+  aux_items = {'notes': None, 'arrays': None, 'teacher': _shapes()}
+  restored = manager.restore(1, _shapes(), aux_items=aux_items)
+  assert {'state', 'metadata', *aux_items} == set(restored)
+  _assert_state(restored.state, 1)
+  _assert_state(restored['teacher'], 9)
+  assert restored['metadata']['version'] == manager.version
+  for name in ('notes', 'arrays'):
+    jax.tree.map(
+      np.testing.assert_array_equal, restored[name], AUX_ITEMS[name]
+    )
+  with pytest.raises(KeyError, match="does not have the item 'arrays'"):
+    manager.restore(2, _shapes(), aux_items={'arrays': None})
+  manager.close()
+
+
+@pytest.mark.filterwarnings('ignore:Sharding info not provided')
+def test_orbax_restores_further_items(tmp_path):
+  orbax = pytest.importorskip('orbax.checkpoint')
+  aux_checkpointers = _aux_checkpointers()
+  del aux_checkpointers['teacher']
+  manager = _manager(
+    tmp_path, aux_checkpointers=aux_checkpointers, use_ocdbt=True
+  )
+  aux_items = {name: AUX_ITEMS[name] for name in aux_checkpointers}
+  manager.save(1, _state(1), aux_items=aux_items)
+  options = orbax.CheckpointManagerOptions(
+    step_prefix='checkpoint', step_format_fixed_length=8
+  )
+  with orbax.CheckpointManager(tmp_path, options=options) as other:
+    restored = other.restore(1)
+  for name, item in aux_items.items():
+    jax.tree.map(np.testing.assert_array_equal, restored[name], item)
+
+
+def test_arguments_of_the_checkpointer_of_an_item(tmp_path):
+  orbax = pytest.importorskip('orbax.checkpoint')
+  manager = _manager(tmp_path, aux_checkpointers=_aux_checkpointers())
+  manager.save(1, _state(1), aux_items={'arrays': {'x': np.arange(3)}})
+  as_floats = orbax.RestoreArgs(restore_type=np.ndarray, dtype=np.float32)
+  restored = manager.restore(
+    1,
+    _shapes(),
+    aux_items={'arrays': {'x': np.zeros(3)}},
+    aux_restore_kwargs={'arrays': {'restore_args': {'x': as_floats}}},
+  )
+  assert restored['arrays']['x'].dtype == np.float32
+
+
+def test_a_damaged_item_is_found(tmp_path):
+  manager = _manager(tmp_path, aux_checkpointers=_aux_checkpointers())
+  manager.save(1, _state(1), aux_items={'notes': {'loss': 2.5}})
+  (file,) = (tmp_path / 'checkpoint_00000001' / 'notes').glob('metadata')
+  file.write_text(file.read_text().replace('2.5', '2.6'))
+  with pytest.raises(ValueError, match='notes/metadata is not what was'):
+    manager.restore(1, _shapes())
+
+
+def test_an_item_that_cannot_be_written_leaves_no_checkpoint(tmp_path):
+  manager = _manager(tmp_path, aux_checkpointers=_aux_checkpointers())
+  manager.save(1, _state(1))
+  with pytest.raises(TypeError, match='JSON'):
+    manager.save(2, _state(2), aux_items={'notes': {'not': object()}})
+  assert manager.all_steps() == [1] and manager.latest_step() == 1
+  assert manager.save(2, _state(2), aux_items={'notes': {}})
 
 
 def test_restores_over_a_mesh(tmp_path):
@@ -216,8 +355,14 @@ def test_mistakes(tmp_path):
     )
   with pytest.raises(ValueError, match='todelete_subdir must be the name'):
     _manager(tmp_path, todelete_subdir='../old')
-  with pytest.raises(NotImplementedError, match='aux_items'):
+  with pytest.raises(ValueError, match="'more', which is not in aux_check"):
     _manager(tmp_path).save(1, _state(1), aux_items={'more': 1})
+  with pytest.raises(ValueError, match="other than .*, got 'state'"):
+    _manager(tmp_path, aux_checkpointers={'state': None})
+  with pytest.raises(NotImplementedError, match='use CheckpointType.GDA'):
+    _manager(tmp_path, CheckpointType.FLAX, aux_checkpointers={'more': None})
+  with pytest.raises(NotImplementedError, match='best_fn is not supported'):
+    _manager(tmp_path, best_fn=max)
   interval = datetime.timedelta(hours=1)
   assert Options(keep_time_interval=interval).max_to_keep is None
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upstream paxml restores the checkpoints that Pax writes by Orbax."""
+"""Upstream paxml restores our checkpoints, and keeps those that we keep."""
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import subprocess
@@ -18,6 +19,8 @@ from tests.testing import paxml_checkpoints
 
 _UPSTREAM = run.Upstream.from_environment()
 _PROGRAM = pathlib.Path(__file__).with_name('read_checkpoint.py')
+_OPTIONS_PROGRAM = pathlib.Path('tests/testing/manager_options.py')
+_OPTION_RESULTS = pathlib.Path('tests/golden/checkpoint_manager_options.json')
 
 
 @pytest.mark.skipif(not _UPSTREAM.exists(), reason=f'not at {_UPSTREAM}')
@@ -32,14 +35,28 @@ def test_paxml_restores_ours(tmp_path: pathlib.Path) -> None:
   saver.save(7, jax.tree.unflatten(treedef, leaves), {'examples': 7})
   saver.close()
   file = tmp_path / 'values.npz'
-  subprocess.run(
-    [_UPSTREAM.python, _PROGRAM, tmp_path / 'checkpoints', file],
-    env=os.environ | {'PYTHONPATH': str(_UPSTREAM.source)},
-    cwd=_UPSTREAM.source,
-    check=True,
-  )
+  _run_upstream(_PROGRAM, tmp_path / 'checkpoints', file)
   with np.load(file) as values:
     assert len(values) == len(leaves)
     for i, leaf in enumerate(leaves):
       np.testing.assert_array_equal(values[f'arr_{i}'], leaf)
       assert values[f'arr_{i}'].dtype == leaf.dtype
+
+
+@pytest.mark.skipif(not _UPSTREAM.exists(), reason=f'not at {_UPSTREAM}')
+def test_options_of_the_manager(tmp_path: pathlib.Path) -> None:
+  file = tmp_path / 'results.json'
+  _run_upstream(_OPTIONS_PROGRAM, file)
+  results, expected = (
+    json.loads(path.read_text()) for path in (file, _OPTION_RESULTS)
+  )
+  assert results == expected
+
+
+def _run_upstream(program: pathlib.Path, *words: pathlib.Path) -> None:
+  subprocess.run(
+    [_UPSTREAM.python, program.resolve(), *words],
+    env=os.environ | {'PYTHONPATH': str(_UPSTREAM.source)},
+    cwd=_UPSTREAM.source,
+    check=True,
+  )

@@ -56,6 +56,20 @@ def test_pinned_steps_stay_besides_the_newest():
   assert expired == [1, 2]
 
 
+def test_steps_to_keep_count_among_the_newest():
+  options = types.CheckpointOptions(
+    max_to_keep=2, should_keep=lambda step: step % 4 == 0
+  )
+  times = {step: float(step) for step in range(9)}
+  assert options.steps_to_delete(times) == [1, 2, 3, 5, 6]
+
+
+def test_preserve_replaces_the_other_limits_but_not_pins():
+  options = types.CheckpointOptions(max_to_keep=1, preserve=lambda times: [1])
+  times = {step: float(step) for step in range(5)}
+  assert options.steps_to_delete(times, pinned={2}) == [0, 3]
+
+
 def test_the_newest_is_never_deleted():
   for count in range(1, 4):
     for newest in range(5):
@@ -85,7 +99,14 @@ def test_options_that_lose_checkpoints_are_refused(field, option, values):
 
 @pytest.mark.parametrize(
   ('text', 'seconds'),
-  [('90s', 90), ('30m', 1800), ('12h', 43200), ('1.5d', 129600), ('', None)],
+  [
+    ('90s', 90),
+    ('30m', 1800),
+    ('12h', 43200),
+    ('1.5d', 129600),
+    ('90', 90),
+    ('', None),
+  ],
 )
 def test_parse_duration(text, seconds):
   assert types.parse_duration(text) == seconds

@@ -11,6 +11,8 @@ import pytest
 
 from pax.runner import distributed, options
 
+_FORCED = '--xla_force_host_platform_device_count'
+_SCHEDULER = '--xla_cpu_enable_concurrency_optimized_scheduler'
 VARIABLES = [
   'SLURM_NTASKS',
   'SLURM_PROCID',
@@ -36,6 +38,7 @@ def calls(monkeypatch):
   )
   for name in VARIABLES:
     monkeypatch.delenv(name, raising=False)
+  monkeypatch.setenv('XLA_FLAGS', '')
   return asked
 
 
@@ -54,7 +57,38 @@ def test_simulated_devices_replace_those_forced_before(calls, monkeypatch):
   monkeypatch.setenv('XLA_FLAGS', forced)
   _initialize(host_device_count=3)
   assert calls['config'] == {'jax_platforms': 'cpu', 'jax_num_cpu_devices': 3}
-  assert os.environ['XLA_FLAGS'].split() == ['--xla_a=1', '--xla_b=2']
+  assert os.environ['XLA_FLAGS'].split() == [
+    *('--xla_a=1', '--xla_b=2', f'{_SCHEDULER}=false'),
+  ]
+
+
+@pytest.mark.parametrize(
+  ('count', 'xla_flags', 'expected'),
+  [
+    (2, '', f'{_SCHEDULER}=false'),
+    (1, '', ''),
+    (2, f'{_SCHEDULER}=true', f'{_SCHEDULER}=true'),
+    (None, f'{_FORCED}=4', f'{_FORCED}=4 {_SCHEDULER}=false'),
+    (None, f'{_FORCED}=1', f'{_FORCED}=1'),
+    (None, '', ''),
+  ],
+)
+def test_several_simulated_devices_enter_collectives_in_one_order(
+  calls, monkeypatch, count, xla_flags, expected
+):
+  monkeypatch.setenv('XLA_FLAGS', xla_flags)
+  monkeypatch.setattr(distributed.jaxlib, '__version__', '0.10.2')
+  _initialize(host_device_count=count)
+  assert os.environ['XLA_FLAGS'] == expected
+
+
+def test_other_versions_of_xla_get_no_flag_that_they_may_not_know(
+  calls, monkeypatch
+):
+  monkeypatch.setenv('XLA_FLAGS', '')
+  monkeypatch.setattr(distributed.jaxlib, '__version__', '0.13.0')
+  _initialize(host_device_count=2)
+  assert os.environ['XLA_FLAGS'] == ''
 
 
 def test_at_least_one_device(calls):

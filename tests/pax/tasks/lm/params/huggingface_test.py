@@ -146,6 +146,8 @@ def test_a_t5_trains_evaluates_and_decodes_pairs(tmp_path, capfd):
     '--set=HELD_OUT_PERCENT=50',
     '--set=SOURCE_LEN=12',
     '--set=TARGET_LEN=8',
+    # Collectives of several axes and of independent operations.
+    '--set=ICI_MESH_SHAPE=[1,2,2]',
   ]
   run = functools.partial(job_runs.run_encoder_decoder, 'T5', source)
   code = run(job, *words, '--set=NUM_TRAIN_STEPS=2', '--eval_on_test')
