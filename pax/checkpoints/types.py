@@ -121,7 +121,9 @@ class CheckpointOptions:
       return []
     steps = sorted(saved_at.keys() - set(pinned))
     expired = self._expired_by_time(steps[: -int(self.max_to_keep)], saved_at)
-    return [x for x in expired if not (self.should_keep and self.should_keep(x))]
+    return [
+      x for x in expired if not (self.should_keep and self.should_keep(x))
+    ]
 
   def _expired_by_time(
     self, steps: Sequence[int], saved_at: Mapping[int, float]

@@ -111,9 +111,13 @@ class CheckpointManagerOptions:
           remedy,
         )
     if self.best_mode not in ('min', 'max'):
-      raise ValueError(f"best_mode must be 'min' or 'max', got {self.best_mode}")
+      raise ValueError(
+        f"best_mode must be 'min' or 'max', got {self.best_mode}"
+      )
     if self.keep_period is not None and self.keep_period < 1:
-      raise ValueError(f'keep_period must be at least 1, got {self.keep_period}')
+      raise ValueError(
+        f'keep_period must be at least 1, got {self.keep_period}'
+      )
     if self.preservation_policy and (
       self.max_to_keep or self.keep_time_interval or self.keep_period
     ):

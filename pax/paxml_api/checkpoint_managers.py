@@ -204,9 +204,7 @@ class OrbaxCheckpointManager:
     if train_input_pipeline is not None:
       input_state = train_input_pipeline.get_state()
     arrays = jax.tree.map(jax.numpy.asarray, train_state)
-    return self._saver.save(
-      step, arrays, input_state, force=True, items=items
-    )
+    return self._saver.save(step, arrays, input_state, force=True, items=items)
 
   def restore(
     self,

@@ -66,7 +66,7 @@ def simulate_devices(count: int) -> None:
 
 
 def _num_simulated_devices() -> int:
-  """Returns the number of CPU devices that XLA_FLAGS or the environment sets."""
+  """Returns the number of CPU devices that the environment sets."""
   forced = _FORCED_DEVICES.findall(os.environ.get('XLA_FLAGS', ''))
   # -1 by default, which leaves the number to XLA_FLAGS.
   count = jax.config.jax_num_cpu_devices

@@ -209,9 +209,7 @@ def test_further_items_are_part_of_a_checkpoint(tmp_path, use_ocdbt):
   _assert_state(restored['teacher'], 9)
   assert restored['metadata']['version'] == manager.version
   for name in ('notes', 'arrays'):
-    jax.tree.map(
-      np.testing.assert_array_equal, restored[name], AUX_ITEMS[name]
-    )
+    jax.tree.map(np.testing.assert_array_equal, restored[name], AUX_ITEMS[name])
   with pytest.raises(KeyError, match="does not have the item 'arrays'"):
     manager.restore(2, _shapes(), aux_items={'arrays': None})
   manager.close()

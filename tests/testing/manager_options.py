@@ -10,6 +10,7 @@ RESULTS is a JSON file: for each case the files, or the name of the error.
 from __future__ import annotations
 
 import datetime
+import importlib
 import json
 import pathlib
 import sys
@@ -19,8 +20,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
-from paxml import checkpoint_managers, checkpoints, train_states
 
+from paxml import checkpoint_managers, checkpoints
+
+# By name: a module of upstream, here an alias of pax.train_states.
+train_states = importlib.import_module('paxml.train_states')
 _DAY = datetime.timedelta(days=1)
 _POLICIES = ocp.checkpoint_managers
 
