@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 
 from pax.checkpoints import (
+  database_reader,
   flax_format,
   layouts,
   manifest,
@@ -176,8 +178,11 @@ class _OrbaxReader:
     self._readers = readers
     self._data = verification.verify_database(path)
     self.shapes = verification.recorded_shapes(path)
-    self._leaves = tensorstore_format.LeafReader(path)
     self._is_verified = False
+
+  @functools.cached_property
+  def _database(self) -> database_reader.DatabaseReader:
+    return database_reader.DatabaseReader(self._path, self._data)
 
   def verify(self) -> None:
     if not self._is_verified:
@@ -188,11 +193,24 @@ class _OrbaxReader:
     if not abstract:
       return {}
     try:
-      return _verified(self.verify, lambda: self._leaves.read(abstract))
+      return self._read(abstract)
     except CorruptCheckpointError:
-      # Another process may have verified the damaged file.
+      # The damaged file may be the index, or one that another process verifies.
       verification.verify_data(self._path, self._data, [jax.process_index()])
       raise
+
+  def _read(self, abstract: LeafDict) -> LeafDict:
+    own_files: Collection[str] = ()
+    if not self._is_verified:
+      manifest.verify(self._path, self._data, lambda name: False)
+      own_files = verification.own_part(self._data, self._readers)
+    if self._database.can_read(abstract):
+      leaves = self._database.read(abstract, own_files)
+      self._is_verified = True
+      return leaves
+    # Compressed arrays, for example.
+    reader = tensorstore_format.LeafReader(self._path)
+    return _verified(self.verify, lambda: reader.read(abstract))
 
   def input_texts(self) -> Mapping[str, str]:
     return layouts.read_inputs(self._path)

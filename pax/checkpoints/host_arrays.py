@@ -42,7 +42,7 @@ def snapshot(leaves: Mapping[str, jax.Array]) -> dict[str, HostArray]:
       tuple(leaf.shape),
       np.dtype(leaf.dtype),
       tuple(leaf.sharding.shard_shape(leaf.shape)),
-      [(_bounded(s.index, leaf.shape), np.array(s.data)) for s in shards],
+      [(bounded(s.index, leaf.shape), np.array(s.data)) for s in shards],
     )
     for (name, leaf), shards in zip(leaves.items(), owned, strict=True)
   }
@@ -59,8 +59,8 @@ def _owned_shards(leaf_index: int, leaf: jax.Array) -> list[jax.Shard]:
   return [shard for shard in shards if shard.replica_id == 0]
 
 
-def _bounded(index: Index, shape: tuple[int, ...]) -> Index:
-  """Returns the index with explicit starts and stops."""
+def bounded(index: Index, shape: tuple[int, ...]) -> Index:
+  """Returns the index of a shard with explicit starts and stops."""
   return tuple(
     slice(*part.indices(size)[:2])
     for part, size in zip(index, shape, strict=True)

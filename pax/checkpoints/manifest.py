@@ -160,11 +160,20 @@ def verify(
     raise CorruptCheckpointError(
       f'{e.filename} cannot be read ({e.strerror})'
     ) from e
-  for name, checksum in checksums.items():
-    if checksum != entries[name][1]:
-      raise CorruptCheckpointError(
-        f'{directory / name} is not what was written (its checksum differs)'
-      )
+  for name, crc in checksums.items():
+    check_checksum(directory / name, crc, entries[name])
+
+
+def check_checksum(path: Path, crc: int, expected: Entry) -> None:
+  """Compares the checksum of a file with its manifest entry.
+
+  Raises:
+    CorruptCheckpointError: It differs.
+  """
+  if crc != expected[1]:
+    raise CorruptCheckpointError(
+      f'{path} is not what was written (its checksum differs)'
+    )
 
 
 def _read_checksums(

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from pax.checkpoints import byte_groups
 from pax.checkpoints.types import LeafDict
 
 # Bytes per device of the arrays that one program sends.
@@ -55,7 +56,9 @@ class ReplicaBroadcast:
       values: The leaves on the first replica, in its processes.
     """
     leaves: dict[str, jax.Array] = {}
-    for names in _groups(abstract):
+    for names in byte_groups.split_by_bytes(
+      abstract, lambda name: _shard_bytes(abstract[name]), _MAX_BYTES
+    ):
       stacked = [self._stacked(abstract[n], values.get(n)) for n in names]
       send = jax.jit(
         lambda arrays: [_first_of(array) for array in arrays],
@@ -130,22 +133,10 @@ def _axes_of(spec: PartitionSpec) -> Iterator[str]:
       yield from entry
 
 
-def _groups(
-  abstract: Mapping[str, jax.ShapeDtypeStruct],
-) -> Iterator[list[str]]:
-  """Yields the names of leaves that one program sends."""
-  group: list[str] = []
-  size = 0
-  for name, leaf in abstract.items():
-    shard = leaf.sharding.shard_shape(leaf.shape)
-    num_bytes = math.prod(shard) * np.dtype(leaf.dtype).itemsize
-    if group and size + num_bytes > _MAX_BYTES:
-      yield group
-      group, size = [], 0
-    group.append(name)
-    size += num_bytes
-  if group:
-    yield group
+def _shard_bytes(leaf: jax.ShapeDtypeStruct) -> int:
+  """Returns the bytes of a leaf on each device."""
+  shape = leaf.sharding.shard_shape(leaf.shape)
+  return math.prod(shape) * np.dtype(leaf.dtype).itemsize
 
 
 def _first_of(array: jax.Array) -> jax.Array:

@@ -31,7 +31,7 @@ from pax.checkpoints.types import CorruptCheckpointError, Shapes
 
 Path = storage.Path
 
-_ZARRAY = '.zarray'
+ZARRAY = '.zarray'
 _OCDBT_MANIFEST = 'manifest.ocdbt'
 _OCDBT_CACHE = 'cache_pool#ocdbt'
 # Written by Orbax: key paths of the leaves in an OCDBT database.
@@ -140,13 +140,13 @@ def leaf_of(file: str) -> str | None:
 
 def is_leaf_metadata(file: str) -> bool:
   """Returns whether a file below the checkpoint has the shape of a leaf."""
-  return file.endswith(f'/{_ZARRAY}')
+  return file.endswith(f'/{ZARRAY}')
 
 
 def has_leaves_of_version_0(directory: Path) -> bool:
   """Returns whether the folder of a checkpoint has zarr directories itself."""
   return not (directory / paths.STATE_FOLDER).exists() and any(
-    directory.glob(f'*/{_ZARRAY}')
+    directory.glob(f'*/{ZARRAY}')
   )
 
 
@@ -171,7 +171,7 @@ def _write_leaf(
   path = directory / paths.STATE_FOLDER / name
   chunk = chunk_shape(array.shard_shape, array.dtype.itemsize, _MAX_CHUNK_BYTES)
   with raise_as(OSError, path):
-    store = _open(storage.kvstore(path), context, _zarr_metadata(array, chunk))
+    store = _open(storage.kvstore(path), context, zarr_metadata(array, chunk))
     for index, shard in array.shards:
       # The snapshot is never modified: TensorStore need not copy it.
       store[index].write(
@@ -180,7 +180,7 @@ def _write_leaf(
   return [
     (f'{paths.STATE_FOLDER}/{name}/{file}', manifest.entry(data))
     for file, data in _chunk_files(array, chunk)
-  ] + [(f'{paths.STATE_FOLDER}/{name}/{_ZARRAY}', _file_entry(path / _ZARRAY))]
+  ] + [(f'{paths.STATE_FOLDER}/{name}/{ZARRAY}', _file_entry(path / ZARRAY))]
 
 
 def _chunk_files(
@@ -214,7 +214,7 @@ def _leaf_stores(directory: Path) -> dict[str, KvStore]:
   if (folder / _OCDBT_MANIFEST).exists():
     return dict(sorted(_ocdbt_stores(folder).items()))
   if not folder.exists():
-    leaves = [file.parent for file in directory.glob(f'*/{_ZARRAY}')]
+    leaves = [file.parent for file in directory.glob(f'*/{ZARRAY}')]
   else:
     leaves = [
       path
@@ -225,6 +225,26 @@ def _leaf_stores(directory: Path) -> dict[str, KvStore]:
 
 
 def _ocdbt_stores(folder: Path) -> dict[str, KvStore]:
+  return {
+    name: {
+      'driver': 'ocdbt',
+      'base': storage.kvstore(folder.absolute()),
+      'cache_pool': _OCDBT_CACHE,
+      'path': prefix,
+    }
+    for name, prefix in database_prefixes(folder).items()
+  }
+
+
+def database_prefixes(folder: Path) -> dict[str, str]:
+  """Returns the prefix of the keys of each leaf in an OCDBT database.
+
+  Args:
+    folder: The folder of the database.
+
+  Raises:
+    CorruptCheckpointError: The database has no legible key paths.
+  """
   file = folder / _ORBAX_METADATA
   try:
     entries = json.loads(file.read_bytes())['tree_metadata'].values()
@@ -234,12 +254,7 @@ def _ocdbt_stores(folder: Path) -> dict[str, KvStore]:
       if entry['value_metadata']['value_type'] not in _EMPTY_VALUES
     ]
     return {
-      _ocdbt_leaf_name(keys): {
-        'driver': 'ocdbt',
-        'base': storage.kvstore(folder.absolute()),
-        'cache_pool': _OCDBT_CACHE,
-        'path': '.'.join(str(key['key']) for key in keys) + '/',
-      }
+      _ocdbt_leaf_name(keys): '.'.join(str(key['key']) for key in keys) + '/'
       for keys in key_paths
     }
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
@@ -265,7 +280,7 @@ def _read_leaf(
   if 0 in abstract.shape:
     # Orbax does not save arrays without elements.
     empty = np.zeros(abstract.shape, abstract.dtype)
-    return _place(abstract, lambda index: empty[index])
+    return place(abstract, lambda index: empty[index])
   with raise_as(CorruptCheckpointError, path):
     store = _open(kvstore or storage.kvstore(path), context)
   # Replicas of a shard share one read.
@@ -277,33 +292,55 @@ def _read_leaf(
         shards[key] = _read_aligned(store[index])
     return shards[key]
 
-  return _place(abstract, read_shard)
+  return place(abstract, read_shard)
 
 
 def _read_aligned(store: Any) -> np.ndarray:
   """Returns an array in memory that JAX uses on the CPU without a copy."""
   import tensorstore as ts
 
-  dtype = store.dtype.numpy_dtype
-  size = math.prod(store.shape) * dtype.itemsize
-  if size < _ALIGNED_BYTES:
-    return store.read().result()
-  buffer = np.empty(size + _ALIGNMENT, np.uint8)
-  start = -buffer.ctypes.data % _ALIGNMENT
-  array = buffer[start : start + size].view(dtype).reshape(store.shape)
+  array = empty_aligned(store.shape, store.dtype.numpy_dtype)
   source = store[ts.d[:].translate_to[0]]
   ts.array(array, copy=False).write(source).result()
   return array
 
 
-def _place(
-  abstract: jax.ShapeDtypeStruct, read_shard: Callable[[Index], np.ndarray]
-) -> jax.Array:
-  sharding = abstract.sharding or jax.sharding.SingleDeviceSharding(
+def empty_aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+  """Returns memory that JAX uses on the CPU without a copy, if large.
+
+  Args:
+    shape: Shape of the array.
+    dtype: Its dtype.
+  """
+  size = math.prod(shape) * dtype.itemsize
+  if size < _ALIGNED_BYTES:
+    return np.empty(shape, dtype)
+  buffer = np.empty(size + _ALIGNMENT, np.uint8)
+  start = -buffer.ctypes.data % _ALIGNMENT
+  return buffer[start : start + size].view(dtype).reshape(shape)
+
+
+def sharding_of(abstract: jax.ShapeDtypeStruct) -> jax.sharding.Sharding:
+  """Returns the sharding of a leaf; the first device if it has none."""
+  return abstract.sharding or jax.sharding.SingleDeviceSharding(
     jax.local_devices()[0]
   )
+
+
+def place(
+  abstract: jax.ShapeDtypeStruct, read_shard: Callable[[Index], np.ndarray]
+) -> jax.Array:
+  """Returns a leaf on the devices of its sharding.
+
+  Args:
+    abstract: Shape, dtype and sharding.
+    read_shard: Returns the part of the array at an index, not modified later.
+  """
   return jax.make_array_from_callback(
-    tuple(abstract.shape), sharding, read_shard, dtype=abstract.dtype
+    tuple(abstract.shape),
+    sharding_of(abstract),
+    read_shard,
+    dtype=abstract.dtype,
   )
 
 
@@ -315,12 +352,20 @@ def _shape_of(
   return tuple(store.shape), store.dtype.name
 
 
-def _zarr_metadata(array: HostArray, chunk: tuple[int, ...]) -> dict[str, Any]:
+def zarr_metadata(
+  array: HostArray | jax.ShapeDtypeStruct, chunk: tuple[int, ...]
+) -> dict[str, Any]:
+  """Returns the metadata of an array without compression.
+
+  Args:
+    array: The array.
+    chunk: Shape of its chunks.
+  """
   is_bfloat16 = array.dtype.name == 'bfloat16'
   return {
     'shape': list(array.shape),
     'chunks': list(chunk),
-    'dtype': 'bfloat16' if is_bfloat16 else array.dtype.str,
+    'dtype': 'bfloat16' if is_bfloat16 else np.dtype(array.dtype).str,
     'compressor': None,
   }
 

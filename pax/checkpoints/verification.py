@@ -127,14 +127,14 @@ def verify_leaves(
   Raises:
     CorruptCheckpointError: A file is missing or differs.
   """
-  own_part = _own_part(entries, readers)
+  part = own_part(entries, readers)
   selected = {}
   for name, entry in entries.items():
     leaf = tensorstore_format.leaf_of(name)
     is_selected = leaf is not None and (leaves is None or leaf in leaves)
     if is_selected and not tensorstore_format.is_leaf_metadata(name):
       selected[name] = entry
-  manifest.verify(path, selected, own_part.__contains__)
+  manifest.verify(path, selected, part.__contains__)
 
 
 def verify_database(path: Path) -> Mapping[str, manifest.Entry]:
@@ -178,11 +178,16 @@ def verify_data(
   Raises:
     CorruptCheckpointError: A file is missing or differs.
   """
-  manifest.verify(path, entries, _own_part(entries, readers).__contains__)
+  manifest.verify(path, entries, own_part(entries, readers).__contains__)
 
 
-def _own_part(files: Iterable[str], readers: Sequence[int]) -> set[str]:
-  """Returns the files whose checksums this process compares."""
+def own_part(files: Iterable[str], readers: Sequence[int]) -> set[str]:
+  """Returns the files whose checksums this process compares.
+
+  Args:
+    files: Paths below the checkpoint.
+    readers: The processes that each compare a part of the checksums.
+  """
   part = list(readers).index(jax.process_index())
   return set(sorted(files)[part :: len(readers)])
 

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from pax import atomic_file
-from pax.checkpoints import leaf_writer, paths, reading
+from pax.checkpoints import byte_groups, leaf_writer, paths, reading
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.checkpoints.types import CheckpointError, CheckpointType
 from pax.huggingface import (
@@ -261,7 +261,9 @@ class _CheckpointTensors:
 
   def read(self) -> Iterator[tuple[str, np.ndarray]]:
     """Yields all tensors by name; small variables are read together."""
-    for group in self._groups():
+    for group in byte_groups.split_by_bytes(
+      self.variables, self._saved_bytes, _GROUP_BYTES
+    ):
       leaves = self._read_leaves(group)
       for variable in group:
         value = np.asarray(leaves.pop(leaf_name(variable)))
@@ -271,19 +273,9 @@ class _CheckpointTensors:
     for name, entry in self.extra.items():
       yield name, entry.read()
 
-  def _groups(self) -> Iterator[list[Variable]]:
-    group: list[Variable] = []
-    size = 0
-    for variable in self.variables:
-      shape, dtype = self.checkpoint.shapes[leaf_name(variable)]
-      num_bytes = _num_bytes((shape, jax.numpy.dtype(dtype)))
-      if group and size + num_bytes > _GROUP_BYTES:
-        yield group
-        group, size = [], 0
-      group.append(variable)
-      size += num_bytes
-    if group:
-      yield group
+  def _saved_bytes(self, variable: Variable) -> int:
+    shape, dtype = self.checkpoint.shapes[leaf_name(variable)]
+    return _num_bytes((shape, jax.numpy.dtype(dtype)))
 
   def _read_leaves(self, variables: Sequence[Variable]) -> dict[str, jax.Array]:
     sharding = jax.sharding.SingleDeviceSharding(
@@ -354,15 +346,12 @@ def _num_bytes(shape_and_dtype: tuple[tuple[int, ...], np.dtype]) -> int:
 
 def _new_headers(shapes: Tensors, max_bytes: int) -> dict[str, str]:
   """Returns headers of files of at most `max_bytes`, if tensors fit."""
-  files: list[dict[str, tuple[tuple[int, ...], np.dtype]]] = [{}]
-  size = 0
-  for name, shape_and_dtype in shapes.items():
-    num_bytes = _num_bytes(shape_and_dtype)
-    if files[-1] and size + num_bytes > max_bytes:
-      files.append({})
-      size = 0
-    files[-1][name] = shape_and_dtype
-    size += num_bytes
+  files = [
+    dict(tensors)
+    for tensors in byte_groups.split_by_bytes(
+      shapes.items(), lambda item: _num_bytes(item[1]), max_bytes
+    )
+  ]
   count = len(files)
   return {
     _SINGLE_FILE

@@ -13,7 +13,13 @@ import numpy as np
 import pytest
 
 from pax import checkpoints
-from pax.checkpoints import flax_format, manifest, paths, tensorstore_format
+from pax.checkpoints import (
+  database_reader,
+  flax_format,
+  manifest,
+  paths,
+  tensorstore_format,
+)
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from tests.testing import saved_states, trees
 
@@ -44,9 +50,49 @@ def parts_read(monkeypatch):
   return parts
 
 
-@pytest.mark.parametrize('layout', ['spmd', 'pmap_tensorstore'])
-def test_each_byte_is_verified_once(tmp_path, parts_read, layout):
-  checkpoint = _save(tmp_path, layout)
+@pytest.fixture
+def bytes_read(monkeypatch, parts_read):
+  """Number of bytes that were read of each data file of a database."""
+  sizes = collections.Counter()
+  checksum, read_span = manifest.checksum, database_reader._read_span
+
+  def counted_part(directory, name, start, size):
+    sizes[name] += size
+    return checksum(directory, name, start, size)
+
+  def counted_span(file, span):
+    sizes[f'state/{span.location.file}'] += span.location.size
+    return read_span(file, span)
+
+  monkeypatch.setattr(manifest, 'checksum', counted_part)
+  monkeypatch.setattr(database_reader, '_read_span', counted_span)
+  return sizes
+
+
+def test_each_byte_of_a_database_is_read_once(tmp_path, bytes_read):
+  checkpoint = _save(tmp_path, 'spmd')
+  bytes_read.clear()
+  reader = CheckpointReader(checkpoint)
+  # The data are read with the leaves.
+  assert not any('/d/' in name for name in bytes_read)
+  abstract = trees.abstract(paths.flatten(saved_states.state(2)))
+  saved_states.check_equal(
+    reader.read(abstract), paths.flatten(saved_states.state(2, 6.0))
+  )
+  files = {
+    str(file.relative_to(checkpoint)): file.stat().st_size
+    for file in saved_states.files(checkpoint)
+    if file.parent.name != 'manifest'
+  }
+  assert bytes_read == files
+  bytes_read.clear()
+  reader.read(_abstract(reader, 'mdl_vars.params.rows'))
+  # The index, which is in memory, contains small chunks.
+  assert not bytes_read
+
+
+def test_each_byte_of_leaves_is_verified_once(tmp_path, parts_read):
+  checkpoint = _save(tmp_path, 'pmap_tensorstore')
   parts_read.clear()
   reader = CheckpointReader(checkpoint)
   opened = set(parts_read)
@@ -66,7 +112,7 @@ def test_each_byte_is_verified_once(tmp_path, parts_read, layout):
     for name, count in sizes.items()
   )
   # The data are verified when leaves are read.
-  assert not any('/d/' in name or name.endswith('/0') for name, _ in opened)
+  assert not any(name.endswith('/0') for name, _ in opened)
 
 
 def test_a_file_is_read_once(tmp_path, monkeypatch):
@@ -114,16 +160,17 @@ def test_another_model_is_an_error_before_the_data_are_read(
   assert not parts_read
 
 
-def test_large_arrays_are_read_to_aligned_memory(tmp_path, monkeypatch):
+@pytest.mark.parametrize('layout', ['spmd', 'pmap_tensorstore'])
+def test_large_arrays_are_read_to_aligned_memory(tmp_path, monkeypatch, layout):
   monkeypatch.setattr(tensorstore_format, '_ALIGNED_BYTES', 6)
   arrays = []
-  read = tensorstore_format._read_aligned
+  empty = tensorstore_format.empty_aligned
   monkeypatch.setattr(
     tensorstore_format,
-    '_read_aligned',
-    lambda store: arrays.append(read(store)) or arrays[-1],
+    'empty_aligned',
+    lambda shape, dtype: arrays.append(empty(shape, dtype)) or arrays[-1],
   )
-  saved_states.save(tmp_path)
+  saved_states.save_layout(tmp_path, layout)
   abstract = trees.abstract(saved_states.state(2))
   restored = saved_states.checkpointer(tmp_path).restore(abstract)
   saved_states.check_equal(restored.state, saved_states.state(2, 6.0))

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays of databases, read without TensorStore, equal those of TensorStore."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from pax import checkpoints
+from pax.checkpoints import (
+  database_reader,
+  manifest,
+  orbax_format,
+  paths,
+  tensorstore_format,
+)
+from pax.checkpoints.checkpoint_reader import CheckpointReader
+from tests.testing import saved_states, trees
+
+_DTYPES = ('float32', 'bfloat16', 'float16', 'bool', 'uint8', 'int8', 'uint32')
+
+
+def _mesh(shape):
+  return jax.make_mesh(shape, ('x', 'y'), devices=jax.devices()[:4])
+
+
+def _arrays(mesh, spec):
+  values = np.random.default_rng(0).integers(0, 2, (8, 12, 4))
+  arrays = {name: jnp.asarray(values, name) for name in _DTYPES}
+  arrays |= {'large': jnp.arange(8 * 1200 * 4.0).reshape(8, 1200, 4)}
+  sharded = jax.device_put(arrays, NamedSharding(mesh, P(*spec)))
+  others = {'scalar': jnp.int32(5), 'empty': jnp.zeros((0, 4))}
+  return sharded | jax.device_put(others, NamedSharding(mesh, P()))
+
+
+def _write(tmp_path, state):
+  path = tmp_path / 'tmp_checkpoint_00000001'
+  path.mkdir()
+  snapshot = orbax_format.Snapshot(state)
+  entries = snapshot.write(path)
+  entries |= snapshot.finish(path, {})
+  is_data = tensorstore_format.is_database_file
+  return path, {name: x for name, x in entries.items() if is_data(name)}
+
+
+@pytest.mark.parametrize(
+  'saved_spec', [('x',), (None, 'x'), ('y', None, 'x'), ()]
+)
+@pytest.mark.parametrize(
+  'restored_spec', [('x', 'y'), (None, None, 'y'), (None, ('x', 'y')), ()]
+)
+def test_reads_every_dtype_onto_other_shardings(
+  tmp_path, monkeypatch, saved_spec, restored_spec
+):
+  # Parts of chunks are read by several threads, and in several groups.
+  monkeypatch.setattr(orbax_format, '_MAX_CHUNK_BYTES', 6000)
+  monkeypatch.setattr(database_reader, '_TASK_BYTES', 1000)
+  monkeypatch.setattr(database_reader, '_BUFFER_BYTES', 300)
+  monkeypatch.setattr(database_reader, '_GROUP_BYTES', 3000)
+  state = _arrays(_mesh((2, 2)), saved_spec)
+  path, entries = _write(tmp_path, state)
+  abstract = trees.abstract(_arrays(_mesh((2, 2)), restored_spec))
+  reader = database_reader.DatabaseReader(path, entries)
+  assert reader.can_read(abstract)
+  leaves = reader.read(abstract, entries)
+  saved_states.check_equal(leaves, state)
+  assert all(leaves[k].sharding == abstract[k].sharding for k in leaves)
+
+
+def test_reads_leaves_without_a_sharding(tmp_path):
+  state = _arrays(_mesh((4, 1)), ('x',))
+  path, entries = _write(tmp_path, state)
+  abstract = {
+    k: jax.ShapeDtypeStruct(x.shape, x.dtype) for k, x in state.items()
+  }
+  leaves = database_reader.DatabaseReader(path, entries).read(abstract, ())
+  saved_states.check_equal(leaves, state)
+
+
+def test_a_compressed_database_is_read_by_tensorstore(tmp_path, monkeypatch):
+  handler = ocp.PyTreeCheckpointHandler
+  monkeypatch.setattr(
+    ocp,
+    'PyTreeCheckpointHandler',
+    lambda **kwargs: handler(**{**kwargs, 'use_compression': True}),
+  )
+  monkeypatch.setattr(orbax_format, '_step_metadata', dict)
+  directory = saved_states.save(tmp_path, steps=(5,))
+  path = directory / 'checkpoint_00000005'
+  entries = manifest.read(path)
+  abstract = trees.abstract(paths.flatten(saved_states.state(2)))
+  reader = database_reader.DatabaseReader(path, entries)
+  assert not reader.can_read(abstract)
+  read = CheckpointReader(path).read
+  saved_states.check_equal(
+    read(abstract), paths.flatten(saved_states.state(2, 6.0))
+  )
+  for file in (path / 'state/ocdbt.process_0/d').iterdir():
+    saved_states.flip_bit(file, 4 * file.stat().st_size)
+    with pytest.raises(checkpoints.CorruptCheckpointError, match=file.name):
+      CheckpointReader(path).read(abstract)
+    saved_states.flip_bit(file, 4 * file.stat().st_size)
+
+
+def test_leaves_that_the_database_does_not_have_as_expected(tmp_path):
+  state = {'w': jnp.ones((64, 8)), 'b': jnp.ones(4)}
+  path, entries = _write(tmp_path, state)
+  reader = database_reader.DatabaseReader(path, entries)
+  assert reader.can_read(trees.abstract(state))
+  for other in (
+    {'w': jnp.ones((64, 9))},
+    {'w': jnp.ones((64, 8), jnp.int32)},
+    {'v': jnp.ones((64, 8))},
+  ):
+    assert not reader.can_read(trees.abstract(other))
+  sizes = {name: (8, checksum) for name, (_, checksum) in entries.items()}
+  reader = database_reader.DatabaseReader(path, sizes)
+  assert not reader.can_read(trees.abstract(state))
