@@ -188,10 +188,7 @@ class DatabaseReader:
         for parts in pool.map(self._read_task, _tasks(spans)):
           checksums |= parts
         leaves |= {
-          name: tensorstore_format.place(
-            array.leaf, lambda index, name=name: shards[name][str(index)].data
-          )
-          for name, array in group
+          name: _place(array.leaf, shards[name]) for name, array in group
         }
       self._compare(checksums, own_files, pool)
     return leaves
@@ -317,6 +314,12 @@ def _empty_shards(leaf: jax.ShapeDtypeStruct) -> dict[str, _Shard]:
       data = tensorstore_format.empty_aligned(shape, np.dtype(leaf.dtype))
       shards[str(index)] = _Shard(bounded, data)
   return shards
+
+
+def _place(
+  leaf: jax.ShapeDtypeStruct, shards: Mapping[str, _Shard]
+) -> jax.Array:
+  return tensorstore_format.place(leaf, lambda index: shards[str(index)].data)
 
 
 def _tasks(spans: Iterable[_Span]) -> list[list[_Span]]:
