@@ -7,6 +7,10 @@ from pax.inputs.lm_features import (
   LanguageModelFeatures,
   PackedLanguageModelFeatures,
 )
+from pax.inputs.seqio_converters import (
+  RemoveProvenance,
+  UnflattenAndRemoveProvenance,
+)
 from pax.inputs.seqio_input import SeqIOInput
 from pax.inputs.seqio_outputs import (
   DECODE_METRICS_PREFIX,
@@ -17,7 +21,11 @@ from pax.inputs.seqio_outputs import (
   select_split,
   should_process_outputs,
 )
-from pax.inputs.sequence_features import SequenceModelFeatures
+from pax.inputs.sequence_features import (
+  PackedSequenceModelFeatures,
+  SequenceModelFeatures,
+  SequenceModelFeaturesWithTaskInfo,
+)
 
 __all__ = [
   'DECODE_METRICS_PREFIX',
@@ -25,8 +33,12 @@ __all__ = [
   'LanguageModelFeatures',
   'MetricType',
   'PackedLanguageModelFeatures',
+  'PackedSequenceModelFeatures',
+  'RemoveProvenance',
   'SeqIOInput',
   'SequenceModelFeatures',
+  'SequenceModelFeaturesWithTaskInfo',
+  'UnflattenAndRemoveProvenance',
   'is_packing_on',
   'maybe_update_decode_output_keys',
   'select_split',

@@ -117,12 +117,14 @@ def is_small(module: pyimports.Module) -> bool:
   return module.is_test and says == {'size': ['small']}
 
 
-def small_tests(modules: list[pyimports.Module], deps: list[str]) -> Rule:
-  """Returns one pytest_test for all small tests of a folder: one process."""
+def small_tests(
+  name: str, modules: list[pyimports.Module], deps: list[str]
+) -> Rule:
+  """Returns one pytest_test for small tests of a folder: one process."""
   return Rule(
     'pytest_test',
     {
-      'name': 'small_tests',
+      'name': name,
       'size': 'medium',
       'srcs': sorted(m.path.name for m in modules),
       'deps': _local(modules[0].package, deps),

@@ -226,25 +226,29 @@ def faults(index: Index) -> list[str]:
       layers.violation(name, imported) for imported in (*own, *m.imports)
     }
   messages |= {
-    f'{m.path}: only a test that is not size=small may depend on '
-    f'{SEQIO_REPOSITORY}, so that no other target fetches TensorFlow'
+    f'{m.path}: only a test may depend on {SEQIO_REPOSITORY}, so that no other'
+    ' target fetches TensorFlow'
     for m in index.values()
     if any(SEQIO_REPOSITORY in t for t in m.directives.get('deps', []))
-    if not m.is_test or build_text.is_small(m)
+    if not m.is_test
   }
   return sorted(filter(None, messages))
 
 
 def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
   """Returns the generated targets of one folder, in the order of its files."""
-  targets, small, small_needs = [], [], set()
+  targets = []
+  # Small tests share a target; those with TensorFlow share one of their own.
+  small: dict[bool, list[pyimports.Module]] = {False: [], True: []}
+  small_needs: dict[bool, set[str]] = {False: set(), True: set()}
   for m in index.values():
     if m.package != package:
       continue
     needs = deps(m, index, known)
     if build_text.is_small(m):
-      small.append(m)
-      small_needs.update(needs)
+      has_tensorflow = any(n.startswith(SEQIO_REPOSITORY) for n in needs)
+      small[has_tensorflow].append(m)
+      small_needs[has_tensorflow].update(needs)
       continue
     if m.is_test:
       targets.append(build_text.test(m, needs))
@@ -256,8 +260,11 @@ def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
     if m.is_program:
       extra = PROGRAM_DEPS.get(m.name) or PROGRAM_DEPS.get(_package(m), [])
       targets.append(build_text.binary(m, [f':{name}', *extra]))
-  if small:
-    targets.append(build_text.small_tests(small, sorted(small_needs)))
+  for has_tensorflow, tests in small.items():
+    if tests:
+      name = 'seqio_tests' if has_tensorflow else 'small_tests'
+      needs = sorted(small_needs[has_tensorflow])
+      targets.append(build_text.small_tests(name, tests, needs))
   for name, folder in GATHERED.get(package, {}).items():
     below = [m for m in index.values() if m.path.is_relative_to(folder)]
     labels = {label(m, index) for m in below}

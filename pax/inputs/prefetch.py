@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -15,8 +16,10 @@ NestedMap = py_utils.NestedMap
 _POLL_SECONDS = 0.1
 # How long `close` waits for a source that reads.
 _CLOSE_SECONDS = 1.0
-# Batches between two states of files.
-_FILE_STATE_INTERVAL = 64
+# Minimum number of batches between two large states, and minimum ratio of the
+# time between them to the time that one takes.
+_LARGE_STATE_INTERVAL = 64
+_LARGE_STATE_TIME_RATIO = 50
 
 
 class StopMonitor(Protocol):
@@ -199,32 +202,39 @@ class Prefetcher:
 class _Positions:
   """The state of an input after each batch.
 
-  A state of files is taken at intervals; between them the state is the last one
+  A large state is taken at intervals; between them the state is the last one
   and the number of batches after it, which a restart reads and discards.
   """
 
   def __init__(self, source: base_input.BaseInput):
     self._source = source
-    self._file_state: base_input.State | None = None
+    self._large_state: base_input.State | None = None
     self._num_batches = 0
-    if source.has_file_state:
-      self._file_state = source.get_state()
+    if source.has_large_state:
+      self._take_state()
 
   def advance(self) -> None:
     """Counts a batch."""
-    if self._file_state is None:
+    if self._large_state is None:
       return
     self._num_batches += 1
-    if self._num_batches == _FILE_STATE_INTERVAL:
-      self._file_state, self._num_batches = self._source.get_state(), 0
+    is_due = time.monotonic() >= self._next_time
+    if self._num_batches >= _LARGE_STATE_INTERVAL and is_due:
+      self._take_state()
+
+  def _take_state(self) -> None:
+    start = time.monotonic()
+    self._large_state, self._num_batches = self._source.get_state(), 0
+    now = time.monotonic()
+    self._next_time = now + (now - start) * _LARGE_STATE_TIME_RATIO
 
   def state(self) -> base_input.State | None:
     """Returns the state after the last batch, or None if there is none."""
-    if self._file_state is None:
+    if self._large_state is None:
       return state_of(self._source)
     if not self._num_batches:
-      return self._file_state
-    return base_input.advance_state(self._file_state, self._num_batches)
+      return self._large_state
+    return base_input.advance_state(self._large_state, self._num_batches)
 
 
 def state_of(

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
-import itertools
+import importlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,17 +16,21 @@ import numpy as np
 from absl import logging
 from jax.experimental import multihost_utils
 
-from pax.inputs import lm_features, seqio_tasks, sequence_features
+from pax.inputs import (
+  dataset_iterator,
+  lm_features,
+  seqio_datasets,
+  seqio_errors,
+  seqio_tasks,
+)
 from praxis import base_input, pax_fiddle, py_utils, pytypes
 
 NestedMap = py_utils.NestedMap
 _EVAL_SEED = 42
-_FIELDS_OF_METRICS = (
-  'eval_metrics_targets_length',
-  'eval_metrics_filter_targets_fields',
-  'log_preprocessed_targets',
-  'use_targets_from_input_ds',
-)
+# Types of arrays that devices take.
+_DEVICE_KINDS = 'biufcV'
+# Keys of states of older checkpoints.
+_NUM_EXAMPLES, _ROW = 'examples', 'row'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +47,13 @@ class SeqIOInput(base_input.BaseInput):
   Training repeats and shuffles by default. Evaluation with `reset_for_eval` is
   one epoch, in order: the last batch is padded with rows whose
   `eval_sample_weights`, float32 [B], are 0, and hosts add batches of such rows
-  until all have the same number of batches.
+  until all have the same number of batches. Rows have the id of their example
+  (`py_utils.get_enumeration_id`), -1 in training and in rows of padding.
 
-  The state is the number of examples read. Restoring it reads and discards as
-  many examples, so the order must be reproducible: set `input_random_seed`.
+  The state is that of the tf.data iterator, which continues without reading
+  data again. Where a part of the dataset has no state, such as a Python
+  generator, it is the number of batches, and restoring it reads and discards
+  as many; the order must then be reproducible: set `input_random_seed`.
 
   References: SeqIO, https://arxiv.org/abs/2203.17189
   """
@@ -60,12 +69,8 @@ class SeqIOInput(base_input.BaseInput):
   deterministic_input: bool = False
   # Maximum length of each feature of the task, in tokens.
   task_feature_lengths: Mapping[str, int] | None = None
-  # Converts examples to rows.
-  feature_converter: (
-    lm_features.LanguageModelFeatures
-    | sequence_features.SequenceModelFeatures
-    | None
-  ) = None
+  # The seqio.FeatureConverter that converts examples to rows.
+  feature_converter: Any = None
   # Whether to shuffle and to repeat; None does so in training.
   shuffle: bool | None = None
   repeat: bool | None = None
@@ -85,25 +90,49 @@ class SeqIOInput(base_input.BaseInput):
   annotate_padding_fields: bool = False
   # Vocabulary that decodes ids; None is that of the task.
   overridden_vocab: Any = None
-  # Number of rows to evaluate; None is all.
+  # Number of rows of this host to evaluate; None counts them by reading all.
   eval_num_examples: int | None = None
   # tfds.ReadConfig of the whole process.
   read_config: Any = None
-  # Ignored: the input has an order of its own, and its state is the number of
-  # examples read.
+  # Ignored: deterministic data are not public.
   deterministic_input_start_index: pax_fiddle.Config[DeterministicInput] = (
     pax_fiddle.template_field(DeterministicInput)
   )
-  enable_symbolic_checkpointing: bool = True
-  experimental_enable_index_shuffle: bool = True
-  # Ignored: one epoch of evaluation is cached, and a thread prefetches.
+  # With input_checkpointing_enabled: whether the state of the iterator has
+  # positions in files instead of buffered examples, and whether the order is
+  # that of TFDS's index shuffle, which such states need.
+  enable_symbolic_checkpointing: bool | None = True
+  experimental_enable_index_shuffle: bool | None = True
+  # Whether one epoch of evaluation is kept in memory.
   eval_enable_cache: bool = True
+  # Whether reading starts with the iterator instead of at its first batch.
   warm_start: bool = True
-  # Metrics of SeqIO tasks are not computed: these must have their defaults.
+  # For metrics: length of targets; None is that of task_feature_lengths.
   eval_metrics_targets_length: int | None = None
+  # For metrics: features of the examples that are kept; None is all.
   eval_metrics_filter_targets_fields: Sequence[str] | None = None
-  log_preprocessed_targets: bool = False
+  # Whether targets of metrics are written to the log directory.
+  log_preprocessed_targets: bool | None = False
+  # Whether metrics take targets from the examples of this input instead of
+  # reading them again; with one host only.
   use_targets_from_input_ds: bool = False
+
+  # The tf.data.Dataset of batches.
+  dataset: Any = dataclasses.field(init=False, repr=False)
+  # The tf.data.Dataset of examples, with use_targets_from_input_ds.
+  cached_input_ds: Any = dataclasses.field(init=False, repr=False)
+  # Whether `init_targets` was called, which sets the following.
+  is_targets_init: bool = dataclasses.field(init=False, repr=False)
+  # Datasets of the examples of all hosts with ids, without and with ragged
+  # features; their iterators; the names of the features.
+  targets_ds: Any = dataclasses.field(init=False, repr=False)
+  targets_ds_ori: Any = dataclasses.field(init=False, repr=False)
+  targets_iter: Any = dataclasses.field(init=False, repr=False)
+  targets_iter_ori: Any = dataclasses.field(init=False, repr=False)
+  ds_ragged_tensor_keys: list[str] = dataclasses.field(init=False, repr=False)
+  ds_non_ragged_tensor_keys: list[str] = dataclasses.field(
+    init=False, repr=False
+  )
 
   def __post_init__(self):
     self._check_names()
@@ -114,18 +143,15 @@ class SeqIOInput(base_input.BaseInput):
     super().__post_init__()
     self._check_settings()
     self._seqio = seqio_tasks.load(f'the input {self.name!r}')
+    self.configure_tf_data_options(self.read_config)
     self._task = self.mixture_or_task or seqio_tasks.find(
       self._seqio, self.mixture_name
     )
     self._check_scoring()
-    if self.read_config is not None:
-      self._seqio.set_tfds_read_config_override(self.read_config)
-    self._epoch: list[NestedMap] | None = None
-    self._start(0, 0)
-    if self.is_training and self.num_batches_to_skip:
-      skipped = self.num_batches_to_skip * self.batch_size
-      for _ in itertools.islice(self._rows, skipped):
-        pass
+    self.is_targets_init = False
+    self.cached_input_ds = None
+    self.dataset = None
+    self._start()
 
   @property
   def should_shuffle(self) -> bool:
@@ -163,29 +189,73 @@ class SeqIOInput(base_input.BaseInput):
 
   @property
   def should_use_targets_from_input_ds(self) -> bool:
-    """Whether metrics read targets from this input; never."""
-    return False
+    """Whether metrics take targets from the examples of this input."""
+    is_only_host = self.num_infeed_hosts == 1
+    return (
+      self.use_targets_from_input_ds and not self.is_training and (is_only_host)
+    )
 
   @property
   def is_mixture(self) -> bool:
     """Whether the input reads a mixture of tasks."""
     return isinstance(self._task, self._seqio.Mixture)
 
+  @property
+  def has_large_state(self) -> bool:
+    """Whether the state is large: it may have buffered examples."""
+    return True
+
+  def configure_tf_data_options(self, read_config: Any = None) -> None:
+    """Sets how TFDS and tf.data read, for the whole process.
+
+    Args:
+      read_config: A tfds.ReadConfig, which gets the options; None is a new one.
+    """
+    tf = seqio_tasks.load_tensorflow()
+    tfds = importlib.import_module('tensorflow_datasets')
+    config = tfds.ReadConfig() if read_config is None else read_config
+    if config.options is None:
+      config.options = tf.data.Options()
+    if self.warm_start:
+      config.options.experimental_warm_start = True
+    if self.input_checkpointing_enabled and self.enable_symbolic_checkpointing:
+      config.options.experimental_symbolic_checkpoint = True
+      config.experimental_index_shuffle = bool(
+        self.experimental_enable_index_shuffle
+      )
+    seqio_tasks.load(f'the input {self.name!r}').set_tfds_read_config_override(
+      config
+    )
+
   def get_next(self) -> NestedMap:
     """Returns the next batch.
 
+    An evaluation with one host also returns features that are text.
+
     Raises:
       StopIteration: the epoch has ended.
+      ValueError: the data cannot be read.
     """
-    if self._is_one_epoch:
-      return self._next_of_padded_epoch()
-    rows = list(itertools.islice(self._rows, self.batch_size))
-    if not rows or (len(rows) < self.batch_size and self.drop_remainder):
-      raise StopIteration
-    return _stack(rows, np.ones(len(rows), np.float32))
+    with self._explaining_errors():
+      batch = next(self._iter)
+    if not self.is_training and self.num_infeed_hosts == 1:
+      return batch
+    return batch.Filter(lambda x: x.dtype.kind in _DEVICE_KINDS)
 
   def reset(self) -> None:
-    self._start(0, 0)
+    super().reset()
+    self._start()
+    if self.is_targets_init:
+      self.init_targets_iter()
+
+  def save(self, checkpoint_path: str | os.PathLike[str]) -> None:
+    """Writes the state of the iterator as a checkpoint of TensorFlow."""
+    self._iter.save(checkpoint_path)
+
+  def restore(self, checkpoint_path: str | os.PathLike[str]) -> None:
+    """Restores the state of the iterator from the checkpoint of `save`."""
+    super().reset()
+    self._iter.restore(checkpoint_path)
 
   def ids_to_strings(
     self,
@@ -205,7 +275,7 @@ class SeqIOInput(base_input.BaseInput):
     return self.mixture_name or self.mixture_or_task.name
 
   @property
-  def _is_one_epoch(self) -> bool:
+  def _is_padded_epoch(self) -> bool:
     """Whether this is an evaluation of one padded epoch."""
     return (
       not self.is_training
@@ -214,81 +284,165 @@ class SeqIOInput(base_input.BaseInput):
       and not self.should_repeat
     )
 
-  def _start(self, examples: int, row: int) -> None:
-    """Positions the input at a row of the group after `examples` examples."""
-    self._examples, self._row = examples, row
-    self._rows = self._iterate()
+  def _start(self, num_batches: int = 0) -> None:
+    """Makes the iterator, after a number of batches."""
+    with self._explaining_errors():
+      if self.dataset is None or self.should_shuffle:
+        # A second iterator of a shuffled dataset has another order.
+        self.dataset = self._batches()
+      self._iter = dataset_iterator.DatasetIterator(
+        self.dataset, self.name, num_batches
+      )
 
-  def _iterate(self) -> Iterator[NestedMap]:
-    """Yields rows and advances the position."""
-    source = self._read(self._examples, self._shard())
-    size = self.feature_converter.group_size(self.task_feature_lengths)
-    while group := list(itertools.islice(source, size)):
-      rows = self.feature_converter.rows(group, self.task_feature_lengths)
-      while self._row < len(rows):
-        self._row += 1
-        yield rows[self._row - 1]
-      self._examples, self._row = self._examples + len(group), 0
+  def _batches(self) -> seqio_datasets.Dataset:
+    """Returns the dataset of the batches of this host."""
+    shard = (self.infeed_host_index, self.num_infeed_hosts)
+    examples = self._examples(shard)
+    rows = self._rows(examples, None if self.is_training else shard)
+    if self._is_padded_epoch:
+      rows = self._padded_epoch(rows)
+    # Parallel calls would put whole batches into states.
+    batches = rows.batch(self.batch_size, drop_remainder=self.drop_remainder)
+    if self.is_training and self.num_batches_to_skip:
+      return batches.skip(self.num_batches_to_skip)
+    return batches
 
-  def _read(self, first: int, shard: Any) -> Iterator[Mapping[str, Any]]:
-    """Returns the examples of a shard, starting at index `first`."""
-    data = self._task.get_dataset(
-      sequence_length=dict(self.task_feature_lengths),
+  def _examples(
+    self, shard: seqio_datasets.Shard | None
+  ) -> seqio_datasets.Dataset:
+    """Returns the examples of a shard, or of all; caches them for targets."""
+    lengths = dict(self.task_feature_lengths)
+    targets_length = self.eval_metrics_targets_length or 0
+    is_cached = self.should_use_targets_from_input_ds and shard is not None
+    is_longer = is_cached and targets_length > lengths.get('targets', np.inf)
+    if is_longer:
+      lengths['targets'] = targets_length
+    dataset = self._read(
+      lengths,
+      shard,
+      shuffle=self.should_shuffle and shard is not None,
+      num_epochs=-1 if self.should_repeat and shard is not None else 1,
+    )
+    if is_cached:
+      self.cached_input_ds = dataset
+    if is_longer:
+      return self._trimmed(dataset, self.task_feature_lengths)
+    return dataset
+
+  def _read(
+    self,
+    lengths: Mapping[str, int],
+    shard: seqio_datasets.Shard | None,
+    shuffle: bool = False,
+    num_epochs: int = 1,
+  ) -> seqio_datasets.Dataset:
+    """Returns examples of the task.
+
+    Args:
+      lengths: Maximum length of each feature.
+      shard: The shard; None is all examples.
+      shuffle: Whether to shuffle.
+      num_epochs: Number of repetitions; -1 is without end.
+    """
+    arguments = {}
+    passthrough = getattr(self.feature_converter, '_passthrough_features', None)
+    if self.is_mixture and passthrough:
+      arguments['passthrough_features'] = passthrough
+    return self._task.get_dataset(
+      sequence_length=dict(lengths),
       split=self.split_name,
-      shuffle=self.should_shuffle,
-      num_epochs=-1 if self.should_repeat else 1,
-      shard_info=shard,
+      shuffle=shuffle,
+      num_epochs=num_epochs,
+      shard_info=shard and self._seqio.ShardInfo(*shard),
       use_cached=self.use_cached,
       seed=self.input_random_seed,
       trim_output_features=self.trim_output_features,
       try_in_mem_cache=self.try_in_mem_cache,
-    )
-    return data.skip(first).as_numpy_iterator()
-
-  def _shard(self) -> Any:
-    return self._seqio.ShardInfo(
-      index=self.infeed_host_index, num_shards=self.num_infeed_hosts
+      **arguments,
     )
 
-  def _next_of_padded_epoch(self) -> NestedMap:
-    if self._epoch is None:
-      row = self._row
-      self._start(0, 0)
-      self._epoch = list(self._rows)
-      num_batches = -(-self._num_counted_rows() // self.batch_size)
-      self._num_batches = _max_over_hosts(num_batches)
-      self._start(0, row)
-    if self._row >= self._num_batches * self.batch_size:
-      raise StopIteration
-    rows = self._epoch[self._row : self._row + self.batch_size]
-    rows = rows[: max(0, self._num_counted_rows() - self._row)]
-    self._row += self.batch_size
-    weights = np.zeros(self.batch_size, np.float32)
-    weights[: len(rows)] = 1
-    if num_missing := self.batch_size - len(rows):
-      rows = rows + [self._padding_row()] * num_missing
-    return _stack(rows, weights)
+  def _trimmed(
+    self, dataset: seqio_datasets.Dataset, lengths: Mapping[str, int]
+  ) -> seqio_datasets.Dataset:
+    features = self._task.output_features
+    return self._seqio.utils.trim_dataset(dataset, lengths, features)
 
-  def _num_counted_rows(self) -> int:
-    """Returns the number of rows of this host that are evaluated."""
-    return min(len(self._epoch), self.eval_num_examples or len(self._epoch))
+  def _rows(
+    self,
+    examples: seqio_datasets.Dataset,
+    shard: seqio_datasets.Shard | None,
+  ) -> seqio_datasets.Dataset:
+    """Returns the rows of examples, with ids if there is a shard."""
+    rows = self.feature_converter(
+      examples, task_feature_lengths=self.task_feature_lengths
+    )
+    return seqio_datasets.add_sample_weights(
+      seqio_datasets.add_ids(rows, shard)
+    )
 
-  def _padding_row(self) -> NestedMap:
-    """Returns a row that pads a batch."""
-    row = self._epoch[0] if self._epoch else self._first_row_of_all_hosts()
-    if self.annotate_padding_fields and 'weights' in row:
-      row = NestedMap(row, weights=0 * row.weights)
-      if 'paddings' in row:
-        row.paddings = 1 - row.weights
-    return row
+  def _padded_epoch(
+    self, rows: seqio_datasets.Dataset
+  ) -> seqio_datasets.Dataset:
+    """Returns rows with padding to the number of batches of all hosts.
 
-  def _first_row_of_all_hosts(self) -> NestedMap:
-    """Returns the first row of the unsharded data."""
-    size = self.feature_converter.group_size(self.task_feature_lengths)
-    group = list(itertools.islice(self._read(0, None), size))
-    if not group:
+    Raises:
+      ValueError: The split has no examples.
+    """
+    if self.eval_num_examples:
+      rows = rows.take(self.eval_num_examples)
+    if self.eval_enable_cache:
+      # Preprocessors may be random: each evaluation has the same rows.
+      rows = rows.cache()
+    num_rows = self.eval_num_examples or seqio_datasets.num_elements(rows)
+    num_batches = _max_over_hosts(-(-num_rows // self.batch_size))
+    if not num_batches:
       raise ValueError(f'the split {self.split_name!r} must have examples')
-    return self.feature_converter.rows(group, self.task_feature_lengths)[0]
+    first = rows.take(1)
+    if not seqio_datasets.num_elements(first):
+      # This host has none.
+      first = self._rows(self._examples(None), (0, 1)).take(1)
+    padding = seqio_datasets.padding_rows(first, self.annotate_padding_fields)
+    num_missing = num_batches * self.batch_size - num_rows
+    return rows.concatenate(padding.repeat(num_missing))
+
+  def init_targets(self) -> None:
+    """Makes the datasets and iterators of the targets of metrics."""
+    with self._explaining_errors():
+      targets = self._targets()
+    self.targets_ds, self.targets_ds_ori = targets.dataset, targets.unfiltered
+    self.ds_ragged_tensor_keys = targets.ragged_keys
+    self.ds_non_ragged_tensor_keys = targets.other_keys
+    self.num_target_examples = targets.num_examples
+    self.is_targets_init = True
+    self.init_targets_iter()
+
+  def init_targets_iter(self) -> None:
+    """Makes the iterators of targets, at the first example."""
+    self.targets_iter = self.targets_ds.as_numpy_iterator()
+    # Ragged features have no numpy array.
+    self.targets_iter_ori = iter(self.targets_ds_ori)
+
+  def _targets(self) -> seqio_datasets.Targets:
+    lengths = dict(self.task_feature_lengths)
+    if self.eval_metrics_targets_length:
+      lengths['targets'] = self.eval_metrics_targets_length
+    if self.cached_input_ds is not None:
+      dataset = self.cached_input_ds
+      if lengths.get('targets', 0) < self.task_feature_lengths.get(
+        'targets', 0
+      ):
+        dataset = self._trimmed(dataset, lengths)
+      num_examples = (
+        0 if self.should_repeat else seqio_datasets.num_elements(dataset)
+      )
+      dataset = seqio_datasets.add_ids(dataset, (0, 1))
+    else:
+      dataset, num_examples = seqio_datasets.interleaved_shards(
+        lambda shard: self._read(lengths, shard),
+        self.num_infeed_hosts,
+        self.should_repeat,
+      )
+    return seqio_datasets.split_ragged(dataset, num_examples)
 
   def vocabularies(self) -> Mapping[str, base_input.Vocabulary]:
     """Returns the vocabularies of the features of the task.
@@ -325,13 +479,6 @@ class SeqIOInput(base_input.BaseInput):
       raise ValueError(
         'deterministic_input must be False, got True; such data are not public'
       )
-    for field in _FIELDS_OF_METRICS:
-      if value := getattr(self, field):
-        raise ValueError(
-          f'{field} of {self.name!r} must have its default, got '
-          f'{value!r}: metrics of SeqIO tasks are not computed; leave it out, '
-          'and compute metrics in the model'
-        )
     if self.eval_loop_num_batches is None and self.should_repeat:
       raise ValueError(
         f'eval_loop_num_batches of {self.name!r} must be set with repeat=True, '
@@ -357,19 +504,55 @@ class SeqIOInput(base_input.BaseInput):
         'in feature_converter'
       )
 
+  @contextlib.contextmanager
+  def _explaining_errors(self) -> Iterator[None]:
+    """Replaces errors of readers by a ValueError that names the data."""
+    with seqio_errors.explained(
+      f'split {self.split_name!r} of the SeqIO task {self._task_name!r}, which'
+      f' the input {self.name!r} reads'
+    ):
+      yield
+
   def _get_state_internal(self) -> base_input.State:
-    return {'examples': self._examples, 'row': self._row}
+    return self._iter.get_state()
 
   def _set_state_internal(self, state: base_input.State) -> None:
-    self._start(int(state['examples']), int(state['row']))
+    if isinstance(state, bytes):
+      self._iter.set_state(state)
+    elif state.keys() == {dataset_iterator.NUM_BATCHES}:
+      self._start(state[dataset_iterator.NUM_BATCHES])
+    elif state.keys() == {_NUM_EXAMPLES, _ROW}:
+      self._start(self._num_batches_of(state[_NUM_EXAMPLES], state[_ROW]))
+    else:
+      raise ValueError(
+        f'the state of {self.name!r} must be bytes, or have the key'
+        f' {dataset_iterator.NUM_BATCHES!r}, got {sorted(state)}; it is of'
+        ' another input'
+      )
 
+  def _num_batches_of(self, num_examples: int, num_rows: int) -> int:
+    """Returns the number of batches in the state of an older checkpoint.
 
-def _stack(rows: Sequence[NestedMap], weights: np.ndarray) -> NestedMap:
-  """Returns the batch of rows, without features that are not numeric."""
-  batch = jax.tree.map(lambda *xs: np.stack(xs), *rows)
-  return NestedMap(
-    batch.Filter(lambda x: x.dtype.kind in 'biuf'), eval_sample_weights=weights
-  )
+    Args:
+      num_examples: Number of examples that were converted to rows.
+      num_rows: Number of rows read after those.
+
+    Raises:
+      ValueError: They are no number of batches.
+    """
+    shard = (self.infeed_host_index, self.num_infeed_hosts)
+    examples = self._examples(shard).take(num_examples)
+    num_rows += seqio_datasets.num_elements(self._rows(examples, None))
+    num_batches, rest = divmod(num_rows, self.batch_size)
+    if rest:
+      raise ValueError(
+        f'the state of {self.name!r} is after {num_rows} rows, not a multiple'
+        f' of batch_size = {self.batch_size}; restore the batch_size of the run'
+        ' that saved it'
+      )
+    if self.is_training:
+      num_batches -= self.num_batches_to_skip or 0
+    return num_batches
 
 
 def _compared_vocabulary(vocabulary: Any) -> base_input.Vocabulary:

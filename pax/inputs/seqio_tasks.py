@@ -107,12 +107,20 @@ def load(wanted_by: str) -> Any:
     seqio = importlib.import_module('seqio')
   except ModuleNotFoundError as error:
     raise ValueError(
-      f'{wanted_by} needs the package seqio: {error}; run `pip install seqio`,'
-      ' or train an experiment on C4 with --set SYNTHETIC_DATA=True'
+      f'{wanted_by} needs the package seqio: {error}; run `pip install seqio`'
+      ' (pax[seqio]), or train without it: --set SYNTHETIC_DATA=True (one'
+      " constant batch, in experiments on C4) or --set TRAIN_DATA='/data/*.txt'"
+      ' (text files, in any language model; the quickstart experiments have'
+      ' TRAIN_FILES)'
     ) from error
   if _tfds_data_dir is not None:
     seqio.set_tfds_data_dir_override(_tfds_data_dir)
   return seqio
+
+
+def load_tensorflow() -> Any:
+  """Returns the module `tensorflow`, of which SeqIO's datasets are."""
+  return importlib.import_module('tensorflow')
 
 
 def find(seqio: Any, name: str) -> Any:

@@ -3,96 +3,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import Any
 
-import numpy as np
-
-from pax.inputs import batch_types, seqio_packing
-from praxis import base_hyperparams, py_utils
+from pax.inputs import seqio_converters, seqio_tasks
+from praxis import py_utils
 
 NestedMap = py_utils.NestedMap
-# Features of an example, and the maximum length of each, by name.
-Example = Mapping[str, np.ndarray]
-Lengths = Mapping[str, int]
+Features = seqio_converters.Features
 
-# Read by the encoder, and by the decoder.
-_FEATURES = ('inputs', 'targets')
+# Features with the task of an example, by which a model may route.
+_TASK_IDS = ('task_ids', 'src_task_ids', 'tgt_task_ids')
 
 
-class SequenceModelFeatures(base_hyperparams.FiddleBaseParameterizable):
-  """Converts examples with `inputs` and `targets` to rows.
+class SequenceModelFeatures(seqio_converters.SeqIOConverter):
+  """Converts examples to the fields of a `batch_types.EncoderDecoderBatch`.
 
-  All labels that are tokens have weight 1. The result equals that of SeqIO's
-  EncDecFeatureConverter.
+  An instance is a seqio.EncDecFeatureConverter. Examples have `inputs` and
+  `targets`. All labels that are tokens have weight 1.
   """
 
-  # Whether a row may hold several examples.
-  pack: bool = False
-  # Must be False: there is no custom packing operation.
-  use_custom_packing_ops: bool = False
-  # First decoder input of each sequence.
-  bos_id: int = 0
+  SEQIO_BASE = 'EncDecFeatureConverter'
 
-  def __post_init__(self):
-    super().__post_init__()
-    if self.use_custom_packing_ops:
-      raise ValueError('use_custom_packing_ops must be False, got True')
+  def __init__(
+    self,
+    pack: bool = False,
+    use_custom_packing_ops: bool = False,
+    bos_id: int = 0,
+  ):
+    """Makes the converter.
 
-  def group_size(self, lengths: Lengths) -> int:
-    """Returns the number of examples to convert together."""
-    return max(lengths.values()) if self.pack else 1
-
-  def rows(
-    self, examples: Sequence[Example], lengths: Lengths
-  ) -> list[batch_types.EncoderDecoderBatch]:
-    """Returns the rows of some examples; see LanguageModelFeatures.rows."""
-    limits = [lengths[name] for name in _FEATURES]
-    sequences = [self._sequences(example, limits) for example in examples]
-    indices = [[i] for i in range(len(sequences))]
-    if self.pack:
-      sizes = [[len(tokens) for tokens in pair] for pair in sequences]
-      indices = seqio_packing.next_fit(sizes, limits)
-    rows = []
-    for row_indices in indices:
-      inputs, targets = (
-        seqio_packing.concatenate([sequences[i][j] for i in row_indices], limit)
-        for j, limit in enumerate(limits)
-      )
-      rows.append(self._row(inputs, targets))
-    return rows
-
-  def _sequences(
-    self, example: Example, limits: Sequence[int]
-  ) -> list[np.ndarray]:
-    """Returns the tokens of [inputs, targets]."""
-    sequences = [
-      np.asarray(example[name], np.int32)[:limit]
-      for name, limit in zip(_FEATURES, limits, strict=True)
-    ]
-    if not self.pack:
-      return sequences
-    return [seqio_packing.strip_padding(tokens) for tokens in sequences]
-
-  def _row(
-    self, inputs: seqio_packing.Row, targets: seqio_packing.Row
-  ) -> batch_types.EncoderDecoderBatch:
-    row = NestedMap(
-      src=self._packed_fields(inputs), tgt=self._packed_fields(targets)
+    Args:
+      pack: Whether a row may hold several examples.
+      use_custom_packing_ops: Whether SeqIO packs by operations of its own,
+        which are not public.
+      bos_id: First decoder input of each sequence.
+    """
+    super().__init__(
+      pack=pack, use_custom_packing_ops=use_custom_packing_ops, bos_id=bos_id
     )
-    row.src.ids = inputs.tokens
-    row.tgt.ids = targets.shifted(self.bos_id, self.pack)
-    row.tgt.labels = targets.tokens
-    row.tgt.weights = 1 - row.tgt.paddings
+
+  def __call__(
+    self, ds: Any, task_feature_lengths: seqio_converters.Lengths
+  ) -> Any:
+    """Returns the tf.data dataset of rows; see LanguageModelFeatures."""
+    return super().__call__(ds, task_feature_lengths).map(self._to_pax)
+
+  def _to_pax(self, features: Features) -> NestedMap:
+    """Returns the row of SeqIO's encoder and decoder features.
+
+    Raises:
+      ValueError: The row is to be packed, but has no segments.
+    """
+    tf = seqio_tasks.load_tensorflow()
+    row = NestedMap(src=NestedMap(), tgt=NestedMap())
+    row.src.ids = features['encoder_input_tokens']
+    row.src.paddings = tf.cast(row.src.ids == 0, tf.float32)
+    row.tgt.ids = features['decoder_input_tokens']
+    row.tgt.labels = features['decoder_target_tokens']
+    row.tgt.weights = tf.cast(features['decoder_loss_weights'], tf.float32)
+    row.tgt.paddings = 1.0 - row.tgt.weights
+    for name, side in (('encoder', row.src), ('decoder', row.tgt)):
+      side.segment_ids, side.segment_pos = seqio_converters.segments(
+        features, name, side.paddings, self.pack
+      )
+    for name in _TASK_IDS:
+      if name in features:
+        prefix = name.removesuffix('task_ids').rstrip('_')
+        for side in (prefix,) if prefix else ('src', 'tgt'):
+          row[side].task_ids = features[name]
     return row
 
-  def _packed_fields(self, row: seqio_packing.Row) -> NestedMap:
-    """Returns paddings, segment_ids and segment_pos."""
-    is_token = (row.tokens != 0).astype(np.int32)
-    segments, positions = row.segments, row.positions
-    if not self.pack:
-      segments, positions = is_token, np.arange(len(is_token)) * is_token
-    return NestedMap(
-      paddings=(1 - is_token).astype(np.float32),
-      segment_ids=segments * is_token,
-      segment_pos=positions.astype(np.int32),
-    )
+
+class SequenceModelFeaturesWithTaskInfo(SequenceModelFeatures):
+  """Also copies the features `task_ids`, `src_task_ids` and `tgt_task_ids`.
+
+  A row gets them as `src.task_ids` and `tgt.task_ids`.
+  """
+
+  def _convert_example(self, features: Features) -> Features:
+    task_ids = {name: features[name] for name in _TASK_IDS if name in features}
+    return {**super()._convert_example(features), **task_ids}
+
+  def __call__(
+    self, ds: Any, task_feature_lengths: seqio_converters.Lengths
+  ) -> Any:
+    # SeqIO's own `__call__` refuses features that it does not know.
+    return self._convert_features(ds, task_feature_lengths).map(self._to_pax)
+
+
+class PackedSequenceModelFeatures(SequenceModelFeatures):
+  """Converts examples that are SeqIO's encoder-decoder features already."""
+
+  def __init__(self):
+    super().__init__(pack=False)
+
+  def __call__(
+    self, ds: Any, task_feature_lengths: seqio_converters.Lengths
+  ) -> Any:
+    del task_feature_lengths  # The examples are rows.
+    return ds.map(self._to_pax)

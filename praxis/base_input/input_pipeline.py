@@ -38,6 +38,8 @@ _BYTES_KEY = '__bytes__'
 # Keys of a state of files, and of a state with a number of batches after it.
 _FILES_KEY = '__files__'
 _STATE_KEY, _NUM_BATCHES_KEY = '__state__', '__num_batches__'
+# Key of the batch that was peeked before a state.
+_PEEKED_KEY = '__peeked__'
 
 # Names become parts of directories and of summary tags.
 _VALID_NAME = re.compile(r'[a-zA-Z0-9.:_+-]+')
@@ -195,7 +197,7 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     """Returns the batch that `get_next_padded` will return, None at the end."""
     if self._peeked is not None:
       return self._peeked
-    state = None if self.has_file_state else self._state_or_none()
+    state = None if self.has_large_state else self._state_or_none()
     try:
       batch = pad_rows(self.get_next(), self.batch_padding_size)
     except end_of_data_errors():
@@ -204,8 +206,13 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     return batch
 
   @property
-  def has_file_state(self) -> bool:
-    """Whether the state consists of files, which are expensive to write."""
+  def has_large_state(self) -> bool:
+    """Whether the state is expensive to get, such as files of `save`."""
+    return self._has_file_state
+
+  @property
+  def _has_file_state(self) -> bool:
+    """Whether the state consists of the files of `save`."""
     cls = type(self)
     return (
       cls.save is not BaseInput.save
@@ -216,14 +223,19 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
   def get_state(self) -> State:
     """Returns the position in the data: a small dict of JSON values, or bytes.
 
-    A state of files is that after a peeked batch, which a restart skips.
+    A large state has the peeked batch itself.
 
     Raises:
       UnknownStateError: the input is not resumable, and a batch was peeked.
       NotImplementedError: the input is not resumable.
     """
-    if self._peeked is None or self.has_file_state:
+    if self._peeked is None:
       state = self._get_state_internal()
+    elif self.has_large_state:
+      state = {
+        _STATE_KEY: self._get_state_internal(),
+        _PEEKED_KEY: _batch_to_state(self._peeked),
+      }
     elif self._state_before_peek is None:
       raise UnknownStateError(
         f'the state of {self.name!r} before its peeked batch is unknown; give '
@@ -240,17 +252,15 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
       ChangedDataError: the state belongs to other data.
     """
     self._peeked = self._state_before_peek = None
-    num_batches = 0
-    if isinstance(state, dict) and state.keys() == {
-      _STATE_KEY,
-      _NUM_BATCHES_KEY,
-    }:
-      state, num_batches = state[_STATE_KEY], state[_NUM_BATCHES_KEY]
+    state, num_batches = _unwrap(state, _NUM_BATCHES_KEY)
     state, fingerprint = data_fingerprints.detach(state)
     if fingerprint:
       data_fingerprints.check(self.name, fingerprint, self.data_fingerprint())
+    state, peeked = _unwrap(state, _PEEKED_KEY)
     self._set_state_internal(state)
-    for _ in range(num_batches):
+    if peeked is not None:
+      self._peeked = _batch_from_state(peeked)
+    for _ in range(num_batches or 0):
       self.get_next_padded()
 
   def save(self, checkpoint_path: str | os.PathLike[str]) -> None:
@@ -336,7 +346,7 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     return jax.tree.map(place, arrays, pspecs)
 
   def _get_state_internal(self) -> State:
-    if self.has_file_state:
+    if self._has_file_state:
       return {_FILES_KEY: input_files.read_saved(self.save)}
     raise NotImplementedError(
       f'{type(self).__name__} is not resumable: it does not define '
@@ -344,7 +354,7 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     )
 
   def _set_state_internal(self, state: State) -> None:
-    if self.has_file_state:
+    if self._has_file_state:
       input_files.restore_from(state[_FILES_KEY], self.restore)
       return
     raise NotImplementedError(
@@ -387,8 +397,10 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
       )
 
   def __reduce__(self):
-    peeked = self._peeked is not None and not self.has_file_state
-    state = self._state_before_peek if peeked else self._state_or_none()
+    try:
+      state = self.get_state()
+    except NotImplementedError:
+      state = None
     return _rebuild, (self.hparams.clone(), state)
 
 
@@ -410,6 +422,37 @@ def pad_rows(batch: NestedMap, rows: int) -> NestedMap:
   return jax.tree.map(
     lambda x: np.pad(x, [(0, rows)] + [(0, 0)] * (x.ndim - 1)), batch
   )
+
+
+def _unwrap(state: State, key: str) -> tuple[State, Any]:
+  """Returns a state without the value of a key around it, and the value."""
+  if isinstance(state, dict) and state.keys() == {_STATE_KEY, key}:
+    return state[_STATE_KEY], state[key]
+  return state, None
+
+
+def _batch_to_state(batch: NestedMap) -> State:
+  """Returns the data type, shape and bytes of each array of a batch.
+
+  Raises:
+    UnknownStateError: the batch has text.
+  """
+  arrays = {key: np.asarray(x) for key, x in batch.FlattenItems()}
+  if texts := [key for key, x in arrays.items() if x.dtype.hasobject]:
+    raise UnknownStateError(
+      f'the state before a peeked batch with text, {texts}, is unknown; take '
+      'the batch first'
+    )
+  return {
+    key: [x.dtype.str, list(x.shape), x.tobytes()] for key, x in arrays.items()
+  }
+
+
+def _batch_from_state(state: State) -> NestedMap:
+  batch = NestedMap()
+  for key, (dtype, shape, content) in state.items():
+    batch.Set(key, np.frombuffer(content, dtype).reshape(shape))
+  return batch
 
 
 def _rebuild(

@@ -118,8 +118,8 @@ class MultiInput(BaseInput):
     )
 
   @property
-  def has_file_state(self) -> bool:
-    return any(child.has_file_state for child in self._inputs.values())
+  def has_large_state(self) -> bool:
+    return any(child.has_large_state for child in self._inputs.values())
 
   def _get_state_internal(self) -> State:
     return {name: i.get_state() for name, i in self._inputs.items()}

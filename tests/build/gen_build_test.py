@@ -57,6 +57,20 @@ def test_small_tests_of_a_folder_are_one_target(tmp_path):
   assert '"//praxis:a",\n        "//praxis:b",' in text
 
 
+def test_small_tests_with_tensorflow_are_another_target(tmp_path):
+  small = '# bazel: size=small\n'
+  files = {
+    'tests/a_test.py': small,
+    'tests/b_test.py': small + '# bazel: deps=@pypi_seqio//seqio\n',
+    'tests/c_test.py': small + '# bazel: deps=@pypi_seqio//lingvo\n',
+  }
+  text = _build(_tree(tmp_path, files), 'tests')
+  shared, seqio = text.split('pytest_test(')[1:3]
+  assert 'name = "seqio_tests"' not in shared and 'pypi_seqio' not in shared
+  assert '"b_test.py",\n        "c_test.py",' in seqio
+  assert 'pypi_seqio//lingvo' in seqio and 'pypi_seqio//seqio' in seqio
+
+
 def test_a_type_checkers_imports_are_no_deps(tmp_path):
   source = 'if typing.TYPE_CHECKING:\n  import jax\n'
   text = _build(_tree(tmp_path, {'praxis/a.py': source}), 'praxis')
@@ -113,14 +127,6 @@ def test_what_people_wrote_is_kept(tmp_path):
       'higher layer',
     ),
     ({'pax/a.py': '# bazel: deps=@pypi_seqio//seqio\n'}, 'TensorFlow'),
-    (
-      {
-        'tests/pax/a_test.py': (
-          '# bazel: size=small\n# bazel: deps=@pypi_seqio//seqio\n'
-        )
-      },
-      'TensorFlow',
-    ),
   ],
 )
 def test_faults_are_named(tmp_path, files, complaint):

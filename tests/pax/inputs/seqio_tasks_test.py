@@ -5,22 +5,44 @@
 from __future__ import annotations
 
 import importlib
+import types
 
 import pytest
 
 from pax.inputs import seqio_tasks
-from tests.pax.inputs import stand_in_seqio
+
+
+class Registry:
+  """The part of SeqIO's registry that declarations use."""
+
+  def __init__(self):
+    self.tasks = {}
+
+  def names(self):
+    return self.tasks.keys()
+
+  def add(self, name, task):
+    self.tasks[name] = task
+
+
+def registries():
+  tasks = Registry()
+  return types.SimpleNamespace(
+    TaskRegistry=tasks,
+    MixtureRegistry=Registry(),
+    get_mixture_or_task=tasks.tasks.__getitem__,
+  )
 
 
 def test_a_task_is_declared_when_it_is_asked_for(monkeypatch):
   monkeypatch.setattr(seqio_tasks, '_declarations', {})
-  seqio, made = stand_in_seqio.module(), []
+  seqio, made = registries(), []
 
   @seqio_tasks.provides('first', 'second')
   def add(into):
     made.append(into)
     for name in ('first', 'second'):
-      into.TaskRegistry.add(name, stand_in_seqio.Task())
+      into.TaskRegistry.add(name, object())
 
   assert not made
   first = seqio_tasks.find(seqio, 'first')
@@ -43,7 +65,7 @@ def test_seqio_that_is_missing(monkeypatch):
 @pytest.fixture
 def seqio(monkeypatch):
   """A stand-in of the module, which notes the folder of TFDS."""
-  module = stand_in_seqio.module()
+  module = registries()
   module.folders = []
   module.set_tfds_data_dir_override = module.folders.append
   module.Task = lambda name, **fields: (name, fields)
