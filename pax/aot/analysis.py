@@ -137,6 +137,8 @@ class _Trace:
   flops: Flops
   # FLOPs on all devices with one iteration of each loop, as XLA counts.
   flops_loops_once: float
+  # FLOPs of one call of each Pallas kernel, by name.
+  mosaic_flops: dict[str, int]
   peak: liveness.PeakMemory
   seconds: float
 
@@ -166,6 +168,7 @@ def _trace_step(target: Target) -> _Trace:
       total=sum(by_primitive.values()),
     ),
     flops_loops_once=sum(loops_once.values()),
+    mosaic_flops=flops_lib.pallas_kernels(jaxpr),
     peak=liveness.estimate_peak_memory(jaxpr, target.partitioner),
     seconds=time.monotonic() - start,
   )
@@ -202,7 +205,7 @@ def _add_trace(target: Target, report: Report, trace: _Trace) -> Report:
     fits=None,
     advice=[],
     flops=trace.flops,
-    roofline=_roofline(target, trace.flops),
+    roofline=_roofline(target, trace),
     trace_s=trace.seconds,
   )
   if estimate.fits is not False:
@@ -266,7 +269,7 @@ def _compile(
     flops=flops,
     collectives=collectives.totals(sent),
     roofline=_roofline(
-      target, flops, compiled.module, sent, has_cycles=full_effort
+      target, trace, compiled.module, sent, has_cycles=full_effort
     ),
     compile_s=compiled.seconds,
     full_effort=full_effort,
@@ -313,7 +316,7 @@ def _mesh_topology(target: Target) -> collectives.MeshTopology:
 
 def _roofline(
   target: Target,
-  flops: Flops,
+  trace: _Trace,
   module: hlo_parser.Module | None = None,
   sent: list[collectives.Collective] | None = None,
   *,
@@ -323,7 +326,7 @@ def _roofline(
 
   Args:
     target: the experiment and its machine.
-    flops: of the step.
+    trace: analyses of the step's jaxpr.
     module: the compiled step; None: not compiled.
     sent: its collectives; None: not compiled.
     has_cycles: whether XLA's cycle estimates hold: at full effort.
@@ -332,11 +335,14 @@ def _roofline(
   if chip is None:
     return None
   num_devices = len(target.partitioner.devices)
+  kernels = None
+  if has_cycles:
+    kernels = kernel_time.kernel_seconds(module, chip, trace.mosaic_flops)
   return roofline.compute_roofline(
     chip,
-    model_flops=flops.model / num_devices,
-    matmul_flops=flops.matmuls / num_devices,
+    model_flops=trace.flops.model / num_devices,
+    matmul_flops=trace.flops.matmuls / num_devices,
     memory_bytes=module and bytes_accessed.program_bytes(module),
     collectives=sent,
-    kernel_s=kernel_time.kernel_seconds(module, chip) if has_cycles else None,
+    kernels=kernels,
   )

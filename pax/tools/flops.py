@@ -32,7 +32,8 @@ def count(fn: Callable[..., Any], *args: Any) -> dict[str, int]:
   A matrix product of M x K and K x N is 2MNK, a convolution twice its
   multiplications, a reduction one per input element, any other primitive one
   per output element. A condition counts its most expensive branch, a loop of
-  unknown trip count one iteration. Nothing runs.
+  unknown trip count one iteration, a Pallas kernel every point of its grid.
+  Nothing runs.
   """
   return count_jaxpr(jax.make_jaxpr(fn)(*args).jaxpr)
 
@@ -47,6 +48,30 @@ def count_jaxpr(jaxpr: Any, *, loops_once: bool = False) -> dict[str, int]:
   """
   counts = _count(jaxpr, loops_once)
   return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
+
+
+def pallas_kernels(jaxpr: Any) -> dict[str, int]:
+  """Returns the FLOPs of one call of each Pallas kernel, by its name.
+
+  Of several kernels of a name the most expensive counts. Blocks that a kernel
+  skips at run time count too.
+  """
+  kernels: dict[str, int] = {}
+  for eqn in jaxpr.eqns:
+    inner = list(py_utils.sub_jaxprs(eqn))
+    if eqn.primitive.name == 'pallas_call':
+      flops = _trip_count(eqn) * sum(_count(j, False).total() for j in inner)
+      found = {eqn.params['name']: flops}
+    else:
+      found = {}
+      for called in inner:
+        found = _larger(found, pallas_kernels(called))
+    kernels = _larger(kernels, found)
+  return kernels
+
+
+def _larger(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
+  return {k: max(a.get(k, 0), b.get(k, 0)) for k in {**a, **b}}
 
 
 def _count(jaxpr: Any, loops_once: bool) -> collections.Counter[str]:
@@ -69,11 +94,13 @@ def _count(jaxpr: Any, loops_once: bool) -> collections.Counter[str]:
 
 
 def _trip_count(eqn: Any) -> int:
-  """How often the inner jaxprs run: per iteration, or per device."""
+  """How often the inner jaxprs run: per iteration, device or grid point."""
   if eqn.primitive.name == 'scan':
     return eqn.params['length']
   if eqn.primitive.name == 'shard_map':
     return eqn.params['mesh'].size
+  if eqn.primitive.name == 'pallas_call':
+    return math.prod(eqn.params['grid_mapping'].grid)
   return 1
 
 

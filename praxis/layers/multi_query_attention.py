@@ -9,6 +9,8 @@ References: MQA, arXiv:1911.02150; GQA, arXiv:2305.13245.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -107,6 +109,9 @@ class MultiQueryDotProductAttention(attentions.DotProductAttention):
   # Number of positions before and after its own that a query sees; all when
   # None.
   local_window_size: tuple[int, int] | None = None
+
+  # Chunks of queries compute the same.
+  has_kernel: ClassVar[bool] = True
 
   class WeightSharding(attentions.DotProductAttention.WeightSharding):
     # Of projections to one head [D, H].

@@ -24,6 +24,7 @@ _BRANCHES = re.compile(
 )
 _TUPLE_INDEX = re.compile(r'\bindex=(\d+)')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _BIT_WIDTH = re.compile(r'\d+')
 
 # Opcodes that run their called computation once per execution.
@@ -197,10 +198,15 @@ class Module:
 
 
 def parse(text: str) -> Module:
-  """Parses HLO text, as from `jax.stages.Compiled.as_text`."""
+  """Parses HLO text, as from `jax.stages.Compiled.as_text`.
+
+  Raises:
+    ValueError: the text ends within a computation, or has no entry.
+  """
   computations: dict[str, Computation] = {}
   entry, name, instructions = '', None, {}
-  for line in text.splitlines():
+  lines = iter(text.splitlines())
+  for line in lines:
     if name is None:
       if header := _COMPUTATION_HEADER.match(line):
         name, instructions = header[2], {}
@@ -208,9 +214,35 @@ def parse(text: str) -> Module:
     elif line.startswith('}'):
       computations[name] = Computation(name, instructions)
       name = None
-    elif instruction := _parse_instruction(line):
+    elif instruction := _parse_instruction(_with_continuations(line, lines)):
       instructions[instruction.name] = instruction
+  if name is not None or entry not in computations:
+    raise ValueError(
+      f'HLO text must end after a computation and have an ENTRY, got the end '
+      f'in {name!r} and the entry {entry!r}'
+    )
   return Module(computations, entry)
+
+
+def _with_continuations(line: str, lines: Iterator[str]) -> str:
+  """Returns an instruction with the following lines of its attributes.
+
+  The metadata of Mosaic kernels have several lines, which begin with a quote or
+  a closing brace.
+  """
+  if not line.endswith('{'):
+    return line
+  parts = [line]
+  depth = _brace_depth(line)
+  while depth > 0:
+    parts.append(next(lines, '}' * depth))
+    depth += _brace_depth(parts[-1])
+  return ''.join(parts)
+
+
+def _brace_depth(line: str) -> int:
+  unquoted = _QUOTED.sub('', line)
+  return unquoted.count('{') - unquoted.count('}')
 
 
 def _initial_value(

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from pax.aot.hlo import collectives as collectives_lib
+from pax.aot.hlo import kernel_time
 from pax.summaries import chips
 
 
@@ -32,6 +33,8 @@ class Roofline:
   mfu: float
   # Step time and MFU from XLA's cycle estimates; None: it has none.
   compiler_s: float | None = None
+  # The part of Mosaic kernels, which have no estimates; see kernel_time.py.
+  mosaic_s: float | None = None
   compiler_mfu: float | None = None
 
   @property
@@ -54,7 +57,7 @@ def compute_roofline(
   matmul_flops: float,
   memory_bytes: float | None,
   collectives: Iterable[collectives_lib.Collective] | None,
-  kernel_s: float | None = None,
+  kernels: kernel_time.KernelSeconds | None = None,
 ) -> Roofline:
   """Returns the roofline of a step. All quantities are per device.
 
@@ -64,7 +67,7 @@ def compute_roofline(
     matmul_flops: FLOPs of the step's matmuls, with recomputation.
     memory_bytes: bytes accessed in HBM; None: unknown.
     collectives: of the compiled step; None: unknown.
-    kernel_s: kernel time from XLA's cycle estimates; None: unknown.
+    kernels: kernel time from XLA's cycle estimates; None: unknown.
   """
   compute_s = matmul_flops / chip.flops
   memory_s = ici_s = dcn_s = waiting_s = None
@@ -78,8 +81,8 @@ def compute_roofline(
   links_s = max(ici_s or 0.0, dcn_s or 0.0)
   step_s = max(max(compute_s, memory_s or 0.0) + (waiting_s or 0.0), links_s)
   compiler_s = None
-  if kernel_s is not None:
-    compiler_s = max(kernel_s + (waiting_s or 0.0), links_s)
+  if kernels is not None:
+    compiler_s = max(kernels.total + (waiting_s or 0.0), links_s)
   model_s = model_flops / chip.flops
   return Roofline(
     compute_s=compute_s,
@@ -90,6 +93,7 @@ def compute_roofline(
     step_s=step_s,
     mfu=model_s / step_s if step_s else 0.0,
     compiler_s=compiler_s,
+    mosaic_s=kernels and kernels.mosaic,
     compiler_mfu=model_s / compiler_s if compiler_s else None,
   )
 

@@ -83,6 +83,11 @@ def summary_rows(report: Report) -> Iterator[tuple[str, str]]:
         f'{format_seconds(roofline.compiler_s)},'
         f' MFU {100 * roofline.compiler_mfu:.1f} %',
       )
+    if roofline.mosaic_s:
+      yield (
+        '  of it Mosaic kernels (half of the peak)',
+        format_seconds(roofline.mosaic_s),
+      )
   yield 'analysis time', ', '.join(_analysis_times(report))
 
 

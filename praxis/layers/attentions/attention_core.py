@@ -23,7 +23,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
 from praxis import base_layer
-from praxis.layers.attentions import masks
+from praxis.layers.attentions import masks, segments
 
 Einsum = Callable[..., Array]
 QueryHeads = Float[Array, 'B T N H']
@@ -400,12 +400,16 @@ def check_inputs(inputs: Sequence[Array], dims: Sequence[int]) -> None:
 
 
 def check_mask(
-  mask: Array, batch: int, num_heads: int, num_queries: int, num_keys: int
+  mask: Array | segments.SegmentMask,
+  batch: int,
+  num_heads: int,
+  num_queries: int,
+  num_keys: int,
 ) -> None:
   """Checks that a mask broadcasts to the logits.
 
   Args:
-    mask: additive or boolean.
+    mask: additive or boolean, or segments.
     batch: size of the batch.
     num_heads: number of heads of queries.
     num_queries: number of queries.

@@ -13,7 +13,7 @@ heads (MQA, GQA), or N.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
@@ -25,9 +25,12 @@ from praxis.layers.attentions import (
   attention_core,
   dconv,
   head_projections,
+  kernel_choice,
   kv_cache,
   masks,
   projections,
+  segments,
+  splash,
 )
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
@@ -97,6 +100,8 @@ class DotProductAttention(head_projections.HeadProjections):
   # Normalizes queries and keys of each head, after or before their rotation.
   ln_tpl: LayerTpl | None = template_field(None)
   ln_before_rotary: bool = False
+  # How whole sequences attend; see kernel_choice.py.
+  atten_implementation: str = kernel_choice.AUTO
 
   class WeightSharding(head_projections.HeadProjections.WeightSharding):
     # Of convolutions [N, H].
@@ -104,6 +109,13 @@ class DotProductAttention(head_projections.HeadProjections):
 
   # Whether logits depend on the distance between query and key index.
   _has_relative_logits: ClassVar[bool] = False
+  # Whether kernels compute the same; not so if a subclass overrides a step.
+  has_kernel: ClassVar[bool] = True
+
+  def __init_subclass__(cls, **kwargs: Any) -> None:
+    if 'has_kernel' not in vars(cls) and kernel_choice.STEPS & vars(cls).keys():
+      cls.has_kernel = False
+    super().__init_subclass__(**kwargs)
 
   def setup(self) -> None:
     self._check_fields()
@@ -123,19 +135,19 @@ class DotProductAttention(head_projections.HeadProjections):
     query_vec: Float[Array, 'B T Dq'],
     key_vec: Float[Array, 'B S Dk'],
     value_vec: Float[Array, 'B S Dv'],
-    atten_mask: Float[Array, '#B #N #T S'],
+    atten_mask: Float[Array, '#B #N #T S'] | segments.SegmentMask,
     query_segment_pos: Int[Array, '#B T'] | None = None,
     key_segment_pos: Int[Array, '#B S'] | None = None,
   ) -> tuple[Float[Array, 'B T Dq'], Float[Array, 'B N ...'] | None]:
     """Returns the attended values and the probabilities before dropout.
 
-    The probabilities are [B, N, T, S], or as a subclass documents.
+    The probabilities are [B, N, T, S], or as documented; None from a kernel.
 
     Args:
       query_vec: inputs of the queries.
       key_vec: inputs of the keys.
       value_vec: inputs of the values.
-      atten_mask: additive; see masks.py.
+      atten_mask: additive (see masks.py), or segments, which kernels read.
       query_segment_pos: position of each query in its segment; its index when
         None.
       key_segment_pos: likewise of each key.
@@ -149,7 +161,7 @@ class DotProductAttention(head_projections.HeadProjections):
     if self.attention_mask_summary:
       self.add_summary(
         'attention_mask',
-        lambda: jnp.moveaxis(atten_mask, 1, -1),
+        lambda: jnp.moveaxis(segments.additive(atten_mask), 1, -1),
         base_layer.SummaryType.IMAGE,
       )
     writer = self._prefill_writer()
@@ -162,8 +174,11 @@ class DotProductAttention(head_projections.HeadProjections):
       query_pos = masks.step_positions(query_segment_pos, 0, length)
       key_pos = masks.step_positions(key_segment_pos, 0, key.shape[1])
       bias = self.relative_bias(query_pos, key_pos)
-    inputs = AttentionInputs(query, key, value, atten_mask, bias)
-    encoded, probs = self._attend(inputs, query_segment_pos)
+    heads = splash.Heads(query, key, value)
+    encoded, probs = self._attend_by_kernel(heads, atten_mask, bias), None
+    if encoded is None:
+      inputs = AttentionInputs(*heads, segments.additive(atten_mask), bias)
+      encoded, probs = self._attend(inputs, query_segment_pos)
     if self.ngrammer_tpl is not None:
       encoded = self._add_ngrams(encoded, probs, key_segment_pos)
     split = self.activation_split_dims_mapping.bld
@@ -340,6 +355,34 @@ class DotProductAttention(head_projections.HeadProjections):
       key = 'key_post_rotary_pos_emb'
     value = 'value_post_dconv' if self.dconv_qkv else 'value_state'
     return key, value
+
+  def _attend_by_kernel(
+    self,
+    heads: splash.Heads,
+    mask: Mask | segments.SegmentMask,
+    bias: Bias | None,
+  ) -> QueryHeads | None:
+    """Returns the attended values of a fused kernel; None without one."""
+    unsupported = {
+      type(self).__name__: not self.has_kernel,
+      'relative_bias_tpl': bias is not None,
+      'attention_extra_logit': self.attention_extra_logit is not None,
+      'ngram_using_attention_scores': self._uses_ngram_scores(),
+      'qk_einsum_tpl': self.qk_einsum_tpl.cls is not base_ops.EinsumOp,
+      'pv_einsum_tpl': self.pv_einsum_tpl.cls is not base_ops.EinsumOp,
+      'atten_dropout_prob': self.atten_dropout_prob > 0 and not self.do_eval,
+    }
+    split = self.activation_split_dims_mapping.blnh
+    if not kernel_choice.uses_splash(
+      self.atten_implementation, unsupported, heads, mask, split
+    ):
+      return None
+    query = self._scale_query(heads.query) * self._logit_transform().scale
+    spec = splash.Spec(mask.is_causal, self._window(), self.atten_logit_cap)
+    encoded = splash.attend(
+      heads._replace(query=query), mask.segment_ids, spec, split
+    )
+    return self._shard_heads(encoded)
 
   def _attend(
     self, inputs: AttentionInputs, query_pos: Positions
@@ -538,6 +581,7 @@ class DotProductAttention(head_projections.HeadProjections):
 
   def _check_fields(self) -> None:
     """Raises ValueError if fields exclude each other."""
+    kernel_choice.check_implementation(self.atten_implementation)
     attention_core.check_dims(
       self.input_dim, self.num_heads, self.dim_per_head, self.hidden_dim
     )

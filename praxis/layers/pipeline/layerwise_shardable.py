@@ -101,8 +101,8 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
   def __call__(
     self,
     inputs: NestedJTensor,
-    *broadcast_inputs: NestedJTensor | None,
-    **broadcast_kwargs: NestedJTensor | None,
+    *broadcast_inputs: pytypes.PyTreeOf[pytypes.JTensor] | None,
+    **broadcast_kwargs: pytypes.PyTreeOf[pytypes.JTensor] | None,
   ) -> NestedJTensor:
     """Returns the last stage's output for the whole batch.
 

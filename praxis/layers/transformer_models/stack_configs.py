@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from praxis import base_layer, pax_fiddle
+from praxis.layers.attentions import kernel_choice
+from praxis.layers.transformers import transformer
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
@@ -36,6 +38,28 @@ def layer_templates(stacked_tpl: LayerTpl) -> list[LayerTpl]:
 def has_field(template: pax_fiddle.Config, name: str) -> bool:
   """Returns whether the template's class has a field of this name."""
   return any(f.name == name for f in pax_fiddle.fields_of(template.cls))
+
+
+def may_use_kernels(stack_tpl: LayerTpl) -> bool:
+  """Returns whether self-attention of a stack may run as a fused kernel.
+
+  Its layers then take segments instead of the array of a mask.
+  """
+  layers = [
+    layer
+    for stacked_tpl in stacked_transformers(stack_tpl)
+    for layer in layer_templates(stacked_tpl)
+  ]
+  return all(map(_may_use_kernel, layers))
+
+
+def _may_use_kernel(layer: LayerTpl) -> bool:
+  if layer.cls.__call__ is not transformer.Transformer.__call__:
+    return False
+  attention = layer.tr_atten_tpl
+  return getattr(
+    attention.cls, 'has_kernel', False
+  ) and kernel_choice.may_use_kernel(attention.atten_implementation)
 
 
 def for_model(

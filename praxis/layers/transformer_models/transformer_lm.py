@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Num
 
 from praxis import base_layer, pax_fiddle
@@ -18,6 +19,7 @@ from praxis.layers import (
   normalizations,
   transformers,
 )
+from praxis.layers.attentions import segments
 from praxis.layers.embedding_softmax import fused
 from praxis.layers.transformer_models import (
   input_embedder,
@@ -360,8 +362,14 @@ class TransformerLm(decode_states.DecodeStateContainer):
 
   def _segment_mask(
     self, segment_ids: Array, causal_attention_mask: Array | None
-  ) -> Float[Array, 'B 1 T T']:
-    if self.model_type == LanguageModelType.BIDIRECTIONAL:
+  ) -> Float[Array, 'B 1 T T'] | segments.SegmentMask:
+    is_bidirectional = self.model_type == LanguageModelType.BIDIRECTIONAL
+    if causal_attention_mask is None and stack_configs.may_use_kernels(
+      self.stacked_transformer_tpl
+    ):
+      dtype = np.dtype(self.fprop_dtype)
+      return segments.SegmentMask(segment_ids, not is_bidirectional, dtype)
+    if is_bidirectional:
       return attentions.segment_mask(segment_ids, dtype=self.fprop_dtype)
     return attentions.causal_segment_mask(
       segment_ids, self.fprop_dtype, causal_attention_mask

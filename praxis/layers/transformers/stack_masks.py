@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 from praxis.layers import attentions
+from praxis.layers.attentions import segments
 
 # [batch or 1, 1, queries or 1, keys]
 AdditiveMask = Float[Array, '#B 1 #T S']
@@ -16,19 +19,23 @@ def compute_attention_masks_for_fprop(
   inputs: Float[Array, 'B T D'],
   paddings: Num[Array, 'B T'] | None = None,
   causal_attention: bool | None = False,
-  segment_mask: Float[Array, '#B 1 #T T'] | None = None,
+  segment_mask: Float[Array, '#B 1 #T T'] | segments.SegmentMask | None = None,
   cross_inputs: Float[Array, 'B S Ds'] | None = None,
   cross_paddings: Num[Array, 'B S'] | None = None,
   cross_segment_mask: Float[Array, '#B 1 #T S'] | None = None,
   fold_padding_with_segment_mask: bool | None = False,
-) -> tuple[Float[Array, '#B 1 #T T'], Float[Array, '#B 1 #T S'] | None]:
+) -> tuple[
+  Float[Array, '#B 1 #T T'] | segments.SegmentMask,
+  Float[Array, '#B 1 #T S'] | None,
+]:
   """Returns the masks of self-attention and, given its inputs, cross-attention.
 
   Args:
     inputs: of the stack.
     paddings: 1 for padded inputs.
     causal_attention: whether to mask later positions.
-    segment_mask: additive mask between segments.
+    segment_mask: additive mask between segments; segments stay so if they mask
+      padding too.
     cross_inputs: keys and values of cross-attention.
     cross_paddings: 1 for padded cross inputs.
     cross_segment_mask: additive mask between inputs and cross inputs.
@@ -44,8 +51,12 @@ def compute_attention_masks_for_fprop(
   else:
     _require(paddings, 'paddings', 'fold_padding_with_segment_mask=False')
     padding_mask = attentions.convert_paddings_to_mask(paddings, inputs.dtype)
+    if segment_mask is not None:
+      segment_mask = segments.additive(segment_mask)
     mask = _merge(segment_mask, padding_mask)
-  if causal_attention:
+  if causal_attention and isinstance(mask, segments.SegmentMask):
+    mask = dataclasses.replace(mask, is_causal=True)
+  elif causal_attention:
     mask = _merge(mask, attentions.causal_mask(inputs))
   if cross_inputs is None:
     return mask, None
@@ -91,6 +102,8 @@ def _merge(mask: AdditiveMask | None, other: AdditiveMask) -> AdditiveMask:
   return other if mask is None else attentions.merge_masks(mask, other)
 
 
-def _require(value: Array | None, name: str, reason: str) -> None:
+def _require(
+  value: Array | segments.SegmentMask | None, name: str, reason: str
+) -> None:
   if value is None:
     raise ValueError(f'{name} must be given with {reason}, got None')

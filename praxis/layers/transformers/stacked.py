@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from praxis import base_layer, pax_fiddle
 from praxis.layers import checkpoint_policy as checkpoint_policy_lib
 from praxis.layers import stochastics
-from praxis.layers.attentions import masks
+from praxis.layers.attentions import masks, segments
 from praxis.layers.transformers import (
   feed_forward_moe,
   stack_masks,
@@ -244,7 +244,7 @@ class StackedTransformer(transformer_stack.TransformerStack):
 
 
 def _run_layer(
-  layer: transformer.Transformer, *args: Array | None
+  layer: transformer.Transformer, *args: Array | segments.SegmentMask | None
 ) -> Float[Array, 'B T D']:
   """Returns the output of the layer without attention probabilities."""
   outputs, _ = layer(*args)

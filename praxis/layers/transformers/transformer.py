@@ -16,6 +16,7 @@ from praxis.layers import (
   normalizations,
   stochastics,
 )
+from praxis.layers.attentions import segments
 from praxis.layers.transformers import (
   activation_summaries,
   feed_forward,
@@ -89,7 +90,7 @@ class Transformer(decode_states.DecodeStateContainer):
     self,
     inputs: Float[Array, 'B T D'],
     paddings: Num[Array, 'B T'] | None,
-    attention_mask: Float[Array, '#B #N #T T'],
+    attention_mask: Float[Array, '#B #N #T T'] | segments.SegmentMask,
     cross_inputs: Float[Array, 'B S D'] | None = None,
     cross_attention_mask: Float[Array, '#B #N #T S'] | None = None,
     segment_pos: Int[Array, '#B T'] | None = None,
@@ -100,7 +101,7 @@ class Transformer(decode_states.DecodeStateContainer):
     Args:
       inputs: of the layer.
       paddings: 1 for padded inputs.
-      attention_mask: additive mask of self-attention.
+      attention_mask: additive mask of self-attention, or segments.
       cross_inputs: keys and values of cross-attention.
       cross_attention_mask: additive mask of cross-attention.
       segment_pos: position of each input in its segment.
@@ -204,7 +205,10 @@ class Transformer(decode_states.DecodeStateContainer):
     self.create_child('ff_layer', self._feed_forward_tpl())
 
   def _self_attend(
-    self, x: Float[Array, 'B T D'], mask: Array, pos: Array | None
+    self,
+    x: Float[Array, 'B T D'],
+    mask: Array | segments.SegmentMask,
+    pos: Array | None,
   ) -> tuple[Float[Array, 'B T D'], Array | None]:
     """Returns self-attention of the normalized inputs, and probabilities."""
     return self.self_attention(

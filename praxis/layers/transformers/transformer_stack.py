@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 from jaxtyping import Array, Float, Int, Num
 
 from praxis.layers import decode_states
+from praxis.layers.attentions import segments
 
 
 class LayerContext(NamedTuple):
   """The inputs that all layers of a stack share in a forward pass."""
 
   paddings: Num[Array, 'B T'] | None
-  segment_mask: Float[Array, '#B 1 #T T'] | None
+  segment_mask: Float[Array, '#B 1 #T T'] | segments.SegmentMask | None
   cross_inputs: Float[Array, 'B S D'] | None
   cross_paddings: Num[Array, 'B S'] | None
   cross_segment_mask: Float[Array, '#B 1 #T S'] | None
@@ -38,7 +39,9 @@ class TransformerStack(decode_states.DecodeStateContainer):
     self,
     inputs: Float[Array, 'B T D'],
     paddings: Num[Array, 'B T'] | None,
-    segment_mask: Float[Array, '#B 1 #T T'] | None = None,
+    segment_mask: Float[Array, '#B 1 #T T']
+    | segments.SegmentMask
+    | None = None,
     cross_inputs: Float[Array, 'B S D'] | None = None,
     cross_paddings: Num[Array, 'B S'] | None = None,
     cross_segment_mask: Float[Array, '#B 1 #T S'] | None = None,
@@ -49,7 +52,7 @@ class TransformerStack(decode_states.DecodeStateContainer):
     Args:
       inputs: of the first layer.
       paddings: 1 for padded inputs.
-      segment_mask: additive mask between segments.
+      segment_mask: additive mask between segments, or the segments.
       cross_inputs: keys and values of cross-attention.
       cross_paddings: 1 for padded cross inputs.
       cross_segment_mask: additive mask between inputs and cross inputs.

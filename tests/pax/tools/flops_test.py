@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import pallas as pl
 
 from pax.tools import flops
 
@@ -50,3 +51,29 @@ def test_custom_gradients_count_once():
   fn = lambda x: jax.nn.relu(x) * 2.0
   found = flops.count(fn, jnp.ones(5))
   assert found['max'] == 5 and found['mul'] == 5
+
+
+def test_pallas_kernels_count_every_point_of_their_grid():
+  def kernel(x, w, out):
+    @pl.when(pl.program_id(0) > 0)
+    def _():
+      out[...] = jnp.dot(x[...], w[...])
+
+  def fn(x, w):
+    return pl.pallas_call(
+      kernel,
+      grid=(3, 2),
+      in_specs=[
+        pl.BlockSpec((4, 8), lambda i, j: (i, 0)),
+        pl.BlockSpec((8, 4), lambda i, j: (0, j)),
+      ],
+      out_specs=pl.BlockSpec((4, 4), lambda i, j: (i, j)),
+      out_shape=jax.ShapeDtypeStruct((12, 8), jnp.float32),
+      name='product',
+    )(x, w)
+
+  args = jnp.ones((12, 8)), jnp.ones((8, 8))
+  assert flops.count(fn, *args)['dot_general'] == 2 * 12 * 8 * 8
+  jaxpr = jax.make_jaxpr(lambda *xs: jax.jit(fn)(*xs))(*args).jaxpr
+  assert list(flops.pallas_kernels(jaxpr)) == ['product']
+  assert flops.pallas_kernels(jaxpr)['product'] >= 2 * 12 * 8 * 8

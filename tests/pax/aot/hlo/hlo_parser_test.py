@@ -43,3 +43,25 @@ def test_rounds_of_loops(module):
   assert counts == {'filled': 3, 'new': 5, 'ds': 5}
   ds = executions['ds']
   assert ds.is_fused and ds.computation.name == 'fused_slice'
+
+
+def test_attributes_of_several_lines():
+  # As of Mosaic kernels, whose metadata have lines of their own.
+  text = hlo_texts.TWO_LOOPS.replace(
+    'add(%sum, %sum), metadata=',
+    'add(%sum, %sum), frontend_attributes={kernel_metadata={\n'
+    '"xprof":"{\\"block\\": 512, \\"}\\": 1}"\n}}, metadata=',
+  )
+  module = hlo_parser.parse(text)
+  new = module.computations['drain'].instructions['new']
+  assert new.op_name == 'jit(step)/add' and '"xprof"' in new.attributes
+  assert len(list(module.executions())) == len(
+    list(hlo_parser.parse(hlo_texts.TWO_LOOPS).executions())
+  )
+
+
+def test_a_text_that_ends_early_is_an_error():
+  lines = hlo_texts.TWO_LOOPS.splitlines()
+  for end in (-1, 2):
+    with pytest.raises(ValueError, match='must end after a computation'):
+      hlo_parser.parse('\n'.join(lines[:end]))

@@ -57,7 +57,22 @@ def test_kernels_follow_each_other():
   loop = 6 * 50 / 100
   # Two kernels have no estimate: 32 bytes read, 32 written.
   without_estimate = 2 * (32 + 32) / 4
-  assert seconds == loop + without_estimate
+  assert seconds == kernel_time.KernelSeconds(loop + without_estimate, 0.0)
+
+
+def test_mosaic_kernels_run_at_half_the_peak_or_the_bandwidth():
+  kernel = (
+    'custom-call(%done), custom_call_target="tpu_custom_call", '
+    'metadata={op_name="jit(step)/scan/splash_fwd/splash_fwd/pallas_call"}'
+  )
+  module = hlo_parser.parse(PROGRAM.replace('negate(%done)', kernel))
+  chip = dataclasses.replace(CHIP, flops=10.0)
+  for flops, seconds in ((400, 400 / 5), (0, (32 + 32) / 4)):
+    times = kernel_time.kernel_seconds(module, chip, {'splash_fwd': flops})
+    assert times.mosaic == seconds
+    assert times.xla == 6 * 50 / 100 + (32 + 32) / 4
+  with pytest.raises(ValueError, match='splash_fwd'):
+    kernel_time.kernel_seconds(module, chip, {'other': 1})
 
 
 def test_nothing_is_said_where_nothing_is_known():

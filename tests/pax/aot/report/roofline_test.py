@@ -8,7 +8,7 @@ import dataclasses
 
 import pytest
 
-from pax.aot.hlo import collectives
+from pax.aot.hlo import collectives, kernel_time
 from pax.aot.report import roofline
 from pax.summaries import chips
 
@@ -37,14 +37,14 @@ SENT = collectives.Collective(
 )
 
 
-def compute(*sent, memory_bytes=50.0, kernel_s=None):
+def compute(*sent, memory_bytes=50.0, kernels=None):
   return roofline.compute_roofline(
     CHIP,
     model_flops=600.0,
     matmul_flops=800.0,
     memory_bytes=memory_bytes,
     collectives=sent,
-    kernel_s=kernel_s,
+    kernels=kernels,
   )
 
 
@@ -78,11 +78,13 @@ def test_what_runs_meanwhile_costs_only_what_it_takes_longer():
 
 def test_kernels_wait_for_links_too():
   assert compute(SENT).compiler_s is None
-  limit = compute(SENT, kernel_s=18.0)
+  kernels = kernel_time.KernelSeconds(xla=14.0, mosaic=4.0)
+  limit = compute(SENT, kernels=kernels)
+  assert limit.mosaic_s == 4.0
   assert limit.compiler_s == 18.0 + 12.0
   assert limit.compiler_mfu == 6 / 30
   overlapped = dataclasses.replace(SENT, is_async=True, count=20)
-  assert compute(overlapped, kernel_s=18.0).compiler_s == 20 * 3.0
+  assert compute(overlapped, kernels=kernels).compiler_s == 20 * 3.0
 
 
 def test_without_a_program_products_alone_tell():

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mask of packed segments, as segment ids instead of a [T, T] array."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from praxis.layers.attentions import masks
+
+
+@functools.partial(
+  jax.tree_util.register_dataclass,
+  data_fields=['segment_ids'],
+  meta_fields=['is_causal', 'dtype'],
+)
+@dataclasses.dataclass(frozen=True)
+class SegmentMask:
+  """Hides other segments, and later positions if it is causal.
+
+  Attention kernels that need no mask in memory read the segment ids; functions
+  of jnp take the object as its additive mask. It is a pytree, so that loops and
+  pipelines slice the ids like other inputs.
+  """
+
+  segment_ids: Int[Array, 'B T']
+  is_causal: bool
+  # Of the additive mask.
+  dtype: np.dtype
+
+  @property
+  def shape(self) -> tuple[int, int, int, int]:
+    batch, length = self.segment_ids.shape
+    return batch, 1, length, length
+
+  @property
+  def ndim(self) -> int:
+    return 4
+
+  def additive(self) -> Float[Array, 'B 1 T T']:
+    """Returns the mask as floats; see masks.py."""
+    if self.is_causal:
+      return masks.causal_segment_mask(self.segment_ids, self.dtype)
+    return masks.segment_mask(self.segment_ids, dtype=self.dtype)
+
+  def __jax_array__(self) -> Float[Array, 'B 1 T T']:
+    return self.additive()
+
+
+def additive(
+  mask: Float[Array, '#B #N #T S'] | SegmentMask,
+) -> Float[Array, '#B #N #T S']:
+  """Returns a mask as floats."""
+  return mask.additive() if isinstance(mask, SegmentMask) else mask
