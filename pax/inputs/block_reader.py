@@ -84,7 +84,12 @@ class BlockReader(Generic[Example, Row]):
 
   def _read_records(self, count: int) -> None:
     for _ in range(min(count, self._size - len(self._examples))):
-      self._examples.append(self._read(self._records.take(), self._random))
+      record = self._records.take()
+      try:
+        example = self._read(record, self._random)
+      except ValueError as e:
+        raise ValueError(f'{self._records.last_record}: {e}') from e
+      self._examples.append(example)
 
   def _build_block(self) -> None:
     self._read_records(self._size)

@@ -49,6 +49,7 @@ class ShuffledRecords:
       raise ValueError(f'window must be at least 1, got {window}')
     self._paths, self._window, self._seed = tuple(paths), window, seed
     self._opened: tuple[str, tfrecord_files.RecordFiles] | None = None
+    self._last_record = ''
     self.state = {'epoch': 0, 'file': 0, 'record': 0, 'taken': 0}
 
   @property
@@ -61,6 +62,11 @@ class ShuffledRecords:
     self._window_start = {k: int(state[k]) for k in ('epoch', 'file', 'record')}
     self._taken = int(state['taken'])
     self._order: list[tuple[tfrecord_files.RecordFiles, int]] | None = None
+
+  @property
+  def last_record(self) -> str:
+    """The file of the last record and its index there, for messages."""
+    return self._last_record
 
   def take(self) -> bytes:
     """Returns the next record.
@@ -75,6 +81,7 @@ class ShuffledRecords:
       self._load_window()
     file, index = self._order[self._taken]
     self._taken += 1
+    self._last_record = file.where(index)
     return file.read(index)
 
   def _load_window(self) -> None:

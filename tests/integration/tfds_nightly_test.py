@@ -72,7 +72,7 @@ def test_the_pile_is_trained_and_lambada_evaluated(data, tmp_path, capfd):
         'NUM_LAYERS': 2,
         'NUM_STAGES': 2,
         'MICROBATCH_SIZE': 2,
-        'ICI_MESH_SHAPE': [1, 1, 1, 1],
+        'ICI_MESH_SHAPE': [2, 1, 1, 1],
         'TRAINABLE_PE_MAX_SEQ_LEN': tfds_experiments.SEQ_LEN,
       },
       'log_pplx',

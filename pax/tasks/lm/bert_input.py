@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -66,6 +67,9 @@ class TFRecordBertInput(base_input.BaseInput):
   )
   # Number of documents; informative only.
   num_samples: int = -1
+  # Number of token ids of the model: records with others are errors; None does
+  # not check.
+  vocab_size: int | None = None
 
   def __post_init__(self):
     if not self.is_training:
@@ -80,7 +84,7 @@ class TFRecordBertInput(base_input.BaseInput):
         'TRAIN_FILES=/data/train* and --set EVAL_FILES=/data/eval*'
       )
     if self.remask:
-      self.mlm_augmenter.validate()
+      self._check_augmenter()
     self._paths = shuffled_records.expand(self.input_file)
     self._batches = 0
     if self.is_training:
@@ -125,6 +129,16 @@ class TFRecordBertInput(base_input.BaseInput):
         'is_training=False'
       )
     self._batches = 0
+
+  def _check_augmenter(self) -> None:
+    self.mlm_augmenter.validate()
+    random_ids = self.mlm_augmenter.vocab_size
+    if self.vocab_size is not None and random_ids > self.vocab_size:
+      raise ValueError(
+        f'mlm_augmenter.vocab_size of {self.name!r} must be at most vocab_size'
+        f' = {self.vocab_size} of the model, got {random_ids}; --set'
+        f' train_input.mlm_augmenter.vocab_size={self.vocab_size}'
+      )
 
   def _host_paths(self) -> Sequence[str]:
     num_files = len(self._paths)
@@ -172,6 +186,11 @@ class TFRecordBertInput(base_input.BaseInput):
 
   def _next_eval_rows(self) -> list[list[Document]]:
     num_records = len(self._eval_records)
+    if not num_records:
+      raise ValueError(
+        f'input_file of {self.name!r} must have records, got none in'
+        f' {len(self._paths)} files such as {self._paths[0]}'
+      )
     num_batches = -(-num_records // self.batch_size)
     if self._batches >= -(-num_batches // self.num_infeed_hosts):
       raise StopIteration
@@ -179,9 +198,14 @@ class TFRecordBertInput(base_input.BaseInput):
     self._batches += 1
     start = batch * self.batch_size
     end = min(start + self.batch_size, num_records)
-    return [
-      [self._parse(self._eval_records.read(i))] for i in range(start, end)
-    ]
+    return [[self._read_eval_document(i)] for i in range(start, end)]
+
+  def _read_eval_document(self, index: int) -> Document:
+    record = self._eval_records.read(index)
+    try:
+      return self._parse(record)
+    except ValueError as e:
+      raise ValueError(f'{self._eval_records.where(index)}: {e}') from e
 
   @functools.cached_property
   def _eval_records(self) -> tfrecord_files.RecordFiles:
@@ -203,6 +227,7 @@ class TFRecordBertInput(base_input.BaseInput):
         f'a record of {self.name!r} must have the lengths {lengths}, got '
         f'{record_lengths}; set max_sequence_length and max_predictions_per_seq'
       )
+    self._check_ids(example)
     masked_ids = example['input_ids'].astype(np.int32)
     num_masked = int(example['masked_lm_weights'].sum())
     positions = example['masked_lm_positions'][:num_masked]
@@ -223,6 +248,17 @@ class TFRecordBertInput(base_input.BaseInput):
       'masked_ids': masked_ids[is_text],
       'masked_pos': masked_pos[is_text],
     }
+
+  def _check_ids(self, example: Mapping[str, Any]) -> None:
+    """Raises ValueError if a token id is not one of the model."""
+    for name in ('input_ids', 'masked_lm_ids'):
+      if self.vocab_size is not None and len(ids := example[name]):
+        if not 0 <= ids.min() <= ids.max() < self.vocab_size:
+          raise ValueError(
+            f'{name} of {self.name!r} must be in [0, vocab_size), got'
+            f' {ids.min()} to {ids.max()} with vocab_size {self.vocab_size};'
+            ' set VOCAB_SIZE of the experiment to that of the tokenizer'
+          )
 
   def _get_state_internal(self) -> base_input.State:
     if self.is_training:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -80,7 +81,7 @@ class TextInput(base_input.BaseInput):
   def __post_init__(self):
     super().__post_init__()
     self._examples = 0
-    if not self.input_file:
+    if not self.input_file or not os.path.isfile(self.input_file):
       raise ValueError(
         f'input_file of {self.name!r} must be the path of a text file, got '
         f'{self.input_file!r}'
@@ -110,8 +111,9 @@ class TextInput(base_input.BaseInput):
   def reset(self) -> None:
     self._set_state_internal({'examples': 0})
 
+  @property
   def computed_num_samples(self) -> int:
-    """Returns the number of lines."""
+    """Number of lines that are read."""
     return self._plan.num_rows
 
   def ids_to_strings(
@@ -138,6 +140,10 @@ class TextInput(base_input.BaseInput):
   def _corpus(self) -> packing.Corpus:
     with open(self.input_file, 'rb') as f:
       lines = f.read().splitlines()[: self.num_samples or None]
+    if not lines:
+      raise ValueError(
+        f'input_file must have lines, {self.input_file} is empty'
+      )
     if self.bytes_repr:
       lines = [self._eval_bytes(line) for line in lines]
     self.tokenizer.fit(lines)

@@ -30,6 +30,9 @@ NestedMap = py_utils.NestedMap
 # Number of images in ImageNet's training and validation sets.
 TRAIN_EXAMPLES = 1281167
 EVAL_EXAMPLES = 50000
+# Folder of inputs without `data_dir`; users assign another.
+_PLACEHOLDER = '/PATH/TO/IMAGENET_DATA/'
+IMAGENET_DATA_DIR = _PLACEHOLDER
 
 _IMAGE, _LABEL = 'image/encoded', 'image/class/label'
 
@@ -43,8 +46,9 @@ class BaseImageNetInput(indexed.IndexedInput):
   """
 
   batch_size: int | None = 128
-  # Folder of the TFRecord files, and the glob of their names.
+  # Folder of the TFRecord files; None is IMAGENET_DATA_DIR.
   data_dir: str | None = None
+  # Glob of the names of the files, or of their paths; 'tfrecord:' may precede.
   file_pattern: str = '*'
   num_classes: int = 1000
   # Height, width and channels of the output; height and width are equal.
@@ -61,16 +65,16 @@ class BaseImageNetInput(indexed.IndexedInput):
       raise ValueError(
         f'data_shape of {self.name!r} must be (S, S, 3), got {self.data_shape}'
       )
-    if not self.data_dir:
+    pattern = self.file_pattern.removeprefix('tfrecord:')
+    folder = self.data_dir or IMAGENET_DATA_DIR
+    if folder == _PLACEHOLDER and not os.path.isabs(pattern):
       raise ValueError(
         f'data_dir of {self.name!r} must be the folder of the TFRecord files of'
         f' ImageNet ({self.file_pattern}), got {self.data_dir!r}; pass --set'
         ' DATA_DIR=/path/to/folder, or --set DATA_DIR=synthetic to measure'
         ' speed on noise'
       )
-    self._paths = text_files.expand(
-      [os.path.join(self.data_dir, self.file_pattern)]
-    )
+    self._paths = text_files.expand([os.path.join(folder, pattern)])
 
   @property
   def num_examples(self) -> int:
@@ -119,7 +123,7 @@ class BaseImageNetInput(indexed.IndexedInput):
     if not len(records):
       raise ValueError(
         f'data_dir of {self.name!r} must have TFRecord files with examples, got'
-        f' {len(self._paths)} empty files in {self.data_dir}'
+        f' {len(self._paths)} empty files such as {self._paths[0]}'
       )
     return records
 

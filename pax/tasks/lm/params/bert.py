@@ -33,6 +33,8 @@ class BertDataset(base_experiment.BaseExperiment):
   RANDOM_BUFFER_SIZE = 100_000
   # Whether each epoch masks new random tokens.
   MLPERF_REMASK = True
+  # Number of token ids of the model; set by the experiment.
+  VOCAB_SIZE: int
 
   def datasets(self) -> list[InputConfig]:
     return [self._datasetTrain(), self._datasetTest()]
@@ -61,6 +63,7 @@ class BertDataset(base_experiment.BaseExperiment):
       file_buffer_size=self.RANDOM_BUFFER_SIZE,
       enable_packing=True,
       remask=self.MLPERF_REMASK,
+      vocab_size=self.VOCAB_SIZE,
     )
     train_p.mlm_augmenter.set(mask_token_id=103, vocab_size=30522)
     return train_p
@@ -74,6 +77,7 @@ class BertDataset(base_experiment.BaseExperiment):
       num_samples=10_000,
       max_sequence_length=self.MAX_SEQ_LEN,
       batch_size=self.PERCORE_BATCH_SIZE * jax.local_device_count(),
+      vocab_size=self.VOCAB_SIZE,
     )
 
 

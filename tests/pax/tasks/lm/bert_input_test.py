@@ -224,6 +224,15 @@ def test_remasking_masks_others_each_epoch(tmp_path):
     ({'input_file': None}, 'input_file .* TRAIN_FILES'),
     ({'input_file': '/no/such'}, 'no file matches'),
     ({'is_training': True, 'remask': True}, 'mask_token_id'),
+    (
+      {
+        'is_training': True,
+        'remask': True,
+        'mlm_augmenter': augmenter(),
+        'vocab_size': 299,
+      },
+      r'vocab_size = 299.* got 300; --set train_input.mlm_augmenter',
+    ),
   ],
 )
 def test_wrong_settings_are_found_before_anything_is_read(
@@ -238,8 +247,32 @@ def test_wrong_settings_are_found_before_anything_is_read(
   [
     ({'max_sequence_length': 9}, "'input_ids': 9.*'input_ids': 8"),
     ({'eos_token_id': 5}, 'eos_token_id = 5'),
+    ({'vocab_size': 201}, 'got 0 to .* with vocab_size 201; set VOCAB_SIZE'),
   ],
 )
-def test_records_that_do_not_fit(files, settings, message):
-  with pytest.raises(ValueError, match=message):
-    make(files, **settings).get_next()
+@pytest.mark.parametrize('is_training', [False, True])
+def test_records_that_do_not_fit(files, is_training, settings, message):
+  source = make(files, is_training=is_training, **settings)
+  with pytest.raises(ValueError, match=rf'record \d of .*/[ab]: .*{message}'):
+    source.get_next()
+    source.get_next()
+
+
+@pytest.mark.parametrize('is_training', [False, True])
+def test_a_damaged_record_is_named(tmp_path, is_training):
+  path = tmp_path / 'one'
+  bert_records.write(path, [document([7, 8, 9], [2])])
+  content = bytearray(path.read_bytes())
+  content[-10] ^= 1
+  path.write_bytes(content)
+  source = make(str(path), is_training=is_training)
+  with pytest.raises(ValueError, match=f'record 0 of {path}'):
+    source.get_next()
+
+
+@pytest.mark.parametrize('is_training', [False, True])
+def test_files_without_records(tmp_path, is_training):
+  (tmp_path / 'none').touch()
+  source = make(str(tmp_path / 'none'), is_training=is_training)
+  with pytest.raises(ValueError, match='must have records'):
+    source.get_next()

@@ -51,7 +51,7 @@ def text(lines, **kwargs):
 
 def test_lines_fill_rows_and_the_last_batch_is_padded(lines):
   source = text(lines)
-  assert source.computed_num_samples() == 3
+  assert source.computed_num_samples == 3
   first, second = source.get_next(), source.get_next()
   lengths = (1 - second.paddings).sum(axis=1).astype(int)
   assert list(lengths) == [6, 0]
@@ -98,6 +98,13 @@ def test_hosts_take_rows_in_turn(lines):
   assert all(source.peek_padded() is None for source in hosts)
 
 
-def test_the_file_must_be_named():
-  with pytest.raises(ValueError, match='input_file'):
-    input_generator.TextInput.config(batch_size=1).Instantiate()
+@pytest.mark.parametrize('path', [None, '/no/such.txt'])
+def test_the_file_must_be_named(path):
+  with pytest.raises(ValueError, match=f'input_file .* got {path!r}'):
+    text(path)
+
+
+def test_a_file_without_lines(tmp_path):
+  (tmp_path / 'lines').touch()
+  with pytest.raises(ValueError, match='lines is empty'):
+    text(str(tmp_path / 'lines')).get_next()

@@ -54,3 +54,24 @@ def test_augmenters_of_keyword_arguments():
   )
   assert isinstance(augmenter, masking.MaskedLmDataAugmenter)
   assert (augmenter.vocab_size, augmenter.mask_token_id) == (50, 3)
+
+
+def test_ids_that_are_no_random_tokens():
+  augment = masking.MaskedLmDataAugmenter(
+    vocab_size=6,
+    mask_prob=0.0,
+    random_prob=0.9,
+    same_prob=0.0,
+    mask_token_id=5,
+    random_avoid_ids=[0, 2, 5],
+  )
+  augment.validate()
+  ids = np.full(2000, 9, np.int32)
+  masked_ids, _ = augment(ids, np.random.default_rng(0))
+  counts = np.bincount(masked_ids, minlength=10)
+  assert not counts[[0, 2, 5]].any()
+  np.testing.assert_allclose(counts[[1, 3, 4]] / 2000, 0.3, atol=0.05)
+  with pytest.raises(ValueError, match='random_avoid_ids .* must leave ids'):
+    masking.MaskedLmDataAugmenter(
+      vocab_size=2, mask_token_id=1, random_avoid_ids=[0, 1]
+    ).validate()

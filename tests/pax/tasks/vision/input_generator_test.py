@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
 
 def make(cls, folder, **kwargs):
   settings = {
-    'data_dir': str(folder),
+    'data_dir': folder and str(folder),
     'batch_size': 4,
     'num_classes': _CLASSES,
     'data_shape': (16, 16, 3),
@@ -164,6 +164,32 @@ def test_a_bad_record_is_named(tmp_path, features, hint):
   with pytest.raises(ValueError, match=hint) as error:
     train(tmp_path).get_next()
   assert 'record 0 of' in str(error.value)
+
+
+def test_a_damaged_record_is_named(tmp_path):
+  path = tmp_path / 'train-0-of-1'
+  with path.open('wb') as file:
+    tf_records.write(file, [jpegs.record(0)])
+  content = bytearray(path.read_bytes())
+  # The checksum of the data.
+  content[-1] ^= 1
+  path.write_bytes(content)
+  with pytest.raises(ValueError, match=f'record 0 of {path} is damaged'):
+    train(tmp_path).get_next()
+
+
+def test_files_without_records(tmp_path):
+  (tmp_path / 'train-0-of-1').touch()
+  with pytest.raises(ValueError, match='1 empty files such as'):
+    train(tmp_path).get_next()
+
+
+def test_the_folder_of_all_inputs(folder, monkeypatch):
+  expected = train(folder).get_next()
+  by_path = train(None, file_pattern=f'tfrecord:{folder}/train-*')
+  assert_same(by_path.get_next(), expected)
+  monkeypatch.setattr(input_generator, 'IMAGENET_DATA_DIR', f'{folder}/')
+  assert_same(train(None).get_next(), expected)
 
 
 def test_noise_is_the_same_for_ever():
