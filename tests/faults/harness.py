@@ -204,6 +204,16 @@ def leftovers(directory: pathlib.Path) -> list[str]:
   return sorted(name for name in names if _LEFTOVER.search(name))
 
 
+def is_running(life: Life) -> bool:
+  """Returns whether no process of a life has ended."""
+  for process in life.processes:
+    try:
+      os.kill(process.pid, 0)
+    except ProcessLookupError:
+      return False
+  return True
+
+
 def wait_until(condition: Callable[[], bool], life: Life | None = None) -> None:
   """Polls until a condition holds, with a deadline.
 

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=small
 """Batches from token files: their order, their rows, and bad files."""
 
 from __future__ import annotations
@@ -11,21 +10,12 @@ import pathlib
 import numpy as np
 import pytest
 
-from pax.inputs import lm_input, token_arrays
+from pax.inputs import lm_input, token_arrays, tokenizers
+from praxis import pax_fiddle
 from praxis.base_input import data_fingerprints
+from tests.testing import data_sets
 
 GLOBAL_BATCH, SEQ_LEN, EOS = 8, 16, 0
-
-
-def write_documents(path: pathlib.Path, documents, tokenizer=None) -> str:
-  """Writes documents as .bin and .idx; returns the path of the tokens."""
-  tokens = np.concatenate([np.asarray(d, np.uint16) for d in documents])
-  path.with_suffix('.bin').write_bytes(tokens.tobytes())
-  lengths = [len(d) for d in documents]
-  token_arrays.write_index(path.with_suffix('.idx'), lengths, np.uint16)
-  if tokenizer is not None:
-    path.with_suffix('.json').write_text(json.dumps(tokenizer))
-  return str(path.with_suffix('.bin'))
 
 
 @pytest.fixture(scope='module')
@@ -38,7 +28,7 @@ def folder(tmp_path_factory) -> pathlib.Path:
       [*rng.integers(1000 * (k + 1), 1000 * (k + 2), n), EOS]
       for n in rng.integers(1, 40, 60)
     ]
-    write_documents(folder / f'{k}', documents)
+    data_sets.write_documents(folder / f'{k}', documents)
   rng.integers(1, 5000, 3000).astype(np.uint16).tofile(folder / 'flat.bin')
   return folder
 
@@ -72,7 +62,7 @@ def read(hosts, count: int) -> list[str]:
   return [digest([host.get_next() for host in hosts]) for _ in range(count)]
 
 
-def data_sets(folder) -> dict[str, dict]:
+def layouts(folder) -> dict[str, dict]:
   return {
     'packed': {'data': str(folder / '0.bin')},
     'first_fit': {'data': str(folder / '[01].bin'), 'layout': 'first_fit'},
@@ -88,9 +78,13 @@ def data_sets(folder) -> dict[str, dict]:
   }
 
 
-@pytest.mark.parametrize('kind', list(data_sets(pathlib.Path())))
+@pytest.mark.parametrize('kind', list(layouts(pathlib.Path())))
 def test_global_batches_do_not_depend_on_the_hosts(folder, kind):
-  settings = data_sets(folder)[kind]
+  check_hosts(layouts(folder)[kind])
+
+
+def check_hosts(settings) -> None:
+  """Checks the global batches of 1, 2, 4 and 8 hosts, and of changes."""
   expected = read([make(**settings)], 40)
   assert len(set(expected)) == 40
   for count in (2, 4, 8):
@@ -110,8 +104,19 @@ def test_global_batches_do_not_depend_on_the_hosts(folder, kind):
   assert digests == expected
 
 
+@pytest.mark.parametrize('kind', data_sets.KINDS)
+def test_global_batches_of_each_kind_of_file(tmp_path, monkeypatch, kind):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  check_hosts(
+    {
+      'data': data_sets.write(kind, tmp_path),
+      'tokenizer_tpl': pax_fiddle.Config(tokenizers.ByteTokenizer),
+    }
+  )
+
+
 def test_the_state_is_one_integer_and_seeking_restores_it(folder):
-  settings = data_sets(folder)['mixture']
+  settings = layouts(folder)['mixture']
   source = make(**settings)
   expected = read([source], 30)[20:]
   position, _ = data_fingerprints.detach(source.get_state())
@@ -173,7 +178,7 @@ def test_files_that_were_written_again_or_moved(folder, tmp_path):
 
 
 def test_a_state_of_another_tokenizer_is_refused(tmp_path):
-  path = write_documents(tmp_path / 'a', [[1, 2, 3]] * 9, TOKENIZER)
+  path = data_sets.write_documents(tmp_path / 'a', [[1, 2, 3]] * 9, TOKENIZER)
   state = make(path).get_state()
   other = {**TOKENIZER, 'vocabulary': ['sha256:2', '/b.model']}
   (tmp_path / 'a.json').write_text(json.dumps(other))
@@ -182,16 +187,16 @@ def test_a_state_of_another_tokenizer_is_refused(tmp_path):
 
 
 def test_a_peeked_batch_is_not_lost(folder):
-  source = make(**data_sets(folder)['packed'])
+  source = make(**layouts(folder)['packed'])
   source.get_next_padded()
   peeked = source.peek_padded()
-  resumed = make(**data_sets(folder)['packed'])
+  resumed = make(**layouts(folder)['packed'])
   resumed.set_state(source.get_state())
   np.testing.assert_array_equal(resumed.get_next_padded().ids, peeked.ids)
 
 
 def test_each_host_reads_only_its_rows(folder, monkeypatch):
-  settings = data_sets(folder)['packed']
+  settings = layouts(folder)['packed']
   hosts = [make(**settings, num_hosts=4, host=i) for i in range(4)]
   reads = [[] for _ in hosts]
   for host, indices in zip(hosts, reads, strict=True):
@@ -268,7 +273,7 @@ def test_a_contiguous_row_by_hand(tmp_path):
 
 
 def test_mixtures_keep_their_proportions(folder):
-  source = make(**data_sets(folder)['mixture'], batch_padding_size=0)
+  source = make(**layouts(folder)['mixture'], batch_padding_size=0)
   ids = np.concatenate([source.get_next().ids for _ in range(1024)])
   kinds = ids[:, 0] // 1000
   shares = [(kinds == 1).mean(), ((kinds == 2) | (kinds == 3)).mean()]
@@ -284,18 +289,18 @@ TOKENIZER = {
 
 
 def test_the_tokenizer_of_prepared_files(tmp_path):
-  a = write_documents(tmp_path / 'a', [[1, 2, 3]], TOKENIZER)
+  a = data_sets.write_documents(tmp_path / 'a', [[1, 2, 3]], TOKENIZER)
   assert make(a).vocabularies() == {'tokens': ('sha256:1', '/a.model')}
   with pytest.raises(ValueError, match='set VOCAB_SIZE=300'):
     make(a, vocab_size=299).get_next()
   other = {**TOKENIZER, 'vocabulary': ['sha256:2', '/b.model']}
-  b = write_documents(tmp_path / 'b', [[1, 2, 3]], other)
+  b = data_sets.write_documents(tmp_path / 'b', [[1, 2, 3]], other)
   with pytest.raises(ValueError, match=r'one tokenizer.*/a.model.*/b.model'):
     make([a, b]).vocabularies()
 
 
 def test_ids_beyond_the_vocabulary_name_the_document(tmp_path):
-  path = write_documents(tmp_path / 'a', [[1, 2, 900]])
+  path = data_sets.write_documents(tmp_path / 'a', [[1, 2, 900]])
   with pytest.raises(ValueError, match=r'documents \[0\] of .*a.bin.*below 9'):
     make(path, vocab_size=9).get_next()
   np.array([1, 2, 900], np.uint16).tofile(tmp_path / 'flat.bin')

@@ -1,66 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: deps=@pypi//array_record,@pypi//google_crc32c,@pypi//pyarrow
 """Documents of each kind of file, and damaged files."""
 
 from __future__ import annotations
 
-import json
 import pickle
 
 import pytest
 
 from pax import tf_records
 from pax.inputs import record_sources, text_records
+from tests.testing import data_sets
 
 TEXTS = ['one', 'zwei, drei', 'ünïcödé \n line', 'last']
 
 
-def write_jsonl(path):
-  path.write_text('\n'.join(json.dumps({'text': t, 'id': 1}) for t in TEXTS))
+def write(path):
+  data_sets.WRITERS[path.suffix.removeprefix('.')](path, TEXTS)
 
 
-def write_parquet(path):
-  arrow = pytest.importorskip('pyarrow')
-  parquet = pytest.importorskip('pyarrow.parquet')
-  table = arrow.table({'id': range(4), 'text': TEXTS})
-  parquet.write_table(table, path, row_group_size=3, write_page_checksum=True)
-
-
-def write_arrow(path):
-  # The format of datasets.Dataset.save_to_disk.
-  arrow = pytest.importorskip('pyarrow')
-  table = arrow.table({'text': TEXTS})
-  with arrow.OSFile(str(path), 'wb') as f:
-    with arrow.ipc.new_stream(f, table.schema) as writer:
-      writer.write_table(table, max_chunksize=3)
-
-
-def write_tfrecord(path):
-  with path.open('wb') as f:
-    tf_records.write(f, [tf_records.example({'text': [t]}) for t in TEXTS])
-
-
-def write_array_record(path):
-  module = pytest.importorskip('array_record.python.array_record_module')
-  writer = module.ArrayRecordWriter(str(path), 'group_size:1')
-  for text in TEXTS:
-    writer.write(tf_records.example({'text': [text]}))
-  writer.close()
-
-
-WRITERS = {
-  'jsonl': write_jsonl,
-  'parquet': write_parquet,
-  'arrow': write_arrow,
-  'tfrecord': write_tfrecord,
-  'array_record': write_array_record,
-}
-
-
-@pytest.mark.parametrize('suffix', WRITERS)
+@pytest.mark.parametrize('suffix', data_sets.WRITERS)
 def test_documents(tmp_path, suffix):
   path = tmp_path / f'x.{suffix}'
-  WRITERS[suffix](path)
+  write(path)
   source = text_records.open_text(str(path))
   assert len(source) == len(TEXTS)
   for index in (3, 0, 2, 1, 3):
@@ -70,7 +31,7 @@ def test_documents(tmp_path, suffix):
 
 @pytest.mark.parametrize('suffix', ['parquet', 'arrow', 'tfrecord'])
 def test_another_field(tmp_path, suffix):
-  WRITERS[suffix](path := tmp_path / f'x.{suffix}')
+  write(path := tmp_path / f'x.{suffix}')
   with pytest.raises(ValueError, match="x.*must.*'body'"):
     text_records.open_text(str(path), 'body').read(0)
 
@@ -111,7 +72,7 @@ def test_bad_lines_have_numbers(tmp_path, line):
 
 
 def test_a_flipped_bit_of_a_tfrecord(tmp_path):
-  write_tfrecord(tmp_path / 'x.tfrecord')
+  write(tmp_path / 'x.tfrecord')
   if not tf_records.HAS_FAST_CHECKSUM:
     pytest.skip('google-crc32c is not installed')
   content = bytearray((tmp_path / 'x.tfrecord').read_bytes())
@@ -129,7 +90,7 @@ def test_a_flipped_bit_of_a_tfrecord(tmp_path):
   ('suffix', 'place'), [('parquet', b'zwei'), ('array_record', b'zwei')]
 )
 def test_a_flipped_bit(tmp_path, suffix, place):
-  WRITERS[suffix](path := tmp_path / f'x.{suffix}')
+  write(path := tmp_path / f'x.{suffix}')
   content = bytearray(path.read_bytes())
   if place not in content:
     pytest.skip('the text is compressed')
@@ -163,7 +124,7 @@ def test_other_suffixes_and_missing_files(tmp_path):
 
 def test_concatenation(tmp_path):
   for name in 'ab':
-    write_jsonl(tmp_path / f'{name}.jsonl')
+    write(tmp_path / f'{name}.jsonl')
   (tmp_path / 'empty.jsonl').touch()
   source = record_sources.Concatenation(
     [
@@ -179,6 +140,6 @@ def test_concatenation(tmp_path):
 
 
 def test_array_records_are_pickled(tmp_path):
-  write_array_record(tmp_path / 'x.array_record')
+  write(tmp_path / 'x.array_record')
   source = text_records.ArrayRecords(str(tmp_path / 'x.array_record'))
   assert pickle.loads(pickle.dumps(source)).read(1) == source.read(1)
