@@ -127,7 +127,8 @@ class DefaultExecutor(base_executor.BaseExecutor):
     self, provider: base_input.BaseInputSpecsProvider
   ) -> Batch:
     """Returns the shapes of the first batch of this host."""
-    input_spec = batch_shapes.batch_spec(self._train_input_pipeline)
+    with self._checkpointer.services.preemption.watch():
+      input_spec = batch_shapes.batch_spec(self._train_input_pipeline)
     # The default provider would read another first batch.
     is_default = isinstance(provider, base_input.DatasetInputSpecsProvider)
     if self._task.train.enforce_input_specs and not is_default:

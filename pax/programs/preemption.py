@@ -9,7 +9,7 @@ import functools
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 import jax
@@ -112,6 +112,15 @@ class PreemptionHandler:
     """Call it when the job has ended: a signal ends the program from now on."""
     self._end_code = exit_code
     self._phase = _Phase.ENDED
+
+  @contextlib.contextmanager
+  def watch(self) -> Iterator[None]:
+    """Watches for hangs before the first poll, while a batch is read."""
+    self._watchdog.beat()
+    try:
+      yield
+    finally:
+      self._watchdog.pause()
 
   def stop_requested(self) -> bool:
     """Returns whether to stop now; call it before every step.

@@ -67,7 +67,7 @@ class HangWatchdog:
     """Starts the thread; watching starts with the first heartbeat.
 
     Args:
-      timeout_secs: Longest time between heartbeats. The first heartbeat follows
+      timeout_secs: Longest time between heartbeats. Those of the loop follow
         the compilation of the train step; evaluation compiles later.
       log_file: File to which the stacks are appended.
       request: Receives the request to stop.

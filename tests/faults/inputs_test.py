@@ -14,6 +14,7 @@ import signal
 import numpy as np
 import pytest
 
+from pax import exit_codes
 from tests.faults import harness
 from tests.testing import data_sets
 
@@ -136,3 +137,21 @@ def test_another_number_of_processes(tmp_path, monkeypatch, report, kind):
   ]
   np.testing.assert_allclose(*losses, rtol=2e-4)
   report(kills=len(COUNTS) - 1, losses=len(expected))
+
+
+@pytest.mark.parametrize('first_missing', [0, 4])
+def test_data_that_hang_end_the_job(tmp_path, first_missing):
+  job = harness.Job(
+    tmp_path / 'job',
+    exp='TinyHanging',
+    flags=[
+      '--hang_timeout_secs=10',
+      f'--set=train_input.hangs_at={first_missing}',
+    ],
+  )
+  (completed,) = job.start().wait()
+  assert completed.returncode == exit_codes.HANG
+  assert 'hang: no step for 10 s' in completed.stderr
+  assert 'in get_next' in completed.stderr
+  # The steps on the other batches are saved.
+  assert job.newest_step() == first_missing

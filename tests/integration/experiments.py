@@ -93,15 +93,18 @@ class FailingRows(CountedRows):
 
 
 class HangingRows(CountedRows):
-  """Never gives its fifth batch."""
+  """Never gives a batch."""
 
-  # Host that has no fifth batch; -1: all hosts.
+  # Number of batches before it.
+  hangs_at: int = 4
+  # Host that lacks it; -1: all hosts.
   host: int = -1
   # File that is written before the wait.
   waits: str = ''
 
   def get_next(self) -> NestedMap:
-    if self._count == 4 and self.host in (-1, self.infeed_host_index):
+    hosts = (-1, self.infeed_host_index)
+    if self._count == self.hangs_at and self.host in hosts:
       if self.waits:
         pathlib.Path(self.waits).touch()
       time.sleep(3600)
