@@ -29,6 +29,7 @@ from praxis.nested_map import NestedMap as NestedMap
 _log = logging.getLogger(__name__)
 
 _MISSING = 'this needs Lingvo; install it: pip install lingvo'
+_HYPERPARAMS = 'lingvo.core.hyperparams'
 # Lingvo imports this module, and loads x_ops.so if it does not exist.
 _COMPILED_OPS = 'lingvo.core.ops.gen_x_ops'
 
@@ -149,6 +150,30 @@ def import_lingvo(module: str) -> types.ModuleType:
     return importlib.import_module(f'lingvo.core.{module}')
   except ImportError as e:
     raise ImportError(f'{_MISSING} ({e})') from e
+
+
+def is_imported() -> bool:
+  """Returns whether the program has imported Lingvo's params."""
+  return _HYPERPARAMS in sys.modules
+
+
+def is_params(value: Any) -> bool:
+  """Returns whether a value is Lingvo's params of a class."""
+  return is_imported() and isinstance(
+    value, sys.modules[_HYPERPARAMS].InstantiableParams
+  )
+
+
+def params_from_text(cls: Any, text: str) -> Any:
+  """Returns the params of a class of Lingvo with the fields of a text.
+
+  Args:
+    cls: The class.
+    text: The text of `Params.ToTextWithTypes`.
+  """
+  params = cls.Params()
+  params.FromTextWithTypes(text)
+  return params
 
 
 # Imported at the first use: Lingvo takes seconds.

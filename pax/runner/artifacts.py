@@ -7,11 +7,13 @@ import json
 import pathlib
 from typing import Any
 
+import fiddle as fdl
 import jax
+from fiddle import daglish
 
 from pax import experiment_vars_summary, side_files
 from pax.runner.run_config import RunConfig
-from praxis import base_hyperparams, pax_fiddle
+from praxis import base_hyperparams, lingvo_lib, pax_fiddle
 
 Config = pax_fiddle.Config
 to_text = base_hyperparams.nested_struct_to_text
@@ -82,6 +84,15 @@ def dump_config(tree: Config[RunConfig]) -> str:
   """Returns `tree` as JSON, for `load_config`."""
   from fiddle.experimental import serialization
 
+  def replace(value: Any, state: daglish.State) -> Any:
+    if lingvo_lib.is_params(value):
+      return fdl.Config(
+        lingvo_lib.params_from_text, value.cls, value.ToTextWithTypes()
+      )
+    return state.map_children(value) if state.is_traversable(value) else value
+
+  if lingvo_lib.is_imported():
+    tree = daglish.MemoizedTraversal.run(replace, tree)
   return json.dumps(json.loads(serialization.dump_json(tree)), indent=1)
 
 
@@ -89,7 +100,18 @@ def load_config(text: str) -> Config[RunConfig]:
   """Returns the tree of a JSON text of `dump_config`, which is code."""
   from fiddle.experimental import serialization
 
-  return serialization.load_json(text)
+  def replace(value: Any, state: daglish.State) -> Any:
+    if (
+      isinstance(value, fdl.Config)
+      and fdl.get_callable(value) is lingvo_lib.params_from_text
+    ):
+      return fdl.build(value)
+    return state.map_children(value) if state.is_traversable(value) else value
+
+  tree = serialization.load_json(text)
+  if lingvo_lib.is_imported():
+    tree = daglish.MemoizedTraversal.run(replace, tree)
+  return tree
 
 
 def spec_json(tree: Config[RunConfig], input_spec: Any) -> str:

@@ -459,6 +459,13 @@ def test_a_subclass_changes_the_batches():
     inp.get_state()
 
 
+def test_params_as_text():
+  params = numbers_params(7, 3, text=True)
+  assert lingvo_lib.is_params(params) and not lingvo_lib.is_params('text')
+  text = params.ToTextWithTypes()
+  assert lingvo_lib.params_from_text(NumbersInput, text) == params
+
+
 def test_settings_that_are_refused():
   with pytest.raises(
     ValueError, match='input of LingvoInputAdaptor is not set'
