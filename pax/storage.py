@@ -342,6 +342,21 @@ def upload_tree(
     list(pool.map(lambda name: (target / name).upload(source / name), names))
 
 
+def download_tree(
+  source: BucketPath, target: pathlib.Path, names: Iterable[str]
+) -> None:
+  """Downloads objects into a local folder, in parallel.
+
+  Raises:
+    OSError: An object cannot be downloaded.
+  """
+  names = list(names)
+  for folder in {(target / name).parent for name in names}:
+    folder.mkdir(parents=True, exist_ok=True)
+  with futures.ThreadPoolExecutor(_THREADS) as pool:
+    list(pool.map(lambda n: (source / n).download(target / n), names))
+
+
 def remove_tree(folder: BucketPath) -> None:
   """Removes the objects of a folder, the marker that commits them first."""
   names = folder.files()

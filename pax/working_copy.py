@@ -13,16 +13,13 @@ has their place in the bucket.
 
 from __future__ import annotations
 
-import os
 import pathlib
-import shutil
-import tempfile
 import threading
 from concurrent import futures
 
 from absl import logging
 
-from pax import side_files, storage
+from pax import side_files, storage, temporary_folders
 
 _UPLOAD_SECS = 30.0
 _THREADS = 8
@@ -41,32 +38,43 @@ _Version = tuple[int, int]
 
 
 class WorkingCopy:
-  """A local directory with the files of a directory in a bucket."""
+  """A local directory with the files of a directory in a bucket.
 
-  def __init__(
-    self, source: storage.BucketPath, upload_secs: float = _UPLOAD_SECS
-  ):
-    """Downloads the files that jobs read back.
+  Each process of a job has its own, and uploads the files that it has changed.
+  """
+
+  def __init__(self, source: storage.BucketPath, *, is_primary: bool = True):
+    """Makes an empty directory; `download` fills it.
 
     Args:
       source: The directory in the bucket, which need not exist.
+      is_primary: Whether files that are deleted here are deleted in the bucket;
+        in one process of a job.
+    """
+    self.source = source
+    self._is_primary = is_primary
+    self._folder = temporary_folders.TemporaryFolder('job')
+    self.path = self._folder.path
+    self._uploaded: dict[str, _Version] = {}
+    self._lock = threading.Lock()
+    self._is_closed = threading.Event()
+    self._thread: threading.Thread | None = None
+    _open_copies[self.path] = self
+
+  def download(self, upload_secs: float = _UPLOAD_SECS) -> None:
+    """Downloads the files that jobs read back; then uploads at intervals.
+
+    Args:
       upload_secs: Time between two uploads.
 
     Raises:
       OSError: The bucket cannot be read.
     """
-    self.source = source
-    folder = tempfile.mkdtemp(prefix=f'pax_{source.name}_')
-    self.path = pathlib.Path(os.path.realpath(folder))
-    self._uploaded: dict[str, _Version] = {}
-    self._lock = threading.Lock()
-    self._is_closed = threading.Event()
-    try:
-      self._download()
-    except BaseException:
-      shutil.rmtree(self.path, ignore_errors=True)
-      raise
-    _open_copies[self.path] = self
+    names = [
+      name for name in self._remote_names() if not name.endswith(_NOT_UPLOADED)
+    ]
+    storage.download_tree(self.source, self.path, names)
+    self._uploaded = self._versions()
     self._thread = threading.Thread(
       target=self._upload_at_intervals,
       args=(upload_secs,),
@@ -90,7 +98,8 @@ class WorkingCopy:
             # The version before the upload: later bytes are uploaded again.
             self._uploaded[name] = versions[name]
       for name in self._uploaded.keys() - versions.keys():
-        (self.source / name).unlink(missing_ok=True)
+        if self._is_primary:
+          (self.source / name).unlink(missing_ok=True)
         del self._uploaded[name]
 
   def try_upload(self) -> bool:
@@ -105,29 +114,19 @@ class WorkingCopy:
   def close(self) -> None:
     """Uploads and removes the copy, which remains if it cannot be uploaded."""
     self._is_closed.set()
-    self._thread.join()
-    is_uploaded = self.try_upload()
+    is_uploaded = True
+    if self._thread:
+      self._thread.join()
+      is_uploaded = self.try_upload()
     _open_copies.pop(self.path, None)
     if is_uploaded:
-      shutil.rmtree(self.path, ignore_errors=True)
+      self._folder.close()
     else:
       logging.warning(
-        'The logs and summaries of %s remain in %s', self.source, self.path
+        'The logs and summaries of %s remain in %s',
+        self.source,
+        self._folder.keep(),
       )
-
-  def _download(self) -> None:
-    names = [
-      name for name in self._remote_names() if not name.endswith(_NOT_UPLOADED)
-    ]
-    for name in names:
-      (self.path / name).parent.mkdir(parents=True, exist_ok=True)
-    with futures.ThreadPoolExecutor(_THREADS) as pool:
-      list(
-        pool.map(
-          lambda name: (self.source / name).download(self.path / name), names
-        )
-      )
-    self._uploaded = self._versions()
 
   def _remote_names(self) -> list[str]:
     """Returns the files that may be read back, without listing checkpoints."""

@@ -110,6 +110,7 @@ LAYERS: tuple[Layer, ...] = (
       'pax.side_files',
       'pax.storage',
       'pax.train_states',
+      'pax.temporary_folders',
       'pax.working_copy',
     ),
   ),

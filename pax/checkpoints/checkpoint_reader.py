@@ -5,15 +5,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import pathlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+  Callable,
+  Collection,
+  Iterator,
+  Mapping,
+  Sequence,
+)
 from concurrent import futures
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 
+from pax import storage
 from pax.checkpoints import (
+  bucket_copy,
   database_reader,
   flax_format,
   layouts,
@@ -32,7 +39,7 @@ from pax.checkpoints.types import (
 )
 from praxis import base_input
 
-Path = pathlib.Path
+Path = storage.Path
 
 _UNPADDED_SHAPE = '.unpadded_shape'
 
@@ -96,8 +103,13 @@ class CheckpointReader:
         has the command that moves the checkpoint aside.
     """
     self.path = path
-    with _advise(path):
-      self._reader = _open_format(path, readers or range(jax.process_count()))
+    readers = readers or range(jax.process_count())
+    self._copy: bucket_copy.BucketCopy | None = None
+    with self._explain():
+      self._copy = _create_copy(path)
+    self._folder = self._copy.path if self._copy else path
+    with self._explain():
+      self._reader = _open_format(self._folder, readers)
 
   @property
   def shapes(self) -> Shapes:
@@ -110,7 +122,8 @@ class CheckpointReader:
     Raises:
       CorruptCheckpointError: Files differ from what was written.
     """
-    with _advise(self.path):
+    with self._explain():
+      self._fetch(None)
       self._reader.verify()
 
   def read(self, abstract: LeafDict, *, is_full: bool = False) -> LeafDict:
@@ -125,13 +138,14 @@ class CheckpointReader:
       CorruptCheckpointError: Files differ from what was written.
     """
     _check_shapes(self.path, self.shapes, abstract, is_full=is_full)
-    with _advise(self.path):
+    with self._explain():
+      self._fetch(abstract)
       return self._reader.read(abstract)
 
   @property
   def is_paxml_flax(self) -> bool:
     """Whether paxml wrote it for Flax: names of leaves may be unknown."""
-    return paxml_flax_format.find_file(self.path) is not None
+    return paxml_flax_format.find_file(self._folder) is not None
 
   def unpadded_variable_shapes(self) -> Shapes:
     """Returns shapes and dtypes of the variables without padding, if recorded.
@@ -141,10 +155,10 @@ class CheckpointReader:
     Raises:
       CorruptCheckpointError: Files differ from what was written.
     """
-    file = self.path / verification.METADATA_IN_FOLDER
+    file = self._folder / verification.METADATA_IN_FOLDER
     if not file.exists():
       return {} if self.is_paxml_flax else self.shapes
-    with _advise(self.path):
+    with self._explain():
       metadata = verification.read_metadata(file)
     values = _flatten_json(metadata.get('train_state_metadata') or {})
     names = [
@@ -163,11 +177,29 @@ class CheckpointReader:
     Raises:
       CorruptCheckpointError: Files differ from what was written.
     """
-    with _advise(self.path):
+    with self._explain():
       return {
         name: _parse_input(self.path, name, text)
         for name, text in self._reader.input_texts().items()
       }
+
+  def _fetch(self, leaves: Collection[str] | None) -> None:
+    if self._copy:
+      self._copy.fetch(leaves)
+
+  @contextlib.contextmanager
+  def _explain(self) -> Iterator[None]:
+    """Adds the remedy to errors, and names files by the path of the checkpoint.
+
+    Raises:
+      CheckpointError: As the block raises it.
+      CorruptCheckpointError: Files differ from what was written.
+    """
+    in_messages = contextlib.nullcontext()
+    if self._copy:
+      in_messages = self._copy.in_messages()
+    with _advise(self.path), in_messages:
+      yield
 
 
 class _OrbaxReader:
@@ -263,6 +295,17 @@ class _FileReader:
 
   def input_texts(self) -> Mapping[str, str]:
     return self._input_texts
+
+
+def _create_copy(path: Path) -> bucket_copy.BucketCopy | None:
+  """Returns a local copy of a folder in a bucket, in jobs of one process.
+
+  Each of several processes reads its part of the bucket instead.
+  """
+  is_alone = jax.process_count() == 1
+  if is_alone and isinstance(path, storage.BucketPath) and path.is_dir():
+    return bucket_copy.BucketCopy(path)
+  return None
 
 
 def _open_format(path: Path, readers: Sequence[int]) -> _FormatReader:

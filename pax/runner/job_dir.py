@@ -20,12 +20,14 @@ import jax
 import numpy as np
 from absl import logging
 
-from pax import side_files, storage, working_copy
+from pax import coordination_service, side_files, storage, working_copy
 from pax.checkpoints import paths
 from pax.runner import job_lock, job_log, lease
 
 # Shortest time between two checks of the training loop.
 _CHECK_SECS = 5.0
+# Longest time until process 0 has the lock of a bucket, or is refused.
+_LOCK_SECS = 300.0
 # Time between two checks of a directory that is gone.
 _POLL_SECS = 0.5
 
@@ -82,7 +84,9 @@ class JobDir:
       raise JobDirError(str(e)) from None
 
   def close(self) -> None:
-    """Releases the lock."""
+    """Uploads a working copy for the last time, and releases the lock."""
+    if self._copy is not None:
+      self._copy.close()
     if self._lock is not None:
       self._lock.close()
     os.close(self._descriptor)
@@ -222,18 +226,19 @@ def open_job_dir(
   side_files.reset_warnings()
   with contextlib.ExitStack() as on_exit:
     try:
-      copy = _open_working_copy(job_log_dir)
-      if copy is not None:
-        on_exit.callback(copy.close)
+      copy = _create_working_copy(job_log_dir)
       path = copy.path if copy else pathlib.Path(job_log_dir)
       log_file = job_log.log_file(str(path), process, mode)
       path.mkdir(parents=True, exist_ok=True)
       directory = JobDir(path, wait_secs, copy)
       on_exit.callback(directory.close)
+      if copy is not None:
+        _lock_bucket(directory, is_locked=mode == 'train')
+        copy.download()
       side_files.make_directories(path, job_log.FOLDER)
       handler = job_log.LogFileHandler(log_file)
       directory.on_remount = handler.reopen
-      if process == 0 and mode == 'train':
+      if copy is None and process == 0 and mode == 'train':
         directory.lock()
     except OSError as e:
       raise JobDirError(
@@ -245,14 +250,13 @@ def open_job_dir(
       yield directory
 
 
-def _open_working_copy(
+def _create_working_copy(
   job_log_dir: str,
 ) -> working_copy.WorkingCopy | None:
   """Returns the working copy of a directory in a bucket; None if it is local.
 
   Raises:
     JobDirError: A bucket of this kind cannot be used.
-    OSError: The bucket cannot be read.
   """
   try:
     source = storage.to_path(job_log_dir)
@@ -261,13 +265,35 @@ def _open_working_copy(
     storage.check_package(source)
   except ValueError as e:
     raise JobDirError(f'--job_log_dir: {e}') from None
-  if jax.process_count() > 1:
-    raise JobDirError(
-      f'--job_log_dir={job_log_dir} is a bucket, which jobs of one process can'
-      f' use, and this job has {jax.process_count()}; mount the bucket, such as'
-      ' with gcsfuse, and use the path of the mount'
-    )
-  return working_copy.WorkingCopy(source)
+  is_primary = jax.process_index() == 0
+  return working_copy.WorkingCopy(source, is_primary=is_primary)
+
+
+def _lock_bucket(directory: JobDir, *, is_locked: bool) -> None:
+  """Returns in all processes when the first one holds the lock.
+
+  Until then a job that ends may still upload its files.
+
+  Args:
+    directory: The job directory.
+    is_locked: Whether the mode of the job needs the lock.
+
+  Raises:
+    JobDirError: Another run trains in it.
+  """
+  error: Exception | None = None
+  try:
+    if is_locked and jax.process_index() == 0:
+      directory.lock()
+  except (JobDirError, OSError) as e:
+    error = e
+  barriers = coordination_service.Barriers('job directory', _LOCK_SECS)
+  try:
+    errors = barriers.wait('the job directory is locked', str(error or ''))
+  except coordination_service.MissingProcessesError as e:
+    raise error or JobDirError(str(e)) from None
+  if error or errors[0]:
+    raise error or JobDirError(errors[0])
 
 
 @contextlib.contextmanager

@@ -7,12 +7,13 @@ The bucket is in memory; `tests/integration/buckets_test.py` has a server.
 
 from __future__ import annotations
 
+import tempfile
 import uuid
 
 import pytest
 
 from pax import checkpoints, storage
-from pax.checkpoints import paths
+from pax.checkpoints import checkpoint_reader, paths, reading
 from tests.testing import saved_states, trees
 
 FLAX = checkpoints.CheckpointType.FLAX
@@ -159,6 +160,146 @@ def test_a_failure_of_the_service_is_no_corruption(bucket, monkeypatch):
   monkeypatch.setattr(storage.BucketPath, 'read_bytes', fail_once)
   assert checkpointer.restore(trees.abstract(state)).step == 2
   assert failures and names(bucket) == ['checkpoint_1', 'checkpoint_2']
+
+
+LAYOUTS = {
+  'ocdbt': (GDA, {}),
+  'leaves': (GDA, {'use_ocdbt': False}),
+  'one file': (FLAX, {}),
+}
+
+
+@pytest.fixture
+def downloads(monkeypatch, tmp_path):
+  """The names of the objects that are read, in a folder of its own."""
+  monkeypatch.setenv('TMPDIR', str(tmp_path))
+  monkeypatch.setattr(tempfile, 'tempdir', None)
+  names = []
+  for name in ('download', 'read_bytes', 'read_range'):
+    method = getattr(storage.BucketPath, name)
+
+    def record(path, *args, method=method):
+      is_folder = path.parent.name != paths.CHECKPOINTS
+      names.append(str(path) if is_folder else method.__name__)
+      return method(path, *args)
+
+    monkeypatch.setattr(storage.BucketPath, name, record)
+  return names
+
+
+@pytest.mark.parametrize('layout', LAYOUTS)
+def test_a_restore_downloads_each_object_once(
+  bucket, downloads, tmp_path, layout
+):
+  kind, options = LAYOUTS[layout]
+  state = saved_states.state(1)
+  create(bucket, kind, **options).save(3, state, {'examples': 3})
+  checkpointer = create(bucket, kind, **options)
+  downloads.clear()
+  restored = checkpointer.restore(trees.abstract(state))
+  assert restored.step == 3 and restored.input_state == {'examples': 3}
+  saved_states.check_equal(restored.state, state)
+  if kind is FLAX:
+    # Some bytes, which show its format, and all of it.
+    assert downloads.count('read_bytes') == 1
+  else:
+    assert len(downloads) == len(set(downloads)) > 5
+  assert not list(tmp_path.glob('pax_*'))
+
+
+def test_only_the_leaves_that_are_read_are_downloaded(bucket, downloads):
+  state = saved_states.state(1)
+  create(bucket, use_ocdbt=False).save(3, state)
+  ((_, path),) = reading.checkpoint_steps(str(bucket)).items()
+  downloads.clear()
+  checkpoint = checkpoint_reader.CheckpointReader(path)
+  (name, leaf), *_ = paths.flatten(trees.abstract(state)).items()
+  checkpoint.read({name: leaf})
+  data = [n for n in downloads if '/state/' in n and not n.endswith('.zarray')]
+  assert data and all(f'/state/{name}/' in n for n in data)
+
+
+def flip(file):
+  data = bytearray(file.read_bytes())
+  data[len(data) // 2] ^= 1
+  file.write_bytes(bytes(data))
+
+
+def truncate(file):
+  file.write_bytes(file.read_bytes()[:-1])
+
+
+def delete(file):
+  file.unlink()
+
+
+@pytest.mark.parametrize('damage', [flip, truncate, delete])
+@pytest.mark.parametrize('layout', LAYOUTS)
+def test_damage_of_any_object_is_found_and_survived(bucket, layout, damage):
+  kind, options = LAYOUTS[layout]
+  states = {step: saved_states.state(1, scale=step) for step in (1, 2)}
+  abstract = trees.abstract(states[1])
+  checkpointer = create(bucket, kind, skips_corrupt=True, **options)
+  for step, state in states.items():
+    checkpointer.save(step, state, {'examples': step})
+  folder = bucket / paths.CHECKPOINTS
+  newest = folder / paths.checkpoint_name(2, kind)
+  contents = {
+    file: file.read_bytes()
+    for file in [newest / name for name in newest.files()] or [newest]
+  }
+  found = 0
+  for file in contents:
+    damage(file)
+    if file.name == storage.MARKER and damage is not delete:
+      # Its presence commits, its content means nothing.
+      assert checkpointer.restore(abstract).step == 2
+    elif damage is delete and file in (newest, newest / storage.MARKER):
+      assert create(bucket, kind, **options).restore(abstract).step == 1
+    else:
+      with pytest.raises(checkpoints.CorruptCheckpointError) as error:
+        create(bucket, kind, **options).restore(abstract)
+      assert str(file) in str(error.value), error.value
+      restored = checkpointer.restore(abstract)
+      assert restored.step == 1
+      saved_states.check_equal(restored.state, states[1])
+      (corrupt,) = (n for n in names(bucket) if n.startswith('corrupt_'))
+      assert newest.name not in names(bucket)
+      storage.remove_tree(folder / corrupt)
+      found += 1
+    for object_path, data in contents.items():
+      object_path.write_bytes(data)
+  assert found >= len(contents) - 1 - (damage is delete)
+  assert checkpointer.restore(abstract).step == 2
+
+
+def test_an_unexpected_object_is_damage(bucket):
+  state = saved_states.state(1)
+  create(bucket).save(1, state)
+  (path,) = paths.steps(bucket / paths.CHECKPOINTS).values()
+  for name in ('state/d/0', 'metadata/x', 'state/0.0'):
+    (path / name).write_text('x')
+    with pytest.raises(checkpoints.CorruptCheckpointError) as error:
+      create(bucket).restore(trees.abstract(state))
+    assert f'{path / name} is not part of the checkpoint' in str(error.value)
+    (path / name).unlink()
+
+
+def test_a_bucket_that_cannot_be_read_is_not_set_aside(bucket, monkeypatch):
+  checkpointer = create(bucket, skips_corrupt=True)
+  for step in (1, 2):
+    checkpointer.save(step, saved_states.state(1))
+
+  def fail(path, file):
+    raise OSError('503')
+
+  with monkeypatch.context() as patch:
+    patch.setattr(storage.BucketPath, 'download', fail)
+    with pytest.raises(
+      checkpoints.CheckpointError, match='2 cannot be read: 503'
+    ):
+      checkpointer.restore(trees.abstract(saved_states.state(1)))
+  assert steps(bucket) == [1, 2]
 
 
 def test_commands_for_buckets():

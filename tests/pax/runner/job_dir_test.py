@@ -14,11 +14,10 @@ import shutil
 import time
 import uuid
 
-import jax
 import pytest
 from absl import logging
 
-from pax import storage
+from pax import storage, working_copy
 from pax.runner import job_dir, job_lock, job_log, lease
 
 
@@ -93,11 +92,40 @@ def test_a_working_copy_of_a_directory_in_a_bucket():
   assert not directory.path.exists()
 
 
-def test_jobs_of_several_processes_cannot_use_a_bucket(monkeypatch):
-  monkeypatch.setattr(jax, 'process_count', lambda: 2)
-  with pytest.raises(job_dir.JobDirError, match='this job has 2'):
-    with job_dir.open_job_dir('memory://bucket/run', 0):
-      pass
+def test_a_bucket_is_locked_before_and_after_its_files_are_copied(monkeypatch):
+  calls = []
+  for owner, name in (
+    (lease.Lease, '__init__'),
+    (working_copy.WorkingCopy, 'download'),
+    (working_copy.WorkingCopy, 'close'),
+    (lease.Lease, 'close'),
+  ):
+    method = getattr(owner, name)
+
+    def record(*args, method=method):
+      calls.append(method.__qualname__)
+      method(*args)
+
+    monkeypatch.setattr(owner, name, record)
+  with job_dir.open_job_dir(f'memory://{uuid.uuid4().hex}/run', 0):
+    pass
+  assert calls == [
+    'Lease.__init__',
+    'WorkingCopy.download',
+    'WorkingCopy.close',
+    'Lease.close',
+  ]
+
+
+def test_a_bucket_in_use_is_not_written(monkeypatch):
+  monkeypatch.setattr(lease, '_RENEW_SECS', 0.01)
+  url = f'memory://{uuid.uuid4().hex}/run'
+  with job_dir.open_job_dir(url, 0):
+    files = storage.to_path(url).files()
+    with pytest.raises(job_dir.JobDirError, match='another process trains in'):
+      with job_dir.open_job_dir(url, 0):
+        pass
+    assert storage.to_path(url).files() == files
 
 
 def test_waiting_for_another_run(tmp_path):
