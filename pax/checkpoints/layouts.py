@@ -18,7 +18,7 @@ from typing import (
 
 import numpy as np
 
-from pax import atomic_file
+from pax import atomic_file, storage
 from pax.checkpoints import (
   flax_format,
   host_arrays,
@@ -47,6 +47,9 @@ class Layout(Protocol, Generic[SnapshotT]):
   `commit` run on process 0 when all processes have written.
   """
 
+  # Whether a checkpoint is a folder, not one file.
+  is_folder: bool
+
   def import_libraries(self) -> None:
     """Imports what the first save needs."""
     ...
@@ -68,14 +71,20 @@ class Layout(Protocol, Generic[SnapshotT]):
     ...
 
   def finish(
-    self, staging: Path, snapshot: SnapshotT, step: int
+    self,
+    staging: Path,
+    snapshot: SnapshotT,
+    step: int,
+    others: storage.Path | None = None,
   ) -> dict[str, manifest.Entry]:
     """Writes what needs the data of all; returns the manifest entries.
 
     Args:
-      staging: Directory with the files of all processes.
+      staging: Directory with the files of all processes, or of process 0.
       snapshot: The host copy of process 0.
       step: The training step.
+      others: Directory with the files of the other processes, if `staging` has
+        only those of process 0.
     """
     ...
 
@@ -100,6 +109,8 @@ class Layout(Protocol, Generic[SnapshotT]):
 class OrbaxLayout:
   """A directory with one OCDBT database, which Orbax writes."""
 
+  is_folder = True
+
   def import_libraries(self) -> None:
     from pax.checkpoints import orbax_format
 
@@ -116,13 +127,17 @@ class OrbaxLayout:
     return snapshot.write(staging)
 
   def finish(
-    self, staging: Path, snapshot: orbax_format.Snapshot, step: int
+    self,
+    staging: Path,
+    snapshot: orbax_format.Snapshot,
+    step: int,
+    others: storage.Path | None = None,
   ) -> dict[str, manifest.Entry]:
     metadata = {
       **verification.create_metadata(step),
       'version': verification.OCDBT_VERSION,
     }
-    return snapshot.finish(staging, metadata)
+    return snapshot.finish(staging, metadata, others)
 
   def commit(
     self,
@@ -140,6 +155,8 @@ class OrbaxLayout:
 class LeafLayout:
   """A directory with one TensorStore per leaf."""
 
+  is_folder = True
+
   def import_libraries(self) -> None:
     import tensorstore
 
@@ -154,7 +171,11 @@ class LeafLayout:
     return tensorstore_format.write(staging, snapshot)
 
   def finish(
-    self, staging: Path, snapshot: dict[str, host_arrays.HostArray], step: int
+    self,
+    staging: Path,
+    snapshot: dict[str, host_arrays.HostArray],
+    step: int,
+    others: storage.Path | None = None,
   ) -> dict[str, manifest.Entry]:
     data = json.dumps(verification.create_metadata(step), indent=2).encode()
     (staging / paths.METADATA_FILE).write_bytes(data)
@@ -176,6 +197,8 @@ class LeafLayout:
 class FileLayout:
   """A single msgpack file, written by process 0."""
 
+  is_folder = False
+
   def import_libraries(self) -> None:
     import flax.serialization
 
@@ -190,8 +213,16 @@ class FileLayout:
     return {}
 
   def finish(
-    self, staging: Path, snapshot: dict[str, np.ndarray], step: int
+    self,
+    staging: Path,
+    snapshot: dict[str, np.ndarray],
+    step: int,
+    others: storage.Path | None = None,
   ) -> dict[str, manifest.Entry]:
+    for name, text in read_inputs(others).items() if others else ():
+      file = paths.side_folder(staging) / _TRAIN_INPUT / name
+      file.parent.mkdir(exist_ok=True)
+      file.write_text(text)
     return {}
 
   def release(self, snapshot: dict[str, np.ndarray]) -> None:
@@ -243,7 +274,7 @@ def write_input(
   return {str(file.relative_to(staging)): manifest.entry(text.encode())}
 
 
-def read_inputs(path: Path) -> dict[str, str]:
+def read_inputs(path: storage.Path) -> dict[str, str]:
   """Returns the input states by process name, as JSON."""
   folder = paths.side_folder(path) / _TRAIN_INPUT
   files = folder.glob('process_*') if folder.exists() else ()

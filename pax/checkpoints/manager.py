@@ -348,6 +348,7 @@ class FileCheckpointer:
       writing.wait_until(
         lambda: newest in paths.steps(self._directory),
         f'the checkpoint of step {newest} in {self._directory}',
+        self._directory.parent,
       )
       available = paths.steps(self._directory)
     return available

@@ -31,6 +31,7 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
+from pax import storage
 from pax.checkpoints import (
   background_flush,
   manifest,
@@ -192,13 +193,18 @@ class Snapshot:
         raise
 
   def finish(
-    self, staging: Path, metadata: Mapping[str, Any]
+    self,
+    staging: Path,
+    metadata: Mapping[str, Any],
+    others: storage.Path | None = None,
   ) -> dict[str, manifest.Entry]:
     """Completes a checkpoint that all processes have written.
 
     Args:
       staging: Directory of the checkpoint.
       metadata: Contents of the file `metadata` besides the shapes.
+      others: Directory with the files of the other processes, if `staging` has
+        only those of this one.
 
     Returns:
       The manifest entries of the files that belong to no process.
@@ -208,7 +214,10 @@ class Snapshot:
     """
     with _anchored_state(staging) as folder:
       # Merges the databases of all processes.
-      self._handler.finalize(epath.Path(folder))
+      if others is None:
+        self._handler.finalize(epath.Path(folder))
+      else:
+        _merge_databases(folder, others / paths.STATE_FOLDER)
       (folder / _SHARDINGS).write_text(_serialize_shardings(self._shardings))
     contents = {
       **metadata,
@@ -241,6 +250,26 @@ class Snapshot:
     for pending in self._pending:
       with contextlib.suppress(BaseException):
         pending.result()
+
+
+def _merge_databases(folder: Path, others: storage.Path) -> None:
+  """Writes the database that refers to those of all processes.
+
+  Of those in `others` only the nodes are read, not the values.
+
+  Args:
+    folder: Directory of the state, with the database of this process.
+    others: Directory of the state with the databases of the other processes.
+  """
+  prefix = _process_folder('')
+  names = [file.partition('/')[0] for file in storage.files(others)]
+  parts = {
+    **{name: others / name for name in names},
+    **{path.name: path for path in folder.iterdir()},
+  }
+  tensorstore_format.merge_databases(
+    folder, {k: v for k, v in parts.items() if k.startswith(prefix)}
+  )
 
 
 @contextlib.contextmanager

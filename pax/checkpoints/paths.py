@@ -18,15 +18,17 @@ import pathlib
 import re
 import shlex
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent import futures
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from absl import logging
 
 from pax import atomic_file, storage, working_copy
 from pax.checkpoints.types import CheckpointType, LeafDict
+
+PathT = TypeVar('PathT', pathlib.Path, storage.BucketPath)
 
 CHECKPOINTS = 'checkpoints'
 METADATA_FILE = 'metadata'
@@ -74,7 +76,7 @@ def steps(directory: storage.Path) -> dict[int, storage.Path]:
   return dict(sorted(checkpoints.items()))
 
 
-def staging(final: pathlib.Path) -> pathlib.Path:
+def staging(final: PathT) -> PathT:
   """Returns the temporary directory in which checkpoint `final` is written."""
   return final.parent / f'{_TMP}{final.name}'
 
@@ -89,12 +91,17 @@ def commit(source: pathlib.Path, final: pathlib.Path) -> None:
   atomic_file.sync(final.parent)
 
 
-def publish(source: pathlib.Path, final: storage.BucketPath) -> None:
+def publish(
+  source: pathlib.Path,
+  final: storage.BucketPath,
+  uploaded: Collection[str] = (),
+) -> None:
   """Uploads a complete checkpoint, and commits it in the bucket.
 
   Args:
     source: The file or directory.
     final: Its place, where nothing is committed.
+    uploaded: Files of the directory that are at this place already.
 
   Raises:
     OSError: It cannot be uploaded.
@@ -102,7 +109,8 @@ def publish(source: pathlib.Path, final: storage.BucketPath) -> None:
   if source.is_file():
     final.upload(source)
     return
-  storage.upload_tree(source, final, storage.files(source))
+  files = set(storage.files(source)).difference(uploaded)
+  storage.upload_tree(source, final, sorted(files))
   (final / storage.MARKER).write_text(_MARKER_TEXT)
 
 
@@ -220,8 +228,8 @@ def clean(directory: storage.Path) -> None:
     is_part = path.name.startswith(_TMP) or (
       path.name.startswith(_PREFIX) and _ORBAX_TMP in path.name
     )
-    if isinstance(path, storage.BucketPath):
-      is_part = path.name.startswith(_PREFIX) and not is_committed(path)
+    if isinstance(path, storage.BucketPath) and path.name.startswith(_PREFIX):
+      is_part = not is_committed(path)
     if is_part:
       discard(path)
 

@@ -126,6 +126,42 @@ class LeafReader:
       return dict(zip(abstract, arrays, strict=True))
 
 
+def merge_databases(folder: pathlib.Path, parts: Mapping[str, Path]) -> None:
+  """Writes an OCDBT database that refers to the values of others.
+
+  Args:
+    folder: Directory of the database.
+    parts: Directories of the others by the name below `folder` that they will
+      have.
+
+  Raises:
+    ValueError: TensorStore cannot read or write them.
+  """
+  import tensorstore as ts
+
+  layers = [{'base': storage.kvstore(folder)}]
+  for name, part in parts.items():
+    prefix = f'{name}/'
+    base = storage.kvstore(part)
+    layers.append({'base': base, 'prefix': prefix, 'strip_prefix': len(prefix)})
+  stack = {'driver': 'kvstack', 'layers': layers}
+  context = _context()
+
+  def open_database(path: str) -> ts.KvStore:
+    base = {**stack, 'path': path}
+    spec = {'driver': 'ocdbt', 'base': base}
+    return ts.KvStore.open(spec, context=context).result()
+
+  merged = open_database('')
+  transaction = ts.Transaction(atomic=True)
+  for name in sorted(parts):
+    source = open_database(f'{name}/')
+    source.experimental_copy_range_to(
+      merged.with_transaction(transaction)
+    ).result()
+  transaction.commit_async().result()
+
+
 def is_database_file(file: str) -> bool:
   """Returns whether a file below the checkpoint has data of many leaves."""
   folder = file.rpartition('/')[0]

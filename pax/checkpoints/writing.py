@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes one checkpoint, by all processes together.
 
-    write   all processes: their shards, input state and manifest, in staging
-    commit  process 0: what needs the data of all; renames staging
+    prepare  process 0, in a bucket: removes parts of an attempt that failed
+    write    all processes: their shards, input state and manifest, in staging
+    commit   process 0: what needs the data of all; renames staging, or uploads
+             the marker
 
 After each phase all processes meet at a barrier, and pass their errors to each
 other: a save succeeds or fails in all of them.
@@ -12,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from typing import Generic
@@ -21,10 +22,8 @@ import jax
 from absl import logging
 
 from pax import coordination_service, storage
-from pax.checkpoints import agreement, layouts, manifest, paths
+from pax.checkpoints import agreement, layouts, manifest, staging
 from pax.checkpoints.types import CheckpointError
-
-Path = pathlib.Path
 
 _POLL_SECS = 0.01
 # Network file systems show the files of other hosts with a delay.
@@ -42,7 +41,7 @@ class Contents(Generic[layouts.SnapshotT]):
   input_text: str | None = None
   # Functions that each write a further folder of the checkpoint, by its name.
   # All processes call them.
-  items: Mapping[str, Callable[[Path], None]] = dataclasses.field(
+  items: Mapping[str, Callable[[pathlib.Path], None]] = dataclasses.field(
     default_factory=dict
   )
 
@@ -56,9 +55,6 @@ def write(
 ) -> None:
   """Writes a checkpoint; on return it is complete, for every process.
 
-  A checkpoint in a bucket is written to a temporary local directory first:
-  Orbax cannot write to s3://, and checksums need not read the bucket.
-
   Args:
     layout: The on-disk format.
     final: Path of the checkpoint, in a folder that exists after `prepare`.
@@ -70,95 +66,103 @@ def write(
     CheckpointError: Another process fails, or does not finish in time.
     OSError: A file cannot be written.
   """
-  if not isinstance(final, storage.BucketPath):
-    _write(layout, final, contents, barriers, prepare)
-    return
+  with staging.open_staging(final, is_folder=layout.is_folder) as place:
 
-  def prepare_bucket() -> None:
-    prepare()
-    if final.exists():
-      # Parts of an attempt that failed.
-      storage.remove_tree(final)
+    def prepare_place() -> None:
+      prepare()
+      place.prepare()
 
-  with tempfile.TemporaryDirectory(prefix='pax_checkpoint_') as folder:
-    local = Path(folder) / final.name
-    _write(layout, local, contents, barriers, prepare_bucket)
-    try:
-      paths.publish(local, final)
-    except OSError:
-      paths.discard(final)
-      raise
+    def write_part() -> None:
+      if place.others is None:
+        prepare_place()
+      _write_part(layout, place, contents, entries)
+
+    def commit() -> None:
+      if jax.process_index() == 0:
+        _commit(layout, place, contents, entries)
+        logging.info('Saved %s', final)
+
+    entries: dict[str, manifest.Entry] = {}
+    phases = {'written': write_part, 'committed': commit}
+    if place.others is not None:
+      # The first process removes parts before the others upload theirs.
+      phases = {'prepared': prepare_place, **phases}
+    for name, phase in phases.items():
+      error = None
+      try:
+        phase()
+      except Exception as e:
+        error = e
+      barrier = f'{final.name} is {name}'
+      if error := agreement.agree(error, barriers, barrier):
+        place.discard(error)
+        raise error
+  wait_until(final.exists, str(final), final.parent)
 
 
-def _write(
+def _write_part(
   layout: layouts.Layout[layouts.SnapshotT],
-  final: Path,
+  place: staging.Staging,
   contents: Contents[layouts.SnapshotT],
-  barriers: coordination_service.Barriers,
-  prepare: Callable[[], None],
+  entries: dict[str, manifest.Entry],
 ) -> None:
-  staging = paths.staging(final)
-  snapshot, step = contents.snapshot, contents.step
+  """Writes the files of this process, and adds their manifest entries."""
   index, count = jax.process_index(), jax.process_count()
-  entries: dict[str, manifest.Entry] = {}
-
-  def write_part() -> None:
-    prepare()
-    if count == 1 and staging.exists():
-      # Files of an attempt that failed would be unexpected in the checkpoint.
-      paths.discard(staging)
-    staging.mkdir(exist_ok=count > 1)
-    entries.update(layout.write(staging, snapshot, step))
-    if contents.input_text is not None:
-      entries.update(
-        layouts.write_input(staging, contents.input_text, index, count)
-      )
-    for name, write_item in contents.items.items():
-      write_item(staging / name)
-    if index:
-      manifest.write(staging, entries, index, count)
-
-  def commit() -> None:
-    if index:
-      return
-    for i in range(1, count):
-      file = manifest.file(staging, i, count)
-      wait_until(file.exists, str(file))
-    entries.update(layout.finish(staging, snapshot, step))
-    for name in contents.items:
-      files = (f'{name}/{file}' for file in storage.files(staging / name))
-      entries.update(manifest.file_entries(staging, files))
-    manifest.write(staging, entries, index, count)
-    layout.commit(staging, final, snapshot, step)
-    logging.info('Saved %s', final)
-
-  for phase, name in ((write_part, 'written'), (commit, 'committed')):
-    error = None
-    try:
-      phase()
-    except Exception as e:
-      error = e
-    barrier = f'{final.name} is {name}'
-    if error := agreement.agree(error, barriers, barrier):
-      if count == 1 and isinstance(error, OSError):
-        # Frees the disk, which may be full.
-        paths.discard(staging)
-      raise error
-  wait_until(final.exists, str(final))
+  place.create()
+  entries.update(layout.write(place.folder, contents.snapshot, contents.step))
+  if contents.input_text is not None:
+    entries.update(
+      layouts.write_input(place.folder, contents.input_text, index, count)
+    )
+  for name, write_item in contents.items.items():
+    write_item(place.folder / name)
+  place.share(entries)
+  if index:
+    manifest.write(place.folder, entries, index, count)
+    file = manifest.file(place.folder, index, count)
+    place.share([str(file.relative_to(place.folder))])
 
 
-def wait_until(is_visible: Callable[[], bool], name: str) -> None:
+def _commit(
+  layout: layouts.Layout[layouts.SnapshotT],
+  place: staging.Staging,
+  contents: Contents[layouts.SnapshotT],
+  entries: dict[str, manifest.Entry],
+) -> None:
+  """Completes the checkpoint when all processes have written their files."""
+  snapshot, step = contents.snapshot, contents.step
+  count = jax.process_count()
+  for index in range(1, count):
+    file = manifest.file(place.others or place.folder, index, count)
+    wait_until(file.exists, str(file), place.folder)
+  entries.update(layout.finish(place.folder, snapshot, step, place.others))
+  for name in contents.items:
+    files = (f'{name}/{file}' for file in storage.files(place.folder / name))
+    entries.update(manifest.file_entries(place.folder, files))
+  manifest.write(place.folder, entries, 0, count)
+  layout.commit(place.folder, place.local, snapshot, step)
+  place.publish()
+
+
+def wait_until(
+  is_visible: Callable[[], bool], name: str, folder: storage.Path
+) -> None:
   """Waits until this process sees what another one has written.
 
   Args:
     is_visible: Whether it does.
     name: The file or the directory, for the message.
+    folder: A folder with it that this process has seen before.
 
   Raises:
     CheckpointError: It does not appear.
+    OSError: The folder is gone.
   """
   deadline = time.monotonic() + _VISIBLE_SECS
   while not is_visible():
+    if isinstance(folder, pathlib.Path):
+      # It was moved, deleted or unmounted.
+      folder.stat()
     if time.monotonic() > deadline:
       raise CheckpointError(
         f'another process has written {name}, and this one does not see it'

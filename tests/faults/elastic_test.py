@@ -15,6 +15,9 @@ import numpy as np
 import pytest
 
 from tests.faults import harness
+from tests.testing import bucket_server
+
+bucket_directory, proxy = bucket_server.job, bucket_server.proxy
 
 # Processes of each life, with one device each; all but the last are killed.
 COUNTS = (2, 4, 1, 4, 2)
@@ -46,10 +49,18 @@ def _kill_one(job, victim):
 def test_every_restart_has_another_number_of_processes(
   tmp_path, report, layout
 ):
+  _check_restarts(tmp_path / 'job', tmp_path, report, layout)
+
+
+@pytest.mark.parametrize('layout', LAYOUTS)
+def test_restarts_in_a_bucket(bucket_directory, tmp_path, report, layout):
+  _check_restarts(bucket_directory, tmp_path, report, layout)
+  assert not harness.leftovers(bucket_directory)
+
+
+def _check_restarts(directory, tmp_path, report, layout):
   exp, flags = LAYOUTS[layout]
-  job = harness.Job(
-    tmp_path / 'job', exp=exp, flags=[*flags, '--set=SAVE_EVERY=3']
-  )
+  job = harness.Job(directory, exp=exp, flags=[*flags, '--set=SAVE_EVERY=3'])
   for life, count in enumerate(COUNTS[:-1]):
     job.num_processes = count
     _kill_one(job, victim=(count - 1) * (life % 2))

@@ -26,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from pax import storage
+from pax.checkpoints import paths
 from tests.integration import binary
 from tests.testing import polling, programs
 
@@ -51,7 +53,7 @@ class Fault:
   action: str = 'kill'
   log: pathlib.Path | None = None
 
-  def environment(self, directory: pathlib.Path) -> dict[str, str]:
+  def environment(self, directory: storage.Path) -> dict[str, str]:
     """Returns the variables for a job in `directory`."""
     variables = {
       'FAULT_BELOW': str(directory),
@@ -93,7 +95,7 @@ class Life:
 class Job:
   """A job in one directory, which is started again and again."""
 
-  directory: pathlib.Path
+  directory: storage.Path
   # Name in tests.integration.experiments, or with its module.
   exp: str = 'TinySpmd'
   # Flags of every start.
@@ -142,12 +144,9 @@ class Job:
       c.stderr for c in completed
     ]
 
-  def checkpoints(self) -> dict[int, pathlib.Path]:
-    """Returns the checkpoints under final names by step, oldest first."""
-    paths = (self.directory / 'checkpoints').glob('checkpoint_*')
-    names = [(path, path.name.removeprefix('checkpoint_')) for path in paths]
-    by_step = {int(n): path for path, n in names if n.isdecimal()}
-    return dict(sorted(by_step.items()))
+  def checkpoints(self) -> dict[int, storage.Path]:
+    """Returns the complete checkpoints by step, oldest first."""
+    return paths.steps(self.directory / paths.CHECKPOINTS)
 
   def newest_step(self) -> int:
     """Returns the step of the newest checkpoint, 0 without one."""
@@ -198,8 +197,14 @@ def check_losses(job: Job, num_steps: int, max_missing: int = 0) -> int:
   return len(written)
 
 
-def leftovers(directory: pathlib.Path) -> list[str]:
+def leftovers(directory: storage.Path) -> list[str]:
   """Returns files and folders of unfinished writes, below `directory`."""
+  if isinstance(directory, storage.BucketPath):
+    folder = directory / paths.CHECKPOINTS
+    complete = {path.name for path in paths.steps(folder).values()}
+    parts = {name.partition('/')[0] for name in folder.files()} - complete
+    leftovers = filter(_LEFTOVER.search, directory.files())
+    return sorted([*leftovers, *(n for n in parts if n.startswith('check'))])
   names = (str(p.relative_to(directory)) for p in directory.rglob('*'))
   return sorted(name for name in names if _LEFTOVER.search(name))
 
@@ -261,7 +266,7 @@ def _reference(num_steps: int, exp: str, num_processes: int) -> pathlib.Path:
   return directory
 
 
-def records(directory: pathlib.Path) -> list[dict[str, Any]]:
+def records(directory: storage.Path) -> list[dict[str, Any]]:
   """Returns the lines of metrics.jsonl that are whole, of all lives."""
   complete = []
   for line in (directory / 'metrics.jsonl').read_bytes().split(b'\n'):
@@ -270,7 +275,7 @@ def records(directory: pathlib.Path) -> list[dict[str, Any]]:
   return complete
 
 
-def loss_bits(directory: pathlib.Path) -> list[tuple[int, bytes]]:
+def loss_bits(directory: storage.Path) -> list[tuple[int, bytes]]:
   """Returns (step, bits of its loss) of every life, in order."""
   return [
     (record['step'], np.float32(record['loss']).tobytes())

@@ -14,20 +14,26 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from pax import experiment_registry
+from pax import experiment_registry, storage, working_copy
 from pax.checkpoints import (
+  bucket_copy,
   checkpoint_reader,
   layouts,
   manifest,
   orbax_format,
   paths,
+  staging,
   writing,
 )
+from pax.runner import lease
 from tests.integration import experiments
 
 VARIABLE = 'KILL_POINT'
 _LAYOUTS = (layouts.OrbaxLayout, layouts.LeafLayout, layouts.FileLayout)
 _READERS = (checkpoint_reader.CheckpointReader,)
+_BUCKET_COPIES = (bucket_copy.BucketCopy,)
+_COPIES = (working_copy.WorkingCopy,)
+_OBJECTS = (storage.BucketPath,)
 _BEFORE, _AFTER = 'before', 'after'
 # Moment, name of the function, and the objects that have it.
 POINTS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
@@ -47,7 +53,6 @@ POINTS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
   'the checkpoint is renamed': (_AFTER, 'commit', (paths,)),
   # Deleting the oldest.
   'no expired checkpoint is deleted': (_BEFORE, 'delete', (paths,)),
-  'an expired checkpoint is renamed': (_AFTER, 'rename', (paths.pathlib.Path,)),
   'an expired checkpoint is deleted': (_AFTER, 'delete', (paths,)),
   # Restoring.
   'nothing is read': (_BEFORE, 'read', _READERS),
@@ -67,10 +72,50 @@ ORBAX_POINTS = {
     (orbax_format.ocp.PyTreeCheckpointHandler,),
   ),
 }
+# Of local directories.
+LOCAL_POINTS = {
+  'an expired checkpoint is renamed': (_AFTER, 'rename', (paths.pathlib.Path,)),
+}
+_BUCKET_STAGING = (staging.BucketStaging,)
+BUCKET_POINTS = {
+  'the directory is locked': (_AFTER, '_acquire', (lease.Lease,)),
+  'no file of the job is downloaded': (_BEFORE, 'download', _COPIES),
+  'the files of the job are downloaded': (_AFTER, 'download', _COPIES),
+  'the files of the job are uploaded': (_AFTER, 'upload', _COPIES),
+  'nothing is uploaded': (_BEFORE, 'share', _BUCKET_STAGING),
+  'the data are uploaded': (_AFTER, 'share', _BUCKET_STAGING),
+  'the checkpoint is not published': (_BEFORE, 'publish', (paths,)),
+  'the checkpoint is published': (_AFTER, 'publish', (paths,)),
+}
+# Of checkpoints in a bucket that are folders.
+BUCKET_FOLDER_POINTS = {
+  'the marker is not written': (_BEFORE, 'write_text', _OBJECTS),
+  'the marker is removed': (
+    _AFTER,
+    'unlink',
+    _OBJECTS,
+  ),
+  'the metadata are downloaded': (_AFTER, '__init__', _BUCKET_COPIES),
+  'the data are downloaded': (_AFTER, 'fetch', _BUCKET_COPIES),
+}
+
+
+def points(layout: str, *, is_bucket: bool) -> list[str]:
+  """Returns the points that a job reaches.
+
+  Args:
+    layout: A key of `kill_matrix.LAYOUTS`.
+    is_bucket: Whether its directory is in a bucket.
+  """
+  names = [*POINTS, *(BUCKET_POINTS if is_bucket else LOCAL_POINTS)]
+  if is_bucket and layout != 'pmap_one_file':
+    names += BUCKET_FOLDER_POINTS
+  return names + list(ORBAX_POINTS if layout == 'spmd' else ())
 
 
 def _arm(point: str) -> None:
-  moment, name, owners = (POINTS | ORBAX_POINTS)[point]
+  of_storage = LOCAL_POINTS | BUCKET_POINTS | BUCKET_FOLDER_POINTS
+  moment, name, owners = (POINTS | ORBAX_POINTS | of_storage)[point]
   for owner in owners:
     setattr(owner, name, _killing(getattr(owner, name), moment))
 
@@ -78,15 +123,23 @@ def _arm(point: str) -> None:
 def _killing(function: Callable[..., Any], moment: str) -> Callable[..., Any]:
   @functools.wraps(function)
   def kill(*args: Any, **kwargs: Any) -> Any:
+    if not _is_point(function.__name__, args):
+      return function(*args, **kwargs)
     if moment == _AFTER:
-      result = function(*args, **kwargs)
-      if function.__name__ == 'rename' and 'delete' not in str(result):
-        # Not that of an expired checkpoint.
-        return result
+      function(*args, **kwargs)
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError('SIGKILL takes effect at once')
 
   return kill
+
+
+def _is_point(name: str, args: tuple[Any, ...]) -> bool:
+  """Returns whether a call of a function with other uses is the point."""
+  if name == 'rename':
+    return 'delete' in str(args[1])
+  if name in ('unlink', 'write_text'):
+    return args[0].name == storage.MARKER
+  return True
 
 
 @experiment_registry.register

@@ -14,26 +14,11 @@ from __future__ import annotations
 import random
 import re
 import shutil
-import signal
-import time
 
 import pytest
 
-from tests.faults import harness, kill_points
+from tests.faults import harness, kill_matrix, kill_points
 
-SEED = 20261122
-# Steps of one life, with a checkpoint every other step.
-STEPS = 4
-FLAGS = ('--set=SAVE_EVERY=2', '--set=task.train.save_max_to_keep=2')
-LAYOUTS = {
-  'spmd': ('TinySpmd', ()),
-  'pmap_one_file': ('TinyPmap', ()),
-  'pmap_tensorstore': ('TinyPmap', ('--pmap_use_tensorstore',)),
-}
-MODES = {
-  'asynchronous': (),
-  'synchronous': ('--nojax_fully_async_checkpoint',),
-}
 # Parts of names that differ between equal calls.
 _VARIABLE = (
   (re.compile(r'\.[0-9a-f]{12}\.part'), '.part'),
@@ -43,13 +28,6 @@ _VARIABLE = (
   (re.compile(r'/0(\.0)*(?=$|\.__lock)'), '/CHUNK'),
   (re.compile(r'(?<=checkpoint_)\d+'), 'STEP'),
 )
-
-
-def _job(directory, layout, num_processes=1):
-  exp, flags = LAYOUTS[layout]
-  return harness.Job(
-    directory, exp=exp, flags=[*FLAGS, *flags], num_processes=num_processes
-  )
 
 
 def _calls(job, tmp_path, *flags, process=0):
@@ -76,7 +54,9 @@ def _choose(names, num_random):
   last = {name: i for i, name in enumerate(names, 1)}
   chosen = {*last.values(), *(names.index(name) + 1 for name in last)}
   others = [i for i in range(1, len(names) + 1) if i not in chosen]
-  sample = random.Random(SEED).sample(others, min(num_random, len(others)))
+  sample = random.Random(kill_matrix.SEED).sample(
+    others, min(num_random, len(others))
+  )
   return sorted(chosen.union(sample))
 
 
@@ -86,7 +66,7 @@ class _Chain:
   def __init__(self, job, tmp_path, process=0):
     self._job, self._process = job, process
     self._log = tmp_path / 'last_calls'
-    self._chance = random.Random(SEED)
+    self._chance = random.Random(kill_matrix.SEED)
     self._points = set()
     self.kills = self.lives = 0
 
@@ -118,116 +98,77 @@ class _Chain:
     )
 
 
-def _finish(job):
-  """Trains a few steps more; returns the number of losses compared."""
-  num_steps = job.newest_step() + STEPS
-  job.finish(f'--set=NUM_STEPS={num_steps}')
-  # The first one stays as that of its interval (save_keep_interval_duration).
-  assert set(job.checkpoints()) <= {0, num_steps - 2, num_steps}
-  assert job.newest_step() == num_steps
-  assert not harness.leftovers(job.directory)
-  return harness.check_losses(job, num_steps)
-
-
-@pytest.mark.parametrize('layout', LAYOUTS)
+@pytest.mark.parametrize('layout', kill_matrix.LAYOUTS)
 def test_every_call_of_a_job_that_continues(tmp_path, report, layout):
   """The first and the last call of each name, and others; writes also torn."""
-  job = _job(tmp_path / 'job', layout)
-  job.finish(f'--set=NUM_STEPS={STEPS}')
-  names = _calls(job, tmp_path, f'--set=NUM_STEPS={2 * STEPS}')
+  job = kill_matrix.create_job(tmp_path / 'job', layout)
+  job.finish(f'--set=NUM_STEPS={kill_matrix.STEPS}')
+  names = _calls(job, tmp_path, f'--set=NUM_STEPS={2 * kill_matrix.STEPS}')
   chosen = _choose(names, 10)
   if layout == 'pmap_tensorstore':
     # The calls of SPMD.
-    chosen = sorted(random.Random(SEED).sample(chosen, 40))
+    chosen = sorted(random.Random(kill_matrix.SEED).sample(chosen, 40))
   chain = _Chain(job, tmp_path)
   for at in chosen:
-    chain.live(at, f'--set=NUM_STEPS={job.newest_step() + STEPS}')
-  chain.report(report, losses=_finish(job))
+    chain.live(at, f'--set=NUM_STEPS={job.newest_step() + kill_matrix.STEPS}')
+  chain.report(report, losses=kill_matrix.finish(job))
 
 
 @pytest.mark.parametrize('layout', ['spmd', 'pmap_one_file'])
 def test_every_call_until_the_first_checkpoint(tmp_path, report, layout):
   """In one directory, in which each life starts from scratch."""
-  steps = f'--set=NUM_STEPS={STEPS}'
-  names = _calls(_job(tmp_path / 'counted', layout), tmp_path, steps)
+  steps = f'--set=NUM_STEPS={kill_matrix.STEPS}'
+  names = _calls(
+    kill_matrix.create_job(tmp_path / 'counted', layout), tmp_path, steps
+  )
   commit = names.index('rename /checkpoints/checkpoint_STEP')
-  job = _job(tmp_path / 'job', layout)
+  job = kill_matrix.create_job(tmp_path / 'job', layout)
   chain = _Chain(job, tmp_path)
   for at in _choose(names[: commit + 1], 0):
     chain.live(at, steps)
-  chain.report(report, losses=_finish(job))
+  chain.report(report, losses=kill_matrix.finish(job))
 
 
 @pytest.mark.parametrize('process', [0, 1])
-@pytest.mark.parametrize('layout', LAYOUTS)
+@pytest.mark.parametrize('layout', kill_matrix.LAYOUTS)
 def test_calls_of_one_of_two_processes(tmp_path, report, layout, process):
   """The other one is killed later, as a cluster does."""
-  job = _job(tmp_path / 'job', layout, num_processes=2)
-  job.finish(f'--set=NUM_STEPS={STEPS}')
-  steps = f'--set=NUM_STEPS={2 * STEPS}'
+  job = kill_matrix.create_job(tmp_path / 'job', layout, num_processes=2)
+  job.finish(f'--set=NUM_STEPS={kill_matrix.STEPS}')
+  steps = f'--set=NUM_STEPS={2 * kill_matrix.STEPS}'
   names = _calls(job, tmp_path, steps, process=process)
-  chosen = random.Random(SEED).sample(_choose(names, 0), 8)
+  chosen = random.Random(kill_matrix.SEED).sample(_choose(names, 0), 8)
   chain = _Chain(job, tmp_path, process)
   for at in sorted(chosen):
-    chain.live(at, f'--set=NUM_STEPS={job.newest_step() + STEPS}')
-  chain.report(report, losses=_finish(job))
+    chain.live(at, f'--set=NUM_STEPS={job.newest_step() + kill_matrix.STEPS}')
+  chain.report(report, losses=kill_matrix.finish(job))
 
 
-@pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize('layout', LAYOUTS)
+@pytest.mark.parametrize('mode', kill_matrix.MODES)
+@pytest.mark.parametrize('layout', kill_matrix.LAYOUTS)
 def test_named_points(tmp_path, report, layout, mode):
   """Of saving, committing, deleting and restoring."""
-  job = _job(tmp_path / 'job', layout)
-  flags = (*job.flags, *MODES[mode])
-  job.flags = flags
-  # Three checkpoints, of which the oldest stays and the next save deletes one.
-  job.finish(f'--set=NUM_STEPS={2 * STEPS}')
-  points = list(kill_points.POINTS)
-  if layout == 'spmd':
-    points += kill_points.ORBAX_POINTS
-  exp, killed = job.exp, job.exp.replace('Tiny', 'Killed')
-  job.exp = f'{kill_points.__name__}.{killed}'
-  for point in points:
-    life = job.start(
-      f'--set=NUM_STEPS={job.newest_step() + STEPS}',
-      env={kill_points.VARIABLE: point},
-    )
-    (completed,) = life.wait()
-    assert completed.returncode == harness.KILLED, (point, completed)
-  job.exp = exp
-  report(kills=len(points), losses=_finish(job))
+  job = kill_matrix.create_job(tmp_path / 'job', layout, mode=mode)
+  points = kill_points.points(layout, is_bucket=False)
+  report(**kill_matrix.kill_at_points(job, points))
 
 
-@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('mode', kill_matrix.MODES)
 @pytest.mark.parametrize('num_processes', [1, 2])
-@pytest.mark.parametrize('layout', LAYOUTS)
+@pytest.mark.parametrize('layout', kill_matrix.LAYOUTS)
 def test_random_moments(tmp_path, report, layout, num_processes, mode):
-  """From the fork to the end of a life: imports, restore, steps, saves.
-
-  All together more than 200 times.
-  """
-  job = _job(tmp_path / 'job', layout, num_processes)
-  job.flags = (*job.flags, *MODES[mode])
-  began = time.monotonic()
-  job.finish(f'--set=NUM_STEPS={STEPS}')
-  duration = time.monotonic() - began
-  chance, kills = random.Random(SEED), 0
+  """All together more than 200 times."""
+  job = kill_matrix.create_job(tmp_path / 'job', layout, num_processes, mode)
   num_lives = 32 if num_processes == 1 else 8
-  for _ in range(num_lives):
-    life = job.start(f'--set=NUM_STEPS={job.newest_step() + STEPS}')
-    time.sleep(chance.uniform(0, duration))
-    life.signal(signal.SIGKILL)
-    codes = {c.returncode for c in life.wait()}
-    assert codes <= {harness.KILLED, harness.DONE}
-    kills += harness.KILLED in codes
-  assert kills
-  report(lives=job.num_lives, kills=kills, losses=_finish(job))
+  report(**kill_matrix.kill_at_random(job, num_lives))
 
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory):
   """A directory with the checkpoints of steps 0, 2 and 4."""
-  job = _job(tmp_path_factory.mktemp('trained') / 'job', 'spmd')
+  job = kill_matrix.create_job(
+    tmp_path_factory.mktemp('trained') / 'job', 'spmd'
+  )
   job.finish('--set=NUM_STEPS=4')
   return job.directory
 

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Databases of several processes, merged without their values."""
+
+from __future__ import annotations
+
+import shutil
+
+import tensorstore as ts
+
+from pax.checkpoints import tensorstore_format
+
+
+def open_database(folder):
+  base = {'driver': 'file', 'path': f'{folder}/'}
+  return ts.KvStore.open({'driver': 'ocdbt', 'base': base}).result()
+
+
+def test_a_database_refers_to_those_of_other_folders(tmp_path):
+  values = {f'{i}/{leaf}': bytes(5000) for i in range(3) for leaf in 'ab'}
+  folders = [tmp_path / name for name in ('own', 'second', 'third')]
+  parts = {
+    f'part_{i}': folder / f'part_{i}' for i, folder in enumerate(folders)
+  }
+  for i, part in enumerate(parts.values()):
+    part.mkdir(parents=True)
+    transaction = ts.Transaction()
+    database = open_database(part).with_transaction(transaction)
+    for key, value in values.items():
+      if key.startswith(f'{i}/'):
+        database.write(key, value).result()
+    transaction.commit_async().result()
+  own = folders[0]
+  tensorstore_format.merge_databases(own, parts)
+  # The values stay where they are.
+  assert sum(file.stat().st_size for file in own.glob('d/*')) < 5000
+  for name, part in parts.items():
+    if part.parent != own:
+      shutil.copytree(part, own / name)
+  merged = open_database(own)
+  assert {
+    key.decode(): merged.read(key).result().value
+    for key in merged.list().result()
+  } == values
