@@ -211,7 +211,7 @@ def _variable_norms(
     # `squared_norm` does not reshape, which would gather sharded weights.
     return jnp.stack(
       [
-        jnp.sqrt(clipping.squared_norm(x) / max(x.size, 1))
+        jnp.sqrt(clipping.squared_norm(x) / float(max(x.size, 1)))
         for _, x in variables
       ]
     )

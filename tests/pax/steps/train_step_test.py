@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from pax import partitioning, steps
+from pax.steps.train_step import _variable_norms
 from praxis import base_layer, py_utils
 from praxis.pytypes import NestedMap
 from tests.pax import tiny
@@ -160,6 +161,19 @@ def test_variable_norms_are_computed_when_due():
   first, second = (float(o.summary_tensors[name]) for o in outputs)
   assert first > 0
   assert second == 0
+
+
+def test_variables_may_have_more_than_int32_elements():
+  setup = _setup()
+  settings = steps.StepSettings(
+    task=setup.task, var_weight_hparams=setup.declared
+  )
+  table = jax.ShapeDtypeStruct((3, 2**30), jnp.float32)
+  norms = jax.eval_shape(
+    lambda x: _variable_norms(settings, jnp.uint32(0), {'w': x}),
+    table,
+  )
+  assert [x.shape for x in norms.values()] == [()]
 
 
 def test_bfloat16_forward_keeps_float32_state():
