@@ -11,6 +11,9 @@ from pax.checkpoints.manager import NoopCheckpointer as NoopCheckpointer
 from pax.checkpoints.manager import create_checkpointer as create_checkpointer
 from pax.checkpoints.types import CheckpointError as CheckpointError
 from pax.checkpoints.types import CheckpointOptions as CheckpointOptions
+from pax.checkpoints.types import (
+  CheckpointTimeoutError as CheckpointTimeoutError,
+)
 from pax.checkpoints.types import CheckpointType as CheckpointType
 from pax.checkpoints.types import (
   CorruptCheckpointError as CorruptCheckpointError,

@@ -22,11 +22,13 @@ from pax.checkpoints import (
   reading,
   replica_broadcast,
   transformations,
+  write_deadline,
   writing,
 )
 from pax.checkpoints.types import (
   CheckpointError,
   CheckpointOptions,
+  CheckpointTimeoutError,
   CheckpointType,
   CorruptCheckpointError,
   InputState,
@@ -167,6 +169,7 @@ class FileCheckpointer:
     kind: CheckpointType,
     before_write: Callable[[], None],
     transforms: transformations.Transformations,
+    end_process: Callable[[str], None] | None = None,
   ):
     self._transforms = transforms
     self._options = options
@@ -177,10 +180,15 @@ class FileCheckpointer:
     self._barriers = coordination_service.Barriers(
       f'{directory.parent.name}.{directory.name}', options.timeout_secs
     )
+    self._deadline = write_deadline.WriteDeadline(
+      directory, options.timeout_secs, end_process
+    )
     self._pool = futures.ThreadPoolExecutor(1, 'checkpoint')
     self._writing: futures.Future[None] | None = None
     self._last_step = self.latest_step()
     self._is_clean = False
+    # Whether a save has hung: its thread may never end.
+    self._is_hanging = False
     self._has_folder = False
     # Replaced, never modified: the writing thread reads it.
     self._permanently_pinned = pins.read(str(directory.parent))
@@ -390,22 +398,26 @@ class FileCheckpointer:
     pending, self._writing = self._writing, None
     if pending:
       try:
-        pending.result()
+        self._deadline.wait(pending)
+      except CheckpointTimeoutError:
+        # Every call for the directory would hang.
+        self._is_hanging = True
+        raise
       except BaseException:
         # The step may be saved again.
         self._last_step = self.latest_step()
         raise
 
   def check_for_errors(self) -> None:
-    """Raises the error of a save that has failed."""
-    if self._writing and self._writing.done():
+    """Raises the error of a save that has failed, or hangs."""
+    if self._writing and (self._writing.done() or self._deadline.is_over()):
       self.wait()
 
   def close(self) -> None:
     try:
       self.wait()
     finally:
-      self._pool.shutdown()
+      self._pool.shutdown(wait=not self._is_hanging)
 
   def abandon(self, timeout_secs: float) -> None:
     pending, self._writing = self._writing, None
@@ -417,7 +429,8 @@ class FileCheckpointer:
 
   def _write(self, contents: writing.Contents[Any]) -> None:
     try:
-      self._write_checkpoint(contents)
+      with self._deadline.limiting():
+        self._write_checkpoint(contents)
     finally:
       self._layout.release(contents.snapshot)
 
@@ -431,6 +444,7 @@ class FileCheckpointer:
         contents,
         self._barriers,
         lambda: self._prepare(final),
+        self._deadline.paused,
       )
     except OSError as e:
       raise CheckpointError(
@@ -480,6 +494,7 @@ def create_checkpointer(
   kind: CheckpointType = CheckpointType.GDA,
   before_write: Callable[[], None] = lambda: None,
   restore_transformations: Mapping[str, Any] | None = None,
+  end_process: Callable[[str], None] | None = None,
 ) -> Checkpointer:
   """Returns the checkpointer of a job directory.
 
@@ -490,7 +505,11 @@ def create_checkpointer(
     before_write: Called in the writing thread before each checkpoint, to flush
       the summaries of earlier steps.
     restore_transformations: `task.train.restore_transformations`, built.
+    end_process: Ends the process, with a text as reason, if a save hangs and
+      no method is called any more.
   """
   transforms = transformations.Transformations(restore_transformations)
   directory = paths.checkpoints_folder(job_log_dir)
-  return FileCheckpointer(options, directory, kind, before_write, transforms)
+  return FileCheckpointer(
+    options, directory, kind, before_write, transforms, end_process
+  )

@@ -34,7 +34,8 @@ CHECKPOINTS = 'checkpoints'
 METADATA_FILE = 'metadata'
 MANIFEST_FOLDER = 'manifest'
 STATE_FOLDER = 'state'
-_TMP = 'tmp_'
+# First characters of the names of what is being written or deleted.
+TEMPORARY = 'tmp_'
 # In the names of folders that Orbax writes, and renames when they are complete.
 _ORBAX_TMP = '.orbax-checkpoint-tmp'
 _PREFIX = 'checkpoint_'
@@ -78,7 +79,7 @@ def steps(directory: storage.Path) -> dict[int, storage.Path]:
 
 def staging(final: PathT) -> PathT:
   """Returns the temporary directory in which checkpoint `final` is written."""
-  return final.parent / f'{_TMP}{final.name}'
+  return final.parent / f'{TEMPORARY}{final.name}'
 
 
 def commit(source: pathlib.Path, final: pathlib.Path) -> None:
@@ -203,7 +204,7 @@ def delete(path: storage.Path) -> None:
   if isinstance(path, storage.BucketPath):
     storage.remove_tree(path)
     return
-  expired = path.parent / f'{_TMP}delete_{path.name}'
+  expired = path.parent / f'{TEMPORARY}delete_{path.name}'
   discard(expired)
   path.rename(expired)
   discard(expired)
@@ -225,7 +226,7 @@ def clean(directory: storage.Path) -> None:
   if not directory.exists():
     return
   for path in directory.iterdir():
-    is_part = path.name.startswith(_TMP) or (
+    is_part = path.name.startswith(TEMPORARY) or (
       path.name.startswith(_PREFIX) and _ORBAX_TMP in path.name
     )
     if isinstance(path, storage.BucketPath) and path.name.startswith(_PREFIX):

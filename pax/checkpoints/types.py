@@ -39,6 +39,10 @@ class CheckpointError(ValueError):
   """A checkpoint cannot be written or read."""
 
 
+class CheckpointTimeoutError(CheckpointError):
+  """A checkpoint is not written because the file system hangs."""
+
+
 class CorruptCheckpointError(CheckpointError):
   """The files of a checkpoint differ from those that were written."""
 
@@ -74,7 +78,8 @@ class CheckpointOptions:
   # Whether a state of type GDA becomes a database that Orbax writes (OCDBT);
   # otherwise each array becomes a TensorStore directory.
   use_ocdbt: bool = True
-  # Seconds that a process waits for the others at each barrier.
+  # Seconds that a process waits for the others at each barrier, and that a save
+  # may take without a change of its files.
   timeout_secs: float = 600
 
   def __post_init__(self):

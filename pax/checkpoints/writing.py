@@ -12,6 +12,7 @@ other: a save succeeds or fails in all of them.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 import time
@@ -52,6 +53,9 @@ def write(
   contents: Contents[layouts.SnapshotT],
   barriers: coordination_service.Barriers,
   prepare: Callable[[], None] = lambda: None,
+  waiting: Callable[
+    [], contextlib.AbstractContextManager[None]
+  ] = contextlib.nullcontext,
 ) -> None:
   """Writes a checkpoint; on return it is complete, for every process.
 
@@ -61,6 +65,7 @@ def write(
     contents: What this process writes.
     barriers: Barriers of the checkpointer.
     prepare: Called first, in every process.
+    waiting: Returns the context of each wait for other processes.
 
   Raises:
     CheckpointError: Another process fails, or does not finish in time.
@@ -94,10 +99,13 @@ def write(
       except Exception as e:
         error = e
       barrier = f'{final.name} is {name}'
-      if error := agreement.agree(error, barriers, barrier):
+      with waiting():
+        error = agreement.agree(error, barriers, barrier)
+      if error:
         place.discard(error)
         raise error
-  wait_until(final.exists, str(final), final.parent)
+  with waiting():
+    wait_until(final.exists, str(final), final.parent)
 
 
 def _write_part(

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from absl import logging
 
-from pax import checkpoints, summaries, tasks_lib
+from pax import checkpoints, exit_codes, stop_signals, summaries, tasks_lib
 from pax.programs.preemption import PreemptionHandler
 from pax.steps import Batch
 
@@ -55,6 +56,8 @@ class JobServices:
 
   def __exit__(self, kind: type[BaseException] | None, *unused: Any) -> None:
     """Closes the outputs; raises their errors unless one is being raised."""
+    if kind and issubclass(kind, checkpoints.CheckpointTimeoutError):
+      _end_later()
     self.progress.close()
     if kind is None:
       self._close()
@@ -78,3 +81,14 @@ class JobServices:
       self.writer.close()
     except Exception as e:
       logging.warning('Summaries are incomplete: %s', e)
+
+
+def _end_later() -> None:
+  """Ends the process if it does not exit: to close a file may hang."""
+  timer = threading.Timer(
+    2 * _ABANDON_SECS,
+    stop_signals.end_process,
+    (exit_codes.ERROR, 'the outputs of the job cannot be closed: they hang'),
+  )
+  timer.daemon = True
+  timer.start()

@@ -10,7 +10,15 @@ from collections.abc import Iterator
 
 import jax
 
-from pax import base_executor, checkpoints, executors, partitioning, summaries
+from pax import (
+  base_executor,
+  checkpoints,
+  executors,
+  exit_codes,
+  partitioning,
+  stop_signals,
+  summaries,
+)
 from pax.programs import initial_state
 from pax.programs import train_program as train_program_lib
 from pax.programs.job_services import JobServices
@@ -264,6 +272,7 @@ def _checkpointer(
     restore_transformations=initial_state.instantiate(
       train.restore_transformations
     ),
+    end_process=lambda text: stop_signals.end_process(exit_codes.ERROR, text),
   )
   emergency_dir = None
   if options.emergency_dir:

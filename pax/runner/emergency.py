@@ -134,6 +134,9 @@ class GuardedCheckpointer:
     with self._rescuing():
       try:
         return self._checkpointer.save(step, state, input_state, force=force)
+      except checkpoints.CheckpointTimeoutError:
+        # To look at the directory would hang, too.
+        raise
       except (checkpoints.CheckpointError, JobDirGoneError) as e:
         is_gone = self._directory.absence() is not None
         was_gone = has_returned or isinstance(e, JobDirGoneError)
@@ -187,8 +190,10 @@ class GuardedCheckpointer:
     except (checkpoints.CheckpointError, JobDirError) as e:
       kind, message = type(e), str(e)
       is_common = in_all_processes and isinstance(e, JobDirGoneError)
-      if not is_common and (reason := self._directory.absence()):
-        kind, message = JobDirGoneError, reason
+      is_hanging = isinstance(e, checkpoints.CheckpointTimeoutError)
+      if not (is_common or is_hanging):
+        if reason := self._directory.absence():
+          kind, message = JobDirGoneError, reason
       if rescue := self._rescue(is_common or jax.process_count() == 1):
         message = f'{message}. {rescue}'
       elif kind is JobDirGoneError:

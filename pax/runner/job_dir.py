@@ -22,6 +22,7 @@ from absl import logging
 
 from pax import coordination_service, side_files, storage, working_copy
 from pax.checkpoints import paths
+from pax.checkpoints.types import CheckpointTimeoutError
 from pax.runner import job_lock, job_log, lease
 
 # Shortest time between two checks of the training loop.
@@ -301,7 +302,8 @@ def _gone_explains_errors(directory: JobDir) -> Iterator[None]:
   """Replaces an error by that of the directory, if that is gone."""
   try:
     yield
-  except JobDirError:
+  except (JobDirError, CheckpointTimeoutError):
+    # To look at a directory that hangs would hang, too.
     raise
   except Exception as e:
     if reason := directory.absence():

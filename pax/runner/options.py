@@ -270,7 +270,7 @@ class RunOptions(command_line.CheckedOptions):
     600,
     'Checkpoints',
     'How long a process waits for the others at each barrier of saving and'
-    ' restoring a checkpoint.',
+    ' restoring a checkpoint, and how long no file of a save may change.',
     domain=_interval(ge=1, le=_MAX_SECS),
   )
   fdl: tuple[str, ...] = _flag(

@@ -85,6 +85,29 @@ def test_a_checkpoint_that_cannot_be_written_is_saved_elsewhere(tmp_path):
   assert _saved(other)[:2] == (4, 7.0)
 
 
+@pytest.mark.parametrize('method', ['save', 'wait'])
+def test_a_directory_that_hangs_is_not_looked_at(tmp_path, monkeypatch, method):
+  other = tmp_path / 'emergency'
+  other.mkdir()
+  with job_dir.open_job_dir(str(tmp_path / 'job'), 0) as directory:
+    checkpointer = _checkpointer(directory, other)
+
+    def hang(*args):
+      raise checkpoints.CheckpointTimeoutError('its file system hangs')
+
+    monkeypatch.setattr(checkpointer._checkpointer, method, hang)
+    monkeypatch.setattr(directory, 'absence', None)
+    # At this step the directory is not checked first.
+    checkpointer._snapshot = emergency.Snapshot(1, _state(7.0), None)
+    with pytest.raises(
+      checkpoints.CheckpointTimeoutError, match='hangs. The state of step 1 is'
+    ):
+      checkpointer.wait() if method == 'wait' else checkpointer.save(
+        1, _state(7.0)
+      )
+  assert _saved(other)[:2] == (1, 7.0)
+
+
 def test_a_state_that_a_later_step_replaced_is_not_saved(tmp_path):
   other = tmp_path / 'emergency'
   other.mkdir()
