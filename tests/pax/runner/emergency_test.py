@@ -92,7 +92,7 @@ def test_a_directory_that_hangs_is_not_looked_at(tmp_path, monkeypatch, method):
   with job_dir.open_job_dir(str(tmp_path / 'job'), 0) as directory:
     checkpointer = _checkpointer(directory, other)
 
-    def hang(*args):
+    def hang(*args, **kwargs):
       raise checkpoints.CheckpointTimeoutError('its file system hangs')
 
     monkeypatch.setattr(checkpointer._checkpointer, method, hang)
