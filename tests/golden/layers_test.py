@@ -129,7 +129,19 @@ def _method(case: layer_case.Case) -> Any:
   return case.method and getattr(type(_layer(case)), case.method)
 
 
-def _returned(case: layer_case.Case, dtype: jnp.dtype) -> Any:
+def _initialized(case: layer_case.Case) -> Any:
+  """Returns the abstract variables."""
+  arrays, fill = _split((case.args, case.kwargs))
+
+  def init(*arrays: jax.Array) -> Any:
+    args, kwargs = fill(arrays)
+    key = jax.random.key(0)
+    return _layer(case).init(key, *args, method=_method(case), **kwargs)
+
+  return jax.eval_shape(init, *arrays)
+
+
+def _returned(case: layer_case.Case, variables: Any, dtype: jnp.dtype) -> Any:
   """Returns the abstract output for inputs and arithmetic in `dtype`."""
   layer = _layer(case, fprop_dtype=dtype)
   cast = lambda x: (
@@ -139,29 +151,29 @@ def _returned(case: layer_case.Case, dtype: jnp.dtype) -> Any:
   )
   arrays, fill = _split(jax.tree.map(cast, (case.args, case.kwargs)))
 
-  def call(*arrays: jax.Array) -> Any:
+  def call(variables: Any, *arrays: jax.Array) -> Any:
     args, kwargs = fill(arrays)
-    method = _method(case)
-    init = layer.init(jax.random.key(0), *args, method=method, **kwargs)
     output, _ = layer.apply(
-      init,
+      variables,
       *args,
-      method=method,
+      method=_method(case),
       mutable=True,
       rngs={base_layer.RANDOM: jax.random.key(1)},
       **kwargs,
     )
     return output
 
-  return jax.eval_shape(call, *arrays)
+  return jax.eval_shape(call, variables, *arrays)
 
 
 def _lines(room: str) -> Iterator[str]:
   for name, case in _cases(room).items():
     yield f'# {name}'
     yield from _variable_lines(case)
+    variables = _initialized(case)
     for dtype in (jnp.float32, jnp.bfloat16):
-      for path, x in py_utils.tree_paths(_returned(case, dtype)):
+      outputs = _returned(case, variables, dtype)
+      for path, x in py_utils.tree_paths(outputs):
         shape = ','.join(map(str, x.shape))
         yield f'-> in {np.dtype(dtype)} {path} : {x.dtype}[{shape}]'
     yield ''
