@@ -11,12 +11,18 @@ cuts as in its examples, with the fields of Pax. `pax_contiguous` cuts the
 array. A round is `--batches` batches of each. `tokens_per_cpu_sec` counts
 tokens without padding per second of CPU time of the process, `tokens_per_sec`
 by wall time. Further lines are the time to the first batch after a seek to step
-10^6, and with `--job_log_dir` the input wait of a training job.
+10^6, `csrc/host` beside the same algorithms in Python, with `--prepare_mb`
+tokens per second of `pax prepare`, and with `--job_log_dir` the input wait of a
+training job.
 """
 
 from __future__ import annotations
 
 import argparse
+import bisect
+import functools
+import json
+import os
 import pathlib
 import statistics
 import tempfile
@@ -27,12 +33,24 @@ from typing import Any
 import numpy as np
 
 from benchmarks import measure
-from pax.inputs import lm_input, packing, token_arrays
+from pax.inputs import (
+  lm_input,
+  native,
+  packing,
+  packing_reference,
+  text_files,
+  token_arrays,
+  tokenization,
+  tokenizers,
+)
 from pax.summaries import goodput
+from praxis import pax_fiddle
 
 _VOCAB_SIZE = 50_000
 _SEED = 7
 _FAR_STEP = 10**6
+# Documents that csrc/host packs, and indices that it permutes.
+_NUM_PACKED, _NUM_PERMUTED = 20_000, 20_000
 
 
 def main() -> None:
@@ -47,6 +65,9 @@ def main() -> None:
     }
     _measure_speed(args, sources)
     _measure_seek(args, path)
+    _measure_host_code(args)
+    if args.prepare_mb:
+      _measure_prepare(args, pathlib.Path(folder))
   if args.job_log_dir:
     _report_input_wait(args.job_log_dir)
 
@@ -58,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
   parser.add_argument('--seq_len', type=int, default=2048)
   parser.add_argument('--batches', type=int, default=20)
   parser.add_argument('--rounds', type=int, default=5)
+  parser.add_argument('--prepare_mb', type=int, default=0)
   parser.add_argument('--job_log_dir')
   return parser
 
@@ -242,6 +264,147 @@ def _measure_seek(args: argparse.Namespace, path: str) -> None:
       'seek_secs': round(time.perf_counter() - opened, 4),
     },
   )
+
+
+def _measure_host_code(args: argparse.Namespace) -> None:
+  """Measures csrc/host beside Python, which has the same result."""
+  rng = np.random.default_rng(0)
+  lengths = np.minimum(rng.lognormal(6, 1, _NUM_PACKED), 20_000)
+  lengths = lengths.astype(np.int64)
+  indices = rng.integers(0, _FAR_STEP, _NUM_PERMUTED)
+  extension = native.load()
+  if extension is None:
+    print('csrc/host is not measured: it is not built')
+    return
+  pack = (lengths, args.seq_len)
+  runs = {
+    'pack best_fit': {
+      'cpp': lambda: extension.pack(*pack, 'best_fit', packing.BLOCK_SIZE),
+      'numpy': lambda: packing_reference.pack(
+        *pack, 'best_fit', packing.BLOCK_SIZE
+      ),
+      'python': lambda: _pack_in_python(lengths.tolist(), args.seq_len),
+    },
+    'permute': {
+      'cpp': lambda: extension.permute(indices, _FAR_STEP, _SEED),
+      'python': lambda: _permute_in_python(indices, _FAR_STEP, _SEED),
+    },
+  }
+  for name, implementations in runs.items():
+    times = measure.alternate(implementations, args.rounds)
+    measure.report(
+      'inputs',
+      {
+        'host_code': name,
+        'seq_len': args.seq_len,
+        **{key: measure.summary(x.cpu) for key, x in times.items()},
+        'speedup': {
+          key: measure.ratio(x.cpu, times['cpp'].cpu)
+          for key, x in times.items()
+          if key != 'cpp'
+        },
+      },
+    )
+
+
+def _pack_in_python(
+  lengths: list[int], seq_len: int
+) -> list[list[tuple[int, int, int, int]]]:
+  """Best-fit of documents without numpy.
+
+  Returns:
+    The pieces of each row: document, offset, length, column.
+  """
+  rows: list[list[tuple[int, int, int, int]]] = []
+  partial: list[tuple[int, int, int]] = []
+  for document, length in enumerate(lengths):
+    for offset in range(0, length, seq_len):
+      size = min(seq_len, length - offset)
+      if size == seq_len:
+        rows.append([(document, offset, size, 0)])
+      else:
+        partial.append((document, offset, size))
+  partial.sort(key=lambda piece: -piece[2])
+  gaps: list[tuple[int, int]] = []
+  for document, offset, size in partial:
+    tightest = bisect.bisect_left(gaps, (size, -1))
+    if tightest < len(gaps):
+      free, row = gaps.pop(tightest)
+    else:
+      free, row = seq_len, len(rows)
+      rows.append([])
+    rows[row].append((document, offset, size, seq_len - free))
+    if free > size:
+      bisect.insort(gaps, (free - size, row))
+  return rows
+
+
+def _permute_in_python(indices: np.ndarray, size: int, seed: int) -> list[int]:
+  """The permutation of csrc/host/index_permutation.h, in Python."""
+  mask64 = 2**64 - 1
+
+  def mix(value: int, key: int) -> int:
+    z = (value * 0x9E3779B97F4A7C15 + key) & mask64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask64
+    return z ^ (z >> 31)
+
+  half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
+  mask = (1 << half_bits) - 1
+  keys = [mix(i, mix(seed, 0)) for i in range(6)]
+
+  def permuted(value: int) -> int:
+    while True:
+      left, right = value >> half_bits, value & mask
+      for key in keys:
+        left, right = right, left ^ (mix(right, key) & mask)
+      value = left << half_bits | right
+      if value < size:
+        return value
+
+  return [permuted(index) for index in indices.tolist()]
+
+
+def _measure_prepare(args: argparse.Namespace, folder: pathlib.Path) -> None:
+  """Measures `pax prepare` on Python source, with one and with all cores."""
+  documents = list(text_files.documents(text_files.stdlib_files()))
+  text = b''.join(documents).decode('utf-8', 'replace')
+  lines = [json.dumps({'text': x}) for x in text.split('\n\n')]
+  size = sum(map(len, lines))
+  path = folder / 'text.jsonl'
+  path.write_text('\n'.join(lines * max(1, args.prepare_mb * 10**6 // size)))
+  trained = tokenizers.SentencePieceTokenizer.config(num_pieces=2048)
+  trained = trained.Instantiate()
+  trained.fit(documents[:200])
+  tokenizer = pax_fiddle.Config(
+    tokenizers.SentencePieceTokenizer, model_file=trained.vocabulary.source
+  )
+  tokens: dict[int, int] = {}
+
+  def prepare(workers: int) -> None:
+    job = tokenization.TokenizationJob(
+      paths=[str(path)], tokenizer=tokenizer, num_workers=workers
+    )
+    for suffix in ('bin', 'idx', 'json'):
+      (folder / f'out.{suffix}').unlink(missing_ok=True)
+    summary = tokenization.tokenize_files(job, str(folder / 'out'))
+    tokens[workers] = summary.num_tokens
+
+  counts = sorted({1, len(os.sched_getaffinity(0))})
+  times = measure.alternate(
+    {str(n): functools.partial(prepare, n) for n in counts}, 3
+  )
+  for count in counts:
+    seconds = statistics.median(times[str(count)].wall)
+    measure.report(
+      'inputs',
+      {
+        'prepare_bytes': path.stat().st_size,
+        'workers': count,
+        'tokens_per_sec': round(tokens[count] / seconds),
+        'wall': measure.summary(times[str(count)].wall),
+      },
+    )
 
 
 def _report_input_wait(job_log_dir: str) -> None:

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -17,12 +16,15 @@ struct Block {
   std::vector<int32_t> sizes;
   std::vector<int64_t> rows;
   std::vector<int32_t> columns;
+  // The pieces in the order of their placement: in a row by column.
+  std::vector<int64_t> order;
   int64_t num_rows = 0;
 
   void Clear() {
     documents.clear();
     offsets.clear();
     sizes.clear();
+    order.clear();
     num_rows = 0;
   }
 };
@@ -150,6 +152,14 @@ void CheckArguments(const int64_t* lengths, int64_t num_documents,
 void Cut(const int64_t* lengths, int64_t first, int64_t end, int64_t seq_len,
          Block* block) {
   block->Clear();
+  int64_t count = 0;
+  for (int64_t document = first; document < end; ++document) {
+    if (lengths[document] > 0) count += (lengths[document] - 1) / seq_len + 1;
+  }
+  block->documents.reserve(count);
+  block->offsets.reserve(count);
+  block->sizes.reserve(count);
+  block->order.reserve(count);
   for (int64_t document = first; document < end; ++document) {
     const int64_t length = lengths[document];
     for (int64_t offset = 0; offset < length; offset += seq_len) {
@@ -199,6 +209,7 @@ void BestFit(int64_t seq_len, Gaps* gaps, Block* block) {
     if (block->sizes[i] != seq_len) continue;
     block->rows[i] = block->num_rows++;
     block->columns[i] = 0;
+    block->order.push_back(static_cast<int64_t>(i));
   }
   gaps->Clear();
   for (int64_t piece : ByDecreasingSize(block->sizes, seq_len)) {
@@ -211,6 +222,7 @@ void BestFit(int64_t seq_len, Gaps* gaps, Block* block) {
     }
     block->rows[piece] = row;
     block->columns[piece] = static_cast<int32_t>(seq_len - free);
+    block->order.push_back(piece);
     if (free > size) gaps->Add(free - size, row);
   }
 }
@@ -232,6 +244,7 @@ void FirstFit(int64_t seq_len, Block* block) {
     block->rows[piece] = row;
     block->columns[piece] = static_cast<int32_t>(seq_len) - most[node];
     block->num_rows = std::max(block->num_rows, row + 1);
+    block->order.push_back(piece);
     most[node] -= size;
     for (node /= 2; node > 0; node /= 2) {
       most[node] = std::max(most[2 * node], most[2 * node + 1]);
@@ -240,30 +253,26 @@ void FirstFit(int64_t seq_len, Block* block) {
 }
 
 // Appends the pieces of a block, sorted by row and column, to a plan.
-void Append(const Block& block, int64_t seq_len, PackingPlan* plan) {
-  const auto count = static_cast<int64_t>(block.sizes.size());
+void Append(const Block& block, PackingPlan* plan) {
   const auto base = static_cast<int64_t>(plan->documents.size());
-  std::vector<int64_t> ends(block.num_rows + 1, 0);
+  // The place of the next piece of each row.
+  std::vector<int64_t> ends(block.num_rows + 1, base);
   for (int64_t row : block.rows) ++ends[row + 1];
-  std::partial_sum(ends.begin(), ends.end(), ends.begin());
   for (int64_t row = 0; row < block.num_rows; ++row) {
-    plan->row_starts.push_back(base + ends[row]);
+    ends[row + 1] += ends[row] - base;
   }
-  std::vector<int64_t> order(count);
-  for (int64_t i = 0; i < count; ++i) order[ends[block.rows[i]]++] = i;
-  int64_t start = 0;
-  for (int64_t row = 0; row < block.num_rows; ++row) {
-    std::sort(order.begin() + start, order.begin() + ends[row],
-              [&](int64_t a, int64_t b) {
-                return block.columns[a] < block.columns[b];
-              });
-    start = ends[row];
-  }
-  for (int64_t i : order) {
-    plan->documents.push_back(block.documents[i]);
-    plan->offsets.push_back(block.offsets[i]);
-    plan->lengths.push_back(block.sizes[i]);
-    plan->columns.push_back(block.columns[i]);
+  plan->row_starts.insert(plan->row_starts.end(), ends.begin(), ends.end() - 1);
+  const size_t size = base + block.order.size();
+  plan->documents.resize(size);
+  plan->offsets.resize(size);
+  plan->lengths.resize(size);
+  plan->columns.resize(size);
+  for (int64_t piece : block.order) {
+    const int64_t place = ends[block.rows[piece]]++;
+    plan->documents[place] = block.documents[piece];
+    plan->offsets[place] = block.offsets[piece];
+    plan->lengths[place] = block.sizes[piece];
+    plan->columns[place] = block.columns[piece];
   }
 }
 
@@ -283,7 +292,7 @@ PackingPlan Pack(const int64_t* lengths, int64_t num_documents, int64_t seq_len,
     } else {
       FirstFit(seq_len, &block);
     }
-    Append(block, seq_len, &plan);
+    Append(block, &plan);
     first = end;
   }
   plan.row_starts.push_back(static_cast<int64_t>(plan.documents.size()));

@@ -33,8 +33,10 @@ from pax.inputs import (
 )
 from praxis import pax_fiddle
 
-# Size of the text files of a part, about.
-_PART_BYTES = 1 << 24
+# Size of the text of a part, about: a 64th of it within these limits, so that
+# all cores have work to the end.
+_MIN_PART_BYTES, _MAX_PART_BYTES = 1 << 20, 1 << 24
+_MIN_PARTS = 64
 # Bytes of text above which tokenization starts processes.
 _MIN_BYTES_OF_PROCESSES = 1 << 24
 # Messages of corrupt records that a part keeps.
@@ -103,7 +105,8 @@ def tokenize_files(job: TokenizationJob, output: str) -> Summary:
   if (summary := _finished(output, identity)) is not None:
     return summary
   _begin(folder, identity)
-  step = max(1, -(-len(records) * _PART_BYTES // max(1, job.num_bytes)))
+  step = -(-len(records) * identity['part_bytes'] // max(1, job.num_bytes))
+  step = max(1, step)
   ranges = [
     (first, min(first + step, len(records)))
     for first in range(0, len(records), step)
@@ -136,9 +139,14 @@ def _identity(
     'files': [[str(p), os.path.getsize(p), _mtime(p)] for p in job.paths],
     'field': job.field,
     'num_records': num_records,
-    'part_bytes': _PART_BYTES,
+    'part_bytes': _part_bytes(job),
     'vocabulary': tokenizer.vocabulary and tokenizer.vocabulary.digest,
   }
+
+
+def _part_bytes(job: TokenizationJob) -> int:
+  size = job.num_bytes // _MIN_PARTS
+  return min(max(size, _MIN_PART_BYTES), _MAX_PART_BYTES)
 
 
 def _mtime(path: str) -> int:
@@ -150,7 +158,8 @@ def _finished(output: str, identity: dict[str, Any]) -> Summary | None:
   if not os.path.exists(f'{output}.idx'):
     return None
   record = json.loads(pathlib.Path(f'{output}.json').read_text())
-  if record.get('source') != identity:
+  source = {**record.get('source', {}), 'part_bytes': identity['part_bytes']}
+  if source != identity:
     raise ValueError(
       f'{output}.idx was made of other files, or with another tokenizer; delete'
       ' it, or choose another output'

@@ -29,7 +29,7 @@ class DyingTokenizer(tokenizers.ByteTokenizer):
 
 @pytest.fixture
 def small_parts(monkeypatch):
-  monkeypatch.setattr(tokenization, '_PART_BYTES', 100)
+  monkeypatch.setattr(tokenization, '_part_bytes', lambda job: 100)
 
 
 def write_lines(path: pathlib.Path, texts) -> str:
@@ -82,7 +82,7 @@ def test_documents_are_between_bos_and_eos(tmp_path, small_parts):
 def test_a_dead_worker_is_an_error_and_finished_parts_are_kept(
   tmp_path, monkeypatch
 ):
-  monkeypatch.setattr(tokenization, '_PART_BYTES', 1000)
+  monkeypatch.setattr(tokenization, '_part_bytes', lambda job: 1000)
   texts = [f'{i}' * 500 for i in range(10)]
   texts[7] = 'kill me' * 100
   path = write_lines(tmp_path / 'x.jsonl', texts)
