@@ -11,6 +11,7 @@ from pax.inputs.seqio_converters import (
   RemoveProvenance,
   UnflattenAndRemoveProvenance,
 )
+from pax.inputs.seqio_eval import get_eval_hparams_for_seqio
 from pax.inputs.seqio_input import SeqIOInput
 from pax.inputs.seqio_outputs import (
   DECODE_METRICS_PREFIX,
@@ -26,6 +27,7 @@ from pax.inputs.sequence_features import (
   SequenceModelFeatures,
   SequenceModelFeaturesWithTaskInfo,
 )
+from pax.programs.seqio_results import process_outputs
 
 __all__ = [
   'DECODE_METRICS_PREFIX',
@@ -39,8 +41,10 @@ __all__ = [
   'SequenceModelFeatures',
   'SequenceModelFeaturesWithTaskInfo',
   'UnflattenAndRemoveProvenance',
+  'get_eval_hparams_for_seqio',
   'is_packing_on',
   'maybe_update_decode_output_keys',
+  'process_outputs',
   'select_split',
   'should_process_outputs',
 ]

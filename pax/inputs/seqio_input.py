@@ -9,7 +9,7 @@ import hashlib
 import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 import numpy as np
@@ -21,6 +21,8 @@ from pax.inputs import (
   lm_features,
   seqio_datasets,
   seqio_errors,
+  seqio_metrics,
+  seqio_targets,
   seqio_tasks,
 )
 from praxis import base_input, pax_fiddle, py_utils, pytypes
@@ -149,6 +151,7 @@ class SeqIOInput(base_input.BaseInput):
     )
     self._check_scoring()
     self.is_targets_init = False
+    self._target_reader = seqio_targets.TargetReader(self)
     self.cached_input_ds = None
     self.dataset = None
     self._start()
@@ -269,6 +272,31 @@ class SeqIOInput(base_input.BaseInput):
     pairs = zip(ids, np.atleast_1d(lengths), strict=True)
     vocabulary = self._vocabulary(key)
     return [vocabulary.decode(row[: int(n)].tolist()) for row, n in pairs]
+
+  def targets_by_id(self) -> Mapping[str, NestedMap]:
+    """Returns the examples of the next evaluation by enumeration id."""
+    with self._explaining_errors():
+      return self._target_reader.read()
+
+  def compute_metrics(
+    self,
+    decoder_outputs: Sequence[tuple[str | None, NestedMap]],
+    score_metrics: bool = False,
+    verbose_entries: int | None = 0,
+    plain_text_output: TextIO | None = None,
+  ) -> list[seqio_metrics.MetricValues]:
+    """Returns the values of each metric of the task; see `seqio_metrics`.
+
+    Args:
+      decoder_outputs: (enumeration id, outputs) of the examples of all hosts.
+      score_metrics: Whether to compute metrics of scores instead of those of
+        decoded texts.
+      verbose_entries: Number of examples to log.
+      plain_text_output: File that receives the decoded texts.
+    """
+    return seqio_metrics.compute_metrics(
+      self, decoder_outputs, score_metrics, verbose_entries, plain_text_output
+    )
 
   @property
   def _task_name(self) -> str:

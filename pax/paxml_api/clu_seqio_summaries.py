@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Summaries of the metric values of clu and SeqIO.
-
-Neither package is a dependency: values are recognized by the names of their
-classes and fields.
-"""
+"""Writers of metric values of clu and SeqIO, with the signatures of paxml."""
 
 from __future__ import annotations
 
@@ -13,24 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pax.paxml_api import summary_writer
-from pax.summaries import media, tags
+from pax.summaries import media, metric_records, tags
+from pax.summaries.summary_writer import default_summary_writer
 from praxis import base_layer
 
 SummaryType = base_layer.SummaryType
 
-# The summary type of a value by the name of its class.
-_TYPES = {
-  'Scalar': SummaryType.AGGREGATE_SCALAR,
-  'Text': SummaryType.TEXT,
-  'Image': SummaryType.IMAGE,
-  'Audio': SummaryType.AUDIO,
-  'Histogram': SummaryType.HISTOGRAM,
-  'Summary': SummaryType.VIDEO,
-  'Generic': SummaryType.VIDEO,
-}
-# The field of a value that is written: fields of clu, then those of SeqIO.
-_FIELDS = ('value', 'textdata', 'audiodata', 'image', 'values', 'tensor')
 # Rank of one image (height, width, channels) and one recording.
 _RANKS = {SummaryType.IMAGE: 3, SummaryType.AUDIO: 2}
 
@@ -72,14 +56,9 @@ def write_seqio_metric_summaries(
   step: int,
 ) -> None:
   """Writes numbers and metric values of SeqIO to the default writer."""
-  for metrics in seqio_metrics:
-    for name, value in metrics.items():
-      tag = f'{metric_name_prefix}/{name}'
-      if type(value).__name__ in _TYPES:
-        _write(step, tag, value)
-      else:
-        scalar = SummaryType.AGGREGATE_SCALAR
-        summary_writer.write_summary_tensor(step, tag, float(value), scalar)
+  summaries = metric_records.seqio_summaries(seqio_metrics, metric_name_prefix)
+  if writer := default_summary_writer():
+    writer.write(step, summaries)
 
 
 def aggregate_per_replica_summaries(
@@ -109,17 +88,6 @@ def aggregate_per_replica_summaries(
 
 
 def _write(step: int, tag: str, value: Any) -> None:
-  kind = _TYPES.get(type(value).__name__)
-  field = next((f for f in _FIELDS if hasattr(value, f)), None)
-  if kind is None or field is None:
-    raise ValueError(
-      f'metric {tag!r} of clu or SeqIO must be one of'
-      f' {", ".join(_TYPES)}, got {value!r}'
-    )
-  content = getattr(value, field)
-  if isinstance(content, bytes):
-    content = content.decode()
-  rate = getattr(value, 'sample_rate', media.AUDIO_SAMPLE_RATE)
-  summary_writer.write_summary_tensor(
-    step, tag, content, kind, sample_rate=rate
-  )
+  summary = metric_records.summary_of(tag, value)
+  if writer := default_summary_writer():
+    writer.write(step, {tag: summary})

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,14 @@ from pax import (
   tasks_lib,
   xla_passthrough,
 )
-from pax.programs import eval_batches, metric_accumulator, program
+from pax.inputs import seqio_outputs
+from pax.programs import (
+  eval_batches,
+  metric_accumulator,
+  output_files,
+  program,
+  seqio_results,
+)
 from pax.steps import Batch, StepOutput, WeightedScalars
 from praxis import base_input, pytypes
 
@@ -91,18 +99,15 @@ class SingleTaskDecodeProgram(program.InputProgram):
       accumulator.add(output, host_inputs, self.input)
     profiler.close()
     self._reset_input(accumulator.num_batches)
-    if jax.process_index() == 0 and accumulator.num_batches:
-      file = io_utils.output_file(
-        self._job_log_dir,
-        io_utils.EvaluationMode.DECODE,
-        self.input.name,
-        train_step,
-      )
-      with self.writing(file):
-        io_utils.write_key_value_pairs(
-          file, accumulator.outputs, write_pickle=self._output_pickle
-        )
     output = accumulator.result(state)
+    if accumulator.num_batches:
+      results = self._process_examples(accumulator.outputs, train_step)
+      if results is not None:
+        output = dataclasses.replace(
+          output,
+          seqio_metrics=results.metrics,
+          scalars={**output.scalars, **results.summaries},
+        )
     if not self.is_reported:
       self._write_summaries(
         train_step, output.scalars, f'decode_test_{self.input.name}'
@@ -149,6 +154,35 @@ class SingleTaskDecodeProgram(program.InputProgram):
     step = self._partitioner.decode_step_for(inputs)
     spec = self._partitioner.input_partition_specs(inputs)
     return program.eval_step_with_static_args(step), spec
+
+  def _process_examples(
+    self, outputs: list[tuple[str | None, NestedMap]], step: int
+  ) -> seqio_results.SeqIOResults | None:
+    """Writes the outputs of each example; returns metrics of a SeqIO task."""
+    only_aggregates = output_files.writes_only_aggregates()
+    results = seqio_results.compute_for_all_processes(
+      self.input,
+      outputs,
+      seqio_results.MetricType.PREDICT,
+      verbose_entries=0 if only_aggregates else 1,
+    )
+    if jax.process_index() == 0:
+      file = io_utils.output_file(
+        self._job_log_dir,
+        io_utils.EvaluationMode.DECODE,
+        self.input.name,
+        step,
+      )
+      with self.writing(file):
+        if results is not None:
+          texts = None if only_aggregates else file.with_suffix('.txt')
+          seqio_results.write_files(
+            results, self.input, step, file.parent, texts
+          )
+        io_utils.write_key_value_pairs(
+          file, outputs, write_pickle=self._output_pickle
+        )
+    return results
 
   def _batch_key(self, batch_index: int) -> jax.Array:
     if not self._task.decode.prng_key_fold_with_batch_index:
@@ -198,7 +232,10 @@ class _DecodeAccumulator:
           metric = self._clu_metrics[name].merge(metric)
         self._clu_metrics[name] = metric
     self._processed.append(jax.tree.map(np.asarray, scalars))
-    self.outputs += outputs or []
+    if outputs:
+      self.outputs += seqio_outputs.maybe_update_decode_output_keys(
+        outputs, rows
+      )
 
   def result(self, state: TrainState) -> DecodeProgramOutput:
     decoded = self._aggregate(self._metrics)

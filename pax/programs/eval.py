@@ -13,7 +13,13 @@ from absl import logging
 from typing_extensions import override
 
 from pax import io_utils, partitioning, summaries, tasks_lib
-from pax.programs import eval_batches, metric_accumulator, program
+from pax.programs import (
+  eval_batches,
+  metric_accumulator,
+  output_files,
+  program,
+  seqio_results,
+)
 from pax.steps import Batch, StepOutput
 from praxis import base_input, pytypes
 
@@ -66,26 +72,19 @@ class BaseEvalProgram(program.InputProgram):
     """
     accumulator = self._evaluate_batches(state)
     means = {name: mean for name, (mean, _) in accumulator.metrics.items()}
-    if not accumulator.num_batches:
-      logging.warning('Eval input %r gave no batch', self.input.name)
-    elif jax.process_index() == 0:
-      file = io_utils.output_file(
-        self._job_log_dir,
-        io_utils.EvaluationMode.EVAL,
-        self.input.name,
-        step,
-      )
-      with self.writing(file):
-        io_utils.write_key_value_pairs(file, accumulator.examples())
+    task_results = self._process_examples(accumulator, step)
     loss = accumulator.loss
     with_loss = means if loss is None else means | {'loss': loss}
     derived = self.input.derived_metrics(with_loss)
     scalars = self._scalars(accumulator, derived)
+    if task_results is not None:
+      scalars |= task_results.summaries
     if not self.is_reported:
       self._write_summaries(step, scalars, f'eval_test_{self.input.name}')
     return EvalProgramOutput(
       state,
       eval_metrics=means | derived,
+      eval_scoring_metrics=task_results and task_results.metrics,
       num_eval_steps=accumulator.num_batches,
       scalars=scalars,
     )
@@ -135,6 +134,34 @@ class BaseEvalProgram(program.InputProgram):
     if self.input.reset_for_eval:
       self.input.reset()
     return accumulator
+
+  def _process_examples(
+    self, accumulator: metric_accumulator.MetricAccumulator, step: int
+  ) -> seqio_results.SeqIOResults | None:
+    """Writes the outputs of each example; returns metrics of a SeqIO task."""
+    if not accumulator.num_batches:
+      logging.warning('Eval input %r gave no batch', self.input.name)
+      return None
+    is_first = jax.process_index() == 0
+    examples = accumulator.examples() if is_first else []
+    results = seqio_results.compute_for_all_processes(
+      self.input,
+      examples,
+      seqio_results.MetricType.SCORE,
+      verbose_entries=0 if output_files.writes_only_aggregates() else 1,
+    )
+    if is_first:
+      file = io_utils.output_file(
+        self._job_log_dir,
+        io_utils.EvaluationMode.EVAL,
+        self.input.name,
+        step,
+      )
+      with self.writing(file):
+        if results is not None:
+          seqio_results.write_files(results, self.input, step, file.parent)
+        io_utils.write_key_value_pairs(file, examples)
+    return results
 
   def _scalars(
     self,

@@ -105,6 +105,8 @@ class EvalRunner:
       self.progress.print(
         f'step {step}  decoded {name}: {output.num_decode_steps} batches'
       )
+      if output.seqio_metrics:
+        self._print_metrics(step, task_metrics(name, output.seqio_metrics))
       outputs[name] = output
     return outputs
 
@@ -202,7 +204,9 @@ def _with_speed(output: OutputT, num_batches: int, start: float) -> OutputT:
 def headline_metrics(
   name: str, output: program.EvalProgramOutput
 ) -> dict[str, float]:
-  """Returns the finite metrics to print: the loss and bits per byte.
+  """Returns the finite metrics to print.
+
+  They are the loss, bits per byte, and metrics of a SeqIO task.
 
   Args:
     name: Name of the input, the prefix of the metrics.
@@ -215,4 +219,10 @@ def headline_metrics(
     for metric in _HEADLINE_METRICS
     if metric in metrics
   }
+  shown |= task_metrics(name, output.eval_scoring_metrics or {})
   return {metric: x for metric, x in shown.items() if math.isfinite(x)}
+
+
+def task_metrics(name: str, metrics: Mapping[str, float]) -> dict[str, float]:
+  """Returns metrics of a SeqIO task to print, after the name of the input."""
+  return {f'{name} {metric}': value for metric, value in metrics.items()}

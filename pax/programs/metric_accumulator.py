@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -173,6 +175,19 @@ def broadcast_from_first_process(number: int) -> int:
   from jax.experimental import multihost_utils
 
   return int(multihost_utils.broadcast_one_to_all(number))
+
+
+def broadcast_json_from_first_process(value: Any) -> Any:
+  """Returns the JSON value of process 0, on all processes."""
+  if jax.process_count() == 1:
+    return value
+  from jax.experimental import multihost_utils
+
+  content = np.frombuffer(json.dumps(value).encode(), np.uint8)
+  size = broadcast_from_first_process(content.size)
+  content = np.resize(content, size)
+  content = np.asarray(multihost_utils.broadcast_one_to_all(content))
+  return json.loads(content.astype(np.uint8).tobytes())
 
 
 def gather_to_host(tree: Nested[jax.Array]) -> Nested[np.ndarray]:

@@ -88,11 +88,13 @@ def maybe_write_eval_outputs(
     eval_outputs: A key, or None, and the outputs of each example.
     write_pickle: Whether to write the `.npz`.
   """
-  values = flags.FLAGS
-  only_aggregates = (
-    _AGGREGATES_FLAG in values and values[_AGGREGATES_FLAG].value
-  )
-  if jax.process_index() != 0 or only_aggregates:
+  if jax.process_index() != 0 or writes_only_aggregates():
     return
   file = pathlib.Path(output_dir) / get_filename(step, mode.value)
   safe_write_key_value_pairs(file, eval_outputs, write_pickle=write_pickle)
+
+
+def writes_only_aggregates() -> bool:
+  """Returns whether the flag `pax_only_aggregate_summaries` of absl is set."""
+  values = flags.FLAGS
+  return _AGGREGATES_FLAG in values and bool(values[_AGGREGATES_FLAG].value)

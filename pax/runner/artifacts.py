@@ -12,6 +12,7 @@ import jax
 from fiddle import daglish
 
 from pax import experiment_vars_summary, side_files
+from pax.inputs import seqio_configs
 from pax.runner.run_config import RunConfig
 from praxis import base_hyperparams, lingvo_lib, pax_fiddle
 
@@ -81,7 +82,7 @@ def config_text(tree: Config[RunConfig]) -> str:
 
 
 def dump_config(tree: Config[RunConfig]) -> str:
-  """Returns `tree` as JSON, for `load_config`."""
+  """Returns `tree` as JSON, for `load_config`, with SeqIO tasks by name."""
   from fiddle.experimental import serialization
 
   def replace(value: Any, state: daglish.State) -> Any:
@@ -93,6 +94,7 @@ def dump_config(tree: Config[RunConfig]) -> str:
 
   if lingvo_lib.is_imported():
     tree = daglish.MemoizedTraversal.run(replace, tree)
+  tree = seqio_configs.convert_seqio_tasks(tree)
   return json.dumps(json.loads(serialization.dump_json(tree)), indent=1)
 
 

@@ -43,6 +43,8 @@ class Media:
   kind: SummaryType
   value: Any
   sample_rate: int = AUDIO_SAMPLE_RATE
+  # Number of buckets of a histogram; None is the default of the writer.
+  bins: int | None = None
 
   def on_host(self) -> Media:
     """Returns the media with its value as a numpy array."""
@@ -85,6 +87,14 @@ class Media:
         return row
       case _:
         return _uint8(row)
+
+
+@dataclasses.dataclass(frozen=True)
+class PluginTensor(Media):
+  """A tensor for a plugin of TensorBoard; other services show its `kind`."""
+
+  # The protocol buffer `SummaryMetadata`, which names the plugin.
+  metadata: bytes = b''
 
 
 def of_tensors(tensors: Mapping[str, Any]) -> dict[str, Media]:

@@ -17,6 +17,15 @@ from praxis import base_layer
 SummaryType = base_layer.SummaryType
 
 _BINS = 30
+# Names of dtypes in the protocol buffer `TensorProto`.
+_TENSOR_TYPES = {
+  'bool': 'DT_BOOL',
+  'float32': 'DT_FLOAT',
+  'float64': 'DT_DOUBLE',
+  'int32': 'DT_INT32',
+  'int64': 'DT_INT64',
+  'uint8': 'DT_UINT8',
+}
 # Longest time until other processes can read an event.
 _FLUSH_SECS = 30.0
 
@@ -80,7 +89,9 @@ def summary_message(values: Mapping[str, Any]) -> Any:
 
   messages = []
   for tag, value in values.items():
-    if isinstance(value, media.Media):
+    if isinstance(value, media.PluginTensor):
+      messages.append(_plugin_tensor(summary_pb2, tag, value))
+    elif isinstance(value, media.Media):
       messages += _media(summary_pb2, tag, value)
     else:
       messages.append(
@@ -99,16 +110,16 @@ def _media(pb2: Any, tag: str, value: media.Media) -> list[Any]:
     SummaryType.HISTOGRAM: _histogram,
   }[value.kind]
   return [
-    build(pb2, f'{tag}{suffix}', item, value.sample_rate)
+    build(pb2, f'{tag}{suffix}', item, value)
     for suffix, item in value.items()
   ]
 
 
-def _image(pb2: Any, tag: str, image: np.ndarray, rate: int) -> Any:
+def _image(pb2: Any, tag: str, image: np.ndarray, value: media.Media) -> Any:
   return _image_message(pb2, tag, image.shape, media.png(image))
 
 
-def _video(pb2: Any, tag: str, frames: np.ndarray, rate: int) -> Any:
+def _video(pb2: Any, tag: str, frames: np.ndarray, value: media.Media) -> Any:
   # TensorBoard shows it as an image, which browsers animate.
   return _image_message(pb2, tag, frames.shape[1:], media.animated_png(frames))
 
@@ -128,21 +139,21 @@ def _image_message(
   )
 
 
-def _audio(pb2: Any, tag: str, samples: np.ndarray, rate: int) -> Any:
+def _audio(pb2: Any, tag: str, samples: np.ndarray, value: media.Media) -> Any:
   length, channels = samples.shape
   return pb2.Summary.Value(
     tag=tag,
     audio=pb2.Summary.Audio(
-      sample_rate=rate,
+      sample_rate=value.sample_rate,
       num_channels=channels,
       length_frames=length,
-      encoded_audio_string=media.wav(samples, rate),
+      encoded_audio_string=media.wav(samples, value.sample_rate),
       content_type='audio/wav',
     ),
   )
 
 
-def _text(pb2: Any, tag: str, text: str, rate: int) -> Any:
+def _text(pb2: Any, tag: str, text: str, value: media.Media) -> Any:
   from tensorboardX import summary
 
   (value,) = summary.text(tag, text).value
@@ -150,9 +161,11 @@ def _text(pb2: Any, tag: str, text: str, rate: int) -> Any:
   return value
 
 
-def _histogram(pb2: Any, tag: str, values: np.ndarray, rate: int) -> Any:
+def _histogram(
+  pb2: Any, tag: str, values: np.ndarray, value: media.Media
+) -> Any:
   values = values[np.isfinite(values)]
-  counts, edges = np.histogram(values, bins=_BINS)
+  counts, edges = np.histogram(values, bins=value.bins or _BINS)
   return pb2.Summary.Value(
     tag=tag,
     histo=pb2.HistogramProto(
@@ -164,5 +177,31 @@ def _histogram(pb2: Any, tag: str, values: np.ndarray, rate: int) -> Any:
       # Upper edge of each bucket.
       bucket_limit=edges[1:].tolist(),
       bucket=counts.tolist(),
+    ),
+  )
+
+
+def _plugin_tensor(pb2: Any, tag: str, value: media.PluginTensor) -> Any:
+  """Returns the summary message of a tensor that a plugin shows."""
+  from tensorboardX.proto import tensor_pb2, tensor_shape_pb2, types_pb2
+
+  array = np.asarray(value.value)
+  name = _TENSOR_TYPES.get(array.dtype.name)
+  if name is None:
+    raise ValueError(
+      f'the tensor of summary {tag!r} must have one of the dtypes'
+      f' {sorted(_TENSOR_TYPES)}, got {array.dtype}'
+    )
+  dim = tensor_shape_pb2.TensorShapeProto.Dim
+  shape = tensor_shape_pb2.TensorShapeProto(
+    dim=[dim(size=size) for size in array.shape]
+  )
+  return pb2.Summary.Value(
+    tag=tag,
+    metadata=pb2.SummaryMetadata.FromString(value.metadata),
+    tensor=tensor_pb2.TensorProto(
+      dtype=types_pb2.DataType.Value(name),
+      tensor_shape=shape,
+      tensor_content=array.tobytes(),
     ),
   )

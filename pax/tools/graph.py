@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import fiddle as fdl
 
+from pax.inputs import seqio_configs
 from pax.runner import command_line
 from pax.tools import abstract_experiment, tool
 from pax.tools.fiddler import config_normalization
@@ -117,7 +118,7 @@ def render(
     remove_sharding_annotations=remove_sharding_annotations,
     unshare_sharding_config=unshare_sharding_config,
   )
-  config = normalize(config_normalization.convert_seqio_tasks(config))
+  config = normalize(seqio_configs.convert_seqio_tasks(config))
   return fiddle_graphviz.render(
     config, max_depth=max_depth, max_str_length=max_str_length
   )

@@ -11,7 +11,7 @@ from fiddle import daglish
 from fiddle.experimental import auto_config, visualize
 from fiddle.experimental import dataclasses as fdl_dataclasses
 
-from pax.inputs import seqio_tasks
+from pax.inputs import seqio_configs
 from pax.parameterized_experiment import ParameterizedExperiment
 from pax.tools.fiddler import sharding
 from praxis import pax_fiddle
@@ -73,7 +73,7 @@ class DatasetNormalizer(ComponentNormalizer):
 
   def __call__(self, dataset_config: Any) -> Any:
     if self.convert_seqio_task_objects:
-      dataset_config = convert_seqio_tasks(dataset_config)
+      dataset_config = seqio_configs.convert_seqio_tasks(dataset_config)
     return super().__call__(dataset_config)
 
 
@@ -178,32 +178,6 @@ def default_normalizer() -> ConfigNormalizer:
 def aggressive_normalizer() -> ConfigNormalizer:
   """Returns the normalizer that removes sharding annotations too."""
   return ConfigNormalizer(remove_sharding_annotations=True)
-
-
-def convert_seqio_tasks(config: Any) -> Any:
-  """Returns a copy in which SeqIO tasks are Configs that find them by name."""
-
-  def convert(value: Any, state: daglish.State) -> Any:
-    if is_seqio_task(value):
-      return Config(find_seqio_task, task_or_mixture_name=value.name)
-    return state.map_children(value) if state.is_traversable(value) else value
-
-  return daglish.MemoizedTraversal.run(convert, config)
-
-
-def find_seqio_task(task_or_mixture_name: str) -> Any:
-  """Returns the SeqIO task or mixture with this name; needs SeqIO."""
-  seqio = seqio_tasks.load(f'the task {task_or_mixture_name!r}')
-  return seqio_tasks.find(seqio, task_or_mixture_name)
-
-
-def is_seqio_task(value: Any) -> bool:
-  """Whether a value is a SeqIO task or mixture; does not import SeqIO."""
-  return any(
-    cls.__module__.partition('.')[0] == 'seqio'
-    and cls.__name__ in ('Task', 'Mixture')
-    for cls in type(value).__mro__
-  )
 
 
 def wrap_nested_maps(config: Any) -> Any:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pax.tools.fiddler.config_normalization import (
+from pax.inputs.seqio_configs import (
   convert_seqio_tasks,
 )
 

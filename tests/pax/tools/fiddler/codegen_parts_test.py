@@ -10,7 +10,7 @@ import pytest
 from pax import tasks_lib
 from pax.checkpoints import init_from
 from pax.tasks.lm.params import lm_cloud
-from pax.tools.fiddler import codegen, config_normalization, sharding
+from pax.tools.fiddler import codegen, sharding
 from praxis import pax_fiddle
 
 
@@ -96,13 +96,3 @@ def test_other_experiments_are_named():
     name(config.task, {})
   kept = name(config.task, {}, strict=False)
   assert kept.train.init_from_checkpoint_rules['/models/b'] is rules
-
-
-def test_tasks_of_seqio_are_found_by_name():
-  kind = type('Task', (), {'__module__': 'seqio.dataset_providers'})
-  task = kind()
-  task.name = 'c4'
-  config = pax_fiddle.Config(dict, a=[task], b=3)
-  found = config_normalization.convert_seqio_tasks(config)
-  assert isinstance(found.a[0], fdl.Buildable)
-  assert found.a[0].task_or_mixture_name == 'c4' and found.b == 3
