@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: deps=@pypi_seqio//seqio
+# bazel: data=//:all_files
 """Metrics of SeqIO tasks are those of `seqio.Evaluator`."""
 
 from __future__ import annotations
 
 import io
 import json
+import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -381,3 +384,17 @@ def test_verbose_entries(caplog):
     predictions([inp]), verbose_entries=2, plain_text_output=text
   )
   assert text.getvalue().count('>>>') == 7
+
+
+def test_the_documented_evaluation():
+  """Blocks `py` need TensorFlow; tests/docs runs the blocks `python`."""
+  page = pathlib.Path(__file__).resolve().parents[3] / 'docs' / 'inputs.md'
+  (block,) = re.findall(r'^```py\n(.*?)^```', page.read_text(), re.M | re.S)
+  scope = {}
+  exec(compile(block, str(page), 'exec'), scope)
+  (inp,) = (config.Instantiate() for config in scope['decode_datasets'])
+  outputs = [
+    (py_utils.get_enumeration_id(row), NestedMap(decoded_substr=text))
+    for row, text in zip(read_rows(inp), ['2', '5', '6'], strict=False)
+  ]
+  assert inp.compute_metrics(outputs) == [{'accuracy': 2 / 3}]
