@@ -331,9 +331,7 @@ def _stack(values: Sequence[Any]) -> np.ndarray:
   arrays = [a.reshape(a.shape + (1,) * (rank - a.ndim)) for a in arrays]
   longest = np.max([array.shape for array in arrays], axis=0)
   return np.stack(
-    [
-      np.pad(array, [(0, n) for n in longest - array.shape]) for array in arrays
-    ]
+    [np.pad(array, [(0, n) for n in longest - array.shape]) for array in arrays]
   )
 
 
@@ -375,6 +373,4 @@ class _TextVocabulary:
 
 def _bytes_as_text(tree: Any) -> Any:
   """Returns a pytree with its bytes as strings."""
-  return jax.tree.map(
-    lambda x: x.decode() if isinstance(x, bytes) else x, tree
-  )
+  return jax.tree.map(lambda x: x.decode() if isinstance(x, bytes) else x, tree)

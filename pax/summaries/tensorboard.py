@@ -110,8 +110,7 @@ def _media(pb2: Any, tag: str, value: media.Media) -> list[Any]:
     SummaryType.HISTOGRAM: _histogram,
   }[value.kind]
   return [
-    build(pb2, f'{tag}{suffix}', item, value)
-    for suffix, item in value.items()
+    build(pb2, f'{tag}{suffix}', item, value) for suffix, item in value.items()
   ]
 
 

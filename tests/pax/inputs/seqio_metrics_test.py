@@ -16,9 +16,7 @@ import seqio
 import tensorflow as tf
 
 from pax.inputs import (
-  lm_features,
   seqio_eval,
-  seqio_input,
   seqio_outputs,
   sequence_features,
 )
@@ -389,7 +387,8 @@ def test_verbose_entries(caplog):
 def test_the_documented_evaluation():
   """Blocks `py` need TensorFlow; tests/docs runs the blocks `python`."""
   page = pathlib.Path(__file__).resolve().parents[3] / 'docs' / 'inputs.md'
-  (block,) = re.findall(r'^```py\n(.*?)^```', page.read_text(), re.M | re.S)
+  blocks = re.findall(r'^```py\n(.*?)^```', page.read_text(), re.M | re.S)
+  (block,) = (text for text in blocks if 'get_eval_hparams' in text)
   scope = {}
   exec(compile(block, str(page), 'exec'), scope)
   (inp,) = (config.Instantiate() for config in scope['decode_datasets'])

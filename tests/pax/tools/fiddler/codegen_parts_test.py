@@ -4,7 +4,6 @@
 # bazel: deps=//pax/tasks:experiments
 from __future__ import annotations
 
-import fiddle as fdl
 import pytest
 
 from pax import tasks_lib
