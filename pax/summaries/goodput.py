@@ -308,7 +308,11 @@ def _lost_seconds(
   # Without a checkpoint of its own a process loses all its steps.
   before = saved['seconds'] if saved else {}
   after = attempt[-1]['seconds']
-  return {a: after.get(a, 0.0) - before.get(a, 0.0) for a in _STEP_ACTIVITIES}
+  lost = {a: after.get(a, 0.0) - before.get(a, 0.0) for a in _STEP_ACTIVITIES}
+  if saved and saved['step'] == attempt[-1]['step'] == resumed_step:
+    # The checkpoint that the later process restores was completed.
+    lost[CHECKPOINT] = 0.0
+  return lost
 
 
 def _resumed_steps(attempts: Sequence[Sequence[Record]]) -> Iterator[int]:

@@ -15,6 +15,7 @@ import transformers
 
 from pax import main
 from tests.compare import huggingface_references as references
+from tests.integration import binary
 from tests.pax.huggingface import job_runs
 
 _EXPERIMENTS = {
@@ -107,6 +108,52 @@ def test_prompts_of_a_file_are_continued_alike(name, tmp_path, capfd):
     for prompt, (tokens, text) in want.items():
       np.testing.assert_array_equal(found[prompt][0], tokens)
       assert found[prompt][1] == text
+
+
+@pytest.mark.parametrize('name', ['qwen3', 'gemma2', 'gpt2'])
+def test_decoding_follows_the_checkpoints_of_a_job(name, tmp_path, capfd):
+  folder, job = tmp_path / 'model', tmp_path / 'job'
+  file = tmp_path / 'prompts.txt'
+  file.write_text('\n'.join(_PROMPTS))
+  size = _write_tokenizer(folder)
+  model = references.make_model(name, vocab_size=size)
+  model.save_pretrained(folder)
+  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+  words = [
+    f'--set=PROMPTS_FILE={file}',
+    '--set=DECODE_BATCH_SIZE=2',
+    # The weights of all checkpoints are those of the folder.
+    '--set=LEARNING_RATE=0.0',
+    '--set=NUM_TRAIN_STEPS=4',
+    '--set=CHECKPOINT_EVERY_N_STEPS=2',
+    '--set=EVAL_ON_TEST=False',
+  ]
+  exp = f'tasks.lm.params.huggingface.{_EXPERIMENTS[name]}'
+  # It waits for the first checkpoint.
+  follower = binary.start(
+    exp,
+    job,
+    f'--set=MODEL_DIR={folder}',
+    '--set=FPROP_DTYPE=float32',
+    *job_runs.decoder_words(folder),
+    *words,
+    '--mode=decode',
+  )
+  code = job_runs.run(_EXPERIMENTS[name], folder, job, *words)
+  assert code == 0, capfd.readouterr().err
+  ended = follower.wait(binary.TIMEOUT_SECS)
+  assert ended.returncode == 0, ended.stderr
+  steps = [
+    int(path.name.split('_')[2])
+    for path in (job / 'decoder_out/prompts').glob('*.jsonl')
+  ]
+  assert max(steps) == 4
+  for step in steps:
+    for prompt, (tokens, text) in job_runs.decoded(job, 'decode', step).items():
+      inputs = tokenizer(prompt, return_tensors='pt')
+      expected = _generate(model, inputs)
+      np.testing.assert_array_equal(tokens, expected)
+      assert text == tokenizer.decode(expected, skip_special_tokens=True)
 
 
 def _generate(model, inputs) -> list[int]:

@@ -30,18 +30,19 @@ def run(exp: str, folder: pathlib.Path, job: pathlib.Path, *words: str) -> int:
     job: Directory of the job.
     *words: Further flags.
   """
-  return run_encoder_decoder(
-    exp,
-    folder,
-    job,
+  return run_encoder_decoder(exp, folder, job, *decoder_words(folder), *words)
+
+
+def decoder_words(folder: pathlib.Path) -> list[str]:
+  """Returns flags of a small job with a decoder."""
+  return [
     '--set=BATCH_SIZE=2',
     '--set=MAX_SEQ_LEN=16',
     f'--set=PROMPTS={PROMPTS}',
     f'--set=DECODE_SEQ_LEN={DECODE_SEQ_LEN}',
     f'--set=TRAIN_FILES={folder}/config.json',
     '--set=HELD_OUT_PERCENT=0',
-    *words,
-  )
+  ]
 
 
 def run_encoder_decoder(
@@ -68,15 +69,18 @@ def run_encoder_decoder(
   )
 
 
-def decoded(job: pathlib.Path, mode: str) -> dict[str, tuple[np.ndarray, str]]:
+def decoded(
+  job: pathlib.Path, mode: str, step: int = 0
+) -> dict[str, tuple[np.ndarray, str]]:
   """Returns decoded ids and text by prompt.
 
   Args:
     job: Directory of the job.
     mode: The value of --mode.
+    step: Step of the checkpoint, except for infer.
   """
   if mode != 'infer':
-    outputs = io_utils.load_outputs(job, 'prompts', 'decoder', 0)
+    outputs = io_utils.load_outputs(job, 'prompts', 'decoder', step)
     return {
       prompt: (result['decoded_ids'], result['decoded_substr'])
       for prompt, result in outputs

@@ -112,6 +112,23 @@ def test_killed_and_started_again(tmp_path, clock):
   assert seconds['start'] == 15 and seconds['compile'] == 60
 
 
+def test_the_end_of_a_preempted_process_is_not_lost(tmp_path, clock):
+  path = str(tmp_path / goodput.GOODPUT_FILE)
+  preempted = goodput.Recorder(path, clock)
+  preempted.mark_resumed(0)
+  with preempted.record(goodput.STEP):
+    clock.spend(3)
+  preempted.mark_step(1)
+  preempted.mark_saved(1)
+  # A thread completes the checkpoint.
+  with preempted.record(goodput.CHECKPOINT):
+    clock.spend(7)
+  preempted.close()
+  attempt(path, clock, 1, 5).close()
+  seconds = goodput.summarize(goodput.read(path)).seconds
+  assert seconds['lost'] == 0 and seconds['checkpoint'] == 7
+
+
 def test_a_line_for_people(tmp_path, clock):
   path = str(tmp_path / goodput.GOODPUT_FILE)
   attempt(path, clock, 0, 200).close()

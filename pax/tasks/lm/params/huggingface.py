@@ -218,14 +218,23 @@ class HuggingFaceSequenceModel(_FineTuning):
   # Files of pairs for --mode=decode, decode_once and infer, whose targets may
   # be absent; None decodes the held-out sources.
   PROMPTS_FILE = None
+  # Only layers of decoders may be a scan over stacked weights.
+  USE_REPEATED_LAYER = False
 
   def validate(self) -> None:
     """Checks the constants.
 
     Raises:
-      ValueError: OBJECTIVE is unknown, or see `HuggingFaceModel.validate`.
+      ValueError: OBJECTIVE is unknown, layers are to be repeated, or see
+        `HuggingFaceModel.validate`.
     """
     super().validate()
+    if self.USE_REPEATED_LAYER:
+      raise ValueError(
+        'USE_REPEATED_LAYER must be False for an encoder-decoder, got True:'
+        ' all layers share a relative bias, which a scan over layers would not'
+        ' share; leave it out'
+      )
     objectives = ('pairs', 'span_corruption')
     if self.OBJECTIVE not in objectives:
       raise ValueError(

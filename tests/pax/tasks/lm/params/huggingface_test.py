@@ -180,6 +180,20 @@ def test_span_corruption_needs_ids_for_sentinels(tmp_path, capfd):
   assert 'needs the id 358 for the first sentinel' in capfd.readouterr().err
 
 
+def test_layers_of_a_t5_are_not_repeated(tmp_path, capfd):
+  source = reference_models.write_byte_model(tmp_path / 'source', 't5')
+  job = tmp_path / 'job'
+  setting = '--set=USE_REPEATED_LAYER=True'
+  assert job_runs.run_encoder_decoder('T5', source, job, setting) != 0
+  assert 'USE_REPEATED_LAYER must be False' in capfd.readouterr().err
+  convert = ['pax', 'convert', 'hf-to-pax', str(source), str(job)]
+  assert main.main([*convert, '--repeated_layers']) != 0
+  assert 'only the layers of decoders can be repeated' in (
+    capfd.readouterr().err
+  )
+  assert not (job / 'checkpoints').exists()
+
+
 def test_another_family_or_size_is_refused(tmp_path, capfd):
   source = reference_models.write_byte_model(tmp_path / 'source', 'qwen3')
   assert job_runs.run('Mistral', source, tmp_path / 'job') != 0
