@@ -145,7 +145,7 @@ def merge_databases(folder: pathlib.Path, parts: Mapping[str, Path]) -> None:
     base = storage.kvstore(part)
     layers.append({'base': base, 'prefix': prefix, 'strip_prefix': len(prefix)})
   stack = {'driver': 'kvstack', 'layers': layers}
-  context = _context()
+  context = create_context()
 
   def open_database(path: str) -> ts.KvStore:
     base = {**stack, 'path': path}

@@ -19,7 +19,7 @@ from pax import storage
 from pax.checkpoints import paths, reading
 from pax.tools import plot
 from tests.integration import binary
-from tests.testing import bucket_server, polling
+from tests.testing import bucket_damage, bucket_server, polling
 
 SEED = 20261122
 NUM_KILLS = int(os.environ.get('PAX_BUCKET_KILLS', '12'))
@@ -239,3 +239,10 @@ def test_flipped_bits_are_found_and_set_aside(job):
   run(job, 'TinySpmd', more, '--on_corrupt_checkpoint=fallback')
   assert committed(job) == [0, 10, 20, 22]
   assert (job / paths.CHECKPOINTS / 'corrupt_checkpoint_00000020').exists()
+
+
+@pytest.mark.parametrize('damage', bucket_damage.DAMAGES)
+@pytest.mark.parametrize('layout', bucket_damage.LAYOUTS)
+def test_damage_of_any_object(job, report, layout, damage):
+  objects = bucket_damage.check_damage(job, layout, damage)
+  report(damaged_objects=objects)

@@ -106,6 +106,8 @@ class Proxy:
 
 class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
   daemon_threads = True
+  # Clients connect by many threads at the same time.
+  request_queue_size = 128
 
   def handle_error(self, request, client_address) -> None:
     pass  # Clients that are killed.

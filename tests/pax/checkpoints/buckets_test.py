@@ -14,7 +14,8 @@ import pytest
 
 from pax import checkpoints, storage
 from pax.checkpoints import checkpoint_reader, paths, reading
-from tests.testing import saved_states, trees
+from tests.testing import bucket_damage, saved_states, trees
+from tests.testing.bucket_damage import checkpoint_names, create_checkpointer
 
 FLAX = checkpoints.CheckpointType.FLAX
 GDA = checkpoints.CheckpointType.GDA
@@ -25,27 +26,14 @@ def bucket():
   return storage.to_path(f'memory://{uuid.uuid4().hex}/run')
 
 
-def create(bucket, kind=GDA, **options):
-  options = {'save_interval_steps': 1, 'asynchronous': False} | options
-  return checkpoints.create_checkpointer(
-    checkpoints.CheckpointOptions(**options), str(bucket), kind
-  )
-
-
 def steps(bucket):
   return list(paths.steps(bucket / paths.CHECKPOINTS))
 
 
-def names(bucket):
-  """Returns the names in the folder of the checkpoints that have objects."""
-  files = (bucket / paths.CHECKPOINTS).files()
-  return sorted({file.partition('/')[0] for file in files})
-
-
 def test_a_checkpoint_of_one_object(bucket):
-  checkpointer, state = create(bucket, FLAX), saved_states.state(1)
+  checkpointer, state = create_checkpointer(bucket, FLAX), saved_states.state(1)
   checkpointer.save(3, state, {'examples': 3})
-  restored = create(bucket, FLAX).restore(trees.abstract(state))
+  restored = create_checkpointer(bucket, FLAX).restore(trees.abstract(state))
   assert restored.step == 3 and restored.input_state == {'examples': 3}
   saved_states.check_equal(restored.state, state)
   assert (bucket / paths.CHECKPOINTS).files() == ['checkpoint_3']
@@ -64,7 +52,9 @@ def test_a_tree_of_objects_has_a_marker_written_last(
       return method(path, *args, **kwargs)
 
     monkeypatch.setattr(storage.BucketPath, name, record)
-  create(bucket, use_ocdbt=use_ocdbt).save(2, saved_states.state(1))
+  create_checkpointer(bucket, use_ocdbt=use_ocdbt).save(
+    2, saved_states.state(1)
+  )
   assert writes[-1] == storage.MARKER and len(writes) > 5
   assert writes.count(storage.MARKER) == 1
   assert steps(bucket) == [2]
@@ -77,17 +67,17 @@ def test_a_tree_of_objects_has_a_marker_written_last(
 def test_parts_are_ignored_and_removed_at_the_first_save(bucket):
   part = bucket / paths.CHECKPOINTS / 'checkpoint_00000007'
   (part / 'state/d/1').write_text('x')
-  checkpointer = create(bucket)
+  checkpointer = create_checkpointer(bucket)
   assert checkpointer.latest_step() is None
   # Another job reads while this one may still be writing.
   assert part.exists()
   checkpointer.save(8, saved_states.state(1))
-  assert names(bucket) == ['checkpoint_00000008']
+  assert checkpoint_names(bucket) == ['checkpoint_00000008']
   assert steps(bucket) == [8]
 
 
 def test_a_failed_upload_leaves_the_checkpoint_before_it(bucket, monkeypatch):
-  checkpointer, state = create(bucket), saved_states.state(1)
+  checkpointer, state = create_checkpointer(bucket), saved_states.state(1)
   checkpointer.save(1, state)
   upload = storage.BucketPath.upload
 
@@ -104,21 +94,26 @@ def test_a_failed_upload_leaves_the_checkpoint_before_it(bucket, monkeypatch):
       checkpointer.save(2, state)
   assert steps(bucket) == [1]
   # Nothing of it remains, and the same step can be saved.
-  assert names(bucket) == ['checkpoint_00000001']
+  assert checkpoint_names(bucket) == ['checkpoint_00000001']
   checkpointer.save(2, state)
   assert steps(bucket) == [1, 2]
 
 
 def test_expired_checkpoints_are_deleted(bucket):
-  checkpointer = create(bucket, max_to_keep=2)
+  checkpointer = create_checkpointer(bucket, max_to_keep=2)
   for step in range(5):
     checkpointer.save(step, saved_states.state(1))
   assert steps(bucket) == [3, 4]
-  assert names(bucket) == ['checkpoint_00000003', 'checkpoint_00000004']
+  assert checkpoint_names(bucket) == [
+    'checkpoint_00000003',
+    'checkpoint_00000004',
+  ]
 
 
 def test_expired_checkpoints_are_moved(bucket):
-  checkpointer = create(bucket, max_to_keep=1, todelete_subdir='archive')
+  checkpointer = create_checkpointer(
+    bucket, max_to_keep=1, todelete_subdir='archive'
+  )
   for step in range(2):
     checkpointer.save(step, saved_states.state(1))
   assert steps(bucket) == [1]
@@ -126,7 +121,7 @@ def test_expired_checkpoints_are_moved(bucket):
 
 
 def test_a_corrupt_checkpoint_is_set_aside(bucket):
-  checkpointer = create(bucket, FLAX, skips_corrupt=True)
+  checkpointer = create_checkpointer(bucket, FLAX, skips_corrupt=True)
   states = {step: saved_states.state(1, scale=step) for step in (1, 2)}
   for step, state in states.items():
     checkpointer.save(step, state)
@@ -135,16 +130,16 @@ def test_a_corrupt_checkpoint_is_set_aside(bucket):
   data[len(data) // 2] ^= 1
   newest.write_bytes(bytes(data))
   with pytest.raises(checkpoints.CorruptCheckpointError) as error:
-    create(bucket, FLAX).restore(trees.abstract(states[1]))
+    create_checkpointer(bucket, FLAX).restore(trees.abstract(states[1]))
   assert f'{newest} is corrupt' in str(error.value)
   restored = checkpointer.restore(trees.abstract(states[1]))
   assert restored.step == 1
   saved_states.check_equal(restored.state, states[1])
-  assert names(bucket) == ['checkpoint_1', 'corrupt_checkpoint_2']
+  assert checkpoint_names(bucket) == ['checkpoint_1', 'corrupt_checkpoint_2']
 
 
 def test_a_failure_of_the_service_is_no_corruption(bucket, monkeypatch):
-  checkpointer = create(bucket, FLAX, skips_corrupt=True)
+  checkpointer = create_checkpointer(bucket, FLAX, skips_corrupt=True)
   state = saved_states.state(1)
   for step in (1, 2):
     checkpointer.save(step, state)
@@ -159,14 +154,10 @@ def test_a_failure_of_the_service_is_no_corruption(bucket, monkeypatch):
 
   monkeypatch.setattr(storage.BucketPath, 'read_bytes', fail_once)
   assert checkpointer.restore(trees.abstract(state)).step == 2
-  assert failures and names(bucket) == ['checkpoint_1', 'checkpoint_2']
-
-
-LAYOUTS = {
-  'ocdbt': (GDA, {}),
-  'leaves': (GDA, {'use_ocdbt': False}),
-  'one file': (FLAX, {}),
-}
+  assert failures and checkpoint_names(bucket) == [
+    'checkpoint_1',
+    'checkpoint_2',
+  ]
 
 
 @pytest.fixture
@@ -187,14 +178,14 @@ def downloads(monkeypatch, tmp_path):
   return names
 
 
-@pytest.mark.parametrize('layout', LAYOUTS)
+@pytest.mark.parametrize('layout', bucket_damage.LAYOUTS)
 def test_a_restore_downloads_each_object_once(
   bucket, downloads, tmp_path, layout
 ):
-  kind, options = LAYOUTS[layout]
+  kind, options = bucket_damage.LAYOUTS[layout]
   state = saved_states.state(1)
-  create(bucket, kind, **options).save(3, state, {'examples': 3})
-  checkpointer = create(bucket, kind, **options)
+  create_checkpointer(bucket, kind, **options).save(3, state, {'examples': 3})
+  checkpointer = create_checkpointer(bucket, kind, **options)
   downloads.clear()
   restored = checkpointer.restore(trees.abstract(state))
   assert restored.step == 3 and restored.input_state == {'examples': 3}
@@ -209,7 +200,7 @@ def test_a_restore_downloads_each_object_once(
 
 def test_only_the_leaves_that_are_read_are_downloaded(bucket, downloads):
   state = saved_states.state(1)
-  create(bucket, use_ocdbt=False).save(3, state)
+  create_checkpointer(bucket, use_ocdbt=False).save(3, state)
   ((_, path),) = reading.checkpoint_steps(str(bucket)).items()
   downloads.clear()
   checkpoint = checkpoint_reader.CheckpointReader(path)
@@ -219,74 +210,26 @@ def test_only_the_leaves_that_are_read_are_downloaded(bucket, downloads):
   assert data and all(f'/state/{name}/' in n for n in data)
 
 
-def flip(file):
-  data = bytearray(file.read_bytes())
-  data[len(data) // 2] ^= 1
-  file.write_bytes(bytes(data))
-
-
-def truncate(file):
-  file.write_bytes(file.read_bytes()[:-1])
-
-
-def delete(file):
-  file.unlink()
-
-
-@pytest.mark.parametrize('damage', [flip, truncate, delete])
-@pytest.mark.parametrize('layout', LAYOUTS)
+@pytest.mark.parametrize('damage', bucket_damage.DAMAGES)
+@pytest.mark.parametrize('layout', bucket_damage.LAYOUTS)
 def test_damage_of_any_object_is_found_and_survived(bucket, layout, damage):
-  kind, options = LAYOUTS[layout]
-  states = {step: saved_states.state(1, scale=step) for step in (1, 2)}
-  abstract = trees.abstract(states[1])
-  checkpointer = create(bucket, kind, skips_corrupt=True, **options)
-  for step, state in states.items():
-    checkpointer.save(step, state, {'examples': step})
-  folder = bucket / paths.CHECKPOINTS
-  newest = folder / paths.checkpoint_name(2, kind)
-  contents = {
-    file: file.read_bytes()
-    for file in [newest / name for name in newest.files()] or [newest]
-  }
-  found = 0
-  for file in contents:
-    damage(file)
-    if file.name == storage.MARKER and damage is not delete:
-      # Its presence commits, its content means nothing.
-      assert checkpointer.restore(abstract).step == 2
-    elif damage is delete and file in (newest, newest / storage.MARKER):
-      assert create(bucket, kind, **options).restore(abstract).step == 1
-    else:
-      with pytest.raises(checkpoints.CorruptCheckpointError) as error:
-        create(bucket, kind, **options).restore(abstract)
-      assert str(file) in str(error.value), error.value
-      restored = checkpointer.restore(abstract)
-      assert restored.step == 1
-      saved_states.check_equal(restored.state, states[1])
-      (corrupt,) = (n for n in names(bucket) if n.startswith('corrupt_'))
-      assert newest.name not in names(bucket)
-      storage.remove_tree(folder / corrupt)
-      found += 1
-    for object_path, data in contents.items():
-      object_path.write_bytes(data)
-  assert found >= len(contents) - 1 - (damage is delete)
-  assert checkpointer.restore(abstract).step == 2
+  assert bucket_damage.check_damage(bucket, layout, damage)
 
 
 def test_an_unexpected_object_is_damage(bucket):
   state = saved_states.state(1)
-  create(bucket).save(1, state)
+  create_checkpointer(bucket).save(1, state)
   (path,) = paths.steps(bucket / paths.CHECKPOINTS).values()
   for name in ('state/d/0', 'metadata/x', 'state/0.0'):
     (path / name).write_text('x')
     with pytest.raises(checkpoints.CorruptCheckpointError) as error:
-      create(bucket).restore(trees.abstract(state))
+      create_checkpointer(bucket).restore(trees.abstract(state))
     assert f'{path / name} is not part of the checkpoint' in str(error.value)
     (path / name).unlink()
 
 
 def test_a_bucket_that_cannot_be_read_is_not_set_aside(bucket, monkeypatch):
-  checkpointer = create(bucket, skips_corrupt=True)
+  checkpointer = create_checkpointer(bucket, skips_corrupt=True)
   for step in (1, 2):
     checkpointer.save(step, saved_states.state(1))
 
@@ -314,7 +257,7 @@ def test_commands_for_buckets():
 
 
 def test_pins_are_in_the_bucket(bucket):
-  checkpointer = create(bucket, FLAX, max_to_keep=1)
+  checkpointer = create_checkpointer(bucket, FLAX, max_to_keep=1)
   checkpointer.pin(0, permanently=True)
   for step in range(3):
     checkpointer.save(step, saved_states.state(1))
