@@ -28,7 +28,10 @@ from praxis.nested_map import NestedMap as NestedMap
 
 _log = logging.getLogger(__name__)
 
-_MISSING = 'this needs Lingvo; install it: pip install lingvo'
+_MISSING = (
+  "this needs Lingvo; install it: pip install 'pax[lingvo]', then pip install"
+  ' --no-deps lingvo==0.14.2'
+)
 _HYPERPARAMS = 'lingvo.core.hyperparams'
 # Lingvo imports this module, and loads x_ops.so if it does not exist.
 _COMPILED_OPS = 'lingvo.core.ops.gen_x_ops'

@@ -65,6 +65,7 @@ class LingvoInputAdaptor(BaseInput):
     self.name = self.name or self.input.name
     super().__post_init__()
     self._input_params = self.input
+    self._tf = _tensorflow()
     self._cluster = self._make_cluster()
     self._initialize()
 
@@ -130,7 +131,7 @@ class LingvoInputAdaptor(BaseInput):
     self._get_next_fn: Callable[[], Any] = (
       self._get_batch
       if self._is_tf_data
-      else _tensorflow().function(self._get_batch)
+      else self._tf.function(self._get_batch)
     )
     self._num_batches_produced = 0
 
@@ -145,8 +146,7 @@ class LingvoInputAdaptor(BaseInput):
       batch = self.input_inst.GetPreprocessedInputBatch()
     # Strings of evaluations pass by the devices, on one host.
     if self.is_training or self.num_infeed_hosts > 1:
-      string = _tensorflow().string
-      return batch.Filter(lambda tensor: tensor.dtype != string)
+      return batch.Filter(lambda tensor: tensor.dtype != self._tf.string)
     return batch
 
   @property
@@ -161,7 +161,6 @@ class LingvoInputAdaptor(BaseInput):
 
   def _make_cluster(self) -> Any:
     """Returns Lingvo's cluster in which the generator runs."""
-    _tensorflow()
     cluster = copy.deepcopy(lingvo_lib.current_cluster())
     cluster.params.xla_device = 'tpu'
     cluster.params.enable_asserts = False
@@ -295,7 +294,7 @@ class LingvoEvalAdaptor(LingvoInputAdaptor):
       return
     with self._infeed_context(), self._cluster:
       cardinality = self.input_inst.datasource.GetDataset().cardinality()
-    if cardinality == _tensorflow().data.INFINITE_CARDINALITY:
+    if cardinality == self._tf.data.INFINITE_CARDINALITY:
       raise ValueError(
         f'the generator of {self.name!r} repeats its data, and'
         f' {type(self).__name__} reads all of it; set cluster_do_eval = True or'

@@ -31,7 +31,7 @@ def test_classes_serve_in_annotations_and_isinstance():
   ],
 )
 def test_use_names_the_package(call):
-  with pytest.raises(ImportError, match='pip install lingvo'):
+  with pytest.raises(ImportError, match='pip install --no-deps lingvo'):
     call()
 
 
