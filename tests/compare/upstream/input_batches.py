@@ -215,18 +215,19 @@ def _multi_inputs() -> Iterator[tuple[str, Any]]:
       yield f'MultiInput {sizes} {fields}', _read(p, *_TWICE)
 
 
-def _adaptors() -> Iterator[tuple[str, Any]]:
-  def numbers(num: int, batch: int, seed: int = 0) -> Any:
-    params = Numbers.Params().Set(file_random_seed=seed)
-    params.args.Set(num=num, batch=batch)
-    return params
+def _params(num: int, batch: int, seed: int = 0) -> Any:
+  params = Numbers.Params().Set(file_random_seed=seed)
+  params.args.Set(num=num, batch=batch)
+  return params
 
+
+def _adaptors() -> Iterator[tuple[str, Any]]:
   for training, do_eval, hosts, seed, fixed in itertools.product(
     (True, False), (True, False), (1, 2), (0, 5), (True, False)
   ):
     p = pax_fiddle.Config(
       base_input.LingvoInputAdaptor,
-      input=numbers(3, 1, seed),
+      input=_params(3, 1, seed),
       is_training=training,
       cluster_do_eval=do_eval,
       num_infeed_hosts=hosts,
@@ -239,11 +240,14 @@ def _adaptors() -> Iterator[tuple[str, Any]]:
   for inner, outer in ((4, 2), (4, 4), (4, 3), (6, None)):
     p = pax_fiddle.Config(
       base_input.LingvoInputAdaptorNewBatchSize,
-      input=numbers(12, inner),
+      input=_params(12, inner),
       batch_size=outer,
       num_batches=2,
     )
     yield f'new batch size {inner} {outer}', _read(p, *_TWICE, 'sizes')
+
+
+def _eval_adaptors() -> Iterator[tuple[str, Any]]:
   for num, batch, hosts, inner in itertools.product(
     (1, 11, 12), (1, 3), (1, 2, 3), (1, 2)
   ):
@@ -257,7 +261,7 @@ def _adaptors() -> Iterator[tuple[str, Any]]:
       key = f'{num} {batch} {hosts} {inner} {host}'
       p = pax_fiddle.Config(
         base_input.LingvoEvalAdaptor,
-        input=numbers(num, inner),
+        input=_params(num, inner),
         batch_size=batch,
         cluster_do_eval=True,
         **fields,
@@ -281,7 +285,11 @@ def _adaptors() -> Iterator[tuple[str, Any]]:
 
 
 def main(output: str) -> None:
-  results = dict(itertools.chain(_base_inputs(), _multi_inputs(), _adaptors()))
+  results = dict(
+    itertools.chain(
+      _base_inputs(), _multi_inputs(), _adaptors(), _eval_adaptors()
+    )
+  )
   pathlib.Path(output).write_text(json.dumps(results, indent=1))
 
 
