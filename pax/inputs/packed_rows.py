@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from pax.inputs import batch_types, packing, record_sources, row_input
@@ -39,7 +41,7 @@ class PackedRows(row_input.RowSource):
   def read(self, index: int) -> batch_types.LanguageModelBatch:
     row = self.padding()
     packing.write_row(row, index, self._corpus, self._plan)
-    _check_ids(row, self._vocab_size, self, index)
+    _check_ids((row.ids, row.labels), self._vocab_size, self, index)
     return row
 
   def where(self, index: int) -> str:
@@ -97,12 +99,12 @@ class ContiguousRows(row_input.RowSource):
     length = self._seq_len
     start = index * length
     tokens = self._tokens[start : start + length + 1].astype(np.int32)
+    _check_ids((tokens,), self._vocab_size, self, index)
     row = NestedMap(ids=tokens[:-1], labels=tokens[1:], **self._constants)
     if self._eos_id is not None:
       is_last = row.ids == self._eos_id
       row.segment_ids, row.segment_pos = self._segments(is_last)
       row.weights = 1 - is_last.astype(np.float32)
-    _check_ids(row, self._vocab_size, self, index)
     return row
 
   def _segments(self, is_last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -123,17 +125,19 @@ class ContiguousRows(row_input.RowSource):
 
 
 def _check_ids(
-  row: batch_types.LanguageModelBatch,
+  tokens: Sequence[np.ndarray],
   vocab_size: int | None,
   source: record_sources.RecordSource,
   index: int,
 ) -> None:
+  """Checks all tokens of a row.
+
+  `labels` of a packed row lacks the first id of each segment, `ids` the last.
+  """
   if vocab_size is None:
     return
-  # Negative ids are large unsigned numbers. `labels` lacks the first id of each
-  # segment, `ids` the last.
-  arrays = (row.ids.view(np.uint32), row.labels.view(np.uint32))
-  largest = max(int(array.max()) for array in arrays)
+  # Negative ids are large unsigned numbers.
+  largest = max(int(array.view(np.uint32).max()) for array in tokens)
   if largest >= vocab_size:
     raise ValueError(
       f'{source.where(index)} must have ids below {vocab_size}, the vocabulary'
