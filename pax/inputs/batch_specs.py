@@ -9,6 +9,7 @@ import numpy as np
 from praxis import base_input, py_utils
 
 NestedMap = py_utils.NestedMap
+_SHARD_KEYS = (py_utils.SHARD_INDEX_KEY, py_utils.NUM_SHARDS_KEY)
 
 
 def rows_per_host(batch_size: int) -> int:
@@ -38,14 +39,21 @@ class RowSpecsProvider(base_input.BaseInputSpecsProvider):
   floats: tuple[str, ...] = ()
   # Names of float32 features of shape [B].
   weights: tuple[str, ...] = ()
+  # Whether batches have the ids of examples, as those of SeqIOInput.
+  has_example_ids: bool = False
 
   def get_input_specs(self) -> NestedMap:
     shape = (self.batch_size, self.seq_len)
-    features = [
+    features: list[tuple[tuple[str, ...], tuple[int, ...], type]] = [
       (self.ints, shape, np.int32),
       (self.floats, shape, np.float32),
       (self.weights, shape[:1], np.float32),
     ]
+    if self.has_example_ids:
+      features += [
+        ((py_utils.INDEX_WITHIN_SHARD_KEY,), shape[:1], np.int64),
+        (_SHARD_KEYS, shape[:1], np.int32),
+      ]
     return NestedMap(
       {
         name: jax.ShapeDtypeStruct(shape, dtype)

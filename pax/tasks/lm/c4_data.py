@@ -47,9 +47,11 @@ class C4UnsupervisedDataset(lm_data.LanguageModelData):
   def get_input_specs_provider_params(
     self,
   ) -> Config[base_input.BaseInputSpecsProvider]:
+    input_p = self.training_dataset()
     return Config(
       batch_specs.RowSpecsProvider,
-      batch_size=self.training_dataset().batch_size,
+      batch_size=input_p.batch_size,
+      has_example_ids=input_p.cls is seqio_input.SeqIOInput,
       seq_len=self.MAX_SEQ_LEN,
       ints=('ids', 'labels', 'segment_ids', 'segment_pos'),
       floats=('paddings', 'weights'),

@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import json
 
+import jax
 import pytest
 import sentencepiece
 
+from pax.contrib.gpu.scripts_gpu import configs
 from pax.inputs import c4_tasks, pile_lambada_boolq_tasks, seqio_tasks
+from pax.tasks.lm.params import c4
 from tests.testing import tfds_data
 
 seqio = pytest.importorskip('seqio')
@@ -114,3 +117,18 @@ def test_boolq_asks_about_a_passage(model):
   assert [example['targets'] for example in found] == [
     model.encode(['no', 'yes'][i % 2]) for i in range(9)
   ]
+
+
+@pytest.mark.parametrize('cls', [c4.C4SpmdAdam, configs.LLaMA7B])
+def test_training_batches_are_those_of_the_specs_provider(cls, model, folder):
+  constants = {
+    'PERCORE_BATCH_SIZE': 2,
+    'MAX_SEQ_LEN': 80,
+    'TOKENIZER': str(folder / 'words.model'),
+    'TRAIN_INPUT_RANDOM_SEED': 1,
+  }
+  experiment = type('Small', (cls,), constants)()
+  provider = experiment.get_input_specs_provider_params().Instantiate()
+  batch = experiment.training_dataset().Instantiate().get_next()
+  specs = jax.tree.map(lambda x: (x.shape, x.dtype), provider.get_input_specs())
+  assert jax.tree.map(lambda x: (x.shape, x.dtype), batch) == specs

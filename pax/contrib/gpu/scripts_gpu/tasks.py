@@ -59,6 +59,7 @@ class SeqIODataset(lm_data.LanguageModelData):
       ints=('ids', 'labels', 'segment_ids', 'segment_pos', *indicator),
       floats=('paddings', 'weights'),
       weights=('eval_sample_weights',),
+      has_example_ids=True,
     )
 
   def _seqio_input(
