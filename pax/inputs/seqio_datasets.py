@@ -138,4 +138,8 @@ def interleaved_shards(
     shards.append(add_ids(dataset.repeat(-1 if repeats else 1), shard))
   rounds = -1 if repeats else max(sizes)
   choices = tf.data.Dataset.range(num_shards).repeat(rounds)
-  return tf.data.Dataset.choose_from_datasets(shards, choices), sum(sizes)
+  # Shards of files have different sizes, the first perhaps the smallest.
+  dataset = tf.data.Dataset.choose_from_datasets(
+    shards, choices, stop_on_empty_dataset=False
+  )
+  return dataset, sum(sizes)

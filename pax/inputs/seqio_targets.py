@@ -81,7 +81,8 @@ class TargetReader:
       try:
         example = NestedMap(next(self._inp.targets_iter))
       except StopIteration:
-        self._inp.init_targets_iter()
+        if not self._inp.reset_for_eval:
+          self._inp.init_targets_iter()
         return
       ragged = self._next_ragged()
       num_read += 1

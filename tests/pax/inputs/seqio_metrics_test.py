@@ -20,7 +20,7 @@ from pax.inputs import (
   seqio_outputs,
   sequence_features,
 )
-from pax.programs import seqio_results
+from pax.programs import seqio_results, vocabulary_record
 from paxml import seqio_input as paxml_seqio_input
 from paxml import summary_utils
 from praxis import pax_fiddle, py_utils
@@ -80,14 +80,20 @@ class Counting(seqio.metrics.CollectingMetric):
     return {'count': count}, {'targets': []}
 
 
+def parse_lines(dataset):
+  def parse(line):
+    inputs, targets = tf.unstack(tf.strings.split(line, '\t'), num=2)
+    return {'inputs': inputs, 'targets': targets}
+
+  return dataset.map(parse)
+
+
 def _source(num_examples):
   def examples(split, shuffle_files, seed=None):
-    return tf.data.Dataset.from_tensor_slices(
-      {
-        'inputs': _QUESTIONS[:num_examples],
-        'targets': _ANSWERS[:num_examples],
-      }
+    dataset = tf.data.Dataset.from_tensor_slices(
+      {'inputs': _QUESTIONS, 'targets': _ANSWERS}
     )
+    return dataset.take(num_examples)
 
   return seqio.FunctionDataSource(examples, splits=['validation'])
 
@@ -97,16 +103,13 @@ def _add(name, num_examples=_NUM_EXAMPLES, **kwargs):
     'metric_fns': [matches, lengths, mean_score],
     'postprocess_fn': _postprocess,
     'preprocessors': [seqio.preprocessors.tokenize],
-    **kwargs,
-  }
-  return seqio.TaskRegistry.add(
-    name,
-    source=_source(num_examples),
-    output_features={
+    'source': _source(num_examples),
+    'output_features': {
       n: seqio.Feature(_VOCABULARY, add_eos=False) for n in _LENGTHS
     },
-    **settings,
-  )
+    **kwargs,
+  }
+  return seqio.TaskRegistry.add(name, **settings)
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -284,6 +287,45 @@ def test_fields_of_targets():
   assert inp.task_feature_lengths['targets'] == 1
   targets = inp.targets_by_id().values()
   assert [len(t.targets) for t in targets] == [4, 4, 4, 4, 4, 5, 5]
+
+
+def test_shards_of_different_sizes(tmp_path):
+  for name, numbers in (('a', [0]), ('b', [1, 2, 3, 4])):
+    lines = [f'{i} + {i}\tis {2 * i}' for i in numbers]
+    (tmp_path / f'{name}.tsv').write_text('\n'.join(lines))
+  # Files are the shards: the first host reads one line, the second four.
+  _add(
+    'sums_of_files',
+    source=seqio.TextLineDataSource({'validation': str(tmp_path / '*.tsv')}),
+    preprocessors=[
+      parse_lines,
+      seqio.preprocessors.tokenize,
+    ],
+  )
+  inputs = make_inputs('sums_of_files', MetricType.PREDICT, num_hosts=2)
+  assert len(inputs[0].targets_by_id()) == 5
+  found = merged(inputs[0].compute_metrics(predictions(inputs)))
+  assert found['matches'] == 3 / 5
+
+
+def test_an_empty_split():
+  with pytest.raises(ValueError, match="split 'validation' must have examples"):
+    make_inputs('no_sums', MetricType.SCORE)[0].get_next()
+
+
+def test_another_vocabulary_than_that_of_training(tmp_path):
+  (train,) = make_inputs('sums', MetricType.SCORE)
+  vocabulary_record.record(str(tmp_path), train, has_checkpoints=False)
+  vocabulary_record.check([tmp_path], [train])
+  features = {n: seqio.Feature(seqio.ByteVocabulary(9)) for n in _LENGTHS}
+  _add('other_sums', output_features=features)
+  evaluated = make_inputs('other_sums', MetricType.SCORE)
+  with pytest.raises(
+    vocabulary_record.VocabularyError,
+    match="inputs in input 'other_sums' is ByteVocabulary of 268 ids.*"
+    'trained with ByteVocabulary of 259 ids',
+  ):
+    vocabulary_record.check([tmp_path], evaluated)
 
 
 def test_missing_outputs():
