@@ -120,7 +120,10 @@ def load(wanted_by: str) -> Any:
 
 def load_tensorflow() -> Any:
   """Returns the module `tensorflow`, of which SeqIO's datasets are."""
-  return importlib.import_module('tensorflow')
+  # AutoGraph, which reads functions of datasets, takes only this form.
+  import tensorflow as tf
+
+  return tf
 
 
 def find(seqio: Any, name: str) -> Any:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the comparisons need, which the lock does not have.
 
-pip install -e '.[test,compare]' seqio mlflow wandb && pytest tests/compare
+pip install -e '.[test,compare]' mlflow wandb && pytest tests/compare
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import pathlib
 _USUAL = ('torch', 'transformers')
 _NEEDED = {
   'huggingface_datasets_test.py': ('datasets',),
-  'seqio_test.py': ('seqio',),
   'services_test.py': ('mlflow', 'wandb'),
   'tf_summaries_test.py': ('tensorflow',),
 }

@@ -23,6 +23,7 @@ import concurrent.futures
 import dataclasses
 import functools
 import hashlib
+import importlib.util
 import os
 import pathlib
 import pkgutil
@@ -83,7 +84,12 @@ print(sys.version, sorted((p.name, p.version) for p in packages))
 
 
 def family_names() -> list[str]:
-  return sorted(m.name for m in pkgutil.iter_modules([_FOLDER / 'families']))
+  """Returns the families whose packages this interpreter has."""
+  names = {m.name for m in pkgutil.iter_modules([_FOLDER / 'families'])}
+  if importlib.util.find_spec('seqio') is None:
+    names.remove('seqio_inputs')
+    print("seqio_inputs: not compared; pip install 'pax[seqio]'")
+  return sorted(names)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

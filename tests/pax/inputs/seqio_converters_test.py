@@ -10,8 +10,6 @@ import pickle
 
 import numpy as np
 import pytest
-import seqio
-import tensorflow as tf
 
 from pax.inputs import (
   lm_features,
@@ -19,6 +17,9 @@ from pax.inputs import (
   seqio_outputs,
   sequence_features,
 )
+
+seqio = pytest.importorskip('seqio')
+tf = pytest.importorskip('tensorflow')
 
 
 def convert(examples, lengths, cls=lm_features.LanguageModelFeatures, **kwargs):

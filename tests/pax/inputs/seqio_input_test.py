@@ -10,15 +10,17 @@ import types
 
 import numpy as np
 import pytest
-import seqio
-import tensorflow as tf
 
 from pax.inputs import (
   lm_features,
   prefetch,
+  seqio_errors,
   seqio_input,
 )
 from praxis import base_input, pax_fiddle, py_utils
+
+seqio = pytest.importorskip('seqio')
+tf = pytest.importorskip('tensorflow')
 
 _TEXTS = ['a cat', 'the dog sat', 'on', 'a mat and', 'the log']
 _GENERATED = 'generated'
@@ -498,7 +500,7 @@ class TestErrors:
     ('source', 'message'),
     [
       (
-        lambda: seqio.TextLineDataSource({'test': 'gs://no-such-host/a.txt'}),
+        lambda: seqio.TextLineDataSource({'test': '/nowhere/a.txt'}),
         'cannot read the split .*SYNTHETIC_DATA=True.*TRAIN_FILES',
       ),
       (
@@ -519,6 +521,31 @@ class TestErrors:
     with pytest.raises(ValueError, match=message) as error:
       make(mixture_name=None, mixture_or_task=task, reset_for_eval=True)
     assert '\n' not in str(error.value)
+
+  def test_a_bucket_that_cannot_be_reached(self):
+    message = 'Error executing an HTTP request: libcurl code 6\n\t when reading'
+    with pytest.raises(ValueError, match='cannot read the task: .* code 6; ch'):
+      with seqio_errors.explained('task'):
+        raise tf.errors.FailedPreconditionError(None, None, message)
+
+  def test_files_that_vanish(self, tmp_path):
+    (tmp_path / 'a.txt').write_text('text\n')
+    task = seqio.Task(
+      'vanishing',
+      source=seqio.TextLineDataSource({'train': str(tmp_path / 'a.txt')}),
+      preprocessors=[lambda dataset: dataset.map(_tokens_of_length)],
+      output_features=seqio.get_mixture_or_task(COUNTS).output_features,
+    )
+    source = make(
+      mixture_name=None,
+      mixture_or_task=task,
+      is_training=True,
+      warm_start=False,
+      try_in_mem_cache=False,
+    )
+    (tmp_path / 'a.txt').unlink()
+    with pytest.raises(ValueError, match="cannot read .* 'vanishing'.*a.txt"):
+      source.get_next()
 
   def test_an_example_that_is_too_long(self):
     source = make(
