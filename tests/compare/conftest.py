@@ -11,6 +11,7 @@ import pathlib
 
 _USUAL = ('torch', 'transformers')
 _NEEDED = {
+  'fine_tuning_test.py': ('tokenizers',),
   'huggingface_datasets_test.py': ('datasets',),
   'services_test.py': ('mlflow', 'wandb'),
   'tf_summaries_test.py': ('tensorflow',),
