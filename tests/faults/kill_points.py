@@ -25,7 +25,6 @@ from pax.checkpoints import (
   staging,
   writing,
 )
-from pax.runner import lease
 from tests.integration import experiments
 
 VARIABLE = 'KILL_POINT'
@@ -78,9 +77,6 @@ LOCAL_POINTS = {
 }
 _BUCKET_STAGING = (staging.BucketStaging,)
 BUCKET_POINTS = {
-  'the directory is locked': (_AFTER, '_acquire', (lease.Lease,)),
-  'no file of the job is downloaded': (_BEFORE, 'download', _COPIES),
-  'the files of the job are downloaded': (_AFTER, 'download', _COPIES),
   'the files of the job are uploaded': (_AFTER, 'upload', _COPIES),
   'nothing is uploaded': (_BEFORE, 'share', _BUCKET_STAGING),
   'the data are uploaded': (_AFTER, 'share', _BUCKET_STAGING),
