@@ -18,6 +18,7 @@ from pax.programs import (
   eval_runner,
   train,
   vocabulary_record,
+  vocabulary_size,
 )
 from pax.programs.decode import SingleTaskDecodeProgram
 from pax.programs.eval import BaseEvalProgram
@@ -94,6 +95,7 @@ class DefaultExecutor(base_executor.BaseExecutor):
       self._train_input_pipeline,
       has_checkpoints=checkpointer.step_to_restore is not None,
     )
+    vocabulary_size.check(jax_task, self._train_input_pipeline)
     self._set_up_state(input_spec)
 
   def start(self) -> None:
