@@ -49,6 +49,10 @@ def main() -> None:
     'warm_over_without_orbax': measure.ratio(
       [s.first_step_s for s in warm], [s.first_step_s for s in without_orbax]
     ),
+    # Hardly depends on other programs.
+    'warm_cpu_over_without_orbax': measure.ratio(
+      [s.cpu_s for s in warm], [s.cpu_s for s in without_orbax]
+    ),
     'baseline': _best(baselines),
     'import_pax_main_s': _import_seconds('pax.main', repeats),
     'import_jax_s': _import_seconds('jax', repeats),

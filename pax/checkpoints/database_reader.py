@@ -79,7 +79,7 @@ class _Span:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Array:
-  """An array of which the database has all chunks, not compressed."""
+  """An array whose chunks are all in the database, not compressed."""
 
   leaf: jax.ShapeDtypeStruct
   chunk_shape: tuple[int, ...]
@@ -254,7 +254,7 @@ class DatabaseReader:
     own_files: Collection[str],
     pool: futures.Executor,
   ) -> None:
-    """Compares the checksums of files, of which parts have been read.
+    """Compares the checksums of files; parts of them have been read.
 
     Args:
       checksums: By location.
