@@ -7,11 +7,11 @@ All programs of a round run one after the other on the same state and disk:
 `pax` is the checkpointer of a training job, `orbax` the AsyncCheckpointer of
 Orbax with its defaults, `files` writes and reads the same bytes by eight
 threads, and flushes them as both others do. Pax also computes checksums when it
-saves and restores; Orbax and the files have none. Before each measurement memory
-of the size of the state is written and freed: the host of a virtual machine
-takes back free memory, and its return takes longer than reading. `--leaves` is the number of
-arrays of a state of small arrays, `--saves` the number of saves over which the
-memory of the process is measured.
+saves and restores; Orbax and the files have none. Before each measurement
+memory of the size of the state is written and freed: the host of a virtual
+machine takes back free memory, and its return takes longer than reading.
+`--leaves` is the number of arrays of a state of small arrays, `--saves` the
+number of saves over which the memory of the process is measured.
 """
 
 # bazel: deps=//pax/checkpoints

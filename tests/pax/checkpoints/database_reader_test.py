@@ -89,7 +89,7 @@ def test_a_compressed_database_is_read_by_tensorstore(tmp_path, monkeypatch):
     'PyTreeCheckpointHandler',
     lambda **kwargs: handler(**{**kwargs, 'use_compression': True}),
   )
-  monkeypatch.setattr(orbax_format, '_step_metadata', dict)
+  monkeypatch.setattr(orbax_format, '_step_metadata', lambda staging: {})
   directory = saved_states.save(tmp_path, steps=(5,))
   path = directory / 'checkpoint_00000005'
   entries = manifest.read(path)
