@@ -193,10 +193,8 @@ class SeqIOInput(base_input.BaseInput):
   @property
   def should_use_targets_from_input_ds(self) -> bool:
     """Whether metrics take targets from the examples of this input."""
-    is_only_host = self.num_infeed_hosts == 1
-    return (
-      self.use_targets_from_input_ds and not self.is_training and (is_only_host)
-    )
+    has_all_examples = not self.is_training and self.num_infeed_hosts == 1
+    return self.use_targets_from_input_ds and has_all_examples
 
   @property
   def is_mixture(self) -> bool:
