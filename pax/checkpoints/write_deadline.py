@@ -126,7 +126,11 @@ class WriteDeadline:
     pause = min(self._timeout_secs / _LOOKS_PER_TIMEOUT, _MAX_LOOK_SECS)
     previous: tuple[int, int] | None = None
     while not stop.wait(pause):
-      current = _measure(self._directory)
+      try:
+        current = _measure(self._directory)
+      except OSError:
+        # Such as a stale handle of NFS: the next look may succeed.
+        continue
       with self._lock:
         is_limiting = self._changed_at is not None and not stop.is_set()
         if is_limiting and current != previous:

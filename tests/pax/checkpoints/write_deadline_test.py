@@ -95,6 +95,22 @@ def test_files_that_are_written_or_deleted_are_progress(tmp_path):
       polling.wait_until(lambda: deadline._changed_at > before)  # noqa: B023
 
 
+def test_an_error_of_a_look_does_not_end_the_looks(tmp_path, monkeypatch):
+  looks = []
+
+  def measure(directory):
+    looks.append(directory)
+    if len(looks) == 1:
+      raise OSError('stale file handle')
+    return len(looks), 0
+
+  monkeypatch.setattr(write_deadline, '_measure', measure)
+  deadline = _deadline(tmp_path)
+  with deadline.limiting():
+    begin = deadline._changed_at
+    polling.wait_until(lambda: deadline._changed_at > begin)
+
+
 def test_waiting_for_other_processes_is_not_limited(tmp_path):
   deadline = _deadline(tmp_path)
   with deadline.limiting():
