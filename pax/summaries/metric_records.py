@@ -56,12 +56,12 @@ def summary_of(tag: str, value: Any) -> float | media.Media:
   content = getattr(value, field)
   if kind is SummaryType.AGGREGATE_SCALAR:
     return float(np.mean(np.asarray(content)))
-  if kind is SummaryType.HISTOGRAM:
-    bins = getattr(value, 'bins', getattr(value, 'num_buckets', None))
-    return media.Media(kind, content, bins=bins)
   if field == 'tensor':
     metadata = value.metadata.SerializeToString()
     return media.PluginTensor(SummaryType.HISTOGRAM, content, metadata=metadata)
+  if kind is SummaryType.HISTOGRAM:
+    bins = getattr(value, 'bins', getattr(value, 'num_buckets', None))
+    return media.Media(kind, content, bins=bins)
   if isinstance(content, bytes):
     content = content.decode()
   rate = getattr(value, 'sample_rate', media.AUDIO_SAMPLE_RATE)

@@ -246,6 +246,37 @@ def test_metrics_of_clu_and_seqio(tmp_path):
   }  # fmt: skip
 
 
+class Histogram:
+  values, bins = np.arange(8.0), 4
+
+
+class Image:
+  image, max_outputs = np.zeros((5, 2, 2, 3), np.uint8), 2
+
+
+class Metadata:
+  def SerializeToString(self):  # noqa: N802
+    return b''
+
+
+class Generic:
+  tensor, metadata = np.array([[1, 2]], np.int32), Metadata()
+
+
+def test_media_of_seqio(tmp_path):
+  metrics = {'h': Histogram(), 'i': Image(), 'g': Generic()}
+  with summary_utils.get_summary_writer(tmp_path / 'm') as writer:
+    with writer.as_default():
+      summary_utils.write_seqio_metric_summaries([metrics], 'eval', 3)
+      with pytest.raises(ValueError, match="'eval/z' must be a number"):
+        summary_utils.write_seqio_metric_summaries([{'z': 'x'}], 'eval', 3)
+  found = {v.tag: v for _, v in event_files.read(str(tmp_path / 'm'))}
+  assert found.keys() == {'eval/h', 'eval/i/0', 'eval/i/1', 'eval/g'}
+  assert list(found['eval/h'].histo.bucket) == [2, 2, 2, 2]
+  content = found['eval/g'].tensor.tensor_content
+  assert np.frombuffer(content, np.int32).tolist() == [1, 2]
+
+
 def test_summaries_of_all_replicas():
   def on_each(x, images):
     return summary_utils.aggregate_per_replica_summaries(
