@@ -65,18 +65,6 @@ def test_the_pile_is_trained_and_lambada_evaluated(data, tmp_path, capfd):
     (f'{_CONFIGS}.Pile175B', {}, 'num_predictions'),
     (f'{_C4}.C4SpmdAdam', {'DCN_MESH_SHAPE': None}, 'num_predictions'),
     (f'{_C4}.C4Spmd1BAdam4Replicas', {'DCN_MESH_SHAPE': None}, 'log_pplx'),
-    (
-      f'{_C4}.C4SpmdPipelineGpt3SmallAdam64Replicas',
-      {
-        'DCN_MESH_SHAPE': None,
-        'NUM_LAYERS': 2,
-        'NUM_STAGES': 2,
-        'MICROBATCH_SIZE': 2,
-        'ICI_MESH_SHAPE': [2, 1, 1, 1],
-        'TRAINABLE_PE_MAX_SEQ_LEN': tfds_experiments.SEQ_LEN,
-      },
-      'log_pplx',
-    ),
   ],
 )
 def test_an_experiment_trains_and_evaluates(
