@@ -87,7 +87,7 @@ def family_names() -> list[str]:
   """Returns the families whose packages this interpreter has."""
   names = {m.name for m in pkgutil.iter_modules([_FOLDER / 'families'])}
   if importlib.util.find_spec('seqio') is None:
-    names.remove('seqio_inputs')
+    names.discard('seqio_inputs')
     print("seqio_inputs: not compared; pip install 'pax[seqio]'")
   return sorted(names)
 
