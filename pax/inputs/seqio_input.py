@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -477,7 +476,7 @@ class SeqIOInput(base_input.BaseInput):
     """
     pass_through = self._seqio.PassThroughVocabulary
     return {
-      name: _compared_vocabulary(feature.vocabulary)
+      name: seqio_tasks.comparable_vocabulary(feature.vocabulary)
       for name, feature in self._task.output_features.items()
       if not isinstance(feature.vocabulary, pass_through)
     }
@@ -539,6 +538,17 @@ class SeqIOInput(base_input.BaseInput):
     ):
       yield
 
+  def data_fingerprint(self) -> Mapping[str, Any]:
+    return {
+      'task': self._task_name,
+      'split': str(self.split_name),
+      'feature lengths': dict(self.task_feature_lengths),
+      'feature converter': type(self.feature_converter).__name__,
+      'batch size': self.batch_size,
+      'number of hosts': self.num_infeed_hosts,
+      'seed': self.input_random_seed,
+    }
+
   def _get_state_internal(self) -> base_input.State:
     return self._iter.get_state()
 
@@ -579,17 +589,6 @@ class SeqIOInput(base_input.BaseInput):
     if self.is_training:
       num_batches -= self.num_batches_to_skip or 0
     return num_batches
-
-
-def _compared_vocabulary(vocabulary: Any) -> base_input.Vocabulary:
-  """Returns the SentencePiece model of a vocabulary, else its type and size."""
-  name = f'{type(vocabulary).__name__} of {vocabulary.vocab_size} ids'
-  model = getattr(vocabulary, 'sp_model', None)
-  if not isinstance(model, bytes):
-    return base_input.Vocabulary(name, name)
-  path = getattr(vocabulary, 'sentencepiece_model_file', name)
-  digest = hashlib.sha256(model).hexdigest()
-  return base_input.Vocabulary(f'sha256:{digest}', str(path))
 
 
 def _max_over_hosts(value: int) -> int:

@@ -7,6 +7,7 @@ registers a function for each task, which the input that reads the task calls.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 from collections.abc import Callable
@@ -145,3 +146,14 @@ def find(seqio: Any, name: str) -> Any:
       )
     _declarations[name](seqio)
   return seqio.get_mixture_or_task(name)
+
+
+def comparable_vocabulary(vocabulary: Any) -> base_input.Vocabulary:
+  """Returns the SentencePiece model of a vocabulary, else its type and size."""
+  name = f'{type(vocabulary).__name__} of {vocabulary.vocab_size} ids'
+  model = getattr(vocabulary, 'sp_model', None)
+  if not isinstance(model, bytes):
+    return base_input.Vocabulary(name, name)
+  path = getattr(vocabulary, 'sentencepiece_model_file', name)
+  digest = hashlib.sha256(model).hexdigest()
+  return base_input.Vocabulary(f'sha256:{digest}', str(path))

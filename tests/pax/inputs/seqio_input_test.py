@@ -18,6 +18,7 @@ from pax.inputs import (
   seqio_input,
 )
 from praxis import base_input, pax_fiddle, py_utils
+from praxis.base_input import data_fingerprints
 
 seqio = pytest.importorskip('seqio')
 tf = pytest.importorskip('tensorflow')
@@ -312,7 +313,7 @@ class TestStates:
     source = make(**settings)
     expected = [source.get_next() for _ in range(8)]
     state = source.get_state()
-    assert isinstance(state, bytes)
+    assert isinstance(source._get_state_internal(), bytes)
     source.save(tmp_path / 'state')
     expected = source.get_next()
     monkeypatch.setattr(seqio_input.SeqIOInput, 'get_next', None)
@@ -360,10 +361,11 @@ class TestStates:
     for _ in range(4):
       source.get_next()
     state = source.get_state()
-    assert state == {'batches': 4}
+    assert source._get_state_internal() == {'batches': 4}
     other.set_state(state)
     assert texts([other.get_next()]) == texts([source.get_next()])
-    assert other.get_state() == source.get_state() == {'batches': 5}
+    assert other._get_state_internal() == {'batches': 5}
+    assert other.get_state() == source.get_state()
     with pytest.raises(NotImplementedError, match='cannot be saved to a file'):
       source.save('/nowhere')
 
@@ -385,8 +387,13 @@ class TestStates:
     )
 
   def test_states_of_other_data(self):
-    state = make(is_training=True, input_random_seed=1).get_state()
-    other = make(is_training=True, shuffle=False)
+    source = make(is_training=True, input_random_seed=1)
+    other = make(is_training=True, shuffle=False, split_name='test')
+    changes = 'split was train, is test; seed was 1, is null'
+    with pytest.raises(data_fingerprints.ChangedDataError, match=changes):
+      other.set_state(source.get_state())
+    # With --accept_changed_data, or of an earlier version.
+    state = source._get_state_internal()
     with pytest.raises(ValueError, match='state of another dataset than'):
       other.set_state(state)
     with pytest.raises(ValueError, match=r"got \['position'\]"):
