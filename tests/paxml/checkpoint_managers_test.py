@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
+# bazel: data=//tests/golden:all_files
 """Directories of checkpoints, checkpointers and handlers of paxml."""
 
 from __future__ import annotations
