@@ -13,6 +13,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from praxis import base_input
+
 # Adds tasks to the registry of the module `seqio`.
 AddTasks = Callable[[Any], None]
 # Returns the fields of a task from the module `seqio` and the path of a
