@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 import threading
 
@@ -58,7 +59,7 @@ def test_a_killed_job_continues_bit_for_bit(tmp_path, job, proxy, layout):
   uploads = []
 
   def policy(method, path):
-    if method == 'PUT' and 'checkpoint_' in path and '10' in path:
+    if method == 'PUT' and re.search(r'/checkpoint_0*10\b', path):
       uploads.append(path)
       is_last = path.endswith((storage.MARKER, 'checkpoint_10'))
       return bucket_server.HANG if is_last else bucket_server.FORWARD

@@ -9,6 +9,7 @@ A test module binds its fixtures `job` and `proxy` to names of its own.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import http.client
 import http.server
@@ -140,12 +141,13 @@ def _handler(
         self._answer(500, {}, b'<Error><Code>InternalError</Code></Error>')
         return
       connection = http.client.HTTPConnection(host, timeout=_TIMEOUT_SECS)
-      connection.request(self.command, self.path, body, dict(self.headers))
-      response = connection.getresponse()
-      self._answer(
-        response.status, dict(response.getheaders()), response.read()
-      )
-      connection.close()
+      # Clients may be killed while they wait for the answer.
+      with contextlib.closing(connection):
+        connection.request(self.command, self.path, body, dict(self.headers))
+        response = connection.getresponse()
+        self._answer(
+          response.status, dict(response.getheaders()), response.read()
+        )
 
     def _length(self) -> int:
       return int(self.headers.get('Content-Length') or 0)
