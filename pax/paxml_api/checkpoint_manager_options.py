@@ -60,7 +60,7 @@ class CheckpointManagerOptions:
   # deletes them in any case.
   cleanup_tmp_directories: bool = False
   save_on_steps: Container[int] | None = None
-  # Each process lists the directory, whatever the value.
+  # Ignored: each process lists the directory.
   single_host_load_and_broadcast: bool = False
   # Folder of the directory to which expired checkpoints are renamed; None
   # deletes them.
@@ -88,7 +88,7 @@ class CheckpointManagerOptions:
   # Only for a `save_decision_policy`.
   enable_should_save_is_saving_in_progress_check: bool = True
   enable_per_process_directory_creation: bool = False
-  # Only names are read when a directory is opened, whatever the value.
+  # Ignored: only names are read when a directory is opened.
   lightweight_initialize: bool = False
 
   def __post_init__(self):

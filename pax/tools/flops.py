@@ -61,17 +61,13 @@ def pallas_kernels(jaxpr: Any) -> dict[str, int]:
     inner = list(py_utils.sub_jaxprs(eqn))
     if eqn.primitive.name == 'pallas_call':
       flops = _trip_count(eqn) * sum(_count(j, False).total() for j in inner)
-      found = {eqn.params['name']: flops}
+      counts = [{eqn.params['name']: flops}]
     else:
-      found = {}
-      for called in inner:
-        found = _larger(found, pallas_kernels(called))
-    kernels = _larger(kernels, found)
+      counts = map(pallas_kernels, inner)
+    for by_name in counts:
+      for name, flops in by_name.items():
+        kernels[name] = max(kernels.get(name, 0), flops)
   return kernels
-
-
-def _larger(a: dict[str, int], b: dict[str, int]) -> dict[str, int]:
-  return {k: max(a.get(k, 0), b.get(k, 0)) for k in {**a, **b}}
 
 
 def _count(jaxpr: Any, loops_once: bool) -> collections.Counter[str]:
