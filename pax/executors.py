@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent import futures
+from typing import Any
 
 import jax
 
 from pax import base_executor, partitioning, side_files, summaries, tasks_lib
-from pax.partitioning import saved_step
+from pax.partitioning import profile_guided, saved_step
 from pax.programs import (
   batch_shapes,
   early_stopping,
@@ -140,9 +141,10 @@ class DefaultExecutor(base_executor.BaseExecutor):
   def _set_up_state(self, input_spec: Batch) -> None:
     """Restores or initializes the state while the step is compiled."""
     services = self._checkpointer.services
+    compile_step = self._step_compiler()
     thread = futures.ThreadPoolExecutor(1, 'compile')
     try:
-      compiling = thread.submit(self._compile)
+      compiling = thread.submit(compile_step)
       (
         self._partitioned_train_state,
         self._train_state_provenance,
@@ -163,18 +165,41 @@ class DefaultExecutor(base_executor.BaseExecutor):
       # The thread ends after its last task.
       thread.shutdown(wait=False)
 
-  def _compile(self) -> None:
-    """Compiles the step, or loads it from the file of --aot_load."""
+  def _step_compiler(self) -> Callable[[], Any]:
+    """Returns the function that compiles the step; all processes call this."""
     services = self._checkpointer.services
     step = self._partitioner.train_step()
+    if self._train_program.has_own_step:
+      if services.pgle:
+        raise ValueError(
+          f'--pgle={services.pgle} recompiles the train step of the'
+          f' partitioner, but {type(self._train_program).__name__} trains by a'
+          ' step of its own; leave out --pgle, or set JAX_ENABLE_PGLE=true,'
+          ' which applies to all functions'
+        )
+      return self._load_step if services.aot_load else lambda: None
     if services.aot_load:
-      saved_step.load(
+      return self._load_step
+    if services.pgle == 'auto' or jax.config.jax_enable_pgle:
+      profile_guided.run_automatically(step)
+      return lambda: None
+    if services.pgle == 'manual':
+      return profile_guided.ManualRecompilation(
         step,
-        services.aot_load,
-        trust_foreign_files=services.trust_foreign_files,
-      )
-    if services.aot_load or not self._train_program.has_own_step:
-      step.compile()
+        self._job_log_dir,
+        services.progress.print,
+        lambda: services.goodput.record(summaries.goodput.COMPILE),
+      ).compile
+    return step.compile
+
+  def _load_step(self) -> None:
+    """Loads the step from the file of --aot_load."""
+    services = self._checkpointer.services
+    saved_step.load(
+      self._partitioner.train_step(),
+      services.aot_load,
+      trust_foreign_files=services.trust_foreign_files,
+    )
 
   def _create_eval_runner(
     self, services: JobServices

@@ -47,6 +47,8 @@ class PartitionedStep:
       donate_argnums=(0,) if donate_state else (),
     )
     self._compiled: jax.stages.Compiled | None = None
+    # Runs a call; None is the executable.
+    self._run: Callable[[TrainState, Batch, jax.Array], Any] | None = None
     # A thread may compile while another calls the step.
     self._compiling = threading.Lock()
     self._key: jax.Array | None = None
@@ -99,7 +101,17 @@ class PartitionedStep:
   def set_compiled(self, compiled: jax.stages.Compiled) -> None:
     """Sets the executable, which must be a compilation of this step."""
     with self._compiling:
-      self._compiled = compiled
+      self._compiled = self._run = compiled
+
+  def set_run(self, run: Callable[[TrainState, Batch, jax.Array], Any]) -> None:
+    """Sets the function of a call; the step is compiled only if asked to."""
+    self._run = run
+
+  def dispatch(self, state: TrainState, batch: Batch, key: jax.Array) -> Any:
+    """Runs the step by `jax.jit`, which compiles what it has not yet."""
+    platform = self._mesh.devices.flat[0].platform
+    with jax.set_mesh(self._mesh), py_utils.tracing_for(platform):
+      return self._jitted(state, batch, key)
 
   def run_traced(
     self,
@@ -130,10 +142,11 @@ class PartitionedStep:
   def __call__(self, state: TrainState, batch: Batch, key: jax.Array) -> Any:
     if key is not self._key:
       self._set_key(key)
-    return self._compiled(state, batch, self._replicated_key)
+    return self._run(state, batch, self._replicated_key)
 
   def _set_key(self, key: jax.Array) -> None:
-    self.compile(key)
+    if self._run is None:
+      self._run = self.compile(key)._compiled
     self._key = key
     self._replicated_key = self._replicate(key)
 

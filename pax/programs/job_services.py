@@ -42,6 +42,8 @@ class JobServices:
   accept_changed_data: bool = False
   # `--aot_load`: the file of the compiled train step.
   aot_load: str | None = None
+  # `--pgle`: how XLA schedules the train step by a profile of it.
+  pgle: str | None = None
   # Whether files that run code are read even if others can write them.
   trust_foreign_files: bool = False
   # (task, shapes of a batch of this host) -> files that describe the model.

@@ -161,6 +161,7 @@ def _open_services(
       init_from=options.init_from,
       accept_changed_data=options.accept_changed_data,
       aot_load=options.aot_load,
+      pgle=options.pgle,
       trust_foreign_files=options.trust_foreign_files,
       describe=functools.partial(
         artifacts.write_after_build, options.job_log_dir, spec.tree

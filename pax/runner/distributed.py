@@ -21,8 +21,10 @@ _FORCED_DEVICES = re.compile(r'--xla_force_host_platform_device_count=(\S+)')
 # With XLA's default, a device may enter a collective while its partner waits in
 # another one (docs/known_issues.md). A flag that XLA does not know ends the
 # process, so that only versions known to have it get it.
-_SCHEDULER_FLAG = '--xla_cpu_enable_concurrency_optimized_scheduler'
+_CPU_SCHEDULER_FLAG = '--xla_cpu_enable_concurrency_optimized_scheduler'
 _SCHEDULER_JAXLIB = '0.10.'
+# The scheduler that uses the profile of --pgle.
+_GPU_SCHEDULER_FLAG = '--xla_gpu_enable_latency_hiding_scheduler'
 
 # JAX's own detection, for processes that the peer monitor does not reach.
 _HEARTBEAT_TIMEOUT_SECS = 60
@@ -41,6 +43,8 @@ def initialize(options: RunOptions) -> None:
     simulate_devices(count)
   if count > 1:
     _order_collectives()
+  if options.pgle:
+    _hide_latencies()
   configure(options)
   _set_compilation_cache(
     options.compilation_cache_dir, options.trust_foreign_files
@@ -48,6 +52,8 @@ def initialize(options: RunOptions) -> None:
   _join_processes(options)
   if jax.distributed.is_initialized():
     _sleep_jitter(options.startup_random_jitter_max_secs)
+  if options.pgle:
+    _check_gpu(options.pgle)
 
 
 def simulate_devices(count: int) -> None:
@@ -82,8 +88,35 @@ def _order_collectives() -> None:
   """
   xla_flags = os.environ.get('XLA_FLAGS', '')
   is_known = jaxlib.__version__.startswith(_SCHEDULER_JAXLIB)
-  if is_known and _SCHEDULER_FLAG not in xla_flags:
-    os.environ['XLA_FLAGS'] = f'{xla_flags} {_SCHEDULER_FLAG}=false'.strip()
+  if is_known and _CPU_SCHEDULER_FLAG not in xla_flags:
+    os.environ['XLA_FLAGS'] = f'{xla_flags} {_CPU_SCHEDULER_FLAG}=false'.strip()
+
+
+def _hide_latencies() -> None:
+  """Makes XLA for GPUs schedule by latencies.
+
+  Raises:
+    UsageError: XLA_FLAGS has the opposite.
+  """
+  xla_flags = os.environ.get('XLA_FLAGS', '').split()
+  if f'{_GPU_SCHEDULER_FLAG}=false' in xla_flags:
+    raise UsageError(
+      f'--pgle needs {_GPU_SCHEDULER_FLAG}, which XLA_FLAGS sets to false; take'
+      ' it out of XLA_FLAGS'
+    )
+  if not any(flag.startswith(_GPU_SCHEDULER_FLAG) for flag in xla_flags):
+    xla_flags.append(f'{_GPU_SCHEDULER_FLAG}=true')
+    os.environ['XLA_FLAGS'] = ' '.join(xla_flags)
+
+
+def _check_gpu(pgle: str) -> None:
+  platform = jax.devices()[0].platform
+  if platform != 'gpu':
+    raise UsageError(
+      f'--pgle={pgle} is for GPUs, and this job runs on {platform}: only XLA'
+      ' for GPUs schedules by such a profile. Leave the flag out;'
+      ' --profile_steps shows where the time of steps goes'
+    )
 
 
 def configure(options: RunOptions) -> None:

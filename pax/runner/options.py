@@ -321,6 +321,15 @@ class RunOptions(command_line.CheckedOptions):
     "The hardware's random number generator: faster on TPUs, but the numbers"
     ' depend on the mesh.',
   )
+  pgle: str | None = _flag(
+    None,
+    'Devices',
+    'For --mode=train on GPUs: profile the first steps, and compile again with'
+    ' the measured durations (profile-guided latency estimation). auto: by JAX,'
+    ' at each start unless cached; manual: stores profile.pb in --job_log_dir,'
+    ' which later starts use, and prints step times (docs/profiling.md).',
+    domain=_OneOf(('auto', 'manual')),
+  )
   jax_enable_checks: bool = _flag(
     False, 'Devices', "JAX's own consistency checks; slow."
   )
@@ -421,6 +430,7 @@ class RunOptions(command_line.CheckedOptions):
       raise UsageError(
         f'--aot_load is for --mode=train, got --mode={self.mode}'
       )
+    self._check_pgle()
     if self.emergency_dir and (self.mode != 'train' or self.study):
       mode = '--study' if self.study else f'--mode={self.mode}'
       raise UsageError(f'--emergency_dir is for --mode=train, got {mode}')
@@ -430,6 +440,15 @@ class RunOptions(command_line.CheckedOptions):
         '--restore_checkpoint_dir and --restore_checkpoint_step are for'
         f' --mode=eval, decode and decode_once, got --mode={self.mode}; to'
         ' start from another checkpoint use --init_from'
+      )
+
+  def _check_pgle(self) -> None:
+    if self.pgle and self.mode != 'train':
+      raise UsageError(f'--pgle is for --mode=train, got --mode={self.mode}')
+    if self.pgle and self.aot_load:
+      raise UsageError(
+        '--pgle compiles the step, but --aot_load has it compiled; leave one of'
+        ' them out'
       )
 
   def _check_processes(self) -> None:

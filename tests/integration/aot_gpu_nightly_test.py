@@ -10,9 +10,13 @@
 # bazel: deps=//third_party/pip:accelerator
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.integration import binary
+from tests.testing import programs
 
 pytest.importorskip(
   'jax_cuda13_plugin', reason='the CUDA compiler is not installed'
@@ -39,3 +43,47 @@ def test_hosts_talk_over_the_slow_network(tmp_path):
   assert report['compile_s'] and report['num_devices'] == 8
   assert sum(total['dcn_bytes'] for total in report['collectives']) > 0
   assert sum(total['ici_bytes'] for total in report['collectives']) > 0
+
+
+def test_the_scheduler_reads_the_profile_of_a_job(tmp_path):
+  """`--pgle=manual`, from its stored profile to the schedule of the step."""
+  code = f"""
+import contextlib, pathlib, struct
+from pax import partitioning
+from pax.aot import topology
+from pax.partitioning import profile_guided
+from tests.pax import tiny
+
+partitioner = partitioning.partition_task(
+  tiny.task(mesh=[1, 4, 2]),
+  tiny.spec(tiny.batch()),
+  devices=topology.parse_topology('8xh100').devices(),
+)
+step = partitioner.train_step()
+name = step.compiled.as_text().rpartition('ROOT %')[2].partition(' ')[0]
+# A ProfiledInstructionsProto with one cost: a name and microseconds.
+cost = b'\\x0a' + bytes([len(name)]) + name.encode()
+cost += b'\\x11' + struct.pack('<d', 7.0)
+folder = pathlib.Path({str(tmp_path)!r})
+profile = b'\\x0a' + bytes([len(cost)]) + cost
+(folder / 'profile.pb').write_bytes(profile)
+profile_guided.ManualRecompilation(
+  step, folder, print, contextlib.nullcontext
+).compile()
+"""
+  completed = subprocess.run(
+    [sys.executable, '-c', code],
+    capture_output=True,
+    text=True,
+    env=programs.environment()
+    | {
+      'JAX_PLATFORMS': 'cpu',
+      'TF_CPP_MIN_LOG_LEVEL': '0',
+      'XLA_FLAGS': '--xla_gpu_enable_latency_hiding_scheduler=true',
+    },
+  )
+  assert completed.returncode == 0, completed.stderr
+  log = completed.stderr
+  assert log.count('Using PGLE profile from fdo_profile') == 1
+  assert log.count('using profile guided latency estimator') == 1
+  assert 'PGLE: the step is compiled with' in completed.stdout

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import types
 
 import jax
 import pytest
@@ -13,6 +14,7 @@ from pax.runner import distributed, options
 
 _FORCED = '--xla_force_host_platform_device_count'
 _SCHEDULER = '--xla_cpu_enable_concurrency_optimized_scheduler'
+_GPU_SCHEDULER = '--xla_gpu_enable_latency_hiding_scheduler'
 VARIABLES = [
   'SLURM_NTASKS',
   'SLURM_PROCID',
@@ -89,6 +91,35 @@ def test_other_versions_of_xla_get_no_flag_that_they_may_not_know(
   monkeypatch.setattr(distributed.jaxlib, '__version__', '0.13.0')
   _initialize(host_device_count=2)
   assert os.environ['XLA_FLAGS'] == ''
+
+
+@pytest.mark.parametrize(
+  ('xla_flags', 'expected'),
+  [
+    ('', f'{_GPU_SCHEDULER}=true'),
+    ('--xla_a=1', f'--xla_a=1 {_GPU_SCHEDULER}=true'),
+    (_GPU_SCHEDULER, _GPU_SCHEDULER),
+  ],
+)
+def test_a_profile_guides_the_scheduler_of_gpus(
+  calls, monkeypatch, xla_flags, expected
+):
+  gpu = types.SimpleNamespace(platform='gpu')
+  monkeypatch.setattr(jax, 'devices', lambda: [gpu])
+  monkeypatch.setenv('XLA_FLAGS', xla_flags)
+  _initialize(pgle='manual')
+  assert os.environ['XLA_FLAGS'] == expected
+
+
+def test_a_profile_without_the_scheduler_is_an_error(calls, monkeypatch):
+  monkeypatch.setenv('XLA_FLAGS', f'{_GPU_SCHEDULER}=false')
+  with pytest.raises(options.UsageError, match='--pgle needs .*XLA_FLAGS'):
+    _initialize(pgle='auto')
+
+
+def test_a_profile_is_for_gpus(calls):
+  with pytest.raises(options.UsageError, match='GPUs, .* runs on cpu'):
+    _initialize(pgle='auto')
 
 
 def test_at_least_one_device(calls):

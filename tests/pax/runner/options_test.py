@@ -63,6 +63,7 @@ FLAGS = [
   'host_device_count',
   'compilation_cache_dir',
   'globally_use_hardware_rng',
+  'pgle',
   'jax_enable_checks',
   'jax_traceback_filtering_option',
   'jax_profiler_port',
@@ -153,6 +154,10 @@ def test_flags_are_checked_together_and_when_options_are_made_in_python():
     options.UsageError, match='--aot_load is for --mode=train'
   ):
     options.RunOptions(mode='eval', aot_load='x')
+  with pytest.raises(options.UsageError, match='--pgle is for --mode=train'):
+    options.RunOptions(mode='eval', pgle='auto')
+  with pytest.raises(options.UsageError, match='--aot_load has it compiled'):
+    options.RunOptions(pgle='manual', aot_load='x')
 
 
 def test_a_wrong_flag_is_reported_without_jax():
