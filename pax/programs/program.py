@@ -288,9 +288,17 @@ class ProfilerSettings(Protocol):
 
 
 def create_step_profiler(
-  settings: ProfilerSettings, job_log_dir: str | pathlib.Path
+  settings: ProfilerSettings,
+  job_log_dir: str | pathlib.Path,
+  on_written: Callable[[pathlib.Path], None] = lambda trace: None,
 ) -> summaries.StepProfiler:
-  """Returns the profiler of the steps and hosts that a task selects."""
+  """Returns the profiler of the steps and hosts that a task selects.
+
+  Args:
+    settings: The fields of the task.
+    job_log_dir: The directory of the job.
+    on_written: Called with the file of the trace.
+  """
   hosts = settings.profiler_max_num_hosts
   num_steps = settings.profiler_num_steps
   is_profiled = num_steps and (hosts is None or jax.process_index() < hosts)
@@ -299,6 +307,7 @@ def create_step_profiler(
     settings.profiler_capture_step if is_profiled else None,
     num_steps,
     min_duration_secs=settings.profiler_min_duration_sec,
+    on_written=on_written,
   )
 
 

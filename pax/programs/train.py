@@ -17,6 +17,7 @@ from pax.programs.periodic_eval import PeriodicEval
 from pax.programs.preemption import PreemptedError
 from pax.programs.train_metrics import TrainMetricsReporter
 from pax.steps import Batch
+from pax.summaries import profile_summary
 
 goodput = summaries.goodput
 
@@ -97,13 +98,19 @@ class _TrainLoop:
         return Outcome.DONE
       if job.preemption.stop_requested():
         return Outcome.PREEMPTED
-      with job.goodput.record(goodput.INPUT_WAIT):
+      with (
+        job.goodput.record(goodput.INPUT_WAIT),
+        jax.profiler.TraceAnnotation(profile_summary.INPUT_WAIT),
+      ):
         batch = self._batches.peek()
       if batch is None:
         return Outcome.OUT_OF_DATA
       with job.goodput.record(goodput.STEP):
-        state = train_program.update_state(self.state, self.step)
-        output = train_program.run(state, self.step)
+        with jax.profiler.StepTraceAnnotation(
+          profile_summary.STEP, step_num=self.step
+        ):
+          state = train_program.update_state(self.state, self.step)
+          output = train_program.run(state, self.step)
         self._reporter.add(self.step, output, batch)
       self.state, self.step = output.state, output.new_train_step
       job.goodput.mark_step(self.step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import pathlib
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,15 +13,18 @@ from typing import NamedTuple
 import jax
 from absl import logging
 
-from pax import partitioning, summaries
+from pax import partitioning, side_files, summaries
 from pax.programs import divergence, program, step_status, summary_window
 from pax.programs.jobs import TrainJob
 from pax.programs.program import TrainProgramOutput, TrainState
 from pax.steps import Batch, StepOutput
+from pax.summaries import profile_summary
 
 # Scalars and media by tag.
 Summaries = dict[str, float | jax.Array | summaries.media.Media]
 
+# The summary of the last trace.
+PROFILE_FILE = 'profile_summary.md'
 # Shortest time between two progress lines.
 _SHOW_SECS = 1.0
 
@@ -70,7 +74,9 @@ class TrainMetricsReporter:
       job.writer, job.partitioner.var_weight_hparams, batch_size
     )
     summaries.write_provenance(job.writer, job.job_log_dir)
-    self._profiler = program.create_step_profiler(train, job.job_log_dir)
+    self._profiler = program.create_step_profiler(
+      train, job.job_log_dir, self._summarize_profile
+    )
     self._profiler.step(job.step)
 
   def add(self, step: int, output: TrainProgramOutput, batch: Batch) -> None:
@@ -138,6 +144,28 @@ class TrainMetricsReporter:
       self._job.progress.print(self._job.goodput.summary_line())
     if prompt := getattr(self._job.train_input, 'sample_prompt', ''):
       self._print_sample(state, prompt)
+
+  def _summarize_profile(self, trace: pathlib.Path) -> None:
+    """Writes the summary of a trace into its directory, and its first line."""
+    if jax.process_index() != 0:
+      return
+    summary = profile_summary.summarize(
+      jax.profiler.ProfileData.from_file(str(trace))
+    )
+    if summary is None:
+      logging.warning('%s has no whole step', trace)
+      return
+    mfu = self._speed.mfu_of(summary.num_steps / summary.seconds)
+    sources = {}
+    if not self._job.train_program.has_own_step:
+      step = self._job.partitioner.train_step()
+      sources = profile_summary.op_names(step.compiled.as_text())
+    page = pathlib.Path(self._job.job_log_dir) / PROFILE_FILE
+    side_files.write_text(
+      page, profile_summary.to_markdown(summary, mfu, sources)
+    )
+    line = profile_summary.summary_line(summary, mfu)
+    self._job.progress.print(f'{line}; {page}')
 
   def _summarize(self, step: int, output: StepOutput) -> None:
     interval = self._accumulate_interval
@@ -222,10 +250,11 @@ class _Speed:
 
   @property
   def mfu(self) -> float | None:
-    if self.rate is None:
-      return None
+    return None if self.rate is None else self.mfu_of(self.rate.steps_per_sec)
+
+  def mfu_of(self, steps_per_sec: float) -> float | None:
     return summaries.mfu.mfu(
-      self._flops.flops_per_step, self.rate.steps_per_sec, self._peak
+      self._flops.flops_per_step, steps_per_sec, self._peak
     )
 
   def measure(self, step: int) -> None:

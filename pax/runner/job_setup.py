@@ -75,6 +75,11 @@ def resolve(
     )
   experiments.validate(experiment)
   tree = run_config.from_experiment(experiment, changes)
+  if options.profile_steps:
+    first, end = map(int, options.profile_steps.split(':'))
+    train = tree.task.train
+    train.profiler_capture_step, train.profiler_num_steps = first, end - first
+    train.profiler_min_duration_sec = 0.0
   inputs = [tree.train_input, *tree.eval_inputs, *tree.decode_inputs]
   for config in filter(None, inputs):
     _set_infeed_host(config)

@@ -339,6 +339,15 @@ class RunOptions(command_line.CheckedOptions):
     'Frames of JAX in tracebacks: off, tracebackhide, remove_frames, auto.',
     domain=_OneOf(('off', 'tracebackhide', 'remove_frames', 'auto')),
   )
+  profile_steps: str | None = _flag(
+    None,
+    'Devices',
+    'For --mode=train: trace the steps FIRST:END, END excluded, and summarize'
+    ' them in profile_summary.md (docs/profiling.md).',
+    domain=value_domains.Matching(
+      r'\d{1,18}:\d{1,18}', 'two step numbers FIRST:END', '10:15'
+    ),
+  )
   jax_profiler_port: int | None = _flag(
     None,
     'Devices',
@@ -431,6 +440,7 @@ class RunOptions(command_line.CheckedOptions):
         f'--aot_load is for --mode=train, got --mode={self.mode}'
       )
     self._check_pgle()
+    self._check_profile_steps()
     if self.emergency_dir and (self.mode != 'train' or self.study):
       mode = '--study' if self.study else f'--mode={self.mode}'
       raise UsageError(f'--emergency_dir is for --mode=train, got {mode}')
@@ -449,6 +459,20 @@ class RunOptions(command_line.CheckedOptions):
       raise UsageError(
         '--pgle compiles the step, but --aot_load has it compiled; leave one of'
         ' them out'
+      )
+
+  def _check_profile_steps(self) -> None:
+    if not self.profile_steps:
+      return
+    if self.mode != 'train':
+      raise UsageError(
+        f'--profile_steps is for --mode=train, got --mode={self.mode}'
+      )
+    first, end = map(int, self.profile_steps.split(':'))
+    if first >= end:
+      raise UsageError(
+        f'--profile_steps={self.profile_steps} has no step: FIRST must be below'
+        f' END; e.g. --profile_steps={first}:{first + 5}'
       )
 
   def _check_processes(self) -> None:

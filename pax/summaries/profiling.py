@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,7 @@ class StepProfiler:
     num_steps: int = 2,
     *,
     min_duration_secs: float = 0.0,
+    on_written: Callable[[pathlib.Path], None] = lambda trace: None,
     clock: Callable[[], float] = time.monotonic,
   ):
     """Does not start a trace.
@@ -31,6 +33,7 @@ class StepProfiler:
       capture_step: The first traced step; None traces nothing.
       num_steps: Least number of traced steps; 0 traces nothing.
       min_duration_secs: Least duration of the trace, which ends with a step.
+      on_written: Called with the file of the trace.
       clock: Returns seconds.
 
     Raises:
@@ -42,6 +45,7 @@ class StepProfiler:
     self._first = capture_step if num_steps else None
     self._end = (capture_step or 0) + num_steps
     self._min_duration_secs = min_duration_secs
+    self._on_written = on_written
     self._clock = clock
     self._started_at: float | None = None
 
@@ -69,8 +73,13 @@ class StepProfiler:
 
   def _start(self) -> None:
     # The profiler would create a directory that was deleted or unmounted.
-    if os.path.isdir(self._log_dir):
+    if not os.path.isdir(self._log_dir):
+      return
+    try:
       jax.profiler.start_trace(self._log_dir)
+    except RuntimeError as e:
+      logging.warning('Another trace runs, this one does not start: %s', e)
+    else:
       self._started_at = self._clock()
 
   def _stop(self) -> None:
@@ -79,5 +88,8 @@ class StepProfiler:
       jax.profiler.stop_trace()
     except (OSError, RuntimeError) as e:
       logging.warning('The profile cannot be written: %s', e)
-    else:
-      logging.info('Wrote a profile to %s', self._log_dir)
+      return
+    logging.info('Wrote a profile to %s', self._log_dir)
+    traces = pathlib.Path(self._log_dir).glob('plugins/profile/*/*.xplane.pb')
+    if files := list(traces):
+      self._on_written(max(files, key=lambda file: file.stat().st_mtime))

@@ -66,6 +66,7 @@ FLAGS = [
   'pgle',
   'jax_enable_checks',
   'jax_traceback_filtering_option',
+  'profile_steps',
   'jax_profiler_port',
   'startup_random_jitter_max_secs',
   'multiprocess_gpu',
@@ -158,6 +159,10 @@ def test_flags_are_checked_together_and_when_options_are_made_in_python():
     options.RunOptions(mode='eval', pgle='auto')
   with pytest.raises(options.UsageError, match='--aot_load has it compiled'):
     options.RunOptions(pgle='manual', aot_load='x')
+  with pytest.raises(options.UsageError, match='--profile_steps is for'):
+    options.RunOptions(mode='eval', profile_steps='1:2')
+  with pytest.raises(options.UsageError, match='below END; .*=5:10'):
+    options.RunOptions(profile_steps='5:5')
 
 
 def test_a_wrong_flag_is_reported_without_jax():

@@ -73,6 +73,18 @@ def test_a_missing_directory_is_not_created(calls, tmp_path):
   assert calls == []
 
 
+def test_a_second_trace_is_a_warning(calls, monkeypatch, caplog):
+  def fail(path):
+    raise RuntimeError('Profile has already been started')
+
+  monkeypatch.setattr(jax.profiler, 'start_trace', fail)
+  profiler = profiling.StepProfiler('dir', capture_step=1, num_steps=1)
+  run(profiler, range(4))
+  profiler.close()
+  assert calls == []
+  assert 'Another trace runs' in caplog.text
+
+
 def test_a_profile_that_cannot_be_written_is_a_warning(
   calls, monkeypatch, caplog
 ):

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--profile_steps` of the real program."""
+
+# bazel: size=medium
+from __future__ import annotations
+
+from tests.integration import binary
+
+
+def test_steps_are_traced_and_summarized(tmp_path):
+  completed = binary.run(
+    'TinySpmd', tmp_path, '--profile_steps=2:5', '--noenable_checkpoint_saving'
+  )
+  assert completed.returncode == 0, completed.stderr
+  assert len(list(tmp_path.glob('plugins/profile/*/*.xplane.pb'))) == 1
+  page = tmp_path / 'profile_summary.md'
+  title, *lines = page.read_text().splitlines()
+  assert title.startswith('# profile of 3 steps: ') and 'MFU' in title
+  assert f'{title[2:]}; {page}' in completed.stderr
+  rows = [line for line in lines if '| jit_train_step |' in line]
+  # Names of layers, from the metadata of the compiled step.
+  assert rows and any('/linear/' in row for row in rows)
