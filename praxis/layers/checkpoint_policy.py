@@ -14,6 +14,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+from jax.extend import core as jex_core
 
 from praxis import base_layer
 
@@ -59,12 +60,17 @@ class AutodiffCheckpointType(enum.StrEnum):
   OFFLOAD_TRANSFORMER_LAYER_OUTPUT = 'offload_transformer_layer_output'
 
 
+# The name of the attended values, and of the statistics of attention kernels.
+_CONTEXT = 'context'
+# The primitive of cuDNN attention, whose results JAX does not name.
+_CUDNN_ATTENTION = 'dot_product_attention_fwd_wrapper'
+
 _ATTENTION_DOTS = (
   'combined_qkv_proj',
   'query_proj',
   'key_proj',
   'value_proj',
-  'context',
+  _CONTEXT,
   'out_proj',
 )
 
@@ -76,9 +82,9 @@ _SAVED_NAMES: dict[AutodiffCheckpointType, tuple[str, ...]] = {
     'key_proj',
     'out_proj',
   ),
-  AutodiffCheckpointType.SAVE_CONTEXT: ('context',),
+  AutodiffCheckpointType.SAVE_CONTEXT: (_CONTEXT,),
   AutodiffCheckpointType.SAVE_OUT_PROJ: ('out_proj',),
-  AutodiffCheckpointType.SAVE_CONTEXT_AND_OUT_PROJ: ('context', 'out_proj'),
+  AutodiffCheckpointType.SAVE_CONTEXT_AND_OUT_PROJ: (_CONTEXT, 'out_proj'),
   AutodiffCheckpointType.SAVE_DOT_FOR_MLPERF_200B: _ATTENTION_DOTS,
   AutodiffCheckpointType.SAVE_DOT_EXCEPT_LOGITS_FFN1: (
     *_ATTENTION_DOTS,
@@ -90,7 +96,7 @@ _SAVED_NAMES: dict[AutodiffCheckpointType, tuple[str, ...]] = {
     'ffn2',
   ),
   AutodiffCheckpointType.SAVE_QUANTIZED: (
-    'context',
+    _CONTEXT,
     'out_proj',
     'combined_qkv_proj',
     'qlhs',
@@ -135,7 +141,20 @@ def custom_policy(checkpoint_policy: AutodiffCheckpointType | str) -> Policy:
       offload_src='device',
       offload_dst='pinned_host',
     )
-  return policies.save_only_these_names(*_SAVED_NAMES[policy_type])
+  names = _SAVED_NAMES[policy_type]
+  policy = policies.save_only_these_names(*names)
+  return _or_cudnn_attention(policy) if _CONTEXT in names else policy
+
+
+def _or_cudnn_attention(policy: Policy) -> Policy:
+  """Returns the policy that also saves the results of cuDNN attention."""
+
+  def saves(primitive: jex_core.Primitive, *args: Any, **params: Any) -> bool:
+    if primitive.name == _CUDNN_ATTENTION:
+      return True
+    return policy(primitive, *args, **params)
+
+  return saves
 
 
 def saves_everything(checkpoint_policy: AutodiffCheckpointType | str) -> bool:

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused attention kernels for whole sequences: cuDNN on GPUs, XLA elsewhere.
+"""Attention layers that always call cuDNN on GPUs, with the mask as a bias.
 
-Masks are applied: packed examples do not see each other. Decoding steps, which
-have one query, use the computation of the base classes.
+Where a kernel of attentions/kernel_choice.py supports the attention it runs
+instead, without a mask in memory. Masks are applied: packed examples do not see
+each other. Decoding steps, which have one query, use the computation of the
+base classes.
 
 Shapes: B batch, T queries, S keys and values, N heads, K heads of keys and
 values, H head dimension.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +22,14 @@ from jaxtyping import Array, Bool, Float, Shaped
 from praxis import py_utils
 from praxis.alias_names import module_getattr
 from praxis.layers import attentions, grouped_query_attention
-from praxis.layers.attentions import attention_core, dot_product, masks
+from praxis.layers.attentions import (
+  attention_core,
+  dot_product,
+  kernel_choice,
+  kernel_inputs,
+  masks,
+  segments,
+)
 
 __getattr__ = module_getattr(__name__)
 
@@ -26,14 +37,32 @@ __getattr__ = module_getattr(__name__)
 _CUDNN_DTYPES = (jnp.float16, jnp.bfloat16)
 
 
-class GpuCudnnFusedDotProductAttention(attentions.DotProductAttention):
-  """DotProductAttention without logits in memory; returns no probabilities."""
+class _FusedAttention(kernel_choice.KernelAttention):
+  """The fields of both layers."""
 
   # Whether later positions are masked in addition to the mask; the kernel then
   # skips them.
   is_causal: bool = False
-  # 'cudnn' or 'xla'; when None 'cudnn' on a GPU, else 'xla'.
+  # 'cudnn' or 'xla', with the mask as a bias. When None a kernel without a
+  # mask where it can run, else 'cudnn' on a GPU and 'xla' elsewhere.
   implementation: str | None = None
+
+  without_kernel: ClassVar[str] = 'jax.nn.dot_product_attention with a bias'
+
+  def _kernel_conflicts(self, mask: kernel_inputs.Mask) -> dict[str, bool]:
+    is_causal = isinstance(mask, segments.SegmentMask) and mask.is_causal
+    return {
+      f'implementation={self.implementation!r}': bool(self.implementation),
+      'is_causal=True': self.is_causal and not is_causal,
+    }
+
+
+class GpuCudnnFusedDotProductAttention(
+  attentions.DotProductAttention, _FusedAttention
+):
+  """DotProductAttention without logits in memory; returns no probabilities."""
+
+  has_kernel: ClassVar[bool] = True
 
   def _check_fields(self) -> None:
     super()._check_fields()
@@ -79,13 +108,11 @@ class GpuCudnnFusedDotProductAttention(attentions.DotProductAttention):
 
 
 class GpuCudnnFusedGroupedQueryAttention(
-  grouped_query_attention.GroupedQueryAttention
+  grouped_query_attention.GroupedQueryAttention, _FusedAttention
 ):
   """GroupedQueryAttention without logits in memory."""
 
-  # As in GpuCudnnFusedDotProductAttention.
-  is_causal: bool = False
-  implementation: str | None = None
+  has_kernel: ClassVar[bool] = True
 
   def _check_fields(self) -> None:
     super()._check_fields()

@@ -14,6 +14,7 @@ References: GQA, arXiv:2305.13245.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +26,12 @@ from praxis.alias_names import module_getattr
 from praxis.layers import multi_query_attention
 from praxis.layers.attentions import (
   attention_core,
+  kernel_choice,
+  kernel_inputs,
   kv_cache,
   masks,
   projections,
+  segments,
 )
 from praxis.layers.embedding_softmax import rotary
 
@@ -40,10 +44,12 @@ _KeyHeads = Float[Array, 'B S K H']
 _Mask = Shaped[Array, '#B #N #T S']
 
 
-class GroupedQueryAttention(kv_cache.CachedAttention):
+class GroupedQueryAttention(
+  kv_cache.CachedAttention, kernel_choice.KernelAttention
+):
   """Dot-product attention with fewer heads of keys and values than of queries.
 
-  The probabilities are [B, K, G, T, S].
+  The probabilities are [B, K, G, T, S]; None from a kernel.
   """
 
   # Dimension of the inputs and of the output.
@@ -65,6 +71,8 @@ class GroupedQueryAttention(kv_cache.CachedAttention):
   atten_logit_cap: float = 0.0
   # The timescales of rotary position embedding; None disables it.
   rope_min_max_timescales: tuple[int, int] | None = None
+
+  has_kernel: ClassVar[bool] = True
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
     # Of query and output weights [D, N, H], and of key and value weights
@@ -93,7 +101,7 @@ class GroupedQueryAttention(kv_cache.CachedAttention):
     query_vec: Float[Array, 'B T D'],
     key_vec: Float[Array, 'B S D'],
     value_vec: Float[Array, 'B S D'],
-    atten_mask: _Mask,
+    atten_mask: _Mask | segments.SegmentMask,
     query_segment_pos: Int[Array, '#B T'] | None = None,
     key_segment_pos: Int[Array, '#B S'] | None = None,
   ) -> tuple[Float[Array, 'B T D'], Float[Array, 'B K G T S'] | None]:
@@ -103,7 +111,8 @@ class GroupedQueryAttention(kv_cache.CachedAttention):
       query_vec: inputs of the queries.
       key_vec: inputs of the keys.
       value_vec: inputs of the values.
-      atten_mask: boolean or additive; masked where not zero.
+      atten_mask: boolean or additive, masked where not zero; or segments, which
+        kernels read.
       query_segment_pos: position of each query in its segment; its index when
         None.
       key_segment_pos: likewise of each key.
@@ -120,9 +129,11 @@ class GroupedQueryAttention(kv_cache.CachedAttention):
     writer = self._prefill_writer()
     key = writer.write('key_state', key)
     value = writer.write('value_state', value)
-    encoded, probs = self._attend(
-      query, key, value, atten_mask, query_segment_pos
-    )
+    heads = kernel_inputs.Heads(query, key, value)
+    encoded, probs = self._attend_by_kernel(heads, atten_mask), None
+    if encoded is None:
+      mask = segments.additive(atten_mask)
+      encoded, probs = self._attend(*heads, mask, query_segment_pos)
     return self._project_output(encoded), probs
 
   def extend_step(
@@ -170,6 +181,19 @@ class GroupedQueryAttention(kv_cache.CachedAttention):
     encoded, _ = self._attend_dense(query, key, value, atten_mask)
     outputs = self._project_output(encoded)
     return outputs[:, 0] if is_single else outputs
+
+  def _kernel_spec(self, mask: kernel_inputs.Mask) -> kernel_inputs.KernelSpec:
+    split = self.activation_split_dims_mapping.btnh
+    return kernel_inputs.KernelSpec(
+      mask, logit_cap=self.atten_logit_cap, split=split
+    )
+
+  def _kernel_queries(self, query: _Heads) -> _Heads:
+    return self._scale_query(query)
+
+  def _unsupported_by_kernels(self) -> dict[str, bool]:
+    has_dropout = self.atten_dropout_prob > 0.0 and not self.do_eval
+    return {'atten_dropout_prob': has_dropout}
 
   def _attend(
     self,
@@ -285,6 +309,7 @@ class GroupedQueryAttention(kv_cache.CachedAttention):
     return proj
 
   def _check_fields(self) -> None:
+    self._check_implementation()
     for name in ('input_dim', 'dim_per_head', 'num_heads', 'num_kv_heads'):
       if getattr(self, name) <= 0:
         raise ValueError(

@@ -13,7 +13,7 @@ heads (MQA, GQA), or N.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
@@ -26,11 +26,11 @@ from praxis.layers.attentions import (
   dconv,
   head_projections,
   kernel_choice,
+  kernel_inputs,
   kv_cache,
   masks,
   projections,
   segments,
-  splash,
 )
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
@@ -50,7 +50,9 @@ Positions = Int[Array, '#B T'] | None
 _NGRAM_STATE = 'encoded_pre_ngrammer'
 
 
-class DotProductAttention(head_projections.HeadProjections):
+class DotProductAttention(
+  head_projections.HeadProjections, kernel_choice.KernelAttention
+):
   """Attends with every head to the values whose keys match the queries.
 
   References: Attention Is All You Need, https://arxiv.org/abs/1706.03762
@@ -100,8 +102,6 @@ class DotProductAttention(head_projections.HeadProjections):
   # Normalizes queries and keys of each head, after or before their rotation.
   ln_tpl: LayerTpl | None = template_field(None)
   ln_before_rotary: bool = False
-  # How whole sequences attend; see kernel_choice.py.
-  atten_implementation: str = kernel_choice.AUTO
 
   class WeightSharding(head_projections.HeadProjections.WeightSharding):
     # Of convolutions [N, H].
@@ -109,13 +109,7 @@ class DotProductAttention(head_projections.HeadProjections):
 
   # Whether logits depend on the distance between query and key index.
   _has_relative_logits: ClassVar[bool] = False
-  # Whether kernels compute the same; not so if a subclass overrides a step.
   has_kernel: ClassVar[bool] = True
-
-  def __init_subclass__(cls, **kwargs: Any) -> None:
-    if 'has_kernel' not in vars(cls) and kernel_choice.STEPS & vars(cls).keys():
-      cls.has_kernel = False
-    super().__init_subclass__(**kwargs)
 
   def setup(self) -> None:
     self._check_fields()
@@ -174,8 +168,8 @@ class DotProductAttention(head_projections.HeadProjections):
       query_pos = masks.step_positions(query_segment_pos, 0, length)
       key_pos = masks.step_positions(key_segment_pos, 0, key.shape[1])
       bias = self.relative_bias(query_pos, key_pos)
-    heads = splash.Heads(query, key, value)
-    encoded, probs = self._attend_by_kernel(heads, atten_mask, bias), None
+    heads = kernel_inputs.Heads(query, key, value)
+    encoded, probs = self._attend_by_kernel(heads, atten_mask), None
     if encoded is None:
       inputs = AttentionInputs(*heads, segments.additive(atten_mask), bias)
       encoded, probs = self._attend(inputs, query_segment_pos)
@@ -356,33 +350,24 @@ class DotProductAttention(head_projections.HeadProjections):
     value = 'value_post_dconv' if self.dconv_qkv else 'value_state'
     return key, value
 
-  def _attend_by_kernel(
-    self,
-    heads: splash.Heads,
-    mask: Mask | segments.SegmentMask,
-    bias: Bias | None,
-  ) -> QueryHeads | None:
-    """Returns the attended values of a fused kernel; None without one."""
-    unsupported = {
-      type(self).__name__: not self.has_kernel,
-      'relative_bias_tpl': bias is not None,
+  def _kernel_spec(self, mask: kernel_inputs.Mask) -> kernel_inputs.KernelSpec:
+    split = self.activation_split_dims_mapping.blnh
+    return kernel_inputs.KernelSpec(
+      mask, self._window(), self.atten_logit_cap, split
+    )
+
+  def _kernel_queries(self, query: QueryHeads) -> QueryHeads:
+    return self._scale_query(query) * self._logit_transform().scale
+
+  def _unsupported_by_kernels(self) -> dict[str, bool]:
+    return {
+      'relative_bias_tpl': self.relative_bias_tpl is not None,
       'attention_extra_logit': self.attention_extra_logit is not None,
       'ngram_using_attention_scores': self._uses_ngram_scores(),
       'qk_einsum_tpl': self.qk_einsum_tpl.cls is not base_ops.EinsumOp,
       'pv_einsum_tpl': self.pv_einsum_tpl.cls is not base_ops.EinsumOp,
       'atten_dropout_prob': self.atten_dropout_prob > 0 and not self.do_eval,
     }
-    split = self.activation_split_dims_mapping.blnh
-    if not kernel_choice.uses_splash(
-      self.atten_implementation, unsupported, heads, mask, split
-    ):
-      return None
-    query = self._scale_query(heads.query) * self._logit_transform().scale
-    spec = splash.Spec(mask.is_causal, self._window(), self.atten_logit_cap)
-    encoded = splash.attend(
-      heads._replace(query=query), mask.segment_ids, spec, split
-    )
-    return self._shard_heads(encoded)
 
   def _attend(
     self, inputs: AttentionInputs, query_pos: Positions
@@ -581,7 +566,7 @@ class DotProductAttention(head_projections.HeadProjections):
 
   def _check_fields(self) -> None:
     """Raises ValueError if fields exclude each other."""
-    kernel_choice.check_implementation(self.atten_implementation)
+    self._check_implementation()
     attention_core.check_dims(
       self.input_dim, self.num_heads, self.dim_per_head, self.hidden_dim
     )

@@ -1,85 +1,180 @@
 # SPDX-License-Identifier: Apache-2.0
 """The choice between einsum and a fused kernel for the attention of sequences.
 
-einsum supports everything. splash is a TPU kernel without logits in memory.
-auto takes splash on TPUs where it computes the same, and einsum elsewhere.
+einsum supports everything. Kernels have no logits in memory: splash on TPUs,
+cudnn on GPUs. auto takes the kernel of the platform where it computes the same,
+and einsum elsewhere.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import jax
 from absl import logging
-from jaxtyping import Array
+from jax.sharding import AbstractMesh
+from jaxtyping import Array, Float
 
-from praxis import py_utils, pytypes
-from praxis.layers.attentions import segments, splash
+from praxis import base_layer, py_utils
+from praxis.layers.attentions import cudnn, kernel_inputs, segments, splash
 
 EINSUM = 'einsum'
-SPLASH = 'splash'
 AUTO = 'auto'
-IMPLEMENTATIONS = (AUTO, EINSUM, SPLASH)
 
-# The methods of DotProductAttention that a kernel replaces.
-STEPS = frozenset({
-  '_attend', '_attend_dense', '_attend_rows', '_cap_logits', '_logits',
-  '_logit_transform', '_probs',
+Heads = kernel_inputs.Heads
+KernelSpec = kernel_inputs.KernelSpec
+Mask = kernel_inputs.Mask
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kernel:
+  """A fused kernel."""
+
+  name: str
+  # The platform it is for; on CPUs it can run in tests.
+  platform: str
+  # Returns what it does not support of an attention, or None.
+  reason_against: Callable[[Heads, KernelSpec, AbstractMesh], str | None]
+  # Attends with scaled queries.
+  attend: Callable[[Heads, KernelSpec], Float[Array, 'B T N H']]
+
+
+_KERNELS = {
+  kernel.name: kernel
+  for kernel in (
+    Kernel(
+      name='splash',
+      platform='tpu',
+      reason_against=splash.reason_against,
+      attend=splash.attend,
+    ),
+    Kernel(
+      name='cudnn',
+      platform='gpu',
+      reason_against=cudnn.reason_against,
+      attend=cudnn.attend,
+    ),
+  )
+}
+IMPLEMENTATIONS = (AUTO, EINSUM, *_KERNELS)
+
+# The methods of attention layers that a kernel replaces.
+_STEPS = frozenset({
+  '_atten_context', '_attend', '_attend_dense', '_attend_rows', '_cap_logits',
+  '_logits', '_logit_transform', '_probs',
 })  # fmt: skip
 
 
-def check_implementation(name: str) -> None:
-  """Raises ValueError if `name` is not in IMPLEMENTATIONS."""
-  if name not in IMPLEMENTATIONS:
-    raise ValueError(
-      f'atten_implementation must be one of {IMPLEMENTATIONS}, got {name!r}'
-    )
+class KernelAttention(base_layer.BaseLayer):
+  """An attention layer whose sequences may attend by a kernel."""
+
+  # How sequences attend: one of IMPLEMENTATIONS.
+  atten_implementation: str = AUTO
+
+  # Whether kernels compute the same; not so if a subclass overrides a step.
+  has_kernel: ClassVar[bool] = True
+  # What runs without a kernel, for the log.
+  without_kernel: ClassVar[str] = EINSUM
+
+  def __init_subclass__(cls, **kwargs: Any) -> None:
+    if 'has_kernel' not in vars(cls) and _STEPS & vars(cls).keys():
+      cls.has_kernel = False
+    super().__init_subclass__(**kwargs)
+
+  def _check_implementation(self) -> None:
+    """Raises ValueError if atten_implementation is not in IMPLEMENTATIONS."""
+    if self.atten_implementation not in IMPLEMENTATIONS:
+      raise ValueError(
+        f'atten_implementation must be one of {IMPLEMENTATIONS}, got '
+        f'{self.atten_implementation!r}'
+      )
+
+  def _attend_by_kernel(
+    self, heads: Heads, mask: Mask
+  ) -> Float[Array, 'B T N H'] | None:
+    """Returns the attended values of a kernel; None where none can run.
+
+    Logs each choice once.
+
+    Raises:
+      ValueError: a kernel is required, and does not support the attention.
+    """
+    kernel = _candidate(self.atten_implementation)
+    if kernel is None:
+      return None
+    spec = self._kernel_spec(mask)
+    unsupported = {
+      type(self).__name__: not self.has_kernel,
+      **self._unsupported_by_kernels(),
+      **self._kernel_conflicts(mask),
+    }
+    reason = _reason_against(kernel, heads, spec, unsupported)
+    if reason and self.atten_implementation == kernel.name:
+      raise ValueError(
+        f'atten_implementation={kernel.name!r} does not support {reason}; set '
+        f"it to '{AUTO}' or '{EINSUM}'"
+      )
+    choice = f'{self.without_kernel}, {kernel.name} does not support {reason}'
+    _log_choice(str(heads.query.aval), choice if reason else kernel.name)
+    if reason:
+      return None
+    query = self._kernel_queries(heads.query)
+    return kernel.attend(heads._replace(query=query), spec)
+
+  def _kernel_spec(self, mask: Mask) -> KernelSpec:
+    """Returns what a kernel computes."""
+    raise NotImplementedError
+
+  def _kernel_queries(
+    self, query: Float[Array, 'B T N H']
+  ) -> Float[Array, 'B T N H']:
+    """Returns the queries with all scales of the logits."""
+    raise NotImplementedError
+
+  def _unsupported_by_kernels(self) -> dict[str, bool]:
+    """Returns the options that kernels lack, and whether they are used."""
+    raise NotImplementedError
+
+  def _kernel_conflicts(self, mask: Mask) -> dict[str, bool]:
+    """Returns the options of a variant that exclude kernels, likewise."""
+    del mask
+    return {}
 
 
 def may_use_kernel(implementation: str) -> bool:
   """Whether attention of this implementation may run a kernel here."""
-  is_tpu = py_utils.target_platform() == 'tpu'
-  return implementation == SPLASH or (implementation == AUTO and is_tpu)
+  return _candidate(implementation) is not None
 
 
-def uses_splash(
-  implementation: str,
+def _candidate(implementation: str) -> Kernel | None:
+  """Returns the kernel of an implementation on this platform, if any."""
+  if implementation != AUTO:
+    return _KERNELS.get(implementation)
+  platform = py_utils.target_platform()
+  return next((k for k in _KERNELS.values() if k.platform == platform), None)
+
+
+def _reason_against(
+  kernel: Kernel,
+  heads: Heads,
+  spec: KernelSpec,
   unsupported: Mapping[str, bool],
-  heads: splash.Heads,
-  mask: Array | segments.SegmentMask,
-  split: pytypes.SplitDimsMapping,
-) -> bool:
-  """Whether attention runs as splash attention; logs each choice once.
-
-  Args:
-    implementation: one of IMPLEMENTATIONS.
-    unsupported: options that kernels lack, and whether the layer uses them.
-    heads: queries, keys and values.
-    mask: of the attention.
-    split: mesh axes of the dimensions of the queries.
-
-  Raises:
-    ValueError: splash is required, and does not support the attention.
-  """
-  if not may_use_kernel(implementation):
-    return False
+) -> str | None:
   names = [name for name, is_used in unsupported.items() if is_used]
-  if not isinstance(mask, segments.SegmentMask):
+  if not isinstance(spec.mask, segments.SegmentMask):
     names.append('a mask that is an array')
-  reason = ' and '.join(names) or splash.reason_against(
-    heads, split, jax.sharding.get_abstract_mesh()
-  )
-  if reason and implementation == SPLASH:
-    raise ValueError(
-      f"atten_implementation='splash' does not support {reason}; set it to "
-      "'auto' or 'einsum'"
-    )
-  _log_choice(EINSUM if reason else SPLASH, reason, str(heads.query.aval))
-  return not reason
+  platform = py_utils.target_platform()
+  if platform not in (kernel.platform, 'cpu'):
+    names.append(f'the platform {platform}')
+  if names:
+    return ' and '.join(names)
+  mesh = jax.sharding.get_abstract_mesh()
+  return kernel.reason_against(heads, spec, mesh)
 
 
 @functools.cache
-def _log_choice(name: str, reason: str | None, query: str) -> None:
-  because = f', splash does not support {reason}' if reason else ''
-  logging.info('Attention of %s: %s%s.', query, name, because)
+def _log_choice(query: str, choice: str) -> None:
+  logging.info('Attention of %s: %s.', query, choice)

@@ -8,7 +8,7 @@ import functools
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from praxis.layers.attentions import masks
 
@@ -16,7 +16,7 @@ from praxis.layers.attentions import masks
 @functools.partial(
   jax.tree_util.register_dataclass,
   data_fields=['segment_ids'],
-  meta_fields=['is_causal', 'dtype'],
+  meta_fields=['is_causal', 'dtype', 'is_packed'],
 )
 @dataclasses.dataclass(frozen=True)
 class SegmentMask:
@@ -31,6 +31,9 @@ class SegmentMask:
   is_causal: bool
   # Of the additive mask.
   dtype: np.dtype
+  # Whether a row may have several segments. Else it is one segment, whose id is
+  # positive, and then padding.
+  is_packed: bool = True
 
   @property
   def shape(self) -> tuple[int, int, int, int]:
@@ -52,7 +55,7 @@ class SegmentMask:
 
 
 def additive(
-  mask: Float[Array, '#B #N #T S'] | SegmentMask,
-) -> Float[Array, '#B #N #T S']:
-  """Returns a mask as floats."""
+  mask: Shaped[Array, '#B #N #T S'] | SegmentMask,
+) -> Shaped[Array, '#B #N #T S']:
+  """Returns a mask as an array."""
   return mask.additive() if isinstance(mask, SegmentMask) else mask

@@ -2,7 +2,8 @@
 """Splash attention: the flash attention kernel of JAX for TPUs.
 
 Neither logits nor masks are in memory; blocks that the mask hides are skipped.
-On CPUs the kernel is interpreted, for tests.
+If mesh axes shard the sequence, each device attends from its queries to all
+keys, which are all-gathered. On CPUs the kernel is interpreted, for tests.
 
 References: FlashAttention-2, arXiv:2307.08691;
 jax.experimental.pallas.ops.tpu.splash_attention.
@@ -10,25 +11,30 @@ jax.experimental.pallas.ops.tpu.splash_attention.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import math
-from typing import Any, NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import splash_attention as library
-from jax.sharding import AbstractMesh, AxisType, PartitionSpec
-from jaxtyping import Array, Float, Int
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+  splash_attention_kernel,
+)
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int, Shaped
 
-from praxis import py_utils, pytypes
-from praxis.layers.attentions import masks
+from praxis import py_utils
+from praxis.layers.attentions import kernel_inputs
+from praxis.layers.attentions.kernel_inputs import Heads, KernelSpec
 
 # Queries and keys of a block; the largest that divides the sequence is taken.
 _BLOCKS = (512, 256, 128)
+_MIN_BLOCK = _BLOCKS[-1]
+# Sequences from this length are padded to blocks, by a quarter at most.
+_MIN_PADDED_LENGTH = 512
+# Segment of that padding; ids of segments are not negative.
+_PADDING_ID = -1
 # Name of the saved results (jax.ad_checkpoint.checkpoint_name).
 RESIDUALS = 'context'
 
+_Kernel = splash_attention_kernel.SplashAttentionKernel
 
 _BLOCK_FIELDS = (
   *('block_q', 'block_kv', 'block_kv_compute', 'block_q_dkv', 'block_kv_dkv'),
@@ -36,135 +42,119 @@ _BLOCK_FIELDS = (
 )
 
 
-class Heads(NamedTuple):
-  """Queries, keys and values; keys of one head may have no head axis."""
-
-  query: Float[Array, 'B T N H']
-  key: Float[Array, 'B T *K H']
-  value: Float[Array, 'B T *K H']
-
-
-@dataclasses.dataclass(frozen=True)
-class Spec:
-  """What positions see, besides their segment, and the cap of the logits."""
-
-  # Whether later positions are hidden.
-  is_causal: bool
-  # Hides positions further away; None for no limit.
-  window: masks.ContextWindow | None = None
-  # cap * tanh(logits / cap); None or 0 disables it.
-  logit_cap: float | None = None
-
-
 def reason_against(
-  heads: Heads, split: pytypes.SplitDimsMapping, mesh: AbstractMesh
+  heads: Heads, spec: KernelSpec, mesh: AbstractMesh
 ) -> str | None:
   """Returns a shape or sharding that the kernel does not support, or None.
 
   Args:
     heads: arrays, or their shapes.
-    split: mesh axes of the dimensions of the queries.
+    spec: of the attention.
     mesh: over which the arrays are sharded; empty for one device.
   """
-  query, key, _ = heads
-  _, length, num_heads, head_dim = query.shape
-  num_kv_heads = key.shape[2] if len(key.shape) == 4 else 1
-  if key.shape[1] != length:
-    return f'queries {query.shape} with keys {key.shape} of another length'
-  if length % _BLOCKS[-1]:
-    return f'a length of {length}, not a multiple of {_BLOCKS[-1]}'
+  _, length, _, head_dim = heads.query.shape
+  if heads.key.shape[1] != length:
+    return (
+      f'queries {heads.query.shape} with keys {heads.key.shape} of another '
+      'length'
+    )
   if head_dim % 64:
     return f'a head dimension of {head_dim}, not a multiple of 64'
-  batch_axes, length_axes, head_axes, dim_axes = _axes(split, mesh)
-  if _size(mesh, (*length_axes, *dim_axes)) > 1:
-    return f'{length_axes or dim_axes} over sequence or head dimension'
-  if query.shape[0] % _size(mesh, batch_axes):
-    return f'{batch_axes} over a batch of {query.shape[0]}'
-  shards = _size(mesh, head_axes)
-  if num_heads % shards or (num_kv_heads % shards and num_kv_heads > 1):
-    return f'{head_axes} over {num_heads} heads, {num_kv_heads} of keys'
+  axes = kernel_inputs.HeadAxes.of(spec.split, mesh)
+  if reason := kernel_inputs.sharding_reason(heads, axes, mesh):
+    return reason
+  shards = kernel_inputs.num_devices(mesh, axes.length)
+  if length % (shards * _MIN_BLOCK) and (
+    shards > 1 or length < _MIN_PADDED_LENGTH
+  ):
+    return (
+      f'a length of {length // shards}, not a multiple of {_MIN_BLOCK} and '
+      f'less than {_MIN_PADDED_LENGTH} or sharded'
+    )
   return None
 
 
-def attend(
-  heads: Heads,
-  segment_ids: Int[Array, 'B T'],
-  spec: Spec,
-  split: pytypes.SplitDimsMapping,
-) -> Float[Array, 'B T N H']:
+def attend(heads: Heads, spec: KernelSpec) -> Float[Array, 'B T N H']:
   """Returns the attended values, sharded as the queries.
 
   Args:
     heads: scaled queries, keys and values, which `reason_against` accepts.
-    segment_ids: positions attend to positions of their segment only.
-    spec: limits of the mask, and the cap.
-    split: mesh axes of the dimensions of the queries.
+    spec: of the attention.
   """
+  length = heads.query.shape[1]
+  padding = -length % _MIN_BLOCK
+  heads = Heads(*(_pad(x, padding) for x in heads.with_head_axis()))
+  ids = _pad(spec.mask.segment_ids, padding, _PADDING_ID)
+  return _attend_blocks(heads, ids, spec)[:, :length]
+
+
+def _pad(
+  x: Shaped[Array, 'B T ...'], padding: int, value: int = 0
+) -> Shaped[Array, 'B S ...']:
+  widths = [(0, padding if axis == 1 else 0) for axis in range(x.ndim)]
+  return jnp.pad(x, widths, constant_values=value) if padding else x
+
+
+def _attend_blocks(
+  heads: Heads, segment_ids: Int[Array, 'B T'], spec: KernelSpec
+) -> Float[Array, 'B T N H']:
+  """Attends with a length that is a multiple of the blocks."""
   mesh = jax.sharding.get_abstract_mesh()
-  local = functools.partial(_attend_locally, spec=spec)
-  heads = _with_head_axis(heads)
-  if all(t == AxisType.Manual for t in mesh.axis_types):
-    return local(*heads, segment_ids)
-  batch_axes, _, head_axes, _ = _axes(split, mesh)
-  batch, by_head = batch_axes or None, head_axes or None
-  query_spec = PartitionSpec(batch, None, by_head)
-  key_spec = query_spec if heads.key.shape[2] > 1 else PartitionSpec(batch)
+  length, num_heads = heads.query.shape[1:3]
+  if kernel_inputs.is_local(mesh):
+    kernel = _kernel(length, num_heads, spec)
+    return _attend_locally(kernel, *heads, segment_ids, segment_ids)
+  axes = kernel_inputs.HeadAxes.of(spec.split, mesh)
+  shards = kernel_inputs.num_devices(mesh, axes.heads)
+  length_shards = kernel_inputs.num_devices(mesh, axes.length)
+  kernel = _kernel(length, num_heads // shards, spec, length_shards)
+  # The blocks that the mask shows are data of the kernel, by rows of queries.
+  blocks_spec = PartitionSpec(None, axes.length or None)
+  query_spec = axes.query_spec()
+  key_spec = axes.key_spec(heads.num_kv_heads)
   return jax.shard_map(
-    local,
-    in_specs=(query_spec, key_spec, key_spec, PartitionSpec(batch)),
+    _attend_locally,
+    in_specs=(
+      kernel.manual_sharding_spec(NamedSharding(mesh, blocks_spec)),
+      *(query_spec, key_spec, key_spec),
+      *(PartitionSpec(*query_spec[:2]), PartitionSpec(*key_spec[:1])),
+    ),
     out_specs=query_spec,
     check_vma=False,
-  )(*heads, segment_ids)
-
-
-def _with_head_axis(heads: Heads) -> Heads:
-  query, key, value = heads
-  if key.ndim == 3:
-    key, value = key[:, :, jnp.newaxis], value[:, :, jnp.newaxis]
-  return Heads(query, key, value)
+  )(kernel, *heads, segment_ids, segment_ids)
 
 
 def _attend_locally(
+  kernel: _Kernel,
   query: Float[Array, 'B T N H'],
-  key: Float[Array, 'B T K H'],
-  value: Float[Array, 'B T K H'],
-  segment_ids: Int[Array, 'B T'],
-  spec: Spec,
+  key: Float[Array, 'B S K H'],
+  value: Float[Array, 'B S K H'],
+  query_segment_ids: Int[Array, 'B T'],
+  key_segment_ids: Int[Array, 'B S'],
 ) -> Float[Array, 'B T N H']:
-  kernel = _kernel(*query.shape[1:3], spec)
   by_head = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))
-  ids = library.SegmentIds(segment_ids, segment_ids)
+  ids = library.SegmentIds(query_segment_ids, key_segment_ids)
   return jnp.swapaxes(jax.vmap(kernel)(*by_head, ids), 1, 2)
 
 
-def _kernel(length: int, num_heads: int, spec: Spec) -> Any:
+def _kernel(
+  length: int, num_heads: int, spec: KernelSpec, length_shards: int = 1
+) -> _Kernel:
   """Returns the kernel of (query, key, value, segment ids) of one example."""
   shape = (length, length)
-  mask = (library.CausalMask if spec.is_causal else library.FullMask)(shape)
+  is_causal = spec.mask.is_causal
+  mask = (library.CausalMask if is_causal else library.FullMask)(shape)
   if window := spec.window:
     # The left side of a window has the query's own position.
     left = None if window.left is None else window.left - 1
     mask &= library.LocalMask(shape, (left, window.right), 0)
-  block = next(b for b in _BLOCKS if length % b == 0)
+  block = next(b for b in _BLOCKS if length // length_shards % b == 0)
   return library.make_splash_mha(
     library.MultiHeadMask([mask] * num_heads),
     head_shards=1,
-    q_seq_shards=1,
+    q_seq_shards=length_shards,
     block_sizes=library.BlockSizes(**dict.fromkeys(_BLOCK_FIELDS, block)),
-    attn_logits_soft_cap=spec.logit_cap or None,
+    attn_logits_soft_cap=spec.soft_cap,
     residual_checkpoint_name=RESIDUALS,
     interpret=py_utils.target_platform() != 'tpu',
   )
-
-
-def _axes(
-  split: pytypes.SplitDimsMapping, mesh: AbstractMesh
-) -> list[tuple[str, ...]]:
-  """Returns the mesh axes of batch, length, heads and head dimension."""
-  dims = [None] * 4 if split is None else split
-  names = ((d,) if isinstance(d, str) else d or () for d in dims)
-  return [tuple(n for n in dim if n in mesh.axis_names) for dim in names]
-
-
-def _size(mesh: AbstractMesh, axes: tuple[str, ...]) -> int:
-  return math.prod(mesh.shape[axis] for axis in axes)

@@ -7,13 +7,21 @@ values with N = K · G, H head dimension.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int, Shaped
 
 from praxis import base_layer, pytypes
 from praxis.layers import base_ops, grouped_query_attention
-from praxis.layers.attentions import attention_core, dot_product, masks
+from praxis.layers.attentions import (
+  attention_core,
+  dot_product,
+  kernel_choice,
+  kernel_inputs,
+  masks,
+)
 from praxis.layers.context_parallel import sharded_attention
 
 SplitDimsMapping = pytypes.SplitDimsMapping
@@ -24,7 +32,7 @@ _Positions = Int[Array, '#B T'] | None
 _METHODS = ('ring', 'all_gather')
 
 
-class ContextParallel(base_layer.BaseLayer):
+class ContextParallel(kernel_choice.KernelAttention):
   """Fields and methods of attention layers with context parallelism.
 
   On a mesh without `context_axis`, and in decoding steps, a layer computes the
@@ -67,6 +75,11 @@ class ContextParallel(base_layer.BaseLayer):
         f'a ring of devices has no {", ".join(names)}; unset it or set '
         "context_method='all_gather'"
       )
+
+  def _kernel_conflicts(self, mask: kernel_inputs.Mask) -> dict[str, bool]:
+    del mask
+    is_ring = self._is_context_parallel() and self.context_method == 'ring'
+    return {"context_method='ring'": is_ring}
 
   def _is_context_parallel(self) -> bool:
     return sharded_attention.num_shards(self.context_axis) > 1
@@ -113,6 +126,8 @@ class ContextParallelAttention(
   References: Ring Attention, https://arxiv.org/abs/2310.01889
   """
 
+  has_kernel: ClassVar[bool] = True
+
   def _check_fields(self) -> None:
     super()._check_fields()
     einsums = self.qk_einsum_tpl, self.pv_einsum_tpl
@@ -155,6 +170,8 @@ class ContextParallelGroupedQueryAttention(
   grouped_query_attention.GroupedQueryAttention, ContextParallel
 ):
   """GroupedQueryAttention with context parallelism."""
+
+  has_kernel: ClassVar[bool] = True
 
   def _check_fields(self) -> None:
     super()._check_fields()

@@ -194,7 +194,8 @@ class TransformerLm(decode_states.DecodeStateContainer):
 
     Args:
       inputs: token ids.
-      paddings: 1 for padding.
+      paddings: 1 for padding; without segment_ids at the end of rows, except
+        in decoding.
       labels: class_ids [B, T] or class_probabilities [B, T, V], and
         class_weights [B, T].
       segment_ids: segment of each token in its row, 0 for padding.
@@ -218,11 +219,17 @@ class TransformerLm(decode_states.DecodeStateContainer):
       ngrammer_state.init_state(
         self, inputs, embedder.lookup(inputs), start_time_step
       )
+    # Prompts of a decode cache may be aligned to the end of their rows.
+    is_packed = segment_ids is not None or self.is_mutable_collection(
+      base_layer.DECODE_CACHE
+    )
     segment_ids, segment_pos = input_embedder.default_segments(
       paddings, segment_ids, segment_pos
     )
     if segment_mask is None:
-      segment_mask = self._segment_mask(segment_ids, causal_attention_mask)
+      segment_mask = self._segment_mask(
+        segment_ids, causal_attention_mask, is_packed
+      )
     self.update_decode_state(
       'time_step', jnp.asarray(start_time_step, jnp.int32)
     )
@@ -361,14 +368,19 @@ class TransformerLm(decode_states.DecodeStateContainer):
     return table.weight.T
 
   def _segment_mask(
-    self, segment_ids: Array, causal_attention_mask: Array | None
+    self,
+    segment_ids: Array,
+    causal_attention_mask: Array | None,
+    is_packed: bool,
   ) -> Float[Array, 'B 1 T T'] | segments.SegmentMask:
     is_bidirectional = self.model_type == LanguageModelType.BIDIRECTIONAL
     if causal_attention_mask is None and stack_configs.may_use_kernels(
       self.stacked_transformer_tpl
     ):
       dtype = np.dtype(self.fprop_dtype)
-      return segments.SegmentMask(segment_ids, not is_bidirectional, dtype)
+      return segments.SegmentMask(
+        segment_ids, not is_bidirectional, dtype, is_packed
+      )
     if is_bidirectional:
       return attentions.segment_mask(segment_ids, dtype=self.fprop_dtype)
     return attentions.causal_segment_mask(

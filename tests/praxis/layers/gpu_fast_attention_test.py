@@ -32,7 +32,7 @@ _GQA = {
 def _both(fused_class, fields, mask, **kwargs):
   """Returns outputs and gradients of the plain and of the fused attention."""
   x = running.normal(_B, _T, _D)
-  plain_class = fused_class.__mro__[1]
+  plain_class = fused_class.__bases__[0]
   plain, variables = running.build(
     pax_fiddle.Config(plain_class, **fields), x, x, x, mask
   )

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs of the fused attention kernels, and the mesh axes that shard them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, PartitionSpec
+from jaxtyping import Array, Float, Shaped
+
+from praxis import pytypes
+from praxis.layers.attentions import masks, segments
+
+# Kernels take segments, not arrays.
+Mask = segments.SegmentMask | Shaped[Array, '#B #N #T S']
+
+
+class Heads(NamedTuple):
+  """Queries, keys and values; keys of one head may have no head axis."""
+
+  query: Float[Array, 'B T N H']
+  key: Float[Array, 'B T *K H']
+  value: Float[Array, 'B T *K H']
+
+  @property
+  def num_kv_heads(self) -> int:
+    return self.key.shape[2] if len(self.key.shape) == 4 else 1
+
+  def with_head_axis(self) -> Heads:
+    """Returns keys and values with an axis of heads."""
+    if self.key.ndim == 4:
+      return self
+    key, value = (x[:, :, jnp.newaxis] for x in (self.key, self.value))
+    return Heads(self.query, key, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelSpec:
+  """The mask, the cap and the sharding of the attention of a sequence."""
+
+  mask: Mask
+  # Hides positions further away; None for no limit.
+  window: masks.ContextWindow | None = None
+  # cap * tanh(logits / cap); None, 0 or less disables it.
+  logit_cap: float | None = None
+  # Mesh axes of the dimensions of the queries.
+  split: pytypes.SplitDimsMapping = None
+
+  @property
+  def soft_cap(self) -> float | None:
+    """The cap; None if it is disabled."""
+    return self.logit_cap if self.logit_cap and self.logit_cap > 0.0 else None
+
+
+class HeadAxes(NamedTuple):
+  """The mesh axes that shard each dimension of the queries."""
+
+  batch: tuple[str, ...]
+  length: tuple[str, ...]
+  heads: tuple[str, ...]
+  head_dim: tuple[str, ...]
+
+  @classmethod
+  def of(cls, split: pytypes.SplitDimsMapping, mesh: AbstractMesh) -> HeadAxes:
+    """Returns the axes of a split that the mesh has."""
+    dims = [None] * 4 if split is None else split
+    names = ((d,) if isinstance(d, str) else d or () for d in dims)
+    return cls(*(tuple(n for n in d if n in mesh.axis_names) for d in names))
+
+  def query_spec(self) -> PartitionSpec:
+    """Returns the sharding of the queries."""
+    return PartitionSpec(*(axes or None for axes in self[:3]))
+
+  def key_spec(self, num_kv_heads: int) -> PartitionSpec:
+    """Returns the sharding of keys and values: whole sequences."""
+    heads = self.heads if num_kv_heads > 1 else ()
+    return PartitionSpec(self.batch or None, None, heads or None)
+
+
+def num_devices(mesh: AbstractMesh, axes: tuple[str, ...]) -> int:
+  """Returns the number of devices along mesh axes."""
+  return math.prod(mesh.shape[axis] for axis in axes)
+
+
+def sharding_reason(
+  heads: Heads, axes: HeadAxes, mesh: AbstractMesh
+) -> str | None:
+  """Returns a sharding that no kernel supports, or None.
+
+  Args:
+    heads: arrays, or their shapes.
+    axes: mesh axes of the dimensions of the queries.
+    mesh: over which the arrays are sharded; empty for one device.
+  """
+  batch, length, num_heads, _ = heads.query.shape
+  if num_devices(mesh, axes.head_dim) > 1:
+    return f'{axes.head_dim} over the head dimension'
+  if batch % num_devices(mesh, axes.batch):
+    return f'{axes.batch} over a batch of {batch}'
+  if length % num_devices(mesh, axes.length):
+    return f'{axes.length} over a length of {length}'
+  shards, num_kv_heads = num_devices(mesh, axes.heads), heads.num_kv_heads
+  if num_heads % shards or (num_kv_heads % shards and num_kv_heads > 1):
+    return f'{axes.heads} over {num_heads} heads, {num_kv_heads} of keys'
+  return None
+
+
+def is_local(mesh: AbstractMesh) -> bool:
+  """Whether the arrays are those of one device: no mesh, or a shard_map."""
+  return all(t == jax.sharding.AxisType.Manual for t in mesh.axis_types)

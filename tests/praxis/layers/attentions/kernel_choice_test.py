@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
+"""The choice of attention kernels, and remat policies with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src.cudnn import fused_attention_stablehlo
+
+from praxis import pax_fiddle, py_utils
+from praxis.layers import (
+  attentions,
+  checkpoint_policy,
+  context_parallel,
+  grouped_query_attention,
+  transformers,
+)
+from praxis.layers.attentions import kernel_choice, masks, segments
+from tests.praxis.layers.attentions import kernel_cases
+
+_Policy = checkpoint_policy.AutodiffCheckpointType
+# Forward and backward of each kernel: the primitives and their names.
+_PRIMITIVES = {'tpu': 'pallas_call', 'gpu': 'dot_product_attention'}
+
+
+@pytest.fixture(autouse=True)
+def cuda_plugin(monkeypatch):
+  """Lets JAX trace cuDNN attention without its CUDA plugin."""
+  monkeypatch.setattr(
+    fused_attention_stablehlo, 'check_cudnn_version', lambda: 91000
+  )
+  find_spec = importlib.util.find_spec
+
+  def find(name, package=None):
+    return 'jax_cuda' in name or find_spec(name, package)
+
+  monkeypatch.setattr(importlib.util, 'find_spec', find)
+  kernel_choice._log_choice.cache_clear()
+
+
+def _trace(platform, lm):
+  lm.fprop_dtype = jnp.bfloat16
+  with py_utils.tracing_for(platform):
+    return kernel_cases.trace_loss(lm, length=1024)[0]
+
+
+def _kernel_names(traced, platform):
+  eqns = kernel_cases.kernels(traced.jaxpr.jaxpr, _PRIMITIVES[platform])
+  return [eqn.params.get('name', eqn.primitive.name) for eqn in eqns]
+
+
+def _choices(caplog):
+  return [r.message for r in caplog.records if 'Attention of' in r.message]
+
+
+def test_splash_on_tpus(caplog):
+  with caplog.at_level(logging.INFO):
+    traced = _trace('tpu', kernel_cases.language_model('auto', 'repeated'))
+  assert '1024,1024' not in str(traced.jaxpr)
+  assert _choices(caplog) == ['Attention of bfloat16[4,1024,2,64]: splash.']
+
+
+@pytest.mark.parametrize('stack', ['repeated', 'pipelined'])
+def test_cudnn_on_gpus(stack, caplog):
+  lm = kernel_cases.language_model('auto', stack, packed_input=False)
+  with (
+    jax.set_mesh(kernel_cases.mesh()),
+    caplog.at_level(logging.INFO),
+  ):
+    traced = _trace('gpu', lm)
+    text = traced.lower(lowering_platforms=('cuda',)).as_text()
+  # The forward pass, and again for the backward pass.
+  assert text.count('@__cudnn$fmhaSoftmax(') == 2
+  assert text.count('@__cudnn$fmhaSoftmaxBackward(') == 1
+  assert 'PADDING_CAUSAL' in text and '1024x1024' not in text
+  (choice,) = _choices(caplog)
+  assert choice.endswith('1024,2,64]: cudnn.')
+
+
+def test_packed_rows_on_gpus(caplog):
+  with caplog.at_level(logging.INFO):
+    _trace('gpu', kernel_cases.language_model('auto'))
+  assert _choices(caplog) == [
+    'Attention of bfloat16[4,1024,2,64]: einsum, cudnn does not support packed '
+    'rows.'
+  ]
+
+
+def test_grouped_queries_have_kernels():
+  attention = pax_fiddle.Config(
+    grouped_query_attention.GroupedQueryAttention, num_kv_heads=1
+  )
+  lm = kernel_cases.language_model(
+    'auto', attention=attention, packed_input=False
+  )
+  for platform in ('tpu', 'gpu'):
+    traced = _trace(platform, lm)
+    assert _kernel_names(traced, platform)
+    assert '1024,1024' not in str(traced.jaxpr)
+
+
+def test_auto_takes_einsum_on_cpus():
+  traced, _ = kernel_cases.trace_loss(kernel_cases.language_model('auto'))
+  assert 'pallas_call' not in str(traced.jaxpr)
+
+
+@pytest.mark.parametrize('platform', ['tpu', 'gpu'])
+@pytest.mark.parametrize(
+  ('policy', 'num_forward'),
+  [
+    (_Policy.SAVE_OUT_PROJ, 2),
+    (_Policy.SAVE_CONTEXT, 1),
+    (_Policy.SAVE_DOT_EXCEPT_LOGITS, 1),
+  ],
+)
+def test_saved_contexts_are_not_recomputed(platform, policy, num_forward):
+  lm = kernel_cases.language_model(
+    'auto', 'repeated', policy=policy, packed_input=False
+  )
+  names = _kernel_names(_trace(platform, lm), platform)
+  num_backward = {'tpu': 2, 'gpu': 1}[platform]
+  assert sum('fwd' in name for name in names) == num_forward
+  assert len(names) == num_forward + num_backward
+
+
+def test_what_a_kernel_lacks_is_an_error_or_einsum():
+  attention = attentions.DotProductAttention.config(atten_dropout_prob=0.1)
+  lm = kernel_cases.language_model(
+    'splash', attention=attention, atten_dropout_prob=0.1
+  )
+  with pytest.raises(ValueError, match='not support atten_dropout_prob'):
+    kernel_cases.trace_loss(lm)
+  lm = kernel_cases.language_model('flash')
+  with pytest.raises(ValueError, match='atten_implementation must be one of'):
+    kernel_cases.trace_loss(lm)
+  lm = kernel_cases.language_model('cudnn')
+  with pytest.raises(ValueError, match='support the platform tpu'):
+    _trace('tpu', lm)
+
+
+def test_a_subclass_with_other_arithmetic_has_no_kernel():
+  class Sharper(attentions.DotProductAttention):
+    def _probs(self, logits, mask, bias):
+      return super()._probs(2 * logits, mask, bias)
+
+  class Same(Sharper):
+    has_kernel = True
+
+  assert attentions.DotProductAttention.has_kernel and Same.has_kernel
+  assert context_parallel.ContextParallelAttention.has_kernel
+  assert not Sharper.has_kernel
+  assert not attentions.LocalSelfAttention.has_kernel
+  assert not attentions.DotProductAttentionXL.has_kernel
+  lm = kernel_cases.language_model(
+    'splash', attention=pax_fiddle.Config(Sharper)
+  )
+  with pytest.raises(ValueError, match='not support Sharper'):
+    kernel_cases.trace_loss(lm)
+
+
+def test_a_causal_stack_makes_segments_causal():
+  ids = kernel_cases.segment_ids()
+  mask = kernel_cases.segment_mask(ids, is_causal=False, is_packed=False)
+  merged, _ = transformers.compute_attention_masks_for_fprop(
+    jnp.zeros((*ids.shape, 8)),
+    causal_attention=True,
+    segment_mask=mask,
+    fold_padding_with_segment_mask=True,
+  )
+  assert merged == dataclasses.replace(mask, is_causal=True)
+
+
+def test_a_segment_mask_is_its_additive_mask():
+  ids = kernel_cases.segment_ids()
+  length = ids.shape[1]
+  for is_causal in (True, False):
+    mask = kernel_cases.segment_mask(ids, is_causal)
+    sees = ids[:, :, None] == ids[:, None]
+    if is_causal:
+      sees &= np.tril(np.ones((length, length), bool))
+    assert mask.shape == (2, 1, length, length) and mask.ndim == 4
+    assert isinstance(mask, segments.SegmentMask)
+    masked = masks.is_masked(jnp.asarray(mask))
+    np.testing.assert_array_equal(masked[:, 0], ~np.asarray(sees))
