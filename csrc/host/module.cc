@@ -65,62 +65,84 @@ void CheckSize(const py::array& array, int64_t size, const char* name) {
   }
 }
 
-using Pieces =
-    std::tuple<Array<int64_t>, Array<int64_t>, Array<int32_t>, Array<int32_t>>;
+// Documents, offsets, lengths, columns and row_starts of a PackingPlan.
+using Plan = std::tuple<Array<int64_t>, Array<int64_t>, Array<int32_t>,
+                        Array<int32_t>, Array<int64_t>>;
 
-// Returns whether the tokens are of the type Token; then writes the row.
+// Returns whether the tokens are of the type Token; then writes the rows.
 template <class Token>
-bool WriteRowOf(const py::array& tokens, const Array<int64_t>& starts,
-                const Pieces& pieces, int64_t seq_len, const pax::Row& row) {
+bool WriteRowsOf(const py::array& tokens, const Array<int64_t>& starts,
+                 const Plan& plan, const Array<int64_t>& rows,
+                 const Array<int64_t>& places, const pax::Batch& batch) {
   if (!tokens.dtype().equal(py::dtype::of<Token>())) return false;
-  const auto& [documents, offsets, lengths, columns] = pieces;
-  const pax::RowPieces<Token> memory{static_cast<const Token*>(tokens.data()),
-                                     tokens.size(),
-                                     starts.data(),
-                                     starts.size() - 1,
-                                     documents.data(),
-                                     offsets.data(),
-                                     lengths.data(),
-                                     columns.data(),
-                                     documents.size()};
+  const auto& [documents, offsets, lengths, columns, row_starts] = plan;
+  const pax::PackedCorpus<Token> corpus{
+      static_cast<const Token*>(tokens.data()),
+      tokens.size(),
+      starts.data(),
+      starts.size() - 1,
+      documents.data(),
+      offsets.data(),
+      lengths.data(),
+      columns.data(),
+      documents.size(),
+      row_starts.data(),
+      row_starts.size() - 1};
+  const int64_t* row_data = rows.data();
+  const int64_t* place_data = places.data();
+  const int64_t count = rows.size();
   py::gil_scoped_release release;
-  pax::WriteRow(memory, seq_len, row);
+  pax::WriteRows(corpus, row_data, place_data, count, batch);
   return true;
 }
 
-// The memory of array `index` of a row.
+// The memory of array `index` of a batch.
 template <class T>
-T* Memory(const py::tuple& row, size_t index, int64_t seq_len) {
-  const py::object item = row[index];
+T* Memory(const py::tuple& batch, size_t index) {
+  const py::object item = batch[index];
   // An array of another type or layout would be converted to a copy.
   if (!py::isinstance<Output<T>>(item)) {
     throw py::type_error("array " + std::to_string(index) +
-                         " of a row has another dtype, or is not contiguous");
+                         " of a batch has another dtype, or is not contiguous");
   }
   auto array = py::reinterpret_borrow<Output<T>>(item);
-  CheckSize(array, seq_len, "the arrays of a row");
+  CheckSize(array, py::array(batch[0]).size(), "the arrays of a batch");
   return array.mutable_data();
 }
 
-void WriteRow(const py::array& tokens, const Array<int64_t>& starts,
-              const Pieces& pieces, const py::tuple& row) {
-  const auto& [documents, offsets, lengths, columns] = pieces;
+pax::Batch ToBatch(const py::tuple& arrays) {
+  if (arrays.size() != 6 || !py::isinstance<py::array>(arrays[0])) {
+    throw py::type_error("a batch must have six arrays");
+  }
+  const py::array ids = arrays[0];
+  if (ids.ndim() != 2) {
+    throw std::invalid_argument("the arrays of a batch must have two axes");
+  }
+  return {Memory<int32_t>(arrays, 0),
+          Memory<int32_t>(arrays, 1),
+          Memory<int32_t>(arrays, 2),
+          Memory<int32_t>(arrays, 3),
+          Memory<float>(arrays, 4),
+          Memory<float>(arrays, 5),
+          ids.shape(0),
+          ids.shape(1)};
+}
+
+void WriteRows(const py::array& tokens, const Array<int64_t>& starts,
+               const Plan& plan, const Array<int64_t>& rows,
+               const Array<int64_t>& places, const py::tuple& batch) {
+  const auto& [documents, offsets, lengths, columns, row_starts] = plan;
   CheckSize(offsets, documents.size(), "offsets");
   CheckSize(lengths, documents.size(), "lengths");
   CheckSize(columns, documents.size(), "columns");
+  CheckSize(places, rows.size(), "places");
   if (tokens.ndim() != 1 || !(tokens.flags() & py::array::c_style)) {
     throw std::invalid_argument("tokens must be one-dimensional, contiguous");
   }
-  if (row.size() != 6 || !py::isinstance<py::array>(row[0])) {
-    throw py::type_error("a row must have six arrays");
-  }
-  const int64_t seq_len = py::array(row[0]).size();
-  const pax::Row memory{
-      Memory<int32_t>(row, 0, seq_len), Memory<int32_t>(row, 1, seq_len),
-      Memory<int32_t>(row, 2, seq_len), Memory<int32_t>(row, 3, seq_len),
-      Memory<float>(row, 4, seq_len),   Memory<float>(row, 5, seq_len)};
+  const pax::Batch memory = ToBatch(batch);
   const auto write = [&](auto token) {
-    return WriteRowOf<decltype(token)>(tokens, starts, pieces, seq_len, memory);
+    return WriteRowsOf<decltype(token)>(tokens, starts, plan, rows, places,
+                                        memory);
   };
   if (write(uint16_t{}) || write(int32_t{}) || write(uint8_t{}) ||
       write(uint32_t{}) || write(int64_t{})) {
@@ -146,8 +168,8 @@ py::array_t<int64_t> Permute(const Array<int64_t>& indices, int64_t size,
 PYBIND11_MODULE(_host, m) {
   m.def("pack", &Pack, py::arg("lengths"), py::arg("seq_len"), py::arg("fit"),
         py::arg("block_size"));
-  m.def("write_row", &WriteRow, py::arg("tokens"), py::arg("starts"),
-        py::arg("pieces"), py::arg("row"));
+  m.def("write_rows", &WriteRows, py::arg("tokens"), py::arg("starts"),
+        py::arg("plan"), py::arg("rows"), py::arg("places"), py::arg("batch"));
   m.def("permute", &Permute, py::arg("indices"), py::arg("size"),
         py::arg("seed"));
 }

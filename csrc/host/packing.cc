@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -276,6 +277,82 @@ void Append(const Block& block, PackingPlan* plan) {
   }
 }
 
+// The row of a batch at `place`, as a batch of one row.
+Batch RowOf(const Batch& batch, int64_t place) {
+  const int64_t start = place * batch.seq_len;
+  return {batch.ids + start,
+          batch.labels + start,
+          batch.segment_ids + start,
+          batch.segment_pos + start,
+          batch.paddings + start,
+          batch.weights + start,
+          /*num_rows=*/1,
+          batch.seq_len};
+}
+
+void WritePadding(int64_t begin, int64_t end, const Batch& row) {
+  for (int32_t* array :
+       {row.ids, row.labels, row.segment_ids, row.segment_pos}) {
+    std::fill(array + begin, array + end, 0);
+  }
+  std::fill(row.paddings + begin, row.paddings + end, 1.0f);
+  std::fill(row.weights + begin, row.weights + end, 0.0f);
+}
+
+template <class Token>
+void WritePiece(const Token* tokens, int64_t size, int32_t segment,
+                int64_t column, const Batch& row) {
+  // One loop for each array: compilers vectorize them.
+  const auto to_id = [](Token token) { return static_cast<int32_t>(token); };
+  std::transform(tokens, tokens + size, row.ids + column, to_id);
+  std::transform(tokens + 1, tokens + 1 + size, row.labels + column, to_id);
+  std::fill_n(row.segment_ids + column, size, segment);
+  std::iota(row.segment_pos + column, row.segment_pos + column + size, 0);
+  std::fill_n(row.paddings + column, size, 0.0f);
+  std::fill_n(row.weights + column, size, 1.0f);
+}
+
+void CheckIndex(const char* name, int64_t index, int64_t limit) {
+  if (index >= 0 && index < limit) return;
+  throw std::out_of_range(std::string(name) + " must be within 0 and " +
+                          std::to_string(limit) + " (exclusive), got " +
+                          std::to_string(index));
+}
+
+template <class Token>
+void WriteRow(const PackedCorpus<Token>& corpus, int64_t index,
+              const Batch& row) {
+  const int64_t first = corpus.row_starts[index];
+  const int64_t last = corpus.row_starts[index + 1];
+  if (first < 0 || last < first || last > corpus.num_pieces) {
+    throw std::out_of_range("the pieces of row " + std::to_string(index) +
+                            " are outside of the plan");
+  }
+  // Positions below `end` are written.
+  int64_t end = 0;
+  for (int64_t piece = first; piece < last; ++piece) {
+    const int64_t document = corpus.documents[piece];
+    const int64_t offset = corpus.offsets[piece];
+    const int64_t size = corpus.lengths[piece];
+    const int64_t column = corpus.columns[piece];
+    CheckIndex("document", document, corpus.num_documents);
+    const int64_t start = corpus.starts[document];
+    if (size < 0 || column < end || column > row.seq_len - size || start < 0 ||
+        offset < 0 || start > corpus.num_tokens ||
+        offset > corpus.num_tokens - start ||
+        size >= corpus.num_tokens - start - offset) {
+      throw std::out_of_range("a piece of document " +
+                              std::to_string(document) +
+                              " is outside of its tokens or its row");
+    }
+    WritePadding(end, column, row);
+    WritePiece(corpus.tokens + start + offset, size,
+               static_cast<int32_t>(piece - first + 1), column, row);
+    end = column + size;
+  }
+  WritePadding(end, row.seq_len, row);
+}
+
 }  // namespace
 
 PackingPlan Pack(const int64_t* lengths, int64_t num_documents, int64_t seq_len,
@@ -300,42 +377,24 @@ PackingPlan Pack(const int64_t* lengths, int64_t num_documents, int64_t seq_len,
 }
 
 template <class Token>
-void WriteRow(const RowPieces<Token>& pieces, int64_t seq_len, const Row& row) {
-  for (int64_t piece = 0; piece < pieces.num_pieces; ++piece) {
-    const int64_t document = pieces.documents[piece];
-    const int64_t offset = pieces.offsets[piece];
-    const int64_t size = pieces.lengths[piece];
-    const int64_t column = pieces.columns[piece];
-    if (document < 0 || document >= pieces.num_documents) {
-      throw std::out_of_range("document " + std::to_string(document) +
-                              " is not in the corpus");
-    }
-    const int64_t start = pieces.starts[document];
-    if (size < 0 || column < 0 || column > seq_len - size || start < 0 ||
-        offset < 0 || start > pieces.num_tokens ||
-        offset > pieces.num_tokens - start ||
-        size >= pieces.num_tokens - start - offset) {
-      throw std::out_of_range("a piece of document " +
-                              std::to_string(document) +
-                              " is outside of its tokens or its row");
-    }
-    const Token* tokens = pieces.tokens + start + offset;
-    const auto segment = static_cast<int32_t>(piece + 1);
-    for (int64_t i = 0; i < size; ++i) {
-      row.ids[column + i] = static_cast<int32_t>(tokens[i]);
-      row.labels[column + i] = static_cast<int32_t>(tokens[i + 1]);
-      row.segment_ids[column + i] = segment;
-      row.segment_pos[column + i] = static_cast<int32_t>(i);
-      row.paddings[column + i] = 0;
-      row.weights[column + i] = 1;
-    }
+void WriteRows(const PackedCorpus<Token>& corpus, const int64_t* rows,
+               const int64_t* places, int64_t count, const Batch& batch) {
+  for (int64_t i = 0; i < count; ++i) {
+    CheckIndex("row", rows[i], corpus.num_rows);
+    CheckIndex("place", places[i], batch.num_rows);
+    WriteRow(corpus, rows[i], RowOf(batch, places[i]));
   }
 }
 
-template void WriteRow(const RowPieces<uint8_t>&, int64_t, const Row&);
-template void WriteRow(const RowPieces<uint16_t>&, int64_t, const Row&);
-template void WriteRow(const RowPieces<uint32_t>&, int64_t, const Row&);
-template void WriteRow(const RowPieces<int32_t>&, int64_t, const Row&);
-template void WriteRow(const RowPieces<int64_t>&, int64_t, const Row&);
+template void WriteRows(const PackedCorpus<uint8_t>&, const int64_t*,
+                        const int64_t*, int64_t, const Batch&);
+template void WriteRows(const PackedCorpus<uint16_t>&, const int64_t*,
+                        const int64_t*, int64_t, const Batch&);
+template void WriteRows(const PackedCorpus<uint32_t>&, const int64_t*,
+                        const int64_t*, int64_t, const Batch&);
+template void WriteRows(const PackedCorpus<int32_t>&, const int64_t*,
+                        const int64_t*, int64_t, const Batch&);
+template void WriteRows(const PackedCorpus<int64_t>&, const int64_t*,
+                        const int64_t*, int64_t, const Batch&);
 
 }  // namespace pax

@@ -36,19 +36,9 @@ struct PackingPlan {
 PackingPlan Pack(const int64_t* lengths, int64_t num_documents, int64_t seq_len,
                  Fit fit, int64_t block_size);
 
-// Arrays of a row, each of `seq_len` elements, initialized as padding.
-struct Row {
-  int32_t* ids;
-  int32_t* labels;
-  int32_t* segment_ids;
-  int32_t* segment_pos;
-  float* paddings;
-  float* weights;
-};
-
-// The pieces of a row, as in PackingPlan, and the tokens that they refer to.
+// Documents, and a plan of their rows as in PackingPlan.
 template <class Token>
-struct RowPieces {
+struct PackedCorpus {
   const Token* tokens;
   int64_t num_tokens;
   // Start of each document in `tokens`.
@@ -59,14 +49,31 @@ struct RowPieces {
   const int32_t* lengths;
   const int32_t* columns;
   int64_t num_pieces;
+  const int64_t* row_starts;
+  int64_t num_rows;
 };
 
-// Writes the pieces of a row: ids, the next token as label, segments from 1.
+// Arrays of shape [num_rows, seq_len].
+struct Batch {
+  int32_t* ids;
+  int32_t* labels;
+  int32_t* segment_ids;
+  int32_t* segment_pos;
+  float* paddings;
+  float* weights;
+  int64_t num_rows;
+  int64_t seq_len;
+};
+
+// Writes row `rows[i]` of the corpus into row `places[i]` of the batch, for
+// each i below `count`: ids, the next token as label, segments from 1, and
+// padding where no piece is.
 //
-// Throws std::out_of_range if a piece is outside of the tokens or the row;
-// the row is then written in part.
+// Throws std::out_of_range if a row, place or piece is outside of its arrays,
+// or overlaps the piece before it; the batch is then written in part.
 template <class Token>
-void WriteRow(const RowPieces<Token>& pieces, int64_t seq_len, const Row& row);
+void WriteRows(const PackedCorpus<Token>& corpus, const int64_t* rows,
+               const int64_t* places, int64_t count, const Batch& batch);
 
 }  // namespace pax
 

@@ -13,7 +13,6 @@ from pax.inputs import (
   file_fingerprints,
   packed_rows,
   packing,
-  record_sources,
   row_input,
   text_records,
   token_arrays,
@@ -78,7 +77,7 @@ class LanguageModelInput(row_input.RowInput):
   def sources(self) -> Sequence[row_input.RowSource]:
     """One source for each item of `data`."""
     return [
-      RowFiles([self._rows_of(array) for array in arrays])
+      row_input.RowConcatenation([self._rows_of(array) for array in arrays])
       for arrays in self._arrays
     ]
 
@@ -216,10 +215,3 @@ class LanguageModelInput(row_input.RowInput):
     else:
       plan = packing.plan(corpus.lengths, self.seq_len, layout)
     return packed_rows.PackedRows(corpus, plan, **checks)
-
-
-class RowFiles(record_sources.Concatenation, row_input.RowSource):
-  """The rows of several files."""
-
-  def padding(self) -> row_input.NestedMap:
-    return self.sources[0].padding()

@@ -3,17 +3,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import abc
 
 import numpy as np
+from jaxtyping import Bool, Int32, Int64
 
-from pax.inputs import batch_types, packing, record_sources, row_input
-from praxis import py_utils
-
-NestedMap = py_utils.NestedMap
+from pax.inputs import batch_types, packing, row_input
 
 
-class PackedRows(row_input.RowSource):
+class TokenRows(row_input.RowSource):
+  """Rows of `seq_len` ids and labels; subclasses define `write_tokens`."""
+
+  def __init__(self, seq_len: int, name: str, vocab_size: int | None):
+    """Defines the form of the rows.
+
+    Args:
+      seq_len: Length of a row.
+      name: File of the tokens, for messages.
+      vocab_size: Upper bound of the ids, exclusive; None is not checked.
+    """
+    self._seq_len, self._name, self._vocab_size = seq_len, name, vocab_size
+
+  @abc.abstractmethod
+  def write_tokens(
+    self,
+    indices: Int64[np.ndarray, 'N'],
+    batch: batch_types.LanguageModelBatch,
+    places: Int64[np.ndarray, 'N'],
+  ) -> None:
+    """Writes rows into a batch, as `write`, which checks the ids."""
+
+  def write(
+    self,
+    indices: Int64[np.ndarray, 'N'],
+    batch: batch_types.LanguageModelBatch,
+    places: Int64[np.ndarray, 'N'],
+  ) -> None:
+    self.write_tokens(indices, batch, places)
+    if self._vocab_size is not None:
+      self._check_ids(self._vocab_size, indices, batch, places)
+
+  def read(self, index: int) -> batch_types.LanguageModelBatch:
+    batch = self.padding().Transform(lambda x: x[np.newaxis])
+    self.write(np.array([index]), batch, np.array([0]))
+    return batch.Transform(lambda x: x[0])
+
+  def padding(self) -> batch_types.LanguageModelBatch:
+    return packing.empty_row(self._seq_len)
+
+  def _check_ids(
+    self,
+    vocab_size: int,
+    indices: Int64[np.ndarray, 'N'],
+    batch: batch_types.LanguageModelBatch,
+    places: Int64[np.ndarray, 'N'],
+  ) -> None:
+    """Checks all tokens of some rows of a batch.
+
+    `labels` of a packed row lacks the first id of each segment, `ids` the last.
+
+    Raises:
+      ValueError: An id is not below `vocab_size`.
+    """
+    for array in (batch.ids, batch.labels):
+      # Negative ids are large unsigned numbers.
+      tokens = array.view(np.uint32)
+      if len(places) != len(tokens):
+        tokens = tokens[places]
+      if tokens.size and tokens.max() >= vocab_size:
+        largest = array[places].view(np.uint32).max(axis=1)
+        row = np.flatnonzero(largest >= vocab_size)[0]
+        raise ValueError(
+          f'{self.where(int(indices[row]))} must have ids below {vocab_size},'
+          ' the vocabulary size of the model, got'
+          f' {largest[row].astype(np.int32)}; use the tokenizer of the model, or'
+          ' set VOCAB_SIZE'
+        )
+
+
+class PackedRows(TokenRows):
   """Documents that are packed by a plan; each is a segment of its row."""
 
   def __init__(
@@ -32,28 +100,27 @@ class PackedRows(row_input.RowSource):
       name: File of the tokens, for messages.
       vocab_size: Upper bound of the ids, exclusive; None is not checked.
     """
+    super().__init__(plan.seq_len, name, vocab_size)
     self._corpus, self._plan = corpus, plan
-    self._name, self._vocab_size = name, vocab_size
 
   def __len__(self) -> int:
     return self._plan.num_rows
 
-  def read(self, index: int) -> batch_types.LanguageModelBatch:
-    row = self.padding()
-    packing.write_row(row, index, self._corpus, self._plan)
-    _check_ids((row.ids, row.labels), self._vocab_size, self, index)
-    return row
+  def write_tokens(
+    self,
+    indices: Int64[np.ndarray, 'N'],
+    batch: batch_types.LanguageModelBatch,
+    places: Int64[np.ndarray, 'N'],
+  ) -> None:
+    packing.write_rows(batch, indices, self._corpus, self._plan, places)
 
   def where(self, index: int) -> str:
     first, end = self._plan.row_starts[index : index + 2]
     documents = self._plan.documents[first:end].tolist()
     return f'documents {documents} of {self._name}'
 
-  def padding(self) -> batch_types.LanguageModelBatch:
-    return packing.empty_row(self._plan.seq_len)
 
-
-class ContiguousRows(row_input.RowSource):
+class ContiguousRows(TokenRows):
   """Consecutive tokens: row i starts at token i times the length of a row.
 
   Each token is the label of the previous one, also across rows. Rows begin and
@@ -80,67 +147,43 @@ class ContiguousRows(row_input.RowSource):
       name: File of the tokens, for messages.
       vocab_size: Upper bound of the ids, exclusive; None is not checked.
     """
-    self._tokens, self._seq_len, self._eos_id = tokens, seq_len, eos_id
-    self._name, self._vocab_size = name, vocab_size
-    # Arrays of a row that is one segment; rows share them.
-    self._constants = {
-      'paddings': np.zeros(seq_len, np.float32),
-      'weights': np.ones(seq_len, np.float32),
-      'segment_ids': np.ones(seq_len, np.int32),
-      'segment_pos': np.arange(seq_len, dtype=np.int32),
-    }
-    for array in self._constants.values():
-      array.flags.writeable = False
+    super().__init__(seq_len, name, vocab_size)
+    # Slices of `np.memmap` are slow.
+    self._tokens, self._eos_id = np.asarray(tokens), eos_id
 
   def __len__(self) -> int:
     return max(0, len(self._tokens) - 1) // self._seq_len
 
-  def read(self, index: int) -> batch_types.LanguageModelBatch:
+  def write_tokens(
+    self,
+    indices: Int64[np.ndarray, 'N'],
+    batch: batch_types.LanguageModelBatch,
+    places: Int64[np.ndarray, 'N'],
+  ) -> None:
     length = self._seq_len
-    start = index * length
-    tokens = self._tokens[start : start + length + 1].astype(np.int32)
-    _check_ids((tokens,), self._vocab_size, self, index)
-    row = NestedMap(ids=tokens[:-1], labels=tokens[1:], **self._constants)
-    if self._eos_id is not None:
-      is_last = row.ids == self._eos_id
-      row.segment_ids, row.segment_pos = self._segments(is_last)
-      row.weights = 1 - is_last.astype(np.float32)
-    return row
-
-  def _segments(self, is_last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns segment ids and positions, given the ends of segments."""
-    starts = np.flatnonzero(is_last[:-1]) + 1
-    segment_ids = self._constants['segment_ids'].copy()
-    segment_ids[starts] = np.arange(2, len(starts) + 2)
-    np.maximum.accumulate(segment_ids, out=segment_ids)
-    firsts = np.concatenate([[0], starts]).astype(np.int32)
-    return segment_ids, self._constants['segment_pos'] - firsts[segment_ids - 1]
+    for index, place in zip(indices.tolist(), places.tolist(), strict=True):
+      tokens = self._tokens[index * length : (index + 1) * length + 1]
+      batch.ids[place], batch.labels[place] = tokens[:-1], tokens[1:]
+    batch.paddings[places] = 0
+    if self._eos_id is None:
+      batch.weights[places], batch.segment_ids[places] = 1, 1
+      batch.segment_pos[places] = np.arange(length)
+      return
+    is_last = batch.ids[places] == self._eos_id
+    batch.weights[places] = 1 - is_last.astype(np.float32)
+    batch.segment_ids[places], batch.segment_pos[places] = _segments(is_last)
 
   def where(self, index: int) -> str:
     start = index * self._seq_len
     return f'tokens {start} to {start + self._seq_len} of {self._name}'
 
-  def padding(self) -> batch_types.LanguageModelBatch:
-    return packing.empty_row(self._seq_len)
 
-
-def _check_ids(
-  tokens: Sequence[np.ndarray],
-  vocab_size: int | None,
-  source: record_sources.RecordSource,
-  index: int,
-) -> None:
-  """Checks all tokens of a row.
-
-  `labels` of a packed row lacks the first id of each segment, `ids` the last.
-  """
-  if vocab_size is None:
-    return
-  # Negative ids are large unsigned numbers.
-  largest = max(int(array.view(np.uint32).max()) for array in tokens)
-  if largest >= vocab_size:
-    raise ValueError(
-      f'{source.where(index)} must have ids below {vocab_size}, the vocabulary'
-      f' size of the model, got {np.uint32(largest).astype(np.int32)}; use the'
-      ' tokenizer of the model, or set VOCAB_SIZE'
-    )
+def _segments(
+  is_last: Bool[np.ndarray, 'N T'],
+) -> tuple[Int32[np.ndarray, 'N T'], Int32[np.ndarray, 'N T']]:
+  """Returns segment ids and positions, given the ends of segments."""
+  is_first = np.zeros(is_last.shape, np.int32)
+  is_first[:, 1:] = is_last[:, :-1]
+  positions = np.arange(is_last.shape[1], dtype=np.int32)
+  firsts = np.maximum.accumulate(is_first * positions, axis=1)
+  return 1 + np.cumsum(is_first, axis=1, dtype=np.int32), positions - firsts

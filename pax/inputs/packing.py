@@ -28,7 +28,7 @@ ALGORITHMS = (BEST_FIT, FIRST_FIT)
 # Documents that are packed together: bounds the time and memory of packing.
 BLOCK_SIZE = 1 << 16
 
-# Arrays of a row, in the order of `write_row`.
+# Arrays of a batch, in the order of `packing_reference.write_rows`.
 _FIELDS = (
   'ids',
   'labels',
@@ -146,50 +146,31 @@ def _padding(shape: tuple[int, ...]) -> batch_types.LanguageModelBatch:
   )
 
 
-def fill(
+def write_rows(
   batch: batch_types.LanguageModelBatch,
   rows: Sequence[int],
   corpus: Corpus,
   plan: PackingPlan,
-) -> batch_types.LanguageModelBatch:
-  """Writes rows of the packed corpus into the first rows of a batch.
+  places: Sequence[int] | None = None,
+) -> None:
+  """Writes rows of the packed corpus into a batch.
 
   Args:
-    batch: An empty batch; it is modified.
+    batch: Arrays of shape [B, T]; they are modified.
     rows: Indices of rows of the plan.
     corpus: The documents.
     plan: The placement of their pieces.
-
-  Returns:
-    The batch.
+    places: For each of `rows`, the row of the batch that it is written to;
+      by default the first ones.
   """
-  for batch_row, row in enumerate(rows):
-    write_row(batch.Transform(lambda x, i=batch_row: x[i]), row, corpus, plan)
-  return batch
-
-
-def write_row(
-  out: batch_types.LanguageModelBatch,
-  row: int,
-  corpus: Corpus,
-  plan: PackingPlan,
-) -> None:
-  """Writes a row of the packed corpus.
-
-  Args:
-    out: A row of padding, arrays of shape [T]; it is modified.
-    row: Index of the row of the plan.
-    corpus: The documents.
-    plan: The placement of their pieces.
-  """
-  pieces = slice(*plan.row_starts[row : row + 2])
-  write = packing_reference.write_row
+  write = packing_reference.write_rows
   if (ext := native.load()) and corpus.tokens.dtype in _NATIVE_DTYPES:
-    write = ext.write_row
-  arrays = (plan.documents, plan.offsets, plan.lengths, plan.columns)
+    write = ext.write_rows
   write(
     corpus.tokens,
     corpus.starts,
-    tuple(array[pieces] for array in arrays),
-    tuple(out[name] for name in _FIELDS),
+    plan[1:],
+    np.asarray(rows),
+    np.arange(len(rows)) if places is None else np.asarray(places),
+    tuple(batch[name] for name in _FIELDS),
   )

@@ -51,22 +51,41 @@ def pack(
   )
 
 
-def write_row(
+def write_rows(
+  tokens: np.ndarray,
+  starts: np.ndarray,
+  plan: Sequence[np.ndarray],
+  rows: np.ndarray,
+  places: np.ndarray,
+  batch: Sequence[np.ndarray],
+) -> None:
+  """Writes rows: ids, the next token as label, segments from 1, and padding.
+
+  Args:
+    tokens: Concatenated tokens of all documents.
+    starts: Start of each document in `tokens`, and the end of the last.
+    plan: The arrays that `pack` returns.
+    rows: Indices of rows of the plan.
+    places: For each of them, the row of the batch that it is written to.
+    batch: The arrays ids, labels, segment_ids, segment_pos, paddings and
+      weights, of shape [B, T].
+  """
+  *pieces, row_starts = plan
+  for row, place in zip(rows, places, strict=True):
+    of_row = slice(*row_starts[row : row + 2])
+    arrays = [array[place] for array in batch]
+    _write_row(tokens, starts, [array[of_row] for array in pieces], arrays)
+
+
+def _write_row(
   tokens: np.ndarray,
   starts: np.ndarray,
   pieces: Sequence[np.ndarray],
   row: Sequence[np.ndarray],
 ) -> None:
-  """Writes the pieces of a row: ids, the next token as label, segments from 1.
-
-  Args:
-    tokens: Concatenated tokens of all documents.
-    starts: Start of each document in `tokens`, and the end of the last.
-    pieces: Document, offset in it, length and column of each piece.
-    row: Padding that is written: ids, labels, segment_ids, segment_pos,
-      paddings and weights.
-  """
   ids, labels, segment_ids, segment_pos, paddings, weights = row
+  for array in row:
+    array[:] = array is paddings
   for segment_id, piece in enumerate(zip(*pieces, strict=True), start=1):
     document, offset, size, column = map(int, piece)
     start = int(starts[document]) + offset

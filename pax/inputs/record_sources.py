@@ -42,10 +42,11 @@ class Concatenation(RecordSource[Record_co]):
 
   def __init__(self, sources: Sequence[RecordSource[Record_co]]):
     self.sources = tuple(sources)
-    self._ends = list(itertools.accumulate(map(len, self.sources)))
+    # Number of records up to the end of each source.
+    self.ends = list(itertools.accumulate(map(len, self.sources)))
 
   def __len__(self) -> int:
-    return self._ends[-1] if self._ends else 0
+    return self.ends[-1] if self.ends else 0
 
   def read(self, index: int) -> Record_co:
     source, local_index = self._find(index)
@@ -59,6 +60,6 @@ class Concatenation(RecordSource[Record_co]):
     """Returns the source of a record, and its index there."""
     if not 0 <= index < len(self):
       raise IndexError(f'index must be below {len(self)}, got {index}')
-    number = bisect.bisect_right(self._ends, index)
+    number = bisect.bisect_right(self.ends, index)
     source = self.sources[number]
-    return source, index - self._ends[number] + len(source)
+    return source, index - self.ends[number] + len(source)

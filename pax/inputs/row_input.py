@@ -23,10 +23,52 @@ NestedMap = py_utils.NestedMap
 
 
 class RowSource(record_sources.RecordSource[NestedMap], Protocol):
-  """Rows: maps of arrays whose shapes are equal in all rows."""
+  """Rows: maps of arrays whose shapes and dtypes are equal in all rows."""
 
   def padding(self) -> NestedMap:
     """Returns a row without content, to fill the last batch."""
+
+  def write(
+    self,
+    indices: Int64[np.ndarray, 'N'],
+    batch: NestedMap,
+    places: Int64[np.ndarray, 'N'],
+  ) -> None:
+    """Writes rows into a batch; override it where rows can be written at once.
+
+    Args:
+      indices: Indices of the rows.
+      batch: Arrays of rows, not initialized.
+      places: For each of `indices`, the row of the batch that it is written to.
+
+    Raises:
+      UnreadableRecordError: A record is corrupt; rows may be left unwritten.
+    """
+    for index, place in zip(indices.tolist(), places.tolist(), strict=True):
+      row = self.read(index)
+      for name, array in batch.items():
+        array[place] = row[name]
+
+
+class RowConcatenation(record_sources.Concatenation[NestedMap], RowSource):
+  """The rows of several sources, one source after the other."""
+
+  sources: tuple[RowSource, ...]
+
+  def padding(self) -> NestedMap:
+    return self.sources[0].padding()
+
+  def write(
+    self,
+    indices: Int64[np.ndarray, 'N'],
+    batch: NestedMap,
+    places: Int64[np.ndarray, 'N'],
+  ) -> None:
+    numbers = np.searchsorted(self.ends, indices, side='right')
+    for number in np.unique(numbers):
+      source, is_in = self.sources[number], numbers == number
+      first = self.ends[number] - len(source)
+      source.write(indices[is_in] - first, batch, places[is_in])
 
 
 class RowInput(indexed.IndexedInput, abc.ABC):
@@ -79,32 +121,41 @@ class RowInput(indexed.IndexedInput, abc.ABC):
     positions: Int64[np.ndarray, 'N'],
   ) -> NestedMap:
     del positions
-    rows, weights = [], np.ones(len(indices), np.float32)
-    for i, index in enumerate(indices.tolist()):
-      try:
-        rows.append(self._rows.read(index))
-      except record_sources.UnreadableRecordError as e:
-        self._count_corrupt(e)
-        rows.append(self.sources[0].padding())
-        weights[i] = 0
-    batch = self._stack(rows)
+    batch = self._empty_batch(len(indices))
+    weights = np.ones(len(indices), np.float32)
+    places = np.arange(len(indices))
+    try:
+      self._rows.write(indices, batch, places)
+    except record_sources.UnreadableRecordError:
+      for place in places:
+        weights[place] = self._write_or_pad(indices[place], batch, place)
     batch.eval_sample_weights = weights
     return batch
 
   def padded(self, batch: NestedMap, num_rows: int) -> NestedMap:
-    padding = self._stack([self.sources[0].padding()] * num_rows)
+    padding = self._empty_batch(num_rows)
+    for name, row in self._rows.padding().items():
+      padding[name][:] = row
     padding.eval_sample_weights = np.zeros(num_rows, np.float32)
     return NestedMap(
       {name: np.concatenate([batch[name], padding[name]]) for name in padding}
     )
 
-  def _stack(self, rows: Sequence[NestedMap]) -> NestedMap:
-    if not rows:
-      row = self.sources[0].padding()
-      return row.Transform(lambda x: np.zeros((0, *x.shape), x.dtype))
-    return NestedMap(
-      {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+  def _empty_batch(self, num_rows: int) -> NestedMap:
+    return self._rows.padding().Transform(
+      lambda x: np.empty((num_rows, *x.shape), x.dtype)
     )
+
+  def _write_or_pad(self, index: int, batch: NestedMap, place: int) -> float:
+    """Writes a row, or padding where it is corrupt; returns its weight."""
+    try:
+      self._rows.write(np.array([index]), batch, np.array([place]))
+    except record_sources.UnreadableRecordError as e:
+      self._count_corrupt(e)
+      for name, row in self._rows.padding().items():
+        batch[name][place] = row
+      return 0.0
+    return 1.0
 
   def _count_corrupt(self, error: record_sources.UnreadableRecordError) -> None:
     self.num_corrupt_records += 1
@@ -122,8 +173,8 @@ class RowInput(indexed.IndexedInput, abc.ABC):
     )
 
   @functools.cached_property
-  def _rows(self) -> record_sources.Concatenation[NestedMap]:
-    rows = record_sources.Concatenation(self.sources)
+  def _rows(self) -> RowConcatenation:
+    rows = RowConcatenation(self.sources)
     if not len(rows):
       raise ValueError(f'the data of input {self.name!r} have no rows')
     return rows

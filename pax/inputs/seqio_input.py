@@ -474,9 +474,25 @@ class SeqIOInput(base_input.BaseInput):
 
     Features that are token ids already have none.
     """
+    return {
+      name: seqio_tasks.comparable_vocabulary(vocabulary)
+      for name, vocabulary in self._tokenizers.items()
+    }
+
+  def vocabulary_sizes(self) -> Mapping[str, int]:
+    """Returns the number of ids of `inputs` and `targets`, as in batches."""
+    return {
+      name: vocabulary.vocab_size
+      for name, vocabulary in self._tokenizers.items()
+      if name in ('inputs', 'targets')
+    }
+
+  @property
+  def _tokenizers(self) -> Mapping[str, Any]:
+    """The vocabularies of SeqIO that map text to ids, by feature."""
     pass_through = self._seqio.PassThroughVocabulary
     return {
-      name: seqio_tasks.comparable_vocabulary(feature.vocabulary)
+      name: feature.vocabulary
       for name, feature in self._task.output_features.items()
       if not isinstance(feature.vocabulary, pass_through)
     }

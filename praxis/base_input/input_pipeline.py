@@ -299,6 +299,13 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
     """
     return {}
 
+  def vocabulary_sizes(self) -> Mapping[str, int]:
+    """Returns the number of ids of each vocabulary that declares it.
+
+    A training job compares them with the vocabulary size of a language model.
+    """
+    return {}
+
   def data_fingerprint(self) -> data_fingerprints.Fingerprint:
     """Returns the properties that determine the data and their order.
 

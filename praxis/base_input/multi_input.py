@@ -105,6 +105,13 @@ class MultiInput(BaseInput):
       for feature, vocabulary in child.vocabularies().items()
     }
 
+  def vocabulary_sizes(self) -> Mapping[str, int]:
+    return {
+      f'{name}.{feature}': size
+      for name, child in self._inputs.items()
+      for feature, size in child.vocabulary_sizes().items()
+    }
+
   def _child_params(
     self, name: str, params: pax_fiddle.Config[BaseInput]
   ) -> pax_fiddle.Config[BaseInput]:

@@ -77,6 +77,29 @@ void CheckPlan(const pax::PackingPlan& plan,
   for (int64_t length : rest) Expect(length == 0, "labels left", length);
 }
 
+// The memory of a batch, which is not initialized as padding.
+struct Arrays {
+  Arrays(int64_t num_rows, int64_t seq_len)
+      : num_rows(num_rows), seq_len(seq_len) {
+    for (auto* array : {&ids, &labels, &segment_ids, &segment_pos}) {
+      array->assign(num_rows * seq_len, -1);
+    }
+    for (auto* array : {&paddings, &weights}) {
+      array->assign(num_rows * seq_len, -1);
+    }
+  }
+
+  pax::Batch batch() {
+    return {ids.data(),         labels.data(),   segment_ids.data(),
+            segment_pos.data(), paddings.data(), weights.data(),
+            num_rows,           seq_len};
+  }
+
+  int64_t num_rows, seq_len;
+  std::vector<int32_t> ids, labels, segment_ids, segment_pos;
+  std::vector<float> paddings, weights;
+};
+
 // Writes the rows of a plan of documents that hold `lengths` + 1 tokens.
 void CheckRows(const pax::PackingPlan& plan,
                const std::vector<int64_t>& lengths, int64_t seq_len) {
@@ -85,21 +108,30 @@ void CheckRows(const pax::PackingPlan& plan,
     starts.push_back(starts.back() + std::max<int64_t>(length, 0) + 1);
   }
   std::vector<uint16_t> tokens(starts.back(), 7);
-  std::vector<int32_t> ids(seq_len), labels(seq_len), segments(seq_len),
-      positions(seq_len);
-  std::vector<float> paddings(seq_len), weights(seq_len);
-  const pax::Row row{ids.data(),       labels.data(),   segments.data(),
-                     positions.data(), paddings.data(), weights.data()};
-  for (size_t i = 0; i + 1 < plan.row_starts.size(); ++i) {
-    const int64_t first = plan.row_starts[i];
-    pax::WriteRow(
-        pax::RowPieces<uint16_t>{
-            tokens.data(), static_cast<int64_t>(tokens.size()), starts.data(),
-            static_cast<int64_t>(lengths.size()), &plan.documents[first],
-            &plan.offsets[first], &plan.lengths[first], &plan.columns[first],
-            plan.row_starts[i + 1] - first},
-        seq_len, row);
-    Expect(ids[0] == 7 && segments[0] == 1, "first position", ids[0]);
+  const auto num_rows = static_cast<int64_t>(plan.row_starts.size()) - 1;
+  const pax::PackedCorpus<uint16_t> corpus{
+      tokens.data(),
+      static_cast<int64_t>(tokens.size()),
+      starts.data(),
+      static_cast<int64_t>(lengths.size()),
+      plan.documents.data(),
+      plan.offsets.data(),
+      plan.lengths.data(),
+      plan.columns.data(),
+      static_cast<int64_t>(plan.documents.size()),
+      plan.row_starts.data(),
+      num_rows};
+  Arrays arrays(1, seq_len);
+  const int64_t place = 0;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    pax::WriteRows(corpus, &row, &place, 1, arrays.batch());
+    Expect(arrays.ids[0] == 7 && arrays.segment_ids[0] == 1, "first position",
+           arrays.ids[0]);
+    for (int64_t i = 0; i < seq_len; ++i) {
+      const bool is_padding = arrays.segment_ids[i] == 0;
+      Expect(arrays.ids[i] == (is_padding ? 0 : 7), "id", arrays.ids[i]);
+      Expect(arrays.paddings[i] == (is_padding ? 1 : 0), "padding", i);
+    }
   }
 }
 
@@ -135,28 +167,31 @@ void TestPack(Random& random) {
   }
 }
 
-void TestWriteRow(Random& random) {
+void TestWriteRows(Random& random) {
   std::vector<uint16_t> tokens(random() % 9);
   const auto count = static_cast<int64_t>(tokens.size());
-  constexpr int64_t kSeqLen = 8;
-  std::vector<int32_t> ids(kSeqLen), labels(kSeqLen), segments(kSeqLen),
-      positions(kSeqLen);
-  std::vector<float> paddings(kSeqLen), weights(kSeqLen);
   const auto any = [&] {
     return random.Of({0, 1, 2, 7, 8, 9, -1, count, count - 1, kMost, kLeast});
   };
+  const auto index = [&] { return random.Of({0, 0, 0, 0, 1, 2, -1, kMost}); };
   const std::vector<int64_t> starts = {any(), any()};
-  const std::vector<int64_t> documents = {random.Of({0, 0, 0, 1, -1, kMost})};
-  const std::vector<int64_t> offsets = {any()};
-  const std::vector<int32_t> lengths = {static_cast<int32_t>(any())};
-  const std::vector<int32_t> columns = {static_cast<int32_t>(any())};
+  const std::vector<int64_t> documents = {index(), index()};
+  const std::vector<int64_t> offsets = {any(), any()};
+  const auto narrow = [&] { return static_cast<int32_t>(any()); };
+  const std::vector<int32_t> lengths = {narrow(), narrow()};
+  const std::vector<int32_t> columns = {narrow(), narrow()};
+  const std::vector<int64_t> row_starts = {random.Of({0, 0, 1, -1}),
+                                           random.Of({1, 2, 2, 3, kMost})};
+  const std::vector<int64_t> rows = {index(), index()};
+  const std::vector<int64_t> places = {index(), index()};
+  Arrays arrays(2, 8);
   try {
-    pax::WriteRow(pax::RowPieces<uint16_t>{tokens.data(), count, starts.data(),
-                                           1, documents.data(), offsets.data(),
-                                           lengths.data(), columns.data(), 1},
-                  kSeqLen,
-                  pax::Row{ids.data(), labels.data(), segments.data(),
-                           positions.data(), paddings.data(), weights.data()});
+    pax::WriteRows(
+        pax::PackedCorpus<uint16_t>{tokens.data(), count, starts.data(), 1,
+                                    documents.data(), offsets.data(),
+                                    lengths.data(), columns.data(), 2,
+                                    row_starts.data(), 1},
+        rows.data(), places.data(), 2, arrays.batch());
   } catch (const std::out_of_range&) {
   }
 }
@@ -188,7 +223,7 @@ int main() {
   Random random;
   for (int i = 0; i < 1000; ++i) {
     TestPack(random);
-    TestWriteRow(random);
+    TestWriteRows(random);
     TestPermute(random);
   }
   if (failures == 0) std::printf("PASS\n");

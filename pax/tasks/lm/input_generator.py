@@ -106,7 +106,8 @@ class TextInput(base_input.BaseInput):
     batch = packing.empty_batch(self.batch_size, self.max_sequence_length)
     batch.eval_sample_weights = np.zeros(self.batch_size, np.float32)
     batch.eval_sample_weights[: len(rows)] = 1
-    return packing.fill(batch, rows, self._corpus, self._plan)
+    packing.write_rows(batch, rows, self._corpus, self._plan)
+    return batch
 
   def reset(self) -> None:
     self._set_state_internal({'examples': 0})

@@ -201,10 +201,13 @@ def test_each_host_reads_only_its_rows(folder, monkeypatch):
   reads = [[] for _ in hosts]
   for host, indices in zip(hosts, reads, strict=True):
     rows = host.sources[0]
-    read_row = rows.read
-    monkeypatch.setattr(
-      rows, 'read', lambda i, r=read_row, s=indices: s.append(i) or r(i)
-    )
+    write = rows.write
+
+    def record(rows, *args, write=write, indices=indices):
+      indices += rows.tolist()
+      write(rows, *args)
+
+    monkeypatch.setattr(rows, 'write', record)
     host.get_next()
   assert [len(indices) for indices in reads] == [2] * 4
   assert len(set(sum(reads, []))) == GLOBAL_BATCH

@@ -78,19 +78,21 @@ def test_rows(dtype):
     tokens=corpus.tokens.astype(dtype), starts=corpus.starts
   )
   plan = packing.plan(corpus.lengths, 32)
-  for row in range(plan.num_rows):
-    rows = [packing.empty_row(32) for _ in range(2)]
-    pieces = slice(*plan.row_starts[row : row + 2])
-    for write, out in zip(
-      (host.write_row, reference.write_row), rows, strict=True
-    ):
-      write(
-        *(corpus.tokens, corpus.starts),
-        tuple(array[pieces] for array in plan[1:5]),
-        tuple(out[name] for name in packing._FIELDS),
-      )
-    for name in packing._FIELDS:
-      np.testing.assert_array_equal(rows[0][name], rows[1][name])
+  # Some rows, in another order, between others.
+  rows = rng.permutation(plan.num_rows)[:-3]
+  places = rng.permutation(plan.num_rows)[:-3]
+  batches = [packing.empty_batch(plan.num_rows, 32) for _ in range(2)]
+  for write, batch in zip(
+    (host.write_rows, reference.write_rows), batches, strict=True
+  ):
+    for array in batch.values():
+      array[:] = -1
+    arrays = tuple(batch[name] for name in packing._FIELDS)
+    write(corpus.tokens, corpus.starts, plan[1:], rows, places, arrays)
+  for name in packing._FIELDS:
+    np.testing.assert_array_equal(batches[0][name], batches[1][name])
+    is_written = (batches[0][name] != -1).all(axis=1)
+    np.testing.assert_array_equal(np.flatnonzero(is_written), np.sort(places))
 
 
 @needs_host
@@ -142,6 +144,9 @@ PIECE = {
   'offsets': np.array([0]),
   'lengths': np.array([9], np.int32),
   'columns': np.array([0], np.int32),
+  'row_starts': np.array([0, 1]),
+  'rows': np.array([0]),
+  'places': np.array([1]),
 }
 
 
@@ -161,29 +166,55 @@ PIECE = {
     ({'columns': np.array([-1], np.int32)}, IndexError),
     ({'starts': np.array([2**63 - 1, 0])}, IndexError),
     ({'starts': np.array([-4, 0])}, IndexError),
+    ({'row_starts': np.array([0, 2])}, IndexError),
+    ({'row_starts': np.array([-1, 1])}, IndexError),
+    ({'row_starts': np.array([1, 0])}, IndexError),
+    ({'row_starts': np.array([], np.int64)}, IndexError),
+    ({'rows': np.array([1])}, IndexError),
+    ({'rows': np.array([-1])}, IndexError),
+    ({'places': np.array([2])}, IndexError),
+    ({'places': np.array([-(2**63)])}, IndexError),
+    ({'places': np.array([0, 1])}, ValueError),
     ({'columns': np.array([0, 1], np.int32)}, ValueError),
     ({'tokens': np.arange(10.0)}, ValueError),
     ({'tokens': np.arange(20, dtype=np.uint16)[::2]}, ValueError),
-    ({'labels': np.zeros(15, np.int32)}, ValueError),
-    ({'weights': np.zeros(16)}, TypeError),
+    ({'labels': np.zeros(31, np.int32)}, ValueError),
+    ({'ids': np.zeros(32, np.int32)}, ValueError),
+    ({'weights': np.zeros((2, 16))}, TypeError),
   ],
 )
 def test_pieces_outside_of_their_arrays(changes, error):
-  row = packing.empty_row(16)
-  values = PIECE | dict(row) | changes
-  pieces = ('documents', 'offsets', 'lengths', 'columns')
+  batch = packing.empty_batch(2, 16)
+  values = PIECE | dict(batch) | changes
+  plan = ('documents', 'offsets', 'lengths', 'columns', 'row_starts')
   arguments = [
     values['tokens'],
     values['starts'],
-    tuple(values[name] for name in pieces),
+    tuple(values[name] for name in plan),
+    values['rows'],
+    values['places'],
     tuple(values[name] for name in packing._FIELDS),
   ]
   if error is None:
-    host.write_row(*arguments)
-    assert row.labels.tolist() == [*range(1, 10), *[0] * 7]
+    host.write_rows(*arguments)
+    assert batch.labels[1].tolist() == [*range(1, 10), *[0] * 7]
   else:
     with pytest.raises(error):
-      host.write_row(*arguments)
+      host.write_rows(*arguments)
+
+
+@needs_host
+def test_pieces_that_overlap():
+  pair = np.array([0, 0])
+  columns, lengths = np.array([0, 3], np.int32), np.array([4, 4], np.int32)
+  plan = (pair, pair, lengths, columns, np.array([0, 2]))
+  batch = packing.empty_batch(1, 16)
+  arrays = tuple(batch[name] for name in packing._FIELDS)
+  indices = np.array([0])
+  with pytest.raises(IndexError, match='a piece of document 0'):
+    host.write_rows(
+      np.arange(9), PIECE['starts'], plan, indices, indices, arrays
+    )
 
 
 @needs_host

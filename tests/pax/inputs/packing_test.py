@@ -18,7 +18,8 @@ def pack(documents, seq_len):
   )
   plan = packing.plan(corpus.lengths, seq_len)
   batch = packing.empty_batch(plan.num_rows, seq_len)
-  return packing.fill(batch, range(plan.num_rows), corpus, plan), corpus
+  packing.write_rows(batch, range(plan.num_rows), corpus, plan)
+  return batch, corpus
 
 
 def test_one_document_by_hand():

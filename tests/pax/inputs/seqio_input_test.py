@@ -269,6 +269,10 @@ class TestData:
       (x + y).replace(' ', '') for x, y in pairs
     ]
     assert source.vocabularies()['targets'].digest.startswith('sha256:')
+    vocabulary = source.task_inst.output_features['targets'].vocabulary
+    sizes = dict.fromkeys(lengths, vocabulary.vocab_size)
+    assert source.vocabulary_sizes() == sizes
+    assert make(mixture_name=COUNTS).vocabulary_sizes() == {}
     source = make(mixture_name=TEXT, task_feature_lengths={'targets': 24})
     row = source.get_next().labels[1]
     assert source.ids_to_strings(row, None) == [_TEXTS[1]]
