@@ -73,11 +73,11 @@ class TokenRows(row_input.RowSource):
       if tokens.size and tokens.max() >= vocab_size:
         largest = array[places].view(np.uint32).max(axis=1)
         row = np.flatnonzero(largest >= vocab_size)[0]
+        token = largest[row].astype(np.int32)
         raise ValueError(
           f'{self.where(int(indices[row]))} must have ids below {vocab_size},'
-          ' the vocabulary size of the model, got'
-          f' {largest[row].astype(np.int32)}; use the tokenizer of the model, or'
-          ' set VOCAB_SIZE'
+          f' the vocabulary size of the model, got {token}; use'
+          ' the tokenizer of the model, or set VOCAB_SIZE'
         )
 
 

@@ -470,32 +470,10 @@ class SeqIOInput(base_input.BaseInput):
     return seqio_datasets.split_ragged(dataset, num_examples)
 
   def vocabularies(self) -> Mapping[str, base_input.Vocabulary]:
-    """Returns the vocabularies of the features of the task.
-
-    Features that are token ids already have none.
-    """
-    return {
-      name: seqio_tasks.comparable_vocabulary(vocabulary)
-      for name, vocabulary in self._tokenizers.items()
-    }
+    return seqio_tasks.vocabularies(self._task)
 
   def vocabulary_sizes(self) -> Mapping[str, int]:
-    """Returns the number of ids of `inputs` and `targets`, as in batches."""
-    return {
-      name: vocabulary.vocab_size
-      for name, vocabulary in self._tokenizers.items()
-      if name in ('inputs', 'targets')
-    }
-
-  @property
-  def _tokenizers(self) -> Mapping[str, Any]:
-    """The vocabularies of SeqIO that map text to ids, by feature."""
-    pass_through = self._seqio.PassThroughVocabulary
-    return {
-      name: feature.vocabulary
-      for name, feature in self._task.output_features.items()
-      if not isinstance(feature.vocabulary, pass_through)
-    }
+    return seqio_tasks.vocabulary_sizes(self._task)
 
   def _vocabulary(self, key: str | None) -> Any:
     if self.overridden_vocab is not None:

@@ -150,7 +150,37 @@ def find(seqio: Any, name: str) -> Any:
   return seqio.get_mixture_or_task(name)
 
 
-def comparable_vocabulary(vocabulary: Any) -> base_input.Vocabulary:
+def vocabularies(task: Any) -> dict[str, base_input.Vocabulary]:
+  """Returns the vocabularies of the features of a task or mixture.
+
+  Features that are token ids already have none.
+  """
+  return {
+    name: _comparable_vocabulary(vocabulary)
+    for name, vocabulary in _tokenizers(task).items()
+  }
+
+
+def vocabulary_sizes(task: Any) -> dict[str, int]:
+  """Returns the number of ids of `inputs` and `targets`, as in batches."""
+  return {
+    name: vocabulary.vocab_size
+    for name, vocabulary in _tokenizers(task).items()
+    if name in ('inputs', 'targets')
+  }
+
+
+def _tokenizers(task: Any) -> dict[str, Any]:
+  """Returns the vocabularies of features that are text."""
+  pass_through = load('a vocabulary').PassThroughVocabulary
+  return {
+    name: feature.vocabulary
+    for name, feature in task.output_features.items()
+    if not isinstance(feature.vocabulary, pass_through)
+  }
+
+
+def _comparable_vocabulary(vocabulary: Any) -> base_input.Vocabulary:
   """Returns the SentencePiece model of a vocabulary, else its type and size."""
   name = f'{type(vocabulary).__name__} of {vocabulary.vocab_size} ids'
   model = getattr(vocabulary, 'sp_model', None)

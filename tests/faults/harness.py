@@ -33,7 +33,7 @@ from tests.testing import polling, programs
 
 DONE, ERROR, PREEMPTED = 0, 1, 75  # Exit codes, as documented.
 KILLED = -signal.SIGKILL
-TIMEOUT_SECS = 240
+TIMEOUT_SECS = 600
 _BATCH_SIZE = 8
 # `ctypes` makes it another server than that of other tests: it has the library.
 _PRELOADED = (*binary.PRELOADED, 'ctypes')

@@ -19,7 +19,8 @@ from pax import storage
 from tests.testing import programs
 
 EXPERIMENTS = 'tests.integration.experiments'
-TIMEOUT_SECS = 120
+# A job with TensorFlow takes 20 s; other tests may use the cores, too.
+TIMEOUT_SECS = 600
 # What a run imports on its way.
 PRELOADED = (
   EXPERIMENTS,

@@ -30,7 +30,6 @@ Config = pax_fiddle.Config
 DATA_VARIABLE = 'PAX_TEST_SEQIO_DATA'
 TASK = 'questions'
 LENGTHS = {'inputs': 16, 'targets': 8}
-BATCH_SIZE = 4
 # Neither a multiple of the batch size nor of the number of hosts.
 NUM_EVALUATED = 13
 VOCABULARY_SIZE = 64
@@ -141,6 +140,8 @@ def add_task(seqio: Any) -> None:
 class TinySeqIO(model_params.TransformerLmSpmdAdafactor):
   """A language model that answers the questions of the task."""
 
+  # Rows of a host.
+  BATCH_SIZE = 4
   VOCAB_SIZE = VOCABULARY_SIZE
   MODEL_DIMS = 16
   HIDDEN_DIMS = 32
@@ -182,7 +183,7 @@ class TinySeqIO(model_params.TransformerLmSpmdAdafactor):
       split_name='train',
       is_training=True,
       input_random_seed=7,
-      batch_size=BATCH_SIZE,
+      batch_size=self.BATCH_SIZE,
       task_feature_lengths=LENGTHS,
       feature_converter=Config(lm_features.LanguageModelFeatures, pack=False),
     )
@@ -196,7 +197,7 @@ class TinySeqIO(model_params.TransformerLmSpmdAdafactor):
   ) -> list[Config[base_input.BaseInput]]:
     return seqio_eval.get_eval_hparams_for_seqio(
       TASK,
-      BATCH_SIZE,
+      self.BATCH_SIZE,
       LENGTHS,
       seed=1,
       metric_type=metric_type,

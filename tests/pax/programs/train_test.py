@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 import types
 
 import jax
@@ -71,9 +72,11 @@ class FakeWriter(summaries.NoopWriter):
 class FakeProgress:
   def __init__(self):
     self.shown = []
+    self.input_waits = []
 
   def update(self, step, metrics, *, rate, mfu, input_wait):
     self.shown.append((step, metrics['loss']))
+    self.input_waits.append(input_wait)
 
   def print(self, text):
     pass
@@ -211,6 +214,74 @@ def test_reports_the_loss_of_a_step_under_its_number(tmp_path):
   train_program.train(run)
   assert run.writer.steps == [('train', 0, 1), ('train', 2, 3), ('train', 4, 5)]
   assert run.progress.shown == [(1, 1.0), (5, 5.0)]
+
+
+class AwaitedBatches(StopAt):
+  """Releases a batch ten seconds after the loop begins to wait for it."""
+
+  def __init__(self):
+    super().__init__()
+    self.now, self.is_released = 0.0, False
+    self._released = threading.Semaphore(0)
+
+  def raise_if_wait_ends(self):
+    if not self.is_released:
+      self.now, self.is_released = self.now + 10, True
+      self._released.release()
+
+  def config(self):
+    released = self._released
+
+    class Awaited(Counting):
+      def get_next(self):
+        released.acquire()
+        return super().get_next()
+
+    return Awaited.config(batch_size=1, is_training=True)
+
+
+def test_waits_for_batches_are_in_the_ledger_and_in_the_progress(tmp_path):
+  batches = AwaitedBatches()
+
+  class FiveSeconds(programs.SingleTaskTrainProgram):
+    def update_state(self, state, step):
+      batches.now, batches.is_released = batches.now + 5, False
+      return super().update_state(state, step)
+
+  recorder = summaries.goodput.Recorder(None, lambda: batches.now)
+  run = dataclasses.replace(
+    _run(tmp_path, train_program=FiveSeconds()),
+    train_input=batches.config().Instantiate(),
+    preemption=batches,
+    goodput=recorder,
+  )
+  assert train_program.train(run) is Outcome.DONE
+  seconds = recorder._record()['seconds']
+  assert seconds['input wait'] == 4 * 10
+  assert seconds['step'] == 4 * 5
+  assert run.progress.input_waits == [10 / 15] * 2
+
+
+def test_batches_move_to_the_devices_while_a_step_runs(tmp_path):
+  placed = [threading.Event() for _ in range(8)]
+  run = _run(tmp_path)
+  put_batch = run.partitioner.put_batch
+
+  def put(batch):
+    placed[int(batch.x[0])].set()
+    assert threading.current_thread() is not threading.main_thread()
+    return put_batch(batch)
+
+  run.partitioner.put_batch = put
+
+  class Waiting(programs.SingleTaskTrainProgram):
+    def update_state(self, state, step):
+      # The batch of step 0 is 1.
+      assert placed[step + 2].wait(60), f'not placed during step {step}'
+      return super().update_state(state, step)
+
+  run = dataclasses.replace(run, train_program=Waiting())
+  assert train_program.train(run) is Outcome.DONE
 
 
 def test_stops_before_the_step_and_saves(tmp_path):
