@@ -176,7 +176,10 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     updates, new_states = self._if_valid(valid_step, update, skip)
     if self.grad_norm_summary:
       optimizer_summaries.add_aggregate(
-        'learning/applied_grad_norm', clipping.global_norm(updates)
+        'learning/applied_grad_norm',
+        clipping.global_norm(
+          self._mask_overwritten(updates, var_weight_hparams)
+        ),
       )
     if step is not None:
       optimizer_summaries.add_skipped_steps(step, new_states)
@@ -221,7 +224,10 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
     own_vars = masked_trees.mask_tree(old_vars, mask)
     if self.var_norm_summary:
       optimizer_summaries.add_aggregate(
-        'learning/var_norm', clipping.global_norm(own_vars)
+        'learning/var_norm',
+        clipping.global_norm(
+          self._mask_overwritten(own_vars, var_weight_hparams)
+        ),
       )
     if self.var_norm_individual_vars:
       self.summarize_norms('per_var_norm', own_vars)
@@ -352,12 +358,20 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
 
     Gradients of OVERWRITE_WITH_GRADIENT variables are not clipped.
     """
-    overwritten = variable_masks.overwritten(var_weight_hparams)
-    ordinary = jax.tree.map(lambda o: not o, overwritten)
     scaled, valid_step = self._scale_ordinary(
-      masked_trees.mask_tree(grads, ordinary), var_weight_hparams
+      self._mask_overwritten(grads, var_weight_hparams), var_weight_hparams
     )
     return masked_trees.merge_tree(scaled, grads), valid_step
+
+  def _mask_overwritten(
+    self, tree: Nested[JTensor], var_weight_hparams: Hparams
+  ) -> Nested[JTensor]:
+    """Returns the tree without OVERWRITE_WITH_GRADIENT variables."""
+    overwritten = variable_masks.overwritten(var_weight_hparams)
+    ordinary = jax.tree.map(
+      lambda is_overwritten: not is_overwritten, overwritten
+    )
+    return masked_trees.mask_tree(tree, ordinary)
 
   def _scale_ordinary(
     self, grads: Nested[JTensor], var_weight_hparams: Hparams

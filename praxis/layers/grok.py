@@ -15,8 +15,7 @@ from praxis.layers import (
   transformers,
 )
 from praxis.layers.checkpoint_policy import AutodiffCheckpointType
-from praxis.layers.injection import fp8_nvidia_gpu
-from praxis.layers.transformer_models import LanguageModelType
+from praxis.layers.transformer_models import LanguageModelType, stack_configs
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 
@@ -89,7 +88,7 @@ def _stack(
   )
   glam.configure_attention(layer.tr_atten_tpl, block_options, use_bias=True)
   if use_fp8:
-    _set_fp8(block, block_options)
+    stack_configs.set_fp8_einsums(block, 'delayed')
   return block
 
 
@@ -174,18 +173,3 @@ def GrokUniTransformerLmHParams(
     )
     stack.checkpoint_policy = checkpoint_policy
   return lm.set(stacked_transformer_tpl=stack)
-
-
-def _set_fp8(block: LayerTpl, options: glam.BlockOptions) -> None:
-  einsum = pax_fiddle.Config(fp8_nvidia_gpu.Fp8EinsumOp)
-  layer = block.transformer_layer_params_tpl
-  attention = layer.tr_atten_tpl
-  attention.proj_tpl.einsum_tpl = einsum.clone()
-  if options.combine_qkv:
-    attention.combined_qkv_proj_tpl.einsum_tpl = einsum.clone()
-  linear = layer.tr_fflayer_tpl.fflayer_tpl.linear_tpl
-  linear.einsum_tpl = einsum.clone()
-  block.moe_layer_tpl.set(
-    einsum_tpl=einsum.clone(),
-    einsum_gated_tpl=pax_fiddle.Config(fp8_nvidia_gpu.Fp8EinsumGatedOp),
-  )

@@ -3,6 +3,10 @@
 
     ./bazelw test --config=nightly --config=cuda \
         //tests/integration:aot_gpu_nightly_test
+
+or, with the plugin installed (`pip install 'jax[cuda13]'`),
+
+    PAX_NIGHTLY=1 pytest tests/integration/aot_gpu_nightly_test.py
 """
 
 # bazel: size=large
@@ -10,11 +14,14 @@
 # bazel: deps=//third_party/pip:accelerator
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pytest
 
+from pax.aot import target as target_lib
+from pax.tools import abstract_experiment
 from tests.integration import binary
 from tests.testing import programs
 
@@ -87,3 +94,35 @@ profile_guided.ManualRecompilation(
   assert log.count('Using PGLE profile from fdo_profile') == 1
   assert log.count('using profile guided latency estimator') == 1
   assert 'PGLE: the step is compiled with' in completed.stdout
+
+
+@pytest.mark.parametrize('scaling', ['delayed', 'current'])
+def test_products_with_weights_run_as_fp8_matmuls_of_cublas(scaling):
+  constants = {
+    'ICI_MESH_SHAPE': '[1,2,2]',
+    'FPROP_DTYPE': 'bfloat16',
+    'MODEL_DIMS': 64,
+    'HIDDEN_DIMS': 256,
+    'NUM_LAYERS': 2,
+    'USE_REPEATED_LAYER': True,
+    'task.model.lm_tpl.fp8_scaling': scaling,
+  }
+  options = abstract_experiment.ExperimentOptions(
+    exp='tasks.lm.params.quickstart.TinyLmBytes',
+    set=tuple(f'{name}={value}' for name, value in constants.items()),
+  )
+  target = target_lib.create_target(options, '8xh100')
+  step = target.partitioner.train_step().lower()
+  # Without measurements XLA prefers its Triton kernels, fp8 too.
+  compiled = step.compile({'xla_gpu_enable_triton_gemm': False})
+  matmuls = {True: [], False: []}
+  for line in compiled.as_text().splitlines():
+    if match := re.search(r'custom_call_target="__cublas\$lt\$matmul', line):
+      (name,) = re.findall(r'op_name="([^"]*)"', line)
+      matmuls[line[match.end() :].startswith('$f8')].append(name)
+  # Of four products per layer: all forward, without the last one recomputed,
+  # and two gradients each.
+  assert len(matmuls[True]) == 4 + 3 + 2 * 4
+  assert all('/einsum/' in name for name in matmuls[True])
+  for name in matmuls[False]:
+    assert re.search('qk_einsum|pv_einsum|/softmax', name)

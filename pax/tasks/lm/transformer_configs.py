@@ -7,7 +7,6 @@ from pax import tasks_lib
 from praxis import pax_fiddle
 from praxis.layers import attentions, context_parallel, models, transformers
 from praxis.layers.checkpoint_policy import AutodiffCheckpointType
-from praxis.layers.injection import fp8_nvidia_gpu
 
 Config = pax_fiddle.Config
 
@@ -38,17 +37,6 @@ def repeat_layer(
   if checkpoint_policy is not None:
     repeated_p.checkpoint_policy = checkpoint_policy
   return repeated_p
-
-
-def set_fp8_einsums(layer_p: Config[transformers.Transformer]) -> None:
-  """Computes all products with weights of a Transformer layer in float8."""
-  atten_p = layer_p.tr_atten_tpl
-  for tpl in (
-    atten_p.proj_tpl,
-    atten_p.combined_qkv_proj_tpl,
-    layer_p.tr_fflayer_tpl.fflayer_tpl.linear_tpl,
-  ):
-    tpl.einsum_tpl = Config(fp8_nvidia_gpu.Fp8EinsumOp)
 
 
 def set_context_parallel_attention(

@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fp8 einsum layers for NVIDIA GPUs, to be injected as `einsum_tpl`.
+"""fp8 einsum layers, to be injected as `einsum_tpl`.
 
   linear_p.einsum_tpl = pax_fiddle.Config(fp8_nvidia_gpu.Fp8EinsumOp)
 
-Every step replaces their variables by their "gradients": the learner must
-support OVERWRITE_WITH_GRADIENT, as pax.learners does. If a layer runs several
-times in a step (shared layers, pipelines), the gradients of variables with
+`TransformerLm.fp8_scaling` injects them into a whole language model.
+
+Layers with delayed scaling scale a tensor by its amax history, the largest
+absolute values of the last steps (`flax.linen.fp8_ops`). Every step replaces
+scales and histories by their "gradients": the learner must support
+OVERWRITE_WITH_GRADIENT, as pax.learners does. If a layer runs several times in
+a step (shared layers, pipelines), the gradients of variables with
 TAKE_LARGEST_GRADIENT must combine by maximum, as in pax.steps; jax.grad sums
-them.
+them. Layers with current scaling have no variables.
+
+References:
+  FP8 Formats for Deep Learning, https://arxiv.org/abs/2209.05433
 """
 
 from __future__ import annotations
@@ -17,18 +24,20 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax.linen import fp8_ops
+from jax import lax
 from jaxtyping import Array, Shaped
 
 from praxis import base_layer
 from praxis.alias_names import module_getattr
 from praxis.base_layer import WeightHParams, WeightInit
-from praxis.layers.injection import fp8_delayed_scaling
-from praxis.layers.quantization.utils import einsum_equations
+from praxis.layers import einsum_equations
+from praxis.layers.injection import fp8_current_scaling
 
 __getattr__ = module_getattr(__name__)
 
 _FLAGS = base_layer.WeightHParamsCollection
-_E4M3 = fp8_delayed_scaling.E4M3
+_E4M3 = fp8_current_scaling.E4M3
+_E5M2 = fp8_current_scaling.E5M2
 
 
 def quantized_dot_config(
@@ -85,7 +94,7 @@ def quantized_dot_config(
 
 
 class Fp8EinsumOp(base_layer.BaseLayer):
-  """An einsum of E4M3 operands, with E5M2 gradients (arXiv:2209.05433)."""
+  """An einsum of E4M3 operands with E5M2 gradients and delayed scaling."""
 
   # Number of steps in the amax history.
   amax_history_length: int = 1024
@@ -112,10 +121,10 @@ class Fp8EinsumOp(base_layer.BaseLayer):
 
   def __call__(self, equation: str, *args: Array) -> Shaped[Array, '...']:
     """Returns the einsum of inputs and kernel."""
-    x, kernel = self._operands(args, 2)
+    x, kernel = _operands(self, args, 2)
     if not self.use_direct_quant:
       return self.quantized_einsum(equation, x, kernel, False)
-    return self._dot(equation, self._quantized_input(x), kernel)
+    return self._dot(equation, x, self._quantize(x, 'input'), kernel)
 
   def quantized_einsum(
     self, equation: str, x: Array, k: Array, return_quantized_x: bool
@@ -128,7 +137,7 @@ class Fp8EinsumOp(base_layer.BaseLayer):
       k: the kernel.
       return_quantized_x: whether to return the fake-quantized `x` too.
     """
-    rounded = fp8_delayed_scaling.round_operand(x, self._meta('input'), _E4M3)
+    rounded = self._fake_quantize(x, 'input')
     product = self._rounded_product(equation, rounded, k)
     return (product, rounded) if return_quantized_x else product
 
@@ -147,62 +156,68 @@ class Fp8EinsumOp(base_layer.BaseLayer):
     )
     self.create_variable(name, hparams)
 
-  def _meta(self, tensor: str, suffix: str = '') -> fp8_delayed_scaling.Meta:
-    return fp8_delayed_scaling.Meta(
+  def _meta(self, tensor: str, suffix: str = '') -> tuple[Array, Array]:
+    """Returns scale and amax history of a tensor before this step."""
+    return (
       self._theta_value(f'{tensor}_scale{suffix}'),
       self._theta_value(f'{tensor}_amax_history{suffix}'),
     )
 
-  def _operands(self, args: tuple[Array, ...], count: int) -> tuple[Array, ...]:
-    """Returns the operands in fprop_dtype."""
-    dtype = jnp.dtype(self.fprop_dtype)
-    if len(args) != count:
-      raise ValueError(
-        f'{type(self).__name__} multiplies {count} operands, got {len(args)}'
-      )
-    x, *kernels = args
-    for kernel in kernels:
-      if kernel.dtype != dtype:
-        raise ValueError(
-          f'the kernel must have fprop_dtype {dtype}, got {kernel.dtype}'
-        )
-    return (x.astype(dtype), *kernels)
+  def _quantize(
+    self, x: Array, tensor: str, suffix: str = ''
+  ) -> tuple[Array, Array]:
+    """Returns E4M3 values and their scale, without gradients of `x`."""
+    return fp8_ops.in_q(x.dtype, _E4M3, x, *self._meta(tensor, suffix))
 
-  def _quantized_input(self, x: Array) -> fp8_delayed_scaling.Operand:
-    quantize = fp8_delayed_scaling.quantize_operand
-    return fp8_delayed_scaling.Operand(
-      x, *quantize(x, self._meta('input'), _E4M3)
-    )
+  def _fake_quantize(self, x: Array, tensor: str, suffix: str = '') -> Array:
+    """Returns `x` rounded to E4M3, with a straight-through gradient."""
+    return fp8_ops.in_qdq(x.dtype, _E4M3, x, *self._meta(tensor, suffix))
 
   def _dot(
     self,
     equation: str,
-    x: fp8_delayed_scaling.Operand,
+    x: Array,
+    quantized_x: tuple[Array, Array],
     kernel: Array,
     suffix: str = '',
   ) -> Array:
-    """Returns the einsum of the quantized input and a kernel."""
-    meta = self._meta('kernel', suffix)
-    quantized = fp8_delayed_scaling.quantize_operand(kernel, meta, _E4M3)
-    return fp8_delayed_scaling.dot(
-      _expanded(equation, x.value, kernel),
+    """Returns the einsum of the quantized input and a kernel.
+
+    Args:
+      equation: equation of `x` and `kernel`.
+      x: the input, which gets the gradient.
+      quantized_x: its E4M3 values and their scale.
+      kernel: the kernel.
+      suffix: of the kernel's variables.
+    """
+    numbers, order = _dimension_numbers(equation, x, kernel)
+    _, x_scale = quantized_x
+    quantized_kernel = self._quantize(kernel, 'kernel', suffix)
+    _, kernel_scale = quantized_kernel
+    product = fp8_ops.quantized_dot(
       x,
-      fp8_delayed_scaling.Operand(kernel, *quantized),
-      self._meta('output_grad', suffix),
+      *quantized_x,
+      kernel,
+      *quantized_kernel,
+      *self._meta('output_grad', suffix),
+      numbers,
+      x.dtype,
     )
+    product = fp8_ops.out_dq(x.dtype, x_scale, kernel_scale, product)
+    return product if order is None else lax.transpose(product, order)
 
   def _rounded_product(
     self, equation: str, rounded: Array, kernel: Array, suffix: str = ''
   ) -> Array:
     """Returns the einsum of the fake-quantized input and a kernel."""
-    meta = self._meta('kernel', suffix)
-    kernel = fp8_delayed_scaling.round_operand(kernel, meta, _E4M3)
-    eqn = _expanded(equation, rounded, kernel)
-    product = fp8_delayed_scaling.einsum(
-      str(eqn), rounded, kernel, rounded.dtype
+    numbers, order = _dimension_numbers(equation, rounded, kernel)
+    product = fp8_ops.dot_general_with_precision(
+      rounded, self._fake_quantize(kernel, 'kernel', suffix), numbers
     )
-    grad_meta = self._meta('output_grad', suffix)
-    return fp8_delayed_scaling.round_gradient(product, grad_meta)
+    product = fp8_ops.out_qdq(
+      product.dtype, _E5M2, product, *self._meta('output_grad', suffix)
+    )
+    return product if order is None else lax.transpose(product, order)
 
 
 class Fp8EinsumGatedOp(Fp8EinsumOp):
@@ -214,19 +229,72 @@ class Fp8EinsumGatedOp(Fp8EinsumOp):
     self, equation: str, *args: Array
   ) -> tuple[Shaped[Array, '...'], Shaped[Array, '...']]:
     """Returns the einsums with the kernel and with the gate's kernel."""
-    x, kernel, gate = self._operands(args, 3)
+    x, kernel, gate = _operands(self, args, 3)
     if not self.use_direct_quant:
       product, rounded = self.quantized_einsum(equation, x, kernel, True)
       gated = self._rounded_product(equation, rounded, gate, '_gated')
       return product, gated
-    operand = self._quantized_input(x)
+    quantized_x = self._quantize(x, 'input')
     return (
-      self._dot(equation, operand, kernel),
-      self._dot(equation, operand, gate, '_gated'),
+      self._dot(equation, x, quantized_x, kernel),
+      self._dot(equation, x, quantized_x, gate, '_gated'),
     )
+
+
+class Fp8CurrentScalingEinsumOp(base_layer.BaseLayer):
+  """An einsum of E4M3 operands with E5M2 gradients and current scaling."""
+
+  def __call__(self, equation: str, *args: Array) -> Shaped[Array, '...']:
+    """Returns the einsum of inputs and kernel."""
+    x, kernel = _operands(self, args, 2)
+    return fp8_current_scaling.einsum(_expanded(equation, x, kernel), x, kernel)
+
+
+class Fp8CurrentScalingEinsumGatedOp(base_layer.BaseLayer):
+  """Two fp8 einsums of one input, for gated feed-forward layers."""
+
+  def __call__(
+    self, equation: str, *args: Array
+  ) -> tuple[Shaped[Array, '...'], Shaped[Array, '...']]:
+    """Returns the einsums with the kernel and with the gate's kernel."""
+    x, *kernels = _operands(self, args, 3)
+    # XLA quantizes their common input once.
+    product, gated = (
+      fp8_current_scaling.einsum(_expanded(equation, x, kernel), x, kernel)
+      for kernel in kernels
+    )
+    return product, gated
+
+
+def _operands(
+  layer: base_layer.BaseLayer, args: tuple[Array, ...], count: int
+) -> tuple[Array, ...]:
+  """Returns the operands of a layer in its fprop_dtype."""
+  dtype = jnp.dtype(layer.fprop_dtype)
+  if len(args) != count:
+    raise ValueError(
+      f'{type(layer).__name__} multiplies {count} operands, got {len(args)}'
+    )
+  x, *kernels = args
+  for kernel in kernels:
+    if kernel.dtype != dtype:
+      raise ValueError(
+        f'the kernel must have fprop_dtype {dtype}, got {kernel.dtype}'
+      )
+  return (x.astype(dtype), *kernels)
 
 
 def _expanded(
   equation: str, x: Array, kernel: Array
 ) -> einsum_equations.Equation:
   return einsum_equations.Equation.parse(equation).expand(x.ndim, kernel.ndim)
+
+
+def _dimension_numbers(equation: str, x: Array, kernel: Array) -> Any:
+  """Returns the dimension numbers of an einsum, and a transposition or None.
+
+  jnp.einsum, as Flax uses it, may swap its operands, whose scales differ.
+  """
+  return einsum_equations.einsum_eqn_to_dimension_numbers(
+    str(_expanded(equation, x, kernel))
+  )

@@ -11,8 +11,8 @@ from jaxtyping import Array, Shaped
 from praxis import base_layer
 from praxis.alias_names import module_getattr
 from praxis.base_layer import WeightHParams, WeightInit
+from praxis.layers import einsum_equations
 from praxis.layers.quantization import quantized_layer_mixin
-from praxis.layers.quantization.utils import einsum_equations
 
 __getattr__ = module_getattr(__name__)
 

@@ -17,8 +17,8 @@ from jaxtyping import Array, Float
 
 from praxis import base_layer, pax_fiddle, pytypes
 from praxis.base_layer import WeightHParams, WeightInit
-from praxis.layers import normalizations
-from praxis.layers.quantization.utils import einsum_equations, lora_shapes
+from praxis.layers import einsum_equations, normalizations
+from praxis.layers.quantization.utils import lora_shapes
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
 

@@ -18,11 +18,11 @@ from jaxtyping import Array, Shaped
 
 from praxis import base_layer, pax_fiddle
 from praxis.base_layer import WeightHParams, quantized_variables
-from praxis.layers import base_ops
+from praxis.layers import base_ops, einsum_equations
 from praxis.layers.quantization import quantization_hparams, quantizer
 from praxis.layers.quantization.operations import scale_shapes
 from praxis.layers.quantization.sparsity import sparsifier
-from praxis.layers.quantization.utils import einsum_equations, int4_packing
+from praxis.layers.quantization.utils import int4_packing
 from praxis.pytypes import JTensor
 
 QuantizationType = quantization_hparams.QuantizationType

@@ -8,6 +8,7 @@ from typing import Any
 
 from praxis import base_layer, pax_fiddle
 from praxis.layers.attentions import kernel_choice
+from praxis.layers.injection import fp8_templates
 from praxis.layers.transformers import transformer
 
 LayerTpl = pax_fiddle.Config[base_layer.BaseLayer]
@@ -38,6 +39,22 @@ def layer_templates(stacked_tpl: LayerTpl) -> list[LayerTpl]:
 def has_field(template: pax_fiddle.Config, name: str) -> bool:
   """Returns whether the template's class has a field of this name."""
   return any(f.name == name for f in pax_fiddle.fields_of(template.cls))
+
+
+def set_fp8_einsums(stack_tpl: LayerTpl, scaling: str) -> None:
+  """Computes the products with weights within a stack's Config in fp8.
+
+  These are projections of attention, feed-forward layers and experts.
+
+  Args:
+    stack_tpl: Config of a plain, repeated or pipelined stack; changed.
+    scaling: 'delayed' or 'current'.
+  """
+  for stacked in stacked_transformers(stack_tpl):
+    for layer in layer_templates(stacked):
+      fp8_templates.set_fp8_einsums(layer, scaling)
+    if stacked.num_experts:
+      fp8_templates.set_fp8_einsums(stacked.moe_layer_tpl, scaling)
 
 
 def may_use_kernels(stack_tpl: LayerTpl) -> bool:

@@ -76,6 +76,10 @@ class TransformerLm(decode_states.DecodeStateContainer):
   separate_embedding_tpl: LayerTpl | None = template_field(None)
   # Norm of the output of the stack.
   final_ln_tpl: LayerTpl | None = template_field(normalizations.LayerNorm)
+  # Computes products with the weights of the stack in fp8: 'delayed' scales a
+  # tensor by its maxima in previous steps, 'current' by its own; None does not.
+  # Embeddings, softmax and the products of attention keep fprop_dtype.
+  fp8_scaling: str | None = None
   # Whether to return activations instead of logits and losses.
   skip_compute_loss: bool = False
   # Whether to leave the auxiliary losses out of total_loss.
@@ -134,8 +138,12 @@ class TransformerLm(decode_states.DecodeStateContainer):
       self.create_child('softmax', self._configured_softmax())
 
   def _configured_stack(self) -> LayerTpl:
+    stack_tpl = self.stacked_transformer_tpl
+    if self.fp8_scaling is not None:
+      stack_tpl = stack_tpl.clone()
+      stack_configs.set_fp8_einsums(stack_tpl, self.fp8_scaling)
     return stack_configs.for_model(
-      self.stacked_transformer_tpl,
+      stack_tpl,
       self.model_dims,
       self.post_attention_ngrammer_tpls,
       packed_input=self.packed_input,

@@ -406,6 +406,11 @@ def test_overwritten_variables_take_their_gradient_unless_skipped():
   np.testing.assert_allclose(
     summaries['learning/raw_grad_norm'], _norm(others), rtol=1e-5
   )
+  others = [variables['params']['lm']['w'], variables['params']['head']['w']]
+  np.testing.assert_allclose(
+    summaries['learning/var_norm'], _norm(others), rtol=1e-5
+  )
+  assert 0.0 < summaries['learning/applied_grad_norm'] <= 1e-3
   grads['params']['lm']['w'] *= np.nan
   new, _, _ = _step(learner, grads, variables, hparams)
   np.testing.assert_array_equal(

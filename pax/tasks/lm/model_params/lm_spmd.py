@@ -66,6 +66,7 @@ class TransformerLmSpmdAdafactor(base_experiment.BaseExperiment):
 
   # Variants for NVIDIA GPUs.
   USE_CUDNN_FLASH_ATTENTION = False
+  # The same as --set task.model.lm_tpl.fp8_scaling=delayed.
   USE_FP8 = False
 
   # Mesh (replica, data, mdl) within a slice and over slices; None trains one
@@ -99,6 +100,8 @@ class TransformerLmSpmdAdafactor(base_experiment.BaseExperiment):
     task_p = transformer_configs.language_model_task(self.MODEL_CLASS)
     task_p.model.fprop_dtype = self.FPROP_DTYPE
     self._set_embeddings(task_p.model.lm_tpl)
+    if self.USE_FP8:
+      task_p.model.lm_tpl.fp8_scaling = 'delayed'
     stack_p = self._transformer_stack(self.NUM_LAYERS)
     task_p.model.lm_tpl.stacked_transformer_tpl = self._maybe_repeat(stack_p)
     transformer_configs.maybe_setup_moe_params(stack_p)
@@ -188,8 +191,6 @@ class TransformerLmSpmdAdafactor(base_experiment.BaseExperiment):
       activation_tpl=Config(self.ACTIVATION_CLS),
     )
     self._set_attention(layer_p)
-    if self.USE_FP8:
-      transformer_configs.set_fp8_einsums(layer_p)
     return stack_p
 
   def _set_attention(self, layer_p: Config) -> None:

@@ -2,6 +2,10 @@
 """Quantization arithmetic; this module re-exports."""
 
 from praxis.alias_names import module_getattr
+from praxis.layers.einsum_equations import (
+  eqn_to_activation_contract_dims,
+  eqn_to_weight_contract_dims,
+)
 from praxis.layers.quantization.operations.aqt import aqt_einsum
 from praxis.layers.quantization.operations.fake_quant import (
   fakequant_activation,
@@ -35,9 +39,5 @@ from praxis.layers.quantization.operations.scale_shapes import (
   get_sub_channel_shape,
 )
 from praxis.layers.quantization.utils.dtypes import INT4_TYPES, INT_TYPES
-from praxis.layers.quantization.utils.einsum_equations import (
-  eqn_to_activation_contract_dims,
-  eqn_to_weight_contract_dims,
-)
 
 __getattr__ = module_getattr(__name__)

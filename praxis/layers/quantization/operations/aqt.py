@@ -12,8 +12,8 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from praxis.layers import einsum_equations
 from praxis.layers.quantization.operations import quantized_einsum, scale_shapes
-from praxis.layers.quantization.utils import einsum_equations
 
 
 def aqt_einsum(

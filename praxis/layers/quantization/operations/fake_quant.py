@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
+from praxis.layers import einsum_equations
 from praxis.layers.quantization import quantization_hparams
 from praxis.layers.quantization.operations import rounding, scale_shapes
-from praxis.layers.quantization.utils import einsum_equations
 
 WeightQuantizationParams = quantization_hparams.WeightQuantizationParams
 Quantized = rounding.Quantized

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Int, Shaped
 
-from praxis.layers.quantization.utils import dtypes, einsum_equations
+from praxis.layers import einsum_equations
+from praxis.layers.quantization.utils import dtypes
 
 _Equation = einsum_equations.Equation
 # Dequantization applies the scale, then the zero point.

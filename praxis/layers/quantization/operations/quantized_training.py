@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from praxis.layers import einsum_equations
 from praxis.layers.quantization import quantization_hparams
 from praxis.layers.quantization.operations import rounding
-from praxis.layers.quantization.utils import einsum_equations
 
 QuantizedTrainingParams = quantization_hparams.QuantizedTrainingParams
 

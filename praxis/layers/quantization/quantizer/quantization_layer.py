@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from praxis.layers import einsum_equations
 from praxis.layers.quantization import operations, quantization_hparams
 from praxis.layers.quantization.quantizer import quantized_weights
-from praxis.layers.quantization.utils import einsum_equations
 
 QuantizationMode = quantization_hparams.QuantizationMode
 QuantizationType = quantization_hparams.QuantizationType

@@ -2,6 +2,10 @@
 """Helpers of quantized layers; this module re-exports."""
 
 from praxis.alias_names import module_getattr
+from praxis.layers.einsum_equations import (
+  einsum_eqn_to_dimension_numbers,
+)
+from praxis.layers.find_templates import find_target_tpl
 from praxis.layers.quantization.utils.dtypes import (
   INT4_TYPES,
   INT_TYPES,
@@ -9,10 +13,6 @@ from praxis.layers.quantization.utils.dtypes import (
   dtype_to_bits,
   get_smallest_matching_dtype,
 )
-from praxis.layers.quantization.utils.einsum_equations import (
-  einsum_eqn_to_dimension_numbers,
-)
-from praxis.layers.quantization.utils.find_templates import find_target_tpl
 from praxis.layers.quantization.utils.int4_packing import (
   get_packed_shape,
   pack_4bit,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from praxis.layers.quantization.utils import einsum_equations
+from praxis.layers import einsum_equations
 from praxis.pytypes import SplitDimsMapping
 
 

@@ -18,7 +18,6 @@ from praxis.layers import (
   transformers,
 )
 from praxis.layers.checkpoint_policy import AutodiffCheckpointType
-from praxis.layers.injection import fp8_nvidia_gpu
 from praxis.layers.quantization import utils
 from praxis.layers.transformer_models import LanguageModelType
 
@@ -225,13 +224,10 @@ def test_what_does_not_fit_is_refused(make, constants, message):
     make(**constants)
 
 
-def test_fp8_is_put_into_every_product_with_a_weight():
-  task_p = _spmd(USE_FP8=True)
-  layer_p = utils.find_target_tpl(task_p, transformers.Transformer)[0]
-  atten_p = layer_p.tr_atten_tpl
-  linear_p = layer_p.tr_fflayer_tpl.fflayer_tpl.linear_tpl
-  for tpl in (atten_p.proj_tpl, atten_p.combined_qkv_proj_tpl, linear_p):
-    assert tpl.einsum_tpl.cls is fp8_nvidia_gpu.Fp8EinsumOp
+@pytest.mark.parametrize('make', [_spmd, _pipeline])
+def test_fp8_is_delayed_scaling(make):
+  assert make().model.lm_tpl.fp8_scaling is None
+  assert make(USE_FP8=True).model.lm_tpl.fp8_scaling == 'delayed'
 
 
 def test_fused_attention_is_causal():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=medium
-"""Products in fp8 against numpy, their scales and histories over steps."""
+"""Products in fp8 against numpy and Flax; scales and histories over steps."""
 
 from __future__ import annotations
 
@@ -76,6 +76,100 @@ def test_products_gradients_and_scales_follow_the_numbers(direct):
       want[-1] = amax if i else 0.0
       np.testing.assert_allclose(params[f'{tensor}_amax_history'], want)
       scales[name] = np.float32(amax) / np.float32(largest)
+
+
+def test_delayed_scaling_is_that_of_flax():
+  """Outputs, gradients and the next scales, where jnp.einsum swaps operands."""
+  equation, x, w = 'btd,ndh->btnh', running.normal(2, 3, 8), _W.reshape(2, 8, 3)
+  layer, _ = _op()
+  flax_layer = fp8_ops.Fp8Einsum(amax_history_length=3)
+  collection = fp8_ops.OVERWRITE_WITH_GRADIENT
+
+  def run(apply, params):
+    y, vjp = jax.vjp(apply, params, x, w)
+    return y, *vjp(100 * jnp.cos(y))
+
+  @running.jit
+  def steps(params):
+    ours = theirs = params
+    for _ in range(2):
+      y, ours, *grads = run(
+        lambda p, x, w: layer.apply({'params': p}, equation, x, w), ours
+      )
+      flax_y, theirs, *flax_grads = run(
+        lambda p, x, w: flax_layer.apply({collection: p}, equation, x, w),
+        theirs,
+      )
+    return (y, ours, grads), (flax_y, theirs, flax_grads)
+
+  flax_variables = jax.jit(flax_layer.init, static_argnums=1)(
+    jax.random.key(0), equation, x, w
+  )
+  ours, theirs = steps(flax_variables[collection])
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6),
+    ours,
+    theirs,
+  )
+
+
+def _power_of_two_scale(x, dtype=_E4M3):
+  ratio = np.abs(np.asarray(x)).max() / float(ml_dtypes.finfo(dtype).max)
+  return 2.0 ** np.ceil(np.log2(ratio))
+
+
+@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
+def test_current_scaling_follows_the_numbers(dtype):
+  layer = fp8_nvidia_gpu.Fp8CurrentScalingEinsumOp.config(
+    name='op', fprop_dtype=dtype
+  ).Instantiate()
+  x, w, g = (jnp.asarray(a, dtype) for a in (1e-4 * _X, 300 * _W, _G))
+  assert not jax.jit(lambda key: layer.init(key, 'bd,df->bf', x, w))(
+    jax.random.key(0)
+  )
+
+  @running.jit
+  def step(x, w, g):
+    y, vjp = jax.vjp(lambda x, w: layer.apply({}, 'bd,df->bf', x, w), x, w)
+    return y, *vjp(g)
+
+  y, x_grad, w_grad = (np.asarray(a, np.float32) for a in step(x, w, g))
+  x, w, g = (np.asarray(a, np.float32) for a in (x, w, g))
+  xq = _fp8(x, _power_of_two_scale(x))
+  wq = _fp8(w, _power_of_two_scale(w))
+  gq = _fp8(g, _power_of_two_scale(g, _E5M2), _E5M2)
+  # Scales round nothing; products are rounded to the dtype once.
+  rtol = 1e-5 if dtype == jnp.float32 else 2**-8
+  for array, want in (
+    (y, xq @ wq),
+    (x_grad, gq @ wq.T),
+    (w_grad, xq.T @ gq),
+  ):
+    atol = 1e-5 * np.abs(want).max()
+    np.testing.assert_allclose(array, want, rtol=rtol, atol=atol)
+
+
+def test_current_scaling_of_zeros_and_of_infinities():
+  layer = fp8_nvidia_gpu.Fp8CurrentScalingEinsumGatedOp.config(
+    name='op'
+  ).Instantiate()
+
+  @running.jit
+  def run(x):
+    return layer.apply({}, 'bd,df->bf', x, _W, jnp.zeros_like(_W))
+
+  y, gated = run(jnp.zeros_like(_X))
+  assert np.all(y == 0.0) and np.all(gated == 0.0)
+  y, gated = run(_X)
+  want = _fp8(np.asarray(_X), _power_of_two_scale(_X)) @ _fp8(
+    np.asarray(_W), _power_of_two_scale(_W)
+  )
+  np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-4)
+  assert np.all(gated == 0.0)
+  # The learner must see it: 448 times the scale is finite.
+  for value in (np.inf, -np.inf, np.nan):
+    y, _ = run(_X.at[0, 0].set(value))
+    assert not np.any(np.isfinite(y))
 
 
 @pytest.mark.parametrize('direct', [True, False])
