@@ -191,6 +191,7 @@ def by_hand(old: str) -> str:
 
 # {macro: file that defines it}, in the order of buildifier.
 _MACROS = {
+  'docs_site': '//tools/docs:site.bzl',
   'pax_experiment': '//tools:experiment.bzl',
   'pytest_test': '//tools:pytest.bzl',
   'py_wheel': '//tools/wheel:wheel.bzl',

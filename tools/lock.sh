@@ -22,7 +22,7 @@ lock requirements_data.in requirements_data_lock.txt --no-deps "$@"
 seqio_options=(
   --overrides requirements_seqio.in --excludes requirements_seqio_excluded.in
 )
-for kind in cuda tpu seqio; do
+for kind in cuda tpu seqio docs; do
   options="${kind}_options[@]"
   lock requirements_$kind.in "$work/$kind.txt" -c "$work/base.txt" \
     ${!options+"${!options}"} "$@"

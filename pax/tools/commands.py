@@ -2,7 +2,7 @@
 """The tools by name, for `pax TOOL ...`."""
 
 # bazel: deps=//pax/tools:codegen_lib,//pax/tools:convert_lib
-# bazel: deps=//pax/tools:diff_configs_lib
+# bazel: deps=//pax/tools:diff_configs_lib,//pax/tools:docs_lib
 # bazel: deps=//pax/tools:dump_hparams_lib,//pax/tools:dump_input_specs_lib
 # bazel: deps=//pax/tools:graph_lib,//pax/tools:list_experiments_lib
 # bazel: deps=//pax/tools:model_analysis_lib,//pax/tools:plot_lib
@@ -29,6 +29,7 @@ TOOLS = {
   'codegen': 'Python code that makes its configuration',
   'launch': 'all processes of a job: on this machine, over ssh, or as a file',
   'plot': 'curves of jobs, as a picture and a page',
+  'docs': 'the documentation, served on this machine',
 }
 
 

@@ -47,19 +47,28 @@ class Program:
   """A program that runs."""
 
   def __init__(
-    self, words: Sequence[str], env: dict[str, str], preloaded: tuple[str, ...]
+    self,
+    words: Sequence[str],
+    env: dict[str, str],
+    preloaded: tuple[str, ...],
+    folder: str | os.PathLike[str] | None = None,
   ):
     """Starts `python -m` with `words`.
 
     Args:
       words: the module and its arguments.
-      env: what its environment becomes.
+      env: its environment.
       preloaded: modules that it finds imported.
+      folder: its working directory, also a path of its imports; None is that
+        of the caller.
     """
     self._words = list(words)
     self._files = [tempfile.TemporaryFile('w+') for _ in range(2)]
     mine, its = socket.socketpair()
-    request = json.dumps({'words': self._words, 'env': env}).encode()
+    values = {'words': self._words, 'env': env}
+    if folder is not None:
+      values['folder'] = str(folder)
+    request = json.dumps(values).encode()
     handles = [its.fileno(), *(file.fileno() for file in self._files)]
     hand_over(request, handles, preloaded)
     its.close()
@@ -98,7 +107,7 @@ def hand_over(
   """Lets a program start, whoever waits for it.
 
   Args:
-    request: JSON with its `words` and its `env`.
+    request: JSON with its `words`, its `env` and maybe its `folder`.
     handles: what is told its number and how it ends, a line each; then its
       output, its errors, and maybe its input.
     preloaded: modules that it finds imported.
@@ -155,6 +164,9 @@ def _watch(request: dict, handles: Sequence[int]) -> None:
       os.dup2(stream, number)
     os.environ.clear()
     os.environ.update(request['env'])
+    if folder := request.get('folder'):
+      os.chdir(folder)
+      sys.path.insert(0, folder)
     sys.argv[:] = request['words']
     runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)
     return

@@ -1,8 +1,9 @@
-"""The locks of @pypi, @pypi_data, @pypi_cuda, @pypi_seqio and @pypi_tpu."""
+"""The locks of @pypi, @pypi_data, @pypi_cuda, @pypi_docs, @pypi_seqio and @pypi_tpu."""
 
 LOCK = "//third_party/pip:requirements_lock.txt"
 DATA_LOCK = "//third_party/pip:requirements_data_lock.txt"
 CUDA_LOCK = "//third_party/pip:requirements_cuda_lock.txt"
+DOCS_LOCK = "//third_party/pip:requirements_docs_lock.txt"
 SEQIO_LOCK = "//third_party/pip:requirements_seqio_lock.txt"
 SEQIO_EXCLUDED = "//third_party/pip:requirements_seqio_excluded.in"
 TPU_LOCK = "//third_party/pip:requirements_tpu_lock.txt"

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=large
+# bazel: data=//:all_files
+# bazel: deps=//pax:main_lib,//pax/tasks:experiments
+# bazel: deps=//tests/integration:experiments
+"""The commands of README.md and of the pages run.
+
+Each is a process of its own, forked from one that has imported their modules.
+All share a cache of compiled programs.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shlex
+
+import pytest
+
+from tests.docs import pages
+from tests.integration import binary
+from tests.pax.huggingface import reference_models
+from tests.testing import programs
+
+# Where documented commands write.
+JOBS = '/tmp/pax'
+# What makes a documented run short; it goes last, so it wins.
+SHORT = ['--set=task.train.num_train_steps=2']
+ONE_TRIAL = ['--num_trials=1']
+# The first line of an experiment that commands name.
+IS_FILE = re.compile(r'# (\w+\.py)\n')
+TIMEOUT_SECS = 240
+PRELOADED = (
+  *binary.PRELOADED,
+  'pax.tasks.lm.params.huggingface',
+  'pax.tasks.lm.params.lm_cloud',
+  'pax.tasks.lm.params.quickstart',
+)
+# The models of the others are small already.
+SMALL_QUICKSTART = [
+  '--set=NUM_LAYERS=1',
+  '--set=MODEL_DIMS=32',
+  '--set=HIDDEN_DIMS=64',
+  '--set=MAX_SEQ_LEN=32',
+  '--set=NUM_PIECES=512',
+  '--set=HELD_OUT_PERCENT=10',
+  f'--set=TRAIN_FILES={pages.ROOT}/pax/inputs/*.py',
+]
+
+
+@pytest.fixture(scope='module')
+def jobs(tmp_path_factory):
+  """Where documented jobs write; those of one directory share it here too.
+
+  Modules that pages show are there, and models of Hugging Face.
+  """
+  folder = tmp_path_factory.mktemp('jobs')
+  texts = [f'Text {i} of {i * i} about models.' for i in range(200)]
+  reference_models.write_text_model(folder / 'qwen3', 'qwen3', texts)
+  reference_models.write_text_model(folder / 't5', 't5', texts)
+  lines = {
+    'text': [{'text': text} for text in texts],
+    'pairs': [{'input': text, 'target': text[:8]} for text in texts],
+    'prompts': [{'prompt': text[:8]} for text in texts[:3]],
+  }
+  for name, objects in lines.items():
+    content = '\n'.join(map(json.dumps, objects))
+    (folder / f'{name}.jsonl').write_text(content)
+  for block in pages.blocks('python'):
+    if match := IS_FILE.match(block.text):
+      (folder / match[1]).write_text(block.text)
+  return folder
+
+
+@pytest.mark.parametrize('words', pages.pax_words())
+def test_commands_run(words, jobs):
+  arguments = [
+    argument.replace(JOBS, f'{jobs}') for argument in shlex.split(words)
+  ]
+  # A tool's name comes first, and has no steps to save.
+  is_ahead = '--mode=aot' in arguments
+  trains = arguments[0].startswith('--') and not is_ahead
+  short = SHORT if trains or '--aot_save' in words else []
+  is_quickstart = any('.quickstart.' in argument for argument in arguments)
+  is_study = any(argument.startswith('--study') for argument in arguments)
+  if short and (is_quickstart or is_study):
+    short = SHORT + SMALL_QUICKSTART + ONE_TRIAL * is_study
+  environment = programs.environment() | {'HOME': str(jobs)}
+  command = ['pax.main', *arguments, *short]
+  program = programs.Program(command, environment, PRELOADED, folder=jobs)
+  completed = program.wait(TIMEOUT_SECS)
+  assert completed.returncode == 0, completed.stderr[-3000:]
+  for argument in arguments:
+    if argument.startswith('--job_log_dir='):
+      job = pathlib.Path(argument.partition('=')[2])
+      output = 'study.txt' if is_study else 'metrics.jsonl'
+      output = 'aot' if is_ahead else output
+      output = 'output' if '--mode=infer' in arguments else output
+      assert (job / output).exists()

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: data=//docs:all_files,//docs:site
+# bazel: deps=//pax/tools:docs_lib
+"""The built site has its pages, and its links lead to pages and headings.
+
+Without Bazel it reads docs/_build, which tools/docs/build_site.py writes; if
+there is none, the tests are skipped.
+"""
+
+from __future__ import annotations
+
+import html.parser
+import pathlib
+import threading
+import urllib.parse
+import urllib.request
+
+import pytest
+
+from pax.runner import command_line
+from pax.tools import docs
+
+_ROOT = pathlib.Path(__file__).absolute().parents[2]
+
+
+class _Page(html.parser.HTMLParser):
+  """The title, text, links and anchors of a page."""
+
+  def __init__(self, path: pathlib.Path):
+    super().__init__()
+    self.path = path
+    self.anchors: set[str] = set()
+    self.links: list[str] = []
+    self.images: list[str] = []
+    self.texts: list[str] = []
+    self.feed(path.read_text(encoding='utf-8'))
+
+  def handle_starttag(self, tag, attrs):
+    values = dict(attrs)
+    self.anchors |= {values[k] for k in ('id', 'name') if values.get(k)}
+    if tag == 'a' and values.get('href'):
+      self.links.append(values['href'])
+    if tag == 'img':
+      self.images.append(values['src'])
+
+  def handle_data(self, data):
+    self.texts.append(data)
+
+  @property
+  def text(self) -> str:
+    return ' '.join(' '.join(self.texts).split())
+
+
+@pytest.fixture(scope='module')
+def site():
+  for folder in (_ROOT / 'docs/site', _ROOT / 'docs/_build'):
+    if (folder / 'index.html').exists():
+      return folder
+  pytest.skip('no site: python tools/docs/build_site.py docs/_build')
+
+
+@pytest.fixture(scope='module')
+def pages(site):
+  paths = [p for p in site.rglob('*.html') if '_static' not in p.parts]
+  return {path.relative_to(site).as_posix(): _Page(path) for path in paths}
+
+
+def test_every_page_is_in_the_site(pages):
+  sources = [*(_ROOT / 'docs').glob('*.md')]
+  names = {f'{path.stem}.html' for path in sources}
+  names |= {'changelog.html', 'contributing.html', 'search.html'}
+  names |= {'api/index.html', 'api/pax.learners.html', 'py-modindex.html'}
+  assert names <= set(pages)
+
+
+def test_links_lead_to_pages_and_headings(pages, site):
+  broken = []
+  for name, page in pages.items():
+    for link in (*page.links, *page.images):
+      url = urllib.parse.urlsplit(link)
+      if url.scheme or url.netloc:
+        continue
+      path = page.path.parent / urllib.parse.unquote(url.path)
+      target = (path if url.path else page.path).resolve()
+      key = target.relative_to(site.resolve()).as_posix()
+      if key not in pages:
+        if not target.is_file():
+          broken.append(f'{name}: {link}')
+      elif url.fragment and url.fragment not in pages[key].anchors:
+        broken.append(f'{name}: {link}')
+  assert not broken
+
+
+def test_the_front_page_leads_to_the_first_steps(pages):
+  front = pages['index.html']
+  assert 'Pax' in front.text
+  assert {'quickstart.html', 'concepts.html', 'api/index.html'} <= {
+    link.partition('#')[0] for link in front.links
+  }
+
+
+def test_the_reference_has_docstrings(pages):
+  text = pages['api/pax.learners.html'].text
+  assert 'Clips gradients, runs the optimizer' in text
+  assert (
+    'pax.learners.learner.Learner' in pages['api/pax.learners.html'].anchors
+  )
+
+
+def test_the_search_finds_words_of_pages(site):
+  index = (site / 'searchindex.js').read_text(encoding='utf-8')
+  assert 'partitioning' in index and 'learner' in index
+
+
+def test_pax_docs_serves_the_site(site):
+  folder = docs.site_folder(str(site))
+  with docs.server(folder, port=0) as server:
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f'http://127.0.0.1:{server.server_port}/quickstart.html'
+    with urllib.request.urlopen(address) as response:
+      assert b'<title>' in response.read()
+    server.shutdown()
+
+
+def test_a_folder_without_a_site_is_an_error(tmp_path):
+  with pytest.raises(command_line.UsageError, match='has no index.html'):
+    docs.site_folder(str(tmp_path))
