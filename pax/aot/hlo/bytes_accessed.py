@@ -22,23 +22,31 @@ def program_bytes(module: hlo_parser.Module) -> float:
   the update.
   """
   return sum(
-    execution.count * kernel_bytes(module, execution)
+    execution.count
+    * kernel_bytes(module, execution.instruction, execution.computation)
     for execution in module.executions()
     if not execution.is_fused
   )
 
 
 def kernel_bytes(
-  module: hlo_parser.Module, execution: hlo_parser.Execution
+  module: hlo_parser.Module,
+  instruction: hlo_parser.Instruction,
+  computation: hlo_parser.Computation,
 ) -> float:
-  """Returns the bytes that one run of an unfused instruction accesses."""
-  instruction = execution.instruction
+  """Returns the bytes that one run of an unfused instruction accesses.
+
+  Args:
+    module: the compiled program.
+    instruction: the instruction.
+    computation: the computation that holds it.
+  """
   if instruction.opcode in _FREE or instruction.opcode.endswith('-done'):
     return 0.0
   if instruction.opcode == 'custom-call' and not instruction.operands:
     return 0.0  # AllocateBuffer.
   operands = [
-    execution.computation.instructions[name] for name in instruction.operands
+    computation.instructions[name] for name in instruction.operands
   ]
   if instruction.opcode == 'fusion':
     return _fusion_bytes(module.called(instruction)[0], instruction)

@@ -12,15 +12,8 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
-from pax.aot.hlo import hlo_parser, replica_groups
+from pax.aot.hlo import async_collectives, hlo_parser, replica_groups
 
-KINDS = (
-  'all-gather',
-  'all-reduce',
-  'reduce-scatter',
-  'all-to-all',
-  'collective-permute',
-)
 # Between TPU slices the hosts send (Megascale); the transfer is annotated with
 # the collective that it is a part of.
 _MEGASCALE_TRANSFER = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
@@ -39,6 +32,8 @@ _DeviceIds = Int[np.ndarray, '*shape']
 class Collective:
   """One collective instruction of a step."""
 
+  # Name of its instruction, of the start if it is asynchronous.
+  name: str
   kind: str
   # Mesh axes that its groups span, as (data, mdl).
   axes: tuple[str, ...]
@@ -131,13 +126,27 @@ def find_collectives(
   Collectives whose groups hold a single device are left out.
   """
   collectives = []
+  fused_channels = _fused_channels(module)
   for execution in module.executions():
-    opcode = execution.instruction.opcode
-    if opcode == 'send':
+    instruction = execution.instruction
+    if instruction.opcode == 'send':
       collectives.append(_megascale_transfer(execution, topology))
-    elif (kind := opcode.removesuffix('-start')) in KINDS:
-      collectives.append(_collective(execution, kind, topology))
+    elif kind := async_collectives.kind(instruction):
+      is_start = async_collectives.starts_in_fusion(execution.computation)
+      if is_start or async_collectives.channel(instruction) not in fused_channels:
+        collectives.append(_collective(execution, kind, topology))
   return [c for c in collectives if c]
+
+
+def _fused_channels(module: hlo_parser.Module) -> set[str]:
+  """Channels of the collectives that fusions start, continue and end."""
+  return {
+    async_collectives.channel(instruction)
+    for computation in module.computations.values()
+    if async_collectives.starts_in_fusion(computation)
+    for instruction in computation.instructions.values()
+    if async_collectives.kind(instruction)
+  }
 
 
 def totals(collectives: Iterable[Collective]) -> list[CollectiveTotal]:
@@ -180,6 +189,7 @@ def _collective(
   num_elements = sum(t.size for t in largest.types)
   growth = devices_per_slice * num_slices if kind == 'all-gather' else 1
   return Collective(
+    name=instruction.name,
     kind=kind,
     axes=_spanned_axes(groups, topology),
     count=execution.count,
@@ -187,12 +197,21 @@ def _collective(
     dcn_bytes=dcn,
     torus_dims=torus_dims,
     is_ring=is_ring,
-    is_async=_IS_SYNC not in instruction.attributes
-    and any(mark in instruction.opcode + computation.name for mark in _ASYNC),
+    is_async=_is_async(instruction, computation),
     num_elements=num_elements,
     result_elements=num_elements * growth,
     op_name=instruction.op_name,
   )
+
+
+def _is_async(
+  instruction: hlo_parser.Instruction, computation: hlo_parser.Computation
+) -> bool:
+  if _IS_SYNC in instruction.attributes:
+    return False
+  if any(mark in instruction.opcode + computation.name for mark in _ASYNC):
+    return True
+  return async_collectives.starts_in_fusion(computation)
 
 
 def _megascale_transfer(
@@ -211,6 +230,7 @@ def _megascale_transfer(
   _, dcn = _sent_bytes(kind, operand.num_bytes, 1, num_slices)
   axes = zip(topology.axis_names, topology.dcn_shape, strict=True)
   return Collective(
+    name=instruction.name,
     kind=kind,
     axes=tuple(name for name, slices in axes if slices > 1),
     count=execution.count,

@@ -11,13 +11,14 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from pax.aot.hlo import bytes_accessed, collectives, hlo_parser
+from pax.aot.hlo import async_collectives, bytes_accessed, hlo_parser
 from pax.summaries import chips
 
 _ESTIMATED_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 # XLA writes INT64_MAX for a kernel that it has no estimate of.
 _NO_ESTIMATE = 2**62
 _MOSAIC_CALL = 'custom_call_target="tpu_custom_call"'
+_CALLS = ('call', 'conditional', 'while')
 # Share of the peak that a Mosaic kernel is assumed to reach.
 _MOSAIC_EFFICIENCY = 0.5
 
@@ -30,6 +31,9 @@ class KernelSeconds:
   xla: float
   # Kernels of Mosaic (Pallas), which have no estimates.
   mosaic: float
+  # Of the kernels between start and end of one run of each asynchronous
+  # collective, by the name of its start.
+  overlapping: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
   @property
   def total(self) -> float:
@@ -60,25 +64,70 @@ def kernel_seconds(
   """
   if not (chip.clock_hz and chip.hbm_bytes_per_s):
     return None
-  xla, mosaic, has_estimate = 0.0, 0.0, False
-  for execution in module.executions():
-    instruction = execution.instruction
-    if execution.is_fused or _is_collective_or_async(instruction.opcode):
-      continue
+  schedule = _Schedule(module, chip, mosaic_flops or {})
+  schedule.run(module.computations[module.entry], 1)
+  if not schedule.has_estimate:
+    return None
+  return KernelSeconds(schedule.xla, schedule.mosaic, schedule.overlapping)
+
+
+class _Schedule:
+  """Adds up the kernels of a program in scheduled order."""
+
+  def __init__(
+    self,
+    module: hlo_parser.Module,
+    chip: chips.Chip,
+    mosaic_flops: Mapping[str, int],
+  ):
+    self._module = module
+    self._chip = chip
+    self._mosaic_flops = mosaic_flops
+    self.xla, self.mosaic, self.has_estimate = 0.0, 0.0, False
+    self.overlapping: dict[str, float] = {}
+
+  def run(self, computation: hlo_parser.Computation, count: int) -> None:
+    """Adds `count` runs of a computation."""
+    # Name and start time of the collectives in flight, by what ends them.
+    in_flight: dict[str, tuple[str, float]] = {}
+    for instruction in computation.instructions.values():
+      if collective := async_collectives.started(self._module, instruction):
+        is_pair = collective is instruction
+        key = instruction.name if is_pair else async_collectives.channel(collective)
+        in_flight[key] = collective.name, self.xla + self.mosaic
+      elif key := async_collectives.ended(self._module, instruction):
+        if key in in_flight:
+          name, start = in_flight.pop(key)
+          seconds = self.xla + self.mosaic - start
+          self.overlapping[name] = seconds / count
+      elif instruction.opcode in _CALLS:
+        trips = self._module.trip_count(instruction, computation) or 1
+        for called in self._module.called(instruction):
+          self.run(called, count * trips)
+      elif not _is_collective_or_async(instruction.opcode):
+        self._add_kernel(instruction, computation, count)
+
+  def _add_kernel(
+    self,
+    instruction: hlo_parser.Instruction,
+    computation: hlo_parser.Computation,
+    count: int,
+  ) -> None:
     cycles = _estimated_cycles(instruction)
     if cycles is not None:
-      has_estimate = True
-      xla += execution.count * cycles / chip.clock_hz
-      continue
-    num_bytes = bytes_accessed.kernel_bytes(module, execution)
-    seconds = num_bytes / chip.hbm_bytes_per_s
+      self.has_estimate = True
+      self.xla += count * cycles / self._chip.clock_hz
+      return
+    num_bytes = bytes_accessed.kernel_bytes(
+      self._module, instruction, computation
+    )
+    seconds = num_bytes / self._chip.hbm_bytes_per_s
     if _MOSAIC_CALL in instruction.attributes:
-      flops = _flops_of(instruction, mosaic_flops or {})
-      seconds = max(seconds, flops / (_MOSAIC_EFFICIENCY * chip.flops))
-      mosaic += execution.count * seconds
+      flops = _flops_of(instruction, self._mosaic_flops)
+      seconds = max(seconds, flops / (_MOSAIC_EFFICIENCY * self._chip.flops))
+      self.mosaic += count * seconds
     else:
-      xla += execution.count * seconds
-  return KernelSeconds(xla, mosaic) if has_estimate else None
+      self.xla += count * seconds
 
 
 def _flops_of(
@@ -101,4 +150,6 @@ def _estimated_cycles(instruction: hlo_parser.Instruction) -> int | None:
 
 
 def _is_collective_or_async(opcode: str) -> bool:
-  return opcode in collectives.KINDS or opcode.endswith(('-start', '-done'))
+  return opcode in async_collectives.KINDS or opcode.endswith(
+    ('-start', '-done')
+  )

@@ -25,7 +25,8 @@ class Roofline:
   # Links within a slice, and between slices.
   ici_s: float | None
   dcn_s: float | None
-  # Collectives that nothing overlaps with, over ICI and DCN.
+  # Collectives that nothing overlaps with, over ICI and DCN. With XLA's cycle
+  # estimates also the parts of asynchronous ones that outlast their kernels.
   waiting_s: float | None
   # The step, with everything overlapped that can be.
   step_s: float
@@ -82,7 +83,12 @@ def compute_roofline(
   step_s = max(max(compute_s, memory_s or 0.0) + (waiting_s or 0.0), links_s)
   compiler_s = None
   if kernels is not None:
-    compiler_s = max(kernels.total + (waiting_s or 0.0), links_s)
+    compiler_s = kernels.total
+    if waiting_s is not None:
+      waiting_s += sum(
+        _exposed_seconds(c, ici + dcn, kernels) for c, ici, dcn in times
+      )
+      compiler_s = max(compiler_s + waiting_s, links_s)
   model_s = model_flops / chip.flops
   return Roofline(
     compute_s=compute_s,
@@ -96,6 +102,23 @@ def compute_roofline(
     mosaic_s=kernels and kernels.mosaic,
     compiler_mfu=model_s / compiler_s if compiler_s else None,
   )
+
+
+def _exposed_seconds(
+  collective: collectives_lib.Collective,
+  link_seconds: float,
+  kernels: kernel_time.KernelSeconds,
+) -> float:
+  """Seconds per step that an asynchronous collective outlasts its kernels.
+
+  Each collective counts alone: of two in flight at once, which share links, the
+  wait is longer. Transfers between slices, whose end is on the hosts, wait
+  nothing.
+  """
+  if not collective.is_async or collective.name not in kernels.overlapping:
+    return 0.0
+  overlap = collective.count * kernels.overlapping[collective.name]
+  return max(0.0, link_seconds - overlap)
 
 
 def _link_seconds(

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pax.aot.hlo import collectives, hlo_parser
+from tests.pax.aot.hlo import hlo_texts
 
 ROWS, DIM = 16, 32
 
@@ -177,3 +178,11 @@ backend_config={"collective_backend_config":{"is_sync":true}}
   # Nothing is scheduled between start and done of the all-reduce.
   assert (summed.kind, summed.is_async) == ('all-reduce', False)
   assert summed.ici_bytes == 2 * size * 3 / 4 and summed.dcn_bytes == 0
+
+
+def test_a_collective_in_several_fusions_counts_once():
+  module = hlo_parser.parse(hlo_texts.FUSED_ALL_GATHER)
+  topology = collectives.MeshTopology(('data',), (4,), (1,), None, ())
+  (gather,) = collectives.find_collectives(module, topology)
+  assert (gather.kind, gather.count, gather.is_async) == ('all-gather', 5, True)
+  assert gather.ici_bytes == 3 * (2 * 8 * 2)

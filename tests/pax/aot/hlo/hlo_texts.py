@@ -61,3 +61,64 @@ backend_config={"known_trip_count":{"n":"5"}}
   ROOT %result = bf16[4]{0} get-tuple-element(%loop2), index=2
 }
 """
+
+# An all-gather of bf16[2,8] over four devices that two matmuls overlap with, in a
+# loop of 5 iterations.
+FUSED_ALL_GATHER = """\
+HloModule jit_step, is_scheduled=true
+
+%start (p0: bf16[2,8]) -> (bf16[2,8], bf16[8,8]) {
+  %p0 = bf16[2,8]{1,0} parameter(0)
+  %g0 = bf16[8,8]{1,0} all-gather(%p0), channel_id=7, \
+replica_groups={{0,1,2,3}}, dimensions={0}
+  ROOT %s = (bf16[2,8]{1,0}, bf16[8,8]{1,0}) custom-call(%g0), \
+custom_call_target="AsyncCollectiveStart"
+}
+
+%async_collective_fusion.1 (p1: bf16[2,8], p2: f32[8]) -> (bf16[2,8], f32[8]) {
+  %p1 = bf16[2,8]{1,0} parameter(0)
+  %p2 = f32[8]{0} parameter(1)
+  %g1 = bf16[8,8]{1,0} all-gather(%p1), channel_id=7, \
+replica_groups={{0,1,2,3}}, dimensions={0}
+  %n = f32[8]{0} negate(%p2)
+  ROOT %t = (bf16[2,8]{1,0}, f32[8]{0}) tuple(%p1, %n)
+}
+
+%done (p3: bf16[2,8]) -> bf16[8,8] {
+  %p3 = bf16[2,8]{1,0} parameter(0)
+  %g2 = bf16[8,8]{1,0} all-gather(%p3), channel_id=7, \
+replica_groups={{0,1,2,3}}, dimensions={0}
+  ROOT %d = bf16[8,8]{1,0} custom-call(%g2), \
+custom_call_target="AsyncCollectiveDone"
+}
+
+%body (b: (s32[], bf16[2,8], f32[8])) -> (s32[], bf16[2,8], f32[8]) {
+  %b = (s32[], bf16[2,8]{1,0}, f32[8]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%b), index=0
+  %x = bf16[2,8]{1,0} get-tuple-element(%b), index=1
+  %v = f32[8]{0} get-tuple-element(%b), index=2
+  %f0 = (bf16[2,8]{1,0}, bf16[8,8]{1,0}) fusion(%x), kind=kCustom, calls=%start
+  %x1 = bf16[2,8]{1,0} get-tuple-element(%f0), index=0
+  %f1 = (bf16[2,8]{1,0}, f32[8]{0}) fusion(%x1, %v), kind=kOutput, \
+calls=%async_collective_fusion.1, \
+backend_config={"window_config":{"estimated_cycles":"50"}}
+  %x2 = bf16[2,8]{1,0} get-tuple-element(%f1), index=0
+  %w = f32[8]{0} get-tuple-element(%f1), index=1
+  %f2 = bf16[8,8]{1,0} fusion(%x2), kind=kCustom, calls=%done
+  ROOT %out = (s32[], bf16[2,8]{1,0}, f32[8]{0}) tuple(%i, %x2, %w)
+}
+
+%check (c: (s32[], bf16[2,8], f32[8])) -> pred[] {
+  ROOT %yes = pred[] constant(true)
+}
+
+ENTRY %main (a: bf16[2,8], e: f32[8]) -> f32[8] {
+  %a = bf16[2,8]{1,0} parameter(0)
+  %e = f32[8]{0} parameter(1)
+  %zero = s32[] constant(0)
+  %init = (s32[], bf16[2,8]{1,0}, f32[8]{0}) tuple(%zero, %a, %e)
+  %loop = (s32[], bf16[2,8]{1,0}, f32[8]{0}) while(%init), condition=%check, \
+body=%body, backend_config={"known_trip_count":{"n":"5"}}
+  ROOT %r = f32[8]{0} get-tuple-element(%loop), index=2
+}
+"""

@@ -10,6 +10,7 @@ import pytest
 
 from pax.aot.hlo import hlo_parser, kernel_time
 from pax.summaries import chips
+from tests.pax.aot.hlo import hlo_texts
 
 CHIP = chips.Chip(
   kind='round', flops=1.0, clock_hz=100.0, hbm_bytes_per_s=4.0, source='none'
@@ -91,3 +92,11 @@ def test_clocks_explain_the_peaks(kind, matrix_units):
   chip = chips.find(kind)
   peak = chip.clock_hz * matrix_units * 2 * 128 * 128
   assert peak == pytest.approx(chip.flops, rel=0.02)
+
+
+def test_starts_and_ends_of_collectives_are_no_kernels():
+  module = hlo_parser.parse(hlo_texts.FUSED_ALL_GATHER)
+  seconds = kernel_time.kernel_seconds(module, CHIP)
+  # 50 of the cycles run while the all-gather is in flight.
+  overlapping = {'g0': 50 / 100}
+  assert seconds == kernel_time.KernelSeconds(5 * 50 / 100, 0.0, overlapping)

@@ -28,6 +28,7 @@ TABLE = memory.StateArray(
   num_bytes=32000 * DIM * 4,
 )
 GATHER = collectives.Collective(
+  name='all-gather.1',
   kind='all-gather',
   axes=('data',),
   count=LAYERS,

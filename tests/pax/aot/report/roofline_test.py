@@ -23,6 +23,7 @@ CHIP = chips.Chip(
   source='none',
 )
 SENT = collectives.Collective(
+  name='all-reduce.1',
   kind='all-reduce',
   axes=('data',),
   count=2,
@@ -85,6 +86,17 @@ def test_kernels_wait_for_links_too():
   assert limit.compiler_mfu == 6 / 30
   overlapped = dataclasses.replace(SENT, is_async=True, count=20)
   assert compute(overlapped, kernels=kernels).compiler_s == 20 * 3.0
+
+
+def test_asynchronous_collectives_that_outlast_their_kernels_are_exposed():
+  start = dataclasses.replace(SENT, is_async=True, dcn_bytes=0.0)
+  # Two runs of 3 seconds each, 2 of them beside kernels.
+  kernels = kernel_time.KernelSeconds(18.0, 0.0, {'all-reduce.1': 2.0})
+  limit = compute(start, kernels=kernels)
+  assert limit.waiting_s == 2 * (3.0 - 2.0)
+  assert limit.compiler_s == 18.0 + 2.0
+  hidden = kernel_time.KernelSeconds(18.0, 0.0, {'all-reduce.1': 3.5})
+  assert compute(start, kernels=hidden).compiler_s == 18.0
 
 
 def test_without_a_program_products_alone_tell():

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instructions that start and end an asynchronous collective.
+
+A collective is either a pair of `all-gather-start` and `all-gather-done`, or
+fusions of the TPU compiler: one starts it, some continue it beside a matmul, one
+ends it. Each of these fusions repeats the collective on the same channel.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pax.aot.hlo import hlo_parser
+
+KINDS = (
+  'all-gather',
+  'all-reduce',
+  'reduce-scatter',
+  'all-to-all',
+  'collective-permute',
+)
+_START, _DONE = '-start', '-done'
+_FUSED_START = 'custom_call_target="AsyncCollectiveStart"'
+_FUSED_DONE = 'custom_call_target="AsyncCollectiveDone"'
+_CHANNEL = re.compile(r'\bchannel_id=(\d+)')
+
+
+def kind(instruction: hlo_parser.Instruction) -> str | None:
+  """Returns the kind of a collective or of its start; None: neither."""
+  name = instruction.opcode.removesuffix(_START)
+  return name if name in KINDS else None
+
+
+def channel(instruction: hlo_parser.Instruction) -> str:
+  """Returns the channel of a collective; '' if it has none."""
+  match = _CHANNEL.search(instruction.attributes)
+  return match[1] if match else ''
+
+
+def starts_in_fusion(computation: hlo_parser.Computation) -> bool:
+  """Returns whether a fused computation starts a collective."""
+  return _calls(computation, _FUSED_START)
+
+
+def started(
+  module: hlo_parser.Module, instruction: hlo_parser.Instruction
+) -> hlo_parser.Instruction | None:
+  """Returns the collective that an instruction starts; None: it starts none."""
+  if instruction.opcode.endswith(_START):
+    return instruction if kind(instruction) else None
+  return _fused_collective(module, instruction, _FUSED_START)
+
+
+def ended(
+  module: hlo_parser.Module, instruction: hlo_parser.Instruction
+) -> str | None:
+  """Returns which collective an instruction ends; None: it ends none.
+
+  Returns:
+    Name of the start, or the channel of a collective in fusions.
+  """
+  if instruction.opcode.endswith(_DONE):
+    is_collective = instruction.opcode.removesuffix(_DONE) in KINDS
+    return instruction.operands[0] if is_collective else None
+  collective = _fused_collective(module, instruction, _FUSED_DONE)
+  return None if collective is None else channel(collective)
+
+
+def _fused_collective(
+  module: hlo_parser.Module, instruction: hlo_parser.Instruction, target: str
+) -> hlo_parser.Instruction | None:
+  if instruction.opcode != 'fusion':
+    return None
+  (computation,) = module.called(instruction)
+  if not _calls(computation, target):
+    return None
+  instructions = computation.instructions.values()
+  return next((i for i in instructions if i.opcode in KINDS), None)
+
+
+def _calls(computation: hlo_parser.Computation, target: str) -> bool:
+  return any(
+    instruction.opcode == 'custom-call' and target in instruction.attributes
+    for instruction in computation.instructions.values()
+  )
