@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from pax import train_states
+from pax.partitioning import compiler_options
 from pax.steps import BaseStepFnStaticArgs, Batch, StepFnOutput
 
 TrainState = train_states.TrainState
@@ -48,6 +49,9 @@ class PartitionedFunction:
       out_shardings=out_shardings,
       donate_argnums=(0,) if donate_state else (),
       static_argnums=(3,),
+      compiler_options=compiler_options.step_options(
+        mesh.devices.flat[0].platform
+      ),
     )
 
   def __call__(

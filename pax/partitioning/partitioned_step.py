@@ -12,7 +12,7 @@ from jax.extend import core as jex_core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pax import train_states
-from pax.partitioning import memory
+from pax.partitioning import compiler_options, memory
 from pax.partitioning.step_protocols import BoundStep
 from pax.steps import Batch
 from praxis import py_utils
@@ -45,6 +45,9 @@ class PartitionedStep:
       in_shardings=(*shardings, self._replicated),
       out_shardings=out_shardings,
       donate_argnums=(0,) if donate_state else (),
+      compiler_options=compiler_options.step_options(
+        mesh.devices.flat[0].platform
+      ),
     )
     self._compiled: jax.stages.Compiled | None = None
     # Runs a call; None is the executable.
