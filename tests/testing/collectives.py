@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from pax.aot.hlo import collectives, hlo_parser
+from pax.aot.hlo import async_collectives, hlo_parser
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +30,7 @@ def find_collectives(hlo_text: str) -> list[Collective]:
   sent = []
   for execution in hlo_parser.parse(hlo_text).executions():
     instruction = execution.instruction
-    kind = instruction.opcode.removesuffix('-start')
-    if kind in collectives.KINDS:
+    if kind := async_collectives.kind(instruction):
       shapes = tuple(array_type.dims for array_type in instruction.types)
       sent.append(Collective(kind, shapes, execution.count))
   return sent

@@ -2,8 +2,8 @@
 """Instructions that start and end an asynchronous collective.
 
 A collective is either a pair of `all-gather-start` and `all-gather-done`, or
-fusions of the TPU compiler: one starts it, some continue it beside a matmul, one
-ends it. Each of these fusions repeats the collective on the same channel.
+fusions of the TPU compiler: one starts it, some continue it with a matmul, and
+one ends it. Each of them repeats the collective on the same channel.
 """
 
 from __future__ import annotations

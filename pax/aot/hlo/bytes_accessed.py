@@ -45,9 +45,7 @@ def kernel_bytes(
     return 0.0
   if instruction.opcode == 'custom-call' and not instruction.operands:
     return 0.0  # AllocateBuffer.
-  operands = [
-    computation.instructions[name] for name in instruction.operands
-  ]
+  operands = [computation.instructions[name] for name in instruction.operands]
   if instruction.opcode == 'fusion':
     return _fusion_bytes(module.called(instruction)[0], instruction)
   if instruction.opcode in _SLICES:

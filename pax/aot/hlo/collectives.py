@@ -132,8 +132,10 @@ def find_collectives(
     if instruction.opcode == 'send':
       collectives.append(_megascale_transfer(execution, topology))
     elif kind := async_collectives.kind(instruction):
-      is_start = async_collectives.starts_in_fusion(execution.computation)
-      if is_start or async_collectives.channel(instruction) not in fused_channels:
+      is_fused = async_collectives.channel(instruction) in fused_channels
+      if not is_fused or async_collectives.starts_in_fusion(
+        execution.computation
+      ):
         collectives.append(_collective(execution, kind, topology))
   return [c for c in collectives if c]
 

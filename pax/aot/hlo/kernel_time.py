@@ -93,7 +93,9 @@ class _Schedule:
     for instruction in computation.instructions.values():
       if collective := async_collectives.started(self._module, instruction):
         is_pair = collective is instruction
-        key = instruction.name if is_pair else async_collectives.channel(collective)
+        key = (
+          instruction.name if is_pair else async_collectives.channel(collective)
+        )
         in_flight[key] = collective.name, self.xla + self.mosaic
       elif key := async_collectives.ended(self._module, instruction):
         if key in in_flight:

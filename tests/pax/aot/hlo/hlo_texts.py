@@ -62,7 +62,7 @@ backend_config={"known_trip_count":{"n":"5"}}
 }
 """
 
-# An all-gather of bf16[2,8] over four devices that two matmuls overlap with, in a
+# An all-gather of bf16[2,8] over four devices that a kernel overlaps with, in a
 # loop of 5 iterations.
 FUSED_ALL_GATHER = """\
 HloModule jit_step, is_scheduled=true
