@@ -67,8 +67,7 @@ ffi::ErrorOr<Dtype> DtypeOf(ffi::AnyBuffer x, ffi::AnyBuffer table) {
 ffi::ErrorOr<SoftmaxXentInputs> ReadInputs(ffi::AnyBuffer x,
                                            ffi::AnyBuffer table, Floats bias,
                                            Ints labels,
-                                           const Attributes& attributes,
-                                           int64_t lanes = 1) {
+                                           const Attributes& attributes) {
   auto dtype = DtypeOf(x, table);
   if (dtype.has_error()) return ffi::Unexpected(dtype.error());
   if (x.dimensions().size() != 2 || table.dimensions().size() != 2) {
@@ -101,11 +100,10 @@ ffi::ErrorOr<SoftmaxXentInputs> ReadInputs(ffi::AnyBuffer x,
   in.soft_cap = attributes.soft_cap;
   in.label_smoothing = attributes.label_smoothing;
   in.chunk = attributes.chunk;
-  if (const char* error = SoftmaxXentError(in, lanes)) {
-    return ffi::Unexpected(
-        Invalid(std::string(error) + ", got x " + Text(x.dimensions()) +
-                ", table " + Text(table.dimensions()) + ", chunk " +
-                std::to_string(in.chunk) + ", lanes " + std::to_string(lanes)));
+  if (const char* error = SoftmaxXentError(in)) {
+    return ffi::Unexpected(Invalid(
+        std::string(error) + ", got x " + Text(x.dimensions()) + ", table " +
+        Text(table.dimensions()) + ", chunk " + std::to_string(in.chunk)));
   }
   return in;
 }
@@ -149,29 +147,30 @@ ffi::Error Forward(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer table,
 
 ffi::Error Gradient(ffi::ThreadPool pool, ffi::AnyBuffer x,
                     ffi::AnyBuffer table, Floats bias, Ints labels,
-                    Floats xent_weight, Floats logsumexp_weight, float soft_cap,
-                    float label_smoothing, bool transposed, int64_t chunk,
-                    float z_loss_weight, int64_t lanes, FloatsOut xent,
-                    FloatsOut logsumexp, IntsOut argmax,
+                    Floats xent_weight, Floats logsumexp_weight,
+                    Floats normalizer, float soft_cap, float label_smoothing,
+                    bool transposed, int64_t chunk, float z_loss_weight,
+                    FloatsOut xent, FloatsOut logsumexp, IntsOut argmax,
                     ffi::Result<ffi::AnyBuffer> dx,
                     ffi::Result<ffi::AnyBuffer> dtable, FloatsOut dbias,
-                    FloatsOut logits, FloatsOut dx_lanes,
-                    FloatsOut dtable_sums) {
+                    FloatsOut logits, FloatsOut dtable_sums) {
   auto in = ReadInputs(x, table, bias, labels,
-                       {soft_cap, label_smoothing, transposed, chunk}, lanes);
+                       {soft_cap, label_smoothing, transposed, chunk});
   if (in.has_error()) return in.error();
-  const SoftmaxXentWorkspace need = SoftmaxXentWorkspaceFor(*in, lanes);
+  const SoftmaxXentWorkspace need = SoftmaxXentWorkspaceFor(*in);
   const auto weights = {in->tokens};
+  const bool has_normalizer = normalizer.element_count() > 0;
   for (auto error :
        {CheckOutputs(in->tokens, *xent, *logsumexp, *argmax),
         CheckShape("xent_weight", xent_weight.dimensions(), weights),
         CheckShape("logsumexp_weight", logsumexp_weight.dimensions(), weights),
+        CheckShape("normalizer", normalizer.dimensions(),
+                   {has_normalizer ? in->tokens : 0}),
         CheckShape("dx", dx->dimensions(), {in->tokens, in->dims}),
         CheckShape("dtable", dtable->dimensions(),
                    {table.dimensions()[0], table.dimensions()[1]}),
         CheckShape("dbias", dbias->dimensions(), {bias.dimensions()[0]}),
         CheckScratch("logits", *logits, need.logits),
-        CheckScratch("dx_lanes", *dx_lanes, need.dx_lanes),
         CheckScratch("dtable_sums", *dtable_sums, need.dtable_sums)}) {
     if (error.failure()) return error;
   }
@@ -183,10 +182,11 @@ ffi::Error Gradient(ffi::ThreadPool pool, ffi::AnyBuffer x,
     SoftmaxXentWithGradient(
         *in,
         {xent->typed_data(), logsumexp->typed_data(), argmax->typed_data()},
-        {xent_weight.typed_data(), logsumexp_weight.typed_data(), z_loss_weight,
+        {xent_weight.typed_data(), logsumexp_weight.typed_data(),
+         has_normalizer ? normalizer.typed_data() : nullptr, z_loss_weight,
          dx->untyped_data(), dtable->untyped_data(),
-         in->bias ? dbias->typed_data() : nullptr, lanes, logits->typed_data(),
-         dx_lanes->typed_data(), dtable_sums->typed_data()},
+         in->bias ? dbias->typed_data() : nullptr, logits->typed_data(),
+         dtable_sums->typed_data()},
         OnThreadPool(pool));
   } catch (const std::exception& e) {
     return OutOfMemory(e);
@@ -220,12 +220,12 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(SoftmaxXentGradientHandler, Gradient,
                                   .Arg<Ints>()            // labels
                                   .Arg<Floats>()          // xent_weight
                                   .Arg<Floats>()          // logsumexp_weight
+                                  .Arg<Floats>()          // normalizer
                                   .Attr<float>("soft_cap")
                                   .Attr<float>("label_smoothing")
                                   .Attr<bool>("transposed")
                                   .Attr<int64_t>("chunk")
                                   .Attr<float>("z_loss_weight")
-                                  .Attr<int64_t>("lanes")
                                   .Ret<Floats>()          // xent
                                   .Ret<Floats>()          // logsumexp
                                   .Ret<Ints>()            // argmax
@@ -233,7 +233,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(SoftmaxXentGradientHandler, Gradient,
                                   .Ret<ffi::AnyBuffer>()  // dtable
                                   .Ret<Floats>()          // dbias
                                   .Ret<Floats>()          // logits
-                                  .Ret<Floats>()          // dx_lanes
                                   .Ret<Floats>());        // dtable_sums
 
 }  // namespace pax

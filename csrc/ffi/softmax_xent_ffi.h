@@ -11,9 +11,9 @@ namespace pax {
 //   -> xent, logsumexp, argmax [N]
 XLA_FFI_DECLARE_HANDLER_SYMBOL(SoftmaxXentHandler);
 
-// The same, then xent_weight [N], logsumexp_weight [N]
+// The same, then xent_weight [N], logsumexp_weight [N], normalizer [N] or [0]
 //   -> xent, logsumexp, argmax, dx, dtable, dbias (as bias),
-//      and scratch: logits, dx_lanes, dtable_sums (float32, any shape)
+//      and scratch: logits, dtable_sums (float32, any shape)
 XLA_FFI_DECLARE_HANDLER_SYMBOL(SoftmaxXentGradientHandler);
 
 }  // namespace pax

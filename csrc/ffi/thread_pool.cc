@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <new>
 
 namespace pax {
 namespace {
@@ -49,8 +50,13 @@ Parallel OnThreadPool(xla::ffi::ThreadPool& pool) {
   return {workers, [workers, &pool](int64_t count, const Body& body) {
             if (count == 0) return;
             auto tasks = std::make_shared<Tasks>(count, body);
-            for (int64_t w = 1; w < std::min(workers, count); ++w) {
-              pool.Schedule([tasks, w] { tasks->Work(w); });
+            // The scheduled helpers hold `body`: every exit waits for them.
+            try {
+              for (int64_t w = 1; w < std::min(workers, count); ++w) {
+                pool.Schedule([tasks, w] { tasks->Work(w); });
+              }
+            } catch (const std::bad_alloc&) {
+              // Fewer helpers; the calling thread runs all other tasks.
             }
             tasks->Work(0);
             tasks->Wait();

@@ -14,6 +14,8 @@ namespace pax {
 namespace {
 
 constexpr int64_t kCacheLine = 64;
+// Rows of dx for which a strip of the table is packed, at least.
+constexpr int64_t kMinInputRows = 128;
 
 int64_t CeilDiv(int64_t n, int64_t d) { return (n + d - 1) / d; }
 int64_t RoundUp(int64_t n, int64_t d) { return CeilDiv(n, d) * d; }
@@ -98,10 +100,11 @@ class Pass {
   void Forward(int64_t strip, int64_t worker);
   void Combine(int64_t begin, int64_t row);
   void WeighRow(int64_t token, int64_t row, bool ignored);
-  void Backward(int64_t lane, int64_t worker);
-  void BackwardStrip(int64_t strip, int64_t worker, float* lane, bool first);
-  void StripGradient(int64_t strip, int64_t worker);
-  void FinishInput(int64_t begin, int64_t row);
+  void LogitGradient(int64_t strip, int64_t worker);
+  void TableGradient(int64_t strip, int64_t worker);
+  void InputGradients(int64_t begin);
+  void InputGradient(int64_t begin, int64_t row, int64_t rows, int64_t dim,
+                     int64_t worker);
 
   StripArgs Strip(int64_t strip, float* logits) const;
   float* StripLogits(int64_t strip) const;
@@ -136,11 +139,6 @@ bool KeepsSums(const SoftmaxXentInputs& in) {
 // At least one block, so that logits without dims are sums of zeros.
 int64_t PaddedDims(const SoftmaxXentInputs& in) {
   return RoundUp(std::max<int64_t>(in.dims, 1), kBlock);
-}
-
-// Floats in one partial sum of dx: [dims / 32][chunk + kSkew][32].
-int64_t LaneSize(const SoftmaxXentInputs& in) {
-  return PaddedDims(in) * (in.chunk + kSkew);
 }
 
 Pass::Pass(const SoftmaxXentInputs& in, const SoftmaxXentOutputs& out,
@@ -186,11 +184,9 @@ void Pass::Run() {
       for (int64_t i = 0; i < kBlock; ++i) Combine(begin, b * kBlock + i);
     });
     if (!grad_) continue;
-    parallel_.run(grad_->lanes,
-                  [this](int64_t l, int64_t w) { Backward(l, w); });
-    parallel_.run(rows_ / kBlock, [this, begin](int64_t b, int64_t) {
-      for (int64_t i = 0; i < kBlock; ++i) FinishInput(begin, b * kBlock + i);
-    });
+    parallel_.run(strips_,
+                  [this](int64_t s, int64_t w) { TableGradient(s, w); });
+    InputGradients(begin);
   }
 }
 
@@ -272,6 +268,9 @@ void Pass::Combine(int64_t begin, int64_t row) {
   }
   const float logsumexp = LogSumExp(max, sum);
   row_.logsumexp[row] = logsumexp;
+  if (grad_ && grad_->normalizer && row < height_) {
+    row_.logsumexp[row] = grad_->normalizer[begin + row];
+  }
   const bool ignored = row_.label[row] < 0;
   if (row < height_) {
     const float others = static_cast<float>(total) - row_.label_logit[row];
@@ -297,16 +296,8 @@ void Pass::WeighRow(int64_t token, int64_t row, bool ignored) {
   row_.label_weight[row] = xent * (target_.on - target_.off);
 }
 
-void Pass::Backward(int64_t lane, int64_t worker) {
-  float* sums = grad_->dx_lanes + lane * LaneSize(in_);
-  const int64_t begin = lane * strips_ / grad_->lanes;
-  const int64_t end = (lane + 1) * strips_ / grad_->lanes;
-  if (begin == end) std::memset(sums, 0, LaneSize(in_) * sizeof(float));
-  for (int64_t s = begin; s < end; ++s)
-    BackwardStrip(s, worker, sums, s == begin);
-}
-
-void Pass::StripGradient(int64_t strip, int64_t worker) {
+// Replaces the logits of a strip by their gradient.
+void Pass::LogitGradient(int64_t strip, int64_t worker) {
   float sums[kStrip];
   ops_.gradient({Strip(strip, StripLogits(strip)), height_, row_.label.data(),
                  row_.logsumexp.data(), row_.probability.data(),
@@ -319,17 +310,9 @@ void Pass::StripGradient(int64_t strip, int64_t worker) {
   }
 }
 
-void Pass::BackwardStrip(int64_t strip, int64_t worker, float* lane,
-                         bool first) {
-  StripGradient(strip, worker);
-  PackTableArgs pack = TableArgs(strip);
-  pack.over_vocab = table_[worker].as<void>();
-  ops_.pack_table(pack);
+void Pass::TableGradient(int64_t strip, int64_t worker) {
+  LogitGradient(strip, worker);
   const float* logits = StripLogits(strip);
-  ops_.matmul({logits, rows_ * kBlock * 4, rows_, kPanels, pack.over_vocab,
-               kStrip * kBlock * packed_bytes_, padded_dims_ / kBlock, lane,
-               kBlock, (rows_ + kSkew) * kBlock, !first});
-
   const bool half = ops_.packed == Dtype::kBfloat16;
   const char* as_b = reinterpret_cast<const char*>(logits) +
                      (half ? rows_ * kBlock * packed_bytes_ : 0);
@@ -346,17 +329,43 @@ void Pass::BackwardStrip(int64_t strip, int64_t worker, float* lane,
                     padded_dims_, strip * kStrip});
 }
 
-void Pass::FinishInput(int64_t begin, int64_t row) {
-  if (row >= height_) return;
-  for (int64_t d = 0; d < in_.dims; d += kBlock) {
-    const float* lane =
-        grad_->dx_lanes + (d / kBlock * (rows_ + kSkew) + row) * kBlock;
-    float sums[kBlock] = {};
-    for (int64_t l = 0; l < grad_->lanes; ++l, lane += LaneSize(in_)) {
-      for (int64_t i = 0; i < kBlock; ++i) sums[i] += lane[i];
-    }
-    for (int64_t i = 0; i < std::min(kBlock, in_.dims - d); ++i) {
-      StoreAs(in_.dtype, sums[i], grad_->dx, (begin + row) * in_.dims + d + i);
+// Tasks are blocks of dx: of up to kStrip dims, and of rows where the dims are
+// too few for all workers.
+void Pass::InputGradients(int64_t begin) {
+  const int64_t columns = CeilDiv(padded_dims_, kStrip);
+  const int64_t wanted = CeilDiv(2 * parallel_.workers, columns);
+  const int64_t height =
+      RoundUp(std::max(CeilDiv(rows_, wanted), kMinInputRows), kBlock);
+  parallel_.run(CeilDiv(rows_, height) * columns,
+                [&](int64_t task, int64_t worker) {
+                  const int64_t row = task / columns * height;
+                  InputGradient(begin, row, std::min(height, rows_ - row),
+                                task % columns * kStrip, worker);
+                });
+}
+
+void Pass::InputGradient(int64_t begin, int64_t row, int64_t rows, int64_t dim,
+                         int64_t worker) {
+  const int64_t dims = std::min(padded_dims_ - dim, kStrip);
+  float* sums = local_[worker].as<float>();
+  for (int64_t strip = 0; strip < strips_; ++strip) {
+    PackTableArgs pack = TableArgs(strip);
+    pack.first_dim = dim;
+    pack.padded_dims = dims;
+    pack.over_vocab = table_[worker].as<void>();
+    ops_.pack_table(pack);
+    const char* gradient = reinterpret_cast<const char*>(StripLogits(strip));
+    ops_.matmul({gradient + row * kBlock * packed_bytes_, rows_ * kBlock * 4,
+                 rows, kPanels, pack.over_vocab,
+                 kStrip * kBlock * packed_bytes_, dims / kBlock, sums, kBlock,
+                 rows * kBlock, strip > 0});
+  }
+  const int64_t width = std::min(dims, in_.dims - dim);
+  for (int64_t r = 0; r < std::min(rows, height_ - row); ++r) {
+    const int64_t first = (begin + row + r) * in_.dims + dim;
+    for (int64_t d = 0; d < width; ++d) {
+      StoreAs(in_.dtype, sums[(d / kBlock * rows + r) * kBlock + d % kBlock],
+              grad_->dx, first + d);
     }
   }
 }
@@ -370,7 +379,7 @@ Parallel Serial() {
           }};
 }
 
-const char* SoftmaxXentError(const SoftmaxXentInputs& in, int64_t lanes) {
+const char* SoftmaxXentError(const SoftmaxXentInputs& in) {
   // Classes are int32, and those of padding columns too.
   constexpr int64_t kMostClasses =
       std::numeric_limits<int32_t>::max() - 2 * kStrip;
@@ -383,28 +392,22 @@ const char* SoftmaxXentError(const SoftmaxXentInputs& in, int64_t lanes) {
       in.chunk > RoundUp(std::max<int64_t>(in.tokens, 1), kBlock)) {
     return "chunk must be a multiple of 32 and not exceed the tokens";
   }
-  if (lanes < 1) return "lanes must be positive";
   // Every index and every number of bytes is at most one of these products.
   const int64_t columns = RoundUp(in.vocab, kStrip);
   const int64_t dims = PaddedDims(in) + kSkew;
   int64_t logits = sizeof(float);
   int64_t sums = sizeof(float);
-  int64_t lane = sizeof(float);
   int64_t x = sizeof(float);
   const bool fits =
       MultiplyBy(columns, &logits) && MultiplyBy(in.chunk, &logits) &&
       MultiplyBy(columns, &sums) && MultiplyBy(dims, &sums) &&
-      MultiplyBy(lanes, &lane) && MultiplyBy(dims, &lane) &&
-      MultiplyBy(in.chunk + kSkew, &lane) &&
       MultiplyBy(RoundUp(in.tokens, kBlock), &x) && MultiplyBy(dims, &x);
   return fits ? nullptr : "sizes overflow";
 }
 
-SoftmaxXentWorkspace SoftmaxXentWorkspaceFor(const SoftmaxXentInputs& in,
-                                             int64_t lanes) {
+SoftmaxXentWorkspace SoftmaxXentWorkspaceFor(const SoftmaxXentInputs& in) {
   const int64_t columns = RoundUp(in.vocab, kStrip);
-  return {columns * in.chunk, lanes * LaneSize(in),
-          KeepsSums(in) ? columns * PaddedDims(in) : 0};
+  return {columns * in.chunk, KeepsSums(in) ? columns * PaddedDims(in) : 0};
 }
 
 void SoftmaxXent(const SoftmaxXentInputs& in, const SoftmaxXentOutputs& out,

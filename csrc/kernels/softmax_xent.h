@@ -11,9 +11,9 @@
 // results of jnp (softmax_partial.h). Without tokens the gradients are 0.
 //
 // Tokens are processed in chunks. The forward pass stores no logits. The
-// gradient stores those of one chunk and multiplies each strip of them by x and
-// by the table while it is in cache. Results do not depend on the number of
-// threads.
+// gradient stores those of one chunk and multiplies them by x, each strip while
+// it is in cache, and by the table. Threads share no sum: results do not depend
+// on their number.
 #ifndef CSRC_KERNELS_SOFTMAX_XENT_H_
 #define CSRC_KERNELS_SOFTMAX_XENT_H_
 
@@ -62,30 +62,29 @@ struct SoftmaxXentOutputs {
 struct SoftmaxXentGradient {
   const float* xent_weight;       // [tokens]
   const float* logsumexp_weight;  // [tokens], null: 0
+  // [tokens]: the logsumexp over all classes, of which the table has a part;
+  // null: over those of the table. Only the gradients use it.
+  const float* normalizer;
   float z_loss_weight;
   void* dx;      // [tokens, dims], dtype
   void* dtable;  // as table, dtype
   float* dbias;  // [vocab]; null: not computed
   // Scratch, sized by SoftmaxXentWorkspace.
-  int64_t lanes;  // number of partial sums of dx, at least 1
   float* logits;
-  float* dx_lanes;
   float* dtable_sums;
 };
 
 // Returns what is wrong with the sizes, or null. The other functions need valid
-// sizes. `lanes` is that of the gradient, or 1.
-const char* SoftmaxXentError(const SoftmaxXentInputs& in, int64_t lanes);
+// sizes.
+const char* SoftmaxXentError(const SoftmaxXentInputs& in);
 
 // Sizes of the scratch buffers of the gradient, in floats.
 struct SoftmaxXentWorkspace {
   int64_t logits;
-  int64_t dx_lanes;
   int64_t dtable_sums;
 };
 
-SoftmaxXentWorkspace SoftmaxXentWorkspaceFor(const SoftmaxXentInputs& in,
-                                             int64_t lanes);
+SoftmaxXentWorkspace SoftmaxXentWorkspaceFor(const SoftmaxXentInputs& in);
 
 void SoftmaxXent(const SoftmaxXentInputs& in, const SoftmaxXentOutputs& out,
                  const Parallel& parallel);

@@ -31,13 +31,15 @@ struct Bfloat16 {
 };
 
 // The columns [begin, begin + kStrip) of the table in both packed layouts,
-// zero-padded past the vocabulary and past `dims`.
+// zero-padded past the vocabulary and past `dims`. Packs `padded_dims` dims, a
+// multiple of kBlock, from `first_dim`.
 struct PackTableArgs {
   const void* table;  // [dims, vocab], or [vocab, dims] when transposed
   bool transposed;
   int64_t dims;
   int64_t vocab;
-  int64_t padded_dims;  // dims, rounded up to kBlock
+  int64_t first_dim;
+  int64_t padded_dims;
   int64_t begin;
   void* over_dims;   // B with K = dims, N = kStrip; null: not packed
   void* over_vocab;  // B with K = kStrip, N = dims; null: not packed

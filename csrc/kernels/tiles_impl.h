@@ -251,11 +251,12 @@ PAX_INLINE void PackOverVocab(const PackTableArgs& args, const Packed* block,
 template <class In, class Packed>
 void PackTable(const PackTableArgs& args) {
   alignas(64) Packed block[kBlock * kStrip];
-  const In* table = static_cast<const In*>(args.table);
   const int64_t width = Clip(args.vocab - args.begin, kStrip);
   const int64_t row = args.transposed ? args.dims : args.vocab;
+  const In* table = static_cast<const In*>(args.table) +
+                    args.first_dim * (args.transposed ? 1 : row);
   for (int64_t d = 0; d < args.padded_dims; d += kBlock) {
-    const int64_t depth = Clip(args.dims - d, kBlock);
+    const int64_t depth = Clip(args.dims - args.first_dim - d, kBlock);
     if (args.transposed) {
       CopyBlock(table + args.begin * row + d, row, width, depth, block, kStrip,
                 kBlock);

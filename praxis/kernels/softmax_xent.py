@@ -22,7 +22,12 @@ from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float, Int
 
 from praxis import py_utils
-from praxis.kernels import native, softmax_xent_native, token_sharding
+from praxis.kernels import (
+  native,
+  softmax_xent_native,
+  token_sharding,
+  vocab_parallel,
+)
 from praxis.kernels import softmax_xent_reference as reference
 from praxis.kernels.softmax_xent_reference import (
   Gradients,
@@ -48,10 +53,13 @@ class Options(Spec):
     native: the kernels in csrc; an error if they are not built, or not for
       the platform.
     reference: jnp, in chunks of tokens.
-    xla: jnp on all logits; also supports sharding over the vocabulary.
+    xla: jnp on all logits; XLA partitions them.
   """
 
   implementation: str = 'auto'
+  # Axes of the mesh of `jax.set_mesh` that shard the classes of the table
+  # (vocab_parallel.py); empty: the table is gathered. 'xla' ignores them.
+  class_axes: tuple[str, ...] = ()
 
   def __post_init__(self) -> None:
     if self.implementation not in IMPLEMENTATIONS:
@@ -101,7 +109,7 @@ def softmax_xent(
   pass over the vocabulary, that of `xent` or `logsumexp` another one. Sums are
   accumulated in float32. Under a mesh x, labels and weights may be sharded over
   tokens, and the gradient of w is all-reduced. A sharded w is all-gathered
-  first, except by implementation 'xla'.
+  first, except over `options.class_axes` and by implementation 'xla'.
 
   Args:
     x: activations, float32 or bfloat16.
@@ -114,7 +122,8 @@ def softmax_xent(
 
   Raises:
     ValueError: shapes or dtypes do not match, or the native implementation is
-      requested but not built, or not for the platform.
+      requested but not built, or not for the platform, or `class_axes` cannot
+      shard the classes.
   """
   _check(x, w, bias, options)
   if bias is None:
@@ -149,6 +158,10 @@ def _check(x: Array, w: Array, bias: Array | None, options: Options) -> None:
     raise ValueError(f'bias must have shape {(vocab,)}, got {bias.shape}')
   if options.implementation == 'native':
     _check_native()
+  if options.class_axes and options.implementation != 'xla':
+    error = vocab_parallel.error(options, options.class_axes, vocab)
+    if error is not None:
+      raise ValueError(error)
 
 
 def _check_native() -> None:
@@ -253,10 +266,13 @@ def _value_and_gradients_jvp(
     tokens, gradients = reference.gradient(*args, options)
     return (*tokens, *gradients)
 
+  mapped = local
+  if not options.class_axes:
+    kinds = ('nd rc b n n', 'n n n nd rc b')
+    mapped = token_sharding.map_over_tokens(local, *kinds)
+
   def run(*args: Array) -> tuple[Tokens, Gradients]:
-    results = token_sharding.map_over_tokens(
-      local, 'nd rc b n n', 'n n n nd rc b'
-    )(*args)
+    results = mapped(*args)
     return Tokens(*results[:3]), Gradients(*results[3:])
 
   return jax.jvp(run, primals, tangents)
@@ -266,6 +282,8 @@ def _token_tangents(options: Options) -> Callable[..., tuple[Array, ...]]:
   def local(x: Array, w: Array, bias: Array, labels: Array, *tangents: Array):
     return reference.token_tangents((x, w, bias), tangents, labels, options)
 
+  if options.class_axes:
+    return local
   return token_sharding.map_over_tokens(local, 'nd rc b n nd rc b', 'n n')
 
 
@@ -314,53 +332,81 @@ def prefers_native(platform: str) -> bool:
 
 @functools.cache
 def _forward(options: Options) -> Callable[..., tuple[Array, ...]]:
-  # On GPUs XLA computes logits, and without a gradient the softmax, too.
-  kernels = {
-    'cpu': softmax_xent_native.forward,
-    'cuda': reference.forward,
-  }
-  platforms = _platforms(options)
+  run = _local_forward(options)
+  if options.class_axes:
+    run = _vocab_parallel(options).forward
 
   def local(*args: Array) -> tuple[Array, ...]:
-    choices = {
-      p: functools.partial(kernels[p], spec=options) for p in platforms
-    }
-    default = functools.partial(reference.forward, spec=options)
-    return tuple(_dispatch(options, choices, default, args))
+    return tuple(run(*args))
 
-  return token_sharding.shard_over_tokens(local, 'nd rc b n', 'n n n')
+  kinds = _operand_kinds(options)
+  return token_sharding.shard_over_tokens(
+    local, f'{kinds} n', 'n n n', options.class_axes
+  )
 
 
 @functools.cache
 def _gradient(options: Options) -> Callable[..., tuple[Array, ...]]:
-  kernels = {
-    'cpu': softmax_xent_native.gradient,
-    'cuda': reference.gradient_by(softmax_xent_native.rows_gradient),
-  }
-  platforms = _platforms(options)
+  run = _local_gradient(options)
+  if options.class_axes:
+    run = _vocab_parallel(options).gradient
 
   def local(*args: Array) -> tuple[Array, ...]:
-    args = (*args[:4], Weights(*args[4:]))
-    choices = {
-      p: functools.partial(kernels[p], spec=options) for p in platforms
-    }
-    default = functools.partial(reference.gradient, spec=options)
-    tokens, grads = _dispatch(options, choices, default, args)
+    tokens, grads = run(*args[:4], Weights(*args[4:]))
     return (*tokens, *grads)
 
+  kinds = _operand_kinds(options)
   return token_sharding.shard_over_tokens(
-    local, 'nd rc b n n n', 'n n n nd rc b'
+    local, f'{kinds} n n n', f'n n n {kinds}', options.class_axes
   )
+
+
+def _vocab_parallel(options: Options) -> vocab_parallel.VocabParallel:
+  without_z_loss = dataclasses.replace(options, z_loss_weight=0.0)
+  return vocab_parallel.VocabParallel(
+    spec=options,
+    axes=options.class_axes,
+    shard_forward=_local_forward(options),
+    shard_gradient=_local_gradient(without_z_loss),
+  )
+
+
+def _operand_kinds(options: Options) -> str:
+  """Returns the dimensions of x, w and bias (`shard_over_tokens`)."""
+  if not options.class_axes:
+    return 'nd rc b'
+  return 'nd vd v' if options.transposed else 'nd dv v'
+
+
+def _local_forward(options: Options) -> Callable[..., Tokens]:
+  # On GPUs XLA computes logits, and without a gradient the softmax, too.
+  kernels = {'cpu': softmax_xent_native.forward, 'cuda': reference.forward}
+  return _dispatch(options, kernels, reference.forward)
+
+
+def _local_gradient(
+  options: Options,
+) -> Callable[..., tuple[Tokens, Gradients]]:
+  on_gpu = reference.gradient_by(softmax_xent_native.rows_gradient)
+  if options.class_axes:
+    # The CUDA kernel takes no normalizer.
+    on_gpu = reference.gradient
+  kernels = {'cpu': softmax_xent_native.gradient, 'cuda': on_gpu}
+  return _dispatch(options, kernels, reference.gradient)
 
 
 def _dispatch(
   options: Options,
-  choices: dict[str, Callable[..., Any]],
+  kernels: dict[str, Callable[..., Any]],
   default: Callable[..., Any],
-  args: tuple[Any, ...],
-) -> Any:
+) -> Callable[..., Any]:
+  """Returns a function that chooses by `options` and platform."""
+  default = functools.partial(default, spec=options)
+  choices = {
+    p: functools.partial(kernels[p], spec=options) for p in _platforms(options)
+  }
   if not choices:
-    return default(*args)
-  if options.implementation == 'native':
-    return jax.lax.platform_dependent(*args, **choices)
-  return jax.lax.platform_dependent(*args, default=default, **choices)
+    return default
+  if options.implementation != 'native':
+    choices['default'] = default
+  return lambda *args: jax.lax.platform_dependent(*args, **choices)

@@ -24,10 +24,6 @@ ROWS = 'pax_softmax_xent_rows'
 # As in csrc/kernels/tiles.h.
 _BLOCK = 32
 _STRIP = 128
-_SKEW = 8
-# Number of parallel partial sums of the gradient of x, each [chunk, D] floats.
-_MIN_LANES = 8
-_MAX_LANES = 32
 
 
 def forward(
@@ -51,12 +47,14 @@ def gradient(
   spec: Spec,
 ) -> tuple[Tokens, Gradients]:
   """Returns the results and their gradients in one pass over the vocabulary."""
-  lanes = num_lanes(spec.vocab(table), x.shape[1])
   attributes = _attributes(x, table, spec)
+  normalizer = weights.normalizer
+  if normalizer is None:
+    normalizer = jnp.zeros((0,), jnp.float32)
   shapes = (
     *_token_shapes(x.shape[0]),
     *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (x, table, bias)),
-    *_scratch_shapes(x, table, spec, lanes),
+    *_scratch_shapes(x, table, spec),
   )
   call = jax.ffi.ffi_call(GRADIENT, shapes)
   out = call(
@@ -64,9 +62,10 @@ def gradient(
     table,
     bias,
     labels,
-    *weights,
+    weights.xent,
+    weights.logsumexp,
+    normalizer,
     z_loss_weight=np.float32(spec.z_loss_weight),
-    lanes=np.int64(lanes),
     **attributes,
   )
   return Tokens(*out[:3]), Gradients(*out[3:6])
@@ -87,25 +86,13 @@ def rows_gradient(
   out = call(
     logits,
     labels,
-    *weights,
+    weights.xent,
+    weights.logsumexp,
     soft_cap=np.float32(spec.soft_cap),
     label_smoothing=np.float32(spec.label_smoothing),
     z_loss_weight=np.float32(spec.z_loss_weight),
   )
   return Tokens(*out[:3]), out[3]
-
-
-def num_lanes(vocab: int, dims: int) -> int:
-  """Returns the number of partial sums of the gradient of x.
-
-  It is a function of the shapes: the order of the sums, and so the result, is
-  that of any machine. A power of two is divided evenly over the threads. More
-  than _MIN_LANES take at most half of the memory of the logits.
-  """
-  lanes = _MIN_LANES
-  while lanes < _MAX_LANES and 4 * lanes * dims <= vocab:
-    lanes *= 2
-  return min(lanes, -(-vocab // _STRIP))
 
 
 def _token_shapes(tokens: int) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -123,9 +110,9 @@ def _attributes(x: Array, table: Array, spec: Spec) -> dict[str, object]:
 
 
 def _scratch_shapes(
-  x: Array, table: Array, spec: Spec, lanes: int
+  x: Array, table: Array, spec: Spec
 ) -> tuple[jax.ShapeDtypeStruct, ...]:
-  """Returns shapes of: a chunk of logits, sums of dx, sums of a bf16 table."""
+  """Returns the shapes of a chunk of logits and of sums of a bf16 table."""
   tokens, dims = x.shape
   chunk = reference.chunk_tokens(tokens, spec.vocab(table))
   columns = -(-spec.vocab(table) // _STRIP) * _STRIP
@@ -133,7 +120,6 @@ def _scratch_shapes(
   keep_sums = x.dtype == jnp.bfloat16 and tokens > chunk
   sizes = (
     columns * chunk,
-    lanes * padded_dims * (chunk + _SKEW),
     columns * padded_dims if keep_sums else 0,
   )
   return tuple(jax.ShapeDtypeStruct((size,), jnp.float32) for size in sizes)

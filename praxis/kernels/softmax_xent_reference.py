@@ -62,6 +62,9 @@ class Weights(NamedTuple):
 
   xent: Float[Array, ' N']
   logsumexp: Float[Array, ' N']
+  # The logsumexp over all classes, of which the table has a part; None: over
+  # those of the table. Only the gradients use it.
+  normalizer: Float[Array, ' N'] | None = None
 
 
 # (logits, labels, weights, dtype) -> (tokens, gradient of the logits in dtype).
@@ -86,9 +89,14 @@ def logits(
   out = _dot(x, table, (1, 1 if spec.transposed else 0))
   if bias.size:
     out = out + bias
+  return soft_capped(out, spec)
+
+
+def soft_capped(logits: Float[Array, '*B'], spec: Spec) -> Float[Array, '*B']:
+  """Returns c * tanh(logits / c), or `logits` without a cap."""
   if spec.soft_cap > 0:
-    out = spec.soft_cap * jnp.tanh(out / spec.soft_cap)
-  return out
+    return spec.soft_cap * jnp.tanh(logits / spec.soft_cap)
+  return logits
 
 
 def tokens_from_logits(
@@ -118,13 +126,16 @@ def rows_gradient(
 ) -> tuple[Tokens, Float[Array, 'N V']]:
   """Returns the results of a block and the gradient of its uncapped logits."""
   tokens = tokens_from_logits(logits, labels, spec)
+  logsumexp = weights.normalizer
+  if logsumexp is None:
+    logsumexp = tokens.logsumexp
   xent = jnp.where(labels < 0, 0.0, weights.xent)
   off = spec.label_smoothing / max(logits.shape[-1] - 1, 1)
-  z_weight = 2 * spec.z_loss_weight * xent * tokens.logsumexp
+  z_weight = 2 * spec.z_loss_weight * xent * logsumexp
   probability = xent + weights.logsumexp + z_weight
   is_label = jnp.arange(logits.shape[-1]) == labels[:, None]
   target = jnp.where(is_label, 1 - spec.label_smoothing, off)
-  gradient = probability[:, None] * jnp.exp(logits - tokens.logsumexp[:, None])
+  gradient = probability[:, None] * jnp.exp(logits - logsumexp[:, None])
   gradient -= xent[:, None] * target
   if spec.soft_cap > 0:
     gradient *= 1 - jnp.square(logits / spec.soft_cap)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,8 +26,9 @@ def shard_over_tokens(
   fn: Callable[..., tuple[JTensor, ...]],
   operands: str,
   results: str,
+  class_axes: tuple[str, ...] = (),
 ) -> Callable[..., tuple[JTensor, ...]]:
-  """Returns `fn` applied to each shard of the tokens.
+  """Returns `fn` applied to each shard of the tokens, and of the classes.
 
   Under `jax.set_mesh` the tokens are sharded over the whole mesh if it divides
   them. Axes of type Explicit shard them as the type of the first operand says.
@@ -34,14 +36,30 @@ def shard_over_tokens(
   not found in the persistent compilation cache.
 
   Args:
-    fn: takes and returns arrays; never differentiated.
+    fn: takes and returns arrays; never differentiated. With `class_axes` it
+      reduces over them itself.
     operands: one group of letters per operand, one letter per dimension, such
       as 'nd dv n'. n is the token dimension, which may be sharded; all other
       dimensions are replicated first.
     results: the same for the results. A result without n is a sum over the
       tokens, and is all-reduced.
+    class_axes: axes of the mesh of `jax.set_mesh` that shard the dimensions v.
+      The other axes shard the tokens, if they divide them.
   """
   kinds = operands.split(), results.split()
+  if class_axes:
+    run = _over_classes(fn, kinds, class_axes)
+  else:
+    run = _over_known_mesh(fn, _partitioned(fn, kinds), kinds)
+  batched = custom_vmap(run)
+  batched.def_vmap(_loop_batching_rule(run, len(kinds[1])))
+  return batched
+
+
+def _partitioned(
+  fn: Callable[..., tuple[JTensor, ...]], kinds: tuple[list[str], list[str]]
+) -> Callable[..., tuple[JTensor, ...]]:
+  """Returns `fn` with a rule for shardings that are not known yet."""
   partitioned = custom_partitioning(fn)
   partitioned.def_partition(
     partition=lambda *args: _partition(fn, kinds, *args),
@@ -51,10 +69,7 @@ def shard_over_tokens(
     sharding_rule=_sharding_rule(*kinds),
     need_replication_factors=_replicated(kinds[0]),
   )
-  run = _over_known_mesh(fn, partitioned, kinds)
-  batched = custom_vmap(run)
-  batched.def_vmap(_loop_batching_rule(run, len(kinds[1])))
-  return batched
+  return partitioned
 
 
 def map_over_tokens(
@@ -102,6 +117,23 @@ def _over_known_mesh(
   return run
 
 
+def _over_classes(
+  fn: Callable[..., tuple[JTensor, ...]],
+  kinds: tuple[list[str], list[str]],
+  class_axes: tuple[str, ...],
+) -> Callable[..., tuple[JTensor, ...]]:
+  """Returns a shard_map of `fn` over classes and tokens."""
+
+  def run(*args: JTensor) -> tuple[JTensor, ...]:
+    mesh = jax.sharding.get_abstract_mesh()
+    axes = tuple(a for a in mesh.axis_names if a not in class_axes)
+    if args[0].shape[0] % math.prod(mesh.shape[a] for a in axes):
+      axes = ()
+    return _shard_map_over(mesh, axes, fn, kinds, class_axes)(*args)
+
+  return run
+
+
 def _divides(mesh: AbstractMesh, tokens: int) -> bool:
   is_auto = all(t == AxisType.Auto for t in mesh.axis_types)
   return mesh.size > 1 and is_auto and tokens % mesh.size == 0
@@ -112,8 +144,9 @@ def _shard_map_over(
   axes: Any,
   fn: Callable[..., tuple[JTensor, ...]],
   kinds: tuple[list[str], list[str]],
+  class_axes: tuple[str, ...] = (),
 ) -> Callable[..., tuple[JTensor, ...]]:
-  in_specs, out_specs = (_specs(side, axes) for side in kinds)
+  in_specs, out_specs = (_specs(side, axes, class_axes) for side in kinds)
 
   def run(*args: JTensor) -> tuple[JTensor, ...]:
     # Empty operands (absent ones) are created inside: Shardy of jaxlib 0.11
@@ -155,11 +188,11 @@ def _all_reduced(
   return local
 
 
-def _specs(kinds: Sequence[str], axes: Any) -> tuple[PartitionSpec, ...]:
-  return tuple(
-    PartitionSpec(*(axes if dim == 'n' else None for dim in kind))
-    for kind in kinds
-  )
+def _specs(
+  kinds: Sequence[str], axes: Any, class_axes: tuple[str, ...] = ()
+) -> tuple[PartitionSpec, ...]:
+  by_dim = {'n': axes, 'v': class_axes or None}
+  return tuple(PartitionSpec(*map(by_dim.get, kind)) for kind in kinds)
 
 
 def _sharding_rule(operands: Sequence[str], results: Sequence[str]) -> str:

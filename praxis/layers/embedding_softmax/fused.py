@@ -37,8 +37,8 @@ def is_on(layer: Any) -> bool:
   """Returns whether the softmax `layer` runs the fused kernel.
 
   'auto' selects it where the native kernel was measured to be faster than
-  materialized logits, unless a mesh axis shards the classes, which it would
-  gather, or the logits are not one product.
+  materialized logits, unless a mesh axis shards the classes, which was not
+  measured, or the logits are not one product.
   """
   if layer.xent_implementation != 'auto':
     return layer.xent_implementation != 'xla'
@@ -74,10 +74,11 @@ def losses(
 ) -> NestedMap:
   """Returns the result of `layer` without logits and log_probs.
 
+  Classes that mesh axes shard stay sharded where the kernel supports it.
   The gradient of total_xent includes that of the z-loss, whose own gradient is
   0: the kernel computes both in one pass, and the gradient of the sum is right.
   """
-  from praxis.kernels import softmax_xent
+  from praxis.kernels import softmax_xent, vocab_parallel
 
   table = layer.class_table()
   if table is None:
@@ -93,6 +94,9 @@ def losses(
     transposed=table.transposed,
     implementation=layer.xent_implementation,
   )
+  class_axes = lookup.split_axes(layer, layer.class_axes())
+  if not vocab_parallel.error(options, class_axes, layer.num_classes):
+    options = dataclasses.replace(options, class_axes=class_axes)
   flat = layer.scale_inputs(inputs).reshape(-1, inputs.shape[-1])
   result = softmax_xent.softmax_xent(
     flat,

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from praxis import base_layer, pytypes
+from praxis import base_layer, py_utils, pytypes
 from praxis.layers import base_ops
 
 
@@ -55,7 +55,15 @@ def num_parts(
   layer: base_layer.BaseLayer, axes: pytypes.DimShardingAnnotation
 ) -> int:
   """Returns the number of shards of a dimension on the mesh of `layer`."""
+  return layer.get_shard_count_on_dim(split_axes(layer, axes))
+
+
+def split_axes(
+  layer: base_layer.BaseLayer, axes: pytypes.DimShardingAnnotation
+) -> tuple[str, ...]:
+  """Returns the mesh axes of more than one device that shard a dimension."""
   if layer.mesh_shape is None or axes in (None, -1):
-    return 1
+    return ()
   (entry,) = base_layer.to_partition_spec([axes], layer.mesh_axis_names)
-  return layer.get_shard_count_on_dim(entry)
+  names = () if entry is None else py_utils.mesh_axes(entry)
+  return tuple(a for a in names if layer.get_shard_count_on_dim(a) > 1)

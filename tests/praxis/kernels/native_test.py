@@ -9,6 +9,7 @@ import importlib
 import logging
 import math
 import pathlib
+import resource
 import sys
 
 import jax
@@ -76,24 +77,22 @@ def test_missing_extension_falls_back_and_says_so(without_extension, caplog):
 
 @pytest.mark.skipif(not _HAS_NATIVE, reason='the extension is not built')
 @pytest.mark.parametrize(
-  ('chunk', 'lanes', 'message'),
+  ('chunk', 'message'),
   [
-    (2**58, 1, 'chunk must be a multiple of 32 and not exceed the tokens'),
-    (2**57 + 32, 1, 'chunk must be a multiple of 32 and not exceed the tokens'),
-    (33, 1, 'chunk must be a multiple of 32'),
-    (-32, 1, 'chunk must be a multiple of 32'),
-    (32, 2**58, 'sizes overflow'),
-    (32, 0, 'lanes must be positive'),
-    (32, 1, 'logits must hold 4096 floats, got 1'),
+    (2**58, 'chunk must be a multiple of 32 and not exceed the tokens'),
+    (2**57 + 32, 'chunk must be a multiple of 32 and not exceed the tokens'),
+    (33, 'chunk must be a multiple of 32'),
+    (-32, 'chunk must be a multiple of 32'),
+    (32, 'logits must hold 4096 floats, got 1'),
   ],
 )
-def test_sizes_that_do_not_fit_the_scratch_memory(chunk, lanes, message):
+def test_sizes_that_do_not_fit_the_scratch_memory(chunk, message):
   # Products of these overflow to 0.
   x, table, ones = jnp.ones((4, 2)), jnp.ones((2, 8)), jnp.ones(4)
   floats = [jax.ShapeDtypeStruct(s, jnp.float32) for s in [(4,)] * 2]
   argmax = jax.ShapeDtypeStruct((4,), jnp.int32)
   grads = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (x, table)]
-  scratch = [jax.ShapeDtypeStruct((1,), jnp.float32)] * 3
+  scratch = [jax.ShapeDtypeStruct((1,), jnp.float32)] * 2
   empty = jax.ShapeDtypeStruct((0,), jnp.float32)
   call = jax.ffi.ffi_call(
     'pax_softmax_xent_gradient', [*floats, argmax, *grads, empty, *scratch]
@@ -101,12 +100,37 @@ def test_sizes_that_do_not_fit_the_scratch_memory(chunk, lanes, message):
   with pytest.raises(jax.errors.JaxRuntimeError, match=message):
     jax.block_until_ready(
       call(
-        *(x, table, jnp.zeros(0), jnp.zeros(4, jnp.int32), ones, ones),
+        *(x, table, jnp.zeros(0), jnp.zeros(4, jnp.int32)),
+        *(ones, ones, jnp.zeros(0)),
         soft_cap=np.float32(0),
         label_smoothing=np.float32(0),
         transposed=False,
         chunk=np.int64(chunk),
         z_loss_weight=np.float32(0),
-        lanes=np.int64(lanes),
       )
     )
+
+
+@pytest.mark.skipif(not _HAS_NATIVE, reason='the extension is not built')
+def test_missing_scratch_memory_is_an_error_of_the_call():
+  # One packed strip of the table takes 1 GiB per thread.
+  x, table = jnp.ones((1, 2**21)), jnp.ones((2**21, 1))
+  options = softmax_xent_lib.Options(implementation='native')
+
+  @jax.jit
+  def xent(x, table):
+    labels, weights = jnp.zeros(1, jnp.int32), jnp.ones(1)
+    return softmax_xent_lib.softmax_xent(
+      x, table, labels, weights, options=options
+    ).xent
+
+  compiled = xent.lower(x, table).compile()
+  pages = int(pathlib.Path('/proc/self/statm').read_text().split()[0])
+  limits = resource.getrlimit(resource.RLIMIT_AS)
+  soft = pages * resource.getpagesize() + 2**29
+  resource.setrlimit(resource.RLIMIT_AS, (soft, limits[1]))
+  try:
+    with pytest.raises(jax.errors.JaxRuntimeError, match='no scratch memory'):
+      jax.block_until_ready(compiled(x, table))
+  finally:
+    resource.setrlimit(resource.RLIMIT_AS, limits)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from praxis.kernels import native
 from praxis.kernels import softmax_xent as softmax_xent_lib
 
 _TOKENS, _DIMS, _VOCAB = 64, 24, 104
@@ -192,3 +193,87 @@ def test_inside_shard_map():
   )
   value, grads = jax.jit(fn)(*args)
   _assert_equal(jax.jit(mapped)(*args), (value, grads[1]))
+
+
+def _value_and_grad_by_classes(implementation, class_axes, **fields):
+  """Returns a function to the loss, the results per token, and gradients."""
+  options = softmax_xent_lib.Options(
+    implementation=implementation, class_axes=class_axes, **fields
+  )
+
+  def loss(x, w, bias, labels, weights):
+    w = w.T if options.transposed else w
+    args = (x, w, labels, weights, bias, options)
+    result = softmax_xent_lib.softmax_xent(*args)
+    return result.total / jnp.sum(weights), result
+
+  return jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)
+
+
+def _shard_classes(mesh: Mesh, args):
+  tokens = PartitionSpec('replica')
+  specs = (tokens, PartitionSpec(None, 'data'), PartitionSpec('data'))
+  return tuple(
+    jax.device_put(a, NamedSharding(mesh, s))
+    for a, s in zip(args, (*specs, tokens, tokens), strict=True)
+  )
+
+
+_NATIVE = pytest.param(
+  'native',
+  marks=pytest.mark.skipif(
+    not native.has_kernel('cpu', 'pax_softmax_xent'),
+    reason='praxis.kernels._native is not built',
+  ),
+)
+
+
+@pytest.mark.parametrize('implementation', [_NATIVE, 'reference'])
+@pytest.mark.parametrize('transposed', [False, True])
+def test_sharded_classes_are_never_gathered(implementation, transposed):
+  fields = dict(z_loss_weight=1e-2, transposed=transposed)
+  fields['soft_cap'] = 4.0 if transposed else 0.0
+  x, w, bias, labels, weights = _operands()
+  # All classes of the second of four shards are masked.
+  size = _VOCAB // 4
+  bias = bias.at[size : 2 * size].set(-jnp.inf)
+  labels = jnp.where(labels // size == 1, labels + size, labels)
+  args = (x, w, bias, labels.at[1::5].set(-1), weights)
+  want = jax.jit(_value_and_grad_by_classes('reference', (), **fields))(*args)
+  mesh = _mesh()
+  with jax.set_mesh(mesh):
+    fn = jax.jit(
+      _value_and_grad_by_classes(implementation, ('data',), **fields)
+    )
+    sharded = _shard_classes(mesh, args)
+    compiled = fn.lower(*sharded).compile()
+    got = compiled(*sharded)
+  gathers = [
+    shapes
+    for shapes, kind in _COLLECTIVE.findall(compiled.as_text())
+    if kind in ('all-gather', 'all-to-all', 'collective-permute')
+  ]
+  # One candidate of each shard for the argmax of each token.
+  assert not any(f'{n}' in s for s in gathers for n in (_DIMS, _VOCAB, size))
+  for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+    np.testing.assert_allclose(a, b, rtol=2e-6, atol=1e-6)
+
+
+def test_classes_that_cannot_be_sharded():
+  x, w, _, labels, weights = _operands()
+
+  def xent(w=w, **fields):
+    options = softmax_xent_lib.Options(**fields)
+    args = (x, w, labels, weights, None, options)
+    return softmax_xent_lib.softmax_xent(*args)
+
+  with pytest.raises(ValueError, match='must be axes of the mesh'):
+    xent(class_axes=('data',))
+  with jax.set_mesh(_mesh()):
+    with pytest.raises(ValueError, match='102 classes on 4 shards'):
+      xent(w[:, :102], class_axes=('data',))
+    with pytest.raises(ValueError, match='does not support label_smoothing'):
+      xent(class_axes=('data',), label_smoothing=0.1)
+  with jax.set_mesh(_mesh(AxisType.Explicit)):
+    with pytest.raises(ValueError, match='axes of type Auto'):
+      xent(class_axes=('data',))

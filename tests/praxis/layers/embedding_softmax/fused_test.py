@@ -110,6 +110,33 @@ def test_auto_is_fused_where_that_is_faster(monkeypatch, is_fast, mdl):
   assert ('logits' not in out) == (is_fast and mdl == 1)
 
 
+@pytest.mark.parametrize('smoothing, axes', [(0.0, ('mdl',)), (0.1, ())])
+def test_sharded_classes_stay_sharded(monkeypatch, smoothing, axes):
+  kernel, calls = softmax_xent.softmax_xent, []
+  monkeypatch.setattr(
+    softmax_xent,
+    'softmax_xent',
+    lambda *args: calls.append(args[-1].class_axes) or kernel(*args),
+  )
+  cfg = _config(
+    es.FullSoftmax,
+    xent_implementation='reference',
+    num_classes=20,
+    label_smoothing_prob=smoothing,
+    ici_mesh_shape=[1, 2],
+    mesh_axis_names=['data', 'mdl'],
+  )
+  cfg.weight_split_dims_mapping.wt = ['data', 'mdl']
+  layer = cfg.Instantiate()
+  variables = random_variables(layer, *_data())
+  want = running.jit(layer.apply)(variables, *_data())
+  axis_types = (jax.sharding.AxisType.Auto,) * 2
+  with jax.set_mesh(jax.make_mesh((1, 2), ('data', 'mdl'), axis_types)):
+    got = running.jit(layer.apply)(variables, *_data())
+  assert calls == [(), axes]
+  np.testing.assert_allclose(got.total_xent, want.total_xent, rtol=1e-5)
+
+
 def test_distributions_take_the_ordinary_path():
   x, weights, ids = _data()
   cfg = _config(es.FullSoftmax, xent_implementation='reference')
