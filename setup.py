@@ -1,58 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the C++ code for `pip install -e .`; all else: pyproject.toml.
+"""Builds the C++ extensions of the wheel; all else: pyproject.toml.
 
-Without a C++ compiler the install goes on, and the references in Python run.
+PAX_BUILD_EXTENSIONS=0 builds a wheel without them, for any machine: their
+references in Python run instead.
 """
 
 from __future__ import annotations
 
+import os
 import pathlib
+import sys
 
-import jaxlib
-import nanobind
-import pybind11
 import setuptools
+from setuptools import errors
+from setuptools.command import build_ext
 
-_OPTIONS = ['-std=c++17', '-O3', '-fvisibility=hidden']
+_SWITCH = 'PAX_BUILD_EXTENSIONS'
+_COMPILE = ['-std=c++17', '-O3', '-fvisibility=hidden']
+_LINK = []
+if sys.platform == 'linux':
+  # The machine's libstdc++ may be older than the compiler's.
+  _LINK = ['-static-libstdc++', '-Wl,--exclude-libs,libstdc++.a', '-Wl,-s']
+_GLIBC = 'csrc/glibc_2_28.cc'
+
+
+def _files(pattern: str) -> list[str]:
+  """Returns the C++ files that match; those of CUDA are built by Bazel only."""
+  paths = pathlib.Path('csrc').glob(pattern)
+  return sorted(str(p) for p in paths if 'cuda' not in p.name)
 
 
 def kernels() -> setuptools.Extension:
-  """What //praxis/kernels:_native.so is to Bazel."""
-  nano = pathlib.Path(nanobind.source_dir()).parent
-  xla = pathlib.Path(jaxlib.__file__).parent / 'include'
-  folders = [pathlib.Path('csrc/ffi'), pathlib.Path('csrc/kernels')]
-  sources = [str(p) for folder in folders for p in sorted(folder.glob('*.cc'))]
+  """Returns what //praxis/kernels:_native.so is to Bazel."""
+  import jaxlib
+  import nanobind
+
+  nano = pathlib.Path(nanobind.source_dir())
   return setuptools.Extension(
     'praxis.kernels._native',
     [
       'csrc/module.cc',
-      *(s for s in sources if 'cuda' not in s),
-      str(nano / 'src/nb_combined.cpp'),
+      'csrc/nanobind.cc',
+      _GLIBC,
+      *_files('ffi/*.cc'),
+      *_files('kernels/*.cc'),
     ],
+    depends=[*_files('ffi/*.h'), *_files('kernels/*.h')],
     include_dirs=[
       '.',
       nanobind.include_dir(),
-      str(nano / 'ext/robin_map/include'),
-      str(xla),
+      str(nano),
+      str(nano.parent / 'ext/robin_map/include'),
+      str(pathlib.Path(jaxlib.__file__).parent / 'include'),
     ],
     extra_compile_args=[
-      *_OPTIONS,
+      *_COMPILE,
       '-fno-strict-aliasing',
       '-DNB_COMPACT_ASSERTIONS',
     ],
-    optional=True,
+    extra_link_args=_LINK,
   )
 
 
 def inputs() -> setuptools.Extension:
-  """What //pax/inputs:_host.so is to Bazel."""
+  """Returns what //pax/inputs:_host.so is to Bazel."""
+  import pybind11
+
   return setuptools.Extension(
     'pax.inputs._host',
-    [str(p) for p in sorted(pathlib.Path('csrc/host').glob('*.cc'))],
+    [_GLIBC, *_files('host/*.cc')],
+    depends=_files('host/*.h'),
     include_dirs=['.', pybind11.get_include()],
-    extra_compile_args=_OPTIONS,
-    optional=True,
+    extra_compile_args=_COMPILE,
+    extra_link_args=_LINK,
   )
 
 
-setuptools.setup(ext_modules=[kernels(), inputs()])
+class BuildExtensions(build_ext.build_ext):
+  """Names the packages to install if an extension cannot be built."""
+
+  def build_extension(self, ext: setuptools.Extension) -> None:
+    try:
+      super().build_extension(ext)
+    except (errors.CompileError, errors.LinkError) as e:
+      raise SystemExit(
+        f'setup.py: cannot build {ext.name}: {e}\nIt needs a C++17 compiler and'
+        ' the headers of Python (Debian: g++ python3-dev).'
+        f' {_SWITCH}=0 builds a wheel without extensions; references in Python,'
+        ' which are slower, then replace them.'
+      ) from e
+
+
+if os.environ.get(_SWITCH) == '0':
+  setuptools.setup()
+else:
+  setuptools.setup(
+    ext_modules=[kernels(), inputs()], cmdclass={'build_ext': BuildExtensions}
+  )

@@ -11,3 +11,11 @@ COPTS = [
     "-fPIC",
     "-fvisibility=hidden",
 ]
+
+# Of the extensions in the wheel, which need no newer libstdc++ than the machine
+# has. Bazel adds -lstdc++ after these.
+EXTENSION_LINKOPTS = [
+    "-l:libstdc++.a",
+    "-Wl,--exclude-libs,libstdc++.a",
+    "-Wl,--as-needed",
+]

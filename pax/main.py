@@ -19,7 +19,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pax import exit_codes, storage
+from pax import __version__, exit_codes, storage
 from pax.runner import (
   command_line,
   error_report,
@@ -40,6 +40,9 @@ def main(argv: Sequence[str]) -> int:
   Raises:
     BrokenPipeError: the reader of stdout or stderr has exited.
   """
+  if list(argv[1:]) == ['--version']:
+    console_lib.print_text(f'pax-jax {__version__}')
+    return exit_codes.DONE
   if commands.tool_name(argv):
     stop_signals.handle(stop_signals.stop_tool)
     return commands.run(argv)

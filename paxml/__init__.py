@@ -7,6 +7,7 @@ that types and registries are the same under both names. Every module also has
 the aliases of `pax.paxml_api.alias_names`, such as `paxml.learners.JTensor`.
 """
 
+# bazel: data=py.typed
 from __future__ import annotations
 
 import importlib

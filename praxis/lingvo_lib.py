@@ -29,8 +29,8 @@ from praxis.nested_map import NestedMap as NestedMap
 _log = logging.getLogger(__name__)
 
 _MISSING = (
-  "this needs Lingvo; install it: pip install 'pax[lingvo]', then pip install"
-  ' --no-deps lingvo==0.14.2'
+  "this needs Lingvo; install it: pip install 'pax-jax[lingvo]', then"
+  ' pip install --no-deps lingvo==0.14.2'
 )
 _HYPERPARAMS = 'lingvo.core.hyperparams'
 # Lingvo imports this module, and loads x_ops.so if it does not exist.

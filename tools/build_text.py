@@ -189,8 +189,9 @@ def by_hand(old: str) -> str:
   return _BEGIN + old.split(_BEGIN, 1)[1].split(_END, 1)[0] + _END
 
 
-# {macro: file that defines it}, in the order of buildifier.
-_MACROS = {
+# {macro or constant: file that defines it}, in the order of buildifier.
+_LOADED = {
+  'EXTENSION_LINKOPTS': '//csrc:copts.bzl',
   'docs_site': '//tools/docs:site.bzl',
   'pax_experiment': '//tools:experiment.bzl',
   'pytest_test': '//tools:pytest.bzl',
@@ -200,9 +201,9 @@ _MACROS = {
 
 def _loads(text: str) -> str:
   rows = [
-    f'load("{file}", "{macro}")\n'
-    for macro, file in _MACROS.items()
-    if f'{macro}(' in text
+    f'load("{file}", "{name}")\n'
+    for name, file in _LOADED.items()
+    if f'{name}(' in text or f'= {name},' in text
   ]
   return ''.join(rows) + '\n' if rows else ''
 

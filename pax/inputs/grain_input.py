@@ -101,7 +101,7 @@ class GrainInput(base_input.BaseInput):
       return importlib.import_module('grain')
     except ModuleNotFoundError as e:
       raise ValueError(
-        f"{self.name!r} needs the package grain; pip install 'pax[data]'"
+        f"{self.name!r} needs the package grain; pip install 'pax-jax[data]'"
       ) from e
 
   def _make_dataset(self) -> Any:

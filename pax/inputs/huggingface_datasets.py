@@ -44,7 +44,7 @@ def arrow_files(name: str) -> list[str]:
     datasets = importlib.import_module('datasets')
   except ModuleNotFoundError as e:
     raise ValueError(
-      f"{name} needs the package datasets; pip install 'pax[hub]'"
+      f"{name} needs the package datasets; pip install 'pax-jax[hf]'"
     ) from e
   split = match['split'] or _DEFAULT_SPLIT
   try:

@@ -111,7 +111,7 @@ def load(wanted_by: str) -> Any:
   except ModuleNotFoundError as error:
     raise ValueError(
       f'{wanted_by} needs the package seqio: {error}; run `pip install seqio`'
-      ' (pax[seqio]), or train without it: --set SYNTHETIC_DATA=True (one'
+      ' (pax-jax[seqio]), or train without it: --set SYNTHETIC_DATA=True (one'
       " constant batch, in experiments on C4) or --set TRAIN_DATA='/data/*.txt'"
       ' (text files, in any language model; the quickstart experiments have'
       ' TRAIN_FILES)'

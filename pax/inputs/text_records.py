@@ -283,7 +283,7 @@ def _import(module: str, path: str) -> Any:
     package = module.split('.')[0].replace('_', '-')
     raise ValueError(
       f'{path} needs the package {package}, which is not installed; pip install'
-      " 'pax[data]'"
+      " 'pax-jax[data]'"
     ) from e
 
 

@@ -29,7 +29,7 @@ def load_pyglove() -> Any:
   except ModuleNotFoundError as error:
     raise ValueError(
       f'tuning_lib needs the package pyglove: {error}; run `pip install'
-      " 'pax[tune]'`, or search with --study=local, which needs no package"
+      " 'pax-jax[tune]'`, or search with --study=local, which needs no package"
     ) from error
 
 

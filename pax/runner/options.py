@@ -17,6 +17,7 @@ Trains the model of an experiment.
 
 The same command continues from the newest checkpoint in --job_log_dir. Ctrl-C,
 SIGTERM and SIGHUP finish the step, save and stop; again, they stop at once.
+`pax --version` prints the version. `paxrun` is the same command.
 
 Exit codes: 0 done, 1 failed, 2 does not fit (--mode=aot), 3 diverged, 75
 stopped by a signal and saved, 76 another process of the job is lost, 124 hung,

@@ -17,11 +17,12 @@ from typing import Any, TypedDict
 
 import jax
 
+import pax
 from pax import side_files
 
 FILE = 'run.json'
 
-_PACKAGES = ('pax', 'jax', 'jaxlib', 'flax', 'fiddle')
+_PACKAGES = ('jax', 'jaxlib', 'flax', 'fiddle')
 _GIT_TIMEOUT_SECS = 10.0
 
 
@@ -44,8 +45,7 @@ class RunRecord(TypedDict):
   argv: list[str]
   # The same for a shell.
   command: str
-  # None for a package that runs without being installed. `pax` is the version
-  # of the distribution, which holds praxis.
+  # None for a package that runs without being installed.
   versions: dict[str, str | None]
   platform: str
   # JAX's: cpu, gpu or tpu.
@@ -97,7 +97,7 @@ def _record(experiment: type, mode: str, argv: Sequence[str]) -> RunRecord:
     hostname=socket.gethostname(),
     argv=list(argv),
     command=shlex.join(argv),
-    versions={'python': platform.python_version()}
+    versions={'python': platform.python_version(), 'pax': pax.__version__}
     | {name: _version(name) for name in _PACKAGES},
     platform=platform.platform(),
     backend=devices[0].platform,

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheels install into an empty environment and train there."""
+"""The wheel: equal to that of setuptools, installable, and it trains."""
 
 # bazel: data=//:wheels
-# bazel: deps=//third_party/pip:runtime,@pypi//pip
+# bazel: deps=//third_party/pip:runtime,@pypi//auditwheel,@pypi//pip
 # bazel: size=large
 from __future__ import annotations
 
 import email
 import email.message
-import importlib.metadata
 import os
 import pathlib
 import subprocess
@@ -18,7 +17,10 @@ import zipfile
 
 import pytest
 
+from tests.build import setuptools_builds
+
 _FOLDER = pathlib.Path('tools/wheel')
+_EXTENSIONS = {'praxis/kernels/_native', 'pax/inputs/_host'}
 _STEPS = 5
 _COMPILE_FAST = {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'}
 _FLAGS = (
@@ -39,27 +41,33 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def _wheel(name: str) -> pathlib.Path:
-  (path,) = _FOLDER.glob(f'{name}-*.whl')
+def _wheel() -> pathlib.Path:
+  (path,) = _FOLDER.glob('pax_jax-*.whl')
   return path.absolute()
 
 
-def _metadata(name: str) -> email.message.Message:
-  with zipfile.ZipFile(_wheel(name)) as z:
+def _metadata(wheel: pathlib.Path) -> email.message.Message:
+  with zipfile.ZipFile(wheel) as z:
     (path,) = (n for n in z.namelist() if n.endswith('/METADATA'))
     return email.message_from_bytes(z.read(path))
 
 
+def _names(wheel: pathlib.Path) -> set[str]:
+  """Returns the names of the files, extensions without that of Python."""
+  with zipfile.ZipFile(wheel) as z:
+    return {n.split('.')[0] if n.endswith('.so') else n for n in z.namelist()}
+
+
 @pytest.fixture(scope='module')
 def environment(tmp_path_factory) -> pathlib.Path:
-  """A virtual environment of its own, with the locked wheels and ours."""
+  """A virtual environment with the locked wheels and ours."""
   folder = tmp_path_factory.mktemp('environment') / 'venv'
   venv.create(folder, with_pip=False, symlinks=True)
   (site,) = folder.glob('lib/python3*/site-packages')
   sites = [p for p in sys.path if p.endswith('/site')]
   (site / 'locked.pth').write_text('\n'.join(sites) + '\n')
   install = ['install', '--no-index', '--no-cache-dir', '--quiet']
-  _pip(folder, *install, str(_wheel('praxis')), str(_wheel('pax')))
+  _pip(folder, *install, str(_wheel()))
   return folder
 
 
@@ -81,7 +89,7 @@ def test_five_steps(environment, tmp_path):
   for i in range(30):
     (tmp_path / f'text/{i}').write_text(f'This is text {i}.\n' * 30)
   done = subprocess.run(
-    [environment / 'bin/pax', *_FLAGS],
+    [environment / 'bin/paxrun', *_FLAGS],
     cwd=tmp_path,
     env={'HOME': str(tmp_path), 'JAX_PLATFORMS': 'cpu', **_COMPILE_FAST},
     capture_output=True,
@@ -92,39 +100,49 @@ def test_five_steps(environment, tmp_path):
   assert (tmp_path / f'job/checkpoints/checkpoint_{_STEPS:08d}').exists()
 
 
-def test_paxml_is_installed_with_pax(environment):
-  code = 'import paxml.learners as x, pax.learners as y; assert x is y'
+def test_paxml_and_extensions_are_installed(environment):
+  code = (
+    'import paxml.learners as x, pax.learners as y; assert x is y;'
+    'from praxis.kernels import _native; assert _native.cpu_isa();'
+    'from pax.inputs import _host'
+  )
   subprocess.run([environment / 'bin/python', '-c', code], check=True, cwd='/')
 
 
-@pytest.mark.parametrize('name', ['pax', 'praxis'])
-def test_bounds_are_what_was_tested(name):
-  """A lower bound is a version that a test ran with, not a guess."""
-  needs = _metadata(name).get_all('Requires-Dist')
-  assert any(n.startswith('jax>=') for n in needs)
-  for need in needs:
-    distribution, _, bound = need.partition('>=')
-    if bound:
-      locked = importlib.metadata.version(distribution)
-      assert locked.startswith(bound), f'{need}, but {locked} is locked'
+def test_the_wheel_of_setuptools_is_equal(tmp_path):
+  """But for the extensions, which take a minute to build."""
+  source = tmp_path / 'source'
+  source.mkdir()
+  setuptools_builds.copy_sources(source)
+  done = setuptools_builds.build(
+    'wheel', source, tmp_path, PAX_BUILD_EXTENSIONS='0'
+  )
+  assert done.returncode == 0, done.stderr
+  (pure,) = tmp_path.glob('*.whl')
+  assert pure.name.endswith('-py3-none-any.whl')
+  assert pure.name.split('-')[:2] == _wheel().name.split('-')[:2]
+  assert _names(_wheel()) == _names(pure) | _EXTENSIONS
+  ours, theirs = _metadata(_wheel()), _metadata(pure)
+  assert ours.items() == theirs.items()
+  assert ours.get_payload() == theirs.get_payload()
 
 
-def test_extensions_make_wheels_platform_specific():
-  extensions = {
-    'praxis': 'praxis/kernels/_native.so',
-    'pax': 'pax/inputs/_host.so',
-  }
-  for name, extension in extensions.items():
-    tag = _wheel(name).stem.split('-', 2)[2]
-    assert tag.endswith('linux_x86_64')
-    with zipfile.ZipFile(_wheel(name)) as z:
-      assert extension in z.namelist()
+def test_the_wheel_runs_with_glibc_2_28():
+  tag = f'cp{sys.version_info.major}{sys.version_info.minor}'
+  assert _wheel().stem.split('-', 2)[2] == f'{tag}-{tag}-linux_x86_64'
+  done = subprocess.run(
+    [sys.executable, '-m', 'auditwheel', 'show', str(_wheel())],
+    env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert '"manylinux_2_28_x86_64"' in ' '.join(done.stdout.split())
 
 
 def test_files_have_no_date_and_no_machine_in_them():
-  for name in ('pax', 'praxis'):
-    with zipfile.ZipFile(_wheel(name)) as z:
-      assert {i.date_time for i in z.infolist()} == {(1980, 1, 1, 0, 0, 0)}
-      for info in z.infolist():
-        assert os.environ['TEST_SRCDIR'].encode() not in z.read(info)
-        assert b'/execroot/' not in z.read(info)
+  with zipfile.ZipFile(_wheel()) as z:
+    assert {i.date_time for i in z.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+    for info in z.infolist():
+      assert os.environ['TEST_SRCDIR'].encode() not in z.read(info)
+      assert b'/execroot/' not in z.read(info)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the comparisons need, which the lock does not have.
 
-pip install -e '.[test,compare]' mlflow wandb && pytest tests/compare
+pip install -e '.[test,compare,mlflow,wandb]' && pytest tests/compare
 """
 
 from __future__ import annotations

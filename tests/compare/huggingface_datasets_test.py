@@ -95,5 +95,5 @@ def test_errors(folder, monkeypatch):
     with pytest.raises(ValueError, match=message):
       huggingface_datasets.arrow_files(name)
   monkeypatch.setitem(sys.modules, 'datasets', None)
-  with pytest.raises(ValueError, match=r"pip install 'pax\[hub\]'"):
+  with pytest.raises(ValueError, match=r"pip install 'pax-jax\[hf\]'"):
     huggingface_datasets.arrow_files('hf://owner/name')

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+import pax
 from pax import exit_codes, main
 from pax.runner import console
 
@@ -32,6 +33,11 @@ def test_help(capsys):
   shown = capsys.readouterr()
   assert shown.out.startswith('Trains the model')
   assert not shown.err
+
+
+def test_version(capsys):
+  assert main.main(['pax', '--version']) == exit_codes.DONE
+  assert capsys.readouterr().out == f'pax-jax {pax.__version__}\n'
 
 
 @pytest.mark.parametrize(

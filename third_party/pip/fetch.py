@@ -64,7 +64,7 @@ class Options:
   # A file of distributions that no wheel here gets though it requires them.
   excluded: str
   # Rule names of distributions that have no wheel: pure Python, built by the
-  # setuptools of the same lock.
+  # setuptools of the base lock.
   sdists: list[str]
 
 
@@ -174,8 +174,16 @@ def fill_all(store: str, keys: dict[str, str], wheels: str) -> None:
       job.result()
 
 
-def store_all(entries: dict[str, str], sdists: list[str]) -> dict[str, str]:
-  """{rule name: directory of the store that holds it}, fetched if missing."""
+def store_all(
+  entries: dict[str, str], sdists: list[str], base: dict[str, str]
+) -> dict[str, str]:
+  """Returns {rule name: directory in the store}; fetches what is missing.
+
+  Args:
+    entries: the lock's text for each.
+    sdists: rule names that are built from source distributions.
+    base: the base lock's text for each, for the setuptools that builds them.
+  """
   tag = f'{STORE_FORMAT} {sys.version} {sys.platform}'
   keys = {
     name: f'{name}-{hashlib.sha256((tag + entry).encode()).hexdigest()}'
@@ -196,8 +204,9 @@ def store_all(entries: dict[str, str], sdists: list[str]) -> dict[str, str]:
       download(missing, wheels)
       fill_all(store, keys, wheels)
   if sources:
+    builder = store_all({'setuptools': base['setuptools']}, [], {})
     with tempfile.TemporaryDirectory(dir='.') as wheels:
-      build(sources, wheels, paths['setuptools'])
+      build(sources, wheels, builder['setuptools'])
       fill_all(store, keys, wheels)
   return paths
 
@@ -279,9 +288,10 @@ def write_package(name: str, keys: list[str], deps: list[str]) -> None:
   pathlib.Path(name, 'BUILD').write_text(build_text(name, deps))
 
 
-def write_packages(opts: Options, stored: dict[str, str]) -> list[str]:
+def write_packages(
+  opts: Options, stored: dict[str, str], base: dict[str, str]
+) -> list[str]:
   """Lays out the repository; returns the names it offers."""
-  base = lock_entries(opts.base_lock) if opts.base_lock else {}
   labels = {n: f'@{opts.base_repo}//{n}' for n in base}
   labels |= {n: f'//{n}' for n in stored}
   excluded = excluded_names(opts.excluded) if opts.excluded else set()
@@ -324,7 +334,9 @@ def parse() -> Options:
 
 def main() -> None:
   opts = parse()
-  names = write_packages(opts, store_all(lock_entries(opts.lock), opts.sdists))
+  base = lock_entries(opts.base_lock) if opts.base_lock else {}
+  stored = store_all(lock_entries(opts.lock), opts.sdists, base)
+  names = write_packages(opts, stored, base)
   for name, path in opts.annotations.items():
     with open(os.path.join(name, 'BUILD'), 'a', encoding='utf-8') as f:
       f.write('\n' + pathlib.Path(path).read_text(encoding='utf-8'))

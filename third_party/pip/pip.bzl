@@ -4,6 +4,9 @@ load("//third_party/python:python.bzl", "find_python")
 
 def _impl(rctx):
     rctx.report_progress("fetching the wheels of %s" % rctx.attr.lock)
+
+    # Another interpreter at the same path needs other wheels and .pyc files.
+    rctx.path(rctx.attr._python_key)
     args = [
         find_python(rctx),
         "-B",
@@ -53,6 +56,10 @@ pip_repository = repository_rule(
         ),
         "merged": attr.bool(doc = "One directory and one target, `all`."),
         "sdists": attr.string_list(doc = "Pure Python without wheels, built by the lock's setuptools."),
+        "_python_key": attr.label(
+            default = "@local_python//:KEY",
+            allow_single_file = True,
+        ),
         "_fetch": attr.label(
             default = "//third_party/pip:fetch.py",
             allow_single_file = True,

@@ -1,11 +1,14 @@
 """@local_python: the interpreter that builds the tree, its headers, a toolchain."""
 
 _ASK = """
-import os, sys, sysconfig
-print(os.path.realpath(sys.executable))
+import hashlib, os, sys, sysconfig
+exe = os.path.realpath(sys.executable)
+print(exe)
 print(sysconfig.get_path('include'))
 print('%d.%d' % sys.version_info[:2])
 print(sysconfig.get_config_var('EXT_SUFFIX'))
+with open(exe, 'rb') as f:
+  print(hashlib.sha256(f.read()).hexdigest(), ' '.join(sys.version.split()))
 """
 
 _DEFS = """PYTHON = %r
@@ -17,6 +20,8 @@ _BUILD = """
 load("@bazel_tools//tools/python:toolchain.bzl", "py_runtime_pair")
 
 package(default_visibility = ["//visibility:public"])
+
+exports_files(["KEY"])
 
 cc_library(
     name = "headers",
@@ -44,10 +49,11 @@ toolchain(
 """
 
 def find_python(rctx):
-    """The program to run: $PAX_PYTHON, else the python3 of the PATH."""
-    python = rctx.os.environ.get("PAX_PYTHON") or rctx.which("python3")
+    """The program to run: $PAX_PYTHON, a path or a name, else python3."""
+    name = rctx.os.environ.get("PAX_PYTHON") or "python3"
+    python = name if "/" in name else rctx.which(name)
     if not python:
-        fail("no python3 on the PATH; install Python 3.11-3.13 or set PAX_PYTHON")
+        fail("no %s on the PATH; install Python 3.11-3.13 or set PAX_PYTHON" % name)
     return str(python)
 
 def _impl(rctx):
@@ -55,12 +61,15 @@ def _impl(rctx):
     res = rctx.execute([python, "-c", _ASK])
     if res.return_code:
         fail("cannot ask %s about itself: %s" % (python, res.stderr))
-    exe, include, version, suffix = res.stdout.strip().split("\n")
+    exe, include, version, suffix, key = res.stdout.strip().split("\n")
     if not rctx.path(include + "/Python.h").exists:
         fail("%s has no headers in %s; install them (Debian: python3-dev)" % (exe, include))
     rctx.symlink(include, "include")
     rctx.file("defs.bzl", _DEFS % (exe, version, suffix))
     rctx.file("BUILD", _BUILD % exe)
+
+    # For actions that read the standard library: an upgrade keeps the path.
+    rctx.file("KEY", key + "\n")
 
 local_python = repository_rule(
     implementation = _impl,

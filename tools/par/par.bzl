@@ -12,7 +12,12 @@ def _impl(ctx):
     ctx.actions.run(
         executable = ctx.executable._make_par,
         arguments = [args],
-        inputs = [ctx.file._launcher, ctx.file._unpack, ctx.file.main],
+        inputs = [
+            ctx.file._launcher,
+            ctx.file._python_key,
+            ctx.file._unpack,
+            ctx.file.main,
+        ],
         # The archive contains its runfiles.
         tools = [program],
         outputs = [out],
@@ -44,6 +49,11 @@ par = rule(
             default = "//tools/par:make_par",
             cfg = "exec",
             executable = True,
+        ),
+        # The archive contains the interpreter and its standard library.
+        "_python_key": attr.label(
+            default = "@local_python//:KEY",
+            allow_single_file = True,
         ),
         "_unpack": attr.label(
             default = "//tools/par:unpack.py",

@@ -1,71 +1,79 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a reproducible wheel.
-
-Its requirements are the imports of its files, with the bounds of
-pyproject.toml.
-"""
+"""Writes a reproducible wheel with the metadata that setuptools would write."""
 
 from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import hashlib
+import io
 import pathlib
-import re
-import tomllib
+import shutil
+import tempfile
 import zipfile
+from collections.abc import Mapping
 
-from tools import gen_build, pyimports
+from setuptools import build_meta
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-_ROOT = pathlib.Path()
 
 
-def normalized(requirement: str) -> str:
-  """Returns the name of a requirement: tensorboardx of `tensorboardX>=2.6`."""
-  name = re.split(r'[^\w.-]', requirement, maxsplit=1)[0]
-  return re.sub(r'[-_.]+', '_', name).lower()
+def parse_file_name(path: str) -> tuple[str, str, str]:
+  """Returns the distribution, the version and the tag of a wheel's name."""
+  distribution, version, tag = pathlib.Path(path).stem.split('-', 2)
+  return distribution, version, tag
 
 
-def imported(paths: list[pathlib.Path]) -> set[str]:
-  """Returns the top-level names that Python files import, lazily or not."""
-  modules = [
-    pyimports.read(_ROOT, pathlib.PurePosixPath(path))
-    for path in paths
-    if path.suffix == '.py'
-  ]
-  return {name.split('.')[0] for m in modules for name in m.imports}
+def metadata(
+  project: list[str], packages: Mapping[str, str]
+) -> dict[str, bytes]:
+  """Returns the files of the dist-info folder: {path: content}.
+
+  Args:
+    project: pyproject.toml and the files that it names.
+    packages: {path in the wheel: path} of the modules; only the files of the
+      top-level packages, which have the version, are read.
+  """
+  sources = dict(zip(project, project, strict=True)) | {
+    name: path
+    for name, path in packages.items()
+    if name.count('/') == 1 and name.endswith('/__init__.py')
+  }
+  with tempfile.TemporaryDirectory() as folder:
+    root = pathlib.Path(folder)
+    for name, path in sources.items():
+      (root / name).parent.mkdir(parents=True, exist_ok=True)
+      shutil.copy(path, root / name)
+    with contextlib.chdir(root), contextlib.redirect_stdout(io.StringIO()):
+      info = build_meta.prepare_metadata_for_build_wheel('.')
+    return {
+      str(path.relative_to(root / info)): path.read_bytes()
+      for path in (root / info).rglob('*')
+      if path.is_file()
+    }
 
 
-def requires(
-  paths: list[pathlib.Path], project: dict, own: set[str]
-) -> list[str]:
-  """Returns Requires-Dist of a wheel; `own` are our distributions."""
-  bounds = {normalized(text): text for text in project['dependencies']}
-  names = imported(paths)
-  needed = {gen_build.DISTRIBUTIONS.get(n, n.lower()) for n in names}
-  ours = [f'{name}=={project["version"]}' for name in sorted(own & names)]
-  return ours + [bounds[name] for name in sorted(needed & set(bounds))]
+def with_version(text: bytes, version: str) -> bytes:
+  """Returns METADATA with a local version: 0.1.0+cuda13 of 0.1.0.
 
-
-def metadata(name: str, project: dict, needs: list[str]) -> str:
-  rows = [
-    'Metadata-Version: 2.4',
-    f'Name: {name}',
-    f'Version: {project["version"]}',
-    f'Summary: {project["description"]}',
-    f'License-Expression: {project["license"]}',
-    f'Requires-Python: {project["requires-python"]}',
-    *(f'Requires-Dist: {need}' for need in needs),
-  ]
-  return '\n'.join(rows) + '\n'
+  Raises:
+    SystemExit: the version is another one.
+  """
+  public = version.partition('+')[0]
+  old = f'\nVersion: {public}\n'.encode()
+  if old not in text:
+    raise SystemExit(
+      f'make_wheel: tools/wheel/wheel.bzl has version {public}, pax/__init__.py'
+      ' another one; make them equal'
+    )
+  return text.replace(old, f'\nVersion: {version}\n'.encode(), 1)
 
 
 def wheel_info(tag: str) -> str:
-  pure = 'true' if tag.endswith('-any') else 'false'
   return (
     'Wheel-Version: 1.0\nGenerator: //tools/wheel\n'
-    f'Root-Is-Purelib: {pure}\nTag: {tag}\n'
+    f'Root-Is-Purelib: false\nTag: {tag}\n'
   )
 
 
@@ -90,28 +98,19 @@ def write(out: str, info: str, entries: dict[str, bytes]) -> None:
 
 def main() -> None:
   parser = argparse.ArgumentParser(fromfile_prefix_chars='@')
-  for name in ('out', 'name', 'tag', 'version', 'pyproject'):
-    parser.add_argument(f'--{name}', required=True)
-  parser.add_argument('--own', action='append', default=[])
-  parser.add_argument('--script', action='append', default=[])
-  parser.add_argument('files', nargs='*')
+  parser.add_argument('--out', required=True)
+  parser.add_argument('--project', action='append', default=[])
+  parser.add_argument('files', nargs='*', help='PATH=PATH_IN_WHEEL')
   args = parser.parse_args()
-  text = pathlib.Path(args.pyproject).read_text(encoding='utf-8')
-  project = tomllib.loads(text)['project']
-  if project['version'] != args.version:
-    raise SystemExit(
-      f'make_wheel: wheel.bzl has version {args.version}, '
-      f'pyproject.toml {project["version"]}; make them equal'
-    )
+  distribution, version, tag = parse_file_name(args.out)
+  info = f'{distribution}-{version}.dist-info'
   pairs = [pair.rpartition('=') for pair in args.files]
-  info = f'{args.name}-{args.version}.dist-info'
-  needs = requires([pathlib.Path(p[0]) for p in pairs], project, set(args.own))
-  entries = {dest: pathlib.Path(src).read_bytes() for src, _, dest in pairs}
-  entries[f'{info}/METADATA'] = metadata(args.name, project, needs).encode()
-  entries[f'{info}/WHEEL'] = wheel_info(args.tag).encode()
-  if args.script:
-    rows = '\n'.join(['[console_scripts]', *args.script])
-    entries[f'{info}/entry_points.txt'] = f'{rows}\n'.encode()
+  paths = {name: path for path, _, name in pairs}
+  files = metadata(args.project, paths)
+  files['METADATA'] = with_version(files['METADATA'], version)
+  files['WHEEL'] = wheel_info(tag).encode()
+  entries = {f'{info}/{name}': data for name, data in files.items()}
+  entries |= {n: pathlib.Path(path).read_bytes() for n, path in paths.items()}
   write(args.out, info, entries)
 
 

@@ -1,36 +1,29 @@
 """py_wheel: a reproducible wheel of the workspace's own files under deps."""
 
-load("@local_python//:defs.bzl", python = "VERSION")
+load("@local_python//:defs.bzl", "EXT_SUFFIX", python = "VERSION")
 
-# Version of all wheels; equal to the one in pyproject.toml.
+# Equal to `__version__` of pax/__init__.py.
 VERSION = "0.1.0"
 
 def _impl(ctx):
     own = depset(transitive = [d[DefaultInfo].default_runfiles.files for d in ctx.attr.deps])
-    folders = ctx.attr.folders or [ctx.label.name]
-    files = [f for f in own.to_list() if f.short_path.split("/")[0] in folders]
-    tag = "py3-none-any"
-    if ctx.attr.platform:
-        tag = "cp{v}-cp{v}-{platform}".format(
-            v = python.replace(".", ""),
-            platform = ctx.attr.platform,
-        )
-    out = ctx.actions.declare_file("%s-%s-%s.whl" % (ctx.label.name, VERSION, tag))
+    files = [f for f in own.to_list() if f.short_path.split("/")[0] in ctx.attr.folders]
+    version = VERSION + ("+" + ctx.attr.variant if ctx.attr.variant else "")
+    tag = "cp{v}-cp{v}-{platform}".format(
+        v = python.replace(".", ""),
+        platform = ctx.attr.platform,
+    )
+    out = ctx.actions.declare_file("%s-%s-%s.whl" % (ctx.label.name, version, tag))
     args = ctx.actions.args()
     args.use_param_file("@%s", use_always = True)
     args.set_param_file_format("multiline")
     args.add(out, format = "--out=%s")
-    args.add("--name=" + ctx.label.name)
-    args.add("--version=" + VERSION)
-    args.add("--tag=" + tag)
-    args.add(ctx.file._pyproject, format = "--pyproject=%s")
-    args.add_all(ctx.attr.own, format_each = "--own=%s")
-    args.add_all(ctx.attr.scripts, format_each = "--script=%s")
+    args.add_all(ctx.files._project, format_each = "--project=%s")
     args.add_all(files, map_each = _pair)
     ctx.actions.run(
         executable = ctx.executable._tool,
         arguments = [args],
-        inputs = files + [ctx.file._pyproject],
+        inputs = files + ctx.files._project,
         outputs = [out],
         mnemonic = "PyWheel",
         use_default_shell_env = True,
@@ -38,23 +31,18 @@ def _impl(ctx):
     return [DefaultInfo(files = depset([out]))]
 
 def _pair(file):
-    return "%s=%s" % (file.path, file.short_path)
+    # setuptools adds the interpreter to the names of extensions.
+    return "%s=%s" % (file.path, file.short_path.replace(".so", EXT_SUFFIX))
 
 py_wheel = rule(
     implementation = _impl,
-    doc = "The target's name is the distribution's.",
+    doc = "The target's name is the distribution's, with underscores.",
     attrs = {
         "deps": attr.label_list(),
-        "folders": attr.string_list(
-            doc = "The top-level packages it holds; by default the one of its name.",
-        ),
-        "own": attr.string_list(doc = "Our other distributions that it may need."),
-        "platform": attr.string(doc = "As linux_x86_64; empty for a pure wheel."),
-        "scripts": attr.string_list(doc = "As `pax = pax.main:console`."),
-        "_pyproject": attr.label(
-            default = "//:pyproject.toml",
-            allow_single_file = True,
-        ),
+        "folders": attr.string_list(doc = "The top-level packages it contains."),
+        "platform": attr.string(doc = "As linux_x86_64."),
+        "variant": attr.string(doc = "Local version: cuda13 of 0.1.0+cuda13."),
+        "_project": attr.label(default = "//:project_files"),
         "_tool": attr.label(
             default = "//tools/wheel:make_wheel",
             cfg = "exec",

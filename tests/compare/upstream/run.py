@@ -88,7 +88,7 @@ def family_names() -> list[str]:
   names = {m.name for m in pkgutil.iter_modules([_FOLDER / 'families'])}
   if importlib.util.find_spec('seqio') is None:
     names.discard('seqio_inputs')
-    print("seqio_inputs: not compared; pip install 'pax[seqio]'")
+    print("seqio_inputs: not compared; pip install 'pax-jax[seqio]'")
   return sorted(names)
 
 

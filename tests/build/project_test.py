@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pyproject.toml: its dependencies are the imports; versions are equal."""
+
+# bazel: data=//:all_files
+from __future__ import annotations
+
+import pathlib
+import re
+import sys
+import tomllib
+
+import pax
+from tools import gen_build, pyimports
+
+_PACKAGES = ('pax', 'paxml', 'praxis')
+
+
+def _project() -> dict:
+  return tomllib.loads(pathlib.Path('pyproject.toml').read_text())['project']
+
+
+def _distributions(requirements: list[str]) -> set[str]:
+  names = {re.split(r'[^\w.-]', text, maxsplit=1)[0] for text in requirements}
+  return {re.sub(r'[-_.]+', '_', name).lower() for name in names}
+
+
+def _imports() -> set[str]:
+  """Returns the distributions that our modules import."""
+  root = pathlib.Path()
+  modules = [
+    pyimports.read(root, pathlib.PurePosixPath(path))
+    for package in _PACKAGES
+    for path in root.glob(f'{package}/**/*.py')
+  ]
+  names = {name.split('.')[0] for m in modules for name in m.imports}
+  names -= {*_PACKAGES, *sys.stdlib_module_names, *gen_build.OPTIONAL}
+  return {gen_build.DISTRIBUTIONS.get(n, n.lower()) for n in names}
+
+
+def test_dependencies_are_the_imports():
+  assert _distributions(_project()['dependencies']) == _imports()
+
+
+def test_the_wheel_of_bazel_has_the_version_of_the_package():
+  text = pathlib.Path('tools/wheel/wheel.bzl').read_text()
+  assert f'\nVERSION = "{pax.__version__}"\n' in text
