@@ -17,6 +17,9 @@ lock() { # in out [options]: resolves one file
 
 lock requirements.in "$work/base.txt" "$@"
 cp "$work/base.txt" requirements_lock.txt
+# The oldest versions that users may have; tools/test_lowest.sh runs them.
+lock ../../pyproject.toml requirements_lowest_lock.txt \
+  --resolution lowest-direct "$@"
 lock requirements_data.in requirements_data_lock.txt --no-deps "$@"
 # Lingvo asks for another TensorFlow where there is a newer Python.
 seqio_options=(

@@ -41,6 +41,15 @@ def test_dependencies_are_the_imports():
   assert _distributions(_project()['dependencies']) == _imports()
 
 
+def test_lower_bounds_are_versions_that_were_run():
+  lock = pathlib.Path('third_party/pip/requirements_lowest_lock.txt').read_text()
+  versions = dict(re.findall(r'(?m)^([\w.-]+)==([^\s;]+)', lock))
+  for requirement in _project()['dependencies']:
+    name, bound = requirement.split('>=')
+    version = versions[re.sub(r'[-_.]+', '-', name).lower()]
+    assert f'{version}.'.startswith(f'{bound}.'), requirement
+
+
 def test_the_wheel_of_bazel_has_the_version_of_the_package():
   text = pathlib.Path('tools/wheel/wheel.bzl').read_text()
   assert f'\nVERSION = "{pax.__version__}"\n' in text
