@@ -20,6 +20,7 @@ cp "$work/base.txt" requirements_lock.txt
 # The oldest versions that users may have; tools/test_lowest.sh runs them.
 lock ../../pyproject.toml requirements_lowest_lock.txt \
   --resolution lowest-direct "$@"
+lock requirements_headers.in requirements_headers_lock.txt --no-deps "$@"
 lock requirements_data.in requirements_data_lock.txt --no-deps "$@"
 # Lingvo asks for another TensorFlow where there is a newer Python.
 seqio_options=(

@@ -42,8 +42,10 @@ def test_dependencies_are_the_imports():
 
 
 def test_lower_bounds_are_versions_that_were_run():
-  lock = pathlib.Path('third_party/pip/requirements_lowest_lock.txt').read_text()
-  versions = dict(re.findall(r'(?m)^([\w.-]+)==([^\s;]+)', lock))
+  lock = pathlib.Path('third_party/pip/requirements_lowest_lock.txt')
+  pins = re.findall(r'(?m)^([\w.-]+)==([^\s;]+)', lock.read_text())
+  # The first of each: that of the oldest Python.
+  versions = dict(reversed(pins))
   for requirement in _project()['dependencies']:
     name, bound = requirement.split('>=')
     version = versions[re.sub(r'[-_.]+', '-', name).lower()]

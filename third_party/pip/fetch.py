@@ -73,7 +73,7 @@ def rule_name(name: str) -> str:
 
 
 def lock_entries(path: str) -> dict[str, str]:
-  """{rule name: the lock's own text for it} of what applies to this Python."""
+  """Returns {rule name: pin and hashes} of what applies to this Python."""
   text = pathlib.Path(path).read_text(encoding='utf-8')
   text = re.sub(r'(?m)^\s*#.*\n?', '', text).replace('\\\n', ' ')
   entries = {}
@@ -81,9 +81,11 @@ def lock_entries(path: str) -> dict[str, str]:
     line = ' '.join(line.split())
     if '--hash=' not in line:
       raise SystemExit(f'{path}: no hash in: {line}; rerun tools/lock.sh')
-    req = Requirement(line.split(' --hash', 1)[0])
+    pin, _, hashes = line.partition(' --hash=')
+    req = Requirement(pin)
     if req.marker is None or req.marker.evaluate():
-      entries[rule_name(req.name)] = line
+      version = pin.partition(';')[0].strip()
+      entries[rule_name(req.name)] = f'{version} --hash={hashes}'
   return entries
 
 
