@@ -29,6 +29,8 @@ _BLOCKS = (512, 256, 128)
 _MIN_BLOCK = _BLOCKS[-1]
 # Sequences from this length are padded to blocks, by a quarter at most.
 _MIN_PADDED_LENGTH = 512
+# The head dimension is padded to a multiple, if it is not less.
+_HEAD_DIM = 64
 # Segment of that padding; ids of segments are not negative.
 _PADDING_ID = -1
 # Name of the saved results (jax.ad_checkpoint.checkpoint_name).
@@ -58,8 +60,8 @@ def reason_against(
       f'queries {heads.query.shape} with keys {heads.key.shape} of another '
       'length'
     )
-  if head_dim % 64:
-    return f'a head dimension of {head_dim}, not a multiple of 64'
+  if head_dim < _HEAD_DIM:
+    return f'a head dimension of {head_dim}, less than {_HEAD_DIM}'
   axes = kernel_inputs.HeadAxes.of(spec.split, mesh)
   if reason := kernel_inputs.sharding_reason(heads, axes, mesh):
     return reason
@@ -81,17 +83,22 @@ def attend(heads: Heads, spec: KernelSpec) -> Float[Array, 'B T N H']:
     heads: scaled queries, keys and values, which `reason_against` accepts.
     spec: of the attention.
   """
-  length = heads.query.shape[1]
-  padding = -length % _MIN_BLOCK
-  heads = Heads(*(_pad(x, padding) for x in heads.with_head_axis()))
-  ids = _pad(spec.mask.segment_ids, padding, _PADDING_ID)
-  return _attend_blocks(heads, ids, spec)[:, :length]
+  _, length, _, head_dim = heads.query.shape
+  padded_heads = Heads(
+    *(
+      _pad(_pad(x, 1, _MIN_BLOCK), 3, _HEAD_DIM) for x in heads.with_head_axis()
+    )
+  )
+  ids = _pad(spec.mask.segment_ids, 1, _MIN_BLOCK, _PADDING_ID)
+  return _attend_blocks(padded_heads, ids, spec)[:, :length, :, :head_dim]
 
 
 def _pad(
-  x: Shaped[Array, 'B T ...'], padding: int, value: int = 0
-) -> Shaped[Array, 'B S ...']:
-  widths = [(0, padding if axis == 1 else 0) for axis in range(x.ndim)]
+  x: Shaped[Array, '...'], dim: int, multiple: int, value: int = 0
+) -> Shaped[Array, '...']:
+  """Returns `x` with a dimension padded to a multiple."""
+  padding = -x.shape[dim] % multiple
+  widths = [(0, padding if i == dim else 0) for i in range(x.ndim)]
   return jnp.pad(x, widths, constant_values=value) if padding else x
 
 

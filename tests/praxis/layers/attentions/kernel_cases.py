@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
+from jax._src.cudnn import fused_attention_stablehlo
 from jax.sharding import AxisType
 
 from praxis import base_layer, py_utils
@@ -19,6 +22,19 @@ from tests.testing.layers import random_variables
 LENGTH, HEAD_DIM = 384, 64
 SPLIT = ['data', None, 'mdl', None]
 NO_MESH = jax.sharding.get_abstract_mesh()
+
+
+def assume_cuda_plugin(monkeypatch):
+  """Lets JAX trace cuDNN attention without its CUDA plugin."""
+  monkeypatch.setattr(
+    fused_attention_stablehlo, 'check_cudnn_version', lambda: 91000
+  )
+  find_spec = importlib.util.find_spec
+
+  def find(name, package=None):
+    return 'jax_cuda' in name or find_spec(name, package)
+
+  monkeypatch.setattr(importlib.util, 'find_spec', find)
 
 
 def mesh() -> jax.sharding.Mesh:

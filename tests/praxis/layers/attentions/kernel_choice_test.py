@@ -5,14 +5,12 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import logging
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax._src.cudnn import fused_attention_stablehlo
 
 from praxis import pax_fiddle, py_utils
 from praxis.layers import (
@@ -32,16 +30,7 @@ _PRIMITIVES = {'tpu': 'pallas_call', 'gpu': 'dot_product_attention'}
 
 @pytest.fixture(autouse=True)
 def cuda_plugin(monkeypatch):
-  """Lets JAX trace cuDNN attention without its CUDA plugin."""
-  monkeypatch.setattr(
-    fused_attention_stablehlo, 'check_cudnn_version', lambda: 91000
-  )
-  find_spec = importlib.util.find_spec
-
-  def find(name, package=None):
-    return 'jax_cuda' in name or find_spec(name, package)
-
-  monkeypatch.setattr(importlib.util, 'find_spec', find)
+  kernel_cases.assume_cuda_plugin(monkeypatch)
   kernel_choice._log_choice.cache_clear()
 
 

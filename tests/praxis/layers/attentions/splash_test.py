@@ -25,7 +25,7 @@ _KernelSpec = kernel_inputs.KernelSpec
     dict(),
     dict(dtype=jnp.bfloat16),
     dict(cap=2.0, num_kv_heads=2),
-    dict(cap=-1.0, length=513),
+    dict(cap=-1.0, length=513, head_dim=96),
     dict(window=masks.ContextWindow(40, 0)),
     dict(window=masks.ContextWindow(40, 31), is_causal=False),
   ],
@@ -67,7 +67,8 @@ def test_a_sharded_sequence_equals_einsum(is_causal):
   ('shape', 'split', 'reason'),
   [
     ((2, 200, 4, 64), None, 'length of 200'),
-    ((2, 256, 4, 80), None, 'head dimension of 80'),
+    ((2, 256, 4, 80), None, None),
+    ((2, 256, 4, 32), None, 'head dimension of 32'),
     ((3, 256, 4, 64), kernel_cases.SPLIT, 'over a batch of 3'),
     ((2, 256, 3, 64), kernel_cases.SPLIT, 'over 3 heads'),
     ((2, 256, 4, 64), [None, None, None, 'data'], 'over the head dimension'),
