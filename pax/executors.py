@@ -63,8 +63,8 @@ class DefaultExecutor(base_executor.BaseExecutor):
       eval_programs: The eval programs, not set up.
       decode_programs: The decode programs, not set up.
       early_stopping_fn: Decides whether training ends early; None never does.
-      exit_after_ondemand_checkpoint: Unused: a preempted job exits after it has
-        saved.
+      exit_after_ondemand_checkpoint: Unused: the preemption handler of the
+        services has it, which the runner makes.
       enable_summary_writer: Whether programs may write summaries.
 
     Raises:

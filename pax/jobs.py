@@ -60,8 +60,8 @@ def train_and_evaluate(
     enforce_restore_shape_check: Shapes are always checked.
     tensorstore_use_ocdbt: Whether checkpoints are OCDBT databases; every format
       is restored.
-    exit_after_ondemand_checkpoint: A preempted job always exits after it has
-      saved.
+    exit_after_ondemand_checkpoint: Whether the job exits when SIGTERM has saved
+      a checkpoint; otherwise it continues.
     override_num_train_steps: Number of training steps; None is that of the
       task.
     enable_summary_writer: Whether to write summaries.
@@ -74,7 +74,7 @@ def train_and_evaluate(
     ValueError: An argument is not supported, or both the task and the caller
       have an early stopping function.
   """
-  del enforce_restore_shape_check, exit_after_ondemand_checkpoint
+  del enforce_restore_shape_check
   _check_unsupported(
     maybe_use_persistence_checkpointing=maybe_use_persistence_checkpointing,
     enable_auto_sharding=enable_auto_sharding,
@@ -92,6 +92,7 @@ def train_and_evaluate(
     'enable_checkpoint_saving': enable_checkpoint_saving,
     'enable_summary_writer': enable_summary_writer,
     'tensorstore_use_ocdbt': tensorstore_use_ocdbt,
+    'exit_after_ondemand_checkpoint': exit_after_ondemand_checkpoint,
   }
   callbacks = JobCallbacks(
     early_stopping_fn=early_stopping_fn,

@@ -51,7 +51,13 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {
   },
   'memory': {},
 }
-# TensorStore repeats a request for less than a minute.
+# Its requests have no timeout (google/tensorstore#291): they fail, too, when no
+# byte is transferred for this time. It reads the variables at its first request.
+_TENSORSTORE_TIMEOUT: Mapping[str, str] = {
+  'TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS': str(_READ_SECS),
+  'TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES': '1',
+}
+# TensorStore repeats a request for less than a minute, without the timeouts.
 TENSORSTORE_CONTEXT: Mapping[str, Any] = {
   f'{driver}_request_retries': {
     'max_retries': 6,
@@ -387,11 +393,15 @@ def move_tree(source: BucketPath, target: BucketPath) -> None:
 def kvstore(folder: Path) -> dict[str, Any]:
   """Returns TensorStore's specification of the files below a folder.
 
+  Of a bucket it also sets the timeout of TensorStore's requests.
+
   Raises:
     ValueError: TensorStore has no access to a bucket of this kind.
   """
   if not isinstance(folder, BucketPath):
     return {'driver': 'file', 'path': f'{folder}/'}
+  for name, value in _TENSORSTORE_TIMEOUT.items():
+    os.environ.setdefault(name, value)
   bucket, *parts = folder.parts[1:]
   spec = {'bucket': bucket, 'path': ''.join(f'{part}/' for part in parts)}
   if folder.scheme == 'gs':

@@ -52,12 +52,18 @@ class TemporaryFolder:
 
 
 def _make_locked(prefix: str) -> tuple[pathlib.Path, int]:
+  """Makes a folder; returns it and the descriptor that locks it.
+
+  Until it is locked, another process may remove it as stale.
+  """
   while True:
     path = pathlib.Path(os.path.realpath(tempfile.mkdtemp(prefix=prefix)))
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+      descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+      continue
     with contextlib.suppress(OSError):  # The file system has no locks.
       fcntl.flock(descriptor, fcntl.LOCK_EX)
-    # Another process may have removed it as stale before it was locked.
     if os.fstat(descriptor).st_nlink:
       return path, descriptor
     os.close(descriptor)

@@ -27,6 +27,7 @@ from pax.checkpoints import (
   manifest,
   paths,
   paxml_flax_format,
+  read_deadline,
   tensorstore_format,
   verification,
 )
@@ -105,10 +106,10 @@ class CheckpointReader:
     self.path = path
     readers = readers or range(jax.process_count())
     self._copy: bucket_copy.BucketCopy | None = None
-    with self._explain():
+    with self._reading():
       self._copy = _create_copy(path)
     self._folder = self._copy.path if self._copy else path
-    with self._explain():
+    with self._reading():
       self._reader = _open_format(self._folder, readers)
 
   @property
@@ -122,7 +123,7 @@ class CheckpointReader:
     Raises:
       CorruptCheckpointError: Files differ from what was written.
     """
-    with self._explain():
+    with self._reading():
       self._fetch(None)
       self._reader.verify()
 
@@ -138,7 +139,7 @@ class CheckpointReader:
       CorruptCheckpointError: Files differ from what was written.
     """
     _check_shapes(self.path, self.shapes, abstract, is_full=is_full)
-    with self._explain():
+    with self._reading():
       self._fetch(abstract)
       return self._reader.read(abstract)
 
@@ -158,7 +159,7 @@ class CheckpointReader:
     file = self._folder / verification.METADATA_IN_FOLDER
     if not file.exists():
       return {} if self.is_paxml_flax else self.shapes
-    with self._explain():
+    with self._reading():
       metadata = verification.read_metadata(file)
     values = _flatten_json(metadata.get('train_state_metadata') or {})
     names = [
@@ -177,7 +178,7 @@ class CheckpointReader:
     Raises:
       CorruptCheckpointError: Files differ from what was written.
     """
-    with self._explain():
+    with self._reading():
       return {
         name: _parse_input(self.path, name, text)
         for name, text in self._reader.input_texts().items()
@@ -188,17 +189,21 @@ class CheckpointReader:
       self._copy.fetch(leaves)
 
   @contextlib.contextmanager
-  def _explain(self) -> Iterator[None]:
-    """Adds the remedy to errors, and names files by the path of the checkpoint.
+  def _reading(self) -> Iterator[None]:
+    """Limits the time without progress, and completes the messages of errors.
+
+    They have the remedy, and name files by the path of the checkpoint.
 
     Raises:
-      CheckpointError: As the block raises it.
+      CheckpointError: As the block raises it, or the bucket cannot be read.
       CorruptCheckpointError: Files differ from what was written.
     """
-    in_messages = contextlib.nullcontext()
+    classify = contextlib.nullcontext()
     if self._copy:
-      in_messages = self._copy.in_messages()
-    with _advise(self.path), in_messages:
+      classify = self._copy.in_messages()
+    elif isinstance(self.path, storage.BucketPath):
+      classify = _bucket_failures(self.path)
+    with read_deadline.limiting(self.path), _advise(self.path), classify:
       yield
 
 
@@ -224,12 +229,12 @@ class _OrbaxReader:
   def read(self, abstract: LeafDict) -> LeafDict:
     if not abstract:
       return {}
-    try:
-      return self._read(abstract)
-    except CorruptCheckpointError:
+    own = [jax.process_index()]
+    return _read_or_explain(
+      lambda: self._read(abstract),
       # The damaged file may be the index, or one that another process verifies.
-      verification.verify_data(self._path, self._data, [jax.process_index()])
-      raise
+      lambda: verification.verify_data(self._path, self._data, own),
+    )
 
   def _read(self, abstract: LeafDict) -> LeafDict:
     own_files: Collection[str] = ()
@@ -271,7 +276,14 @@ class _LeafReader:
       )
       self._verified |= leaves
 
-    return _verified(verify, lambda: self._leaves.read(abstract))
+    own = [jax.process_index()]
+    return _read_or_explain(
+      lambda: _verified(verify, lambda: self._leaves.read(abstract)),
+      # The damaged file may be one that another process verifies.
+      lambda: verification.verify_leaves(
+        self._path, self._entries, leaves, own
+      ),
+    )
 
   def input_texts(self) -> Mapping[str, str]:
     # The states of inputs that paxml wrote are of other formats than JSON.
@@ -338,6 +350,28 @@ def _verified(
     finally:
       verification.result()
   return leaves
+
+
+def _read_or_explain(
+  read: Callable[[], LeafDict], verify: Callable[[], None]
+) -> LeafDict:
+  """Returns what `read` does; if it fails, all files are verified.
+
+  Args:
+    read: Returns leaves.
+    verify: Raises the error of damaged files, which replaces that of `read`.
+
+  Raises:
+    CheckpointError: Reading fails, and no file is damaged.
+  """
+  try:
+    return read()
+  except CorruptCheckpointError as e:
+    verify()
+    raise CheckpointError(
+      f'{e}; the checksums of its files are as written, so that it can be read'
+      ' later'
+    ) from e
 
 
 def _check_shapes(
@@ -410,6 +444,30 @@ def _advise(path: Path) -> Iterator[None]:
       f'checkpoint {path} is corrupt: {e}. Nothing was changed. To {action},'
       f' move it aside and run again: {paths.move_aside_command(path)}'
     ) from e
+
+
+@contextlib.contextmanager
+def _bucket_failures(path: Path) -> Iterator[None]:
+  """Distinguishes failures of the service from damage of the checkpoint.
+
+  Args:
+    path: The checkpoint in a bucket.
+
+  Raises:
+    CheckpointError: The bucket cannot be read.
+    CorruptCheckpointError: An object is missing or differs.
+  """
+  try:
+    yield
+  except FileNotFoundError as e:
+    raise CorruptCheckpointError(f'{e.filename} is missing') from e
+  except OSError as e:
+    raise CheckpointError(f'{path} cannot be read: {e}') from e
+  except CorruptCheckpointError as e:
+    is_missing = isinstance(e.__cause__, FileNotFoundError)
+    if is_missing or not isinstance(e.__cause__, OSError):
+      raise
+    raise CheckpointError(f'{path} cannot be read: {e}') from e
 
 
 def _siblings(path: Path) -> Mapping[int, Path]:

@@ -19,6 +19,7 @@ from pax.checkpoints import (
   layouts,
   paths,
   pins,
+  read_deadline,
   reading,
   replica_broadcast,
   transformations,
@@ -300,7 +301,7 @@ class FileCheckpointer:
     except CorruptCheckpointError as e:
       if not isinstance(path, storage.BucketPath):
         raise
-      # A failure of the service looks the same.
+      # The service may have answered with other bytes.
       logging.warning('%s; reading it once more', e)
       return self._restore_step(abstract, step, path)
 
@@ -344,7 +345,8 @@ class FileCheckpointer:
     Raises:
       CheckpointError: This process does not see the newest.
     """
-    available = paths.steps(self._directory)
+    with read_deadline.limiting(self._directory):
+      available = paths.steps(self._directory)
     newest = str(max(available, default=-1))
     texts = agreement.exchange(
       newest,

@@ -147,14 +147,9 @@ def verify(
   Raises:
     CorruptCheckpointError: A file is missing or differs.
   """
-  with futures.ThreadPoolExecutor(_THREADS) as pool:
-    for fault in pool.map(
-      lambda name: _fault(directory / name, entries[name][0]), entries
-    ):
-      if fault:
-        raise CorruptCheckpointError(fault)
   sizes = {name: entries[name][0] for name in filter(is_checksummed, entries)}
   try:
+    _check_sizes(directory, entries)
     checksums = _read_checksums(directory, sizes)
   except OSError as e:
     raise CorruptCheckpointError(
@@ -162,6 +157,30 @@ def verify(
     ) from e
   for name, crc in checksums.items():
     check_checksum(directory / name, crc, entries[name])
+
+
+def _check_sizes(directory: Path, entries: Mapping[str, Entry]) -> None:
+  """Checks the presence and the sizes of files.
+
+  Raises:
+    CorruptCheckpointError: A file is missing or has another size.
+    OSError: The folder of a file cannot be read.
+  """
+
+  def fault(name: str) -> str | None:
+    path, expected_size = directory / name, entries[name][0]
+    if not path.exists():
+      return f'{path} is missing'
+    if not path.is_file():
+      return f'{path} is not a file'
+    size = path.stat().st_size
+    if size != expected_size:
+      return f'{path} has {size} bytes, {expected_size} were written'
+    return None
+
+  with futures.ThreadPoolExecutor(_THREADS) as pool:
+    for text in filter(None, pool.map(fault, entries)):
+      raise CorruptCheckpointError(text)
 
 
 def check_checksum(path: Path, crc: int, expected: Entry) -> None:
@@ -260,17 +279,3 @@ def _is_entries(content: Any) -> bool:
     isinstance(pair, list) and [type(number) for number in pair] == [int, int]
     for pair in content.values()
   )
-
-
-def _fault(path: Path, expected_size: int) -> str | None:
-  try:
-    if not path.exists():
-      return f'{path} is missing'
-    if not path.is_file():
-      return f'{path} is not a file'
-    size = path.stat().st_size
-    if size != expected_size:
-      return f'{path} has {size} bytes, {expected_size} were written'
-  except OSError as e:
-    return f'{path} cannot be read ({e.strerror})'
-  return None

@@ -25,15 +25,19 @@ Path = pathlib.Path
 class Staging(Protocol):
   """The directory in which a process writes its part of a checkpoint."""
 
-  # Local directory with the files that this process writes.
+  # Local directory with the files that this process writes; after `prepare`.
   folder: Path
-  # Where the layout moves the complete files.
+  # Where the layout moves the complete files; after `prepare`.
   local: Path
   # Directory with the files of the other processes, if it is another one.
   others: storage.Path | None
 
   def prepare(self) -> None:
-    """Removes parts of an attempt that failed, before any process writes."""
+    """Removes parts of an attempt that failed, before any process writes.
+
+    Raises:
+      OSError: They cannot be removed, or a directory cannot be made.
+    """
     ...
 
   def create(self) -> None:
@@ -98,7 +102,7 @@ class BucketStaging:
   """
 
   def __init__(self, final: storage.BucketPath, *, is_folder: bool):
-    """Makes a temporary directory.
+    """Makes nothing yet: all processes have to learn of a failure.
 
     Args:
       final: Path of the checkpoint.
@@ -106,15 +110,16 @@ class BucketStaging:
     """
     self._final = final
     self._parts = final if is_folder else paths.staging(final)
-    self._temporary = temporary_folders.TemporaryFolder('checkpoint')
-    self.local = self._temporary.path / final.name
-    self.folder = paths.staging(self.local)
+    self._temporary: temporary_folders.TemporaryFolder | None = None
     self.others = self._parts if jax.process_count() > 1 else None
     self._shared: set[str] = set()
     # Whether nothing is committed under the name, and the objects are ours.
     self._is_owned = False
 
   def prepare(self) -> None:
+    self._temporary = temporary_folders.TemporaryFolder('checkpoint')
+    self.local = self._temporary.path / self._final.name
+    self.folder = paths.staging(self.local)
     if jax.process_index() == 0:
       self._is_owned = True
       self._remove()
@@ -140,7 +145,8 @@ class BucketStaging:
 
   def close(self) -> None:
     """Removes the temporary directory."""
-    self._temporary.close()
+    if self._temporary:
+      self._temporary.close()
 
   def _remove(self) -> None:
     for path in {self._final, self._parts}:

@@ -79,7 +79,7 @@ class CheckpointOptions:
   # otherwise each array becomes a TensorStore directory.
   use_ocdbt: bool = True
   # Seconds that a process waits for the others at each barrier, and that a save
-  # may take without a change of its files.
+  # may take without a change of its files. `read_deadline` limits restores.
   timeout_secs: float = 600
 
   def __post_init__(self):

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 import jax
 
 from pax import coordination_service, exit_codes, stop_signals
-from pax.programs import stop_agreement
+from pax.programs import ondemand_saves, stop_agreement
 from pax.programs import watchdog as watchdog_lib
 from pax.programs.stop_request import StopRequest
 
@@ -49,6 +49,9 @@ class PreemptionHandler:
   - The same signal again, a second later or more, ends the program at once with
     128 plus its number. (In a notebook it has Python's effect.)
 
+  With `exits_after_ondemand_save` off, SIGTERM requests to save only, which
+  `save_requested` returns.
+
   All processes of a job stop before the same step or batch, whichever process
   receives the signal (`StopAgreement`). If the input of one process stalls
   while the others wait for it inside of a step, there is no common state that
@@ -62,6 +65,7 @@ class PreemptionHandler:
     *,
     request: StopRequest | None = None,
     is_training: bool = True,
+    exits_after_ondemand_save: bool = True,
   ) -> None:
     """Does not handle signals yet.
 
@@ -69,6 +73,7 @@ class PreemptionHandler:
       watchdog: Receives a heartbeat at every poll.
       request: The request that the watchdog may set too.
       is_training: Whether the job saves a state, for messages to the user.
+      exits_after_ondemand_save: Whether SIGTERM stops the job.
     """
     self._watchdog = watchdog or watchdog_lib.NoopWatchdog()
     self._request = request or StopRequest()
@@ -83,6 +88,9 @@ class PreemptionHandler:
     self._lock = threading.Lock()
     self._signals = contextlib.ExitStack()
     self._agreement: stop_agreement.StopAgreement | None = None
+    self._saves: ondemand_saves.OnDemandSaves | None = None
+    if not exits_after_ondemand_save:
+      self._saves = ondemand_saves.OnDemandSaves()
     if jax.process_count() > 1:
       self._agreement = stop_agreement.StopAgreement(
         self._request,
@@ -101,6 +109,8 @@ class PreemptionHandler:
     self._signals.close()
     if self._agreement is not None:
       self._agreement.close()
+    if self._saves is not None:
+      self._saves.close()
     self._watchdog.close()
 
   @property
@@ -131,12 +141,21 @@ class PreemptionHandler:
     self._watchdog.beat()
     self._is_saving = False
     self._wait_deadline = None
+    if self._saves is not None:
+      self._saves.poll()
     if self._agreement is None:
       is_due = self._request.is_set()
     else:
       is_due = self._agreement.poll()
     self._is_stopped |= is_due
     return is_due
+
+  def save_requested(self) -> bool:
+    """Returns whether a signal requests to save now, once per request.
+
+    Call it before every step. It is equal in all processes.
+    """
+    return self._saves is not None and self._saves.take()
 
   def raise_if_requested(self, batch_index: int = 0) -> None:
     """Call it before and after a batch is read.
@@ -209,6 +228,10 @@ class PreemptionHandler:
   def _on_signal(self, number: signal.Signals, is_repeated: bool) -> None:
     """Runs in the thread of the signals."""
     name = stop_signals.name_of(number)
+    is_ondemand = self._saves is not None and number is signal.SIGTERM
+    if is_ondemand and self._phase is not _Phase.ENDED:
+      self._saves.request(name)
+      return
     with self._lock:
       if self._phase is _Phase.START and self._agreement is None:
         unit = 'step' if self._is_training else 'batch'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agreement of the processes of a job on where to stop.
+"""Agreement of the processes of a job on where to stop, or to save.
 
 A signal may reach one process only, at a moment when the processes are at
 different steps. Each process counts its polls, one before and one after each
@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from absl import logging
 
@@ -40,8 +40,8 @@ _CLOSE_SECS = 2.0
 EndProcess = Callable[[str, Callable[[], None]], None]
 
 
-class StopAgreement:
-  """Agrees with the other processes on the poll at which all stop."""
+class PollAgreement:
+  """Agrees with the other processes on the poll at which all act, once."""
 
   def __init__(
     self,
@@ -49,25 +49,21 @@ class StopAgreement:
     store: coordination_service.KeyValueStore,
     *,
     on_agreed: Callable[[], None],
-    end_process: EndProcess,
   ):
     """Starts the thread that reads and answers requests.
 
     Args:
       request: the request of this process; receives those of the others.
       store: shared by the processes.
-      on_agreed: called when the processes know where to stop.
-      end_process: called in place of a stop if one process has not begun: no
-        step can have been completed; and if `abandon` was called.
+      on_agreed: called when the processes know the poll.
     """
     self._request = request
     self._store = store
     self._on_agreed = on_agreed
-    self._end_process = end_process
     self._condition = threading.Condition()
     self._num_polls = _NOT_BEGUN
     self._is_frozen = False
-    self._stop_at: int | None = None
+    self._agreed_poll: int | None = None
     self._closed = threading.Event()
     self._thread = threading.Thread(
       target=self._run, name='stop agreement', daemon=True
@@ -75,27 +71,13 @@ class StopAgreement:
     self._thread.start()
 
   def poll(self) -> bool:
-    """Counts a poll; returns whether all processes stop at this one."""
+    """Counts a poll; returns whether all processes act at this one."""
     with self._condition:
       # The published count must not grow until the others have read it.
       self._condition.wait_for(lambda: not self._is_frozen)
       self._num_polls += 1
-      return self._stop_at is not None and self._num_polls >= self._stop_at
-
-  @property
-  def is_agreed(self) -> bool:
-    """Whether the poll of the stop is known."""
-    return self._stop_at is not None
-
-  @property
-  def is_next_poll(self) -> bool:
-    """Whether all processes stop at the next poll: no one is further."""
-    return self._stop_at == self._num_polls + 1
-
-  def abandon(self, text: str) -> None:
-    """Ends all processes without a common step; the text is the reason."""
-    self._store.write('abandoned/text', text)
-    self._end_process(text, self._leave)
+      poll = self._agreed_poll
+      return poll is not None and self._num_polls >= poll
 
   def close(self) -> None:
     """Stops answering."""
@@ -108,7 +90,7 @@ class StopAgreement:
     try:
       if self._wait_for_request():
         self._agree()
-        self._wait_for_abandon()
+        self._wait_after_agreement()
     except Exception as e:
       # A process is gone, or this one ends.
       if not self._closed.is_set():
@@ -149,30 +131,74 @@ class StopAgreement:
     try:
       self._store.wait_at_barrier('agree', _BARRIER_SECS)
     except Exception:
-      if num_polls == _NOT_BEGUN:
-        self._end_before_first_step()
+      self._check_begun([num_polls])
       raise
     counts = [int(value) for value in self._store.read('polls')]
-    if min(counts) == _NOT_BEGUN:
-      self._end_before_first_step()
+    self._check_begun(counts)
     self._on_agreed()
     with self._condition:
-      self._stop_at = max(counts) + 1
+      self._agreed_poll = max(counts) + 1
       self._is_frozen = False
       self._condition.notify_all()
 
-  def _end_before_first_step(self) -> None:
-    text = f'{self._request.reason}: stopped before the first step'
-    self._end_process(f'{text}; nothing was lost', self._leave)
+  def _check_begun(self, counts: Sequence[int]) -> None:
+    """Handles the numbers of polls before the agreement."""
 
-  def _wait_for_abandon(self) -> None:
-    while not self._closed.wait(self._read_secs):
-      if values := self._store.read('abandoned'):
-        self._end_process(values[0], self._leave)
+  def _wait_after_agreement(self) -> None:
+    """Runs in the thread until `close`."""
 
   @property
   def _read_secs(self) -> float:
     return _READ_SECS + _READ_SECS_PER_PROCESS * self._store.num_processes
+
+
+class StopAgreement(PollAgreement):
+  """Agrees with the other processes on the poll at which all stop."""
+
+  def __init__(
+    self,
+    request: StopRequest,
+    store: coordination_service.KeyValueStore,
+    *,
+    on_agreed: Callable[[], None],
+    end_process: EndProcess,
+  ):
+    """Starts the thread that reads and answers requests.
+
+    Args:
+      request: the request of this process; receives those of the others.
+      store: shared by the processes.
+      on_agreed: called when the processes know where to stop.
+      end_process: called in place of a stop if one process has not begun: no
+        step can have been completed; and if `abandon` was called.
+    """
+    self._end_process = end_process
+    super().__init__(request, store, on_agreed=on_agreed)
+
+  @property
+  def is_agreed(self) -> bool:
+    """Whether the poll of the stop is known."""
+    return self._agreed_poll is not None
+
+  @property
+  def is_next_poll(self) -> bool:
+    """Whether all processes stop at the next poll: no one is further."""
+    return self._agreed_poll == self._num_polls + 1
+
+  def abandon(self, text: str) -> None:
+    """Ends all processes without a common step; the text is the reason."""
+    self._store.write('abandoned/text', text)
+    self._end_process(text, self._leave)
+
+  def _check_begun(self, counts: Sequence[int]) -> None:
+    if min(counts) == _NOT_BEGUN:
+      text = f'{self._request.reason}: stopped before the first step'
+      self._end_process(f'{text}; nothing was lost', self._leave)
+
+  def _wait_after_agreement(self) -> None:
+    while not self._closed.wait(self._read_secs):
+      if values := self._store.read('abandoned'):
+        self._end_process(values[0], self._leave)
 
   def _leave(self) -> None:
     """Waits until all processes know that they end."""

@@ -93,7 +93,7 @@ class _TrainLoop:
     while True:
       if self._reporter.divergence.has_diverged:
         return Outcome.DIVERGED
-      self._save()
+      self._save(force=job.preemption.save_requested())
       if not train_program.should_run(self.state, self.step):
         return Outcome.DONE
       if job.preemption.stop_requested():

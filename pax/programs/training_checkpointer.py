@@ -27,7 +27,8 @@ class TrainingCheckpointer(interface.TrainingCheckpointer):
   """Restores and saves the state of a training job.
 
   A loop that calls `save_if_needed` before each step is stopped by a signal as
-  the loop of Pax: before the next step, with its state saved.
+  the loop of Pax: before the next step, with its state saved. With
+  `--noexit_after_ondemand_checkpoint` SIGTERM saves and does not stop it.
   """
 
   def __init__(self, services: JobServices):
@@ -36,6 +37,8 @@ class TrainingCheckpointer(interface.TrainingCheckpointer):
     self._step_to_restore = services.checkpoints.latest_step()
     self._num_train_steps: int | None = None
     self._is_stopping = False
+    # Whether a signal is the reason of the last save.
+    self._is_preempted = False
     self._has_resumed = False
     # The time between two calls is that of steps.
     self._activity = contextlib.ExitStack()
@@ -94,7 +97,7 @@ class TrainingCheckpointer(interface.TrainingCheckpointer):
     train_state_pspecs: Any = None,
     train_input_pipeline: base_input.BaseInput | None = None,
   ) -> None:
-    """Saves the state if a checkpoint is due, or if the job has to stop.
+    """Saves the state if it is due, on demand, or if the job has to stop.
 
     Args:
       step_i: The step that the state enters.
@@ -115,13 +118,14 @@ class TrainingCheckpointer(interface.TrainingCheckpointer):
     recorder.mark_step(step_i)
     has_next = self._num_train_steps is None or step_i < self._num_train_steps
     self._is_stopping = preemption.stop_requested() and has_next
+    self._is_preempted = preemption.save_requested() or self._is_stopping
     if self._is_stopping:
       preemption.begin_saving()
     self._save(
       step_i,
       partitioned_train_state,
       train_input_pipeline,
-      force=self._is_stopping,
+      force=self._is_preempted,
     )
     if self._is_stopping:
       self.wait_until_finished()
@@ -161,7 +165,7 @@ class TrainingCheckpointer(interface.TrainingCheckpointer):
   def reached_preemption(self, step: int) -> bool:
     """Returns whether `save_if_needed` saved the state because of a signal."""
     del step
-    return self._is_stopping
+    return self._is_preempted
 
   def wait_until_finished(self) -> None:
     """Waits until all checkpoints are complete; raises their errors."""

@@ -199,7 +199,7 @@ def _set_up(
     eval_programs,
     decode_programs,
     job_setup.early_stopping_fn(spec, task),
-    exit_after_ondemand_checkpoint=True,
+    exit_after_ondemand_checkpoint=options.exit_after_ondemand_checkpoint,
     enable_summary_writer=options.enable_summary_writer,
   )
 

@@ -261,6 +261,12 @@ class RunOptions(command_line.CheckedOptions):
     'Where the mesh has replicas of the state in several processes, only those'
     ' of the first read the checkpoint of the job and send it to the others.',
   )
+  exit_after_ondemand_checkpoint: bool = _flag(
+    True,
+    'Checkpoints',
+    'Exit when SIGTERM has saved a checkpoint; otherwise training continues'
+    ' until Ctrl-C, SIGHUP or SIGKILL.',
+  )
   accept_changed_data: bool = _flag(
     False,
     'Checkpoints',
@@ -271,7 +277,8 @@ class RunOptions(command_line.CheckedOptions):
     600,
     'Checkpoints',
     'How long a process waits for the others at each barrier of saving and'
-    ' restoring a checkpoint, and how long no file of a save may change.',
+    ' restoring a checkpoint, and how long no file of a save may change and a'
+    ' restore may read nothing.',
     domain=_interval(ge=1, le=_MAX_SECS),
   )
   fdl: tuple[str, ...] = _flag(

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import jax
 from absl import logging
 
-from pax import base_experiment, exit_codes, storage
+from pax import base_experiment, exit_codes, stop_signals, storage
+from pax.checkpoints import read_deadline
 from pax.programs import watchdog as watchdog_lib
 from pax.programs.jobs import JobCallbacks, Outcome
 from pax.programs.preemption import PreemptionHandler
@@ -56,7 +57,7 @@ def run(
   began = time.time()
   _check_options(options)
   job_log.log_to_console()
-  with _peer_loss_first():
+  with _peer_loss_first(), _hang_ends_process(options):
     distributed.initialize(options)
     return _run_in_job_dir(options, experiment, callbacks, began)
 
@@ -70,6 +71,16 @@ def _peer_loss_first() -> Iterator[None]:
     if isinstance(e, jax.errors.JaxRuntimeError) or _STATUS.search(str(e)):
       peer_monitor.await_verdict()
     raise
+
+
+def _hang_ends_process(
+  options: RunOptions,
+) -> contextlib.AbstractContextManager[None]:
+  """Returns the context in which a restore that hangs ends the process."""
+  return read_deadline.enforced(
+    options.async_timeout_secs,
+    lambda text: stop_signals.end_process(exit_codes.ERROR, f'error: {text}'),
+  )
 
 
 def _run_in_job_dir(
@@ -131,8 +142,14 @@ def _preemption_handler(options: RunOptions) -> PreemptionHandler:
   watchdog = watchdog_lib.create_watchdog(
     options.hang_timeout_secs, str(log_file), request, jax.process_count()
   )
+  is_training = options.mode == 'train'
   return PreemptionHandler(
-    watchdog, request=request, is_training=options.mode == 'train'
+    watchdog,
+    request=request,
+    is_training=is_training,
+    exits_after_ondemand_save=(
+      options.exit_after_ondemand_checkpoint or not is_training
+    ),
   )
 
 

@@ -51,7 +51,6 @@ _LOGS = 'Logs go to stderr, and to logs/ in --job_log_dir.'
 IGNORED: dict[str, tuple[bool, str]] = {
   'alsologtostderr': (False, _LOGS),
   'enforce_restore_shape_check': (True, 'Shapes are always checked.'),
-  'exit_after_ondemand_checkpoint': (True, 'Preempted jobs always exit.'),
   'logtostderr': (False, _LOGS),
 }
 

@@ -21,6 +21,7 @@ import re
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,11 +30,16 @@ import numpy as np
 from pax import storage
 from pax.checkpoints import paths
 from tests.integration import binary
-from tests.testing import polling, programs
+from tests.testing import programs
 
 DONE, ERROR, PREEMPTED = 0, 1, 75  # Exit codes, as documented.
 KILLED = -signal.SIGKILL
 TIMEOUT_SECS = 600
+# A life that uses less CPU time in so many seconds hangs. Threads that poll use
+# less.
+_HANG_SECS = 240
+_MIN_CPU_SECS = 10.0
+_POLL_SECS = 0.005
 _BATCH_SIZE = 8
 # `ctypes` makes it another server than that of other tests: it has the library.
 _PRELOADED = (*binary.PRELOADED, 'ctypes')
@@ -76,19 +82,32 @@ class Life:
       with contextlib.suppress(ProcessLookupError):
         process.send_signal(number)
 
-  def wait(self, timeout: float = TIMEOUT_SECS) -> list[Completed]:
+  def cpu_secs(self) -> float:
+    """Returns the CPU time of the processes."""
+    return sum(_cpu_secs(process.pid) for process in self.processes)
+
+  def abort(self) -> list[Completed]:
+    """Ends all processes, which print their stacks; returns their outputs."""
+    self.signal(signal.SIGABRT)
+    return [process.wait(TIMEOUT_SECS) for process in self.processes]
+
+  def wait(self) -> list[Completed]:
     """Returns exit codes and outputs, in the order of the processes."""
-    return [process.wait(timeout) for process in self.processes]
+    return [self._wait_for(process) for process in self.processes]
 
   def wait_for_one(self, index: int = 0) -> list[Completed]:
     """Waits for one process, then kills the others, as a cluster does."""
-    completed = {index: self.processes[index].wait(TIMEOUT_SECS)}
+    completed = {index: self._wait_for(self.processes[index])}
     for other, process in enumerate(self.processes):
       if other != index:
         if completed[index].returncode:
           self.signal(signal.SIGKILL, other)
-        completed[other] = process.wait(TIMEOUT_SECS)
+        completed[other] = self._wait_for(process)
     return [completed[i] for i in sorted(completed)]
+
+  def _wait_for(self, process: programs.Program) -> Completed:
+    _poll(lambda: not _has_pid(process.pid), self)
+    return process.wait()
 
 
 @dataclasses.dataclass
@@ -211,27 +230,64 @@ def leftovers(directory: storage.Path) -> list[str]:
 
 def is_running(life: Life) -> bool:
   """Returns whether no process of a life has ended."""
-  for process in life.processes:
-    try:
-      os.kill(process.pid, 0)
-    except ProcessLookupError:
-      return False
-  return True
+  return all(_has_pid(process.pid) for process in life.processes)
 
 
-def wait_until(condition: Callable[[], bool], life: Life | None = None) -> None:
-  """Polls until a condition holds, with a deadline.
+def wait_until(condition: Callable[[], bool], life: Life) -> None:
+  """Polls until a condition holds, as long as the processes of a life work.
 
   Args:
     condition: What to wait for.
-    life: Processes that are killed after the deadline.
+    life: The processes; they are killed if they hang, or if one has ended.
+
+  Raises:
+    AssertionError: A process has ended, or they hang; with their outputs.
   """
+  _poll(lambda: condition() or not is_running(life), life)
+  if not is_running(life):
+    # Perhaps as soon as the condition held.
+    assert condition(), f'a process has ended: {life.abort()}'
+
+
+def _poll(condition: Callable[[], bool], life: Life) -> None:
+  """Polls until a condition holds.
+
+  On a loaded machine that only takes longer: the limit is for processes that
+  compute next to nothing.
+
+  Args:
+    condition: What to wait for.
+    life: The processes; they are killed if they hang.
+
+  Raises:
+    AssertionError: They hang; with their outputs.
+  """
+  while True:
+    deadline, cpu_secs = time.monotonic() + _HANG_SECS, life.cpu_secs()
+    while time.monotonic() < deadline:
+      if condition():
+        return
+      time.sleep(_POLL_SECS)
+    is_working = life.cpu_secs() - cpu_secs > _MIN_CPU_SECS
+    assert is_working, f'no progress for {_HANG_SECS} s: {life.abort()}'
+
+
+def _cpu_secs(pid: int) -> float:
+  """Returns the CPU time of a process; 0 if it has ended."""
   try:
-    polling.wait_until(condition, TIMEOUT_SECS)
-  except TimeoutError:
-    if life:
-      life.signal(signal.SIGKILL)
-    raise
+    text = pathlib.Path(f'/proc/{pid}/stat').read_text()
+  except (FileNotFoundError, ProcessLookupError):
+    return 0.0
+  user, system = text.rpartition(')')[2].split()[11:13]
+  return (int(user) + int(system)) / os.sysconf('SC_CLK_TCK')
+
+
+def _has_pid(pid: int) -> bool:
+  try:
+    os.kill(pid, 0)
+  except ProcessLookupError:
+    return False
+  return True
 
 
 @functools.cache

@@ -96,6 +96,41 @@ def test_a_signal_to_one_of_two_processes(tmp_path, report, delay):
   harness.check_losses(job, NUM_STEPS)
 
 
+def test_two_processes_save_on_demand_and_continue(tmp_path, report):
+  job = harness.Job(
+    tmp_path,
+    flags=[
+      '--noexit_after_ondemand_checkpoint',
+      '--set=SAVE_EVERY=100000',
+      '--set=SECONDS=0.02',
+      '--set=task.train.save_max_to_keep=9',
+    ],
+    num_processes=2,
+  )
+  life = job.start('--set=NUM_STEPS=100000')
+  for process in (1, 0, 1):
+    before = job.newest_step()
+    # The save of this step would be the same.
+    harness.wait_until(lambda: _last_loss(job) > before, life)  # noqa: B023
+    life.signal(signal.SIGTERM, process)
+    harness.wait_until(lambda: job.newest_step() > before, life)  # noqa: B023
+  assert len(job.checkpoints()) == 4
+  life.signal(signal.SIGINT, 0)
+  completed = life.wait()
+  assert [c.returncode for c in completed] == [75, 75], completed
+  for process in completed:
+    assert process.stderr.count('saving before the next step') == 3
+  job.finish(f'--set=NUM_STEPS={job.newest_step() + 4}')
+  report(signals=4, losses=harness.check_losses(job, job.newest_step()))
+
+
+def _last_loss(job: harness.Job) -> int:
+  """Returns the last step with a loss, -1 without one."""
+  if not (job.directory / 'metrics.jsonl').exists():
+    return -1
+  return max((step for step, _ in harness.loss_bits(job.directory)), default=-1)
+
+
 def test_the_input_of_one_of_two_processes_stalls(tmp_path, report):
   """The other computes a step that needs its batch: no state is common."""
   waits = tmp_path / 'waits'

@@ -57,6 +57,26 @@ def test_a_signal_saves_and_the_run_goes_on(tmp_path, straight, number):
   assert lines and all(line in log for line in lines)
 
 
+def test_a_signal_saves_and_training_continues(tmp_path, straight):
+  ended = binary.run(
+    'TinyStopped',
+    tmp_path,
+    '--noexit_after_ondemand_checkpoint',
+    '--set=NUM_STEPS=40',
+    '--set=SAVE_EVERY=1000',
+    '--set=SECONDS=0.02',
+    '--set=task.train.save_max_to_keep=4',
+    f'--set=train_input.number={int(signal.SIGTERM)}',
+  )
+  assert ended.returncode == 0, ended.stderr
+  message = 'pax: SIGTERM: saving before the next step; training continues'
+  assert ended.stderr.count(message) == 1
+  first, ondemand, last = binary.checkpoint_names(tmp_path)
+  assert (first, last) == ('checkpoint_00000000', 'checkpoint_00000040')
+  assert first < ondemand < last
+  assert binary.loss_bits(tmp_path) == straight
+
+
 def test_kill_at_any_moment(tmp_path, straight):
   """Three kills while every step is saved; then it goes on to the end."""
   words = ['--set=NUM_STEPS=40', '--set=SAVE_EVERY=1', '--set=SECONDS=0.02']

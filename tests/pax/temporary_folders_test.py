@@ -52,6 +52,26 @@ def test_the_folder_of_a_killed_process_is_removed(tmp_path):
   assert sorted(tmp_path.iterdir()) == sorted([other.path, folder.path])
 
 
+def test_another_process_removes_a_folder_before_it_is_locked(
+  tmp_path, monkeypatch
+):
+  made = []
+  mkdtemp = tempfile.mkdtemp
+
+  def make(prefix):
+    path = mkdtemp(prefix=prefix)
+    made.append(path)
+    if len(made) == 1:
+      temporary_folders.TemporaryFolder('test').close()
+      assert not os.path.exists(path)
+    return path
+
+  monkeypatch.setattr(tempfile, 'mkdtemp', make)
+  folder = temporary_folders.TemporaryFolder('test')
+  assert len(made) == 3
+  assert list(tmp_path.iterdir()) == [folder.path]
+
+
 def test_a_folder_that_remains(tmp_path):
   folder = temporary_folders.TemporaryFolder('test')
   (folder.path / 'file').write_text('x')

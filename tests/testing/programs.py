@@ -121,7 +121,9 @@ def _server(preloaded: tuple[str, ...]) -> socket.socket:
   mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
   handle = its.fileno()
   process = subprocess.Popen(
-    [sys.executable, '-c', _SERVE, str(handle), *preloaded],
+    # SIGABRT makes a program print the stacks of its threads.
+    [sys.executable, '-X', 'faulthandler', '-c', _SERVE]
+    + [str(handle), *preloaded],
     env=environment(),
     stdin=subprocess.DEVNULL,
     pass_fds=[handle],

@@ -7,6 +7,7 @@ The bucket is in memory; `tests/integration/buckets_test.py` has a server.
 
 from __future__ import annotations
 
+import errno
 import tempfile
 import uuid
 
@@ -138,7 +139,7 @@ def test_a_corrupt_checkpoint_is_set_aside(bucket):
   assert checkpoint_names(bucket) == ['checkpoint_1', 'corrupt_checkpoint_2']
 
 
-def test_a_failure_of_the_service_is_no_corruption(bucket, monkeypatch):
+def test_what_looks_corrupt_is_read_once_more(bucket, monkeypatch):
   checkpointer = create_checkpointer(bucket, FLAX, skips_corrupt=True)
   state = saved_states.state(1)
   for step in (1, 2):
@@ -149,7 +150,7 @@ def test_a_failure_of_the_service_is_no_corruption(bucket, monkeypatch):
   def fail_once(path):
     if path.name == 'checkpoint_2' and not failures:
       failures.append(path)
-      raise OSError('503')
+      return read(path)[:-1]
     return read(path)
 
   monkeypatch.setattr(storage.BucketPath, 'read_bytes', fail_once)
@@ -228,20 +229,33 @@ def test_an_unexpected_object_is_damage(bucket):
     (path / name).unlink()
 
 
-def test_a_bucket_that_cannot_be_read_is_not_set_aside(bucket, monkeypatch):
-  checkpointer = create_checkpointer(bucket, skips_corrupt=True)
+@pytest.mark.parametrize('method', ['download', 'read_bytes', 'stat', 'files'])
+@pytest.mark.parametrize('layout', bucket_damage.LAYOUTS)
+def test_a_bucket_that_cannot_be_read_is_not_set_aside(
+  bucket, monkeypatch, layout, method
+):
+  if layout == 'one_file' and method != 'read_bytes':
+    pytest.skip('an object is read by one request')
+  kind, options = bucket_damage.LAYOUTS[layout]
+  checkpointer = create_checkpointer(
+    bucket, kind, skips_corrupt=True, **options
+  )
   for step in (1, 2):
     checkpointer.save(step, saved_states.state(1))
 
-  def fail(path, file):
-    raise OSError('503')
+  def fail(path, *args):
+    raise OSError(errno.EIO, '503', str(path))
 
   with monkeypatch.context() as patch:
-    patch.setattr(storage.BucketPath, 'download', fail)
+    # A job of one process reads a folder from a copy.
+    patch.setattr(storage.BucketPath, method, fail)
+    if method != 'download' and layout != 'one_file':
+      patch.setattr(checkpoint_reader, '_create_copy', lambda path: None)
     with pytest.raises(
-      checkpoints.CheckpointError, match='2 cannot be read: 503'
-    ):
+      checkpoints.CheckpointError, match='2 cannot be read: .*503'
+    ) as error:
       checkpointer.restore(trees.abstract(saved_states.state(1)))
+  assert not isinstance(error.value, checkpoints.CorruptCheckpointError)
   assert steps(bucket) == [1, 2]
 
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import uuid
 
 import jax
@@ -20,8 +21,9 @@ def final():
 
 
 @pytest.fixture
-def stage(final, monkeypatch):
+def stage(final, monkeypatch, tmp_path):
   """Returns the staging of a process of two; its methods run in that one."""
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
   opened = []
 
   def open_of(index, *, is_folder):
@@ -38,7 +40,7 @@ def stage(final, monkeypatch):
   yield open_of
   for place in opened:
     place.close()
-    assert not place.folder.exists()
+  assert not list(tmp_path.iterdir())
 
 
 def write(place, *names):

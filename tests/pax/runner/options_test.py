@@ -51,6 +51,7 @@ FLAGS = [
   'tensorstore_use_ocdbt',
   'jax_fully_async_checkpoint',
   'single_replica_restore',
+  'exit_after_ondemand_checkpoint',
   'accept_changed_data',
   'async_timeout_secs',
   'fdl',
