@@ -11,18 +11,25 @@ saves and restores; Orbax and the files have none. Before each measurement
 memory of the size of the state is written and freed: the host of a virtual
 machine takes back free memory, and its return takes longer than reading.
 `--leaves` is the number of arrays of a state of small arrays, `--saves` the
-number of saves over which the memory of the process is measured.
+number of saves over which the memory of the process is measured. `--job_saves`
+is the number of saves of a training job with a small language model, whose
+steps are compared with the time that a save blocks the loop.
 """
 
+# bazel: deps=//benchmarks:experiments
 # bazel: deps=//pax/checkpoints
+# bazel: deps=//pax/tasks:experiments
+# bazel: deps=//pax:main_lib
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import os
 import pathlib
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +40,7 @@ from benchmarks import measure
 
 _THREADS = 8
 _PART_BYTES = 16 * 2**20
+_JOB_SAVE_STEPS = 5
 _PAGE_BYTES = os.sysconf('SC_PAGE_SIZE')
 
 
@@ -43,6 +51,7 @@ def main() -> None:
   parser.add_argument('--leaves', type=int, default=2000)
   parser.add_argument('--saves', type=int, default=100)
   parser.add_argument('--rounds', type=int, default=5)
+  parser.add_argument('--job_saves', type=int, default=5)
   parser.add_argument('--folder', default=None, help='on the disk to measure')
   args = parser.parse_args()
   measure.on_cpu_devices(1)
@@ -54,6 +63,7 @@ def main() -> None:
     small = _random_state(args.leaves, 16 * 2**10)
     measure.report('checkpoints', _compare('small', root, small, args.rounds))
     measure.report('checkpoints', _memory_over_saves(root, args.saves))
+    measure.report('checkpoints', _blocked_in_a_job(root, args.job_saves))
 
 
 def _random_state(num_leaves: int, leaf_bytes: int) -> dict[str, Any]:
@@ -228,6 +238,73 @@ def _memory_over_saves(root: pathlib.Path, num_saves: int) -> dict[str, Any]:
     'saves': num_saves,
     'rss_slope_kib_per_save': round(1024 * float(slope), 2),
     'rss_mib': [round(mib[0], 1), round(half[0], 1), round(half[-1], 1)],
+  }
+
+
+class _TimedCheckpointer:
+  """Records the duration of each save of a job, and of the steps between."""
+
+  def __init__(self, checkpointer: Any):
+    self._checkpointer = checkpointer
+    self._ended_at: float | None = None
+    # Seconds.
+    self.blocked: list[float] = []
+    self.steps: list[float] = []
+
+  def save(self, *args: Any, **kwargs: Any) -> bool:
+    """Called before each step; saves at some of them."""
+    began = time.perf_counter()
+    if self._ended_at is not None:
+      self.steps.append(began - self._ended_at)
+    is_saved = self._checkpointer.save(*args, **kwargs)
+    self._ended_at = time.perf_counter()
+    if is_saved:
+      self.blocked.append(self._ended_at - began)
+    return is_saved
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._checkpointer, name)
+
+
+def _blocked_in_a_job(root: pathlib.Path, num_saves: int) -> dict[str, Any]:
+  """Trains a language model that saves every five steps."""
+  from pax.programs import preemption
+  from pax.programs import train as train_lib
+  from pax.runner import build_train, job_dir, job_setup
+  from pax.runner.options import RunOptions
+
+  job_log_dir = str(root / 'job')
+  num_steps = _JOB_SAVE_STEPS * num_saves
+  options = RunOptions(
+    exp='benchmarks.experiments.Lm4x256Spmd',
+    job_log_dir=job_log_dir,
+    set=(
+      f'task.train.num_train_steps={num_steps}',
+      f'task.train.save_interval_steps={_JOB_SAVE_STEPS}',
+      'task.train.save_max_to_keep=2',
+    ),
+  )
+  with preemption.PreemptionHandler() as signals:
+    with (
+      job_dir.open_job_dir(job_log_dir, 0) as directory,
+      build_train.build(
+        options, job_setup.resolve(options), directory, signals
+      ) as run,
+    ):
+      checkpointer = _TimedCheckpointer(run.checkpointer)
+      train_lib.train(dataclasses.replace(run, checkpointer=checkpointer))
+  newest = max((root / 'job' / 'checkpoints').iterdir())
+  size = sum(f.stat().st_size for f in newest.rglob('*') if f.is_file())
+  step_secs = statistics.median(checkpointer.steps)
+  return {
+    'state': 'job',
+    'mib': round(size / 2**20, 1),
+    'steps': num_steps,
+    'step_ms': round(1e3 * step_secs, 1),
+    'blocked_ms': [round(1e3 * x, 1) for x in checkpointer.blocked],
+    'blocked_over_step': round(
+      statistics.median(checkpointer.blocked) / step_secs, 4
+    ),
   }
 
 

@@ -46,13 +46,16 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {
     'config_kwargs': {
       'connect_timeout': _CONNECT_SECS,
       'read_timeout': _READ_SECS,
-      'retries': {'mode': 'standard', 'max_attempts': 4},
+      'retries': {'mode': 'standard', 'max_attempts': 3},
     },
   },
   'memory': {},
 }
-# Its requests have no timeout (google/tensorstore#291): they fail, too, when no
-# byte is transferred for this time. It reads the variables at its first request.
+# Attempts of s3fs, each with those of the client above. Its loops of attempts
+# are nested where it reads: its default of 5 is hours without an answer.
+_S3FS_ATTEMPTS = 2
+# Of TensorStore's requests, which have none (google/tensorstore#291): they fail
+# when no byte is transferred for this time. Read at its first request.
 _TENSORSTORE_TIMEOUT: Mapping[str, str] = {
   'TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS': str(_READ_SECS),
   'TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES': '1',
@@ -431,7 +434,10 @@ def _filesystem(scheme: str) -> Any:
 
   configured = fsspec.config.conf.get(scheme, {})
   options = {**_OPTIONS[scheme], **configured}
-  return fsspec.filesystem(scheme, skip_instance_cache=True, **options)
+  filesystem = fsspec.filesystem(scheme, skip_instance_cache=True, **options)
+  if scheme == 's3':
+    filesystem.retries = _S3FS_ATTEMPTS
+  return filesystem
 
 
 @contextlib.contextmanager

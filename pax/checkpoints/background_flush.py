@@ -9,7 +9,7 @@ import os
 import pathlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 
 from pax import atomic_file
@@ -74,10 +74,16 @@ class BackgroundFlush:
     for pool in (self._flushes, self._checksums):
       pool.shutdown(wait=False, cancel_futures=True)
 
-  def finish(self) -> dict[str, manifest.Entry]:
+  def finish(
+    self, meanwhile: Callable[[], None] = lambda: None
+  ) -> dict[str, manifest.Entry]:
     """Returns the manifest entries of all files, which are on the disk then.
 
     Call it when all files are written.
+
+    Args:
+      meanwhile: Called while threads flush and checksum the last files, which
+        it does not change.
 
     Raises:
       OSError: A file cannot be flushed or read.
@@ -87,6 +93,7 @@ class BackgroundFlush:
     for name, version in versions.items():
       if name not in self._tasks or self._tasks[name].version != version:
         self._start(name, version)
+    meanwhile()
     entries = {}
     for name, version in versions.items():
       task = self._tasks[name]

@@ -267,9 +267,9 @@ def write_input(
     count: Number of processes.
   """
   name = manifest.process_name(index, count)
-  # `manifest.write` flushes it.
+  # `manifest.write` flushes both.
   file = paths.side_folder(staging) / _TRAIN_INPUT / name
-  atomic_file.make_folder(file.parent)
+  file.parent.mkdir(exist_ok=True)
   atomic_file.write_text(file, text, is_durable=False)
   return {str(file.relative_to(staging)): manifest.entry(text.encode())}
 

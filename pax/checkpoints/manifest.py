@@ -66,7 +66,7 @@ def file(directory: Path, index: int, count: int) -> Path:
 def write(
   directory: Path, entries: Mapping[str, Entry], index: int, count: int
 ) -> None:
-  """Writes the manifest of one process when its files are on the disk.
+  """Writes the manifest of one process; its files are on the disk then.
 
   Args:
     directory: The checkpoint.
@@ -74,10 +74,11 @@ def write(
     index: Index of the process.
     count: Number of processes.
   """
-  paths.sync_files(directory, entries)
   manifest_file = file(directory, index, count)
-  atomic_file.make_folder(manifest_file.parent)
-  atomic_file.write_text(manifest_file, _serialize(entries))
+  manifest_file.parent.mkdir(exist_ok=True)
+  atomic_file.write_text(manifest_file, _serialize(entries), is_durable=False)
+  name = str(manifest_file.relative_to(directory))
+  paths.sync_files(directory, [*entries, name])
 
 
 def read(directory: Path) -> dict[str, Entry] | None:

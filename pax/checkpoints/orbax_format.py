@@ -178,7 +178,9 @@ class Snapshot:
     own = f'{paths.STATE_FOLDER}/{_process_folder(jax.process_index())}'
     with background_flush.BackgroundFlush(staging, own) as flush:
       self._write_database(staging)
-      return flush.finish()
+      if jax.process_count() > 1:
+        return flush.finish()
+      return flush.finish(lambda: self._merge(staging))
 
   def _write_database(self, staging: Path) -> None:
     with _anchored_state(staging) as folder:
@@ -212,12 +214,9 @@ class Snapshot:
     Raises:
       OSError: A file cannot be written.
     """
+    if jax.process_count() > 1:
+      self._merge(staging, others)
     with _anchored_state(staging) as folder:
-      # Merges the databases of all processes.
-      if others is None:
-        self._handler.finalize(epath.Path(folder))
-      else:
-        _merge_databases(folder, others / paths.STATE_FOLDER)
       (folder / _SHARDINGS).write_text(_serialize_shardings(self._shardings))
     contents = {
       **metadata,
@@ -237,6 +236,19 @@ class Snapshot:
       staging,
       lambda name: name.startswith(items) and not name.startswith(of_processes),
     )
+
+  def _merge(self, staging: Path, others: storage.Path | None = None) -> None:
+    """Writes the database that refers to those of all processes.
+
+    Args:
+      staging: Directory of the checkpoint.
+      others: As in `finish`.
+    """
+    with _anchored_state(staging) as folder:
+      if others is None:
+        self._handler.finalize(epath.Path(folder))
+      else:
+        _merge_databases(folder, others / paths.STATE_FOLDER)
 
   def release(self) -> None:
     """Ends the threads of Orbax if nothing has been written."""

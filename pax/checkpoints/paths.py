@@ -85,9 +85,10 @@ def staging(final: PathT) -> PathT:
 def commit(source: pathlib.Path, final: pathlib.Path) -> None:
   """Renames `source`, a complete file or directory, to `final`, durably.
 
-  The files and folders in a directory must be on the disk already.
+  A directory must be on the disk already, with all that is in it.
   """
-  atomic_file.sync(source)
+  if source.is_file():
+    atomic_file.sync(source)
   source.rename(final)
   atomic_file.sync(final.parent)
 
@@ -132,8 +133,8 @@ def saved_at(path: storage.Path) -> float:
 def sync_files(directory: pathlib.Path, files: Iterable[str]) -> None:
   """Flushes files to the disk, and the folders from them up to `directory`.
 
-  One fsync each, in parallel: syncfs is no faster and would wait for the data
-  of all other programs.
+  One fsync each, all in parallel, because the disk then writes its journal
+  once; syncfs is no faster and would wait for the data of all other programs.
 
   Args:
     directory: The checkpoint.
@@ -147,8 +148,7 @@ def sync_files(directory: pathlib.Path, files: Iterable[str]) -> None:
     if folder.is_relative_to(directory)
   }
   with futures.ThreadPoolExecutor(_THREADS) as pool:
-    list(pool.map(atomic_file.sync, paths))
-    list(pool.map(atomic_file.sync, {*folders, directory}))
+    list(pool.map(atomic_file.sync, {*paths, *folders, directory}))
 
 
 def side_folder(directory: storage.Path) -> storage.Path:
