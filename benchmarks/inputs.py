@@ -20,10 +20,12 @@ from __future__ import annotations
 
 import argparse
 import bisect
+import collections
 import functools
 import json
 import os
 import pathlib
+import resource
 import statistics
 import tempfile
 import time
@@ -380,8 +382,10 @@ def _measure_prepare(args: argparse.Namespace, folder: pathlib.Path) -> None:
     tokenizers.SentencePieceTokenizer, model_file=trained.vocabulary.source
   )
   tokens: dict[int, int] = {}
+  worker_cpu: dict[int, list[float]] = collections.defaultdict(list)
 
   def prepare(workers: int) -> None:
+    before = _cpu_of_ended_processes()
     job = tokenization.TokenizationJob(
       paths=[str(path)], tokenizer=tokenizer, num_workers=workers
     )
@@ -389,6 +393,7 @@ def _measure_prepare(args: argparse.Namespace, folder: pathlib.Path) -> None:
       (folder / f'out.{suffix}').unlink(missing_ok=True)
     summary = tokenization.tokenize_files(job, str(folder / 'out'))
     tokens[workers] = summary.num_tokens
+    worker_cpu[workers].append(_cpu_of_ended_processes() - before)
 
   counts = sorted({1, len(os.sched_getaffinity(0))})
   times = measure.alternate(
@@ -403,8 +408,15 @@ def _measure_prepare(args: argparse.Namespace, folder: pathlib.Path) -> None:
         'workers': count,
         'tokens_per_sec': round(tokens[count] / seconds),
         'wall': measure.summary(times[str(count)].wall),
+        'cpu': measure.summary(times[str(count)].cpu),
+        'cpu_of_workers': measure.summary(worker_cpu[count]),
       },
     )
+
+
+def _cpu_of_ended_processes() -> float:
+  usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+  return usage.ru_utime + usage.ru_stime
 
 
 def _report_input_wait(job_log_dir: str) -> None:

@@ -135,7 +135,7 @@ def test_another_number_of_processes(tmp_path, monkeypatch, report, kind):
     [np.frombuffer(run[step], np.float32)[0] for step in expected]
     for run in (written, expected)
   ]
-  np.testing.assert_allclose(*losses, rtol=2e-4)
+  np.testing.assert_allclose(*losses, rtol=1e-5)
   report(kills=len(COUNTS) - 1, losses=len(expected))
 
 
