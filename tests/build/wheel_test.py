@@ -68,7 +68,7 @@ def environment(tmp_path_factory) -> pathlib.Path:
   sites = [p for p in sys.path if p.endswith('/site')]
   (site / 'locked.pth').write_text('\n'.join(sites) + '\n')
   install = ['install', '--no-index', '--no-cache-dir', '--quiet']
-  _pip(folder, *install, str(_wheel()))
+  _pip(folder, *install, '--find-links', str(_wheel().parent), 'pax-jax')
   return folder
 
 
