@@ -3,7 +3,7 @@
 #ifndef CSRC_FFI_THREAD_POOL_H_
 #define CSRC_FFI_THREAD_POOL_H_
 
-#include "csrc/kernels/softmax_xent.h"
+#include "csrc/kernels/parallel.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace pax {

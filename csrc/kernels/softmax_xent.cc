@@ -372,13 +372,6 @@ void Pass::InputGradient(int64_t begin, int64_t row, int64_t rows, int64_t dim,
 
 }  // namespace
 
-Parallel Serial() {
-  return {1,
-          [](int64_t tasks, const std::function<void(int64_t, int64_t)>& body) {
-            for (int64_t i = 0; i < tasks; ++i) body(i, 0);
-          }};
-}
-
 const char* SoftmaxXentError(const SoftmaxXentInputs& in) {
   // Classes are int32, and those of padding columns too.
   constexpr int64_t kMostClasses =

@@ -18,23 +18,11 @@
 #define CSRC_KERNELS_SOFTMAX_XENT_H_
 
 #include <cstdint>
-#include <functional>
 
+#include "csrc/kernels/parallel.h"
 #include "csrc/kernels/tiles.h"
 
 namespace pax {
-
-// Runs body(task, worker) for every task in [0, tasks). Concurrent bodies have
-// different workers, which are less than `workers`.
-struct Parallel {
-  int64_t workers;
-  std::function<void(int64_t tasks,
-                     const std::function<void(int64_t, int64_t)>& body)>
-      run;
-};
-
-// A Parallel that runs all tasks on the calling thread.
-Parallel Serial();
 
 struct SoftmaxXentInputs {
   Dtype dtype;  // of x and of the table

@@ -120,6 +120,20 @@ struct GradientArgs {
   void* scratch;             // rows * 64 bytes
 };
 
+inline constexpr int64_t kInt8Rows = 16;
+inline constexpr int64_t kInt8Columns = 512;
+
+// The columns [begin, begin + kInt8Columns) of out = x w, with sums in float32.
+struct Int8MatmulArgs {
+  const void* x;    // [rows, depth]
+  const int8_t* w;  // [depth, columns]
+  void* out;        // [rows, columns], as x
+  int64_t rows;     // at most kInt8Rows
+  int64_t depth;
+  int64_t columns;
+  int64_t begin;
+};
+
 // The functions of one instruction set for one input type.
 struct TileOps {
   const char* name;
@@ -132,6 +146,7 @@ struct TileOps {
   // Writes, per panel of the strip, the gradient as A and B operand: one
   // float32 block for both; for bfloat16 A in its first half, B in its second.
   void (*gradient)(const GradientArgs&);
+  void (*int8_matmul)(const Int8MatmulArgs&);
 };
 
 // The fastest instruction set of this processor. The environment variable

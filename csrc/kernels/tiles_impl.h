@@ -51,6 +51,7 @@ constexpr int64_t kStripVecs = kVecs * kPanels;
 // Bytes of the L1 and L2 cache for reused operands.
 constexpr int64_t kCacheBytes = 32 * 1024;
 constexpr int64_t kSecondCacheBytes = 256 * 1024;
+constexpr int64_t kCacheLine = 64;
 constexpr float kInfinity = __builtin_inff();
 
 template <class V>
@@ -554,6 +555,48 @@ void Gradient(const GradientArgs& args) {
   }
 }
 
+// ---- matmul with a weight of int8 ------------------------------------------
+
+// Rows of the weight that are converted once for all rows of x.
+constexpr int64_t kInt8Depth = 8;
+
+template <class In>
+void Int8Matmul(const Int8MatmulArgs& args) {
+  alignas(64) float sums[kInt8Rows * kInt8Columns] = {};
+  alignas(64) float block[kInt8Depth * kInt8Columns] = {};
+  const In* x = static_cast<const In*>(args.x);
+  const int64_t width = Clip(args.columns - args.begin, kInt8Columns);
+  for (int64_t k = 0; k < args.depth; k += kInt8Depth) {
+    const int64_t depth = Clip(args.depth - k, kInt8Depth);
+    for (int64_t i = 0; i < depth; ++i) {
+      const int8_t* w = args.w + (k + i) * args.columns + args.begin;
+      for (int64_t n = 0; n < width; n += kCacheLine) {
+        __builtin_prefetch(w + kInt8Depth * args.columns + n);
+      }
+      for (int64_t n = 0; n < width; ++n) block[i * kInt8Columns + n] = w[n];
+    }
+    for (int64_t r = 0; r < args.rows; ++r) {
+      // The block has rows of an earlier step past the end.
+      float factors[kInt8Depth] = {};
+      for (int64_t i = 0; i < depth; ++i) {
+        factors[i] = ToFloat(x[r * args.depth + k + i]);
+      }
+      for (int64_t n = 0; n < width; n += kLanes) {
+        float* to = sums + r * kInt8Columns + n;
+        Vec sum = Load<Vec>(to);
+        for (int64_t i = 0; i < kInt8Depth; ++i) {
+          sum += factors[i] * Load<Vec>(block + i * kInt8Columns + n);
+        }
+        Store(to, sum);
+      }
+    }
+  }
+  In* out = static_cast<In*>(args.out) + args.begin;
+  for (int64_t r = 0; r < args.rows; ++r) {
+    StoreRow(sums + r * kInt8Columns, width, false, out + r * args.columns);
+  }
+}
+
 template <class In, class Packed>
 constexpr TileOps MakeTileOps(const char* name, Dtype packed) {
   return {name,
@@ -563,7 +606,8 @@ constexpr TileOps MakeTileOps(const char* name, Dtype packed) {
           Matmul<Packed>,
           StoreTable<In>,
           Stats,
-          Gradient<Packed>};
+          Gradient<Packed>,
+          Int8Matmul<In>};
 }
 
 }  // namespace

@@ -55,6 +55,7 @@ int main() {
 def kernels(tmp_path_factory):
   """Returns the object files of the kernels for the flags of a sanitizer."""
   sources = [
+    ROOT / 'csrc/kernels/int8_matmul.cc',
     ROOT / 'csrc/kernels/softmax_xent.cc',
     *sorted((ROOT / 'csrc/kernels').glob('tiles*.cc')),
   ]
@@ -91,6 +92,7 @@ def _run(
 @pytest.mark.parametrize(
   'driver, sanitizer',
   [
+    ('int8_matmul_test', MEMORY),
     ('softmax_xent_test', MEMORY),
     ('softmax_xent_hostile_test', MEMORY),
     ('softmax_xent_test', THREADS),

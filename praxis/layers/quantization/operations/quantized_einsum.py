@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -139,7 +140,37 @@ def _quantized_product(parsed: _Equation, x: Array, w: Array) -> Array:
     )
     product = dot_general_int(x, w, numbers)
     return product if order is None else lax.transpose(product, order)
-  return jnp.einsum(str(parsed), _no_int4(x), _no_int4(w))
+  x, w = _no_int4(x), _no_int4(w)
+  product = _weight_only_product(parsed, x, w)
+  return jnp.einsum(str(parsed), x, w) if product is None else product
+
+
+def _weight_only_product(parsed: _Equation, x: Array, w: Array) -> Array | None:
+  """Returns the einsum as a product with a matrix of int8.
+
+  None if it is not one, or if XLA is faster.
+  """
+  if w.dtype != jnp.int8:
+    return None
+  # Loads the kernels only for such weights.
+  from praxis.kernels import int8_matmul
+
+  num_contracted = len(parsed.contracted)
+  contracted = parsed.rhs[:num_contracted]
+  batch = parsed.lhs.removesuffix(contracted)
+  if (
+    parsed.lhs != batch + contracted
+    or parsed.out != batch + parsed.rhs[num_contracted:]
+  ):
+    return None
+  depth = math.prod(w.shape[:num_contracted])
+  rows = math.prod(x.shape[: len(batch)])
+  if not int8_matmul.is_fast(x, w, rows):
+    return None
+  product = int8_matmul.int8_matmul(
+    x.reshape(rows, depth), w.reshape(depth, -1)
+  )
+  return product.reshape(*x.shape[: len(batch)], *w.shape[num_contracted:])
 
 
 def _dequantized_einsum(
