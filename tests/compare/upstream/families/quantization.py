@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -351,17 +352,22 @@ def _others() -> Iterator[cases.Case]:
       fields=fields,
       variants=(cases.VARIABLES, cases.EVAL),
     )
-  for cls, fields in ((fp8_nvidia_gpu.Fp8EinsumOp, {}),):
+  values = (cases.TRAIN, cases.EVAL, cases.BFLOAT16)
+  for name, is_direct, variants in (
+    ('Fp8EinsumOp', True, cases.ALL_VARIANTS),
+    ('Fp8EinsumOp, fake quantization', False, values),
+  ):
+    einsum = functools.partial(
+      pax_fiddle.Config,
+      fp8_nvidia_gpu.Fp8EinsumOp,
+      use_direct_quant=is_direct,
+    )
     yield layer(
-      cls.__name__,
+      name,
       float_linears.Linear,
       _X,
-      fields={
-        **_DIMS,
-        **fields,
-        'einsum_tpl': Lazy(lambda cls=cls: pax_fiddle.Config(cls)),
-      },
-      variants=(cases.VARIABLES, cases.MESH),
+      fields={**_DIMS, 'einsum_tpl': Lazy(einsum)},
+      variants=variants,
     )
 
 
