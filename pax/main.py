@@ -19,7 +19,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pax import __version__, exit_codes, storage
+from pax import __version__, exit_codes, garbage_collection, storage
 from pax.runner import (
   command_line,
   error_report,
@@ -97,9 +97,13 @@ def _run(options: options_lib.RunOptions) -> int:
 
     stop_signals.handle(stop_signals.stop_tool)
     return aot.run(options)
-  from pax.runner import runner
+  garbage_collection.defer()
+  try:
+    from pax.runner import runner
 
-  return runner.run(options)
+    return runner.run(options)
+  finally:
+    garbage_collection.resume()
 
 
 def _is_distributed() -> bool:

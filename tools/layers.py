@@ -127,6 +127,7 @@ LAYERS: tuple[Layer, ...] = (
       'pax.inputs',
       'pax.learners',
       'pax.npz_trees',
+      'pax.garbage_collection',
       'pax.stop_signals',
       'pax.tasks_lib',
       'pax.tf_records',

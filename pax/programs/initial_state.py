@@ -12,7 +12,6 @@ import jax
 
 from pax import partitioning, side_files, summaries, train_states
 from pax.checkpoints import init_from, paths, reading, transformations
-from pax.huggingface import warm_start
 from praxis import pax_fiddle
 
 TrainState = train_states.TrainState
@@ -64,6 +63,9 @@ def initialize(
     metadata, partitioner.fresh_opt_states, print_line
   )
   if init_from_checkpoint:
+    # Most jobs do not need the layers of Hugging Face's models.
+    from pax.huggingface import warm_start
+
     if folder := warm_start.folder_of(init_from_checkpoint):
       state = warm_start.initialize(initializer, state, folder, job_log_dir)
     else:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import jax
 
-from pax import io_utils, summaries
+from pax import garbage_collection, io_utils, summaries
 from pax.inputs import prefetch
 from pax.programs import program
 from pax.programs.jobs import Outcome, TrainJob
@@ -111,6 +111,8 @@ class _TrainLoop:
         ):
           state = train_program.update_state(self.state, self.step)
           output = train_program.run(state, self.step)
+        # While the devices compute the first step.
+        garbage_collection.resume()
         self._reporter.add(self.step, output, batch)
       self.state, self.step = output.state, output.new_train_step
       job.goodput.mark_step(self.step)

@@ -149,6 +149,7 @@ class TrainMetricsReporter:
     """Writes the summary of a trace into its directory, and its first line."""
     if jax.process_index() != 0:
       return
+    self._measure_peak()
     summary = profile_summary.summarize(
       jax.profiler.ProfileData.from_file(str(trace))
     )
@@ -213,6 +214,16 @@ class TrainMetricsReporter:
       self._status.update(num_done, self._speed.rate)
       if is_first_or_last or time.monotonic() - self._shown_at > _SHOW_SECS:
         self._show(num_done, float(loss))
+    if step == self._job.step:
+      # Now, because the first step does not wait for it.
+      self._measure_peak()
+
+  def _measure_peak(self) -> None:
+    """Measures the peak of CPUs, which takes idle cores."""
+    for step in self._inflight:
+      step.loss.block_until_ready()
+    with self._speed.pause():
+      self._speed.measure_peak()
 
   def _show(self, num_done: int, loss: float) -> None:
     self._shown_at = time.monotonic()
@@ -244,7 +255,9 @@ class _Speed:
     self._flops = summaries.mfu.model_flops(
       partitioner.var_weight_hparams, batch_size=batch_size, seq_len=seq_len
     )
-    self._peak = summaries.mfu.peak_flops(partitioner.devices)
+    self._devices = partitioner.devices
+    # None before `measure_peak`.
+    self._peak: summaries.mfu.Peak | None = None
     # The last measurement; None before the second call of `measure`.
     self.rate: summaries.Rate | None = None
 
@@ -253,9 +266,14 @@ class _Speed:
     return None if self.rate is None else self.mfu_of(self.rate.steps_per_sec)
 
   def mfu_of(self, steps_per_sec: float) -> float | None:
+    if self._peak is None:
+      return None
     return summaries.mfu.mfu(
       self._flops.flops_per_step, steps_per_sec, self._peak
     )
+
+  def measure_peak(self) -> None:
+    self._peak = summaries.mfu.peak_flops(self._devices)
 
   def measure(self, step: int) -> None:
     self.rate = self._throughput.measure(step) or self.rate

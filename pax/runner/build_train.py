@@ -15,6 +15,7 @@ from pax import (
   checkpoints,
   executors,
   exit_codes,
+  garbage_collection,
   partitioning,
   stop_signals,
   summaries,
@@ -65,6 +66,8 @@ def run(
     mesh = None if is_default else partitioner.global_mesh
     with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
       _set_up(executor, options, spec, task, partitioner, services)
+      if not is_default:
+        garbage_collection.resume()
       try:
         executor.start()
       except PreemptedError:

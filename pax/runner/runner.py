@@ -13,7 +13,13 @@ from collections.abc import Iterator
 import jax
 from absl import logging
 
-from pax import base_experiment, exit_codes, stop_signals, storage
+from pax import (
+  base_experiment,
+  exit_codes,
+  garbage_collection,
+  stop_signals,
+  storage,
+)
 from pax.checkpoints import read_deadline
 from pax.programs import watchdog as watchdog_lib
 from pax.programs.jobs import JobCallbacks, Outcome
@@ -124,6 +130,8 @@ def _run(
   preemption: PreemptionHandler,
   began: float,
 ) -> Outcome:
+  if options.mode != 'train':
+    garbage_collection.resume()
   if options.mode == 'infer':
     return build_eval.build_infer(options, spec, preemption).run()
   if options.mode != 'train':

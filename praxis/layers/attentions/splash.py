@@ -11,18 +11,21 @@ jax.experimental.pallas.ops.tpu.splash_attention.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas.ops.tpu import splash_attention as library
-from jax.experimental.pallas.ops.tpu.splash_attention import (
-  splash_attention_kernel,
-)
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Shaped
 
-from praxis import py_utils
+from praxis import lazy_loader, py_utils
 from praxis.layers.attentions import kernel_inputs
 from praxis.layers.attentions.kernel_inputs import Heads, KernelSpec
+
+# It imports the compiler of kernels for TPUs.
+library = lazy_loader.LazyLoader(
+  'library', globals(), 'jax.experimental.pallas.ops.tpu.splash_attention'
+)
 
 # Queries and keys of a block; the largest that divides the sequence is taken.
 _BLOCKS = (512, 256, 128)
@@ -36,7 +39,8 @@ _PADDING_ID = -1
 # Name of the saved results (jax.ad_checkpoint.checkpoint_name).
 RESIDUALS = 'context'
 
-_Kernel = splash_attention_kernel.SplashAttentionKernel
+# The SplashAttentionKernel of the library.
+_Kernel = Any
 
 _BLOCK_FIELDS = (
   *('block_q', 'block_kv', 'block_kv_compute', 'block_q_dkv', 'block_kv_dkv'),

@@ -12,10 +12,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.sparse import linalg
 from jaxtyping import Array, Bool, Float, Int
 
+from praxis import lazy_loader
 from praxis.pytypes import JTensor
+
+# It imports SciPy, which takes longer than all of Optax.
+linalg = lazy_loader.LazyLoader(
+  'linalg', globals(), 'jax.experimental.sparse.linalg'
+)
 
 _ITERATIONS = 100
 _TOLERANCE = 1e-6
