@@ -34,12 +34,17 @@ class Style:
   remat: bool = False
   # Shards matrices over devices instead of replicating them.
   split: bool = False
+  # Parts of each row whose logits are in memory one after the other, and
+  # computed again in the backward pass; 1 keeps the logits of all tokens.
+  loss_chunks: int = 1
   # Mesh axes that shard the batch; empty on a single device.
   rows: tuple[str, ...] = ()
 
   def __str__(self) -> str:
     words = ['scan' if self.scan else 'unrolled']
     words += ['remat'] * self.remat + ['split weights'] * self.split
+    if self.loss_chunks > 1:
+      words.append(f'loss in {self.loss_chunks} chunks')
     return ', '.join(words)
 
 
@@ -125,14 +130,39 @@ def loss_fn(params: Params, batch: Batch, style: Style) -> jax.Array:
     for layer in params['layers']:
       x, _ = run(x, layer)
   x = layer_norm(params['final_ln'], x)
-  logits = x @ params['table'] + params['table_bias']
-  logits = 30.0 * jnp.tanh(logits / 30.0)
-  is_label = jnp.arange(logits.shape[-1]) == batch['labels'][..., None]
-  # Faster than a gather, whose gradient is a scatter.
-  label_logits = jnp.sum(jnp.where(is_label, logits, 0.0), axis=-1)
-  xent = jax.nn.logsumexp(logits, axis=-1) - label_logits
+  xent = chunked_cross_entropies(params, x, batch['labels'], style.loss_chunks)
   weights = batch['weights']
   return jnp.sum(xent * weights) / (jnp.sum(weights) + 1e-6)
+
+
+def chunked_cross_entropies(
+  params: Params, x: jax.Array, labels: jax.Array, num_chunks: int
+) -> jax.Array:
+  """Returns the cross entropy of each token, [B, T], chunk by chunk."""
+  if num_chunks == 1:
+    return cross_entropies(params, x, labels)
+
+  def split(array: jax.Array) -> jax.Array:
+    rows, length, *rest = array.shape
+    chunks = array.reshape(rows, num_chunks, length // num_chunks, *rest)
+    return jnp.moveaxis(chunks, 1, 0)
+
+  # Saves no logits for the backward pass.
+  run = jax.checkpoint(lambda chunk: cross_entropies(params, *chunk))
+  xent = jax.lax.map(run, (split(x), split(labels)))
+  return jnp.moveaxis(xent, 0, 1).reshape(labels.shape)
+
+
+def cross_entropies(
+  params: Params, x: jax.Array, labels: jax.Array
+) -> jax.Array:
+  """Returns the cross entropy of each token in nats, [B, T]."""
+  logits = x @ params['table'] + params['table_bias']
+  logits = 30.0 * jnp.tanh(logits / 30.0)
+  is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
+  # Faster than a gather, whose gradient is a scatter.
+  label_logits = jnp.sum(jnp.where(is_label, logits, 0.0), axis=-1)
+  return jax.nn.logsumexp(logits, axis=-1) - label_logits
 
 
 def _by_rows(x: jax.Array, style: Style) -> jax.Array:

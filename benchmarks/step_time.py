@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time of a training step, relative to the fastest hand-written one.
+"""Time of a training step, relative to the fastest hand-written ones.
 
-    python -m benchmarks.step_time --devices=1 --mode=spmd
+    python -m benchmarks.step_time --devices=1 --mode=spmd --length=2048
 
-Both programs alternate on the same batch. Their losses must agree to 1e-5.
+One baseline keeps the logits of all tokens, the other computes its loss in
+chunks. The programs alternate on the same batch; their losses must agree to
+1e-5.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from benchmarks import measure
 
 # Steps whose losses are compared, and that select the fastest style.
 _CHECKED = 3
+_TOKENS = 2048
+_LOSS_CHUNKS = 8
 
 
 def main() -> None:
@@ -22,9 +26,12 @@ def main() -> None:
   parser.add_argument('--devices', type=int, default=1)
   parser.add_argument('--mode', choices=('spmd', 'pmap'), default='spmd')
   parser.add_argument('--rounds', type=int, default=15)
+  parser.add_argument(
+    '--length', type=int, default=256, help=f'of a row; {_TOKENS} tokens a step'
+  )
   args = parser.parse_args()
   measure.on_cpu_devices(args.devices)
-  ours = _Ours(args.mode)
+  ours = _Ours(args.mode, args.length)
   baselines = {str(b.style): b for b in _baselines(ours)}
   losses = [ours.step() for _ in range(_CHECKED)]
   for name, baseline in baselines.items():
@@ -32,22 +39,45 @@ def main() -> None:
   trial = measure.alternate(
     {name: baseline.step for name, baseline in baselines.items()}, 3
   )
-  best = min(trial, key=lambda name: min(trial[name].cpu))
+
+  def fastest(loss_chunks: int) -> str:
+    names = [n for n, b in baselines.items() if b.loss_chunks == loss_chunks]
+    return min(names, key=lambda name: min(trial[name].cpu))
+
+  best, chunked = fastest(1), fastest(_LOSS_CHUNKS)
+  runs = {'baseline': baselines[best], 'chunked': baselines[chunked]}
+  del baselines
   times = measure.alternate(
-    {'ours': ours.step, 'baseline': baselines[best].step}, args.rounds
+    {'ours': ours.step} | {name: run.step for name, run in runs.items()},
+    args.rounds,
   )
+
+  def ratios(name: str) -> tuple[float, float]:
+    return tuple(
+      measure.ratio(getattr(times['ours'], kind), getattr(times[name], kind))
+      for kind in ('wall', 'cpu')
+    )
+
+  ratio, cpu_ratio = ratios('baseline')
+  chunked_ratio, chunked_cpu_ratio = ratios('chunked')
   measure.report(
     'step_time',
     {
       'mode': args.mode,
       'devices': args.devices,
-      'ratio': measure.ratio(times['ours'].wall, times['baseline'].wall),
-      'cpu_ratio': measure.ratio(times['ours'].cpu, times['baseline'].cpu),
+      'length': args.length,
+      'ratio': ratio,
+      'cpu_ratio': cpu_ratio,
+      'chunked_ratio': chunked_ratio,
+      'chunked_cpu_ratio': chunked_cpu_ratio,
       'ours': measure.summary(times['ours'].wall),
       'baseline': measure.summary(times['baseline'].wall),
+      'chunked': measure.summary(times['chunked'].wall),
       'ours_cpu': measure.summary(times['ours'].cpu),
       'baseline_cpu': measure.summary(times['baseline'].cpu),
+      'chunked_cpu': measure.summary(times['chunked'].cpu),
       'baseline_style': best,
+      'chunked_style': chunked,
     },
   )
 
@@ -55,7 +85,7 @@ def main() -> None:
 class _Ours:
   """The compiled step of the experiment."""
 
-  def __init__(self, mode: str):
+  def __init__(self, mode: str, length: int):
     import jax
 
     from benchmarks import experiments
@@ -66,6 +96,8 @@ class _Ours:
       'spmd': experiments.Lm4x256Spmd,
       'pmap': experiments.Lm4x256,
     }[mode]()
+    experiment.MAX_SEQ_LEN = length
+    experiment.GLOBAL_BATCH_SIZE = max(jax.device_count(), _TOKENS // length)
     task_p = experiment.task()
     self.optimizer_p = task_p.train.learner.optimizer
     # A short warm-up, so that the compared losses change.
@@ -126,6 +158,7 @@ class _Baseline:
     from benchmarks import baseline_lm
 
     self.style = style
+    self.loss_chunks = style.loss_chunks
     opt = ours.optimizer_p
     schedule = baseline_lm.Schedule(
       peak=opt.learning_rate,
@@ -172,7 +205,10 @@ def _baselines(ours: _Ours) -> list[_Baseline]:
   params = baseline_lm.params_of(ours.state.mdl_vars)
   rows = ours.rows if ours.mesh.size > 1 else ()
   styles = [
-    baseline_lm.Style(scan=scan, remat=remat, split=split, rows=rows)
+    baseline_lm.Style(
+      scan=scan, remat=remat, split=split, loss_chunks=chunks, rows=rows
+    )
+    for chunks in (1, _LOSS_CHUNKS)
     for scan, remat in ((False, False), (True, True), (True, False))
     for split in ((False, True) if rows and ours.is_spmd else (False,))
   ]
