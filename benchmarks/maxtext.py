@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Estimated step time of Pax and MaxText: same model, mesh and compiler.
+
+    python -m benchmarks.maxtext --source=MAXTEXT/src \
+        --exp=lm_cloud.LmCloudSpmd2BLimitSteps --topology=v4-8
+
+Compiles the train step of an experiment and MaxText's of the same sizes for a
+machine that is not attached, and prints the step time that XLA's cycles
+estimate for each (docs/aot.md). Run it in an environment with libtpu and the
+requirements of both; docs/benchmarks.md has the commands. `--set` changes
+settings of MaxText; `--pax_options` compiles it with the compiler options of
+Pax.
+"""
+
+# bazel: deps=//pax/tasks:experiments
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+import tempfile
+from typing import Any
+
+from benchmarks import maxtext_settings, measure
+from pax.tools import abstract_experiment
+from pax.aot import analysis, target
+from pax.aot.hlo import collectives, hlo_parser, kernel_time
+from pax.aot.report import roofline
+from pax.partitioning import compiler_options
+from pax.tools import flops
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('--source', required=True, help='src of MaxText')
+  parser.add_argument('--exp', required=True)
+  parser.add_argument('--topology', required=True)
+  parser.add_argument('--set', action='append', default=[], help='NAME=VALUE')
+  parser.add_argument('--pax_options', action='store_true')
+  options = parser.parse_args()
+  compiled = target.create_target(
+    abstract_experiment.ExperimentOptions(
+      exp=options.exp, fdl=None, set=[], trust_foreign_files=False
+    ),
+    options.topology,
+  )
+  ours = analysis.analyze(compiled, full_effort=True).report.roofline
+  settings = maxtext_settings.settings(compiled.experiment.experiment)
+  theirs = _maxtext_roofline(options, compiled, settings)
+  model_s = ours.compiler_mfu * ours.compiler_s
+  measure.report(
+    'maxtext',
+    {
+      'exp': options.exp,
+      'topology': compiled.topology.name,
+      'maxtext': options.set,
+      'pax_options': options.pax_options,
+      'mfu_over_maxtext': round(theirs.compiler_s / ours.compiler_s, 4),
+      'pax': _summary(ours, model_s),
+      'maxtext_step': _summary(theirs, model_s),
+    },
+  )
+
+
+def _summary(step: roofline.Roofline, model_s: float) -> dict[str, float]:
+  return {
+    'mfu': round(model_s / step.compiler_s, 4),
+    'step_s': round(step.compiler_s, 4),
+    'mosaic_s': round(step.mosaic_s, 4),
+    'waiting_s': round(step.waiting_s, 4),
+  }
+
+
+def _maxtext_roofline(
+  options: argparse.Namespace,
+  compiled: target.Target,
+  settings: dict[str, Any],
+) -> roofline.Roofline:
+  """Compiles MaxText's step by its own program, and analyzes it as ours."""
+  sys.path.insert(0, options.source)
+  from maxtext.trainers.pre_train import train_compile
+
+  step: dict[str, Any] = {}
+  compile_step = train_compile.jit_and_compile
+
+  def keep_jaxpr(config: Any, jitted: Any, args: Any) -> None:
+    del config
+    step['jaxpr'] = jitted.trace(*args).jaxpr.jaxpr
+
+  def keep_executable(func: Any, args: Any, kwargs: Any, mesh: Any, *rest: Any):
+    step['mesh'] = mesh
+    step['executable'] = compile_step(func, args, kwargs, mesh, *rest)
+    return step['executable']
+
+  train_compile.maxtext_utils.maybe_dump_jaxpr = keep_jaxpr
+  train_compile.jit_and_compile = keep_executable
+  with tempfile.TemporaryDirectory() as folder:
+    train_compile.main(
+      _arguments(options, compiled.topology.name, settings, folder)
+    )
+  mesh = step['mesh']
+  topology = compiled.topology
+  module = hlo_parser.parse(step['executable'].as_text())
+  dcn_shape = [settings.get(f'dcn_{a}_parallelism', 1) for a in mesh.axis_names]
+  positions = collectives.MeshTopology.from_mesh(
+    mesh, dcn_shape if topology.num_slices > 1 else None, topology.torus
+  )
+  return roofline.compute_roofline(
+    topology.chip,
+    model_flops=0.0,
+    matmul_flops=0.0,
+    memory_bytes=None,
+    collectives=collectives.find_collectives(module, positions),
+    kernels=kernel_time.kernel_seconds(
+      module, topology.chip, flops.pallas_kernels(step['jaxpr'])
+    ),
+  )
+
+
+def _arguments(
+  options: argparse.Namespace,
+  topology: str,
+  settings: dict[str, Any],
+  folder: str,
+) -> list[str]:
+  """Returns the command line of MaxText's train_compile."""
+  name, _, slices = topology.partition('x')
+  config = settings | {
+    'run_name': 'compile',
+    'base_output_directory': folder,
+    'compile_topology': name,
+    'compile_topology_num_slices': int(slices or 1),
+    'dataset_type': 'synthetic',
+    'enable_checkpointing': False,
+    'attention': 'flash',
+  }
+  config.pop('num_slices')
+  if options.pax_options:
+    config['compile_xla_flags'] = ' '.join(
+      f'--{name}={str(value).lower()}'
+      for name, value in compiler_options.step_options('tpu').items()
+    )
+  config |= dict(argument.split('=', 1) for argument in options.set)
+  base = pathlib.Path(options.source, 'maxtext/configs/base.yml')
+  return [
+    'train_compile',
+    str(base),
+    *(f'{name}={value}' for name, value in config.items()),
+  ]
+
+
+if __name__ == '__main__':
+  main()
