@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 
 from pax import atomic_file
-from pax.aot import analysis, sweep
+from pax.aot import analysis, remat, sweep
 from pax.aot import target as target_lib
 from pax.aot.report import html_report, text
 from pax.aot.report.step_report import Report
@@ -35,27 +36,29 @@ def run(options: RunOptions) -> int:
     return sweep.run(options)
   job_log.log_to_console()
   distributed.configure(options)
-  target = target_lib.create_target(
-    abstract_experiment.ExperimentOptions(
-      exp=options.exp,
-      fdl=options.fdl,
-      set=options.set,
-      trust_foreign_files=options.trust_foreign_files,
-    ),
-    options.topology,
+  experiment = abstract_experiment.ExperimentOptions(
+    exp=options.exp,
+    fdl=options.fdl,
+    set=options.set,
+    trust_foreign_files=options.trust_foreign_files,
   )
+  target = target_lib.create_target(experiment, options.topology)
   result = analysis.analyze(
     target,
     options.check_level,
     # The saved step is for runs.
     full_effort=options.aot_full_effort or bool(options.aot_save),
   )
-  print(text.render_text(result.report), flush=True)
+  report = result.report
+  if options.aot_remat:
+    policies = remat.compare(experiment, options.topology)
+    report = dataclasses.replace(report, remat_policies=policies)
+  print(text.render_text(report), flush=True)
   if options.aot_save:
     _save_step(target, result, options.aot_save)
   if options.job_log_dir:
-    write_report(result.report, options.job_log_dir)
-  does_not_fit = result.report.fits is False
+    write_report(report, options.job_log_dir)
+  does_not_fit = report.fits is False
   return EXIT_DOES_NOT_FIT if does_not_fit else EXIT_FITS
 
 

@@ -161,6 +161,13 @@ class RunOptions(command_line.CheckedOptions):
     ' a quarter of the time, memory is off by some percent, and steps within'
     ' 10 % of the limit are compiled again.',
   )
+  aot_remat: bool = _flag(
+    False,
+    'Ahead of time',
+    'For --mode=aot: trace the step with each remat policy and recommend the'
+    ' fitting one that recomputes least. The experiment needs the constant'
+    ' CHECKPOINT_POLICY.',
+  )
   aot_save: str | None = _flag(
     None,
     'Ahead of time',

@@ -28,6 +28,20 @@ class Flops:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RematPolicy:
+  """Figures of a step with a remat policy, estimated from its jaxpr."""
+
+  # Name of the AutodiffCheckpointType.
+  name: str
+  # Memory of a device.
+  num_bytes: float
+  # Of the matmuls of a step, on all devices together.
+  flops: float
+  # Whether the memory is well below the capacity; None: capacity unknown.
+  fits: bool | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
   """The analysis of an experiment on a machine."""
 
@@ -68,6 +82,8 @@ class Report:
   # Likely inefficiencies, and changes that save memory.
   warnings: list[str] = dataclasses.field(default_factory=list)
   advice: list[str] = dataclasses.field(default_factory=list)
+  # Remat policies by their FLOPs, the fewest first; None: not compared.
+  remat_policies: list[RematPolicy] | None = None
 
   def to_json(self) -> str:
     """Returns the report as a JSON object, with `total` and `bound`."""

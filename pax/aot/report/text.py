@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pax.aot.report.step_report import Report
+from pax.aot.report.step_report import RematPolicy, Report
 
 _NUM_SHOWN_ARRAYS = 12
 _NUM_SHOWN_BUFFERS = 8
@@ -14,6 +14,7 @@ _UNITS = ((2**40, 'TiB'), (2**30, 'GiB'), (2**20, 'MiB'), (2**10, 'KiB'))
 COLLECTIVES_HEADER = (
   'kind', 'axes', 'count', 'within a slice', 'between slices',
 )  # fmt: skip
+REMAT_HEADER = ('CHECKPOINT_POLICY', 'memory', 'FLOPs', 'fits')
 ARRAYS_HEADER = ('array', 'shape', 'dtype', 'sharding', 'shards', 'per device')
 
 
@@ -33,6 +34,10 @@ def render_text(report: Report) -> str:
   if report.buffers:
     lines += ['', 'largest buffers at the peak']
     lines += _align_columns(buffer_rows(report)[:_NUM_SHOWN_BUFFERS])
+  if report.remat_policies:
+    lines += ['', 'remat policies, by their estimates']
+    lines += _align_columns([REMAT_HEADER, *remat_rows(report)])
+    lines.append(f'  {remat_recommendation(report.remat_policies)}')
   for title, messages in (
     ('warnings', report.warnings),
     ('to save memory', report.advice),
@@ -144,6 +149,30 @@ def array_rows(report: Report) -> list[tuple[str, ...]]:
     )
     for array in report.arrays
   ]
+
+
+def remat_rows(report: Report) -> list[tuple[str, ...]]:
+  """Returns name, memory, FLOPs over the fewest, and whether each fits."""
+  policies = report.remat_policies or []
+  fewest = min((policy.flops for policy in policies), default=1.0)
+  return [
+    (
+      policy.name,
+      format_bytes(policy.num_bytes),
+      f'{policy.flops / fewest:.2f}',
+      {True: 'yes', False: 'no', None: 'unknown'}[policy.fits],
+    )
+    for policy in policies
+  ]
+
+
+def remat_recommendation(policies: Sequence[RematPolicy]) -> str:
+  """Returns the policy with the fewest FLOPs that fits, as an option."""
+  fitting = [policy for policy in policies if policy.fits]
+  if not fitting:
+    return 'none is known to fit'
+  setting = f'CHECKPOINT_POLICY=AutodiffCheckpointType.{fitting[0].name}'
+  return f'recommended: --set {setting}'
 
 
 def buffer_rows(report: Report) -> list[tuple[str, ...]]:

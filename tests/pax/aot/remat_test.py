@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
+# bazel: deps=//pax/tasks:experiments
+# bazel: deps=//tests/integration:experiments
+"""Remat policies of a small model, compared by their traces."""
+
+from __future__ import annotations
+
+import pytest
+
+from pax.aot import cli, remat
+from pax.aot.report import text
+from pax.runner.options import RunOptions
+from pax.tools import abstract_experiment
+
+# A vocabulary that is small beside the layers.
+SMALL = (
+  'NUM_LAYERS=2', 'MODEL_DIMS=32', 'HIDDEN_DIMS=128', 'NUM_HEADS=4',
+  'VOCAB_SIZE=16', 'MAX_SEQ_LEN=16',
+)  # fmt: skip
+
+
+def test_policies_trade_memory_for_flops():
+  options = abstract_experiment.ExperimentOptions(
+    exp='lm_cloud.LmCloudSpmdTest', set=SMALL
+  )
+  policies = remat.compare(options, 'cpu:1')
+  by_name = {policy.name: policy for policy in policies}
+  # Nothing recomputed is 3 of 4 parts of everything recomputed, or more: the
+  # last matmul of a layer is not needed again.
+  dots, nothing = by_name['SAVE_DOT_WITH_NO_BATCH_DIM'], by_name['SAVE_NOTHING']
+  assert 3 / 4 < dots.flops / nothing.flops < 0.95
+  assert dots.num_bytes > nothing.num_bytes
+  assert policies[0].flops == min(policy.flops for policy in policies)
+  # The memory of a CPU is unknown.
+  assert policies[0].fits is None
+
+
+def test_the_fitting_policy_with_the_fewest_flops_is_recommended():
+  def policy(name, flops, fits):
+    return remat.RematPolicy(name=name, num_bytes=1.0, flops=flops, fits=fits)
+
+  policies = [policy('A', 1.0, False), policy('B', 2.0, True)]
+  assert text.remat_recommendation(policies) == (
+    'recommended: --set CHECKPOINT_POLICY=AutodiffCheckpointType.B'
+  )
+
+
+def test_an_experiment_without_the_constant_is_an_error():
+  options = RunOptions(
+    exp='tests.integration.experiments.TinySpmd',
+    mode='aot',
+    topology='cpu:1',
+    check_level=6,
+    aot_remat=True,
+    set=('ICI_MESH_SHAPE=[1,1,1]',),
+  )
+  with pytest.raises(ValueError, match='CHECKPOINT_POLICY'):
+    cli.run(options)
