@@ -149,6 +149,11 @@ def test_statistics_leave_out_padding():
   want = [kept.mean(), kept.std(), np.abs(kept).max()]
   got = [out.mean_v, out.std_v, out.max_v]
   np.testing.assert_allclose(got, want, rtol=1e-5)
+  # The same of single numbers that are padding.
+  numbers = np.broadcast_to(paddings, x.shape)
+  out = stats.compute_stats(jnp.asarray(x, jnp.float32), jnp.asarray(numbers))
+  got = [out.mean_v, out.std_v, out.max_v]
+  np.testing.assert_allclose(got, want, rtol=1e-5)
   plain = stats.compute_stats(jnp.asarray(kept, jnp.bfloat16))
   assert plain.std_v.dtype == jnp.float32
   np.testing.assert_allclose(plain.mean_v, kept.mean(), atol=1e-2)
