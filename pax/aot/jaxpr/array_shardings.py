@@ -23,8 +23,9 @@ class ArrayShardings:
   """Infers the mesh axes of each dimension of an array.
 
   An array with the shape of a state variable, or of one layer of a stacked
-  variable, has the variable's sharding. In other arrays a dimension has the
-  axes that sharding constraints and inputs use most for dimensions of its size.
+  variable, has the variable's sharding; one with the shape of an operand or a
+  result of a shard_map has its sharding. In other arrays a dimension has the axes
+  that sharding constraints and inputs use most for dimensions of its size.
   """
 
   def __init__(
@@ -40,6 +41,8 @@ class ArrayShardings:
       self._axes_by_shape.setdefault(shape, axes)
       if len(shape) > 2 and not axes[0]:
         self._axes_by_shape.setdefault(shape[1:], axes[1:])
+    for shape, axes in _shard_map_arrays(jaxpr):
+      self._axes_by_shape.setdefault(shape, axes)
     inputs = jax.tree.leaves(partitioner.input_spec)
     self._axes_by_dim_size = _most_used_axes(
       [*((x.shape, x.sharding) for x in inputs), *_constraints(jaxpr)]
@@ -97,6 +100,22 @@ def _most_used_axes(
 def _dim_axes(spec: PartitionSpec, rank: int) -> DimAxes:
   axes = [py_utils.mesh_axes(entry) for entry in spec]
   return tuple(axes + [()] * (rank - len(axes)))
+
+
+def _shard_map_arrays(
+  jaxpr: jex_core.Jaxpr,
+) -> Iterator[tuple[tuple[int, ...], DimAxes]]:
+  """Shape and mesh axes of each sharded operand and result of a shard_map."""
+  for eqn in jaxpr.eqns:
+    if eqn.primitive.name == 'shard_map':
+      arrays = [*eqn.invars, *eqn.outvars]
+      specs = [*eqn.params['in_specs'], *eqn.params['out_specs']]
+      for array, spec in zip(arrays, specs, strict=True):
+        shape = tuple(array.aval.shape)
+        if any(axes := _dim_axes(spec, len(shape))):
+          yield shape, axes
+    for sub_jaxpr in py_utils.sub_jaxprs(eqn):
+      yield from _shard_map_arrays(sub_jaxpr)
 
 
 def _constraints(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from pax.aot.jaxpr import liveness
 from tests.pax.aot.jaxpr import jaxprs
@@ -93,3 +94,21 @@ def test_of_two_orders_the_one_that_holds_less():
   peak = estimate(chain, shape((DIM, DIM)), shape((rows, DIM), 'data'))
   # A link, its matmul or the next link, and the sums.
   assert peak.temporaries == 2 * 16 * ROW_BYTES + 4 * 4
+
+
+def test_arrays_of_a_shard_map_have_its_shardings():
+  # Nine for each device; no input and no constraint has this size.
+  rows = 4 * 9
+
+  def fn(w, x):
+    wide = jax.shard_map(
+      lambda x: jnp.concatenate([x, x, x[:1]]),
+      mesh=jaxprs.mesh(),
+      in_specs=PartitionSpec('data'),
+      out_specs=PartitionSpec('data'),
+    )(x)
+    return wide @ w
+
+  peak = estimate(fn, shape((DIM, DIM)), shape((ROWS, DIM), 'data'))
+  # The result of the shard_map and of the matmul.
+  assert peak.temporaries == 2 * rows * DIM * 4 / 4
