@@ -23,12 +23,11 @@ import tempfile
 from typing import Any
 
 from benchmarks import maxtext_settings, measure
-from pax.tools import abstract_experiment
 from pax.aot import analysis, target
 from pax.aot.hlo import collectives, hlo_parser, kernel_time
 from pax.aot.report import roofline
 from pax.partitioning import compiler_options
-from pax.tools import flops
+from pax.tools import abstract_experiment, flops
 
 # MaxText is no package of the lock.
 _TRAIN_COMPILE = 'maxtext.trainers.pre_train.train_compile'
