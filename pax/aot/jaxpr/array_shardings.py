@@ -24,9 +24,8 @@ class ArrayShardings:
 
   An array with the shape of a state variable, or of one layer of a stacked
   variable, has the variable's sharding; one with the shape of an operand or a
-  result of a shard_map has that of the shard_map. In other arrays a dimension has
-  the axes that sharding constraints and inputs use most for dimensions of its
-  size.
+  result of a shard_map is sharded as there. In other arrays a dimension has the
+  axes that sharding constraints and inputs use most for dimensions of its size.
   """
 
   def __init__(
