@@ -17,7 +17,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from praxis.kernels import native
 from praxis.kernels import softmax_xent as softmax_xent_lib
 
-_TOKENS, _DIMS, _VOCAB = 64, 24, 104
+_TOKENS, _DIMS, _VOCAB = 512, 24, 104
 _WHOLE = PartitionSpec()
 _COLLECTIVE = re.compile(
   r'= (.*?) (all-gather|all-reduce|all-to-all|collective-permute'

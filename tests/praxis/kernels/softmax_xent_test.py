@@ -338,3 +338,18 @@ def test_jvp_and_second_derivatives(implementation, variant):
   pairs = zip(results(implementation), results('xla'), strict=True)
   for got, want in pairs:
     _assert_close(got, np.asarray(want, np.float64), 1e-4, variant)
+
+
+@_NEEDS_NATIVE
+def test_auto_computes_few_tokens_by_jnp(monkeypatch):
+  monkeypatch.setattr(softmax_xent_lib, '_FAST_ISAS', (native.cpu_isa(),))
+  x, w = jnp.ones((64, 8)), jnp.ones((8, 16))
+
+  def lowered(num_tokens: int) -> str:
+    labels, weights = jnp.zeros(num_tokens, int), jnp.ones(num_tokens)
+    args = (x[:num_tokens], w, labels, weights)
+    fn = jax.jit(lambda *args: softmax_xent_lib.softmax_xent(*args).total)
+    return fn.lower(*args).as_text()
+
+  assert 'pax_softmax_xent' in lowered(64)
+  assert 'pax_softmax_xent' not in lowered(63)
