@@ -41,8 +41,8 @@ IMPLEMENTATIONS = ('auto', 'native', 'reference', 'xla')
 # Instruction sets where the native kernel measures at least as fast as XLA
 # (benchmarks/softmax_xent.py).
 _FAST_ISAS = ('avx512',)
-# The kernel works on blocks of 32 tokens: of 8 tokens it takes 1.8 times as long
-# as XLA.
+# The kernel works on blocks of 32 tokens: 8 tokens take 1.8 times as long as by
+# XLA.
 _MIN_FAST_TOKENS = 64
 
 
