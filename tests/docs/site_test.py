@@ -10,6 +10,7 @@ there is none, the tests are skipped.
 from __future__ import annotations
 
 import html.parser
+import os
 import pathlib
 import threading
 import urllib.parse
@@ -81,10 +82,11 @@ def test_links_lead_to_pages_and_headings(pages, site):
       if url.scheme or url.netloc:
         continue
       path = page.path.parent / urllib.parse.unquote(url.path)
-      target = (path if url.path else page.path).resolve()
-      key = target.relative_to(site.resolve()).as_posix()
+      # Bazel's files are links to files of several folders: no resolve().
+      target = os.path.normpath(path if url.path else page.path)
+      key = os.path.relpath(target, site)
       if key not in pages:
-        if not target.is_file():
+        if key.startswith('..') or not os.path.isfile(target):
           broken.append(f'{name}: {link}')
       elif url.fragment and url.fragment not in pages[key].anchors:
         broken.append(f'{name}: {link}')
