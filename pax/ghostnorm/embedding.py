@@ -50,7 +50,7 @@ class EmbeddingGhostNorm(embedding_softmax.Embedding):
       ),
     )
 
-  def _rows(self, ids: Int[Array, 'N *B']) -> Float[Array, '...']:
+  def _rows(self, ids: Int[Array, ' N *B']) -> Float[Array, '...']:
     table = self.theta.emb_var
     if self.use_softmax_shared_embedding_shape_weights:
       table = table.transpose()
@@ -62,7 +62,7 @@ class EmbeddingGhostNorm(embedding_softmax.Embedding):
 
 def _squares_of_lookup(
   table: Float[Array, 'V D'],
-  inputs: tuple[Int[Array, 'N *B']],
+  inputs: tuple[Int[Array, ' N *B']],
   g: Float[Array, 'N *B D'],
 ) -> Float[Array, ' N']:
   """Returns squared norms; gradients of the same table row sum first."""

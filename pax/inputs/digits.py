@@ -23,7 +23,7 @@ class Digits:
   """Images of digits, white on black, and their labels, 0 to 9."""
 
   images: UInt8[np.ndarray, 'N 28 28']
-  labels: UInt8[np.ndarray, 'N']
+  labels: UInt8[np.ndarray, ' N']
 
 
 @functools.cache

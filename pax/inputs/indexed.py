@@ -39,8 +39,8 @@ class IndexedInput(base_input.BaseInput, abc.ABC):
   @abc.abstractmethod
   def read(
     self,
-    indices: Int64[np.ndarray, 'N'],
-    positions: Int64[np.ndarray, 'N'],
+    indices: Int64[np.ndarray, ' N'],
+    positions: Int64[np.ndarray, ' N'],
   ) -> NestedMap:
     """Returns N examples, stacked along the first dimension; N may be 0.
 
@@ -69,7 +69,7 @@ class IndexedInput(base_input.BaseInput, abc.ABC):
     missing = self.batch_size - len(positions)
     return self.padded(batch, missing) if missing else batch
 
-  def indices(self, positions: Int64[np.ndarray, 'N']) -> np.ndarray:
+  def indices(self, positions: Int64[np.ndarray, ' N']) -> np.ndarray:
     """Returns the indices of examples at positions of the infinite sequence."""
     if self.is_training:
       return index_permutation.endless(positions, self.num_examples, self.seed)

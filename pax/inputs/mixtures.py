@@ -42,7 +42,7 @@ class Mixture:
     # Records of each component in a block.
     self.counts = _shares(self._sizes, weights)
 
-  def indices(self, positions: Int64[np.ndarray, 'N']) -> np.ndarray:
+  def indices(self, positions: Int64[np.ndarray, ' N']) -> np.ndarray:
     """Returns the records at some positions.
 
     Args:

@@ -27,17 +27,17 @@ class TokenRows(row_input.RowSource):
   @abc.abstractmethod
   def write_tokens(
     self,
-    indices: Int64[np.ndarray, 'N'],
+    indices: Int64[np.ndarray, ' N'],
     batch: batch_types.LanguageModelBatch,
-    places: Int64[np.ndarray, 'N'],
+    places: Int64[np.ndarray, ' N'],
   ) -> None:
     """Writes rows into a batch, as `write`, which checks the ids."""
 
   def write(
     self,
-    indices: Int64[np.ndarray, 'N'],
+    indices: Int64[np.ndarray, ' N'],
     batch: batch_types.LanguageModelBatch,
-    places: Int64[np.ndarray, 'N'],
+    places: Int64[np.ndarray, ' N'],
   ) -> None:
     self.write_tokens(indices, batch, places)
     if self._vocab_size is not None:
@@ -54,9 +54,9 @@ class TokenRows(row_input.RowSource):
   def _check_ids(
     self,
     vocab_size: int,
-    indices: Int64[np.ndarray, 'N'],
+    indices: Int64[np.ndarray, ' N'],
     batch: batch_types.LanguageModelBatch,
-    places: Int64[np.ndarray, 'N'],
+    places: Int64[np.ndarray, ' N'],
   ) -> None:
     """Checks all tokens of some rows of a batch.
 
@@ -108,9 +108,9 @@ class PackedRows(TokenRows):
 
   def write_tokens(
     self,
-    indices: Int64[np.ndarray, 'N'],
+    indices: Int64[np.ndarray, ' N'],
     batch: batch_types.LanguageModelBatch,
-    places: Int64[np.ndarray, 'N'],
+    places: Int64[np.ndarray, ' N'],
   ) -> None:
     packing.write_rows(batch, indices, self._corpus, self._plan, places)
 
@@ -156,9 +156,9 @@ class ContiguousRows(TokenRows):
 
   def write_tokens(
     self,
-    indices: Int64[np.ndarray, 'N'],
+    indices: Int64[np.ndarray, ' N'],
     batch: batch_types.LanguageModelBatch,
-    places: Int64[np.ndarray, 'N'],
+    places: Int64[np.ndarray, ' N'],
   ) -> None:
     length = self._seq_len
     for index, place in zip(indices.tolist(), places.tolist(), strict=True):

@@ -30,9 +30,9 @@ class RowSource(record_sources.RecordSource[NestedMap], Protocol):
 
   def write(
     self,
-    indices: Int64[np.ndarray, 'N'],
+    indices: Int64[np.ndarray, ' N'],
     batch: NestedMap,
-    places: Int64[np.ndarray, 'N'],
+    places: Int64[np.ndarray, ' N'],
   ) -> None:
     """Writes rows into a batch; override it where rows can be written at once.
 
@@ -60,9 +60,9 @@ class RowConcatenation(record_sources.Concatenation[NestedMap], RowSource):
 
   def write(
     self,
-    indices: Int64[np.ndarray, 'N'],
+    indices: Int64[np.ndarray, ' N'],
     batch: NestedMap,
-    places: Int64[np.ndarray, 'N'],
+    places: Int64[np.ndarray, ' N'],
   ) -> None:
     numbers = np.searchsorted(self.ends, indices, side='right')
     for number in np.unique(numbers):
@@ -110,15 +110,15 @@ class RowInput(indexed.IndexedInput, abc.ABC):
   def repeats(self) -> bool:
     return super().repeats if self.repeat is None else self.repeat
 
-  def indices(self, positions: Int64[np.ndarray, 'N']) -> np.ndarray:
+  def indices(self, positions: Int64[np.ndarray, ' N']) -> np.ndarray:
     if self.is_training and self._mixture is not None:
       return self._mixture.indices(positions)
     return super().indices(positions)
 
   def read(
     self,
-    indices: Int64[np.ndarray, 'N'],
-    positions: Int64[np.ndarray, 'N'],
+    indices: Int64[np.ndarray, ' N'],
+    positions: Int64[np.ndarray, ' N'],
   ) -> NestedMap:
     del positions
     batch = self._empty_batch(len(indices))

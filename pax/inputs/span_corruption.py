@@ -74,8 +74,8 @@ class SpanCorruptionInput(text_pairs.EncoderDecoderInput):
 
   def read(
     self,
-    indices: Int64[np.ndarray, 'N'],
-    positions: Int64[np.ndarray, 'N'],
+    indices: Int64[np.ndarray, ' N'],
+    positions: Int64[np.ndarray, ' N'],
   ) -> NestedMap:
     length = self.window_len
     pairs = [

@@ -87,8 +87,8 @@ class TextPairInput(EncoderDecoderInput):
 
   def read(
     self,
-    indices: Int64[np.ndarray, 'N'],
-    positions: Int64[np.ndarray, 'N'],
+    indices: Int64[np.ndarray, ' N'],
+    positions: Int64[np.ndarray, ' N'],
   ) -> NestedMap:
     del positions
     encode = self.tokenizer.encode

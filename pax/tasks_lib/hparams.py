@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pax import learners
 from praxis import (
@@ -15,6 +15,9 @@ from praxis import (
   pytypes,
   value_domains,
 )
+
+if TYPE_CHECKING:
+  from pax.checkpoints import loading_rules
 
 Parameterizable = base_hyperparams.FiddleBaseParameterizable
 _field = value_domains.field

@@ -43,8 +43,8 @@ GlobalBeam = tuple[Array, Array, Array, Array]
 def default_compute_logprobs_fn(
   logits: Float[Array, 'R V'],
   model: Any,
-  extend_ids: Int[Array, 'R'],
-  segment_pos: Int[Array, 'R'],
+  extend_ids: Int[Array, ' R'],
+  segment_pos: Int[Array, ' R'],
   decode_loop_state: NestedMap,
 ) -> Float[Array, 'R V']:
   """Returns log_softmax(logits).
@@ -67,7 +67,7 @@ class SearchAlgorithm(Protocol):
   fns: model_fns.ModelFns
   hparams: BeamSearchHParams
   prefix_ids: Int[Array, 'B P']
-  prefix_lengths: Int[Array, 'B']
+  prefix_lengths: Int[Array, ' B']
 
   def prepare_states(self, model: Any) -> None:
     """Expands the model's decode states from prompts to hypotheses."""
@@ -87,7 +87,7 @@ class BeamSearch:
   hparams: BeamSearchHParams
   # Right-aligned.
   prefix_ids: Int[Array, 'B P']
-  prefix_lengths: Int[Array, 'B']
+  prefix_lengths: Int[Array, ' B']
   compute_logprobs: ComputeLogprobsFn = default_compute_logprobs_fn
 
   def __post_init__(self) -> None:

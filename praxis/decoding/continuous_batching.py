@@ -41,7 +41,7 @@ def sample_init_decode_state(
   max_decode_steps: int | None = None,
   top_k: int = 1,
   top_p: logit_filters.TopP | None = None,
-  prefix_lengths: Int[Array, 'S'] | None = None,
+  prefix_lengths: Int[Array, ' S'] | None = None,
   eos_id: int | Sequence[int] | None = None,
   transform_state_fn: model_fns.TransformStateFn | None = None,
 ) -> NestedMap:
@@ -161,11 +161,11 @@ def sample_decoding_step(
 
 def _append_tokens(
   state: NestedMap,
-  sampled_ids: Int[Array, 'S'],
+  sampled_ids: Int[Array, ' S'],
   logprobs: Array,
   max_prefix_len: int,
   limits: Int[Array, '*S'],
-) -> Bool[Array, 'S']:
+) -> Bool[Array, ' S']:
   """Writes the tokens of active slots; returns the mask of these slots."""
   is_active = ~state.done
   state.output_ids = jnp.where(is_active, sampled_ids, 0)

@@ -116,7 +116,7 @@ def run_blocks(
 
 def _select_best(
   state: NestedMap, num_candidates: int
-) -> tuple[NestedMap, Int[Array, 'R']]:
+) -> tuple[NestedMap, Int[Array, ' R']]:
   """Returns the state of the best samples, and the source row of each row."""
   scores = state.get(
     'prefix_scores', sample_results.sample_scores(state.logprobs)
@@ -134,7 +134,7 @@ def _select_best(
 
 
 def _take_winners_fn(
-  winners: Int[Array, 'R'], num_candidates: int
+  winners: Int[Array, ' R'], num_candidates: int
 ) -> state_transforms.StateTransform:
   """Keeps one sample of each block; the sample axis precedes time."""
 

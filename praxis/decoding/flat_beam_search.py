@@ -151,7 +151,7 @@ class FlatBeamSearch:
   hparams: FlatBeamSearchHParams
   # Right-aligned.
   prefix_ids: Int[Array, 'B P']
-  prefix_lengths: Int[Array, 'B']
+  prefix_lengths: Int[Array, ' B']
   dtype: jax.typing.DTypeLike = jnp.float32
   # The terms of scores, from logits.
   token_scores: Callable[[Float[Array, 'B K V']], Float[Array, 'B K V']] = (

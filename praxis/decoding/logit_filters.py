@@ -16,7 +16,7 @@ TopP = float | Float[Array, '...']
 def get_top_k(
   logits: Float[Array, 'B V'],
   top_k: int,
-  per_example_top_k: Int[Array, 'B'] | None,
+  per_example_top_k: Int[Array, ' B'] | None,
   top_k_recall_target: float = 1.0,
 ) -> tuple[Float[Array, 'B K'], Int[Array, 'B K']]:
   """Returns the top k logits in descending order, and their token ids.

@@ -65,11 +65,11 @@ class PerRowParams:
 
   temperature: float | Float[Array, 'G 1']
   top_p: Float[Array, 'G 1'] | None
-  top_k: Int[Array, 'G'] | None
-  max_steps: int | Int[Array, 'R']
+  top_k: Int[Array, ' G'] | None
+  max_steps: int | Int[Array, ' R']
   # Left-padded with 0; None: the ids in `SamplingOptions.eos_id` end all rows.
   stop_sequences: Int[Array, 'R *S L'] | None
-  num_candidates: Int[Array, 'R'] | None
+  num_candidates: Int[Array, ' R'] | None
   keys: RowKeys | None
 
   @classmethod

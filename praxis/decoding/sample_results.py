@@ -25,10 +25,10 @@ class PromptRows:
 
   ids: Int[Array, 'R P']
   # The column of each prompt's first token, and the one after its last token.
-  starts: Int[Array, 'R']
-  ends: Int[Array, 'R']
+  starts: Int[Array, ' R']
+  ends: Int[Array, ' R']
   # Number of tokens of the whole texts that the prompts begin.
-  original_lengths: Int[Array, 'R']
+  original_lengths: Int[Array, ' R']
   # Number of columns of the result.
   seq_len: int
   num_samples: int
@@ -143,7 +143,7 @@ def sample_scores(
 
 
 def collect_results_to_optimize_eos(
-  result: NestedMap, decode_length_shift: int | Int[Array, 'R'] = 0
+  result: NestedMap, decode_length_shift: int | Int[Array, ' R'] = 0
 ) -> NestedMap:
   """Ends each row at the column where its total log-probability is largest.
 
@@ -177,8 +177,8 @@ def collect_results_to_optimize_eos(
 
 def _left_align_prefixes(
   ids: Int[Array, 'R P'],
-  starts: Int[Array, 'R'],
-  lengths: Int[Array, 'R'],
+  starts: Int[Array, ' R'],
+  lengths: Int[Array, ' R'],
 ) -> Int[Array, 'R P']:
   """Returns left-aligned prompts, padded with 0."""
   aligned = sequence_alignment.shift_rows(ids, -starts)

@@ -50,9 +50,9 @@ class Prefix:
 
   # The prompts, and possibly columns of zeros after them.
   ids: Int[Array, 'B P']
-  lengths: Int[Array, 'B']
+  lengths: Int[Array, ' B']
   # Number of tokens of the whole texts that the prompts begin.
-  original_lengths: Int[Array, 'B']
+  original_lengths: Int[Array, ' B']
   # Number of columns of the prompts, 0 if all are empty; None: P.
   num_columns: int | None = None
 
@@ -216,9 +216,9 @@ class _SamplingLoopBody:
   def _append_tokens(
     self,
     state: NestedMap,
-    sampled_ids: Int[Array, 'R'],
+    sampled_ids: Int[Array, ' R'],
     logits: Float[Array, 'R V'],
-    sampled_logprobs: Float[Array, 'R'] | None,
+    sampled_logprobs: Float[Array, ' R'] | None,
   ) -> None:
     """Writes column step + 1 of `state`, and which rows are done.
 

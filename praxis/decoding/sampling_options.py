@@ -62,11 +62,11 @@ class SamplingOptions:
   # Raw PRNG keys, [B] or [B, 2], that replace the model's random stream.
   gumbel_prng_key: Array | None = None
   # Top-p and top-k of each prompt; None: those of the sampler.
-  per_example_top_p: Float[Array, 'B'] | None = None
-  per_example_top_k: Int[Array, 'B'] | None = None
+  per_example_top_p: Float[Array, ' B'] | None = None
+  per_example_top_k: Int[Array, ' B'] | None = None
   # The largest number of decode steps; several: cache sizes to grow through.
   max_decode_steps: int | Sequence[int] | None = None
-  per_example_max_decode_steps: Int[Array, 'B'] | None = None
+  per_example_max_decode_steps: Int[Array, ' B'] | None = None
   # Number of decode steps before an end-of-sequence id counts.
   min_decode_steps: int = 0
   # None: nothing but max_decode_steps ends a sample.
@@ -99,7 +99,7 @@ class SamplingOptions:
   ) = None
   enforce_sample_constraints: Array | None = None
   # Number of top candidates to return of each step.
-  num_per_token_logprobs: Int[Array, 'B'] | None = None
+  num_per_token_logprobs: Int[Array, ' B'] | None = None
 
   def __post_init__(self) -> None:
     if self.optimize_eos and (

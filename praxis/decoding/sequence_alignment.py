@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Num, Shaped
 
 def shift_rows(
   x: Shaped[Array, 'B ...'],
-  offsets: Int[Array, 'B'],
+  offsets: Int[Array, ' B'],
   axis: int = 1,
   fill: float = 0,
 ) -> Shaped[Array, 'B ...']:
@@ -34,7 +34,7 @@ def shift_rows(
 
 
 def right_align_tensors(
-  x: Shaped[Array, 'B ...'], lengths: Int[Array, 'B'], align_dim: int = 1
+  x: Shaped[Array, 'B ...'], lengths: Int[Array, ' B'], align_dim: int = 1
 ) -> Shaped[Array, 'B ...']:
   """Moves the first `lengths` elements of each row to its end, after zeros.
 
@@ -51,7 +51,7 @@ def right_align_tensors(
 
 def left_align_tensor(
   x: Shaped[Array, 'B T'],
-  prefix_lengths: Int[Array, 'B'],
+  prefix_lengths: Int[Array, ' B'],
   max_prefix_len: int,
   pad_value: float = 0.0,
 ) -> Shaped[Array, 'B T']:
@@ -68,7 +68,7 @@ def left_align_tensor(
 
 def left_align_kv_cache(
   x: Shaped[Array, 'B T *D'],
-  prefix_lengths: Int[Array, 'B'],
+  prefix_lengths: Int[Array, ' B'],
   max_prefix_len: int,
   pad_value: float = 0.0,
   batch_size: int = 1,
@@ -94,7 +94,7 @@ def left_align_kv_cache(
 
 
 def right_align_segment_position(
-  lengths: Int[Array, 'B'], max_length: int
+  lengths: Int[Array, ' B'], max_length: int
 ) -> Int[Array, 'B T']:
   """Returns positions of right-aligned sequences, 0 in the left padding."""
   position = jnp.arange(max_length) - (max_length - lengths)[:, jnp.newaxis]
@@ -103,7 +103,7 @@ def right_align_segment_position(
 
 def right_align_prefix_ids(
   prefix_ids: Int[Array, 'B T'],
-  prefix_lengths: Int[Array, 'B'],
+  prefix_lengths: Int[Array, ' B'],
   paddings_dtype: jax.typing.DTypeLike,
 ) -> tuple[Int[Array, 'B T'], Num[Array, 'B T']]:
   """Returns right-aligned prefixes and their paddings."""
@@ -116,8 +116,8 @@ def right_align_prefix_ids(
 def concat_suffix_and_left_align(
   decoded_tensors: Num[Array, 'R T'],
   suffix_tensors: Num[Array, 'X L'],
-  decode_end_indices: Int[Array, 'R'],
-  prefix_lengths: Int[Array, 'R'],
+  decode_end_indices: Int[Array, ' R'],
+  prefix_lengths: Int[Array, ' R'],
   max_prefix_len: int,
   num_samples: int,
   num_suffix: int,
@@ -159,6 +159,6 @@ def concat_suffix_and_left_align(
   return jnp.moveaxis(aligned, 2, 1)
 
 
-def sequence_lengths(paddings: Float[Array, 'B T']) -> Int[Array, 'B']:
+def sequence_lengths(paddings: Float[Array, 'B T']) -> Int[Array, ' B']:
   """Returns the number of tokens of each row that are not padding."""
   return jnp.sum(1 - paddings.astype(jnp.int32), axis=1)

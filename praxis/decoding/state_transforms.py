@@ -41,7 +41,7 @@ def batch_broadcast_state_fn(multiplier: int) -> StateTransform:
   )
 
 
-def right_align_state_fn(seq_lengths: Int[Array, 'B']) -> StateTransform:
+def right_align_state_fn(seq_lengths: Int[Array, ' B']) -> StateTransform:
   """Moves the first `seq_lengths` time steps of each row to its end."""
   return _over_time(
     lambda x, time_dim: sequence_alignment.right_align_tensors(
@@ -50,7 +50,7 @@ def right_align_state_fn(seq_lengths: Int[Array, 'B']) -> StateTransform:
   )
 
 
-def take_rows_fn(index: Int[Array, 'R']) -> StateTransform:
+def take_rows_fn(index: Int[Array, ' R']) -> StateTransform:
   """Replaces row i by row index[i]."""
   return _over_batch(lambda x, batch_dim: jnp.take(x, index, axis=batch_dim))
 

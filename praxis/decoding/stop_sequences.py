@@ -29,7 +29,7 @@ def end_with_sequences(
   stop_sequences: Int[Array, 'B L'],
   output_ids: Int[Array, 'B T'],
   decode_step: Int[Array, ''] | int,
-) -> Bool[Array, 'B']:
+) -> Bool[Array, ' B']:
   """Returns the rows whose stop sequence ends at column `decode_step`."""
   column = jnp.full([output_ids.shape[0], 1], decode_step)
   return end_with_any_sequence_any_position(
@@ -57,11 +57,11 @@ def end_with_any_sequence_any_position(
 
 
 def find_first_new_stop_seq_match(
-  first_new_decode_idx: Int[Array, 'B'],
+  first_new_decode_idx: Int[Array, ' B'],
   num_new_tokens: int,
   stop_sequences: Int[Array, 'B S L'],
   sequences: Int[Array, 'B T'],
-) -> Int[Array, 'B']:
+) -> Int[Array, ' B']:
   """Returns the offset of the first column where a stop sequence ends.
 
   Args:
@@ -84,10 +84,10 @@ def find_first_new_stop_seq_match(
 
 def is_end(
   eos_id: EosId,
-  new_ids: Int[Array, 'R'],
+  new_ids: Int[Array, ' R'],
   output_ids: Int[Array, 'R T'],
   column: Int[Array, ''],
-) -> Bool[Array, 'R']:
+) -> Bool[Array, ' R']:
   """Returns the rows that end at `column`.
 
   Args:

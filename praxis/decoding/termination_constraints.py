@@ -24,7 +24,7 @@ class BaseSampleTerminationConstraint(
     self,
     enforce_sample_constraints: Array | None,
     decode_loop_state: NestedMap,
-  ) -> Bool[Array, 'R']:
+  ) -> Bool[Array, ' R']:
     """Returns the mask of finished rows, including those finished before.
 
     Args:

@@ -35,7 +35,7 @@ class BaseLogitsSampler(
     ids: Int[Array, 'B K'] | None,
     temperature: Temperature,
     decode_loop_state: NestedMap | None,
-  ) -> tuple[Int[Array, 'B'], NestedMap]:
+  ) -> tuple[Int[Array, ' B'], NestedMap]:
     """Returns indices into the logits, and updates of the loop state.
 
     Args:
@@ -61,7 +61,7 @@ class DefaultCategoricalLogitsSampler(BaseLogitsSampler):
     ids: Int[Array, 'B K'] | None,
     temperature: Temperature,
     decode_loop_state: NestedMap | None,
-  ) -> tuple[Int[Array, 'B'], NestedMap]:
+  ) -> tuple[Int[Array, ' B'], NestedMap]:
     """Returns indices into the logits, and no updates; see the base class."""
     del ids, decode_loop_state
     # argmax(logits + temperature * noise) is also defined at temperature 0.
@@ -171,8 +171,8 @@ class DefaultNextTokenSampler(BaseNextTokenSampler):
     logits: Float[Array, 'B V'],
     temperature: Temperature,
     decode_loop_state: NestedMap,
-    per_example_top_p: Float[Array, 'B *one'] | None = None,
-    per_example_top_k: Int[Array, 'B'] | None = None,
+    per_example_top_p: Float[Array, ' B *one'] | None = None,
+    per_example_top_k: Int[Array, ' B'] | None = None,
     gumbel_prng_key: Array | None = None,
   ) -> NestedMap:
     """Returns new_ids, logits and updates of the loop state.
@@ -269,7 +269,7 @@ def gumbel(keys: Array, shape: Sequence[int]) -> Float[Array, 'B K']:
   return jax.vmap(lambda key: jax.random.gumbel(key, shape[1:]))(keys)
 
 
-def take(x: Shaped[Array, 'B K'], index: Int[Array, 'B']) -> Array:
+def take(x: Shaped[Array, 'B K'], index: Int[Array, ' B']) -> Array:
   """Returns x[i, index[i]] of each row i, its last entry if that is beyond.
 
   The tokens of a prompt may be beyond the vocabulary of the logits.
@@ -284,12 +284,12 @@ def sample_from_top_k_and_top_p(
   temperature: Temperature,
   top_k: int,
   top_p: logit_filters.TopP | None = None,
-  per_example_top_k: Int[Array, 'B'] | None = None,
+  per_example_top_k: Int[Array, ' B'] | None = None,
   global_normalize: bool = False,
   top_k_recall_target: float = 1.0,
   logits_sampler: BaseLogitsSampler | None = None,
   decode_loop_state: NestedMap | None = None,
-) -> tuple[Int[Array, 'B'], Float[Array, 'B']]:
+) -> tuple[Int[Array, ' B'], Float[Array, ' B']]:
   """Returns sampled tokens and their log-probabilities within the top k.
 
   Args:
@@ -333,7 +333,7 @@ def sample_from_top_p_given_top_k(
   logits_sum: Float[Array, 'B 1'] | None = None,
   logits_sampler: BaseLogitsSampler | None = None,
   decode_loop_state: NestedMap | None = None,
-) -> tuple[Int[Array, 'B'], Float[Array, 'B']]:
+) -> tuple[Int[Array, ' B'], Float[Array, ' B']]:
   """Returns sampled tokens and their log-probabilities within the top k.
 
   Args:

@@ -60,7 +60,7 @@ class MultitaskResidualAdapter(base_layer.BaseLayer):
   def __call__(
     self,
     inputs: Float[Array, 'B *T D'],
-    paddings: Num[Array, 'B *T'] | None = None,
+    paddings: Num[Array, ' B *T'] | None = None,
     tasks: Int[Array, '...'] | None = None,
     add_residual: bool = True,
   ) -> Float[Array, 'B *T D']:

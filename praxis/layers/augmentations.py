@@ -88,9 +88,9 @@ class TemporalShifting(base_layer.BaseLayer):
 
   def __call__(
     self,
-    features: Float[Array, 'B *rest'],
+    features: Float[Array, ' B *rest'],
     paddings: Num[Array, 'B ...'] | None = None,
-  ) -> tuple[Float[Array, 'B *rest'], Num[Array, 'B ...'] | None]:
+  ) -> tuple[Float[Array, ' B *rest'], Num[Array, 'B ...'] | None]:
     """Returns shifted signals and paddings; vacated samples are 0 and padding.
 
     Args:
@@ -119,11 +119,11 @@ class TemporalShifting(base_layer.BaseLayer):
 
   def _shift(
     self,
-    signals: Num[Array, 'B *rest'],
-    shifts: Int[Array, 'B'],
+    signals: Num[Array, ' B *rest'],
+    shifts: Int[Array, ' B'],
     max_shift: int,
     fill: float,
-  ) -> Num[Array, 'B *rest']:
+  ) -> Num[Array, ' B *rest']:
     """Returns each signal shifted left; slices are cheaper than gathers."""
     widths = [(0, 0)] * signals.ndim
     widths[self.axis] = (max_shift, max_shift)

@@ -95,6 +95,6 @@ class ArrayLookup(base_layer.BaseLayer):
   """Gathers rows of a table; used by embeddings."""
 
   def __call__(
-    self, x: Shaped[Array, 'V *rest'], idx: Int[Array, '*shape']
+    self, x: Shaped[Array, ' V *rest'], idx: Int[Array, '*shape']
   ) -> Shaped[Array, '*shape *rest']:
     return x[idx]

@@ -95,7 +95,7 @@ class BregmanPCA(BregmanSettings):
 
   def reconstruct(
     self, coefficients: Float[Array, 'B K']
-  ) -> Float[Array, 'B *D']:
+  ) -> Float[Array, ' B *D']:
     """Returns the approximate inputs with these coefficients."""
     return self._activate(
       _preactivations(
@@ -106,9 +106,9 @@ class BregmanPCA(BregmanSettings):
   def bregman_loss_fn(
     self,
     coefficients: Float[Array, 'B K'],
-    components: Float[Array, 'K *D'],
-    mean: Float[Array, '1 *D'],
-    labels: Float[Array, 'B *D'],
+    components: Float[Array, ' K *D'],
+    mean: Float[Array, ' 1 *D'],
+    labels: Float[Array, ' B *D'],
   ) -> Float[Array, '']:
     """Returns the mean Bregman divergence of labels and reconstructions.
 
@@ -139,13 +139,13 @@ class BregmanPCA(BregmanSettings):
     """Returns the gradient of `bregman_loss_fn` wrt the coefficients."""
     return jax.grad(self.bregman_loss_fn, argnums=0)(*args)
 
-  def components_grad_fn(self, *args: Array) -> Float[Array, 'K *D']:
+  def components_grad_fn(self, *args: Array) -> Float[Array, ' K *D']:
     """Returns the gradient of `bregman_loss_fn` wrt the components."""
     return jax.grad(self.bregman_loss_fn, argnums=1)(*args)
 
   def __call__(
-    self, inputs: Float[Array, 'B *D'], mask: Num[Array, 'B ...'] | None = None
-  ) -> tuple[Float[Array, 'B *D'], Float[Array, 'B K']]:
+    self, inputs: Float[Array, ' B *D'], mask: Num[Array, 'B ...'] | None = None
+  ) -> tuple[Float[Array, ' B *D'], Float[Array, 'B K']]:
     """Returns inputs and coefficients; training updates the components.
 
     Args:
@@ -169,8 +169,8 @@ class BregmanPCA(BregmanSettings):
     return inputs, coefficients.astype(inputs.dtype)
 
   def _update_mean(
-    self, mean: Float[Array, '1 *D'], labels: Float[Array, 'B *D']
-  ) -> Float[Array, '1 *D']:
+    self, mean: Float[Array, ' 1 *D'], labels: Float[Array, ' B *D']
+  ) -> Float[Array, ' 1 *D']:
     _, is_active = self.base_learning_rate(self.get_var('step'))
     rate = is_active * (1.0 - self.mean_beta)
     batch_mean = self._invert(jnp.mean(labels, axis=0, keepdims=True))
@@ -181,10 +181,10 @@ class BregmanPCA(BregmanSettings):
   def _update_components(
     self,
     coefficients: Float[Array, 'B K'],
-    components: Float[Array, 'K *D'],
-    mean: Float[Array, '1 *D'],
-    labels: Float[Array, 'B *D'],
-  ) -> Float[Array, 'K *D']:
+    components: Float[Array, ' K *D'],
+    mean: Float[Array, ' 1 *D'],
+    labels: Float[Array, ' B *D'],
+  ) -> Float[Array, ' K *D']:
     step = self.get_var('step')
     rate, is_active = self.base_learning_rate(step)
     gradient = self.components_grad_fn(coefficients, components, mean, labels)
@@ -198,9 +198,9 @@ class BregmanPCA(BregmanSettings):
 
   def _find_coefficients(
     self,
-    components: Float[Array, 'K *D'],
-    mean: Float[Array, '1 *D'],
-    labels: Float[Array, 'B *D'],
+    components: Float[Array, ' K *D'],
+    mean: Float[Array, ' 1 *D'],
+    labels: Float[Array, ' B *D'],
   ) -> Float[Array, 'B K']:
     """Returns the coefficients of `labels`, by gradient descent from 0."""
 
@@ -275,9 +275,9 @@ class BregmanPCA(BregmanSettings):
 
 def _preactivations(
   coefficients: Float[Array, 'B K'],
-  components: Float[Array, 'K *D'],
-  mean: Float[Array, '1 *D'],
-) -> Float[Array, 'B *D']:
+  components: Float[Array, ' K *D'],
+  mean: Float[Array, ' 1 *D'],
+) -> Float[Array, ' B *D']:
   return jnp.tensordot(coefficients, components, 1) + mean
 
 

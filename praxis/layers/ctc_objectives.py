@@ -52,7 +52,7 @@ def ctc_loss_with_alignments(
   labelpaddings: Num[AnyArray, 'B N'],
   blank_id: int = 0,
   logepsilon: float = -1e5,
-) -> tuple[Float[Array, 'B'], CtcAlignments]:
+) -> tuple[Float[Array, ' B'], CtcAlignments]:
   """Returns the loss of each sequence and the alignment of its labels.
 
   Args:
@@ -109,7 +109,7 @@ def is_valid_ctc_seq(
   logitpaddings: Num[AnyArray, 'B T'],
   labels: Int[AnyArray, 'B N'],
   labelpaddings: Num[AnyArray, 'B N'],
-) -> Float[Array, 'B']:
+) -> Float[Array, ' B']:
   """Returns 1 for sequences with enough frames for their labels, else 0.
 
   Repeated labels need a blank between them. The loss of a sequence that is too
@@ -130,7 +130,7 @@ def is_valid_ctc_seq(
 def frame_alignment_to_label_alignment(
   frame_alignment: Int[AnyArray, 'B T'],
   frame_paddings: Num[AnyArray, 'B T'],
-) -> tuple[Int[Array, 'B T'], Int[Array, 'B']]:
+) -> tuple[Int[Array, 'B T'], Int[Array, ' B']]:
   """Returns the first frame of each label, and the number of labels.
 
   Args:
@@ -183,7 +183,7 @@ def forced_alignment(
 
 
 def _shift_left(
-  values: Shaped[Array, '*T B N'], offsets: Int[Array, 'B'], fill: float | int
+  values: Shaped[Array, '*T B N'], offsets: Int[Array, ' B'], fill: float | int
 ) -> Shaped[Array, '*T B N']:
   """Returns each row shifted left by its offset, padded with `fill`."""
   source = jnp.arange(values.shape[-1]) + offsets[:, None]
@@ -205,8 +205,8 @@ def _state_logprobs(
 
 def _best_path(
   state_logprobs: Float[Array, 'T B S'],
-  num_frames: Int[Array, 'B'],
-  num_labels: Int[Array, 'B'],
+  num_frames: Int[Array, ' B'],
+  num_labels: Int[Array, ' B'],
   logepsilon: float,
 ) -> Int[Array, 'B T']:
   """Returns the greedy monotonic path that visits every state."""

@@ -142,7 +142,7 @@ class GroupedQueryAttention(
     *,
     atten_mask: Shaped[Array, '...'],
     time_step: Int[Array, ''] | int,
-    segment_pos: Int[Array, 'B *L'] | None,
+    segment_pos: Int[Array, ' B *L'] | None,
     is_cross_attention: bool = False,
   ) -> Float[Array, 'B *L D']:
     """Returns the attended values for one or several decoding steps.

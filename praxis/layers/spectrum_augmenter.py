@@ -88,7 +88,7 @@ class SpectrumAugmenter(base_layer.BaseLayer):
 
   def _random_mask(
     self,
-    lengths: Int[Array, 'B'],
+    lengths: Int[Array, ' B'],
     size: int,
     num_masks: int,
     *,

@@ -150,7 +150,7 @@ class SSMGated(SSMTransformer):
     self,
     inputs: Float[Array, 'B *L D'],
     outputs: Float[Array, 'B *L D'],
-    paddings: Num[Array, 'B *L'] | None,
+    paddings: Num[Array, ' B *L'] | None,
   ) -> Float[Array, 'B *L D']:
     normed = norm_placement.apply_norm(
       self,

@@ -83,8 +83,8 @@ class StochasticResidual(base_layer.BaseLayer):
       )
 
   def __call__(
-    self, inputs: Float[Array, 'B *rest'], residual: Float[Array, 'B *rest']
-  ) -> Float[Array, 'B *rest']:
+    self, inputs: Float[Array, ' B *rest'], residual: Float[Array, ' B *rest']
+  ) -> Float[Array, ' B *rest']:
     branch = residual
     if not self.do_eval and self.survival_prob != 1.0:
       shape = [inputs.shape[0]] + [1] * (inputs.ndim - 1)

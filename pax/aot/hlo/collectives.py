@@ -81,7 +81,7 @@ class MeshTopology:
   # Sides of a slice's torus.
   torus: tuple[int, ...]
   # Host of each GPU: GPU hosts count as slices. None for other platforms.
-  hosts: Int[np.ndarray, 'devices'] | None = None
+  hosts: Int[np.ndarray, ' devices'] | None = None
 
   @classmethod
   def from_mesh(
@@ -288,7 +288,7 @@ def _sent_bytes(
 
 
 def _torus_extent(
-  ids: Int[np.ndarray, 'devices'], topology: MeshTopology
+  ids: Int[np.ndarray, ' devices'], topology: MeshTopology
 ) -> tuple[int, bool]:
   """Dimensions of the torus that a group spans, and whether they wrap around.
 

@@ -58,8 +58,8 @@ class MaskedLmDataAugmenter(base_hyperparams.FiddleBaseParameterizable):
       )
 
   def __call__(
-    self, ids: Int32[np.ndarray, 'T'], random: np.random.Generator
-  ) -> tuple[Int32[np.ndarray, 'T'], Float32[np.ndarray, 'T']]:
+    self, ids: Int32[np.ndarray, ' T'], random: np.random.Generator
+  ) -> tuple[Int32[np.ndarray, ' T'], Float32[np.ndarray, ' T']]:
     """Returns the masked ids, and 1 where a token is to be predicted."""
     uniform = random.random(len(ids))
     tokens = random.integers(
@@ -74,7 +74,7 @@ class MaskedLmDataAugmenter(base_hyperparams.FiddleBaseParameterizable):
     return masked_ids.astype(np.int32), masked_pos.astype(np.float32)
 
   @functools.cached_property
-  def _random_ids(self) -> Int32[np.ndarray, 'V']:
+  def _random_ids(self) -> Int32[np.ndarray, ' V']:
     """The ids that random tokens have."""
     ids = np.arange(self.vocab_size, dtype=np.int32)
     return np.setdiff1d(ids, np.asarray(self.random_avoid_ids, np.int32))

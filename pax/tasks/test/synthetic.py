@@ -50,8 +50,8 @@ class ClusteredPoints(indexed.IndexedInput):
 
   def read(
     self,
-    indices: Int64[np.ndarray, 'N'],
-    positions: Int64[np.ndarray, 'N'],
+    indices: Int64[np.ndarray, ' N'],
+    positions: Int64[np.ndarray, ' N'],
   ) -> NestedMap:
     del positions
     labels = indices % self.num_classes

@@ -93,8 +93,8 @@ class BaseImageNetInput(indexed.IndexedInput):
 
   def read(
     self,
-    indices: Int64[np.ndarray, 'N'],
-    positions: Int64[np.ndarray, 'N'],
+    indices: Int64[np.ndarray, ' N'],
+    positions: Int64[np.ndarray, ' N'],
   ) -> NestedMap:
     examples = list(self._pool.map(self._read_example, indices, positions))
     batch = NestedMap(

@@ -69,7 +69,7 @@ class CausalDepthwiseConv1D(base_layer.BaseLayer):
     inputs: Float[Array, '...'],
     axis: int,
     step: Int[Array, ''] | int,
-    segment_pos: Int[Array, 'B'] | None = None,
+    segment_pos: Int[Array, ' B'] | None = None,
   ) -> Float[Array, '...']:
     """Returns the convolved step `step`, without the time axis.
 

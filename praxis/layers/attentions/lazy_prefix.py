@@ -180,7 +180,7 @@ class DotProductAttentionWithLPB(dot_product.DotProductAttention):
     *,
     atten_mask: Float[Array, '...'],
     time_step: Int[Array, ''] | int,
-    segment_pos: Int[Array, 'B *L'] | None,
+    segment_pos: Int[Array, ' B *L'] | None,
     is_cross_attention: bool = False,
   ) -> Float[Array, 'B *L D']:
     """Returns the attended values; see `DotProductAttention.extend_step`.

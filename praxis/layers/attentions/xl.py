@@ -139,7 +139,7 @@ def _content_logits(
 def _position_logits(
   layer: dot_product.DotProductAttention,
   query: attention_core.QueryHeads,
-  distances: Int[Array, 'P'],
+  distances: Int[Array, ' P'],
 ) -> Float[Array, 'B N T P']:
   """Returns (q + v) r for each distance, query minus key index."""
   if layer.use_bias:

@@ -71,7 +71,7 @@ def attend(
 
 def key_indices(
   ring: Ring, device: Array | int, length: int
-) -> Int[Array, 'T']:
+) -> Int[Array, ' T']:
   """Returns the indices in the sequence of a device's queries and keys."""
   if not ring.balanced:
     return device * length + jnp.arange(length)

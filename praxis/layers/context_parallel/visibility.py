@@ -22,14 +22,14 @@ class KeyVisibility(NamedTuple):
   """
 
   # Index of each query in the sequence.
-  query_index: Int[Array, 'T']
+  query_index: Int[Array, ' T']
   # Index of the first visible key of each query; later ones are visible up to
   # the query's own index.
   first_key: Int[Array, '#B T'] | None = None
   # Additive, of these queries and all keys; see attentions.masks.
   mask: Float[Array, '#B #T S'] | None = None
 
-  def is_masked(self, key_index: Int[Array, 'C']) -> Bool[Array, '#B #T C']:
+  def is_masked(self, key_index: Int[Array, ' C']) -> Bool[Array, '#B #T C']:
     """Returns which keys, at consecutive indices, each query does not see."""
     if self.mask is not None:
       columns = jax.lax.dynamic_slice_in_dim(

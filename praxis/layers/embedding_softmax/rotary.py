@@ -77,7 +77,7 @@ class RotaryPositionalEmbedding(PositionalEmbedding):
 
 def timescales(
   size: int, min_timescale: float | int, max_timescale: float | int
-) -> Float[Array, 'half']:
+) -> Float[Array, ' half']:
   """Returns the timescales: positions per radian of each channel pair."""
   half = size // 2
   ratio = max_timescale / min_timescale
@@ -87,7 +87,7 @@ def timescales(
 def rotate(
   inputs: Float[Array, 'B *S H'],
   position: Int[Array, '#B *T'],
-  timescale: Float[Array, 'half'],
+  timescale: Float[Array, ' half'],
 ) -> Float[Array, 'B *S H']:
   """Returns the inputs with rotated channel pairs, in float32.
 

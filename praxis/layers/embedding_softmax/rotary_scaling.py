@@ -23,7 +23,7 @@ class LinearRotaryScaling(base_layer.BaseLayer):
   def setup(self) -> None:
     _check_factor(self.factor)
 
-  def __call__(self, timescale: Float[Array, 'half']) -> Float[Array, 'half']:
+  def __call__(self, timescale: Float[Array, ' half']) -> Float[Array, ' half']:
     """Returns the scaled timescales, in positions."""
     return timescale * self.factor
 
@@ -54,7 +54,7 @@ class Llama3RotaryScaling(base_layer.BaseLayer):
         'turns in original_max_position positions'
       )
 
-  def __call__(self, timescale: Float[Array, 'half']) -> Float[Array, 'half']:
+  def __call__(self, timescale: Float[Array, ' half']) -> Float[Array, ' half']:
     """Returns the scaled timescales, in positions."""
     turns = self.original_max_position / (2 * math.pi * timescale)
     span = self.high_freq_factor - self.low_freq_factor

@@ -103,7 +103,7 @@ class ClassificationModel(base_model.BaseModel):
     """Returns ({}, [], {})."""
     return NestedMap(), [], NestedMap()
 
-  def _features(self, inputs: Float[Array, 'B *D']) -> Float[Array, 'B F']:
+  def _features(self, inputs: Float[Array, ' B *D']) -> Float[Array, 'B F']:
     """Returns the network's features, averaged over spatial dimensions."""
     features = self.network(inputs)
     return jnp.mean(features, axis=tuple(range(1, features.ndim - 1)))

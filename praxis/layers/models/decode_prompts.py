@@ -65,7 +65,7 @@ def batch_paddings(
 
 def _lengths_and_causal_mask(
   batch: NestedMap, model_type: LanguageModelType, dtype: jax.typing.DTypeLike
-) -> tuple[Int[Array, 'B'], Int[Array, 'B T'] | None]:
+) -> tuple[Int[Array, ' B'], Int[Array, 'B T'] | None]:
   """Returns the prompts' lengths and a prefix model's causal_attention_mask."""
   is_prefix_model = model_type == LanguageModelType.PREFIX
   indicator = batch.get('inputs_indicator') if is_prefix_model else None
@@ -107,7 +107,7 @@ def _result_length(hparams: DecoderHParams, prompt_len: int) -> int:
 
 def _prefilled(
   ids: Int[Array, 'B P'],
-  lengths: Int[Array, 'B'],
+  lengths: Int[Array, ' B'],
   causal_mask: Int[Array, 'B P'] | None,
   dtype: jax.typing.DTypeLike,
 ) -> NestedMap:
@@ -132,7 +132,7 @@ def _prefilled(
 
 def _token_by_token(
   ids: Int[Array, 'B P'],
-  lengths: Int[Array, 'B'],
+  lengths: Int[Array, ' B'],
   causal_mask: Int[Array, 'B P'] | None,
 ) -> NestedMap:
   """Returns left-aligned prompts; the prefill reads a single padding."""

@@ -138,7 +138,7 @@ class SequenceModelDPO(base_model.BaseModel):
 def compute_dpo_loss_helper(
   model: base_model.BaseModel,
   predictions: NestedMap,
-  weights: Float[Array, 'B'] | None = None,
+  weights: Float[Array, ' B'] | None = None,
 ) -> tuple[NestedMap, dict[str, Any]]:
   """Returns ({'total_loss': (loss, number of pairs)}, {}).
 
@@ -200,7 +200,7 @@ def add_hist(
   )
 
 
-def _log_probability(output: NestedMap) -> Float[Array, 'B']:
+def _log_probability(output: NestedMap) -> Float[Array, ' B']:
   """Returns the log-probability of the labels from a softmax's output.
 
   Raises:

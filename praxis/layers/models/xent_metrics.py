@@ -96,7 +96,7 @@ def weighted_scalars(
 def strict_accuracy(
   is_correct: Bool[Array, 'B T'],
   weights: Float[Array, 'B T'],
-  example_weights: Num[Array, 'B'] | Bool[Array, 'B'],
+  example_weights: Num[Array, ' B'] | Bool[Array, ' B'],
 ) -> tuple[Float[Array, ''], Float[Array, '']]:
   """Returns the share of examples without a wrong token, and their number."""
   is_all_correct = ~jnp.any((weights > 0) & ~is_correct, axis=-1)

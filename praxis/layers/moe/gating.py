@@ -58,7 +58,7 @@ class ExpertAssignment:
       for mask, gate in zip(self.masks, self.gates, strict=True)
     )
 
-  def relative_expert_load(self) -> Float[Array, 'E']:
+  def relative_expert_load(self) -> Float[Array, ' E']:
     """Returns the tokens per expert relative to an equal share."""
     load = sum(jnp.sum(mask, axis=(0, 1)) for mask in self.masks)
     return load / jnp.maximum(jnp.mean(load), 1.0)

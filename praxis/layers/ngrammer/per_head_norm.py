@@ -96,7 +96,7 @@ class NgrammerStub(PerHeadNorm):
     step: int | Int[Array, ''],
     merge_heads: bool | None = True,
     attention_score: Float[Array, 'B N L'] | None = None,
-  ) -> Float[Array, 'B *E']:
+  ) -> Float[Array, ' B *E']:
     """Returns the output of `__call__` at `step`.
 
     Args:

@@ -200,7 +200,7 @@ class VQNgrammer(base_layer.BaseLayer):
     step: int | Int[Array, ''],
     merge_heads: bool | None = True,
     attention_score: Float[Array, 'B N L'] | None = None,
-  ) -> Float[Array, 'B *E']:
+  ) -> Float[Array, ' B *E']:
     """Returns the output at `step`; inputs after `step` are ignored.
 
     Args:
@@ -300,7 +300,7 @@ class VQNgrammer(base_layer.BaseLayer):
     means = self.vq_layer.centroids()
     heads = self.vq_layer.split_heads(emb_var[None])[0]
 
-    def nearest_clusters(token: Float[Array, 'N H']) -> Int[Array, 'N']:
+    def nearest_clusters(token: Float[Array, 'N H']) -> Int[Array, ' N']:
       distances = vector_quantization.squared_distances(token, means)
       return jnp.argmin(distances, axis=-1).astype(jnp.int32)
 

@@ -56,7 +56,10 @@ class BatchNorm(BaseNormalization):
   def compute_and_update_moments(
     self, inputs: Float[Array, '*B D'], paddings: Num[Array, '*B 1']
   ) -> tuple[
-    Float[Array, 'D'], Float[Array, 'D'], Float[Array, 'D'], Float[Array, 'D']
+    Float[Array, ' D'],
+    Float[Array, ' D'],
+    Float[Array, ' D'],
+    Float[Array, ' D'],
   ]:
     """Returns mean, variance, beta and 1 + gamma to normalize with.
 
@@ -77,11 +80,11 @@ class BatchNorm(BaseNormalization):
       mean, variance = averages
     return mean, variance, *self._offset_and_scale()
 
-  def _update_average(self, name: str, value: Float[Array, 'D']) -> None:
+  def _update_average(self, name: str, value: Float[Array, ' D']) -> None:
     average = self.get_var(name) * self.decay + value * (1.0 - self.decay)
     self.update_var(name, average)
 
-  def _offset_and_scale(self) -> tuple[Float[Array, 'D'], Float[Array, 'D']]:
+  def _offset_and_scale(self) -> tuple[Float[Array, ' D'], Float[Array, ' D']]:
     beta, scale = self.theta.beta, 1.0 + self.theta.gamma
     if self.use_moving_avg_in_training:
       return jnp.zeros_like(beta), jnp.ones_like(scale)

@@ -111,7 +111,7 @@ class BroadcastInputs:
       treedef=treedef,
     )
 
-  def gather(self, microbatches: Int[Array, 'S']) -> list[Array]:
+  def gather(self, microbatches: Int[Array, ' S']) -> list[Array]:
     """Returns the batched arguments of each stage's microbatch, [S, ...]."""
     return [x[microbatches] for x in self.batched]
 

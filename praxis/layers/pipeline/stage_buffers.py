@@ -48,7 +48,7 @@ def set_stage(
 
 
 def select(
-  condition: Bool[Array, 'S'], tree: NestedJTensor, other: NestedJTensor
+  condition: Bool[Array, ' S'], tree: NestedJTensor, other: NestedJTensor
 ) -> NestedJTensor:
   """Returns the values of `tree` at stages where true, else of `other`."""
   return jax.tree.map(
@@ -109,5 +109,5 @@ def nans_like(tree: NestedJTensor) -> NestedJTensor:
   return jax.tree.map(fill, tree)
 
 
-def _expand(x: Bool[Array, 'S'], rank: int) -> Bool[Array, 'S ...']:
+def _expand(x: Bool[Array, ' S'], rank: int) -> Bool[Array, 'S ...']:
   return x.reshape(-1, *[1] * (rank - 1))

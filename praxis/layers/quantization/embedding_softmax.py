@@ -231,8 +231,8 @@ def _dequantized_rows(
 def _dequantize_rows(
   rows: Shaped[Array, '...'],
   ids: Int[Array, '*B'],
-  scale: Shaped[Array, 'V *blocks'],
-  zero_point: Shaped[Array, 'V *blocks'] | None,
+  scale: Shaped[Array, ' V *blocks'],
+  zero_point: Shaped[Array, ' V *blocks'] | None,
 ) -> Shaped[Array, '...']:
   """Returns quantized rows, dequantized with the scales of their classes."""
   dequantized = rows * scale[ids][..., None]

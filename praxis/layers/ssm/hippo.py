@@ -39,9 +39,9 @@ def make_nplr_hippo(
 def make_dplr_hippo(
   n: int, hippo_type: str
 ) -> tuple[
-  Complex[np.ndarray, 'N'],
-  Complex[np.ndarray, 'N'],
-  Complex[np.ndarray, 'N'],
+  Complex[np.ndarray, ' N'],
+  Complex[np.ndarray, ' N'],
+  Complex[np.ndarray, ' N'],
   Complex[np.ndarray, 'N N'],
 ]:
   """Returns the DPLR form: eigenvalues Λ of A + P Pᵀ, V*P, V*B, and V.

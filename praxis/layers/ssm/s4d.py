@@ -193,7 +193,7 @@ class SSM(base_layer.BaseLayer):
     """Returns the shape of the state of one example."""
     return (self.nheads, self.dim)
 
-  def _eigenvalues(self, n: int) -> Complex[Array, 'N']:
+  def _eigenvalues(self, n: int) -> Complex[Array, ' N']:
     """Returns the diagonal of A."""
     for suffix, hippo_kind in (('legs', 'LegS'), ('lagt', 'LagT')):
       if self.hippo_type.endswith(suffix):

@@ -43,7 +43,7 @@ def s4d_discretize(
 def s4d_kernel_zoh(
   c: Complex[Array, 'N D'],
   a: Complex[Array, 'N D'],
-  l: Num[Array, 'L'],  # noqa: E741
+  l: Num[Array, ' L'],  # noqa: E741
   step: Float[Array, '1 D'],
 ) -> Float[Array, 'L D']:
   """Returns the convolution kernel of the zero-order hold at lags `l`.

@@ -34,7 +34,9 @@ class S5(SSM):
 
   def init_s5_abc(
     self, nh: int, suffix: str = ''
-  ) -> tuple[Complex[Array, 'N'], Complex[Array, 'N D'], Complex[Array, 'D N']]:
+  ) -> tuple[
+    Complex[Array, ' N'], Complex[Array, 'N D'], Complex[Array, 'D N']
+  ]:
     """Creates B and C with `nh` states; returns the diagonal A, B and C."""
     split = self.weight_split_dims_mapping.wt
     b = self._create_complex('B', suffix, [nh, self.dim], split)
@@ -75,7 +77,7 @@ class S5(SSM):
     )
     return state, outputs + self.get_var('D') * inputs
 
-  def _discretize(self) -> tuple[Complex[Array, 'N'], Complex[Array, 'N D']]:
+  def _discretize(self) -> tuple[Complex[Array, ' N'], Complex[Array, 'N D']]:
     """Returns the discretized A and B."""
     b = self.bmat if self.uses_input_matrix else jnp.ones(self.bmat.shape)
     return s5_kernels.s5_discretize(self.amat, b, self.step_size)

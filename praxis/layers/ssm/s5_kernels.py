@@ -9,8 +9,8 @@ from jaxtyping import Array, Complex, Float, Inexact
 
 
 def s5_discretize(
-  a: Complex[Array, 'N'], b: Inexact[Array, 'N D'], step: float
-) -> tuple[Complex[Array, 'N'], Complex[Array, 'N D']]:
+  a: Complex[Array, ' N'], b: Inexact[Array, 'N D'], step: float
+) -> tuple[Complex[Array, ' N'], Complex[Array, 'N D']]:
   """Returns A and B discretized by zero-order hold."""
   abar = jnp.exp(step * a)
   return abar, ((abar - 1) / a)[:, None] * b
@@ -30,10 +30,10 @@ def binary_operator(
 
 def s5_parallel_scan(
   params: tuple[
-    Complex[Array, 'N'],
+    Complex[Array, ' N'],
     Complex[Array, 'N D'],
     Complex[Array, 'D N'],
-    Float[Array, 'D'],
+    Float[Array, ' D'],
   ],
   input_sequence: Float[Array, 'B L D'],
 ) -> Float[Array, 'B L D']:
@@ -51,7 +51,7 @@ def s5_parallel_scan(
 
 
 def s5_step(
-  ab: Complex[Array, 'N'],
+  ab: Complex[Array, ' N'],
   bb: Complex[Array, 'N D'],
   cb: Complex[Array, 'D N'],
   u_k: Float[Array, 'B D'],

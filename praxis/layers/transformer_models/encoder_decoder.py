@@ -252,7 +252,7 @@ class TransformerEncoderDecoder(decode_states.DecodeStateContainer):
     model_losses.add_aux_losses(self, output)
     return output
 
-  def extend_step(self, targets: Int[Array, 'B *P']) -> NestedMap:
+  def extend_step(self, targets: Int[Array, ' B *P']) -> NestedMap:
     """Returns the probabilities of the tokens after one decoding step.
 
     Several samples may continue one example: B is then a multiple of the batch

@@ -255,7 +255,7 @@ def _segment_step_mask(
   inputs: Float[Array, 'B *L D'],
   time_step: Int[Array, ''] | int,
   seq_len: int,
-  segment_pos: Int[Array, 'B *L'] | None,
+  segment_pos: Int[Array, ' B *L'] | None,
 ) -> Float[Array, '#B 1 *L S']:
   """Returns the mask of L steps, or of one step without the dimension L."""
   num_steps = 1 if inputs.ndim == 2 else inputs.shape[1]

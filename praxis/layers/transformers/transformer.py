@@ -136,7 +136,7 @@ class Transformer(decode_states.DecodeStateContainer):
     inputs: Float[Array, 'B *L D'],
     *,
     time_step: Int[Array, ''] | int,
-    segment_pos: Int[Array, 'B *L'] | None = None,
+    segment_pos: Int[Array, ' B *L'] | None = None,
     attention_mask: Float[Array, '...'],
     cross_attention_mask: Float[Array, '...'] | None = None,
   ) -> Float[Array, 'B *L D']:
@@ -253,7 +253,7 @@ class Transformer(decode_states.DecodeStateContainer):
     self,
     attend: Callable[[Array], tuple[Array, Array | None]],
     inputs: Float[Array, 'B *L D'],
-    paddings: Num[Array, 'B *L'] | None,
+    paddings: Num[Array, ' B *L'] | None,
     prefix: str = '',
   ) -> tuple[Float[Array, 'B *L D'], Array | None]:
     """Applies norms, attention and the residual connection by norm_policy."""

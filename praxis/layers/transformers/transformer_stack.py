@@ -26,7 +26,7 @@ class StepContext(NamedTuple):
   """The inputs that all layers of a stack share in decoding steps."""
 
   time_step: Int[Array, ''] | int
-  segment_pos: Int[Array, 'B *L'] | None
+  segment_pos: Int[Array, ' B *L'] | None
   atten_mask: Float[Array, '#B 1 *L S'] | None
   cross_paddings: Num[Array, 'B C'] | None
   cross_segment_mask: Float[Array, '#B 1 C'] | None
@@ -73,7 +73,7 @@ class TransformerStack(decode_states.DecodeStateContainer):
     inputs: Float[Array, 'B *L D'],
     *,
     time_step: Int[Array, ''] | int,
-    segment_pos: Int[Array, 'B *L'] | None = None,
+    segment_pos: Int[Array, ' B *L'] | None = None,
     atten_mask: Float[Array, '#B 1 *L S'] | None = None,
     cross_paddings: Num[Array, 'B C'] | None = None,
     cross_segment_mask: Float[Array, '#B 1 C'] | None = None,

@@ -80,9 +80,9 @@ class GroupNormSpatial(normalizations.GroupNorm):
 
   def __call__(
     self,
-    inputs: Float[Array, 'B *rest'],
+    inputs: Float[Array, ' B *rest'],
     paddings: Num[Array, 'B T'] | None = None,
-  ) -> Float[Array, 'B *rest']:
+  ) -> Float[Array, ' B *rest']:
     """Returns the normalized inputs; paddings are ignored."""
     frames = inputs.reshape(-1, *inputs.shape[1 + self.num_ignored_dims :])
     return super().__call__(frames).reshape(inputs.shape)

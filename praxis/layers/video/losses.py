@@ -34,7 +34,7 @@ _TOTALS = {
 
 
 def r1_gradient_penalty(
-  inputs: Float[Array, 'B *rest'],
+  inputs: Float[Array, ' B *rest'],
   logits_fn: Callable[[Array], Array],
   grad_penalty_cost: float = 10.0,
 ) -> tuple[Float[Array, '...'], Float[Array, '']]:

@@ -158,7 +158,7 @@ class ParallelTransformer(transformers.Transformer):
     self,
     attend: Callable[[Array], tuple[Array, Array | None]],
     inputs: _Inputs,
-    paddings: Num[Array, 'B *L'] | None,
+    paddings: Num[Array, ' B *L'] | None,
     prefix: str = '',
   ) -> tuple[_Inputs, Array | None]:
     del paddings, prefix

@@ -160,8 +160,8 @@ class MnistDatasetInput(indexed.IndexedInput):
 
   def read(
     self,
-    indices: Int64[np.ndarray, 'N'],
-    positions: Int64[np.ndarray, 'N'],
+    indices: Int64[np.ndarray, ' N'],
+    positions: Int64[np.ndarray, ' N'],
   ) -> NestedMap:
     del positions
     images = self._digits.images[indices, :, :, None]
