@@ -95,6 +95,9 @@ class StopAt:
     self._left -= 1
     return self._left < 0
 
+  def save_requested(self):
+    return False
+
   def raise_if_requested(self):
     pass
 
