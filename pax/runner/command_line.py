@@ -8,7 +8,7 @@ import difflib
 import re
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from absl import flags
 
@@ -68,6 +68,10 @@ class CheckedOptions:
         if not value_domains.is_valid(field, item):
           raise UsageError(_invalid_value(field, '', item))
 
+  def expand_files(self) -> Self:
+    """Returns the options with the content of files that flags name."""
+    return self
+
 
 def words(text: str) -> Any:
   """Returns the dataclass field of the words that are no flags.
@@ -118,7 +122,9 @@ def parse(
     arguments[words_field.name] = tuple(other_words)
   elif other_words:
     raise UsageError(_no_flag(other_words[0]))
-  return options(**arguments)
+  parsed = options(**arguments)
+  is_checked = isinstance(parsed, CheckedOptions)
+  return parsed.expand_files() if is_checked else parsed
 
 
 def define_flags(

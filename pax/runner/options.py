@@ -6,8 +6,9 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
+from typing import Self
 
-from pax.runner import command_line, unsupported_flags
+from pax.runner import command_line, experiment_files, unsupported_flags
 from praxis import value_domains
 
 _USAGE = """\
@@ -49,7 +50,10 @@ class RunOptions(command_line.CheckedOptions):
   """The values of all flags."""
 
   exp: str | None = _flag(
-    None, 'What', 'Experiment: module.Class, or any unique suffix of it.'
+    None,
+    'What',
+    'Experiment: module.Class, or any unique suffix of it; or a file,'
+    ' NAME.yaml or NAME.toml, with the keys exp and set.',
   )
   job_log_dir: str | None = _flag(
     None,
@@ -508,6 +512,10 @@ class RunOptions(command_line.CheckedOptions):
         f'--host_idx must be below --num_hosts={self.num_hosts}, got'
         f' {self.host_idx}; the processes are numbered from 0'
       )
+
+  def expand_files(self) -> Self:
+    """Returns the flags with the content of an experiment file."""
+    return experiment_files.expand(self)
 
 
 def parse(argv: Sequence[str]) -> RunOptions:

@@ -11,7 +11,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 
@@ -20,6 +20,7 @@ from pax.programs import batch_shapes
 from pax.runner import (
   command_line,
   distributed,
+  experiment_files,
   experiments,
   job_setup,
   overrides,
@@ -36,7 +37,9 @@ class ExperimentOptions(command_line.CheckedOptions):
   """The flags that choose an experiment."""
 
   exp: str | None = command_line.flag(
-    None, 'What', 'Experiment: module.Class, or any unique suffix of it.'
+    None,
+    'What',
+    'Experiment: module.Class, or any unique suffix of it; or a file of them.',
   )
   fdl: tuple[str, ...] = command_line.flag(
     (),
@@ -57,6 +60,10 @@ class ExperimentOptions(command_line.CheckedOptions):
     'Read --fdl=config_file: even if other users own or can write the file; it'
     ' is code.',
   )
+
+  def expand_files(self) -> Self:
+    """Returns the flags with the content of an experiment file."""
+    return experiment_files.expand(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,7 @@ FLAGS = [
   'aot_table',
   'check_level',
   'aot_full_effort',
+  'aot_remat',
   'aot_save',
   'aot_load',
   'init_from',

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experiment files: `--exp=FILE.yaml` or `--exp=FILE.toml`.
+
+A file has the key `exp`, the name of an experiment, and the table `set`, whose
+entries are those of --set: constants, and fields by their path. Nested tables
+are steps of a path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, TypeVar
+
+from pax.runner import command_line
+
+_SUFFIXES = ('.toml', '.yaml', '.yml')
+_KEYS = {'exp', 'set'}
+
+
+class _ExperimentFlags(Protocol):
+  """A dataclass with the flags that choose an experiment."""
+
+  exp: str | None
+  set: tuple[str, ...]
+
+
+_Flags = TypeVar('_Flags', bound=_ExperimentFlags)
+
+
+def expand(options: _Flags) -> _Flags:
+  """Returns flags with the content of an experiment file instead of its name.
+
+  The --set of the command line follow those of the file, so they win.
+
+  Raises:
+    UsageError: the file cannot be read or has other keys.
+  """
+  if not options.exp or not options.exp.endswith(_SUFFIXES):
+    return options
+  path = pathlib.Path(options.exp)
+  content = _load(path)
+  if not isinstance(content, Mapping) or not isinstance(
+    content.get('exp'), str
+  ):
+    raise command_line.UsageError(
+      f'--exp={path}: the file must have the key exp with the name of an'
+      ' experiment, and may have the table set'
+    )
+  if unknown := content.keys() - _KEYS:
+    raise command_line.UsageError(
+      f'--exp={path}: the keys must be exp and set, got also'
+      f' {", ".join(sorted(map(str, unknown)))}; move constants and fields to'
+      ' set'
+    )
+  settings = content.get('set') or {}
+  if not isinstance(settings, Mapping):
+    raise command_line.UsageError(
+      f'--exp={path}: set must be a table, got {settings!r}'
+    )
+  return dataclasses.replace(
+    options, exp=content['exp'], set=(*_settings(settings), *options.set)
+  )
+
+
+def _load(path: pathlib.Path) -> Any:
+  # Few runs need them, and every command line is parsed.
+  import tomllib
+
+  import yaml
+
+  try:
+    text = path.read_text(encoding='utf-8')
+    is_toml = path.suffix == '.toml'
+    return tomllib.loads(text) if is_toml else yaml.safe_load(text)
+  except (OSError, UnicodeDecodeError) as e:
+    raise command_line.UsageError(
+      f'--exp={path}: cannot read the file: {e}'
+    ) from e
+  except (tomllib.TOMLDecodeError, yaml.YAMLError) as e:
+    raise command_line.UsageError(f'--exp={path}: {e}') from e
+
+
+def _settings(table: Mapping[str, Any], prefix: str = '') -> Iterator[str]:
+  """Yields the entries of a table as NAME=VALUE."""
+  for key, value in table.items():
+    name = f'{prefix}{key}'
+    if isinstance(value, Mapping):
+      yield from _settings(value, f'{name}.')
+    else:
+      yield f'{name}={value if isinstance(value, str) else repr(value)}'

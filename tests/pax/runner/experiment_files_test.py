@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Experiment files in YAML and TOML, and their errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from pax.runner import command_line, options
+from pax.tools import abstract_experiment
+
+YAML = """\
+exp: lm_cloud.LmCloudSpmdTest
+set:
+  NUM_LAYERS: 2
+  CHECKPOINT_POLICY: AutodiffCheckpointType.SAVE_NOTHING
+  ICI_MESH_SHAPE: [1, 2, 1]
+  task:
+    train:
+      num_train_steps: 20
+      eval_skip_train: true
+  task.train.variable_norm_summary: null
+"""
+TOML = """\
+exp = "lm_cloud.LmCloudSpmdTest"
+[set]
+NUM_LAYERS = 2
+CHECKPOINT_POLICY = "AutodiffCheckpointType.SAVE_NOTHING"
+ICI_MESH_SHAPE = [1, 2, 1]
+task.train.num_train_steps = 20
+task.train.eval_skip_train = true
+"""
+SETTINGS = (
+  'NUM_LAYERS=2',
+  'CHECKPOINT_POLICY=AutodiffCheckpointType.SAVE_NOTHING',
+  'ICI_MESH_SHAPE=[1, 2, 1]',
+  'task.train.num_train_steps=20',
+  'task.train.eval_skip_train=True',
+)
+
+
+@pytest.mark.parametrize(
+  ('name', 'text', 'settings'),
+  [
+    ('a.yaml', YAML, (*SETTINGS, 'task.train.variable_norm_summary=None')),
+    ('a.toml', TOML, SETTINGS),
+    ('a.yml', 'exp: lm_cloud.LmCloudSpmdTest', ()),
+  ],
+)
+def test_a_file_is_an_experiment_and_settings(tmp_path, name, text, settings):
+  path = tmp_path / name
+  path.write_text(text)
+  words = ['pax', f'--exp={path}', '--set', 'NUM_LAYERS=3', '--mode=eval']
+  parsed = options.parse(words)
+  assert parsed.exp == 'lm_cloud.LmCloudSpmdTest' and parsed.mode == 'eval'
+  assert parsed.set == (*settings, 'NUM_LAYERS=3')
+
+
+def test_the_settings_of_the_command_line_win(tmp_path):
+  path = tmp_path / 'a.yaml'
+  path.write_text('exp: quickstart.TinyLm\nset: {NUM_LAYERS: 2, VOCAB_SIZE: 4096}')
+  flags = abstract_experiment.ExperimentOptions(
+    exp=str(path), set=('NUM_LAYERS=3',)
+  )
+  experiment = abstract_experiment.declare(flags.expand_files()).experiment
+  assert (experiment.NUM_LAYERS, experiment.VOCAB_SIZE) == (3, 4096)
+
+
+@pytest.mark.parametrize(
+  ('text', 'message'),
+  [
+    (None, 'cannot read the file'),
+    ('set: {NUM_LAYERS: 2}', 'must have the key exp'),
+    ('exp: A\nNUM_LAYERS: 2', 'got also NUM_LAYERS; move'),
+    ('exp: A\nset: 3', 'set must be a table, got 3'),
+    ('exp: [', 'a.yaml: '),
+  ],
+)
+def test_errors_name_the_file(tmp_path, text, message):
+  path = tmp_path / 'a.yaml'
+  if text is not None:
+    path.write_text(text)
+  with pytest.raises(command_line.UsageError, match=message):
+    options.parse(['pax', f'--exp={path}'])
