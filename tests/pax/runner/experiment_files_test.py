@@ -58,7 +58,7 @@ def test_a_file_is_an_experiment_and_settings(tmp_path, name, text, settings):
 
 def test_the_settings_of_the_command_line_win(tmp_path):
   path = tmp_path / 'a.yaml'
-  path.write_text('exp: quickstart.TinyLm\nset: {NUM_LAYERS: 2, VOCAB_SIZE: 4096}')
+  path.write_text('exp: TinyLm\nset: {NUM_LAYERS: 2, VOCAB_SIZE: 4096}')
   flags = abstract_experiment.ExperimentOptions(
     exp=str(path), set=('NUM_LAYERS=3',)
   )
