@@ -174,6 +174,20 @@ CASES = {
       ),
     )
   },
+  'Fp8CurrentScalingEinsumGatedOp': case(
+    fp8_nvidia_gpu.Fp8CurrentScalingEinsumGatedOp.config(),
+    '...y,yz->...z',
+    f32(2, 3, 8),
+    f32(8, 4),
+    f32(8, 4),
+  ),
+  'Fp8CurrentScalingEinsumOp': case(
+    linears.Linear.config(
+      einsum_tpl=pax_fiddle.Config(fp8_nvidia_gpu.Fp8CurrentScalingEinsumOp),
+      **_DIMS,
+    ),
+    f32(2, 3, 8),
+  ),
   'Fp8EinsumGatedOp': case(
     fp8_nvidia_gpu.Fp8EinsumGatedOp.config(),
     '...y,yz->...z',
