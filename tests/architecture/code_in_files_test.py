@@ -17,6 +17,8 @@ _ALLOWED = {
   'pax.partitioning.saved_step': {'pickle'},
   # Reads texts of the command line, and files that `trusted_files` has checked.
   'pax.runner.artifacts': {'fiddle.experimental.serialization'},
+  # Only safe_load, which makes plain data.
+  'pax.runner.experiment_files': {'yaml'},
   # Annotations of the fields of a class.
   'praxis.pax_fiddle.template_arguments': {'eval'},
 }
