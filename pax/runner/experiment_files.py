@@ -3,7 +3,8 @@
 
 A file has the key `exp`, the name of an experiment, and the table `set`, whose
 entries are those of --set: constants, and fields by their path. Nested tables
-are steps of a path.
+are steps of a path. As --exp imports modules and --set calls functions by name,
+files that other users can write are refused.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
+from pax import trusted_files
 from pax.runner import command_line
 
 _SUFFIXES = ('.toml', '.yaml', '.yml')
@@ -24,6 +26,7 @@ class _ExperimentFlags(Protocol):
 
   exp: str | None
   set: tuple[str, ...]
+  trust_foreign_files: bool
 
 
 _Flags = TypeVar('_Flags', bound=_ExperimentFlags)
@@ -35,12 +38,12 @@ def expand(options: _Flags) -> _Flags:
   The --set of the command line follow those of the file, so they win.
 
   Raises:
-    UsageError: the file cannot be read or has other keys.
+    UsageError: the file cannot be read, has other keys, or others can write it.
   """
   if not options.exp or not options.exp.endswith(_SUFFIXES):
     return options
   path = pathlib.Path(options.exp)
-  content = _load(path)
+  content = _load(path, options.trust_foreign_files)
   if not isinstance(content, Mapping) or not isinstance(
     content.get('exp'), str
   ):
@@ -64,21 +67,27 @@ def expand(options: _Flags) -> _Flags:
   )
 
 
-def _load(path: pathlib.Path) -> Any:
+def _load(path: pathlib.Path, trust_foreign_files: bool) -> Any:
   # Few runs need them, and every command line is parsed.
   import tomllib
 
   import yaml
 
   try:
-    text = path.read_text(encoding='utf-8')
+    text = trusted_files.read_bytes(
+      path, trust_foreign_files=trust_foreign_files
+    ).decode()
     is_toml = path.suffix == '.toml'
     return tomllib.loads(text) if is_toml else yaml.safe_load(text)
   except (OSError, UnicodeDecodeError) as e:
     raise command_line.UsageError(
       f'--exp={path}: cannot read the file: {e}'
     ) from e
-  except (tomllib.TOMLDecodeError, yaml.YAMLError) as e:
+  except (
+    trusted_files.UntrustedFileError,
+    tomllib.TOMLDecodeError,
+    yaml.YAMLError,
+  ) as e:
     raise command_line.UsageError(f'--exp={path}: {e}') from e
 
 

@@ -319,8 +319,8 @@ class RunOptions(command_line.CheckedOptions):
   trust_foreign_files: bool = _flag(
     False,
     'Fiddle',
-    'Read files that run code (--fdl=config_file:, --aot_load, the compilation'
-    ' cache) even if other users own or can write them.',
+    'Read files that run code (--exp=FILE, --fdl=config_file:, --aot_load, the'
+    ' compilation cache) even if other users own or can write them.',
   )
   host_device_count: int | None = _flag(
     None,

@@ -17,7 +17,7 @@ _ALLOWED = {
   'pax.partitioning.saved_step': {'pickle'},
   # Reads texts of the command line, and files that `trusted_files` has checked.
   'pax.runner.artifacts': {'fiddle.experimental.serialization'},
-  # Only safe_load, which makes plain data.
+  # safe_load makes plain data, of files that `trusted_files` has checked.
   'pax.runner.experiment_files': {'yaml'},
   # Annotations of the fields of a class.
   'praxis.pax_fiddle.template_arguments': {'eval'},

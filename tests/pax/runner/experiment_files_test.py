@@ -66,6 +66,16 @@ def test_the_settings_of_the_command_line_win(tmp_path):
   assert (experiment.NUM_LAYERS, experiment.VOCAB_SIZE) == (3, 4096)
 
 
+def test_a_file_that_others_can_write_is_refused(tmp_path):
+  path = tmp_path / 'a.yaml'
+  path.write_text('exp: TinyLm')
+  path.chmod(0o666)
+  words = ['pax', f'--exp={path}']
+  with pytest.raises(command_line.UsageError, match='--trust_foreign_files'):
+    options.parse(words)
+  assert options.parse([*words, '--trust_foreign_files']).exp == 'TinyLm'
+
+
 @pytest.mark.parametrize(
   ('text', 'message'),
   [
