@@ -3,15 +3,12 @@
 // of exactly the documented sizes.
 #include "csrc/kernels/int8_matmul.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <vector>
+
+#include "tests/csrc/instruction_sets.h"
 
 namespace {
 
@@ -100,24 +97,6 @@ int RunAll() {
   return failures ? 1 : 0;
 }
 
-// The choice of instructions is made once a process.
-int RunIn(const char* isa) {
-  const pid_t child = fork();
-  if (child == 0) {
-    setenv("PAX_KERNEL_ISA", isa, 1);
-    _exit(RunAll());
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return status;
-}
-
 }  // namespace
 
-int main() {
-  int worst = 0;
-  for (const char* isa : {"portable", "avx2", "avx512", "avx512_bf16"}) {
-    worst = std::max(worst, RunIn(isa));
-  }
-  return worst ? 1 : 0;
-}
+int main() { return pax::RunWithEachInstructionSet(RunAll); }

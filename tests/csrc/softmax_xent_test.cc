@@ -2,9 +2,6 @@
 // Checks every instruction set of softmax_xent against plain double loops.
 #include "csrc/kernels/softmax_xent.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -13,6 +10,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "tests/csrc/instruction_sets.h"
 
 namespace {
 
@@ -251,24 +250,6 @@ int RunAll() {
   return failures ? 1 : 0;
 }
 
-// The choice of instructions is made once a process.
-int RunIn(const char* isa) {
-  const pid_t child = fork();
-  if (child == 0) {
-    setenv("PAX_KERNEL_ISA", isa, 1);
-    _exit(RunAll());
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return status;
-}
-
 }  // namespace
 
-int main() {
-  int worst = 0;
-  for (const char* isa : {"portable", "avx2", "avx512", "avx512_bf16"}) {
-    worst = std::max(worst, RunIn(isa));
-  }
-  return worst ? 1 : 0;
-}
+int main() { return pax::RunWithEachInstructionSet(RunAll); }
