@@ -14,6 +14,13 @@ _BEGIN, _END = '# BEGIN BY HAND\n', '# END BY HAND\n'
 _FIRST = ('name', 'size', 'timeout', 'testonly', 'srcs')
 _LAST = ('visibility', 'deps')
 
+# Data of the tests that read the tree.
+TREE = '//:all_files'
+# The repository with TensorFlow: on the path of the tests that name it.
+SEQIO_REPOSITORY = '@pypi_seqio//'
+# {size of a test that shares a target: size of the target}
+SHARED_SIZES = {'small': 'medium', 'medium': 'large'}
+
 Value = str | int | bool | list[str] | dict[str, str]
 
 
@@ -110,23 +117,38 @@ def test(module: pyimports.Module, deps: list[str]) -> Rule:
   )
 
 
-def is_small(module: pyimports.Module) -> bool:
-  """Returns whether a test has no directives but `size=small` and deps."""
+def shared_target(module: pyimports.Module, deps: list[str]) -> str:
+  """Returns the target that a test shares with others of its folder, or ''.
+
+  Args:
+    module: a test.
+    deps: labels that it depends on.
+  """
   says = dict(module.directives)
   says.pop('deps', None)
-  return module.is_test and says == {'size': ['small']}
+  size = says.pop('size', [''])[-1]
+  has_tensorflow = any(text.startswith(SEQIO_REPOSITORY) for text in deps)
+  if says == {'data': [TREE]} and size != 'large' and not has_tensorflow:
+    return 'tree_tests'
+  if says or size not in SHARED_SIZES:
+    return ''
+  if has_tensorflow:
+    return 'seqio_tests' if size == 'small' else ''
+  return f'{size}_tests'
 
 
-def small_tests(
+def shared_tests(
   name: str, modules: list[pyimports.Module], deps: list[str]
 ) -> Rule:
-  """Returns one pytest_test for small tests of a folder: one process."""
+  """Returns one pytest_test for tests of a folder: one process."""
+  sizes = {m.directives.get('size', ['medium'])[-1] for m in modules}
   return Rule(
     'pytest_test',
     {
       'name': name,
-      'size': 'medium',
+      'size': SHARED_SIZES['medium' if 'medium' in sizes else 'small'],
       'srcs': sorted(m.path.name for m in modules),
+      'data': sorted({x for m in modules for x in _listed(m, 'data')}),
       'deps': _local(modules[0].package, deps),
     },
   )

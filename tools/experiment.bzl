@@ -13,13 +13,14 @@ if __name__ == "__main__":
     main.console([sys.argv[0], "--exp={exp}", *sys.argv[1:]])
 """
 
-def pax_experiment(name, exp, deps, tags = [], visibility = None):
+def pax_experiment(name, exp, deps, privacy = False, tags = [], visibility = None):
     """Declares `name`, which runs `exp`, and `name`.par, a self-contained binary.
 
     Args:
       name: name of the py_binary; it takes the flags of //pax:main.
       exp: what --exp would be.
       deps: the module that declares the experiment.
+      privacy: whether `name`.par logs the epsilon of DP-SGD, for 40 MB.
       tags: of both targets; the .par is built only when asked for by name.
       visibility: of both targets.
     """
@@ -46,6 +47,7 @@ def pax_experiment(name, exp, deps, tags = [], visibility = None):
         name = name + "_par",
         out = name + ".par",
         main = main,
+        privacy = privacy,
         program = name,
         tags = tags + ["manual"],
         visibility = visibility,

@@ -5,10 +5,12 @@
     python3 tools/gen_build.py --check    # fails if a file would change
 
 Targets: one py_library per file (the target of an `__init__.py` has the name of
-its folder), one py_binary per program, one pytest_test per *_test.py; the tests
-of a folder that are only `size=small` share one target. The lines between
-`# BEGIN BY HAND` and `# END BY HAND` of a BUILD file are kept. Comments in the
-first lines of a Python file add what the imports do not contain:
+its folder), one py_binary per program, one pytest_test per *_test.py. Tests of
+a folder that name their size share a process and its start: `small_tests`,
+`medium_tests`, small `seqio_tests`, and `tree_tests`, which read the whole
+tree. Large ones and those with other directives have their own targets. The
+lines between `# BEGIN BY HAND` and `# END BY HAND` of a BUILD file are kept.
+Comments in the first lines of a Python file add what imports do not contain:
 
     # bazel: deps=//pax/tasks:experiments
     # bazel: data=//:all_files
@@ -52,14 +54,16 @@ GATHERED = {
   'tests/golden': {'layer_cases': 'tests/golden/layer_cases'},
   'tools/wheel': {'pax_modules': 'pax', 'praxis_modules': 'praxis'},
 }
-# The repository with TensorFlow: on the path of the tests that name it.
-SEQIO_REPOSITORY = '@pypi_seqio//'
 # {imported name: distribution}, if they differ.
 DISTRIBUTIONS = {
   'PIL': 'pillow',
   'absl': 'absl_py',
+  'backports': 'backports_zstd',
+  'cyclonedx': 'cyclonedx_python_lib',
+  'elftools': 'pyelftools',
   'google': 'protobuf',
   'orbax': 'orbax_checkpoint',
+  'packageurl': 'packageurl_python',
   'tensorboardX': 'tensorboardx',
   'yaml': 'pyyaml',
 }
@@ -68,12 +72,14 @@ OPTIONAL = {
   'IPython',
   'array_record',
   'datasets',
+  'dp_accounting',
   'google_crc32c',
   'grain',
   'ipykernel',
   'lingvo',
   'nbclient',
   'nbformat',
+  'optuna',
   'pyarrow',
   'seqio',
   'sphinx',
@@ -218,7 +224,7 @@ def visibility(module: pyimports.Module, index: Index) -> list[str]:
 
 
 def faults(index: Index) -> list[str]:
-  """Returns import cycles, imports of higher layers, and TensorFlow."""
+  """Returns import cycles, wrong imports, and dependences on TensorFlow."""
   edges = {name: own_imports(m, index) for name, m in index.items()}
   messages = {
     f'import cycle: {" <-> ".join(group)}' for group in pyimports.cycles(edges)
@@ -227,35 +233,45 @@ def faults(index: Index) -> list[str]:
     # A lazy __init__ does not import the modules that it names.
     own = [] if m.is_lazy else edges[name]
     messages |= {
-      layers.violation(name, imported) for imported in (*own, *m.imports)
+      message
+      for imported in (*own, *m.imports)
+      if (message := layers.violation(name, imported))
     }
+  # Bazel refuses it, and with it every target that depends on the importer.
   messages |= {
-    f'{m.path}: only a test may depend on {SEQIO_REPOSITORY}, so that no other'
+    f'{m.path}: imports {index[imported].path}, a test of another folder; move'
+    ' what both use into a module'
+    for name, m in index.items()
+    for imported in edges[name]
+    if index[imported].is_test and index[imported].package != m.package
+  }
+  tensorflow = build_text.SEQIO_REPOSITORY
+  messages |= {
+    f'{m.path}: only a test may depend on {tensorflow}, so that no other'
     ' target fetches TensorFlow'
     for m in index.values()
-    if any(SEQIO_REPOSITORY in t for t in m.directives.get('deps', []))
+    if any(tensorflow in text for text in m.directives.get('deps', []))
     if not m.is_test
   }
-  return sorted(filter(None, messages))
+  return sorted(messages)
 
 
 def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
   """Returns the generated targets of one folder, in the order of its files."""
   targets = []
-  # Small tests share a target; those with TensorFlow share one of their own.
-  small: dict[bool, list[pyimports.Module]] = {False: [], True: []}
-  small_needs: dict[bool, set[str]] = {False: set(), True: set()}
+  # Tests of one target import each other.
+  shared: dict[str, list[pyimports.Module]] = {}
+  shared_needs: dict[str, set[str]] = {}
   for m in index.values():
     if m.package != package:
       continue
     needs = deps(m, index, known)
-    if build_text.is_small(m):
-      has_tensorflow = any(n.startswith(SEQIO_REPOSITORY) for n in needs)
-      small[has_tensorflow].append(m)
-      small_needs[has_tensorflow].update(needs)
-      continue
     if m.is_test:
-      targets.append(build_text.test(m, needs))
+      if target := build_text.shared_target(m, needs):
+        shared.setdefault(target, []).append(m)
+        shared_needs.setdefault(target, set()).update(needs)
+      else:
+        targets.append(build_text.test(m, needs))
       continue
     name = library_name(m, index)
     targets.append(build_text.library(m, name, needs, visibility(m, index)))
@@ -264,11 +280,9 @@ def rules(package: str, index: Index, known: set[str]) -> list[build_text.Rule]:
     if m.is_program:
       extra = PROGRAM_DEPS.get(m.name) or PROGRAM_DEPS.get(_package(m), [])
       targets.append(build_text.binary(m, [f':{name}', *extra]))
-  for has_tensorflow, tests in small.items():
-    if tests:
-      name = 'seqio_tests' if has_tensorflow else 'small_tests'
-      needs = sorted(small_needs[has_tensorflow])
-      targets.append(build_text.small_tests(name, tests, needs))
+  for name, tests in sorted(shared.items()):
+    others = shared_needs[name] - {label(m, index) for m in tests}
+    targets.append(build_text.shared_tests(name, tests, sorted(others)))
   for name, folder in GATHERED.get(package, {}).items():
     below = [m for m in index.values() if m.path.is_relative_to(folder)]
     labels = {label(m, index) for m in below}

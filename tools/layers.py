@@ -225,8 +225,8 @@ FORBIDDEN: dict[str, tuple[str, ...]] = {
 # {external package: the only package of ours that imports it}.
 ONLY_IN: dict[str, str] = {
   'lingvo': 'praxis.lingvo_lib',
-  'seqio': 'pax.inputs',
-  'tensorflow': 'pax.inputs',
+  'seqio': 'pax.inputs.seqio',
+  'tensorflow': 'pax.inputs.seqio',
 }
 
 
@@ -280,7 +280,10 @@ def diagram() -> str:
 
 def documented_diagram() -> str:
   """Returns the diagram that docs/architecture.md shows."""
-  return _BLOCK.search(_DOC.read_text())[0]
+  block = _BLOCK.search(_DOC.read_text())
+  if block is None:
+    raise ValueError(f'{_DOC} must have the block of the diagram, has none')
+  return block[0]
 
 
 def main() -> None:

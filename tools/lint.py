@@ -18,7 +18,7 @@ import subprocess
 import sys
 
 _PYTHON = ('.py', '.pyi')
-_STARLARK = ('.bzl', 'BUILD', 'WORKSPACE')
+_STARLARK = ('.bzl', 'BUILD', 'MODULE.bazel', 'WORKSPACE')
 _CPP = ('.cc', '.cu', '.cuh', '.h')
 # Root of the sources, or of Bazel's runfiles.
 _RUNFILES = pathlib.Path(__file__).absolute().parent.parent
@@ -42,7 +42,8 @@ def _program(name: str, *places: pathlib.Path) -> str:
 def _site(package: str) -> pathlib.Path:
   """Returns the folder of an installed package, or one that does not exist."""
   spec = importlib.util.find_spec(package)
-  return pathlib.Path(spec.origin).parent.parent if spec else pathlib.Path('-')
+  origin = spec.origin if spec else None
+  return pathlib.Path(origin).parent.parent if origin else pathlib.Path('-')
 
 
 def ruff() -> str:
@@ -57,8 +58,9 @@ def clang_format() -> str:
 def buildifier() -> str:
   """Returns the binary of the npm package in Bazel's external repositories."""
   machine = {'x86_64': 'amd64', 'aarch64': 'arm64'}.get(platform.machine(), '')
-  name = f'buildifier/package/buildifier-linux_{machine}'
-  return _program('buildifier', _RUNFILES.parent / name)
+  # With MODULE.bazel, the repository's name has a prefix.
+  name = f'*buildifier/package/buildifier-linux_{machine}'
+  return _program('buildifier', *_RUNFILES.parent.glob(name))
 
 
 def files(root: pathlib.Path, endings: tuple[str, ...]) -> list[str]:

@@ -41,20 +41,56 @@ def test_imports_become_deps(tmp_path):
   assert 'visibility = ["//tools/visibility:base"]' in text
 
 
-def test_small_tests_of_a_folder_are_one_target(tmp_path):
-  small = '# bazel: size=small\nfrom praxis import {}\n'
+def test_tests_of_a_folder_share_a_target_by_size(tmp_path):
   files = {
     'praxis/a.py': '',
     'praxis/b.py': '',
-    'tests/a_test.py': small.format('a'),
-    'tests/b_test.py': small.format('b'),
-    'tests/c_test.py': '# bazel: tags=nightly\n' + small.format('a'),
+    'tests/a_test.py': '# bazel: size=small\nfrom praxis import a\n',
+    'tests/b_test.py': '# bazel: size=small\nfrom praxis import b\n',
+    'tests/c_test.py': '# bazel: size=small\n# bazel: tags=nightly\n',
+    'tests/d_test.py': '# bazel: size=medium\n',
+    'tests/e_test.py': '# bazel: size=medium\nfrom praxis import b\n',
+    'tests/f_test.py': '# bazel: size=large\n',
+    'tests/g_test.py': '# bazel: size=medium\n# bazel: env=A=b\n',
+    'tests/h_test.py': '',
   }
   text = _build(_tree(tmp_path, files), 'tests')
-  assert text.count('pytest_test(') == 2
-  assert 'name = "c_test"' in text and 'name = "small_tests"' in text
+  rules = text.split('pytest_test(')[1:]
+  names = [rule.split('"')[1] for rule in rules]
+  own = ['c_test', 'f_test', 'g_test', 'h_test']
+  assert names == [*own, 'medium_tests', 'small_tests']
+  medium, small = rules[4:]
+  assert '"a_test.py",\n        "b_test.py",' in small
+  assert '"//praxis:a",\n        "//praxis:b",' in small
+  assert 'size = "medium"' in small
+  assert '"d_test.py",\n        "e_test.py",' in medium
+  assert 'deps = ["//praxis:b"]' in medium and 'size = "large"' in medium
+
+
+def test_tests_that_read_the_tree_are_another_target(tmp_path):
+  files = {
+    'tests/a_test.py': '# bazel: size=small\n# bazel: data=//:all_files\n',
+    'tests/b_test.py': '# bazel: data=//:all_files\n',
+    'tests/c_test.py': '# bazel: size=small\n',
+    'tests/d_test.py': '# bazel: data=//:other\n',
+  }
+  text = _build(_tree(tmp_path, files), 'tests')
+  own, small, tree = text.split('pytest_test(')[1:]
+  assert 'name = "d_test"' in own
+  assert 'name = "small_tests"' in small and 'data' not in small
+  assert 'name = "tree_tests"' in tree and 'size = "large"' in tree
+  assert '"a_test.py",\n        "b_test.py",' in tree
+  assert 'data = ["//:all_files"]' in tree
+
+
+def test_small_tests_import_each_other(tmp_path):
+  files = {
+    'tests/a_test.py': '# bazel: size=small\n',
+    'tests/b_test.py': '# bazel: size=small\nfrom tests import a_test\n',
+  }
+  text = _build(_tree(tmp_path, files), 'tests')
   assert '"a_test.py",\n        "b_test.py",' in text
-  assert '"//praxis:a",\n        "//praxis:b",' in text
+  assert ':a_test' not in text
 
 
 def test_small_tests_with_tensorflow_are_another_target(tmp_path):
@@ -65,7 +101,7 @@ def test_small_tests_with_tensorflow_are_another_target(tmp_path):
     'tests/c_test.py': small + '# bazel: deps=@pypi_seqio//lingvo\n',
   }
   text = _build(_tree(tmp_path, files), 'tests')
-  shared, seqio = text.split('pytest_test(')[1:3]
+  seqio, shared = text.split('pytest_test(')[1:3]
   assert 'name = "seqio_tests"' not in shared and 'pypi_seqio' not in shared
   assert '"b_test.py",\n        "c_test.py",' in seqio
   assert 'pypi_seqio//lingvo' in seqio and 'pypi_seqio//seqio' in seqio
@@ -127,6 +163,13 @@ def test_what_people_wrote_is_kept(tmp_path):
       'higher layer',
     ),
     ({'pax/a.py': '# bazel: deps=@pypi_seqio//seqio\n'}, 'TensorFlow'),
+    (
+      {
+        'tests/a/x_test.py': 'from tests.b import y_test',
+        'tests/b/y_test.py': '',
+      },
+      'a test of another folder',
+    ),
   ],
 )
 def test_faults_are_named(tmp_path, files, complaint):

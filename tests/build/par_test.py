@@ -79,6 +79,10 @@ def _run(root: pathlib.Path, *args: str) -> subprocess.CompletedProcess[str]:
   )
 
 
+def _unpacked(root: pathlib.Path) -> list[pathlib.Path]:
+  return [p for p in (root / 'tmp').glob('pax-par-*/*') if p.is_dir()]
+
+
 @pytest.fixture(scope='module')
 def root(tmp_path_factory) -> pathlib.Path:
   folder = tmp_path_factory.mktemp('machine')
@@ -101,11 +105,26 @@ def test_it_trains(root):
   assert done.returncode == 0, done.stdout + done.stderr
   assert (root / 'tmp/job/metrics.jsonl').exists()
   # The experiment's name is inside; the second start unpacks nothing.
-  unpacked = list((root / 'tmp').glob('pax-par-*/*'))
-  assert len(unpacked) == 1
+  (folder,) = _unpacked(root)
+  when = folder.stat().st_ctime_ns
   again = _run(root, '/tiny.par', '--help')
   assert again.returncode == 0
-  assert list((root / 'tmp').glob('pax-par-*/*')) == unpacked
+  assert _unpacked(root) == [folder]
+  assert folder.stat().st_ctime_ns == when
+
+
+def test_children_find_the_libraries_without_environment_variables(root):
+  """As `multiprocessing` starts them; the root has no libstdc++."""
+  (folder,) = _unpacked(root)
+  python = f'/{folder.relative_to(root)}/bin/python3'
+  code = 'import jaxlib.xla_client, numpy, ssl, sqlite3, os; print(*os.environ)'
+  done = _run(root, python, '-I', '-c', code)
+  assert done.returncode == 0, done.stderr
+  assert 'LD_LIBRARY_PATH' not in done.stdout
+
+
+def test_its_size():
+  assert _PAR.stat().st_size <= 200e6
 
 
 def test_a_damaged_file_says_so(root):
@@ -126,7 +145,7 @@ def test_a_signal_while_it_unpacks(tmp_path):
     text=True,
   )
   deadline = time.monotonic() + 60
-  while not list(tmp_path.iterdir()):
+  while not [p for p in tmp_path.iterdir() if p.is_dir()]:
     assert time.monotonic() < deadline
     time.sleep(0.001)
   process.send_signal(signal.SIGTERM)
@@ -134,4 +153,4 @@ def test_a_signal_while_it_unpacks(tmp_path):
   assert process.returncode == 75, err
   message = 'pax: SIGTERM: stopped before the first step; nothing was lost\n'
   assert err == message
-  assert not list(tmp_path.iterdir())
+  assert not [p for p in tmp_path.iterdir() if p.is_dir()]

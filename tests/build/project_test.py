@@ -10,7 +10,8 @@ import sys
 import tomllib
 
 import pax
-from tools import gen_build, pyimports
+from tools import bare_root, gen_build, pyimports
+from tools.release import changelog
 
 _PACKAGES = ('pax', 'paxml', 'praxis')
 
@@ -52,6 +53,14 @@ def test_lower_bounds_are_versions_that_were_run():
     assert f'{version}.'.startswith(f'{bound}.'), requirement
 
 
-def test_the_wheel_of_bazel_has_the_version_of_the_package():
+def test_the_readme_names_the_packages_of_a_bare_debian():
+  words = pathlib.Path('README.md').read_text().split()
+  command = ['apt-get', 'install', *bare_root.PACKAGES]
+  assert f'`{" ".join(command)}`' in ' '.join(words)
+
+
+def test_the_wheel_of_bazel_and_the_changelog_have_the_version():
   text = pathlib.Path('tools/wheel/wheel.bzl').read_text()
   assert f'\nVERSION = "{pax.__version__}"\n' in text
+  section = changelog.newest(pathlib.Path('CHANGELOG.md').read_text())
+  assert section.version == pax.__version__

@@ -11,32 +11,22 @@ import email.message
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
+import urllib.request
 import venv
 import zipfile
 
 import pytest
 
-from tests.build import setuptools_builds
+from tests.build import installed_pax, setuptools_builds
 
 _FOLDER = pathlib.Path('tools/wheel')
 _EXTENSIONS = {'praxis/kernels/_native', 'pax/inputs/_host'}
-_STEPS = 5
-_COMPILE_FAST = {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'}
-_FLAGS = (
-  '--exp=tasks.lm.params.quickstart.TinyLm',
-  '--job_log_dir=job',
-  '--set=NUM_LAYERS=1',
-  '--set=MODEL_DIMS=16',
-  '--set=HIDDEN_DIMS=32',
-  '--set=MAX_SEQ_LEN=32',
-  '--set=NUM_PIECES=None',
-  '--set=TRAIN_FILES=text',
-  '--set=HELD_OUT_PERCENT=20',
-  f'--set=task.train.num_train_steps={_STEPS}',
-)
-
+_SITE = 'pax/tools/site.zip'
+# The documentation is a few megabytes.
+_MAX_BYTES = 8e6
 pytestmark = pytest.mark.skipif(
   not list(_FOLDER.glob('*.whl')), reason='Bazel builds what this installs'
 )
@@ -86,32 +76,32 @@ def test_dependencies_hold(environment):
 
 
 def test_five_steps(environment, tmp_path):
-  (tmp_path / 'text').mkdir()
-  for i in range(30):
-    (tmp_path / f'text/{i}').write_text(f'This is text {i}.\n' * 30)
-  done = subprocess.run(
-    [environment / 'bin/paxrun', *_FLAGS],
-    cwd=tmp_path,
-    env={'HOME': str(tmp_path), 'JAX_PLATFORMS': 'cpu', **_COMPILE_FAST},
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert done.returncode == 0, done.stdout + done.stderr
-  assert (tmp_path / f'job/checkpoints/checkpoint_{_STEPS:08d}').exists()
+  installed_pax.train(environment, tmp_path)
 
 
 def test_paxml_and_extensions_are_installed(environment):
-  code = (
-    'import paxml.learners as x, pax.learners as y; assert x is y;'
-    'from praxis.kernels import _native; assert _native.cpu_isa();'
-    'from pax.inputs import _host'
-  )
-  subprocess.run([environment / 'bin/python', '-c', code], check=True, cwd='/')
+  installed_pax.import_all(environment)
+
+
+def test_the_documentation_is_installed(environment, tmp_path):
+  with subprocess.Popen(
+    [environment / 'bin/pax', 'docs'],
+    cwd=tmp_path,
+    env={'HOME': str(tmp_path)},
+    stdout=subprocess.PIPE,
+    text=True,
+  ) as process:
+    try:
+      address = process.stdout.readline().split()[0]
+      with urllib.request.urlopen(f'{address}quickstart.html') as response:
+        assert '<h1>Quickstart' in response.read().decode()
+    finally:
+      process.send_signal(signal.SIGINT)
+  assert process.returncode == 128 + signal.SIGINT
 
 
 def test_the_wheel_of_setuptools_is_equal(tmp_path):
-  """But for the extensions, which take a minute to build."""
+  """But for the extensions and the site, which take a minute to build."""
   source = tmp_path / 'source'
   source.mkdir()
   setuptools_builds.copy_sources(source)
@@ -122,7 +112,8 @@ def test_the_wheel_of_setuptools_is_equal(tmp_path):
   (pure,) = tmp_path.glob('*.whl')
   assert pure.name.endswith('-py3-none-any.whl')
   assert pure.name.split('-')[:2] == _wheel().name.split('-')[:2]
-  assert _names(_wheel()) == _names(pure) | _EXTENSIONS
+  assert _names(_wheel()) == _names(pure) | _EXTENSIONS | {_SITE}
+  assert _wheel().stat().st_size < _MAX_BYTES
   ours, theirs = _metadata(_wheel()), _metadata(pure)
   assert ours.items() == theirs.items()
   assert ours.get_payload() == theirs.get_payload()

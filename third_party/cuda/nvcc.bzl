@@ -1,13 +1,13 @@
-"""nvcc_library: a CUDA file compiled by the machine's nvcc into a cc_library."""
+"""nvcc_library: a CUDA file compiled by the nvcc of the lock into a cc_library."""
 
-load("@local_cuda//:defs.bzl", "HAS_NVCC", "NVCC")
+# What jax's CUDA 13 wheels run on, oldest and newest; the newest is also kept as
+# PTX, for what comes after it.
+_ARCHITECTURES = ["75", "80", "90", "100", "120"]
 
-# The oldest and the newest architectures that jax's CUDA 13 wheels run on; the
-# last one is also kept as PTX, for what comes after it.
-_ARCHITECTURES = ["75", "80", "90", "100"]
+_TOOLKIT = "@cuda_toolkit//all:"
 
 def nvcc_library(name, srcs, hdrs = [], deps = [], visibility = None):
-    """Declares `name` where nvcc was found, nothing elsewhere.
+    """Declares `name`; building it fetches CUDA's compiler and headers.
 
     Args:
       name: of the cc_library.
@@ -16,8 +16,6 @@ def nvcc_library(name, srcs, hdrs = [], deps = [], visibility = None):
       deps: cc_library targets that users of it need too.
       visibility: of the cc_library.
     """
-    if not HAS_NVCC:
-        return
     codes = " ".join([
         "-gencode=arch=compute_%s,code=sm_%s" % (a, a)
         for a in _ARCHITECTURES
@@ -27,12 +25,16 @@ def nvcc_library(name, srcs, hdrs = [], deps = [], visibility = None):
         srcs = srcs + hdrs,
         outs = ["lib%s.a" % name],
         cmd = " ".join([
-            NVCC,
+            "$(execpath %snvcc)" % _TOOLKIT,
+            "-ccbin=$(CC)",
             "-std=c++17 -O3 -Xcompiler=-fPIC,-fvisibility=hidden",
             codes,
             "-I. --lib $(location %s) -o $@" % srcs[0],
         ]),
         message = "Compiling CUDA",
+        tags = ["manual"],
+        toolchains = ["@bazel_tools//tools/cpp:current_cc_toolchain"],
+        tools = [_TOOLKIT + "nvcc", _TOOLKIT + "files"],
         visibility = ["//visibility:private"],
     )
     native.cc_library(
@@ -40,22 +42,13 @@ def nvcc_library(name, srcs, hdrs = [], deps = [], visibility = None):
         srcs = [":lib%s.a" % name],
         hdrs = hdrs,
         linkstatic = True,
+        tags = ["manual"],
         visibility = visibility,
-        deps = deps + ["@local_cuda//:cudart"],
+        deps = deps + [_TOOLKIT + "cudart"],
     )
 
-def cuda_cc_library(name, **kwargs):
-    """A cc_library that includes CUDA headers; declared where nvcc was found.
-
-    Args:
-      name: of the target.
-      **kwargs: of cc_library.
-    """
-    if HAS_NVCC:
-        native.cc_library(name = name, linkstatic = True, **kwargs)
-
 def if_cuda(values):
-    """`values` with --config=cuda on a machine that has nvcc, else nothing.
+    """Returns `values` with --config=cuda, else nothing.
 
     Args:
       values: a list for an attribute.
@@ -64,6 +57,6 @@ def if_cuda(values):
       a select.
     """
     return select({
-        "//:cuda": values if HAS_NVCC else [],
+        "//:cuda": values,
         "//conditions:default": [],
     })

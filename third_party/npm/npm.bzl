@@ -14,11 +14,30 @@ filegroup(
 )
 """
 
+# npm is a program of Node.js, which has Brotli.
+_UNPACK = """
+const fs = require('fs'), zlib = require('zlib');
+const [source, dest] = process.argv.slice(1);
+const data = zlib.brotliDecompressSync(fs.readFileSync(source));
+fs.writeFileSync(dest, data, {mode: 0o755});
+fs.unlinkSync(source);
+"""
+
+def _unpack(rctx, path):
+    """Replaces a file NAME.br by NAME, and NAME.tar.br by what it contains."""
+    dest = path.removesuffix(".br")
+    res = rctx.execute([rctx.which("node"), "-e", _UNPACK, path, dest])
+    if res.return_code:
+        fail("cannot unpack %s: %s" % (path, res.stderr))
+    if dest.endswith(".tar"):
+        rctx.extract(dest, output = dest.rpartition("/")[0])
+        rctx.delete(dest)
+
 def _impl(rctx):
     rctx.file("BUILD", _BUILD)
     npm = rctx.which("npm")
     if not npm:
-        # The lint test says so where it looks for the program.
+        # The tests say so where they look for the programs.
         return
     spec = "%s@%s" % (rctx.attr.package, rctx.attr.version)
     res = rctx.execute([npm, "pack", "--silent", spec])
@@ -30,10 +49,13 @@ def _impl(rctx):
         fail("%s: sha512 must be %s, got %s" % (spec, rctx.attr.sha512, got))
     rctx.extract(archive)
     rctx.delete(archive)
+    for path in rctx.attr.brotli:
+        _unpack(rctx, path)
 
 npm_package = repository_rule(
     implementation = _impl,
     attrs = {
+        "brotli": attr.string_list(doc = "Compressed files: .br, .tar.br."),
         "package": attr.string(mandatory = True),
         "sha512": attr.string(
             mandatory = True,

@@ -52,6 +52,8 @@ class Options:
   lock: str
   base_lock: str
   base_repo: str
+  # Rule names of the lock's distributions that are wanted; empty: all.
+  only: list[str]
   # Name of this repository.
   repo: str
   # All wheels in one directory: for wheels that find each other's shared
@@ -323,6 +325,7 @@ def parse() -> Options:
   parser.add_argument('--lock', required=True)
   parser.add_argument('--base_lock', default='')
   parser.add_argument('--base_repo', default='')
+  parser.add_argument('--only', action='append', default=[])
   parser.add_argument('--repo', required=True)
   parser.add_argument('--merged', action='store_true')
   parser.add_argument('--data_only', action='store_true')
@@ -337,7 +340,9 @@ def parse() -> Options:
 def main() -> None:
   opts = parse()
   base = lock_entries(opts.base_lock) if opts.base_lock else {}
-  stored = store_all(lock_entries(opts.lock), opts.sdists, base)
+  entries = lock_entries(opts.lock)
+  wanted = {name: entries[name] for name in opts.only or entries}
+  stored = store_all(wanted, opts.sdists, base)
   names = write_packages(opts, stored, base)
   for name, path in opts.annotations.items():
     with open(os.path.join(name, 'BUILD'), 'a', encoding='utf-8') as f:

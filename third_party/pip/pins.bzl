@@ -19,6 +19,19 @@ HEADERS_ANNOTATIONS = {
     "//third_party/pip/annotations:jaxlib.BUILD": "jaxlib",
 }
 
+# Of CUDA_LOCK: nvcc, its headers, and the libraries that kernels link.
+CUDA_TOOLKIT = [
+    "nvidia_cuda_cccl",
+    "nvidia_cuda_crt",
+    "nvidia_cuda_nvcc",
+    "nvidia_cuda_runtime",
+    "nvidia_nvvm",
+]
+
+CUDA_TOOLKIT_ANNOTATIONS = {
+    "//third_party/pip/annotations:cuda_toolkit.BUILD": "all",
+}
+
 # What requirements.in lists for running, not for building and testing.
 RUNTIME = [
     "absl_py",

@@ -19,6 +19,7 @@ def _impl(rctx):
         args.append("--base_repo=%s" % rctx.attr.base_repo)
     if rctx.attr.excluded:
         args.append("--excluded=%s" % rctx.path(rctx.attr.excluded))
+    args += ["--only=%s" % name for name in rctx.attr.only]
     args += ["--sdist=%s" % name for name in rctx.attr.sdists]
     if rctx.attr.data_only:
         args.append("--data_only")
@@ -55,6 +56,7 @@ pip_repository = repository_rule(
             allow_single_file = True,
         ),
         "merged": attr.bool(doc = "One directory and one target, `all`."),
+        "only": attr.string_list(doc = "Distributions of the lock; empty: all."),
         "sdists": attr.string_list(doc = "Pure Python without wheels, built by the lock's setuptools."),
         "_python_key": attr.label(
             default = "@local_python//:KEY",

@@ -1,23 +1,12 @@
 """@local_python: the interpreter that builds the tree, its headers, a toolchain."""
 
-_ASK = """
-import hashlib, os, sys, sysconfig
-exe = os.path.realpath(sys.executable)
-print(exe)
-print(sysconfig.get_path('include'))
-print('%d.%d' % sys.version_info[:2])
-print(sysconfig.get_config_var('EXT_SUFFIX'))
-with open(exe, 'rb') as f:
-  print(hashlib.sha256(f.read()).hexdigest(), ' '.join(sys.version.split()))
-"""
-
 _DEFS = """PYTHON = %r
 VERSION = %r
 EXT_SUFFIX = %r
 """
 
 _BUILD = """
-load("@bazel_tools//tools/python:toolchain.bzl", "py_runtime_pair")
+load("@rules_python//python:defs.bzl", "py_runtime", "py_runtime_pair")
 
 package(default_visibility = ["//visibility:public"])
 
@@ -33,6 +22,8 @@ py_runtime(
     name = "py3",
     interpreter_path = %r,
     python_version = "PY3",
+    # The first lines of every program: an upgrade keeps the path.
+    stub_shebang = %r,
 )
 
 py_runtime_pair(
@@ -58,17 +49,18 @@ def find_python(rctx):
 
 def _impl(rctx):
     python = find_python(rctx)
-    res = rctx.execute([python, "-c", _ASK])
+    res = rctx.execute([python, rctx.path(rctx.attr._identity)])
     if res.return_code:
         fail("cannot ask %s about itself: %s" % (python, res.stderr))
     exe, include, version, suffix, key = res.stdout.strip().split("\n")
+    rctx.watch(exe)
     if not rctx.path(include + "/Python.h").exists:
         fail("%s has no headers in %s; install them (Debian: python3-dev)" % (exe, include))
     rctx.symlink(include, "include")
     rctx.file("defs.bzl", _DEFS % (exe, version, suffix))
-    rctx.file("BUILD", _BUILD % exe)
+    rctx.file("BUILD", _BUILD % (exe, "#!%s\n# %s" % (exe, key)))
 
-    # For actions that read the standard library: an upgrade keeps the path.
+    # For actions and repositories that read the standard library.
     rctx.file("KEY", key + "\n")
 
 local_python = repository_rule(
@@ -78,4 +70,10 @@ local_python = repository_rule(
         "PATH",
         "PAX_PYTHON",
     ],
+    attrs = {
+        "_identity": attr.label(
+            default = "//third_party/python:identity.py",
+            allow_single_file = True,
+        ),
+    },
 )

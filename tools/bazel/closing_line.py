@@ -16,9 +16,12 @@ def outcomes(lines: list[str]) -> dict[str, bool]:
   A test without a result has failed: it was not analyzed or built, or the
   build was interrupted.
   """
-  tests, results, finished, filters = set(), {}, False, '-nightly'
+  tests: set[str] = set()
+  results: dict[str, bool] = {}
+  finished, filters = False, '-nightly'
   for event in map(json.loads, lines):
-    label = next(iter(event['id'].values()), {}).get('label', '')
+    identity: dict[str, str] = next(iter(event['id'].values()), {})
+    label = identity.get('label', '')
     if 'optionsParsed' in event['id']:
       arguments = event.get('optionsParsed', {}).get('cmdLine', [])
       passed = [a for a in arguments if a.startswith(_FILTERS)]

@@ -14,8 +14,10 @@ import pathlib
 import re
 import textwrap
 from collections.abc import Iterable
+from typing import TypeGuard
 
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = Function | ast.ClassDef
 
 # Sections of Google-style docstrings, and their names in field lists.
 _SECTIONS = {
@@ -91,7 +93,7 @@ def _exports(tree: ast.Module, top: str) -> str:
   return ', '.join(f'`{name}`' for name in names if not name.startswith('_'))
 
 
-def _is_public(node: ast.stmt) -> bool:
+def _is_public(node: ast.stmt) -> TypeGuard[Definition]:
   return isinstance(node, Definition) and not node.name.startswith('_')
 
 
@@ -107,7 +109,7 @@ def _definition(node: Definition, lines: list[str]) -> str:
   return _function(node, 'function')
 
 
-def _is_method(node: ast.stmt) -> bool:
+def _is_method(node: ast.stmt) -> TypeGuard[Function]:
   """Returns whether a statement of a class body is a method to describe."""
   if not _is_public(node) or isinstance(node, ast.ClassDef):
     return False
@@ -115,11 +117,11 @@ def _is_method(node: ast.stmt) -> bool:
   return not any(d.endswith(('.setter', '.deleter')) for d in _decorators(node))
 
 
-def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+def _decorators(node: Function) -> list[str]:
   return [ast.unparse(decorator) for decorator in node.decorator_list]
 
 
-def _function(node: ast.FunctionDef | ast.AsyncFunctionDef, kind: str) -> str:
+def _function(node: Function, kind: str) -> str:
   """Returns the directive of a function, a method or a property."""
   decorators = _decorators(node)
   arguments = f'({ast.unparse(_without_self(node, kind))})'
@@ -135,9 +137,7 @@ def _function(node: ast.FunctionDef | ast.AsyncFunctionDef, kind: str) -> str:
   return '\n'.join([' '.join(head.split()), *options, '', body, ':::\n'])
 
 
-def _without_self(
-  node: ast.FunctionDef | ast.AsyncFunctionDef, kind: str
-) -> ast.arguments:
+def _without_self(node: Function, kind: str) -> ast.arguments:
   arguments = node.args
   first = [*arguments.posonlyargs, *arguments.args][:1]
   if kind == 'method' and first and first[0].arg in ('self', 'cls'):
@@ -163,7 +163,7 @@ def _fields(node: ast.ClassDef, lines: list[str]) -> str:
 
 def _comment_above(lineno: int, lines: list[str]) -> str:
   """Returns the comment that ends above a line, which counts from 1."""
-  comment = []
+  comment: list[str] = []
   for line in reversed(lines[: lineno - 1]):
     if not line.strip().startswith('#'):
       break

@@ -19,6 +19,7 @@ import re
 import shutil
 import sys
 import tempfile
+import zipfile
 
 _ROOT = pathlib.Path(__file__).absolute().parents[2]
 if __name__ == '__main__':
@@ -31,6 +32,8 @@ PACKAGES = ('pax', 'praxis')
 EXCLUDED = ('pax.contrib', 'pax.paxml_api', 'pax.tasks')
 # Pages of the site that are in the root of the repository.
 ROOT_PAGES = ('CHANGELOG.md', 'CONTRIBUTING.md')
+# Files for those who debug the theme, and for sites that link to this one.
+_UNPACKED = ('.map', '.inv')
 
 
 def notebook_page(text: str) -> str:
@@ -93,13 +96,32 @@ def build(root: pathlib.Path, out: pathlib.Path, jobs: int = 1) -> int:
   return code
 
 
+def pack(site: pathlib.Path, path: pathlib.Path) -> None:
+  """Writes the files of a site into a zip file; equal sites give equal bytes.
+
+  Args:
+    site: its folder.
+    path: of the zip file, which the wheel contains for `pax docs`.
+  """
+  with zipfile.ZipFile(path, 'w') as z:
+    for file in sorted(site.rglob('*')):
+      if file.is_file() and file.suffix not in _UNPACKED:
+        entry = zipfile.ZipInfo(file.relative_to(site).as_posix())
+        entry.compress_type = zipfile.ZIP_DEFLATED
+        z.writestr(entry, file.read_bytes(), compresslevel=9)
+
+
 def main(argv: list[str]) -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('out', type=pathlib.Path, help='folder of the site')
   parser.add_argument('--root', type=pathlib.Path, default=_ROOT)
   parser.add_argument('--jobs', type=int, default=1)
+  parser.add_argument('--zip', type=pathlib.Path, help='also write this file')
   options = parser.parse_args(argv)
-  return build(options.root.resolve(), options.out.resolve(), options.jobs)
+  code = build(options.root.resolve(), options.out.resolve(), options.jobs)
+  if options.zip and not code:
+    pack(options.out, options.zip)
+  return code
 
 
 if __name__ == '__main__':

@@ -1,13 +1,13 @@
-"""docs_site: the documentation as a folder of HTML files."""
+"""docs_site: the documentation as a folder of HTML files, and as one file."""
 
 def _impl(ctx):
     out = ctx.actions.declare_directory(ctx.label.name)
     ctx.actions.run(
         executable = ctx.executable._tool,
-        arguments = [out.path, "--root=."],
+        arguments = [out.path, "--root=.", "--zip=" + ctx.outputs.zip.path],
         env = {"PYTHONHASHSEED": "0"},
         inputs = ctx.files.srcs,
-        outputs = [out],
+        outputs = [out, ctx.outputs.zip],
         mnemonic = "DocsSite",
         progress_message = "Building the documentation",
         use_default_shell_env = True,
@@ -21,6 +21,7 @@ docs_site = rule(
             allow_files = True,
             doc = "Pages, and the modules that the API reference describes.",
         ),
+        "zip": attr.output(mandatory = True),
         "_tool": attr.label(
             default = "//tools/docs:build_site",
             cfg = "exec",

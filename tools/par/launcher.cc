@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launcher of a .par file: unpacks the archive once, then runs the program.
 //
-// A .par consists of this program, a tar (interpreter, standard library, second
-// stage) and a zip (everything else) whose comment is the Trailer. It unpacks
-// to a folder named by the hash of its content, so the next start only execs.
-// Linked statically: the target machine may lack a libc.
-#include <dirent.h>
+// A .par consists of this program, a tar (interpreter and what the second stage
+// imports), frames (everything else, which the second stage unpacks) and the
+// Trailer. It unpacks to a folder named by the hash of its content, so the next
+// start only execs. Linked statically: the target machine may lack a libc.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/auxv.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,7 +23,11 @@
 #include <string>
 #include <vector>
 
+#include "tools/par/store.h"
+
 namespace {
+
+using par::Die;
 
 // The last bytes of the file; tools/par/make_par.py writes it.
 struct Trailer {
@@ -67,11 +71,6 @@ void HandleSignals(void (*handler)(int)) {
   }
 }
 
-[[noreturn]] void Die(const std::string& what) {
-  fprintf(stderr, "par: %s: %s\n", what.c_str(), strerror(errno));
-  exit(126);
-}
-
 int OpenSelf(std::string* path) {
   char target[4096];
   const ssize_t n = readlink("/proc/self/exe", target, sizeof(target) - 1);
@@ -102,44 +101,6 @@ Trailer ReadTrailer(int fd) {
     Die("the file is damaged");
   }
   return trailer;
-}
-
-void MakeFolders(const std::string& path) {
-  for (size_t at = 1; at != std::string::npos;) {
-    at = path.find('/', at);
-    const std::string part = path.substr(0, at);
-    if (mkdir(part.c_str(), 0755) != 0 && errno != EEXIST) Die(part);
-    if (at != std::string::npos) ++at;
-  }
-}
-
-// Folder of all unpacked .par files of this user.
-std::string Store() {
-  const auto env = [](const char* name) -> std::string {
-    const char* value = getenv(name);
-    return value != nullptr ? value : "";
-  };
-  if (const auto dir = env("PAX_PAR_DIR"); !dir.empty()) return dir;
-  if (const auto dir = env("XDG_CACHE_HOME"); !dir.empty()) {
-    return dir + "/pax-par";
-  }
-  if (const auto dir = env("HOME");
-      !dir.empty() && access(dir.c_str(), W_OK) == 0) {
-    return dir + "/.cache/pax-par";
-  }
-  const auto tmp = env("TMPDIR");
-  return (tmp.empty() ? "/tmp" : tmp) + "/pax-par-" + std::to_string(getuid());
-}
-
-// No other user may write to the folder that holds the code.
-void CheckOwned(const std::string& store) {
-  struct stat info;
-  if (lstat(store.c_str(), &info) != 0) Die(store);
-  errno = EPERM;
-  if (info.st_uid != getuid() || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    Die(store +
-        " can be written by others; set PAX_PAR_DIR to a folder of yours");
-  }
 }
 
 void WriteFile(int fd, off_t at, size_t size, const std::string& path,
@@ -174,28 +135,13 @@ void Untar(int fd, off_t at, off_t size, const std::string& dest) {
         strtoull(std::string(header.size, 12).c_str(), nullptr, 8);
     const mode_t mode =
         strtoul(std::string(header.mode, 8).c_str(), nullptr, 8);
-    MakeFolders(path.substr(0, path.rfind('/')));
+    par::MakeFolders(path.substr(0, path.rfind('/')));
     WriteFile(fd, at, bytes, path, mode);
     at += (bytes + 511) / 512 * 512;
   }
 }
 
-void RemoveTree(const std::string& path) {
-  if (DIR* dir = opendir(path.c_str())) {
-    while (const dirent* entry = readdir(dir)) {
-      const std::string name = entry->d_name;
-      if (name != "." && name != "..") RemoveTree(path + "/" + name);
-    }
-    closedir(dir);
-  }
-  remove(path.c_str());
-}
-
 void Exec(const std::string& root, const std::vector<std::string>& args) {
-  const char* old = getenv("LD_LIBRARY_PATH");
-  const std::string lib = root + "/lib";
-  setenv("LD_LIBRARY_PATH",
-         old != nullptr && *old ? (lib + ":" + old).c_str() : lib.c_str(), 1);
   std::vector<std::string> all = {root + "/bin/python3", "-I"};
   all.insert(all.end(), args.begin(), args.end());
   std::vector<char*> argv;
@@ -208,7 +154,7 @@ void Exec(const std::string& root, const std::vector<std::string>& args) {
 // Deletes what was unpacked and exits, if there was a signal.
 void ExitIfStopped(const std::string& part) {
   if (stop_signal == 0) return;
-  RemoveTree(part);
+  par::RemoveTree(part);
   const char* name = stop_signal == SIGINT   ? "Ctrl-C"
                      : stop_signal == SIGHUP ? "SIGHUP"
                                              : "SIGTERM";
@@ -217,17 +163,18 @@ void ExitIfStopped(const std::string& part) {
   exit(kPreempted);
 }
 
-// Unpacks to `root` atomically; concurrent launchers are allowed.
-void Unpack(int fd, const std::string& self, const Trailer& trailer,
-            const std::string& root) {
-  const std::string part = root + "." + std::to_string(getpid());
-  HandleSignals(OnSignal);
-  Untar(fd, strtoll(std::string(trailer.tar_offset, 20).c_str(), nullptr, 10),
-        strtoll(std::string(trailer.tar_size, 20).c_str(), nullptr, 10), part);
-  ExitIfStopped(part);
+int64_t Number(const char (&digits)[20]) {
+  return strtoll(std::string(digits, 20).c_str(), nullptr, 10);
+}
+
+// Runs the second stage; returns its status.
+int RunSecondStage(const std::string& self, int64_t frames,
+                   const std::string& part) {
   const pid_t child = fork();
   if (child < 0) Die("fork");
-  if (child == 0) Exec(part, {part + "/unpack.py", self, part});
+  if (child == 0) {
+    Exec(part, {part + "/unpack.py", self, std::to_string(frames), part});
+  }
   second_stage = child;
   if (stop_signal != 0) kill(child, SIGKILL);
   int status = 0;
@@ -235,17 +182,42 @@ void Unpack(int fd, const std::string& self, const Trailer& trailer,
     if (errno != EINTR) Die("wait");
   }
   second_stage = 0;
-  HandleSignals(SIG_DFL);
+  return status;
+}
+
+// Unpacks to `root` atomically.
+void Unpack(int fd, const std::string& self, const Trailer& trailer,
+            const std::string& root) {
+  const std::string part = root + "." + std::to_string(getpid());
+  const int64_t tar = Number(trailer.tar_offset);
+  const int64_t size = Number(trailer.tar_size);
+  Untar(fd, tar, size, part);
+  ExitIfStopped(part);
+  const int status = RunSecondStage(self, tar + size, part);
   ExitIfStopped(part);
   if (status != 0) {
-    RemoveTree(part);
+    par::RemoveTree(part);
     errno = EIO;
     Die("could not unpack to " + root + " (set PAX_PAR_DIR to another folder)");
   }
   if (rename(part.c_str(), root.c_str()) != 0) {
     if (errno != EEXIST && errno != ENOTEMPTY) Die("cannot create " + root);
-    RemoveTree(part);  // Another process was first.
+    par::RemoveTree(part);  // Without locks, another process was first.
   }
+}
+
+// Unpacks to `root` unless another process does it first.
+void UnpackOnce(int fd, const std::string& self, const Trailer& trailer,
+                const std::string& root) {
+  HandleSignals(OnSignal);
+  par::Lock lock(root);
+  if (!lock.Take(LOCK_EX)) ExitIfStopped("");
+  if (!par::Exists(root)) {
+    if (lock.supported()) par::RemoveLeftovers(root);
+    Unpack(fd, self, trailer, root);
+    if (lock.supported()) par::Prune(root);
+  }
+  HandleSignals(SIG_DFL);
 }
 
 }  // namespace
@@ -254,11 +226,14 @@ int main(int argc, char** argv) {
   std::string self;
   const int fd = OpenSelf(&self);
   const Trailer trailer = ReadTrailer(fd);
-  const std::string store = Store();
-  MakeFolders(store);
-  CheckOwned(store);
-  const std::string root = store + "/" + std::string(trailer.hash, 32);
-  if (access(root.c_str(), F_OK) != 0) Unpack(fd, self, trailer, root);
+  const std::string hash(trailer.hash, 32);
+  const std::string root = par::OpenStore() + "/" + hash;
+  par::Lock lock(root);
+  do {
+    if (!par::Exists(root)) UnpackOnce(fd, self, trailer, root);
+    lock.Take(LOCK_SH);
+  } while (!par::Exists(root));  // Pruned before it was locked.
+  lock.Touch();
   setenv("PAX_PAR", self.c_str(), 1);
   std::vector<std::string> args = {root + "/main.py"};
   args.insert(args.end(), argv + 1, argv + argc);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a .par file: a self-contained program that requires only glibc.
+"""Makes a .par file: a self-contained program that requires only glibc.
 
 launcher.cc describes the format. The files unpack to a Python installation:
 bin/python3, lib/*.so, lib/pythonX.Y/{,site-packages/}.
@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import argparse
 import compileall
-import hashlib
 import os
 import pathlib
+import py_compile
+import re
 import shutil
-import stat
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import tempfile
-import zipfile
-from collections.abc import Iterable
 
-# {path in the unpacked folder: source file}.
-Files = dict[str, pathlib.Path]
+import backports.zstd
+
+from tools.par import archive, shared_objects
+from tools.par import unpack as unpack_stage
 
 _VERSION = f'python{sys.version_info.major}.{sys.version_info.minor}'
-_MAGIC = b'PAXPAR1\n'
-_EPOCH = (1980, 1, 1, 0, 0, 0)
+_SITE = f'lib/{_VERSION}/site-packages'
 # Modules of the standard library that are omitted: tests and GUIs.
 _UNUSED = {
   '__pycache__',
@@ -42,7 +40,8 @@ _UNUSED = {
   'turtledemo',
 }
 _UNUSED_STARTS = ('config-', '_test', '_tkinter', '_ctypes_test', 'nis.')
-_TESTED = ('numpy', 'scipy')
+# What compilers and type checkers read.
+_SOURCES = set('.a .c .cc .cpp .h .hpp .inc .pxd .pyi .pyx'.split())
 # The interpreters of some distributions search other folders.
 _SITECUSTOMIZE = '''"""Adds site-packages next to the standard library."""
 
@@ -53,22 +52,18 @@ folder = os.path.join(os.path.dirname(os.__file__), 'site-packages')
 if folder not in sys.path:
   sys.path.append(folder)
 '''
-# Libraries of glibc, which the target machine provides.
-_GLIBC = {
-  'ld-linux-x86-64.so.2',
-  'libanl.so.1',
-  'libc.so.6',
-  'libdl.so.2',
-  'libm.so.6',
-  'libmvec.so.1',
-  'libpthread.so.0',
-  'libresolv.so.2',
-  'librt.so.1',
-  'libutil.so.1',
-}
+# Prints the files of the modules that a program imports.
+_TRACE = """
+import runpy, sys
+sys.path.append(sys.argv[1])
+sys.argv[:] = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name='__main__')
+for module in list(sys.modules.values()):
+  print(getattr(module, '__file__', None) or '')
+"""
 
 
-def standard_library(root: pathlib.Path) -> Files:
+def standard_library(root: pathlib.Path) -> archive.Files:
   """Returns files of this interpreter; compiles its modules into `root`."""
   lib = root / 'lib' / _VERSION
 
@@ -86,124 +81,126 @@ def standard_library(root: pathlib.Path) -> Files:
     lib,
     quiet=2,
     stripdir=str(root),
-    invalidation_mode=compileall.py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
   )
   files = {str(p.relative_to(root)): p for p in lib.rglob('*') if p.is_file()}
   python = pathlib.Path(os.path.realpath(sys.executable))
-  return {'bin/python3': python, **files}
+  return {shared_objects.PROGRAM: python, **files}
 
 
 def is_unused(inner: pathlib.PurePath) -> bool:
-  """Returns whether a file of a wheel is a program or a test."""
-  top, *rest = inner.parts
-  return top == '_scripts' or (top in _TESTED and 'tests' in rest[:-1])
+  """Returns whether a file of a wheel is a program, a test or a source."""
+  module = inner.name.partition('.')[0]
+  return (
+    inner.parts[0] == '_scripts'
+    or inner.suffix in _SOURCES
+    or 'tests' in inner.parts[:-1]
+    or (module.endswith('_test') and inner.suffix in ('.py', '.pyc'))
+  )
 
 
-def packages(runfiles: pathlib.Path) -> Files:
-  """Returns our files and those of all wheels, in one site-packages."""
-  files: Files = {}
-  own = runfiles / 'pax'
-  for folder in (own, *sorted(runfiles.glob('*/*/site'))):
+def imported(own: pathlib.Path) -> set[str]:
+  """Returns the top-level names that the modules in a folder import."""
+  pattern = re.compile(r'(?m)^ *(?:import|from) +(\w+)')
+  texts = (p.read_text(encoding='utf-8') for p in own.rglob('*.py'))
+  return {name for text in texts for name in pattern.findall(text)}
+
+
+def left_out(own: pathlib.Path, privacy: bool) -> set[str]:
+  """Returns the folders of packages that few programs use.
+
+  JAX requires SciPy, but imports it only in `jax.experimental.sparse.linalg`,
+  and for windows by name in `jax.scipy.signal`. dp-accounting requires it, too.
+
+  Args:
+    own: the folder of our modules.
+    privacy: whether the program computes the epsilon of DP-SGD.
+  """
+  if privacy:
+    return set()
+  scipy = set() if 'scipy' in imported(own) else {'scipy', 'scipy.libs'}
+  return {'dp_accounting', *scipy}
+
+
+def packages(own: pathlib.Path, privacy: bool) -> archive.Files:
+  """Returns our files and those of all wheels, in one site-packages.
+
+  Args:
+    own: the folder of our modules in the runfiles of the program.
+    privacy: whether the program computes the epsilon of DP-SGD.
+  """
+  files: archive.Files = {}
+  unused = left_out(own, privacy)
+  for folder in (own, *sorted(own.parent.glob('*/*/site'))):
     for file in folder.rglob('*'):
       inner = file.relative_to(folder)
-      if not file.is_file() or is_unused(inner):
+      if not file.is_file() or is_unused(inner) or inner.parts[0] in unused:
         continue
-      dest = f'lib/{_VERSION}/site-packages/{inner}'
-      old = files.setdefault(dest, file)
+      old = files.setdefault(f'{_SITE}/{inner}', file)
       if old is not file and old.read_bytes() != file.read_bytes():
         raise SystemExit(f'make_par: {file} would replace {old}')
   return files
 
 
-def needed(paths: Iterable[pathlib.Path]) -> dict[str, str]:
-  """Returns {name: path} of the shared libraries of files, by ldd."""
-  text = subprocess.run(
-    ['ldd', *map(str, paths)], capture_output=True, text=True, check=False
-  ).stdout
-  rows = [line.split() for line in text.splitlines() if ' => /' in line]
-  return {row[0]: row[2] for row in rows}
+def second_stage() -> tuple[archive.Files, set[str]]:
+  """Returns the files of unpack.py, and the names of those that it imports."""
+  unpack = pathlib.Path(unpack_stage.__file__)
+  zstd = pathlib.Path(backports.zstd.__file__).parents[2]
+  with tempfile.TemporaryDirectory() as folder:
+    sample = pathlib.Path(folder, 'sample')
+    with sample.open('wb') as f:
+      archive.write_frames(f, {'a/file': unpack})
+    out = subprocess.check_output(
+      [sys.executable, '-I', '-c', _TRACE, zstd, unpack, sample, '0', folder],
+      text=True,
+    )
+  roots = {sysconfig.get_path('stdlib'): f'lib/{_VERSION}', str(zstd): _SITE}
+  names = {'unpack.py'}
+  for path in map(pathlib.Path, filter(None, out.splitlines())):
+    for root, dest in roots.items():
+      if path.is_relative_to(root):
+        names.add(f'{dest}/{path.relative_to(root)}')
+  inner = (p.relative_to(zstd) for p in zstd.rglob('*') if p.is_file())
+  files = {f'{_SITE}/{p}': zstd / p for p in inner if not is_unused(p)}
+  return {'unpack.py': unpack, **files}, names
 
 
-def shared_libraries(files: Files) -> Files:
-  """Returns shared libraries from outside the archive, without glibc."""
-  have = {pathlib.PurePath(name).name for name in files} | _GLIBC
-  programs = [
-    path
-    for name, path in files.items()
-    if name == 'bin/python3' or '.so' in pathlib.PurePath(name).suffixes
-  ]
-  return {
-    f'lib/{library}': pathlib.Path(os.path.realpath(path))
-    for library, path in needed(programs).items()
-    if library not in have
-  }
+def first_stage(files: archive.Files, imports: set[str]) -> set[str]:
+  """Returns the names of the files without which unpack.py cannot run.
 
-
-def is_executable(path: pathlib.Path) -> bool:
-  return bool(path.stat().st_mode & stat.S_IXUSR)
-
-
-def digest(files: Files) -> str:
-  """Returns a hash over names, permissions and contents."""
-  total = hashlib.sha256()
-  for name, path in sorted(files.items()):
-    inner = hashlib.sha256(path.read_bytes()).hexdigest()
-    total.update(f'{name} {is_executable(path)} {inner}\n'.encode())
-  return total.hexdigest()
-
-
-def in_first_stage(name: str) -> bool:
-  return '/site-packages/' not in name
-
-
-def write_tar(out, files: Files) -> None:
-  with tarfile.open(fileobj=out, mode='w', format=tarfile.USTAR_FORMAT) as tar:
-    for name, path in sorted(files.items()):
-      info = tarfile.TarInfo(name)
-      info.size = path.stat().st_size
-      info.mode = 0o755 if is_executable(path) else 0o644
-      with path.open('rb') as f:
-        tar.addfile(info, f)
-
-
-def write_zip(out, files: Files, comment: bytes) -> None:
-  with zipfile.ZipFile(out, 'w') as z:
-    for name, path in sorted(files.items()):
-      info = zipfile.ZipInfo(name, _EPOCH)
-      mode = 0o755 if is_executable(path) else 0o644
-      info.external_attr = (stat.S_IFREG | mode) << 16
-      info.compress_type = zipfile.ZIP_DEFLATED
-      z.writestr(info, path.read_bytes(), compresslevel=1)
-    z.comment = comment
-
-
-def write_par(out: str, launcher: str, files: Files) -> None:
-  """Writes the launcher, the tar of the first stage, the zip of the rest."""
-  first = {n: p for n, p in files.items() if in_first_stage(n)}
-  rest = {n: p for n, p in files.items() if not in_first_stage(n)}
-  with open(out, 'wb') as f:
-    f.write(pathlib.Path(launcher).read_bytes())
-    start = f.tell()
-    write_tar(f, first)
-    size = f.tell() - start
-    numbers = b'%20d%20d' % (start, size)
-    write_zip(f, rest, _MAGIC + digest(files).encode() + numbers)
-  os.chmod(out, 0o755)
+  Args:
+    files: of the archive, without shared libraries from outside of it.
+    imports: names of what unpack.py imports.
+  """
+  always = {shared_objects.PROGRAM, f'lib/{_VERSION}/sitecustomize.py'}
+  codecs = f'lib/{_VERSION}/encodings/'
+  names = {n for n in files if n in imports | always or n.startswith(codecs)}
+  return names | set(shared_objects.libraries({n: files[n] for n in names}))
 
 
 def main() -> None:
   parser = argparse.ArgumentParser()
-  for name in ('out', 'launcher', 'unpack', 'main', 'runfiles'):
+  for name in ('out', 'launcher', 'strip', 'main', 'own'):
     parser.add_argument(f'--{name}', required=True)
+  parser.add_argument('--privacy', action='store_true')
   args = parser.parse_args()
+  unpack, imports = second_stage()
   with tempfile.TemporaryDirectory() as folder:
+    root = pathlib.Path(folder).resolve()
     files = {
       'main.py': pathlib.Path(args.main),
-      'unpack.py': pathlib.Path(args.unpack),
-      **standard_library(pathlib.Path(folder).resolve()),
-      **packages(pathlib.Path(args.runfiles)),
+      **unpack,
+      **standard_library(root / 'python'),
+      **packages(pathlib.Path(args.own), args.privacy),
     }
-    write_par(args.out, args.launcher, files | shared_libraries(files))
+    names = first_stage(files, imports)
+    files |= shared_objects.libraries(files)
+    own = {n: p for n, p in files.items() if not n.startswith(f'{_SITE}/')}
+    files |= shared_objects.stripped(own, root / 'stripped', args.strip)
+    files = shared_objects.with_rpaths(files, root)
+    first = {n: p for n, p in files.items() if n in names}
+    rest = {n: p for n, p in files.items() if n not in names}
+    archive.write_par(args.out, pathlib.Path(args.launcher), first, rest)
 
 
 if __name__ == '__main__':

@@ -1,38 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Second stage of a .par file: unpacks its zip with its own interpreter.
+"""Second stage of a .par file: unpacks its frames with its own interpreter.
 
-unpack.py FILE.par FOLDER
+unpack.py FILE.par OFFSET FOLDER
+
+archive.py writes the frames: each is its size in 20 digits and a tar compressed
+by zstd; a size of 0 ends them.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
+import io
 import os
+import shutil
 import sys
-import zipfile
+import tarfile
+from concurrent.futures import thread
+
+from backports import zstd
+
+DIGITS = 20
 
 
-def _extract(path: str, names: list[str], dest: str) -> None:
-  with zipfile.ZipFile(path) as z:
-    for name in names:
-      z.extract(name, dest)
-      if (z.getinfo(name).external_attr >> 16) & 0o100:
-        os.chmod(os.path.join(dest, name), 0o755)
+def frames(path: str, offset: int) -> list[tuple[int, int]]:
+  """Returns (offset, size) of the frames, the largest first."""
+  found: list[tuple[int, int]] = []
+  with open(path, 'rb') as f:
+    while True:
+      f.seek(offset)
+      size = int(f.read(DIGITS))
+      offset += DIGITS
+      if not size:
+        return sorted(found, key=lambda frame: -frame[1])
+      found.append((offset, size))
+      offset += size
 
 
-def main(path: str, dest: str) -> None:
-  with zipfile.ZipFile(path) as z:
-    names = z.namelist()
-  for folder in {os.path.dirname(name) for name in names}:
-    os.makedirs(os.path.join(dest, folder), exist_ok=True)
-  parts = min(os.cpu_count() or 1, 16)
-  with concurrent.futures.ThreadPoolExecutor(parts) as pool:
+def _extract(path: str, offset: int, size: int, dest: str) -> None:
+  with open(path, 'rb') as f:
+    f.seek(offset)
+    data = io.BytesIO(f.read(size))
+  with zstd.ZstdFile(data) as z, tarfile.open(fileobj=z, mode='r|') as tar:
+    for member in tar:
+      target = os.path.join(dest, member.name)
+      os.makedirs(os.path.dirname(target), exist_ok=True)
+      with tar.extractfile(member) as source, open(target, 'wb') as out:
+        shutil.copyfileobj(source, out, 1 << 20)
+      if member.mode & 0o100:
+        os.chmod(target, 0o755)
+
+
+def main(path: str, offset: int, dest: str) -> None:
+  with thread.ThreadPoolExecutor(min(os.cpu_count() or 1, 16)) as pool:
     jobs = [
-      pool.submit(_extract, path, names[i::parts], dest) for i in range(parts)
+      pool.submit(_extract, path, start, size, dest)
+      for start, size in frames(path, offset)
     ]
     for job in jobs:
       job.result()
 
 
 if __name__ == '__main__':
-  main(sys.argv[1], sys.argv[2])
+  main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

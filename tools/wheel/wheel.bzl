@@ -20,10 +20,12 @@ def _impl(ctx):
     args.add(out, format = "--out=%s")
     args.add_all(ctx.files._project, format_each = "--project=%s")
     args.add_all(files, map_each = _pair)
+    for target, path in ctx.attr.data.items():
+        args.add_all(target.files, format_each = "%s=" + path)
     ctx.actions.run(
         executable = ctx.executable._tool,
         arguments = [args],
-        inputs = files + ctx.files._project,
+        inputs = files + ctx.files.data + ctx.files._project,
         outputs = [out],
         mnemonic = "PyWheel",
         use_default_shell_env = True,
@@ -38,6 +40,10 @@ py_wheel = rule(
     implementation = _impl,
     doc = "The target's name is the distribution's, with underscores.",
     attrs = {
+        "data": attr.label_keyed_string_dict(
+            allow_files = True,
+            doc = "Files, and their paths in the wheel.",
+        ),
         "deps": attr.label_list(),
         "folders": attr.string_list(doc = "The top-level packages it contains."),
         "platform": attr.string(doc = "As linux_x86_64."),
