@@ -2,7 +2,8 @@
 // The Python extension: every kernel's XLA FFI handler, by platform and name.
 #include <nanobind/nanobind.h>
 
-#include "csrc/ffi/int8_matmul_ffi.h"
+#include "csrc/ffi/attention_ffi.h"
+#include "csrc/ffi/integer_matmul_ffi.h"
 #include "csrc/ffi/softmax_xent_ffi.h"
 #include "csrc/kernels/tiles.h"
 #ifdef PAX_CUDA
@@ -21,7 +22,10 @@ nb::capsule Encapsulate(XLA_FFI_Handler* handler) {
 // Maps 'platform:name' to the handler.
 nb::dict Registrations() {
   nb::dict handlers;
-  handlers["cpu:pax_int8_matmul"] = Encapsulate(pax::Int8MatmulHandler);
+  handlers["cpu:pax_attention"] = Encapsulate(pax::AttentionHandler);
+  handlers["cpu:pax_attention_gradient"] =
+      Encapsulate(pax::AttentionGradientHandler);
+  handlers["cpu:pax_integer_matmul"] = Encapsulate(pax::IntegerMatmulHandler);
   handlers["cpu:pax_softmax_xent"] = Encapsulate(pax::SoftmaxXentHandler);
   handlers["cpu:pax_softmax_xent_gradient"] =
       Encapsulate(pax::SoftmaxXentGradientHandler);

@@ -60,9 +60,11 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(SoftmaxXentRowsCudaHandler, Rows,
                                   .Attr<float>("soft_cap")
                                   .Attr<float>("label_smoothing")
                                   .Attr<float>("z_loss_weight")
-                                  .Ret<Floats>()    // xent
-                                  .Ret<Floats>()    // logsumexp
-                                  .Ret<Ints>()      // argmax
-                                  .Ret<Matrix>());  // gradient
+                                  .Ret<Floats>()   // xent
+                                  .Ret<Floats>()   // logsumexp
+                                  .Ret<Ints>()     // argmax
+                                  .Ret<Matrix>(),  // gradient
+                              // Only launches on the stream.
+                              {ffi::Traits::kCmdBufferCompatible});
 
 }  // namespace pax

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "csrc/ffi/checks.h"
 #include "csrc/ffi/thread_pool.h"
 #include "csrc/kernels/softmax_xent.h"
 
@@ -27,32 +28,15 @@ struct Attributes {
   int64_t chunk;
 };
 
+constexpr char kKernel[] = "softmax_xent";
+
 ffi::Error Invalid(const std::string& message) {
-  return ffi::Error::InvalidArgument("softmax_xent: " + message);
-}
-
-ffi::Error OutOfMemory(const std::exception& e) {
-  return ffi::Error(
-      ffi::ErrorCode::kResourceExhausted,
-      std::string("softmax_xent: no scratch memory: ") + e.what());
-}
-
-std::string Text(ffi::AnyBuffer::Dimensions dims) {
-  std::string text = "[";
-  for (size_t i = 0; i < dims.size(); ++i) {
-    text += (i ? ", " : "") + std::to_string(dims[i]);
-  }
-  return text + "]";
+  return InvalidCall(kKernel, message);
 }
 
 ffi::Error CheckShape(const char* name, ffi::AnyBuffer::Dimensions got,
                       std::initializer_list<int64_t> want) {
-  if (got.size() == want.size() &&
-      std::equal(want.begin(), want.end(), got.begin())) {
-    return ffi::Error::Success();
-  }
-  return Invalid(std::string(name) + " must have shape " +
-                 Text({want.begin(), want.size()}) + ", got " + Text(got));
+  return CheckShapeOf(kKernel, name, got, want);
 }
 
 ffi::ErrorOr<Dtype> DtypeOf(ffi::AnyBuffer x, ffi::AnyBuffer table) {
@@ -140,7 +124,7 @@ ffi::Error Forward(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer table,
         {xent->typed_data(), logsumexp->typed_data(), argmax->typed_data()},
         OnThreadPool(pool));
   } catch (const std::exception& e) {
-    return OutOfMemory(e);
+    return OutOfMemory(kKernel, e);
   }
   return ffi::Error::Success();
 }
@@ -189,7 +173,7 @@ ffi::Error Gradient(ffi::ThreadPool pool, ffi::AnyBuffer x,
          dtable_sums->typed_data()},
         OnThreadPool(pool));
   } catch (const std::exception& e) {
-    return OutOfMemory(e);
+    return OutOfMemory(kKernel, e);
   }
   return ffi::Error::Success();
 }

@@ -51,11 +51,12 @@ PAX_HOST_DEVICE inline bool Precedes(float a, int32_t i, float b, int32_t j) {
 PAX_HOST_DEVICE inline SoftmaxPartial Join(const SoftmaxPartial& a,
                                            const SoftmaxPartial& b) {
   const bool a_first = Precedes(a.max, a.argmax, b.max, b.argmax);
-  const SoftmaxPartial& high = a_first ? a : b;
-  const SoftmaxPartial& low = a_first ? b : a;
+  const float low = a_first ? b.max : a.max;
+  const float high = a_first ? a.max : b.max;
   // Equal maxima may both be -infinity.
-  const float scale = low.max == high.max ? 1.0f : ExpOf(low.max - high.max);
-  return {high.max, high.sum + low.sum * scale, a.total + b.total, high.argmax};
+  const float scale = low == high ? 1.0f : ExpOf(low - high);
+  const float sum = a_first ? a.sum + b.sum * scale : b.sum + a.sum * scale;
+  return {high, sum, a.total + b.total, a_first ? a.argmax : b.argmax};
 }
 
 PAX_HOST_DEVICE inline SoftmaxPartial PartialOf(float logit, int32_t column) {

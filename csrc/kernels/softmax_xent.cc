@@ -5,50 +5,16 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <vector>
 
+#include "csrc/kernels/scratch.h"
 #include "csrc/kernels/softmax_partial.h"
 
 namespace pax {
 namespace {
 
-constexpr int64_t kCacheLine = 64;
 // Rows of dx for which a strip of the table is packed, at least.
 constexpr int64_t kMinInputRows = 128;
-
-int64_t CeilDiv(int64_t n, int64_t d) { return (n + d - 1) / d; }
-int64_t RoundUp(int64_t n, int64_t d) { return CeilDiv(n, d) * d; }
-
-constexpr int64_t kMostBytes = int64_t{1} << 60;
-
-// Multiplies *product by `factor`; returns whether it stays below kMostBytes.
-bool MultiplyBy(int64_t factor, int64_t* product) {
-  return !__builtin_mul_overflow(*product, factor, product) &&
-         *product <= kMostBytes;
-}
-
-// Uninitialized memory, aligned for vectors.
-class Buffer {
- public:
-  explicit Buffer(int64_t bytes)
-      : data_(::operator new(std::max<int64_t>(bytes, 1),
-                             std::align_val_t{kCacheLine})) {}
-  template <class T>
-  T* as(int64_t offset_bytes = 0) const {
-    return reinterpret_cast<T*>(static_cast<char*>(data_.get()) + offset_bytes);
-  }
-
- private:
-  struct Free {
-    void operator()(void* p) const {
-      ::operator delete(p, std::align_val_t{kCacheLine});
-    }
-  };
-  std::unique_ptr<void, Free> data_;
-};
-
-int64_t Bytes(Dtype dtype) { return dtype == Dtype::kFloat32 ? 4 : 2; }
 
 void StoreAs(Dtype dtype, float value, void* to, int64_t index) {
   if (dtype == Dtype::kFloat32) {
@@ -200,7 +166,7 @@ void Pass::LoadChunk(int64_t begin) {
   const char* x =
       static_cast<const char*>(in_.x) + begin * in_.dims * Bytes(in_.dtype);
   parallel_.run(rows_ / kBlock, [this, x](int64_t b, int64_t) {
-    ops_.pack_input({x, height_, in_.dims, padded_dims_, b * kBlock,
+    ops_.pack_input({x, in_.dims, height_, in_.dims, padded_dims_, b * kBlock,
                      x_over_dims_.as<void>(), rows_ + kSkew,
                      grad_ ? x_over_rows_.as<void>() : nullptr,
                      padded_dims_ + kSkew});
@@ -324,9 +290,9 @@ void Pass::TableGradient(int64_t strip, int64_t worker) {
                padded_dims_ * kBlock, keep_sums_ && chunk_ > 0});
   const bool last = (chunk_ + 1) * in_.chunk >= in_.tokens;
   if (keep_sums_ && !last) return;
-  ops_.store_table({sums, grad_->dtable, in_.transposed,
-                    !keep_sums_ && chunk_ > 0, in_.dims, in_.vocab,
-                    padded_dims_, strip * kStrip});
+  ops_.store_table({sums, grad_->dtable, in_.transposed ? in_.dims : in_.vocab,
+                    in_.transposed, !keep_sums_ && chunk_ > 0, in_.dims,
+                    in_.vocab, padded_dims_, strip * kStrip});
 }
 
 // Tasks are blocks of dx: of up to kStrip dims, and of rows where the dims are

@@ -13,6 +13,13 @@ constexpr int kThreads = 512;
 constexpr int kWarp = 32;
 constexpr int kWarps = kThreads / kWarp;
 constexpr unsigned kAll = 0xffffffffu;
+constexpr int kFloatsPerLoad = 4;  // 16 bytes, the widest load
+
+// Consecutive floats that one instruction loads or stores.
+template <int kWidth>
+struct alignas(kWidth * sizeof(float)) Floats {
+  float values[kWidth];
+};
 
 __device__ SoftmaxPartial JoinWarp(SoftmaxPartial p) {
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
@@ -35,23 +42,32 @@ __device__ SoftmaxPartial JoinBlock(SoftmaxPartial p) {
 }
 
 // One thread block per row: reads the row once for the sums, and once, from the
-// cache if it fits, for the gradient.
+// cache if it fits, for the gradient. Rows are multiples of kWidth floats.
+template <int kWidth>
 __global__ void __launch_bounds__(kThreads) RowsKernel(SoftmaxXentRows rows) {
   const int64_t row = blockIdx.x;
-  const float* logits = rows.logits + row * rows.vocab;
+  const float* row_logits = rows.logits + row * rows.vocab;
+  const auto* logits = reinterpret_cast<const Floats<kWidth>*>(row_logits);
+  const int64_t loads = rows.vocab / kWidth;
   SoftmaxPartial p = EmptyPartial();
-  for (int64_t v = threadIdx.x; v < rows.vocab; v += kThreads) {
-    p = Join(p, PartialOf(logits[v], static_cast<int32_t>(v)));
+#pragma unroll 4
+  for (int64_t i = threadIdx.x; i < loads; i += kThreads) {
+    const Floats<kWidth> loaded = logits[i];
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      p = Join(
+          p, PartialOf(loaded.values[j], static_cast<int32_t>(i * kWidth + j)));
+    }
   }
   p = JoinBlock(p);
   const float logsumexp = LogSumExp(p.max, p.sum);
   const int32_t label = rows.labels[row];
   const bool ignored = label < 0;
   const float on = 1.0f - rows.label_smoothing;
-  const float off = rows.label_smoothing /
-                    static_cast<float>(max(rows.vocab - 1, int64_t{1}));
+  const int64_t others = rows.vocab > 1 ? rows.vocab - 1 : 1;
+  const float off = rows.label_smoothing / static_cast<float>(others);
   const bool known = !ignored && label < rows.vocab;
-  const float picked = known ? logits[label] : NAN;
+  const float picked = known ? row_logits[label] : NAN;
   const float weight = ignored ? 0.0f : rows.xent_weight[row];
   const float probability =
       weight * (1.0f + 2.0f * rows.z_loss_weight * logsumexp) +
@@ -65,13 +81,29 @@ __global__ void __launch_bounds__(kThreads) RowsKernel(SoftmaxXentRows rows) {
     rows.argmax[row] = p.argmax;
   }
   const float scale = rows.soft_cap > 0 ? 1.0f / rows.soft_cap : 0.0f;
-  float* gradient = rows.gradient + row * rows.vocab;
-  for (int64_t v = threadIdx.x; v < rows.vocab; v += kThreads) {
-    const float logit = logits[v];
-    const float target = v == label ? on : off;
-    gradient[v] = (probability * __expf(logit - logsumexp) - weight * target) *
-                  CapSlope(logit, scale);
+  auto* gradient =
+      reinterpret_cast<Floats<kWidth>*>(rows.gradient + row * rows.vocab);
+#pragma unroll 4
+  for (int64_t i = threadIdx.x; i < loads; i += kThreads) {
+    Floats<kWidth> loaded = logits[i];
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      const float logit = loaded.values[j];
+      const float target = i * kWidth + j == label ? on : off;
+      loaded.values[j] =
+          (probability * ExpOf(logit - logsumexp) - weight * target) *
+          CapSlope(logit, scale);
+    }
+    gradient[i] = loaded;
   }
+}
+
+// Whether every row begins where kFloatsPerLoad floats may be loaded at once.
+bool IsAligned(const SoftmaxXentRows& rows) {
+  constexpr uintptr_t kBytes = kFloatsPerLoad * sizeof(float);
+  return rows.vocab % kFloatsPerLoad == 0 &&
+         reinterpret_cast<uintptr_t>(rows.logits) % kBytes == 0 &&
+         reinterpret_cast<uintptr_t>(rows.gradient) % kBytes == 0;
 }
 
 }  // namespace
@@ -85,8 +117,13 @@ cudaError_t LaunchSoftmaxXentRows(const SoftmaxXentRows& rows,
       rows.vocab > kMost) {
     return cudaErrorInvalidValue;
   }
-  RowsKernel<<<static_cast<unsigned>(rows.tokens), kThreads, 0, stream>>>(rows);
-  return cudaGetLastError();
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(rows.tokens));
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  return IsAligned(rows)
+             ? cudaLaunchKernelEx(&config, RowsKernel<kFloatsPerLoad>, rows)
+             : cudaLaunchKernelEx(&config, RowsKernel<1>, rows);
 }
 
 }  // namespace pax

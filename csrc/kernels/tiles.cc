@@ -34,18 +34,28 @@ Isa Chosen() {
   }
   return most;
 }
+
+Isa Selected() {
+  static const Isa isa = Chosen();
+  return isa;
+}
 #endif
 
 }  // namespace
 
 const TileOps& SelectTileOps(Dtype input) {
 #if defined(__x86_64__)
-  static const Isa isa = Chosen();
-  if (isa == kAvx512Bf16 && input == Dtype::kBfloat16) {
+  if (Selected() == kAvx512Bf16 && input == Dtype::kBfloat16) {
     return Avx512Bf16TileOps();
   }
-  if (isa >= kAvx512) return Avx512TileOps(input);
-  if (isa == kAvx2) return Avx2TileOps(input);
+#endif
+  return SelectFloatTileOps(input);
+}
+
+const TileOps& SelectFloatTileOps(Dtype input) {
+#if defined(__x86_64__)
+  if (Selected() >= kAvx512) return Avx512TileOps(input);
+  if (Selected() == kAvx2) return Avx2TileOps(input);
 #endif
   return PortableTileOps(input);
 }

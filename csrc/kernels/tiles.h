@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inner loops of softmax_xent, compiled once per instruction set.
+// The inner loops of the kernels, compiled once per instruction set.
 //
 // Matrices are split into panels of 32 columns. The operands of the matmul
 // C[M, N] = A[M, K] B[K, N] have two packed layouts:
@@ -48,11 +48,12 @@ struct PackTableArgs {
 // Rows [begin, begin + kBlock) of the chunk of activations in both layouts.
 struct PackInputArgs {
   const void* x;  // [rows, dims]
+  int64_t row;    // elements of x from one row to the next
   int64_t rows;
   int64_t dims;
   int64_t padded_dims;
   int64_t begin;
-  void* over_dims;         // A with M = rows, K = dims
+  void* over_dims;         // A with M = rows, K = dims; null: not packed
   int64_t over_dims_rows;  // rows from one of its blocks to the next
   void* over_rows;         // A with M = dims, K = rows; null: not packed
   int64_t over_rows_rows;
@@ -76,6 +77,7 @@ struct MatmulArgs {
 struct StoreTableArgs {
   const float* sums;
   void* table;  // [dims, vocab], or [vocab, dims] when transposed
+  int64_t row;  // elements of the table from one row to the next
   bool transposed;
   bool add;  // to the previous value (float32 only)
   int64_t dims;
@@ -120,15 +122,69 @@ struct GradientArgs {
   void* scratch;             // rows * 64 bytes
 };
 
-inline constexpr int64_t kInt8Rows = 16;
-inline constexpr int64_t kInt8Columns = 512;
+// Query i sees key j if i - before <= j <= i + after, and if both are of one
+// segment.
+struct AttentionMask {
+  const int32_t* segment_ids;  // [length], padded to whole blocks
+  int64_t length;
+  int64_t before;  // keys before the query's own position, at most length
+  int64_t after;   // keys after it, at most length
+};
 
-// The columns [begin, begin + kInt8Columns) of out = x w, with sums in float32.
-struct Int8MatmulArgs {
-  const void* x;    // [rows, depth]
-  const int8_t* w;  // [depth, columns]
-  void* out;        // [rows, columns], as x
-  int64_t rows;     // at most kInt8Rows
+// Logits of queries and keys: element (r, j) at (j / 32 * rows + r) * 32 + j %
+// 32.
+struct AttentionBlock {
+  float* logits;
+  int64_t rows;         // queries
+  int64_t panels;       // keys / 32, at most 64
+  int64_t first_query;  // position of the first row
+  int64_t first_key;    // position of the first column
+  uint64_t masked;      // bit p: panel p has keys that a query does not see
+  AttentionMask mask;
+  float soft_cap;  // 0: none
+};
+
+// Replaces logits by exp(logit - max), where max is that of this block and the
+// blocks before, of which the results are scaled.
+struct AttentionSoftmaxArgs {
+  AttentionBlock block;
+  float* max;       // [rows]
+  float* sum;       // [rows]
+  float* out;       // [panels][rows][32]; null in the first block
+  int64_t columns;  // panels of out
+};
+
+// Replaces logits by probabilities exp(logit - logsumexp), and the gradients of
+// the probabilities by those of the logits,
+//   probability * (gradient - delta) * cap'.
+struct AttentionGradientArgs {
+  AttentionBlock block;
+  float* gradients;        // as the logits
+  const float* logsumexp;  // [rows]
+  const float* delta;      // [rows]
+};
+
+inline constexpr int64_t kIntegerRows = 16;
+inline constexpr int64_t kIntegerColumns = 256;
+
+// How a weight is stored. Elements have rows below one another, the first in
+// the lowest bits.
+enum class IntegerFormat { kInt8, kInt4InInt8, kInt4InInt32 };
+
+constexpr int64_t RowsPerElement(IntegerFormat format) {
+  return format == IntegerFormat::kInt8         ? 1
+         : format == IntegerFormat::kInt4InInt8 ? 2
+                                                : 8;
+}
+
+// The columns [begin, begin + kIntegerColumns) of out = x w, with sums in
+// float32.
+struct IntegerMatmulArgs {
+  IntegerFormat format;
+  const void* x;  // [rows, depth]
+  const void* w;  // [depth / RowsPerElement(format), columns]
+  void* out;      // [rows, columns], as x
+  int64_t rows;   // at most kIntegerRows
   int64_t depth;
   int64_t columns;
   int64_t begin;
@@ -146,13 +202,18 @@ struct TileOps {
   // Writes, per panel of the strip, the gradient as A and B operand: one
   // float32 block for both; for bfloat16 A in its first half, B in its second.
   void (*gradient)(const GradientArgs&);
-  void (*int8_matmul)(const Int8MatmulArgs&);
+  void (*attention_softmax)(const AttentionSoftmaxArgs&);
+  void (*attention_gradient)(const AttentionGradientArgs&);
+  void (*integer_matmul)(const IntegerMatmulArgs&);
 };
 
 // The fastest instruction set of this processor. The environment variable
 // PAX_KERNEL_ISA (portable, avx2, avx512, avx512_bf16) selects a lower one;
 // unsupported names are ignored.
 const TileOps& SelectTileOps(Dtype input);
+
+// The same, with packed operands of float32.
+const TileOps& SelectFloatTileOps(Dtype input);
 
 const TileOps& PortableTileOps(Dtype input);
 #if defined(__x86_64__)

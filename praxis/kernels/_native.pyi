@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C++ extension built from csrc/module.cc."""
 
-from types import CapsuleType
+from typing_extensions import CapsuleType
 
 def registrations() -> dict[str, CapsuleType]: ...
 def cpu_isa() -> str: ...

@@ -22,7 +22,7 @@ def has_kernel(platform: str, name: str) -> bool:
 def cpu_isa() -> str | None:
   """Returns the instruction set of the CPU kernels (csrc/kernels/tiles.h)."""
   extension = _load()
-  return extension and extension.cpu_isa()
+  return extension.cpu_isa() if extension else None
 
 
 @functools.cache

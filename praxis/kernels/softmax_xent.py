@@ -40,7 +40,7 @@ IMPLEMENTATIONS = ('auto', 'native', 'reference', 'xla')
 
 # Instruction sets where the native kernel measures at least as fast as XLA
 # (benchmarks/softmax_xent.py).
-_FAST_ISAS = ('avx512',)
+_FAST_ISAS = ('avx2', 'avx512')
 # The kernel works on blocks of 32 tokens: 8 tokens take 1.8 times as long as by
 # XLA.
 _MIN_FAST_TOKENS = 64
@@ -52,7 +52,7 @@ class Options(Spec):
 
   `implementation` is one of
     auto: native where it measures at least as fast (64 tokens and more on CPUs
-      with AVX-512), else reference.
+      with AVX2 or AVX-512), else reference.
     native: the kernels in csrc; an error if they are not built, or not for
       the platform.
     reference: jnp, in chunks of tokens.
@@ -237,11 +237,13 @@ def _chunked_jvp(
       products = tangent.astype(jnp.float32) * slope.astype(jnp.float32)
       dtotal += jnp.sum(products)
   total = _total(options, tokens, labels, weights)
-  dtokens = _token_tangents(options)(
+  dxent, dlogsumexp = _token_tangents(options)(
     x, w, bias, labels, *map(_instantiated, tangents[:3])
   )
-  zeros = np.zeros(tokens.argmax.shape, jax.dtypes.float0)
-  return (total, tokens), (dtotal, Tokens(*dtokens, zeros))
+  # JAX takes the tangents of integers as arrays of numpy.
+  zeros: Any = np.zeros(tokens.argmax.shape, jax.dtypes.float0)
+  dtokens = Tokens(dxent, dlogsumexp, zeros)
+  return (total, tokens), (dtotal, dtokens)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -267,8 +269,8 @@ def _value_and_gradients_jvp(
   """Differentiates the jnp reference: second derivatives have no kernel."""
 
   def local(*args: Array) -> tuple[Array, ...]:
-    args = (*args[:4], Weights(args[4], jnp.zeros_like(args[4])))
-    tokens, gradients = reference.gradient(*args, options)
+    weights = Weights(args[4], jnp.zeros_like(args[4]))
+    tokens, gradients = reference.gradient(*args[:4], weights, options)
     return (*tokens, *gradients)
 
   mapped = local
@@ -285,7 +287,10 @@ def _value_and_gradients_jvp(
 
 def _token_tangents(options: Options) -> Callable[..., tuple[Array, ...]]:
   def local(x: Array, w: Array, bias: Array, labels: Array, *tangents: Array):
-    return reference.token_tangents((x, w, bias), tangents, labels, options)
+    dx, dw, dbias = tangents
+    return reference.token_tangents(
+      (x, w, bias), (dx, dw, dbias), labels, options
+    )
 
   if options.class_axes:
     return local
@@ -392,7 +397,9 @@ def _local_forward(options: Options) -> Callable[..., Tokens]:
 def _local_gradient(
   options: Options,
 ) -> Callable[..., tuple[Tokens, Gradients]]:
-  on_gpu = reference.gradient_by(softmax_xent_native.rows_gradient)
+  on_gpu = reference.gradient_by(
+    softmax_xent_native.rows_gradient, reference.gpu_chunk_tokens
+  )
   if options.class_axes:
     # The CUDA kernel takes no normalizer.
     on_gpu = reference.gradient

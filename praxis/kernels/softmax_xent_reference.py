@@ -16,6 +16,8 @@ from jaxtyping import Array, Float, Int
 _MAX_CHUNK_TOKENS = 512
 _MIN_CHUNK_TOKENS = 256
 _CHUNK_LOGITS = 2**24
+# A GPU needs this many rows to be busy.
+_MIN_GPU_CHUNK_TOKENS = 4096
 _TOKENS_MULTIPLE = 32
 
 
@@ -74,7 +76,16 @@ RowsGradient = Callable[..., tuple[Tokens, Array]]
 def chunk_tokens(tokens: int, vocab: int) -> int:
   """Returns the chunk size: a multiple of 32 for chunks of similar size."""
   limit = max(_MIN_CHUNK_TOKENS, min(_MAX_CHUNK_TOKENS, _CHUNK_LOGITS // vocab))
-  chunks = max(-(-tokens // limit), 1)
+  return _chunk_of(tokens, chunks=max(-(-tokens // limit), 1))
+
+
+def gpu_chunk_tokens(tokens: int, vocab: int) -> int:
+  """Returns the chunk size with the CUDA kernel, for any `vocab`."""
+  del vocab
+  return _chunk_of(tokens, chunks=max(tokens // _MIN_GPU_CHUNK_TOKENS, 1))
+
+
+def _chunk_of(tokens: int, chunks: int) -> int:
   per_chunk = -(-tokens // chunks)
   return max(-(-per_chunk // _TOKENS_MULTIPLE), 1) * _TOKENS_MULTIPLE
 
@@ -197,8 +208,15 @@ def token_tangents(
   return _join(jax.lax.map(chunk, chunks), n)
 
 
-def gradient_by(rows: RowsGradient) -> Callable[..., tuple[Tokens, Gradients]]:
-  """Returns a function like `gradient` that computes the softmax by `rows`."""
+def gradient_by(
+  rows: RowsGradient, chunk_size: Callable[[int, int], int] = chunk_tokens
+) -> Callable[..., tuple[Tokens, Gradients]]:
+  """Returns a function like `gradient` that computes the softmax by `rows`.
+
+  Args:
+    rows: computes results and gradient of a chunk of logits.
+    chunk_size: (tokens, vocab) -> tokens of a chunk.
+  """
 
   def gradient(
     x: Float[Array, 'N D'],
@@ -227,7 +245,7 @@ def gradient_by(rows: RowsGradient) -> Callable[..., tuple[Tokens, Gradients]]:
       return sums, (tokens, dx.astype(x.dtype))
 
     n = x.shape[0]
-    size = chunk_tokens(n, spec.vocab(table))
+    size = chunk_size(n, spec.vocab(table))
     zeros = (jnp.zeros(table.shape, jnp.float32), jnp.zeros_like(bias))
     by_token = (x, labels, weights, jnp.ones(n, bool))
     chunks = jax.tree.map(lambda a: _to_chunks(a, size), by_token)

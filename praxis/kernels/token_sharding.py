@@ -52,7 +52,8 @@ def shard_over_tokens(
   else:
     run = _over_known_mesh(fn, _partitioned(fn, kinds), kinds)
   batched = custom_vmap(run)
-  batched.def_vmap(_loop_batching_rule(run, len(kinds[1])))
+  # In the loop it is batched itself, for a vmap of a vmap.
+  batched.def_vmap(_loop_batching_rule(batched, len(kinds[1])))
   return batched
 
 
@@ -207,8 +208,9 @@ def _replicated(operands: Sequence[str]) -> tuple[str, ...]:
 
 def _token_axes(args: Sequence[Any]) -> Any:
   sharding = args[0].sharding
-  spec = sharding.spec if isinstance(sharding, NamedSharding) else ()
-  return spec[0] if len(spec) else None
+  if not isinstance(sharding, NamedSharding) or not len(sharding.spec):
+    return None
+  return sharding.spec[0]
 
 
 def _shardings(

@@ -6,19 +6,19 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <limits>
-#include <memory>
 #include <vector>
 
 #include "csrc/kernels/softmax_partial.h"
 #include "csrc/kernels/softmax_xent.h"
+#include "tests/csrc/hostile.h"
 #include "tests/csrc/instruction_sets.h"
 
 namespace {
 
 using pax::Dtype;
+using pax::Exact;
+using pax::RandomBits;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr int64_t kMostFloats = int64_t{1} << 22;
@@ -34,69 +34,11 @@ void Expect(bool ok, const char* what, const pax::SoftmaxXentInputs& in) {
   ++failures;
 }
 
-class Random {
- public:
-  uint32_t operator()() {
-    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
-    return static_cast<uint32_t>(state_ >> 33);
-  }
-  template <class T>
-  T Of(std::initializer_list<T> values) {
-    return values.begin()[(*this)() % values.size()];
-  }
-
- private:
-  uint64_t state_ = 42;
-};
-
-// A heap buffer of exactly `count` elements, aligned for one of them only.
-template <class T>
-class Exact {
- public:
-  Exact(int64_t count, int fill)
-      : bytes_((count + 1) * sizeof(T)),
-        memory_(static_cast<char*>(std::malloc(bytes_))) {
-    std::memset(memory_.get(), fill, bytes_);
-  }
-  T* data() const { return reinterpret_cast<T*>(memory_.get()) + 1; }
-  int64_t size() const { return bytes_ / sizeof(T) - 1; }
-  bool operator==(const Exact& other) const {
-    return bytes_ == other.bytes_ &&
-           std::memcmp(memory_.get() + sizeof(T),
-                       other.memory_.get() + sizeof(T),
-                       bytes_ - sizeof(T)) == 0;
-  }
-
- private:
-  struct Free {
-    void operator()(char* p) const { std::free(p); }
-  };
-  size_t bytes_;
-  std::unique_ptr<char, Free> memory_;
-};
-
-// Floats with one special value in 16; bfloat16 as the upper half.
-template <class T>
-void FillFloats(Exact<T>& buffer, bool special, Random& random) {
-  for (int64_t i = 0; i < buffer.size(); ++i) {
-    float x = static_cast<int32_t>(random()) / 1e9f;
-    if (special && random() % 16 == 0) {
-      x = random.Of({kInf, -kInf, NAN, 0.0f, -0.0f, 1e-40f, 3e38f, -3e38f});
-    }
-    uint32_t bits;
-    std::memcpy(&bits, &x, sizeof(bits));
-    // Also NaNs that no instruction makes.
-    if (special && x != x && random() % 2) bits = 0x7fffffffu;
-    if (sizeof(T) == 2) bits >>= 16;
-    std::memcpy(buffer.data() + i, &bits, sizeof(T));
-  }
-}
-
 // All that one call reads.
 template <class T>
 struct Operands {
   Operands(const pax::SoftmaxXentInputs& sizes, bool bias, bool special,
-           Random& random)
+           RandomBits& random)
       : x(sizes.tokens * sizes.dims, 0),
         table(sizes.dims * sizes.vocab, 0),
         bias(bias ? sizes.vocab : 0, 0),
@@ -104,11 +46,11 @@ struct Operands {
         logsumexp_weights(sizes.tokens, 0),
         labels(sizes.tokens, 0),
         in(sizes) {
-    FillFloats(x, special, random);
-    FillFloats(table, special, random);
-    FillFloats(this->bias, special, random);
-    FillFloats(weights, special, random);
-    FillFloats(logsumexp_weights, special, random);
+    pax::FillFloats(x, special, random);
+    pax::FillFloats(table, special, random);
+    pax::FillFloats(this->bias, special, random);
+    pax::FillFloats(weights, special, random);
+    pax::FillFloats(logsumexp_weights, special, random);
     for (int64_t n = 0; n < in.tokens; ++n) {
       const auto vocab = static_cast<int32_t>(in.vocab);
       const auto any = static_cast<int32_t>(random() % vocab);
@@ -172,7 +114,8 @@ bool IsSmall(const pax::SoftmaxXentInputs& in) {
 }
 
 template <class T>
-void RunAs(const pax::SoftmaxXentInputs& sizes, bool special, Random& random) {
+void RunAs(const pax::SoftmaxXentInputs& sizes, bool special,
+           RandomBits& random) {
   const Operands<T> operands(sizes, random() % 2, special, random);
   const Results<T> zeros(operands, 0);
   const Results<T> ones(operands, 0x7e);
@@ -184,7 +127,8 @@ void RunAs(const pax::SoftmaxXentInputs& sizes, bool special, Random& random) {
 }
 
 // Sizes are valid and small, or they are rejected.
-void Run(const pax::SoftmaxXentInputs& sizes, bool special, Random& random) {
+void Run(const pax::SoftmaxXentInputs& sizes, bool special,
+         RandomBits& random) {
   if (pax::SoftmaxXentError(sizes) || !IsSmall(sizes)) return;
   if (sizes.dtype == Dtype::kFloat32) {
     RunAs<float>(sizes, special, random);
@@ -204,7 +148,7 @@ pax::SoftmaxXentInputs Sizes(Dtype dtype, int64_t tokens, int64_t dims,
   return in;
 }
 
-void SmallSizes(Random& random) {
+void SmallSizes(RandomBits& random) {
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16}) {
     for (const int64_t tokens : {0, 1, 31, 33, 67}) {
       for (const int64_t dims : {0, 1, 7, 33, 64}) {
@@ -224,7 +168,7 @@ void SmallSizes(Random& random) {
   }
 }
 
-void HostileSizes(Random& random) {
+void HostileSizes(RandomBits& random) {
   const auto limits = {
       int64_t{-1},       int64_t{0},       int64_t{1},
       int64_t{32},       int64_t{1} << 31, (int64_t{1} << 31) - 256,
@@ -248,7 +192,7 @@ void HostileSizes(Random& random) {
 }
 
 // The reduction of a row by the CUDA kernel, by its own header.
-void Partials(Random& random) {
+void Partials(RandomBits& random) {
   for (int i = 0; i < 2000; ++i) {
     std::vector<float> logits(1 + random() % 70);
     for (float& x : logits) {
@@ -286,7 +230,7 @@ void Partials(Random& random) {
 }
 
 int RunAll() {
-  Random random;
+  RandomBits random;
   std::printf("float32: %s, bfloat16: %s\n",
               pax::SelectTileOps(Dtype::kFloat32).name,
               pax::SelectTileOps(Dtype::kBfloat16).name);

@@ -5,18 +5,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/csrc/instruction_sets.h"
+#include "tests/csrc/tensors.h"
 
 namespace {
 
-using pax::Bfloat16;
 using pax::Dtype;
+using pax::Random;
+using pax::Tensor;
 
 int failures = 0;
 
@@ -27,51 +25,6 @@ struct Case {
   bool transposed, bias;
   float soft_cap, label_smoothing, z_loss_weight;
   bool masked = false;  // a bias of -infinity masks the second strip of classes
-};
-
-// A small deterministic generator in [-1, 1).
-class Random {
- public:
-  float operator()() {
-    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
-    return static_cast<int32_t>(state_ >> 33) / 1073741824.0f - 1.0f;
-  }
-
- private:
-  uint64_t state_ = 42;
-};
-
-// Values rounded to dtype, and their storage in it.
-struct Tensor {
-  Tensor(Dtype dtype, int64_t size, float scale, Random& random)
-      : values(size), floats(size), halves(size), dtype(dtype) {
-    for (int64_t i = 0; i < size; ++i) {
-      float x = random() * scale;
-      uint32_t bits;
-      std::memcpy(&bits, &x, 4);
-      halves[i].bits = static_cast<uint16_t>(bits >> 16);
-      if (dtype == Dtype::kBfloat16) {
-        bits &= 0xffff0000u;
-        std::memcpy(&x, &bits, 4);
-      }
-      values[i] = floats[i] = x;
-    }
-  }
-  void* data() {
-    if (dtype == Dtype::kFloat32) return floats.data();
-    return halves.data();
-  }
-  double stored(int64_t i) const {
-    if (dtype == Dtype::kFloat32) return floats[i];
-    const uint32_t bits = uint32_t{halves[i].bits} << 16;
-    float x;
-    std::memcpy(&x, &bits, 4);
-    return x;
-  }
-  std::vector<double> values;
-  std::vector<float> floats;
-  std::vector<Bfloat16> halves;
-  Dtype dtype;
 };
 
 struct Expected {
@@ -149,18 +102,6 @@ void Check(const Case& c, const char* what, const std::vector<double>& want,
   ++failures;
 }
 
-// Two threads that take alternate tasks: finds what is shared by mistake.
-pax::Parallel TwoThreads() {
-  return {2,
-          [](int64_t tasks, const std::function<void(int64_t, int64_t)>& body) {
-            std::thread odd([&] {
-              for (int64_t i = 1; i < tasks; i += 2) body(i, 1);
-            });
-            for (int64_t i = 0; i < tasks; i += 2) body(i, 0);
-            odd.join();
-          }};
-}
-
 void Run(const Case& c) {
   Random random;
   Tensor x(c.dtype, c.tokens * c.dims, 1, random);
@@ -215,7 +156,7 @@ void Run(const Case& c) {
       in, out,
       {weight.floats.data(), lse_weight.floats.data(), nullptr, c.z_loss_weight,
        dx.data(), dtable.data(), dbias.data(), logits.data(), sums.data()},
-      TwoThreads());
+      pax::TwoThreads());
   check_outputs();
   const double loose = c.dtype == Dtype::kFloat32 ? 2e-5 : 1e-2;
   Check(c, "dx", want.dx, [&](size_t i) { return dx.stored(i); }, loose);

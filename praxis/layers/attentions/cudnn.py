@@ -19,7 +19,7 @@ import importlib.util
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import AbstractMesh
 from jaxtyping import Array, Float, Int
 
 from praxis import py_utils
@@ -73,20 +73,8 @@ def attend(heads: Heads, spec: KernelSpec) -> Float[Array, 'B T N H']:
     heads: scaled queries, keys and values, which `reason_against` accepts.
     spec: of the attention.
   """
-  mesh = jax.sharding.get_abstract_mesh()
-  heads = heads.with_head_axis()
   local = functools.partial(_attend_locally, spec=spec)
-  if kernel_inputs.is_local(mesh):
-    return local(*heads, spec.mask.segment_ids)
-  axes = kernel_inputs.HeadAxes.of(spec.split, mesh)
-  query_spec = axes.query_spec()
-  key_spec = axes.key_spec(heads.num_kv_heads)
-  return jax.shard_map(
-    local,
-    in_specs=(query_spec, key_spec, key_spec, PartitionSpec(*query_spec[:1])),
-    out_specs=query_spec,
-    check_vma=False,
-  )(*heads, spec.mask.segment_ids)
+  return kernel_inputs.map_over_heads(local, heads, spec)
 
 
 def _attend_locally(

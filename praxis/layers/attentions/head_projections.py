@@ -49,11 +49,11 @@ class HeadProjections(kv_cache.CachedAttention):
   # Whether `blnh` also shards projections of decoding steps.
   decoding_maybe_shard_projections: bool = False
 
-  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+  class WeightSharding(base_layer.WeightSharding):
     # Of projections [D, N, H].
     proj: SplitDimsMapping = None
 
-  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+  class ActivationSharding(base_layer.ActivationSharding):
     # Of tensors with heads, and of the output.
     blnh: SplitDimsMapping = None
     bld: SplitDimsMapping = None

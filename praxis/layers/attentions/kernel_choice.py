@@ -2,8 +2,8 @@
 """The choice between einsum and a fused kernel for the attention of sequences.
 
 einsum supports everything. Kernels have no logits in memory: splash on TPUs,
-cudnn on GPUs. auto takes the kernel of the platform where it computes the same,
-and einsum elsewhere.
+cudnn on GPUs, native on CPUs. auto takes the kernel of the platform where it
+computes the same and is faster, and einsum elsewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from jax.sharding import AbstractMesh
 from jaxtyping import Array, Float
 
 from praxis import base_layer, py_utils
-from praxis.layers.attentions import cudnn, kernel_inputs, segments, splash
+from praxis.layers.attentions import (
+  cudnn,
+  kernel_inputs,
+  native,
+  segments,
+  splash,
+)
 
 EINSUM = 'einsum'
 AUTO = 'auto'
@@ -34,12 +40,14 @@ class Kernel:
   """A fused kernel."""
 
   name: str
-  # The platform it is for; on CPUs it can run in tests.
+  # The platform it is for; on CPUs each can run, in tests.
   platform: str
   # Returns what it does not support of an attention, or None.
   reason_against: Callable[[Heads, KernelSpec, AbstractMesh], str | None]
   # Attends with scaled queries.
   attend: Callable[[Heads, KernelSpec], Float[Array, 'B T N H']]
+  # Whether auto takes it on this machine for sequences of a length.
+  is_fast: Callable[[int], bool] = lambda length: True
 
 
 _KERNELS = {
@@ -56,6 +64,13 @@ _KERNELS = {
       platform='gpu',
       reason_against=cudnn.reason_against,
       attend=cudnn.attend,
+    ),
+    Kernel(
+      name='native',
+      platform='cpu',
+      reason_against=native.reason_against,
+      attend=native.attend,
+      is_fast=native.is_fast,
     ),
   )
 }
@@ -102,7 +117,8 @@ class KernelAttention(base_layer.BaseLayer):
     Raises:
       ValueError: a kernel is required, and does not support the attention.
     """
-    kernel = _candidate(self.atten_implementation)
+    length = heads.query.shape[1]
+    kernel = _candidate(self.atten_implementation, length)
     if kernel is None:
       return None
     spec = self._kernel_spec(mask)
@@ -144,17 +160,18 @@ class KernelAttention(base_layer.BaseLayer):
     return {}
 
 
-def may_use_kernel(implementation: str) -> bool:
-  """Whether attention of this implementation may run a kernel here."""
-  return _candidate(implementation) is not None
+def may_use_kernel(implementation: str, length: int) -> bool:
+  """Whether sequences of a length may attend by a kernel here."""
+  return _candidate(implementation, length) is not None
 
 
-def _candidate(implementation: str) -> Kernel | None:
+def _candidate(implementation: str, length: int) -> Kernel | None:
   """Returns the kernel of an implementation on this platform, if any."""
   if implementation != AUTO:
     return _KERNELS.get(implementation)
   platform = py_utils.target_platform()
-  return next((k for k in _KERNELS.values() if k.platform == platform), None)
+  kernels = (k for k in _KERNELS.values() if k.platform == platform)
+  return next((k for k in kernels if k.is_fast(length)), None)
 
 
 def _reason_against(

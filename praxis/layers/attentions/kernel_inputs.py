@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -112,3 +113,33 @@ def sharding_reason(
 def is_local(mesh: AbstractMesh) -> bool:
   """Whether the arrays are those of one device: no mesh, or a shard_map."""
   return all(t == jax.sharding.AxisType.Manual for t in mesh.axis_types)
+
+
+def map_over_heads(
+  attend: Callable[..., Float[Array, 'B T N H']],
+  heads: Heads,
+  spec: KernelSpec,
+) -> Float[Array, 'B T N H']:
+  """Returns `attend` applied to the examples and heads of each device.
+
+  Args:
+    attend: takes queries, keys and values with an axis of heads, and segment
+      ids.
+    heads: whose lengths are not sharded.
+    spec: of the attention.
+  """
+  heads = heads.with_head_axis()
+  operands = (*heads, spec.mask.segment_ids)
+  mesh = jax.sharding.get_abstract_mesh()
+  if is_local(mesh):
+    return attend(*operands)
+  axes = HeadAxes.of(spec.split, mesh)
+  query_spec = axes.query_spec()
+  key_spec = axes.key_spec(heads.num_kv_heads)
+  ids_spec = PartitionSpec(*query_spec[:1])
+  return jax.shard_map(
+    attend,
+    in_specs=(query_spec, key_spec, key_spec, ids_spec),
+    out_specs=query_spec,
+    check_vma=False,
+  )(*operands)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import re
 
 import jax
 import jax.numpy as jnp
@@ -265,6 +266,24 @@ def test_auto_and_reference_lower_for_other_platforms_as_jnp():
     traced = jax.jit(jax.grad(lambda x, o=options: p(o, x).total)).trace(p.x)
     text = traced.lower(lowering_platforms=('tpu',)).as_text()
     assert 'pax_softmax_xent' not in text
+
+
+def test_the_cuda_kernel_gets_large_chunks(monkeypatch):
+  """5000 tokens are one launch, 8192 are two of 4096."""
+  monkeypatch.setattr(
+    softmax_xent_lib, '_native_platforms', lambda: ('cpu', 'cuda')
+  )
+  for tokens, rows in ((5000, 5024), (8192, 4096)):
+    p = _problem(tokens=tokens, dims=8, vocab=96, bias=False)
+    # Not a default, so that no cached function has other platforms.
+    options = Options(implementation='native', z_loss_weight=0.5)
+    traced = jax.jit(jax.grad(lambda x, p=p, o=options: p(o, x).total)).trace(
+      p.x
+    )
+    text = traced.lower(lowering_platforms=('cuda',)).as_text()
+    (call,) = re.findall(r'custom_call @pax_softmax_xent_rows.*', text)
+    assert f'tensor<{rows}x96xf32>' in call
+    assert 'output_operand_alias' in call
 
 
 @_NEEDS_NATIVE

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
 """The choice of attention kernels, and remat policies with them."""
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ def test_grouped_queries_have_kernels():
     assert '1024,1024' not in str(traced.jaxpr)
 
 
-def test_auto_takes_einsum_on_cpus():
+def test_auto_takes_no_kernel_for_tpus_on_cpus():
   traced, _ = kernel_cases.trace_loss(kernel_cases.language_model('auto'))
   assert 'pallas_call' not in str(traced.jaxpr)
 

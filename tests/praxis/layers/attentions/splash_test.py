@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
 """Splash attention against einsum, alone and in language models."""
 
 from __future__ import annotations

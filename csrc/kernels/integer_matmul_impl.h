@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matmul of few rows with a weight of int8 or int4.
+// Included by tiles_impl.h, once per instruction set.
+
+namespace pax {
+namespace {
+
+// Rows of the weight that are converted once for all rows of x.
+constexpr int64_t kIntegerDepth = 8;
+
+// The integers of a vector of 32-bit words: a word has kColumns elements of
+// `Stored`, and each of these has kRows integers of kBits, the lowest first.
+template <class Stored, int64_t kRows>
+struct IntegerWords {
+  static constexpr int64_t kColumns = 4 / sizeof(Stored);
+  static constexpr int64_t kRun = kColumns * kLanes;
+  static constexpr int kBits = 32 / (kColumns * kRows);
+  static_assert(kIntegerColumns % kRun == 0 && kIntegerDepth % kRows == 0, "");
+
+  // The place in a row of floats of column n: a vector has every kColumns-th
+  // column of a run, so that no lane moves.
+  static constexpr int64_t Place(int64_t n) {
+    return n / kRun * kRun + n % kColumns * kLanes + n % kRun / kColumns;
+  }
+
+  // Converts the kRows rows at w.
+  PAX_INLINE void ToFloats(const Stored* w, int64_t width, float* rows) {
+    for (int64_t n = 0; n < width; n += kRun) {
+      IntVec words = {};
+      if (width - n >= kRun) {
+        words = Load<IntVec>(w + n);
+      } else {
+        std::memcpy(&words, w + n, (width - n) * sizeof(Stored));
+      }
+      for (int64_t c = 0; c < kColumns; ++c) {
+        for (int64_t r = 0; r < kRows; ++r) {
+          const int above = 32 - kBits * static_cast<int>(c * kRows + r + 1);
+          const IntVec values =
+              (IntVec)((WordVec)words << above) >> (32 - kBits);
+          Store(rows + r * kIntegerColumns + n + c * kLanes,
+                __builtin_convertvector(values, Vec));
+        }
+      }
+    }
+  }
+};
+
+// sums += x[:, k : k + depth] block
+template <class In>
+PAX_INLINE void AddProducts(const IntegerMatmulArgs& args, int64_t k,
+                            const float* block, int64_t width, float* sums) {
+  const In* x = static_cast<const In*>(args.x) + k;
+  const int64_t depth = Clip(args.depth - k, kIntegerDepth);
+  for (int64_t r = 0; r < args.rows; ++r) {
+    // The block has rows of an earlier step past the end.
+    float factors[kIntegerDepth] = {};
+    for (int64_t i = 0; i < depth; ++i) {
+      factors[i] = ToFloat(x[r * args.depth + i]);
+    }
+    for (int64_t n = 0; n < width; n += kLanes) {
+      float* to = sums + r * kIntegerColumns + n;
+      Vec sum = Load<Vec>(to);
+      for (int64_t i = 0; i < kIntegerDepth; ++i) {
+        sum += factors[i] * Load<Vec>(block + i * kIntegerColumns + n);
+      }
+      Store(to, sum);
+    }
+  }
+}
+
+template <class In, class Stored, int64_t kRows>
+void IntegerMatmulAs(const IntegerMatmulArgs& args) {
+  using Words = IntegerWords<Stored, kRows>;
+  alignas(64) float sums[kIntegerRows * kIntegerColumns] = {};
+  alignas(64) float block[kIntegerDepth * kIntegerColumns] = {};
+  const int64_t width = Clip(args.columns - args.begin, kIntegerColumns);
+  const int64_t padded = (width + Words::kRun - 1) / Words::kRun * Words::kRun;
+  const Stored* w = static_cast<const Stored*>(args.w) + args.begin;
+  for (int64_t k = 0; k < args.depth; k += kIntegerDepth) {
+    for (int64_t i = 0; i < kIntegerDepth && k + i < args.depth; i += kRows) {
+      constexpr int64_t kElements = kCacheLine / sizeof(Stored);
+      for (int64_t n = 0; n < width; n += kElements) {
+        __builtin_prefetch(w + kIntegerDepth / kRows * args.columns + n);
+      }
+      Words::ToFloats(w, width, block + i * kIntegerColumns);
+      w += args.columns;
+    }
+    AddProducts<In>(args, k, block, padded, sums);
+  }
+  In* out = static_cast<In*>(args.out) + args.begin;
+  for (int64_t r = 0; r < args.rows; ++r) {
+    // The block is free: one of its rows takes the columns in order.
+    for (int64_t n = 0; n < width; ++n) {
+      block[n] = sums[r * kIntegerColumns + Words::Place(n)];
+    }
+    StoreRow(block, width, false, out + r * args.columns);
+  }
+}
+
+template <class In>
+void IntegerMatmul(const IntegerMatmulArgs& args) {
+  switch (args.format) {
+    case IntegerFormat::kInt8:
+      return IntegerMatmulAs<In, int8_t, 1>(args);
+    case IntegerFormat::kInt4InInt8:
+      return IntegerMatmulAs<In, int8_t, 2>(args);
+    case IntegerFormat::kInt4InInt32:
+      return IntegerMatmulAs<In, int32_t, 8>(args);
+  }
+}
+
+}  // namespace
+}  // namespace pax

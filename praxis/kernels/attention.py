@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Softmax attention of a sequence to itself, without its logits in memory.
+
+On CPUs it is the C++ kernel csrc/kernels/attention.h; the jnp reference
+elsewhere, and for derivatives of gradients.
+
+References: FlashAttention-2, arXiv:2307.08691.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float, Int
+
+from praxis.kernels import attention_reference as reference
+from praxis.kernels import native, token_sharding
+from praxis.kernels.attention_reference import Spec
+
+FORWARD = 'pax_attention'
+GRADIENT = 'pax_attention_gradient'
+# Name of the saved results (jax.ad_checkpoint.checkpoint_name).
+RESIDUALS = 'context'
+
+# As in csrc/kernels/attention.cc.
+_QUERIES = 64
+_BLOCK = 32
+_MIN_TASKS = 16
+
+
+def has_kernel() -> bool:
+  """Whether the C++ kernel is built."""
+  return native.has_kernel('cpu', FORWARD)
+
+
+def attention(
+  query: Float[Array, 'B T N H'],
+  key: Float[Array, 'B S K H'],
+  value: Float[Array, 'B S K H'],
+  segment_ids: Int[Array, 'B T'],
+  spec: Spec,
+) -> Float[Array, 'B T N H']:
+  """Returns the values averaged with softmax(query key) of visible keys.
+
+  Differentiable in reverse mode in query, key and value, in memory linear in
+  the length. Derivatives of gradients are of the jnp reference. The batch may
+  be sharded.
+
+  Args:
+    query: scaled queries, float32 or bfloat16.
+    key: of the same length and dtype; K divides N.
+    value: likewise.
+    segment_ids: positions of other segments are not visible.
+    spec: the visible keys and the logits.
+
+  Raises:
+    ValueError: shapes or dtypes do not match.
+  """
+  batch, length, num_heads, dims = query.shape
+  num_kv_heads = key.shape[2]
+  if num_kv_heads == 0 or num_heads % num_kv_heads:
+    raise ValueError(
+      f'the heads of keys must divide those of queries, got {num_kv_heads} and '
+      f'{num_heads}'
+    )
+  wanted = (batch, length, num_kv_heads, dims)
+  if key.shape != wanted or value.shape != wanted:
+    raise ValueError(
+      f'key and value must have shape {wanted} for query {query.shape}, got '
+      f'{key.shape} and {value.shape}'
+    )
+  dtypes = {x.dtype for x in (query, key, value)}
+  if len(dtypes) > 1 or query.dtype not in (jnp.float32, jnp.bfloat16):
+    raise ValueError(
+      'query, key and value must all be float32 or all bfloat16, got '
+      f'{query.dtype}, {key.dtype} and {value.dtype}; cast them'
+    )
+  return _attend(spec, query, key, value, segment_ids.astype(jnp.int32))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(
+  spec: Spec, query: Array, key: Array, value: Array, segment_ids: Array
+) -> Array:
+  return _forward(spec, query, key, value, segment_ids)[0]
+
+
+def _attend_fwd(
+  spec: Spec, query: Array, key: Array, value: Array, segment_ids: Array
+) -> tuple[Array, tuple[Array, ...]]:
+  operands = (query, key, value, segment_ids)
+  results = _forward(spec, *operands)
+  out, logsumexp = (checkpoint_name(x, RESIDUALS) for x in results)
+  return out, (*operands, out, logsumexp)
+
+
+def _attend_bwd(
+  spec: Spec, residuals: tuple[Array, ...], dout: Array
+) -> tuple[Array | None, ...]:
+  *operands, out, logsumexp = residuals
+  delta = jnp.einsum(
+    'BTNH,BTNH->BNT', dout, out, preferred_element_type=jnp.float32
+  )
+  return (*_gradient(spec, *operands, dout, logsumexp, delta), None)
+
+
+_attend.defvjp(_attend_fwd, _attend_bwd)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _forward(spec: Spec, *operands: Array) -> tuple[Array, Array]:
+  kinds = ('ntqh ntkh ntkh nt', 'ntqh nqt')
+  return _sharded(_native_forward, reference.forward, spec, kinds)(*operands)
+
+
+@_forward.defjvp
+def _forward_jvp(spec: Spec, primals: Any, tangents: Any) -> tuple[Any, Any]:
+  run = functools.partial(reference.forward, spec=spec)
+  return _jvp_of_floats(run, primals, tangents, 3)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _gradient(spec: Spec, *operands: Array) -> tuple[Array, Array, Array]:
+  """Returns the gradients of queries, keys and values.
+
+  Args:
+    spec: the visible keys and the logits.
+    *operands: query, key, value, segment_ids, dout, logsumexp and delta.
+  """
+  kinds = ('ntqh ntkh ntkh nt ntqh nqt nqt', 'ntqh ntkh ntkh')
+  run = _sharded(_native_gradient, _reference_gradient, spec, kinds)
+  return run(*operands)
+
+
+@_gradient.defjvp
+def _gradient_jvp(spec: Spec, primals: Any, tangents: Any) -> tuple[Any, Any]:
+  """Differentiates the reference, whose statistics depend on its operands."""
+
+  def run(
+    query: Array, key: Array, value: Array, dout: Array, segment_ids: Array
+  ) -> tuple[Array, Array, Array]:
+    return reference.gradient(query, key, value, segment_ids, dout, spec)
+
+  def floats_first(args: Any) -> Any:
+    return (*args[:3], args[4], args[3])
+
+  return _jvp_of_floats(run, floats_first(primals), floats_first(tangents), 4)
+
+
+def _jvp_of_floats(
+  run: Callable[..., Any], primals: Any, tangents: Any, num_floats: int
+) -> tuple[Any, Any]:
+  """Returns the results and tangents of the first arguments."""
+  constants = primals[num_floats:]
+  return jax.jvp(
+    lambda *args: run(*args, *constants),
+    primals[:num_floats],
+    tangents[:num_floats],
+  )
+
+
+@functools.cache
+def _sharded(
+  kernel: Callable[..., Any],
+  default: Callable[..., Any],
+  spec: Spec,
+  kinds: tuple[str, str],
+) -> Callable[..., Any]:
+  """Returns the implementation of the platform, over shards of the batch."""
+  choices = dict(default=functools.partial(default, spec=spec))
+  if has_kernel():
+    choices['cpu'] = functools.partial(kernel, spec=spec)
+
+  def local(*operands: Array) -> tuple[Array, ...]:
+    return jax.lax.platform_dependent(*operands, **choices)
+
+  return token_sharding.shard_over_tokens(local, *kinds)
+
+
+def _reference_gradient(
+  *operands: Array, spec: Spec
+) -> tuple[Array, Array, Array]:
+  query, key, value, segment_ids, dout = operands[:5]
+  return reference.gradient(query, key, value, segment_ids, dout, spec)
+
+
+def _native_forward(*operands: Array, spec: Spec) -> tuple[Array, Array]:
+  query = operands[0]
+  batch, length, num_heads, _ = query.shape
+  shapes = (
+    jax.ShapeDtypeStruct(query.shape, query.dtype),
+    jax.ShapeDtypeStruct((batch, num_heads, length), jnp.float32),
+  )
+  output, logsumexp = jax.ffi.ffi_call(FORWARD, shapes)(
+    *operands, **_attributes(spec)
+  )
+  return output, logsumexp
+
+
+def _native_gradient(*operands: Array, spec: Spec) -> tuple[Array, ...]:
+  shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands[:3]]
+  scratch = jax.ShapeDtypeStruct((_num_scratch(operands[1]),), jnp.float32)
+  call = jax.ffi.ffi_call(GRADIENT, (*shapes, scratch))
+  return tuple(call(*operands, **_attributes(spec))[:3])
+
+
+def _attributes(spec: Spec) -> dict[str, Any]:
+  before, after = (-1 if n is None else n for n in (spec.before, spec.after))
+  return dict(
+    soft_cap=np.float32(spec.soft_cap),
+    before=np.int64(before),
+    after=np.int64(after),
+  )
+
+
+def _num_scratch(key: Array) -> int:
+  """Returns the number of floats of the gradient's scratch memory."""
+  batch, length, num_kv_heads, dims = key.shape
+  blocks = -(-length // _QUERIES)
+  padded_dims = max(-(-dims // _BLOCK), 1) * _BLOCK
+  pairs = batch * num_kv_heads
+  splits = max(1, min(-(-_MIN_TASKS // max(pairs, 1)), blocks))
+  return pairs * splits * 2 * blocks * _QUERIES * padded_dims
