@@ -6,8 +6,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from pax import experiment_registry
-from pax.tasks.lm.params import lm_cloud
+from pax import base_experiment, experiment_registry, tasks_lib
+from pax.tasks.lm import llama
+from pax.tasks.lm.params import c4_multislice, lm_cloud
+from praxis import pax_fiddle
 
 
 @experiment_registry.register
@@ -52,3 +54,22 @@ class LmNothing(Lm4x256Spmd):
   DIMS_PER_HEAD = 8
   VOCAB_SIZE = 8
   MAX_SEQ_LEN = 4
+
+
+class _RmsNorms(base_experiment.BaseExperiment):
+  """RMS norms and no biases, as in MaxText's blocks."""
+
+  def task(self) -> pax_fiddle.Config[tasks_lib.SingleTask]:
+    task_p = super().task()
+    llama.set_rms_norms(task_p.model.lm_tpl, epsilon=1e-6)
+    return task_p
+
+
+@experiment_registry.register
+class Lm2BRmsNorms(_RmsNorms, lm_cloud.LmCloudSpmd2BLimitSteps):
+  """LmCloudSpmd2BLimitSteps with RMS norms and without biases."""
+
+
+@experiment_registry.register
+class Lm22BRmsNorms(_RmsNorms, c4_multislice.C4Spmd22BAdam2xv4_128):
+  """C4Spmd22BAdam2xv4_128 with RMS norms and without biases."""

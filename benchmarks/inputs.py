@@ -11,7 +11,7 @@ cuts as in its examples, with the fields of Pax. `pax_contiguous` cuts the
 array. A round is `--batches` batches of each. `tokens_per_cpu_sec` counts
 tokens without padding per second of CPU time of the process, `tokens_per_sec`
 by wall time. Further lines are the time to the first batch after a seek to step
-10^6, `csrc/host` beside the same algorithms in Python, with `--prepare_mb`
+10^6, `csrc/host` relative to the same algorithms in Python, with `--prepare_mb`
 tokens per second of `pax prepare`, and with `--job_log_dir` the input wait of a
 training job.
 """
@@ -35,16 +35,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks import measure
-from pax.inputs import (
-  lm_input,
-  native,
-  packing,
-  packing_reference,
-  text_files,
-  token_arrays,
-  tokenization,
-  tokenizers,
-)
+from pax.inputs import lm_input
+from pax.inputs.records import text_files
+from pax.inputs.rows import native, packing, packing_reference
+from pax.inputs.tokens import token_arrays, tokenization, tokenizers
 from pax.summaries import goodput
 from praxis import pax_fiddle
 
@@ -269,7 +263,7 @@ def _measure_seek(args: argparse.Namespace, path: str) -> None:
 
 
 def _measure_host_code(args: argparse.Namespace) -> None:
-  """Measures csrc/host beside Python, which has the same result."""
+  """Measures csrc/host relative to Python, which has the same result."""
   rng = np.random.default_rng(0)
   lengths = np.minimum(rng.lognormal(6, 1, _NUM_PACKED), 20_000)
   lengths = lengths.astype(np.int64)
@@ -426,7 +420,7 @@ def _report_input_wait(job_log_dir: str) -> None:
   measure.report(
     'inputs',
     {
-      'job': job_log_dir,
+      'job': pathlib.Path(job_log_dir).name,
       'input_wait_secs': round(seconds[goodput.INPUT_WAIT], 3),
       'input_wait_share': round(seconds[goodput.INPUT_WAIT] / steps, 5),
     },

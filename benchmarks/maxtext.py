@@ -98,9 +98,7 @@ def _maxtext_roofline(
   train_compile.maxtext_utils.maybe_dump_jaxpr = keep_jaxpr
   train_compile.jit_and_compile = keep_executable
   with tempfile.TemporaryDirectory() as folder:
-    train_compile.main(
-      _arguments(options, compiled.topology.name, settings, folder)
-    )
+    train_compile.main(_arguments(options, compiled, settings, folder))
   mesh = step['mesh']
   topology = compiled.topology
   module = hlo_parser.parse(step['executable'].as_text())
@@ -122,12 +120,12 @@ def _maxtext_roofline(
 
 def _arguments(
   options: argparse.Namespace,
-  topology: str,
+  compiled: target.Target,
   settings: dict[str, Any],
   folder: str,
 ) -> list[str]:
   """Returns the command line of MaxText's train_compile."""
-  name, _, slices = topology.partition('x')
+  name, _, slices = compiled.topology.name.partition('x')
   config = settings | {
     'run_name': 'compile',
     'base_output_directory': folder,
@@ -139,9 +137,10 @@ def _arguments(
   }
   config.pop('num_slices')
   if options.pax_options:
+    task = compiled.partitioner.task
+    ours = compiler_options.step_options('tpu', task.train.compiler_options)
     config['compile_xla_flags'] = ' '.join(
-      f'--{name}={str(value).lower()}'
-      for name, value in compiler_options.step_options('tpu').items()
+      f'--{name}={str(value).lower()}' for name, value in ours.items()
     )
   config |= dict(argument.split('=', 1) for argument in options.set)
   base = pathlib.Path(options.source, 'maxtext/configs/base.yml')

@@ -24,9 +24,9 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import measure
+from praxis.kernels import native, softmax_xent_native
 from praxis.kernels import softmax_xent as softmax_xent_lib
 
-_IMPLEMENTATIONS = ('plain', 'auto', 'reference')
 _DIMS = (256, 512, 1024)
 _DTYPES = ('float32', 'bfloat16')
 
@@ -53,9 +53,17 @@ def _parser() -> argparse.ArgumentParser:
   return parser
 
 
+def _implementations() -> list[str]:
+  names = ['plain', 'auto', 'reference']
+  on_gpu = jax.default_backend() == 'gpu'
+  if on_gpu and native.has_kernel('CUDA', softmax_xent_native.ROWS):
+    names.append('native')
+  return names
+
+
 def _measure(args: argparse.Namespace, dims: int, dtype: str) -> list[dict]:
   operands = _operands(args, dims, dtype)
-  steps = {i: _compile(i, operands) for i in _IMPLEMENTATIONS}
+  steps = {i: _compile(i, operands) for i in _implementations()}
   runs = {i: _run(step, operands) for i, step in steps.items()}
   measure.alternate(runs, 1)
   times = measure.alternate(runs, args.rounds)
@@ -73,7 +81,7 @@ def _measure(args: argparse.Namespace, dims: int, dtype: str) -> list[dict]:
       ratio=measure.ratio(times[name].wall, plain.wall),
       cpu_ratio=measure.ratio(times[name].cpu, plain.cpu),
     )
-    for name in _IMPLEMENTATIONS
+    for name in steps
   ]
 
 

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time of attention by the C++ kernel, relative to XLA's lowering of einsum.
+
+    python -m benchmarks.attention --rounds=7
+
+Rows are causal, of 2,048 tokens in all or one row; `--segments` packs them.
+`einsum` is that of DotProductAttention, with all logits in memory; `chunked` is
+jnp on 128 queries at a time, whose backward pass computes logits again. A round
+runs each once. `ratio` is the median over rounds of the time relative to
+einsum's, `cpu_ratio` that of the CPU time of all threads. `temp_bytes` is XLA's
+buffer assignment without arguments and results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import measure
+from praxis.kernels import attention
+from praxis.layers.attentions import attention_core, segments
+
+_TOKENS = 2048
+_HEADS = 4
+_CHUNK = 128
+_SPEC = attention.Spec()
+
+_Attend = Callable[..., jax.Array]
+
+
+def main() -> None:
+  args = _parser().parse_args()
+  for length in args.lengths:
+    for head_dim in args.head_dims:
+      for dtype in args.dtypes:
+        for step in args.steps:
+          shape = (max(1, _TOKENS // length), length, _HEADS, head_dim)
+          ids = _segment_ids(shape, args.segments)
+          for line in _measure(shape, dtype, step, ids, args.rounds):
+            measure.report('attention', line)
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  lengths = (256, 1024, 2048, 4096)
+  parser.add_argument('--lengths', type=int, nargs='+', default=lengths)
+  parser.add_argument('--head_dims', type=int, nargs='+', default=(64, 128))
+  parser.add_argument('--dtypes', nargs='+', default=('float32',))
+  parser.add_argument('--segments', type=int, default=1, help='of a row')
+  parser.add_argument('--steps', nargs='+', default=('forward', 'gradient'))
+  parser.add_argument('--rounds', type=int, default=7)
+  return parser
+
+
+def _segment_ids(shape: tuple[int, ...], segments: int) -> jax.Array:
+  ids = jnp.arange(shape[1], dtype=jnp.int32) * segments // shape[1]
+  return jnp.tile(ids, (shape[0], 1))
+
+
+def _measure(
+  shape: tuple[int, ...],
+  dtype: str,
+  step: str,
+  segment_ids: jax.Array,
+  rounds: int,
+) -> list[dict[str, object]]:
+  keys = jax.random.split(jax.random.key(0), 3)
+  heads = [jax.random.normal(k, shape).astype(dtype) for k in keys]
+  heads[0] *= shape[-1] ** -0.5
+  operands = (*heads, segment_ids)
+  programs = {
+    name: jax.jit(_step(attend, step)).lower(*operands).compile()
+    for name, attend in _ATTENDS.items()
+  }
+  runs = {
+    name: functools.partial(_run, program, operands)
+    for name, program in programs.items()
+  }
+  measure.alternate(runs, 1)
+  times = measure.alternate(runs, rounds)
+  einsum = times['einsum']
+  return [
+    dict(
+      implementation=name,
+      step=step,
+      shape=shape,
+      dtype=dtype,
+      segments=int(segment_ids[0, -1]) + 1,
+      ratio=measure.ratio(times[name].wall, einsum.wall),
+      cpu_ratio=measure.ratio(times[name].cpu, einsum.cpu),
+      cpu=measure.summary(times[name].cpu),
+      temp_bytes=program.memory_analysis().temp_size_in_bytes,
+      **measure.summary(times[name].wall),
+    )
+    for name, program in programs.items()
+  ]
+
+
+def _step(attend: _Attend, step: str) -> Callable[..., object]:
+  """Returns the attention, or that and the gradients of a loss of it."""
+  if step == 'forward':
+    return attend
+
+  def loss(query, key, value, ids):
+    return jnp.sum(jnp.square(attend(query, key, value, ids)))
+
+  return jax.value_and_grad(loss, argnums=(0, 1, 2))
+
+
+def _run(program: jax.stages.Compiled, operands: tuple[jax.Array, ...]) -> None:
+  jax.block_until_ready(program(*operands))
+
+
+def _native(*operands: jax.Array) -> jax.Array:
+  return attention.attention(*operands, _SPEC)
+
+
+def _einsum(
+  query: jax.Array, key: jax.Array, value: jax.Array, ids: jax.Array
+) -> jax.Array:
+  mask = segments.SegmentMask(ids, True, np.dtype(np.float32)).additive()
+  logits = attention_core.dot_product_logits(jnp.einsum, query, key)
+  transform = attention_core.LogitTransform()
+  probs = attention_core.attention_probs(logits, mask, None, transform)
+  return attention_core.attend_to_values(
+    jnp.einsum, probs.astype(value.dtype), value
+  )
+
+
+def _chunked(
+  query: jax.Array, key: jax.Array, value: jax.Array, ids: jax.Array
+) -> jax.Array:
+  batch, length, *heads = query.shape
+  size = min(_CHUNK, length)
+
+  @jax.checkpoint
+  def attend(chunk: tuple[jax.Array, ...]) -> jax.Array:
+    query, query_ids, first = chunk
+    position = first + jnp.arange(size)
+    visible = query_ids[:, :, None] == ids[:, None]
+    visible &= position[:, None] >= jnp.arange(length)
+    logits = jnp.einsum('BTNH,BSNH->BNTS', query, key)
+    logits = jnp.where(visible[:, None], logits, -1e30)
+    probs = jax.nn.softmax(logits.astype(jnp.float32)).astype(value.dtype)
+    return jnp.einsum('BNTS,BSNH->BTNH', probs, value)
+
+  def split(x: jax.Array) -> jax.Array:
+    return jnp.moveaxis(x.reshape(batch, -1, size, *x.shape[2:]), 1, 0)
+
+  firsts = jnp.arange(0, length, size)
+  out = jax.lax.map(attend, (split(query), split(ids), firsts))
+  return jnp.moveaxis(out, 0, 1).reshape(batch, length, *heads)
+
+
+_ATTENDS = {'einsum': _einsum, 'native': _native, 'chunked': _chunked}
+
+if __name__ == '__main__':
+  main()
