@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flushes and checksums files while a library is still writing others."""
+"""Flushes files to the disk while a library is still writing others."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from typing import TypeVar
 
 from pax import atomic_file
-from pax.checkpoints import manifest
 
 Path = pathlib.Path
+T = TypeVar('T')
 
 # Smaller files are flushed at the end, all together.
 _MIN_BYTES = 2**20
 _FLUSH_THREADS = 16
-_MIN_POLL_SECS = 0.005
+# TensorStore renames a file with this ending when it is complete.
+_INCOMPLETE = '.__lock'
+_MIN_POLL_SECS = 0.003
 _MAX_POLL_SECS = 1.0
-# Listing the folder takes at most this part of the time.
+# The longer the writing, the later a file may be found: by this part of it.
 _POLL_FRACTION = 0.05
 
 
@@ -33,21 +36,18 @@ class _Version:
   size: int
   mtime_ns: int
 
-
-@dataclasses.dataclass(frozen=True)
-class _Task:
-  """A flush and a checksum of one version of a file."""
-
-  version: _Version
-  flush: futures.Future[None]
-  checksum: futures.Future[int]
+  @classmethod
+  def of(cls, file: str) -> _Version:
+    """Returns the version of a path."""
+    status = os.stat(file)
+    return cls(status.st_size, status.st_mtime_ns)
 
 
 class BackgroundFlush:
-  """Flushes and checksums the files of a folder from when they are written.
+  """Flushes the files of a folder from when they are written.
 
-  A file that did not change between two looks is taken as complete. If it does
-  change later, it is flushed and read again at the end.
+  A file under its final name is taken as complete. If it does change later, it
+  is flushed again at the end.
   """
 
   def __init__(self, directory: Path, folder: str):
@@ -59,10 +59,10 @@ class BackgroundFlush:
     """
     self._directory = directory
     self._folder = folder
-    self._tasks: dict[str, _Task] = {}
+    # By path below the checkpoint, with the version that is flushed.
+    self._flushes: dict[str, tuple[_Version, futures.Future[None]]] = {}
     self._stop = threading.Event()
-    self._flushes = futures.ThreadPoolExecutor(_FLUSH_THREADS, 'flush')
-    self._checksums = futures.ThreadPoolExecutor(os.cpu_count(), 'checksum')
+    self._pool = futures.ThreadPoolExecutor(_FLUSH_THREADS, 'flush')
     self._watcher = threading.Thread(target=self._watch, daemon=True)
 
   def __enter__(self) -> BackgroundFlush:
@@ -71,35 +71,29 @@ class BackgroundFlush:
 
   def __exit__(self, *error: object) -> None:
     self._stop_watching()
-    for pool in (self._flushes, self._checksums):
-      pool.shutdown(wait=False, cancel_futures=True)
+    self._pool.shutdown(wait=False, cancel_futures=True)
 
-  def finish(
-    self, meanwhile: Callable[[], None] = lambda: None
-  ) -> dict[str, manifest.Entry]:
-    """Returns the manifest entries of all files, which are on the disk then.
+  def finish(self, meanwhile: Callable[[], T]) -> T:
+    """Calls a function while the last files are flushed; returns its result.
 
-    Call it when all files are written.
+    All files are written before, and on the disk on return.
 
     Args:
-      meanwhile: Called while threads flush and checksum the last files, which
-        it does not change.
+      meanwhile: The function, which does not change the files.
 
     Raises:
-      OSError: A file cannot be flushed or read.
+      OSError: A file cannot be flushed.
     """
     self._stop_watching()
     versions = dict(self._versions())
     for name, version in versions.items():
-      if name not in self._tasks or self._tasks[name].version != version:
+      if name not in self._flushes or self._flushes[name][0] != version:
         self._start(name, version)
-    meanwhile()
-    entries = {}
-    for name, version in versions.items():
-      task = self._tasks[name]
-      task.flush.result()
-      entries[name] = (version.size, task.checksum.result())
-    return entries
+    result = meanwhile()
+    for name in versions:
+      _, flush = self._flushes[name]
+      flush.result()
+    return result
 
   def _stop_watching(self) -> None:
     self._stop.set()
@@ -107,41 +101,30 @@ class BackgroundFlush:
       self._watcher.join()
 
   def _watch(self) -> None:
-    previous: dict[str, _Version] = {}
+    start = time.monotonic()
     pause = _MIN_POLL_SECS
     while not self._stop.wait(pause):
-      start = time.monotonic()
-      current = dict(self._versions())
-      for name, version in current.items():
-        if (
-          version.size >= _MIN_BYTES
-          and name not in self._tasks
-          and previous.get(name) == version
-        ):
+      for name, version in self._versions(self._is_new):
+        if version.size >= _MIN_BYTES:
           self._start(name, version)
-      previous = current
-      seconds = (time.monotonic() - start) / _POLL_FRACTION
+      seconds = _POLL_FRACTION * (time.monotonic() - start)
       pause = min(max(seconds, _MIN_POLL_SECS), _MAX_POLL_SECS)
 
-  def _start(self, name: str, version: _Version) -> None:
-    path = self._directory / name
-    self._tasks[name] = _Task(
-      version,
-      self._flushes.submit(atomic_file.sync, path),
-      self._checksums.submit(
-        manifest.checksum, self._directory, name, 0, version.size
-      ),
-    )
+  def _is_new(self, name: str) -> bool:
+    return name not in self._flushes and not name.endswith(_INCOMPLETE)
 
-  def _versions(self) -> Iterator[tuple[str, _Version]]:
-    """Yields the paths below the checkpoint of all files."""
+  def _start(self, name: str, version: _Version) -> None:
+    flush = self._pool.submit(atomic_file.sync, self._directory / name)
+    self._flushes[name] = version, flush
+
+  def _versions(
+    self, is_selected: Callable[[str], bool] = lambda name: True
+  ) -> Iterator[tuple[str, _Version]]:
+    """Yields the paths below the checkpoint of all files that are selected."""
     for parent, _, names in os.walk(self._directory / self._folder):
-      for name in names:
-        path = Path(parent, name)
+      folder = os.path.relpath(parent, self._directory)
+      for name in (os.path.join(folder, name) for name in names):
         # Temporary names vanish.
         with contextlib.suppress(FileNotFoundError):
-          status = path.stat()
-          yield (
-            str(path.relative_to(self._directory)),
-            _Version(status.st_size, status.st_mtime_ns),
-          )
+          if is_selected(name):
+            yield name, _Version.of(os.path.join(self._directory, name))

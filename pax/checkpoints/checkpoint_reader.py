@@ -20,11 +20,12 @@ import numpy as np
 
 from pax import storage
 from pax.checkpoints import (
-  bucket_copy,
-  database_reader,
+  array_reader,
+  chunk_index,
   flax_format,
   layouts,
   manifest,
+  metadata_copy,
   paths,
   paxml_flax_format,
   read_deadline,
@@ -105,12 +106,14 @@ class CheckpointReader:
     """
     self.path = path
     readers = readers or range(jax.process_count())
-    self._copy: bucket_copy.BucketCopy | None = None
+    self._copy: metadata_copy.MetadataCopy | None = None
     with self._reading():
-      self._copy = _create_copy(path)
+      sizes = storage.file_sizes(path)
+      if isinstance(path, storage.BucketPath) and sizes:
+        self._copy = metadata_copy.MetadataCopy(path, sizes)
     self._folder = self._copy.path if self._copy else path
     with self._reading():
-      self._reader = _open_format(self._folder, readers)
+      self._reader = _open_format(path, self._folder, sizes, readers)
 
   @property
   def shapes(self) -> Shapes:
@@ -124,7 +127,6 @@ class CheckpointReader:
       CorruptCheckpointError: Files differ from what was written.
     """
     with self._reading():
-      self._fetch(None)
       self._reader.verify()
 
   def read(self, abstract: LeafDict, *, is_full: bool = False) -> LeafDict:
@@ -140,7 +142,6 @@ class CheckpointReader:
     """
     _check_shapes(self.path, self.shapes, abstract, is_full=is_full)
     with self._reading():
-      self._fetch(abstract)
       return self._reader.read(abstract)
 
   @property
@@ -184,10 +185,6 @@ class CheckpointReader:
         for name, text in self._reader.input_texts().items()
       }
 
-  def _fetch(self, leaves: Collection[str] | None) -> None:
-    if self._copy:
-      self._copy.fetch(leaves)
-
   @contextlib.contextmanager
   def _reading(self) -> Iterator[None]:
     """Limits the time without progress, and completes the messages of errors.
@@ -198,97 +195,126 @@ class CheckpointReader:
       CheckpointError: As the block raises it, or the bucket cannot be read.
       CorruptCheckpointError: Files differ from what was written.
     """
-    classify = contextlib.nullcontext()
-    if self._copy:
-      classify = self._copy.in_messages()
-    elif isinstance(self.path, storage.BucketPath):
-      classify = _bucket_failures(self.path)
-    with read_deadline.limiting(self.path), _advise(self.path), classify:
+    with contextlib.ExitStack() as stack:
+      stack.enter_context(read_deadline.limiting(self.path))
+      stack.enter_context(_advise(self.path))
+      if self._copy:
+        stack.enter_context(self._copy.in_messages())
+      if isinstance(self.path, storage.BucketPath):
+        stack.enter_context(_bucket_failures(self.path))
       yield
 
 
-class _OrbaxReader:
-  """A database of Orbax: all of it is verified at the first read."""
+class _VerifiedReader:
+  """Arrays in files with a manifest, each verified when it is first read."""
 
-  def __init__(self, path: Path, readers: Sequence[int]):
+  def __init__(
+    self,
+    path: Path,
+    folder: Path,
+    entries: Mapping[str, manifest.Entry],
+    readers: Sequence[int],
+  ):
+    """Reads the shapes.
+
+    Args:
+      path: The checkpoint.
+      folder: The checkpoint, or a copy without the data.
+      entries: All manifest entries.
+      readers: The processes that each compare a part of the checksums.
+    """
     self._path = path
+    self._folder = folder
     self._readers = readers
-    self._data = verification.verify_database(path)
-    self.shapes = verification.recorded_shapes(path)
-    self._is_verified = False
-
-  @functools.cached_property
-  def _database(self) -> database_reader.DatabaseReader:
-    return database_reader.DatabaseReader(self._path, self._data)
+    self._is_database = tensorstore_format.is_database(entries)
+    data = tensorstore_format.data_files(entries)
+    self._data = {name: entries[name] for name in data}
+    self._entries = entries
+    self.shapes = (
+      verification.recorded_shapes(folder)
+      if self._is_database
+      else self._index.shapes()
+    )
+    self._verified: set[str] = set()
 
   def verify(self) -> None:
-    if not self._is_verified:
-      verification.verify_data(self._path, self._data, self._readers)
-      self._is_verified = True
+    files = self._data.keys() - self._verified
+    self._compare(verification.own_part(files, self._readers))
+    self._verified |= files
 
   def read(self, abstract: LeafDict) -> LeafDict:
     if not abstract:
       return {}
-    own = [jax.process_index()]
-    return _read_or_explain(
-      lambda: self._read(abstract),
-      # The damaged file may be the index, or one that another process verifies.
-      lambda: verification.verify_data(self._path, self._data, own),
+    files = self._files_of(abstract)
+    part = verification.own_part(files - self._verified, self._readers)
+    leaves = _read_or_explain(
+      lambda: self._read(abstract, part),
+      # The damaged file may be one that another process verifies.
+      lambda: self._compare(files),
     )
-
-  def _read(self, abstract: LeafDict) -> LeafDict:
-    own_files: Collection[str] = ()
-    if not self._is_verified:
-      manifest.verify(self._path, self._data, lambda name: False)
-      own_files = verification.own_part(self._data, self._readers)
-    if self._database.can_read(abstract):
-      leaves = self._database.read(abstract, own_files)
-      self._is_verified = True
-      return leaves
-    # Compressed arrays, for example.
-    reader = tensorstore_format.LeafReader(self._path)
-    return _verified(self.verify, lambda: reader.read(abstract))
+    self._verified |= files
+    return leaves
 
   def input_texts(self) -> Mapping[str, str]:
-    return layouts.read_inputs(self._path)
+    return layouts.read_inputs(self._folder)
+
+  @functools.cached_property
+  def _index(self) -> chunk_index.ChunkIndex:
+    if self._is_database:
+      return chunk_index.read_database(self._folder)
+    return chunk_index.read_leaves(self._folder, self._entries)
+
+  def _read(self, abstract: LeafDict, own_files: Collection[str]) -> LeafDict:
+    reader = array_reader.ArrayReader(self._path, self._data, self._index)
+    if reader.can_read(abstract):
+      return reader.read(abstract, own_files)
+    # Compressed arrays, for example.
+    leaves = tensorstore_format.LeafReader(self._path)
+    return _verified(
+      lambda: self._compare(own_files), lambda: leaves.read(abstract)
+    )
+
+  def _files_of(self, leaves: Collection[str]) -> set[str]:
+    """Returns the files of leaves; those of a database belong to all."""
+    return {
+      name
+      for name in self._data
+      if self._is_database or tensorstore_format.leaf_of(name) in leaves
+    }
+
+  def _compare(self, files: Collection[str]) -> None:
+    """Compares the checksums of files.
+
+    Raises:
+      CorruptCheckpointError: A file cannot be read, or differs.
+    """
+    manifest.verify(self._path, {name: self._data[name] for name in files})
 
 
-class _LeafReader:
-  """A TensorStore per leaf, each verified when it is read."""
+class _UnverifiedReader:
+  """Arrays in files without checksums, such as those that paxml wrote."""
 
-  def __init__(self, path: Path, readers: Sequence[int]):
-    self._path = path
-    self._readers = readers
-    self._entries = verification.verify_metadata(path)
+  def __init__(self, path: Path, folder: Path):
+    self._folder = folder
     self._leaves = tensorstore_format.LeafReader(path)
     self.shapes = self._leaves.shapes()
-    self._verified: set[str] = set()
 
   def verify(self) -> None:
-    verification.verify_leaves(self._path, self._entries, None, self._readers)
+    pass
 
   def read(self, abstract: LeafDict) -> LeafDict:
-    leaves = abstract.keys() - self._verified
-
-    def verify() -> None:
-      verification.verify_leaves(
-        self._path, self._entries, leaves, self._readers
-      )
-      self._verified |= leaves
-
-    own = [jax.process_index()]
-    return _read_or_explain(
-      lambda: _verified(verify, lambda: self._leaves.read(abstract)),
-      # The damaged file may be one that another process verifies.
-      lambda: verification.verify_leaves(
-        self._path, self._entries, leaves, own
-      ),
-    )
+    try:
+      return self._leaves.read(abstract)
+    except CorruptCheckpointError as e:
+      raise CheckpointError(
+        f'{e}; its files have no checksums, which would tell damage from a'
+        ' failure of the storage'
+      ) from e
 
   def input_texts(self) -> Mapping[str, str]:
     # The states of inputs that paxml wrote are of other formats than JSON.
-    is_paxml = (self._path / paths.METADATA_FILE).is_dir()
-    return {} if is_paxml else layouts.read_inputs(self._path)
+    is_paxml = (self._folder / paths.METADATA_FILE).is_dir()
+    return {} if is_paxml else layouts.read_inputs(self._folder)
 
 
 class _FileReader:
@@ -309,27 +335,26 @@ class _FileReader:
     return self._input_texts
 
 
-def _create_copy(path: Path) -> bucket_copy.BucketCopy | None:
-  """Returns a local copy of a folder in a bucket, in jobs of one process.
+def _open_format(
+  path: Path, folder: Path, sizes: Mapping[str, int], readers: Sequence[int]
+) -> _FormatReader:
+  """Returns the reader of a checkpoint.
 
-  Each of several processes reads its part of the bucket instead.
+  Args:
+    path: The checkpoint.
+    folder: The checkpoint, or a copy without the data.
+    sizes: Sizes of its files by path below it; empty if it is a file.
+    readers: The processes that each compare a part of the checksums.
   """
-  is_alone = jax.process_count() == 1
-  if is_alone and isinstance(path, storage.BucketPath) and path.is_dir():
-    return bucket_copy.BucketCopy(path)
-  return None
-
-
-def _open_format(path: Path, readers: Sequence[int]) -> _FormatReader:
-  if file := paxml_flax_format.find_file(path):
+  if file := paxml_flax_format.find_file(folder):
     return _FileReader(paxml_flax_format.read(file), {})
-  if not path.is_dir():
-    state, _, train_input = flax_format.read(path)
+  if not folder.is_dir():
+    state, _, train_input = flax_format.read(folder)
     return _FileReader(state, train_input)
-  # Of paxml's databases there is no manifest, and _LeafReader reads them.
-  entries = manifest.read(path) or ()
-  is_orbax = verification.METADATA_IN_FOLDER in entries
-  return (_OrbaxReader if is_orbax else _LeafReader)(path, readers)
+  entries = verification.verify_metadata(folder, sizes)
+  if entries:
+    return _VerifiedReader(path, folder, entries, readers)
+  return _UnverifiedReader(path, folder)
 
 
 def _verified(

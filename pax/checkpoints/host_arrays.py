@@ -8,7 +8,7 @@ distributed over the processes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -38,14 +38,32 @@ def snapshot(leaves: Mapping[str, jax.Array]) -> dict[str, HostArray]:
     for shard in shards:
       shard.data.copy_to_host_async()
   return {
-    name: HostArray(
-      tuple(leaf.shape),
-      np.dtype(leaf.dtype),
-      tuple(leaf.sharding.shard_shape(leaf.shape)),
-      [(bounded(s.index, leaf.shape), np.array(s.data)) for s in shards],
-    )
+    name: _host_array(leaf, shards, np.array)
     for (name, leaf), shards in zip(leaves.items(), owned, strict=True)
   }
+
+
+def view(leaf: jax.Array) -> HostArray:
+  """Returns the shards of the first replica that this process has.
+
+  JAX keeps the copy of a shard in the memory of the host as long as the array:
+  if there is one, none is made.
+  """
+  shards = [shard for shard in leaf.addressable_shards if not shard.replica_id]
+  return _host_array(leaf, shards, np.asarray)
+
+
+def _host_array(
+  leaf: jax.Array,
+  shards: Sequence[jax.Shard],
+  to_host: Callable[[jax.Array], np.ndarray],
+) -> HostArray:
+  return HostArray(
+    tuple(leaf.shape),
+    np.dtype(leaf.dtype),
+    tuple(leaf.sharding.shard_shape(leaf.shape)),
+    [(bounded(s.index, leaf.shape), to_host(s.data)) for s in shards],
+  )
 
 
 def _owned_shards(leaf_index: int, leaf: jax.Array) -> list[jax.Shard]:

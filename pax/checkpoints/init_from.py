@@ -17,10 +17,9 @@ from jax.sharding import NamedSharding
 from pax import train_states
 from pax.checkpoints import checkpoint_reader, loading_rules, paths, reading
 from pax.checkpoints.types import CheckpointError, Shapes
-from praxis import pytypes
+from praxis.pytypes import Nested
 
 LOAD_ALL = loading_rules.LOAD_ALL
-Nested = pytypes.Nested
 Rules = loading_rules.CheckpointLoadingRules
 TrainState = train_states.TrainState
 # Origin of each leaf by leaf name.

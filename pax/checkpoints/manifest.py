@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+import types
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent import futures
 from typing import Any
 
@@ -23,13 +24,19 @@ from pax.checkpoints.types import CorruptCheckpointError
 
 Path = storage.Path
 Entry = tuple[int, int]  # Size in bytes and CRC-32.
+Part = tuple[int, int]  # Offset and size of a part of a file.
+# CRC-32 of parts of files, by path below the checkpoint; they do not overlap.
+Parts = Mapping[str, Mapping[Part, int]]
 
 _FILE_NAME = re.compile(r'process_\d+-of-(\d+)\.json')
 _THREADS = 8
+# Requests take longer than the processor needs for what they return.
+_BUCKET_THREADS = 16
 # A part of a file that one thread reads.
 _PART_BYTES = 32 * 2**20
 # Fits into the cache of a core.
 _BUFFER_BYTES = 2**18
+_NONE: Parts = types.MappingProxyType({})
 
 
 def entry(data: bytes | np.ndarray) -> Entry:
@@ -40,15 +47,21 @@ def entry(data: bytes | np.ndarray) -> Entry:
   return len(data), isal_zlib.crc32(data)
 
 
-def file_entries(directory: Path, names: Iterable[str]) -> dict[str, Entry]:
+def file_entries(
+  directory: Path, names: Iterable[str], known: Parts = _NONE
+) -> dict[str, Entry]:
   """Returns the entries of files, as they are on the disk.
 
   Args:
     directory: The checkpoint.
     names: Paths below the checkpoint.
+    known: Checksums of parts of the files, which are not read.
+
+  Raises:
+    OSError: A file cannot be read.
   """
   sizes = {name: (directory / name).stat().st_size for name in names}
-  checksums = _read_checksums(directory, sizes)
+  checksums = _checksums(directory, sizes, known)
   return {name: (size, checksums[name]) for name, size in sizes.items()}
 
 
@@ -110,115 +123,110 @@ def read(directory: Path) -> dict[str, Entry] | None:
   return entries
 
 
-def check_names(directory: Path, entries: Mapping[str, Entry]) -> None:
-  """Checks that a checkpoint contains no other files.
+def check_files(
+  directory: Path, sizes: Mapping[str, int], entries: Mapping[str, Entry]
+) -> None:
+  """Checks that a checkpoint has the files of its manifests, and no others.
 
   Hidden files other than those of zarr are ignored, such as those of NFS.
 
   Args:
     directory: The checkpoint.
+    sizes: Sizes of its files by path below the checkpoint.
     entries: Entries by path below the checkpoint.
 
   Raises:
-    CorruptCheckpointError: A file is in no manifest.
+    CorruptCheckpointError: A file is in no manifest, is missing, or has another
+      size.
   """
   manifests = paths.side_folder(directory) / paths.MANIFEST_FOLDER
   # Older manifests do not list the metadata.
   unlisted = (paths.METADATA_FILE, storage.MARKER)
-  for file in storage.files(directory):
-    path = directory / file
+  for name in sizes.keys() - entries.keys():
+    path = directory / name
     is_hidden = path.name.startswith('.') and not path.name.startswith('.z')
-    is_unlisted = is_hidden or file in unlisted or path.parent == manifests
-    if file not in entries and not is_unlisted:
+    if not (is_hidden or name in unlisted or path.parent == manifests):
       raise CorruptCheckpointError(f'{path} is not part of the checkpoint')
+  for name, (size, _) in entries.items():
+    path = directory / name
+    if name not in sizes:
+      fault = 'not a file' if path.exists() else 'missing'
+      raise CorruptCheckpointError(f'{path} is {fault}')
+    if sizes[name] != size:
+      raise CorruptCheckpointError(
+        f'{path} has {sizes[name]} bytes, {size} were written'
+      )
 
 
 def verify(
-  directory: Path,
-  entries: Mapping[str, Entry],
-  is_checksummed: Callable[[str], bool] = lambda name: True,
+  directory: Path, entries: Mapping[str, Entry], known: Parts = _NONE
 ) -> None:
-  """Checks the presence, the sizes and the checksums of files.
+  """Checks the checksums of files.
 
   Args:
     directory: The checkpoint.
-    entries: Entries by path below the checkpoint.
-    is_checksummed: Whether to compare the checksum of the file at a path.
+    entries: Entries of the files by path below the checkpoint.
+    known: Checksums of parts of files, which are not read again.
 
   Raises:
-    CorruptCheckpointError: A file is missing or differs.
+    CorruptCheckpointError: A file cannot be read, or differs.
   """
-  sizes = {name: entries[name][0] for name in filter(is_checksummed, entries)}
+  sizes = {name: size for name, (size, _) in entries.items()}
   try:
-    _check_sizes(directory, entries)
-    checksums = _read_checksums(directory, sizes)
+    checksums = _checksums(directory, sizes, known)
   except OSError as e:
     raise CorruptCheckpointError(
       f'{e.filename} cannot be read ({e.strerror})'
     ) from e
   for name, crc in checksums.items():
-    check_checksum(directory / name, crc, entries[name])
+    if crc != entries[name][1]:
+      raise CorruptCheckpointError(
+        f'{directory / name} is not what was written (its checksum differs)'
+      )
 
 
-def _check_sizes(directory: Path, entries: Mapping[str, Entry]) -> None:
-  """Checks the presence and the sizes of files.
-
-  Raises:
-    CorruptCheckpointError: A file is missing or has another size.
-    OSError: The folder of a file cannot be read.
-  """
-
-  def fault(name: str) -> str | None:
-    path, expected_size = directory / name, entries[name][0]
-    if not path.exists():
-      return f'{path} is missing'
-    if not path.is_file():
-      return f'{path} is not a file'
-    size = path.stat().st_size
-    if size != expected_size:
-      return f'{path} has {size} bytes, {expected_size} were written'
-    return None
-
-  with futures.ThreadPoolExecutor(_THREADS) as pool:
-    for text in filter(None, pool.map(fault, entries)):
-      raise CorruptCheckpointError(text)
-
-
-def check_checksum(path: Path, crc: int, expected: Entry) -> None:
-  """Compares the checksum of a file with its manifest entry.
-
-  Raises:
-    CorruptCheckpointError: It differs.
-  """
-  if crc != expected[1]:
-    raise CorruptCheckpointError(
-      f'{path} is not what was written (its checksum differs)'
-    )
-
-
-def _read_checksums(
-  directory: Path, sizes: Mapping[str, int]
+def _checksums(
+  directory: Path, sizes: Mapping[str, int], known: Parts
 ) -> dict[str, int]:
-  """Returns the CRC-32 of files, of which threads read parts.
+  """Returns the CRC-32 of files, of which threads read the unknown parts.
 
   Args:
     directory: The checkpoint.
     sizes: Sizes by path below the checkpoint.
+    known: Checksums of parts of files.
 
   Raises:
     OSError: A file cannot be read.
   """
-  parts = [
-    (name, start, min(_PART_BYTES, size - start))
+  gaps = [
+    (name, *part)
     for name, size in sizes.items()
-    for start in range(0, size, _PART_BYTES)
+    for part in _gaps(known.get(name, ()), size)
   ]
+  parts = {name: dict(known.get(name, {})) for name in sizes}
+  with futures.ThreadPoolExecutor(num_threads(directory)) as pool:
+    of_gaps = pool.map(lambda gap: checksum(directory, *gap), gaps)
+    for (name, *part), crc in zip(gaps, of_gaps, strict=True):
+      parts[name][tuple(part)] = crc
   checksums = dict.fromkeys(sizes, 0)
-  with futures.ThreadPoolExecutor(_THREADS) as pool:
-    of_parts = pool.map(lambda part: checksum(directory, *part), parts)
-    for (name, _, size), crc in zip(parts, of_parts, strict=True):
+  for name, of_file in parts.items():
+    for (_, size), crc in sorted(of_file.items()):
       checksums[name] = isal_zlib.crc32_combine(checksums[name], crc, size)
   return checksums
+
+
+def _gaps(parts: Iterable[Part], size: int) -> Iterator[Part]:
+  """Yields the other parts of a file, divided for threads."""
+  position = 0
+  for start, part_size in (*sorted(parts), (size, 0)):
+    for offset in range(position, start, _PART_BYTES):
+      yield offset, min(_PART_BYTES, start - offset)
+    position = start + part_size
+
+
+def num_threads(path: Path) -> int:
+  """Returns how many threads read files of a disk or a bucket."""
+  return _BUCKET_THREADS if isinstance(path, storage.BucketPath) else _THREADS
 
 
 def checksum(directory: Path, name: str, start: int, size: int) -> int:
@@ -234,12 +242,12 @@ def checksum(directory: Path, name: str, start: int, size: int) -> int:
     OSError: The file cannot be read.
   """
   path = directory / name
-  if isinstance(path, storage.BucketPath):
-    # One request.
-    return isal_zlib.crc32(path.read_range(start, start + size))
-  buffer = memoryview(bytearray(min(_BUFFER_BYTES, size)))
   crc = 0
   try:
+    if isinstance(path, storage.BucketPath):
+      # One request.
+      return isal_zlib.crc32(path.read_range(start, start + size))
+    buffer = memoryview(bytearray(min(_BUFFER_BYTES, size)))
     with path.open('rb', buffering=0) as stream:
       stream.seek(start)
       while size and (count := stream.readinto(buffer[:size])):
@@ -247,7 +255,7 @@ def checksum(directory: Path, name: str, start: int, size: int) -> int:
         size -= count
   except OSError as e:
     # A failed read does not name its file.
-    raise OSError(e.errno, e.strerror, str(path)) from e
+    raise OSError(e.errno, e.strerror or str(e), str(path)) from e
   return crc
 
 

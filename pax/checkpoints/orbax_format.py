@@ -34,9 +34,11 @@ from etils import epath
 from pax import storage
 from pax.checkpoints import (
   background_flush,
+  host_arrays,
   manifest,
   paths,
   tensorstore_format,
+  written_checksums,
 )
 from pax.checkpoints.types import Shapes, State
 from praxis import py_utils
@@ -56,6 +58,8 @@ _MIN_FILE_BYTES = 16 * 2**20
 _MAX_FILE_BYTES = 2**31
 # Processes with a replica of a shard each write a part of it from this size.
 _MIN_PARALLEL_BYTES = 2**20
+# Arrays from this size are not read again for the checksums of their files.
+_MIN_CHECKSUM_BYTES = 2**20
 
 
 class _Pending(Protocol):
@@ -80,6 +84,7 @@ class _ArrayHandler(ocp.type_handlers.ArrayHandler):
     self.pending: Sequence[_Pending] = ()
     # By the name that the array has in the database.
     self.shardings: dict[str, jax.sharding.Sharding] = {}
+    self.arrays: dict[str, host_arrays.HostArray] = {}
 
   async def serialize(
     self, values: Any, infos: Any, args: Any = None
@@ -90,7 +95,11 @@ class _ArrayHandler(ocp.type_handlers.ArrayHandler):
     for value, info in zip(values, infos, strict=True):
       self.shardings[info.name] = value.sharding
       info.ts_context = context
+      # Without a limit of bytes, all arrays are one transaction: the database
+      # has one version, and its data are written once.
+      info.byte_limiter = None
     self.pending = await super().serialize(values, infos, args)
+    self.arrays = _host_copies(values, infos)
     return self.pending
 
 
@@ -146,7 +155,7 @@ class Snapshot:
     registry = ocp.type_handlers.create_type_handler_registry()
     array_handler = _ArrayHandler()
     registry.add(jax.Array, array_handler)
-    self._handler = ocp.PyTreeCheckpointHandler(
+    handler = ocp.PyTreeCheckpointHandler(
       type_handler_registry=registry,
       # Weights hardly compress.
       use_compression=False,
@@ -161,9 +170,10 @@ class Snapshot:
       ocdbt_target_data_file_size=_data_file_bytes(state),
     )
     directory = _DeferredDirectory(self._created, paths.STATE_FOLDER)
-    self._saves = _run(self._handler.async_save(directory, args=args)) or ()
+    self._saves = _run(handler.async_save(directory, args=args)) or ()
     self._pending = array_handler.pending
     self._shardings = array_handler.shardings
+    self._arrays = array_handler.arrays
 
   def write(self, staging: Path) -> dict[str, manifest.Entry]:
     """Writes the shards of this process, once; returns its manifest entries.
@@ -178,9 +188,25 @@ class Snapshot:
     own = f'{paths.STATE_FOLDER}/{_process_folder(jax.process_index())}'
     with background_flush.BackgroundFlush(staging, own) as flush:
       self._write_database(staging)
-      if jax.process_count() > 1:
-        return flush.finish()
-      return flush.finish(lambda: self._merge(staging))
+      return flush.finish(lambda: self._complete(staging, own))
+
+  def _complete(self, staging: Path, own: str) -> dict[str, manifest.Entry]:
+    """Returns the manifest entries of the database of this process.
+
+    The only process completes the state meanwhile.
+
+    Args:
+      staging: Directory of the checkpoint.
+      own: Path of the database below it.
+    """
+    arrays, self._arrays = self._arrays, {}
+    with futures.ThreadPoolExecutor(1, 'checksums') as pool:
+      entries = pool.submit(
+        written_checksums.file_entries, staging, own, arrays
+      )
+      if jax.process_count() == 1:
+        self._complete_state(staging)
+      return entries.result()
 
   def _write_database(self, staging: Path) -> None:
     with _anchored_state(staging) as folder:
@@ -215,9 +241,7 @@ class Snapshot:
       OSError: A file cannot be written.
     """
     if jax.process_count() > 1:
-      self._merge(staging, others)
-    with _anchored_state(staging) as folder:
-      (folder / _SHARDINGS).write_text(_serialize_shardings(self._shardings))
+      self._complete_state(staging, others)
     contents = {
       **metadata,
       'train_state_metadata': self._variables,
@@ -237,18 +261,21 @@ class Snapshot:
       lambda name: name.startswith(items) and not name.startswith(of_processes),
     )
 
-  def _merge(self, staging: Path, others: storage.Path | None = None) -> None:
-    """Writes the database that refers to those of all processes.
+  def _complete_state(
+    self, staging: Path, others: storage.Path | None = None
+  ) -> None:
+    """Writes the files of the state that belong to no process.
+
+    They are the shardings, and the database that refers to those of all
+    processes. Orbax would flush it here, before the others.
 
     Args:
       staging: Directory of the checkpoint.
       others: As in `finish`.
     """
     with _anchored_state(staging) as folder:
-      if others is None:
-        self._handler.finalize(epath.Path(folder))
-      else:
-        _merge_databases(folder, others / paths.STATE_FOLDER)
+      _merge_databases(folder, others / paths.STATE_FOLDER if others else None)
+      (folder / _SHARDINGS).write_text(_serialize_shardings(self._shardings))
 
   def release(self) -> None:
     """Ends the threads of Orbax if nothing has been written."""
@@ -264,21 +291,44 @@ class Snapshot:
         pending.result()
 
 
-def _merge_databases(folder: Path, others: storage.Path) -> None:
+def _host_copies(
+  values: Sequence[jax.Array], infos: Sequence[ocp.type_handlers.ParamInfo]
+) -> dict[str, host_arrays.HostArray]:
+  """Returns the large arrays that have been copied to the host, by name.
+
+  Of several processes each writes a part of the replicas of a shard, whose
+  copies only Orbax has, and most do not write the shapes of the chunks.
+
+  Args:
+    values: The arrays.
+    infos: What Orbax has about each.
+  """
+  if jax.process_count() > 1:
+    return {}
+  return {
+    info.name: host_arrays.view(value)
+    for value, info in zip(values, infos, strict=True)
+    if value.nbytes >= _MIN_CHECKSUM_BYTES
+    and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+  }
+
+
+def _merge_databases(folder: Path, others: storage.Path | None) -> None:
   """Writes the database that refers to those of all processes.
 
   Of those in `others` only the nodes are read, not the values.
 
   Args:
     folder: Directory of the state, with the database of this process.
-    others: Directory of the state with the databases of the other processes.
+    others: Directory of the state with the databases of the other processes, if
+      it is another one.
   """
+  parts: dict[str, storage.Path] = {}
+  if others is not None:
+    names = [file.partition('/')[0] for file in storage.files(others)]
+    parts = {name: others / name for name in names}
+  parts |= {path.name: path for path in folder.iterdir()}
   prefix = _process_folder('')
-  names = [file.partition('/')[0] for file in storage.files(others)]
-  parts = {
-    **{name: others / name for name in names},
-    **{path.name: path for path in folder.iterdir()},
-  }
   tensorstore_format.merge_databases(
     folder, {k: v for k, v in parts.items() if k.startswith(prefix)}
   )
@@ -339,12 +389,8 @@ def _entries(
   staging: Path, is_selected: Callable[[str], bool]
 ) -> dict[str, manifest.Entry]:
   """Returns the entries of the files with these paths below the checkpoint."""
-  names = (
-    str(file.relative_to(staging))
-    for file in sorted(staging.rglob('*'))
-    if file.is_file()
-  )
-  return manifest.file_entries(staging, filter(is_selected, names))
+  names = filter(is_selected, storage.files(staging))
+  return manifest.file_entries(staging, names)
 
 
 def _serialize_shardings(

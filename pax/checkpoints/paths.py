@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import pathlib
 import re
 import shlex
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from concurrent import futures
 from typing import Any, TypeVar
 
@@ -130,7 +131,7 @@ def saved_at(path: storage.Path) -> float:
   return path.stat().st_mtime
 
 
-def sync_files(directory: pathlib.Path, files: Iterable[str]) -> None:
+def sync_files(directory: pathlib.Path, files: Collection[str]) -> None:
   """Flushes files to the disk, and the folders from them up to `directory`.
 
   One fsync each, all in parallel, because the disk then writes its journal
@@ -140,15 +141,13 @@ def sync_files(directory: pathlib.Path, files: Iterable[str]) -> None:
     directory: The checkpoint.
     files: Paths below the checkpoint.
   """
-  paths = [directory / file for file in files]
-  folders = {
-    folder
-    for path in paths
-    for folder in path.parents
-    if folder.is_relative_to(directory)
-  }
+  names = {'', *files}
+  for file in files:
+    # Up to a folder that is there with its parents.
+    while (file := os.path.dirname(file)) not in names:
+      names.add(file)
   with futures.ThreadPoolExecutor(_THREADS) as pool:
-    list(pool.map(atomic_file.sync, {*paths, *folders, directory}))
+    list(pool.map(lambda name: atomic_file.sync(directory / name), names))
 
 
 def side_folder(directory: storage.Path) -> storage.Path:

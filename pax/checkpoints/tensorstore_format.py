@@ -17,7 +17,13 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+  Callable,
+  Collection,
+  Iterator,
+  Mapping,
+  Sequence,
+)
 from concurrent import futures
 from typing import Any
 
@@ -34,6 +40,13 @@ Path = storage.Path
 ZARRAY = '.zarray'
 _OCDBT_MANIFEST = 'manifest.ocdbt'
 _OCDBT_CACHE = 'cache_pool#ocdbt'
+# As Orbax configures databases: the metadata of arrays are in the nodes. Nodes
+# of other databases with this configuration are taken over as they are.
+_OCDBT_CONFIG = {
+  'manifest_kind': 'single',
+  'max_inline_value_bytes': 1024,
+  'max_decoded_node_bytes': 10**8,
+}
 # Written by Orbax: key paths of the leaves in an OCDBT database.
 _ORBAX_METADATA = '_METADATA'
 _SEQUENCE_KEY = 1
@@ -49,6 +62,8 @@ _EMPTY_VALUES = (
 )
 # Written by Orbax next to the leaves, which have a .zarray.
 _ORBAX_FOLDERS = ('array_metadatas', 'ocdbt.process_')
+_DATABASE_FILE = re.compile(r'state/ocdbt\.process_\d+/d/.+')
+_CHUNK_FILE = re.compile(r'.+/\d+(\.\d+)*')
 # TensorStore's JSON specification of a key-value store.
 KvStore = dict[str, Any]
 _MAX_CHUNK_BYTES = 64 * 2**20
@@ -147,12 +162,13 @@ def merge_databases(folder: pathlib.Path, parts: Mapping[str, Path]) -> None:
   stack = {'driver': 'kvstack', 'layers': layers}
   context = create_context()
 
-  def open_database(path: str) -> ts.KvStore:
+  def open_database(path: str, **settings: Any) -> ts.KvStore:
     base = {**stack, 'path': path}
-    spec = {'driver': 'ocdbt', 'base': base}
+    spec = {'driver': 'ocdbt', 'base': base, **settings}
     return ts.KvStore.open(spec, context=context).result()
 
-  merged = open_database('')
+  # No other process writes it: without a manifest of the configuration alone.
+  merged = open_database('', config=_OCDBT_CONFIG, assume_config=True)
   transaction = ts.Transaction(atomic=True)
   for name in sorted(parts):
     source = open_database(f'{name}/')
@@ -162,10 +178,21 @@ def merge_databases(folder: pathlib.Path, parts: Mapping[str, Path]) -> None:
   transaction.commit_async().result()
 
 
-def is_database_file(file: str) -> bool:
-  """Returns whether a file below the checkpoint has data of many leaves."""
-  folder = file.rpartition('/')[0]
-  return file.startswith(f'{paths.STATE_FOLDER}/') and folder.endswith('/d')
+def is_database(files: Collection[str]) -> bool:
+  """Returns whether a checkpoint with these files has an OCDBT database."""
+  return f'{paths.STATE_FOLDER}/{_OCDBT_MANIFEST}' in files
+
+
+def data_files(files: Collection[str]) -> set[str]:
+  """Returns the files with the values of leaves; the others are smaller.
+
+  Of a database these are the files of processes, to which its index refers.
+
+  Args:
+    files: All files of the checkpoint, as paths below it.
+  """
+  pattern = _DATABASE_FILE if is_database(files) else _CHUNK_FILE
+  return set(filter(pattern.fullmatch, files))
 
 
 def leaf_of(file: str) -> str | None:

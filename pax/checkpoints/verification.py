@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata and file checks of checkpoints that are directories.
+"""Metadata of checkpoints that are directories, and the checks of their files.
 
-The data of leaves are divided among the processes of a job; every process
-checks the other files before it reads them.
+Every process checks the files that are not data before it reads them. The
+checksums of the data are divided among the processes of a job.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import pathlib
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import jax
@@ -70,119 +70,54 @@ def read_metadata(file: Path) -> dict[str, Any]:
     ) from e
 
 
-def verify_metadata(path: Path) -> Mapping[str, manifest.Entry]:
-  """Checks all files but the chunks of leaves; returns the manifest entries.
+def verify_metadata(
+  folder: Path, sizes: Mapping[str, int]
+) -> Mapping[str, manifest.Entry]:
+  """Checks all files but the data; of those only names and sizes.
 
-  Every process checks them, because every process reads them.
+  Args:
+    folder: The checkpoint, or a copy without the data.
+    sizes: Sizes of all files by path below the checkpoint.
+
+  Returns:
+    The manifest entries; none of a checkpoint that upstream Pax wrote, whose
+    format version alone is checked.
 
   Raises:
     CheckpointError: Another version of Pax saved the checkpoint.
     CorruptCheckpointError: A file is missing or differs.
   """
-  # Checkpoints of upstream Pax have no manifest.
-  entries = manifest.read(path)
-  if entries is not None:
-    manifest.check_names(path, entries)
-    manifest.verify(
-      path,
-      {
-        name: entry
-        for name, entry in entries.items()
-        if tensorstore_format.leaf_of(name) is None
-        or tensorstore_format.is_leaf_metadata(name)
-      },
-    )
-  if entries is None and (
-    tensorstore_format.has_leaves_of_version_0(path)
-    or (path / paths.METADATA_FILE).is_dir()
+  entries = manifest.read(folder)
+  if entries:
+    manifest.check_files(folder, sizes, entries)
+    data = tensorstore_format.data_files(entries)
+    manifest.verify(folder, {k: v for k, v in entries.items() if k not in data})
+  elif (
+    tensorstore_format.has_leaves_of_version_0(folder)
+    or (folder / paths.METADATA_FILE).is_dir()
   ):
-    _check_paxml_version(path)
+    _check_paxml_version(folder)
     return {}
-  metadata = read_metadata(path / paths.METADATA_FILE)
-  if metadata['version'] != _VERSION:
+  is_database = tensorstore_format.is_database(entries or ())
+  expected = OCDBT_VERSION if is_database else _VERSION
+  metadata = read_metadata(
+    folder / (METADATA_IN_FOLDER if is_database else paths.METADATA_FILE)
+  )
+  if metadata['version'] != expected:
     raise CheckpointError(
-      f'{path} has format version {metadata["version"]}, expected {_VERSION};'
+      f'{folder} has format version {metadata["version"]}, expected {expected};'
       ' read it with the version of Pax that saved it'
     )
   count = int(metadata.get('num_processes', 0))
-  if entries is None and count:
-    raise CorruptCheckpointError(f'{manifest.file(path, 0, count)} is missing')
+  if not entries and count:
+    raise CorruptCheckpointError(
+      f'{manifest.file(folder, 0, count)} is missing'
+    )
   return entries or {}
 
 
-def verify_leaves(
-  path: Path,
-  entries: Mapping[str, manifest.Entry],
-  leaves: Collection[str] | None,
-  readers: Sequence[int],
-) -> None:
-  """Checks the chunks of leaves.
-
-  Args:
-    path: The checkpoint.
-    entries: All manifest entries.
-    leaves: Names of leaves; None is all.
-    readers: The processes that each compare a part of the checksums.
-
-  Raises:
-    CorruptCheckpointError: A file is missing or differs.
-  """
-  part = own_part(entries, readers)
-  selected = {}
-  for name, entry in entries.items():
-    leaf = tensorstore_format.leaf_of(name)
-    is_selected = leaf is not None and (leaves is None or leaf in leaves)
-    if is_selected and not tensorstore_format.is_leaf_metadata(name):
-      selected[name] = entry
-  manifest.verify(path, selected, part.__contains__)
-
-
-def verify_database(path: Path) -> Mapping[str, manifest.Entry]:
-  """Checks all files of a checkpoint of Orbax but the data of leaves.
-
-  Args:
-    path: The checkpoint.
-
-  Returns:
-    The manifest entries of the data.
-
-  Raises:
-    CheckpointError: Another version of Pax saved the checkpoint.
-    CorruptCheckpointError: A file is missing or differs.
-  """
-  entries = manifest.read(path) or {}
-  manifest.check_names(path, entries)
-  is_data = tensorstore_format.is_database_file
-  manifest.verify(path, {k: v for k, v in entries.items() if not is_data(k)})
-  version = read_metadata(path / METADATA_IN_FOLDER)['version']
-  if version != OCDBT_VERSION:
-    raise CheckpointError(
-      f'{path} has format version {version}, expected {OCDBT_VERSION}; read it'
-      ' with the version of Pax that saved it'
-    )
-  return {k: v for k, v in entries.items() if is_data(k)}
-
-
-def verify_data(
-  path: Path,
-  entries: Mapping[str, manifest.Entry],
-  readers: Sequence[int],
-) -> None:
-  """Checks the data of a checkpoint of Orbax.
-
-  Args:
-    path: The checkpoint.
-    entries: What `verify_database` returns.
-    readers: The processes that each compare a part of the checksums.
-
-  Raises:
-    CorruptCheckpointError: A file is missing or differs.
-  """
-  manifest.verify(path, entries, own_part(entries, readers).__contains__)
-
-
 def own_part(files: Iterable[str], readers: Sequence[int]) -> set[str]:
-  """Returns the files whose checksums this process compares.
+  """Returns those files whose checksums this process compares.
 
   Args:
     files: Paths below the checkpoint.

@@ -122,13 +122,24 @@ static const char* join(int dir, const char* path, char* buffer) {
   return buffer;
 }
 
-static enum Fault next_fault_of(const char* call, int fd) {
-  if (!getenv("FAULT_BELOW")) return kNone;
+// Not inlined: a signal handler of Python writes to a pipe, on a stack that is
+// smaller than the buffers.
+__attribute__((noinline)) static enum Fault next_fault_of_file(const char* call,
+                                                               int fd) {
   char buffer[kPathSize];
   int saved = errno;
   const char* path = join(fd, "", buffer);
   errno = saved;
   return next_fault(call, path);
+}
+
+static enum Fault next_fault_of(const char* call, int fd) {
+  if (!getenv("FAULT_BELOW")) return kNone;
+  int saved = errno;
+  struct stat status;
+  int is_pipe = !fstat(fd, &status) && S_ISFIFO(status.st_mode);
+  errno = saved;
+  return is_pipe ? kNone : next_fault_of_file(call, fd);
 }
 
 static int fails_fd(const char* call, int fd) {

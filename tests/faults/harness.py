@@ -7,7 +7,7 @@ counted, logged and made to fail, or to kill it (`file_faults.c`).
 """
 
 # bazel: data=//tests/faults:file_faults.c
-# bazel: deps=//pax:main_lib,//pax/tasks:experiments
+# bazel: deps=//pax:main_lib,//pax/tasks:experiments,@pypi//s3fs
 # bazel: deps=//tests/integration:experiments
 from __future__ import annotations
 
@@ -42,7 +42,13 @@ _MIN_CPU_SECS = 10.0
 _POLL_SECS = 0.005
 _BATCH_SIZE = 8
 # `ctypes` makes it another server than that of other tests: it has the library.
-_PRELOADED = (*binary.PRELOADED, 'ctypes')
+# The clients of buckets and checkpoints are what most jobs import.
+_PRELOADED = (
+  *binary.PRELOADED,
+  'aiobotocore.session',
+  'ctypes',
+  'orbax.checkpoint',
+)
 _SOURCE = pathlib.Path(__file__).with_name('file_faults.c')
 # Names that no complete job leaves behind.
 _LEFTOVER = re.compile(r'(^|/)tmp_|\.part$|\.__lock$')
@@ -84,7 +90,7 @@ class Life:
 
   def cpu_secs(self) -> float:
     """Returns the CPU time of the processes."""
-    return sum(_cpu_secs(process.pid) for process in self.processes)
+    return sum(programs.cpu_secs(process.pid) for process in self.processes)
 
   def abort(self) -> list[Completed]:
     """Ends all processes, which print their stacks; returns their outputs."""
@@ -120,6 +126,9 @@ class Job:
   # Flags of every start.
   flags: Sequence[str] = ()
   num_processes: int = 1
+  # Constants of the rows of a process, and of the mesh.
+  rows_constant: str = 'BATCH_SIZE'
+  mesh_constant: str = 'ICI_MESH_SHAPE'
   # Starts so far.
   num_lives: int = 0
 
@@ -180,10 +189,10 @@ class Job:
       f'--job_log_dir={self.directory}',
       '--host_device_count=1',
       f'--compilation_cache_dir={_compilation_cache()}',
-      f'--set=BATCH_SIZE={rows}',
+      f'--set={self.rows_constant}={rows}',
     ]
     if not exp.endswith('Pmap'):
-      words.append(f'--set=ICI_MESH_SHAPE=[1,{self.num_processes},1]')
+      words.append(f'--set={self.mesh_constant}=[1,{self.num_processes},1]')
     return words
 
 
@@ -263,23 +272,13 @@ def _poll(condition: Callable[[], bool], life: Life) -> None:
     AssertionError: They hang; with their outputs.
   """
   while True:
-    deadline, cpu_secs = time.monotonic() + _HANG_SECS, life.cpu_secs()
+    deadline, before = time.monotonic() + _HANG_SECS, life.cpu_secs()
     while time.monotonic() < deadline:
       if condition():
         return
       time.sleep(_POLL_SECS)
-    is_working = life.cpu_secs() - cpu_secs > _MIN_CPU_SECS
+    is_working = life.cpu_secs() - before > _MIN_CPU_SECS
     assert is_working, f'no progress for {_HANG_SECS} s: {life.abort()}'
-
-
-def _cpu_secs(pid: int) -> float:
-  """Returns the CPU time of a process; 0 if it has ended."""
-  try:
-    text = pathlib.Path(f'/proc/{pid}/stat').read_text()
-  except (FileNotFoundError, ProcessLookupError):
-    return 0.0
-  user, system = text.rpartition(')')[2].split()[11:13]
-  return (int(user) + int(system)) / os.sysconf('SC_CLK_TCK')
 
 
 def _has_pid(pid: int) -> bool:

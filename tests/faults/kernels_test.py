@@ -55,7 +55,8 @@ int main() {
 def kernels(tmp_path_factory):
   """Returns the object files of the kernels for the flags of a sanitizer."""
   sources = [
-    ROOT / 'csrc/kernels/int8_matmul.cc',
+    ROOT / 'csrc/kernels/attention.cc',
+    ROOT / 'csrc/kernels/integer_matmul.cc',
     ROOT / 'csrc/kernels/softmax_xent.cc',
     *sorted((ROOT / 'csrc/kernels').glob('tiles*.cc')),
   ]
@@ -92,7 +93,10 @@ def _run(
 @pytest.mark.parametrize(
   'driver, sanitizer',
   [
-    ('int8_matmul_test', MEMORY),
+    ('attention_hostile_test', MEMORY),
+    ('attention_test', MEMORY),
+    ('attention_test', THREADS),
+    ('integer_matmul_test', MEMORY),
     ('softmax_xent_test', MEMORY),
     ('softmax_xent_hostile_test', MEMORY),
     ('softmax_xent_test', THREADS),

@@ -21,9 +21,9 @@ SEED = 20261122
 STEPS = 4
 FLAGS = ('--set=SAVE_EVERY=2', '--set=task.train.save_max_to_keep=2')
 LAYOUTS = {
-  'spmd': ('TinySpmd', ()),
-  'pmap_one_file': ('TinyPmap', ()),
-  'pmap_tensorstore': ('TinyPmap', ('--pmap_use_tensorstore',)),
+  'spmd': ('WideSpmd', ()),
+  'pmap_one_file': ('WidePmap', ()),
+  'pmap_tensorstore': ('WidePmap', ('--pmap_use_tensorstore',)),
 }
 MODES = {
   'asynchronous': (),
@@ -48,7 +48,7 @@ def create_job(
   exp, flags = LAYOUTS[layout]
   return harness.Job(
     directory,
-    exp=exp,
+    exp=f'{kill_points.__name__}.{exp}',
     flags=[*FLAGS, *flags, *MODES[mode]],
     num_processes=num_processes,
   )
@@ -69,8 +69,6 @@ def kill_at_points(job: harness.Job, points: Iterable[str]) -> dict[str, int]:
   """Kills a life at each of the points; returns figures for the report."""
   # Three checkpoints, of which the oldest stays and the next save deletes one.
   job.finish(f'--set=NUM_STEPS={2 * STEPS}')
-  exp, killed = job.exp, job.exp.replace('Tiny', 'Killed')
-  job.exp = f'{kill_points.__name__}.{killed}'
   kills = 0
   for point in points:
     life = job.start(
@@ -80,7 +78,6 @@ def kill_at_points(job: harness.Job, points: Iterable[str]) -> dict[str, int]:
     (completed,) = life.wait()
     assert completed.returncode == harness.KILLED, (point, completed)
     kills += 1
-  job.exp = exp
   return {'kills': kills, 'losses': finish(job)}
 
 

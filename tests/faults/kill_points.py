@@ -2,7 +2,7 @@
 """Experiments that are killed at a named point of saving or restoring.
 
 The variable KILL_POINT is a key of `POINTS`; the process gets SIGKILL when it
-first reaches the point.
+first reaches the point. Without it they are not killed.
 """
 
 # bazel: deps=//pax/checkpoints,//tests/integration:experiments
@@ -16,13 +16,15 @@ from typing import Any
 
 from pax import experiment_registry, storage, working_copy
 from pax.checkpoints import (
-  bucket_copy,
+  array_reader,
   checkpoint_reader,
   layouts,
   manifest,
+  metadata_copy,
   orbax_format,
   paths,
   staging,
+  tensorstore_format,
   writing,
 )
 from tests.integration import experiments
@@ -30,9 +32,11 @@ from tests.integration import experiments
 VARIABLE = 'KILL_POINT'
 _LAYOUTS = (layouts.OrbaxLayout, layouts.LeafLayout, layouts.FileLayout)
 _READERS = (checkpoint_reader.CheckpointReader,)
-_BUCKET_COPIES = (bucket_copy.BucketCopy,)
+_ARRAY_READERS = (array_reader.ArrayReader,)
+_METADATA_COPIES = (metadata_copy.MetadataCopy,)
 _COPIES = (working_copy.WorkingCopy,)
 _OBJECTS = (storage.BucketPath,)
+_DATABASES = (tensorstore_format,)
 _BEFORE, _AFTER = 'before', 'after'
 # Moment, name of the function, and the objects that have it.
 POINTS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
@@ -60,16 +64,8 @@ POINTS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
 # Of layouts that Orbax writes.
 ORBAX_POINTS = {
   'Orbax begins to write': (_BEFORE, '_CreatedDirectory', (orbax_format,)),
-  'Orbax has not merged': (
-    _BEFORE,
-    'finalize',
-    (orbax_format.ocp.PyTreeCheckpointHandler,),
-  ),
-  'Orbax has merged': (
-    _AFTER,
-    'finalize',
-    (orbax_format.ocp.PyTreeCheckpointHandler,),
-  ),
+  'the databases are not merged': (_BEFORE, 'merge_databases', _DATABASES),
+  'the databases are merged': (_AFTER, 'merge_databases', _DATABASES),
 }
 # Of local directories.
 LOCAL_POINTS = {
@@ -91,8 +87,8 @@ BUCKET_FOLDER_POINTS = {
     'unlink',
     _OBJECTS,
   ),
-  'the metadata are downloaded': (_AFTER, '__init__', _BUCKET_COPIES),
-  'the data are downloaded': (_AFTER, 'fetch', _BUCKET_COPIES),
+  'the metadata are downloaded': (_AFTER, '__init__', _METADATA_COPIES),
+  'the data are read': (_AFTER, 'read', _ARRAY_READERS),
 }
 
 
@@ -139,13 +135,28 @@ def _is_point(name: str, args: tuple[Any, ...]) -> bool:
 
 
 @experiment_registry.register
-class KilledSpmd(experiments.TinySpmd):
-  """TinySpmd, killed at a point."""
+class WideSpmd(experiments.TinySpmd):
+  """TinySpmd with a weight of 1 MiB.
+
+  Its database has a file for it, whose checksum is that of the memory; smaller
+  ones are parts of the index.
+  """
+
+  HIDDEN = 2**15
+  # A larger one diverges.
+  LEARNING_RATE = 1e-6
+
+  def task(self) -> Any:
+    config = super().task()
+    config.train.learner.optimizer.learning_rate = self.LEARNING_RATE
+    return config
 
 
 @experiment_registry.register
-class KilledPmap(experiments.TinyPmap):
-  """TinyPmap, killed at a point."""
+class WidePmap(WideSpmd):
+  """The same on replicas."""
+
+  ICI_MESH_SHAPE = None
 
 
 if _point := os.environ.get(VARIABLE):

@@ -202,12 +202,15 @@ def test_every_call_of_other_modes(tmp_path, report, trained, mode):
   """A file of outputs is complete at any time, and equal in the end."""
   for name in ('counted', 'job'):
     shutil.copytree(trained, tmp_path / name)
-  flags = [f'--mode={mode}', '--set=NUM_STEPS=4']
-  counted = harness.Job(tmp_path / 'counted', flags=flags)
+  counted, job = (
+    kill_matrix.create_job(tmp_path / name, 'spmd')
+    for name in ('counted', 'job')
+  )
+  for either in (counted, job):
+    either.flags = [f'--mode={mode}', '--set=NUM_STEPS=4']
   names = _calls(counted, tmp_path)
   files, metrics = _results(counted.directory)
   assert files or metrics
-  job = harness.Job(tmp_path / 'job', flags=flags)
   chain = _Chain(job, tmp_path)
   compared = 0
   for at in range(1, len(names) + 1):

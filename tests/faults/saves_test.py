@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
 """Some calls of a save fail; a complete checkpoint is on the disk.
 
 tests/faults/saves_nightly_test.py fails every call.

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 
 from tests.faults import harness, inputs_test
@@ -35,12 +33,9 @@ def data(tmp_path, monkeypatch):
 def test_killed_and_stopped_jobs_repeat_no_batch(data, tmp_path, report):
   flags = [f'--set={k}={v}' for k, v in SETTINGS.items()]
   exp = f'{seqio_experiments.__name__}.TinySeqIO'
-  job = harness.Job(tmp_path / 'job', exp=exp, flags=flags)
-  assert inputs_test.interrupt(job, signal.SIGKILL) == [harness.KILLED]
-  assert inputs_test.interrupt(job, signal.SIGTERM) == [harness.PREEMPTED]
-  assert inputs_test.interrupt(job, signal.SIGKILL) == [harness.KILLED]
-  end = inputs_test.last_step(job.newest_step() + 5)
-  job.finish(end)
-  reference = harness.Job(tmp_path / 'reference', exp=exp, flags=flags)
-  reference.finish(end)
-  report(kills=2, losses=inputs_test.check_bits(job, reference))
+  job, reference = (
+    harness.Job(tmp_path / directory, exp=exp, flags=flags)
+    for directory in ('job', 'reference')
+  )
+  losses = inputs_test.interrupt_three_times(job, reference)
+  report(kills=2, losses=losses)

@@ -25,12 +25,12 @@ import pytest
 from pax import stop_signals
 from tests.faults import harness
 from tests.integration import binary
-from tests.testing import programs
+from tests.testing import polling, programs
 
 NUM_START_MOMENTS, NUM_LOOP_MOMENTS = 30, 20
 NUM_STEPS = 40
-# Signals are handled from here on: the interpreter starts.
-FIRST_SECS = 0.3
+# CPU time of the interpreter and of `pax.main` until signals are handled.
+FIRST_CPU_SECS = 0.3
 FLAGS = (f'--set=NUM_STEPS={NUM_STEPS}', '--set=SECONDS=0.02')
 # Of so many stopped jobs one is started again.
 RESTART_EVERY = 6
@@ -45,12 +45,11 @@ NAMES = tuple(stop_signals.name_of(n) for n in stop_signals.SIGNALS)
 
 
 def test_signals_from_exec_to_exit(tmp_path, report):
-  """At times until the first step, then at numbers of steps."""
+  """At CPU times until the first step, then at numbers of steps."""
   _job(tmp_path / 'uninterrupted').finish()  # Fills the compilation cache.
-  began = time.monotonic()
   process = _start(_job(tmp_path / 'measured'))
   binary.wait_for_losses(tmp_path / 'measured', 1)
-  start_secs = time.monotonic() - began
+  start_secs = programs.cpu_secs(process.pid)
   process.communicate(timeout=harness.TIMEOUT_SECS)
 
   def stop(moment: int) -> str:
@@ -60,11 +59,11 @@ def test_signals_from_exec_to_exit(tmp_path, report):
     if in_loop >= 0:
       num_steps = 1 + in_loop * NUM_STEPS // NUM_LOOP_MOMENTS
       return _stop(
-        job, number, lambda: binary.wait_for_losses(job.directory, num_steps)
+        job, number, lambda _: binary.wait_for_losses(job.directory, num_steps)
       )
     share = moment / NUM_START_MOMENTS
-    seconds = FIRST_SECS + (start_secs - FIRST_SECS) * share
-    return _stop(job, number, lambda: time.sleep(seconds))
+    seconds = FIRST_CPU_SECS + (start_secs - FIRST_CPU_SECS) * share
+    return _stop(job, number, lambda pid: _wait_for_cpu(pid, seconds))
 
   moments = range(NUM_START_MOMENTS + NUM_LOOP_MOMENTS)
   with futures.ThreadPoolExecutor(2) as pool:
@@ -138,7 +137,8 @@ def test_the_input_of_one_of_two_processes_stalls(tmp_path, report):
   flags = ['--set=train_input.host=1', f'--set=train_input.waits={waits}']
   life = job.start(*flags)
   binary.wait_for_file(waits)
-  binary.wait_for_losses(tmp_path, 2)
+  # All before the missing batch.
+  binary.wait_for_losses(tmp_path, 4)
   life.signal(signal.SIGTERM, index=0)
   completed = life.wait()
   assert [c.returncode for c in completed] == [75, 75], completed
@@ -149,11 +149,12 @@ def test_the_input_of_one_of_two_processes_stalls(tmp_path, report):
 
 
 def test_two_processes_hang_and_save(tmp_path, report):
-  """The watchdogs of both request a stop; both wait for the same batch."""
+  """The watchdog of either requests a stop; both wait for the same batch."""
   job = harness.Job(tmp_path, exp='TinyHanging', num_processes=2)
   completed = job.start('--hang_timeout_secs=5').wait()
   assert [c.returncode for c in completed] == [124, 124], completed
-  assert all('pax: hang: no step for 5 s' in c.stderr for c in completed)
+  assert any('pax: hang: no step for 5 s' in c.stderr for c in completed)
+  assert all('pax: hang' in c.stderr for c in completed)
   assert job.newest_step() == 4
   report(hangs=1)
 
@@ -216,12 +217,25 @@ def _start(job: harness.Job, *words: str) -> subprocess.Popen[str]:
   )
 
 
+def _wait_for_cpu(pid: int, seconds: float) -> None:
+  """Waits until a process has used so much CPU time, on a busy machine too."""
+  polling.wait_until(
+    lambda: programs.cpu_secs(pid) >= seconds, harness.TIMEOUT_SECS
+  )
+
+
 def _stop(
-  job: harness.Job, number: signal.Signals, wait: Callable[[], None]
+  job: harness.Job, number: signal.Signals, wait: Callable[[int], None]
 ) -> str:
-  """Sends a signal to a new start after a wait; returns the phase it met."""
+  """Sends a signal to a new start after a wait; returns the phase it met.
+
+  Args:
+    job: The job.
+    number: The signal.
+    wait: The wait; takes the number of the process.
+  """
   process = _start(job)
-  wait()
+  wait(process.pid)
   process.send_signal(number)
   _, err = process.communicate(timeout=harness.TIMEOUT_SECS)
   name, step = stop_signals.name_of(number), job.newest_step()

@@ -7,6 +7,7 @@ The bucket is in memory; `tests/integration/buckets_test.py` has a server.
 
 from __future__ import annotations
 
+import collections
 import errno
 import tempfile
 import uuid
@@ -162,53 +163,59 @@ def test_what_looks_corrupt_is_read_once_more(bucket, monkeypatch):
 
 
 @pytest.fixture
-def downloads(monkeypatch, tmp_path):
-  """The names of the objects that are read, in a folder of its own."""
+def bytes_read(monkeypatch, tmp_path):
+  """Number of bytes that are read of each object, with TMPDIR of its own."""
   monkeypatch.setenv('TMPDIR', str(tmp_path))
   monkeypatch.setattr(tempfile, 'tempdir', None)
-  names = []
-  for name in ('download', 'read_bytes', 'read_range'):
-    method = getattr(storage.BucketPath, name)
+  counts = collections.Counter()
+  download, read = storage.BucketPath.download, storage.BucketPath.read_range
 
-    def record(path, *args, method=method):
-      is_folder = path.parent.name != paths.CHECKPOINTS
-      names.append(str(path) if is_folder else method.__name__)
-      return method(path, *args)
+  def record_download(path, file):
+    counts[path] += path.stat().st_size
+    download(path, file)
 
-    monkeypatch.setattr(storage.BucketPath, name, record)
-  return names
+  def record_range(path, start, end):
+    counts[path] += end - start
+    return read(path, start, end)
+
+  monkeypatch.setattr(storage.BucketPath, 'download', record_download)
+  monkeypatch.setattr(storage.BucketPath, 'read_range', record_range)
+  return counts
 
 
-@pytest.mark.parametrize('layout', bucket_damage.LAYOUTS)
-def test_a_restore_downloads_each_object_once(
-  bucket, downloads, tmp_path, layout
+@pytest.mark.parametrize('use_ocdbt', [True, False])
+def test_a_restore_reads_each_byte_once(
+  bucket, bytes_read, tmp_path, use_ocdbt
 ):
-  kind, options = bucket_damage.LAYOUTS[layout]
   state = saved_states.state(1)
-  create_checkpointer(bucket, kind, **options).save(3, state, {'examples': 3})
-  checkpointer = create_checkpointer(bucket, kind, **options)
-  downloads.clear()
-  restored = checkpointer.restore(trees.abstract(state))
+  create_checkpointer(bucket, use_ocdbt=use_ocdbt).save(
+    3, state, {'examples': 3}
+  )
+  bytes_read.clear()
+  restored = create_checkpointer(bucket).restore(trees.abstract(state))
   assert restored.step == 3 and restored.input_state == {'examples': 3}
   saved_states.check_equal(restored.state, state)
-  if kind is FLAX:
-    # Some bytes, which show its format, and all of it.
-    assert downloads.count('read_bytes') == 1
-  else:
-    assert len(downloads) == len(set(downloads)) > 5
+  (path,) = paths.steps(bucket / paths.CHECKPOINTS).values()
+  assert bytes_read == {
+    path / name: size for name, size in path.file_sizes().items()
+  }
   assert not list(tmp_path.glob('pax_*'))
 
 
-def test_only_the_leaves_that_are_read_are_downloaded(bucket, downloads):
+def test_only_the_leaves_that_are_read_are_downloaded(bucket, bytes_read):
   state = saved_states.state(1)
   create_checkpointer(bucket, use_ocdbt=False).save(3, state)
   ((_, path),) = reading.checkpoint_steps(str(bucket)).items()
-  downloads.clear()
+  bytes_read.clear()
   checkpoint = checkpoint_reader.CheckpointReader(path)
   (name, leaf), *_ = paths.flatten(trees.abstract(state)).items()
   checkpoint.read({name: leaf})
-  data = [n for n in downloads if '/state/' in n and not n.endswith('.zarray')]
-  assert data and all(f'/state/{name}/' in n for n in data)
+  data = {
+    file.parent.name
+    for file in bytes_read
+    if '/state/' in str(file) and file.name != '.zarray'
+  }
+  assert data == {name}
 
 
 @pytest.mark.parametrize('damage', bucket_damage.DAMAGES)
@@ -229,13 +236,28 @@ def test_an_unexpected_object_is_damage(bucket):
     (path / name).unlink()
 
 
-@pytest.mark.parametrize('method', ['download', 'read_bytes', 'stat', 'files'])
+def test_an_object_that_is_cut_after_its_size_was_read_is_damage(bucket):
+  state = saved_states.state(1)
+  create_checkpointer(bucket).save(1, state)
+  (path,) = paths.steps(bucket / paths.CHECKPOINTS).values()
+  checkpoint = checkpoint_reader.CheckpointReader(path)
+  size, name = max((size, name) for name, size in path.file_sizes().items())
+  file = path / name
+  file.write_bytes(file.read_bytes()[: size // 2])
+  with pytest.raises(checkpoints.CorruptCheckpointError) as error:
+    checkpoint.read(paths.flatten(trees.abstract(state)))
+  assert f'{file} is not what was written' in str(error.value)
+
+
+@pytest.mark.parametrize(
+  'method', ['download', 'read_bytes', 'read_range', 'file_sizes']
+)
 @pytest.mark.parametrize('layout', bucket_damage.LAYOUTS)
 def test_a_bucket_that_cannot_be_read_is_not_set_aside(
   bucket, monkeypatch, layout, method
 ):
-  if layout == 'one_file' and method != 'read_bytes':
-    pytest.skip('an object is read by one request')
+  if (layout == 'one_file') != (method == 'read_bytes'):
+    pytest.skip('one object is read whole, and only it')
   kind, options = bucket_damage.LAYOUTS[layout]
   checkpointer = create_checkpointer(
     bucket, kind, skips_corrupt=True, **options
@@ -247,10 +269,7 @@ def test_a_bucket_that_cannot_be_read_is_not_set_aside(
     raise OSError(errno.EIO, '503', str(path))
 
   with monkeypatch.context() as patch:
-    # A job of one process reads a folder from a copy.
     patch.setattr(storage.BucketPath, method, fail)
-    if method != 'download' and layout != 'one_file':
-      patch.setattr(checkpoint_reader, '_create_copy', lambda path: None)
     with pytest.raises(
       checkpoints.CheckpointError, match='2 cannot be read: .*503'
     ) as error:

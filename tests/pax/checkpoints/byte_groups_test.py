@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Groups of items with a limited number of bytes."""
 
+# bazel: size=medium
 from __future__ import annotations
 
 import pytest

@@ -14,7 +14,7 @@ import pytest
 
 from pax import checkpoints
 from pax.checkpoints import (
-  database_reader,
+  array_reader,
   flax_format,
   manifest,
   paths,
@@ -35,84 +35,70 @@ def _abstract(reader, name):
 
 
 @pytest.fixture
-def parts_read(monkeypatch):
-  """Number of times that each part of a file was read for its checksum."""
-  parts = collections.Counter()
-  checksum = manifest.checksum
-
-  def counted(directory, name, start, size):
-    parts[name, start] += 1
-    return checksum(directory, name, start, size)
-
-  monkeypatch.setattr(manifest, 'checksum', counted)
-  # Files have several parts.
-  monkeypatch.setattr(manifest, '_PART_BYTES', 100)
-  return parts
-
-
-@pytest.fixture
-def bytes_read(monkeypatch, parts_read):
-  """Number of bytes that were read of each data file of a database."""
+def bytes_read(monkeypatch):
+  """Number of bytes that were read of each file, but for its JSON."""
   sizes = collections.Counter()
-  checksum, read_span = manifest.checksum, database_reader._read_span
+  checksum, read_span = manifest.checksum, array_reader._read_span
 
   def counted_part(directory, name, start, size):
     sizes[name] += size
     return checksum(directory, name, start, size)
 
   def counted_span(file, span):
-    sizes[f'state/{span.location.file}'] += span.location.size
+    sizes[span.location.file] += span.location.size
     return read_span(file, span)
 
   monkeypatch.setattr(manifest, 'checksum', counted_part)
-  monkeypatch.setattr(database_reader, '_read_span', counted_span)
+  monkeypatch.setattr(array_reader, '_read_span', counted_span)
   return sizes
 
 
-def test_each_byte_of_a_database_is_read_once(tmp_path, bytes_read):
-  checkpoint = _save(tmp_path, 'spmd')
-  bytes_read.clear()
-  reader = CheckpointReader(checkpoint)
-  # The data are read with the leaves.
-  assert not any('/d/' in name for name in bytes_read)
-  abstract = trees.abstract(paths.flatten(saved_states.state(2)))
-  saved_states.check_equal(
-    reader.read(abstract), paths.flatten(saved_states.state(2, 6.0))
-  )
-  files = {
+def _file_sizes(checkpoint):
+  """Returns the sizes of the files; a manifest has a checksum of its own."""
+  return {
     str(file.relative_to(checkpoint)): file.stat().st_size
     for file in saved_states.files(checkpoint)
     if file.parent.name != 'manifest'
   }
-  assert bytes_read == files
+
+
+@pytest.mark.parametrize('layout', ['spmd', 'pmap_tensorstore'])
+def test_each_byte_is_read_once(tmp_path, bytes_read, layout):
+  checkpoint = _save(tmp_path, layout)
+  bytes_read.clear()
+  reader = CheckpointReader(checkpoint)
+  # The data are read with the leaves.
+  sizes = _file_sizes(checkpoint)
+  data = tensorstore_format.data_files(sizes)
+  assert data and bytes_read.keys() == sizes.keys() - data
+  abstract = trees.abstract(paths.flatten(saved_states.state(2)))
+  saved_states.check_equal(
+    reader.read(abstract), paths.flatten(saved_states.state(2, 6.0))
+  )
+  assert bytes_read == sizes
+  reader.verify()
+  assert bytes_read == sizes
+
+
+def test_small_chunks_are_in_the_index(tmp_path, bytes_read):
+  reader = CheckpointReader(_save(tmp_path, 'spmd'))
+  reader.verify()
   bytes_read.clear()
   reader.read(_abstract(reader, 'mdl_vars.params.rows'))
-  # The index, which is in memory, contains small chunks.
   assert not bytes_read
 
 
-def test_each_byte_of_leaves_is_verified_once(tmp_path, parts_read):
+def test_leaves_that_are_read_one_by_one_are_verified_once(
+  tmp_path, bytes_read
+):
   checkpoint = _save(tmp_path, 'pmap_tensorstore')
-  parts_read.clear()
+  bytes_read.clear()
   reader = CheckpointReader(checkpoint)
-  opened = set(parts_read)
-  for _ in range(2):
-    for name in reader.shapes:
-      value = reader.read(_abstract(reader, name))[name]
-      assert value.shape == reader.shapes[name][0]
+  for name in reader.shapes:
+    value = reader.read(_abstract(reader, name))[name]
+    assert value.shape == reader.shapes[name][0]
   assert reader.input_states() == {'process_0-of-1': {'examples': 5}}
-  assert set(parts_read.values()) == {1}
-  # All files but the manifest, which has a checksum of its own.
-  files = set(saved_states.files(checkpoint))
-  files.remove(manifest.file(checkpoint, 0, 1))
-  assert {checkpoint / name for name, _ in parts_read} == files
-  sizes = collections.Counter(name for name, _ in parts_read)
-  assert all(
-    count == -(-(checkpoint / name).stat().st_size // 100)
-    for name, count in sizes.items()
-  )
-  # The data are verified when leaves are read.
-  assert not any(name.endswith('/0') for name, _ in opened)
+  assert bytes_read == _file_sizes(checkpoint)
 
 
 def test_a_file_is_read_once(tmp_path, monkeypatch):
@@ -148,16 +134,16 @@ def test_damage_after_opening_is_found_by_every_read(tmp_path, layout):
 
 
 def test_another_model_is_an_error_before_the_data_are_read(
-  tmp_path, parts_read
+  tmp_path, bytes_read
 ):
   reader = CheckpointReader(_save(tmp_path, 'spmd'))
-  parts_read.clear()
+  bytes_read.clear()
   step = _abstract(reader, 'step')
   with pytest.raises(checkpoints.CheckpointError, match='is not in the model'):
     reader.read(step, is_full=True)
   with pytest.raises(checkpoints.CheckpointError, match='w is not in it'):
     reader.read({'w': step['step']})
-  assert not parts_read
+  assert not bytes_read
 
 
 @pytest.mark.parametrize('layout', ['spmd', 'pmap_tensorstore'])

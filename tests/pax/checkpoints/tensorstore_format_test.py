@@ -8,16 +8,18 @@ import shutil
 
 import tensorstore as ts
 
-from pax.checkpoints import tensorstore_format
+from pax.checkpoints import chunk_index, tensorstore_format
 
 
-def open_database(folder):
+def open_database(folder, **settings):
   base = {'driver': 'file', 'path': f'{folder}/'}
-  return ts.KvStore.open({'driver': 'ocdbt', 'base': base}).result()
+  return ts.KvStore.open({'driver': 'ocdbt', 'base': base, **settings}).result()
 
 
 def test_a_database_refers_to_those_of_other_folders(tmp_path):
   values = {f'{i}/{leaf}': bytes(5000) for i in range(3) for leaf in 'ab'}
+  small = {f'{i}/.zarray': b'{}' * 250 for i in range(3)}
+  values |= small
   folders = [tmp_path / name for name in ('own', 'second', 'third')]
   parts = {
     f'part_{i}': folder / f'part_{i}' for i, folder in enumerate(folders)
@@ -25,7 +27,9 @@ def test_a_database_refers_to_those_of_other_folders(tmp_path):
   for i, part in enumerate(parts.values()):
     part.mkdir(parents=True)
     transaction = ts.Transaction()
-    database = open_database(part).with_transaction(transaction)
+    # As Orbax writes it.
+    config = {'max_inline_value_bytes': 1024, 'max_decoded_node_bytes': 10**8}
+    database = open_database(part, config=config).with_transaction(transaction)
     for key, value in values.items():
       if key.startswith(f'{i}/'):
         database.write(key, value).result()
@@ -42,3 +46,6 @@ def test_a_database_refers_to_those_of_other_folders(tmp_path):
     key.decode(): merged.read(key).result().value
     for key in merged.list().result()
   } == values
+  # Readers take the metadata of arrays from the index.
+  index = chunk_index.read_values(tmp_path, own.name)
+  assert {k: v for k, v in index.items() if isinstance(v, bytes)} == small

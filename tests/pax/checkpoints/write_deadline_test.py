@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saves on a file system that hangs end by an error, or end the process."""
 
+# bazel: size=medium
 from __future__ import annotations
 
 import contextlib

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of databases, read without TensorStore, equal those of TensorStore."""
+"""Arrays read without TensorStore equal those that were saved."""
 
+# bazel: size=medium
 from __future__ import annotations
 
 import jax
@@ -13,7 +14,9 @@ from jax.sharding import PartitionSpec as P
 
 from pax import checkpoints
 from pax.checkpoints import (
-  database_reader,
+  array_reader,
+  chunk_index,
+  host_arrays,
   manifest,
   orbax_format,
   paths,
@@ -38,16 +41,30 @@ def _arrays(mesh, spec):
   return sharded | jax.device_put(others, NamedSharding(mesh, P()))
 
 
-def _write(tmp_path, state):
+def _write_database(path, state):
+  snapshot = orbax_format.Snapshot(state)
+  entries = snapshot.write(path) | snapshot.finish(path, {})
+  return entries, chunk_index.read_database(path)
+
+
+def _write_leaves(path, state):
+  entries = tensorstore_format.write(path, host_arrays.snapshot(state))
+  return entries, chunk_index.read_leaves(path, entries)
+
+
+_FORMATS = {'database': _write_database, 'leaves': _write_leaves}
+
+
+def _write(tmp_path, state, layout='database'):
+  """Returns the path, the entries of the data, and the index."""
   path = tmp_path / 'tmp_checkpoint_00000001'
   path.mkdir()
-  snapshot = orbax_format.Snapshot(state)
-  entries = snapshot.write(path)
-  entries |= snapshot.finish(path, {})
-  is_data = tensorstore_format.is_database_file
-  return path, {name: x for name, x in entries.items() if is_data(name)}
+  entries, index = _FORMATS[layout](path, state)
+  data = tensorstore_format.data_files(entries)
+  return path, {name: entries[name] for name in data}, index
 
 
+@pytest.mark.parametrize('layout', _FORMATS)
 @pytest.mark.parametrize(
   'saved_spec', [('x',), (None, 'x'), ('y', None, 'x'), ()]
 )
@@ -55,17 +72,22 @@ def _write(tmp_path, state):
   'restored_spec', [('x', 'y'), (None, None, 'y'), (None, ('x', 'y')), ()]
 )
 def test_reads_every_dtype_onto_other_shardings(
-  tmp_path, monkeypatch, saved_spec, restored_spec
+  tmp_path, monkeypatch, layout, saved_spec, restored_spec
 ):
   # Parts of chunks are read by several threads, and in several groups.
-  monkeypatch.setattr(orbax_format, '_MAX_CHUNK_BYTES', 6000)
-  monkeypatch.setattr(database_reader, '_TASK_BYTES', 1000)
-  monkeypatch.setattr(database_reader, '_BUFFER_BYTES', 300)
-  monkeypatch.setattr(database_reader, '_GROUP_BYTES', 3000)
+  for module in (orbax_format, tensorstore_format):
+    monkeypatch.setattr(module, '_MAX_CHUNK_BYTES', 6000)
+  monkeypatch.setattr(array_reader, '_TASK_BYTES', 1000)
+  monkeypatch.setattr(array_reader, '_BUFFER_BYTES', 300)
+  monkeypatch.setattr(array_reader, '_GROUP_BYTES', 3000)
   state = _arrays(_mesh((2, 2)), saved_spec)
-  path, entries = _write(tmp_path, state)
+  path, entries, index = _write(tmp_path, state, layout)
   abstract = trees.abstract(_arrays(_mesh((2, 2)), restored_spec))
-  reader = database_reader.DatabaseReader(path, entries)
+  assert (
+    index.shapes().items()
+    <= {name: (x.shape, x.dtype.name) for name, x in state.items()}.items()
+  )
+  reader = array_reader.ArrayReader(path, entries, index)
   assert reader.can_read(abstract)
   leaves = reader.read(abstract, entries)
   saved_states.check_equal(leaves, state)
@@ -74,11 +96,12 @@ def test_reads_every_dtype_onto_other_shardings(
 
 def test_reads_leaves_without_a_sharding(tmp_path):
   state = _arrays(_mesh((4, 1)), ('x',))
-  path, entries = _write(tmp_path, state)
+  path, entries, index = _write(tmp_path, state)
   abstract = {
     k: jax.ShapeDtypeStruct(x.shape, x.dtype) for k, x in state.items()
   }
-  leaves = database_reader.DatabaseReader(path, entries).read(abstract, ())
+  reader = array_reader.ArrayReader(path, entries, index)
+  leaves = reader.read(abstract, ())
   saved_states.check_equal(leaves, state)
 
 
@@ -94,7 +117,8 @@ def test_a_compressed_database_is_read_by_tensorstore(tmp_path, monkeypatch):
   path = directory / 'checkpoint_00000005'
   entries = manifest.read(path)
   abstract = trees.abstract(paths.flatten(saved_states.state(2)))
-  reader = database_reader.DatabaseReader(path, entries)
+  index = chunk_index.read_database(path)
+  reader = array_reader.ArrayReader(path, entries, index)
   assert not reader.can_read(abstract)
   read = CheckpointReader(path).read
   saved_states.check_equal(
@@ -109,8 +133,8 @@ def test_a_compressed_database_is_read_by_tensorstore(tmp_path, monkeypatch):
 
 def test_leaves_that_the_database_does_not_have_as_expected(tmp_path):
   state = {'w': jnp.ones((64, 8)), 'b': jnp.ones(4)}
-  path, entries = _write(tmp_path, state)
-  reader = database_reader.DatabaseReader(path, entries)
+  path, entries, index = _write(tmp_path, state)
+  reader = array_reader.ArrayReader(path, entries, index)
   assert reader.can_read(trees.abstract(state))
   for other in (
     {'w': jnp.ones((64, 9))},
@@ -119,5 +143,5 @@ def test_leaves_that_the_database_does_not_have_as_expected(tmp_path):
   ):
     assert not reader.can_read(trees.abstract(other))
   sizes = {name: (8, checksum) for name, (_, checksum) in entries.items()}
-  reader = database_reader.DatabaseReader(path, sizes)
+  reader = array_reader.ArrayReader(path, sizes, index)
   assert not reader.can_read(trees.abstract(state))
