@@ -6,19 +6,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from pax.inputs import (
-  data_files,
-  file_fingerprints,
-  packed_rows,
-  packing,
-  row_input,
-  text_records,
-  token_arrays,
-  tokenization,
-  tokenizers,
-)
+from pax.inputs.records import data_files, file_fingerprints, text_records
+from pax.inputs.rows import packed_rows, packing, row_input
+from pax.inputs.tokens import token_arrays, tokenization, tokenizers
 from praxis import (
   base_input,
   pax_fiddle,
@@ -98,8 +88,7 @@ class LanguageModelInput(row_input.RowInput):
       raise NotImplementedError(
         f'tokenizer_tpl of {self.name!r} is not set; it maps ids to text'
       )
-    pairs = zip(np.asarray(ids), np.asarray(lengths), strict=True)
-    return [self.tokenizer.decode(row[:length]) for row, length in pairs]
+    return tokenizers.decode_rows(self.tokenizer, ids, lengths)
 
   def vocabularies(self) -> Mapping[str, base_input.Vocabulary]:
     """Returns the vocabulary of the tokens.
@@ -155,7 +144,14 @@ class LanguageModelInput(row_input.RowInput):
   @functools.cached_property
   def _arrays(self) -> list[list[token_arrays.TokenArray]]:
     """The token arrays of each item of `data`."""
-    return [self._open(paths) for paths in self._paths]
+    groups = [self._open(paths) for paths in self._paths]
+    for paths, arrays in zip(self._paths, groups, strict=True):
+      if not any(len(array.tokens) for array in arrays):
+        raise ValueError(
+          f'{paths} have no tokens; write them again, or remove them from the'
+          f' data of {self.name!r}'
+        )
+    return groups
 
   @functools.cached_property
   def _paths(self) -> list[list[str]]:
@@ -175,6 +171,8 @@ class LanguageModelInput(row_input.RowInput):
           f'{texts[0]} is a file of text and needs a tokenizer; set TOKENIZER'
           ' to a *.model, a tokenizer.json, or bytes'
         )
+      if self.tokenizer.is_fitted:
+        self._check_vocab_size(texts[0], self.tokenizer.vocab_size)
       job = tokenization.TokenizationJob(
         paths=texts,
         tokenizer=self.tokenizer_tpl,
@@ -189,18 +187,19 @@ class LanguageModelInput(row_input.RowInput):
     """The tokenizer."""
     return self.tokenizer_tpl and self.tokenizer_tpl.Instantiate()
 
+  def _check_vocab_size(self, path: str, num_pieces: int) -> None:
+    if self.vocab_size is not None and num_pieces > self.vocab_size:
+      raise ValueError(
+        f'{path} has the ids of a tokenizer of {num_pieces} pieces, but the'
+        f' vocabulary of the model has {self.vocab_size}; set'
+        f' VOCAB_SIZE={num_pieces}, or use another tokenizer'
+      )
+
   def _rows_of(self, array: token_arrays.TokenArray) -> row_input.RowSource:
     layout = self.layout
     if layout is None:
       layout = CONTIGUOUS if array.starts is None else packing.BEST_FIT
-    if self.vocab_size is not None and (
-      (array.vocab_size or 0) > self.vocab_size
-    ):
-      raise ValueError(
-        f'{array.path} has the ids of a tokenizer of {array.vocab_size} pieces,'
-        f' but the vocabulary of the model has {self.vocab_size}; set'
-        f' VOCAB_SIZE={array.vocab_size}, or prepare it with another tokenizer'
-      )
+    self._check_vocab_size(array.path, array.vocab_size or 0)
     checks = {'name': array.path, 'vocab_size': self.vocab_size}
     if layout == CONTIGUOUS:
       return packed_rows.ContiguousRows(

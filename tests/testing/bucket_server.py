@@ -43,7 +43,7 @@ def environment(endpoint: str) -> dict[str, str]:
     'AWS_REGION': 'us-east-1',
     'AWS_EC2_METADATA_DISABLED': 'true',
     # Quick failures.
-    'FSSPEC_S3': '{"config_kwargs": {"connect_timeout": 2, "read_timeout": 3,'
+    'FSSPEC_S3': '{"config_kwargs": {"connect_timeout": 20, "read_timeout": 3,'
     ' "retries": {"mode": "standard", "max_attempts": 3}}}',
   }
 

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from pax import tf_records
-from pax.inputs import text_records, token_arrays, tokenizers
+from pax.inputs.records import text_records
+from pax.inputs.tokens import token_arrays, tokenizers
 
 _SEQ_LEN = 16
 # File of the records that `grain_rows` reads.

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import importlib
 import json
 import os
+import pathlib
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -22,6 +25,11 @@ import tempfile
 from collections.abc import Sequence
 
 _TIMEOUT_SECS = 120
+# The first program imports its modules; other tests may use the cores, too.
+_START_SECS = 600
+# A program that computes uses more CPU time between two looks at it; threads
+# that poll use less.
+_MIN_CPU_SECS = 10.0
 _DEVICES = 'xla_force_host_platform_device_count'
 _MAX_REQUEST = 1 << 20
 _SERVE = """
@@ -72,7 +80,7 @@ class Program:
     handles = [its.fileno(), *(file.fileno() for file in self._files)]
     hand_over(request, handles, preloaded)
     its.close()
-    mine.settimeout(_TIMEOUT_SECS)
+    mine.settimeout(_START_SECS)
     self._socket, self._answers = mine, mine.makefile()
     # Of its process.
     self.pid = int(self._answers.readline())
@@ -89,6 +97,8 @@ class Program:
       code = int(self._answers.readline())
     except TimeoutError:
       self.send_signal(signal.SIGKILL)
+      for file in self._files:
+        file.close()
       raise
     finally:
       self._answers.close()
@@ -99,6 +109,44 @@ class Program:
       texts.append(file.read())
       file.close()
     return subprocess.CompletedProcess(self._words, code, *texts)
+
+  def wait_while_it_works(
+    self, idle_secs: float
+  ) -> subprocess.CompletedProcess[str]:
+    """Returns as `wait`; the deadline is `idle_secs` after it last computed.
+
+    On a loaded machine a program takes longer, and is not killed.
+    """
+    used = 0.0
+    while not select.select([self._socket], [], [], idle_secs)[0]:
+      before, used = used, cpu_secs(self.pid)
+      if used - before < _MIN_CPU_SECS:
+        return self.wait(0.1)
+    return self.wait()
+
+
+def cpu_secs(pid: int) -> float:
+  """Returns the CPU time of a process; 0 if it has ended."""
+  try:
+    text = pathlib.Path(f'/proc/{pid}/stat').read_text()
+  except (FileNotFoundError, ProcessLookupError):
+    return 0.0
+  user, system = text.rpartition(')')[2].split()[11:13]
+  return (int(user) + int(system)) / os.sysconf('SC_CLK_TCK')
+
+
+def workers_of(pid: int) -> list[int]:
+  """The processes that `multiprocessing` started for a process."""
+  workers = []
+  for folder in pathlib.Path('/proc').glob('[0-9]*'):
+    try:
+      parent = int((folder / 'stat').read_text().rpartition(')')[2].split()[1])
+      command = (folder / 'cmdline').read_text()
+    except OSError:
+      continue
+    if parent == pid and 'spawn_main' in command:
+      workers.append(int(folder.name))
+  return workers
 
 
 def hand_over(
@@ -142,6 +190,8 @@ def serve(handle: int, preloaded: Sequence[str]) -> None:
   """Starts what the socket `handle` asks for, until its other end closes."""
   for name in preloaded:
     importlib.import_module(name)
+  # Collections of programs need not visit what they all share.
+  gc.freeze()
   # Nobody waits for those that watch.
   signal.signal(signal.SIGCHLD, signal.SIG_IGN)
   requests = socket.socket(fileno=handle)

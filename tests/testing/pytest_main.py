@@ -42,6 +42,8 @@ def main(args: list[str]) -> int:
   # The folder of this file, not of a package.
   sys.path.pop(0)
   options = ['-c', 'pyproject.toml', '-p', 'no:cacheprovider', '-q']
+  # The interpreter's own packages may have plugins, which take time.
+  options += ['--disable-plugin-autoload']
   options += [f'--basetemp={folder}/pytest']
   if report := os.environ.get('XML_OUTPUT_FILE'):
     options += [f'--junitxml={report}']

@@ -9,7 +9,8 @@ import json
 import numpy as np
 import pytest
 
-from pax.inputs import grain_input, text_records
+from pax.inputs import grain_input
+from pax.inputs.records import text_records
 
 grain = pytest.importorskip('grain')
 module = pytest.importorskip('array_record.python.array_record_module')

@@ -10,7 +10,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from pax.inputs import lm_input, token_arrays, tokenizers
+from pax.inputs import lm_input
+from pax.inputs.tokens import token_arrays, tokenizers
 from praxis import pax_fiddle
 from praxis.base_input import data_fingerprints
 from tests.testing import data_sets
@@ -100,6 +101,8 @@ def check_hosts(settings) -> None:
     digests += read(hosts, 10)
     states = [host.get_state() for host in hosts]
     assert states == [states[0]] * count
+    position, _ = data_fingerprints.detach(states[0])
+    assert position == {'examples': len(digests) * GLOBAL_BATCH}
     state = json.loads(json.dumps(states[0]))
   assert digests == expected
 
@@ -318,10 +321,27 @@ def test_ids_beyond_the_vocabulary_name_the_document(tmp_path):
     ({'data': ''}, 'names no file'),
     ({'data': '{}/0.bin', 'layout': 'worst_fit'}, "layout.*got 'worst_fit'"),
     ({'data': '{}/flat.bin', 'layout': 'best_fit'}, 'where documents start'),
-    ({'data': '{}/flat.bin', 'seq_len': 9999}, 'have no rows'),
+    ({'data': '{}/flat.bin', 'seq_len': 9999}, 'no rows; add data, or shorten'),
+    ({'data': '{}/none.bin'}, r"none.bin'\] have no tokens; write them again"),
+    (
+      {'data': {'{}/0.bin': 1, '{}/none.bin': 1}},
+      r"none.bin'\] have no tokens",
+    ),
   ],
 )
 def test_wrong_settings(folder, settings, message):
-  settings['data'] = settings['data'].format(folder)
+  (folder / 'none.bin').touch()
+  settings = json.loads(json.dumps(settings).replace('{}', str(folder)))
   with pytest.raises(ValueError, match=message):
     make(**settings).get_next()
+
+
+def test_a_large_tokenizer_is_an_error_before_texts_are_tokenized(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  path = data_sets.write('jsonl', tmp_path)
+  tokenizer = pax_fiddle.Config(tokenizers.ByteTokenizer)
+  with pytest.raises(ValueError, match=r'jsonl has the ids.*VOCAB_SIZE=259'):
+    make(path, tokenizer_tpl=tokenizer, vocab_size=258).get_next()
+  assert not (tmp_path / 'cache').exists()

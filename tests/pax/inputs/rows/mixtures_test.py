@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Mixtures: proportions, coverage, and independence of what was asked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pax.inputs.rows import mixtures
+
+BLOCK = mixtures.BLOCK_SIZE
+
+
+def test_each_block_has_the_weights_and_each_epoch_all_records():
+  mixture = mixtures.Mixture([1000, 70], [3, 1], seed=1)
+  indices = mixture.indices(np.arange(3 * BLOCK))
+  for block in indices.reshape(3, BLOCK):
+    assert (block < 1000).sum() == BLOCK * 3 // 4
+  first, second = indices[indices < 1000], indices[indices >= 1000] - 1000
+  for records, size in ((first, 1000), (second, 70)):
+    for epoch in range(len(records) // size):
+      part = records[epoch * size : (epoch + 1) * size]
+      assert sorted(part) == list(range(size))
+
+
+def test_any_subset_of_positions_gives_the_same_records():
+  mixture = mixtures.Mixture([10, 20, 30], [0.5, 0.2, 0.3], seed=5)
+  expected = mixture.indices(np.arange(2 * BLOCK))
+  rng = np.random.default_rng(0)
+  for _ in range(20):
+    positions = rng.integers(0, 2 * BLOCK, 17)
+    other = mixtures.Mixture([10, 20, 30], [0.5, 0.2, 0.3], seed=5)
+    np.testing.assert_array_equal(other.indices(positions), expected[positions])
+  seeds = mixtures.Mixture([10, 20, 30], [0.5, 0.2, 0.3], seed=6)
+  assert (seeds.indices(np.arange(BLOCK)) != expected[:BLOCK]).any()
+
+
+def test_shares_are_rounded_to_the_block():
+  counts = mixtures.Mixture([1, 1, 1], [1, 1, 1], seed=0).counts
+  assert counts.sum() == BLOCK and counts.max() - counts.min() == 1
+
+
+@pytest.mark.parametrize(
+  ('sizes', 'weights', 'message'),
+  [
+    ([1, 1], [1], 'one for each of the 2'),
+    ([1, 1], [1, 0], 'must be positive'),
+    ([1, 1], [1, -1], 'must be positive'),
+    ([1, 1], [1, float('nan')], 'must be positive'),
+    ([1, 1], [1, float('inf')], 'must be finite'),
+    ([1, 0], [1, 1], r'must have records, got sizes \[1, 0\]'),
+    ([1, 1], [1, 1e-6], 'at least 1/8192, got 1e-06'),
+  ],
+)
+def test_wrong_weights(sizes, weights, message):
+  with pytest.raises(ValueError, match=message):
+    mixtures.Mixture(sizes, weights, seed=0)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+# bazel: size=small
+"""Prompts are read once, in order, padded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pax.inputs.text import prompts
+from pax.inputs.tokens import tokenizers
+
+
+def _input(**fields):
+  defaults = {
+    'files': __file__,
+    'held_out_percent': 0.0,
+    'batch_size': 2,
+    'seq_len': 4,
+    'prompts': ('ab', 'abcdef', 'c'),
+  }
+  return prompts.PromptLmInput.config(**defaults | fields).Instantiate()
+
+
+def test_batches():
+  made = _input()
+  assert made.num_batches == 2
+  first, last = made.get_next(), made.get_next()
+  bos = tokenizers.ByteTokenizer.bos_id
+  np.testing.assert_array_equal(
+    first.ids, [[bos, 97, 98, 0], [bos, 97, 98, 99]]
+  )
+  np.testing.assert_array_equal(first.paddings, [[0, 0, 0, 1], [0, 0, 0, 0]])
+  np.testing.assert_array_equal(last.ids, [[bos, 99, 0, 0], [0, 0, 0, 0]])
+  np.testing.assert_array_equal(last.eval_sample_weights, [1, 0])
+  with pytest.raises(StopIteration):
+    made.get_next()
+  made.reset()
+  np.testing.assert_array_equal(made.get_next().ids, first.ids)
+
+
+def test_hosts_share_them():
+  hosts = [_input(num_infeed_hosts=2, infeed_host_index=i) for i in range(2)]
+  texts = [h.get_next().eval_sample_weights.sum() for h in hosts]
+  assert texts == [2, 1]
+  assert hosts[0].num_batches == 1
+
+
+def test_none():
+  with pytest.raises(ValueError, match='at least one text'):
+    _input(prompts=())
+
+
+@pytest.mark.parametrize(
+  'name, text',
+  [
+    ('prompts.txt', ' ab\n\nc  \n'),
+    ('prompts.jsonl', '{"prompt": " ab", "text": "x"}\n{"text": "c  "}\n'),
+    ('strings.jsonl', '" ab"\n"c  "\n'),
+  ],
+)
+def test_a_file_has_a_prompt_per_line(name, text, tmp_path):
+  file = tmp_path / name
+  file.write_text(text)
+  config = prompts.PromptFileInput.config(
+    files=__file__, held_out_percent=0.0, batch_size=2, seq_len=4
+  )
+  made = config.clone().set(file=str(file)).Instantiate()
+  assert made.prompts == (' ab', 'c  ')
+  batch = made.get_next()
+  bos = tokenizers.ByteTokenizer.bos_id
+  np.testing.assert_array_equal(batch.ids[0], [bos, 32, 97, 98])
+  with pytest.raises(ValueError, match='does not exist'):
+    config.clone().set(file=str(tmp_path / 'none.txt')).Instantiate()
