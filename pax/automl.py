@@ -25,6 +25,7 @@ from pax.tuning.interfaces import (
   SearchHParams,
 )
 from pax.tuning.metrics import Metric, MetricAggregator, MetricType
+from pax.tuning.optuna_search import OptunaPruner, OptunaSearch
 from pax.tuning.points import floatv, intv, oneof
 from pax.tuning.rewards import (
   MnasHard,
@@ -69,6 +70,8 @@ __all__ = [
   'MultiObjective',
   'MultiObjectiveAggregator',
   'MultiSubExperimentCrossStepMetricAggregator',
+  'OptunaPruner',
+  'OptunaSearch',
   'RandomSearch',
   'RegularizedEvolution',
   'SUB_EXPERIMENT_STEP_OFFSET',

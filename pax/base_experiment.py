@@ -34,8 +34,16 @@ class BaseExperiment(abc.ABC):
     """Returns all inputs; those with `is_training` are training inputs."""
 
   @abc.abstractmethod
-  def task(self) -> TaskConfig:
-    """Returns the task: model, learner and settings of all modes."""
+  def task(self) -> pax_fiddle.Config[Any]:
+    """Returns the task: model, learner and settings of all modes.
+
+    Raises:
+      TypeError: a mixin that changes the task of the next class has none.
+    """
+    raise TypeError(
+      f'{type(self).__name__}: the last class with `super().task()` has no task'
+      ' to change; list it before the class that defines the task'
+    )
 
   def train_datasets(self) -> list[InputConfig]:
     """Returns the inputs of training."""

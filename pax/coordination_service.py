@@ -148,36 +148,36 @@ class Barriers:
       if jax.process_count() == 1:
         return {0: text}
       self._store = CoordinationStore(f'barriers/{self._name}')
+    store = self._store
     key = f'{name.replace("/", ".")}/{self._num_uses[name]}'
     self._num_uses[name] += 1
-    arrival = [self._store.process, socket.gethostname(), text[:_MAX_CHARS]]
-    self._store.write(f'{key}/{self._store.process}', json.dumps(arrival))
+    arrival = [store.process, socket.gethostname(), text[:_MAX_CHARS]]
+    store.write(f'{key}/{store.process}', json.dumps(arrival))
     try:
-      self._store.wait_at_barrier(key, self._timeout_secs)
+      store.wait_at_barrier(key, self._timeout_secs)
     except Exception as e:
-      raise self._explained(e, name, key) from e
-    texts = {index: text for index, _, text in self._arrivals(key)}
-    if self._store.process == 0:
+      raise self._explained(e, store, name, key) from e
+    texts = {index: text for index, _, text in _arrivals(store, key)}
+    if store.process == 0:
       # All processes have read those of the barrier before.
       if self._passed:
-        self._store.delete(self._passed)
+        store.delete(self._passed)
       self._passed = key
     return texts
 
-  def _arrivals(self, key: str) -> list[tuple[int, str, str]]:
-    return sorted(tuple(json.loads(v)) for v in self._store.read(key))
-
-  def _explained(self, error: Exception, name: str, key: str) -> Exception:
+  def _explained(
+    self, error: Exception, store: KeyValueStore, name: str, key: str
+  ) -> Exception:
     """Returns the error that names the missing processes, if that is it."""
     try:
-      arrived = {index: host for index, host, _ in self._arrivals(key)}
+      arrived = {index: host for index, host, _ in _arrivals(store, key)}
     except Exception:
       # The service itself is lost.
       return error
-    count = self._store.num_processes
+    count = store.num_processes
     missing = [i for i in range(count) if i not in arrived]
     if not missing:
-      own_index = self._store.process
+      own_index = store.process
       return MissingProcessesError(
         f'process {own_index} of {count} (host {socket.gethostname()}) reached'
         f' the barrier {name!r} after the others had stopped waiting for it',
@@ -190,3 +190,8 @@ class Barriers:
       f' reach the barrier {name!r} within {self._timeout_secs:g} s',
       missing,
     )
+
+
+def _arrivals(store: KeyValueStore, key: str) -> list[tuple[int, str, str]]:
+  """Returns (process, host, text) of the processes at a barrier."""
+  return sorted(tuple(json.loads(value)) for value in store.read(key))

@@ -86,9 +86,11 @@ class DefaultExecutor(base_executor.BaseExecutor):
     self._decode_prng_seed = jax.random.key(jax_task.decode.random_seed)
     train_input_p = partitioner.preprocess_input_config(train_input_p)
     self._train_input_pipeline = train_input_p.Instantiate()
-    input_spec = self._checked_input_spec(input_specs_provider)
+    self._input_spec = self._checked_input_spec(input_specs_provider)
+    # None before the first step.
+    self._describing: futures.Future[None] | None = None
     partitioner.setup(
-      jax_task, self._train_prng_seed, partitioner.init_spec(input_spec)
+      jax_task, self._train_prng_seed, partitioner.init_spec(self._input_spec)
     )
     partitioner.preflight()
     vocabulary_record.record(
@@ -97,12 +99,13 @@ class DefaultExecutor(base_executor.BaseExecutor):
       has_checkpoints=checkpointer.step_to_restore is not None,
     )
     vocabulary_size.check(jax_task, self._train_input_pipeline)
-    self._set_up_state(input_spec)
+    self._set_up_state()
 
   def start(self) -> None:
     """Runs the training loop and sets `outcome`."""
     self.outcome = train.train(self.create_job())
-    self._describing.result()
+    # There may have been no step.
+    self._describe().result()
 
   def create_job(self) -> TrainJob:
     """Returns the job of the training loop, with programs set up."""
@@ -124,7 +127,19 @@ class DefaultExecutor(base_executor.BaseExecutor):
       writer=services.writer,
       progress=services.progress,
       enable_summary_writer=self._enable_summary_writer,
+      after_first_step=self._describe,
     )
+
+  def _describe(self) -> futures.Future[None]:
+    """Returns the writing of the files that describe the model, begun once."""
+    if self._describing is None:
+      thread = futures.ThreadPoolExecutor(1, 'describe')
+      self._describing = thread.submit(
+        self._checkpointer.services.describe, self._task, self._input_spec
+      )
+      # The thread ends after its task.
+      thread.shutdown(wait=False)
+    return self._describing
 
   def _checked_input_spec(
     self, provider: base_input.BaseInputSpecsProvider
@@ -138,7 +153,7 @@ class DefaultExecutor(base_executor.BaseExecutor):
       batch_shapes.check_spec(input_spec, provider.get_input_specs())
     return input_spec
 
-  def _set_up_state(self, input_spec: Batch) -> None:
+  def _set_up_state(self) -> None:
     """Restores or initializes the state while the step is compiled."""
     services = self._checkpointer.services
     compile_step = self._step_compiler()
@@ -158,11 +173,8 @@ class DefaultExecutor(base_executor.BaseExecutor):
       )
       with services.goodput.record(summaries.goodput.COMPILE):
         compiling.result()
-      self._describing = thread.submit(
-        services.describe, self._task, input_spec
-      )
     finally:
-      # The thread ends after its last task.
+      # The thread ends after its task.
       thread.shutdown(wait=False)
 
   def _step_compiler(self) -> Callable[[], Any]:

@@ -8,6 +8,7 @@ import difflib
 import importlib
 import importlib.util
 import pathlib
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -21,6 +22,10 @@ _PACKAGES = {
   'pax.contrib': 'configs.py',
 }
 _MAX_SUGGESTIONS = 5
+# A class with a decorator `register` or `experiment_registry.register`.
+_REGISTERED = re.compile(
+  r'^@(?:\w+\.)?register\b.*?^class (\w+)', re.DOTALL | re.MULTILINE
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,9 +126,26 @@ def get_registry_tags(name: str) -> tuple[str, ...]:
   return _entries[canonical_name(get_experiment(name))].tags
 
 
+def find_names() -> list[str]:
+  """Returns the names of the experiments that come with Pax; imports none.
+
+  They are found in the sources, in a hundredth of the time of imports.
+  """
+  return [
+    f'{module}.{name}'
+    for module, file in sorted(_experiment_files().items())
+    for name in names_in(file)
+  ]
+
+
+def names_in(file: pathlib.Path) -> list[str]:
+  """Returns the classes that a Python file registers by the decorator."""
+  return _REGISTERED.findall(file.read_text(encoding='utf-8', errors='replace'))
+
+
 def import_all_experiments() -> None:
   """Imports every experiment module that comes with Pax."""
-  for module in _experiment_modules():
+  for module in sorted(_experiment_files()):
     importlib.import_module(module)
 
 
@@ -150,7 +172,7 @@ def _modules_for(name: str) -> Iterable[str]:
   module = name.rpartition('.')[0]
   if module:
     yield from filter(_exists, (f'pax.{module}', module))
-  for candidate in _experiment_modules():
+  for candidate in sorted(_experiment_files()):
     if not module or _ends_in(candidate, module):
       yield candidate
 
@@ -165,20 +187,22 @@ def _exists(module: str) -> bool:
     raise
 
 
-def _experiment_modules() -> list[str]:
-  """Returns the names of all modules with experiments of Pax.
+def _experiment_files() -> dict[str, pathlib.Path]:
+  """Returns the files with experiments of Pax, by module.
 
   A binary may hold some of them only.
   """
   # A namespace package may have several paths, not all of them directories.
-  modules = {
-    '.'.join((package, *file.relative_to(folder).with_suffix('').parts))
+  files = {
+    '.'.join((package, *file.relative_to(folder).with_suffix('').parts)): file
     for package, pattern in _PACKAGES.items()
     if _exists(package)
     for folder in map(pathlib.Path, importlib.import_module(package).__path__)
     for file in folder.rglob(pattern)
   }
-  return sorted(name for name in modules if not name.endswith('.__init__'))
+  return {
+    name: file for name, file in files.items() if not name.endswith('.__init__')
+  }
 
 
 def _suggestions(name: str) -> str:

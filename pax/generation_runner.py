@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from pax import base_inference_runner, tf_records, train_states
-from pax.inputs import tokenizers
+from pax.inputs.tokens import tokenizers
 from praxis import base_layer, pax_fiddle, pytypes
 
 NestedMap = pytypes.NestedMap

@@ -28,7 +28,7 @@ from pax.runner import (
 )
 from pax.runner import console as console_lib
 from pax.runner import options as options_lib
-from pax.tools import commands
+from pax.tools import catalog, commands
 
 
 def main(argv: Sequence[str]) -> int:
@@ -43,14 +43,17 @@ def main(argv: Sequence[str]) -> int:
   if list(argv[1:]) == ['--version']:
     console_lib.print_text(f'pax-jax {__version__}')
     return exit_codes.DONE
-  if commands.tool_name(argv):
+  if len(argv) == 1:
+    console_lib.print_text(commands.welcome_text())
+    return exit_codes.DONE
+  if catalog.tool_name(argv):
     stop_signals.handle(stop_signals.stop_tool)
     return commands.run(argv)
   try:
     options = options_lib.parse(argv)
   except command_line.HelpRequested as e:
     tools_text = commands.help_text()
-    console_lib.print_text(f'{e}\n\nTools, each with --help:\n{tools_text}')
+    console_lib.print_text(f'{e}\n\nTools, each with --help:\n\n{tools_text}')
     return exit_codes.DONE
   except command_line.UsageError as e:
     return _report_error(e, show_traceback=False)

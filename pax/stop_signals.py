@@ -32,6 +32,7 @@ OnSignal = Callable[[signal.Signals, bool], None]
 # The same signal again after this time means: stop at once. Earlier ones have
 # the same cause: systemd and ssh send two, a user may press Ctrl-C twice.
 REPEAT_SECS = 1.0
+_ERASE_LINE = '\r\x1b[2K'
 _FLUSH_SECS = 1.0
 
 
@@ -209,9 +210,14 @@ def handling(on_signal: OnSignal) -> Iterator[None]:
 
 
 def print_message(text: str) -> None:
-  """Writes a line to stderr, past the locks of Python's streams."""
+  """Writes a line to stderr, past the locks of Python's streams.
+
+  On a terminal it takes the place of the line at the cursor, such as progress.
+  """
+  is_dumb = os.environ.get('TERM', 'dumb') == 'dumb'
+  erase = _ERASE_LINE if _is_terminal(2) and not is_dumb else ''
   with contextlib.suppress(OSError):
-    os.write(2, f'pax: {text}\n'.encode())
+    os.write(2, f'{erase}pax: {text}\n'.encode())
 
 
 def add_exit_hook(hook: Callable[[int], None]) -> None:

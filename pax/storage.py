@@ -136,12 +136,23 @@ class BucketPath(pathlib.PurePosixPath):
 
   def files(self) -> list[str]:
     """Returns the paths of all objects below this folder, relative to it."""
+    return list(self.file_sizes())
+
+  def file_sizes(self) -> dict[str, int]:
+    """Returns the sizes of all objects below this folder by relative path."""
     root, found = self._call(
-      lambda fs: (fs._strip_protocol(str(self)), fs.find(str(self)))
+      lambda fs: (
+        fs._strip_protocol(str(self)),
+        fs.find(str(self), detail=True),
+      )
     )
-    names = (path.removeprefix(root).lstrip('/') for path in found)
+    sizes = {
+      path.removeprefix(root).lstrip('/'): int(info.get('size') or 0)
+      for path, info in sorted(found.items())
+    }
     # Some tools create an object for the folder itself.
-    return sorted(name for name in names if name)
+    sizes.pop('', None)
+    return sizes
 
   def glob(self, pattern: str) -> Iterator[BucketPath]:
     """Yields objects; each part of the pattern matches one of the path."""
@@ -337,6 +348,13 @@ def files(folder: Path) -> list[str]:
     for parent, _, names in os.walk(folder)
     for name in names
   )
+
+
+def file_sizes(folder: Path) -> dict[str, int]:
+  """Returns the sizes of all files below a folder by relative path."""
+  if isinstance(folder, BucketPath):
+    return folder.file_sizes()
+  return {name: (folder / name).stat().st_size for name in files(folder)}
 
 
 def upload_tree(

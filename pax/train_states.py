@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 import jax
 
 from praxis import pytypes
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 # Array, jax.ShapeDtypeStruct, sharding, PartitionSpec or TensorProvenance.
 LeafT = TypeVar('LeafT')
 # Path and step of a checkpoint.

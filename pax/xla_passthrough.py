@@ -36,7 +36,7 @@ def split_out_xla_unsupported_batch(
 
 
 def merge_back_xla_unsupported_batch(
-  out: NestedMap, xla_unsupported_batch: NestedMap
+  out: Any, xla_unsupported_batch: Mapping[str, Any]
 ) -> None:
   """Adds the unsupported leaves to `out`, where it has no leaf of the name."""
   for name, value in xla_unsupported_batch.items():

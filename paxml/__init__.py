@@ -73,27 +73,34 @@ class _AliasLoader(importlib.abc.InspectLoader):
   def create_module(
     self, spec: importlib.machinery.ModuleSpec
   ) -> ModuleType | None:
+    self._path = spec.name
     self._module = importlib.import_module(_pax_name(spec.name))
     self._spec = self._module.__spec__
     return self._module
 
   def exec_module(self, module: ModuleType) -> None:
     # The import system has replaced the module's own spec by the alias' spec.
-    path = module.__spec__.name
     module.__spec__ = self._spec
-    alias_names.publish_aliases(module, path)
+    alias_names.publish_aliases(module, self._path)
     if hasattr(module, '__path__'):
       module.__class__ = _AliasedPackage
-      module.publish_children(path)
+      module.publish_children(self._path)
 
   def get_code(self, fullname: str) -> CodeType | None:
     """Returns the code of the module, for `python -m paxml.main`."""
-    spec = importlib.util.find_spec(_pax_name(fullname))
-    return spec.loader.get_code(spec.name)
+    return _source_loader(fullname).get_code(_pax_name(fullname))
 
   def get_source(self, fullname: str) -> str | None:
-    spec = importlib.util.find_spec(_pax_name(fullname))
-    return spec.loader.get_source(spec.name)
+    return _source_loader(fullname).get_source(_pax_name(fullname))
+
+
+def _source_loader(fullname: str) -> importlib.abc.InspectLoader:
+  """Returns the loader of the module of pax behind a path in paxml."""
+  spec = importlib.util.find_spec(_pax_name(fullname))
+  loader = spec.loader if spec else None
+  if not isinstance(loader, importlib.abc.InspectLoader):
+    raise ImportError(f'{fullname} has no source', name=fullname)
+  return loader
 
 
 class _ReExportLoader(importlib.machinery.SourceFileLoader):

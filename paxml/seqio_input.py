@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-from pax.inputs.lm_features import (
-  LanguageModelFeatures,
-  PackedLanguageModelFeatures,
-)
-from pax.inputs.seqio_converters import (
+from pax.inputs.seqio.converters import (
   RemoveProvenance,
   UnflattenAndRemoveProvenance,
 )
-from pax.inputs.seqio_eval import get_eval_hparams_for_seqio
-from pax.inputs.seqio_input import SeqIOInput
-from pax.inputs.seqio_outputs import (
+from pax.inputs.seqio.evaluation import get_eval_hparams_for_seqio
+from pax.inputs.seqio.lm_features import (
+  LanguageModelFeatures,
+  PackedLanguageModelFeatures,
+)
+from pax.inputs.seqio.outputs import (
   DECODE_METRICS_PREFIX,
   EVAL_METRICS_PREFIX,
   MetricType,
@@ -22,7 +21,8 @@ from pax.inputs.seqio_outputs import (
   select_split,
   should_process_outputs,
 )
-from pax.inputs.sequence_features import (
+from pax.inputs.seqio.seqio_input import SeqIOInput
+from pax.inputs.seqio.sequence_features import (
   PackedSequenceModelFeatures,
   SequenceModelFeatures,
   SequenceModelFeaturesWithTaskInfo,

@@ -176,12 +176,12 @@ def assert_same_structure(
   if not AssertsContext.assertions_enabled():
     return
   is_leaf = lambda value: not isinstance(value, dict | list | tuple)
-  first, second = (
-    jax.tree.structure(
-      tree.ToNestedDict() if isinstance(tree, NestedMap) else tree, is_leaf
-    )
-    for tree in (x, y)
-  )
+
+  def structure(tree: Any) -> Any:
+    plain = tree.ToNestedDict() if isinstance(tree, NestedMap) else tree
+    return jax.tree.structure(plain, is_leaf)
+
+  first, second = structure(x), structure(y)
   if first != second:
     raise exception_type(
       msg or f'Not the same structure: `{first}` and `{second}`'
@@ -190,17 +190,21 @@ def assert_same_structure(
 
 def _describe(value: Any, index: int) -> str:
   """Returns `expression=value` for an argument of the assertion."""
-  frame = inspect.currentframe().f_back.f_back
-  text = _argument(frame, index)
+  assertion = inspect.currentframe()
+  for _ in range(2):
+    assertion = assertion.f_back if assertion else None
+  text = _argument(assertion, index)
   return str(value) if text in (None, repr(value)) else f'{text}={value}'
 
 
 def _argument(frame: types.FrameType | None, index: int) -> str | None:
   """Returns the source of an argument of the frame's current call, or None."""
   positions = inspect.getframeinfo(frame).positions if frame else None
-  if positions is None or positions.lineno is None:
+  if frame is None or positions is None:
     return None
   first, last = positions.lineno, positions.end_lineno
+  if first is None or last is None:
+    return None
   lines = [
     linecache.getline(frame.f_code.co_filename, i).encode()
     for i in range(first, last + 1)
@@ -209,6 +213,6 @@ def _argument(frame: types.FrameType | None, index: int) -> str | None:
   lines[0] = lines[0][positions.col_offset :]
   try:
     call = ast.parse(b''.join(lines).decode().strip(), mode='eval').body
-    return ast.unparse(call.args[index])
-  except (SyntaxError, AttributeError, IndexError):
+    return ast.unparse(call.args[index]) if isinstance(call, ast.Call) else None
+  except (SyntaxError, IndexError):
     return None  # The source is not available, or the value is a keyword.

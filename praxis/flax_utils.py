@@ -128,7 +128,7 @@ def _boxed(
     leaf, axes = leaf.value, leaf.names
   mapping = None
   if axes is not None and rules is not None:
-    spec = partitioning.logical_to_mesh_axes(tuple(axes), rules)
+    spec = tuple(partitioning.logical_to_mesh_axes(tuple(axes), rules) or ())
     mapping = [*spec, *[None] * (leaf.ndim - len(spec))]
   hparams = WeightHParams(
     shape=leaf.shape,

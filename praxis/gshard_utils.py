@@ -30,7 +30,7 @@ def remove_dim(
   Raises:
     ValueError: the mapping has no such dimension.
   """
-  entries = list(split_dims_mapping)
+  entries = list(split_dims_mapping or ())
   if not -len(entries) <= dim < len(entries):
     raise ValueError(
       f'dim must be one of {len(entries)} dimensions of split_dims_mapping, '

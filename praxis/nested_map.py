@@ -107,7 +107,7 @@ class NestedMap(dict[str, Any]):
     Raises:
       ValueError: `x` is not a dataclass.
     """
-    if not dataclasses.is_dataclass(x):
+    if not dataclasses.is_dataclass(x) or isinstance(x, type):
       raise ValueError(f'{x} must be a dataclass, got {type(x)}')
     return NestedMap.FromNestedDict(dataclasses.asdict(x))
 
@@ -180,7 +180,8 @@ class NestedMap(dict[str, Any]):
     steps = path.split('.')
     for position, step in enumerate(steps):
       self.CheckKey(step)
-      key, index = self.SquareBracketIndex(step)
+      name, index = self.SquareBracketIndex(step)
+      key: str | int = name
       if not isinstance(node, dict):
         raise ValueError(
           f'cannot set {path!r}: the value before {step!r} must be a dict or '
@@ -188,7 +189,7 @@ class NestedMap(dict[str, Any]):
         )
       holder: Any = node
       if index is not None:
-        holder, key = node.setdefault(key, []), index
+        holder, key = node.setdefault(name, []), index
         if index > len(holder):
           raise ValueError(
             f'cannot set {path!r}: {index} is greater than the length '
@@ -289,17 +290,18 @@ def _map(x: Any, path: str, fn: Callable[[str, Any], Any]) -> Any:
   Leaves that become `_DROPPED` are left out, and so are containers that they
   leave empty.
   """
+  result: Any
   if isinstance(x, dict):
     dot = path + '.' if path else ''
     items = {key: _map(x[key], f'{dot}{key}', fn) for key in sorted(x)}
     result = type(x)()
     result.update((k, v) for k, v in items.items() if v is not _DROPPED)
   elif isinstance(x, list):
-    items = [_map(v, f'{path}[{i}]', fn) for i, v in enumerate(x)]
-    result = [v for v in items if v is not _DROPPED]
+    result = [_map(v, f'{path}[{i}]', fn) for i, v in enumerate(x)]
+    result = [v for v in result if v is not _DROPPED]
   else:
     return fn(path, x)
-  return _DROPPED if items and not result else result
+  return _DROPPED if x and not result else result
 
 
 def _flatten_with_keys(x: NestedMap):

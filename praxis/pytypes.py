@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ from praxis.nested_map import NestedMap as NestedMap
 
 T = TypeVar('T')
 # A pytree of T: maps, lists and tuples at any depth.
-Nested = T | tuple[Any, ...] | list[Any] | dict[str, Any] | NestedMap
+Nested: TypeAlias = T | tuple[Any, ...] | list[Any] | dict[str, Any] | NestedMap
 
 JTensor = jax.Array
 NpTensor = np.ndarray

@@ -23,7 +23,7 @@ class StrOverride:
 
 def nested_struct_to_text(
   obj_to_visit: Any, include_types: bool = False, separator: str = ':'
-) -> str | tuple[str, dict[str, str]]:
+) -> Any:
   """Returns one sorted line per leaf, such as `a.b[3].c : 1`.
 
   Args:
@@ -95,7 +95,7 @@ def _children(value: Any) -> list[tuple[str, Any]] | None:
   if isinstance(value, Mapping) and value:
     return [(str(k), v) for k, v in value.items()]
   if isinstance(value, tuple) and hasattr(value, '_fields'):
-    return [(f'[{k}]', v) for k, v in value._asdict().items()]
+    return [(f'[{k}]', getattr(value, k)) for k in value._fields]
   if hasattr(value, 'IterParams'):  # Parameters of Lingvo.
     return list(value.IterParams())
   if isinstance(value, list | tuple) and any(map(_has_own_lines, value)):
@@ -122,10 +122,9 @@ def _leaf_text(leaf: Any) -> str:
     return f'{type(leaf).__name__}.{leaf.name}'
   if isinstance(leaf, np.dtype) or hasattr(leaf, 'as_numpy_dtype'):
     return leaf.name  # The latter is a TensorFlow dtype.
-  if isinstance(leaf, type) and isinstance(
-    leaf.__dict__.get('dtype'), np.dtype
-  ):
-    return leaf.dtype.name  # jnp.float32 and the like.
+  dtype = leaf.__dict__.get('dtype') if isinstance(leaf, type) else None
+  if isinstance(dtype, np.dtype):
+    return dtype.name  # jnp.float32 and the like.
   if isinstance(leaf, type) or inspect.isroutine(leaf):
     return _callable_text(leaf)
   if isinstance(leaf, np.ndarray | jax.Array):

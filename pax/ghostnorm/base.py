@@ -24,9 +24,9 @@ from flax import struct
 from jaxtyping import Array, Float
 
 from praxis import pytypes
+from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
-Nested = pytypes.Nested
 
 
 @struct.dataclass
@@ -50,11 +50,11 @@ class ParamWithAux:
   def astype(self, dtype: Any) -> ParamWithAux:
     """Returns parameter and values in another dtype."""
     aux = None if self.aux is None else self.aux.astype(dtype)
-    return self.replace(param=self.param.astype(dtype), aux=aux)
+    return ParamWithAux(self.param.astype(dtype), aux)
 
   def transpose(self) -> ParamWithAux:
     """Returns the transposed parameter with the same values."""
-    return self.replace(param=self.param.transpose())
+    return ParamWithAux(self.param.transpose(), self.aux)
 
 
 def get_param(params: Nested[ParamWithAux | JTensor]) -> Nested[JTensor]:

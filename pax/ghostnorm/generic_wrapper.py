@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from pax.ghostnorm import base, embedding, linears
-from praxis import base_layer, pax_fiddle, pytypes
+from praxis import base_layer, pax_fiddle
 from praxis.layers import (
   attentions,
   embedding_softmax,
@@ -20,10 +20,10 @@ from praxis.layers import (
   transformers,
 )
 from praxis.layers import linears as praxis_linears
+from praxis.pytypes import Nested
 
 Config = pax_fiddle.Config
 LayerTpl = Config[base_layer.BaseLayer]
-Nested = pytypes.Nested
 PARAMS = base_layer.PARAMS
 LAYER = 'ghostnorm_wrapped_layer'
 

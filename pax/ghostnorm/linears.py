@@ -48,9 +48,8 @@ def bias_add_bwd(
     res: Weights of the examples, or None; see `base`.
     g: Gradient of the output.
   """
-  bias = jnp.zeros(g.shape[-1], g.dtype)
-  if res is not None:
-    bias = base.ParamWithAux(bias, res)
+  zeros = jnp.zeros(g.shape[-1], g.dtype)
+  bias = zeros if res is None else base.ParamWithAux(zeros, res)
   return jax.vjp(bias_add, jnp.zeros_like(g), bias)[1](g)
 
 

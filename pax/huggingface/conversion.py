@@ -14,13 +14,14 @@ import json
 import math
 import pathlib
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from pax import atomic_file
+from pax import atomic_file, storage
 from pax.checkpoints import byte_groups, leaf_writer, paths, reading
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.checkpoints.types import CheckpointError, CheckpointType
@@ -101,15 +102,26 @@ def to_pax(
   return Summary(final, len(entries), sum(e.num_bytes for e in entries))
 
 
-def copy_files(folder: model_folder.ModelFolder, output: Path) -> None:
+def copy_files(
+  folder: model_folder.ModelFolder, output: storage.PathLike
+) -> None:
   """Copies what is no variable to the folder `huggingface` of a directory.
 
   Args:
     folder: The model.
-    output: The directory of a job.
+    output: The directory of a job, also in a bucket.
   """
-  side = output / FOLDER
+  side = storage.to_path(output) / FOLDER
+  if isinstance(side, storage.BucketPath):
+    with tempfile.TemporaryDirectory() as local:
+      _write_side_files(folder, Path(local))
+      storage.upload_tree(Path(local), side, storage.files(Path(local)))
+    return
   atomic_file.make_folder(side, parents=True)
+  _write_side_files(folder, side)
+
+
+def _write_side_files(folder: model_folder.ModelFolder, side: Path) -> None:
   for file in sorted(folder.path.iterdir()):
     if file.is_file() and not file.name.endswith(_OTHER_WEIGHTS):
       shutil.copyfile(file, side / file.name)
@@ -186,7 +198,11 @@ class _CheckpointTensors:
 
   @classmethod
   def open(
-    cls, side: Path, config: Mapping[str, Any], path: Path, dtype: str | None
+    cls,
+    side: Path,
+    config: Mapping[str, Any],
+    path: storage.Path,
+    dtype: str | None,
   ) -> _CheckpointTensors:
     checkpoint = CheckpointReader(path)
     saved = checkpoint.shapes
@@ -207,7 +223,7 @@ class _CheckpointTensors:
     variables = stacked_variables.of_layouts(
       layouts, stacked_variables.find_block_size(saved)
     )
-    dtypes = {}
+    dtypes: dict[str, np.dtype] = {}
     for variable in variables:
       shape, saved_dtype = saved.get(leaf_name(variable), (None, ''))
       if shape != variable.shape:
@@ -381,7 +397,8 @@ def _write_index(output: Path, headers: Mapping[str, str]) -> None:
   file = output / _INDEX
   if len(headers) == 1:
     return
-  files, size = {}, 0
+  files: dict[str, str] = {}
+  size = 0
   for name, header in headers.items():
     tensors, _ = safetensors.header_tensors(header)
     files |= dict.fromkeys(tensors, name)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
+from pax import storage
 from pax.checkpoints import init_from, paths
 from pax.checkpoints.types import CheckpointError, Shapes
 from pax.huggingface import conversion, model_folder, stacked_variables
@@ -81,7 +82,7 @@ def initialize(
   initializer: init_from.Initializer,
   state: init_from.TrainState,
   directory: str,
-  job_log_dir: str | pathlib.Path,
+  job_log_dir: storage.PathLike,
 ) -> init_from.TrainState:
   """Returns the state with all weights of a folder.
 
@@ -113,5 +114,5 @@ def initialize(
       f' MODEL_DIR={directory}'
     ) from e
   if jax.process_index() == 0:
-    conversion.copy_files(leaves.folder, pathlib.Path(job_log_dir))
+    conversion.copy_files(leaves.folder, job_log_dir)
   return state

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from praxis import pytypes
+from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
-Nested = pytypes.Nested
 
 # Name scope of the check of the gradient norm, to find it in a jaxpr.
 CHECK_SCOPE = 'is_valid_step'

@@ -29,9 +29,9 @@ from praxis.optimizers import (
   prefix_vectorization,
   sharded_transforms,
 )
+from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
-Nested = pytypes.Nested
 Hparams = Nested[base_layer.WeightHParams]
 
 

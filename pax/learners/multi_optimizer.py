@@ -15,9 +15,9 @@ from jaxtyping import Array, Bool
 from pax.learners import clipping, learner, optimizer_summaries
 from praxis import base_layer, optimizers, pax_fiddle, py_utils
 from praxis.optimizers import masked_trees
+from praxis.pytypes import Nested
 
 JTensor = learner.JTensor
-Nested = learner.Nested
 Hparams = learner.Hparams
 
 
@@ -95,7 +95,8 @@ class MultiOptimizerLearner(learner.Learner):
     Returns:
       The clipped gradients, and whether those of every optimizer are valid.
     """
-    grads, valid_step = raw_grads, True
+    grads = raw_grads
+    valid_step: Bool[Array, ''] | bool = True
     masks = self.get_masks(var_weight_hparams)
     for (name, opt), mask in zip(self._named_optimizers(), masks, strict=True):
       scaled, is_valid = self.scale_gradients(

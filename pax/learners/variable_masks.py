@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from absl import logging
 
-from praxis import base_layer, py_utils, pytypes
+from praxis import base_layer, py_utils
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 Hparams = Nested[base_layer.WeightHParams]
 
 

@@ -132,7 +132,7 @@ def get_step_fn(mode: Mode) -> tuple[StepFn, bool]:
   Raises:
     ValueError: It is none or several of them.
   """
-  choices = (
+  choices: tuple[tuple[bool, StepFn, bool], ...] = (
     (mode.has_train, single_learner.train_step_single_learner, False),
     (mode.has_eval, single_learner.eval_step_single_learner, True),
     (mode.has_decode, single_learner.decode_step_single_learner, True),

@@ -15,9 +15,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from pax import tasks_lib, train_states
 from pax.steps import Batch
 from praxis import base_layer, py_utils, pytypes
+from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
-Nested = pytypes.Nested
 WeightHParams = base_layer.WeightHParams
 
 # Up to this number of scalars a CPU runs an unoptimized program in less time
@@ -91,7 +91,8 @@ def _init_declared(
     if hparams.init is None:
       values[i] = flax_values[path]
     else:
-      groups.setdefault(_group_key(hparams, sharding), []).append(i)
+      key_of_group = _group_key(hparams, hparams.init, sharding)
+      groups.setdefault(key_of_group, []).append(i)
   for members in groups.values():
     first = members[0]
     samples = _sample(
@@ -106,10 +107,11 @@ def _init_declared(
 
 
 def _group_key(
-  hparams: WeightHParams, sharding: NamedSharding | None
+  hparams: WeightHParams,
+  init: base_layer.WeightInit,
+  sharding: NamedSharding | None,
 ) -> Hashable:
   """Returns a key that is equal for variables that can be sampled at once."""
-  init = hparams.init
   return (
     (tuple(hparams.repeat_prefix or ()), tuple(hparams.shape)),
     (init.method, repr(init.scale), jnp.dtype(hparams.dtype)),
@@ -125,7 +127,7 @@ def _sample(
   key: jax.Array,
 ) -> list[JTensor]:
   """Returns one sample per path; repeated layers are sampled independently."""
-  if hparams.init.method == 'constant':
+  if hparams.init is not None and hparams.init.method == 'constant':
     value = base_layer.init_var(hparams, key)
     return [jnp.broadcast_to(value, hparams.full_shape)] * len(paths)
   num_repeats = math.prod(hparams.repeat_prefix or ())

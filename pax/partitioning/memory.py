@@ -12,9 +12,8 @@ from collections.abc import Sequence
 import jax
 
 from pax.partitioning import offload
-from praxis import pytypes
-
-Nested = pytypes.Nested
+from pax.train_states import TrainState
+from praxis.pytypes import Nested
 
 _GIB = 2**30
 
@@ -38,7 +37,8 @@ def state_bytes_per_device(state_metadata: Nested[jax.ShapeDtypeStruct]) -> int:
 
 
 def check(
-  state_metadata: Nested[jax.ShapeDtypeStruct], devices: Sequence[jax.Device]
+  state_metadata: TrainState[jax.ShapeDtypeStruct],
+  devices: Sequence[jax.Device],
 ) -> MemoryReport:
   """Returns the memory that the state needs and the free memory.
 

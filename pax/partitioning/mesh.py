@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ from absl import logging
 from jax.experimental import mesh_utils
 from jax.sharding import Mesh
 
-Device = jax.Device
+Device: TypeAlias = jax.Device
 
 
 def create_mesh(

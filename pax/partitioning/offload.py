@@ -14,9 +14,8 @@ from jax.sharding import Mesh, NamedSharding
 from pax import train_states
 from pax.partitioning.step_protocols import BoundStep
 from pax.steps import Batch
-from praxis import pytypes
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 TrainState = train_states.TrainState
 
 _HOST = 'pinned_host'

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -32,6 +32,7 @@ class PartitionedFunction:
     put_batch: Callable[[Batch], Batch],
     out_shardings: Any,
     donate_state: bool,
+    options: Mapping[str, compiler_options.Option],
   ):
     """Compiles nothing yet.
 
@@ -41,6 +42,7 @@ class PartitionedFunction:
       put_batch: Returns the global batch of a host batch.
       out_shardings: Shardings of the outputs.
       donate_state: Whether the state is deleted.
+      options: Of the compiler, by name.
     """
     self._mesh = mesh
     self._put_batch = put_batch
@@ -49,9 +51,7 @@ class PartitionedFunction:
       out_shardings=out_shardings,
       donate_argnums=(0,) if donate_state else (),
       static_argnums=(3,),
-      compiler_options=compiler_options.step_options(
-        mesh.devices.flat[0].platform
-      ),
+      compiler_options=dict(options),
     )
 
   def __call__(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,15 @@ from praxis import py_utils
 TrainState = train_states.TrainState
 
 
+@dataclasses.dataclass(frozen=True)
+class JitOptions:
+  """How a step is compiled, except for the shardings of its inputs."""
+
+  out_shardings: Any
+  donate_state: bool
+  compiler_options: Mapping[str, compiler_options.Option]
+
+
 class PartitionedStep:
   """`(state, batch, key) -> outputs`, compiled once.
 
@@ -33,8 +43,7 @@ class PartitionedStep:
     mesh: Mesh,
     state: TrainState[jax.ShapeDtypeStruct],
     batch: Batch,
-    out_shardings: Any,
-    donate_state: bool,
+    jit_options: JitOptions,
   ):
     self._mesh = mesh
     self._replicated = NamedSharding(mesh, PartitionSpec())
@@ -43,11 +52,9 @@ class PartitionedStep:
     self._jitted = jax.jit(
       step,
       in_shardings=(*shardings, self._replicated),
-      out_shardings=out_shardings,
-      donate_argnums=(0,) if donate_state else (),
-      compiler_options=compiler_options.step_options(
-        mesh.devices.flat[0].platform
-      ),
+      out_shardings=jit_options.out_shardings,
+      donate_argnums=(0,) if jit_options.donate_state else (),
+      compiler_options=dict(jit_options.compiler_options),
     )
     self._compiled: jax.stages.Compiled | None = None
     # Runs a call; None is the executable.
@@ -70,7 +77,7 @@ class PartitionedStep:
   @property
   def compiled(self) -> jax.stages.Compiled:
     """The executable, for its cost and memory analysis and its HLO."""
-    return self.compile()._compiled
+    return self._executable()
 
   def trace(
     self, key: jax.Array | None = None, platform: str | None = None
@@ -95,10 +102,7 @@ class PartitionedStep:
 
   def compile(self, key: jax.Array | None = None) -> PartitionedStep:
     """Compiles the step unless it is compiled; returns self."""
-    with self._compiling:
-      if self._compiled is None:
-        self._compiled = self.lower(key).compile()
-        memory.trim_heap()
+    self._executable(key)
     return self
 
   def set_compiled(self, compiled: jax.stages.Compiled) -> None:
@@ -143,15 +147,18 @@ class PartitionedStep:
       return closed, run(*leaves)
 
   def __call__(self, state: TrainState, batch: Batch, key: jax.Array) -> Any:
-    if key is not self._key:
-      self._set_key(key)
+    if self._run is None:
+      self._run = self._executable(key)
+    if key is not self._key or self._replicated_key is None:
+      self._key, self._replicated_key = key, self._replicate(key)
     return self._run(state, batch, self._replicated_key)
 
-  def _set_key(self, key: jax.Array) -> None:
-    if self._run is None:
-      self._run = self.compile(key)._compiled
-    self._key = key
-    self._replicated_key = self._replicate(key)
+  def _executable(self, key: jax.Array | None = None) -> jax.stages.Compiled:
+    with self._compiling:
+      if self._compiled is None:
+        self._compiled = self.lower(key).compile()
+        memory.trim_heap()
+      return self._compiled
 
   def _replicate(self, key: jax.Array) -> jax.Array:
     # jit, unlike device_put, replicates over devices of other processes.

@@ -35,8 +35,8 @@ from pax.partitioning.step_protocols import (
 from pax.partitioning.train_state_metadata import TrainStateMetadata
 from pax.steps.declared_variables import declare_variables
 from praxis import base_input, base_layer, pax_fiddle, pytypes, trees
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 Batch = steps.Batch
 NestedMap = pytypes.NestedMap
 TrainState = train_states.TrainState

@@ -18,9 +18,9 @@ from pax.partitioning import batches, specs
 from pax.partitioning import mesh as mesh_lib
 from pax.partitioning.partitioner import Partitioner
 from pax.partitioning.step_protocols import BoundStep, StepFn
-from praxis import base_input, base_layer, base_model, pax_fiddle, pytypes
+from praxis import base_input, base_layer, base_model, pax_fiddle
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 Batch = steps.Batch
 TaskOrConfig = tasks_lib.SingleTask | pax_fiddle.Config[tasks_lib.SingleTask]
 

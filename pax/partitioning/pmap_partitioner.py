@@ -23,9 +23,9 @@ from pax.partitioning import mesh as mesh_lib
 from pax.partitioning.batches import BatchPlacer
 from pax.partitioning.partitioner import Partitioner
 from pax.partitioning.step_protocols import BoundStep
-from praxis import base_input, base_layer, pytypes
+from praxis import base_input, base_layer
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 Batch = steps.Batch
 TrainState = train_states.TrainState
 

@@ -108,7 +108,8 @@ class ManualRecompilation:
 
   def _calls(self, estimated: jax.stages.Compiled) -> Iterator[Run]:
     """Yields the function that runs each call of the step."""
-    before, after = [], []
+    before: list[float] = []
+    after: list[float] = []
     yield estimated
     for _ in range(NUM_TIMED):
       yield _timed(estimated, before)

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from absl import logging
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from praxis import base_layer, py_utils, pytypes
+from praxis import base_layer, py_utils
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 NestedShapes = Nested[jax.ShapeDtypeStruct]
+# Any pytree, such as a TrainState.
+TreeT = TypeVar('TreeT')
 # Entry of a PartitionSpec: the mesh axes of one dimension.
 SpecEntry = str | tuple[str, ...] | None
 
@@ -107,11 +109,15 @@ def num_shards(spec: PartitionSpec, mesh: Mesh) -> int:
   )
 
 
-def state_shardings(
-  specs: Nested[PartitionSpec], shapes: NestedShapes, mesh: Mesh
-) -> NestedShapes:
-  """Returns `shapes` with the shardings of the arrays between steps."""
-  replicated = []
+def state_shardings(specs: Any, shapes: TreeT, mesh: Mesh) -> TreeT:
+  """Returns `shapes` with the shardings of the arrays between steps.
+
+  Args:
+    specs: A pytree of PartitionSpecs like `shapes`.
+    shapes: A pytree of ShapeDtypeStructs.
+    mesh: The mesh.
+  """
+  replicated: list[str] = []
 
   def shard(
     path: tuple[Any, ...], x: jax.ShapeDtypeStruct, spec: PartitionSpec
@@ -157,9 +163,7 @@ def shard_over_axes(
   return jax.tree.map(shard, metadata)
 
 
-def constrain_uneven(
-  tree: Nested[jax.Array], specs: Nested[PartitionSpec], mesh: Mesh
-) -> Nested[jax.Array]:
+def constrain_uneven(tree: TreeT, specs: Any, mesh: Mesh) -> TreeT:
   """Applies the uneven specs to traced arrays; even ones hold already."""
 
   def constrain(x: jax.Array, spec: PartitionSpec) -> jax.Array:

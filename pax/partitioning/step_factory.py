@@ -13,13 +13,13 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pax import steps, tasks_lib, train_states
-from pax.partitioning import offload, specs
+from pax.partitioning import compiler_options, offload, specs
 from pax.partitioning.partitioned_function import PartitionedFunction
-from pax.partitioning.partitioned_step import PartitionedStep
+from pax.partitioning.partitioned_step import JitOptions, PartitionedStep
 from pax.partitioning.step_protocols import BoundStep, StepFn
 from praxis import base_layer, pytypes
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 NestedMap = pytypes.NestedMap
 Batch = steps.Batch
 TrainState = train_states.TrainState
@@ -83,13 +83,13 @@ class StepFactory:
       if static_args is not None and self.axis_name is None:
         num_rows = static_args.unpadded_global_batch_size
         inputs = _remove_padding(inputs, num_rows)
-      bound = self.parallelize(bound, (_REPLICATED, _REPLICATED))
-      bound = self._constrain_shardings(bound, None)
+      call = self.parallelize(bound, (_REPLICATED, _REPLICATED))
+      call = self._constrain_shardings(call, None)
       if task.train.offload_opt_states:
-        bound = offload.with_offloaded_state(
-          bound, metadata, returns_state=not is_eval
+        call = offload.with_offloaded_state(
+          call, metadata, returns_state=not is_eval
         )
-      return bound(state, inputs, prng_key)
+      return call(state, inputs, prng_key)
 
     run.__name__ = getattr(step_fn, '__name__', 'step')
     replicated = NamedSharding(self.mesh, _REPLICATED)
@@ -101,6 +101,7 @@ class StepFactory:
       put_batch=self.put_batch,
       out_shardings=(replicated if is_eval else shardings, replicated),
       donate_state=not is_eval,
+      options=self._compiler_options(),
     )
 
   def train_step(self, batch: Batch) -> PartitionedStep:
@@ -196,9 +197,17 @@ class StepFactory:
       mesh=self.mesh,
       state=state,
       batch=batch,
-      # XLA chooses the sharding of per-example rows.
-      out_shardings=arrange(shardings, replicated, None),
-      donate_state=updates_state,
+      jit_options=JitOptions(
+        # XLA chooses the sharding of per-example rows.
+        out_shardings=arrange(shardings, replicated, None),
+        donate_state=updates_state,
+        compiler_options=self._compiler_options(),
+      ),
+    )
+
+  def _compiler_options(self) -> dict[str, compiler_options.Option]:
+    return compiler_options.step_options(
+      self.mesh.devices.flat[0].platform, self.task.train.compiler_options
     )
 
   def _constrain_shardings(
@@ -257,7 +266,7 @@ def _packed_train_step(
 ) -> tuple[TrainState, steps.StepOutput]:
   state, output = steps.train_step(settings, *args)
   if not settings.task.train.log_train_output_interval_steps:
-    output = output.replace(per_example_out=NestedMap())
+    output = dataclasses.replace(output, per_example_out=NestedMap())
   return state, steps.pack_output(output)
 
 

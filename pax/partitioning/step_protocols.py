@@ -11,9 +11,9 @@ import jax.numpy as jnp
 
 from pax import tasks_lib, train_states
 from pax.steps import BaseStepFnStaticArgs, Batch, StepFnOutput
-from praxis import base_layer, pytypes
+from praxis import base_layer
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 TrainState = train_states.TrainState
 
 # (state, batch, key) -> outputs.

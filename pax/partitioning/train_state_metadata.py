@@ -10,9 +10,9 @@ from jax.sharding import PartitionSpec
 
 from pax import tasks_lib, train_states
 from pax.steps.declared_variables import declare_variables
-from praxis import base_layer, pytypes
+from praxis import base_layer
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 TrainState = train_states.TrainState
 
 

@@ -76,7 +76,9 @@ _NAMES_OF_MODULES = {
     'seqio': 'MixtureRegistry',
   },
   'paxml.tasks.lm.params.c4': {
-    'pax.inputs.c4_tasks': 'C4_EVAL_DATADIR C4_TRAIN_DATADIR GPT_SPM_PATH',
+    'pax.inputs.seqio.c4_tasks': (
+      'C4_EVAL_DATADIR C4_TRAIN_DATADIR GPT_SPM_PATH'
+    ),
     seqio_values.__name__: (
       'C4_GPT_EVAL_FEATURES_LM C4_GPT_TRAIN_FEATURES_LM GPT_VOCABULARY '
       'PASS_THROUGH_VOCABULARY TaskRegistry'

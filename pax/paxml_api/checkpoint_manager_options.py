@@ -143,7 +143,7 @@ class CheckpointManagerOptions:
     return CheckpointOptions(
       save_interval_steps=self.save_interval_steps or 1,
       max_to_keep=self.max_to_keep,
-      keep_interval_secs=interval and interval.total_seconds(),
+      keep_interval_secs=interval.total_seconds() if interval else None,
       should_keep=self._should_keep(),
       preserve=self._preserve if self.preservation_policy else None,
       todelete_subdir=self.todelete_subdir,

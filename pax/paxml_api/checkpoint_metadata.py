@@ -106,7 +106,7 @@ class PaxMetadata:
     arrays = jax.tree.map(
       ArrayMetadata.from_dict,
       d[TRAIN_STATE_METADATA],
-      is_leaf=lambda x: isinstance(x, dict) and x.get(ARRAY_METADATA_TAG),
+      is_leaf=lambda x: isinstance(x, dict) and bool(x.get(ARRAY_METADATA_TAG)),
     )
     return cls(d[checkpoint_version.get_version_key()], arrays)
 

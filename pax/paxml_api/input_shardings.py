@@ -14,9 +14,9 @@ import jax
 from jax.sharding import Mesh, PartitionSpec
 
 from pax import tasks_lib
-from praxis import base_input, base_layer, pax_fiddle, py_utils, pytypes
+from praxis import base_input, base_layer, pax_fiddle, py_utils
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 InputConfig = pax_fiddle.Config[base_input.BaseInput]
 
 

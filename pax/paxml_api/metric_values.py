@@ -119,7 +119,7 @@ def compute_metric_values(metrics: Metrics) -> dict[str, Any]:
   A dict of values is flattened to `metric/key`, and a list of values to
   `metric/metric_0`, or `metric/key_0` within a dict, and so on.
   """
-  values = {}
+  values: dict[str, Any] = {}
   for name, metric in metrics.items():
     value = _compute(metric)
     if isinstance(value, Mapping):

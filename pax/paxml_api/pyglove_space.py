@@ -75,7 +75,7 @@ def with_chosen_constants(
   """
   pg = load_pyglove()
   free = space.search_points(experiment)
-  constants = {}
+  constants: dict[str, Any] = {}
   if rows := getattr(experiment, space.COMBINED_DECISION_ATTR, None):
     names = getattr(experiment, space.COMBINED_DECISION_POINT_NAMES)
     row = pg.oneof(list(rows), name=space.COMBINED_DECISION_ATTR)
@@ -187,4 +187,4 @@ def _choose(pg: Any, name: str, point: points.SearchPoint) -> Any:
       scale=point.scale,
       name=name,
     )
-  return pg.oneof(list(point.values), name=name)
+  return pg.oneof(list(point.values or ()), name=name)

@@ -11,7 +11,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pax.inputs import c4_tasks, pile_lambada_boolq_tasks, seqio_tasks
+from pax.inputs.seqio import c4_tasks, pile_lambada_boolq_tasks
+from pax.inputs.seqio import tasks as seqio_tasks
 
 
 def _task_registry() -> type:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 
 
@@ -14,5 +14,5 @@ def test_src_dir_path(relative_path: str) -> str:
   """
   if runfiles := os.environ.get('TEST_SRCDIR'):
     return os.path.join(runfiles, '__main__/paxml', relative_path)
-  [folder] = importlib.util.find_spec('paxml').submodule_search_locations
+  [folder] = importlib.import_module('paxml').__path__
   return os.path.join(folder, relative_path)

@@ -19,9 +19,9 @@ from pax import learners, partitioning, tasks_lib, train_states
 from pax.checkpoints import init_from
 from pax.partitioning import initialize, specs
 from pax.steps.declared_variables import declare_variables
-from praxis import base_layer, pax_fiddle, pytypes
+from praxis import base_layer, pax_fiddle
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 TrainState = train_states.TrainState
 TrainStateProvenance = train_states.TrainStateProvenance
 Task = tasks_lib.SingleTask

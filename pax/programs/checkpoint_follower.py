@@ -134,8 +134,10 @@ class CheckpointFollower:
   def _read(self, step: int) -> TrainState | None:
     """Returns the state; None if training deleted its checkpoint."""
     path = reading.checkpoint_steps(self.directory).get(step)
+    if not path:
+      return None
     try:
-      return self.reader.read(path) if path else None
+      return self.reader.read(path)
     except (OSError, ValueError):
       if path.exists():
         raise

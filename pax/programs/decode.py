@@ -20,7 +20,7 @@ from pax import (
   tasks_lib,
   xla_passthrough,
 )
-from pax.inputs import seqio_outputs
+from pax.inputs.seqio import outputs as seqio_outputs
 from pax.programs import (
   eval_batches,
   metric_accumulator,
@@ -30,8 +30,8 @@ from pax.programs import (
 )
 from pax.steps import Batch, StepOutput, WeightedScalars
 from praxis import base_input, pytypes
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 NestedMap = pytypes.NestedMap
 PartitionSpec = jax.sharding.PartitionSpec
 DecodeProgramOutput = program.DecodeProgramOutput
@@ -95,8 +95,8 @@ class SingleTaskDecodeProgram(program.InputProgram):
         host_batch, self.decode_input_partition_spec(host_batch)
       )
       key = self._batch_key(accumulator.num_batches)
-      output = self.decode_step(state, key, batch, self._static_args)
-      accumulator.add(output, host_inputs, self.input)
+      step_output = self.decode_step(state, key, batch, self._static_args)
+      accumulator.add(step_output, host_inputs, self.input)
     profiler.close()
     self._reset_input(accumulator.num_batches)
     output = accumulator.result(state)

@@ -53,7 +53,7 @@ class EvalResults:
     `eval_steps_per_sec` and `decode_steps_per_sec`, the means over inputs.
     """
     groups: dict[str, Mapping[str, ArrayLike] | None] = {
-      'train': self.train and {k: v[0] for k, v in self.train.items()},
+      'train': {k: v[0] for k, v in (self.train or {}).items()},
       'eval_train/metrics': self.eval_train,
     }
     for name, output in self.evals.items():

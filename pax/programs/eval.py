@@ -21,9 +21,9 @@ from pax.programs import (
   seqio_results,
 )
 from pax.steps import Batch, StepOutput
-from praxis import base_input, pytypes
+from praxis import base_input
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 PartitionSpec = jax.sharding.PartitionSpec
 EvalProgramOutput = program.EvalProgramOutput
 TrainState = program.TrainState
@@ -84,7 +84,9 @@ class BaseEvalProgram(program.InputProgram):
     return EvalProgramOutput(
       state,
       eval_metrics=means | derived,
-      eval_scoring_metrics=task_results and task_results.metrics,
+      eval_scoring_metrics=(
+        None if task_results is None else task_results.metrics
+      ),
       num_eval_steps=accumulator.num_batches,
       scalars=scalars,
     )

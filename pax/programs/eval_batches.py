@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -118,7 +118,7 @@ def iterate_batches(
   common_end = common_end or CommonEnd()
   common_end.begin_pass()
   num_batches = inp.eval_loop_num_batches
-  indices = itertools.count()
+  indices: Iterable[int] = itertools.count()
   if num_batches and num_batches > 0 and not inp.reset_for_eval:
     indices = range(num_batches)
   has_ended = False
@@ -181,7 +181,10 @@ def _padding(name: str, batch: Batch | None) -> Batch:
       f' {" or ".join(_WEIGHTS)} to mark padding; shard the data so that each'
       ' of the num_infeed_hosts has the same number of batches'
     )
-  return treedef.unflatten(
-    np.zeros_like(x) if is_zero else x
-    for (_, x), is_zero in zip(leaves, is_weight, strict=True)
+  return jax.tree.unflatten(
+    treedef,
+    [
+      np.zeros_like(x) if is_zero else x
+      for (_, x), is_zero in zip(leaves, is_weight, strict=True)
+    ],
   )

@@ -172,16 +172,16 @@ def create_eval_runner(
     **fields: Other fields of EvalRunner.
   """
   task, directory = partitioner.task, pathlib.Path(job_log_dir)
-  for each in evals:
-    each.setup(
+  for eval_program in evals:
+    eval_program.setup(
       task,
       partitioner,
       directory,
       jax.random.key(task.evaluate.random_seed),
       enable_summary_writer=enable_summary_writer,
     )
-  for each in decodes:
-    each.setup(
+  for decode_program in decodes:
+    decode_program.setup(
       task,
       partitioner,
       directory,
@@ -197,7 +197,7 @@ def _with_speed(output: OutputT, num_batches: int, start: float) -> OutputT:
   if not num_batches:
     return output
   rate = num_batches / (time.monotonic() - start)
-  scalars = output.scalars | {summaries.tags.STEPS_PER_SEC: rate}
+  scalars = {**output.scalars, summaries.tags.STEPS_PER_SEC: rate}
   return dataclasses.replace(output, steps_per_sec=rate, scalars=scalars)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from absl import logging
 
 from pax import checkpoints, exit_codes, stop_signals, summaries, tasks_lib
+from pax.checkpoints.types import CheckpointType
 from pax.programs.preemption import PreemptionHandler
 from pax.steps import Batch
 
@@ -30,7 +31,7 @@ class JobServices:
   job_log_dir: str
   # Reads and writes the checkpoints.
   checkpoints: checkpoints.Checkpointer
-  checkpoint_type: checkpoints.CheckpointType
+  checkpoint_type: CheckpointType
   writer: summaries.Writer
   # Accounts for the wall time.
   goodput: summaries.goodput.Recorder

@@ -83,6 +83,8 @@ class TrainJob:
   preemption: PreemptionHandler
   # Whether programs may write summaries of their own.
   enable_summary_writer: bool = True
+  # Called when the first step is done; it starts what the step need not await.
+  after_first_step: Callable[[], object] = lambda: None
 
   @property
   def task(self) -> tasks_lib.SingleTask:

@@ -13,8 +13,8 @@ import numpy as np
 from pax import base_metrics, summaries, xla_passthrough
 from pax.steps import StepOutput, WeightedScalars
 from praxis import base_layer, py_utils, pytypes
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 NestedMap = pytypes.NestedMap
 
 _SCALARS = (

@@ -59,7 +59,7 @@ class PeriodicEval:
       self._evaluate(step, state, EvalResults())
 
   def _is_due(self, step: int, interval: int | None) -> bool:
-    return bool(interval) and step % interval == 0
+    return step % interval == 0 if interval else False
 
   def _is_decode_due(self, step: int) -> bool:
     if not (self._job.eval_runner.decodes and self._decode_interval):

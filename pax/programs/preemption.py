@@ -228,9 +228,9 @@ class PreemptionHandler:
   def _on_signal(self, number: signal.Signals, is_repeated: bool) -> None:
     """Runs in the thread of the signals."""
     name = stop_signals.name_of(number)
-    is_ondemand = self._saves is not None and number is signal.SIGTERM
-    if is_ondemand and self._phase is not _Phase.ENDED:
-      self._saves.request(name)
+    saves = self._saves if number is signal.SIGTERM else None
+    if saves is not None and self._phase is not _Phase.ENDED:
+      saves.request(name)
       return
     with self._lock:
       if self._phase is _Phase.START and self._agreement is None:

@@ -31,8 +31,8 @@ from pax.steps import (
 )
 from pax.summaries.writer import SUMMARIES_DIR
 from praxis import base_input, pax_fiddle, pytypes
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 NestedMap = pytypes.NestedMap
 JTensor = pytypes.JTensor
 TrainState = train_states.TrainState

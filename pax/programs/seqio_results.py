@@ -14,7 +14,8 @@ from typing import Any
 from absl import logging
 
 from pax import atomic_file, side_files
-from pax.inputs import seqio_input, seqio_outputs
+from pax.inputs.seqio import outputs as seqio_outputs
+from pax.inputs.seqio import seqio_input
 from pax.programs import metric_accumulator
 from pax.summaries import jsonl, media, metric_records
 from pax.summaries.summary_writer import as_summary_writer
@@ -150,13 +151,13 @@ def write_files(
   if not results.summaries:
     return
   directory = _make_directory(pathlib.Path(output_dir))
-  path = str(directory / f'{inp.mixture_or_task_inst.name}-metrics.jsonl')
+  file_name = f'{inp.mixture_or_task_inst.name}-metrics.jsonl'
   texts = {
     tag.partition('/')[2]: value.value
     for tag, value in results.summaries.items()
     if isinstance(value, media.Media) and isinstance(value.value, str)
   }
-  with contextlib.closing(jsonl.Appender(path)) as file:
+  with contextlib.closing(jsonl.Appender(str(directory / file_name))) as file:
     file.append({'step': int(step), **results.metrics, **texts})
 
 

@@ -140,7 +140,7 @@ class _TrainLoop:
       try:
         with job.goodput.record(goodput.EVAL):
           self._periodic_eval.run_final(self.step, self.state)
-          self._reporter.finish(self.state)
+          self._reporter.finish(self.step, self.state)
       except PreemptedError:
         outcome = Outcome.PREEMPTED
     job.preemption.begin_saving()

@@ -14,6 +14,7 @@ import jax
 from absl import logging
 
 from pax import partitioning, side_files, summaries
+from pax.learners import privacy
 from pax.programs import divergence, program, step_status, summary_window
 from pax.programs.jobs import TrainJob
 from pax.programs.program import TrainProgramOutput, TrainState
@@ -33,7 +34,8 @@ class _InflightStep(NamedTuple):
   """A step that the devices may still be computing."""
 
   step: int
-  loss: jax.Array
+  # None if the program computes none.
+  loss: jax.Array | None
   # Waits for the step.
   status: Callable[[], step_status.StepStatus]
   batch: Batch
@@ -69,11 +71,9 @@ class TrainMetricsReporter:
     }
     self._shown_at = float('-inf')
     self._status = _create_status_log(job)
-    batch_size, _ = _batch_shape(job.partitioner.input_spec)
-    summaries.write_description(
-      job.writer, job.partitioner.var_weight_hparams, batch_size
-    )
-    summaries.write_provenance(job.writer, job.job_log_dir)
+    self._batch_size, _ = _batch_shape(job.partitioner.input_spec)
+    self._privacy = _create_privacy_account(job, self._batch_size)
+    self._print(self._privacy.line(self._last_step))
     self._profiler = program.create_step_profiler(
       train, job.job_log_dir, self._summarize_profile
     )
@@ -95,15 +95,16 @@ class TrainMetricsReporter:
         rows = jax.device_get(step_output.per_example_out)
         logging.info('Per-example outputs of step %d: %s', step, rows)
     elif step % self._summary_interval == 0:
-      pairs = output.weighted_scalars or {}
-      self._job.writer.write(
-        step,
-        {summaries.tags.LOSS: output.loss}
-        | summaries.tags.weighted_scalars(pairs),
-      )
+      scalars = summaries.tags.weighted_scalars(output.weighted_scalars or {})
+      if output.loss is not None:
+        scalars = {summaries.tags.LOSS: output.loss} | scalars
+      self._job.writer.write(step, scalars)
     self._profiler.step(output.new_train_step, output.loss)
-    while len(self._inflight) > self._max_inflight:
+    is_first = step == self._job.step
+    while len(self._inflight) > (0 if is_first else self._max_inflight):
       self._finish_oldest()
+    if is_first:
+      self._finish_start()
 
   def pause(self) -> contextlib.AbstractContextManager[None]:
     """Waits for the steps in flight; excludes the block from the speed."""
@@ -116,15 +117,18 @@ class TrainMetricsReporter:
 
   def job_scalars(self) -> dict[str, float]:
     """Returns the number of parameters, and the speed once it is measured."""
-    scalars = {summaries.tags.NUM_PARAMS: self._job.partitioner.num_params}
+    scalars: dict[str, float] = {
+      summaries.tags.NUM_PARAMS: self._job.partitioner.num_params
+    }
     if self._speed.rate is not None:
       scalars['train_steps_per_sec'] = self._speed.rate.steps_per_sec
     return scalars
 
   def finish_steps(self) -> None:
-    """Waits for the steps in flight."""
-    while self._inflight:
-      self._finish_oldest()
+    """Waits for the steps in flight, as time of steps."""
+    with self._job.goodput.record(summaries.goodput.STEP):
+      while self._inflight:
+        self._finish_oldest()
 
   def save_accumulators(self, step: int) -> None:
     """Writes the sums of means whose last step is after this checkpoint."""
@@ -136,14 +140,19 @@ class TrainMetricsReporter:
     self.finish_steps()
     self._profiler.close()
 
-  def finish(self, state: TrainState) -> None:
-    """Plots the losses, prints the goodput and a sample of the model."""
+  def finish(self, step: int, state: TrainState) -> None:
+    """Plots the losses; prints epsilon, goodput and a sample of the model."""
     self._job.writer.flush()
     if jax.process_index() == 0:
       summaries.plots.loss_curve(self._job.job_log_dir)
+      self._print(self._privacy.line(step))
       self._job.progress.print(self._job.goodput.summary_line())
     if prompt := getattr(self._job.train_input, 'sample_prompt', ''):
       self._print_sample(state, prompt)
+
+  def _print(self, line: str) -> None:
+    if line:
+      self._job.progress.print(line)
 
   def _summarize_profile(self, trace: pathlib.Path) -> None:
     """Writes the summary of a trace into its directory, and its first line."""
@@ -160,7 +169,7 @@ class TrainMetricsReporter:
     sources = {}
     if not self._job.train_program.has_own_step:
       step = self._job.partitioner.train_step()
-      sources = profile_summary.op_names(step.compiled.as_text())
+      sources = profile_summary.op_names(step.compiled.as_text() or '')
     page = pathlib.Path(self._job.job_log_dir) / PROFILE_FILE
     side_files.write_text(
       page, profile_summary.to_markdown(summary, mfu, sources)
@@ -184,6 +193,7 @@ class TrainMetricsReporter:
         lambda: (
           self._step_scalars(window)
           | step_status.count_scalars(counts, statuses)
+          | _privacy_scalars(self._privacy, step + 1)
           | job_scalars
         ),
       )
@@ -205,7 +215,7 @@ class TrainMetricsReporter:
 
   def _finish_oldest(self) -> None:
     step, loss, status, batch = self._inflight.popleft()
-    loss.block_until_ready()
+    jax.block_until_ready(loss)
     self.divergence.finish_step(step, status(), batch)
     num_done = step + 1
     is_first_or_last = step == self._job.step or num_done == self._last_step
@@ -213,28 +223,47 @@ class TrainMetricsReporter:
       self._speed.measure(num_done)
       self._status.update(num_done, self._speed.rate)
       if is_first_or_last or time.monotonic() - self._shown_at > _SHOW_SECS:
-        self._show(num_done, float(loss))
-    if step == self._job.step:
-      # Now, because the first step does not wait for it.
-      self._measure_peak()
+        self._show(num_done, {} if loss is None else {'loss': float(loss)})
+
+  def _finish_start(self) -> None:
+    """Does what the first step need not wait for."""
+    job = self._job
+    # First, while the cores are idle.
+    self._measure_peak()
+    summaries.write_description(
+      job.writer, job.partitioner.var_weight_hparams, self._batch_size
+    )
+    summaries.write_provenance(job.writer, job.job_log_dir)
+    job.after_first_step()
 
   def _measure_peak(self) -> None:
     """Measures the peak of CPUs, which takes idle cores."""
     for step in self._inflight:
-      step.loss.block_until_ready()
+      jax.block_until_ready(step.loss)
     with self._speed.pause():
       self._speed.measure_peak()
 
-  def _show(self, num_done: int, loss: float) -> None:
+  def _show(self, num_done: int, metrics: dict[str, float]) -> None:
     self._shown_at = time.monotonic()
     counts = self.divergence.counts.progress_metrics()
     self._job.progress.update(
       num_done,
-      {'loss': loss} | counts | self._shown_metrics,
+      metrics | counts | self._shown_metrics,
       rate=self._speed.rate,
       mfu=self._speed.mfu,
       input_wait=self._job.goodput.input_wait(),
     )
+
+
+def _create_privacy_account(job: TrainJob, batch_size: int) -> privacy.Account:
+  gradient = job.task.learners[0].stochastic_gradient
+  mechanism = None if gradient is None else gradient.mechanism(batch_size)
+  return privacy.account(mechanism)
+
+
+def _privacy_scalars(account: privacy.Account, steps: int) -> dict[str, float]:
+  epsilon = account.epsilon(steps)
+  return {} if epsilon is None else {summaries.tags.DP_EPSILON: epsilon}
 
 
 def _create_status_log(

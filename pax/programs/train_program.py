@@ -19,9 +19,9 @@ from pax.partitioning import nonfinite
 from pax.programs import program, step_reporter
 from pax.steps import Batch, StepOutput
 from pax.summaries import summary_writer, tags
-from praxis import base_input, pytypes
+from praxis import base_input
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 PartitionSpec = jax.sharding.PartitionSpec
 TrainInput = base_input.BaseInput | prefetch.Prefetcher
 TrainProgramOutput = program.TrainProgramOutput

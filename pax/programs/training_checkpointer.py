@@ -210,8 +210,13 @@ class TrainingCheckpointer(interface.TrainingCheckpointer):
     force: bool,
   ) -> None:
     services = self.services
+    if services.checkpoints.is_due(step, force=force):
+      # The copy of the state to the host would wait for the steps.
+      jax.block_until_ready(state)
     self._activity.close()
-    input_state = train_input and prefetch.state_of(train_input)
+    input_state = None
+    if train_input is not None:
+      input_state = prefetch.state_of(train_input)
     with services.goodput.record(goodput.CHECKPOINT):
       is_saved = services.checkpoints.save(
         step, state, input_state, force=force

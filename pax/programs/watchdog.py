@@ -131,7 +131,8 @@ class HangWatchdog:
       f'pax: hang: no step for {self._timeout_secs:g} s: stopping; the stacks'
       ' of all threads follow\n'
     )
-    _dump_stacks(message, sys.__stderr__)
+    if sys.__stderr__ is not None:
+      _dump_stacks(message, sys.__stderr__)
     # The job directory may be gone.
     with side_files.tolerate_errors(self._log_file):
       with open(self._log_file, 'a', encoding='utf-8') as log:

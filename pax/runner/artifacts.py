@@ -12,7 +12,7 @@ import jax
 from fiddle import daglish
 
 from pax import experiment_vars_summary, side_files
-from pax.inputs import seqio_configs
+from pax.inputs.seqio import configs as seqio_configs
 from pax.runner.run_config import RunConfig
 from praxis import base_hyperparams, lingvo_lib, pax_fiddle
 

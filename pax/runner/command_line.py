@@ -104,7 +104,7 @@ def parse(
   """
   if any(word.partition('=')[0] in _HELP_FLAGS for word in argv):
     raise HelpRequested(help_text(options, usage))
-  fields = _flag_fields(options)
+  fields = flag_fields(options)
   values = flags.FlagValues()
   for field in fields:
     _define(field, values)
@@ -137,7 +137,7 @@ def define_flags(
     names: the fields to define.
     flag_values: receives the flags; one that it has is left as it is.
   """
-  for field in _flag_fields(options):
+  for field in flag_fields(options):
     if field.name not in names or field.name in flag_values:
       continue
     kind = _type_name(field)
@@ -162,7 +162,7 @@ def from_flags(
   """
   values = {
     field.name: _value(field, flag_values[field.name].value)
-    for field in _flag_fields(options)
+    for field in flag_fields(options)
     if field.name in flag_values
   }
   return options(**(values | changes))
@@ -171,7 +171,7 @@ def from_flags(
 def words_of(options: Any) -> list[str]:
   """Returns the flags that `parse` reads these options from; no defaults."""
   flag_words = []
-  for field in _flag_fields(type(options)):
+  for field in flag_fields(type(options)):
     value = getattr(options, field.name)
     if value != field.default:
       values = value if _is_repeatable(field) else (value,)
@@ -179,10 +179,15 @@ def words_of(options: Any) -> list[str]:
   return flag_words
 
 
+def flag_fields(options: type) -> list[dataclasses.Field[Any]]:
+  """Returns the fields that are flags."""
+  return [f for f in dataclasses.fields(options) if 'help' in f.metadata]
+
+
 def help_text(options: type, usage: str) -> str:
   """Returns the text of --help."""
   lines, group = [usage], None
-  for field in _flag_fields(options):
+  for field in flag_fields(options):
     if field.metadata['group'] != group:
       group = field.metadata['group']
       lines += ['', f'{group}:']
@@ -194,10 +199,6 @@ def help_text(options: type, usage: str) -> str:
       subsequent_indent=' ' * 6,
     )
   return '\n'.join(lines)
-
-
-def _flag_fields(options: type) -> list[dataclasses.Field[Any]]:
-  return [f for f in dataclasses.fields(options) if 'help' in f.metadata]
 
 
 def _words_field(options: type) -> dataclasses.Field[Any] | None:

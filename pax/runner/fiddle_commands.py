@@ -183,13 +183,19 @@ def _parse_call(
     node = ast.parse(text, mode='eval').body
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
     args = [ast.literal_eval(arg) for arg in call.args]
-    kwargs = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+    kwargs = dict(map(_literal_argument, call.keywords))
   except (SyntaxError, ValueError) as e:
     raise UsageError(
       f'--fdl: {text!r} must be module.function, or that with literals in'
       f' parentheses: {e}'
     ) from e
   return _import_function(ast.unparse(call.func)), args, kwargs
+
+
+def _literal_argument(keyword: ast.keyword) -> tuple[str, Any]:
+  if keyword.arg is None:
+    raise ValueError('** has no literals by name; write name=value')
+  return keyword.arg, ast.literal_eval(keyword.value)
 
 
 def _import_function(name: str) -> Callable[..., Any]:

@@ -7,12 +7,12 @@ import contextlib
 import logging as std_logging
 import os
 import pathlib
-import sys
 from collections.abc import Iterator
 
 from absl import logging
 
 from pax import side_files
+from pax.summaries import live_line
 
 FOLDER = 'logs'
 _FORMAT = '%(asctime)s %(levelname)s %(name)s %(message)s'
@@ -76,10 +76,9 @@ def log_to_console() -> None:
   logging.set_verbosity(logging.INFO)
   root = std_logging.getLogger()
   for handler in root.handlers[:]:
-    if type(handler) is std_logging.StreamHandler:
-      # sys.stderr may be another stream by now.
+    if type(handler) in (std_logging.StreamHandler, live_line.ConsoleHandler):
       root.removeHandler(handler)
-  console = std_logging.StreamHandler(sys.stderr)
+  console = live_line.ConsoleHandler()
   console.setLevel(std_logging.WARNING)
   # The file has tracebacks; `main` prints the error.
   console.addFilter(lambda record: record.exc_info is None)

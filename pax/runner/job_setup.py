@@ -16,7 +16,7 @@ from pax import (
   summaries,
   tasks_lib,
 )
-from pax.inputs import seqio_tasks
+from pax.inputs.seqio import tasks as seqio_tasks
 from pax.programs import decode as decode_program
 from pax.programs import eval as eval_program
 from pax.programs import program

@@ -18,7 +18,8 @@ Trains the model of an experiment.
 
 The same command continues from the newest checkpoint in --job_log_dir. Ctrl-C,
 SIGTERM and SIGHUP finish the step, save and stop; again, they stop at once.
-`pax --version` prints the version. `paxrun` is the same command.
+`pax tune` is `pax --study=local`. `pax --version` prints the version. `paxrun`
+is the same command.
 
 Exit codes: 0 done, 1 failed, 2 does not fit (--mode=aot), 3 diverged, 75
 stopped by a signal and saved, 76 another process of the job is lost, 124 hung,
@@ -27,6 +28,9 @@ stopped by a signal and saved, 76 another process of the job is lost, 124 hung,
 # Deprecated: --fdl.task.train.num_train_steps=10, --fdl_tag.Name=1.
 _FDL_PATH = re.compile(r'^--?fdl\.(?=\w)')
 _FDL_TAG = re.compile(r'^--?fdl_tag\.(?=\w)')
+
+# `pax tune` searches constants.
+TUNE = 'tune'
 
 UsageError = command_line.UsageError
 HelpRequested = command_line.HelpRequested
@@ -114,6 +118,20 @@ class RunOptions(command_line.CheckedOptions):
     'Study',
     'Number of trials at a time.',
     domain=_AT_LEAST_1,
+  )
+  sampler: str | None = _flag(
+    None,
+    'Study',
+    'Sampler of Optuna in place of the algorithm of search(): tpe, cmaes or'
+    ' random (docs/tuning.md).',
+    domain=_OneOf(('tpe', 'cmaes', 'random')),
+  )
+  pruner: str | None = _flag(
+    None,
+    'Study',
+    'Pruner of Optuna that stops trials early, by the reward: median, halving'
+    ' or hyperband. It needs a sampler of Optuna.',
+    domain=_OneOf(('median', 'halving', 'hyperband')),
   )
   metrics_from: str = _flag(
     'eval',
@@ -527,6 +545,8 @@ def parse(argv: Sequence[str]) -> RunOptions:
     HelpRequested: --help is among the words.
   """
   words = [_FDL_PATH.sub('--fdl_set=', word) for word in argv]
+  if words[1:2] == [TUNE]:
+    words[1] = '--study=local'
   words = [_FDL_TAG.sub('--fdl_tags_set=', word) for word in words]
   return command_line.parse(
     RunOptions,

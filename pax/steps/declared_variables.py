@@ -8,9 +8,8 @@ from typing import Any
 
 import jax
 
-from praxis import base_layer, base_model, pytypes
-
-Nested = pytypes.Nested
+from praxis import base_layer, base_model
+from praxis.pytypes import Nested
 
 
 def declare_variables(
@@ -39,5 +38,5 @@ def _as_non_trainable(
   hparams: base_layer.WeightHParams,
 ) -> base_layer.WeightHParams:
   flag = base_layer.WeightHParamsCollection.NON_TRAINABLE
-  flags = sorted({*hparams.collections, flag})
+  flags = sorted({*(hparams.collections or ()), flag})
   return dataclasses.replace(hparams, collections=flags)

@@ -14,9 +14,9 @@ from pax.steps import replicas
 from pax.steps.step_settings import StepSettings
 from pax.steps.step_types import Batch, StepFnOutput
 from praxis import base_model, py_utils, pytypes
+from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
-Nested = pytypes.Nested
 NestedMap = pytypes.NestedMap
 TrainState = train_states.TrainState
 

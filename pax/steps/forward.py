@@ -16,9 +16,9 @@ from pax.steps import summary_paths
 from pax.steps.step_settings import StepSettings
 from pax.steps.step_types import Batch, CluMetrics
 from praxis import base_layer, base_model, pytypes
+from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
-Nested = pytypes.Nested
 NestedMap = pytypes.NestedMap
 
 

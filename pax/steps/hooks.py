@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 
 from pax import learners
 from praxis import base_model, pytypes
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 NestedMap = pytypes.NestedMap
 
 

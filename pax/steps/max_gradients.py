@@ -16,9 +16,9 @@ from flax.linen import fp8_ops
 from jax import lax
 
 from praxis import base_layer, pytypes
+from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
-Nested = pytypes.Nested
 
 
 def max_gradient_mask(

@@ -7,16 +7,19 @@ global already.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 
 from pax import base_metrics
 from pax.steps.step_types import CluMetrics
 from praxis import base_layer, pytypes
+from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
-Nested = pytypes.Nested
 NestedMap = pytypes.NestedMap
+_TreeT = TypeVar('_TreeT')
 
 
 def current_axis_name() -> str | None:
@@ -26,7 +29,7 @@ def current_axis_name() -> str | None:
   return None
 
 
-def psum(x: Nested[JTensor], axis_name: str) -> Nested[JTensor]:
+def psum(x: _TreeT, axis_name: str) -> _TreeT:
   """Returns the sum over the replicas; without collectives if there is one."""
   return x if jax.lax.axis_size(axis_name) == 1 else jax.lax.psum(x, axis_name)
 

@@ -23,9 +23,9 @@ from pax.steps.step_settings import StepSettings
 from pax.steps.step_types import BaseStepFnStaticArgs, Batch, StepFnOutput
 from pax.steps.train_step import train_step
 from praxis import base_layer, base_model, pytypes
+from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
-Nested = pytypes.Nested
 NestedMap = pytypes.NestedMap
 TrainState = train_states.TrainState
 

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 
 from pax import tasks_lib
 from pax.steps.hooks import TrainStepHooks
-from praxis import base_layer, pytypes
-
-Nested = pytypes.Nested
+from praxis import base_layer
+from praxis.pytypes import Nested
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -89,9 +89,11 @@ class PackedScalars:
 
   def of_kind(self, kind: str) -> dict[str, np.floating | PackedScalar]:
     """Returns the scalars of a kind by name."""
-    on_host = isinstance(self.values, np.ndarray)
+    values = self.values
     return {
-      name: self.values[i] if on_host else PackedScalar(self.values, i)
+      name: values[i]
+      if isinstance(values, np.ndarray)
+      else PackedScalar(values, i)
       for i, (scalar_kind, name) in enumerate(self.names)
       if scalar_kind == kind
     }

@@ -17,7 +17,7 @@ def flatten_flax_summaries(
   A list, which repeated layers produce, becomes one entry for each layer; its
   index precedes the suffix of the summary type.
   """
-  flat = {}
+  flat: dict[str, Any] = {}
   for key, value in nested_items(summary_tensors, separator='/'):
     flat |= _list_entries(key, value)
   return flat
@@ -31,7 +31,7 @@ def _list_entries(key: str, value: Any) -> dict[str, Any]:
     base_layer.get_summary_type_from_key(key)
   )
   name = base_layer.trim_summary_type_from_key(key)
-  entries = {}
+  entries: dict[str, Any] = {}
   for i, layer in enumerate(value):
     entries |= _list_entries(f'{name}_{i}{suffix}', layer)
   return entries

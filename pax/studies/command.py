@@ -12,7 +12,12 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from pax import exit_codes, experiment_registry, stop_signals
+from pax import (
+  exit_codes,
+  experiment_registry,
+  stop_signals,
+  trusted_files,
+)
 from pax.runner import (
   command_line,
   job_dir,
@@ -25,8 +30,9 @@ from pax.runner.options import RunOptions, UsageError
 from pax.studies import report, trial_metrics
 from pax.studies import study as study_lib
 from pax.studies.search import Search
-from pax.tuning import space
+from pax.tuning import interfaces, optuna_search, optuna_study, space
 from pax.tuning.trial import Trial
+from praxis import pax_fiddle
 
 # A trial of a study that was killed may still save.
 _SAVING_SECS = 120.0
@@ -51,14 +57,16 @@ def run(options: RunOptions) -> int:
     )
   job_log.log_to_console()
   experiment_config = experiment()
-  search = Search.of(
-    experiment_config.search(),
-    options.metrics_from,
-    tuple(experiment_config.sub_experiments()),
-  )
   # Never closed: trials end when this process does.
   parent_pipe = parent_death.ParentPipe()
   with job_dir.open_job_dir(options.job_log_dir, 0):
+    _check_journal(options)
+    search = Search.of(
+      _with_optuna(experiment_config.search(), options),
+      options.metrics_from,
+      tuple(experiment_config.sub_experiments()),
+      options.job_log_dir,
+    )
     study = study_lib.Study(
       options.job_log_dir,
       search_space,
@@ -84,7 +92,7 @@ def trial_words(options: RunOptions, trial: Trial, part: str) -> list[str]:
   """
   flags = dataclasses.replace(
     options,
-    **dict.fromkeys(('study', 'num_trials')),
+    **dict.fromkeys(('study', 'num_trials', 'sampler', 'pruner')),
     metrics_from=RunOptions.metrics_from,
     parallel_trials=RunOptions.parallel_trials,
     job_log_dir=study_lib.job_log_dir(options.job_log_dir, trial.id, part),
@@ -95,6 +103,34 @@ def trial_words(options: RunOptions, trial: Trial, part: str) -> list[str]:
     **trial_metrics.OPTIONS[options.metrics_from],
   )
   return command_line.words_of(flags)
+
+
+def _check_journal(options: RunOptions) -> None:
+  """Checks that no other user can write what Optuna unpickles.
+
+  Raises:
+    UntrustedFileError: another user can.
+  """
+  journal = pathlib.Path(options.job_log_dir, optuna_study.JOURNAL_FILE)
+  if journal.exists():
+    trusted_files.read_bytes(
+      journal, trust_foreign_files=options.trust_foreign_files
+    )
+
+
+def _with_optuna(
+  hparams: interfaces.SearchHParams, options: RunOptions
+) -> interfaces.SearchHParams:
+  """The search with the sampler and the pruner of the flags."""
+  if options.sampler:
+    hparams.search_algorithm = pax_fiddle.Config(
+      optuna_search.OptunaSearch, sampler=options.sampler
+    )
+  if options.pruner:
+    hparams.early_stopping = pax_fiddle.Config(
+      optuna_search.OptunaPruner, pruner=options.pruner
+    )
+  return hparams
 
 
 def _start(

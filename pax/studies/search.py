@@ -27,7 +27,7 @@ class Search:
   # Reduces metrics of steps to those of a trial.
   aggregate: interfaces.CrossStepMetricAggregator
   # Decides whether a trial is stopped early.
-  should_stop: interfaces.Stopper | None
+  should_stop: interfaces.TrialStopper | None
   # Sub-experiments of a trial, run one after the other.
   sub_experiments: tuple[str, ...] = ONE_RUN
 
@@ -37,6 +37,7 @@ class Search:
     hparams: interfaces.SearchHParams,
     metrics_from: str,
     sub_experiments: tuple[str, ...] = ONE_RUN,
+    directory: str = '',
   ) -> Search:
     """Builds the parts.
 
@@ -44,6 +45,7 @@ class Search:
       hparams: the configuration.
       metrics_from: source of metrics: train, eval or decode.
       sub_experiments: ids of the runs of a trial.
+      directory: of the study; algorithms of Optuna keep their state in it.
 
     Raises:
       ValueError: the search needs a service or metrics that do not exist.
@@ -70,9 +72,9 @@ class Search:
     return cls(
       hparams=hparams,
       metrics_from=metrics_from,
-      propose=algorithm(),
+      propose=algorithm.open(directory),
       reward=reward,
       aggregate=build(hparams.cross_step_metric_aggregator, last_values),
-      should_stop=early_stopping and early_stopping(),
+      should_stop=early_stopping and early_stopping.open(directory),
       sub_experiments=sub_experiments,
     )

@@ -165,7 +165,9 @@ class Study:
       return None
     settings = self._search.propose(self._space, self.trials)
     # Not the number of trials: the records of some may have been damaged.
-    return settings and Trial(max(self._trials, default=0) + 1, settings)
+    if not settings:
+      return None
+    return Trial(max(self._trials, default=0) + 1, settings)
 
   def _start_run(self, trial: Trial) -> None:
     self._record(trial)
@@ -224,11 +226,12 @@ class Study:
     metrics = self._read_metrics(id)
     if metrics.signal or not search.should_stop:
       return metrics.signal is not None
-    ids = [other for other in self._trials if other != id]
-    others = [self._read_metrics(other).history for other in ids]
+    others = {
+      other: self._read_metrics(other).history for other in self._trials
+    }
     first, state.num_steps = state.num_steps, len(metrics.history)
     return any(
-      search.should_stop(metrics.history[:end], others)
+      search.should_stop(id, others | {id: metrics.history[:end]})
       for end in range(first + 1, state.num_steps + 1)
     )
 

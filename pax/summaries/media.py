@@ -178,7 +178,7 @@ def _png_lines(image: np.ndarray) -> bytes:
   height, width, channels = image.shape
   lines = np.zeros((height, 1 + width * channels), np.uint8)
   lines[:, 1:] = image.reshape(height, -1)
-  return zlib.compress(lines)
+  return zlib.compress(lines.data)
 
 
 def _png_file(chunks: list[tuple[bytes, bytes]]) -> bytes:

@@ -75,10 +75,10 @@ def summarize(profile: jax.profiler.ProfileData) -> ProfileSummary | None:
     elif has_accelerator and not plane.startswith(_ACCELERATOR):
       continue
     elif operation := _operation(plane, line, event):
-      device, *key = operation
+      device, instruction, module = operation
       devices[device].append(span)
-      counts[tuple(key)] += 1
-      nanoseconds[tuple(key)] += event.duration_ns
+      counts[instruction, module] += 1
+      nanoseconds[instruction, module] += event.duration_ns
   if not steps or not devices:
     return None
   start = min(steps)[0]

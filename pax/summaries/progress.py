@@ -3,21 +3,27 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import TextIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TextIO
 
 from absl import logging
 
-from pax.summaries import throughput
+from pax.summaries import live_line, throughput
 
-_ERASE_LINE = '\r\x1b[2K'
+Part = live_line.Part
+
 # Shortest time between two updates of a terminal.
 _REDRAW_SECONDS = 0.1
-_BAR_WIDTH = 30
 _STATUS_SECONDS = 60.0
+
+
+class _Line(NamedTuple):
+  """What a terminal shows: parts, and the filled share of a bar."""
+
+  parts: list[Part]
+  share: float | None
 
 
 class Progress:
@@ -39,8 +45,10 @@ class Progress:
     self._total_steps = total_steps
     self._fixed_stream = stream
     self._clock = clock
-    self._line = ''
+    self._line = _Line([], None)
     self._drawn_at = float('-inf')
+    # None before the first line, and where it cannot be redrawn.
+    self._live: live_line.LiveLine | None = None
 
   def update(
     self,
@@ -61,7 +69,7 @@ class Progress:
       input_wait: Share of the time in which steps wait for a batch; None if it
         is unknown.
     """
-    self._line = format_line(
+    parts = line_parts(
       step,
       self._total_steps,
       metrics,
@@ -69,11 +77,12 @@ class Progress:
       mfu=mfu,
       input_wait=input_wait,
     )
-    logging.info('%s', self._line)
-    if not self._is_terminal:
-      print(self._line, file=self._stream, flush=True)
+    self._line = _Line(parts, min(1.0, step / max(1, self._total_steps)))
+    logging.info('%s', line_text(parts))
+    if not live_line.can_redraw(self._stream):
+      print(line_text(parts), file=self._stream, flush=True)
     elif self._clock() - self._drawn_at >= _REDRAW_SECONDS:
-      self._draw()
+      self._draw(self._line)
 
   def batches(self, label: str, done: int, total: int | None = None) -> None:
     """Shows the progress of an evaluation; only in a terminal.
@@ -83,39 +92,39 @@ class Progress:
       done: Number of batches done.
       total: Number of batches; None if unknown.
     """
-    if self._is_terminal and self._clock() - self._drawn_at >= _REDRAW_SECONDS:
-      line, self._line = self._line, batches_line(label, done, total)
-      self._draw()
-      self._line = line
+    is_due = self._clock() - self._drawn_at >= _REDRAW_SECONDS
+    if is_due and live_line.can_redraw(self._stream):
+      count = f'{done} batches' if total is None else f'{done}/{total} batches'
+      share = None if total is None else done / total
+      self._draw(_Line([Part(label, 0, 'bold'), Part(count, 0)], share))
 
   def print(self, text: str) -> None:
     """Prints `text` above the line, and logs it."""
     logging.info('%s', text)
-    if self._is_terminal and self._line:
-      self._stream.write(_ERASE_LINE)
-    print(text, file=self._stream, flush=True)
-    if self._is_terminal and self._line:
-      self._draw()
+    if self._live is None:
+      print(text, file=self._stream, flush=True)
+      return
+    self._live.print(text)
+    if self._line.parts:
+      self._draw(self._line)
 
   def close(self) -> None:
     """Ends the last line."""
-    if self._is_terminal and self._line:
-      self._draw()
-      print(file=self._stream, flush=True)
-    self._line = ''
+    if self._live is not None:
+      if self._line.parts:
+        self._draw(self._line)
+      self._live.close()
+    self._live = None
+    self._line = _Line([], None)
 
   @property
   def _stream(self) -> TextIO:
     return self._fixed_stream or sys.stderr
 
-  @property
-  def _is_terminal(self) -> bool:
-    return self._stream.isatty()
-
-  def _draw(self) -> None:
-    width = shutil.get_terminal_size().columns - 1
-    self._stream.write(_ERASE_LINE + self._line[:width])
-    self._stream.flush()
+  def _draw(self, line: _Line) -> None:
+    if self._live is None:
+      self._live = live_line.LiveLine(self._stream)
+    self._live.draw(line.parts, line.share)
     self._drawn_at = self._clock()
 
 
@@ -143,7 +152,7 @@ class StatusLog:
     self._logged_at = now
     logging.info(
       '%s  %.1f%%  up %s',
-      format_line(step, self._total_steps, {}, rate=rate),
+      line_text(line_parts(step, self._total_steps, {}, rate=rate)),
       100 * step / self._total_steps,
       short_time(now - self._began),
     )
@@ -156,7 +165,7 @@ class NoopStatusLog:
     pass
 
 
-def format_line(
+def line_parts(
   step: int,
   total_steps: int,
   metrics: Mapping[str, float],
@@ -164,11 +173,10 @@ def format_line(
   rate: throughput.Rate | None = None,
   mfu: float | None = None,
   input_wait: float | None = None,
-) -> str:
-  """Returns `step 40/100  loss 2.3456  9.87 steps/s  81.2k tokens/s ...`.
+) -> list[Part]:
+  """Returns `step 40/100`, `loss 2.3456`, `9.87 steps/s`, `81.2k tokens/s` ...
 
-  The first metric precedes the speed; the others are at the end, where a narrow
-  terminal truncates the line.
+  The first metric precedes the speed; the others are at the end.
 
   Args:
     step: Number of steps done.
@@ -183,27 +191,24 @@ def format_line(
     f'{name} {value if isinstance(value, int) else f"{value:.4f}"}'
     for name, value in metrics.items()
   ]
-  parts = [f'step {step}/{total_steps}', *shown[:1]]
+  parts = [Part(f'step {step}/{total_steps}', 0, 'bold')]
+  parts += [Part(text, 0, 'bold cyan') for text in shown[:1]]
   if rate is not None:
-    parts.append(f'{rate.steps_per_sec:.2f} steps/s')
-    parts.append(f'{short_number(rate.tokens_per_sec)} tokens/s')
+    parts.append(Part(f'{rate.steps_per_sec:.2f} steps/s', 6))
+    parts.append(Part(f'{short_number(rate.tokens_per_sec)} tokens/s', 2))
   if mfu is not None:
-    parts.append(f'MFU {100 * mfu:.1f}%')
+    parts.append(Part(f'MFU {100 * mfu:.1f}%', 3))
   if input_wait is not None:
-    parts.append(f'input wait {100 * input_wait:.1f}%')
+    parts.append(Part(f'input wait {100 * input_wait:.1f}%', 4))
   if rate is not None:
     left = max(0, total_steps - step) / rate.steps_per_sec
-    parts.append(f'ETA {short_time(left)}')
-  return '  '.join([*parts, *shown[1:]])
+    parts.append(Part(f'ETA {short_time(left)}', 1, 'bold'))
+  return parts + [Part(text, 5, 'yellow') for text in shown[1:]]
 
 
-def batches_line(label: str, done: int, total: int | None) -> str:
-  """Returns `eval held_out  [######........]  3/7 batches`."""
-  if total is None:
-    return f'{label}  {done} batches'
-  filled = round(_BAR_WIDTH * done / total)
-  bar = '#' * filled + '.' * (_BAR_WIDTH - filled)
-  return f'{label}  [{bar}]  {done}/{total} batches'
+def line_text(parts: Sequence[Part]) -> str:
+  """Returns the line of a pipe or a log."""
+  return '  '.join(part.text for part in parts)
 
 
 def short_number(value: float) -> str:

@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from praxis import pytypes
+from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
-Nested = pytypes.Nested
 
 _BRACKETS = str.maketrans('', '', '{}(),[]')
 
@@ -95,7 +95,7 @@ def _subtrees(
     return
   is_deep = len(path) >= max_level
   if isinstance(root, dict) and not is_deep:
-    children = root.items()
+    children: Iterable[tuple[Any, Any]] = root.items()
   elif isinstance(root, list | tuple) and not is_deep:
     children = ((str(i), child) for i, child in enumerate(root))
   else:

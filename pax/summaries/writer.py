@@ -29,23 +29,11 @@ SUMMARIES_DIR = 'summaries'
 Scalars = Mapping[str, Any]
 
 
-class Writer(Protocol):
+class ScalarWriter(Protocol):
   """Writes summaries; `split` is a directory, such as `train`."""
 
-  def write(
-    self,
-    step: int,
-    scalars: Scalars | Callable[[], Scalars],
-    split: str = 'train',
-  ) -> None:
-    """Writes scalars and media.
-
-    Args:
-      step: The training step.
-      scalars: Values by tag, which devices may still be computing; or a
-        function that returns them, called when they are written.
-      split: The split.
-    """
+  def write(self, step: int, scalars: Scalars, split: str = 'train') -> None:
+    """Writes scalars and media, values by tag."""
 
   def text(self, step: int, tag: str, text: str, split: str = 'train') -> None:
     """Writes a text.
@@ -62,6 +50,25 @@ class Writer(Protocol):
 
   def close(self) -> None:
     """Flushes and closes."""
+
+
+class Writer(ScalarWriter, Protocol):
+  """Writes summaries that need not be computed yet."""
+
+  def write(
+    self,
+    step: int,
+    scalars: Scalars | Callable[[], Scalars],
+    split: str = 'train',
+  ) -> None:
+    """Writes scalars and media.
+
+    Args:
+      step: The training step.
+      scalars: Values by tag, which devices may still be computing; or a
+        function that returns them, called when they are written.
+      split: The split.
+    """
 
 
 class NoopWriter:
@@ -116,7 +123,7 @@ class TolerantWriter:
   After an OSError, which is a warning, it writes nothing until `flush`.
   """
 
-  def __init__(self, path: str, make_writer: Callable[[], Writer]):
+  def __init__(self, path: str, make_writer: Callable[[], ScalarWriter]):
     """Opens no file.
 
     Args:
@@ -125,7 +132,7 @@ class TolerantWriter:
     """
     self._path = path
     self._make_writer = make_writer
-    self._writer: Writer | None = None
+    self._writer: ScalarWriter | None = None
     self._failed = False
 
   def write(self, step: int, scalars: Scalars, split: str = 'train') -> None:
@@ -141,7 +148,7 @@ class TolerantWriter:
   def close(self) -> None:
     self._try(lambda writer: writer.close())
 
-  def _try(self, call: Callable[[Writer], None]) -> None:
+  def _try(self, call: Callable[[ScalarWriter], None]) -> None:
     if self._failed:
       return
     try:
@@ -161,7 +168,7 @@ class TolerantWriter:
 class CompositeWriter:
   """Writes to several writers."""
 
-  def __init__(self, writers: Sequence[Writer]):
+  def __init__(self, writers: Sequence[ScalarWriter]):
     self._writers = tuple(writers)
 
   def write(self, step: int, scalars: Scalars, split: str = 'train') -> None:
@@ -190,7 +197,7 @@ class AsyncWriter:
 
   def __init__(
     self,
-    make_writer: Callable[[], Writer],
+    make_writer: Callable[[], ScalarWriter],
     only_aggregates: bool = False,
     *,
     blocking: bool = False,
@@ -220,7 +227,7 @@ class AsyncWriter:
   ) -> None:
     make = scalars if callable(scalars) else dict(scalars).copy
 
-    def job(writer: Writer) -> None:
+    def job(writer: ScalarWriter) -> None:
       writer.write(step, _finished(make(), self._only_aggregates), split)
 
     self._put(job)
@@ -246,7 +253,7 @@ class AsyncWriter:
     if self._error is not None:
       raise self._error
 
-  def _put(self, job: Callable[[Writer], None]) -> None:
+  def _put(self, job: Callable[[ScalarWriter], None]) -> None:
     if self._closed:
       raise ValueError('this writer is closed; it accepts no more values')
     self._queue.put(job)
@@ -259,7 +266,7 @@ class AsyncWriter:
     self._queue.put(done)
     done.wait()
 
-  def _run(self, make_writer: Callable[[], Writer]) -> None:
+  def _run(self, make_writer: Callable[[], ScalarWriter]) -> None:
     """Processes jobs in the thread."""
     writer = None
     while (job := self._queue.get()) is not None:
@@ -321,11 +328,11 @@ def create_writer(
   )
 
 
-def _make(job_log_dir: str, options: WriterOptions) -> Writer:
+def _make(job_log_dir: str, options: WriterOptions) -> ScalarWriter:
   """Creates the writers, in the thread."""
   metrics = os.path.join(job_log_dir, metrics_file(job_log_dir, options.mode))
   events = os.path.join(job_log_dir, SUMMARIES_DIR)
-  writers: list[Writer] = [
+  writers: list[ScalarWriter] = [
     TolerantWriter(metrics, lambda: JsonlWriter(metrics)),
     TolerantWriter(
       events, lambda: tensorboard.TensorBoardWriter(job_log_dir, SUMMARIES_DIR)
@@ -362,7 +369,11 @@ def parse_record(value: Any) -> dict[str, Any]:
   Raises:
     TypeError, KeyError, ValueError: It is damaged.
   """
-  fields = {'step': int, 'split': str, 'time': side_files.NUMBER}
+  fields: dict[str, type | tuple[type, ...]] = {
+    'step': int,
+    'split': str,
+    'time': side_files.NUMBER,
+  }
   side_files.check_fields(value, fields)
   for tag, number in value.items():
     if tag not in fields:

@@ -122,6 +122,12 @@ class Train(Parameterizable):
   # Mesh axes that split optimizer states in addition to the axes that split
   # variables; ('replica',) is ZeRO-1 (arXiv:1910.02054).
   opt_states_mesh_axes: Sequence[str] = ()
+  # XLA's options for steps, by name, for each platform: 'tpu', 'gpu' or 'cpu'.
+  # They replace the defaults of `pax.partitioning.compiler_options`; options
+  # that LIBTPU_INIT_ARGS or XLA_FLAGS name are left to these.
+  compiler_options: dict[str, dict[str, bool | int | float | str]] = (
+    pax_fiddle.instance_field(dict)
+  )
   # Variable collections that a training step may update.
   apply_mutable_list: Sequence[str] = TRAIN_DEFAULT_MUTABLE_LIST
   # Accepted and ignored: each leaf holds its metadata in its own directory.

@@ -20,9 +20,9 @@ from pax import (
 from pax.checkpoints import init_from
 from pax.tasks_lib import hparams, state, variational_noise
 from praxis import base_layer, base_model, pax_fiddle, pytypes
+from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
-Nested = pytypes.Nested
 TrainState = train_states.TrainState
 Config = pax_fiddle.Config
 

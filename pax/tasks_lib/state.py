@@ -18,9 +18,9 @@ from praxis import (
   py_utils,
   pytypes,
 )
+from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
-Nested = pytypes.Nested
 TrainState = train_states.TrainState
 Learners = Sequence[learners_lib.Learner]
 
@@ -53,7 +53,7 @@ def create_state(
   """
   opt_states = []
   if not discard_opt_states:
-    opt_states = create_opt_states(mdl_vars, var_weight_hparams, learners)
+    opt_states = create_opt_states(mdl_vars, var_weight_hparams, learners or ())
   return TrainState(
     step=jnp.zeros([], jnp.uint32), mdl_vars=mdl_vars, opt_states=opt_states
   )

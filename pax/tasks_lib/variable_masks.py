@@ -10,9 +10,9 @@ import jax
 
 from pax import learners
 from praxis import base_layer, py_utils, pytypes
+from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
-Nested = pytypes.Nested
 Hparams = Nested[base_layer.WeightHParams]
 
 

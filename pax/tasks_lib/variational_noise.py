@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from praxis import pax_fiddle, pytypes
+from praxis.pytypes import Nested
 
-Nested = pytypes.Nested
 JTensor = pytypes.JTensor
 
 

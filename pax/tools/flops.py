@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from praxis import py_utils
+from praxis.py_utils import jaxprs
 
 # Primitives that move or convert data.
 _FREE = frozenset({
@@ -33,7 +34,7 @@ def count(fn: Callable[..., Any], *args: Any) -> dict[str, int]:
   multiplications, a reduction one per input element, any other primitive one
   per output element. A condition counts its most expensive branch, a loop of
   unknown trip count one iteration, a Pallas kernel every point of its grid.
-  Nothing runs.
+  Equations that no result depends on count nothing. Nothing runs.
   """
   return count_jaxpr(jax.make_jaxpr(fn)(*args).jaxpr)
 
@@ -63,7 +64,7 @@ def pallas_kernels(jaxpr: Any) -> dict[str, int]:
       flops = _trip_count(eqn) * sum(_count(j, False).total() for j in inner)
       counts = [{eqn.params['name']: flops}]
     else:
-      counts = map(pallas_kernels, inner)
+      counts = [pallas_kernels(each) for each in inner]
     for by_name in counts:
       for name, flops in by_name.items():
         kernels[name] = max(kernels.get(name, 0), flops)
@@ -72,7 +73,7 @@ def pallas_kernels(jaxpr: Any) -> dict[str, int]:
 
 def _count(jaxpr: Any, loops_once: bool) -> collections.Counter[str]:
   total: collections.Counter[str] = collections.Counter()
-  for eqn in jaxpr.eqns:
+  for eqn in jaxprs.live_equations(jaxpr.eqns, jaxpr.outvars):
     inner = list(py_utils.sub_jaxprs(eqn))
     if eqn.primitive.name == 'cond':
       total += max(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import fiddle as fdl
 
-from pax.inputs import seqio_configs
+from pax.inputs.seqio import configs as seqio_configs
 from pax.runner import command_line
 from pax.tools import abstract_experiment, tool
 from pax.tools.fiddler import config_normalization

@@ -10,12 +10,8 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from pax.inputs import (
-  data_files,
-  huggingface_tokenizers,
-  text_records,
-  tokenization,
-)
+from pax.inputs.records import data_files, text_records
+from pax.inputs.tokens import huggingface_tokenizers, tokenization
 from pax.runner import command_line
 from pax.tools import tool
 from praxis import value_domains

@@ -82,10 +82,10 @@ class _StepRules(interfaces.BaseEarlyStoppingPolicy):
   ) -> bool:
     for rule, step in enumerate(self._steps()):
       value, is_new = self._value_at(step, history)
-      if is_new:
+      if is_new and value is not None:
         values = [self._value_at(step, other)[0] for other in others]
-        values = [v for v in values if v is not None]
-        if self._is_behind(rule, value, values):
+        known = [v for v in values if v is not None]
+        if self._is_behind(rule, value, known):
           return True
     return False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pax.tuning.metrics import Metric
 from pax.tuning.space import Settings, Space
@@ -18,12 +18,15 @@ Config = pax_fiddle.Config
 # Returns the settings of the next trial from the space and all trials, running
 # ones included; None if none is left. It is stateless, so that a study that is
 # started again continues as if it had not stopped.
-Proposer = Callable[[Space, Sequence[Trial]], Settings | None]
+Trials = Sequence[Trial]
+Proposer = Callable[[Space, Trials], Settings | None]
 # (step, metrics by name), in order.
 History = Sequence[tuple[int, dict[str, float]]]
 # Returns whether to stop a trial, from its history, whose last entry is new,
 # and the histories of the other trials.
 Stopper = Callable[[History, Sequence[History]], bool]
+# As a Stopper, from the id of the trial and the histories of all trials by id.
+TrialStopper = Callable[[int, Mapping[int, History]], bool]
 ErrorToSkip = type[Exception] | tuple[type[Exception], str]
 
 
@@ -34,6 +37,14 @@ class BaseAlgorithm(Parameterizable, metaclass=abc.ABCMeta):
   def __call__(self) -> Proposer:
     """Returns the function that proposes settings."""
 
+  def open(self, directory: str) -> Proposer:
+    """Returns the function for the study in a directory, which may keep state.
+
+    The function of `__call__`, unless the algorithm overrides this.
+    """
+    del directory
+    return self()
+
 
 class BaseEarlyStoppingPolicy(Parameterizable, metaclass=abc.ABCMeta):
   """Decides which trials end early."""
@@ -41,6 +52,20 @@ class BaseEarlyStoppingPolicy(Parameterizable, metaclass=abc.ABCMeta):
   @abc.abstractmethod
   def __call__(self) -> Stopper:
     """Returns the function that decides about a running trial."""
+
+  def open(self, directory: str) -> TrialStopper:
+    """Returns the function for the study in a directory, which may keep state.
+
+    The function of `__call__`, unless the policy overrides this.
+    """
+    del directory
+    should_stop = self()
+
+    def should_stop_trial(id: int, histories: Mapping[int, History]) -> bool:
+      others = [h for other, h in histories.items() if other != id]
+      return should_stop(histories[id], others)
+
+    return should_stop_trial
 
 
 class BaseReward(Parameterizable, metaclass=abc.ABCMeta):

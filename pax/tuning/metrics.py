@@ -208,7 +208,10 @@ class Metric:
         f' {", ".join(name for name, _ in items)}; name the dataset or set'
         ' aggregator'
       )
-    return _AGGREGATIONS.get(self.aggregator, self.aggregator)(values)
+    aggregate = self.aggregator
+    if isinstance(aggregate, MetricAggregator):
+      aggregate = _AGGREGATIONS[aggregate]
+    return aggregate(values)
 
   train_steps_per_second = _custom_metric(
     'train_steps_per_sec', 'Returns the training steps per second.'

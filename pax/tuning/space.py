@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import random
 from collections.abc import Iterable
 from typing import Any
@@ -57,10 +56,12 @@ class Space:
   @property
   def size(self) -> int | None:
     """Number of different settings; None with an interval of floats."""
-    counts = [decision.point.values for decision in self.decisions]
-    if any(values is None for values in counts):
-      return None
-    return math.prod(len(values) for values in counts)
+    size = 1
+    for decision in self.decisions:
+      if decision.point.values is None:
+        return None
+      size *= len(decision.point.values)
+    return size
 
   def nth(self, index: int) -> Settings:
     """Returns settings by index; the last decision varies fastest.

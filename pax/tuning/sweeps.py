@@ -98,6 +98,7 @@ def neural_architecture_search(
   metrics = [metrics] if isinstance(metrics, Metric) else list(metrics)
   if len(metrics) not in (1, 2):
     raise ValueError(f'metrics must be 1 or 2, got {len(metrics)}')
+  reward: Config[interfaces.BaseReward]
   if len(metrics) == 1:
     reward = Config(
       rewards.SingleObjective, metric=metrics[0], reward_for_nan=reward_for_nan
@@ -161,7 +162,9 @@ def parameter_sweep(
   """
   if combinations is not None and not isinstance(combinations, Mapping):
     _check_rows(combinations)
-  reward = metric and Config(rewards.SingleObjective, metric=metric, goal=goal)
+  reward = None
+  if metric is not None:
+    reward = Config(rewards.SingleObjective, metric=metric, goal=goal)
 
   def search(self: Any) -> SearchHParams:
     return SearchHParams(

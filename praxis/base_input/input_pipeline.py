@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -27,11 +27,11 @@ from praxis import (
   value_domains,
 )
 from praxis.base_input import data_fingerprints, input_files
+from praxis.pytypes import Nested
 
 NestedMap = py_utils.NestedMap
-Nested = pytypes.Nested
-# Values of JSON and bytes.
-State = dict[str, Any] | bytes
+# A dict of values of JSON and bytes, or bytes.
+State: TypeAlias = Any
 
 # Key of bytes in the JSON text of a state.
 _BYTES_KEY = '__bytes__'

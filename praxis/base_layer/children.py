@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -146,7 +146,8 @@ class ParentModule(auxiliary_outputs.AuxiliaryOutputs):
 def _locate(error: Exception, layer: ParentModule) -> None:
   """Attaches the path of the Config of `layer`, or of a child in it."""
   location = build_errors.location_of(error)
-  path, cls = '', type(layer)
+  path = ''
+  cls: Callable[..., Any] = type(layer)
   if location is not None:
     inner_path = _template_path(layer, location.root)
     path, cls = f'{inner_path or ""}{location.path}', location.cls
@@ -158,7 +159,7 @@ def _locate(error: Exception, layer: ParentModule) -> None:
     build_errors.attach(error, build_errors.Location(type(layer), path, cls))
 
 
-def _template_path(layer: ParentModule, cls: type) -> str | None:
+def _template_path(layer: ParentModule, cls: Callable[..., Any]) -> str | None:
   """The path to the template of a child of class `cls`."""
   names = (f.name for f in pax_fiddle.fields_of(type(layer)))
   return build_errors.path_of_class(

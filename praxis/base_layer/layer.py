@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import inspect
 import math
@@ -41,6 +42,8 @@ from praxis.base_layer.weight_params import (
 )
 from praxis.pytypes import JTensor, Nested, SplitDimsMapping
 
+_TreeT = TypeVar('_TreeT')
+
 
 class Theta:
   """The trainable weights of a layer by name, cast to its fprop_dtype."""
@@ -58,9 +61,7 @@ class Theta:
 class ThetaDescriptor:
   """Makes the attribute `theta` of a layer its Theta."""
 
-  def __get__(
-    self, layer: BaseLayer | None, owner: type | None = None
-  ) -> Theta | ThetaDescriptor:
+  def __get__(self, layer: BaseLayer | None, owner: type | None = None) -> Any:
     return self if layer is None else Theta(layer)
 
 
@@ -95,6 +96,7 @@ class BaseLayer(children.ParentModule):
   is_shared_weight_root: ClassVar[bool] = False
   WeightSharding = sharding_annotations.WeightSharding
   ActivationSharding = sharding_annotations.ActivationSharding
+  INHERITED: ClassVar[Mapping[str, dataclasses.Field]]
 
   # Storage dtype of the weights.
   dtype: Any = pax_fiddle.field(
@@ -370,7 +372,7 @@ class BaseLayer(children.ParentModule):
     mask = self.get_var(name + quantized_variables.SPARSITY_NAME_POSTFIX)
     return self._theta_value(name), mask
 
-  def quantize_weight(self) -> dict[str, Nested[JTensor]]:
+  def quantize_weight(self) -> quantized_variables.Collections:
     """Returns the variables by collection, with quantized weights.
 
     This base class leaves the layer's own weights unquantized and collects the
@@ -386,9 +388,7 @@ class BaseLayer(children.ParentModule):
       collections.setdefault(collection, {})[name] = value
     return collections
 
-  def quantized_partition_specs(
-    self,
-  ) -> dict[str, Nested[quantized_variables.BoxedPartitionSpec]]:
+  def quantized_partition_specs(self) -> quantized_variables.Collections:
     """Returns the partition specs of the variables of `quantize_weight`."""
     collections = quantized_variables.collect(
       self._child_modules(), _quantized_partition_specs
@@ -469,7 +469,7 @@ class BaseLayer(children.ParentModule):
     return jax.tree.map(_float32_to_bfloat16, inputs)
 
   @nn.nowrap
-  def _cast_to_fprop_dtype(self, value: Nested[JTensor]) -> Nested[JTensor]:
+  def _cast_to_fprop_dtype(self, value: _TreeT) -> _TreeT:
     return py_utils.maybe_cast_float(value, self.fprop_dtype)
 
   @nn.nowrap
@@ -486,7 +486,7 @@ class BaseLayer(children.ParentModule):
     self, declared: WeightHParams, trainable: bool
   ) -> WeightHParams:
     """Fills the init, dtype and flags of the layer into a declaration."""
-    collections = set(declared.collections)
+    collections = set(declared.collections or ())
     if not trainable:
       collections.add(WeightHParamsCollection.NON_TRAINABLE)
     if self.skip_lp_regularization:
@@ -574,7 +574,7 @@ def _recording_config(setup: Callable[[BaseLayer], None]):
       config = self.hparams
       for name, value in list(config.__arguments__.items()):
         if is_sublayer_template_or_instance(value):
-          setattr(config, name, None)
+          setattr(config, str(name), None)
       self.put_variable(HYPER_PARAMS, '_hparams', WrappedHParams(config))
 
   return wrapped

@@ -114,7 +114,7 @@ def collect(
     if not module.variables:
       continue
     for collection, values in collections_of(module).items():
-      result.setdefault(collection, {})[module.name] = values
+      result.setdefault(collection, {})[str(module.name)] = values
   return result
 
 

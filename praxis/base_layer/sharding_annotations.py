@@ -44,18 +44,20 @@ class ActivationSharding(_Sharding):
 
 
 def to_partition_spec(
-  split_dims_mapping: SplitDimsMapping, mesh_axis_names: Sequence[str]
+  split_dims_mapping: SplitDimsMapping,
+  mesh_axis_names: Sequence[str] | None,
 ) -> PartitionSpec:
   """Returns the PartitionSpec of a mapping (pytypes.SplitDimsMapping).
 
   Raises:
     ValueError: an axis is not in the mesh, or shards two dimensions.
   """
-  entries = [_axes(e, mesh_axis_names) for e in split_dims_mapping or ()]
+  mapping, names = split_dims_mapping or (), mesh_axis_names or ()
+  entries = [_axes(entry, names) for entry in mapping]
   axes = [axis for entry in entries for axis in py_utils.mesh_axes(entry)]
   if repeated := {axis for axis in axes if axes.count(axis) > 1}:
     raise ValueError(
-      f'split_dims_mapping {list(split_dims_mapping)} uses mesh axis '
+      f'split_dims_mapping {list(mapping)} uses mesh axis '
       f'{sorted(repeated)} for two dimensions; an axis can split only one'
     )
   return PartitionSpec(*entries)
@@ -85,7 +87,9 @@ def transpose_one_axis(
 
   None means that the dimension is replicated.
   """
-  return (mesh_axes_transpose or {}).get(axis, axis)
+  if axis is None or mesh_axes_transpose is None:
+    return axis
+  return mesh_axes_transpose.get(axis, axis)
 
 
 def maybe_transpose_mesh_axes(partition_spec: PartitionSpec) -> PartitionSpec:
@@ -131,10 +135,10 @@ def maybe_shard(
   if jax.sharding.get_abstract_mesh().empty:
     return x
   spec = to_partition_spec(split_dims_mapping, mesh_axis_names)
-  spec = list(maybe_transpose_mesh_axes(spec))
+  entries = list(maybe_transpose_mesh_axes(spec))
   for dim in unconstrained_dims or ():
-    spec[dim] = PartitionSpec.UNCONSTRAINED
-  return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
+    entries[dim] = PartitionSpec.UNCONSTRAINED
+  return jax.lax.with_sharding_constraint(x, PartitionSpec(*entries))
 
 
 def _axes(
@@ -150,7 +154,8 @@ def _axes(
         f'mesh axis {entry!r} is not in mesh_axis_names {list(names)}'
       )
     return entry
-  return tuple(_axes(e, names) for e in entry)
+  axes = (_axes(e, names) for e in entry)
+  return tuple(axis for axis in axes if isinstance(axis, str))
 
 
 def lift_shardings(cls: type) -> None:

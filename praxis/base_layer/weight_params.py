@@ -41,7 +41,7 @@ class WeightHParams:
   init: WeightInit | None = None
   # None: the layer's dtype.
   dtype: Any = None
-  # Flags of WeightHParamsCollection.
+  # Flags of WeightHParamsCollection; None: none.
   collections: Sequence[str] | None = None
   mesh_shape: Sequence[int] | None = None
   # The sharding of `shape`; None means replicated if there is a mesh.
@@ -56,10 +56,12 @@ class WeightHParams:
 
   def __post_init__(self) -> None:
     self.collections = list(self.collections or [])
+    if self.mesh_shape is None:
+      return
     mapping = self.tensor_split_dims_mapping
-    if mapping is None and self.mesh_shape is not None:
+    if mapping is None:
       self.tensor_split_dims_mapping = (-1,) * len(self.shape)
-    elif self.mesh_shape is not None and len(mapping) != len(self.shape):
+    elif len(mapping) != len(self.shape):
       raise ValueError(
         f'tensor_split_dims_mapping must have {len(self.shape)} entries for '
         f'a weight of shape {tuple(self.shape)}, got {list(mapping)}'
@@ -167,15 +169,18 @@ def var_init_scale(var_p: WeightHParams, var_key: str | None = None) -> float:
   """Returns the standard deviation (Gaussian) or bound (uniform) of the init.
 
   Raises:
-    ValueError: the initializer is constant or orthogonal.
+    ValueError: there is no initializer, or it is constant or orthogonal.
   """
+  wanted = (
+    f'var_init_scale of {var_key or "a weight"} needs a Gaussian or uniform '
+    f'init, got {var_p.init}'
+  )
+  if var_p.init is None:
+    raise ValueError(wanted)
   try:
     return initializers.scale_of(var_p.init, var_p.shape, _fans(var_p))
   except ValueError as error:
-    raise ValueError(
-      f'var_init_scale of {var_key or "a weight"} needs a Gaussian or uniform '
-      f'init, got {var_p.init}'
-    ) from error
+    raise ValueError(wanted) from error
 
 
 def maybe_unbox_value(tree: Any) -> Any:
@@ -202,7 +207,7 @@ def unbox_meta(tree: Any) -> Any:
 
 def var_not_trainable(var_hparams: WeightHParams) -> bool:
   """Whether the optimizer does not update the variable."""
-  return WeightHParamsCollection.NON_TRAINABLE in var_hparams.collections
+  return _has(var_hparams, WeightHParamsCollection.NON_TRAINABLE)
 
 
 def var_is_trainable(var_hparams: WeightHParams) -> bool:
@@ -212,36 +217,36 @@ def var_is_trainable(var_hparams: WeightHParams) -> bool:
 
 def var_requires_mean_sync(var_hparams: WeightHParams) -> bool:
   """Whether replicas average their values of the variable."""
-  return WeightHParamsCollection.REQUIRES_MEAN_SYNC in var_hparams.collections
+  return _has(var_hparams, WeightHParamsCollection.REQUIRES_MEAN_SYNC)
 
 
 def var_requires_sum_sync(var_hparams: WeightHParams) -> bool:
   """Whether replicas sum their changes of the variable."""
-  return WeightHParamsCollection.REQUIRES_SUM_SYNC in var_hparams.collections
+  return _has(var_hparams, WeightHParamsCollection.REQUIRES_SUM_SYNC)
 
 
 def var_disallow_bfloat16_conversion(var_hparams: WeightHParams) -> bool:
   """Whether the variable keeps its dtype when weights are cast to bfloat16."""
-  flag = WeightHParamsCollection.DISALLOW_BFLOAT16_CONVERSION
-  return flag in var_hparams.collections
+  return _has(var_hparams, WeightHParamsCollection.DISALLOW_BFLOAT16_CONVERSION)
 
 
 def var_skip_lp_regularization(var_params: WeightHParams) -> bool:
   """Whether the variable is left out of Lp regularization."""
-  flag = WeightHParamsCollection.SKIP_LP_REGULARIZATION
-  return flag in var_params.collections
+  return _has(var_params, WeightHParamsCollection.SKIP_LP_REGULARIZATION)
 
 
 def var_overwrite_with_gradient(var_hparams: WeightHParams) -> bool:
   """Whether the variable's gradient is its new value."""
-  flag = WeightHParamsCollection.OVERWRITE_WITH_GRADIENT
-  return flag in var_hparams.collections
+  return _has(var_hparams, WeightHParamsCollection.OVERWRITE_WITH_GRADIENT)
 
 
 def var_take_largest_gradient(var_hparams: WeightHParams) -> bool:
   """Whether gradients of several uses combine by their maximum."""
-  flag = WeightHParamsCollection.TAKE_LARGEST_GRADIENT
-  return flag in var_hparams.collections
+  return _has(var_hparams, WeightHParamsCollection.TAKE_LARGEST_GRADIENT)
+
+
+def _has(hparams: WeightHParams, flag: str) -> bool:
+  return flag in (hparams.collections or ())
 
 
 def _fans(hparams: WeightHParams) -> tuple[int | None, int | None]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from typing import Any
 
 import flax.linen as nn
 from flax.core import Scope
@@ -58,17 +59,21 @@ def shared_layer(config: pax_fiddle.Config, root: Scope) -> nn.Module:
 
 def root_scope(layer: nn.Module) -> Scope:
   """Returns the scope of the shared weights of the children of a layer."""
-  root = layer.scope.root
-  while isinstance(layer, nn.Module):
-    if getattr(layer, 'is_shared_weight_root', False):
-      return layer.scope
-    layer = layer.parent
-  return root
+  scope = layer.scope
+  if scope is None:
+    raise ValueError(f'{type(layer).__name__} has no scope; bind it first')
+  owner: Any = layer
+  while isinstance(owner, nn.Module):
+    if getattr(owner, 'is_shared_weight_root', False) and owner.scope:
+      return owner.scope
+    owner = owner.parent
+  return scope.root
 
 
 def lookup(root: Scope, name: str) -> SharedLayer | None:
   """Returns the layer registered at `root` under an id, or None."""
-  layer = _layers.get(root, {}).get(name)
+  layers = _layers.get(root)
+  layer = None if layers is None else layers.get(name)
   return None if layer is None else SharedLayer(layer, layer._shared_hparams)
 
 

@@ -64,10 +64,21 @@ def default_compute_logprobs_fn(
 class SearchAlgorithm(Protocol):
   """A beam search: what `run_search` needs of it."""
 
-  fns: model_fns.ModelFns
-  hparams: BeamSearchHParams
-  prefix_ids: Int[Array, 'B P']
-  prefix_lengths: Int[Array, ' B']
+  @property
+  def fns(self) -> model_fns.ModelFns:
+    """The functions of the model."""
+
+  @property
+  def hparams(self) -> BeamSearchHParams:
+    """The settings."""
+
+  @property
+  def prefix_ids(self) -> Int[Array, 'B P']:
+    """The right-aligned prompts."""
+
+  @property
+  def prefix_lengths(self) -> Int[Array, ' B']:
+    """The numbers of tokens of the prompts."""
 
   def prepare_states(self, model: Any) -> None:
     """Expands the model's decode states from prompts to hypotheses."""

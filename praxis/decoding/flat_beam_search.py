@@ -350,8 +350,8 @@ class FlatBeamSearchFromLastToken(FlatBeamSearch):
 
   def result(self, state: NestedMap) -> NestedMap:
     """Returns the finished hypotheses; see `flat_beam_search`."""
-    names = ('step', 'done', 'output_ids', 'beam_mask', 'hyp_scores')
-    names += ('end_mask', 'end_scores', 'end_scores_norm')
+    names = ['step', 'done', 'output_ids', 'beam_mask', 'hyp_scores']
+    names += ['end_mask', 'end_scores', 'end_scores_norm']
     return post_process(
       NestedMap({name: state[name] for name in names}),
       state.end_eos_ids[..., jnp.newaxis],

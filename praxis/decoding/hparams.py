@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from praxis import pax_fiddle
 from praxis.decoding import (
@@ -71,7 +71,7 @@ class DecoderHParams:
   # cache. The field exists for servers built on upstream.
   precompute_kv_cache_prefix_ids: tuple[NpTensor, NpTensor] | None = None
 
-  def clone(self) -> DecoderHParams:
+  def clone(self) -> Self:
     """Returns a deep copy."""
     return copy.deepcopy(self)
 

@@ -7,6 +7,7 @@ decode steps of one token may want another layout than the prefill.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -31,7 +32,7 @@ def maybe_decode_mesh_transpose(
     else jax_context.HParams()
   )
   if not (mesh_transpose is None or model.is_initializing()):
-    settings.mesh_axes_transpose = mesh_transpose
+    settings.mesh_axes_transpose = {**mesh_transpose}
   return jax_context.new_context(hparams=settings)
 
 
@@ -77,7 +78,7 @@ def maybe_reshard_mdl_for_decode(
 
 
 def _constrain_weights(
-  model: Any, variables: dict[str, Any], pspecs: Nested[PartitionSpec]
+  model: Any, variables: dict[str, Any], pspecs: Mapping[str, Any]
 ) -> dict[str, Any]:
   """Returns `variables` with sharding constraints on weights."""
 

@@ -47,9 +47,10 @@ def start(
       'every step'
     )
   num_calls = jnp.zeros((), jnp.int32)
-  if callback.init_fn is not None:
+  init_fn = callback.init_fn
+  if init_fn is not None:
     shape = state.done.shape[0] // num_samples, num_samples
-    num_calls = _call_host(lambda: callback.init_fn(shape), num_calls)
+    num_calls = _call_host(lambda: init_fn(shape), num_calls)
   return NestedMap(**state, num_calls=num_calls)
 
 

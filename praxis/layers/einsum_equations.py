@@ -34,7 +34,8 @@ class Equation:
       explicit = letters.replace('.', '')
       if len(explicit) != len(set(explicit)):
         raise ValueError(f'Repeated letter in {letters!r} of equation {eqn!r}')
-    return cls(*operands, out)
+    lhs, rhs = operands
+    return cls(lhs, rhs, out)
 
   def expand(self, lhs_ndim: int, rhs_ndim: int) -> Equation:
     """Replaces `...` by letters for operands of these ranks."""
@@ -73,7 +74,7 @@ class Equation:
     so does the dimension of the left operand with that letter.
     """
     old = self.rhs[dim]
-    (block,) = unused_letters(str(self), 1)
+    block = unused_letters(str(self), 1)
     lhs = self.lhs.replace(old, block + old)
     rhs = self.rhs.replace(old, block + old)
     uncontracted = block + self.uncontracted

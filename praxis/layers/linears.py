@@ -32,7 +32,7 @@ class Linear(base_layer.BaseLayer):
   # Computes the einsum; quantized variants replace it.
   einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
 
-  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+  class ActivationSharding(base_layer.ActivationSharding):
     # The output of a decode step, which has no time dimension.
     extend_step_out: pytypes.SplitDimsMapping = None
 
@@ -85,7 +85,7 @@ class FeedForward(base_layer.BaseLayer):
   # The name of the value before the activation, for remat policies.
   checkpoint_str: str | None = None
 
-  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+  class ActivationSharding(base_layer.ActivationSharding):
     # The output of a decode step, which has no time dimension.
     extend_step_out: pytypes.SplitDimsMapping = None
 

@@ -70,7 +70,7 @@ class BiTemperedLoss(base_layer.BaseLayer):
     self, logits: Float[Array, '*B C'], labels: Float[Array, '*B C']
   ) -> Float[Array, '*B']:
     """Returns the loss of each example; labels are probabilities."""
-    initial_weight = 0.0
+    initial_weight: Array | float = 0.0
     if not self.do_eval:
       count = self.get_var('count')
       self.update_var('count', count + 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -94,7 +95,10 @@ class GlobalPooling(base_layer.BaseLayer):
       epsilon: added to the number of elements, with paddings.
       compatible_paddings: 1 at excluded inputs; broadcast to their shape.
     """
-    dims = {'axis': tuple(self.pooling_dims), 'keepdims': self.keepdims}
+    dims: dict[str, Any] = {
+      'axis': tuple(self.pooling_dims or ()),
+      'keepdims': self.keepdims,
+    }
     if compatible_paddings is None:
       reduce = jnp.max if self.pooling_type == 'MAX' else jnp.mean
       return reduce(inputs, **dims).astype(inputs.dtype)

@@ -138,11 +138,11 @@ class RandomVectorQuantizer(_Quantizer):
   # Whether to write the codebook as an image summary.
   plot_codebook: bool = False
 
-  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+  class WeightSharding(base_layer.WeightSharding):
     # The codebook: classes, groups, size of a group.
     vgh: pytypes.SplitDimsMapping = None
 
-  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+  class ActivationSharding(base_layer.ActivationSharding):
     # The groups of the projection.
     blgh: pytypes.SplitDimsMapping = None
 

@@ -86,7 +86,7 @@ class Repeat(decode_states.DecodeStateContainer):
   # to compile.
   scan_unroll: int = 1
 
-  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+  class WeightSharding(base_layer.WeightSharding):
     # The leading axes of all weights.
     sub: pytypes.SplitDimsMapping = None
 

@@ -46,13 +46,11 @@ class AutoMLSelect(base_layer.BaseLayer):
     """Returns the output of the selected layer."""
     return self._call_selected(lambda layer: layer(x, *args, **kwargs))
 
-  def _call_selected(
-    self, call: Callable[[base_layer.BaseLayer], Any]
-  ) -> NestedJTensor:
+  def _call_selected(self, call: Callable[[base_layer.BaseLayer], Any]) -> Any:
     """Returns `call` of the selected layer; initializes all options."""
     branches = [
       lambda module, i=i: call(module.search_options[i])
-      for i in range(len(self.search_options_tpl))
+      for i in range(len(self.search_options_tpl or ()))
     ]
     if self.is_initializing():
       # A switch would create only the weights of the selected option.

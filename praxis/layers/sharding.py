@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from jax.sharding import PartitionSpec
@@ -46,7 +47,7 @@ def shard(
   """
   if s is None or jax.sharding.get_abstract_mesh().empty:
     return x
-  spec = list(s)
+  spec: list[Any] = list(s)
   if eqn is not None:
     original, derived = _sides(s, eqn)
     letters = _expand_optional(derived, x.ndim, eqn)
@@ -60,9 +61,9 @@ def shard(
     raise ValueError(
       f'a sharding of shape {x.shape} must have {x.ndim} entries, got {spec}'
     )
-  spec = PartitionSpec(*(tuple(e) if isinstance(e, list) else e for e in spec))
+  axes = PartitionSpec(*(tuple(e) if isinstance(e, list) else e for e in spec))
   return jax.lax.with_sharding_constraint(
-    x, base_layer.maybe_transpose_mesh_axes(spec)
+    x, base_layer.maybe_transpose_mesh_axes(axes)
   )
 
 

@@ -31,12 +31,12 @@ def sharded_static_accumulation(
     accumulation_use_cond_op: whether to use `jax.lax.cond`. It may need less
       memory, but under vmap (stacked layers) computes both branches.
   """
-  base_tx = sharded_transforms.as_sharded(base_tx)
+  base = sharded_transforms.as_sharded(base_tx)
   select = _cond if accumulation_use_cond_op else conditional_step.run_if
 
   def init(params: Nested[JTensor]) -> sharded_transforms.State:
     zeros = _zeros(params, jnp.float32)
-    return _state(base_tx.init(params), zeros, jnp.zeros([], jnp.int32))
+    return _state(base.init(params), zeros, jnp.zeros([], jnp.int32))
 
   def update(
     updates: Nested[JTensor],
@@ -53,7 +53,7 @@ def sharded_static_accumulation(
       mean = jax.tree.map(
         lambda x, u: (x / num_sub_batches).astype(u.dtype), total, updates
       )
-      new, base_state = base_tx.update(mean, state.base_state, params)
+      new, base_state = base.update(mean, state.base_state, params)
       new = jax.tree.map(lambda x, u: x.astype(u.dtype), new, updates)
       return new, base_state, _zeros(total)
 
@@ -68,7 +68,7 @@ def sharded_static_accumulation(
       lambda hp: sharded_transforms.like(hp, dtype=jnp.float32), hparams
     )
     count = sharded_transforms.replicated([], jnp.int32)
-    return _state(base_tx.init_partition_spec(hparams), sums, count)
+    return _state(base.init_partition_spec(hparams), sums, count)
 
   return sharded_transforms.ShardedGradientTransformation(
     init=init, update=update, init_partition_spec=init_partition_spec

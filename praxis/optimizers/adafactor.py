@@ -132,6 +132,7 @@ class ShardedAdafactor(base_optimizer.BaseOptimizer):
         raise ValueError(
           'ShardedAdafactor needs the variables; pass params to update'
         )
+      tree: Any
       leaves, tree = jax.tree.flatten(grads)
       lr = learning_rate_fn(state.count)
       decay = self._second_moment_decay(state.count)

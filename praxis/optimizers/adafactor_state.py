@@ -52,13 +52,13 @@ def pack(
     leaf_summaries: the summaries of each variable.
   """
   columns = zip(*slots, strict=True) if slots else [()] * 5
-  moments = [tree.unflatten(column) for column in columns]
+  m, m_scale, vr, vc, v = (tree.unflatten(column) for column in columns)
   names = leaf_summaries[0] if leaf_summaries else ()
   summaries = {
     name: tree.unflatten([values[name] for values in leaf_summaries])
     for name in names
   }
-  return ShardedAdafactorState(count, *moments, summaries)
+  return ShardedAdafactorState(count, m, m_scale, vr, vc, v, summaries)
 
 
 def unpack(tree: Any, state: ShardedAdafactorState) -> list[Slot]:

@@ -82,9 +82,11 @@ class BaseOptimizer(base_hyperparams.FiddleBaseParameterizable):
     super().__post_init__()
     self._check()
     schedule = self.lr_schedule
-    if isinstance(schedule, pax_fiddle.Config):
-      schedule = schedule.Instantiate()
-    self._lr_schedule = schedule
+    self._lr_schedule: schedules.BaseSchedule | None = (
+      schedule.Instantiate()
+      if isinstance(schedule, pax_fiddle.Config)
+      else schedule
+    )
     self._var_weight_hparams: Nested[base_layer.WeightHParams] | None = None
 
   def get_learning_rate(self, step_count: ArrayLike) -> Float[Array, '']:
@@ -114,7 +116,9 @@ class BaseOptimizer(base_hyperparams.FiddleBaseParameterizable):
       include_ema: whether the chain ends with the moving average.
     """
     lr = self.get_learning_rate
-    mask = var_weight_hparams and regularization.lp_mask(var_weight_hparams)
+    mask = None
+    if var_weight_hparams:
+      mask = regularization.lp_mask(var_weight_hparams)
     skip = self.skip_lp_1d_vectors
     l1, l2 = self.l1_regularizer_weight, self.l2_regularizer_weight
     chain = [

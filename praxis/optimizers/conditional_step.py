@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from praxis.pytypes import JTensor, Nested
+# A pytree of arrays.
+_TreeT = TypeVar('_TreeT')
 
 
 def run_if(
   is_due: Bool[Array, ''],
-  compute: Callable[[], Nested[JTensor]],
-  otherwise: Nested[JTensor],
-) -> Nested[JTensor]:
+  compute: Callable[[], _TreeT],
+  otherwise: _TreeT,
+) -> _TreeT:
   """Returns compute() if `is_due`, else `otherwise` without computing.
 
   Optimizers are vmapped over stacked layers, where `jax.lax.cond` becomes a

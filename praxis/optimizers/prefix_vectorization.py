@@ -257,7 +257,7 @@ def _group_specs(group: _Group, hparams: _Hparams) -> sharded_transforms.State:
 def _prefix_mapping(hparams: base_layer.WeightHParams) -> tuple[Any, ...]:
   mapping = hparams.repeat_prefix_split_dims_mapping
   if mapping is None:
-    return (-1,) * len(hparams.repeat_prefix)
+    return (-1,) * len(hparams.repeat_prefix or ())
   return _as_tuple(mapping)
 
 

@@ -47,7 +47,11 @@ def apply_lp_regularizer(
   Raises:
     ValueError: p is neither 1 nor 2.
   """
-  gradient = {1.0: jnp.sign, 2.0: lambda w: w}.get(p)
+  gradients: dict[float | None, Callable[[JTensor], JTensor]] = {
+    1.0: jnp.sign,
+    2.0: lambda w: w,
+  }
+  gradient = gradients.get(p)
   if gradient is None:
     raise ValueError(f'p must be 1 or 2, got {p}')
 
@@ -91,7 +95,7 @@ def apply_decoupled_weight_decay(
   def update(
     updates: Nested[JTensor], count: JTensor, params: Nested[JTensor] | None
   ) -> Nested[JTensor]:
-    scale = -learning_rate_fn(count) * regularizer_weight
+    scale = -learning_rate_fn(count) * (regularizer_weight or 0.0)
     params = _required(params, 'decoupled_weight_decay')
     return _add_where(var_wd_mask, updates, params, lambda w: scale * w)
 

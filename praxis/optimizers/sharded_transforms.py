@@ -35,8 +35,13 @@ LearningRateFn = Callable[[Int[Array, '']], Float[Array, '']]
 class GradientTransformation(Protocol):
   """The interface of Optax's transformations."""
 
-  init: Callable[[Nested[JTensor]], State]
-  update: Callable[..., tuple[Nested[JTensor], State]]
+  @property
+  def init(self) -> Callable[[Nested[JTensor]], State]:
+    """Returns the state before the first step."""
+
+  @property
+  def update(self) -> Callable[..., tuple[Nested[JTensor], State]]:
+    """Maps (updates, state, params) to (updates, state)."""
 
 
 # Maps a tree of the variables' WeightHParams to that of the state.

@@ -76,7 +76,8 @@ def path_of_class(fields: Mapping[str, Any], cls: Any) -> str | None:
   if len(nearest) != 1:
     return None
   field, *rest = nearest[0]
-  return f'.{field.key}{daglish.path_str(tuple(rest))}'
+  name = field.key if isinstance(field, daglish.Key) else field
+  return f'.{name}{daglish.path_str(tuple(rest))}'
 
 
 def name_of(cls: Callable[..., Any]) -> str:

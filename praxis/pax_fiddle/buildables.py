@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import difflib
 from collections.abc import Callable, Container, Sequence
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 import fiddle as fdl
 from fiddle import daglish, history
@@ -17,7 +17,7 @@ from fiddle._src import signatures
 from praxis import struct_text
 from praxis.pax_fiddle import instantiation, metadata
 
-T = TypeVar('T')
+T = TypeVar('T', covariant=True)
 TypeOrCallableProducingT = Callable[..., T] | type[T]
 
 # The history of a field names the caller of these modules.
@@ -26,7 +26,7 @@ for _module in ('autoconfig', 'buildables', 'instantiation'):
 # Fiddle 0.3.1 caches type hints in a WeakKeyDictionary, which cannot hold its
 # keys, tuples: annotations were resolved again for every Config. This halves
 # the time to make one.
-signatures._type_hints_cache = {}
+signatures._type_hints_cache = cast(Any, {})
 
 
 class CloneAndSetMixin:
@@ -45,10 +45,10 @@ class CloneAndSetMixin:
   Set = set
 
 
-class _PaxBuildable(CloneAndSetMixin, fdl.Buildable[T], Generic[T]):
+class _PaxBuildable(CloneAndSetMixin, fdl.Buildable, Generic[T]):
   """The extensions of all buildables: checked fields, `cls`, fast copies."""
 
-  def __init__(self, cls: Callable[..., Any], /, *args: Any, **kwargs: Any):
+  def __init__(self, cls: Callable[..., T], /, *args: Any, **kwargs: Any):
     _check_names(owner_of(cls), kwargs)
     super().__init__(owner_of(cls), *args, **kwargs)
     _add_tags_and_defaults(self)
@@ -72,7 +72,7 @@ class _PaxBuildable(CloneAndSetMixin, fdl.Buildable[T], Generic[T]):
     return copied
 
   @property
-  def cls(self) -> Callable[..., Any]:
+  def cls(self) -> Any:
     """The configured class or function; assign to replace it."""
     return fdl.get_callable(self)
 
@@ -86,13 +86,13 @@ class _PaxBuildable(CloneAndSetMixin, fdl.Buildable[T], Generic[T]):
 
   def __setattr__(self, name: str, value: Any) -> None:
     if name == 'cls':
-      type(self).cls.fset(self, value)
+      object.__setattr__(self, name, value)
       return
     _check_names(self.cls, (name,))
     super().__setattr__(name, value)
 
 
-class Config(_PaxBuildable[T], fdl.Config[T], Generic[T]):
+class Config(_PaxBuildable[T], fdl.Config, Generic[T]):
   """Values for the fields of a class; builds an object of it."""
 
   def Instantiate(self, **kwargs: Any) -> T:
@@ -115,8 +115,13 @@ class Config(_PaxBuildable[T], fdl.Config[T], Generic[T]):
       )
     return shape
 
-  def to_text(self, include_types: bool = False, separator: str = ':') -> str:
-    """Returns one sorted line `path : value` per leaf of the tree."""
+  def to_text(self, include_types: bool = False, separator: str = ':') -> Any:
+    """Returns one sorted line `path : value` per leaf of the tree.
+
+    Args:
+      include_types: whether to return (text, {path: name of the type}).
+      separator: between path and value.
+    """
     return struct_text.nested_struct_to_text(self, include_types, separator)
 
   def copy_fields_from(
@@ -150,11 +155,11 @@ class Config(_PaxBuildable[T], fdl.Config[T], Generic[T]):
     return self
 
 
-class Partial(_PaxBuildable[T], fdl.Partial[T], Generic[T]):
+class Partial(_PaxBuildable[T], fdl.Partial, Generic[T]):
   """A Config that builds a callable of the arguments that are not set."""
 
 
-class ArgFactory(_PaxBuildable[T], fdl.ArgFactory[T], Generic[T]):
+class ArgFactory(_PaxBuildable[T], fdl.ArgFactory, Generic[T]):
   """An argument of a Partial that is built at each call."""
 
 
@@ -227,7 +232,7 @@ def _add_tags_and_defaults(buildable: fdl.Buildable) -> None:
 def _per_call(value: Any, where: str) -> Any:
   """Replaces the Configs in a Partial's default by factories for each call."""
 
-  def visit(value: Any, state: daglish.MemoizedTraversal) -> Any:
+  def visit(value: Any, state: daglish.State) -> Any:
     if isinstance(value, fdl.Partial):
       if any(isinstance(v, fdl.Config) for v, _ in daglish.iterate(value)):
         raise ValueError(

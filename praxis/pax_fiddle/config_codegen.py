@@ -134,7 +134,7 @@ class _Writer:
   def _config(self, value: fdl.Buildable, state: daglish.State) -> Any:
     fn_or_cls = fdl.get_callable(value)
     arguments = {
-      name: state.call(argument, daglish.Attr(str(name)))
+      str(name): state.call(argument, daglish.Attr(str(name)))
       for name, argument in fdl.ordered_arguments(value).items()
     }
     # A new Config already has the tags of the fields of its class.
@@ -198,8 +198,8 @@ def _constructor_call(
     return np.dtype, [value.name], {}
   if isinstance(value, float) and not math.isfinite(value):
     return float, [repr(value)], {}
-  if isinstance(value, tuple) and hasattr(value, '_fields'):
-    return type(value), [], value._asdict()
+  if isinstance(value, tuple) and (names := getattr(value, '_fields', ())):
+    return type(value), [], dict(zip(names, value, strict=True))
   if dataclasses.is_dataclass(value) and not isinstance(value, type):
     fields = [f.name for f in dataclasses.fields(value) if f.init]
     return type(value), [], {name: getattr(value, name) for name in fields}

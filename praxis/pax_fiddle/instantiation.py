@@ -75,7 +75,7 @@ def copy_inheritable_base_layer_params(buildable: Any) -> Any:
   """Returns a copy in which layers have the values inherited from owners."""
   owners: list[fdl.Buildable] = []
 
-  def visit(value: Any, state: daglish.MemoizedTraversal) -> Any:
+  def visit(value: Any, state: daglish.State) -> Any:
     if not hasattr(_callable(value), 'INHERITED'):
       return state.map_children(value)
     if owners:
@@ -108,12 +108,12 @@ def inherit(child: Any, owner: Any) -> None:
 def _build(buildable: Any, original: Any) -> Any:
   """Builds all Configs; errors name their paths in `original`."""
 
-  def visit(value: Any, state: daglish.MemoizedTraversal) -> Any:
+  def visit(value: Any, state: daglish.State) -> Any:
     if not isinstance(value, fdl.Buildable):
       return state.map_children(value)
     with empty_flax_module_stack():
       arguments = {
-        name: state.call(argument, daglish.Attr(name))
+        str(name): state.call(argument, daglish.Attr(str(name)))
         for name, argument in value.__arguments__.items()
       }
     try:

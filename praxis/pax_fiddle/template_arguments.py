@@ -63,16 +63,17 @@ def wrap_templates(buildable: Any) -> Any:
       Sequence, Mapping and Union.
   """
 
-  def wrap(value: Any, state: daglish.MemoizedTraversal) -> Any:
+  def wrap(value: Any, state: daglish.State) -> Any:
     if isinstance(value, fdl.Buildable):
       return fdl.Config(TemplateWrapper(value))
     return state.map_children(value)
 
-  def visit(value: Any, state: daglish.MemoizedTraversal) -> Any:
+  def visit(value: Any, state: daglish.State) -> Any:
     if not isinstance(value, fdl.Buildable):
       return state.map_children(value)
-    arguments = {}
-    for name, argument in value.__arguments__.items():
+    arguments: dict[str, Any] = {}
+    for key, argument in value.__arguments__.items():
+      name = str(key)
       if _holds_config(argument) and is_template(fdl.get_callable(value), name):
         # A separate traversal: the same Config may be built elsewhere.
         arguments[name] = daglish.MemoizedTraversal.run(wrap, argument)

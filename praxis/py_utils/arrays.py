@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
-from praxis.pytypes import JTensor, Nested
+from praxis.pytypes import JTensor
+
+_TreeT = TypeVar('_TreeT')
 
 
 def get_large_negative_number(dtype: jnp.dtype) -> JTensor:
@@ -32,7 +34,7 @@ def apply_mask_to_logits(
   return jnp.where(mask >= masked * 0.5, logits, masked)
 
 
-def maybe_cast_float(x: Nested[JTensor], dtype: jnp.dtype) -> Nested[JTensor]:
+def maybe_cast_float(x: _TreeT, dtype: jnp.dtype) -> _TreeT:
   """Returns a tree with its floating point leaves cast to `dtype`."""
 
   def cast(leaf: Any) -> Any:

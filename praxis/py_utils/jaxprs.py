@@ -28,9 +28,29 @@ def sub_jaxprs(eqn: jex_core.JaxprEqn) -> Iterator[jex_core.Jaxpr]:
     if name in _UNUSED_FUNCTIONS:
       continue
     for value in param if isinstance(param, list | tuple) else [param]:
-      jaxpr = getattr(value, 'jaxpr', value)
+      jaxpr: Any = getattr(value, 'jaxpr', value)
       if hasattr(jaxpr, 'eqns'):
         yield jaxpr
+
+
+def live_equations(
+  eqns: Sequence[jex_core.JaxprEqn], results: Sequence[Any]
+) -> list[jex_core.JaxprEqn]:
+  """Returns the equations that results depend on, and those with effects.
+
+  JAX leaves some dead ones to the compiler: in the backward pass a
+  rematerialized kernel, though a policy saves its results.
+
+  Args:
+    eqns: in the order of their evaluation.
+    results: variables and literals.
+  """
+  live_vars, live_eqns = set(_variables(results)), []
+  for eqn in reversed(eqns):
+    if eqn.effects or not live_vars.isdisjoint(eqn.outvars):
+      live_vars.update(_variables(eqn.invars))
+      live_eqns.append(eqn)
+  return live_eqns[::-1]
 
 
 def scan_num_consts_and_carry(eqn: jex_core.JaxprEqn) -> tuple[int, int]:
@@ -43,6 +63,10 @@ def scan_num_consts_and_carry(eqn: jex_core.JaxprEqn) -> tuple[int, int]:
   num_scanned = _num_higher_rank(eqn.invars, body.invars)
   num_carry = len(eqn.outvars) - _num_higher_rank(eqn.outvars, body.outvars)
   return len(eqn.invars) - num_scanned - num_carry, num_carry
+
+
+def _variables(atoms: Sequence[Any]) -> list[Any]:
+  return [atom for atom in atoms if not hasattr(atom, 'val')]
 
 
 def _num_higher_rank(outer: Sequence[Any], inner: Sequence[Any]) -> int:

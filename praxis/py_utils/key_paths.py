@@ -81,8 +81,8 @@ def extract_prefixed_keys_from_nested_map(
       )
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
       names = [f.name for f in dataclasses.fields(node)]
-      fields = {f: visit(getattr(node, f), keyed(f)) for f in names}
-      return dataclasses.replace(node, **fields)
+      changes = {f: visit(getattr(node, f), keyed(f)) for f in names}
+      return dataclasses.replace(node, **changes)
     return path or None
 
   return visit(node, prefix)

@@ -261,7 +261,7 @@ def _first_shard(x: Any) -> Any:
     return x
   if len(x.devices()) == 1:
     # `jax.pmap` shards a first dimension over its axis also on one device.
-    spec = getattr(x.sharding, 'spec', ())
+    spec: Sequence[Any] = getattr(x.sharding, 'spec', ())
     is_one_row = len(x) == 1 and bool(spec) and spec[0] is not None
     return x[0] if is_one_row else x
   shard = x.addressable_shards[0].data

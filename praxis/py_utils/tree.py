@@ -96,14 +96,14 @@ def tree_unstack(tree: Any, axis: int) -> Sequence[Any]:
   shapes = [leaf.shape for leaf in leaves]
   if not any(shapes):
     return [tree]
-  sizes = {shape[axis] if axis < len(shape) else None for shape in shapes}
-  if len(sizes) != 1 or None in sizes:
+  sizes = {shape[axis] for shape in shapes if axis < len(shape)}
+  if len(sizes) != 1 or any(axis >= len(shape) for shape in shapes):
     raise ValueError(
       f'all leaves must have one size along axis {axis}, got shapes {shapes}'
     )
 
   return [
-    treedef.unflatten(leaf.take(index, axis) for leaf in leaves)
+    jax.tree.unflatten(treedef, [leaf.take(index, axis) for leaf in leaves])
     for index in range(sizes.pop())
   ]
 

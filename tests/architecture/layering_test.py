@@ -6,29 +6,16 @@
 from __future__ import annotations
 
 import pathlib
-import re
-import subprocess
-import sys
+import tomllib
 from collections.abc import Iterable
 
-import pytest
-
-from pax.tools import commands
+from pax.tools import catalog
 from tests.architecture import source_tree
 from tools import layers, pyimports
 
 # Packages whose modules each have an idea of their own; every other package is
 # one node of the graph of packages.
 _NAMESPACES = ('praxis', 'pax', 'paxml', 'praxis.layers')
-# Imported on the way to a first step only where they are needed.
-_SLOW = (
-  'grain',
-  'matplotlib',
-  'orbax',
-  'rich',
-  'sentencepiece',
-  'tensorboardX',
-)
 
 Graph = dict[str, set[str]]
 
@@ -68,12 +55,20 @@ def experiments(path: pathlib.Path) -> bool:
   return 'experiment_registry.register' in path.read_text()
 
 
+def entry_points() -> set[str]:
+  """Returns the modules of the commands that `pip install` adds."""
+  project = tomllib.loads((source_tree.ROOT / 'pyproject.toml').read_text())
+  return {
+    target.split(':')[0] for target in project['project']['scripts'].values()
+  }
+
+
 def without_users(importers: Iterable[pathlib.Path]) -> list[str]:
   """Returns modules that nothing imports, runs, or finds by a public name."""
   imported = {
     name for path in importers for name in source_tree.imported_modules(path)
   }
-  scripts = (source_tree.ROOT / 'pyproject.toml').read_text()
+  commands = entry_points()
   return [
     module
     for module, path in source_tree.library().items()
@@ -81,9 +76,9 @@ def without_users(importers: Iterable[pathlib.Path]) -> list[str]:
     and module not in imported
     and module not in source_tree.published_modules()
     and not module.startswith('paxml.')
-    and module.removeprefix('pax.tools.') not in commands.TOOLS
+    and module.removeprefix('pax.tools.') not in catalog.TOOLS
     and not experiments(path)
-    and not re.search(rf'\b{re.escape(module)}\b', scripts)
+    and module not in commands
   ]
 
 
@@ -157,24 +152,6 @@ def test_every_module_has_a_user():
 
 def test_modules_without_users_are_found():
   assert 'pax.runner.runner' in without_users([])
-
-
-@pytest.mark.parametrize('module', ['pax.main', 'pax.experiment_registry'])
-def test_slow_libraries_are_not_imported_at_start(module):
-  code = f'import sys, {module}; print(" ".join(sys.modules))'
-  out = subprocess.run(
-    [sys.executable, '-c', code],
-    capture_output=True,
-    text=True,
-    check=True,
-    cwd=source_tree.ROOT,
-    env={
-      'PYTHONPATH': ':'.join([str(source_tree.ROOT), *sys.path]),
-      'HOME': '/nonexistent',
-    },
-  )
-  loaded = set(out.stdout.split())
-  assert not loaded & {*_SLOW, *layers.ONLY_IN}
 
 
 def test_the_documented_diagram_is_the_generated_one():

@@ -11,7 +11,9 @@ import datasets
 import numpy as np
 import pytest
 
-from pax.inputs import huggingface_datasets, lm_input, tokenizers
+from pax.inputs import lm_input
+from pax.inputs.records import huggingface_datasets
+from pax.inputs.tokens import tokenizers
 from pax.tools import prepare
 from praxis import pax_fiddle
 

@@ -45,7 +45,7 @@ SMALL_QUICKSTART = [
   '--set=MAX_SEQ_LEN=32',
   '--set=NUM_PIECES=512',
   '--set=HELD_OUT_PERCENT=10',
-  f'--set=TRAIN_FILES={pages.ROOT}/pax/inputs/*.py',
+  f'--set=TRAIN_FILES={pages.ROOT}/pax/inputs/*/*.py',
 ]
 
 

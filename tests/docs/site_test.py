@@ -13,6 +13,7 @@ import html.parser
 import os
 import pathlib
 import threading
+import urllib.error
 import urllib.parse
 import urllib.request
 
@@ -20,6 +21,7 @@ import pytest
 
 from pax.runner import command_line
 from pax.tools import docs
+from tools.docs import build_site
 
 _ROOT = pathlib.Path(__file__).absolute().parents[2]
 
@@ -115,7 +117,7 @@ def test_the_search_finds_words_of_pages(site):
 
 
 def test_pax_docs_serves_the_site(site):
-  folder = docs.site_folder(str(site))
+  folder = docs.find_site(str(site))
   with docs.server(folder, port=0) as server:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f'http://127.0.0.1:{server.server_port}/quickstart.html'
@@ -124,6 +126,32 @@ def test_pax_docs_serves_the_site(site):
     server.shutdown()
 
 
+def test_a_packed_site_has_the_pages(tmp_path):
+  site = tmp_path / 'site'
+  (site / 'api').mkdir(parents=True)
+  for name in ('index.html', 'api/pax.html', 'theme.css.map'):
+    (site / name).write_text(name)
+  for name in ('one.zip', 'two.zip'):
+    build_site.pack(site, tmp_path / name)
+    os.utime(site / 'index.html', (10**9, 10**9))
+  packed = (tmp_path / 'one.zip').read_bytes()
+  assert packed == (tmp_path / 'two.zip').read_bytes()
+  with docs.server(tmp_path / 'one.zip', port=0) as server:
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f'http://127.0.0.1:{server.server_port}'
+    for url, text in (
+      ('/', 'index.html'),
+      ('/api/pax.html?q=1#a', 'api/pax.html'),
+    ):
+      with urllib.request.urlopen(address + url) as response:
+        assert response.headers['Content-Type'] == 'text/html'
+        assert response.read().decode() == text
+    for url in ('/theme.css.map', '/api', '/../one.zip'):
+      with pytest.raises(urllib.error.HTTPError, match='404'):
+        urllib.request.urlopen(address + url)
+    server.shutdown()
+
+
 def test_a_folder_without_a_site_is_an_error(tmp_path):
   with pytest.raises(command_line.UsageError, match='has no index.html'):
-    docs.site_folder(str(tmp_path))
+    docs.find_site(str(tmp_path))

@@ -19,11 +19,12 @@ from pax import storage
 from tests.testing import programs
 
 EXPERIMENTS = 'tests.integration.experiments'
-# A job with TensorFlow takes 20 s; other tests may use the cores, too.
+# Of waits for a job. One with TensorFlow takes 20 s on idle cores.
 TIMEOUT_SECS = 600
 # What a run imports on its way.
 PRELOADED = (
   EXPERIMENTS,
+  'matplotlib.backends.backend_agg',
   'matplotlib.figure',
   'pax.runner.runner',
   'tensorboardX',
@@ -49,7 +50,15 @@ def run(
   exp: str, job_log_dir: storage.Path, *words: str, devices: int = 1
 ) -> subprocess.CompletedProcess[str]:
   """Trains, and returns exit code and output."""
-  return start(exp, job_log_dir, *words, devices=devices).wait(TIMEOUT_SECS)
+  (completed,) = wait([start(exp, job_log_dir, *words, devices=devices)])
+  return completed
+
+
+def wait(
+  processes: Sequence[programs.Program],
+) -> list[subprocess.CompletedProcess[str]]:
+  """Returns exit codes and outputs, as long as the processes compute."""
+  return [process.wait_while_it_works(TIMEOUT_SECS) for process in processes]
 
 
 def aot_report(job_log_dir: pathlib.Path, *flags: str) -> dict[str, Any]:

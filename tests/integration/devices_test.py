@@ -5,6 +5,8 @@
 # bazel: size=large
 from __future__ import annotations
 
+import os
+
 import jax
 import numpy as np
 import pytest
@@ -21,7 +23,24 @@ SMALL = (
 )  # fmt: skip
 
 
-def _losses(exp, num_devices, *settings):
+@pytest.fixture(scope='module', autouse=True)
+def _fast_compilation():
+  """Three steps do not pay for optimizations; by night they are on."""
+  is_fast = os.environ.get('PAX_NIGHTLY') != '1'
+  jax.config.update('jax_disable_most_optimizations', is_fast)
+  yield
+  jax.config.update('jax_disable_most_optimizations', False)
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  file = tmp_path_factory.mktemp('corpus') / 'lines.txt'
+  lines = (f'Line {i} of a text about models.\n' for i in range(200))
+  file.write_text(''.join(lines))
+  return file
+
+
+def _losses(corpus, exp, num_devices, *settings):
   planned = job_setup.resolve(
     options.RunOptions(
       exp=f'tasks.lm.params.quickstart.{exp}',
@@ -29,7 +48,7 @@ def _losses(exp, num_devices, *settings):
       set=(*SMALL, *settings),
     )
   )
-  planned.tree.train_input.files = [__file__]
+  planned.tree.train_input.files = [str(corpus)]
   planned.tree.train_input.held_out_percent = 0.0
   data = planned.tree.train_input.Instantiate()
   partitioner = partitioning.partition_task(
@@ -48,19 +67,19 @@ def _losses(exp, num_devices, *settings):
 
 
 @pytest.fixture(scope='module')
-def one_device():
-  losses = _losses('TinyLmBytes', 1)
+def one_device(corpus):
+  losses = _losses(corpus, 'TinyLmBytes', 1)
   assert losses[-1] < losses[0] - 0.1
   return losses
 
 
 @pytest.mark.parametrize('mesh', [[1, 4, 1], [2, 2, 2]])
-def test_mesh(mesh, one_device):
+def test_mesh(mesh, corpus, one_device):
   setting = f'ICI_MESH_SHAPE={mesh}'
-  losses = _losses('TinyLmBytes', int(np.prod(mesh)), setting)
+  losses = _losses(corpus, 'TinyLmBytes', int(np.prod(mesh)), setting)
   np.testing.assert_allclose(losses, one_device, rtol=1e-5)
 
 
-def test_replicas():
-  wanted = _losses('TinyLmPmap', 1)
-  np.testing.assert_allclose(_losses('TinyLmPmap', 8), wanted, rtol=1e-5)
+def test_replicas(corpus):
+  one, eight = (_losses(corpus, 'TinyLmPmap', count) for count in (1, 8))
+  np.testing.assert_allclose(eight, one, rtol=1e-5)

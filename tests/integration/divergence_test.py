@@ -92,6 +92,6 @@ def test_all_processes_decide_alike(tmp_path):
     count=2,
     devices=1,
   )
-  ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
+  ended = binary.wait(processes)
   assert [e.returncode for e in ended] == [EXIT_DIVERGED] * 2, ended
   assert 'divider (forward pass): div' in ended[0].stderr

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from pax import main
-from pax.inputs import tokenizers
+from pax.inputs.tokens import tokenizers
 from tests.integration import binary
-from tests.testing import data_sets, polling
+from tests.testing import data_sets, polling, programs
 
 EXP = 'pax.tasks.lm.params.quickstart.TinyLm'
 SETTINGS = {
@@ -76,6 +76,17 @@ def large_tokenizer(folder: pathlib.Path) -> dict[str, object]:
   return {'TRAIN_DATA': folder / 'x.jsonl', 'VOCAB_SIZE': 200}
 
 
+def large_tokenizer_of_text(folder: pathlib.Path) -> dict[str, object]:
+  (folder / 'x.txt').write_text('\n'.join(TEXTS))
+  # Its padding, the last id, is in no batch.
+  return {
+    'TRAIN_FILES': folder / 'x.txt',
+    'VOCAB_SIZE': 258,
+    'HELD_OUT_PERCENT': 0,
+    'EVAL_ON_TEST': False,
+  }
+
+
 def other_tokenizer(folder: pathlib.Path) -> dict[str, object]:
   vocabularies = {
     'a': tokenizers.ByteTokenizer.config().Instantiate().vocabulary
@@ -100,6 +111,7 @@ CASES: dict[Callable[[pathlib.Path], dict[str, object]], str] = {
   empty_shards: "['{}/a.jsonl', '{}/b.jsonl'] have no documents",
   large_vocabulary: 'must have ids below 99, the vocabulary size of the model',
   large_tokenizer: 'has the ids of a tokenizer of 259 pieces, but the',
+  large_tokenizer_of_text: "tokens in input 'train' has 259 ids, but the",
   other_tokenizer: "the data of 'held_out' must have one tokenizer, got",
 }
 
@@ -144,24 +156,10 @@ def test_a_dead_worker_process_is_an_error(tmp_path, monkeypatch):
   }
   job = binary.start(EXP, tmp_path / 'job', *words(settings))
   binary.wait_for_losses(tmp_path / 'job', 1)
-  polling.wait_until(lambda: workers_of(job.pid))
-  for worker in workers_of(job.pid):
+  polling.wait_until(lambda: programs.workers_of(job.pid))
+  for worker in programs.workers_of(job.pid):
     os.kill(worker, signal.SIGKILL)
   completed = job.wait()
   assert completed.returncode == 1
   assert 'pax: error: ' in completed.stderr
   assert 'Worker process was terminated unexpectedly' in completed.stderr
-
-
-def workers_of(pid: int) -> list[int]:
-  """The processes that `multiprocessing` started for a process."""
-  workers = []
-  for folder in pathlib.Path('/proc').glob('[0-9]*'):
-    try:
-      parent = int((folder / 'stat').read_text().rpartition(')')[2].split()[1])
-      command = (folder / 'cmdline').read_text()
-    except OSError:
-      continue
-    if parent == pid and 'spawn_main' in command:
-      workers.append(int(folder.name))
-  return workers

@@ -67,7 +67,7 @@ def test_two_processes_evaluate_and_decode(trained, tmp_path):
     count=2,
     devices=1,
   )
-  ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
+  ended = binary.wait(processes)
   assert [p.returncode for p in ended] == [0, 0], ended
   found = [r for r in binary.records(tmp_path) if 'Metrics/rows' in r]
   assert [r['Metrics/rows'] for r in found] == [(7 + 7 + 5) / 3]

@@ -38,7 +38,7 @@ def test_sigterm_of_one_stops_both_and_one_process_goes_on(tmp_path, single):
   )
   binary.wait_for_losses(tmp_path, 3)
   processes[1].send_signal(signal.SIGTERM)
-  ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
+  ended = binary.wait(processes)
   assert [p.returncode for p in ended] == [75, 75], ended
   newest = binary.checkpoint_names(tmp_path)[-1]
   stopped_at = int(newest.removeprefix('checkpoint_'))
@@ -74,7 +74,7 @@ def test_two_processes_evaluate_and_decode_what_one_trained(tmp_path, single):
     count=2,
     devices=2,
   )
-  ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
+  ended = binary.wait(processes)
   assert [p.returncode for p in ended] == [0, 0], ended
   found = [r for r in binary.records(tmp_path) if 'Metrics/rows' in r]
   # Three batches of eight rows, of which the last weighs nothing; in the third,
@@ -106,7 +106,7 @@ def test_two_processes_infer(tmp_path, single):
       count=count,
       devices=4 // count,
     )
-    ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
+    ended = binary.wait(processes)
     assert [p.returncode for p in ended] == [0] * count, ended
     files = sorted((directory / 'output' / 'prompts').glob('*tfrecord*'))
     records = []
@@ -131,7 +131,7 @@ def test_sigterm_of_one_ends_the_evaluation_of_both(tmp_path):
     count=2,
     devices=2,
   )
-  ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
+  ended = binary.wait(processes)
   assert [p.returncode for p in ended] == [75, 75], ended
   assert binary.checkpoint_names(tmp_path)[-1] == 'checkpoint_00000010'
 
@@ -142,7 +142,7 @@ def test_the_failure_of_one_ends_both(tmp_path):
   processes = binary.start_processes(
     'TinyBroken', tmp_path, *words, count=2, devices=2
   )
-  ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
+  ended = binary.wait(processes)
   assert [p.returncode for p in ended] == [1, 1], ended
   assert 'the disk with the data is gone' in ended[1].stderr
   message = (
@@ -223,7 +223,7 @@ def test_a_signal_during_the_start_of_one_ends_both(tmp_path):
   )
   binary.wait_for_file(tmp_path / 'config.json')
   processes[0].send_signal(signal.SIGHUP)
-  ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
+  ended = binary.wait(processes)
   assert [p.returncode for p in ended] == [75, 75], ended
   end = ': stopped before the first step; nothing was lost'
   assert f'pax: SIGHUP{end}' in ended[0].stderr
@@ -245,7 +245,7 @@ def test_a_signal_saves_while_the_input_of_all_stalls(tmp_path):
   binary.wait_for_file(waits)
   binary.wait_for_losses(tmp_path, 2)
   processes[0].send_signal(signal.SIGTERM)
-  ended = [p.wait(binary.TIMEOUT_SECS) for p in processes]
+  ended = binary.wait(processes)
   assert [p.returncode for p in ended] == [75, 75], ended
   # The signal may come before the last step whose batch exists.
   names = [f'checkpoint_{step:08d}' for step in (2, 3, 4)]

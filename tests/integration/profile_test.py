@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`--profile_steps` of the real program."""
 
-# bazel: size=medium
 from __future__ import annotations
 
 from tests.integration import binary

@@ -16,13 +16,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from pax import experiment_registry
-from pax.inputs import (
-  lm_features,
-  seqio_eval,
-  seqio_input,
-  seqio_outputs,
-  seqio_tasks,
-)
+from pax.inputs.seqio import evaluation, lm_features, seqio_input
+from pax.inputs.seqio import outputs as seqio_outputs
+from pax.inputs.seqio import tasks as seqio_tasks
 from pax.tasks.lm import model_params
 from praxis import base_input, decoding, pax_fiddle
 
@@ -195,7 +191,7 @@ class TinySeqIO(model_params.TransformerLmSpmdAdafactor):
   def _evaluated(
     self, metric_type: seqio_outputs.MetricType
   ) -> list[Config[base_input.BaseInput]]:
-    return seqio_eval.get_eval_hparams_for_seqio(
+    return evaluation.get_eval_hparams_for_seqio(
       TASK,
       self.BATCH_SIZE,
       LENGTHS,

@@ -15,8 +15,7 @@ __all__ = ['data']
 
 
 def _assert_ends(processes):
-  for process in processes:
-    done = process.wait(binary.TIMEOUT_SECS)
+  for done in binary.wait(processes):
     assert done.returncode == 0, done.stderr
 
 

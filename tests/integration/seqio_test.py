@@ -10,7 +10,7 @@ import pytest
 import seqio
 
 from pax import io_utils
-from pax.inputs import seqio_tasks
+from pax.inputs.seqio import tasks as seqio_tasks
 from tests.integration import binary, seqio_experiments
 
 _EXPERIMENT = f'{seqio_experiments.__name__}.TinySeqIO'

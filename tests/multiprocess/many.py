@@ -33,7 +33,7 @@ def train(
     count=count,
     devices=_DEVICES // count,
   )
-  ended = [process.wait(binary.TIMEOUT_SECS) for process in processes]
+  ended = binary.wait(processes)
   assert [e.returncode for e in ended] == [0] * count, ended
 
 

@@ -92,7 +92,7 @@ def test_without_a_launcher_who_is_left_ends_too(tmp_path, killed):
   )
   wait_for_losses(tmp_path)
   processes[killed].send_signal(signal.SIGKILL)
-  ended = [process.wait(binary.TIMEOUT_SECS) for process in processes]
+  ended = binary.wait(processes)
   left = ended[1 - killed]
   assert left.returncode
   # The coordination service reports the loss, or a collective that fails first.

@@ -58,7 +58,7 @@ def test_part_of_a_word_is_no_suffix(two):
 
 
 def test_unknown_is_none_or_an_error_with_near_names(two, monkeypatch):
-  monkeypatch.setattr(registry, '_experiment_modules', list)
+  monkeypatch.setattr(registry, '_experiment_files', dict)
   assert registry.get('cloud.Smal') is None
   with pytest.raises(ValueError, match="'cloud.Smal'.*Did you mean tasks"):
     registry.get_experiment('cloud.Smal')

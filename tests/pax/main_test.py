@@ -13,6 +13,7 @@ import pytest
 import pax
 from pax import exit_codes, main
 from pax.runner import console
+from pax.tools import catalog
 
 EXPERIMENT = """
 from pax import base_experiment, experiment_registry
@@ -33,6 +34,15 @@ def test_help(capsys):
   shown = capsys.readouterr()
   assert shown.out.startswith('Trains the model')
   assert not shown.err
+
+
+def test_without_words_it_says_what_to_type_first(capsys):
+  assert main.main(['pax']) == exit_codes.DONE
+  lines = capsys.readouterr().out.splitlines()
+  commands_of = [line.split() for line in lines if line.startswith('  pax ')]
+  assert commands_of[0][1] == '--exp=tasks.lm.params.quickstart.TinyLm'
+  assert {words[1] for words in commands_of} >= {*catalog.TOOLS, 'tune'}
+  assert 'docs/index.md' in '\n'.join(lines) and max(map(len, lines)) <= 80
 
 
 def test_version(capsys):
@@ -83,7 +93,7 @@ def test_a_run_whose_reader_is_gone_fails_quietly(name, monkeypatch, capfd):
 @pytest.mark.parametrize(
   ('words', 'message'),
   [
-    ([], 'pax: error: where to? e.g. --job_log_dir=/tmp/pax/tiny'),
+    (['--exp=x'], 'pax: error: where to? e.g. --job_log_dir=/tmp/pax/tiny'),
     (['--job_log_dri=x'], 'pax: error: there is no flag --job_log_dri'),
   ],
 )

@@ -54,6 +54,9 @@ def test_objects(bucket):
   assert (bucket / 'a.txt').is_file() and not (bucket / 'a.txt').is_dir()
   assert [path.name for path in bucket.iterdir()] == ['a.txt', 'folder']
   assert bucket.files() == ['a.txt', 'folder/b.bin']
+  sizes = {'a.txt': 5, 'folder/b.bin': 100}
+  assert storage.file_sizes(bucket) == sizes
+  assert storage.file_sizes(bucket / 'a.txt') == {}
   assert list(bucket.glob('*/*.bin')) == [bucket / 'folder/b.bin']
   assert list(bucket.glob('*.bin')) == []
   assert (bucket / 'a.txt').read_text() == 'hello'

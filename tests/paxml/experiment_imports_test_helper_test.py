@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 # bazel: deps=//paxml:modules
 """Test cases that build registered experiments."""
 

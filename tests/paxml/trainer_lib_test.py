@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps and state shapes of paxml.trainer_lib equal those of a run."""
 
+# bazel: size=medium
 from __future__ import annotations
 
 import functools

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# bazel: size=medium
 # bazel: deps=//paxml:modules,@pypi//pyglove
 """The tuning loop of paxml over PyGlove, an optional package."""
 

@@ -48,7 +48,8 @@ class ArrayType:
   def num_bytes(self) -> float:
     if self.dtype == 'pred' or self.dtype.startswith('f8'):
       return float(self.size)
-    return self.size * int(_BIT_WIDTH.search(self.dtype)[0]) / 8
+    [width] = _BIT_WIDTH.findall(self.dtype)[:1]
+    return self.size * int(width) / 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,8 +182,8 @@ class Module:
       return 1
     if match := _TRIP_COUNT.search(instruction.attributes):
       return int(match[1])
-    match = _CONDITION.search(instruction.attributes)
-    condition = self.computations[match[1]]
+    [name] = _CONDITION.findall(instruction.attributes)[:1]
+    condition = self.computations[name]
     compare = condition.root
     if compare.opcode != 'compare' or 'direction=LT' not in compare.attributes:
       return None
@@ -204,7 +205,9 @@ def parse(text: str) -> Module:
     ValueError: the text ends within a computation, or has no entry.
   """
   computations: dict[str, Computation] = {}
-  entry, name, instructions = '', None, {}
+  entry: str = ''
+  name: str | None = None
+  instructions: dict[str, Instruction] = {}
   lines = iter(text.splitlines())
   for line in lines:
     if name is None:
@@ -253,7 +256,10 @@ def _initial_value(
     initial = computation.instructions[loop.operands[0]]
     if initial.opcode != 'tuple':
       return None
-    operand = computation.instructions[initial.operands[operand.tuple_index]]
+    index = operand.tuple_index
+    if index is None:
+      return None
+    operand = computation.instructions[initial.operands[index]]
   while operand.opcode in ('copy', 'bitcast', 'convert', 'copy-done'):
     operand = computation.instructions[operand.operands[0]]
   is_integer = (

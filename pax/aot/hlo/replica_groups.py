@@ -58,7 +58,7 @@ def _integers(text: str) -> list[int]:
 
 def _parse_iota(text: str) -> Groups:
   """[2,4]<=[4,2]T(1,0): an iota of shape [4,2], transposed, reshaped [2,4]."""
-  shape, iota_shape, permutation = _IOTA_FIELDS.match(text).groups()
+  [(shape, iota_shape, permutation)] = _IOTA_FIELDS.findall(text)[:1]
   iota_dims = _integers(iota_shape)
   ids = np.arange(math.prod(iota_dims)).reshape(iota_dims)
   if permutation:
@@ -78,7 +78,9 @@ def _parse_device_order(text: str | None, count: int) -> np.ndarray:
 
 def _parse_mesh(axes: str, device_order: str | None, grouped: str) -> Groups:
   """mesh['a'=4,'b'=2] {'a'}: groups along `a`, one per index of `b`."""
-  names, sizes, grouped_dims = [], [], []
+  names: list[str] = []
+  sizes: list[int] = []
+  grouped_dims: list[int] = []
   sub_axes = {
     name: (before, size)
     for name, before, size in _GROUPED_AXIS.findall(grouped)

@@ -25,7 +25,8 @@ class ArrayShardings:
   An array with the shape of a state variable, or of one layer of a stacked
   variable, has the variable's sharding; one with the shape of an operand or a
   result of a shard_map is sharded as there. In other arrays a dimension has the
-  axes that sharding constraints and inputs use most for dimensions of its size.
+  axes that sharding constraints and inputs use most for dimensions of its size,
+  of those that no dimension before it has.
   """
 
   def __init__(
@@ -44,7 +45,7 @@ class ArrayShardings:
     for shape, axes in _shard_map_arrays(jaxpr):
       self._axes_by_shape.setdefault(shape, axes)
     inputs = jax.tree.leaves(partitioner.input_spec)
-    self._axes_by_dim_size = _most_used_axes(
+    self._axes_by_dim_size = _axes_by_use(
       [*((x.shape, x.sharding) for x in inputs), *_constraints(jaxpr)]
     )
 
@@ -59,12 +60,17 @@ class ArrayShardings:
       return self._axes_by_shape[shape]
     dim_axes, used = [], set()
     for dim_size in shape:
-      axes = []
-      for axis in self._axes_by_dim_size.get(dim_size, ()):
-        if axis not in used and dim_size % self._mesh_shape[axis] == 0:
-          used.add(axis)
-          axes.append(axis)
-      dim_axes.append(tuple(axes))
+      choices = (
+        tuple(
+          axis
+          for axis in choice
+          if axis not in used and dim_size % self._mesh_shape[axis] == 0
+        )
+        for choice in self._axes_by_dim_size.get(dim_size, ())
+      )
+      axes = next(filter(None, choices), ())
+      used.update(axes)
+      dim_axes.append(axes)
     return tuple(dim_axes)
 
   def num_shards(self, axes: tuple[str, ...]) -> int:
@@ -77,12 +83,13 @@ class ArrayShardings:
     return jaxpr_walk.global_bytes(variable) / self.num_shards(sum(axes, ()))
 
 
-def _most_used_axes(
+def _axes_by_use(
   shardings: list[tuple[tuple[int, ...], Sharding]],
-) -> dict[int, tuple[str, ...]]:
-  """Maps a dimension's size to the axes that shard such dimensions most often.
+) -> dict[int, list[tuple[str, ...]]]:
+  """Maps a dimension's size to the axes of such dimensions, most used first.
 
-  Axes win over none.
+  Sizes may coincide: a pipeline may have as many stages as rows in a
+  microbatch.
   """
   counts: dict[int, collections.Counter[tuple[str, ...]]] = {}
   for shape, sharding in shardings:
@@ -92,7 +99,7 @@ def _most_used_axes(
           counter = counts.setdefault(dim_size, collections.Counter())
           counter[py_utils.mesh_axes(entry)] += 1
   return {
-    dim_size: max(counter, key=lambda axes: (bool(axes), counter[axes]))
+    dim_size: [axes for axes, _ in counter.most_common() if axes]
     for dim_size, counter in counts.items()
   }
 

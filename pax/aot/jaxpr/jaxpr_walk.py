@@ -58,18 +58,7 @@ def inline_calls(
   names: dict[Var, Atom] = {v: v for v in jaxpr.invars}
   eqns = list(_inline(jaxpr, names))
   results = _rename(jaxpr.outvars, names)
-  return _live_equations(eqns, results), results
-
-
-def _live_equations(
-  eqns: Sequence[jex_core.JaxprEqn], results: Sequence[Atom]
-) -> list[jex_core.JaxprEqn]:
-  live_vars, live_eqns = set(variables(results)), []
-  for eqn in reversed(eqns):
-    if not eqn.outvars or not live_vars.isdisjoint(eqn.outvars):
-      live_vars.update(variables(eqn.invars))
-      live_eqns.append(eqn)
-  return live_eqns[::-1]
+  return jaxprs.live_equations(eqns, results), results
 
 
 def _inline(

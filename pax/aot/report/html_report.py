@@ -26,7 +26,7 @@ td, th { border-bottom: 1px solid var(--soft); padding: .2rem .9rem .2rem 0;
   margin-right: .4rem; }
 """
 # By category of `Memory`.
-_COLORS = {
+COLORS = {
   'parameters': '#4e79a7',
   'other variables': '#a0cbe8',
   'optimizer state': '#f28e2b',
@@ -92,8 +92,8 @@ def _table(
     lines.append(f'<tr>{cells}</tr>')
   for row in rows:
     cells = [html.escape(cell) for cell in row]
-    if has_color_key and row[0] in _COLORS:
-      color = _COLORS[row[0]]
+    if has_color_key and row[0] in COLORS:
+      color = COLORS[row[0]]
       cells[0] = (
         f'<span class="key" style="background:{color}"></span>{cells[0]}'
       )
@@ -107,7 +107,7 @@ def _memory_bar(report: Report) -> str:
   width = max(memory.capacity or 0.0, memory.total) or 1.0
   spans = ''.join(
     f'<span style="width:{100 * value / width:.3f}%;'
-    f'background:{_COLORS[category]}"></span>'
+    f'background:{COLORS[category]}"></span>'
     for category, value in memory.by_category().items()
     if value is not None
   )

@@ -9,16 +9,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from absl import logging
 from typing_extensions import override
 
+from pax.learners import privacy
 from pax.learners.stochastic_gradients import (
   gaussian_mechanism,
   stochastic_gradient,
 )
 from praxis import base_layer, py_utils, pytypes
+from praxis.pytypes import Nested
 
 JTensor = stochastic_gradient.JTensor
-Nested = stochastic_gradient.Nested
 GradAuxInfo = stochastic_gradient.GradAuxInfo
 
 # (Inputs of some groups of examples, key).
@@ -53,6 +55,11 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
   # Mesh axes that split the batch; the model then computes one example and
   # splits nothing over these axes. None leaves the choice to XLA.
   spmd_axis_name: str | tuple[str, ...] | None = None
+  # Number of examples of the training data. With it, the log and the summaries
+  # have the epsilon of the steps so far.
+  num_examples: int | None = None
+  # The delta of that epsilon: below 1 / num_examples.
+  delta: float = 1e-5
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -66,6 +73,34 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
   def process_aux_info(self, aux_info: GradAuxInfo) -> GradAuxInfo:
     """Returns the means over the examples."""
     return jax.tree.map(lambda x: jnp.mean(x, axis=0), aux_info)
+
+  @override
+  def mechanism(self, batch_size: int) -> privacy.Mechanism | None:
+    """Returns the noise and the sampling of a step.
+
+    Raises:
+      ValueError: the batch has more examples than the data.
+    """
+    if not self.noise_multiplier:
+      return None
+    name = type(self).__name__
+    if self.num_examples is None:
+      logging.warning('%s.num_examples is not set: no epsilon is known', name)
+      return None
+    if batch_size > self.num_examples:
+      raise ValueError(
+        f'{name}.num_examples must be the number of training examples, got'
+        f' {self.num_examples} for batches of {batch_size}'
+      )
+    return privacy.Mechanism(
+      noise_multiplier=self.noise_multiplier / self._sensitivity(),
+      sampling_probability=batch_size / self.num_examples,
+      delta=self.delta,
+    )
+
+  def _sensitivity(self) -> float:
+    """Change of the sum of clipped gradients by one example, in units of C."""
+    return 1.0
 
   @override
   def grad_fn(
@@ -195,6 +230,11 @@ class MicrobatchDpSgdStochasticGradient(DpSgdStochasticGradient):
   # Number of examples of a microbatch; it must divide the batch size.
   microbatch_size: int = 1
 
+  @override
+  def _sensitivity(self) -> float:
+    # The clipped mean of a microbatch may turn to its opposite.
+    return 1.0 if self.microbatch_size == 1 else 2.0
+
   def _group(self, x: JTensor) -> JTensor:
     if x.shape[0] % self.microbatch_size:
       raise ValueError(
@@ -213,6 +253,11 @@ class AugMulDpSgdStochasticGradient(MicrobatchDpSgdStochasticGradient):
   References:
     De et al., https://arxiv.org/abs/2204.13650
   """
+
+  @override
+  def _sensitivity(self) -> float:
+    # A group has one example.
+    return 1.0
 
   def _group(self, x: JTensor) -> JTensor:
     copies = (x.shape[0], self.microbatch_size, *x.shape[1:])
@@ -246,11 +291,11 @@ class PerLayerDpSgdStochasticGradient(DpSgdStochasticGradient):
     ]
     fractions = [c.fraction for c in clipped]
     mean_norms = [jnp.mean(gaussian_mechanism.norms([g])) for g in leaves]
-    return treedef.unflatten([c.mean for c in clipped]), {
-      'frac_clipped': treedef.unflatten(fractions),
+    return jax.tree.unflatten(treedef, [c.mean for c in clipped]), {
+      'frac_clipped': jax.tree.unflatten(treedef, fractions),
       'mean_frac_clipped': jnp.mean(jnp.stack(fractions)),
       'stdev_frac_clipped': jnp.std(jnp.stack(fractions)),
-      'mean_layer_grad_norms': treedef.unflatten(mean_norms),
+      'mean_layer_grad_norms': jax.tree.unflatten(treedef, mean_norms),
     }
 
 

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from praxis import base_layer, pytypes
+from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
-Nested = pytypes.Nested
 
 
 class Clipped(NamedTuple):
@@ -88,7 +88,7 @@ def add_noise(
     g + (stddev_of_replica * jax.random.normal(k, g.shape)).astype(g.dtype)
     for g, k in zip(leaves, jax.random.split(key, len(leaves)), strict=True)
   ]
-  return tree.unflatten(noisy)
+  return jax.tree.unflatten(tree, noisy)
 
 
 def check_settings(

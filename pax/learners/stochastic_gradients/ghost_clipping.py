@@ -15,9 +15,9 @@ from pax.learners.stochastic_gradients import (
   stochastic_gradient,
 )
 from praxis import base_layer, pytypes
+from praxis.pytypes import Nested
 
 JTensor = stochastic_gradient.JTensor
-Nested = stochastic_gradient.Nested
 PARAMS = base_layer.PARAMS
 
 

@@ -13,9 +13,9 @@ from pax.learners.stochastic_gradients import (
   stochastic_gradient,
 )
 from praxis import base_layer, pytypes
+from praxis.pytypes import Nested
 
 JTensor = stochastic_gradient.JTensor
-Nested = stochastic_gradient.Nested
 
 
 class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
@@ -77,7 +77,7 @@ class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
     stacked = [g[None] for g in jax.tree.leaves(grads)]
     norm = gaussian_mechanism.norms(stacked)[0]
     num_replicas = gaussian_mechanism.num_replicas()
-    share = 1.0 / num_replicas
+    share: JTensor | float = 1.0 / num_replicas
     if self.use_loss_weight_scaling:
       share = aux.loss_weight
     bound = self._bound(norm, share)

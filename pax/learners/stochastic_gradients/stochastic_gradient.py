@@ -11,10 +11,11 @@ from typing import Any
 import jax
 from typing_extensions import override
 
+from pax.learners import privacy
 from praxis import base_hyperparams, pytypes
+from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
-Nested = pytypes.Nested
 
 
 @jax.tree_util.register_dataclass
@@ -55,6 +56,14 @@ class BaseStochasticGradient(
   def process_aux_info(self, aux_info: GradAuxInfo) -> GradAuxInfo:
     """Returns the auxiliary outputs of the loss function, as reported."""
     return aux_info
+
+  def mechanism(self, batch_size: int) -> privacy.Mechanism | None:
+    """Returns what a step on this global batch tells about an example.
+
+    None if that is unknown: no epsilon is reported.
+    """
+    del batch_size
+    return None
 
   @abc.abstractmethod
   def grad_fn(

@@ -65,7 +65,7 @@ class AdamLm(base_experiment.BaseExperiment):
 
   MODEL_DIMS = 1024
   HIDDEN_DIMS = MODEL_DIMS * 4
-  NUM_HEADS = 16
+  NUM_HEADS: int | None = 16
   NUM_LAYERS = 32
   FPROP_DTYPE = jnp.float32
   # Whether attention projections have a bias.
@@ -74,7 +74,7 @@ class AdamLm(base_experiment.BaseExperiment):
   EMBEDDING_LOOKUP_STYLE = 'matmul'
 
   # Peak learning rate; None derives it from the batch size, as for GPT-3.
-  LEARNING_RATE = 1e-3
+  LEARNING_RATE: float | None = 1e-3
   # 'linear_rampup_exponential_decay', 'linear_rampup_cosine_decay' or
   # 'constant'.
   LR_SCHEDULE = 'linear_rampup_exponential_decay'
@@ -88,9 +88,9 @@ class AdamLm(base_experiment.BaseExperiment):
   # GPT-3.
   LR_COS_MAX = 1.0
   LR_COS_MIN_RATIO = 0.1
-  LR_COS_WARMUP = 4000
-  LR_COS_DECAY_START = LR_COS_WARMUP + 1
-  LR_COS_DECAY_END = 300000
+  LR_COS_WARMUP: int | None = 4000
+  LR_COS_DECAY_START: int | None = 4001
+  LR_COS_DECAY_END: int | None = 300000
 
   ADAM_EPSILON = 1e-6
   ADAM_EPSILON_ROOT = 0.0

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from pax import tf_records
-from pax.inputs import (
+from pax.inputs.records import (
   block_reader,
   file_fingerprints,
-  packing,
   shuffled_records,
   tfrecord_files,
 )
+from pax.inputs.rows import packing
 from pax.tasks.lm import masking
 from praxis import base_input, pax_fiddle, py_utils
 from praxis.base_input import data_fingerprints

@@ -7,7 +7,8 @@ import math
 
 import jax
 
-from pax.inputs import batch_specs, c4_tasks, lm_features, seqio_input
+from pax.inputs import batch_specs
+from pax.inputs.seqio import c4_tasks, lm_features, seqio_input
 from pax.tasks.lm import gpt3, input_generator, lm_data
 from praxis import base_input, pax_fiddle
 
@@ -33,11 +34,11 @@ class C4UnsupervisedDataset(lm_data.LanguageModelData):
 
   MAX_SEQ_LEN = 1024
   # Rows per device; a fraction shares a row among devices.
-  PERCORE_BATCH_SIZE = 1
+  PERCORE_BATCH_SIZE: float = 1
   # The same in evaluation; None is PERCORE_BATCH_SIZE.
-  PERCORE_EVAL_BATCH_SIZE = None
+  PERCORE_EVAL_BATCH_SIZE: float | None = None
   # Number of training batches that are skipped at the start.
-  TRAINING_NUM_BATCHES_TO_SKIP = None
+  TRAINING_NUM_BATCHES_TO_SKIP: int | None = None
   # Seed of the order of the training data.
   TRAINING_SEED = 9876
 

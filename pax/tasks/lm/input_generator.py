@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pax.inputs import packing, tokenizers
+from pax.inputs.rows import packing
+from pax.inputs.tokens import token_corpus, tokenizers
 from pax.tasks.lm.bert_input import TFRecordBertInput as TFRecordBertInput
 from pax.tasks.lm.masking import (
   make_masked_ml_data_augmenter as make_masked_ml_data_augmenter,
@@ -126,10 +127,7 @@ class TextInput(base_input.BaseInput):
     del key
     # Reading the corpus fits the tokenizer.
     _ = self._corpus
-    return [
-      self.tokenizer.decode(row[:length])
-      for row, length in zip(np.asarray(ids), np.asarray(lengths), strict=True)
-    ]
+    return tokenizers.decode_rows(self.tokenizer, ids, lengths)
 
   def vocabularies(self) -> Mapping[str, base_input.Vocabulary]:
     """Returns the vocabulary of `tokens`, by training the tokenizer."""
@@ -138,7 +136,7 @@ class TextInput(base_input.BaseInput):
     return tokenizers.vocabularies(self.tokenizer)
 
   @functools.cached_property
-  def _corpus(self) -> packing.Corpus:
+  def _corpus(self) -> token_corpus.Corpus:
     with open(self.input_file, 'rb') as f:
       lines = f.read().splitlines()[: self.num_samples or None]
     if not lines:
@@ -148,7 +146,7 @@ class TextInput(base_input.BaseInput):
     if self.bytes_repr:
       lines = [self._eval_bytes(line) for line in lines]
     self.tokenizer.fit(lines)
-    return packing.corpus_of(
+    return token_corpus.corpus_of(
       [self.tokenizer.encode(line) for line in lines],
       bos_id=self.tokenizer.bos_id,
       eos_id=self.tokenizer.eos_id,

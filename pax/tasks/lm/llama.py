@@ -23,15 +23,25 @@ def configure_llama(lm_p: LmConfig, epsilon: float) -> None:
   References: LLaMA, https://arxiv.org/abs/2302.13971, and LLaMA 2,
   https://arxiv.org/abs/2307.09288
   """
+  # Positions are encoded by rotary embeddings in attention.
+  lm_p.position_emb_tpl = None
+  lm_p.separate_embedding_tpl.scale_sqrt_depth = False
+  set_rms_norms(lm_p, epsilon)
+
+
+def set_rms_norms(lm_p: LmConfig, epsilon: float) -> None:
+  """Replaces layer norms by RMS norms and removes biases.
+
+  Args:
+    lm_p: A language model.
+    epsilon: Added to the mean square in norms.
+  """
   norm_p = pax_fiddle.Config(
     normalizations.RmsNorm,
     direct_scale=True,
     epsilon=epsilon,
     intermediate_dtype=jnp.float32,
   )
-  # Positions are encoded by rotary embeddings in attention.
-  lm_p.position_emb_tpl = None
-  lm_p.separate_embedding_tpl.scale_sqrt_depth = False
   lm_p.softmax_tpl.feed_forward_tpl.has_bias = False
   lm_p.final_ln_tpl = norm_p.clone()
   for block_p in stack_configs.stacked_transformers(

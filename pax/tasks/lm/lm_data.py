@@ -7,13 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pax import base_experiment
-from pax.inputs import (
-  grain_input,
-  huggingface_tokenizers,
-  lm_input,
-  seqio_tasks,
-  tokenizers,
-)
+from pax.inputs import grain_input, lm_input
+from pax.inputs.seqio import tasks as seqio_tasks
+from pax.inputs.tokens import huggingface_tokenizers, tokenizers
 from praxis import base_input, pax_fiddle
 
 Config = pax_fiddle.Config

@@ -31,7 +31,7 @@ class NvidiaLm(base_experiment.BaseExperiment):
   TRAINABLE_PE_MAX_SEQ_LEN = MAX_SEQ_LEN
   TRAINABLE_POSITION_EMB = True
   USE_GATED_ACTIVATION = False
-  ACTIVATION_CLS = activations.GELU
+  ACTIVATION_CLS: type[activations.BaseActivation] = activations.GELU
   FPROP_DTYPE = jnp.bfloat16
   # Standard deviations of initial weights; 0 for the softmax is
   # 1/sqrt(MODEL_DIMS).
@@ -42,7 +42,7 @@ class NvidiaLm(base_experiment.BaseExperiment):
   USE_TRITON_LAYER_NORM = False
   USE_FLASH_ATTENTION = False
 
-  LEARNING_RATE = 6e-4
+  LEARNING_RATE: float | None = 6e-4
   CLIP_GRADIENT_NORM_TO_VALUE = 1.0
   ADAM_EPSILON = 1e-8
   ADAM_EPSILON_ROOT = 0.0
@@ -56,9 +56,9 @@ class NvidiaLm(base_experiment.BaseExperiment):
   LR_SCHEDULE = 'linear_rampup_cosine_decay'
   LR_COS_MAX = 1.0
   LR_COS_MIN_RATIO = 0.1
-  LR_COS_WARMUP = 0
-  LR_COS_DECAY_START = LR_COS_WARMUP + 1
-  LR_COS_DECAY_END = 500000
+  LR_COS_WARMUP: int | None = 0
+  LR_COS_DECAY_START: int | None = 1
+  LR_COS_DECAY_END: int | None = 500000
 
   CHECKPOINT_EVERY_N_STEPS = 100000
 

@@ -17,7 +17,8 @@ from pax import (
   learners,
   tasks_lib,
 )
-from pax.inputs import batch_specs, indexed
+from pax.inputs import batch_specs
+from pax.inputs.rows import indexed
 from praxis import base_input, optimizers, pax_fiddle, py_utils, schedules
 from praxis.layers import embedding_softmax, linears, models
 

@@ -15,12 +15,8 @@ import numpy as np
 from jaxtyping import Float, Int64
 
 from pax import tf_records
-from pax.inputs import (
-  file_fingerprints,
-  indexed,
-  text_files,
-  tfrecord_files,
-)
+from pax.inputs.records import file_fingerprints, text_files, tfrecord_files
+from pax.inputs.rows import indexed
 from pax.tasks.vision import resnet_preprocessing
 from praxis import base_input, pax_fiddle, py_utils
 from praxis.base_input import data_fingerprints

@@ -66,6 +66,6 @@ def _split_brackets(
     opening, closing = '[]' if isinstance(node, ast.List) else '()'
     return opening, [('', element) for element in node.elts], closing
   if isinstance(node, ast.Dict) and all(node.keys):
-    pairs = zip(node.keys, node.values, strict=True)
+    pairs = zip(filter(None, node.keys), node.values, strict=True)
     return '{', [(f'{ast.unparse(k)}: ', v) for k, v in pairs], '}'
   return None

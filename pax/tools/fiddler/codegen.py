@@ -215,7 +215,7 @@ def _insert_constants(code: str, constants: dict[str, Any]) -> str:
   """The code with `NAME = value` lines after its imports."""
   nodes = ast.parse(code).body
   imports = [n for n in nodes if isinstance(n, ast.Import | ast.ImportFrom)]
-  end = max((n.end_lineno for n in imports), default=0)
+  end = max((n.end_lineno or n.lineno for n in imports), default=0)
   lines = code.splitlines()
   assignments = [f'{name} = {value!r}' for name, value in constants.items()]
   return '\n'.join([*lines[:end], '', *assignments, *lines[end:], ''])

@@ -11,7 +11,7 @@ from fiddle import daglish
 from fiddle.experimental import auto_config, visualize
 from fiddle.experimental import dataclasses as fdl_dataclasses
 
-from pax.inputs import seqio_configs
+from pax.inputs.seqio import configs as seqio_configs
 from pax.parameterized_experiment import ParameterizedExperiment
 from pax.tools.fiddler import sharding
 from praxis import pax_fiddle

@@ -17,8 +17,8 @@ BASE_LAYER_SHARDING_FIELDS = {
   'activation_split_dims_mapping',
 }
 SHARDING_TYPES = (
-  base_layer.BaseLayer.WeightSharding,
-  base_layer.BaseLayer.ActivationSharding,
+  base_layer.WeightSharding,
+  base_layer.ActivationSharding,
 )
 
 _LITERALS = (int, str, type(None))

@@ -67,7 +67,7 @@ def ssh_commands(job: Job) -> list[Command]:
 
 def remote_command(job: Job, address: str, index: int) -> str:
   """Returns the command of one process, for the shell of its machine."""
-  variables = _environment(job, index) | parent_death.ON_INPUT
+  variables = {**_environment(job, index), **parent_death.ON_INPUT}
   assignments = [f'{name}={shlex.quote(v)}' for name, v in variables.items()]
   flags = distributed_flags(address, job.num_hosts, index)
   return f'exec env {" ".join(assignments)} {job.command()} {shlex.join(flags)}'

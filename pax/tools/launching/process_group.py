@@ -169,7 +169,11 @@ class _Member:
       stderr=subprocess.PIPE,
       text=True,
       errors='replace',
-      env=os.environ | dict(command.environment) | parent_death.ON_INPUT,
+      env={
+        **os.environ,
+        **command.environment,
+        **parent_death.ON_INPUT,
+      },
       # Ctrl-C reaches this process only, which forwards it.
       start_new_session=True,
     )
@@ -186,8 +190,7 @@ class _Member:
     """Ends it by a signal; a remote one by closing its input."""
     if self._command.is_remote:
       # The remote process watches its input (parent_death).
-      with contextlib.suppress(OSError):
-        self._process.stdin.close()
+      self._close_input()
     else:
       self._process.send_signal(number)
 
@@ -196,12 +199,16 @@ class _Member:
     with contextlib.suppress(ProcessLookupError):
       os.killpg(self._process.pid, signal.SIGKILL)
 
+  def _close_input(self) -> None:
+    if self._process.stdin is not None:
+      with contextlib.suppress(OSError):
+        self._process.stdin.close()
+
   def _wait(self) -> None:
     code = self._process.wait()
     for reader in self._readers:
       reader.join(_READING_SECS)
-    with contextlib.suppress(OSError):
-      self._process.stdin.close()
+    self._close_input()
     code = code if code >= 0 else _SIGNAL_OFFSET - code
     self._events.put(_End(self._command.name, code))
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pax.inputs.seqio_configs import (
+from pax.inputs.seqio.configs import (
   convert_seqio_tasks,
 )
 

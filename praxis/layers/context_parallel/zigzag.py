@@ -37,7 +37,8 @@ def from_zigzag(
   x: Shaped[Array, 'B T ...'], axis: str, size: int
 ) -> Shaped[Array, 'B T ...']:
   """Inverts `to_zigzag`."""
-  swapped = _swap_on_odd_devices(*jnp.split(x, 2, axis=1), axis)
+  front, back = jnp.split(x, 2, axis=1)
+  swapped = _swap_on_odd_devices(front, back, axis)
   halves = [
     jax.lax.ppermute(
       half, axis, [(to, source) for source, to in _permutation(size, offset)]

@@ -44,7 +44,7 @@ class BaseDepthwiseConv1D(base_layer.BaseLayer):
 class DepthwiseConv1D(BaseDepthwiseConv1D):
   """Depthwise convolution over time that keeps the length."""
 
-  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+  class WeightSharding(base_layer.WeightSharding):
     # The filter [K, 1, O].
     him: pytypes.SplitDimsMapping = None
 

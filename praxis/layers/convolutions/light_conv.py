@@ -47,12 +47,12 @@ class LightConv1D(base_layer.BaseLayer):
   # input_rank=4.
   use_2d_conv_norm: bool = False
 
-  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+  class WeightSharding(base_layer.WeightSharding):
     # Weights of the linear layers, and the depthwise filter.
     df: pytypes.SplitDimsMapping = None
     him: pytypes.SplitDimsMapping = None
 
-  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+  class ActivationSharding(base_layer.ActivationSharding):
     # Activations between the linear layers, and the output of the last one.
     blf: pytypes.SplitDimsMapping = None
     bld: pytypes.SplitDimsMapping = None

@@ -65,7 +65,7 @@ class Embedding(base_layer.BaseLayer):
   )
   einsum: base_ops.EinsumOp = pax_fiddle.instance_field(base_ops.EinsumOp)
 
-  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+  class ActivationSharding(base_layer.ActivationSharding):
     # Embeddings [B, T, D].
     emb_out_split_dims_mapping: pytypes.SplitDimsMapping = None
 

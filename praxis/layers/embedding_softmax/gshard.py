@@ -36,7 +36,7 @@ class GShardSharedEmbeddingSoftmax(base_layer.BaseLayer):
   # Label smoothing in training: probability spread over all classes.
   label_smoothing_prob: float = 0.0
 
-  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+  class ActivationSharding(base_layer.ActivationSharding):
     # Embeddings [B, T, D], and of a decoding step [B, D].
     emb_out_split_dims_mapping: pytypes.SplitDimsMapping = None
     extend_step_out: pytypes.SplitDimsMapping = None

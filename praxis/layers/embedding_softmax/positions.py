@@ -71,7 +71,7 @@ class TrainablePositionalEmbedding(PositionalEmbedding):
   array_lookup_tpl: LayerTpl = template_field(base_ops.ArrayLookup)
   einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
 
-  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+  class ActivationSharding(base_layer.ActivationSharding):
     # Embeddings [B, T, D].
     emb_out_split_dims_mapping: pytypes.SplitDimsMapping = None
 

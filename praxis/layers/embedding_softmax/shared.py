@@ -30,7 +30,7 @@ class SharedEmbeddingSoftmax(FullSoftmax):
   array_lookup_tpl: LayerTpl = template_field(base_ops.ArrayLookup)
   einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
 
-  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+  class ActivationSharding(base_layer.ActivationSharding):
     # Embeddings [B, T, D], and of a decoding step [B, D].
     emb_out_split_dims_mapping: pytypes.SplitDimsMapping = None
     extend_step_out: pytypes.SplitDimsMapping = None

@@ -4,9 +4,9 @@
 On accelerators tokens are sorted by expert and multiplied by grouped matrix
 products (`jax.lax.ragged_dot`), so the cost is proportional to the number of
 rows. CPUs lack such a product: they compute every expert on all tokens. The CPU
-path is bit-identical for any assignment of experts to devices: a token has the
-same row in products of the same shape, and XLA cannot fuse across the boundary
-of an expert.
+path is bit-identical for any assignment of experts to devices where a row of
+XLA's matrix product does not depend on the other rows (with AVX-512; with AVX2
+the last bit can differ): XLA cannot fuse across the boundary of an expert.
 
 Shapes: N tokens, k experts per token, R = N * k rows, E experts, M model
 dimension, H hidden dimension.
@@ -75,11 +75,11 @@ def mixture(
     first_expert: global index of the first local expert.
   """
 
-  def on_cpu(*args: Any) -> Array:
-    return _dense_mixture_if_assigned(*args[:3], expert_fn, args[3])
+  def on_cpu(x: Any, top_k: Any, weights: Any, first: Any) -> Array:
+    return _dense_mixture_if_assigned(x, top_k, weights, expert_fn, first)
 
-  def on_accelerator(*args: Any) -> Array:
-    return grouped_mixture(*args[:3], expert_fn, args[3])
+  def on_accelerator(x: Any, top_k: Any, weights: Any, first: Any) -> Array:
+    return grouped_mixture(x, top_k, weights, expert_fn, first)
 
   first_expert = jnp.asarray(first_expert, jnp.int32)
   return jax.lax.platform_dependent(

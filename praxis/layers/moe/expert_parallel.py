@@ -101,7 +101,7 @@ def sharded_mixture(
       tokens, top_k = jax.tree.map(
         lambda x: jax.lax.all_gather(x, gathered, tiled=True), (tokens, top_k)
       )
-    first_expert = 0
+    first_expert: Array | int = 0
     if axes.expert:
       first_expert = jax.lax.axis_index(axes.expert) * num_local_experts
     outputs = dropless.mixture(tokens, top_k, weights, expert_fn, first_expert)

@@ -86,7 +86,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
   # gradients are zero because their outputs are unused, unless they are NaN.
   enable_bubble_grad_skipping: bool = True
 
-  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+  class WeightSharding(base_layer.WeightSharding):
     # The leading axis of stages.
     stages: pytypes.SplitDimsMapping = (None,)
 

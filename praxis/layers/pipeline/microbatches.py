@@ -22,22 +22,23 @@ def count_microbatches(
     ValueError: not exactly one of the two is set, or it does not divide the
       batch size.
   """
-  if (num_microbatches is None) == (microbatch_size is None):
+  settings = {
+    'num_microbatches': num_microbatches,
+    'microbatch_size': microbatch_size,
+  }
+  given = [(name, n) for name, n in settings.items() if n is not None]
+  if len(given) != 1:
     raise ValueError(
       'exactly one of num_microbatches and microbatch_size must be set, got '
       f'{num_microbatches} and {microbatch_size}'
     )
-  name, divisor = 'num_microbatches', num_microbatches
-  if divisor is None:
-    name, divisor = 'microbatch_size', microbatch_size
+  [(name, divisor)] = given
   if divisor < 1 or batch_size % divisor:
     raise ValueError(
       f'{name} must divide the batch size {batch_size}, got {divisor}; change '
       'it or PERCORE_BATCH_SIZE'
     )
-  if num_microbatches is not None:
-    return num_microbatches
-  return batch_size // microbatch_size
+  return batch_size // divisor if num_microbatches is None else divisor
 
 
 def split_batch(

@@ -159,7 +159,7 @@ class DotProductAttention(
   ) -> nn.Module:
     """Creates a child; the two products become AqtEinsumOp."""
     if name in self._EINSUM_CHILDREN:
-      act_params = self.quantization.act_params
+      act_params = self._quantization.act_params
       params = pax_fiddle.Config(AqtEinsumOp, act_params=act_params)
     return super().create_child(name, params, skip_clone=skip_clone)
 

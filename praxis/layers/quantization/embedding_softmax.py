@@ -223,7 +223,7 @@ def _dequantized_rows(
   if not layer._is_inference:
     return rows
   _, scale, zero_point = layer.get_quantized_weight(
-    name, layer.quantization.weight_params.use_symmetric
+    name, layer._quantization.weight_params.use_symmetric
   )
   return _dequantize_rows(rows, ids, scale, zero_point)
 

@@ -168,7 +168,7 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
         weight,
         scale,
         self._storage_dtype(),
-        self.quantization.weight_params.use_symmetric,
+        self._quantization.weight_params.use_symmetric,
       )
       for variable, declared in hparams.items():
         tree[PARAMS][variable] = quantized_variables.partition_spec(
@@ -190,7 +190,9 @@ class QuantizedLayerMixin(quantizer.QuantizationLayer):
 
   @property
   def _block_size(self) -> int:
-    return self.quantization.weight_params.block_size if self._HAS_BLOCKS else 0
+    return (
+      self._quantization.weight_params.block_size if self._HAS_BLOCKS else 0
+    )
 
   @nn.nowrap
   def _trained_weight(self, name: str) -> Array:

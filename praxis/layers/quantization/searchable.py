@@ -42,7 +42,7 @@ class SearchableQuantizedLayer(quantized_weights.QuantizedWeights):
         f'precisions must be some of {_SUPPORTED_PRECISIONS}, got '
         f'{list(self.precisions)}'
       )
-    params = self.quantization
+    params = self._quantization
     for name, operand_params in (
       ('act_quantizer', params.act_params),
       ('weight_quantizer', params.weight_params),

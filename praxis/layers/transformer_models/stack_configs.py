@@ -57,26 +57,30 @@ def set_fp8_einsums(stack_tpl: LayerTpl, scaling: str) -> None:
       fp8_templates.set_fp8_einsums(stacked.moe_layer_tpl, scaling)
 
 
-def may_use_kernels(stack_tpl: LayerTpl) -> bool:
+def may_use_kernels(stack_tpl: LayerTpl, length: int) -> bool:
   """Returns whether self-attention of a stack may run as a fused kernel.
 
   Its layers then take segments instead of the array of a mask.
+
+  Args:
+    stack_tpl: Config of a plain, repeated or pipelined stack.
+    length: of the sequences.
   """
   layers = [
     layer
     for stacked_tpl in stacked_transformers(stack_tpl)
     for layer in layer_templates(stacked_tpl)
   ]
-  return all(map(_may_use_kernel, layers))
+  return all(_may_use_kernel(layer, length) for layer in layers)
 
 
-def _may_use_kernel(layer: LayerTpl) -> bool:
+def _may_use_kernel(layer: LayerTpl, length: int) -> bool:
   if layer.cls.__call__ is not transformer.Transformer.__call__:
     return False
   attention = layer.tr_atten_tpl
   return getattr(
     attention.cls, 'has_kernel', False
-  ) and kernel_choice.may_use_kernel(attention.atten_implementation)
+  ) and kernel_choice.may_use_kernel(attention.atten_implementation, length)
 
 
 def for_model(

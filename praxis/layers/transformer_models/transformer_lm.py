@@ -383,7 +383,7 @@ class TransformerLm(decode_states.DecodeStateContainer):
   ) -> Float[Array, 'B 1 T T'] | segments.SegmentMask:
     is_bidirectional = self.model_type == LanguageModelType.BIDIRECTIONAL
     if causal_attention_mask is None and stack_configs.may_use_kernels(
-      self.stacked_transformer_tpl
+      self.stacked_transformer_tpl, segment_ids.shape[1]
     ):
       dtype = np.dtype(self.fprop_dtype)
       return segments.SegmentMask(

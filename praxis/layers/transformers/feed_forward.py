@@ -25,12 +25,12 @@ class TransformerFeedForward(feed_forward_block.FeedForwardBlock):
   has_bias: bool = True
   fflayer_tpl: LayerTpl = pax_fiddle.template_field(linears.FeedForward)
 
-  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+  class WeightSharding(base_layer.WeightSharding):
     # The first and the second weight.
     ffn0: SplitDimsMapping = None
     ffn1: SplitDimsMapping = None
 
-  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+  class ActivationSharding(base_layer.ActivationSharding):
     # Outputs of the first and the second linear layer.
     ffn0: SplitDimsMapping = None
     ffn0_extend_step: SplitDimsMapping = None

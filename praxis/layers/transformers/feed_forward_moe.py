@@ -70,13 +70,13 @@ class TransformerFeedForwardMoe(feed_forward_block.FeedForwardBlock):
   einsum_tpl: LayerTpl = template_field(base_ops.EinsumOp)
   einsum_gated_tpl: LayerTpl = template_field(base_ops.EinsumGatedOp)
 
-  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+  class WeightSharding(base_layer.WeightSharding):
     # The router, and the input and output projections of the experts.
     me: SplitDimsMapping = None
     emh: SplitDimsMapping = None
     ehm: SplitDimsMapping = None
 
-  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+  class ActivationSharding(base_layer.ActivationSharding):
     # Activations by their dimensions; see the module docstring.
     gsm: SplitDimsMapping = None
     gs: SplitDimsMapping = None

@@ -53,11 +53,11 @@ class PipelinedTransformer(transformer_stack.TransformerStack):
   enable_async_circular_transfer: bool = True
   bf16_accum_in_fp32: bool = False
 
-  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+  class WeightSharding(base_layer.WeightSharding):
     # The leading axis of stages.
     stages: SplitDimsMapping = (None,)
 
-  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+  class ActivationSharding(base_layer.ActivationSharding):
     # The output of the last stage for the whole batch.
     final_out: SplitDimsMapping = None
 

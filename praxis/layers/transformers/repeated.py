@@ -42,7 +42,7 @@ class StackedTransformerRepeated(transformer_stack.TransformerStack):
   collect_intermediate_outputs: bool = False
   scan_unroll: int = 1
 
-  class WeightSharding(base_layer.BaseLayer.WeightSharding):
+  class WeightSharding(base_layer.WeightSharding):
     # The leading axes of all weights.
     block: SplitDimsMapping = None
 

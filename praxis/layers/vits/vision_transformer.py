@@ -31,7 +31,7 @@ class VisionTransformer(base_layer.BaseLayer):
   # Shards the batch of entry and exit over all mesh axes.
   full_data_parallel_on_entry_exit: bool = False
 
-  class ActivationSharding(base_layer.BaseLayer.ActivationSharding):
+  class ActivationSharding(base_layer.ActivationSharding):
     # Inputs and outputs of the transformer [B, N, D].
     network_inputs: pytypes.SplitDimsMapping = None
 

@@ -76,6 +76,7 @@ def _update(
 ) -> tuple[Nested[JTensor], sharded_transforms.State]:
   if params is None:
     raise ValueError('Shampoo needs the variables; pass params to update')
+  tree: Any
   leaves, tree = jax.tree.flatten(grads)
   weights = tree.flatten_up_to(params)
   layout = make_layout(hyperparams, [w.shape for w in weights])
@@ -182,8 +183,8 @@ def _partition_spec(
   leaves, tree = jax.tree.flatten(hparams)
   shapes = jax.eval_shape(
     functools.partial(_init, hyperparams),
-    tree.unflatten(
-      [jax.ShapeDtypeStruct(tuple(hp.shape), hp.dtype) for hp in leaves]
+    jax.tree.unflatten(
+      tree, [jax.ShapeDtypeStruct(tuple(hp.shape), hp.dtype) for hp in leaves]
     ),
   )
 

@@ -80,9 +80,10 @@ def axis_names(
 
 def axis_size(hyperparams: ShampooHyperparams, name: str | None) -> int:
   """Returns the number of devices along a mesh axis, 1 for None."""
-  if name is None or hyperparams.mesh_shape is None:
+  shape, names = hyperparams.mesh_shape, hyperparams.mesh_axis_names
+  if name is None or shape is None or names is None:
     return 1
-  return hyperparams.mesh_shape[list(hyperparams.mesh_axis_names).index(name)]
+  return shape[list(names).index(name)]
 
 
 def _group(size: int, power: int) -> str:

@@ -33,6 +33,11 @@ _UNSUPPORTED: dict[str, tuple[Any, str]] = {
 }
 
 
+def _split_rows() -> list[int]:
+  """Returns the sharding of rows over the second mesh axis."""
+  return [-1, 1, -1]
+
+
 class DistributedShampoo(base_optimizer.BaseOptimizer):
   """Shampoo with replicated state; replicas share the computation of roots.
 
@@ -78,11 +83,11 @@ class DistributedShampoo(base_optimizer.BaseOptimizer):
   best_effort_shape_interpretation: bool = True
   # Shardings of groups of matrices, [matrix, row, column], in the state and
   # during the computation of roots. Axes that do not divide a size are ignored.
-  tensor_split_dims_mapping: Sequence[int] = pax_fiddle.instance_field(
-    default_factory=lambda: [-1, 1, -1]
+  tensor_split_dims_mapping: Sequence[int] = pax_fiddle.factory_field(
+    _split_rows, _split_rows
   )
   tensor_split_dims_mapping_for_inverse_pth_root: Sequence[int] = (
-    pax_fiddle.instance_field(default_factory=lambda: [-1, 1, -1])
+    pax_fiddle.factory_field(_split_rows, _split_rows)
   )
   # Whether to store momenta as int8 and, if not sharded, matrices as int16.
   best_effort_memory_usage_reduction: bool = False

@@ -38,11 +38,10 @@ def init_slot(hyperparams: ShampooHyperparams, w: JTensor) -> Slot:
   squares, grafted, preconditioned = (
     jnp.zeros(w.shape, jnp.float32) for _ in range(3)
   )
-  if not hyperparams.graft_type.has_squares:
-    squares = masked_trees.BpropMaskedNode()
+  has_squares = hyperparams.graft_type.has_squares
   dtype = hyperparams.momentum_dtype(w.ndim)
   return Slot(
-    squares,
+    squares if has_squares else masked_trees.BpropMaskedNode(),
     quantized_storage.store(grafted, dtype),
     quantized_storage.store(preconditioned, dtype),
   )

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
 # bazel: deps=//pax/tasks:experiments
 # bazel: deps=//tests/integration:experiments
 """Remat policies of a small model, compared by their traces."""
 
 from __future__ import annotations
 
+import jax
 import pytest
 
 from pax.aot import cli, remat
@@ -34,6 +34,28 @@ def test_policies_trade_memory_for_flops():
   assert policies[0].flops == min(policy.flops for policy in policies)
   # The memory of a CPU is unknown.
   assert policies[0].fits is None
+
+
+def test_a_kernel_that_runs_again_counts():
+  # Shapes that the attention kernel of TPUs takes without padding.
+  num_layers, num_heads, length, head_dim = 2, 2, 128, 128
+  options = abstract_experiment.ExperimentOptions(
+    exp='lm_cloud.LmCloudSpmdTest',
+    set=(
+      *SMALL, f'NUM_LAYERS={num_layers}', f'NUM_HEADS={num_heads}',
+      f'DIMS_PER_HEAD={head_dim}', f'MODEL_DIMS={num_heads * head_dim}',
+      f'MAX_SEQ_LEN={length}', 'PERCORE_BATCH_SIZE=1',
+    ),
+  )  # fmt: skip
+  policies = {p.name: p for p in remat.compare(options, 'v4-8')}
+  saved = policies['SAVE_DOT_EXCEPT_LOGITS']
+  # It saves the products with weights, not the results of the kernel.
+  again = policies['SAVE_DOT_WITH_NO_BATCH_DIM']
+  num_rows = jax.local_device_count()
+  logits = attended = 2 * length * length * head_dim
+  kernel = num_layers * num_rows * num_heads * (logits + attended)
+  assert again.flops - saved.flops == kernel
+  assert saved.fits
 
 
 def test_the_fitting_policy_with_the_fewest_flops_is_recommended():

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
 # bazel: deps=//pax:main_lib,//pax/tasks:experiments
 # bazel: deps=//tests/integration:experiments
 """A sweep over experiments in processes, and its table."""

@@ -8,17 +8,19 @@ import json
 import pathlib
 import subprocess
 import sys
+import uuid
 
 import jax
 import numpy as np
 import pytest
 
-from pax import exit_codes, main
+from pax import exit_codes, main, storage
 from pax.checkpoints import reading
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.huggingface import (
   conversion,
   families,
+  model_folder,
   safetensors,
   stacked_variables,
 )
@@ -183,6 +185,20 @@ def test_export_without_the_original_files(tmp_path, capsys):
   assert found.keys() == want.keys()
   for name, entry in want.items():
     np.testing.assert_array_equal(found[name].read(), entry.read())
+
+
+def test_files_are_copied_to_buckets_too(tmp_path):
+  source, job = tmp_path / 'source', tmp_path / 'job'
+  reference_models.write_reference(source, 'mistral')
+  (source / 'tokenizer.json').write_text('{}')
+  folder = model_folder.ModelFolder.open(source)
+  url = f'memory://{uuid.uuid4().hex}/job'
+  conversion.copy_files(folder, url)
+  conversion.copy_files(folder, job)
+  side = storage.to_path(url) / 'huggingface'
+  want = _contents(job / 'huggingface')
+  assert {'config.json', 'tokenizer.json'} < want.keys()
+  assert {name: (side / name).read_bytes() for name in side.files()} == want
 
 
 def test_errors_name_the_next_step(tmp_path, capsys):

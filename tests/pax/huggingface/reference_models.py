@@ -23,7 +23,7 @@ import numpy as np
 import sentencepiece
 
 from pax.huggingface import families
-from pax.inputs import tokenizers
+from pax.inputs.tokens import tokenizers
 
 REFERENCES = pathlib.Path(__file__).parent / 'references.json'
 DTYPES = {

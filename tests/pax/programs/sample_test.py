@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pax.inputs import text
+from pax.inputs.text import packed_text
 from pax.programs import sample
 from praxis import pax_fiddle
 from praxis.layers import models
@@ -22,7 +22,7 @@ def corpus(tmp_path_factory):
   path = tmp_path_factory.mktemp('corpus') / 'text'
   path.write_text('some text')
   return (
-    text.TextLmInput.config(
+    packed_text.TextLmInput.config(
       files=str(path), batch_size=1, seq_len=8, held_out_percent=0.0
     )
   ).Instantiate()

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import threading
 import types
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from pax import checkpoints, io_utils, programs, summaries
-from pax.programs import early_stopping, eval_runner
+from pax.programs import early_stopping, eval_runner, step_status
 from pax.programs import train as train_program
 from pax.programs.jobs import Outcome, TrainJob
 from pax.steps import step_types
@@ -66,7 +67,8 @@ class FakeWriter(summaries.NoopWriter):
 
   def write(self, step, scalars, split='train'):
     scalars = scalars() if callable(scalars) else scalars
-    self.steps.append((split, step, float(scalars['loss'])))
+    loss = scalars.get('loss')
+    self.steps.append((split, step, loss if loss is None else float(loss)))
 
 
 class FakeProgress:
@@ -75,7 +77,7 @@ class FakeProgress:
     self.input_waits = []
 
   def update(self, step, metrics, *, rate, mfu, input_wait):
-    self.shown.append((step, metrics['loss']))
+    self.shown.append((step, metrics.get('loss')))
     self.input_waits.append(input_wait)
 
   def print(self, text):
@@ -129,7 +131,9 @@ class Partitioner(host_partitioner.HostPartitioner):
       train=settings,
       learners=[
         types.SimpleNamespace(
-          check_valid_step=False, enable_skip_step_on_gradient_anomalies=True
+          check_valid_step=False,
+          enable_skip_step_on_gradient_anomalies=True,
+          stochastic_gradient=None,
         )
       ],
       early_stopping_fn=None,
@@ -263,6 +267,37 @@ def test_waits_for_batches_are_in_the_ledger_and_in_the_progress(tmp_path):
   assert seconds['input wait'] == 4 * 10
   assert seconds['step'] == 4 * 5
   assert run.progress.input_waits == [10 / 15] * 2
+
+
+def test_a_save_that_waits_for_steps_is_time_of_steps(tmp_path, monkeypatch):
+  clock = types.SimpleNamespace(now=0.0)
+
+  def start(reader, loss, output):
+    @functools.cache
+    def finish():
+      clock.now += 5
+      return step_status.StepStatus(is_finite=True, is_skipped=False)
+
+    return finish
+
+  class TwoSeconds(Recorder):
+    def is_due(self, step, *, force=False):
+      return True
+
+    def save(self, *args, **kwargs):
+      clock.now += 2
+      return super().save(*args, **kwargs)
+
+  monkeypatch.setattr(step_status.StatusReader, 'start', start)
+  recorder = summaries.goodput.Recorder(None, lambda: clock.now)
+  run = dataclasses.replace(
+    _run(tmp_path), checkpointer=TwoSeconds(), goodput=recorder
+  )
+  assert train_program.train(run) is Outcome.DONE
+  seconds = recorder._record()['seconds']
+  # Before each of 4 steps, and twice after the last.
+  assert (seconds['step'], seconds['checkpoint']) == (4 * 5, 6 * 2)
+  assert clock.now == 4 * 5 + 6 * 2
 
 
 def test_batches_move_to_the_devices_while_a_step_runs(tmp_path):
@@ -422,6 +457,25 @@ def test_the_first_result_is_announced_once(tmp_path):
   assert results == [True]
 
 
+def test_the_first_step_is_shown_when_it_is_done(tmp_path, monkeypatch):
+  events = []
+
+  class Recording(programs.SingleTaskTrainProgram):
+    def run(self, state, step):
+      events.append(f'run {step}')
+      return super().run(state, step)
+
+  run = _run(tmp_path, first=1, train_program=Recording())
+  run = dataclasses.replace(
+    run, after_first_step=lambda: events.append('started')
+  )
+  monkeypatch.setattr(
+    run.progress, 'update', lambda step, *_, **__: events.append(f'done {step}')
+  )
+  train_program.train(run)
+  assert events[:4] == ['run 1', 'done 2', 'started', 'run 2']
+
+
 def test_outputs_of_a_run_without_step_output_are_reported(tmp_path):
   class Own(programs.SingleTaskTrainProgram):
     def run(self, state, step):
@@ -439,6 +493,20 @@ def test_outputs_of_a_run_without_step_output_are_reported(tmp_path):
   run = _run(tmp_path, train_program=Own())
   assert train_program.train(run) is Outcome.DONE
   assert run.writer.steps == [('train', 0, 0), ('train', 2, 2)]
+  assert run.checkpointer.saves[-1] == (4, 10, 4, True)
+
+
+def test_a_program_without_a_loss_is_reported(tmp_path):
+  class Own(programs.SingleTaskTrainProgram):
+    def run(self, state, step):
+      batch = self._train_input.get_next_padded()
+      return programs.TrainProgramOutput(
+        state + batch.x[0], None, {'metric': (2.0, 1.0)}, step + 1
+      )
+
+  run = _run(tmp_path, train_program=Own())
+  assert train_program.train(run) is Outcome.DONE
+  assert run.writer.steps == [('train', 0, None), ('train', 2, None)]
   assert run.checkpointer.saves[-1] == (4, 10, 4, True)
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from jax.experimental import multihost_utils
 
-from pax.inputs import text, tokenizers
+from pax.inputs.text import packed_text
+from pax.inputs.tokens import tokenizers
 from pax.programs import vocabulary_record
 from praxis import base_input, pax_fiddle
 
@@ -129,7 +130,7 @@ def test_inputs_of_text_have_the_vocabulary_of_their_tokenizer(
   (tmp_path / 'text').write_text('def f(x):\n  return x + 1\n' * 90)
 
   def vocabulary(tokenizer):
-    config = text.TextLmInput.config(
+    config = packed_text.TextLmInput.config(
       name='train',
       files=str(tmp_path / 'text'),
       batch_size=1,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job whose directory is gone saves its state to another one."""
 
+# bazel: size=medium
 from __future__ import annotations
 
 import shutil

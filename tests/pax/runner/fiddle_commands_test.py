@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Experiments made by the commands of --fdl."""
 
+# bazel: size=medium
 from __future__ import annotations
 
 import base64
@@ -128,6 +129,7 @@ def test_a_file_that_others_can_write_is_not_read(tmp_path):
     (['config:nothing_here.f'], 'there is no nothing_here.f'),
     (['config:mine_for_fdl.nothing'], 'there is no mine_for_fdl.nothing'),
     (['config:mine_for_fdl.config(x)'], 'with literals in parentheses'),
+    (['config:mine_for_fdl.config(**{"a": 1})'], r'\*\* has no literals'),
     (['config_file:/nonexistent'], 'no such file'),
     (['config_str:!'], 'cannot be unpacked'),
     (['config:builtins.dict'], 'must make the Config of an experiment'),

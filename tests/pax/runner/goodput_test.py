@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job that dies and is started again: all its time is accounted for."""
 
+# bazel: size=medium
 from __future__ import annotations
 
 import json

@@ -27,6 +27,8 @@ FLAGS = [
   'study',
   'num_trials',
   'parallel_trials',
+  'sampler',
+  'pruner',
   'metrics_from',
   'sub_experiment',
   'topology',

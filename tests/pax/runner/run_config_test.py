@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fields of the configuration outside of their domains."""
 
+# bazel: size=medium
 from __future__ import annotations
 
 import math

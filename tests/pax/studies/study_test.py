@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # bazel: size=small
+# bazel: deps=//tests/integration:experiments
 """Studies whose trials are no processes: restarts, kills, errors, stops."""
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import pathlib
 
 import pytest
 
-from pax import automl, exit_codes
+from pax import automl, exit_codes, trusted_files
 from pax.runner import options as options_lib
 from pax.studies import command, errors, report, study, trial_metrics
 from pax.tuning import space, trial
@@ -195,6 +196,17 @@ def test_words_of_a_trial():
 def test_what_is_no_study(word, message):
   words = ['pax', '--study=local', '--exp=E', '--job_log_dir=/d', word]
   with pytest.raises(ValueError, match=message):
+    command.run(options_lib.parse(words))
+
+
+def test_a_journal_that_others_can_write_is_refused(tmp_path):
+  """Optuna unpickles the state of CMA-ES in it."""
+  journal = tmp_path / 'optuna.journal'
+  journal.touch()
+  journal.chmod(0o666)
+  words = ['pax', 'tune', f'--job_log_dir={tmp_path}', '--sampler=cmaes']
+  words += ['--exp=tests.integration.experiments.TinyTuned']
+  with pytest.raises(trusted_files.UntrustedFileError, match='all users'):
     command.run(options_lib.parse(words))
 
 

@@ -13,21 +13,20 @@ from pax.summaries import progress, throughput
 RATE = throughput.Rate(steps_per_sec=2.0, tokens_per_sec=81_234.0)
 
 
-class Terminal(io.StringIO):
-  def isatty(self) -> bool:
-    return True
+def _line(step, total, metrics, **speeds):
+  return progress.line_text(progress.line_parts(step, total, metrics, **speeds))
 
 
 def test_the_line():
-  line = progress.format_line(40, 100, {'loss': 2.34567}, rate=RATE, mfu=0.384)
+  line = _line(40, 100, {'loss': 2.34567}, rate=RATE, mfu=0.384)
   assert line == (
     'step 40/100  loss 2.3457  2.00 steps/s  81.2k tokens/s  MFU 38.4%  ETA 30s'
   )
-  waiting = progress.format_line(1, 2, {}, rate=RATE, input_wait=0.0123)
+  waiting = _line(1, 2, {}, rate=RATE, input_wait=0.0123)
   assert waiting.endswith('tokens/s  input wait 1.2%  ETA 0s')
-  several = progress.format_line(1, 2, {'loss': 1.0, 'acc': 0.5}, rate=RATE)
+  several = _line(1, 2, {'loss': 1.0, 'acc': 0.5}, rate=RATE)
   assert several.endswith('tokens/s  ETA 0s  acc 0.5000')
-  assert progress.format_line(1, 100, {}) == 'step 1/100'
+  assert _line(1, 100, {}) == 'step 1/100'
 
 
 def test_a_pipe_gets_plain_lines():
@@ -43,11 +42,6 @@ def test_a_pipe_gets_plain_lines():
   assert '\x1b' not in stream.getvalue()
 
 
-def on_screen(text: str) -> list[str]:
-  """The lines a terminal would show."""
-  return [line.split('\x1b[2K')[-1] for line in text.split('\n')]
-
-
 def test_the_log_has_the_lines_of_the_console(caplog):
   caplog.set_level('INFO')
   stream = io.StringIO()
@@ -57,29 +51,6 @@ def test_the_log_has_the_lines_of_the_console(caplog):
   assert [r.getMessage() for r in caplog.records] == (
     stream.getvalue().splitlines()
   )
-
-
-def test_a_terminal_keeps_one_line():
-  stream, now = Terminal(), [0.0]
-  shown = progress.Progress(9, stream, clock=lambda: now[0])
-  for step in range(1, 9):
-    now[0] += 1
-    shown.update(step, {})
-  assert on_screen(stream.getvalue()) == ['step 8/9']
-  shown.print('evaluated')
-  assert on_screen(stream.getvalue()) == ['evaluated', 'step 8/9']
-  shown.update(9, {})  # Too soon to be drawn; close shows it.
-  assert on_screen(stream.getvalue())[-1] == 'step 8/9'
-  shown.close()
-  assert on_screen(stream.getvalue()) == ['evaluated', 'step 9/9', '']
-
-
-def test_a_long_line_stays_on_its_line(monkeypatch):
-  monkeypatch.setenv('COLUMNS', '20')
-  stream = Terminal()
-  progress.Progress(9, stream).update(1, {'a_long_name': 1.0, 'another': 2.0})
-  [line] = on_screen(stream.getvalue())
-  assert line == 'step 1/9  a_long_na'
 
 
 @pytest.mark.parametrize(

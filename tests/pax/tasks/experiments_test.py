@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
 # bazel: deps=//pax/contrib:experiments,//pax/tasks:experiments
 """Every experiment declares its task, its learner and its batches."""
 

@@ -53,6 +53,16 @@ def test_custom_gradients_count_once():
   assert found['max'] == 5 and found['mul'] == 5
 
 
+def test_what_no_result_depends_on_counts_nothing():
+  jaxpr = jax.make_jaxpr(lambda x: (jax.jit(jnp.sin)(jnp.cos(x)), x + 1.0))(
+    jnp.ones(5)
+  ).jaxpr
+  # The function without its first result, as transformations of JAX leave it.
+  dead = jaxpr.replace(outvars=jaxpr.outvars[1:])
+  assert flops.count_jaxpr(jaxpr) == {'sin': 5, 'cos': 5, 'add': 5}
+  assert flops.count_jaxpr(dead) == {'add': 5}
+
+
 def test_pallas_kernels_count_every_point_of_their_grid():
   def kernel(x, w, out):
     @pl.when(pl.program_id(0) > 0)

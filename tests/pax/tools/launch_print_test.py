@@ -4,7 +4,6 @@
 The files run with stand-ins in PATH that record what they receive.
 """
 
-# bazel: size=medium
 from __future__ import annotations
 
 import json

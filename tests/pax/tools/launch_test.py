@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that are launched together, with programs that need no JAX."""
 
-# bazel: size=medium
 from __future__ import annotations
 
 import json

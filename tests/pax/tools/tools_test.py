@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from pax import exit_codes, experiment_vars_summary, main
-from pax.tools import commands
+from pax.tools import catalog
 
 TEST = 'lm_cloud.LmCloudSpmdTest'
 TWO_B = 'lm_cloud.LmCloudSpmd2B'
@@ -46,7 +46,7 @@ def fail(capsys, *words: str) -> str:
 
 def test_every_tool_has_help(tell):
   shown = tell('--help')
-  for name, text in commands.TOOLS.items():
+  for name, text in catalog.TOOLS.items():
     assert f'pax {name} ' in shown and text in shown
     assert tell(name.replace('_', '-'), '--help')
 

@@ -1,4 +1,3 @@
-# bazel: size=medium
 # SPDX-License-Identifier: Apache-2.0
 """Transformer layers of state space models against numpy, and decoding."""
 

@@ -3,8 +3,8 @@
 
 SeqIO reads them at the first batch, from TFDS or from files, with a vocabulary
 in the environment variable VOCAB_PATH or in --set TOKENIZER
-(`pax.inputs.pile_lambada_boolq_tasks`). Declaring, printing or compiling an
-experiment needs neither SeqIO nor data.
+(`pax.inputs.seqio.pile_lambada_boolq_tasks`). Declaring, printing or compiling
+an experiment needs neither SeqIO nor data.
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ import math
 
 import jax
 
-from pax.inputs import (
-  batch_specs,
-  lm_features,
-  pile_lambada_boolq_tasks,
-  seqio_input,
-)
+from pax.inputs import batch_specs
+from pax.inputs.seqio import lm_features, pile_lambada_boolq_tasks, seqio_input
 from pax.tasks.lm import input_generator, lm_data
 from praxis import base_input, pax_fiddle
 

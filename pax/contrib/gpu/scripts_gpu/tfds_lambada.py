@@ -2,7 +2,7 @@
 """A TFDS builder of LAMBADA: `tfds.load('MyLambada')` after this import.
 
 The experiments read what it has prepared, or the files in LAMBADA_PATH
-(`pax.inputs.pile_lambada_boolq_tasks`).
+(`pax.inputs.seqio.pile_lambada_boolq_tasks`).
 
 References: https://arxiv.org/abs/1606.06031
 """
@@ -10,7 +10,7 @@ References: https://arxiv.org/abs/1606.06031
 from __future__ import annotations
 
 from pax.contrib.gpu.scripts_gpu import json_lines
-from pax.inputs import pile_lambada_boolq_tasks
+from pax.inputs.seqio import pile_lambada_boolq_tasks
 
 _URL = (
   'https://raw.githubusercontent.com/cybertronai/bflm/master/lambada_test.jsonl'

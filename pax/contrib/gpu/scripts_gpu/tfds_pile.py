@@ -2,7 +2,7 @@
 """A TFDS builder of the Pile: `tfds.load('ThePile')` after this import.
 
 The experiments read what it has prepared, or the files in PILE_DIR
-(`pax.inputs.pile_lambada_boolq_tasks`).
+(`pax.inputs.seqio.pile_lambada_boolq_tasks`).
 
 References: https://arxiv.org/abs/2101.00027
 """

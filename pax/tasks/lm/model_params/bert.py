@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 
 from pax import base_experiment, tasks_lib
@@ -36,7 +38,7 @@ class _TransformerBert(base_experiment.BaseExperiment):
   ENABLE_BFLOAT16: bool
 
   VOCAB_SIZE = 32000
-  ACTIVATION_CLS = activations.ReLU
+  ACTIVATION_CLS: type[activations.BaseActivation] = activations.ReLU
   USE_GATED_ACTIVATION = False
   # Whether to scan over the layers instead of unrolling them.
   USE_REPEATED_LAYER = False
@@ -131,7 +133,7 @@ class TransformerBertSpmdAdafactor(_TransformerBert):
   ENABLE_BFLOAT16 = False
 
   # Mesh (replica, data, mdl); None trains one replica per device.
-  MESH_SHAPE = None
+  MESH_SHAPE: Sequence[int] | None = None
   TRAINING_OPTIMIZED_SHARDING = True
 
   # Step at which the decay of the learning rate ends.

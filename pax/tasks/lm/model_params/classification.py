@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pax import base_experiment, tasks_lib
 from pax.tasks.lm import default_learners, sharding_annotations
 from praxis import base_layer, pax_fiddle
 from praxis.layers import models
+from praxis.pytypes import SplitDimsMapping
 
 Config = pax_fiddle.Config
 WeightInit = base_layer.WeightInit
@@ -21,11 +24,11 @@ class ClassificationModelAdam(base_experiment.BaseExperiment):
   OUTPUT_DIM = 4096
 
   # Mesh (replica, data, mdl); None trains one replica per device.
-  MESH_SHAPE = None
+  MESH_SHAPE: Sequence[int] | None = None
   TRAINING_OPTIMIZED_SHARDING = True
   # Split-dims mappings of the weights.
-  MLP_WEIGHT_SHARDING = None
-  SOFTMAX_WEIGHT_SHARDING = None
+  MLP_WEIGHT_SHARDING: SplitDimsMapping = None
+  SOFTMAX_WEIGHT_SHARDING: SplitDimsMapping = None
 
   NUM_TRAIN_STEPS = 10
   WEIGHT_DECAY = 1e-3

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pax import tasks_lib
 from pax.tasks.lm import sharding_annotations
 from pax.tasks.lm.model_params import lm_spmd
@@ -17,17 +19,17 @@ class TransformerLmSpmdPipelineAdafactor(lm_spmd.TransformerLmSpmdAdafactor):
 
   # Mesh (stage, replica, data, mdl) within a slice and over slices, with
   # data_expert or seq before mdl as in the base class.
-  ICI_MESH_SHAPE = None
-  DCN_MESH_SHAPE = [1, 1, 1, 1]
+  ICI_MESH_SHAPE: Sequence[int] | None = None
+  DCN_MESH_SHAPE: Sequence[int] | None = [1, 1, 1, 1]
   # Mesh axes of the model dimension of the embedding.
-  EMB_W_DATA_DIMS = 'data'
+  EMB_W_DATA_DIMS: str | tuple[str, ...] = 'data'
 
-  NUM_STAGES = None
+  NUM_STAGES: int | None = None
   # Number of groups of layers per stage; batches circulate as many times.
   CIRCULAR_REPEAT = 1
   # Exactly one of the two must be set. A size is in rows.
-  MICROBATCH_SIZE = None
-  NUM_MICROBATCHES = None
+  MICROBATCH_SIZE: int | None = None
+  NUM_MICROBATCHES: int | None = None
   # Whether inputs and outputs are sharded over the stages and streamed, instead
   # of replicated.
   STREAM_IO = False

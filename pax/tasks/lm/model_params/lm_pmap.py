@@ -25,7 +25,7 @@ class TransformerLmPmapAdam(base_experiment.BaseExperiment):
   # Whether rows hold several segments.
   PACKED_INPUT = True
 
-  ACTIVATION_CLS = activations.ReLU
+  ACTIVATION_CLS: type[activations.BaseActivation] = activations.ReLU
   USE_GATED_ACTIVATION = False
   # Whether attention projections have a bias.
   USE_BIAS = False

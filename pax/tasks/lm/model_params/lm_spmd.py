@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import jax.numpy as jnp
 
 from pax import base_experiment, tasks_lib
@@ -34,8 +36,8 @@ class TransformerLmSpmdAdafactor(base_experiment.BaseExperiment):
   MODEL_DIMS = 2048
   HIDDEN_DIMS = MODEL_DIMS * 4
   # One of the two may be None: MODEL_DIMS is their product.
-  NUM_HEADS = None
-  DIMS_PER_HEAD = 128
+  NUM_HEADS: int | None = None
+  DIMS_PER_HEAD: int | None = 128
   NUM_LAYERS = 10
   # Whether to scan over the layers instead of unrolling them.
   USE_REPEATED_LAYER = False
@@ -58,11 +60,11 @@ class TransformerLmSpmdAdafactor(base_experiment.BaseExperiment):
   ENABLE_DCONV = False
   NORM_POLICY = 'pre'
   USE_GATED_ACTIVATION = False
-  ACTIVATION_CLS = activations.ReLU
+  ACTIVATION_CLS: type[activations.BaseActivation] = activations.ReLU
   DROPOUT_PROB = 0.0
   # Soft caps of the absolute values of logits.
   ATTEN_LOGIT_CAP = 50.0
-  SOFTMAX_CAP_LOGITS = 30.0
+  SOFTMAX_CAP_LOGITS: float | None = 30.0
 
   # Variants for NVIDIA GPUs.
   USE_CUDNN_FLASH_ATTENTION = False
@@ -72,26 +74,29 @@ class TransformerLmSpmdAdafactor(base_experiment.BaseExperiment):
   # Mesh (replica, data, mdl) within a slice and over slices; None trains one
   # replica per device. USE_EXPERT_PARALLEL adds an axis data_expert before mdl,
   # CONTEXT_PARALLEL an axis seq.
-  ICI_MESH_SHAPE = None
-  DCN_MESH_SHAPE = [1, 1, 1]
+  ICI_MESH_SHAPE: Sequence[int] | None = None
+  DCN_MESH_SHAPE: Sequence[int] | None = [1, 1, 1]
   TRAINING_OPTIMIZED_SHARDING = True
   USE_EXPERT_PARALLEL = False
   # Method of attention over sharded sequences: 'ring' passes keys and values
   # around, 'all_gather' gathers them, 'compiler' leaves it to XLA. None does
   # not shard sequences.
-  CONTEXT_PARALLEL = None
+  CONTEXT_PARALLEL: str | None = None
 
-  LEARNING_RATE = 2.5e-4
+  # XLA's options for steps, by platform and name (docs/performance.md).
+  COMPILER_OPTIONS: Mapping[str, Mapping[str, bool | int | float | str]] = {}
+
+  LEARNING_RATE: float | None = 2.5e-4
   WEIGHT_DECAY = 1e-3
   CLIP_GRADIENT_NORM_TO_VALUE = 5.0
   # Step at which the decay of the learning rate ends.
   DECAY_END = 100000
 
-  EVAL_INTERVAL_STEPS = 100
+  EVAL_INTERVAL_STEPS: int | None = 100
   SUMMARY_INTERVAL_STEPS = 100
   CHECKPOINT_MAX_TO_KEEP = 10
-  CHECKPOINT_EVERY_N_STEPS = 5000
-  PROFILER_CAPTURE_STEP = None
+  CHECKPOINT_EVERY_N_STEPS: int | None = 5000
+  PROFILER_CAPTURE_STEP: int | None = None
   PROFILER_NUM_STEPS = 2
   PROFILER_MIN_DURATION_SEC = 1
 
@@ -136,10 +141,12 @@ class TransformerLmSpmdAdafactor(base_experiment.BaseExperiment):
   def _attention_heads(self) -> tuple[int, int]:
     """Returns (number of heads, dimension of a head)."""
     num_heads, head_dim = self.NUM_HEADS, self.DIMS_PER_HEAD
-    if num_heads is None and head_dim is None:
+    if num_heads:
+      head_dim = head_dim or self.MODEL_DIMS // num_heads
+    elif head_dim:
+      num_heads = self.MODEL_DIMS // head_dim
+    else:
       raise ValueError('set NUM_HEADS or DIMS_PER_HEAD, got neither')
-    num_heads = num_heads or self.MODEL_DIMS // head_dim
-    head_dim = head_dim or self.MODEL_DIMS // num_heads
     if num_heads * head_dim != self.MODEL_DIMS:
       raise ValueError(
         f'NUM_HEADS x DIMS_PER_HEAD must be MODEL_DIMS={self.MODEL_DIMS}, got '
@@ -239,6 +246,7 @@ class TransformerLmSpmdAdafactor(base_experiment.BaseExperiment):
       profiler_num_steps=self.PROFILER_NUM_STEPS,
       profiler_min_duration_sec=self.PROFILER_MIN_DURATION_SEC,
       profiler_capture_step=self.PROFILER_CAPTURE_STEP,
+      compiler_options=self.COMPILER_OPTIONS,
     )
 
   def _set_sharding(self, task_p: Config[tasks_lib.SingleTask]) -> None:

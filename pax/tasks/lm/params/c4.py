@@ -71,15 +71,15 @@ class _C4Lm(C4UnsupervisedDataset):
 
   MODEL_DIMS = 2048
   HIDDEN_DIMS = MODEL_DIMS * 4
-  NUM_HEADS = 32
-  DIMS_PER_HEAD = None
+  NUM_HEADS: int | None = 32
+  DIMS_PER_HEAD: int | None = None
   NUM_LAYERS = 24
   VOCAB_SIZE = 32128
   USE_GATED_ACTIVATION = False
-  ACTIVATION_CLS = activations.GELU
+  ACTIVATION_CLS: type[activations.BaseActivation] = activations.GELU
   CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_FOR_MLPERF_200B
 
-  CHECKPOINT_EVERY_N_STEPS = 1000
+  CHECKPOINT_EVERY_N_STEPS: int | None = 1000
 
   def task(self) -> TaskConfig:
     task_p = super().task()
@@ -112,8 +112,8 @@ class _Gpt3(base_experiment.BaseExperiment):
 
   MODEL_DIMS = 12288
   HIDDEN_DIMS = MODEL_DIMS * 4
-  NUM_HEADS = 96
-  DIMS_PER_HEAD = None
+  NUM_HEADS: int | None = 96
+  DIMS_PER_HEAD: int | None = None
   NUM_LAYERS = 96
   VOCAB_SIZE = 50257
   MAX_SEQ_LEN = 2048
@@ -125,13 +125,13 @@ class _Gpt3(base_experiment.BaseExperiment):
   ATTEN_LOGIT_CAP = -1.0
   CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_NOTHING
 
-  LEARNING_RATE = 6e-5
+  LEARNING_RATE: float | None = 6e-5
   LR_SCHEDULE = 'linear_rampup_cosine_decay'
   LR_COS_MAX = 1.0
   LR_COS_MIN_RATIO = 0.1
-  LR_COS_WARMUP = 265
-  LR_COS_DECAY_START = LR_COS_WARMUP + 1
-  LR_COS_DECAY_END = 108600
+  LR_COS_WARMUP: int | None = 265
+  LR_COS_DECAY_START: int | None = 266
+  LR_COS_DECAY_END: int | None = 108600
 
   WEIGHT_DECAY = 0.1
   CLIP_GRADIENT_NORM_TO_VALUE = 1.0
@@ -144,9 +144,9 @@ class _Gpt3(base_experiment.BaseExperiment):
   # Log-perplexity on the validation set at which training stops.
   TARGET_LOG_PPLX = 2.69
   CHECKPOINT_MAX_TO_KEEP = 10
-  CHECKPOINT_EVERY_N_STEPS = 100
+  CHECKPOINT_EVERY_N_STEPS: int | None = 100
   SUMMARY_INTERVAL_STEPS = 10
-  EVAL_INTERVAL_STEPS = 100
+  EVAL_INTERVAL_STEPS: int | None = 100
 
   def task(self) -> TaskConfig:
     return configure_gpt3_task(self, super().task())
@@ -192,8 +192,8 @@ class C4SpmdPipelineGpt3AdamMLPerfHP(C4SpmdPipelineGpt3AdamOrgHP):
   LEARNING_RATE = None
 
   # Set by the subclasses.
-  CHECKPOINT_EVERY_N_STEPS = None
-  EVAL_INTERVAL_STEPS = None
+  CHECKPOINT_EVERY_N_STEPS: int | None = None
+  EVAL_INTERVAL_STEPS: int | None = None
 
   CHECKPOINT_MAX_TO_KEEP = 100
   SUMMARY_INTERVAL_STEPS = 1
@@ -322,6 +322,8 @@ class C4Spmd1BAdam4Replicas(_C4SpmdBfloat16):
 
   PERCORE_BATCH_SIZE = 32
   ICI_MESH_SHAPE = [1, 4, 1]
+  # Kernels read gathered weights of this size from on-chip memory.
+  COMPILER_OPTIONS = {'tpu': {'xla_enable_async_all_gather': False}}
 
 
 @experiment_registry.register

@@ -22,14 +22,9 @@ from pax import (
   tasks_lib,
 )
 from pax.huggingface import families, model_folder, stacked_variables
-from pax.inputs import (
-  batch_specs,
-  huggingface_tokenizers,
-  prompts,
-  span_corruption,
-  text_pairs,
-  tokenizers,
-)
+from pax.inputs import batch_specs
+from pax.inputs.text import prompts, span_corruption, text_pairs
+from pax.inputs.tokens import huggingface_tokenizers, tokenizers
 from pax.tasks.lm import default_learners, sharding_annotations
 from pax.tasks.lm.params import quickstart
 from praxis import base_input, base_layer, pax_fiddle

@@ -50,7 +50,7 @@ class NVIDIA1_3B(
   DIMS_PER_HEAD = 64
   NUM_LAYERS = 24
 
-  PERCORE_BATCH_SIZE = 4
+  PERCORE_BATCH_SIZE: float = 4
   ICI_MESH_SHAPE = [16, 1, 1]
   USE_REPEATED_LAYER = True
 
@@ -76,7 +76,7 @@ class NVIDIA5B(
   PERCORE_BATCH_SIZE = 1
   ICI_MESH_SHAPE = [4, 2, 1, 2]
   NUM_STAGES = 4
-  MICROBATCH_SIZE = 2
+  MICROBATCH_SIZE: int | None = 2
 
 
 @experiment_registry.register
@@ -144,7 +144,7 @@ class NVIDIA116BProxy(NVIDIA5B):
   NUM_HEADS = 96
   NUM_LAYERS = 16
 
-  PERCORE_BATCH_SIZE = 6
+  PERCORE_BATCH_SIZE: float = 6
   ICI_MESH_SHAPE = [4, 1, 1, 4]
 
 
@@ -156,7 +156,7 @@ class NVIDIA175BProxy(NVIDIA5B):
   HIDDEN_DIMS = 4 * 12288
   NUM_HEADS = 96
 
-  PERCORE_BATCH_SIZE = 6
+  PERCORE_BATCH_SIZE: float = 6
   ICI_MESH_SHAPE = [4, 1, 1, 4]
   MICROBATCH_SIZE = 1
 
@@ -376,9 +376,9 @@ class _Grok1(base_experiment.BaseExperiment):
 
   MODEL_DIMS = 6144
   HIDDEN_DIMS = 32768
-  NUM_HEADS = 48
+  NUM_HEADS: int | None = 48
   NUM_KV_HEADS = 8
-  DIMS_PER_HEAD = 128
+  DIMS_PER_HEAD: int | None = 128
   NUM_LAYERS = 64
   VOCAB_SIZE = 131072
   # Rotary position embedding; if False, a relative position bias.
@@ -387,7 +387,7 @@ class _Grok1(base_experiment.BaseExperiment):
   NUM_EXPERTS = 8
   USE_EXPERT_PARALLEL = True
 
-  PERCORE_BATCH_SIZE = 1
+  PERCORE_BATCH_SIZE: float = 1
   MAX_SEQ_LEN = 8192
   CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_QKV_OUT_PROJ
 

@@ -14,8 +14,10 @@ from pax import (
   experiment_registry,
   tasks_lib,
 )
-from pax.inputs import batch_specs, text, tokenizers
-from pax.inputs import prompts as prompts_lib
+from pax.inputs import batch_specs
+from pax.inputs.text import packed_text
+from pax.inputs.text import prompts as prompts_lib
+from pax.inputs.tokens import tokenizers
 from pax.tasks.lm import lm_data, model_params
 from praxis import (
   base_input,
@@ -124,7 +126,7 @@ class PythonSource(lm_data.LanguageModelData):
     self, name: str, batch_size: int, **kwargs: object
   ) -> Config[base_input.BaseInput]:
     return Config(
-      text.TextLmInput,
+      packed_text.TextLmInput,
       name=name,
       files=self.TRAIN_FILES,
       tokenizer=self._tokenizer(),

@@ -17,7 +17,8 @@ from pax import (
   learners,
   tasks_lib,
 )
-from pax.inputs import batch_specs, digits, indexed
+from pax.inputs import batch_specs, digits
+from pax.inputs.rows import indexed
 from praxis import (
   base_input,
   base_layer,

@@ -103,7 +103,7 @@ def _tpu(job: Job) -> str:
     job,
     annotations=_TPU_ANNOTATIONS,
     placement=_TPU_PLACEMENT.substitute(
-      tpu=yaml_text.scalar(job.tpu),
+      tpu=yaml_text.scalar(job.tpu or ''),
       topology=yaml_text.scalar(job.required('topology', '4x4x4')),
     ),
     environment=_environment(job, {}),

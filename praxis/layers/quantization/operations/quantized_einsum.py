@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Int, Shaped
 
 from praxis.layers import einsum_equations
-from praxis.layers.quantization.utils import dtypes
+from praxis.layers.quantization.utils import dtypes, int4_packing
 
 _Equation = einsum_equations.Equation
 # Dequantization applies the scale, then the zero point.
@@ -32,6 +32,7 @@ def einsum(
   scale_eqn: str | None = None,
   zp_eqn: str | None = None,
   swap_xw: bool = False,
+  packed: int4_packing.PackedWeight | None = None,
 ) -> Array:
   """Returns the dequantized einsum with a quantized weight.
 
@@ -48,6 +49,7 @@ def einsum(
       per block.
     zp_eqn: equation of `x` and `zp` in that case.
     swap_xw: whether `w` is the left operand of `eqn`.
+    packed: the stored values of `w` in the same shape, if they are packed.
   """
   parsed = _Equation.parse(eqn)
   parsed = (parsed.swapped() if swap_xw else parsed).expand(x.ndim, w.ndim)
@@ -57,7 +59,7 @@ def einsum(
     return _dequantized_einsum(
       parsed, x, w, (scale, zp), (scale_act, zp_act), scale_eqn
     )
-  product = _quantized_product(parsed, x, w)
+  product = _quantized_product(parsed, x, w, packed)
   if scale_act is not None:
     product = product * _align(
       scale_act, _uncontracted_left(parsed), parsed.out
@@ -133,7 +135,12 @@ def dot_general_int_jvp(
   return product, tangent
 
 
-def _quantized_product(parsed: _Equation, x: Array, w: Array) -> Array:
+def _quantized_product(
+  parsed: _Equation,
+  x: Array,
+  w: Array,
+  packed: int4_packing.PackedWeight | None,
+) -> Array:
   if x.dtype in dtypes.INT_TYPES and w.dtype in dtypes.INT_TYPES:
     numbers, order = einsum_equations.einsum_eqn_to_dimension_numbers(
       str(parsed)
@@ -141,19 +148,24 @@ def _quantized_product(parsed: _Equation, x: Array, w: Array) -> Array:
     product = dot_general_int(x, w, numbers)
     return product if order is None else lax.transpose(product, order)
   x, w = _no_int4(x), _no_int4(w)
-  product = _weight_only_product(parsed, x, w)
+  product = _weight_only_product(parsed, x, w, packed)
   return jnp.einsum(str(parsed), x, w) if product is None else product
 
 
-def _weight_only_product(parsed: _Equation, x: Array, w: Array) -> Array | None:
-  """Returns the einsum as a product with a matrix of int8.
+def _weight_only_product(
+  parsed: _Equation,
+  x: Array,
+  w: Array,
+  packed: int4_packing.PackedWeight | None,
+) -> Array | None:
+  """Returns the einsum as a product with a matrix of integers.
 
   None if it is not one, or if XLA is faster.
   """
   if w.dtype != jnp.int8:
     return None
   # Loads the kernels only for such weights.
-  from praxis.kernels import int8_matmul
+  from praxis.kernels import integer_matmul
 
   num_contracted = len(parsed.contracted)
   contracted = parsed.rhs[:num_contracted]
@@ -163,14 +175,29 @@ def _weight_only_product(parsed: _Equation, x: Array, w: Array) -> Array | None:
     or parsed.out != batch + parsed.rhs[num_contracted:]
   ):
     return None
-  depth = math.prod(w.shape[:num_contracted])
-  rows = math.prod(x.shape[: len(batch)])
-  if not int8_matmul.is_fast(x, w, rows):
+  batch_shape = x.shape[: len(batch)]
+  rows = math.prod(batch_shape)
+  stored, bits = w, 8
+  if packed is not None and packed.is_signed and packed.dim < num_contracted:
+    stored, bits = packed.packed, 4
+    count = w.shape[packed.dim] // stored.shape[packed.dim]
+    x = _in_packed_order(x, len(batch) + packed.dim, count)
+  if not integer_matmul.is_fast(x, stored, rows, bits):
     return None
-  product = int8_matmul.int8_matmul(
-    x.reshape(rows, depth), w.reshape(depth, -1)
+  depths = math.prod(stored.shape[:num_contracted])
+  columns = w.shape[num_contracted:]
+  product = integer_matmul.integer_matmul(
+    x.reshape(rows, w.size // math.prod(columns)),
+    stored.reshape(depths, math.prod(columns)),
+    bits,
   )
-  return product.reshape(*x.shape[: len(batch)], *w.shape[num_contracted:])
+  return product.reshape(*batch_shape, *columns)
+
+
+def _in_packed_order(x: Array, dim: int, count: int) -> Array:
+  """Moves the `count` values that one element packs to the last dimension."""
+  shape = (*x.shape[:dim], x.shape[dim] // count, count, *x.shape[dim + 1 :])
+  return jnp.moveaxis(x.reshape(shape), dim + 1, -1)
 
 
 def _dequantized_einsum(

@@ -111,7 +111,7 @@ def compute_shape_with_subchannels(
       f'dimension of shape {shape}, got {sub_channels}'
     )
   first = next(i for i in range(len(shape)) if i not in contract_dims)
-  parts = sub_channels
+  parts: float = sub_channels
   while parts > 1 and shape[dim] % 2 == 0:
     if shape[dim] // 2 < min_sub_channel_size:
       break

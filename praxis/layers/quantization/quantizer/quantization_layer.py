@@ -64,20 +64,20 @@ class QuantizationLayer(quantized_weights.QuantizedWeights):
     if swap_xw:
       raise ValueError(
         'swap_xw=True is for mode INFERENCE only, got '
-        f'{self.quantization.mode}; pass the equation of x and w'
+        f'{self._quantization.mode}; pass the equation of x and w'
       )
     step = self._count_step()
-    if self.quantization.mode == QuantizationMode.QT:
+    if self._quantization.mode == QuantizationMode.QT:
       return operations.custom_einsum(
         x,
         w,
         eqn=eqn,
         prng_key=self.next_prng_key(),
-        params=self.quantization.quantized_training_params,
+        params=self._quantization.quantized_training_params,
       )
-    if self.quantization.mode == QuantizationMode.CALIB:
+    if self._quantization.mode == QuantizationMode.CALIB:
       return self._calibrated_einsum(eqn, x, w)
-    if self.quantization.quantization_type == QuantizationType.AQT:
+    if self._quantization.quantization_type == QuantizationType.AQT:
       return operations.aqt_einsum(
         eqn,
         x,
@@ -92,8 +92,8 @@ class QuantizationLayer(quantized_weights.QuantizedWeights):
 
   def fake_weight(self, eqn: str, w: Array, step: Array | None = None) -> Array:
     """Returns the fake-quantized weight for FQ and FQ_VN, else the weight."""
-    kind = self.quantization.quantization_type
-    params = self.quantization.weight_params
+    kind = self._quantization.quantization_type
+    params = self._quantization.weight_params
     if kind == QuantizationType.FQ:
       return operations.fakequant_einsum(
         eqn,
@@ -122,7 +122,7 @@ class QuantizationLayer(quantized_weights.QuantizedWeights):
 
   @property
   def _fake_quant_block_size(self) -> int:
-    return self.quantization.weight_params.block_size
+    return self._quantization.weight_params.block_size
 
   def _inference_einsum(
     self,
@@ -132,14 +132,16 @@ class QuantizationLayer(quantized_weights.QuantizedWeights):
     name: str,
     options: tuple[str | None, str | None, bool],
   ) -> Array:
-    params = self.quantization
+    params = self._quantization
     scale_eqn, zp_eqn, swap_xw = options
     w, scale, zero_point = self.get_quantized_weight(
       name, params.weight_params.use_symmetric
     )
     parsed = einsum_equations.Equation.parse(eqn)
     parsed = parsed.swapped() if swap_xw else parsed
+    packed = self._packed_weight(name)
     if len(reshape):
+      packed = packed if tuple(reshape) == w.shape else None
       w = jnp.reshape(w, reshape)
       channel_shape = [
         n for i, n in enumerate(reshape) if i not in parsed.contracted
@@ -149,7 +151,7 @@ class QuantizationLayer(quantized_weights.QuantizedWeights):
         None if zero_point is None else zero_point.reshape(channel_shape)
       )
     scale_act, zp_act, act = None, None, params.act_params
-    if act is not None:
+    if act is not None and act.precision is not None:
       x, scale_act, zp_act = operations.reduce_einsum_activation_precision(
         str(parsed),
         x,
@@ -169,6 +171,7 @@ class QuantizationLayer(quantized_weights.QuantizedWeights):
       scale_eqn,
       zp_eqn,
       swap_xw,
+      packed,
     )
 
   def _calibrated_einsum(self, eqn: str, x: Array, w: Array) -> Array:
@@ -179,9 +182,9 @@ class QuantizationLayer(quantized_weights.QuantizedWeights):
     return jnp.einsum(eqn, stop(x), stop(w))
 
   def _fake_act(self, eqn: str, x: Array) -> Array:
-    act = self.quantization.act_params
-    is_fq = self.quantization.quantization_type == QuantizationType.FQ
-    if act is None or not is_fq:
+    act = self._quantization.act_params
+    is_fq = self._quantization.quantization_type == QuantizationType.FQ
+    if act is None or act.precision is None or not is_fq:
       return x
     return operations.fakequant_activation(
       x,
@@ -193,15 +196,15 @@ class QuantizationLayer(quantized_weights.QuantizedWeights):
     )
 
   def _clip_to_fp16(self, product: Array) -> Array:
-    act = self.quantization.act_params
-    is_fq = self.quantization.quantization_type == QuantizationType.FQ
+    act = self._quantization.act_params
+    is_fq = self._quantization.quantization_type == QuantizationType.FQ
     if is_fq and act is not None and act.fp16:
       return operations.clip_to_fp16(product)
     return product
 
   def _count_step(self) -> Array | None:
     """Returns the number of previous training steps if it is counted."""
-    if not self.quantization.weight_params.use_step_count:
+    if not self._quantization.weight_params.use_step_count:
       return None
     count = self.get_var('step_count')
     if not self.do_eval:

@@ -32,7 +32,7 @@ def quantized_conv(
   params = layer.quantization
   w, scale, _ = layer.get_quantized_weight('w')
   dtype, act = x.dtype, params.act_params
-  if act is not None:
+  if act is not None and act.precision is not None:
     x, scale_act, _ = operations.reduce_precision_activation(
       x, bits=act.precision, percentile=act.clipping_coeff
     )

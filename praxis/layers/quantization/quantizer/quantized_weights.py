@@ -77,7 +77,7 @@ class QuantizedWeights(base_layer.BaseLayer):
         self._packed(weight_name, weight_params),
         scale_shape,
         dtype=self._storage_dtype(),
-        use_symmetric=self.quantization.weight_params.use_symmetric,
+        use_symmetric=self._quantization.weight_params.use_symmetric,
         scale_hparams=scale_hparams,
       )
     else:
@@ -92,9 +92,9 @@ class QuantizedWeights(base_layer.BaseLayer):
 
     Scale and zero point have the uncontracted dimensions of the weight.
     """
-    params = self.quantization.weight_params
+    params = self._quantization.weight_params
     w = w.astype(self.dtype)
-    if self.quantization.quantization_type == QuantizationType.AQT:
+    if self._quantization.quantization_type == QuantizationType.AQT:
       return self.weight_quantizer.quantize(
         w, contract_dims, quantized_dtype=params.dtype
       )
@@ -112,13 +112,22 @@ class QuantizedWeights(base_layer.BaseLayer):
   # Private methods.
 
   @property
+  def _quantization(self) -> QuantizationParams:
+    """The settings of a layer that is quantized."""
+    if self.quantization is None:
+      raise ValueError(
+        f'{type(self).__name__}.quantization must be set to quantize, got None'
+      )
+    return self.quantization
+
+  @property
   def _is_inference(self) -> bool:
     params = self.quantization
-    return bool(params) and params.mode == QuantizationMode.INFERENCE
+    return params is not None and params.mode == QuantizationMode.INFERENCE
 
   @property
   def _is_packed(self) -> bool:
-    params = self.quantization.weight_params
+    params = self._quantization.weight_params
     return params.precision == 4 and params.use_int4_packed_weights
 
   @nn.nowrap
@@ -132,16 +141,24 @@ class QuantizedWeights(base_layer.BaseLayer):
       )
     return self._PACK_4BIT_DIM
 
+  @nn.nowrap
+  def _packed_weight(self, name: str) -> int4_packing.PackedWeight | None:
+    """Returns a weight as it is stored in 4 bits; None if it is not packed."""
+    if not (self._is_inference and self._is_packed):
+      return None
+    dtype = self._quantization.weight_params.dtype
+    value = super()._theta_value(name)
+    return int4_packing.PackedWeight(value, self._pack_dim(name), dtype)
+
   def _theta_value(self, name: str) -> Array:
     """Returns a weight, unpacked from int4 or bitcast to fp8."""
     value = super()._theta_value(name)
     has_scale = name + base_layer.QUANTIZED_SCALE_NAME_POSTFIX in self._weights
     if not has_scale:
       return value
-    if self._is_packed:
-      dtype = self.quantization.weight_params.dtype
-      value = int4_packing.unpack_4bit(value, self._pack_dim(name), dtype)
-    dtype = self.quantization.weight_params.dtype
+    if (packed := self._packed_weight(name)) is not None:
+      value = packed.unpack()
+    dtype = self._quantization.weight_params.dtype
     if dtypes.is_fp8(dtype):
       return lax.bitcast_convert_type(value, dtype).astype(self.fprop_dtype)
     return value.astype(jnp.int8) if value.dtype in dtypes.INT4_TYPES else value
@@ -161,7 +178,7 @@ class QuantizedWeights(base_layer.BaseLayer):
 
   @nn.nowrap
   def _storage_dtype(self) -> Any:
-    params = self.quantization.weight_params
+    params = self._quantization.weight_params
     if self._is_packed:
       return params.int4_packed_weights_container_dtype
     return jnp.int8 if dtypes.is_fp8(params.dtype) else params.dtype
@@ -169,7 +186,7 @@ class QuantizedWeights(base_layer.BaseLayer):
   @nn.nowrap
   def _create_shared_state(self) -> None:
     """Creates quantizers and counters, once for all weights of the layer."""
-    params = self.quantization
+    params = self._quantization
     if params.quantization_type == QuantizationType.AQT:
       if 'weight_quantizer' not in self._children:
         self.create_tensor_quantizers()
@@ -186,7 +203,8 @@ class QuantizedWeights(base_layer.BaseLayer):
 
   @nn.nowrap
   def _check_quantization(self) -> None:
-    params, weight = self.quantization, self.quantization.weight_params
+    params = self._quantization
+    weight = params.weight_params
     bits = dtypes.dtype_to_bits(weight.dtype)
     if bits < weight.precision:
       raise ValueError(

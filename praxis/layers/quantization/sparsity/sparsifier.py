@@ -33,6 +33,7 @@ SPARSITY_PRUNED_VALUE_SUFFIX = '_sparsity_mask_pruned_value'
 
 SparsityHParams = sparsity_hparams.SparsityHParams
 SparsityType = sparsity_hparams.SparsityType
+WeightSparsityParams = sparsity_hparams.WeightSparsityParams
 _SYNC = base_layer.WeightHParamsCollection.REQUIRES_MEAN_SYNC
 
 
@@ -115,12 +116,12 @@ class SparsityBaseLayer(base_layer.BaseLayer):
       inputs: the activations, for ACTIVATION_WEIGHTED.
       layer_idx: index of the layer, for sparsified_layers.
     """
-    if not self._has_masks or self.sparsity.weight_params is None:
+    if not self._has_masks or self._settings.weight_params is None:
       return weight
     step = self.get_var('step')
-    layers = self.sparsity.sparsified_layers
+    layers = self._settings.sparsified_layers
     if layers is None or layer_idx is None or layer_idx in layers:
-      if self.sparsity.topk_estimator_type:
+      if self._settings.topk_estimator_type:
         weight = self.sparsify_via_top_k_estimator(weight, name, step)
       else:
         self._maybe_update_mask(weight, inputs, name, step)
@@ -132,7 +133,7 @@ class SparsityBaseLayer(base_layer.BaseLayer):
     self, weight: Float[Array, '*shape'], name: str, step: Any
   ) -> Float[Array, '*shape']:
     """Returns a weight times a mask learned from the scores `<name>_mask`."""
-    num_kept, group = self.sparsity.weight_params.prune_rate
+    num_kept, group = self._pruned_groups
     mask_name = name + SPARSITY_NAME_POSTFIX
     scores = self._theta_value(f'{name}_mask')
     old = self.get_var(mask_name)
@@ -140,7 +141,7 @@ class SparsityBaseLayer(base_layer.BaseLayer):
     _, indices = jax.lax.top_k(groups, num_kept)
     one_hot = jax.nn.one_hot(indices, group, dtype=jnp.bool_)
     binary = jnp.any(one_hot, axis=-2)
-    if self.sparsity.topk_estimator_type == 'BINARY_MASK':
+    if self._settings.topk_estimator_type == 'BINARY_MASK':
       zero_with_gradient = groups - jax.lax.stop_gradient(groups)
       soft = zero_with_gradient + binary.astype(groups.dtype)
     else:
@@ -157,15 +158,46 @@ class SparsityBaseLayer(base_layer.BaseLayer):
   @nn.nowrap
   def masked(self, weight: Array, name: str) -> Array:
     """Returns a weight times its current mask."""
-    if not self._has_masks or self.sparsity.weight_params is None:
+    if not self._has_masks or self._settings.weight_params is None:
       return weight
     mask_name = name + SPARSITY_NAME_POSTFIX
-    if self.sparsity.topk_estimator_type:
+    if self._settings.topk_estimator_type:
       soft = self.get_var(f'{mask_name}_float')
       return weight * soft.astype(weight.dtype)
     return self._prune(weight, name)
 
   # Private methods.
+
+  @property
+  def _settings(self) -> SparsityHParams:
+    """The sparsity of a layer that is not dense."""
+    if self.sparsity is None:
+      raise ValueError(
+        f'{type(self).__name__}.sparsity must be set to prune, got None'
+      )
+    return self.sparsity
+
+  @property
+  def _weight_settings(self) -> WeightSparsityParams:
+    """The sparsity of weights that are pruned."""
+    params = self._settings.weight_params
+    if params is None:
+      raise ValueError(
+        f'{type(self).__name__}.sparsity.weight_params must be set to prune,'
+        ' got None'
+      )
+    return params
+
+  @property
+  def _pruned_groups(self) -> tuple[int, int]:
+    """The number of kept weights of a group, and the size of groups."""
+    rate = self._weight_settings.prune_rate
+    if not isinstance(rate, tuple | list):
+      raise ValueError(
+        f'prune_rate of {type(self).__name__} must be (N, M), got {rate}'
+      )
+    num_kept, group = rate
+    return num_kept, group
 
   @property
   def _has_masks(self) -> bool:
@@ -175,7 +207,7 @@ class SparsityBaseLayer(base_layer.BaseLayer):
 
   @property
   def _has_pruned_value(self) -> bool:
-    params = self.sparsity.weight_params
+    params = self._settings.weight_params
     return params is not None and (
       params.pruned_value != 0.0 or params.pruned_value_trainable
     )
@@ -197,14 +229,14 @@ class SparsityBaseLayer(base_layer.BaseLayer):
     mask_name = name + SPARSITY_NAME_POSTFIX
     keep_all = like_weight(WeightInit.Constant(True), jnp.bool_)
     self._declare_sparsity(mask_name, keep_all)
-    if self.sparsity.topk_estimator_type:
+    if self._settings.topk_estimator_type:
       scores = like_weight(weight.init, None)
       self._declare_sparsity(f'{name}_mask', scores, trainable=True)
       soft = like_weight(WeightInit.Constant(1.0), jnp.float32)
       soft.collections = [_SYNC]
       self._declare_sparsity(f'{mask_name}_float', soft)
     if self._has_pruned_value:
-      params = self.sparsity.weight_params
+      params = self._weight_settings
       value = _scalar(params.pruned_value, jnp.float32)
       self._declare_sparsity(
         name + SPARSITY_PRUNED_VALUE_SUFFIX,
@@ -214,11 +246,11 @@ class SparsityBaseLayer(base_layer.BaseLayer):
 
   @nn.nowrap
   def _declare_counters(self) -> None:
-    shots = self.sparsity.mode.get_num_shots()
+    shots = self._settings.mode.get_num_shots()
     counters = {'num_shots': shots, 'mask_update_count': 0, 'step': 0}
     for name, value in counters.items():
       self._declare_sparsity(name, _scalar(value, jnp.int32, (_SYNC,)))
-    if self.sparsity.track_sad_metric:
+    if self._settings.track_sad_metric:
       divergence = _scalar(0.0, jnp.float32, (_SYNC,))
       self._declare_sparsity('sparse_architecture_divergence', divergence)
 
@@ -226,14 +258,14 @@ class SparsityBaseLayer(base_layer.BaseLayer):
     self, weight: Array, inputs: Array | None, name: str, step: Array
   ) -> None:
     """Updates a mask if the schedule requires it."""
-    if isinstance(self.sparsity.mode, sparsity_modes.MaterializeMode):
+    if isinstance(self._settings.mode, sparsity_modes.MaterializeMode):
       return
     mask_name = name + SPARSITY_NAME_POSTFIX
     stored = self.get_var(mask_name)
     old = stored.reshape(weight.shape)
 
     def new_mask() -> Array:
-      score = sparsity.compute_score(weight, self.sparsity.score, inputs)
+      score = sparsity.compute_score(weight, self._settings.score, inputs)
       return self._new_mask(score, old, step)
 
     is_due = self._is_due(step)
@@ -242,7 +274,7 @@ class SparsityBaseLayer(base_layer.BaseLayer):
 
   @nn.nowrap
   def _is_due(self, step: Any) -> Array:
-    mode, count = self.sparsity.mode, self.get_var('mask_update_count')
+    mode, count = self._settings.mode, self.get_var('mask_update_count')
     if isinstance(mode, sparsity_modes.FewShotMode):
       # A copy: the mode of the layer must not hold a tracer.
       mode = copy.copy(mode)
@@ -257,20 +289,20 @@ class SparsityBaseLayer(base_layer.BaseLayer):
     count = self.get_var('mask_update_count') + is_due.astype(jnp.int32)
     self.update_var('mask_update_count', count)
     self.update_var(name, new)
-    if self.sparsity.track_sad_metric:
+    if self._settings.track_sad_metric:
       changed = jnp.mean(jnp.logical_xor(old, new).astype(jnp.float32))
       self.update_var('sparse_architecture_divergence', changed)
     shot_modes = sparsity_modes.OneShotMode, sparsity_modes.FewShotMode
-    if isinstance(self.sparsity.mode, shot_modes):
+    if isinstance(self._settings.mode, shot_modes):
       self.add_summary('mask_update_count', count, verbosity=4)
 
   @nn.nowrap
   def _new_mask(self, score: Array, old: Array, step: Array) -> Array:
-    params, kind = self.sparsity.weight_params, self.sparsity.sparsity_type
+    params, kind = self._weight_settings, self._settings.sparsity_type
     rate = params.prune_rate
     if kind == SparsityType.UNSTRUCTURED:
-      if self.sparsity.polynomial_decay_schedule is not None:
-        rate = _scheduled(self.sparsity.polynomial_decay_schedule, step)
+      if self._settings.polynomial_decay_schedule is not None:
+        rate = _scheduled(self._settings.polynomial_decay_schedule, step)
       if rate is None:
         return old
       return sparsity.get_sparsity_mask_unstructured(score, old, rate)
@@ -278,20 +310,22 @@ class SparsityBaseLayer(base_layer.BaseLayer):
       return old
     if kind == SparsityType.CHANNELWISE_PRUNING:
       return sparsity.get_sparsity_mask_channelwise(
-        score, rate, self.sparsity.channelwise_pruning_dim
+        score, rate, self._settings.channelwise_pruning_dim
       )
+    num_kept, group = self._pruned_groups
     return sparsity.get_sparsity_mask(
       score,
-      *rate,
-      order=self.sparsity.order,
-      block_size=self.sparsity.block_size,
+      num_kept,
+      group,
+      order=self._settings.order,
+      block_size=self._settings.block_size,
       offset=params.offset,
     )
 
   @nn.nowrap
   def _prune(self, weight: Array, name: str) -> Array:
     mask = self.get_var(name + SPARSITY_NAME_POSTFIX).reshape(weight.shape)
-    params = self.sparsity.weight_params
+    params = self._weight_settings
     if params.sparse_ste:
       return sr_ste(weight, mask, params.sparse_ste_weight)[0]
     value = None

@@ -56,7 +56,8 @@ def get_smallest_matching_dtype(lhs: Array, rhs: Array) -> Any:
       raise ValueError(
         f'{name} must have an integer type, got {x.dtype}; quantize it first'
       )
-  signed, unsigned = [], []
+  signed: list[int] = []
+  unsigned: list[int] = []
   for x in (lhs, rhs):
     is_signed = jnp.issubdtype(x.dtype, jnp.signedinteger)
     (signed if is_signed else unsigned).append(dtype_to_bits(x.dtype))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,25 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Integer
 
 _BITS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedWeight:
+  """A weight as `pack_4bit` packs it."""
+
+  packed: Int[Array, '*packed']
+  # The dimension along which it is packed, and the type of its values.
+  dim: int
+  dtype: Any
+
+  @property
+  def is_signed(self) -> bool:
+    """Whether the values are -8..7 instead of 0..15."""
+    return bool(jnp.issubdtype(self.dtype, jnp.signedinteger))
+
+  def unpack(self) -> Integer[Array, '*shape']:
+    """Returns the int8 or uint8 values."""
+    return unpack_4bit(self.packed, self.dim, self.dtype)
 
 
 def packing_factor(packed_dtype: Any) -> int:

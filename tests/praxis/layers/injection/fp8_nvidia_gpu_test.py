@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
 """Products in fp8 against numpy and Flax; scales and histories over steps."""
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Continuous batching generates the tokens of single requests."""
 
+# bazel: size=medium
 from __future__ import annotations
 
 import pytest

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The DPO loss by hand, and gradients of policy and reference."""
 
+# bazel: size=medium
 from __future__ import annotations
 
 import jax

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics, packing, weights and generation of the language model."""
 
+# bazel: size=medium
 from __future__ import annotations
 
 import functools

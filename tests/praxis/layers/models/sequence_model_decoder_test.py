@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decoding of a sequence model, compared with forward passes."""
 
+# bazel: size=medium
 from __future__ import annotations
 
 import functools

@@ -101,6 +101,24 @@ def _on_eight_devices(shards):
   return _step((8 // shards, shards, 1), config, **_QUICKLY)[0]
 
 
+@functools.cache
+def _rows_are_independent() -> bool:
+  """Whether bits of a row of a product do not depend on the other rows.
+
+  With AVX-512 they do not; with AVX2 they do.
+  """
+  for shape in ((_D, _F), (_F, _D), (_D, _D)):
+    rows = running.normal(_B * _T, shape[0])
+    weight = running.normal(*shape, seed=1)
+    product = jax.jit(jnp.dot)
+    if not all(
+      np.array_equal(product(rows, weight)[:n], product(rows[:n], weight))
+      for n in range(1, _B * _T)
+    ):
+      return False
+  return True
+
+
 @pytest.mark.parametrize('shards', [2, 4, 8])
 def test_bits_of_the_layer_are_the_same(shards):
   got, want = (
@@ -109,7 +127,7 @@ def test_bits_of_the_layer_are_the_same(shards):
   )
   for (path, a), (_, b) in zip(got, want, strict=True):
     name = jax.tree_util.keystr(path)
-    if "['w" in name:
+    if "['w" in name or not _rows_are_independent():
       # Of tokens that came together there is one product, which sums over the
       # batch; of others one on each device.
       np.testing.assert_allclose(a, b, rtol=0, atol=2e-6 * np.abs(b).max())

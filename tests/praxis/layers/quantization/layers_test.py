@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
 """Quantized layers: what they store, how it is split, and what they compute."""
 
 from __future__ import annotations
@@ -272,6 +271,13 @@ def test_activations_are_quantized_too(per_channel):
   want = rounded @ (np.round(w / scale) * scale)
   np.testing.assert_allclose(served, want, atol=1e-5)
   np.testing.assert_allclose(exact, x @ w, atol=1e-5)
+
+
+@pytest.mark.parametrize('name', ['Linear', 'Conv2D'])
+def test_activations_without_a_precision_are_not_quantized(name):
+  *_, want = _materialized(name)
+  *_, got = _materialized(name, act=ActQuantizationParams(precision=None))
+  np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize('name', ['Linear', 'Projection', 'Combined'])

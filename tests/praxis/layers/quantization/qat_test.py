@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
 """Training that knows of quantization: what it learned is what is served."""
 
 from __future__ import annotations

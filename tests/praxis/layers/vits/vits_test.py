@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
 """Vision transformers: patches, patch embedding and head against numpy."""
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
 """Sizes and data of GPT-3 and GLaM on GPUs."""
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from pax.contrib.gpu.scripts_gpu import configs, tasks
-from pax.inputs import seqio_input
+from pax.inputs.seqio import seqio_input
 from praxis import base_input
 from praxis.contrib.gpu.scripts_gpu import models
 from praxis.layers.transformer_models import stack_configs

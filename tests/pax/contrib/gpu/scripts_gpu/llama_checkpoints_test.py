@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
 """Training states from safetensors files."""
 
 from __future__ import annotations

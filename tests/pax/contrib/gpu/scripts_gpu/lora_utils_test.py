@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# bazel: size=medium
 """LoRA on a tiny LLaMA: adapters, trained variables, checkpoints."""
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import sys
 import jax
 import pytest
 
-from pax.inputs import seqio_input
+from pax.inputs.seqio import seqio_input
 from pax.tasks.lm import input_generator
 from pax.tasks.lm.params import c4, optimal_scaling
 from praxis import schedules

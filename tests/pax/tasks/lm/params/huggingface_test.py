@@ -3,7 +3,7 @@
 
 # bazel: deps=//pax:main_lib,//pax/tasks:experiments
 # bazel: env=PAX_CHECK_SHAPES=0
-# bazel: size=medium
+# bazel: size=large
 from __future__ import annotations
 
 import functools
@@ -15,7 +15,7 @@ import pytest
 
 from pax import experiment_registry, main
 from pax.huggingface import families, model_folder, safetensors
-from pax.inputs import tokenizers
+from pax.inputs.tokens import tokenizers
 from pax.tasks.lm.params import huggingface
 from tests.pax.huggingface import job_runs, loaded_models, reference_models
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from pax import experiment_registry
-from pax.inputs import tokenizers
+from pax.inputs.tokens import tokenizers
 from pax.tasks.lm.params import quickstart
 
 EXPERIMENTS = [

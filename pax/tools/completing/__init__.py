@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Completion of command lines in shells: scripts, and the words they offer."""
