@@ -27,6 +27,8 @@ _BASE = 'ca-certificates'
 _USER = 'newcomer'
 _CLONE = f'home/{_USER}/pax'
 _UBUNTU = ('jammy', 'noble')
+# Of debootstrap. The script of each suite is a link to one of two.
+_SCRIPTS = '/usr/share/debootstrap/scripts'
 # Where the registries of this machine are, and whom it trusts: in the root, in
 # the home, in the environment.
 _FILES = (
@@ -88,7 +90,9 @@ def make(root: pathlib.Path, suite: str, uri: str) -> None:
     raise MissingError('debootstrap is missing; apt-get install debootstrap')
   partial = root.with_name(f'{root.name}.partial')
   options = ['--variant=minbase', f'--include={_BASE}']
-  _run(['debootstrap', *options, suite, partial, uri])
+  script = 'gutsy' if suite in _UBUNTU else 'sid'
+  script = f'{_SCRIPTS}/{script}'
+  _run(['debootstrap', *options, suite, partial, uri, script])
   for name in _FILES:
     _copy(pathlib.Path('/', name), partial / name)
   (partial / 'etc/apt/apt.conf.d/90mirror').write_text(_apt_settings())

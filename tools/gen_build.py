@@ -67,6 +67,8 @@ DISTRIBUTIONS = {
   'tensorboardX': 'tensorboardx',
   'yaml': 'pyyaml',
 }
+# Of the standard library of newer Pythons than the oldest.
+NEWER = {'compression'}
 # Imported if installed, never required.
 OPTIONAL = {
   'IPython',
@@ -185,7 +187,7 @@ def third_party(module: pyimports.Module, known: set[str]) -> set[str]:
     name = DISTRIBUTIONS.get(top, top.lower())
     if name in known:
       labels.add(f'@pypi//{name}')
-    elif top not in sys.stdlib_module_names | OPTIONAL:
+    elif top not in sys.stdlib_module_names | NEWER | OPTIONAL:
       if top not in (*pyimports.FOLDERS, '__future__'):
         raise UnknownImportError(
           f'{module.path}: imports {imported}, which no lock has; add it to '

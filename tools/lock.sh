@@ -1,6 +1,6 @@
 #!/bin/bash
 # Rewrites third_party/pip/*_lock.txt from *.in: the newest versions allowed,
-# valid for Python 3.11-3.13, hashes of every file, no registry names.
+# valid for Python 3.11-3.14, hashes of every file, no registry names.
 # usage: tools/lock.sh            (arguments are passed to `uv pip compile`)
 set -euo pipefail
 cd "$(dirname "$0")/../third_party/pip"

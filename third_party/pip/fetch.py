@@ -43,6 +43,10 @@ def requirement(name):
     return "@{repo}//" + name
 '''
 
+_NOTHING = """
+py_library(name = "{name}", visibility = ["//visibility:public"])
+"""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
@@ -74,11 +78,16 @@ def rule_name(name: str) -> str:
   return canonicalize_name(name).replace('-', '_')
 
 
-def lock_entries(path: str) -> dict[str, str]:
-  """Returns {rule name: pin and hashes} of what applies to this Python."""
+def lock_entries(path: str) -> tuple[dict[str, str], set[str]]:
+  """Reads a lock.
+
+  Returns:
+    {rule name: pin and hashes} of what applies to this Python, and the rule
+    names of what does not.
+  """
   text = pathlib.Path(path).read_text(encoding='utf-8')
   text = re.sub(r'(?m)^\s*#.*\n?', '', text).replace('\\\n', ' ')
-  entries = {}
+  entries, others = {}, set()
   for line in filter(str.strip, text.splitlines()):
     line = ' '.join(line.split())
     if '--hash=' not in line:
@@ -88,7 +97,9 @@ def lock_entries(path: str) -> dict[str, str]:
     if req.marker is None or req.marker.evaluate():
       version = pin.partition(';')[0].strip()
       entries[rule_name(req.name)] = f'{version} --hash={hashes}'
-  return entries
+    else:
+      others.add(rule_name(req.name))
+  return entries, others - entries.keys()
 
 
 def excluded_names(path: str) -> set[str]:
@@ -339,11 +350,15 @@ def parse() -> Options:
 
 def main() -> None:
   opts = parse()
-  base = lock_entries(opts.base_lock) if opts.base_lock else {}
-  entries = lock_entries(opts.lock)
+  base = lock_entries(opts.base_lock)[0] if opts.base_lock else {}
+  entries, others = lock_entries(opts.lock)
   wanted = {name: entries[name] for name in opts.only or entries}
   stored = store_all(wanted, opts.sdists, base)
   names = write_packages(opts, stored, base)
+  # A label is valid on each Python, also of what newer ones have built in.
+  for name in others if not (opts.only or opts.merged) else ():
+    os.makedirs(name)
+    pathlib.Path(name, 'BUILD').write_text(_NOTHING.format(name=name))
   for name, path in opts.annotations.items():
     with open(os.path.join(name, 'BUILD'), 'a', encoding='utf-8') as f:
       f.write('\n' + pathlib.Path(path).read_text(encoding='utf-8'))

@@ -44,7 +44,7 @@ def find_python(rctx):
     name = rctx.os.environ.get("PAX_PYTHON") or "python3"
     python = name if "/" in name else rctx.which(name)
     if not python:
-        fail("no %s on the PATH; install Python 3.11-3.13 or set PAX_PYTHON" % name)
+        fail("no %s on the PATH; install Python 3.11-3.14 or set PAX_PYTHON" % name)
     return str(python)
 
 def _impl(rctx):

@@ -12,8 +12,6 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from backports import zstd
-
 from tools.par import unpack
 
 # {path in the unpacked folder: source file}.
@@ -69,7 +67,7 @@ def frames(files: Files) -> Iterator[list[str]]:
 
 def write_frames(out: BinaryIO, files: Files) -> None:
   """Writes what unpack.py reads; the number of CPUs does not change it."""
-  parameter = zstd.CompressionParameter
+  parameter = unpack.zstd.CompressionParameter
   options = {
     parameter.compression_level: _LEVEL,
     parameter.nb_workers: os.cpu_count() or 1,
@@ -77,7 +75,7 @@ def write_frames(out: BinaryIO, files: Files) -> None:
   }
   for names in frames(files):
     data = io.BytesIO()
-    with zstd.ZstdFile(data, 'w', options=options) as z:
+    with unpack.zstd.ZstdFile(data, 'w', options=options) as z:
       write_tar(z, names, files, tarfile.GNU_FORMAT)
     out.write(b'%*d' % (unpack.DIGITS, data.tell()))
     out.write(data.getbuffer())

@@ -19,8 +19,6 @@ import sys
 import sysconfig
 import tempfile
 
-import backports.zstd
-
 from tools.par import archive, shared_objects
 from tools.par import unpack as unpack_stage
 
@@ -145,7 +143,9 @@ def packages(own: pathlib.Path, privacy: bool) -> archive.Files:
 def second_stage() -> tuple[archive.Files, set[str]]:
   """Returns the files of unpack.py, and the names of those that it imports."""
   unpack = pathlib.Path(unpack_stage.__file__)
-  zstd = pathlib.Path(backports.zstd.__file__).parents[2]
+  stdlib = pathlib.Path(sysconfig.get_path('stdlib'))
+  # The folder that is searched for it; the standard library from 3.14 on.
+  zstd = pathlib.Path(unpack_stage.zstd.__file__).parents[2]
   with tempfile.TemporaryDirectory() as folder:
     sample = pathlib.Path(folder, 'sample')
     with sample.open('wb') as f:
@@ -154,15 +154,18 @@ def second_stage() -> tuple[archive.Files, set[str]]:
       [sys.executable, '-I', '-c', _TRACE, zstd, unpack, sample, '0', folder],
       text=True,
     )
-  roots = {sysconfig.get_path('stdlib'): f'lib/{_VERSION}', str(zstd): _SITE}
+  roots = {zstd: _SITE, stdlib: f'lib/{_VERSION}'}
   names = {'unpack.py'}
   for path in map(pathlib.Path, filter(None, out.splitlines())):
     for root, dest in roots.items():
       if path.is_relative_to(root):
         names.add(f'{dest}/{path.relative_to(root)}')
-  inner = (p.relative_to(zstd) for p in zstd.rglob('*') if p.is_file())
-  files = {f'{_SITE}/{p}': zstd / p for p in inner if not is_unused(p)}
-  return {'unpack.py': unpack, **files}, names
+  files = {'unpack.py': unpack}
+  for path in zstd.rglob('*') if zstd != stdlib else ():
+    inner = path.relative_to(zstd)
+    if path.is_file() and not is_unused(inner):
+      files[f'{_SITE}/{inner}'] = path
+  return files, names
 
 
 def first_stage(files: archive.Files, imports: set[str]) -> set[str]:

@@ -16,7 +16,10 @@ import sys
 import tarfile
 from concurrent.futures import thread
 
-from backports import zstd
+if sys.version_info >= (3, 14):
+  from compression import zstd
+else:
+  from backports import zstd
 
 DIGITS = 20
 

@@ -37,7 +37,7 @@ from tools.release import (  # noqa: E402
 )
 from tools.release.programs import ReleaseError, run  # noqa: E402
 
-_PYTHONS = 'python3.11,python3.12,python3.13'
+_PYTHONS = 'python3.11,python3.12,python3.13,python3.14'
 # Packages that the extensions contain: headers only.
 _BUILT_IN = ('nanobind', 'pybind11')
 # Below the folder of the release. pip prefers 0.1.0+cuda13 to 0.1.0, so these
