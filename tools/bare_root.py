@@ -90,8 +90,11 @@ def make(root: pathlib.Path, suite: str, uri: str) -> None:
     raise MissingError('debootstrap is missing; apt-get install debootstrap')
   partial = root.with_name(f'{root.name}.partial')
   options = ['--variant=minbase', f'--include={_BASE}']
-  script = 'gutsy' if suite in _UBUNTU else 'sid'
-  script = f'{_SCRIPTS}/{script}'
+  script = f'{_SCRIPTS}/sid'
+  if suite in _UBUNTU:
+    script = f'{_SCRIPTS}/gutsy'
+    # As on an installed Ubuntu.
+    options.append('--components=main,universe')
   _run(['debootstrap', *options, suite, partial, uri, script])
   for name in _FILES:
     _copy(pathlib.Path('/', name), partial / name)
