@@ -11,6 +11,7 @@ import pytest
 from tests.integration import binary, seqio_experiments
 from tests.integration.seqio_test import _EXPERIMENT, _NUM_STEPS, check, data
 
+pytest.importorskip('seqio')
 __all__ = ['data']
 
 

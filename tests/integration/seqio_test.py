@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import seqio
 
 from pax import io_utils
 from pax.inputs.seqio import tasks as seqio_tasks
 from tests.integration import binary, seqio_experiments
 
+seqio = pytest.importorskip('seqio')
 _EXPERIMENT = f'{seqio_experiments.__name__}.TinySeqIO'
 _TASK = seqio_experiments.TASK
 _NUM_STEPS = 6

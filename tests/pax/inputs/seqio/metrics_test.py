@@ -10,8 +10,6 @@ import json
 
 import numpy as np
 import pytest
-import seqio
-import tensorflow as tf
 
 from pax.inputs.seqio import evaluation, sequence_features
 from pax.inputs.seqio import outputs as seqio_outputs
@@ -22,6 +20,9 @@ from praxis import pax_fiddle, py_utils
 from praxis.pytypes import NestedMap
 from tests.docs import pages
 from tests.pax.summaries import event_files
+
+seqio = pytest.importorskip('seqio')
+tf = pytest.importorskip('tensorflow')
 
 MetricType = seqio_outputs.MetricType
 _VOCABULARY = seqio.ByteVocabulary()
