@@ -19,11 +19,15 @@ _NO_TESTS_COLLECTED = 5
 
 
 class _Shard:
-  """Keeps this shard's tests."""
+  """Keeps this shard's tests; counts files that are skipped as a whole."""
 
   def __init__(self, index: int, total: int):
     self._index = index
     self._total = total
+    self.skipped_files = 0
+
+  def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+    self.skipped_files += report.skipped
 
   def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
     items[:] = items[self._index :: self._total]
@@ -53,8 +57,9 @@ def main(args: list[str]) -> int:
   if status := os.environ.get('TEST_SHARD_STATUS_FILE'):
     open(status, 'w').close()
   index = int(os.environ.get('TEST_SHARD_INDEX', '0'))
-  code = pytest.main([*options, *args], plugins=[_Shard(index, total)])
-  if code == _NO_TESTS_COLLECTED and total > 1:
+  shard = _Shard(index, total)
+  code = pytest.main([*options, *args], plugins=[shard])
+  if code == _NO_TESTS_COLLECTED and (total > 1 or shard.skipped_files):
     return 0
   return int(code)
 
