@@ -71,7 +71,7 @@ def analyze(
     again,
     report=dataclasses.replace(
       again.report,
-      compile_s=analysis.report.compile_s + again.report.compile_s,
+      compile_s=sum(a.report.compile_s or 0.0 for a in (analysis, again)),
       # Full effort unrolls loops, which XLA's count of FLOPs then includes.
       flops=analysis.report.flops,
     ),
@@ -87,7 +87,8 @@ def _is_borderline(step_memory: memory.Memory) -> bool:
 
 def _state_memory(target: Target) -> memory.Memory:
   chip = target.topology.chip
-  return memory.state_memory(target.partitioner, chip and chip.usable_bytes)
+  capacity = chip.usable_bytes if chip else None
+  return memory.state_memory(target.partitioner, capacity)
 
 
 # Sharding: the state on the mesh.
@@ -335,14 +336,16 @@ def _roofline(
   if chip is None:
     return None
   num_devices = len(target.partitioner.devices)
-  kernels = None
-  if has_cycles:
-    kernels = kernel_time.kernel_seconds(module, chip, trace.mosaic_flops)
+  memory_bytes = kernels = None
+  if module is not None:
+    memory_bytes = bytes_accessed.program_bytes(module)
+    if has_cycles:
+      kernels = kernel_time.kernel_seconds(module, chip, trace.mosaic_flops)
   return roofline.compute_roofline(
     chip,
     model_flops=trace.flops.model / num_devices,
     matmul_flops=trace.flops.matmuls / num_devices,
-    memory_bytes=module and bytes_accessed.program_bytes(module),
+    memory_bytes=memory_bytes,
     collectives=sent,
     kernels=kernels,
   )

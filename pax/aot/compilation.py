@@ -8,6 +8,7 @@ import dataclasses
 import re
 import time
 from collections.abc import Iterator
+from typing import cast
 
 import jax
 
@@ -92,10 +93,13 @@ def compile_step(
     if 'RESOURCE_EXHAUSTED' not in str(e):
       raise
     raise DoesNotFitError(str(e)) from e
+  # Both are None on backends without them; TPUs, GPUs and CPUs have them.
+  text = cast(str, executable.as_text())
+  memory_analysis = cast(memory.MemoryAnalysis, executable.memory_analysis())
   return CompiledStep(
     executable=executable,
-    module=hlo_parser.parse(executable.as_text()),
-    memory_analysis=executable.memory_analysis(),
+    module=hlo_parser.parse(text),
+    memory_analysis=memory_analysis,
     cost_analysis=dict(executable.cost_analysis() or {}),
     seconds=time.monotonic() - start,
   )

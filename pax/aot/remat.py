@@ -9,9 +9,10 @@ is traced with each policy, not compiled, so the memory is an estimate
 from __future__ import annotations
 
 import dataclasses
+from typing import cast
 
 from pax.aot import analysis, target
-from pax.aot.report.step_report import RematPolicy, Report
+from pax.aot.report.step_report import Flops, RematPolicy, Report
 from pax.tools import abstract_experiment
 from praxis.layers import checkpoint_policy
 
@@ -66,10 +67,12 @@ def _with_policy(
 def _measure(
   report: Report, policy: checkpoint_policy.AutodiffCheckpointType
 ) -> RematPolicy:
-  capacity = report.memory.capacity
+  capacity, total = report.memory.capacity, report.memory.total
+  # Of a step that is traced.
+  flops = cast(Flops, report.flops)
   return RematPolicy(
     name=policy.name,
-    num_bytes=report.memory.total,
-    flops=report.flops.matmuls,
-    fits=capacity and report.memory.total <= _MAX_FILL * capacity,
+    num_bytes=total,
+    flops=flops.matmuls,
+    fits=None if capacity is None else total <= _MAX_FILL * capacity,
   )

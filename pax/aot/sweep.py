@@ -64,13 +64,20 @@ def run(options: RunOptions, names: Sequence[str] | None = None) -> int:
   print(f'table: {table_file}')
   if any(outcome.error for outcome in outcomes.values()):
     return exit_codes.ERROR
-  if any(outcome.report['fits'] is False for outcome in outcomes.values()):
+  reports = [o.report for o in outcomes.values() if o.report]
+  if any(report['fits'] is False for report in reports):
     return EXIT_DOES_NOT_FIT
   return EXIT_FITS
 
 
 def report_folder(options: RunOptions) -> pathlib.Path:
-  """Returns the directory of the reports."""
+  """Returns the directory of the reports.
+
+  Raises:
+    UsageError: the options have no job directory.
+  """
+  if not options.job_log_dir:
+    raise UsageError('--all needs --job_log_dir for its reports')
   return pathlib.Path(options.job_log_dir) / FOLDER
 
 
@@ -153,7 +160,7 @@ def _run(
     stdin=subprocess.DEVNULL,
     capture_output=True,
     text=True,
-    env=os.environ | path | parent_pipe.environment,
+    env={**os.environ, **path, **parent_pipe.environment},
     pass_fds=parent_pipe.pass_fds,
     check=False,
   )
@@ -179,7 +186,6 @@ def _check_options(options: RunOptions) -> None:
       '--all uses the default machine of each experiment, not --topology',
     ),
     (bool(options.aot_save), '--aot_save needs --exp, not --all'),
-    (not options.job_log_dir, '--all needs --job_log_dir for its reports'),
   ):
     if is_invalid:
       raise UsageError(message)

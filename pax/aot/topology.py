@@ -60,7 +60,7 @@ class Topology:
         f" //pax:main fetches it, as does pip install 'jax[tpu]=="
         f"{jax.__version__}'"
       )
-    if self.platform == 'gpu':
+    if self.platform == 'gpu' and self.chip:
       return _missing_gpu_compiler(self.chip)
     return None
 
@@ -70,13 +70,13 @@ class Topology:
     Raises:
       ValueError: the compiler is missing, or rejects the topology.
     """
-    if self.platform == 'cpu':
+    if self.chip is None:
       return jax.devices('cpu')[: self.num_devices]
     if reason := self.missing_compiler():
       raise ValueError(f'--topology={self.name}: {reason}')
     try:
       if self.platform == 'gpu':
-        return _gpu_devices(self)
+        return _gpu_devices(self, self.chip)
       return _tpu_devices(self)
     except Exception as e:
       raise ValueError(
@@ -375,11 +375,11 @@ def _has_cuda_plugin() -> bool:
   )
 
 
-def _gpu_devices(topology: Topology) -> Sequence[jax.Device]:
+def _gpu_devices(topology: Topology, chip: chips.Chip) -> Sequence[jax.Device]:
   """Each host is a process."""
   return topologies.get_topology_desc(
     platform='cuda',
-    target_config=_gpu_target_config(topology.chip),
+    target_config=_gpu_target_config(chip),
     topology=f'1x{topology.num_slices}x{topology.devices_per_slice}',
   ).devices
 

@@ -46,8 +46,8 @@ class Chip:
   # Cycles per second.
   clock_hz: float | None = None
   # Capacity and bandwidth of device memory, in bytes and bytes per second.
-  hbm_bytes: float | None = None
-  hbm_bytes_per_s: float | None = None
+  hbm_bytes: float
+  hbm_bytes_per_s: float
   # Bytes that the TPU compiler reserves for the system; 0 if unknown.
   reserved_bytes: float = 0.0
   # Bytes per second of one ICI link, or of NVLink to all GPUs of a host.
@@ -60,11 +60,9 @@ class Chip:
   source: str
 
   @property
-  def usable_bytes(self) -> float | None:
+  def usable_bytes(self) -> float:
     """Bytes of device memory available to programs."""
-    return (
-      None if self.hbm_bytes is None else self.hbm_bytes - self.reserved_bytes
-    )
+    return self.hbm_bytes - self.reserved_bytes
 
 
 def _tpu(

@@ -62,9 +62,9 @@ def kernel_seconds(
   Raises:
     ValueError: a Mosaic kernel is not in `mosaic_flops`.
   """
-  if not (chip.clock_hz and chip.hbm_bytes_per_s):
+  if chip.clock_hz is None:
     return None
-  schedule = _Schedule(module, chip, mosaic_flops or {})
+  schedule = _Schedule(module, chip, chip.clock_hz, mosaic_flops or {})
   schedule.run(module.computations[module.entry], 1)
   if not schedule.has_estimate:
     return None
@@ -78,10 +78,11 @@ class _Schedule:
     self,
     module: hlo_parser.Module,
     chip: chips.Chip,
+    clock_hz: float,
     mosaic_flops: Mapping[str, int],
   ):
     self._module = module
-    self._chip = chip
+    self._chip, self._clock_hz = chip, clock_hz
     self._mosaic_flops = mosaic_flops
     self.xla, self.mosaic, self.has_estimate = 0.0, 0.0, False
     self.overlapping: dict[str, float] = {}
@@ -93,13 +94,13 @@ class _Schedule:
     for instruction in computation.instructions.values():
       if collective := async_collectives.started(self._module, instruction):
         is_pair = collective is instruction
-        key = (
+        end = (
           instruction.name if is_pair else async_collectives.channel(collective)
         )
-        in_flight[key] = collective.name, self.xla + self.mosaic
-      elif key := async_collectives.ended(self._module, instruction):
-        if key in in_flight:
-          name, start = in_flight.pop(key)
+        in_flight[end] = collective.name, self.xla + self.mosaic
+      elif ended := async_collectives.ended(self._module, instruction):
+        if ended in in_flight:
+          name, start = in_flight.pop(ended)
           seconds = self.xla + self.mosaic - start
           self.overlapping[name] = seconds / count
       elif instruction.opcode in _CALLS:
@@ -118,7 +119,7 @@ class _Schedule:
     cycles = _estimated_cycles(instruction)
     if cycles is not None:
       self.has_estimate = True
-      self.xla += count * cycles / self._chip.clock_hz
+      self.xla += count * cycles / self._clock_hz
       return
     num_bytes = bytes_accessed.kernel_bytes(
       self._module, instruction, computation

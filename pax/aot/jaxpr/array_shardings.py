@@ -49,16 +49,18 @@ class ArrayShardings:
       [*((x.shape, x.sharding) for x in inputs), *_constraints(jaxpr)]
     )
 
-  def is_state(self, aval: jax.core.AbstractValue) -> bool:
-    """Whether a state variable of rank 2 or more has this shape and dtype."""
-    shape = tuple(getattr(aval, 'shape', ()))
-    return len(shape) > 1 and (shape, aval.dtype) in self._state_types
+  def is_state(self, array: jaxpr_walk.Var) -> bool:
+    """Whether a state variable of rank 2 or more has its shape and dtype."""
+    shape = jaxpr_walk.shape(array)
+    dtype = jaxpr_walk.array_type(array).dtype
+    return len(shape) > 1 and (shape, dtype) in self._state_types
 
   def dim_axes(self, shape: tuple[int, ...]) -> DimAxes:
     """Returns the mesh axes that shard each dimension of an array."""
     if shape in self._axes_by_shape:
       return self._axes_by_shape[shape]
-    dim_axes, used = [], set()
+    dim_axes: list[tuple[str, ...]] = []
+    used: set[str] = set()
     for dim_size in shape:
       choices = (
         tuple(
@@ -79,7 +81,7 @@ class ArrayShardings:
 
   def bytes_per_device(self, variable: jaxpr_walk.Var) -> float:
     """Returns the bytes of an array's shard."""
-    axes = self.dim_axes(tuple(variable.aval.shape))
+    axes = self.dim_axes(jaxpr_walk.shape(variable))
     return jaxpr_walk.global_bytes(variable) / self.num_shards(sum(axes, ()))
 
 
@@ -118,7 +120,7 @@ def _shard_map_arrays(
       arrays = [*eqn.invars, *eqn.outvars]
       specs = [*eqn.params['in_specs'], *eqn.params['out_specs']]
       for array, spec in zip(arrays, specs, strict=True):
-        shape = tuple(array.aval.shape)
+        shape = jaxpr_walk.shape(array)
         if any(axes := _dim_axes(spec, len(shape))):
           yield shape, axes
     for sub_jaxpr in py_utils.sub_jaxprs(eqn):
@@ -131,6 +133,6 @@ def _constraints(
   """Shape and sharding of each sharding constraint, of sub-jaxprs too."""
   for eqn in jaxpr.eqns:
     if eqn.primitive.name == 'sharding_constraint':
-      yield eqn.outvars[0].aval.shape, eqn.params['sharding']
+      yield jaxpr_walk.shape(eqn.outvars[0]), eqn.params['sharding']
     for sub_jaxpr in py_utils.sub_jaxprs(eqn):
       yield from _constraints(sub_jaxpr)

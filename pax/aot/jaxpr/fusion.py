@@ -112,7 +112,7 @@ def _updates_state(
 ) -> bool:
   """Whether it is the new value of a state variable, in the donated buffer."""
   is_update = dataflow.primitive(i) == 'cond' or dataflow.is_elementwise(i)
-  return is_update and shardings.is_state(variable.aval)
+  return is_update and shardings.is_state(variable)
 
 
 # Non-elementwise operations other than matmuls.
@@ -228,7 +228,7 @@ def _shared_values(
         continue
       consumers = _consumers(dataflow, variable, recomputed)
       if _is_softmax(dataflow, variable, i, consumers):
-        is_shared = not shardings.dim_axes(tuple(variable.aval.shape))[-1]
+        is_shared = not shardings.dim_axes(jaxpr_walk.shape(variable))[-1]
       else:
         is_shared = _is_shared(
           variable, consumers, sources[variable], shardings
@@ -272,7 +272,7 @@ def _is_softmax(
     dataflow.primitive(i) == 'exp'
     and consumers.has_reduction
     and bool(consumers.matmuls)
-    and 1 < len(variable.aval.shape) <= _MAX_SOFTMAX_RANK
+    and 1 < len(jaxpr_walk.shape(variable)) <= _MAX_SOFTMAX_RANK
   )
 
 

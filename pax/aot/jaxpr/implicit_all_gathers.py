@@ -104,7 +104,7 @@ def _gathered_operands(
   """Operands of a matmul to gather, the mesh axes, and their bytes gathered."""
   contracted_dims, _ = eqn.params['dimension_numbers']
   operands = eqn.invars[:2]
-  dim_axes = [shardings.dim_axes(tuple(x.aval.shape)) for x in operands]
+  dim_axes = [shardings.dim_axes(jaxpr_walk.shape(x)) for x in operands]
   result_axes = _result_axes(eqn, shardings)
   for k, other in ((0, 1), (1, 0)):
     contracted = {a for dim in contracted_dims[k] for a in dim_axes[k][dim]}
@@ -114,9 +114,10 @@ def _gathered_operands(
     other_free = set(sum(dim_axes[other], ())) - other_contracted
     conflicts = (contracted - other_contracted) & (other_free | result_axes)
     axes = tuple(sorted(conflicts))
-    if axes and jaxpr_walk.is_variable(operands[k]):
-      num_bytes = shardings.bytes_per_device(operands[k])
-      yield operands[k], axes, num_bytes * shardings.num_shards(axes)
+    operand = operands[k]
+    if axes and jaxpr_walk.is_variable(operand):
+      num_bytes = shardings.bytes_per_device(operand)
+      yield operand, axes, num_bytes * shardings.num_shards(axes)
 
 
 def _num_scattered_shards(
@@ -125,7 +126,7 @@ def _num_scattered_shards(
   """Shards that the partial sums of a matmul are scattered to."""
   (left_dims, right_dims), _ = eqn.params['dimension_numbers']
   left, right = (
-    shardings.dim_axes(tuple(x.aval.shape)) for x in eqn.invars[:2]
+    shardings.dim_axes(jaxpr_walk.shape(x)) for x in eqn.invars[:2]
   )
   contracted = {a for dim in left_dims for a in left[dim]}
   contracted &= {a for dim in right_dims for a in right[dim]}
@@ -136,4 +137,4 @@ def _result_axes(
   eqn: jex_core.JaxprEqn, shardings: array_shardings.ArrayShardings
 ) -> set[str]:
   (result,) = eqn.outvars
-  return set(sum(shardings.dim_axes(tuple(result.aval.shape)), ()))
+  return set(sum(shardings.dim_axes(jaxpr_walk.shape(result)), ()))

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeGuard
+from typing import TypeGuard, cast
 
 import jax
 from jax.extend import core as jex_core
@@ -35,15 +34,8 @@ VIEWS = frozenset({
 })  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Variable:
-  """A result of an inlined equation; each call of a function has its own."""
-
-  aval: jax.core.AbstractValue
-
-
-# An operand or result; inputs keep the variables of their jaxpr.
-Var = Variable | jex_core.Var
+# An operand or result.
+Var = jex_core.Var
 Atom = Var | jex_core.Literal
 
 
@@ -53,7 +45,8 @@ def inline_calls(
   """Returns the live equations of a jaxpr with calls inlined, and its results.
 
   Control flow is not inlined. `optimization_barrier` is dropped: it constrains
-  the schedule and changes no values.
+  the schedule and changes no values. Inputs keep their variables; results are
+  new ones, as each call of a function has its own.
   """
   names: dict[Var, Atom] = {v: v for v in jaxpr.invars}
   eqns = list(_inline(jaxpr, names))
@@ -78,7 +71,7 @@ def _inline(
       results = _rename(function.outvars, inner)
       names.update(zip(eqn.outvars, results, strict=True))
     else:
-      outvars = [Variable(v.aval) for v in eqn.outvars]
+      outvars = [Var(v.aval) for v in eqn.outvars]
       names.update(zip(eqn.outvars, outvars, strict=True))
       yield eqn.replace(invars=invars, outvars=outvars)
 
@@ -135,14 +128,24 @@ def is_array(variable: Var) -> bool:
   )
 
 
+def array_type(array: Atom) -> jax.core.ShapedArray:
+  """Returns shape and dtype of an array."""
+  return cast(jax.core.ShapedArray, array.aval)
+
+
+def shape(array: Atom) -> tuple[int, ...]:
+  """Returns the shape of an array."""
+  return tuple(array_type(array).shape)
+
+
 def global_bytes(variable: Var) -> int:
   """Returns the bytes of an unsharded array."""
-  return math.prod(variable.aval.shape) * variable.aval.dtype.itemsize
+  return math.prod(shape(variable)) * array_type(variable).dtype.itemsize
 
 
 def type_text(variable: Var) -> str:
   """Returns dtype and shape, as float32[16, 32]."""
-  return f'{variable.aval.dtype}{list(variable.aval.shape)}'
+  return f'{array_type(variable).dtype}{list(shape(variable))}'
 
 
 def op_name(eqn: jex_core.JaxprEqn) -> str:

@@ -225,7 +225,7 @@ class _LivenessAnalysis:
       self._shardings.bytes_per_device(variable),
       jaxpr_walk.type_text(variable),
       jaxpr_walk.op_name(eqn),
-      is_saved_activation=is_stacked and len(variable.aval.shape) > 1,
+      is_saved_activation=is_stacked and len(jaxpr_walk.shape(variable)) > 1,
     )
 
 

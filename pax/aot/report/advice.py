@@ -47,6 +47,8 @@ def warnings(
 
 def gpu_preallocation_warnings(step_memory: memory.Memory) -> Iterator[str]:
   """Yields a warning if a step exceeds the memory that JAX preallocates."""
+  if step_memory.capacity is None:
+    return
   share = step_memory.total / step_memory.capacity
   if _GPU_PREALLOCATION < share <= 1:
     yield (

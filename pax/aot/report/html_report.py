@@ -88,8 +88,8 @@ def _table(
 ) -> str:
   lines = []
   if header:
-    cells = ''.join(f'<th>{html.escape(cell)}</th>' for cell in header)
-    lines.append(f'<tr>{cells}</tr>')
+    titles = ''.join(f'<th>{html.escape(cell)}</th>' for cell in header)
+    lines.append(f'<tr>{titles}</tr>')
   for row in rows:
     cells = [html.escape(cell) for cell in row]
     if has_color_key and row[0] in COLORS:

@@ -176,7 +176,7 @@ def compiled_memory(
   activations = min(saved_activation_bytes(module), temporaries)
   fragmentation = max(0, analysis.temp_size_in_bytes - temporaries)
   if is_fragmentation_allocated:
-    temporaries, fragmentation = temporaries + fragmentation, 0.0
+    temporaries, fragmentation = temporaries + fragmentation, 0
   return dataclasses.replace(
     state,
     # Tile padding of small arrays.

@@ -48,7 +48,7 @@ class Roofline:
       'links between slices': self.dcn_s,
     }
     known = {name: t for name, t in times.items() if t is not None}
-    return max(known, key=known.get)
+    return max(known, key=known.__getitem__)
 
 
 def compute_roofline(
@@ -72,10 +72,13 @@ def compute_roofline(
   """
   compute_s = matmul_flops / chip.flops
   memory_s = ici_s = dcn_s = waiting_s = None
-  if memory_bytes is not None and chip.hbm_bytes_per_s:
+  if memory_bytes is not None:
     memory_s = memory_bytes / chip.hbm_bytes_per_s
   if collectives is not None and chip.link_bytes_per_s:
-    times = [(c, *_link_seconds(c, chip)) for c in collectives]
+    times = [
+      (c, _ici_seconds(c, chip, chip.link_bytes_per_s), _dcn_seconds(c, chip))
+      for c in collectives
+    ]
     ici_s = sum(ici for _, ici, _ in times)
     dcn_s = sum(dcn for _, _, dcn in times)
     waiting_s = sum(ici + dcn for c, ici, dcn in times if not c.is_async)
@@ -99,7 +102,7 @@ def compute_roofline(
     step_s=step_s,
     mfu=model_s / step_s if step_s else 0.0,
     compiler_s=compiler_s,
-    mosaic_s=kernels and kernels.mosaic,
+    mosaic_s=kernels.mosaic if kernels else None,
     compiler_mfu=model_s / compiler_s if compiler_s else None,
   )
 
@@ -121,17 +124,25 @@ def _exposed_seconds(
   return max(0.0, link_seconds - overlap)
 
 
-def _link_seconds(
-  collective: collectives_lib.Collective, chip: chips.Chip
-) -> tuple[float, float]:
-  """Seconds per step on links within a slice, and between slices."""
+def _ici_seconds(
+  collective: collectives_lib.Collective,
+  chip: chips.Chip,
+  link_bytes_per_s: float,
+) -> float:
+  """Seconds per step on links within a slice."""
   num_links = 1
   if chip.torus_dims:
     # A ring along each dimension of the torus, in both directions if it wraps.
     dims = min(collective.torus_dims, chip.torus_dims)
     num_links = dims * (2 if collective.is_ring else 1)
-  ici_s = collective.ici_bytes / (num_links * chip.link_bytes_per_s)
-  dcn_s = 0.0
-  if chip.dcn_bytes_per_s:
-    dcn_s = collective.dcn_bytes / chip.dcn_bytes_per_s
-  return collective.count * ici_s, collective.count * dcn_s
+  seconds = collective.ici_bytes / (num_links * link_bytes_per_s)
+  return collective.count * seconds
+
+
+def _dcn_seconds(
+  collective: collectives_lib.Collective, chip: chips.Chip
+) -> float:
+  """Seconds per step on links between slices; 0 if their speed is unknown."""
+  if not chip.dcn_bytes_per_s:
+    return 0.0
+  return collective.count * (collective.dcn_bytes / chip.dcn_bytes_per_s)

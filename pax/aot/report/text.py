@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pax.aot.report.roofline import Roofline
 from pax.aot.report.step_report import RematPolicy, Report
 
 _NUM_SHOWN_ARRAYS = 12
@@ -80,9 +81,9 @@ def summary_rows(report: Report) -> Iterator[tuple[str, str]]:
       'roofline step time',
       f'{format_seconds(roofline.step_s)}, bound by {roofline.bound}',
     )
-    yield '  by resource', ', '.join(_resource_times(report))
+    yield '  by resource', ', '.join(_resource_times(roofline))
     yield 'roofline MFU', f'{100 * roofline.mfu:.1f} %'
-    if roofline.compiler_s:
+    if roofline.compiler_s and roofline.compiler_mfu is not None:
       yield (
         'estimated step time (XLA cycles)',
         f'{format_seconds(roofline.compiler_s)},'
@@ -201,8 +202,7 @@ def format_seconds(seconds: float) -> str:
   return f'{seconds:.3g} s' if seconds >= 1 else f'{1e3 * seconds:.3g} ms'
 
 
-def _resource_times(report: Report) -> Iterator[str]:
-  roofline = report.roofline
+def _resource_times(roofline: Roofline) -> Iterator[str]:
   for resource, seconds in (
     ('matmuls', roofline.compute_s),
     ('HBM', roofline.memory_s),

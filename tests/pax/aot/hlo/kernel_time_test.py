@@ -13,7 +13,12 @@ from pax.summaries import chips
 from tests.pax.aot.hlo import hlo_texts
 
 CHIP = chips.Chip(
-  kind='round', flops=1.0, clock_hz=100.0, hbm_bytes_per_s=4.0, source='none'
+  kind='round',
+  flops=1.0,
+  clock_hz=100.0,
+  hbm_bytes=1e9,
+  hbm_bytes_per_s=4.0,
+  source='none',
 )
 PROGRAM = """\
 HloModule jit_step, is_scheduled=true
