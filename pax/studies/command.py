@@ -44,10 +44,10 @@ def run(options: RunOptions) -> int:
   Raises:
     ValueError: the options or the experiment are not valid, or a trial fails.
   """
-  _check(options)
+  name, directory = _check(options)
   changes = overrides.parse(options.set)
   experiment = overrides.set_constants(
-    experiment_registry.get_experiment(options.exp), changes
+    experiment_registry.get_experiment(name), changes
   )
   search_space = space.of(experiment)
   if not search_space.decisions:
@@ -59,43 +59,49 @@ def run(options: RunOptions) -> int:
   experiment_config = experiment()
   # Never closed: trials end when this process does.
   parent_pipe = parent_death.ParentPipe()
-  with job_dir.open_job_dir(options.job_log_dir, 0):
-    _check_journal(options)
+  with job_dir.open_job_dir(directory, 0):
+    _check_journal(directory, options)
     search = Search.of(
       _with_optuna(experiment_config.search(), options),
       options.metrics_from,
       tuple(experiment_config.sub_experiments()),
-      options.job_log_dir,
+      directory,
     )
     study = study_lib.Study(
-      options.job_log_dir,
+      directory,
       search_space,
       search,
       study_lib.Limits(
         num_trials=options.num_trials, parallel=options.parallel_trials
       ),
-      lambda trial, part: _start(options, trial, part, parent_pipe),
+      lambda trial, part: _start(options, directory, trial, part, parent_pipe),
     )
     with stop_signals.handling(lambda number, _: _stop(study, number)):
       study.run()
-    report.write(options.job_log_dir, study.trials, search_space, search)
+    report.write(directory, study.trials, search_space, search)
   return exit_codes.PREEMPTED if study.stopped else exit_codes.DONE
 
 
-def trial_words(options: RunOptions, trial: Trial, part: str) -> list[str]:
+def trial_words(
+  options: RunOptions, directory: str, trial: Trial, part: str
+) -> list[str]:
   """Returns the flags of a run of a trial.
 
   Args:
     options: those of the study.
+    directory: of the study.
     trial: its settings.
     part: the sub-experiment to run.
   """
   flags = dataclasses.replace(
     options,
-    **dict.fromkeys(('study', 'num_trials', 'sampler', 'pruner')),
+    study=None,
+    num_trials=None,
+    sampler=None,
+    pruner=None,
     metrics_from=RunOptions.metrics_from,
     parallel_trials=RunOptions.parallel_trials,
-    job_log_dir=study_lib.job_log_dir(options.job_log_dir, trial.id, part),
+    job_log_dir=study_lib.job_log_dir(directory, trial.id, part),
     sub_experiment=part or None,
     set=(*options.set, *(f'{n}={text}' for n, text in trial.settings.items())),
     # The study reads the type of an error from its traceback.
@@ -105,13 +111,13 @@ def trial_words(options: RunOptions, trial: Trial, part: str) -> list[str]:
   return command_line.words_of(flags)
 
 
-def _check_journal(options: RunOptions) -> None:
+def _check_journal(directory: str, options: RunOptions) -> None:
   """Checks that no other user can write what Optuna unpickles.
 
   Raises:
     UntrustedFileError: another user can.
   """
-  journal = pathlib.Path(options.job_log_dir, optuna_study.JOURNAL_FILE)
+  journal = pathlib.Path(directory, optuna_study.JOURNAL_FILE)
   if journal.exists():
     trusted_files.read_bytes(
       journal, trust_foreign_files=options.trust_foreign_files
@@ -135,23 +141,24 @@ def _with_optuna(
 
 def _start(
   options: RunOptions,
+  directory: str,
   trial: Trial,
   part: str,
   parent_pipe: parent_death.ParentPipe,
 ) -> subprocess.Popen[bytes]:
-  words = trial_words(options, trial, part)
+  words = trial_words(options, directory, trial, part)
   logging.info('Trial %d: pax %s', trial.id, ' '.join(words))
   path = {'PYTHONPATH': os.pathsep.join(sys.path)}
-  log = study_lib.log_file(options.job_log_dir, trial.id, part)
-  directory = study_lib.job_log_dir(options.job_log_dir, trial.id, part)
-  job_lock.wait_until_free(pathlib.Path(directory), _SAVING_SECS)
+  log = study_lib.log_file(directory, trial.id, part)
+  run_directory = study_lib.job_log_dir(directory, trial.id, part)
+  job_lock.wait_until_free(pathlib.Path(run_directory), _SAVING_SECS)
   with open(log, 'wb') as f:
     return subprocess.Popen(
       [sys.executable, '-m', 'pax.main', *words],
       stdin=subprocess.DEVNULL,
       stdout=f,
       stderr=subprocess.STDOUT,
-      env=os.environ | path | parent_pipe.environment,
+      env={**os.environ, **path, **parent_pipe.environment},
       pass_fds=parent_pipe.pass_fds,
       # Ctrl-C reaches the study only, which stops its trials.
       start_new_session=True,
@@ -165,16 +172,18 @@ def _stop(study: study_lib.Study, number: int) -> None:
   stop_signals.print_message(f'{name}: stopping the trials, which save')
 
 
-def _check(options: RunOptions) -> None:
-  """Raises UsageError for options that are not valid for a study."""
+def _check(options: RunOptions) -> tuple[str, str]:
+  """Returns --exp and --job_log_dir.
+
+  Raises:
+    UsageError: the options are not valid for a study.
+  """
   checks: Sequence[tuple[bool, str]] = (
     (
-      not options.study.startswith('local'),
+      not (options.study or '').startswith('local'),
       f'--study={options.study} needs a search service, which does not exist; a'
       ' name that begins with local runs the trials in this process',
     ),
-    (not options.job_log_dir, '--study needs a --job_log_dir for its trials'),
-    (not options.exp, '--study needs --exp, whose constants it searches'),
     (
       options.mode != 'train',
       f'--study needs --mode=train, got --mode={options.mode}',
@@ -188,3 +197,8 @@ def _check(options: RunOptions) -> None:
   for is_wrong, message in checks:
     if is_wrong:
       raise UsageError(message)
+  if not options.job_log_dir:
+    raise UsageError('--study needs a --job_log_dir for its trials')
+  if not options.exp:
+    raise UsageError('--study needs --exp, whose constants it searches')
+  return options.exp, options.job_log_dir

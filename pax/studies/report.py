@@ -70,7 +70,7 @@ def draw(trials: Sequence[Trial], search_space: Space, path: str) -> None:
   from matplotlib import figure  # Slow to import.
 
   done = [trial for trial in trials if trial.status is Status.DONE]
-  rewards = [trial.reward for trial in done]
+  rewards = [trial.reward or 0.0 for trial in done]
   count = 1 + len(search_space.names)
   canvas = figure.Figure(
     figsize=(4.2 * count, 3.6), layout='constrained', dpi=120

@@ -31,6 +31,10 @@ class Search:
   # Sub-experiments of a trial, run one after the other.
   sub_experiments: tuple[str, ...] = ONE_RUN
 
+  def reward_of(self, metrics: dict[str, float], step: int) -> float:
+    """Returns the reward of metrics at a step; 0 without an objective."""
+    return self.reward(metrics, step) if self.reward else 0.0
+
   @classmethod
   def of(
     cls,

@@ -239,10 +239,10 @@ class Study:
     """The trial with its reward, or skipped if it has none."""
     search, trial_history = self._search, self._read_metrics(trial.id)
     signal, history = trial_history.signal, trial_history.history
-    if signal and not signal.skip:
+    if signal and not signal.skip and signal.step is not None:
       metrics, value = signal.metrics or {}, signal.reward
       if value is None:
-        value = search.reward(metrics, signal.step)
+        value = search.reward_of(metrics, signal.step)
       return _done(trial, value, signal.step, metrics)
     keep = search.hparams.treats_early_stopped_trials_as_done
     if (stopped_early or signal) and not (keep and history):
@@ -251,8 +251,7 @@ class Study:
     if not history:
       return _skipped(trial, f'{search.metrics_from} wrote no metrics')
     step, metrics = history[-1][0], search.aggregate(history)
-    value = search.reward(metrics, step) if search.reward else 0.0
-    return _done(trial, value, step, metrics)
+    return _done(trial, search.reward_of(metrics, step), step, metrics)
 
   def _read_metrics(self, id: int) -> trial_metrics.TrialHistory:
     search = self._search

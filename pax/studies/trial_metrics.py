@@ -8,13 +8,22 @@ import os
 import pathlib
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import TypedDict
 
 from pax.summaries import jsonl, tags, writer
 from pax.tuning import aggregators, interfaces
 from pax.tuning.early_stopping import EarlyStoppingError
 
+
+class _EvalOptions(TypedDict, total=False):
+  """Fields of RunOptions."""
+
+  eval_on_test: bool
+  decode_during_train: bool
+
+
 # Options of a trial by the source of metrics.
-OPTIONS: dict[str, dict[str, bool]] = {
+OPTIONS: dict[str, _EvalOptions] = {
   'train': {},
   'eval': {'eval_on_test': True},
   'decode': {'eval_on_test': True, 'decode_during_train': True},

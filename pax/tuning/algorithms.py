@@ -75,7 +75,7 @@ class RegularizedEvolution(interfaces.BaseAlgorithm):
       return _propose_random(self.seed, space, trials)
     rng = _rng(self.seed, trials)
     candidates = rng.sample(alive, min(self.tournament_size, len(alive)))
-    parent = max(candidates, key=lambda trial: trial.reward)
+    parent = max(candidates, key=lambda trial: trial.reward or 0.0)
     return self.mutator(space, parent.settings, rng)
 
 

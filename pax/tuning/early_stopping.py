@@ -119,12 +119,13 @@ class EarlyStoppingByValue(_StepRules):
         'step_values must be a list such as [(100, 0.5)], got'
         f' {self.step_values}'
       )
+    self._rules = self.step_values
 
   def _steps(self) -> Iterable[int]:
-    return [step for step, _ in self.step_values]
+    return [step for step, _ in self._rules]
 
   def _is_behind(self, rule: int, value: float, others: list[float]) -> bool:
-    return self._is_worse(value, self.step_values[rule][1])
+    return self._is_worse(value, self._rules[rule][1])
 
 
 class EarlyStoppingByRank(_StepRules):
@@ -153,16 +154,19 @@ class EarlyStoppingByRank(_StepRules):
           'step_ranks must be (step, rank from 1 or share of 1.0, number of'
           f' others), got {entry!r}'
         )
+    self._rules = self.step_ranks
 
   def _steps(self) -> Iterable[int]:
-    return [step for step, _, _ in self.step_ranks]
+    return [step for step, _, _ in self._rules]
 
   def _is_behind(self, rule: int, value: float, others: list[float]) -> bool:
-    _, rank, min_others = self.step_ranks[rule]
+    _, rank, min_others = self._rules[rule]
     if not others or len(others) < min_others:
       return False
-    is_share = isinstance(rank, float)
-    index = int(rank * (len(others) - 1)) if is_share else rank - 1
+    if isinstance(rank, float):
+      index = int(rank * (len(others) - 1))
+    else:
+      index = rank - 1
     if index >= len(others):
       return False
     ranked = sorted(others, reverse=self.maximize)

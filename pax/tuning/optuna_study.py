@@ -189,9 +189,7 @@ class _Parameter:
     elif isinstance(point, points.IntV):
       found = distributions.IntDistribution(point.min_value, point.max_value)
     else:
-      found = distributions.CategoricalDistribution(
-        [_text(decision.settings(value)) for value in point.values]
-      )
+      found = distributions.CategoricalDistribution(list(_choices(decision)))
     return cls(decision, found)
 
   @property
@@ -203,11 +201,7 @@ class _Parameter:
     point = self.decision.point
     if isinstance(point, points.FloatV | points.IntV):
       return self.decision.settings(self._mirrored(value))
-    by_text = {
-      _text(settings): settings
-      for settings in map(self.decision.settings, point.values)
-    }
-    return by_text[value]
+    return _choices(self.decision)[value]
 
   def value(self, settings: Settings) -> Any:
     """Returns the value of Optuna of the settings of all decisions."""
@@ -252,6 +246,12 @@ def load_optuna() -> Any:
   optuna.logging.disable_default_handler()
   optuna.logging.enable_propagation()
   return optuna
+
+
+def _choices(decision: Decision) -> dict[str, Settings]:
+  """The settings of each value of a decision that is no interval, by text."""
+  settings = map(decision.settings, decision.point.values or ())
+  return {_text(choice): choice for choice in settings}
 
 
 def _text(settings: Settings) -> str:

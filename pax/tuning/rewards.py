@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 
 from pax.tuning import interfaces
 from pax.tuning.metrics import Metric
@@ -31,14 +32,15 @@ class SingleObjective(interfaces.BaseReward):
     if self.metric is None:
       raise ValueError("metric must be set, e.g. Metric.eval('loss')")
     _check_goal(self.goal)
+    self._metric = self.metric
 
   def __call__(self, metrics_dict: dict[str, float], global_step: int) -> float:
-    reward = _SIGNS[self.goal] * self.metric.get_value(metrics_dict)
+    reward = _SIGNS[self.goal] * self._metric.get_value(metrics_dict)
     return _replace_nan(reward, self.reward_for_nan)
 
   @property
   def used_metrics(self) -> Sequence[Metric]:
-    return [self.metric]
+    return [self._metric]
 
 
 class MultiObjectiveAggregator(
@@ -68,23 +70,27 @@ class MultiObjective(interfaces.BaseReward):
     _check_goal(self.goal)
     if not self.metrics:
       raise ValueError(f'metrics must be a list of Metric, got {self.metrics}')
-    if len(self.metrics) > 1 and self.aggregator_tpl is None:
+    self._metrics = self.metrics
+    self._aggregate: Callable[[Sequence[float]], float] = operator.itemgetter(0)
+    if self.aggregator_tpl is not None:
+      aggregator = self.aggregator_tpl.Instantiate()
+      if len(self.metrics) > 1:
+        self._aggregate = aggregator
+    elif len(self.metrics) > 1:
       raise ValueError(
         f'aggregator_tpl must be set for {len(self.metrics)} metrics, e.g. a'
         ' Config of WeightedSumAggregator'
       )
-    self._aggregator = self.aggregator_tpl and self.aggregator_tpl.Instantiate()
 
   def __call__(self, metrics_dict: dict[str, float], global_step: int) -> float:
-    values = [metric.get_value(metrics_dict) for metric in self.metrics]
+    values = [metric.get_value(metrics_dict) for metric in self._metrics]
     if any(map(math.isnan, values)):
       return _replace_nan(math.nan, self.reward_for_nan)
-    value = values[0] if len(values) == 1 else self._aggregator(values)
-    return _SIGNS[self.goal] * value
+    return _SIGNS[self.goal] * self._aggregate(values)
 
   @property
   def used_metrics(self) -> Sequence[Metric]:
-    return self.metrics
+    return self._metrics
 
 
 class WeightedSumAggregator(MultiObjectiveAggregator):
@@ -95,19 +101,20 @@ class WeightedSumAggregator(MultiObjectiveAggregator):
 
   def __post_init__(self):
     super().__post_init__()
-    if not any(self.weights or ()):
+    self._weights = self.weights or ()
+    if not any(self._weights):
       raise ValueError(
         f'weights must be numbers that are not all 0, got {self.weights}'
       )
 
   def __call__(self, values: Sequence[float]) -> float:
-    if len(values) != len(self.weights):
+    if len(values) != len(self._weights):
       raise ValueError(
         f'weights must be {len(values)}, one for each metric, got'
-        f' {len(self.weights)}'
+        f' {len(self._weights)}'
       )
-    total = sum(w * v for w, v in zip(self.weights, values, strict=True))
-    return total / sum(map(abs, self.weights))
+    total = sum(w * v for w, v in zip(self._weights, values, strict=True))
+    return total / sum(map(abs, self._weights))
 
 
 class TwoObjectiveAggregator(MultiObjectiveAggregator):
@@ -125,6 +132,7 @@ class TwoObjectiveAggregator(MultiObjectiveAggregator):
         f'cost_objective must be a cost that is not 0, got'
         f' {self.cost_objective}'
       )
+    self._objective = self.cost_objective
 
   def __call__(self, values: Sequence[float]) -> float:
     if len(values) != 2:
@@ -147,7 +155,7 @@ class TunasAbsolute(TwoObjectiveAggregator):
   """
 
   def aggregate(self, quality: float, cost: float) -> float:
-    return quality + self.exponent * abs(cost / self.cost_objective - 1)
+    return quality + self.exponent * abs(cost / self._objective - 1)
 
 
 class MnasHard(TwoObjectiveAggregator):
@@ -157,7 +165,7 @@ class MnasHard(TwoObjectiveAggregator):
   """
 
   def aggregate(self, quality: float, cost: float) -> float:
-    return quality * min((cost / self.cost_objective) ** self.exponent, 1.0)
+    return quality * min((cost / self._objective) ** self.exponent, 1.0)
 
 
 class MnasSoft(TwoObjectiveAggregator):
@@ -167,7 +175,7 @@ class MnasSoft(TwoObjectiveAggregator):
   """
 
   def aggregate(self, quality: float, cost: float) -> float:
-    return quality * (cost / self.cost_objective) ** self.exponent
+    return quality * (cost / self._objective) ** self.exponent
 
 
 def weighted_sum_reward(
@@ -200,5 +208,6 @@ def _check_goal(goal: str) -> None:
 
 
 def _replace_nan(reward: float, reward_for_nan: float | None) -> float:
-  missing = math.isnan(reward) and reward_for_nan is not None
-  return reward_for_nan if missing else reward
+  if math.isnan(reward) and reward_for_nan is not None:
+    return reward_for_nan
+  return reward

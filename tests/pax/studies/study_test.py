@@ -170,7 +170,7 @@ def test_words_of_a_trial():
     '--parallel_trials=3', '--set=N=1',
   ])  # fmt: skip
   searched = trial.Trial(4, {'A': "'x y'"})
-  words = command.trial_words(options, searched, '')
+  words = command.trial_words(options, '/d', searched, '')
   assert options_lib.parse(['pax', *words]) == options_lib.RunOptions(
     exp='E',
     job_log_dir='/d/4',
@@ -178,7 +178,7 @@ def test_words_of_a_trial():
     eval_on_test=True,
     traceback=True,
   )
-  words = command.trial_words(options, searched, 'small')
+  words = command.trial_words(options, '/d', searched, 'small')
   found = options_lib.parse(['pax', *words])
   assert (found.job_log_dir, found.sub_experiment) == ('/d/4/small', 'small')
 
