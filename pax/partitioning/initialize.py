@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pax import tasks_lib, train_states
-from pax.steps import Batch
 from praxis import base_layer, py_utils, pytypes
 from praxis.pytypes import Nested
 
@@ -29,7 +28,7 @@ def init_state(
   task: tasks_lib.SingleTask,
   var_weight_hparams: Nested[WeightHParams],
   shardings: Nested[NamedSharding] | None,
-  batch: Batch,
+  batch: Nested[jax.ShapeDtypeStruct],
   key: jax.Array,
   *,
   do_eval: bool = False,
@@ -146,7 +145,11 @@ def _sample(
 
 
 def _init_by_model(
-  task: tasks_lib.SingleTask, batch: Batch, key: jax.Array, *, do_eval: bool
+  task: tasks_lib.SingleTask,
+  batch: Nested[jax.ShapeDtypeStruct],
+  key: jax.Array,
+  *,
+  do_eval: bool,
 ) -> dict[str, JTensor]:
   """Returns the values of `model.init` by path."""
   casts = task.model.fprop_dtype == jnp.bfloat16

@@ -30,7 +30,6 @@ from pax.paxml_api import (
 )
 from pax.paxml_api.checkpoint_manager_options import CheckpointManagerOptions
 from praxis import base_input
-from praxis.pytypes import Nested
 
 TrainState = train_states.TrainState
 Path = pathlib.Path
@@ -147,7 +146,7 @@ class OrbaxCheckpointManager:
     connected; call it at every step. In a job of Pax the service is off:
     `TrainingCheckpointer` receives the signals.
     """
-    if not jax.config.jax_enable_preemption_service:
+    if not jax.config.values['jax_enable_preemption_service']:
       return False
     return multihost_utils.reached_preemption_sync_point(step)
 
@@ -368,9 +367,7 @@ def save_checkpoint(
   return directory
 
 
-def _unreplicated(
-  train_state: TrainState, unpadded: Nested[jax.ShapeDtypeStruct]
-) -> TrainState:
+def _unreplicated(train_state: TrainState, unpadded: TrainState) -> TrainState:
   """Returns the first device's part of a state that pmap has replicated.
 
   The state is unchanged unless every variable has one more leading axis than

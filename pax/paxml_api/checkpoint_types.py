@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from absl import flags
 
-from pax import base_task
+from pax import tasks_lib
 from pax.checkpoints.types import CheckpointType
 from praxis import pax_fiddle
 
@@ -14,7 +14,7 @@ _FLAG = 'pmap_use_tensorstore'
 
 def retrieve_checkpoint_type(
   maybe_use_persistence_checkpointing: bool,
-  task: base_task.BaseTask | pax_fiddle.Config[base_task.BaseTask],
+  task: tasks_lib.SingleTask | pax_fiddle.Config[tasks_lib.SingleTask],
 ) -> CheckpointType:
   """Returns the format in which the states of a task are saved.
 
@@ -23,7 +23,7 @@ def retrieve_checkpoint_type(
   Args:
     maybe_use_persistence_checkpointing: Selects PERSISTENCE instead of GDA,
       in which nothing can be saved.
-    task: A task with a model, or its Config.
+    task: A task, or its Config.
   """
   if task.model.mesh_shape is None and not _pmap_uses_tensorstore():
     return CheckpointType.FLAX

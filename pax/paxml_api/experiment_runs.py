@@ -84,10 +84,11 @@ def define_flags(flag_values: flags.FlagValues = FLAGS) -> None:
       flags.DEFINE_bool(name, default, text, flag_values=flag_values)
   for name in (*_UNSUPPORTED_BOOLEANS, *_UNSUPPORTED_STRINGS):
     if name not in flag_values:
-      is_boolean = name in _UNSUPPORTED_BOOLEANS
-      define = flags.DEFINE_bool if is_boolean else flags.DEFINE_string
       text = f'Not supported: {unsupported_flags.FLAGS[name]}'
-      define(name, False if is_boolean else None, text, flag_values=flag_values)
+      if name in _UNSUPPORTED_BOOLEANS:
+        flags.DEFINE_bool(name, False, text, flag_values=flag_values)
+      else:
+        flags.DEFINE_string(name, None, text, flag_values=flag_values)
 
 
 def options_from_flags(**changes: Any) -> RunOptions:
@@ -212,6 +213,8 @@ def run(
     from pax import studies
 
     code = studies.run(options)
+  elif not options.job_log_dir:
+    raise UsageError('a search needs a --job_log_dir for its trials')
   else:
     tune.tune(
       run_experiment,

@@ -7,7 +7,8 @@ serve code that partitions its own steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -53,7 +54,10 @@ def shard_on_batch_dim_partition_spec(
   """
   if not x.shape:
     raise ValueError('an input must have a first dimension, got a scalar')
-  mapping = [tuple(mesh_names), *[-1] * (len(x.shape) - 1)]
+  mapping: base_layer.SplitDimsMapping = [
+    tuple(mesh_names),
+    *[-1] * (len(x.shape) - 1),
+  ]
   return base_layer.to_partition_spec(mapping, mesh_names)
 
 
@@ -132,18 +136,22 @@ def adjust_input_params_for_small_batch(
   return input_p.clone().set(batch_padding_size=-num_rows % num_devices)
 
 
-def bind_mesh(
-  pjitted_fn: Callable[..., Any], global_mesh: Mesh
-) -> Callable[..., Any]:
+@dataclasses.dataclass(frozen=True)
+class _MeshBound:
+  """A jitted function, and its `lower`, with a mesh as context."""
+
+  fn: jax.stages.Wrapped
+  mesh: Mesh
+
+  def __call__(self, *args: Any) -> Any:
+    with jax.set_mesh(self.mesh):
+      return self.fn(*args)
+
+  def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+    with jax.set_mesh(self.mesh):
+      return self.fn.lower(*args, **kwargs)
+
+
+def bind_mesh(pjitted_fn: jax.stages.Wrapped, global_mesh: Mesh) -> _MeshBound:
   """Returns a jitted function, and its `lower`, with the mesh as context."""
-
-  def call(*args: Any) -> Any:
-    with jax.set_mesh(global_mesh):
-      return pjitted_fn(*args)
-
-  def lower(*args: Any, **kwargs: Any) -> jax.stages.Lowered:
-    with jax.set_mesh(global_mesh):
-      return pjitted_fn.lower(*args, **kwargs)
-
-  call.lower = lower
-  return call
+  return _MeshBound(pjitted_fn, global_mesh)

@@ -18,8 +18,10 @@ from pax.inputs.seqio import tasks as seqio_tasks
 def _task_registry() -> type:
   """Returns `seqio.TaskRegistry` with a method for versions of a TFDS."""
   seqio = seqio_tasks.load('TaskRegistry')
+  # The types of SeqIO are not known where it is not installed.
+  registry: Any = seqio.TaskRegistry
 
-  class TaskRegistry(seqio.TaskRegistry):
+  class TaskRegistry(registry):
     """Registry of tasks that also adds several versions of a task."""
 
     # Names that users' programs list here; unused.
@@ -66,6 +68,11 @@ def _task_registry() -> type:
   return TaskRegistry
 
 
+@functools.cache
+def _make(name: str) -> Any:
+  return _CONSTRUCTORS[name]()
+
+
 def _feature(name: str, vocabulary: str, **options: bool) -> Any:
   seqio = seqio_tasks.load(name)
   return seqio.Feature(vocabulary=_make(vocabulary), **options)
@@ -110,11 +117,6 @@ _CONSTRUCTORS: dict[str, Callable[[], Any]] = {
     for name in ('inputs', 'targets')
   },
 }
-
-
-@functools.cache
-def _make(name: str) -> Any:
-  return _CONSTRUCTORS[name]()
 
 
 def __getattr__(name: str) -> Any:

@@ -73,7 +73,8 @@ class SummaryHandler:
 
   def should_accumulate(self, step: int) -> bool:
     """Returns whether this step enters a mean."""
-    return self.accumulate_over_steps and step % self._accumulate_interval == 0
+    interval = self._accumulate_interval
+    return interval is not None and step % interval == 0
 
   def should_write(self, step: int) -> bool:
     """Returns whether an entry is written at this step."""
@@ -156,7 +157,7 @@ class SummaryHandler:
         self._scalars,
         self._metrics,
         self._tensors,
-        np.mean(self._speeds) if self._speeds else None,
+        float(np.mean(self._speeds)) if self._speeds else None,
         self._prefix,
       )
       self._clear()

@@ -59,7 +59,7 @@ class TrialDirectoryNameGenerator:
   def parameter_values(self) -> list[tuple[str, Any]]:
     """Returns (name, value) of each decision of the current trial."""
     custom = pyglove_space.load_pyglove().hyper.CustomHyper
-    values = []
+    values: list[Any] = []
     for primitive in self._search_space.hyper_dict.values():
       # Evaluation takes the decisions of a trial in their order.
       value = self._search_space.evaluate(primitive)

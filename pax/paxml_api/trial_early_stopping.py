@@ -154,12 +154,13 @@ class EarlyStoppingFn:
         self._complete(step + 1, path)
     except EarlyStoppingError as error:
       logging.info('trial %d stops early: %s', self._feedback.id, error)
-      if error.skip:
+      # A trial that is not skipped has a step.
+      if error.skip or error.step is None:
         self._end_early(error.skip_reason or 'Unknown.')
         return
       reward = error.reward
       if reward is None:
-        reward = self._reward(error.metrics, error.step)
+        reward = self._reward(error.metrics or {}, error.step)
       self._feedback.add_measurement(
         reward,
         step=error.step,
@@ -169,7 +170,9 @@ class EarlyStoppingFn:
       self._feedback.done()
 
   def _reward(self, metrics: Mapping[str, float], step: int) -> float:
-    return 0.0 if self._reward_fn is None else self._reward_fn(metrics, step)
+    if self._reward_fn is None:
+      return 0.0
+    return self._reward_fn(dict(metrics), step)
 
   def _add_measurement(
     self, metrics: Mapping[str, float], step: int, path: str | None

@@ -149,10 +149,10 @@ class _Search:
       hparams.cross_step_metric_aggregator
       or aggregators.LastReportedMetricValues.config()
     )
-    policy = hparams.early_stopping
+    reward, policy = hparams.search_reward, hparams.early_stopping
     return cls(
       hparams,
-      hparams.search_reward and build(hparams.search_reward),
+      None if reward is None else build(reward),
       pyglove_space.build_algorithm(build(algorithm)),
       policy and pyglove_space.build_early_stopping_policy(build(policy)),
       build(aggregator),
@@ -208,7 +208,10 @@ def _warm_start(
   if not checkpoint_path:
     return experiment
 
-  class WarmStarted(experiment):
+  # Any: no type is known of a base class that is an argument.
+  base: Any = experiment
+
+  class WarmStarted(base):
     """The experiment, initialized from a checkpoint."""
 
     def task(self) -> Any:

@@ -14,6 +14,8 @@ from pax.paxml_api import metric_values
 from pax.programs import early_stopping
 from pax.programs.program import DecodeProgramOutput, EvalProgramOutput
 
+# Early stopping does not read the state of an evaluation.
+_NO_STATE: Any = None
 # Metrics by name for each input; None for an input without such metrics.
 _MetricsOfInputs = Sequence[Mapping[str, float] | None]
 
@@ -102,7 +104,7 @@ def uncompressed(str_compressed: str) -> str:
 def _eval_outputs(metrics: EvalMetrics) -> dict[str, EvalProgramOutput]:
   return {
     name: EvalProgramOutput(
-      None,
+      _NO_STATE,
       eval_metrics=_at(metrics.metrics_list, index),
       eval_scoring_metrics=_at(metrics.scoring_metrics_list, index),
       steps_per_sec=metrics.steps_per_sec,
@@ -114,7 +116,7 @@ def _eval_outputs(metrics: EvalMetrics) -> dict[str, EvalProgramOutput]:
 def _decode_outputs(metrics: DecodeMetrics) -> dict[str, DecodeProgramOutput]:
   return {
     name: DecodeProgramOutput(
-      None,
+      _NO_STATE,
       decode_metrics=_at(metrics.metrics_list, index),
       processed_decode_metrics=_at(metrics.processed_metrics_list, index),
       seqio_metrics=_at(metrics.seqio_metrics_list, index),

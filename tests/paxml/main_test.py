@@ -144,6 +144,12 @@ def test_search_points_are_tuned_in_this_process(set_flags, runs, monkeypatch):
   assert not runs.calls
 
 
+def test_a_search_needs_a_directory(set_flags):
+  set_flags()
+  with pytest.raises(UsageError, match='needs a --job_log_dir'):
+    main.run(experiments.TinySweep())
+
+
 @pytest.mark.parametrize(
   ('name', 'value'),
   [('enable_auto_sharding', True), ('tuner_group', 'group')],

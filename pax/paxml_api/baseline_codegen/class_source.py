@@ -12,11 +12,10 @@ from typing import Any
 import libcst as cst
 from fiddle import daglish
 from fiddle._src.codegen.auto_config import code_ir, ir_to_cst
-from fiddle.codegen.auto_config import experimental_top_level_api as generator
 from libcst import matchers
 
 from pax.paxml_api import baseline_experiment
-from pax.paxml_api.baseline_codegen.passes import PaxCodegenTask
+from pax.paxml_api.baseline_codegen.passes import CodegenPass, PaxCodegenTask
 from pax.tools.fiddler import tracers
 
 _INDENT = '  '
@@ -43,19 +42,19 @@ class AddShardingCall:
       ValueError: its last statement does not return a value.
     """
     *first, last = fn_code.body.body
-    is_return = matchers.SimpleStatementLine([matchers.Return()])
-    if not matchers.matches(last, is_return):
-      raise ValueError(
-        'Expected a single return line at the end of the model fixture '
-        f'{self.model_fixture_name}'
-      )
+    match last:
+      case cst.SimpleStatementLine(
+        body=[cst.Return(value=cst.BaseExpression() as returned)]
+      ):
+        pass
+      case _:
+        raise ValueError(
+          'Expected a single return line at the end of the model fixture '
+          f'{self.model_fixture_name}'
+        )
     statements = [
       cst.SimpleStatementLine(
-        [
-          cst.Assign(
-            [cst.AssignTarget(cst.Name('model_config'))], last.body[0].value
-          )
-        ]
+        [cst.Assign([cst.AssignTarget(cst.Name('model_config'))], returned)]
       ),
       cst.parse_statement(f'{self.add_sharding_function}(model_config)'),
       cst.parse_statement('return model_config'),
@@ -64,7 +63,7 @@ class AddShardingCall:
 
 
 @dataclasses.dataclass(frozen=True)
-class IrToCst(generator.CodegenPass):
+class IrToCst(CodegenPass):
   """Writes a module with a class: fields and a method per function."""
 
   class_name: str = 'Experiment'
@@ -96,8 +95,9 @@ class IrToCst(generator.CodegenPass):
   ) -> cst.FunctionDef:
     code = ir_to_cst.code_for_fn(fn, task=task)
     call = self.add_sharding_call
-    is_model = call is not None and fn.name.value == call.model_fixture_name
-    return call(code) if is_model else code
+    if call is not None and fn.name.value == call.model_fixture_name:
+      return call(code)
+    return code
 
 
 def module(experiment: str, import_manager: Any, source: str) -> cst.Module:
@@ -157,9 +157,8 @@ def extract_function(source: cst.Module, name: str) -> cst.FunctionDef:
   Raises:
     ValueError: the module has none, or several.
   """
-  functions = matchers.findall(
-    source, matchers.FunctionDef(matchers.Name(name))
-  )
+  found = matchers.findall(source, matchers.FunctionDef(matchers.Name(name)))
+  functions = [node for node in found if isinstance(node, cst.FunctionDef)]
   if len(functions) != 1:
     raise ValueError(
       f'a module must have one function {name}, got {len(functions)}'

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import fiddle as fdl
+import libcst as cst
 from fiddle import diffing, validation
 from fiddle._src.codegen.auto_config import code_ir
 from fiddle.codegen import codegen as fiddle_codegen
 from fiddle.codegen import codegen_diff
-from fiddle.codegen.auto_config import experimental_top_level_api as generator
 from fiddle.experimental import visualize
 
 from pax import base_experiment
@@ -60,7 +60,7 @@ def code_generator_config(
   init_checkpoint_experiments_strict: bool = True,
   add_sharding_call: class_source.AddShardingCall | None = None,
   fixture_docstrings: Mapping[str, str] | None = None,
-) -> fdl.Config[generator.Codegen]:
+) -> fdl.Config[Callable[..., cst.Module]]:
   """Returns the Config of a generator of classes.
 
   The generator takes a Config, sub_fixtures, init_checkpoint_experiments and
@@ -101,7 +101,7 @@ def code_generator_config(
     fixture_docstrings=fixture_docstrings,
   )
   # After the parts that get functions, which are found by identity.
-  inserted = {
+  inserted: dict[str, list[fdl.Config[Any]]] = {
     'MoveSharedNodesToVariables': [
       fdl.Config(
         passes.InitCheckpointRulesFromOtherTask,

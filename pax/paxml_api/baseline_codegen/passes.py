@@ -23,6 +23,9 @@ from pax.tools.fiddler import sharding
 from praxis import pax_fiddle
 
 Experiments = Mapping[str, type[base_experiment.BaseExperiment] | None]
+# Any: each pass takes those arguments of a generator that it names, while the
+# base class declares that a pass takes all.
+CodegenPass: Any = generator.CodegenPass
 
 
 @dataclasses.dataclass
@@ -39,7 +42,7 @@ class PaxCodegenTask(code_ir.CodegenTask):
 class InitTask(generator.InitTask):
   """Makes the PaxCodegenTask of a Config."""
 
-  def __call__(self, value: Any) -> PaxCodegenTask:
+  def __call__(self, value: Any, **_: Any) -> PaxCodegenTask:
     task = super().__call__(value)
     pax_task = PaxCodegenTask(
       original_config=task.original_config, top_level_call=task.top_level_call
@@ -49,7 +52,7 @@ class InitTask(generator.InitTask):
 
 
 @dataclasses.dataclass(frozen=True)
-class InitCheckpointRulesFromOtherTask(generator.CodegenPass):
+class InitCheckpointRulesFromOtherTask(CodegenPass):
   """Makes init rules refer to the task of another experiment.
 
   `task.train.init_from_checkpoint_rules` may hold the whole task of another
@@ -113,7 +116,7 @@ class InitCheckpointRulesFromOtherTask(generator.CodegenPass):
 
 
 @dataclasses.dataclass(frozen=True)
-class HighlevelParameterization(generator.CodegenPass):
+class HighlevelParameterization(CodegenPass):
   """Makes the functions methods that read the constants from `self`."""
 
   # Whether to write the names of the constants in lower case.
@@ -194,7 +197,7 @@ def sharding_diff(
 
 
 @dataclasses.dataclass(frozen=True)
-class MakeShardingFiddler(generator.CodegenPass):
+class MakeShardingFiddler(CodegenPass):
   """Writes the function that adds the sharding to a model."""
 
   PASS_INPUT_KWARGS = ['model_sharding_diff']  # noqa: RUF012

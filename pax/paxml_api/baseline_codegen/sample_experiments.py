@@ -13,6 +13,7 @@ from pax import base_experiment, tasks_lib
 from pax.parameterized_experiment import ParameterizedExperiment
 from pax.paxml_api import baseline_experiment
 from praxis import base_input, base_layer, base_model, pax_fiddle
+from praxis.pytypes import NestedMap
 
 Configs = list[pax_fiddle.Config[base_input.BaseInput]]
 
@@ -104,8 +105,8 @@ class SampleExperimentWithDecodeDatasets(SampleExperiment):
 class SampleInputSpecsProvider(base_input.BaseInputSpecsProvider):
   """One array."""
 
-  def get_input_specs(self) -> dict[str, jax.ShapeDtypeStruct]:
-    return {'inputs': jax.ShapeDtypeStruct((16, 32), jnp.int32)}
+  def get_input_specs(self) -> NestedMap:
+    return NestedMap(inputs=jax.ShapeDtypeStruct((16, 32), jnp.int32))
 
 
 class SampleExperimentWithInputSpecsProvider(SampleExperiment):
