@@ -34,8 +34,8 @@ class AdamConstants(Protocol):
   DCN_MESH_SHAPE: Sequence[int] | None
 
   LEARNING_RATE: float | None
-  WEIGHT_DECAY: float | None
-  CLIP_GRADIENT_NORM_TO_VALUE: float | None
+  WEIGHT_DECAY: float
+  CLIP_GRADIENT_NORM_TO_VALUE: float
   ADAM_BETA1: float | None
   ADAM_BETA2: float | None
   ADAM_EPSILON: float | None
@@ -62,6 +62,13 @@ class AdamLm(base_experiment.BaseExperiment):
   absent, so that its GLaM64B models train with the first moment that they
   disable.)
   """
+
+  # Set by the model and the data of the experiment.
+  PERCORE_BATCH_SIZE: float
+  ICI_MESH_SHAPE: Sequence[int] | None
+  DCN_MESH_SHAPE: Sequence[int] | None
+  WEIGHT_DECAY: float
+  CLIP_GRADIENT_NORM_TO_VALUE: float
 
   MODEL_DIMS = 1024
   HIDDEN_DIMS = MODEL_DIMS * 4
@@ -92,12 +99,12 @@ class AdamLm(base_experiment.BaseExperiment):
   LR_COS_DECAY_START: int | None = 4001
   LR_COS_DECAY_END: int | None = 300000
 
-  ADAM_EPSILON = 1e-6
-  ADAM_EPSILON_ROOT = 0.0
-  ADAM_BETA1 = 0.9
-  ADAM_BETA2 = 0.99
+  ADAM_EPSILON: float | None = 1e-6
+  ADAM_EPSILON_ROOT: float | None = 0.0
+  ADAM_BETA1: float | None = 0.9
+  ADAM_BETA2: float | None = 0.99
   # Maximum root mean square of an update; -1 does not clip.
-  ADAM_CLIP_THRESHOLD = 1.0
+  ADAM_CLIP_THRESHOLD: float | None = 1.0
 
   def task(self) -> TaskConfig:
     task_p = super().task()

@@ -111,11 +111,12 @@ class TFRecordBertInput(base_input.BaseInput):
     }
 
   def get_next(self) -> NestedMap:
+    batch_size = self.get_batch_size(self)
     if self.is_training:
-      rows = self._blocks.take(self.batch_size)
+      rows = self._blocks.take(batch_size)
     else:
-      rows = self._next_eval_rows()
-    return _make_batch(rows, self.batch_size, self.max_sequence_length)
+      rows = self._next_eval_rows(batch_size)
+    return _make_batch(rows, batch_size, self.max_sequence_length)
 
   def reset(self) -> None:
     """Starts the epoch again.
@@ -155,7 +156,7 @@ class TFRecordBertInput(base_input.BaseInput):
     records = shuffled_records.ShuffledRecords(
       self._host_paths(), window=self.file_buffer_size, seed=seed
     )
-    size = self.batch_size
+    size = self.get_batch_size(self)
     if self.enable_packing:
       size = self.prepacking_batch_size
     return block_reader.BlockReader(
@@ -184,20 +185,20 @@ class TFRecordBertInput(base_input.BaseInput):
     rows = _pack_rows(documents, self.max_sequence_length)
     return [rows[i] for i in random.permutation(len(rows))]
 
-  def _next_eval_rows(self) -> list[list[Document]]:
+  def _next_eval_rows(self, batch_size: int) -> list[list[Document]]:
     num_records = len(self._eval_records)
     if not num_records:
       raise ValueError(
         f'input_file of {self.name!r} must have records, got none in'
         f' {len(self._paths)} files such as {self._paths[0]}'
       )
-    num_batches = -(-num_records // self.batch_size)
+    num_batches = -(-num_records // batch_size)
     if self._batches >= -(-num_batches // self.num_infeed_hosts):
       raise StopIteration
     batch = self._batches * self.num_infeed_hosts + self.infeed_host_index
     self._batches += 1
-    start = batch * self.batch_size
-    end = min(start + self.batch_size, num_records)
+    start = batch * batch_size
+    end = min(start + batch_size, num_records)
     return [[self._read_eval_document(i)] for i in range(start, end)]
 
   def _read_eval_document(self, index: int) -> Document:
@@ -220,7 +221,8 @@ class TFRecordBertInput(base_input.BaseInput):
       'masked_lm_ids': self.max_predictions_per_seq,
       'masked_lm_weights': self.max_predictions_per_seq,
     }
-    example = tf_records.parse_example(record, tuple(lengths))
+    features = tf_records.parse_example(record, tuple(lengths))
+    example = {name: np.asarray(values) for name, values in features.items()}
     record_lengths = {name: len(example.get(name, ())) for name in lengths}
     if record_lengths != lengths:
       raise ValueError(

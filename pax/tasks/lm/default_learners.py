@@ -16,7 +16,7 @@ TaskConfig = Config[tasks_lib.SingleTask]
 
 def set_default_adam(
   task_p: TaskConfig,
-  learning_rate: float,
+  learning_rate: float | None,
   weight_decay: float,
   warmup_steps: int = 4000,
   decay_start: int = 4001,
@@ -26,7 +26,7 @@ def set_default_adam(
 
   Args:
     task_p: The task.
-    learning_rate: The peak learning rate.
+    learning_rate: The peak learning rate; None leaves it to the caller.
     weight_decay: The decoupled weight decay.
     warmup_steps: Steps in which the learning rate rises from 0 to its peak.
     decay_start: Step at which the decay starts.
@@ -45,7 +45,7 @@ def set_default_adam(
 
 def set_default_adafactor(
   task_p: TaskConfig,
-  learning_rate: float,
+  learning_rate: float | None,
   weight_decay: float,
   warmup_steps: int = 4000,
   decay_start: int = 4001,
@@ -56,7 +56,7 @@ def set_default_adafactor(
 
   Args:
     task_p: The task.
-    learning_rate: The peak learning rate.
+    learning_rate: The peak learning rate; None leaves it to the caller.
     weight_decay: The decoupled weight decay.
     warmup_steps: Steps in which the learning rate rises from 0 to its peak.
     decay_start: Step at which the decay starts.
@@ -91,7 +91,7 @@ def _exponential_decay(
 def _set_learner(
   task_p: TaskConfig,
   optimizer_p: Config[optimizers.BaseOptimizer],
-  learning_rate: float,
+  learning_rate: float | None,
   schedule_p: Config[schedules.BaseSchedule],
 ) -> None:
   optimizer_p.set(learning_rate=learning_rate, lr_schedule=schedule_p)

@@ -36,17 +36,18 @@ class SyntheticLmData(base_input.BaseInput):
       raise ValueError(f'seq_len must be at least 1, got {self.seq_len}')
 
   def get_next(self) -> NestedMap:
-    shape = (self.batch_size, self.seq_len)
+    batch_size = self.get_batch_size(self)
+    shape = (batch_size, self.seq_len)
     ones = np.ones(shape, np.int32)
     positions = np.arange(self.seq_len, dtype=np.int32)
     return NestedMap(
       ids=ones,
       labels=ones,
       segment_ids=ones,
-      segment_pos=np.tile(positions, (self.batch_size, 1)),
+      segment_pos=np.tile(positions, (batch_size, 1)),
       weights=np.ones(shape, np.float32),
       paddings=np.zeros(shape, np.float32),
-      eval_sample_weights=np.ones(self.batch_size, np.float32),
+      eval_sample_weights=np.ones(batch_size, np.float32),
     )
 
   def reset(self) -> None:
@@ -87,6 +88,7 @@ class TextInput(base_input.BaseInput):
         f'input_file of {self.name!r} must be the path of a text file, got '
         f'{self.input_file!r}'
       )
+    self._path = self.input_file
 
   @property
   def tokenizer_inst(self) -> tokenizers.Tokenizer:
@@ -101,11 +103,12 @@ class TextInput(base_input.BaseInput):
     """
     if self._examples >= self._plan.num_rows:
       raise StopIteration
-    first = self._examples + self.infeed_host_index * self.batch_size
-    self._examples += self.batch_size * self.num_infeed_hosts
-    rows = range(first, min(first + self.batch_size, self._plan.num_rows))
-    batch = packing.empty_batch(self.batch_size, self.max_sequence_length)
-    batch.eval_sample_weights = np.zeros(self.batch_size, np.float32)
+    batch_size = self.get_batch_size(self)
+    first = self._examples + self.infeed_host_index * batch_size
+    self._examples += self.get_global_batch_size(self)
+    rows = range(first, min(first + batch_size, self._plan.num_rows))
+    batch = packing.empty_batch(batch_size, self.max_sequence_length)
+    batch.eval_sample_weights = np.zeros(batch_size, np.float32)
     batch.eval_sample_weights[: len(rows)] = 1
     packing.write_rows(batch, rows, self._corpus, self._plan)
     return batch
@@ -137,7 +140,7 @@ class TextInput(base_input.BaseInput):
 
   @functools.cached_property
   def _corpus(self) -> token_corpus.Corpus:
-    with open(self.input_file, 'rb') as f:
+    with open(self._path, 'rb') as f:
       lines = f.read().splitlines()[: self.num_samples or None]
     if not lines:
       raise ValueError(

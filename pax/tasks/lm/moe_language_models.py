@@ -20,10 +20,17 @@ class MoeConstants(Protocol):
   NUM_LAYERS: int
   MODEL_DIMS: int
   HIDDEN_DIMS: int
-  NUM_HEADS: int
   NUM_EXPERTS: int
-  # Number of parts of the batch; each has its own expert capacity.
-  NUM_GROUPS: int
+
+  # Properties: an experiment may compute them, or exclude None.
+
+  @property
+  def NUM_HEADS(self) -> int | None:  # noqa: N802 (read as a constant)
+    """Number of attention heads; None is not supported."""
+
+  @property
+  def NUM_GROUPS(self) -> int:  # noqa: N802
+    """Number of parts of the batch; each has its own expert capacity."""
 
 
 class GrokConstants(MoeConstants, Protocol):
@@ -70,13 +77,18 @@ def glam_lm(
   return lm_p
 
 
-def grok_lm(cls: GrokConstants, **pipeline: int) -> LmConfig:
+def grok_lm(
+  cls: GrokConstants,
+  *,
+  num_pipeline_stages: int = 1,
+  num_pipeline_microbatches: int = 1,
+) -> LmConfig:
   """Returns Grok-1, with experts in every layer.
 
   Args:
     cls: The constants of the experiment.
-    **pipeline: num_pipeline_stages and num_pipeline_microbatches, for a
-      pipeline.
+    num_pipeline_stages: Number of stages; 1 is no pipeline.
+    num_pipeline_microbatches: Number of microbatches of a pipeline.
   """
   lm_p = grok.GrokUniTransformerLmHParams(
     name='grok_lm',
@@ -86,8 +98,9 @@ def grok_lm(cls: GrokConstants, **pipeline: int) -> LmConfig:
     combine_qkv=cls.COMBINE_QKV,
     checkpoint_policy=cls.CHECKPOINT_POLICY,
     use_fp8=cls.USE_FP8,
+    num_pipeline_stages=num_pipeline_stages,
+    num_pipeline_microbatches=num_pipeline_microbatches,
     **_sizes_and_gating(cls),
-    **pipeline,
   )
   if cls.USE_ROPE:
     for block_p in stack_configs.stacked_transformers(
@@ -100,6 +113,11 @@ def grok_lm(cls: GrokConstants, **pipeline: int) -> LmConfig:
 
 
 def _sizes_and_gating(cls: MoeConstants) -> dict[str, Any]:
+  if cls.NUM_HEADS is None:
+    raise ValueError(
+      'NUM_HEADS must be set for a mixture of experts, got None; it determines'
+      ' the dimension of a head'
+    )
   return dict(
     vocab_size=cls.VOCAB_SIZE,
     num_transformer_layers=cls.NUM_LAYERS,

@@ -44,10 +44,10 @@ class NvidiaLm(base_experiment.BaseExperiment):
 
   LEARNING_RATE: float | None = 6e-4
   CLIP_GRADIENT_NORM_TO_VALUE = 1.0
-  ADAM_EPSILON = 1e-8
-  ADAM_EPSILON_ROOT = 0.0
-  ADAM_BETA1 = 0.9
-  ADAM_BETA2 = 0.95
+  ADAM_EPSILON: float | None = 1e-8
+  ADAM_EPSILON_ROOT: float | None = 0.0
+  ADAM_BETA1: float | None = 0.9
+  ADAM_BETA2: float | None = 0.95
   # Maximum root mean square of an update of Adam.
   CLIP_THRESHOLD = 1.0
   # Whether to train by sharded Adafactor instead of Adam.
@@ -60,7 +60,7 @@ class NvidiaLm(base_experiment.BaseExperiment):
   LR_COS_DECAY_START: int | None = 1
   LR_COS_DECAY_END: int | None = 500000
 
-  CHECKPOINT_EVERY_N_STEPS = 100000
+  CHECKPOINT_EVERY_N_STEPS: int | None = 100000
 
   def validate(self) -> None:
     """Checks the constants.

@@ -72,9 +72,7 @@ def set_context_parallel_attention(
   )
 
 
-def maybe_setup_moe_params(
-  model_p: Config[transformers.StackedTransformer],
-) -> None:
+def maybe_setup_moe_params(model_p: Config) -> None:
   """Copies the feed-forward settings to the MoE layers of a stack, if any."""
   if model_p.num_experts == 0:
     return

@@ -203,9 +203,10 @@ class SyntheticImages(base_input.BaseInput):
   @functools.cached_property
   def _batch(self) -> NestedMap:
     rng = np.random.default_rng((self.infeed_host_index, self.is_training))
-    shape = (self.batch_size, *self.data_shape)
-    labels = rng.integers(self.num_classes, size=self.batch_size)
-    ones = np.ones(self.batch_size, np.float32)
+    batch_size = self.get_batch_size(self)
+    shape = (batch_size, *self.data_shape)
+    labels = rng.integers(self.num_classes, size=batch_size)
+    ones = np.ones(batch_size, np.float32)
     return NestedMap(
       image=255 * rng.random(shape, np.float32),
       label_probs=np.eye(self.num_classes, dtype=np.float32)[labels],

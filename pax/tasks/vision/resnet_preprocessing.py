@@ -131,7 +131,9 @@ def distorted_bounding_box_crop(
     rng: The random generator; None creates one.
   """
   image = _decode(image_bytes)
-  ranges = CropRanges(tuple(aspect_ratio_range), tuple(area_range))
+  min_ratio, max_ratio = aspect_ratio_range
+  min_area, max_area = area_range
+  ranges = CropRanges((min_ratio, max_ratio), (min_area, max_area))
   crop = _random_crop(
     image,
     bbox,

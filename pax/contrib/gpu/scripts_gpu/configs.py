@@ -38,7 +38,7 @@ class GPT126MBase(adam_params.TransformerLmSpmdAdam):
   MODEL_DIMS = 768
   HIDDEN_DIMS = 3072
   NUM_HEADS = 12
-  DIMS_PER_HEAD = 64
+  DIMS_PER_HEAD: int | None = 64
   NUM_LAYERS = 12
   # GPT-2's 50257 tokens, padded to a multiple of 128.
   VOCAB_SIZE = 50304
@@ -52,7 +52,7 @@ class GPT126MBase(adam_params.TransformerLmSpmdAdam):
   SOFTMAX_INIT_STD = 0.023
   INIT_STD = 0.023
 
-  PERCORE_BATCH_SIZE = 4
+  PERCORE_BATCH_SIZE: float = 4
   MAX_SEQ_LEN = 2048
   ICI_MESH_SHAPE = [8, 1, 1]
   DCN_MESH_SHAPE = [8, 1, 1]
@@ -106,7 +106,7 @@ class GPT5BBase(GPT126MBase):
   INIT_STD = 0.01
   SOFTMAX_INIT_STD = 0.01
 
-  PERCORE_BATCH_SIZE = 8
+  PERCORE_BATCH_SIZE: float = 8
   ICI_MESH_SHAPE = [1, 8, 1]
   DCN_MESH_SHAPE = [1, 32, 1]
   USE_REPEATED_LAYER = True
@@ -143,7 +143,7 @@ class GPT175BBase(GPT126MBase):
   NUM_LAYERS = 96
   VOCAB_SIZE = 50257
 
-  PERCORE_BATCH_SIZE = 6
+  PERCORE_BATCH_SIZE: float = 6
   ICI_MESH_SHAPE = [1, 8, 1]
   DCN_MESH_SHAPE = [1, 32, 1]
   USE_REPEATED_LAYER = True

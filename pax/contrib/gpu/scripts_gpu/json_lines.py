@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import io
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
@@ -33,7 +34,9 @@ class JsonLinesReader(abc.ABC):
       filenames: One file, or a list; those that end in `.zst` are compressed.
       para_joiner: Joins the paragraphs of a text.
     """
-    self.filenames = filenames if isinstance(filenames, list) else [filenames]
+    if isinstance(filenames, str | os.PathLike):
+      filenames = [filenames]
+    self.filenames = list(filenames)
     self.para_joiner = para_joiner
 
   def __iter__(self) -> Iterator[dict[str, str]]:
@@ -85,8 +88,8 @@ def define_builder(data_set: DataSet, module: str) -> dict[str, type]:
     return {}
 
   def init(self: Any, *, mode: str | None = None, **kwargs: Any) -> None:
-    super(config, self).__init__(
-      name=mode, description=data_set.description, **kwargs
+    tfds.core.BuilderConfig.__init__(
+      self, name=mode, description=data_set.description, **kwargs
     )
 
   config = type(

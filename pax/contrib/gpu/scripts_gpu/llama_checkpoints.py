@@ -40,8 +40,14 @@ class HuggingFaceHandler(base_hyperparams.FiddleBaseParameterizable):
       item: A state with the shapes, dtypes and shardings of the result.
 
     Raises:
-      ValueError: The weights do not have the names and shapes of the model.
+      ValueError: The weights do not have the names and shapes of the model, or
+        `constants` is not set.
     """
+    if self.constants is None:
+      raise ValueError(
+        'constants of HuggingFaceHandler must be set, got None; from_experiment'
+        ' makes its config with them'
+      )
     entries = safetensors.read_folder(pathlib.Path(path))
     weights = {name: entry.memory_map() for name, entry in entries.items()}
     llama = types.SimpleNamespace(**self.constants)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 
 from pax import tasks_lib
@@ -51,13 +53,13 @@ class BaseLLaMA(adam_params.TransformerLmSpmdAdam):
 
   # Set by the subclasses.
   ICI_MESH_SHAPE = [1, 1, 1]
-  DCN_MESH_SHAPE = None
+  DCN_MESH_SHAPE: Sequence[int] | None = None
 
   # 0 evaluates; more steps fine-tune.
   MAX_STEPS = 0
   # Folder of the safetensors files that Hugging Face publishes, to initialize
   # the model from.
-  HUGGINGFACE_PATH = None
+  HUGGINGFACE_PATH: str | None = None
 
   def task(self) -> Config[tasks_lib.SingleTask]:
     task_p = super().task()

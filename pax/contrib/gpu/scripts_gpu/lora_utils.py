@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pax import tasks_lib
 from praxis import base_layer, pax_fiddle
 from praxis.contrib.gpu.scripts_gpu import lora_layers
@@ -22,6 +24,9 @@ class LoRAMixin:
 
   References: LoRA, https://arxiv.org/abs/2106.09685
   """
+
+  # Of CheckpointRestoreMixin, where the experiment has it.
+  CHECKPOINT_IGNORE_RULES: Sequence[str] | None
 
   USE_LORA = False
   LORA_RANK = 8

@@ -52,7 +52,8 @@ class GPTJRotaryEmbedding(LLaMARotaryEmbedding):
         f'{self.embedding_dims}, got {rotary_dim}'
       )
 
-  def __call__(
+  # As the base, it rotates inputs instead of returning embeddings.
+  def __call__(  # type: ignore[override]
     self,
     inputs: Float[Array, 'B S *heads H'],
     position: Int[Array, '#B S'] | None = None,

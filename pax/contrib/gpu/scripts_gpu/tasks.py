@@ -35,10 +35,10 @@ class SeqIODataset(lm_data.LanguageModelData):
   """Base of the SeqIO data sets; all hosts that read have equal batch sizes."""
 
   # Rows per device; a fraction shares a row among devices.
-  PERCORE_BATCH_SIZE = 1
+  PERCORE_BATCH_SIZE: float = 1
   MAX_SEQ_LEN = 2048
   # Seed of the order of the training data; None is random.
-  TRAIN_INPUT_RANDOM_SEED = None
+  TRAIN_INPUT_RANDOM_SEED: int | None = None
 
   def get_input_specs_provider_params(
     self,

@@ -58,7 +58,8 @@ class _TransformerBert(base_experiment.BaseExperiment):
     task_p.train.save_interval_steps = self.CHECKPOINT_EVERY_N_STEPS
     if self.ENABLE_BFLOAT16:
       task_p.model.fprop_dtype = jnp.bfloat16
-    stack_p = layers_p = self._transformer_stack()
+    stack_p = self._transformer_stack()
+    layers_p: Config = stack_p
     if self.USE_REPEATED_LAYER:
       layers_p = transformer_configs.repeat_layer(
         stack_p, self.NUM_LAYERS, self.CHECKPOINT_POLICY

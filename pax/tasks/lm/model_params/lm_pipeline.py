@@ -44,14 +44,12 @@ class TransformerLmSpmdPipelineAdafactor(lm_spmd.TransformerLmSpmdAdafactor):
       ValueError: Stages, layers, microbatches and mesh do not fit together.
     """
     super().validate()
-    if self.NUM_STAGES is None:
-      raise ValueError('NUM_STAGES must be set for a pipeline, got None')
-    if self.ICI_MESH_SHAPE is None:
-      raise ValueError('ICI_MESH_SHAPE must be set for a pipeline, got None')
-    if self.NUM_LAYERS % (self.NUM_STAGES * self.CIRCULAR_REPEAT):
+    num_stages = self._num_stages()
+    ici_mesh_shape, dcn_mesh_shape = self._mesh_shapes()
+    if self.NUM_LAYERS % (num_stages * self.CIRCULAR_REPEAT):
       raise ValueError(
         f'NUM_LAYERS={self.NUM_LAYERS} must be a multiple of NUM_STAGES x '
-        f'CIRCULAR_REPEAT = {self.NUM_STAGES} x {self.CIRCULAR_REPEAT}'
+        f'CIRCULAR_REPEAT = {num_stages} x {self.CIRCULAR_REPEAT}'
       )
     if (self.NUM_MICROBATCHES is None) == (self.MICROBATCH_SIZE is None):
       raise ValueError(
@@ -59,23 +57,37 @@ class TransformerLmSpmdPipelineAdafactor(lm_spmd.TransformerLmSpmdAdafactor):
         f'{self.NUM_MICROBATCHES} and {self.MICROBATCH_SIZE}'
       )
     num_axes = 4 if self._inner_axis() is None else 5
-    if {len(self.ICI_MESH_SHAPE), len(self.DCN_MESH_SHAPE)} != {num_axes}:
+    if {len(ici_mesh_shape), len(dcn_mesh_shape)} != {num_axes}:
       raise ValueError(
         f'the mesh of a pipeline must have {num_axes} axes, got '
-        f'{self.ICI_MESH_SHAPE} x {self.DCN_MESH_SHAPE}'
+        f'{ici_mesh_shape} x {dcn_mesh_shape}'
       )
-    axis_size = self.ICI_MESH_SHAPE[0] * self.DCN_MESH_SHAPE[0]
-    if axis_size != self.NUM_STAGES:
+    axis_size = ici_mesh_shape[0] * dcn_mesh_shape[0]
+    if axis_size != num_stages:
       raise ValueError(
-        f'the first mesh axis must have NUM_STAGES={self.NUM_STAGES} devices, '
+        f'the first mesh axis must have NUM_STAGES={num_stages} devices, '
         f'got {axis_size}'
       )
+
+  def _num_stages(self) -> int:
+    if self.NUM_STAGES is None:
+      raise ValueError('NUM_STAGES must be set for a pipeline, got None')
+    return self.NUM_STAGES
+
+  def _mesh_shapes(self) -> tuple[Sequence[int], Sequence[int]]:
+    """Returns the mesh within a slice and over slices."""
+    ici_mesh_shape, dcn_mesh_shape = self.ICI_MESH_SHAPE, self.DCN_MESH_SHAPE
+    if ici_mesh_shape is None:
+      raise ValueError('ICI_MESH_SHAPE must be set for a pipeline, got None')
+    if dcn_mesh_shape is None:
+      dcn_mesh_shape = [1] * len(ici_mesh_shape)
+    return ici_mesh_shape, dcn_mesh_shape
 
   def _transformer_stack(
     self, num_layers: int
   ) -> Config[transformers.StackedTransformer]:
     """Returns a group of layers; each stage has CIRCULAR_REPEAT groups."""
-    num_groups = self.NUM_STAGES * self.CIRCULAR_REPEAT
+    num_groups = self._num_stages() * self.CIRCULAR_REPEAT
     return super()._transformer_stack(num_layers // num_groups)
 
   def _maybe_repeat(self, stack_p: Config) -> Config:
@@ -95,8 +107,7 @@ class TransformerLmSpmdPipelineAdafactor(lm_spmd.TransformerLmSpmdAdafactor):
   def _set_sharding(self, task_p: Config[tasks_lib.SingleTask]) -> None:
     sharding_annotations.set_pipeline_sharding(
       task_p,
-      self.ICI_MESH_SHAPE,
-      self.DCN_MESH_SHAPE,
+      *self._mesh_shapes(),
       emb_w_data_dims=self.EMB_W_DATA_DIMS,
       training_optimized=self.TRAINING_OPTIMIZED_SHARDING,
       inner_axis=self._inner_axis(),

@@ -33,7 +33,7 @@ class TransformerLmPmapAdam(base_experiment.BaseExperiment):
   ATTEN_LOGIT_CAP = 50.0
   # Dimension of Transformer-XL's relative position embedding; None for absolute
   # positions.
-  REL_POS_EMB_DIM = None
+  REL_POS_EMB_DIM: int | None = None
 
   LEARNING_RATE = 1e-3
   WEIGHT_DECAY = 1e-3
@@ -44,7 +44,8 @@ class TransformerLmPmapAdam(base_experiment.BaseExperiment):
 
   def task(self) -> Config[tasks_lib.SingleTask]:
     task_p = transformer_configs.language_model_task(models.LanguageModel)
-    stack_p = layers_p = self._transformer_stack()
+    stack_p = self._transformer_stack()
+    layers_p: Config = stack_p
     if self.USE_REPEATED_LAYER:
       layers_p = transformer_configs.repeat_layer(stack_p, self.NUM_LAYERS)
     transformer_configs.maybe_setup_moe_params(stack_p)

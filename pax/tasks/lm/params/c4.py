@@ -110,6 +110,9 @@ class _Gpt3(base_experiment.BaseExperiment):
   References: GPT-3, https://arxiv.org/abs/2005.14165
   """
 
+  # Set by `AdamLm`.
+  EMBEDDING_LOOKUP_STYLE: str
+
   MODEL_DIMS = 12288
   HIDDEN_DIMS = MODEL_DIMS * 4
   NUM_HEADS: int | None = 96
@@ -136,13 +139,14 @@ class _Gpt3(base_experiment.BaseExperiment):
   WEIGHT_DECAY = 0.1
   CLIP_GRADIENT_NORM_TO_VALUE = 1.0
   # Negative: updates are not clipped.
-  ADAM_CLIP_THRESHOLD = -1.0
-  ADAM_EPSILON = 1e-8
-  ADAM_BETA1 = 0.9
-  ADAM_BETA2 = 0.95
+  ADAM_CLIP_THRESHOLD: float | None = -1.0
+  ADAM_EPSILON: float | None = 1e-8
+  ADAM_BETA1: float | None = 0.9
+  ADAM_BETA2: float | None = 0.95
 
-  # Log-perplexity on the validation set at which training stops.
-  TARGET_LOG_PPLX = 2.69
+  # Log-perplexity on the validation set at which training stops; None never
+  # stops.
+  TARGET_LOG_PPLX: float | None = 2.69
   CHECKPOINT_MAX_TO_KEEP = 10
   CHECKPOINT_EVERY_N_STEPS: int | None = 100
   SUMMARY_INTERVAL_STEPS = 10

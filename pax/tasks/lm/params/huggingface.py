@@ -11,6 +11,7 @@ names, and a tokenizer of bytes.
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -44,12 +45,12 @@ class HuggingFaceModel(base_experiment.BaseExperiment):
   # Contents of config.json, by default of a published model.
   CONFIG: dict[str, Any]
   # Folder with config.json, which replaces CONFIG, and the tokenizer.
-  MODEL_DIR = None
+  MODEL_DIR: str | None = None
   # Dtype of the computation; variables are float32.
   FPROP_DTYPE = jnp.bfloat16
   # Mesh (replica, data, mdl); None trains one replica per device.
   ICI_MESH_SHAPE = [1, 1, 1]
-  DCN_MESH_SHAPE = None
+  DCN_MESH_SHAPE: Sequence[int] | None = None
   TRAINING_OPTIMIZED_SHARDING = True
   # The learner.
   LEARNING_RATE = 1e-5
@@ -146,7 +147,7 @@ class HuggingFaceLm(_FineTuning, quickstart.PythonSource):
   CHECKPOINT_POLICY = checkpoint_policy.AutodiffCheckpointType.SAVE_NOTHING
   # File of prompts for --mode=decode, decode_once and infer, which replaces
   # PROMPTS: a prompt per line, or for *.jsonl objects with `prompt`.
-  PROMPTS_FILE = None
+  PROMPTS_FILE: str | None = None
 
   def validate(self) -> None:
     # PythonSource checks the vocabulary of a tokenizer that it trains.
@@ -197,7 +198,7 @@ class HuggingFaceSequenceModel(_FineTuning):
   # Paths, globs or folders. With OBJECTIVE 'pairs' they are JSON lines with the
   # fields SOURCE_FIELD and TARGET_FIELD. With 'span_corruption' they are texts
   # whose spans the model predicts; None is the Python standard library.
-  TRAIN_FILES = None
+  TRAIN_FILES: str | Sequence[str] | None = None
   OBJECTIVE = 'span_corruption'
   SOURCE_FIELD = 'input'
   TARGET_FIELD = 'target'
@@ -212,7 +213,7 @@ class HuggingFaceSequenceModel(_FineTuning):
   EVAL_ON_TEST = True
   # Files of pairs for --mode=decode, decode_once and infer, whose targets may
   # be absent; None decodes the held-out sources.
-  PROMPTS_FILE = None
+  PROMPTS_FILE: str | Sequence[str] | None = None
   # Only layers of decoders may be a scan over stacked weights.
   USE_REPEATED_LAYER = False
 

@@ -6,22 +6,27 @@ References: Chinchilla, https://arxiv.org/abs/2203.15556
 
 from __future__ import annotations
 
+from typing import Any
+
 from pax import experiment_registry, tasks_lib
 from pax.tasks.lm.params import lm_cloud
 from praxis import pax_fiddle
 from praxis.layers.checkpoint_policy import AutodiffCheckpointType
+
+# Any: the bases declare numbers.
+_NOT_SET: Any = None
 
 
 class OptimalScaling(lm_cloud.LmCloudSpmd):
   """As many heads of dimension 128 as layers; subclasses set NUM_LAYERS."""
 
   # The width follows from NUM_LAYERS.
-  MODEL_DIMS = None
-  HIDDEN_DIMS = None
-  NUM_LAYERS = None
+  MODEL_DIMS: int = _NOT_SET
+  HIDDEN_DIMS: int = _NOT_SET
+  NUM_LAYERS: int = _NOT_SET
 
   CHECKPOINT_POLICY = AutodiffCheckpointType.SAVE_DOT_WITH_NO_BATCH_DIM
-  PERCORE_BATCH_SIZE = None
+  PERCORE_BATCH_SIZE: float = _NOT_SET
 
   def task(self) -> pax_fiddle.Config[tasks_lib.SingleTask]:
     """Returns the task.

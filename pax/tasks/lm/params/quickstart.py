@@ -6,6 +6,8 @@ pax --exp=tasks.lm.params.quickstart.TinyLm --job_log_dir=/tmp/pax/tiny
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 
@@ -33,15 +35,18 @@ Config = pax_fiddle.Config
 WeightInit = base_layer.WeightInit
 TaskConfig = Config[tasks_lib.SingleTask]
 
+# Vocabulary size of the tokenizer, and of TinyLm.
+_NUM_PIECES = 2048
+
 
 class PythonSource(lm_data.LanguageModelData):
   """Text files; by default the source of the Python standard library."""
 
   # Paths, globs or folders of text; None is the Python standard library.
-  TRAIN_FILES = None
+  TRAIN_FILES: str | Sequence[str] | None = None
   # Vocabulary size of the SentencePiece tokenizer, which is trained on the text
   # once and cached; None is a tokenizer of bytes.
-  NUM_PIECES = 2048
+  NUM_PIECES: int | None = _NUM_PIECES
   # Percentage of held-out documents.
   HELD_OUT_PERCENT = 2.0
   # Vocabulary size of the model, at least that of the tokenizer; set by the
@@ -137,8 +142,8 @@ class PythonSource(lm_data.LanguageModelData):
     )
 
   def _tokenizer(self) -> Config[tokenizers.Tokenizer]:
-    if self.TOKENIZER is not None:
-      return super()._tokenizer()
+    if (named := super()._tokenizer()) is not None:
+      return named
     if self.NUM_PIECES is None:
       return Config(tokenizers.ByteTokenizer)
     return Config(tokenizers.SentencePieceTokenizer, num_pieces=self.NUM_PIECES)
@@ -156,9 +161,9 @@ class TinyTraining(base_experiment.BaseExperiment):
   WEIGHT_DECAY = 1e-3
   CLIP_GRADIENT_NORM_TO_VALUE = 1.0
 
-  CHECKPOINT_EVERY_N_STEPS = 200
+  CHECKPOINT_EVERY_N_STEPS: int | None = 200
   SUMMARY_INTERVAL_STEPS = 10
-  EVAL_INTERVAL_STEPS = 200
+  EVAL_INTERVAL_STEPS: int | None = 200
 
   def task(self) -> TaskConfig:
     task_p = super().task()
@@ -209,11 +214,14 @@ class TinyLm(
   NUM_HEADS = 2
   DIMS_PER_HEAD = None
   NUM_LAYERS = 3
-  VOCAB_SIZE = PythonSource.NUM_PIECES
+  VOCAB_SIZE = _NUM_PIECES
   FPROP_DTYPE = jnp.float32
   ACTIVATION_CLS = activations.SquaredReLU
   USE_ROTARY_POSITION_EMB = True
   ATTEN_LOGIT_CAP = 0.0
+
+  # The bases declare it with different types.
+  LEARNING_RATE = TinyTraining.LEARNING_RATE
 
   ICI_MESH_SHAPE = [1, 1, 1]
 

@@ -195,6 +195,11 @@ def test_pipeline_stages():
   assert out == [batch, None, 'mdl']
 
 
+def test_pipeline_in_one_slice():
+  task_p = _pipeline(DCN_MESH_SHAPE=None)
+  assert task_p.model.dcn_mesh_shape == [1, 1, 1, 1]
+
+
 @pytest.mark.parametrize(
   ('make', 'constants', 'message'),
   [

@@ -30,6 +30,7 @@ def test_documents(tmp_path):
   reader = tfds_pile.PileReader([first, str(second)], para_joiner='|')
   assert [e['text'] for e in reader] == ['x', 'y|z', 'no json\n']
   assert len(list(tfds_pile.PileReader(first))) == 2
+  assert len(list(tfds_pile.PileReader((first, second)))) == 3
 
 
 def test_last_words(tmp_path):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pax import partitioning
-from pax.contrib.gpu.scripts_gpu import llama_weights
+from pax.contrib.gpu.scripts_gpu import llama_checkpoints, llama_weights
 from praxis import py_utils
 from praxis.nested_map import NestedMap
 from tests.pax.contrib.gpu.scripts_gpu import tiny_llama
@@ -98,3 +98,6 @@ def test_state_has_the_weights_and_their_sharding(weights, tmp_path):
   lora = _target(tiny_llama.made(USE_LORA=True, ICI_MESH_SHAPE=[1, 2, 1]))
   with pytest.raises(ValueError, match='lora_a, got none; if LoRA adds it'):
     handler.restore(str(tmp_path), item=lora)
+  without = llama_checkpoints.HuggingFaceHandler()
+  with pytest.raises(ValueError, match='constants .* must be set'):
+    without.restore(str(tmp_path), item=target)

@@ -148,6 +148,11 @@ def test_experts_are_gated_as_in_their_papers():
   assert experts(nvidia.MoELarge) == [False, False]
 
 
+def test_a_mixture_of_experts_needs_the_number_of_heads():
+  with pytest.raises(ValueError, match='NUM_HEADS must be set'):
+    _made(nvidia.Grok_Proxy, NUM_HEADS=None).task()
+
+
 def test_all_layers_of_a_mixture_have_experts():
   for repeats, layers in ((True, [0]), (False, [0, 1])):
     task_p = _made(
