@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -102,7 +103,7 @@ def _constant_value(experiment: type, override: Override) -> Any:
       + _suggestion(override.name, constants)
     )
   annotations = [
-    vars(cls).get('__annotations__', {}).get(override.name)
+    inspect.get_annotations(cls).get(override.name)
     for cls in experiment.__mro__
   ]
   annotation = next((str(a) for a in annotations if a is not None), '')

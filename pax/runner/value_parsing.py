@@ -24,7 +24,8 @@ def parse_value(text: str, current: Any, annotation: str = '') -> Any:
   Args:
     text: the text after `=`.
     current: the value to replace; its type is that of the result, unless None.
-    annotation: the declared type, used if `current` is None.
+    annotation: the declared type, used if `current` is None, or is an integer
+      where any number may be.
 
   Raises:
     ValueError: `text` is of another type.
@@ -43,7 +44,8 @@ def _parser(current: Any, annotation: str) -> Callable[[str, Any], Any]:
     return _class
   for kind, parser in _PARSERS:
     if isinstance(current, kind):
-      return parser
+      is_number = parser is _int and 'float' in _types(annotation)
+      return _number if is_number else parser
   raise ValueError(
     f'is a {type(current).__name__}, which cannot be set as a whole; set its'
     ' fields'
@@ -70,6 +72,13 @@ def _float(text: str, current: Any) -> float:
     return float(text)
   except ValueError:
     raise ValueError(f'wants a number, got {text!r}') from None
+
+
+def _number(text: str, current: Any) -> int | float:
+  try:
+    return _int(text, current)
+  except ValueError:
+    return _float(text, current)
 
 
 def _str(text: str, current: Any) -> str:
@@ -159,8 +168,12 @@ def _is_dtype(value: Any) -> bool:
 
 def _single_type(annotation: str) -> str:
   """The type of an annotation such as `int | None`, or '' for a union."""
-  names = {part.strip() for part in annotation.split('|')} - {'None', ''}
+  names = _types(annotation)
   return names.pop() if len(names) == 1 else ''
+
+
+def _types(annotation: str) -> set[str]:
+  return {part.strip() for part in annotation.split('|')} - {'None', ''}
 
 
 # The first match counts: an enum may be a str, a bool is an int.

@@ -23,6 +23,7 @@ class Color(enum.StrEnum):
 
 class Experiment:
   NUM_LAYERS = 2
+  ROWS: float = 16
   RATE = 0.1
   DEEP = True
   NAME = 'x'
@@ -57,6 +58,8 @@ def _set(**settings: str) -> type:
     ('RATE', '1', 1.0),
     ('RATE', '1e-4', 1e-4),
     ('DEEP', 'false', False),
+    ('ROWS', '0.5', 0.5),
+    ('ROWS', '8', 8),
     ('NAME', '12', '12'),
     ('NAME', "'a b'", 'a b'),
     ('MESH', '[1,4,1]', [1, 4, 1]),
@@ -102,6 +105,7 @@ def test_the_experiment_itself_is_left_alone():
     ('NUM_LAYERS', '1.5', "NUM_LAYERS wants an integer, got '1.5'"),
     ('NUM_LAYERS', 'True', "NUM_LAYERS wants an integer, got 'True'"),
     ('RATE', 'fast', "RATE wants a number, got 'fast'"),
+    ('ROWS', 'True', "ROWS wants a number, got 'True'"),
     ('DEEP', '2', "DEEP wants True or False, got '2'"),
     ('MESH', '{}x', r'MESH wants a list such as \[1,2,1\]'),
     ('COLOR', 'GREEN', "COLOR wants one of RED, BLUE, got 'GREEN'"),

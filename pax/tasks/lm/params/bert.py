@@ -28,7 +28,7 @@ class BertDataset(base_experiment.BaseExperiment):
   # Positions per row and per record.
   MAX_SEQ_LEN = 512
   # Rows per device.
-  PERCORE_BATCH_SIZE = 8
+  PERCORE_BATCH_SIZE: float = 8
   # Size of the shuffle buffer, in documents.
   RANDOM_BUFFER_SIZE = 100_000
   # Whether each epoch masks new random tokens.
