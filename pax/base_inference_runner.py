@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -26,7 +26,8 @@ class BaseInferenceRunner(base_hyperparams.FiddleBaseParameterizable, abc.ABC):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    self._model = self.model
+    # The task sets it before it runs.
+    self._model = cast(base_model.BaseModel, self.model)
 
   @abc.abstractmethod
   def infer(

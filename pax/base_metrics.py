@@ -25,13 +25,6 @@ WeightedScalars = Mapping[str, WeightedScalar]
 MIN_WEIGHT = 1e-6
 
 
-def weighted_mean(pairs: Sequence[WeightedScalar]) -> WeightedScalar:
-  """Returns (sum of value * weight / sum of weights, sum of weights)."""
-  total = sum(value * weight for value, weight in pairs)
-  weight = sum(weight for _, weight in pairs)
-  return total / jnp.maximum(weight, MIN_WEIGHT), weight
-
-
 class BaseMetrics(base_hyperparams.FiddleBaseParameterizable):
   """Aggregates (value, weight) per metric over batches and replicas.
 
@@ -220,8 +213,10 @@ class HistogramMetrics(BaseMetrics):
 class CompositeMetrics(BaseMetrics):
   """Merges several metrics; later ones overwrite equal names."""
 
-  # Configs of the metrics.
-  metrics_p: Sequence[pax_fiddle.Config[BaseMetrics]] | None = None
+  # Configs of the metrics, or the metrics.
+  metrics_p: Sequence[pax_fiddle.Config[BaseMetrics] | BaseMetrics] | None = (
+    None
+  )
   # The metrics.
   metrics_calcs: list[BaseMetrics] = dataclasses.field(init=False, repr=False)
 
@@ -232,7 +227,9 @@ class CompositeMetrics(BaseMetrics):
         'CompositeMetrics.metrics_p is not set; give it Configs of metrics'
       )
     self.metrics_calcs = [
-      metrics.Instantiate() if hasattr(metrics, 'Instantiate') else metrics
+      metrics
+      if isinstance(metrics, BaseMetrics)
+      else pax_fiddle.instantiate(metrics)
       for metrics in self.metrics_p
     ]
 
@@ -373,7 +370,7 @@ def _scalar(
   batch_metrics: Mapping[str, Any], key: str | None
 ) -> tuple[JTensor, JTensor]:
   """Returns (value, weight) of one metric in float32."""
-  if key not in batch_metrics:
+  if key is None or key not in batch_metrics:
     raise UnknownLossError(
       f'the loss {key!r} is not among the weighted scalars of the model: '
       f'{", ".join(sorted(batch_metrics))}; set task.train.learner.loss_name'

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -181,18 +182,19 @@ class DefaultExecutor(base_executor.BaseExecutor):
     """Returns the function that compiles the step; all processes call this."""
     services = self._checkpointer.services
     step = self._partitioner.train_step()
-    if self._train_program.has_own_step:
-      if services.pgle:
-        raise ValueError(
-          f'--pgle={services.pgle} recompiles the train step of the'
-          f' partitioner, but {type(self._train_program).__name__} trains by a'
-          ' step of its own; leave out --pgle, or set JAX_ENABLE_PGLE=true,'
-          ' which applies to all functions'
-        )
-      return self._load_step if services.aot_load else lambda: None
+    has_own_step = self._train_program.has_own_step
+    if has_own_step and services.pgle:
+      raise ValueError(
+        f'--pgle={services.pgle} recompiles the train step of the'
+        f' partitioner, but {type(self._train_program).__name__} trains by a'
+        ' step of its own; leave out --pgle, or set JAX_ENABLE_PGLE=true,'
+        ' which applies to all functions'
+      )
     if services.aot_load:
-      return self._load_step
-    if services.pgle == 'auto' or jax.config.jax_enable_pgle:
+      return functools.partial(self._load_step, services.aot_load)
+    if has_own_step:
+      return lambda: None
+    if services.pgle == 'auto' or jax.config.values['jax_enable_pgle']:
       profile_guided.run_automatically(step)
       return lambda: None
     if services.pgle == 'manual':
@@ -204,12 +206,12 @@ class DefaultExecutor(base_executor.BaseExecutor):
       ).compile
     return step.compile
 
-  def _load_step(self) -> None:
+  def _load_step(self, file: str) -> None:
     """Loads the step from the file of --aot_load."""
     services = self._checkpointer.services
     saved_step.load(
       self._partitioner.train_step(),
-      services.aot_load,
+      file,
       trust_foreign_files=services.trust_foreign_files,
     )
 

@@ -25,7 +25,7 @@ from praxis import pytypes
 
 _TREE = 'tree.json'
 # Types that are JSON values already.
-_PLAIN = (type(None), bool, int, float, str)
+_PLAIN: tuple[type, ...] = (type(None), bool, int, float, str)
 
 
 def save(file: BinaryIO, tree: Any) -> None:
@@ -100,8 +100,8 @@ class _Encoder:
       value = {field.name: getattr(value, field.name) for field in fields}
     if isinstance(value, Mapping):
       kind = 'map' if isinstance(value, pytypes.NestedMap) else 'dict'
-      items = value.items()
-      return {kind: [[self.encode(k), self.encode(v)] for k, v in items]}
+      pairs = [[self.encode(k), self.encode(v)] for k, v in value.items()]
+      return {kind: pairs}
     if hasattr(value, '__array__'):  # Such as a tensor of TensorFlow.
       return self.encode(np.asarray(value))
     raise TypeError(

@@ -110,10 +110,7 @@ def set_aside(path: PathLike, reason: str) -> None:
   """
   damaged = damaged_path(path)
   try:
-    if isinstance(path, storage.BucketPath):
-      storage.move_tree(path, damaged)
-    else:
-      os.rename(path, damaged)
+    storage.move(storage.to_path(path), damaged)
   except FileNotFoundError:
     return  # Another process was first.
   except OSError as e:

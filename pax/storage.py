@@ -24,7 +24,7 @@ import pathlib
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent import futures
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 T = TypeVar('T')
 PathLike = str | os.PathLike[str]
@@ -170,7 +170,17 @@ class BucketPath(pathlib.PurePosixPath):
   def read_text(self, encoding: str = 'utf-8', errors: str = 'strict') -> str:
     return self.read_bytes().decode(encoding, errors)
 
-  def open(self, mode: str = 'rb', buffering: int = -1) -> io.BufferedIOBase:
+  @overload
+  def open(self, mode: str = 'rb') -> io.BufferedReader: ...
+
+  @overload
+  def open(
+    self, mode: str = 'rb', *, buffering: Literal[0]
+  ) -> io.RawIOBase: ...
+
+  def open(
+    self, mode: str = 'rb', buffering: int = -1
+  ) -> io.RawIOBase | io.BufferedReader:
     """Opens the object for reading of bytes; only the parts read are loaded.
 
     Args:
@@ -393,6 +403,22 @@ def remove_tree(folder: BucketPath) -> None:
   folder.unlink(missing_ok=True)
 
 
+def move(source: Path, target: Path) -> None:
+  """Renames a file or folder; in a bucket it is copied and then removed.
+
+  Args:
+    source: The file or folder.
+    target: Its new path, on the same disk or in the same bucket.
+
+  Raises:
+    OSError: It cannot be renamed.
+  """
+  if isinstance(source, BucketPath):
+    move_tree(source, BucketPath(target))
+  else:
+    source.rename(target)
+
+
 def move_tree(source: BucketPath, target: BucketPath) -> None:
   """Copies an object, or a tree of objects, and removes the original.
 
@@ -424,7 +450,8 @@ def kvstore(folder: Path) -> dict[str, Any]:
   for name, value in _TENSORSTORE_TIMEOUT.items():
     os.environ.setdefault(name, value)
   bucket, *parts = folder.parts[1:]
-  spec = {'bucket': bucket, 'path': ''.join(f'{part}/' for part in parts)}
+  path = ''.join(f'{part}/' for part in parts)
+  spec: dict[str, Any] = {'bucket': bucket, 'path': path}
   if folder.scheme == 'gs':
     return {'driver': 'gcs', **spec}
   if folder.scheme != 's3':
@@ -437,8 +464,8 @@ def kvstore(folder: Path) -> dict[str, Any]:
     'aws_region': ('AWS_REGION', 'AWS_DEFAULT_REGION'),
   }
   for field, names in variables.items():
-    if value := next(filter(None, map(os.environ.get, names)), None):
-      spec[field] = value
+    if setting := next(filter(None, map(os.environ.get, names)), None):
+      spec[field] = setting
   if 'AWS_ACCESS_KEY_ID' in os.environ:
     # Otherwise it complains of missing files with profiles.
     spec['aws_credentials'] = {'type': 'environment'}

@@ -18,10 +18,10 @@ import numpy as np
 try:
   import google_crc32c
 except ImportError:
-  google_crc32c = None
-
-# Whether checksums are computed in C, faster than files are read.
-HAS_FAST_CHECKSUM = getattr(google_crc32c, 'implementation', '') == 'c'
+  HAS_FAST_CHECKSUM = False
+else:
+  # Whether checksums are computed in C, faster than files are read.
+  HAS_FAST_CHECKSUM = google_crc32c.implementation == 'c'
 
 # The polynomial of CRC-32C, bits reversed (RFC 3720).
 _POLYNOMIAL = 0x82F63B78

@@ -41,11 +41,11 @@ class TrainState(Generic[LeafT]):
     return dataclasses.replace(self, **changes)
 
   def new_state(
-    self,
-    mdl_vars: dict[str, Nested[LeafT]],
-    opt_states: list[Nested[LeafT]],
+    self: TrainState[jax.Array],
+    mdl_vars: dict[str, Nested[jax.Array]],
+    opt_states: list[Nested[jax.Array]],
     extra_state: ExtraStateType = (),
-  ) -> TrainState[LeafT]:
+  ) -> TrainState[jax.Array]:
     """Returns the state of the next step."""
     return TrainState(
       step=self.step + 1,

@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import EllipsisType
 from typing import NamedTuple
 
 import jax
@@ -21,7 +22,8 @@ from pax.checkpoints.chunk_index import ChunkIndex, Location
 from pax.checkpoints.host_arrays import Index
 
 
-class Shard(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Shard:
   """A part of an array that devices of this process have."""
 
   index: Index
@@ -114,7 +116,7 @@ class StoredArray:
     target = copies[0].target
     is_direct = len(copies) == 1 and target.flags.c_contiguous
     if is_direct and target.shape == self.chunk_shape:
-      return memoryview(target.reshape(-1).view(np.uint8))
+      return target.reshape(-1).view(np.uint8).data
     return None
 
   def _copy(self, cell: tuple[int, ...], shard: Shard) -> Copy | None:
@@ -127,8 +129,9 @@ class StoredArray:
         return None
       target.append(slice(start - part.start, stop - part.start))
       source.append(slice(start - i * size, stop - i * size))
-    # An index of slices alone gives a view, of a scalar too.
-    return Copy(shard.data[(*target, ...)], tuple(source))
+    # With the ellipsis it is a view, of a scalar too.
+    view: tuple[slice | EllipsisType, ...] = (*target, ...)
+    return Copy(shard.data[view], tuple(source))
 
 
 def find(
@@ -163,20 +166,20 @@ def find(
     for size, part in zip(leaf.shape, chunk_shape, strict=True)
   ]
   prefix, values = index.prefixes[name], index.values
-  chunks = {
-    cell: values.get(f'{prefix}{separator.join(map(str, cell)) or 0}')
-    for cell in itertools.product(*grid)
-  }
   num_bytes = math.prod(chunk_shape) * np.dtype(leaf.dtype).itemsize
-  if all(_is_whole(value, num_bytes, sizes) for value in chunks.values()):
-    return StoredArray(leaf=leaf, chunk_shape=chunk_shape, chunks=chunks)
-  return None
+  chunks: dict[tuple[int, ...], bytes | Location] = {}
+  for cell in itertools.product(*grid):
+    value = values.get(f'{prefix}{separator.join(map(str, cell)) or 0}')
+    if value is None or not _is_whole(value, num_bytes, sizes):
+      return None
+    chunks[cell] = value
+  return StoredArray(leaf=leaf, chunk_shape=chunk_shape, chunks=chunks)
 
 
 def _is_whole(
-  value: bytes | Location | None, num_bytes: int, sizes: Mapping[str, int]
+  value: bytes | Location, num_bytes: int, sizes: Mapping[str, int]
 ) -> bool:
-  """Returns whether a chunk exists with this size, within its file."""
+  """Returns whether a chunk has this size, within its file."""
   if isinstance(value, Location):
     return value.size == num_bytes and value.end <= sizes.get(value.file, 0)
-  return value is not None and len(value) == num_bytes
+  return len(value) == num_bytes

@@ -14,6 +14,7 @@ import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
+from typing import cast
 
 import jax
 import numpy as np
@@ -31,6 +32,8 @@ from pax.checkpoints.chunk_index import ChunkIndex, Location
 from pax.checkpoints.types import CorruptCheckpointError, LeafDict
 
 Path = storage.Path
+# By leaf name.
+StoredArrays = Mapping[str, array_chunks.StoredArray]
 
 # Bytes that one thread reads by one request, or for one array.
 _TASK_BYTES = 16 * 2**20
@@ -61,29 +64,37 @@ class ArrayReader:
     self._sizes = {name: size for name, (size, _) in entries.items()}
     self._index = index
 
-  def can_read(self, abstract: LeafDict) -> bool:
-    """Returns whether these leaves are stored as `read` requires."""
-    return all(self._find(*item) is not None for item in abstract.items())
-
-  def read(self, abstract: LeafDict, own_files: Collection[str]) -> LeafDict:
-    """Returns leaves, placed by the shardings of `abstract`.
+  def find(self, abstract: LeafDict) -> StoredArrays | None:
+    """Returns where leaves are; None if TensorStore has to read one of them.
 
     Args:
-      abstract: Shapes, dtypes and shardings of leaves, for which `can_read`
-        returns True.
+      abstract: Shapes, dtypes and shardings of the leaves.
+    """
+    arrays: dict[str, array_chunks.StoredArray] = {}
+    for name, leaf in abstract.items():
+      array = array_chunks.find(self._index, self._sizes, name, leaf)
+      if array is None:
+        return None
+      arrays[name] = array
+    return arrays
+
+  def read(self, arrays: StoredArrays, own_files: Collection[str]) -> LeafDict:
+    """Returns leaves, placed by their shardings.
+
+    Args:
+      arrays: What `find` returned.
       own_files: The data files whose checksums are compared.
 
     Raises:
       CorruptCheckpointError: A file cannot be read, or differs.
     """
-    arrays = [(name, self._find(name, leaf)) for name, leaf in abstract.items()]
-    arrays.sort(key=lambda item: item[1].first_location)
-    leaves: LeafDict = {}
+    in_order = sorted(arrays.items(), key=lambda item: item[1].first_location)
+    leaves: dict[str, jax.Array] = {}
     known: dict[str, dict[manifest.Part, int]] = {}
     num_threads = manifest.num_threads(self._path)
     with futures.ThreadPoolExecutor(num_threads, 'read') as pool:
       for group in byte_groups.split_by_bytes(
-        arrays, lambda item: item[1].num_bytes, _GROUP_BYTES
+        in_order, lambda item: item[1].num_bytes, _GROUP_BYTES
       ):
         shards = {name: _empty_shards(array.leaf) for name, array in group}
         spans = [
@@ -100,11 +111,6 @@ class ArrayReader:
     own_entries = {name: self._entries[name] for name in own_files}
     manifest.verify(self._path, own_entries, known)
     return leaves
-
-  def _find(
-    self, name: str, leaf: jax.ShapeDtypeStruct
-  ) -> array_chunks.StoredArray | None:
-    return array_chunks.find(self._index, self._sizes, name, leaf)
 
   def _read_task(
     self, spans: Sequence[array_chunks.Span]
@@ -131,8 +137,12 @@ class ArrayReader:
 def _empty_shards(leaf: jax.ShapeDtypeStruct) -> dict[str, array_chunks.Shard]:
   """Returns memory for the shards of this process, by their index as text."""
   sharding = tensorstore_format.sharding_of(leaf)
-  indices = sharding.addressable_devices_indices_map(tuple(leaf.shape))
-  shards = {}
+  # The type in JAX has None, for no sharding of today.
+  indices = cast(
+    Mapping[jax.Device, host_arrays.Index],
+    sharding.addressable_devices_indices_map(tuple(leaf.shape)),
+  )
+  shards: dict[str, array_chunks.Shard] = {}
   for index in indices.values():
     bounded = host_arrays.bounded(index, leaf.shape)
     shape = tuple(part.stop - part.start for part in bounded)
@@ -214,7 +224,7 @@ def _read_span(file: int, span: array_chunks.Span) -> int:
   """
   location, memory = span.location, span.target
   if memory is None:
-    memory = memoryview(np.empty(location.size, np.uint8))
+    memory = np.empty(location.size, np.uint8).data
   checksum = position = 0
   while position < location.size:
     part = memory[position : position + _BUFFER_BYTES]

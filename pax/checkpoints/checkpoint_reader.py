@@ -266,8 +266,9 @@ class _VerifiedReader:
 
   def _read(self, abstract: LeafDict, own_files: Collection[str]) -> LeafDict:
     reader = array_reader.ArrayReader(self._path, self._data, self._index)
-    if reader.can_read(abstract):
-      return reader.read(abstract, own_files)
+    arrays = reader.find(abstract)
+    if arrays is not None:
+      return reader.read(arrays, own_files)
     # Compressed arrays, for example.
     leaves = tensorstore_format.LeafReader(self._path)
     return _verified(
@@ -323,7 +324,9 @@ class _FileReader:
   def __init__(self, state: Mapping[str, np.ndarray], texts: Mapping[str, str]):
     self._state = state
     self._input_texts = texts
-    self.shapes = {name: (x.shape, x.dtype.name) for name, x in state.items()}
+    self.shapes: Shapes = {
+      name: (x.shape, x.dtype.name) for name, x in state.items()
+    }
 
   def verify(self) -> None:
     pass

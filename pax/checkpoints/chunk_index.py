@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import pathlib
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,7 +20,7 @@ from pax import storage
 from pax.checkpoints import manifest, paths, tensorstore_format
 from pax.checkpoints.types import CorruptCheckpointError, Shapes
 
-Path = pathlib.Path
+Path = storage.Path
 
 
 @dataclasses.dataclass(frozen=True, order=True)

@@ -18,7 +18,8 @@ import jax
 import numpy as np
 from isal import isal_zlib
 
-from pax.checkpoints import manifest
+from pax import storage
+from pax.checkpoints import manifest, tensorstore_format
 from pax.checkpoints.types import CheckpointError, CorruptCheckpointError
 
 Path = pathlib.Path
@@ -82,7 +83,7 @@ def write(
 
 
 def read(
-  file: Path,
+  file: storage.Path,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any], dict[str, str]]:
   """Returns the state by leaf name, the metadata and the input states.
 
@@ -119,12 +120,7 @@ def place(
 ) -> dict[str, jax.Array]:
   """Returns the leaves on the devices of their shardings."""
   return {
-    name: jax.make_array_from_callback(
-      tuple(leaf.shape),
-      leaf.sharding
-      or jax.sharding.SingleDeviceSharding(jax.local_devices()[0]),
-      lambda index, name=name: state[name][index],
-    )
+    name: tensorstore_format.place(leaf, state[name].__getitem__)
     for name, leaf in abstract.items()
   }
 

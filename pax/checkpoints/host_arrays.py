@@ -66,12 +66,11 @@ def _host_array(
   )
 
 
-def _owned_shards(leaf_index: int, leaf: jax.Array) -> list[jax.Shard]:
+def _owned_shards(leaf_index: int, leaf: jax.Array) -> Sequence[jax.Shard]:
   shards = leaf.addressable_shards
   if leaf.is_fully_replicated:
     is_owner = leaf_index % jax.process_count() == jax.process_index()
-    holders = {d.process_index for d in leaf.sharding.device_set}
-    if is_owner or holders == {jax.process_index()}:
+    if is_owner or leaf.is_fully_addressable:
       return shards[:1]
     return []
   return [shard for shard in shards if shard.replica_id == 0]

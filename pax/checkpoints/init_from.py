@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 from absl import logging
 from jax.sharding import NamedSharding
 
-from pax import train_states
+from pax import storage, train_states
 from pax.checkpoints import checkpoint_reader, loading_rules, paths, reading
 from pax.checkpoints.types import CheckpointError, Shapes
 from praxis.pytypes import Nested
@@ -55,7 +54,7 @@ class SourceCheckpoint:
     )
 
   @property
-  def path(self) -> pathlib.Path:
+  def path(self) -> storage.Path:
     """The files, for messages."""
     return self.leaves.path
 

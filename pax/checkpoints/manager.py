@@ -309,7 +309,8 @@ class FileCheckpointer:
     self, abstract: State, step: int, path: storage.Path
   ) -> Restored:
     error: CheckpointError | None = None
-    wanted, leaves = paths.flatten(abstract), {}
+    wanted = paths.flatten(abstract)
+    leaves: LeafDict = {}
     replica = self._find_replica(wanted)
     readers = replica.readers if replica else range(jax.process_count())
     try:
@@ -347,9 +348,8 @@ class FileCheckpointer:
     """
     with read_deadline.limiting(self._directory):
       available = paths.steps(self._directory)
-    newest = str(max(available, default=-1))
     texts = agreement.exchange(
-      newest,
+      str(max(available, default=-1)),
       self._barriers,
       'the newest checkpoint is known',
     )
@@ -386,7 +386,7 @@ class FileCheckpointer:
         renamed = paths.set_aside_path(path)
         logging.warning('%s', damage)
         try:
-          paths.move(path, renamed)
+          storage.move(path, renamed)
         except OSError as e:
           error = CheckpointError(f'cannot rename {path} to {renamed}: {e}')
         else:

@@ -9,6 +9,7 @@ Those of older versions are the list alone.
 from __future__ import annotations
 
 import json
+import pathlib
 import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -77,7 +78,7 @@ def file(directory: Path, index: int, count: int) -> Path:
 
 
 def write(
-  directory: Path, entries: Mapping[str, Entry], index: int, count: int
+  directory: pathlib.Path, entries: Mapping[str, Entry], index: int, count: int
 ) -> None:
   """Writes the manifest of one process; its files are on the disk then.
 
@@ -206,8 +207,8 @@ def _checksums(
   parts = {name: dict(known.get(name, {})) for name in sizes}
   with futures.ThreadPoolExecutor(num_threads(directory)) as pool:
     of_gaps = pool.map(lambda gap: checksum(directory, *gap), gaps)
-    for (name, *part), crc in zip(gaps, of_gaps, strict=True):
-      parts[name][tuple(part)] = crc
+    for (name, start, size), crc in zip(gaps, of_gaps, strict=True):
+      parts[name][start, size] = crc
   checksums = dict.fromkeys(sizes, 0)
   for name, of_file in parts.items():
     for (_, size), crc in sorted(of_file.items()):

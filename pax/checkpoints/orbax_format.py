@@ -30,6 +30,7 @@ from typing import Any, Protocol
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
+from etils.epath import gpath
 
 from pax import storage
 from pax.checkpoints import (
@@ -103,7 +104,7 @@ class _ArrayHandler(ocp.type_handlers.ArrayHandler):
     return self.pending
 
 
-class _CreatedDirectory(type(epath.Path())):
+class _CreatedDirectory(gpath.PosixGPath):
   """A directory that exists.
 
   Threads of Orbax share the object that holds a `_DeferredDirectory`. A thread
@@ -454,7 +455,10 @@ def _variables_metadata(state: State) -> dict[str, Any]:
 
   def array_metadata(leaf: Any) -> dict[str, Any]:
     is_masked = py_utils.is_optax_masked_node(leaf)
-    fields = {'_array_metadata_tag': True, 'is_optax_masked_node': is_masked}
+    fields: dict[str, Any] = {
+      '_array_metadata_tag': True,
+      'is_optax_masked_node': is_masked,
+    }
     if not is_masked:
       fields['unpadded_shape'] = list(leaf.shape)
       fields['dtype'] = leaf.dtype.name

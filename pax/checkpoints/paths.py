@@ -70,9 +70,10 @@ def steps(directory: storage.Path) -> dict[int, storage.Path]:
   """
   if not directory.exists():
     return {}
+  entries: list[storage.Path] = sorted(directory.iterdir())
   checkpoints = {
     int(match[1]): path
-    for path in sorted(directory.iterdir())
+    for path in entries
     if (match := _NAME.fullmatch(path.name)) and _is_checkpoint(path)
   }
   return dict(sorted(checkpoints.items()))
@@ -183,18 +184,6 @@ def move_aside_command(path: storage.Path) -> str:
   return shlex.join([*command, str(path), str(set_aside_path(path))])
 
 
-def move(source: storage.Path, target: storage.Path) -> None:
-  """Renames a checkpoint; in a bucket it is copied and then removed.
-
-  Raises:
-    OSError: It cannot be renamed.
-  """
-  if isinstance(source, storage.BucketPath):
-    storage.move_tree(source, target)
-  else:
-    source.rename(target)
-
-
 def delete(path: storage.Path) -> None:
   """Deletes a checkpoint; renames it first, so that no partial one remains.
 
@@ -217,7 +206,7 @@ def archive(path: storage.Path, subdir: str) -> None:
   if archived.exists():
     # Of an earlier run of the same steps.
     delete(archived)
-  move(path, archived)
+  storage.move(path, archived)
 
 
 def clean(directory: storage.Path) -> None:

@@ -8,16 +8,16 @@ leaves have no names; `text`, the repr of the treedef, implies them.
 from __future__ import annotations
 
 import ast
-import pathlib
 import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pax import storage
 from pax.checkpoints import paths
 from pax.checkpoints.types import CorruptCheckpointError
 
-Path = pathlib.Path
+Path = storage.Path
 
 _FILE = 'checkpoint'
 _LEAVES = 'flattened_state'

@@ -21,7 +21,7 @@ from pax.checkpoints.types import CheckpointError, InputState, State
 Path = storage.Path
 
 
-def checkpoint_steps(directory: str | Path) -> dict[int, Path]:
+def checkpoint_steps(directory: storage.PathLike) -> dict[int, Path]:
   """Returns the complete checkpoints of a directory by step, oldest first.
 
   Args:
@@ -32,7 +32,7 @@ def checkpoint_steps(directory: str | Path) -> dict[int, Path]:
 
 
 def find_checkpoint(
-  directory: str | Path, step: int | None = None
+  directory: storage.PathLike, step: int | None = None
 ) -> tuple[int, Path]:
   """Returns (step, path) of the newest checkpoint, or of that of `step`.
 

@@ -105,13 +105,17 @@ def find(abstract: LeafDict) -> ReplicaBroadcast | None:
   Args:
     abstract: Shapes, dtypes and shardings of the leaves.
   """
-  shardings = [leaf.sharding for leaf in abstract.values()]
-  meshes = {getattr(sharding, 'mesh', None) for sharding in shardings}
-  if len(meshes) != 1 or not all(
-    isinstance(sharding, NamedSharding) for sharding in shardings
-  ):
+  shardings = [
+    leaf.sharding
+    for leaf in abstract.values()
+    if isinstance(leaf.sharding, NamedSharding)
+  ]
+  meshes = {sharding.mesh for sharding in shardings}
+  if len(shardings) < len(abstract) or len(meshes) != 1:
     return None
   (mesh,) = meshes
+  if not isinstance(mesh, Mesh):
+    return None
   used = {axis for sharding in shardings for axis in _axes_of(sharding.spec)}
   axes = tuple(
     axis

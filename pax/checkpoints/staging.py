@@ -70,7 +70,7 @@ class LocalStaging:
 
   def __init__(self, final: Path):
     self.folder, self.local = paths.staging(final), final
-    self.others = None
+    self.others: storage.Path | None = None
 
   def prepare(self) -> None:
     pass
@@ -111,7 +111,9 @@ class BucketStaging:
     self._final = final
     self._parts = final if is_folder else paths.staging(final)
     self._temporary: temporary_folders.TemporaryFolder | None = None
-    self.others = self._parts if jax.process_count() > 1 else None
+    self.others: storage.Path | None = (
+      self._parts if jax.process_count() > 1 else None
+    )
     self._shared: set[str] = set()
     # Whether nothing is committed under the name, and the objects are ours.
     self._is_owned = False

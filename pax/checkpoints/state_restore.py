@@ -20,9 +20,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pax import train_states
 from pax.checkpoints import paths, reading, resizing, transformations
 from pax.checkpoints.checkpoint_reader import CheckpointReader
-from pax.checkpoints.types import CheckpointError, CheckpointType
+from pax.checkpoints.types import CheckpointError, CheckpointType, State
 from praxis import py_utils
-from praxis.pytypes import Nested
 
 TrainState = train_states.TrainState
 Path = pathlib.Path
@@ -158,9 +157,7 @@ def check_checkpoint_type(checkpoint_type: CheckpointType) -> None:
     )
 
 
-def restore_numpy(
-  checkpoint: CheckpointReader, abstract: Nested[Any]
-) -> Nested[np.ndarray]:
+def restore_numpy(checkpoint: CheckpointReader, abstract: State) -> State:
   """Returns a tree of numpy arrays with the saved shapes and dtypes.
 
   Where all of `abstract` has a further leading axis, that of the devices of
@@ -215,13 +212,13 @@ def _repeated_for_devices(
 
 def restore_arrays(
   checkpoint: CheckpointReader,
-  abstract: Nested[jax.ShapeDtypeStruct],
-  specs: Nested[PartitionSpec] | None = None,
+  abstract: State,
+  specs: State | None = None,
   mesh: Mesh | None = None,
   transforms: Mapping[str, Any] | None = None,
   *,
   checks_shapes: bool = False,
-) -> Nested[jax.Array] | Nested[np.ndarray]:
+) -> State:
   """Returns a tree of arrays over a mesh; without one of numpy arrays.
 
   Args:

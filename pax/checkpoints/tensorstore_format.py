@@ -76,7 +76,7 @@ _MAX_REASON_CHARS = 300
 
 
 def write(
-  directory: Path, arrays: Mapping[str, HostArray]
+  directory: pathlib.Path, arrays: Mapping[str, HostArray]
 ) -> dict[str, manifest.Entry]:
   """Writes the shards of this process; returns its manifest entries.
 
@@ -89,7 +89,7 @@ def write(
   with anchored(directory) as staging, named(staging, directory):
     with futures.ThreadPoolExecutor(_THREADS) as pool:
       written = pool.map(
-        lambda item: _write_leaf(staging, *item, context), arrays.items()
+        lambda name: _write_leaf(staging, name, arrays[name], context), arrays
       )
       return {name: entry for entries in written for name, entry in entries}
 
@@ -154,7 +154,7 @@ def merge_databases(folder: pathlib.Path, parts: Mapping[str, Path]) -> None:
   """
   import tensorstore as ts
 
-  layers = [{'base': storage.kvstore(folder)}]
+  layers: list[dict[str, Any]] = [{'base': storage.kvstore(folder)}]
   for name, part in parts.items():
     prefix = f'{name}/'
     base = storage.kvstore(part)
@@ -349,7 +349,7 @@ def _read_leaf(
   # Replicas of a shard share one read.
   shards: dict[str, np.ndarray] = {}
 
-  def read_shard(index: Index) -> np.ndarray:
+  def read_shard(index: Index | None) -> np.ndarray:
     if (key := str(index)) not in shards:
       with raise_as(CorruptCheckpointError, path):
         shards[key] = _read_aligned(store[index])
@@ -391,13 +391,15 @@ def sharding_of(abstract: jax.ShapeDtypeStruct) -> jax.sharding.Sharding:
 
 
 def place(
-  abstract: jax.ShapeDtypeStruct, read_shard: Callable[[Index], np.ndarray]
+  abstract: jax.ShapeDtypeStruct,
+  read_shard: Callable[[Index | None], np.ndarray],
 ) -> jax.Array:
   """Returns a leaf on the devices of its sharding.
 
   Args:
     abstract: Shape, dtype and sharding.
-    read_shard: Returns the part of the array at an index, not modified later.
+    read_shard: Returns the part of the array at an index, not modified later;
+      the index is never None, in spite of the type in JAX.
   """
   return jax.make_array_from_callback(
     tuple(abstract.shape),
@@ -458,7 +460,7 @@ def _open(
   """Opens an array; with `metadata` creates it if missing."""
   import tensorstore as ts
 
-  spec = {'driver': 'zarr', 'kvstore': kvstore}
+  spec: dict[str, Any] = {'driver': 'zarr', 'kvstore': kvstore}
   if metadata:
     # By default a chunk of zeros has no file, which would look like a loss.
     spec |= {'metadata': metadata, 'store_data_equal_to_fill_value': True}

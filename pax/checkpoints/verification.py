@@ -8,13 +8,13 @@ checksums of the data are divided among the processes of a job.
 from __future__ import annotations
 
 import json
-import pathlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import jax
 
+from pax import storage
 from pax.checkpoints import manifest, paths, tensorstore_format
 from pax.checkpoints.types import (
   CheckpointError,
@@ -22,7 +22,7 @@ from pax.checkpoints.types import (
   Shapes,
 )
 
-Path = pathlib.Path
+Path = storage.Path
 
 _VERSION = 1.1
 OCDBT_VERSION = 1.2
