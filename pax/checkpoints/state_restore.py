@@ -8,7 +8,6 @@ files, so that `checkpoint_type` decides only about the arrays returned.
 from __future__ import annotations
 
 import os
-import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,14 +16,13 @@ import numpy as np
 from absl import logging
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pax import train_states
+from pax import storage, train_states
 from pax.checkpoints import paths, reading, resizing, transformations
 from pax.checkpoints.checkpoint_reader import CheckpointReader
 from pax.checkpoints.types import CheckpointError, CheckpointType, State
 from praxis import py_utils
 
 TrainState = train_states.TrainState
-Path = pathlib.Path
 
 
 def restore_checkpoint(
@@ -68,7 +66,7 @@ def restore_checkpoint(
       f' `{type(state_global_shapes)}`; unpack the tuple (state, provenance)'
       ' that some functions return'
     )
-  checkpoint = open_checkpoint(Path(checkpoint_dir), step)
+  checkpoint = open_checkpoint(storage.to_path(checkpoint_dir), step)
   check_checkpoint_type(checkpoint_type)
   if state_unpadded_shape_dtype_struct is not None:
     if not restore_transformations:
@@ -128,7 +126,9 @@ def restore_pmap_from_tensorstore(
   return jax.tree.map(lambda leaf: leaf.addressable_data(0), state)
 
 
-def open_checkpoint(directory: Path, step: int | None) -> CheckpointReader:
+def open_checkpoint(
+  directory: storage.Path, step: int | None
+) -> CheckpointReader:
   """Returns the checkpoint of `step`; None is the newest.
 
   Raises:

@@ -12,10 +12,11 @@ import errno
 import tempfile
 import uuid
 
+import jax.numpy as jnp
 import pytest
 
-from pax import checkpoints, storage
-from pax.checkpoints import checkpoint_reader, paths, reading
+from pax import checkpoints, storage, train_states
+from pax.checkpoints import checkpoint_reader, paths, reading, state_restore
 from tests.testing import bucket_damage, saved_states, trees
 from tests.testing.bucket_damage import checkpoint_names, create_checkpointer
 
@@ -39,6 +40,17 @@ def test_a_checkpoint_of_one_object(bucket):
   assert restored.step == 3 and restored.input_state == {'examples': 3}
   saved_states.check_equal(restored.state, state)
   assert (bucket / paths.CHECKPOINTS).files() == ['checkpoint_3']
+
+
+def test_a_train_state_is_restored_by_its_url(bucket):
+  state = train_states.TrainState(
+    step=jnp.uint32(3), mdl_vars={'params': {'w': jnp.ones(4)}}, opt_states=[]
+  )
+  create_checkpointer(bucket, FLAX).save(3, state)
+  restored = state_restore.restore_checkpoint(
+    trees.abstract(state), str(bucket)
+  )
+  saved_states.check_equal(restored, state)
 
 
 @pytest.mark.parametrize('use_ocdbt', [False, True])
