@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -176,9 +176,7 @@ class SingleTaskDecodeProgram(program.InputProgram):
       with self.writing(file):
         if results is not None:
           texts = None if only_aggregates else file.with_suffix('.txt')
-          seqio_results.write_files(
-            results, self.input, step, file.parent, texts
-          )
+          seqio_results.write_files(results, step, file.parent, texts)
         io_utils.write_key_value_pairs(
           file, outputs, write_pickle=self._output_pickle
         )
@@ -257,7 +255,9 @@ class _DecodeAccumulator:
       },
     )
 
-  def _aggregate(self, by_batch: list[WeightedScalars]) -> WeightedScalars:
+  def _aggregate(
+    self, by_batch: list[WeightedScalars]
+  ) -> dict[str, tuple[float, float]]:
     """Returns `task.metrics` over all batches."""
     if not by_batch or not by_batch[0]:
       return {}
@@ -265,8 +265,8 @@ class _DecodeAccumulator:
     return jax.tree.map(float, dict(aggregator.aggregate(by_batch)))
 
 
-def _values(pairs: WeightedScalars) -> dict[str, float]:
-  return {name: float(value) for name, (value, _) in pairs.items()}
+def _values(pairs: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+  return {name: value for name, (value, _) in pairs.items()}
 
 
 def _clu_value(name: str, metric: Any) -> float:

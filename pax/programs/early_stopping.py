@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+import numpy as np
 from absl import logging
 from jax.typing import ArrayLike
 
@@ -200,7 +201,7 @@ def _flatten(
   groups: Mapping[str, Mapping[str, ArrayLike] | None],
 ) -> dict[str, float]:
   return {
-    f'{prefix}/{name}': float(value)
+    f'{prefix}/{name}': float(np.asarray(value))
     for prefix, metrics in groups.items()
     for name, value in (metrics or {}).items()
   }

@@ -161,7 +161,7 @@ class BaseEvalProgram(program.InputProgram):
       )
       with self.writing(file):
         if results is not None:
-          seqio_results.write_files(results, self.input, step, file.parent)
+          seqio_results.write_files(results, step, file.parent)
         io_utils.write_key_value_pairs(file, examples)
     return results
 

@@ -213,7 +213,10 @@ def headline_metrics(
     output: The output of the eval program.
   """
   metrics = output.eval_metrics or {}
-  shown = {f'{name} loss': output.scalars.get(summaries.tags.LOSS, math.nan)}
+  shown: dict[str, float] = {}
+  loss = output.scalars.get(summaries.tags.LOSS, math.nan)
+  if not isinstance(loss, summaries.media.Media):
+    shown[f'{name} loss'] = loss
   shown |= {
     f'{name} {metric}': metrics[metric]
     for metric in _HEADLINE_METRICS

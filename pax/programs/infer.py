@@ -113,7 +113,7 @@ class InferJob:
     if jax.process_index():
       yield lambda rows: 0
       return
-    folder, settings = self._folder(inp), self.partitioner.task.infer_writer
+    folder, settings = self._folder(inp), self.partitioner.task.infer_settings
     side_files.make_directories(self.job_log_dir, _OUTPUT, inp.name)
     (folder / _METADATA).unlink(missing_ok=True)
     writer = io_utils.ShardedParallelWriter(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -13,9 +13,10 @@ import numpy as np
 from pax import base_metrics, summaries, xla_passthrough
 from pax.steps import StepOutput, WeightedScalars
 from praxis import base_layer, py_utils, pytypes
-from praxis.pytypes import Nested
 
 NestedMap = pytypes.NestedMap
+# A pytree of arrays.
+_TreeT = TypeVar('_TreeT')
 
 _SCALARS = (
   base_layer.SummaryType.SCALAR,
@@ -45,10 +46,10 @@ class WeightedMeans:
 
   def add(self, pairs: WeightedScalars) -> None:
     """Adds one (value, weight) per name."""
-    for name, (value, weight) in pairs.items():
-      weight = np.float64(weight)
+    for name, pair in pairs.items():
+      value, weight = (np.asarray(x, np.float64) for x in pair)
       old = self._sums.get(name, np.zeros(2))
-      self._sums[name] = old + [np.float64(value) * weight, weight]
+      self._sums[name] = old + np.array([value * weight, weight])
 
   def pairs(self) -> dict[str, tuple[float, float]]:
     """Returns (mean, sum of weights) by name."""
@@ -190,7 +191,7 @@ def broadcast_json_from_first_process(value: Any) -> Any:
   return json.loads(content.astype(np.uint8).tobytes())
 
 
-def gather_to_host(tree: Nested[jax.Array]) -> Nested[np.ndarray]:
+def gather_to_host(tree: _TreeT) -> _TreeT:
   """Returns global arrays as full numpy arrays, on every process."""
   if jax.process_count() == 1:
     return jax.tree.map(np.asarray, jax.device_get(tree))

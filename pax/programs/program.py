@@ -76,7 +76,9 @@ class EvalProgramOutput(ProgramOutput):
   num_eval_steps: int = 0
   steps_per_sec: float | None = None
   # Summaries by tag.
-  scalars: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  scalars: Mapping[str, float | summaries.media.Media] = dataclasses.field(
+    default_factory=dict
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +94,9 @@ class DecodeProgramOutput(ProgramOutput):
   num_decode_steps: int = 0
   steps_per_sec: float | None = None
   # Summaries by tag.
-  scalars: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  scalars: Mapping[str, float | summaries.media.Media] = dataclasses.field(
+    default_factory=dict
+  )
 
 
 class Program(abc.ABC):
@@ -220,7 +224,7 @@ class InputProgram(Program):
     )
 
 
-def overrides(instance: Program, base: type[Program], *names: str) -> bool:
+def overrides(instance: Program, base: type, *names: str) -> bool:
   """Returns whether the class of a program overrides attributes of a base.
 
   Args:

@@ -42,6 +42,8 @@ class SeqIOResults:
   summaries: Mapping[str, float | media.Media]
   # Prompts, decoded texts and targets of all examples.
   text: str = ''
+  # The task or mixture; '' without summaries.
+  task_name: str = ''
 
 
 def compute(
@@ -82,7 +84,9 @@ def compute(
     for tag, value in summaries.items()
     if not isinstance(value, media.Media)
   }
-  return SeqIOResults(metrics, summaries, text.getvalue())
+  return SeqIOResults(
+    metrics, summaries, text.getvalue(), inp.mixture_or_task_inst.name
+  )
 
 
 def compute_for_all_processes(
@@ -129,7 +133,6 @@ def compute_for_all_processes(
 
 def write_files(
   results: SeqIOResults,
-  inp: seqio_input.SeqIOInput,
   step: int,
   output_dir: str | os.PathLike[str],
   plain_text_output_fname: str | os.PathLike[str] | None = None,
@@ -138,7 +141,6 @@ def write_files(
 
   Args:
     results: The metrics.
-    inp: The input.
     step: Number of training steps of the state.
     output_dir: The directory of the outputs of the input.
     plain_text_output_fname: File of the decoded texts; None writes none.
@@ -151,7 +153,7 @@ def write_files(
   if not results.summaries:
     return
   directory = _make_directory(pathlib.Path(output_dir))
-  file_name = f'{inp.mixture_or_task_inst.name}-metrics.jsonl'
+  file_name = f'{results.task_name}-metrics.jsonl'
   texts = {
     tag.partition('/')[2]: value.value
     for tag, value in results.summaries.items()
@@ -195,7 +197,7 @@ def process_outputs(
       ' if should_process_outputs(inp)'
     )
   results = compute(inp, model_outputs, metric_type, verbose_entries)
-  write_files(results, inp, step, output_dir, plain_text_output_fname)
+  write_files(results, step, output_dir, plain_text_output_fname)
   as_summary_writer(summary_writer).write(int(step), results.summaries)
   logging.info('Step %s, metrics of %s: %s', step, inp.name, results.metrics)
   return dict(results.metrics)

@@ -125,8 +125,9 @@ class BaseTrainProgram(program.Program):
     self._eval_prng_seed = eval_prng_seed
     self._initial_step = init_step
     self._enable_summary_writer = enable_summary_writer
-    self._train_unpadded_global_batch_size = train_input.get_global_batch_size(
-      train_input
+    source = prefetch.source_of(train_input)
+    self._train_unpadded_global_batch_size = source.get_global_batch_size(
+      source
     )
     self._static_args = program.BaseStepFnStaticArgs(
       unpadded_global_batch_size=self._train_unpadded_global_batch_size
@@ -269,7 +270,8 @@ class BaseTrainProgram(program.Program):
     if isinstance(inp, prefetch.Prefetcher) and inp.is_transformed:
       return batch
     specs = self.train_input_partition_spec(batch)
-    return program.place_batch(self._partitioner, inp, batch, specs)
+    source = prefetch.source_of(inp)
+    return program.place_batch(self._partitioner, source, batch, specs)
 
   def _maybe_write_summaries(
     self,

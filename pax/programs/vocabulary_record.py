@@ -70,7 +70,9 @@ def check(
   for inp in inputs:
     current = dict(inp.vocabularies())
     _check_processes(inp.name, current)
-    for directory in filter(None, directories):
+    for directory in directories:
+      if not directory:
+        continue
       path = working_copy.origin(directory)
       job_log_dir = path.parent if path.name == paths.CHECKPOINTS else path
       _compare(job_log_dir, _read(job_log_dir), inp.name, current)

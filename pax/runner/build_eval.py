@@ -68,18 +68,19 @@ def _build_eval(
 ) -> jobs.EvalJob:
   mode = Mode.EVAL if options.mode == 'eval' else Mode.DECODE
   task = partitioner.task
-  sinks = {'writer': writer, 'progress': job_setup.create_progress(task)}
+  progress = job_setup.create_progress(task)
   evals, decodes = job_setup.create_eval_programs(options, spec)
   eval_runner = eval_runner_lib.create_eval_runner(
     evals,
     decodes,
     partitioner,
-    options.job_log_dir,
+    options.job_dir,
     output_pickle=options.decode_output_pickle,
     enable_summary_writer=options.enable_summary_writer,
     before_batch=preemption.raise_if_requested,
     read_batch=preemption.read,
-    **sinks,
+    writer=writer,
+    progress=progress,
   )
   if not eval_runner.evals and not eval_runner.decodes:
     verb = 'eval' if mode is Mode.EVAL else 'decode'
@@ -87,23 +88,24 @@ def _build_eval(
       f'{spec.name} has no input to {verb}; return some from {verb}_datasets()'
     )
   return jobs.EvalJob(
-    job_log_dir=options.job_log_dir,
+    job_log_dir=options.job_dir,
     mode=mode,
     partitioner=partitioner,
     source=_state_source(
-      options, partitioner, mode, directory, preemption, sinks['progress']
+      options, partitioner, mode, directory, preemption, progress
     ),
     eval_runner=eval_runner,
     early_stopping=early_stopping.create_early_stopping(
-      job_setup.early_stopping_fn(spec, task), options.job_log_dir
+      job_setup.early_stopping_fn(spec, task), options.job_dir
     ),
     # Training may record its vocabularies after this job has started.
     before_checkpoint=functools.partial(
       vocabulary_record.check,
-      [options.job_log_dir, options.restore_checkpoint_dir],
+      [options.job_dir, options.restore_checkpoint_dir],
       eval_runner.inputs,
     ),
-    **sinks,
+    writer=writer,
+    progress=progress,
   )
 
 
@@ -128,12 +130,12 @@ def build_infer(
   if options.init_from:
     checkpoint = options.init_from
     state, _ = initial_state.initialize(
-      partitioner, options.job_log_dir, progress.print, options.init_from
+      partitioner, options.job_dir, progress.print, options.init_from
     )
     state = _eval_state(task, state)
   else:
-    settings = task.infer_writer
-    directory = settings.restore_checkpoint_dir or options.job_log_dir
+    settings = task.infer_settings
+    directory = settings.restore_checkpoint_dir or options.job_dir
     checkpoint = str(directory)
     vocabulary_record.check([directory], inputs)
     _, path = reading.find_checkpoint(
@@ -141,7 +143,7 @@ def build_infer(
     )
     state = _state_reader(partitioner).read(path)
   return infer.InferJob(
-    job_log_dir=options.job_log_dir,
+    job_log_dir=options.job_dir,
     partitioner=partitioner,
     runner=runner,
     state=state,
@@ -157,7 +159,7 @@ def _partitioner(
 ) -> partitioning.Partitioner:
   """The task on its devices; reads one batch at most."""
   artifacts.write_before_build(
-    options.job_log_dir,
+    options.job_dir,
     type(spec.experiment),
     spec.tree,
     prefix=f'{options.mode}_',
@@ -191,10 +193,10 @@ def _state_source(
   task = partitioner.task
   if options.init_from:
     state, _ = initial_state.initialize(
-      partitioner, options.job_log_dir, progress.print, options.init_from
+      partitioner, options.job_dir, progress.print, options.init_from
     )
     return checkpoint_follower.FixedState(state=_eval_state(task, state))
-  default_dir = paths.checkpoints_folder(options.job_log_dir)
+  default_dir = paths.checkpoints_folder(options.job_dir)
   source_dir = storage.to_path(options.restore_checkpoint_dir or default_dir)
   if options.mode == 'decode_once':
     return checkpoint_follower.SelectedCheckpoints(
@@ -212,7 +214,7 @@ def _state_source(
     first_step = task.train.decode_start_after_n_steps
   return checkpoint_follower.CheckpointFollower(
     reader=_state_reader(partitioner),
-    job_log_dir=options.job_log_dir,
+    job_log_dir=options.job_dir,
     directory=source_dir,
     mode=mode,
     last_step=int(task.train.num_train_steps),

@@ -112,7 +112,7 @@ def build(
 def _create_task(options: RunOptions, spec: JobSpec) -> job_setup.Task:
   """Returns the task; writes its configuration first."""
   artifacts.write_before_build(
-    options.job_log_dir, type(spec.experiment), spec.tree
+    options.job_dir, type(spec.experiment), spec.tree
   )
   task = spec.tree.task.Instantiate()
   _check_ema(task)
@@ -152,7 +152,7 @@ def _open_services(
     types = checkpoints.CheckpointType
     kind = types.FLAX if in_one_file else types.GDA
     services = JobServices(
-      job_log_dir=options.job_log_dir,
+      job_log_dir=options.job_dir,
       checkpoints=_checkpointer(
         options, task, kind, directory, preemption, writer
       ),
@@ -167,7 +167,7 @@ def _open_services(
       pgle=options.pgle,
       trust_foreign_files=options.trust_foreign_files,
       describe=functools.partial(
-        artifacts.write_after_build, options.job_log_dir, spec.tree
+        artifacts.write_after_build, options.job_dir, spec.tree
       ),
       decode_output_pickle=options.decode_output_pickle,
     )
@@ -193,7 +193,7 @@ def _set_up(
     program.writer = services.writer
   executor.setup(
     task,
-    pathlib.Path(options.job_log_dir),
+    pathlib.Path(options.job_dir),
     TrainingCheckpointer(services),
     partitioner,
     _input_specs_provider(spec),
@@ -270,7 +270,7 @@ def _checkpointer(
 
   checkpointer = checkpoints.create_checkpointer(
     checkpoint_options,
-    options.job_log_dir,
+    options.job_dir,
     kind,
     before_write=before_write,
     restore_transformations=initial_state.instantiate(

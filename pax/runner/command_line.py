@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import re
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from absl import flags
@@ -52,7 +52,7 @@ def flag(
     domain: the valid values, of each occurrence if the flag is repeatable; None
       is all of the type.
   """
-  metadata = {'group': group, 'help': text, 'example': example}
+  metadata: dict[str, Any] = {'group': group, 'help': text, 'example': example}
   if domain is not None:
     metadata[value_domains.KEY] = domain
   return dataclasses.field(default=default, metadata=metadata)
@@ -123,8 +123,9 @@ def parse(
   elif other_words:
     raise UsageError(_no_flag(other_words[0]))
   parsed = options(**arguments)
-  is_checked = isinstance(parsed, CheckedOptions)
-  return parsed.expand_files() if is_checked else parsed
+  if isinstance(parsed, CheckedOptions):
+    return parsed.expand_files()
+  return parsed
 
 
 def define_flags(
@@ -208,7 +209,7 @@ def _words_field(options: type) -> dataclasses.Field[Any] | None:
 
 def _define(field: dataclasses.Field[Any], values: flags.FlagValues) -> None:
   """Defines a flag of absl; numbers are texts, which `_value` parses."""
-  define = flags.DEFINE_string
+  define: Callable[..., Any] = flags.DEFINE_string
   if _is_repeatable(field):
     define = flags.DEFINE_multi_string
   elif _type_name(field) == 'bool':

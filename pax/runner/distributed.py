@@ -75,7 +75,7 @@ def _num_simulated_devices() -> int:
   """Returns the number of CPU devices that the environment sets."""
   forced = _FORCED_DEVICES.findall(os.environ.get('XLA_FLAGS', ''))
   # -1 by default, which leaves the number to XLA_FLAGS.
-  count = jax.config.jax_num_cpu_devices
+  count = jax.config.values['jax_num_cpu_devices']
   if count < 0 and forced and forced[-1].isdecimal():
     count = int(forced[-1])
   return count

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from pax import trusted_files
 from pax.runner import command_line
@@ -24,9 +24,16 @@ _KEYS = {'exp', 'set'}
 class _ExperimentFlags(Protocol):
   """A dataclass with the flags that choose an experiment."""
 
-  exp: str | None
-  set: tuple[str, ...]
-  trust_foreign_files: bool
+  __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+  @property
+  def exp(self) -> str | None: ...
+
+  @property
+  def set(self) -> tuple[str, ...]: ...
+
+  @property
+  def trust_foreign_files(self) -> bool: ...
 
 
 _Flags = TypeVar('_Flags', bound=_ExperimentFlags)

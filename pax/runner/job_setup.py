@@ -173,9 +173,7 @@ def create_writer(options: RunOptions, spec: JobSpec) -> summaries.Writer:
     wandb_project=options.wandb_project,
     mlflow_experiment=options.mlflow_experiment,
   )
-  return summaries.create_writer(
-    options.job_log_dir, is_enabled, writer_options
-  )
+  return summaries.create_writer(options.job_dir, is_enabled, writer_options)
 
 
 def create_goodput_recorder(
@@ -188,7 +186,7 @@ def create_goodput_recorder(
   path = None
   if jax.process_index() == 0:
     file = summaries.goodput.GOODPUT_FILE
-    path = os.path.join(options.job_log_dir, file)
+    path = os.path.join(options.job_dir, file)
   return summaries.goodput.Recorder(path, began=began)
 
 

@@ -525,11 +525,27 @@ class RunOptions(command_line.CheckedOptions):
         ' --multiprocess_gpu --server_addr=10.0.0.1:1234 --num_hosts=2'
         ' --host_idx=0'
       )
-    if not missing and self.host_idx >= self.num_hosts:
+    if missing or self.host_idx is None or self.num_hosts is None:
+      return
+    if self.host_idx >= self.num_hosts:
       raise UsageError(
         f'--host_idx must be below --num_hosts={self.num_hosts}, got'
         f' {self.host_idx}; the processes are numbered from 0'
       )
+
+  @property
+  def job_dir(self) -> str:
+    """`job_log_dir` of a job.
+
+    Raises:
+      UsageError: it is not set.
+    """
+    if not self.job_log_dir:
+      raise UsageError(
+        'where to? e.g. --job_log_dir=/tmp/pax/tiny; a run that is started'
+        ' again with the same directory continues'
+      )
+    return self.job_log_dir
 
   def expand_files(self) -> Self:
     """Returns the flags with the content of an experiment file."""

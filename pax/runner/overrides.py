@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import fiddle as fdl
@@ -153,7 +153,7 @@ def _child(owner: Any, step: str | int, override: Override) -> Any:
     return getattr(owner, step)
   except (AttributeError, IndexError, KeyError, TypeError):
     names = list(owner) if isinstance(owner, dict) else []
-    kind = type(owner)
+    kind: Callable[..., Any] = type(owner)
     if isinstance(owner, fdl.Buildable):
       kind = fdl.get_callable(owner)
     raise override.error(

@@ -79,8 +79,9 @@ class Loss:
     It is that of a peer which failed for good, since a new start would fail
     again, and PEER_LOST otherwise.
     """
-    is_permanent = self.code in exit_codes.PERMANENT
-    return self.code if is_permanent else exit_codes.PEER_LOST
+    if self.code in exit_codes.PERMANENT:
+      return self.code
+    return exit_codes.PEER_LOST
 
   def message(self, membership: Membership) -> str:
     """Returns the message to the user."""
@@ -267,15 +268,16 @@ class CoordinatorMonitor(PeerMonitor):
     self._listener: socket.socket | None = None
 
   def start(self) -> None:
-    self._listener = peer_connections.listen(self.membership.coordinator)
-    if self._listener is None:
+    listener = peer_connections.listen(self.membership.coordinator)
+    if listener is None:
       logging.warning(
         'No port for the peer monitor near %s', self.membership.coordinator
       )
       return
     self._deadline = time.monotonic() + self.membership.join_secs
-    self._selector.register(self._listener, selectors.EVENT_READ)
-    self._thread = _start_thread(self._watch)
+    self._listener = listener
+    self._selector.register(listener, selectors.EVENT_READ)
+    self._thread = _start_thread(self._watch, listener)
 
   def joined(self) -> None:
     self._deadline = None
@@ -295,11 +297,11 @@ class CoordinatorMonitor(PeerMonitor):
       with contextlib.suppress(OSError):
         peer_connections.send(peer.connection, message)
 
-  def _watch(self) -> None:
+  def _watch(self, listener: socket.socket) -> None:
     while not self._has_ended.is_set():
       for key, _ in self._selector.select(_POLL_SECS):
         if key.data is None:
-          self._accept()
+          self._accept(listener)
         else:
           self._receive(key.data)
       deadline = self._deadline
@@ -310,9 +312,9 @@ class CoordinatorMonitor(PeerMonitor):
         if missing:
           self._report_to_all(Loss(indices=missing, reason='missing'))
 
-  def _accept(self) -> None:
+  def _accept(self, listener: socket.socket) -> None:
     try:
-      connection, _ = self._listener.accept()
+      connection, _ = listener.accept()
     except OSError:
       return
     peer_connections.set_keepalive(connection, self.membership.timeout_secs)
@@ -336,7 +338,8 @@ class CoordinatorMonitor(PeerMonitor):
     self._selector.unregister(peer.connection)
     peer.connection.close()
     if peer.index is not None and not self._is_expected_end(peer):
-      self._lose(peer, 'exited' if peer.code is not None else reason)
+      reason = 'exited' if peer.code is not None else reason
+      self._lose(peer.index, peer, reason)
 
   def _handle(self, peer: _Peer, message: Mapping[str, Any]) -> None:
     if peer.index is None:
@@ -370,9 +373,9 @@ class CoordinatorMonitor(PeerMonitor):
     """
     return peer.code is not None and self._exit_code is not None
 
-  def _lose(self, peer: _Peer, reason: str) -> None:
+  def _lose(self, index: int, peer: _Peer, reason: str) -> None:
     self._report_to_all(
-      Loss(indices=(peer.index,), host=peer.host, reason=reason, code=peer.code)
+      Loss(indices=(index,), host=peer.host, reason=reason, code=peer.code)
     )
 
   def _report_to_all(self, loss: Loss) -> None:

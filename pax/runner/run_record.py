@@ -97,8 +97,11 @@ def _record(experiment: type, mode: str, argv: Sequence[str]) -> RunRecord:
     hostname=socket.gethostname(),
     argv=list(argv),
     command=shlex.join(argv),
-    versions={'python': platform.python_version(), 'pax': pax.__version__}
-    | {name: _version(name) for name in _PACKAGES},
+    versions={
+      'python': platform.python_version(),
+      'pax': pax.__version__,
+      **{name: _version(name) for name in _PACKAGES},
+    },
     platform=platform.platform(),
     backend=devices[0].platform,
     device_kind=devices[0].device_kind,

@@ -36,7 +36,7 @@ from pax.runner import (
   peer_monitor,
   run_record,
 )
-from pax.runner.options import RunOptions, UsageError
+from pax.runner.options import RunOptions
 
 # Errors of collectives and of the coordination service, as Python exceptions.
 _STATUS = re.compile(
@@ -61,11 +61,12 @@ def run(
     ValueError: the flags, the configuration or the machine do not allow it.
   """
   began = time.time()
-  _check_options(options)
+  # Missing flags are reported before devices are initialized.
+  job_log_dir = options.job_dir
   job_log.log_to_console()
   with _peer_loss_first(), _hang_ends_process(options):
     distributed.initialize(options)
-    return _run_in_job_dir(options, experiment, callbacks, began)
+    return _run_in_job_dir(options, job_log_dir, experiment, callbacks, began)
 
 
 @contextlib.contextmanager
@@ -91,23 +92,24 @@ def _hang_ends_process(
 
 def _run_in_job_dir(
   options: RunOptions,
+  job_log_dir: str,
   experiment: base_experiment.BaseExperiment | None,
   callbacks: JobCallbacks | None,
   began: float,
 ) -> int:
   process = jax.process_index()
   if options.emergency_dir:
-    emergency.check_emergency_dir(options.emergency_dir, options.job_log_dir)
+    emergency.check_emergency_dir(options.emergency_dir, job_log_dir)
   with job_dir.open_job_dir(
-    options.job_log_dir, process, options.mode, options.job_dir_wait_secs
+    job_log_dir, process, options.mode, options.job_dir_wait_secs
   ) as directory:
-    if storage.is_url(options.job_log_dir):
+    if storage.is_url(job_log_dir):
       # The files of the job are those of the working copy.
       options = dataclasses.replace(options, job_log_dir=str(directory.path))
     with _preemption_handler(options) as preemption:
       spec = job_setup.resolve(options, experiment, callbacks)
       run_record.append(
-        options.job_log_dir, type(spec.experiment), options.mode, sys.argv
+        options.job_dir, type(spec.experiment), options.mode, sys.argv
       )
       outcome = _run(options, spec, directory, preemption, began)
       code = _exit_code(outcome, preemption)
@@ -144,7 +146,7 @@ def _run(
 
 def _preemption_handler(options: RunOptions) -> PreemptionHandler:
   log_file = job_log.log_file(
-    options.job_log_dir, jax.process_index(), options.mode
+    options.job_dir, jax.process_index(), options.mode
   )
   request = StopRequest()
   watchdog = watchdog_lib.create_watchdog(
@@ -159,12 +161,3 @@ def _preemption_handler(options: RunOptions) -> PreemptionHandler:
       options.exit_after_ondemand_checkpoint or not is_training
     ),
   )
-
-
-def _check_options(options: RunOptions) -> None:
-  """Checks that need no device."""
-  if not options.job_log_dir:
-    raise UsageError(
-      'where to? e.g. --job_log_dir=/tmp/pax/tiny; a run that is started again'
-      ' with the same directory continues'
-    )

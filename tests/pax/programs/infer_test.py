@@ -41,7 +41,7 @@ class Partitioner:
   task = types.SimpleNamespace(
     infer=types.SimpleNamespace(random_seed=1),
     model=types.SimpleNamespace(name='double'),
-    infer_writer=types.SimpleNamespace(
+    infer_settings=types.SimpleNamespace(
       output_num_shards=1, output_format=io_utils.OutputFormatType.TFRECORD
     ),
   )
