@@ -9,6 +9,7 @@ from typing import Any, cast
 import jax
 
 from pax import tf_records, train_states
+from pax.train_states import Variables
 from praxis import base_hyperparams, base_layer, base_model, py_utils, pytypes
 
 NestedMap = pytypes.NestedMap
@@ -34,7 +35,7 @@ class BaseInferenceRunner(base_hyperparams.FiddleBaseParameterizable, abc.ABC):
     self,
     train_state: train_states.TrainState,
     prng_key: jax.Array,
-    var_weight_hparams: pytypes.Nested[base_layer.WeightHParams],
+    var_weight_hparams: Variables[base_layer.WeightHParams],
     input_batch: NestedMap,
   ) -> NestedMap:
     """Returns the outputs of a batch; runs under `jax.jit`.

@@ -13,12 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 from flax import struct
+from jax.typing import ArrayLike
 
 from praxis import base_hyperparams, base_layer, pax_fiddle, pytypes
 
 JTensor = pytypes.JTensor
 NestedMap = pytypes.NestedMap
-WeightedScalar = pytypes.WeightedScalar
+# A value and its weight, on devices or fetched.
+WeightedScalar = tuple[ArrayLike, ArrayLike]
 WeightedScalars = Mapping[str, WeightedScalar]
 
 # Lower bound of a sum of weights that divides.

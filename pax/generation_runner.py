@@ -11,6 +11,7 @@ import numpy as np
 
 from pax import base_inference_runner, tf_records, train_states
 from pax.inputs.tokens import tokenizers
+from pax.train_states import Variables
 from praxis import base_layer, pax_fiddle, pytypes
 
 NestedMap = pytypes.NestedMap
@@ -42,7 +43,7 @@ class GenerationRunner(base_inference_runner.BaseInferenceRunner):
     self,
     train_state: train_states.TrainState,
     prng_key: jax.Array,
-    var_weight_hparams: pytypes.Nested[base_layer.WeightHParams],
+    var_weight_hparams: Variables[base_layer.WeightHParams],
     input_batch: NestedMap,
   ) -> NestedMap:
     """Returns the decoded outputs of a batch, as the model's `decode` does.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import jax
 
@@ -13,6 +13,8 @@ from praxis.pytypes import Nested
 
 # Array, jax.ShapeDtypeStruct, sharding, PartitionSpec or TensorProvenance.
 LeafT = TypeVar('LeafT')
+# Variables, or what describes each of them, by collection: 'params' and others.
+Variables: TypeAlias = dict[str, Nested[LeafT]]
 # Path and step of a checkpoint.
 JTensorProvenance = tuple[str, int | None]
 ExtraStateType = pytypes.NestedJTensorOrPartitionSpec | None
@@ -30,7 +32,7 @@ class TrainState(Generic[LeafT]):
   # Number of updates: uint32 scalar.
   step: LeafT
   # Variables by collection ('params', 'non_trainable', ...) and layer path.
-  mdl_vars: dict[str, Nested[LeafT]]
+  mdl_vars: Variables[LeafT]
   # State of the optimizer of each learner; empty in eval states.
   opt_states: list[Nested[LeafT]]
   # State of user-defined programs.
@@ -42,7 +44,7 @@ class TrainState(Generic[LeafT]):
 
   def new_state(
     self: TrainState[jax.Array],
-    mdl_vars: dict[str, Nested[jax.Array]],
+    mdl_vars: Variables[jax.Array],
     opt_states: list[Nested[jax.Array]],
     extra_state: ExtraStateType = (),
   ) -> TrainState[jax.Array]:

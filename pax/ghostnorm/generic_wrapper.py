@@ -60,6 +60,16 @@ class WrappedGhostNorm(base_layer.BaseLayer):
   layer_tpl: LayerTpl | None = pax_fiddle.template_field(None)
 
   def setup(self) -> None:
+    """Creates the layer.
+
+    Raises:
+      ValueError: `layer_tpl` is not set.
+    """
+    if self.layer_tpl is None:
+      raise ValueError(
+        'WrappedGhostNorm.layer_tpl must be the Config of a layer, got None;'
+        ' generate_wrapped_template sets it'
+      )
     self.create_child(LAYER, self.layer_tpl.clone())
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -136,7 +146,8 @@ def generate_wrapped_template(
   if force_wrap or (isinstance(cls, type) and issubclass(cls, _WRAPPED)):
     return GhostNormPaxConfig.from_pax_config(model_or_layer_p)
   for name, value in dict(model_or_layer_p.__arguments__).items():
-    setattr(model_or_layer_p, name, _convert(value))
+    if isinstance(name, str):  # Positional arguments have no name.
+      setattr(model_or_layer_p, name, _convert(value))
   return model_or_layer_p
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,8 @@ from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
 Hparams = Nested[base_layer.WeightHParams]
+# A pytree of the variables.
+_VarsT = TypeVar('_VarsT', bound=Nested[JTensor])
 
 
 class Learner(base_hyperparams.FiddleBaseParameterizable):
@@ -188,10 +190,10 @@ class Learner(base_hyperparams.FiddleBaseParameterizable):
 
   def apply_gradient(
     self,
-    old_vars: Nested[JTensor],
+    old_vars: _VarsT,
     transformed_grads: Nested[JTensor],
     var_weight_hparams: Hparams,
-  ) -> Nested[JTensor]:
+  ) -> _VarsT:
     """Returns the variables with the updates `transformed_grads` applied.
 
     A variable with a masked update is unchanged; a variable with the collection

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool
 
 from pax.learners import clipping, learner, optimizer_summaries
 from praxis import base_layer, optimizers, pax_fiddle, py_utils
-from praxis.optimizers import masked_trees
+from praxis.optimizers import masked_trees, sharded_transforms
 from praxis.pytypes import Nested
 
 JTensor = learner.JTensor
@@ -128,14 +128,16 @@ class MultiOptimizerLearner(learner.Learner):
     masks = self.get_masks(var_weight_hparams)
     chain = []
     for (_, opt), mask in zip(self._named_optimizers(), masks, strict=True):
-      tx = opt.get_grad_transformation(
+      unmasked = opt.get_grad_transformation(
         masked_trees.mask_tree(var_weight_hparams, mask), include_ema=False
       )
-      chain.append(optimizers.sharded_masked(tx, mask))
+      chain.append(optimizers.sharded_masked(unmasked, mask))
     tx = optimizers.sharded_chain(*chain)
     if not self.optimizer.ema_decay:
       return tx
-    ema = optimizers.apply_ema_weights(self.optimizer.ema_decay)
+    ema = sharded_transforms.as_sharded(
+      optimizers.apply_ema_weights(self.optimizer.ema_decay)
+    )
     return _chain_with_leading_ema_state(tx, ema)
 
   def _named_optimizers(self) -> list[tuple[str, optimizers.Optimizer]]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from praxis import base_layer, py_utils
 
 
-def add_aggregate(name: str, value: ArrayLike) -> None:
+def add_aggregate(name: str, value: jax.Array) -> None:
   """Records a scalar that is a statistic of the whole batch."""
   base_layer.add_global_summary(
     name, value, base_layer.SummaryType.AGGREGATE_SCALAR

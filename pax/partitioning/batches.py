@@ -148,6 +148,7 @@ def _by_host(mesh: Mesh) -> list[NamedSharding]:
 def _is_host_local(sharding: NamedSharding, shape: tuple[int, ...]) -> bool:
   """Returns whether each host holds as many rows as it provides."""
   rows: dict[int, set[tuple[int, int]]] = {}
+  device: jax.Device
   for device, index in sharding.devices_indices_map(shape).items():
     start, stop, _ = index[0].indices(shape[0])
     rows.setdefault(device.process_index, set()).add((start, stop))

@@ -23,9 +23,14 @@ InputConfig = pax_fiddle.Config[base_input.BaseInput]
 class Mode(Protocol):
   """A `RunningMode`: which of training, evaluation and decoding run."""
 
-  has_train: bool
-  has_eval: bool
-  has_decode: bool
+  @property
+  def has_train(self) -> bool: ...
+
+  @property
+  def has_eval(self) -> bool: ...
+
+  @property
+  def has_decode(self) -> bool: ...
 
 
 def create_partitioner(

@@ -26,7 +26,7 @@ _MAX_UNOPTIMIZED = 100_000_000
 
 def init_state(
   task: tasks_lib.SingleTask,
-  var_weight_hparams: Nested[WeightHParams],
+  var_weight_hparams: train_states.Variables[WeightHParams],
   shardings: Nested[NamedSharding] | None,
   batch: Nested[jax.ShapeDtypeStruct],
   key: jax.Array,
@@ -64,7 +64,7 @@ def compiler_options(
 
 
 def _init_declared(
-  var_weight_hparams: Nested[WeightHParams],
+  var_weight_hparams: train_states.Variables[WeightHParams],
   shardings: Nested[NamedSharding] | None,
   key: jax.Array,
   flax_values: Mapping[str, JTensor],

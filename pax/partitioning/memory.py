@@ -27,7 +27,10 @@ class MemoryReport:
   free_bytes_per_device: int | None
 
 
-def state_bytes_per_device(state_metadata: Nested[jax.ShapeDtypeStruct]) -> int:
+def state_bytes_per_device(
+  state_metadata: TrainState[jax.ShapeDtypeStruct]
+  | Nested[jax.ShapeDtypeStruct],
+) -> int:
   """Returns the bytes of the shards on one device, without offloaded arrays."""
   return sum(
     math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize

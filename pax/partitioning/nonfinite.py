@@ -116,7 +116,8 @@ def _magnitudes(
 
 def _on_device(x: jax.Array) -> jax.Array:
   """Returns an array of the host's memory in that of the devices."""
-  kind = next(iter(x.sharding.device_set)).default_memory().kind
+  device: jax.Device = next(iter(x.sharding.device_set))
+  kind = device.default_memory().kind
   if x.sharding.memory_kind in (None, kind):
     return x
   return jax.device_put(x, x.sharding.with_memory_kind(kind))

@@ -6,7 +6,7 @@ References: https://docs.jax.dev/en/latest/notebooks/host-offloading.html
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax.sharding import Mesh, NamedSharding
@@ -14,16 +14,16 @@ from jax.sharding import Mesh, NamedSharding
 from pax import train_states
 from pax.partitioning.step_protocols import BoundStep
 from pax.steps import Batch
-from praxis.pytypes import Nested
+
+# A pytree of ShapeDtypeStructs.
+_TreeT = TypeVar('_TreeT')
 
 TrainState = train_states.TrainState
 
 _HOST = 'pinned_host'
 
 
-def offload_metadata(
-  metadata: Nested[jax.ShapeDtypeStruct], mesh: Mesh
-) -> Nested[jax.ShapeDtypeStruct]:
+def offload_metadata(metadata: _TreeT, mesh: Mesh) -> _TreeT:
   """Returns shapes whose shardings are in host memory.
 
   Scalars stay on the devices: each would be a transfer of its own.

@@ -34,6 +34,7 @@ from pax.partitioning.step_protocols import (
 )
 from pax.partitioning.train_state_metadata import TrainStateMetadata
 from pax.steps.declared_variables import declare_variables
+from pax.train_states import Variables
 from praxis import base_input, base_layer, pax_fiddle, pytypes, trees
 from praxis.pytypes import Nested
 
@@ -129,7 +130,7 @@ class Partitioner(metaclass=abc.ABCMeta):
     self._train_inputs_shape_dtype = train_inputs_shape_dtype
     # Shapes, dtypes and shardings of a global training batch.
     self.input_spec = self._batches.shard_global_spec(
-      self._global_shapes(train_inputs_shape_dtype)
+      self._global_shapes(self.train_inputs_shape_dtype)
     )
     # WeightHParams of each variable.
     self.var_weight_hparams = declare_variables(
@@ -211,7 +212,7 @@ class Partitioner(metaclass=abc.ABCMeta):
 
   @abc.abstractmethod
   def _make_state_specs(
-    self, var_weight_hparams: Nested[base_layer.WeightHParams]
+    self, var_weight_hparams: Variables[base_layer.WeightHParams]
   ) -> TrainState[PartitionSpec]:
     """Returns the spec of each array of the train state."""
 
@@ -505,11 +506,13 @@ class Partitioner(metaclass=abc.ABCMeta):
       rules = rules.Instantiate()
     if not rules:
       return state, provenance
-    metadata = self.get_train_state_metadata(discard_opt_states)
+    metadata = self.state_metadata
+    if discard_opt_states:
+      metadata = self.eval_state_metadata
     return init_from.init_by_rules(
       state,
       rules,
-      metadata=metadata.unpadded_global_shapes,
+      metadata=metadata,
       fresh_opt_states=(
         (lambda mdl_vars: []) if discard_opt_states else self.fresh_opt_states
       ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import jax
 import numpy as np
@@ -18,6 +18,7 @@ from pax.partitioning import batches, specs
 from pax.partitioning import mesh as mesh_lib
 from pax.partitioning.partitioner import Partitioner
 from pax.partitioning.step_protocols import BoundStep, StepFn
+from pax.train_states import Variables
 from praxis import base_input, base_layer, base_model, pax_fiddle
 from praxis.pytypes import Nested
 
@@ -54,11 +55,10 @@ class PjitPartitioner(Partitioner):
     super().__init__(init_is_eval)
     self._reshard_inputs = reshard_inputs
     model = task.model
-    _check_mesh_axis_names(model)
     if device_mesh is None:
       self._global_mesh = create_model_mesh(model)
     else:
-      self._global_mesh = Mesh(device_mesh, tuple(model.mesh_axis_names))
+      self._global_mesh = Mesh(device_mesh, tuple(_mesh_axis_names(model)))
 
   @property
   @override
@@ -99,7 +99,10 @@ class PjitPartitioner(Partitioner):
     reshard = base_input.BaseInput.reshard_for_spmd
     if type(input_pipeline).reshard_for_spmd is not reshard:
       return input_pipeline.reshard_for_spmd(
-        padded_inputs, self._global_mesh, partition_specs
+        padded_inputs,
+        self._global_mesh,
+        # With a mesh there are specs.
+        cast(Nested[PartitionSpec], partition_specs),
       )
     return self.put_batch(padded_inputs)
 
@@ -109,9 +112,17 @@ class PjitPartitioner(Partitioner):
 
   @override
   def _make_state_specs(
-    self, var_weight_hparams: Nested[base_layer.WeightHParams]
+    self, var_weight_hparams: Variables[base_layer.WeightHParams]
   ) -> train_states.TrainState[PartitionSpec]:
-    return self.task.create_train_state_partition_specs(var_weight_hparams)
+    specs_of_state = self.task.create_train_state_partition_specs(
+      var_weight_hparams
+    )
+    if specs_of_state is None:
+      raise ValueError(
+        f'{type(self.task).__name__}.create_train_state_partition_specs must'
+        ' return PartitionSpecs for a model with a mesh, got None'
+      )
+    return specs_of_state
 
   @override
   def _batch_spec(self, rank: int) -> PartitionSpec:
@@ -216,21 +227,27 @@ def create_model_mesh(
   Raises:
     ValueError: The mesh does not fit the devices, or its axes have no names.
   """
-  _check_mesh_axis_names(model)
+  axis_names = _mesh_axis_names(model)
+  if model.ici_mesh_shape is None:
+    raise ValueError(
+      'task.model.ici_mesh_shape must be the shape of a mesh, got None; set it,'
+      ' or use PmapPartitioner'
+    )
   return mesh_lib.create_mesh(
     model.ici_mesh_shape,
     model.dcn_mesh_shape,
-    model.mesh_axis_names,
+    axis_names,
     devices=devices,
     contiguous_submeshes=bool(model.contiguous_submeshes),
   )
 
 
-def _check_mesh_axis_names(
+def _mesh_axis_names(
   model: base_model.BaseModel | pax_fiddle.Config[base_model.BaseModel],
-) -> None:
+) -> Sequence[str]:
   if not model.mesh_axis_names:
     raise ValueError(
       f'ici_mesh_shape is {model.ici_mesh_shape} and mesh_axis_names is '
       'not set; set task.model.mesh_axis_names, e.g. (replica, data, mdl)'
     )
+  return model.mesh_axis_names

@@ -23,6 +23,7 @@ from pax.partitioning import mesh as mesh_lib
 from pax.partitioning.batches import BatchPlacer
 from pax.partitioning.partitioner import Partitioner
 from pax.partitioning.step_protocols import BoundStep
+from pax.train_states import Variables
 from praxis import base_input, base_layer
 from praxis.pytypes import Nested
 
@@ -116,7 +117,7 @@ class PmapPartitioner(Partitioner):
 
   @override
   def _make_state_specs(
-    self, var_weight_hparams: Nested[base_layer.WeightHParams]
+    self, var_weight_hparams: Variables[base_layer.WeightHParams]
   ) -> TrainState[PartitionSpec]:
     shapes = self.task.create_train_state_unpadded_shapes(var_weight_hparams)
     return jax.tree.map(lambda _: _REPLICATED, shapes)

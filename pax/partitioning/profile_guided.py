@@ -38,7 +38,7 @@ NUM_TRACED = 3
 NUM_STEPS = 3 + 2 * NUM_TIMED + NUM_TRACED
 
 # Traces of GPUs do not contain the single instructions of command buffers.
-_PROFILED_OPTIONS = {'xla_gpu_enable_command_buffer': ''}
+_PROFILED_OPTIONS: dict[str, str | bool] = {'xla_gpu_enable_command_buffer': ''}
 
 
 def run_automatically(step: PartitionedStep) -> None:
@@ -149,7 +149,9 @@ class ManualRecompilation:
   def _compile_with_profile(self) -> jax.stages.Compiled:
     # Not by the flag with the path: the compilation cache would take profiles
     # of the same path for equal.
-    return self._step.lower().compile({'fdo_profile': self._profile})
+    # The type in JAX has no bytes.
+    options: dict[str, Any] = {'fdo_profile': self._profile}
+    return self._step.lower().compile(options)
 
 
 def _comparison(

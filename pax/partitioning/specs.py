@@ -140,9 +140,7 @@ def state_shardings(specs: Any, shapes: TreeT, mesh: Mesh) -> TreeT:
   return sharded
 
 
-def shard_over_axes(
-  metadata: NestedShapes, axes: Sequence[str], mesh: Mesh
-) -> NestedShapes:
+def shard_over_axes(metadata: TreeT, axes: Sequence[str], mesh: Mesh) -> TreeT:
   """Returns shapes whose shardings use these mesh axes too.
 
   Raises:

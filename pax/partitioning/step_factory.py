@@ -17,8 +17,8 @@ from pax.partitioning import compiler_options, offload, specs
 from pax.partitioning.partitioned_function import PartitionedFunction
 from pax.partitioning.partitioned_step import JitOptions, PartitionedStep
 from pax.partitioning.step_protocols import BoundStep, StepFn
+from pax.train_states import Variables
 from praxis import base_layer, pytypes
-from praxis.pytypes import Nested
 
 NestedMap = pytypes.NestedMap
 Batch = steps.Batch
@@ -36,7 +36,7 @@ class StepFactory:
   # Mesh axis of the replicas; None for SPMD.
   axis_name: str | None
   # WeightHParams of each variable.
-  var_weight_hparams: Nested[base_layer.WeightHParams]
+  var_weight_hparams: Variables[base_layer.WeightHParams]
   # Specs of the state within steps.
   state_specs: TrainState[PartitionSpec]
   # Shapes and shardings of the state between steps.

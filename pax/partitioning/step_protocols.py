@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from pax import tasks_lib, train_states
 from pax.steps import BaseStepFnStaticArgs, Batch, StepFnOutput
+from pax.train_states import Variables
 from praxis import base_layer
-from praxis.pytypes import Nested
 
 TrainState = train_states.TrainState
 
@@ -30,8 +30,9 @@ class StepFn(Protocol):
     prng_key: jax.Array,
     inputs: Batch,
     fprop_dtype: jnp.dtype,
-    var_weight_hparams: Nested[base_layer.WeightHParams],
+    var_weight_hparams: Variables[base_layer.WeightHParams],
     static_args: BaseStepFnStaticArgs | None = None,
+    /,
   ) -> tuple[TrainState | None, StepFnOutput]:
     """Returns the new state, None unless the step trains, and the output.
 

@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec
 
 from pax import tasks_lib, train_states
 from pax.steps.declared_variables import declare_variables
+from pax.train_states import Variables
 from praxis import base_layer
 from praxis.pytypes import Nested
 
@@ -23,7 +24,7 @@ class TrainStateMetadata:
   # Shapes of the batch from which the variables are declared.
   input_shape_dtype: Nested[jax.ShapeDtypeStruct]
   # WeightHParams of each variable.
-  var_weight_hparams: Nested[base_layer.WeightHParams]
+  var_weight_hparams: Variables[base_layer.WeightHParams]
   # Global shapes; equal, because no array is padded. Those of a partitioner
   # have the shardings between steps.
   padded_global_shapes: TrainState[jax.ShapeDtypeStruct] | None = None

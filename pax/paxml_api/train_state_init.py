@@ -19,6 +19,7 @@ from pax import learners, partitioning, tasks_lib, train_states
 from pax.checkpoints import init_from
 from pax.partitioning import initialize, specs
 from pax.steps.declared_variables import declare_variables
+from pax.train_states import Variables
 from praxis import base_layer, pax_fiddle
 from praxis.pytypes import Nested
 
@@ -35,7 +36,7 @@ def initialize_model_state(
   do_init_checkpoint_rules: bool = True,
   is_eval: bool = False,
   checkpoint_type: Any = None,
-  var_weight_hparams: Nested[base_layer.WeightHParams] | None = None,
+  var_weight_hparams: Variables[base_layer.WeightHParams] | None = None,
 ) -> tuple[TrainState, TrainStateProvenance]:
   """Returns a new state on one device, and the origin of each array.
 
@@ -86,7 +87,7 @@ def initialize_partitioned_model_states(
   global_mesh: Mesh | None = None,
   checkpoint_type: Any = None,
   do_init_checkpoint_rules: bool = True,
-  var_weight_hparams: Nested[base_layer.WeightHParams] | None = None,
+  var_weight_hparams: Variables[base_layer.WeightHParams] | None = None,
   is_eval: bool = False,
 ) -> tuple[TrainState, TrainStateProvenance]:
   """Returns a new state on a mesh, and the origin of each array.
@@ -178,7 +179,7 @@ def replicate_model_state(model_states: TrainState) -> TrainState:
 
 
 def get_excluded_var_masks(
-  var_weight_hparams: Nested[base_layer.WeightHParams],
+  var_weight_hparams: Variables[base_layer.WeightHParams],
   learner: learners.Learner,
 ) -> tuple[Nested[bool], Nested[bool]]:
   """Returns masks of the variables without gradient and without opt state."""
@@ -190,7 +191,7 @@ def get_excluded_var_masks(
 
 def _init_state(
   jax_task: Task,
-  var_weight_hparams: Nested[base_layer.WeightHParams],
+  var_weight_hparams: Variables[base_layer.WeightHParams],
   batch: Nested[jax.ShapeDtypeStruct],
   key: jax.Array,
   *,
@@ -212,7 +213,7 @@ def _checkpoint_rules(jax_task: Task) -> Mapping[str, Any]:
 
 def _init_by_rules(
   jax_task: Task,
-  var_weight_hparams: Nested[base_layer.WeightHParams],
+  var_weight_hparams: Variables[base_layer.WeightHParams],
   state: TrainState,
   metadata: TrainState[jax.ShapeDtypeStruct],
   rules: Mapping[str, Any],

@@ -8,13 +8,14 @@ from typing import Any
 
 import jax
 
+from pax.train_states import Variables
 from praxis import base_layer, base_model
 from praxis.pytypes import Nested
 
 
 def declare_variables(
   model: base_model.BaseModel, batch: Nested[Any], *, do_eval: bool = False
-) -> Nested[base_layer.WeightHParams]:
+) -> Variables[base_layer.WeightHParams]:
   """Returns the WeightHParams of the variables, by abstract evaluation.
 
   Args:

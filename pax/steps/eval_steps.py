@@ -13,8 +13,8 @@ from pax.steps import forward as forward_lib
 from pax.steps import replicas
 from pax.steps.step_settings import StepSettings
 from pax.steps.step_types import Batch, StepFnOutput
+from pax.train_states import Variables
 from praxis import base_model, py_utils, pytypes
-from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
 NestedMap = pytypes.NestedMap
@@ -96,13 +96,13 @@ def decode_step(
 
 def apply_decoder(
   model: base_model.BaseModel,
-  mdl_vars: Nested[JTensor],
+  mdl_vars: Variables[JTensor],
   batch: Batch,
   rngs: dict[str, jax.Array],
   *,
   mutable: Sequence[str],
   method: str = 'decode',
-) -> tuple[tuple[Any, NestedMap, Mapping[str, Any]], Nested[JTensor]]:
+) -> tuple[tuple[Any, NestedMap, Mapping[str, Any]], Variables[JTensor]]:
   """Returns metrics, outputs per example, more metrics; and updated variables.
 
   Provenance entries of the batch, which identify examples, are copied to the

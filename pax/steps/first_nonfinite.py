@@ -30,9 +30,7 @@ _BACKWARD = 'transpose('
 _TRANSFORMATION = re.compile(r'\b[a-z_]+\(|\)')
 # Praxis wraps the methods of a layer in scopes such as `ff_layer._run`.
 _METHOD = re.compile(r'\w+\.\w+')
-_LIBRARIES = tuple(
-  str(pathlib.Path(module.__file__).parent) for module in (jax, flax)
-)
+_LIBRARIES = (*jax.__path__, *flax.__path__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -405,7 +403,9 @@ def _enter(location: _Location, eqn: jex_core.JaxprEqn) -> _Location:
 def _source(eqn: jex_core.JaxprEqn) -> str:
   """Returns the innermost line outside of JAX and Flax."""
   traceback = eqn.source_info.traceback
-  for frame in traceback.frames if traceback else ():
+  if traceback is None:
+    return ''
+  for frame in traceback.frames:
     if not frame.file_name.startswith(_LIBRARIES):
       file = '/'.join(pathlib.Path(frame.file_name).parts[-3:])
       return f'{file}:{frame.line_num} in {frame.function_name}'

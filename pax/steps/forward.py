@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,14 @@ from pax import base_metrics, tasks_lib
 from pax.steps import summary_paths
 from pax.steps.step_settings import StepSettings
 from pax.steps.step_types import Batch, CluMetrics
+from pax.train_states import Variables
 from praxis import base_layer, base_model, pytypes
 from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
 NestedMap = pytypes.NestedMap
+# A pytree of arrays.
+_TreeT = TypeVar('_TreeT')
 
 
 @jax.tree_util.register_dataclass
@@ -41,12 +44,12 @@ class Forward:
   # Arrays [B, ...] by name.
   per_example_out: NestedMap
   # Variable collections that the model updated.
-  updated_vars: dict[str, Nested[JTensor]]
+  updated_vars: Variables[JTensor]
 
 
 def forward(
   settings: StepSettings,
-  mdl_vars: Nested[JTensor],
+  mdl_vars: Variables[JTensor],
   batch: Batch,
   rngs: dict[str, jax.Array],
   *,
@@ -87,7 +90,7 @@ def forward(
 
 def apply_model(
   model: base_model.BaseModel,
-  variables: Nested[JTensor],
+  variables: Variables[JTensor],
   inputs: Batch,
   mutable: Sequence[str],
   rngs: dict[str, jax.Array],
@@ -106,10 +109,10 @@ def apply_model(
 
 def cast_to_fprop_dtype(
   fprop_dtype: jnp.dtype,
-  mdl_vars: Nested[JTensor],
+  mdl_vars: Variables[JTensor],
   batch: Batch,
-  var_weight_hparams: Nested[base_layer.WeightHParams],
-) -> tuple[Nested[JTensor], Batch]:
+  var_weight_hparams: Variables[base_layer.WeightHParams],
+) -> tuple[Variables[JTensor], Batch]:
   """Returns variables and batch cast to the dtype of the forward pass.
 
   With bfloat16, float32 inputs and parameters are cast, except parameters with
@@ -165,7 +168,7 @@ def make_rngs(
 
 
 def layer_summaries(
-  updated_vars: dict[str, Nested[JTensor]],
+  updated_vars: Variables[JTensor],
 ) -> dict[str, JTensor]:
   """Returns the summaries of layers by slash path.
 
@@ -228,7 +231,7 @@ def split_metrics(metrics: Mapping[str, Any]) -> tuple[NestedMap, CluMetrics]:
   return pairs, clu_metrics
 
 
-def to_float32(tree: Nested[JTensor]) -> Nested[JTensor]:
+def to_float32(tree: _TreeT) -> _TreeT:
   """Returns the tree with bfloat16 arrays cast to float32."""
   return jax.tree.map(
     lambda x: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x, tree

@@ -11,6 +11,7 @@ import jax
 from jaxtyping import Array, Float
 
 from pax import learners
+from pax.train_states import Variables
 from praxis import base_model, pytypes
 from praxis.pytypes import Nested
 
@@ -23,7 +24,7 @@ class ApplyFnProtocol(Protocol):
   def __call__(
     self,
     model: base_model.BaseModel,
-    variables: Nested[jax.Array],
+    variables: Variables[jax.Array],
     inputs: NestedMap,
     mutable: Sequence[str],
     rngs: dict[str, jax.Array],
@@ -35,7 +36,7 @@ class LossFnProtocol(Protocol):
   """Computes the loss of a batch."""
 
   def __call__(
-    self, mdl_vars: Nested[jax.Array], inputs: NestedMap, prng_key: jax.Array
+    self, mdl_vars: Variables[jax.Array], inputs: NestedMap, prng_key: jax.Array
   ) -> tuple[Float[Array, ''], learners.GradAuxInfo]:
     """Returns the loss and auxiliary outputs."""
 
@@ -47,7 +48,7 @@ class GradFnProtocol(Protocol):
     self,
     loss_fn: LossFnProtocol,
     learner: learners.Learner,
-    mdl_vars: Nested[jax.Array],
+    mdl_vars: Variables[jax.Array],
     inputs: NestedMap,
     prng_key: jax.Array,
   ) -> tuple[tuple[Float[Array, ''], learners.GradAuxInfo], Nested[jax.Array]]:

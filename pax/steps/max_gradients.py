@@ -10,6 +10,8 @@ the maximum.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 from flax.linen import fp8_ops
@@ -19,6 +21,8 @@ from praxis import base_layer, pytypes
 from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
+# A pytree of arrays.
+_TreeT = TypeVar('_TreeT')
 
 
 def max_gradient_mask(
@@ -32,7 +36,7 @@ def max_gradient_mask(
   )
 
 
-def to_fm32(mdl_vars: Nested[JTensor], is_max: Nested[bool]) -> Nested[JTensor]:
+def to_fm32(mdl_vars: _TreeT, is_max: Nested[bool]) -> _TreeT:
   """Returns the variables with the masked ones converted to fm32."""
 
   def convert(use_fm32: bool, x: JTensor) -> JTensor:
@@ -42,8 +46,8 @@ def to_fm32(mdl_vars: Nested[JTensor], is_max: Nested[bool]) -> Nested[JTensor]:
 
 
 def fill_unused(
-  grads: Nested[JTensor], old: Nested[JTensor], is_max: Nested[bool]
-) -> Nested[JTensor]:
+  grads: _TreeT, old: Nested[JTensor], is_max: Nested[bool]
+) -> _TreeT:
   """Returns gradients, where masked variables without a use keep `old`."""
 
   def fill(use_max: bool, grad: JTensor, old: JTensor) -> JTensor:
@@ -54,11 +58,8 @@ def fill_unused(
 
 
 def reduce_over_replicas(
-  summed: Nested[JTensor],
-  grads: Nested[JTensor],
-  is_max: Nested[bool],
-  axis_name: str,
-) -> Nested[JTensor]:
+  summed: _TreeT, grads: _TreeT, is_max: Nested[bool], axis_name: str
+) -> _TreeT:
   """Returns the sums over replicas, and maxima of masked gradients.
 
   Args:

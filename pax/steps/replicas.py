@@ -53,9 +53,7 @@ def mean_scalars(scalars: NestedMap, axis_name: str | None) -> NestedMap:
   )
 
 
-def gather_rows(
-  rows: Nested[JTensor], axis_name: str | None
-) -> Nested[JTensor]:
+def gather_rows(rows: _TreeT, axis_name: str | None) -> _TreeT:
   """Returns arrays [B / replicas, ...] as arrays [B, ...] on each replica."""
   if axis_name is None:
     return rows

@@ -22,8 +22,8 @@ from pax.steps.hooks import ApplyFnProtocol, GradFnProtocol, TrainStepHooks
 from pax.steps.step_settings import StepSettings
 from pax.steps.step_types import BaseStepFnStaticArgs, Batch, StepFnOutput
 from pax.steps.train_step import train_step
+from pax.train_states import Variables
 from praxis import base_layer, base_model, pytypes
-from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
 NestedMap = pytypes.NestedMap
@@ -36,7 +36,7 @@ def train_step_single_learner(
   prng_key: jax.Array,
   inputs: Batch,
   fprop_dtype: jnp.dtype = jnp.float32,
-  var_weight_hparams: Nested[base_layer.WeightHParams] | None = None,
+  var_weight_hparams: Variables[base_layer.WeightHParams] | None = None,
   static_args: BaseStepFnStaticArgs | None = None,
   *,
   grad_fn: GradFnProtocol | None = None,
@@ -78,7 +78,7 @@ def eval_step_single_learner(
   prng_key: jax.Array,
   inputs: Batch,
   fprop_dtype: jnp.dtype = jnp.float32,
-  var_weight_hparams: Nested[base_layer.WeightHParams] | None = None,
+  var_weight_hparams: Variables[base_layer.WeightHParams] | None = None,
   static_args: BaseStepFnStaticArgs | None = None,
 ) -> tuple[None, StepFnOutput]:
   """Returns (None, loss and metrics of the model on a batch).
@@ -111,7 +111,7 @@ def decode_step(
   model: base_model.BaseModel,
   states: TrainState,
   prng_key: jax.Array,
-  var_weight_hparams: Nested[base_layer.WeightHParams],
+  var_weight_hparams: Variables[base_layer.WeightHParams],
   inputs: Batch,
   fprop_dtype: jnp.dtype = jnp.float32,
   apply_mutable_list: Sequence[str] = (
@@ -119,7 +119,7 @@ def decode_step(
     base_layer.SUMMARIES,
   ),
   decode_method: str = 'decode',
-) -> tuple[tuple[Any, NestedMap, Mapping[str, Any]], Nested[JTensor]]:
+) -> tuple[tuple[Any, NestedMap, Mapping[str, Any]], Variables[JTensor]]:
   """Returns the outputs of the decoder, and the updated variables.
 
   The outputs are (weighted scalars, outputs per example, clu metrics), of one
@@ -162,7 +162,7 @@ def decode_step_single_learner(
   prng_key: jax.Array,
   inputs: Batch,
   fprop_dtype: jnp.dtype = jnp.float32,
-  var_weight_hparams: Nested[base_layer.WeightHParams] | None = None,
+  var_weight_hparams: Variables[base_layer.WeightHParams] | None = None,
   *static_args: BaseStepFnStaticArgs | None,
 ) -> tuple[None, StepFnOutput]:
   """Returns (None, output of `model.decode` on a batch).
@@ -187,7 +187,7 @@ def _settings(
   task: tasks_lib.SingleTask,
   inputs: Batch,
   fprop_dtype: jnp.dtype,
-  var_weight_hparams: Nested[base_layer.WeightHParams] | None,
+  var_weight_hparams: Variables[base_layer.WeightHParams] | None,
   *,
   do_eval: bool = False,
 ) -> StepSettings:
@@ -205,4 +205,4 @@ def _settings(
 def _gather(output: StepFnOutput, axis_name: str | None) -> StepFnOutput:
   """Returns the output with the rows of all replicas."""
   rows = replicas.gather_rows(output.per_example_out, axis_name)
-  return output.replace(per_example_out=rows)
+  return dataclasses.replace(output, per_example_out=rows)

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from pax import tasks_lib
 from pax.steps.hooks import TrainStepHooks
+from pax.train_states import Variables
 from praxis import base_layer
-from praxis.pytypes import Nested
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class StepSettings:
 
   task: tasks_lib.SingleTask
   # WeightHParams of each variable of the state.
-  var_weight_hparams: Nested[base_layer.WeightHParams]
+  var_weight_hparams: Variables[base_layer.WeightHParams]
   # Mesh axis of the replicas; None for SPMD.
   axis_name: str | None = None
   # dtype of activations, float32 or bfloat16; None is that of the model.

@@ -13,6 +13,7 @@ from pax.steps import max_gradients, replicas
 from pax.steps.hooks import GradFnProtocol, LossFnProtocol
 from pax.steps.step_settings import StepSettings
 from pax.steps.step_types import Batch, StepFnOutput
+from pax.train_states import Variables
 from praxis import base_layer, py_utils, pytypes
 from praxis.pytypes import Nested
 
@@ -101,7 +102,7 @@ def _make_loss_fn(settings: StepSettings) -> LossFnProtocol:
   is_max = max_gradients.max_gradient_mask(settings.var_weight_hparams)
 
   def loss_fn(
-    mdl_vars: Nested[JTensor], inputs: Batch, prng_key: jax.Array
+    mdl_vars: Variables[JTensor], inputs: Batch, prng_key: jax.Array
   ) -> tuple[JTensor, learners.GradAuxInfo]:
     outputs = forward_lib.forward(
       settings,
@@ -122,13 +123,13 @@ def _make_grad_fn(mask: Nested[bool]) -> GradFnProtocol:
   def grad_fn(
     loss_fn: LossFnProtocol,
     learner: learners.Learner,
-    mdl_vars: Nested[JTensor],
+    mdl_vars: Variables[JTensor],
     inputs: Batch,
     prng_key: jax.Array,
   ) -> tuple[tuple[JTensor, learners.GradAuxInfo], Nested[JTensor]]:
     def loss_of_trainable(
-      trainable: Nested[JTensor],
-      mdl_vars_and_batch: tuple[Nested[JTensor], Batch],
+      trainable: Variables[JTensor],
+      mdl_vars_and_batch: tuple[Variables[JTensor], Batch],
       prng_key: jax.Array,
     ) -> tuple[JTensor, learners.GradAuxInfo]:
       mdl_vars, inputs = mdl_vars_and_batch
@@ -166,10 +167,10 @@ def _add_privacy_summaries(
 
 def _update_non_trainables(
   mdl_vars: Nested[JTensor],
-  updated_vars: dict[str, Nested[JTensor]],
-  var_weight_hparams: Nested[base_layer.WeightHParams],
+  updated_vars: Variables[JTensor],
+  var_weight_hparams: Variables[base_layer.WeightHParams],
   axis_name: str | None,
-) -> dict[str, Nested[JTensor]]:
+) -> Variables[JTensor]:
   """Returns the variables with the collections that the model updated."""
   new = dict(mdl_vars)
   for name in set(mdl_vars) & set(updated_vars) - {base_layer.PARAMS}:
@@ -181,9 +182,9 @@ def _update_non_trainables(
 
 def _keep_excluded(
   settings: StepSettings,
-  old: dict[str, Nested[JTensor]],
-  new: dict[str, Nested[JTensor]],
-) -> dict[str, Nested[JTensor]]:
+  old: Variables[JTensor],
+  new: Variables[JTensor],
+) -> Variables[JTensor]:
   """Returns the new variables; those excluded by the learner are the old ones.
 
   The model may have updated non-trainable variables that are excluded by name.
@@ -198,7 +199,7 @@ def _keep_excluded(
 
 
 def _variable_norms(
-  settings: StepSettings, step: JTensor, mdl_vars: dict[str, Nested[JTensor]]
+  settings: StepSettings, step: JTensor, mdl_vars: Variables[JTensor]
 ) -> dict[str, JTensor]:
   """Returns the root mean square of each variable, 0 in steps without norms."""
   if not settings.task.train.variable_norm_summary:

@@ -229,11 +229,8 @@ def _severity(record: Record) -> Array:
   """Returns 3 with a NaN, 2 with an inf, 1 if all is finite, 0 before."""
   values, _ = ravel_pytree(record)
   worst = jnp.max(values, initial=0.0)
-  return jnp.where(
-    jnp.isnan(worst),
-    3,
-    jnp.where(jnp.isinf(worst), 2, jnp.sign(record.has_run)),
-  )
+  finite = 0 if record.has_run is None else jnp.sign(record.has_run)
+  return jnp.where(jnp.isnan(worst), 3, jnp.where(jnp.isinf(worst), 2, finite))
 
 
 def _cond(
@@ -276,12 +273,12 @@ def _shard_map(
   # Renamed between versions of JAX.
   names = params.get('newly_manual_axes') or params.get('manual_axes')
   axes = tuple(names or params['mesh'].axis_names)
-  unravel = None
+  unravels: list[Callable[[Array], Record]] = []
 
   def run(*args: Any) -> tuple[list[Any], Array]:
-    nonlocal unravel
     results, record = evaluate(body, args)
     values, unravel = ravel_pytree(record)
+    unravels.append(unravel)
     return results, _from_bits(jax.lax.pmax(_to_bits(values), axes))
 
   results, values = jax.shard_map(
@@ -292,7 +289,7 @@ def _shard_map(
     axis_names=set(axes),
     check_vma=params['check_vma'],
   )(*operands)
-  return results, [unravel(values)]
+  return results, [unravels[-1](values)]
 
 
 # By primitive: (equation, operands) -> (results, records of its jaxprs).

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -19,15 +19,25 @@ from pax import (
 )
 from pax.checkpoints import init_from
 from pax.tasks_lib import hparams, state, variational_noise
+from pax.train_states import Variables
 from praxis import base_layer, base_model, pax_fiddle, pytypes
 from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
 TrainState = train_states.TrainState
+# A pytree of the variables.
+_VarsT = TypeVar('_VarsT')
 Config = pax_fiddle.Config
 
 # (metrics, running_mode, global_step, is_last_ckpt, checkpoint_path) -> stop?
-EarlyStoppingFn = Callable[[Mapping[str, float], Any, int, bool, str], bool]
+EarlyStoppingFn = Callable[
+  [Mapping[str, float], Any, int, bool, str | None], bool
+]
+
+_NO_INFERENCE_RUNNER = (
+  'task.infer_writer.inference_runner is not set; set it to a Config of a'
+  ' BaseInferenceRunner'
+)
 
 
 class SingleTask(base_task.BaseTask):
@@ -53,7 +63,7 @@ class SingleTask(base_task.BaseTask):
     MIN = 'min'
 
   # The model; a Config is built with the task.
-  model: base_model.BaseModel = None
+  model: base_model.BaseModel = pax_fiddle.field(default=None)
   # Settings of training, decoding, evaluation and inference.
   train: Config[hparams.Train] = pax_fiddle.template_field(hparams.Train)
   decode: Config[hparams.Decode] = pax_fiddle.template_field(hparams.Decode)
@@ -115,6 +125,17 @@ class SingleTask(base_task.BaseTask):
     return self._metrics.Instantiate()
 
   @property
+  def infer_settings(self) -> Config[hparams.InferWriter]:
+    """`infer_writer` of a task with an inference runner.
+
+    Raises:
+      ValueError: It is not set.
+    """
+    if self.infer_writer is None:
+      raise ValueError(_NO_INFERENCE_RUNNER)
+    return self.infer_writer
+
+  @property
   def inference_runner(self) -> base_inference_runner.BaseInferenceRunner:
     """The computation of `--mode=infer`.
 
@@ -122,10 +143,7 @@ class SingleTask(base_task.BaseTask):
       ValueError: `infer_writer.inference_runner` is not set.
     """
     if self._inference_runner is None:
-      raise ValueError(
-        'task.infer_writer.inference_runner is not set; set it to a Config of a'
-        ' BaseInferenceRunner'
-      )
+      raise ValueError(_NO_INFERENCE_RUNNER)
     return self._inference_runner
 
   @property
@@ -136,15 +154,15 @@ class SingleTask(base_task.BaseTask):
   def create_opt_states(
     self,
     mdl_vars: Nested[JTensor],
-    var_weight_hparams: Nested[base_layer.WeightHParams],
+    var_weight_hparams: Variables[base_layer.WeightHParams],
   ) -> list[Nested[JTensor]]:
     """Returns the initial optimizer states of these variables."""
     return state.create_opt_states(mdl_vars, var_weight_hparams, self.learners)
 
   def create_train_state(
     self,
-    mdl_vars: Nested[JTensor],
-    var_weight_hparams: Nested[base_layer.WeightHParams],
+    mdl_vars: Variables[JTensor],
+    var_weight_hparams: Variables[base_layer.WeightHParams],
     discard_opt_states: bool = False,
   ) -> TrainState:
     """Returns the train state at step 0 with these variables."""
@@ -154,7 +172,7 @@ class SingleTask(base_task.BaseTask):
 
   def create_train_state_unpadded_shapes(
     self,
-    var_weight_hparams: Nested[base_layer.WeightHParams],
+    var_weight_hparams: Variables[base_layer.WeightHParams],
     discard_opt_states: bool = False,
   ) -> TrainState:
     """Returns the train state with a ShapeDtypeStruct for each array."""
@@ -167,7 +185,7 @@ class SingleTask(base_task.BaseTask):
 
   def create_train_state_partition_specs(
     self,
-    var_weight_hparams: Nested[base_layer.WeightHParams],
+    var_weight_hparams: Variables[base_layer.WeightHParams],
     discard_opt_states: bool = False,
   ) -> TrainState | None:
     """Returns the train state with a PartitionSpec for each array.
@@ -187,10 +205,10 @@ class SingleTask(base_task.BaseTask):
   def maybe_adjust_train_state(
     self,
     step: JTensor,
-    mdl_vars: Nested[JTensor],
-    var_weight_hparams: Nested[base_layer.WeightHParams],
+    mdl_vars: _VarsT,
+    var_weight_hparams: Variables[base_layer.WeightHParams],
     prng_key: jax.Array,
-  ) -> Nested[JTensor]:
+  ) -> _VarsT:
     """Returns the variables, with variational noise if `vn.vn_scale` is set.
 
     Args:

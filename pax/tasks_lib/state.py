@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from pax import learners as learners_lib
 from pax import train_states
+from pax.train_states import Variables
 from praxis import (
   base_layer,
   optimizer_prefix_vectorization,
@@ -27,7 +28,7 @@ Learners = Sequence[learners_lib.Learner]
 
 def create_opt_states(
   mdl_vars: Nested[JTensor],
-  var_weight_hparams: Nested[base_layer.WeightHParams],
+  var_weight_hparams: Variables[base_layer.WeightHParams],
   learners: Learners,
 ) -> list[Nested[JTensor]]:
   """Returns the initial optimizer state of each learner."""
@@ -38,8 +39,8 @@ def create_opt_states(
 
 
 def create_state(
-  mdl_vars: Nested[JTensor],
-  var_weight_hparams: Nested[base_layer.WeightHParams],
+  mdl_vars: Variables[JTensor],
+  var_weight_hparams: Variables[base_layer.WeightHParams],
   discard_opt_states: bool,
   learners: Learners | None,
 ) -> TrainState:
@@ -60,7 +61,7 @@ def create_state(
 
 
 def create_state_unpadded_shapes(
-  var_weight_hparams: Nested[base_layer.WeightHParams],
+  var_weight_hparams: Variables[base_layer.WeightHParams],
   discard_opt_states: bool,
   learners: Learners | None,
 ) -> TrainState:
@@ -74,7 +75,7 @@ def create_state_unpadded_shapes(
 
 
 def create_state_padded_shapes(
-  var_weight_hparams: Nested[base_layer.WeightHParams],
+  var_weight_hparams: Variables[base_layer.WeightHParams],
   mesh_shape: Sequence[int] | None,
   mesh_axis_names: Sequence[str],
   discard_opt_states: bool,
@@ -120,9 +121,9 @@ def create_state_padded_shapes(
 
 
 def create_state_partition_specs(
-  var_weight_hparams: Nested[base_layer.WeightHParams],
+  var_weight_hparams: Variables[base_layer.WeightHParams],
   mesh_shape: Sequence[int],
-  mesh_axis_names: Sequence[str],
+  mesh_axis_names: Sequence[str] | None,
   discard_opt_states: bool,
   learners: Learners | None,
   opt_states: Sequence[Nested[Any]] | None = None,
@@ -139,13 +140,12 @@ def create_state_partition_specs(
       gradient transformation is of Optax and declares no state.
   """
 
-  def specs(
-    hparams: Nested[base_layer.WeightHParams],
-  ) -> Nested[jax.sharding.PartitionSpec]:
+  def specs(hparams: Any) -> Any:  # Of the structure of `hparams`.
     return base_layer.var_partition_specs(hparams, mesh_shape, mesh_axis_names)
 
   hparams = []
   if not discard_opt_states:
+    learners = learners or ()
     hparams = [
       _opt_state_hparams(learner, var_weight_hparams, states)
       for learner, states in zip(
@@ -161,7 +161,7 @@ def create_state_partition_specs(
 
 def _opt_state_hparams(
   learner: learners_lib.Learner,
-  var_weight_hparams: Nested[base_layer.WeightHParams],
+  var_weight_hparams: Variables[base_layer.WeightHParams],
   states: Nested[jax.ShapeDtypeStruct] | None,
 ) -> Nested[base_layer.WeightHParams]:
   """Returns the WeightHParams of a learner's optimizer state.
@@ -188,7 +188,7 @@ def _opt_state_hparams(
 
 
 def abstract_vars(
-  var_weight_hparams: Nested[base_layer.WeightHParams],
+  var_weight_hparams: Variables[base_layer.WeightHParams],
 ) -> Nested[jax.ShapeDtypeStruct]:
   """Returns the shapes and dtypes of the variables."""
   return jax.tree.map(

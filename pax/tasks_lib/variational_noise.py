@@ -4,23 +4,24 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from praxis import pax_fiddle, pytypes
-from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
+# A pytree of the variables.
+_VarsT = TypeVar('_VarsT')
 
 
 def add_noise(
   vn: pax_fiddle.Config,
   step: JTensor,
-  mdl_vars: Nested[JTensor],
+  mdl_vars: _VarsT,
   prng_key: jax.Array,
-) -> Nested[JTensor]:
+) -> _VarsT:
   """Adds noise to the variables whose path `vn.vn_regex` matches.
 
   Args:

@@ -339,10 +339,10 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
 
   def reshard_for_spmd(
     self,
-    arrays: Nested[Any],
+    arrays: NestedMap,
     global_mesh: jax.sharding.Mesh,
     pspecs: Nested[jax.sharding.PartitionSpec],
-  ) -> Nested[jax.Array]:
+  ) -> NestedMap:
     """Returns global arrays, sharded by `pspecs`, from each host's rows."""
 
     def place(x, spec):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -12,9 +12,11 @@ from praxis.pytypes import Nested
 
 BpropMaskedNode = py_utils.BpropMaskedNode
 is_masked = py_utils.is_bprop_masked_node
+# A pytree.
+_TreeT = TypeVar('_TreeT')
 
 
-def mask_tree(tree: Nested[Any], mask: Nested[bool]) -> Nested[Any]:
+def mask_tree(tree: _TreeT, mask: Nested[bool]) -> _TreeT:
   """Replaces the leaves of `tree` by a `BpropMaskedNode` where `mask` is False.
 
   Masked leaves of `tree` stay masked; `mask` may be masked there too.
@@ -26,7 +28,7 @@ def mask_tree(tree: Nested[Any], mask: Nested[bool]) -> Nested[Any]:
   return jax.tree.map(choose, mask, tree, is_leaf=is_masked)
 
 
-def merge_tree(tree: Nested[Any], full: Nested[Any]) -> Nested[Any]:
+def merge_tree(tree: _TreeT, full: _TreeT) -> _TreeT:
   """Returns `tree` with its masked leaves taken from `full`."""
   return jax.tree.map(
     lambda leaf, other: other if is_masked(leaf) else leaf,

@@ -17,14 +17,16 @@ from pax.learners.stochastic_gradients import (
   gaussian_mechanism,
   stochastic_gradient,
 )
+from pax.train_states import Variables
 from praxis import base_layer, py_utils, pytypes
 from praxis.pytypes import Nested
 
 JTensor = stochastic_gradient.JTensor
+NestedMap = stochastic_gradient.NestedMap
 GradAuxInfo = stochastic_gradient.GradAuxInfo
 
 # (Inputs of some groups of examples, key).
-_Chunk = tuple[Nested[JTensor], pytypes.PRNGKey]
+_Chunk = tuple[NestedMap, pytypes.PRNGKey]
 # (Mean loss, auxiliary outputs, mean of clipped gradients, dp_aux_info).
 _ChunkOutputs = tuple[JTensor, GradAuxInfo, Nested[JTensor], dict[str, Any]]
 
@@ -106,8 +108,8 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
   def grad_fn(
     self,
     loss_fn: stochastic_gradient.LossFn,
-    mdl_vars_grad: Nested[JTensor],
-    mdl_vars_nograd_and_inputs: tuple[Nested[JTensor], Nested[JTensor]],
+    mdl_vars_grad: Variables[JTensor],
+    mdl_vars_nograd_and_inputs: tuple[Variables[JTensor], NestedMap],
     prng_key: pytypes.PRNGKey,
   ) -> stochastic_gradient.Gradients:
     """Returns the mean loss, auxiliary outputs and private gradients."""
@@ -189,7 +191,7 @@ class DpSgdStochasticGradient(stochastic_gradient.BaseStochasticGradient):
   ) -> JTensor | float:
     """Returns the maximum norm, in the scale of the losses."""
     if self.use_loss_weight_scaling:
-      weights = gaussian_mechanism.group_means(loss_weight, gradients_per_group)
+      weights = gaussian_mechanism.group_mean(loss_weight, gradients_per_group)
       return self.l2_norm_clip * weights
     return self.l2_norm_clip / gaussian_mechanism.num_replicas()
 

@@ -58,13 +58,18 @@ def clip_and_mean(
   return Clipped(mean, jnp.mean(divisor > 1.0))
 
 
+def group_mean(
+  values: Float[Array, 'N ...'], size: int
+) -> Float[Array, 'M ...']:
+  """Returns the means over groups of `size` consecutive examples."""
+  return jnp.mean(jnp.reshape(values, [-1, size, *values.shape[1:]]), axis=1)
+
+
 def group_means(
   grads: Nested[Float[Array, 'N ...']], size: int
 ) -> Nested[Float[Array, 'M ...']]:
-  """Returns the means over groups of `size` consecutive examples."""
-  return jax.tree.map(
-    lambda g: jnp.mean(jnp.reshape(g, [-1, size, *g.shape[1:]]), axis=1), grads
-  )
+  """Returns `group_mean` of each gradient."""
+  return jax.tree.map(lambda g: group_mean(g, size), grads)
 
 
 def num_replicas() -> int:

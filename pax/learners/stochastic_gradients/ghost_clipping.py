@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -14,10 +16,12 @@ from pax.learners.stochastic_gradients import (
   gaussian_mechanism,
   stochastic_gradient,
 )
+from pax.train_states import Variables
 from praxis import base_layer, pytypes
 from praxis.pytypes import Nested
 
 JTensor = stochastic_gradient.JTensor
+NestedMap = stochastic_gradient.NestedMap
 PARAMS = base_layer.PARAMS
 
 
@@ -52,8 +56,8 @@ class GhostClippingDpSgdStochasticGradient(dp_sgd.DpSgdStochasticGradient):
   def grad_fn(
     self,
     loss_fn: stochastic_gradient.LossFn,
-    mdl_vars_grad: Nested[JTensor],
-    mdl_vars_nograd_and_inputs: tuple[Nested[JTensor], Nested[JTensor]],
+    mdl_vars_grad: Variables[JTensor],
+    mdl_vars_nograd_and_inputs: tuple[Variables[JTensor], NestedMap],
     prng_key: pytypes.PRNGKey,
   ) -> stochastic_gradient.Gradients:
     """Returns the mean loss, auxiliary outputs and private gradients."""
@@ -62,7 +66,10 @@ class GhostClippingDpSgdStochasticGradient(dp_sgd.DpSgdStochasticGradient):
 
     def weighted_grads(
       scales: Float[Array, ' N'],
-    ) -> stochastic_gradient.Gradients:
+    ) -> tuple[
+      tuple[JTensor, stochastic_gradient.GradAuxInfo],
+      Variables[ghostnorm.ParamWithAux],
+    ]:
       """Returns gradients, with the squared norm of each example's share."""
       params = jax.tree.map(
         lambda w: ghostnorm.ParamWithAux(w, scales), mdl_vars_grad[PARAMS]
@@ -73,16 +80,15 @@ class GhostClippingDpSgdStochasticGradient(dp_sgd.DpSgdStochasticGradient):
         loss_key,
       )
 
-    _, grads = weighted_grads(jnp.ones(batch_size))
+    _, weighted = weighted_grads(jnp.ones(batch_size))
     # The losses of replicas sum to the mean loss, so each is 1 / n of its own.
-    norms = gaussian_mechanism.num_replicas() * jnp.sqrt(
-      sum(g.aux for g in _params_with_aux(grads[PARAMS]))
-    )
+    squared_norms = _squared_norms(weighted[PARAMS])
+    norms = gaussian_mechanism.num_replicas() * jnp.sqrt(sum(squared_norms))
     scales = jnp.minimum(1.0, self.l2_norm_clip / jnp.maximum(norms, 1e-30))
-    (loss, aux), grads = weighted_grads(scales)
-    grads = _with_params(grads, ghostnorm.get_param(grads[PARAMS]))
+    (loss, aux), weighted = weighted_grads(scales)
+    clipped = _with_params(weighted, ghostnorm.get_param(weighted[PARAMS]))
     grads, noise_std = self._normalize_and_add_noise(
-      grads, batch_size, noise_key
+      clipped, batch_size, noise_key
     )
     dp_aux_info = {
       'frac_clipped': jnp.mean(scales < 1.0),
@@ -94,15 +100,18 @@ class GhostClippingDpSgdStochasticGradient(dp_sgd.DpSgdStochasticGradient):
     return (loss, self.process_aux_info(aux)), grads
 
 
-def _params_with_aux(grads: Nested[JTensor]) -> list[ghostnorm.ParamWithAux]:
-  return jax.tree.leaves(
+def _squared_norms(
+  grads: Nested[ghostnorm.ParamWithAux],
+) -> list[Float[Array, ' N']]:
+  params = jax.tree.leaves(
     grads, is_leaf=lambda x: isinstance(x, ghostnorm.ParamWithAux)
   )
+  return [param.aux for param in params]
 
 
 def _with_params(
-  variables: Nested[JTensor], params: Nested[JTensor]
-) -> Nested[JTensor]:
+  variables: Variables[Any], params: Nested[Any]
+) -> Variables[Any]:
   """Returns a copy of the variables with the collection PARAMS replaced."""
   replaced = variables.copy()
   replaced[PARAMS] = params

@@ -12,10 +12,11 @@ from pax.learners.stochastic_gradients import (
   gaussian_mechanism,
   stochastic_gradient,
 )
+from pax.train_states import Variables
 from praxis import base_layer, pytypes
-from praxis.pytypes import Nested
 
 JTensor = stochastic_gradient.JTensor
+NestedMap = stochastic_gradient.NestedMap
 
 
 class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
@@ -55,8 +56,8 @@ class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
   def grad_fn(
     self,
     loss_fn: stochastic_gradient.LossFn,
-    mdl_vars_grad: Nested[JTensor],
-    mdl_vars_nograd_and_inputs: tuple[Nested[JTensor], Nested[JTensor]],
+    mdl_vars_grad: Variables[JTensor],
+    mdl_vars_nograd_and_inputs: tuple[Variables[JTensor], NestedMap],
     prng_key: pytypes.PRNGKey,
   ) -> stochastic_gradient.Gradients:
     """Returns this replica's loss, auxiliary outputs and private gradients.
@@ -103,7 +104,8 @@ class PercoreClippedDpSgdGradient(stochastic_gradient.BaseStochasticGradient):
     self, norm: Float[Array, ''], share: JTensor | float
   ) -> Float[Array, ''] | float:
     """Returns C, in the scale of a replica's own mean loss."""
-    if self.adaptive_clipping_method is None:
-      return self.l2_norm_clip
-    axis = base_layer.PMAP_PARALLEL_AXIS_NAME
-    return jax.lax.pmin(norm, axis) / share
+    # Without a fixed bound there is a method.
+    if self.adaptive_clipping_method or self.l2_norm_clip is None:
+      axis = base_layer.PMAP_PARALLEL_AXIS_NAME
+      return jax.lax.pmin(norm, axis) / share
+    return self.l2_norm_clip

@@ -12,10 +12,12 @@ import jax
 from typing_extensions import override
 
 from pax.learners import privacy
+from pax.train_states import Variables
 from praxis import base_hyperparams, pytypes
 from praxis.pytypes import Nested
 
 JTensor = pytypes.JTensor
+NestedMap = pytypes.NestedMap
 
 
 @jax.tree_util.register_dataclass
@@ -41,7 +43,7 @@ class DPGradAuxInfo(GradAuxInfo):
 # Maps (differentiated variables, (other variables, batch), key) to (loss,
 # GradAuxInfo). Under pmap, the losses of the replicas sum to the mean loss.
 LossFn = Callable[
-  [Nested[JTensor], tuple[Nested[JTensor], Nested[JTensor]], pytypes.PRNGKey],
+  [Variables[JTensor], tuple[Variables[JTensor], NestedMap], pytypes.PRNGKey],
   tuple[JTensor, GradAuxInfo],
 ]
 # ((loss, auxiliary outputs), gradients); gradients sum over replicas.
@@ -69,8 +71,8 @@ class BaseStochasticGradient(
   def grad_fn(
     self,
     loss_fn: LossFn,
-    mdl_vars_grad: Nested[JTensor],
-    mdl_vars_nograd_and_inputs: tuple[Nested[JTensor], Nested[JTensor]],
+    mdl_vars_grad: Variables[JTensor],
+    mdl_vars_nograd_and_inputs: tuple[Variables[JTensor], NestedMap],
     prng_key: pytypes.PRNGKey,
   ) -> Gradients:
     """Returns the loss, its auxiliary outputs and the gradients.
@@ -90,8 +92,8 @@ class StandardGradient(BaseStochasticGradient):
   def grad_fn(
     self,
     loss_fn: LossFn,
-    mdl_vars_grad: Nested[JTensor],
-    mdl_vars_nograd_and_inputs: tuple[Nested[JTensor], Nested[JTensor]],
+    mdl_vars_grad: Variables[JTensor],
+    mdl_vars_nograd_and_inputs: tuple[Variables[JTensor], NestedMap],
     prng_key: pytypes.PRNGKey,
   ) -> Gradients:
     """Returns the mean loss of the batch, auxiliary outputs and gradients."""

@@ -97,4 +97,4 @@ def test_a_bit_that_is_written_wrongly_is_found(tmp_path, monkeypatch):
   }
   reader = array_reader.ArrayReader(path, data, chunk_index.read_database(path))
   with pytest.raises(checkpoints.CorruptCheckpointError, match=damaged[0]):
-    reader.read(trees.abstract(state), data)
+    reader.read(reader.find(trees.abstract(state)), data)

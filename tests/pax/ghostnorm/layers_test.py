@@ -104,6 +104,12 @@ def test_a_wrapped_layer():
   examples.check(wrapped, (_normal(3, 2, 4),), norm)
 
 
+def test_a_wrapper_needs_a_layer():
+  wrapper = Config(ghostnorm.WrappedGhostNorm, name='wrapper').Instantiate()
+  with pytest.raises(ValueError, match='layer_tpl must be .* got None'):
+    wrapper.init(jax.random.key(0), _normal(2, 3))
+
+
 def test_templates_are_converted_where_layers_are_known():
   feed_forward = Config(
     linears.FeedForward, name='ff', input_dims=3, output_dims=4

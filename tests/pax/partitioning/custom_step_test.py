@@ -292,6 +292,18 @@ def test_setup_from_an_input(tmp_path):
   assert made.preprocess_input_config(config).num_infeed_hosts == 1
 
 
+def test_a_partitioner_of_a_mesh_needs_its_shape_and_specs():
+  task = tiny.task(None)
+  task.model.mesh_axis_names = ('replica', 'data', 'mdl')
+  with pytest.raises(ValueError, match='ici_mesh_shape must be .* got None'):
+    partitioning.PjitPartitioner(False, True, task)
+  task = tiny.task([1, 1, 1]).Instantiate()
+  task.create_train_state_partition_specs = lambda hparams: None
+  made = partitioning.create_partitioner(task, devices=jax.devices()[:1])
+  with pytest.raises(ValueError, match='must return PartitionSpecs'):
+    made.setup(task, _KEY, tiny.spec(tiny.batch()))
+
+
 def test_a_restored_state_is_kept():
   made = _made('replica8')
   state = jax.device_get(made.initialize(_KEY))
