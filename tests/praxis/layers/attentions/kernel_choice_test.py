@@ -162,7 +162,9 @@ def test_a_causal_stack_makes_segments_causal():
     segment_mask=mask,
     fold_padding_with_segment_mask=True,
   )
-  assert merged == dataclasses.replace(mask, is_causal=True)
+  assert merged.segment_ids is mask.segment_ids
+  assert merged.is_causal and not merged.is_packed
+  assert merged.dtype == mask.dtype
 
 
 def test_a_segment_mask_is_its_additive_mask():
