@@ -94,7 +94,7 @@ def _measure(
       ratio=measure.ratio(times[name].wall, einsum.wall),
       cpu_ratio=measure.ratio(times[name].cpu, einsum.cpu),
       cpu=measure.summary(times[name].cpu),
-      temp_bytes=program.memory_analysis().temp_size_in_bytes,
+      temp_bytes=measure.temp_bytes(program),
       **measure.summary(times[name].wall),
     )
     for name, program in programs.items()
@@ -116,8 +116,10 @@ def _run(program: jax.stages.Compiled, operands: tuple[jax.Array, ...]) -> None:
   jax.block_until_ready(program(*operands))
 
 
-def _native(*operands: jax.Array) -> jax.Array:
-  return attention.attention(*operands, _SPEC)
+def _native(
+  query: jax.Array, key: jax.Array, value: jax.Array, ids: jax.Array
+) -> jax.Array:
+  return attention.attention(query, key, value, ids, _SPEC)
 
 
 def _einsum(
@@ -157,7 +159,11 @@ def _chunked(
   return jnp.moveaxis(out, 0, 1).reshape(batch, length, *heads)
 
 
-_ATTENDS = {'einsum': _einsum, 'native': _native, 'chunked': _chunked}
+_ATTENDS: dict[str, _Attend] = {
+  'einsum': _einsum,
+  'native': _native,
+  'chunked': _chunked,
+}
 
 if __name__ == '__main__':
   main()

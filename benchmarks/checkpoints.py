@@ -196,7 +196,7 @@ def _run_files(folder: pathlib.Path, state: Any, times: _Times) -> None:
   import numpy as np
 
   folder.mkdir()
-  data = b''.join(np.asarray(x) for x in jax.tree.leaves(state))
+  data = b''.join(np.asarray(x).data for x in jax.tree.leaves(state))
   parts = range(0, len(data), _PART_BYTES)
   with futures.ThreadPoolExecutor(_THREADS) as pool:
     with _timed(times.saved):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 
@@ -28,10 +30,11 @@ class Lm4x256(lm_cloud.LmCloudSpmd):
   GLOBAL_BATCH_SIZE = 8
   MAX_SEQ_LEN = 256
   FPROP_DTYPE = jnp.float32
-  ICI_MESH_SHAPE = None
+  ICI_MESH_SHAPE: Sequence[int] | None = None
 
+  # A constant that needs the devices is a property.
   @property
-  def PERCORE_BATCH_SIZE(self) -> float:
+  def PERCORE_BATCH_SIZE(self) -> float:  # type: ignore[override]
     return self.GLOBAL_BATCH_SIZE / jax.device_count()
 
 
@@ -40,7 +43,7 @@ class Lm4x256Spmd(Lm4x256):
   """The same over a mesh that shards the batch and the weights."""
 
   @property
-  def ICI_MESH_SHAPE(self) -> list[int]:
+  def ICI_MESH_SHAPE(self) -> list[int]:  # type: ignore[override]
     return [1, jax.device_count(), 1]
 
 

@@ -415,7 +415,10 @@ def _cpu_of_ended_processes() -> float:
 
 def _report_input_wait(job_log_dir: str) -> None:
   path = pathlib.Path(job_log_dir, goodput.GOODPUT_FILE)
-  seconds = goodput.summarize(goodput.read(str(path))).seconds
+  spent = goodput.summarize(goodput.read(str(path)))
+  if spent is None:
+    raise SystemExit(f'{path} has no records')
+  seconds = spent.seconds
   steps = seconds[goodput.STEP] + seconds[goodput.INPUT_WAIT]
   measure.report(
     'inputs',

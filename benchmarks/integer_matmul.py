@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +61,7 @@ def _measure(
   w = jax.random.randint(
     keys[1], (elements, columns), limits.min, limits.max, stored
   )
-  programs = {
+  programs: dict[str, Callable[..., jax.Array]] = {
     'native': integer_matmul.integer_matmul,
     'xla': integer_matmul.reference,
   }

@@ -95,7 +95,7 @@ def _twin(
 
 
 # {name: (pax, plain JAX)}.
-_SIDES = {
+_SIDES: dict[str, tuple[Callable[..., jax.Array], Callable[..., jax.Array]]] = {
   'attention': (
     _our_attention,
     functools.partial(_twin, baseline_lm.attention),
@@ -111,7 +111,7 @@ def _measure(kind: str, dtype: str, rounds: int) -> dict[str, Any]:
   operands = _operands(dtype)
   sides = dict(zip(('ours', 'twin'), _SIDES[kind], strict=True))
   steps = {name: _compile(f, operands) for name, f in sides.items()}
-  _check(*(step(*operands) for step in steps.values()), dtype)
+  _check(steps['ours'](*operands), steps['twin'](*operands), dtype)
   run = lambda step: lambda: jax.block_until_ready(step(*operands))
   runs = {name: run(step) for name, step in steps.items()}
   measure.alternate(runs, 2)
@@ -160,8 +160,9 @@ def _check(ours: Any, theirs: Any, dtype: str) -> None:
   tolerance = 1e-5 if dtype == 'float32' else 0.05
 
   def check(a: jax.Array, b: jax.Array) -> None:
-    a, b = (np.asarray(x, np.float32) for x in (a, b))
-    np.testing.assert_allclose(a, b, 0, tolerance * (np.abs(b).max() + 1e-3))
+    actual, desired = (np.asarray(x, np.float32) for x in (a, b))
+    limit = tolerance * (np.abs(desired).max() + 1e-3)
+    np.testing.assert_allclose(actual, desired, 0, limit)
 
   jax.tree.map(check, ours, theirs)
 

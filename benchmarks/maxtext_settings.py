@@ -7,9 +7,10 @@ References: github.com/AI-Hypercomputer/maxtext, MaxText/configs/base.yml
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from pax.tasks.lm import model_params
+from praxis.layers import activations
 from praxis.layers.checkpoint_policy import AutodiffCheckpointType
 
 # Names of mesh axes: of Pax, of MaxText.
@@ -20,9 +21,27 @@ _REMAT = {
 }
 
 
-def settings(
-  experiment: model_params.TransformerLmSpmdAdafactor,
-) -> dict[str, Any]:
+class LanguageModelConstants(Protocol):
+  """The constants of a language model over a mesh, and of its data."""
+
+  ACTIVATION_CLS: type[activations.BaseActivation]
+  CHECKPOINT_POLICY: AutodiffCheckpointType
+  DCN_MESH_SHAPE: Sequence[int] | None
+  DIMS_PER_HEAD: int | None
+  FPROP_DTYPE: Any
+  HIDDEN_DIMS: int
+  ICI_MESH_SHAPE: Sequence[int] | None
+  MAX_SEQ_LEN: int
+  MODEL_DIMS: int
+  NUM_HEADS: int | None
+  NUM_LAYERS: int
+  PERCORE_BATCH_SIZE: float
+  SEPARATE_EMBEDDING: bool
+  USE_REPEATED_LAYER: bool
+  VOCAB_SIZE: int
+
+
+def settings(experiment: LanguageModelConstants) -> dict[str, Any]:
   """Returns MaxText's settings for a language model over a mesh.
 
   MaxText's position embeddings, norms and initial values still differ.
@@ -30,7 +49,7 @@ def settings(
   Raises:
     ValueError: MaxText has no equivalent of the mesh or the remat policy.
   """
-  ici, dcn = experiment.ICI_MESH_SHAPE, experiment.DCN_MESH_SHAPE
+  ici = experiment.ICI_MESH_SHAPE
   if ici is None or len(ici) != len(_AXES):
     raise ValueError(
       f'ICI_MESH_SHAPE must have the axes {list(_AXES)}, got {ici}; MaxText '
@@ -41,15 +60,15 @@ def settings(
       f'CHECKPOINT_POLICY must be one of {[x.name for x in _REMAT]}, got '
       f'{experiment.CHECKPOINT_POLICY.name}; set it'
     )
-  heads = experiment.NUM_HEADS
-  heads = heads or experiment.MODEL_DIMS // experiment.DIMS_PER_HEAD
+  dcn = experiment.DCN_MESH_SHAPE or [1] * len(ici)
+  heads, head_dim = _attention_heads(experiment)
   config = {
     'base_emb_dim': experiment.MODEL_DIMS,
     'base_num_decoder_layers': experiment.NUM_LAYERS,
     'base_mlp_dim': experiment.HIDDEN_DIMS,
     'base_num_query_heads': heads,
     'base_num_kv_heads': heads,
-    'head_dim': experiment.DIMS_PER_HEAD or experiment.MODEL_DIMS // heads,
+    'head_dim': head_dim,
     'mlp_activations': [experiment.ACTIVATION_CLS.__name__.lower()],
     'vocab_size': experiment.VOCAB_SIZE,
     'logits_via_embedding': not experiment.SEPARATE_EMBEDDING,
@@ -64,3 +83,13 @@ def settings(
     for axis, size in zip(_AXES.values(), shape, strict=True):
       config[f'{network}_{axis}_parallelism'] = size
   return config
+
+
+def _attention_heads(experiment: LanguageModelConstants) -> tuple[int, int]:
+  """Returns (number of heads, dimension of a head)."""
+  heads, head_dim = experiment.NUM_HEADS, experiment.DIMS_PER_HEAD
+  if heads:
+    return heads, head_dim or experiment.MODEL_DIMS // heads
+  if head_dim:
+    return experiment.MODEL_DIMS // head_dim, head_dim
+  raise ValueError('set NUM_HEADS or DIMS_PER_HEAD, got neither')

@@ -89,6 +89,15 @@ def ratio(ours: list[float], theirs: list[float]) -> float:
   )
 
 
+def temp_bytes(program: Any) -> int | None:
+  """Returns the bytes of XLA's buffers without arguments and results.
+
+  None where the backend does not analyze the memory of a jax.stages.Compiled.
+  """
+  analysis = program.memory_analysis()
+  return None if analysis is None else analysis.temp_size_in_bytes
+
+
 def report(name: str, line: Mapping[str, Any]) -> None:
   """Prints a line of JSON and appends it to the results of today."""
   text = json.dumps({'benchmark': name, **line})

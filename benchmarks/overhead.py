@@ -165,7 +165,9 @@ def _measure(
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
       super().setup(*args, **kwargs)
-      self._compiled_step = _Recorder(self._partitioner.train_step())
+      self.recorder = _Recorder(self._partitioner.train_step())
+      # In place of the step that it calls.
+      self._compiled_step = self.recorder  # type: ignore[assignment]
 
   with tempfile.TemporaryDirectory() as job_log_dir:
     options = RunOptions(
@@ -186,7 +188,7 @@ def _measure(
         train_lib.train(
           dataclasses.replace(run, train_program=program, writer=writer)
         )
-  return program._compiled_step, run
+  return program.recorder, run
 
 
 def _bare_loop(run: Any, steps: int) -> _Recorder:

@@ -100,7 +100,7 @@ def _operands(
 
 def _compile(
   implementation: str, operands: tuple[jax.Array, ...]
-) -> Callable[..., object]:
+) -> jax.stages.Compiled:
   """Returns the loss and the gradients of x and w."""
 
   def loss(x, w, labels, weights):
@@ -128,15 +128,19 @@ def _plain(x: jax.Array, w: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def _memory(
-  args: argparse.Namespace, name: str, dims: int, dtype: str, step: object
-) -> dict[str, int]:
+  args: argparse.Namespace,
+  name: str,
+  dims: int,
+  dtype: str,
+  step: jax.stages.Compiled,
+) -> dict[str, int | None]:
   command = [sys.executable, '-m', 'benchmarks.softmax_xent']
   command += [f'--peak_of={name}']
   command += [f'--tokens={args.tokens}', f'--vocab={args.vocab}']
   command += [f'--dims={dims}', f'--dtypes={dtype}']
   done = subprocess.run(command, capture_output=True, text=True, check=True)
   return dict(
-    temp_bytes=step.memory_analysis().temp_size_in_bytes,
+    temp_bytes=measure.temp_bytes(step),
     rss_bytes=int(done.stdout.split()[-1]),
   )
 

@@ -42,18 +42,24 @@ def main() -> None:
     programs = _Programs(bytecode)
     programs.run_once()
     rounds = [programs.run_once() for _ in range(repeats)]
-    line = {
+    imports = {
       'import_pax_main_s': programs.import_seconds('pax.main', repeats),
       'import_jax_s': programs.import_seconds('jax', repeats),
     }
   starts = {name: [r[name] for r in rounds] for name in rounds[0]}
   helps = starts.pop('pax_help')
-  line['pax_help_cpu_s'] = round(min(s.cpu_s for s in helps), 3)
-  line |= {name: _best(started) for name, started in starts.items()}
-  line |= _ratios(starts)
-  peak = line['baseline']['peak_rss_mib']
-  line['rss_ratio'] = round(line['pax_cold']['peak_rss_mib'] / peak, 3)
-  measure.report('startup', line)
+  best = {name: _best(started) for name, started in starts.items()}
+  peaks = {name: values['peak_rss_mib'] for name, values in best.items()}
+  measure.report(
+    'startup',
+    {
+      **imports,
+      'pax_help_cpu_s': round(min(s.cpu_s for s in helps), 3),
+      **best,
+      **_ratios(starts),
+      'rss_ratio': round(peaks['pax_cold'] / peaks['baseline'], 3),
+    },
+  )
 
 
 def _ratios(starts: Mapping[str, list[_Started]]) -> dict[str, float]:
@@ -149,7 +155,7 @@ class _Programs:
       env=self._env,
     )
     first_step, lines = None, []
-    for line in process.stdout:
+    for line in process.stdout or ():
       lines.append(line)
       if first_step is None and first_output in line:
         first_step = time.perf_counter() - start, _cpu_seconds(process.pid)

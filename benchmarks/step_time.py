@@ -53,9 +53,10 @@ def main() -> None:
   )
 
   def ratios(name: str) -> tuple[float, float]:
-    return tuple(
-      measure.ratio(getattr(times['ours'], kind), getattr(times[name], kind))
-      for kind in ('wall', 'cpu')
+    ours, theirs = times['ours'], times[name]
+    return (
+      measure.ratio(ours.wall, theirs.wall),
+      measure.ratio(ours.cpu, theirs.cpu),
     )
 
   ratio, cpu_ratio = ratios('baseline')
@@ -141,7 +142,7 @@ class _Ours:
       name = keystr(path[-1:], simple=True)
       if not split or name not in ('table', 'qkv', 'post', 'w1', 'w2'):
         return self.placement()
-      axes = [None] * x.ndim
+      axes: list[str | None] = [None] * x.ndim
       axes[x.shape.index(dims)] = 'data'
       return self.placement(*axes)
 

@@ -72,3 +72,10 @@ def test_what_max_text_has_no_word_for():
     maxtext_settings.settings(c4.C4SpmdPipelineAdam())
   with pytest.raises(ValueError, match='got SAVE_DOT_FOR_MLPERF_200B'):
     maxtext_settings.settings(c4.C4SpmdAdam())
+
+
+def test_no_slices_are_one():
+  class OneSlice(c4_multislice.C4Spmd22BAdamMaxText):
+    DCN_MESH_SHAPE = None
+
+  assert maxtext_settings.settings(OneSlice())['num_slices'] == 1
