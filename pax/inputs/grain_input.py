@@ -50,7 +50,7 @@ class GrainInput(base_input.BaseInput):
         ' (host_index, num_hosts, seed) that returns a data set of Grain'
       )
     self._grain = self._import_grain()
-    self._dataset = self._make_dataset()
+    self._dataset = self._make_dataset(self.make_dataset)
     self._has_global_order = isinstance(self._dataset, self._grain.MapDataset)
     self.reset()
 
@@ -62,7 +62,8 @@ class GrainInput(base_input.BaseInput):
       RuntimeError: A worker process died.
     """
     if not self._has_global_order:
-      return _with_weights(_arrays(next(self._iterator)), self.batch_size)
+      batch = _arrays(next(self._iterator))
+      return _with_weights(batch, self.get_batch_size(self))
     if not self._repeats and self._examples >= len(self._dataset):
       raise StopIteration
     try:
@@ -71,8 +72,8 @@ class GrainInput(base_input.BaseInput):
       # The other hosts read the last examples.
       batch = jax.tree.map(lambda x: np.asarray(x)[None][:0], self._dataset[0])
       batch = NestedMap.FromNestedDict(batch)
-    self._examples += self._global_batch_size
-    return _with_weights(batch, self.batch_size)
+    self._examples += self.get_global_batch_size(self)
+    return _with_weights(batch, self.get_batch_size(self))
 
   def reset(self) -> None:
     self._peeked = self._state_before_peek = None
@@ -92,10 +93,6 @@ class GrainInput(base_input.BaseInput):
   def _repeats(self) -> bool:
     return self.is_training if self.repeat is None else self.repeat
 
-  @property
-  def _global_batch_size(self) -> int:
-    return self.batch_size * self.num_infeed_hosts
-
   def _import_grain(self) -> types.ModuleType:
     try:
       return importlib.import_module('grain')
@@ -104,9 +101,10 @@ class GrainInput(base_input.BaseInput):
         f"{self.name!r} needs the package grain; pip install 'pax-jax[data]'"
       ) from e
 
-  def _make_dataset(self) -> Any:
+  def _make_dataset(
+    self, make_dataset: Callable[[int, int, int], Any] | str
+  ) -> Any:
     """Returns the data set of examples."""
-    make_dataset = self.make_dataset
     if isinstance(make_dataset, str):
       make_dataset = _import_function(make_dataset)
     dataset = make_dataset(
@@ -139,7 +137,7 @@ class GrainInput(base_input.BaseInput):
 
   @property
   def _num_buffered_batches(self) -> int:
-    return max(2, _NUM_BUFFERED_EXAMPLES // self.batch_size)
+    return max(2, _NUM_BUFFERED_EXAMPLES // self.get_batch_size(self))
 
   def _global_order(self) -> Any:
     """Returns every n-th batch from the position, that of this host.

@@ -171,7 +171,7 @@ class LanguageModelInput(row_input.RowInput):
           f'{texts[0]} is a file of text and needs a tokenizer; set TOKENIZER'
           ' to a *.model, a tokenizer.json, or bytes'
         )
-      if self.tokenizer.is_fitted:
+      if self.tokenizer is not None and self.tokenizer.is_fitted:
         self._check_vocab_size(texts[0], self.tokenizer.vocab_size)
       job = tokenization.TokenizationJob(
         paths=texts,
@@ -185,7 +185,9 @@ class LanguageModelInput(row_input.RowInput):
   @functools.cached_property
   def tokenizer(self) -> tokenizers.Tokenizer | None:
     """The tokenizer."""
-    return self.tokenizer_tpl and self.tokenizer_tpl.Instantiate()
+    if self.tokenizer_tpl is None:
+      return None
+    return self.tokenizer_tpl.Instantiate()
 
   def _check_vocab_size(self, path: str, num_pieces: int) -> None:
     if self.vocab_size is not None and num_pieces > self.vocab_size:
@@ -200,17 +202,19 @@ class LanguageModelInput(row_input.RowInput):
     if layout is None:
       layout = CONTIGUOUS if array.starts is None else packing.BEST_FIT
     self._check_vocab_size(array.path, array.vocab_size or 0)
-    checks = {'name': array.path, 'vocab_size': self.vocab_size}
     if layout == CONTIGUOUS:
       return packed_rows.ContiguousRows(
         array.tokens,
         self.seq_len,
         eos_id=self.eos_id if self.eos_id is not None else array.eos_id,
-        **checks,
+        name=array.path,
+        vocab_size=self.vocab_size,
       )
     corpus = array.corpus
     if layout == TRUNCATE:
       plan = packing.one_per_row(corpus.lengths, self.seq_len)
     else:
       plan = packing.plan(corpus.lengths, self.seq_len, layout)
-    return packed_rows.PackedRows(corpus, plan, **checks)
+    return packed_rows.PackedRows(
+      corpus, plan, name=array.path, vocab_size=self.vocab_size
+    )

@@ -91,10 +91,10 @@ class Prefetcher:
         `base_input.end_of_data_errors`.
       Exception: reading or transforming failed in the thread.
     """
-    if self.peek() is None:
+    if (item := self._peek_item()) is None:
       raise StopIteration
-    batch, self._state = self._peeked
     self._peeked = None
+    batch, self._state = item
     return batch
 
   # The name in BaseInput; the thread has padded the batches.
@@ -102,13 +102,8 @@ class Prefetcher:
 
   def peek(self) -> Any | None:
     """Returns the next batch without consuming it; None at the end."""
-    if self._peeked is None:
-      try:
-        self._peeked = self._take()
-      except base_input.end_of_data_errors():
-        return None
-      self._stop_monitor.raise_if_requested()
-    return self._peeked[0]
+    item = self._peek_item()
+    return None if item is None else item[0]
 
   peek_padded = peek
 
@@ -165,6 +160,16 @@ class Prefetcher:
       target=self._read, name=f'prefetch {self.source.name}', daemon=True
     )
     self._thread.start()
+
+  def _peek_item(self) -> tuple[Any, base_input.State | None] | None:
+    """Returns the next batch and the state after it; None at the end."""
+    if self._peeked is None:
+      try:
+        self._peeked = self._take()
+      except base_input.end_of_data_errors():
+        return None
+      self._stop_monitor.raise_if_requested()
+    return self._peeked
 
   def _take(self) -> tuple[Any, base_input.State | None]:
     if self._error is None:

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import jax
 import numpy as np
@@ -143,7 +143,8 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
 
   @classmethod
   def get_batch_size(
-    cls, params: pax_fiddle.Config[BaseInput] | BaseInput
+    cls,
+    params: pax_fiddle.Config[Self] | base_hyperparams.HParamsView | Self,
   ) -> int:
     """Returns the batch size of one host.
 
@@ -159,7 +160,8 @@ class BaseInput(base_hyperparams.FiddleBaseParameterizable):
 
   @classmethod
   def get_global_batch_size(
-    cls, params: pax_fiddle.Config[BaseInput] | BaseInput
+    cls,
+    params: pax_fiddle.Config[Self] | base_hyperparams.HParamsView | Self,
   ) -> int:
     """Returns the batch size over all hosts."""
     input_cls = getattr(params, 'cls', cls)

@@ -11,13 +11,19 @@ import copy
 import dataclasses
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
 from absl import logging
 
-from praxis import lingvo_lib, pax_fiddle, py_utils, pytypes
+from praxis import (
+  base_hyperparams,
+  lingvo_lib,
+  pax_fiddle,
+  py_utils,
+  pytypes,
+)
 from praxis.base_input.input_pipeline import BaseInput, end_of_data_errors
 
 NestedMap = py_utils.NestedMap
@@ -71,7 +77,8 @@ class LingvoInputAdaptor(BaseInput):
 
   @classmethod
   def get_batch_size(
-    cls, params: pax_fiddle.Config[BaseInput] | BaseInput
+    cls,
+    params: pax_fiddle.Config[Self] | base_hyperparams.HParamsView | Self,
   ) -> int:
     """Returns the batch size of the generator's params.
 
@@ -193,7 +200,7 @@ class LingvoInputAdaptorNewBatchSize(LingvoInputAdaptor):
     super().__post_init__()
     self._read_batch()
     self._inner_batch_size = len(jax.tree.leaves(self._current_batch)[0])
-    if self._inner_batch_size % self.batch_size:
+    if self._inner_batch_size % self.get_batch_size(self):
       raise ValueError(
         f'the batch size of the Lingvo input, {self._inner_batch_size}, must be'
         f' a multiple of self.batch_size = {self.batch_size}'
@@ -201,15 +208,16 @@ class LingvoInputAdaptorNewBatchSize(LingvoInputAdaptor):
 
   @classmethod
   def get_batch_size(
-    cls, params: pax_fiddle.Config[BaseInput] | BaseInput
+    cls,
+    params: pax_fiddle.Config[Self] | base_hyperparams.HParamsView | Self,
   ) -> int:
-    return BaseInput.get_batch_size.__func__(cls, params)
+    return super(LingvoInputAdaptor, cls).get_batch_size(params)
 
   def get_next(self) -> NestedMap:
     if self._next_row >= self._inner_batch_size:
       self._read_batch()
     start = self._next_row
-    self._next_row += self.batch_size
+    self._next_row += self.get_batch_size(self)
     return jax.tree.map(
       lambda x: x[start : self._next_row], self._current_batch
     )
@@ -241,14 +249,15 @@ class LingvoEvalAdaptor(LingvoInputAdaptor):
     rows = self._read_epoch()
     self._num_samples = len(rows.eval_sample_weights)
     logging.info('Input %r has %d examples', self.name, self._num_samples)
-    self._rows = _pad_epoch(rows, self.batch_size * self.num_infeed_hosts)
+    self._rows = _pad_epoch(rows, self.get_global_batch_size(self))
     self._next_batch = self.infeed_host_index
 
   @classmethod
   def get_batch_size(
-    cls, params: pax_fiddle.Config[BaseInput] | BaseInput
+    cls,
+    params: pax_fiddle.Config[Self] | base_hyperparams.HParamsView | Self,
   ) -> int:
-    return BaseInput.get_batch_size.__func__(cls, params)
+    return super(LingvoInputAdaptor, cls).get_batch_size(params)
 
   @property
   def num_samples(self) -> int:
@@ -256,13 +265,12 @@ class LingvoEvalAdaptor(LingvoInputAdaptor):
     return self._num_samples
 
   def get_next(self) -> NestedMap:
-    start = self._next_batch * self.batch_size
+    batch_size = self.get_batch_size(self)
+    start = self._next_batch * batch_size
     if start >= len(self._rows.eval_sample_weights):
       raise StopIteration
     self._next_batch += self.num_infeed_hosts
-    return jax.tree.map(
-      lambda x: x[start : start + self.batch_size], self._rows
-    )
+    return jax.tree.map(lambda x: x[start : start + batch_size], self._rows)
 
   def reset(self) -> None:
     BaseInput.reset(self)

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 import jax
 import numpy as np
 
-from praxis import pax_fiddle, py_utils, pytypes
+from praxis import base_hyperparams, pax_fiddle, py_utils, pytypes
 from praxis.base_input.input_pipeline import BaseInput, State, Vocabulary
 
 NestedMap = py_utils.NestedMap
@@ -52,7 +53,10 @@ class MultiInput(BaseInput):
     }
 
   @classmethod
-  def get_batch_size(cls, params: pax_fiddle.Config[BaseInput]) -> int:
+  def get_batch_size(
+    cls,
+    params: pax_fiddle.Config[Self] | base_hyperparams.HParamsView | Self,
+  ) -> int:
     """Returns the greatest common divisor of the inputs' batch sizes.
 
     Raises:
@@ -63,7 +67,8 @@ class MultiInput(BaseInput):
         'self.batch_size of MultiInput must stay None, got'
         f' {params.batch_size}; set it in input_to_params'
       )
-    sizes = [p.cls.get_batch_size(p) for p in params.input_to_params.values()]
+    inputs = params.input_to_params or {}
+    sizes = [p.cls.get_batch_size(p) for p in inputs.values()]
     return int(np.gcd.reduce(sizes))
 
   def get_next(self) -> NestedMap:

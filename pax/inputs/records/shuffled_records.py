@@ -75,17 +75,17 @@ class ShuffledRecords:
       ValueError: the files have no records.
     """
     if self._order is None:
-      self._load_window()
+      self._order = self._load_window()
     if self._taken == len(self._order):
       self._window_start, self._taken = self._next_window_start, 0
-      self._load_window()
+      self._order = self._load_window()
     file, index = self._order[self._taken]
     self._taken += 1
     self._last_record = file.where(index)
     return file.read(index)
 
-  def _load_window(self) -> None:
-    """Sets the records of the window, and the start of the next window."""
+  def _load_window(self) -> list[tuple[tfrecord_files.RecordFiles, int]]:
+    """Returns the records of the window; sets the start of the next one."""
     epoch, file_index, record = self._window_start.values()
     file_order = np.random.default_rng([self._seed, epoch])
     paths = [self._paths[i] for i in file_order.permutation(len(self._paths))]
@@ -100,7 +100,6 @@ class ShuffledRecords:
     if not records and not len(tfrecord_files.RecordFiles(paths)):
       raise ValueError(f'{paths} must have records, got none')
     order = np.random.default_rng([self._seed, *self._window_start.values()])
-    self._order = [records[i] for i in order.permutation(len(records))]
     if file_index == len(paths):
       epoch, file_index, record = epoch + 1, 0, 0
     self._next_window_start = {
@@ -108,6 +107,7 @@ class ShuffledRecords:
       'file': file_index,
       'record': record,
     }
+    return [records[i] for i in order.permutation(len(records))]
 
   def _open(self, path: str) -> tfrecord_files.RecordFiles:
     """Returns the records of a file; consecutive windows share it."""

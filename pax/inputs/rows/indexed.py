@@ -58,15 +58,16 @@ class IndexedInput(base_input.BaseInput, abc.ABC):
     """
     if not self.repeats and self._examples >= self.num_examples:
       raise StopIteration
-    first = self._examples + self.infeed_host_index * self.batch_size
-    self._examples += self.batch_size * self.num_infeed_hosts
-    positions = np.arange(first, first + self.batch_size)
+    batch_size = self.get_batch_size(self)
+    first = self._examples + self.infeed_host_index * batch_size
+    self._examples += self.get_global_batch_size(self)
+    positions = np.arange(first, first + batch_size)
     if not self.repeats:
       positions = positions[positions < self.num_examples]
     batch = self.read(self.indices(positions), positions)
     if 'eval_sample_weights' not in batch:
       batch.eval_sample_weights = np.ones(len(positions), np.float32)
-    missing = self.batch_size - len(positions)
+    missing = batch_size - len(positions)
     return self.padded(batch, missing) if missing else batch
 
   def indices(self, positions: Int64[np.ndarray, ' N']) -> np.ndarray:
@@ -84,8 +85,8 @@ class IndexedInput(base_input.BaseInput, abc.ABC):
 
   def seek(self, num_batches: int) -> None:
     """Continues after the first `num_batches` batches, in constant time."""
-    global_batch = self.batch_size * self.num_infeed_hosts
-    self.set_state({'examples': num_batches * global_batch})
+    global_batch_size = self.get_global_batch_size(self)
+    self.set_state({'examples': num_batches * global_batch_size})
 
   @property
   def repeats(self) -> bool:
@@ -100,8 +101,7 @@ class IndexedInput(base_input.BaseInput, abc.ABC):
   @property
   def num_batches(self) -> int:
     """Batches per epoch; the last is padded, or continues in the next epoch."""
-    global_batch = self.batch_size * self.num_infeed_hosts
-    return -(-self.num_examples // global_batch)
+    return -(-self.num_examples // self.get_global_batch_size(self))
 
   def _get_state_internal(self) -> base_input.State:
     return {'examples': self._examples}

@@ -10,6 +10,9 @@ from jaxtyping import Bool, Int32, Int64
 
 from pax.inputs.rows import batch_types, packing, row_input
 from pax.inputs.tokens import token_corpus
+from praxis import py_utils
+
+NestedMap = py_utils.NestedMap
 
 
 class TokenRows(row_input.RowSource):
@@ -44,12 +47,13 @@ class TokenRows(row_input.RowSource):
     if self._vocab_size is not None:
       self._check_ids(self._vocab_size, indices, batch, places)
 
-  def read(self, index: int) -> batch_types.LanguageModelBatch:
+  def read(self, index: int) -> NestedMap:
+    """Returns a row, with the fields of a LanguageModelBatch."""
     batch = self.padding().Transform(lambda x: x[np.newaxis])
     self.write(np.array([index]), batch, np.array([0]))
     return batch.Transform(lambda x: x[0])
 
-  def padding(self) -> batch_types.LanguageModelBatch:
+  def padding(self) -> NestedMap:
     return packing.empty_row(self._seq_len)
 
   def _check_ids(

@@ -10,7 +10,7 @@ that is not built; both have the same result.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -27,6 +27,8 @@ NestedMap = py_utils.NestedMap
 ALGORITHMS = (BEST_FIT, FIRST_FIT)
 # Documents that are packed together: bounds the time and memory of packing.
 BLOCK_SIZE = 1 << 16
+
+_Integers: TypeAlias = Sequence[int] | np.ndarray
 
 # Arrays of a batch, in the order of `packing_reference.write_rows`.
 _FIELDS = (
@@ -60,7 +62,7 @@ class PackingPlan(NamedTuple):
 
 
 def plan(
-  lengths: Sequence[int], seq_len: int, algorithm: str = BEST_FIT
+  lengths: _Integers, seq_len: int, algorithm: str = BEST_FIT
 ) -> PackingPlan:
   """Packs documents of `lengths` labels into rows.
 
@@ -79,7 +81,7 @@ def plan(
   return PackingPlan(seq_len, *arrays)
 
 
-def one_per_row(lengths: Sequence[int], seq_len: int) -> PackingPlan:
+def one_per_row(lengths: _Integers, seq_len: int) -> PackingPlan:
   """Returns the plan of one document per row, truncated to `seq_len`."""
   rows = np.arange(len(lengths))
   sizes = np.clip(np.asarray(lengths, np.int64), 0, seq_len)
@@ -93,19 +95,17 @@ def one_per_row(lengths: Sequence[int], seq_len: int) -> PackingPlan:
   )
 
 
-def empty_batch(
-  batch_size: int, seq_len: int
-) -> batch_types.LanguageModelBatch:
-  """Returns a batch of padding; all weights are 0."""
+def empty_batch(batch_size: int, seq_len: int) -> NestedMap:
+  """Returns a LanguageModelBatch of padding; all weights are 0."""
   return _padding((batch_size, seq_len))
 
 
-def empty_row(seq_len: int) -> batch_types.LanguageModelBatch:
-  """Returns a row of padding; all weights are 0."""
+def empty_row(seq_len: int) -> NestedMap:
+  """Returns a row of a LanguageModelBatch, padding; all weights are 0."""
   return _padding((seq_len,))
 
 
-def _padding(shape: tuple[int, ...]) -> batch_types.LanguageModelBatch:
+def _padding(shape: tuple[int, ...]) -> NestedMap:
   ints = {
     name: np.zeros(shape, np.int32)
     for name in ('ids', 'labels', 'segment_ids', 'segment_pos')
@@ -119,10 +119,10 @@ def _padding(shape: tuple[int, ...]) -> batch_types.LanguageModelBatch:
 
 def write_rows(
   batch: batch_types.LanguageModelBatch,
-  rows: Sequence[int],
+  rows: _Integers,
   corpus: token_corpus.Corpus,
   plan: PackingPlan,
-  places: Sequence[int] | None = None,
+  places: _Integers | None = None,
 ) -> None:
   """Writes rows of the packed corpus into a batch.
 
@@ -143,5 +143,5 @@ def write_rows(
     plan[1:],
     np.asarray(rows),
     np.arange(len(rows)) if places is None else np.asarray(places),
-    tuple(batch[name] for name in _FIELDS),
+    tuple(getattr(batch, name) for name in _FIELDS),
   )

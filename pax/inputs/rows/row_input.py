@@ -128,8 +128,8 @@ class RowInput(indexed.IndexedInput, abc.ABC):
     try:
       self._rows.write(indices, batch, places)
     except record_sources.UnreadableRecordError:
-      for place in places:
-        weights[place] = self._write_or_pad(indices[place], batch, place)
+      for place, index in enumerate(indices.tolist()):
+        weights[place] = self._write_or_pad(index, batch, place)
     batch.eval_sample_weights = weights
     return batch
 

@@ -7,7 +7,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pax.inputs.seqio import tasks
 from praxis import base_hyperparams, py_utils
@@ -34,16 +34,24 @@ class SeqIOConverter(base_hyperparams.StrOverride):
   pack: bool
   _passthrough_features: Mapping[str, Any]
   _convert_features: Callable[[Any, Lengths], Any]
+  # Of `__init__`; that of `__new__` has no names.
+  __signature__: ClassVar[inspect.Signature]
+
+  if TYPE_CHECKING:
+    # Of SeqIO too.
+    def __init__(self, **settings: Any): ...
+    def __call__(self, ds: Any, task_feature_lengths: Lengths) -> Any: ...
+    def _convert_example(self, features: Features) -> Features: ...
 
   def __init_subclass__(cls, **kwargs: Any):
     super().__init_subclass__(**kwargs)
-    # Of `__init__`; that of `__new__` has no names.
     signature = inspect.signature(cls.__init__)
     _, *parameters = signature.parameters.values()
     cls.__signature__ = signature.replace(parameters=parameters)
 
   def __new__(cls, *unused_args: Any, **unused_kwargs: Any):
-    return object.__new__(_with_seqio(cls))
+    # mypy takes classes for unhashable.
+    return object.__new__(_with_seqio(cls))  # type: ignore[arg-type]
 
   def __str__(self) -> str:
     cls = type(self)

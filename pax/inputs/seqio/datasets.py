@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pax.inputs.seqio import tasks
@@ -12,7 +12,7 @@ from praxis import py_utils
 NestedMap = py_utils.NestedMap
 # A tf.data.Dataset; its elements, tensors by name.
 Dataset = Any
-Element = Mapping[str, Any]
+Element = dict[str, Any]
 
 # The shard of the data of one host: its index, and the number of shards.
 Shard = tuple[int, int]
@@ -119,7 +119,8 @@ def split_ragged(dataset: Dataset, num_examples: int) -> Targets:
     num_examples: Number of examples; 0 if they repeat.
   """
   ragged_type = tasks.load_tensorflow().RaggedTensorSpec
-  ragged, others = [], []
+  ragged: list[str] = []
+  others: list[str] = []
   for key, spec in dataset.element_spec.items():
     (ragged if isinstance(spec, ragged_type) else others).append(key)
   filtered = dataset.map(lambda x: {key: x[key] for key in others})

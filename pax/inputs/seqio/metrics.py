@@ -32,9 +32,17 @@ class EvaluatedInput(Protocol):
 
   name: str
   feature_converter: Any
-  is_mixture: bool
-  log_preprocessed_targets: bool
-  mixture_or_task_inst: Any
+  log_preprocessed_targets: bool | None
+
+  @property
+  def is_mixture(self) -> bool:
+    """Whether it reads a mixture of tasks."""
+    ...
+
+  @property
+  def mixture_or_task_inst(self) -> Any:
+    """The task or mixture of SeqIO."""
+    ...
 
   def targets_by_id(self) -> Mapping[str, NestedMap]:
     """Returns the examples of one evaluation by enumeration id."""
@@ -145,7 +153,7 @@ class _Example:
   # Key of the output that metrics read.
   key: str
 
-  def annotate_score(self, log_preprocessed_targets: bool) -> None:
+  def annotate_score(self, log_preprocessed_targets: bool | None) -> None:
     """Adds the targets that the score belongs to."""
     if self.task.postprocess_fn is not None:
       self.output['seqio_postprocessed_targets'] = _bytes_as_text(

@@ -44,10 +44,12 @@ def pile_fields(seqio: Any, sentencepiece_model: str | None) -> dict[str, Any]:
     sentencepiece_model: Path of the vocabulary; None is VOCAB_PATH.
   """
   folder = os.environ.get('PILE_DIR')
-  files = folder and {
-    'train': os.path.join(folder, 'train', '*.jsonl'),
-    'validation': os.path.join(folder, 'val.jsonl'),
-  }
+  files = None
+  if folder:
+    files = {
+      'train': os.path.join(folder, 'train', '*.jsonl'),
+      'validation': os.path.join(folder, 'val.jsonl'),
+    }
   features = _features(seqio, sentencepiece_model, ('targets',), add_eos=True)
   return {
     'source': _source(seqio, f'the_pile/lm:{_VERSION}', files),
@@ -77,7 +79,7 @@ def lambada_fields(
     sentencepiece_model: Path of the vocabulary; None is VOCAB_PATH.
   """
   path = os.environ.get('LAMBADA_PATH')
-  files = path and {'test': path}
+  files = {'test': path} if path else None
   names = ('inputs', 'targets')
   return {
     'source': _source(seqio, f'my_lambada/lm:{_VERSION}', files),

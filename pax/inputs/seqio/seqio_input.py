@@ -60,8 +60,6 @@ class SeqIOInput(base_input.BaseInput):
   References: SeqIO, https://arxiv.org/abs/2203.17189
   """
 
-  DeterministicInput = DeterministicInput
-
   # Name of a task or mixture in SeqIO's registry, or the object; exactly one.
   mixture_name: str | None = None
   mixture_or_task: Any = None
@@ -135,6 +133,9 @@ class SeqIOInput(base_input.BaseInput):
   ds_non_ragged_tensor_keys: list[str] = dataclasses.field(
     init=False, repr=False
   )
+
+  # As in paxml, where it is defined in this class.
+  DeterministicInput = DeterministicInput
 
   def __post_init__(self):
     self._check_names()
@@ -265,7 +266,7 @@ class SeqIOInput(base_input.BaseInput):
   ) -> Sequence[str]:
     ids = np.atleast_2d(ids)
     if lengths is None:
-      lengths = [ids.shape[1]] * len(ids)
+      lengths = np.full(len(ids), ids.shape[1])
     pairs = zip(ids, np.atleast_1d(lengths), strict=True)
     vocabulary = self._vocabulary(key)
     return [vocabulary.decode(row[: int(n)].tolist()) for row, n in pairs]
@@ -294,6 +295,11 @@ class SeqIOInput(base_input.BaseInput):
     return metrics.compute_metrics(
       self, decoder_outputs, score_metrics, verbose_entries, plain_text_output
     )
+
+  @property
+  def _lengths(self) -> Mapping[str, int]:
+    """The lengths of features; `_check_names` ensures that they are set."""
+    return self.task_feature_lengths or {}
 
   @property
   def _task_name(self) -> str:
@@ -336,7 +342,7 @@ class SeqIOInput(base_input.BaseInput):
 
   def _examples(self, shard: datasets.Shard | None) -> datasets.Dataset:
     """Returns the examples of a shard, or of all; caches them for targets."""
-    lengths = dict(self.task_feature_lengths)
+    lengths = dict(self._lengths)
     targets_length = self.eval_metrics_targets_length or 0
     is_cached = self.should_use_targets_from_input_ds and shard is not None
     is_longer = is_cached and targets_length > lengths.get('targets', np.inf)
@@ -351,7 +357,7 @@ class SeqIOInput(base_input.BaseInput):
     if is_cached:
       self.cached_input_ds = dataset
     if is_longer:
-      return self._trimmed(dataset, self.task_feature_lengths)
+      return self._trimmed(dataset, self._lengths)
     return dataset
 
   def _read(
@@ -415,7 +421,8 @@ class SeqIOInput(base_input.BaseInput):
       # Preprocessors may be random: each evaluation has the same rows.
       rows = rows.cache()
     num_rows = self.eval_num_examples or datasets.num_elements(rows)
-    num_batches = _max_over_hosts(-(-num_rows // self.batch_size))
+    batch_size = self.get_batch_size(self)
+    num_batches = _max_over_hosts(-(-num_rows // batch_size))
     if not num_batches:
       raise ValueError(f'the split {self.split_name!r} must have examples')
     first = rows.take(1)
@@ -423,7 +430,7 @@ class SeqIOInput(base_input.BaseInput):
       # This host has none.
       first = self._rows(self._examples(None), (0, 1)).take(1)
     padding = datasets.padding_rows(first, self.annotate_padding_fields)
-    num_missing = num_batches * self.batch_size - num_rows
+    num_missing = num_batches * batch_size - num_rows
     return rows.concatenate(padding.repeat(num_missing))
 
   def init_targets(self) -> None:
@@ -444,14 +451,12 @@ class SeqIOInput(base_input.BaseInput):
     self.targets_iter_ori = iter(self.targets_ds_ori)
 
   def _targets(self) -> datasets.Targets:
-    lengths = dict(self.task_feature_lengths)
+    lengths = dict(self._lengths)
     if self.eval_metrics_targets_length:
       lengths['targets'] = self.eval_metrics_targets_length
     if self.cached_input_ds is not None:
       dataset = self.cached_input_ds
-      if lengths.get('targets', 0) < self.task_feature_lengths.get(
-        'targets', 0
-      ):
+      if lengths.get('targets', 0) < self._lengths.get('targets', 0):
         dataset = self._trimmed(dataset, lengths)
       num_examples = 0 if self.should_repeat else datasets.num_elements(dataset)
       dataset = datasets.add_ids(dataset, (0, 1))
@@ -537,7 +542,7 @@ class SeqIOInput(base_input.BaseInput):
     return {
       'task': self._task_name,
       'split': str(self.split_name),
-      'feature lengths': dict(self.task_feature_lengths),
+      'feature lengths': dict(self._lengths),
       'feature converter': type(self.feature_converter).__name__,
       'batch size': self.batch_size,
       'number of hosts': self.num_infeed_hosts,
@@ -574,7 +579,7 @@ class SeqIOInput(base_input.BaseInput):
     shard = (self.infeed_host_index, self.num_infeed_hosts)
     examples = self._examples(shard).take(num_examples)
     num_rows += datasets.num_elements(self._rows(examples, None))
-    num_batches, rest = divmod(num_rows, self.batch_size)
+    num_batches, rest = divmod(num_rows, self.get_batch_size(self))
     if rest:
       raise ValueError(
         f'the state of {self.name!r} is after {num_rows} rows, not a multiple'

@@ -88,7 +88,7 @@ class TargetReader:
       num_read += 1
       is_evaluated = self._is_evaluated(example)
       example_id = py_utils.get_enumeration_id(example, pop=True)
-      if is_evaluated:
+      if is_evaluated and example_id is not None:
         yield example_id, NestedMap(self._filtered(example), **ragged)
 
   def _next_ragged(self) -> dict[str, np.ndarray]:

@@ -101,7 +101,8 @@ def _split(
   paths: Sequence[str], percent: float
 ) -> tuple[list[bytes], list[bytes]]:
   """Returns (training documents, held-out documents)."""
-  train, held_out = [], []
+  train: list[bytes] = []
+  held_out: list[bytes] = []
   for document in text_files.documents(paths):
     is_held_out = text_files.is_held_out(document, percent)
     (held_out if is_held_out else train).append(document)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from pax.inputs.records import text_files
-from pax.inputs.rows import batch_types
 from pax.inputs.text import packed_text
 from praxis import py_utils
 
@@ -30,22 +29,23 @@ class PromptLmInput(packed_text.TextLmInput):
     if not self.prompts:
       raise ValueError(f'prompts of {self.name!r} must be at least one text')
 
-  def get_next(self) -> batch_types.PromptBatch:
-    """Returns the next batch.
+  def get_next(self) -> NestedMap:
+    """Returns the next PromptBatch.
 
     Raises:
       StopIteration: all prompts have been read.
     """
-    first = self._examples + self.infeed_host_index * self.batch_size
+    batch_size = self.get_batch_size(self)
+    first = self._examples + self.infeed_host_index * batch_size
     if self._examples >= len(self.prompts):
       raise StopIteration
-    self._examples += self.batch_size * self.num_infeed_hosts
-    prompts = self.prompts[first : first + self.batch_size]
-    shape = (self.batch_size, self.seq_len)
+    self._examples += self.get_global_batch_size(self)
+    prompts = self.prompts[first : first + batch_size]
+    shape = (batch_size, self.seq_len)
     batch = NestedMap(
       ids=np.zeros(shape, np.int32),
       paddings=np.ones(shape, np.float32),
-      eval_sample_weights=np.zeros(self.batch_size, np.float32),
+      eval_sample_weights=np.zeros(batch_size, np.float32),
     )
     for i, ids in enumerate(self.strings_to_ids(prompts)):
       ids = ids[: self.seq_len]
@@ -57,8 +57,7 @@ class PromptLmInput(packed_text.TextLmInput):
   @property
   def num_batches(self) -> int:
     """Number of batches of all prompts."""
-    global_batch = self.batch_size * self.num_infeed_hosts
-    return -(-len(self.prompts) // global_batch)
+    return -(-len(self.prompts) // self.get_global_batch_size(self))
 
 
 class PromptFileInput(PromptLmInput):

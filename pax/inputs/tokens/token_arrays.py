@@ -17,6 +17,7 @@ import struct
 from typing import Any
 
 import numpy as np
+from numpy import typing as npt
 
 from pax import atomic_file
 from pax.inputs.tokens import token_corpus
@@ -103,7 +104,7 @@ def open_array(path: str | os.PathLike[str]) -> TokenArray:
 
 
 def write_index(
-  path: str | os.PathLike[str], lengths: np.ndarray, dtype: np.dtype
+  path: str | os.PathLike[str], lengths: np.ndarray, dtype: npt.DTypeLike
 ) -> None:
   """Writes the index of documents of `lengths` tokens."""
   starts = np.cumsum(lengths, dtype=np.int64) - lengths
@@ -153,15 +154,15 @@ def _map_file(
 ) -> np.ndarray:
   _check_exists(path)
   num_bytes = path.stat().st_size - offset
-  dtype = np.dtype(dtype).newbyteorder('<')
-  if num_bytes < 0 or num_bytes % dtype.itemsize:
+  stored = np.dtype(dtype).newbyteorder('<')
+  if num_bytes < 0 or num_bytes % stored.itemsize:
     raise ValueError(
-      f'{path} must hold ids of {dtype.itemsize} bytes after {offset} bytes,'
+      f'{path} must hold ids of {stored.itemsize} bytes after {offset} bytes,'
       f' got {path.stat().st_size} bytes; it is truncated or another file'
     )
   if not num_bytes:
-    return np.zeros(0, dtype)
-  return np.asarray(np.memmap(path, dtype, 'r', offset))
+    return np.zeros(0, stored)
+  return np.asarray(np.memmap(path, stored, 'r', offset))
 
 
 def _read_index(

@@ -123,8 +123,12 @@ def tokenize_cached(job: TokenizationJob) -> str:
 
   One process of a machine tokenizes, the others wait for it.
   """
-  identity = [job.field, job.tokenizer.Instantiate().vocabulary, job.paths]
-  identity += [[os.path.getsize(p), _mtime(p)] for p in job.paths]
+  identity = [
+    job.field,
+    job.tokenizer.Instantiate().vocabulary,
+    job.paths,
+    *([os.path.getsize(p), _mtime(p)] for p in job.paths),
+  ]
   digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
   output = cache.folder() / f'tokens_{digest}'
   with cache.lock(output.with_suffix('.lock')):
@@ -249,7 +253,9 @@ class _Worker:
   def tokenize(self, part: int, first: int, end: int) -> int:
     """Writes the part of records `first` to `end`; returns its number."""
     bos, eos = self._tokenizer.bos_id, self._tokenizer.eos_id
-    documents, messages, num_corrupt = [], [], 0
+    documents: list[np.ndarray] = []
+    messages: list[str] = []
+    num_corrupt = 0
     for index in range(first, end):
       try:
         ids = self._tokenizer.encode(self._records.read(index))
@@ -269,7 +275,8 @@ class _Worker:
     return part
 
 
-_worker: _Worker | None = None
+# Of a worker process; `_start_worker` sets it.
+_worker: _Worker
 
 
 def _start_worker(job: TokenizationJob, folder: pathlib.Path) -> None:
